@@ -46,7 +46,7 @@ func Default() Policy { return Policy{Wait: time.Minute, Most: 256} }
 // DefaultMost is how many requests one process holds, of all apps together.
 const DefaultMost = 4096
 
-// Config of Holds.
+// Config configures Holds.
 type Config struct {
 	// Wake asks the agent to start instances of the app. It returns how long it takes until the first
 	// one is ready, 0 if that is not known.
@@ -101,7 +101,7 @@ type Place struct {
 	once  sync.Once
 }
 
-// Refusal is why a request does not wait.
+// Refusal is the answer to a request that must not wait.
 type Refusal struct {
 	// Process: the process holds as many requests as it may, of all apps together.
 	Process bool

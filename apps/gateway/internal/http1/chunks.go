@@ -6,12 +6,11 @@ import "bytes"
 // value is at their beginning.
 type Chunks struct {
 	state state
-	// left of the chunk; digits of its size.
+	// left is the rest of the chunk, and digits the number of digits of its size.
 	left   int64
 	digits int
-	// line is how many bytes of a size's line came after the size; among trailers it is where the
-	// current line begins. overhead is how many bytes were not content, less an allowance for
-	// content.
+	// line is how many bytes of a size's line came after the size. Among trailers it is where the current
+	// line begins. overhead counts bytes that were not content, less an allowance for content.
 	line, overhead int
 	trailers       []byte
 	fields         int // in trailers
@@ -34,15 +33,15 @@ const (
 const (
 	maxLine     = 4 << 10
 	maxTrailers = 64 << 10
-	// maxOverhead is what framing may cost beyond 16 bytes a byte of content.
+	// maxOverhead is how much framing may exceed 16 bytes for each byte of content.
 	maxOverhead = 16 << 10
 )
 
 // Done reports whether the last chunk and the trailers were there.
 func (c *Chunks) Done() bool { return c.state == ended }
 
-// Decode moves the content in b to its beginning. n is how much that is, and used how much of
-// b was looked at: all, unless they ended before it did.
+// Decode moves the content in b to its beginning. n is the length of the content. used is how much of b was
+// read: all, unless the chunks ended before.
 func (c *Chunks) Decode(b []byte) (n, used int, err error) {
 	for used < len(b) && c.state != ended {
 		if c.state == data {
@@ -66,7 +65,7 @@ func (c *Chunks) Decode(b []byte) (n, used int, err error) {
 	return n, used, nil
 }
 
-// stepByte reads a byte of the framing, which is not content.
+// stepByte reads a byte of the framing.
 func (c *Chunks) stepByte(b byte) bool {
 	switch c.state {
 	case size:
@@ -135,7 +134,7 @@ func (c *Chunks) endSizeLine() bool {
 	return true
 }
 
-// Trailers are what followed the last chunk, in their order.
+// Trailers returns the fields that followed the last chunk, in their order.
 func (c *Chunks) Trailers() []Field {
 	var out []Field
 	for at := 0; ; {

@@ -1,7 +1,6 @@
-// Package http1 reads messages of HTTP/1.1 (RFC 9112) in place, as strictly as they can be
-// read: what it takes, everybody reads alike. Whatever else a request may be, it is told to
-// be Other, which is not an error: who knows all of HTTP is to look at it. It is pure, and
-// allocates nothing but the room for fields.
+// Package http1 reads messages of HTTP/1.1 (RFC 9112) in place. It accepts only what every reader reads
+// alike. Any other request is Other, which is not an error: code that knows all of HTTP must look at it. The
+// package is pure, and allocates only the room for fields.
 //
 //	bytes ─▶ ParseRequest   ─▶ Request,  or More bytes are needed, or Other
 //	bytes ─▶ Response.Parse ─▶ Response, or more bytes are needed, or an error
@@ -13,13 +12,13 @@ import (
 	"strings"
 )
 
-// Field of a header. Both point into what was parsed.
+// Field is a field of a header. Name and Value point into the bytes that were parsed.
 type Field struct{ Name, Value []byte }
 
 // Is reports whether the field has the name, which is given in lower case.
 func (f *Field) Is(lower string) bool { return Equal(f.Name, lower) }
 
-// Equal reports whether text is lower, which is ASCII in lower case, in any case.
+// Equal reports whether text equals lower without regard to case. lower must be ASCII in lower case.
 func Equal(text []byte, lower string) bool {
 	if len(text) != len(lower) {
 		return false
@@ -54,9 +53,8 @@ func Lists(value []byte, lower string) bool {
 // Names is a set of names of fields, in lower case.
 type Names map[string]struct{}
 
-// ConnectionNames returns the names that the fields of Connection list: fields of these names are
-// between the two sides of the connection. It is a set because to compare each field with each name
-// would take quadratic time.
+// ConnectionNames returns the names that the fields of Connection list. Fields of these names must not be
+// passed on. The names are a set because comparing each field with each name would take quadratic time.
 func ConnectionNames(fields []Field) Names {
 	names := Names{}
 	for i := range fields {
@@ -76,8 +74,8 @@ func (n Names) Add(list []byte) {
 	}
 }
 
-// maxName is the longest name in bytes that Names can hold, for Has to need no memory. Longer names
-// in Connection are ignored: no field between two programs has one.
+// maxName is the longest name that Names can hold, in bytes, so that Has allocates nothing. Longer names in
+// Connection are ignored, because no field that programs use has one.
 const maxName = 128
 
 // Has reports whether name, in any case, is in the set.
@@ -96,19 +94,19 @@ func (n Names) Has(name []byte) bool {
 	return ok
 }
 
-// Verdict on what has arrived.
+// Verdict is the result for the bytes that have arrived.
 type Verdict int
 
 const (
-	// More bytes are needed.
+	// More means that more bytes are needed.
 	More Verdict = iota
-	// Whole: the header is there.
+	// Whole means that the header is complete.
 	Whole
-	// Other: it is nothing that is read here.
+	// Other means that this package does not read it.
 	Other
 )
 
-// maxLength is what a Content-Length may have in digits: below 10^15 nothing overflows.
+// maxLength is how many digits a Content-Length may have. Below 10^15 nothing overflows.
 const maxLength = 15
 
 // parseNumber reads decimal digits. It returns -1 for anything else and for numbers that are too large.

@@ -2,30 +2,30 @@ package http1
 
 import "bytes"
 
-// Request is the header of one that is plain: of HTTP/1.1, for a path, with a Host, with a
-// body of a known length or none, and without anything that is between the client and us but
-// whether the connection is kept.
+// Request is the header of a plain request. It is HTTP/1.1, for a path, with a Host, and with a body of a
+// known length or none. It has no field that concerns the connection to the client, except whether the
+// connection is kept.
 type Request struct {
 	Method, Target, Host []byte
 	// Path is Target without what follows a question mark.
 	Path []byte
-	// Fields in their order, those of Host, Content-Length and Connection included.
+	// Fields are in their order, and include Host, Content-Length and Connection.
 	Fields []Field
-	// ContentLength in bytes; 0 also when none was told, which HasLength tells.
+	// ContentLength is in bytes. HasLength is whether the request states it; otherwise it is 0.
 	ContentLength int64
 	HasLength     bool
-	// Close: the client wants the connection closed after the answer.
+	// Close is whether the client wants the connection closed after the answer.
 	Close bool
 }
 
-// maxFields of a header that is read here.
+// maxFields is how many fields a header may have.
 const maxFields = 128
 
-// methods that are read here. The others are rare, or ask for something else than an answer.
+// methods are those that are read here. The others are rare, or ask for something other than an answer.
 var methods = [...]string{"GET", "POST", "PUT", "DELETE", "HEAD", "PATCH", "OPTIONS"}
 
-// ParseRequest reads the header at the beginning of b into r, whose Fields are used again. n
-// is where the body begins. Other tells nothing about the request.
+// ParseRequest reads the header at the beginning of b into r, and reuses r's Fields. n is where the body
+// begins. The verdict Other says nothing about the request.
 func ParseRequest(b []byte, r *Request) (n int, verdict Verdict) {
 	*r = Request{Fields: r.Fields[:0]}
 	line, n, verdict := requestLine(b, 0)
@@ -54,8 +54,8 @@ func ParseRequest(b []byte, r *Request) (n int, verdict Verdict) {
 	return n, Whole
 }
 
-// requestLine returns the line that begins at from, without its end, and where the next one
-// does. It ends in CR and LF, and has neither within.
+// requestLine returns the line that begins at from, without its end, and where the next line begins. The line
+// must end in CR and LF, and have neither within.
 func requestLine(b []byte, from int) (line []byte, next int, verdict Verdict) {
 	end := bytes.IndexByte(b[from:], '\n')
 	switch {
@@ -113,8 +113,8 @@ func (r *Request) takePath(target []byte) bool {
 	return true
 }
 
-// takeField looks at a field that may say how the message must be read. It returns false if the request
-// must go the long way.
+// takeField checks a field that may say how the message must be read. It returns false if the request must go
+// through net/http.
 func (r *Request) takeField(f Field, connection *bool) bool {
 	switch len(f.Name) {
 	case len("host"):

@@ -8,25 +8,25 @@ import (
 
 // Response is the header of an instance's answer.
 type Response struct {
-	// Status is 100 to 999; Reason is what the instance says beside it.
+	// Status is 100 to 999. Reason is the text after it.
 	Status int
 	Reason []byte
 	// Fields in their order. Fields with a space in the name are left out, because no client
 	// takes them for another field.
 	Fields []Field
-	// ContentLength in bytes; -1: none was told.
+	// ContentLength is in bytes. -1: the answer states none.
 	ContentLength int64
-	// Chunked: the content comes in chunks, whatever ContentLength would say.
+	// Chunked is whether the content comes in chunks, whatever ContentLength says.
 	Chunked bool
-	// Close: the connection ends with the answer.
+	// Close is whether the connection ends with the answer.
 	Close bool
-	// Names: Connection may name other fields.
+	// Names is whether Connection may name other fields.
 	Names bool
 
-	// old: it is HTTP/1.0.
+	// old is whether it is HTTP/1.0.
 	old bool
-	// next is where the first line begins that Parse has not read. searched is how far it looked for
-	// that line's end. lines counts the lines before it, and length is the Content-Length in them.
+	// next is where the first line begins that Parse has not read. searched is how far Parse looked for the
+	// end of that line. lines counts the lines before it, and length is the Content-Length in them.
 	next, searched, lines int
 	length                []byte
 }
@@ -42,7 +42,7 @@ var (
 )
 
 const (
-	// MaxResponseHeader is what the header of an answer may have in bytes.
+	// MaxResponseHeader is how large the header of an answer may be, in bytes.
 	MaxResponseHeader = 256 << 10
 	// MaxResponseFields is how many fields the header, or the trailers, of an answer may have.
 	MaxResponseFields = 512
@@ -91,7 +91,7 @@ func (r *Response) Parse(b []byte) (n int, err error) {
 func (r *Response) whyNoBeginning(b []byte) error {
 	switch {
 	case r.lines == 0 && !bytes.HasPrefix(b, []byte("HTTP/1.")[:min(len(b), len("HTTP/1."))]):
-		return ErrStatusLine // garbage is known early: it may have no line, ever
+		return ErrStatusLine // garbage is refused early, because it may never have a line
 	case len(b) <= MaxResponseHeader:
 		return nil
 	case r.lines == 0:
@@ -139,8 +139,8 @@ func (r *Response) takeField(line []byte) error {
 	return nil
 }
 
-// responseLine returns the line that begins at from, without its end, and where the next one
-// does; 0: it has not ended.
+// responseLine returns the line that begins at from, without its end, and where the next line begins. next is
+// 0 if the line has not ended.
 func responseLine(b []byte, from int) (line []byte, next int) {
 	end := bytes.IndexByte(b[from:], '\n')
 	if end < 0 {
@@ -150,8 +150,8 @@ func responseLine(b []byte, from int) (line []byte, next int) {
 	return bytes.TrimSuffix(line, []byte("\r")), from + end + 1
 }
 
-// hasSpacedName reports whether the line is a field but for spaces within its name, which some instances send
-// by mistake.
+// hasSpacedName reports whether the line is a field except for spaces within its name. Some instances send
+// such lines by mistake.
 func hasSpacedName(line []byte) bool {
 	colon := bytes.IndexByte(line, ':')
 	if colon <= 0 || line[0] == ' ' || line[colon-1] == ' ' || !areAll(line[colon+1:], isValue) {

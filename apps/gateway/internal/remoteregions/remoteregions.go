@@ -8,8 +8,9 @@
 //
 // A region's distance is the time to open a connection to its gateways: the shortest of the last
 // few, in whole milliseconds. Regions at the same distance are in the order of their names. What
-// the control plane says of a region is a few seconds old. What a gateway there says of itself is
-// not. It holds for the app for a moment, which is longer each time.
+// few, in whole milliseconds. Regions at the same distance are in the order of their names. What the control
+// plane says of a region is a few seconds old. A refusal by a gateway there is newer: it keeps the app's
+// requests away for a moment, which is longer each time.
 package remoteregions
 
 import (
@@ -31,39 +32,39 @@ import (
 )
 
 const (
-	// every gateway is connected to so often, to see how near it is.
+	// every is the time between connections to a gateway, which measure how near it is.
 	every = 10 * time.Second
-	// timeout of such a connection.
+	// timeout is the time that such a connection may take.
 	timeout = 2 * time.Second
-	// atOnce bounds them.
+	// atOnce is how many of these are made at the same time.
 	atOnce = 16
-	// samples of a gateway's nearness that count.
+	// samples is how many of a gateway's last connections count.
 	samples = 3
 )
 
 var (
-	// again is when one that was not reached is tried again.
+	// again is the time until a gateway that was not reached is tried again.
 	again = backoff.Policy{Min: 200 * time.Millisecond, Max: 10 * time.Second}
-	// holds is how long a region gets no request of an app that it refused one of.
+	// holds is the time for which a region gets no request of an app that it refused.
 	holds = backoff.Policy{Min: 200 * time.Millisecond, Max: 5 * time.Second}
 )
 
-// Config of Regions.
+// Config configures Regions.
 type Config struct {
 	Log *slog.Logger
-	// Now and Rand, which draws of [0, 1), are safe for concurrent use.
+	// Now and Rand must be safe for concurrent use. Rand returns a number in [0, 1).
 	Now  func() time.Time
 	Rand func() float64
 	// Allow are networks that gateways of other regions may be in besides public addresses.
 	Allow guard.Networks
-	// Near connects to a region's gateways, and tells how long that takes; nil: Connect.
+	// Near connects to a region's gateways and returns how long that took. Nil: Connect.
 	Near func(context.Context, *url.URL) (time.Duration, error)
-	// Gone is told of gateways that no request goes to any more.
+	// Gone is called with gateways to which no request goes any more.
 	Gone func(gatewayURL string)
 }
 
-// Regions are those that requests may be handed over to. It is safe for concurrent use. Make it with
-// New, run it once.
+// Regions are the regions to which requests may be handed over. It is safe for concurrent use. Make it with
+// New, and run it once.
 type Regions struct {
 	cfg  Config
 	more chan struct{}
@@ -72,14 +73,14 @@ type Regions struct {
 	picture  *neighbours.Picture
 	gateways map[string]*gateway // by URL
 	refused  map[refusal]hold
-	// changed is closed when a region may have become one to choose.
+	// changed is closed when a region may have become available to Choose.
 	changed chan struct{}
 }
 
-// gateway is where a region's are reached.
+// gateway is the address at which a region's gateways are reached.
 type gateway struct {
 	url *url.URL
-	// took is how long its last connections took, and failures how many failed since.
+	// took is how long its last connections took. failures counts the attempts that failed since.
 	took     []time.Duration
 	failures int
 	// due is when it is tried next.
@@ -103,7 +104,7 @@ func New(cfg Config) *Regions {
 	return &Regions{cfg: cfg, more: make(chan struct{}, 1), gateways: map[string]*gateway{}, refused: map[refusal]hold{}, changed: make(chan struct{})}
 }
 
-// Region is where a request may go.
+// Region is another region, to which a request may go.
 type Region struct {
 	Name string
 	// URL of its gateways, without a path.
@@ -111,7 +112,7 @@ type Region struct {
 	key refusal
 }
 
-// Here is the name of this region; empty: not known yet, and no other is either.
+// Here returns the name of this region. Empty: it is not known yet, and other regions are not either.
 func (r *Regions) Here() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,7 +122,7 @@ func (r *Regions) Here() string {
 	return r.picture.Region
 }
 
-// Put takes the place of what was known.
+// Put replaces what was known.
 func (r *Regions) Put(p *neighbours.Picture) {
 	var gone []string
 	r.mu.Lock()
@@ -199,9 +200,8 @@ func (r *Regions) wakeAwait() {
 	r.changed = make(chan struct{})
 }
 
-// Await returns nil once Choose has a region for the app, and else the error of ctx. What the control
-// plane tells of other regions is a few seconds old: a request that no region could take may soon be
-// one that some region can.
+// Await returns nil once Choose has a region for the app, and otherwise the error of ctx. What the control
+// plane says of other regions is a few seconds old. So a region may soon take a request that none could take.
 func (r *Regions) Await(ctx context.Context, appID string) error {
 	for {
 		r.mu.Lock()
@@ -226,7 +226,7 @@ func (r *Regions) Await(ctx context.Context, appID string) error {
 	}
 }
 
-// heldUntil is when the first region may be chosen again that refused the app. Zero: none did. The
+// heldUntil returns when the first region that refused the app may be chosen again. Zero: none refused. The
 // caller holds mu.
 func (r *Regions) heldUntil(appID string) (first time.Time) {
 	if r.picture == nil {
@@ -242,7 +242,7 @@ func (r *Regions) heldUntil(appID string) (first time.Time) {
 	return first
 }
 
-// Reached is how many other regions have gateways that are reached.
+// Reached returns how many other regions have gateways that are reached.
 func (r *Regions) Reached() (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -263,14 +263,14 @@ func (g *gateway) connectTime() time.Duration {
 	return slices.Min(g.took).Truncate(time.Millisecond)
 }
 
-// Took: the region took a request of the app.
+// Took records that the region took a request of the app.
 func (r *Regions) Took(at Region) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.refused, at.key)
 }
 
-// Refused: it has no instance for the app's request, or no room.
+// Refused records that the region has no instance for the app's request, or no room.
 func (r *Regions) Refused(at Region) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -284,8 +284,8 @@ func (r *Regions) holdRegion(at Region) {
 	r.refused[at.key] = h
 }
 
-// Unreachable: a request had no connection to it, or one that it could not be sent on. It gets
-// none before one is had, and of the app none for a moment.
+// Unreachable records that a request could not connect, or could not be sent. The gateway gets no request
+// until a connection succeeds, and none of the app for a moment.
 func (r *Regions) Unreachable(at Region) {
 	r.mu.Lock()
 	r.holdRegion(at)
@@ -296,7 +296,7 @@ func (r *Regions) Unreachable(at Region) {
 	r.wakeProber()
 }
 
-// Run sees how near the regions are until ctx ends.
+// Run measures how near the regions are until ctx ends.
 func (r *Regions) Run(ctx context.Context) error {
 	var tries sync.WaitGroup
 	defer tries.Wait()
@@ -352,7 +352,7 @@ func (r *Regions) noteTried(g *gateway, took time.Duration, err error) {
 	g.tried = false
 	local := err != nil && conns.Local(err)
 	switch {
-	case local: // which tells nothing of the region
+	case local: // this says nothing about the region
 	case err != nil && !g.away:
 		g.away = true
 		r.cfg.Log.Warn("gateways of another region are not reached: no request is handed over to it", "gateway_url", g.url.String(), "error", err)
@@ -379,7 +379,7 @@ func (r *Regions) noteTried(g *gateway, took time.Duration, err error) {
 	r.wakeProber()
 }
 
-// Connect connects to where the URL leads, sends nothing, and tells how long that took.
+// Connect connects to the address of the URL, sends nothing, and returns how long that took.
 func Connect(ctx context.Context, allow guard.Networks, u *url.URL) (took time.Duration, _ error) {
 	began := time.Now()
 	d := Dialer(allow, u)
@@ -396,8 +396,8 @@ func Connect(ctx context.Context, allow guard.Networks, u *url.URL) (took time.D
 	return time.Since(began), conn.Close()
 }
 
-// Dialer connects to gateways at the URL, which their region's owner chose. Without TLS nothing
-// proves that a gateway answers there: such an address has to be listed, a public one too.
+// Dialer connects to gateways at the URL, which their region's owner chose. Without TLS nothing proves that a
+// gateway answers there. So such an address must be in allow, even a public one.
 func Dialer(allow guard.Networks, u *url.URL) *net.Dialer {
 	if u.Scheme == "https" {
 		return allow.Dialer()
@@ -405,7 +405,7 @@ func Dialer(allow guard.Networks, u *url.URL) *net.Dialer {
 	return allow.ListedDialer()
 }
 
-// Address is the host:port of a URL of http or https.
+// Address returns the host:port of a URL of http or https.
 func Address(u *url.URL) string {
 	port := u.Port()
 	if port == "" {

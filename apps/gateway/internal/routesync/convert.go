@@ -106,7 +106,7 @@ func specOf(a *gatewayv1.AppRoutes) (upstream.Spec, error) {
 	return spec, nil
 }
 
-// holdOf fills in what is absent.
+// holdOf returns the policy of holding, with defaults for fields that are absent.
 func holdOf(c *gatewayv1.ColdStart, start *durationpb.Duration) (*hold.Policy, error) {
 	out := hold.Default()
 	out.Heartbeat, out.Elsewhere = c.GetHeartbeat(), c.GetElsewhere()
@@ -123,11 +123,11 @@ func holdOf(c *gatewayv1.ColdStart, start *durationpb.Duration) (*hold.Policy, e
 	return &out, nil
 }
 
-// leastCheck is the least that an answer to a check may take, as Kubernetes has it, too: the
-// gateway is farther away than who set less had in mind.
+// leastCheck is the least time that an answer to a check may take, as in Kubernetes. A shorter time was set
+// for a checker that is nearer than the gateway.
 const leastCheck = time.Second
 
-// checkOf is nil for none, and for one that only a later release can make.
+// checkOf returns nil for no check, and for a check that only a later release knows.
 func checkOf(h *gatewayv1.HealthCheck) *healthcheck.Check {
 	codes, err := healthcheck.ParseCodes(h.GetExpectedCodes())
 	if err != nil || !strings.HasPrefix(h.GetPath(), "/") || h.Method == "" {
@@ -136,8 +136,8 @@ func checkOf(h *gatewayv1.HealthCheck) *healthcheck.Check {
 	return &healthcheck.Check{Method: h.Method, Path: h.Path, Codes: codes, Timeout: max(h.Timeout.AsDuration(), leastCheck), Agent: "windlass-gateway"}
 }
 
-// specWith is an app's routes, and while it has no hosts here, those that other regions alone
-// have. Previews may be left of it then, of versions that are yet to stop.
+// specWith returns an app's routes. While the app has no hosts here, it adds the hosts that only other
+// regions have. Previews of versions that have yet to stop may be left here then.
 func specWith(a *gatewayv1.AppRoutes, other *gatewayv1.AppNeighbours) (upstream.Spec, error) {
 	if len(a.Hosts) > 0 || len(other.GetHosts()) == 0 {
 		return specOf(a)
@@ -148,14 +148,14 @@ func specWith(a *gatewayv1.AppRoutes, other *gatewayv1.AppNeighbours) (upstream.
 		t.Weight = 0
 	}
 	spec, err := specOf(whole)
-	for i := range spec.Previews { // which are answered here, by keys that are here
+	for i := range spec.Previews { // they are answered here, by keys that are here
 		spec.Previews[i].Keyed = spec.Previews[i].Keyed || spec.Policy.RequireKey
 	}
 	spec.Policy, spec.Elsewhere = upstream.ElsewherePolicy(), isRemoval(a)
 	return spec, err
 }
 
-// policyOf fills in what is absent.
+// policyOf returns the policy, with defaults for fields that are absent.
 func policyOf(p *gatewayv1.RoutePolicy) (upstream.Policy, error) {
 	out := upstream.DefaultPolicy()
 	if p == nil {
@@ -199,7 +199,7 @@ func policyOf(p *gatewayv1.RoutePolicy) (upstream.Policy, error) {
 		if err := d.from.CheckValid(); err != nil || value < 0 {
 			return out, fmt.Errorf("policy.%s %v is not a positive time", d.name, strings.TrimSpace(d.from.String()))
 		}
-		// 0 of those that always have a bound means the default.
+		// 0 means the default for limits that always apply.
 		if value > 0 || d.zero {
 			*d.to = value
 		}

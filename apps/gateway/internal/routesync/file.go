@@ -30,7 +30,7 @@ import (
 //   - the CRC-32 of all that, big endian
 const fileHead = "windlass-gateway-routes 1 "
 
-// held is what is in the file: the routes of each app as they came, and the other regions.
+// held is the content of the file: the routes of each app as they came, and the other regions.
 type held struct {
 	tableID    string
 	apps       map[string][]byte
@@ -50,7 +50,7 @@ func encode(h held) []byte {
 	}
 	out = binary.AppendUvarint(out, 0)
 	if h.neighbours != nil {
-		// It fails for texts that are no UTF-8, which no message came with.
+		// It fails for texts that are not UTF-8. No message has any.
 		if line, err := (proto.MarshalOptions{Deterministic: true}).Marshal(h.neighbours.Whole()); err == nil {
 			out = append(binary.AppendUvarint(out, uint64(len(line))), line...)
 		}
@@ -98,7 +98,7 @@ func decode(data []byte) (held, error) {
 	return h, nil
 }
 
-// readLine reads what has its length before it, at most so much.
+// readLine reads a line after its length, which is at most most.
 func readLine(r *bufio.Reader, most int) ([]byte, error) {
 	n, err := binary.ReadUvarint(r)
 	if err != nil || n > uint64(most) {

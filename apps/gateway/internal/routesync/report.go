@@ -17,10 +17,10 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-// Changed has the agent told of what traffic found about instances.
+// Changed makes Report report what traffic found about instances.
 func (s *Source) Changed() { s.signalChange(s.report) }
 
-// Leave has the agent told that the gateway takes no more requests.
+// Leave makes Report report that the gateway takes no more requests.
 func (s *Source) Leave() {
 	s.mu.Lock()
 	s.leaving = true
@@ -28,8 +28,8 @@ func (s *Source) Leave() {
 	s.signalChange(s.report)
 }
 
-// Part waits until the agent was told of Leave, if one is there, or until ctx ends. An agent that
-// was not takes the gateway for one that is away, and waits for it.
+// Part waits until the agent got the report of Leave, if an agent is there, or until ctx ends. Without that
+// report the agent waits for the gateway as for one that is away.
 func (s *Source) Part(ctx context.Context) {
 	s.mu.Lock()
 	alone := s.stream == ""
@@ -43,7 +43,7 @@ func (s *Source) Part(ctx context.Context) {
 	}
 }
 
-// Report tells the agent what is served, until ctx ends.
+// Report reports to the agent what is served, until ctx ends.
 func (s *Source) Report(ctx context.Context) error {
 	failures := 0
 	for ctx.Err() == nil {
@@ -62,7 +62,7 @@ func (s *Source) Report(ctx context.Context) error {
 			failures = 0
 			s.awaitReport(ctx)
 		case connect.CodeOf(err) == connect.CodeFailedPrecondition:
-			// The agent does not know the stream that we follow.
+			// The agent does not know the stream that the gateway follows.
 			s.mu.Lock()
 			s.stream = ""
 			if s.cut != nil {
@@ -105,7 +105,7 @@ func (s *Source) awaitReport(ctx context.Context) {
 	}
 }
 
-// changedLoads returns the loads that are not as told, and the loads of all apps that are scaled.
+// changedLoads returns the loads that differ from told, and the loads of all apps that are scaled.
 func (s *Source) changedLoads(told map[string]*gatewayv1.AppLoad) (changed []*gatewayv1.AppLoad, all map[string]*gatewayv1.AppLoad) {
 	apps := map[string][]string{}
 	for _, r := range s.cfg.Table.Routes() {
@@ -119,7 +119,7 @@ func (s *Source) changedLoads(told map[string]*gatewayv1.AppLoad) (changed []*ga
 	return s.cfg.Traffic.Loads(apps, told)
 }
 
-// pending is a report, and what it tells that was not told before.
+// pending is a report, and the state that it adds to what was reported before.
 type pending struct {
 	*gatewayv1.ReportRequest
 
@@ -127,16 +127,16 @@ type pending struct {
 	number int
 	all    bool
 	served map[string]*gatewayv1.Served
-	// requests of deployments that it tells of, and of those that were told of before; nil: it
-	// tells of no traffic.
+	// requests are those of the deployments in this report and in reports before it. Nil: the report has no
+	// traffic.
 	requests map[string]uint64
-	// loads are those that it tells and those that were told before; nil: it tells none.
+	// loads are the loads in this report and in reports before it. Nil: the report has no loads.
 	loads map[string]*gatewayv1.AppLoad
 }
 
-// nextReport returns what there is to report, nil without a stream. Traffic covers all deployments and is
-// reported once in an interval. What is served, and findings about instances, concern a few and are reported
-// at once, because somebody waits for them.
+// nextReport returns what there is to report. Nil: there is nothing, or no stream. Traffic covers all
+// deployments and is reported once in an interval. What is served, and findings about instances, concern a
+// few and are reported at once, because the agent waits for them.
 func (s *Source) nextReport(now time.Time) *pending {
 	s.mu.Lock()
 	p := &pending{stream: s.stream, number: s.number, all: s.all, served: maps.Clone(s.served)}
@@ -216,11 +216,11 @@ func (s *Source) noteReported(p *pending) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.number != p.number {
-		return // another stream has begun: the report for it has all
+		return // another stream has begun, whose first report has all
 	}
 	if p.Leaving {
 		select {
-		case <-s.parted: // and told again
+		case <-s.parted: // it was closed by an earlier report
 		default:
 			close(s.parted)
 		}

@@ -1,16 +1,15 @@
-// Package routesync keeps the table of routes what the region's agent says, and the agent
-// informed of what the gateway serves.
+// Package routesync keeps the table of routes equal to what the region's agent says, and reports to the agent
+// what the gateway serves.
 //
 //	agent ──Watch──▶ apply ──▶ table ──▶ file        (what is served after a restart,
 //	agent ◀─Report── served, health ◀───┘             agent and control plane gone)
 //
-// Nothing is lost when the agent goes away: the table stays as it is, and after a restart
-// it is what the file has. A table_id is only kept once all of its table was had, so that
-// the numbers of two tables are never compared; that is why a stream that breaks in
-// between costs a whole table, and nothing else.
+// Nothing is lost when the agent goes away: the table stays as it is, and after a restart it is what the file
+// has. A table_id is kept only after the whole table has arrived, so that numbers of two tables are never
+// compared. So a stream that breaks before that costs a whole table, and nothing else.
 //
-// What is served is acknowledged after it was swapped in, at once, in one call at a time
-// that tells all that changed up to then.
+// Served routes are acknowledged at once after they were swapped in. One call at a time reports all that
+// changed until then.
 package routesync
 
 import (
@@ -35,74 +34,73 @@ import (
 )
 
 const (
-	// firstInterval holds until the agent's first heartbeat says another.
+	// firstInterval is used until the agent's first heartbeat sets another interval.
 	firstInterval = 5 * time.Second
-	// silences is how many intervals without a frame end a stream.
+	// silences is after how many intervals without a frame a stream ends.
 	silences = 3
-	// reportTimeout is the least that an agent has to answer a report in: one with
-	// thousands of apps, on a machine that has other work.
+	// reportTimeout is the least time in which an agent must answer a report. An agent may have thousands of
+	// apps, on a machine that has other work.
 	reportTimeout = 10 * time.Second
-	// saveEvery bounds what a storm of changes costs the disk.
+	// saveEvery limits how often many changes in a row write the file.
 	saveEvery = time.Second
 )
 
 // features of the gateway; see gatewayv1.WatchRequest.
 var features = []string{"hold"}
 
-// again is what the contract says about watching again.
+// again is the delay between watches that the contract asks for.
 var again = backoff.Policy{Min: 100 * time.Millisecond, Max: 5 * time.Second}
 
-// Config of a Source.
+// Config configures a Source.
 type Config struct {
 	Client gatewayv1connect.RouteServiceClient
-	// GatewayID belongs to this gateway alone, as far as is known. ProcessID is new with each
-	// start.
+	// GatewayID should belong to this gateway alone. ProcessID is new with each start.
 	GatewayID, ProcessID string
 	// Another returns another GatewayID, for the case that a second gateway has the same one.
 	Another func() string
 	Version string
 	Table   *table.Table
-	// Traffic that the agent is told of.
+	// Traffic is reported to the agent.
 	Traffic *traffic.Traffic
 	// Neighbours is called with the regions that requests may be handed over to. Default: they are ignored.
 	Neighbours func(*neighbours.Picture)
-	// File keeps the table; empty: nothing does.
+	// File keeps the table. Empty: it is not kept.
 	File string
 	Log  *slog.Logger
 	Rand func() float64
 }
 
-// Source of a table's routes. Make it with Open, run it once.
+// Source fills a table with routes. Make it with Open, and run it once.
 type Source struct {
 	cfg    Config
 	report chan struct{}
 	save   chan struct{}
 
 	mu   sync.Mutex
-	id   string // at the agent
+	id   string // at the agent: the GatewayID
 	held held
-	// complete is closed once all of a table was had, now or before a restart.
+	// complete is closed once a whole table has arrived, now or before a restart.
 	complete chan struct{}
 	have     sync.Once
-	// stream is the table_id that the running stream began with, once it ended its
-	// beginning; empty: no report can be made. cut ends the stream.
+	// stream is the table_id that the running stream began with, after its beginning has ended. Empty: no
+	// report can be made. cut ends the stream.
 	stream   string
 	number   int // of streams so far
 	cut      context.CancelCauseFunc
 	interval time.Duration
-	served   map[string]*gatewayv1.Served  // not yet told
-	all      bool                          // the next report tells all that is held
-	requests map[string]uint64             // told of, by deployment
-	counted  time.Time                     // when they were looked at last
-	loads    map[string]*gatewayv1.AppLoad // told, by app
-	looked   time.Time                     // when they were told last
+	served   map[string]*gatewayv1.Served  // not yet reported
+	all      bool                          // the next report has all that is held
+	requests map[string]uint64             // reported, by deployment
+	counted  time.Time                     // when they were last looked at
+	loads    map[string]*gatewayv1.AppLoad // reported, by app
+	looked   time.Time                     // when they were last reported
 	leaving  bool
-	// parted is closed once the agent was told that the gateway leaves.
+	// parted is closed once the agent got the report that the gateway leaves.
 	parted chan struct{}
 }
 
-// Open fills the table with what the file has. A file that cannot be read is an error of
-// its own, beside a Source that starts without it.
+// Open fills the table with the content of the file. If the file cannot be read, it returns an error and a
+// Source that starts without the file.
 func Open(cfg Config) (*Source, error) {
 	s := &Source{
 		cfg: cfg, id: cfg.GatewayID, report: make(chan struct{}, 1), save: make(chan struct{}, 1),
@@ -131,7 +129,7 @@ func Open(cfg Config) (*Source, error) {
 		if err != nil {
 			cfg.Log.Warn("stored routes cannot be served", "app_id", id, "error", err)
 			delete(h.apps, id)
-			h.tableID = "" // the agent is to send it again
+			h.tableID = "" // the agent must send it again
 		}
 	}
 	s.held = h
@@ -145,10 +143,10 @@ func Open(cfg Config) (*Source, error) {
 	return s, nil
 }
 
-// Completed is closed when there is a table to serve from.
+// Completed returns a channel that is closed when there is a table to serve from.
 func (s *Source) Completed() <-chan struct{} { return s.complete }
 
-// Complete reports whether there is.
+// Complete reports whether there is a table to serve from.
 func (s *Source) Complete() bool {
 	select {
 	case <-s.complete:
@@ -193,7 +191,7 @@ func (s *Source) renameGateway() {
 
 var errSilent = errors.New("the agent was silent for three intervals")
 
-// watchOnce follows one stream to its end; whole reports whether it gave a whole table.
+// watchOnce follows one stream to its end. whole reports whether the stream sent a whole table.
 func (s *Source) watchOnce(ctx context.Context) (whole bool, err error) {
 	ctx, cut := context.WithCancelCause(ctx)
 	defer cut(nil)
@@ -256,8 +254,8 @@ func (s *Source) watchOnce(ctx context.Context) (whole bool, err error) {
 	return whole, errors.New("watch: the agent ended the stream")
 }
 
-// Wake asks the agent to start instances of an app at zero. It returns how long that takes until the
-// first is ready; 0: not known.
+// Wake asks the agent to start instances of an app at zero. It returns the time until the first is ready. 0:
+// not known.
 func (s *Source) Wake(ctx context.Context, appID string) (time.Duration, error) {
 	s.mu.Lock()
 	id := s.id
@@ -269,7 +267,7 @@ func (s *Source) Wake(ctx context.Context, appID string) (time.Duration, error) 
 	return max(res.GetReadyIn().AsDuration(), 0), nil
 }
 
-// causeOr prefers why we ended the call to how it looks from below.
+// causeOr returns the cause of ctx if it has one, because that says more than err.
 func causeOr(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -286,7 +284,7 @@ func (s *Source) currentInterval() time.Duration {
 func (s *Source) signalChange(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
-	default: // it will look anyhow
+	default: // Save looks anyway
 	}
 }
 
@@ -310,7 +308,7 @@ func (s *Source) endTable(tableID string) {
 	s.signalChange(s.save)
 }
 
-// takeNeighbours takes what is told of other regions.
+// takeNeighbours takes the agent's picture of other regions.
 func (s *Source) takeNeighbours(n *gatewayv1.Neighbours) {
 	s.mu.Lock()
 	was := s.held.neighbours
@@ -322,7 +320,7 @@ func (s *Source) takeNeighbours(n *gatewayv1.Neighbours) {
 	s.signalChange(s.save)
 }
 
-// serveElsewhere applies what changed of apps whose hosts are in other regions alone.
+// serveElsewhere applies the changes of apps whose hosts are only in other regions.
 func (s *Source) serveElsewhere(was, now *neighbours.Picture) {
 	if was == nil {
 		was = &neighbours.Picture{}
@@ -339,7 +337,7 @@ func (s *Source) serveElsewhere(was, now *neighbours.Picture) {
 	}
 }
 
-// serveHeld applies an app's routes as they are kept here, with what is known of it in other regions.
+// serveHeld applies an app's routes as they are kept here, with what other regions have of it.
 func (s *Source) serveHeld(id string, other *gatewayv1.AppNeighbours) {
 	s.mu.Lock()
 	data := s.held.apps[id]
@@ -355,7 +353,7 @@ func (s *Source) serveHeld(id string, other *gatewayv1.AppNeighbours) {
 	}
 }
 
-// serveApp applies an app: its routes here, and its hosts that other regions alone have.
+// serveApp applies an app: its routes here, and its hosts that only other regions have.
 func (s *Source) serveApp(app *gatewayv1.AppRoutes, other *gatewayv1.AppNeighbours) error {
 	spec, err := specWith(app, other)
 	if err != nil {
@@ -368,7 +366,7 @@ func (s *Source) serveApp(app *gatewayv1.AppRoutes, other *gatewayv1.AppNeighbou
 	return s.cfg.Table.Put(spec)
 }
 
-// neighboursOf is what is known of the app in other regions; nil: nothing.
+// neighboursOf returns what is known of the app in other regions. Nil: nothing.
 func (s *Source) neighboursOf(id string) *gatewayv1.AppNeighbours {
 	s.mu.Lock()
 	defer s.mu.Unlock()
