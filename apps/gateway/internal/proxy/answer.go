@@ -15,8 +15,8 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/payload"
 )
 
-// answer is the way back to the client: it counts, and has a client that takes nothing
-// cut off.
+// answer is the way back to the client. It counts what the client takes, and cuts off a client that takes
+// nothing.
 type answer struct {
 	http.ResponseWriter
 
@@ -25,9 +25,9 @@ type answer struct {
 	x       *exchange
 	control *http.ResponseController
 	slow    time.Duration
-	// streams: it is HTTP/2's.
+	// streams is whether the answer is on an HTTP/2 stream.
 	streams bool
-	// until is when the connection's deadline is.
+	// until is the connection's deadline.
 	until time.Time
 	// beat is set once comments were sent before the answer; see heartbeat.
 	beat *beat
@@ -45,19 +45,19 @@ func (a *answer) WriteHeader(status int) {
 	case status < 200:
 		a.Header().Del("Connection")
 	case a.x.status > 0 && a.x.status < 200:
-		a.p.setHeaders(a.Header(), a.r, a.x) // ReverseProxy cleared the header with the one before
+		a.p.setHeaders(a.Header(), a.r, a.x) // ReverseProxy cleared the header after an interim answer
 	}
 	if in := a.x.in; status >= 200 && in != nil && in.duplex && in.isOpen() {
-		a.Header().Set("Connection", "close") // what comes next on it is the rest
+		a.Header().Set("Connection", "close") // bytes that come next are the rest of the request
 	}
 	if a.x.status < 200 {
 		a.x.status = status
 	}
 	if status < 200 && !a.r.ProtoAtLeast(1, 1) {
-		return // HTTP/1.0 has none (RFC 9110, section 15.2)
+		return // HTTP/1.0 has no interim answers (RFC 9110, section 15.2)
 	}
 	if _, typed := a.Header()["Content-Type"]; !typed && status >= 200 {
-		a.Header()["Content-Type"] = nil // net/http would guess one, which browsers go by
+		a.Header()["Content-Type"] = nil // net/http would guess one, and browsers rely on it
 	}
 	if in := a.x.in; in != nil && status >= 200 {
 		in.free.Store(true)
@@ -106,10 +106,10 @@ func (a *answer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, rw, err
 }
 
-// Flush is found by type in places that do not ask a ResponseController.
+// Flush is for callers that look for an http.Flusher instead of a ResponseController.
 func (a *answer) Flush() { _ = a.FlushError() }
 
-// FlushError is what a ResponseController calls.
+// FlushError is called by a ResponseController.
 func (a *answer) FlushError() error {
 	limit := a.extendDeadline(0)
 	defer a.restDeadline()
@@ -127,7 +127,7 @@ func (a *answer) extendDeadline(n int) time.Duration {
 	now := time.Now()
 	if left := a.until.Sub(now); a.streams || left < limit*3/4 || left > limit {
 		a.until = now.Add(limit)
-		_ = a.control.SetWriteDeadline(a.until) // a writer that has none is a test's
+		_ = a.control.SetWriteDeadline(a.until) // only writers of tests have no deadline
 	}
 	return limit
 }
@@ -140,10 +140,10 @@ func (a *answer) restDeadline() {
 	}
 }
 
-// beginContent begins to read an answer with that Content-Type and Content-Encoding.
+// beginContent begins the content of an answer with this Content-Type and Content-Encoding.
 func (x *exchange) beginContent(kind, coded string) {
 	x.streams = strings.HasPrefix(kind, "text/event-stream")
-	if x.handedTo == "" { // another region counts the tokens of its own
+	if x.handedTo == "" { // another region counts the tokens of its answers
 		x.tail.beginContent(kind, coded)
 	}
 }
@@ -170,10 +170,10 @@ func (x *exchange) notTaken(err error) {
 	}
 }
 
-// seen is what of a request is logged as it came.
+// seen has the parts of a request that are logged as they came.
 type seen struct{ method, path, remote, proto, trace string }
 
-// finishExchange counts and logs a request that has ended. kinds adds to what is logged of its payload.
+// finishExchange counts and logs a request that has ended. kinds adds facts to the log of its payload.
 func (p *Proxy) finishExchange(ctx context.Context, x *exchange, r *seen, kinds func(*payload.Facts)) {
 	p.countExchange(x)
 	if x.payload != nil {
@@ -263,7 +263,7 @@ func (p *Proxy) writeLines(ctx context.Context, x *exchange, r *seen, to lines) 
 
 func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// buffers are what bodies are copied through: 32 KiB, as io.Copy has them.
+// buffers are used to copy bodies. They have 32 KiB, like those of io.Copy.
 type buffers struct{ pool sync.Pool }
 
 func newBuffers() *buffers {

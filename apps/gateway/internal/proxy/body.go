@@ -12,32 +12,32 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/payload"
 )
 
-// requestBody is what the client sends. It is read by one at a time; whether it failed
-// is asked from elsewhere.
+// requestBody is the body that the client sends. One goroutine reads it at a time. Others may ask whether it
+// failed.
 type requestBody struct {
 	body    io.ReadCloser
 	control *http.ResponseController
 	slow    time.Duration
 	streams bool
-	// touched: a part was read, so that it cannot be sent again.
+	// touched is whether a part was read, so that the body cannot be sent again.
 	touched atomic.Bool
-	// duplex: an answer may begin before it ends, on HTTP/1.
+	// duplex is whether the answer may begin before the body ends, on HTTP/1.
 	duplex bool
-	// reading is held by who reads.
+	// reading is held by the goroutine that reads.
 	reading sync.Mutex
 	mu      sync.Mutex
 	err     error
-	// whole: it was read to its end; let: the request is over, whatever was read, and deadlines
-	// are no longer Read's to set.
+	// whole is whether the body was read to its end. let is whether the request is over, regardless of the
+	// body. Read then sets no deadlines any more.
 	whole, let bool
-	// payload keeps what is read, nil for nothing.
+	// payload keeps what is read. Nil: it is not kept.
 	payload *payload.Body
-	// pace is who reads's. instance is stopped while the client is waited for, which is waiting.
+	// pace belongs to the goroutine that reads. While it waits for the client, instance is stopped.
 	pace     pace.Pace
 	instance atomic.Pointer[watch]
 	waiting  atomic.Bool
-	// free: the client may be silent between two parts, because it answers what it gets: the answer
-	// has begun, or it is gRPC.
+	// free is whether the client may be silent between two parts, because it reacts to the answer: the answer
+	// has begun, or the request is gRPC.
 	free atomic.Bool
 }
 
@@ -73,7 +73,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// readFromClient reads a part of the body. Meanwhile it is the client that is waited for.
+// readFromClient reads a part of the body. The time until it arrives counts as the client's.
 func (b *requestBody) readFromClient(p []byte) (int, error) {
 	if w := b.instance.Load(); w != nil {
 		w.pause()
@@ -87,10 +87,10 @@ func (b *requestBody) readFromClient(p []byte) (int, error) {
 	return n, err
 }
 
-// isAwaited reports whether the client is waited for.
+// isAwaited reports whether a read waits for the client.
 func (b *requestBody) isAwaited() bool { return b != nil && b.waiting.Load() }
 
-// isOpen reports whether more of the body may come, or might have come until it failed.
+// isOpen reports whether more of the body may come, or could have come before it failed.
 func (b *requestBody) isOpen() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -127,15 +127,14 @@ func (b *requestBody) letGo() {
 }
 
 // leaveHTTP2 ends the body of an HTTP/2 request whose handler returns. A transport may still read from it for
-// an instance that wants no more. The stream's deadlines are gone then, and asking for one would end the
-// process.
+// an instance that wants no more. The stream has no deadlines then, and setting one would end the process.
 func (b *requestBody) leaveHTTP2() {
 	b.mu.Lock()
 	b.let = true
 	b.mu.Unlock()
 }
 
-// extendDeadline extends the time within which the client has to send something.
+// extendDeadline extends the time within which the client must send something.
 func (b *requestBody) extendDeadline() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -146,12 +145,12 @@ func (b *requestBody) extendDeadline() {
 	if !b.free.Load() {
 		left = b.pace.Left(0, b.slow)
 	}
-	_ = b.control.SetReadDeadline(time.Now().Add(left)) // a writer that has none is a test's
+	_ = b.control.SetReadDeadline(time.Now().Add(left)) // only writers of tests have no deadline
 }
 
 func (b *requestBody) Close() error { return b.body.Close() }
 
-// whyCut returns why the body did not arrive whole.
+// whyCut returns why the body did not arrive completely.
 func (b *requestBody) whyCut() error {
 	if b == nil {
 		return nil

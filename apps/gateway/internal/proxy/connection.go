@@ -11,21 +11,21 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
 )
 
-// connection counts what was written, so that it is known when nothing was. What is being
-// written counts as if it were.
+// connection counts the bytes that were written, so that it is known when none were. Bytes count from the
+// beginning of their write.
 type connection struct {
 	net.Conn
 
 	written atomic.Int64
 
 	mu sync.Mutex
-	// changed wakes who waits for reading or closed.
+	// changed wakes goroutines that wait for reading or closed.
 	changed *sync.Cond
-	// reading: the transport waits for bytes, so that it has none left that it was sent.
+	// reading is whether the transport waits for bytes, so that it has handled all that arrived.
 	reading, closed bool
-	// unasked: of the request that has the connection, nothing was written.
+	// unasked is whether nothing of the current request was written.
 	unasked bool
-	// heads: a header of an answer is read, of which head has what came of it so far.
+	// heads is whether the header of an answer is being read. head is the part of it that has arrived.
 	heads  bool
 	head   []byte
 	answer http1.Response
@@ -91,7 +91,7 @@ func (c *connection) checkHeader(p []byte) error {
 		} else {
 			room := cap(c.head)
 			if c.head = append(c.head, p...); cap(c.head) != room {
-				c.answer.Reset() // its header has moved
+				c.answer.Reset() // the buffer with its header was moved
 			}
 			b = c.head
 		}
@@ -125,14 +125,14 @@ func (c *connection) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	c.unasked = false
 	c.mu.Unlock()
-	// The answer may be there before Write returns: it counts from before.
+	// The answer may arrive before Write returns, so that the bytes count before.
 	c.written.Add(int64(len(p)))
 	n, err := c.Conn.Write(p)
 	c.written.Add(int64(n - len(p)))
 	return n, err
 }
 
-// CloseWrite is what the end of one direction of an upgraded connection becomes.
+// CloseWrite is called when one direction of an upgraded connection ends.
 func (c *connection) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

@@ -17,26 +17,26 @@ import (
 	"github.com/windlass-run/windlass/pkg/guard"
 )
 
-// HandedOverHeader is in requests that come from another region's gateway: why ("failover",
-// "spillover" or "zero"), and that region. They are not handed over again, so that no request goes round in
+// HandedOverHeader is in requests from another region's gateway. It has the reason ("failover", "spillover"
+// or "zero") and the name of that region. Such requests are not handed over again, so that none goes round in
 // circles. A client that sends the header itself is answered by this region alone.
 const HandedOverHeader = "Windlass-Handed-Over"
 
-// RegionHeader is in answers that another region gave: which one.
+// RegionHeader is in answers that another region gave, and has its name.
 const RegionHeader = "Windlass-Region"
 
 const (
-	// idleAcross is how long an idle connection to another region is kept. A new one takes
-	// several round trips, and the gateways there keep theirs for longer. An HTTP/2 request that
-	// crosses the connection's end is known not to have been heard, and is sent again.
+	// idleAcross is how long an idle connection to another region is kept. A new one takes several round
+	// trips, and the gateways there keep theirs for longer. When an HTTP/2 connection ends, it is known which
+	// requests were not handled, and these are sent again.
 	idleAcross = 45 * time.Second
-	// idlePlain is the same in HTTP/1.1, where that is not known. It is well below the 2 s for
-	// which a gateway that stops still reads from connections without a request.
+	// idlePlain is the same in HTTP/1.1, where that is not known. It is well below the 2 s for which a
+	// gateway that stops still reads from connections without a request.
 	idlePlain = time.Second
 )
 
-// across has a transport for the gateways of each other region: connections are made to them,
-// and the certificate is that of the host that is asked for.
+// across has a transport for the gateways of each other region. The transport connects to them, and verifies
+// the certificate of the request's host.
 type across struct {
 	tls   *tls.Config // nil: the CAs of this machine
 	allow guard.Networks
@@ -49,7 +49,7 @@ type across struct {
 type crossing struct {
 	protocols
 
-	// secure speaks what its side chooses of HTTP/1.1 and 2.
+	// secure is for TLS. The other side chooses HTTP/1.1 or 2.
 	secure *http.Transport
 }
 
@@ -102,7 +102,7 @@ func (c crossing) close() {
 	c.secure.CloseIdleConnections()
 }
 
-// region is another one.
+// region is another region as a destination.
 type region struct{ remoteregions.Region }
 
 func (r region) resolveTarget(t *transport, req *http.Request) (scheme, host string, through *http.Transport) {
@@ -113,7 +113,7 @@ func (r region) resolveTarget(t *transport, req *http.Request) (scheme, host str
 	return "http", req.URL.Host, c.transportFor(req)
 }
 
-// RecordOutcome and End: what becomes of the request is the other gateway's to judge.
+// RecordOutcome does nothing, because the other gateway judges its instances.
 func (region) RecordOutcome(health.Outcome) {}
 
 // RecordStall implements destination.
@@ -126,13 +126,13 @@ func (c *trip) awaitAcross(want *upstream.Want, why *upstream.Refused) (*upstrea
 		return nil, err
 	}
 	if why.Reason == upstream.Held && why.Full {
-		return nil, why // it has no place to wait in
+		return nil, why // it has no place in a queue
 	}
 	lease, done, err := c.awaitEither(want, why.Reason)
 	if done || !errors.As(err, &why) {
 		return lease, err
 	}
-	// It has waited in vain, and others may have come up meanwhile.
+	// It has waited in vain, but regions may have become available meanwhile.
 	if done, handErr := c.handOver(why.Reason); done {
 		return nil, handErr
 	}
@@ -142,8 +142,8 @@ func (c *trip) awaitAcross(want *upstream.Want, why *upstream.Refused) (*upstrea
 // errRemoteFree ends the wait in the queue because another region can have the request.
 var errRemoteFree = errors.New("another region can have the request")
 
-// awaitEither is await that also ends when another region can have the request, because what is known of
-// the others is a few seconds old when the request comes. done is as in handOver.
+// awaitEither is awaitInstance that also ends when another region can have the request. What is known of
+// other regions is a few seconds old when the request comes. done is as in handOver.
 func (c *trip) awaitEither(want *upstream.Want, reason upstream.Reason) (lease *upstream.Lease, done bool, err error) {
 	x := c.x
 	for canResend(x, c.body) && (reason == upstream.NoInstance || reason == upstream.Held || reason == upstream.AtLimit && x.policy.Cross == upstream.Spillover) {
@@ -187,7 +187,7 @@ func (c *trip) handOver(reason upstream.Reason) (done bool, err error) {
 	case reason == upstream.Removed, !canResend(x, body):
 		return false, nil // no region was asked
 	case reason == upstream.AtLimit && x.policy.Cross != upstream.Spillover:
-		return false, nil // it waits its turn here
+		return false, nil // it waits for its turn here
 	case reason == upstream.AtLimit:
 		why = spillover
 	case reason == upstream.Held:
@@ -196,7 +196,7 @@ func (c *trip) handOver(reason upstream.Reason) (done bool, err error) {
 	for tried := []string(nil); ; {
 		at, ok := t.regions.Choose(x.spec.AppID, tried)
 		if !ok {
-			return false, nil // no region is left, and none has had the request
+			return false, nil // no region is left, and no region can have got it
 		}
 		tried = append(tried, at.Name)
 		out := req.Clone(req.Context())
@@ -209,7 +209,7 @@ func (c *trip) handOver(reason upstream.Reason) (done bool, err error) {
 			if isGatewaysOwn(res) {
 				t.regions.Refused(at)
 				if canResend(x, body) {
-					_ = res.Body.Close() // it did nothing
+					_ = res.Body.Close() // it did not handle the request
 					continue
 				}
 			} else {
@@ -217,7 +217,7 @@ func (c *trip) handOver(reason upstream.Reason) (done bool, err error) {
 			}
 			t.metrics.handedOver(x, at.Name, why)
 			x.handedTo, x.instance, x.deployment, x.version, x.payload = at.Name, "", "", 0, nil
-			x.load.End() // it is load of the other region
+			x.load.End() // the request counts as load of the other region
 			c.res = res
 			return true, nil
 		}
@@ -231,7 +231,7 @@ func (c *trip) handOver(reason upstream.Reason) (done bool, err error) {
 	}
 }
 
-// refusals are what a gateway answers that has not sent the request to an instance.
+// refusals are the codes that a gateway answers if it has not sent the request to an instance.
 var refusals = []string{failNoRoute.code, failNoTable.code, failNoInstance.code, failBusy.code, failWaited.code, failHoldFull.code, failHeld.code, failExhausted.code}
 
 // isGatewaysOwn reports whether the other region's gateway wrote the answer itself. An instance cannot cause

@@ -18,25 +18,25 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 )
 
-// soon is how long an instance may take until the client is watched for its going away: most
-// answers are there before that, and who has ended only their half of the connection gets those.
+// soon is how long an instance may take until the gateway watches whether the client goes away. Most answers
+// begin before that. A client that has closed only its half of the connection gets these.
 const soon = 20 * time.Millisecond
 
-// direct is the short way of the requests of a connection, one after the other.
+// direct is the short way for the requests of one connection, one after the other.
 type direct struct {
 	p *Proxy
 	c *engine.Conn
 	r *http1.Request
 	x exchange
-	// trusted: the client may say for whom it asks.
+	// trusted is whether the client is a proxy that may name the original client.
 	trusted bool
-	// name is what the host was on the last request, and host what table.Host made of it.
+	// name is the host as the last request had it, and host what table.Host made of it.
 	name, host string
 
-	// fields and body are the request's.
+	// fields and body are those of the request.
 	fields requestFields
 	body   []byte
-	// out is what is written; in, what is read of an answer.
+	// out is the buffer for writing, and in the buffer for reading an answer.
 	out    []byte
 	in     *[]byte
 	answer http1.Response
@@ -45,20 +45,20 @@ type direct struct {
 	// ctx is the connection's, while it has a request. want is what the request asks of an instance.
 	ctx  context.Context //nolint:containedctx // as it says
 	want upstream.Want
-	// got is what came of the last attempt.
+	// got is the result of the last attempt.
 	got got
 
-	// gone: the client went away. conn is what is read from meanwhile.
+	// gone is whether the client went away. conn is the connection that is read from meanwhile.
 	gone atomic.Bool
 	conn atomic.Pointer[engine.Socket]
 	stop context.CancelCauseFunc
-	// late is when what is waited for is a timeout; end when all is. armed is what conn's deadline
-	// is, which is not moved for each read: it may pass before late, and must not after.
+	// late is when the current wait times out, and end when the request does. armed is conn's deadline. It is
+	// not moved for each read, so that it may be before late, but must not be after.
 	late, end, armed time.Time
 }
 
-// Handle implements engine.Handler: it is ServeHTTP for requests that come the short way. It
-// leaves to that what routes have beside.
+// Handle implements engine.Handler. It is ServeHTTP for requests that come the short way, and leaves all
+// other requests to ServeHTTP.
 func (p *Proxy) Handle(ctx context.Context, c *engine.Conn, r *http1.Request, body []byte) engine.Outcome {
 	d, ok := c.Scratch.(*direct)
 	if !ok {
@@ -81,7 +81,7 @@ func (p *Proxy) Handle(ctx context.Context, c *engine.Conn, r *http1.Request, bo
 	}
 	kept := d.x.tail.kept
 	d.x = exchange{start: now, host: d.host, route: route, spec: spec, policy: &spec.Policy, answerPace: pace.Of(p.cfg.Answers)}
-	d.x.tail.kept = kept[:0] // its room, and nothing of the answer before
+	d.x.tail.kept = kept[:0] // it keeps its capacity, but nothing of the answer before
 	if !d.readFields() || spec.NeedsKey(d.host) && !d.x.admitsKey(d) {
 		return engine.Other
 	}
@@ -112,7 +112,7 @@ func (d *direct) endRequest(ctx context.Context) {
 	}
 	if d.x.passed {
 		d.x.load.Withdraw()
-		return // who goes on with it counts it
+		return // the other way counts it
 	}
 	d.p.countExchange(&d.x)
 	lines := d.p.logLines(&d.x)
@@ -123,7 +123,7 @@ func (d *direct) endRequest(ctx context.Context) {
 	d.c.Blocking(func() { d.p.writeLines(ctx, &d.x, &r, lines) })
 }
 
-// keptOut is what a connection keeps between requests to write into.
+// keptOut is how large a buffer for writing a connection keeps between requests.
 const keptOut = 16 << 10
 
 // serveExchange runs an exchange whose request has arrived whole, so that all of it can be sent again.
@@ -150,7 +150,7 @@ func (d *direct) serveExchange(ctx context.Context) engine.Outcome {
 func (d *direct) awaitAcross(want *upstream.Want, why *upstream.Refused) (*upstream.Lease, error) {
 	switch {
 	case why.Reason == upstream.Held && why.Full:
-		return nil, why // it has no place to wait in
+		return nil, why // it has no place in a queue
 	case d.p.leaving.Load() || why.Reason == upstream.Held: // see leavesHeld
 		return d.awaitInstance(want)
 	}
@@ -173,13 +173,13 @@ func (d *direct) awaitInstance(want *upstream.Want) (lease *upstream.Lease, err 
 // attemptOn implements carrier. The answer is in d.got and d.answer.
 func (d *direct) attemptOn(lease *upstream.Lease) (decide.Attempt, error) {
 	x := &d.x
-	begun := time.Now() // which may be long after the request's start: it may have waited for its turn
+	begun := time.Now() // this may be long after the request's start, because it may have waited
 	d.limitWait(begun.Add(x.policy.Response))
 	g := d.sendTo(lease, begun)
 	a := decide.Attempt{Status: d.answer.Status, Sent: g.sent, Resendable: true}
 	if err := g.err; err != nil {
 		if g.conn != nil {
-			_ = g.conn.Close() // what may still come on it is unknown
+			_ = g.conn.Close() // what may still arrive on it is unknown
 			g.conn = nil
 		}
 		d.conn.Store(nil)
@@ -218,19 +218,19 @@ func (d *direct) watchClient(stop context.CancelCauseFunc) {
 			d.stop(context.Canceled)
 		}
 		if conn := d.conn.Load(); conn != nil {
-			_ = conn.SetReadDeadline(time.Unix(1, 0)) // one that is closed needs none
+			_ = conn.SetReadDeadline(time.Unix(1, 0)) // a closed one needs none
 		}
 	})
 }
 
-// got is what became of an attempt: the answer is in direct.answer, with what came behind it.
+// got is the result of an attempt. The answer's header is in direct.answer.
 type got struct {
 	conn *engine.Socket
-	// rest is what was read of the content.
+	// rest is the part of the content that was read with the header.
 	rest []byte
-	// whole: the instance has all of the request.
+	// whole is whether the instance got the whole request.
 	whole bool
-	// sent: it may have some of it.
+	// sent is whether the instance may have got a part of it.
 	sent bool
 	err  error
 }
@@ -256,8 +256,8 @@ func (d *direct) sendTo(lease *upstream.Lease, begun time.Time) (g got) {
 			return g
 		}
 		if g.sent {
-			// Its other side may have closed it unused just now; what is not idempotent may yet
-			// have been heard.
+			// The other side may have closed the unused connection just now. A request that is not idempotent
+			// may still have been read.
 			if !d.isIdempotent() || timedOut(g.err) || len(g.rest) > 0 {
 				return g
 			}
@@ -285,7 +285,7 @@ func (d *direct) askInstance(g *got, begun time.Time) {
 	case d.gone.Load():
 		g.err = context.Canceled
 		return
-	case !g.conn.Quiet(!d.isIdempotent()): // what cannot be sent again must not meet a connection that just ended
+	case !g.conn.Quiet(!d.isIdempotent()): // a request that cannot be sent again must not use a connection that just ended
 		g.err = errUnfit
 		return
 	}
@@ -294,12 +294,12 @@ func (d *direct) askInstance(g *got, begun time.Time) {
 		g.err = err
 		return
 	}
-	// Who answers before it has all of the request and closes has answered.
+	// An instance that answers before it has the whole request, and then closes, has answered.
 	if d.in == nil {
 		d.in = d.p.answers.Get()
 	}
-	// The header that is read lies from begin to filled. Interim answers before it stay where they
-	// are until there is no room: to move the rest for each would take quadratic time.
+	// The header that is read lies from begin to filled. Interim answers before it stay where they are until
+	// there is no room, because moving the rest for each would take quadratic time.
 	begin, filled, interim := 0, 0, 0
 	d.answer.Reset()
 	for {
@@ -307,7 +307,7 @@ func (d *direct) askInstance(g *got, begun time.Time) {
 		if filled == len(head) {
 			head = d.growRoom(begin)
 			begin, filled = 0, filled-begin
-			d.answer.Reset() // its header has moved
+			d.answer.Reset() // the buffer with its header was moved
 		}
 		n, err := d.readNext(g.conn, head[filled:])
 		if err != nil {
@@ -333,7 +333,7 @@ func (d *direct) askInstance(g *got, begun time.Time) {
 				return
 			}
 			if g.err = d.passInterim(); g.err != nil {
-				d.gone.Store(true) // it was the client who did not take it
+				d.gone.Store(true) // the client did not take the interim answer
 				return
 			}
 			begin += n
@@ -342,7 +342,7 @@ func (d *direct) askInstance(g *got, begun time.Time) {
 	}
 }
 
-// growRoom makes room behind what was read of an answer. The bytes before begin are no longer needed.
+// growRoom makes room after what was read of an answer. The bytes before begin are no longer needed.
 func (d *direct) growRoom(begin int) (head []byte) {
 	head = (*d.in)[answerRoom : len(*d.in)-answerTail]
 	if begin > 0 {
@@ -356,12 +356,12 @@ func (d *direct) growRoom(begin int) (head []byte) {
 	return larger[answerRoom : len(larger)-answerTail]
 }
 
-// errUnfit: nothing was sent.
+// errUnfit means that nothing was sent.
 var errUnfit = errors.New("the connection has ended, or something came on it that was not asked for")
 
 var errInterim = errors.New("the instance answered 1xx without end, or switched protocols unasked")
 
-// readNext reads from an instance within what is left of the limit. From soon on it watches the client
+// readNext reads from an instance within what is left of the limit. After soon it watches the client
 // meanwhile.
 func (d *direct) readNext(conn *engine.Socket, p []byte) (int, error) {
 	for {
@@ -375,8 +375,8 @@ func (d *direct) readNext(conn *engine.Socket, p []byte) (int, error) {
 	}
 }
 
-// whyOverdue returns the error of a deadline that has passed: nil unless it is the last one that is waited
-// for, or the client has gone away.
+// whyOverdue returns the error of a deadline that has passed. It returns nil if a later deadline is the one
+// that counts, unless the client has gone away.
 func (d *direct) whyOverdue(conn *engine.Socket) error {
 	if !d.gone.Load() {
 		if d.isExpired() {
@@ -390,7 +390,7 @@ func (d *direct) whyOverdue(conn *engine.Socket) error {
 			return err
 		}
 	}
-	if d.gone.Load() { // if only just before the deadline was ours again
+	if d.gone.Load() { // the client may have gone just before the deadline was set again
 		return context.Canceled
 	}
 	return nil
@@ -402,7 +402,7 @@ func (d *direct) armDeadline(conn *engine.Socket, at time.Time) error {
 	return conn.SetReadDeadline(at)
 }
 
-// limitWait limits the next wait.
+// limitWait sets the time at which the next wait ends.
 func (d *direct) limitWait(at time.Time) {
 	if d.late = at; !d.end.IsZero() && d.end.Before(at) {
 		d.late = d.end
@@ -421,7 +421,7 @@ func (d *direct) faultOf(err error, silent time.Duration) decide.Fault {
 	return f
 }
 
-// answerFailure answers with the failure of the gateway.
+// answerFailure answers with a failure of the gateway.
 func (d *direct) answerFailure(ctx context.Context, err error) engine.Outcome {
 	x := &d.x
 	waiting := ctx

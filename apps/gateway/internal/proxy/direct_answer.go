@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	// answerSize is what is read of an answer at a time, with room before it for the size of a
-	// chunk, and after it for its end.
+	// answerSize is how much of an answer is read at a time. Room before it is for the size of a chunk, and
+	// room after it for the chunk's end.
 	answerSize = 32 << 10
 	answerRoom = 16
 	answerTail = 2
 )
 
-// appendHead writes the head of the answer into out, but for its end.
+// appendHead writes the head of the answer into out, without the end of the head.
 func (d *direct) appendHead() {
 	r := &d.answer
 	b := d.out[:0]
@@ -108,7 +108,7 @@ func (d *direct) passInterim() error {
 	return d.writeOut(append(d.out, "\r\n"...))
 }
 
-// passAnswer passes the answer on as it comes, and ends the lease.
+// passAnswer passes on the answer as it arrives, and ends the lease.
 func (d *direct) passAnswer(lease *upstream.Lease) engine.Outcome {
 	x, r, g := &d.x, &d.answer, &d.got
 	x.status = r.Status
@@ -146,11 +146,11 @@ func (d *direct) passAnswer(lease *upstream.Lease) engine.Outcome {
 	default:
 		err = b.passCounted()
 	}
-	d.c.Unwatch() // the watch may close the instance's connection, which another request may have after put
+	d.c.Unwatch() // the watch may close the instance's connection, which another request may get after put
 	if err == nil && g.whole && !b.excess && !r.Close && !until {
 		d.p.pool.Put(lease.Address(), g.conn, time.Now())
 	} else {
-		_ = g.conn.Close() // what may still come on it answers no request
+		_ = g.conn.Close() // what may still arrive on it answers no request
 	}
 	d.conn.Store(nil)
 	if b.broken != nil {
@@ -168,11 +168,11 @@ type relay struct {
 	d     *direct
 	g     *got
 	lease *upstream.Lease
-	// left of what has a length.
+	// left is the rest of content that has a length.
 	left int64
-	// excess: something came behind the answer.
+	// excess is whether something arrived after the answer.
 	excess bool
-	// broken is why the instance did not end it.
+	// broken is why the instance did not end the answer.
 	broken error
 	headed bool
 }
@@ -182,7 +182,7 @@ func (b *relay) readPart() (p []byte, err error) {
 	d := b.d
 	now := time.Now()
 	d.limitWait(now.Add(d.x.policy.Idle))
-	if d.armed.After(d.late) { // by the time that the header was given
+	if d.armed.After(d.late) { // armed is then still the deadline for the header
 		if err := d.armDeadline(b.g.conn, d.late); err != nil {
 			return nil, err
 		}
@@ -192,7 +192,7 @@ func (b *relay) readPart() (p []byte, err error) {
 	return in[:n], err
 }
 
-// sendPart sends p, which lies where it was read, and the head before it if that was not sent yet.
+// sendPart sends p from where it was read, and first the head if that was not sent yet.
 func (b *relay) sendPart(p []byte) error {
 	if b.headed {
 		if len(p) == 0 {
@@ -228,8 +228,8 @@ func (b *relay) breakOff(err error) error {
 	return err
 }
 
-// passChunked takes content out of its chunks and sends it in chunks of its own. One of them has all that was
-// read at once.
+// passChunked takes content out of the instance's chunks and sends it in chunks of its own. Each has all the
+// content of one read.
 func (b *relay) passChunked() error {
 	c := &b.d.chunks
 	for p := b.g.rest; ; {
@@ -265,11 +265,11 @@ func (b *relay) untilEnd() error {
 	}
 }
 
-// sendChunk sends p as a chunk, and the end if it is the last.
+// sendChunk sends p as a chunk, and if it is the last one, also the end.
 func (b *relay) sendChunk(p []byte, last bool) error {
 	d := b.d
 	if b.headed && !last && len(p) > 0 && len(p) <= len(*d.in)-answerRoom-answerTail && &p[0] == &(*d.in)[answerRoom] {
-		// Around it, where it lies.
+		// The size and the end are written around p, in its buffer.
 		var size [answerRoom]byte
 		text := append(strconv.AppendInt(size[:0], int64(len(p)), 16), "\r\n"...)
 		from := answerRoom - len(text)

@@ -8,20 +8,20 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
 )
 
-// requestFields are those fields of a request that mean something here.
+// requestFields are the fields of a request that the gateway uses.
 type requestFields struct {
 	id, trace, key []byte
-	// forwardedFor is what X-Forwarded-For of a trusted proxy says. saysHost and saysScheme: it has
-	// X-Forwarded-Host and X-Forwarded-Proto.
+	// forwardedFor is what X-Forwarded-For of a trusted proxy says. saysHost and saysScheme are whether it
+	// has X-Forwarded-Host and X-Forwarded-Proto.
 	forwardedFor         [][]byte
 	saysHost, saysScheme bool
-	// drop is a bit for each field that is not passed on.
+	// drop has a bit for each field that is not passed on.
 	drop [2]uint64
-	// found is room for values.
+	// found is the buffer for values.
 	found []string
 }
 
-// readFields looks at the fields, and returns false where the request needs the path through net/http.
+// readFields reads the fields. It returns false if the request must go through net/http.
 func (d *direct) readFields() bool {
 	f := &d.fields
 	*f = requestFields{forwardedFor: f.forwardedFor[:0], found: f.found[:0]}

@@ -12,23 +12,23 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 )
 
-// carrier takes a request to instances, and their answers back: the transport of net/http, or that of the
-// engine's sockets. It moves bytes; what becomes of the request is decided by driveToAnswer.
+// carrier sends a request to instances and takes back their answers. It uses the transport of net/http or the
+// engine's sockets. It moves bytes, and driveToAnswer decides what happens to the request.
 type carrier interface {
 	// awaitInstance waits in the queue for an instance.
 	awaitInstance(*upstream.Want) (*upstream.Lease, error)
 	// awaitAcross is awaitInstance for a request that another region may answer, because this one refused it
-	// for now. Without a lease and an error, another carrier has to answer the request.
+	// for now. If it returns no lease and no error, another carrier must answer the request.
 	awaitAcross(*upstream.Want, *upstream.Refused) (*upstream.Lease, error)
 	// heldRequests returns the count of the requests that wait for an app at zero.
 	heldRequests() *hold.Holds
-	// leavesHeld reports whether a request for an app at zero is another's to answer, because this carrier
-	// can neither send a heartbeat nor hand requests over.
+	// leavesHeld reports whether another carrier must answer a request for an app at zero. The reason is that
+	// this carrier can neither send a heartbeat nor hand requests over.
 	leavesHeld(heartbeat, handsOver bool) bool
-	// attemptOn sends the request to an instance. An answer waits to be passed on, or dropped. Without one,
-	// the lease has ended, and the error is or wraps a failure.
+	// attemptOn sends the request to an instance. The answer then waits to be passed on or dropped. Without
+	// an answer, the lease has ended, and the error is or wraps a failure.
 	attemptOn(*upstream.Lease) (decide.Attempt, error)
-	// dropAnswer drops an answer that is not passed on, and ends the lease.
+	// dropAnswer drops an answer that will not be passed on, and ends the lease.
 	dropAnswer(*upstream.Lease)
 }
 
@@ -38,7 +38,7 @@ func (x *exchange) wantedInstance(affinity string) upstream.Want {
 }
 
 // driveToAnswer sends the request to instances until one has answered. The answer then waits to be passed on.
-// Without a lease and an error, another carrier has to answer the request.
+// If it returns no lease and no error, another carrier must answer the request.
 func (x *exchange) driveToAnswer(c carrier, m *metrics, want *upstream.Want, idempotent bool) (*upstream.Lease, error) {
 	retries := decide.Retries{Idempotent: idempotent, Left: x.policy.Retries}
 	for last := error(nil); ; {
@@ -70,8 +70,8 @@ func (x *exchange) driveToAnswer(c carrier, m *metrics, want *upstream.Want, ide
 	}
 }
 
-// findPlace finds an instance: one that is free, another region's if the route's policy says so, or one that
-// becomes free. Without a lease and an error, another carrier has to answer the request.
+// findPlace finds an instance: a free one, another region's if the route's policy allows it, or one that
+// becomes free. If it returns no lease and no error, another carrier must answer the request.
 func (x *exchange) findPlace(c carrier, want *upstream.Want) (*upstream.Lease, error) {
 	for {
 		lease, why := x.route.Try(want)
@@ -80,7 +80,7 @@ func (x *exchange) findPlace(c carrier, want *upstream.Want) (*upstream.Lease, e
 		}
 		lease, err := x.awaitPlace(c, want, why)
 		if why, held := errors.AsType[*upstream.Refused](err); held && why.Reason == upstream.Held {
-			continue // it has gone to zero while the request waited for its turn
+			continue // the app went to zero while the request waited for its turn
 		}
 		return lease, err
 	}
@@ -95,7 +95,7 @@ func (x *exchange) awaitPlace(c carrier, want *upstream.Want, why *upstream.Refu
 		return x.holdAtZero(c, want)
 	case x.handedOver != "":
 		if why.Reason != upstream.AtLimit || strings.HasPrefix(x.handedOver, spillover) {
-			return nil, why // the region that handed it over knows others, and has a queue itself
+			return nil, why // the region that handed it over has a queue, and knows other regions
 		}
 	case x.policy.Cross != upstream.CrossOff && !x.spec.IsPreview(x.host):
 		return c.awaitAcross(want, why)
@@ -103,7 +103,7 @@ func (x *exchange) awaitPlace(c carrier, want *upstream.Want, why *upstream.Refu
 	return c.awaitInstance(want)
 }
 
-// failures are those of decide as they are answered.
+// failures has the answer for each failure of decide.
 var failures = [...]*failure{
 	decide.SlowBody: failSlowBody, decide.Total: failTotal, decide.Timeout: failTimeout, decide.Exhausted: failExhausted,
 	decide.Connect: failConnect, decide.Broken: failBroken, decide.TooLarge: failHeader, decide.SlowAnswer: failSlowAnswer,

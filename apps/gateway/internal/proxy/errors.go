@@ -15,8 +15,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// ErrorHeader carries the code of an error that is the gateway's own, so that a program
-// can tell it from one of the instance's.
+// ErrorHeader has the code of an error that the gateway answered itself. Programs recognize by it that no
+// instance answered.
 const ErrorHeader = "Windlass-Error"
 
 // failure is an error that the gateway answers itself.
@@ -24,16 +24,16 @@ type failure struct {
 	// code is in ErrorHeader and in the log.
 	code   string
 	status int
-	// connect is the code that the API would have.
+	// connect is the code that Connect has for it.
 	connect string
 	reason  windlassv1.ErrorReason
 	message string
 	fix     string
-	// retry is whether and when to call again; 0: no Retry-After.
+	// retry is the time after which to call again. 0: no Retry-After.
 	retry time.Duration
 }
 
-// What the gateway answers itself. Codes are for programs and never change their meaning.
+// These are the gateway's own errors. Codes are for programs and never change their meaning.
 var (
 	failBadHost = &failure{
 		code: "bad_host", status: http.StatusBadRequest, connect: "invalid_argument", reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION,
@@ -72,7 +72,7 @@ var (
 		code: "body_too_slow", status: http.StatusRequestTimeout, connect: "deadline_exceeded", reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION,
 		message: "the request's body did not arrive in time", fix: "Send the body faster.",
 	}
-	// The answer has begun, and breaks off: the code is in logs and figures alone.
+	// The answer has begun, and is broken off. So the code is only in logs and metrics.
 	failSlowAnswer = &failure{
 		code: "answer_too_slow", status: http.StatusRequestTimeout, connect: "deadline_exceeded", reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION,
 		message: "the client did not take the answer in time", fix: "Read the answer faster.",
@@ -106,7 +106,7 @@ var (
 		code: "instance_unreachable", status: http.StatusBadGateway, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
 		message: "the connection to the instance failed", fix: "Call again in a moment.",
 	}
-	// It is not the instance's: figures have it without a version.
+	// It is not the instance's fault, so that metrics have it without a version.
 	failExhausted = &failure{
 		code: "gateway_exhausted", status: http.StatusServiceUnavailable, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
 		message: "the gateway has no descriptor, port, memory or processor time left for a connection to an instance", fix: "Call again in a moment.", retry: time.Second,
@@ -128,7 +128,7 @@ var (
 		code: "request_timeout", status: http.StatusGatewayTimeout, connect: "deadline_exceeded", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
 		message: "the request, its wait and its answer included, took longer than the route allows", fix: "Raise the route's request timeout, or ask for less.",
 	}
-	// The client is gone and does not read it. The log has it as 499, as other proxies' logs do.
+	// The client is gone and does not read it. The log has it as 499, like the logs of other proxies.
 	failGone = &failure{
 		code: "client_gone", status: statusClientGone, connect: "canceled",
 		message: "the client went away",
@@ -137,10 +137,10 @@ var (
 
 const statusClientGone = 499
 
-// timedOut reports whether a time of the route's policy passed.
+// timedOut reports whether a time limit of the route's policy passed.
 func timedOut(err error) bool { return errors.Is(err, failTimeout) || errors.Is(err, failTotal) }
 
-// Error makes a failure an error, so that it finds its way through a transport.
+// Error implements error, so that a transport can return a failure.
 func (f *failure) Error() string { return f.message }
 
 // fieldsAndBody returns the fields and the body of the answer. The body is Connect's JSON with the error
@@ -181,7 +181,7 @@ func (f *failure) fieldsAndBody() (fields [][2]string, body []byte) {
 	return fields, body
 }
 
-// writeJSON answers in JSON. writeGRPC answers gRPC clients, which cannot read that.
+// writeJSON answers in JSON. writeGRPC is for gRPC clients, which cannot read JSON.
 func (f *failure) writeJSON(w http.ResponseWriter) {
 	fields, body := f.fieldsAndBody()
 	for _, field := range fields {

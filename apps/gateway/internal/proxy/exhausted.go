@@ -11,8 +11,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/conns"
 )
 
-// shedAtOnce is how many connections of clients without a request are closed when this process has run
-// out of something.
+// shedAtOnce is how many client connections without a request are closed each time that this process has run
+// out of a resource.
 const shedAtOnce = 16
 
 // closeIdle closes connections that are not in use.
@@ -22,8 +22,8 @@ func (p *Proxy) closeIdle() {
 	p.cfg.Conns.Shed(shedAtOnce)
 }
 
-// absolveInstance removes the instance that was asked last from the counts, because the gateway could not ask
-// it.
+// absolveInstance removes the last instance that was tried from the counts, because the gateway could not
+// connect to it.
 func (x *exchange) absolveInstance() {
 	if x.failure == failExhausted {
 		x.deployment, x.instance, x.version = "", "", 0
@@ -46,10 +46,10 @@ func (p *Proxy) connectTo(ctx context.Context, client *engine.Conn, address stri
 	return conn, nil
 }
 
-// errLate is why a dial that timed out says nothing about the instance.
+// errLate is the error of a dial that timed out because of the gateway, and not because of the instance.
 var errLate = errors.New("the gateway had no processor time")
 
-// failedDial is the error of a dial that may take limit and took elapsed.
+// failedDial returns the error of a dial that may take limit and took elapsed.
 func failedDial(err error, limit, elapsed time.Duration) error {
 	timeout, ok := errors.AsType[net.Error](err)
 	if ok && timeout.Timeout() && decide.IsLate(elapsed, limit) {
@@ -58,5 +58,5 @@ func failedDial(err error, limit, elapsed time.Duration) error {
 	return &dialError{err}
 }
 
-// isLocal reports whether a dial failed for want of something of this process or host.
+// isLocal reports whether a dial failed because this process or host lacks a resource.
 func isLocal(err error) bool { return conns.Local(err) || errors.Is(err, errLate) }

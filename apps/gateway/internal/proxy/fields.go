@@ -11,30 +11,30 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
 )
 
-// This file says what becomes of fields on their way through the gateway, and which it adds. Both ways go
-// by it: with a http.Header, and with fields that were read in place.
+// This file decides which fields pass through the gateway, and which the gateway adds. Both ways use it: for
+// a http.Header, and for fields that were read in place.
 
-// fate of a field.
+// fate is what happens to a field.
 type fate uint8
 
 const (
 	// plain fields are passed on.
 	plain fate = iota
-	// reserved fields are passed on. Names that a program may take for theirs are not.
+	// reserved fields are passed on. Other names that a program may read as theirs are not.
 	reserved
-	// hop fields are between the two sides of a connection.
+	// hop fields concern only one connection.
 	hop
-	// own fields are the gateway's to say, or no field that an instance may get.
+	// own fields are set by the gateway alone, or must not reach any instance.
 	own
-	// forwarding fields are what proxies tell instances about a client and its request. Programs believe
-	// them: they may decide by them whom they answer, and what. They are passed on for trusted proxies.
+	// forwarding fields are what proxies say to instances about a client and its request. Programs may base
+	// access and answers on them. So they are passed on only for trusted proxies.
 	forwarding
 )
 
-// fates are those of fields by the length of their name.
+// fates has the known fields by the length of their name.
 type fates [32][]known
 
-// known is a name, in lower case.
+// known is a field's name, in lower case, with its fate.
 type known struct {
 	name string
 	fate fate
@@ -66,11 +66,11 @@ var hopFields = []string{
 	"connection", "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade",
 }
 
-// requestFates are those of clients' fields, besides names that begin with X-Forwarded-.
+// requestFates are the fates of clients' fields, besides names that begin with X-Forwarded-.
 var requestFates = fatesOf(map[fate][]string{
 	reserved: {"host", "content-length", "expect", "content-encoding", "authorization", "x-api-key"},
 	hop:      hopFields,
-	// Of Proxy, CGI makes the variable HTTP_PROXY.
+	// CGI turns Proxy into the variable HTTP_PROXY.
 	own: {"x-forwarded-for", "forwarded", "x-request-id", "windlass-handed-over", "proxy"},
 	forwarding: {
 		"x-real-ip", "x-client-ip", "x-cluster-client-ip", "x-originating-ip", "x-remote-ip", "x-remote-addr", "true-client-ip", "client-ip",
@@ -83,7 +83,7 @@ var requestFates = fatesOf(map[fate][]string{
 	},
 })
 
-// answerFates are those of answers, and of their trailers.
+// answerFates are the fates of fields of answers and of their trailers.
 var answerFates = fatesOf(map[fate][]string{
 	hop: hopFields,
 	own: {"x-request-id", "windlass-error", "windlass-region"},
@@ -91,7 +91,7 @@ var answerFates = fatesOf(map[fate][]string{
 
 const forwarded = "x-forwarded-"
 
-// requestFate is the fate of a client's field of that name.
+// requestFate returns the fate of a client's field of that name.
 func requestFate(name []byte) fate {
 	f := requestFates.fateOf(name)
 	switch {
@@ -105,16 +105,16 @@ func requestFate(name []byte) fate {
 	return plain
 }
 
-// isDropped reports whether a client's field of that fate goes no further. trusted: the client is a proxy
-// that may say for whom it asks.
+// isDropped reports whether a client's field of that fate is not passed on. trusted is whether the client is
+// a proxy that may name the original client.
 func (f fate) isDropped(trusted bool) bool {
 	return f == hop || f == own || f == forwarding && !trusted
 }
 
-// isLookalike reports whether a program behind the gateway may take the name for another one. To CGI and
-// its heirs, such as WSGI, X_Forwarded_For is X-Forwarded-For (RFC 3875, section 4.1.18): a name with an
-// underscore is never passed on. Some take other characters for the dash, too: names with such are
-// dropped where they would then not be plain.
+// isLookalike reports whether a program behind the gateway may take the name for another one. CGI and
+// programs like it, such as WSGI, read X_Forwarded_For as X-Forwarded-For (RFC 3875, section 4.1.18). So a
+// name with an underscore is never passed on. Some programs read other characters as a dash, too. Names with
+// such characters are dropped if the name with dashes would not be plain.
 func isLookalike(name []byte) bool {
 	if bytes.IndexByte(name, '_') >= 0 {
 		return true
@@ -138,7 +138,7 @@ func isLookalike(name []byte) bool {
 	return requestFate(read) != plain
 }
 
-// isPlain are the bytes that names of fields consist of, as a rule.
+// isPlain has the bytes that names of fields usually consist of.
 var isPlain = func() *[256]bool {
 	var of [256]bool
 	for c := range of {
@@ -147,7 +147,7 @@ var isPlain = func() *[256]bool {
 	return &of
 }()
 
-// isTrusted reports whether the client is one that may say for whom it asks.
+// isTrusted reports whether the client is a proxy that may name the original client.
 func (p *Proxy) isTrusted(remote string) bool {
 	if len(p.cfg.Trusted) == 0 {
 		return false
@@ -164,8 +164,8 @@ func (p *Proxy) isTrusted(remote string) bool {
 	return false
 }
 
-// dropFields takes out of the header of a request what goes no further. What is between the two sides of
-// the connection httputil.ReverseProxy has dropped, except for an upgrade and TE: trailers, which it keeps.
+// dropFields removes the fields of a request that are not passed on. httputil.ReverseProxy has dropped hop
+// fields already, except for an upgrade and TE: trailers, which it keeps.
 func dropFields(h http.Header, trusted bool) {
 	for name := range h {
 		if f := requestFate([]byte(name)); f != hop && f.isDropped(trusted) {
@@ -174,7 +174,7 @@ func dropFields(h http.Header, trusted bool) {
 	}
 }
 
-// forwardedFor appends to b what X-Forwarded-For says: what trusted proxies said before, and the client.
+// forwardedFor appends to b the value of X-Forwarded-For: what trusted proxies said before, and the client.
 func forwardedFor[T string | []byte](b []byte, before []T, client string) []byte {
 	for _, list := range before {
 		b = append(append(b, list...), ", "...)
@@ -182,9 +182,9 @@ func forwardedFor[T string | []byte](b []byte, before []T, client string) []byte
 	return append(b, client...)
 }
 
-// origin is what an instance is told about a request, besides X-Forwarded-For.
+// origin is what the gateway says to an instance about a request, besides X-Forwarded-For.
 type origin struct {
-	// host and scheme are those that the client asked; empty: a trusted proxy says which.
+	// host and scheme are those of the client's request. Empty: a trusted proxy has set them.
 	host, scheme string
 	id           string
 }
@@ -200,7 +200,7 @@ func (o origin) eachField(add func(name, value string)) {
 	add(RequestIDHeader, o.id)
 }
 
-// addFields adds to the header of a request what the gateway says about it.
+// addFields adds the gateway's fields about a request to its header.
 func (x *exchange) addFields(to http.Header, from *http.Request, trusted bool) {
 	o := origin{host: from.Host, scheme: "http", id: x.id}
 	if from.TLS != nil {
@@ -222,14 +222,14 @@ func (x *exchange) addFields(to http.Header, from *http.Request, trusted bool) {
 	o.eachField(to.Set)
 }
 
-// answerDrops reports whether a field of an answer goes no further. names are those that its Connection
-// lists.
+// answerDrops reports whether a field of an answer is not passed on. names are those that the answer's
+// Connection lists.
 func answerDrops(name []byte, names http1.Names) bool {
 	return answerFates.fateOf(name) != plain || names.Has(name)
 }
 
-// dropHop takes out of an interim answer what goes no further: httputil.ReverseProxy does so with the
-// answer itself only.
+// dropHop removes hop fields from an interim answer, because httputil.ReverseProxy removes them only from the
+// final one.
 func dropHop(h http.Header) {
 	names := http1.Names{}
 	for _, value := range h["Connection"] {
@@ -242,8 +242,8 @@ func dropHop(h http.Header) {
 	}
 }
 
-// dropOwn takes out of an answer what is the gateway's to say. The error of another region's gateway is as
-// its own.
+// dropOwn removes the fields that only the gateway sets from an answer. It keeps the error of another
+// region's gateway.
 func dropOwn(h http.Header, ofRegion bool) {
 	for name := range h {
 		if answerFates.fateOf([]byte(name)) == own && (name != ErrorHeader || !ofRegion) {
@@ -252,8 +252,8 @@ func dropOwn(h http.Header, ofRegion bool) {
 	}
 }
 
-// keepTrailers takes out of an answer's trailers what has no place there (RFC 9110, section
-// 6.5.1), like a Content-Length, and what is the gateway's to say.
+// keepTrailers removes from an answer's trailers the fields that do not belong there (RFC 9110, section
+// 6.5.1), such as Content-Length, and those that only the gateway sets.
 func keepTrailers(trailers http.Header) {
 	for name := range trailers {
 		if !keepsTrailer(name) {
@@ -266,18 +266,18 @@ func keepsTrailer(name string) bool {
 	return httpguts.ValidTrailerHeader(name) && answerFates.fateOf([]byte(name)) == plain
 }
 
-// fields are those of a request, as net/http has them or as they were read in place.
+// fields are the fields of a request, as net/http has them or as they were read in place.
 type fields interface {
-	// values returns those of the fields of that name, until it is called again.
+	// values returns the values of the fields of that name. They are valid until the next call.
 	values(name string) []string
 }
 
-// netFields are net/http's.
+// netFields are fields as net/http has them.
 type netFields http.Header
 
 func (f netFields) values(name string) []string { return http.Header(f).Values(name) }
 
-// affinityKey returns the key that ties the request to others, by the route's policy; empty: none does.
+// affinityKey returns the request's affinity key, by the route's policy. Empty: it has none.
 func (x *exchange) affinityKey(f fields) string {
 	switch p := x.policy; {
 	case p.AffinityHeader != "":

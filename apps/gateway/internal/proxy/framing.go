@@ -8,7 +8,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// This file is what net/http lets through and a gateway must not.
+// This file refuses what net/http accepts and a gateway must not pass on.
 
 // Doubtful reports whether a proxy between the client and the gateway may see the request's
 // end elsewhere. What comes after it on the connection must then not be read as another
@@ -22,10 +22,10 @@ func Doubtful(r *http.Request) bool {
 	return r.ProtoMajor == 1 && (r.ProtoMinor == 0 || len(r.TransferEncoding) > 0 || r.Method == http.MethodConnect)
 }
 
-// whyMalformed returns what of a request has no place in one, "" for nothing. In HTTP/1 it is what net/http
-// accepts and no client sends, because an instance could read it otherwise. In HTTP/2 and 3 it is what would
-// mean something else in HTTP/1, which instances get: RFC 9113, sections 8.1.1 (lengths), 8.2.1 and 8.3.1
-// (methods, paths, hosts), and RFC 9114, sections 4.1.2 and 4.3.1.
+// whyMalformed returns which part of a request is malformed, and "" if none is. In HTTP/1 that is what
+// net/http accepts and no client sends, because an instance could read it otherwise. In HTTP/2 and 3 it is
+// what would have another meaning in HTTP/1, which instances get: RFC 9113, sections 8.1.1 (lengths), 8.2.1
+// and 8.3.1 (methods, paths, hosts), and RFC 9114, sections 4.1.2 and 4.3.1.
 func whyMalformed(r *http.Request) string {
 	switch {
 	case r.ProtoMajor == 1 && r.ProtoMinor > 1:
@@ -44,7 +44,7 @@ func whyMalformed(r *http.Request) string {
 	}
 	lengths := r.Header["Content-Length"]
 	switch {
-	case !httpguts.ValidHeaderFieldName(r.Method): // the rule of names is the one of methods
+	case !httpguts.ValidHeaderFieldName(r.Method): // methods follow the same rule as names
 		return ":method is no token"
 	case r.Method != http.MethodConnect && !strings.HasPrefix(r.RequestURI, "/") && r.RequestURI != "*":
 		return ":path does not begin with a slash"
@@ -60,15 +60,15 @@ func whyMalformed(r *http.Request) string {
 	return ""
 }
 
-// unsafeMethod reports whether no instance gets requests of the method. CONNECT asks for a tunnel to the
-// host that it names, which is a forward proxy's to give (RFC 9110, section 9.3.6): an instance's 200
-// would be taken for one. TRACE is answered with the fields that arrived at the instance, those that
-// proxies added included (section 9.3.8).
+// unsafeMethod reports whether no instance gets requests of the method. CONNECT asks for a tunnel to the host
+// that it names, which only a forward proxy may open (RFC 9110, section 9.3.6). A client would take an
+// instance's 200 for an open tunnel. The answer to TRACE has the fields that arrived at the instance, also
+// those that proxies added (section 9.3.8).
 func unsafeMethod(method string) bool {
 	return method == http.MethodConnect || method == http.MethodTrace
 }
 
-// soundQuery is a query as it came, but for bytes that have no place in a request line.
+// soundQuery returns the query without bytes that a request line must not have.
 func soundQuery(query string) string {
 	odd := func(c byte) bool { return c <= ' ' || c >= 0x7f }
 	n := 0
@@ -91,10 +91,10 @@ func soundQuery(query string) string {
 	return string(out)
 }
 
-// keepUpgrade leaves in a request's Upgrade what is not HTTP. In a tunnel of HTTP/2 or of
-// TLS an instance would get requests that the gateway has not seen: of other hosts, with
-// X-Forwarded-* of the client's making, and without limits. A server may ignore Upgrade
-// (RFC 9110, section 7.8), and the one to h2c is none any more (RFC 9113, section 3.1).
+// keepUpgrade removes versions of HTTP and TLS from a request's Upgrade. In a tunnel of HTTP/2 or TLS an
+// instance would get requests that the gateway has not seen: for other hosts, with the client's own
+// X-Forwarded-*, and without limits. A server may ignore Upgrade (RFC 9110, section 7.8). The upgrade to h2c
+// is obsolete (RFC 9113, section 3.1).
 func keepUpgrade(h http.Header) {
 	if len(h["Upgrade"]) == 0 {
 		return
@@ -111,7 +111,7 @@ func keepUpgrade(h http.Header) {
 	}
 	if len(kept) == 0 {
 		h.Del("Upgrade")
-		h.Del("Connection") // which names nothing else: what it named was taken out
+		h.Del("Connection") // it names nothing else, because the fields that it named were removed
 		return
 	}
 	h.Set("Upgrade", strings.Join(kept, ", "))

@@ -23,17 +23,17 @@ const (
 	grpcPushback = "Grpc-Retry-Pushback-Ms"
 )
 
-// speaksGRPC reports whether the client reads an error in gRPC's form only.
+// speaksGRPC reports whether the client reads errors only in the form of gRPC.
 func speaksGRPC(r *http.Request) bool {
 	kind, ok := strings.CutPrefix(r.Header.Get("Content-Type"), "application/grpc")
 	return r.ProtoMajor == 2 && ok && (kind == "" || kind[0] == '+' || kind[0] == ';')
 }
 
-// writeGRPC answers with trailers alone, as a gRPC server that fails at once does: the same
-// code, message and detail as in JSON.
+// writeGRPC answers with trailers only, like a gRPC server that fails at once. Code, message and detail are
+// the same as in JSON.
 func (f *failure) writeGRPC(w http.ResponseWriter) {
 	code := codes.Unknown
-	_ = code.UnmarshalJSON([]byte(strconv.Quote(strings.ToUpper(f.connect)))) // but for the spelling, the same names
+	_ = code.UnmarshalJSON([]byte(strconv.Quote(strings.ToUpper(f.connect)))) // the names differ only in spelling
 	h := w.Header()
 	h.Set("Content-Type", "application/grpc")
 	h.Set(ErrorHeader, f.code)
@@ -50,7 +50,7 @@ func (f *failure) writeGRPC(w http.ResponseWriter) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// percentEncoded is a text as a grpc-message: printable ASCII but the percent sign.
+// percentEncoded encodes a text as a grpc-message: printable ASCII except the percent sign.
 func percentEncoded(s string) string {
 	var out strings.Builder
 	for i := range len(s) {
@@ -63,7 +63,7 @@ func percentEncoded(s string) string {
 	return out.String()
 }
 
-// grpcCode is the status in what was answered; "": there is none.
+// grpcCode returns the gRPC status in an answer's fields. Empty: there is none.
 func grpcCode(answered http.Header) string {
 	if code := answered.Get(grpcStatus); code != "" {
 		return code
@@ -93,7 +93,7 @@ func statusMeant(status int, code string) int {
 	}
 	n, err := strconv.Atoi(code)
 	if err != nil || n < 0 || n >= len(equivalents) {
-		return http.StatusInternalServerError // clients take it for UNKNOWN
+		return http.StatusInternalServerError // clients read it as UNKNOWN
 	}
 	return equivalents[n]
 }

@@ -10,21 +10,21 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 )
 
-// A client that asked for a stream of events gets its header and comments while its request waits for an
-// app at zero, if the app's policy says so: proxies and clients close connections that are silent. The
-// answer then goes on in that stream. One that cannot, because it is an error or no stream of events,
-// becomes an event of the name "error", whose data is the answer's body.
+// A client that asked for a stream of events gets its header and comments while its request waits for an app
+// at zero, if the app's policy says so. The reason is that proxies and clients close silent connections. The
+// answer then goes on in that stream. An answer that is an error, or no stream of events, becomes an event
+// named "error" whose data is the answer's body.
 const (
-	// firstBeat is how long a request waits before the stream begins: a short wait costs no answer its
-	// status.
+	// firstBeat is how long a request waits before the stream begins, so that an answer after a short wait
+	// keeps its status.
 	firstBeat = 2 * time.Second
 	// nextBeat is well below the shortest time after which proxies close a silent connection, 15 s.
 	nextBeat = 10 * time.Second
 )
 
-// beat is the stream of an answer that began before there was an answer.
+// beat is the state of a stream that began before there was an answer.
 type beat struct {
-	// answered: the final header came. failed: its content becomes an event.
+	// answered is whether the final header came. failed is whether its content becomes an event.
 	answered, failed bool
 }
 
@@ -91,7 +91,7 @@ func (a *answer) writeComment() error {
 	return a.FlushError()
 }
 
-// writeRaw writes what is counted as no part of the answer.
+// writeRaw writes bytes that do not count as a part of the answer.
 func (a *answer) writeRaw(p []byte) (int, error) {
 	limit := a.extendDeadline(len(p))
 	begun := time.Now()
@@ -101,7 +101,7 @@ func (a *answer) writeRaw(p []byte) (int, error) {
 	return n, err
 }
 
-// beatHeader takes the header of the answer to a stream that has begun.
+// beatHeader handles the header of an answer to a stream that has begun.
 func (a *answer) beatHeader(status int) {
 	if status < http.StatusOK || a.beat.answered {
 		return
@@ -110,11 +110,11 @@ func (a *answer) beatHeader(status int) {
 	h := a.Header()
 	a.beat.failed = status != http.StatusOK || !strings.HasPrefix(h.Get("Content-Type"), "text/event-stream") || h.Get("Content-Encoding") != ""
 	if a.beat.failed {
-		_, _ = a.writeRaw([]byte("event: error\ndata: ")) // a client that is gone is found by the next write
+		_, _ = a.writeRaw([]byte("event: error\ndata: ")) // the next write finds a client that is gone
 	}
 }
 
-// beatContent is the content as an event has it.
+// beatContent returns the content in the form of an event.
 func (a *answer) beatContent(p []byte) []byte {
 	if !a.beat.failed {
 		return p
@@ -122,7 +122,7 @@ func (a *answer) beatContent(p []byte) []byte {
 	return bytes.ReplaceAll(bytes.ReplaceAll(p, []byte("\r"), nil), []byte("\n"), []byte("\ndata: "))
 }
 
-// endBeat ends the event that an answer became.
+// endBeat ends the event that an answer was turned into.
 func (a *answer) endBeat() {
 	if a.beat != nil && a.beat.failed {
 		_, _ = a.writeRaw([]byte("\n\n"))

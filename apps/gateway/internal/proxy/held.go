@@ -32,7 +32,7 @@ func (x *exchange) holdAtZero(c carrier, want *upstream.Want) (*upstream.Lease, 
 			place = nil
 		}
 	}
-	defer func() { leave(false) }() // its client may have gone, or a panic ended it
+	defer func() { leave(false) }() // its client may have gone, or there was a panic
 	want.Held, want.Until = refused == nil, begun.Add(policy.Wait)
 	defer func() { want.Held, want.Until = false, x.start.Add(x.policy.QueueWait+x.held) }()
 	var lease *upstream.Lease
@@ -62,14 +62,14 @@ func (x *exchange) holdAtZero(c carrier, want *upstream.Want) (*upstream.Lease, 
 // retryAfter returns the failure with another Retry-After.
 func retryAfter(f *failure, after time.Duration) *failure {
 	out := *f
-	out.retry = (after + time.Second - 1).Truncate(time.Second) // not before the time
+	out.retry = (after + time.Second - 1).Truncate(time.Second) // so that the client does not return too early
 	return &out
 }
 
 // leavesHeld implements carrier.
 func (*trip) leavesHeld(_, _ bool) bool { return false }
 
-// leavesHeld implements carrier. A gateway that leaves gives the long way no more connections.
+// leavesHeld implements carrier. A gateway that stops gives net/http no more connections.
 func (d *direct) leavesHeld(heartbeat, handsOver bool) bool {
 	return !d.p.leaving.Load() && (handsOver || heartbeat && acceptsEvents(d.values("Accept")))
 }

@@ -8,16 +8,16 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 )
 
-// keyField is where a request may have its key, and what is before it there.
+// keyField is a field in which a request may have its key, and the text before the key.
 type keyField struct{ name, scheme string }
 
 var keyFields = [...]keyField{{"Authorization", "Bearer "}, {"X-Api-Key", ""}}
 
-// appKey is the key of the app that a request came with. Its field is between the client and gateways.
+// appKey is the app's key that a request came with. Only gateways get its field.
 type appKey struct {
-	// name of the key; empty: the request has none.
+	// name is the name of the key. Empty: the request has none.
 	name string
-	// field that it came in, with its value.
+	// field is the field that the key came in, with its value.
 	field, value string
 }
 
@@ -25,7 +25,7 @@ type appKey struct {
 func (x *exchange) admitsKey(f fields) bool {
 	for i := range keyFields {
 		k := &keyFields[i]
-		if values := f.values(k.name); len(values) == 1 { // two are none
+		if values := f.values(k.name); len(values) == 1 { // two values count as none
 			if name, ok := x.keyNamed(values[0], k.scheme); ok {
 				x.key = appKey{name, k.name, values[0]}
 				return true
@@ -35,7 +35,7 @@ func (x *exchange) admitsKey(f fields) bool {
 	return false
 }
 
-// keyNamed returns the name of the app's key that a field's value is. It is not ok if it is none.
+// keyNamed returns the name of the app's key in a field's value. ok is false if the value is no key.
 func (x *exchange) keyNamed(value, scheme string) (name string, ok bool) {
 	if len(value) < len(scheme) || !strings.EqualFold(value[:len(scheme)], scheme) {
 		return "", false

@@ -12,12 +12,12 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 )
 
-// This file is what instances of routes that are weighted say of their load, in an answer's header
-// or trailers. It is between them and the gateway and goes no further: a client that goes by such,
-// as those of gRPC do, would take one instance's load for that of all that the gateway has. On
-// other routes it is a field as any, for clients that asked the instance for it.
+// This file reads what instances of weighted routes say about their load in an answer's header or trailers.
+// The fields are not passed on, because clients such as those of gRPC would take one instance's load for the
+// load of all instances of the gateway. On other routes they are passed on like any field, for clients that
+// asked for them.
 
-// loadField is the name, in lower case, if it is one of those; else empty.
+// loadField returns the name, in lower case, if it is one of the load fields, and otherwise "".
 func loadField(name []byte) string {
 	switch len(name) {
 	case len(orca.Field), len(orca.BinaryField):
@@ -44,7 +44,7 @@ func takeReport(lease *upstream.Lease, fields []http1.Field, failed bool) []http
 	})
 }
 
-// reportHeader is report for net/http's.
+// reportHeader is takeReport for headers of net/http.
 func reportHeader(lease *upstream.Lease, header http.Header, failed bool) {
 	for _, name := range [...]string{orca.Field, orca.BinaryField} {
 		key := http.CanonicalHeaderKey(name)
@@ -66,11 +66,11 @@ func observeReport(lease *upstream.Lease, res *http.Response) {
 	failed := decide.Work(statusMeant(res.StatusCode, res.Header.Get(grpcStatus))) == balance.Failed
 	reportHeader(lease, res.Header, failed)
 	for _, name := range [...]string{orca.Field, orca.BinaryField} {
-		delete(res.Trailer, http.CanonicalHeaderKey(name)) // announced; it comes all the same
+		delete(res.Trailer, http.CanonicalHeaderKey(name)) // it was announced, but comes all the same
 	}
 }
 
-// observeEnd is told when the answer was read whole, before its trailers are passed on.
+// observeEnd is called when the answer was read completely, before its trailers are passed on.
 func observeEnd(lease *upstream.Lease, res *http.Response) {
 	how := decide.Work(statusMeant(res.StatusCode, cmp.Or(res.Header.Get(grpcStatus), res.Trailer.Get(grpcStatus))))
 	reportHeader(lease, res.Trailer, how == balance.Failed)

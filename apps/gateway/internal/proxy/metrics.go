@@ -14,9 +14,9 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/traffic"
 )
 
-// metrics of the requests, by app and deployment. The label windlass_deployment is the one
-// that an analysis of a rollout selects by. Apps of two environments, or of two workspaces, may
-// share a name, app; app_id tells them apart.
+// metrics are the metrics of requests, by app and deployment. An analysis of a rollout selects by the label
+// windlass_deployment. Apps of two environments or workspaces may share the name app; app_id distinguishes
+// them.
 type metrics struct {
 	requests   *prometheus.CounterVec
 	duration   *prometheus.HistogramVec
@@ -31,7 +31,7 @@ type metrics struct {
 	traffic    *traffic.Traffic
 }
 
-// buckets from what a cached answer takes to what a long generation does.
+// buckets go from the time of a cached answer to that of a long generation.
 var buckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
 
 func newMetrics(r prometheus.Registerer, t *table.Table, counts *traffic.Traffic) (*metrics, error) {
@@ -130,22 +130,22 @@ func (m *metrics) countEnd(x *exchange, took time.Duration) {
 	}
 }
 
-// series of a deployment.
+// series identifies the series of a deployment.
 type series struct {
 	app        appLabels
 	deployment string
 	version    int32
 }
 
-// figures of series, found once: to find one by its labels costs more than to count.
+// figures are the metrics of a series. They are kept because a search by labels costs more than a count.
 type figures struct {
 	duration, firstByte, firstToken prometheus.Observer
 	prompt, completion              prometheus.Counter
 	requests                        *prometheus.CounterVec // by status
-	// answered are those of the statuses that came first, in that order: a deployment answers
-	// with few, and the usual one is found at the first look. The list is replaced, not changed.
+	// answered has the counters of the statuses that came first, in that order, because a deployment answers
+	// with few statuses, of which the usual one comes first. The list is replaced, and not changed.
 	answered atomic.Pointer[[]answered]
-	// missed: the last sweep found no route to the deployment.
+	// missed is whether the last sweep found no route to the deployment.
 	missed atomic.Bool
 }
 
@@ -154,8 +154,7 @@ type answered struct {
 	prometheus.Counter
 }
 
-// mostAnswered bounds what is looked through of an instance that answers by whatever comes to
-// its mind.
+// mostAnswered limits the length of that list, for an instance that answers with arbitrary statuses.
 const mostAnswered = 16
 
 func (m *metrics) figuresOf(k series) *figures {
@@ -190,7 +189,7 @@ func (f *figures) counterOf(code int) prometheus.Counter {
 	c := f.requests.WithLabelValues(strconv.Itoa(code))
 	if len(known) < mostAnswered {
 		next := append(slices.Clone(known), answered{code, c})
-		f.answered.CompareAndSwap(before, &next) // where another status came between, this one comes again
+		f.answered.CompareAndSwap(before, &next) // after another goroutine's change, this status is added the next time
 	}
 	return c
 }
@@ -198,7 +197,7 @@ func (f *figures) counterOf(code int) prometheus.Counter {
 // sweepSeries drops the series of deployments and apps that were routed neither now nor at the last sweep.
 // Scrapes in between have read them, and their requests have ended.
 func (m *metrics) sweepSeries(t *table.Table) {
-	// What is counted of requests for hosts without a route stays.
+	// The counts of requests for hosts without a route stay.
 	deployments, apps := map[string]bool{}, map[appLabels]bool{{}: true}
 	for _, spec := range t.Specs() {
 		apps[appLabels{spec.AppID, spec.AppName}] = true
@@ -229,7 +228,7 @@ func (m *metrics) sweepSeries(t *table.Table) {
 			m.failures.DeletePartialMatch(labels)
 			m.retries.DeletePartialMatch(labels)
 			m.handed.DeletePartialMatch(labels)
-			// Those that no deployment had; the others go with theirs.
+			// These have no deployment. The others are dropped with theirs.
 			labels["windlass_deployment"] = ""
 			m.requests.DeletePartialMatch(labels)
 		}
@@ -237,8 +236,8 @@ func (m *metrics) sweepSeries(t *table.Table) {
 	})
 }
 
-// routesCollector reads what is now when it is asked. It has series of what is routed, and no
-// others: they go with the routes.
+// routesCollector reads the table at each scrape. It has series only for what is routed, so that they end
+// with the routes.
 type routesCollector struct{ table *table.Table }
 
 var (

@@ -5,26 +5,24 @@
 //
 // # Two ways
 //
-// The long way is for everything. What moves bytes there is net/http and its
-// httputil.ReverseProxy: HTTP/1 and 2, flushing, upgrades, trailers, hop-by-hop headers. Ours
-// is a RoundTripper below it that has the choice of the instance, retries and time-outs, and a
-// handler above it that has the limits, errors and figures.
+// The long way is for everything. net/http and its httputil.ReverseProxy move the bytes: HTTP/1 and 2,
+// flushing, upgrades, trailers, hop-by-hop headers. This package adds a RoundTripper below it, which chooses
+// the instance, retries and applies time-outs. The handler above it applies limits, answers errors and
+// counts.
 //
-// The short way (Handle, direct) is for what nearly all requests are: plain HTTP/1.1 without
-// TLS, whole in memory, of a route that wants nothing but instances. net/http takes several
-// times the processor for such a one. Package engine reads them, and what is not plain goes the long
-// way, with its connection: so does what is malformed, so that there is one place that refuses
-// it; and whatever this package would have to do twice (CORS, logs of payloads, other regions).
-// Both ways have the same exchange (drive), whose decisions are package decide's, and the same figures,
-// errors and rules. Tests send the same requests and answers both ways.
+// The short way (Handle, direct) is for nearly all requests: plain HTTP/1.1 without TLS, whole in memory, of
+// a route that needs only instances. net/http takes several times the processor for such a request. Package
+// engine reads them. A request that is not plain goes the long way, with its connection. So does a malformed
+// one, so that only one place refuses it. So do all that would need the same code twice (CORS, logs of
+// payloads, other regions). Both ways have the same exchange (drive), whose decisions are package decide's,
+// and the same figures, errors and rules. Tests send the same requests and answers both ways.
 //
 // # Why not Caddy
 //
-// Caddy's reverse proxy (2.11) was tried as a module for the
-// same place. It starts only under a configuration that is global to the process, and wants
-// its own replacer and server around each request. It counts what is under way by address, in
-// a table that is global, too, and we need it by instance. It repeats what had no connection,
-// and GETs, but not what was on a connection that broke before a byte was written. It
+// Caddy's reverse proxy (2.11) was tried as a module instead. It starts only under a configuration that is
+// global to the process, and needs its own replacer and server around each request. It counts requests under
+// way by address, also in a global table, and the gateway needs them by instance. It repeats requests that
+// had no connection, and GETs, but not those on a connection that broke before a byte was written. It
 // allocates more for a request than ReverseProxy, from which it was made.
 //
 // # What is repeated
@@ -68,44 +66,43 @@ import (
 	"github.com/windlass-run/windlass/pkg/guard"
 )
 
-// Config of a Proxy.
+// Config configures a Proxy.
 type Config struct {
 	Table *table.Table
-	// Complete reports whether the table is one: until then no host is unknown for good.
+	// Complete reports whether the table is complete. Until then a host that is not in it may still come.
 	Complete func() bool
-	// Log gets what the gateway failed at.
+	// Log gets the requests that the gateway failed.
 	Log *slog.Logger
-	// Access gets a line for each request that AccessEvery lets through; nil: there is no
-	// access log.
+	// Access gets a line for each request that AccessEvery lets through. Nil: there is no access log.
 	Access *slog.Logger
 	// AccessEvery n logs one request in n. Requests that the gateway failed are always logged.
 	// 0 counts as 1.
 	AccessEvery uint64
-	// Trusted may say, by X-Forwarded-*, for whom they ask. Others' are dropped.
+	// Trusted are proxies whose X-Forwarded-* is believed. That of other clients is dropped.
 	Trusted []netip.Prefix
-	// HSTS is the max-age that answers by HTTPS tell; 0: none.
+	// HSTS is the max-age that answers by HTTPS have. 0: none.
 	HSTS time.Duration
-	// Advertise adds to answers by TLS on what else the gateway listens.
+	// Advertise adds to answers by TLS what else the gateway listens on.
 	Advertise func(http.Header)
 	// SlowClient is how long a client may neither take nor send a byte.
 	SlowClient time.Duration
-	// Bodies and Answers are how slowly a client may send and take them.
+	// Bodies and Answers are the slowest rates at which clients may send bodies and take answers.
 	Bodies, Answers pace.Least
 	// UpgradedIdle is how long a connection that switched protocols may be silent.
 	UpgradedIdle time.Duration
-	// Conns are those of clients, of which some are closed when descriptors have run out; nil: none.
+	// Conns are the connections of clients. Some are closed when descriptors have run out. Nil: none.
 	Conns *conns.Table
-	// Payloads are logged of routes that say so; nil: of none.
+	// Payloads logs the payloads of routes that want it. Nil: none is logged.
 	Payloads *payload.Log
-	// Regions are those that requests may be handed over to. NeighbourTLS is the TLS for
-	// their gateways; nil: Go's default, by the CAs of this machine. Allow are networks that these may be in besides
+	// Regions are those to which requests may be handed over. NeighbourTLS is the TLS for their gateways.
+	// Nil: Go's default, with the CAs of this machine. Allow are networks that the gateways may be in besides
 	// public addresses.
 	Regions *remoteregions.Regions
 	// Holds counts the requests that wait for apps at zero.
 	Holds        *hold.Holds
 	NeighbourTLS *tls.Config
 	Allow        guard.Networks
-	// Traffic counts, for those who judge rollouts.
+	// Traffic counts requests, for the decisions about rollouts.
 	Traffic    *traffic.Traffic
 	Registerer prometheus.Registerer
 }
@@ -141,13 +138,13 @@ func New(cfg Config) (*Proxy, error) {
 		BufferPool:     newBuffers(),
 		ErrorHandler:   p.answerTransportFailure,
 		ModifyResponse: p.takeOwnFields,
-		// What it has to say by log it says by ErrorHandler, too.
+		// ErrorHandler gets all that it logs, too.
 		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug),
 	}
 	return p, nil
 }
 
-// sweepEvery is how often figures are looked through: it is above any interval of scrapes.
+// sweepEvery is the time between sweeps of metrics. It is longer than any interval of scrapes.
 const sweepEvery = 10 * time.Minute
 
 // Sweep drops figures of deployments that are gone, and closes idle connections to instances,
@@ -168,14 +165,14 @@ func (p *Proxy) Sweep(ctx context.Context) error {
 	}
 }
 
-// Leave makes answers on HTTP/1 close their connections, so that clients come back on
-// others, to the process that listens then.
+// Leave makes answers on HTTP/1 close their connections, so that clients connect again, to the process that
+// listens then.
 func (p *Proxy) Leave() { p.leaving.Store(true) }
 
-// UnderWay is how many requests have not ended.
+// UnderWay returns how many requests have not ended.
 func (p *Proxy) UnderWay() int64 { return p.underWay.Load() }
 
-// Forget lets go of connections to gateways of another region that no request goes to.
+// Forget closes connections to gateways of another region to which no request goes any more.
 func (p *Proxy) Forget(gatewayURL string) { p.transport.across.forgetRegion(gatewayURL) }
 
 // Close closes idle connections.
@@ -196,22 +193,22 @@ type exchange struct {
 	spec    *upstream.Spec
 	policy  *upstream.Policy
 	control *http.ResponseController
-	// out is the way back to the client; nil: the request goes the short way.
+	// out is the way back to the client. Nil: the request goes the short way.
 	out *answer
-	// in is the request's body, and answerPace how the client takes the answer.
+	// in is the request's body, and answerPace is how fast the client takes the answer.
 	in         *requestBody
 	answerPace pace.Pace
-	// answerMu guards answerPace, failure and cause while an answer is passed on: ReverseProxy flushes it on
-	// another goroutine than that which reads it.
+	// answerMu guards answerPace, failure and cause while an answer is passed on, because ReverseProxy reads
+	// and flushes it on different goroutines.
 	answerMu sync.Mutex
 	// hijacked is the client's side of a connection that switched protocols.
 	hijacked atomic.Pointer[net.Conn]
-	// header of the answer, and what of it the route's policy of CORS says, nil for nothing.
-	// It is set again with an instance's answer: an answer 1xx before it drops what was set.
+	// header is the header of the answer. cors has its fields by the route's policy of CORS. Nil: none. They
+	// are set again with an instance's answer, because an interim answer before it drops them.
 	header, cors http.Header
 
-	// handedOver is what HandedOverHeader said: another region handed it over. handedTo is the other
-	// region that it was handed over to; empty: none.
+	// handedOver is the value of HandedOverHeader, if another region handed the request over. handedTo is the
+	// other region to which it was handed over. Empty: none.
 	handedOver, handedTo string
 	// held is how long the request waited for an app at zero.
 	held time.Duration
@@ -220,28 +217,28 @@ type exchange struct {
 	// load counts the request until it ends, if the app is scaled.
 	load traffic.Counted
 
-	// Of the last attempt.
+	// The following fields are those of the last attempt.
 	deployment string
 	version    int32
 	instance   string
 	attempts   int
 	firstByte  time.Time
-	// streams: the answer is a stream of events, so that its first byte is a token's. firstToken is when
-	// that was passed on.
+	// streams is whether the answer is a stream of events, whose first byte belongs to a token. firstToken is
+	// when that byte was passed on.
 	streams    bool
 	firstToken time.Time
 	status     int
-	// grpc: the client speaks gRPC; grpcCode is the status that it was told.
+	// grpc is whether the client speaks gRPC. grpcCode is the status that the client got.
 	grpc     bool
 	grpcCode string
 	sent     int64
 	tail     tail
 	used     usage
-	// payload is what will be logged of the request; nil: nothing.
+	// payload is what will be logged of the request. Nil: nothing.
 	payload *payload.Entry
-	// passed: it goes the long way after all, where it is counted.
+	// passed is whether the request goes the long way after all, where it is counted.
 	passed bool
-	// failure is what the gateway answered itself, or why it broke off.
+	// failure is what the gateway answered itself, or why it broke off the answer.
 	failure *failure
 	cause   error
 }
@@ -250,7 +247,7 @@ type exchangeKey struct{}
 
 func exchangeOf(ctx context.Context) *exchange { return ctx.Value(exchangeKey{}).(*exchange) }
 
-// RequestIDHeader is taken from the client or made, passed on, and answered.
+// RequestIDHeader has the request's id. It is taken from the client or made, passed on, and answered.
 const RequestIDHeader = "X-Request-Id"
 
 const hstsHeader = "Strict-Transport-Security"
@@ -270,7 +267,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Body != nil && r.Body != http.NoBody {
 		x.in = newRequestBody(r, x, p.cfg.SlowClient, p.cfg.Bodies)
 		if !x.in.streams {
-			x.in.extendDeadline() // also for what is answered without reading it
+			x.in.extendDeadline() // also for requests that are answered without reading it
 		}
 	}
 	ctx := r.Context()
@@ -294,7 +291,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.serveHTTP(out, r, x)
 }
 
-// nowhere is where a request leads that has no route.
+// nowhere is the spec for a request without a route.
 var nowhere = &upstream.Spec{}
 
 // setHeaders sets the fields that the gateway adds to every answer.
@@ -314,7 +311,7 @@ func (p *Proxy) setHeaders(h http.Header, r *http.Request, x *exchange) {
 func (p *Proxy) serveHTTP(w http.ResponseWriter, r *http.Request, x *exchange) {
 	if what := whyMalformed(r); what != "" {
 		if r.ProtoMajor == 1 {
-			w.Header().Set("Connection", "close") // as net/http does with what it refuses
+			w.Header().Set("Connection", "close") // like net/http with requests that it refuses
 		}
 		p.answerFailure(w, x, failMalformed, errors.New(what))
 		return
@@ -323,7 +320,7 @@ func (p *Proxy) serveHTTP(w http.ResponseWriter, r *http.Request, x *exchange) {
 		p.answerFailure(w, x, failMethod, nil)
 		return
 	}
-	if r.RequestURI == "*" { // OPTIONS asks about the gateway itself: net/http answers so
+	if r.RequestURI == "*" { // OPTIONS asks about the gateway itself: net/http answers it
 		w.Header().Set("Content-Length", "0")
 		w.WriteHeader(http.StatusOK)
 		return
@@ -353,7 +350,7 @@ func (p *Proxy) serveHTTP(w http.ResponseWriter, r *http.Request, x *exchange) {
 		x.header, x.cors = w.Header(), x.policy.CORS.Headers(r)
 		cors.Set(x.header, x.cors)
 		if cors.Preflight(r) {
-			// An instance may want a log-in, which browsers do not send with it.
+			// An instance may require a log-in, and browsers do not send credentials with a preflight.
 			w.WriteHeader(http.StatusNoContent)
 			return
 		}
@@ -367,7 +364,7 @@ func (p *Proxy) serveHTTP(w http.ResponseWriter, r *http.Request, x *exchange) {
 		return
 	}
 	if r.ContentLength > x.policy.MaxBody {
-		// The connection cannot be used again unless the body is read: it is not.
+		// The connection cannot be used again because the body is not read.
 		w.Header().Set("Connection", "close")
 		p.answerFailure(w, x, failBody, nil)
 		return
@@ -383,8 +380,8 @@ func (p *Proxy) serveHTTP(w http.ResponseWriter, r *http.Request, x *exchange) {
 		x.in.body = http.MaxBytesReader(w, r.Body, x.policy.MaxBody)
 		r.Body = x.in
 		if !x.in.streams && !isKept(r) {
-			// Otherwise net/http has an answer wait for a Read that waits for the client, which
-			// may itself be waiting for the answer.
+			// Otherwise net/http delays an answer until a Read for the client's body ends. The client may
+			// itself be waiting for the answer.
 			x.in.duplex = x.control.EnableFullDuplex() == nil
 		}
 	}
@@ -392,15 +389,15 @@ func (p *Proxy) serveHTTP(w http.ResponseWriter, r *http.Request, x *exchange) {
 	p.reverse.ServeHTTP(w, r)
 }
 
-// countLoad counts the request as load of its app, if that is scaled. A request for a preview does not
-// count: it must not keep the app from scaling down.
+// countLoad counts the request as load of its app, if the app is scaled. A request for a preview does not
+// count, because it must not keep the app from scaling down.
 func (p *Proxy) countLoad(x *exchange) {
 	if x.spec.CountsLoad && !x.spec.IsPreview(x.host) {
 		x.load = p.cfg.Traffic.Begin(x.spec.AppID)
 	}
 }
 
-// rewriteRequest makes the request for an instance, but for the instance's address.
+// rewriteRequest makes the request for an instance, without the instance's address.
 func (p *Proxy) rewriteRequest(pr *httputil.ProxyRequest) {
 	x := exchangeOf(pr.In.Context())
 	pr.Out.URL.Scheme = "http"
@@ -452,7 +449,7 @@ func (p *Proxy) answerFailure(w http.ResponseWriter, x *exchange, f *failure, ca
 	}
 }
 
-// classifyError returns the failure that an error of the transport is, which says whose fault it is.
+// classifyError returns the failure for an error of the transport. The failure says whose fault it is.
 func classifyError(ctx context.Context, x *exchange, err error) (*failure, error) {
 	var (
 		own     *failure

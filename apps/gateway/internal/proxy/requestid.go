@@ -8,7 +8,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// requestID takes what the client sent if it is fit for logs and headers.
+// requestID returns the client's id if logs and headers may have it, and otherwise a new one.
 func requestID(id string, now time.Time) string {
 	if id == "" || len(id) > 128 {
 		return newRequestID(now)
@@ -22,5 +22,5 @@ func requestID(id string, now time.Time) string {
 	return id
 }
 
-// newRequestID tells requests apart; it is no secret.
+// newRequestID returns an id that is unique, but no secret.
 func newRequestID(now time.Time) string { return ident.From("req", now, rand.Uint64(), rand.Uint64()) }

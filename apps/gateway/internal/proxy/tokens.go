@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// usageWithin is where the count of tokens is looked for: OpenAI's API has it at the end of
-// an answer, and with include_usage in the last event of a stream.
+// usageWithin is how many bytes at the end of an answer are searched for the count of tokens. OpenAI's API
+// has it at the end of an answer, and with include_usage in the last event of a stream.
 const usageWithin = 2 << 10
 
-// tail keeps the end of an answer that may tell how many tokens it took.
+// tail keeps the end of an answer that may state its count of tokens.
 type tail struct {
 	kept  []byte
 	keeps bool
@@ -21,7 +21,7 @@ func (t *tail) beginContent(kind, coded string) {
 	t.keeps = (strings.HasPrefix(kind, "application/json") || strings.HasPrefix(kind, "text/event-stream")) && coded == ""
 }
 
-// write takes what is sent.
+// write takes a part of the answer.
 func (t *tail) write(p []byte) {
 	if !t.keeps {
 		return
@@ -36,7 +36,7 @@ func (t *tail) write(p []byte) {
 	t.kept = append(t.kept, p...)
 }
 
-// usage is OpenAI's, as its API and those like it tell it.
+// usage is the count of tokens in the form of OpenAI's API.
 type usage struct{ Prompt, Completion uint64 }
 
 // lastUsage returns the last usage that the end of the answer states. ok is false when there is none. Quotes
@@ -54,8 +54,8 @@ func (t *tail) lastUsage() (u usage, ok bool) {
 	}
 }
 
-// readUsage reads what follows the name of the field: an object, of which the two numbers are
-// looked for at its own level. It is not checked beyond that: that is for who asked.
+// readUsage reads what follows the name of the field: an object. It looks for the two numbers at the object's
+// own level, and checks nothing else, because that is up to the client.
 func readUsage(b []byte) (u usage, ok bool) {
 	b = bytes.TrimLeft(b, " \t\r\n")
 	if len(b) == 0 || b[0] != ':' {
@@ -94,7 +94,7 @@ func readUsage(b []byte) (u usage, ok bool) {
 	return usage{}, false // it has no end
 }
 
-// leadingNumber is 0 for what is none, or larger than any count of tokens.
+// leadingNumber returns 0 if there is no number, or if it is larger than any count of tokens.
 func leadingNumber(b []byte) (n uint64) {
 	b = bytes.TrimLeft(b, " \t\r\n")
 	for i, c := range b {

@@ -25,16 +25,15 @@ import (
 )
 
 const (
-	// Replayable is the largest body in bytes that is kept to be sent again: a long prompt. What
-	// is larger is streamed, and repeated only if none of it was read.
+	// Replayable is the largest body in bytes that is kept to be sent again: a long prompt. Larger bodies are
+	// streamed, and the request is repeated only if nothing of the body was read.
 	Replayable = 64 << 10
-	// maxInterim is how many interim answers may come before the final one. For an instance that
-	// reports progress every 10 s that is hours.
+	// maxInterim is how many interim answers may come before the final one. That is hours of an instance that
+	// reports progress every 10 s.
 	maxInterim = 2000
 )
 
-// transport places a request at an instance, and at another, or in another region, where that
-// is safe.
+// transport sends a request to an instance, and to another one or to another region where that is safe.
 type transport struct {
 	metrics *metrics
 	holds   *hold.Holds
@@ -45,8 +44,7 @@ type transport struct {
 	upgradedIdle time.Duration
 }
 
-// protocols to whom there is no TLS: plain speaks HTTP/1.1; h2c is for gRPC, which has nothing
-// else.
+// protocols are the transports without TLS: plain speaks HTTP/1.1, and h2c is for gRPC, which needs HTTP/2.
 type protocols struct{ plain, h2c *http.Transport }
 
 func newProtocols(dial dialer) protocols {
@@ -77,12 +75,12 @@ func isGRPC(req *http.Request) bool {
 func newTransport(dial dialer) *http.Transport {
 	return &http.Transport{
 		DialContext:         dial,
-		DisableCompression:  true, // what the client did not ask for is not ours to add
+		DisableCompression:  true, // the gateway must not add compression that the client did not ask for
 		MaxIdleConnsPerHost: engine.IdlePerInstance,
 		IdleConnTimeout:     engine.IdleConnection,
-		// An instance that answers 100 late or never gets the body anyhow.
+		// An instance that answers 100 late or never gets the body nevertheless.
 		ExpectContinueTimeout: time.Second,
-		// What is too large, connection is to find: it says so.
+		// connection must find headers that are too large, because it reports them.
 		MaxResponseHeaderBytes: 2 * http1.MaxResponseHeader,
 		Protocols:              new(http.Protocols),
 	}
@@ -99,13 +97,13 @@ func (t *transport) close() {
 
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-// dialError: no connection was had.
+// dialError is the error of a request that could not connect.
 type dialError struct{ err error }
 
 func (e *dialError) Error() string { return e.err.Error() }
 func (e *dialError) Unwrap() error { return e.err }
 
-// connectKey finds the time that a dial may take.
+// connectKey is the context key of the time that a dial may take.
 type connectKey struct{}
 
 // dialInstance connects to an instance. Where the process has run out of descriptors or ports, it closes idle
@@ -119,7 +117,7 @@ func (p *Proxy) dialInstance(ctx context.Context, network, address string) (net.
 	return conn, err
 }
 
-// dialBy is dial with the dialer, whose times it sets.
+// dialBy is dialInstance with the dialer, and sets the dialer's time limits.
 func dialBy(ctx context.Context, d *net.Dialer, network, address string) (net.Conn, error) {
 	limit := upstream.DefaultPolicy().Connect
 	if l, ok := ctx.Value(connectKey{}).(time.Duration); ok {
@@ -149,17 +147,17 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return c.res, nil
 }
 
-// trip carries a request by net/http.
+// trip carries a request through net/http.
 type trip struct {
 	t    *transport
 	req  *http.Request
 	x    *exchange
 	body []byte
-	// res is the answer: an instance's, or another region's.
+	// res is the answer of an instance or of another region.
 	res *http.Response
 }
 
-// values implements fields: what goes to an instance, and the key.
+// values implements fields: the fields for an instance, and the key.
 func (c *trip) values(name string) []string {
 	if strings.EqualFold(name, c.x.key.field) {
 		return []string{c.x.key.value}
@@ -187,12 +185,12 @@ func canResend(x *exchange, body []byte) bool {
 type destination interface {
 	// resolveTarget returns where a request is sent, and by which transport.
 	resolveTarget(*transport, *http.Request) (scheme, host string, through *http.Transport)
-	// RecordOutcome says how it went, as far as that tells about the destination; End is the end of it.
+	// RecordOutcome records what the result says about the destination. End ends the attempt.
 	judged
 	End()
 }
 
-// instance of this region.
+// instance is an instance of this region as a destination.
 type instance struct{ *upstream.Lease }
 
 func (i instance) resolveTarget(t *transport, req *http.Request) (scheme, host string, through *http.Transport) {
@@ -208,14 +206,13 @@ func keepBody(req *http.Request, x *exchange) ([]byte, error) {
 	if x.in == nil || req.Body == nil || !isKept(req) {
 		return nil, nil
 	}
-	// The client was told to go on by our reading; the instance need not be asked.
+	// Reading the body made the server ask the client for it; the instance need not be asked.
 	req.Header.Del("Expect")
 	body := make([]byte, req.ContentLength)
 	if _, err := io.ReadFull(req.Body, body); err != nil {
 		return nil, fmt.Errorf("read the request's body: %w", err)
 	}
-	// The end is read, too, so that the server knows that the connection is at the next
-	// request.
+	// The end is read, too, so that the server knows that the next request can follow on the connection.
 	if _, err := req.Body.Read(make([]byte, 1)); err != nil && !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("read the request's body: %w", err)
 	}
@@ -242,7 +239,7 @@ func (t *transport) roundTrip(req *http.Request, x *exchange, at destination, bo
 			if ok && through.Protocols.HTTP1() {
 				c.beginRequest(ctx, info.Reused)
 			}
-			if secure, is := info.Conn.(*tls.Conn); is { // which may have been told something by now
+			if secure, is := info.Conn.(*tls.Conn); is { // a TLS connection may have received something by now
 				c, ok = secure.NetConn().(*connection)
 			}
 			if ok {
@@ -251,11 +248,11 @@ func (t *transport) roundTrip(req *http.Request, x *exchange, at destination, bo
 			}
 		},
 		Got1xxResponse: func(_ int, header textproto.MIMEHeader) error {
-			dropHop(http.Header(header)) // before ReverseProxy's looks at it
+			dropHop(http.Header(header)) // before ReverseProxy's hook gets it
 			if interim++; interim > maxInterim {
 				cancel(failBroken)
 			}
-			return nil // what ReverseProxy's returns counts
+			return nil // the result of ReverseProxy's hook counts
 		},
 	})
 	out := req.WithContext(ctx)
@@ -306,7 +303,7 @@ func (t *transport) roundTrip(req *http.Request, x *exchange, at destination, bo
 // whyUnfit returns why an answer that net/http accepted cannot be passed on. For HTTP/1 without TLS,
 // connection has looked at it before.
 func whyUnfit(res *http.Response) error {
-	if res.StatusCode < http.StatusContinue { // 000, say, which a ResponseWriter panics at
+	if res.StatusCode < http.StatusContinue { // such as 000, with which a ResponseWriter panics
 		return fmt.Errorf("the instance answered status %03d", res.StatusCode)
 	}
 	return whyTooLarge(res.Header)
@@ -324,7 +321,7 @@ func whyTooLarge(h http.Header) error {
 	return nil
 }
 
-// faultOf is what err says of an attempt. silent is how long the answer did not begin; 0: it did.
+// faultOf returns what err says about an attempt. silent is how long the answer did not begin. 0: it began.
 func faultOf(req *http.Request, x *exchange, err, cause error, silent time.Duration) decide.Fault {
 	f := instanceFault(err)
 	f.ClientGone = req.Context().Err() != nil && !errors.Is(context.Cause(req.Context()), failTotal)
@@ -334,7 +331,7 @@ func faultOf(req *http.Request, x *exchange, err, cause error, silent time.Durat
 	return f
 }
 
-// instanceFault is what err says of an instance and of the way to it, whichever transport met it.
+// instanceFault returns what err says about an instance and the way to it, for any transport.
 func instanceFault(err error) decide.Fault {
 	_, noConn := errors.AsType[*dialError](err)
 	return decide.Fault{NoConnection: noConn, Local: isLocal(err), TooLarge: errors.Is(err, http1.ErrTooLarge)}
@@ -362,7 +359,7 @@ type responseBody struct {
 func (b *responseBody) Read(p []byte) (int, error) {
 	b.idle.Reset(b.limit)
 	n, err := b.ReadCloser.Read(p)
-	// What the client takes its time with is not the instance's.
+	// The time that the client takes is not the instance's.
 	b.idle.Stop()
 	if errors.Is(err, io.EOF) {
 		if large := whyTooLarge(b.res.Trailer); large != nil {
@@ -384,7 +381,7 @@ func (b *responseBody) breakOff(err error) {
 	b.x.failBegun(b.x.judgeFault(faultOf(b.req, b.x, err, context.Cause(b.ctx), 0), b.at, err))
 }
 
-// failureOf is the place that judge gave an error among failures; nil: none, the client went away.
+// failureOf returns the failure that judgeFault wrapped in an error. Nil: none, because the client went away.
 func failureOf(err error) *failure {
 	own, _ := errors.AsType[*failure](err)
 	return own

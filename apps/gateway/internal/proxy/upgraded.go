@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// halfOpen is how long a connection that switched protocols may be silent once one side has ended its
-// half: what is under way arrives, and a side that is gone holds the other one no longer.
+// halfOpen is how long a connection that switched protocols may be silent after one side has ended its half.
+// Data under way arrives by then, and a side that is gone holds the other one no longer.
 const halfOpen = 5 * time.Second
 
 // upgraded is the instance's side of a connection that switched protocols, such as a websocket. It ends

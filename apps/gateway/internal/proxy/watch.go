@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// watch is the time that an instance has until the header of its answer. It stands still while a part of
-// the request's body is waited for, and starts anew with each part: it is the client who sends slowly.
+// watch limits the time until the header of an instance's answer. It stops while a part of the request's body
+// is awaited, and starts anew with each part, because then the client is the slow one.
 type watch struct {
 	limit time.Duration
 
 	mu    sync.Mutex
 	timer *time.Timer
-	// since is when it was started last; zero: it stands still.
+	// since is when it was last started. Zero: it is stopped.
 	since time.Time
 	over  bool
 }
@@ -40,7 +40,7 @@ func (w *watch) resume() {
 	}
 }
 
-// end returns how long the instance had been silent; 0: it waited for the client.
+// end returns how long the instance had been silent. 0: it waited for the client.
 func (w *watch) end() (silent time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -7,7 +7,6 @@
 //	        to each, now and then  Unreachable, Took
 //
 // A region's distance is the time to open a connection to its gateways: the shortest of the last
-// few, in whole milliseconds. Regions at the same distance are in the order of their names. What
 // few, in whole milliseconds. Regions at the same distance are in the order of their names. What the control
 // plane says of a region is a few seconds old. A refusal by a gateway there is newer: it keeps the app's
 // requests away for a moment, which is longer each time.
