@@ -46,55 +46,55 @@ import (
 // Runtime runs instances; see package runtime for the contract.
 type Runtime = runtime.Runtime
 
-// Config of an Agent.
+// Config configures an Agent.
 type Config struct {
 	// Server is the control plane's URL.
 	Server string
-	// HTTPClient reaches it.
+	// HTTPClient calls the control plane.
 	HTTPClient *http.Client
 	// DataDir holds the inbox, the credential, and kept secrets.
 	DataDir string
-	// Memory holds them in its place, where there is no disk: in virtual time.
+	// Memory replaces DataDir where there is no disk, in virtual time.
 	Memory *Memory
 	// TokenFile holds the join token; needed until the agent has joined.
 	TokenFile string
 	// NewRuntime makes the runtime once the region's name is known. A runtime
 	// that is also an io.Closer is closed at the end.
 	NewRuntime func(ctx context.Context, region string) (Runtime, error)
-	// RuntimeName is what the control plane is told: "process".
+	// RuntimeName is the name that the control plane gets, such as "process".
 	RuntimeName string
 	Version     string
 	Log         *slog.Logger
 	Registerer  prometheus.Registerer
 	Tracer      *sdktrace.TracerProvider
 	Rand        func() float64
-	// NoSync lets the machine lose the inbox in a crash; for simulated fleets.
+	// NoSync allows a crash of the machine to lose the inbox, for simulated fleets.
 	NoSync bool
-	// Silence is how long the control plane may say nothing; 0: the default.
+	// Silence is how long the control plane may be silent. 0: the default.
 	Silence time.Duration
 	// Isolates says that instances of different workspaces cannot reach each other's secrets.
 	Isolates bool
-	// Gateways is how many must serve a route before the region says that it does; 0:
-	// those that are there.
+	// Gateways is how many gateways must serve a route before the region reports that it does. 0: those that
+	// are connected.
 	Gateways int
-	// GatewayListen is host:port for gateways of other hosts; empty: those of this one
-	// only, through the socket in DataDir.
+	// GatewayListen is host:port for gateways of other hosts. Empty: only gateways of this host, through the
+	// socket in DataDir.
 	GatewayListen string
-	// GatewayURL is where this region's gateways are reached; empty: nowhere that is known.
+	// GatewayURL is where this region's gateways are reached. Empty: that is not known.
 	GatewayURL string
-	// XDSListen is host:port for Envoys and gRPC clients; empty: none.
+	// XDSListen is host:port for Envoys and gRPC clients. Empty: none.
 	XDSListen string
-	// Connections limit those to GatewayListen, and those to XDSListen; zero: as
-	// conns.Limits.Defaults has it.
+	// Connections limit the connections to GatewayListen, and those to XDSListen. Zero:
+	// conns.Limits.Defaults.
 	Connections conns.Limits
-	// Listeners is about both.
+	// Listeners has the TLS of both.
 	Listeners Listeners
-	// NewRoutes has the region's routes written where a data plane of the operator's finds
-	// them; nil: they are not.
+	// NewRoutes makes the writer of the region's routes, for a data plane of the operator's. Nil: they are
+	// not written.
 	NewRoutes func(feed *gateways.Feed, region string) (RouteWriter, error)
 }
 
-// Agent is a running agent. Make it with New, run it once.
+// Agent is a running agent. Make it with New, and run it once.
 type Agent struct {
 	cfg        Config
 	inbox      *inbox.Inbox
@@ -111,8 +111,8 @@ type Agent struct {
 	health     service.Health
 }
 
-// New joins the region if need be and puts the parts together. It returns when
-// ctx ends before a credential was had.
+// New joins the region if necessary and connects the parts. It returns an error if ctx ends before there is a
+// credential.
 func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	if cfg.Server == "" || cfg.HTTPClient == nil || (cfg.DataDir == "") == (cfg.Memory == nil) || cfg.NewRuntime == nil || cfg.Log == nil || cfg.Registerer == nil || cfg.Tracer == nil || cfg.Rand == nil {
 		return nil, errors.New("agent: Server, HTTPClient, DataDir or Memory, NewRuntime, Log, Registerer, Tracer and Rand are required")
@@ -213,7 +213,7 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	return a, nil
 }
 
-// features are the names of what the agent can do beyond the base protocol.
+// features returns the names of the agent's features beyond the base protocol.
 func (c Config) features() []string {
 	out := runtime.Features()
 	if c.Isolates {
@@ -246,7 +246,7 @@ func connect(cfg Config) (*session.Credentials, agentv1connect.AgentServiceClien
 	}, nil
 }
 
-// Region is the name of the region that the agent joined.
+// Region returns the name of the region that the agent joined.
 func (a *Agent) Region() string { return a.region }
 
 // Connected reports whether there is a stream from the control plane.
@@ -255,7 +255,7 @@ func (a *Agent) Connected() bool { return a.session.Connected() }
 // Health reports whether the control plane is connected.
 func (a *Agent) Health() *service.Health { return &a.health }
 
-// Components are the parts to run, together.
+// Components returns the parts to run together.
 func (a *Agent) Components() []service.Component {
 	return []service.Component{
 		{Name: "runtime", Run: a.runtime.Run},
@@ -270,18 +270,17 @@ func (a *Agent) Components() []service.Component {
 	}
 }
 
-// Abandon is for who runs agents in its own process and has one killed there: from this
-// moment on nothing of what the agent still does is in its inbox, which stays as kill -9
-// would leave it. The other files are replaced whole and never because an agent ends: what
-// it still writes is what it would have written, had the kill come so much later. Run it
-// to its end and Close it then.
+// Abandon is for a process that runs agents and simulates the kill of one. From then on, nothing that the
+// agent does changes its inbox, which stays as kill -9 would leave it. The other files are replaced whole,
+// and never because an agent ends. So what it still writes there is what a later kill would leave. Run the
+// agent to its end, and then Close it.
 func (a *Agent) Abandon() { a.inbox.Abandon() }
 
-// Close lets go of the data directory. Instances keep running.
+// Close releases the data directory. Instances keep running.
 func (a *Agent) Close() error {
 	var err error
 	if closer, ok := a.runtime.(interface{ Close() error }); ok {
-		// The runtime closes itself when it ran to its end.
+		// The runtime has closed itself if it ran to its end.
 		if err = closer.Close(); errors.Is(err, os.ErrClosed) {
 			err = nil
 		}

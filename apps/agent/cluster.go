@@ -26,7 +26,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/service"
 )
 
-// clusterFlags are of --runtime kubernetes.
+// clusterFlags are the flags for --runtime kubernetes.
 type clusterFlags struct {
 	Kubeconfig           string        `help:"Kubeconfig file of the region's cluster; empty: that of the pod the agent is (kubernetes)." type:"path" env:"WINDLASS_KUBECONFIG"`
 	Context              string        `help:"Context within the kubeconfig; empty: its current one (kubernetes)." env:"WINDLASS_KUBE_CONTEXT"`
@@ -80,7 +80,7 @@ func (c clusterFlags) runtimeConfig() (kubernetes.Config, error) {
 			return out, fmt.Errorf("--pod-policy-file=%s: %w", c.PodPolicyFile, err)
 		}
 	}
-	// The region's name is the control plane's to say, and comes later.
+	// The control plane gives the region's name later.
 	if err := (render.Config{
 		Region: "region", NamespacePrefix: c.NamespacePrefix, Pools: pools, Gateway: gateway, Monitoring: out.Monitoring, HealthImage: c.HealthImage,
 	}).Check(); err != nil {
@@ -126,22 +126,22 @@ func parseSelector(s string) (render.GatewaySelector, error) {
 	return out, nil
 }
 
-// Roles that the agents of a cluster have, as their health pages tell.
+// These are the roles of a cluster's agents, as their health pages show them.
 const (
 	roleStarting = "starting"
 	roleStandBy  = "stand-by"
 	roleActive   = "active"
 )
 
-// retryMembership spaces out attempts to join and to stand by again: as short as a
-// session's, so that a region is back within seconds of what kept it away.
+// retryMembership is the delay between attempts to join and to stand by again. It is as short as a session's,
+// so that a region is back within seconds after a failure ends.
 var retryMembership = backoff.Policy{Max: 5 * time.Second}
 
-// joinLease is held while an agent joins, so that one of several uses the token, and
-// the others find the credential.
+// joinLease is held while an agent joins, so that only one of several agents uses the token. The others find
+// the credential.
 const joinLease = "windlass-agent-join"
 
-// member is one of the agents of a cluster, of which one is active.
+// member is one of a cluster's agents, of which one is active.
 type member struct {
 	flags    flags
 	cfg      Config
@@ -150,21 +150,20 @@ type member struct {
 	shared   *access.Kept
 	identity string
 	health   service.Health
-	// unjoined says why there is no credential of a region yet; nil: there is one.
+	// unjoined is why there is no credential of a region yet. Nil: there is one.
 	unjoined atomic.Pointer[string]
-	// term is what this agent runs while it is active; nil: it stands by.
+	// term is what this agent runs while it is active. Nil: it stands by.
 	term atomic.Pointer[term]
 }
 
-// term is the time between getting the lease and losing it. All that works is made
-// anew for each.
+// term is the time between getting the lease and losing it. All active parts are made anew for each term.
 type term struct {
 	agent    *Agent
 	registry *prometheus.Registry
 }
 
-// runInCluster runs the agent of a region that is a Kubernetes cluster. Several may
-// run; the region's lease picks the one that does something.
+// runInCluster runs the agent of a region that is a Kubernetes cluster. Several agents may run. The region's
+// lease selects the active one.
 func runInCluster(ctx context.Context, f flags, cfg Config, registry *prometheus.Registry, metricsTLS *tls.Config) error {
 	access.LogTo(cfg.Log)
 	// Each environment has a namespace, a network policy and pods without rights of their own.
@@ -204,7 +203,7 @@ func runInCluster(ctx context.Context, f flags, cfg Config, registry *prometheus
 		}
 		return nil
 	})
-	// An agent that stands by does all that it should.
+	// An agent that stands by is healthy without a connection.
 	m.health.Add("control plane", func(context.Context) error {
 		if t := m.term.Load(); t != nil && !t.agent.Connected() {
 			return errors.New("no stream from the control plane; what runs keeps running")
@@ -222,7 +221,7 @@ func runInCluster(ctx context.Context, f flags, cfg Config, registry *prometheus
 	return service.Run(ctx, cfg.Log, stopGrace, components...)
 }
 
-// gather gathers what the term has counted.
+// gather gathers the metrics of the term.
 func (m *member) gather() ([]*dto.MetricFamily, error) {
 	if t := m.term.Load(); t != nil {
 		return t.registry.Gather()
@@ -235,7 +234,7 @@ func (m *member) credentialFile() string { return filepath.Join(m.cfg.DataDir, c
 // lacks notes why there is no credential.
 func (m *member) lacks(why string) { m.unjoined.Store(&why) }
 
-// run joins, and then stands by and works in turns.
+// run joins, and then alternates between standing by and being active.
 func (m *member) run(ctx context.Context) error {
 	region := m.join(ctx)
 	if region == "" {
@@ -249,14 +248,14 @@ func (m *member) run(ctx context.Context) error {
 			return err
 		}
 		m.cfg.Log.WarnContext(ctx, "not active any more; standing by", "error", err)
-		// Its error is that ctx ended, which the loop sees.
+		// The only error is that ctx ended, which the loop checks.
 		_ = backoff.Sleep(ctx, retryMembership.Delay(0, m.cfg.Rand))
 	}
 	return nil
 }
 
-// join makes sure of a credential and returns the region that it is for; none when
-// ctx ended before.
+// join makes sure that there is a credential, and returns its region. The region is empty if ctx ended
+// before.
 func (m *member) join(ctx context.Context) (region string) {
 	for attempt := 0; ctx.Err() == nil; attempt++ {
 		region, err := m.joinOnce(ctx)
@@ -270,15 +269,14 @@ func (m *member) join(ctx context.Context) (region string) {
 		m.lacks(err.Error())
 		wait := retryMembership.Delay(attempt, m.cfg.Rand)
 		m.cfg.Log.WarnContext(ctx, "cannot get the region's credential; will try again", "error", err, "retry_in", wait)
-		// Its error is that ctx ended, which the loop sees.
+		// The only error is that ctx ended, which the loop checks.
 		_ = backoff.Sleep(ctx, wait)
 	}
 	return ""
 }
 
-// joinOnce takes the credential that the agents share, or joins and shares it. The
-// lease is held for one attempt only: what this agent lacks, a token that is still
-// good, the next one may have.
+// joinOnce takes the credential that the agents share, or joins and shares it. The lease is held for one
+// attempt only, because the next agent may have what this one lacks: a token that is still valid.
 func (m *member) joinOnce(ctx context.Context) (region string, err error) {
 	if m.shared == nil {
 		return m.joinAlone(ctx)
@@ -311,10 +309,10 @@ func (m *member) joinAlone(ctx context.Context) (region string, err error) {
 	return credentials.Region(), nil
 }
 
-// work is what the active agent does, until ctx ends.
+// work runs the active agent until ctx ends.
 func (m *member) work(ctx context.Context) (err error) {
 	if m.shared != nil {
-		// The one before may have renewed it.
+		// The active agent before this one may have renewed it.
 		if err := session.Fetch(ctx, m.credentialFile(), m.shared); err != nil {
 			m.cfg.Log.WarnContext(ctx, "cannot read the shared credential; going on with our own", "error", err)
 		}
@@ -358,7 +356,7 @@ func (m *member) work(ctx context.Context) (err error) {
 	return service.Run(ctx, cfg.Log, stopGrace, components...)
 }
 
-// newRoutes has the region's routes written as HTTPRoutes.
+// newRoutes returns the writer that writes the region's routes as HTTPRoutes.
 func (m *member) newRoutes(feed *gateways.Feed, region string) (RouteWriter, error) {
 	parent, err := gatewayapi.ParseParent(m.flags.Cluster.GatewayAPI)
 	if err != nil {

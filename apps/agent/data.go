@@ -10,7 +10,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/secrets"
 )
 
-// Where things are in the data directory.
+// These are the names of the files in the data directory.
 const (
 	credentialFile = "credential.json"
 	gatewaysFile   = "gateways.json"
@@ -19,28 +19,27 @@ const (
 	gatewaySocket  = "gateway.sock"
 )
 
-// Memory is what a data directory holds, for agents that run where there is no
-// disk: fleets in virtual time. It outlives the agents, one at a time.
+// Memory has the content of a data directory, for agents without a disk: fleets in virtual time. It outlives
+// the agents, which use it one at a time.
 type Memory struct {
 	inbox   *inbox.Memory
 	files   *disk.Memory
 	secrets *disk.Memory
 }
 
-// NewMemory returns one that holds a join token, in Config.TokenFile, and nothing
-// else: its agent has not joined.
+// NewMemory returns a Memory that holds only a join token, in Config.TokenFile. Its agent has not joined.
 func NewMemory(tokenFile, token string) *Memory {
 	m := &Memory{inbox: inbox.NewMemory(), files: disk.NewMemory(), secrets: disk.NewMemory()}
 	_ = m.files.Replace(tokenFile, []byte(token)) // it cannot fail in memory
 	return m
 }
 
-// Clone returns a copy, as of a disk that was moved to another machine.
+// Clone returns a copy, like that of a disk that was moved to another machine.
 func (m *Memory) Clone() *Memory {
 	return &Memory{inbox: m.inbox.Clone(), files: m.files.Clone(), secrets: m.secrets.Clone()}
 }
 
-// files of the agent but for the inbox and the secrets.
+// files returns the agent's files, without the inbox and the secrets.
 func (c Config) files() disk.Files {
 	if c.Memory != nil {
 		return c.Memory.files
@@ -48,8 +47,7 @@ func (c Config) files() disk.Files {
 	return disk.Dir(c.DataDir)
 }
 
-// openInbox makes the data directory, too. The lock of the inbox's file is what
-// keeps a second agent off it.
+// openInbox also makes the data directory. The lock of the inbox's file keeps a second agent out.
 func openInbox(cfg Config) (*inbox.Inbox, error) {
 	if cfg.Memory != nil {
 		return inbox.OpenMemory(cfg.Memory.inbox)

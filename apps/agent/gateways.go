@@ -23,11 +23,11 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// gatewayDrain is what calls of gateways get when the agent stops: they are short, and
-// streams end at once.
+// gatewayDrain is how long calls of gateways may take when the agent stops. They are short, and streams end
+// at once.
 const gatewayDrain = time.Second
 
-// drain has everybody who stops something wait for the gateways.
+// drain makes all that stop instances wait for the gateways.
 func (a *Agent) drain() {
 	again := func() {}
 	if d, ok := a.runtime.(runtime.Drainer); ok {
@@ -57,8 +57,8 @@ func (a *Agent) changed(keys ...inbox.Key) {
 	}
 }
 
-// annotated is what the reconciler tells, with what people should know of the gateways, and
-// without the readiness of what they cannot connect to.
+// annotated is the reconciler's observation with the notes about gateways. Instances that gateways cannot
+// connect to are not ready in it.
 type annotated struct {
 	*reconcile.Reconciler
 	gateways *gateways.Gateways
@@ -74,11 +74,11 @@ func (s annotated) Observation() (runtime.Observation, bool) {
 	return seen, ok
 }
 
-// serveGateways serves the region's routes to its gateways until ctx ends. The socket is its
-// owner's; at the address, a gateway needs a certificate.
+// serveGateways serves the region's routes to its gateways until ctx ends. Only the owner may use the socket.
+// At the address, a gateway needs a certificate.
 func (a *Agent) serveGateways(ctx context.Context) error {
 	if a.cfg.Memory != nil {
-		<-ctx.Done() // there is no disk for a socket, and no gateway
+		<-ctx.Done() // there is no disk for a socket, and there are no gateways
 		return nil
 	}
 	socket, err := a.listenOnSocket(ctx)
@@ -117,7 +117,7 @@ func (a *Agent) serveGateways(ctx context.Context) error {
 	return group.Wait()
 }
 
-// checkGatewayURL refuses what gateways could not use.
+// checkGatewayURL returns an error if gateways could not use the URL.
 func checkGatewayURL(s string) error {
 	if s == "" {
 		return nil
@@ -129,7 +129,7 @@ func checkGatewayURL(s string) error {
 	return nil
 }
 
-// maxSocketPath is what the kernel takes, without the zero at its end.
+// maxSocketPath is the longest path that the kernel accepts, without the zero at its end.
 const maxSocketPath = 107
 
 // listenOnSocket returns the listener on gateway.sock, nil if its path is too long.
@@ -139,7 +139,7 @@ func (a *Agent) listenOnSocket(ctx context.Context) (net.Listener, error) {
 		a.cfg.Log.WarnContext(ctx, "no socket for gateways: its path is too long; use a shorter data directory, or --gateway-listen", "path", path, "longest", maxSocketPath)
 		return nil, nil //nolint:nilnil // gateways may come by --gateway-listen
 	}
-	// The inbox is locked: the agent that left the socket is gone.
+	// The inbox is locked, so that the agent that left the socket has ended.
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("remove the socket of an agent before this one: %w", err)
 	}
@@ -147,7 +147,7 @@ func (a *Agent) listenOnSocket(ctx context.Context) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for gateways on %s: %w", path, err)
 	}
-	// Only its owner may enter the directory, so that no other user can connect before this.
+	// Only the owner may enter the directory, so that no other user can connect before this.
 	if err := os.Chmod(path, 0o600); err != nil {
 		return nil, errors.Join(fmt.Errorf("listen for gateways: %w", err), l.Close())
 	}

@@ -15,11 +15,11 @@ import (
 	"github.com/windlass-run/windlass/pkg/healthcheck"
 )
 
-// IsHealthCheck reports whether the program was started to make an app's health check, in a
-// container beside it; see --health-image. Main does.
+// IsHealthCheck reports whether the program was started in a container next to an app, to make the app's
+// health check; see --health-image. Main runs the check.
 func IsHealthCheck(args []string) bool { return len(args) > 1 && args[1] == render.HealthCommand }
 
-// healthFlags are of the one that makes it.
+// healthFlags are the flags of such a program.
 type healthFlags struct {
 	Address    string        `help:"Address of the pod: where to be asked, and where the app is." required:""`
 	Port       int           `help:"Port to be asked at, over gRPC." required:""`
@@ -30,7 +30,7 @@ type healthFlags struct {
 	Margin     time.Duration `help:"How much sooner than who asks the check gives up." default:"1s"`
 }
 
-// answerHealth makes health checks for who asks, until ctx ends.
+// answerHealth makes a health check for each request, until ctx ends.
 func answerHealth(ctx context.Context, args []string) error {
 	var f healthFlags
 	parser, err := kong.New(&f, kong.Name("windlass-agent "+render.HealthCommand),

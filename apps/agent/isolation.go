@@ -18,7 +18,7 @@ type hostFlags struct {
 	TrustAllTenants bool     `name:"trust-all-tenants" help:"Run the instances of every workspace as the agent's own user: they can read each other's secrets and the agent's credential (process runtime)." env:"WINDLASS_TRUST_ALL_TENANTS"`
 }
 
-// isolation returns how instances are isolated from each other and from the agent; nil: they run as the agent's user.
+// isolation returns how instances are isolated from each other and from the agent. Nil: they run as its user.
 func (f hostFlags) isolation(uid int, dataDir string) (*process.Isolation, error) {
 	switch {
 	case f.TrustAllTenants && len(f.InstanceGroups) > 0:
@@ -49,7 +49,7 @@ func (f hostFlags) isolation(uid int, dataDir string) (*process.Isolation, error
 	return out, nil
 }
 
-// parseGroups reads --instance-groups.
+// parseGroups parses --instance-groups.
 func parseGroups(names []string) ([]int, error) {
 	var out []int
 	for _, name := range names {

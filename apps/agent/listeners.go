@@ -53,28 +53,28 @@ func openListeners(f certfile.ServerFlags, files *certfile.Files) (Listeners, er
 	return Listeners{TLS: config}, err
 }
 
-// Listeners says how gateways and xDS clients of other hosts prove who they are. Its zero is
-// by the agent's own CA, which is in the data directory.
+// Listeners says how gateways and xDS clients of other hosts prove their identity. The zero value uses the
+// agent's own CA, which is in the data directory.
 type Listeners struct {
-	// TLS of the operator's own certificates, which asks clients for theirs.
+	// TLS has the operator's own certificates, and asks clients for theirs.
 	TLS *tls.Config
-	// Access keeps the agent's own CA; nil: the data directory does.
+	// Access keeps the agent's own CA. Nil: the data directory keeps it.
 	Access access.Store
-	// Insecure: they do not prove it.
+	// Insecure means that they do not prove it.
 	Insecure bool
 }
 
-// accessFolder is in the data directory.
+// accessFolder is a folder in the data directory.
 const accessFolder = "gateway-access"
 
-// secure has the TLS of the agent's listeners, once it is known.
+// secure has the TLS of the agent's listeners, once that is known.
 type secure struct {
 	once sync.Once
 	tls  *tls.Config
 }
 
-// listenerTLS returns the TLS of the listeners, nil for none. It waits until the agent's CA
-// can be read and kept; the error is that ctx ended.
+// listenerTLS returns the TLS of the listeners, and nil for none. It waits until the agent's CA can be read
+// and kept. The error is that ctx ended.
 func (a *Agent) listenerTLS(ctx context.Context) (*tls.Config, error) {
 	how := a.cfg.Listeners
 	if how.Insecure || how.TLS != nil {

@@ -11,7 +11,7 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// newLoads returns the collector of the load of scaled apps. seen returns what runs.
+// newLoads returns the collector of the load of scaled apps. seen has the instances that run.
 func (a *Agent) newLoads(seen annotated) (*load.Collector, error) {
 	cfg := load.Config{
 		Deployments: func() []*agentv1.Deployment { return scaledOf(a.inbox) },

@@ -28,7 +28,7 @@ import (
 // Version of the build, set by the linker.
 var Version = "dev"
 
-// flags of the program; each has an environment variable.
+// flags are the program's flags. Each has an environment variable.
 type flags struct {
 	Server        string                `help:"URL of the control plane." required:"" env:"WINDLASS_SERVER"`
 	DataDir       string                `help:"Folder for what the agent keeps: desired state, credential, instances." required:"" type:"path" env:"WINDLASS_AGENT_DATA_DIR"`
@@ -60,18 +60,18 @@ type flags struct {
 	TLS certfile.ClientFlags `embed:""`
 }
 
-// stopGrace is what the parts have to stop in: an agent leaves instances alone,
-// so that it is quick; with --stop-on-exit, instances get their own grace.
+// stopGrace is how long the parts may take to stop. It is short because an agent does not stop instances.
+// With --stop-on-exit, instances get their own grace.
 const (
 	stopGrace         = 15 * time.Second
 	stopInstanceGrace = 90 * time.Second
 )
 
-// IsShim reports whether the program was started to watch over one instance, in
-// which case it must call ShimMain before anything else.
+// IsShim reports whether the program was started to watch one instance. In that case it must call ShimMain
+// before anything else.
 func IsShim(args []string) bool { return process.IsShim(args) }
 
-// ShimMain watches over one instance and returns the exit code.
+// ShimMain watches one instance and returns the exit code.
 func ShimMain(args []string) int { return process.ShimMain(args) }
 
 // Main runs the agent with the command line's arguments until ctx ends.
@@ -158,7 +158,7 @@ func runAgent(ctx context.Context, f flags) (err error) {
 	return runOnHost(ctx, f, cfg, registry, metricsTLS)
 }
 
-// runOnHost runs the agent of a region that is this host, or is simulated.
+// runOnHost runs the agent of a region that is this host, or that is simulated.
 func runOnHost(ctx context.Context, f flags, cfg Config, registry *prometheus.Registry, metricsTLS *tls.Config) (err error) {
 	var isolation *process.Isolation
 	if f.Runtime == "process" {
@@ -221,7 +221,7 @@ func runOnHost(ctx context.Context, f flags, cfg Config, registry *prometheus.Re
 	return service.Run(ctx, cfg.Log, grace, components...)
 }
 
-// parseGPUs reads --gpus.
+// parseGPUs parses --gpus.
 func parseGPUs(ctx context.Context, s string) ([]process.GPU, error) {
 	switch s {
 	case "auto":
@@ -252,7 +252,7 @@ func parseGPUs(ctx context.Context, s string) ([]process.GPU, error) {
 	return out, nil
 }
 
-// parsePorts reads --ports.
+// parsePorts parses --ports.
 func parsePorts(s string) (process.PortRange, error) {
 	if s == "" {
 		return process.PortRange{}, nil

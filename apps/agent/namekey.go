@@ -9,14 +9,15 @@ import (
 	"io/fs"
 )
 
-// nameKeyFile has the key by which names of Kubernetes Secrets are made of their values.
+// nameKeyFile has the key with which names of Kubernetes Secrets are made from their values.
 const (
 	nameKeyFile = "name.key"
 	nameKeySize = 32
 )
 
-// nameKey returns the key by which names of Secrets are made: the one that the region's agents share, or our own. No
-// running pod depends on it, so that an agent that cannot reach the shared one goes on with its own.
+// nameKey returns the key with which names of Secrets are made: the shared one of the region's agents, or
+// this agent's own. No running pod depends on it, so that an agent that cannot reach the shared one uses its
+// own.
 func (m *member) nameKey(ctx context.Context) ([]byte, error) {
 	files := m.cfg.files()
 	own, err := files.Read(nameKeyFile)

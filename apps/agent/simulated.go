@@ -7,35 +7,34 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// Simulated is a runtime that runs nothing, for fleets in tests and simulators.
-// It outlives the agents that use it.
+// Simulated is a runtime that runs nothing, for fleets in tests and simulators. It outlives the agents that
+// use it.
 type Simulated struct{ *simulated.Runtime }
 
-// SimulatedConfig of a Simulated runtime.
+// SimulatedConfig configures a Simulated runtime.
 type SimulatedConfig struct {
 	Region string
-	// Start and Stop draw how long instances take; nil: no time.
+	// Start and Stop return how long instances take. Nil: no time.
 	Start, Stop func() time.Duration
-	// Crashes reports whether instances of a version with this label crash; nil:
-	// never.
+	// Crashes reports whether instances of a version with this label crash. Nil: never.
 	Crashes func(versionLabel string) bool
-	// Failures draws how many starts of a new instance fail before one succeeds;
-	// nil: none do. Three are a crash loop.
+	// Failures returns how many starts of a new instance fail before one succeeds. Nil: none. Three are a
+	// crash loop.
 	Failures func() int
-	// Applied and Removed are called for every assignment that the runtime is handed,
-	// at once; nil: they are not called.
+	// Applied and Removed are called at once for every assignment that the runtime gets. Nil: they are not
+	// called.
 	Applied func(deploymentID string, epoch, generation int64)
 	Removed func(deploymentID string)
-	// Ready is called for every instance that becomes ready, before the agent can see
-	// it; nil: it is not called. It must not call the runtime.
+	// Ready is called for every instance that becomes ready, before the agent can see it. Nil: it is not
+	// called. It must not call the runtime.
 	Ready func(deploymentID, instanceID string)
 }
 
-// Take gives the runtime to one agent and takes it from the one that had it, as a
-// region's Lease does: what that one asks of it fails from then on.
+// Take gives the runtime to one agent and takes it from the one before, like a region's Lease. Calls of the
+// agent before fail from then on.
 func (s *Simulated) Take() Runtime { return s.Runtime.Take() }
 
-// NewSimulated returns one that runs nothing yet.
+// NewSimulated returns a runtime without instances.
 func NewSimulated(cfg SimulatedConfig) *Simulated {
 	failures := func(d *agentv1.Deployment) int {
 		switch {

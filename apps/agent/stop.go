@@ -14,14 +14,13 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// StopInstances stops, each with its grace, the instances of a data directory
-// whose agent has ended. What is wanted stays as it is, so the next agent there
-// starts them again. An error says how many run on; when ctx ends, the order to
-// stop has been given, and their shims carry it out.
+// StopInstances stops the instances of a data directory whose agent has ended, each with its grace. The
+// desired state stays as it is, so that the next agent there starts them again. An error says how many still
+// run. When ctx ends, the order to stop has been given, and their shims carry it out.
 func StopInstances(ctx context.Context, dataDir string, log *slog.Logger) error {
 	dir := filepath.Join(dataDir, "process")
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		// Another runtime's, whose instances are no processes of this host.
+		// It is the directory of another runtime, whose instances are not processes of this host.
 		return nil
 	}
 	r, err := process.New(ctx, process.Config{
@@ -32,7 +31,7 @@ func StopInstances(ctx context.Context, dataDir string, log *slog.Logger) error 
 	}
 	told, tell := context.WithCancel(ctx)
 	tell()
-	// Run waits for the longest grace, whatever becomes of ctx.
+	// Run waits for the longest grace, even if ctx ends.
 	stopped := make(chan error, 1)
 	go func() { stopped <- r.Run(told) }()
 	select {

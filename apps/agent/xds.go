@@ -9,10 +9,10 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/xds"
 )
 
-// xdsClients is what all who have routes over xDS count as, among the gateways.
+// xdsClients is the name under which all xDS clients together count as one gateway.
 const xdsClients = "xds"
 
-// openXDS follows the table from the beginning, if it is served over xDS.
+// openXDS follows the table from the beginning, if the table is served over xDS.
 func (a *Agent) openXDS(tableID string) (err error) {
 	if a.cfg.XDSListen == "" {
 		return nil
@@ -42,7 +42,7 @@ func (a *Agent) serveXDS(ctx context.Context) error {
 	return a.xds.Run(ctx, a.conns.xds.ListenBusy("xds", l), config)
 }
 
-// gatewayAPI is what all count as, among the gateways, who have routes by the Gateway API.
+// gatewayAPI is the name under which all data planes of the Gateway API together count as one gateway.
 const gatewayAPI = "gateway-api"
 
 // RouteWriter writes routes until ctx ends.
