@@ -278,8 +278,8 @@ func (s *http3Server) serveConnection(leaving, closing context.Context, conn *qu
 }
 
 // handleRequest handles a request. A stream whose header is not complete in time is reset with
-// H3_REQUEST_INCOMPLETE, like any other whose header cannot be read. Each stream that ends without a complete header
-// is a fault of the client. The connection ends when the client has too many.
+// H3_REQUEST_INCOMPLETE, like any other whose header cannot be read. Each stream that ends without a complete
+// header is a fault of the client. The connection ends when the client has too many.
 func (s *http3Server) handleRequest(conn *quic.Conn, requests *http3.RawServerConn, stream *quic.Stream) {
 	_ = stream.SetReadDeadline(time.Now().Add(s.header)) // always nil
 	requests.HandleRequestStream(stream)

@@ -9,10 +9,10 @@
 // instance which can take it, by turn or by the request's key. The instance is chosen by the route's
 // strategy. Without an instance the request waits, first come, first served. Instances that drain or were
 // never ready get nothing. Those that were ready before, and those that traffic found broken, get nothing
-// until the check or a trial shows otherwise. If that left too few (see Policy.Panic), all that are or
-// were ready get traffic. They may be better than they seem, and all requests together might break the few. A retry goes to
-// a healthy one even then. A deployment without a ready instance leaves its share to the others while one of
-// them has one.
+// until the check or a trial shows otherwise. If that left too few (see Policy.Panic), all that are or were
+// ready get traffic. They may be better than they seem, and all requests together might break the few. A
+// retry goes to a healthy one even then. A deployment without a ready instance leaves its share to the others
+// while one of them has one.
 package upstream
 
 import (
