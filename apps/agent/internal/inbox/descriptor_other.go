@@ -4,5 +4,5 @@ package inbox
 
 import "golang.org/x/sys/unix"
 
-// duplicate has the descriptor to be what from is.
+// duplicate makes the descriptor to a copy of from.
 func duplicate(from, to int) error { return unix.Dup2(from, to) }

@@ -2,16 +2,13 @@
 // survives the agent's restart, so that a region keeps its desired state while
 // the control plane is away.
 //
-// A frame and the cursor it leads to are stored in one transaction: the cursor
-// never runs ahead of the items, and a crash between two frames costs a re-send.
-// The cursor means received, not applied; what became of an item is the
-// reconciler's word.
+// A frame and the cursor after it are stored in one transaction: the cursor is never ahead of the items, and
+// a crash between two frames costs a re-send. The cursor means received, not applied. The reconciler reports
+// what was applied.
 //
-// An item with a lower (epoch, generation) than the one held loses. A snapshot
-// replaces what it speaks of, whole, at its end: keys that it leaves out are
-// forgotten here, and whatever of them still runs is found by comparing the
-// runtime with the inbox (quarantine). Nothing is ever stopped because a key is
-// absent.
+// An item with a lower (epoch, generation) than the one held is dropped. A snapshot replaces everything that
+// it covers at its end. Keys that it leaves out are forgotten here. What still runs of them is found by
+// comparing the runtime with the inbox (quarantine). No instance is stopped because a key is absent.
 package inbox
 
 import (
@@ -28,7 +25,7 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// Cursor is the resume cursor: everything up to Revision is held.
+// Cursor is where a stream resumes: everything up to Revision is held.
 type Cursor struct {
 	Epoch    int64
 	Revision int64
@@ -41,33 +38,31 @@ type Key struct {
 	Name string
 }
 
-// ErrGap says that a frame does not continue where the inbox is. The stream must be opened
-// again.
+// ErrGap means that a frame does not continue the inbox. The stream must be opened again.
 var ErrGap = errors.New("the frame does not continue the inbox")
 
-// mapped is the address space that the file begins with, 64 MiB. A file that outgrows its
-// mapping while a large snapshot is stored has every page of it copied.
+// mapped is the address space that the file begins with, 64 MiB. If a file outgrows its mapping while a large
+// snapshot is stored, every page of the snapshot is copied.
 const mapped = 64 << 20
 
-// maxKey is what ids are far below, and the file's format far above.
+// maxKey is the longest key. It is far above all ids, and far below the limit of the file's format.
 const maxKey = 1024
 
-// Inbox is safe for concurrent use. Items it returns are shared: read only.
+// Inbox holds items. It is safe for concurrent use. The items that it returns are shared and read only.
 type Inbox struct {
 	kept storage
 
 	mu     sync.RWMutex
 	cursor Cursor
 	items  map[Key]*agentv1.Item
-	// naming are the keys whose items name a workload, and since is the frame that each
-	// of them came with, of those since the start: 0 for what was held before. whole is
-	// the frame of the newest whole snapshot; 0: there was none yet. asked are the keys that
-	// need a new one.
+	// naming has the keys whose items name a workload. since is the frame in which each of them came: 0 for
+	// items that were held before the start. whole is the frame of the newest whole snapshot. 0: there was
+	// none yet. asked has the keys that need a new one.
 	naming        map[string][]Key
 	since         map[Key]int64
 	frames, whole int64
 	asked         map[Key]bool
-	// arrived are the frames that deployments came with that were not held before.
+	// arrived has the frames in which deployments came that were not held before.
 	arrived map[Key]int64
 	index   *digest.Index
 	synced  bool
@@ -76,8 +71,8 @@ type Inbox struct {
 // Open opens or makes the inbox file. A file that cannot be read is an error,
 // never an empty inbox: deleting it is the operator's decision, and safe.
 //
-// noSync leaves flushing to the operating system: a crash of the machine may
-// then lose frames, which a fleet in a test can afford and a region cannot.
+// noSync leaves flushing to the operating system. A crash of the machine may then lose frames, which is
+// acceptable in a test's fleet but not in a region.
 func Open(path string, noSync bool) (*Inbox, error) {
 	kept := &file{}
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{
@@ -118,16 +113,15 @@ func (in *Inbox) load() (err error) {
 	return err
 }
 
-// Close ends the use of the file, once a frame that is being stored is: there is nothing
-// that it would flush.
+// Close closes the file, after a frame that is being stored. It has nothing to flush.
 func (in *Inbox) Close() error { return in.kept.Close() }
 
-// Abandon stops all writes to the file from this moment on, also the rest of a frame that is
-// being stored: the file stays as a process that is killed now would leave it. Every later
-// frame fails. The file stays locked until Close.
+// Abandon stops all writes to the file from this moment on, also the rest of a frame that is being stored.
+// The file stays as a process that is killed now would leave it. Every later frame fails. The file stays
+// locked until Close.
 func (in *Inbox) Abandon() { in.kept.abandon() }
 
-// Cursor is where to resume.
+// Cursor returns where to resume.
 func (in *Inbox) Cursor() Cursor {
 	in.mu.RLock()
 	defer in.mu.RUnlock()
@@ -150,8 +144,8 @@ func (in *Inbox) Get(k Key) (*agentv1.Item, bool) {
 	return item, ok
 }
 
-// HeldSince returns the number of the frame since which a key is held without a break: 0 if
-// that was before the start. ok is false if the key is not held.
+// HeldSince returns the number of the frame since which a key is held without a break. 0: since before the
+// start. ok is false if the key is not held.
 func (in *Inbox) HeldSince(k Key) (frame int64, ok bool) {
 	in.mu.RLock()
 	defer in.mu.RUnlock()
@@ -170,12 +164,11 @@ func (in *Inbox) Items() []*agentv1.Item {
 	return out
 }
 
-// maxTombstones is what an inbox may hold of what is gone, whatever else it holds.
+// maxTombstones is how many tombstones an inbox may hold, regardless of what else it holds.
 const maxTombstones = 1000
 
-// Stale reports whether a snapshot is needed: it was asked for, or most of what is held are
-// tombstones. Deltas only add tombstones; a snapshot leaves out those that are not needed any
-// more.
+// Stale reports whether a snapshot is needed, because it was asked for or because most items are tombstones.
+// Deltas only add tombstones. A snapshot leaves out those that are not needed any more.
 func (in *Inbox) Stale() bool {
 	if in.Asked() {
 		return true
@@ -186,15 +179,15 @@ func (in *Inbox) Stale() bool {
 	return len(in.items)-live > max(maxTombstones, live)
 }
 
-// Sums is the digest of what is held.
+// Sums returns the digest of the items.
 func (in *Inbox) Sums() digest.Sums {
 	in.mu.RLock()
 	defer in.mu.RUnlock()
 	return in.index.Sums()
 }
 
-// Delta stores a delta frame and moves the cursor to its end. It returns the
-// keys that changed; ErrGap when the frame does not continue the cursor.
+// Delta stores a delta frame and moves the cursor to its end. It returns the keys that changed, or ErrGap
+// when the frame does not continue the cursor.
 func (in *Inbox) Delta(d *agentv1.Delta) ([]Key, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -215,16 +208,16 @@ func (in *Inbox) Delta(d *agentv1.Delta) ([]Key, error) {
 	return in.commit(fresh, nil, next, false)
 }
 
-// Snapshot stores a complete snapshot: begin, which tells their number, and all of its
-// items. It returns the keys that changed or went.
+// Snapshot stores a complete snapshot: begin, which has the number of items, and all items. It returns the
+// keys that changed or were removed.
 func (in *Inbox) Snapshot(begin *agentv1.SnapshotBegin, items []*agentv1.Item) ([]Key, error) {
 	st := in.Stage(begin)
 	st.Add(items)
 	return st.Commit(begin.Count)
 }
 
-// commit stores what is newer than what is held, forgets gone, and moves the cursor; first
-// durably, then in memory. in.mu is held.
+// commit stores the items that are newer than the held ones, forgets gone, and moves the cursor, first
+// durably and then in memory. The caller holds in.mu.
 func (in *Inbox) commit(fresh []entry, gone []Key, next Cursor, snapshot bool) ([]Key, error) {
 	fresh = slices.DeleteFunc(fresh, func(e entry) bool {
 		held, ok := in.items[e.key]
@@ -251,7 +244,7 @@ func (in *Inbox) commit(fresh []entry, gone []Key, next Cursor, snapshot bool) (
 		delete(in.arrived, k)
 		in.index.Delete(int32(k.Kind), k.Name)
 	}
-	// The order in which they are worked on.
+	// This is the order in which the reconciler works on them.
 	changed = append(changed, gone...)
 	slices.SortFunc(changed, inRows)
 	in.cursor = next
@@ -259,7 +252,7 @@ func (in *Inbox) commit(fresh []entry, gone []Key, next Cursor, snapshot bool) (
 	return changed, nil
 }
 
-// put notes an item in memory.
+// put stores an item in memory.
 func (in *Inbox) put(e entry) {
 	in.unname(e.key)
 	in.items[e.key] = e.item
@@ -271,8 +264,8 @@ func (in *Inbox) put(e entry) {
 	}
 }
 
-// newer reports whether item replaces held: never with a lower (epoch,
-// generation), and not when it is the same.
+// newer reports whether item replaces held. An item with a lower (epoch, generation), or an equal item, never
+// does.
 func newer(item, held *agentv1.Item) bool {
 	if item.Epoch != held.Epoch {
 		return item.Epoch > held.Epoch

@@ -11,9 +11,8 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// Staged is a snapshot that is arriving. What can be done with an item before all are there
-// is done meanwhile: it is encoded and hashed beside the frames that follow. None of it is
-// in the inbox, nor in its file, before Commit.
+// Staged is a snapshot that is arriving. Its items are encoded and hashed while the frames that follow
+// arrive. No item is in the inbox, nor in its file, before Commit.
 type Staged struct {
 	in    *Inbox
 	begin *agentv1.SnapshotBegin
@@ -23,7 +22,7 @@ type Staged struct {
 	err   error
 }
 
-// entry is an item with what it takes to store it.
+// entry is an item with the data that is needed to store it.
 type entry struct {
 	key  Key
 	item *agentv1.Item
@@ -39,14 +38,13 @@ func entryOf(item *agentv1.Item) entry {
 	return e
 }
 
-// Stage begins to take a snapshot.
+// Stage begins a snapshot.
 func (in *Inbox) Stage(begin *agentv1.SnapshotBegin) *Staged { return &Staged{in: in, begin: begin} }
 
-// beside is how many items are worth a goroutine of their own: what it costs is the work on
-// one of them.
+// beside is the number of items that are worth a goroutine. Its cost is as high as the work for one item.
 const beside = 64
 
-// Add takes items of the snapshot, which are not changed any more. Calls must not overlap.
+// Add adds items of the snapshot, which must not be changed later. Calls must not overlap.
 func (s *Staged) Add(items []*agentv1.Item) {
 	part := make([]entry, len(items))
 	s.parts = append(s.parts, part)
@@ -58,7 +56,7 @@ func (s *Staged) Add(items []*agentv1.Item) {
 	s.work.Go(func() error { return s.prepare(part, items) })
 }
 
-// Count is how many items were added.
+// Count returns how many items were added.
 func (s *Staged) Count() int { return s.count }
 
 func (s *Staged) prepare(part []entry, items []*agentv1.Item) (err error) {
@@ -74,7 +72,7 @@ func (s *Staged) prepare(part []entry, items []*agentv1.Item) (err error) {
 	return nil
 }
 
-// sorted returns what was added in the order of the file, and of each key the newest.
+// sorted returns the added items in the order of the file, with only the newest of each key.
 func (s *Staged) sorted() ([]entry, error) {
 	if err := errors.Join(s.work.Wait(), s.err); err != nil {
 		return nil, err
@@ -94,8 +92,8 @@ func (s *Staged) sorted() ([]entry, error) {
 	return out, nil
 }
 
-// Commit stores the snapshot, whole, if it has as many items as were announced. It returns
-// the keys that changed or went.
+// Commit stores the whole snapshot, if it has as many items as announced. It returns the keys that changed or
+// were removed.
 func (s *Staged) Commit(announced int64) ([]Key, error) {
 	in, begin := s.in, s.begin
 	in.mu.Lock()
@@ -107,7 +105,7 @@ func (s *Staged) Commit(announced int64) ([]Key, error) {
 	at := in.cursor
 	switch {
 	case begin.Epoch < at.Epoch:
-		// Its items would lose to ours one by one, and the cursor lead elsewhere.
+		// Each of its items would lose to the held one, and the cursor would then be wrong.
 		return nil, fmt.Errorf("%w: snapshot of epoch %d, cursor of epoch %d", ErrGap, begin.Epoch, at.Epoch)
 	case !whole && (begin.Epoch != at.Epoch || begin.Revision != at.Revision):
 		return nil, fmt.Errorf("%w: snapshot of %d buckets at %d of epoch %d, cursor %d of epoch %d",
@@ -124,8 +122,8 @@ func (s *Staged) Commit(announced int64) ([]Key, error) {
 	return changed, err
 }
 
-// gone are the keys that the snapshot speaks of, and that are not among what it has, which
-// is sorted. in.mu is held.
+// gone returns the held keys that the snapshot covers and that are not in has, which is sorted. The caller
+// holds in.mu.
 func (s *Staged) gone(has []entry) []Key {
 	if len(s.in.items) == 0 {
 		return nil

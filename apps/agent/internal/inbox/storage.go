@@ -15,15 +15,14 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// storage keeps what an inbox holds.
+// storage stores the content of an inbox.
 type storage interface {
-	// load tells every item that is kept, and returns the cursor and whether a whole
-	// snapshot was ever stored.
+	// load calls item with every stored item. It returns the cursor, and whether a whole snapshot was ever
+	// stored.
 	load(item func(*agentv1.Item)) (at Cursor, synced bool, err error)
-	// encode makes the row of an item; safe for concurrent use.
+	// encode makes the row of an item. It is safe for concurrent use.
 	encode(item *agentv1.Item) ([]byte, error)
-	// commit stores everything that it is given, or nothing. What is fresh is in the order
-	// of inRows.
+	// commit stores all of its arguments, or nothing. fresh is in the order of inRows.
 	commit(fresh []entry, gone []Key, next Cursor, snapshot bool) error
 	// abandon stores nothing from now on; see Inbox.Abandon.
 	abandon()
@@ -42,15 +41,15 @@ var (
 // file is a storage on disk.
 type file struct {
 	*bbolt.DB
-	descriptor int // what it writes to
+	descriptor int // the one that it writes to
 
 	mu                sync.Mutex
 	abandoned, closed bool
 }
 
-// abandon has the database's descriptor be one that cannot be written to: its next write
-// fails, wherever in a transaction that is. What it reads, it reads from memory. To close the
-// descriptor instead would give its number to another file.
+// abandon replaces the database's descriptor by one that cannot be written to. So its next write fails, at
+// any point of a transaction. It reads from memory. If the descriptor were closed instead, another file could
+// get its number.
 func (f *file) abandon() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -62,15 +61,15 @@ func (f *file) abandon() {
 		err = errors.Join(duplicate(int(nothing.Fd()), f.descriptor), nothing.Close())
 	}
 	if err != nil {
-		panic(fmt.Sprintf("abandon an inbox: %v", err)) // the file would be written to as if the process lived on
+		panic(fmt.Sprintf("abandon an inbox: %v", err)) // otherwise the file would be written to as if the process were still alive
 	}
 	f.abandoned = true
 }
 
-// Close tells nothing of a file that was abandoned: that it cannot be closed in order is
-// what was wanted. Its lock goes with the mapping.
+// Close returns no error for a file that was abandoned, because it is expected that such a file cannot be
+// closed properly. The lock ends with the mapping.
 func (f *file) Close() error {
-	err := f.DB.Close() // once what is being stored is
+	err := f.DB.Close() // it waits until a frame that is being stored is done
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed = true; f.abandoned {
@@ -112,8 +111,8 @@ func (f *file) encode(item *agentv1.Item) ([]byte, error) { return proto.Marshal
 func (f *file) commit(fresh []entry, gone []Key, next Cursor, snapshot bool) error {
 	return f.Update(func(tx *bbolt.Tx) error {
 		stored := tx.Bucket(bucketItems)
-		// In the order of the file: a page that is being filled is one array until the
-		// commit, and every row that does not go to its end moves all that follow it.
+		// The rows are in the order of the file. A page that is being filled is one array until the commit,
+		// and a row that does not go to its end moves all rows after it.
 		for i := range fresh {
 			if err := stored.Put(rowKey(fresh[i].key), fresh[i].row); err != nil {
 				return err
@@ -137,7 +136,7 @@ func (f *file) commit(fresh []entry, gone []Key, next Cursor, snapshot bool) err
 	})
 }
 
-// inRows is the order of rowKey.
+// inRows compares keys in the order of rowKey.
 func inRows(a, b Key) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name)) }
 
 func rowKey(k Key) []byte { return append([]byte{byte(k.Kind)}, k.Name...) }
@@ -151,8 +150,8 @@ func readInt(b []byte) int64 {
 
 func writeInt(v int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(v)) }
 
-// Memory is a storage for agents that run where there is no disk: in virtual time.
-// It outlives the inboxes that are opened on it, one at a time.
+// Memory is a storage for agents without a disk, in virtual time. It outlives the inboxes, of which one at a
+// time has it open.
 type Memory struct {
 	mu     sync.Mutex
 	open   bool
@@ -161,7 +160,7 @@ type Memory struct {
 	items  map[Key]*agentv1.Item
 }
 
-// NewMemory returns an empty one.
+// NewMemory returns an empty Memory.
 func NewMemory() *Memory { return &Memory{items: map[Key]*agentv1.Item{}} }
 
 // Clone returns a copy that no inbox has open.
@@ -171,7 +170,7 @@ func (m *Memory) Clone() *Memory {
 	return &Memory{at: m.at, synced: m.synced, items: maps.Clone(m.items)} // items never change
 }
 
-// opened is a Memory in the hands of one inbox.
+// opened is a Memory that one inbox has open.
 type opened struct {
 	*Memory
 	abandoned bool // under mu
@@ -214,7 +213,7 @@ func (m *opened) abandon() {
 	m.abandoned = true
 }
 
-// Close lets the next inbox have it.
+// Close lets another inbox open the Memory.
 func (m *opened) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

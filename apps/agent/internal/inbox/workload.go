@@ -7,22 +7,21 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// Succession says which items may go on with the workload that an item names.
+// Succession says which items may continue the workload that an item names.
 type Succession struct {
-	// Wanting are the assignments of other deployments, tombstones not among them, that
-	// name the workload.
+	// Wanting are the assignments of other deployments that name the workload, without tombstones.
 	Wanting []*agentv1.Item
-	// Open: it is not known yet which deployment goes on. An assignment has a rival, or a
-	// tombstone says that the workload was transferred, and no item that is held took it.
+	// Open means that it is not known yet which deployment continues the workload. Either an assignment has a
+	// rival, or a tombstone says that the workload was transferred and no held item took it.
 	Open bool
 }
 
-// Succession returns which other items name the item's workload. Items of one frame are held
-// all at once, but not all items of one change are in one frame: only newest states travel,
-// and one that is read early is ahead of its frame. So before a snapshot, which is of one
-// moment, an absent item means nothing. Where a snapshot would decide, Ask for one.
+// Succession returns the other items that name the item's workload. All items of one frame are held at once,
+// but one change may have items in several frames. Only newest states are sent, so that an item that is read
+// early is ahead of its frame. So before a snapshot, which is of one moment, an absent item means nothing.
+// Where a snapshot would decide, call Ask.
 //
-// Which deployment goes on with the workload:
+// Which deployment continues the workload:
 //
 //	the item             another is       none is, and one was   none is, and all were
 //	                     wanted           deleted for good       transferred, or absent
@@ -30,11 +29,11 @@ type Succession struct {
 //	deleted              the other        none                   none
 //	... and transferred  the other        none                   open
 //
-// One that was deleted for good counts when it came with the item or after it. What a
-// snapshot has is not open, as long as nothing of the workload came after it: a deployment
-// that was handed a workload and is absent is gone for good.
+// A deployment that was deleted for good counts when its item came with the item or after it. After a
+// snapshot nothing in it is open until a newer item names the workload: a deployment that got the workload
+// and is absent is gone for good.
 //
-// ok is false when the item is not the newest of its key any more.
+// ok is false when the item is no longer the newest of its key.
 func (in *Inbox) Succession(item *agentv1.Item) (s Succession, ok bool) {
 	in.mu.RLock()
 	defer in.mu.RUnlock()
@@ -48,7 +47,7 @@ func (in *Inbox) Succession(item *agentv1.Item) (s Succession, ok bool) {
 func (in *Inbox) succession(k Key) Succession {
 	item := in.items[k]
 	var s Succession
-	ended := false // the last one that had it had no successor
+	ended := false // the last deployment that had it had no successor
 	for _, o := range in.naming[workloadOf(item)] {
 		switch other := in.items[o]; {
 		case o == k:
@@ -68,14 +67,14 @@ func (in *Inbox) succession(k Key) Succession {
 	return s
 }
 
-// later reports whether an item that names the workload came after the newest whole snapshot:
-// a successor, or the tombstone of one, which was transferred in its turn.
+// later reports whether an item that names the workload came after the newest whole snapshot: a successor, or
+// the tombstone of a successor, which was transferred in turn.
 func (in *Inbox) later(workload string) bool {
 	return slices.ContainsFunc(in.naming[workload], func(o Key) bool { return in.since[o] > in.whole })
 }
 
-// Ask has the next stream bring a whole snapshot, for as long as who goes on with the
-// key's workload is open.
+// Ask requests a whole snapshot from the next stream, as long as it is open which deployment continues the
+// key's workload.
 func (in *Inbox) Ask(k Key) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -94,8 +93,7 @@ func (in *Inbox) Asked() bool {
 	return false
 }
 
-// answered notes a whole snapshot and returns the keys that it was asked for. Called
-// with mu held.
+// answered notes a whole snapshot and returns the keys for which it was asked. The caller holds mu.
 func (in *Inbox) answered() []Key {
 	in.whole = in.frames
 	var out []Key
@@ -108,7 +106,7 @@ func (in *Inbox) answered() []Key {
 	return out
 }
 
-// name notes which workload the key's item names, and when it came. Called with mu held.
+// name notes the workload that the key's item names, and when the item came. The caller holds mu.
 func (in *Inbox) name(k Key, item *agentv1.Item) {
 	if workload := workloadOf(item); workload != "" {
 		in.naming[workload] = append(in.naming[workload], k)
@@ -116,7 +114,7 @@ func (in *Inbox) name(k Key, item *agentv1.Item) {
 	}
 }
 
-// unname forgets which workload the key's item names. Called with mu held.
+// unname forgets the workload that the key's item names. The caller holds mu.
 func (in *Inbox) unname(k Key) {
 	workload := workloadOf(in.items[k])
 	if workload == "" {
@@ -132,10 +130,10 @@ func (in *Inbox) unname(k Key) {
 	in.naming[workload] = rest
 }
 
-// workloadOf names the workload that the item is about.
+// workloadOf returns the workload that the item is about.
 func workloadOf(item *agentv1.Item) string { return item.GetDeployment().GetWorkloadKey() }
 
-// everyBucket reports whether a snapshot speaks of all keys.
+// everyBucket reports whether a snapshot covers all keys.
 func everyBucket(begin *agentv1.SnapshotBegin) bool {
 	distinct := map[int32]bool{}
 	for _, b := range begin.Buckets {

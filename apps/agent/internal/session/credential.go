@@ -21,10 +21,10 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// identity is what the agent keeps of having joined (mode 0600).
+// identity is what the agent stores after it has joined (mode 0600).
 type identity struct {
-	// JoinID is written before the first join, so that an agent that died between
-	// the control plane's answer and our write may use its token again.
+	// JoinID is written before the first join. So an agent that dies between the control plane's answer and
+	// the write may use its token again.
 	JoinID     string `json:"join_id"`
 	RegionID   string `json:"region_id"`
 	RegionName string `json:"region_name"`
@@ -41,15 +41,15 @@ type Credentials struct {
 
 	mu sync.Mutex
 	id identity
-	// key that the credential is bound to; nil: it is not.
+	// key is the key that the credential is bound to. Nil: it is not bound.
 	key ed25519.PrivateKey
-	// session is in the proofs of one start of the agent. ahead is how far the control plane's
-	// clock is ahead of ours, if that matters.
+	// session is in the proofs of one start of the agent. ahead is how far the control plane's clock is ahead
+	// of the agent's, if proofs need it.
 	session string
 	ahead   time.Duration
 }
 
-// OpenCredentials reads the file of that name, or starts with none.
+// OpenCredentials reads the file of that name. Without the file there is no credential yet.
 func OpenCredentials(files disk.Files, name string) (*Credentials, error) {
 	c := &Credentials{files: files, name: name, session: ident.New("run")}
 	if err := c.loadKey(); err != nil {
@@ -68,28 +68,28 @@ func OpenCredentials(files disk.Files, name string) (*Credentials, error) {
 	return c, nil
 }
 
-// Token is the credential's value, empty before the agent joined.
+// Token returns the credential's value. It is empty before the agent has joined.
 func (c *Credentials) Token() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.id.Credential
 }
 
-// Region is the name of the region that was joined.
+// Region returns the name of the region that was joined.
 func (c *Credentials) Region() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.id.RegionName
 }
 
-// renewAt is half way through the credential's life.
+// renewAt returns the middle of the credential's life.
 func (c *Credentials) renewAt() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return time.UnixMilli(c.id.IssuedAt + (c.id.ExpiresAt-c.id.IssuedAt)/2)
 }
 
-// store keeps a fresh credential.
+// store stores a new credential.
 func (c *Credentials) store(cred *agentv1.Credential, now time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -108,12 +108,11 @@ func (c *Credentials) save() error {
 	return nil
 }
 
-// ErrJoin says that the agent cannot join until somebody acts.
+// ErrJoin means that the agent cannot join until a person acts.
 var ErrJoin = errors.New("cannot join")
 
-// EnsureJoined joins, with full jitter between attempts, until there is a
-// credential or ctx ends. It returns at once when there is one already. A retry that
-// is not set is that of a Session.
+// EnsureJoined joins, with full jitter between attempts, until there is a credential or ctx ends. It returns
+// at once when there is one already. Without retry, the delays are those of a Session.
 func (c *Credentials) EnsureJoined(ctx context.Context, client Client, tokenFile string, info *agentv1.AgentInfo, retry backoff.Policy, rnd func() float64, log *slog.Logger) error {
 	if retry == (backoff.Policy{}) {
 		retry = reconnect
@@ -145,8 +144,8 @@ func (c *Credentials) JoinOnce(ctx context.Context, client Client, tokenFile str
 	return c.join(ctx, client, tokenFile, info, time.Now())
 }
 
-// readToken reads the file that somebody put there for us. Where there is no disk,
-// it is among ours.
+// readToken reads the file with the join token. Where there is no disk, the token is among the agent's own
+// files.
 func (c *Credentials) readToken(name string) ([]byte, error) {
 	if m, ok := c.files.(*disk.Memory); ok {
 		return m.Read(name)

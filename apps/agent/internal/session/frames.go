@@ -22,10 +22,9 @@ type frames struct {
 	reporter   bool
 	reporting  chan struct{} // closed when the reporter ended
 	retryAfter time.Duration
-	// held is closed with the end of a snapshot that the reporter waits for; nil: it
-	// waits for none.
+	// held is closed at the end of a snapshot that the reporter waits for. Nil: it waits for none.
 	held chan struct{}
-	// answers are the requests being answered; at most maxAnswers.
+	// answers counts the requests that are being answered, at most maxAnswers.
 	answers sync.WaitGroup
 	slots   chan struct{}
 
@@ -85,7 +84,7 @@ func (f *frames) handle(ctx context.Context, msg *agentv1.WatchResponse) error {
 				f.answer(ctx, frame.Request)
 			})
 		default:
-			// The caller gives up at the deadline; desired state does not wait for the answer.
+			// The caller gives up at the deadline, because desired state must not wait for the answer.
 			s.cfg.Log.WarnContext(ctx, "too many requests at once: one is left unanswered", "request", frame.Request.Id)
 		}
 	case *agentv1.WatchResponse_Neighbours:
@@ -103,7 +102,7 @@ func (f *frames) handle(ctx context.Context, msg *agentv1.WatchResponse) error {
 	return nil
 }
 
-// hello starts the reports of the session.
+// hello begins the session's reports.
 func (f *frames) hello(ctx context.Context, h *agentv1.Hello) error {
 	if f.reporter {
 		return errors.New("a second hello")
@@ -130,12 +129,12 @@ func (f *frames) hello(ctx context.Context, h *agentv1.Hello) error {
 		if err == nil {
 			err = errors.New("the reporter ended")
 		}
-		f.cancel(err) // the first cause stands: nothing, when the stream ended before
+		f.cancel(err) // the first cause stays; it is nil when the stream ended before
 	}()
 	return nil
 }
 
-// bookmark compares where and what we are with what the control plane says.
+// bookmark compares the cursor and the digest with those of the control plane.
 func (f *frames) bookmark(b *agentv1.Bookmark) error {
 	in := f.session.cfg.Inbox
 	if c := in.Cursor(); b.Epoch != c.Epoch || b.Revision != c.Revision {

@@ -15,13 +15,12 @@ import (
 	"github.com/windlass-run/windlass/pkg/proof"
 )
 
-// keyName is the file of the key that the credential is bound to. It is written before the
-// control plane is told of it, so that an agent that dies at any moment of a join or a renewal
-// has the key of whatever credential it has.
+// keyName is the file of the key that the credential is bound to. It is written before the control plane gets
+// the public key. So an agent that dies during a join or a renewal has the key for its credential.
 const keyName = "agent.key"
 
-// loadKey reads the key, if there is one. A file that cannot be read is as none: the control
-// plane refuses the credential then, and the agent joins with a new key.
+// loadKey reads the key, if there is one. A file that cannot be read counts as none. The control plane then
+// refuses the credential, and the agent joins with a new key.
 func (c *Credentials) loadKey() error {
 	data, err := c.files.Read(keyName)
 	switch {
@@ -61,7 +60,7 @@ func encodeKey(key ed25519.PrivateKey) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
 }
 
-// publicKey returns the public half of the key, which it makes and keeps if there is none.
+// publicKey returns the public half of the key. If there is no key, it makes and stores one.
 func (c *Credentials) publicKey() (ed25519.PublicKey, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,7 +85,7 @@ func (c *Credentials) publicKey() (ed25519.PublicKey, error) {
 	return public, nil
 }
 
-// Sign adds the proof of the key to a call's header, for rpc.ClientConfig.
+// Sign adds the key's proof to a call's header, for rpc.ClientConfig.
 func (c *Credentials) Sign(procedure string, header http.Header) {
 	c.mu.Lock()
 	key, session, ahead := c.key, c.session, c.ahead
@@ -102,8 +101,8 @@ func (c *Credentials) Sign(procedure string, header http.Header) {
 	header.Set(proof.Header, value)
 }
 
-// Refused learns from an answer how far the control plane's clock is ahead of ours, for
-// rpc.ClientConfig: a host whose clock is wrong is no reason to lose the region.
+// Refused notes from an answer how far the control plane's clock is ahead of the agent's, for
+// rpc.ClientConfig. So a host whose clock is wrong does not lose the region.
 func (c *Credentials) Refused(answer http.Header) {
 	theirs, err := http.ParseTime(answer.Get("Date"))
 	if err != nil {

@@ -1,10 +1,9 @@
 // Package session keeps the agent connected: it joins, opens Watch, feeds the
 // inbox from it, reports, and comes back with full jitter when any of that ends.
 //
-// The session id is the process's: opening Watch again continues the session
-// under the same fence, without a new inventory. Reports run only while a stream
-// is open, under the fence that its Hello gave. A control plane that is away
-// changes nothing about what runs here.
+// The session id is that of the process. Opening Watch again continues the session under the same fence,
+// without a new inventory. Reports run only while a stream is open, under the fence of its Hello. Instances
+// keep running without the control plane.
 package session
 
 import (
@@ -45,57 +44,55 @@ type Instances interface {
 // Reporter reports for one session.
 type Reporter interface {
 	Run(ctx context.Context, s report.Session) error
-	// Reported is the sequence of the last report that the control plane must have.
+	// Reported returns the sequence of the last report that the control plane must have.
 	Reported() int64
-	// Heard is told of every bookmark.
+	// Heard is called at every bookmark.
 	Heard()
 }
 
-// Config of a Session.
+// Config configures a Session.
 type Config struct {
 	Client      Client
 	Credentials *Credentials
-	// TokenFile holds the join token; read while there is no credential.
+	// TokenFile holds the join token. It is read while there is no credential.
 	TokenFile string
 	Info      *agentv1.AgentInfo
 	Inbox     *inbox.Inbox
 	Reporter  Reporter
-	// Elsewhere lets go of connections that nothing uses, before the stream that follows
-	// one that was sent away: on the old connection it would end up at the same server.
-	// nil: whatever the client has.
+	// Elsewhere closes unused connections before the stream that follows a GoAway, because the old connection
+	// would lead to the same server again. Nil: the connections stay.
 	Elsewhere func()
-	// Changed is told the keys that a frame changed.
+	// Changed is called with the keys that a frame changed.
 	Changed func(keys ...inbox.Key)
-	// Neighbours is called with what is around the region; nil: it is not called.
+	// Neighbours is called with the regions around this one. Nil: it is not called.
 	Neighbours func(*gatewayv1.Neighbours)
 	Instances  Instances
-	// Traffic tells what the region's gateways saw.
+	// Traffic returns the traffic that the region's gateways counted.
 	Traffic    func(*agentv1.TrafficRequest) *agentv1.TrafficResponse
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 	Rand       func() float64
-	// Reconnect spaces out attempts: reconnect.
+	// Reconnect is the delay between attempts. Default: reconnect.
 	Reconnect backoff.Policy
-	// Silence is how long a stream may say nothing: 45 s, twice the longest time
-	// between two bookmarks and some.
+	// Silence is how long a stream may be silent. Default: 45 s, which is more than twice the longest time
+	// between two bookmarks.
 	Silence time.Duration
 }
 
 const (
 	callTimeout = 10 * time.Second
-	// settled is how long a stream must have lived for the next attempt to count
-	// as the first.
+	// settled is how long a stream must have lived so that the next attempt counts as the first.
 	settled = 10 * time.Second
-	// maxRetryAfter bounds what a server that leaves may ask for: one that says a year
-	// must not make a region miss that another is there.
+	// maxRetryAfter limits the delay that a server that leaves may ask for. A delay of a year must not keep a
+	// region from another server.
 	maxRetryAfter = time.Minute
 	// uploadChunk is the size of one piece of an answer.
 	uploadChunk = 256 << 10
-	// maxAnswers bounds the answers being gathered, of up to 1 MiB each.
+	// maxAnswers is how many answers, of up to 1 MiB each, are gathered at the same time.
 	maxAnswers = 8
 )
 
-// reconnect spaces out attempts to reach the control plane: 0.2 s to 3 s, full jitter.
+// reconnect is the delay between attempts to reach the control plane: 0.2 s to 3 s, full jitter.
 //
 // The longest delay is the longest time that a region stays away after an outage. It leaves room
 // for the reports that follow, and for the rollouts that wait for them, within 10 s of the
@@ -115,16 +112,16 @@ type Session struct {
 	connected atomic.Bool
 	gauge     prometheus.Gauge
 	repairs   prometheus.Counter
-	// repair asks the next Watch for the differing buckets.
+	// repair makes the next Watch ask for the differing buckets.
 	repair bool
-	// refused: the control plane no longer takes the credential. It is kept all
-	// the same until a join gave another one.
+	// refused means that the control plane refuses the credential, which is kept until a join gave another
+	// one.
 	refused bool
 	// back is signalled, with a buffer of one, when a stream begins.
 	back chan struct{}
 }
 
-// New checks the config.
+// New checks the config and returns a Session.
 func New(cfg Config) (*Session, error) {
 	if cfg.Client == nil || cfg.Credentials == nil || cfg.Inbox == nil || cfg.Reporter == nil || cfg.Changed == nil || cfg.Instances == nil || cfg.Traffic == nil || cfg.Log == nil || cfg.Registerer == nil || cfg.Rand == nil {
 		return nil, errors.New("session: every field of Config without a default is required")
@@ -185,18 +182,18 @@ func (s *Session) Run(ctx context.Context) error {
 	return nil
 }
 
-// goAway is how a server that leaves ends a stream.
+// goAway is the error of a stream that ended because its server leaves.
 type goAway struct{ reason string }
 
 func (g goAway) Error() string { return "go away: " + g.reason }
 
-// errRepair ends a stream so that the next one brings bucket sums.
+// errRepair ends a stream, so that the next one brings bucket sums.
 var errRepair = errors.New("the inbox differs from the control plane's digest")
 
-// errAsked ends a stream so that the next one begins with a snapshot.
+// errAsked ends a stream, so that the next one begins with a snapshot.
 var errAsked = errors.New("who goes on with a workload was not told: asking for everything again")
 
-// once is one stream, from credential to end.
+// once runs one stream, from the credential to the stream's end.
 func (s *Session) once(ctx context.Context) (retryAfter time.Duration, err error) {
 	if err := s.authenticate(ctx); err != nil {
 		return 0, err
@@ -214,15 +211,15 @@ func (s *Session) once(ctx context.Context) (retryAfter time.Duration, err error
 		sums := s.cfg.Inbox.Sums()
 		for i := range sums {
 			if stale {
-				// Sums that match nothing ask for every bucket, and what is in none of them
-				// is forgotten. The cursor stays: it is what tells a fork.
+				// Sums that match nothing ask for every bucket, and held items that are in none of them are
+				// forgotten. The cursor stays, because a fork is detected by it.
 				sums[i] = ^sums[i]
 			}
 		}
 		req.BucketSums = sums[:]
 		s.repair = false
 	}
-	// The watchdog ends a stream that went silent, also one that never spoke.
+	// The watchdog ends a stream that is silent, also one that never sent a frame.
 	watchdog := time.AfterFunc(s.cfg.Silence, func() { cancel(errors.New("the control plane said nothing for too long")) })
 	defer watchdog.Stop()
 
@@ -254,7 +251,7 @@ func (s *Session) once(ctx context.Context) (retryAfter time.Duration, err error
 	return f.retryAfter, s.streamError(ctx, stream.Err())
 }
 
-// streamError prefers the reason why we ended the stream ourselves.
+// streamError returns the reason why the agent itself ended the stream, and otherwise the stream's error.
 func (s *Session) streamError(ctx context.Context, err error) error {
 	if connect.CodeOf(err) == connect.CodeUnauthenticated {
 		s.refused = true
@@ -283,7 +280,7 @@ func (s *Session) authenticate(ctx context.Context) error {
 		case s.cfg.Credentials.Token() == "":
 			return err
 		}
-		// The old credential may yet be good: it was perhaps our key that was away.
+		// The old credential may still be good, because a missing key may have been the reason of the refusal.
 		s.cfg.Log.WarnContext(ctx, "the credential was refused and joining again failed: trying the old one", "error", err)
 		return nil
 	}
@@ -302,12 +299,11 @@ func (s *Session) renew(ctx context.Context, now time.Time) error {
 	return s.cfg.Credentials.store(resp.Credential, now)
 }
 
-// renewRetry leaves hundreds of tries in half of a credential's life.
+// renewRetry allows hundreds of attempts in half of a credential's life.
 var renewRetry = backoff.Policy{Min: time.Second, Max: 2 * time.Minute}
 
-// Renew keeps the credential fresh during long streams, until ctx ends. One whose
-// time came during an outage is renewed as soon as there is a stream again, since
-// it may have little left.
+// Renew renews the credential during long streams, until ctx ends. A credential that should have been renewed
+// during an outage is renewed as soon as there is a stream again, because it may expire soon.
 func (s *Session) Renew(ctx context.Context) error {
 	failures := 0
 	for {
@@ -315,7 +311,7 @@ func (s *Session) Renew(ctx context.Context) error {
 		if s.cfg.Credentials.Token() != "" {
 			wait = max(time.Until(s.cfg.Credentials.renewAt()), 0)
 			if failures == 0 {
-				// Clocks that disagree must not make this a loop.
+				// Clocks that disagree must not cause a loop.
 				wait = max(wait, time.Minute)
 			} else {
 				wait = max(wait, renewRetry.Delay(failures-1, s.cfg.Rand))

@@ -15,17 +15,16 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/disk"
 )
 
-// Shared is where agents that stand by for each other keep the region's credential, because
-// a join token is good for one join. An agent that takes over needs the credential that was
-// renewed last.
+// Shared has the region's credential for agents that stand by for each other, because a join token is good
+// for one join. An agent that takes over needs the newest credential.
 type Shared interface {
-	// Load returns what was stored last, nil if nothing was.
+	// Load returns the value that was stored last. Nil: none was stored.
 	Load(ctx context.Context) ([]byte, error)
 	Store(ctx context.Context, value []byte) error
 }
 
-// shareEvery is how often the file is looked at for something new. It changes when
-// the credential is renewed, at half of its life.
+// shareEvery is the time between two looks at the file. The file changes when the credential is renewed, at
+// half of its life.
 const shareEvery = 10 * time.Second
 
 // Fetch replaces the credential in the file by the shared one, if that is newer.
@@ -46,7 +45,7 @@ func Fetch(ctx context.Context, path string, shared Shared) error {
 	if err := json.Unmarshal(theirs, &value); err != nil {
 		return fmt.Errorf("the shared credential cannot be read (empty it and give a new join token): %w", err)
 	}
-	// The key first: without it, the credential is of no use.
+	// The key is written first, because the credential is useless without it.
 	if len(value.Key) > 0 {
 		if err := c.files.Replace(keyName, value.Key); err != nil {
 			return fmt.Errorf("keep the key of the credential: %w", err)
@@ -55,13 +54,13 @@ func Fetch(ctx context.Context, path string, shared Shared) error {
 	return c.save()
 }
 
-// bundle is what is shared: the credential, and the key that it is bound to.
+// bundle is what the agents share: the credential, and the key that it is bound to.
 type bundle struct {
 	*identity
 	Key []byte `json:"key,omitempty"`
 }
 
-// readBundle returns what the agents share, nil if this one has not joined.
+// readBundle returns the shared bundle of this agent. Nil: it has not joined.
 func readBundle(path string) ([]byte, error) {
 	ours, err := readIfThere(path)
 	if err != nil || len(ours) == 0 {
@@ -78,7 +77,7 @@ func readBundle(path string) ([]byte, error) {
 	return json.Marshal(value)
 }
 
-// Give stores the file's credential for the others, if it is newer than theirs.
+// Give stores the file's credential for the other agents, if it is newer than theirs.
 func Give(ctx context.Context, path string, shared Shared) error {
 	ours, err := readBundle(path)
 	if err != nil || len(ours) == 0 {
@@ -94,8 +93,8 @@ func Give(ctx context.Context, path string, shared Shared) error {
 	return shared.Store(ctx, ours)
 }
 
-// Share gives the credential to the others whenever the file changed, until ctx
-// ends. It asks nothing while the file stays as it is.
+// Share calls Give whenever the file changed, until ctx ends. It makes no calls while the file stays as it
+// is.
 func Share(ctx context.Context, path string, shared Shared, log *slog.Logger) error {
 	var given []byte
 	for {
