@@ -9,34 +9,33 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 )
 
-// arrival is how long a stream is waited for to ask for all that an Envoy asks for. What it did
-// not ask for by then, its operator has from elsewhere.
+// arrival is how long an Envoy's stream may take to ask for all types. Its operator configures the types that
+// it did not ask for by then.
 const arrival = 5 * time.Second
 
-// clients knows what each Envoy has acknowledged. It is pure, and not safe for concurrent
-// use.
+// clients knows what each Envoy has acknowledged. It is pure, and not safe for concurrent use.
 type clients struct {
 	grace time.Duration
-	// streams by their number, of Envoys only.
+	// streams are the streams of Envoys only, by number.
 	streams map[int64]*stream
-	// away are nodes without a stream, since when.
+	// away has the nodes without a stream, and since when they have none.
 	away map[string]time.Time
 }
 
-// stream is one Envoy's.
+// stream is the stream of one Envoy.
 type stream struct {
 	node  string
 	since time.Time
-	// asked are the types that it asked for; sent and acked the newest responses of each.
+	// asked has the types that it asked for. sent and acked have the newest responses of each.
 	asked       map[string]bool
 	sent, acked map[string]response
-	// refused is what it said of the newest responses that it does not take, by type.
+	// refused has its reasons for refusing the newest responses, by type.
 	refused map[string]string
-	// behind is since when it is; zero: it is not.
+	// behind is since when it has not acknowledged everything. Zero: it has.
 	behind time.Time
 }
 
-// response is one that was sent: to a request for names.
+// response is one that was sent, with the names of the request.
 type response struct {
 	nonce, version string
 	names          []string
@@ -52,15 +51,15 @@ func newClients(grace time.Duration) *clients {
 	return &clients{grace: grace, streams: map[int64]*stream{}, away: map[string]time.Time{}}
 }
 
-// request is what an Envoy's request says.
+// request is the content of an Envoy's request.
 type request struct {
 	typeURL, nonce, version string
 	names                   []string
-	refusal                 string // why it does not take the response; "" when it does
+	refusal                 string // why it refuses the response; "" when it does not
 }
 
-// request takes one request. Of a refusal it returns the version that was refused, which must
-// not be sent again.
+// request handles one request. For a refusal it returns the version that was refused, which must not be sent
+// again.
 func (c *clients) request(id int64, node string, r request, now time.Time) (refused string) {
 	s := c.streams[id]
 	if s == nil {
@@ -74,10 +73,10 @@ func (c *clients) request(id int64, node string, r request, now time.Time) (refu
 	last := s.sent[r.typeURL]
 	switch {
 	case r.nonce == "":
-		// What it holds of a stream before this one.
+		// It still holds this from an earlier stream.
 		s.acked[r.typeURL] = response{version: r.version, names: r.names}
 	case r.nonce != last.nonce:
-		// An answer to what is not the newest.
+		// It answers a response that is not the newest.
 	case r.refusal != "":
 		s.refused[r.typeURL] = r.refusal
 		return last.version
@@ -88,7 +87,7 @@ func (c *clients) request(id int64, node string, r request, now time.Time) (refu
 	return ""
 }
 
-// sent notes a response; streams of others are none of its business.
+// sent notes a response. It ignores streams of other clients.
 func (c *clients) sent(id int64, typeURL string, r response) {
 	if s := c.streams[id]; s != nil {
 		s.sent[typeURL] = r
@@ -113,21 +112,21 @@ func (c *clients) closed(id int64, now time.Time) {
 // anybody reports whether an Envoy is connected.
 func (c *clients) anybody() bool { return len(c.streams) > 0 }
 
-// state is what is served.
+// state is what the Envoys serve.
 type state struct {
-	// all: everybody who counts has acknowledged all that was told. If not, next is when
-	// that may be so without a word of theirs.
+	// all is whether all Envoys that count have acknowledged all of told. If not, next is when that may
+	// change without an acknowledgement.
 	all  bool
 	next time.Time
-	// soon: somebody is connected who has yet to say whether it takes what it was told.
+	// soon is whether a connected Envoy has yet to acknowledge or refuse a response.
 	soon bool
-	// anybody is connected.
+	// anybody is whether an Envoy is connected.
 	anybody bool
-	// notes are what people should know.
+	// notes are notes for people.
 	notes []string
 }
 
-// serve tells what is served of what was told.
+// serve returns which part of told is served.
 func (c *clients) serve(t told, now time.Time) state {
 	out := state{all: true, anybody: c.anybody()}
 	wait := func(until time.Time) {
@@ -187,7 +186,7 @@ func (s *stream) has(t told, now time.Time) bool {
 	if !s.asked[resource.ClusterType] || !s.asked[resource.EndpointType] {
 		return true
 	}
-	// A cluster that is new is asked for after the rest was acknowledged.
+	// A new cluster is asked for only after the other types were acknowledged.
 	names := make(map[string]bool, len(t.clusters))
 	for _, name := range s.acked[resource.EndpointType].names {
 		names[name] = true

@@ -30,19 +30,19 @@ import (
 const (
 	// RouteName is the route configuration's name.
 	RouteName = "windlass"
-	// nowhere is the cluster of routes that lead nowhere. It has no endpoint.
+	// nowhere is the cluster without endpoints, for routes that lead nowhere.
 	nowhere = "windlass-nowhere"
-	// unbounded is more than any instance has in flight. Without it, Envoy's default of 1,024
-	// would limit what the route's policy does not.
+	// unbounded is more than any instance has in flight. Without it, Envoy's default of 1,024 would be a
+	// limit that the route's policy does not set.
 	unbounded = 1 << 24
-	// fewest is how many endpoints are drawn where the one with the fewest requests is
-	// wanted: gRPC draws no more than ten.
+	// fewest is how many endpoints are drawn to find the one with the fewest requests. gRPC draws at most
+	// ten.
 	fewest = 10
-	// connectTimeout is for instances of the region's own network.
+	// connectTimeout is for instances in the region's own network.
 	connectTimeout = 5 * time.Second
 )
 
-// config is all that is told, by name. It is never changed, but replaced.
+// config is all resources, by name. It is replaced, and never changed.
 type config struct {
 	clusters  map[string]*clusterv3.Cluster
 	endpoints map[string]*endpointv3.ClusterLoadAssignment
@@ -58,7 +58,7 @@ type part struct {
 	hosts     []*routev3.VirtualHost
 }
 
-// partOf makes an app's part. region is the locality of endpoints.
+// partOf returns an app's part. region is the locality of endpoints.
 func partOf(r *gatewayv1.AppRoutes, region string) *part {
 	p := &part{change: r.Change, clusters: map[string]*clusterv3.Cluster{}, endpoints: map[string]*endpointv3.ClusterLoadAssignment{}}
 	for _, t := range r.Targets {
@@ -85,8 +85,8 @@ func partOf(r *gatewayv1.AppRoutes, region string) *part {
 	return p
 }
 
-// keyedHost is a host that needs an API key. Envoys and gRPC clients do not check keys, so that
-// all requests are refused. A gRPC client finds no route that it could take.
+// keyedHost returns a host that needs an API key. Envoys and gRPC clients do not check keys, so that all
+// requests are refused. A gRPC client finds no route that it could take.
 func keyedHost(name string, domains []string) *routev3.VirtualHost {
 	return &routev3.VirtualHost{
 		Name: name, Domains: domains,
@@ -102,13 +102,13 @@ func keyedHost(name string, domains []string) *routev3.VirtualHost {
 	}
 }
 
-// assemble makes the config of all apps, by id. A host that two apps have is that one's which
-// changed last: with the same domain twice an Envoy refuses all of the routes.
+// assemble returns the config of all apps, by id. If two apps have the same host, the one that changed last
+// gets it, because an Envoy refuses all routes if a domain occurs twice.
 func assemble(parts map[string]*part) *config {
 	c := &config{
 		clusters:  map[string]*clusterv3.Cluster{nowhere: clusterOf(nowhere, nil)},
 		endpoints: map[string]*endpointv3.ClusterLoadAssignment{nowhere: {ClusterName: nowhere}},
-		// Hosts are compared without the port that the request came to.
+		// Hosts are compared without the port of the request.
 		routes:    &routev3.RouteConfiguration{Name: RouteName, IgnorePortInHostMatching: true},
 		listeners: map[string]*listenerv3.Listener{},
 	}
@@ -140,9 +140,9 @@ func assemble(parts map[string]*part) *config {
 	return c
 }
 
-// stages lead from now, which Envoys were told, to next, so that at no moment a route leads
-// to a cluster that is not there, or has no endpoints yet. Each must be acknowledged before the
-// following one is sent; the last is next.
+// stages returns the configs that lead from now, which Envoys have, to next. At no moment does a route lead
+// to a cluster that is missing or has no endpoints yet. Each stage must be acknowledged before the following
+// one is sent. The last one is next.
 func stages(now, next *config) []*config {
 	if now == nil || proto.Equal(now.routes, next.routes) && sameKeys(now.clusters, next.clusters) {
 		return []*config{next}
@@ -190,7 +190,7 @@ func clusterOf(name string, policy *gatewayv1.RoutePolicy) *clusterv3.Cluster {
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS},
 		EdsClusterConfig:     &clusterv3.Cluster_EdsClusterConfig{EdsConfig: ads()},
 		ConnectTimeout:       durationpb.New(connectTimeout),
-		// Defaults: five 5xx or refused connections in a row put an endpoint out for 30 s.
+		// Defaults: five 5xx or refused connections in a row eject an endpoint for 30 s.
 		OutlierDetection: &clusterv3.OutlierDetection{},
 		CircuitBreakers:  &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{limit}},
 	}
@@ -206,17 +206,16 @@ func clusterOf(name string, policy *gatewayv1.RoutePolicy) *clusterv3.Cluster {
 		c.LbConfig = &clusterv3.Cluster_LeastRequestLbConfig_{LeastRequestLbConfig: &clusterv3.Cluster_LeastRequestLbConfig{
 			ChoiceCount: wrapperspb.UInt32(fewest),
 		}}
-	default: // the better of two that are drawn
+	default: // the better of two random ones
 		c.LbPolicy = clusterv3.Cluster_LEAST_REQUEST
 	}
 	return c
 }
 
-// byLoad lists policies, of which a client takes the first that it knows: round robin by the load
-// that instances report, with the defaults of gRFC A58, which are the gateway's own, or plain round
-// robin. Where instances report no load the first is plain round robin, too: clients do not go by
-// what they see of instances themselves, as a gateway does. A client that is older than lists of
-// policies takes the cluster's LbPolicy.
+// byLoad returns a list of policies, of which a client takes the first that it knows. They are round robin by
+// the load that instances report, with the defaults of gRFC A58, which the gateway has, too, and plain round
+// robin. Without reported load the first is plain round robin as well, because clients do not measure
+// instances themselves. A client that does not know lists of policies takes the cluster's LbPolicy.
 func byLoad() *clusterv3.LoadBalancingPolicy {
 	out := &clusterv3.LoadBalancingPolicy{}
 	for _, p := range []struct {
@@ -233,8 +232,8 @@ func byLoad() *clusterv3.LoadBalancingPolicy {
 	return out
 }
 
-// endpointsOf are the instances that requests may be sent to. Those that drain, or were never
-// ready, are none of them: a data plane that finds too few healthy sends to all that it knows.
+// endpointsOf returns the instances to which requests may be sent. It leaves out those that drain or were
+// never ready, because a data plane with too few healthy endpoints sends to all endpoints.
 func endpointsOf(t *gatewayv1.Target, region string) *endpointv3.ClusterLoadAssignment {
 	var all []*endpointv3.LbEndpoint
 	for _, in := range t.Instances {
@@ -265,7 +264,7 @@ func endpointsOf(t *gatewayv1.Target, region string) *endpointv3.ClusterLoadAssi
 	return out
 }
 
-// addressOf is nil for what is no ip:port; endpoints are not resolved.
+// addressOf returns nil for a text that is not ip:port, because endpoints are not resolved.
 func addressOf(hostPort string) *corev3.Address {
 	host, port, err := net.SplitHostPort(hostPort)
 	if err != nil {
@@ -286,16 +285,16 @@ func addressOf(hostPort string) *corev3.Address {
 	}}}
 }
 
-// hostOf is the virtual host of an app, or of a preview.
+// hostOf returns the virtual host of an app, or of a preview.
 func hostOf(name string, domains []string, targets []*gatewayv1.Target, policy *gatewayv1.RoutePolicy) *routev3.VirtualHost {
 	action := &routev3.RouteAction{
-		// 0: a stream may take as long as it does.
+		// 0: a stream has no limit.
 		Timeout:     durationpb.New(policy.GetRequestTimeout().AsDuration()),
 		IdleTimeout: policy.GetIdleTimeout(),
 	}
 	if n := policy.GetRetries(); n > 0 {
 		action.RetryPolicy = &routev3.RetryPolicy{
-			// What no instance has seen, whatever the method; others may have been begun.
+			// These requests reached no instance, whatever the method. Others may have been begun.
 			RetryOn: "connect-failure,refused-stream,reset-before-request", NumRetries: wrapperspb.UInt32(uint32(n)),
 		}
 	}
@@ -342,7 +341,7 @@ func hashOf(policy *gatewayv1.RoutePolicy) *routev3.RouteAction_HashPolicy {
 	return nil
 }
 
-// listenerOf is what a gRPC client asks for by the name of its target.
+// listenerOf returns the listener that a gRPC client asks for by the name of its target.
 func listenerOf(domain string, host *routev3.VirtualHost) *listenerv3.Listener {
 	manager := &hcmv3.HttpConnectionManager{
 		RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: &routev3.RouteConfiguration{
@@ -358,15 +357,15 @@ func listenerOf(domain string, host *routev3.VirtualHost) *listenerv3.Listener {
 func anyOf(m proto.Message) *anypb.Any {
 	out, err := anypb.New(m)
 	if err != nil {
-		panic(err) // a message of this file's own types
+		panic(err) // the messages are of types of this file
 	}
 	return out
 }
 
-// versions are numbers that grow with what is told, by the kind of resource.
+// versions are numbers that grow with each change, by kind of resource.
 type versions struct{ clusters, endpoints, routes int64 }
 
-// after is the versions of next, which follows now with the versions v.
+// after returns the versions of next, which follows now. now has the versions v.
 func (v versions) after(now, next *config) versions {
 	if now == nil {
 		return versions{1, 1, 1}

@@ -34,20 +34,20 @@ import (
 )
 
 const (
-	// maxStreams of clients: a mistake in a loop must not take the agent's memory.
+	// maxStreams limits the streams of clients, so that a faulty loop does not use up the agent's memory.
 	maxStreams = 1000
-	// stagePatience is how long one stage waits for its acknowledgements before the next
-	// is told: who is slower finds out later, from the same data.
+	// stagePatience is how long one stage waits for its acknowledgements before the next is sent. Slower
+	// Envoys get the same data later.
 	stagePatience = 5 * time.Second
-	// A connection that does not answer a ping is dead after both.
+	// pingAfter is the silence before a ping. A connection without an answer within pingTimeout is dead.
 	pingAfter, pingTimeout = 10 * time.Second, 5 * time.Second
-	// connectTimeout bounds the TLS handshake of a connection that takes one of those that there may be.
+	// handshakeTimeout limits the TLS handshake of a connection, because each takes one of a limited number.
 	handshakeTimeout = 10 * time.Second
-	// drain is what streams get to end in when the agent stops.
+	// drain is how long streams may take to end when the agent stops.
 	drain = time.Second
 )
 
-// Of the two kinds of clients, each has a snapshot.
+// Each of the two kinds of clients has a snapshot.
 const (
 	forEnvoy = "envoy"
 	forGRPC  = "grpc"
@@ -61,24 +61,24 @@ type Feed interface {
 	Serves(changes map[string]int64, anybody bool, notes []string)
 }
 
-// Config of a Server.
+// Config configures a Server.
 type Config struct {
 	Feed Feed
 	// Region is the locality of all endpoints.
 	Region string
 	// TableID is new with each start of the agent: versions compare within it.
 	TableID string
-	// Grace is how long an Envoy counts that is away, or does not acknowledge.
+	// Grace is how long an Envoy counts that is away or does not acknowledge.
 	Grace      time.Duration
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 }
 
-// Server serves the table over xDS. Make it with New, run it once.
+// Server serves the table over xDS. Make it with New, and run it once.
 type Server struct {
 	cfg   Config
 	cache cache.SnapshotCache
-	// said is signalled when an Envoy has said something, has come or gone.
+	// said is signalled when an Envoy has sent a request, has connected or has left.
 	said chan struct{}
 
 	mu      sync.Mutex
@@ -87,7 +87,7 @@ type Server struct {
 	told    told
 }
 
-// New returns a server that tells nothing before Run.
+// New returns a server that sends nothing before Run.
 func New(cfg Config) (*Server, error) {
 	if cfg.Feed == nil || cfg.Region == "" || cfg.TableID == "" || cfg.Grace <= 0 || cfg.Log == nil || cfg.Registerer == nil {
 		return nil, errors.New("xds: every field of Config is required")
@@ -111,12 +111,12 @@ func (s *Server) count(kind string) (n int) {
 	return n
 }
 
-// client is who a stream is of: what kind of client, unknown before its first request, and
-// the name in its certificate.
+// client is the client of a stream. kind is empty before its first request, and name is the name in its
+// certificate.
 type client struct{ kind, name string }
 
-// node is what an Envoy counts as: one with another name in its certificate is another one,
-// whatever it calls itself.
+// node returns the name under which an Envoy counts. Envoys with different names in their certificates are
+// different nodes, whatever id they send.
 func (c client) node(id string) string {
 	if c.name == "" {
 		return id
@@ -124,7 +124,7 @@ func (c client) node(id string) string {
 	return id + "@" + c.name
 }
 
-// holder is the name in the certificate of a stream's client.
+// holder returns the name in the certificate of a stream's client.
 func holder(ctx context.Context) string {
 	if p, ok := peer.FromContext(ctx); ok {
 		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok {
@@ -145,7 +145,7 @@ func (kinds) ID(node *corev3.Node) string {
 	return forGRPC
 }
 
-// Run serves on the listener until ctx ends; without TLS if config is nil.
+// Run serves on the listener until ctx ends. Without config it serves without TLS.
 func (s *Server) Run(ctx context.Context, l net.Listener, config *tls.Config) error {
 	streams, end := context.WithCancel(ctx)
 	defer end()
@@ -191,7 +191,7 @@ func (s *Server) callbacks() server.CallbackFuncs {
 		},
 		StreamRequestFunc: func(id int64, req *discoveryv3.DiscoveryRequest) error {
 			came := false
-			// An Envoy counts before it is sent anything.
+			// An Envoy counts before anything is sent to it.
 			defer func() {
 				if came {
 					s.cfg.Feed.Serves(nil, true, nil)
@@ -215,8 +215,8 @@ func (s *Server) callbacks() server.CallbackFuncs {
 			}, time.Now())
 			if refused != "" {
 				s.cfg.Log.Warn("an Envoy refuses what it was sent", "node", req.GetNode().GetId(), "type", req.GetTypeUrl(), "error", refusalOf(req))
-				// The cache answers a request that has another version than the newest at once.
-				// With a refusal, that would go on without end.
+				// The cache answers a request with another version than the newest at once. After a refusal,
+				// that would repeat without end.
 				req.VersionInfo = refused
 			}
 			signal(s.said)
@@ -248,7 +248,7 @@ func refusalOf(req *discoveryv3.DiscoveryRequest) string {
 	return "it does not say why"
 }
 
-// follow tells what the feed has, stage by stage, until ctx or the server ends.
+// follow serves the content of the feed, stage by stage, until ctx or the server ends.
 func (s *Server) follow(ctx context.Context, served <-chan error) error {
 	var now *config
 	var at versions
@@ -298,7 +298,7 @@ func (s *Server) follow(ctx context.Context, served <-chan error) error {
 	}
 }
 
-// show has every client sent the config.
+// show sends the config to every client.
 func (s *Server) show(ctx context.Context, c *config, at versions) error {
 	version := func(n int64) string { return fmt.Sprintf("%s-%d", s.cfg.TableID, n) }
 	s.mu.Lock()
@@ -332,8 +332,7 @@ func resources[M types.Resource](all map[string]M) []types.Resource {
 	return out
 }
 
-// settle waits until a stage is acknowledged by those who are there, for as long as one is
-// waited for.
+// settle waits until the connected Envoys have acknowledged or refused a stage, at most for stagePatience.
 func (s *Server) settle(ctx context.Context) {
 	patience := time.NewTimer(stagePatience)
 	defer patience.Stop()
@@ -357,11 +356,11 @@ func (s *Server) serve() state {
 	return s.clients.serve(s.told, time.Now())
 }
 
-// teller tells the feed what is served, when that is something new.
+// teller reports to the feed what is served, when that has changed.
 type teller struct {
 	feed Feed
 	owed map[string]int64
-	// came: somebody has, and what everybody serves was not told since.
+	// came is whether an Envoy has connected since the last report of what all Envoys serve.
 	came, anybody bool
 	notes         []string
 }
