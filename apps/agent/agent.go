@@ -56,7 +56,7 @@ type Config struct {
 	DataDir string
 	// Memory replaces DataDir where there is no disk, in virtual time.
 	Memory *Memory
-	// TokenFile holds the join token; needed until the agent has joined.
+	// TokenFile holds the join token. It is needed until the agent has joined.
 	TokenFile string
 	// NewRuntime makes the runtime once the region's name is known. A runtime
 	// that is also an io.Closer is closed at the end.

@@ -15,9 +15,8 @@ const (
 	nameKeySize = 32
 )
 
-// nameKey returns the key with which names of Secrets are made: the shared one of the region's agents, or
-// this agent's own. No running pod depends on it, so that an agent that cannot reach the shared one uses its
-// own.
+// nameKey returns the key with which names of Secrets are made: the one that the region's agents share, or
+// this agent's own if it cannot reach the shared one, because no running pod depends on the key.
 func (m *member) nameKey(ctx context.Context) ([]byte, error) {
 	files := m.cfg.files()
 	own, err := files.Read(nameKeyFile)

@@ -25,11 +25,11 @@ type Wanted struct {
 // Role is a kind of instance within a group.
 type Role struct {
 	Name string
-	// Units in each group.
+	// Units is the number of units in each group.
 	Units int
 	// Hosts is the number of ranks of a unit; less than 1 means 1.
 	Hosts int
-	// Stable slots are 0 to Units-1: scaling in takes them from the top, whatever their state.
+	// Stable means that slots are 0 to Units-1. Scaling in takes them from the top, whatever their state.
 	Stable bool
 	// StartsAfter names roles of which every unit of the group must be ready before an instance of this role
 	// starts for the first time.
@@ -70,14 +70,14 @@ type Instance struct {
 
 	// Key is unique, also among instances with the same identity.
 	Key string
-	// Epoch of its unit as of its last start.
+	// Epoch is the epoch of its unit at its last start.
 	Epoch int
-	// Started: it ran at least once. Ended: it ran, and does not run any more.
+	// Started means that it ran at least once. Ended means that it ran, and does not run any more.
 	Started, Ended bool
 	Ready          bool
-	// Unrouted: no gateway sends to it although it is ready. Scaling in prefers it to one that serves.
+	// Unrouted means that it is ready but no gateway sends to it. Scaling in prefers it to one that serves.
 	Unrouted bool
-	// Leaving: it is stopping and must not start again.
+	// Leaving means that it is stopping and must not start again.
 	Leaving bool
 }
 

@@ -17,7 +17,7 @@ const (
 	again = 30 * time.Second
 )
 
-// quantiles are those that timesChanged compares.
+// quantiles are the quantiles that timesChanged compares.
 var quantiles = [...]float64{0.5, 0.9, 0.95, 0.99}
 
 // Due returns the reports in now that must be sent, sorted by app. told has the report of each app that was

@@ -32,7 +32,7 @@ const (
 	reportDeployments = 4000
 )
 
-// Config of a Collector.
+// Config configures a Collector.
 type Config struct {
 	// Deployments returns the assigned deployments whose app is scaled.
 	Deployments func() []*agentv1.Deployment
@@ -44,7 +44,7 @@ type Config struct {
 	Times func(deploymentID string, window time.Duration, now time.Time) (latency, firstToken histogram.Counts)
 	// Usage measures the CPU and memory that instances use; nil: the runtime cannot.
 	Usage func(ctx context.Context, instanceIDs []string) (map[string]runtime.Usage, error)
-	// Scrape reads metrics of engines.
+	// Scrape reads the metrics of engines.
 	Scrape func(ctx context.Context, targets []scrape.Target) map[string]scrape.Signals
 
 	Log        *slog.Logger
@@ -64,7 +64,7 @@ type Collector struct {
 	told map[string]*agentv1.LoadReport // as of the last answered report, by app
 }
 
-// New checks the config.
+// New checks the config and returns a Collector.
 func New(cfg Config) (*Collector, error) {
 	if cfg.Deployments == nil || cfg.Observation == nil || cfg.Demand == nil || cfg.Times == nil || cfg.Scrape == nil || cfg.Log == nil || cfg.Registerer == nil || cfg.Rand == nil {
 		return nil, errors.New("load: every field of Config but Usage is required")
@@ -76,7 +76,7 @@ func New(cfg Config) (*Collector, error) {
 	return c, nil
 }
 
-// Assigned tells Run, which sleeps while no app is scaled, that Deployments may have changed.
+// Assigned wakes Run, which sleeps while no app is scaled, because Deployments may have changed.
 func (c *Collector) Assigned() { signal(c.wake) }
 
 // Changed is signalled, with a buffer of one, when Due may return something new.
@@ -96,7 +96,7 @@ func (c *Collector) Due() []*agentv1.LoadReport {
 	return due[:n]
 }
 
-// Told records that the control plane has answered a report with these loads. It signals Changed if others are due.
+// Told records that the control plane answered a report of these loads. It signals Changed if others are due.
 func (c *Collector) Told(reports []*agentv1.LoadReport) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -106,7 +106,7 @@ func (c *Collector) Told(reports []*agentv1.LoadReport) {
 	c.signalDue()
 }
 
-// signalDue signals Changed if a report is due. Called with mu held.
+// signalDue signals Changed if a report is due. The caller holds mu.
 func (c *Collector) signalDue() {
 	if len(Due(c.told, c.now)) > 0 {
 		signal(c.changed)

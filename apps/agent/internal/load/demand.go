@@ -73,7 +73,7 @@ func (d *Demand) Joined(gateway string) {
 // Left forgets a gateway and its part of the load. A gateway that is away for a moment has not left.
 func (d *Demand) Left(gateway string) { delete(d.gateways, gateway) }
 
-// Tell takes a gateway's report.
+// Tell adds a gateway's report.
 func (d *Demand) Tell(gateway string, loads []*gatewayv1.AppLoad, now time.Time) {
 	g := d.gateways[gateway]
 	if g == nil {

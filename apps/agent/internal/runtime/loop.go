@@ -6,19 +6,17 @@ import (
 )
 
 const (
-	// LoopAfter is how many ends in a row make a crash loop. An end counts unless somebody
-	// asked for it.
+	// LoopAfter is how many ends in a row make a crash loop. An end that was requested does not count.
 	LoopAfter = 3
-	// StableAfter is how long a run must have been ready for the ends before it to be
-	// forgiven. A shorter one forgives nothing: what serves for seconds and ends again is in
-	// a loop, too.
+	// StableAfter is how long a run must have been ready so that the ends before it no longer count. A
+	// shorter run changes nothing, because an instance that serves for seconds and ends again is in a loop.
 	StableAfter = 60 * time.Second
 )
 
 // JudgeEnd returns what to report of an instance that has ended the given number of times in a
-// row, the last time for this reason. A loop dooms the instance, and is called CrashLoop unless
-// the cause has a name of its own. It is the only definition of a crash loop, so that the reason that people read
-// and the count that a rollout goes by cannot differ.
+// row, the last time for this reason. A loop dooms the instance. Its reason is CrashLoop unless the cause has a
+// name of its own. This is the only definition of a crash loop, so that the reason that people read and the
+// count that a rollout uses cannot differ.
 func JudgeEnd(ends int, reason, message string) (r, m string, doomed bool) {
 	if ends < LoopAfter {
 		return reason, message, false

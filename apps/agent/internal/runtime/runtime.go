@@ -1,10 +1,9 @@
-// Package runtime is what the agent asks of the thing that runs instances:
-// apply one assignment, remove one, observe all.
+// Package runtime is the interface between the agent and what runs instances: apply one assignment, remove
+// one, observe all.
 //
-// A Runtime is level-triggered. Apply and Remove record what is wanted, durably,
-// and return; the runtime then works towards it by itself, also while the agent
-// is away, and Observe tells how far it is. Calling Apply or Remove again with
-// the same arguments changes nothing. Every implementation passes runtimetest.
+// A Runtime is level-triggered. Apply and Remove store the wanted state durably and return. The runtime then
+// works towards it by itself, also while the agent is away, and Observe returns the current state. Calling
+// Apply or Remove again with the same arguments changes nothing. Every implementation passes runtimetest.
 package runtime
 
 import (
@@ -19,23 +18,21 @@ import (
 // Runtime runs the instances of a region. It is safe for concurrent use; the
 // caller never has two calls for one deployment in flight.
 type Runtime interface {
-	// Apply makes a the wanted state of a.Deployment. It returns once that is
-	// durable, not once instances run. What the runtime can never run it refuses
-	// with a *Rejection and leaves as it was. The latest call wins whatever its
-	// generation is: the inbox has compared (epoch, generation), and after a fork
-	// generations start lower.
+	// Apply makes a the wanted state of a.Deployment. It returns once that is durable, and not once instances
+	// run. It refuses an assignment that the runtime can never run with a *Rejection, and then changes
+	// nothing. The latest call wins whatever its generation is, because the inbox has compared (epoch,
+	// generation), and after a fork generations start lower.
 	Apply(ctx context.Context, a Assignment) error
 
-	// Remove wants nothing left of the deployment: instances drain, stop, and are
-	// forgotten with all that was made for them. It is done when Observe no longer
-	// lists the deployment. Removing what is unknown is no error.
+	// Remove makes the runtime drain, stop and forget the instances of the deployment, with all that was made
+	// for them. It is done when Observe no longer lists the deployment. An unknown deployment is not an
+	// error.
 	Remove(ctx context.Context, deploymentID string) error
 
-	// Observe lists every deployment the runtime has anything of, wanted or not.
+	// Observe lists every deployment of which the runtime has anything, wanted or not.
 	Observe(ctx context.Context) (Observation, error)
 
-	// Changes is signalled, with a buffer of one, after anything that Observe
-	// would tell changed.
+	// Changes is signalled, with a buffer of one, after any change of what Observe returns.
 	Changes() <-chan struct{}
 
 	// Logs returns the last tailLines lines of an instance's output, oldest
@@ -43,25 +40,25 @@ type Runtime interface {
 	// there is none of that id, ErrSecretsUnknown while the values are not known.
 	Logs(ctx context.Context, instanceID string, tailLines int) ([]byte, error)
 
-	// ReadLog returns what an instance wrote behind a position, with the values of its secrets
-	// blanked. It does not wait for more. Errors are those of Logs.
+	// ReadLog returns what an instance wrote after a position, with the values of its secrets blanked. It
+	// does not wait for more. Errors are those of Logs.
 	ReadLog(ctx context.Context, instanceID string, q LogQuery) (LogPage, error)
 
 	// Restart stops one instance with its grace and starts it again.
 	Restart(ctx context.Context, instanceID string) error
 
-	// Run works until ctx ends, and leaves instances running then.
+	// Run works until ctx ends, and leaves the instances running.
 	Run(ctx context.Context) error
 }
 
-// Drainer is a Runtime that stops an instance in service, of a deployment that is wanted, only
-// once no gateway sends to it any more. A Runtime that is no Drainer leaves its instances some
-// time between the news that they stop and the order.
+// Drainer is a Runtime that stops an instance in service only once no gateway sends to it any more, as long
+// as its deployment is wanted. A Runtime that is no Drainer waits for some time between the announcement and
+// the stop.
 type Drainer interface {
-	// Drain gives the runtime released, which reports whether no gateway sends to an instance any
-	// more. The runtime asks it about each instance that it is about to stop and reports as
-	// draining, for patience at most. released must not call the runtime. The caller calls the
-	// result, again, whenever answers may have changed. Call Drain before Run.
+	// Drain gives the runtime released, which reports whether no gateway sends to an instance any more. The
+	// runtime calls it for each instance that it will stop and reports as draining, for patience at most.
+	// released must not call the runtime. The caller must call again whenever answers may have changed. Call
+	// Drain before Run.
 	Drain(released func(instanceID string) bool, patience time.Duration) (again func())
 }
 
@@ -81,28 +78,27 @@ type Usage struct {
 	MemoryBytes int64
 }
 
-// Assignment is one deployment as this region should run it.
+// Assignment is one deployment in the form in which this region should run it.
 type Assignment struct {
 	// Deployment is complete: defaults filled in, variables merged.
 	Deployment *agentv1.Deployment
-	// WorkloadKey names the workload; empty: the deployment's id. Instances of an
-	// earlier assignment with the same key are adopted: they are this deployment's from
-	// now on, and keep their ids until they are replaced.
+	// WorkloadKey names the workload. Empty: the deployment's id. Instances of an earlier assignment with the
+	// same key are adopted: they belong to this deployment from then on, and keep their ids until they are
+	// replaced.
 	WorkloadKey string
-	// WorkloadVersion is the version of the deployment that WorkloadKey is the id
-	// of: with the app's name, what people call the workload.
+	// WorkloadVersion is the version of the deployment whose id is WorkloadKey. People identify the workload
+	// by it and the app's name.
 	WorkloadVersion int
-	// Generation grows with every change of the assignment within an Epoch, which is a
-	// history of the control plane's.
+	// Generation grows with every change of the assignment within an Epoch, which is one history of the
+	// control plane.
 	Epoch, Generation int64
 	// Secrets are the values of Deployment.Spec.Secrets by variable name.
 	Secrets map[string]string
-	// PullSecrets are the values of those that are for pulling the image, Docker
-	// configurations in JSON, by secret name.
+	// PullSecrets are the values of the secrets for pulling the image, Docker configurations in JSON, by
+	// secret name.
 	PullSecrets map[string]string
-	// TemplateHash covers what one instance is made of, secrets included, and not
-	// the number of replicas. Instances made from another template are replaced,
-	// MaxUnavailable replicas at a time.
+	// TemplateHash covers what one instance is made from, secrets included, but not the number of replicas.
+	// Instances made from another template are replaced, MaxUnavailable replicas at a time.
 	TemplateHash string
 }
 
@@ -114,15 +110,14 @@ func (a Assignment) MaxUnavailable() int { return max(int(a.Deployment.GetMaxUna
 type Observation struct {
 	Deployments []ObservedDeployment
 	Capacity    *agentv1.Capacity
-	// Notices are the newest, MaxNotices at most, oldest first; read only.
+	// Notices are the newest ones, at most MaxNotices, oldest first. They are read only.
 	Notices []Notice
 }
 
-// MaxNotices is how many an observation has, and one report.
+// MaxNotices is the maximum of an observation, and of a report.
 const MaxNotices = 100
 
-// Notice tells people of something that the runtime did without being told to; see
-// agentv1.Notice.
+// Notice is a message to people about something that the runtime did on its own; see agentv1.Notice.
 type Notice struct {
 	// Seq counts up from 1, for as long as the runtime lives.
 	Seq          int64
@@ -130,7 +125,7 @@ type Notice struct {
 	DeploymentID string
 	Object       string
 	Message      string
-	// Times that it happened since the notice before about the same object.
+	// Times is how often it happened since the notice before about the same object.
 	Times int
 	At    time.Time
 }
@@ -138,26 +133,26 @@ type Notice struct {
 // ObservedDeployment is what exists of one deployment.
 type ObservedDeployment struct {
 	DeploymentID string
-	// Generation and TemplateHash of the newest assignment that was applied.
+	// Generation and TemplateHash are those of the newest assignment that was applied.
 	Generation   int64
 	TemplateHash string
 	// Removing is set between Remove and the end of its last instance.
 	Removing bool
-	// Unsettled: instances may still come to be that only an assignment before asked for, or
-	// be told of under the name of who had the workload before.
+	// Unsettled means that instances may still appear that only an earlier assignment asked for, or that
+	// are reported under the name of the deployment that had the workload before.
 	Unsettled bool
 	Instances []Instance
 }
 
 // Instance is one process or pod.
 type Instance struct {
-	// ID is "ins_..."; made by the runtime, kept through restarts of the process
-	// in the same slot, new when the instance is replaced.
+	// ID is "ins_...". The runtime makes it. It stays through restarts of the process in the same slot, and
+	// is new when the instance is replaced.
 	ID    string
 	Role  string
 	Group int
 	Slot  int
-	// TemplateHash that it was made from.
+	// TemplateHash is the template that it was made from.
 	TemplateHash string
 	Status       windlassv1.InstanceStatus
 	// Reason is one of the constants below, or empty.
@@ -170,12 +165,12 @@ type Instance struct {
 	GPUs        []string
 	StartedAt   time.Time
 	ReadyAt     time.Time
-	// Doomed: a rollout should not wait for it. It is in a crash loop (see JudgeEnd), or
-	// its cause is final (a missing binary, a port that is taken by somebody else).
+	// Doomed means that a rollout should not wait for it. It is in a crash loop (see JudgeEnd), or its cause
+	// is final (a missing binary, a port that another process uses).
 	Doomed bool
 }
 
-// Reasons that an instance, or a rejection, may carry.
+// These are the reasons of instances and rejections.
 const (
 	ReasonBadCommand        = "BadCommand"        // the program does not exist, or may not be executed
 	ReasonCrashLoop         = "CrashLoop"         // the program keeps ending by itself
@@ -210,8 +205,8 @@ const (
 	ReasonSandboxError   = "SandboxError"   // its node cannot create its sandbox, network or container
 )
 
-// features that every runtime is true to: it does what each is about, refuses what it
-// cannot do of it, or ignores it where the field's comment says so.
+// features are those that every runtime supports. It does what each asks for, refuses what it cannot do, or
+// ignores it where the field's comment says so.
 var features = []agentv1.Feature{
 	agentv1.Feature_FEATURE_GPU_POOL,
 	agentv1.Feature_FEATURE_GPU_MIN_MEMORY,
@@ -225,7 +220,7 @@ var features = []agentv1.Feature{
 	agentv1.Feature_FEATURE_SCALE_TO_ZERO,
 }
 
-// Features are the names that the agent announces.
+// Features returns the names that the agent announces.
 func Features() []string {
 	out := make([]string, len(features))
 	for i, f := range features {
@@ -234,14 +229,14 @@ func Features() []string {
 	return out
 }
 
-// ErrUnknownInstance says that no instance has that id.
+// ErrUnknownInstance means that no instance has that id.
 var ErrUnknownInstance = errors.New("unknown instance")
 
-// ErrSecretsUnknown says that an instance's output cannot be repeated yet.
+// ErrSecretsUnknown means that an instance's output cannot be returned yet.
 var ErrSecretsUnknown = errors.New("its secrets are not known yet, so that they cannot be left out: try again once the region's agent has them")
 
-// Rejection is a refusal of an assignment. A retryable one may pass later with
-// the same assignment; a final one waits for a higher generation.
+// Rejection is a refusal of an assignment. A retryable assignment may pass later unchanged. A final rejection
+// lasts until a higher generation.
 type Rejection struct {
 	Code      string
 	Message   string

@@ -26,7 +26,7 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// Phase of a deployment.
+// Phase is the phase of a deployment.
 type Phase int
 
 const (
@@ -41,29 +41,29 @@ const (
 // mark is the entry of a deployment in the file. It exists from when the deployment goes to zero until the
 // deployment is ready and the control plane wants replicas of it.
 type mark struct {
-	// Woken: a request woke it, and no generation has had replicas since.
+	// Woken means that a request woke it, and that no generation has had replicas since.
 	Woken bool `json:"woken,omitempty"`
-	// Since is when it was woken, unix ms, by a request or the control plane; 0: it is asleep.
+	// Since is when a request or the control plane woke it, in Unix milliseconds. 0: it is asleep.
 	Since int64 `json:"since,omitempty"`
-	// Ready: an instance has been ready since.
+	// Ready means that an instance has been ready since.
 	Ready bool `json:"ready,omitempty"`
 }
 
-// kept is the file.
+// kept is the content of the file.
 type kept struct {
 	Marks map[string]mark `json:"marks"`
 	// Starts has, by app, the milliseconds from the last wake to the first ready instance.
 	Starts map[string]int64 `json:"starts"`
 }
 
-// Zero is safe for concurrent use. Its methods call no code that takes other locks.
+// Zero knows the phases. It is safe for concurrent use. Its methods call no code that takes other locks.
 type Zero struct {
 	files disk.Files
 	name  string
 
 	mu    sync.Mutex
 	state kept
-	// dirty: state is not what the file has.
+	// dirty means that state differs from the file.
 	dirty bool
 	// writing is held while the file is written, so that writes follow each other.
 	writing sync.Mutex
