@@ -31,14 +31,14 @@ type book struct {
 type app struct {
 	name string
 	held int
-	// since is when the first request began to wait for the current start; zero: there is none.
+	// since is when the first request began to wait for the current start. Zero: there is none.
 	since time.Time
 	// start is how long a start takes, from the agent's answer or from the last start that was seen
 	// here; 0: not known.
 	start time.Duration
-	// wanted: a request came since the last call, and must be told to the agent even if it does not wait.
-	// due is the earliest time of the next call; zero: now. calling: a call is under way. failures counts
-	// the calls that failed in a row.
+	// wanted is whether a request came since the last call. The agent must be called even if it does not
+	// wait. due is the earliest time of the next call. Zero: now. calling is whether a call is under way.
+	// failures counts the calls that failed in a row.
 	wanted   bool
 	due      time.Time
 	calling  bool

@@ -5,7 +5,7 @@
 //	                   '--> Run: Wake, at once and again while any request waits --> agent
 //
 // An app at zero has no instances, and its route says so. The first request that waits wakes it: the
-// agent starts instances, also while the control plane is away. The route tells when they are ready,
+// agent starts instances, also while the control plane is away. The route shows when they are ready,
 // and the queue then lets requests go in the order in which they came.
 //
 // A wake is not an event that could be lost. While requests wait for an app at zero, Run calls the agent
@@ -103,7 +103,7 @@ type Place struct {
 
 // Refusal is the answer to a request that must not wait.
 type Refusal struct {
-	// Process: the process holds as many requests as it may, of all apps together.
+	// Process is whether the process holds as many requests as it may, of all apps together.
 	Process bool
 	// RetryAfter is when an instance should be ready.
 	RetryAfter time.Duration
@@ -129,7 +129,7 @@ func (h *Holds) Enter(appID, appName string, p Policy) (*Place, *Refusal) {
 	return &Place{h: h, appID: appID, since: now}, nil
 }
 
-// Leave frees the place. released: the request got an instance. It returns how long the request
+// Leave frees the place. released is whether the request got an instance. Leave returns how long the request
 // waited. Calls after the first do nothing.
 func (p *Place) Leave(released bool) (waited time.Duration) {
 	p.once.Do(func() {

@@ -15,7 +15,7 @@ type metrics struct {
 // startBuckets go from an engine that starts at once to weights that are loaded for an hour.
 var startBuckets = []float64{.1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 3600}
 
-// Values of the label outcome of windlass_gateway_holds_total.
+// These are the values of the label outcome of windlass_gateway_holds_total.
 const (
 	outcomeHeld     = "held"
 	outcomeReleased = "released"

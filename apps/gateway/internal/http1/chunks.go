@@ -2,8 +2,7 @@ package http1
 
 import "bytes"
 
-// Chunks takes the content out of what comes in chunks (RFC 9112, section 7.1). The zero
-// value is at their beginning.
+// Chunks takes the content out of chunks (RFC 9112, section 7.1). The zero value is at the beginning of a body.
 type Chunks struct {
 	state state
 	// left is the rest of the chunk, and digits the number of digits of its size.

@@ -120,7 +120,7 @@ func (a *answer) FlushError() error {
 }
 
 // extendDeadline moves the deadline on for n bytes, and returns how long to wait for the client. On HTTP/1 it
-// moves the deadline at most once in a quarter of that time, because tokens come by the thousand, and a
+// moves the deadline at most once in a quarter of that time, because tokens come by the thousand. There a
 // deadline that passes while nothing is written has no effect.
 func (a *answer) extendDeadline(n int) time.Duration {
 	limit := a.x.answerPace.Left(n, a.slow)

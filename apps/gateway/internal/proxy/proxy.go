@@ -1,4 +1,4 @@
-// Package proxy is the way of a request through the gateway.
+// Package proxy takes a request through the gateway.
 //
 //	client ─▶ host ─▶ route ─▶ (queue) ─▶ instance ─▶ answer, as it comes
 //	            404     413      429/503     502/504

@@ -114,8 +114,8 @@ type Policy struct {
 	Strategy string
 	// AffinityHeader or AffinityCookie holds the key of the strategy affinity.
 	AffinityHeader, AffinityCookie string
-	// Connect limits the time to connect, Response the time from the request to the first byte of the answer,
-	// Idle the time between bytes of it, and Total all of it. 0 means no limit for Total. The others always
+	// Connect limits the time to connect. Response limits the time from the request to the first byte of the
+	// answer, Idle the time between bytes of it, and Total all of it. Total 0: no limit. The others always
 	// have one.
 	Connect, Response, Idle, Total time.Duration
 	// QueueSize is how many requests wait when no instance can take one, and QueueWait for how long. 0: none
