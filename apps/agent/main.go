@@ -25,7 +25,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/telemetry"
 )
 
-// Version of the build, set by the linker.
+// Version is the version of the build. The linker sets it.
 var Version = "dev"
 
 // flags are the program's flags. Each has an environment variable.

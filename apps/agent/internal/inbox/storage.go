@@ -61,7 +61,7 @@ func (f *file) abandon() {
 		err = errors.Join(duplicate(int(nothing.Fd()), f.descriptor), nothing.Close())
 	}
 	if err != nil {
-		panic(fmt.Sprintf("abandon an inbox: %v", err)) // otherwise the file would be written to as if the process were still alive
+		panic(fmt.Sprintf("abandon an inbox: %v", err)) // otherwise the file would still be written to
 	}
 	f.abandoned = true
 }

@@ -27,8 +27,8 @@ const (
 	timesWindow = 30 * time.Second
 	// maxDeployments is how many deployments the contract lets an app have.
 	maxDeployments = 64
-	// reportDeployments bounds the deployments of all apps in one report, so that it has fewer bytes than a
-	// request may have (rpc.DefaultReadMaxBytes), and fewer apps than the contract lets it have (10,000).
+	// reportDeployments limits the deployments of all apps in one report. So a report has fewer bytes than a
+	// request may have (rpc.DefaultReadMaxBytes), and fewer apps than the contract allows (10,000).
 	reportDeployments = 4000
 )
 

@@ -17,7 +17,7 @@ const (
 // for concurrent use.
 type Demand struct {
 	// gateways has the last report of each gateway, by app. fresh is false for a gateway that ran before this
-	// agent: its first report of an app only says where counting begins.
+	// agent. Its first report of an app only says where counting begins.
 	gateways map[string]*reported
 	apps     map[string]*asked
 }
