@@ -110,17 +110,19 @@ func TestImage_PrivateUsesTheLoginOfItsRegistry(t *testing.T) {
 		logins []string
 		fails  string
 	}{
-		"its host":                   {logins: []string{login(host, password)}},
-		"its host as a URL":          {logins: []string{login("https://"+host+"/v1/", password)}},
-		"its path":                   {logins: []string{login(host+"/team", password)}},
-		"its path before its host":   {logins: []string{login(host, "wrong"), login(host+"/team", password)}},
-		"another host beside":        {logins: []string{login("registry.example", "other"), login(host, password)}},
-		"none":                       {fails: "a private image needs a secret with image_pull"},
-		"another host":               {logins: []string{login("registry.example", password)}, fails: "401"},
-		"another path":               {logins: []string{login(host+"/other", password)}, fails: "401"},
-		"a path that begins like it": {logins: []string{login(host+"/te", password)}, fails: "401"},
-		"a wrong password":           {logins: []string{login(host, "wrong")}, fails: "401"},
-		"no configuration":           {logins: []string{password}, fails: "holds no Docker configuration"},
+		"its host":                     {logins: []string{login(host, password)}},
+		"its host as a URL":            {logins: []string{login("https://"+host+"/v1/", password)}},
+		"its path":                     {logins: []string{login(host+"/team", password)}},
+		"its path before its host":     {logins: []string{login(host, "wrong"), login(host+"/team", password)}},
+		"another host beside":          {logins: []string{login("registry.example", "other"), login(host, password)}},
+		"none":                         {fails: "a private image needs a secret with image_pull"},
+		"another host":                 {logins: []string{login("registry.example", password)}, fails: "401"},
+		"another path":                 {logins: []string{login(host+"/other", password)}, fails: "401"},
+		"a path that begins like it":   {logins: []string{login(host+"/te", password)}, fails: "401"},
+		"a path that ends like an API": {logins: []string{login(host+"/team/v1", password)}, fails: "401"},
+		"its path of an API":           {logins: []string{login(host+"/v2/team", password)}},
+		"a wrong password":             {logins: []string{login(host, "wrong")}, fails: "401"},
+		"no configuration":             {logins: []string{password}, fails: "holds no Docker configuration"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := local.Resolve(t.Context(), image, c.logins)

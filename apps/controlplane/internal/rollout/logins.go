@@ -40,8 +40,11 @@ func registryPlace(s string) string {
 		s = rest
 	}
 	s = strings.TrimSuffix(s, "/")
-	for _, api := range []string{"/v1", "/v2"} {
-		s = strings.TrimSuffix(s, api)
+	// Only the first segment can be that of an API: a repository may be called v1, too.
+	if host, path, ok := strings.Cut(s, "/"); ok {
+		if api, rest, _ := strings.Cut(path, "/"); api == "v1" || api == "v2" {
+			s = strings.TrimSuffix(host+"/"+rest, "/")
+		}
 	}
 	if host, path, _ := strings.Cut(s, "/"); host == "docker.io" || host == "registry-1.docker.io" {
 		s = strings.TrimSuffix("index.docker.io/"+path, "/")
