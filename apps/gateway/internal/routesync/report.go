@@ -134,7 +134,7 @@ type pending struct {
 	loads map[string]*gatewayv1.AppLoad
 }
 
-// nextReport returns what there is to report. Nil: there is nothing, or no stream. Traffic covers all
+// nextReport returns what there is to report. Nil: there is no stream. Traffic covers all
 // deployments and is reported once in an interval. What is served, and findings about instances, concern a
 // few and are reported at once, because the agent waits for them.
 func (s *Source) nextReport(now time.Time) *pending {
