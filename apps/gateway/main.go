@@ -49,7 +49,7 @@ type flags struct {
 	MinAnswerRate  int64         `help:"Fewest bytes a second that a client has to take of an answer, on average over the time that it is waited for, after 10s of that. 0: any." default:"1024" env:"WINDLASS_GATEWAY_MIN_ANSWER_RATE"`
 	MaxConnections int           `help:"Most connections of clients. Beyond, the one that has been without a request for longest is closed. 0: half of the descriptors that the process may have, at most 32768. -1: any." default:"0" env:"WINDLASS_GATEWAY_MAX_CONNECTIONS"`
 	MaxPerAddress  int           `name:"max-connections-per-address" help:"Most connections of one address, or of one /64 of IPv6; --trusted-proxies may have more. 0: a quarter of --max-connections. -1: any." default:"0" env:"WINDLASS_GATEWAY_MAX_CONNECTIONS_PER_ADDRESS"`
-	MaxHeld        int           `help:"Most requests that wait for apps at zero, of all apps together. More are refused with 503 and a Retry-After." default:"4096" env:"WINDLASS_GATEWAY_MAX_HELD"`
+	MaxHeld        int           `help:"Most requests that wait for apps at zero, of all apps together. One app has no more places than it leaves free. More are refused with 503 and a Retry-After." default:"4096" env:"WINDLASS_GATEWAY_MAX_HELD"`
 	UpgradedIdle   time.Duration `help:"How long a connection that switched protocols, such as a websocket, may be silent in both directions." default:"10m" env:"WINDLASS_GATEWAY_UPGRADED_IDLE"`
 	DrainDelay     time.Duration `help:"How long requests are still taken after a stop, while /readyz says no, for load balancers to see it." default:"0s" env:"WINDLASS_GATEWAY_DRAIN_DELAY"`
 	DrainTimeout   time.Duration `help:"How long requests, streams too, have to end after that." default:"5m" env:"WINDLASS_GATEWAY_DRAIN_TIMEOUT"`

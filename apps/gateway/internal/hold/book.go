@@ -56,8 +56,9 @@ func newBook(most int) *book { return &book{most: most, apps: map[string]*app{}}
 // takePlace takes a place for a request, or refuses it. wake reports whether the agent must be called, now or
 // when the next call is due.
 //
-// An app may have no more places than are free. So one app has half of them at most, n apps leave one part in
-// n+1, and another app's requests still find a place.
+// An app may have no more places than it leaves free, whatever its own limit is, because its tenant sets that
+// and strangers send requests. So a flooded app has half of all places, two have a third each, and requests of
+// another app still find one.
 func (b *book) takePlace(id, name string, p Policy, now time.Time) (refused *Refusal, wake bool) {
 	a := b.apps[id]
 	if a == nil {

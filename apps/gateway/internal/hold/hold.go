@@ -43,7 +43,8 @@ type Policy struct {
 // Default returns the policy of an app that sets none.
 func Default() Policy { return Policy{Wait: time.Minute, Most: 256} }
 
-// DefaultMost is how many requests one process holds, of all apps together.
+// DefaultMost is how many requests one process holds, of all apps together. An app has no more of them than it
+// leaves free.
 const DefaultMost = 4096
 
 // Config configures Holds.
@@ -103,7 +104,8 @@ type Place struct {
 
 // Refusal is the answer to a request that must not wait.
 type Refusal struct {
-	// Process is whether the process holds as many requests as it may, of all apps together.
+	// Process reports that the process holds as many requests of all apps as it may, or that the app has as many
+	// places as it leaves free.
 	Process bool
 	// RetryAfter is when an instance should be ready.
 	RetryAfter time.Duration

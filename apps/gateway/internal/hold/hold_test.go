@@ -3,6 +3,7 @@ package hold
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -42,26 +43,28 @@ func TestBook(t *testing.T) {
 		ids, _ := b.dueWakes(at(0), held)
 		require.Equal(t, []string{"a", "b"}, ids)
 	})
-	t.Run("no app takes all places", func(t *testing.T) {
-		b := newBook(90)
-		many := Policy{Wait: time.Minute, Most: 1000}
-		take := func(id string) (taken int) {
-			for range 100 {
-				if refused, _ := b.takePlace(id, id, many, at(0)); refused == nil {
-					taken++
-				} else {
-					require.True(t, refused.Process)
+	t.Run("apps that are flooded leave places to others", func(t *testing.T) {
+		for _, flooded := range []int{1, 2, 7} {
+			b := newBook(DefaultMost)
+			greedy := Policy{Wait: time.Hour, Most: 1_000_000}
+			for range 10_000 {
+				for i := range flooded {
+					b.takePlace(fmt.Sprint("flooded", i), "flooded", greedy, at(0))
 				}
 			}
-			return taken
+			for range DefaultMost / (flooded + 1) / 2 {
+				refused, _ := b.takePlace("b", "echo", greedy, at(0))
+				require.Nil(t, refused, "beside %d", flooded)
+			}
+			for i := range flooded {
+				held := b.apps[fmt.Sprint("flooded", i)].held
+				require.InDelta(t, DefaultMost/(flooded+1), held, 1, "an even share")
+				for range held {
+					b.freePlace(fmt.Sprint("flooded", i), false, at(time.Hour))
+				}
+			}
+			require.Equal(t, b.apps["b"].held, b.held)
 		}
-		require.Equal(t, 45, take("a"))
-		require.Equal(t, 23, take("b"), "half of what is free")
-		require.Equal(t, 11, take("c"))
-		for range 45 {
-			b.freePlace("a", false, at(0))
-		}
-		require.Equal(t, 28, take("a"), "what others hold counts against it")
 	})
 	t.Run("Retry-After counts down from what starts took, and never below a second", func(t *testing.T) {
 		b := newBook(100)

@@ -96,7 +96,7 @@ var (
 	}
 	failGatewayFull = &failure{
 		code: "hold_full", status: http.StatusServiceUnavailable, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
-		message: "the app is at zero in this region and starts now; the gateway holds as many requests of all apps as it may", fix: "Call again after the time in Retry-After, or raise --max-held of the gateway.", retry: time.Second,
+		message: "the app is at zero in this region and starts now; the gateway has no place for another request of it", fix: "Call again after the time in Retry-After, or raise --max-held of the gateway.", retry: time.Second,
 	}
 	failHeld = &failure{
 		code: "hold_timeout", status: http.StatusServiceUnavailable, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
