@@ -19,6 +19,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -72,6 +73,10 @@ const (
 	// maxTargets and maxNone bound the memory, because a report may name apps that do not exist.
 	maxTargets = 200_000
 	maxNone    = 50_000
+	// maxStrays is how many apps that are not scaled in a region it may name within strayFor: each costs a read,
+	// and a tenant's own agent may name any. One report may have as many loads.
+	maxStrays = 10_000
+	strayFor  = time.Minute
 )
 
 // Service is the scaler of one process.
@@ -87,6 +92,13 @@ type Service struct {
 	// none has the apps that are known not to be scaled, by id, with the time when they were read.
 	none    map[string]time.Time
 	targets map[place]*target
+	strays  map[string]*strays // by region id
+}
+
+// strays counts the apps of a region's reports that are not known to be scaled there.
+type strays struct {
+	since time.Time
+	n     int
 }
 
 // place is an app in a region.
@@ -113,6 +125,8 @@ type target struct {
 	retryAt time.Time
 	// writing is true while a decision is being written.
 	writing bool
+	// stray is true while the app is counted in strays, until it was read.
+	stray bool
 	// shown is the newest decision, for people. recorded is compared with the next decision, which gets a
 	// history entry if it differs.
 	shown      *windlassv1.RegionScaling
@@ -139,13 +153,13 @@ func New(cfg Config) (*Service, error) {
 	}
 	return &Service{
 		cfg: cfg, metrics: newMetrics(cfg.Registerer), wake: make(chan struct{}, 1),
-		apps: map[string]*app{}, dirty: map[string]bool{}, none: map[string]time.Time{}, targets: map[place]*target{},
+		apps: map[string]*app{}, dirty: map[string]bool{}, none: map[string]time.Time{}, targets: map[place]*target{}, strays: map[string]*strays{},
 	}, nil
 }
 
 // Observe stores loads that a region reported. It returns how many of them it dropped: those of apps that are
-// known not to be scaled there, new ones above maxTargets, and all if the region's stream is on another
-// process. It does not block.
+// known not to be scaled there, new ones above maxTargets and maxStrays, and all if the region's stream is on
+// another process. It does not block.
 func (s *Service) Observe(regionID string, loads []*agentv1.LoadReport) (dropped int) {
 	if !s.cfg.Holds(regionID) {
 		return len(loads)
@@ -163,7 +177,11 @@ func (s *Service) Observe(regionID string, loads []*agentv1.LoadReport) (dropped
 			continue
 		}
 		if t == nil {
-			t = &target{}
+			t = &target{stray: a == nil || a.policies[regionID] == nil}
+			if t.stray && !s.addStray(regionID, now) {
+				dropped++
+				continue
+			}
 			s.targets[at] = t
 		}
 		if old {
@@ -177,6 +195,28 @@ func (s *Service) Observe(regionID string, loads []*agentv1.LoadReport) (dropped
 	default:
 	}
 	return dropped
+}
+
+// addStray counts a stray of the region, and reports whether it may have one more. Called with mu held.
+func (s *Service) addStray(regionID string, now time.Time) bool {
+	in := s.strays[regionID]
+	if in == nil || now.Sub(in.since) >= strayFor {
+		in = &strays{since: now}
+		s.strays[regionID] = in
+	}
+	if in.n >= maxStrays {
+		return false
+	}
+	in.n++
+	return true
+}
+
+// noStray takes a target out of the count, because its app is scaled there. Called with mu held.
+func (s *Service) noStray(at place, t *target) {
+	if in := s.strays[at.region]; t.stray && in != nil {
+		in.n = max(in.n-1, 0)
+	}
+	t.stray = false
 }
 
 // Changed marks apps that a commit changed, so that they are read before their next decision. It does not block.
@@ -324,6 +364,7 @@ type write struct {
 func (s *Service) decide(now time.Time) (writes []write) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	maps.DeleteFunc(s.strays, func(_ string, in *strays) bool { return now.Sub(in.since) >= strayFor })
 	for at, t := range s.targets {
 		a := s.apps[at.app]
 		if a == nil || a.policies[at.region] == nil || now.Sub(t.heard) > forgetAfter || !s.cfg.Holds(at.region) {
@@ -333,6 +374,7 @@ func (s *Service) decide(now time.Time) (writes []write) {
 			}
 			continue
 		}
+		s.noStray(at, t)
 		policy := a.policies[at.region]
 		observed := t.load != nil
 		if observed {

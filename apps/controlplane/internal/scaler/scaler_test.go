@@ -168,6 +168,44 @@ func TestService_MemoryIsBounded(t *testing.T) {
 	})
 }
 
+func TestService_StraysOfARegionAreBounded(t *testing.T) {
+	t.Parallel()
+	play(t, 2, func(t *testing.T, f *fleet) {
+		f.report(time.Minute, 30)
+		before := f.reads
+		for report := range 100 {
+			loads := make([]*agentv1.LoadReport, maxStrays)
+			for i := range loads {
+				loads[i] = &agentv1.LoadReport{AppId: fmt.Sprintf("app_%d_%d", report, i)}
+			}
+			dropped := f.svc.Observe("reg_evil", loads)
+			require.Equal(t, report > 0, dropped == maxStrays)
+		}
+		f.report(20*time.Second, 60)
+		require.LessOrEqual(t, f.reads-before, maxStrays/readAtOnce+10, "each stray is one app of a read")
+		require.Equal(t, int32(6), f.replicas("app_1"), "another region's apps follow their load meanwhile")
+		time.Sleep(strayFor)
+		require.Zero(t, f.svc.Observe("reg_evil", []*agentv1.LoadReport{{AppId: "app_new"}}), "it may again")
+	})
+	t.Run("apps that are scaled in the region are none", func(t *testing.T) {
+		play(t, 2, func(t *testing.T, f *fleet) {
+			loads := make([]*agentv1.LoadReport, 2*maxStrays)
+			f.set(func() {
+				for i := range loads {
+					a := *f.apps["app_1"]
+					a.AppID = fmt.Sprint("app_of_many_", i)
+					f.apps[a.AppID] = &a
+					loads[i] = &agentv1.LoadReport{AppId: a.AppID}
+				}
+			})
+			require.Zero(t, f.svc.Observe("reg_1", loads[:maxStrays]))
+			time.Sleep(time.Second)
+			synctest.Wait()
+			require.Zero(t, f.svc.Observe("reg_1", loads[maxStrays:]))
+		})
+	})
+}
+
 func TestService_FollowsTheLoad(t *testing.T) {
 	t.Parallel()
 	play(t, 2, func(t *testing.T, f *fleet) {
