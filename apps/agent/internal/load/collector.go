@@ -386,7 +386,7 @@ func targetsOf(d *agentv1.Deployment, instances []runtime.Instance, signals map[
 				continue
 			}
 			if address, ok := addressOf(i.Address, s.port); ok {
-				out = append(out, scrape.Target{InstanceID: i.ID, Address: address, Path: s.path, Metrics: s.metrics})
+				out = append(out, scrape.Target{InstanceID: i.ID, WorkspaceID: d.GetWorkspaceId(), Address: address, Path: s.path, Metrics: s.metrics})
 			}
 		}
 	}

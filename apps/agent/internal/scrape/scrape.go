@@ -2,7 +2,8 @@
 //
 // Answers of instances are not trusted. A scrape connects only to the instance's address as the runtime
 // reports it: it follows no redirect, uses no proxy and resolves no name. The time, the size of the answer and
-// the number of scrapes at a time are bounded. A figure that is not a finite number of 0 or more is ignored.
+// the number of scrapes at a time are bounded, and instances that do not answer take only their workspace's share of
+// these. A figure that is not a finite number of 0 or more is ignored.
 package scrape
 
 import (
@@ -46,14 +47,17 @@ const (
 	// maxBody bounds an answer, and maxLine a line of it, in bytes. The metrics of vLLM have some 200 KiB.
 	maxBody = 4 << 20
 	maxLine = 64 << 10
-	// atOnce is the number of scrapes at a time, and spread the time over which they begin.
-	atOnce = 16
+	// atOnce is the number of scrapes at a time, of which one workspace has half if it is alone. spread is the time
+	// over which they begin.
+	atOnce = 32
 	spread = 500 * time.Millisecond
 )
 
 // Target is a page of one instance's metrics.
 type Target struct {
 	InstanceID string
+	// WorkspaceID is the workspace whose share of the scrapes at a time it takes.
+	WorkspaceID string
 	// Address is an IP address with a port.
 	Address string
 	Path    string
@@ -67,13 +71,13 @@ type Signals map[string]float64
 // Scraper is safe for concurrent use.
 type Scraper struct {
 	transport http.RoundTripper
-	slots     chan struct{}
+	slots     *slots
 	rand      func() float64
 }
 
 // New returns a Scraper. rand draws numbers in [0, 1).
 func New(rand func() float64) *Scraper {
-	return &Scraper{transport: guard.Transport(&net.Dialer{Control: control}, timeout), slots: make(chan struct{}, atOnce), rand: rand}
+	return &Scraper{transport: guard.Transport(&net.Dialer{Control: control}, timeout), slots: newSlots(atOnce), rand: rand}
 }
 
 var errRefused = errors.New("an instance cannot have this address")
@@ -118,12 +122,10 @@ func (s *Scraper) one(ctx context.Context, t Target) (Signals, error) {
 	if err := backoff.Sleep(ctx, time.Duration(s.rand()*float64(spread))); err != nil {
 		return nil, err
 	}
-	select {
-	case s.slots <- struct{}{}:
-		defer func() { <-s.slots }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	if err := s.slots.acquire(ctx, t.WorkspaceID); err != nil {
+		return nil, err
 	}
+	defer s.slots.release(t.WorkspaceID)
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	// A tenant may choose the path. It is parsed by itself, so that it cannot change the host.
