@@ -208,6 +208,38 @@ func TestNotifications_AreReplayed(t *testing.T) {
 	require.Equal(t, []string{ids[2], ids[1]}, []string{page.GetDeliveries()[0].GetId(), page.GetDeliveries()[1].GetId()})
 	require.NotEmpty(t, page.GetPage().GetNext())
 
+	// Another workspace finds neither the endpoint nor, by its own of that name, the notification.
+	theirs := w.notifications(w.rival)
+	calls := map[string]func() error{
+		"replay": func() error {
+			_, err := theirs.ReplayNotifications(ctx, &windlassv1.ReplayNotificationsRequest{Endpoint: "pager", Id: ids[0]})
+			return err
+		},
+		"deliveries": func() error {
+			_, err := theirs.ListNotificationDeliveries(ctx, &windlassv1.ListNotificationDeliveriesRequest{Endpoint: "pager"})
+			return err
+		},
+		"rotate": func() error {
+			_, err := theirs.RotateNotificationSecret(ctx, &windlassv1.RotateNotificationSecretRequest{Name: "pager"})
+			return err
+		},
+		"test": func() error {
+			_, err := theirs.TestNotificationEndpoint(ctx, &windlassv1.TestNotificationEndpointRequest{Name: "pager"})
+			return err
+		},
+		"remove": func() error {
+			_, err := theirs.RemoveNotificationEndpoint(ctx, &windlassv1.RemoveNotificationEndpointRequest{Name: "pager"})
+			return err
+		},
+	}
+	for name, call := range calls {
+		require.Equal(t, windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND, rpc.DetailOf(call()).GetReason(), name)
+	}
+	_, err = theirs.SetNotificationEndpoint(ctx, &windlassv1.SetNotificationEndpointRequest{Name: "pager", Url: "https://hooks.example/rival"})
+	require.NoError(t, err)
+	require.Equal(t, windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND, rpc.DetailOf(calls["replay"]()).GetReason(), "by its own endpoint")
+	require.Equal(t, hookURL, w.targetOf(e.GetId()).URL)
+
 	_, err = replay("ntf_none")
 	require.Equal(t, windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND, rpc.DetailOf(err).GetReason())
 	one, err := replay(ids[0])
