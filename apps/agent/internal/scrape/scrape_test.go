@@ -166,6 +166,7 @@ func TestScrape(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); s.Scrape(ctx, bad) }()
+		defer func() { cancel(); <-done }()
 		time.Sleep(100 * time.Millisecond) // they have what they can have
 		good := at(t, serves("vllm:num_requests_waiting 1\n"))
 		var targets []scrape.Target
@@ -175,7 +176,5 @@ func TestScrape(t *testing.T) {
 		begin := time.Now()
 		require.Len(t, s.Scrape(t.Context(), targets), 100)
 		require.Less(t, time.Since(begin), time.Second, "before any scrape of the others has timed out")
-		cancel()
-		<-done
 	})
 }

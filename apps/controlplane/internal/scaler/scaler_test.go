@@ -188,6 +188,7 @@ func TestService_StraysOfARegionAreBounded(t *testing.T) {
 		require.Zero(t, f.svc.Observe("reg_evil", []*agentv1.LoadReport{{AppId: "app_new"}}), "it may again")
 	})
 	t.Run("apps that are scaled in the region are none", func(t *testing.T) {
+		t.Parallel()
 		play(t, 2, func(t *testing.T, f *fleet) {
 			loads := make([]*agentv1.LoadReport, 2*maxStrays)
 			f.set(func() {
