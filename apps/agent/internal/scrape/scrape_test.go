@@ -155,26 +155,4 @@ func TestScrape(t *testing.T) {
 		require.NotEmpty(t, <-got)
 		require.EqualValues(t, 16, most.Load())
 	})
-	t.Run("instances that do not answer take only their workspace's share", func(t *testing.T) {
-		release := make(chan struct{})
-		hangs := at(t, func(http.ResponseWriter, *http.Request) { <-release })
-		defer close(release)
-		var bad []scrape.Target
-		for n := range 400 {
-			bad = append(bad, scrape.Target{InstanceID: fmt.Sprint("bad", n), WorkspaceID: fmt.Sprint("ws_bad", n%2), Address: hangs, Path: "/metrics", Metrics: vllm})
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { defer close(done); s.Scrape(ctx, bad) }()
-		defer func() { cancel(); <-done }()
-		time.Sleep(100 * time.Millisecond) // they have what they can have
-		good := at(t, serves("vllm:num_requests_waiting 1\n"))
-		var targets []scrape.Target
-		for n := range 100 {
-			targets = append(targets, scrape.Target{InstanceID: fmt.Sprint(n), WorkspaceID: "ws_good", Address: good, Path: "/metrics", Metrics: vllm})
-		}
-		begin := time.Now()
-		require.Len(t, s.Scrape(t.Context(), targets), 100)
-		require.Less(t, time.Since(begin), time.Second, "before any scrape of the others has timed out")
-	})
 }

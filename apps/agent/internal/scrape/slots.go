@@ -7,15 +7,15 @@ import (
 )
 
 // slots bound scrapes at a time, of all workspaces together. A workspace holds no more slots than it leaves free,
-// because its instances decide how long a scrape takes: one whose instances do not answer gets half of all, two a
-// third each, and a workspace with fewer instances finds a slot beside them.
+// because its instances decide how long a scrape takes. So one whose instances do not answer gets half of all
+// slots, two get a third each, and another workspace still finds a slot.
 type slots struct {
 	most int
 
 	mu   sync.Mutex
 	used int
 	by   map[string]int
-	// waiting, the first one first.
+	// waiting is ordered by arrival.
 	waiting []*waiter
 }
 
@@ -65,7 +65,7 @@ func (s *slots) free(workspace string) {
 	s.grant()
 }
 
-// grant gives the free slots to those who wait. Called with mu held.
+// grant gives the free slots to waiters in their order. Called with mu held.
 func (s *slots) grant() {
 	for i := 0; i < len(s.waiting) && s.used < s.most; {
 		w := s.waiting[i]
