@@ -51,7 +51,7 @@ func (s *Scaling) HeldUntil(regionID string, now int64) (until int64) {
 	return until
 }
 
-// HoldInAll returns the hold in all regions that is in force, nil for none.
+// HoldInAll returns the hold that is in force in all regions, nil for none.
 func (s *Scaling) HoldInAll(now int64) *ScalingHold {
 	for i, h := range s.Holds {
 		if h.RegionID == "" && h.Until > now {

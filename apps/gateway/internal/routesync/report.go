@@ -134,9 +134,9 @@ type pending struct {
 	loads map[string]*gatewayv1.AppLoad
 }
 
-// nextReport returns what there is to report. Nil: there is no stream. Traffic covers all
-// deployments and is reported once in an interval. What is served, and findings about instances, concern a
-// few and are reported at once, because the agent waits for them.
+// nextReport returns the report that is due, or nil without a stream. Figures of traffic are about all
+// deployments and are due once in an interval. Acknowledgements and findings about instances concern a few
+// of them and are due at once, because the agent waits for them.
 func (s *Source) nextReport(now time.Time) *pending {
 	s.mu.Lock()
 	p := &pending{stream: s.stream, number: s.number, all: s.all, served: maps.Clone(s.served)}
