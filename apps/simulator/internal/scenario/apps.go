@@ -13,8 +13,8 @@ import (
 // setupConcurrency is how many calls prepare a testbed at the same time.
 const setupConcurrency = 16
 
-// spread deploys apps and waits until they are ready. Each app is in regionsEach regions.
-func spread(ctx context.Context, w *testbed.Testbed, count, regionsEach int) ([]testbed.App, error) {
+// deployApps deploys apps and waits until they are ready. Each app is in regionsEach regions.
+func deployApps(ctx context.Context, w *testbed.Testbed, count, regionsEach int) ([]testbed.App, error) {
 	regions := w.Regions[:len(w.Fleet.Members())]
 	if regionsEach > len(regions) {
 		return nil, fmt.Errorf("%d regions for each app, and there are %d", regionsEach, len(regions))
@@ -57,8 +57,8 @@ type flips struct {
 
 func newScaler(w *testbed.Testbed) *scaler { return &scaler{w: w, at: map[string]*flips{}} }
 
-// flip makes one change in each region of the app: from one replica to two, and back with the next call.
-func (s *scaler) flip(ctx context.Context, app testbed.App) error {
+// flipReplicas makes one change in each region of the app: from one replica to two, and back with the next call.
+func (s *scaler) flipReplicas(ctx context.Context, app testbed.App) error {
 	s.mu.Lock()
 	f := s.at[app.Name]
 	if f == nil {
@@ -96,6 +96,6 @@ func makeChanges(ctx context.Context, w *testbed.Testbed, apps []testbed.App, ch
 			return context.Cause(ctx)
 		case <-time.After(wait):
 		}
-		return flips.flip(ctx, apps[order[i%len(apps)]])
+		return flips.flipReplicas(ctx, apps[order[i%len(apps)]])
 	})
 }

@@ -28,15 +28,15 @@ func (s *Baselines) Deadline() time.Duration { return 5*time.Minute + 8*s.Window
 
 // Run implements Scenario.
 func (s *Baselines) Run(ctx context.Context, env Env) (err error) {
-	err = positive("--window", s.Window, "--writers", s.Writers, "--batch", s.Batch, "--regions", s.Regions, "--senders", s.Senders, "--streams", s.Streams)
+	err = requirePositive("--window", s.Window, "--writers", s.Writers, "--batch", s.Batch, "--regions", s.Regions, "--senders", s.Senders, "--streams", s.Streams)
 	if err != nil {
 		return err
 	}
 	if s.Batch > 3000 {
 		return errors.New("--batch: at most 3000, which is as many values as one statement may have")
 	}
-	env.sizes("window", s.Window.String(), "writers", s.Writers, "batch", s.Batch, "regions", s.Regions, "senders", s.Senders, "streams", s.Streams)
-	ctx, w, err := env.start(ctx, testbed.Config{Regions: s.Regions, Idle: true})
+	env.recordSizes("window", s.Window.String(), "writers", s.Writers, "batch", s.Batch, "regions", s.Regions, "senders", s.Senders, "streams", s.Streams)
+	ctx, w, err := env.startTestbed(ctx, testbed.Config{Regions: s.Regions, Idle: true})
 	if err != nil {
 		return err
 	}
@@ -45,11 +45,11 @@ func (s *Baselines) Run(ctx context.Context, env Env) (err error) {
 	if err != nil {
 		return err
 	}
-	_, env.Result.Parts, err = measured(ctx, w, func() error { return s.measure(ctx, env, w, regions) })
+	_, env.Result.Parts, err = measureWindow(ctx, w, func() error { return s.measureLayers(ctx, env, w, regions) })
 	return err
 }
 
-func (s *Baselines) measure(ctx context.Context, env Env, w *testbed.Testbed, regions []string) error {
+func (s *Baselines) measureLayers(ctx context.Context, env Env, w *testbed.Testbed, regions []string) error {
 	note := func(name string, value float64, unit string, err error) error {
 		if err == nil {
 			w.Progressf("%s: %.0f", unit, value)

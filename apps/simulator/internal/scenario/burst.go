@@ -40,27 +40,27 @@ func (s *Burst) Deadline() time.Duration {
 
 // Run implements Scenario.
 func (s *Burst) Run(ctx context.Context, env Env) (err error) {
-	if err := positive("--changes", s.Changes, "--regions", s.Regions, "--concurrency", s.Concurrency, "--rounds", s.Rounds); err != nil {
+	if err := requirePositive("--changes", s.Changes, "--regions", s.Regions, "--concurrency", s.Concurrency, "--rounds", s.Rounds); err != nil {
 		return err
 	}
 	if s.Regions > 32 {
 		return errors.New("--regions: an app has at most 32")
 	}
 	count := max(s.Changes/s.Regions, 1)
-	env.sizes("changes", count*s.Regions, "regions", s.Regions, "apps", count, "concurrency", s.Concurrency, "rounds", s.Rounds)
+	env.recordSizes("changes", count*s.Regions, "regions", s.Regions, "apps", count, "concurrency", s.Concurrency, "rounds", s.Rounds)
 	seen := newDeliveries()
-	ctx, w, err := env.start(ctx, testbed.Config{Regions: s.Regions, Applied: seen.applied})
+	ctx, w, err := env.startTestbed(ctx, testbed.Config{Regions: s.Regions, Applied: seen.recordApplied})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Stop()) }()
-	apps, err := spread(ctx, w, count, s.Regions)
+	apps, err := deployApps(ctx, w, count, s.Regions)
 	if err != nil {
 		return err
 	}
 
 	flips := newScaler(w)
-	byAPI, late, err := s.bursts(ctx, env, w, seen, "call", count, func(_, i int) error { return flips.flip(ctx, apps[i]) })
+	byAPI, late, err := s.makeBursts(ctx, env, w, seen, "call", count, func(_, i int) error { return flips.flipReplicas(ctx, apps[i]) })
 	if err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func (s *Burst) Run(ctx context.Context, env Env) (err error) {
 	if err != nil {
 		return err
 	}
-	bySQL, late, err := s.bursts(ctx, env, w, seen, "transaction", len(deployments), func(round, i int) error {
+	bySQL, late, err := s.makeBursts(ctx, env, w, seen, "transaction", len(deployments), func(round, i int) error {
 		return writer.Commit(ctx, deployments[i], regions, 3-round%2)
 	})
 	if err != nil {
@@ -103,21 +103,21 @@ func (s *Burst) Run(ctx context.Context, env Env) (err error) {
 // pace has the rates at which changes were committed and arrived, per second.
 type pace struct{ committed, arrived float64 }
 
-// bursts makes s.Rounds bursts, each with count changes in each region, and returns the rate of
+// makeBursts makes s.Rounds bursts, each with count changes in each region, and returns the rate of
 // the median burst and the latencies of all changes.
-func (s *Burst) bursts(ctx context.Context, env Env, w *testbed.Testbed, seen *deliveries, piece string, count int, change func(round, i int) error) (pace, *measure.Durations, error) {
+func (s *Burst) makeBursts(ctx context.Context, env Env, w *testbed.Testbed, seen *deliveries, piece string, count int, change func(round, i int) error) (pace, *measure.Durations, error) {
 	var paces []pace
 	var all []arrival
 	for n := range s.Rounds {
 		// The pause lets the workflows finish the changes of the burst before.
-		if err := pause(ctx, time.Second); err != nil {
+		if err := waitFor(ctx, time.Second); err != nil {
 			return pace{}, nil, err
 		}
 		before, err := w.Metrics(ctx)
 		if err != nil {
 			return pace{}, nil, err
 		}
-		arrivals, parts, err := s.burst(ctx, w, seen, piece, func(i int) error { return change(n, i) }, count)
+		arrivals, parts, err := s.makeBurst(ctx, w, seen, piece, func(i int) error { return change(n, i) }, count)
 		if err != nil {
 			return pace{}, nil, err
 		}
@@ -125,10 +125,10 @@ func (s *Burst) bursts(ctx context.Context, env Env, w *testbed.Testbed, seen *d
 		if err != nil {
 			return pace{}, nil, err
 		}
-		committed, arrived := span(arrivals)
+		committed, arrived := spanOf(arrivals)
 		paces = append(paces, pace{float64(len(arrivals)) / committed.Seconds(), float64(len(arrivals)) / arrived.Seconds()})
 		all = append(all, arrivals...)
-		round := costs(before, after, parts, count, piece)
+		round := costsOf(before, after, parts, count, piece)
 		round[piece+"s"], round["events_per_s"] = count, paces[n].arrived
 		env.Result.Rounds = append(env.Result.Rounds, round)
 		env.Result.Parts = parts
@@ -137,17 +137,17 @@ func (s *Burst) bursts(ctx context.Context, env Env, w *testbed.Testbed, seen *d
 	return paces[len(paces)/2], latencies(all), nil
 }
 
-func (s *Burst) burst(ctx context.Context, w *testbed.Testbed, seen *deliveries, piece string, change func(i int) error, count int) (arrivals []arrival, parts map[string]measure.Part, err error) {
+func (s *Burst) makeBurst(ctx context.Context, w *testbed.Testbed, seen *deliveries, piece string, change func(i int) error, count int) (arrivals []arrival, parts map[string]measure.Part, err error) {
 	feed, err := watchFeed(ctx, w, seen)
 	if err != nil {
 		return nil, nil, err
 	}
 	w.Progressf("making %d changes, %d with each %s", count*s.Regions, s.Regions, piece)
-	_, parts, err = measured(ctx, w, func() error {
+	_, parts, err = measureWindow(ctx, w, func() error {
 		if err := testbed.InParallel(count, s.Concurrency, change); err != nil {
 			return err
 		}
-		arrivals, err = feed.wait(ctx)
+		arrivals, err = feed.waitArrivals(ctx)
 		return err
 	})
 	return arrivals, parts, err

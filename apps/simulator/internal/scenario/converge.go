@@ -38,19 +38,19 @@ func (s *Converge) Deadline() time.Duration {
 
 // Run implements Scenario.
 func (s *Converge) Run(ctx context.Context, env Env) (err error) {
-	each, err := s.check()
+	each, err := s.checkSizes()
 	if err != nil {
 		return err
 	}
 	instances := each * s.Regions * s.Deployments
-	env.sizes("instances", instances, "regions", s.Regions, "deployments", s.Deployments, "replicas", each, "rounds", s.Rounds, "again", s.Again,
+	env.recordSizes("instances", instances, "regions", s.Regions, "deployments", s.Deployments, "replicas", each, "rounds", s.Rounds, "again", s.Again,
 		"start_p50", s.StartP50.String(), "start_p99", s.StartP99.String(), "fail", s.Fail)
 	pool := s.BufferPool
 	if pool == 0 {
 		// An instance takes about 700 bytes with its indexes, twice while versions overlap.
 		pool = 512 + instances/1000
 	}
-	ctx, w, err := env.start(ctx, testbed.Config{Regions: s.Regions, Runtime: s.runtime, BufferPoolMiB: min(pool, 4096)})
+	ctx, w, err := env.startTestbed(ctx, testbed.Config{Regions: s.Regions, Runtime: s.simulatedRuntime, BufferPoolMiB: min(pool, 4096)})
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func (s *Converge) Run(ctx context.Context, env Env) (err error) {
 		}
 		w.Progressf("round %d: deploying %d app(s), %d instances", round, len(apps), instances)
 		var accepted time.Duration
-		took, parts, err := measured(ctx, w, func() error {
+		took, parts, err := measureWindow(ctx, w, func() error {
 			begin := time.Now()
 			if _, err := w.DeployAll(ctx, apps, s.Concurrency); err != nil {
 				return err
@@ -88,7 +88,7 @@ func (s *Converge) Run(ctx context.Context, env Env) (err error) {
 		}
 		w.Progressf("round %d: %d instances ready after %s", round, instances, took.Round(time.Millisecond))
 		begin := time.Now()
-		if err := settled(ctx, w, times*len(apps)*s.Regions, times*instances); err != nil {
+		if err := waitSettled(ctx, w, times*len(apps)*s.Regions, times*instances); err != nil {
 			return fmt.Errorf("round %d: %w", round, err)
 		}
 		env.Result.Parts = parts
@@ -117,8 +117,8 @@ func (s *Converge) Run(ctx context.Context, env Env) (err error) {
 	return nil
 }
 
-func (s *Converge) check() (each int, err error) {
-	if err := positive("--instances", s.Instances, "--regions", s.Regions, "--deployments", s.Deployments, "--concurrency", s.Concurrency, "--rounds", s.Rounds); err != nil {
+func (s *Converge) checkSizes() (each int, err error) {
+	if err := requirePositive("--instances", s.Instances, "--regions", s.Regions, "--deployments", s.Deployments, "--concurrency", s.Concurrency, "--rounds", s.Rounds); err != nil {
 		return 0, err
 	}
 	each = s.Instances / (s.Regions * s.Deployments)
@@ -128,7 +128,7 @@ func (s *Converge) check() (each int, err error) {
 	case each < 1 || each > 10_000:
 		return 0, fmt.Errorf("--instances: %d are %d for each deployment and region, and it has to be 1 to 10000", s.Instances, each)
 	}
-	return each, s.Executors.check()
+	return each, s.Executors.checkTimes()
 }
 
 // allInstancesReady waits until the rows of a version's instances are ready.
@@ -142,13 +142,13 @@ func allInstancesReady(ctx context.Context, w *testbed.Testbed, version, want in
 			return err == nil, err
 		}
 		// The pause keeps the database from being busy with counting millions of rows.
-		return false, pause(ctx, 2*time.Since(begin))
+		return false, waitFor(ctx, 2*time.Since(begin))
 	}, func() string { return fmt.Sprintf("%d of %d instances are ready", ready, want) })
 }
 
-// settled waits until the given numbers of topology rows are started and of instances are alive, and no other
+// waitSettled waits until the given numbers of topology rows are started and of instances are alive, and no other
 // row is changing.
-func settled(ctx context.Context, w *testbed.Testbed, rows, instances int) error {
+func waitSettled(ctx context.Context, w *testbed.Testbed, rows, instances int) error {
 	var started, moving, alive int64
 	return testbed.Until(ctx, 20*time.Millisecond, func() (bool, error) {
 		err := w.DB.QueryRowContext(ctx, "SELECT COALESCE(SUM(status = ?), 0), COALESCE(SUM(status IN (?, ?)), 0) FROM deployment_topology",
@@ -161,7 +161,7 @@ func settled(ctx context.Context, w *testbed.Testbed, rows, instances int) error
 		if alive, err = w.DB.Count(ctx, "SELECT COUNT(*) FROM instances WHERE terminated_at = 0"); err != nil || alive == int64(instances) {
 			return err == nil, err
 		}
-		return false, pause(ctx, 2*time.Since(begin))
+		return false, waitFor(ctx, 2*time.Since(begin))
 	}, func() string {
 		return fmt.Sprintf("%d of %d places run, %d are on their way, %d of %d instances live", started, rows, moving, alive, instances)
 	})

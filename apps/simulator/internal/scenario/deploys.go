@@ -46,17 +46,17 @@ func (s *Deploys) Deadline() time.Duration {
 
 // Run implements Scenario.
 func (s *Deploys) Run(ctx context.Context, env Env) (err error) {
-	if err := positive("--apps", s.Apps); err != nil {
+	if err := requirePositive("--apps", s.Apps); err != nil {
 		return err
 	}
 	for _, c := range s.Concurrency {
-		if err := positive("--concurrency", c); err != nil {
+		if err := requirePositive("--concurrency", c); err != nil {
 			return err
 		}
 	}
-	env.sizes("apps", s.Apps, "concurrency", s.Concurrency, "regions", 1)
+	env.recordSizes("apps", s.Apps, "concurrency", s.Concurrency, "regions", 1)
 	// Each concurrency has its own region, so that nothing is left from the one before.
-	ctx, w, err := env.start(ctx, testbed.Config{Regions: len(s.Concurrency)})
+	ctx, w, err := env.startTestbed(ctx, testbed.Config{Regions: len(s.Concurrency)})
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (s *Deploys) Run(ctx context.Context, env Env) (err error) {
 	ingress, admin := w.Stack.RestateURLs()
 	const window = 3 * time.Second
 	var invocations float64
-	_, parts, err := measured(ctx, w, func() (err error) {
+	_, parts, err := measureWindow(ctx, w, func() (err error) {
 		invocations, err = bare.Invocations(ctx, ingress, admin, window, 16, 64)
 		return err
 	})
@@ -95,7 +95,7 @@ func (s *Deploys) Run(ctx context.Context, env Env) (err error) {
 		if err != nil {
 			return err
 		}
-		took, parts, err := measured(ctx, w, func() error { return s.round(ctx, w, w.Regions[n], concurrency, &times) })
+		took, parts, err := measureWindow(ctx, w, func() error { return s.deployRound(ctx, w, w.Regions[n], concurrency, &times) })
 		if err != nil {
 			return fmt.Errorf("at concurrency %d: %w", concurrency, err)
 		}
@@ -106,7 +106,7 @@ func (s *Deploys) Run(ctx context.Context, env Env) (err error) {
 		perSecond := float64(times.Len()) / took.Seconds()
 		best = max(best, perSecond)
 		env.Result.Parts = parts
-		round := costs(before, after, parts, times.Len(), "deploy")
+		round := costsOf(before, after, parts, times.Len(), "deploy")
 		maps.Copy(round, map[string]any{
 			"concurrency": concurrency, "deploys_per_s": perSecond, "complete": times.Len(),
 			"p50_ms": measure.Millis(times.Quantile(0.5)), "p99_ms": measure.Millis(times.Quantile(0.99)),
@@ -130,10 +130,10 @@ func (s *Deploys) Run(ctx context.Context, env Env) (err error) {
 
 const stepsMetric = "deployment_workflow_step_duration_seconds_count"
 
-// costs returns the costs of each of n pieces of work: statements, steps and processor time, in total and by
+// costsOf returns the costs of each of n pieces of work: statements, steps and processor time, in total and by
 // part.
-func costs(before, after measure.Metrics, parts map[string]measure.Part, n int, piece string) map[string]any {
-	all, byName := statements(before, after, n)
+func costsOf(before, after measure.Metrics, parts map[string]measure.Part, n int, piece string) map[string]any {
+	all, byName := statementsOf(before, after, n)
 	out := map[string]any{
 		"statements_per_" + piece: all, "statements": byName,
 		"steps_per_" + piece:  (after.Sum(stepsMetric, "") - before.Sum(stepsMetric, "")) / float64(n),
@@ -145,10 +145,10 @@ func costs(before, after measure.Metrics, parts map[string]measure.Part, n int, 
 	return out
 }
 
-// statements returns the control plane's statements between two readings of its metrics, for each of n pieces
+// statementsOf returns the control plane's statements between two readings of its metrics, for each of n pieces
 // of work: in total and by the query's name. It does not count statements that begin and end transactions,
 // and leaves out queries with less than one statement in twenty pieces.
-func statements(before, after measure.Metrics, n int) (all float64, byName map[string]float64) {
+func statementsOf(before, after measure.Metrics, n int) (all float64, byName map[string]float64) {
 	byName = map[string]float64{}
 	for key, value := range after {
 		labels, ok := strings.CutPrefix(key, "windlass_store_queries_total{query=\"")
@@ -164,9 +164,9 @@ func statements(before, after measure.Metrics, n int) (all float64, byName map[s
 	return all, byName
 }
 
-func (s *Deploys) round(ctx context.Context, w *testbed.Testbed, region string, concurrency int, times *measure.Durations) error {
+func (s *Deploys) deployRound(ctx context.Context, w *testbed.Testbed, region string, concurrency int, times *measure.Durations) error {
 	watch := newReadiness(w.DB)
-	stopWatch := watch.start(ctx)
+	stopWatch := watch.startAsking(ctx)
 	defer stopWatch()
 	var mu sync.Mutex
 	return testbed.InParallel(s.Apps, concurrency, func(i int) error {
@@ -176,7 +176,7 @@ func (s *Deploys) round(ctx context.Context, w *testbed.Testbed, region string, 
 		if err != nil {
 			return err
 		}
-		if err := watch.wait(ctx, id, app.Name); err != nil {
+		if err := watch.waitReady(ctx, id, app.Name); err != nil {
 			return err
 		}
 		mu.Lock()
@@ -205,16 +205,16 @@ func newReadiness(db *bare.DB) *readiness {
 	return &readiness{db: db, waiting: map[string]chan error{}}
 }
 
-// start asks about the deployments that callers of wait wait for, until stop is called.
-func (r *readiness) start(ctx context.Context) (stop func()) {
+// startAsking asks about the deployments that callers of wait wait for, until stop is called.
+func (r *readiness) startAsking(ctx context.Context) (stop func()) {
 	asking, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
-	running.Go(func() { r.run(asking) })
+	running.Go(func() { r.askUntilStopped(asking) })
 	return func() { cancel(); running.Wait() }
 }
 
-// wait waits until the deployment is ready, but at most for wedged. The error names app.
-func (r *readiness) wait(ctx context.Context, id, app string) error {
+// waitReady waits until the deployment is ready, but at most for wedged. The error names app.
+func (r *readiness) waitReady(ctx context.Context, id, app string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, wedged, fmt.Errorf("%s is not ready after %s", app, wedged))
 	defer cancel()
 	done := make(chan error, 1)
@@ -229,8 +229,8 @@ func (r *readiness) wait(ctx context.Context, id, app string) error {
 	}
 }
 
-func (r *readiness) run(ctx context.Context) {
-	for wait := askEvery; pause(ctx, wait) == nil; {
+func (r *readiness) askUntilStopped(ctx context.Context) {
+	for wait := askEvery; waitFor(ctx, wait) == nil; {
 		r.mu.Lock()
 		ids := slices.Sorted(maps.Keys(r.waiting))
 		r.mu.Unlock()
@@ -238,7 +238,7 @@ func (r *readiness) run(ctx context.Context) {
 			continue
 		}
 		begin := time.Now()
-		statuses, err := r.ask(ctx, ids)
+		statuses, err := r.askStatuses(ctx, ids)
 		wait = max(askEvery, askShare*time.Since(begin))
 		r.mu.Lock()
 		for _, id := range ids {
@@ -259,7 +259,7 @@ func (r *readiness) run(ctx context.Context) {
 	}
 }
 
-func (r *readiness) ask(ctx context.Context, ids []string) (map[string]windlassv1.DeploymentStatus, error) {
+func (r *readiness) askStatuses(ctx context.Context, ids []string) (map[string]windlassv1.DeploymentStatus, error) {
 	args := make([]any, len(ids))
 	for i, id := range ids {
 		args[i] = id

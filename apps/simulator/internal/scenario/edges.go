@@ -37,16 +37,16 @@ func newEdges() *edges {
 	return &edges{ready: map[place]time.Time{}, stored: map[place]counted{}, changed: make(chan struct{})}
 }
 
-// up is called by executors when a replica is ready.
-func (e *edges) up(p place) {
+// replicaReady is called by executors when a replica is ready.
+func (e *edges) replicaReady(p place) {
 	now := time.Now()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.ready[p] = now
-	e.tell()
+	e.wakeWaiters()
 }
 
-func (e *edges) tell() {
+func (e *edges) wakeWaiters() {
 	close(e.changed)
 	e.changed = make(chan struct{})
 }
@@ -55,8 +55,8 @@ func (e *edges) tell() {
 // by the time of a query.
 const lookEvery = 10 * time.Millisecond
 
-// watch reads the counts until ctx ends.
-func (e *edges) watch(ctx context.Context, w *testbed.Testbed) {
+// watchCounts reads the counts until ctx ends.
+func (e *edges) watchCounts(ctx context.Context, w *testbed.Testbed) {
 	err := func() error {
 		regions, err := w.DB.Regions(ctx)
 		if err != nil {
@@ -73,10 +73,10 @@ func (e *edges) watch(ctx context.Context, w *testbed.Testbed) {
 			args = append(args, id)
 		}
 		for {
-			if err := e.look(ctx, w, names, query, args); err != nil {
+			if err := e.readCounts(ctx, w, names, query, args); err != nil {
 				return err
 			}
-			if err := pause(ctx, lookEvery); err != nil {
+			if err := waitFor(ctx, lookEvery); err != nil {
 				return err
 			}
 		}
@@ -85,11 +85,11 @@ func (e *edges) watch(ctx context.Context, w *testbed.Testbed) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		e.failed = fmt.Errorf("watch the counts: %w", err)
-		e.tell()
+		e.wakeWaiters()
 	}
 }
 
-func (e *edges) look(ctx context.Context, w *testbed.Testbed, names map[string]string, query string, args []any) (err error) {
+func (e *edges) readCounts(ctx context.Context, w *testbed.Testbed, names map[string]string, query string, args []any) (err error) {
 	rows, err := w.DB.QueryContext(ctx, query, args...)
 	if err != nil {
 		return err
@@ -112,14 +112,14 @@ func (e *edges) look(ctx context.Context, w *testbed.Testbed, names map[string]s
 	for p, ready := range seen {
 		if was, ok := e.stored[p]; !ok || was.ready != ready {
 			e.stored[p] = counted{ready, now}
-			e.tell()
+			e.wakeWaiters()
 		}
 	}
 	return rows.Err()
 }
 
-// wait waits until done returns a time. It calls done whenever something changed.
-func (e *edges) wait(ctx context.Context, done func() (time.Time, bool)) (time.Time, error) {
+// waitUntil waits until done returns a time. It calls done whenever something changed.
+func (e *edges) waitUntil(ctx context.Context, done func() (time.Time, bool)) (time.Time, error) {
 	for {
 		e.mu.Lock()
 		at, ok := done()
@@ -136,9 +136,9 @@ func (e *edges) wait(ctx context.Context, done func() (time.Time, bool)) (time.T
 	}
 }
 
-// crash crashes every replica again and again for the window. It returns the times until the database had the
+// crashReplicas crashes every replica again and again for the window. It returns the times until the database had the
 // replica as not ready, and as ready again.
-func (e *edges) crash(ctx context.Context, w *testbed.Testbed, window time.Duration) (*measure.Durations, error) {
+func (e *edges) crashReplicas(ctx context.Context, w *testbed.Testbed, window time.Duration) (*measure.Durations, error) {
 	end := time.Now().Add(window)
 	var mu sync.Mutex
 	var all measure.Durations
@@ -150,10 +150,10 @@ func (e *edges) crash(ctx context.Context, w *testbed.Testbed, window time.Durat
 			// The offsets spread over the time of a start, so that replicas do not crash together.
 			offset := time.Duration(n*len(e.deployments)+k) * time.Second / time.Duration(len(w.Regions)*len(e.deployments))
 			wg.Go(func() {
-				err := pause(ctx, offset)
+				err := waitFor(ctx, offset)
 				for err == nil && time.Now().Before(end) {
 					var took []time.Duration
-					took, err = e.once(ctx, w, p)
+					took, err = e.crashOnce(ctx, w, p)
 					mu.Lock()
 					for _, d := range took {
 						all.Add(d)
@@ -175,10 +175,10 @@ func (e *edges) crash(ctx context.Context, w *testbed.Testbed, window time.Durat
 	return &all, failed
 }
 
-// once crashes a replica, and waits for both edges. If the replica was ready again before the first edge was
+// crashOnce crashes a replica, and waits for both edges. If the replica was ready again before the first edge was
 // stored, that edge is never seen. Then the time until the replica was ready counts, and the second edge does
 // not.
-func (e *edges) once(ctx context.Context, w *testbed.Testbed, p place) (took []time.Duration, err error) {
+func (e *edges) crashOnce(ctx context.Context, w *testbed.Testbed, p place) (took []time.Duration, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, wedged, fmt.Errorf("the counts of %s did not follow within %s", p.deployment, wedged))
 	defer cancel()
 	begin := time.Now()
@@ -186,7 +186,7 @@ func (e *edges) once(ctx context.Context, w *testbed.Testbed, p place) (took []t
 		return nil, err
 	}
 	seen := false
-	at, err := e.wait(ctx, func() (time.Time, bool) {
+	at, err := e.waitUntil(ctx, func() (time.Time, bool) {
 		if is := e.stored[p]; is.ready == 0 && is.at.After(begin) {
 			seen = true
 			return is.at, true
@@ -198,7 +198,7 @@ func (e *edges) once(ctx context.Context, w *testbed.Testbed, p place) (took []t
 	}
 	took = append(took, at.Sub(begin))
 	var ready time.Time
-	at, err = e.wait(ctx, func() (time.Time, bool) {
+	at, err = e.waitUntil(ctx, func() (time.Time, bool) {
 		ready = e.ready[p]
 		is := e.stored[p]
 		return is.at, ready.After(begin) && is.ready == 1

@@ -17,7 +17,7 @@ type Executors struct {
 	Fail     float64       `help:"Share of starts that fail; three in a row are a crash loop." default:"0"`
 }
 
-func (x *Executors) check() error {
+func (x *Executors) checkTimes() error {
 	switch {
 	case x.StartP50 < 0 || x.StartP99 != 0 && x.StartP99 < x.StartP50:
 		return errors.New("--start-p99: has to be --start-p50 at least")
@@ -30,9 +30,9 @@ func (x *Executors) check() error {
 // z99 is how many standard deviations the 99th percentile of a normal distribution is above its mean.
 const z99 = 2.3263
 
-// runtime draws start times from the log-normal distribution with the two percentiles. They are never
+// simulatedRuntime draws start times from the log-normal distribution with the two percentiles. They are never
 // negative and have a long tail, as the times of loading models do.
-func (x *Executors) runtime(_ int, rnd *rand.Rand) agent.SimulatedConfig {
+func (x *Executors) simulatedRuntime(_ int, rnd *rand.Rand) agent.SimulatedConfig {
 	var mu sync.Mutex
 	var cfg agent.SimulatedConfig
 	if x.StartP50 > 0 {

@@ -28,7 +28,7 @@ type delivery struct {
 
 func newDeliveries() *deliveries { return &deliveries{byKey: map[deliveryKey][]delivery{}} }
 
-func (d *deliveries) applied(region, deployment string, _, generation int64) {
+func (d *deliveries) recordApplied(region, deployment string, _, generation int64) {
 	now := time.Now()
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -36,8 +36,8 @@ func (d *deliveries) applied(region, deployment string, _, generation int64) {
 	d.byKey[k] = append(d.byKey[k], delivery{generation, now})
 }
 
-// first returns when a generation, or a newer one, arrived.
-func (d *deliveries) first(k deliveryKey, generation int64) (time.Time, bool) {
+// firstArrival returns when a generation, or a newer one, arrived.
+func (d *deliveries) firstArrival(k deliveryKey, generation int64) (time.Time, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, e := range d.byKey[k] {
@@ -82,9 +82,9 @@ func (a arrival) latency() time.Duration { return a.at.Sub(a.At) }
 // reconnect and retry of an agent.
 const grace = time.Minute
 
-// wait waits until every change of a deployment since heads has arrived at its agent, and returns them in the
+// waitArrivals waits until every change of a deployment since heads has arrived at its agent, and returns them in the
 // order of their commits. A change that does not arrive is an error, and so is a hole in the feed.
-func (f *feed) wait(ctx context.Context) ([]arrival, error) {
+func (f *feed) waitArrivals(ctx context.Context) ([]arrival, error) {
 	changes, err := f.w.DB.ChangesSince(ctx, f.heads)
 	if err != nil {
 		return nil, err
@@ -110,7 +110,7 @@ func (f *feed) wait(ctx context.Context) ([]arrival, error) {
 				continue
 			}
 			var ok bool
-			if a.at, ok = f.seen.first(deliveryKey{a.region, a.Key}, a.Generation); !ok {
+			if a.at, ok = f.seen.firstArrival(deliveryKey{a.region, a.Key}, a.Generation); !ok {
 				missing++
 			}
 		}
@@ -128,8 +128,8 @@ func latencies(arrivals []arrival) *measure.Durations {
 	return &d
 }
 
-// span returns the time from the first commit to the last commit, and to the last arrival.
-func span(arrivals []arrival) (committed, arrived time.Duration) {
+// spanOf returns the time from the first commit to the last commit, and to the last arrival.
+func spanOf(arrivals []arrival) (committed, arrived time.Duration) {
 	for _, a := range arrivals {
 		committed = max(committed, a.At.Sub(arrivals[0].At))
 		arrived = max(arrived, a.at.Sub(arrivals[0].At))

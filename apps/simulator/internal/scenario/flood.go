@@ -46,41 +46,41 @@ func (s *Flood) Deadline() time.Duration {
 
 // Run implements Scenario.
 func (s *Flood) Run(ctx context.Context, env Env) (err error) {
-	if err := positive("--deploys", s.Deploys, "--concurrency", s.Concurrency, "--calls", s.Calls,
+	if err := requirePositive("--deploys", s.Deploys, "--concurrency", s.Concurrency, "--calls", s.Calls,
 		"--starts-per-minute", s.StartsPerMinute, "--burst", s.Burst, "--apps", s.Apps, "--rounds", s.Rounds); err != nil {
 		return err
 	}
-	env.sizes("deploys", s.Deploys, "concurrency", s.Concurrency, "calls_per_s", s.Calls, "starts_per_minute", s.StartsPerMinute,
+	env.recordSizes("deploys", s.Deploys, "concurrency", s.Concurrency, "calls_per_s", s.Calls, "starts_per_minute", s.StartsPerMinute,
 		"burst", s.Burst, "apps", s.Apps, "rounds", s.Rounds)
-	ctx, w, err := env.start(ctx, testbed.Config{Regions: 1})
+	ctx, w, err := env.startTestbed(ctx, testbed.Config{Regions: 1})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Stop()) }()
-	f, err := s.flooder(ctx, w, env.Seed)
+	f, err := s.newFlooder(ctx, w, env.Seed)
 	if err != nil {
 		return err
 	}
 	defer f.stop()
 
-	if _, err := s.phase(ctx, w, "nothing", warmUp, new(measure.Durations)); err != nil {
+	if _, err := s.deployBeside(ctx, w, "nothing", warmUp, new(measure.Durations)); err != nil {
 		return err
 	}
 	var calm, flooded measure.Durations
 	var admitted, refused int
 	var lasted time.Duration
 	for range s.Rounds {
-		if _, err := s.phase(ctx, w, "no flood", s.Deploys, &calm); err != nil {
+		if _, err := s.deployBeside(ctx, w, "no flood", s.Deploys, &calm); err != nil {
 			return err
 		}
-		if err := f.begin(ctx); err != nil {
+		if err := f.beginFlood(ctx); err != nil {
 			return err
 		}
-		parts, err := s.phase(ctx, w, "a flood", s.Deploys, &flooded)
+		parts, err := s.deployBeside(ctx, w, "a flood", s.Deploys, &flooded)
 		if err != nil {
 			return err
 		}
-		took, err := f.end()
+		took, err := f.endFlood()
 		if err != nil {
 			return err
 		}
@@ -98,9 +98,9 @@ func (s *Flood) Run(ctx context.Context, env Env) (err error) {
 	return nil
 }
 
-// allowed returns how many calls may pass within a time. It adds one, because the bucket may have been about
+// allowedCalls returns how many calls may pass within a time. It adds one, because the bucket may have been about
 // to gain one.
-func (s *Flood) allowed(took time.Duration) int {
+func (s *Flood) allowedCalls(took time.Duration) int {
 	return s.Burst + int(took.Minutes()*float64(s.StartsPerMinute)) + 1
 }
 
@@ -108,14 +108,14 @@ func (s *Flood) allowed(took time.Duration) int {
 // slow.
 const warmUp = 5
 
-// phase deploys new apps of the workspace that does not flood, and waits until each is ready.
-func (s *Flood) phase(ctx context.Context, w *testbed.Testbed, beside string, count int, times *measure.Durations) (map[string]measure.Part, error) {
+// deployBeside deploys new apps of the workspace that does not flood, and waits until each is ready.
+func (s *Flood) deployBeside(ctx context.Context, w *testbed.Testbed, beside string, count int, times *measure.Durations) (map[string]measure.Part, error) {
 	w.Progressf("making %d deployments beside %s", count, beside)
 	watch := newReadiness(w.DB)
-	stopWatch := watch.start(ctx)
+	stopWatch := watch.startAsking(ctx)
 	defer stopWatch()
 	var mu sync.Mutex
-	_, parts, err := measured(ctx, w, func() error {
+	_, parts, err := measureWindow(ctx, w, func() error {
 		return testbed.InParallel(count, s.Concurrency, func(int) error {
 			mu.Lock()
 			s.made++
@@ -126,7 +126,7 @@ func (s *Flood) phase(ctx context.Context, w *testbed.Testbed, beside string, co
 			if err != nil {
 				return err
 			}
-			if err := watch.wait(ctx, id, app.Name); err != nil {
+			if err := watch.waitReady(ctx, id, app.Name); err != nil {
 				return err
 			}
 			mu.Lock()
@@ -160,7 +160,7 @@ type flooder struct {
 
 const floodRegion = "flooded"
 
-func (s *Flood) flooder(ctx context.Context, w *testbed.Testbed, seed uint64) (_ *flooder, err error) {
+func (s *Flood) newFlooder(ctx context.Context, w *testbed.Testbed, seed uint64) (_ *flooder, err error) {
 	made, err := controlplane.Bootstrap(ctx, controlplane.BootstrapConfig{
 		MySQLDSN: w.Stack.DSN(), Workspace: "flood", Regions: []string{floodRegion},
 	})
@@ -200,8 +200,8 @@ func (f *flooder) stop() {
 	f.api.Close()
 }
 
-// begin begins a flood.
-func (f *flooder) begin(ctx context.Context) error {
+// beginFlood begins a flood.
+func (f *flooder) beginFlood(ctx context.Context) error {
 	have, err := f.workspaces.GetQuota(ctx, &windlassv1.GetQuotaRequest{Workspace: f.workspace})
 	if err != nil {
 		return fmt.Errorf("read the quota of the flooding workspace: %w", err)
@@ -216,12 +216,12 @@ func (f *flooder) begin(ctx context.Context) error {
 	ctx, f.ended = context.WithCancel(ctx)
 	f.done, f.began = make(chan struct{}), time.Now()
 	f.admitted, f.refused, f.failed = 0, 0, nil
-	go f.flood(ctx, f.done)
+	go f.makeCalls(ctx, f.done)
 	return nil
 }
 
-// flood makes calls at its rate until ctx ends, and waits for all answers.
-func (f *flooder) flood(ctx context.Context, done chan<- struct{}) {
+// makeCalls makes calls at its rate until ctx ends, and waits for all answers.
+func (f *flooder) makeCalls(ctx context.Context, done chan<- struct{}) {
 	defer close(done)
 	var calls sync.WaitGroup
 	defer calls.Wait()
@@ -249,12 +249,12 @@ func (f *flooder) flood(ctx context.Context, done chan<- struct{}) {
 			bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), wedged)
 			defer cancel()
 			_, err := f.api.Apps.Deploy(bounded, &windlassv1.DeployRequest{Mutation: testbed.Mutation(), App: testbed.Path(app.Name), Spec: app.Spec()})
-			f.answered(err)
+			f.countAnswer(err)
 		})
 	}
 }
 
-func (f *flooder) answered(err error) {
+func (f *flooder) countAnswer(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
@@ -268,17 +268,17 @@ func (f *flooder) answered(err error) {
 	}
 }
 
-// end ends the flood and returns how long it lasted. It fails if more calls passed than the quota allows, or
+// endFlood ends the flood and returns how long it lasted. It fails if more calls passed than the quota allows, or
 // if no call was refused.
-func (f *flooder) end() (time.Duration, error) {
+func (f *flooder) endFlood() (time.Duration, error) {
 	f.ended()
 	<-f.done
 	took := time.Since(f.began)
 	switch {
 	case f.failed != nil:
 		return took, fmt.Errorf("the flood was answered with %w", f.failed)
-	case f.admitted > f.s.allowed(took):
-		return took, fmt.Errorf("%d calls of the flood passed in %s, and %d may", f.admitted, took, f.s.allowed(took))
+	case f.admitted > f.s.allowedCalls(took):
+		return took, fmt.Errorf("%d calls of the flood passed in %s, and %d may", f.admitted, took, f.s.allowedCalls(took))
 	case f.refused == 0:
 		return took, fmt.Errorf("none of %d calls was refused", f.admitted)
 	}

@@ -40,14 +40,14 @@ func (s *Gateway) Deadline() time.Duration {
 
 // Run implements Scenario.
 func (s *Gateway) Run(ctx context.Context, env Env) (err error) {
-	err = positive("--window", s.Window, "--rounds", s.Rounds, "--connections", s.Connections, "--streams", s.Streams, "--events", s.Events, "--peers", len(s.Peers))
+	err = requirePositive("--window", s.Window, "--rounds", s.Rounds, "--connections", s.Connections, "--streams", s.Streams, "--events", s.Events, "--peers", len(s.Peers))
 	if err != nil {
 		return err
 	}
 	if err := proxies.Missing(s.Peers, s.Libraries); err != nil {
 		return err
 	}
-	env.sizes("window", s.Window.String(), "rounds", s.Rounds, "connections", s.Connections, "streams", s.Streams, "events", s.Events)
+	env.recordSizes("window", s.Window.String(), "rounds", s.Rounds, "connections", s.Connections, "streams", s.Streams, "events", s.Events)
 	dir, err := os.MkdirTemp("", "windlass-gateway-")
 	if err != nil {
 		return err
@@ -71,12 +71,12 @@ func (s *Gateway) Run(ctx context.Context, env Env) (err error) {
 		slowest := math.Inf(1)
 		for _, phase := range []func(*rounds) error{
 			func(r *rounds) error {
-				err := r.saturate(ctx, s)
-				slowest = min(slowest, r.answers.last())
+				err := r.measureSaturated(ctx, s)
+				slowest = min(slowest, r.answers.lastValue())
 				return err
 			},
-			func(r *rounds) error { return r.pace(ctx, s, slowest/2) },
-			func(r *rounds) error { return r.stream(ctx, s) },
+			func(r *rounds) error { return r.measurePaced(ctx, s, slowest/2) },
+			func(r *rounds) error { return r.measureStreams(ctx, s) },
 		} {
 			for i := range names {
 				r := all[names[(i+n)%len(names)]]
@@ -87,29 +87,29 @@ func (s *Gateway) Run(ctx context.Context, env Env) (err error) {
 		}
 		for _, name := range names {
 			r := all[name]
-			env.Progress(fmt.Sprintf("round %d, %s: %.0f answers/s, p99 %.2f ms at %.0f/s, %.0f events/s", n+1, r.Name, r.answers.last(), r.pacedP99.last(), slowest/2, r.events.last()))
+			env.Progress(fmt.Sprintf("round %d, %s: %.0f answers/s, p99 %.2f ms at %.0f/s, %.0f events/s", n+1, r.Name, r.answers.lastValue(), r.pacedP99.lastValue(), slowest/2, r.events.lastValue()))
 		}
 	}
 	peer := all[s.Peers[len(s.Peers)-1]]
 	for _, name := range names {
-		if err := all[name].note(env); err != nil {
+		if err := all[name].noteRounds(env); err != nil {
 			return err
 		}
 	}
 	for _, name := range names[:len(names)-1] {
 		// The gateway's own ratios have no prefix, because they are compared over time.
-		env.ratios(strings.TrimPrefix(name+"_", "gateway_"), all[name], peer)
+		env.setRatios(strings.TrimPrefix(name+"_", "gateway_"), all[name], peer)
 	}
 	return nil
 }
 
-// ratios sets figures that are medians of the ratios within a round.
-func (e Env) ratios(prefix string, own, peer *rounds) {
-	e.Result.Figure(prefix+"json_ratio", own.answers.over(peer.answers).median(), "of "+peer.Name+"'s answers/s")
-	e.Result.Figure(prefix+"json_p99_ratio", own.answersP99.over(peer.answersP99).median(), "of its p99")
-	e.Result.Figure(prefix+"paced_p99_ratio", own.pacedP99.over(peer.pacedP99).median(), "of its p99, at the same rate")
-	e.Result.Figure(prefix+"sse_ratio", own.events.over(peer.events).median(), "of its events/s")
-	e.Result.Figure(prefix+"sse_p99_ratio", own.eventsP99.over(peer.eventsP99).median(), "of its p99")
+// setRatios sets figures that are medians of the ratios within a round.
+func (e Env) setRatios(prefix string, own, peer *rounds) {
+	e.Result.Figure(prefix+"json_ratio", own.answers.ratiosTo(peer.answers).median(), "of "+peer.Name+"'s answers/s")
+	e.Result.Figure(prefix+"json_p99_ratio", own.answersP99.ratiosTo(peer.answersP99).median(), "of its p99")
+	e.Result.Figure(prefix+"paced_p99_ratio", own.pacedP99.ratiosTo(peer.pacedP99).median(), "of its p99, at the same rate")
+	e.Result.Figure(prefix+"sse_ratio", own.events.ratiosTo(peer.events).median(), "of its events/s")
+	e.Result.Figure(prefix+"sse_p99_ratio", own.eventsP99.ratiosTo(peer.eventsP99).median(), "of its p99")
 }
 
 // rounds are the measurements of one proxy in all rounds.
@@ -120,10 +120,10 @@ type rounds struct {
 
 type series []float64
 
-func (s series) last() float64 { return s[len(s)-1] }
+func (s series) lastValue() float64 { return s[len(s)-1] }
 
-// over returns the ratio in each round.
-func (s series) over(other series) series {
+// ratiosTo returns the ratio in each round.
+func (s series) ratiosTo(other series) series {
 	ratios := make(series, len(s))
 	for i := range s {
 		ratios[i] = s[i] / other[i]
@@ -136,25 +136,25 @@ func (s series) median() float64 {
 	return sorted[len(sorted)/2]
 }
 
-func (r *rounds) saturate(ctx context.Context, s *Gateway) error {
+func (r *rounds) measureSaturated(ctx context.Context, s *Gateway) error {
 	at, err := r.Answers(ctx, s.Window, s.Connections)
 	r.answers, r.answersP99 = append(r.answers, at.PerSecond), append(r.answersP99, measure.Millis(at.P99))
 	return err
 }
 
-func (r *rounds) pace(ctx context.Context, s *Gateway, perSecond float64) error {
+func (r *rounds) measurePaced(ctx context.Context, s *Gateway, perSecond float64) error {
 	at, err := r.Paced(ctx, s.Window, s.Connections, perSecond)
 	r.pacedP99 = append(r.pacedP99, measure.Millis(at.P99))
 	return err
 }
 
-func (r *rounds) stream(ctx context.Context, s *Gateway) error {
+func (r *rounds) measureStreams(ctx context.Context, s *Gateway) error {
 	at, err := r.Events(ctx, s.Window, s.Streams, s.Events)
 	r.events, r.eventsP99 = append(r.events, at.PerSecond), append(r.eventsP99, measure.Millis(at.P99))
 	return err
 }
 
-func (r *rounds) note(env Env) error {
+func (r *rounds) noteRounds(env Env) error {
 	// The memory of nginx includes its children, which do the work.
 	usage, err := measure.ReadFamily(r.PID())
 	if err != nil {

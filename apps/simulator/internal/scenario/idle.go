@@ -36,18 +36,18 @@ func (s *Idle) Deadline() time.Duration {
 
 // Run implements Scenario.
 func (s *Idle) Run(ctx context.Context, env Env) (err error) {
-	if err := positive("--agents", len(s.Agents), "--window", s.Window); err != nil {
+	if err := requirePositive("--agents", len(s.Agents), "--window", s.Window); err != nil {
 		return err
 	}
 	if !slices.IsSorted(s.Agents) || s.Agents[0] < 0 {
 		return errors.New("--agents: ascending numbers from 0 on")
 	}
 	most := slices.Max(s.Agents)
-	env.sizes("agents", s.Agents, "window", s.Window.String())
+	env.recordSizes("agents", s.Agents, "window", s.Window.String())
 	// An agent is at rest once it has its first snapshot. The control plane limits how many snapshots it
 	// sends a second.
 	var synced atomic.Int64
-	ctx, w, err := env.start(ctx, testbed.Config{Regions: max(most, 1), Idle: true, Snapshot: func(string, int, time.Duration) { synced.Add(1) }})
+	ctx, w, err := env.startTestbed(ctx, testbed.Config{Regions: max(most, 1), Idle: true, Snapshot: func(string, int, time.Duration) { synced.Add(1) }})
 	if err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func (s *Idle) Run(ctx context.Context, env Env) (err error) {
 			func() string { return fmt.Sprintf("%d of %d agents have a snapshot", synced.Load(), agents) }); err != nil {
 			return err
 		}
-		if err := pause(ctx, s.Settle); err != nil {
+		if err := waitFor(ctx, s.Settle); err != nil {
 			return err
 		}
 		var before, after int64
@@ -74,11 +74,11 @@ func (s *Idle) Run(ctx context.Context, env Env) (err error) {
 		if err != nil {
 			return err
 		}
-		took, parts, err := measured(ctx, w, func() (err error) {
+		took, parts, err := measureWindow(ctx, w, func() (err error) {
 			if before, err = w.DB.Questions(ctx); err != nil {
 				return err
 			}
-			if err = pause(ctx, s.Window); err != nil {
+			if err = waitFor(ctx, s.Window); err != nil {
 				return err
 			}
 			after, err = w.DB.Questions(ctx)
@@ -94,7 +94,7 @@ func (s *Idle) Run(ctx context.Context, env Env) (err error) {
 		if err != nil {
 			return err
 		}
-		_, byName := statements(metrics, metricsAfter, 1)
+		_, byName := statementsOf(metrics, metricsAfter, 1)
 		// One of them is the second query for the counter itself.
 		qps := float64(after-before-1) / took.Seconds()
 		round := map[string]any{

@@ -41,7 +41,7 @@ const replicasEach = 1000
 
 // Run implements Scenario.
 func (s *Ingest) Run(ctx context.Context, env Env) (err error) {
-	if err := positive("--instances", s.Instances, "--regions", s.Regions, "--window", s.Window); err != nil {
+	if err := requirePositive("--instances", s.Instances, "--regions", s.Regions, "--window", s.Window); err != nil {
 		return err
 	}
 	each := s.Instances / s.Regions
@@ -51,8 +51,8 @@ func (s *Ingest) Run(ctx context.Context, env Env) (err error) {
 		return errors.New("--instances and --regions: at least one instance in each region, and at most 32 regions")
 	}
 	total := replicas * deployments * s.Regions
-	env.sizes("instances", total, "regions", s.Regions, "deployments", deployments, "replicas", replicas, "window", s.Window.String(), "bare", s.Bare)
-	ctx, w, err := env.start(ctx, testbed.Config{Regions: s.Regions, Idle: s.Bare, BufferPoolMiB: min(512+total/500, 4096)})
+	env.recordSizes("instances", total, "regions", s.Regions, "deployments", deployments, "replicas", replicas, "window", s.Window.String(), "bare", s.Bare)
+	ctx, w, err := env.startTestbed(ctx, testbed.Config{Regions: s.Regions, Idle: s.Bare, BufferPoolMiB: min(512+total/500, 4096)})
 	if err != nil {
 		return err
 	}
@@ -66,9 +66,9 @@ func (s *Ingest) Run(ctx context.Context, env Env) (err error) {
 	if err != nil {
 		return err
 	}
-	churn := s.churn
+	churn := s.changeInstances
 	if s.Bare {
-		churn, err = s.reporters(ctx, w, ids, replicas)
+		churn, err = s.joinReporters(ctx, w, ids, replicas)
 	} else if err = w.WaitReady(ctx, 1, deployments); err == nil {
 		err = allInstancesReady(ctx, w, 1, total)
 	}
@@ -78,7 +78,7 @@ func (s *Ingest) Run(ctx context.Context, env Env) (err error) {
 
 	w.Progressf("reporting for %s", s.Window)
 	var rows, reports float64
-	took, parts, err := measured(ctx, w, func() error {
+	took, parts, err := measureWindow(ctx, w, func() error {
 		before, err := w.Metrics(ctx)
 		if err != nil {
 			return err
@@ -115,15 +115,15 @@ func (s *Ingest) Run(ctx context.Context, env Env) (err error) {
 // report.
 const churnEvery = 100 * time.Millisecond
 
-// churn changes every instance until the window ends, and then waits until the last states are stored.
-func (s *Ingest) churn(ctx context.Context, w *testbed.Testbed) error {
+// changeInstances changes every instance until the window ends, and then waits until the last states are stored.
+func (s *Ingest) changeInstances(ctx context.Context, w *testbed.Testbed) error {
 	begin := time.Now()
 	restarts := int64(0)
 	for time.Since(begin) < s.Window {
 		for _, m := range w.Fleet.Members() {
 			restarts += int64(m.Runtime.Churn())
 		}
-		if err := pause(ctx, churnEvery); err != nil {
+		if err := waitFor(ctx, churnEvery); err != nil {
 			return err
 		}
 	}
@@ -140,13 +140,13 @@ func waitRestarts(ctx context.Context, w *testbed.Testbed, n int64) error {
 		if err != nil || stored == n {
 			return err == nil, err
 		}
-		return false, pause(ctx, 2*time.Since(begin))
+		return false, waitFor(ctx, 2*time.Since(begin))
 	}, func() string { return fmt.Sprintf("the stored states add up to %d, and it has to be %d", stored, n) })
 }
 
-// reporters joins each region with a client that reports prepared states, and returns a function that makes
+// joinReporters joins each region with a client that reports prepared states, and returns a function that makes
 // all of them report until the window ends.
-func (s *Ingest) reporters(ctx context.Context, w *testbed.Testbed, deployments []string, replicas int) (func(context.Context, *testbed.Testbed) error, error) {
+func (s *Ingest) joinReporters(ctx context.Context, w *testbed.Testbed, deployments []string, replicas int) (func(context.Context, *testbed.Testbed) error, error) {
 	// Reports about a deployment count only once it is assigned to the region.
 	places := len(deployments) * len(w.Regions)
 	var assigned int64

@@ -34,18 +34,18 @@ func (s *Latency) Deadline() time.Duration {
 
 // Run implements Scenario.
 func (s *Latency) Run(ctx context.Context, env Env) (err error) {
-	if err := positive("--regions", s.Regions, "--apps", s.Apps, "--changes", s.Changes, "--rate", s.Rate); err != nil {
+	if err := requirePositive("--regions", s.Regions, "--apps", s.Apps, "--changes", s.Changes, "--rate", s.Rate); err != nil {
 		return err
 	}
-	env.sizes("regions", s.Regions, "apps", s.Apps, "changes", s.Changes, "rate", s.Rate)
+	env.recordSizes("regions", s.Regions, "apps", s.Apps, "changes", s.Changes, "rate", s.Rate)
 	seen := newDeliveries()
-	ctx, w, err := env.start(ctx, testbed.Config{Regions: s.Regions, Applied: seen.applied})
+	ctx, w, err := env.startTestbed(ctx, testbed.Config{Regions: s.Regions, Applied: seen.recordApplied})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Stop()) }()
 
-	apps, err := spread(ctx, w, s.Apps, 1)
+	apps, err := deployApps(ctx, w, s.Apps, 1)
 	if err != nil {
 		return err
 	}
@@ -55,18 +55,18 @@ func (s *Latency) Run(ctx context.Context, env Env) (err error) {
 	}
 	w.Progressf("making %d changes, %.0f a second", s.Changes, s.Rate)
 	var arrivals []arrival
-	_, env.Result.Parts, err = measured(ctx, w, func() error {
+	_, env.Result.Parts, err = measureWindow(ctx, w, func() error {
 		if err := makeChanges(ctx, w, apps, s.Changes, s.Rate); err != nil {
 			return err
 		}
-		arrivals, err = feed.wait(ctx)
+		arrivals, err = feed.waitArrivals(ctx)
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	late := latencies(arrivals)
-	committed, _ := span(arrivals)
+	committed, _ := spanOf(arrivals)
 	env.Result.Figure("p50_ms", measure.Millis(late.Quantile(0.5)), "ms from commit to agent")
 	env.Result.Figure("p99_ms", measure.Millis(late.Quantile(0.99)), "ms")
 	env.Result.Figure("max_ms", measure.Millis(late.Quantile(1)), "ms")

@@ -45,7 +45,7 @@ func (s *Overload) Deadline() time.Duration {
 
 // Run implements Scenario.
 func (s *Overload) Run(ctx context.Context, env Env) (err error) {
-	if err := positive("--instances", s.Instances, "--regions", s.Regions, "--edges", s.Edges, "--factor", s.Factor,
+	if err := requirePositive("--instances", s.Instances, "--regions", s.Regions, "--edges", s.Edges, "--factor", s.Factor,
 		"--calm", s.Calm, "--window", s.Window, "--start", s.Start, "--max-plane-mib", s.MaxPlaneMiB); err != nil {
 		return err
 	}
@@ -56,16 +56,16 @@ func (s *Overload) Run(ctx context.Context, env Env) (err error) {
 		return errors.New("--instances and --regions: at least one instance in each region, and at most 32 regions")
 	}
 	total := replicas * deployments * s.Regions
-	env.sizes("instances", total, "regions", s.Regions, "edges", s.Edges*s.Regions, "factor", s.Factor,
+	env.recordSizes("instances", total, "regions", s.Regions, "edges", s.Edges*s.Regions, "factor", s.Factor,
 		"calm", s.Calm.String(), "window", s.Window.String(), "start", s.Start.String(), "max_plane_mib", s.MaxPlaneMiB)
 	edges := newEdges()
-	ctx, w, err := env.start(ctx, testbed.Config{
+	ctx, w, err := env.startTestbed(ctx, testbed.Config{
 		Regions: s.Regions, BufferPoolMiB: min(512+total/500, 4096),
 		Runtime: func(n int, _ *rand.Rand) agent.SimulatedConfig {
 			region := testbed.RegionName(n)
 			return agent.SimulatedConfig{
 				Start: func() time.Duration { return s.Start },
-				Ready: func(deployment, _ string) { edges.up(place{region, deployment}) },
+				Ready: func(deployment, _ string) { edges.replicaReady(place{region, deployment}) },
 			}
 		},
 	})
@@ -73,7 +73,7 @@ func (s *Overload) Run(ctx context.Context, env Env) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Stop()) }()
-	if err := s.deploy(ctx, w, edges, deployments, replicas); err != nil {
+	if err := s.deployWorkload(ctx, w, edges, deployments, replicas); err != nil {
 		return err
 	}
 
@@ -81,15 +81,15 @@ func (s *Overload) Run(ctx context.Context, env Env) (err error) {
 	var watch sync.WaitGroup
 	defer watch.Wait()
 	defer stop()
-	watch.Go(func() { edges.watch(watching, w) })
+	watch.Go(func() { edges.watchCounts(watching, w) })
 
 	w.Progressf("%d replicas crash for %s while nothing else changes", s.Edges*s.Regions, s.Calm)
-	calm, err := edges.crash(ctx, w, s.Calm)
+	calm, err := edges.crashReplicas(ctx, w, s.Calm)
 	if err != nil {
 		return err
 	}
 	w.Progressf("measuring what can be stored for %s", s.Calm)
-	able, err := s.churn(ctx, w, s.Calm, churnEvery)
+	able, err := s.churnInstances(ctx, w, s.Calm, churnEvery)
 	if err != nil {
 		return err
 	}
@@ -101,12 +101,12 @@ func (s *Overload) Run(ctx context.Context, env Env) (err error) {
 	w.Progressf("%.0f states a second are stored; offering %.0f for %s", capacity, s.Factor*capacity, s.Window)
 	var over churned
 	var under *measure.Durations
-	_, parts, err := measured(ctx, w, func() error {
+	_, parts, err := measureWindow(ctx, w, func() error {
 		var wg sync.WaitGroup
 		var crashed error
-		wg.Go(func() { under, crashed = edges.crash(ctx, w, s.Window) })
+		wg.Go(func() { under, crashed = edges.crashReplicas(ctx, w, s.Window) })
 		var churned error
-		over, churned = s.churn(ctx, w, s.Window, every)
+		over, churned = s.churnInstances(ctx, w, s.Window, every)
 		wg.Wait()
 		return errors.Join(crashed, churned)
 	})
@@ -114,7 +114,7 @@ func (s *Overload) Run(ctx context.Context, env Env) (err error) {
 		return err
 	}
 	w.Progressf("waiting for the last states")
-	level, err := s.level(ctx, w, over.ended)
+	level, err := s.waitStored(ctx, w, over.ended)
 	if err != nil {
 		return err
 	}
@@ -148,8 +148,8 @@ func (s *Overload) Run(ctx context.Context, env Env) (err error) {
 	return nil
 }
 
-// deploy deploys the apps that change and the apps that crash.
-func (s *Overload) deploy(ctx context.Context, w *testbed.Testbed, edges *edges, deployments, replicas int) error {
+// deployWorkload deploys the apps that change and the apps that crash.
+func (s *Overload) deployWorkload(ctx context.Context, w *testbed.Testbed, edges *edges, deployments, replicas int) error {
 	var apps []testbed.App
 	for i := range deployments + s.Edges {
 		app := testbed.App{Name: testbed.AppName(i), Regions: w.Regions, Replicas: replicas, Version: "v1"}
@@ -183,8 +183,8 @@ type churned struct {
 // sampleLimits is the interval between readings of the limits that agents are given.
 const sampleLimits = 250 * time.Millisecond
 
-// churn changes every instance once per interval every.
-func (s *Overload) churn(ctx context.Context, w *testbed.Testbed, window, every time.Duration) (out churned, err error) {
+// churnInstances changes every instance once per interval every.
+func (s *Overload) churnInstances(ctx context.Context, w *testbed.Testbed, window, every time.Duration) (out churned, err error) {
 	before, err := w.Metrics(ctx)
 	if err != nil {
 		return out, err
@@ -192,7 +192,7 @@ func (s *Overload) churn(ctx context.Context, w *testbed.Testbed, window, every 
 	sampling, stop := context.WithCancel(ctx)
 	defer stop()
 	var wg sync.WaitGroup
-	wg.Go(func() { out.sample(sampling, w) })
+	wg.Go(func() { out.sampleLimits(sampling, w) })
 	begin := time.Now()
 	for n := 1; time.Since(begin) < window && err == nil; n++ {
 		for _, m := range w.Fleet.Members() {
@@ -202,7 +202,7 @@ func (s *Overload) churn(ctx context.Context, w *testbed.Testbed, window, every 
 			out.halfMiB = planeMiB(w)
 		}
 		// The times are fixed, so that a busy machine does not offer less.
-		err = pause(ctx, time.Until(begin.Add(time.Duration(n)*every)))
+		err = waitFor(ctx, time.Until(begin.Add(time.Duration(n)*every)))
 	}
 	out.ended = time.Now()
 	out.took = out.ended.Sub(begin)
@@ -217,10 +217,10 @@ func (s *Overload) churn(ctx context.Context, w *testbed.Testbed, window, every 
 	return out, nil
 }
 
-// sample records the limits that agents are given until ctx ends.
-func (c *churned) sample(ctx context.Context, w *testbed.Testbed) {
+// sampleLimits records the limits that agents are given until ctx ends.
+func (c *churned) sampleLimits(ctx context.Context, w *testbed.Testbed) {
 	planes := float64(len(w.Stack.Planes()))
-	for pause(ctx, sampleLimits) == nil {
+	for waitFor(ctx, sampleLimits) == nil {
 		m, err := w.Metrics(ctx)
 		if err != nil {
 			continue // the next reading replaces this one
@@ -249,9 +249,9 @@ type state struct {
 	status   windlassv1.InstanceStatus
 }
 
-// level waits until the database has the state of every instance that its executor has, and returns how long
+// waitStored waits until the database has the state of every instance that its executor has, and returns how long
 // after since that was.
-func (s *Overload) level(ctx context.Context, w *testbed.Testbed, since time.Time) (time.Duration, error) {
+func (s *Overload) waitStored(ctx context.Context, w *testbed.Testbed, since time.Time) (time.Duration, error) {
 	want := map[string]state{}
 	for _, m := range w.Fleet.Members() {
 		seen, err := m.Runtime.Observe(ctx)
@@ -269,18 +269,18 @@ func (s *Overload) level(ctx context.Context, w *testbed.Testbed, since time.Tim
 	wrong, example := 0, ""
 	err := testbed.Until(bounded, 20*time.Millisecond, func() (_ bool, err error) {
 		asked := time.Now()
-		if wrong, example, err = differences(bounded, w, want); err != nil || wrong == 0 {
+		if wrong, example, err = findDifferences(bounded, w, want); err != nil || wrong == 0 {
 			return err == nil, err
 		}
-		return false, pause(bounded, 2*time.Since(asked))
+		return false, waitFor(bounded, 2*time.Since(asked))
 	}, func() string {
 		return fmt.Sprintf("%d of %d instances are not as they are: %s", wrong, len(want), example)
 	})
 	return time.Since(since), err
 }
 
-// differences compares the living instances with those of the database.
-func differences(ctx context.Context, w *testbed.Testbed, want map[string]state) (wrong int, example string, err error) {
+// findDifferences compares the living instances with those of the database.
+func findDifferences(ctx context.Context, w *testbed.Testbed, want map[string]state) (wrong int, example string, err error) {
 	rows, err := w.DB.QueryContext(ctx, "SELECT id, restarts, status FROM instances WHERE terminated_at = 0")
 	if err != nil {
 		return 0, "", err

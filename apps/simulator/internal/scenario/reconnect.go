@@ -33,24 +33,24 @@ func (s *Reconnect) Deadline() time.Duration {
 
 // Run implements Scenario.
 func (s *Reconnect) Run(ctx context.Context, env Env) (err error) {
-	if err := positive("--agents", s.Agents, "--apps", s.Apps, "--cuts", s.Cuts); err != nil {
+	if err := requirePositive("--agents", s.Agents, "--apps", s.Apps, "--cuts", s.Cuts); err != nil {
 		return err
 	}
-	env.sizes("agents", s.Agents, "apps", s.Apps, "cuts", s.Cuts)
+	env.recordSizes("agents", s.Agents, "apps", s.Apps, "cuts", s.Cuts)
 	streams := &streams{}
-	ctx, w, err := env.start(ctx, testbed.Config{Regions: s.Agents, Connected: streams.connected})
+	ctx, w, err := env.startTestbed(ctx, testbed.Config{Regions: s.Agents, Connected: streams.recordConnected})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Stop()) }()
-	if _, err := spread(ctx, w, s.Apps, 1); err != nil {
+	if _, err := deployApps(ctx, w, s.Apps, 1); err != nil {
 		return err
 	}
 	plane := stack.ControlPlane(1)
 	worst, sent := 0.0, 0.0
 	for range s.Cuts {
 		// After ten seconds a stream counts as settled, and its agent's next attempt as the first.
-		if err := pause(ctx, 11*time.Second); err != nil {
+		if err := waitFor(ctx, 11*time.Second); err != nil {
 			return err
 		}
 		before, err := w.Metrics(ctx)
@@ -61,12 +61,12 @@ func (s *Reconnect) Run(ctx context.Context, env Env) (err error) {
 		streams.reset()
 		begin, cut := time.Now(), w.Fleet.Members()
 		if s.Dead > 0 {
-			if begin, err = outage(ctx, w, plane, s.Dead); err != nil {
+			if begin, err = causeOutage(ctx, w, plane, s.Dead); err != nil {
 				return err
 			}
 			before, cut = nil, nil // the metrics begin at 0 again, and all connections are cut
 		}
-		_, parts, err := measured(ctx, w, func() error {
+		_, parts, err := measureWindow(ctx, w, func() error {
 			for _, m := range cut {
 				m.Cut()
 			}
@@ -80,7 +80,7 @@ func (s *Reconnect) Run(ctx context.Context, env Env) (err error) {
 		if err != nil {
 			return err
 		}
-		times, resumed := streams.since(begin)
+		times, resumed := streams.timesSince(begin)
 		snapshots := after.Sum("windlass_feed_snapshots_total", "") - before.Sum("windlass_feed_snapshots_total", "")
 		sent += snapshots
 		seconds := times.Quantile(1).Seconds()
@@ -104,9 +104,9 @@ func (s *Reconnect) Run(ctx context.Context, env Env) (err error) {
 	return nil
 }
 
-// outage kills the part and starts it again after a while. then is when it started again.
-func outage(ctx context.Context, w *testbed.Testbed, part string, lasts time.Duration) (then time.Time, err error) {
-	if err := errors.Join(w.Stack.Kill(part), pause(ctx, lasts)); err != nil {
+// causeOutage kills the part and starts it again after a while. then is when it started again.
+func causeOutage(ctx context.Context, w *testbed.Testbed, part string, lasts time.Duration) (then time.Time, err error) {
+	if err := errors.Join(w.Stack.Kill(part), waitFor(ctx, lasts)); err != nil {
 		return time.Time{}, err
 	}
 	then = time.Now()
@@ -120,7 +120,7 @@ type streams struct {
 	resumed int
 }
 
-func (s *streams) connected(region string, resumed bool) {
+func (s *streams) recordConnected(region string, resumed bool) {
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,7 +145,7 @@ func (s *streams) count() int {
 	return len(s.at)
 }
 
-func (s *streams) since(begin time.Time) (*measure.Durations, int) {
+func (s *streams) timesSince(begin time.Time) (*measure.Durations, int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var d measure.Durations

@@ -33,17 +33,17 @@ func (s *Regions) Deadline() time.Duration {
 
 // Run implements Scenario.
 func (s *Regions) Run(ctx context.Context, env Env) (err error) {
-	if err := positive("--apps", s.Apps, "--changes", s.Changes, "--rate", s.Rate, "--exist", len(s.Exist), "--touch", len(s.Touch)); err != nil {
+	if err := requirePositive("--apps", s.Apps, "--changes", s.Changes, "--rate", s.Rate, "--exist", len(s.Exist), "--touch", len(s.Touch)); err != nil {
 		return err
 	}
 	if slices.Max(s.Touch) > min(slices.Min(s.Exist), 32) || slices.Min(s.Touch) < 1 {
 		return errors.New("--touch: from 1 to the smallest of --exist, and 32 at most")
 	}
-	env.sizes("exist", s.Exist, "touch", s.Touch, "apps", s.Apps, "changes", s.Changes, "rate", s.Rate)
+	env.recordSizes("exist", s.Exist, "touch", s.Touch, "apps", s.Apps, "changes", s.Changes, "rate", s.Rate)
 	// cost is the processor time of a call in ms, by the regions that exist and that it touches.
 	cost := map[[2]int]float64{}
 	for _, exist := range s.Exist {
-		if err := s.fleet(ctx, env, exist, cost); err != nil {
+		if err := s.measureFleet(ctx, env, exist, cost); err != nil {
 			return err
 		}
 	}
@@ -55,9 +55,9 @@ func (s *Regions) Run(ctx context.Context, env Env) (err error) {
 	return nil
 }
 
-func (s *Regions) fleet(ctx context.Context, env Env, exist int, cost map[[2]int]float64) (err error) {
+func (s *Regions) measureFleet(ctx context.Context, env Env, exist int, cost map[[2]int]float64) (err error) {
 	seen := newDeliveries()
-	ctx, w, err := env.start(ctx, testbed.Config{Regions: exist, Applied: seen.applied})
+	ctx, w, err := env.startTestbed(ctx, testbed.Config{Regions: exist, Applied: seen.recordApplied})
 	if err != nil {
 		return err
 	}
@@ -80,11 +80,11 @@ func (s *Regions) fleet(ctx context.Context, env Env, exist int, cost map[[2]int
 		if err := w.WaitReady(ctx, 1, (i+1)*s.Apps); err != nil {
 			return err
 		}
-		if err := pause(ctx, 2*time.Second); err != nil {
+		if err := waitFor(ctx, 2*time.Second); err != nil {
 			return err
 		}
 		rest := 5 * time.Second
-		_, idle, err := measured(ctx, w, func() error { return pause(ctx, rest) })
+		_, idle, err := measureWindow(ctx, w, func() error { return waitFor(ctx, rest) })
 		if err != nil {
 			return err
 		}
@@ -94,11 +94,11 @@ func (s *Regions) fleet(ctx context.Context, env Env, exist int, cost map[[2]int
 		}
 		w.Progressf("%d regions: %d changes in %d region(s) each", exist, s.Changes, touch)
 		var arrivals []arrival
-		took, parts, err := measured(ctx, w, func() error {
+		took, parts, err := measureWindow(ctx, w, func() error {
 			if err := makeChanges(ctx, w, apps, s.Changes, s.Rate); err != nil {
 				return err
 			}
-			arrivals, err = feed.wait(ctx)
+			arrivals, err = feed.waitArrivals(ctx)
 			return err
 		})
 		if err != nil {

@@ -53,13 +53,13 @@ type restarting struct {
 
 // Run implements Scenario.
 func (s *Restart) Run(ctx context.Context, env Env) (err error) {
-	if err := positive("--agents", s.Agents, "--apps", s.Apps, "--rate", s.Rate, "--quiet", s.Quiet, "--even", s.Even); err != nil {
+	if err := requirePositive("--agents", s.Agents, "--apps", s.Apps, "--rate", s.Rate, "--quiet", s.Quiet, "--even", s.Even); err != nil {
 		return err
 	}
 	if env.ControlPlanes < minReplicas {
 		env.ControlPlanes = defaultReplicas
 	}
-	env.sizes("agents", s.Agents, "apps", s.Apps, "rate", s.Rate, "quiet", s.Quiet.String(), "pause", s.Pause.String())
+	env.recordSizes("agents", s.Agents, "apps", s.Apps, "rate", s.Rate, "quiet", s.Quiet.String(), "pause", s.Pause.String())
 	seen, began := newDeliveries(), &streams{}
 	r := &restarting{Restart: s, env: env}
 	var balancer *testbed.Balancer
@@ -68,8 +68,8 @@ func (s *Restart) Run(ctx context.Context, env Env) (err error) {
 			balancer.Close()
 		}
 	}()
-	ctx, w, err := env.start(ctx, testbed.Config{
-		Regions: s.Agents, Applied: seen.applied, Connected: began.connected,
+	ctx, w, err := env.startTestbed(ctx, testbed.Config{
+		Regions: s.Agents, Applied: seen.recordApplied, Connected: began.recordConnected,
 		Snapshot: func(string, int, time.Duration) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -86,32 +86,32 @@ func (s *Restart) Run(ctx context.Context, env Env) (err error) {
 	}
 	defer func() { err = errors.Join(err, w.Stop()) }()
 	r.w = w
-	if r.apps, err = spread(ctx, w, s.Apps, 1); err != nil {
+	if r.apps, err = deployApps(ctx, w, s.Apps, 1); err != nil {
 		return err
 	}
 
 	r.flips = make([]int, len(r.apps))
 	w.Progressf("making %.0f changes a second for %s", s.Rate, s.Quiet)
-	before, err := r.changes(ctx, seen, func() error { return pause(ctx, s.Quiet) })
+	before, err := r.changesDuring(ctx, seen, func() error { return waitFor(ctx, s.Quiet) })
 	if err != nil {
 		return err
 	}
-	quiet := r.calls.take()
-	r.figures("before", before)
+	quiet := r.calls.takeCounts()
+	r.setFigures("before", before)
 
-	first := r.taken()
+	first := r.takenOver()
 	began.reset()
 	var during []arrival
-	_, env.Result.Parts, err = measured(ctx, w, func() (err error) {
-		during, err = r.changes(ctx, seen, func() error { return r.roll(ctx) })
+	_, env.Result.Parts, err = measureWindow(ctx, w, func() (err error) {
+		during, err = r.changesDuring(ctx, seen, func() error { return r.restartReplicas(ctx) })
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	snapshots, busy := r.taken()-first, r.calls.take()
-	_, resumed := began.since(time.Now())
-	r.figures("during", during)
+	snapshots, busy := r.takenOver()-first, r.calls.takeCounts()
+	_, resumed := began.timesSince(time.Now())
+	r.setFigures("during", during)
 	env.Result.Figure("missed", 0, "changes that never came to their agent")
 	env.Result.Figure("snapshots", float64(snapshots), "snapshots that had to be sent")
 	env.Result.Figure("resumed", float64(resumed), fmt.Sprintf("of %d sessions that went on", s.Agents))
@@ -120,7 +120,7 @@ func (s *Restart) Run(ctx context.Context, env Env) (err error) {
 	env.Result.Figure("failed_calls", float64(busy.failed), "calls that failed all the same")
 	env.Result.Figure("call_max_ms", measure.Millis(busy.took.Quantile(1)), "ms, the slowest call with its repetitions")
 	env.Result.Figure("call_max_ms_before", measure.Millis(quiet.took.Quantile(1)), "ms, before")
-	if err := r.settle(ctx); err != nil {
+	if err := r.waitSpread(ctx); err != nil {
 		return err
 	}
 	switch {
@@ -134,8 +134,8 @@ func (s *Restart) Run(ctx context.Context, env Env) (err error) {
 	return nil
 }
 
-// figures sets the figures of the changes in one window.
-func (r *restarting) figures(name string, arrivals []arrival) {
+// setFigures sets the figures of the changes in one window.
+func (r *restarting) setFigures(name string, arrivals []arrival) {
 	late := latencies(arrivals)
 	r.env.Result.Figure("changes_"+name, float64(late.Len()), "changes, none missing")
 	r.env.Result.Figure("p50_ms_"+name, measure.Millis(late.Quantile(0.5)), "ms from commit to agent")
@@ -143,27 +143,27 @@ func (r *restarting) figures(name string, arrivals []arrival) {
 	r.env.Result.Figure("max_ms_"+name, measure.Millis(late.Quantile(1)), "ms")
 }
 
-func (r *restarting) taken() int {
+func (r *restarting) takenOver() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.snapshots
 }
 
-// changes makes changes while fn runs, and returns them when each has arrived at its agent.
-func (r *restarting) changes(ctx context.Context, seen *deliveries, fn func() error) ([]arrival, error) {
+// changesDuring makes changes while fn runs, and returns them when each has arrived at its agent.
+func (r *restarting) changesDuring(ctx context.Context, seen *deliveries, fn func() error) ([]arrival, error) {
 	feed, err := watchFeed(ctx, r.w, seen)
 	if err != nil {
 		return nil, err
 	}
 	over := make(chan struct{})
 	made := make(chan error, 1)
-	go func() { made <- r.trickle(ctx, over) }()
+	go func() { made <- r.changeAtRandom(ctx, over) }()
 	err = fn()
 	close(over)
 	if err := errors.Join(err, <-made); err != nil {
 		return nil, err
 	}
-	arrivals, err := feed.wait(ctx)
+	arrivals, err := feed.waitArrivals(ctx)
 	if err != nil {
 		missed := 0
 		for _, a := range arrivals {
@@ -176,9 +176,9 @@ func (r *restarting) changes(ctx context.Context, seen *deliveries, fn func() er
 	return arrivals, err
 }
 
-// trickle changes apps at random times, each from one replica to two or back, until over is closed. It
+// changeAtRandom changes apps at random times, each from one replica to two or back, until over is closed. It
 // returns once every call was answered.
-func (r *restarting) trickle(ctx context.Context, over <-chan struct{}) error {
+func (r *restarting) changeAtRandom(ctx context.Context, over <-chan struct{}) error {
 	rnd := rand.New(rand.NewPCG(r.w.Rand.Uint64(), 0))
 	order := rnd.Perm(len(r.apps))
 	var open sync.WaitGroup
@@ -204,7 +204,7 @@ func (r *restarting) trickle(ctx context.Context, over <-chan struct{}) error {
 		}
 		open.Go(func() {
 			defer func() { <-slots }()
-			r.calls.make(ctx, r.w, req)
+			r.calls.makeCall(ctx, r.w, req)
 		})
 	}
 }
@@ -221,7 +221,7 @@ type called struct {
 	first                  error
 }
 
-func (c *calls) make(ctx context.Context, w *testbed.Testbed, req *windlassv1.ScaleRequest) {
+func (c *calls) makeCall(ctx context.Context, w *testbed.Testbed, req *windlassv1.ScaleRequest) {
 	tries := 0
 	begin := time.Now()
 	_, err := testbed.Persist(ctx, func(ctx context.Context, req *windlassv1.ScaleRequest) (*windlassv1.ScaleResponse, error) {
@@ -244,8 +244,8 @@ func (c *calls) make(ctx context.Context, w *testbed.Testbed, req *windlassv1.Sc
 	}
 }
 
-// take returns the counts and resets them.
-func (c *calls) take() *called {
+// takeCounts returns the counts and resets them.
+func (c *calls) takeCounts() *called {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	was := c.called
@@ -253,8 +253,8 @@ func (c *calls) take() *called {
 	return &was
 }
 
-// roll restarts the replicas, one after the other.
-func (r *restarting) roll(ctx context.Context) error {
+// restartReplicas restarts the replicas, one after the other.
+func (r *restarting) restartReplicas(ctx context.Context) error {
 	slowest := 0.0
 	for _, p := range r.w.Stack.Planes() {
 		begin := time.Now()
@@ -276,7 +276,7 @@ func (r *restarting) roll(ctx context.Context) error {
 			"replica": p.Name, "drain_ms": measure.Millis(drained), "serving_ms": measure.Millis(serving), "connected_ms": measure.Millis(back),
 		})
 		slowest = max(slowest, measure.Millis(drained))
-		if err := pause(ctx, r.Pause); err != nil {
+		if err := waitFor(ctx, r.Pause); err != nil {
 			return err
 		}
 	}
@@ -284,9 +284,9 @@ func (r *restarting) roll(ctx context.Context) error {
 	return nil
 }
 
-// settle waits until the streams are spread over the replicas, so that no replica has many more than its
+// waitSpread waits until the streams are spread over the replicas, so that no replica has many more than its
 // share.
-func (r *restarting) settle(ctx context.Context) error {
+func (r *restarting) waitSpread(ctx context.Context) error {
 	begin := time.Now()
 	counts := map[string]float64{}
 	// In a small fleet, a few streams above the share are not worth moving.

@@ -63,16 +63,16 @@ const (
 
 // Run implements Scenario.
 func (s *Retention) Run(ctx context.Context, env Env) (err error) {
-	if err := positive("--days", s.Days, "--settle", s.Settle, "--apps", s.Apps, "--regions", s.Regions, "--deploys", s.Deploys,
+	if err := requirePositive("--days", s.Days, "--settle", s.Settle, "--apps", s.Apps, "--regions", s.Regions, "--deploys", s.Deploys,
 		"--scales", s.Scales, "--crashes", s.Crashes, "--keep-changes", s.Changes, "--keep-versions", s.Versions, "--keep-history", s.History); err != nil {
 		return err
 	}
 	if s.Settle >= s.Days || s.Regions > 32 {
 		return errors.New("--settle: has to be a day before --days ends; --regions: at most 32")
 	}
-	env.sizes("days", s.Days, "settle", s.Settle, "apps", s.Apps, "regions", s.Regions, "deploys", s.Deploys, "scales", s.Scales,
+	env.recordSizes("days", s.Days, "settle", s.Settle, "apps", s.Apps, "regions", s.Regions, "deploys", s.Deploys, "scales", s.Scales,
 		"crashes", s.Crashes, "keep_changes", s.Changes, "keep_versions", s.Versions, "keep_history", s.History, "keep_audit", keepAudit.String())
-	ctx, w, err := env.start(ctx, testbed.Config{Regions: s.Regions, ServeFlags: []string{
+	ctx, w, err := env.startTestbed(ctx, testbed.Config{Regions: s.Regions, ServeFlags: []string{
 		fmt.Sprint("--keep-changes=", s.Changes), fmt.Sprint("--keep-versions=", s.Versions), fmt.Sprint("--keep-history=", s.History),
 		"--audit-retention=" + keepAudit.String(), "--forget-every=" + forgetEvery.String(),
 	}})
@@ -83,16 +83,16 @@ func (s *Retention) Run(ctx context.Context, env Env) (err error) {
 	days := s.newDays(w)
 
 	var all []leftover
-	_, parts, err := measured(ctx, w, func() error {
+	_, parts, err := measureWindow(ctx, w, func() error {
 		for day := 1; day <= s.Days; day++ {
 			w.Progressf("day %d: %d deployments, %d scales, %d crashes", day,
 				(s.Apps+1)*s.Deploys, (s.Apps+1)*s.Scales, (s.Apps+1)*s.Crashes*s.Regions)
-			left, err := days.pass(ctx, day)
+			left, err := days.simulateDay(ctx, day)
 			if err != nil {
 				return fmt.Errorf("day %d: %w", day, err)
 			}
 			w.Progressf("day %d: %s", day, left)
-			env.Result.Rounds = append(env.Result.Rounds, left.round(day))
+			env.Result.Rounds = append(env.Result.Rounds, left.roundFigures(day))
 			all = append(all, left)
 		}
 		return nil
@@ -105,16 +105,16 @@ func (s *Retention) Run(ctx context.Context, env Env) (err error) {
 		return err
 	}
 	env.Result.Parts = parts
-	last, settled := all[len(all)-1], peak(all[:s.Settle])
+	last, settled := all[len(all)-1], peakOf(all[:s.Settle])
 	env.Result.Details = map[string]any{"rows": last.rows}
-	env.Result.Figure("rows", float64(last.total()), "rows in all tables after the last day")
-	env.Result.Figure("rows_settled", float64(settled.total()), "rows, at the most up to the day on which bounds are reached")
-	env.Result.Figure("mib", mib(last.bytes), "MiB of the database's tables after the last day")
-	env.Result.Figure("mib_settled", mib(settled.bytes), "MiB, at the most up to that day")
-	env.Result.Figure("restate_mib", mib(last.restate), "MiB of Restate after the last day")
+	env.Result.Figure("rows", float64(last.totalRows()), "rows in all tables after the last day")
+	env.Result.Figure("rows_settled", float64(settled.totalRows()), "rows, at the most up to the day on which bounds are reached")
+	env.Result.Figure("mib", inMiB(last.bytes), "MiB of the database's tables after the last day")
+	env.Result.Figure("mib_settled", inMiB(settled.bytes), "MiB, at the most up to that day")
+	env.Result.Figure("restate_mib", inMiB(last.restate), "MiB of Restate after the last day")
 	env.Result.Figure("forgotten", metrics.Sum("windlass_forgotten_rows_total", ""), "rows that were forgotten in all, of those that are counted")
 	env.Result.Figure("changes_per_day", float64(days.calls)/float64(s.Days), "calls and crashes")
-	return grows(settled, all[s.Settle:])
+	return checkGrowth(settled, all[s.Settle:])
 }
 
 // leftover is the size of the data after a day.
@@ -124,7 +124,7 @@ type leftover struct {
 	seconds        float64
 }
 
-func (l leftover) total() (n int64) {
+func (l leftover) totalRows() (n int64) {
 	for _, rows := range l.rows {
 		n += rows
 	}
@@ -132,22 +132,22 @@ func (l leftover) total() (n int64) {
 }
 
 func (l leftover) String() string {
-	return fmt.Sprintf("%d rows, %.1f MiB, %.1f s", l.total(), mib(l.bytes), l.seconds)
+	return fmt.Sprintf("%d rows, %.1f MiB, %.1f s", l.totalRows(), inMiB(l.bytes), l.seconds)
 }
 
-// round returns the day's figures for the results: the total and the largest tables.
-func (l leftover) round(day int) map[string]any {
-	out := map[string]any{"day": day, "rows": l.total(), "mib": mib(l.bytes), "restate_mib": mib(l.restate), "seconds": l.seconds}
+// roundFigures returns the day's figures for the results: the total and the largest tables.
+func (l leftover) roundFigures(day int) map[string]any {
+	out := map[string]any{"day": day, "rows": l.totalRows(), "mib": inMiB(l.bytes), "restate_mib": inMiB(l.restate), "seconds": l.seconds}
 	for _, table := range []string{"region_changes", "deployment_topology", "instances", "deployments", "rollouts", "history", "idempotency", "audit", "apps"} {
 		out[table] = l.rows[table]
 	}
 	return out
 }
 
-func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
+func inMiB(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 
-// peak returns the highest number of rows of each table, and of bytes.
-func peak(days []leftover) leftover {
+// peakOf returns the highest number of rows of each table, and of bytes.
+func peakOf(days []leftover) leftover {
 	out := leftover{rows: map[string]int64{}}
 	for _, d := range days {
 		for table, n := range d.rows {
@@ -158,9 +158,9 @@ func peak(days []leftover) leftover {
 	return out
 }
 
-// grows returns an error that names what is larger than its highest value before.
-func grows(before leftover, later []leftover) error {
-	now := peak(later)
+// checkGrowth returns an error that names what is larger than its highest value before.
+func checkGrowth(before leftover, later []leftover) error {
+	now := peakOf(later)
 	var errs []error
 	for _, table := range slices.Sorted(maps.Keys(now.rows)) {
 		if was, is := before.rows[table], now.rows[table]; is > was+was/10+slackRows {
@@ -168,7 +168,7 @@ func grows(before leftover, later []leftover) error {
 		}
 	}
 	if is, was := now.bytes, before.bytes; is > was+was/10+slackBytes {
-		errs = append(errs, fmt.Errorf("the database grows: %.1f MiB, and %.1f before", mib(is), mib(was)))
+		errs = append(errs, fmt.Errorf("the database grows: %.1f MiB, and %.1f before", inMiB(is), inMiB(was)))
 	}
 	return errors.Join(errs...)
 }
@@ -194,48 +194,48 @@ func (s *Retention) newDays(w *testbed.Testbed) *days {
 	}
 }
 
-func (d *days) called(n int) {
+func (d *days) countCalls(n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.calls += n
 }
 
-// pass simulates a day: its changes, then its night.
-func (d *days) pass(ctx context.Context, day int) (leftover, error) {
+// simulateDay simulates a day: its changes, then its night.
+func (d *days) simulateDay(ctx context.Context, day int) (leftover, error) {
 	begin := time.Now()
-	stopWatch := d.watch.start(ctx)
+	stopWatch := d.watch.startAsking(ctx)
 	defer stopWatch()
 	brief := fmt.Sprintf("brief-%d", day)
 	err := testbed.InParallel(d.s.Apps+1, d.s.Apps+1, func(i int) error {
 		if i < d.s.Apps {
-			return d.live(ctx, testbed.AppName(i))
+			return d.changeApp(ctx, testbed.AppName(i))
 		}
-		if err := d.live(ctx, brief); err != nil {
+		if err := d.changeApp(ctx, brief); err != nil {
 			return err
 		}
-		d.called(1)
+		d.countCalls(1)
 		_, err := testbed.Persist(ctx, d.w.API.Apps.DeleteApp, &windlassv1.DeleteAppRequest{Mutation: testbed.Mutation(), App: testbed.Path(brief)})
 		return err
 	})
 	if err == nil {
-		err = d.chores(ctx, day)
+		err = d.makeOtherChanges(ctx, day)
 	}
 	if err == nil {
-		err = d.rest(ctx)
+		err = d.waitQuiet(ctx)
 	}
 	if err != nil {
 		return leftover{}, err
 	}
-	if err := d.night(ctx); err != nil {
+	if err := d.passNight(ctx); err != nil {
 		return leftover{}, err
 	}
-	left, err := d.look(ctx)
+	left, err := d.countRows(ctx)
 	left.seconds = time.Since(begin).Seconds()
 	return left, err
 }
 
-// live makes the changes of one app on one day.
-func (d *days) live(ctx context.Context, name string) error {
+// changeApp makes the changes of one app on one day.
+func (d *days) changeApp(ctx context.Context, name string) error {
 	app := testbed.App{Name: name, Regions: d.w.Regions, Replicas: 2}
 	id := ""
 	for range d.s.Deploys {
@@ -247,7 +247,7 @@ func (d *days) live(ctx context.Context, name string) error {
 		if id, err = d.w.Deploy(ctx, app); err != nil {
 			return err
 		}
-		if err := d.watch.wait(ctx, id, name); err != nil {
+		if err := d.watch.waitReady(ctx, id, name); err != nil {
 			return err
 		}
 	}
@@ -262,17 +262,17 @@ func (d *days) live(ctx context.Context, name string) error {
 				return fmt.Errorf("crash %s in region %s: %w", name, m.Region, err)
 			}
 		}
-		if err := pause(ctx, 20*time.Millisecond); err != nil {
+		if err := waitFor(ctx, 20*time.Millisecond); err != nil {
 			return err
 		}
 	}
-	d.called(d.s.Deploys + d.s.Scales + d.s.Crashes*d.s.Regions)
+	d.countCalls(d.s.Deploys + d.s.Scales + d.s.Crashes*d.s.Regions)
 	return nil
 }
 
-// chores makes the other changes of a day: it creates and deletes an environment with a secret and a region,
+// makeOtherChanges makes the other changes of a day: it creates and deletes an environment with a secret and a region,
 // makes a join token, and rotates a secret.
-func (d *days) chores(ctx context.Context, day int) error {
+func (d *days) makeOtherChanges(ctx context.Context, day int) error {
 	name := fmt.Sprintf("brief-%d", day)
 	path := strings.Split(testbed.Environment, "/")[0] + "/" + name
 	steps := []func() error{
@@ -282,7 +282,7 @@ func (d *days) chores(ctx context.Context, day int) error {
 			})
 			return err
 		},
-		func() error { return d.secret(ctx, path, name) },
+		func() error { return d.setSecret(ctx, path, name) },
 		func() error {
 			_, err := d.secrets.DeleteEnvironment(ctx, &windlassv1.DeleteEnvironmentRequest{Mutation: testbed.Mutation(), Environment: path})
 			return err
@@ -302,7 +302,7 @@ func (d *days) chores(ctx context.Context, day int) error {
 	}
 	for range 4 {
 		steps = append(steps,
-			func() error { return d.secret(ctx, testbed.Environment, "token") },
+			func() error { return d.setSecret(ctx, testbed.Environment, "token") },
 			func() error {
 				_, err := d.w.API.Regions.CreateJoinToken(ctx, &windlassv1.CreateJoinTokenRequest{
 					Mutation: testbed.Mutation(), Region: d.w.Regions[0], TtlSeconds: 600,
@@ -315,19 +315,19 @@ func (d *days) chores(ctx context.Context, day int) error {
 			return fmt.Errorf("chore %d: %w", n+1, err)
 		}
 	}
-	d.called(len(steps))
+	d.countCalls(len(steps))
 	return nil
 }
 
-func (d *days) secret(ctx context.Context, environment, name string) error {
+func (d *days) setSecret(ctx context.Context, environment, name string) error {
 	_, err := d.secrets.SetSecret(ctx, &windlassv1.SetSecretRequest{
 		Mutation: testbed.Mutation(), Environment: environment, Name: name, Value: fmt.Sprint("value at ", time.Now()),
 	})
 	return err
 }
 
-// rest waits until no change of the day is under way.
-func (d *days) rest(ctx context.Context) error {
+// waitQuiet waits until no change of the day is under way.
+func (d *days) waitQuiet(ctx context.Context) error {
 	var moving, rollouts, deleting int64
 	return testbed.Until(ctx, 50*time.Millisecond, func() (bool, error) {
 		err := d.w.DB.QueryRowContext(ctx, `SELECT
@@ -342,8 +342,8 @@ func (d *days) rest(ctx context.Context) error {
 	})
 }
 
-// night sets back by a day the times that retention uses, and waits until everything was checked after that.
-func (d *days) night(ctx context.Context) error {
+// passNight sets back by a day the times that retention uses, and waits until everything was checked after that.
+func (d *days) passNight(ctx context.Context) error {
 	ms := aDay.Milliseconds()
 	for _, query := range []string{
 		"UPDATE deployment_topology SET updated_at = updated_at - ?",
@@ -377,8 +377,8 @@ func (d *days) night(ctx context.Context) error {
 	})
 }
 
-// look counts the rows of every table.
-func (d *days) look(ctx context.Context) (leftover, error) {
+// countRows counts the rows of every table.
+func (d *days) countRows(ctx context.Context) (leftover, error) {
 	out := leftover{rows: map[string]int64{}}
 	tables, err := d.w.DB.Strings(ctx, "SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE()")
 	if err != nil {
@@ -389,15 +389,15 @@ func (d *days) look(ctx context.Context) (leftover, error) {
 			return out, err
 		}
 	}
-	if out.bytes, err = size(d.w.Stack.Folder(stack.MariaDB), ".ibd"); err != nil {
+	if out.bytes, err = sizeOfFiles(d.w.Stack.Folder(stack.MariaDB), ".ibd"); err != nil {
 		return out, err
 	}
-	out.restate, err = size(d.w.Stack.Folder(stack.Restate), "")
+	out.restate, err = sizeOfFiles(d.w.Stack.Folder(stack.Restate), "")
 	return out, err
 }
 
-// size returns the size of the files in a folder whose names have the suffix. Files may vanish meanwhile.
-func size(folder, suffix string) (n int64, err error) {
+// sizeOfFiles returns the size of the files in a folder whose names have the suffix. Files may vanish meanwhile.
+func sizeOfFiles(folder, suffix string) (n int64, err error) {
 	err = filepath.WalkDir(folder, func(path string, entry os.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || !strings.HasSuffix(path, suffix) {
 			if errors.Is(err, os.ErrNotExist) {

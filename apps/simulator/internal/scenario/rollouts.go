@@ -49,14 +49,14 @@ func (s *Rollouts) Deadline() time.Duration {
 
 // Run implements Scenario.
 func (s *Rollouts) Run(ctx context.Context, env Env) (err error) {
-	if err := s.check(); err != nil {
+	if err := s.checkSizes(); err != nil {
 		return err
 	}
-	env.sizes("apps", s.Apps, "regions", s.Regions, "waves", s.Waves, "replicas", s.Replicas, "surge", s.Surge, "bake", s.Bake.String(),
+	env.recordSizes("apps", s.Apps, "regions", s.Regions, "waves", s.Waves, "replicas", s.Replicas, "surge", s.Surge, "bake", s.Bake.String(),
 		"start_p50", s.StartP50.String(), "start_p99", s.StartP99.String(), "fail", s.Fail)
 	seen := &sightings{}
-	ctx, w, err := env.start(ctx, testbed.Config{Regions: s.Regions, Applied: seen.applied, Runtime: func(n int, rnd *rand.Rand) agent.SimulatedConfig {
-		cfg := s.runtime(n, rnd)
+	ctx, w, err := env.startTestbed(ctx, testbed.Config{Regions: s.Regions, Applied: seen.recordApplied, Runtime: func(n int, rnd *rand.Rand) agent.SimulatedConfig {
+		cfg := s.simulatedRuntime(n, rnd)
 		cfg.Crashes = func(label string) bool { return label == badVersion && s.waveOf(n) == s.BadWave }
 		return cfg
 	}})
@@ -66,7 +66,7 @@ func (s *Rollouts) Run(ctx context.Context, env Env) (err error) {
 	defer func() { err = errors.Join(err, w.Stop()) }()
 	instances := 0
 	for i, replicas := range s.Replicas {
-		round, err := s.round(ctx, env, w, i, &instances)
+		round, err := s.moveRound(ctx, env, w, i, &instances)
 		if err != nil {
 			return fmt.Errorf("with %d replicas: %w", replicas, err)
 		}
@@ -92,8 +92,8 @@ func (s *Rollouts) Run(ctx context.Context, env Env) (err error) {
 	return nil
 }
 
-func (s *Rollouts) check() error {
-	if err := positive("--apps", s.Apps, "--regions", s.Regions, "--waves", s.Waves, "--concurrency", s.Concurrency, "--replicas", len(s.Replicas)); err != nil {
+func (s *Rollouts) checkSizes() error {
+	if err := requirePositive("--apps", s.Apps, "--regions", s.Regions, "--waves", s.Waves, "--concurrency", s.Concurrency, "--replicas", len(s.Replicas)); err != nil {
 		return err
 	}
 	switch {
@@ -108,7 +108,7 @@ func (s *Rollouts) check() error {
 	case s.Bake < 0:
 		return errors.New("--bake: has to be 0 or more")
 	}
-	return s.Executors.check()
+	return s.Executors.checkTimes()
 }
 
 // waveOf returns the wave of region n. One region is the first wave, and the others are in equal parts.
@@ -119,7 +119,7 @@ func (s *Rollouts) waveOf(n int) int {
 	return 2 + (n-1)*(s.Waves-1)/(s.Regions-1)
 }
 
-func (s *Rollouts) policy(regions []string) *windlassv1.RolloutPolicy {
+func (s *Rollouts) rolloutPolicy(regions []string) *windlassv1.RolloutPolicy {
 	p := &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_ROLLING, MaxSurge: s.Surge}
 	for range s.Waves {
 		p.Waves = append(p.Waves, &windlassv1.Wave{BakeTime: durationpb.New(s.Bake)})
@@ -141,7 +141,7 @@ type sightings struct {
 	at map[string]map[string]bool
 }
 
-func (s *sightings) applied(region, deployment string, _, _ int64) {
+func (s *sightings) recordApplied(region, deployment string, _, _ int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.at == nil {
@@ -153,7 +153,7 @@ func (s *sightings) applied(region, deployment string, _, _ int64) {
 	s.at[region][deployment] = true
 }
 
-func (s *sightings) of(region, deployment string) bool {
+func (s *sightings) wasSeen(region, deployment string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.at[region][deployment]
@@ -163,27 +163,27 @@ func (s *sightings) of(region, deployment string) bool {
 // before runs everywhere again.
 func (s *Rollouts) goBack(ctx context.Context, env Env, w *testbed.Testbed, seen *sightings, instances int) error {
 	n := len(s.Replicas) - 1
-	apps := s.apps(w, n, badVersion)
+	apps := s.appsOfRound(w, n, badVersion)
 	w.Progressf("moving all of them to a version that crashes in wave %d", s.BadWave)
 	begin := time.Now()
 	ids, err := w.DeployAll(ctx, apps, s.Concurrency)
 	if err != nil {
 		return err
 	}
-	if err := s.ended(ctx, w, ids, windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED); err != nil {
+	if err := s.waitEnded(ctx, w, ids, windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED); err != nil {
 		return err
 	}
-	if err := settled(ctx, w, len(s.Replicas)*s.Apps*s.Regions, instances); err != nil {
+	if err := waitSettled(ctx, w, len(s.Replicas)*s.Apps*s.Regions, instances); err != nil {
 		return err
 	}
 	took := time.Since(begin)
-	times, err := s.times(ctx, w, ids)
+	times, err := s.rolloutTimes(ctx, w, ids)
 	if err != nil {
 		return err
 	}
 	for i, region := range w.Regions {
 		for _, id := range ids {
-			if saw := seen.of(region, id); saw != (s.waveOf(i) <= s.BadWave) {
+			if saw := seen.wasSeen(region, id); saw != (s.waveOf(i) <= s.BadWave) {
 				return fmt.Errorf("%s of wave %d was handed %s: %t", region, s.waveOf(i), id, saw)
 			}
 		}
@@ -201,59 +201,59 @@ func (s *Rollouts) goBack(ctx context.Context, env Env, w *testbed.Testbed, seen
 	return nil
 }
 
-// apps returns the apps of round n.
-func (s *Rollouts) apps(w *testbed.Testbed, n int, version string) []testbed.App {
+// appsOfRound returns the apps of round n.
+func (s *Rollouts) appsOfRound(w *testbed.Testbed, n int, version string) []testbed.App {
 	apps := make([]testbed.App, s.Apps)
 	for i := range apps {
 		apps[i] = testbed.App{
-			Name: testbed.AppName(n*s.Apps + i), Regions: w.Regions, Replicas: s.Replicas[n], Version: version, Rollout: s.policy(w.Regions),
+			Name: testbed.AppName(n*s.Apps + i), Regions: w.Regions, Replicas: s.Replicas[n], Version: version, Rollout: s.rolloutPolicy(w.Regions),
 		}
 	}
 	return apps
 }
 
-// round deploys apps with s.Replicas[n] replicas, moves all of them, and checks their end.
-func (s *Rollouts) round(ctx context.Context, env Env, w *testbed.Testbed, n int, instances *int) (map[string]any, error) {
+// moveRound deploys apps with s.Replicas[n] replicas, moves all of them, and checks their end.
+func (s *Rollouts) moveRound(ctx context.Context, env Env, w *testbed.Testbed, n int, instances *int) (map[string]any, error) {
 	replicas := s.Replicas[n]
-	apps := s.apps(w, n, "v1")
+	apps := s.appsOfRound(w, n, "v1")
 	w.Progressf("deploying %d apps of %d replicas in %d regions", s.Apps, replicas, s.Regions)
 	first, err := w.DeployAll(ctx, apps, setupConcurrency)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.ended(ctx, w, first, windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED); err != nil {
+	if err := s.waitEnded(ctx, w, first, windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED); err != nil {
 		return nil, err
 	}
 	*instances += s.Apps * s.Regions * replicas
-	if err := settled(ctx, w, (n+1)*s.Apps*s.Regions, *instances); err != nil {
+	if err := waitSettled(ctx, w, (n+1)*s.Apps*s.Regions, *instances); err != nil {
 		return nil, err
 	}
 	for i := range apps {
 		apps[i].Version = "v2"
 	}
-	before, err := counts(ctx, w)
+	before, err := readCosts(ctx, w)
 	if err != nil {
 		return nil, err
 	}
 	w.Progressf("moving all of them, in %d waves", s.Waves)
 	var ids []string
-	took, parts, err := measured(ctx, w, func() error {
+	took, parts, err := measureWindow(ctx, w, func() error {
 		if ids, err = w.DeployAll(ctx, apps, s.Concurrency); err != nil {
 			return err
 		}
-		return s.ended(ctx, w, ids, windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED)
+		return s.waitEnded(ctx, w, ids, windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED)
 	})
 	if err != nil {
 		return nil, err
 	}
-	after, err := counts(ctx, w)
+	after, err := readCosts(ctx, w)
 	if err != nil {
 		return nil, err
 	}
-	if err := settled(ctx, w, (n+1)*s.Apps*s.Regions, *instances); err != nil {
+	if err := waitSettled(ctx, w, (n+1)*s.Apps*s.Regions, *instances); err != nil {
 		return nil, err
 	}
-	times, err := s.times(ctx, w, ids)
+	times, err := s.rolloutTimes(ctx, w, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -275,7 +275,7 @@ func (s *Rollouts) round(ctx context.Context, env Env, w *testbed.Testbed, n int
 // cost is the number of statements that the database received, and of the workflow's steps.
 type cost struct{ statements, steps float64 }
 
-func counts(ctx context.Context, w *testbed.Testbed) (cost, error) {
+func readCosts(ctx context.Context, w *testbed.Testbed) (cost, error) {
 	statements, err := w.DB.Questions(ctx)
 	if err != nil {
 		return cost{}, err
@@ -284,8 +284,8 @@ func counts(ctx context.Context, w *testbed.Testbed) (cost, error) {
 	return cost{float64(statements), metrics.Sum("deployment_workflow_step_duration_seconds_count", "")}, err
 }
 
-// ended waits until the rollouts of deployments have ended as asked. Another end is an error.
-func (s *Rollouts) ended(ctx context.Context, w *testbed.Testbed, deployments []string, as windlassv1.RolloutStatus) error {
+// waitEnded waits until the rollouts of deployments have ended as asked. Another end is an error.
+func (s *Rollouts) waitEnded(ctx context.Context, w *testbed.Testbed, deployments []string, as windlassv1.RolloutStatus) error {
 	args := make([]any, len(deployments))
 	for i, id := range deployments {
 		args[i] = id
@@ -321,8 +321,8 @@ func (s *Rollouts) ended(ctx context.Context, w *testbed.Testbed, deployments []
 	})
 }
 
-// times returns how long rollouts took from their creation to their end, by the database.
-func (s *Rollouts) times(ctx context.Context, w *testbed.Testbed, deployments []string) (*measure.Durations, error) {
+// rolloutTimes returns how long rollouts took from their creation to their end, by the database.
+func (s *Rollouts) rolloutTimes(ctx context.Context, w *testbed.Testbed, deployments []string) (*measure.Durations, error) {
 	var out measure.Durations
 	for chunk := range slices.Chunk(deployments, 500) {
 		args := make([]any, len(chunk))

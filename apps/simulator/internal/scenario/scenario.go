@@ -27,23 +27,23 @@ type Scenario interface {
 	Deadline() time.Duration
 }
 
-// start starts a testbed for a scenario. cfg has what is special about it.
-func (e Env) start(ctx context.Context, cfg testbed.Config) (context.Context, *testbed.Testbed, error) {
+// startTestbed starts a testbed for a scenario. cfg has what is special about it.
+func (e Env) startTestbed(ctx context.Context, cfg testbed.Config) (context.Context, *testbed.Testbed, error) {
 	cfg.Options, cfg.Name = e.Options, e.Result.Scenario
 	e.Result.Sizes["control_planes"] = max(e.ControlPlanes, 1)
 	e.Result.Sizes["relaxed"] = e.Relaxed
 	return testbed.Start(ctx, cfg)
 }
 
-// sizes records the requested sizes: names and values in turn.
-func (e Env) sizes(pairs ...any) {
+// recordSizes records the requested sizes: names and values in turn.
+func (e Env) recordSizes(pairs ...any) {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		e.Result.Sizes[pairs[i].(string)] = pairs[i+1]
 	}
 }
 
-// measured runs fn in a window, and returns how long that took and what it cost.
-func measured(ctx context.Context, w *testbed.Testbed, fn func() error) (time.Duration, map[string]measure.Part, error) {
+// measureWindow runs fn in a window, and returns how long that took and what it cost.
+func measureWindow(ctx context.Context, w *testbed.Testbed, fn func() error) (time.Duration, map[string]measure.Part, error) {
 	end, err := w.Measure(ctx)
 	if err != nil {
 		return 0, nil, err
@@ -71,8 +71,8 @@ func cpuSeconds(parts map[string]measure.Part, names ...string) float64 {
 	return sum
 }
 
-// positive returns an error about a size that is not above 0. pairs are names and values in turn.
-func positive(pairs ...any) error {
+// requirePositive returns an error about a size that is not above 0. pairs are names and values in turn.
+func requirePositive(pairs ...any) error {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if v, ok := pairs[i+1].(int); ok && v < 1 {
 			return fmt.Errorf("%s=%d: has to be above 0", pairs[i], v)
@@ -87,8 +87,8 @@ func positive(pairs ...any) error {
 	return nil
 }
 
-// pause waits for a duration, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) error {
+// waitFor waits for a duration, or until ctx ends.
+func waitFor(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)

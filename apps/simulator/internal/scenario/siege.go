@@ -42,7 +42,7 @@ func (s *Siege) Deadline() time.Duration {
 // Run implements Scenario.
 func (s *Siege) Run(ctx context.Context, env Env) (err error) {
 	counts := map[string]int{"idle": s.Idle, "uploads": s.Uploads, "poison": s.Poison, "watches": s.Watches, "half": s.Half}
-	err = positive("--window", s.Window, "--rate", s.Rate, "--new-rate", s.NewRate, "--connections", s.Connections, "--idle", s.Idle, "--uploads", s.Uploads,
+	err = requirePositive("--window", s.Window, "--rate", s.Rate, "--new-rate", s.NewRate, "--connections", s.Connections, "--idle", s.Idle, "--uploads", s.Uploads,
 		"--poison", s.Poison, "--watches", s.Watches, "--half", s.Half, "--gateway-mib", s.GatewayMiB)
 	if err != nil {
 		return err
@@ -55,9 +55,9 @@ func (s *Siege) Run(ctx context.Context, env Env) (err error) {
 		if counts[kind] == 0 {
 			return fmt.Errorf("--only=%s: use some of %s", kind, strings.Join(siege.Kinds, ", "))
 		}
-		env.sizes(kind, counts[kind])
+		env.recordSizes(kind, counts[kind])
 	}
-	env.sizes("window", s.Window.String(), "rate", s.Rate, "new-rate", s.NewRate, "connections", s.Connections)
+	env.recordSizes("window", s.Window.String(), "rate", s.Rate, "new-rate", s.NewRate, "connections", s.Connections)
 	if s.Realtime {
 		normal, changeErr := measure.Realtime()
 		if changeErr != nil {
@@ -82,14 +82,14 @@ func (s *Siege) Run(ctx context.Context, env Env) (err error) {
 		if err != nil {
 			return fmt.Errorf("%s: %w", kind, err)
 		}
-		failures = append(failures, s.judge(kind, out))
-		s.note(env, kind, counts[kind], out)
+		failures = append(failures, s.judgeDamage(kind, out))
+		s.noteOutcome(env, kind, counts[kind], out)
 	}
 	return errors.Join(failures...)
 }
 
-// judge returns an error that describes all damage to others than the attacker, or nil.
-func (s *Siege) judge(kind string, out siege.Outcome) error {
+// judgeDamage returns an error that describes all damage to others than the attacker, or nil.
+func (s *Siege) judgeDamage(kind string, out siege.Outcome) error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(kind+": "+format, args...)) }
 	if out.Failed != nil {
@@ -110,7 +110,7 @@ func (s *Siege) judge(kind string, out siege.Outcome) error {
 	return errors.Join(errs...)
 }
 
-func (s *Siege) note(env Env, kind string, count int, out siege.Outcome) {
+func (s *Siege) noteOutcome(env Env, kind string, count int, out siege.Outcome) {
 	mib := float64(out.RSS) / (1 << 20)
 	env.Progress(fmt.Sprintf("%s, %d: p99 %s before and %s during, of new connections %s and %s, %.2f and %.2f cores, %.0f MiB, %d ejected, %.0f connections refused and %.0f shed",
 		kind, count, out.Before.P99, out.During.P99, out.Before.New, out.During.New, out.Before.Cores, out.During.Cores, mib, len(out.Ejected), out.Refused, out.Shed))

@@ -40,17 +40,17 @@ const heavyBytes = 120 << 10
 
 // Run implements Scenario.
 func (s *Slow) Run(ctx context.Context, env Env) (err error) {
-	if err := positive("--agents", s.Agents-1, "--changes", s.Changes, "--rate", s.Rate, "--rounds", s.Rounds); err != nil {
+	if err := requirePositive("--agents", s.Agents-1, "--changes", s.Changes, "--rate", s.Rate, "--rounds", s.Rounds); err != nil {
 		return err
 	}
-	env.sizes("agents", s.Agents, "changes", s.Changes, "rate", s.Rate, "rounds", s.Rounds)
+	env.recordSizes("agents", s.Agents, "changes", s.Changes, "rate", s.Rate, "rounds", s.Rounds)
 	seen := newDeliveries()
-	ctx, w, err := env.start(ctx, testbed.Config{Regions: s.Agents, Applied: seen.applied})
+	ctx, w, err := env.startTestbed(ctx, testbed.Config{Regions: s.Agents, Applied: seen.recordApplied})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Stop()) }()
-	apps, err := spread(ctx, w, s.Agents, 1)
+	apps, err := deployApps(ctx, w, s.Agents, 1)
 	if err != nil {
 		return err
 	}
@@ -77,12 +77,12 @@ func (s *Slow) Run(ctx context.Context, env Env) (err error) {
 				return err
 			}
 			stalled.Stall(stall)
-			_, parts, err := measured(ctx, w, func() error { return s.phase(ctx, w, others, heavy) })
+			_, parts, err := measureWindow(ctx, w, func() error { return s.changeApps(ctx, w, others, heavy) })
 			stalled.Stall(false)
 			if err != nil {
 				return err
 			}
-			arrivals, err := feed.wait(ctx)
+			arrivals, err := feed.waitArrivals(ctx)
 			if err != nil {
 				return err
 			}
@@ -113,19 +113,19 @@ func (s *Slow) Run(ctx context.Context, env Env) (err error) {
 	return nil
 }
 
-// phase changes the others' apps, and the heavy app all the time meanwhile.
-func (s *Slow) phase(ctx context.Context, w *testbed.Testbed, others []testbed.App, heavy testbed.App) error {
+// changeApps changes the others' apps, and the heavy app all the time meanwhile.
+func (s *Slow) changeApps(ctx context.Context, w *testbed.Testbed, others []testbed.App, heavy testbed.App) error {
 	flooding, stop := context.WithCancel(ctx)
 	defer stop()
 	flood := make(chan error, 1)
 	go func() {
 		flips := newScaler(w)
 		for flooding.Err() == nil {
-			if err := flips.flip(flooding, heavy); err != nil && flooding.Err() == nil {
+			if err := flips.flipReplicas(flooding, heavy); err != nil && flooding.Err() == nil {
 				flood <- err
 				return
 			}
-			_ = pause(flooding, 20*time.Millisecond) // the loop checks the end of flooding
+			_ = waitFor(flooding, 20*time.Millisecond) // the loop checks the end of flooding
 		}
 		flood <- nil
 	}()

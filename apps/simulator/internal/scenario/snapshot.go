@@ -40,19 +40,19 @@ func (s *Snapshot) Deadline() time.Duration {
 
 // Run implements Scenario.
 func (s *Snapshot) Run(ctx context.Context, env Env) (err error) {
-	if err := positive("--repeat", s.Repeat, "--items", len(s.Items)); err != nil {
+	if err := requirePositive("--repeat", s.Repeat, "--items", len(s.Items)); err != nil {
 		return err
 	}
 	if !slices.IsSorted(s.Items) || s.Items[0] < 2 {
 		return errors.New("--items: ascending numbers from 2 on")
 	}
-	env.sizes("items", s.Items, "repeat", s.Repeat)
+	env.recordSizes("items", s.Items, "repeat", s.Repeat)
 	type snapshot struct {
 		items int
 		took  time.Duration
 	}
 	received := make(chan snapshot, 1)
-	ctx, w, err := env.start(ctx, testbed.Config{Regions: 1, Snapshot: func(_ string, items int, took time.Duration) {
+	ctx, w, err := env.startTestbed(ctx, testbed.Config{Regions: 1, Snapshot: func(_ string, items int, took time.Duration) {
 		select {
 		case received <- snapshot{items, took}:
 		default: // the snapshot of the first start, for which the scenario does not wait
@@ -78,7 +78,7 @@ func (s *Snapshot) Run(ctx context.Context, env Env) (err error) {
 		}
 		w.Progressf("sending %d snapshots of %d items", s.Repeat, 2*have)
 		var times measure.Durations
-		_, parts, err := measured(ctx, w, func() error {
+		_, parts, err := measureWindow(ctx, w, func() error {
 			for range s.Repeat {
 				member.Kill()
 				if err := member.Lose(); err != nil {
@@ -114,15 +114,15 @@ func (s *Snapshot) Run(ctx context.Context, env Env) (err error) {
 		env.Result.Figure(fmt.Sprintf("items_per_s_%d", size), perSecond, "stored by the agent")
 		env.Result.Figure("items_per_s", perSecond, "at the largest size")
 		env.Result.Figure("cpu_us_per_item", 1e6*cpuSeconds(parts)/float64(2*have*s.Repeat), "us of processor, all parts, agents' starts included")
-		if err := s.floors(ctx, env, w, 2*have); err != nil {
+		if err := s.measureFloors(ctx, env, w, 2*have); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// floors measures the layers below both ends of a snapshot alone, with the rows that were just sent.
-func (s *Snapshot) floors(ctx context.Context, env Env, w *testbed.Testbed, items int) error {
+// measureFloors measures the layers below both ends of a snapshot alone, with the rows that were just sent.
+func (s *Snapshot) measureFloors(ctx context.Context, env Env, w *testbed.Testbed, items int) error {
 	w.Progressf("reading and storing the same without Windlass")
 	regions, err := w.DB.Regions(ctx)
 	if err != nil {

@@ -67,8 +67,8 @@ type viewers struct {
 	ended  <-chan struct{}
 }
 
-// viewers creates the workspace, its app and its keys.
-func (s *Watchers) viewers(ctx context.Context, w *testbed.Testbed, self string) (*viewers, error) {
+// newViewers creates the workspace, its app and its keys.
+func (s *Watchers) newViewers(ctx context.Context, w *testbed.Testbed, self string) (*viewers, error) {
 	made, err := controlplane.Bootstrap(ctx, controlplane.BootstrapConfig{
 		MySQLDSN: w.Stack.DSN(), Workspace: "watchers", Regions: []string{watchedRegion},
 	})
@@ -96,14 +96,14 @@ func (s *Watchers) viewers(ctx context.Context, w *testbed.Testbed, self string)
 	return v, nil
 }
 
-// begin opens the streams. It returns once each was opened, refused, or without an answer for answerIn.
-func (v *viewers) begin(ctx context.Context) error {
+// openStreams opens the streams. It returns once each was opened, refused, or without an answer for answerIn.
+func (v *viewers) openStreams(ctx context.Context) error {
 	config, err := json.Marshal(v.config)
 	if err != nil {
 		return err
 	}
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	ended, err := child.Start(running, v.self, []string{viewersKeys + "=" + strings.Join(v.keys, " ")}, v.told, ViewersCommand, string(config))
+	ended, err := child.Start(running, v.self, []string{viewersKeys + "=" + strings.Join(v.keys, " ")}, v.readState, ViewersCommand, string(config))
 	if err != nil {
 		cancel()
 		return fmt.Errorf("start the watchers: %w", err)
@@ -114,16 +114,16 @@ func (v *viewers) begin(ctx context.Context) error {
 		case <-ended:
 			return false, errors.New("the watchers ended")
 		default:
-			return v.now().Tried >= int64(v.config.Streams), nil
+			return v.currentState().Tried >= int64(v.config.Streams), nil
 		}
 	}, func() string {
-		return fmt.Sprintf("%d of %d streams were tried", v.now().Tried, v.config.Streams)
+		return fmt.Sprintf("%d of %d streams were tried", v.currentState().Tried, v.config.Streams)
 	})
 }
 
-func (v *viewers) now() viewersState { return *v.state.Load() }
+func (v *viewers) currentState() viewersState { return *v.state.Load() }
 
-func (v *viewers) told(line string) {
+func (v *viewers) readState(line string) {
 	var state viewersState
 	if err := json.Unmarshal([]byte(line), &state); err == nil { // a line that is cut short is the last one
 		v.state.Store(&state)
@@ -165,7 +165,7 @@ func Viewers(ctx context.Context, args []string) error {
 	}
 	var all sync.WaitGroup
 	defer all.Wait()
-	all.Go(func() { v.run(ctx) })
+	all.Go(func() { v.keepOpen(ctx) })
 	out := json.NewEncoder(os.Stdout)
 	for tick := time.Tick(tells); ; {
 		if err := out.Encode(viewersState{Open: v.open.Load(), Most: v.most.Load(), Refused: v.refused.Load(), Tried: v.tried.Load()}); err != nil {
@@ -180,8 +180,8 @@ func Viewers(ctx context.Context, args []string) error {
 	}
 }
 
-// run keeps the streams open until ctx ends.
-func (v *watching) run(ctx context.Context) {
+// keepOpen keeps the streams open until ctx ends.
+func (v *watching) keepOpen(ctx context.Context) {
 	slots := make(chan struct{}, dials)
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -192,7 +192,7 @@ func (v *watching) run(ctx context.Context) {
 			defer first()
 			defer time.AfterFunc(answerIn, first).Stop()
 			for ctx.Err() == nil {
-				v.watch(ctx, v.clients[i/watchesEach], first)
+				v.readStream(ctx, v.clients[i/watchesEach], first)
 				first()
 				select {
 				case <-ctx.Done():
@@ -203,8 +203,8 @@ func (v *watching) run(ctx context.Context) {
 	}
 }
 
-// opened counts an open stream.
-func (v *watching) opened() {
+// countOpen counts an open stream.
+func (v *watching) countOpen() {
 	now := v.open.Add(1)
 	for most := v.most.Load(); now > most; most = v.most.Load() {
 		if v.most.CompareAndSwap(most, now) {
@@ -213,15 +213,15 @@ func (v *watching) opened() {
 	}
 }
 
-// watch reads a stream until it ends, and calls first once it is open.
-func (v *watching) watch(ctx context.Context, client *testbed.Client, first func()) {
+// readStream reads a stream until it ends, and calls first once it is open.
+func (v *watching) readStream(ctx context.Context, client *testbed.Client, first func()) {
 	stream, err := client.Apps.WatchApp(ctx, &windlassv1.WatchAppRequest{App: testbed.Path(watchedApp.Name)})
 	if err == nil {
 		counted := false
 		for stream.Receive() {
 			if !counted {
 				counted = true
-				v.opened()
+				v.countOpen()
 				first()
 			}
 		}

@@ -42,38 +42,38 @@ func (s *Watchers) Deadline() time.Duration { return 10*time.Minute + 2*s.Window
 
 // Run implements Scenario.
 func (s *Watchers) Run(ctx context.Context, env Env) (err error) {
-	if err := positive("--window", s.Window, "--streams", s.Streams, "--keys", s.Keys, "--again", s.Again, "--reads", s.Reads,
+	if err := requirePositive("--window", s.Window, "--streams", s.Streams, "--keys", s.Keys, "--again", s.Again, "--reads", s.Reads,
 		"--deploys", s.Deploys, "--most", s.Most, "--plane-mib", s.PlaneMiB); err != nil {
 		return err
 	}
-	env.sizes("window", s.Window.String(), "streams", s.Streams, "keys", s.Keys, "reads_per_s", s.Reads, "deploys_per_s", s.Deploys)
-	ctx, w, err := env.start(ctx, testbed.Config{Regions: 1})
+	env.recordSizes("window", s.Window.String(), "streams", s.Streams, "keys", s.Keys, "reads_per_s", s.Reads, "deploys_per_s", s.Deploys)
+	ctx, w, err := env.startTestbed(ctx, testbed.Config{Regions: 1})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Stop()) }()
-	v, err := s.viewers(ctx, w, env.Self)
+	v, err := s.newViewers(ctx, w, env.Self)
 	if err != nil {
 		return err
 	}
 	defer v.stop()
-	if _, _, err := s.load(ctx, w); err != nil { // the first calls of an installation are slow
+	if _, _, err := s.makeLoad(ctx, w); err != nil { // the first calls of an installation are slow
 		return err
 	}
-	before, _, err := s.quiet(ctx, w)
+	before, _, err := s.measureQuiet(ctx, w)
 	if err != nil {
 		return err
 	}
-	if err := v.begin(ctx); err != nil {
+	if err := v.openStreams(ctx); err != nil {
 		return err
 	}
-	begun := v.now()
+	begun := v.currentState()
 	w.Progressf("%d streams are open, and %d tries were refused", begun.Open, begun.Refused)
-	during, parts, err := s.quiet(ctx, w)
+	during, parts, err := s.measureQuiet(ctx, w)
 	if err != nil {
 		return err
 	}
-	end := v.now()
+	end := v.currentState()
 	tries := float64(end.Refused-begun.Refused) / during.took.Seconds()
 	mib := parts[stack.ControlPlane(1)].PeakRSSMiB
 	env.Result.Parts = parts
@@ -117,14 +117,14 @@ const windows = 3
 // and pause the longest sync of the disk in it.
 type served struct{ reads, deploys, ready, took, pause time.Duration }
 
-// quiet calls load until the disk does not pause for longer than the floor, but at most windows times.
-func (s *Watchers) quiet(ctx context.Context, w *testbed.Testbed) (out served, parts map[string]measure.Part, err error) {
+// measureQuiet calls load until the disk does not pause for longer than the floor, but at most windows times.
+func (s *Watchers) measureQuiet(ctx context.Context, w *testbed.Testbed) (out served, parts map[string]measure.Part, err error) {
 	for n := 1; ; n++ {
 		probe, err := measure.ProbeDisk(w.Stack.Dir())
 		if err != nil {
 			return out, nil, err
 		}
-		out, parts, err = s.load(ctx, w)
+		out, parts, err = s.makeLoad(ctx, w)
 		pause, stopped := probe.Stop()
 		out.pause = pause
 		if err = errors.Join(err, stopped); err != nil || pause <= s.Floor || n == windows {
@@ -134,8 +134,8 @@ func (s *Watchers) quiet(ctx context.Context, w *testbed.Testbed) (out served, p
 	}
 }
 
-// load makes the other workspace's calls for a window. Each deployment is of a new app.
-func (s *Watchers) load(ctx context.Context, w *testbed.Testbed) (out served, parts map[string]measure.Part, err error) {
+// makeLoad makes the other workspace's calls for a window. Each deployment is of a new app.
+func (s *Watchers) makeLoad(ctx context.Context, w *testbed.Testbed) (out served, parts map[string]measure.Part, err error) {
 	var mu sync.Mutex
 	var reads, calls, ready measure.Durations
 	note := func(to *measure.Durations, began time.Time) {
@@ -144,7 +144,7 @@ func (s *Watchers) load(ctx context.Context, w *testbed.Testbed) (out served, pa
 		to.Add(time.Since(began))
 	}
 	watch := newReadiness(w.DB)
-	stopWatch := watch.start(ctx)
+	stopWatch := watch.startAsking(ctx)
 	defer stopWatch()
 	deploy := func() error {
 		app := testbed.App{Name: testbed.AppName(int(s.made.Add(1))), Regions: w.Regions, Replicas: 1, Version: "v1"}
@@ -154,7 +154,7 @@ func (s *Watchers) load(ctx context.Context, w *testbed.Testbed) (out served, pa
 			return err
 		}
 		note(&calls, began)
-		if err := watch.wait(ctx, id, app.Name); err != nil {
+		if err := watch.waitReady(ctx, id, app.Name); err != nil {
 			return err
 		}
 		note(&ready, began)
@@ -164,19 +164,19 @@ func (s *Watchers) load(ctx context.Context, w *testbed.Testbed) (out served, pa
 		return out, nil, err
 	}
 	path := testbed.Path(testbed.AppName(1))
-	out.took, parts, err = measured(ctx, w, func() error {
+	out.took, parts, err = measureWindow(ctx, w, func() error {
 		end := time.Now().Add(s.Window)
 		var all sync.WaitGroup
 		var failed [2]error
 		all.Go(func() {
-			failed[0] = paced(ctx, end, s.Reads, func() error {
+			failed[0] = callPaced(ctx, end, s.Reads, func() error {
 				began := time.Now()
 				_, err := w.API.Apps.GetApp(ctx, &windlassv1.GetAppRequest{App: path})
 				note(&reads, began)
 				return err
 			})
 		})
-		all.Go(func() { failed[1] = paced(ctx, end, s.Deploys, deploy) })
+		all.Go(func() { failed[1] = callPaced(ctx, end, s.Deploys, deploy) })
 		all.Wait()
 		return errors.Join(failed[:]...)
 	})
@@ -184,15 +184,15 @@ func (s *Watchers) load(ctx context.Context, w *testbed.Testbed) (out served, pa
 	return out, parts, err
 }
 
-// paced begins a call perSecond times a second until end, even if calls overlap, and waits for all calls.
-func paced(ctx context.Context, end time.Time, perSecond float64, call func() error) error {
+// callPaced begins a call perSecond times a second until end, even if calls overlap, and waits for all calls.
+func callPaced(ctx context.Context, end time.Time, perSecond float64, call func() error) error {
 	every := time.Duration(float64(time.Second) / perSecond)
 	var calls sync.WaitGroup
 	defer calls.Wait()
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	for due := time.Now(); due.Before(end); due = due.Add(every) {
-		if err := pause(ctx, time.Until(due)); err != nil {
+		if err := waitFor(ctx, time.Until(due)); err != nil {
 			break
 		}
 		calls.Go(func() {

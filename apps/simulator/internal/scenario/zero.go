@@ -114,18 +114,18 @@ type zeroRun struct {
 
 // Run implements Scenario.
 func (s *Zero) Run(ctx context.Context, env Env) (err error) {
-	if err := positive("--times", s.Times, "--requests", s.Requests, "--start", s.Start, "--spread", s.Spread, "--floor", s.Floor); err != nil {
+	if err := requirePositive("--times", s.Times, "--requests", s.Requests, "--start", s.Start, "--spread", s.Spread, "--floor", s.Floor); err != nil {
 		return err
 	}
-	env.sizes("times", s.Times, "requests", s.Requests, "start", s.Start.String(), "spread", s.Spread.String())
-	ctx, w, err := env.start(ctx, testbed.Config{Regions: 1, Idle: true})
+	env.recordSizes("times", s.Times, "requests", s.Requests, "start", s.Start.String(), "spread", s.Spread.String())
+	ctx, w, err := env.startTestbed(ctx, testbed.Config{Regions: 1, Idle: true})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Stop()) }()
 	r := &zeroRun{Testbed: w, s: s, client: &http.Client{Transport: &http.Transport{}, Timeout: 2 * time.Minute}, random: rand.New(rand.NewPCG(env.Seed, 1))}
 	defer r.client.CloseIdleConnections()
-	stop, err := r.open(ctx, env.Self)
+	stop, err := r.startParts(ctx, env.Self)
 	defer func() { err = errors.Join(err, stop()) }()
 	if err != nil {
 		return err
@@ -133,7 +133,7 @@ func (s *Zero) Run(ctx context.Context, env Env) (err error) {
 	wakes, killed := 0, 0
 	for n := range s.Times {
 		kill := n%2 == 1
-		if err := r.round(ctx, kill); err != nil {
+		if err := r.goToZeroAndBack(ctx, kill); err != nil {
 			return fmt.Errorf("round %d: %w", n+1, err)
 		}
 		wakes++
@@ -165,8 +165,8 @@ func (s *Zero) Run(ctx context.Context, env Env) (err error) {
 	return nil
 }
 
-// open starts the agent and the gateway, and deploys the app.
-func (r *zeroRun) open(ctx context.Context, self string) (stop func() error, err error) {
+// startParts starts the agent and the gateway, and deploys the app.
+func (r *zeroRun) startParts(ctx context.Context, self string) (stop func() error, err error) {
 	var closers []func() error
 	stop = func() error {
 		var errs []error
@@ -221,7 +221,7 @@ func (r *zeroRun) open(ctx context.Context, self string) (stop func() error, err
 	if err != nil {
 		return stop, fmt.Errorf("deploy: %w", err)
 	}
-	if err := r.until(ctx, "the app is ready", 1); err != nil {
+	if err := r.waitReplicas(ctx, "the app is ready", 1); err != nil {
 		return stop, err
 	}
 	var hosts string
@@ -235,13 +235,13 @@ func (r *zeroRun) open(ctx context.Context, self string) (stop func() error, err
 	r.host = list[0]
 	// The first request is answered once the gateway serves the route.
 	return stop, testbed.Until(ctx, 50*time.Millisecond, func() (bool, error) {
-		_, _, err := r.get(ctx)
+		_, _, err := r.getAnswer(ctx)
 		return err == nil, nil
 	}, func() string { return "the gateway does not serve the app" })
 }
 
-// until waits until the app has this number of replicas, in the database and in the region's reports.
-func (r *zeroRun) until(ctx context.Context, what string, replicas int) error {
+// waitReplicas waits until the app has this number of replicas, in the database and in the region's reports.
+func (r *zeroRun) waitReplicas(ctx context.Context, what string, replicas int) error {
 	var wanted, ready, existing int
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("it takes too long"))
 	defer cancel()
@@ -254,14 +254,14 @@ func (r *zeroRun) until(ctx context.Context, what string, replicas int) error {
 	})
 }
 
-// round takes the app to zero and back.
-func (r *zeroRun) round(ctx context.Context, kill bool) error {
+// goToZeroAndBack takes the app to zero and back.
+func (r *zeroRun) goToZeroAndBack(ctx context.Context, kill bool) error {
 	if err := r.Scale(ctx, "cold", "", 0); err != nil {
 		return err
 	}
 	plane := stack.ControlPlane(1)
 	if kill {
-		if err := r.until(ctx, "it is at zero", 0); err != nil {
+		if err := r.waitReplicas(ctx, "it is at zero", 0); err != nil {
 			return err
 		}
 		if err := r.Stack.Kill(plane); err != nil {
@@ -272,8 +272,8 @@ func (r *zeroRun) round(ctx context.Context, kill bool) error {
 	for range r.s.Requests {
 		at := time.Duration(r.random.Float64() * float64(r.s.Spread))
 		wg.Go(func() {
-			if pause(ctx, at) == nil {
-				r.ask(ctx)
+			if waitFor(ctx, at) == nil {
+				r.sendRequest(ctx)
 			}
 		})
 	}
@@ -285,19 +285,19 @@ func (r *zeroRun) round(ctx context.Context, kill bool) error {
 		if err := r.Stack.WaitReady(ctx, plane); err != nil {
 			return err
 		}
-		return r.until(ctx, "the control plane wants what was woken", 1)
+		return r.waitReplicas(ctx, "the control plane wants what was woken", 1)
 	}
 	// All requests may have come before the decision took effect. One after it wakes the app.
-	if err := pause(ctx, r.s.Spread); err != nil {
+	if err := waitFor(ctx, r.s.Spread); err != nil {
 		return err
 	}
-	r.ask(ctx)
-	return r.until(ctx, "the control plane wants what was woken", 1)
+	r.sendRequest(ctx)
+	return r.waitReplicas(ctx, "the control plane wants what was woken", 1)
 }
 
-func (r *zeroRun) ask(ctx context.Context) {
+func (r *zeroRun) sendRequest(ctx context.Context) {
 	begun := time.Now()
-	status, answer, err := r.get(ctx)
+	status, answer, err := r.getAnswer(ctx)
 	took := time.Since(begun)
 	if ctx.Err() != nil {
 		return
@@ -315,7 +315,7 @@ func (r *zeroRun) ask(ctx context.Context) {
 	}
 }
 
-func (r *zeroRun) get(ctx context.Context) (status string, answer coldAnswer, err error) {
+func (r *zeroRun) getAnswer(ctx context.Context) (status string, answer coldAnswer, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+r.gateway+"/", http.NoBody)
 	if err != nil {
 		return "", answer, err
