@@ -31,7 +31,7 @@ type sight struct {
 	ready   map[string]map[string][]string
 }
 
-func (c *checker) see() sight {
+func (c *checker) readSight() sight {
 	s := sight{running: map[string]map[string]int{}, ready: map[string]map[string][]string{}}
 	for _, m := range c.w.Fleet.Members() {
 		s.running[m.Region], s.ready[m.Region] = m.Runtime.Running(), m.Runtime.Ready()
@@ -39,9 +39,9 @@ func (c *checker) see() sight {
 	return s
 }
 
-// agree compares the database with what runs. It returns nil when everything is settled and equal. Nothing is
+// compareAll compares the database with what runs. It returns nil when everything is settled and equal. Nothing is
 // broken during the call.
-func (c *checker) agree(ctx context.Context) (*disagreement, error) {
+func (c *checker) compareAll(ctx context.Context) (*disagreement, error) {
 	for _, p := range c.w.Stack.Planes() {
 		if !c.w.Stack.Runs(p.Name) {
 			return &disagreement{kind: "not healed", text: p.Name + " does not run"}, nil
@@ -56,11 +56,11 @@ func (c *checker) agree(ctx context.Context) (*disagreement, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.compare(b, c.see()), nil
+	return c.compareContent(b, c.readSight()), nil
 }
 
-// compare compares the content of the database with what runs.
-func (c *checker) compare(b books, s sight) *disagreement {
+// compareContent compares the content of the database with what runs.
+func (c *checker) compareContent(b books, s sight) *disagreement {
 	if len(b.holes) > 0 {
 		return &disagreement{kind: "a feed has a hole", place: place{region: b.holes[0]}, text: fmt.Sprint(b.holes)}
 	}
@@ -88,9 +88,9 @@ func (c *checker) compare(b books, s sight) *disagreement {
 // patience has the times in which everything should settle, and after which it counts as stuck.
 type patience struct{ converge, end time.Duration }
 
-// unsettled records that something still disagrees at this time after the mending. A settling that takes too
+// recordUnsettled records that something still disagrees at this time after the mending. A settling that takes too
 // long is a violation. One that never ends is a violation of another kind. It reports which of them happened.
-func (c *checker) unsettled(took time.Duration, p patience, why *disagreement) (late, stuck bool) {
+func (c *checker) recordUnsettled(took time.Duration, p patience, why *disagreement) (late, stuck bool) {
 	if late = took > p.converge; late {
 		c.violatef("not settled in time", why.app, why.place, "%s after everything was mended: %s", p.converge, why)
 	}
@@ -175,8 +175,8 @@ func (c *checker) agreeInstances(b books, s sight) *disagreement {
 	return nil
 }
 
-// prune stops what a restored database no longer knows, as its operator would after a review.
-func (c *checker) prune(ctx context.Context) error {
+// stopUnknown stops what a restored database no longer knows, as its operator would after a review.
+func (c *checker) stopUnknown(ctx context.Context) error {
 	for _, m := range c.w.Fleet.Members() {
 		if err := c.pruneRegion(ctx, m); err != nil {
 			return fmt.Errorf("prune region %s: %w", m.Region, err)
@@ -190,7 +190,7 @@ func (c *checker) pruneRegion(ctx context.Context, m *fleet.Member) error {
 	if err != nil || len(list.Workloads) == 0 {
 		return err
 	}
-	req := &windlassv1.ApprovePruneRequest{Mutation: mutation(), Region: m.Region}
+	req := &windlassv1.ApprovePruneRequest{Mutation: newMutation(), Region: m.Region}
 	for _, q := range list.Workloads {
 		req.Keys = append(req.Keys, q.Key)
 	}

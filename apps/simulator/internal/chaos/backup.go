@@ -13,8 +13,8 @@ import (
 // that it recovers from, and so does the copy.
 type backup struct{ data, copied string }
 
-// take replaces the last copy by a new one.
-func (b *backup) take() error {
+// takeCopy replaces the last copy by a new one.
+func (b *backup) takeCopy() error {
 	tmp := b.copied + ".tmp"
 	if err := errors.Join(os.RemoveAll(tmp), copyTree(b.data, tmp), os.RemoveAll(b.copied), os.Rename(tmp, b.copied)); err != nil {
 		return fmt.Errorf("take a backup: %w", err)
@@ -22,8 +22,8 @@ func (b *backup) take() error {
 	return nil
 }
 
-// restore replaces the files by the copy. The server must not run.
-func (b *backup) restore() error {
+// restoreCopy replaces the files by the copy. The server must not run.
+func (b *backup) restoreCopy() error {
 	if err := errors.Join(os.RemoveAll(b.data), copyTree(b.copied, b.data)); err != nil {
 		return fmt.Errorf("restore the backup: %w", err)
 	}

@@ -33,8 +33,8 @@ type storm struct {
 	backup    *backup
 }
 
-// span returns a random duration between low and high.
-func span(rnd *rand.Rand, low, high time.Duration) time.Duration {
+// randomBetween returns a random duration between low and high.
+func randomBetween(rnd *rand.Rand, low, high time.Duration) time.Duration {
 	return low + time.Duration(rnd.Float64()*float64(high-low))
 }
 
@@ -43,7 +43,7 @@ func span(rnd *rand.Rand, low, high time.Duration) time.Duration {
 func linkToControlPlane(region string) string { return linkBetween(region, "controlplane") }
 func linkBetween(from, to string) string      { return from + "/" + to }
 
-func (s *storm) blows() []blow {
+func (s *storm) possibleBlows() []blow {
 	plane := func(rnd *rand.Rand) string { return stack.ControlPlane(1 + rnd.IntN(len(s.w.Stack.Planes()))) }
 	region := func(rnd *rand.Rand) string { return s.w.Regions[rnd.IntN(len(s.w.Regions))] }
 	link := func(rnd *rand.Rand) string { return linkToControlPlane(region(rnd)) }
@@ -55,25 +55,25 @@ func (s *storm) blows() []blow {
 	}
 	named := func(name string) func(*rand.Rand) string { return func(*rand.Rand) string { return name } }
 	out := []blow{
-		{"kill", 8, plane, s.kill(0, 5*time.Second)},
-		{"kill", 3, named(stack.MariaDB), s.kill(0, 4*time.Second)},
-		{"kill", 3, named(stack.Restate), s.kill(0, 6*time.Second)},
+		{"kill", 8, plane, s.killPart(0, 5*time.Second)},
+		{"kill", 3, named(stack.MariaDB), s.killPart(0, 4*time.Second)},
+		{"kill", 3, named(stack.Restate), s.killPart(0, 6*time.Second)},
 		{"lose the data of", 1, named(stack.Restate), s.loseData},
-		{"freeze", 4, plane, s.freeze(500*time.Millisecond, 20*time.Second)},
-		{"freeze", 2, named(stack.MariaDB), s.freeze(200*time.Millisecond, 4*time.Second)},
-		{"freeze", 2, named(stack.Restate), s.freeze(200*time.Millisecond, 4*time.Second)},
-		{"stop in order", 4, plane, s.terminate},
+		{"freeze", 4, plane, s.freezePart(500*time.Millisecond, 20*time.Second)},
+		{"freeze", 2, named(stack.MariaDB), s.freezePart(200*time.Millisecond, 4*time.Second)},
+		{"freeze", 2, named(stack.Restate), s.freezePart(200*time.Millisecond, 4*time.Second)},
+		{"stop in order", 4, plane, s.terminatePart},
 		{"kill the agent of", 8, region, s.killAgent(false)},
 		{"lose the inbox of", 3, region, s.killAgent(true)},
-		{"crash an instance of", 4, region, s.crash},
-		{"silence the executor of", 4, region, s.silence},
-		{"lose, double and delay reports of", 6, region, s.misreport},
-		{"cut", 6, link, s.onLink(func(l *wire, _ *rand.Rand) error { return l.cut() }, 0, 0)},
-		{"take down", 5, link, s.onLink(func(l *wire, _ *rand.Rand) error { l.down(); return nil }, time.Second, 20*time.Second)},
+		{"crash an instance of", 4, region, s.crashInstances},
+		{"silence the executor of", 4, region, s.silenceRuntime},
+		{"lose, double and delay reports of", 6, region, s.misreportStates},
+		{"cut", 6, link, s.onLink(func(l *wire, _ *rand.Rand) error { return l.breakConnections() }, 0, 0)},
+		{"take down", 5, link, s.onLink(func(l *wire, _ *rand.Rand) error { l.refuseConnections(); return nil }, time.Second, 20*time.Second)},
 		{"delay", 4, link, s.onLink(func(l *wire, rnd *rand.Rand) error {
-			return l.delay(span(rnd, 10*time.Millisecond, 1500*time.Millisecond), span(rnd, 0, 500*time.Millisecond))
+			return l.delayTraffic(randomBetween(rnd, 10*time.Millisecond, 1500*time.Millisecond), randomBetween(rnd, 0, 500*time.Millisecond))
 		}, 2*time.Second, 20*time.Second)},
-		{"slow down", 2, link, s.onLink(func(l *wire, rnd *rand.Rand) error { return l.trickle(1 + rnd.IntN(8)) }, 2*time.Second, 15*time.Second)},
+		{"slow down", 2, link, s.onLink(func(l *wire, rnd *rand.Rand) error { return l.limitRate(1 + rnd.IntN(8)) }, 2*time.Second, 15*time.Second)},
 		{"half-open", 5, link, s.onLink(func(l *wire, rnd *rand.Rand) error {
 			return l.halfOpen([][]string{{"upstream"}, {"downstream"}, {"upstream", "downstream"}}[rnd.IntN(3)]...)
 		}, 2*time.Second, 40*time.Second)},
@@ -81,22 +81,22 @@ func (s *storm) blows() []blow {
 	// A replica is near its backends, so that its links are not as bad as those of agents.
 	for _, backend := range []func(*rand.Rand) string{database, restate} {
 		out = append(out,
-			blow{"cut", 3, backend, s.onLink(func(l *wire, _ *rand.Rand) error { return l.cut() }, 0, 0)},
-			blow{"take down", 2, backend, s.onLink(func(l *wire, _ *rand.Rand) error { l.down(); return nil }, 500*time.Millisecond, 8*time.Second)},
+			blow{"cut", 3, backend, s.onLink(func(l *wire, _ *rand.Rand) error { return l.breakConnections() }, 0, 0)},
+			blow{"take down", 2, backend, s.onLink(func(l *wire, _ *rand.Rand) error { l.refuseConnections(); return nil }, 500*time.Millisecond, 8*time.Second)},
 			blow{"delay", 3, backend, s.onLink(func(l *wire, rnd *rand.Rand) error {
-				return l.delay(span(rnd, 5*time.Millisecond, 300*time.Millisecond), span(rnd, 0, 100*time.Millisecond))
+				return l.delayTraffic(randomBetween(rnd, 5*time.Millisecond, 300*time.Millisecond), randomBetween(rnd, 0, 100*time.Millisecond))
 			}, time.Second, 10*time.Second)},
 			blow{"half-open", 2, backend, s.onLink(func(l *wire, _ *rand.Rand) error { return l.halfOpen("upstream", "downstream") }, time.Second, 10*time.Second)},
 		)
 	}
-	if s.disks.usable() {
+	if s.disks.canMount() {
 		out = append(out, blow{"fill the disk of", 4, region, s.fillDisk})
 	}
 	if clocksCanJump {
 		out = append(out, blow{"jump the clock of", 4, plane, s.jumpClock})
 	}
 	if s.backup != nil {
-		out = append(out, blow{"restore a backup of", 2, named(stack.MariaDB), s.restore})
+		out = append(out, blow{"restore a backup of", 2, named(stack.MariaDB), s.restoreBackup})
 	}
 	return out
 }
@@ -104,19 +104,19 @@ func (s *storm) blows() []blow {
 // wire is another name for link, because blows has a variable named link.
 type wire = link
 
-// kill sends kill -9 to a part, and its mend starts the part again.
-func (s *storm) kill(low, high time.Duration) func(context.Context, *rand.Rand, string) (func(context.Context) error, time.Duration, error) {
+// killPart sends kill -9 to a part, and its mend starts the part again.
+func (s *storm) killPart(low, high time.Duration) func(context.Context, *rand.Rand, string) (func(context.Context) error, time.Duration, error) {
 	return func(_ context.Context, rnd *rand.Rand, part string) (func(context.Context) error, time.Duration, error) {
-		return s.start(part), span(rnd, low, high), s.w.Stack.Kill(part)
+		return s.startPart(part), randomBetween(rnd, low, high), s.w.Stack.Kill(part)
 	}
 }
 
-func (s *storm) start(part string) func(context.Context) error {
+func (s *storm) startPart(part string) func(context.Context) error {
 	return func(ctx context.Context) error { return s.w.Stack.Launch(ctx, part) }
 }
 
-func (s *storm) terminate(ctx context.Context, rnd *rand.Rand, part string) (func(context.Context) error, time.Duration, error) {
-	return s.start(part), span(rnd, 0, 3*time.Second), s.w.Stack.Terminate(ctx, part)
+func (s *storm) terminatePart(ctx context.Context, rnd *rand.Rand, part string) (func(context.Context) error, time.Duration, error) {
+	return s.startPart(part), randomBetween(rnd, 0, 3*time.Second), s.w.Stack.Terminate(ctx, part)
 }
 
 // loseData kills Restate, which then starts without its data.
@@ -124,14 +124,14 @@ func (s *storm) loseData(_ context.Context, rnd *rand.Rand, part string) (func(c
 	if err := s.w.Stack.Kill(part); err != nil {
 		return nil, 0, err
 	}
-	return s.start(part), span(rnd, 0, 3*time.Second), os.RemoveAll(s.w.Stack.Folder(part))
+	return s.startPart(part), randomBetween(rnd, 0, 3*time.Second), os.RemoveAll(s.w.Stack.Folder(part))
 }
 
-// freeze stops a part without ending it. This is worse than a kill: the part continues where it was, and does
+// freezePart stops a part without ending it. This is worse than a kill: the part continues where it was, and does
 // not know that time has passed.
-func (s *storm) freeze(low, high time.Duration) func(context.Context, *rand.Rand, string) (func(context.Context) error, time.Duration, error) {
+func (s *storm) freezePart(low, high time.Duration) func(context.Context, *rand.Rand, string) (func(context.Context) error, time.Duration, error) {
 	return func(_ context.Context, rnd *rand.Rand, part string) (func(context.Context) error, time.Duration, error) {
-		return func(context.Context) error { return s.w.Stack.Thaw(part) }, span(rnd, low, high), s.w.Stack.Freeze(part)
+		return func(context.Context) error { return s.w.Stack.Thaw(part) }, randomBetween(rnd, low, high), s.w.Stack.Freeze(part)
 	}
 }
 
@@ -143,9 +143,9 @@ func (s *storm) killAgent(loseInbox bool) func(context.Context, *rand.Rand, stri
 			if err := m.Lose(); err != nil {
 				return nil, 0, err
 			}
-			s.checker.lost(region)
+			s.checker.inboxLost(region)
 		}
-		return s.startAgent(m), span(rnd, 0, 5*time.Second), nil
+		return s.startAgent(m), randomBetween(rnd, 0, 5*time.Second), nil
 	}
 }
 
@@ -153,7 +153,7 @@ func (s *storm) startAgent(m *fleet.Member) func(context.Context) error {
 	return func(ctx context.Context) error { return m.Start(ctx) }
 }
 
-func (s *storm) crash(_ context.Context, rnd *rand.Rand, region string) (func(context.Context) error, time.Duration, error) {
+func (s *storm) crashInstances(_ context.Context, rnd *rand.Rand, region string) (func(context.Context) error, time.Duration, error) {
 	m := s.w.Fleet.Member(region)
 	for id, n := range m.Runtime.Running() {
 		if n == 0 || rnd.IntN(2) == 0 {
@@ -167,18 +167,18 @@ func (s *storm) crash(_ context.Context, rnd *rand.Rand, region string) (func(co
 	return nil, 0, nil
 }
 
-// silence simulates that the API server of a region is away: instances run on, but the region's agent can
+// silenceRuntime simulates that the API server of a region is away: instances run on, but the region's agent can
 // neither change nor see anything.
-func (s *storm) silence(_ context.Context, rnd *rand.Rand, region string) (func(context.Context) error, time.Duration, error) {
+func (s *storm) silenceRuntime(_ context.Context, rnd *rand.Rand, region string) (func(context.Context) error, time.Duration, error) {
 	m := s.w.Fleet.Member(region)
 	m.Runtime.Silence(true)
-	return func(context.Context) error { m.Runtime.Silence(false); return nil }, span(rnd, time.Second, 40*time.Second), nil
+	return func(context.Context) error { m.Runtime.Silence(false); return nil }, randomBetween(rnd, time.Second, 40*time.Second), nil
 }
 
-func (s *storm) misreport(_ context.Context, rnd *rand.Rand, region string) (func(context.Context) error, time.Duration, error) {
+func (s *storm) misreportStates(_ context.Context, rnd *rand.Rand, region string) (func(context.Context) error, time.Duration, error) {
 	m := s.mischiefs[region]
 	m.on.Store(true)
-	return func(context.Context) error { m.on.Store(false); return nil }, span(rnd, 2*time.Second, 15*time.Second), nil
+	return func(context.Context) error { m.on.Store(false); return nil }, randomBetween(rnd, 2*time.Second, 15*time.Second), nil
 }
 
 func (s *storm) onLink(do func(*link, *rand.Rand) error, low, high time.Duration) func(context.Context, *rand.Rand, string) (func(context.Context) error, time.Duration, error) {
@@ -187,17 +187,17 @@ func (s *storm) onLink(do func(*link, *rand.Rand) error, low, high time.Duration
 		if err := do(l, rnd); err != nil || high == 0 {
 			return nil, 0, err
 		}
-		return l.up, span(rnd, low, high), nil
+		return l.undoFaults, randomBetween(rnd, low, high), nil
 	}
 }
 
 func (s *storm) fillDisk(_ context.Context, rnd *rand.Rand, region string) (func(context.Context) error, time.Duration, error) {
 	folder := s.w.Fleet.Member(region).Folder()
-	return func(context.Context) error { return s.disks.free(folder) }, span(rnd, time.Second, 15*time.Second), s.disks.fill(folder)
+	return func(context.Context) error { return s.disks.freeDisk(folder) }, randomBetween(rnd, time.Second, 15*time.Second), s.disks.fillDisk(folder)
 }
 
 func (s *storm) jumpClock(_ context.Context, rnd *rand.Rand, plane string) (func(context.Context) error, time.Duration, error) {
-	by := span(rnd, -time.Minute, time.Minute)
+	by := randomBetween(rnd, -time.Minute, time.Minute)
 	pid := s.w.Stack.PIDs()[plane]
 	if pid == 0 {
 		return nil, 0, nil
@@ -210,14 +210,14 @@ func (s *storm) jumpClock(_ context.Context, rnd *rand.Rand, plane string) (func
 		}
 		return setClock(pid, 0)
 	}
-	return mend, span(rnd, time.Second, 15*time.Second), setClock(pid, by)
+	return mend, randomBetween(rnd, time.Second, 15*time.Second), setClock(pid, by)
 }
 
-// restore kills the database and restores the last backup.
-func (s *storm) restore(_ context.Context, rnd *rand.Rand, part string) (func(context.Context) error, time.Duration, error) {
+// restoreBackup kills the database and restores the last backup.
+func (s *storm) restoreBackup(_ context.Context, rnd *rand.Rand, part string) (func(context.Context) error, time.Duration, error) {
 	if err := s.w.Stack.Kill(part); err != nil {
 		return nil, 0, err
 	}
-	s.checker.restored()
-	return s.start(part), span(rnd, 0, 2*time.Second), s.backup.restore()
+	s.checker.databaseRestored()
+	return s.startPart(part), randomBetween(rnd, 0, 2*time.Second), s.backup.restoreCopy()
 }

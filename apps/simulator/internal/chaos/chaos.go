@@ -83,35 +83,35 @@ func (s *Chaos) Run(ctx context.Context, env scenario.Env) (err error) {
 	for i := range fixedApps {
 		r.checker.fixed[appName(i)] = fixedReplicas
 	}
-	ctx, w, balancer, err := r.start(ctx, env)
+	ctx, w, balancer, err := r.startTestbed(ctx, env)
 	if balancer != nil {
 		defer balancer.Close()
 	}
 	defer r.net.close()
 	if err != nil {
-		return errors.Join(err, r.disks.close())
+		return errors.Join(err, r.disks.unmountAll())
 	}
 	r.w, r.checker.w, r.storm.w = w, w, w
-	defer func() { err = errors.Join(err, r.disks.close(), w.Stop()) }()
+	defer func() { err = errors.Join(err, r.disks.unmountAll(), w.Stop()) }()
 	if s.Restores {
 		r.storm.backup = &backup{data: filepath.Join(w.Stack.Folder(stack.MariaDB), "data"), copied: filepath.Join(w.Stack.Dir(), "backup")}
 	}
-	rounds, slowest, err := r.rounds(ctx)
-	violations := r.checker.broken()
-	r.tell(env, rounds, slowest, violations)
+	rounds, slowest, err := r.breakAndMend(ctx)
+	violations := r.checker.foundViolations()
+	r.writeResult(env, rounds, slowest, violations)
 	if err != nil {
 		return err
 	}
 	return violationsError(violations)
 }
 
-// start starts the testbed, with everything between its parts that can be broken.
-func (r *run) start(ctx context.Context, env scenario.Env) (context.Context, *testbed.Testbed, *testbed.Balancer, error) {
+// startTestbed starts the testbed, with everything between its parts that can be broken.
+func (r *run) startTestbed(ctx context.Context, env scenario.Env) (context.Context, *testbed.Testbed, *testbed.Balancer, error) {
 	var balancer *testbed.Balancer
 	r.storm = &storm{net: r.net, history: r.history, checker: r.checker, disks: r.disks, mischiefs: map[string]*mischief{}}
 	ctx, w, err := testbed.Start(ctx, testbed.Config{
 		Options: env.Options, Name: env.Result.Scenario, Regions: r.Regions,
-		Route: func(from, to, address string) (string, error) { return r.net.add(linkBetween(from, to), address) },
+		Route: func(from, to, address string) (string, error) { return r.net.addLink(linkBetween(from, to), address) },
 		// Users make more versions of an app than are usually kept, and an acknowledged version must not be
 		// deleted.
 		ServeFlags: []string{"--keep-versions=100000"},
@@ -119,7 +119,7 @@ func (r *run) start(ctx context.Context, env scenario.Env) (context.Context, *te
 			balancer, err = testbed.NewBalancer(ctx, s)
 			for n := range r.Regions {
 				if err == nil {
-					_, err = r.net.add(linkToControlPlane(testbed.RegionName(n)), balancer.Address())
+					_, err = r.net.addLink(linkToControlPlane(testbed.RegionName(n)), balancer.Address())
 				}
 			}
 			return err
@@ -130,21 +130,21 @@ func (r *run) start(ctx context.Context, env scenario.Env) (context.Context, *te
 			}
 			return "http://" + r.net.link(linkToControlPlane(testbed.RegionName(n))).proxy.Listen
 		},
-		Folder: r.disks.make,
+		Folder: r.disks.makeDisk,
 		Transport: func(region string, next http.RoundTripper) http.RoundTripper {
 			m := &mischief{next: next, rnd: rand.New(rand.NewPCG(env.Seed, uint64(len(r.storm.mischiefs))))}
 			r.storm.mischiefs[region] = m
 			return m
 		},
-		Runtime: func(n int, rnd *rand.Rand) agent.SimulatedConfig { return r.runtime(testbed.RegionName(n), rnd) },
+		Runtime: func(n int, rnd *rand.Rand) agent.SimulatedConfig { return r.regionRuntime(testbed.RegionName(n), rnd) },
 		Applied: r.checker.onApplied,
 	})
 	return ctx, w, balancer, err
 }
 
-// runtime returns the runtime of a region: instances take random short times to start and to stop, and some
+// regionRuntime returns the runtime of a region: instances take random short times to start and to stop, and some
 // starts fail.
-func (r *run) runtime(region string, rnd *rand.Rand) agent.SimulatedConfig {
+func (r *run) regionRuntime(region string, rnd *rand.Rand) agent.SimulatedConfig {
 	var mu sync.Mutex
 	float := func() float64 {
 		mu.Lock()
@@ -168,14 +168,14 @@ func (r *run) runtime(region string, rnd *rand.Rand) agent.SimulatedConfig {
 	}
 }
 
-// rounds breaks and mends, until the time is over or a promise is broken.
-func (r *run) rounds(ctx context.Context) (n int, slowest time.Duration, err error) {
+// breakAndMend breaks and mends, until the time is over or a promise is broken.
+func (r *run) breakAndMend(ctx context.Context) (n int, slowest time.Duration, err error) {
 	watching, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { r.checker.watch(watching) })
+	wg.Go(func() { r.checker.watchDatabase(watching) })
 	defer func() { stop(); wg.Wait() }()
 	begin := time.Now()
-	for time.Since(begin).Minutes() < r.Minutes && len(r.checker.broken()) == 0 {
+	for time.Since(begin).Minutes() < r.Minutes && len(r.checker.foundViolations()) == 0 {
 		n++
 		if err := r.backUp(ctx); err != nil {
 			return n, slowest, err
@@ -184,7 +184,7 @@ func (r *run) rounds(ctx context.Context) (n int, slowest time.Duration, err err
 		if err := r.breakThings(ctx, uint64(n)); err != nil {
 			return n, slowest, fmt.Errorf("round %d: %w", n, err)
 		}
-		took, err := r.settle(ctx)
+		took, err := r.waitSettled(ctx)
 		if err != nil {
 			return n, slowest, fmt.Errorf("round %d: %w", n, err)
 		}
@@ -200,7 +200,7 @@ func (r *run) backUp(ctx context.Context) error {
 		return nil
 	}
 	r.history.add(event{part: stack.MariaDB, text: "a backup is taken"})
-	return errors.Join(r.w.Stack.Kill(stack.MariaDB), r.storm.backup.take(), r.w.Stack.Launch(ctx, stack.MariaDB))
+	return errors.Join(r.w.Stack.Kill(stack.MariaDB), r.storm.backup.takeCopy(), r.w.Stack.Launch(ctx, stack.MariaDB))
 }
 
 func (r *run) breakThings(ctx context.Context, round uint64) error {
@@ -213,11 +213,11 @@ func (r *run) breakThings(ctx context.Context, round uint64) error {
 			rnd: rand.New(rand.NewPCG(r.rnd.Uint64(), round<<8+uint64(i))), mu: &r.mu, calls: r.calls,
 		}
 		wg.Go(func() {
-			u.run(users, 2*time.Second)
+			u.makeCalls(users, 2*time.Second)
 			u.api.Close()
 		})
 	}
-	counts, err := r.storm.rage(ctx, rand.New(rand.NewPCG(r.rnd.Uint64(), round)), r.Storm, r.Rest)
+	counts, err := r.storm.breakAtRandom(ctx, rand.New(rand.NewPCG(r.rnd.Uint64(), round)), r.Storm, r.Rest)
 	rest()
 	wg.Wait()
 	for name, n := range counts {
@@ -226,9 +226,9 @@ func (r *run) breakThings(ctx context.Context, round uint64) error {
 	return err
 }
 
-// settle waits until everything is in order, and returns how long that took. Not settling in time is a
+// waitSettled waits until everything is in order, and returns how long that took. Not settling in time is a
 // violation. Never settling is a violation of another kind.
-func (r *run) settle(ctx context.Context) (time.Duration, error) {
+func (r *run) waitSettled(ctx context.Context) (time.Duration, error) {
 	begin := time.Now()
 	var why, last *disagreement
 	var waits []string // what it waited for, in order
@@ -240,9 +240,9 @@ func (r *run) settle(ctx context.Context) (time.Duration, error) {
 		last = why
 		bounded, cancel := context.WithTimeout(ctx, r.Converge)
 		// Workloads that a restored database does not know run on until its operator reviews them.
-		err := r.checker.prune(bounded)
+		err := r.checker.stopUnknown(bounded)
 		if err == nil {
-			why, err = r.checker.agree(bounded)
+			why, err = r.checker.compareAll(bounded)
 		}
 		cancel()
 		took := time.Since(begin)
@@ -252,11 +252,11 @@ func (r *run) settle(ctx context.Context) (time.Duration, error) {
 		case err != nil:
 			why = &disagreement{kind: "not healed", text: err.Error()}
 		case why == nil:
-			if err := r.checker.look(ctx); err != nil {
+			if err := r.checker.checkDatabase(ctx); err != nil {
 				return took, err
 			}
-			if len(r.checker.broken()) == 0 {
-				r.history.settled()
+			if len(r.checker.foundViolations()) == 0 {
+				r.history.deleteEvents()
 			}
 			if took < r.Converge/2 {
 				waits = waits[max(len(waits)-1, 0):]
@@ -266,7 +266,7 @@ func (r *run) settle(ctx context.Context) (time.Duration, error) {
 			}
 			return took, nil
 		}
-		late, stuck := r.checker.unsettled(took, patience{r.Converge, r.Patience}, why)
+		late, stuck := r.checker.recordUnsettled(took, patience{r.Converge, r.Patience}, why)
 		if late && !slow {
 			slow = true
 			r.w.Progressf("not settled after %s: %s", r.Converge, why)
@@ -281,8 +281,8 @@ func (r *run) settle(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-// tell writes the result.
-func (r *run) tell(env scenario.Env, rounds int, slowest time.Duration, violations []Violation) {
+// writeResult writes the result.
+func (r *run) writeResult(env scenario.Env, rounds int, slowest time.Duration, violations []Violation) {
 	blows := 0
 	for _, n := range r.blows {
 		blows += n
@@ -295,7 +295,7 @@ func (r *run) tell(env scenario.Env, rounds int, slowest time.Duration, violatio
 	env.Result.Figure("events", float64(r.history.total), "events in the history")
 	reports := map[string]int64{}
 	for _, m := range r.storm.mischiefs {
-		m.tell(reports)
+		m.addCounts(reports)
 	}
 	env.Result.Figure("reports", float64(reports["doubled"]+reports["delayed"]+reports["lost"]), "reports that were doubled, delayed or lost")
 	env.Result.Details = map[string]any{"blows": r.blows, "calls": r.calls, "reports": reports, "violations": violations}

@@ -79,8 +79,8 @@ type applied struct {
 	restores, losses int
 }
 
-// below reports whether a is older than b.
-func (a applied) below(b applied) bool {
+// isOlder reports whether a is older than b.
+func (a applied) isOlder(b applied) bool {
 	return a.epoch < b.epoch || a.epoch == b.epoch && a.generation < b.generation
 }
 
@@ -100,7 +100,7 @@ func (c *checker) onApplied(region, deployment string, epoch, generation int64) 
 	now := applied{epoch, generation, c.restores, c.losses[region]}
 	c.applied[p] = now
 	c.mu.Unlock()
-	if forgotten := now.restores > before.restores && now.losses > before.losses; ok && now.below(before) && !forgotten {
+	if forgotten := now.restores > before.restores && now.losses > before.losses; ok && now.isOlder(before) && !forgotten {
 		c.violatef("generation went back", "", p, "from %d of epoch %d to %d of epoch %d", before.generation, before.epoch, generation, epoch)
 	}
 }
@@ -120,15 +120,15 @@ func (c *checker) onReady(region, deployment, id string) {
 	}
 }
 
-// acknowledge records a deployment that a user got as an answer.
-func (c *checker) acknowledge(app, deployment string) {
+// recordDeployment records a deployment that a user got as an answer.
+func (c *checker) recordDeployment(app, deployment string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.acknowledged[deployment], c.apps[deployment] = app, app
 }
 
-// restored is called while the database is away, before it starts from an older backup.
-func (c *checker) restored() {
+// databaseRestored is called while the database is away, before it starts from an older backup.
+func (c *checker) databaseRestored() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	clear(c.acknowledged)
@@ -142,8 +142,8 @@ func (c *checker) restoresSoFar() int {
 	return c.restores
 }
 
-// lost is called when a region's agent has lost its inbox.
-func (c *checker) lost(region string) {
+// inboxLost is called when a region's agent has lost its inbox.
+func (c *checker) inboxLost(region string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.losses[region]++
@@ -160,12 +160,12 @@ func (c *checker) violatef(kind, app string, p place, format string, args ...any
 		app = c.apps[p.deployment]
 	}
 	c.violations = append(c.violations, Violation{
-		Kind: kind, At: c.history.since().Seconds(), App: app, Region: p.region, Deployment: p.deployment,
-		Text: fmt.Sprintf(format, args...), Seed: c.seed, History: c.history.about(app, p),
+		Kind: kind, At: c.history.sinceBegin().Seconds(), App: app, Region: p.region, Deployment: p.deployment,
+		Text: fmt.Sprintf(format, args...), Seed: c.seed, History: c.history.eventsAbout(app, p),
 	})
 }
 
-func (c *checker) broken() []Violation {
+func (c *checker) foundViolations() []Violation {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]Violation(nil), c.violations...)
@@ -174,8 +174,8 @@ func (c *checker) broken() []Violation {
 // watchEvery is the interval between queries of the database while things break.
 const watchEvery = 200 * time.Millisecond
 
-// watch checks the database until ctx ends. Failed queries are repeated.
-func (c *checker) watch(ctx context.Context) {
+// watchDatabase checks the database until ctx ends. Failed queries are repeated.
+func (c *checker) watchDatabase(ctx context.Context) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for {
@@ -185,23 +185,23 @@ func (c *checker) watch(ctx context.Context) {
 		case <-tick.C:
 		}
 		bounded, cancel := context.WithTimeout(ctx, 5*time.Second)
-		_ = c.look(bounded) // the next look is as good
+		_ = c.checkDatabase(bounded) // the next look is as good
 		cancel()
 	}
 }
 
-// look reads the present claims of the database, and checks them against what happened.
-func (c *checker) look(ctx context.Context) error {
+// checkDatabase reads the present claims of the database, and checks them against what happened.
+func (c *checker) checkDatabase(ctx context.Context) error {
 	before := c.restoresSoFar()
 	s, err := readClaims(ctx, c.w.DB)
 	if err == nil && c.restoresSoFar() == before { // else it may be another history's
-		c.hear(s)
+		c.checkClaims(s)
 	}
 	return err
 }
 
-// hear checks the claims of the database against what happened.
-func (c *checker) hear(s claims) {
+// checkClaims checks the claims of the database against what happened.
+func (c *checker) checkClaims(s claims) {
 	type found struct {
 		kind, app string
 		place     place

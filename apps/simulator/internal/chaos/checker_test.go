@@ -35,7 +35,7 @@ func setup(t *testing.T) *fixture {
 	s.fixed["fixed-0"] = 2
 	s.books = books{quarantined: map[place]bool{}, deployments: map[string]bool{}}
 	s.sight = sight{running: map[string]map[string]int{}, ready: map[string]map[string][]string{}}
-	s.hear(claims{heads: []head{{here.region, 1, 7}, {there.region, 1, 7}}})
+	s.checkClaims(claims{heads: []head{{here.region, 1, 7}, {there.region, 1, 7}}})
 	s.runs("loose-0", here, "ins_1", "ins_2")
 	s.runs("fixed-0", there, "ins_8", "ins_9")
 	return s
@@ -44,7 +44,7 @@ func setup(t *testing.T) *fixture {
 // runs has a version deployed, applied, started, reported and acknowledged.
 func (s *fixture) runs(app string, p place, instances ...string) {
 	s.history.add(event{part: "user", app: app, text: "deploy: done"})
-	s.acknowledge(app, p.deployment)
+	s.recordDeployment(app, p.deployment)
 	s.onApplied(p.region, p.deployment, 1, 3)
 	for _, i := range instances {
 		s.onReady(p.region, p.deployment, i)
@@ -84,7 +84,7 @@ func (s *fixture) noise(n int) {
 // violated requires the one violation, and a history that names no other app and place.
 func (s *fixture) violated(t *testing.T, kind string, lines ...string) {
 	t.Helper()
-	all := s.broken()
+	all := s.foundViolations()
 	require.Len(t, all, 1, "%v", all)
 	require.Equal(t, kind, all[0].Kind)
 	require.EqualValues(t, seed, all[0].Seed)
@@ -116,28 +116,28 @@ var patient = patience{converge: time.Hour, end: time.Minute}
 func TestChecker_IsSilentInOrder(t *testing.T) {
 	s := setup(t)
 	s.noise(100)
-	s.hear(s.claims())
-	require.Nil(t, s.compare(s.books, s.sight))
-	require.Empty(t, s.broken())
-	require.NoError(t, violationsError(s.broken()))
+	s.checkClaims(s.claims())
+	require.Nil(t, s.compareContent(s.books, s.sight))
+	require.Empty(t, s.foundViolations())
+	require.NoError(t, violationsError(s.foundViolations()))
 }
 
 func TestChecker_AllowsARestoredDatabaseToBeLower(t *testing.T) {
 	s := setup(t)
-	s.restored()
+	s.databaseRestored()
 	s.onApplied(here.region, here.deployment, 2, 1)
-	s.hear(claims{heads: []head{{here.region, 2, 3}, {there.region, 2, 3}}})
+	s.checkClaims(claims{heads: []head{{here.region, 2, 3}, {there.region, 2, 3}}})
 	delete(s.books.deployments, there.deployment)
 	s.books.rows[0].generation, s.books.rows[0].appliedGeneration = 1, 1
-	require.Nil(t, s.compare(s.books, s.sight), "what was acknowledged since the backup may be gone")
-	require.Empty(t, s.broken())
+	require.Nil(t, s.compareContent(s.books, s.sight), "what was acknowledged since the backup may be gone")
+	require.Empty(t, s.foundViolations())
 }
 
 func TestChecker_FindsARevisionThatGoesBack(t *testing.T) {
 	s := setup(t)
-	s.history.settled()
+	s.history.deleteEvents()
 	s.noise(1)
-	s.hear(claims{heads: []head{{here.region, 1, 6}}})
+	s.checkClaims(claims{heads: []head{{here.region, 1, 6}}})
 	s.violated(t, "revision went back", "dep_p region-1: the agent removes it", "blow: kill mariadb")
 }
 
@@ -145,7 +145,7 @@ func TestChecker_FindsAGenerationThatGoesBack(t *testing.T) {
 	s := setup(t)
 	s.noise(100)
 	s.onApplied(here.region, here.deployment, 1, 2)
-	s.hear(s.claims())
+	s.checkClaims(s.claims())
 	s.violated(t, "generation went back", append(ofHere[:5:5], "dep_a region-1: the agent applies generation 2 of epoch 1")...)
 }
 
@@ -155,24 +155,24 @@ func TestChecker_AllowsAnUnseenGenerationToGoBack(t *testing.T) {
 		does    func(*fixture)
 		allowed bool
 	}{
-		{"the database was restored and the inbox lost", func(s *fixture) { s.restored(); s.lost(here.region) }, true},
-		{"the inbox was lost and the database restored", func(s *fixture) { s.lost(here.region); s.restored() }, true},
-		{"the database was restored", func(s *fixture) { s.restored() }, false},
-		{"the inbox was lost", func(s *fixture) { s.lost(here.region) }, false},
-		{"another one was", func(s *fixture) { s.restored(); s.lost("region-2") }, false},
+		{"the database was restored and the inbox lost", func(s *fixture) { s.databaseRestored(); s.inboxLost(here.region) }, true},
+		{"the inbox was lost and the database restored", func(s *fixture) { s.inboxLost(here.region); s.databaseRestored() }, true},
+		{"the database was restored", func(s *fixture) { s.databaseRestored() }, false},
+		{"the inbox was lost", func(s *fixture) { s.inboxLost(here.region) }, false},
+		{"another one was", func(s *fixture) { s.databaseRestored(); s.inboxLost("region-2") }, false},
 	} {
 		t.Run(happens.name, func(t *testing.T) {
 			s := setup(t)
 			s.noise(100)
 			happens.does(s)
 			s.onApplied(here.region, here.deployment, 1, 2)
-			s.hear(s.claims())
+			s.checkClaims(s.claims())
 			if happens.allowed {
-				require.Empty(t, s.broken())
+				require.Empty(t, s.foundViolations())
 				s.onApplied(here.region, here.deployment, 1, 1)
-				s.hear(s.claims())
+				s.checkClaims(s.claims())
 			}
-			require.NotEmpty(t, s.broken())
+			require.NotEmpty(t, s.foundViolations())
 		})
 	}
 }
@@ -183,7 +183,7 @@ func TestChecker_FindsAReadinessThatNeverWas(t *testing.T) {
 		s.noise(100)
 		c := s.claims()
 		c.ready = append(c.ready, instance{"ins_3", here})
-		s.hear(c)
+		s.checkClaims(c)
 		s.violated(t, "an instance is said to be ready and never was", ofHere...)
 	})
 	t.Run("of an instance in another place", func(t *testing.T) {
@@ -191,14 +191,14 @@ func TestChecker_FindsAReadinessThatNeverWas(t *testing.T) {
 		s.noise(100)
 		c := s.claims()
 		c.ready = []instance{{"ins_8", here}}
-		s.hear(c)
+		s.checkClaims(c)
 		s.violated(t, "an instance is said to be ready and never was", ofHere...)
 	})
 	t.Run("of a deployment", func(t *testing.T) {
 		s := setup(t)
 		s.fixed["loose-0"] = 3
 		s.noise(100)
-		s.hear(s.claims())
+		s.checkClaims(s.claims())
 		s.violated(t, "a deployment is said to be ready and was not", ofHere...)
 	})
 }
@@ -231,12 +231,12 @@ func TestChecker_FindsDisagreement(t *testing.T) {
 			s := setup(t)
 			s.noise(1)
 			c.do(s)
-			why := s.compare(s.books, s.sight)
+			why := s.compareContent(s.books, s.sight)
 			require.NotNil(t, why)
-			late, stuck := s.unsettled(30*time.Second, patient, why)
+			late, stuck := s.recordUnsettled(30*time.Second, patient, why)
 			require.False(t, late || stuck, "it may still become right")
-			require.Empty(t, s.broken())
-			_, stuck = s.unsettled(61*time.Second, patient, why)
+			require.Empty(t, s.foundViolations())
+			_, stuck = s.recordUnsettled(61*time.Second, patient, why)
 			require.True(t, stuck)
 			want := ofHere
 			if why.place.region == "" {
@@ -251,17 +251,17 @@ func TestChecker_FindsDisagreement(t *testing.T) {
 func TestChecker_FindsAnInstanceInTwoRegions(t *testing.T) {
 	s := setup(t)
 	s.sight.ready[there.region][there.deployment] = []string{"ins_1", "ins_9"}
-	why := s.compare(s.books, s.sight)
+	why := s.compareContent(s.books, s.sight)
 	require.NotNil(t, why)
 	require.Equal(t, "instances run twice", why.kind)
 }
 
 func TestChecker_FindsAHoleInAFeed(t *testing.T) {
 	s := setup(t)
-	s.history.settled()
+	s.history.deleteEvents()
 	s.noise(1)
 	s.books.holes = []string{here.region}
-	s.unsettled(61*time.Second, patient, s.compare(s.books, s.sight))
+	s.recordUnsettled(61*time.Second, patient, s.compareContent(s.books, s.sight))
 	s.violated(t, "a feed has a hole", "dep_p region-1: the agent removes it", "blow: kill mariadb")
 }
 
@@ -270,9 +270,9 @@ func TestChecker_FindsWhatSettlesTooLate(t *testing.T) {
 	s.noise(1)
 	s.books.rows[0].generation = 4
 	p := patience{converge: 10 * time.Second, end: time.Minute}
-	why := s.compare(s.books, s.sight)
+	why := s.compareContent(s.books, s.sight)
 	for _, after := range []time.Duration{9 * time.Second, 11 * time.Second, 12 * time.Second} {
-		late, stuck := s.unsettled(after, p, why)
+		late, stuck := s.recordUnsettled(after, p, why)
 		require.Equal(t, after > p.converge, late)
 		require.False(t, stuck)
 	}
@@ -282,9 +282,9 @@ func TestChecker_FindsWhatSettlesTooLate(t *testing.T) {
 func TestChecker_HistoryBeginsInOrder(t *testing.T) {
 	s := setup(t)
 	s.noise(1)
-	s.history.settled()
+	s.history.deleteEvents()
 	s.onApplied(here.region, here.deployment, 1, 2)
-	s.hear(s.claims())
+	s.checkClaims(s.claims())
 	s.violated(t, "generation went back", "dep_a region-1: the agent applies generation 2 of epoch 1")
 }
 
@@ -294,7 +294,7 @@ func TestChecker_LongHistoryKeepsItsEnd(t *testing.T) {
 		s.history.add(event{region: here.region, deployment: here.deployment, text: fmt.Sprint("event ", n)})
 	}
 	require.LessOrEqual(t, len(s.history.events), maxEvents)
-	lines := s.history.about("loose-0", here)
+	lines := s.history.eventsAbout("loose-0", here)
 	require.Len(t, lines, maxLines+1)
 	require.Contains(t, lines[0], "before")
 	require.Contains(t, lines[1], fmt.Sprint("event ", maxEvents+10-maxLines))

@@ -52,7 +52,7 @@ func setClock(pid int, offset time.Duration) (err error) {
 	}, binary.LittleEndian.AppendUint64(nil, uint64(int64(offset/time.Second)))...)
 	code = append(code, 0x48, 0x01, 0x0e, 0xc3)
 
-	start, end, err := vdso(pid)
+	start, end, err := vdsoRange(pid)
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func setClock(pid int, offset time.Duration) (err error) {
 	if _, err := mem.ReadAt(image, int64(start)); err != nil {
 		return err
 	}
-	at, err := function(image, "__vdso_clock_gettime", uint64(len(code)))
+	at, err := functionOffset(image, "__vdso_clock_gettime", uint64(len(code)))
 	if err != nil {
 		return err
 	}
@@ -94,8 +94,8 @@ func setClock(pid int, offset time.Duration) (err error) {
 	return errors.New("its threads do not stop outside of the vDSO")
 }
 
-// vdso returns the addresses of the vDSO of a process.
-func vdso(pid int) (start, end uint64, err error) {
+// vdsoRange returns the addresses of the vDSO of a process.
+func vdsoRange(pid int) (start, end uint64, err error) {
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
 	if err != nil {
 		return 0, 0, err
@@ -109,8 +109,8 @@ func vdso(pid int) (start, end uint64, err error) {
 	return 0, 0, errors.New("it has no vDSO")
 }
 
-// function returns the offset of a function that is at least room bytes long.
-func function(image []byte, name string, room uint64) (uint64, error) {
+// functionOffset returns the offset of a function that is at least room bytes long.
+func functionOffset(image []byte, name string, room uint64) (uint64, error) {
 	file, err := elf.NewFile(bytes.NewReader(image))
 	if err != nil {
 		return 0, err

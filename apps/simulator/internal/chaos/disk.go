@@ -20,8 +20,8 @@ type disks struct {
 // diskBytes is enough for an inbox and its growth.
 const diskBytes = 16 << 20
 
-// make creates the folder of a member: see fleet.Config.
-func (d *disks) make(path string) error {
+// makeDisk creates the folder of a member: see fleet.Config.
+func (d *disks) makeDisk(path string) error {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func (d *disks) make(path string) error {
 	return nil
 }
 
-func (d *disks) usable() bool {
+func (d *disks) canMount() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.failed == nil && len(d.mounted) > 0
@@ -45,8 +45,8 @@ func (d *disks) usable() bool {
 
 const filler = "filler"
 
-// fill fills the rest of a disk.
-func (d *disks) fill(folder string) error {
+// fillDisk fills the rest of a disk.
+func (d *disks) fillDisk(folder string) error {
 	f, err := os.Create(filepath.Join(folder, filler))
 	if err != nil {
 		if errors.Is(err, syscall.ENOSPC) {
@@ -67,15 +67,15 @@ func (d *disks) fill(folder string) error {
 	return f.Close()
 }
 
-func (d *disks) free(folder string) error {
+func (d *disks) freeDisk(folder string) error {
 	if err := os.Remove(filepath.Join(folder, filler)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("free the disk: %w", err)
 	}
 	return nil
 }
 
-// close unmounts the disks. Open files stay usable until they are closed.
-func (d *disks) close() error {
+// unmountAll unmounts the disks. Open files stay usable until they are closed.
+func (d *disks) unmountAll() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var err error

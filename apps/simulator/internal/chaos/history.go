@@ -21,11 +21,11 @@ type event struct {
 	text                    string
 }
 
-// concerns reports whether the event may be about an app in a place. An event that names
+// isAbout reports whether the event may be about an app in a place. An event that names
 // nothing (a database that is killed) concerns all places. An event that names another app,
 // deployment or region does not concern this one. For a region or an app alone, all events that
 // name it count; for neither, all events.
-func (e event) concerns(app string, p place) bool {
+func (e event) isAbout(app string, p place) bool {
 	switch {
 	case app == "" && p == place{}:
 		return true
@@ -52,8 +52,8 @@ const maxEvents = 200_000
 
 func newHistory(now func() time.Time) *history { return &history{now: now, begin: now()} }
 
-// since returns the time since the history began.
-func (h *history) since() time.Duration { return h.now().Sub(h.begin) }
+// sinceBegin returns the time since the history began.
+func (h *history) sinceBegin() time.Duration { return h.now().Sub(h.begin) }
 
 func (h *history) add(e event) {
 	h.mu.Lock()
@@ -67,8 +67,8 @@ func (h *history) add(e event) {
 	h.events = append(h.events, e)
 }
 
-// settled deletes the events, because the state was found in order.
-func (h *history) settled() {
+// deleteEvents deletes the events, because the state was found in order.
+func (h *history) deleteEvents() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.events = h.events[:0]
@@ -77,14 +77,14 @@ func (h *history) settled() {
 // maxLines is the number of newest lines that are printed: about one screen.
 const maxLines = 50
 
-// about returns the events since everything was in order that concern the app and the place: changes to the
+// eventsAbout returns the events since everything was in order that concern the app and the place: changes to the
 // app, events in the place, and faults of what the place depends on.
-func (h *history) about(app string, p place) []string {
+func (h *history) eventsAbout(app string, p place) []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var lines []string
 	for _, e := range h.events {
-		if !e.concerns(app, p) {
+		if !e.isAbout(app, p) {
 			continue
 		}
 		subject := strings.Join(slices.DeleteFunc([]string{e.part, e.app, e.deployment, e.region}, func(s string) bool { return s == "" }), " ")

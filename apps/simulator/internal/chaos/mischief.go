@@ -33,8 +33,8 @@ const latest = 4 * time.Second
 // maxCopy bounds the size of reports that are copied.
 const maxCopy = 4 << 20
 
-// tell adds the numbers of changed reports to counts, by kind.
-func (m *mischief) tell(counts map[string]int64) {
+// addCounts adds the numbers of changed reports to counts, by kind.
+func (m *mischief) addCounts(counts map[string]int64) {
 	counts["doubled"] += m.doubled.Load()
 	counts["delayed"] += m.delayed.Load()
 	counts["lost"] += m.lost.Load()
@@ -59,13 +59,13 @@ func (m *mischief) RoundTrip(req *http.Request) (*http.Response, error) {
 	case 0:
 		// The report is sent twice: at once and some time later.
 		m.doubled.Add(1)
-		m.again(req, body, after)
+		m.resendLater(req, body, after)
 		return m.next.RoundTrip(first)
 	case 1:
 		// The report arrives late, and the agent believes it lost. So the agent sends it again with the same
 		// sequence, and perhaps others before the late one arrives.
 		m.delayed.Add(1)
-		m.again(req, body, after)
+		m.resendLater(req, body, after)
 		return nil, errLost
 	case 2:
 		// The report arrives, and its answer is lost.
@@ -80,8 +80,8 @@ func (m *mischief) RoundTrip(req *http.Request) (*http.Response, error) {
 	return m.next.RoundTrip(first)
 }
 
-// again sends a copy later and drops its answer.
-func (m *mischief) again(req *http.Request, body []byte, after time.Duration) {
+// resendLater sends a copy later and drops its answer.
+func (m *mischief) resendLater(req *http.Request, body []byte, after time.Duration) {
 	header := req.Header.Clone()
 	time.AfterFunc(after, func() {
 		copied, err := http.NewRequest(req.Method, req.URL.String(), bytes.NewReader(body)) //nolint:noctx // it outlives the call that it copies; the transport bounds it

@@ -41,8 +41,8 @@ func newNetwork() *network {
 	}
 }
 
-// add adds a link to an upstream, and returns the address on which the link listens.
-func (n *network) add(name, upstream string) (string, error) {
+// addLink adds a link to an upstream, and returns the address on which the link listens.
+func (n *network) addLink(name, upstream string) (string, error) {
 	proxy := toxiproxy.NewProxy(n.server, name, "127.0.0.1:0", upstream)
 	if err := proxy.Start(); err != nil {
 		return "", fmt.Errorf("link %s: %w", name, err)
@@ -63,49 +63,49 @@ func (n *network) close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, l := range n.links {
-		l.down()
+		l.refuseConnections()
 	}
 }
 
-// cut breaks every connection, and accepts new ones.
-func (l *link) cut() error {
+// breakConnections breaks every connection, and accepts new ones.
+func (l *link) breakConnections() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.proxy.Stop()
-	return l.start()
+	return l.listenAgain()
 }
 
-// down breaks every connection and refuses new ones, until up.
-func (l *link) down() {
+// refuseConnections breaks every connection and refuses new ones, until up.
+func (l *link) refuseConnections() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.proxy.Stop()
 }
 
-func (l *link) start() error {
+func (l *link) listenAgain() error {
 	if err := l.proxy.Start(); err != nil && !errors.Is(err, toxiproxy.ErrProxyAlreadyStarted) {
 		return fmt.Errorf("link %s: %w", l.name, err)
 	}
 	return nil
 }
 
-// delay delays everything that passes, both ways, by latency and up to jitter more.
-func (l *link) delay(latency, jitter time.Duration) error {
+// delayTraffic delays everything that passes, both ways, by latency and up to jitter more.
+func (l *link) delayTraffic(latency, jitter time.Duration) error {
 	attributes := fmt.Sprintf(`{"latency": %d, "jitter": %d}`, latency.Milliseconds(), jitter.Milliseconds())
-	return l.poison("latency", attributes, "upstream", "downstream")
+	return l.addFault("latency", attributes, "upstream", "downstream")
 }
 
 // halfOpen drops what is sent in the directions, while connections stay open.
 func (l *link) halfOpen(streams ...string) error {
-	return l.poison("timeout", `{"timeout": 0}`, streams...)
+	return l.addFault("timeout", `{"timeout": 0}`, streams...)
 }
 
-// trickle limits what passes to the agent to rate KiB a second.
-func (l *link) trickle(rate int) error {
-	return l.poison("bandwidth", fmt.Sprintf(`{"rate": %d}`, rate), "downstream")
+// limitRate limits what passes to the agent to rate KiB a second.
+func (l *link) limitRate(rate int) error {
+	return l.addFault("bandwidth", fmt.Sprintf(`{"rate": %d}`, rate), "downstream")
 }
 
-func (l *link) poison(kind, attributes string, streams ...string) error {
+func (l *link) addFault(kind, attributes string, streams ...string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, stream := range streams {
@@ -119,8 +119,8 @@ func (l *link) poison(kind, attributes string, streams ...string) error {
 	return nil
 }
 
-// up undoes everything. Poisoned connections are broken, because their lost bytes cannot come back.
-func (l *link) up(context.Context) error {
+// undoFaults undoes everything. Poisoned connections are broken, because their lost bytes cannot come back.
+func (l *link) undoFaults(context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.poisoned {
@@ -128,5 +128,5 @@ func (l *link) up(context.Context) error {
 		// It makes a new proxy, because removing a toxic waits for ended connections, sometimes for ever.
 		l.proxy, l.poisoned = toxiproxy.NewProxy(l.server, l.name, l.proxy.Listen, l.proxy.Upstream), false
 	}
-	return l.start()
+	return l.listenAgain()
 }

@@ -21,10 +21,10 @@ type mend struct {
 // mendTimeout is long enough for the start of a database that has to recover.
 const mendTimeout = 2 * time.Minute
 
-// rage breaks things at random for a while and mends each in its time. Then it mends the rest. It returns the
+// breakAtRandom breaks things at random for a while and mends each in its time. Then it mends the rest. It returns the
 // number of blows by kind.
-func (s *storm) rage(ctx context.Context, rnd *rand.Rand, duration, rest time.Duration) (map[string]int, error) {
-	blows := s.blows()
+func (s *storm) breakAtRandom(ctx context.Context, rnd *rand.Rand, duration, rest time.Duration) (map[string]int, error) {
+	blows := s.possibleBlows()
 	total := 0
 	for _, b := range blows {
 		total += b.weight
@@ -43,7 +43,7 @@ func (s *storm) rage(ctx context.Context, rnd *rand.Rand, duration, rest time.Du
 		b := blows[i]
 		target := b.target(rnd)
 		if _, ok := mends[target]; !ok && failed == nil {
-			failed = s.strike(ctx, rnd, b, target, counts, mends)
+			failed = s.breakPart(ctx, rnd, b, target, counts, mends)
 		}
 		select {
 		case <-ctx.Done():
@@ -56,7 +56,7 @@ func (s *storm) rage(ctx context.Context, rnd *rand.Rand, duration, rest time.Du
 	return counts, errors.Join(failed, s.mendDue(healing, mends, time.Now().Add(time.Hour)))
 }
 
-func (s *storm) strike(ctx context.Context, rnd *rand.Rand, b blow, target string, counts map[string]int, mends map[string]mend) error {
+func (s *storm) breakPart(ctx context.Context, rnd *rand.Rand, b blow, target string, counts map[string]int, mends map[string]mend) error {
 	name := b.name + " " + target
 	s.history.add(event{part: "blow", region: s.regionOf(target), text: name})
 	ctx, cancel := context.WithTimeout(ctx, mendTimeout)

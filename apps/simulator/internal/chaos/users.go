@@ -15,7 +15,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func mutation() *windlassv1.Mutation { return testbed.Mutation() }
+func newMutation() *windlassv1.Mutation { return testbed.Mutation() }
 
 // user changes apps at random. Its connection goes through the balancer to any replica.
 type user struct {
@@ -47,10 +47,10 @@ func appName(i int) string {
 // callTimeout is short, so that a user continues when a replica is frozen.
 const callTimeout = 5 * time.Second
 
-// run makes calls until ctx ends. Between two calls it rests for up to rest.
-func (u *user) run(ctx context.Context, rest time.Duration) {
+// makeCalls makes calls until ctx ends. Between two calls it rests for up to rest.
+func (u *user) makeCalls(ctx context.Context, rest time.Duration) {
 	for ctx.Err() == nil {
-		u.act(ctx)
+		u.makeCall(ctx)
 		select {
 		case <-ctx.Done():
 		case <-time.After(time.Duration(u.rnd.Float64() * float64(rest))):
@@ -58,7 +58,7 @@ func (u *user) run(ctx context.Context, rest time.Duration) {
 	}
 }
 
-func (u *user) act(ctx context.Context) {
+func (u *user) makeCall(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	i := u.rnd.IntN(fixedApps + looseApps)
@@ -73,38 +73,38 @@ func (u *user) act(ctx context.Context) {
 	var err error
 	switch what {
 	case 0, 1, 2, 3:
-		did, err = u.deploy(ctx, i, app, "good")
+		did, err = u.deployApp(ctx, i, app, "good")
 	case 4:
-		did, err = u.deploy(ctx, i, app, crashes)
+		did, err = u.deployApp(ctx, i, app, crashes)
 	case 5:
 		n := u.rnd.Int32N(4)
 		did = fmt.Sprintf("scale to %d", n)
-		_, err = u.api.Apps.Scale(ctx, &windlassv1.ScaleRequest{Mutation: mutation(), App: path, Replicas: n})
+		_, err = u.api.Apps.Scale(ctx, &windlassv1.ScaleRequest{Mutation: newMutation(), App: path, Replicas: n})
 	case 6:
 		n := u.rnd.IntN(1000)
 		did = fmt.Sprintf("set N=%d", n)
 		var resp *windlassv1.SetEnvironmentResponse
-		resp, err = u.api.Apps.SetEnvironment(ctx, &windlassv1.SetEnvironmentRequest{Mutation: mutation(), App: path, Set: map[string]string{"N": strconv.Itoa(n)}})
-		u.acknowledge(app, resp.GetDeploymentId())
+		resp, err = u.api.Apps.SetEnvironment(ctx, &windlassv1.SetEnvironmentRequest{Mutation: newMutation(), App: path, Set: map[string]string{"N": strconv.Itoa(n)}})
+		u.recordAnswer(app, resp.GetDeploymentId())
 	case 7:
 		did = "roll back"
 		var resp *windlassv1.RollbackResponse
-		resp, err = u.api.Apps.Rollback(ctx, &windlassv1.RollbackRequest{Mutation: mutation(), App: path})
-		u.acknowledge(app, resp.GetDeploymentId())
+		resp, err = u.api.Apps.Rollback(ctx, &windlassv1.RollbackRequest{Mutation: newMutation(), App: path})
+		u.recordAnswer(app, resp.GetDeploymentId())
 	case 8:
 		did = "cancel"
-		_, err = u.api.Apps.Cancel(ctx, &windlassv1.CancelRequest{Mutation: mutation(), App: path})
+		_, err = u.api.Apps.Cancel(ctx, &windlassv1.CancelRequest{Mutation: newMutation(), App: path})
 	case 9:
 		did = "delete"
-		_, err = u.api.Apps.DeleteApp(ctx, &windlassv1.DeleteAppRequest{Mutation: mutation(), App: path})
+		_, err = u.api.Apps.DeleteApp(ctx, &windlassv1.DeleteAppRequest{Mutation: newMutation(), App: path})
 	}
-	u.note(app, did, err)
+	u.countCall(app, did, err)
 }
 
 // crashes is the label of versions whose instances never become ready.
 const crashes = "crashes"
 
-func (u *user) deploy(ctx context.Context, i int, app, label string) (string, error) {
+func (u *user) deployApp(ctx context.Context, i int, app, label string) (string, error) {
 	spec := testbed.App{Name: app, Version: strconv.Itoa(u.rnd.IntN(1_000_000)), Regions: u.placesOf(i), Replicas: fixedReplicas}.Spec()
 	spec.VersionLabel = label
 	if i >= fixedApps {
@@ -112,8 +112,8 @@ func (u *user) deploy(ctx context.Context, i int, app, label string) (string, er
 		spec.Replicas = &n
 	}
 	did := fmt.Sprintf("deploy a version that is %s, %d each in %v", label, *spec.Replicas, spec.Regions)
-	resp, err := u.api.Apps.Deploy(ctx, &windlassv1.DeployRequest{Mutation: mutation(), App: testbed.Path(app), Spec: spec})
-	u.acknowledge(app, resp.GetDeploymentId())
+	resp, err := u.api.Apps.Deploy(ctx, &windlassv1.DeployRequest{Mutation: newMutation(), App: testbed.Path(app), Spec: spec})
+	u.recordAnswer(app, resp.GetDeploymentId())
 	return did, err
 }
 
@@ -130,14 +130,14 @@ func (u *user) placesOf(i int) []string {
 	return out
 }
 
-func (u *user) acknowledge(app, deployment string) {
+func (u *user) recordAnswer(app, deployment string) {
 	if deployment != "" {
-		u.checker.acknowledge(app, deployment)
+		u.checker.recordDeployment(app, deployment)
 	}
 }
 
-// note counts a call. An answer that makes no sense is a violation.
-func (u *user) note(app, did string, err error) {
+// countCall counts a call. An answer that makes no sense is a violation.
+func (u *user) countCall(app, did string, err error) {
 	code := connect.CodeOf(err)
 	said := "done"
 	if err != nil {
