@@ -43,15 +43,15 @@ func spreadOf(streams int) time.Duration {
 	return min(max(time.Duration(streams)*spreadEach, minSpread), maxSpread)
 }
 
-// spread returns the time over which agents spread their return when this process leaves.
-func (s *Service) spread() time.Duration {
+// returnSpread returns the time over which agents spread their return when this process leaves.
+func (s *Service) returnSpread() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return spreadOf(s.leavers)
 }
 
-// leaving reports whether the process, or the server that the call came through, stops.
-func (s *Service) leaving(ctx context.Context) bool {
+// isLeaving reports whether the process, or the server that the call came through, stops.
+func (s *Service) isLeaving(ctx context.Context) bool {
 	select {
 	case <-s.draining:
 		return true
@@ -64,12 +64,12 @@ func (s *Service) leaving(ctx context.Context) bool {
 // is gone and still counted would make others send streams away for nothing.
 const seenWithin = 10 * time.Second
 
-// even sends away the streams above this process's share, until ctx ends.
-func (s *Service) even(ctx context.Context) {
+// shedExcess sends away the streams above this process's share, until ctx ends.
+func (s *Service) shedExcess(ctx context.Context) {
 	var peers []string
 	changed, failing := time.Now(), false
 	for backoff.Sleep(ctx, s.cfg.Even/2+time.Duration(s.cfg.Random()*float64(s.cfg.Even))) == nil {
-		now, all, err := s.others(ctx)
+		now, all, err := s.peerStreams(ctx)
 		if err != nil {
 			if ctx.Err() == nil && !failing {
 				s.cfg.Log.WarnContext(ctx, "cannot count the agents' streams, will be tried again", "error", err)
@@ -87,8 +87,8 @@ func (s *Service) even(ctx context.Context) {
 	}
 }
 
-// others returns all processes, this one included, and how many streams they have together.
-func (s *Service) others(ctx context.Context) (peers []string, streams int, err error) {
+// peerStreams returns all processes, this one included, and how many streams they have together.
+func (s *Service) peerStreams(ctx context.Context) (peers []string, streams int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Even)
 	defer cancel()
 	err = s.cfg.Store.View(ctx, func(tx Tx) (err error) {
@@ -115,7 +115,7 @@ func (s *Service) sendAway(ctx context.Context, all, peers int) {
 			staying = append(staying, region)
 		}
 	}
-	n := excess(len(staying), all, peers)
+	n := excessStreams(len(staying), all, peers)
 	if n == 0 || s.drained {
 		return
 	}
@@ -137,10 +137,10 @@ func (s *Service) sendAway(ctx context.Context, all, peers int) {
 	}
 }
 
-// excess returns how many of a process's streams are above its share, 0 when it is near
+// excessStreams returns how many of a process's streams are above its share, 0 when it is near
 // enough. With small numbers, chance alone makes a quarter above, which is no reason to
 // move streams.
-func excess(own, all, peers int) int {
+func excessStreams(own, all, peers int) int {
 	if peers < 2 {
 		return 0
 	}

@@ -11,8 +11,8 @@ import (
 // process far less often than a timer for each stream would.
 const together = 20
 
-// bookmarks tells streams when to send one, until ctx ends.
-func (s *Service) bookmarks(ctx context.Context) {
+// requestBookmarks tells streams when to send one, until ctx ends.
+func (s *Service) requestBookmarks(ctx context.Context) {
 	ticker := time.NewTicker(max(s.cfg.Bookmark/together, time.Millisecond))
 	defer ticker.Stop()
 	for {

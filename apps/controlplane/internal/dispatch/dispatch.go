@@ -86,7 +86,7 @@ type Config struct {
 	// a person notices, at five queries a second and process.
 	Beat time.Duration
 	// Bookmark is the shortest time that the protocol allows between two of a stream, 10 s;
-	// the longest is twice that. Streams get them after 1.2 to 1.45 times: see bookmarks.
+	// the longest is twice that. Streams get them after 1.2 to 1.45 times: see requestBookmarks.
 	Bookmark time.Duration
 	// Lease of agents' sessions; nil: NewLease(0).
 	Lease *Lease
@@ -110,7 +110,7 @@ type Config struct {
 	Domain string
 }
 
-func (c *Config) defaults() {
+func (c *Config) setDefaults() {
 	set := func(d *time.Duration, v time.Duration) {
 		if *d == 0 {
 			*d = v
@@ -163,7 +163,7 @@ func New(cfg Config) (*Service, error) {
 	if cfg.Store == nil || cfg.Caller == nil || cfg.Log == nil || cfg.Registerer == nil {
 		return nil, errors.New("dispatch: Store, Caller, Log and Registerer are required")
 	}
-	cfg.defaults()
+	cfg.setDefaults()
 	s := &Service{
 		cfg:      cfg,
 		limiter:  rate.NewLimiter(cfg.SnapshotRate, cfg.SnapshotBurst),
@@ -188,10 +188,10 @@ func (s *Service) Run(ctx context.Context) error {
 	defer beside.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	beside.Go(func() { s.bookmarks(ctx) })
+	beside.Go(func() { s.requestBookmarks(ctx) })
 	beside.Go(func() { s.lookAround(ctx) })
 	if s.cfg.Peer != "" {
-		beside.Go(func() { s.even(ctx) })
+		beside.Go(func() { s.shedExcess(ctx) })
 	}
 	return s.tailer.Run(ctx)
 }
@@ -213,13 +213,13 @@ func (s *Service) Connected(regionID string) bool {
 	return s.streams[regionID] != nil
 }
 
-// enter makes st its region's stream and ends the one before it: a session has
+// enterStream makes st its region's stream and ends the one before it: a session has
 // one stream, and a newer session has replaced the older one's.
-func (s *Service) enter(st *stream) {
+func (s *Service) enterStream(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if old := s.streams[st.region]; old != nil {
-		old.end(errReplaced)
+		old.endStream(errReplaced)
 	}
 	s.streams[st.region] = st
 	st.dueAt = time.Now().Add(s.bookmarkDelay())
@@ -229,7 +229,7 @@ func (s *Service) enter(st *stream) {
 	s.countStreams()
 }
 
-func (s *Service) leave(st *stream) {
+func (s *Service) leaveStream(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.streams[st.region] == st {

@@ -22,7 +22,7 @@ func TestExcess_IsBeyondAShareAndChance(t *testing.T) {
 		{5, 2, 2, 0}, // the others' count is from before these came
 		{9, 2, 2, 4},
 	} {
-		require.Equal(t, c.want, excess(c.own, c.all, c.peers), "%+v", c)
+		require.Equal(t, c.want, excessStreams(c.own, c.all, c.peers), "%+v", c)
 	}
 }
 

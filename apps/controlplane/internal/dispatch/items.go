@@ -18,11 +18,11 @@ import (
 // specHashSize is enough that two contents never have the same hash by accident.
 const specHashSize = 16
 
-// describe returns what is sent of a deployment and is not part of the hash. A trace changes nothing
+// describeDeployment returns what is sent of a deployment and is not part of the hash. A trace changes nothing
 // that runs. A project that is renamed makes no revision, so with its name in the hash every agent
 // would seem to have drifted. The same holds for features, of which a later release may know more,
 // and for the host, whose domain may change. All of them arrive with the next generation.
-func describe(state *agentv1.DeploymentState, it *model.DesiredItem, domain string) *agentv1.DeploymentState {
+func describeDeployment(state *agentv1.DeploymentState, it *model.DesiredItem, domain string) *agentv1.DeploymentState {
 	about := &agentv1.DeploymentState{Traceparent: it.Topology.Traceparent}
 	if it.Delete {
 		return about

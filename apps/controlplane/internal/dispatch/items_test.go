@@ -35,7 +35,7 @@ func desired(edit func(*model.DesiredItem)) model.DesiredItem {
 
 // told is what an agent reads of a row.
 func told(it model.DesiredItem) (*agentv1.Item, error) {
-	w, err := encode(&it, 1, "apps.test", new([]byte))
+	w, err := encodeItem(&it, 1, "apps.test", new([]byte))
 	if err != nil {
 		return nil, err
 	}

@@ -40,10 +40,10 @@ func neighboursOf(rows []model.AppRegion, may []model.WorkspaceRegion) map[strin
 	}
 	for _, serving := range apps {
 		for _, r := range serving {
-			tell(r.RegionID, r.RegionName, except(serving, r.RegionID, r.Platform, false))
+			tell(r.RegionID, r.RegionName, neighboursFor(serving, r.RegionID, r.Platform, false))
 		}
 		// All regions in which the app does not run share these two messages.
-		own, platform := except(serving, "", false, true), except(serving, "", true, true)
+		own, platform := neighboursFor(serving, "", false, true), neighboursFor(serving, "", true, true)
 		for _, r := range of[serving[0].WorkspaceID] {
 			all := own
 			if r.Platform {
@@ -55,10 +55,10 @@ func neighboursOf(rows []model.AppRegion, may []model.WorkspaceRegion) map[strin
 	return out
 }
 
-// except returns what a region is told of an app: the other regions that are ready for it, and of those only
+// neighboursFor returns what a region is told of an app: the other regions that are ready for it, and of those only
 // approved ones if the region is the platform's. wakes is for a region in which the app does not run: while
 // no region is ready, it gets those where the app is at zero. A request that is handed over there wakes the app.
-func except(serving []model.AppRegion, regionID string, platform, wakes bool) *gatewayv1.AppNeighbours {
+func neighboursFor(serving []model.AppRegion, regionID string, platform, wakes bool) *gatewayv1.AppNeighbours {
 	one := serving[0]
 	app := &gatewayv1.AppNeighbours{AppId: one.AppID, AppName: one.AppName, Hosts: one.Hosts}
 	add := func(serves func(model.AppRegion) bool) {
@@ -81,7 +81,7 @@ func (s *Service) lookAround(ctx context.Context) {
 	policy := backoff.Policy{Min: s.cfg.Neighbours, Max: 4 * s.cfg.Neighbours}
 	failures := 0
 	for {
-		err := s.look(ctx)
+		err := s.readPictures(ctx)
 		wait := s.cfg.Neighbours
 		switch {
 		case ctx.Err() != nil:
@@ -99,9 +99,9 @@ func (s *Service) lookAround(ctx context.Context) {
 	}
 }
 
-// look reads once, if any stream needs a picture. While no stream does, the pictures are
+// readPictures reads once, if any stream needs a picture. While no stream does, the pictures are
 // dropped: the next stream must not get old ones.
-func (s *Service) look(ctx context.Context) error {
+func (s *Service) readPictures(ctx context.Context) error {
 	s.mu.Lock()
 	streams := len(s.streams)
 	if streams == 0 {
@@ -130,12 +130,12 @@ func (s *Service) look(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("look around: %w", err)
 	}
-	s.picture(neighboursOf(rows, may))
+	s.storePictures(neighboursOf(rows, may))
 	return nil
 }
 
-// picture stores the pictures, and wakes the streams whose region has another picture than before.
-func (s *Service) picture(next map[string]*neighbours.Picture) {
+// storePictures stores the pictures, and wakes the streams whose region has another picture than before.
+func (s *Service) storePictures(next map[string]*neighbours.Picture) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for region, p := range next {
@@ -160,8 +160,8 @@ func (s *Service) picture(next map[string]*neighbours.Picture) {
 // was away, and its gateways, may still hold an earlier picture.
 var nothing = &neighbours.Picture{}
 
-// around returns the picture of the region's neighbours; nil: not read yet.
-func (s *Service) around(region string) *neighbours.Picture {
+// pictureFor returns the picture of the region's neighbours; nil: not read yet.
+func (s *Service) pictureFor(region string) *neighbours.Picture {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.pictures[region]; p != nil || s.pictures == nil {
@@ -172,12 +172,12 @@ func (s *Service) around(region string) *neighbours.Picture {
 
 // lookAround sends what the agent does not have of the region's picture.
 func (st *stream) lookAround(ctx context.Context) error {
-	now := st.svc.around(st.region)
+	now := st.svc.pictureFor(st.region)
 	if now == nil {
 		return nil
 	}
 	for _, frame := range now.Since(st.told) {
-		if err := st.send(ctx, "neighbours", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_Neighbours{Neighbours: frame}}); err != nil {
+		if err := st.sendFrame(ctx, "neighbours", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_Neighbours{Neighbours: frame}}); err != nil {
 			return err
 		}
 	}

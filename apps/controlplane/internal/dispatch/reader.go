@@ -37,15 +37,15 @@ type ask struct {
 	done   chan struct{}
 }
 
-// read returns the newest state of the keys, ordered by kind and key.
-func (r *reader) read(ctx context.Context, region string, keys []changefeed.Key) ([]model.DesiredItem, error) {
+// readItems returns the newest state of the keys, ordered by kind and key.
+func (r *reader) readItems(ctx context.Context, region string, keys []changefeed.Key) ([]model.DesiredItem, error) {
 	a := &ask{region: region, keys: keys, done: make(chan struct{})}
 	r.mu.Lock()
 	r.waiting = append(r.waiting, a)
 	if r.reads < maxReads {
 		r.reads++
 		// The worker reads for other streams, too, so it must not end with this one.
-		go r.work(context.WithoutCancel(ctx))
+		go r.readBatches(context.WithoutCancel(ctx))
 	}
 	r.mu.Unlock()
 	select {
@@ -59,10 +59,10 @@ func (r *reader) read(ctx context.Context, region string, keys []changefeed.Key)
 	return a.rows, nil
 }
 
-// work reads batches until no request waits.
-func (r *reader) work(ctx context.Context) {
+// readBatches reads batches until no request waits.
+func (r *reader) readBatches(ctx context.Context) {
 	for {
-		batch := r.take()
+		batch := r.takeRequests()
 		if len(batch) == 0 {
 			return
 		}
@@ -77,9 +77,9 @@ func (r *reader) work(ctx context.Context) {
 	}
 }
 
-// take returns the next requests: the first in any case, and at most one of each region,
+// takeRequests returns the next requests: the first in any case, and at most one of each region,
 // because a stream that was replaced may still ask. If there are none, the worker must end.
-func (r *reader) take() []*ask {
+func (r *reader) takeRequests() []*ask {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	n, keys, regions := 0, 0, map[string]bool{}

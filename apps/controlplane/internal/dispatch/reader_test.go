@@ -67,7 +67,7 @@ func TestReader_ConcurrentStreamsShareARead(t *testing.T) {
 		r := &reader{store: s}
 		var all sync.WaitGroup
 		ask := func(region string, check func([]model.DesiredItem, error)) {
-			all.Go(func() { check(r.read(t.Context(), region, deploymentKeys("dep_of_"+region))) })
+			all.Go(func() { check(r.readItems(t.Context(), region, deploymentKeys("dep_of_"+region))) })
 			synctest.Wait()
 		}
 		whole := func(region string) func([]model.DesiredItem, error) {
@@ -108,13 +108,13 @@ func TestReader_EndedStreamLeavesItsReadToOthers(t *testing.T) {
 		var all sync.WaitGroup
 		for _, region := range []string{"reg_1", "reg_2", "reg_3"} {
 			all.Go(func() {
-				_, err := r.read(ctx, region, deploymentKeys("a"))
+				_, err := r.readItems(ctx, region, deploymentKeys("a"))
 				require.ErrorIs(t, err, context.Canceled)
 			})
 		}
 		synctest.Wait()
 		all.Go(func() {
-			rows, err := r.read(t.Context(), "reg_4", deploymentKeys("a"))
+			rows, err := r.readItems(t.Context(), "reg_4", deploymentKeys("a"))
 			require.NoError(t, err)
 			require.Len(t, rows, 1)
 		})

@@ -38,14 +38,14 @@ type reading struct {
 	index *digest.Index
 }
 
-// begin starts a reading, which goes on by itself. The caller stops it.
-func (st *stream) begin(ctx context.Context) *reading {
+// startReading starts a reading, which goes on by itself. The caller stops it.
+func (st *stream) startReading(ctx context.Context) *reading {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &reading{cancel: cancel, begun: make(chan struct{}), done: make(chan struct{}), more: make(chan struct{}, 1), index: digest.NewIndex()}
 	go func() {
 		defer close(r.done)
 		if err := st.svc.limiter.Wait(ctx); err != nil {
-			r.put(nil, true, fmt.Errorf("wait for a turn to read a snapshot: %w", err))
+			r.putPage(nil, true, fmt.Errorf("wait for a turn to read a snapshot: %w", err))
 			return
 		}
 		ctx, cancel := context.WithTimeout(ctx, readTimeout)
@@ -55,26 +55,26 @@ func (st *stream) begin(ctx context.Context) *reading {
 	return r
 }
 
-// read begins a reading and waits until its position is known. The position must be of the
+// beginReading begins a reading and waits until its position is known. The position must be of the
 // stream's epoch, and not before the subscription's. An early reading that fits is used instead.
-func (st *stream) read(ctx context.Context) (*reading, error) {
+func (st *stream) beginReading(ctx context.Context) (*reading, error) {
 	if early := st.early; early != nil {
 		st.early = nil
-		if fits, err := early.fits(st); fits && err == nil {
+		if fits, err := early.canUse(st); fits && err == nil {
 			return early, nil
 		}
 		early.stop()
 	}
-	r := st.begin(ctx)
-	if fits, err := r.fits(st); err != nil || !fits {
+	r := st.startReading(ctx)
+	if fits, err := r.canUse(st); err != nil || !fits {
 		r.stop()
 		return nil, cmp.Or(err, errDrift)
 	}
 	return r, nil
 }
 
-// fits waits for the position of the reading, and reports whether the stream can use the reading.
-func (r *reading) fits(st *stream) (bool, error) {
+// canUse waits for the position of the reading, and reports whether the stream can use the reading.
+func (r *reading) canUse(st *stream) (bool, error) {
 	select {
 	case <-r.begun:
 	case <-r.done:
@@ -82,7 +82,7 @@ func (r *reading) fits(st *stream) (bool, error) {
 	r.mu.Lock()
 	err := r.err
 	r.mu.Unlock()
-	return err == nil && st.epoch() == r.at.Epoch && r.at.Revision >= st.published.Revision, err
+	return err == nil && st.currentEpoch() == r.at.Epoch && r.at.Revision >= st.published.Revision, err
 }
 
 // readPages reads all pages in one transaction. The end is put as soon as all is read, because
@@ -101,9 +101,9 @@ func (st *stream) readPages(ctx context.Context, r *reading) {
 				return err
 			}
 			for i := range items {
-				index(r.index, &items[i])
+				updateIndex(r.index, &items[i])
 			}
-			r.put(items, false, nil)
+			r.putPage(items, false, nil)
 		}
 		return nil
 	})
@@ -127,16 +127,16 @@ func (st *stream) readPages(ctx context.Context, r *reading) {
 			err = encoded()
 		}
 		if complete = err == nil; complete {
-			r.put(nil, true, nil)
+			r.putPage(nil, true, nil)
 		}
 		return err
 	})
 	if !complete {
-		r.put(nil, true, fmt.Errorf("read snapshot of region %s: %w", st.region, cmp.Or(err, encoded())))
+		r.putPage(nil, true, fmt.Errorf("read snapshot of region %s: %w", st.region, cmp.Or(err, encoded())))
 	}
 }
 
-func (r *reading) put(page []wired, ended bool, err error) {
+func (r *reading) putPage(page []wired, ended bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(page) > 0 {
@@ -149,8 +149,8 @@ func (r *reading) put(page []wired, ended bool, err error) {
 	}
 }
 
-// next returns the next page, nil at the end.
-func (r *reading) next(ctx context.Context) ([]wired, error) {
+// nextPage returns the next page, nil at the end.
+func (r *reading) nextPage(ctx context.Context) ([]wired, error) {
 	for {
 		r.mu.Lock()
 		var page []wired
@@ -176,11 +176,11 @@ func (r *reading) next(ctx context.Context) ([]wired, error) {
 	}
 }
 
-// rest returns all items that were not taken yet.
-func (r *reading) rest(ctx context.Context) ([]wired, error) {
+// remainingItems returns all items that were not taken yet.
+func (r *reading) remainingItems(ctx context.Context) ([]wired, error) {
 	var all [][]wired
 	for {
-		page, err := r.next(ctx)
+		page, err := r.nextPage(ctx)
 		if page == nil || err != nil {
 			return slices.Concat(all...), err
 		}
@@ -188,10 +188,10 @@ func (r *reading) rest(ctx context.Context) ([]wired, error) {
 	}
 }
 
-// end waits for the end of the reading and drops its pages: the caller needs the index only.
-func (r *reading) end(ctx context.Context) error {
+// waitEnd waits for the end of the reading and drops its pages: the caller needs the index only.
+func (r *reading) waitEnd(ctx context.Context) error {
 	for {
-		if page, err := r.next(ctx); page == nil || err != nil {
+		if page, err := r.nextPage(ctx); page == nil || err != nil {
 			return err
 		}
 	}

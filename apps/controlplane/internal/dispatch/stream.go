@@ -85,8 +85,8 @@ func newStream(s *Service, region string, req *agentv1.WatchRequest, out *connec
 	}
 }
 
-// end ends the stream from outside; the service's mutex is held.
-func (st *stream) end(cause error) {
+// endStream ends the stream from outside; the service's mutex is held.
+func (st *stream) endStream(cause error) {
 	select {
 	case <-st.ended:
 	default:
@@ -95,18 +95,18 @@ func (st *stream) end(cause error) {
 	}
 }
 
-// run sends what is owed as it comes, and bookmarks while nothing is.
-func (st *stream) run(ctx context.Context) error {
+// sendUntilEnd sends what is owed as it comes, and bookmarks while nothing is.
+func (st *stream) sendUntilEnd(ctx context.Context) error {
 	for {
 		// Changes that are owed go before anything else that waits.
-		if err := st.flush(ctx); err != nil {
-			return failed(err)
+		if err := st.sendOwed(ctx); err != nil {
+			return goAwayFor(err)
 		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-st.svc.draining:
-			return goAway{errLeaving, st.svc.spread()}
+			return goAway{errLeaving, st.svc.returnSpread()}
 		case away := <-st.away:
 			return away
 		case <-st.ended:
@@ -117,20 +117,20 @@ func (st *stream) run(ctx context.Context) error {
 				return err
 			}
 		case req := <-st.requests:
-			err := st.send(ctx, "request", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_Request{Request: req}})
+			err := st.sendFrame(ctx, "request", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_Request{Request: req}})
 			if err != nil {
 				return err
 			}
 		case <-st.due:
-			if err := st.bookmark(ctx); err != nil {
-				return failed(err)
+			if err := st.sendBookmark(ctx); err != nil {
+				return goAwayFor(err)
 			}
 		}
 	}
 }
 
-// failed turns "this stream cannot go on, another can" into a GoAway.
-func failed(err error) error {
+// goAwayFor turns "this stream cannot go on, another can" into a GoAway.
+func goAwayFor(err error) error {
 	if errors.Is(err, errDrift) {
 		return goAway{errDrift, minSpread}
 	}
@@ -153,25 +153,25 @@ func (st *stream) catchUp(ctx context.Context, req *agentv1.WatchRequest) error 
 		}
 		if len(changes) == 0 || changes[0].Revision != after+1 {
 			// Compacted meanwhile.
-			return st.snapshot(ctx, "compacted", nil)
+			return st.sendSnapshot(ctx, "compacted", nil)
 		}
 		last := changes[len(changes)-1]
-		st.sub.with(func(c *changefeed.Cursor) {
+		st.sub.withCursor(func(c *changefeed.Cursor) {
 			c.Mark(changes, changefeed.Position{Epoch: st.published.Epoch, Revision: last.Revision, Chain: last.Chain})
 		})
 		after = last.Revision
 	}
 	if len(req.BucketSums) == digest.Buckets {
-		return st.snapshot(ctx, "repair", req)
+		return st.sendSnapshot(ctx, "repair", req)
 	}
 	return nil
 }
 
-// snapshot sends the state at one revision. With a repair request it sends the
+// sendSnapshot sends the state at one revision. With a repair request it sends the
 // differing buckets only and leaves the cursor where the agent is, since changes
 // of other buckets up to the snapshot's revision are still owed.
-func (st *stream) snapshot(ctx context.Context, cause string, repair *agentv1.WatchRequest) error {
-	all, err := st.read(ctx)
+func (st *stream) sendSnapshot(ctx context.Context, cause string, repair *agentv1.WatchRequest) error {
+	all, err := st.beginReading(ctx)
 	if err != nil {
 		return err
 	}
@@ -180,12 +180,12 @@ func (st *stream) snapshot(ctx context.Context, cause string, repair *agentv1.Wa
 	// A repair and an agent that wants the count first need all items before the first is sent.
 	var known []wired
 	if repair != nil || !st.countsAtEnd {
-		if known, err = all.rest(ctx); err != nil {
+		if known, err = all.remainingItems(ctx); err != nil {
 			return err
 		}
 	}
 	if repair != nil {
-		st.remember(all)
+		st.takeIndex(all)
 		sums := st.index.Sums()
 		begin.Buckets = sums.Differing(repair.BucketSums)
 		begin.Revision, begin.Chain = repair.ReceivedRevision, repair.Chain
@@ -201,7 +201,7 @@ func (st *stream) snapshot(ctx context.Context, cause string, repair *agentv1.Wa
 	}
 	begin.Count = int64(len(known))
 	st.svc.metrics.snapshots.WithLabelValues(cause).Inc()
-	if err := st.send(ctx, "snapshot_begin", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_SnapshotBegin{SnapshotBegin: begin}}); err != nil {
+	if err := st.sendFrame(ctx, "snapshot_begin", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_SnapshotBegin{SnapshotBegin: begin}}); err != nil {
 		return err
 	}
 	count, err := st.sendItems(ctx, known, all)
@@ -209,14 +209,14 @@ func (st *stream) snapshot(ctx context.Context, cause string, repair *agentv1.Wa
 		return err
 	}
 	if repair == nil {
-		st.remember(all)
-		st.sub.with(func(c *changefeed.Cursor) { c.Sent(all.at) })
+		st.takeIndex(all)
+		st.sub.withCursor(func(c *changefeed.Cursor) { c.Sent(all.at) })
 	}
 	end := &agentv1.SnapshotEnd{}
 	if begin.Count == 0 {
 		end.Count = count
 	}
-	return st.send(ctx, "snapshot_end", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_SnapshotEnd{SnapshotEnd: end}})
+	return st.sendFrame(ctx, "snapshot_end", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_SnapshotEnd{SnapshotEnd: end}})
 }
 
 // sendItems sends a snapshot's items, those that are known and the rest as they are read:
@@ -234,7 +234,7 @@ func (st *stream) sendItems(ctx context.Context, known []wired, all *reading) (c
 		if err := st.sendPage(ctx, page); err != nil {
 			return 0, err
 		}
-		if page, err = all.next(ctx); err != nil {
+		if page, err = all.nextPage(ctx); err != nil {
 			return 0, err
 		}
 		if page == nil {
@@ -244,50 +244,50 @@ func (st *stream) sendItems(ctx context.Context, known []wired, all *reading) (c
 }
 
 func (st *stream) sendPage(ctx context.Context, page []wired) error {
-	for _, part := range split(page) {
+	for _, part := range splitFrames(page) {
 		st.svc.metrics.items.Add(float64(len(part)))
 		frame := &agentv1.SnapshotItems{}
-		carry(frame, fieldItems, part)
-		if err := st.send(ctx, "snapshot_items", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_SnapshotItems{SnapshotItems: frame}}); err != nil {
+		carryItems(frame, fieldItems, part)
+		if err := st.sendFrame(ctx, "snapshot_items", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_SnapshotItems{SnapshotItems: frame}}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// remember takes over the index of a reading that has ended.
-func (st *stream) remember(all *reading) {
+// takeIndex takes over the index of a reading that has ended.
+func (st *stream) takeIndex(all *reading) {
 	st.index, st.complete, st.indexAt = all.index, true, all.at.Revision
 }
 
-func (st *stream) epoch() (epoch int64) {
-	st.sub.with(func(c *changefeed.Cursor) { epoch = c.At().Epoch })
+func (st *stream) currentEpoch() (epoch int64) {
+	st.sub.withCursor(func(c *changefeed.Cursor) { epoch = c.At().Epoch })
 	return epoch
 }
 
-// flush sends everything owed.
-func (st *stream) flush(ctx context.Context) error {
+// sendOwed sends everything owed.
+func (st *stream) sendOwed(ctx context.Context) error {
 	for {
-		batch, ok, reset := st.sub.take()
+		batch, ok, reset := st.sub.takeBatch()
 		if reset {
 			return errDrift
 		}
 		if !ok {
 			return nil
 		}
-		if err := st.delta(ctx, batch); err != nil {
+		if err := st.sendBatch(ctx, batch); err != nil {
 			return err
 		}
 	}
 }
 
-// delta sends one batch. Only its last frame moves the cursor: a stream that
+// sendBatch sends one batch. Only its last frame moves the cursor: a stream that
 // breaks before it is resumed from where the batch began.
-func (st *stream) delta(ctx context.Context, b changefeed.Batch) error {
+func (st *stream) sendBatch(ctx context.Context, b changefeed.Batch) error {
 	var items []wired
 	slices.SortFunc(b.Keys, func(a, b changefeed.Key) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name)) })
 	for part := range slices.Chunk(b.Keys, maxFrameItems) {
-		rows, err := st.svc.reader.read(ctx, st.region, part)
+		rows, err := st.svc.reader.readItems(ctx, st.region, part)
 		if err != nil {
 			return err
 		}
@@ -298,67 +298,67 @@ func (st *stream) delta(ctx context.Context, b changefeed.Batch) error {
 		items = append(items, more...)
 	}
 	for i := range items {
-		index(st.index, &items[i])
+		updateIndex(st.index, &items[i])
 	}
 	st.svc.metrics.lag.Observe(float64(b.Upto.Revision - b.After))
 	st.svc.metrics.items.Add(float64(len(items)))
 
-	parts := split(ranked(items))
+	parts := splitFrames(sortByRank(items))
 	if len(parts) == 0 {
 		parts = [][]wired{nil}
 	}
 	for i, part := range parts {
 		d := &agentv1.Delta{Epoch: b.Upto.Epoch, After: b.After, Upto: b.After}
-		carry(d, fieldDelta, part)
+		carryItems(d, fieldDelta, part)
 		if i == len(parts)-1 {
 			d.Upto, d.Chain = b.Upto.Revision, b.Upto.Chain
 		}
-		if err := st.send(ctx, "delta", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_Delta{Delta: d}}); err != nil {
+		if err := st.sendFrame(ctx, "delta", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_Delta{Delta: d}}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// bookmark sends where the stream is and what the inbox should sum to. A stream
+// sendBookmark sends where the stream is and what the inbox should sum to. A stream
 // that resumed reads the whole once, at its first bookmark.
-func (st *stream) bookmark(ctx context.Context) error {
+func (st *stream) sendBookmark(ctx context.Context) error {
 	if !st.complete {
-		all, err := st.read(ctx)
+		all, err := st.beginReading(ctx)
 		if err != nil {
 			return err
 		}
 		defer all.stop()
-		if err := all.end(ctx); err != nil {
+		if err := all.waitEnd(ctx); err != nil {
 			return err
 		}
-		st.remember(all)
+		st.takeIndex(all)
 		// What changed up to here and was not sent yet is in the index already.
-		if err := st.flush(ctx); err != nil {
+		if err := st.sendOwed(ctx); err != nil {
 			return err
 		}
 	}
 	var at changefeed.Position
 	var idle bool
-	st.sub.with(func(c *changefeed.Cursor) { at, idle = c.At(), c.Idle() })
+	st.sub.withCursor(func(c *changefeed.Cursor) { at, idle = c.At(), c.Idle() })
 	if !idle || at.Revision < st.indexAt {
 		return nil
 	}
 	sums := st.index.Sums()
-	return st.send(ctx, "bookmark", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_Bookmark{Bookmark: &agentv1.Bookmark{
+	return st.sendFrame(ctx, "bookmark", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_Bookmark{Bookmark: &agentv1.Bookmark{
 		Epoch: at.Epoch, Revision: at.Revision, Chain: at.Chain,
 		Digest: sums.Total(), Count: int64(st.index.Len()),
 	}}})
 }
 
 func (st *stream) goAway(ctx context.Context, reason string, spread time.Duration) error {
-	return st.send(ctx, "go_away", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_GoAway{GoAway: &agentv1.GoAway{
+	return st.sendFrame(ctx, "go_away", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_GoAway{GoAway: &agentv1.GoAway{
 		RetryAfter: durationpb.New(spread), Reason: reason,
 	}}})
 }
 
-// send writes one frame under the write deadline.
-func (st *stream) send(ctx context.Context, kind string, frame *agentv1.WatchResponse) error {
+// sendFrame writes one frame under the write deadline.
+func (st *stream) sendFrame(ctx context.Context, kind string, frame *agentv1.WatchResponse) error {
 	rpc.SetWriteDeadline(ctx, time.Now().Add(st.svc.cfg.SendTimeout))
 	if err := st.out.Send(frame); err != nil {
 		return fmt.Errorf("send %s to region %s: %w", kind, st.region, err)

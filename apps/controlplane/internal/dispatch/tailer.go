@@ -111,11 +111,11 @@ func (t *Tailer) Run(ctx context.Context) error {
 		case <-timer.C:
 			beat = true
 		}
-		only, all := t.taken()
+		only, all := t.takeDue()
 		if beat || all {
 			only = nil
 		}
-		err := t.round(ctx, only)
+		err := t.pollRound(ctx, only)
 		switch {
 		case err != nil && ctx.Err() == nil:
 			failures++
@@ -130,8 +130,8 @@ func (t *Tailer) Run(ctx context.Context) error {
 	}
 }
 
-// taken returns the regions that are due, and forgets that they are.
-func (t *Tailer) taken() (due map[string]struct{}, all bool) {
+// takeDue returns the regions that are due, and forgets that they are.
+func (t *Tailer) takeDue() (due map[string]struct{}, all bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	due, all = t.due, t.allDue
@@ -139,24 +139,24 @@ func (t *Tailer) taken() (due map[string]struct{}, all bool) {
 	return due, all
 }
 
-// round polls the regions; nil: all of them, unless no head has moved since all was published.
+// pollRound polls the regions; nil: all of them, unless no head has moved since all was published.
 //
 // The sum is read before the heads: what is committed in between is published now, and
 // makes the next round look once more for nothing. What is committed after the heads were
 // read is in the next sum. A round that failed is not remembered. So the sum that is
 // remembered is never ahead of what was published, and as revisions only grow, it is equal
 // to the database's only when nothing is missing.
-func (t *Tailer) round(ctx context.Context, only map[string]struct{}) (err error) {
+func (t *Tailer) pollRound(ctx context.Context, only map[string]struct{}) (err error) {
 	defer func() {
 		if err != nil {
 			t.seen = published{}
 		}
 	}()
 	if only != nil {
-		if only, err = t.ahead(ctx, only); err != nil || len(only) == 0 {
+		if only, err = t.publishNudged(ctx, only); err != nil || len(only) == 0 {
 			return err
 		}
-		return t.poll(ctx, only)
+		return t.pollRegions(ctx, only)
 	}
 	t.mu.Lock()
 	now := published{joins: t.joins}
@@ -165,23 +165,23 @@ func (t *Tailer) round(ctx context.Context, only map[string]struct{}) (err error
 	if followed == 0 {
 		return nil
 	}
-	if now.sum, err = t.sum(ctx); err != nil || now == t.seen {
+	if now.sum, err = t.readHeadSum(ctx); err != nil || now == t.seen {
 		return err
 	}
-	if err = t.poll(ctx, nil); err == nil {
+	if err = t.pollRegions(ctx, nil); err == nil {
 		t.seen = now
 	}
 	return err
 }
 
-// ahead publishes what is new in regions that were nudged, and returns the regions whose
+// publishNudged publishes what is new in regions that were nudged, and returns the regions whose
 // heads have to be read. If the first change is the next one and its chain goes on from ours,
 // the head is on that chain, in this epoch, and need not be read. If there is no change, or
 // another one, there may be a new epoch, rows may be compacted, or the database went back.
-func (t *Tailer) ahead(ctx context.Context, nudged map[string]struct{}) (rest map[string]struct{}, err error) {
+func (t *Tailer) publishNudged(ctx context.Context, nudged map[string]struct{}) (rest map[string]struct{}, err error) {
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
-	ids, at := t.followed(nudged)
+	ids, at := t.followedRegions(nudged)
 	after := make(map[string]int64, len(ids))
 	for _, id := range ids {
 		after[id] = at[id].Revision
@@ -205,21 +205,21 @@ func (t *Tailer) ahead(ctx context.Context, nudged map[string]struct{}) (rest ma
 	byRegion := byRegion(changes)
 	for _, id := range ids {
 		news, was := byRegion[id], at[id]
-		if len(news) == 0 || !follows(news[0], was) {
+		if len(news) == 0 || !isNextChange(news[0], was) {
 			rest[id] = struct{}{}
 			continue
 		}
 		last := news[len(news)-1]
 		now := model.Head{RegionID: id, Epoch: was.Epoch, Revision: last.Revision, Chain: last.Chain}
-		t.publish(now, news)
+		t.publishChanges(now, news)
 		// Unless anything else moved, this is what the next beat finds.
 		t.seen.sum = t.seen.sum.Without(model.Head{Epoch: was.Epoch, Revision: was.Revision, Chain: was.Chain}).With(now)
 	}
 	return rest, nil
 }
 
-// follows reports whether the change is the next one after the position, in its history.
-func follows(c model.Change, at changefeed.Position) bool {
+// isNextChange reports whether the change is the next one after the position, in its history.
+func isNextChange(c model.Change, at changefeed.Position) bool {
 	return c.Revision == at.Revision+1 && bytes.Equal(c.Chain, changefeed.Chain(at.Chain, c.ID))
 }
 
@@ -231,7 +231,7 @@ func byRegion(changes []model.Change) map[string][]model.Change {
 	return out
 }
 
-func (t *Tailer) sum(ctx context.Context) (sum model.HeadSum, err error) {
+func (t *Tailer) readHeadSum(ctx context.Context) (sum model.HeadSum, err error) {
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
 	err = t.store.View(ctx, func(tx Tx) error {
@@ -241,8 +241,8 @@ func (t *Tailer) sum(ctx context.Context) (sum model.HeadSum, err error) {
 	return sum, err
 }
 
-// poll publishes what is new in the regions, nil: in all that are followed.
-func (t *Tailer) poll(ctx context.Context, only map[string]struct{}) error {
+// pollRegions publishes what is new in the regions, nil: in all that are followed.
+func (t *Tailer) pollRegions(ctx context.Context, only map[string]struct{}) error {
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
 	for {
@@ -255,7 +255,7 @@ func (t *Tailer) poll(ctx context.Context, only map[string]struct{}) error {
 
 // pollOnce publishes what is new, and reports whether more is known to be there.
 func (t *Tailer) pollOnce(ctx context.Context, only map[string]struct{}) (more bool, err error) {
-	ids, positions := t.followed(only)
+	ids, positions := t.followedRegions(only)
 	if len(ids) == 0 {
 		return false, nil
 	}
@@ -293,16 +293,16 @@ func (t *Tailer) pollOnce(ctx context.Context, only map[string]struct{}) (more b
 		case h.Epoch != at.Epoch || h.Revision < at.Revision || h.Revision == at.Revision && !bytes.Equal(h.Chain, at.Chain):
 			// A new epoch, or a database that went back in time: every agent of the
 			// region has to watch again and be judged against what is true now.
-			t.reset(h, at)
+			t.resetRegion(h, at)
 		case len(byRegion[h.RegionID]) > 0:
-			t.publish(h, byRegion[h.RegionID])
+			t.publishChanges(h, byRegion[h.RegionID])
 		}
 	}
 	return len(changes) == changesPerPoll, nil
 }
 
-// followed returns those of the regions that have a subscription, with their positions; nil: all.
-func (t *Tailer) followed(only map[string]struct{}) (ids []string, at map[string]changefeed.Position) {
+// followedRegions returns those of the regions that have a subscription, with their positions; nil: all.
+func (t *Tailer) followedRegions(only map[string]struct{}) (ids []string, at map[string]changefeed.Position) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	at = map[string]changefeed.Position{}
@@ -325,7 +325,7 @@ func (t *Tailer) followed(only map[string]struct{}) (ids []string, at map[string
 	return ids, at
 }
 
-func (t *Tailer) publish(h model.Head, changes []model.Change) {
+func (t *Tailer) publishChanges(h model.Head, changes []model.Change) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r := t.regions[h.RegionID]
@@ -343,7 +343,7 @@ func (t *Tailer) publish(h model.Head, changes []model.Change) {
 	// Gap-free by construction of the feed; a hole means that rows were compacted
 	// under us. A chain that does not go on from ours means that the database went
 	// back in time and has already come further than we were.
-	if !follows(changes[0], r.at) {
+	if !isNextChange(changes[0], r.at) {
 		t.resetLocked(r, h)
 		return
 	}
@@ -357,9 +357,9 @@ func (t *Tailer) publish(h model.Head, changes []model.Change) {
 	}
 }
 
-// reset sends the region's streams away, unless the region is no longer where it
+// resetRegion sends the region's streams away, unless the region is no longer where it
 // was when the head was judged.
-func (t *Tailer) reset(h model.Head, judged changefeed.Position) {
+func (t *Tailer) resetRegion(h model.Head, judged changefeed.Position) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if r := t.regions[h.RegionID]; r != nil && r.at.Epoch == judged.Epoch && r.at.Revision == judged.Revision {
@@ -377,16 +377,16 @@ func (t *Tailer) resetLocked(r *tailed, h model.Head) {
 	}
 }
 
-// subscribe starts to follow the region for an agent that holds everything up to
+// subscribeAgent starts to follow the region for an agent that holds everything up to
 // its position; head is the region's, as it was read just now. The returned position is the one
 // that publishing starts after: the stream reads by itself what lies between.
-func (t *Tailer) subscribe(region string, agent changefeed.Position, head model.Head) (*subscription, changefeed.Position) {
+func (t *Tailer) subscribeAgent(region string, agent changefeed.Position, head model.Head) (*subscription, changefeed.Position) {
 	sub := &subscription{
 		tailer: t, region: region,
 		signal: make(chan struct{}, 1),
 		cursor: changefeed.NewCursor(agent),
 	}
-	at, first := t.join(sub, head)
+	at, first := t.addSubscription(sub, head)
 	if first {
 		// A commit after the head was read and before we joined has sent no nudge here.
 		t.Nudge(region)
@@ -394,8 +394,8 @@ func (t *Tailer) subscribe(region string, agent changefeed.Position, head model.
 	return sub, at
 }
 
-// join adds a subscription. first reports whether it is the region's only one.
-func (t *Tailer) join(sub *subscription, head model.Head) (at changefeed.Position, first bool) {
+// addSubscription adds a subscription. first reports whether it is the region's only one.
+func (t *Tailer) addSubscription(sub *subscription, head model.Head) (at changefeed.Position, first bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r := t.regions[sub.region]
@@ -430,14 +430,14 @@ func (s *subscription) wake() {
 	}
 }
 
-// with runs fn on the cursor.
-func (s *subscription) with(fn func(*changefeed.Cursor)) {
+// withCursor runs fn on the cursor.
+func (s *subscription) withCursor(fn func(*changefeed.Cursor)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	fn(s.cursor)
 }
 
-func (s *subscription) take() (b changefeed.Batch, ok, reset bool) {
+func (s *subscription) takeBatch() (b changefeed.Batch, ok, reset bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.reset {

@@ -78,13 +78,13 @@ func TestTailer_ReadsHeadsOnlyWhenOneMoved(t *testing.T) {
 				head, err = tx.GetHead(id)
 				return err
 			}))
-			sub, _ := tailer.subscribe(id, changefeed.Position{Epoch: 1}, head)
+			sub, _ := tailer.subscribeAgent(id, changefeed.Position{Epoch: 1}, head)
 			return sub
 		}
 		// owed is the revision up to which the stream was told of changes.
 		owed := func(sub *subscription) int64 {
 			t.Helper()
-			b, _, reset := sub.take()
+			b, _, reset := sub.takeBatch()
 			require.False(t, reset)
 			return b.Upto.Revision
 		}
@@ -140,7 +140,7 @@ func TestTailer_ReadsHeadsOnlyWhenOneMoved(t *testing.T) {
 			require.NoError(t, err)
 		})
 		require.EqualValues(t, 1, beats(time.Minute))
-		_, _, reset := two.take()
+		_, _, reset := two.takeBatch()
 		require.True(t, reset)
 
 		one.close()

@@ -32,30 +32,30 @@ func (s *Service) Watch(ctx context.Context, req *agentv1.WatchRequest, out *con
 		return rpc.Error(connect.CodeUnauthenticated, windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, "", "no agent credential: join the region first")
 	}
 	st := newStream(s, region, req, out)
-	if s.leaving(ctx) {
-		return st.goAway(ctx, errLeaving.Error(), s.spread())
+	if s.isLeaving(ctx) {
+		return st.goAway(ctx, errLeaving.Error(), s.returnSpread())
 	}
-	err := s.watch(ctx, st, issuedAt, req)
+	err := s.serveWatch(ctx, st, issuedAt, req)
 	var away goAway
 	switch {
 	case errors.As(err, &away):
 		return st.goAway(ctx, away.Error(), away.spread)
-	case s.leaving(ctx) && (err == nil || errors.Is(err, context.Canceled)):
+	case s.isLeaving(ctx) && (err == nil || errors.Is(err, context.Canceled)):
 		// An agent that gets no GoAway takes the end of its stream for a failure.
-		return st.goAway(ctx, errLeaving.Error(), s.spread())
+		return st.goAway(ctx, errLeaving.Error(), s.returnSpread())
 	}
 	return err
 }
 
-// watch is the stream from its session to its end; a goAway is how it ends when the
+// serveWatch is the stream from its session to its end; a goAway is how it ends when the
 // agent can go on elsewhere.
-func (s *Service) watch(ctx context.Context, st *stream, issuedAt int64, req *agentv1.WatchRequest) error {
+func (s *Service) serveWatch(ctx context.Context, st *stream, issuedAt int64, req *agentv1.WatchRequest) error {
 	region := st.region
 	opening, cancel := context.WithTimeout(ctx, openTimeout)
 	// A snapshot that is owed is read while the session begins.
-	session, verdict, err := s.open(opening, region, issuedAt, req, func() {
+	session, verdict, err := s.openSession(opening, region, issuedAt, req, func() {
 		if st.early == nil {
-			st.early = st.begin(ctx)
+			st.early = st.startReading(ctx)
 		}
 	})
 	cancel()
@@ -68,17 +68,17 @@ func (s *Service) watch(ctx context.Context, st *stream, issuedAt int64, req *ag
 		return s.openError(region, err)
 	}
 
-	s.enter(st)
-	defer s.leave(st)
+	s.enterStream(st)
+	defer s.leaveStream(st)
 	// A cursor that is not in our history says nothing about what is owed.
 	agent := changefeed.Position{Epoch: session.SessionEpoch}
 	if verdict.resume == changefeed.Deltas {
-		agent = position(req)
+		agent = positionOf(req)
 	}
-	st.sub, st.published = s.tailer.subscribe(region, agent, verdict.head)
+	st.sub, st.published = s.tailer.subscribeAgent(region, agent, verdict.head)
 	defer st.sub.close()
 
-	if err := st.send(ctx, "hello", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_Hello{Hello: &agentv1.Hello{
+	if err := st.sendFrame(ctx, "hello", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_Hello{Hello: &agentv1.Hello{
 		Epoch:         session.SessionEpoch,
 		Fence:         session.SessionFence,
 		Resumed:       verdict.resumed,
@@ -92,12 +92,12 @@ func (s *Service) watch(ctx context.Context, st *stream, issuedAt int64, req *ag
 	if verdict.resume == changefeed.Deltas {
 		err = st.catchUp(ctx, req)
 	} else {
-		err = st.snapshot(ctx, verdict.resume.String(), nil)
+		err = st.sendSnapshot(ctx, verdict.resume.String(), nil)
 	}
 	if err != nil {
 		return s.openError(region, err)
 	}
-	return st.run(ctx)
+	return st.sendUntilEnd(ctx)
 }
 
 type verdict struct {
@@ -106,11 +106,11 @@ type verdict struct {
 	head    model.Head
 }
 
-// open begins or continues the session and judges the agent's cursor against the
+// openSession begins or continues the session and judges the agent's cursor against the
 // primary, in one transaction: a fork starts a new epoch, and every active app of
 // the region is woken, since what the agents acknowledged before counts no more. owed is called
 // as soon as it is known that the agent is owed a snapshot of the present epoch.
-func (s *Service) open(ctx context.Context, region string, issuedAt int64, req *agentv1.WatchRequest, owed func()) (session model.Region, v verdict, err error) {
+func (s *Service) openSession(ctx context.Context, region string, issuedAt int64, req *agentv1.WatchRequest, owed func()) (session model.Region, v verdict, err error) {
 	salt := make([]byte, 16)
 	if _, err := rand.Read(salt); err != nil {
 		return session, v, fmt.Errorf("read randomness: %w", err)
@@ -128,7 +128,7 @@ func (s *Service) open(ctx context.Context, region string, issuedAt int64, req *
 		if err != nil {
 			return fmt.Errorf("read head: %w", err)
 		}
-		agent := position(req)
+		agent := positionOf(req)
 		chainAt, err := tx.ChainAt(region, agent.Revision)
 		if err != nil && !errors.Is(err, model.ErrNotFound) {
 			return fmt.Errorf("read chain at %d: %w", agent.Revision, err)
@@ -201,7 +201,7 @@ func (s *Service) open(ctx context.Context, region string, issuedAt int64, req *
 	return session, v, nil
 }
 
-func position(req *agentv1.WatchRequest) changefeed.Position {
+func positionOf(req *agentv1.WatchRequest) changefeed.Position {
 	return changefeed.Position{Epoch: req.Epoch, Revision: req.ReceivedRevision, Chain: req.Chain}
 }
 

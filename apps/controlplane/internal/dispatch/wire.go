@@ -41,7 +41,7 @@ func encodeAll(rows []model.DesiredItem, epoch int64, domain string) ([]wired, e
 	items := make([]wired, 0, len(rows))
 	var scratch []byte
 	for i := range rows {
-		it, err := encode(&rows[i], epoch, domain, &scratch)
+		it, err := encodeItem(&rows[i], epoch, domain, &scratch)
 		if err != nil {
 			return nil, err
 		}
@@ -50,11 +50,11 @@ func encodeAll(rows []model.DesiredItem, epoch int64, domain string) ([]wired, e
 	return items, nil
 }
 
-// encode makes the wire form of an item. scratch is used again for the next one.
+// encodeItem makes the wire form of an item. scratch is used again for the next one.
 //
 // The content is in two parts, of which the first is hashed. A message may be cut like
 // that, because a protobuf decoder merges the parts.
-func encode(it *model.DesiredItem, epoch int64, domain string, scratch *[]byte) (w wired, err error) {
+func encodeItem(it *model.DesiredItem, epoch int64, domain string, scratch *[]byte) (w wired, err error) {
 	head := &agentv1.Item{Kind: agentv1.ItemKind(it.Kind), Key: it.Key, Epoch: epoch, Generation: it.Generation}
 	w = wired{kind: int32(it.Kind), key: it.Key}
 	var content, about proto.Message
@@ -66,7 +66,7 @@ func encode(it *model.DesiredItem, epoch int64, domain string, scratch *[]byte) 
 		if !w.counts {
 			w.rank = rankDelete
 		}
-		content, about, field = state, describe(state, it, domain), fieldDeployment
+		content, about, field = state, describeDeployment(state, it, domain), fieldDeployment
 	case model.KindRoutes:
 		routes, err := routesOf(it)
 		if err != nil {
@@ -112,9 +112,9 @@ func numberOf(m proto.Message, name string) protowire.Number {
 	return m.ProtoReflect().Descriptor().Fields().ByTextName(name).Number()
 }
 
-// carry puts encoded items into a repeated field of a message. They are its unknown fields, so
+// carryItems puts encoded items into a repeated field of a message. They are its unknown fields, so
 // that they are not encoded again.
-func carry(m proto.Message, field protowire.Number, items []wired) {
+func carryItems(m proto.Message, field protowire.Number, items []wired) {
 	size := 0
 	for i := range items {
 		size += protowire.SizeTag(field) + protowire.SizeBytes(len(items[i].bytes))
@@ -126,16 +126,16 @@ func carry(m proto.Message, field protowire.Number, items []wired) {
 	m.ProtoReflect().SetUnknown(raw)
 }
 
-// ranked sorts items by rank, and keeps the order within a rank.
-func ranked(items []wired) []wired {
+// sortByRank sorts items by rank, and keeps the order within a rank.
+func sortByRank(items []wired) []wired {
 	if !slices.IsSortedFunc(items, byRank) {
 		slices.SortStableFunc(items, byRank)
 	}
 	return items
 }
 
-// index puts an item into the index, or removes it if it does not count.
-func index(x *digest.Index, it *wired) {
+// updateIndex puts an item into the index, or removes it if it does not count.
+func updateIndex(x *digest.Index, it *wired) {
 	if it.counts {
 		x.Put(it.kind, it.key, it.sum)
 		return
@@ -143,8 +143,8 @@ func index(x *digest.Index, it *wired) {
 	x.Delete(it.kind, it.key)
 }
 
-// split cuts items into frames.
-func split(items []wired) [][]wired {
+// splitFrames cuts items into frames.
+func splitFrames(items []wired) [][]wired {
 	var out [][]wired
 	start, size := 0, 0
 	for i := range items {
