@@ -33,8 +33,8 @@ var top = []struct{ name, kind, text string }{
 	{"scaling", "[ScalingPolicy](#scalingpolicy)", "How the app's replicas follow the load."},
 }
 
-// messages returns the messages of the app file: the spec, the policies, the freeze and their fields.
-func messages() []protoreflect.MessageDescriptor {
+// appFileMessages returns the messages of the app file: the spec, the policies, the freeze and their fields.
+func appFileMessages() []protoreflect.MessageDescriptor {
 	var out []protoreflect.MessageDescriptor
 	seen := map[protoreflect.FullName]bool{}
 	var add func(m protoreflect.MessageDescriptor)
@@ -74,13 +74,13 @@ func appFile(s *source) (string, error) {
 		"Fields have the names below, or those of the protos (`health_check`).\n\n## Top level\n\nBesides these fields the top level has those of [DeploymentSpec](#deploymentspec).\n\n")
 	t := newTable("field", "type", "meaning")
 	for _, f := range top {
-		t.row(code(f.name), f.kind, f.text)
+		t.addRow(asCode(f.name), f.kind, f.text)
 	}
 	out.WriteString(t.String())
-	for _, m := range messages() {
+	for _, m := range appFileMessages() {
 		fmt.Fprintf(&out, "\n## %s\n\n", m.Name())
 		if about := s.comments[string(m.FullName())]; about != "" {
-			out.WriteString(paragraphs(about) + "\n\n")
+			out.WriteString(commentMarkdown(about) + "\n\n")
 		}
 		t := newTable("field", "type", "limits", "meaning")
 		for i := range m.Fields().Len() {
@@ -88,7 +88,7 @@ func appFile(s *source) (string, error) {
 			if readOnly[f.FullName()] {
 				continue
 			}
-			t.row(code(f.JSONName()), typeText(f), prose(limits(f)), prose(s.comments[string(f.FullName())]))
+			t.addRow(asCode(f.JSONName()), typeText(f), escapeProse(describeLimits(f)), escapeProse(s.comments[string(f.FullName())]))
 		}
 		out.WriteString(t.String())
 		if err := enumsOf(s, &out, m); err != nil {
@@ -98,8 +98,8 @@ func appFile(s *source) (string, error) {
 	return out.String(), nil
 }
 
-// paragraphs returns a comment as Markdown. It keeps blank lines, and turns indented lines into code.
-func paragraphs(text string) string {
+// commentMarkdown returns a comment as Markdown. It keeps blank lines, and turns indented lines into code.
+func commentMarkdown(text string) string {
 	var out []string
 	indented := false
 	for line := range strings.Lines(text) {
@@ -114,7 +114,7 @@ func paragraphs(text string) string {
 		if indented {
 			line = strings.TrimPrefix(line, "\t")
 		} else {
-			line = prose(line)
+			line = escapeProse(line)
 		}
 		out = append(out, line)
 	}
@@ -160,7 +160,7 @@ func enumsOf(s *source, out *strings.Builder, m protoreflect.MessageDescriptor) 
 		}
 		fmt.Fprintf(out, "\nChoices of `%s`:\n\n", f.JSONName())
 		t := newTable("choice", "meaning")
-		for _, v := range choices(f) {
+		for _, v := range enumChoices(f) {
 			name := string(f.Enum().FullName().Parent()) + "." + v.full
 			if f.Enum().Parent() != nil {
 				name = string(f.Enum().FullName()) + "." + v.full
@@ -169,7 +169,7 @@ func enumsOf(s *source, out *strings.Builder, m protoreflect.MessageDescriptor) 
 			if !ok {
 				return fmt.Errorf("no comment of %s was read", name)
 			}
-			t.row(code(v.camel), prose(comment))
+			t.addRow(asCode(v.camel), escapeProse(comment))
 		}
 		out.WriteString(t.String())
 	}
@@ -179,8 +179,8 @@ func enumsOf(s *source, out *strings.Builder, m protoreflect.MessageDescriptor) 
 // choiceName is one value of an enum in the forms that people write.
 type choiceName struct{ full, kebab, camel string }
 
-// choices returns the values of a field's enum, without UNSPECIFIED and the values that the schema forbids.
-func choices(f protoreflect.FieldDescriptor) []choiceName {
+// enumChoices returns the values of a field's enum, without UNSPECIFIED and the values that the schema forbids.
+func enumChoices(f protoreflect.FieldDescriptor) []choiceName {
 	var out []choiceName
 	values := f.Enum().Values()
 	prefix := strings.TrimSuffix(string(values.Get(0).Name()), "UNSPECIFIED")
@@ -197,8 +197,8 @@ func choices(f protoreflect.FieldDescriptor) []choiceName {
 	return out
 }
 
-// rules returns the rules of a field, or empty rules.
-func rules(f protoreflect.FieldDescriptor) *validate.FieldRules {
+// fieldRules returns the rules of a field, or empty rules.
+func fieldRules(f protoreflect.FieldDescriptor) *validate.FieldRules {
 	r, err := protovalidate.ResolveFieldRules(f)
 	if err != nil || r == nil {
 		return &validate.FieldRules{}
@@ -206,9 +206,9 @@ func rules(f protoreflect.FieldDescriptor) *validate.FieldRules {
 	return r
 }
 
-// limits describes the limits of a field for people.
-func limits(f protoreflect.FieldDescriptor) string {
-	r := rules(f)
+// describeLimits describes the limits of a field for people.
+func describeLimits(f protoreflect.FieldDescriptor) string {
+	r := fieldRules(f)
 	var out []string
 	between := func(lowest, most string) {
 		switch {
@@ -239,7 +239,7 @@ func limits(f protoreflect.FieldDescriptor) string {
 			out = append(out, fmt.Sprintf("%d characters", x.GetMaxLen()))
 		}
 		if x.GetPattern() != "" {
-			out = append(out, code(x.GetPattern()))
+			out = append(out, asCode(x.GetPattern()))
 		}
 	}
 	if x := r.GetInt32(); x != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/windlass-run/windlass/apps/windlass/internal/dev"
 )
 
-// commands returns the command line of windlass, with programs that do nothing.
-func commands() *cobra.Command {
+// rootCommand returns the command line of windlass, with programs that do nothing.
+func rootCommand() *cobra.Command {
 	nothing := func(string) string { return "" }
 	unused := func(context.Context, []string) error { return nil }
 	root := cli.New(cli.Config{
@@ -31,20 +31,20 @@ func commands() *cobra.Command {
 }
 
 func commandLine(*source) (string, error) {
-	root := commands()
+	root := rootCommand()
 	var out strings.Builder
 	out.WriteString(generated + "# The windlass command\n\n" + root.Long + "\n\n## Flags of every command\n\n")
 	writeFlags(&out, root.PersistentFlags())
 	out.WriteString("\n## Commands\n\n")
 	list := newTable("command", "does")
-	visit(root, func(c *cobra.Command) {
+	visitCommands(root, func(c *cobra.Command) {
 		if c.HasSubCommands() && !c.Runnable() {
 			return
 		}
-		list.row(fmt.Sprintf("[`%s`](#%s)", c.CommandPath(), anchor(c.CommandPath())), prose(c.Short))
+		list.addRow(fmt.Sprintf("[`%s`](#%s)", c.CommandPath(), headingAnchor(c.CommandPath())), escapeProse(c.Short))
 	})
 	out.WriteString(list.String())
-	visit(root, func(c *cobra.Command) {
+	visitCommands(root, func(c *cobra.Command) {
 		fmt.Fprintf(&out, "\n## %s\n\n", c.CommandPath())
 		text := c.Long
 		if text == "" {
@@ -68,15 +68,15 @@ func commandLine(*source) (string, error) {
 	return out.String(), nil
 }
 
-// visit calls f for each visible command below c, in alphabetical order.
-func visit(c *cobra.Command, f func(*cobra.Command)) {
+// visitCommands calls f for each visible command below c, in alphabetical order.
+func visitCommands(c *cobra.Command, f func(*cobra.Command)) {
 	for _, sub := range c.Commands() {
 		if sub.Hidden || sub.Deprecated != "" || sub.Name() == "help" {
 			continue
 		}
 		if sub.IsAvailableCommand() || sub.IsAdditionalHelpTopicCommand() {
 			f(sub)
-			visit(sub, f)
+			visitCommands(sub, f)
 		}
 	}
 }
@@ -101,13 +101,13 @@ func writeFlags(out *strings.Builder, flags *pflag.FlagSet) {
 		case "false", "[]", "0", "0s":
 			value = ""
 		}
-		t.row(name, code(value), prose(usage))
+		t.addRow(name, asCode(value), escapeProse(usage))
 	})
 	out.WriteString(t.String())
 }
 
-// anchor returns the fragment that GitHub gives a heading.
-func anchor(heading string) string {
+// headingAnchor returns the fragment that GitHub gives a heading.
+func headingAnchor(heading string) string {
 	var out strings.Builder
 	for _, r := range strings.ToLower(heading) {
 		switch {
@@ -145,14 +145,14 @@ func programFlags(*source) (string, error) {
 		}
 		fmt.Fprintf(&out, "\n## %s\n", p.name)
 		if app.Help != "" {
-			fmt.Fprintf(&out, "\n%s\n", prose(app.Help))
+			fmt.Fprintf(&out, "\n%s\n", escapeProse(app.Help))
 		}
-		node(&out, p.name, app.Node)
+		writeNode(&out, p.name, app.Node)
 	}
 	return out.String(), nil
 }
 
-func node(out *strings.Builder, path string, n *kong.Node) {
+func writeNode(out *strings.Builder, path string, n *kong.Node) {
 	t, some := newTable("flag", "environment", "default", "meaning"), false
 	for _, f := range n.Flags {
 		if f.Hidden || f.Name == "help" || f.Name == "version" {
@@ -170,11 +170,11 @@ func node(out *strings.Builder, path string, n *kong.Node) {
 				name = "--" + f.Name + "=" + strings.ToUpper(f.Name)
 			}
 		}
-		value := code(f.Default)
+		value := asCode(f.Default)
 		if f.Required {
 			value = "required"
 		}
-		t.row(code(name), code(strings.Join(f.Envs, " ")), value, prose(f.Help))
+		t.addRow(asCode(name), asCode(strings.Join(f.Envs, " ")), value, escapeProse(f.Help))
 	}
 	if some {
 		out.WriteString("\n" + t.String())
@@ -184,7 +184,7 @@ func node(out *strings.Builder, path string, n *kong.Node) {
 			continue
 		}
 		sub := path + " " + child.Name
-		fmt.Fprintf(out, "\n### %s\n\n%s\n", sub, prose(child.Help))
-		node(out, sub, child)
+		fmt.Fprintf(out, "\n### %s\n\n%s\n", sub, escapeProse(child.Help))
+		writeNode(out, sub, child)
 	}
 }

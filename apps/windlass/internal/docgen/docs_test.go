@@ -68,7 +68,7 @@ func TestDocs(t *testing.T) {
 				}
 				var anchors []string
 				for _, h := range heading.FindAllStringSubmatch(fence.ReplaceAllString(all[target], ""), -1) {
-					anchors = append(anchors, anchor(strings.NewReplacer("`", "").Replace(h[1])))
+					anchors = append(anchors, headingAnchor(strings.NewReplacer("`", "").Replace(h[1])))
 				}
 				require.Contains(t, anchors, fragment, "%s links to %s", page, m[1])
 			}
@@ -77,7 +77,7 @@ func TestDocs(t *testing.T) {
 	t.Run("troubleshooting has each reason and history entry once", func(t *testing.T) {
 		src, err := readSource(repository)
 		require.NoError(t, err)
-		instances, err := src.constants(runtimeDir, "Reason")
+		instances, err := src.constantsWithPrefix(runtimeDir, "Reason")
 		require.NoError(t, err)
 		rollouts, err := rolloutConstants(src)
 		require.NoError(t, err)
@@ -168,7 +168,7 @@ func checkLine(t *testing.T, page, line string) {
 		}
 		switch model := programs[words[0]]; {
 		case words[0] == "windlass":
-			c, rest, err := commands().Find(words[1:])
+			c, rest, err := rootCommand().Find(words[1:])
 			require.NoError(t, err, "%s: %s", page, line)
 			require.NoError(t, c.ParseFlags(rest), "%s: %s", page, line)
 			if c.Args != nil {

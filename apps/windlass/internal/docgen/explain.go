@@ -18,9 +18,9 @@ var (
 	markdownLink = regexp.MustCompile(`\[([^\]]+)\]\(([^)]+)\)`)
 )
 
-// explanations returns the JSON of the data of `windlass explain`: each row of the page about
+// explainData returns the JSON of the data of `windlass explain`: each row of the page about
 // troubleshooting, with the sentence of its section that names the commands that show a reason.
-func explanations(root string) (string, error) {
+func explainData(root string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(root, troubleshooting))
 	if err != nil {
 		return "", err
@@ -40,22 +40,22 @@ func explainedIn(page string) ([]explain.Entry, error) {
 		var seen string
 		for line := range strings.SplitSeq(rest, "\n") {
 			if where, ok := strings.CutPrefix(line, "Where to see one: "); ok {
-				seen = plain(where)
+				seen = plainText(where)
 			}
 			if m := reasonRow.FindStringSubmatch(line); m != nil {
 				if seen == "" {
 					return nil, fmt.Errorf("the section %q has no line `Where to see one: ...` before its table", title)
 				}
-				out = append(out, explain.Entry{Reason: m[1], Kind: title, Cause: plain(m[2]), See: seen, Do: plain(m[3]), Anchor: anchor(title)})
+				out = append(out, explain.Entry{Reason: m[1], Kind: title, Cause: plainText(m[2]), See: seen, Do: plainText(m[3]), Anchor: headingAnchor(title)})
 			}
 		}
 	}
 	return out, nil
 }
 
-// plain returns a text without the syntax of links, as a terminal shows it. A link to
+// plainText returns a text without the syntax of links, as a terminal shows it. A link to
 // another page keeps the page's path from the root of the repository.
-func plain(text string) string {
+func plainText(text string) string {
 	return markdownLink.ReplaceAllStringFunc(text, func(link string) string {
 		m := markdownLink.FindStringSubmatch(link)
 		if strings.HasPrefix(m[2], "#") {

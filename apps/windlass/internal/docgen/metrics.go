@@ -27,7 +27,7 @@ var metricTrees = []struct{ title, about, tree string }{
 	{"Connections", "The control plane has these for its listeners `api`, `peers` and `restate`, the agent for `gateways` and `xds`.", "pkg/conns"},
 }
 
-func metrics(s *source) (string, error) {
+func metricsPage(s *source) (string, error) {
 	var out strings.Builder
 	out.WriteString(generated + "# Metrics\n\nEvery program serves its metrics at `/metrics` of `--metrics-listen` (the model server at its own port). " +
 		"Besides these there are the Go runtime's and the process's (`go_*`, `process_*`).\n")
@@ -56,9 +56,9 @@ func metrics(s *source) (string, error) {
 		for _, m := range all {
 			labels := ""
 			if len(m.labels) > 0 {
-				labels = code(strings.Join(m.labels, "` `"))
+				labels = asCode(strings.Join(m.labels, "` `"))
 			}
-			t.row(code(m.name), m.kind, labels, prose(m.help))
+			t.addRow(asCode(m.name), m.kind, labels, escapeProse(m.help))
 		}
 		out.WriteString(t.String())
 	}
@@ -74,7 +74,7 @@ func (s *source) metricsOf(p *pkg) ([]metric, error) {
 			failure = fmt.Errorf("%s: %s: write it so that docgen can read it, or teach docgen", s.fset.Position(n.Pos()), what)
 		}
 	}
-	shared := p.makers()
+	shared := p.makerFunctions()
 	for _, f := range p.files {
 		for _, decl := range f.Decls {
 			locals := localsOf(decl)
@@ -89,8 +89,8 @@ func (s *source) metricsOf(p *pkg) ([]metric, error) {
 					return true
 				}
 				if kind, ok := made[calleeName(call)]; ok && len(call.Args) > 1 {
-					if name, ok := eval.text(call.Args[0]); ok {
-						help, _ := eval.text(call.Args[1])
+					if name, ok := eval.textOf(call.Args[0]); ok {
+						help, _ := eval.textOf(call.Args[1])
 						out = append(out, metric{name: name, kind: kind, help: help})
 					}
 					return true
@@ -98,14 +98,14 @@ func (s *source) metricsOf(p *pkg) ([]metric, error) {
 				made := prometheusCall(call)
 				switch {
 				case made == "NewDesc":
-					m, what := eval.desc(call)
+					m, what := eval.metricDesc(call)
 					if what != "" {
 						fail(call, what)
 					}
 					m.kind = cmp.Or(p.kindOf(call), "gauge")
 					out = append(out, m)
 				case strings.HasPrefix(made, "New") && len(call.Args) > 0 && isOptions(call.Args[0]):
-					m, what := eval.options(call, made)
+					m, what := eval.metricOptions(call, made)
 					if what != "" {
 						fail(call, what)
 					}
@@ -171,8 +171,8 @@ func localMakers(decl ast.Decl) map[string]string {
 	return out
 }
 
-// makers returns the functions of the package that are like localMakers.
-func (p *pkg) makers() map[string]string {
+// makerFunctions returns the functions of the package that are like localMakers.
+func (p *pkg) makerFunctions() map[string]string {
 	out := map[string]string{}
 	for _, f := range p.files {
 		for _, decl := range f.Decls {
@@ -234,28 +234,28 @@ func (e evaluator) lookUp(name string) (ast.Expr, bool) {
 	return v, ok
 }
 
-func (e evaluator) text(x ast.Expr) (string, bool) {
+func (e evaluator) textOf(x ast.Expr) (string, bool) {
 	switch x := x.(type) {
 	case *ast.BasicLit:
-		return literal(x)
+		return literalText(x)
 	case *ast.BinaryExpr:
-		a, okA := e.text(x.X)
-		b, okB := e.text(x.Y)
+		a, okA := e.textOf(x.X)
+		b, okB := e.textOf(x.Y)
 		return a + b, okA && okB
 	case *ast.Ident:
 		if v, ok := e.lookUp(x.Name); ok {
-			return e.text(v)
+			return e.textOf(v)
 		}
 	}
 	return "", false
 }
 
-func (e evaluator) list(x ast.Expr) ([]string, bool) {
+func (e evaluator) listOf(x ast.Expr) ([]string, bool) {
 	switch x := x.(type) {
 	case *ast.CompositeLit:
 		var out []string
 		for _, item := range x.Elts {
-			text, ok := e.text(item)
+			text, ok := e.textOf(item)
 			if !ok {
 				return nil, false
 			}
@@ -267,24 +267,24 @@ func (e evaluator) list(x ast.Expr) ([]string, bool) {
 			return nil, true
 		}
 		if v, ok := e.lookUp(x.Name); ok {
-			return e.list(v)
+			return e.listOf(v)
 		}
 	case *ast.CallExpr:
 		switch calleeName(x) {
 		case "Clone":
-			return e.list(x.Args[0])
+			return e.listOf(x.Args[0])
 		case "append", "Concat":
 			var out []string
 			for i, arg := range x.Args {
 				if i == 0 || x.Ellipsis.IsValid() || calleeName(x) == "Concat" {
-					more, ok := e.list(arg)
+					more, ok := e.listOf(arg)
 					if !ok {
 						return nil, false
 					}
 					out = append(out, more...)
 					continue
 				}
-				text, ok := e.text(arg)
+				text, ok := e.textOf(arg)
 				if !ok {
 					return nil, false
 				}
@@ -296,7 +296,7 @@ func (e evaluator) list(x ast.Expr) ([]string, bool) {
 	return nil, false
 }
 
-func (e evaluator) options(call *ast.CallExpr, constructor string) (m metric, problem string) {
+func (e evaluator) metricOptions(call *ast.CallExpr, constructor string) (m metric, problem string) {
 	m.kind = kindName(constructor)
 	for _, field := range call.Args[0].(*ast.CompositeLit).Elts { //nolint:forcetypeassert // isOptions looked
 		pair, ok := field.(*ast.KeyValueExpr)
@@ -307,14 +307,14 @@ func (e evaluator) options(call *ast.CallExpr, constructor string) (m metric, pr
 		switch {
 		case key == nil:
 		case key.Name == "Name":
-			if m.name, ok = e.text(pair.Value); !ok {
+			if m.name, ok = e.textOf(pair.Value); !ok {
 				if v, isParameter := pair.Value.(*ast.Ident); isParameter && v.Name == "name" {
 					return metric{}, "" // makers finds the function
 				}
 				return m, "the metric's name is not written out"
 			}
 		case key.Name == "Help":
-			if m.help, ok = e.text(pair.Value); !ok {
+			if m.help, ok = e.textOf(pair.Value); !ok {
 				return m, "the metric's help is not written out"
 			}
 		case key.Name == "ConstLabels":
@@ -327,14 +327,14 @@ func (e evaluator) options(call *ast.CallExpr, constructor string) (m metric, pr
 				return m, "the metric's labels are not written out"
 			}
 			for _, label := range constant.Elts {
-				if name, ok := e.text(label.(*ast.KeyValueExpr).Key); ok { //nolint:forcetypeassert // a map has no other
+				if name, ok := e.textOf(label.(*ast.KeyValueExpr).Key); ok { //nolint:forcetypeassert // a map has no other
 					m.labels = append(m.labels, name)
 				}
 			}
 		}
 	}
 	if strings.HasSuffix(constructor, "Vec") && len(call.Args) > 1 {
-		labels, ok := e.list(call.Args[1])
+		labels, ok := e.listOf(call.Args[1])
 		if !ok {
 			return m, "the metric's labels are not written out"
 		}
@@ -346,15 +346,15 @@ func (e evaluator) options(call *ast.CallExpr, constructor string) (m metric, pr
 	return m, ""
 }
 
-func (e evaluator) desc(call *ast.CallExpr) (m metric, problem string) {
+func (e evaluator) metricDesc(call *ast.CallExpr) (m metric, problem string) {
 	var ok bool
-	if m.name, ok = e.text(call.Args[0]); !ok {
+	if m.name, ok = e.textOf(call.Args[0]); !ok {
 		return m, "the metric's name is not written out"
 	}
-	if m.help, ok = e.text(call.Args[1]); !ok {
+	if m.help, ok = e.textOf(call.Args[1]); !ok {
 		return m, "the metric's help is not written out"
 	}
-	if m.labels, ok = e.list(call.Args[2]); !ok {
+	if m.labels, ok = e.listOf(call.Args[2]); !ok {
 		return m, "the metric's labels are not written out"
 	}
 	return m, ""

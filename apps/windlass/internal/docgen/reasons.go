@@ -41,13 +41,13 @@ func errorReasons(s *source) (string, error) {
 		if !ok {
 			return "", fmt.Errorf("%s has no comment in proto/windlass/v1", name)
 		}
-		t.row(code(name), fmt.Sprint(windlassv1.ErrorReason_value[name]), prose(comment))
+		t.addRow(asCode(name), fmt.Sprint(windlassv1.ErrorReason_value[name]), escapeProse(comment))
 	}
 	return generated + "# Error reasons\n\nEvery error of the API carries an `ErrorDetail` with one of these reasons, the field at fault and what to do. " + remedy + t.String(), nil
 }
 
 func instanceReasons(s *source) (string, error) {
-	all, err := s.constants(runtimeDir, "Reason")
+	all, err := s.constantsWithPrefix(runtimeDir, "Reason")
 	if err != nil {
 		return "", err
 	}
@@ -58,11 +58,11 @@ func instanceReasons(s *source) (string, error) {
 // rolloutConstants returns the reasons that the control plane sets. Some have the same name as a reason of an
 // agent.
 func rolloutConstants(s *source) ([]constant, error) {
-	all, err := s.constants(planDir, "Reason")
+	all, err := s.constantsWithPrefix(planDir, "Reason")
 	if err != nil {
 		return nil, err
 	}
-	more, err := s.constants(rollupDir, "Reason")
+	more, err := s.constantsWithPrefix(rollupDir, "Reason")
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func reasonTable(all []constant) string {
 	for _, c := range all {
 		comment := strings.TrimPrefix(c.comment, c.name+" ")
 		comment = strings.TrimPrefix(comment, "is why ")
-		t.row(code(c.value), prose(comment))
+		t.addRow(asCode(c.value), escapeProse(comment))
 	}
 	return t.String()
 }
@@ -117,7 +117,7 @@ func historyEntries(s *source) ([]entry, error) {
 		}
 		positions := whatParameters(p)
 		add := func(e ast.Expr) {
-			if text, ok := literal(e); ok && camel.MatchString(text) {
+			if text, ok := literalText(e); ok && camel.MatchString(text) {
 				if _, known := found[text]; !known || by == writers[planDir] {
 					found[text] = by
 				}
@@ -154,7 +154,7 @@ func historyEntries(s *source) ([]entry, error) {
 			})
 		}
 	}
-	if err := complete(s, found); err != nil {
+	if err := checkComplete(s, found); err != nil {
 		return nil, err
 	}
 	var out []entry
@@ -185,7 +185,7 @@ func whatParameters(p *pkg) map[string]int {
 						}
 					}
 				}
-				if i := position(params, "what"); i >= 0 {
+				if i := parameterPosition(params, "what"); i >= 0 {
 					out[name] = i
 				}
 				return true
@@ -195,8 +195,8 @@ func whatParameters(p *pkg) map[string]int {
 	return out
 }
 
-// position returns the position of a parameter, or -1 without it.
-func position(params *ast.FieldList, name string) int {
+// parameterPosition returns the position of a parameter, or -1 without it.
+func parameterPosition(params *ast.FieldList, name string) int {
 	if params == nil {
 		return -1
 	}
@@ -222,13 +222,13 @@ func calleeName(call *ast.CallExpr) string {
 	return ""
 }
 
-// complete returns an error if the planner or the scaler contains a text that looks like a history entry and
+// checkComplete returns an error if the planner or the scaler contains a text that looks like a history entry and
 // was not found. So a new way to write history is noticed here.
-func complete(s *source, found map[string]string) error {
+func checkComplete(s *source, found map[string]string) error {
 	known := map[string]bool{}
 	for _, dir := range []string{runtimeDir, planDir, rollupDir} {
 		for _, prefix := range []string{"Reason", "reason"} {
-			all, err := s.constants(dir, prefix)
+			all, err := s.constantsWithPrefix(dir, prefix)
 			if err != nil && prefix == "Reason" {
 				return err
 			}
@@ -244,7 +244,7 @@ func complete(s *source, found map[string]string) error {
 			if !ok {
 				return true
 			}
-			text, ok := literal(e)
+			text, ok := literalText(e)
 			if ok && camel.MatchString(text) && strings.ToLower(text[1:]) != text[1:] && !known[text] && found[text] == "" {
 				missed = append(missed, fmt.Sprintf("%s: %q", s.fset.Position(n.Pos()), text))
 			}
@@ -257,14 +257,14 @@ func complete(s *source, found map[string]string) error {
 	return nil
 }
 
-func history(s *source) (string, error) {
+func historyPage(s *source) (string, error) {
 	all, err := historyEntries(s)
 	if err != nil {
 		return "", err
 	}
 	t := newTable("entry", "written by")
 	for _, e := range all {
-		t.row(code(e.name), e.by)
+		t.addRow(asCode(e.name), e.by)
 	}
 	return generated + "# History entries\n\n`windlass history APP` lists what was decided about an app: what, why, by whom, and the figures. " +
 		"[Troubleshooting](../guides/troubleshooting.md#history-entries) says what each entry means.\n\n" + t.String(), nil

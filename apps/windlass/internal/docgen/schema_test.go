@@ -21,7 +21,7 @@ func compiled(t *testing.T) *jsonschema.Schema {
 	t.Helper()
 	src, err := readSource(repository)
 	require.NoError(t, err)
-	text, err := schema(src)
+	text, err := appFileSchema(src)
 	require.NoError(t, err)
 	document, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
 	require.NoError(t, err)
@@ -108,9 +108,9 @@ func readByCLI(t *testing.T, text string) error {
 }
 
 func TestReferenceIsDeterministic(t *testing.T) {
-	first, err := generate(repository)
+	first, err := generatePages(repository)
 	require.NoError(t, err)
-	second, err := generate(repository)
+	second, err := generatePages(repository)
 	require.NoError(t, err)
 	require.Equal(t, first, second)
 }

@@ -46,7 +46,7 @@ func readSource(root string) (*source, error) {
 			if err != nil {
 				return err
 			}
-			return s.parse(path, filepath.ToSlash(filepath.Dir(rel)))
+			return s.parsePackage(path, filepath.ToSlash(filepath.Dir(rel)))
 		})
 		if err != nil {
 			return nil, err
@@ -58,7 +58,7 @@ func readSource(root string) (*source, error) {
 	return s, s.readComments()
 }
 
-func (s *source) parse(path, dir string) error {
+func (s *source) parsePackage(path, dir string) error {
 	f, err := parser.ParseFile(s.fset, path, nil, parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil {
 		return err
@@ -94,8 +94,8 @@ func (p *pkg) findVars() {
 	}
 }
 
-// literal returns the value of a string literal.
-func literal(e ast.Expr) (string, bool) {
+// literalText returns the value of a string literal.
+func literalText(e ast.Expr) (string, bool) {
 	l, ok := e.(*ast.BasicLit)
 	if !ok || l.Kind != token.STRING {
 		return "", false
@@ -107,8 +107,8 @@ func literal(e ast.Expr) (string, bool) {
 // constant is a named text of a package, with the comment next to it or above it.
 type constant struct{ name, value, comment string }
 
-// constants returns the texts of a package whose names begin with a prefix, in the order of the code.
-func (s *source) constants(dir, prefix string) ([]constant, error) {
+// constantsWithPrefix returns the texts of a package whose names begin with a prefix, in the order of the code.
+func (s *source) constantsWithPrefix(dir, prefix string) ([]constant, error) {
 	p := s.packages[dir]
 	if p == nil {
 		return nil, fmt.Errorf("no package %s", dir)
@@ -126,7 +126,7 @@ func (s *source) constants(dir, prefix string) ([]constant, error) {
 					if !strings.HasPrefix(name.Name, prefix) || i >= len(value.Values) {
 						continue
 					}
-					text, ok := literal(value.Values[i])
+					text, ok := literalText(value.Values[i])
 					if !ok {
 						continue
 					}
@@ -183,7 +183,7 @@ func (s *source) commentsOf(text string) error {
 			continue
 		}
 		put := func(name string) {
-			s.comments[strings.Join(slices.DeleteFunc(slices.Concat(scope, []string{name}), empty), ".")] = strings.Join(above, "\n")
+			s.comments[strings.Join(slices.DeleteFunc(slices.Concat(scope, []string{name}), isEmpty), ".")] = strings.Join(above, "\n")
 		}
 		opened := ""
 		switch {
@@ -220,4 +220,4 @@ func (s *source) commentsOf(text string) error {
 
 var quoted = regexp.MustCompile(`"(\\.|[^"\\])*"`)
 
-func empty(s string) bool { return s == "" }
+func isEmpty(s string) bool { return s == "" }
