@@ -38,7 +38,7 @@ type ClientConfig struct {
 
 // ClientOptions returns the options for every client constructor of a program.
 func ClientOptions(cfg ClientConfig) []connect.ClientOption {
-	interceptors := append(tracing(cfg.Tracer, cfg.Propagator), &caller{
+	interceptors := append(tracingInterceptors(cfg.Tracer, cfg.Propagator), &caller{
 		token: cfg.Token, proof: cfg.Sign, refused: cfg.Refused, userAgent: cfg.UserAgent, timeout: orDefault(cfg.Timeout, DefaultTimeout),
 	})
 	options := []connect.ClientOption{
@@ -69,14 +69,14 @@ func (c *caller) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 			ctx, cancel = context.WithTimeout(ctx, c.timeout)
 			defer cancel()
 		}
-		c.sign(req.Spec().Procedure, req.Header())
+		c.signCall(req.Spec().Procedure, req.Header())
 		res, err := next(ctx, req)
-		return res, c.note(reset(ctx, err))
+		return res, c.noteError(correctReset(ctx, err))
 	}
 }
 
-// note calls refused for an UNAUTHENTICATED error.
-func (c *caller) note(err error) error {
+// noteError calls refused for an UNAUTHENTICATED error.
+func (c *caller) noteError(err error) error {
 	var coded *connect.Error
 	if c.refused != nil && errors.As(err, &coded) && coded.Code() == connect.CodeUnauthenticated {
 		c.refused(coded.Meta())
@@ -87,7 +87,7 @@ func (c *caller) note(err error) error {
 func (c *caller) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
 	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
 		conn := next(ctx, spec)
-		c.sign(spec.Procedure, conn.RequestHeader())
+		c.signCall(spec.Procedure, conn.RequestHeader())
 		return &clientConn{StreamingClientConn: conn, ctx: ctx, caller: c}
 	}
 }
@@ -99,16 +99,16 @@ type clientConn struct {
 	caller *caller
 }
 
-func (c *clientConn) Send(msg any) error { return reset(c.ctx, c.StreamingClientConn.Send(msg)) }
+func (c *clientConn) Send(msg any) error { return correctReset(c.ctx, c.StreamingClientConn.Send(msg)) }
 
 func (c *clientConn) Receive(msg any) error {
-	return c.caller.note(reset(c.ctx, c.StreamingClientConn.Receive(msg)))
+	return c.caller.noteError(correctReset(c.ctx, c.StreamingClientConn.Receive(msg)))
 }
 
-// reset corrects Connect's error for a connection that the other end reset. Connect reports CANCELED,
+// correctReset corrects Connect's error for a connection that the other end reset. Connect reports CANCELED,
 // although the caller did not cancel. The server died and the call may be made again, so reset returns
 // UNAVAILABLE.
-func reset(ctx context.Context, err error) error {
+func correctReset(ctx context.Context, err error) error {
 	var coded *connect.Error
 	if ctx.Err() == nil && errors.As(err, &coded) && coded.Code() == connect.CodeCanceled && !connect.IsWireError(err) {
 		return connect.NewError(connect.CodeUnavailable, coded.Unwrap())
@@ -120,7 +120,7 @@ func (c *caller) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect
 	return next
 }
 
-func (c *caller) sign(procedure string, header http.Header) {
+func (c *caller) signCall(procedure string, header http.Header) {
 	if c.userAgent != "" {
 		header.Set("User-Agent", c.userAgent)
 	}

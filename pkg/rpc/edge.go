@@ -33,10 +33,10 @@ func (e *edge) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		ctx, cancel := unaryContext(ctx, e.timeout)
 		defer cancel()
 		defer func() {
-			if err = e.translate(ctx, procedure, err, recover()); err != nil {
+			if err = e.translateError(ctx, procedure, err, recover()); err != nil {
 				res = nil
 			}
-			e.metrics.unary(procedure, err, time.Since(start))
+			e.metrics.countUnary(procedure, err, time.Since(start))
 		}()
 		return next(ctx, req)
 	}
@@ -47,7 +47,7 @@ func (e *edge) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.S
 		procedure := conn.Spec().Procedure
 		e.metrics.streamOpened(procedure)
 		defer func() {
-			err = e.translate(ctx, procedure, err, recover())
+			err = e.translateError(ctx, procedure, err, recover())
 			e.metrics.streamClosed(procedure, err)
 			e.noteRefusal(ctx, err)
 		}()
@@ -99,13 +99,13 @@ func unaryContext(request context.Context, timeout time.Duration) (context.Conte
 	}
 }
 
-// translate turns an error or panic of a handler into the error that the caller may see.
-func (e *edge) translate(ctx context.Context, procedure string, err error, panicked any) error {
+// translateError turns an error or panic of a handler into the error that the caller may see.
+func (e *edge) translateError(ctx context.Context, procedure string, err error, panicked any) error {
 	switch {
 	case panicked == http.ErrAbortHandler: //nolint:errorlint // net/http compares it so, too
 		panic(panicked)
 	case panicked != nil:
-		return e.hide(ctx, procedure, fmt.Errorf("panic: %v", panicked), "stack", string(debug.Stack()))
+		return e.hideCause(ctx, procedure, fmt.Errorf("panic: %v", panicked), "stack", string(debug.Stack()))
 	case err == nil || connect.IsNotModifiedError(err):
 		return err
 	}
@@ -114,11 +114,11 @@ func (e *edge) translate(ctx context.Context, procedure string, err error, panic
 		return validationError(invalid)
 	}
 	var coded *connect.Error
-	if errors.As(err, &coded) && meant(coded) {
+	if errors.As(err, &coded) && isForCaller(coded) {
 		if DetailOf(coded) != nil {
 			return coded
 		}
-		return attach(coded, &windlassv1.ErrorDetail{Reason: reasonOfCode(coded.Code())})
+		return attachDetail(coded, &windlassv1.ErrorDetail{Reason: reasonOfCode(coded.Code())})
 	}
 
 	// An error after the end of the context counts as caused by that end.
@@ -130,7 +130,7 @@ func (e *edge) translate(ctx context.Context, procedure string, err error, panic
 			Fix:    "Call again in a moment.",
 		}, "a part of the control plane is out of reach")
 	case ctx.Err() == nil:
-		return e.hide(ctx, procedure, err)
+		return e.hideCause(ctx, procedure, err)
 	case errors.Is(context.Cause(ctx), errStopping):
 		return Error(connect.CodeUnavailable, windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE, "", "the server is stopping: call again")
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
@@ -143,9 +143,9 @@ func (e *edge) translate(ctx context.Context, procedure string, err error, panic
 	}
 }
 
-// meant reports whether a coded error was made for our caller. An error from another server was not. An error
+// isForCaller reports whether a coded error was made for our caller. An error from another server was not. An error
 // with a code for unspecific failures was made for the caller only if it has a detail.
-func meant(err *connect.Error) bool {
+func isForCaller(err *connect.Error) bool {
 	var (
 		badRule *protovalidate.CompilationError
 		badEval *protovalidate.RuntimeError
@@ -161,8 +161,8 @@ func meant(err *connect.Error) bool {
 	}
 }
 
-// hide logs the cause, and returns an error with the trace id of the log entry.
-func (e *edge) hide(ctx context.Context, procedure string, cause error, more ...any) error {
+// hideCause logs the cause, and returns an error with the trace id of the log entry.
+func (e *edge) hideCause(ctx context.Context, procedure string, cause error, more ...any) error {
 	e.log.ErrorContext(ctx, "call failed", append([]any{"procedure", procedure, "error", cause}, more...)...)
 	detail := &windlassv1.ErrorDetail{Reason: windlassv1.ErrorReason_ERROR_REASON_INTERNAL}
 	if span := trace.SpanContextFromContext(ctx); span.HasTraceID() {

@@ -25,7 +25,7 @@ func Error(code connect.Code, reason windlassv1.ErrorReason, field, message stri
 
 // ErrorWith is Error with a detail that may also say how to fix the request.
 func ErrorWith(code connect.Code, detail *windlassv1.ErrorDetail, message string) *connect.Error {
-	return attach(connect.NewError(code, errors.New(message)), detail)
+	return attachDetail(connect.NewError(code, errors.New(message)), detail)
 }
 
 // TooFast is ErrorWith for a call that comes too early. The code is RESOURCE_EXHAUSTED. The time to wait is
@@ -39,7 +39,7 @@ func TooFast(wait time.Duration, detail *windlassv1.ErrorDetail, message string)
 	return err
 }
 
-func attach(err *connect.Error, detail *windlassv1.ErrorDetail) *connect.Error {
+func attachDetail(err *connect.Error, detail *windlassv1.ErrorDetail) *connect.Error {
 	if name := jsonPath(detail.GetField()); name != detail.GetField() {
 		detail = proto.CloneOf(detail)
 		detail.Field = name

@@ -33,16 +33,16 @@ type Admission struct {
 // that refused calls cost no memory.
 type Gate func(ctx context.Context, call Call) (Admission, error)
 
-// gated returns Connect's form of a Gate.
-func (e *edge) gated(gate Gate) connect.RequestGateFunc {
+// connectGate returns Connect's form of a Gate.
+func (e *edge) connectGate(gate Gate) connect.RequestGateFunc {
 	return func(ctx context.Context, spec connect.Spec, peer connect.Peer, header http.Header) (out context.Context, err error) {
 		isStream := spec.StreamType != connect.StreamTypeUnary
 		inLoop := e.holdBack && isStream && conns.EntryOf(ctx).Wait(ctx)
 		bounded, cancel := context.WithTimeout(ctx, e.timeout)
 		defer cancel()
 		defer func() {
-			if err = e.translate(bounded, spec.Procedure, err, recover()); err != nil {
-				e.metrics.refused(spec.Procedure, err)
+			if err = e.translateError(bounded, spec.Procedure, err, recover()); err != nil {
+				e.metrics.countRefused(spec.Procedure, err)
 				if isStream {
 					e.noteRefusal(ctx, err)
 				}
@@ -62,7 +62,7 @@ func (e *edge) gated(gate Gate) connect.RequestGateFunc {
 			}
 			return nil, err
 		}
-		if err := in.admitted(admission.Caller); err != nil {
+		if err := in.admitCaller(admission.Caller); err != nil {
 			return nil, err
 		}
 		if admission.With != nil {
@@ -80,7 +80,7 @@ type decoding struct {
 }
 
 func (d decoding) Receive(message any) error {
-	defer d.in.release()
+	defer d.in.releaseCharge()
 	return d.StreamingHandlerConn.Receive(message)
 }
 

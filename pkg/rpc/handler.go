@@ -53,7 +53,7 @@ func HandlerOptions(cfg Config) []connect.HandlerOption {
 	if cfg.IsUnavailable == nil {
 		cfg.IsUnavailable = func(error) bool { return false }
 	}
-	interceptors := tracing(cfg.Tracer, cfg.Propagator)
+	interceptors := tracingInterceptors(cfg.Tracer, cfg.Propagator)
 	edge := &edge{log: cfg.Log, metrics: newMetrics(cfg.Registerer), timeout: cfg.Timeout, isUnavailable: cfg.IsUnavailable, holdBack: cfg.HoldBack}
 	interceptors = append(interceptors, edge)
 	interceptors = append(interceptors, cfg.Interceptors...)
@@ -65,13 +65,13 @@ func HandlerOptions(cfg Config) []connect.HandlerOption {
 		connect.WithCompressMinBytes(compressMinBytes),
 	}
 	if cfg.Gate != nil {
-		options = append(options, connect.WithRequestGate(edge.gated(cfg.Gate)))
+		options = append(options, connect.WithRequestGate(edge.connectGate(cfg.Gate)))
 	}
 	return options
 }
 
-// tracing returns one interceptor, or none without a tracer.
-func tracing(tracer trace.TracerProvider, propagator propagation.TextMapPropagator) []connect.Interceptor {
+// tracingInterceptors returns one interceptor, or none without a tracer.
+func tracingInterceptors(tracer trace.TracerProvider, propagator propagation.TextMapPropagator) []connect.Interceptor {
 	if tracer == nil {
 		return nil
 	}

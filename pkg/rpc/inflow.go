@@ -79,7 +79,7 @@ func newInflow(r *http.Request, limits Limits, client netip.Addr) (*inflow, *htt
 func (in *inflow) Read(p []byte) (int, error) {
 	for in.rest.Len() == 0 {
 		if in.err == nil {
-			in.err = in.next()
+			in.err = in.readNext()
 		}
 		if in.err != nil {
 			return 0, in.err
@@ -91,14 +91,14 @@ func (in *inflow) Read(p []byte) (int, error) {
 // Close implements io.Closer.
 func (in *inflow) Close() error { return in.body.Close() }
 
-// next reads one message.
-func (in *inflow) next() error {
+// readNext reads one message.
+func (in *inflow) readNext() error {
 	if !in.framed {
 		if in.begun {
 			return io.EOF
 		}
 		in.begun = true
-		data, err := in.message(in.body, in.gzipped, 0)
+		data, err := in.readMessage(in.body, in.gzipped, 0)
 		if err != nil {
 			return err
 		}
@@ -114,16 +114,16 @@ func (in *inflow) next() error {
 		return tooLarge("in a message", min(in.limits.WireBytes, in.limits.MessageBytes))
 	}
 	if prefix[0]&1 != 0 && !in.gzipped {
-		return malformed("a message is compressed, and no header says how")
+		return malformedError("a message is compressed, and no header says how")
 	}
-	in.release() // of the message before
+	in.releaseCharge() // of the message before
 	body := &io.LimitedReader{R: in.body, N: size}
-	data, err := in.message(body, prefix[0]&1 != 0 && size > 0, len(prefix))
+	data, err := in.readMessage(body, prefix[0]&1 != 0 && size > 0, len(prefix))
 	if err != nil {
 		return err
 	}
 	if prefix[0]&1 == 0 && int64(len(data)-len(prefix)) < size {
-		return malformed("the body ends within a message")
+		return malformedError("the body ends within a message")
 	}
 	// The decompressor may leave a rest of its frame, which is not part of the next message.
 	if _, err := io.Copy(io.Discard, body); err != nil {
@@ -135,8 +135,8 @@ func (in *inflow) next() error {
 	return nil
 }
 
-// message reads one message from body, and returns it after room for a prefix.
-func (in *inflow) message(body io.Reader, gzipped bool, prefix int) ([]byte, error) {
+// readMessage reads one message from body, and returns it after room for a prefix.
+func (in *inflow) readMessage(body io.Reader, gzipped bool, prefix int) ([]byte, error) {
 	if gzipped {
 		unzip, err := gzip.NewReader(body)
 		if errors.Is(err, io.EOF) {
@@ -155,7 +155,7 @@ func (in *inflow) message(body io.Reader, gzipped bool, prefix int) ([]byte, err
 			data = grown
 		}
 		n, err := body.Read(data[len(data):cap(data)])
-		if chargeErr := in.take(int64(n)); chargeErr != nil {
+		if chargeErr := in.chargeBytes(int64(n)); chargeErr != nil {
 			return nil, chargeErr
 		}
 		data = data[:len(data)+n]
@@ -163,7 +163,7 @@ func (in *inflow) message(body io.Reader, gzipped bool, prefix int) ([]byte, err
 			return nil, tooLarge("in a message", in.limits.MessageBytes)
 		}
 		if errors.Is(err, io.EOF) {
-			return data, in.count(data[prefix:])
+			return data, in.chargeElements(data[prefix:])
 		}
 		if err != nil {
 			return nil, in.wireError(err)
@@ -171,8 +171,8 @@ func (in *inflow) message(body io.Reader, gzipped bool, prefix int) ([]byte, err
 	}
 }
 
-// count charges the message for its elements.
-func (in *inflow) count(message []byte) error {
+// chargeElements charges the message for its elements.
+func (in *inflow) chargeElements(message []byte) error {
 	if len(message) <= uncounted && in.limits.Elements >= DefaultElements {
 		return nil
 	}
@@ -185,27 +185,27 @@ func (in *inflow) count(message []byte) error {
 	if n > in.limits.Elements {
 		return tooMany(in.limits.Elements)
 	}
-	return in.take(int64(n) * elementBytes)
+	return in.chargeBytes(int64(n) * elementBytes)
 }
 
-func (in *inflow) take(n int64) error {
-	if err := in.limits.Budget.take(in.ctx, in.caller, n); err != nil {
+func (in *inflow) chargeBytes(n int64) error {
+	if err := in.limits.Budget.chargeCaller(in.ctx, in.caller, n); err != nil {
 		return err
 	}
 	in.charge += n
 	return nil
 }
 
-// release returns the charge, when the call has ended or a stream's message has been decoded. in may be nil.
-func (in *inflow) release() {
+// releaseCharge returns the charge, when the call has ended or a stream's message has been decoded. in may be nil.
+func (in *inflow) releaseCharge() {
 	if in != nil {
-		in.limits.Budget.give(in.caller, in.charge)
+		in.limits.Budget.returnBytes(in.caller, in.charge)
 		in.charge = 0
 	}
 }
 
-// admitted sets the caller, and checks a compressed message in the URL.
-func (in *inflow) admitted(caller string) error {
+// admitCaller sets the caller, and checks a compressed message in the URL.
+func (in *inflow) admitCaller(caller string) error {
 	if in == nil {
 		return nil
 	}
@@ -217,7 +217,7 @@ func (in *inflow) admitted(caller string) error {
 	if err != nil {
 		return nil //nolint:nilerr // Connect says what is wrong with it
 	}
-	_, err = in.message(bytes.NewReader(packed), true, 0)
+	_, err = in.readMessage(bytes.NewReader(packed), true, 0)
 	return err
 }
 
@@ -227,13 +227,13 @@ func (in *inflow) wireError(err error) error {
 	case errors.As(err, &over):
 		return tooLarge("as it is sent", over.Limit)
 	case errors.Is(err, gzip.ErrHeader), errors.Is(err, gzip.ErrChecksum):
-		return malformed("the body is not what gzip makes")
+		return malformedError("the body is not what gzip makes")
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return malformed("the body ends within a message")
+		return malformedError("the body ends within a message")
 	}
 	return err
 }
 
-func malformed(why string) error {
+func malformedError(why string) error {
 	return connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("decode the request: %s", why))
 }

@@ -167,8 +167,8 @@ func TestElements(t *testing.T) {
 			q := url.Values{"compression": {"gzip"}, "message": {base64.RawURLEncoding.EncodeToString(gzipped(t, message))}}
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, agentv1connect.AgentServiceReportProcedure+"?"+q.Encode(), nil)
 			in, _ := newInflow(r, Limits{MessageBytes: 1 << 20}.orDefaults(), addressOf("192.0.2.1:1"))
-			defer in.release()
-			return in.admitted("one")
+			defer in.releaseCharge()
+			return in.admitCaller("one")
 		}
 		require.NoError(t, in(many(100)))
 		require.ErrorContains(t, in(many(DefaultElements+1)), "elements")
@@ -208,7 +208,7 @@ func TestBudget(t *testing.T) {
 	t.Run("refuses what does not fit, and says when to call again", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			budget := NewBudget("test", 1000, nil)
-			require.NoError(t, budget.take(t.Context(), "other", 900))
+			require.NoError(t, budget.chargeCaller(t.Context(), "other", 900))
 			server := agentServer(Limits{Budget: budget}, nil)
 			for _, a := range attempts(t, bytes.Repeat([]byte{0x0a, 0x00}, 200)) {
 				req, _ := a.request(t, agentv1connect.AgentServiceReportProcedure, true)
@@ -219,7 +219,7 @@ func TestBudget(t *testing.T) {
 					require.Equal(t, "1", w.Header().Get("Retry-After"))
 				}
 			}
-			budget.give("other", 900)
+			budget.returnBytes("other", 900)
 			require.Zero(t, budget.used, "refused calls hold nothing")
 			require.Empty(t, budget.held)
 			for _, a := range attempts(t, bytes.Repeat([]byte{0x0a, 0x00}, 200)) {
@@ -234,9 +234,9 @@ func TestBudget(t *testing.T) {
 	t.Run("leaves others room beside one who holds much", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			budget := NewBudget("test", 1000, nil)
-			require.NoError(t, budget.take(t.Context(), "greedy", 240))
-			require.ErrorContains(t, budget.take(t.Context(), "greedy", 100), "the caller has too many")
-			require.NoError(t, budget.take(t.Context(), "other", 100))
+			require.NoError(t, budget.chargeCaller(t.Context(), "greedy", 240))
+			require.ErrorContains(t, budget.chargeCaller(t.Context(), "greedy", 100), "the caller has too many")
+			require.NoError(t, budget.chargeCaller(t.Context(), "other", 100))
 		})
 	})
 	t.Run("is given back by a stream once its message is decoded", func(t *testing.T) {

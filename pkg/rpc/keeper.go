@@ -27,8 +27,8 @@ const sweepEvery = 500 * time.Millisecond
 
 func newKeeper() *keeper { return &keeper{conns: map[*keptConn]struct{}{}} }
 
-// run sweeps until ctx ends.
-func (k *keeper) run(ctx context.Context) {
+// sweepUntil sweeps until ctx ends.
+func (k *keeper) sweepUntil(ctx context.Context) {
 	ticker := time.NewTicker(sweepEvery)
 	defer ticker.Stop()
 	for {
@@ -36,14 +36,14 @@ func (k *keeper) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			k.sweep(time.Now())
+			k.pingAndClose(time.Now())
 		}
 	}
 }
 
-// sweep pings connections that were silent for pingAfter, and closes those that did not answer for
+// pingAndClose pings connections that were silent for pingAfter, and closes those that did not answer for
 // pingTimeout.
-func (k *keeper) sweep(now time.Time) {
+func (k *keeper) pingAndClose(now time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for c := range k.conns {
@@ -61,7 +61,7 @@ func (k *keeper) sweep(now time.Time) {
 		case now.UnixNano()-heard >= int64(pingAfter):
 			c.asked = now.UnixNano()
 			// A peer that does not read blocks only its own ping.
-			go c.ping()
+			go c.sendPing()
 		}
 	}
 }
@@ -121,13 +121,13 @@ func (c *keptConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if n > 0 {
 		c.heard.Store(time.Now().UnixNano())
-		c.begin(p[:n])
+		c.matchPreface(p[:n])
 	}
 	return n, err
 }
 
-// begin compares the first bytes of the connection with the preface.
-func (c *keptConn) begin(p []byte) {
+// matchPreface compares the first bytes of the connection with the preface.
+func (c *keptConn) matchPreface(p []byte) {
 	if c.prefaced < 0 || c.prefaced == len(preface) {
 		return
 	}
@@ -147,7 +147,7 @@ func (c *keptConn) Write(p []byte) (int, error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	n, err := c.Conn.Write(p)
-	c.out.pass(p[:n])
+	c.out.passBytes(p[:n])
 	if err == nil && c.wanted {
 		// If it fails, the next write will fail, too.
 		_ = c.askLocked()
@@ -155,8 +155,8 @@ func (c *keptConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// ping pings now, or as soon as the frame that is being written ends.
-func (c *keptConn) ping() {
+// sendPing pings now, or as soon as the frame that is being written ends.
+func (c *keptConn) sendPing() {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	c.wanted = true
@@ -165,12 +165,12 @@ func (c *keptConn) ping() {
 
 // askLocked writes the wanted ping if no frame is half written. c.writing must be held.
 func (c *keptConn) askLocked() error {
-	if !c.out.between() {
+	if !c.out.isBetweenFrames() {
 		return nil
 	}
 	c.wanted = false
 	n, err := c.Conn.Write(question[:])
-	c.out.pass(question[:n])
+	c.out.passBytes(question[:n])
 	return err
 }
 
@@ -198,10 +198,10 @@ type frames struct {
 	rest   int // of the payload
 }
 
-// between reports whether no frame is half written.
-func (f *frames) between() bool { return f.have == 0 && f.rest == 0 }
+// isBetweenFrames reports whether no frame is half written.
+func (f *frames) isBetweenFrames() bool { return f.have == 0 && f.rest == 0 }
 
-func (f *frames) pass(p []byte) {
+func (f *frames) passBytes(p []byte) {
 	for len(p) > 0 {
 		if f.rest > 0 {
 			n := min(f.rest, len(p))

@@ -45,7 +45,7 @@ func TestKeeper_PingsBetweenFrames(t *testing.T) {
 		_, err := c.Write(data[:60])
 		require.NoError(t, err)
 		time.Sleep(pingAfter)
-		k.sweep(time.Now())
+		k.pingAndClose(time.Now())
 		synctest.Wait()
 		_, err = c.Write(data[60:])
 		require.NoError(t, err)
@@ -64,21 +64,21 @@ func TestKeeper_ClosesOnlyPeersThatDoNotAnswer(t *testing.T) {
 		ping := make([]byte, len(question))
 		for range 3 { // silent, asked, and there
 			time.Sleep(pingAfter)
-			k.sweep(time.Now())
+			k.pingAndClose(time.Now())
 			_, err := io.ReadFull(client, ping)
 			require.NoError(t, err)
 			go func() { _, _ = client.Write([]byte{0}) }()
 			_, err = c.Read(buffer)
 			require.NoError(t, err)
 			time.Sleep(pingTimeout)
-			k.sweep(time.Now())
+			k.pingAndClose(time.Now())
 		}
 		time.Sleep(pingAfter - pingTimeout)
-		k.sweep(time.Now())
+		k.pingAndClose(time.Now())
 		_, err := io.ReadFull(client, ping)
 		require.NoError(t, err)
 		time.Sleep(pingTimeout)
-		k.sweep(time.Now())
+		k.pingAndClose(time.Now())
 		_, err = c.Read(buffer)
 		require.ErrorIs(t, err, io.ErrClosedPipe, "one that does not answer is closed")
 		require.Empty(t, k.conns)
@@ -101,8 +101,8 @@ func TestKeeper_StalledPeerDelaysNoOther(t *testing.T) {
 		return true
 	}, time.Minute, time.Millisecond)
 	now := time.Now().Add(pingAfter)
-	k.sweep(now)
-	k.sweep(now.Add(pingTimeout))
+	k.pingAndClose(now)
+	k.pingAndClose(now.Add(pingTimeout))
 	require.ErrorIs(t, <-ended, io.ErrClosedPipe)
 	require.Empty(t, k.conns)
 }
@@ -138,9 +138,9 @@ func TestFramesAreFollowedHoweverTheyAreCut(t *testing.T) {
 		var f frames
 		for at := 0; at < len(all); {
 			n := rapid.IntRange(1, len(all)-at).Draw(t, "part")
-			f.pass(all[at : at+n])
+			f.passBytes(all[at : at+n])
 			at += n
-			require.Equal(t, ends[at], f.between())
+			require.Equal(t, ends[at], f.isBetweenFrames())
 		}
 	})
 }

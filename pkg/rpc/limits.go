@@ -82,8 +82,8 @@ func NewBudget(name string, size int64, registerer prometheus.Registerer) *Budge
 	return b
 }
 
-// take charges n bytes to the caller. It waits up to budgetWait for room.
-func (b *Budget) take(ctx context.Context, caller string, n int64) error {
+// chargeCaller charges n bytes to the caller. It waits up to budgetWait for room.
+func (b *Budget) chargeCaller(ctx context.Context, caller string, n int64) error {
 	if b == nil || n == 0 {
 		return nil
 	}
@@ -95,16 +95,16 @@ func (b *Budget) take(ctx context.Context, caller string, n int64) error {
 	}
 	b.mu.Unlock()
 	if !fits {
-		return b.refuse("the caller has too many large requests under way")
+		return b.refuseCall("the caller has too many large requests under way")
 	}
 	waiting, cancel := context.WithTimeout(ctx, budgetWait)
 	defer cancel()
 	if err := b.room.Acquire(waiting, n); err != nil {
-		b.forget(caller, n)
+		b.forgetCharge(caller, n)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		return b.refuse("the server holds as many bytes of requests as it may")
+		return b.refuseCall("the server holds as many bytes of requests as it may")
 	}
 	b.mu.Lock()
 	b.used += n
@@ -112,14 +112,14 @@ func (b *Budget) take(ctx context.Context, caller string, n int64) error {
 	return nil
 }
 
-func (b *Budget) refuse(why string) error {
+func (b *Budget) refuseCall(why string) error {
 	b.refused.Inc()
 	err := tooMuch(why, "Call again in a second.")
 	err.Meta().Set("Retry-After", "1")
 	return err
 }
 
-func (b *Budget) forget(caller string, n int64) {
+func (b *Budget) forgetCharge(caller string, n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.held[caller] -= n; b.held[caller] <= 0 {
@@ -127,12 +127,12 @@ func (b *Budget) forget(caller string, n int64) {
 	}
 }
 
-// give returns n bytes.
-func (b *Budget) give(caller string, n int64) {
+// returnBytes returns n bytes.
+func (b *Budget) returnBytes(caller string, n int64) {
 	if b == nil || n == 0 {
 		return
 	}
-	b.forget(caller, n)
+	b.forgetCharge(caller, n)
 	b.mu.Lock()
 	b.used -= n
 	b.mu.Unlock()

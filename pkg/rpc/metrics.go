@@ -21,26 +21,26 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		return nil
 	}
 	return &metrics{
-		requests: register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
+		requests: registerOnce(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "rpc_server_requests_total",
 			Help: "Calls that ended, unary and streams, by procedure and code.",
 		}, []string{"procedure", "code"})),
-		duration: register(registerer, prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		duration: registerOnce(registerer, prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "rpc_server_request_duration_seconds",
 			Help: "Time in the handlers of unary calls, by procedure and code.",
 			// From an answer from memory to the default deadline.
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}, []string{"procedure", "code"})),
-		streams: register(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		streams: registerOnce(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "rpc_server_streams",
 			Help: "Streams that are open now, by procedure.",
 		}, []string{"procedure"})),
 	}
 }
 
-// register registers a collector, or returns the existing one, so that two sets of handlers of one program
+// registerOnce registers a collector, or returns the existing one, so that two sets of handlers of one program
 // share their metrics.
-func register[C prometheus.Collector](registerer prometheus.Registerer, collector C) C {
+func registerOnce[C prometheus.Collector](registerer prometheus.Registerer, collector C) C {
 	err := registerer.Register(collector)
 	if duplicate, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
 		if existing, ok := duplicate.ExistingCollector.(C); ok {
@@ -54,7 +54,7 @@ func register[C prometheus.Collector](registerer prometheus.Registerer, collecto
 	return collector
 }
 
-func (m *metrics) unary(procedure string, err error, took time.Duration) {
+func (m *metrics) countUnary(procedure string, err error, took time.Duration) {
 	if m == nil {
 		return
 	}
@@ -62,8 +62,8 @@ func (m *metrics) unary(procedure string, err error, took time.Duration) {
 	m.duration.WithLabelValues(procedure, codeName(err)).Observe(took.Seconds())
 }
 
-// refused counts a call that did not get past the gate.
-func (m *metrics) refused(procedure string, err error) {
+// countRefused counts a call that did not get past the gate.
+func (m *metrics) countRefused(procedure string, err error) {
 	if m != nil {
 		m.requests.WithLabelValues(procedure, codeName(err)).Inc()
 	}
@@ -106,7 +106,7 @@ func (b *Budget) registerMetrics(name string, registerer prometheus.Registerer) 
 		return float64(b.used)
 	})
 	if registerer != nil {
-		register[prometheus.Collector](registerer, b.refused)
-		register[prometheus.Collector](registerer, used)
+		registerOnce[prometheus.Collector](registerer, b.refused)
+		registerOnce[prometheus.Collector](registerer, used)
 	}
 }

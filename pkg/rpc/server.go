@@ -48,7 +48,7 @@ func NewServer(cfg ServerConfig) *http.Server {
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
 	return &http.Server{
-		Handler:           conns.Handler(bounded(cfg, orDefault(cfg.BodyTimeout, 30*time.Second))),
+		Handler:           conns.Handler(boundBodies(cfg, orDefault(cfg.BodyTimeout, 30*time.Second))),
 		ConnContext:       conns.Context,
 		TLSConfig:         cfg.TLS.Clone(), // the server adds its protocols
 		Protocols:         protocols,
@@ -74,9 +74,9 @@ func http2Config(encrypted bool) *http.HTTP2Config {
 	return c
 }
 
-// bounded limits the size and the time of request bodies, and forbids caches to store answers. It does not
+// boundBodies limits the size and the time of request bodies, and forbids caches to store answers. It does not
 // use http.Server.ReadTimeout, which would also end an answer that is being streamed on HTTP/1.1.
-func bounded(cfg ServerConfig, timeout time.Duration) http.Handler {
+func boundBodies(cfg ServerConfig, timeout time.Duration) http.Handler {
 	limitsOf := cfg.Limits
 	if limitsOf == nil {
 		limitsOf = func(string) Limits { return Limits{} }
@@ -97,7 +97,7 @@ func bounded(cfg ServerConfig, timeout time.Duration) http.Handler {
 			r.Body = http.MaxBytesReader(w, body, limits.WireBytes)
 		}
 		in, r := newInflow(r, limits, clientOf(r, cfg.Proxies))
-		defer in.release()
+		defer in.releaseCharge()
 		cfg.Handler.ServeHTTP(w, r)
 	})
 }
@@ -148,8 +148,8 @@ var errStopping = errors.New("the server is stopping")
 // written to until the grace ends.
 func Stopping(ctx context.Context) bool { return errors.Is(context.Cause(ctx), errStopping) }
 
-// checked returns a listener that checks HTTP/1 requests before net/http reads them; see strict.
-func checked(server *http.Server, listener net.Listener, keeper *keeper) net.Listener {
+// checkedListener returns a listener that checks HTTP/1 requests before net/http reads them; see strict.
+func checkedListener(server *http.Server, listener net.Listener, keeper *keeper) net.Listener {
 	if server.TLSConfig == nil {
 		return strict.Listen(keptListener{listener, keeper}, server.MaxHeaderBytes)
 	}
@@ -179,12 +179,12 @@ func Serve(ctx context.Context, server *http.Server, listener net.Listener, grac
 	keeper := newKeeper()
 	sweeping, stopSweeping := context.WithCancel(context.WithoutCancel(ctx))
 	var beside sync.WaitGroup
-	beside.Go(func() { keeper.run(sweeping) })
+	beside.Go(func() { keeper.sweepUntil(sweeping) })
 	defer beside.Wait()
 	defer stopSweeping()
 	served := make(chan error, 1)
 	go func() {
-		served <- server.Serve(checked(server, listener, keeper))
+		served <- server.Serve(checkedListener(server, listener, keeper))
 	}()
 	select {
 	case err := <-served:
