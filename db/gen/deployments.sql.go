@@ -13,7 +13,7 @@ import (
 
 const desiredOfKeys = `-- name: DesiredOfKeys :many
 SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id, t.generation, t.weight,
-    t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable,
+    t.reason, t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable,
     d.version, d.spec, d.spec_hash, d.made_as, d.resolved_image,
     a.name AS app, a.project_id, a.environment_id,
     COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project,
@@ -42,6 +42,7 @@ type DesiredOfKeysRow struct {
 	AppID           string
 	Generation      int64
 	Weight          int32
+	Reason          string
 	Traceparent     string
 	Workload        string
 	WorkloadVersion int32
@@ -98,6 +99,7 @@ func (q *Queries) DesiredOfKeys(ctx context.Context, arg DesiredOfKeysParams) ([
 			&i.AppID,
 			&i.Generation,
 			&i.Weight,
+			&i.Reason,
 			&i.Traceparent,
 			&i.Workload,
 			&i.WorkloadVersion,
@@ -131,7 +133,7 @@ func (q *Queries) DesiredOfKeys(ctx context.Context, arg DesiredOfKeysParams) ([
 
 const desiredOfRegion = `-- name: DesiredOfRegion :many
 SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id, t.generation, t.weight,
-    t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable,
+    t.reason, t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable,
     d.version, d.spec, d.spec_hash, d.made_as, d.resolved_image,
     a.name AS app, a.project_id, a.environment_id,
     COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project,
@@ -161,6 +163,7 @@ type DesiredOfRegionRow struct {
 	AppID           string
 	Generation      int64
 	Weight          int32
+	Reason          string
 	Traceparent     string
 	Workload        string
 	WorkloadVersion int32
@@ -200,6 +203,7 @@ func (q *Queries) DesiredOfRegion(ctx context.Context, arg DesiredOfRegionParams
 			&i.AppID,
 			&i.Generation,
 			&i.Weight,
+			&i.Reason,
 			&i.Traceparent,
 			&i.Workload,
 			&i.WorkloadVersion,

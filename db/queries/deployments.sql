@@ -24,7 +24,7 @@ ORDER BY id DESC LIMIT ?;
 -- name: DesiredOfKeys :many
 -- As DesiredOfRegion, of keys in regions.
 SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id, t.generation, t.weight,
-    t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable,
+    t.reason, t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable,
     d.version, d.spec, d.spec_hash, d.made_as, d.resolved_image,
     a.name AS app, a.project_id, a.environment_id,
     COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project,
@@ -42,7 +42,7 @@ ORDER BY t.deployment_id, t.region;
 -- What the region's agent is told of each deployment there, and no more: a region may have
 -- very many. Of rows that are tombstones nothing else is needed, or may be left.
 SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id, t.generation, t.weight,
-    t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable,
+    t.reason, t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable,
     d.version, d.spec, d.spec_hash, d.made_as, d.resolved_image,
     a.name AS app, a.project_id, a.environment_id,
     COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project,

@@ -8,7 +8,8 @@
 // without the control plane. These replicas stay wanted until the control plane answers with a generation
 // that has replicas. A generation without replicas is no answer, because the control plane may have made it
 // before it heard of the wake. So no instance stops while a request waits for it, and the control plane
-// decides again as soon as it knows of the wake.
+// decides again as soon as it knows of the wake. A generation without wake and without replicas is an answer:
+// no request may start the app here.
 //
 // The marks are kept in a file. It has every wake that was answered. If the agent is killed before it
 // answers, the gateway calls Wake again.

@@ -56,6 +56,20 @@ func TestPhase(t *testing.T) {
 	require.Equal(t, zero.Asleep, z.Phase(dep, asleep), "the control plane knew of the wake")
 }
 
+func TestPhase_GenerationWithoutWakeEndsAWake(t *testing.T) {
+	asleep, shut := assignment(0, 1), assignment(0, 0)
+	z := zero.New()
+	z.Note(dep, asleep, begin)
+	require.True(t, z.Wake(dep, asleep, begin))
+	z.Note(dep, shut, begin)
+	n, woken := z.Replicas(dep, shut)
+	require.Zero(t, n)
+	require.False(t, woken)
+	require.False(t, z.Wake(dep, shut, begin), "no request may wake it")
+	z.Note(dep, asleep, begin)
+	require.Equal(t, zero.Asleep, z.Phase(dep, asleep), "the wake before is forgotten")
+}
+
 func TestKeep(t *testing.T) {
 	t.Run("saves marks and start times for the next process", func(t *testing.T) {
 		files := disk.NewMemory()

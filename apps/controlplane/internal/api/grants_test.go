@@ -8,6 +8,8 @@ import (
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -172,6 +174,97 @@ func TestEvictWorkspace_StopsAllThatItRunsInTheRegion(t *testing.T) {
 		}
 		require.Subset(t, kinds, []string{"operator region_eviction", "operator region_grant"})
 	}
+}
+
+// cold makes requests wait while the app is at zero, also from regions without the app.
+func cold(s *windlassv1.DeploymentSpec) {
+	s.Routing = &windlassv1.RoutingPolicy{
+		CrossRegion: windlassv1.RoutingPolicy_CROSS_REGION_FAILOVER, ColdStart: &windlassv1.ColdStart{Elsewhere: true},
+	}
+}
+
+// wakes returns whether the region's agent is told that a request may wake the version, and the hosts that
+// its gateways are told. Other regions must be told the same.
+func (w *harness) wakes(app string, version int32, region string) (wakes bool, hosts []string) {
+	w.t.Helper()
+	it := w.desired(app, version, region)
+	require.NoError(w.t, w.store.View(w.t.Context(), func(tx store.Tx) error {
+		routes, err := tx.DesiredItems(model.KindRoutes, map[string][]string{it.RegionID: {it.Deployment.AppID}})
+		if err != nil {
+			return err
+		}
+		require.Len(w.t, routes, 1)
+		hosts = routes[0].Route.Hosts
+		across, err := tx.CrossRegion()
+		require.Equal(w.t, len(hosts) > 0, slices.ContainsFunc(across, func(r model.AppRegion) bool {
+			return r.AppID == it.Deployment.AppID && r.RegionID == it.RegionID
+		}), "what other regions hear of it")
+		return err
+	}))
+	return it.Topology.WakeTo(it.Deployment.Spec) > 0, hosts
+}
+
+func TestRevokedGrant_LetsNoRequestWakeWhatIsAtZero(t *testing.T) {
+	for name, revoke := range map[string]func(*harness){
+		"revoked": func(w *harness) { w.ungrant("shared-1") },
+		"evicted": func(w *harness) {
+			res, err := w.regionService(w.operator).EvictWorkspace(w.t.Context(), &windlassv1.EvictWorkspaceRequest{Region: "shared-1", Workspace: "acme"})
+			require.NoError(w.t, err)
+			require.Zero(w.t, res.GetApps(), "nothing runs there")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := setup(t)
+			w.shared("shared-1")
+			w.deploy("chat", cold, regions("us-east-1", "shared-1"))
+			w.settle("chat")
+			require.NoError(t, w.scale("", 0))
+			app := w.settle("chat")
+			for _, region := range []string{"us-east-1", "shared-1"} {
+				wakes, hosts := w.wakes("chat", 1, region)
+				require.True(t, wakes, region)
+				require.NotEmpty(t, hosts, region)
+			}
+
+			woken := w.woken()
+			revoke(w)
+			require.Equal(t, []string{app.GetId()}, woken())
+			require.Equal(t, windlassv1.AppStatus_APP_STATUS_READY, w.settle("chat").GetStatus())
+			wakes, hosts := w.wakes("chat", 1, "shared-1")
+			require.False(t, wakes)
+			require.Empty(t, hosts)
+			wakes, hosts = w.wakes("chat", 1, "us-east-1")
+			require.True(t, wakes, "it is the workspace's")
+			require.NotEmpty(t, hosts)
+			require.Contains(t, w.said("chat"), "RegionClosed")
+			res, err := w.deployments(w.viewer).GetDeployment(t.Context(), &windlassv1.GetDeploymentRequest{App: "chat", Version: 1})
+			require.NoError(t, err)
+			for _, r := range res.GetDeployment().GetRegions() {
+				require.Equal(t, r.GetRegion() == "shared-1", r.GetReason() == "RegionClosed", r.GetRegion())
+			}
+
+			w.grant("shared-1")
+			w.settle("chat")
+			wakes, hosts = w.wakes("chat", 1, "shared-1")
+			require.True(t, wakes)
+			require.NotEmpty(t, hosts)
+			require.Contains(t, w.said("chat"), "RegionOpened")
+		})
+	}
+}
+
+// What is scaled to nothing after the grant was revoked is woken no more either.
+func TestEvictWorkspace_LeavesNothingThatARequestWakes(t *testing.T) {
+	w := setup(t)
+	w.shared("shared-1")
+	w.deploy("chat", cold, regions("us-east-1", "shared-1"))
+	w.settle("chat")
+	_, err := w.regionService(w.operator).EvictWorkspace(t.Context(), &windlassv1.EvictWorkspaceRequest{Region: "shared-1", Workspace: "acme"})
+	require.NoError(t, err)
+	w.settle("chat")
+	wakes, hosts := w.wakes("chat", 1, "shared-1")
+	require.False(t, wakes)
+	require.Empty(t, hosts)
 }
 
 func TestAudit_TellsAWorkspaceWhatOperatorsDidToIt(t *testing.T) {

@@ -50,6 +50,12 @@ func (a regionService) EvictWorkspace(ctx context.Context, req *windlassv1.Evict
 				res.Replicas += n
 			}
 		}
+		if revoked {
+			// Also apps that have no replicas there: no request may wake them.
+			if err := c.regions().wakeIn(r, w); err != nil {
+				return nil, err
+			}
+		}
 		if !revoked && res.GetApps() == 0 {
 			return nil, apierr.NothingToDo(fmt.Sprintf("workspace %s has nothing in region %s, and no grant of it", w.Name, r.Name), "")
 		}

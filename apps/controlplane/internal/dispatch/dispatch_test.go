@@ -306,7 +306,7 @@ func TestSnapshot_OfManyPagesIsWholeAndInOrder(t *testing.T) {
 			rows = append(rows, model.Topology{WorkspaceID: "ws_1", AppID: "app_1", DeploymentID: id, RegionID: region, Replicas: 1, Generation: 1, Weight: 1, Status: status})
 		}
 		tx.Change(region, model.KindRoutes, "app_1", 1)
-		return errors.Join(tx.PutTopology(rows), tx.PutRoutes([]model.Route{{WorkspaceID: "ws_1", AppID: "app_1", RegionID: region, Generation: 1}}))
+		return errors.Join(tx.PutTopology(rows), tx.PutRoutes([]model.Route{{WorkspaceID: "ws_1", AppID: "app_1", RegionID: region, Hosts: []string{"a.windlass.local"}, Generation: 1}}))
 	})
 	for _, atEnd := range []bool{true, false} {
 		w := newWatcher(t, "session-1")

@@ -119,8 +119,8 @@ func templateHash(d *model.Deployment, spec *windlassv1.DeploymentSpec, secrets 
 
 func routesOf(it *model.DesiredItem) (*agentv1.Routes, error) {
 	r := &agentv1.Routes{AppId: it.Key}
-	if it.Delete {
-		return r, nil
+	if it.Delete || len(it.Route.Hosts) == 0 {
+		return r, nil // without hosts, no version gets requests, whatever its weight
 	}
 	var err error
 	if r.Policy, err = it.Route.Routing(); err != nil {

@@ -229,7 +229,31 @@ func TestItem_RouteHasItsPolicy(t *testing.T) {
 	require.NoError(t, err)
 	require.Nil(t, gone.GetRoutes().GetPolicy())
 
+	it.Delete, it.Route.Hosts = false, nil
+	gone, err = told(it)
+	require.NoError(t, err)
+	require.Equal(t, []any{"app_1", 0, 0}, []any{gone.GetRoutes().GetAppId(), len(gone.GetRoutes().GetHosts()), len(gone.GetRoutes().GetTargets())})
+	it.Route.Hosts = []string{"chat.test"}
+
 	it.Delete, it.Route.Policy = false, []byte{0xff}
 	_, err = told(it)
 	require.ErrorContains(t, err, "policy of the route of app_1 in reg_1")
+}
+
+func TestItem_WakesNothingWhereTheRegionIsClosed(t *testing.T) {
+	at := func(change func(*model.Topology)) int32 {
+		row := model.Topology{DeploymentID: "dep_1", RegionID: "reg_1", Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED}
+		change(&row)
+		item, err := told(model.DesiredItem{
+			RegionID: "reg_1", Kind: model.KindDeployment, Key: "dep_1", Generation: 3, Topology: row,
+			Deployment: model.Deployment{ID: "dep_1", AppID: "app_1", Spec: &windlassv1.DeploymentSpec{
+				Routing: &windlassv1.RoutingPolicy{ColdStart: &windlassv1.ColdStart{}},
+			}},
+		})
+		require.NoError(t, err)
+		return item.GetDeployment().GetDeployment().GetWake()
+	}
+	require.Equal(t, int32(1), at(func(*model.Topology) {}))
+	require.Zero(t, at(func(r *model.Topology) { r.Replicas = 1 }))
+	require.Zero(t, at(func(r *model.Topology) { r.Reason = "RegionClosed" }))
 }

@@ -172,7 +172,7 @@ type Topology struct {
 	Weight                           int32 // of 100, relative to the app's other rows there; of a Pin, percent of all
 	Generation                       int64 // grows with every change that the agent must see
 	Status                           windlassv1.TopologyStatus
-	Reason                           string // why it is still stopping
+	Reason                           string // why it is still stopping, or why no request may wake it
 	// Traceparent is of the decision that made the newest generation. It is sent to the agent.
 	Traceparent string
 	// Workload identifies the row's workload in its region, by the deployment that started it. WorkloadVersion
@@ -196,10 +196,16 @@ type Assignment struct {
 	UnderWay bool
 }
 
+// AtZero reports whether the row has no replicas, and requests for them wait. spec is the deployment's in the
+// region.
+func (t Topology) AtZero(spec *windlassv1.DeploymentSpec) bool {
+	return t.Replicas == 0 && spec.GetRouting().GetColdStart() != nil
+}
+
 // WakeTo returns how many replicas the region starts by itself when a request comes, 0 for none. spec is the
 // deployment's in the region.
 func (t Topology) WakeTo(spec *windlassv1.DeploymentSpec) int32 {
-	if t.Replicas > 0 || spec.GetRouting().GetColdStart() == nil {
+	if !t.AtZero(spec) || t.Reason != "" {
 		return 0
 	}
 	return 1

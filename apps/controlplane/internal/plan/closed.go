@@ -1,16 +1,26 @@
 package plan
 
-import "github.com/windlass-run/windlass/apps/controlplane/internal/model"
+import (
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
+)
 
 // A closed region is one that the app's workspace may use no longer, because its grant was
-// revoked while a rollout was under way.
+// revoked.
+//
+// A rollout waits there until the grant is back, the rollout is aborted, or a version without the
+// region is deployed:
 //
 //	its turn has not come    it does not begin
 //	it is on its way         it stays as it is, and no deadline runs; its health still counts
 //	it goes back             the live version replaces the other within the replicas that it had
 //
-// The rollout waits there until the grant is back, the rollout is aborted, or a version without
-// the region is deployed.
+// A row at zero stays, and no request may wake it. The region loses the app's hosts unless another
+// row serves there, and gets a generation with which it starts nothing by itself. That generation
+// also stops what the region started before it heard of it. Both come back with the grant.
 
 // judgeClosed holds a region that was on its way when it was closed. It reports whether the
 // region's health stopped the rollout.
@@ -23,3 +33,47 @@ func (s *stager) judgeClosed(d *model.Deployment, w *model.WaveProgress, st *mod
 }
 
 const closedText = "is closed to the workspace: have the grant given back, or deploy without the region"
+
+// isShut reports whether the row is at zero in a closed region, so that no request may wake it.
+func isShut(f *facts, t *model.Topology) bool {
+	d := f.deps[t.DeploymentID]
+	return f.in.Closed[t.RegionID] && active(t) && d != nil && t.AtZero(override.In(d.Spec, t.RegionID))
+}
+
+// hasWrongWake reports whether the row's generation lets requests wake it and they may not, or the other way
+// round. A row without traffic is woken by none.
+func hasWrongWake(f *facts, t *model.Topology) bool {
+	if isShut(f, t) {
+		return t.Reason == "" && t.Weight > 0 && t.Assigned()
+	}
+	return t.Reason == rollup.ReasonRegionClosed
+}
+
+func hasWrongWakes(f *facts) bool {
+	return f.app.DeletingSince == 0 && slices.ContainsFunc(f.rows, func(t *model.Topology) bool { return hasWrongWake(f, t) })
+}
+
+// closeAtZero takes back that requests may wake rows in closed regions, and returns it in those that are
+// closed no longer.
+func (p *planner) closeAtZero() {
+	for _, t := range p.rows {
+		if !hasWrongWake(p.facts, t) {
+			continue
+		}
+		if !t.Assigned() || t.Replicas > 0 {
+			t.Reason = "" // its generation is of other replicas already
+			continue
+		}
+		if !p.room(t.RegionID) {
+			continue
+		}
+		t.Generation++
+		if d := p.deps[t.DeploymentID]; isShut(p.facts, t) {
+			t.Reason = rollup.ReasonRegionClosed
+			p.log("RegionClosed", "the workspace may use the region no longer: it is at zero there, and no request wakes it", d, t.RegionID)
+		} else {
+			t.Reason = ""
+			p.log("RegionOpened", "the workspace may use the region again: a request wakes it there", d, t.RegionID)
+		}
+	}
+}

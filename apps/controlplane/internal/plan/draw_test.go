@@ -120,6 +120,9 @@ func (f *fleet) deployStaged() {
 		f.rolloutState.Policy = drawPolicy(f.t)
 	}
 	s.Routing = &windlassv1.RoutingPolicy{QueueSize: new(f.app.LatestVersion + 1)}
+	if rapid.IntRange(0, 2).Draw(f.t, "cold start") == 0 {
+		s.Routing.ColdStart = &windlassv1.ColdStart{}
+	}
 	live := f.app.LiveDeploymentID
 	alike := rapid.IntRange(0, 2).Draw(f.t, "made alike") == 0
 	deploy := f.deploy

@@ -99,7 +99,7 @@ func (p *planner) setRegionWeights(region string, rows []*model.Topology, must b
 	changed := false
 	for _, t := range rows {
 		w := p.wanted(t)
-		if w > 0 || p.keepsHosts(t) {
+		if hasHosts(p.facts, t, w) {
 			hosts, policy, keys = p.in.Hosts, p.routing().in(region), p.in.Keys
 		}
 		changed = changed || w != p.before[rowKey{t.DeploymentID, t.RegionID}].Weight
@@ -169,7 +169,7 @@ func (p *planner) stopUnwanted() {
 	stopping := map[string][]string{}
 	for _, t := range p.rows {
 		if active(t) && !p.isKept(t) && p.mayStop(t) && p.room(t.RegionID) {
-			t.Status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING
+			t.Status, t.Reason = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING, ""
 			t.Generation++
 			stopping[t.DeploymentID] = append(stopping[t.DeploymentID], p.place(t).Name())
 		}
@@ -245,10 +245,8 @@ func (p *planner) logWeights() {
 			continue
 		}
 		to := ""
-		for _, t := range p.rows {
-			if t.RegionID == region && t.Weight > 0 {
-				to = t.DeploymentID
-			}
+		for _, t := range trafficOf(p.facts, region) {
+			to = t.DeploymentID
 		}
 		n := p.regionName(region)
 		if to == "" && len(p.routes[region].Hosts) > 0 {

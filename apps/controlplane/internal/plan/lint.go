@@ -14,7 +14,7 @@ import (
 // however it was made. It returns what breaks a rule. A finding is a bug of this package. The
 // plan is carried out nevertheless, because its input is gone by the time that a person looks.
 func Lint(in Input, out Output) (findings []string) {
-	findings = lintWorkloads(in, out)
+	findings = append(lintWorkloads(in, out), lintClosed(in, out)...)
 	if len(in.Pins) == 0 || in.App.DeletingSince != 0 {
 		return append(findings, lintMoves(in, out)...)
 	}

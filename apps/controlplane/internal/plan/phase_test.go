@@ -21,7 +21,7 @@ func checkPhases(t require.TestingT, in Input, now int64) {
 		endRollout, endRetention, noteServed,
 		advance, setWeights, advance, setWeights, catchUp, setWeights, endOrphans, logWeights, stopUnwanted,
 		advance, catchUp, setWeights, endOrphans, stopUnwanted,
-		logShares, finishDeletion, setStatus,
+		closeAtZero, logShares, finishDeletion, setStatus,
 	} {
 		if !ph.when(f) {
 			continue // the next comparison shows whether this wrote

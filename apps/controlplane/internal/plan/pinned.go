@@ -85,6 +85,7 @@ func nextPinned(in Input, now int64) Output {
 		k.pins = append(k.pins, in.Pins[i].Clone())
 		k.Look(&k.pins[i])
 	}
+	k.closeAtZero()
 	if text := in.failed(k.pins); text != below.failedPins {
 		// The text of failed pins decides nothing else in the layer below.
 		below.failedPins = text
@@ -169,7 +170,7 @@ func (k *pinned) join(in, below Input, out *Output) {
 	policy, has := after.routing(), after.hosted()
 	hosted := maps.Clone(has)
 	for _, t := range k.planner.rows {
-		hosted[t.RegionID] = hosted[t.RegionID] || t.Weight > 0 || pins.HasHosts(k.pins, t)
+		hosted[t.RegionID] = hosted[t.RegionID] || !isShut(k.facts, t) && (t.Weight > 0 || pins.HasHosts(k.pins, t))
 	}
 	k.updateRoutes(in, has, hosted, policy)
 	out.Topology = append(out.Topology, k.rowsToWrite()...)

@@ -74,7 +74,8 @@ type Input struct {
 	// unknown names are absent.
 	RegionIDs map[string]string
 	// Closed are regions, by id, that the app's workspace may use no longer: its grant was
-	// revoked. What runs there stays and may shrink. Nothing grows there.
+	// revoked. What runs there stays and may shrink. Nothing grows there, and no request wakes
+	// an app at zero.
 	Closed map[string]bool
 	// Hosts under which the app is served, everywhere.
 	Hosts []string
@@ -212,6 +213,12 @@ var (
 		decide: (*planner).stopUnwanted,
 	}
 
+	closeAtZero = phase{
+		does:   "let no request wake rows in closed regions, and let requests wake them again afterwards",
+		when:   hasWrongWakes,
+		writes: writesRows | writesBudget,
+		decide: (*planner).closeAtZero,
+	}
 	logShares = phase{
 		does:   "add to the history where traffic goes, by region",
 		when:   func(f *facts) bool { return f.wasStaged },
@@ -251,7 +258,7 @@ func decide(in Input, now int64) Output {
 			break
 		}
 	}
-	d.run(logShares, finishDeletion, setStatus)
+	d.run(closeAtZero, logShares, finishDeletion, setStatus)
 	return d.output()
 }
 

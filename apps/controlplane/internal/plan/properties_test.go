@@ -23,7 +23,7 @@ func drawEvent(t *rapid.T, w *simulation) {
 	deployment := fmt.Sprintf("v%d", rapid.Int32Range(1, max(1, w.app.LatestVersion)).Draw(t, "deployment"))
 	row, assigned := w.rows[rowKey{deployment, region}]
 	connected := w.regs[region].Status == windlassv1.RegionStatus_REGION_STATUS_CONNECTED
-	switch e := rapid.IntRange(0, 20).Draw(t, "event"); {
+	switch e := rapid.IntRange(0, 23).Draw(t, "event"); {
 	case e == 0 && w.app.DeletingSince == 0 && w.app.LatestVersion < 8:
 		drawDeploy(t, w)
 	case e <= 2 && assigned && connected:
@@ -60,11 +60,19 @@ func drawEvent(t *rapid.T, w *simulation) {
 	case e == 17 && rapid.IntRange(0, 5).Draw(t, "delete") == 0:
 		w.app.DeletingSince, w.app.AbandonUnreachable = w.now, rapid.Bool().Draw(t, "abandon")
 	case e == 18 && assigned && active(&row):
-		// Scaling, or a rotated secret.
-		row.Replicas, row.Generation = rapid.Int32Range(0, 3).Draw(t, "scale"), row.Generation+1
+		// Scaling, or a rotated secret. The API refuses to let a closed region grow.
+		most := int32(3)
+		if w.closed[region] {
+			most = row.Replicas
+		}
+		row.Replicas, row.Generation = rapid.Int32Range(0, most).Draw(t, "scale"), row.Generation+1
 		w.rows[rowKey{deployment, region}] = row
 	case e == 20:
 		drawFreeze(t, w)
+	case e <= 22 && e > 20:
+		w.request(region)
+	case e == 23:
+		w.closed = map[string]bool{region: rapid.Bool().Draw(t, "closed")}
 	case e == 19:
 		image := "registry.test/echo:v1"
 		w.res = &Resolution{Image: image, Message: "down"}
@@ -104,6 +112,9 @@ func drawDeploy(t *rapid.T, w *simulation) {
 	if rapid.IntRange(0, 4).Draw(t, "image") == 0 {
 		s.Image = "registry.test/echo:v1"
 	}
+	if rapid.Bool().Draw(t, "cold start") {
+		s.Routing = &windlassv1.RoutingPolicy{ColdStart: &windlassv1.ColdStart{}}
+	}
 	w.deploy(s)
 }
 
@@ -131,8 +142,21 @@ func TestHistory_KeepsTheRulesProperty(t *testing.T) {
 		}
 		w.freezes = nil
 		w.settle()
+		requireNothingWakes(t, w)
+		w.closed = nil
+		w.settle()
 		requireAtRest(t, w)
 	})
+}
+
+// requireNothingWakes sends requests to closed regions of a simulation at rest.
+func requireNothingWakes(t *rapid.T, w *simulation) {
+	for k, row := range w.rows {
+		if w.closed[k.region] && Active(row) && row.AtZero(w.deps[w.index(k.deployment)].Spec) {
+			w.request(k.region)
+			require.Zero(t, w.obs[k].Instances(), "%s runs in %s, which is closed", k.deployment, k.region)
+		}
+	}
 }
 
 func requireAtRest(t *rapid.T, w *simulation) {

@@ -375,10 +375,8 @@ func (p *planner) logShares() {
 			continue
 		}
 		var parts []string
-		for _, t := range p.rows {
-			if t.RegionID == region && t.Weight > 0 {
-				parts = append(parts, fmt.Sprintf("%s %d %%", p.versionOf(t.DeploymentID), t.Weight))
-			}
+		for _, t := range trafficOf(p.facts, region) {
+			parts = append(parts, fmt.Sprintf("%s %d %%", p.versionOf(t.DeploymentID), t.Weight))
 		}
 		switch {
 		case len(parts) > 0:

@@ -109,9 +109,10 @@ const noTraffic = "no version has traffic: the hosts stay, and requests wait in 
 // weight: while nothing serves, a gateway that knows the hosts can queue requests, send them to
 // another region, or answer 503. For hosts that it does not know it answers 404.
 //
-// A region that the app leaves, and what is retained only as a way back, keep no hosts.
+// A region that the app leaves, and what is retained only as a way back, keep no hosts. Nor does a row at
+// zero in a closed region, because gateways would hold its requests.
 func (f *facts) keepsHosts(t *model.Topology) bool {
-	if f.app.DeletingSince != 0 || !active(t) {
+	if f.app.DeletingSince != 0 || !active(t) || isShut(f, t) {
 		return false
 	}
 	d := f.target()
@@ -129,11 +130,29 @@ func (f *facts) keepsHosts(t *model.Topology) bool {
 	return goes
 }
 
+// hasHosts reports whether the region has the app's hosts for the row with that weight.
+func hasHosts(f *facts, t *model.Topology, weight int32) bool {
+	return weight > 0 && !isShut(f, t) || f.keepsHosts(t)
+}
+
 // hosted returns the regions whose routes have the app's hosts.
 func (f *facts) hosted() map[string]bool {
 	out := map[string]bool{}
 	for _, t := range f.rows {
-		out[t.RegionID] = out[t.RegionID] || t.Weight > 0 || f.keepsHosts(t)
+		out[t.RegionID] = out[t.RegionID] || hasHosts(f, t, t.Weight)
 	}
 	return out
+}
+
+// trafficOf returns the rows of the region that its route sends requests to.
+func trafficOf(f *facts, region string) (rows []*model.Topology) {
+	if len(f.routes[region].Hosts) == 0 {
+		return nil
+	}
+	for _, t := range f.rows {
+		if t.RegionID == region && t.Weight > 0 {
+			rows = append(rows, t)
+		}
+	}
+	return rows
 }

@@ -22,11 +22,12 @@ import (
 // other, and what the planner makes of each:
 //
 //	regions us eu                connected regions of the simulation
-//	deploy us eu [replicas=2] [own=(us:5)] [min_ready=1] [image=...] [source=rollback] [sized=yes] [alike] [queue=5]
+//	deploy us eu [replicas=2] [own=(us:5)] [min_ready=1] [image=...] [source=rollback] [sized=yes] [alike] [queue=5] [cold]
 //	                             own: replicas that are asked for in some regions
 //	                             sized: with a policy, too, every region gets this number
 //	                             alike: nothing that instances see differs from what is live
 //	                             queue: requests are routed with one of that size
+//	                             cold: at zero, requests wait and wake it
 //	ready us v1 [replicas=1] [older=2]
 //	                             the agent applied the row; replicas are ready, and besides
 //	                             some that it has taken over and not yet replaced
@@ -41,7 +42,9 @@ import (
 //	settle                       every connected region does, until all is quiet
 //	unreachable us, connect us, epoch us
 //	pending us                   no agent has joined it yet
-//	close us, open us            the workspace may use the region no longer, and again
+//	close us [request], open us  the workspace may use the region no longer, and again; a request
+//	                             came just before
+//	request us                   a request comes, which wakes what is at zero
 //	scale us v1 replicas=3, cancel who=... why=..., delete [abandon]
 //	resolved image=... digest=... | message=... [final]
 //	after 10s                    time passes
@@ -147,9 +150,12 @@ func run(t *testing.T, w *simulation, d *datadriven.TestData) {
 				override.SetReplicas(s, region, region, int32(size))
 			}
 		}
-		s.Regions = slices.DeleteFunc(s.Regions, func(name string) bool { return name == "alike" })
+		s.Regions = slices.DeleteFunc(s.Regions, func(name string) bool { return name == "alike" || name == "cold" })
 		if n := num("queue", 0); n > 0 {
 			s.Routing = &windlassv1.RoutingPolicy{QueueSize: &n}
+		}
+		if opts["cold"] != "" {
+			s.Routing = &windlassv1.RoutingPolicy{ColdStart: &windlassv1.ColdStart{}}
 		}
 		if opts["alike"] != "" {
 			w.deployAlike(s)
@@ -223,7 +229,12 @@ func run(t *testing.T, w *simulation, d *datadriven.TestData) {
 				}
 			})
 		}
+	case "request":
+		w.request(names[0])
 	case "close", "open":
+		if opts["request"] != "" {
+			w.request(names[0])
+		}
 		w.closed = map[string]bool{names[0]: d.Cmd == "close"}
 	case "epoch":
 		w.setRegion(names[0], func(r *model.Region) { r.SessionEpoch++ })

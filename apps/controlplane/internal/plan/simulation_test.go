@@ -45,6 +45,8 @@ type simulation struct {
 	next    int64
 	// closed regions are those that the workspace may use no longer.
 	closed map[string]bool
+	// woken rows run a replica by the region's own decision.
+	woken map[rowKey]bool
 	// broken regions obey, but replicas of the newest version crash there.
 	broken map[string]bool
 	log    []model.History
@@ -65,7 +67,7 @@ func newSimulation(t require.TestingT, regions ...string) *simulation {
 		app:  model.App{ID: "app", WorkspaceID: "ws", Status: windlassv1.AppStatus_APP_STATUS_IDLE},
 		rows: map[rowKey]model.Topology{}, obs: map[rowKey]model.Observed{},
 		rts: map[string]model.Route{}, rob: map[string]model.RouteObserved{},
-		regs: map[string]model.Region{}, routed: map[string]map[int64][]string{},
+		regs: map[string]model.Region{}, routed: map[string]map[int64][]string{}, woken: map[rowKey]bool{},
 	}
 	for _, r := range regions {
 		w.regs[r] = model.Region{
@@ -136,13 +138,15 @@ func (w *simulation) step() Output {
 }
 
 // checkHosts: while nothing moves, a region has the app's hosts if the live version should be
-// there, whether or not anything serves, and has none once the app is deleted or has left it.
+// there, whether or not anything serves, and has none once the app is deleted or has left it. Nor
+// has a closed region in which all is at zero.
 func (w *simulation) checkHosts() {
 	active, live := map[string]bool{}, map[string]bool{}
 	for k, row := range w.rows {
 		if Active(row) {
 			active[k.region] = true
-			live[k.region] = live[k.region] || k.deployment == w.app.LiveDeploymentID
+			shut := w.closed[k.region] && row.AtZero(w.deps[w.index(k.deployment)].Spec)
+			live[k.region] = live[k.region] || k.deployment == w.app.LiveDeploymentID && !shut
 		}
 	}
 	in := w.input()
@@ -153,10 +157,22 @@ func (w *simulation) checkHosts() {
 		switch {
 		case w.app.DeletingSince != 0 || !active[region]:
 			require.Empty(w.t, r.Hosts, "%s has hosts of an app that is not to be there", region)
+		case w.closed[region] && w.atZero(region):
+			require.Empty(w.t, r.Hosts, "%s is closed, and holds requests", region)
 		case live[region]:
 			require.NotEmpty(w.t, r.Hosts, "%s has lost the hosts of a live app", region)
 		}
 	}
+}
+
+// atZero reports whether every active row of the region is at zero.
+func (w *simulation) atZero(region string) bool {
+	for k, row := range w.rows {
+		if k.region == region && Active(row) && !row.AtZero(w.deps[w.index(k.deployment)].Spec) {
+			return false
+		}
+	}
+	return true
 }
 
 // check holds a plan against the tables and the rules of the package comment.
@@ -381,8 +397,11 @@ func (w *simulation) write(out Output) {
 		if w.rolloutState == nil && len(w.pins) == 0 {
 			require.LessOrEqual(w.t, len(to), 1)
 		}
-		if len(to) > 0 {
-			require.NotEmpty(w.t, r.Hosts)
+		if len(r.Hosts) == 0 {
+			for _, id := range to {
+				require.True(w.t, w.closed[r.RegionID] && w.rows[rowKey{id, r.RegionID}].AtZero(w.deps[w.index(id)].Spec), "%s sends requests, and has no hosts", r.RegionID)
+			}
+			to = nil
 		}
 		if len(r.Hosts) == 0 {
 			require.Empty(w.t, r.Keys)
@@ -533,7 +552,27 @@ func (w *simulation) apply(region, deployment string, ready int32) {
 			o.ReadyReplicas, o.Ready = ready, ready
 			o.Running = row.Replicas - ready
 		}
+		if n := row.WakeTo(w.deps[w.index(deployment)].Spec); w.woken[rowKey{deployment, region}] && !gone && n > 0 {
+			o.Code, o.Ready, o.ReadyReplicas = "Woken", n, n
+			return
+		}
+		delete(w.woken, rowKey{deployment, region})
 	})
+}
+
+// request has a request come to the app in the region. The agent starts what the generations let it start.
+func (w *simulation) request(region string) {
+	if len(w.rts[region].Hosts) == 0 || w.rob[region].Generation < w.rts[region].Generation {
+		return
+	}
+	for _, k := range sortedRows(w.rows) {
+		row, seen := w.rows[k], w.obs[k]
+		if k.region == region && row.Assigned() && row.Weight > 0 && row.WakeTo(w.deps[w.index(k.deployment)].Spec) > 0 &&
+			seen.AppliedGeneration == row.Generation && seen.Phase == int32(agentv1.AppliedState_PHASE_APPLIED) {
+			w.woken[k] = true
+			w.apply(region, k.deployment, 0)
+		}
+	}
 }
 
 // older has some of the row's replicas serve that are of another version.

@@ -21,8 +21,8 @@ func (f *facts) woken(t *model.Topology) bool { return t.Assigned() && f.place(t
 
 func (p *planner) takeUpWoken() {
 	for _, t := range p.rows {
-		if !p.woken(t) || !p.room(t.RegionID) {
-			continue
+		if !p.woken(t) || p.in.Closed[t.RegionID] || !p.room(t.RegionID) {
+			continue // closeAtZero takes it down where the region is closed
 		}
 		d := p.deps[t.DeploymentID]
 		n := t.WakeTo(override.In(d.Spec, t.RegionID))

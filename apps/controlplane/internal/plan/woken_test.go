@@ -60,6 +60,8 @@ func TestWoken(t *testing.T) {
 				in.Deployments[0].Spec = &windlassv1.DeploymentSpec{Image: "chat", Regions: []string{"us"}}
 			},
 			func(in *Input) { in.App.DeletingSince = 1 },
+			func(in *Input) { in.Closed = map[string]bool{"reg_1": true} },
+			func(in *Input) { in.Topology[0].Reason = "RegionClosed" },
 		} {
 			in := atZero()
 			change(&in)
@@ -67,5 +69,45 @@ func TestWoken(t *testing.T) {
 			require.Empty(t, rows)
 			require.Zero(t, entries)
 		}
+	})
+	t.Run("what a request woke in a closed region goes, and the next one wakes nothing", func(t *testing.T) {
+		in := atZero()
+		in.Closed = map[string]bool{"reg_1": true}
+		in.Hosts = []string{"chat.test"}
+		in.Routes = []model.Route{{AppID: "app_1", RegionID: "reg_1", Hosts: in.Hosts, Generation: 3, Policy: model.EncodeRouting(spec.Routing)}}
+		out := Next(in, now)
+		require.Empty(t, Lint(in, out))
+		require.Len(t, out.Topology, 1)
+		row := out.Topology[0]
+		require.Equal(t, []int64{0, 6, 100}, []int64{int64(row.Replicas), row.Generation, int64(row.Weight)})
+		require.Zero(t, row.WakeTo(spec))
+		require.Len(t, out.Routes, 1)
+		require.Empty(t, out.Routes[0].Hosts)
+		require.Empty(t, out.Routes[0].Policy)
+		require.Equal(t, int64(4), out.Routes[0].Generation)
+
+		in.Topology, in.Routes = out.Topology, out.Routes
+		again := Next(in, now)
+		require.Empty(t, again.Topology)
+		require.Empty(t, again.Routes)
+
+		in.Closed = nil
+		out = Next(in, now)
+		require.Len(t, out.Topology, 1)
+		require.Equal(t, int64(7), out.Topology[0].Generation)
+		require.Equal(t, int32(1), out.Topology[0].WakeTo(spec))
+		require.Equal(t, in.Hosts, out.Routes[0].Hosts)
+	})
+	t.Run("a lint finds plans by which requests wake what is in a closed region", func(t *testing.T) {
+		in := atZero()
+		in.Closed = map[string]bool{"reg_1": true}
+		in.Routes = []model.Route{{AppID: "app_1", RegionID: "reg_1", Hosts: []string{"chat.test"}, Generation: 3}}
+		require.Equal(t, []string{
+			"reg_1: is closed, and what a request woke there is kept",
+			"reg_1: is closed, and a request may wake dep_1",
+			"reg_1: is closed, and gateways hold requests of what is at zero there",
+		}, Lint(in, Output{History: []model.History{{What: "Woken", RegionID: "reg_1"}}}))
+		in.Closed = nil
+		require.Empty(t, Lint(in, Output{History: []model.History{{What: "Woken", RegionID: "reg_1"}}}))
 	})
 }

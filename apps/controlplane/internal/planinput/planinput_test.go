@@ -96,6 +96,20 @@ func apps(t *testing.T, tx store.Tx, suffix string) (ids []string) {
 	must(tx.PutRolloutState(model.RolloutState{AppID: lags, WorkspaceID: workspace, Progress: &model.Progress{
 		RolloutID: "rol_over", DoneAt: 1, Lagging: []model.LaggingRegion{{RegionID: catchesUp, DeploymentID: "dep_" + lags + "_1"}},
 	}}))
+
+	// At zero in each kind of region. Requests wake it but in the closed one.
+	asleep := "app_asleep_" + suffix
+	insert(model.App{ID: asleep, LatestVersion: 1, LiveDeploymentID: "dep_" + asleep + "_1"})
+	must(tx.InsertDeployment(model.Deployment{
+		ID: "dep_" + asleep + "_1", WorkspaceID: workspace, AppID: asleep, Version: 1, Status: ready,
+		Spec: &windlassv1.DeploymentSpec{Regions: []string{"here", "shared", "closed"}, Routing: &windlassv1.RoutingPolicy{ColdStart: &windlassv1.ColdStart{}}},
+	}))
+	for _, region := range []string{here, shared, closed} {
+		must(tx.PutTopology([]model.Topology{{
+			WorkspaceID: workspace, AppID: asleep, DeploymentID: "dep_" + asleep + "_1", RegionID: region, Weight: 100,
+			Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED, Generation: 1,
+		}}))
+	}
 	return ids
 }
 
@@ -152,7 +166,7 @@ func shown(tx store.Tx, apps []model.App) ([]*plan.Input, error) {
 func TestInput(t *testing.T) {
 	s, ids := seeded(t, 1)
 	loaded := read(t, s, ids, load)
-	require.Len(t, loaded, 6)
+	require.Len(t, loaded, 7)
 
 	t.Run("a step reads everything that its app names", func(t *testing.T) {
 		of := map[string]plan.Input{}
@@ -166,6 +180,8 @@ func TestInput(t *testing.T) {
 		require.NotEmpty(t, of["idle_0"].Keys)
 		staged := of["staged_0"]
 		require.Equal(t, map[string]bool{closed: true}, staged.Closed, "its grant is revoked")
+		require.Equal(t, map[string]bool{closed: true}, of["asleep_0"].Closed, "without a rollout or pin")
+		require.Empty(t, of["idle_0"].Closed)
 		require.Len(t, staged.Deployments, 2)
 		require.Len(t, staged.Regions, 3, "of rows and waves")
 		require.Len(t, staged.Observed, 2)

@@ -1,7 +1,10 @@
 package planinput
 
 import (
+	"slices"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -139,7 +142,16 @@ func mayClose(in *plan.Input, r model.Region) bool {
 		return false
 	}
 	progress := progressOf(in)
-	return len(in.Pins) > 0 || progress.Active(in.App.RolloutID) || progress.LaggingIn(r.ID) != nil
+	return len(in.Pins) > 0 || progress.Active(in.App.RolloutID) || progress.LaggingIn(r.ID) != nil || mayWake(in, r)
+}
+
+// mayWake reports whether a request may wake the app in the region, or might if that were not closed.
+func mayWake(in *plan.Input, r model.Region) bool {
+	return slices.ContainsFunc(in.Topology, func(t model.Topology) bool {
+		return t.RegionID == r.ID && plan.Active(t) && slices.ContainsFunc(in.Deployments, func(d model.Deployment) bool {
+			return d.ID == t.DeploymentID && t.AtZero(override.In(d.Spec, r.ID))
+		})
+	})
 }
 
 // namesToResolve returns the names of regions for which the plan may write rows.

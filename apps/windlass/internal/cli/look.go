@@ -147,7 +147,7 @@ func statusTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 		}
 		for _, t := range d.Regions {
 			why := ""
-			if t.Ready < t.Replicas || t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING {
+			if t.Ready < t.Replicas || t.Replicas == 0 && t.Reason != "" || t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING {
 				why = firstLine(because(t.Reason, t.Message))
 				cut.add(fmt.Sprintf("%s in %s", version(d.Version), t.Region), t.Reason, t.Message)
 			}
@@ -170,8 +170,12 @@ func statusTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 	cut.print(w)
 }
 
-// isAtZero reports whether no instances are wanted in the region, none exist, and a request starts one.
+// isAtZero reports whether no instances are wanted in the region, none exist, and a request starts one. A
+// region with a reason, such as RegionClosed, starts none.
 func isAtZero(d *windlassv1.Deployment, t *windlassv1.RegionTopology) bool {
+	if t.GetReason() != "" {
+		return false
+	}
 	serves := t.GetStatus() == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING || t.GetStatus() == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
 	return serves && t.GetReplicas() == 0 && t.GetInstances() == 0 && d.GetSpec().GetRouting().GetColdStart() != nil
 }

@@ -65,6 +65,7 @@ func TestStatus_SaysWhereAnAppIsAtZero(t *testing.T) {
 				{Version: 2, Spec: cold, Regions: []*windlassv1.RegionTopology{
 					{Region: "at-zero", Status: started},
 					{Region: "woken", Status: started, Instances: 1},
+					{Region: "closed", Status: started, Reason: "RegionClosed"},
 					{Region: "serves", Status: started, Replicas: 1, Ready: 1, Instances: 1},
 					{Region: "removed", Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED},
 				}},
@@ -74,6 +75,7 @@ func TestStatus_SaysWhereAnAppIsAtZero(t *testing.T) {
 	})
 	require.Regexp(t, `v2 +at-zero .* at zero: a request starts it\n`, out)
 	require.Equal(t, 1, strings.Count(out, "a request starts it"), out)
+	require.Regexp(t, `v2 +closed .* RegionClosed\n`, out)
 }
 
 func TestWhys_OfAThousandInstancesStayReadable(t *testing.T) {

@@ -106,7 +106,7 @@ func (s specs) item(r *gen.DesiredOfRegionRow) (model.DesiredItem, bool, error) 
 	row := model.Topology{
 		WorkspaceID: r.WorkspaceID, AppID: r.AppID, DeploymentID: r.DeploymentID, RegionID: r.Region,
 		Replicas: r.Replicas, Weight: r.Weight, Generation: r.Generation, Status: windlassv1.TopologyStatus(r.Status),
-		Traceparent: r.Traceparent, Workload: r.Workload, WorkloadVersion: r.WorkloadVersion, Transferred: r.HandedOver,
+		Reason: r.Reason, Traceparent: r.Traceparent, Workload: r.Workload, WorkloadVersion: r.WorkloadVersion, Transferred: r.HandedOver,
 		MaxUnavailable: r.MaxUnavailable,
 	}
 	switch {

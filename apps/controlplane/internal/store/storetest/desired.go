@@ -28,7 +28,9 @@ func testDesired(t *testing.T, setup setup) {
 		w := setup(t)
 		ids, app := w.regions(2), w.app("chat")
 		d := w.deployment(app, 1, "token", "gone", "other")
-		w.put(place(d, ids[0], 3))
+		row := place(d, ids[0], 3)
+		row.Reason = "RegionClosed"
+		w.put(row)
 		w.update(func(tx store.Tx) error {
 			require.NoError(t, tx.InsertSecretVersion(w.secret("token", 1)))
 			require.NoError(t, tx.InsertSecretVersion(w.secret("token", 2)))
@@ -38,7 +40,7 @@ func testDesired(t *testing.T, setup setup) {
 			return tx.InsertSecretVersion(s)
 		})
 		want := model.DesiredItem{
-			RegionID: ids[0], Kind: model.KindDeployment, Key: d.ID, Generation: 3, Topology: place(d, ids[0], 3), Deployment: d,
+			RegionID: ids[0], Kind: model.KindDeployment, Key: d.ID, Generation: 3, Topology: row, Deployment: d,
 			App: model.AppNames{
 				Name: app.Name, ProjectID: app.ProjectID, EnvironmentID: app.EnvironmentID,
 				ProjectName: "default", EnvironmentName: "production",

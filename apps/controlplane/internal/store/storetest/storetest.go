@@ -380,7 +380,7 @@ func plainItem(it model.DesiredItem) plain {
 		ID: d.ID, WorkspaceID: d.WorkspaceID, AppID: d.AppID, Version: d.Version, SpecHash: d.SpecHash, MadeAs: d.MadeAs,
 		ResolvedImage: d.ResolvedImage,
 	}
-	r.Reason, r.CreatedAt, r.UpdatedAt = "", 0, 0
+	r.CreatedAt, r.UpdatedAt = 0, 0
 	if len(it.SecretVersions) == 0 {
 		it.SecretVersions = nil
 	}
