@@ -26,6 +26,20 @@ func (q *Queries) DeleteIdempotency(ctx context.Context, arg DeleteIdempotencyPa
 	return result.RowsAffected()
 }
 
+const deleteIdempotencyKey = `-- name: DeleteIdempotencyKey :exec
+DELETE FROM idempotency WHERE workspace_id = ? AND idem_key = ?
+`
+
+type DeleteIdempotencyKeyParams struct {
+	WorkspaceID string
+	IdemKey     []byte
+}
+
+func (q *Queries) DeleteIdempotencyKey(ctx context.Context, arg DeleteIdempotencyKeyParams) error {
+	_, err := q.db.ExecContext(ctx, deleteIdempotencyKey, arg.WorkspaceID, arg.IdemKey)
+	return err
+}
+
 const getIdempotency = `-- name: GetIdempotency :one
 SELECT workspace_id, idem_key, request_hash, procedure_name, response, created_at FROM idempotency WHERE workspace_id = ? AND idem_key = ?
 `

@@ -14,5 +14,8 @@ ORDER BY id DESC LIMIT ?;
 -- name: GetIdempotency :one
 SELECT * FROM idempotency WHERE workspace_id = ? AND idem_key = ?;
 
+-- name: DeleteIdempotencyKey :exec
+DELETE FROM idempotency WHERE workspace_id = ? AND idem_key = ?;
+
 -- name: DeleteIdempotency :execrows
 DELETE FROM idempotency WHERE created_at < sqlc.arg(made_before) ORDER BY created_at LIMIT ?;

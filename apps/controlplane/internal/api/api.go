@@ -96,7 +96,6 @@ type server struct {
 	keys       *keyring
 	hub        *hub
 	logs       *logrelay.Relay
-	restarts   *turns
 	gate       *admission.Gate
 	operations *prometheus.CounterVec
 	refusals   *prometheus.CounterVec
@@ -147,9 +146,8 @@ func New(cfg Config) (*API, error) {
 		cfg.Reads = admission.NewBuckets(admission.Rate{})
 	}
 	s := &server{
-		cfg:      cfg,
-		restarts: newTurns(),
-		gate:     admission.NewGate(),
+		cfg:  cfg,
+		gate: admission.NewGate(),
 	}
 	s.keys = newKeyring(s)
 	s.hub = newHub(cfg.MaxWatchers, cfg.KeyWatchers, cfg.WorkspaceWatchers)

@@ -1,12 +1,17 @@
 package api_test
 
 import (
+	"context"
+	"errors"
 	"sync"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/api"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -137,17 +142,109 @@ func TestValuesOfCredentialsAreNotReplayed(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestIdempotencyKey_ConcurrentRestartsReachTheAgentOnce(t *testing.T) {
-	w := setup(t)
-	id := w.instance("chat")
-	w.agents.answer = func(string, *agentv1.Request) ([]byte, error) { return nil, nil }
-	var group sync.WaitGroup
-	for range 4 {
-		group.Go(func() {
-			_, err := w.deployments(w.deployer).RestartInstance(t.Context(), &windlassv1.RestartInstanceRequest{Mutation: keyed("r"), Instance: id})
-			require.NoError(t, err)
+func (w *harness) restart(ctx context.Context, key, id string) error {
+	_, err := w.deployments(w.deployer).RestartInstance(ctx, &windlassv1.RestartInstanceRequest{Mutation: keyed(key), Instance: id})
+	return err
+}
+
+// restarts returns how many restarts the history of the app has.
+func (w *harness) restarts(app string) (n int) {
+	w.t.Helper()
+	for _, what := range w.said(app) {
+		if what == "InstanceRestarted" {
+			n++
+		}
+	}
+	return n
+}
+
+func TestIdempotencyKey_OfAllProcessesRestartsOnce(t *testing.T) {
+	for database, open := range map[string]func(*testing.T) store.Store{"memory": newStore, "MariaDB": newDatabase} {
+		t.Run(database, func(t *testing.T) {
+			var cfg api.Config
+			w := setupOn(t, open(t), func(c *api.Config) { cfg = *c })
+			another := w.another(cfg)
+			id := w.instance("chat")
+			w.agents.answer = func(string, *agentv1.Request) ([]byte, error) {
+				if w.agents.asked.Load() == 1 {
+					// The same call comes to the other process while the agent works on it.
+					ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+					defer cancel()
+					require.Equal(t, connect.CodeDeadlineExceeded, connect.CodeOf(another.restart(ctx, "r", id)), "it waits for the outcome")
+				}
+				return nil, nil
+			}
+			require.NoError(t, w.restart(t.Context(), "r", id))
+			require.NoError(t, another.restart(t.Context(), "r", id))
+			require.Equal(t, int32(1), w.agents.asked.Load())
+			require.Equal(t, 1, w.restarts("chat"))
+
+			var group sync.WaitGroup
+			for i := range 8 {
+				group.Go(func() { require.NoError(t, []*harness{w, another}[i%2].restart(t.Context(), "s", id)) })
+			}
+			group.Wait()
+			require.Equal(t, int32(2), w.agents.asked.Load())
+			require.Equal(t, 2, w.restarts("chat"))
+			refused(t, another.restart(t.Context(), "r", "ins_other"), connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_IDEMPOTENCY_MISMATCH, "mutation.idempotencyKey")
 		})
 	}
-	group.Wait()
+}
+
+func TestIdempotencyKey_IsFreeAgainIfNothingWasRestarted(t *testing.T) {
+	w := setup(t)
+	id := w.instance("chat")
+	for _, err := range []error{errors.New("this host has no such instance"), model.ErrAgentUnreachable} {
+		w.agents.answer = func(string, *agentv1.Request) ([]byte, error) { return nil, err }
+		require.Error(t, w.restart(t.Context(), "r", id))
+	}
+	w.agents.answer = func(string, *agentv1.Request) ([]byte, error) { return nil, nil }
+	require.NoError(t, w.restart(t.Context(), "r", id))
+	require.Equal(t, int32(3), w.agents.asked.Load())
+	require.Equal(t, 1, w.restarts("chat"))
+}
+
+// The agent was asked and gave no answer, or the process that asked is gone: the key asks no second time.
+func TestIdempotencyKey_OfARestartWithUnknownOutcomeStaysTaken(t *testing.T) {
+	w := setup(t)
+	id := w.instance("chat")
+	w.agents.answer = func(string, *agentv1.Request) ([]byte, error) { return nil, model.ErrNoAnswer }
+	refused(t, w.restart(t.Context(), "r", id), connect.CodeUnavailable, windlassv1.ErrorReason_ERROR_REASON_REGION_UNREACHABLE, "instance")
+	w.agents.answer = func(string, *agentv1.Request) ([]byte, error) { return nil, nil }
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	require.Equal(t, connect.CodeDeadlineExceeded, connect.CodeOf(w.restart(ctx, "r", id)), "it waits for the outcome")
+	refused(t, w.restart(t.Context(), "r", "ins_other"), connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_IDEMPOTENCY_MISMATCH, "mutation.idempotencyKey")
+
+	w.update(func(tx store.Tx) error {
+		claim, err := tx.GetIdempotency(w.workspace, "\x00restart\x00r")
+		require.NoError(t, err)
+		claim.CreatedAt -= time.Minute.Milliseconds()
+		return errors.Join(tx.DeleteIdempotencyKey(w.workspace, claim.Key), tx.InsertIdempotency(claim))
+	})
+	refused(t, w.restart(t.Context(), "r", id), connect.CodeAborted, windlassv1.ErrorReason_ERROR_REASON_REGION_UNREACHABLE, "mutation.idempotencyKey")
 	require.Equal(t, int32(1), w.agents.asked.Load())
+	require.NoError(t, w.restart(t.Context(), "fresh", id))
+	require.Equal(t, 1, w.restarts("chat"))
+}
+
+func TestIdempotencyKey_FindsTheRestartOfACallerThatLeft(t *testing.T) {
+	w := setup(t)
+	id := w.instance("chat")
+	asked, answers := make(chan struct{}), make(chan struct{})
+	w.agents.answer = func(string, *agentv1.Request) ([]byte, error) {
+		close(asked)
+		<-answers
+		return nil, nil
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	left := make(chan error, 1)
+	go func() { left <- w.restart(ctx, "r", id) }()
+	<-asked
+	leave()
+	require.Error(t, <-left)
+	close(answers)
+	require.NoError(t, w.restart(t.Context(), "r", id))
+	require.Equal(t, int32(1), w.agents.asked.Load())
+	require.Equal(t, 1, w.restarts("chat"))
 }

@@ -213,11 +213,7 @@ func (a *server) learn(workspaceID string, c *mutation) {
 func replay[R proto.Message](earlier, record model.Idempotency) (R, error) {
 	var none R
 	if earlier.Procedure != record.Procedure || !bytes.Equal(earlier.RequestHash, record.RequestHash) {
-		return none, rpc.ErrorWith(connect.CodeInvalidArgument, &windlassv1.ErrorDetail{
-			Reason: windlassv1.ErrorReason_ERROR_REASON_IDEMPOTENCY_MISMATCH,
-			Field:  "mutation.idempotency_key",
-			Fix:    "Use a fresh key for each new request, and the same one only to repeat a request unchanged.",
-		}, "the idempotency key was used for another request")
+		return none, keyMismatch()
 	}
 	res, ok := none.ProtoReflect().New().Interface().(R)
 	if !ok {
@@ -227,6 +223,14 @@ func replay[R proto.Message](earlier, record model.Idempotency) (R, error) {
 		return none, fmt.Errorf("replay %s: %w", record.Procedure, err)
 	}
 	return res, nil
+}
+
+func keyMismatch() error {
+	return rpc.ErrorWith(connect.CodeInvalidArgument, &windlassv1.ErrorDetail{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_IDEMPOTENCY_MISMATCH,
+		Field:  "mutation.idempotency_key",
+		Fix:    "Use a fresh key for each new request, and the same one only to repeat a request unchanged.",
+	}, "the idempotency key was used for another request")
 }
 
 // storeError translates errors that the caller can act on.

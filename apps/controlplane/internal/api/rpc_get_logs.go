@@ -68,21 +68,40 @@ func (a deploymentService) instance(tx Tx, workspaceID, id string) (i model.Inst
 
 // ask sends the request to the instance's region, and returns the answer.
 func (a deploymentService) ask(ctx context.Context, i model.Instance, req *agentv1.Request) ([]byte, error) {
-	asking, cancel := context.WithTimeout(ctx, askTimeout)
+	data, err := a.askRegion(ctx, i, req)
+	if err != nil && ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	return data, askError(i, err)
+}
+
+// askRegion is ask with the error of Agents, for askError. An error that is no model.ErrAgentUnreachable is the
+// agent's answer.
+func (a deploymentService) askRegion(ctx context.Context, i model.Instance, req *agentv1.Request) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	data, err := a.cfg.Agents.Ask(asking, i.RegionID, req)
+	data, err := a.cfg.Agents.Ask(ctx, i.RegionID, req)
+	if err != nil && ctx.Err() != nil && !errors.Is(err, model.ErrAgentUnreachable) {
+		err = fmt.Errorf("%w: %w", model.ErrNoAnswer, err)
+	}
+	return data, err
+}
+
+// askError returns what a caller is told of an error of askRegion.
+func askError(i model.Instance, err error) error {
 	switch {
 	case err == nil:
-		return data, nil
-	case ctx.Err() != nil:
-		return nil, ctx.Err()
-	case errors.Is(err, model.ErrAgentUnreachable) || asking.Err() != nil:
-		return nil, rpc.ErrorWith(connect.CodeUnavailable, &windlassv1.ErrorDetail{
-			Reason: windlassv1.ErrorReason_ERROR_REASON_REGION_UNREACHABLE, Field: "instance",
-			Fix: "Look whether the region is connected, then try again.",
-		}, fmt.Sprintf("the region of instance %s did not answer within %d s", i.ID, int(askTimeout.Seconds())))
+		return nil
+	case errors.Is(err, model.ErrAgentUnreachable):
+		return unanswered(i, "Look whether the region is connected, then try again.")
 	}
 	// The agent answered, in words for people: it does not have the instance, or
 	// cannot do that with it.
-	return nil, rpc.Error(connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_NOTHING_TO_DO, "instance", err.Error())
+	return rpc.Error(connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_NOTHING_TO_DO, "instance", err.Error())
+}
+
+func unanswered(i model.Instance, fix string) error {
+	return rpc.ErrorWith(connect.CodeUnavailable, &windlassv1.ErrorDetail{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_REGION_UNREACHABLE, Field: "instance", Fix: fix,
+	}, fmt.Sprintf("the region of instance %s did not answer within %d s", i.ID, int(askTimeout.Seconds())))
 }

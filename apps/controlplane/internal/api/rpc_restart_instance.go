@@ -1,59 +1,77 @@
 package api
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
-	"sync"
+	"time"
+
+	"connectrpc.com/connect"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/rpc"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// RestartInstance asks the instance's region to restart it, and records the restart after the agent has
-// agreed. Calls for one instance take turns in this process, so that of two calls with the same key the
-// second finds the record of the first.
+// A region restarts an instance before the restart can be recorded. So a call claims its idempotency key in the
+// database first, and no other call with the key asks the region, in whichever process it is:
+//
+//	claimed, and the region restarts it    the record of the key replaces the claim
+//	the region was not asked, or refuses   the claim goes, and the key is free
+//	no answer, or the process is gone      the claim stays, because the instance may have been restarted
+//
+// Calls with a claimed key wait for the record. After claimFor they are told that the outcome is unknown.
+const (
+	// claimPrefix tells claims from records. No caller's key has a character that cannot be printed.
+	claimPrefix = "\x00restart\x00"
+	// recordTimeout bounds the time to record a restart.
+	recordTimeout = 20 * time.Second
+	claimFor      = askTimeout + recordTimeout
+)
+
+// claimPoll is how often a call looks whether the call that has claimed its key is done.
+var claimPoll = backoff.Policy{Min: 50 * time.Millisecond, Max: time.Second}
+
+// RestartInstance asks the instance's region to restart it, and records the restart after the agent has agreed.
 func (a deploymentService) RestartInstance(ctx context.Context, req *windlassv1.RestartInstanceRequest) (*windlassv1.RestartInstanceResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return nil, err
 	}
-	done, err := a.restarts.take(ctx, by.WorkspaceID+"/"+req.GetInstance())
+	claim := model.Idempotency{WorkspaceID: by.WorkspaceID, Procedure: by.Procedure}
+	if key := req.GetMutation().GetIdempotencyKey(); key != "" {
+		claim.Key = claimPrefix + key
+		if claim.RequestHash, err = requestHash(by.Procedure, req); err != nil {
+			return nil, err
+		}
+	}
+	instance, begins, err := a.beginRestart(ctx, by, req, claim)
 	if err != nil {
 		return nil, err
 	}
-	defer done()
-
-	var instance model.Instance
-	key := req.GetMutation().GetIdempotencyKey()
-	repeated := false
-	err = a.cfg.Store.View(ctx, func(tx Tx) error {
-		earlier, err := a.earlier(tx, model.Idempotency{WorkspaceID: by.WorkspaceID, Key: key})
-		if err != nil {
-			return err
-		}
-		repeated = earlier != nil
-		instance, err = a.instance(tx, by.WorkspaceID, req.GetInstance())
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	if !repeated {
-		if err := a.start(ctx, by); err != nil {
+	if begins {
+		// What has begun goes on if the caller leaves, so that the caller finds the outcome by its key.
+		ctx = context.WithoutCancel(ctx)
+		if err := a.restart(ctx, instance, claim); err != nil {
 			return nil, err
 		}
-		if instance.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED {
-			return nil, apierr.NothingToDo(fmt.Sprintf("instance %s has ended", instance.ID), "List the instances that there are now.")
-		}
-		if _, err := a.ask(ctx, instance, &agentv1.Request{Kind: &agentv1.Request_Restart{Restart: &agentv1.RestartRequest{
-			InstanceId: instance.ID,
-		}}}); err != nil {
-			return nil, err
-		}
+		recording, cancel := context.WithTimeout(ctx, recordTimeout)
+		defer cancel()
+		ctx = recording
 	}
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.RestartInstanceResponse, error) {
+		if !begins {
+			return nil, a.unknownRestart(req.GetInstance()) // the record is gone since it was seen
+		}
+		if claim.Key != "" {
+			if err := c.DeleteIdempotencyKey(claim.WorkspaceID, claim.Key); err != nil {
+				return nil, fmt.Errorf("end claim of restart of instance %s: %w", instance.ID, err)
+			}
+		}
 		c.log(model.App{ID: instance.AppID, WorkspaceID: instance.WorkspaceID}, model.History{
 			What: "InstanceRestarted", Why: "asked for by a person: " + instance.ID, DeploymentID: instance.DeploymentID, RegionID: instance.RegionID,
 		})
@@ -62,49 +80,95 @@ func (a deploymentService) RestartInstance(ctx context.Context, req *windlassv1.
 	return res, err
 }
 
-// start takes a token for work that begins before its transaction.
-func (a deploymentService) start(ctx context.Context, by caller) error {
+// beginRestart claims the key and takes a token. begins is false if the restart was done already by another
+// call with the key, which it waits for.
+func (a deploymentService) beginRestart(ctx context.Context, by caller, req *windlassv1.RestartInstanceRequest, claim model.Idempotency) (instance model.Instance, begins bool, err error) {
+	record := model.Idempotency{WorkspaceID: by.WorkspaceID, Key: req.GetMutation().GetIdempotencyKey()}
+	for n := 0; ; n++ {
+		var done, other *model.Idempotency
+		err := a.cfg.Store.View(ctx, func(tx Tx) (err error) {
+			if done, err = a.earlier(tx, record); err != nil || done != nil {
+				return err
+			}
+			if other, err = a.earlier(tx, claim); err != nil || other != nil {
+				return err
+			}
+			instance, err = a.instance(tx, by.WorkspaceID, req.GetInstance())
+			return err
+		})
+		switch {
+		case err != nil || done != nil:
+			return instance, false, err
+		case other == nil:
+			if instance.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED {
+				return instance, false, apierr.NothingToDo(fmt.Sprintf("instance %s has ended", instance.ID), "List the instances that there are now.")
+			}
+			if begins, err := a.claim(ctx, by, claim); begins || err != nil {
+				return instance, begins, err
+			}
+		case !bytes.Equal(other.RequestHash, claim.RequestHash):
+			return instance, false, keyMismatch()
+		case now()-other.CreatedAt > claimFor.Milliseconds():
+			return instance, false, a.unknownRestart(req.GetInstance())
+		}
+		if err := backoff.Sleep(ctx, claimPoll.Delay(n, nil)); err != nil {
+			return instance, false, err
+		}
+	}
+}
+
+// claim stores the claim, unless its key is empty, and takes a token for the work that begins before its
+// transaction. It returns false if another call has claimed the key meanwhile.
+func (a deploymentService) claim(ctx context.Context, by caller, claim model.Idempotency) (bool, error) {
 	if err := a.turnAway(by.WorkspaceID); err != nil {
-		return err
+		return false, err
 	}
 	var c *mutation
 	err := a.cfg.Store.Update(ctx, func(tx Tx) error {
 		c = a.newMutation(ctx, tx, by, true)
+		if claim.Key != "" {
+			claim.CreatedAt = c.at
+			if err := c.InsertIdempotency(claim); err != nil {
+				return err
+			}
+		}
 		return c.admit()
 	})
 	a.learn(by.WorkspaceID, c)
-	return a.storeError(err)
-}
-
-// turns gives the turn of a name to one caller at a time.
-type turns struct {
-	mu    sync.Mutex
-	taken map[string]chan struct{}
-}
-
-func newTurns() *turns { return &turns{taken: map[string]chan struct{}{}} }
-
-// take waits for the turn of the name, and returns a function that ends it.
-func (t *turns) take(ctx context.Context, name string) (func(), error) {
-	for {
-		t.mu.Lock()
-		busy, ok := t.taken[name]
-		if !ok {
-			mine := make(chan struct{})
-			t.taken[name] = mine
-			t.mu.Unlock()
-			return func() {
-				t.mu.Lock()
-				delete(t.taken, name)
-				t.mu.Unlock()
-				close(mine)
-			}, nil
-		}
-		t.mu.Unlock()
-		select {
-		case <-busy:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
+	if errors.Is(err, model.ErrExists) {
+		a.gate.Leave(by.WorkspaceID)
+		return false, nil
 	}
+	return err == nil, a.storeError(err)
+}
+
+// restart asks the region. If the region has certainly not restarted the instance, it ends the claim.
+func (a deploymentService) restart(ctx context.Context, instance model.Instance, claim model.Idempotency) error {
+	_, err := a.askRegion(ctx, instance, &agentv1.Request{Kind: &agentv1.Request_Restart{Restart: &agentv1.RestartRequest{
+		InstanceId: instance.ID,
+	}}})
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, model.ErrNoAnswer):
+		return unanswered(instance, "Look whether the region is connected and the instance was restarted. If not, try again with a fresh key.")
+	}
+	told := askError(instance, err)
+	if claim.Key == "" {
+		return told
+	}
+	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+	defer cancel()
+	err = a.cfg.Store.Update(ctx, func(tx Tx) error { return tx.DeleteIdempotencyKey(claim.WorkspaceID, claim.Key) })
+	if err != nil {
+		a.cfg.Log.WarnContext(ctx, "cannot free the idempotency key of a restart that was not done; the key stays taken", "instance", instance.ID, "error", err)
+	}
+	return told
+}
+
+func (a deploymentService) unknownRestart(instance string) error {
+	return rpc.ErrorWith(connect.CodeAborted, &windlassv1.ErrorDetail{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_REGION_UNREACHABLE, Field: "mutation.idempotency_key",
+		Fix: "Look whether the instance was restarted. If not, call again with a fresh key.",
+	}, fmt.Sprintf("an earlier call with this key asked for the restart of instance %s, and its outcome is not known", instance))
 }

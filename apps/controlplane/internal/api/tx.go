@@ -23,7 +23,7 @@ type Store interface {
 }
 
 // Agents asks a region's agent, with best effort. The context has a deadline. Ask fails with
-// model.ErrAgentUnreachable if it finds no agent, or gets no answer in time.
+// model.ErrAgentUnreachable if it finds no agent, and with model.ErrNoAnswer if none came in time.
 type Agents interface {
 	Ask(ctx context.Context, regionID string, req *agentv1.Request) ([]byte, error)
 }
@@ -209,6 +209,7 @@ type recordTx interface {
 	ListAudit(workspaceID string, p model.Page) ([]model.Audit, error)
 	GetIdempotency(workspaceID, key string) (model.Idempotency, error)
 	InsertIdempotency(model.Idempotency) error
+	DeleteIdempotencyKey(workspaceID, key string) error
 }
 
 type admissionTx interface {

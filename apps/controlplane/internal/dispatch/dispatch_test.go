@@ -503,6 +503,7 @@ func TestRequest_ReachesTheAgentAndIsAnswered(t *testing.T) {
 	h := setup(t, time.Minute)
 	_, err := h.svc.Ask(t.Context(), region, &agentv1.Request{})
 	require.ErrorIs(t, err, model.ErrAgentUnreachable)
+	require.NotErrorIs(t, err, model.ErrNoAnswer, "it was not asked")
 
 	w := newWatcher(t, "session-1")
 	disconnect := w.connect(h)
@@ -529,6 +530,21 @@ func TestRequest_ReachesTheAgentAndIsAnswered(t *testing.T) {
 	a := <-got
 	require.NoError(t, a.err)
 	require.Equal(t, "one two", string(a.data))
+
+	asking, leave := context.WithCancel(t.Context())
+	asking, ended := context.WithTimeout(asking, patience)
+	defer ended()
+	go func() {
+		data, err := h.svc.Ask(asking, region, &agentv1.Request{Kind: &agentv1.Request_Restart{Restart: &agentv1.RestartRequest{InstanceId: "ins_1"}}})
+		got <- answer{data, err}
+	}()
+	for req = nil; req == nil; {
+		req = w.step().GetRequest()
+	}
+	leave()
+	a = <-got
+	require.ErrorIs(t, a.err, model.ErrNoAnswer, "the agent may do it")
+	require.ErrorIs(t, a.err, model.ErrAgentUnreachable)
 }
 
 // hasty has something change once the first snapshot was read, and before the session that it

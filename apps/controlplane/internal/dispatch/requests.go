@@ -35,7 +35,8 @@ type pending struct {
 func newRequests() *requests { return &requests{pending: map[string]*pending{}} }
 
 // Ask sends a request to the region's agent and waits for its answer until ctx
-// ends. It fails with model.ErrAgentUnreachable when there is none.
+// ends. It fails with model.ErrAgentUnreachable when there is no agent, and with model.ErrNoAnswer when the
+// request was sent and no answer came.
 func (s *Service) Ask(ctx context.Context, region string, req *agentv1.Request) ([]byte, error) {
 	s.mu.Lock()
 	st := s.streams[region]
@@ -69,7 +70,7 @@ func (s *Service) Ask(ctx context.Context, region string, req *agentv1.Request) 
 	case <-p.done:
 		return p.data, p.err
 	case <-ctx.Done():
-		return nil, fmt.Errorf("ask region %s: %w", region, model.ErrAgentUnreachable)
+		return nil, fmt.Errorf("ask region %s: %w", region, model.ErrNoAnswer)
 	}
 }
 

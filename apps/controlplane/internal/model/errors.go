@@ -1,6 +1,9 @@
 package model
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // Errors of the store. Compare with errors.Is.
 var (
@@ -21,3 +24,7 @@ var (
 // ErrAgentUnreachable means that no reachable process has the stream of the region's agent, or that the agent
 // did not answer in time. Compare with errors.Is.
 var ErrAgentUnreachable = errors.New("the region's agent is not reachable")
+
+// ErrNoAnswer is an ErrAgentUnreachable of a request that may have reached the agent, which may have done what
+// it asks for. Of any other ErrAgentUnreachable the agent has done nothing.
+var ErrNoAnswer = fmt.Errorf("%w: no answer came in time", ErrAgentUnreachable)

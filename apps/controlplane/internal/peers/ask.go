@@ -16,7 +16,7 @@ import (
 const maxHops = 3
 
 // Ask asks the region's agent, through the process that holds its stream. ctx must have a deadline. An error
-// other than model.ErrAgentUnreachable comes from the agent.
+// other than model.ErrAgentUnreachable and model.ErrNoAnswer comes from the agent.
 func (s *Service) Ask(ctx context.Context, region string, req *agentv1.Request) ([]byte, error) {
 	asked := ""
 	for range maxHops {
@@ -75,6 +75,8 @@ func (s *Service) forward(ctx context.Context, p model.Peer, region string, req 
 		return res.Data, false, nil
 	case ctx.Err() == nil && connect.CodeOf(err) == connect.CodeNotFound:
 		return nil, true, nil
+	case connect.CodeOf(err) == connect.CodeFailedPrecondition:
+		return nil, false, fmt.Errorf("ask region %s through %s at %s: %w: %w", region, p.ID, p.Address, model.ErrAgentUnreachable, err)
 	}
-	return nil, false, fmt.Errorf("ask region %s through %s at %s: %w: %w", region, p.ID, p.Address, model.ErrAgentUnreachable, err)
+	return nil, false, fmt.Errorf("ask region %s through %s at %s: %w: %w", region, p.ID, p.Address, model.ErrNoAnswer, err)
 }

@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -298,6 +299,45 @@ func TestAgent_OfAGoneProcessIsUnreachableAtOnce(t *testing.T) {
 		h.net.plug("cp_b:1", nil)
 		require.ErrorIs(t, ask(), model.ErrAgentUnreachable)
 	})
+}
+
+// failing has every agent connected, and fails.
+type failing struct{ err error }
+
+func (f failing) Ask(context.Context, string, *agentv1.Request) ([]byte, error) { return nil, f.err }
+func (failing) Connected(string) bool                                           { return true }
+
+// A caller must know whether an agent may have done what it was asked for, whichever process asked it.
+func TestAgent_MayHaveDoneWhatItDidNotAnswer(t *testing.T) {
+	for name, c := range map[string]struct {
+		agents  Agents
+		maybe   bool
+		unreach bool
+	}{
+		"not asked":    {failing{errNoAgent}, false, true},
+		"not answered": {failing{fmt.Errorf("ask: %w", model.ErrNoAnswer)}, true, true},
+		"refused":      {failing{errors.New("no such instance")}, false, false},
+		"lost":         {nil, true, true}, // nothing listens at the process any more
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := setup(t)
+				a, b := h.start("cp_a"), h.start("cp_b", func(cfg *Config) { cfg.Agents = cmp.Or(c.agents, cfg.Agents) })
+				defer a.stop()
+				defer b.stop()
+				time.Sleep(time.Second)
+				require.NoError(t, h.db.Update(t.Context(), func(tx store.Tx) error { return tx.PutStream("reg_1", "cp_b") }))
+				if c.agents == nil {
+					h.net.plug("cp_b:1", nil)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				_, err := a.Ask(ctx, "reg_1", &agentv1.Request{Kind: &agentv1.Request_Restart{Restart: &agentv1.RestartRequest{InstanceId: "ins_1"}}})
+				require.Equal(t, c.maybe, errors.Is(err, model.ErrNoAnswer), err)
+				require.Equal(t, c.unreach, errors.Is(err, model.ErrAgentUnreachable), err)
+			})
+		})
+	}
 }
 
 func TestCredential_IsOfOneProcessPurposeAndTime(t *testing.T) {

@@ -32,7 +32,11 @@ func (h handler) Ask(ctx context.Context, req *peerv1.AskRequest) (*peerv1.AskRe
 	case err == nil:
 		return &peerv1.AskResponse{Data: data}, nil
 	case errors.Is(err, model.ErrAgentUnreachable):
-		return nil, rpc.Error(connect.CodeUnavailable, windlassv1.ErrorReason_ERROR_REASON_REGION_UNREACHABLE, "region_id", err.Error())
+		code := connect.CodeFailedPrecondition // the agent was not asked
+		if errors.Is(err, model.ErrNoAnswer) {
+			code = connect.CodeUnavailable
+		}
+		return nil, rpc.Error(code, windlassv1.ErrorReason_ERROR_REASON_REGION_UNREACHABLE, "region_id", err.Error())
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("ask region %s for a peer: %w", req.RegionId, err)
 	}

@@ -468,6 +468,8 @@ type RecordTx interface {
 	GetIdempotency(workspaceID, key string) (model.Idempotency, error)
 	// InsertIdempotency fails with model.ErrExists when another request has taken the key.
 	InsertIdempotency(model.Idempotency) error
+	// DeleteIdempotencyKey deletes the record of the key, if there is one, so that the key is free again.
+	DeleteIdempotencyKey(workspaceID, key string) error
 	// DeleteIdempotency deletes records made before that time, at most limit.
 	DeleteIdempotency(before int64, limit int) (int, error)
 }

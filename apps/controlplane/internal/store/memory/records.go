@@ -48,6 +48,13 @@ func (t *tx) GetIdempotency(workspaceID, key string) (model.Idempotency, error) 
 
 func (t *tx) InsertIdempotency(i model.Idempotency) error { return idempotencyTable.in(t).insert(i) }
 
+func (t *tx) DeleteIdempotencyKey(workspaceID, key string) error {
+	if _, ok := idempotencyTable.in(t).get(pair{workspaceID, key}); !ok {
+		return nil
+	}
+	return idempotencyTable.in(t).delete(pair{workspaceID, key})
+}
+
 func (t *tx) DeleteIdempotency(before int64, limit int) (int, error) {
 	rows, err := idempotencyTable.in(t).lockList(func(i model.Idempotency) bool { return i.CreatedAt < before })
 	if err != nil {

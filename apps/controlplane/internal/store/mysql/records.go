@@ -118,6 +118,11 @@ func (t *tx) insertIdempotency(records []model.Idempotency) error {
 	}), "insert idempotency record", records[0].Key)
 }
 
+func (t *tx) DeleteIdempotencyKey(workspaceID, key string) error {
+	err := t.q.DeleteIdempotencyKey(t.ctx, gen.DeleteIdempotencyKeyParams{WorkspaceID: workspaceID, IdemKey: []byte(key)})
+	return t.err(err, "delete idempotency record", key)
+}
+
 func (t *tx) DeleteIdempotency(madeBefore int64, n int) (int, error) {
 	gone, err := t.q.DeleteIdempotency(t.ctx, gen.DeleteIdempotencyParams{MadeBefore: madeBefore, Limit: limit(n)})
 	return int(gone), t.err(err, "delete idempotency records", "")

@@ -53,6 +53,26 @@ func testRecords(t *testing.T, setup setup) {
 		})
 	})
 
+	t.Run("an idempotency key is free again once its record is deleted", func(t *testing.T) {
+		w := setup(t)
+		record := func(workspace, key string, n byte) model.Idempotency {
+			return model.Idempotency{WorkspaceID: workspace, Key: key, RequestHash: []byte{n}, Procedure: "Restart", Response: []byte{n}, CreatedAt: now}
+		}
+		const odd = "\x00\xff key "
+		w.update(func(tx store.Tx) error { return tx.InsertIdempotency(record(w.ws, odd, 1)) })
+		w.update(func(tx store.Tx) error { return tx.InsertIdempotency(record(w.ws, odd+" ", 2)) })
+		w.update(func(tx store.Tx) error { return tx.InsertIdempotency(record("ws_2", odd, 3)) })
+		w.fails(model.ErrExists, func(tx store.Tx) error { return tx.InsertIdempotency(record(w.ws, odd, 4)) })
+		for range 2 { // the second time there is nothing to delete
+			w.update(func(tx store.Tx) error { return tx.DeleteIdempotencyKey(w.ws, odd) })
+		}
+		missing(w, func(tx store.Tx) (model.Idempotency, error) { return tx.GetIdempotency(w.ws, odd) })
+		w.update(func(tx store.Tx) error { return tx.InsertIdempotency(record(w.ws, odd, 5)) })
+		for _, r := range []model.Idempotency{record(w.ws, odd, 5), record(w.ws, odd+" ", 2), record("ws_2", odd, 3)} {
+			require.Equal(t, r, read(w, func(tx store.Tx) (model.Idempotency, error) { return tx.GetIdempotency(r.WorkspaceID, r.Key) }))
+		}
+	})
+
 	t.Run("a call writes several audit rows", func(t *testing.T) {
 		w := setup(t)
 		w.update(func(tx store.Tx) error {
