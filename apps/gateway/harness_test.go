@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -40,7 +41,13 @@ const patience = 30 * time.Second
 // TestMain keeps out of the output what net/http tells the process's log of instances that
 // misbehave, as many here do. It also sets what pebble, the ACME server of tests, reads: tests that run
 // in parallel cannot.
+//
+// Parallel tests here wait for connections: more of them than there are cores may run at once.
 func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "16"); err != nil {
+		panic(err)
+	}
 	for name, value := range map[string]string{
 		"PEBBLE_VA_NOSLEEP": "1", "PEBBLE_AUTHZREUSE": "0",
 		"PEBBLE_WFE_NONCEREJECT": "0", // or orders would be counted twice

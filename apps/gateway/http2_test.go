@@ -193,25 +193,28 @@ func TestHTTP2_MalformedReachesNoInstance(t *testing.T) {
 		r.set(app)
 	}
 	r.until(t, func() bool { return len(r.served) == len(cases) })
-	for i, test := range cases {
-		t.Run(test.name, func(t *testing.T) {
-			host := fmt.Sprintf("case-%d.local", i)
-			var header []string
-			for _, l := range test.header {
-				header = append(header, strings.ReplaceAll(l, "echo.local", host))
-			}
-			f := r.frames(t)
-			status, body := f.answer(t, f.open(t, header, test.data, test.trailers))
-			require.Equal(t, test.status, status, "%s", body)
-			// The other streams of the connection go on.
-			status, body = f.answer(t, f.open(t, []string{":method: POST", ":scheme: http", ":authority: " + host, ":path: /same"}, []string{"same"}, nil))
-			require.Equal(t, "200 same", status+" "+body)
-			require.NoError(t, f.conn.Close())
-			conn, in := r.dial(t)
-			sound(t, conn, in, host, "after")
-			require.NoError(t, conn.Close())
-		})
-	}
+	t.Run("cases", func(t *testing.T) {
+		for i, test := range cases {
+			t.Run(test.name, func(t *testing.T) {
+				t.Parallel()
+				host := fmt.Sprintf("case-%d.local", i)
+				var header []string
+				for _, l := range test.header {
+					header = append(header, strings.ReplaceAll(l, "echo.local", host))
+				}
+				f := r.frames(t)
+				status, body := f.answer(t, f.open(t, header, test.data, test.trailers))
+				require.Equal(t, test.status, status, "%s", body)
+				// The other streams of the connection go on.
+				status, body = f.answer(t, f.open(t, []string{":method: POST", ":scheme: http", ":authority: " + host, ":path: /same"}, []string{"same"}, nil))
+				require.Equal(t, "200 same", status+" "+body)
+				require.NoError(t, f.conn.Close())
+				conn, in := r.dial(t)
+				sound(t, conn, in, host, "after")
+				require.NoError(t, conn.Close())
+			})
+		}
+	})
 	r.stop()
 	r.running.wait(t)
 	for i, test := range cases {

@@ -299,8 +299,8 @@ func ended(t *testing.T, in *bufio.Reader) {
 	require.Empty(t, string(rest)) // a reset is an end, too
 }
 
-// runWire has all cases served by one gateway. What instances saw is compared when all
-// connections to them have ended, so that nothing comes after it.
+// runWire sends all cases to one gateway, in parallel, because most of them wait for a connection to end. It compares what
+// instances saw after all connections to them have ended, so that nothing can come after it.
 func runWire(t *testing.T, cases []wireCase) {
 	bothEngines(t, func(t *testing.T) { runWireAt(t, start(t, nil), cases) })
 	t.Run("HTTPS", func(t *testing.T) { runWireAt(t, startTLS(t), cases) })
@@ -316,33 +316,36 @@ func runWireAt(t *testing.T, r *harness, cases []wireCase) {
 		r.set(app)
 	}
 	r.until(t, func() bool { return len(r.served) == len(cases) })
-	for i, test := range cases {
-		t.Run(test.name, func(t *testing.T) {
-			host := fmt.Sprintf("case-%d.local", i)
-			conn, in := r.dial(t)
-			// One that is refused midway may be closed before it has written all.
-			_, _ = io.WriteString(conn, strings.ReplaceAll(test.send, "echo.local", host))
-			for n, status := range test.answers {
-				res, err := http.ReadResponse(in, nil)
-				require.NoError(t, err, "answer %d", n)
-				body, err := io.ReadAll(res.Body)
-				if !errors.Is(err, syscall.ECONNRESET) { // one that is refused unread ends so at times
-					require.NoError(t, err)
+	t.Run("cases", func(t *testing.T) {
+		for i, test := range cases {
+			t.Run(test.name, func(t *testing.T) {
+				t.Parallel()
+				host := fmt.Sprintf("case-%d.local", i)
+				conn, in := r.dial(t)
+				// One that is refused midway may be closed before it has written all.
+				_, _ = io.WriteString(conn, strings.ReplaceAll(test.send, "echo.local", host))
+				for n, status := range test.answers {
+					res, err := http.ReadResponse(in, nil)
+					require.NoError(t, err, "answer %d", n)
+					body, err := io.ReadAll(res.Body)
+					if !errors.Is(err, syscall.ECONNRESET) { // one that is refused unread ends so at times
+						require.NoError(t, err)
+					}
+					res.Body.Close()
+					require.Equal(t, status, res.StatusCode, "%s", body)
 				}
-				res.Body.Close()
-				require.Equal(t, status, res.StatusCode, "%s", body)
-			}
-			if test.kept {
-				sound(t, conn, in, host, "same")
+				if test.kept {
+					sound(t, conn, in, host, "same")
+					require.NoError(t, conn.Close())
+				} else {
+					ended(t, in)
+				}
+				conn, in = r.dial(t)
+				sound(t, conn, in, host, "after")
 				require.NoError(t, conn.Close())
-			} else {
-				ended(t, in)
-			}
-			conn, in = r.dial(t)
-			sound(t, conn, in, host, "after")
-			require.NoError(t, conn.Close())
-		})
-	}
+			})
+		}
+	})
 	r.stop()
 	r.running.wait(t)
 	for i, test := range cases {
