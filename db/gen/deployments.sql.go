@@ -14,7 +14,7 @@ import (
 const desiredOfKeys = `-- name: DesiredOfKeys :many
 SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id, t.generation, t.weight,
     t.reason, t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable,
-    d.version, d.spec, d.spec_hash, d.made_as, d.resolved_image,
+    d.version, d.spec, d.spec_hash, d.made_as, d.roles_made, d.resolved_image,
     a.name AS app, a.project_id, a.environment_id,
     COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project,
     pin.app_id IS NOT NULL AS pinned, COALESCE(s.policy, '') AS scaling
@@ -52,6 +52,7 @@ type DesiredOfKeysRow struct {
 	Spec            sql.NullString
 	SpecHash        sql.NullString
 	MadeAs          sql.NullString
+	RolesMade       sql.NullString
 	ResolvedImage   sql.NullString
 	App             sql.NullString
 	ProjectID       sql.NullString
@@ -109,6 +110,7 @@ func (q *Queries) DesiredOfKeys(ctx context.Context, arg DesiredOfKeysParams) ([
 			&i.Spec,
 			&i.SpecHash,
 			&i.MadeAs,
+			&i.RolesMade,
 			&i.ResolvedImage,
 			&i.App,
 			&i.ProjectID,
@@ -134,7 +136,7 @@ func (q *Queries) DesiredOfKeys(ctx context.Context, arg DesiredOfKeysParams) ([
 const desiredOfRegion = `-- name: DesiredOfRegion :many
 SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id, t.generation, t.weight,
     t.reason, t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable,
-    d.version, d.spec, d.spec_hash, d.made_as, d.resolved_image,
+    d.version, d.spec, d.spec_hash, d.made_as, d.roles_made, d.resolved_image,
     a.name AS app, a.project_id, a.environment_id,
     COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project,
     pin.app_id IS NOT NULL AS pinned, COALESCE(s.policy, '') AS scaling
@@ -173,6 +175,7 @@ type DesiredOfRegionRow struct {
 	Spec            sql.NullString
 	SpecHash        sql.NullString
 	MadeAs          sql.NullString
+	RolesMade       sql.NullString
 	ResolvedImage   sql.NullString
 	App             sql.NullString
 	ProjectID       sql.NullString
@@ -213,6 +216,7 @@ func (q *Queries) DesiredOfRegion(ctx context.Context, arg DesiredOfRegionParams
 			&i.Spec,
 			&i.SpecHash,
 			&i.MadeAs,
+			&i.RolesMade,
 			&i.ResolvedImage,
 			&i.App,
 			&i.ProjectID,
@@ -236,7 +240,7 @@ func (q *Queries) DesiredOfRegion(ctx context.Context, arg DesiredOfRegionParams
 }
 
 const getDeployment = `-- name: GetDeployment :one
-SELECT id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message, source, from_version, created_by, stable, created_at, ready_at, ended_at, made_as FROM deployments WHERE workspace_id = ? AND id = ?
+SELECT id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message, source, from_version, created_by, stable, created_at, ready_at, ended_at, made_as, roles_made FROM deployments WHERE workspace_id = ? AND id = ?
 `
 
 type GetDeploymentParams struct {
@@ -266,12 +270,13 @@ func (q *Queries) GetDeployment(ctx context.Context, arg GetDeploymentParams) (D
 		&i.ReadyAt,
 		&i.EndedAt,
 		&i.MadeAs,
+		&i.RolesMade,
 	)
 	return i, err
 }
 
 const getDeploymentByVersion = `-- name: GetDeploymentByVersion :one
-SELECT id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message, source, from_version, created_by, stable, created_at, ready_at, ended_at, made_as FROM deployments WHERE workspace_id = ? AND app_id = ? AND version = ?
+SELECT id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message, source, from_version, created_by, stable, created_at, ready_at, ended_at, made_as, roles_made FROM deployments WHERE workspace_id = ? AND app_id = ? AND version = ?
 `
 
 type GetDeploymentByVersionParams struct {
@@ -302,12 +307,13 @@ func (q *Queries) GetDeploymentByVersion(ctx context.Context, arg GetDeploymentB
 		&i.ReadyAt,
 		&i.EndedAt,
 		&i.MadeAs,
+		&i.RolesMade,
 	)
 	return i, err
 }
 
 const getDeployments = `-- name: GetDeployments :many
-SELECT id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message, source, from_version, created_by, stable, created_at, ready_at, ended_at, made_as FROM deployments WHERE id IN (/*SLICE:ids*/?)
+SELECT id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message, source, from_version, created_by, stable, created_at, ready_at, ended_at, made_as, roles_made FROM deployments WHERE id IN (/*SLICE:ids*/?)
 `
 
 func (q *Queries) GetDeployments(ctx context.Context, ids []string) ([]Deployment, error) {
@@ -348,6 +354,7 @@ func (q *Queries) GetDeployments(ctx context.Context, ids []string) ([]Deploymen
 			&i.ReadyAt,
 			&i.EndedAt,
 			&i.MadeAs,
+			&i.RolesMade,
 		); err != nil {
 			return nil, err
 		}
@@ -363,7 +370,7 @@ func (q *Queries) GetDeployments(ctx context.Context, ids []string) ([]Deploymen
 }
 
 const getNewestDeployments = `-- name: GetNewestDeployments :many
-SELECT d.id, d.workspace_id, d.app_id, d.version, d.spec, d.spec_hash, d.resolved_image, d.status, d.reason, d.message, d.source, d.from_version, d.created_by, d.stable, d.created_at, d.ready_at, d.ended_at, d.made_as FROM deployments d JOIN apps a ON a.id = d.app_id AND a.latest_version = d.version
+SELECT d.id, d.workspace_id, d.app_id, d.version, d.spec, d.spec_hash, d.resolved_image, d.status, d.reason, d.message, d.source, d.from_version, d.created_by, d.stable, d.created_at, d.ready_at, d.ended_at, d.made_as, d.roles_made FROM deployments d JOIN apps a ON a.id = d.app_id AND a.latest_version = d.version
 WHERE a.id IN (/*SLICE:apps*/?)
 `
 
@@ -405,6 +412,7 @@ func (q *Queries) GetNewestDeployments(ctx context.Context, apps []string) ([]De
 			&i.ReadyAt,
 			&i.EndedAt,
 			&i.MadeAs,
+			&i.RolesMade,
 		); err != nil {
 			return nil, err
 		}
@@ -420,7 +428,7 @@ func (q *Queries) GetNewestDeployments(ctx context.Context, apps []string) ([]De
 }
 
 const listDeployments = `-- name: ListDeployments :many
-SELECT id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message, source, from_version, created_by, stable, created_at, ready_at, ended_at, made_as FROM deployments
+SELECT id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message, source, from_version, created_by, stable, created_at, ready_at, ended_at, made_as, roles_made FROM deployments
 WHERE workspace_id = ? AND id < ?
 ORDER BY id DESC LIMIT ?
 `
@@ -459,6 +467,7 @@ func (q *Queries) ListDeployments(ctx context.Context, arg ListDeploymentsParams
 			&i.ReadyAt,
 			&i.EndedAt,
 			&i.MadeAs,
+			&i.RolesMade,
 		); err != nil {
 			return nil, err
 		}
@@ -474,7 +483,7 @@ func (q *Queries) ListDeployments(ctx context.Context, arg ListDeploymentsParams
 }
 
 const listDeploymentsOfApp = `-- name: ListDeploymentsOfApp :many
-SELECT id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message, source, from_version, created_by, stable, created_at, ready_at, ended_at, made_as FROM deployments
+SELECT id, workspace_id, app_id, version, spec, spec_hash, resolved_image, status, reason, message, source, from_version, created_by, stable, created_at, ready_at, ended_at, made_as, roles_made FROM deployments
 WHERE workspace_id = ? AND app_id = ? AND id < ?
 ORDER BY id DESC LIMIT ?
 `
@@ -519,6 +528,7 @@ func (q *Queries) ListDeploymentsOfApp(ctx context.Context, arg ListDeploymentsO
 			&i.ReadyAt,
 			&i.EndedAt,
 			&i.MadeAs,
+			&i.RolesMade,
 		); err != nil {
 			return nil, err
 		}

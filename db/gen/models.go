@@ -150,6 +150,7 @@ type Deployment struct {
 	ReadyAt       int64
 	EndedAt       int64
 	MadeAs        []byte
+	RolesMade     []byte
 }
 
 type DeploymentObserved struct {
@@ -178,6 +179,7 @@ type DeploymentObserved struct {
 	Restarts          int32
 	SlowestStartMs    int64
 	UpdatedAt         int64
+	RoleCounts        []byte
 }
 
 type DeploymentTopology struct {

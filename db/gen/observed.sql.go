@@ -11,7 +11,7 @@ import (
 )
 
 const getObserved = `-- name: GetObserved :many
-SELECT deployment_id, region, workspace_id, app_id, guard_no, applied_epoch, applied_generation, phase, code, message, retryable, deleted, counts_generation, pending, running, ready, draining, failed, ready_replicas, doomed, reason, reason_message, restarts, slowest_start_ms, updated_at FROM deployment_observed
+SELECT deployment_id, region, workspace_id, app_id, guard_no, applied_epoch, applied_generation, phase, code, message, retryable, deleted, counts_generation, pending, running, ready, draining, failed, ready_replicas, doomed, reason, reason_message, restarts, slowest_start_ms, updated_at, role_counts FROM deployment_observed
 WHERE deployment_id IN (/*SLICE:deployment_ids*/?) AND region IN (/*SLICE:regions*/?)
 ORDER BY deployment_id, region
 `
@@ -74,6 +74,7 @@ func (q *Queries) GetObserved(ctx context.Context, arg GetObservedParams) ([]Dep
 			&i.Restarts,
 			&i.SlowestStartMs,
 			&i.UpdatedAt,
+			&i.RoleCounts,
 		); err != nil {
 			return nil, err
 		}
@@ -89,7 +90,7 @@ func (q *Queries) GetObserved(ctx context.Context, arg GetObservedParams) ([]Dep
 }
 
 const listObservedOfApps = `-- name: ListObservedOfApps :many
-SELECT deployment_id, region, workspace_id, app_id, guard_no, applied_epoch, applied_generation, phase, code, message, retryable, deleted, counts_generation, pending, running, ready, draining, failed, ready_replicas, doomed, reason, reason_message, restarts, slowest_start_ms, updated_at FROM deployment_observed
+SELECT deployment_id, region, workspace_id, app_id, guard_no, applied_epoch, applied_generation, phase, code, message, retryable, deleted, counts_generation, pending, running, ready, draining, failed, ready_replicas, doomed, reason, reason_message, restarts, slowest_start_ms, updated_at, role_counts FROM deployment_observed
 WHERE app_id IN (/*SLICE:app_ids*/?)
 ORDER BY deployment_id, region
 `
@@ -139,6 +140,7 @@ func (q *Queries) ListObservedOfApps(ctx context.Context, appIds []string) ([]De
 			&i.Restarts,
 			&i.SlowestStartMs,
 			&i.UpdatedAt,
+			&i.RoleCounts,
 		); err != nil {
 			return nil, err
 		}
@@ -244,7 +246,7 @@ func (q *Queries) LockStaleObserved(ctx context.Context, arg LockStaleObservedPa
 
 const resetObserved = `-- name: ResetObserved :exec
 UPDATE deployment_observed
-SET pending = 0, running = 0, ready = 0, draining = 0, failed = 0, ready_replicas = 0, doomed = 0,
+SET pending = 0, running = 0, ready = 0, draining = 0, failed = 0, ready_replicas = 0, doomed = 0, role_counts = '',
     phase = 1, deleted = FALSE, updated_at = ?
 WHERE region = ? AND guard_no < ?
 `

@@ -49,7 +49,7 @@ func (q *Queries) DeleteStagingsOfApps(ctx context.Context, appIds []string) err
 }
 
 const getActiveRollouts = `-- name: GetActiveRollouts :many
-SELECT r.id, r.workspace_id, r.app_id, r.deployment_id, r.version, r.from_deployment_id, r.from_version, r.status, r.reason, r.message, r.created_by, r.cancel_requested, r.cancelled_by, r.cancel_why, r.traceparent, r.attempts, r.created_at, r.deadline, r.finished_at, r.held_since, r.held_until, r.held_by, r.held_scope, r.held_why, r.override_by, r.override_why, r.start_gate, d.id, d.workspace_id, d.app_id, d.version, d.spec, d.spec_hash, d.resolved_image, d.status, d.reason, d.message, d.source, d.from_version, d.created_by, d.stable, d.created_at, d.ready_at, d.ended_at, d.made_as,
+SELECT r.id, r.workspace_id, r.app_id, r.deployment_id, r.version, r.from_deployment_id, r.from_version, r.status, r.reason, r.message, r.created_by, r.cancel_requested, r.cancelled_by, r.cancel_why, r.traceparent, r.attempts, r.created_at, r.deadline, r.finished_at, r.held_since, r.held_until, r.held_by, r.held_scope, r.held_why, r.override_by, r.override_why, r.start_gate, d.id, d.workspace_id, d.app_id, d.version, d.spec, d.spec_hash, d.resolved_image, d.status, d.reason, d.message, d.source, d.from_version, d.created_by, d.stable, d.created_at, d.ready_at, d.ended_at, d.made_as, d.roles_made,
     s.app_id IS NOT NULL AS staged, COALESCE(s.policy, '') AS policy, COALESCE(s.course, '') AS course,
     COALESCE(s.updated_at, 0) AS staged_at
 FROM rollouts r JOIN deployments d ON d.id = r.deployment_id LEFT JOIN app_staging s ON s.app_id = r.app_id
@@ -132,6 +132,7 @@ func (q *Queries) GetActiveRollouts(ctx context.Context, ids []string) ([]GetAct
 			&i.Deployment.ReadyAt,
 			&i.Deployment.EndedAt,
 			&i.Deployment.MadeAs,
+			&i.Deployment.RolesMade,
 			&i.Staged,
 			&i.Policy,
 			&i.Course,

@@ -25,7 +25,7 @@ ORDER BY id DESC LIMIT ?;
 -- As DesiredOfRegion, of keys in regions.
 SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id, t.generation, t.weight,
     t.reason, t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable,
-    d.version, d.spec, d.spec_hash, d.made_as, d.resolved_image,
+    d.version, d.spec, d.spec_hash, d.made_as, d.roles_made, d.resolved_image,
     a.name AS app, a.project_id, a.environment_id,
     COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project,
     pin.app_id IS NOT NULL AS pinned, COALESCE(s.policy, '') AS scaling
@@ -43,7 +43,7 @@ ORDER BY t.deployment_id, t.region;
 -- very many. Of rows that are tombstones nothing else is needed, or may be left.
 SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id, t.generation, t.weight,
     t.reason, t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable,
-    d.version, d.spec, d.spec_hash, d.made_as, d.resolved_image,
+    d.version, d.spec, d.spec_hash, d.made_as, d.roles_made, d.resolved_image,
     a.name AS app, a.project_id, a.environment_id,
     COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project,
     pin.app_id IS NOT NULL AS pinned, COALESCE(s.policy, '') AS scaling

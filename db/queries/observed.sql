@@ -22,6 +22,6 @@ ORDER BY deployment_id FOR UPDATE;
 -- name: ResetObserved :exec
 -- 1 is pending. The rows are locked by LockStaleObserved.
 UPDATE deployment_observed
-SET pending = 0, running = 0, ready = 0, draining = 0, failed = 0, ready_replicas = 0, doomed = 0,
+SET pending = 0, running = 0, ready = 0, draining = 0, failed = 0, ready_replicas = 0, doomed = 0, role_counts = '',
     phase = 1, deleted = FALSE, updated_at = sqlc.arg(at)
 WHERE region = sqlc.arg(region) AND guard_no < sqlc.arg(guard_no);

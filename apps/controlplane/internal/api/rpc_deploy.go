@@ -371,6 +371,9 @@ func (d *deployment) compose() error {
 		Status: windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING,
 		Source: d.want.Source, FromVersion: d.want.FromVersion, CreatedBy: d.by.Name, CreatedAt: d.at,
 	}
+	if d.next.RolesMade, err = appspec.RolesMade(d.want.Spec, live); err != nil {
+		return err
+	}
 	d.rollout = model.Rollout{
 		ID: ident.New("rol"), WorkspaceID: d.app.WorkspaceID, AppID: d.app.ID, DeploymentID: d.next.ID, Version: d.next.Version,
 		Status:    windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING,
@@ -540,6 +543,9 @@ func whyCreated(v version, d model.Deployment, r model.Rollout) string {
 		why += "; " + text
 	}
 	why += "; " + plan.ReplicasText(v.Spec.GetRegions(), func(region string) int32 { return appspec.ReplicasIn(v.Spec, region) })
+	if group := appspec.GroupText(v.Spec); group != "" {
+		why += "; a replica is " + group
+	}
 	if r.FromVersion != 0 {
 		why += fmt.Sprintf("; v%d is live", r.FromVersion)
 		if len(d.MadeAs) > 0 {

@@ -34,14 +34,8 @@ func Check(s *windlassv1.DeploymentSpec, field string) error {
 	if err := checkResources(s.GetResources(), field+".resources"); err != nil {
 		return err
 	}
-	for i, r := range s.GetRoles() {
-		at := fmt.Sprintf("%s.roles[%d]", field, i)
-		if err := checkCommand(r.GetCommand(), r.GetArgs(), at); err != nil {
-			return err
-		}
-		if err := checkResources(r.GetResources(), at+".resources"); err != nil {
-			return err
-		}
+	if err := checkRoles(s, field); err != nil {
+		return err
 	}
 	if err := checkKubernetes(s, field); err != nil {
 		return err
@@ -107,12 +101,17 @@ func checkPorts(s *windlassv1.DeploymentSpec, field string) error {
 			return apierr.Invalid(at+".port", fmt.Sprintf("port %d is used twice", p.GetPort()))
 		}
 		names[p.GetName()], numbers[p.GetPort()] = true, true
-		variable := "PORT_" + strings.ToUpper(strings.ReplaceAll(p.GetName(), "-", "_"))
+		variable := portVariable(p)
 		if _, ok := s.GetEnv()[variable]; ok {
 			return apierr.Invalid(fmt.Sprintf("%s.env[%q]", field, variable), fmt.Sprintf("variable %s is taken: it tells port %q", variable, p.GetName()))
 		}
 	}
 	return nil
+}
+
+// portVariable returns the name of the variable that tells instances the port.
+func portVariable(p *windlassv1.Port) string {
+	return "PORT_" + strings.ToUpper(strings.ReplaceAll(p.GetName(), "-", "_"))
 }
 
 func checkSecrets(s *windlassv1.DeploymentSpec, field string) error {

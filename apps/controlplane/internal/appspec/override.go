@@ -27,7 +27,7 @@ func checkOverrides(s *windlassv1.DeploymentSpec, field string) error {
 		case len(o.GetRegions()) > 0 && len(o.GetLabels()) > 0:
 			return apierr.InvalidFix(at+".labels", "the override names regions and labels", "Use one of the two, or write two overrides.")
 		case override.Empty(o):
-			return apierr.WithReason(apierr.InvalidFix(at, "the override changes nothing: it says only what it is about", "Give it replicas, resources, args, extraArgs, env or secrets, or leave it out."),
+			return apierr.WithReason(apierr.InvalidFix(at, "the override changes nothing: it says only what it is about", "Give it replicas, resources, args, extraArgs, env, secrets or roles, or leave it out."),
 				windlassv1.ErrorReason_ERROR_REASON_OVERRIDE_WITHOUT_EFFECT)
 		}
 		for j, n := range o.GetRegions() {
@@ -43,6 +43,9 @@ func checkOverrides(s *windlassv1.DeploymentSpec, field string) error {
 			taken[n] = i
 		}
 		if err := checkOverrideValues(o, at); err != nil {
+			return err
+		}
+		if err := checkRoleOverrides(s, o, at); err != nil {
 			return err
 		}
 	}

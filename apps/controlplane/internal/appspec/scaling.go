@@ -22,6 +22,9 @@ func CheckScaling(p *windlassv1.ScalingPolicy, spec *windlassv1.DeploymentSpec, 
 			return apierr.InvalidFix(fmt.Sprintf("%s.metrics[%d].type", field, i), "metrics of type prometheus are not measured yet", "Use another metric.")
 		}
 	}
+	if err := checkRoleMetrics(p, spec, field); err != nil {
+		return err
+	}
 	lows := []*int32{p.Min}
 	at := []string{field + ".min"}
 	for i, o := range p.GetOverrides() {
@@ -48,6 +51,24 @@ func CheckScaling(p *windlassv1.ScalingPolicy, spec *windlassv1.DeploymentSpec, 
 	for i, o := range spec.GetOverrides() {
 		if o.Replicas != nil {
 			return apierr.InvalidFix(fmt.Sprintf("spec.overrides[%d].replicas", i), message, fix)
+		}
+	}
+	return nil
+}
+
+// checkRoleMetrics fails on metrics that are measured at instances if the spec has several roles: a mean over
+// instances of different roles says nothing about how many groups are needed.
+func checkRoleMetrics(p *windlassv1.ScalingPolicy, spec *windlassv1.DeploymentSpec, field string) error {
+	if len(spec.GetRoles()) < 2 {
+		return nil
+	}
+	for i, m := range p.GetMetrics() {
+		switch m.GetType() {
+		case windlassv1.ScalingMetric_TYPE_QUEUE, windlassv1.ScalingMetric_TYPE_KV_CACHE, windlassv1.ScalingMetric_TYPE_CPU, windlassv1.ScalingMetric_TYPE_MEMORY:
+			return apierr.InvalidFix(fmt.Sprintf("%s.metrics[%d].type", field, i),
+				"the metric is measured at instances, and those of an app with several roles do different work",
+				"Use what gateways measure: inFlight, requestsPerSecond, firstToken or latency.")
+		default:
 		}
 	}
 	return nil

@@ -44,6 +44,12 @@ func Expand(in *windlassv1.DeploymentSpec, presets *preset.Registry) (*windlassv
 			findings = append(findings, flagTwice("/args", flag))
 		}
 	}
+	if len(s.GetRoles()) > 1 {
+		findings = append(findings, preset.Finding{
+			Severity: preset.Error, Code: "SeveralRoles", Field: "/roles",
+			Text: "serve makes what one role runs, and there are several", Fix: "remove serve, and write the args of each role, or leave one role",
+		})
+	}
 	for i, r := range s.GetRoles() {
 		if len(r.GetCommand()) > 0 || len(r.GetArgs()) > 0 || r.GetImage() != "" {
 			findings = append(findings, preset.Finding{

@@ -55,6 +55,7 @@ func fillDefaults(s *windlassv1.DeploymentSpec) *windlassv1.DeploymentSpec {
 	if s.Resources.Gpu.GetCount() == 0 {
 		s.Resources.Gpu = nil
 	}
+	fillRoles(s)
 	if len(s.Ports) == 0 {
 		s.Ports = []*windlassv1.Port{{Name: defaultPort}}
 	}
@@ -143,7 +144,8 @@ const (
 // instance of.
 var concerns = map[protoreflect.Name]concern{
 	"image": ofInstances, "command": ofInstances, "args": ofInstances, "resources": ofInstances, "roles": ofInstances,
-	"env": ofInstances, "secrets": ofInstances, "ports": ofInstances, "health_check": ofInstances,
+	"layout": ofInstances,
+	"env":    ofInstances, "secrets": ofInstances, "ports": ofInstances, "health_check": ofInstances,
 	"termination_grace": ofInstances, "drain_delay": ofInstances, "model_cache": ofInstances, "kubernetes": ofInstances,
 	// The pinned overrides are what runs, however the overrides are written.
 	"pinned_overrides": ofInstances, "overrides": ofPeople,

@@ -21,6 +21,11 @@ var features = []struct {
 	{agentv1.Feature_FEATURE_MODEL_CACHE, func(s *windlassv1.DeploymentSpec) bool { return s.GetModelCache() != nil }},
 	{agentv1.Feature_FEATURE_KUBERNETES_OPTIONS, func(s *windlassv1.DeploymentSpec) bool { return s.GetKubernetes() != nil }},
 	{agentv1.Feature_FEATURE_SCALE_TO_ZERO, func(s *windlassv1.DeploymentSpec) bool { return s.GetRouting().GetColdStart() != nil }},
+	{agentv1.Feature_FEATURE_ROLES, func(s *windlassv1.DeploymentSpec) bool {
+		return len(s.GetRoles()) > 1 || slices.ContainsFunc(s.GetRoles(), func(r *windlassv1.RoleSpec) bool {
+			return r.GetEntry() || len(r.GetStartsAfter()) > 0 || len(r.GetEnv()) > 0
+		})
+	}},
 	{agentv1.Feature_FEATURE_EXPECTED_CODES, func(s *windlassv1.DeploymentSpec) bool { return len(s.GetHealthCheck().GetExpectedCodes()) > 0 }},
 }
 

@@ -73,7 +73,8 @@ func deploymentState(it *model.DesiredItem) *agentv1.DeploymentState {
 		dep.Secrets = append(dep.Secrets, &agentv1.SecretVersion{Secret: name, Version: version})
 	}
 	sort.Slice(dep.Secrets, func(i, j int) bool { return dep.Secrets[i].Secret < dep.Secrets[j].Secret })
-	dep.TemplateHash = templateHash(d, base, dep.Secrets)
+	dep.TemplateHash = templateHash(d.Made(), d.ResolvedImage, base, dep.Secrets)
+	dep.RoleTemplates = roleTemplates(d, base, dep.Secrets)
 	return &agentv1.DeploymentState{
 		Action:      agentv1.DeploymentState_ACTION_APPLY,
 		Deployment:  dep,
@@ -100,14 +101,14 @@ func withImage(spec *windlassv1.DeploymentSpec, image string) *windlassv1.Deploy
 // no instance sees: a version that differs only in that keeps the instances of the version
 // before. A secret that only pulls the image is not in it: no instance has it, and a registry's
 // new password is no reason to start a model again.
-func templateHash(d *model.Deployment, spec *windlassv1.DeploymentSpec, secrets []*agentv1.SecretVersion) []byte {
+func templateHash(made []byte, image string, spec *windlassv1.DeploymentSpec, secrets []*agentv1.SecretVersion) []byte {
 	variables := map[string]bool{}
 	for _, ref := range spec.GetSecrets() {
 		variables[ref.GetSecret()] = variables[ref.GetSecret()] || !ref.GetImagePull()
 	}
 	h := sha256.New()
-	h.Write(d.Made())
-	_, _ = fmt.Fprintf(h, "\x00%s", d.ResolvedImage)
+	h.Write(made)
+	_, _ = fmt.Fprintf(h, "\x00%s", image)
 	for _, s := range secrets {
 		if !variables[s.Secret] {
 			continue
@@ -115,6 +116,23 @@ func templateHash(d *model.Deployment, spec *windlassv1.DeploymentSpec, secrets 
 		_, _ = fmt.Fprintf(h, "\x00%s\x00%d", s.Secret, s.Version)
 	}
 	return h.Sum(nil)[:specHashSize]
+}
+
+// roleTemplates returns the template hash of each of several roles. The resolved image is in it only for roles
+// without an image of their own.
+func roleTemplates(d *model.Deployment, spec *windlassv1.DeploymentSpec, secrets []*agentv1.SecretVersion) (out []*agentv1.RoleTemplate) {
+	hashes := d.RoleHashes()
+	for _, r := range spec.GetRoles() {
+		made, image := hashes[r.GetName()], d.ResolvedImage
+		if made == nil {
+			return nil
+		}
+		if r.GetImage() != "" {
+			image = ""
+		}
+		out = append(out, &agentv1.RoleTemplate{Role: r.GetName(), TemplateHash: templateHash(made, image, spec, secrets)})
+	}
+	return out
 }
 
 func routesOf(it *model.DesiredItem) (*agentv1.Routes, error) {

@@ -243,6 +243,7 @@ func (s *Service) collect(w *writes, k *knowledge, p *pending, now int64) {
 			o.ReadyReplicas, o.Doomed, o.Restarts = max(r.ReadyReplicas, 0), max(r.Doomed, 0), max(r.Restarts, 0)
 			o.Reason, o.ReasonMessage = clip(r.Reason, maxReason), clip(r.Message, maxMessage)
 			o.SlowestStartMS = r.SlowestStartMs
+			o.RoleCounts = model.EncodeRoleCounts(r)
 			after[r.DeploymentId] = o
 		}
 	}

@@ -104,7 +104,10 @@ type Deployment struct {
 	SpecHash []byte
 	// MadeAs is the SpecHash with which its instances are made. It is that of the version before it if the two
 	// differ only in what no instance sees. Empty: its own.
-	MadeAs        []byte
+	MadeAs []byte
+	// RolesMade has a hash of what the instances of each of several roles are made of; see RoleHashes. Empty: one
+	// role, or a version of a release that had no such hashes.
+	RolesMade     string
 	ResolvedImage string
 	Status        windlassv1.DeploymentStatus
 	Reason        string
@@ -283,6 +286,7 @@ type Observed struct {
 	ReasonMessage                           string
 	Restarts                                int32
 	SlowestStartMS                          int64
+	RoleCounts                              string // of several roles; see Counts
 	UpdatedAt                               int64
 }
 

@@ -172,8 +172,12 @@ func (p *planner) pullsImage(spec *windlassv1.DeploymentSpec) bool {
 	})
 }
 
-// Image returns the image that instances of the spec run, empty for none.
+// Image returns the image whose tag is resolved, empty for none. Of several roles it is the spec's, which those
+// without an image of their own run: what these name has a digest already.
 func Image(spec *windlassv1.DeploymentSpec) string {
+	if len(spec.GetRoles()) > 1 {
+		return spec.GetImage()
+	}
 	for _, r := range spec.GetRoles() {
 		if r.GetImage() != "" {
 			return r.GetImage()

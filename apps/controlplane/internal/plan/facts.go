@@ -120,7 +120,7 @@ func (f *facts) place(t *model.Topology) rollup.Place {
 		Region:   f.regions[t.RegionID],
 	}
 	if d := f.deps[t.DeploymentID]; d != nil {
-		pl.MinReady = d.Spec.GetMinReady()
+		pl.MinReady, pl.Roles = d.Spec.GetMinReady(), d.Spec.GetRoles()
 	}
 	return pl
 }

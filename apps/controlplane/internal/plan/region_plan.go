@@ -216,20 +216,18 @@ func (v *view) side(t *model.Topology) strategy.Side {
 
 // seen is how many replicas of the row the region reports, whatever their state.
 func (f *facts) seen(t *model.Topology) int32 {
+	o := f.observed[rowKey{t.DeploymentID, t.RegionID}]
+	groups, _ := o.Counts() // a group of which instances are gone takes up more than its share of the rest
 	each := instancesEach(f.deps[t.DeploymentID])
-	return (f.observed[rowKey{t.DeploymentID, t.RegionID}].Instances() + each - 1) / each
+	return max(groups, (o.Instances()+each-1)/each)
 }
 
 // instancesEach returns how many instances make a replica.
 func instancesEach(d *model.Deployment) int32 {
-	if d == nil || len(d.Spec.GetRoles()) == 0 {
+	if d == nil {
 		return 1
 	}
-	var n int32
-	for _, r := range d.Spec.GetRoles() {
-		n += max(r.GetInstances(), 1)
-	}
-	return n
+	return model.InstancesEach(d.Spec)
 }
 
 // moveRegions takes the next step in each region that is in reach.

@@ -42,7 +42,7 @@ func (v *view) joinWorkloads(l *regionPlan, inPlace bool) {
 			t := l.from[i]
 			// A workload that was transferred goes back in place, whatever the policy is by now.
 			back := l.row != nil && l.row.Transferred && t.WorkloadKey() == l.row.WorkloadKey()
-			if t.Assigned() && t.Replicas > 0 && (inPlace || back || v.madeAlike(l.to, t)) {
+			if t.Assigned() && t.Replicas > 0 && (inPlace && v.sameGroups(l.to, t) || back || v.madeAlike(l.to, t)) {
 				l.RegionPlan.From[i].Transfers = true
 				break
 			}
@@ -98,6 +98,13 @@ func (v *view) keepInstances(l *regionPlan) {
 	l.Acknowledged = l.Acknowledged && v.routedAs(l.region)
 }
 
+// sameGroups reports whether groups of the row and of the deployment have the same roles and as many instances
+// of each. Otherwise a region could not replace one by the other in its place.
+func (f *facts) sameGroups(d *model.Deployment, t *model.Topology) bool {
+	o := f.deps[t.DeploymentID]
+	return d != nil && o != nil && model.SameGroups(d.Spec, o.Spec)
+}
+
 func (f *facts) observedOf(t model.Topology) model.Observed {
 	return f.observed[rowKey{t.DeploymentID, t.RegionID}]
 }
@@ -150,7 +157,21 @@ func hasOf(t, other *model.Topology) bool {
 }
 
 // servingOf returns how many replicas serve, of whatever version they are.
+//
+// Of several roles as many serve as the scarcest of them has ready instances for.
 func servingOf(o model.Observed, d *model.Deployment) int32 {
+	if d != nil && len(d.Spec.GetRoles()) > 1 {
+		_, roles := o.Counts()
+		ready := map[string]int32{}
+		for _, r := range roles {
+			ready[r.GetRole()] = r.GetReady()
+		}
+		whole := o.Ready
+		for _, r := range d.Spec.GetRoles() {
+			whole = min(whole, ready[r.GetName()]/max(r.GetInstances(), 1))
+		}
+		return max(o.ReadyReplicas, whole)
+	}
 	return max(o.ReadyReplicas, o.Ready/instancesEach(d))
 }
 

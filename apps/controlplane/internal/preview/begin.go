@@ -35,9 +35,11 @@ func (p *Preview) RoomToBegin(at int64) error {
 		if err != nil {
 			return err
 		}
-		if found := p.room(v, has); found != nil && found.GetBlocks() {
-			first = cmp.Or(first, found)
-			short = append(short, found.GetMessage())
+		for _, found := range p.rooms(v, has) {
+			if found.GetBlocks() {
+				first = cmp.Or(first, found)
+				short = append(short, found.GetMessage())
+			}
 		}
 	}
 	text := "there is no room to begin: "
@@ -45,13 +47,15 @@ func (p *Preview) RoomToBegin(at int64) error {
 		text = "it could begin, and not come to its end: "
 	}
 	for _, id := range p.byName(p.later(ids)) {
-		found, err := p.lacks(id)
+		missing, err := p.lacks(id)
 		if err != nil {
 			return err
 		}
-		if found != nil && found.GetBlocks() {
-			first = cmp.Or(first, found)
-			short = append(short, found.GetMessage())
+		for _, found := range missing {
+			if found.GetBlocks() {
+				first = cmp.Or(first, found)
+				short = append(short, found.GetMessage())
+			}
 		}
 	}
 	if first == nil {
@@ -83,15 +87,18 @@ func (p *Preview) later(begun map[string]bool) map[string]bool {
 	return ids
 }
 
-// lacks returns the finding for a region that has no pool for the GPUs which the target asks for there, nil
-// for none.
-func (p *Preview) lacks(id string) (*windlassv1.PlanFinding, error) {
+// lacks returns the findings for a region that has no pool for GPUs which the target asks for there.
+func (p *Preview) lacks(id string) (out []*windlassv1.PlanFinding, err error) {
 	region := p.regions[id]
-	gpu := gpuOf(override.In(p.target.Spec, id))
 	has, err := capacityOf(region)
-	if err != nil || gpu == nil || !has.known {
+	if err != nil || !has.known {
 		return nil, err
 	}
-	v := &windlassv1.PlanRegion{Region: region.Name, Status: region.Status, Gpu: gpu, Pools: fitting(gpu, has.gpus)}
-	return p.room(v, has), nil
+	for _, k := range kindsOf(override.In(p.target.Spec, id)) {
+		v := &windlassv1.PlanRegion{Region: region.Name, Status: region.Status, Gpu: k.gpu, Pools: fitting(k.gpu, has.gpus)}
+		if found := p.room(v, has); found != nil {
+			out = append(out, found)
+		}
+	}
+	return out, nil
 }

@@ -63,16 +63,41 @@ func (p *Preview) regionView(f forecast.Forecast, id string) (*windlassv1.PlanRe
 		return nil, has, err
 	}
 	v := &windlassv1.PlanRegion{Region: region.Name, Status: region.Status}
-	e := p.extent(f, region, has.gpus)
-	v.ReplicasNow, v.ReplicasPeak, v.ReplicasAfter = e.now.replicas, e.peak.replicas, e.after.replicas
-	v.GpusNow, v.GpusPeak, v.GpusAfter = e.now.gpus, e.peak.gpus, e.after.gpus
-	if gpu := gpuOf(override.In(p.target.Spec, id)); gpu != nil && e.comes {
-		v.Gpu, v.GpusNeeded, v.GpusKept, v.Pools = gpu, e.needed, e.kept, fitting(gpu, has.gpus)
-		for _, p := range v.GetPools() {
-			v.GpusFree += usable(p)
+	kinds := sharing(kindsOf(override.In(p.target.Spec, id)), has.gpus)
+	for i, k := range append(kinds, kind{})[:max(1, len(kinds))] {
+		e := p.extent(f, region, has.gpus, k)
+		v.ReplicasNow, v.ReplicasPeak, v.ReplicasAfter = e.now.replicas, e.peak.replicas, e.after.replicas
+		v.GpusNow, v.GpusPeak, v.GpusAfter = e.now.gpus, e.peak.gpus, e.after.gpus
+		if k.gpu == nil || !e.comes {
+			continue
 		}
+		pools, free := fitting(k.gpu, has.gpus), int32(0)
+		for _, p := range pools {
+			free += usable(p)
+		}
+		if i == 0 {
+			v.Gpu, v.GpusNeeded, v.GpusKept, v.GpusFree, v.Pools = k.gpu, e.needed, e.kept, free, pools
+			continue
+		}
+		v.OtherGpus = append(v.OtherGpus, &windlassv1.PlanGpus{Gpu: k.gpu, Roles: k.roles, Needed: e.needed, Kept: e.kept, Free: free, Pools: pools})
 	}
 	return v, has, nil
+}
+
+// rooms returns the findings for a region that has too few GPUs free of a kind, or that may have too few.
+func (p *Preview) rooms(v *windlassv1.PlanRegion, has capacity) (out []*windlassv1.PlanFinding) {
+	all := []*windlassv1.PlanRegion{v}
+	for _, o := range v.GetOtherGpus() {
+		all = append(all, &windlassv1.PlanRegion{
+			Region: v.GetRegion(), Status: v.GetStatus(), Gpu: o.GetGpu(), GpusNeeded: o.GetNeeded(), GpusKept: o.GetKept(), GpusFree: o.GetFree(), Pools: o.GetPools(),
+		})
+	}
+	for _, one := range all {
+		if found := p.room(one, has); found != nil {
+			out = append(out, found)
+		}
+	}
+	return out
 }
 
 // room returns the finding for a region that has too few GPUs free, or that may have too few; nil for none.
@@ -119,8 +144,10 @@ func (p *Preview) room(v *windlassv1.PlanRegion, has capacity) *windlassv1.PlanF
 
 // gpuField returns the field that asks for the region's GPUs, in the spec or in its overrides.
 func (p *Preview) gpuField(v *windlassv1.PlanRegion) string {
-	if proto.Equal(v.GetGpu(), gpuOf(p.target.Spec)) {
-		return "spec.resources.gpu"
+	for _, k := range kindsOf(p.target.Spec) {
+		if proto.Equal(v.GetGpu(), k.gpu) {
+			return k.field
+		}
 	}
 	return "spec.overrides"
 }
@@ -131,7 +158,7 @@ type amount struct{ replicas, gpus int32 }
 // extent is what the app takes of a region: now, at its peak, and in the end.
 type extent struct {
 	now, peak, after amount
-	// needed is how many GPUs that fit the target it needs, beyond those that other versions give back.
+	// needed is how many GPUs of one kind of the target it needs, beyond those that other versions give back.
 	needed int32
 	// kept is how many of those it still needs in the end.
 	kept int32
@@ -139,19 +166,23 @@ type extent struct {
 	comes bool
 }
 
-// extent follows the region's steps. Between two steps, a version has at most the larger of its two numbers
+// extent follows the region's steps, and counts the needed GPUs of one kind of the target. Between two steps, a version has at most the larger of its two numbers
 // of replicas.
-func (p *Preview) extent(f forecast.Forecast, region model.Region, pools []*windlassv1.GpuCapacity) (e extent) {
-	each, gives := map[string]int32{}, map[string]bool{}
-	mine := gpuOf(override.In(p.target.Spec, region.ID))
+func (p *Preview) extent(f forecast.Forecast, region model.Region, pools []*windlassv1.GpuCapacity, mine kind) (e extent) {
+	// each is all that a replica takes, and takes what of it is of the kind, or is given back to it.
+	each, takes := map[string]int32{}, map[string]int32{}
 	for _, d := range p.in.Deployments {
 		there := override.In(d.Spec, region.ID)
 		_, n := admission.PerReplica(there)
 		each[d.ID] = int32(n)
-		theirs := gpuOf(there)
-		// Its GPUs count as given back if each pool that fits it also fits the target.
-		gives[d.ID] = mine != nil && theirs != nil && subset(fitting(theirs, pools), fitting(mine, pools))
+		for _, theirs := range kindsOf(there) {
+			// GPUs count as given back if each pool that fits them also fits the target.
+			if d.ID != p.target.ID && mine.gpu != nil && subset(fitting(theirs.gpu, pools), fitting(mine.gpu, pools)) {
+				takes[d.ID] += theirs.each
+			}
+		}
 	}
+	takes[p.target.ID] = mine.each
 	at := map[string]int32{}
 	for _, t := range p.was {
 		if t.RegionID == region.ID && topology.Active(t) {
@@ -163,14 +194,12 @@ func (p *Preview) extent(f forecast.Forecast, region model.Region, pools []*wind
 		for id, n := range replicas {
 			a.replicas += n
 			a.gpus += n * each[id]
-			if id == p.target.ID || gives[id] {
-				needed += (n - start[id]) * each[id]
-			}
+			needed += (n - start[id]) * takes[id]
 			e.comes = e.comes || id == p.target.ID && n > 0
 		}
 		for id, n := range start {
-			if _, still := replicas[id]; !still && (id == p.target.ID || gives[id]) {
-				needed -= n * each[id]
+			if _, still := replicas[id]; !still {
+				needed -= n * takes[id]
 			}
 		}
 		return a, needed

@@ -192,7 +192,7 @@ func (d *Deploy) regionViews(f forecast.Forecast, out *windlassv1.PlanDeployResp
 		out.Regions = append(out.Regions, v)
 		if d.Woken {
 			out.Findings = append(out.Findings, d.reach(v, id, waits, skips, out.GetOutcome())...)
-			if found := d.room(v, reported); found != nil {
+			for _, found := range d.rooms(v, reported) {
 				out.Findings = append(out.Findings, d.awaited(found))
 			}
 		}

@@ -130,6 +130,9 @@ func specLeaves(s *windlassv1.DeploymentSpec) leavesError {
 	if plain != nil {
 		plain.Regions, plain.Secrets, plain.Env, plain.InheritedEnv = nil, nil, nil, nil
 		plain.Overrides, plain.PinnedOverrides, plain.Generated = nil, nil, nil
+		for _, r := range plain.GetRoles() {
+			r.Env = nil
+		}
 	}
 	byFlag := s.GetGeneratedBy() != ""
 	if byFlag {
@@ -143,6 +146,11 @@ func specLeaves(s *windlassv1.DeploymentSpec) leavesError {
 		out.leaves[fmt.Sprintf("regions[%q]", name)] = leaf{value: name}
 	}
 	out.variables(s.GetEnv(), s.GetSecrets())
+	for i, r := range s.GetRoles() {
+		for name, value := range r.GetEnv() {
+			out.leaves[fmt.Sprintf("roles[%d].env[%q]", i, name)] = leaf{value: value, hidden: true}
+		}
+	}
 	if byFlag {
 		out.args(s.GetArgs())
 	}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
+
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -41,20 +43,78 @@ func poolsText(all []*windlassv1.GpuCapacity) string {
 }
 
 // HasGPU reports whether instances of the spec, as it is in a region, ask for GPUs.
-func HasGPU(s *windlassv1.DeploymentSpec) bool { return gpuOf(s) != nil }
+func HasGPU(s *windlassv1.DeploymentSpec) bool { return len(kindsOf(s)) > 0 }
 
-// gpuOf returns what each instance of the spec, as it is in a region, asks for; nil for none.
-func gpuOf(s *windlassv1.DeploymentSpec) *windlassv1.Gpu {
-	resources := s.GetResources()
-	for _, role := range s.GetRoles() {
+// kind is one kind of GPU that some roles of a spec ask for.
+type kind struct {
+	// gpu is what the instance that asks for most of it asks for.
+	gpu *windlassv1.Gpu
+	// each is how many of it a replica takes.
+	each  int32
+	roles []string
+	// field asks for it.
+	field string
+}
+
+// kindsOf returns the kinds of GPUs that the roles of the spec, as it is in a region, ask for.
+func kindsOf(s *windlassv1.DeploymentSpec) (kinds []kind) {
+	roles := s.GetRoles()
+	if len(roles) == 0 {
+		roles = []*windlassv1.RoleSpec{{}}
+	}
+	for i, role := range roles {
+		k := kind{gpu: s.GetResources().GetGpu(), field: "spec.resources.gpu"}
 		if role.GetResources() != nil {
-			resources = role.GetResources()
+			k.gpu = role.GetResources().GetGpu()
+			if len(roles) > 1 {
+				k.field = fmt.Sprintf("spec.roles[%d].resources.gpu", i)
+			}
 		}
+		if k.gpu.GetCount() == 0 {
+			continue
+		}
+		k.each = max(role.GetInstances(), 1) * k.gpu.GetCount()
+		if len(roles) > 1 {
+			k.roles = []string{role.GetName()}
+		}
+		same := slices.IndexFunc(kinds, func(o kind) bool { return sameKind(o.gpu, k.gpu) })
+		if same < 0 {
+			kinds = append(kinds, k)
+			continue
+		}
+		kinds[same] = kinds[same].and(k)
 	}
-	if resources.GetGpu().GetCount() == 0 {
-		return nil
+	return kinds
+}
+
+// and returns the kind with what another one asks for in addition.
+func (k kind) and(o kind) kind {
+	if o.gpu.GetCount() > k.gpu.GetCount() {
+		k.gpu, k.field = o.gpu, o.field
 	}
-	return resources.GetGpu()
+	k.each += o.each
+	k.roles = slices.Concat(k.roles, o.roles)
+	return k
+}
+
+func sameKind(a, b *windlassv1.Gpu) bool {
+	a, b = proto.CloneOf(a), proto.CloneOf(b)
+	a.Count, b.Count = 0, 0
+	return proto.Equal(a, b)
+}
+
+// sharing returns the kinds, joined where the same pools fit them: they take each other's GPUs.
+func sharing(kinds []kind, pools []*windlassv1.GpuCapacity) (out []kind) {
+	for _, k := range kinds {
+		fits := fitting(k.gpu, pools)
+		same := slices.IndexFunc(out, func(o kind) bool { return len(fits) > 0 && slices.Equal(fits, fitting(o.gpu, pools)) })
+		if same < 0 {
+			out = append(out, k)
+			continue
+		}
+		out[same] = out[same].and(k)
+	}
+	return out
 }
 
 // fitting returns the pools whose GPUs match g, by the rules of agents: unknown memory does not match, and a

@@ -7,6 +7,7 @@ package rollup
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
@@ -40,6 +41,8 @@ type Place struct {
 	Region   model.Region
 	// MinReady is that of the deployment's spec. 0 means every replica.
 	MinReady int32
+	// Roles are those of the deployment's spec.
+	Roles []*windlassv1.RoleSpec
 }
 
 // Need returns how many ready replicas make the place ready: MinReady if it is set and smaller, else all
@@ -113,7 +116,7 @@ func (p Place) Doomed() (reason, message string, doomed bool) {
 	case p.Heard() && o.Phase == phaseRejected && !o.Retryable:
 		return o.Code, o.Message, true
 	case p.counted() && !p.Resyncing() && o.Doomed > 0:
-		return o.Reason, o.ReasonMessage, true
+		return o.Reason, p.ofRole(), true
 	}
 	return "", "", false
 }
@@ -134,11 +137,23 @@ func (p Place) Why() (reason, message string) {
 	case o.Phase != phaseApplied && o.Code != "":
 		return o.Code, o.Message
 	case o.Reason != "":
-		return o.Reason, o.ReasonMessage
+		return o.Reason, p.ofRole()
 	case p.Unreachable():
 		return ReasonRegionUnreachable, p.Region.Message
 	}
 	return "", ""
+}
+
+// ofRole returns the message of the reported reason, after the role that gave it if there are several.
+func (p Place) ofRole() string {
+	message := p.Observed.ReasonMessage
+	_, roles := p.Observed.Counts()
+	for _, r := range roles {
+		if r.GetReason() == p.Observed.Reason && strings.HasPrefix(message, r.GetMessage()) {
+			return strings.TrimSuffix("role "+r.GetRole()+": "+message, ": ")
+		}
+	}
+	return message
 }
 
 // LacksRoom reports whether the region has no room for the replicas that would make the place ready.
@@ -212,5 +227,24 @@ func (p Place) Proto() *windlassv1.RegionTopology {
 	if p.Row.Status != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED && !p.Settled() || p.Row.Reason != "" {
 		t.Reason, t.Message = p.Why()
 	}
+	t.Roles = p.roles()
 	return t
+}
+
+// roles returns each of several roles as the API shows it.
+func (p Place) roles() (out []*windlassv1.RoleTopology) {
+	if len(p.Roles) < 2 {
+		return nil
+	}
+	_, counts := p.Observed.Counts()
+	for _, r := range p.Roles {
+		one := &windlassv1.RoleTopology{Role: r.GetName(), Entry: r.GetEntry(), Wanted: p.Row.Replicas * max(r.GetInstances(), 1)}
+		for _, c := range counts {
+			if c.GetRole() == r.GetName() {
+				one.Ready, one.Instances, one.Reason, one.Message = c.GetReady(), c.GetInstances(), c.GetReason(), c.GetMessage()
+			}
+		}
+		out = append(out, one)
+	}
+	return out
 }

@@ -230,6 +230,16 @@ const (
 	structName   = "google.protobuf.Struct"
 )
 
+// notYet has fields of roles that a later release will have, by message, and what to do without them.
+var notYet = map[string]string{
+	"DeploymentSpec.gang":     "leave it out; a group is ready, and gets requests, once all its instances are ready",
+	"DeploymentSpec.topology": "leave it out, or use kubernetes.zoneSpread and kubernetes.nodeSelector",
+	"DeploymentSpec.pairing":  "leave it out; routes lead to the entry role, which finds its group in the file that WINDLASS_PEERS names",
+	"DeploymentSpec.update":   "leave it out; groups are updated whole, as rollout says",
+	"RoleSpec.update":         "leave it out; groups are updated whole, as rollout says",
+	"RoleSpec.together":       "leave it out; groups are updated whole, as rollout says",
+}
+
 // normalise checks names against the schema, and rewrites what people write and protojson does not read:
 // durations such as 10m, and short names of choices.
 func normalise(path string, fields map[string]any, schema protoreflect.MessageDescriptor) error {
@@ -242,6 +252,9 @@ func normalise(path string, fields map[string]any, schema protoreflect.MessageDe
 		}
 		where := join(path, key)
 		if field == nil {
+			if fix, ok := notYet[string(schema.Name())+"."+key]; ok {
+				return fieldErrorf(where, "not supported yet: %s", fix)
+			}
 			return fieldErrorf(where, "no such field%s", suggest(key, schema))
 		}
 		switch {

@@ -158,6 +158,7 @@ func statusTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 				why = strings.TrimSpace("region unreachable " + why)
 			}
 			row(w, name, t.Region, word(t.Status, "TOPOLOGY_STATUS_"), fmt.Sprintf("%d/%d", t.Ready, t.Replicas), t.Instances, trafficShare(app, d.Id, t.Region, t.Weight), why)
+			roleRows(w, t)
 		}
 		if len(d.Regions) == 0 {
 			row(w, name, "-", word(d.Status, "DEPLOYMENT_STATUS_"), "", "", "", firstLine(because(d.Reason, d.Message)))
@@ -168,6 +169,20 @@ func statusTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 		cut.add("Rollout of "+version(ro.Version), ro.Reason, ro.Message)
 	}
 	cut.print(w)
+}
+
+// roleRows writes a row for each of several roles of a version in a region.
+func roleRows(w *tabwriter.Writer, t *windlassv1.RegionTopology) {
+	for _, r := range t.GetRoles() {
+		name, why := "  "+r.GetRole(), ""
+		if r.GetEntry() {
+			name += " (entry)"
+		}
+		if r.GetReady() < r.GetWanted() {
+			why = firstLine(because(r.GetReason(), r.GetMessage()))
+		}
+		row(w, name, t.GetRegion(), "", fmt.Sprintf("%d/%d", r.GetReady(), r.GetWanted()), r.GetInstances(), "", why)
+	}
 }
 
 // isAtZero reports whether no instances are wanted in the region, none exist, and a request starts one. A

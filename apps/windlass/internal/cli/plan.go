@@ -98,6 +98,9 @@ func planTable(w *tabwriter.Writer, path string, file *appFile, p *windlassv1.Pl
 		verdict = "it would be accepted, and nothing moves"
 	}
 	row(w, "Verdict:", verdict)
+	if group := groupText(file.Spec); group != "" {
+		row(w, "Replica:", group)
+	}
 	if len(p.GetSteps()) > 0 {
 		row(w, "Waits:", waitsText(p))
 	}
@@ -106,6 +109,20 @@ func planTable(w *tabwriter.Writer, path string, file *appFile, p *windlassv1.Pl
 	stepsTable(w, p)
 	regionsTable(w, p)
 	planQuotaTable(w, p)
+}
+
+// groupText describes what one replica of a spec with several roles is. It is empty for one role.
+func groupText(s *windlassv1.DeploymentSpec) string {
+	if len(s.GetRoles()) < 2 {
+		return ""
+	}
+	var parts []string
+	instances := int32(0)
+	for _, r := range s.GetRoles() {
+		parts = append(parts, fmt.Sprintf("%d %s", max(r.GetInstances(), 1), r.GetName()))
+		instances += max(r.GetInstances(), 1)
+	}
+	return fmt.Sprintf("a group of %d instances: %s", instances, strings.Join(parts, ", "))
 }
 
 func outcomeText(p *windlassv1.PlanDeployResponse) string {
@@ -335,14 +352,26 @@ func regionsTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {
 		}
 		if r.Gpu != nil {
 			needed, free = fmt.Sprint(r.GpusNeeded), fmt.Sprint(r.GpusFree)
-			kind = strings.TrimSpace(r.Gpu.Product + " " + r.Gpu.Pool)
-			if kind == "" {
-				kind = "any"
-			}
+			kind = kindText(r.Gpu, nil)
 		}
 		row(w, r.Region, word(r.Status, "REGION_STATUS_"), dash(r.Wave),
 			fmt.Sprintf("%d, %d, %d", r.ReplicasNow, r.ReplicasPeak, r.ReplicasAfter), gpus, needed, free, kind)
+		for _, o := range r.GetOtherGpus() {
+			row(w, r.Region, "", "", "", "", o.Needed, o.Free, kindText(o.Gpu, o.Roles))
+		}
 	}
+}
+
+// kindText names a kind of GPU, and the roles that ask for it if only some do.
+func kindText(g *windlassv1.Gpu, roles []string) string {
+	text := strings.TrimSpace(g.GetProduct() + " " + g.GetPool())
+	if text == "" {
+		text = "any"
+	}
+	if len(roles) > 0 {
+		text += " (" + strings.Join(roles, ", ") + ")"
+	}
+	return text
 }
 
 func planQuotaTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {

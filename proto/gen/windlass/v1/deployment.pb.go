@@ -238,8 +238,10 @@ type RegionTopology struct {
 	Reason            string `protobuf:"bytes,11,opt,name=reason,proto3" json:"reason,omitempty"`
 	Message           string `protobuf:"bytes,12,opt,name=message,proto3" json:"message,omitempty"`
 	RegionUnreachable bool   `protobuf:"varint,13,opt,name=region_unreachable,json=regionUnreachable,proto3" json:"region_unreachable,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Of a deployment with several roles: each of them, in the order of the spec.
+	Roles         []*RoleTopology `protobuf:"bytes,14,rep,name=roles,proto3" json:"roles,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RegionTopology) Reset() {
@@ -363,6 +365,110 @@ func (x *RegionTopology) GetRegionUnreachable() bool {
 	return false
 }
 
+func (x *RegionTopology) GetRoles() []*RoleTopology {
+	if x != nil {
+		return x.Roles
+	}
+	return nil
+}
+
+// RoleTopology is one role of a deployment in one region.
+type RoleTopology struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Role  string                 `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
+	// Routes lead to its instances.
+	Entry bool `protobuf:"varint,2,opt,name=entry,proto3" json:"entry,omitempty"`
+	// Instances that all replicas there should have of it.
+	Wanted int32 `protobuf:"varint,3,opt,name=wanted,proto3" json:"wanted,omitempty"`
+	Ready  int32 `protobuf:"varint,4,opt,name=ready,proto3" json:"ready,omitempty"`
+	// Instances that exist, terminated ones aside.
+	Instances int32 `protobuf:"varint,5,opt,name=instances,proto3" json:"instances,omitempty"`
+	// Most telling reason and message among them.
+	Reason        string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	Message       string `protobuf:"bytes,7,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RoleTopology) Reset() {
+	*x = RoleTopology{}
+	mi := &file_windlass_v1_deployment_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RoleTopology) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RoleTopology) ProtoMessage() {}
+
+func (x *RoleTopology) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_deployment_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RoleTopology.ProtoReflect.Descriptor instead.
+func (*RoleTopology) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_deployment_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *RoleTopology) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *RoleTopology) GetEntry() bool {
+	if x != nil {
+		return x.Entry
+	}
+	return false
+}
+
+func (x *RoleTopology) GetWanted() int32 {
+	if x != nil {
+		return x.Wanted
+	}
+	return 0
+}
+
+func (x *RoleTopology) GetReady() int32 {
+	if x != nil {
+		return x.Ready
+	}
+	return 0
+}
+
+func (x *RoleTopology) GetInstances() int32 {
+	if x != nil {
+		return x.Instances
+	}
+	return 0
+}
+
+func (x *RoleTopology) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *RoleTopology) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 type Instance struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	Id           string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -392,7 +498,7 @@ type Instance struct {
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_windlass_v1_deployment_proto_msgTypes[2]
+	mi := &file_windlass_v1_deployment_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -404,7 +510,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_deployment_proto_msgTypes[2]
+	mi := &file_windlass_v1_deployment_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -417,7 +523,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_deployment_proto_rawDescGZIP(), []int{2}
+	return file_windlass_v1_deployment_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Instance) GetId() string {
@@ -565,7 +671,7 @@ type GetDeploymentRequest struct {
 
 func (x *GetDeploymentRequest) Reset() {
 	*x = GetDeploymentRequest{}
-	mi := &file_windlass_v1_deployment_proto_msgTypes[3]
+	mi := &file_windlass_v1_deployment_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -577,7 +683,7 @@ func (x *GetDeploymentRequest) String() string {
 func (*GetDeploymentRequest) ProtoMessage() {}
 
 func (x *GetDeploymentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_deployment_proto_msgTypes[3]
+	mi := &file_windlass_v1_deployment_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -590,7 +696,7 @@ func (x *GetDeploymentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDeploymentRequest.ProtoReflect.Descriptor instead.
 func (*GetDeploymentRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_deployment_proto_rawDescGZIP(), []int{3}
+	return file_windlass_v1_deployment_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *GetDeploymentRequest) GetDeployment() string {
@@ -623,7 +729,7 @@ type GetDeploymentResponse struct {
 
 func (x *GetDeploymentResponse) Reset() {
 	*x = GetDeploymentResponse{}
-	mi := &file_windlass_v1_deployment_proto_msgTypes[4]
+	mi := &file_windlass_v1_deployment_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -635,7 +741,7 @@ func (x *GetDeploymentResponse) String() string {
 func (*GetDeploymentResponse) ProtoMessage() {}
 
 func (x *GetDeploymentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_deployment_proto_msgTypes[4]
+	mi := &file_windlass_v1_deployment_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -648,7 +754,7 @@ func (x *GetDeploymentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDeploymentResponse.ProtoReflect.Descriptor instead.
 func (*GetDeploymentResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_deployment_proto_rawDescGZIP(), []int{4}
+	return file_windlass_v1_deployment_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *GetDeploymentResponse) GetDeployment() *Deployment {
@@ -669,7 +775,7 @@ type ListDeploymentsRequest struct {
 
 func (x *ListDeploymentsRequest) Reset() {
 	*x = ListDeploymentsRequest{}
-	mi := &file_windlass_v1_deployment_proto_msgTypes[5]
+	mi := &file_windlass_v1_deployment_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -681,7 +787,7 @@ func (x *ListDeploymentsRequest) String() string {
 func (*ListDeploymentsRequest) ProtoMessage() {}
 
 func (x *ListDeploymentsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_deployment_proto_msgTypes[5]
+	mi := &file_windlass_v1_deployment_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -694,7 +800,7 @@ func (x *ListDeploymentsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDeploymentsRequest.ProtoReflect.Descriptor instead.
 func (*ListDeploymentsRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_deployment_proto_rawDescGZIP(), []int{5}
+	return file_windlass_v1_deployment_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ListDeploymentsRequest) GetPage() *PageRequest {
@@ -721,7 +827,7 @@ type ListDeploymentsResponse struct {
 
 func (x *ListDeploymentsResponse) Reset() {
 	*x = ListDeploymentsResponse{}
-	mi := &file_windlass_v1_deployment_proto_msgTypes[6]
+	mi := &file_windlass_v1_deployment_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -733,7 +839,7 @@ func (x *ListDeploymentsResponse) String() string {
 func (*ListDeploymentsResponse) ProtoMessage() {}
 
 func (x *ListDeploymentsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_deployment_proto_msgTypes[6]
+	mi := &file_windlass_v1_deployment_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -746,7 +852,7 @@ func (x *ListDeploymentsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDeploymentsResponse.ProtoReflect.Descriptor instead.
 func (*ListDeploymentsResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_deployment_proto_rawDescGZIP(), []int{6}
+	return file_windlass_v1_deployment_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListDeploymentsResponse) GetDeployments() []*Deployment {
@@ -778,7 +884,7 @@ type ListInstancesRequest struct {
 
 func (x *ListInstancesRequest) Reset() {
 	*x = ListInstancesRequest{}
-	mi := &file_windlass_v1_deployment_proto_msgTypes[7]
+	mi := &file_windlass_v1_deployment_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -790,7 +896,7 @@ func (x *ListInstancesRequest) String() string {
 func (*ListInstancesRequest) ProtoMessage() {}
 
 func (x *ListInstancesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_deployment_proto_msgTypes[7]
+	mi := &file_windlass_v1_deployment_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -803,7 +909,7 @@ func (x *ListInstancesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInstancesRequest.ProtoReflect.Descriptor instead.
 func (*ListInstancesRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_deployment_proto_rawDescGZIP(), []int{7}
+	return file_windlass_v1_deployment_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListInstancesRequest) GetPage() *PageRequest {
@@ -851,7 +957,7 @@ type ListInstancesResponse struct {
 
 func (x *ListInstancesResponse) Reset() {
 	*x = ListInstancesResponse{}
-	mi := &file_windlass_v1_deployment_proto_msgTypes[8]
+	mi := &file_windlass_v1_deployment_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -863,7 +969,7 @@ func (x *ListInstancesResponse) String() string {
 func (*ListInstancesResponse) ProtoMessage() {}
 
 func (x *ListInstancesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_deployment_proto_msgTypes[8]
+	mi := &file_windlass_v1_deployment_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -876,7 +982,7 @@ func (x *ListInstancesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInstancesResponse.ProtoReflect.Descriptor instead.
 func (*ListInstancesResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_deployment_proto_rawDescGZIP(), []int{8}
+	return file_windlass_v1_deployment_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListInstancesResponse) GetInstances() []*Instance {
@@ -904,7 +1010,7 @@ type GetLogsRequest struct {
 
 func (x *GetLogsRequest) Reset() {
 	*x = GetLogsRequest{}
-	mi := &file_windlass_v1_deployment_proto_msgTypes[9]
+	mi := &file_windlass_v1_deployment_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -916,7 +1022,7 @@ func (x *GetLogsRequest) String() string {
 func (*GetLogsRequest) ProtoMessage() {}
 
 func (x *GetLogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_deployment_proto_msgTypes[9]
+	mi := &file_windlass_v1_deployment_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -929,7 +1035,7 @@ func (x *GetLogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLogsRequest.ProtoReflect.Descriptor instead.
 func (*GetLogsRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_deployment_proto_rawDescGZIP(), []int{9}
+	return file_windlass_v1_deployment_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetLogsRequest) GetInstance() string {
@@ -957,7 +1063,7 @@ type GetLogsResponse struct {
 
 func (x *GetLogsResponse) Reset() {
 	*x = GetLogsResponse{}
-	mi := &file_windlass_v1_deployment_proto_msgTypes[10]
+	mi := &file_windlass_v1_deployment_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -969,7 +1075,7 @@ func (x *GetLogsResponse) String() string {
 func (*GetLogsResponse) ProtoMessage() {}
 
 func (x *GetLogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_deployment_proto_msgTypes[10]
+	mi := &file_windlass_v1_deployment_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -982,7 +1088,7 @@ func (x *GetLogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLogsResponse.ProtoReflect.Descriptor instead.
 func (*GetLogsResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_deployment_proto_rawDescGZIP(), []int{10}
+	return file_windlass_v1_deployment_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetLogsResponse) GetInstance() string {
@@ -1009,7 +1115,7 @@ type RestartInstanceRequest struct {
 
 func (x *RestartInstanceRequest) Reset() {
 	*x = RestartInstanceRequest{}
-	mi := &file_windlass_v1_deployment_proto_msgTypes[11]
+	mi := &file_windlass_v1_deployment_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1021,7 +1127,7 @@ func (x *RestartInstanceRequest) String() string {
 func (*RestartInstanceRequest) ProtoMessage() {}
 
 func (x *RestartInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_deployment_proto_msgTypes[11]
+	mi := &file_windlass_v1_deployment_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1034,7 +1140,7 @@ func (x *RestartInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartInstanceRequest.ProtoReflect.Descriptor instead.
 func (*RestartInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_deployment_proto_rawDescGZIP(), []int{11}
+	return file_windlass_v1_deployment_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RestartInstanceRequest) GetMutation() *Mutation {
@@ -1059,7 +1165,7 @@ type RestartInstanceResponse struct {
 
 func (x *RestartInstanceResponse) Reset() {
 	*x = RestartInstanceResponse{}
-	mi := &file_windlass_v1_deployment_proto_msgTypes[12]
+	mi := &file_windlass_v1_deployment_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1071,7 +1177,7 @@ func (x *RestartInstanceResponse) String() string {
 func (*RestartInstanceResponse) ProtoMessage() {}
 
 func (x *RestartInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_deployment_proto_msgTypes[12]
+	mi := &file_windlass_v1_deployment_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1084,7 +1190,7 @@ func (x *RestartInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartInstanceResponse.ProtoReflect.Descriptor instead.
 func (*RestartInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_deployment_proto_rawDescGZIP(), []int{12}
+	return file_windlass_v1_deployment_proto_rawDescGZIP(), []int{13}
 }
 
 var File_windlass_v1_deployment_proto protoreflect.FileDescriptor
@@ -1115,7 +1221,7 @@ const file_windlass_v1_deployment_proto_rawDesc = "" +
 	"created_at\x18\x10 \x01(\x03R\tcreatedAt\x12\x19\n" +
 	"\bready_at\x18\x11 \x01(\x03R\areadyAt\x12\x19\n" +
 	"\bended_at\x18\x12 \x01(\x03R\aendedAt\x12#\n" +
-	"\rpinned_weight\x18( \x01(\x05R\fpinnedWeight\"\xa7\x03\n" +
+	"\rpinned_weight\x18( \x01(\x05R\fpinnedWeight\"\xd8\x03\n" +
 	"\x0eRegionTopology\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x123\n" +
 	"\x06status\x18\x02 \x01(\x0e2\x1b.windlass.v1.TopologyStatusR\x06status\x12\x1a\n" +
@@ -1132,7 +1238,16 @@ const file_windlass_v1_deployment_proto_rawDesc = "" +
 	" \x01(\x05R\tinstances\x12\x16\n" +
 	"\x06reason\x18\v \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\f \x01(\tR\amessage\x12-\n" +
-	"\x12region_unreachable\x18\r \x01(\bR\x11regionUnreachable\"\x8e\x04\n" +
+	"\x12region_unreachable\x18\r \x01(\bR\x11regionUnreachable\x12/\n" +
+	"\x05roles\x18\x0e \x03(\v2\x19.windlass.v1.RoleTopologyR\x05roles\"\xb6\x01\n" +
+	"\fRoleTopology\x12\x12\n" +
+	"\x04role\x18\x01 \x01(\tR\x04role\x12\x14\n" +
+	"\x05entry\x18\x02 \x01(\bR\x05entry\x12\x16\n" +
+	"\x06wanted\x18\x03 \x01(\x05R\x06wanted\x12\x14\n" +
+	"\x05ready\x18\x04 \x01(\x05R\x05ready\x12\x1c\n" +
+	"\tinstances\x18\x05 \x01(\x05R\tinstances\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\a \x01(\tR\amessage\"\x8e\x04\n" +
 	"\bInstance\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x15\n" +
 	"\x06app_id\x18\x02 \x01(\tR\x05appId\x12\x19\n" +
@@ -1217,58 +1332,60 @@ func file_windlass_v1_deployment_proto_rawDescGZIP() []byte {
 	return file_windlass_v1_deployment_proto_rawDescData
 }
 
-var file_windlass_v1_deployment_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_windlass_v1_deployment_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_windlass_v1_deployment_proto_goTypes = []any{
 	(*Deployment)(nil),              // 0: windlass.v1.Deployment
 	(*RegionTopology)(nil),          // 1: windlass.v1.RegionTopology
-	(*Instance)(nil),                // 2: windlass.v1.Instance
-	(*GetDeploymentRequest)(nil),    // 3: windlass.v1.GetDeploymentRequest
-	(*GetDeploymentResponse)(nil),   // 4: windlass.v1.GetDeploymentResponse
-	(*ListDeploymentsRequest)(nil),  // 5: windlass.v1.ListDeploymentsRequest
-	(*ListDeploymentsResponse)(nil), // 6: windlass.v1.ListDeploymentsResponse
-	(*ListInstancesRequest)(nil),    // 7: windlass.v1.ListInstancesRequest
-	(*ListInstancesResponse)(nil),   // 8: windlass.v1.ListInstancesResponse
-	(*GetLogsRequest)(nil),          // 9: windlass.v1.GetLogsRequest
-	(*GetLogsResponse)(nil),         // 10: windlass.v1.GetLogsResponse
-	(*RestartInstanceRequest)(nil),  // 11: windlass.v1.RestartInstanceRequest
-	(*RestartInstanceResponse)(nil), // 12: windlass.v1.RestartInstanceResponse
-	(*DeploymentSpec)(nil),          // 13: windlass.v1.DeploymentSpec
-	(DeploymentStatus)(0),           // 14: windlass.v1.DeploymentStatus
-	(TopologyStatus)(0),             // 15: windlass.v1.TopologyStatus
-	(InstanceStatus)(0),             // 16: windlass.v1.InstanceStatus
-	(*PageRequest)(nil),             // 17: windlass.v1.PageRequest
-	(*PageResponse)(nil),            // 18: windlass.v1.PageResponse
-	(*Mutation)(nil),                // 19: windlass.v1.Mutation
+	(*RoleTopology)(nil),            // 2: windlass.v1.RoleTopology
+	(*Instance)(nil),                // 3: windlass.v1.Instance
+	(*GetDeploymentRequest)(nil),    // 4: windlass.v1.GetDeploymentRequest
+	(*GetDeploymentResponse)(nil),   // 5: windlass.v1.GetDeploymentResponse
+	(*ListDeploymentsRequest)(nil),  // 6: windlass.v1.ListDeploymentsRequest
+	(*ListDeploymentsResponse)(nil), // 7: windlass.v1.ListDeploymentsResponse
+	(*ListInstancesRequest)(nil),    // 8: windlass.v1.ListInstancesRequest
+	(*ListInstancesResponse)(nil),   // 9: windlass.v1.ListInstancesResponse
+	(*GetLogsRequest)(nil),          // 10: windlass.v1.GetLogsRequest
+	(*GetLogsResponse)(nil),         // 11: windlass.v1.GetLogsResponse
+	(*RestartInstanceRequest)(nil),  // 12: windlass.v1.RestartInstanceRequest
+	(*RestartInstanceResponse)(nil), // 13: windlass.v1.RestartInstanceResponse
+	(*DeploymentSpec)(nil),          // 14: windlass.v1.DeploymentSpec
+	(DeploymentStatus)(0),           // 15: windlass.v1.DeploymentStatus
+	(TopologyStatus)(0),             // 16: windlass.v1.TopologyStatus
+	(InstanceStatus)(0),             // 17: windlass.v1.InstanceStatus
+	(*PageRequest)(nil),             // 18: windlass.v1.PageRequest
+	(*PageResponse)(nil),            // 19: windlass.v1.PageResponse
+	(*Mutation)(nil),                // 20: windlass.v1.Mutation
 }
 var file_windlass_v1_deployment_proto_depIdxs = []int32{
-	13, // 0: windlass.v1.Deployment.spec:type_name -> windlass.v1.DeploymentSpec
-	14, // 1: windlass.v1.Deployment.status:type_name -> windlass.v1.DeploymentStatus
+	14, // 0: windlass.v1.Deployment.spec:type_name -> windlass.v1.DeploymentSpec
+	15, // 1: windlass.v1.Deployment.status:type_name -> windlass.v1.DeploymentStatus
 	1,  // 2: windlass.v1.Deployment.regions:type_name -> windlass.v1.RegionTopology
-	15, // 3: windlass.v1.RegionTopology.status:type_name -> windlass.v1.TopologyStatus
-	16, // 4: windlass.v1.Instance.status:type_name -> windlass.v1.InstanceStatus
-	0,  // 5: windlass.v1.GetDeploymentResponse.deployment:type_name -> windlass.v1.Deployment
-	17, // 6: windlass.v1.ListDeploymentsRequest.page:type_name -> windlass.v1.PageRequest
-	0,  // 7: windlass.v1.ListDeploymentsResponse.deployments:type_name -> windlass.v1.Deployment
-	18, // 8: windlass.v1.ListDeploymentsResponse.page:type_name -> windlass.v1.PageResponse
-	17, // 9: windlass.v1.ListInstancesRequest.page:type_name -> windlass.v1.PageRequest
-	2,  // 10: windlass.v1.ListInstancesResponse.instances:type_name -> windlass.v1.Instance
-	18, // 11: windlass.v1.ListInstancesResponse.page:type_name -> windlass.v1.PageResponse
-	19, // 12: windlass.v1.RestartInstanceRequest.mutation:type_name -> windlass.v1.Mutation
-	3,  // 13: windlass.v1.DeploymentService.GetDeployment:input_type -> windlass.v1.GetDeploymentRequest
-	5,  // 14: windlass.v1.DeploymentService.ListDeployments:input_type -> windlass.v1.ListDeploymentsRequest
-	7,  // 15: windlass.v1.DeploymentService.ListInstances:input_type -> windlass.v1.ListInstancesRequest
-	9,  // 16: windlass.v1.DeploymentService.GetLogs:input_type -> windlass.v1.GetLogsRequest
-	11, // 17: windlass.v1.DeploymentService.RestartInstance:input_type -> windlass.v1.RestartInstanceRequest
-	4,  // 18: windlass.v1.DeploymentService.GetDeployment:output_type -> windlass.v1.GetDeploymentResponse
-	6,  // 19: windlass.v1.DeploymentService.ListDeployments:output_type -> windlass.v1.ListDeploymentsResponse
-	8,  // 20: windlass.v1.DeploymentService.ListInstances:output_type -> windlass.v1.ListInstancesResponse
-	10, // 21: windlass.v1.DeploymentService.GetLogs:output_type -> windlass.v1.GetLogsResponse
-	12, // 22: windlass.v1.DeploymentService.RestartInstance:output_type -> windlass.v1.RestartInstanceResponse
-	18, // [18:23] is the sub-list for method output_type
-	13, // [13:18] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	16, // 3: windlass.v1.RegionTopology.status:type_name -> windlass.v1.TopologyStatus
+	2,  // 4: windlass.v1.RegionTopology.roles:type_name -> windlass.v1.RoleTopology
+	17, // 5: windlass.v1.Instance.status:type_name -> windlass.v1.InstanceStatus
+	0,  // 6: windlass.v1.GetDeploymentResponse.deployment:type_name -> windlass.v1.Deployment
+	18, // 7: windlass.v1.ListDeploymentsRequest.page:type_name -> windlass.v1.PageRequest
+	0,  // 8: windlass.v1.ListDeploymentsResponse.deployments:type_name -> windlass.v1.Deployment
+	19, // 9: windlass.v1.ListDeploymentsResponse.page:type_name -> windlass.v1.PageResponse
+	18, // 10: windlass.v1.ListInstancesRequest.page:type_name -> windlass.v1.PageRequest
+	3,  // 11: windlass.v1.ListInstancesResponse.instances:type_name -> windlass.v1.Instance
+	19, // 12: windlass.v1.ListInstancesResponse.page:type_name -> windlass.v1.PageResponse
+	20, // 13: windlass.v1.RestartInstanceRequest.mutation:type_name -> windlass.v1.Mutation
+	4,  // 14: windlass.v1.DeploymentService.GetDeployment:input_type -> windlass.v1.GetDeploymentRequest
+	6,  // 15: windlass.v1.DeploymentService.ListDeployments:input_type -> windlass.v1.ListDeploymentsRequest
+	8,  // 16: windlass.v1.DeploymentService.ListInstances:input_type -> windlass.v1.ListInstancesRequest
+	10, // 17: windlass.v1.DeploymentService.GetLogs:input_type -> windlass.v1.GetLogsRequest
+	12, // 18: windlass.v1.DeploymentService.RestartInstance:input_type -> windlass.v1.RestartInstanceRequest
+	5,  // 19: windlass.v1.DeploymentService.GetDeployment:output_type -> windlass.v1.GetDeploymentResponse
+	7,  // 20: windlass.v1.DeploymentService.ListDeployments:output_type -> windlass.v1.ListDeploymentsResponse
+	9,  // 21: windlass.v1.DeploymentService.ListInstances:output_type -> windlass.v1.ListInstancesResponse
+	11, // 22: windlass.v1.DeploymentService.GetLogs:output_type -> windlass.v1.GetLogsResponse
+	13, // 23: windlass.v1.DeploymentService.RestartInstance:output_type -> windlass.v1.RestartInstanceResponse
+	19, // [19:24] is the sub-list for method output_type
+	14, // [14:19] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_deployment_proto_init() }
@@ -1284,7 +1401,7 @@ func file_windlass_v1_deployment_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_deployment_proto_rawDesc), len(file_windlass_v1_deployment_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -881,7 +881,10 @@ type PlanRegion struct {
 	GpusFree int32          `protobuf:"varint,12,opt,name=gpus_free,json=gpusFree,proto3" json:"gpus_free,omitempty"`
 	Pools    []*GpuCapacity `protobuf:"bytes,13,rep,name=pools,proto3" json:"pools,omitempty"`
 	// Of gpus_needed those that stay in use in the end; what is beyond them is for the way.
-	GpusKept      int32 `protobuf:"varint,14,opt,name=gpus_kept,json=gpusKept,proto3" json:"gpus_kept,omitempty"`
+	GpusKept int32 `protobuf:"varint,14,opt,name=gpus_kept,json=gpusKept,proto3" json:"gpus_kept,omitempty"`
+	// Of a version whose roles ask for GPUs of several kinds: the other kinds. gpu and the fields
+	// about it are of the first.
+	OtherGpus     []*PlanGpus `protobuf:"bytes,15,rep,name=other_gpus,json=otherGpus,proto3" json:"other_gpus,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1014,6 +1017,100 @@ func (x *PlanRegion) GetGpusKept() int32 {
 	return 0
 }
 
+func (x *PlanRegion) GetOtherGpus() []*PlanGpus {
+	if x != nil {
+		return x.OtherGpus
+	}
+	return nil
+}
+
+// PlanGpus is what some roles of a version take of one kind of GPU in a region.
+type PlanGpus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What an instance asks for, the largest of them.
+	Gpu   *Gpu     `protobuf:"bytes,1,opt,name=gpu,proto3" json:"gpu,omitempty"`
+	Roles []string `protobuf:"bytes,2,rep,name=roles,proto3" json:"roles,omitempty"`
+	// As in PlanRegion, of this kind.
+	Needed        int32          `protobuf:"varint,3,opt,name=needed,proto3" json:"needed,omitempty"`
+	Kept          int32          `protobuf:"varint,4,opt,name=kept,proto3" json:"kept,omitempty"`
+	Free          int32          `protobuf:"varint,5,opt,name=free,proto3" json:"free,omitempty"`
+	Pools         []*GpuCapacity `protobuf:"bytes,6,rep,name=pools,proto3" json:"pools,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanGpus) Reset() {
+	*x = PlanGpus{}
+	mi := &file_windlass_v1_plan_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanGpus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanGpus) ProtoMessage() {}
+
+func (x *PlanGpus) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_plan_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanGpus.ProtoReflect.Descriptor instead.
+func (*PlanGpus) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_plan_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *PlanGpus) GetGpu() *Gpu {
+	if x != nil {
+		return x.Gpu
+	}
+	return nil
+}
+
+func (x *PlanGpus) GetRoles() []string {
+	if x != nil {
+		return x.Roles
+	}
+	return nil
+}
+
+func (x *PlanGpus) GetNeeded() int32 {
+	if x != nil {
+		return x.Needed
+	}
+	return 0
+}
+
+func (x *PlanGpus) GetKept() int32 {
+	if x != nil {
+		return x.Kept
+	}
+	return 0
+}
+
+func (x *PlanGpus) GetFree() int32 {
+	if x != nil {
+		return x.Free
+	}
+	return 0
+}
+
+func (x *PlanGpus) GetPools() []*GpuCapacity {
+	if x != nil {
+		return x.Pools
+	}
+	return nil
+}
+
 var File_windlass_v1_plan_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_plan_proto_rawDesc = "" +
@@ -1098,7 +1195,7 @@ const file_windlass_v1_plan_proto_rawDesc = "" +
 	"\vPlanVersion\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x05R\aversion\x12\x1a\n" +
 	"\breplicas\x18\x02 \x01(\x05R\breplicas\x12\x16\n" +
-	"\x06weight\x18\x03 \x01(\x05R\x06weight\"\xe0\x03\n" +
+	"\x06weight\x18\x03 \x01(\x05R\x06weight\"\x96\x04\n" +
 	"\n" +
 	"PlanRegion\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x121\n" +
@@ -1117,7 +1214,16 @@ const file_windlass_v1_plan_proto_rawDesc = "" +
 	"gpusNeeded\x12\x1b\n" +
 	"\tgpus_free\x18\f \x01(\x05R\bgpusFree\x12.\n" +
 	"\x05pools\x18\r \x03(\v2\x18.windlass.v1.GpuCapacityR\x05pools\x12\x1b\n" +
-	"\tgpus_kept\x18\x0e \x01(\x05R\bgpusKeptB\xac\x01\n" +
+	"\tgpus_kept\x18\x0e \x01(\x05R\bgpusKept\x124\n" +
+	"\n" +
+	"other_gpus\x18\x0f \x03(\v2\x15.windlass.v1.PlanGpusR\totherGpus\"\xb4\x01\n" +
+	"\bPlanGpus\x12\"\n" +
+	"\x03gpu\x18\x01 \x01(\v2\x10.windlass.v1.GpuR\x03gpu\x12\x14\n" +
+	"\x05roles\x18\x02 \x03(\tR\x05roles\x12\x16\n" +
+	"\x06needed\x18\x03 \x01(\x05R\x06needed\x12\x12\n" +
+	"\x04kept\x18\x04 \x01(\x05R\x04kept\x12\x12\n" +
+	"\x04free\x18\x05 \x01(\x05R\x04free\x12.\n" +
+	"\x05pools\x18\x06 \x03(\v2\x18.windlass.v1.GpuCapacityR\x05poolsB\xac\x01\n" +
 	"\x0fcom.windlass.v1B\tPlanProtoP\x01ZAgithub.com/windlass-run/windlass/proto/gen/windlass/v1;windlassv1\xa2\x02\x03WXX\xaa\x02\vWindlass.V1\xca\x02\vWindlass\\V1\xe2\x02\x17Windlass\\V1\\GPBMetadata\xea\x02\fWindlass::V1b\x06proto3"
 
 var (
@@ -1133,7 +1239,7 @@ func file_windlass_v1_plan_proto_rawDescGZIP() []byte {
 }
 
 var file_windlass_v1_plan_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_windlass_v1_plan_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_windlass_v1_plan_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_windlass_v1_plan_proto_goTypes = []any{
 	(PlanDeployResponse_Outcome)(0), // 0: windlass.v1.PlanDeployResponse.Outcome
 	(FieldChange_Kind)(0),           // 1: windlass.v1.FieldChange.Kind
@@ -1145,49 +1251,53 @@ var file_windlass_v1_plan_proto_goTypes = []any{
 	(*PlanStep)(nil),                // 7: windlass.v1.PlanStep
 	(*PlanVersion)(nil),             // 8: windlass.v1.PlanVersion
 	(*PlanRegion)(nil),              // 9: windlass.v1.PlanRegion
-	(*DeploymentSpec)(nil),          // 10: windlass.v1.DeploymentSpec
-	(*RolloutPolicy)(nil),           // 11: windlass.v1.RolloutPolicy
-	(*FileFreeze)(nil),              // 12: windlass.v1.FileFreeze
-	(*ScalingPolicy)(nil),           // 13: windlass.v1.ScalingPolicy
-	(*durationpb.Duration)(nil),     // 14: google.protobuf.Duration
-	(*Quota)(nil),                   // 15: windlass.v1.Quota
-	(*Usage)(nil),                   // 16: windlass.v1.Usage
-	(ErrorReason)(0),                // 17: windlass.v1.ErrorReason
-	(*LimitDetail)(nil),             // 18: windlass.v1.LimitDetail
-	(*Approval)(nil),                // 19: windlass.v1.Approval
-	(RegionStatus)(0),               // 20: windlass.v1.RegionStatus
-	(*Gpu)(nil),                     // 21: windlass.v1.Gpu
-	(*GpuCapacity)(nil),             // 22: windlass.v1.GpuCapacity
+	(*PlanGpus)(nil),                // 10: windlass.v1.PlanGpus
+	(*DeploymentSpec)(nil),          // 11: windlass.v1.DeploymentSpec
+	(*RolloutPolicy)(nil),           // 12: windlass.v1.RolloutPolicy
+	(*FileFreeze)(nil),              // 13: windlass.v1.FileFreeze
+	(*ScalingPolicy)(nil),           // 14: windlass.v1.ScalingPolicy
+	(*durationpb.Duration)(nil),     // 15: google.protobuf.Duration
+	(*Quota)(nil),                   // 16: windlass.v1.Quota
+	(*Usage)(nil),                   // 17: windlass.v1.Usage
+	(ErrorReason)(0),                // 18: windlass.v1.ErrorReason
+	(*LimitDetail)(nil),             // 19: windlass.v1.LimitDetail
+	(*Approval)(nil),                // 20: windlass.v1.Approval
+	(RegionStatus)(0),               // 21: windlass.v1.RegionStatus
+	(*Gpu)(nil),                     // 22: windlass.v1.Gpu
+	(*GpuCapacity)(nil),             // 23: windlass.v1.GpuCapacity
 }
 var file_windlass_v1_plan_proto_depIdxs = []int32{
-	10, // 0: windlass.v1.PlanDeployRequest.spec:type_name -> windlass.v1.DeploymentSpec
-	11, // 1: windlass.v1.PlanDeployRequest.rollout:type_name -> windlass.v1.RolloutPolicy
-	12, // 2: windlass.v1.PlanDeployRequest.freeze:type_name -> windlass.v1.FileFreeze
-	13, // 3: windlass.v1.PlanDeployRequest.scaling:type_name -> windlass.v1.ScalingPolicy
+	11, // 0: windlass.v1.PlanDeployRequest.spec:type_name -> windlass.v1.DeploymentSpec
+	12, // 1: windlass.v1.PlanDeployRequest.rollout:type_name -> windlass.v1.RolloutPolicy
+	13, // 2: windlass.v1.PlanDeployRequest.freeze:type_name -> windlass.v1.FileFreeze
+	14, // 3: windlass.v1.PlanDeployRequest.scaling:type_name -> windlass.v1.ScalingPolicy
 	5,  // 4: windlass.v1.PlanDeployResponse.findings:type_name -> windlass.v1.PlanFinding
 	0,  // 5: windlass.v1.PlanDeployResponse.outcome:type_name -> windlass.v1.PlanDeployResponse.Outcome
 	6,  // 6: windlass.v1.PlanDeployResponse.changes:type_name -> windlass.v1.FieldChange
 	7,  // 7: windlass.v1.PlanDeployResponse.steps:type_name -> windlass.v1.PlanStep
-	14, // 8: windlass.v1.PlanDeployResponse.lasts:type_name -> google.protobuf.Duration
+	15, // 8: windlass.v1.PlanDeployResponse.lasts:type_name -> google.protobuf.Duration
 	9,  // 9: windlass.v1.PlanDeployResponse.regions:type_name -> windlass.v1.PlanRegion
-	15, // 10: windlass.v1.PlanDeployResponse.quota:type_name -> windlass.v1.Quota
-	16, // 11: windlass.v1.PlanDeployResponse.usage_after:type_name -> windlass.v1.Usage
-	17, // 12: windlass.v1.PlanFinding.reason:type_name -> windlass.v1.ErrorReason
-	18, // 13: windlass.v1.PlanFinding.limit:type_name -> windlass.v1.LimitDetail
+	16, // 10: windlass.v1.PlanDeployResponse.quota:type_name -> windlass.v1.Quota
+	17, // 11: windlass.v1.PlanDeployResponse.usage_after:type_name -> windlass.v1.Usage
+	18, // 12: windlass.v1.PlanFinding.reason:type_name -> windlass.v1.ErrorReason
+	19, // 13: windlass.v1.PlanFinding.limit:type_name -> windlass.v1.LimitDetail
 	1,  // 14: windlass.v1.FieldChange.kind:type_name -> windlass.v1.FieldChange.Kind
-	14, // 15: windlass.v1.PlanStep.at:type_name -> google.protobuf.Duration
+	15, // 15: windlass.v1.PlanStep.at:type_name -> google.protobuf.Duration
 	2,  // 16: windlass.v1.PlanStep.kind:type_name -> windlass.v1.PlanStep.Kind
 	8,  // 17: windlass.v1.PlanStep.versions:type_name -> windlass.v1.PlanVersion
-	14, // 18: windlass.v1.PlanStep.wait:type_name -> google.protobuf.Duration
-	19, // 19: windlass.v1.PlanStep.approval:type_name -> windlass.v1.Approval
-	20, // 20: windlass.v1.PlanRegion.status:type_name -> windlass.v1.RegionStatus
-	21, // 21: windlass.v1.PlanRegion.gpu:type_name -> windlass.v1.Gpu
-	22, // 22: windlass.v1.PlanRegion.pools:type_name -> windlass.v1.GpuCapacity
-	23, // [23:23] is the sub-list for method output_type
-	23, // [23:23] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	15, // 18: windlass.v1.PlanStep.wait:type_name -> google.protobuf.Duration
+	20, // 19: windlass.v1.PlanStep.approval:type_name -> windlass.v1.Approval
+	21, // 20: windlass.v1.PlanRegion.status:type_name -> windlass.v1.RegionStatus
+	22, // 21: windlass.v1.PlanRegion.gpu:type_name -> windlass.v1.Gpu
+	23, // 22: windlass.v1.PlanRegion.pools:type_name -> windlass.v1.GpuCapacity
+	10, // 23: windlass.v1.PlanRegion.other_gpus:type_name -> windlass.v1.PlanGpus
+	22, // 24: windlass.v1.PlanGpus.gpu:type_name -> windlass.v1.Gpu
+	23, // 25: windlass.v1.PlanGpus.pools:type_name -> windlass.v1.GpuCapacity
+	26, // [26:26] is the sub-list for method output_type
+	26, // [26:26] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_plan_proto_init() }
@@ -1208,7 +1318,7 @@ func file_windlass_v1_plan_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_plan_proto_rawDesc), len(file_windlass_v1_plan_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   7,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

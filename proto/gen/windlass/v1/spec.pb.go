@@ -23,6 +23,111 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Layout says how the instances of several roles belong together.
+type Layout int32
+
+const (
+	// As REPLICAS.
+	Layout_LAYOUT_UNSPECIFIED Layout = 0
+	// Each replica is a group with all its roles, which is rolled and scaled whole.
+	Layout_LAYOUT_REPLICAS Layout = 1
+	// One group in a region, whose roles are counted and scaled each for itself. Refused by this release.
+	Layout_LAYOUT_POOLED Layout = 2
+)
+
+// Enum value maps for Layout.
+var (
+	Layout_name = map[int32]string{
+		0: "LAYOUT_UNSPECIFIED",
+		1: "LAYOUT_REPLICAS",
+		2: "LAYOUT_POOLED",
+	}
+	Layout_value = map[string]int32{
+		"LAYOUT_UNSPECIFIED": 0,
+		"LAYOUT_REPLICAS":    1,
+		"LAYOUT_POOLED":      2,
+	}
+)
+
+func (x Layout) Enum() *Layout {
+	p := new(Layout)
+	*p = x
+	return p
+}
+
+func (x Layout) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Layout) Descriptor() protoreflect.EnumDescriptor {
+	return file_windlass_v1_spec_proto_enumTypes[0].Descriptor()
+}
+
+func (Layout) Type() protoreflect.EnumType {
+	return &file_windlass_v1_spec_proto_enumTypes[0]
+}
+
+func (x Layout) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Layout.Descriptor instead.
+func (Layout) EnumDescriptor() ([]byte, []int) {
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{0}
+}
+
+type RoleSpec_Slots int32
+
+const (
+	// As ANY.
+	RoleSpec_SLOTS_UNSPECIFIED RoleSpec_Slots = 0
+	// An instance that is replaced may get another slot.
+	RoleSpec_SLOTS_ANY RoleSpec_Slots = 1
+	// Slots keep their names over replacement. Refused by this release.
+	RoleSpec_SLOTS_STABLE RoleSpec_Slots = 2
+)
+
+// Enum value maps for RoleSpec_Slots.
+var (
+	RoleSpec_Slots_name = map[int32]string{
+		0: "SLOTS_UNSPECIFIED",
+		1: "SLOTS_ANY",
+		2: "SLOTS_STABLE",
+	}
+	RoleSpec_Slots_value = map[string]int32{
+		"SLOTS_UNSPECIFIED": 0,
+		"SLOTS_ANY":         1,
+		"SLOTS_STABLE":      2,
+	}
+)
+
+func (x RoleSpec_Slots) Enum() *RoleSpec_Slots {
+	p := new(RoleSpec_Slots)
+	*p = x
+	return p
+}
+
+func (x RoleSpec_Slots) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (RoleSpec_Slots) Descriptor() protoreflect.EnumDescriptor {
+	return file_windlass_v1_spec_proto_enumTypes[1].Descriptor()
+}
+
+func (RoleSpec_Slots) Type() protoreflect.EnumType {
+	return &file_windlass_v1_spec_proto_enumTypes[1]
+}
+
+func (x RoleSpec_Slots) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use RoleSpec_Slots.Descriptor instead.
+func (RoleSpec_Slots) EnumDescriptor() ([]byte, []int) {
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{6, 0}
+}
+
 type ModelCache_Retention int32
 
 const (
@@ -58,11 +163,11 @@ func (x ModelCache_Retention) String() string {
 }
 
 func (ModelCache_Retention) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_v1_spec_proto_enumTypes[0].Descriptor()
+	return file_windlass_v1_spec_proto_enumTypes[2].Descriptor()
 }
 
 func (ModelCache_Retention) Type() protoreflect.EnumType {
-	return &file_windlass_v1_spec_proto_enumTypes[0]
+	return &file_windlass_v1_spec_proto_enumTypes[2]
 }
 
 func (x ModelCache_Retention) Number() protoreflect.EnumNumber {
@@ -71,7 +176,7 @@ func (x ModelCache_Retention) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ModelCache_Retention.Descriptor instead.
 func (ModelCache_Retention) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{7, 0}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{8, 0}
 }
 
 type KubernetesOptions_ZoneSpread int32
@@ -113,11 +218,11 @@ func (x KubernetesOptions_ZoneSpread) String() string {
 }
 
 func (KubernetesOptions_ZoneSpread) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_v1_spec_proto_enumTypes[1].Descriptor()
+	return file_windlass_v1_spec_proto_enumTypes[3].Descriptor()
 }
 
 func (KubernetesOptions_ZoneSpread) Type() protoreflect.EnumType {
-	return &file_windlass_v1_spec_proto_enumTypes[1]
+	return &file_windlass_v1_spec_proto_enumTypes[3]
 }
 
 func (x KubernetesOptions_ZoneSpread) Number() protoreflect.EnumNumber {
@@ -126,7 +231,7 @@ func (x KubernetesOptions_ZoneSpread) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use KubernetesOptions_ZoneSpread.Descriptor instead.
 func (KubernetesOptions_ZoneSpread) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{9, 0}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{10, 0}
 }
 
 // DeploymentSpec says what to run. It is immutable once a deployment has it.
@@ -146,8 +251,8 @@ type DeploymentSpec struct {
 	Args []string `protobuf:"bytes,3,rep,name=args,proto3" json:"args,omitempty"`
 	// Per instance.
 	Resources *Resources `protobuf:"bytes,4,opt,name=resources,proto3" json:"resources,omitempty"`
-	// The roles that make one replica. Empty: one role "main" of one instance.
-	// More than one role is refused until regions can group them.
+	// The roles that make one replica. Empty: one role "main" of one instance. With several roles a
+	// replica is a group: as many instances of each role as it says, ready when all of them are.
 	Roles []*RoleSpec `protobuf:"bytes,5,rep,name=roles,proto3" json:"roles,omitempty"`
 	// Variables of this app; they win over the environment's. The deployment
 	// pins what it was made with.
@@ -190,6 +295,8 @@ type DeploymentSpec struct {
 	// stops; termination_grace begins after it. Absent: none on a host, 5 s on Kubernetes, which
 	// takes a moment to pass the news around.
 	DrainDelay *durationpb.Duration `protobuf:"bytes,21,opt,name=drain_delay,json=drainDelay,proto3" json:"drain_delay,omitempty"`
+	// How the instances of several roles belong together. Default: LAYOUT_REPLICAS.
+	Layout Layout `protobuf:"varint,22,opt,name=layout,proto3,enum=windlass.v1.Layout" json:"layout,omitempty"`
 	// What is different in some of the regions. What an override that names a region says
 	// wins over what one says that it has the labels of, field by field, and both win over
 	// the rest of the spec. Two by labels may not say different things of a region. Part
@@ -393,6 +500,13 @@ func (x *DeploymentSpec) GetDrainDelay() *durationpb.Duration {
 	return nil
 }
 
+func (x *DeploymentSpec) GetLayout() Layout {
+	if x != nil {
+		return x.Layout
+	}
+	return Layout_LAYOUT_UNSPECIFIED
+}
+
 func (x *DeploymentSpec) GetOverrides() []*Override {
 	if x != nil {
 		return x.Overrides
@@ -458,7 +572,9 @@ type Override struct {
 	// same names, whether these are values or secrets.
 	Env map[string]string `protobuf:"bytes,7,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// As env, by secrets of the environment. None of them may pull the image.
-	Secrets       []*SecretReference `protobuf:"bytes,8,rep,name=secrets,proto3" json:"secrets,omitempty"`
+	Secrets []*SecretReference `protobuf:"bytes,8,rep,name=secrets,proto3" json:"secrets,omitempty"`
+	// What is different of single roles, on top of the rest of the override. Each role once.
+	Roles         []*RoleOverride `protobuf:"bytes,9,rep,name=roles,proto3" json:"roles,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -549,6 +665,77 @@ func (x *Override) GetSecrets() []*SecretReference {
 	return nil
 }
 
+func (x *Override) GetRoles() []*RoleOverride {
+	if x != nil {
+		return x.Roles
+	}
+	return nil
+}
+
+// RoleOverride is what is different of one role.
+type RoleOverride struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of a role of the spec.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// As the override's.
+	Resources *Resources `protobuf:"bytes,2,opt,name=resources,proto3" json:"resources,omitempty"`
+	// In the place of all args of the role.
+	Args          []string `protobuf:"bytes,3,rep,name=args,proto3" json:"args,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RoleOverride) Reset() {
+	*x = RoleOverride{}
+	mi := &file_windlass_v1_spec_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RoleOverride) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RoleOverride) ProtoMessage() {}
+
+func (x *RoleOverride) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_spec_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RoleOverride.ProtoReflect.Descriptor instead.
+func (*RoleOverride) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *RoleOverride) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RoleOverride) GetResources() *Resources {
+	if x != nil {
+		return x.Resources
+	}
+	return nil
+}
+
+func (x *RoleOverride) GetArgs() []string {
+	if x != nil {
+		return x.Args
+	}
+	return nil
+}
+
 // PinnedOverride is all that is different in one region.
 type PinnedOverride struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -563,7 +750,7 @@ type PinnedOverride struct {
 
 func (x *PinnedOverride) Reset() {
 	*x = PinnedOverride{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[2]
+	mi := &file_windlass_v1_spec_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -575,7 +762,7 @@ func (x *PinnedOverride) String() string {
 func (*PinnedOverride) ProtoMessage() {}
 
 func (x *PinnedOverride) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[2]
+	mi := &file_windlass_v1_spec_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -588,7 +775,7 @@ func (x *PinnedOverride) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinnedOverride.ProtoReflect.Descriptor instead.
 func (*PinnedOverride) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{2}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *PinnedOverride) GetRegion() string {
@@ -631,7 +818,7 @@ type Resources struct {
 
 func (x *Resources) Reset() {
 	*x = Resources{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[3]
+	mi := &file_windlass_v1_spec_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -643,7 +830,7 @@ func (x *Resources) String() string {
 func (*Resources) ProtoMessage() {}
 
 func (x *Resources) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[3]
+	mi := &file_windlass_v1_spec_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -656,7 +843,7 @@ func (x *Resources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resources.ProtoReflect.Descriptor instead.
 func (*Resources) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{3}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Resources) GetCpuMillicores() int32 {
@@ -714,7 +901,7 @@ type Gpu struct {
 
 func (x *Gpu) Reset() {
 	*x = Gpu{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[4]
+	mi := &file_windlass_v1_spec_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -726,7 +913,7 @@ func (x *Gpu) String() string {
 func (*Gpu) ProtoMessage() {}
 
 func (x *Gpu) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[4]
+	mi := &file_windlass_v1_spec_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -739,7 +926,7 @@ func (x *Gpu) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gpu.ProtoReflect.Descriptor instead.
 func (*Gpu) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{4}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Gpu) GetCount() int32 {
@@ -782,19 +969,30 @@ func (x *Gpu) GetResourceName() string {
 type RoleSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Instances of this role in each replica; 0 means 1.
-	Instances     int32      `protobuf:"varint,2,opt,name=instances,proto3" json:"instances,omitempty"`
-	Image         string     `protobuf:"bytes,3,opt,name=image,proto3" json:"image,omitempty"`
-	Command       []string   `protobuf:"bytes,4,rep,name=command,proto3" json:"command,omitempty"`
-	Args          []string   `protobuf:"bytes,5,rep,name=args,proto3" json:"args,omitempty"`
-	Resources     *Resources `protobuf:"bytes,6,opt,name=resources,proto3" json:"resources,omitempty"`
+	// Instances of this role in each replica; 0 means 1. Part of the version: a change of it makes
+	// every group anew.
+	Instances int32      `protobuf:"varint,2,opt,name=instances,proto3" json:"instances,omitempty"`
+	Image     string     `protobuf:"bytes,3,opt,name=image,proto3" json:"image,omitempty"`
+	Command   []string   `protobuf:"bytes,4,rep,name=command,proto3" json:"command,omitempty"`
+	Args      []string   `protobuf:"bytes,5,rep,name=args,proto3" json:"args,omitempty"`
+	Resources *Resources `protobuf:"bytes,6,opt,name=resources,proto3" json:"resources,omitempty"`
+	// Routes lead to instances of this role, and to no others. One role has it; default: the first.
+	Entry bool `protobuf:"varint,7,opt,name=entry,proto3" json:"entry,omitempty"`
+	// Roles of which every instance of the group is ready before an instance of this one starts for
+	// the first time. What ends later is started again at once.
+	StartsAfter []string `protobuf:"bytes,8,rep,name=starts_after,json=startsAfter,proto3" json:"starts_after,omitempty"`
+	// Beside the spec's variables, and in the place of those of the same names.
+	Env map[string]string `protobuf:"bytes,9,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Hosts that one instance spans; 0 means 1, and this release refuses more.
+	Hosts         int32          `protobuf:"varint,10,opt,name=hosts,proto3" json:"hosts,omitempty"`
+	Slots         RoleSpec_Slots `protobuf:"varint,11,opt,name=slots,proto3,enum=windlass.v1.RoleSpec_Slots" json:"slots,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RoleSpec) Reset() {
 	*x = RoleSpec{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[5]
+	mi := &file_windlass_v1_spec_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -806,7 +1004,7 @@ func (x *RoleSpec) String() string {
 func (*RoleSpec) ProtoMessage() {}
 
 func (x *RoleSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[5]
+	mi := &file_windlass_v1_spec_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -819,7 +1017,7 @@ func (x *RoleSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoleSpec.ProtoReflect.Descriptor instead.
 func (*RoleSpec) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{5}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *RoleSpec) GetName() string {
@@ -864,6 +1062,41 @@ func (x *RoleSpec) GetResources() *Resources {
 	return nil
 }
 
+func (x *RoleSpec) GetEntry() bool {
+	if x != nil {
+		return x.Entry
+	}
+	return false
+}
+
+func (x *RoleSpec) GetStartsAfter() []string {
+	if x != nil {
+		return x.StartsAfter
+	}
+	return nil
+}
+
+func (x *RoleSpec) GetEnv() map[string]string {
+	if x != nil {
+		return x.Env
+	}
+	return nil
+}
+
+func (x *RoleSpec) GetHosts() int32 {
+	if x != nil {
+		return x.Hosts
+	}
+	return 0
+}
+
+func (x *RoleSpec) GetSlots() RoleSpec_Slots {
+	if x != nil {
+		return x.Slots
+	}
+	return RoleSpec_SLOTS_UNSPECIFIED
+}
+
 type SecretReference struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Variable that carries the value.
@@ -883,7 +1116,7 @@ type SecretReference struct {
 
 func (x *SecretReference) Reset() {
 	*x = SecretReference{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[6]
+	mi := &file_windlass_v1_spec_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -895,7 +1128,7 @@ func (x *SecretReference) String() string {
 func (*SecretReference) ProtoMessage() {}
 
 func (x *SecretReference) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[6]
+	mi := &file_windlass_v1_spec_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -908,7 +1141,7 @@ func (x *SecretReference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretReference.ProtoReflect.Descriptor instead.
 func (*SecretReference) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{6}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *SecretReference) GetEnvName() string {
@@ -956,7 +1189,7 @@ type ModelCache struct {
 
 func (x *ModelCache) Reset() {
 	*x = ModelCache{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[7]
+	mi := &file_windlass_v1_spec_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -968,7 +1201,7 @@ func (x *ModelCache) String() string {
 func (*ModelCache) ProtoMessage() {}
 
 func (x *ModelCache) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[7]
+	mi := &file_windlass_v1_spec_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -981,7 +1214,7 @@ func (x *ModelCache) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelCache.ProtoReflect.Descriptor instead.
 func (*ModelCache) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{7}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ModelCache) GetMountPath() string {
@@ -1027,7 +1260,7 @@ type VolumeClaim struct {
 
 func (x *VolumeClaim) Reset() {
 	*x = VolumeClaim{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[8]
+	mi := &file_windlass_v1_spec_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1039,7 +1272,7 @@ func (x *VolumeClaim) String() string {
 func (*VolumeClaim) ProtoMessage() {}
 
 func (x *VolumeClaim) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[8]
+	mi := &file_windlass_v1_spec_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1052,7 +1285,7 @@ func (x *VolumeClaim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeClaim.ProtoReflect.Descriptor instead.
 func (*VolumeClaim) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{8}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *VolumeClaim) GetSizeGib() int32 {
@@ -1101,7 +1334,7 @@ type KubernetesOptions struct {
 
 func (x *KubernetesOptions) Reset() {
 	*x = KubernetesOptions{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[9]
+	mi := &file_windlass_v1_spec_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1113,7 +1346,7 @@ func (x *KubernetesOptions) String() string {
 func (*KubernetesOptions) ProtoMessage() {}
 
 func (x *KubernetesOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[9]
+	mi := &file_windlass_v1_spec_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1126,7 +1359,7 @@ func (x *KubernetesOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubernetesOptions.ProtoReflect.Descriptor instead.
 func (*KubernetesOptions) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{9}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *KubernetesOptions) GetNodeSelector() map[string]string {
@@ -1206,7 +1439,7 @@ type Toleration struct {
 
 func (x *Toleration) Reset() {
 	*x = Toleration{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[10]
+	mi := &file_windlass_v1_spec_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1218,7 +1451,7 @@ func (x *Toleration) String() string {
 func (*Toleration) ProtoMessage() {}
 
 func (x *Toleration) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[10]
+	mi := &file_windlass_v1_spec_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1231,7 +1464,7 @@ func (x *Toleration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Toleration.ProtoReflect.Descriptor instead.
 func (*Toleration) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{10}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Toleration) GetKey() string {
@@ -1275,7 +1508,7 @@ type SecurityException struct {
 
 func (x *SecurityException) Reset() {
 	*x = SecurityException{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[11]
+	mi := &file_windlass_v1_spec_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1287,7 +1520,7 @@ func (x *SecurityException) String() string {
 func (*SecurityException) ProtoMessage() {}
 
 func (x *SecurityException) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[11]
+	mi := &file_windlass_v1_spec_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1300,7 +1533,7 @@ func (x *SecurityException) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecurityException.ProtoReflect.Descriptor instead.
 func (*SecurityException) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{11}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SecurityException) GetReason() string {
@@ -1359,7 +1592,7 @@ type Port struct {
 
 func (x *Port) Reset() {
 	*x = Port{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[12]
+	mi := &file_windlass_v1_spec_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1371,7 +1604,7 @@ func (x *Port) String() string {
 func (*Port) ProtoMessage() {}
 
 func (x *Port) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[12]
+	mi := &file_windlass_v1_spec_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1384,7 +1617,7 @@ func (x *Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Port.ProtoReflect.Descriptor instead.
 func (*Port) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{12}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Port) GetName() string {
@@ -1436,7 +1669,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[13]
+	mi := &file_windlass_v1_spec_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1448,7 +1681,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[13]
+	mi := &file_windlass_v1_spec_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1461,7 +1694,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{13}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *HealthCheck) GetPath() string {
@@ -1531,13 +1764,13 @@ var File_windlass_v1_spec_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\n" +
-	"\x16windlass/v1/spec.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x19windlass/v1/routing.proto\x1a\x17windlass/v1/serve.proto\"\xed\r\n" +
+	"\x16windlass/v1/spec.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x19windlass/v1/routing.proto\x1a\x17windlass/v1/serve.proto\"\xf8\x0e\n" +
 	"\x0eDeploymentSpec\x12\x1e\n" +
 	"\x05image\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\x05image\x12-\n" +
 	"\acommand\x18\x02 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10\x80\x02\"\br\x06\x10\x01\x18\x80\x80\x02R\acommand\x12%\n" +
 	"\x04args\x18\x03 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x80\b\"\x06r\x04\x18\x80\x80\x02R\x04args\x124\n" +
 	"\tresources\x18\x04 \x01(\v2\x16.windlass.v1.ResourcesR\tresources\x125\n" +
-	"\x05roles\x18\x05 \x03(\v2\x15.windlass.v1.RoleSpecB\b\xbaH\x05\x92\x01\x02\x10\x01R\x05roles\x12j\n" +
+	"\x05roles\x18\x05 \x03(\v2\x15.windlass.v1.RoleSpecB\b\xbaH\x05\x92\x01\x02\x10\bR\x05roles\x12j\n" +
 	"\x03env\x18\x06 \x03(\v2$.windlass.v1.DeploymentSpec.EnvEntryB2\xbaH/\x9a\x01,\x10\x80\x04\"\x1fr\x1d\x18\x80\x022\x18^[A-Za-z_][A-Za-z0-9_]*$*\x06r\x04\x18\x80\x80\bR\x03env\x12A\n" +
 	"\asecrets\x18\a \x03(\v2\x1c.windlass.v1.SecretReferenceB\t\xbaH\x06\x92\x01\x03\x10\x80\x01R\asecrets\x121\n" +
 	"\x05ports\x18\b \x03(\v2\x11.windlass.v1.PortB\b\xbaH\x05\x92\x01\x02\x10\x10R\x05ports\x12;\n" +
@@ -1563,7 +1796,8 @@ const file_windlass_v1_spec_proto_rawDesc = "" +
 	"kubernetes\x12I\n" +
 	"\vdrain_delay\x18\x15 \x01(\v2\x19.google.protobuf.DurationB\r\xbaH\n" +
 	"\xaa\x01\a\"\x03\b\xd8\x042\x00R\n" +
-	"drainDelay\x12=\n" +
+	"drainDelay\x125\n" +
+	"\x06layout\x18\x16 \x01(\x0e2\x13.windlass.v1.LayoutB\b\xbaH\x05\x82\x01\x02\x10\x01R\x06layout\x12=\n" +
 	"\toverrides\x18( \x03(\v2\x15.windlass.v1.OverrideB\b\xbaH\x05\x92\x01\x02\x10 R\toverrides\x12F\n" +
 	"\x10pinned_overrides\x18) \x03(\v2\x1b.windlass.v1.PinnedOverrideR\x0fpinnedOverrides\x12(\n" +
 	"\x05serve\x18* \x01(\v2\x12.windlass.v1.ServeR\x05serve\x12!\n" +
@@ -1572,9 +1806,9 @@ const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\arouting\x18F \x01(\v2\x1a.windlass.v1.RoutingPolicyR\arouting\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01:\x91\x01\xbaH\x8d\x01\x1a\x8a\x01\n" +
-	"\x13spec.runs_something\x124set serve, image or command: there is nothing to run\x1a=this.image != '' || size(this.command) > 0 || has(this.serve)B\v\n" +
-	"\t_replicas\"\x80\x05\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01:\xe5\x01\xbaH\xe1\x01\x1a\xde\x01\n" +
+	"\x13spec.runs_something\x124set serve, image or command: there is nothing to run\x1a\x90\x01this.image != '' || size(this.command) > 0 || has(this.serve) || size(this.roles) > 0 && this.roles.all(r, r.image != '' || size(r.command) > 0)B\v\n" +
+	"\t_replicas\"\xbb\x05\n" +
 	"\bOverride\x12K\n" +
 	"\aregions\x18\x01 \x03(\tB1\xbaH.\x92\x01+\x10 \x18\x01\"%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\aregions\x12C\n" +
 	"\x06labels\x18\x02 \x03(\v2!.windlass.v1.Override.LabelsEntryB\b\xbaH\x05\x9a\x01\x02\x10\x10R\x06labels\x12+\n" +
@@ -1585,14 +1819,19 @@ const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\n" +
 	"extra_args\x18\x06 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x80\b\"\x06r\x04\x18\x80\x80\x02R\textraArgs\x12d\n" +
 	"\x03env\x18\a \x03(\v2\x1e.windlass.v1.Override.EnvEntryB2\xbaH/\x9a\x01,\x10\x80\x01\"\x1fr\x1d\x18\x80\x022\x18^[A-Za-z_][A-Za-z0-9_]*$*\x06r\x04\x18\x80\x80\bR\x03env\x12@\n" +
-	"\asecrets\x18\b \x03(\v2\x1c.windlass.v1.SecretReferenceB\b\xbaH\x05\x92\x01\x02\x10@R\asecrets\x1a9\n" +
+	"\asecrets\x18\b \x03(\v2\x1c.windlass.v1.SecretReferenceB\b\xbaH\x05\x92\x01\x02\x10@R\asecrets\x129\n" +
+	"\x05roles\x18\t \x03(\v2\x19.windlass.v1.RoleOverrideB\b\xbaH\x05\x92\x01\x02\x10\bR\x05roles\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\v\n" +
-	"\t_replicas\"t\n" +
+	"\t_replicas\"\xa9\x01\n" +
+	"\fRoleOverride\x12<\n" +
+	"\x04name\x18\x01 \x01(\tB(\xbaH%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\x04name\x124\n" +
+	"\tresources\x18\x02 \x01(\v2\x16.windlass.v1.ResourcesR\tresources\x12%\n" +
+	"\x04args\x18\x03 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x80\b\"\x06r\x04\x18\x80\x80\x02R\x04args\"t\n" +
 	"\x0ePinnedOverride\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x12\x1b\n" +
 	"\tregion_id\x18\x02 \x01(\tR\bregionId\x12-\n" +
@@ -1611,7 +1850,7 @@ const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\x04pool\x18\x03 \x01(\tB+\xbaH(r&2$^([a-z]([-a-z0-9]{0,61}[a-z0-9])?)?$R\x04pool\x122\n" +
 	"\x0emin_memory_mib\x18\x04 \x01(\x05B\f\xbaH\t\x1a\a\x18\x80\x80\x80\b(\x00R\fminMemoryMib\x12{\n" +
 	"\rresource_name\x18\x05 \x01(\tBV\xbaHSrQ\x18\x80\x012L^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$R\fresourceName:\xf0\x01\xbaH\xec\x01\x1a\xe9\x01\n" +
-	"\tgpu.count\x12iproduct, pool, minMemoryMib and resourceName choose among GPUs: set count to 1 or more, or leave them out\x1aqthis.count > 0 || (this.product == '' && this.pool == '' && this.min_memory_mib == 0 && this.resource_name == '')\"\x8c\x02\n" +
+	"\tgpu.count\x12iproduct, pool, minMemoryMib and resourceName choose among GPUs: set count to 1 or more, or leave them out\x1aqthis.count > 0 || (this.product == '' && this.pool == '' && this.min_memory_mib == 0 && this.resource_name == '')\"\xb5\x05\n" +
 	"\bRoleSpec\x12<\n" +
 	"\x04name\x18\x01 \x01(\tB(\xbaH%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\x04name\x12(\n" +
 	"\tinstances\x18\x02 \x01(\x05B\n" +
@@ -1619,7 +1858,20 @@ const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\x05image\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\x05image\x12#\n" +
 	"\acommand\x18\x04 \x03(\tB\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\acommand\x12\x1d\n" +
 	"\x04args\x18\x05 \x03(\tB\t\xbaH\x06\x92\x01\x03\x10\x80\bR\x04args\x124\n" +
-	"\tresources\x18\x06 \x01(\v2\x16.windlass.v1.ResourcesR\tresources\"\x80\x03\n" +
+	"\tresources\x18\x06 \x01(\v2\x16.windlass.v1.ResourcesR\tresources\x12\x14\n" +
+	"\x05entry\x18\a \x01(\bR\x05entry\x12T\n" +
+	"\fstarts_after\x18\b \x03(\tB1\xbaH.\x92\x01+\x10\b\x18\x01\"%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\vstartsAfter\x12d\n" +
+	"\x03env\x18\t \x03(\v2\x1e.windlass.v1.RoleSpec.EnvEntryB2\xbaH/\x9a\x01,\x10\x80\x01\"\x1fr\x1d\x18\x80\x022\x18^[A-Za-z_][A-Za-z0-9_]*$*\x06r\x04\x18\x80\x80\bR\x03env\x12\x1f\n" +
+	"\x05hosts\x18\n" +
+	" \x01(\x05B\t\xbaH\x06\x1a\x04\x18d(\x00R\x05hosts\x12;\n" +
+	"\x05slots\x18\v \x01(\x0e2\x1b.windlass.v1.RoleSpec.SlotsB\b\xbaH\x05\x82\x01\x02\x10\x01R\x05slots\x1a6\n" +
+	"\bEnvEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"?\n" +
+	"\x05Slots\x12\x15\n" +
+	"\x11SLOTS_UNSPECIFIED\x10\x00\x12\r\n" +
+	"\tSLOTS_ANY\x10\x01\x12\x10\n" +
+	"\fSLOTS_STABLE\x10\x02\"\x80\x03\n" +
 	"\x0fSecretReference\x12#\n" +
 	"\benv_name\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\aenvName\x12@\n" +
 	"\x06secret\x18\x02 \x01(\tB(\xbaH%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\x06secret\x12\x1d\n" +
@@ -1704,7 +1956,11 @@ const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\x0estartup_budget\x18\b \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
 	"\"\x04\b\x80\xa3\x052\x02\b\x01R\rstartupBudget\x127\n" +
 	"\x0eexpected_codes\x18\t \x03(\tB\x10\xbaH\r\x92\x01\n" +
-	"\x10\x10\x18\x01\"\x04r\x02\x18\aR\rexpectedCodesB\xac\x01\n" +
+	"\x10\x10\x18\x01\"\x04r\x02\x18\aR\rexpectedCodes*H\n" +
+	"\x06Layout\x12\x16\n" +
+	"\x12LAYOUT_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fLAYOUT_REPLICAS\x10\x01\x12\x11\n" +
+	"\rLAYOUT_POOLED\x10\x02B\xac\x01\n" +
 	"\x0fcom.windlass.v1B\tSpecProtoP\x01ZAgithub.com/windlass-run/windlass/proto/gen/windlass/v1;windlassv1\xa2\x02\x03WXX\xaa\x02\vWindlass.V1\xca\x02\vWindlass\\V1\xe2\x02\x17Windlass\\V1\\GPBMetadata\xea\x02\fWindlass::V1b\x06proto3"
 
 var (
@@ -1719,76 +1975,85 @@ func file_windlass_v1_spec_proto_rawDescGZIP() []byte {
 	return file_windlass_v1_spec_proto_rawDescData
 }
 
-var file_windlass_v1_spec_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_windlass_v1_spec_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_windlass_v1_spec_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_windlass_v1_spec_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_windlass_v1_spec_proto_goTypes = []any{
-	(ModelCache_Retention)(0),         // 0: windlass.v1.ModelCache.Retention
-	(KubernetesOptions_ZoneSpread)(0), // 1: windlass.v1.KubernetesOptions.ZoneSpread
-	(*DeploymentSpec)(nil),            // 2: windlass.v1.DeploymentSpec
-	(*Override)(nil),                  // 3: windlass.v1.Override
-	(*PinnedOverride)(nil),            // 4: windlass.v1.PinnedOverride
-	(*Resources)(nil),                 // 5: windlass.v1.Resources
-	(*Gpu)(nil),                       // 6: windlass.v1.Gpu
-	(*RoleSpec)(nil),                  // 7: windlass.v1.RoleSpec
-	(*SecretReference)(nil),           // 8: windlass.v1.SecretReference
-	(*ModelCache)(nil),                // 9: windlass.v1.ModelCache
-	(*VolumeClaim)(nil),               // 10: windlass.v1.VolumeClaim
-	(*KubernetesOptions)(nil),         // 11: windlass.v1.KubernetesOptions
-	(*Toleration)(nil),                // 12: windlass.v1.Toleration
-	(*SecurityException)(nil),         // 13: windlass.v1.SecurityException
-	(*Port)(nil),                      // 14: windlass.v1.Port
-	(*HealthCheck)(nil),               // 15: windlass.v1.HealthCheck
-	nil,                               // 16: windlass.v1.DeploymentSpec.EnvEntry
-	nil,                               // 17: windlass.v1.Override.LabelsEntry
-	nil,                               // 18: windlass.v1.Override.EnvEntry
-	nil,                               // 19: windlass.v1.KubernetesOptions.NodeSelectorEntry
-	nil,                               // 20: windlass.v1.KubernetesOptions.PodAnnotationsEntry
-	nil,                               // 21: windlass.v1.KubernetesOptions.PodLabelsEntry
-	(*durationpb.Duration)(nil),       // 22: google.protobuf.Duration
-	(*Serve)(nil),                     // 23: windlass.v1.Serve
-	(*Generated)(nil),                 // 24: windlass.v1.Generated
-	(*RoutingPolicy)(nil),             // 25: windlass.v1.RoutingPolicy
+	(Layout)(0),                       // 0: windlass.v1.Layout
+	(RoleSpec_Slots)(0),               // 1: windlass.v1.RoleSpec.Slots
+	(ModelCache_Retention)(0),         // 2: windlass.v1.ModelCache.Retention
+	(KubernetesOptions_ZoneSpread)(0), // 3: windlass.v1.KubernetesOptions.ZoneSpread
+	(*DeploymentSpec)(nil),            // 4: windlass.v1.DeploymentSpec
+	(*Override)(nil),                  // 5: windlass.v1.Override
+	(*RoleOverride)(nil),              // 6: windlass.v1.RoleOverride
+	(*PinnedOverride)(nil),            // 7: windlass.v1.PinnedOverride
+	(*Resources)(nil),                 // 8: windlass.v1.Resources
+	(*Gpu)(nil),                       // 9: windlass.v1.Gpu
+	(*RoleSpec)(nil),                  // 10: windlass.v1.RoleSpec
+	(*SecretReference)(nil),           // 11: windlass.v1.SecretReference
+	(*ModelCache)(nil),                // 12: windlass.v1.ModelCache
+	(*VolumeClaim)(nil),               // 13: windlass.v1.VolumeClaim
+	(*KubernetesOptions)(nil),         // 14: windlass.v1.KubernetesOptions
+	(*Toleration)(nil),                // 15: windlass.v1.Toleration
+	(*SecurityException)(nil),         // 16: windlass.v1.SecurityException
+	(*Port)(nil),                      // 17: windlass.v1.Port
+	(*HealthCheck)(nil),               // 18: windlass.v1.HealthCheck
+	nil,                               // 19: windlass.v1.DeploymentSpec.EnvEntry
+	nil,                               // 20: windlass.v1.Override.LabelsEntry
+	nil,                               // 21: windlass.v1.Override.EnvEntry
+	nil,                               // 22: windlass.v1.RoleSpec.EnvEntry
+	nil,                               // 23: windlass.v1.KubernetesOptions.NodeSelectorEntry
+	nil,                               // 24: windlass.v1.KubernetesOptions.PodAnnotationsEntry
+	nil,                               // 25: windlass.v1.KubernetesOptions.PodLabelsEntry
+	(*durationpb.Duration)(nil),       // 26: google.protobuf.Duration
+	(*Serve)(nil),                     // 27: windlass.v1.Serve
+	(*Generated)(nil),                 // 28: windlass.v1.Generated
+	(*RoutingPolicy)(nil),             // 29: windlass.v1.RoutingPolicy
 }
 var file_windlass_v1_spec_proto_depIdxs = []int32{
-	5,  // 0: windlass.v1.DeploymentSpec.resources:type_name -> windlass.v1.Resources
-	7,  // 1: windlass.v1.DeploymentSpec.roles:type_name -> windlass.v1.RoleSpec
-	16, // 2: windlass.v1.DeploymentSpec.env:type_name -> windlass.v1.DeploymentSpec.EnvEntry
-	8,  // 3: windlass.v1.DeploymentSpec.secrets:type_name -> windlass.v1.SecretReference
-	14, // 4: windlass.v1.DeploymentSpec.ports:type_name -> windlass.v1.Port
-	15, // 5: windlass.v1.DeploymentSpec.health_check:type_name -> windlass.v1.HealthCheck
-	22, // 6: windlass.v1.DeploymentSpec.termination_grace:type_name -> google.protobuf.Duration
-	22, // 7: windlass.v1.DeploymentSpec.progress_deadline:type_name -> google.protobuf.Duration
-	9,  // 8: windlass.v1.DeploymentSpec.model_cache:type_name -> windlass.v1.ModelCache
-	11, // 9: windlass.v1.DeploymentSpec.kubernetes:type_name -> windlass.v1.KubernetesOptions
-	22, // 10: windlass.v1.DeploymentSpec.drain_delay:type_name -> google.protobuf.Duration
-	3,  // 11: windlass.v1.DeploymentSpec.overrides:type_name -> windlass.v1.Override
-	4,  // 12: windlass.v1.DeploymentSpec.pinned_overrides:type_name -> windlass.v1.PinnedOverride
-	23, // 13: windlass.v1.DeploymentSpec.serve:type_name -> windlass.v1.Serve
-	24, // 14: windlass.v1.DeploymentSpec.generated:type_name -> windlass.v1.Generated
-	25, // 15: windlass.v1.DeploymentSpec.routing:type_name -> windlass.v1.RoutingPolicy
-	17, // 16: windlass.v1.Override.labels:type_name -> windlass.v1.Override.LabelsEntry
-	5,  // 17: windlass.v1.Override.resources:type_name -> windlass.v1.Resources
-	18, // 18: windlass.v1.Override.env:type_name -> windlass.v1.Override.EnvEntry
-	8,  // 19: windlass.v1.Override.secrets:type_name -> windlass.v1.SecretReference
-	3,  // 20: windlass.v1.PinnedOverride.values:type_name -> windlass.v1.Override
-	6,  // 21: windlass.v1.Resources.gpu:type_name -> windlass.v1.Gpu
-	5,  // 22: windlass.v1.RoleSpec.resources:type_name -> windlass.v1.Resources
-	10, // 23: windlass.v1.ModelCache.claim:type_name -> windlass.v1.VolumeClaim
-	0,  // 24: windlass.v1.ModelCache.retention:type_name -> windlass.v1.ModelCache.Retention
-	19, // 25: windlass.v1.KubernetesOptions.node_selector:type_name -> windlass.v1.KubernetesOptions.NodeSelectorEntry
-	12, // 26: windlass.v1.KubernetesOptions.tolerations:type_name -> windlass.v1.Toleration
-	20, // 27: windlass.v1.KubernetesOptions.pod_annotations:type_name -> windlass.v1.KubernetesOptions.PodAnnotationsEntry
-	21, // 28: windlass.v1.KubernetesOptions.pod_labels:type_name -> windlass.v1.KubernetesOptions.PodLabelsEntry
-	1,  // 29: windlass.v1.KubernetesOptions.zone_spread:type_name -> windlass.v1.KubernetesOptions.ZoneSpread
-	13, // 30: windlass.v1.KubernetesOptions.security:type_name -> windlass.v1.SecurityException
-	22, // 31: windlass.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
-	22, // 32: windlass.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	22, // 33: windlass.v1.HealthCheck.startup_budget:type_name -> google.protobuf.Duration
-	34, // [34:34] is the sub-list for method output_type
-	34, // [34:34] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	8,  // 0: windlass.v1.DeploymentSpec.resources:type_name -> windlass.v1.Resources
+	10, // 1: windlass.v1.DeploymentSpec.roles:type_name -> windlass.v1.RoleSpec
+	19, // 2: windlass.v1.DeploymentSpec.env:type_name -> windlass.v1.DeploymentSpec.EnvEntry
+	11, // 3: windlass.v1.DeploymentSpec.secrets:type_name -> windlass.v1.SecretReference
+	17, // 4: windlass.v1.DeploymentSpec.ports:type_name -> windlass.v1.Port
+	18, // 5: windlass.v1.DeploymentSpec.health_check:type_name -> windlass.v1.HealthCheck
+	26, // 6: windlass.v1.DeploymentSpec.termination_grace:type_name -> google.protobuf.Duration
+	26, // 7: windlass.v1.DeploymentSpec.progress_deadline:type_name -> google.protobuf.Duration
+	12, // 8: windlass.v1.DeploymentSpec.model_cache:type_name -> windlass.v1.ModelCache
+	14, // 9: windlass.v1.DeploymentSpec.kubernetes:type_name -> windlass.v1.KubernetesOptions
+	26, // 10: windlass.v1.DeploymentSpec.drain_delay:type_name -> google.protobuf.Duration
+	0,  // 11: windlass.v1.DeploymentSpec.layout:type_name -> windlass.v1.Layout
+	5,  // 12: windlass.v1.DeploymentSpec.overrides:type_name -> windlass.v1.Override
+	7,  // 13: windlass.v1.DeploymentSpec.pinned_overrides:type_name -> windlass.v1.PinnedOverride
+	27, // 14: windlass.v1.DeploymentSpec.serve:type_name -> windlass.v1.Serve
+	28, // 15: windlass.v1.DeploymentSpec.generated:type_name -> windlass.v1.Generated
+	29, // 16: windlass.v1.DeploymentSpec.routing:type_name -> windlass.v1.RoutingPolicy
+	20, // 17: windlass.v1.Override.labels:type_name -> windlass.v1.Override.LabelsEntry
+	8,  // 18: windlass.v1.Override.resources:type_name -> windlass.v1.Resources
+	21, // 19: windlass.v1.Override.env:type_name -> windlass.v1.Override.EnvEntry
+	11, // 20: windlass.v1.Override.secrets:type_name -> windlass.v1.SecretReference
+	6,  // 21: windlass.v1.Override.roles:type_name -> windlass.v1.RoleOverride
+	8,  // 22: windlass.v1.RoleOverride.resources:type_name -> windlass.v1.Resources
+	5,  // 23: windlass.v1.PinnedOverride.values:type_name -> windlass.v1.Override
+	9,  // 24: windlass.v1.Resources.gpu:type_name -> windlass.v1.Gpu
+	8,  // 25: windlass.v1.RoleSpec.resources:type_name -> windlass.v1.Resources
+	22, // 26: windlass.v1.RoleSpec.env:type_name -> windlass.v1.RoleSpec.EnvEntry
+	1,  // 27: windlass.v1.RoleSpec.slots:type_name -> windlass.v1.RoleSpec.Slots
+	13, // 28: windlass.v1.ModelCache.claim:type_name -> windlass.v1.VolumeClaim
+	2,  // 29: windlass.v1.ModelCache.retention:type_name -> windlass.v1.ModelCache.Retention
+	23, // 30: windlass.v1.KubernetesOptions.node_selector:type_name -> windlass.v1.KubernetesOptions.NodeSelectorEntry
+	15, // 31: windlass.v1.KubernetesOptions.tolerations:type_name -> windlass.v1.Toleration
+	24, // 32: windlass.v1.KubernetesOptions.pod_annotations:type_name -> windlass.v1.KubernetesOptions.PodAnnotationsEntry
+	25, // 33: windlass.v1.KubernetesOptions.pod_labels:type_name -> windlass.v1.KubernetesOptions.PodLabelsEntry
+	3,  // 34: windlass.v1.KubernetesOptions.zone_spread:type_name -> windlass.v1.KubernetesOptions.ZoneSpread
+	16, // 35: windlass.v1.KubernetesOptions.security:type_name -> windlass.v1.SecurityException
+	26, // 36: windlass.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
+	26, // 37: windlass.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	26, // 38: windlass.v1.HealthCheck.startup_budget:type_name -> google.protobuf.Duration
+	39, // [39:39] is the sub-list for method output_type
+	39, // [39:39] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_spec_proto_init() }
@@ -1800,14 +2065,14 @@ func file_windlass_v1_spec_proto_init() {
 	file_windlass_v1_serve_proto_init()
 	file_windlass_v1_spec_proto_msgTypes[0].OneofWrappers = []any{}
 	file_windlass_v1_spec_proto_msgTypes[1].OneofWrappers = []any{}
-	file_windlass_v1_spec_proto_msgTypes[9].OneofWrappers = []any{}
+	file_windlass_v1_spec_proto_msgTypes[10].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_spec_proto_rawDesc), len(file_windlass_v1_spec_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   20,
+			NumEnums:      4,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

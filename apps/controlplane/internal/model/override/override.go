@@ -12,10 +12,11 @@
 //	named by name   wins over   named by labels   wins over   the rest of the spec
 //
 // Variables are fields by name, whether values or secrets; a GPU is one field, and so are
-// args and extra_args together.
+// args and extra_args together. So are the same fields of each role.
 package override
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -156,6 +157,19 @@ func apply(s *windlassv1.DeploymentSpec, o *windlassv1.Override) {
 			r.Args = args(r.GetArgs(), o)
 		}
 		s.Roles[i] = r
+	}
+	for _, change := range o.GetRoles() {
+		for _, r := range s.Roles {
+			if r.GetName() != change.GetName() {
+				continue
+			}
+			if change.GetResources() != nil {
+				r.Resources = resources(cmp.Or(r.GetResources(), s.GetResources()), change.GetResources())
+			}
+			if len(change.GetArgs()) > 0 {
+				r.Args = change.GetArgs()
+			}
+		}
 	}
 	if len(o.GetEnv()) > 0 {
 		s.Env = maps.Clone(s.GetEnv())

@@ -134,7 +134,35 @@ func fields(o *windlassv1.Override) []field {
 	if o.Replicas != nil {
 		add("replicas", "replicas", &windlassv1.Override{Replicas: o.Replicas})
 	}
-	r := o.GetResources()
+	eachAmount(o.GetResources(), func(name string, alone *windlassv1.Resources) {
+		add("resources."+name, "resources."+name, &windlassv1.Override{Resources: alone})
+	})
+	switch {
+	case len(o.GetArgs()) > 0:
+		add("args", "args", &windlassv1.Override{Args: o.GetArgs()})
+	case len(o.GetExtraArgs()) > 0:
+		add("args", "extra_args", &windlassv1.Override{ExtraArgs: o.GetExtraArgs()})
+	}
+	for _, name := range slices.Sorted(maps.Keys(o.GetEnv())) {
+		add("variable "+name, fmt.Sprintf("env[%q]", name), &windlassv1.Override{Env: map[string]string{name: o.GetEnv()[name]}})
+	}
+	for i, r := range o.GetRoles() {
+		of, at := fmt.Sprintf("role %s ", r.GetName()), fmt.Sprintf("roles[%d].", i)
+		eachAmount(r.GetResources(), func(name string, alone *windlassv1.Resources) {
+			add(of+"resources."+name, at+"resources."+name, &windlassv1.Override{Roles: []*windlassv1.RoleOverride{{Name: r.GetName(), Resources: alone}}})
+		})
+		if len(r.GetArgs()) > 0 {
+			add(of+"args", at+"args", &windlassv1.Override{Roles: []*windlassv1.RoleOverride{{Name: r.GetName(), Args: r.GetArgs()}}})
+		}
+	}
+	for i, ref := range o.GetSecrets() {
+		add("variable "+ref.GetEnvName(), fmt.Sprintf("secrets[%d]", i), &windlassv1.Override{Secrets: []*windlassv1.SecretReference{ref}})
+	}
+	return out
+}
+
+// eachAmount calls set for each amount that the resources state, alone.
+func eachAmount(r *windlassv1.Resources, set func(name string, alone *windlassv1.Resources)) {
 	for _, part := range []struct {
 		name  string
 		there bool
@@ -147,22 +175,9 @@ func fields(o *windlassv1.Override) []field {
 		{"gpu", r.GetGpu() != nil, &windlassv1.Resources{Gpu: r.GetGpu()}},
 	} {
 		if part.there {
-			add("resources."+part.name, "resources."+part.name, &windlassv1.Override{Resources: part.alone})
+			set(part.name, part.alone)
 		}
 	}
-	switch {
-	case len(o.GetArgs()) > 0:
-		add("args", "args", &windlassv1.Override{Args: o.GetArgs()})
-	case len(o.GetExtraArgs()) > 0:
-		add("args", "extra_args", &windlassv1.Override{ExtraArgs: o.GetExtraArgs()})
-	}
-	for _, name := range slices.Sorted(maps.Keys(o.GetEnv())) {
-		add("variable "+name, fmt.Sprintf("env[%q]", name), &windlassv1.Override{Env: map[string]string{name: o.GetEnv()[name]}})
-	}
-	for i, ref := range o.GetSecrets() {
-		add("variable "+ref.GetEnvName(), fmt.Sprintf("secrets[%d]", i), &windlassv1.Override{Secrets: []*windlassv1.SecretReference{ref}})
-	}
-	return out
 }
 
 // Empty reports whether the override sets nothing.
@@ -222,5 +237,19 @@ func (l layers) merged(r model.Region, but int) (*windlassv1.Override, *Problem)
 	for _, key := range slices.Sorted(maps.Keys(decided)) {
 		proto.Merge(out, decided[key].alone)
 	}
+	out.Roles = joined(out.GetRoles())
 	return out, nil
+}
+
+// joined returns one entry for each role, from entries with one field each.
+func joined(all []*windlassv1.RoleOverride) (out []*windlassv1.RoleOverride) {
+	for _, r := range all {
+		i := slices.IndexFunc(out, func(o *windlassv1.RoleOverride) bool { return o.GetName() == r.GetName() })
+		if i < 0 {
+			out = append(out, r)
+			continue
+		}
+		proto.Merge(out[i], r)
+	}
+	return out
 }

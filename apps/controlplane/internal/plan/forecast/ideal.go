@@ -82,14 +82,9 @@ func (w *world) obey() {
 // instancesPerReplica returns how many instances a replica of the deployment has.
 func (w *world) instancesPerReplica(deployment string) int32 {
 	for _, d := range w.in.Deployments {
-		if d.ID != deployment || len(d.Spec.GetRoles()) == 0 {
-			continue
+		if d.ID == deployment {
+			return model.InstancesEach(d.Spec)
 		}
-		var n int32
-		for _, r := range d.Spec.GetRoles() {
-			n += max(r.GetInstances(), 1)
-		}
-		return n
 	}
 	return 1
 }

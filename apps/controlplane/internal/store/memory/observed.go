@@ -76,7 +76,7 @@ func (t *tx) ResetObserved(regionID string, before model.Guard, now int64) ([]st
 	for _, o := range rows {
 		o.Phase, o.Deleted = int32(agentv1.AppliedState_PHASE_PENDING), false
 		o.Pending, o.Running, o.Ready, o.Draining, o.Fail = 0, 0, 0, 0, 0
-		o.ReadyReplicas, o.Doomed = 0, 0
+		o.ReadyReplicas, o.Doomed, o.RoleCounts = 0, 0, ""
 		o.UpdatedAt = now
 		if err := observedTable.in(t).put(o); err != nil {
 			return nil, err

@@ -20,6 +20,7 @@ func deployment(r gen.Deployment) (model.Deployment, error) {
 	}
 	return model.Deployment{
 		ID: r.ID, WorkspaceID: r.WorkspaceID, AppID: r.AppID, Version: r.Version, Spec: spec, SpecHash: blob(r.SpecHash), MadeAs: blob(r.MadeAs),
+		RolesMade:     string(r.RolesMade),
 		ResolvedImage: r.ResolvedImage, Status: windlassv1.DeploymentStatus(r.Status), Reason: r.Reason,
 		Message: r.Message, Source: r.Source, FromVersion: r.FromVersion, CreatedBy: r.CreatedBy, Stable: r.Stable,
 		CreatedAt: r.CreatedAt, ReadyAt: r.ReadyAt, EndedAt: r.EndedAt,
@@ -28,7 +29,7 @@ func deployment(r gen.Deployment) (model.Deployment, error) {
 
 var insertDeployments = insertInto("InsertDeployments", "deployments",
 	"id", "workspace_id", "app_id", "version", "spec", "spec_hash", "resolved_image", "status", "reason", "message",
-	"source", "from_version", "created_by", "stable", "created_at", "ready_at", "ended_at", "made_as")
+	"source", "from_version", "created_by", "stable", "created_at", "ready_at", "ended_at", "made_as", "roles_made")
 
 func (t *tx) InsertDeployment(d model.Deployment) error {
 	t.touch(d.AppID)
@@ -55,7 +56,7 @@ func (t *tx) insertDeployments(deployments []model.Deployment) error {
 	return t.err(runBulk(t, t.db, insertDeployments, deployments, func(args []any, d model.Deployment) []any {
 		return append(args, d.ID, d.WorkspaceID, d.AppID, d.Version, specs[d.ID], notNull(d.SpecHash), d.ResolvedImage, int32(d.Status),
 			clip(d.Reason, maxReason), clip(d.Message, maxMessage), d.Source, d.FromVersion, d.CreatedBy, d.Stable,
-			d.CreatedAt, d.ReadyAt, d.EndedAt, notNull(d.MadeAs))
+			d.CreatedAt, d.ReadyAt, d.EndedAt, notNull(d.MadeAs), []byte(d.RolesMade))
 	}), "insert deployment", deployments[0].ID)
 }
 

@@ -119,7 +119,8 @@ func (s specs) item(r *gen.DesiredOfRegionRow) (model.DesiredItem, bool, error) 
 	if d == nil {
 		read, err := deployment(gen.Deployment{
 			ID: r.DeploymentID, WorkspaceID: r.WorkspaceID, AppID: r.AppID, Version: r.Version.Int32,
-			Spec: []byte(r.Spec.String), SpecHash: []byte(r.SpecHash.String), MadeAs: []byte(r.MadeAs.String), ResolvedImage: r.ResolvedImage.String,
+			Spec: []byte(r.Spec.String), SpecHash: []byte(r.SpecHash.String), MadeAs: []byte(r.MadeAs.String),
+			RolesMade: []byte(r.RolesMade.String), ResolvedImage: r.ResolvedImage.String,
 		})
 		if err != nil {
 			return model.DesiredItem{}, false, err

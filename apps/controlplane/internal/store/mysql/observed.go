@@ -15,7 +15,8 @@ func observed(r gen.DeploymentObserved) (model.Observed, error) {
 		Phase: r.Phase, Code: r.Code, Message: r.Message, Retryable: r.Retryable, Deleted: r.Deleted,
 		CountsGeneration: r.CountsGeneration, Pending: r.Pending, Running: r.Running, Ready: r.Ready,
 		Draining: r.Draining, Fail: r.Failed, ReadyReplicas: r.ReadyReplicas, Doomed: r.Doomed, Reason: r.Reason,
-		ReasonMessage: r.ReasonMessage, Restarts: r.Restarts, SlowestStartMS: r.SlowestStartMs, UpdatedAt: r.UpdatedAt,
+		ReasonMessage: r.ReasonMessage, Restarts: r.Restarts, SlowestStartMS: r.SlowestStartMs,
+		RoleCounts: string(r.RoleCounts), UpdatedAt: r.UpdatedAt,
 	}, nil
 }
 
@@ -56,7 +57,8 @@ var (
 	observedColumns = []string{
 		"workspace_id", "app_id", "applied_epoch", "applied_generation", "phase", "code", "message", "retryable",
 		"deleted", "counts_generation", "pending", "running", "ready", "draining", "failed", "ready_replicas",
-		"doomed", "reason", "reason_message", "restarts", "slowest_start_ms", "updated_at",
+		"doomed", "reason", "reason_message", "restarts", "slowest_start_ms", "role_counts",
+		"updated_at",
 	}
 	putObserved = insertInto("PutObserved", "deployment_observed",
 		append([]string{"deployment_id", "region", "guard_no"}, observedColumns...)...).
@@ -79,7 +81,7 @@ func (t *tx) PutObserved(rows []model.Observed) error {
 			o.WorkspaceID, o.AppID, o.AppliedEpoch, o.AppliedGeneration, o.Phase, clip(o.Code, maxReason),
 			clip(o.Message, maxMessage), o.Retryable, o.Deleted, o.CountsGeneration, o.Pending, o.Running, o.Ready,
 			o.Draining, o.Fail, o.ReadyReplicas, o.Doomed, clip(o.Reason, maxReason),
-			clip(o.ReasonMessage, maxMessage), o.Restarts, o.SlowestStartMS, o.UpdatedAt)
+			clip(o.ReasonMessage, maxMessage), o.Restarts, o.SlowestStartMS, []byte(o.RoleCounts), o.UpdatedAt)
 	}), "put observed", "")
 }
 

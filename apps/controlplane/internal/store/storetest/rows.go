@@ -287,7 +287,7 @@ func report(d model.Deployment, regionID string, guard model.Guard) model.Observ
 		WorkspaceID: d.WorkspaceID, AppID: d.AppID, DeploymentID: d.ID, RegionID: regionID, Guard: guard,
 		AppliedEpoch: 1, AppliedGeneration: int64(guard), Phase: 2, CountsGeneration: int64(guard),
 		Pending: n, Running: n, Ready: n, Draining: n, Fail: n, ReadyReplicas: n, Doomed: n,
-		Message: "of one report", UpdatedAt: now,
+		Message: "of one report", RoleCounts: "roles\x00\xff", UpdatedAt: now,
 	}
 }
 

@@ -169,7 +169,7 @@ func (w *fixture) newDeployment(a model.App, version int32, secrets ...string) m
 	}
 	return model.Deployment{
 		ID: ident.New("dep"), WorkspaceID: a.WorkspaceID, AppID: a.ID, Version: version, Spec: spec,
-		SpecHash: []byte{1, byte(version)}, MadeAs: []byte{2, byte(version)}, Status: windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING,
+		SpecHash: []byte{1, byte(version)}, MadeAs: []byte{2, byte(version)}, RolesMade: "roles\x00\xff", Status: windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING,
 		Source: "deploy", CreatedBy: "suite", CreatedAt: now,
 	}
 }
@@ -378,7 +378,7 @@ func plainItem(it model.DesiredItem) plain {
 	d, r := it.Deployment, &it.Topology
 	it.Deployment = model.Deployment{
 		ID: d.ID, WorkspaceID: d.WorkspaceID, AppID: d.AppID, Version: d.Version, SpecHash: d.SpecHash, MadeAs: d.MadeAs,
-		ResolvedImage: d.ResolvedImage,
+		RolesMade: d.RolesMade, ResolvedImage: d.ResolvedImage,
 	}
 	r.CreatedAt, r.UpdatedAt = 0, 0
 	if len(it.SecretVersions) == 0 {

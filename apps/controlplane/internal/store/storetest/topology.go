@@ -405,6 +405,7 @@ func testObserved(t *testing.T, setup setup) {
 			return tx.GetObserved(map[string][]string{ids[0]: {old.ID}})
 		})[0]
 		require.Zero(t, got.Instances()+got.ReadyReplicas+got.Doomed)
+		require.Empty(t, got.RoleCounts)
 		require.EqualValues(t, 1, got.Phase, "pending")
 		require.False(t, got.Deleted)
 		require.Equal(t, now+5, got.UpdatedAt)

@@ -68,6 +68,8 @@ const (
 	Feature_FEATURE_INSTANCE_ISOLATION Feature = 9
 	// Of no field, and required of no agent: it answers a FollowRequest.
 	Feature_FEATURE_FOLLOW_LOGS Feature = 10
+	// Several roles, and of any role entry, starts_after and env: without it, half a group.
+	Feature_FEATURE_ROLES Feature = 20
 	// routing.cold_start, and wake: without it, an app at zero that no request wakes.
 	Feature_FEATURE_SCALE_TO_ZERO Feature = 30
 )
@@ -86,6 +88,7 @@ var (
 		8:  "FEATURE_EXPECTED_CODES",
 		9:  "FEATURE_INSTANCE_ISOLATION",
 		10: "FEATURE_FOLLOW_LOGS",
+		20: "FEATURE_ROLES",
 		30: "FEATURE_SCALE_TO_ZERO",
 	}
 	Feature_value = map[string]int32{
@@ -100,6 +103,7 @@ var (
 		"FEATURE_EXPECTED_CODES":     8,
 		"FEATURE_INSTANCE_ISOLATION": 9,
 		"FEATURE_FOLLOW_LOGS":        10,
+		"FEATURE_ROLES":              20,
 		"FEATURE_SCALE_TO_ZERO":      30,
 	}
 )
@@ -276,7 +280,7 @@ func (x Notice_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Notice_Kind.Descriptor instead.
 func (Notice_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{37, 0}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{38, 0}
 }
 
 type AppliedState_Phase int32
@@ -332,7 +336,7 @@ func (x AppliedState_Phase) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AppliedState_Phase.Descriptor instead.
 func (AppliedState_Phase) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{39, 0}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{40, 0}
 }
 
 type JoinRequest struct {
@@ -1768,6 +1772,9 @@ type Deployment struct {
 	// are replaced; 0 means 1. It makes nothing of an instance, so that it is no part of
 	// template_hash.
 	MaxUnavailable int32 `protobuf:"varint,14,opt,name=max_unavailable,json=maxUnavailable,proto3" json:"max_unavailable,omitempty"`
+	// Of a deployment with several roles: template_hash of each role, which names what instances of that
+	// role are made of. Those of a role whose hash is the same stay. Empty: template_hash is every role's.
+	RoleTemplates []*RoleTemplate `protobuf:"bytes,21,rep,name=role_templates,json=roleTemplates,proto3" json:"role_templates,omitempty"`
 	// Name under which its instances alone are served, weight or none; empty: it has none.
 	PreviewHost string `protobuf:"bytes,60,opt,name=preview_host,json=previewHost,proto3" json:"preview_host,omitempty"`
 	// The app is at zero here, and requests may wake it: replicas that the agent then starts by itself,
@@ -1908,6 +1915,13 @@ func (x *Deployment) GetMaxUnavailable() int32 {
 	return 0
 }
 
+func (x *Deployment) GetRoleTemplates() []*RoleTemplate {
+	if x != nil {
+		return x.RoleTemplates
+	}
+	return nil
+}
+
 func (x *Deployment) GetPreviewHost() string {
 	if x != nil {
 		return x.PreviewHost
@@ -1929,6 +1943,58 @@ func (x *Deployment) GetScaling() *v11.ScalingPolicy {
 	return nil
 }
 
+type RoleTemplate struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Role          string                 `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
+	TemplateHash  []byte                 `protobuf:"bytes,2,opt,name=template_hash,json=templateHash,proto3" json:"template_hash,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RoleTemplate) Reset() {
+	*x = RoleTemplate{}
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RoleTemplate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RoleTemplate) ProtoMessage() {}
+
+func (x *RoleTemplate) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RoleTemplate.ProtoReflect.Descriptor instead.
+func (*RoleTemplate) Descriptor() ([]byte, []int) {
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *RoleTemplate) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *RoleTemplate) GetTemplateHash() []byte {
+	if x != nil {
+		return x.TemplateHash
+	}
+	return nil
+}
+
 type SecretVersion struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Secret        string                 `protobuf:"bytes,1,opt,name=secret,proto3" json:"secret,omitempty"`
@@ -1939,7 +2005,7 @@ type SecretVersion struct {
 
 func (x *SecretVersion) Reset() {
 	*x = SecretVersion{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1951,7 +2017,7 @@ func (x *SecretVersion) String() string {
 func (*SecretVersion) ProtoMessage() {}
 
 func (x *SecretVersion) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1964,7 +2030,7 @@ func (x *SecretVersion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretVersion.ProtoReflect.Descriptor instead.
 func (*SecretVersion) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{18}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SecretVersion) GetSecret() string {
@@ -2000,7 +2066,7 @@ type Routes struct {
 
 func (x *Routes) Reset() {
 	*x = Routes{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2012,7 +2078,7 @@ func (x *Routes) String() string {
 func (*Routes) ProtoMessage() {}
 
 func (x *Routes) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2025,7 +2091,7 @@ func (x *Routes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Routes.ProtoReflect.Descriptor instead.
 func (*Routes) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Routes) GetAppId() string {
@@ -2077,7 +2143,7 @@ type AppKey struct {
 
 func (x *AppKey) Reset() {
 	*x = AppKey{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2089,7 +2155,7 @@ func (x *AppKey) String() string {
 func (*AppKey) ProtoMessage() {}
 
 func (x *AppKey) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2102,7 +2168,7 @@ func (x *AppKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppKey.ProtoReflect.Descriptor instead.
 func (*AppKey) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{20}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *AppKey) GetName() string {
@@ -2141,7 +2207,7 @@ type RouteTarget struct {
 
 func (x *RouteTarget) Reset() {
 	*x = RouteTarget{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2153,7 +2219,7 @@ func (x *RouteTarget) String() string {
 func (*RouteTarget) ProtoMessage() {}
 
 func (x *RouteTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2166,7 +2232,7 @@ func (x *RouteTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteTarget.ProtoReflect.Descriptor instead.
 func (*RouteTarget) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{21}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RouteTarget) GetDeploymentId() string {
@@ -2209,7 +2275,7 @@ type Request struct {
 
 func (x *Request) Reset() {
 	*x = Request{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2221,7 +2287,7 @@ func (x *Request) String() string {
 func (*Request) ProtoMessage() {}
 
 func (x *Request) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2234,7 +2300,7 @@ func (x *Request) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Request.ProtoReflect.Descriptor instead.
 func (*Request) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{22}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Request) GetId() string {
@@ -2332,7 +2398,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2344,7 +2410,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2357,7 +2423,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{23}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *LogsRequest) GetInstanceId() string {
@@ -2383,7 +2449,7 @@ type RestartRequest struct {
 
 func (x *RestartRequest) Reset() {
 	*x = RestartRequest{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2395,7 +2461,7 @@ func (x *RestartRequest) String() string {
 func (*RestartRequest) ProtoMessage() {}
 
 func (x *RestartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2408,7 +2474,7 @@ func (x *RestartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartRequest.ProtoReflect.Descriptor instead.
 func (*RestartRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RestartRequest) GetInstanceId() string {
@@ -2434,7 +2500,7 @@ type FollowRequest struct {
 
 func (x *FollowRequest) Reset() {
 	*x = FollowRequest{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2446,7 +2512,7 @@ func (x *FollowRequest) String() string {
 func (*FollowRequest) ProtoMessage() {}
 
 func (x *FollowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2459,7 +2525,7 @@ func (x *FollowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowRequest.ProtoReflect.Descriptor instead.
 func (*FollowRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *FollowRequest) GetInstances() []*FollowedInstance {
@@ -2498,7 +2564,7 @@ type FollowedInstance struct {
 
 func (x *FollowedInstance) Reset() {
 	*x = FollowedInstance{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2510,7 +2576,7 @@ func (x *FollowedInstance) String() string {
 func (*FollowedInstance) ProtoMessage() {}
 
 func (x *FollowedInstance) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2523,7 +2589,7 @@ func (x *FollowedInstance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowedInstance.ProtoReflect.Descriptor instead.
 func (*FollowedInstance) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *FollowedInstance) GetInstanceId() string {
@@ -2564,7 +2630,7 @@ type FollowResponse struct {
 
 func (x *FollowResponse) Reset() {
 	*x = FollowResponse{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2576,7 +2642,7 @@ func (x *FollowResponse) String() string {
 func (*FollowResponse) ProtoMessage() {}
 
 func (x *FollowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2589,7 +2655,7 @@ func (x *FollowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowResponse.ProtoReflect.Descriptor instead.
 func (*FollowResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *FollowResponse) GetLogs() []*InstanceLog {
@@ -2620,7 +2686,7 @@ type InstanceLog struct {
 
 func (x *InstanceLog) Reset() {
 	*x = InstanceLog{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2632,7 +2698,7 @@ func (x *InstanceLog) String() string {
 func (*InstanceLog) ProtoMessage() {}
 
 func (x *InstanceLog) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2645,7 +2711,7 @@ func (x *InstanceLog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceLog.ProtoReflect.Descriptor instead.
 func (*InstanceLog) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *InstanceLog) GetInstanceId() string {
@@ -2708,7 +2774,7 @@ type TrafficRequest struct {
 
 func (x *TrafficRequest) Reset() {
 	*x = TrafficRequest{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2720,7 +2786,7 @@ func (x *TrafficRequest) String() string {
 func (*TrafficRequest) ProtoMessage() {}
 
 func (x *TrafficRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2733,7 +2799,7 @@ func (x *TrafficRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficRequest.ProtoReflect.Descriptor instead.
 func (*TrafficRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{29}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *TrafficRequest) GetQueries() []*TrafficQuery {
@@ -2755,7 +2821,7 @@ type TrafficQuery struct {
 
 func (x *TrafficQuery) Reset() {
 	*x = TrafficQuery{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2767,7 +2833,7 @@ func (x *TrafficQuery) String() string {
 func (*TrafficQuery) ProtoMessage() {}
 
 func (x *TrafficQuery) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2780,7 +2846,7 @@ func (x *TrafficQuery) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficQuery.ProtoReflect.Descriptor instead.
 func (*TrafficQuery) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{30}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *TrafficQuery) GetDeploymentId() string {
@@ -2809,7 +2875,7 @@ type TrafficResponse struct {
 
 func (x *TrafficResponse) Reset() {
 	*x = TrafficResponse{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2821,7 +2887,7 @@ func (x *TrafficResponse) String() string {
 func (*TrafficResponse) ProtoMessage() {}
 
 func (x *TrafficResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2834,7 +2900,7 @@ func (x *TrafficResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficResponse.ProtoReflect.Descriptor instead.
 func (*TrafficResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{31}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *TrafficResponse) GetTraffic() []*Traffic {
@@ -2870,7 +2936,7 @@ type Traffic struct {
 
 func (x *Traffic) Reset() {
 	*x = Traffic{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2882,7 +2948,7 @@ func (x *Traffic) String() string {
 func (*Traffic) ProtoMessage() {}
 
 func (x *Traffic) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2895,7 +2961,7 @@ func (x *Traffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Traffic.ProtoReflect.Descriptor instead.
 func (*Traffic) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{32}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Traffic) GetRequests() uint64 {
@@ -2945,7 +3011,7 @@ type GoAway struct {
 
 func (x *GoAway) Reset() {
 	*x = GoAway{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2957,7 +3023,7 @@ func (x *GoAway) String() string {
 func (*GoAway) ProtoMessage() {}
 
 func (x *GoAway) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2970,7 +3036,7 @@ func (x *GoAway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoAway.ProtoReflect.Descriptor instead.
 func (*GoAway) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{33}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *GoAway) GetRetryAfter() *durationpb.Duration {
@@ -3034,7 +3100,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3046,7 +3112,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3059,7 +3125,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{34}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ReportRequest) GetSessionId() string {
@@ -3202,7 +3268,7 @@ type LoadReport struct {
 
 func (x *LoadReport) Reset() {
 	*x = LoadReport{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3214,7 +3280,7 @@ func (x *LoadReport) String() string {
 func (*LoadReport) ProtoMessage() {}
 
 func (x *LoadReport) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3227,7 +3293,7 @@ func (x *LoadReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadReport.ProtoReflect.Descriptor instead.
 func (*LoadReport) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{35}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *LoadReport) GetAppId() string {
@@ -3292,7 +3358,7 @@ type DeploymentLoad struct {
 
 func (x *DeploymentLoad) Reset() {
 	*x = DeploymentLoad{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3304,7 +3370,7 @@ func (x *DeploymentLoad) String() string {
 func (*DeploymentLoad) ProtoMessage() {}
 
 func (x *DeploymentLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3317,7 +3383,7 @@ func (x *DeploymentLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeploymentLoad.ProtoReflect.Descriptor instead.
 func (*DeploymentLoad) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{36}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *DeploymentLoad) GetDeploymentId() string {
@@ -3415,7 +3481,7 @@ type Notice struct {
 
 func (x *Notice) Reset() {
 	*x = Notice{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3427,7 +3493,7 @@ func (x *Notice) String() string {
 func (*Notice) ProtoMessage() {}
 
 func (x *Notice) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3440,7 +3506,7 @@ func (x *Notice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Notice.ProtoReflect.Descriptor instead.
 func (*Notice) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{37}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Notice) GetKind() Notice_Kind {
@@ -3495,7 +3561,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3507,7 +3573,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3520,7 +3586,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{38}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ReportResponse) GetLimits() *ReportLimits {
@@ -3559,7 +3625,7 @@ type AppliedState struct {
 
 func (x *AppliedState) Reset() {
 	*x = AppliedState{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3571,7 +3637,7 @@ func (x *AppliedState) String() string {
 func (*AppliedState) ProtoMessage() {}
 
 func (x *AppliedState) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3584,7 +3650,7 @@ func (x *AppliedState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppliedState.ProtoReflect.Descriptor instead.
 func (*AppliedState) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{39}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *AppliedState) GetKind() ItemKind {
@@ -3672,7 +3738,7 @@ type InstanceState struct {
 
 func (x *InstanceState) Reset() {
 	*x = InstanceState{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3684,7 +3750,7 @@ func (x *InstanceState) String() string {
 func (*InstanceState) ProtoMessage() {}
 
 func (x *InstanceState) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3697,7 +3763,7 @@ func (x *InstanceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceState.ProtoReflect.Descriptor instead.
 func (*InstanceState) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{40}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *InstanceState) GetId() string {
@@ -3827,13 +3893,17 @@ type DeploymentRollup struct {
 	Restarts int32  `protobuf:"varint,12,opt,name=restarts,proto3" json:"restarts,omitempty"`
 	// When the slowest of them became ready, ms after its start; 0 if none is.
 	SlowestStartMs int64 `protobuf:"varint,13,opt,name=slowest_start_ms,json=slowestStartMs,proto3" json:"slowest_start_ms,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Groups of which an instance exists, whatever its state, terminated ones aside.
+	Groups int32 `protobuf:"varint,14,opt,name=groups,proto3" json:"groups,omitempty"`
+	// Counts of each role of the newest generation, in the order of the spec. Empty with one role.
+	Roles         []*RoleRollup `protobuf:"bytes,15,rep,name=roles,proto3" json:"roles,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DeploymentRollup) Reset() {
 	*x = DeploymentRollup{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3845,7 +3915,7 @@ func (x *DeploymentRollup) String() string {
 func (*DeploymentRollup) ProtoMessage() {}
 
 func (x *DeploymentRollup) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3858,7 +3928,7 @@ func (x *DeploymentRollup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeploymentRollup.ProtoReflect.Descriptor instead.
 func (*DeploymentRollup) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{41}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *DeploymentRollup) GetDeploymentId() string {
@@ -3952,6 +4022,116 @@ func (x *DeploymentRollup) GetSlowestStartMs() int64 {
 	return 0
 }
 
+func (x *DeploymentRollup) GetGroups() int32 {
+	if x != nil {
+		return x.Groups
+	}
+	return 0
+}
+
+func (x *DeploymentRollup) GetRoles() []*RoleRollup {
+	if x != nil {
+		return x.Roles
+	}
+	return nil
+}
+
+// RoleRollup counts the instances of one role of a deployment with several.
+type RoleRollup struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Role  string                 `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
+	// Instances that exist, terminated ones aside.
+	Instances int32 `protobuf:"varint,2,opt,name=instances,proto3" json:"instances,omitempty"`
+	Ready     int32 `protobuf:"varint,3,opt,name=ready,proto3" json:"ready,omitempty"`
+	// Instances of the newest generation's template, draining ones aside.
+	Updated int32 `protobuf:"varint,4,opt,name=updated,proto3" json:"updated,omitempty"`
+	// As in DeploymentRollup, of this role.
+	Doomed        int32  `protobuf:"varint,5,opt,name=doomed,proto3" json:"doomed,omitempty"`
+	Reason        string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	Message       string `protobuf:"bytes,7,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RoleRollup) Reset() {
+	*x = RoleRollup{}
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RoleRollup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RoleRollup) ProtoMessage() {}
+
+func (x *RoleRollup) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RoleRollup.ProtoReflect.Descriptor instead.
+func (*RoleRollup) Descriptor() ([]byte, []int) {
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *RoleRollup) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *RoleRollup) GetInstances() int32 {
+	if x != nil {
+		return x.Instances
+	}
+	return 0
+}
+
+func (x *RoleRollup) GetReady() int32 {
+	if x != nil {
+		return x.Ready
+	}
+	return 0
+}
+
+func (x *RoleRollup) GetUpdated() int32 {
+	if x != nil {
+		return x.Updated
+	}
+	return 0
+}
+
+func (x *RoleRollup) GetDoomed() int32 {
+	if x != nil {
+		return x.Doomed
+	}
+	return 0
+}
+
+func (x *RoleRollup) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *RoleRollup) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 type Capacity struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	CpuMillicores int64                  `protobuf:"varint,1,opt,name=cpu_millicores,json=cpuMillicores,proto3" json:"cpu_millicores,omitempty"`
@@ -3966,7 +4146,7 @@ type Capacity struct {
 
 func (x *Capacity) Reset() {
 	*x = Capacity{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3978,7 +4158,7 @@ func (x *Capacity) String() string {
 func (*Capacity) ProtoMessage() {}
 
 func (x *Capacity) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3991,7 +4171,7 @@ func (x *Capacity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capacity.ProtoReflect.Descriptor instead.
 func (*Capacity) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{42}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Capacity) GetCpuMillicores() int64 {
@@ -4046,7 +4226,7 @@ type GpuPool struct {
 
 func (x *GpuPool) Reset() {
 	*x = GpuPool{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4058,7 +4238,7 @@ func (x *GpuPool) String() string {
 func (*GpuPool) ProtoMessage() {}
 
 func (x *GpuPool) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4071,7 +4251,7 @@ func (x *GpuPool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GpuPool.ProtoReflect.Descriptor instead.
 func (*GpuPool) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{43}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *GpuPool) GetProduct() string {
@@ -4155,7 +4335,7 @@ type QuarantinedKey struct {
 
 func (x *QuarantinedKey) Reset() {
 	*x = QuarantinedKey{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4167,7 +4347,7 @@ func (x *QuarantinedKey) String() string {
 func (*QuarantinedKey) ProtoMessage() {}
 
 func (x *QuarantinedKey) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4180,7 +4360,7 @@ func (x *QuarantinedKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedKey.ProtoReflect.Descriptor instead.
 func (*QuarantinedKey) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{44}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *QuarantinedKey) GetKey() string {
@@ -4214,7 +4394,7 @@ type GetSecretsRequest struct {
 
 func (x *GetSecretsRequest) Reset() {
 	*x = GetSecretsRequest{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4226,7 +4406,7 @@ func (x *GetSecretsRequest) String() string {
 func (*GetSecretsRequest) ProtoMessage() {}
 
 func (x *GetSecretsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4239,7 +4419,7 @@ func (x *GetSecretsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSecretsRequest.ProtoReflect.Descriptor instead.
 func (*GetSecretsRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{45}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *GetSecretsRequest) GetDeploymentId() string {
@@ -4265,7 +4445,7 @@ type GetSecretsResponse struct {
 
 func (x *GetSecretsResponse) Reset() {
 	*x = GetSecretsResponse{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4277,7 +4457,7 @@ func (x *GetSecretsResponse) String() string {
 func (*GetSecretsResponse) ProtoMessage() {}
 
 func (x *GetSecretsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4290,7 +4470,7 @@ func (x *GetSecretsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSecretsResponse.ProtoReflect.Descriptor instead.
 func (*GetSecretsResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{46}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *GetSecretsResponse) GetSecrets() []*SecretValue {
@@ -4311,7 +4491,7 @@ type SecretValue struct {
 
 func (x *SecretValue) Reset() {
 	*x = SecretValue{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4323,7 +4503,7 @@ func (x *SecretValue) String() string {
 func (*SecretValue) ProtoMessage() {}
 
 func (x *SecretValue) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4336,7 +4516,7 @@ func (x *SecretValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretValue.ProtoReflect.Descriptor instead.
 func (*SecretValue) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{47}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *SecretValue) GetSecret() string {
@@ -4373,7 +4553,7 @@ type UploadLogsRequest struct {
 
 func (x *UploadLogsRequest) Reset() {
 	*x = UploadLogsRequest{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[48]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4385,7 +4565,7 @@ func (x *UploadLogsRequest) String() string {
 func (*UploadLogsRequest) ProtoMessage() {}
 
 func (x *UploadLogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[48]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4398,7 +4578,7 @@ func (x *UploadLogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadLogsRequest.ProtoReflect.Descriptor instead.
 func (*UploadLogsRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{48}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *UploadLogsRequest) GetRequestId() string {
@@ -4437,7 +4617,7 @@ type UploadLogsResponse struct {
 
 func (x *UploadLogsResponse) Reset() {
 	*x = UploadLogsResponse{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[49]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4449,7 +4629,7 @@ func (x *UploadLogsResponse) String() string {
 func (*UploadLogsResponse) ProtoMessage() {}
 
 func (x *UploadLogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[49]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4462,7 +4642,7 @@ func (x *UploadLogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadLogsResponse.ProtoReflect.Descriptor instead.
 func (*UploadLogsResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{49}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{51}
 }
 
 var File_windlass_agent_v1_agent_proto protoreflect.FileDescriptor
@@ -4587,7 +4767,7 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x06Action\x12\x16\n" +
 	"\x12ACTION_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fACTION_APPLY\x10\x01\x12\x11\n" +
-	"\rACTION_DELETE\x10\x02\"\xe3\x04\n" +
+	"\rACTION_DELETE\x10\x02\"\xb5\x05\n" +
 	"\n" +
 	"Deployment\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12!\n" +
@@ -4605,10 +4785,14 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\rtemplate_hash\x18\v \x01(\fR\ftemplateHash\x12!\n" +
 	"\fproject_name\x18\f \x01(\tR\vprojectName\x12)\n" +
 	"\x10environment_name\x18\r \x01(\tR\x0fenvironmentName\x12'\n" +
-	"\x0fmax_unavailable\x18\x0e \x01(\x05R\x0emaxUnavailable\x12!\n" +
+	"\x0fmax_unavailable\x18\x0e \x01(\x05R\x0emaxUnavailable\x12P\n" +
+	"\x0erole_templates\x18\x15 \x03(\v2\x1f.windlass.agent.v1.RoleTemplateB\b\xbaH\x05\x92\x01\x02\x10\bR\rroleTemplates\x12!\n" +
 	"\fpreview_host\x18< \x01(\tR\vpreviewHost\x12\x12\n" +
 	"\x04wake\x182 \x01(\x05R\x04wake\x124\n" +
-	"\ascaling\x183 \x01(\v2\x1a.windlass.v1.ScalingPolicyR\ascaling\"A\n" +
+	"\ascaling\x183 \x01(\v2\x1a.windlass.v1.ScalingPolicyR\ascaling\"G\n" +
+	"\fRoleTemplate\x12\x12\n" +
+	"\x04role\x18\x01 \x01(\tR\x04role\x12#\n" +
+	"\rtemplate_hash\x18\x02 \x01(\fR\ftemplateHash\"A\n" +
 	"\rSecretVersion\x12\x16\n" +
 	"\x06secret\x18\x01 \x01(\tR\x06secret\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x05R\aversion\"\xd2\x01\n" +
@@ -4787,7 +4971,7 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x04gpus\x18\f \x03(\tR\x04gpus\x12\x1d\n" +
 	"\n" +
 	"started_at\x18\r \x01(\x03R\tstartedAt\x12\x19\n" +
-	"\bready_at\x18\x0e \x01(\x03R\areadyAt\"\x8c\x03\n" +
+	"\bready_at\x18\x0e \x01(\x03R\areadyAt\"\xe3\x03\n" +
 	"\x10DeploymentRollup\x12#\n" +
 	"\rdeployment_id\x18\x01 \x01(\tR\fdeploymentId\x12\x1e\n" +
 	"\n" +
@@ -4804,7 +4988,18 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	" \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\v \x01(\tR\amessage\x12\x1a\n" +
 	"\brestarts\x18\f \x01(\x05R\brestarts\x12(\n" +
-	"\x10slowest_start_ms\x18\r \x01(\x03R\x0eslowestStartMs\"\x96\x01\n" +
+	"\x10slowest_start_ms\x18\r \x01(\x03R\x0eslowestStartMs\x12\x16\n" +
+	"\x06groups\x18\x0e \x01(\x05R\x06groups\x12=\n" +
+	"\x05roles\x18\x0f \x03(\v2\x1d.windlass.agent.v1.RoleRollupB\b\xbaH\x05\x92\x01\x02\x10\bR\x05roles\"\xc1\x01\n" +
+	"\n" +
+	"RoleRollup\x12\x1b\n" +
+	"\x04role\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18?R\x04role\x12\x1c\n" +
+	"\tinstances\x18\x02 \x01(\x05R\tinstances\x12\x14\n" +
+	"\x05ready\x18\x03 \x01(\x05R\x05ready\x12\x18\n" +
+	"\aupdated\x18\x04 \x01(\x05R\aupdated\x12\x16\n" +
+	"\x06doomed\x18\x05 \x01(\x05R\x06doomed\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\a \x01(\tR\amessage\"\x96\x01\n" +
 	"\bCapacity\x12%\n" +
 	"\x0ecpu_millicores\x18\x01 \x01(\x03R\rcpuMillicores\x12\x1d\n" +
 	"\n" +
@@ -4849,7 +5044,7 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x04data\x18\x02 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80@R\x04data\x12\x10\n" +
 	"\x03end\x18\x03 \x01(\bR\x03end\x12\x1e\n" +
 	"\x05error\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\x05error\"\x14\n" +
-	"\x12UploadLogsResponse*\xd2\x02\n" +
+	"\x12UploadLogsResponse*\xe5\x02\n" +
 	"\aFeature\x12\x17\n" +
 	"\x13FEATURE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10FEATURE_GPU_POOL\x10\x01\x12\x1a\n" +
@@ -4862,7 +5057,8 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x16FEATURE_EXPECTED_CODES\x10\b\x12\x1e\n" +
 	"\x1aFEATURE_INSTANCE_ISOLATION\x10\t\x12\x17\n" +
 	"\x13FEATURE_FOLLOW_LOGS\x10\n" +
-	"\x12\x19\n" +
+	"\x12\x11\n" +
+	"\rFEATURE_ROLES\x10\x14\x12\x19\n" +
 	"\x15FEATURE_SCALE_TO_ZERO\x10\x1e*U\n" +
 	"\bItemKind\x12\x19\n" +
 	"\x15ITEM_KIND_UNSPECIFIED\x10\x00\x12\x18\n" +
@@ -4893,7 +5089,7 @@ func file_windlass_agent_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_windlass_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_windlass_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
+var file_windlass_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
 var file_windlass_agent_v1_agent_proto_goTypes = []any{
 	(Feature)(0),                    // 0: windlass.agent.v1.Feature
 	(ItemKind)(0),                   // 1: windlass.agent.v1.ItemKind
@@ -4918,47 +5114,49 @@ var file_windlass_agent_v1_agent_proto_goTypes = []any{
 	(*Item)(nil),                    // 20: windlass.agent.v1.Item
 	(*DeploymentState)(nil),         // 21: windlass.agent.v1.DeploymentState
 	(*Deployment)(nil),              // 22: windlass.agent.v1.Deployment
-	(*SecretVersion)(nil),           // 23: windlass.agent.v1.SecretVersion
-	(*Routes)(nil),                  // 24: windlass.agent.v1.Routes
-	(*AppKey)(nil),                  // 25: windlass.agent.v1.AppKey
-	(*RouteTarget)(nil),             // 26: windlass.agent.v1.RouteTarget
-	(*Request)(nil),                 // 27: windlass.agent.v1.Request
-	(*LogsRequest)(nil),             // 28: windlass.agent.v1.LogsRequest
-	(*RestartRequest)(nil),          // 29: windlass.agent.v1.RestartRequest
-	(*FollowRequest)(nil),           // 30: windlass.agent.v1.FollowRequest
-	(*FollowedInstance)(nil),        // 31: windlass.agent.v1.FollowedInstance
-	(*FollowResponse)(nil),          // 32: windlass.agent.v1.FollowResponse
-	(*InstanceLog)(nil),             // 33: windlass.agent.v1.InstanceLog
-	(*TrafficRequest)(nil),          // 34: windlass.agent.v1.TrafficRequest
-	(*TrafficQuery)(nil),            // 35: windlass.agent.v1.TrafficQuery
-	(*TrafficResponse)(nil),         // 36: windlass.agent.v1.TrafficResponse
-	(*Traffic)(nil),                 // 37: windlass.agent.v1.Traffic
-	(*GoAway)(nil),                  // 38: windlass.agent.v1.GoAway
-	(*ReportRequest)(nil),           // 39: windlass.agent.v1.ReportRequest
-	(*LoadReport)(nil),              // 40: windlass.agent.v1.LoadReport
-	(*DeploymentLoad)(nil),          // 41: windlass.agent.v1.DeploymentLoad
-	(*Notice)(nil),                  // 42: windlass.agent.v1.Notice
-	(*ReportResponse)(nil),          // 43: windlass.agent.v1.ReportResponse
-	(*AppliedState)(nil),            // 44: windlass.agent.v1.AppliedState
-	(*InstanceState)(nil),           // 45: windlass.agent.v1.InstanceState
-	(*DeploymentRollup)(nil),        // 46: windlass.agent.v1.DeploymentRollup
-	(*Capacity)(nil),                // 47: windlass.agent.v1.Capacity
-	(*GpuPool)(nil),                 // 48: windlass.agent.v1.GpuPool
-	(*QuarantinedKey)(nil),          // 49: windlass.agent.v1.QuarantinedKey
-	(*GetSecretsRequest)(nil),       // 50: windlass.agent.v1.GetSecretsRequest
-	(*GetSecretsResponse)(nil),      // 51: windlass.agent.v1.GetSecretsResponse
-	(*SecretValue)(nil),             // 52: windlass.agent.v1.SecretValue
-	(*UploadLogsRequest)(nil),       // 53: windlass.agent.v1.UploadLogsRequest
-	(*UploadLogsResponse)(nil),      // 54: windlass.agent.v1.UploadLogsResponse
-	nil,                             // 55: windlass.agent.v1.DeploymentLoad.LevelsEntry
-	(*v1.Neighbours)(nil),           // 56: windlass.gateway.v1.Neighbours
-	(*durationpb.Duration)(nil),     // 57: google.protobuf.Duration
-	(*v11.DeploymentSpec)(nil),      // 58: windlass.v1.DeploymentSpec
-	(*v11.ScalingPolicy)(nil),       // 59: windlass.v1.ScalingPolicy
-	(*v11.RoutingPolicy)(nil),       // 60: windlass.v1.RoutingPolicy
-	(*v11.LogPosition)(nil),         // 61: windlass.v1.LogPosition
-	(*v11.LogLine)(nil),             // 62: windlass.v1.LogLine
-	(v11.InstanceStatus)(0),         // 63: windlass.v1.InstanceStatus
+	(*RoleTemplate)(nil),            // 23: windlass.agent.v1.RoleTemplate
+	(*SecretVersion)(nil),           // 24: windlass.agent.v1.SecretVersion
+	(*Routes)(nil),                  // 25: windlass.agent.v1.Routes
+	(*AppKey)(nil),                  // 26: windlass.agent.v1.AppKey
+	(*RouteTarget)(nil),             // 27: windlass.agent.v1.RouteTarget
+	(*Request)(nil),                 // 28: windlass.agent.v1.Request
+	(*LogsRequest)(nil),             // 29: windlass.agent.v1.LogsRequest
+	(*RestartRequest)(nil),          // 30: windlass.agent.v1.RestartRequest
+	(*FollowRequest)(nil),           // 31: windlass.agent.v1.FollowRequest
+	(*FollowedInstance)(nil),        // 32: windlass.agent.v1.FollowedInstance
+	(*FollowResponse)(nil),          // 33: windlass.agent.v1.FollowResponse
+	(*InstanceLog)(nil),             // 34: windlass.agent.v1.InstanceLog
+	(*TrafficRequest)(nil),          // 35: windlass.agent.v1.TrafficRequest
+	(*TrafficQuery)(nil),            // 36: windlass.agent.v1.TrafficQuery
+	(*TrafficResponse)(nil),         // 37: windlass.agent.v1.TrafficResponse
+	(*Traffic)(nil),                 // 38: windlass.agent.v1.Traffic
+	(*GoAway)(nil),                  // 39: windlass.agent.v1.GoAway
+	(*ReportRequest)(nil),           // 40: windlass.agent.v1.ReportRequest
+	(*LoadReport)(nil),              // 41: windlass.agent.v1.LoadReport
+	(*DeploymentLoad)(nil),          // 42: windlass.agent.v1.DeploymentLoad
+	(*Notice)(nil),                  // 43: windlass.agent.v1.Notice
+	(*ReportResponse)(nil),          // 44: windlass.agent.v1.ReportResponse
+	(*AppliedState)(nil),            // 45: windlass.agent.v1.AppliedState
+	(*InstanceState)(nil),           // 46: windlass.agent.v1.InstanceState
+	(*DeploymentRollup)(nil),        // 47: windlass.agent.v1.DeploymentRollup
+	(*RoleRollup)(nil),              // 48: windlass.agent.v1.RoleRollup
+	(*Capacity)(nil),                // 49: windlass.agent.v1.Capacity
+	(*GpuPool)(nil),                 // 50: windlass.agent.v1.GpuPool
+	(*QuarantinedKey)(nil),          // 51: windlass.agent.v1.QuarantinedKey
+	(*GetSecretsRequest)(nil),       // 52: windlass.agent.v1.GetSecretsRequest
+	(*GetSecretsResponse)(nil),      // 53: windlass.agent.v1.GetSecretsResponse
+	(*SecretValue)(nil),             // 54: windlass.agent.v1.SecretValue
+	(*UploadLogsRequest)(nil),       // 55: windlass.agent.v1.UploadLogsRequest
+	(*UploadLogsResponse)(nil),      // 56: windlass.agent.v1.UploadLogsResponse
+	nil,                             // 57: windlass.agent.v1.DeploymentLoad.LevelsEntry
+	(*v1.Neighbours)(nil),           // 58: windlass.gateway.v1.Neighbours
+	(*durationpb.Duration)(nil),     // 59: google.protobuf.Duration
+	(*v11.DeploymentSpec)(nil),      // 60: windlass.v1.DeploymentSpec
+	(*v11.ScalingPolicy)(nil),       // 61: windlass.v1.ScalingPolicy
+	(*v11.RoutingPolicy)(nil),       // 62: windlass.v1.RoutingPolicy
+	(*v11.LogPosition)(nil),         // 63: windlass.v1.LogPosition
+	(*v11.LogLine)(nil),             // 64: windlass.v1.LogLine
+	(v11.InstanceStatus)(0),         // 65: windlass.v1.InstanceStatus
 }
 var file_windlass_agent_v1_agent_proto_depIdxs = []int32{
 	7,  // 0: windlass.agent.v1.JoinRequest.agent:type_name -> windlass.agent.v1.AgentInfo
@@ -4971,74 +5169,76 @@ var file_windlass_agent_v1_agent_proto_depIdxs = []int32{
 	17, // 7: windlass.agent.v1.WatchResponse.snapshot_end:type_name -> windlass.agent.v1.SnapshotEnd
 	18, // 8: windlass.agent.v1.WatchResponse.delta:type_name -> windlass.agent.v1.Delta
 	19, // 9: windlass.agent.v1.WatchResponse.bookmark:type_name -> windlass.agent.v1.Bookmark
-	27, // 10: windlass.agent.v1.WatchResponse.request:type_name -> windlass.agent.v1.Request
-	38, // 11: windlass.agent.v1.WatchResponse.go_away:type_name -> windlass.agent.v1.GoAway
-	56, // 12: windlass.agent.v1.WatchResponse.neighbours:type_name -> windlass.gateway.v1.Neighbours
-	57, // 13: windlass.agent.v1.Hello.lease_ttl:type_name -> google.protobuf.Duration
+	28, // 10: windlass.agent.v1.WatchResponse.request:type_name -> windlass.agent.v1.Request
+	39, // 11: windlass.agent.v1.WatchResponse.go_away:type_name -> windlass.agent.v1.GoAway
+	58, // 12: windlass.agent.v1.WatchResponse.neighbours:type_name -> windlass.gateway.v1.Neighbours
+	59, // 13: windlass.agent.v1.Hello.lease_ttl:type_name -> google.protobuf.Duration
 	14, // 14: windlass.agent.v1.Hello.limits:type_name -> windlass.agent.v1.ReportLimits
-	57, // 15: windlass.agent.v1.ReportLimits.min_interval:type_name -> google.protobuf.Duration
-	57, // 16: windlass.agent.v1.ReportLimits.pause:type_name -> google.protobuf.Duration
+	59, // 15: windlass.agent.v1.ReportLimits.min_interval:type_name -> google.protobuf.Duration
+	59, // 16: windlass.agent.v1.ReportLimits.pause:type_name -> google.protobuf.Duration
 	20, // 17: windlass.agent.v1.SnapshotItems.items:type_name -> windlass.agent.v1.Item
 	20, // 18: windlass.agent.v1.Delta.items:type_name -> windlass.agent.v1.Item
 	1,  // 19: windlass.agent.v1.Item.kind:type_name -> windlass.agent.v1.ItemKind
 	21, // 20: windlass.agent.v1.Item.deployment:type_name -> windlass.agent.v1.DeploymentState
-	24, // 21: windlass.agent.v1.Item.routes:type_name -> windlass.agent.v1.Routes
+	25, // 21: windlass.agent.v1.Item.routes:type_name -> windlass.agent.v1.Routes
 	2,  // 22: windlass.agent.v1.DeploymentState.action:type_name -> windlass.agent.v1.DeploymentState.Action
 	22, // 23: windlass.agent.v1.DeploymentState.deployment:type_name -> windlass.agent.v1.Deployment
-	58, // 24: windlass.agent.v1.Deployment.spec:type_name -> windlass.v1.DeploymentSpec
-	23, // 25: windlass.agent.v1.Deployment.secrets:type_name -> windlass.agent.v1.SecretVersion
-	59, // 26: windlass.agent.v1.Deployment.scaling:type_name -> windlass.v1.ScalingPolicy
-	26, // 27: windlass.agent.v1.Routes.targets:type_name -> windlass.agent.v1.RouteTarget
-	60, // 28: windlass.agent.v1.Routes.policy:type_name -> windlass.v1.RoutingPolicy
-	25, // 29: windlass.agent.v1.Routes.keys:type_name -> windlass.agent.v1.AppKey
-	28, // 30: windlass.agent.v1.Request.logs:type_name -> windlass.agent.v1.LogsRequest
-	29, // 31: windlass.agent.v1.Request.restart:type_name -> windlass.agent.v1.RestartRequest
-	34, // 32: windlass.agent.v1.Request.traffic:type_name -> windlass.agent.v1.TrafficRequest
-	30, // 33: windlass.agent.v1.Request.follow:type_name -> windlass.agent.v1.FollowRequest
-	31, // 34: windlass.agent.v1.FollowRequest.instances:type_name -> windlass.agent.v1.FollowedInstance
-	57, // 35: windlass.agent.v1.FollowRequest.wait:type_name -> google.protobuf.Duration
-	61, // 36: windlass.agent.v1.FollowedInstance.after:type_name -> windlass.v1.LogPosition
-	33, // 37: windlass.agent.v1.FollowResponse.logs:type_name -> windlass.agent.v1.InstanceLog
-	62, // 38: windlass.agent.v1.InstanceLog.lines:type_name -> windlass.v1.LogLine
-	61, // 39: windlass.agent.v1.InstanceLog.next:type_name -> windlass.v1.LogPosition
-	35, // 40: windlass.agent.v1.TrafficRequest.queries:type_name -> windlass.agent.v1.TrafficQuery
-	57, // 41: windlass.agent.v1.TrafficQuery.window:type_name -> google.protobuf.Duration
-	37, // 42: windlass.agent.v1.TrafficResponse.traffic:type_name -> windlass.agent.v1.Traffic
-	57, // 43: windlass.agent.v1.GoAway.retry_after:type_name -> google.protobuf.Duration
-	44, // 44: windlass.agent.v1.ReportRequest.applied:type_name -> windlass.agent.v1.AppliedState
-	45, // 45: windlass.agent.v1.ReportRequest.instances:type_name -> windlass.agent.v1.InstanceState
-	46, // 46: windlass.agent.v1.ReportRequest.rollups:type_name -> windlass.agent.v1.DeploymentRollup
-	47, // 47: windlass.agent.v1.ReportRequest.capacity:type_name -> windlass.agent.v1.Capacity
-	49, // 48: windlass.agent.v1.ReportRequest.quarantined:type_name -> windlass.agent.v1.QuarantinedKey
-	42, // 49: windlass.agent.v1.ReportRequest.notices:type_name -> windlass.agent.v1.Notice
-	40, // 50: windlass.agent.v1.ReportRequest.loads:type_name -> windlass.agent.v1.LoadReport
-	41, // 51: windlass.agent.v1.LoadReport.deployments:type_name -> windlass.agent.v1.DeploymentLoad
-	55, // 52: windlass.agent.v1.DeploymentLoad.levels:type_name -> windlass.agent.v1.DeploymentLoad.LevelsEntry
-	3,  // 53: windlass.agent.v1.Notice.kind:type_name -> windlass.agent.v1.Notice.Kind
-	14, // 54: windlass.agent.v1.ReportResponse.limits:type_name -> windlass.agent.v1.ReportLimits
-	57, // 55: windlass.agent.v1.ReportResponse.lease_ttl:type_name -> google.protobuf.Duration
-	1,  // 56: windlass.agent.v1.AppliedState.kind:type_name -> windlass.agent.v1.ItemKind
-	4,  // 57: windlass.agent.v1.AppliedState.phase:type_name -> windlass.agent.v1.AppliedState.Phase
-	63, // 58: windlass.agent.v1.InstanceState.status:type_name -> windlass.v1.InstanceStatus
-	48, // 59: windlass.agent.v1.Capacity.gpus:type_name -> windlass.agent.v1.GpuPool
-	52, // 60: windlass.agent.v1.GetSecretsResponse.secrets:type_name -> windlass.agent.v1.SecretValue
-	5,  // 61: windlass.agent.v1.AgentService.Join:input_type -> windlass.agent.v1.JoinRequest
-	9,  // 62: windlass.agent.v1.AgentService.RenewCredential:input_type -> windlass.agent.v1.RenewCredentialRequest
-	11, // 63: windlass.agent.v1.AgentService.Watch:input_type -> windlass.agent.v1.WatchRequest
-	39, // 64: windlass.agent.v1.AgentService.Report:input_type -> windlass.agent.v1.ReportRequest
-	50, // 65: windlass.agent.v1.AgentService.GetSecrets:input_type -> windlass.agent.v1.GetSecretsRequest
-	53, // 66: windlass.agent.v1.AgentService.UploadLogs:input_type -> windlass.agent.v1.UploadLogsRequest
-	6,  // 67: windlass.agent.v1.AgentService.Join:output_type -> windlass.agent.v1.JoinResponse
-	10, // 68: windlass.agent.v1.AgentService.RenewCredential:output_type -> windlass.agent.v1.RenewCredentialResponse
-	12, // 69: windlass.agent.v1.AgentService.Watch:output_type -> windlass.agent.v1.WatchResponse
-	43, // 70: windlass.agent.v1.AgentService.Report:output_type -> windlass.agent.v1.ReportResponse
-	51, // 71: windlass.agent.v1.AgentService.GetSecrets:output_type -> windlass.agent.v1.GetSecretsResponse
-	54, // 72: windlass.agent.v1.AgentService.UploadLogs:output_type -> windlass.agent.v1.UploadLogsResponse
-	67, // [67:73] is the sub-list for method output_type
-	61, // [61:67] is the sub-list for method input_type
-	61, // [61:61] is the sub-list for extension type_name
-	61, // [61:61] is the sub-list for extension extendee
-	0,  // [0:61] is the sub-list for field type_name
+	60, // 24: windlass.agent.v1.Deployment.spec:type_name -> windlass.v1.DeploymentSpec
+	24, // 25: windlass.agent.v1.Deployment.secrets:type_name -> windlass.agent.v1.SecretVersion
+	23, // 26: windlass.agent.v1.Deployment.role_templates:type_name -> windlass.agent.v1.RoleTemplate
+	61, // 27: windlass.agent.v1.Deployment.scaling:type_name -> windlass.v1.ScalingPolicy
+	27, // 28: windlass.agent.v1.Routes.targets:type_name -> windlass.agent.v1.RouteTarget
+	62, // 29: windlass.agent.v1.Routes.policy:type_name -> windlass.v1.RoutingPolicy
+	26, // 30: windlass.agent.v1.Routes.keys:type_name -> windlass.agent.v1.AppKey
+	29, // 31: windlass.agent.v1.Request.logs:type_name -> windlass.agent.v1.LogsRequest
+	30, // 32: windlass.agent.v1.Request.restart:type_name -> windlass.agent.v1.RestartRequest
+	35, // 33: windlass.agent.v1.Request.traffic:type_name -> windlass.agent.v1.TrafficRequest
+	31, // 34: windlass.agent.v1.Request.follow:type_name -> windlass.agent.v1.FollowRequest
+	32, // 35: windlass.agent.v1.FollowRequest.instances:type_name -> windlass.agent.v1.FollowedInstance
+	59, // 36: windlass.agent.v1.FollowRequest.wait:type_name -> google.protobuf.Duration
+	63, // 37: windlass.agent.v1.FollowedInstance.after:type_name -> windlass.v1.LogPosition
+	34, // 38: windlass.agent.v1.FollowResponse.logs:type_name -> windlass.agent.v1.InstanceLog
+	64, // 39: windlass.agent.v1.InstanceLog.lines:type_name -> windlass.v1.LogLine
+	63, // 40: windlass.agent.v1.InstanceLog.next:type_name -> windlass.v1.LogPosition
+	36, // 41: windlass.agent.v1.TrafficRequest.queries:type_name -> windlass.agent.v1.TrafficQuery
+	59, // 42: windlass.agent.v1.TrafficQuery.window:type_name -> google.protobuf.Duration
+	38, // 43: windlass.agent.v1.TrafficResponse.traffic:type_name -> windlass.agent.v1.Traffic
+	59, // 44: windlass.agent.v1.GoAway.retry_after:type_name -> google.protobuf.Duration
+	45, // 45: windlass.agent.v1.ReportRequest.applied:type_name -> windlass.agent.v1.AppliedState
+	46, // 46: windlass.agent.v1.ReportRequest.instances:type_name -> windlass.agent.v1.InstanceState
+	47, // 47: windlass.agent.v1.ReportRequest.rollups:type_name -> windlass.agent.v1.DeploymentRollup
+	49, // 48: windlass.agent.v1.ReportRequest.capacity:type_name -> windlass.agent.v1.Capacity
+	51, // 49: windlass.agent.v1.ReportRequest.quarantined:type_name -> windlass.agent.v1.QuarantinedKey
+	43, // 50: windlass.agent.v1.ReportRequest.notices:type_name -> windlass.agent.v1.Notice
+	41, // 51: windlass.agent.v1.ReportRequest.loads:type_name -> windlass.agent.v1.LoadReport
+	42, // 52: windlass.agent.v1.LoadReport.deployments:type_name -> windlass.agent.v1.DeploymentLoad
+	57, // 53: windlass.agent.v1.DeploymentLoad.levels:type_name -> windlass.agent.v1.DeploymentLoad.LevelsEntry
+	3,  // 54: windlass.agent.v1.Notice.kind:type_name -> windlass.agent.v1.Notice.Kind
+	14, // 55: windlass.agent.v1.ReportResponse.limits:type_name -> windlass.agent.v1.ReportLimits
+	59, // 56: windlass.agent.v1.ReportResponse.lease_ttl:type_name -> google.protobuf.Duration
+	1,  // 57: windlass.agent.v1.AppliedState.kind:type_name -> windlass.agent.v1.ItemKind
+	4,  // 58: windlass.agent.v1.AppliedState.phase:type_name -> windlass.agent.v1.AppliedState.Phase
+	65, // 59: windlass.agent.v1.InstanceState.status:type_name -> windlass.v1.InstanceStatus
+	48, // 60: windlass.agent.v1.DeploymentRollup.roles:type_name -> windlass.agent.v1.RoleRollup
+	50, // 61: windlass.agent.v1.Capacity.gpus:type_name -> windlass.agent.v1.GpuPool
+	54, // 62: windlass.agent.v1.GetSecretsResponse.secrets:type_name -> windlass.agent.v1.SecretValue
+	5,  // 63: windlass.agent.v1.AgentService.Join:input_type -> windlass.agent.v1.JoinRequest
+	9,  // 64: windlass.agent.v1.AgentService.RenewCredential:input_type -> windlass.agent.v1.RenewCredentialRequest
+	11, // 65: windlass.agent.v1.AgentService.Watch:input_type -> windlass.agent.v1.WatchRequest
+	40, // 66: windlass.agent.v1.AgentService.Report:input_type -> windlass.agent.v1.ReportRequest
+	52, // 67: windlass.agent.v1.AgentService.GetSecrets:input_type -> windlass.agent.v1.GetSecretsRequest
+	55, // 68: windlass.agent.v1.AgentService.UploadLogs:input_type -> windlass.agent.v1.UploadLogsRequest
+	6,  // 69: windlass.agent.v1.AgentService.Join:output_type -> windlass.agent.v1.JoinResponse
+	10, // 70: windlass.agent.v1.AgentService.RenewCredential:output_type -> windlass.agent.v1.RenewCredentialResponse
+	12, // 71: windlass.agent.v1.AgentService.Watch:output_type -> windlass.agent.v1.WatchResponse
+	44, // 72: windlass.agent.v1.AgentService.Report:output_type -> windlass.agent.v1.ReportResponse
+	53, // 73: windlass.agent.v1.AgentService.GetSecrets:output_type -> windlass.agent.v1.GetSecretsResponse
+	56, // 74: windlass.agent.v1.AgentService.UploadLogs:output_type -> windlass.agent.v1.UploadLogsResponse
+	69, // [69:75] is the sub-list for method output_type
+	63, // [63:69] is the sub-list for method input_type
+	63, // [63:63] is the sub-list for extension type_name
+	63, // [63:63] is the sub-list for extension extendee
+	0,  // [0:63] is the sub-list for field type_name
 }
 
 func init() { file_windlass_agent_v1_agent_proto_init() }
@@ -5061,22 +5261,22 @@ func file_windlass_agent_v1_agent_proto_init() {
 		(*Item_Deployment)(nil),
 		(*Item_Routes)(nil),
 	}
-	file_windlass_agent_v1_agent_proto_msgTypes[22].OneofWrappers = []any{
+	file_windlass_agent_v1_agent_proto_msgTypes[23].OneofWrappers = []any{
 		(*Request_Logs)(nil),
 		(*Request_Restart)(nil),
 		(*Request_Traffic)(nil),
 		(*Request_Follow)(nil),
 	}
-	file_windlass_agent_v1_agent_proto_msgTypes[32].OneofWrappers = []any{}
-	file_windlass_agent_v1_agent_proto_msgTypes[35].OneofWrappers = []any{}
+	file_windlass_agent_v1_agent_proto_msgTypes[33].OneofWrappers = []any{}
 	file_windlass_agent_v1_agent_proto_msgTypes[36].OneofWrappers = []any{}
+	file_windlass_agent_v1_agent_proto_msgTypes[37].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_agent_v1_agent_proto_rawDesc), len(file_windlass_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   51,
+			NumMessages:   53,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

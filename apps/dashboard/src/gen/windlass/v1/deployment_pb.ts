@@ -15,7 +15,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file windlass/v1/deployment.proto.
  */
 export const file_windlass_v1_deployment: GenFile = /*@__PURE__*/
-  fileDesc("Chx3aW5kbGFzcy92MS9kZXBsb3ltZW50LnByb3RvEgt3aW5kbGFzcy52MSKzAwoKRGVwbG95bWVudBIKCgJpZBgBIAEoCRIOCgZhcHBfaWQYAiABKAkSEAoIYXBwX25hbWUYAyABKAkSDwoHdmVyc2lvbhgEIAEoBRIpCgRzcGVjGAUgASgLMhsud2luZGxhc3MudjEuRGVwbG95bWVudFNwZWMSLQoGc3RhdHVzGAYgASgOMh0ud2luZGxhc3MudjEuRGVwbG95bWVudFN0YXR1cxIOCgZyZWFzb24YByABKAkSDwoHbWVzc2FnZRgIIAEoCRIOCgZzb3VyY2UYCSABKAkSFAoMZnJvbV92ZXJzaW9uGAogASgFEhYKDnJlc29sdmVkX2ltYWdlGAsgASgJEiwKB3JlZ2lvbnMYDCADKAsyGy53aW5kbGFzcy52MS5SZWdpb25Ub3BvbG9neRISCgpjcmVhdGVkX2J5GA0gASgJEgwKBGxpdmUYDiABKAgSDgoGc3RhYmxlGA8gASgIEhIKCmNyZWF0ZWRfYXQYECABKAMSEAoIcmVhZHlfYXQYESABKAMSEAoIZW5kZWRfYXQYEiABKAMSFQoNcGlubmVkX3dlaWdodBgoIAEoBSKfAgoOUmVnaW9uVG9wb2xvZ3kSDgoGcmVnaW9uGAEgASgJEisKBnN0YXR1cxgCIAEoDjIbLndpbmRsYXNzLnYxLlRvcG9sb2d5U3RhdHVzEhAKCHJlcGxpY2FzGAMgASgFEg4KBndlaWdodBgEIAEoBRISCgpnZW5lcmF0aW9uGAUgASgDEhoKEmFwcGxpZWRfZ2VuZXJhdGlvbhgGIAEoAxINCgVyZWFkeRgHIAEoBRIPCgdydW5uaW5nGAggASgFEg4KBmZhaWxlZBgJIAEoBRIRCglpbnN0YW5jZXMYCiABKAUSDgoGcmVhc29uGAsgASgJEg8KB21lc3NhZ2UYDCABKAkSGgoScmVnaW9uX3VucmVhY2hhYmxlGA0gASgIIuoCCghJbnN0YW5jZRIKCgJpZBgBIAEoCRIOCgZhcHBfaWQYAiABKAkSEAoIYXBwX25hbWUYAyABKAkSFQoNZGVwbG95bWVudF9pZBgEIAEoCRIPCgd2ZXJzaW9uGAUgASgFEg4KBnJlZ2lvbhgGIAEoCRIMCgRyb2xlGAcgASgJEg0KBWdyb3VwGAggASgFEgwKBHNsb3QYCSABKAUSKwoGc3RhdHVzGAogASgOMhsud2luZGxhc3MudjEuSW5zdGFuY2VTdGF0dXMSDgoGcmVhc29uGAsgASgJEg8KB21lc3NhZ2UYDCABKAkSDwoHYWRkcmVzcxgNIAEoCRIQCghyZXN0YXJ0cxgOIAEoBRIMCgRncHVzGA8gAygJEhQKDHJ1bnRpbWVfbmFtZRgQIAEoCRISCgpzdGFydGVkX2F0GBEgASgDEhAKCHJlYWR5X2F0GBIgASgDEhIKCnVwZGF0ZWRfYXQYEyABKAMiZQoUR2V0RGVwbG95bWVudFJlcXVlc3QSHAoKZGVwbG95bWVudBgBIAEoCUIIukgFcgMYgAISFQoDYXBwGAIgASgJQgi6SAVyAxiAAhIYCgd2ZXJzaW9uGAMgASgFQge6SAQaAigAIkQKFUdldERlcGxveW1lbnRSZXNwb25zZRIrCgpkZXBsb3ltZW50GAEgASgLMhcud2luZGxhc3MudjEuRGVwbG95bWVudCJXChZMaXN0RGVwbG95bWVudHNSZXF1ZXN0EiYKBHBhZ2UYASABKAsyGC53aW5kbGFzcy52MS5QYWdlUmVxdWVzdBIVCgNhcHAYAiABKAlCCLpIBXIDGIACInAKF0xpc3REZXBsb3ltZW50c1Jlc3BvbnNlEiwKC2RlcGxveW1lbnRzGAEgAygLMhcud2luZGxhc3MudjEuRGVwbG95bWVudBInCgRwYWdlGAIgASgLMhkud2luZGxhc3MudjEuUGFnZVJlc3BvbnNlIqgBChRMaXN0SW5zdGFuY2VzUmVxdWVzdBImCgRwYWdlGAEgASgLMhgud2luZGxhc3MudjEuUGFnZVJlcXVlc3QSFQoDYXBwGAIgASgJQgi6SAVyAxiAAhIcCgpkZXBsb3ltZW50GAMgASgJQgi6SAVyAxiAAhIXCgZyZWdpb24YBCABKAlCB7pIBHICGD8SGgoSaW5jbHVkZV90ZXJtaW5hdGVkGAUgASgIImoKFUxpc3RJbnN0YW5jZXNSZXNwb25zZRIoCglpbnN0YW5jZXMYASADKAsyFS53aW5kbGFzcy52MS5JbnN0YW5jZRInCgRwYWdlGAIgASgLMhkud2luZGxhc3MudjEuUGFnZVJlc3BvbnNlIk4KDkdldExvZ3NSZXF1ZXN0EhwKCGluc3RhbmNlGAEgASgJQgq6SAdyBRABGIACEh4KCnRhaWxfbGluZXMYAiABKAVCCrpIBxoFGJBOKAAiMQoPR2V0TG9nc1Jlc3BvbnNlEhAKCGluc3RhbmNlGAEgASgJEgwKBGRhdGEYAiABKAwiXwoWUmVzdGFydEluc3RhbmNlUmVxdWVzdBInCghtdXRhdGlvbhgBIAEoCzIVLndpbmRsYXNzLnYxLk11dGF0aW9uEhwKCGluc3RhbmNlGAIgASgJQgq6SAdyBRABGIACIhkKF1Jlc3RhcnRJbnN0YW5jZVJlc3BvbnNlMtkDChFEZXBsb3ltZW50U2VydmljZRJbCg1HZXREZXBsb3ltZW50EiEud2luZGxhc3MudjEuR2V0RGVwbG95bWVudFJlcXVlc3QaIi53aW5kbGFzcy52MS5HZXREZXBsb3ltZW50UmVzcG9uc2UiA5ACARJhCg9MaXN0RGVwbG95bWVudHMSIy53aW5kbGFzcy52MS5MaXN0RGVwbG95bWVudHNSZXF1ZXN0GiQud2luZGxhc3MudjEuTGlzdERlcGxveW1lbnRzUmVzcG9uc2UiA5ACARJbCg1MaXN0SW5zdGFuY2VzEiEud2luZGxhc3MudjEuTGlzdEluc3RhbmNlc1JlcXVlc3QaIi53aW5kbGFzcy52MS5MaXN0SW5zdGFuY2VzUmVzcG9uc2UiA5ACARJJCgdHZXRMb2dzEhsud2luZGxhc3MudjEuR2V0TG9nc1JlcXVlc3QaHC53aW5kbGFzcy52MS5HZXRMb2dzUmVzcG9uc2UiA5ACARJcCg9SZXN0YXJ0SW5zdGFuY2USIy53aW5kbGFzcy52MS5SZXN0YXJ0SW5zdGFuY2VSZXF1ZXN0GiQud2luZGxhc3MudjEuUmVzdGFydEluc3RhbmNlUmVzcG9uc2ViBnByb3RvMw", [file_buf_validate_validate, file_windlass_v1_common, file_windlass_v1_spec]);
+  fileDesc("Chx3aW5kbGFzcy92MS9kZXBsb3ltZW50LnByb3RvEgt3aW5kbGFzcy52MSKzAwoKRGVwbG95bWVudBIKCgJpZBgBIAEoCRIOCgZhcHBfaWQYAiABKAkSEAoIYXBwX25hbWUYAyABKAkSDwoHdmVyc2lvbhgEIAEoBRIpCgRzcGVjGAUgASgLMhsud2luZGxhc3MudjEuRGVwbG95bWVudFNwZWMSLQoGc3RhdHVzGAYgASgOMh0ud2luZGxhc3MudjEuRGVwbG95bWVudFN0YXR1cxIOCgZyZWFzb24YByABKAkSDwoHbWVzc2FnZRgIIAEoCRIOCgZzb3VyY2UYCSABKAkSFAoMZnJvbV92ZXJzaW9uGAogASgFEhYKDnJlc29sdmVkX2ltYWdlGAsgASgJEiwKB3JlZ2lvbnMYDCADKAsyGy53aW5kbGFzcy52MS5SZWdpb25Ub3BvbG9neRISCgpjcmVhdGVkX2J5GA0gASgJEgwKBGxpdmUYDiABKAgSDgoGc3RhYmxlGA8gASgIEhIKCmNyZWF0ZWRfYXQYECABKAMSEAoIcmVhZHlfYXQYESABKAMSEAoIZW5kZWRfYXQYEiABKAMSFQoNcGlubmVkX3dlaWdodBgoIAEoBSLJAgoOUmVnaW9uVG9wb2xvZ3kSDgoGcmVnaW9uGAEgASgJEisKBnN0YXR1cxgCIAEoDjIbLndpbmRsYXNzLnYxLlRvcG9sb2d5U3RhdHVzEhAKCHJlcGxpY2FzGAMgASgFEg4KBndlaWdodBgEIAEoBRISCgpnZW5lcmF0aW9uGAUgASgDEhoKEmFwcGxpZWRfZ2VuZXJhdGlvbhgGIAEoAxINCgVyZWFkeRgHIAEoBRIPCgdydW5uaW5nGAggASgFEg4KBmZhaWxlZBgJIAEoBRIRCglpbnN0YW5jZXMYCiABKAUSDgoGcmVhc29uGAsgASgJEg8KB21lc3NhZ2UYDCABKAkSGgoScmVnaW9uX3VucmVhY2hhYmxlGA0gASgIEigKBXJvbGVzGA4gAygLMhkud2luZGxhc3MudjEuUm9sZVRvcG9sb2d5In4KDFJvbGVUb3BvbG9neRIMCgRyb2xlGAEgASgJEg0KBWVudHJ5GAIgASgIEg4KBndhbnRlZBgDIAEoBRINCgVyZWFkeRgEIAEoBRIRCglpbnN0YW5jZXMYBSABKAUSDgoGcmVhc29uGAYgASgJEg8KB21lc3NhZ2UYByABKAki6gIKCEluc3RhbmNlEgoKAmlkGAEgASgJEg4KBmFwcF9pZBgCIAEoCRIQCghhcHBfbmFtZRgDIAEoCRIVCg1kZXBsb3ltZW50X2lkGAQgASgJEg8KB3ZlcnNpb24YBSABKAUSDgoGcmVnaW9uGAYgASgJEgwKBHJvbGUYByABKAkSDQoFZ3JvdXAYCCABKAUSDAoEc2xvdBgJIAEoBRIrCgZzdGF0dXMYCiABKA4yGy53aW5kbGFzcy52MS5JbnN0YW5jZVN0YXR1cxIOCgZyZWFzb24YCyABKAkSDwoHbWVzc2FnZRgMIAEoCRIPCgdhZGRyZXNzGA0gASgJEhAKCHJlc3RhcnRzGA4gASgFEgwKBGdwdXMYDyADKAkSFAoMcnVudGltZV9uYW1lGBAgASgJEhIKCnN0YXJ0ZWRfYXQYESABKAMSEAoIcmVhZHlfYXQYEiABKAMSEgoKdXBkYXRlZF9hdBgTIAEoAyJlChRHZXREZXBsb3ltZW50UmVxdWVzdBIcCgpkZXBsb3ltZW50GAEgASgJQgi6SAVyAxiAAhIVCgNhcHAYAiABKAlCCLpIBXIDGIACEhgKB3ZlcnNpb24YAyABKAVCB7pIBBoCKAAiRAoVR2V0RGVwbG95bWVudFJlc3BvbnNlEisKCmRlcGxveW1lbnQYASABKAsyFy53aW5kbGFzcy52MS5EZXBsb3ltZW50IlcKFkxpc3REZXBsb3ltZW50c1JlcXVlc3QSJgoEcGFnZRgBIAEoCzIYLndpbmRsYXNzLnYxLlBhZ2VSZXF1ZXN0EhUKA2FwcBgCIAEoCUIIukgFcgMYgAIicAoXTGlzdERlcGxveW1lbnRzUmVzcG9uc2USLAoLZGVwbG95bWVudHMYASADKAsyFy53aW5kbGFzcy52MS5EZXBsb3ltZW50EicKBHBhZ2UYAiABKAsyGS53aW5kbGFzcy52MS5QYWdlUmVzcG9uc2UiqAEKFExpc3RJbnN0YW5jZXNSZXF1ZXN0EiYKBHBhZ2UYASABKAsyGC53aW5kbGFzcy52MS5QYWdlUmVxdWVzdBIVCgNhcHAYAiABKAlCCLpIBXIDGIACEhwKCmRlcGxveW1lbnQYAyABKAlCCLpIBXIDGIACEhcKBnJlZ2lvbhgEIAEoCUIHukgEcgIYPxIaChJpbmNsdWRlX3Rlcm1pbmF0ZWQYBSABKAgiagoVTGlzdEluc3RhbmNlc1Jlc3BvbnNlEigKCWluc3RhbmNlcxgBIAMoCzIVLndpbmRsYXNzLnYxLkluc3RhbmNlEicKBHBhZ2UYAiABKAsyGS53aW5kbGFzcy52MS5QYWdlUmVzcG9uc2UiTgoOR2V0TG9nc1JlcXVlc3QSHAoIaW5zdGFuY2UYASABKAlCCrpIB3IFEAEYgAISHgoKdGFpbF9saW5lcxgCIAEoBUIKukgHGgUYkE4oACIxCg9HZXRMb2dzUmVzcG9uc2USEAoIaW5zdGFuY2UYASABKAkSDAoEZGF0YRgCIAEoDCJfChZSZXN0YXJ0SW5zdGFuY2VSZXF1ZXN0EicKCG11dGF0aW9uGAEgASgLMhUud2luZGxhc3MudjEuTXV0YXRpb24SHAoIaW5zdGFuY2UYAiABKAlCCrpIB3IFEAEYgAIiGQoXUmVzdGFydEluc3RhbmNlUmVzcG9uc2Uy2QMKEURlcGxveW1lbnRTZXJ2aWNlElsKDUdldERlcGxveW1lbnQSIS53aW5kbGFzcy52MS5HZXREZXBsb3ltZW50UmVxdWVzdBoiLndpbmRsYXNzLnYxLkdldERlcGxveW1lbnRSZXNwb25zZSIDkAIBEmEKD0xpc3REZXBsb3ltZW50cxIjLndpbmRsYXNzLnYxLkxpc3REZXBsb3ltZW50c1JlcXVlc3QaJC53aW5kbGFzcy52MS5MaXN0RGVwbG95bWVudHNSZXNwb25zZSIDkAIBElsKDUxpc3RJbnN0YW5jZXMSIS53aW5kbGFzcy52MS5MaXN0SW5zdGFuY2VzUmVxdWVzdBoiLndpbmRsYXNzLnYxLkxpc3RJbnN0YW5jZXNSZXNwb25zZSIDkAIBEkkKB0dldExvZ3MSGy53aW5kbGFzcy52MS5HZXRMb2dzUmVxdWVzdBocLndpbmRsYXNzLnYxLkdldExvZ3NSZXNwb25zZSIDkAIBElwKD1Jlc3RhcnRJbnN0YW5jZRIjLndpbmRsYXNzLnYxLlJlc3RhcnRJbnN0YW5jZVJlcXVlc3QaJC53aW5kbGFzcy52MS5SZXN0YXJ0SW5zdGFuY2VSZXNwb25zZWIGcHJvdG8z", [file_buf_validate_validate, file_windlass_v1_common, file_windlass_v1_spec]);
 
 /**
  * @generated from message windlass.v1.Deployment
@@ -217,6 +217,13 @@ export type RegionTopology = Message<"windlass.v1.RegionTopology"> & {
    * @generated from field: bool region_unreachable = 13;
    */
   regionUnreachable: boolean;
+
+  /**
+   * Of a deployment with several roles: each of them, in the order of the spec.
+   *
+   * @generated from field: repeated windlass.v1.RoleTopology roles = 14;
+   */
+  roles: RoleTopology[];
 };
 
 /**
@@ -225,6 +232,63 @@ export type RegionTopology = Message<"windlass.v1.RegionTopology"> & {
  */
 export const RegionTopologySchema: GenMessage<RegionTopology> = /*@__PURE__*/
   messageDesc(file_windlass_v1_deployment, 1);
+
+/**
+ * RoleTopology is one role of a deployment in one region.
+ *
+ * @generated from message windlass.v1.RoleTopology
+ */
+export type RoleTopology = Message<"windlass.v1.RoleTopology"> & {
+  /**
+   * @generated from field: string role = 1;
+   */
+  role: string;
+
+  /**
+   * Routes lead to its instances.
+   *
+   * @generated from field: bool entry = 2;
+   */
+  entry: boolean;
+
+  /**
+   * Instances that all replicas there should have of it.
+   *
+   * @generated from field: int32 wanted = 3;
+   */
+  wanted: number;
+
+  /**
+   * @generated from field: int32 ready = 4;
+   */
+  ready: number;
+
+  /**
+   * Instances that exist, terminated ones aside.
+   *
+   * @generated from field: int32 instances = 5;
+   */
+  instances: number;
+
+  /**
+   * Most telling reason and message among them.
+   *
+   * @generated from field: string reason = 6;
+   */
+  reason: string;
+
+  /**
+   * @generated from field: string message = 7;
+   */
+  message: string;
+};
+
+/**
+ * Describes the message windlass.v1.RoleTopology.
+ * Use `create(RoleTopologySchema)` to create a new message.
+ */
+export const RoleTopologySchema: GenMessage<RoleTopology> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_deployment, 2);
 
 /**
  * @generated from message windlass.v1.Instance
@@ -335,7 +399,7 @@ export type Instance = Message<"windlass.v1.Instance"> & {
  * Use `create(InstanceSchema)` to create a new message.
  */
 export const InstanceSchema: GenMessage<Instance> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_deployment, 2);
+  messageDesc(file_windlass_v1_deployment, 3);
 
 /**
  * @generated from message windlass.v1.GetDeploymentRequest
@@ -364,7 +428,7 @@ export type GetDeploymentRequest = Message<"windlass.v1.GetDeploymentRequest"> &
  * Use `create(GetDeploymentRequestSchema)` to create a new message.
  */
 export const GetDeploymentRequestSchema: GenMessage<GetDeploymentRequest> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_deployment, 3);
+  messageDesc(file_windlass_v1_deployment, 4);
 
 /**
  * @generated from message windlass.v1.GetDeploymentResponse
@@ -381,7 +445,7 @@ export type GetDeploymentResponse = Message<"windlass.v1.GetDeploymentResponse">
  * Use `create(GetDeploymentResponseSchema)` to create a new message.
  */
 export const GetDeploymentResponseSchema: GenMessage<GetDeploymentResponse> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_deployment, 4);
+  messageDesc(file_windlass_v1_deployment, 5);
 
 /**
  * @generated from message windlass.v1.ListDeploymentsRequest
@@ -405,7 +469,7 @@ export type ListDeploymentsRequest = Message<"windlass.v1.ListDeploymentsRequest
  * Use `create(ListDeploymentsRequestSchema)` to create a new message.
  */
 export const ListDeploymentsRequestSchema: GenMessage<ListDeploymentsRequest> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_deployment, 5);
+  messageDesc(file_windlass_v1_deployment, 6);
 
 /**
  * @generated from message windlass.v1.ListDeploymentsResponse
@@ -427,7 +491,7 @@ export type ListDeploymentsResponse = Message<"windlass.v1.ListDeploymentsRespon
  * Use `create(ListDeploymentsResponseSchema)` to create a new message.
  */
 export const ListDeploymentsResponseSchema: GenMessage<ListDeploymentsResponse> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_deployment, 6);
+  messageDesc(file_windlass_v1_deployment, 7);
 
 /**
  * @generated from message windlass.v1.ListInstancesRequest
@@ -468,7 +532,7 @@ export type ListInstancesRequest = Message<"windlass.v1.ListInstancesRequest"> &
  * Use `create(ListInstancesRequestSchema)` to create a new message.
  */
 export const ListInstancesRequestSchema: GenMessage<ListInstancesRequest> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_deployment, 7);
+  messageDesc(file_windlass_v1_deployment, 8);
 
 /**
  * @generated from message windlass.v1.ListInstancesResponse
@@ -490,7 +554,7 @@ export type ListInstancesResponse = Message<"windlass.v1.ListInstancesResponse">
  * Use `create(ListInstancesResponseSchema)` to create a new message.
  */
 export const ListInstancesResponseSchema: GenMessage<ListInstancesResponse> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_deployment, 8);
+  messageDesc(file_windlass_v1_deployment, 9);
 
 /**
  * @generated from message windlass.v1.GetLogsRequest
@@ -514,7 +578,7 @@ export type GetLogsRequest = Message<"windlass.v1.GetLogsRequest"> & {
  * Use `create(GetLogsRequestSchema)` to create a new message.
  */
 export const GetLogsRequestSchema: GenMessage<GetLogsRequest> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_deployment, 9);
+  messageDesc(file_windlass_v1_deployment, 10);
 
 /**
  * @generated from message windlass.v1.GetLogsResponse
@@ -538,7 +602,7 @@ export type GetLogsResponse = Message<"windlass.v1.GetLogsResponse"> & {
  * Use `create(GetLogsResponseSchema)` to create a new message.
  */
 export const GetLogsResponseSchema: GenMessage<GetLogsResponse> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_deployment, 10);
+  messageDesc(file_windlass_v1_deployment, 11);
 
 /**
  * @generated from message windlass.v1.RestartInstanceRequest
@@ -560,7 +624,7 @@ export type RestartInstanceRequest = Message<"windlass.v1.RestartInstanceRequest
  * Use `create(RestartInstanceRequestSchema)` to create a new message.
  */
 export const RestartInstanceRequestSchema: GenMessage<RestartInstanceRequest> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_deployment, 11);
+  messageDesc(file_windlass_v1_deployment, 12);
 
 /**
  * @generated from message windlass.v1.RestartInstanceResponse
@@ -573,7 +637,7 @@ export type RestartInstanceResponse = Message<"windlass.v1.RestartInstanceRespon
  * Use `create(RestartInstanceResponseSchema)` to create a new message.
  */
 export const RestartInstanceResponseSchema: GenMessage<RestartInstanceResponse> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_deployment, 12);
+  messageDesc(file_windlass_v1_deployment, 13);
 
 /**
  * DeploymentService reads versions of apps and their instances.

@@ -17,7 +17,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file windlass/v1/spec.proto.
  */
 export const file_windlass_v1_spec: GenFile = /*@__PURE__*/
-  fileDesc("ChZ3aW5kbGFzcy92MS9zcGVjLnByb3RvEgt3aW5kbGFzcy52MSK7CwoORGVwbG95bWVudFNwZWMSFwoFaW1hZ2UYASABKAlCCLpIBXIDGIAEEiQKB2NvbW1hbmQYAiADKAlCE7pIEJIBDRCAAiIIcgYQARiAgAISHwoEYXJncxgDIAMoCUIRukgOkgELEIAIIgZyBBiAgAISKQoJcmVzb3VyY2VzGAQgASgLMhYud2luZGxhc3MudjEuUmVzb3VyY2VzEi4KBXJvbGVzGAUgAygLMhUud2luZGxhc3MudjEuUm9sZVNwZWNCCLpIBZIBAhABEmUKA2VudhgGIAMoCzIkLndpbmRsYXNzLnYxLkRlcGxveW1lbnRTcGVjLkVudkVudHJ5QjK6SC+aASwQgAQiH3IdGIACMhheW0EtWmEtel9dW0EtWmEtejAtOV9dKiQqBnIEGICACBI4CgdzZWNyZXRzGAcgAygLMhwud2luZGxhc3MudjEuU2VjcmV0UmVmZXJlbmNlQgm6SAaSAQMQgAESKgoFcG9ydHMYCCADKAsyES53aW5kbGFzcy52MS5Qb3J0Qgi6SAWSAQIQEBIuCgxoZWFsdGhfY2hlY2sYCSABKAsyGC53aW5kbGFzcy52MS5IZWFsdGhDaGVjaxJDChF0ZXJtaW5hdGlvbl9ncmFjZRgKIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkINukgKqgEHIgMIkBwyABJGChFwcm9ncmVzc19kZWFkbGluZRgLIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkIQukgNqgEKIgQIgKMFMgIIARJECgdyZWdpb25zGAwgAygJQjO6SDCSAS0IARAgGAEiJXIjMiFeW2Etel0oWy1hLXowLTldezAsNjF9W2EtejAtOV0pPyQSIQoIcmVwbGljYXMYDSABKAVCCrpIBxoFGJBOKABIAIgBARIdCgltaW5fcmVhZHkYDiABKAVCCrpIBxoFGJBOKAASHwoNdmVyc2lvbl9sYWJlbBgPIAEoCUIIukgFcgMYgAESGQoHbWVzc2FnZRgQIAEoCUIIukgFcgMYgAgSHwoNc291cmNlX2NvbW1pdBgRIAEoCUIIukgFcgMYgAESFQoNaW5oZXJpdGVkX2VudhgSIAMoCRIsCgttb2RlbF9jYWNoZRgTIAEoCzIXLndpbmRsYXNzLnYxLk1vZGVsQ2FjaGUSMgoKa3ViZXJuZXRlcxgUIAEoCzIeLndpbmRsYXNzLnYxLkt1YmVybmV0ZXNPcHRpb25zEj0KC2RyYWluX2RlbGF5GBUgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQg26SAqqAQciAwjYBDIAEjIKCW92ZXJyaWRlcxgoIAMoCzIVLndpbmRsYXNzLnYxLk92ZXJyaWRlQgi6SAWSAQIQIBI1ChBwaW5uZWRfb3ZlcnJpZGVzGCkgAygLMhsud2luZGxhc3MudjEuUGlubmVkT3ZlcnJpZGUSIQoFc2VydmUYKiABKAsyEi53aW5kbGFzcy52MS5TZXJ2ZRIUCgxnZW5lcmF0ZWRfYnkYKyABKAkSKQoJZ2VuZXJhdGVkGCwgASgLMhYud2luZGxhc3MudjEuR2VuZXJhdGVkEisKB3JvdXRpbmcYRiABKAsyGi53aW5kbGFzcy52MS5Sb3V0aW5nUG9saWN5GioKCEVudkVudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAE6kQG6SI0BGooBChNzcGVjLnJ1bnNfc29tZXRoaW5nEjRzZXQgc2VydmUsIGltYWdlIG9yIGNvbW1hbmQ6IHRoZXJlIGlzIG5vdGhpbmcgdG8gcnVuGj10aGlzLmltYWdlICE9ICcnIHx8IHNpemUodGhpcy5jb21tYW5kKSA+IDAgfHwgaGFzKHRoaXMuc2VydmUpQgsKCV9yZXBsaWNhcyKjBAoIT3ZlcnJpZGUSQgoHcmVnaW9ucxgBIAMoCUIxukgukgErECAYASIlciMyIV5bYS16XShbLWEtejAtOV17MCw2MX1bYS16MC05XSk/JBI7CgZsYWJlbHMYAiADKAsyIS53aW5kbGFzcy52MS5PdmVycmlkZS5MYWJlbHNFbnRyeUIIukgFmgECEBASIQoIcmVwbGljYXMYAyABKAVCCrpIBxoFGJBOKABIAIgBARIpCglyZXNvdXJjZXMYBCABKAsyFi53aW5kbGFzcy52MS5SZXNvdXJjZXMSHwoEYXJncxgFIAMoCUIRukgOkgELEIAIIgZyBBiAgAISJQoKZXh0cmFfYXJncxgGIAMoCUIRukgOkgELEIAIIgZyBBiAgAISXwoDZW52GAcgAygLMh4ud2luZGxhc3MudjEuT3ZlcnJpZGUuRW52RW50cnlCMrpIL5oBLBCAASIfch0YgAIyGF5bQS1aYS16X11bQS1aYS16MC05X10qJCoGcgQYgIAIEjcKB3NlY3JldHMYCCADKAsyHC53aW5kbGFzcy52MS5TZWNyZXRSZWZlcmVuY2VCCLpIBZIBAhBAGi0KC0xhYmVsc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEaKgoIRW52RW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4AUILCglfcmVwbGljYXMiWgoOUGlubmVkT3ZlcnJpZGUSDgoGcmVnaW9uGAEgASgJEhEKCXJlZ2lvbl9pZBgCIAEoCRIlCgZ2YWx1ZXMYAyABKAsyFS53aW5kbGFzcy52MS5PdmVycmlkZSK+AQoJUmVzb3VyY2VzEiMKDmNwdV9taWxsaWNvcmVzGAEgASgFQgu6SAgaBhiAwD4oABIgCgptZW1vcnlfbWliGAIgASgFQgy6SAkaBxiAgIAIKAASHQoDZ3B1GAMgASgLMhAud2luZGxhc3MudjEuR3B1Eh0KB3NobV9taWIYBCABKAVCDLpICRoHGICAgAgoABIsChVlcGhlbWVyYWxfc3RvcmFnZV9taWIYBSABKAVCDbpIChoIGICAgIAEKAAikAQKA0dwdRIYCgVjb3VudBgBIAEoBUIJukgGGgQYQCgAEiwKB3Byb2R1Y3QYAiABKAlCG7pIGHIWGIABMhFeWy1BLVphLXowLTlfLl0qJBI5CgRwb29sGAMgASgJQiu6SChyJjIkXihbYS16XShbLWEtejAtOV17MCw2MX1bYS16MC05XSk/KT8kEiQKDm1pbl9tZW1vcnlfbWliGAQgASgFQgy6SAkaBxiAgIAIKAASbQoNcmVzb3VyY2VfbmFtZRgFIAEoCUJWukhTclEYgAEyTF4oW2EtejAtOV0oWy1hLXowLTkuXSpbYS16MC05XSk/L1tBLVphLXowLTldKFstQS1aYS16MC05Xy5dKltBLVphLXowLTldKT8pPyQ68AG6SOwBGukBCglncHUuY291bnQSaXByb2R1Y3QsIHBvb2wsIG1pbk1lbW9yeU1pYiBhbmQgcmVzb3VyY2VOYW1lIGNob29zZSBhbW9uZyBHUFVzOiBzZXQgY291bnQgdG8gMSBvciBtb3JlLCBvciBsZWF2ZSB0aGVtIG91dBpxdGhpcy5jb3VudCA+IDAgfHwgKHRoaXMucHJvZHVjdCA9PSAnJyAmJiB0aGlzLnBvb2wgPT0gJycgJiYgdGhpcy5taW5fbWVtb3J5X21pYiA9PSAwICYmIHRoaXMucmVzb3VyY2VfbmFtZSA9PSAnJyki2gEKCFJvbGVTcGVjEjYKBG5hbWUYASABKAlCKLpIJXIjMiFeW2Etel0oWy1hLXowLTldezAsNjF9W2EtejAtOV0pPyQSHQoJaW5zdGFuY2VzGAIgASgFQgq6SAcaBRiAAigAEhcKBWltYWdlGAMgASgJQgi6SAVyAxiABBIaCgdjb21tYW5kGAQgAygJQgm6SAaSAQMQgAISFwoEYXJncxgFIAMoCUIJukgGkgEDEIAIEikKCXJlc291cmNlcxgGIAEoCzIWLndpbmRsYXNzLnYxLlJlc291cmNlcyLbAgoPU2VjcmV0UmVmZXJlbmNlEhoKCGVudl9uYW1lGAEgASgJQgi6SAVyAxiAAhI4CgZzZWNyZXQYAiABKAlCKLpIJXIjMiFeW2Etel0oWy1hLXowLTldezAsNjF9W2EtejAtOV0pPyQSEgoKaW1hZ2VfcHVsbBgDIAEoCBIPCgd2ZXJzaW9uGAQgASgFOswBukjIARrFAQoKc2VjcmV0LnVzZRJcc2V0IGVudk5hbWUgKGEgdmFyaWFibGUncyBuYW1lKSBvciBpbWFnZVB1bGwsIG9uZSBvZiB0aGUgdHdvOiBpdCBzYXlzIHdoYXQgdGhlIHNlY3JldCBpcyBmb3IaWXRoaXMuaW1hZ2VfcHVsbCA/IHRoaXMuZW52X25hbWUgPT0gJycgOiB0aGlzLmVudl9uYW1lLm1hdGNoZXMoJ15bQS1aYS16X11bQS1aYS16MC05X10qJCcpIoYDCgpNb2RlbENhY2hlEiYKCm1vdW50X3BhdGgYASABKAlCErpID3INGIAIMgheL1teOl0rJBInCgVjbGFpbRgCIAEoCzIYLndpbmRsYXNzLnYxLlZvbHVtZUNsYWltEigKCWhvc3RfcGF0aBgDIAEoCUIVukgSchAYgAgyC14oL1teOl0rKT8kEj4KCXJldGVudGlvbhgEIAEoDjIhLndpbmRsYXNzLnYxLk1vZGVsQ2FjaGUuUmV0ZW50aW9uQgi6SAWCAQIQASJQCglSZXRlbnRpb24SGQoVUkVURU5USU9OX1VOU1BFQ0lGSUVEEAASFAoQUkVURU5USU9OX0RFTEVURRABEhIKDlJFVEVOVElPTl9LRUVQEAI6a7pIaBpmChJtb2RlbF9jYWNoZS52b2x1bWUSJXNldCBjbGFpbSBvciBob3N0UGF0aCwgb25lIG9mIHRoZSB0d28aKWhhcyh0aGlzLmNsYWltKSAhPSAodGhpcy5ob3N0X3BhdGggIT0gJycpIocBCgtWb2x1bWVDbGFpbRIdCghzaXplX2dpYhgBIAEoBUILukgIGgYYgIBAIAASRAoNc3RvcmFnZV9jbGFzcxgCIAEoCUItukgqcigY/QEyI14oW2EtejAtOV0oWy1hLXowLTkuXSpbYS16MC05XSk/KT8kEhMKC3NpbmdsZV9ub2RlGAMgASgIIr8KChFLdWJlcm5ldGVzT3B0aW9ucxL+AQoNbm9kZV9zZWxlY3RvchgBIAMoCzIwLndpbmRsYXNzLnYxLkt1YmVybmV0ZXNPcHRpb25zLk5vZGVTZWxlY3RvckVudHJ5QrQBukiwAZoBrAEQICJwcm4YvQIyUV4oW2EtejAtOV0oWy1hLXowLTkuXSpbYS16MC05XSk/Lyk/W0EtWmEtejAtOV0oWy1BLVphLXowLTlfLl17MCw2MX1bQS1aYS16MC05XSk/JFoWa3ViZXJuZXRlcy5pby9ob3N0bmFtZSo2cjQyMl4oW0EtWmEtejAtOV0oWy1BLVphLXowLTlfLl17MCw2MX1bQS1aYS16MC05XSk/KT8kEjYKC3RvbGVyYXRpb25zGAIgAygLMhcud2luZGxhc3MudjEuVG9sZXJhdGlvbkIIukgFkgECECAStwEKD3BvZF9hbm5vdGF0aW9ucxgDIAMoCzIyLndpbmRsYXNzLnYxLkt1YmVybmV0ZXNPcHRpb25zLlBvZEFubm90YXRpb25zRW50cnlCarpIZ5oBZBBAIlhyVhi9AjJRXihbYS16MC05XShbLWEtejAtOS5dKlthLXowLTldKT8vKT9bQS1aYS16MC05XShbLUEtWmEtejAtOV8uXXswLDYxfVtBLVphLXowLTldKT8kKgZyBBiAgAES4AEKCnBvZF9sYWJlbHMYBCADKAsyLS53aW5kbGFzcy52MS5LdWJlcm5ldGVzT3B0aW9ucy5Qb2RMYWJlbHNFbnRyeUKcAbpImAGaAZQBECAiWHJWGL0CMlFeKFthLXowLTldKFstYS16MC05Ll0qW2EtejAtOV0pPy8pP1tBLVphLXowLTldKFstQS1aYS16MC05Xy5dezAsNjF9W0EtWmEtejAtOV0pPyQqNnI0MjJeKFtBLVphLXowLTldKFstQS1aYS16MC05Xy5dezAsNjF9W0EtWmEtejAtOV0pPyk/JBJFCg5wcmlvcml0eV9jbGFzcxgFIAEoCUItukgqcigY/QEyI14oW2EtejAtOV0oWy1hLXowLTkuXSpbYS16MC05XSk/KT8kEkQKDXJ1bnRpbWVfY2xhc3MYBiABKAlCLbpIKnIoGP0BMiNeKFthLXowLTldKFstYS16MC05Ll0qW2EtejAtOV0pPyk/JBJICgt6b25lX3NwcmVhZBgHIAEoDjIpLndpbmRsYXNzLnYxLkt1YmVybmV0ZXNPcHRpb25zLlpvbmVTcHJlYWRCCLpIBYIBAhABEicKC3J1bl9hc191c2VyGAggASgDQg26SAoiCBj/////BygBSACIAQESMAoIc2VjdXJpdHkYCSABKAsyHi53aW5kbGFzcy52MS5TZWN1cml0eUV4Y2VwdGlvbhozChFOb2RlU2VsZWN0b3JFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBGjUKE1BvZEFubm90YXRpb25zRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ARowCg5Qb2RMYWJlbHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBInQKClpvbmVTcHJlYWQSGwoXWk9ORV9TUFJFQURfVU5TUEVDSUZJRUQQABIZChVaT05FX1NQUkVBRF9QUkVGRVJSRUQQARIYChRaT05FX1NQUkVBRF9SRVFVSVJFRBACEhQKEFpPTkVfU1BSRUFEX05PTkUQA0IOCgxfcnVuX2FzX3VzZXIihQIKClRvbGVyYXRpb24SawoDa2V5GAEgASgJQl66SFtyWRi9AjJUXigoW2EtejAtOV0oWy1hLXowLTkuXSpbYS16MC05XSk/Lyk/W0EtWmEtejAtOV0oWy1BLVphLXowLTlfLl17MCw2MX1bQS1aYS16MC05XSk/KT8kEkgKBXZhbHVlGAIgASgJQjm6SDZyNDIyXihbQS1aYS16MC05XShbLUEtWmEtejAtOV8uXXswLDYxfVtBLVphLXowLTldKT8pPyQSQAoGZWZmZWN0GAMgASgJQjC6SC1yK1IAUgpOb1NjaGVkdWxlUhBQcmVmZXJOb1NjaGVkdWxlUglOb0V4ZWN1dGUiwwEKEVNlY3VyaXR5RXhjZXB0aW9uEhoKBnJlYXNvbhgBIAEoCUIKukgHcgUQARiACBITCgtydW5fYXNfcm9vdBgCIAEoCBISCgpwcml2aWxlZ2VkGAMgASgIEhAKCGhvc3RfaXBjGAQgASgIEhoKEnVuY29uZmluZWRfc2VjY29tcBgFIAEoCBI7ChBhZGRfY2FwYWJpbGl0aWVzGAYgAygJQiG6SB6SARsQIBgBIhVyEzIRXltBLVpdW0EtWjAtOV9dKiQiWQoEUG9ydBI2CgRuYW1lGAEgASgJQii6SCVyIzIhXlthLXpdKFstYS16MC05XXswLDYxfVthLXowLTldKT8kEhkKBHBvcnQYAiABKAVCC7pICBoGGP//AygAIqwDCgtIZWFsdGhDaGVjaxIkCgRwYXRoGAEgASgJQha6SBNyERiACDIMXigvWyEtfl0qKT8kEhUKBHBvcnQYAiABKAlCB7pIBHICGD8SIgoGbWV0aG9kGAMgASgJQhK6SA9yDVIAUgNHRVRSBEhFQUQSPwoIaW50ZXJ2YWwYBCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb25CErpID6oBDCIDCJAcMgUQgMLXLxI+Cgd0aW1lb3V0GAUgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQhK6SA+qAQwiAwjYBDIFEIDh6xcSJgoTdW5oZWFsdGh5X3RocmVzaG9sZBgGIAEoBUIJukgGGgQYZCgAEiQKEWhlYWx0aHlfdGhyZXNob2xkGAcgASgFQgm6SAYaBBhkKAASQwoOc3RhcnR1cF9idWRnZXQYCCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb25CELpIDaoBCiIECICjBTICCAESKAoOZXhwZWN0ZWRfY29kZXMYCSADKAlCELpIDZIBChAQGAEiBHICGAdiBnByb3RvMw", [file_buf_validate_validate, file_google_protobuf_duration, file_windlass_v1_routing, file_windlass_v1_serve]);
+  fileDesc("ChZ3aW5kbGFzcy92MS9zcGVjLnByb3RvEgt3aW5kbGFzcy52MSK+DAoORGVwbG95bWVudFNwZWMSFwoFaW1hZ2UYASABKAlCCLpIBXIDGIAEEiQKB2NvbW1hbmQYAiADKAlCE7pIEJIBDRCAAiIIcgYQARiAgAISHwoEYXJncxgDIAMoCUIRukgOkgELEIAIIgZyBBiAgAISKQoJcmVzb3VyY2VzGAQgASgLMhYud2luZGxhc3MudjEuUmVzb3VyY2VzEi4KBXJvbGVzGAUgAygLMhUud2luZGxhc3MudjEuUm9sZVNwZWNCCLpIBZIBAhAIEmUKA2VudhgGIAMoCzIkLndpbmRsYXNzLnYxLkRlcGxveW1lbnRTcGVjLkVudkVudHJ5QjK6SC+aASwQgAQiH3IdGIACMhheW0EtWmEtel9dW0EtWmEtejAtOV9dKiQqBnIEGICACBI4CgdzZWNyZXRzGAcgAygLMhwud2luZGxhc3MudjEuU2VjcmV0UmVmZXJlbmNlQgm6SAaSAQMQgAESKgoFcG9ydHMYCCADKAsyES53aW5kbGFzcy52MS5Qb3J0Qgi6SAWSAQIQEBIuCgxoZWFsdGhfY2hlY2sYCSABKAsyGC53aW5kbGFzcy52MS5IZWFsdGhDaGVjaxJDChF0ZXJtaW5hdGlvbl9ncmFjZRgKIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkINukgKqgEHIgMIkBwyABJGChFwcm9ncmVzc19kZWFkbGluZRgLIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkIQukgNqgEKIgQIgKMFMgIIARJECgdyZWdpb25zGAwgAygJQjO6SDCSAS0IARAgGAEiJXIjMiFeW2Etel0oWy1hLXowLTldezAsNjF9W2EtejAtOV0pPyQSIQoIcmVwbGljYXMYDSABKAVCCrpIBxoFGJBOKABIAIgBARIdCgltaW5fcmVhZHkYDiABKAVCCrpIBxoFGJBOKAASHwoNdmVyc2lvbl9sYWJlbBgPIAEoCUIIukgFcgMYgAESGQoHbWVzc2FnZRgQIAEoCUIIukgFcgMYgAgSHwoNc291cmNlX2NvbW1pdBgRIAEoCUIIukgFcgMYgAESFQoNaW5oZXJpdGVkX2VudhgSIAMoCRIsCgttb2RlbF9jYWNoZRgTIAEoCzIXLndpbmRsYXNzLnYxLk1vZGVsQ2FjaGUSMgoKa3ViZXJuZXRlcxgUIAEoCzIeLndpbmRsYXNzLnYxLkt1YmVybmV0ZXNPcHRpb25zEj0KC2RyYWluX2RlbGF5GBUgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQg26SAqqAQciAwjYBDIAEi0KBmxheW91dBgWIAEoDjITLndpbmRsYXNzLnYxLkxheW91dEIIukgFggECEAESMgoJb3ZlcnJpZGVzGCggAygLMhUud2luZGxhc3MudjEuT3ZlcnJpZGVCCLpIBZIBAhAgEjUKEHBpbm5lZF9vdmVycmlkZXMYKSADKAsyGy53aW5kbGFzcy52MS5QaW5uZWRPdmVycmlkZRIhCgVzZXJ2ZRgqIAEoCzISLndpbmRsYXNzLnYxLlNlcnZlEhQKDGdlbmVyYXRlZF9ieRgrIAEoCRIpCglnZW5lcmF0ZWQYLCABKAsyFi53aW5kbGFzcy52MS5HZW5lcmF0ZWQSKwoHcm91dGluZxhGIAEoCzIaLndpbmRsYXNzLnYxLlJvdXRpbmdQb2xpY3kaKgoIRW52RW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ATrlAbpI4QEa3gEKE3NwZWMucnVuc19zb21ldGhpbmcSNHNldCBzZXJ2ZSwgaW1hZ2Ugb3IgY29tbWFuZDogdGhlcmUgaXMgbm90aGluZyB0byBydW4akAF0aGlzLmltYWdlICE9ICcnIHx8IHNpemUodGhpcy5jb21tYW5kKSA+IDAgfHwgaGFzKHRoaXMuc2VydmUpIHx8IHNpemUodGhpcy5yb2xlcykgPiAwICYmIHRoaXMucm9sZXMuYWxsKHIsIHIuaW1hZ2UgIT0gJycgfHwgc2l6ZShyLmNvbW1hbmQpID4gMClCCwoJX3JlcGxpY2FzItcECghPdmVycmlkZRJCCgdyZWdpb25zGAEgAygJQjG6SC6SASsQIBgBIiVyIzIhXlthLXpdKFstYS16MC05XXswLDYxfVthLXowLTldKT8kEjsKBmxhYmVscxgCIAMoCzIhLndpbmRsYXNzLnYxLk92ZXJyaWRlLkxhYmVsc0VudHJ5Qgi6SAWaAQIQEBIhCghyZXBsaWNhcxgDIAEoBUIKukgHGgUYkE4oAEgAiAEBEikKCXJlc291cmNlcxgEIAEoCzIWLndpbmRsYXNzLnYxLlJlc291cmNlcxIfCgRhcmdzGAUgAygJQhG6SA6SAQsQgAgiBnIEGICAAhIlCgpleHRyYV9hcmdzGAYgAygJQhG6SA6SAQsQgAgiBnIEGICAAhJfCgNlbnYYByADKAsyHi53aW5kbGFzcy52MS5PdmVycmlkZS5FbnZFbnRyeUIyukgvmgEsEIABIh9yHRiAAjIYXltBLVphLXpfXVtBLVphLXowLTlfXSokKgZyBBiAgAgSNwoHc2VjcmV0cxgIIAMoCzIcLndpbmRsYXNzLnYxLlNlY3JldFJlZmVyZW5jZUIIukgFkgECEEASMgoFcm9sZXMYCSADKAsyGS53aW5kbGFzcy52MS5Sb2xlT3ZlcnJpZGVCCLpIBZIBAhAIGi0KC0xhYmVsc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEaKgoIRW52RW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4AUILCglfcmVwbGljYXMikgEKDFJvbGVPdmVycmlkZRI2CgRuYW1lGAEgASgJQii6SCVyIzIhXlthLXpdKFstYS16MC05XXswLDYxfVthLXowLTldKT8kEikKCXJlc291cmNlcxgCIAEoCzIWLndpbmRsYXNzLnYxLlJlc291cmNlcxIfCgRhcmdzGAMgAygJQhG6SA6SAQsQgAgiBnIEGICAAiJaCg5QaW5uZWRPdmVycmlkZRIOCgZyZWdpb24YASABKAkSEQoJcmVnaW9uX2lkGAIgASgJEiUKBnZhbHVlcxgDIAEoCzIVLndpbmRsYXNzLnYxLk92ZXJyaWRlIr4BCglSZXNvdXJjZXMSIwoOY3B1X21pbGxpY29yZXMYASABKAVCC7pICBoGGIDAPigAEiAKCm1lbW9yeV9taWIYAiABKAVCDLpICRoHGICAgAgoABIdCgNncHUYAyABKAsyEC53aW5kbGFzcy52MS5HcHUSHQoHc2htX21pYhgEIAEoBUIMukgJGgcYgICACCgAEiwKFWVwaGVtZXJhbF9zdG9yYWdlX21pYhgFIAEoBUINukgKGggYgICAgAQoACKQBAoDR3B1EhgKBWNvdW50GAEgASgFQgm6SAYaBBhAKAASLAoHcHJvZHVjdBgCIAEoCUIbukgYchYYgAEyEV5bLUEtWmEtejAtOV8uXSokEjkKBHBvb2wYAyABKAlCK7pIKHImMiReKFthLXpdKFstYS16MC05XXswLDYxfVthLXowLTldKT8pPyQSJAoObWluX21lbW9yeV9taWIYBCABKAVCDLpICRoHGICAgAgoABJtCg1yZXNvdXJjZV9uYW1lGAUgASgJQla6SFNyURiAATJMXihbYS16MC05XShbLWEtejAtOS5dKlthLXowLTldKT8vW0EtWmEtejAtOV0oWy1BLVphLXowLTlfLl0qW0EtWmEtejAtOV0pPyk/JDrwAbpI7AEa6QEKCWdwdS5jb3VudBJpcHJvZHVjdCwgcG9vbCwgbWluTWVtb3J5TWliIGFuZCByZXNvdXJjZU5hbWUgY2hvb3NlIGFtb25nIEdQVXM6IHNldCBjb3VudCB0byAxIG9yIG1vcmUsIG9yIGxlYXZlIHRoZW0gb3V0GnF0aGlzLmNvdW50ID4gMCB8fCAodGhpcy5wcm9kdWN0ID09ICcnICYmIHRoaXMucG9vbCA9PSAnJyAmJiB0aGlzLm1pbl9tZW1vcnlfbWliID09IDAgJiYgdGhpcy5yZXNvdXJjZV9uYW1lID09ICcnKSLQBAoIUm9sZVNwZWMSNgoEbmFtZRgBIAEoCUIoukglciMyIV5bYS16XShbLWEtejAtOV17MCw2MX1bYS16MC05XSk/JBIdCglpbnN0YW5jZXMYAiABKAVCCrpIBxoFGIACKAASFwoFaW1hZ2UYAyABKAlCCLpIBXIDGIAEEhoKB2NvbW1hbmQYBCADKAlCCbpIBpIBAxCAAhIXCgRhcmdzGAUgAygJQgm6SAaSAQMQgAgSKQoJcmVzb3VyY2VzGAYgASgLMhYud2luZGxhc3MudjEuUmVzb3VyY2VzEg0KBWVudHJ5GAcgASgIEkcKDHN0YXJ0c19hZnRlchgIIAMoCUIxukgukgErEAgYASIlciMyIV5bYS16XShbLWEtejAtOV17MCw2MX1bYS16MC05XSk/JBJfCgNlbnYYCSADKAsyHi53aW5kbGFzcy52MS5Sb2xlU3BlYy5FbnZFbnRyeUIyukgvmgEsEIABIh9yHRiAAjIYXltBLVphLXpfXVtBLVphLXowLTlfXSokKgZyBBiAgAgSGAoFaG9zdHMYCiABKAVCCbpIBhoEGGQoABI0CgVzbG90cxgLIAEoDjIbLndpbmRsYXNzLnYxLlJvbGVTcGVjLlNsb3RzQgi6SAWCAQIQARoqCghFbnZFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIj8KBVNsb3RzEhUKEVNMT1RTX1VOU1BFQ0lGSUVEEAASDQoJU0xPVFNfQU5ZEAESEAoMU0xPVFNfU1RBQkxFEAIi2wIKD1NlY3JldFJlZmVyZW5jZRIaCghlbnZfbmFtZRgBIAEoCUIIukgFcgMYgAISOAoGc2VjcmV0GAIgASgJQii6SCVyIzIhXlthLXpdKFstYS16MC05XXswLDYxfVthLXowLTldKT8kEhIKCmltYWdlX3B1bGwYAyABKAgSDwoHdmVyc2lvbhgEIAEoBTrMAbpIyAEaxQEKCnNlY3JldC51c2USXHNldCBlbnZOYW1lIChhIHZhcmlhYmxlJ3MgbmFtZSkgb3IgaW1hZ2VQdWxsLCBvbmUgb2YgdGhlIHR3bzogaXQgc2F5cyB3aGF0IHRoZSBzZWNyZXQgaXMgZm9yGll0aGlzLmltYWdlX3B1bGwgPyB0aGlzLmVudl9uYW1lID09ICcnIDogdGhpcy5lbnZfbmFtZS5tYXRjaGVzKCdeW0EtWmEtel9dW0EtWmEtejAtOV9dKiQnKSKGAwoKTW9kZWxDYWNoZRImCgptb3VudF9wYXRoGAEgASgJQhK6SA9yDRiACDIIXi9bXjpdKyQSJwoFY2xhaW0YAiABKAsyGC53aW5kbGFzcy52MS5Wb2x1bWVDbGFpbRIoCglob3N0X3BhdGgYAyABKAlCFbpIEnIQGIAIMgteKC9bXjpdKyk/JBI+CglyZXRlbnRpb24YBCABKA4yIS53aW5kbGFzcy52MS5Nb2RlbENhY2hlLlJldGVudGlvbkIIukgFggECEAEiUAoJUmV0ZW50aW9uEhkKFVJFVEVOVElPTl9VTlNQRUNJRklFRBAAEhQKEFJFVEVOVElPTl9ERUxFVEUQARISCg5SRVRFTlRJT05fS0VFUBACOmu6SGgaZgoSbW9kZWxfY2FjaGUudm9sdW1lEiVzZXQgY2xhaW0gb3IgaG9zdFBhdGgsIG9uZSBvZiB0aGUgdHdvGiloYXModGhpcy5jbGFpbSkgIT0gKHRoaXMuaG9zdF9wYXRoICE9ICcnKSKHAQoLVm9sdW1lQ2xhaW0SHQoIc2l6ZV9naWIYASABKAVCC7pICBoGGICAQCAAEkQKDXN0b3JhZ2VfY2xhc3MYAiABKAlCLbpIKnIoGP0BMiNeKFthLXowLTldKFstYS16MC05Ll0qW2EtejAtOV0pPyk/JBITCgtzaW5nbGVfbm9kZRgDIAEoCCK/CgoRS3ViZXJuZXRlc09wdGlvbnMS/gEKDW5vZGVfc2VsZWN0b3IYASADKAsyMC53aW5kbGFzcy52MS5LdWJlcm5ldGVzT3B0aW9ucy5Ob2RlU2VsZWN0b3JFbnRyeUK0AbpIsAGaAawBECAicHJuGL0CMlFeKFthLXowLTldKFstYS16MC05Ll0qW2EtejAtOV0pPy8pP1tBLVphLXowLTldKFstQS1aYS16MC05Xy5dezAsNjF9W0EtWmEtejAtOV0pPyRaFmt1YmVybmV0ZXMuaW8vaG9zdG5hbWUqNnI0MjJeKFtBLVphLXowLTldKFstQS1aYS16MC05Xy5dezAsNjF9W0EtWmEtejAtOV0pPyk/JBI2Cgt0b2xlcmF0aW9ucxgCIAMoCzIXLndpbmRsYXNzLnYxLlRvbGVyYXRpb25CCLpIBZIBAhAgErcBCg9wb2RfYW5ub3RhdGlvbnMYAyADKAsyMi53aW5kbGFzcy52MS5LdWJlcm5ldGVzT3B0aW9ucy5Qb2RBbm5vdGF0aW9uc0VudHJ5Qmq6SGeaAWQQQCJYclYYvQIyUV4oW2EtejAtOV0oWy1hLXowLTkuXSpbYS16MC05XSk/Lyk/W0EtWmEtejAtOV0oWy1BLVphLXowLTlfLl17MCw2MX1bQS1aYS16MC05XSk/JCoGcgQYgIABEuABCgpwb2RfbGFiZWxzGAQgAygLMi0ud2luZGxhc3MudjEuS3ViZXJuZXRlc09wdGlvbnMuUG9kTGFiZWxzRW50cnlCnAG6SJgBmgGUARAgIlhyVhi9AjJRXihbYS16MC05XShbLWEtejAtOS5dKlthLXowLTldKT8vKT9bQS1aYS16MC05XShbLUEtWmEtejAtOV8uXXswLDYxfVtBLVphLXowLTldKT8kKjZyNDIyXihbQS1aYS16MC05XShbLUEtWmEtejAtOV8uXXswLDYxfVtBLVphLXowLTldKT8pPyQSRQoOcHJpb3JpdHlfY2xhc3MYBSABKAlCLbpIKnIoGP0BMiNeKFthLXowLTldKFstYS16MC05Ll0qW2EtejAtOV0pPyk/JBJECg1ydW50aW1lX2NsYXNzGAYgASgJQi26SCpyKBj9ATIjXihbYS16MC05XShbLWEtejAtOS5dKlthLXowLTldKT8pPyQSSAoLem9uZV9zcHJlYWQYByABKA4yKS53aW5kbGFzcy52MS5LdWJlcm5ldGVzT3B0aW9ucy5ab25lU3ByZWFkQgi6SAWCAQIQARInCgtydW5fYXNfdXNlchgIIAEoA0INukgKIggY/////wcoAUgAiAEBEjAKCHNlY3VyaXR5GAkgASgLMh4ud2luZGxhc3MudjEuU2VjdXJpdHlFeGNlcHRpb24aMwoRTm9kZVNlbGVjdG9yRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ARo1ChNQb2RBbm5vdGF0aW9uc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEaMAoOUG9kTGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJ0Cgpab25lU3ByZWFkEhsKF1pPTkVfU1BSRUFEX1VOU1BFQ0lGSUVEEAASGQoVWk9ORV9TUFJFQURfUFJFRkVSUkVEEAESGAoUWk9ORV9TUFJFQURfUkVRVUlSRUQQAhIUChBaT05FX1NQUkVBRF9OT05FEANCDgoMX3J1bl9hc191c2VyIoUCCgpUb2xlcmF0aW9uEmsKA2tleRgBIAEoCUJeukhbclkYvQIyVF4oKFthLXowLTldKFstYS16MC05Ll0qW2EtejAtOV0pPy8pP1tBLVphLXowLTldKFstQS1aYS16MC05Xy5dezAsNjF9W0EtWmEtejAtOV0pPyk/JBJICgV2YWx1ZRgCIAEoCUI5ukg2cjQyMl4oW0EtWmEtejAtOV0oWy1BLVphLXowLTlfLl17MCw2MX1bQS1aYS16MC05XSk/KT8kEkAKBmVmZmVjdBgDIAEoCUIwukgtcitSAFIKTm9TY2hlZHVsZVIQUHJlZmVyTm9TY2hlZHVsZVIJTm9FeGVjdXRlIsMBChFTZWN1cml0eUV4Y2VwdGlvbhIaCgZyZWFzb24YASABKAlCCrpIB3IFEAEYgAgSEwoLcnVuX2FzX3Jvb3QYAiABKAgSEgoKcHJpdmlsZWdlZBgDIAEoCBIQCghob3N0X2lwYxgEIAEoCBIaChJ1bmNvbmZpbmVkX3NlY2NvbXAYBSABKAgSOwoQYWRkX2NhcGFiaWxpdGllcxgGIAMoCUIhukgekgEbECAYASIVchMyEV5bQS1aXVtBLVowLTlfXSokIlkKBFBvcnQSNgoEbmFtZRgBIAEoCUIoukglciMyIV5bYS16XShbLWEtejAtOV17MCw2MX1bYS16MC05XSk/JBIZCgRwb3J0GAIgASgFQgu6SAgaBhj//wMoACKsAwoLSGVhbHRoQ2hlY2sSJAoEcGF0aBgBIAEoCUIWukgTchEYgAgyDF4oL1shLX5dKik/JBIVCgRwb3J0GAIgASgJQge6SARyAhg/EiIKBm1ldGhvZBgDIAEoCUISukgPcg1SAFIDR0VUUgRIRUFEEj8KCGludGVydmFsGAQgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQhK6SA+qAQwiAwiQHDIFEIDC1y8SPgoHdGltZW91dBgFIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkISukgPqgEMIgMI2AQyBRCA4esXEiYKE3VuaGVhbHRoeV90aHJlc2hvbGQYBiABKAVCCbpIBhoEGGQoABIkChFoZWFsdGh5X3RocmVzaG9sZBgHIAEoBUIJukgGGgQYZCgAEkMKDnN0YXJ0dXBfYnVkZ2V0GAggASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQhC6SA2qAQoiBAiAowUyAggBEigKDmV4cGVjdGVkX2NvZGVzGAkgAygJQhC6SA2SAQoQEBgBIgRyAhgHKkgKBkxheW91dBIWChJMQVlPVVRfVU5TUEVDSUZJRUQQABITCg9MQVlPVVRfUkVQTElDQVMQARIRCg1MQVlPVVRfUE9PTEVEEAJiBnByb3RvMw", [file_buf_validate_validate, file_google_protobuf_duration, file_windlass_v1_routing, file_windlass_v1_serve]);
 
 /**
  * DeploymentSpec says what to run. It is immutable once a deployment has it.
@@ -60,8 +60,8 @@ export type DeploymentSpec = Message<"windlass.v1.DeploymentSpec"> & {
   resources?: Resources | undefined;
 
   /**
-   * The roles that make one replica. Empty: one role "main" of one instance.
-   * More than one role is refused until regions can group them.
+   * The roles that make one replica. Empty: one role "main" of one instance. With several roles a
+   * replica is a group: as many instances of each role as it says, ready when all of them are.
    *
    * @generated from field: repeated windlass.v1.RoleSpec roles = 5;
    */
@@ -184,6 +184,13 @@ export type DeploymentSpec = Message<"windlass.v1.DeploymentSpec"> & {
    * @generated from field: google.protobuf.Duration drain_delay = 21;
    */
   drainDelay?: Duration | undefined;
+
+  /**
+   * How the instances of several roles belong together. Default: LAYOUT_REPLICAS.
+   *
+   * @generated from field: windlass.v1.Layout layout = 22;
+   */
+  layout: Layout;
 
   /**
    * What is different in some of the regions. What an override that names a region says
@@ -311,6 +318,13 @@ export type Override = Message<"windlass.v1.Override"> & {
    * @generated from field: repeated windlass.v1.SecretReference secrets = 8;
    */
   secrets: SecretReference[];
+
+  /**
+   * What is different of single roles, on top of the rest of the override. Each role once.
+   *
+   * @generated from field: repeated windlass.v1.RoleOverride roles = 9;
+   */
+  roles: RoleOverride[];
 };
 
 /**
@@ -319,6 +333,41 @@ export type Override = Message<"windlass.v1.Override"> & {
  */
 export const OverrideSchema: GenMessage<Override> = /*@__PURE__*/
   messageDesc(file_windlass_v1_spec, 1);
+
+/**
+ * RoleOverride is what is different of one role.
+ *
+ * @generated from message windlass.v1.RoleOverride
+ */
+export type RoleOverride = Message<"windlass.v1.RoleOverride"> & {
+  /**
+   * Name of a role of the spec.
+   *
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * As the override's.
+   *
+   * @generated from field: windlass.v1.Resources resources = 2;
+   */
+  resources?: Resources | undefined;
+
+  /**
+   * In the place of all args of the role.
+   *
+   * @generated from field: repeated string args = 3;
+   */
+  args: string[];
+};
+
+/**
+ * Describes the message windlass.v1.RoleOverride.
+ * Use `create(RoleOverrideSchema)` to create a new message.
+ */
+export const RoleOverrideSchema: GenMessage<RoleOverride> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_spec, 2);
 
 /**
  * PinnedOverride is all that is different in one region.
@@ -351,7 +400,7 @@ export type PinnedOverride = Message<"windlass.v1.PinnedOverride"> & {
  * Use `create(PinnedOverrideSchema)` to create a new message.
  */
 export const PinnedOverrideSchema: GenMessage<PinnedOverride> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 2);
+  messageDesc(file_windlass_v1_spec, 3);
 
 /**
  * @generated from message windlass.v1.Resources
@@ -398,7 +447,7 @@ export type Resources = Message<"windlass.v1.Resources"> & {
  * Use `create(ResourcesSchema)` to create a new message.
  */
 export const ResourcesSchema: GenMessage<Resources> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 3);
+  messageDesc(file_windlass_v1_spec, 4);
 
 /**
  * @generated from message windlass.v1.Gpu
@@ -447,7 +496,7 @@ export type Gpu = Message<"windlass.v1.Gpu"> & {
  * Use `create(GpuSchema)` to create a new message.
  */
 export const GpuSchema: GenMessage<Gpu> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 4);
+  messageDesc(file_windlass_v1_spec, 5);
 
 /**
  * RoleSpec is one role within a replica. What it leaves out it takes from the
@@ -462,7 +511,8 @@ export type RoleSpec = Message<"windlass.v1.RoleSpec"> & {
   name: string;
 
   /**
-   * Instances of this role in each replica; 0 means 1.
+   * Instances of this role in each replica; 0 means 1. Part of the version: a change of it makes
+   * every group anew.
    *
    * @generated from field: int32 instances = 2;
    */
@@ -487,6 +537,40 @@ export type RoleSpec = Message<"windlass.v1.RoleSpec"> & {
    * @generated from field: windlass.v1.Resources resources = 6;
    */
   resources?: Resources | undefined;
+
+  /**
+   * Routes lead to instances of this role, and to no others. One role has it; default: the first.
+   *
+   * @generated from field: bool entry = 7;
+   */
+  entry: boolean;
+
+  /**
+   * Roles of which every instance of the group is ready before an instance of this one starts for
+   * the first time. What ends later is started again at once.
+   *
+   * @generated from field: repeated string starts_after = 8;
+   */
+  startsAfter: string[];
+
+  /**
+   * Beside the spec's variables, and in the place of those of the same names.
+   *
+   * @generated from field: map<string, string> env = 9;
+   */
+  env: { [key: string]: string };
+
+  /**
+   * Hosts that one instance spans; 0 means 1, and this release refuses more.
+   *
+   * @generated from field: int32 hosts = 10;
+   */
+  hosts: number;
+
+  /**
+   * @generated from field: windlass.v1.RoleSpec.Slots slots = 11;
+   */
+  slots: RoleSpec_Slots;
 };
 
 /**
@@ -494,7 +578,39 @@ export type RoleSpec = Message<"windlass.v1.RoleSpec"> & {
  * Use `create(RoleSpecSchema)` to create a new message.
  */
 export const RoleSpecSchema: GenMessage<RoleSpec> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 5);
+  messageDesc(file_windlass_v1_spec, 6);
+
+/**
+ * @generated from enum windlass.v1.RoleSpec.Slots
+ */
+export enum RoleSpec_Slots {
+  /**
+   * As ANY.
+   *
+   * @generated from enum value: SLOTS_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * An instance that is replaced may get another slot.
+   *
+   * @generated from enum value: SLOTS_ANY = 1;
+   */
+  ANY = 1,
+
+  /**
+   * Slots keep their names over replacement. Refused by this release.
+   *
+   * @generated from enum value: SLOTS_STABLE = 2;
+   */
+  STABLE = 2,
+}
+
+/**
+ * Describes the enum windlass.v1.RoleSpec.Slots.
+ */
+export const RoleSpec_SlotsSchema: GenEnum<RoleSpec_Slots> = /*@__PURE__*/
+  enumDesc(file_windlass_v1_spec, 6, 0);
 
 /**
  * @generated from message windlass.v1.SecretReference
@@ -537,7 +653,7 @@ export type SecretReference = Message<"windlass.v1.SecretReference"> & {
  * Use `create(SecretReferenceSchema)` to create a new message.
  */
 export const SecretReferenceSchema: GenMessage<SecretReference> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 6);
+  messageDesc(file_windlass_v1_spec, 7);
 
 /**
  * ModelCache is one volume per app and region, shared by all versions of the app,
@@ -578,7 +694,7 @@ export type ModelCache = Message<"windlass.v1.ModelCache"> & {
  * Use `create(ModelCacheSchema)` to create a new message.
  */
 export const ModelCacheSchema: GenMessage<ModelCache> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 7);
+  messageDesc(file_windlass_v1_spec, 8);
 
 /**
  * @generated from enum windlass.v1.ModelCache.Retention
@@ -608,7 +724,7 @@ export enum ModelCache_Retention {
  * Describes the enum windlass.v1.ModelCache.Retention.
  */
 export const ModelCache_RetentionSchema: GenEnum<ModelCache_Retention> = /*@__PURE__*/
-  enumDesc(file_windlass_v1_spec, 7, 0);
+  enumDesc(file_windlass_v1_spec, 8, 0);
 
 /**
  * VolumeClaim asks the region's storage for a volume.
@@ -642,7 +758,7 @@ export type VolumeClaim = Message<"windlass.v1.VolumeClaim"> & {
  * Use `create(VolumeClaimSchema)` to create a new message.
  */
 export const VolumeClaimSchema: GenMessage<VolumeClaim> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 8);
+  messageDesc(file_windlass_v1_spec, 9);
 
 /**
  * KubernetesOptions is the way out for what the spec has no word for.
@@ -713,7 +829,7 @@ export type KubernetesOptions = Message<"windlass.v1.KubernetesOptions"> & {
  * Use `create(KubernetesOptionsSchema)` to create a new message.
  */
 export const KubernetesOptionsSchema: GenMessage<KubernetesOptions> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 9);
+  messageDesc(file_windlass_v1_spec, 10);
 
 /**
  * @generated from enum windlass.v1.KubernetesOptions.ZoneSpread
@@ -750,7 +866,7 @@ export enum KubernetesOptions_ZoneSpread {
  * Describes the enum windlass.v1.KubernetesOptions.ZoneSpread.
  */
 export const KubernetesOptions_ZoneSpreadSchema: GenEnum<KubernetesOptions_ZoneSpread> = /*@__PURE__*/
-  enumDesc(file_windlass_v1_spec, 9, 0);
+  enumDesc(file_windlass_v1_spec, 10, 0);
 
 /**
  * @generated from message windlass.v1.Toleration
@@ -783,7 +899,7 @@ export type Toleration = Message<"windlass.v1.Toleration"> & {
  * Use `create(TolerationSchema)` to create a new message.
  */
 export const TolerationSchema: GenMessage<Toleration> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 10);
+  messageDesc(file_windlass_v1_spec, 11);
 
 /**
  * SecurityException widens what a pod may do, as far as the region's operator allows it. The
@@ -835,7 +951,7 @@ export type SecurityException = Message<"windlass.v1.SecurityException"> & {
  * Use `create(SecurityExceptionSchema)` to create a new message.
  */
 export const SecurityExceptionSchema: GenMessage<SecurityException> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 11);
+  messageDesc(file_windlass_v1_spec, 12);
 
 /**
  * @generated from message windlass.v1.Port
@@ -862,7 +978,7 @@ export type Port = Message<"windlass.v1.Port"> & {
  * Use `create(PortSchema)` to create a new message.
  */
 export const PortSchema: GenMessage<Port> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 12);
+  messageDesc(file_windlass_v1_spec, 13);
 
 /**
  * HealthCheck decides when an instance is ready and when it no longer is.
@@ -947,5 +1063,39 @@ export type HealthCheck = Message<"windlass.v1.HealthCheck"> & {
  * Use `create(HealthCheckSchema)` to create a new message.
  */
 export const HealthCheckSchema: GenMessage<HealthCheck> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 13);
+  messageDesc(file_windlass_v1_spec, 14);
+
+/**
+ * Layout says how the instances of several roles belong together.
+ *
+ * @generated from enum windlass.v1.Layout
+ */
+export enum Layout {
+  /**
+   * As REPLICAS.
+   *
+   * @generated from enum value: LAYOUT_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * Each replica is a group with all its roles, which is rolled and scaled whole.
+   *
+   * @generated from enum value: LAYOUT_REPLICAS = 1;
+   */
+  REPLICAS = 1,
+
+  /**
+   * One group in a region, whose roles are counted and scaled each for itself. Refused by this release.
+   *
+   * @generated from enum value: LAYOUT_POOLED = 2;
+   */
+  POOLED = 2,
+}
+
+/**
+ * Describes the enum windlass.v1.Layout.
+ */
+export const LayoutSchema: GenEnum<Layout> = /*@__PURE__*/
+  enumDesc(file_windlass_v1_spec, 0);
 

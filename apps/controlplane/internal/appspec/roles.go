@@ -1,0 +1,265 @@
+package appspec
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// fillRoles sets the defaults of roles. A spec with one role stays as releases before several roles stored it,
+// so that its hash stays the same.
+func fillRoles(s *windlassv1.DeploymentSpec) {
+	roles := s.GetRoles()
+	if len(roles) < 2 {
+		if s.Layout == windlassv1.Layout_LAYOUT_REPLICAS {
+			s.Layout = windlassv1.Layout_LAYOUT_UNSPECIFIED
+		}
+	} else {
+		s.Layout = cmp.Or(s.Layout, windlassv1.Layout_LAYOUT_REPLICAS)
+	}
+	for _, r := range roles {
+		if r.Hosts == 1 {
+			r.Hosts = 0
+		}
+		if r.Slots == windlassv1.RoleSpec_SLOTS_ANY {
+			r.Slots = windlassv1.RoleSpec_SLOTS_UNSPECIFIED
+		}
+		if len(roles) < 2 {
+			r.Entry = false
+			continue
+		}
+		r.Instances = max(r.Instances, 1)
+		if own := r.Resources; own != nil {
+			own.CpuMillicores = cmp.Or(own.CpuMillicores, s.Resources.GetCpuMillicores())
+			own.MemoryMib = cmp.Or(own.MemoryMib, s.Resources.GetMemoryMib())
+			if own.Gpu.GetCount() == 0 {
+				own.Gpu = nil
+			}
+		}
+	}
+	if len(roles) > 1 && !slices.ContainsFunc(roles, (*windlassv1.RoleSpec).GetEntry) {
+		roles[0].Entry = true
+	}
+}
+
+// checkRoles validates the roles of a spec with defaults.
+func checkRoles(s *windlassv1.DeploymentSpec, field string) error {
+	if s.GetLayout() == windlassv1.Layout_LAYOUT_POOLED {
+		return apierr.InvalidFix(field+".layout", "roles that are counted and scaled each for itself are not supported yet",
+			"Leave layout out: each replica is a group with all roles, and replicas counts groups.")
+	}
+	names, entry := map[string]int{}, -1
+	for i, r := range s.GetRoles() {
+		at := fmt.Sprintf("%s.roles[%d]", field, i)
+		if first, ok := names[r.GetName()]; ok {
+			return apierr.InvalidFix(at+".name", fmt.Sprintf("role %q is there twice: it is %s.roles[%d], too", r.GetName(), field, first),
+				"Give each role a name of its own; instances says how many of it a group has.")
+		}
+		names[r.GetName()] = i
+		if r.GetEntry() && entry >= 0 {
+			return apierr.InvalidFix(at+".entry", fmt.Sprintf("roles %q and %q are both the entry role", s.GetRoles()[entry].GetName(), r.GetName()),
+				"Routes lead to one role: leave entry out of the others.")
+		}
+		if r.GetEntry() {
+			entry = i
+		}
+		if err := checkRole(s, r, field, at); err != nil {
+			return err
+		}
+	}
+	return checkOrder(s.GetRoles(), names, field)
+}
+
+func checkRole(s *windlassv1.DeploymentSpec, r *windlassv1.RoleSpec, field, at string) error {
+	switch {
+	case r.GetHosts() > 1:
+		return apierr.InvalidFix(at+".hosts", fmt.Sprintf("an instance of %d hosts is not supported yet", r.GetHosts()),
+			"Leave hosts out, and use a model or a quantization that fits one host.")
+	case r.GetSlots() == windlassv1.RoleSpec_SLOTS_STABLE:
+		return apierr.InvalidFix(at+".slots", "slots that keep their names over replacement are not supported yet", "Leave slots out, and keep state elsewhere.")
+	}
+	if err := checkCommand(r.GetCommand(), r.GetArgs(), at); err != nil {
+		return err
+	}
+	if err := checkResources(r.GetResources(), at+".resources"); err != nil {
+		return err
+	}
+	if err := CheckEnv(r.GetEnv(), at+".env"); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.GetEnv())) {
+		if slices.ContainsFunc(s.GetSecrets(), func(ref *windlassv1.SecretReference) bool { return ref.GetEnvName() == name }) {
+			return apierr.InvalidFix(fmt.Sprintf("%s.env[%q]", at, name), fmt.Sprintf("variable %s is set by a secret, for all roles", name), "Use another name.")
+		}
+		for _, p := range s.GetPorts() {
+			if name == portVariable(p) {
+				return apierr.Invalid(fmt.Sprintf("%s.env[%q]", at, name), fmt.Sprintf("variable %s is taken: it tells port %q", name, p.GetName()))
+			}
+		}
+	}
+	several := len(s.GetRoles()) > 1
+	if several && r.GetImage() != "" && r.GetImage() != s.GetImage() && !strings.Contains(r.GetImage(), "@sha256:") {
+		return apierr.InvalidFix(at+".image", fmt.Sprintf("image %q names a tag, and only the tag of the spec's image is resolved", r.GetImage()),
+			"Name the image with its digest, as host/name@sha256:..., or use the spec's image.")
+	}
+	if several && r.GetImage() == "" && s.GetImage() == "" && len(r.GetCommand()) == 0 && len(s.GetCommand()) == 0 {
+		return apierr.InvalidFix(at, fmt.Sprintf("role %q has nothing to run", r.GetName()), "Set its image or command, or those of the spec.")
+	}
+	return nil
+}
+
+// checkOrder fails on roles that start after unknown ones, or in a circle.
+func checkOrder(roles []*windlassv1.RoleSpec, names map[string]int, field string) error {
+	for i, r := range roles {
+		for j, name := range r.GetStartsAfter() {
+			if _, ok := names[name]; !ok || name == r.GetName() {
+				return apierr.InvalidFix(fmt.Sprintf("%s.roles[%d].startsAfter[%d]", field, i, j), fmt.Sprintf("role %q starts after %q, which is no other role", r.GetName(), name),
+					"Name other roles of the app: there are "+strings.Join(roleNames(roles), ", ")+".")
+			}
+		}
+	}
+	// A role is placed once all roles before it are. What cannot be placed is in a circle, or behind one.
+	placed := map[string]bool{}
+	for range roles {
+		for _, r := range roles {
+			placed[r.GetName()] = placed[r.GetName()] || !slices.ContainsFunc(r.GetStartsAfter(), func(n string) bool { return !placed[n] })
+		}
+	}
+	for i, r := range roles {
+		if !placed[r.GetName()] {
+			return apierr.InvalidFix(fmt.Sprintf("%s.roles[%d].startsAfter", field, i), fmt.Sprintf("role %q would wait for itself: roles start after each other in a circle", r.GetName()),
+				"Remove one of them.")
+		}
+	}
+	return nil
+}
+
+func roleNames(roles []*windlassv1.RoleSpec) []string {
+	var out []string
+	for _, r := range roles {
+		out = append(out, r.GetName())
+	}
+	return out
+}
+
+// checkRoleOverrides validates what an override changes of roles, and that it does not change all roles of
+// several at once.
+func checkRoleOverrides(s *windlassv1.DeploymentSpec, o *windlassv1.Override, at string) error {
+	names := roleNames(s.GetRoles())
+	if len(names) > 1 {
+		const fix = "Name the role: roles: [{name: ..., resources: ..., args: ...}] in the override."
+		for _, f := range []struct {
+			name string
+			set  bool
+		}{{"args", len(o.GetArgs()) > 0}, {"extraArgs", len(o.GetExtraArgs()) > 0}, {"resources", o.GetResources() != nil}} {
+			if f.set {
+				return apierr.InvalidFix(at+"."+f.name, "the app has several roles, and this would be the same for all of them", fix)
+			}
+		}
+	}
+	seen := map[string]bool{}
+	for i, r := range o.GetRoles() {
+		where := fmt.Sprintf("%s.roles[%d]", at, i)
+		switch {
+		case len(names) < 2:
+			return apierr.InvalidFix(where, "the app has one role", "Set resources and args of the override itself.")
+		case !slices.Contains(names, r.GetName()):
+			return apierr.InvalidFix(where+".name", fmt.Sprintf("the app has no role %q", r.GetName()), "Its roles are "+strings.Join(names, ", ")+".")
+		case seen[r.GetName()]:
+			return apierr.InvalidFix(where+".name", fmt.Sprintf("role %q is there twice", r.GetName()), "Say all that is different of it in one entry.")
+		case r.GetResources() == nil && len(r.GetArgs()) == 0:
+			return apierr.InvalidFix(where, fmt.Sprintf("it changes nothing of role %q", r.GetName()), "Give it resources or args, or leave it out.")
+		}
+		seen[r.GetName()] = true
+		if err := checkCommand(nil, r.GetArgs(), where); err != nil {
+			return err
+		}
+		if err := checkResources(r.GetResources(), where+".resources"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// RolesMade returns what model.Deployment.RolesMade holds of the spec: a hash for each of several roles, nil
+// for one role. A role that is made as in the live version keeps that version's hash, whatever release made it.
+func RolesMade(spec *windlassv1.DeploymentSpec, live *model.Deployment) (string, error) {
+	if len(spec.GetRoles()) < 2 {
+		return "", nil
+	}
+	before := map[string][]byte{}
+	if live != nil {
+		before = live.RoleHashes()
+	}
+	hashes := map[string][]byte{}
+	for _, r := range spec.GetRoles() {
+		hash, err := roleHash(spec, r.GetName())
+		if err != nil {
+			return "", err
+		}
+		hashes[r.GetName()] = hash
+		if before[r.GetName()] == nil {
+			continue
+		}
+		was, err := roleHash(live.Spec, r.GetName())
+		if err != nil {
+			return "", err
+		}
+		if bytes.Equal(was, hash) {
+			hashes[r.GetName()] = before[r.GetName()]
+		}
+	}
+	return model.EncodeRoleHashes(hashes)
+}
+
+// roleHash returns a hash of the fields that instances of the role see. How many there are of them, what they
+// start after and whether routes lead to them is not among these.
+func roleHash(spec *windlassv1.DeploymentSpec, name string) ([]byte, error) {
+	s := proto.CloneOf(spec)
+	s.PinnedOverrides = override.Versioned(s)
+	for _, p := range s.PinnedOverrides {
+		p.Values.Roles = slices.DeleteFunc(p.Values.Roles, func(r *windlassv1.RoleOverride) bool { return r.GetName() != name })
+	}
+	s.PinnedOverrides = slices.DeleteFunc(s.PinnedOverrides, func(p *windlassv1.PinnedOverride) bool { return proto.Size(p.GetValues()) == 0 })
+	s.Roles = slices.DeleteFunc(s.Roles, func(r *windlassv1.RoleSpec) bool { return r.GetName() != name })
+	s.Layout = windlassv1.Layout_LAYOUT_UNSPECIFIED
+	for _, r := range s.Roles {
+		r.Instances, r.Entry, r.StartsAfter = 0, false, nil
+		if r.Image != "" {
+			s.Image = ""
+		}
+		if len(r.Command) > 0 {
+			s.Command = nil
+		}
+		if len(r.Args) > 0 {
+			s.Args = nil
+		}
+		if r.Resources != nil {
+			s.Resources = nil
+		}
+	}
+	return hashOf(s, ofInstances)
+}
+
+// GroupText describes in words what a replica of several roles is: "2 prefill and 1 decode". It is empty for
+// one role.
+func GroupText(spec *windlassv1.DeploymentSpec) string {
+	if len(spec.GetRoles()) < 2 {
+		return ""
+	}
+	var parts []string
+	for _, r := range spec.GetRoles() {
+		parts = append(parts, fmt.Sprintf("%d %s", max(r.GetInstances(), 1), r.GetName()))
+	}
+	return strings.Join(parts[:len(parts)-1], ", ") + " and " + parts[len(parts)-1]
+}

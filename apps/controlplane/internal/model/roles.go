@@ -1,0 +1,114 @@
+package model
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// InstancesEach returns how many instances make a replica of the spec.
+func InstancesEach(spec *windlassv1.DeploymentSpec) int32 {
+	if len(spec.GetRoles()) == 0 {
+		return 1
+	}
+	var n int32
+	for _, r := range spec.GetRoles() {
+		n += max(r.GetInstances(), 1)
+	}
+	return n
+}
+
+// SameGroups reports whether groups of both specs have the same roles, with as many instances of each.
+func SameGroups(a, b *windlassv1.DeploymentSpec) bool {
+	if len(a.GetRoles()) < 2 && len(b.GetRoles()) < 2 {
+		return true
+	}
+	if len(a.GetRoles()) != len(b.GetRoles()) {
+		return false
+	}
+	instances := map[string]int32{}
+	for _, r := range a.GetRoles() {
+		instances[r.GetName()] = max(r.GetInstances(), 1)
+	}
+	for _, r := range b.GetRoles() {
+		if instances[r.GetName()] != max(r.GetInstances(), 1) {
+			return false
+		}
+	}
+	return true
+}
+
+// EncodeRoleHashes returns the form in which Deployment.RolesMade has hashes of roles by name.
+func EncodeRoleHashes(hashes map[string][]byte) (string, error) {
+	d := &agentv1.Deployment{}
+	for name, hash := range hashes {
+		d.RoleTemplates = append(d.RoleTemplates, &agentv1.RoleTemplate{Role: name, TemplateHash: hash})
+	}
+	slices.SortFunc(d.RoleTemplates, func(a, b *agentv1.RoleTemplate) int { return cmp.Compare(a.GetRole(), b.GetRole()) })
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(d)
+	if err != nil {
+		return "", fmt.Errorf("encode hashes of roles: %w", err)
+	}
+	return string(b), nil
+}
+
+// RoleHashes returns the hash of what instances of each role are made of, by the role's name. It is empty for
+// one role, and for versions of releases that had no such hashes.
+func (d *Deployment) RoleHashes() map[string][]byte {
+	held := &agentv1.Deployment{}
+	if d.RolesMade == "" || proto.Unmarshal([]byte(d.RolesMade), held) != nil {
+		return nil
+	}
+	hashes := map[string][]byte{}
+	for _, r := range held.GetRoleTemplates() {
+		hashes[r.GetRole()] = r.GetTemplateHash()
+	}
+	return hashes
+}
+
+// These bounds keep the counts of all roles within their column.
+const (
+	maxCountedRoles = 8
+	maxRoleName     = 63
+	maxRoleReason   = 64
+	maxRoleMessage  = 256
+)
+
+// EncodeRoleCounts returns the form in which Observed.RoleCounts has what a report says of groups and roles. It
+// is empty for a deployment with one role.
+func EncodeRoleCounts(r *agentv1.DeploymentRollup) string {
+	if len(r.GetRoles()) == 0 {
+		return ""
+	}
+	kept := &agentv1.DeploymentRollup{Groups: max(r.GetGroups(), 0)}
+	for _, role := range r.GetRoles()[:min(len(r.GetRoles()), maxCountedRoles)] {
+		kept.Roles = append(kept.Roles, &agentv1.RoleRollup{
+			Role: cut(role.GetRole(), maxRoleName), Instances: max(role.GetInstances(), 0), Ready: max(role.GetReady(), 0), Updated: max(role.GetUpdated(), 0),
+			Doomed: max(role.GetDoomed(), 0), Reason: cut(role.GetReason(), maxRoleReason), Message: cut(role.GetMessage(), maxRoleMessage),
+		})
+	}
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(kept)
+	if err != nil {
+		return "" // only invalid UTF-8 fails, and a received message has none
+	}
+	return string(b)
+}
+
+// Counts returns how many groups exist, and the counts of each role. roles is empty for a deployment with one
+// role.
+func (o Observed) Counts() (groups int32, roles []*agentv1.RoleRollup) {
+	held := &agentv1.DeploymentRollup{}
+	if o.RoleCounts == "" || proto.Unmarshal([]byte(o.RoleCounts), held) != nil {
+		return 0, nil
+	}
+	return held.GetGroups(), held.GetRoles()
+}
+
+// cut returns the first n bytes of a text, without bytes that are not UTF-8.
+func cut(text string, n int) string { return strings.ToValidUTF8(text[:min(n, len(text))], "") }
