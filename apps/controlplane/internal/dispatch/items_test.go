@@ -91,6 +91,29 @@ func TestItem_OfAnEqualVersionReplacesNothing(t *testing.T) {
 		"the tag is of another image by now")
 }
 
+func TestItem_NamesWhatEachRoleIsMadeOf(t *testing.T) {
+	roles := func(decode byte, image string) map[string]string {
+		item := encoded(t, func(it *model.DesiredItem) {
+			made, err := model.EncodeRoleHashes(map[string][]byte{"prefill": {1}, "decode": {decode}})
+			require.NoError(t, err)
+			it.Deployment.RolesMade, it.Deployment.ResolvedImage = made, image
+			it.Deployment.Spec.Roles = []*windlassv1.RoleSpec{{Name: "prefill"}, {Name: "decode", Image: "decode@sha256:01"}}
+		})
+		out := map[string]string{}
+		for _, r := range item.GetDeployment().GetDeployment().GetRoleTemplates() {
+			out[r.GetRole()] = hex.EncodeToString(r.GetTemplateHash())
+		}
+		require.Len(t, out, 2)
+		return out
+	}
+	first, other, image := roles(2, "a@sha256:00"), roles(3, "a@sha256:00"), roles(2, "a@sha256:02")
+	require.Equal(t, first["prefill"], other["prefill"])
+	require.NotEqual(t, first["decode"], other["decode"])
+	require.NotEqual(t, first["prefill"], image["prefill"], "it runs the spec's image")
+	require.Equal(t, first["decode"], image["decode"], "it has an image of its own")
+	require.Empty(t, encoded(t, nil).GetDeployment().GetDeployment().GetRoleTemplates())
+}
+
 func TestWorkload_TakenOverKeepsItsName(t *testing.T) {
 	own := encoded(t, nil)
 	taken := encoded(t, func(it *model.DesiredItem) { it.Topology.Workload, it.Topology.WorkloadVersion = "dep_0", 6 })

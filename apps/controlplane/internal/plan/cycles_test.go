@@ -118,6 +118,9 @@ func TestStaged_RepeatedStatesEndProperty(t *testing.T) {
 		s := spec(size, "eu", "us")
 		s.ProgressDeadline = durationpb.New(limit)
 		s.MinReady = rapid.Int32Range(0, 2).Draw(t, "min ready")
+		if rapid.IntRange(0, 2).Draw(t, "several roles") == 0 {
+			groups(s)
+		}
 		w.deploy(s)
 		w.settle()
 		if rapid.IntRange(0, 3).Draw(t, "alike") == 0 {

@@ -126,6 +126,12 @@ func (f *fleet) deployStaged() {
 	live := f.app.LiveDeploymentID
 	alike := rapid.IntRange(0, 2).Draw(f.t, "made alike") == 0
 	deploy := f.deploy
+	switch {
+	case alike && live != "":
+		s.Roles = f.deps[f.index(live)].Spec.GetRoles()
+	case rapid.IntRange(0, 2).Draw(f.t, "several roles") == 0:
+		groups(s)
+	}
 	if alike {
 		deploy = f.deployAlike
 	}

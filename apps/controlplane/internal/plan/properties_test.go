@@ -115,6 +115,9 @@ func drawDeploy(t *rapid.T, w *simulation) {
 	if rapid.Bool().Draw(t, "cold start") {
 		s.Routing = &windlassv1.RoutingPolicy{ColdStart: &windlassv1.ColdStart{}}
 	}
+	if rapid.Bool().Draw(t, "several roles") {
+		groups(s)
+	}
 	w.deploy(s)
 }
 

@@ -107,7 +107,7 @@ func (w *simulation) input() Input {
 		in.Topology = append(in.Topology, t)
 	}
 	for _, o := range w.obs {
-		in.Observed = append(in.Observed, o)
+		in.Observed = append(in.Observed, w.inInstances(o))
 	}
 	for _, r := range w.rts {
 		in.Routes = append(in.Routes, r)
@@ -116,6 +116,31 @@ func (w *simulation) input() Input {
 		in.RouteObserved = append(in.RouteObserved, o)
 	}
 	return in
+}
+
+// inInstances returns what is observed of a deployment with several roles as its region reports it: counts of
+// instances, and of each role. The simulation counts replicas.
+func (w *simulation) inInstances(o model.Observed) model.Observed {
+	i := w.index(o.DeploymentID)
+	if i < 0 || len(w.deps[i].Spec.GetRoles()) < 2 {
+		return o
+	}
+	rollup := &agentv1.DeploymentRollup{Groups: o.Instances()}
+	for _, r := range w.deps[i].Spec.GetRoles() {
+		rollup.Roles = append(rollup.Roles, &agentv1.RoleRollup{Role: r.GetName(), Instances: o.Instances() * r.GetInstances(), Ready: o.Ready * r.GetInstances()})
+	}
+	o.RoleCounts = model.EncodeRoleCounts(rollup)
+	each := model.InstancesEach(w.deps[i].Spec)
+	for _, n := range []*int32{&o.Pending, &o.Running, &o.Ready, &o.Draining, &o.Fail} {
+		*n *= each
+	}
+	return o
+}
+
+// groups returns a spec whose replicas are groups of three instances.
+func groups(s *windlassv1.DeploymentSpec) *windlassv1.DeploymentSpec {
+	s.Roles = []*windlassv1.RoleSpec{{Name: "prefill", Instances: 2}, {Name: "decode", Instances: 1, Entry: true}}
+	return s
 }
 
 // step plans once, checks what must hold of every plan, and writes it.

@@ -146,3 +146,42 @@ func TestWorkload_ServingIsCountedOnce(t *testing.T) {
 		require.Equal(t, c.want, got, c.name)
 	}
 }
+
+// TestGroups_ExistUntilTheirLastInstance: two groups of which one instance each is left are two replicas.
+func TestGroups_ExistUntilTheirLastInstance(t *testing.T) {
+	t.Parallel()
+	w := newSimulation(t, "eu")
+	id := w.deploy(groups(spec(2, "eu")))
+	row := model.Topology{DeploymentID: id, RegionID: "eu"}
+	seen := func(groups int32, o model.Observed) int32 {
+		o.AppID, o.DeploymentID, o.RegionID = w.app.ID, id, "eu"
+		o.RoleCounts = model.EncodeRoleCounts(&agentv1.DeploymentRollup{Groups: groups, Roles: []*agentv1.RoleRollup{{Role: "prefill"}, {Role: "decode"}}})
+		in := w.input()
+		in.Observed = []model.Observed{o}
+		return newFacts(in, w.now).seen(&row)
+	}
+	require.EqualValues(t, 2, seen(2, model.Observed{Draining: 2}))
+	require.EqualValues(t, 2, seen(2, model.Observed{Ready: 6}))
+	require.EqualValues(t, 2, seen(0, model.Observed{Ready: 4}), "an agent that says nothing of groups")
+	require.Zero(t, seen(0, model.Observed{}))
+}
+
+// TestInPlace_IsOfEqualGroups: a region cannot replace groups by those of other roles in their places.
+func TestInPlace_IsOfEqualGroups(t *testing.T) {
+	t.Parallel()
+	two := &windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{{Name: "prefill", Instances: 2}, {Name: "decode"}}}
+	for name, c := range map[string]struct {
+		a, b *windlassv1.DeploymentSpec
+		want bool
+	}{
+		"one role each":      {spec(1), &windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{{Name: "main"}}}, true},
+		"the same roles":     {two, groups(spec(3)), true},
+		"several and one":    {two, spec(1), false},
+		"another number":     {two, &windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{{Name: "prefill", Instances: 3}, {Name: "decode"}}}, false},
+		"another role":       {two, &windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{{Name: "prefill", Instances: 2}, {Name: "router"}}}, false},
+		"a role in addition": {two, &windlassv1.DeploymentSpec{Roles: append([]*windlassv1.RoleSpec{{Name: "router"}}, two.GetRoles()...)}, false},
+	} {
+		require.Equal(t, c.want, model.SameGroups(c.a, c.b), name)
+		require.Equal(t, c.want, model.SameGroups(c.b, c.a), name)
+	}
+}

@@ -119,6 +119,23 @@ func TestOverride_OfARolesResourcesAndArgs(t *testing.T) {
 	require.Equal(t, int32(8), r.GetResources().GetGpu().GetCount())
 }
 
+func TestOverride_OfOneOfSeveralRoles(t *testing.T) {
+	s := &windlassv1.DeploymentSpec{}
+	parse(t, `regions: ["eu"] resources {memory_mib: 7} roles {name: "prefill" args: ["--p"]} roles {name: "decode" args: ["--own"]}
+overrides {regions: ["eu"] roles {name: "decode" args: ["--x"] resources {memory_mib: 9 gpu {count: 8}}}}`, s)
+	var err error
+	s.PinnedOverrides, err = Pin(s, regions[1:2])
+	require.NoError(t, err)
+	require.Len(t, s.GetPinnedOverrides()[0].GetValues().GetRoles(), 1)
+	in := In(s, "reg_eu")
+	require.Equal(t, []string{"--p"}, in.GetRoles()[0].GetArgs())
+	require.Nil(t, in.GetRoles()[0].GetResources())
+	require.Equal(t, []string{"--x"}, in.GetRoles()[1].GetArgs())
+	require.EqualValues(t, 9, in.GetRoles()[1].GetResources().GetMemoryMib())
+	require.EqualValues(t, 8, in.GetRoles()[1].GetResources().GetGpu().GetCount())
+	require.Equal(t, []string{"--own"}, s.GetRoles()[1].GetArgs(), "the version does not change")
+}
+
 func TestPin_RefusalHasTheFix(t *testing.T) {
 	for _, c := range []struct {
 		name, overrides string

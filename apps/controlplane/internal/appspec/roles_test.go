@@ -1,0 +1,144 @@
+package appspec
+
+import (
+	"testing"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/prototext"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/preset"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+const pair = `command: "serve" regions: "eu" roles {name: "prefill" instances: 2} roles {name: "decode" entry: true starts_after: "prefill"}`
+
+func parsed(t *testing.T, text string) *windlassv1.DeploymentSpec {
+	t.Helper()
+	s := &windlassv1.DeploymentSpec{}
+	require.NoError(t, prototext.Unmarshal([]byte(text), s))
+	return WithDefaults(s)
+}
+
+func TestRoles_RefusalHasFieldAndFix(t *testing.T) {
+	digest := "@sha256:1111111111111111111111111111111111111111111111111111111111111111"
+	for _, c := range []struct{ name, more, field, message string }{
+		{"pooled", `layout: LAYOUT_POOLED`, "spec.layout", "not supported yet"},
+		{"a name twice", `roles {name: "decode"}`, "spec.roles[2].name", "there twice"},
+		{"two entries", `roles {name: "router" entry: true}`, "spec.roles[2].entry", "both the entry role"},
+		{"several hosts", `roles {name: "big" hosts: 2}`, "spec.roles[2].hosts", "2 hosts is not supported yet"},
+		{"stable slots", `roles {name: "s" slots: SLOTS_STABLE}`, "spec.roles[2].slots", "not supported yet"},
+		{"after an unknown role", `roles {name: "r" starts_after: "x"}`, "spec.roles[2].startsAfter[0]", "no other role"},
+		{"after itself", `roles {name: "r" starts_after: "r"}`, "spec.roles[2].startsAfter[0]", "no other role"},
+		{"in a circle", `roles {name: "a" starts_after: "b"} roles {name: "b" starts_after: "a"}`, "spec.roles[2].startsAfter", "in a circle"},
+		{"a tag", `image: "x:1" roles {name: "r" image: "router:2"}`, "spec.roles[2].image", "names a tag"},
+		{"a variable of a secret", `secrets {env_name: "KEY" secret: "k"} roles {name: "r" env {key: "KEY" value: "v"}}`, `spec.roles[2].env["KEY"]`, "by a secret"},
+		{"a port's variable", `ports {name: "http"} roles {name: "r" env {key: "PORT_HTTP" value: "1"}}`, `spec.roles[2].env["PORT_HTTP"]`, "tells port"},
+		{"a taken variable", `roles {name: "r" env {key: "WINDLASS_ROLE" value: "v"}}`, `spec.roles[2].env["WINDLASS_ROLE"]`, "taken"},
+		{"args in all roles", `overrides {regions: "eu" extra_args: "--x"}`, "spec.overrides[0].extraArgs", "several roles"},
+		{"resources in all roles", `overrides {regions: "eu" resources {memory_mib: 9}}`, "spec.overrides[0].resources", "several roles"},
+		{"an override of no role", `overrides {regions: "eu" roles {name: "x" args: "a"}}`, "spec.overrides[0].roles[0].name", "no role"},
+		{"an override of nothing", `overrides {regions: "eu" replicas: 1 roles {name: "decode"}}`, "spec.overrides[0].roles[0]", "changes nothing"},
+		{"an override twice", `overrides {regions: "eu" roles {name: "decode" args: "a"} roles {name: "decode" args: "b"}}`, "spec.overrides[0].roles[1].name", "twice"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			err := Check(parsed(t, pair+" "+c.more), "spec")
+			require.Equal(t, connect.CodeInvalidArgument, connect.CodeOf(err))
+			require.Contains(t, apierr.Message(err), c.message)
+			require.Equal(t, c.field, rpc.DetailOf(err).GetField())
+		})
+	}
+	require.NoError(t, Check(parsed(t, pair+` layout: LAYOUT_REPLICAS roles {name: "router" hosts: 1 slots: SLOTS_ANY image: "router`+digest+`"}`), "spec"))
+	one := `command: "serve" regions: "eu" roles {name: "main"} overrides {regions: "eu" roles {name: "main" args: "a"}}`
+	require.Equal(t, "spec.overrides[0].roles[0]", rpc.DetailOf(Check(parsed(t, one), "spec")).GetField())
+}
+
+func TestRoles_DefaultsAreFilledIn(t *testing.T) {
+	s := parsed(t, `command: "x" resources {memory_mib: 700} roles {name: "a"} roles {name: "b" hosts: 1 slots: SLOTS_ANY resources {gpu {count: 1}}}`)
+	a, b := s.GetRoles()[0], s.GetRoles()[1]
+	require.True(t, a.GetEntry(), "the first role")
+	require.False(t, b.GetEntry())
+	require.EqualValues(t, 1, a.GetInstances())
+	require.Equal(t, windlassv1.Layout_LAYOUT_REPLICAS, s.GetLayout())
+	require.EqualValues(t, 500, b.GetResources().GetCpuMillicores())
+	require.EqualValues(t, 700, b.GetResources().GetMemoryMib())
+	require.Zero(t, b.GetHosts())
+	require.Zero(t, b.GetSlots())
+
+	// The hash of one role is that of releases without several roles.
+	one := parsed(t, `command: "x" layout: LAYOUT_REPLICAS roles {name: "a" entry: true hosts: 1}`)
+	plain := parsed(t, `command: "x" roles {name: "a"}`)
+	require.True(t, proto.Equal(one, plain), one)
+}
+
+func TestRoles_ServeMakesOneRole(t *testing.T) {
+	in := &windlassv1.DeploymentSpec{
+		Serve: &windlassv1.Serve{Engine: "vllm", Model: "org/model"},
+		Roles: []*windlassv1.RoleSpec{{Name: "a"}, {Name: "b"}},
+	}
+	_, findings := Expand(in, preset.Builtin())
+	var fields []string
+	for _, f := range findings {
+		if f.Code == "SeveralRoles" {
+			fields = append(fields, f.Field)
+		}
+	}
+	require.Equal(t, []string{"/roles"}, fields)
+}
+
+func TestScaling_OfSeveralRolesIsMeasuredAtGateways(t *testing.T) {
+	s := parsed(t, pair)
+	for metric, refused := range map[windlassv1.ScalingMetric_Type]bool{
+		windlassv1.ScalingMetric_TYPE_QUEUE: true, windlassv1.ScalingMetric_TYPE_KV_CACHE: true,
+		windlassv1.ScalingMetric_TYPE_CPU: true, windlassv1.ScalingMetric_TYPE_MEMORY: true,
+		windlassv1.ScalingMetric_TYPE_IN_FLIGHT: false, windlassv1.ScalingMetric_TYPE_REQUESTS_PER_SECOND: false,
+	} {
+		p := &windlassv1.ScalingPolicy{Max: 3, Metrics: []*windlassv1.ScalingMetric{
+			{Type: windlassv1.ScalingMetric_TYPE_IN_FLIGHT, Target: "8"}, {Type: metric, Target: "0.5"},
+		}}
+		if metric == windlassv1.ScalingMetric_TYPE_IN_FLIGHT {
+			p.Metrics = p.Metrics[:1]
+		}
+		err := CheckScaling(p, s, "scaling")
+		require.Equal(t, refused, err != nil, "%s: %v", metric, err)
+		if refused {
+			require.Equal(t, "scaling.metrics[1].type", rpc.DetailOf(err).GetField())
+		}
+	}
+}
+
+// What a change replaces is told by the hash of each role.
+func TestRolesMade_ChangesWithTheRole(t *testing.T) {
+	made := func(text string, live *model.Deployment) *model.Deployment {
+		s := parsed(t, text)
+		hashes, err := RolesMade(s, live)
+		require.NoError(t, err)
+		return &model.Deployment{Spec: s, RolesMade: hashes}
+	}
+	base := made(pair, nil)
+	require.Len(t, base.RoleHashes(), 2)
+	changed := func(text string) (names []string) {
+		next := made(text, base)
+		for _, r := range next.Spec.GetRoles() {
+			if string(next.RoleHashes()[r.GetName()]) != string(base.RoleHashes()[r.GetName()]) {
+				names = append(names, r.GetName())
+			}
+		}
+		return names
+	}
+	require.Empty(t, changed(pair))
+	require.Equal(t, []string{"decode"}, changed(`command: "serve" regions: "eu" roles {name: "prefill" instances: 2} roles {name: "decode" entry: true starts_after: "prefill" args: "--x"}`))
+	require.Empty(t, changed(`command: "serve" regions: "eu" roles {name: "prefill" instances: 3 entry: true} roles {name: "decode"}`), "how many there are is in no instance")
+	require.Equal(t, []string{"prefill", "decode"}, changed(pair+` env {key: "A" value: "b"}`))
+	require.Empty(t, made(`command: "x" roles {name: "a"}`, nil).RolesMade)
+
+	// A release that hashes otherwise keeps the hashes of roles that are made alike.
+	other, err := model.EncodeRoleHashes(map[string][]byte{"prefill": {1}, "decode": {2}})
+	require.NoError(t, err)
+	old := &model.Deployment{Spec: base.Spec, RolesMade: other}
+	require.Equal(t, map[string][]byte{"prefill": {1}, "decode": {2}}, made(pair, old).RoleHashes())
+}

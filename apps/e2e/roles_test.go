@@ -1,0 +1,162 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// TestRoles: a replica of several roles is a group. It serves once all its instances are ready, is updated and
+// scaled whole, and no request ever meets a prefill and a decode server of two versions.
+func TestRoles(t *testing.T) {
+	t.Parallel()
+	s := newStack(t, stackConfig{gateways: true, regions: []string{us}})
+	const app = "pair"
+	c := s.cli(t)
+	pair := func(change ...func(*windlassv1.DeploymentSpec)) *windlassv1.DeploymentSpec {
+		sp := spec(append(change, regions(us))...)
+		sp.Roles = []*windlassv1.RoleSpec{
+			{Name: "prefill", Instances: 2},
+			{Name: "decode", Entry: true, StartsAfter: []string{"prefill"}},
+		}
+		return sp
+	}
+	v1 := s.deployReady(t, app, pair(label("v1"), replicas(2)))
+	s.waitGroups(t, app, 1, 2)
+	host := s.host(t, app, windlassv1.Route_KIND_STABLE, 0)
+
+	d := must(t, s.owner.deployments.GetDeployment, &windlassv1.GetDeploymentRequest{Deployment: v1.DeploymentId}).Deployment
+	require.Len(t, d.Regions, 1)
+	var told []string
+	for _, r := range d.Regions[0].Roles {
+		told = append(told, fmt.Sprintf("%s %d/%d %d %v", r.Role, r.Ready, r.Wanted, r.Instances, r.Entry))
+	}
+	require.Equal(t, []string{"prefill 4/4 4 false", "decode 2/2 2 true"}, told)
+	status := c.ok("status", app)
+	require.Regexp(t, `prefill\s+us-east-1\s+4/4\s+4`, status)
+	require.Regexp(t, `decode \(entry\)\s+us-east-1\s+2/2\s+2`, status)
+	listed := c.ok("list", "instances", app)
+	for _, place := range []string{"prefill/0.0", "prefill/0.1", "decode/0.0", "prefill/1.0", "prefill/1.1", "decode/1.0"} {
+		require.Contains(t, listed, place)
+	}
+	require.Contains(t, c.ok("history", app), "a replica is 2 prefill and 1 decode")
+
+	load := s.callers(host)
+	answeredBy := func(version string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			h, err := s.answer(ctx, host)
+			if err == nil && (h.Get("X-Model-Role") != "decode" || h.Get("X-Prefill-Version") != version) {
+				err = fmt.Errorf("role %q answers, after a prefill of %q", h.Get("X-Model-Role"), h.Get("X-Prefill-Version"))
+			}
+			return err
+		}
+	}
+	s.eventually(t, "an answer of a pair of v1", answeredBy("v1"))
+
+	s.deployReady(t, app, pair(label("v2"), replicas(2)))
+	s.waitGone(t, v1.DeploymentId)
+	s.waitGroups(t, app, 2, 2)
+	s.eventually(t, "an answer of a pair of v2", answeredBy("v2"))
+	load.requireNoneFailed(t, "an update")
+
+	before := keysOf(s.runningOf(app))
+	must(t, s.owner.apps.Scale, &windlassv1.ScaleRequest{Mutation: mutation(), App: named(app), Replicas: 3})
+	s.waitGroups(t, app, 2, 3)
+	require.Subset(t, keysOf(s.runningOf(app)), before, "scaling replaced instances")
+	must(t, s.owner.apps.Scale, &windlassv1.ScaleRequest{Mutation: mutation(), App: named(app), Replicas: 2})
+	s.waitGroups(t, app, 2, 2)
+	load.requireNoneFailed(t, "scaling out and in")
+
+	// A group that loses an instance is out of the routes until it is whole again.
+	for _, p := range s.runningOf(app) {
+		if p.env["WINDLASS_ROLE"] == "prefill" {
+			require.NoError(t, p.kill9())
+			s.eventually(t, "the prefill server is there again", func(context.Context) error {
+				if p.alive() {
+					return fmt.Errorf("%s still runs", p)
+				}
+				return s.groupsAre(app, 2, 2)
+			})
+			break
+		}
+	}
+	s.waitLive(t, app, 2)
+	load.stop()
+	load.requireFewFailed(t, 30, "a killed prefill server")
+
+	// What is refused says where and what to do.
+	file := example(t, "prefill-decode.yaml")
+	require.Contains(t, c.ok("plan", "-f", file), "a group of 3 instances: 2 prefill, 1 decode")
+	require.Contains(t, c.ok("plan", "-f", example(t, "router.yaml")), "a group of 4 instances: 1 router, 2 decode, 1 prefill")
+	pooled := pair()
+	pooled.Layout = windlassv1.Layout_LAYOUT_POOLED
+	_, err := s.owner.apps.Deploy(t.Context(), &windlassv1.DeployRequest{Mutation: mutation(), App: named(app), Spec: pooled})
+	require.ErrorContains(t, err, "not supported yet")
+	c.ok("delete", app, "--yes")
+}
+
+// answer returns the header of the app's answer to a completion.
+func (s *stack) answer(ctx context.Context, host string) (http.Header, error) {
+	body := `{"model": "echo", "messages": [{"role": "user", "content": "one two three"}]}`
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.gateways[us]+"/v1/chat/completions", strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Host = host
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := caller.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s", resp.Status)
+	}
+	_ = resp.Body.Close()
+	return resp.Header, err
+}
+
+// groupsAre returns an error unless exactly n groups of two prefill servers and a decode server of the version run.
+func (s *stack) groupsAre(app string, version, n int) error {
+	groups := map[string]map[string]int{}
+	for _, p := range s.runningOf(app) {
+		if p.env["WINDLASS_VERSION"] != fmt.Sprint(version) {
+			return fmt.Errorf("another version runs: %s", p)
+		}
+		g := p.env["WINDLASS_GROUP"]
+		if groups[g] == nil {
+			groups[g] = map[string]int{}
+		}
+		groups[g][p.env["WINDLASS_ROLE"]]++
+	}
+	for g, roles := range groups {
+		if !maps.Equal(roles, map[string]int{"prefill": 2, "decode": 1}) {
+			return fmt.Errorf("group %s is %v", g, roles)
+		}
+	}
+	if len(groups) != n {
+		return fmt.Errorf("%d groups run: %v", len(groups), groups)
+	}
+	return nil
+}
+
+// waitGroups waits until exactly n groups of the version run and are ready.
+func (s *stack) waitGroups(t *testing.T, app string, version, n int) {
+	t.Helper()
+	s.eventually(t, fmt.Sprintf("%d groups of v%d", n, version), func(ctx context.Context) error {
+		resp, err := s.owner.apps.GetApp(ctx, &windlassv1.GetAppRequest{App: named(app)})
+		if err != nil {
+			return err
+		}
+		if got := resp.App; got.ReadyReplicas != int32(n) || got.Replicas != int32(n) {
+			return fmt.Errorf("%d of %d replicas are ready: %s", got.ReadyReplicas, got.Replicas, got.Message)
+		}
+		return s.groupsAre(app, version, n)
+	})
+}
