@@ -125,10 +125,11 @@ func (c *checker) agreePlaces(running map[string]map[string]int, ready map[strin
 		t := c.rows.topology[p]
 		spot, app := place{c.rows.names[p.region], p.deployment}, c.rows.apps[t.app].name
 		known[spot] = true
-		wants := 0
+		wants, replicas := 0, 0
 		switch t.status {
 		case windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED:
-			wants = int(t.replicas)
+			replicas = int(t.replicas)
+			wants = replicas * int(c.rows.deployments[p.deployment].each)
 		case windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED:
 		default:
 			return disagreement{"a place is stuck", app, spot, t.status.String()}
@@ -144,8 +145,8 @@ func (c *checker) agreePlaces(running map[string]map[string]int, ready map[strin
 		case t.status != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED:
 		case !c.wasRestored && c.applied[spot] != t.generation:
 			return disagreement{"a change was missed", app, spot, fmt.Sprintf("the agent applied generation %d, the newest is %d", c.applied[spot], t.generation)}
-		case o.generation != t.generation || o.epoch != c.rows.heads[p.region].epoch || int(o.ready) != wants:
-			return disagreement{"a report was missed", app, spot, fmt.Sprintf("applied is %d of %d, ready %d of %d", o.generation, t.generation, o.ready, wants)}
+		case o.generation != t.generation || o.epoch != c.rows.heads[p.region].epoch || int(o.ready) != replicas:
+			return disagreement{"a report was missed", app, spot, fmt.Sprintf("applied is %d of %d, ready %d of %d", o.generation, t.generation, o.ready, replicas)}
 		}
 	}
 	for _, region := range slices.Sorted(maps.Keys(running)) {

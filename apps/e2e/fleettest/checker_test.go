@@ -88,6 +88,7 @@ type (
 	deploymentRow struct {
 		app     string
 		readyAt int64
+		each    int32 // instances of a replica
 	}
 	topologyRow struct {
 		app              string
@@ -299,7 +300,7 @@ func (c *checker) onWrite(wrote controlplane.MemoryWrite) {
 		m.heads[h.RegionID] = head{h.Epoch, h.Revision}
 	}
 	for _, d := range wrote.Deployments {
-		m.deployments[d.ID] = deploymentRow{d.AppID, d.ReadyAt}
+		m.deployments[d.ID] = deploymentRow{d.AppID, d.ReadyAt, instancesEach(d.Spec)}
 	}
 	for _, r := range wrote.Routes {
 		p := place{r.RegionID, r.AppID}
@@ -431,8 +432,8 @@ func (c *checker) succeeded(id string, a appRow) {
 			continue
 		}
 		spot := place{m.names[p.region], p.deployment}
-		if c.count[spot] < int(t.replicas) {
-			c.violateLockedf("a deployment went live that was not ready", a.name, spot, "%d of %d instances ever were", c.count[spot], t.replicas)
+		if all := t.replicas * m.deployments[p.deployment].each; c.count[spot] < int(all) {
+			c.violateLockedf("a deployment went live that was not ready", a.name, spot, "%d of %d instances ever were", c.count[spot], all)
 		}
 		if !c.acked(p.region, id) {
 			c.violateLockedf("a deployment went live that was not acknowledged everywhere", a.name, spot, "routes %d of %d", m.routeObserved[place{p.region, id}].generation, m.routes[place{p.region, id}])
@@ -451,4 +452,13 @@ func (c *checker) kept(id string) {
 			c.violateLockedf("the live deployment is stopped", a.name, place{c.rows.names[p.region], p.deployment}, "it is %s", t.status)
 		}
 	}
+}
+
+// instancesEach returns how many instances make a replica of the spec.
+func instancesEach(spec *windlassv1.DeploymentSpec) int32 {
+	var n int32
+	for _, r := range spec.GetRoles() {
+		n += max(r.GetInstances(), 1)
+	}
+	return max(n, 1)
 }

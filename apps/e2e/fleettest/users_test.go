@@ -98,9 +98,13 @@ func (w *fleet) deploy(ctx context.Context, of size, i int, label string) (did, 
 		}
 		replicas = int32(1 + w.fate.intn(3))
 	}
-	resp, err := w.apps.Deploy(ctx, &windlassv1.DeployRequest{App: appPath(i), Spec: &windlassv1.DeploymentSpec{
+	spec := &windlassv1.DeploymentSpec{
 		Command: []string{"serve"}, Regions: names, VersionLabel: label, Replicas: &replicas,
 		Env: map[string]string{"VERSION": strconv.Itoa(w.fate.intn(1_000_000)), "LABEL": label},
-	}})
+	}
+	if i%3 == 2 {
+		spec.Roles = []*windlassv1.RoleSpec{{Name: "prefill", Instances: 2}, {Name: "decode", Entry: true, StartsAfter: []string{"prefill"}}}
+	}
+	resp, err := w.apps.Deploy(ctx, &windlassv1.DeployRequest{App: appPath(i), Spec: spec})
 	return fmt.Sprintf("deploy a version that is %s, %d each in %v", label, replicas, names), resp.GetDeploymentId(), err
 }
