@@ -1,11 +1,14 @@
-// Package groups decides which instances of a deployment with several roles to create, to delete and to restart
-// together, and which must wait. It is pure. No runtime uses it yet.
+// Package groups decides which instances of a deployment to create, to delete, to replace and to restart together,
+// and which must wait. It is pure. All runtimes ask it, for deployments with one role or with several.
 //
 //	group   one replica: a complete set of the deployment's roles
 //	unit    one slot of a role: ranks 0 to Hosts-1, which start, fail and restart together
 //	epoch   grows with each restart of a unit
 //
 // A group's number and a unit's slot are names, not ranks in an order: they stay for life, and gaps are allowed.
+//
+// Nothing remembers a decision: each follows from what is wanted and what is observed. So a runtime that is killed
+// between two actions goes on where it was.
 package groups
 
 import (
@@ -20,6 +23,9 @@ import (
 type Wanted struct {
 	Replicas int
 	Roles    []Role
+	// Unavailable is how many groups may be out of service while instances of older templates are replaced; less
+	// than 1 means 1.
+	Unavailable int
 }
 
 // Role is a kind of instance within a group.
@@ -79,6 +85,11 @@ type Instance struct {
 	Unrouted bool
 	// Leaving means that it is stopping and must not start again.
 	Leaving bool
+	// Old means that it was made from another template than its role has now.
+	Old bool
+	// Unfit means that it never started because there is no room for it. Its group does not count as out of
+	// service, because no order of replacing makes room.
+	Unfit bool
 }
 
 // Decision has the actions that bring a deployment closer to its wanted state.
@@ -87,6 +98,9 @@ type Decision struct {
 	Create []Start
 	// Delete are the keys of instances that are not wanted.
 	Delete []string
+	// Replace are the keys of wanted instances of older templates that make room now, by group. Those that are
+	// ready come last.
+	Replace []string
 	// Restart are units that lost a rank: every rank of the unit starts again, in the given epoch.
 	Restart []Restart
 	// Wait has what instances that were not started yet wait for.
@@ -132,10 +146,12 @@ func Decide(w Wanted, instances []Instance) Decision {
 		byGroup[i.Group][i.Role][i.Slot] = append(byGroup[i.Group][i.Role][i.Slot], i)
 	}
 	kept := map[int]bool{}
+	var stay []*group
 	for _, g := range keepGroups(w, byGroup) {
 		kept[g] = true
-		d.group(w, g, byGroup[g])
+		stay = append(stay, d.group(w, g, byGroup[g]))
 	}
+	d.replace(w, stay)
 	for g, roles := range byGroup {
 		if !kept[g] {
 			for _, of := range roles {
@@ -150,8 +166,85 @@ func Decide(w Wanted, instances []Instance) Decision {
 // units are the instances of one role of one group, by slot and in the order of their ranks.
 type units map[int][]Instance
 
+// group is what replace needs to know of a group that stays.
+type group struct {
+	// away means that it is out of service.
+	away bool
+	// begun means that some of its instances are being replaced or were, and others of older templates are left.
+	begun bool
+	// down are the keys of its wanted instances of older templates that are not ready, and ready those of ready
+	// ones by unit.
+	down  []string
+	ready [][]string
+}
+
+// add takes the instances of one wanted unit.
+func (g *group) add(r Role, ranks []Instance) (isNew bool) {
+	isNew = len(ranks) < r.hosts()
+	g.away = g.away || isNew
+	var ready []string
+	for _, i := range ranks {
+		g.away = g.away || i.Leaving || !i.Ready && !i.Unfit
+		switch {
+		case !i.Old:
+			isNew = true
+		case i.Leaving:
+			g.begun = true
+		case i.Ready:
+			ready = append(ready, i.Key)
+		default:
+			g.away, g.begun = true, true
+			g.down = append(g.down, i.Key)
+		}
+	}
+	if ready != nil {
+		g.ready = append(g.ready, ready)
+	}
+	return isNew
+}
+
+// replace decides which instances of older templates make room. Those that are not ready do at once: they serve
+// nothing, and a broken one must not hold up the template that repairs it. A group with one role goes one ready
+// unit at a time. A group with several roles goes as a whole, so that no group that serves mixes templates.
+func (d *Decision) replace(w Wanted, stay []*group) {
+	whole := len(w.Roles) > 1
+	away := 0
+	for _, g := range stay {
+		d.Replace = append(d.Replace, g.down...)
+		if g.away {
+			away++
+		}
+	}
+	slices.SortStableFunc(stay, func(a, b *group) int { return compareBool(a.begun, b.begun) })
+	for _, g := range stay {
+		switch {
+		case whole && g.begun && g.away:
+			d.Replace = append(d.Replace, slices.Concat(g.ready...)...)
+		case g.away || len(g.ready) == 0 || away >= max(w.Unavailable, 1):
+		case whole:
+			d.Replace = append(d.Replace, slices.Concat(g.ready...)...)
+			away++
+		default:
+			d.Replace = append(d.Replace, g.ready[0]...)
+			away++
+		}
+	}
+}
+
+// compareBool orders true before false.
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
+}
+
 // group decides about one group that stays.
-func (d *Decision) group(w Wanted, group int, there map[string]units) {
+func (d *Decision) group(w Wanted, number int, there map[string]units) *group {
+	out := &group{}
 	missing := map[string]string{}
 	wanted := map[string]bool{}
 	slots := map[string][]int{}
@@ -185,12 +278,18 @@ func (d *Decision) group(w Wanted, group int, there map[string]units) {
 			why = "waits for role " + strings.Join(waits, ", and for role ")
 		}
 		left := maps.Clone(there[r.Name])
+		isNew, isOld := false, false
 		for _, slot := range slots[r.Name] {
-			d.unit(r, Unit{group, r.Name, slot}, left[slot], why)
+			d.unit(r, Unit{number, r.Name, slot}, left[slot], why)
+			before := len(out.ready)
+			isNew = out.add(r, left[slot]) || isNew
+			isOld = isOld || len(out.ready) > before
 			delete(left, slot)
 		}
+		out.begun = out.begun || isNew && isOld
 		d.deleteUnits(left)
 	}
+	return out
 }
 
 // unit decides about one unit that stays. why, if it is not empty, is what first starts wait for.

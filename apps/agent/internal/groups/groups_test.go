@@ -33,6 +33,8 @@ func unrouted(i *Instance)             { i.Unrouted = true }
 func leaving(i *Instance)              { i.Ready, i.Leaving = false, true }
 func ended(i *Instance)                { i.Ready, i.Ended = false, true }
 func unstarted(i *Instance)            { i.Ready, i.Started = false, false }
+func old(i *Instance)                  { i.Old = true }
+func unfit(i *Instance)                { i.Ready, i.Started, i.Unfit = false, false, true }
 
 func show(d Decision) string {
 	var out []string
@@ -41,6 +43,9 @@ func show(d Decision) string {
 	}
 	for _, key := range d.Delete {
 		out = append(out, "delete "+key)
+	}
+	for _, key := range d.Replace {
+		out = append(out, "replace "+key)
 	}
 	for _, r := range d.Restart {
 		out = append(out, fmt.Sprintf("restart %s/%d.%d@%d", r.Role, r.Group, r.Slot, r.Epoch))
@@ -57,6 +62,7 @@ func TestDecide(t *testing.T) {
 	workers := func(n int) Wanted { return Wanted{Replicas: 1, Roles: []Role{{Name: "w", Units: n}}} }
 	stable := func(n int) Wanted { return Wanted{Replicas: 1, Roles: []Role{{Name: "w", Units: n, Stable: true}}} }
 	wide := Wanted{Replicas: 1, Roles: []Role{{Name: "w", Units: 1, Hosts: 2}}}
+	pairs := func(n int) Wanted { return Wanted{Replicas: n, Roles: []Role{{Name: "p", Units: 1}, {Name: "d", Units: 2}}} }
 	five := []Instance{at("w/0.0"), at("w/0.1", unready), at("w/0.2"), at("w/0.3", unready), at("w/0.4")}
 	for name, c := range map[string]struct {
 		want Wanted
@@ -110,6 +116,56 @@ func TestDecide(t *testing.T) {
 		},
 		"no replicas": {want: Wanted{Roles: pair}, have: []Instance{at("decode/4.0")}, do: "delete decode/4.0"},
 
+		"another template: one ready instance of one role": {
+			want: workers(2), have: []Instance{at("w/0.0", old), at("w/0.1", old)}, do: "replace w/0.0",
+		},
+		"another template: the next waits for the one before": {
+			want: workers(2), have: []Instance{at("w/0.0", unready), at("w/0.1", old)},
+		},
+		"another template: a whole group of several roles": {
+			want: pairs(2),
+			have: []Instance{at("p/0.0", old), at("d/0.0", old), at("d/0.1", old), at("p/1.0", old), at("d/1.0", old), at("d/1.1", old)},
+			do:   "replace d/0.0, replace d/0.1, replace p/0.0",
+		},
+		"another template of one role: the others of the group stay": {
+			want: pairs(2),
+			have: []Instance{at("p/0.0"), at("d/0.0", old), at("d/0.1", old), at("p/1.0"), at("d/1.0", old), at("d/1.1", old)},
+			do:   "replace d/0.0, replace d/0.1",
+		},
+		"another template: the next group waits for the one before": {
+			want: pairs(2),
+			have: []Instance{at("p/0.0"), at("d/0.0"), at("d/0.1", unready), at("p/1.0", old), at("d/1.0", old), at("d/1.1", old)},
+		},
+		"another template: two groups if two may be out of service": {
+			want: Wanted{Replicas: 2, Roles: pairs(2).Roles, Unavailable: 2},
+			have: []Instance{at("p/0.0", old), at("d/0.0"), at("d/0.1"), at("p/1.0", old), at("d/1.0"), at("d/1.1")},
+			do:   "replace p/0.0, replace p/1.0",
+		},
+		"another template: what is not ready goes at once, and its group with it": {
+			want: pairs(2),
+			have: []Instance{at("p/0.0", old), at("d/0.0", old), at("d/0.1", old), at("p/1.0", old), at("d/1.0", old, unready), at("d/1.1", old)},
+			do:   "replace d/1.0, replace d/1.1, replace p/1.0",
+		},
+		"another template: a group that began goes on": {
+			want: pairs(2),
+			have: []Instance{at("p/0.0", old), at("d/0.0", old, leaving), at("d/0.1", old), at("p/1.0", old), at("d/1.0", old), at("d/1.1", old)},
+			do:   "replace d/0.1, replace p/0.0",
+		},
+		"another template: a group that mixes goes first": {
+			want: pairs(2),
+			have: []Instance{at("p/0.0", old), at("d/0.0", old), at("d/0.1", old), at("p/1.0"), at("d/1.0", old), at("d/1.1")},
+			do:   "replace d/1.0",
+		},
+		"another template: a group that lost an unchanged instance waits for it": {
+			want: pairs(2),
+			have: []Instance{at("p/0.0"), at("d/0.0", old), at("d/0.1", old), at("p/1.0", unready), at("d/1.0", old), at("d/1.1", old)},
+		},
+		"another template: a group without room is not out of service": {
+			want: pairs(2),
+			have: []Instance{at("p/0.0", old), at("d/0.0"), at("d/0.1"), at("p/1.0", unfit), at("d/1.0", unfit), at("d/1.1", unfit)},
+			do:   "replace p/0.0",
+		},
+
 		"a unit that lost a rank restarts as one": {
 			want: wide, have: []Instance{at("w/0.0.0"), at("w/0.0.1", ended)}, do: "restart w/0.0@2",
 		},
@@ -139,6 +195,18 @@ type simulation struct {
 	want Wanted
 	all  []Instance
 	n    int
+	// template has the present template of each role, and made the template of each instance.
+	template map[string]int
+	made     map[string]int
+}
+
+// decide marks the instances of older templates, and decides.
+func (s *simulation) decide() Decision {
+	for n := range s.all {
+		in := &s.all[n]
+		in.Old = s.made[in.Key] != s.template[in.Role]
+	}
+	return Decide(s.want, s.all)
 }
 
 func (s *simulation) find(key string) int {
@@ -147,8 +215,8 @@ func (s *simulation) find(key string) int {
 
 // step does one action of a decision and reports whether there was one.
 func (s *simulation) step(t *rapid.T) bool {
-	d := Decide(s.want, s.all)
-	total := len(d.Create) + len(d.Delete) + len(d.Restart)
+	d := s.decide()
+	total := len(d.Create) + len(d.Delete) + len(d.Replace) + len(d.Restart)
 	if total == 0 {
 		return false
 	}
@@ -158,11 +226,16 @@ func (s *simulation) step(t *rapid.T) bool {
 		c := d.Create[n]
 		s.n++
 		s.all = append(s.all, Instance{ID: c.ID, Key: fmt.Sprint("i", s.n), Epoch: c.Epoch})
+		s.made[fmt.Sprint("i", s.n)] = s.template[c.Role]
 	case n < len(d.Create)+len(d.Delete):
 		i := s.find(d.Delete[n-len(d.Create)])
 		s.all = slices.Delete(s.all, i, i+1)
+	case n < len(d.Create)+len(d.Delete)+len(d.Replace):
+		// It is gone at once. Creating its successor is another action.
+		i := s.find(d.Replace[n-len(d.Create)-len(d.Delete)])
+		s.all = slices.Delete(s.all, i, i+1)
 	default:
-		r := d.Restart[n-len(d.Create)-len(d.Delete)]
+		r := d.Restart[n-len(d.Create)-len(d.Delete)-len(d.Replace)]
 		for i := range s.all {
 			if in := &s.all[i]; in.Unit() == r.Unit && (in.Epoch < r.Epoch || in.Ended) {
 				in.Epoch, in.Started, in.Ended, in.Ready = r.Epoch, true, false, false
@@ -175,7 +248,7 @@ func (s *simulation) step(t *rapid.T) bool {
 
 // start starts what may start, and makes ready what runs. An instance of one host that ended starts again.
 func (s *simulation) start() {
-	wait := Decide(s.want, s.all).Wait
+	wait := s.decide().Wait
 	wide := map[string]bool{}
 	for _, r := range s.want.Roles {
 		wide[r.Name] = r.hosts() > 1
@@ -191,7 +264,8 @@ func (s *simulation) start() {
 }
 
 func (s *simulation) check(t *rapid.T) {
-	d := Decide(s.want, s.all)
+	d := s.decide()
+	s.checkReplaced(t, d)
 	deleted := map[string]bool{}
 	for _, key := range d.Delete {
 		deleted[key] = true
@@ -233,10 +307,45 @@ func (s *simulation) check(t *rapid.T) {
 	again := slices.Clone(s.all)
 	rand.New(rand.NewPCG(1, uint64(len(again)))).Shuffle(len(again), func(i, j int) { again[i], again[j] = again[j], again[i] })
 	require.Equal(t, show(d), show(Decide(s.want, again)))
+	require.Equal(t, d.Replace, Decide(s.want, again).Replace)
+}
+
+// checkReplaced checks that a replacement takes no group out of service beyond those that may be.
+func (s *simulation) checkReplaced(t *rapid.T, d Decision) {
+	taken, serving := map[int]bool{}, map[int]bool{}
+	for _, i := range s.all {
+		if slices.Contains(d.Delete, i.Key) {
+			continue
+		}
+		serving[i.Group] = true
+		if slices.Contains(d.Replace, i.Key) {
+			require.True(t, i.Old, "%v has the template of its role", i.ID)
+			taken[i.Group] = true
+		}
+	}
+	for _, c := range d.Create {
+		delete(serving, c.Group)
+	}
+	for _, i := range s.all {
+		if !slices.Contains(d.Delete, i.Key) && (!i.Ready || i.Leaving) {
+			delete(serving, i.Group)
+		}
+	}
+	lost, left := 0, 0
+	for g := range serving {
+		if taken[g] {
+			lost++
+		} else {
+			left++
+		}
+	}
+	if lost > 0 {
+		require.GreaterOrEqual(t, left, s.want.Replicas-max(s.want.Unavailable, 1), "groups that serve")
+	}
 }
 
 func drawWanted(t *rapid.T) Wanted {
-	w := Wanted{Replicas: rapid.IntRange(0, 3).Draw(t, "replicas")}
+	w := Wanted{Replicas: rapid.IntRange(0, 3).Draw(t, "replicas"), Unavailable: rapid.IntRange(0, 2).Draw(t, "unavailable")}
 	for _, name := range []string{"a", "b", "c"}[:rapid.IntRange(1, 3).Draw(t, "roles")] {
 		r := Role{
 			Name: name, Units: rapid.IntRange(0, 3).Draw(t, "units"), Hosts: rapid.IntRange(1, 3).Draw(t, "hosts"),
@@ -254,7 +363,7 @@ func drawWanted(t *rapid.T) Wanted {
 
 func TestDecide_ConvergesFromAnyHistory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := &simulation{want: drawWanted(t)}
+		s := &simulation{want: drawWanted(t), template: map[string]int{}, made: map[string]int{}}
 		one := func(name string) *Instance {
 			if len(s.all) == 0 {
 				t.Skip("there is no instance")
@@ -264,6 +373,9 @@ func TestDecide_ConvergesFromAnyHistory(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"":       s.check,
 			"wanted": func(t *rapid.T) { s.want = drawWanted(t) },
+			"template": func(t *rapid.T) {
+				s.template[rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "role")] = rapid.IntRange(0, 2).Draw(t, "template")
+			},
 			"step":   func(t *rapid.T) { s.step(t) },
 			"start":  func(*rapid.T) { s.start() },
 			"end": func(*rapid.T) {
@@ -279,14 +391,15 @@ func TestDecide_ConvergesFromAnyHistory(t *testing.T) {
 			"leave": func(*rapid.T) { i := one("leaves"); i.Leaving, i.Ready = true, false },
 		})
 		s.all = slices.DeleteFunc(s.all, func(i Instance) bool { return i.Leaving })
-		for range 200 {
+		for range 1000 {
 			if !s.step(t) {
 				s.start()
 			}
 		}
-		require.Empty(t, show(Decide(s.want, s.all)), "nothing is left to do")
+		require.Empty(t, show(s.decide()), "nothing is left to do")
 		for _, i := range s.all {
 			require.True(t, i.Ready, "%v is ready in the end", i.ID)
+			require.Equal(t, s.template[i.Role], s.made[i.Key], "%v has the template of its role", i.ID)
 		}
 		epochs := map[Unit]int{}
 		for _, i := range s.all {

@@ -303,7 +303,19 @@ func (r *Reconciler) applyItem(ctx context.Context, k inbox.Key, item *agentv1.I
 		Secrets:         variables,
 		PullSecrets:     pull,
 		TemplateHash:    hex.EncodeToString(d.TemplateHash),
+		RoleTemplates:   roleTemplates(d),
 	})
+}
+
+func roleTemplates(d *agentv1.Deployment) map[string]string {
+	if len(d.RoleTemplates) == 0 {
+		return nil
+	}
+	out := make(map[string]string, len(d.RoleTemplates))
+	for _, t := range d.RoleTemplates {
+		out[t.Role] = hex.EncodeToString(t.TemplateHash)
+	}
+	return out
 }
 
 // secretVariables maps the values to the variables that carry them, and those for pulling

@@ -108,7 +108,7 @@ func (p picture) wantsAgain(before picture) bool {
 // nextSeen returns the deployment as it is seen now: d itself if nothing changed. d may be nil.
 func (d *deployment) nextSeen(seen runtime.ObservedDeployment, held bool, since int64) *deployment {
 	if d != nil && d.held == held && d.since == since && d.seen.Generation == seen.Generation && d.seen.TemplateHash == seen.TemplateHash &&
-		d.seen.Unsettled == seen.Unsettled && sameList(d.seen.Instances, seen.Instances) {
+		slices.Equal(d.seen.Roles, seen.Roles) && d.seen.Unsettled == seen.Unsettled && sameList(d.seen.Instances, seen.Instances) {
 		return d
 	}
 	rollup := Rollup(seen)

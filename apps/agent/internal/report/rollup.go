@@ -1,21 +1,24 @@
 package report
 
 import (
+	"slices"
+
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 // Rollup counts a deployment's instances. A replica is ready when each of its
-// instances is, all are of the newest template, and it has as many as the
-// largest of its peers: a group that is still being filled, or replaced, is not.
+// instances is, all are of the newest template, and none is missing. With one role,
+// it has as many as the largest of its peers: a group that is still being filled, or
+// replaced, is not ready. With several roles, it has as many as each role says.
 func Rollup(d runtime.ObservedDeployment) *agentv1.DeploymentRollup {
 	r := &agentv1.DeploymentRollup{DeploymentId: d.DeploymentID, Generation: d.Generation}
 	type group struct{ size, ready int }
-	groups := make(map[int]group, len(d.Instances))
+	groups, exist := make(map[int]group, len(d.Instances)), make(map[int]bool, len(d.Instances))
 	largest := 0
-	var worst *runtime.Instance
-	worstRank := 0
+	var worst worstOf
+	roles := newRoleRollups(&d)
 	for n := range d.Instances {
 		i := &d.Instances[n]
 		switch i.Status {
@@ -32,7 +35,9 @@ func Rollup(d runtime.ObservedDeployment) *agentv1.DeploymentRollup {
 		case windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED:
 			r.Failed++
 		}
-		current := i.TemplateHash == d.TemplateHash
+		exist[i.Group] = true
+		current := d.IsCurrent(i)
+		roles.add(i, current)
 		// What is about to be replaced says nothing about what replaces it.
 		if i.Doomed && current {
 			r.Doomed++
@@ -50,19 +55,80 @@ func Rollup(d runtime.ObservedDeployment) *agentv1.DeploymentRollup {
 			}
 			groups[i.Group] = g
 		}
-		if rank := severity(i); rank > worstRank && (current || !i.Doomed) {
-			worst, worstRank = i, rank
-		}
+		worst.add(i, current)
 	}
+	r.Groups = int32(len(exist))
 	for _, g := range groups {
-		if g.size == largest && g.ready == g.size {
+		if len(d.Roles) == 0 && g.size == largest && g.ready == g.size {
 			r.ReadyReplicas++
 		}
 	}
-	if worst != nil {
-		r.Reason, r.Message = boundText(worst.Reason), boundText(worst.Message)
+	if len(d.Roles) > 0 {
+		r.ReadyReplicas = int32(len(d.CompleteGroups(d.IsCurrent)))
+	}
+	r.Reason, r.Message = worst.told()
+	r.Roles = roles.list()
+	return r
+}
+
+// worstOf finds the instance whose reason tells most.
+type worstOf struct {
+	in   *runtime.Instance
+	rank int
+}
+
+// add takes one instance. What is about to be replaced says nothing about what replaces it.
+func (w *worstOf) add(i *runtime.Instance, current bool) {
+	if rank := severity(i); rank > w.rank && (current || !i.Doomed) {
+		w.in, w.rank = i, rank
+	}
+}
+
+func (w *worstOf) told() (reason, message string) {
+	if w.in == nil {
+		return "", ""
+	}
+	return boundText(w.in.Reason), boundText(w.in.Message)
+}
+
+// roleRollups counts the instances of each role of a deployment that has several.
+type roleRollups struct {
+	all   []*agentv1.RoleRollup
+	worst []worstOf
+}
+
+func newRoleRollups(d *runtime.ObservedDeployment) *roleRollups {
+	r := &roleRollups{worst: make([]worstOf, len(d.Roles))}
+	for _, one := range d.Roles {
+		r.all = append(r.all, &agentv1.RoleRollup{Role: one.Name})
 	}
 	return r
+}
+
+func (r *roleRollups) add(i *runtime.Instance, current bool) {
+	at := slices.IndexFunc(r.all, func(one *agentv1.RoleRollup) bool { return one.Role == i.Role })
+	if at < 0 {
+		return
+	}
+	one := r.all[at]
+	one.Instances++
+	if i.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY {
+		one.Ready++
+	}
+	if current && i.Status != windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING {
+		one.Updated++
+	}
+	if current && i.Doomed {
+		one.Doomed++
+	}
+	r.worst[at].add(i, current)
+}
+
+func (r *roleRollups) list() []*agentv1.RoleRollup {
+	for n, one := range r.all {
+		one.Reason, one.Message = r.worst[n].told()
+	}
+	return r.all
 }
 
 // severity orders instances by how much their reason tells; 0 says nothing.

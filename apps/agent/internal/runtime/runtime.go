@@ -100,6 +100,9 @@ type Assignment struct {
 	// TemplateHash covers what one instance is made from, secrets included, but not the number of replicas.
 	// Instances made from another template are replaced, MaxUnavailable replicas at a time.
 	TemplateHash string
+	// RoleTemplates are the templates of single roles, by name. A role that is not in it has TemplateHash. See
+	// TemplateOf.
+	RoleTemplates map[string]string
 }
 
 // MaxUnavailable is how many replicas at a time may be out of service while instances
@@ -136,6 +139,9 @@ type ObservedDeployment struct {
 	// Generation and TemplateHash are those of the newest assignment that was applied.
 	Generation   int64
 	TemplateHash string
+	// Roles are the roles of that assignment if it has several, in the order of the spec. A replica is then a
+	// group: it is complete when each role has all its instances and all are ready.
+	Roles []RoleCount
 	// Removing is set between Remove and the end of its last instance.
 	Removing bool
 	// Unsettled means that instances may still appear that only an earlier assignment asked for, or that
@@ -196,6 +202,7 @@ const (
 	ReasonNodeLost       = "NodeLost"       // its node no longer answers
 	ReasonQuotaExceeded  = "QuotaExceeded"  // the pool's or the namespace's quota has no room
 	ReasonUnknownPool    = "UnknownPool"    // the region has no pool of that name
+	ReasonWaitsForRole   = "WaitsForRole"   // starts when other roles of its group are ready
 	ReasonPaused         = "Paused"         // a person told the agent not to change the workload
 	ReasonConflict       = "Conflict"       // another field manager owns a field that would have to change
 	ReasonForbidden      = "Forbidden"      // the agent lacks a permission
@@ -217,6 +224,7 @@ var features = []agentv1.Feature{
 	agentv1.Feature_FEATURE_IN_PLACE,
 	agentv1.Feature_FEATURE_EXPECTED_CODES,
 	agentv1.Feature_FEATURE_FOLLOW_LOGS,
+	agentv1.Feature_FEATURE_ROLES,
 	agentv1.Feature_FEATURE_SCALE_TO_ZERO,
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/windlass-run/windlass/apps/agent/internal/groups"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/pkg/backoff"
 )
@@ -31,9 +32,8 @@ const (
 type wanted struct {
 	// Gone: nothing should be left. Paused: nothing should run for now.
 	Gone, Paused bool
-	Template     string
 	Replicas     int
-	Roles        []roleCount
+	Roles        []wantedRole
 	// Unavailable is how many replicas may be out of service while instances are replaced.
 	Unavailable int
 	// Held, when set, says why nothing may be started now.
@@ -42,9 +42,36 @@ type wanted struct {
 	Delay backoff.Policy
 }
 
-type roleCount struct {
+type wantedRole struct {
 	Name      string
 	Instances int
+	Template  string
+	// Entry: routes lead to its instances.
+	Entry bool
+	// StartsAfter names roles that must be ready before an instance starts for the first time.
+	StartsAfter []string
+}
+
+// template returns the template that instances of a role should have.
+func (w wanted) template(role string) string {
+	for _, r := range w.Roles {
+		if r.Name == role {
+			return r.Template
+		}
+	}
+	return ""
+}
+
+// groups returns what the workload should be, as package groups takes it.
+func (w wanted) groups() groups.Wanted {
+	out := groups.Wanted{Replicas: w.Replicas, Unavailable: w.Unavailable}
+	if w.Gone {
+		out.Replicas = 0
+	}
+	for _, r := range w.Roles {
+		out.Roles = append(out.Roles, groups.Role{Name: r.Name, Units: r.Instances, StartsAfter: r.StartsAfter})
+	}
+	return out
 }
 
 // block is a reason that keeps an instance from starting.
@@ -65,8 +92,13 @@ type seen struct {
 	// LastCheck says what the last failed check saw.
 	LastCheck string
 	Blocked   *block
-	// Released: no gateway sends to it any more, or its stop does not depend on that.
+	// Released: no gateway sends to it any more, or its stop does not depend on that. Of a deployment with several
+	// roles: to no instance of its group.
 	Released bool
+	// Unrouted: no gateway sends to it, though gateways may.
+	Unrouted bool
+	// Waits says for which roles its first start waits.
+	Waits string
 }
 
 type place struct {
@@ -106,6 +138,8 @@ type action struct {
 
 type plan struct {
 	Actions []action
+	// Waits has what first starts wait for, by id.
+	Waits map[string]string
 	// Next is when to decide again if nothing happens before; zero: never.
 	Next time.Time
 }
@@ -127,89 +161,71 @@ func (p *plan) by(t time.Time) {
 //   - an instance that runs is started by no action, one that does not run is
 //     stopped by none.
 func decide(w wanted, instances []seen, now time.Time) plan {
-	var p plan
+	p := plan{Waits: map[string]string{}}
 	slices.SortFunc(instances, bySeat)
+	d := groups.Decide(w.groups(), observed(w, instances))
+	deleted, replaced := setOf(d.Delete), setOf(d.Replace)
 
-	places := map[place]bool{}
-	if !w.Gone {
-		for _, g := range groups(w, instances) {
-			for _, role := range w.Roles {
-				for slot := range role.Instances {
-					places[place{role.Name, g, slot}] = true
-				}
-			}
-		}
-	}
-
-	occupied := map[place]bool{}
-	away := map[int]bool{} // groups out of service
 	for _, s := range instances {
-		if occupied[s.place()] || !places[s.place()] {
+		if deleted[s.ID] {
 			leave(&p, s, now, runtime.ReasonStopped, "no longer wanted")
 			continue
 		}
-		occupied[s.place()] = true
 		switch {
 		case s.Stop != nil && s.Stop.Final:
-			away[s.Group] = true
 			leave(&p, s, now, s.Stop.Reason, s.Stop.Message)
-		case s.Template != w.Template && !s.Ready && !w.Paused:
+		case replaced[s.ID] && !s.Ready && !w.Paused:
 			// Not in service: it costs nothing to replace it at once, and a broken
 			// one must never hold up the version that repairs it.
-			away[s.Group] = true
 			leave(&p, s, now, runtime.ReasonReplaced, replacedWords)
 		case s.Sick >= replaceAfter && s.ended() && !w.Paused:
-			away[s.Group] = true
 			p.do(action{Kind: doForget, ID: s.ID, Place: s.place(), Reason: runtime.ReasonReplaced})
 		default:
-			// An instance that never fitted does not hold up others: no order of replacing makes
-			// room for it.
-			never := s.Attempt == 0 && s.Blocked != nil
-			if !s.serves() && !never {
-				away[s.Group] = true
+			if why := d.Wait[s.identity()]; why != "" {
+				p.Waits[s.ID] = why
 			}
 			live(&p, w, s, now)
 		}
 	}
-	for _, pl := range sorted(places) {
-		if !occupied[pl] && !w.Paused {
-			away[pl.Group] = true
-			p.do(action{Kind: doCreate, Place: pl})
+	for _, c := range d.Create {
+		if !w.Paused {
+			p.do(action{Kind: doCreate, Place: place{c.Role, c.Group, c.Slot}})
 		}
 	}
-	for w.Held == nil && !w.Paused && len(away) < max(w.Unavailable, 1) {
-		s, ok := nextReplaced(w, instances, places, away)
-		if !ok {
-			break
+	for _, s := range instances {
+		if replaced[s.ID] && s.serves() && w.Held == nil && !w.Paused {
+			leave(&p, s, now, runtime.ReasonReplaced, replacedWords)
 		}
-		away[s.Group] = true
-		leave(&p, s, now, runtime.ReasonReplaced, replacedWords)
 	}
 	return p
 }
 
 const replacedWords = "makes room for a newer template"
 
-// nextReplaced picks the ready instance of an older template that goes next, of a group
-// that is in service. A group that is partly new already is finished first.
-func nextReplaced(w wanted, instances []seen, places map[place]bool, away map[int]bool) (seen, bool) {
-	mixed := map[int]bool{}
+func setOf(keys []string) map[string]bool {
+	out := make(map[string]bool, len(keys))
+	for _, k := range keys {
+		out[k] = true
+	}
+	return out
+}
+
+func (s seen) identity() groups.ID { return groups.ID{Group: s.Group, Role: s.Role, Slot: s.Slot} }
+
+// observed returns the instances as package groups takes them.
+func observed(w wanted, instances []seen) []groups.Instance {
+	out := make([]groups.Instance, 0, len(instances))
 	for _, s := range instances {
-		mixed[s.Group] = mixed[s.Group] || s.Template == w.Template
+		// One that makes room for its successor does not give up its place.
+		leaves := s.Stop != nil && s.Stop.Final && s.Stop.Reason != runtime.ReasonReplaced
+		out = append(out, groups.Instance{
+			ID: s.identity(), Key: s.ID, Started: s.Attempt > 0, Ready: s.serves(),
+			Unrouted: s.Unrouted, Leaving: leaves, Old: s.Template != w.template(s.Role),
+			// An instance that never fitted does not hold up others: no order of replacing makes room for it.
+			Unfit: s.Attempt == 0 && s.Blocked != nil,
+		})
 	}
-	var found *seen
-	for i, s := range instances {
-		if s.Template == w.Template || !places[s.place()] || away[s.Group] {
-			continue
-		}
-		if found == nil || mixed[s.Group] && !mixed[found.Group] {
-			found = &instances[i]
-		}
-	}
-	if found == nil {
-		return seen{}, false
-	}
-	return *found, true
+	return out
 }
 
 // live adds the actions for an instance that should stay.
@@ -222,7 +238,7 @@ func live(p *plan, w wanted, s seen, now time.Time) {
 		p.do(action{Kind: doStop, ID: s.ID, Place: s.place(), Reason: runtime.ReasonStopped, Message: "the agent stops, and its instances with it"})
 	case s.Live:
 		checkHealth(p, s, now)
-	case w.Paused:
+	case w.Paused, p.Waits[s.ID] != "":
 	default:
 		at := s.startAt(w.Delay)
 		if s.Blocked != nil && s.Blocked.Until.After(at) {
@@ -309,70 +325,6 @@ func overdue(p *plan, s seen, now time.Time) {
 	p.by(now.Add(killMargin))
 }
 
-// groups picks which groups stay. A group's number is its name, not a rank: it
-// keeps it for life, and gaps are allowed. Scaling down takes groups that leave
-// anyway first, then groups that are not ready, and among equals the highest
-// numbers. Scaling up fills the lowest free numbers.
-func groups(w wanted, instances []seen) []int {
-	type group struct{ n, ready, leaving int }
-	byN := map[int]*group{}
-	for _, s := range instances {
-		g := byN[s.Group]
-		if g == nil {
-			g = &group{n: s.Group}
-			byN[s.Group] = g
-		}
-		switch {
-		case s.Stop != nil && s.Stop.Final && s.Stop.Reason != runtime.ReasonReplaced:
-			g.leaving++
-		case s.Ready && s.Stop == nil:
-			g.ready++
-		}
-	}
-	size := 0
-	for _, r := range w.Roles {
-		size += r.Instances
-	}
-	all := make([]group, 0, len(byN))
-	for _, g := range byN {
-		all = append(all, *g)
-	}
-	rank := func(g group) int {
-		switch {
-		case g.leaving > 0:
-			return 2
-		case g.ready < size:
-			return 1
-		}
-		return 0
-	}
-	slices.SortFunc(all, func(a, b group) int {
-		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.n, b.n))
-	})
-	keep := []int{}
-	for _, g := range all[:min(w.Replicas, len(all))] {
-		keep = append(keep, g.n)
-	}
-	for n := 0; len(keep) < w.Replicas; n++ {
-		if !slices.Contains(keep, n) {
-			keep = append(keep, n)
-		}
-	}
-	slices.Sort(keep)
-	return keep
-}
-
 func bySeat(a, b seen) int {
 	return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Role, b.Role), cmp.Compare(a.Slot, b.Slot), cmp.Compare(a.ID, b.ID))
-}
-
-func sorted(places map[place]bool) []place {
-	out := make([]place, 0, len(places))
-	for pl := range places {
-		out = append(out, pl)
-	}
-	slices.SortFunc(out, func(a, b place) int {
-		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Role, b.Role), cmp.Compare(a.Slot, b.Slot))
-	})
-	return out
 }

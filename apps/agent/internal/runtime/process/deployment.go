@@ -24,8 +24,6 @@ const (
 	// assignmentExt follows a deployment's id in the name of its file.
 	assignmentExt = ".json"
 
-	// defaultRole is the one role of a deployment that names none.
-	defaultRole = "main"
 	// defaultPort is the one port of a deployment that names none.
 	defaultPort = "http"
 )
@@ -37,7 +35,11 @@ type deployment struct {
 	workload   string
 	generation int64
 	template   string
-	removing   bool
+	// roleTemplates are the templates of single roles, as in runtime.Assignment.
+	roleTemplates map[string]string
+	// roles are set if there are several.
+	roles    []runtime.RoleCount
+	removing bool
 	// seq orders assignments as they came: the latest one that names a workload
 	// owns it.
 	seq int64
@@ -54,6 +56,8 @@ type assignment struct {
 	Workload   string          `json:"workload"`
 	Generation int64           `json:"generation"`
 	Template   string          `json:"template"`
+	// RoleTemplates are the templates of single roles.
+	RoleTemplates map[string]string `json:"role_templates,omitempty"`
 	Removing   bool            `json:"removing,omitempty"`
 	Deployment json.RawMessage `json:"deployment"`
 }
@@ -62,6 +66,7 @@ func newDeployment(a runtime.Assignment) *deployment {
 	d := &deployment{
 		spec:     proto.CloneOf(a.Deployment),
 		workload: a.WorkloadKey, generation: a.Generation, template: a.TemplateHash,
+		roleTemplates: maps.Clone(a.RoleTemplates), roles: a.RoleCounts(),
 		secrets: maps.Clone(a.Secrets),
 	}
 	if d.workload == "" {
@@ -72,7 +77,7 @@ func newDeployment(a runtime.Assignment) *deployment {
 
 func (d *deployment) same(o *deployment) bool {
 	return d != nil && d.workload == o.workload && d.generation == o.generation &&
-		d.template == o.template && d.removing == o.removing && proto.Equal(d.spec, o.spec)
+		d.template == o.template && maps.Equal(d.roleTemplates, o.roleTemplates) && d.removing == o.removing && proto.Equal(d.spec, o.spec)
 }
 
 func (d *deployment) missingSecrets() []string {
@@ -92,7 +97,7 @@ func (d *deployment) save(dataDir string) error {
 		return fmt.Errorf("encode the assignment: %w", err)
 	}
 	return writeJSON(filepath.Join(dataDir, deploymentsDir), d.spec.GetId()+assignmentExt, assignment{
-		Seq: d.seq, Workload: d.workload, Generation: d.generation, Template: d.template,
+		Seq: d.seq, Workload: d.workload, Generation: d.generation, Template: d.template, RoleTemplates: d.roleTemplates,
 		Removing: d.removing, Deployment: spec,
 	}, true)
 }
@@ -134,7 +139,10 @@ func (r *Runtime) loadDeployments() error {
 			r.log.Error("an assignment cannot be read; its instances run on until it is applied again", "deployment", id)
 			continue
 		}
-		d := &deployment{spec: spec, workload: a.Workload, generation: a.Generation, template: a.Template, removing: a.Removing, seq: a.Seq}
+		d := newDeployment(runtime.Assignment{
+			Deployment: spec, WorkloadKey: a.Workload, Generation: a.Generation, TemplateHash: a.Template, RoleTemplates: a.RoleTemplates,
+		})
+		d.removing, d.seq = a.Removing, a.Seq
 		r.deployments[spec.GetId()] = d
 		r.lastSeq = max(r.lastSeq, a.Seq)
 		r.workloadLocked(d.workload)
@@ -142,44 +150,15 @@ func (r *Runtime) loadDeployments() error {
 	return nil
 }
 
-// role is one role with what it takes from the spec filled in.
-type role struct {
-	name      string
-	instances int
-	image     string
-	command   []string
-	args      []string
-	resources *windlassv1.Resources
+// templateOf returns the template that instances of a role should have.
+func (d *deployment) templateOf(role string) string {
+	return runtime.Assignment{TemplateHash: d.template, RoleTemplates: d.roleTemplates}.TemplateOf(role)
 }
 
-func roles(s *windlassv1.DeploymentSpec) []role {
-	if len(s.GetRoles()) == 0 {
-		return []role{{defaultRole, 1, s.GetImage(), s.GetCommand(), s.GetArgs(), s.GetResources()}}
-	}
-	var out []role
-	for _, rs := range s.GetRoles() {
-		o := role{rs.GetName(), max(int(rs.GetInstances()), 1), rs.GetImage(), rs.GetCommand(), rs.GetArgs(), rs.GetResources()}
-		if o.image == "" {
-			o.image = s.GetImage()
-		}
-		if len(o.command) == 0 {
-			o.command = s.GetCommand()
-		}
-		if len(o.args) == 0 {
-			o.args = s.GetArgs()
-		}
-		if o.resources == nil {
-			o.resources = s.GetResources()
-		}
-		out = append(out, o)
-	}
-	return out
-}
-
-func rolesOf(s *windlassv1.DeploymentSpec) []roleCount {
-	var out []roleCount
-	for _, r := range roles(s) {
-		out = append(out, roleCount{r.name, r.instances})
+func (d *deployment) wantedRoles() []wantedRole {
+	var out []wantedRole
+	for _, r := range runtime.Roles(d.spec.GetSpec()) {
+		out = append(out, wantedRole{r.Name, r.Instances, d.templateOf(r.Name), r.Entry, r.StartsAfter})
 	}
 	return out
 }
@@ -218,6 +197,9 @@ func (r *Runtime) refuse(a runtime.Assignment) *runtime.Rejection {
 	if d.GetReplicas() < 0 {
 		return final(runtime.ReasonInvalidSpec, "replicas: %d is negative", d.GetReplicas())
 	}
+	if rej := runtime.RefuseRoles(d.GetSpec()); rej != nil {
+		return rej
+	}
 	names, numbers := map[string]bool{}, map[int]bool{}
 	for i, p := range portsOf(d.GetSpec()) {
 		if names[p.name] {
@@ -235,12 +217,12 @@ func (r *Runtime) refuse(a runtime.Assignment) *runtime.Rejection {
 		return final(runtime.ReasonInvalidSpec, "spec.health_check.expected_codes: %v", err)
 	}
 	perReplica := 0
-	for _, ro := range roles(d.GetSpec()) {
-		perReplica += ro.instances
+	for _, ro := range runtime.Roles(d.GetSpec()) {
+		perReplica += ro.Instances
 		if len(r.commandOf(ro)) == 0 {
-			if ro.image != "" {
+			if ro.Image != "" {
 				return final(runtime.ReasonUnsupported, "spec.command: this host runs processes, and has no program for image %s: set command, or ask its operator for --image-command",
-					repository(ro.image))
+					repository(ro.Image))
 			}
 			return final(runtime.ReasonInvalidSpec, "spec.command: there is nothing to run: set command")
 		}
@@ -254,11 +236,11 @@ func (r *Runtime) refuse(a runtime.Assignment) *runtime.Rejection {
 	return nil
 }
 
-func (r *Runtime) refuseResources(ro role) *runtime.Rejection {
+func (r *Runtime) refuseResources(ro runtime.Role) *runtime.Rejection {
 	final := func(format string, args ...any) *runtime.Rejection {
 		return &runtime.Rejection{Code: runtime.ReasonUnschedulable, Message: fmt.Sprintf(format, args...)}
 	}
-	res := ro.resources
+	res := ro.Resources
 	if n := int(res.GetCpuMillicores()); n > r.cfg.CPUMillicores {
 		return final("spec.resources.cpu_millicores: needs %d, this host has %d", n, r.cfg.CPUMillicores)
 	}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
@@ -55,9 +56,9 @@ func hostVariables(u *user, dir string) func(string) string {
 const userName = "windlass"
 
 // environment returns the variables of an instance. The deployment's variables
-// win over the host's, its secrets over both, and Windlass's own variables over
-// all.
-func environment(d *agentv1.Deployment, r *record, region string, secrets map[string]string, getenv func(string) string) map[string]string {
+// win over the host's, its role's over both, its secrets over these, and Windlass's
+// own variables over all.
+func environment(d *agentv1.Deployment, ro runtime.Role, r *record, region string, secrets map[string]string, getenv func(string) string) map[string]string {
 	env := map[string]string{}
 	for name, fallback := range passed {
 		v := getenv(name)
@@ -69,6 +70,7 @@ func environment(d *agentv1.Deployment, r *record, region string, secrets map[st
 		}
 	}
 	maps.Copy(env, d.GetSpec().GetEnv())
+	maps.Copy(env, ro.Env)
 	maps.Copy(env, secrets)
 	for i, p := range r.Ports {
 		n := strconv.Itoa(p.Port)

@@ -3,6 +3,8 @@ package process
 import (
 	"fmt"
 	"strings"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 )
 
 // ImageCommands has the commands that a host runs in place of the entry points of images, by repository.
@@ -39,9 +41,9 @@ func repository(image string) string {
 
 // commandOf returns what the role runs: its command, or the host's command for its image. It is empty if the host
 // has none.
-func (r *Runtime) commandOf(ro role) []string {
-	if len(ro.command) > 0 {
-		return ro.command
+func (r *Runtime) commandOf(ro runtime.Role) []string {
+	if len(ro.Command) > 0 {
+		return ro.Command
 	}
-	return r.cfg.ImageCommands[repository(ro.image)]
+	return r.cfg.ImageCommands[repository(ro.Image)]
 }

@@ -44,6 +44,8 @@ type workload struct {
 	instances map[string]*instance
 	// gated: the workload is wanted, so that other instances serve while an order is held back.
 	gated bool
+	// roles are those of the newest assignment, if it has several.
+	roles []runtime.RoleCount
 	// secrets are all values that instances were given, since the agent started; nil while it
 	// has not been told them.
 	secrets *redact.Values
@@ -69,7 +71,10 @@ type instance struct {
 	child   proc
 	busy    task
 	blocked *block
-	pulse   *pulse
+	// waits says for which roles its first start waits, and peers is what its file of peers says.
+	waits string
+	peers string
+	pulse *pulse
 	// unwatch ends the goroutines of the present attempt.
 	unwatch context.CancelFunc
 	// gone: the shim has ended. adopt: an earlier agent started it, and it has
@@ -156,6 +161,9 @@ func (w *workload) pass(ctx context.Context, now time.Time) (next time.Time, emp
 	w.belongTo(d)
 	w.learn(d)
 	w.gated = !want.Gone && !want.Paused && w.rt.released != nil
+	if d != nil {
+		w.roles = d.roles
+	}
 	if w.unblock.Swap(false) {
 		for _, in := range w.instances {
 			in.blocked = nil
@@ -177,6 +185,9 @@ func (w *workload) pass(ctx context.Context, now time.Time) (next time.Time, emp
 		}
 		p := decide(want, w.seen(), now)
 		next = p.Next
+		for id, in := range w.instances {
+			in.waits = p.Waits[id]
+		}
 		for _, a := range p.Actions {
 			w.act(ctx, a, d, now)
 		}
@@ -186,6 +197,7 @@ func (w *workload) pass(ctx context.Context, now time.Time) (next time.Time, emp
 		next = now.Add(time.Millisecond)
 	}
 	w.publish(want.Held, asOf)
+	w.tellPeers()
 	return next, want.Gone && len(w.instances) == 0
 }
 
@@ -227,7 +239,9 @@ func (w *workload) seen() []seen {
 		s := seen{record: in.rec, Live: in.live, Busy: in.busy != idle, Starting: in.busy == starting, Blocked: in.blocked}
 		s.Passes, s.Fails, s.LastCheck = in.pulse.read()
 		s.LastCheck = w.secrets.Blank(s.LastCheck) // it may quote the instance's answer
-		s.Released = !w.gated || in.rec.Stop == nil || w.rt.released(in.rec.ID)
+		s.Released = !w.gated || in.rec.Stop == nil || w.released(in)
+		s.Waits = in.waits
+		s.Unrouted = w.gated && w.isEntry(in.rec.Role) && w.rt.released(in.rec.ID)
 		out = append(out, s)
 	}
 	return out
@@ -303,7 +317,7 @@ func (w *workload) act(ctx context.Context, a action, d *deployment, now time.Ti
 func (w *workload) create(pl place, d *deployment) {
 	rec := record{
 		ID: ident.New("ins"), Deployment: d.spec.GetId(), Workload: w.key,
-		Role: pl.Role, Group: pl.Group, Slot: pl.Slot, Template: d.template,
+		Role: pl.Role, Group: pl.Group, Slot: pl.Slot, Template: d.templateOf(pl.Role),
 		Health: healthOf(d.spec.GetSpec().GetHealthCheck()),
 		Grace:  graceOf(d.spec.GetSpec()),
 		Drain:  drainOf(d.spec.GetSpec()),
@@ -322,7 +336,7 @@ func (w *workload) stop(in *instance, o order) {
 		// service. One that no longer is in service gets requests only as a last resort, where few
 		// instances are better: its stop does not wait for those requests.
 		o.Drain = in.rec.Drain
-		if w.gated && !w.rt.released(in.rec.ID) {
+		if w.gated && !w.released(in) {
 			o.Await = o.At.Add(w.rt.patience)
 			w.awaits.Store(true) // before the next pass, so that no release is missed
 		}

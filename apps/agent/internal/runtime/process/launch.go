@@ -50,7 +50,7 @@ func (w *workload) start(ctx context.Context, in *instance, d *deployment, now t
 	rec := in.rec
 	// Its port may be why it never became ready: take another one.
 	fresh := rec.ended() && !rec.End.Free && rec.End.Reason != runtime.ReasonDiskFull && rec.ReadyAt.IsZero()
-	n := need{ports: portsOf(d.spec.GetSpec()), gpus: gpusOf(ro.resources.GetGpu()), memoryMiB: int(ro.resources.GetMemoryMib())}
+	n := need{ports: portsOf(d.spec.GetSpec()), gpus: gpusOf(ro.Resources.GetGpu()), memoryMiB: int(ro.Resources.GetMemoryMib())}
 	if in.blocked = w.rt.ledger.claim(&rec, n, fresh, now); in.blocked != nil {
 		return
 	}
@@ -76,6 +76,8 @@ func (w *workload) start(ctx context.Context, in *instance, d *deployment, now t
 		}
 		return
 	}
+	// The file exists before the process does.
+	w.tellPeers()
 	l := w.rt.launchOf(rec, ro, d)
 	in.busy = starting
 	w.rt.metrics.starts.Inc()
@@ -84,7 +86,7 @@ func (w *workload) start(ctx context.Context, in *instance, d *deployment, now t
 		var err error
 		select {
 		case w.rt.starts <- struct{}{}:
-			f, err = w.rt.spawn(ctx, l, ro.resources)
+			f, err = w.rt.spawn(ctx, l, ro.Resources)
 			<-w.rt.starts
 		case <-ctx.Done():
 			// The start is written and was not done: the next agent finds that it never ran.
@@ -106,24 +108,31 @@ func (w *workload) start(ctx context.Context, in *instance, d *deployment, now t
 	})
 }
 
-func findRole(s *windlassv1.DeploymentSpec, name string) (role, bool) {
-	for _, r := range roles(s) {
-		if r.name == name {
+func findRole(s *windlassv1.DeploymentSpec, name string) (runtime.Role, bool) {
+	for _, r := range runtime.Roles(s) {
+		if r.Name == name {
 			return r, true
 		}
 	}
-	return role{}, false
+	return runtime.Role{}, false
 }
 
-func (r *Runtime) launchOf(rec record, ro role, d *deployment) launch {
+func (r *Runtime) launchOf(rec record, ro runtime.Role, d *deployment) launch {
 	dir := r.cfg.WorkDir
 	if dir == "" {
 		dir = filepath.Join(r.instanceDir(rec.ID), workDir)
 	}
 	u := r.userOf(rec, dir)
-	env := environment(d.spec, &rec, r.cfg.Region, d.secrets, hostVariables(u, dir))
+	env := environment(d.spec, ro, &rec, r.cfg.Region, d.secrets, hostVariables(u, dir))
+	if d.roles != nil {
+		peers := r.peersDir(rec.ID)
+		env[runtime.PeersEnv] = filepath.Join(peers, peersFile)
+		if u != nil {
+			u.Keep = append(u.Keep, peers)
+		}
+	}
 	argv := slices.Clone(r.commandOf(ro))
-	for _, a := range ro.args {
+	for _, a := range ro.Args {
 		argv = append(argv, expand(a, env))
 	}
 	l := launch{

@@ -203,7 +203,7 @@ func (r *Runtime) Observe(context.Context) (runtime.Observation, error) {
 	byID := map[string]*runtime.ObservedDeployment{}
 	for id, d := range r.deployments {
 		byID[id] = &runtime.ObservedDeployment{
-			DeploymentID: id, Generation: d.generation, TemplateHash: d.template,
+			DeploymentID: id, Generation: d.generation, TemplateHash: d.template, Roles: d.roles,
 			Removing: d.removing, Unsettled: r.unsettledLocked(d),
 		}
 	}
@@ -369,9 +369,8 @@ func (r *Runtime) wantedOf(workload *workload) (_ wanted, _ *deployment, asOf in
 	}
 	w := wanted{
 		Paused:   r.paused,
-		Template: owner.template,
 		Replicas: int(owner.spec.GetReplicas()),
-		Roles:    rolesOf(owner.spec.GetSpec()),
+		Roles:    owner.wantedRoles(),
 		Delay:    r.cfg.RestartDelay,
 
 		Unavailable: int(owner.spec.GetMaxUnavailable()),

@@ -133,6 +133,9 @@ func (s seen) describe(held *block) runtime.Instance {
 	if waits == nil {
 		waits = held
 	}
+	if waits == nil && s.Waits != "" {
+		waits = &block{Reason: runtime.ReasonWaitsForRole, Message: s.Waits}
+	}
 	switch {
 	case s.Live && s.Stop != nil:
 		in.Status, in.Reason, in.Message = windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING, s.Stop.Reason, s.Stop.Message

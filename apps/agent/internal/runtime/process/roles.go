@@ -1,0 +1,87 @@
+package process
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+)
+
+const (
+	// peersDirName is the directory of an instance with its file of peers. The instance may read it.
+	peersDirName = "peers"
+	peersFile    = "peers.json"
+)
+
+func (r *Runtime) peersDir(id string) string { return filepath.Join(r.instanceDir(id), peersDirName) }
+
+// isEntry reports whether routes lead to instances of the role, in a deployment with several.
+func (w *workload) isEntry(role string) bool {
+	return slices.ContainsFunc(w.roles, func(r runtime.RoleCount) bool { return r.Entry && r.Name == role })
+}
+
+// released reports whether no gateway sends to the instance any more. With several roles, gateways send to an
+// instance through the entry instances of its group. So it goes on until they are done with all of these. Called
+// with mu held.
+func (w *workload) released(in *instance) bool {
+	if w.roles == nil {
+		return w.rt.released(in.rec.ID)
+	}
+	for _, other := range w.instances {
+		if other.live && other.rec.Group == in.rec.Group && w.isEntry(other.rec.Role) && !w.rt.released(other.rec.ID) {
+			return false
+		}
+	}
+	return true
+}
+
+// tellPeers writes the file of peers of each instance, where it changed. Called with mu held.
+func (w *workload) tellPeers() {
+	if w.roles == nil {
+		return
+	}
+	var roles []string
+	for _, r := range w.roles {
+		roles = append(roles, r.Name)
+	}
+	serving := map[string]bool{}
+	var all []runtime.Instance
+	for _, in := range w.instances {
+		s := seen{record: in.rec, Live: in.live}
+		serving[in.rec.ID] = s.Live && s.Ready && s.Stop == nil
+		all = append(all, s.describe(nil))
+	}
+	files := runtime.PeersOf(roles, all, func(in *runtime.Instance) bool { return serving[in.ID] })
+	for _, in := range w.instances {
+		data := files[in.rec.Group]
+		if in.peers == string(data) || in.busy == forgetting {
+			continue
+		}
+		if err := writePeers(w.rt.peersDir(in.rec.ID), data); err != nil {
+			w.rt.log.Error("cannot write the peers of an instance; will try again with the next change", "instance", in.rec.ID, "err", err)
+			continue
+		}
+		in.peers = string(data)
+	}
+}
+
+// writePeers replaces the file. Every user may read it: the directories above decide who sees it.
+func writePeers(dir string, data []byte) error {
+	if err := os.Mkdir(dir, 0o755); err == nil {
+		err = os.Chmod(dir, 0o755) //nolint:gosec // an instance runs as another user
+		if err != nil {
+			return err
+		}
+	} else if !os.IsExist(err) {
+		return err
+	}
+	tmp := filepath.Join(dir, "."+peersFile+".tmp")
+	if err := os.WriteFile(tmp, data, 0o600); err != nil {
+		return err
+	}
+	if err := os.Chmod(tmp, 0o644); err != nil { //nolint:gosec // an instance runs as another user
+		return err
+	}
+	return os.Rename(tmp, filepath.Join(dir, peersFile))
+}

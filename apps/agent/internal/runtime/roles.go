@@ -1,0 +1,231 @@
+package runtime
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// DefaultRole is the one role of a deployment that names none.
+const DefaultRole = "main"
+
+// Role is one role of a deployment, with what it leaves out taken from the spec.
+type Role struct {
+	Name string
+	// Instances is the number of instances in each group, at least 1.
+	Instances int
+	// Entry means that routes lead to its instances.
+	Entry bool
+	// StartsAfter names roles of the group that must be ready before an instance starts for the first time.
+	StartsAfter []string
+
+	Image     string
+	Command   []string
+	Args      []string
+	Env       map[string]string // besides the spec's, and instead of those with the same names
+	Resources *windlassv1.Resources
+}
+
+// Roles returns the roles of a spec, in its order. One of them is the entry role.
+func Roles(s *windlassv1.DeploymentSpec) []Role {
+	if len(s.GetRoles()) == 0 {
+		return []Role{{
+			Name: DefaultRole, Instances: 1, Entry: true,
+			Image: s.GetImage(), Command: s.GetCommand(), Args: s.GetArgs(), Resources: s.GetResources(),
+		}}
+	}
+	out := make([]Role, 0, len(s.GetRoles()))
+	for _, one := range s.GetRoles() {
+		r := Role{
+			Name: one.GetName(), Instances: max(int(one.GetInstances()), 1), Entry: one.GetEntry(), StartsAfter: one.GetStartsAfter(),
+			Image: cmp.Or(one.GetImage(), s.GetImage()), Command: one.GetCommand(), Args: one.GetArgs(), Env: one.GetEnv(), Resources: one.GetResources(),
+		}
+		if len(r.Command) == 0 {
+			r.Command = s.GetCommand()
+		}
+		if len(r.Args) == 0 {
+			r.Args = s.GetArgs()
+		}
+		if r.Resources == nil {
+			r.Resources = s.GetResources()
+		}
+		out = append(out, r)
+	}
+	if !slices.ContainsFunc(out, func(r Role) bool { return r.Entry }) {
+		out[0].Entry = true
+	}
+	return out
+}
+
+// HasRoles reports whether a spec has several roles, so that a replica is a group of instances.
+func HasRoles(s *windlassv1.DeploymentSpec) bool { return len(s.GetRoles()) > 1 }
+
+// RefuseRoles returns why no runtime of this release can run the roles of a spec, nil if it may.
+func RefuseRoles(s *windlassv1.DeploymentSpec) *Rejection {
+	if s.GetLayout() == windlassv1.Layout_LAYOUT_POOLED {
+		return &Rejection{Code: ReasonUnsupported, Message: "spec.layout: pooled roles cannot run here yet: use the layout replicas"}
+	}
+	index := map[string]int{}
+	entries := 0
+	for i, r := range s.GetRoles() {
+		at := fmt.Sprintf("spec.roles[%d].", i)
+		switch _, twice := index[r.GetName()]; {
+		case twice:
+			return &Rejection{Code: ReasonInvalidSpec, Message: fmt.Sprintf("%sname: %q is there twice", at, r.GetName())}
+		case r.GetHosts() > 1:
+			return &Rejection{Code: ReasonUnsupported, Message: at + "hosts: an instance cannot span several hosts here yet: leave it out"}
+		case r.GetSlots() == windlassv1.RoleSpec_SLOTS_STABLE:
+			return &Rejection{Code: ReasonUnsupported, Message: at + "slots: stable slots cannot be kept here yet: leave it out"}
+		}
+		if r.GetEntry() {
+			entries++
+		}
+		index[r.GetName()] = i
+	}
+	if entries > 1 {
+		return &Rejection{Code: ReasonInvalidSpec, Message: fmt.Sprintf("spec.roles: %d roles are the entry: routes lead to one", entries)}
+	}
+	return refuseOrder(s.GetRoles(), index)
+}
+
+// refuseOrder returns why roles cannot start after each other as they say, nil if they can.
+func refuseOrder(roles []*windlassv1.RoleSpec, index map[string]int) *Rejection {
+	starts := map[string]bool{}
+	for range roles {
+		for _, r := range roles {
+			starts[r.GetName()] = !slices.ContainsFunc(r.GetStartsAfter(), func(name string) bool { return !starts[name] })
+		}
+	}
+	for i, r := range roles {
+		for _, name := range r.GetStartsAfter() {
+			if _, known := index[name]; !known {
+				return &Rejection{Code: ReasonInvalidSpec, Message: fmt.Sprintf("spec.roles[%d].starts_after: there is no role %q", i, name)}
+			}
+		}
+		if !starts[r.GetName()] {
+			return &Rejection{Code: ReasonInvalidSpec, Message: fmt.Sprintf("spec.roles[%d].starts_after: role %s waits for itself, through others or not", i, r.GetName())}
+		}
+	}
+	return nil
+}
+
+// TemplateOf returns the hash of what an instance of the role is made from.
+func (a Assignment) TemplateOf(role string) string {
+	return cmp.Or(a.RoleTemplates[role], a.TemplateHash)
+}
+
+// RoleCount is what one role of a deployment should be.
+type RoleCount struct {
+	Name string `json:"name"`
+	// Instances is the number of instances in each group.
+	Instances int `json:"instances"`
+	// Entry means that routes lead to its instances.
+	Entry bool `json:"entry,omitempty"`
+	// TemplateHash is the template of the newest assignment.
+	TemplateHash string `json:"template,omitempty"`
+}
+
+// RoleCounts returns what the roles of an assignment should be. It is nil if there is only one.
+func (a Assignment) RoleCounts() []RoleCount {
+	if !HasRoles(a.Deployment.GetSpec()) {
+		return nil
+	}
+	var out []RoleCount
+	for _, r := range Roles(a.Deployment.GetSpec()) {
+		out = append(out, RoleCount{r.Name, r.Instances, r.Entry, a.TemplateOf(r.Name)})
+	}
+	return out
+}
+
+// IsCurrent reports whether an instance is made from the newest template.
+func (d *ObservedDeployment) IsCurrent(in *Instance) bool {
+	for n := range d.Roles {
+		if d.Roles[n].Name == in.Role {
+			return in.TemplateHash == d.Roles[n].TemplateHash
+		}
+	}
+	return in.TemplateHash == d.TemplateHash && len(d.Roles) == 0
+}
+
+// IsEntry reports whether routes lead to instances of the role.
+func (d *ObservedDeployment) IsEntry(role string) bool {
+	return len(d.Roles) == 0 || slices.ContainsFunc(d.Roles, func(r RoleCount) bool { return r.Entry && r.Name == role })
+}
+
+// CompleteGroups returns the groups in which every instance of every role is ready. It is nil if a replica is a
+// single instance. counts reports whether an instance may count as ready.
+func (d *ObservedDeployment) CompleteGroups(counts func(*Instance) bool) map[int]bool {
+	if len(d.Roles) == 0 {
+		return nil
+	}
+	type place struct {
+		group int
+		role  string
+	}
+	ready, out := map[place]int{}, map[int]bool{}
+	for n := range d.Instances {
+		in := &d.Instances[n]
+		switch in.Status {
+		case windlassv1.InstanceStatus_INSTANCE_STATUS_READY:
+			if counts(in) {
+				ready[place{in.Group, in.Role}]++
+			}
+			out[in.Group] = true
+		default:
+		}
+	}
+	for g := range out {
+		for _, r := range d.Roles {
+			if ready[place{g, r.Name}] < r.Instances {
+				delete(out, g)
+				break
+			}
+		}
+	}
+	return out
+}
+
+// PeersEnv is the variable with the path of an instance's file of peers. Only instances of deployments with
+// several roles have it.
+const PeersEnv = "WINDLASS_PEERS"
+
+// Peers is the file of one group: the addresses of its ready instances by role and in the order of their slots.
+// Every role of the group is in it.
+type Peers struct {
+	Group int                 `json:"group"`
+	Roles map[string][]string `json:"roles"`
+}
+
+// PeersOf returns the peers' file of each group that an instance belongs to. serves reports whether an instance
+// is listed.
+func PeersOf(roles []string, instances []Instance, serves func(*Instance) bool) map[int][]byte {
+	sorted := slices.Clone(instances)
+	slices.SortStableFunc(sorted, func(a, b Instance) int { return cmp.Compare(a.Slot, b.Slot) })
+	all := map[int]Peers{}
+	for n := range sorted {
+		in := &sorted[n]
+		p, ok := all[in.Group]
+		if !ok {
+			p = Peers{Group: in.Group, Roles: map[string][]string{}}
+			for _, r := range roles {
+				p.Roles[r] = []string{}
+			}
+			all[in.Group] = p
+		}
+		if _, wanted := p.Roles[in.Role]; wanted && in.Address != "" && serves(in) {
+			p.Roles[in.Role] = append(p.Roles[in.Role], in.Address)
+		}
+	}
+	out := make(map[int][]byte, len(all))
+	for g, p := range all {
+		data, err := json.Marshal(p)
+		if err != nil {
+			continue // maps of strings can always be encoded
+		}
+		out[g] = append(data, '\n')
+	}
+	return out
+}
