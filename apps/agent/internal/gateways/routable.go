@@ -82,9 +82,14 @@ func (h *hub) meet(seen []runtime.ObservedDeployment, first bool) {
 			continue
 		}
 		there := make(map[string]bool, len(d.Instances))
+		complete := d.CompleteGroups(func(*runtime.Instance) bool { return true })
 		for n := range d.Instances {
 			in := &d.Instances[n]
 			if in.Status != windlassv1.InstanceStatus_INSTANCE_STATUS_READY || in.Address == "" {
+				continue
+			}
+			// Gateways send to an entry instance once its group is complete, and to no other instance.
+			if len(d.Roles) > 0 && (!d.IsEntry(in.Role) || !complete[in.Group]) {
 				continue
 			}
 			there[in.ID] = true

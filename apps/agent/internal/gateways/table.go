@@ -322,7 +322,7 @@ func (t *table) isOf(instanceID, deploymentID, key string) bool {
 		}
 		for n := range d.Instances {
 			if in := &d.Instances[n]; in.ID == instanceID {
-				return in.TemplateHash == d.TemplateHash
+				return d.IsCurrent(in)
 			}
 		}
 	}
@@ -411,21 +411,24 @@ func (t *table) index(a *app) {
 	}
 }
 
-// instances returns those of a deployment's workload that can be reached, ordered by id.
+// instances returns those of a deployment's workload that can be reached, ordered by id. With several roles, these
+// are instances of the entry role. They get new requests only while their group is complete.
 func (t *table) instances(deploymentID, key string) []*gatewayv1.Instance {
 	var out []*gatewayv1.Instance
 	for _, d := range t.runs(key) {
+		complete := d.CompleteGroups(func(*runtime.Instance) bool { return true })
 		for n := range d.Instances {
 			in := &d.Instances[n]
 			state := stateOf(in)
-			if state == gatewayv1.Instance_STATE_UNSPECIFIED {
+			if state == gatewayv1.Instance_STATE_UNSPECIFIED || !d.IsEntry(in.Role) {
 				continue
 			}
-			if t.leaving[d.DeploymentID] {
+			starts := state == gatewayv1.Instance_STATE_NOT_READY && in.Reason != runtime.ReasonHealthCheckFailed
+			if t.leaving[d.DeploymentID] || len(d.Roles) > 0 && !complete[in.Group] && !starts {
 				state = gatewayv1.Instance_STATE_DRAINING
 			}
 			one := &gatewayv1.Instance{InstanceId: in.ID, Address: in.Address, State: state}
-			one.OtherVersion = d.DeploymentID != deploymentID || in.TemplateHash != d.TemplateHash
+			one.OtherVersion = d.DeploymentID != deploymentID || !d.IsCurrent(in)
 			if state == gatewayv1.Instance_STATE_NOT_READY {
 				one.WasReady = new(in.Reason == runtime.ReasonHealthCheckFailed)
 			}

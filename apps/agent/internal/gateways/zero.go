@@ -190,9 +190,13 @@ func (g *Gateways) noteReady(seen []runtime.ObservedDeployment) {
 		if !slices.Contains(starting, d.DeploymentID) {
 			continue
 		}
-		ready := slices.ContainsFunc(d.Instances, func(in runtime.Instance) bool {
+		serves := func(in *runtime.Instance) bool {
 			return in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY && in.Address != "" && !g.hub.stopping[d.DeploymentID][in.ID]
-		})
+		}
+		ready := len(d.CompleteGroups(serves)) > 0
+		if len(d.Roles) == 0 {
+			ready = slices.ContainsFunc(d.Instances, func(in runtime.Instance) bool { return serves(&in) })
+		}
 		state := g.assignment(d.DeploymentID)
 		if n, _ := g.cfg.Zero.Replicas(d.DeploymentID, state); ready && n > 0 {
 			g.cfg.Zero.Ready(d.DeploymentID, state.GetDeployment().GetAppId(), now)

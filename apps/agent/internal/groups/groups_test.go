@@ -62,7 +62,9 @@ func TestDecide(t *testing.T) {
 	workers := func(n int) Wanted { return Wanted{Replicas: 1, Roles: []Role{{Name: "w", Units: n}}} }
 	stable := func(n int) Wanted { return Wanted{Replicas: 1, Roles: []Role{{Name: "w", Units: n, Stable: true}}} }
 	wide := Wanted{Replicas: 1, Roles: []Role{{Name: "w", Units: 1, Hosts: 2}}}
-	pairs := func(n int) Wanted { return Wanted{Replicas: n, Roles: []Role{{Name: "p", Units: 1}, {Name: "d", Units: 2}}} }
+	pairs := func(n int) Wanted {
+		return Wanted{Replicas: n, Roles: []Role{{Name: "p", Units: 1}, {Name: "d", Units: 2}}}
+	}
 	five := []Instance{at("w/0.0"), at("w/0.1", unready), at("w/0.2"), at("w/0.3", unready), at("w/0.4")}
 	for name, c := range map[string]struct {
 		want Wanted
@@ -376,8 +378,8 @@ func TestDecide_ConvergesFromAnyHistory(t *testing.T) {
 			"template": func(t *rapid.T) {
 				s.template[rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "role")] = rapid.IntRange(0, 2).Draw(t, "template")
 			},
-			"step":   func(t *rapid.T) { s.step(t) },
-			"start":  func(*rapid.T) { s.start() },
+			"step":  func(t *rapid.T) { s.step(t) },
+			"start": func(*rapid.T) { s.start() },
 			"end": func(*rapid.T) {
 				if i := one("ends"); i.Started {
 					i.Ready, i.Ended = false, true

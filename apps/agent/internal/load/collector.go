@@ -261,7 +261,7 @@ func (c *Collector) measure(ctx context.Context, deployments []*agentv1.Deployme
 }
 
 func (c *Collector) deployment(d *agentv1.Deployment, instances []runtime.Instance, used map[string]runtime.Usage, signals map[string]scrape.Signals, a Asked, known bool, now time.Time) *agentv1.DeploymentLoad {
-	out := Count(instances)
+	out := Count(instances, sizeOf(d))
 	out.DeploymentId = d.Id
 	w := wantsOf(d)
 	if known {
@@ -343,10 +343,21 @@ func mean(instances []runtime.Instance, of func(instanceID string) (float64, boo
 	return v / float64(max(n, 1)), n > 0
 }
 
-// Count counts replicas by state. A replica is ready when all its instances are, and doomed when one of them
-// is. Replicas that drain or ended are not counted.
-func Count(instances []runtime.Instance) *agentv1.DeploymentLoad {
-	type replica struct{ ready, starting, doomed bool }
+// sizeOf returns the number of instances that make a replica of the deployment.
+func sizeOf(d *agentv1.Deployment) (n int) {
+	for _, r := range runtime.Roles(d.GetSpec()) {
+		n += r.Instances
+	}
+	return n
+}
+
+// Count counts replicas by state. A replica is ready when all its instances are and it has size of them, and
+// doomed when one of them is. Replicas that drain or ended are not counted.
+func Count(instances []runtime.Instance, size int) *agentv1.DeploymentLoad {
+	type replica struct {
+		ready            int
+		starting, doomed bool
+	}
 	replicas := map[int]replica{}
 	for n := range instances {
 		i := &instances[n]
@@ -355,7 +366,7 @@ func Count(instances []runtime.Instance) *agentv1.DeploymentLoad {
 		case windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING, windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED:
 			continue
 		case windlassv1.InstanceStatus_INSTANCE_STATUS_READY:
-			r.ready = true
+			r.ready++
 		default:
 			r.starting = r.starting || !i.Doomed
 			r.doomed = r.doomed || i.Doomed
@@ -367,9 +378,9 @@ func Count(instances []runtime.Instance) *agentv1.DeploymentLoad {
 		switch {
 		case r.doomed:
 			out.Doomed++
-		case r.starting:
+		case r.starting, r.ready < size:
 			out.Starting++
-		case r.ready:
+		default:
 			out.Ready++
 		}
 	}

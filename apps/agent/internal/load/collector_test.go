@@ -304,6 +304,7 @@ func TestCount(t *testing.T) {
 		{Group: 2, Status: failed, Doomed: true},
 		{Group: 3, Status: draining},
 		{Group: 4, Status: failed},
-	})
-	require.Equal(t, []int32{1, 2, 1}, []int32{got.Ready, got.Starting, got.Doomed})
+		{Group: 5, Status: ready},
+	}, 2)
+	require.Equal(t, []int32{1, 3, 1}, []int32{got.Ready, got.Starting, got.Doomed})
 }

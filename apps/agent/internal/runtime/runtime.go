@@ -103,6 +103,26 @@ type Assignment struct {
 	// RoleTemplates are the templates of single roles, by name. A role that is not in it has TemplateHash. See
 	// TemplateOf.
 	RoleTemplates map[string]string
+	// Unit is set by a runtime that runs each instance of a deployment with several roles as a workload of its
+	// own: the assignment is then of this instance. Callers of Apply leave it nil.
+	Unit *Unit
+}
+
+// Unit is one instance of a deployment with several roles, and what it should do now.
+type Unit struct {
+	Role        string
+	Group, Slot int
+	// At is the path of the role in the spec.
+	At string
+	// Entry is the role that routes lead to, and Roles are all of them.
+	Entry string
+	Roles []RoleCount
+	// Replicas is the number of groups.
+	Replicas int
+	// Waits says for which roles its first start waits. Holds means that it keeps an older template for now, and
+	// Leaves that it will be removed.
+	Waits         string
+	Holds, Leaves bool
 }
 
 // MaxUnavailable is how many replicas at a time may be out of service while instances

@@ -28,6 +28,9 @@ func (r *Runtime) Apply(ctx context.Context, a runtime.Assignment) error {
 	if err := r.ready(ctx); err != nil {
 		return err
 	}
+	if runtime.HasRoles(a.Deployment.GetSpec()) {
+		return r.applyRoles(ctx, a)
+	}
 	objects, err := r.rendered(a)
 	if err != nil {
 		return err

@@ -50,6 +50,7 @@ type Runtime struct {
 	// look guards memories: one Observe at a time uses them.
 	look     sync.Mutex
 	memories map[string]*observe.Memory
+	joins    joins
 	heard    news
 }
 
@@ -110,9 +111,11 @@ func (r *Runtime) podMoved(old, now *corev1.Pod) {
 		r.journal.Forget(old.UID)
 		r.heardOf(old)
 		r.repairs.add(render.WorkloadOf(old))
+		r.lookAtFamily(old)
 		r.signal()
 	case old == nil:
 		r.podChanged(now)
+		r.lookAtFamily(now)
 		if w := render.WorkloadOf(now); r.wanted.drains(w) {
 			r.repairs.add(w)
 		}
@@ -121,7 +124,15 @@ func (r *Runtime) podMoved(old, now *corev1.Pod) {
 		r.podChanged(now)
 		if replacement.DrainMoved(old, now) {
 			r.repairs.add(render.WorkloadOf(now))
+			r.lookAtFamily(now)
 		}
+	}
+}
+
+// lookAtFamily queues all instances of a deployment with several roles for a look, if the object belongs to one.
+func (r *Runtime) lookAtFamily(o render.Object) {
+	if at, ok := render.RolesOf(o); ok {
+		r.repairs.add(at)
 	}
 }
 
@@ -133,8 +144,12 @@ func (r *Runtime) touched(k render.Kind, before, o render.Object) {
 		if k == render.KindWorkload {
 			r.signal()
 			r.finished(o)
+			r.lookAtFamily(o)
 		}
 		return
+	}
+	if k == render.KindWorkload {
+		r.lookAtFamily(o)
 	}
 	switch k {
 	case render.KindNamespace:
@@ -169,6 +184,7 @@ func (r *Runtime) counted(old, now *appsv1.ReplicaSet) {
 	}
 	if old == nil || replacement.ReplicaSetSettles(old, now) {
 		r.signal()
+		r.lookAtFamily(now)
 	}
 	w := render.NewRef(render.KindWorkload, now.Namespace, now.Labels[render.LabelInstance])
 	if r.wanted.drains(w) && (old == nil || replacement.ReplicaSetMoved(old, now)) {

@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"slices"
 	"strconv"
 	"strings"
@@ -61,6 +62,15 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 			Now: now, TemplateHash: template, Pods: r.caches.PodsOf(namespace, label), Workload: w, Nodes: r.caches.Node, Journal: r.journal, Secrets: secrets,
 		})
 	}
+	parts := map[string][]part{}
+	// The lists of a deployment with several roles are joined at the end.
+	add := func(d *runtime.ObservedDeployment, key string, list []runtime.Instance) {
+		if key == render.ParentKey(key) {
+			d.Instances = joined(d.Instances, list)
+		} else if len(list) > 0 {
+			parts[d.DeploymentID] = append(parts[d.DeploymentID], part{key, list})
+		}
+	}
 	for _, o := range r.caches.Every(render.KindWorkload) {
 		w, ok := o.(*appsv1.Deployment)
 		id := o.GetLabels()[render.LabelDeployment]
@@ -71,10 +81,13 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 		if w.DeletionTimestamp == nil {
 			alive[id] = true
 		}
-		if n, err := strconv.ParseInt(w.Annotations[render.AnnotationGeneration], 10, 64); err == nil && n >= d.Generation {
+		if w.Labels[render.LabelUnitOf] != "" {
+			noteRoles(d, w)
+		} else if n, err := strconv.ParseInt(w.Annotations[render.AnnotationGeneration], 10, 64); err == nil && n >= d.Generation {
 			d.Generation, d.TemplateHash = n, w.Annotations[render.AnnotationTemplateHash]
 		}
-		d.Instances = joined(d.Instances, look(access.Namespaced(w, render.LabelWorkload), w.Annotations[render.AnnotationTemplateHash], w))
+		key := access.Namespaced(w, render.LabelWorkload)
+		add(d, key, look(key, w.Annotations[render.AnnotationTemplateHash], w))
 		d.Unsettled = d.Unsettled || r.unsettled(w)
 	}
 	// Pods that outlive their workload are listed under the name that it was made for. That is the
@@ -84,14 +97,14 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 			continue
 		}
 		_, name, _ := strings.Cut(key, "/")
-		d := at(name)
-		d.Instances = joined(d.Instances, look(key, "", nil))
+		d := at(render.ParentKey(name))
+		add(d, key, look(key, "", nil))
 	}
 	// So are ReplicaSets without pods.
 	for _, key := range r.caches.ReplicaSetKeys() {
 		if memories[key] == nil {
 			_, name, _ := strings.Cut(key, "/")
-			at(name)
+			at(render.ParentKey(name))
 		}
 	}
 	// Kubernetes collects these kinds after the workload, so they are the last objects of a deployment.
@@ -102,12 +115,67 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 	}
 	r.memories = memories
 	out := runtime.Observation{Capacity: r.fleet.Capacity(), Notices: r.notices.newest(), Deployments: make([]runtime.ObservedDeployment, 0, len(seen))}
+	r.joins.join(seen, parts)
 	for id, d := range seen {
 		d.Removing = !alive[id] && len(r.wanted.of(id)) == 0
 		out.Deployments = append(out.Deployments, *d)
 	}
 	slices.SortFunc(out.Deployments, func(a, b runtime.ObservedDeployment) int { return cmp.Compare(a.DeploymentID, b.DeploymentID) })
 	return out, nil
+}
+
+// noteRoles notes what the workload of one instance says of its deployment, which has several roles. The deployment has
+// the generation that all of them have reached.
+func noteRoles(d *runtime.ObservedDeployment, w *appsv1.Deployment) {
+	n, err := strconv.ParseInt(w.Annotations[render.AnnotationGeneration], 10, 64)
+	if err != nil || d.Roles != nil && n > d.Generation {
+		return
+	}
+	var roles []runtime.RoleCount
+	if json.Unmarshal([]byte(w.Annotations[render.AnnotationRoles]), &roles) != nil || len(roles) == 0 {
+		return
+	}
+	d.Generation, d.Roles, d.TemplateHash = n, roles, roles[0].TemplateHash
+}
+
+// part is the list of one of the workloads of a deployment with several roles.
+type part struct {
+	key  string
+	list []runtime.Instance
+}
+
+func (p part) same(o part) bool {
+	return p.key == o.key && len(p.list) == len(o.list) && &p.list[0] == &o.list[0]
+}
+
+// joins keeps the lists of deployments with several roles, so that a list is the same one while none of its parts
+// changed.
+type joins map[string]join
+
+type join struct {
+	parts []part
+	list  []runtime.Instance
+}
+
+// join sets the lists of the deployments that have parts, ordered by place.
+func (j *joins) join(seen map[string]*runtime.ObservedDeployment, parts map[string][]part) {
+	now := make(joins, len(parts))
+	for id, all := range parts {
+		slices.SortFunc(all, func(a, b part) int { return cmp.Compare(a.key, b.key) })
+		one := (*j)[id]
+		if !slices.EqualFunc(one.parts, all, part.same) {
+			one = join{parts: all}
+			for _, p := range all {
+				one.list = append(one.list, p.list...)
+			}
+			slices.SortStableFunc(one.list, func(a, b runtime.Instance) int {
+				return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Role, b.Role), cmp.Compare(a.Slot, b.Slot), cmp.Compare(a.ID, b.ID))
+			})
+		}
+		now[id] = one
+		seen[id].Instances = joined(seen[id].Instances, one.list)
+	}
+	*j = now
 }
 
 // joined concatenates two lists. It returns list itself, not a copy, if before is empty.

@@ -28,13 +28,22 @@ func (r *Runtime) Drain(released func(instanceID string) bool, patience time.Dur
 
 // drainOf returns what must be done before the workload can be as planned.
 func (r *Runtime) drainOf(p *desired.Plan) replacement.Drain {
+	u := p.Assignment.Unit
+	if u != nil && u.Holds && p.Live != nil && !p.Switched() {
+		return replacement.Drain{Hold: true}
+	}
 	if r.released == nil || p.Live == nil {
 		return replacement.Drain{}
+	}
+	released := r.released
+	if u != nil {
+		at := familyRef(p.Ref.Namespace, p.Assignment)
+		released = func(string) bool { return r.releasedInGroup(at, u) }
 	}
 	return replacement.DrainOf(replacement.Input{
 		Live: p.Live, Goal: p.Goal, Assignment: p.Assignment, Switched: p.Switched(),
 		Pods: r.caches.PodsOf(p.Live.Namespace, p.Live.Labels[render.LabelWorkload]), Sets: r.caches.ReplicaSetsOf(p.Live),
-		Released: r.released, Patience: r.patience, Now: time.Now(),
+		Released: released, Patience: r.patience, Now: time.Now(),
 	})
 }
 

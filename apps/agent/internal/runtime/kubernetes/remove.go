@@ -20,6 +20,12 @@ func (r *Runtime) Remove(ctx context.Context, deploymentID string) error {
 	if err := r.ready(ctx); err != nil {
 		return err
 	}
+	for _, at := range r.wanted.familiesOf(deploymentID) {
+		// A running look ends first, so that it makes no instance again.
+		unlock := r.locks.Alone(at.String())
+		r.wanted.forgetRoles(at, deploymentID)
+		unlock()
+	}
 	for _, w := range r.workloadsToRemove(deploymentID) {
 		if err := r.removeWorkload(ctx, w, deploymentID); err != nil {
 			return err
@@ -112,12 +118,12 @@ func (r *Runtime) removeOrphans(ctx context.Context, deploymentID string) error 
 	// deployment has adopted the workload, the pods belong to that one.
 	adopted := r.wanted.adopted(deploymentID)
 	for _, p := range r.caches.EveryPod() {
-		if !adopted && p.Labels[render.LabelWorkload] == deploymentID && p.DeletionTimestamp == nil && r.caches.Get(render.WorkloadOf(p)) == nil {
+		if !adopted && render.ParentKey(p.Labels[render.LabelWorkload]) == deploymentID && p.DeletionTimestamp == nil && r.caches.Get(render.WorkloadOf(p)) == nil {
 			spaces[p.Namespace] = true
 		}
 	}
 	for _, s := range r.caches.EveryReplicaSet() {
-		if !adopted && s.Labels[render.LabelWorkload] == deploymentID && len(s.OwnerReferences) == 0 && s.DeletionTimestamp == nil {
+		if !adopted && render.ParentKey(s.Labels[render.LabelWorkload]) == deploymentID && len(s.OwnerReferences) == 0 && s.DeletionTimestamp == nil {
 			spaces[s.Namespace] = true
 		}
 	}

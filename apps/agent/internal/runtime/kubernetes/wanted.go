@@ -28,12 +28,14 @@ type want struct {
 type wanted struct {
 	mu        sync.Mutex
 	workloads map[render.Ref]*want
+	// families has the assignments with several roles.
+	families map[render.Ref]runtime.Assignment
 	// pruned has Secrets that were removed and may still be listed.
 	pruned map[render.Ref]bool
 }
 
 func newWanted() *wanted {
-	return &wanted{workloads: map[render.Ref]*want{}, pruned: map[render.Ref]bool{}}
+	return &wanted{workloads: map[render.Ref]*want{}, families: map[render.Ref]runtime.Assignment{}, pruned: map[render.Ref]bool{}}
 }
 
 // want records what a workload should be.
@@ -109,9 +111,65 @@ func (w *wanted) draining() []render.Ref {
 	return w.which(func(_ render.Ref, known *want) bool { return known.drains })
 }
 
-// in returns the workloads that are wanted in a namespace.
+// in returns the workloads that are wanted in a namespace, and the deployments with several roles.
 func (w *wanted) in(namespace string) []render.Ref {
-	return w.which(func(at render.Ref, _ *want) bool { return at.Namespace == namespace })
+	out := w.which(func(at render.Ref, _ *want) bool { return at.Namespace == namespace })
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for at := range w.families {
+		if at.Namespace == namespace {
+			out = append(out, at)
+		}
+	}
+	return out
+}
+
+// wantRoles records what the instances of a deployment with several roles should be.
+func (w *wanted) wantRoles(at render.Ref, a runtime.Assignment) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.families[at] = a
+}
+
+// roles returns what wantRoles recorded.
+func (w *wanted) roles(at render.Ref) (a runtime.Assignment, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	a, ok = w.families[at]
+	return a, ok
+}
+
+// familiesOf returns the references that wantRoles recorded for a deployment.
+func (w *wanted) familiesOf(deploymentID string) (out []render.Ref) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for at, a := range w.families {
+		if a.Deployment.GetId() == deploymentID {
+			out = append(out, at)
+		}
+	}
+	return out
+}
+
+// forgetRoles drops what wantRoles recorded for the deployment.
+func (w *wanted) forgetRoles(at render.Ref, deploymentID string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.families[at].Deployment.GetId() == deploymentID {
+		delete(w.families, at)
+	}
+}
+
+// hasUnit reports whether the workload of an instance was made what a says, all of it.
+func (w *wanted) hasUnit(at render.Ref, a runtime.Assignment) bool {
+	known := w.get(at)
+	if known == nil || known.hash == "" || known.assignment.Unit == nil {
+		return false
+	}
+	was := known.assignment
+	return was.Deployment.GetId() == a.Deployment.GetId() && was.Epoch == a.Epoch && was.Generation == a.Generation && was.TemplateHash == a.TemplateHash &&
+		was.Deployment.GetReplicas() == a.Deployment.GetReplicas() && was.Unit.Waits == a.Unit.Waits && was.Unit.Holds == a.Unit.Holds &&
+		was.Unit.Leaves == a.Unit.Leaves && was.Unit.Replicas == a.Unit.Replicas && maps.Equal(was.Secrets, a.Secrets) && maps.Equal(was.PullSecrets, a.PullSecrets)
 }
 
 // of returns the workloads that are wanted for a deployment.

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/windlass-run/windlass/apps/agent/internal/groups"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/pkg/backoff"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -23,8 +24,22 @@ var testHealth = health{Healthy: 2, Unhealthy: 3, Budget: time.Minute}
 var testDelay = backoff.Policy{Min: time.Second, Max: time.Second}
 
 func three(template string) wanted {
-	return wanted{Template: template, Replicas: 3, Roles: []roleCount{{"main", 1}}, Delay: testDelay}
+	return wanted{Replicas: 3, Roles: only(template), Delay: testDelay}
 }
+
+func only(template string) []wantedRole {
+	return []wantedRole{{Name: "main", Instances: 1, Template: template, Entry: true}}
+}
+
+// pair is two roles of which the first starts after the second.
+func pair(template string, workers int) []wantedRole {
+	return []wantedRole{
+		{Name: "main", Instances: 1, Template: template, Entry: true, StartsAfter: []string{"worker"}},
+		{Name: "worker", Instances: workers, Template: template},
+	}
+}
+
+func worker(s *seen) { s.ID, s.Role = "w"+s.ID[1:], "worker" }
 
 func two(template string) wanted {
 	w := three(template)
@@ -105,9 +120,9 @@ func TestDecide(t *testing.T) {
 		{name: "what is being worked on is left alone", want: three("a"), have: []seen{ins(0), ins(1), ins(2, created, busy)}},
 
 		{name: "the lowest free number is filled", want: three("a"), have: []seen{ins(0), ins(2)}, do: "create g1"},
-		{name: "fewer: the highest group goes", want: wanted{Template: "a", Replicas: 2, Roles: three("a").Roles}, have: []seen{ins(0), ins(1), ins(2)}, do: "retire i2 Stopped"},
-		{name: "fewer: one that is not ready goes first", want: wanted{Template: "a", Replicas: 2, Roles: three("a").Roles}, have: []seen{ins(0), ins(1, notReady), ins(2)}, do: "retire i1 Stopped"},
-		{name: "fewer: one that is on its way out already is not counted on", want: wanted{Template: "a", Replicas: 2, Roles: three("a").Roles}, have: []seen{ins(0, notReady), ins(1, stopping(true, runtime.ReasonStopped)), ins(2)}, next: 15 * time.Second},
+		{name: "fewer: the highest group goes", want: wanted{Replicas: 2, Roles: only("a")}, have: []seen{ins(0), ins(1), ins(2)}, do: "retire i2 Stopped"},
+		{name: "fewer: one that is not ready goes first", want: wanted{Replicas: 2, Roles: only("a")}, have: []seen{ins(0), ins(1, notReady), ins(2)}, do: "retire i1 Stopped"},
+		{name: "fewer: one that is on its way out already is not counted on", want: wanted{Replicas: 2, Roles: only("a")}, have: []seen{ins(0, notReady), ins(1, stopping(true, runtime.ReasonStopped)), ins(2)}, next: 15 * time.Second},
 		{name: "gone: all go at once", want: wanted{Gone: true}, have: []seen{ins(0), ins(1, notReady), ins(2, stopped)}, do: "retire i0 Stopped, retire i1 Stopped, forget i2 Stopped"},
 		{name: "wanted again while it leaves: it leaves first", want: three("a"), have: []seen{ins(0), ins(1), ins(2, stopping(true, runtime.ReasonStopped))}, next: 15 * time.Second},
 
@@ -123,11 +138,33 @@ func TestDecide(t *testing.T) {
 		{name: "two at a time: two go", want: two("b"), have: []seen{ins(0), ins(1), ins(2)}, do: "retire i0 Replaced, retire i1 Replaced"},
 		{name: "two at a time: one that is away is one of them", want: two("b"), have: []seen{ins(0, of("b"), notReady), ins(1), ins(2)}, do: "retire i1 Replaced", next: time.Minute},
 		{name: "two at a time: no third", want: two("b"), have: []seen{ins(0, of("b"), notReady), ins(1, of("b"), notReady), ins(2)}, next: time.Minute},
-		{name: "two at a time: not two of one replica", want: func() wanted {
-			w := two("b")
-			w.Replicas, w.Roles = 1, []roleCount{{"main", 1}, {"worker", 1}}
-			return w
-		}(), have: []seen{ins(0), ins(0, func(s *seen) { s.ID, s.Role = "w0", "worker" })}, do: "retire i0 Replaced"},
+		{
+			name: "several roles: a whole replica goes", want: wanted{Replicas: 2, Roles: pair("b", 1)},
+			have: []seen{ins(0), ins(0, worker), ins(1), ins(1, worker)}, do: "retire i0 Replaced, retire w0 Replaced",
+		},
+		{
+			name: "several roles: what has the template of its role stays", want: func() wanted {
+				w := wanted{Replicas: 2, Roles: pair("b", 1)}
+				w.Roles[1].Template = "a"
+				return w
+			}(), have: []seen{ins(0), ins(0, worker), ins(1), ins(1, worker)}, do: "retire i0 Replaced",
+		},
+		{
+			name: "several roles: the first start waits", want: wanted{Replicas: 1, Roles: pair("a", 1)},
+			have: []seen{ins(0, created), ins(0, worker, notReady)}, next: time.Minute,
+		},
+		{
+			name: "several roles: and then it starts", want: wanted{Replicas: 1, Roles: pair("a", 1)},
+			have: []seen{ins(0, created), ins(0, worker)}, do: "start i0",
+		},
+		{
+			name: "several roles: a later start waits for none", want: wanted{Replicas: 1, Roles: pair("a", 1), Delay: testDelay},
+			have: []seen{ins(0, ended(1)), ins(0, worker, notReady)}, at: time.Second, do: "start i0", next: time.Minute,
+		},
+		{
+			name: "several roles: fewer takes what no gateway sends to", want: wanted{Replicas: 1, Roles: pair("a", 1)},
+			have: []seen{ins(0, func(s *seen) { s.Unrouted = true }), ins(0, worker), ins(1), ins(1, worker)}, do: "retire i0 Stopped, retire w0 Stopped",
+		},
 		{name: "back: those that were replaced go back, and no other", want: two("a"), have: []seen{ins(0, of("b")), ins(1, of("b"), notReady), ins(2)}, do: "retire i1 Replaced, retire i0 Replaced"},
 
 		{name: "ready after as many passes as it takes", want: three("a"), have: []seen{ins(0, notReady, passes), ins(1), ins(2)}, do: "ready i0"},
@@ -256,7 +293,7 @@ func TestCrashLoop(t *testing.T) {
 		require.True(t, in.Doomed)
 		require.Equal(t, runtime.ReasonHealthCheckFailed, in.Reason)
 		require.Zero(t, in.Restarts)
-		w := wanted{Template: "a", Replicas: 1, Roles: []roleCount{{"main", 1}}, Delay: backoff.Policy{Min: time.Second, Max: time.Minute}}
+		w := wanted{Replicas: 1, Roles: only("a"), Delay: backoff.Policy{Min: time.Second, Max: time.Minute}}
 		p := decide(w, []seen{s}, t0)
 		require.Empty(t, p.Actions)
 		require.Equal(t, s.startAt(w.Delay), p.Next, "it waits as long as the one before would have")
@@ -316,7 +353,7 @@ func (w *simulation) act(t *rapid.T, a action) {
 			}
 		}
 		w.ids++
-		r := record{ID: fmt.Sprint("i", w.ids), Role: a.Place.Role, Group: a.Place.Group, Slot: a.Place.Slot, Template: w.w.Template, Health: testHealth, Grace: time.Second}
+		r := record{ID: fmt.Sprint("i", w.ids), Role: a.Place.Role, Group: a.Place.Group, Slot: a.Place.Slot, Template: w.w.template(a.Place.Role), Health: testHealth, Grace: time.Second}
 		w.all = append(w.all, seen{record: r.succeeding(w.before[a.Place])})
 	case doStart:
 		if w.all[i].Live {
@@ -368,24 +405,41 @@ func (w *simulation) ready() int {
 
 // away are the replicas that are wanted, and are not in service.
 func (w *simulation) away() map[int]bool {
-	out := map[int]bool{}
-	for _, g := range groups(w.w, w.all) {
-		serving := 0
-		for _, s := range w.all {
-			if s.Group == g && s.serves() {
-				serving++
-			}
+	d := groups.Decide(w.w.groups(), observed(w.w, w.all))
+	deleted, serving, out := setOf(d.Delete), map[int]int{}, map[int]bool{}
+	for _, c := range d.Create {
+		out[c.Group] = true
+	}
+	for _, s := range w.all {
+		if deleted[s.ID] {
+			continue
 		}
-		if serving < 3 {
+		serving[s.Group] += 0
+		if s.serves() {
+			serving[s.Group]++
+		}
+	}
+	for g, n := range serving {
+		if n < 3 {
 			out[g] = true
 		}
 	}
 	return out
 }
 
-func TestDecideHoldsItsInvariantsAndConvergesForAnyHistory(t *testing.T) {
+func TestDecide_HoldsItsInvariantsAndConverges(t *testing.T) {
+	three := only("a")
+	three[0].Instances = 3
+	t.Run("one role", func(t *testing.T) { checkDecide(t, three) })
+	t.Run("two roles", func(t *testing.T) { checkDecide(t, pair("a", 2)) })
+}
+
+// checkDecide plays random histories of a deployment with three instances in each replica.
+func checkDecide(t *testing.T, roles []wantedRole) {
+	t.Helper()
+	whole := len(roles) > 1
 	rapid.Check(t, func(t *rapid.T) {
-		w := &simulation{now: t0, before: map[place]record{}, w: wanted{Template: "a", Replicas: 2, Roles: []roleCount{{"main", 1}, {"worker", 2}}, Delay: testDelay}}
+		w := &simulation{now: t0, before: map[place]record{}, w: wanted{Replicas: 2, Roles: slices.Clone(roles), Delay: testDelay}}
 		t.Repeat(map[string]func(*rapid.T){
 			"": func(t *rapid.T) {
 				for _, s := range w.all {
@@ -394,8 +448,11 @@ func TestDecideHoldsItsInvariantsAndConvergesForAnyHistory(t *testing.T) {
 					}
 				}
 			},
-			"scale":       func(t *rapid.T) { w.w.Replicas = rapid.IntRange(0, 4).Draw(t, "replicas") },
-			"template":    func(t *rapid.T) { w.w.Template = rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "template") },
+			"scale": func(t *rapid.T) { w.w.Replicas = rapid.IntRange(0, 4).Draw(t, "replicas") },
+			"template": func(t *rapid.T) {
+				role := rapid.IntRange(0, len(w.w.Roles)-1).Draw(t, "role")
+				w.w.Roles[role].Template = rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "template")
+			},
 			"unavailable": func(t *rapid.T) { w.w.Unavailable = rapid.IntRange(0, 3).Draw(t, "unavailable") },
 			"serve": func(*rapid.T) {
 				// All that runs is well.
@@ -439,21 +496,24 @@ func TestDecideHoldsItsInvariantsAndConvergesForAnyHistory(t *testing.T) {
 				lost := map[int]bool{}
 				for _, a := range p.Actions {
 					if a.Kind == doRetire && a.Reason == runtime.ReasonReplaced && w.all[w.at(a.ID)].Ready {
-						if lost[a.Place.Group] {
+						if lost[a.Place.Group] && !whole {
 							t.Fatalf("a template change takes two ready instances of replica %d at once", a.Place.Group)
 						}
 						lost[a.Place.Group] = true
 					}
 				}
-				if away := w.away(); len(lost) > 0 {
-					for g := range lost {
-						if away[g] {
-							t.Fatalf("a template change takes a ready instance of replica %d, which is out of service", g)
-						}
+				away := w.away()
+				for g := range lost {
+					if !away[g] {
+						continue
 					}
-					if len(away)+len(lost) > max(w.w.Unavailable, 1) {
-						t.Fatalf("a template change takes %d replicas while %d are out of service, and %d may be", len(lost), len(away), w.w.Unavailable)
+					if !whole {
+						t.Fatalf("a template change takes a ready instance of replica %d, which is out of service", g)
 					}
+					delete(lost, g)
+				}
+				if len(lost) > 0 && len(away)+len(lost) > max(w.w.Unavailable, 1) {
+					t.Fatalf("a template change takes %d replicas while %d are out of service, and %d may be", len(lost), len(away), w.w.Unavailable)
 				}
 				for _, a := range p.Actions {
 					w.act(t, a)
@@ -481,7 +541,7 @@ func TestDecideHoldsItsInvariantsAndConvergesForAnyHistory(t *testing.T) {
 			t.Fatalf("want %d ready, have %d of %d", size, w.ready(), len(w.all))
 		}
 		for _, s := range w.all {
-			if s.Template != w.w.Template {
+			if s.Template != w.w.template(s.Role) {
 				t.Fatalf("%s is still of template %s", s.ID, s.Template)
 			}
 		}

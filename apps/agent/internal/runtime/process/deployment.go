@@ -52,14 +52,14 @@ type deployment struct {
 
 // assignment is a deployment as it is on disk.
 type assignment struct {
-	Seq        int64           `json:"seq"`
-	Workload   string          `json:"workload"`
-	Generation int64           `json:"generation"`
-	Template   string          `json:"template"`
+	Seq        int64  `json:"seq"`
+	Workload   string `json:"workload"`
+	Generation int64  `json:"generation"`
+	Template   string `json:"template"`
 	// RoleTemplates are the templates of single roles.
 	RoleTemplates map[string]string `json:"role_templates,omitempty"`
-	Removing   bool            `json:"removing,omitempty"`
-	Deployment json.RawMessage `json:"deployment"`
+	Removing      bool              `json:"removing,omitempty"`
+	Deployment    json.RawMessage   `json:"deployment"`
 }
 
 func newDeployment(a runtime.Assignment) *deployment {

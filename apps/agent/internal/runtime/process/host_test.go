@@ -173,7 +173,7 @@ func TestStart_KeepsItsPortsWhileItHasNoUser(t *testing.T) {
 	first := 0.0
 	rt.ledger.random = func() float64 { first += 0.1; return first }
 	w := newWorkload(rt, "dep_1")
-	in := &instance{rec: record{ID: "ins_1", Role: defaultRole}}
+	in := &instance{rec: record{ID: "ins_1", Role: runtime.DefaultRole}}
 	d := &deployment{spec: &agentv1.Deployment{Id: "dep_1", Spec: &windlassv1.DeploymentSpec{
 		Resources: &windlassv1.Resources{MemoryMib: 64, Gpu: &windlassv1.Gpu{Count: 1}},
 	}}}
@@ -232,11 +232,11 @@ func TestArgumentsNameVariables(t *testing.T) {
 func TestInstance_InheritsNothingOfTheAgent(t *testing.T) {
 	host := map[string]string{"PATH": "/bin", "AGENT_TOKEN": "x", "TZ": "UTC"}
 	env := environment(&agentv1.Deployment{Id: "dep_1", Replicas: 2, Spec: &windlassv1.DeploymentSpec{
-		Env: map[string]string{"A": "spec", "KEY": "spec", "PORT": "1", "WINDLASS_ROLE": "mine", "LANG": "de_DE"},
-	}}, &record{ID: "ins_1", Role: "main", Ports: []port{{Name: "http", Port: 80}}}, "eu", map[string]string{"KEY": "secret"}, func(k string) string { return host[k] })
+		Env: map[string]string{"A": "spec", "B": "spec", "KEY": "spec", "PORT": "1", "WINDLASS_ROLE": "mine", "LANG": "de_DE"},
+	}}, runtime.Role{Env: map[string]string{"B": "role", "KEY": "role"}}, &record{ID: "ins_1", Role: "main", Ports: []port{{Name: "http", Port: 80}}}, "eu", map[string]string{"KEY": "secret"}, func(k string) string { return host[k] })
 	require.NotContains(t, env, "AGENT_TOKEN")
 	for k, v := range map[string]string{
-		"PATH": "/bin", "TZ": "UTC", "HOME": "/", "LANG": "de_DE", "A": "spec", "KEY": "secret",
+		"PATH": "/bin", "TZ": "UTC", "HOME": "/", "LANG": "de_DE", "A": "spec", "B": "role", "KEY": "secret",
 		"PORT": "80", "WINDLASS_ROLE": "main", "WINDLASS_REGION": "eu",
 		"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void",
 	} {
@@ -445,7 +445,7 @@ func TestImageCommands(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := &agentv1.Deployment{Id: "dep_1", Replicas: 1, Spec: &windlassv1.DeploymentSpec{Image: c.image, Command: c.command, Resources: &windlassv1.Resources{}}}
-			require.Equal(t, c.want, r.commandOf(roles(d.GetSpec())[0]))
+			require.Equal(t, c.want, r.commandOf(runtime.Roles(d.GetSpec())[0]))
 			rej := r.refuse(runtime.Assignment{Deployment: d})
 			if c.want == nil {
 				require.Equal(t, runtime.ReasonUnsupported, rej.Code)
@@ -453,7 +453,7 @@ func TestImageCommands(t *testing.T) {
 			} else {
 				require.Nil(t, rej)
 				d.Spec.Args = []string{"m"}
-				require.Equal(t, append(c.want, "m"), r.launchOf(record{ID: "ins_1"}, roles(d.GetSpec())[0], &deployment{spec: d}).Argv)
+				require.Equal(t, append(c.want, "m"), r.launchOf(record{ID: "ins_1"}, runtime.Roles(d.GetSpec())[0], &deployment{spec: d}).Argv)
 			}
 		})
 	}

@@ -3,6 +3,7 @@ package access
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -24,6 +25,10 @@ const (
 	ByWorkload   = "workload"   // namespace/workload's label value
 	ByDeployment = "deployment" // the deployment's id
 	ByApp        = "app"        // namespace/app's id
+	// ByFamily is namespace/key of the instances of a deployment with several roles.
+	ByFamily = "family"
+	// byGroup is namespace/key/group of these instances; of pods.
+	byGroup = "group"
 	// ByEnvironment is the environment's id; of namespaces.
 	ByEnvironment = "environment"
 	// byNode is the node's name; of pods.
@@ -75,6 +80,7 @@ func newCaches(c clients, again patience, region string) *Caches {
 		},
 		Pods: informer(core.Pods(all), again, &corev1.Pod{}, mine, slimPod, cache.Indexers{
 			ByWorkload: ourIndexes[ByWorkload], cache.NamespaceIndex: ourIndexes[cache.NamespaceIndex], byUID: indexOf(indexUID), byNode: indexOf(indexNode),
+			byGroup: indexOf(indexGroup),
 		}),
 		replicaSets: informer(apps.ReplicaSets(all), again, &appsv1.ReplicaSet{}, mine, slimReplicaSet, cache.Indexers{ByWorkload: ourIndexes[ByWorkload]}),
 		Nodes:       informer(core.Nodes(), again, &corev1.Node{}, func(*metav1.ListOptions) {}, slimNode, nil),
@@ -94,6 +100,7 @@ var ourIndexes = cache.Indexers{
 	ByWorkload:           indexOf(func(o metav1.Object) string { return Namespaced(o, render.LabelWorkload) }),
 	ByDeployment:         indexOf(func(o metav1.Object) string { return o.GetLabels()[render.LabelDeployment] }),
 	ByApp:                indexOf(func(o metav1.Object) string { return Namespaced(o, render.LabelApp) }),
+	ByFamily:             indexOf(func(o metav1.Object) string { return Namespaced(o, render.LabelUnitOf) }),
 	cache.NamespaceIndex: indexOf(func(o metav1.Object) string { return o.GetNamespace() }),
 }
 
@@ -382,6 +389,19 @@ func (c *Caches) PodsOfUID(uid types.UID) []*corev1.Pod {
 func (c *Caches) HoldsPods(namespace string) bool {
 	found, err := c.Pods.GetIndexer().ByIndex(cache.NamespaceIndex, namespace)
 	return err != nil || len(found) > 0
+}
+
+// PodsOfGroup returns the pods of a group of a deployment with several roles.
+func (c *Caches) PodsOfGroup(namespace, key string, group int) []*corev1.Pod {
+	return podsIn(c.Pods.GetIndexer().ByIndex(byGroup, namespace+"/"+key+"/"+strconv.Itoa(group)))
+}
+
+func indexGroup(o metav1.Object) string {
+	family := Namespaced(o, render.LabelUnitOf)
+	if family == "" {
+		return ""
+	}
+	return family + "/" + o.GetLabels()[render.LabelGroup]
 }
 
 // PodKeys names the workloads that have pods, by namespace and label.

@@ -10,6 +10,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
@@ -72,8 +73,12 @@ func (a *API) Remove(ctx context.Context, at render.Ref, opts metav1.DeleteOptio
 func (a *API) RemoveOrphans(ctx context.Context, namespace, deploymentID string, adopted bool) error {
 	foreground := metav1.DeletePropagationForeground
 	opts := metav1.DeleteOptions{PropagationPolicy: &foreground}
-	list := metav1.ListOptions{LabelSelector: render.OfWorkload(a.cfg.Region, deploymentID).String()}
-	if !adopted {
+	list := metav1.ListOptions{}
+	for _, of := range []labels.Set{render.OfWorkload(a.cfg.Region, deploymentID), render.OfUnits(a.cfg.Region, deploymentID)} {
+		if adopted {
+			break
+		}
+		list.LabelSelector = of.String()
 		err := a.Call(ctx, "delete replica sets of "+deploymentID, func(ctx context.Context) error {
 			return a.AppsV1().ReplicaSets(namespace).DeleteCollection(ctx, opts, list)
 		})

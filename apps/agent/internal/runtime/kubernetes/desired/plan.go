@@ -416,6 +416,15 @@ func ownerReference(w render.Object) metaac.OwnerReferenceApplyConfiguration {
 	return *metaac.OwnerReference().WithAPIVersion("apps/v1").WithKind("Deployment").WithName(w.GetName()).WithUID(w.GetUID())
 }
 
+// OwnerReferences returns references to workloads that own an object together.
+func OwnerReferences(workloads []render.Object) (out []*metaac.OwnerReferenceApplyConfiguration) {
+	for _, w := range workloads {
+		one := ownerReference(w)
+		out = append(out, &one)
+	}
+	return out
+}
+
 // StaleSecrets returns the listed Secrets that the present template does not name.
 func StaleSecrets(d *appsv1.Deployment) []string {
 	current := render.SecretsOf(&d.Spec.Template.Spec)

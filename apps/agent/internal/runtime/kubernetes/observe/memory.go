@@ -126,6 +126,7 @@ func (m *Memory) Instances(in Input) []runtime.Instance {
 	slices.Reverse(out)
 	explain(out)
 	out = append(out, m.refused(in.Workload, live)...)
+	out = append(out, waits(in.Workload, live)...)
 	slices.SortStableFunc(out, func(a, b runtime.Instance) int { return cmp.Compare(a.Group, b.Group) })
 	m.last = slices.Clip(out)
 	return m.last
@@ -189,7 +190,12 @@ func older(a, b *corev1.Pod) int {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
 }
 
-// holds reports whether the pod counts as a replica.
+// Holds reports whether the pod counts as a replica.
+func Holds(p *corev1.Pod) bool { return holds(p) }
+
+// IsReady reports whether the pod has the Ready condition and counts as a replica.
+func IsReady(p *corev1.Pod) bool { return holds(p) && podReady(p) }
+
 func holds(p *corev1.Pod) bool {
 	return p.DeletionTimestamp == nil && p.Status.Phase != corev1.PodFailed && p.Status.Phase != corev1.PodSucceeded
 }
@@ -305,7 +311,7 @@ func (m *Memory) instance(in *Input, p *corev1.Pod) runtime.Instance {
 	nodesKnown := in.Nodes != nil
 	m.moving = m.moving || was.timed || !was.settled
 	if was.pod == p && was.node == node && was.nodesKnown == nodesKnown && was.replaced == replaced && was.secrets == in.Secrets && !changed && !was.timed {
-		was.instance.Group = was.group
+		was.instance.Group, _ = place(p.Labels, was.group)
 		return was.instance
 	}
 	s := subject{
@@ -321,8 +327,9 @@ func (m *Memory) instance(in *Input, p *corev1.Pod) runtime.Instance {
 
 func (s *subject) describe(template string) runtime.Instance {
 	v, p, c := s.verdict(), s.pod, main(s.pod)
+	group, slot := place(p.Labels, s.past.group)
 	i := runtime.Instance{
-		ID: render.InstanceID(p.UID), Role: role(p), Group: s.past.group, TemplateHash: template,
+		ID: render.InstanceID(p.UID), Role: role(p), Group: group, Slot: slot, TemplateHash: template,
 		Status: v.status, Reason: v.reason, Message: v.message, Doomed: v.doomed,
 		RuntimeName: p.Namespace + "/" + p.Name,
 	}
@@ -349,10 +356,45 @@ func (s *subject) describe(template string) runtime.Instance {
 		}
 	}
 	up := v.status == running || v.status == serving || v.status == draining
-	if up && p.Status.PodIP != "" && len(c.Ports) > 0 {
-		i.Address = net.JoinHostPort(p.Status.PodIP, strconv.Itoa(int(c.Ports[0].ContainerPort)))
+	if up {
+		i.Address = AddressOf(p)
 	}
 	return i
+}
+
+// AddressOf returns host:port of the first port of a pod, "" while it has none.
+func AddressOf(p *corev1.Pod) string {
+	c := main(p)
+	if p.Status.PodIP == "" || len(c.Ports) == 0 {
+		return ""
+	}
+	return net.JoinHostPort(p.Status.PodIP, strconv.Itoa(int(c.Ports[0].ContainerPort)))
+}
+
+// place returns the group and the slot of an instance: those in its labels if its deployment has several roles, or
+// else the group by order.
+func place(labels map[string]string, byOrder int) (group, slot int) {
+	group, err := strconv.Atoi(labels[render.LabelGroup])
+	if labels[render.LabelUnitOf] == "" || err != nil {
+		return byOrder, 0
+	}
+	slot, _ = strconv.Atoi(labels[render.LabelSlot])
+	return group, slot
+}
+
+// waits returns the instance whose pod is not made yet because it starts after other roles.
+func waits(w *appsv1.Deployment, live int) []runtime.Instance {
+	if w == nil || w.DeletionTimestamp != nil || live > 0 || w.Annotations[render.AnnotationWaits] == "" {
+		return nil
+	}
+	group, slot := place(w.Labels, 0)
+	return []runtime.Instance{{
+		// This cannot be the UID of a pod.
+		ID: render.InstanceID(w.UID + "-0"), Role: w.Labels[roleLabel], Group: group, Slot: slot,
+		TemplateHash: w.Spec.Template.Annotations[templateHash],
+		Status:       pending, Reason: runtime.ReasonWaitsForRole, Message: w.Annotations[render.AnnotationWaits],
+		RuntimeName: w.Namespace + "/" + w.Name,
+	}}
 }
 
 // reportedTime returns a time for reports. Kubernetes says 1970 for a container that never ran, which becomes
@@ -401,9 +443,10 @@ func (m *Memory) refused(w *appsv1.Deployment, live int) []runtime.Instance {
 		if role == "" {
 			role = defaultRole
 		}
+		g, slot := place(w.Labels, group)
 		out = append(out, runtime.Instance{
 			// This cannot be the UID of a pod.
-			ID: render.InstanceID(w.UID + "-" + types.UID(strconv.Itoa(group))), Role: role, Group: group,
+			ID: render.InstanceID(w.UID + "-" + types.UID(strconv.Itoa(group))), Role: role, Group: g, Slot: slot,
 			TemplateHash: w.Spec.Template.Annotations[templateHash],
 			Status:       v.status, Reason: v.reason, Message: v.message, Doomed: v.doomed,
 			RuntimeName: w.Namespace + "/" + w.Name,

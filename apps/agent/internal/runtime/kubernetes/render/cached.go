@@ -41,7 +41,7 @@ func PrintOf(t *corev1.PodTemplateSpec) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// SecretsOf returns the names of the Secrets that a pod needs, sorted.
+// SecretsOf returns the names of the Secrets that a pod needs, sorted. It starts without those that are optional.
 func SecretsOf(s *corev1.PodSpec) []string {
 	var out []string
 	for _, c := range slices.Concat(s.InitContainers, s.Containers) {
@@ -57,7 +57,7 @@ func SecretsOf(s *corev1.PodSpec) []string {
 		}
 	}
 	for _, v := range s.Volumes {
-		if v.Secret != nil {
+		if v.Secret != nil && (v.Secret.Optional == nil || !*v.Secret.Optional) {
 			out = append(out, v.Secret.SecretName)
 		}
 	}

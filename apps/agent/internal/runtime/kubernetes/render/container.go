@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	coreac "k8s.io/client-go/applyconfigurations/core/v1"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 )
 
 const (
@@ -132,7 +134,10 @@ func (r *rendering) env() []*coreac.EnvVarApplyConfiguration {
 		value("WINDLASS_APP", r.d.GetAppName()),
 		value("WINDLASS_REGION", r.cfg.Region),
 		value("WINDLASS_ROLE", r.role.name),
-		value("WINDLASS_SLOT", "0"),
+		value("WINDLASS_SLOT", strconv.Itoa(r.slot())),
+	}
+	if r.a.Unit != nil {
+		out = append(out, value(runtime.PeersEnv, peersPath+"/"+peersFile))
 	}
 	for i, p := range r.ports {
 		n := strconv.Itoa(int(p.number))
@@ -183,7 +188,17 @@ const (
 	shmVolume   = "shm"
 	shmPath     = "/dev/shm"
 	cacheVolume = "model-cache"
+	peersVolume = "windlass-peers"
+	peersPath   = "/var/run/windlass"
+	peersFile   = "peers.json"
 )
+
+func (r *rendering) slot() int {
+	if r.a.Unit == nil {
+		return 0
+	}
+	return r.a.Unit.Slot
+}
 
 func (r *rendering) mounts() []*coreac.VolumeMountApplyConfiguration {
 	var out []*coreac.VolumeMountApplyConfiguration
@@ -193,6 +208,9 @@ func (r *rendering) mounts() []*coreac.VolumeMountApplyConfiguration {
 	if c := r.spec.GetModelCache(); c != nil {
 		out = append(out, coreac.VolumeMount().WithName(cacheVolume).WithMountPath(c.GetMountPath()))
 	}
+	if r.a.Unit != nil {
+		out = append(out, coreac.VolumeMount().WithName(peersVolume).WithMountPath(peersPath).WithReadOnly(true))
+	}
 	return out
 }
 
@@ -201,6 +219,11 @@ func (r *rendering) volumes() []*coreac.VolumeApplyConfiguration {
 	if n := r.shmMiB(); n > 0 {
 		out = append(out, coreac.Volume().WithName(shmVolume).WithEmptyDir(coreac.EmptyDirVolumeSource().
 			WithMedium(corev1.StorageMediumMemory).WithSizeLimit(mebibytes(n))))
+	}
+	if u := r.a.Unit; u != nil {
+		// The agent writes it for a whole group, and instances start without waiting for that.
+		out = append(out, coreac.Volume().WithName(peersVolume).WithSecret(coreac.SecretVolumeSource().
+			WithSecretName(PeersName(r.a, u.Group)).WithOptional(true)))
 	}
 	switch c := r.spec.GetModelCache(); {
 	case c == nil:

@@ -48,6 +48,13 @@
 // An HTTP probe sends GET and accepts 200 to 399. A health check with another method or with
 // codes is made by a second container, which the kubelet asks in place of the app. Without an
 // image for that container, it is refused. Times are whole seconds, rounded up. Pods of a
-// Deployment have no order, so WINDLASS_GROUP exists only if there is one replica. Replicas of
-// several roles or several instances are not supported and refused.
+// Deployment have no order, so WINDLASS_GROUP exists only if there is one replica. One role with
+// several instances is not supported and refused.
+//
+// # Several roles
+//
+// Each instance of a deployment with several roles is a Deployment of one pod, so that it has a
+// group, a role and a slot for life, and any of them can be removed. Assignment.Unit names it. It
+// has the objects above but no Service and no PodDisruptionBudget. The instances of a group share
+// a Secret with their addresses.
 package render

@@ -25,6 +25,9 @@ const (
 	KindWorkload         Kind = "Deployment"
 	KindService          Kind = "Service"
 	KindDisruptionBudget Kind = "PodDisruptionBudget"
+
+	// KindRoles is no kind of Kubernetes: all instances of a deployment with several roles. The name is their key.
+	KindRoles Kind = "Roles"
 )
 
 // Object is a Kubernetes object.
@@ -67,6 +70,12 @@ func RefOf(k Kind, config any) Ref {
 // WorkloadOf names the workload of a pod.
 func WorkloadOf(p *corev1.Pod) Ref {
 	return NewRef(KindWorkload, p.Namespace, p.Labels[LabelInstance])
+}
+
+// RolesOf names the instances of which an object is one, if there are several roles. ok is false otherwise.
+func RolesOf(o metav1.Object) (at Ref, ok bool) {
+	key := o.GetLabels()[LabelUnitOf]
+	return NewRef(KindRoles, o.GetNamespace(), key), key != ""
 }
 
 // MetaOf returns the metadata of a configuration to apply.

@@ -43,6 +43,12 @@ const (
 	LabelMadeFor = Domain + "made-for"
 	// LabelWorkload is the workload's key, and the only label in selectors.
 	LabelWorkload = Domain + "workload"
+	// LabelUnitOf is on objects of one instance of a deployment with several roles: the key that all of these
+	// instances have. LabelWorkload is then the instance's own key, see UnitKey. LabelGroup and LabelSlot are its
+	// place.
+	LabelUnitOf = Domain + "unit-of"
+	LabelGroup  = Domain + "group"
+	LabelSlot   = Domain + "slot"
 )
 
 // Annotations.
@@ -57,6 +63,14 @@ const (
 	AnnotationSecretHash = Domain + "secret-hash"
 	// AnnotationDraining is on pods that will be stopped: the time since which gateways drain them.
 	AnnotationDraining = Domain + "draining-since"
+	// Annotations of a deployment with several roles, on the workload of each instance: what each role should be, as
+	// JSON; for which roles its first start waits; and whether it will be removed.
+	AnnotationRoles  = Domain + "roles"
+	AnnotationWaits  = Domain + "waits"
+	AnnotationLeaves = Domain + "leaves"
+	// AnnotationPeers is on pods: a hash of their file of peers as it was last written. A change of a pod makes its
+	// node look at the file at once.
+	AnnotationPeers = Domain + "peers"
 	// AnnotationPaused is "true" when a person wants the agent to change nothing.
 	AnnotationPaused = Domain + "paused"
 	// AnnotationCreatedBy is on namespaces that the agent made. It is set only when the
@@ -95,6 +109,11 @@ func Ours(region string) labels.Set {
 // OfWorkload selects the pods, and all objects but the claim, of one workload.
 func OfWorkload(region, key string) labels.Set {
 	return labels.Merge(Ours(region), labels.Set{LabelWorkload: key})
+}
+
+// OfUnits selects the pods and objects of all instances of a deployment with several roles.
+func OfUnits(region, key string) labels.Set {
+	return labels.Merge(Ours(region), labels.Set{LabelUnitOf: key})
 }
 
 // OfDeployment selects the objects that a deployment has now. Pods are found

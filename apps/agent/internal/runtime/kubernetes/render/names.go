@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -62,6 +63,9 @@ func (c Config) NamespaceName(project, environment, environmentID string) string
 // WorkloadName returns the name of an assignment's workload: the app's name, the version,
 // and a hash of the workload's key that makes it unique.
 func WorkloadName(a runtime.Assignment) string {
+	if a.Unit != nil {
+		return unitName(a)
+	}
 	tail := "-" + hash(workloadKey(a), shortHash)
 	if a.WorkloadVersion > 0 {
 		tail = fmt.Sprintf("-v%d%s", a.WorkloadVersion, tail)
@@ -69,9 +73,58 @@ func WorkloadName(a runtime.Assignment) string {
 	return cut(a.Deployment.GetAppName(), maxWorkload-len(tail)) + tail
 }
 
-// workloadKey returns the assignment's workload key. Without one, the deployment's id is the
-// key, so that it has a workload of its own.
+// unitName returns the name of the workload of one instance: the app's name, the version, the role, the group and
+// the slot, and a hash that makes it unique even if names are cut.
+func unitName(a runtime.Assignment) string {
+	u := a.Unit
+	tail := fmt.Sprintf("-%d-%d-%s", u.Group, u.Slot, hash(workloadKey(a), shortHash))
+	version := ""
+	if a.WorkloadVersion > 0 {
+		version = fmt.Sprintf("-v%d", a.WorkloadVersion)
+	}
+	room := maxWorkload - len(tail) - len(version) - 1
+	// If one name is short, the other may be longer.
+	app := cut(a.Deployment.GetAppName(), max(room/2, room-len(u.Role)))
+	return app + version + "-" + cut(u.Role, room-len(app)) + tail
+}
+
+// UnitKey returns the workload key of one instance of a deployment with several roles, whose key is parent.
+func UnitKey(parent, role string, group, slot int) string {
+	tail := fmt.Sprintf(".%d.%d.%s", group, slot, hash(role, environmentHash))
+	if len(parent)+len(tail) > maxLabel {
+		parent = hash(parent, contentHash)
+	}
+	return parent + tail
+}
+
+var unitTail = regexp.MustCompile(`^(.+)\.\d+\.\d+\.[a-z2-7]{6}$`)
+
+// ParentKey returns the key of the deployment's instances if key is that of one of several, or else key itself.
+func ParentKey(key string) string {
+	if m := unitTail.FindStringSubmatch(key); m != nil {
+		return m[1]
+	}
+	return key
+}
+
+// PeersName returns the name of the Secret with the file of peers of a group.
+func PeersName(a runtime.Assignment, group int) string {
+	tail := fmt.Sprintf("-%d-peers-%s", group, hash(fmt.Sprint(FamilyKey(a), "/", group), shortHash))
+	return cut(a.Deployment.GetAppName(), maxLabel-len(tail)) + tail
+}
+
+// workloadKey returns the key of the assignment's workload. Of a deployment with several roles, each instance has
+// one.
 func workloadKey(a runtime.Assignment) string {
+	if u := a.Unit; u != nil {
+		return UnitKey(FamilyKey(a), u.Role, u.Group, u.Slot)
+	}
+	return FamilyKey(a)
+}
+
+// FamilyKey returns the assignment's workload key. Without one, the deployment's id is the
+// key, so that it has a workload of its own.
+func FamilyKey(a runtime.Assignment) string {
 	if a.WorkloadKey != "" {
 		return a.WorkloadKey
 	}

@@ -154,8 +154,16 @@ func (r *rendering) schedule(pod *coreac.PodSpecApplyConfiguration) error {
 		WithTopologyKey(zoneLabel).WithMaxSkew(1).WithWhenUnsatisfiable(unsatisfiable).
 		// A zone does not count if the pod tolerates none of its nodes' taints.
 		WithNodeTaintsPolicy(corev1.NodeInclusionPolicyHonor).
-		WithLabelSelector(r.selector()))
+		WithLabelSelector(r.spread()))
 	return nil
+}
+
+// spread selects the pods that are spread over zones.
+func (r *rendering) spread() *metaac.LabelSelectorApplyConfiguration {
+	if r.a.Unit == nil {
+		return r.selector()
+	}
+	return metaac.LabelSelector().WithMatchLabels(map[string]string{LabelUnitOf: FamilyKey(r.a), LabelComponent: r.role.name})
 }
 
 func (r *rendering) nodeSelector() (map[string]string, error) {

@@ -40,14 +40,15 @@ func Render(cfg Config, a runtime.Assignment) (*Objects, error) {
 		return nil, err
 	}
 	out := &Objects{
-		Namespace:        r.namespaceObject(),
-		ServiceAccount:   coreac.ServiceAccount(r.name, r.namespace).WithLabels(r.objectLabels()).WithAutomountServiceAccountToken(false),
-		Secrets:          []*coreac.SecretApplyConfiguration{r.identity()},
-		Claim:            claim,
-		Workload:         workload,
-		Service:          r.service(),
-		DisruptionBudget: r.disruptionBudget(),
-		NetworkPolicies:  r.networkPolicies(),
+		Namespace:       r.namespaceObject(),
+		ServiceAccount:  coreac.ServiceAccount(r.name, r.namespace).WithLabels(r.objectLabels()).WithAutomountServiceAccountToken(false),
+		Secrets:         []*coreac.SecretApplyConfiguration{r.identity()},
+		Claim:           claim,
+		Workload:        workload,
+		NetworkPolicies: r.networkPolicies(),
+	}
+	if r.a.Unit == nil {
+		out.Service, out.DisruptionBudget = r.service(), r.disruptionBudget()
 	}
 	if variables != nil {
 		out.Secrets = append(out.Secrets, variables)
@@ -80,6 +81,7 @@ type role struct {
 	command   []string
 	args      []string
 	resources *windlassv1.Resources
+	env       map[string]string
 	// at is the path of the role in the spec, for errors.
 	at string
 }
@@ -152,7 +154,7 @@ func (r *rendering) checkIdentity() error {
 	}
 	for _, id := range []struct{ field, value string }{
 		{"id", d.GetId()},
-		{"workload_key", r.key},
+		{"workload_key", FamilyKey(r.a)},
 		{"workspace_id", d.GetWorkspaceId()},
 		{"project_id", d.GetProjectId()},
 		{"environment_id", d.GetEnvironmentId()},
@@ -173,13 +175,15 @@ func (r *rendering) checkIdentity() error {
 
 func (r *rendering) takeRole() error {
 	s := r.spec
-	r.role = role{defaultRole, s.GetImage(), s.GetCommand(), s.GetArgs(), s.GetResources(), "spec."}
+	r.role = role{defaultRole, s.GetImage(), s.GetCommand(), s.GetArgs(), s.GetResources(), nil, "spec."}
 	switch roles := s.GetRoles(); len(roles) {
 	case 0:
 	case 1:
 		ro := roles[0]
-		r.role.name, r.role.at = ro.GetName(), "spec.roles[0]."
-		if ro.GetInstances() > 1 {
+		r.role.name, r.role.at, r.role.env = ro.GetName(), "spec.roles[0].", ro.GetEnv()
+		if r.a.Unit != nil {
+			r.role.at = r.a.Unit.At
+		} else if ro.GetInstances() > 1 {
 			return unsupported("spec.roles[0].instances: %d instances that make one replica cannot be grouped on Kubernetes yet: set it to 1 and raise replicas", ro.GetInstances())
 		}
 		if ro.GetImage() != "" {
@@ -195,7 +199,7 @@ func (r *rendering) takeRole() error {
 			r.role.resources = ro.GetResources()
 		}
 	default:
-		return unsupported("spec.roles: %d roles cannot be grouped into one replica on Kubernetes yet: leave one", len(roles))
+		return unsupported("spec.roles: %d roles are not one workload", len(roles))
 	}
 	if !ident.ValidName(r.role.name) {
 		return invalid("spec.roles[0].name: %q is not a valid name", r.role.name)
@@ -276,6 +280,10 @@ func (r *rendering) objectLabels() map[string]string {
 	l[LabelVersion] = "v" + strconv.Itoa(int(r.d.GetVersion()))
 	l[LabelDeployment] = r.d.GetId()
 	l[LabelWorkload] = r.key
+	if u := r.a.Unit; u != nil {
+		l[LabelUnitOf] = FamilyKey(r.a)
+		l[LabelGroup], l[LabelSlot] = strconv.Itoa(u.Group), strconv.Itoa(u.Slot)
+	}
 	return l
 }
 

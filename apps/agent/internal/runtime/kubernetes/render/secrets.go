@@ -36,6 +36,12 @@ func (r *rendering) variables() (*coreac.SecretApplyConfiguration, error) {
 		}
 		values[name] = v
 	}
+	for name, v := range r.role.env {
+		if err := checkVariable(fmt.Sprintf("%senv[%q]", r.role.at, name), name, v); err != nil {
+			return nil, err
+		}
+		values[name] = v
+	}
 	for i, ref := range r.spec.GetSecrets() {
 		if ref.GetImagePull() {
 			continue
@@ -118,13 +124,29 @@ func (r *rendering) identity() *coreac.SecretApplyConfiguration {
 		envVersion:    []byte(strconv.Itoa(int(r.d.GetVersion()))),
 		envReplicas:   []byte(strconv.Itoa(int(r.d.GetReplicas()))),
 	}
-	if r.d.GetReplicas() == 1 {
+	if u := r.a.Unit; u != nil {
+		data[envReplicas], data[envGroup] = []byte(strconv.Itoa(u.Replicas)), []byte(strconv.Itoa(u.Group))
+	} else if r.d.GetReplicas() == 1 {
 		// Pods of a Deployment have no order, so a pod cannot know its group, unless it is the
 		// only one.
 		data[envGroup] = []byte("0")
 	}
 	return coreac.Secret(identityName(r.name), r.namespace).
 		WithLabels(r.objectLabels()).WithType(corev1.SecretTypeOpaque).WithData(data)
+}
+
+// Peers returns the Secret with the file of peers of a group. a is the assignment of one of its instances.
+func Peers(cfg Config, a runtime.Assignment, content []byte) (*coreac.SecretApplyConfiguration, error) {
+	r, err := prepare(cfg, a)
+	if err != nil {
+		return nil, err
+	}
+	l := r.objectLabels()
+	for _, own := range []string{LabelWorkload, LabelInstance, LabelComponent, LabelSlot} {
+		delete(l, own)
+	}
+	return coreac.Secret(PeersName(a, a.Unit.Group), r.namespace).
+		WithLabels(l).WithType(corev1.SecretTypeOpaque).WithData(map[string][]byte{peersFile: content}), nil
 }
 
 // pullSecrets returns the Secrets with the Docker configurations to pull the image with, by name.

@@ -1,6 +1,7 @@
 package render
 
 import (
+	"encoding/json"
 	"net/netip"
 	"strconv"
 
@@ -45,6 +46,17 @@ func (r *rendering) deployment(variables *coreac.SecretApplyConfiguration, pulls
 	set(annotations, AnnotationVersionLabel, r.spec.GetVersionLabel())
 	set(annotations, AnnotationMessage, r.spec.GetMessage())
 	set(annotations, AnnotationSourceCommit, r.spec.GetSourceCommit())
+	if u := r.a.Unit; u != nil {
+		roles, err := json.Marshal(u.Roles)
+		if err != nil {
+			return nil, err
+		}
+		annotations[AnnotationRoles] = string(roles)
+		set(annotations, AnnotationWaits, u.Waits)
+		if u.Leaves {
+			annotations[AnnotationLeaves] = True
+		}
+	}
 	return appsac.Deployment(r.name, r.namespace).
 		WithLabels(r.objectLabels()).WithAnnotations(annotations).
 		WithSpec(appsac.DeploymentSpec().
@@ -93,7 +105,7 @@ func (r *rendering) disruptionBudget() *policyac.PodDisruptionBudgetApplyConfigu
 			WithUnhealthyPodEvictionPolicy(policyv1.AlwaysAllow))
 }
 
-// networkPolicies allow only the gateway and the monitoring to connect to instances. They do not
+// networkPolicies allow only the gateway, the monitoring and other instances of the group to connect to instances. They do not
 // restrict the connections that instances open.
 func (r *rendering) networkPolicies() []*networkingac.NetworkPolicyApplyConfiguration {
 	spec := networkingac.NetworkPolicySpec().WithPodSelector(r.selector()).WithPolicyTypes(networkingv1.PolicyTypeIngress)
@@ -106,6 +118,11 @@ func (r *rendering) networkPolicies() []*networkingac.NetworkPolicyApplyConfigur
 			rule.WithPorts(networkingac.NetworkPolicyPort().WithProtocol(corev1.ProtocolTCP).WithPort(intstr.FromInt32(p.number)))
 		}
 		spec.WithIngress(rule)
+	}
+	if u := r.a.Unit; u != nil {
+		// Instances of a group reach each other on every port: engines choose those of their transfers.
+		spec.WithIngress(networkingac.NetworkPolicyIngressRule().WithFrom(networkingac.NetworkPolicyPeer().WithPodSelector(
+			metaac.LabelSelector().WithMatchLabels(map[string]string{LabelUnitOf: FamilyKey(r.a), LabelGroup: strconv.Itoa(u.Group)}))))
 	}
 	return []*networkingac.NetworkPolicyApplyConfiguration{
 		networkingac.NetworkPolicy(r.name, r.namespace).WithLabels(r.objectLabels()).WithSpec(spec),

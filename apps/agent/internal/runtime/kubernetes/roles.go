@@ -1,0 +1,400 @@
+package kubernetes
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/groups"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/access"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/desired"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/observe"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// A deployment with several roles is one workload for each instance: a Deployment of one pod with the labels of its
+// role, group and slot. Kubernetes keeps each alive by itself. Package groups says which of them should be there,
+// which wait, and which may take another template:
+//
+//	to create      the workload is made. While it waits for roles, it has no pod
+//	to replace     the workload takes the new template. Until then it holds the old one
+//	to delete      the workload is marked and goes to no pods. An empty one is deleted
+//
+// All is read from the cluster again each time: labels, marks, templates and pods. So an agent that was killed at any
+// step goes on from there. A deployment without replicas keeps one empty workload, which owns what the app shares.
+
+// familyRef names the instances of an assignment with several roles.
+func familyRef(namespace string, a runtime.Assignment) render.Ref {
+	return render.NewRef(render.KindRoles, namespace, render.FamilyKey(a))
+}
+
+// applyRoles is Apply for a deployment with several roles.
+func (r *Runtime) applyRoles(ctx context.Context, a runtime.Assignment) error {
+	if rej := runtime.RefuseRoles(a.Deployment.GetSpec()); rej != nil {
+		return rej
+	}
+	f := newFamily(a)
+	var namespace string
+	for n := range f.roles {
+		// A role that cannot run refuses the assignment before anything changes.
+		objects, err := r.rendered(f.assignment(n, runtime.Unit{}))
+		if err != nil {
+			return err
+		}
+		namespace = render.RefOf(render.KindWorkload, objects.Workload).Namespace
+	}
+	at := familyRef(namespace, a)
+	let := r.locks.Together("Namespace " + namespace)
+	defer let()
+	unlock := r.locks.Alone(at.String())
+	defer unlock()
+	r.wanted.wantRoles(at, a)
+	return r.ensureRoles(ctx, at, f)
+}
+
+// lookAtRoles looks at the instances of a deployment with several roles, and repairs what is not as wanted.
+func (r *Runtime) lookAtRoles(ctx context.Context, at render.Ref) error {
+	let := r.locks.Together("Namespace " + at.Namespace)
+	defer let()
+	unlock := r.locks.Alone(at.String())
+	defer unlock()
+	a, ok := r.wanted.roles(at)
+	if !ok {
+		return nil
+	}
+	return r.ensureRoles(ctx, at, newFamily(a))
+}
+
+// family is an assignment with several roles. It is not safe for concurrent use.
+type family struct {
+	a     runtime.Assignment
+	roles []runtime.Role
+	entry string
+	// parts are the deployment with one role each, by role and by the number of its pods.
+	parts map[[2]int]*runtime.Assignment
+}
+
+func newFamily(a runtime.Assignment) *family {
+	f := &family{a: a, roles: runtime.Roles(a.Deployment.GetSpec()), parts: map[[2]int]*runtime.Assignment{}}
+	for _, r := range f.roles {
+		if r.Entry {
+			f.entry = r.Name
+		}
+	}
+	return f
+}
+
+func (f *family) index(role string) int {
+	return slices.IndexFunc(f.roles, func(r runtime.Role) bool { return r.Name == role })
+}
+
+// wanted returns what package groups decides by.
+func (f *family) wanted() groups.Wanted {
+	w := groups.Wanted{Replicas: int(f.a.Deployment.GetReplicas()), Unavailable: f.a.MaxUnavailable()}
+	for _, r := range f.roles {
+		w.Roles = append(w.Roles, groups.Role{Name: r.Name, Units: r.Instances, StartsAfter: r.StartsAfter})
+	}
+	return w
+}
+
+// assignment returns the assignment of one instance of the n-th role.
+func (f *family) assignment(n int, u runtime.Unit) runtime.Assignment {
+	pods := 1
+	if u.Leaves || u.Waits != "" {
+		pods = 0
+	}
+	part := f.parts[[2]int{n, pods}]
+	if part == nil {
+		one := f.a
+		one.Deployment = proto.CloneOf(f.a.Deployment)
+		spec := one.Deployment.Spec
+		spec.Roles = []*windlassv1.RoleSpec{spec.Roles[n]}
+		spec.Resources = f.roles[n].Resources
+		one.Deployment.Replicas, one.Deployment.MaxUnavailable = int32(pods), 1
+		one.TemplateHash, one.RoleTemplates = f.a.TemplateOf(f.roles[n].Name), nil
+		part = &one
+		f.parts[[2]int{n, pods}] = part
+	}
+	out := *part
+	u.Role, u.At = f.roles[n].Name, fmt.Sprintf("spec.roles[%d].", n)
+	u.Entry, u.Roles, u.Replicas = f.entry, f.a.RoleCounts(), int(f.a.Deployment.GetReplicas())
+	out.Unit = &u
+	return out
+}
+
+// unit is the workload of one instance.
+type unit struct {
+	groups.ID
+
+	ref  render.Ref
+	live *appsv1.Deployment
+	// pods are those that count as its replica.
+	pods []*corev1.Pod
+	// leaves means that it is marked to be removed, and empty that Kubernetes has nothing of it but the workload.
+	leaves, empty bool
+}
+
+// unitsOf returns the workloads of the instances of a deployment, by name.
+func (r *Runtime) unitsOf(at render.Ref) []*unit {
+	var out []*unit
+	for _, o := range r.caches.List(render.KindWorkload, access.ByFamily, at.Namespace+"/"+at.Name) {
+		w, ok := o.(*appsv1.Deployment)
+		if !ok {
+			continue
+		}
+		u := &unit{ID: placeOf(w.Labels), ref: render.NewRef(render.KindWorkload, w.Namespace, w.Name), live: w}
+		all := r.caches.PodsOf(w.Namespace, w.Labels[render.LabelWorkload])
+		for _, p := range all {
+			if observe.Holds(p) {
+				u.pods = append(u.pods, p)
+			}
+		}
+		u.leaves = w.Annotations[render.AnnotationLeaves] == render.True || w.DeletionTimestamp != nil
+		u.empty = u.leaves && w.DeletionTimestamp == nil && len(all) == 0 && ptr.Deref(w.Spec.Replicas, 1) == 0 && !r.unsettled(w)
+		out = append(out, u)
+	}
+	slices.SortFunc(out, func(a, b *unit) int { return cmp.Compare(a.ref.Name, b.ref.Name) })
+	return out
+}
+
+// placeOf reads the place of an instance from the labels of its objects.
+func placeOf(labels map[string]string) groups.ID {
+	group, _ := strconv.Atoi(labels[render.LabelGroup])
+	slot, _ := strconv.Atoi(labels[render.LabelSlot])
+	return groups.ID{Role: labels[render.LabelComponent], Group: group, Slot: slot}
+}
+
+// observed returns the instance as package groups takes it.
+func (r *Runtime) observed(f *family, u *unit) groups.Instance {
+	want := f.a.TemplateOf(u.Role)
+	in := groups.Instance{
+		ID: u.ID, Key: u.ref.Name, Leaving: u.leaves,
+		Started: len(u.pods) > 0 || u.live.Annotations[render.AnnotationWaits] == "" && ptr.Deref(u.live.Spec.Replicas, 1) > 0,
+	}
+	for _, p := range u.pods {
+		in.Ready = in.Ready || observe.IsReady(p) && !render.Drains(p)
+		in.Old = in.Old || p.Annotations[render.AnnotationTemplateHash] != want
+		in.Unfit = in.Unfit || p.Spec.NodeName == ""
+	}
+	if len(u.pods) == 0 {
+		in.Old = u.live.Spec.Template.Annotations[render.AnnotationTemplateHash] != want
+	}
+	in.Unrouted = r.released != nil && u.Role == f.entry && !slices.ContainsFunc(u.pods, func(p *corev1.Pod) bool {
+		return !r.released(render.InstanceID(p.UID))
+	})
+	return in
+}
+
+// ensureRoles makes the instances of a deployment what they should be now. The caller holds the lock of at. What has
+// to wait is done by the next look, which an event of a pod or of a workload causes.
+func (r *Runtime) ensureRoles(ctx context.Context, at render.Ref, f *family) error {
+	all := r.unitsOf(at)
+	var seen []groups.Instance
+	known := map[groups.ID]*unit{}
+	for _, u := range all {
+		known[u.ID] = u
+		if !u.empty {
+			seen = append(seen, r.observed(f, u))
+		}
+	}
+	d := groups.Decide(f.wanted(), seen)
+	for _, c := range d.Create {
+		seen = append(seen, groups.Instance{ID: c.ID, Key: "new"})
+	}
+	// Those to create may have to wait, too.
+	waits := groups.Decide(f.wanted(), seen).Wait
+
+	var puts []runtime.Assignment
+	put := func(id groups.ID, u runtime.Unit) {
+		if n := f.index(id.Role); n >= 0 {
+			u.Group, u.Slot = id.Group, id.Slot
+			puts = append(puts, f.assignment(n, u))
+		}
+	}
+	for _, c := range d.Create {
+		put(c.ID, runtime.Unit{Waits: waits[c.ID]})
+	}
+	var gone []*unit
+	head := r.headOf(f, all, len(d.Create) > 0)
+	for _, u := range all {
+		switch in := slices.IndexFunc(seen, func(i groups.Instance) bool { return i.Key == u.ref.Name }); {
+		case u.live.DeletionTimestamp != nil:
+		case u.empty && u == head:
+			put(u.ID, runtime.Unit{Leaves: true})
+		case u.empty && !slices.ContainsFunc(d.Create, func(c groups.Start) bool { return c.ID == u.ID }):
+			gone = append(gone, u)
+		case u.empty: // it is put again
+		case u.leaves || slices.Contains(d.Delete, u.ref.Name):
+			put(u.ID, runtime.Unit{Leaves: true})
+		default:
+			put(u.ID, runtime.Unit{Waits: waits[u.ID], Holds: seen[in].Old && !slices.Contains(d.Replace, u.ref.Name)})
+		}
+	}
+	if head == nil && len(f.roles) > 0 && f.a.Deployment.GetReplicas() == 0 && len(all) == 0 {
+		put(groups.ID{Role: f.roles[0].Name}, runtime.Unit{Leaves: true})
+	}
+	errs := r.putUnits(ctx, puts, known)
+	for _, u := range gone {
+		errs = append(errs, r.removeUnit(ctx, u, f.a.Deployment.GetId()))
+	}
+	errs = append(errs, r.tellPeers(ctx, f, at))
+	for _, u := range all {
+		if r.wanted.drains(u.ref) {
+			r.repairs.add(u.ref) // another instance of its group may have been what it waited for
+		}
+	}
+	return worst(slices.DeleteFunc(errs, func(err error) bool { return err == nil }))
+}
+
+// headOf returns the empty workload that a deployment without replicas keeps, nil if it needs none.
+func (r *Runtime) headOf(f *family, all []*unit, creates bool) *unit {
+	if creates || f.a.Deployment.GetReplicas() > 0 || len(all) == 0 {
+		return nil
+	}
+	return slices.MinFunc(all, func(a, b *unit) int {
+		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(f.index(a.Role), f.index(b.Role)), cmp.Compare(a.Slot, b.Slot))
+	})
+}
+
+// unitsAtOnce is how many instances of one deployment are put at one time.
+const unitsAtOnce = 4
+
+// putUnits ensures the workloads of instances. Those that are as they were asked for before are left to their own
+// repairs.
+func (r *Runtime) putUnits(ctx context.Context, puts []runtime.Assignment, known map[groups.ID]*unit) []error {
+	var mu sync.Mutex
+	var errs []error
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, unitsAtOnce)
+	for _, a := range puts {
+		u := known[groups.ID{Role: a.Unit.Role, Group: a.Unit.Group, Slot: a.Unit.Slot}]
+		if u != nil && r.wanted.hasUnit(u.ref, a) {
+			continue
+		}
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			if err := r.putUnit(ctx, a); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, err)
+			}
+		})
+	}
+	wg.Wait()
+	return errs
+}
+
+func (r *Runtime) putUnit(ctx context.Context, a runtime.Assignment) error {
+	objects, err := r.rendered(a)
+	if err != nil {
+		return err
+	}
+	w := render.RefOf(render.KindWorkload, objects.Workload)
+	unlock := r.locks.Alone(w.String())
+	defer unlock()
+	return r.ensure(ctx, w, a, objects, r.repairs.Suspected(w))
+}
+
+// removeUnit deletes the empty workload of an instance that is not wanted any more.
+func (r *Runtime) removeUnit(ctx context.Context, u *unit, deploymentID string) error {
+	return r.removeWorkload(ctx, u.ref, cmp.Or(u.live.Labels[render.LabelDeployment], deploymentID))
+}
+
+// released reports whether no gateway sends to the pods of the instance. Gateways send to the entry instances of its
+// group, and to it through these.
+func (r *Runtime) releasedInGroup(at render.Ref, u *runtime.Unit) bool {
+	for _, p := range r.caches.PodsOfGroup(at.Namespace, at.Name, u.Group) {
+		if observe.Holds(p) && p.Labels[render.LabelComponent] == u.Entry && !r.released(render.InstanceID(p.UID)) {
+			return false
+		}
+	}
+	return true
+}
+
+// tellPeers writes the file of peers of each group where it changed. A pod's annotation says which one was last
+// written for it, so that nothing is written twice.
+func (r *Runtime) tellPeers(ctx context.Context, f *family, at render.Ref) error {
+	var names []string
+	for _, role := range f.roles {
+		names = append(names, role.Name)
+	}
+	members := map[int][]*unit{}
+	for _, u := range r.unitsOf(at) {
+		if f.index(u.Role) >= 0 && u.live.DeletionTimestamp == nil {
+			members[u.Group] = append(members[u.Group], u)
+		}
+	}
+	var errs []error
+	for _, units := range members {
+		var all []runtime.Instance
+		var pods []*corev1.Pod
+		for _, u := range units {
+			for _, p := range u.pods {
+				pods = append(pods, p)
+				in := runtime.Instance{ID: p.Name, Role: u.Role, Group: u.Group, Slot: u.Slot}
+				if observe.IsReady(p) && !render.Drains(p) {
+					in.Address = observe.AddressOf(p)
+				}
+				all = append(all, in)
+			}
+		}
+		for _, content := range runtime.PeersOf(names, all, func(*runtime.Instance) bool { return true }) {
+			errs = append(errs, r.tellGroup(ctx, f, units, pods, content))
+		}
+	}
+	return worst(slices.DeleteFunc(errs, func(err error) bool { return err == nil }))
+}
+
+func (r *Runtime) tellGroup(ctx context.Context, f *family, units []*unit, pods []*corev1.Pod, content []byte) error {
+	sum := sha256.Sum256(content)
+	mark := hex.EncodeToString(sum[:8])
+	told := func(p *corev1.Pod) bool { return p.Annotations[render.AnnotationPeers] == mark }
+	if !slices.ContainsFunc(pods, told) {
+		if err := r.writePeers(ctx, f, units, content); err != nil {
+			return err
+		}
+	}
+	var errs []error
+	for _, p := range pods {
+		if told(p) {
+			continue
+		}
+		if err := r.api.Annotate(ctx, p, map[string]any{render.AnnotationPeers: mark}); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return worst(errs)
+}
+
+// writePeers writes the file of peers of a group. Its instances own it together.
+func (r *Runtime) writePeers(ctx context.Context, f *family, units []*unit, content []byte) error {
+	u := units[0]
+	a := f.assignment(f.index(u.Role), runtime.Unit{Group: u.Group, Slot: u.Slot})
+	cfg := r.render
+	cfg.Namespace = u.ref.Namespace
+	secret, err := render.Peers(cfg, a, content)
+	if err != nil {
+		return err
+	}
+	var owners []render.Object
+	for _, one := range units {
+		owners = append(owners, one.live)
+	}
+	secret.WithOwnerReferences(desired.OwnerReferences(owners)...)
+	_, err = r.api.Apply(ctx, render.RefOf(render.KindSecret, secret), secret, nil, false)
+	return err
+}
