@@ -280,6 +280,9 @@ func (c *Collector) deployment(d *agentv1.Deployment, instances []runtime.Instan
 		}
 	}
 	level := func(name string, of func(instanceID string) (float64, bool)) {
+		if runtime.HasRoles(d.GetSpec()) {
+			return // no level says anything of instances that do different work
+		}
 		if v, ok := mean(instances, of); ok {
 			if out.Levels == nil {
 				out.Levels = map[string]float64{}

@@ -65,6 +65,8 @@ type Platform struct {
 	HidesGPUs bool
 	// HidesUsage: the platform may have no metrics of instances.
 	HidesUsage bool
+	// HidesFiles: instances see no files of the platform's, because nothing mounts them in the test.
+	HidesFiles bool
 	// Grows: hosts may be added, so that an instance that fits on none of them waits and is
 	// not refused.
 	Grows bool

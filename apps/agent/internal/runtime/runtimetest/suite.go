@@ -61,6 +61,14 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		"a GPU belongs to one instance at a time":                    gpus,
 		"the usage of instances is measured":                         usage,
 		"more GPUs than exist are refused, or wait for hosts":        tooManyGPUs,
+		"several roles make a replica, whose instances have places":  severalRoles,
+		"a role that starts after another waits for it":              startsAfter,
+		"a role's template changes and the other's instances stay":   oneRoleChanges,
+		"groups are replaced one after the other, each as a whole":   groupsAreReplaced,
+		"a group that lost an instance is not complete, and goes":    groupWithFailedRole,
+		"several roles survive a restart of the agent at any step":   rolesReopened,
+		"a deployment with several roles leaves nothing":             rolesLeaveNothing,
+		"roles that cannot run here are refused for good":            rolesRefused,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, setup(t, newHarness)) })
 	}

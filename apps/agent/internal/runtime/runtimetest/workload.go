@@ -69,6 +69,7 @@ func exit(code int) { syscall.Exit(code) }
 //	GET  /health         200, or 503 after /sick
 //	GET  /env?name=X     the value of X in its environment
 //	GET  /pid            its pid
+//	GET  /file?env=X     the content of the file that X in its environment names
 //	GET  /args           its arguments, one per line
 //	POST /sick, /well    what /health answers from now on
 //	POST /exit?code=N    exits
@@ -99,6 +100,14 @@ func workload() int {
 	})
 	mux.HandleFunc("GET /env", func(w http.ResponseWriter, r *http.Request) {
 		_, _ = fmt.Fprint(w, os.Getenv(r.FormValue("name")))
+	})
+	mux.HandleFunc("GET /file", func(w http.ResponseWriter, r *http.Request) {
+		content, err := os.ReadFile(os.Getenv(r.FormValue("env")))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusNotFound)
+			return
+		}
+		_, _ = w.Write(content)
 	})
 	mux.HandleFunc("GET /pid", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, os.Getpid()) })
 	mux.HandleFunc("GET /args", func(w http.ResponseWriter, _ *http.Request) {

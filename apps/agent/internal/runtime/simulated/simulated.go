@@ -12,10 +12,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/windlass-run/windlass/apps/agent/internal/groups"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -69,7 +71,7 @@ type deployment struct {
 // same reports whether the assignment changes nothing.
 func (d *deployment) same(a runtime.Assignment) bool {
 	return !d.removing && d.assignment.Generation == a.Generation && d.assignment.TemplateHash == a.TemplateHash &&
-		d.assignment.Deployment.Replicas == a.Deployment.Replicas && d.assignment.MaxUnavailable() == a.MaxUnavailable()
+		maps.Equal(d.assignment.RoleTemplates, a.RoleTemplates) && d.assignment.Deployment.Replicas == a.Deployment.Replicas && d.assignment.MaxUnavailable() == a.MaxUnavailable()
 }
 
 type instance struct {
@@ -82,6 +84,8 @@ type instance struct {
 	// failures is how many starts will still fail.
 	failures int8
 	status   windlassv1.InstanceStatus
+	// place is nil in a workload with one role, whose rows are its groups.
+	place *groups.ID
 }
 
 // New returns a runtime without deployments.
@@ -118,11 +122,14 @@ func (r *Runtime) answers() error {
 	return nil
 }
 
-// Apply takes the assignment. Its deployment then has the workload that it names, with the existing
+// Apply takes the assignment, which may have several roles. Its deployment then has the workload that it names, with the existing
 // instances. Instances of another template are replaced, MaxUnavailable at a time.
 func (r *Runtime) Apply(_ context.Context, a runtime.Assignment) error {
 	if err := r.answers(); err != nil {
 		return err
+	}
+	if rej := runtime.RefuseRoles(a.Deployment.GetSpec()); rej != nil {
+		return rej
 	}
 	if r.cfg.Applied != nil {
 		r.cfg.Applied(a.Deployment.Id, a.Epoch, a.Generation)
@@ -181,7 +188,7 @@ func (r *Runtime) Observe(context.Context) (runtime.Observation, error) {
 	for id, d := range r.deployments {
 		seen := runtime.ObservedDeployment{
 			DeploymentID: id, Generation: d.assignment.Generation,
-			TemplateHash: d.assignment.TemplateHash, Removing: d.removing,
+			TemplateHash: d.assignment.TemplateHash, Roles: d.assignment.RoleCounts(), Removing: d.removing,
 		}
 		if d.has() {
 			seen.Instances = d.workload.look()
@@ -284,9 +291,14 @@ func (r *Runtime) Crash(deploymentID string) error {
 		return errors.New("nothing to crash")
 	}
 	w := d.workload
-	g := slices.IndexFunc(w.instances, func(i instance) bool { return i.serial != 0 })
+	g := slices.IndexFunc(w.instances, func(i instance) bool {
+		return i.serial != 0 && i.status != windlassv1.InstanceStatus_INSTANCE_STATUS_PENDING
+	})
+	if g < 0 {
+		return errors.New("nothing to crash")
+	}
 	w.count--
-	r.start(w, g)
+	r.startAs(w, g, w.instances[g].place)
 	r.signal()
 	return nil
 }

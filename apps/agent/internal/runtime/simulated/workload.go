@@ -1,10 +1,12 @@
 package simulated
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"time"
 
+	"github.com/windlass-run/windlass/apps/agent/internal/groups"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/pkg/ident"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -14,14 +16,17 @@ import (
 type workload struct {
 	key string
 	// names are the deployments that name it, in the order in which they were assigned.
-	names     []*deployment
-	instances []instance // by group; a row without a serial is empty
+	names []*deployment
+	// instances are by group with one role, and in any order with several; a row without a serial is empty.
+	instances []instance
 	count     int
 	stopping  int
 	// told is the deployment for which Config.Ready was last called after a takeover.
 	told *deployment
 	// rolling is whether instances of another template wait until others are ready.
 	rolling bool
+	// grouped is whether it has several roles.
+	grouped bool
 	// view is what Observe returns of it. Nil after a change.
 	view []runtime.Instance
 }
@@ -75,6 +80,11 @@ func (r *Runtime) leave(d *deployment) {
 // work brings the workload to what its owner wants, as far as possible now.
 func (r *Runtime) work(w *workload) {
 	d := w.owner()
+	if w.grouped = w.grouped || runtime.HasRoles(d.assignment.Deployment.GetSpec()); w.grouped {
+		r.workRoles(w, d)
+		r.sweep(w)
+		return
+	}
 	want := 0
 	if !d.removing {
 		want = int(max(d.assignment.Deployment.Replicas, 0))
@@ -108,7 +118,7 @@ func (r *Runtime) tell(w *workload, d *deployment) {
 	}
 	w.told = d
 	for g := range w.instances {
-		if i := &w.instances[g]; r.cfg.Ready != nil && i.ready() && i.hash == d.assignment.TemplateHash {
+		if i := &w.instances[g]; r.cfg.Ready != nil && i.ready() && i.hash == d.assignment.TemplateOf(i.role()) {
 			r.cfg.Ready(d.assignment.Deployment.Id, i.id)
 		}
 	}
@@ -148,6 +158,11 @@ func (r *Runtime) replace(w *workload, group int) {
 }
 
 func (r *Runtime) start(w *workload, group int) {
+	r.startAs(w, group, nil)
+}
+
+// startAs starts an instance in a row. place is nil with one role.
+func (r *Runtime) startAs(w *workload, row int, place *groups.ID) {
 	if r.serial++; r.serial == 0 {
 		r.serial = 1
 	}
@@ -156,15 +171,22 @@ func (r *Runtime) start(w *workload, group int) {
 	if r.cfg.Failures != nil {
 		failures = min(r.cfg.Failures(a.Deployment), Doomed)
 	}
-	w.instances[group] = instance{
-		id: ident.New("ins"), name: r.cfg.Region + "-" + a.Deployment.AppName + "-" + strconv.Itoa(group),
-		hash: a.TemplateHash, serial: r.serial, failures: int8(failures),
+	id, name, hash := w.instances[row].id, strconv.Itoa(row), a.TemplateHash
+	if w.instances[row].status != windlassv1.InstanceStatus_INSTANCE_STATUS_PENDING {
+		id = ident.New("ins")
+	}
+	if place != nil {
+		name, hash = fmt.Sprintf("%d-%s-%d", place.Group, place.Role, place.Slot), a.TemplateOf(place.Role)
+	}
+	w.instances[row] = instance{
+		id: id, name: r.cfg.Region + "-" + a.Deployment.AppName + "-" + name,
+		hash: hash, serial: r.serial, failures: int8(failures), place: place,
 		status: windlassv1.InstanceStatus_INSTANCE_STATUS_CREATING, startedAt: time.Now().UnixMilli(),
 	}
 	w.count++
 	w.view = nil
 	r.starts++
-	r.after(r.cfg.Start, event{workload: w, group: int32(group), serial: r.serial, what: started})
+	r.after(r.cfg.Start, event{workload: w, group: int32(row), serial: r.serial, what: started})
 }
 
 func (r *Runtime) stop(w *workload, group int) {
@@ -193,7 +215,11 @@ func (r *Runtime) happen(e event) {
 		if r.cfg.Ready != nil {
 			r.cfg.Ready(w.owner().assignment.Deployment.Id, i.id)
 		}
-		if w.rolling {
+		switch {
+		case !w.rolling:
+		case w.grouped:
+			r.work(w)
+		default:
 			r.roll(w)
 		}
 		return
@@ -237,8 +263,11 @@ func (w *workload) look() []runtime.Instance {
 			continue
 		}
 		seen := runtime.Instance{
-			ID: i.id, Role: "main", Group: g, TemplateHash: i.hash, Status: i.status,
+			ID: i.id, Role: runtime.DefaultRole, Group: g, TemplateHash: i.hash, Status: i.status,
 			RuntimeName: i.name, Restarts: int(i.restarts), StartedAt: time.UnixMilli(i.startedAt),
+		}
+		if i.place != nil {
+			seen.Role, seen.Group, seen.Slot = i.place.Role, i.place.Group, i.place.Slot
 		}
 		switch i.status {
 		case windlassv1.InstanceStatus_INSTANCE_STATUS_READY:
@@ -248,12 +277,21 @@ func (w *workload) look() []runtime.Instance {
 			if i.failures >= Doomed {
 				seen.Reason, seen.Doomed = runtime.ReasonCrashLoop, true
 			}
+		case windlassv1.InstanceStatus_INSTANCE_STATUS_PENDING:
+			seen.StartedAt, seen.Reason, seen.Message = time.Time{}, runtime.ReasonWaitsForRole, "waits for other roles of its group"
 		default:
 		}
 		out = append(out, seen)
 	}
 	w.view = out
 	return out
+}
+
+func (i *instance) role() string {
+	if i.place == nil {
+		return runtime.DefaultRole
+	}
+	return i.place.Role
 }
 
 func (i *instance) ready() bool { return i.status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY }

@@ -1,0 +1,327 @@
+package runtimetest
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// pair gives the assignment two prefills and one decode, which is the entry and starts after them, in each group.
+func pair(a *runtime.Assignment) {
+	a.Deployment.Spec.Roles = []*windlassv1.RoleSpec{
+		{Name: "prefill", Instances: 2, Env: map[string]string{}},
+		{Name: "decode", Entry: true, StartsAfter: []string{"prefill"}, Env: map[string]string{}},
+	}
+}
+
+// roleEnv sets a variable of one role.
+func roleEnv(role, name, value string) func(*runtime.Assignment) {
+	return func(a *runtime.Assignment) {
+		for _, r := range a.Deployment.Spec.Roles {
+			if r.Name == role {
+				r.Env[name] = value
+			}
+		}
+	}
+}
+
+// roleTemplates sets the templates of the two roles.
+func roleTemplates(prefill, decode string) func(*runtime.Assignment) {
+	return func(a *runtime.Assignment) {
+		a.TemplateHash = prefill + decode
+		a.RoleTemplates = map[string]string{"prefill": prefill, "decode": decode}
+	}
+}
+
+// placed fails if two instances that stay have one place.
+func placed(t *testing.T, all []runtime.Instance) {
+	t.Helper()
+	seen := map[string]bool{}
+	for _, in := range all {
+		if in.Status == draining || in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED {
+			continue
+		}
+		at := place(in)
+		require.False(t, seen[at], "%s is there twice:\n%s", at, describe(all))
+		seen[at] = true
+	}
+}
+
+func place(in runtime.Instance) string { return fmt.Sprintf("%s/%d.%d", in.Role, in.Group, in.Slot) }
+
+func places(all []runtime.Instance) []string {
+	var out []string
+	for _, in := range all {
+		out = append(out, place(in))
+	}
+	slices.Sort(out)
+	return out
+}
+
+// complete returns the groups that are complete with the newest templates.
+func (s *suite) complete(t *testing.T, id string) map[int]bool {
+	t.Helper()
+	d := s.observed(t, id)
+	if d == nil {
+		return nil
+	}
+	return d.CompleteGroups(d.IsCurrent)
+}
+
+func of(role string) func(runtime.Instance) bool {
+	return func(in runtime.Instance) bool { return in.Role == role }
+}
+
+func ids(all []runtime.Instance, ok func(runtime.Instance) bool) []string {
+	var out []string
+	for _, in := range all {
+		if ok(in) {
+			out = append(out, in.ID)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+var twoGroups = []string{"decode/0.0", "decode/1.0", "prefill/0.0", "prefill/0.1", "prefill/1.0", "prefill/1.1"}
+
+func severalRoles(t *testing.T, s *suite) {
+	a := s.assignment("dep_1", 2, pair, roleEnv("decode", "COLOUR", "blue"), env("COLOUR", "green"))
+	s.apply(t, a)
+	all := s.ready(t, "dep_1", 6)
+	require.Equal(t, twoGroups, places(all))
+	require.Equal(t, map[int]bool{0: true, 1: true}, s.complete(t, "dep_1"))
+	roles := s.observed(t, "dep_1").Roles
+	require.Len(t, roles, 2)
+	require.Equal(t, runtime.RoleCount{Name: "decode", Instances: 1, Entry: true, TemplateHash: "template-1"}, roles[1])
+	for _, in := range all {
+		require.Equal(t, in.Role, variable(t, in, "WINDLASS_ROLE"))
+		require.Equal(t, fmt.Sprint(in.Group), variable(t, in, "WINDLASS_GROUP"))
+		require.Equal(t, fmt.Sprint(in.Slot), variable(t, in, "WINDLASS_SLOT"))
+		require.Equal(t, "2", variable(t, in, "WINDLASS_REPLICAS"))
+		require.Equal(t, map[string]string{"decode": "blue", "prefill": "green"}[in.Role], variable(t, in, "COLOUR"))
+		require.NotEmpty(t, variable(t, in, runtime.PeersEnv))
+		require.Equal(t, "template-1", in.TemplateHash)
+	}
+	if !s.Platform.HidesFiles {
+		for _, in := range all {
+			s.untilPeers(t, in, all)
+		}
+	}
+
+	a = next(a, replicas(3))
+	s.apply(t, a)
+	more := s.ready(t, "dep_1", 9)
+	for _, in := range all {
+		require.Contains(t, more, in, "scaling changes no group that is there")
+	}
+	s.apply(t, next(a, replicas(1)))
+	left := s.ready(t, "dep_1", 3)
+	require.Equal(t, []string{"decode/0.0", "prefill/0.0", "prefill/0.1"}, places(left), "the highest groups go")
+	for _, in := range left {
+		require.Contains(t, all, in)
+	}
+}
+
+// untilPeers waits until the file of an instance lists exactly the ready instances of its group.
+func (s *suite) untilPeers(t *testing.T, in runtime.Instance, all []runtime.Instance) {
+	t.Helper()
+	want := runtime.Peers{Group: in.Group, Roles: map[string][]string{"decode": {}, "prefill": {}}}
+	sorted := slices.SortedFunc(slices.Values(all), func(a, b runtime.Instance) int { return a.Slot - b.Slot })
+	for _, other := range sorted {
+		if other.Group == in.Group && isReady(other) {
+			want.Roles[other.Role] = append(want.Roles[other.Role], other.Address)
+		}
+	}
+	deadline := time.Now().Add(patience)
+	for {
+		var got runtime.Peers
+		text := get(t, in, "/file?env="+runtime.PeersEnv)
+		require.NoError(t, json.Unmarshal([]byte(text), &got), text)
+		if fmt.Sprint(got) == fmt.Sprint(want) {
+			return
+		}
+		require.False(t, time.Now().After(deadline), "peers of %s: want %v, got %v", place(in), want, got)
+		s.wait()
+	}
+}
+
+func startsAfter(t *testing.T, s *suite) {
+	a := s.assignment("dep_1", 1, pair, roleEnv("prefill", FaultEnv, FaultNeverReady))
+	s.apply(t, a)
+	all := s.until(t, "one that waits", "dep_1", func(all []runtime.Instance) bool {
+		return len(all) == 3 && count(all, hasStatus(pending, runtime.ReasonWaitsForRole)) == 1 &&
+			count(all, hasStatus(running, runtime.ReasonNotReady)) == 2
+	})
+	in := all[slices.IndexFunc(all, of("decode"))]
+	require.Equal(t, "waits for role prefill, of which 0 of 2 are ready", in.Message)
+	require.False(t, in.Doomed)
+	require.Empty(t, s.complete(t, "dep_1"))
+	for _, in := range all {
+		if in.Role == "prefill" {
+			tell(t, in, "/well")
+		}
+	}
+	s.ready(t, "dep_1", 3)
+	require.Len(t, s.complete(t, "dep_1"), 1)
+}
+
+func oneRoleChanges(t *testing.T, s *suite) {
+	a := s.assignment("dep_1", 2, pair, roleTemplates("p1", "d1"))
+	s.apply(t, a)
+	before := s.ready(t, "dep_1", 6)
+	s.apply(t, next(a, roleTemplates("p1", "d2"), roleEnv("decode", "COLOUR", "blue")))
+	all := s.until(t, "decodes replaced", "dep_1", func(all []runtime.Instance) bool {
+		placed(t, all)
+		require.GreaterOrEqual(t, count(all, isReady), 5, "one group at a time:\n%s", describe(all))
+		return len(all) == 6 && count(all, isReady) == 6 && len(s.complete(t, "dep_1")) == 2
+	})
+	require.Equal(t, twoGroups, places(all))
+	for _, in := range before {
+		if in.Role == "prefill" {
+			require.Contains(t, all, in, "it keeps id and uptime")
+		}
+	}
+	require.NotEqual(t, ids(before, of("decode")), ids(all, of("decode")))
+	for _, in := range all {
+		if in.Role == "decode" {
+			require.Equal(t, "blue", variable(t, in, "COLOUR"))
+		}
+	}
+}
+
+func groupsAreReplaced(t *testing.T, s *suite) {
+	a := s.assignment("dep_1", 2, pair)
+	s.apply(t, a)
+	before := s.ready(t, "dep_1", 6)
+	s.apply(t, next(a, template("template-2")))
+	s.until(t, "all replaced", "dep_1", func(all []runtime.Instance) bool {
+		placed(t, all)
+		ready := map[int]map[string]int{}
+		for _, in := range all {
+			if isReady(in) {
+				if ready[in.Group] == nil {
+					ready[in.Group] = map[string]int{}
+				}
+				ready[in.Group][in.TemplateHash]++
+			}
+		}
+		serving := 0
+		for _, by := range ready {
+			if by["template-1"] == 3 || by["template-2"] == 3 {
+				serving++
+			}
+		}
+		require.GreaterOrEqual(t, serving, 1, "a group serves at every moment:\n%s", describe(all))
+		return len(all) == 6 && count(all, isOf("template-2")) == 6
+	})
+	for _, in := range before {
+		require.NotContains(t, ids(s.instances(t, "dep_1"), isReady), in.ID)
+	}
+	require.Equal(t, map[int]bool{0: true, 1: true}, s.complete(t, "dep_1"))
+}
+
+func groupWithFailedRole(t *testing.T, s *suite) {
+	a := s.assignment("dep_1", 2, pair)
+	// It stays unready until the test is over.
+	a.Deployment.Spec.HealthCheck.UnhealthyThreshold = 3
+	s.apply(t, a)
+	all := s.ready(t, "dep_1", 6)
+	failing := all[slices.IndexFunc(all, func(in runtime.Instance) bool { return place(in) == "prefill/0.1" })]
+	tell(t, failing, "/sick")
+	s.until(t, "a group that is not complete", "dep_1", func([]runtime.Instance) bool {
+		_, first := s.complete(t, "dep_1")[0]
+		return !first
+	})
+	require.Equal(t, map[int]bool{1: true}, s.complete(t, "dep_1"))
+	s.apply(t, next(a, replicas(1)))
+	left := s.ready(t, "dep_1", 3)
+	require.Equal(t, []string{"decode/1.0", "prefill/1.0", "prefill/1.1"}, places(left), "the group that was not complete went")
+	for _, in := range left {
+		require.Contains(t, all, in)
+	}
+}
+
+func rolesReopened(t *testing.T, s *suite) {
+	a := s.assignment("dep_1", 2, pair, roleTemplates("p1", "d1"))
+	reopen := func() {
+		s.reopen(t)
+		s.apply(t, a)
+	}
+	once := func(all []runtime.Instance) bool {
+		placed(t, all)
+		return len(all) > 0
+	}
+	s.apply(t, a)
+	reopen()
+	s.until(t, "some", "dep_1", once)
+	reopen()
+	all := s.ready(t, "dep_1", 6)
+	require.Equal(t, twoGroups, places(all))
+	reopen()
+	require.Equal(t, ids(all, isReady), ids(s.ready(t, "dep_1", 6), isReady), "a restart moves nothing")
+
+	a = next(a, roleTemplates("p2", "d2"))
+	s.apply(t, a)
+	reopen()
+	s.until(t, "one of the new template", "dep_1", func(all []runtime.Instance) bool {
+		return once(all) && count(all, func(in runtime.Instance) bool { return in.TemplateHash == "p2" }) > 0
+	})
+	reopen()
+	s.until(t, "all of the new template", "dep_1", func(all []runtime.Instance) bool {
+		return once(all) && len(all) == 6 && count(all, isReady) == 6 && len(s.complete(t, "dep_1")) == 2
+	})
+
+	a = next(a, replicas(1))
+	s.apply(t, a)
+	reopen()
+	require.Equal(t, []string{"decode/0.0", "prefill/0.0", "prefill/0.1"}, places(s.ready(t, "dep_1", 3)))
+	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
+	s.reopen(t)
+	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
+	s.gone(t, "dep_1")
+	require.Empty(t, s.Leftovers(t))
+}
+
+func rolesLeaveNothing(t *testing.T, s *suite) {
+	a := s.assignment("dep_1", 1, pair)
+	s.apply(t, a)
+	s.ready(t, "dep_1", 3)
+	a = next(a, replicas(0))
+	s.apply(t, a)
+	s.until(t, "none", "dep_1", every(0, isReady))
+	require.NotNil(t, s.observed(t, "dep_1"), "a deployment without replicas is not removed")
+	require.EqualValues(t, a.Generation, s.observed(t, "dep_1").Generation)
+	require.Empty(t, s.Leftovers(t))
+	a = next(a, replicas(1))
+	s.apply(t, a)
+	s.ready(t, "dep_1", 3)
+	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
+	s.gone(t, "dep_1")
+	require.Empty(t, s.Leftovers(t))
+}
+
+func rolesRefused(t *testing.T, s *suite) {
+	for says, change := range map[string]func(*runtime.Assignment){
+		"spec.layout":               func(a *runtime.Assignment) { a.Deployment.Spec.Layout = windlassv1.Layout_LAYOUT_POOLED },
+		"spec.roles[0].hosts":       func(a *runtime.Assignment) { a.Deployment.Spec.Roles[0].Hosts = 2 },
+		"spec.roles[1].slots":       func(a *runtime.Assignment) { a.Deployment.Spec.Roles[1].Slots = windlassv1.RoleSpec_SLOTS_STABLE },
+		"spec.roles[1].name":        func(a *runtime.Assignment) { a.Deployment.Spec.Roles[1].Name = "prefill" },
+		"2 roles are the entry":     func(a *runtime.Assignment) { a.Deployment.Spec.Roles[0].Entry = true },
+		"there is no role":          func(a *runtime.Assignment) { a.Deployment.Spec.Roles[0].StartsAfter = []string{"router"} },
+		"role prefill waits for it": func(a *runtime.Assignment) { a.Deployment.Spec.Roles[0].StartsAfter = []string{"decode"} },
+	} {
+		var rej *runtime.Rejection
+		require.ErrorAs(t, s.rt.Apply(t.Context(), s.assignment("dep_1", 1, pair, change)), &rej, says)
+		require.False(t, rej.Retryable)
+		require.Contains(t, rej.Message, says)
+	}
+	require.Nil(t, s.observed(t, "dep_1"))
+}

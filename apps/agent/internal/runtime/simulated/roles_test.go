@@ -1,0 +1,88 @@
+package simulated
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func withRoles(a runtime.Assignment) runtime.Assignment {
+	a.Deployment.Spec = &windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{
+		{Name: "prefill", Instances: 2}, {Name: "decode", Entry: true, StartsAfter: []string{"prefill"}},
+	}}
+	return a
+}
+
+func TestRoles_GroupsStartInOrderAndGoWhole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := New(Config{Start: func() time.Duration { return time.Second }, Stop: func() time.Duration { return time.Second }})
+		require.NoError(t, r.Apply(t.Context(), withRoles(assignment("dep_1", 2, 1, "a"))))
+		seen := func() (waits, ready int, groups map[int]bool) {
+			d := observe(t, r).Deployments[0]
+			for _, in := range d.Instances {
+				switch {
+				case in.Reason == runtime.ReasonWaitsForRole:
+					waits++
+				case in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY:
+					ready++
+				}
+			}
+			return waits, ready, d.CompleteGroups(d.IsCurrent)
+		}
+		waits, ready, groups := seen()
+		require.Equal(t, []int{2, 0, 0}, []int{waits, ready, len(groups)})
+		time.Sleep(1500 * time.Millisecond)
+		waits, ready, groups = seen()
+		require.Equal(t, []int{0, 4, 0}, []int{waits, ready, len(groups)})
+		time.Sleep(time.Second)
+		_, ready, groups = seen()
+		require.Equal(t, []int{6, 2}, []int{ready, len(groups)})
+
+		before := r.Ready()["dep_1"]
+		next := withRoles(assignment("dep_1", 2, 2, "b"))
+		next.RoleTemplates = map[string]string{"prefill": "a"}
+		require.NoError(t, r.Apply(t.Context(), next))
+		for range 40 {
+			_, _, groups = seen()
+			if len(groups) == 2 {
+				break
+			}
+			require.GreaterOrEqual(t, len(r.Ready()["dep_1"]), 5, "one decode at a time is away")
+			time.Sleep(100 * time.Millisecond)
+		}
+		_, _, groups = seen()
+		require.Len(t, groups, 2)
+		kept := 0
+		for _, id := range r.Ready()["dep_1"] {
+			for _, was := range before {
+				if id == was {
+					kept++
+				}
+			}
+		}
+		require.Equal(t, 4, kept, "prefills stay")
+
+		require.NoError(t, r.Crash("dep_1"))
+		require.NoError(t, r.Apply(t.Context(), withRoles(assignment("dep_1", 1, 3, "b"))))
+		time.Sleep(10 * time.Second)
+		_, ready, groups = seen()
+		require.Equal(t, 3, ready)
+		require.Equal(t, map[int]bool{1: true}, groups, "the group that was not complete went")
+		require.NoError(t, r.Remove(t.Context(), "dep_1"))
+		time.Sleep(2 * time.Second)
+		require.Empty(t, observe(t, r).Deployments)
+	})
+}
+
+func TestRoles_PooledIsRefused(t *testing.T) {
+	a := assignment("dep_1", 1, 1, "a")
+	a.Deployment.Spec = &windlassv1.DeploymentSpec{Layout: windlassv1.Layout_LAYOUT_POOLED}
+	var rej *runtime.Rejection
+	require.ErrorAs(t, New(Config{}).Apply(t.Context(), a), &rej)
+	require.Equal(t, runtime.ReasonUnsupported, rej.Code)
+}
