@@ -62,6 +62,15 @@ type Config struct {
 	// Seed makes ids and injected errors repeatable. 0 means a random seed.
 	Seed uint64 `default:"0" help:"Seed of ids and injected errors; 0 for a random one."`
 
+	// Role is the part that the server plays in a group: prefill, decode or router; see roles.go. Empty means none.
+	Role string `help:"Part in a group of servers: prefill, decode or router. Default: the app's role, if it is one of these and there are peers."`
+	// Peers is the path of the file with the addresses of the group.
+	Peers string `env:"WINDLASS_PEERS" help:"File with the addresses of the group's servers by role, as Windlass writes it."`
+	// Group is the number of the group, which answers carry.
+	Group string `env:"WINDLASS_GROUP" hidden:""`
+	// AppRole is the role in the app.
+	AppRole string `env:"WINDLASS_ROLE" hidden:""`
+
 	// Engine has settings that only the command lines of vLLM and SGLang have.
 	Engine EngineConfig `kong:"-"`
 
@@ -175,6 +184,9 @@ func (c Config) Validate() error {
 	refuse(c.DrainTimeout < 0, "--drain-timeout must not be negative")
 	refuse(c.LogFormat != "text" && c.LogFormat != "json", "--log-format must be text or json, not %q", c.LogFormat)
 	if err := c.Faults.validate(); err != nil {
+		errs = append(errs, err)
+	}
+	if err := c.validatePart(); err != nil {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)

@@ -88,6 +88,10 @@ func (s *Server) serveInference(w http.ResponseWriter, r *http.Request, parse fu
 		refuse(refused)
 		return
 	}
+	if refused := s.prefill(ctx, w, plan); refused != nil {
+		refuse(refused)
+		return
+	}
 	if refused := s.writeAnswer(ctx, w, req, plan, form, arrived, queued); refused != nil {
 		refuse(refused)
 	}

@@ -17,8 +17,16 @@ func (s *Server) newHandler() http.Handler {
 		mux.HandleFunc(method+" "+path, handle)
 		allowed[path] = append(allowed[path], method)
 	}
-	route("POST", "/v1/chat/completions", s.handleChat)
-	route("POST", "/v1/completions", s.handleCompletions)
+	if s.part != nil && s.part.role == RoleRouter {
+		route("POST", "/v1/chat/completions", s.forward)
+		route("POST", "/v1/completions", s.forward)
+	} else {
+		route("POST", "/v1/chat/completions", s.handleChat)
+		route("POST", "/v1/completions", s.handleCompletions)
+	}
+	if s.part != nil && s.part.role == RolePrefill {
+		route("POST", prefillPath, s.handlePrefill)
+	}
 	route("GET", "/v1/models", s.handleModels)
 	route("GET", "/v1/models/{model...}", s.handleModel)
 	s.engine.routes(s, route)
@@ -48,6 +56,9 @@ func (s *Server) newHandler() http.Handler {
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Model-Version", s.cfg.VersionLabel)
+		if s.part != nil {
+			s.part.say(w.Header())
+		}
 		r = s.withoutRootPath(r)
 		if !s.isAuthorized(r) {
 			writeJSON(w, http.StatusUnauthorized, map[string]string{"error": "Unauthorized"})

@@ -26,6 +26,7 @@ type Server struct {
 	cache    *cache
 	kv       *kvStore // nil without KV transfer
 	rooms    *kvRooms // nil without disaggregation
+	part     *part    // nil outside of groups
 	metrics  recorder
 	registry *prometheus.Registry
 	handler  http.Handler
@@ -71,6 +72,7 @@ func New(cfg Config) (*Server, error) {
 	if r := cfg.Engine.Role; r == sglangPrefill || r == sglangDecode {
 		s.rooms = newKVRooms(&s.cfg)
 	}
+	s.part = newPart(&cfg)
 	s.handler = s.newHandler()
 	return s, nil
 }

@@ -47,3 +47,33 @@ func TestCountsAreOfAGenerationOnceNothingOfTheOneBeforeMayCome(t *testing.T) {
 	require.EqualValues(t, 3, told(d, 3, true).rollup.Generation, "what was told is not taken back")
 	require.Zero(t, told(d, 1, true).rollup.Generation, "after a fork, 3 is of the epoch before")
 }
+
+func TestRollup_CountsGroupsAndRoles(t *testing.T) {
+	const ready, running, draining = windlassv1.InstanceStatus_INSTANCE_STATUS_READY, windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING, windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING
+	d := runtime.ObservedDeployment{
+		DeploymentID: "v2", Generation: 1, TemplateHash: "x",
+		Roles: []runtime.RoleCount{{Name: "prefill", Instances: 2, TemplateHash: "p"}, {Name: "decode", Instances: 1, Entry: true, TemplateHash: "d2"}},
+		Instances: []runtime.Instance{
+			{Group: 0, Role: "prefill", Slot: 0, TemplateHash: "p", Status: ready},
+			{Group: 0, Role: "prefill", Slot: 1, TemplateHash: "p", Status: ready},
+			{Group: 0, Role: "decode", TemplateHash: "d2", Status: ready},
+			{Group: 1, Role: "prefill", Slot: 0, TemplateHash: "p", Status: ready},
+			{Group: 1, Role: "decode", TemplateHash: "d2", Status: running, Doomed: true, Reason: runtime.ReasonCrashLoop, Message: "exit code 3"},
+			{Group: 2, Role: "prefill", Slot: 0, TemplateHash: "p", Status: ready},
+			{Group: 2, Role: "prefill", Slot: 1, TemplateHash: "p", Status: ready},
+			{Group: 2, Role: "decode", TemplateHash: "d1", Status: ready},
+			{Group: 3, Role: "decode", TemplateHash: "d2", Status: draining, Reason: runtime.ReasonStopped},
+		},
+	}
+	r := Rollup(d)
+	require.EqualValues(t, 1, r.ReadyReplicas, "one lacks an instance, one has an older template, one leaves")
+	require.EqualValues(t, 4, r.Groups)
+	require.EqualValues(t, 1, r.Doomed)
+	require.Len(t, r.Roles, 2)
+	p, c := r.Roles[0], r.Roles[1]
+	require.Equal(t, []any{"prefill", int32(5), int32(5), int32(5), int32(0), ""}, []any{p.Role, p.Instances, p.Ready, p.Updated, p.Doomed, p.Reason})
+	require.Equal(t, []any{"decode", int32(4), int32(2), int32(2), int32(1), runtime.ReasonCrashLoop}, []any{c.Role, c.Instances, c.Ready, c.Updated, c.Doomed, c.Reason})
+
+	d.Roles = nil
+	require.Empty(t, Rollup(d).Roles, "one role is not counted apart")
+}

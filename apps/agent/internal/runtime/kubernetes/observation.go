@@ -62,7 +62,7 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 			Now: now, TemplateHash: template, Pods: r.caches.PodsOf(namespace, label), Workload: w, Nodes: r.caches.Node, Journal: r.journal, Secrets: secrets,
 		})
 	}
-	parts := map[string][]part{}
+	parts, ends := map[string][]part{}, map[string]bool{}
 	// The lists of a deployment with several roles are joined at the end.
 	add := func(d *runtime.ObservedDeployment, key string, list []runtime.Instance) {
 		if key == render.ParentKey(key) {
@@ -82,7 +82,7 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 			alive[id] = true
 		}
 		if w.Labels[render.LabelUnitOf] != "" {
-			noteRoles(d, w)
+			noteRoles(d, w, ends)
 		} else if n, err := strconv.ParseInt(w.Annotations[render.AnnotationGeneration], 10, 64); err == nil && n >= d.Generation {
 			d.Generation, d.TemplateHash = n, w.Annotations[render.AnnotationTemplateHash]
 		}
@@ -125,10 +125,12 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 }
 
 // noteRoles notes what the workload of one instance says of its deployment, which has several roles. The deployment has
-// the generation that all of them have reached.
-func noteRoles(d *runtime.ObservedDeployment, w *appsv1.Deployment) {
+// the generation that all of them have reached. Those that are being deleted may lag behind, and count only while there
+// are no others: ends has the deployments of which only such workloads were seen.
+func noteRoles(d *runtime.ObservedDeployment, w *appsv1.Deployment, ends map[string]bool) {
 	n, err := strconv.ParseInt(w.Annotations[render.AnnotationGeneration], 10, 64)
-	if err != nil || d.Roles != nil && n > d.Generation {
+	deleted := w.DeletionTimestamp != nil
+	if err != nil || d.Roles != nil && !ends[d.DeploymentID] && (deleted || n > d.Generation) {
 		return
 	}
 	var roles []runtime.RoleCount
@@ -136,6 +138,7 @@ func noteRoles(d *runtime.ObservedDeployment, w *appsv1.Deployment) {
 		return
 	}
 	d.Generation, d.Roles, d.TemplateHash = n, roles, roles[0].TemplateHash
+	ends[d.DeploymentID] = deleted
 }
 
 // part is the list of one of the workloads of a deployment with several roles.

@@ -16,8 +16,8 @@ import (
 // pair gives the assignment two prefills and one decode, which is the entry and starts after them, in each group.
 func pair(a *runtime.Assignment) {
 	a.Deployment.Spec.Roles = []*windlassv1.RoleSpec{
-		{Name: "prefill", Instances: 2, Env: map[string]string{}},
-		{Name: "decode", Entry: true, StartsAfter: []string{"prefill"}, Env: map[string]string{}},
+		{Name: "prefill", Instances: 2},
+		{Name: "decode", Entry: true, StartsAfter: []string{"prefill"}},
 	}
 }
 
@@ -26,7 +26,7 @@ func roleEnv(role, name, value string) func(*runtime.Assignment) {
 	return func(a *runtime.Assignment) {
 		for _, r := range a.Deployment.Spec.Roles {
 			if r.Name == role {
-				r.Env[name] = value
+				r.Env = map[string]string{name: value} // a copy of an empty map is nil
 			}
 		}
 	}
@@ -165,9 +165,13 @@ func startsAfter(t *testing.T, s *suite) {
 	require.False(t, in.Doomed)
 	require.Empty(t, s.complete(t, "dep_1"))
 	for _, in := range all {
-		if in.Role == "prefill" {
-			tell(t, in, "/well")
+		if in.Role != "prefill" {
+			continue
 		}
+		for !answers(t, in) {
+			s.wait() // its process has not come to listen yet
+		}
+		tell(t, in, "/well")
 	}
 	s.ready(t, "dep_1", 3)
 	require.Len(t, s.complete(t, "dep_1"), 1)

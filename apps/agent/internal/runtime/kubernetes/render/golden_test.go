@@ -102,6 +102,15 @@ func goldens() map[string]golden {
 		d.Spec.Roles = []*windlassv1.RoleSpec{{Name: strings.Repeat("r", 63)}}
 		g.a.WorkloadVersion, d.Version = 2147483647, 2147483647
 	})
+	add("unit", func(g *golden) {
+		spec(g).Roles = []*windlassv1.RoleSpec{{Name: "decode", Instances: 2, Entry: true, StartsAfter: []string{"prefill"}, Env: map[string]string{"PART": "decode"}}}
+		spec(g).Env = map[string]string{"PART": "any", "MODEL": "qwen3"}
+		g.a.Deployment.Replicas = 1
+		g.a.Unit = &runtime.Unit{
+			Role: "decode", Group: 1, Slot: 1, At: "spec.roles[1].", Entry: "decode", Replicas: 2,
+			Roles: []runtime.RoleCount{{Name: "prefill", Instances: 1, TemplateHash: "aa"}, {Name: "decode", Instances: 2, Entry: true, TemplateHash: "bb"}},
+		}
+	})
 	add("unicode", func(g *golden) {
 		spec(g).Env = map[string]string{"GREETING": "Grüße, 世界 🚢", "LINES": "one\ntwo\n", "EMPTY": "", "DOLLAR": "$(PORT)"}
 		spec(g).Message = "Größer, schneller, 🚀"

@@ -129,7 +129,10 @@ func documents(o *Objects) []any {
 	if o.Claim != nil {
 		out = append(out, o.Claim)
 	}
-	out = append(out, o.Workload, o.Service, o.DisruptionBudget)
+	out = append(out, o.Workload)
+	if o.Service != nil {
+		out = append(out, o.Service, o.DisruptionBudget)
+	}
 	for _, p := range o.NetworkPolicies {
 		out = append(out, p)
 	}

@@ -1,0 +1,84 @@
+package gateways
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// pairs is two groups of a router, which is the entry, and a decode.
+func pairs(change ...func(all []runtime.Instance)) runtime.ObservedDeployment {
+	const ready = windlassv1.InstanceStatus_INSTANCE_STATUS_READY
+	d := runtime.ObservedDeployment{
+		DeploymentID: "dep", TemplateHash: "1",
+		Roles: []runtime.RoleCount{{Name: "decode", Instances: 1, TemplateHash: "1"}, {Name: "router", Instances: 1, Entry: true, TemplateHash: "1"}},
+		Instances: []runtime.Instance{
+			{ID: "d0", Role: "decode", Group: 0, Address: "d0:80", Status: ready, TemplateHash: "1"},
+			{ID: "r0", Role: "router", Group: 0, Address: "r0:80", Status: ready, TemplateHash: "1"},
+			{ID: "d1", Role: "decode", Group: 1, Address: "d1:80", Status: ready, TemplateHash: "1"},
+			{ID: "r1", Role: "router", Group: 1, Address: "r1:80", Status: ready, TemplateHash: "1"},
+		},
+	}
+	for _, c := range change {
+		c(d.Instances)
+	}
+	return d
+}
+
+func TestTable_RoutesToTheEntryOfCompleteGroups(t *testing.T) {
+	const running, draining = windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING, windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING
+	for name, c := range map[string]struct {
+		change func(all []runtime.Instance)
+		want   map[string]gatewayv1.Instance_State
+	}{
+		"all are ready": {func([]runtime.Instance) {}, map[string]gatewayv1.Instance_State{
+			"r0": gatewayv1.Instance_STATE_READY, "r1": gatewayv1.Instance_STATE_READY,
+		}},
+		"a group lost a role": {func(all []runtime.Instance) { all[0].Status = running }, map[string]gatewayv1.Instance_State{
+			"r0": gatewayv1.Instance_STATE_DRAINING, "r1": gatewayv1.Instance_STATE_READY,
+		}},
+		"an instance of a group leaves": {func(all []runtime.Instance) { all[2].Status = draining }, map[string]gatewayv1.Instance_State{
+			"r0": gatewayv1.Instance_STATE_READY, "r1": gatewayv1.Instance_STATE_DRAINING,
+		}},
+		"an entry lost its health": {func(all []runtime.Instance) {
+			all[1].Status, all[1].Reason = running, runtime.ReasonHealthCheckFailed
+		}, map[string]gatewayv1.Instance_State{
+			"r0": gatewayv1.Instance_STATE_DRAINING, "r1": gatewayv1.Instance_STATE_READY,
+		}},
+		"an entry starts": {func(all []runtime.Instance) { all[1].Status, all[1].Reason = running, runtime.ReasonNotReady }, map[string]gatewayv1.Instance_State{
+			"r0": gatewayv1.Instance_STATE_NOT_READY, "r1": gatewayv1.Instance_STATE_READY,
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tab := newTable(func(string) *agentv1.DeploymentState { return nil })
+			tab.see([]runtime.ObservedDeployment{pairs(c.change)})
+			got := map[string]gatewayv1.Instance_State{}
+			for _, in := range tab.instances("dep", "dep") {
+				got[in.InstanceId] = in.State
+			}
+			require.Equal(t, c.want, got)
+		})
+	}
+}
+
+func TestRoutable_EntryOfACompleteGroupIsReached(t *testing.T) {
+	c := newCounted(t)
+	g := c.joins("g1")
+	broken := func(all []runtime.Instance) {
+		all[0].Status, all[0].Reason = windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING, runtime.ReasonNotReady
+	}
+	c.see(pairs(broken))
+	require.Empty(t, c.h.routable.waiting["d1"], "no gateway needs to reach it")
+	require.NotNil(t, c.h.routable.waiting["r1"])
+	require.Nil(t, c.h.routable.ready["r0"], "its group is not complete")
+	c.reports(g)
+	c.see(pairs())
+	require.NotNil(t, c.h.routable.waiting["r0"], "now gateways have to reach it")
+	c.reports(g)
+	c.holds(none)
+}

@@ -1,0 +1,167 @@
+package kubernetes_test
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// twoRoles gives a spec an entry role and another one of two instances.
+func twoRoles(entry, other string) func(*windlassv1.DeploymentSpec) {
+	return func(s *windlassv1.DeploymentSpec) {
+		s.Roles = []*windlassv1.RoleSpec{{Name: entry, Entry: true}, {Name: other, Instances: 2}}
+	}
+}
+
+// placeRoles applies a deployment with two roles. gateways is nil if none send to it.
+func placeRoles(t *testing.T, a runtime.Assignment, gateways *door) *placed {
+	t.Helper()
+	t.Parallel()
+	p := &placed{harness: newHarness(t), a: a}
+	if gateways != nil {
+		p.before = func(rt *kubernetes.Runtime) { gateways.again = rt.Drain(gateways.released, time.Hour) }
+	}
+	p.rt = p.open(t)
+	require.NoError(t, p.rt.Apply(t.Context(), p.a))
+	var spaces []found
+	for _, o := range p.objects(t) {
+		if o.Kind == "Deployment" {
+			spaces = append(spaces, o)
+		}
+	}
+	require.NotEmpty(t, spaces)
+	p.namespace = spaces[0].Namespace
+	return p
+}
+
+func (p *placed) instances(t *testing.T) []runtime.Instance {
+	t.Helper()
+	o, err := p.rt.Observe(t.Context())
+	require.NoError(t, err)
+	at := slices.IndexFunc(o.Deployments, func(d runtime.ObservedDeployment) bool { return d.DeploymentID == p.a.Deployment.Id })
+	if at < 0 {
+		return nil
+	}
+	return o.Deployments[at].Instances
+}
+
+func TestRoles_PeersAreASecretOfTheGroupAlsoWithLongNames(t *testing.T) {
+	entry, other := strings.Repeat("r", 62)+"1", strings.Repeat("r", 62)+"2"
+	a := assignment("dep_roles", 2, twoRoles(entry, other))
+	a.Deployment.AppName = strings.Repeat("a", 63)
+	p := placeRoles(t, a, nil)
+	p.awaits(t, 6, 0)
+	names := map[string]bool{}
+	for _, o := range p.objects(t) {
+		if o.Kind == "Deployment" {
+			names[o.Name] = true
+		}
+	}
+	require.Len(t, names, 6)
+
+	u := p.a
+	u.Unit = &runtime.Unit{Role: entry, Group: 1}
+	secrets := p.api.CoreV1().Secrets(p.namespace)
+	until(t, "the addresses of the group", func() bool {
+		secret, err := secrets.Get(t.Context(), render.PeersName(u, 1), metav1.GetOptions{})
+		if err != nil {
+			return false
+		}
+		var peers runtime.Peers
+		require.NoError(t, json.Unmarshal(secret.Data["peers.json"], &peers))
+		require.Equal(t, 1, peers.Group)
+		want := map[string][]string{entry: {}, other: {}}
+		for _, in := range p.instances(t) {
+			if in.Group == 1 && in.Status == ready {
+				want[in.Role] = append(want[in.Role], in.Address)
+			}
+		}
+		return len(peers.Roles[other]) == 2 && slices.Equal(peers.Roles[entry], want[entry]) && slices.Equal(peers.Roles[other], want[other]) &&
+			len(secret.OwnerReferences) == 3
+	})
+	for _, one := range p.pods(t) {
+		require.True(t, slices.ContainsFunc(one.Spec.Volumes, func(v corev1.Volume) bool {
+			return v.Secret != nil && strings.Contains(v.Secret.SecretName, "-peers-")
+		}))
+	}
+	p.scale(t, 1)
+	until(t, "the Secret goes with its group", func() bool {
+		list, err := secrets.List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		return !slices.ContainsFunc(list.Items, func(s corev1.Secret) bool { return s.Name == render.PeersName(u, 1) })
+	})
+	p.awaits(t, 3, 0)
+}
+
+func TestRoles_GroupGoesOnceGatewaysAreDoneWithItsEntry(t *testing.T) {
+	gateways := &door{done: map[string]bool{}}
+	p := placeRoles(t, assignment("dep_drain", 2, twoRoles("router", "decode")), gateways)
+	p.awaits(t, 6, 0)
+	p.scale(t, 1)
+	leave := p.awaits(t, 3, 3)
+	p.rt = p.open(t) // the next agent goes on
+	require.NoError(t, p.rt.Apply(t.Context(), p.a))
+	require.ElementsMatch(t, leave, p.awaits(t, 3, 3))
+	var entry string
+	for _, in := range p.instances(t) {
+		if slices.Contains(leave, in.ID) {
+			require.Equal(t, 1, in.Group, "the whole highest group")
+			if in.Role == "router" {
+				entry = in.ID
+			} else {
+				gateways.release(in.ID) // gateways never send to it
+			}
+		}
+	}
+	require.ElementsMatch(t, leave, p.awaits(t, 3, 3), "its other instances serve until gateways are done with the entry")
+	gateways.release(entry)
+	p.awaits(t, 3, 0)
+	until(t, "three left", func() bool { return len(p.instances(t)) == 3 })
+}
+
+func TestRoles_IdleAgentMakesNoCall(t *testing.T) {
+	p := placeRoles(t, assignment("dep_idle", 1, twoRoles("router", "decode")), nil)
+	p.awaits(t, 3, 0)
+	written := func() map[string]string {
+		out := map[string]string{}
+		for _, o := range p.objects(t) {
+			out[o.String()] = o.ResourceVersion
+		}
+		return out
+	}
+	until(t, "all pods know their peers", func() bool {
+		marks := map[string]bool{}
+		for _, one := range p.pods(t) {
+			marks[one.Annotations[render.AnnotationPeers]] = true
+		}
+		return len(marks) == 1 && !marks[""]
+	})
+	var before map[string]string
+	until(t, "nothing moves", func() bool {
+		last := before
+		before = written()
+		return last != nil && len(last) == len(before) && func() bool {
+			for k, v := range before {
+				if last[k] != v {
+					return false
+				}
+			}
+			return true
+		}()
+	})
+	p.rt = p.open(t)
+	require.NoError(t, p.rt.Apply(t.Context(), p.a))
+	p.awaits(t, 3, 0)
+	require.Equal(t, before, written(), "another agent writes nothing")
+}

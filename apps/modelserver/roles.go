@@ -1,0 +1,263 @@
+package modelserver
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// The parts that a server can play in a group of servers. They find each other by the file of peers, which is
+// rewritten as servers of the group come and go, and is therefore read for each request:
+//
+//	client --/v1/--> router --the same--> decode --/internal/prefill--> prefill
+//
+// A decode server generates only from a prompt that a prefill server of its own version has prefilled. So a test sees
+// a pair of different versions as failed requests. Without prefill servers in the file, it prefills by itself.
+const (
+	RolePrefill = "prefill"
+	RoleDecode  = "decode"
+	RoleRouter  = "router"
+)
+
+// Headers that say which servers made an answer.
+const (
+	headerRole           = "X-Model-Role"
+	headerGroup          = "X-Model-Group"
+	headerPrefillVersion = "X-Prefill-Version"
+)
+
+const prefillPath = "/internal/prefill"
+
+// peerDial is how long a connection to a peer may take to open. A peer that is gone refuses at once.
+const peerDial = 2 * time.Second
+
+// part is the role of a server in its group.
+type part struct {
+	role  string
+	group string
+	file  string
+	// next counts requests, so that peers take turns.
+	next   atomic.Uint64
+	client *http.Client
+}
+
+// newPart returns the part of the configuration, nil if it has none.
+func newPart(cfg *Config) *part {
+	role := cfg.Role
+	// An app's role may have one of these names without meaning this.
+	if role == "" && cfg.Peers != "" && slices.Contains([]string{RolePrefill, RoleDecode, RoleRouter}, cfg.AppRole) {
+		role = cfg.AppRole
+	}
+	if role == "" {
+		return nil
+	}
+	return &part{role: role, group: cfg.Group, file: cfg.Peers, client: &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true, DialContext: (&net.Dialer{Timeout: peerDial}).DialContext,
+	}}}
+}
+
+// peers returns the addresses of the ready servers of a role, the one whose turn it is first. known is false if the
+// group has no such role.
+func (p *part) peers(role string) (addresses []string, known bool, err error) {
+	data, err := os.ReadFile(p.file)
+	if err != nil {
+		return nil, false, fmt.Errorf("read the peers: %w", err)
+	}
+	var file struct {
+		Roles map[string][]string `json:"roles"`
+	}
+	if err := json.Unmarshal(data, &file); err != nil {
+		return nil, false, fmt.Errorf("read the peers in %s: %w", p.file, err)
+	}
+	all, known := file.Roles[role]
+	if len(all) == 0 {
+		return nil, known, nil
+	}
+	first := int(p.next.Add(1) % uint64(len(all)))
+	return slices.Concat(all[first:], all[:first]), true, nil
+}
+
+// say sets the headers of an answer.
+func (p *part) say(h http.Header) {
+	h.Set(headerRole, p.role)
+	if p.group != "" {
+		h.Set(headerGroup, p.group)
+	}
+}
+
+func noPeer(role string, err error) *apiError {
+	e := &apiError{
+		status: http.StatusServiceUnavailable, kind: "service_unavailable", code: "no_" + role,
+		message: "no " + role + " server of the group is ready", retryAfter: time.Second,
+	}
+	if err != nil {
+		e.message += ": " + err.Error()
+	}
+	return e
+}
+
+// prefilled is the answer of a prefill server: the prompt as the cache of its version holds it.
+type prefilled struct {
+	Version string   `json:"version"`
+	Tokens  []string `json:"tokens"`
+}
+
+// handlePrefill prefills a prompt for a decode server.
+func (s *Server) handlePrefill(w http.ResponseWriter, r *http.Request) {
+	var ask prefilled
+	if problem := decodeBody(w, r, s.cfg.MaxBodyBytes, &ask); problem != nil {
+		s.writeError(w, problem)
+		return
+	}
+	if !s.isReady() {
+		s.writeError(w, noPeer(RolePrefill, errors.New("it is loading")))
+		return
+	}
+	if s.blockWhileHung(r.Context()) {
+		panic(http.ErrAbortHandler)
+	}
+	if s.faults.drawError() {
+		s.writeError(w, &apiError{status: http.StatusInternalServerError, kind: "server_error", code: "injected_error", message: "an injected fault failed this prefill"})
+		return
+	}
+	s.metrics.recordPrefill(len(ask.Tokens))
+	writeJSON(w, http.StatusOK, prefilled{Version: s.cfg.VersionLabel, Tokens: ask.Tokens})
+}
+
+// prefill has the prompt of a request prefilled, if this is a decode server. It sets the header that says by which
+// version.
+func (s *Server) prefill(ctx context.Context, w http.ResponseWriter, p plan) *apiError {
+	if s.part == nil || s.part.role != RoleDecode {
+		return nil
+	}
+	addresses, known, err := s.part.peers(RolePrefill)
+	if err != nil {
+		return noPeer(RolePrefill, err)
+	}
+	if !known {
+		return nil
+	}
+	body, err := json.Marshal(prefilled{Version: s.cfg.VersionLabel, Tokens: p.prompt})
+	if err != nil {
+		return noPeer(RolePrefill, err)
+	}
+	for _, address := range addresses {
+		var answer prefilled
+		if answer, err = s.part.askPrefill(ctx, address, body); err != nil {
+			s.log.Warn("prefill failed", "address", address, "error", err)
+			continue
+		}
+		w.Header().Set(headerPrefillVersion, answer.Version)
+		if answer.Version != s.cfg.VersionLabel || !slices.Equal(answer.Tokens, p.prompt) {
+			why := fmt.Sprintf("the KV cache of prefill %s is of version %q, this decode server is of version %q", address, answer.Version, s.cfg.VersionLabel)
+			s.log.Error("mixed pair", "error", why)
+			return &apiError{status: http.StatusInternalServerError, kind: "server_error", code: "kv_incompatible", message: why}
+		}
+		return nil
+	}
+	return noPeer(RolePrefill, err)
+}
+
+func (p *part) askPrefill(ctx context.Context, address string, body []byte) (out prefilled, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+prefillPath, bytes.NewReader(body))
+	if err != nil {
+		return out, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	res, err := p.client.Do(req)
+	if err != nil {
+		return out, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	if res.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(res.Body, 1<<10))
+		return out, fmt.Errorf("%s: %s", res.Status, bytes.TrimSpace(text))
+	}
+	return out, json.NewDecoder(res.Body).Decode(&out)
+}
+
+// forward hands a request to a decode server of the group. One that refuses the connection is passed over.
+func (s *Server) forward(w http.ResponseWriter, r *http.Request) {
+	if !s.isReady() {
+		s.writeError(w, &apiError{status: http.StatusServiceUnavailable, kind: "service_unavailable", code: "model_loading", message: "the router is loading", retryAfter: time.Second})
+		return
+	}
+	if s.blockWhileHung(r.Context()) {
+		panic(http.ErrAbortHandler)
+	}
+	if s.faults.drawError() {
+		s.writeError(w, &apiError{status: http.StatusInternalServerError, kind: "server_error", code: "injected_error", message: "an injected fault failed this request"})
+		return
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.cfg.MaxBodyBytes))
+	if err != nil {
+		s.writeError(w, badRequest("", "cannot read the body: %v", err))
+		return
+	}
+	addresses, _, err := s.part.peers(RoleDecode)
+	for _, address := range addresses {
+		if err = s.part.pass(w, r, address, body); err == nil {
+			return
+		}
+		s.log.Warn("decode failed", "address", address, "error", err)
+	}
+	s.writeError(w, noPeer(RoleDecode, err))
+}
+
+// pass proxies one request. It returns an error only if nothing was answered and another server may be asked.
+func (p *part) pass(w http.ResponseWriter, r *http.Request, address string, body []byte) (refused error) {
+	proxy := &httputil.ReverseProxy{
+		Transport:     p.client.Transport,
+		FlushInterval: -1, // each token at once
+		Rewrite: func(out *httputil.ProxyRequest) {
+			out.SetURL(&url.URL{Scheme: "http", Host: address})
+			out.Out.Host = out.In.Host
+		},
+		ModifyResponse: func(res *http.Response) error {
+			// What answered says so, and not the router.
+			for _, name := range []string{"X-Model-Version", headerRole, headerGroup} {
+				if res.Header.Get(name) != "" {
+					w.Header().Del(name)
+				}
+			}
+			return nil
+		},
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			var dial *net.OpError
+			if errors.As(err, &dial) && dial.Op == "dial" && r.Context().Err() == nil {
+				refused = err
+				return
+			}
+			w.WriteHeader(http.StatusBadGateway)
+		},
+	}
+	again := r.Clone(r.Context())
+	again.Body, again.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	proxy.ServeHTTP(w, again)
+	return refused
+}
+
+// validatePart returns what is wrong with the part.
+func (c *Config) validatePart() error {
+	switch {
+	case !slices.Contains([]string{"", RolePrefill, RoleDecode, RoleRouter}, c.Role):
+		return fmt.Errorf("--role must be prefill, decode or router, not %q", c.Role)
+	case c.Role != "" && c.Role != RolePrefill && c.Peers == "":
+		return fmt.Errorf("--role %s needs the file of its peers: --peers, or WINDLASS_PEERS in the environment", c.Role)
+	case c.Role != "" && cmp.Or(c.Engine.Name, echo.name) != echo.name:
+		return fmt.Errorf("--role is not a flag of %s: use its own", c.Engine.Name)
+	}
+	return nil
+}
