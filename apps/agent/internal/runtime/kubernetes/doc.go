@@ -48,6 +48,12 @@
 // replacement/replace.go). The agent trusts the count of pods only when Kubernetes can create no more for
 // earlier requests (see replacement/settle.go).
 //
+// # Several roles
+//
+// A deployment with several roles is one such workload for each instance. Package groups decides about all of
+// them, and each is then applied, drained and repaired like the workload of a deployment with one role (see
+// roles.go).
+//
 // # How few calls are made
 //
 // The agent decides whether a write is needed from its caches and from the server's answers to its own

@@ -51,6 +51,11 @@
 // nothing else. In whatever order events come, the next pass sees the whole
 // state.
 //
+// Which groups and instances there should be, and which make room for another template,
+// is package groups' decision. With several roles, the instances of a group find each
+// other by a file that the keeper rewrites when one becomes ready or leaves. An instance
+// that leaves waits until gateways are done with the entry instances of its group.
+//
 // # Secrets
 //
 // Values reach the shim through a pipe and the child through its environment.
