@@ -346,7 +346,8 @@ func (r *Runtime) tellPeers(ctx context.Context, f *family, at render.Ref) error
 			for _, p := range u.pods {
 				pods = append(pods, p)
 				in := runtime.Instance{ID: p.Name, Role: u.Role, Group: u.Group, Slot: u.Slot}
-				if observe.IsReady(p) && !render.Drains(p) {
+				// One that drains serves requests that gateways still send to its group.
+				if observe.IsReady(p) {
 					in.Address = observe.AddressOf(p)
 				}
 				all = append(all, in)

@@ -49,7 +49,8 @@ func (w *workload) tellPeers() {
 	var all []runtime.Instance
 	for _, in := range w.instances {
 		s := seen{record: in.rec, Live: in.live}
-		serving[in.rec.ID] = s.Live && s.Ready && s.Stop == nil
+		// One whose order to stop is held back serves requests that gateways still send to its group.
+		serving[in.rec.ID] = s.Live && s.Ready && (s.Stop == nil || !s.Stop.Await.IsZero())
 		all = append(all, s.describe(nil))
 	}
 	files := runtime.PeersOf(roles, all, func(in *runtime.Instance) bool { return serving[in.ID] })
