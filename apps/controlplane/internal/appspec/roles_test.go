@@ -97,8 +97,12 @@ func TestScaling_OfSeveralRolesIsMeasuredAtGateways(t *testing.T) {
 		windlassv1.ScalingMetric_TYPE_CPU: true, windlassv1.ScalingMetric_TYPE_MEMORY: true,
 		windlassv1.ScalingMetric_TYPE_IN_FLIGHT: false, windlassv1.ScalingMetric_TYPE_REQUESTS_PER_SECOND: false,
 	} {
+		target := "50"
+		if metric == windlassv1.ScalingMetric_TYPE_KV_CACHE {
+			target = "0.5"
+		}
 		p := &windlassv1.ScalingPolicy{Max: 3, Metrics: []*windlassv1.ScalingMetric{
-			{Type: windlassv1.ScalingMetric_TYPE_IN_FLIGHT, Target: "8"}, {Type: metric, Target: "0.5"},
+			{Type: windlassv1.ScalingMetric_TYPE_IN_FLIGHT, Target: "8"}, {Type: metric, Target: target},
 		}}
 		if metric == windlassv1.ScalingMetric_TYPE_IN_FLIGHT {
 			p.Metrics = p.Metrics[:1]

@@ -1,0 +1,57 @@
+package preview
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/prototext"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func TestKinds_OfRolesAreToldApart(t *testing.T) {
+	for _, c := range []struct {
+		name, spec string
+		want       []kind
+	}{
+		{"none", `resources {memory_mib: 1}`, nil},
+		{"of one role", `resources {gpu {count: 2}}`, []kind{{each: 2, field: "spec.resources.gpu"}}},
+		{"of one role by name", `roles {name: "main" instances: 3 resources {gpu {count: 2}}}`, []kind{{each: 6, field: "spec.resources.gpu"}}},
+		{
+			"the same of two roles", `resources {gpu {count: 1}} roles {name: "prefill" instances: 2} roles {name: "decode" resources {gpu {count: 8}}}`,
+			[]kind{{each: 10, field: "spec.roles[1].resources.gpu", roles: []string{"prefill", "decode"}}},
+		},
+		{
+			"two kinds, and a role with none", `roles {name: "router"} roles {name: "a" resources {gpu {count: 1 product: "L4"}}} roles {name: "b" resources {gpu {count: 4 product: "H100"}}}`,
+			[]kind{
+				{each: 1, field: "spec.roles[1].resources.gpu", roles: []string{"a"}},
+				{each: 4, field: "spec.roles[2].resources.gpu", roles: []string{"b"}},
+			},
+		},
+	} {
+		s := &windlassv1.DeploymentSpec{}
+		require.NoError(t, prototext.Unmarshal([]byte(c.spec), s), c.name)
+		got := kindsOf(s)
+		for i := range got {
+			require.NotZero(t, got[i].gpu.GetCount(), c.name)
+			got[i].gpu = nil
+		}
+		require.Equal(t, c.want, got, c.name)
+		require.Equal(t, len(c.want) > 0, HasGPU(s), c.name)
+	}
+}
+
+// Roles whose GPUs come from the same pools take them from each other.
+func TestKinds_OfTheSamePoolsAreJoined(t *testing.T) {
+	kinds := []kind{
+		{gpu: &windlassv1.Gpu{Count: 1}, each: 2, roles: []string{"prefill"}},
+		{gpu: &windlassv1.Gpu{Count: 4, Product: "H100"}, each: 4, roles: []string{"decode"}},
+	}
+	one := []*windlassv1.GpuCapacity{{Product: "H100", ResourceName: "nvidia.com/gpu", Allocatable: 8}}
+	joined := sharing(kinds, one)
+	require.Len(t, joined, 1)
+	require.EqualValues(t, 6, joined[0].each)
+	require.EqualValues(t, 4, joined[0].gpu.GetCount())
+	require.Len(t, sharing(kinds, append(one, &windlassv1.GpuCapacity{Product: "L4", ResourceName: "nvidia.com/gpu", Allocatable: 8})), 2)
+	require.Len(t, sharing(kinds, nil), 2, "of a region that told nothing")
+}
