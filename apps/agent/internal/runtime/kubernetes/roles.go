@@ -228,7 +228,7 @@ func (r *Runtime) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 		put(c.ID, runtime.Unit{Waits: waits[c.ID]})
 	}
 	var gone []*unit
-	head := r.headOf(f, all, len(d.Create) > 0)
+	head := f.headOf(all, len(d.Create) > 0)
 	for _, u := range all {
 		switch in := slices.IndexFunc(seen, func(i groups.Instance) bool { return i.Key == u.ref.Name }); {
 		case u.live.DeletionTimestamp != nil:
@@ -260,7 +260,7 @@ func (r *Runtime) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 }
 
 // headOf returns the empty workload that a deployment without replicas keeps, nil if it needs none.
-func (r *Runtime) headOf(f *family, all []*unit, creates bool) *unit {
+func (f *family) headOf(all []*unit, creates bool) *unit {
 	if creates || f.a.Deployment.GetReplicas() > 0 || len(all) == 0 {
 		return nil
 	}
@@ -314,7 +314,7 @@ func (r *Runtime) removeUnit(ctx context.Context, u *unit, deploymentID string) 
 	return r.removeWorkload(ctx, u.ref, cmp.Or(u.live.Labels[render.LabelDeployment], deploymentID))
 }
 
-// released reports whether no gateway sends to the pods of the instance. Gateways send to the entry instances of its
+// releasedInGroup reports whether no gateway sends to the pods of an instance. Gateways send to the entry instances of its
 // group, and to it through these.
 func (r *Runtime) releasedInGroup(at render.Ref, u *runtime.Unit) bool {
 	for _, p := range r.caches.PodsOfGroup(at.Namespace, at.Name, u.Group) {

@@ -15,12 +15,14 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/process"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 // attackEnv makes the test binary an instance that tries to reach what is not its own.
@@ -333,6 +335,25 @@ func TestIsolation(t *testing.T) {
 		require.NoError(t, rt.Restart(t.Context(), in.ID))
 		in = until(t, rt, "dep_1", func(all []runtime.Instance) bool { return allReady(1)(all) && all[0].Restarts == 2 })[0]
 		require.Equal(t, uid, userOf(t, pidOf(t, in)), "a restarted agent knows the user")
+	})
+	t.Run("an instance reads the peers of its group", func(t *testing.T) {
+		h := newRootHost(t)
+		rt := h.open(t)
+		a := ofWorkspace(assignment("dep_1", 1, h.program), "ws_a")
+		a.Deployment.Spec.Roles = []*windlassv1.RoleSpec{{Name: "router", Entry: true}, {Name: "decode"}}
+		require.NoError(t, rt.Apply(t.Context(), a))
+		all := until(t, rt, "dep_1", allReady(2))
+		for _, in := range all {
+			require.Eventually(t, func() bool {
+				res, err := http.Get("http://" + in.Address + "/file?env=" + runtime.PeersEnv)
+				require.NoError(t, err)
+				defer func() { _ = res.Body.Close() }()
+				require.Equal(t, http.StatusOK, res.StatusCode)
+				var peers runtime.Peers
+				require.NoError(t, json.NewDecoder(res.Body).Decode(&peers))
+				return len(peers.Roles["router"]) == 1 && len(peers.Roles["decode"]) == 1
+			}, patience, 5*time.Millisecond)
+		}
 	})
 	for _, kill := range []bool{false, true} {
 		t.Run(fmt.Sprintf("what an instance leaves running ends with it, its supervisor killed %v", kill), func(t *testing.T) {

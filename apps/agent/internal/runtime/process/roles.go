@@ -69,7 +69,7 @@ func (w *workload) tellPeers() {
 
 // writePeers replaces the file. Every user may read it: the directories above decide who sees it.
 func writePeers(dir string, data []byte) error {
-	if err := os.Mkdir(dir, 0o755); err == nil {
+	if err := os.Mkdir(dir, 0o700); err == nil {
 		err = os.Chmod(dir, 0o755) //nolint:gosec // an instance runs as another user
 		if err != nil {
 			return err
