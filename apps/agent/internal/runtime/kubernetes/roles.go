@@ -157,13 +157,16 @@ func (r *Runtime) unitsOf(at render.Ref) []*unit {
 		}
 		u := &unit{ID: placeOf(w.Labels), ref: render.NewRef(render.KindWorkload, w.Namespace, w.Name), live: w}
 		all := r.caches.PodsOf(w.Namespace, w.Labels[render.LabelWorkload])
+		runs := false
 		for _, p := range all {
+			// Ended pods, such as evicted ones, go with their workload.
+			runs = runs || p.DeletionTimestamp != nil || observe.Holds(p)
 			if observe.Holds(p) {
 				u.pods = append(u.pods, p)
 			}
 		}
 		u.leaves = w.Annotations[render.AnnotationLeaves] == render.True || w.DeletionTimestamp != nil
-		u.empty = u.leaves && w.DeletionTimestamp == nil && len(all) == 0 && ptr.Deref(w.Spec.Replicas, 1) == 0 && !r.unsettled(w)
+		u.empty = u.leaves && w.DeletionTimestamp == nil && !runs && ptr.Deref(w.Spec.Replicas, 1) == 0 && !r.unsettled(w)
 		out = append(out, u)
 	}
 	slices.SortFunc(out, func(a, b *unit) int { return cmp.Compare(a.ref.Name, b.ref.Name) })
@@ -232,6 +235,8 @@ func (r *Runtime) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 	for _, u := range all {
 		switch in := slices.IndexFunc(seen, func(i groups.Instance) bool { return i.Key == u.ref.Name }); {
 		case u.live.DeletionTimestamp != nil:
+		case f.index(u.Role) < 0:
+			gone = append(gone, u) // no part of the assignment says what it should be
 		case u.empty && u == head:
 			put(u.ID, runtime.Unit{Leaves: true})
 		case u.empty && !slices.ContainsFunc(d.Create, func(c groups.Start) bool { return c.ID == u.ID }):
@@ -309,7 +314,7 @@ func (r *Runtime) putUnit(ctx context.Context, a runtime.Assignment) error {
 	return r.ensure(ctx, w, a, objects, r.repairs.Suspected(w))
 }
 
-// removeUnit deletes the empty workload of an instance that is not wanted any more.
+// removeUnit deletes the workload of an instance that is not wanted any more.
 func (r *Runtime) removeUnit(ctx context.Context, u *unit, deploymentID string) error {
 	return r.removeWorkload(ctx, u.ref, cmp.Or(u.live.Labels[render.LabelDeployment], deploymentID))
 }
