@@ -21,6 +21,7 @@ import (
 var notApplicable = map[string]string{
 	"preview_host":          "gateways are told of it by the agent",
 	"template_hash":         "the assignment brings it in letters, as TemplateHash",
+	"role_templates":        "as template_hash, of each role",
 	"secrets.secret":        "which version of a secret it is says the control plane; its value is in the assignment",
 	"secrets.version":       "as secrets.secret",
 	"wake":                  "the agent asks for that many replicas when a request wakes the app",
@@ -36,6 +37,7 @@ var notApplicable = map[string]string{
 	"spec.generated_by":     "as spec.serve",
 	"spec.generated":        "the agent reads the engine's metrics by it; its variables are in env",
 	"spec.secrets.secret":   "whatever its name, its value is in the variable; of those that pull, see below",
+	"spec.roles.entry":      "routes obey it; of several roles, the agent tells gateways whose instances they reach",
 	"spec.secrets.version":  "says to the control plane which value to send",
 }
 
@@ -51,6 +53,9 @@ var special = map[string]struct {
 	"spec.ports.name":                      {base: func(s *windlassv1.DeploymentSpec) { s.HealthCheck.Port = "" }},
 	"spec.health_check.port":               {change: func(s *windlassv1.DeploymentSpec) { s.HealthCheck.Port = s.Ports[1].Name }},
 	"spec.roles.resources.gpu.pool":        {change: func(s *windlassv1.DeploymentSpec) { s.Roles[0].Resources.Gpu.Pool = "" }},
+	"spec.layout":                          {change: func(s *windlassv1.DeploymentSpec) { s.Layout = windlassv1.Layout_LAYOUT_POOLED }},
+	"spec.roles.hosts":                     {change: func(s *windlassv1.DeploymentSpec) { s.Roles[0].Hosts = 2 }},
+	"spec.roles.slots":                     {change: func(s *windlassv1.DeploymentSpec) { s.Roles[0].Slots = windlassv1.RoleSpec_SLOTS_STABLE }},
 	"spec.model_cache.host_path":           {base: onTheHost},
 	"spec.kubernetes.security.run_as_root": {base: func(s *windlassv1.DeploymentSpec) { s.Kubernetes.RunAsUser = nil }},
 	"spec.model_cache.claim.single_node":   {base: func(s *windlassv1.DeploymentSpec) { s.Kubernetes.ZoneSpread = 0 }},

@@ -122,6 +122,9 @@ func prepare(cfg Config, a runtime.Assignment) (*rendering, error) {
 	if err := r.checkIdentity(); err != nil {
 		return nil, err
 	}
+	if rej := runtime.RefuseRoles(r.spec); a.Unit == nil && rej != nil {
+		return nil, rej
+	}
 	r.name = WorkloadName(a)
 	r.namespace = cfg.NamespaceName(d.GetProjectName(), d.GetEnvironmentName(), d.GetEnvironmentId())
 	if err := r.takeRole(); err != nil {
