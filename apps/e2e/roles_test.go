@@ -46,7 +46,7 @@ func TestRoles(t *testing.T) {
 	for _, place := range []string{"prefill/0.0", "prefill/0.1", "decode/0.0", "prefill/1.0", "prefill/1.1", "decode/1.0"} {
 		require.Contains(t, listed, place)
 	}
-	require.Contains(t, c.ok("history", app), "a replica is 2 prefill and 1 decode")
+	require.Contains(t, c.ok("history", app, "-o", "json"), "a replica is 2 prefill and 1 decode")
 
 	load := s.callers(host)
 	answeredBy := func(version string) func(context.Context) error {
