@@ -25,9 +25,9 @@ func TestPlace_TellsItsRoles(t *testing.T) {
 	require.Equal(t, "role decode: exit code 3", shown.GetMessage())
 	require.Len(t, shown.GetRoles(), 2)
 	prefill, decode := shown.GetRoles()[0], shown.GetRoles()[1]
-	require.EqualValues(t, []int32{4, 4, 4}, []int32{prefill.GetWanted(), prefill.GetReady(), prefill.GetInstances()})
+	require.Equal(t, []int32{4, 4, 4}, []int32{prefill.GetWanted(), prefill.GetReady(), prefill.GetInstances()})
 	require.False(t, prefill.GetEntry())
-	require.EqualValues(t, []int32{2, 1, 2}, []int32{decode.GetWanted(), decode.GetReady(), decode.GetInstances()})
+	require.Equal(t, []int32{2, 1, 2}, []int32{decode.GetWanted(), decode.GetReady(), decode.GetInstances()})
 	require.True(t, decode.GetEntry())
 	require.Equal(t, "CrashLoop", decode.GetReason())
 
