@@ -108,15 +108,15 @@ func noPeer(role string, err error) *apiError {
 	return e
 }
 
-// prefilled is the answer of a prefill server: the prompt as the cache of its version holds it.
-type prefilled struct {
+// promptCache is the answer of a prefill server: the prompt as the cache of its version holds it.
+type promptCache struct {
 	Version string   `json:"version"`
 	Tokens  []string `json:"tokens"`
 }
 
 // handlePrefill prefills a prompt for a decode server.
 func (s *Server) handlePrefill(w http.ResponseWriter, r *http.Request) {
-	var ask prefilled
+	var ask promptCache
 	if problem := decodeBody(w, r, s.cfg.MaxBodyBytes, &ask); problem != nil {
 		s.writeError(w, problem)
 		return
@@ -133,7 +133,7 @@ func (s *Server) handlePrefill(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.metrics.recordPrefill(len(ask.Tokens))
-	writeJSON(w, http.StatusOK, prefilled{Version: s.cfg.VersionLabel, Tokens: ask.Tokens})
+	writeJSON(w, http.StatusOK, promptCache{Version: s.cfg.VersionLabel, Tokens: ask.Tokens})
 }
 
 // prefill has the prompt of a request prefilled, if this is a decode server. It sets the header that says by which
@@ -149,12 +149,12 @@ func (s *Server) prefill(ctx context.Context, w http.ResponseWriter, p plan) *ap
 	if !known {
 		return nil
 	}
-	body, err := json.Marshal(prefilled{Version: s.cfg.VersionLabel, Tokens: p.prompt})
+	body, err := json.Marshal(promptCache{Version: s.cfg.VersionLabel, Tokens: p.prompt})
 	if err != nil {
 		return noPeer(RolePrefill, err)
 	}
 	for _, address := range addresses {
-		var answer prefilled
+		var answer promptCache
 		if answer, err = s.part.askPrefill(ctx, address, body); err != nil {
 			s.log.Warn("prefill failed", "address", address, "error", err)
 			continue
@@ -170,7 +170,7 @@ func (s *Server) prefill(ctx context.Context, w http.ResponseWriter, p plan) *ap
 	return noPeer(RolePrefill, err)
 }
 
-func (p *part) askPrefill(ctx context.Context, address string, body []byte) (out prefilled, err error) {
+func (p *part) askPrefill(ctx context.Context, address string, body []byte) (out promptCache, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+prefillPath, bytes.NewReader(body))
 	if err != nil {
 		return out, err
