@@ -12,6 +12,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"google.golang.org/protobuf/proto"
@@ -252,6 +253,9 @@ func (r *Runtime) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 		put(groups.ID{Role: f.roles[0].Name}, runtime.Unit{Leaves: true})
 	}
 	errs := r.putUnits(ctx, puts, known)
+	if head != nil && head.empty {
+		errs = append(errs, r.removePeers(ctx, f, at, head))
+	}
 	for _, u := range gone {
 		errs = append(errs, r.removeUnit(ctx, u, f.a.Deployment.GetId()))
 	}
@@ -401,6 +405,21 @@ func (r *Runtime) writePeers(ctx context.Context, f *family, units []*unit, cont
 		owners = append(owners, one.live)
 	}
 	secret.WithOwnerReferences(desired.OwnerReferences(owners)...)
+	r.wanted.notePeers(render.NewRef(render.KindRoles, u.ref.Namespace, render.FamilyKey(f.a)), true)
 	_, err = r.api.Apply(ctx, render.RefOf(render.KindSecret, secret), secret, nil, false)
 	return err
+}
+
+// removePeers removes the file of peers of the group whose empty workload a deployment without replicas keeps. That
+// workload owns it. It makes no call if the file was removed before.
+func (r families) removePeers(ctx context.Context, f *family, at render.Ref, head *unit) error {
+	if !r.wanted.mayHavePeers(at) {
+		return nil
+	}
+	err := r.api.Remove(ctx, render.NewRef(render.KindSecret, at.Namespace, render.PeersName(f.a, head.Group)), metav1.DeleteOptions{})
+	if err != nil && !access.IsNotFound(err) {
+		return err
+	}
+	r.wanted.notePeers(at, false)
+	return nil
 }

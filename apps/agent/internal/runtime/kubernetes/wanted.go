@@ -30,12 +30,14 @@ type wanted struct {
 	workloads map[render.Ref]*want
 	// families has the assignments with several roles.
 	families map[render.Ref]runtime.Assignment
+	// noPeers has the deployments with several roles whose file of peers was removed.
+	noPeers map[render.Ref]bool
 	// pruned has Secrets that were removed and may still be listed.
 	pruned map[render.Ref]bool
 }
 
 func newWanted() *wanted {
-	return &wanted{workloads: map[render.Ref]*want{}, families: map[render.Ref]runtime.Assignment{}, pruned: map[render.Ref]bool{}}
+	return &wanted{workloads: map[render.Ref]*want{}, families: map[render.Ref]runtime.Assignment{}, noPeers: map[render.Ref]bool{}, pruned: map[render.Ref]bool{}}
 }
 
 // want records what a workload should be.
@@ -157,7 +159,24 @@ func (w *wanted) forgetRoles(at render.Ref, deploymentID string) {
 	defer w.mu.Unlock()
 	if w.families[at].Deployment.GetId() == deploymentID {
 		delete(w.families, at)
+		delete(w.noPeers, at)
 	}
+}
+
+// notePeers records whether there may be a file of peers.
+func (w *wanted) notePeers(at render.Ref, may bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.noPeers, at)
+	if !may {
+		w.noPeers[at] = true
+	}
+}
+
+func (w *wanted) mayHavePeers(at render.Ref) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !w.noPeers[at]
 }
 
 // hasUnit reports whether the workload of an instance was made what a says, all of it.
