@@ -42,7 +42,7 @@ func (v *view) joinWorkloads(l *regionPlan, inPlace bool) {
 			t := l.from[i]
 			// A workload that was transferred goes back in place, whatever the policy is by now.
 			back := l.row != nil && l.row.Transferred && t.WorkloadKey() == l.row.WorkloadKey()
-			if t.Assigned() && t.Replicas > 0 && (inPlace && v.sameGroups(l.to, t) || back || v.madeAlike(l.to, t)) {
+			if t.Assigned() && t.Replicas > 0 && (inPlace && isOfEqualGroups(l.to, v.deps[t.DeploymentID]) || back || v.madeAlike(l.to, t)) {
 				l.RegionPlan.From[i].Transfers = true
 				break
 			}
@@ -98,11 +98,10 @@ func (v *view) keepInstances(l *regionPlan) {
 	l.Acknowledged = l.Acknowledged && v.routedAs(l.region)
 }
 
-// sameGroups reports whether groups of the row and of the deployment have the same roles and as many instances
-// of each. Otherwise a region could not replace one by the other in its place.
-func (f *facts) sameGroups(d *model.Deployment, t *model.Topology) bool {
-	o := f.deps[t.DeploymentID]
-	return d != nil && o != nil && model.SameGroups(d.Spec, o.Spec)
+// isOfEqualGroups reports whether groups of both deployments have the same roles and as many instances of each.
+// Otherwise a region could not replace one by the other in its place.
+func isOfEqualGroups(a, b *model.Deployment) bool {
+	return a != nil && b != nil && model.SameGroups(a.Spec, b.Spec)
 }
 
 func (f *facts) observedOf(t model.Topology) model.Observed {

@@ -166,8 +166,8 @@ func TestGroups_ExistUntilTheirLastInstance(t *testing.T) {
 	require.Zero(t, seen(0, model.Observed{}))
 }
 
-// TestInPlace_IsOfEqualGroups: a region cannot replace groups by those of other roles in their places.
-func TestInPlace_IsOfEqualGroups(t *testing.T) {
+// TestGroups_OnlyEqualOnesAreReplacedInPlace: a region cannot replace groups by those of other roles in their places.
+func TestGroups_OnlyEqualOnesAreReplacedInPlace(t *testing.T) {
 	t.Parallel()
 	two := &windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{{Name: "prefill", Instances: 2}, {Name: "decode"}}}
 	for name, c := range map[string]struct {

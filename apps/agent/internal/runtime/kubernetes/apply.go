@@ -29,7 +29,7 @@ func (r *Runtime) Apply(ctx context.Context, a runtime.Assignment) error {
 		return err
 	}
 	if runtime.HasRoles(a.Deployment.GetSpec()) {
-		return r.applyRoles(ctx, a)
+		return families{r}.applyRoles(ctx, a)
 	}
 	objects, err := r.rendered(a)
 	if err != nil {

@@ -38,7 +38,7 @@ func (r *Runtime) drainOf(p *desired.Plan) replacement.Drain {
 	released := r.released
 	if u != nil {
 		at := familyRef(p.Ref.Namespace, p.Assignment)
-		released = func(string) bool { return r.releasedInGroup(at, u) }
+		released = func(string) bool { return families{r}.releasedInGroup(at, u) }
 	}
 	return replacement.DrainOf(replacement.Input{
 		Live: p.Live, Goal: p.Goal, Assignment: p.Assignment, Switched: p.Switched(),

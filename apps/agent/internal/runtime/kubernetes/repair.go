@@ -77,7 +77,7 @@ func (r *Runtime) repair(ctx context.Context) {
 // lookAt looks at one workload and repairs what is not as wanted.
 func (r *Runtime) lookAt(ctx context.Context, w render.Ref) error {
 	if w.Kind == render.KindRoles {
-		return r.lookAtRoles(ctx, w)
+		return families{r}.lookAtRoles(ctx, w)
 	}
 	if r.wanted.get(w) == nil {
 		return nil

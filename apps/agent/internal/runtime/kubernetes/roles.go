@@ -42,8 +42,11 @@ func familyRef(namespace string, a runtime.Assignment) render.Ref {
 	return render.NewRef(render.KindRoles, namespace, render.FamilyKey(a))
 }
 
+// families are the deployments with several roles of a Runtime.
+type families struct{ *Runtime }
+
 // applyRoles is Apply for a deployment with several roles.
-func (r *Runtime) applyRoles(ctx context.Context, a runtime.Assignment) error {
+func (r families) applyRoles(ctx context.Context, a runtime.Assignment) error {
 	if rej := runtime.RefuseRoles(a.Deployment.GetSpec()); rej != nil {
 		return rej
 	}
@@ -67,7 +70,7 @@ func (r *Runtime) applyRoles(ctx context.Context, a runtime.Assignment) error {
 }
 
 // lookAtRoles looks at the instances of a deployment with several roles, and repairs what is not as wanted.
-func (r *Runtime) lookAtRoles(ctx context.Context, at render.Ref) error {
+func (r families) lookAtRoles(ctx context.Context, at render.Ref) error {
 	let := r.locks.Together("Namespace " + at.Namespace)
 	defer let()
 	unlock := r.locks.Alone(at.String())
@@ -149,7 +152,7 @@ type unit struct {
 }
 
 // unitsOf returns the workloads of the instances of a deployment, by name.
-func (r *Runtime) unitsOf(at render.Ref) []*unit {
+func (r families) unitsOf(at render.Ref) []*unit {
 	var out []*unit
 	for _, o := range r.caches.List(render.KindWorkload, access.ByFamily, at.Namespace+"/"+at.Name) {
 		w, ok := o.(*appsv1.Deployment)
@@ -182,7 +185,7 @@ func placeOf(labels map[string]string) groups.ID {
 }
 
 // observed returns the instance as package groups takes it.
-func (r *Runtime) observed(f *family, u *unit) groups.Instance {
+func (r families) observed(f *family, u *unit) groups.Instance {
 	want := f.a.TemplateOf(u.Role)
 	in := groups.Instance{
 		ID: u.ID, Key: u.ref.Name, Leaving: u.leaves,
@@ -204,7 +207,7 @@ func (r *Runtime) observed(f *family, u *unit) groups.Instance {
 
 // ensureRoles makes the instances of a deployment what they should be now. The caller holds the lock of at. What has
 // to wait is done by the next look, which an event of a pod or of a workload causes.
-func (r *Runtime) ensureRoles(ctx context.Context, at render.Ref, f *family) error {
+func (r families) ensureRoles(ctx context.Context, at render.Ref, f *family) error {
 	all := r.unitsOf(at)
 	var seen []groups.Instance
 	known := map[groups.ID]*unit{}
@@ -283,7 +286,7 @@ const unitsAtOnce = 4
 
 // putUnits ensures the workloads of instances. Those that are as they were asked for before are left to their own
 // repairs.
-func (r *Runtime) putUnits(ctx context.Context, puts []runtime.Assignment, known map[groups.ID]*unit) []error {
+func (r families) putUnits(ctx context.Context, puts []runtime.Assignment, known map[groups.ID]*unit) []error {
 	var mu sync.Mutex
 	var errs []error
 	var wg sync.WaitGroup
@@ -307,7 +310,7 @@ func (r *Runtime) putUnits(ctx context.Context, puts []runtime.Assignment, known
 	return errs
 }
 
-func (r *Runtime) putUnit(ctx context.Context, a runtime.Assignment) error {
+func (r families) putUnit(ctx context.Context, a runtime.Assignment) error {
 	objects, err := r.rendered(a)
 	if err != nil {
 		return err
@@ -319,13 +322,13 @@ func (r *Runtime) putUnit(ctx context.Context, a runtime.Assignment) error {
 }
 
 // removeUnit deletes the workload of an instance that is not wanted any more.
-func (r *Runtime) removeUnit(ctx context.Context, u *unit, deploymentID string) error {
+func (r families) removeUnit(ctx context.Context, u *unit, deploymentID string) error {
 	return r.removeWorkload(ctx, u.ref, cmp.Or(u.live.Labels[render.LabelDeployment], deploymentID))
 }
 
 // releasedInGroup reports whether no gateway sends to the pods of an instance. Gateways send to the entry instances of its
 // group, and to it through these.
-func (r *Runtime) releasedInGroup(at render.Ref, u *runtime.Unit) bool {
+func (r families) releasedInGroup(at render.Ref, u *runtime.Unit) bool {
 	for _, p := range r.caches.PodsOfGroup(at.Namespace, at.Name, u.Group) {
 		if observe.Holds(p) && p.Labels[render.LabelComponent] == u.Entry && !r.released(render.InstanceID(p.UID)) {
 			return false
@@ -336,7 +339,7 @@ func (r *Runtime) releasedInGroup(at render.Ref, u *runtime.Unit) bool {
 
 // tellPeers writes the file of peers of each group where it changed. A pod's annotation says which one was last
 // written for it, so that nothing is written twice.
-func (r *Runtime) tellPeers(ctx context.Context, f *family, at render.Ref) error {
+func (r families) tellPeers(ctx context.Context, f *family, at render.Ref) error {
 	var names []string
 	for _, role := range f.roles {
 		names = append(names, role.Name)
@@ -369,7 +372,7 @@ func (r *Runtime) tellPeers(ctx context.Context, f *family, at render.Ref) error
 	return worst(slices.DeleteFunc(errs, func(err error) bool { return err == nil }))
 }
 
-func (r *Runtime) tellGroup(ctx context.Context, f *family, units []*unit, pods []*corev1.Pod, content []byte) error {
+func (r families) tellGroup(ctx context.Context, f *family, units []*unit, pods []*corev1.Pod, content []byte) error {
 	sum := sha256.Sum256(content)
 	mark := hex.EncodeToString(sum[:8])
 	told := func(p *corev1.Pod) bool { return p.Annotations[render.AnnotationPeers] == mark }
@@ -391,7 +394,7 @@ func (r *Runtime) tellGroup(ctx context.Context, f *family, units []*unit, pods 
 }
 
 // writePeers writes the file of peers of a group. Its instances own it together.
-func (r *Runtime) writePeers(ctx context.Context, f *family, units []*unit, content []byte) error {
+func (r families) writePeers(ctx context.Context, f *family, units []*unit, content []byte) error {
 	u := units[0]
 	a := f.assignment(f.index(u.Role), runtime.Unit{Group: u.Group, Slot: u.Slot})
 	cfg := r.render

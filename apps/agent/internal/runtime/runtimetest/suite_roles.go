@@ -56,7 +56,7 @@ func placed(t *testing.T, all []runtime.Instance) {
 
 func place(in runtime.Instance) string { return fmt.Sprintf("%s/%d.%d", in.Role, in.Group, in.Slot) }
 
-func places(all []runtime.Instance) []string {
+func placesOf(all []runtime.Instance) []string {
 	var out []string
 	for _, in := range all {
 		out = append(out, place(in))
@@ -96,7 +96,7 @@ func severalRoles(t *testing.T, s *suite) {
 	a := s.assignment("dep_1", 2, pair, roleEnv("decode", "COLOUR", "blue"), env("COLOUR", "green"))
 	s.apply(t, a)
 	all := s.ready(t, "dep_1", 6)
-	require.Equal(t, twoGroups, places(all))
+	require.Equal(t, twoGroups, placesOf(all))
 	require.Equal(t, map[int]bool{0: true, 1: true}, s.complete(t, "dep_1"))
 	roles := s.observed(t, "dep_1").Roles
 	require.Len(t, roles, 2)
@@ -124,7 +124,7 @@ func severalRoles(t *testing.T, s *suite) {
 	}
 	s.apply(t, next(a, replicas(1)))
 	left := s.ready(t, "dep_1", 3)
-	require.Equal(t, []string{"decode/0.0", "prefill/0.0", "prefill/0.1"}, places(left), "the highest groups go")
+	require.Equal(t, []string{"decode/0.0", "prefill/0.0", "prefill/0.1"}, placesOf(left), "the highest groups go")
 	for _, in := range left {
 		require.Contains(t, all, in)
 	}
@@ -187,7 +187,7 @@ func oneRoleChanges(t *testing.T, s *suite) {
 		require.GreaterOrEqual(t, count(all, isReady), 5, "one group at a time:\n%s", describe(all))
 		return len(all) == 6 && count(all, isReady) == 6 && len(s.complete(t, "dep_1")) == 2
 	})
-	require.Equal(t, twoGroups, places(all))
+	require.Equal(t, twoGroups, placesOf(all))
 	for _, in := range before {
 		if in.Role == "prefill" {
 			require.Contains(t, all, in, "it keeps id and uptime")
@@ -247,7 +247,7 @@ func groupWithFailedRole(t *testing.T, s *suite) {
 	require.Equal(t, map[int]bool{1: true}, s.complete(t, "dep_1"))
 	s.apply(t, next(a, replicas(1)))
 	left := s.ready(t, "dep_1", 3)
-	require.Equal(t, []string{"decode/1.0", "prefill/1.0", "prefill/1.1"}, places(left), "the group that was not complete went")
+	require.Equal(t, []string{"decode/1.0", "prefill/1.0", "prefill/1.1"}, placesOf(left), "the group that was not complete went")
 	for _, in := range left {
 		require.Contains(t, all, in)
 	}
@@ -268,7 +268,7 @@ func rolesReopened(t *testing.T, s *suite) {
 	s.until(t, "some", "dep_1", once)
 	reopen()
 	all := s.ready(t, "dep_1", 6)
-	require.Equal(t, twoGroups, places(all))
+	require.Equal(t, twoGroups, placesOf(all))
 	reopen()
 	require.Equal(t, ids(all, isReady), ids(s.ready(t, "dep_1", 6), isReady), "a restart moves nothing")
 
@@ -286,7 +286,7 @@ func rolesReopened(t *testing.T, s *suite) {
 	a = next(a, replicas(1))
 	s.apply(t, a)
 	reopen()
-	require.Equal(t, []string{"decode/0.0", "prefill/0.0", "prefill/0.1"}, places(s.ready(t, "dep_1", 3)))
+	require.Equal(t, []string{"decode/0.0", "prefill/0.0", "prefill/0.1"}, placesOf(s.ready(t, "dep_1", 3)))
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
 	s.reopen(t)
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))

@@ -126,7 +126,7 @@ func (m *Memory) Instances(in Input) []runtime.Instance {
 	slices.Reverse(out)
 	explain(out)
 	out = append(out, m.refused(in.Workload, live)...)
-	out = append(out, waits(in.Workload, live)...)
+	out = append(out, waitingUnit(in.Workload, live)...)
 	slices.SortStableFunc(out, func(a, b runtime.Instance) int { return cmp.Compare(a.Group, b.Group) })
 	m.last = slices.Clip(out)
 	return m.last
@@ -382,8 +382,8 @@ func place(labels map[string]string, byOrder int) (group, slot int) {
 	return group, slot
 }
 
-// waits returns the instance whose pod is not made yet because it starts after other roles.
-func waits(w *appsv1.Deployment, live int) []runtime.Instance {
+// waitingUnit returns the instance whose pod is not made yet because it starts after other roles.
+func waitingUnit(w *appsv1.Deployment, live int) []runtime.Instance {
 	if w == nil || w.DeletionTimestamp != nil || live > 0 || w.Annotations[render.AnnotationWaits] == "" {
 		return nil
 	}
