@@ -190,7 +190,7 @@ func restricted(s corev1.PodSpec) []string {
 	rule("root", s.SecurityContext.RunAsNonRoot != nil && *s.SecurityContext.RunAsNonRoot && (s.SecurityContext.RunAsUser == nil || *s.SecurityContext.RunAsUser != 0))
 	rule("seccomp", s.SecurityContext.SeccompProfile.Type == corev1.SeccompProfileTypeRuntimeDefault)
 	for _, v := range s.Volumes {
-		rule("volumes", v.EmptyDir != nil || v.PersistentVolumeClaim != nil)
+		rule("volumes", v.EmptyDir != nil || v.PersistentVolumeClaim != nil || v.Secret != nil)
 	}
 	for _, sysctl := range s.SecurityContext.Sysctls {
 		rule("sysctls", sysctl.Name == unprivilegedPorts)
