@@ -250,7 +250,7 @@ func (p *part) pass(w http.ResponseWriter, r *http.Request, address string, body
 }
 
 // validatePart returns what is wrong with the part.
-func (c *Config) validatePart() error {
+func (c Config) validatePart() error {
 	switch {
 	case !slices.Contains([]string{"", RolePrefill, RoleDecode, RoleRouter}, c.Role):
 		return fmt.Errorf("--role must be prefill, decode or router, not %q", c.Role)
