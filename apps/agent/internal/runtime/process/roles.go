@@ -70,7 +70,7 @@ func (w *workload) tellPeers() {
 // writePeers replaces the file. Every user may read it: the directories above decide who sees it.
 func writePeers(dir string, data []byte) error {
 	if err := os.Mkdir(dir, 0o700); err == nil {
-		err = os.Chmod(dir, 0o755) //nolint:gosec // an instance runs as another user
+		err = os.Chmod(dir, 0o755) // an instance runs as another user
 		if err != nil {
 			return err
 		}
@@ -81,7 +81,7 @@ func writePeers(dir string, data []byte) error {
 	if err := os.WriteFile(tmp, data, 0o600); err != nil {
 		return err
 	}
-	if err := os.Chmod(tmp, 0o644); err != nil { //nolint:gosec // an instance runs as another user
+	if err := os.Chmod(tmp, 0o644); err != nil {
 		return err
 	}
 	return os.Rename(tmp, filepath.Join(dir, peersFile))

@@ -66,9 +66,9 @@ func placesOf(all []runtime.Instance) []string {
 }
 
 // complete returns the groups that are complete with the newest templates.
-func (s *suite) complete(t *testing.T, id string) map[int]bool {
+func (s *suite) complete(t *testing.T) map[int]bool {
 	t.Helper()
-	d := s.observed(t, id)
+	d := s.observed(t, "dep_1")
 	if d == nil {
 		return nil
 	}
@@ -97,7 +97,7 @@ func severalRoles(t *testing.T, s *suite) {
 	s.apply(t, a)
 	all := s.ready(t, "dep_1", 6)
 	require.Equal(t, twoGroups, placesOf(all))
-	require.Equal(t, map[int]bool{0: true, 1: true}, s.complete(t, "dep_1"))
+	require.Equal(t, map[int]bool{0: true, 1: true}, s.complete(t))
 	roles := s.observed(t, "dep_1").Roles
 	require.Len(t, roles, 2)
 	require.Equal(t, runtime.RoleCount{Name: "decode", Instances: 1, Entry: true, TemplateHash: "template-1"}, roles[1])
@@ -163,7 +163,7 @@ func startsAfter(t *testing.T, s *suite) {
 	in := all[slices.IndexFunc(all, of("decode"))]
 	require.Equal(t, "waits for role prefill, of which 0 of 2 are ready", in.Message)
 	require.False(t, in.Doomed)
-	require.Empty(t, s.complete(t, "dep_1"))
+	require.Empty(t, s.complete(t))
 	for _, in := range all {
 		if in.Role != "prefill" {
 			continue
@@ -174,7 +174,7 @@ func startsAfter(t *testing.T, s *suite) {
 		tell(t, in, "/well")
 	}
 	s.ready(t, "dep_1", 3)
-	require.Len(t, s.complete(t, "dep_1"), 1)
+	require.Len(t, s.complete(t), 1)
 }
 
 func oneRoleChanges(t *testing.T, s *suite) {
@@ -185,7 +185,7 @@ func oneRoleChanges(t *testing.T, s *suite) {
 	all := s.until(t, "decodes replaced", "dep_1", func(all []runtime.Instance) bool {
 		placed(t, all)
 		require.GreaterOrEqual(t, count(all, isReady), 5, "one group at a time:\n%s", describe(all))
-		return len(all) == 6 && count(all, isReady) == 6 && len(s.complete(t, "dep_1")) == 2
+		return len(all) == 6 && count(all, isReady) == 6 && len(s.complete(t)) == 2
 	})
 	require.Equal(t, twoGroups, placesOf(all))
 	for _, in := range before {
@@ -229,7 +229,7 @@ func groupsAreReplaced(t *testing.T, s *suite) {
 	for _, in := range before {
 		require.NotContains(t, ids(s.instances(t, "dep_1"), isReady), in.ID)
 	}
-	require.Equal(t, map[int]bool{0: true, 1: true}, s.complete(t, "dep_1"))
+	require.Equal(t, map[int]bool{0: true, 1: true}, s.complete(t))
 }
 
 func groupWithFailedRole(t *testing.T, s *suite) {
@@ -241,10 +241,10 @@ func groupWithFailedRole(t *testing.T, s *suite) {
 	failing := all[slices.IndexFunc(all, func(in runtime.Instance) bool { return place(in) == "prefill/0.1" })]
 	tell(t, failing, "/sick")
 	s.until(t, "a group that is not complete", "dep_1", func([]runtime.Instance) bool {
-		_, first := s.complete(t, "dep_1")[0]
+		_, first := s.complete(t)[0]
 		return !first
 	})
-	require.Equal(t, map[int]bool{1: true}, s.complete(t, "dep_1"))
+	require.Equal(t, map[int]bool{1: true}, s.complete(t))
 	s.apply(t, next(a, replicas(1)))
 	left := s.ready(t, "dep_1", 3)
 	require.Equal(t, []string{"decode/1.0", "prefill/1.0", "prefill/1.1"}, placesOf(left), "the group that was not complete went")
@@ -280,7 +280,7 @@ func rolesReopened(t *testing.T, s *suite) {
 	})
 	reopen()
 	s.until(t, "all of the new template", "dep_1", func(all []runtime.Instance) bool {
-		return once(all) && len(all) == 6 && count(all, isReady) == 6 && len(s.complete(t, "dep_1")) == 2
+		return once(all) && len(all) == 6 && count(all, isReady) == 6 && len(s.complete(t)) == 2
 	})
 
 	a = next(a, replicas(1))
@@ -302,7 +302,7 @@ func rolesLeaveNothing(t *testing.T, s *suite) {
 	s.apply(t, a)
 	s.until(t, "none", "dep_1", every(0, isReady))
 	require.NotNil(t, s.observed(t, "dep_1"), "a deployment without replicas is not removed")
-	require.EqualValues(t, a.Generation, s.observed(t, "dep_1").Generation)
+	require.Equal(t, a.Generation, s.observed(t, "dep_1").Generation)
 	require.Empty(t, s.Leftovers(t))
 	a = next(a, replicas(1))
 	s.apply(t, a)
