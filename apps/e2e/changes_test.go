@@ -107,7 +107,7 @@ func (s *stack) waitGoneApp(t *testing.T, name, app string) {
 			return fmt.Errorf("it still runs:\n%s", describe(left))
 		}
 		if _, err := s.owner.apps.GetApp(ctx, &windlassv1.GetAppRequest{App: name}); connect.CodeOf(err) != connect.CodeNotFound {
-			return fmt.Errorf("it is still there (%w)", errors.Join(err))
+			return errors.Join(errors.New("it is still there"), err)
 		}
 		return nil
 	})

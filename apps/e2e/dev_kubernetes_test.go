@@ -170,7 +170,7 @@ func (d *devStack) settled(app string) {
 		}
 		for _, i := range instances {
 			if status, _, err := get(d.t.Context(), "http://"+i.Address+"/health"); err != nil || status != http.StatusOK {
-				return fmt.Errorf("%s answers %d: %w", i.Address, status, err)
+				return errors.Join(fmt.Errorf("%s answers %d", i.Address, status), err)
 			}
 		}
 		for _, u := range s.App.URLs {
@@ -206,7 +206,7 @@ func (d *devStack) answers(address string) error {
 		return err
 	}
 	if err := resp.Body.Close(); err != nil || resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers %d: %w", address, resp.StatusCode, err)
+		return errors.Join(fmt.Errorf("%s answers %d", address, resp.StatusCode), err)
 	}
 	return nil
 }

@@ -71,10 +71,10 @@ func testAway(t *testing.T, s *stack) {
 	s.kill9(partMariaDB)
 	s.eventually(t, "the control plane is alive and not ready", func(ctx context.Context) error {
 		if status, body, err := get(ctx, s.metrics[partControlPlane]+"/healthz"); err != nil || status != 200 {
-			return fatal{fmt.Errorf("/healthz: %d %s %w", status, body, err)}
+			return fatal{errors.Join(fmt.Errorf("/healthz: %d %s", status, body), err)}
 		}
 		if status, body, err := get(ctx, s.metrics[partControlPlane]+"/readyz"); err != nil || status != 503 || !strings.Contains(string(body), "database") {
-			return fmt.Errorf("/readyz: %d %s %w", status, body, err)
+			return errors.Join(fmt.Errorf("/readyz: %d %s", status, body), err)
 		}
 		return nil
 	})
@@ -84,7 +84,7 @@ func testAway(t *testing.T, s *stack) {
 	s.eventually(t, "the control plane is ready", func(ctx context.Context) error {
 		status, body, err := get(ctx, s.metrics[partControlPlane]+"/readyz")
 		if err != nil || status != 200 {
-			return fmt.Errorf("/readyz: %d %s %w", status, body, err)
+			return errors.Join(fmt.Errorf("/readyz: %d %s", status, body), err)
 		}
 		return nil
 	})

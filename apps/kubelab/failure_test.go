@@ -3,6 +3,7 @@ package kubelab
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -82,7 +83,7 @@ func TestComponent_KilledIsStartedAgain(t *testing.T) {
 		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 		eventually(t, func(ctx context.Context) error {
 			if rec, ok, err := proc.Find(filepath.Join(l.dir, "run", name+".json")); err != nil || !ok || rec.PID == pid {
-				return fmt.Errorf("%s runs: %t, with pid %d: %w", name, ok, rec.PID, err)
+				return errors.Join(fmt.Errorf("%s runs: %t, with pid %d", name, ok, rec.PID), err)
 			}
 			_, err := l.client.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
 			return err

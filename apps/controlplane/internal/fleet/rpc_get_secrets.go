@@ -62,8 +62,11 @@ func (s *Service) secretsOf(tx Tx, regionID string, req *agentv1.GetSecretsReque
 			"the deployment is not assigned to this region at that generation")
 	}
 	deployments, err := tx.GetDeployments([]string{req.DeploymentId})
-	if err != nil || len(deployments) == 0 {
+	if err != nil {
 		return nil, fmt.Errorf("read deployment %s: %w", req.DeploymentId, err)
+	}
+	if len(deployments) == 0 {
+		return nil, fmt.Errorf("deployment %s is assigned to region %s, but does not exist", req.DeploymentId, regionID)
 	}
 	app, err := tx.GetApp(row.WorkspaceID, row.AppID)
 	if err != nil {

@@ -54,7 +54,7 @@ func NewReporter(ctx context.Context, url, token string, deployments []string, r
 	}
 	if !r.stream.Receive() || r.stream.Msg().GetHello() == nil {
 		stop()
-		return nil, fmt.Errorf("watch: no hello: %w", r.stream.Err())
+		return nil, errors.Join(errors.New("watch: no hello"), r.stream.Err())
 	}
 	r.hello = r.stream.Msg().GetHello()
 	go func() {

@@ -52,7 +52,7 @@ func Frames(ctx context.Context, window time.Duration, streams int) (frames, ope
 			return fmt.Errorf("bare Connect: %w", err)
 		}
 		if !stream.Receive() {
-			return fmt.Errorf("bare Connect: a stream without a frame: %w", stream.Err())
+			return errors.Join(errors.New("bare Connect: a stream without a frame"), stream.Err())
 		}
 		cancel()
 		_ = stream.Close() // cancelled just now

@@ -300,8 +300,11 @@ func (g *Gateway) highest(ctx context.Context) (rss int64) {
 // attacker starts the attacking process, and returns when its attack runs in full. It ends with ctx.
 func (g *Gateway) attacker(ctx context.Context, kind string, count int) (ended <-chan struct{}, err error) {
 	line, done, err := g.child(ctx, AttackCommand, kind, strconv.Itoa(count), g.Address, g.secure)
-	if err != nil || line != ready {
-		return nil, fmt.Errorf("the attack %s did not begin: %q %w", kind, line, errors.Join(err, ctx.Err()))
+	if err == nil && line != ready {
+		err = fmt.Errorf("it wrote %q", line)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the attack %s did not begin: %w", kind, errors.Join(err, ctx.Err()))
 	}
 	return done, nil
 }

@@ -67,7 +67,7 @@ func testUpdateBatched(t *testing.T, setup setup) {
 			if i%5 == 2 { // reads what it wrote, which has it written at once
 				got, err := tx.GetApp(w.ws, a.ID)
 				if err != nil || got.Message != "made" || got.ResourceVersion != 2 {
-					return nil, fmt.Errorf("got %+v: %w", got, err)
+					return nil, errors.Join(fmt.Errorf("got %+v", got), err)
 				}
 			}
 			if err := tx.InsertDeployment(deployments[i]); err != nil {
@@ -139,7 +139,7 @@ func testUpdateBatched(t *testing.T, setup setup) {
 			}
 			rows, err := tx.LockTopology(app.ID)
 			if err != nil || len(rows) != 1 {
-				return nil, fmt.Errorf("%d rows: %w", len(rows), err)
+				return nil, errors.Join(fmt.Errorf("%d rows", len(rows)), err)
 			}
 			a.LatestVersion++
 			rows[0].Generation++
@@ -152,7 +152,7 @@ func testUpdateBatched(t *testing.T, setup setup) {
 			tx.Change(region, model.KindDeployment, d.ID, rows[0].Generation)
 			listed, err := tx.ListTopology([]string{app.ID})
 			if err != nil || len(listed) != 1 || listed[0].Generation != rows[0].Generation {
-				return nil, fmt.Errorf("listed %+v: %w", listed, err)
+				return nil, errors.Join(fmt.Errorf("listed %+v", listed), err)
 			}
 			return func() error {
 				have, err := tx.LockAdmission(w.ws)
@@ -191,31 +191,31 @@ func testUpdateBatched(t *testing.T, setup setup) {
 			want := apps[i%n]
 			found, err := tx.GetAppByName(w.ws, w.env, want.Name)
 			if err != nil || found.ID != want.ID {
-				return nil, fmt.Errorf("found %+v: %w", found, err)
+				return nil, errors.Join(fmt.Errorf("found %+v", found), err)
 			}
 			a, err := tx.LockApp(w.ws, want.ID)
 			if err != nil || a.ID != want.ID {
-				return nil, fmt.Errorf("locked %+v: %w", a, err)
+				return nil, errors.Join(fmt.Errorf("locked %+v", a), err)
 			}
 			d, err := tx.GetDeployment(w.ws, a.LiveDeploymentID)
 			if err != nil || d.AppID != a.ID {
-				return nil, fmt.Errorf("got %+v: %w", d, err)
+				return nil, errors.Join(fmt.Errorf("got %+v", d), err)
 			}
 			rows, err := tx.LockTopology(a.ID)
 			if err != nil || len(rows) != 1 || rows[0].Generation != int64(a.LatestVersion) {
-				return nil, fmt.Errorf("version %d, rows %+v: %w", a.LatestVersion, rows, err)
+				return nil, errors.Join(fmt.Errorf("version %d, rows %+v", a.LatestVersion, rows), err)
 			}
 			rolloutStates, err := tx.GetRolloutStates([]string{a.ID})
 			if err != nil || len(rolloutStates) > 0 && rolloutStates[0].UpdatedAt != a.UpdatedAt || len(rolloutStates) == 0 && a.UpdatedAt != now {
-				return nil, fmt.Errorf("updated at %d, rollout states %+v: %w", a.UpdatedAt, rolloutStates, err)
+				return nil, errors.Join(fmt.Errorf("updated at %d, rollout states %+v", a.UpdatedAt, rolloutStates), err)
 			}
 			seen, err := tx.ListObserved([]string{a.ID})
 			if err != nil || len(seen) != 1 || seen[0].DeploymentID != d.ID || int(seen[0].Guard) != i%n+1 {
-				return nil, fmt.Errorf("observed %+v: %w", seen, err)
+				return nil, errors.Join(fmt.Errorf("observed %+v", seen), err)
 			}
 			instances, err := tx.ListInstances(store.InstanceFilter{WorkspaceID: w.ws, DeploymentID: d.ID}, store.Page{Limit: 5})
 			if err != nil || len(instances) != 1 || instances[0].ID != "ins_"+d.ID {
-				return nil, fmt.Errorf("instances %+v: %w", instances, err)
+				return nil, errors.Join(fmt.Errorf("instances %+v", instances), err)
 			}
 			a.LatestVersion++
 			rows[0].Generation++
@@ -232,11 +232,11 @@ func testUpdateBatched(t *testing.T, setup setup) {
 				return nil, failure
 			}
 			if again, err := tx.LockApp(w.ws, a.ID); err != nil || again.LatestVersion != a.LatestVersion {
-				return nil, fmt.Errorf("locked again %+v: %w", again, err)
+				return nil, errors.Join(fmt.Errorf("locked again %+v", again), err)
 			}
 			return func() error {
 				if again, err := tx.ListTopology([]string{a.ID}); err != nil || again[0].Generation < rows[0].Generation {
-					return fmt.Errorf("at last %+v: %w", again, err)
+					return errors.Join(fmt.Errorf("at last %+v", again), err)
 				}
 				return nil
 			}, nil
