@@ -29,6 +29,7 @@ import (
 
 	"github.com/windlass-run/windlass/pkg/backoff"
 	"github.com/windlass-run/windlass/pkg/guard"
+	"github.com/windlass-run/windlass/pkg/share"
 )
 
 // Names of signals.
@@ -71,13 +72,14 @@ type Signals map[string]float64
 // Scraper is safe for concurrent use.
 type Scraper struct {
 	transport http.RoundTripper
-	slots     *slots
-	rand      func() float64
+	// slots are shared by workspaces, whose instances decide how long a scrape takes.
+	slots *share.Slots
+	rand  func() float64
 }
 
 // New returns a Scraper. rand draws numbers in [0, 1).
 func New(rand func() float64) *Scraper {
-	return &Scraper{transport: guard.Transport(&net.Dialer{Control: control}, timeout), slots: newSlots(atOnce), rand: rand}
+	return &Scraper{transport: guard.Transport(&net.Dialer{Control: control}, timeout), slots: share.NewSlots(atOnce), rand: rand}
 }
 
 var errRefused = errors.New("an instance cannot have this address")
@@ -122,10 +124,10 @@ func (s *Scraper) one(ctx context.Context, t Target) (Signals, error) {
 	if err := backoff.Sleep(ctx, time.Duration(s.rand()*float64(spread))); err != nil {
 		return nil, err
 	}
-	if err := s.slots.acquire(ctx, t.WorkspaceID); err != nil {
+	if err := s.slots.Acquire(ctx, t.WorkspaceID); err != nil {
 		return nil, err
 	}
-	defer s.slots.release(t.WorkspaceID)
+	defer s.slots.Release(t.WorkspaceID)
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	// A tenant may choose the path. It is parsed by itself, so that it cannot change the host.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/share"
 )
 
 const (
@@ -23,14 +24,14 @@ var failed = backoff.Policy{Min: 20 * time.Millisecond, Max: time.Second}
 
 // book counts the requests that wait, by app. It is pure.
 type book struct {
-	// most is how many requests may wait at a time, and held is how many do.
-	most, held int
-	apps       map[string]*app
+	// places has one for each request that waits. Apps share them, because an app's own limit is its tenant's to
+	// set, and strangers send the requests.
+	places *share.Places
+	apps   map[string]*app
 }
 
 type app struct {
 	name string
-	held int
 	// since is when the first request began to wait for the current start. Zero: there is none.
 	since time.Time
 	// start is how long a start takes, from the agent's answer or from the last start that was seen
@@ -51,14 +52,10 @@ type count struct {
 	held        int
 }
 
-func newBook(most int) *book { return &book{most: most, apps: map[string]*app{}} }
+func newBook(most int) *book { return &book{places: share.NewPlaces(most), apps: map[string]*app{}} }
 
 // takePlace takes a place for a request, or refuses it. wake reports whether the agent must be called, now or
 // when the next call is due.
-//
-// An app may have no more places than it leaves free, whatever its own limit is, because its tenant sets that
-// and strangers send requests. So a flooded app has half of all places, two have a third each, and requests of
-// another app still find one.
 func (b *book) takePlace(id, name string, p Policy, now time.Time) (refused *Refusal, wake bool) {
 	a := b.apps[id]
 	if a == nil {
@@ -66,7 +63,8 @@ func (b *book) takePlace(id, name string, p Policy, now time.Time) (refused *Ref
 		b.apps[id] = a
 	}
 	a.name = name
-	if a.held == 0 {
+	held := b.places.Held(id)
+	if held == 0 {
 		// No request waits. If the last start has had time to end, a new one begins now.
 		if a.since.IsZero() || now.Sub(a.since) > max(a.start, p.Start, p.Wait) {
 			a.since, a.failures = now, 0
@@ -74,13 +72,10 @@ func (b *book) takePlace(id, name string, p Policy, now time.Time) (refused *Ref
 		a.wanted, wake = true, true
 	}
 	switch {
-	case a.held >= p.Most:
+	case held >= p.Most:
 		refused = &Refusal{RetryAfter: b.retryAfter(id, p, now)}
-	case a.held >= b.most-b.held:
+	case !b.places.Take(id):
 		refused = &Refusal{Process: true, RetryAfter: b.retryAfter(id, p, now)}
-	default:
-		a.held++
-		b.held++
 	}
 	return refused, wake
 }
@@ -89,8 +84,7 @@ func (b *book) takePlace(id, name string, p Policy, now time.Time) (refused *Ref
 // took. For all others it is 0.
 func (b *book) freePlace(id string, released bool, now time.Time) (name string, start time.Duration) {
 	a := b.apps[id]
-	a.held--
-	b.held--
+	b.places.GiveBack(id)
 	if released && !a.since.IsZero() {
 		start = max(now.Sub(a.since), time.Nanosecond)
 		a.start, a.since = start, time.Time{}
@@ -116,8 +110,9 @@ func (b *book) dueWakes(now time.Time, held func(id string) bool) (ids []string,
 	next = idle
 	for _, id := range slices.Sorted(maps.Keys(b.apps)) {
 		a := b.apps[id]
-		// A request that was refused wakes the app as well: it leaves held at 0, but sets wanted.
-		if a.calling || a.held == 0 && !a.wanted {
+		// A request that was refused wakes the app as well: it holds no place, but sets wanted.
+		waiting := b.places.Held(id) > 0
+		if a.calling || !waiting && !a.wanted {
 			continue
 		}
 		if wait := a.due.Sub(now); wait > 0 {
@@ -127,7 +122,7 @@ func (b *book) dueWakes(now time.Time, held func(id string) bool) (ids []string,
 		if !held(id) {
 			// The route's queue releases the requests. If the app goes back to zero meanwhile, it is woken again.
 			a.wanted, a.due, a.failures = false, time.Time{}, 0
-			if a.held > 0 {
+			if waiting {
 				a.due = now.Add(again)
 				next = min(next, again)
 			}
@@ -156,7 +151,7 @@ func (b *book) noteAnswer(id string, start time.Duration, ok bool, now time.Time
 func (b *book) counts() []count {
 	out := make([]count, 0, len(b.apps))
 	for id, a := range b.apps {
-		out = append(out, count{id, a.name, a.held})
+		out = append(out, count{id, a.name, b.places.Held(id)})
 	}
 	return out
 }
@@ -164,7 +159,7 @@ func (b *book) counts() []count {
 // forgetApps drops apps that are not routed and for which no request waits.
 func (b *book) forgetApps(routed func(id string) bool) (gone []string) {
 	for id, a := range b.apps {
-		if a.held == 0 && !a.calling && !routed(id) {
+		if b.places.Held(id) == 0 && !a.calling && !routed(id) {
 			delete(b.apps, id)
 			gone = append(gone, id)
 		}

@@ -57,13 +57,13 @@ func TestBook(t *testing.T) {
 				require.Nil(t, refused, "beside %d", flooded)
 			}
 			for i := range flooded {
-				held := b.apps[fmt.Sprint("flooded", i)].held
+				held := b.places.Held(fmt.Sprint("flooded", i))
 				require.InDelta(t, DefaultMost/(flooded+1), held, 1, "an even share")
 				for range held {
 					b.freePlace(fmt.Sprint("flooded", i), false, at(time.Hour))
 				}
 			}
-			require.Equal(t, b.apps["b"].held, b.held)
+			require.Equal(t, DefaultMost-b.places.Held("b"), b.places.Free())
 		}
 	})
 	t.Run("Retry-After counts down from what starts took, and never below a second", func(t *testing.T) {

@@ -1,0 +1,69 @@
+package share
+
+import (
+	"context"
+	"slices"
+	"sync"
+)
+
+// Slots are places that callers wait for. They are safe for concurrent use.
+type Slots struct {
+	mu     sync.Mutex
+	places *Places
+	// waiting is ordered by arrival.
+	waiting []*waiter
+}
+
+type waiter struct {
+	tenant string
+	// granted is closed once the waiter has a slot.
+	granted chan struct{}
+}
+
+// NewSlots returns most slots, all of them free.
+func NewSlots(most int) *Slots { return &Slots{places: NewPlaces(most)} }
+
+// Acquire waits for a slot of the tenant, until ctx ends. Without an error the caller must release the slot.
+func (s *Slots) Acquire(ctx context.Context, tenant string) error {
+	w := &waiter{tenant: tenant, granted: make(chan struct{})}
+	s.mu.Lock()
+	s.waiting = append(s.waiting, w)
+	s.grant()
+	s.mu.Unlock()
+	select {
+	case <-w.granted:
+		return nil
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-w.granted:
+		s.places.GiveBack(tenant)
+		s.grant()
+	default:
+		s.waiting = slices.DeleteFunc(s.waiting, func(other *waiter) bool { return other == w })
+	}
+	return context.Cause(ctx)
+}
+
+// Release gives a slot of the tenant back.
+func (s *Slots) Release(tenant string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.places.GiveBack(tenant)
+	s.grant()
+}
+
+// grant gives free slots to waiters in their order. Called with mu held.
+func (s *Slots) grant() {
+	for i := 0; i < len(s.waiting) && s.places.Free() > 0; {
+		w := s.waiting[i]
+		if !s.places.Take(w.tenant) {
+			i++
+			continue
+		}
+		close(w.granted)
+		s.waiting = slices.Delete(s.waiting, i, i+1)
+	}
+}
