@@ -6,7 +6,8 @@
 // again with the same id. So each notification arrives at least once.
 //
 // A slow endpoint does not delay other endpoints: calls are bounded for an endpoint, for a workspace and for the
-// process, and endpoints without a free slot are left out when rows are read.
+// process, and endpoints without a free slot are left out when rows are read. Workspaces share the slots of the
+// process, so that those with slow endpoints leave slots to others.
 package notify
 
 import (
@@ -30,6 +31,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/backoff"
 	"github.com/windlass-run/windlass/pkg/guard"
 	"github.com/windlass-run/windlass/pkg/seal"
+	"github.com/windlass-run/windlass/pkg/share"
 )
 
 const (
@@ -52,11 +54,14 @@ const (
 	readRows = 500
 )
 
-// These bound concurrent calls in a process.
+// These bound concurrent calls in a process. maxCalls is much more than maxCallsOfWorkspace, so that slots are free
+// next to many workspaces that come one after the other. maxTransactions bounds the transactions of calls, because
+// the API uses the same connections to the database.
 const (
-	maxCalls            = 64
+	maxCalls            = 256
 	maxCallsOfWorkspace = 16
 	maxCallsOfEndpoint  = 4
+	maxTransactions     = 16
 )
 
 // retries space out the tries of one notification.
@@ -99,12 +104,14 @@ type Service struct {
 	// freed receives a value when a call ends.
 	freed chan struct{}
 	calls sync.WaitGroup
+	// transactions bounds the transactions of calls.
+	transactions chan struct{}
 
-	mu         sync.Mutex
-	total      int
-	endpoints  map[string]int
-	workspaces map[string]int
-	// refused has the endpoints without a slot because their workspace had none free, with the workspace.
+	mu sync.Mutex
+	// slots are shared by workspaces, whose endpoints decide how long a call takes.
+	slots     *share.Places
+	endpoints map[string]int
+	// refused has the endpoints without a slot because their workspace may have no more, with the workspace.
 	refused map[string]string
 }
 
@@ -122,7 +129,7 @@ func New(cfg Config) (*Service, error) {
 	}
 	return &Service{
 		cfg: cfg, http: callout.NewClient(cfg.Allow, callTimeout), metrics: m, freed: make(chan struct{}, 1),
-		endpoints: map[string]int{}, workspaces: map[string]int{}, refused: map[string]string{},
+		transactions: make(chan struct{}, maxTransactions), slots: share.NewPlaces(maxCalls), endpoints: map[string]int{}, refused: map[string]string{},
 	}, nil
 }
 
@@ -178,7 +185,7 @@ func (s *Service) round(ctx context.Context, now time.Time) (more bool, err erro
 		return false, fmt.Errorf("read due notifications: %w", err)
 	}
 	var taken []notification.Call
-	for _, call := range notification.Merge(due) {
+	for _, call := range inTurn(notification.Merge(due)) {
 		if s.take(call.Delivery) {
 			taken = append(taken, call)
 		}
@@ -198,6 +205,21 @@ func (s *Service) round(ctx context.Context, now time.Time) (more bool, err erro
 	}
 	// The next round leaves out the endpoints without a free slot.
 	return err == nil && len(due) == readRows, err
+}
+
+// inTurn orders calls so that workspaces take turns: the first call of each, then the second of each.
+func inTurn(calls []notification.Call) []notification.Call {
+	var turns [][]notification.Call
+	next := map[string]int{}
+	for _, c := range calls {
+		n := next[c.Delivery.WorkspaceID]
+		next[c.Delivery.WorkspaceID]++
+		if n == len(turns) {
+			turns = append(turns, nil)
+		}
+		turns[n] = append(turns[n], c)
+	}
+	return slices.Concat(turns...)
 }
 
 // claim claims the deliveries of calls, and reports for each whether it did: another process may have been
@@ -266,39 +288,43 @@ func (s *Service) busy() (ids []string, full bool) {
 		}
 	}
 	for id, workspace := range s.refused {
-		if s.workspaces[workspace] >= maxCallsOfWorkspace {
-			ids = append(ids, id)
-		} else {
+		if s.canTake(workspace) {
 			delete(s.refused, id)
+		} else {
+			ids = append(ids, id)
 		}
 	}
-	return ids, s.total >= maxCalls
+	return ids, s.slots.Free() == 0
+}
+
+// canTake reports whether the workspace may have another slot. Called with mu held.
+func (s *Service) canTake(workspace string) bool {
+	return s.slots.Held(workspace) < maxCallsOfWorkspace && s.slots.CanTake(workspace)
 }
 
 // take takes a slot for a call, and reports whether one was free.
 func (s *Service) take(d model.Delivery) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.workspaces[d.WorkspaceID] >= maxCallsOfWorkspace {
+	if s.endpoints[d.EndpointID] >= maxCallsOfEndpoint {
+		return false
+	}
+	if !s.canTake(d.WorkspaceID) {
 		s.refused[d.EndpointID] = d.WorkspaceID
 		return false
 	}
-	if s.total >= maxCalls || s.endpoints[d.EndpointID] >= maxCallsOfEndpoint {
-		return false
-	}
-	s.total++
 	s.endpoints[d.EndpointID]++
-	s.workspaces[d.WorkspaceID]++
-	return true
+	return s.slots.Take(d.WorkspaceID)
 }
 
 // release frees the slot of a call.
 func (s *Service) release(d model.Delivery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.total--
-	drop(s.endpoints, d.EndpointID)
-	drop(s.workspaces, d.WorkspaceID)
+	s.slots.GiveBack(d.WorkspaceID)
+	if s.endpoints[d.EndpointID]--; s.endpoints[d.EndpointID] == 0 {
+		delete(s.endpoints, d.EndpointID)
+	}
 }
 
 // free frees the slot of a call that ended, and makes Run check again.
@@ -307,12 +333,6 @@ func (s *Service) free(d model.Delivery) {
 	select {
 	case s.freed <- struct{}{}:
 	default:
-	}
-}
-
-func drop(counts map[string]int, key string) {
-	if counts[key]--; counts[key] <= 0 {
-		delete(counts, key)
 	}
 }
 
@@ -340,7 +360,7 @@ func (s *Service) deliver(ctx context.Context, d model.Delivery) {
 	s.metrics.calls.WithLabelValues(outcome).Observe(now.Sub(begin).Seconds())
 	noting, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	err = s.cfg.Store.Update(noting, func(tx Tx) error { return tx.NoteDelivery(d) })
+	err = s.transact(noting, s.cfg.Store.Update, func(tx Tx) error { return tx.NoteDelivery(d) })
 	switch {
 	case errors.Is(err, model.ErrConflict):
 		// The endpoint was removed, or the claim ended and the row is with another process.
@@ -394,11 +414,22 @@ func (s *Service) call(ctx context.Context, d model.Delivery) (fatal bool, err e
 	return resp.StatusCode == http.StatusGone, callout.Refused(resp.StatusCode)
 }
 
+// transact runs a transaction of a call, when fewer than maxTransactions run.
+func (s *Service) transact(ctx context.Context, run func(context.Context, func(Tx) error) error, fn func(Tx) error) error {
+	select {
+	case s.transactions <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-s.transactions }()
+	return run(ctx, fn)
+}
+
 // target reads the endpoint of the delivery and its sealed part. The endpoint is zero if it was removed.
 func (s *Service) target(ctx context.Context, d model.Delivery) (e model.NotificationEndpoint, t notification.Target, err error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	err = s.cfg.Store.View(ctx, func(tx Tx) error {
+	err = s.transact(ctx, s.cfg.Store.View, func(tx Tx) error {
 		found, err := tx.GetNotificationEndpoints([]string{d.EndpointID})
 		if err != nil || len(found) == 0 {
 			return err

@@ -89,14 +89,21 @@ func setup(t *testing.T, allow ...string) *harness {
 		Registerer: prometheus.NewRegistry(), Random: func() float64 { return 0.5 },
 	})
 	require.NoError(t, err)
+	h.workspace("1")
+	return h
+}
+
+// workspace makes the workspace ws_SUFFIX with the app app_SUFFIX.
+func (h *harness) workspace(suffix string) {
+	h.t.Helper()
+	ws, project, environment := "ws_"+suffix, "prj_"+suffix, "env_"+suffix
 	h.update(func(tx store.Tx) error {
 		return errors.Join(
-			tx.InsertWorkspace(model.Workspace{ID: "ws_1", Name: "acme", ResourceVersion: 1}),
-			tx.InsertProject(model.Project{ID: "prj_1", WorkspaceID: "ws_1", Name: "default", ResourceVersion: 1}),
-			tx.InsertEnvironment(model.Environment{ID: "env_1", WorkspaceID: "ws_1", ProjectID: "prj_1", Name: "production", ResourceVersion: 1}),
-			tx.InsertApp(model.App{ID: "app_1", WorkspaceID: "ws_1", ProjectID: "prj_1", EnvironmentID: "env_1", Name: "chat", ResourceVersion: 1}))
+			tx.InsertWorkspace(model.Workspace{ID: ws, Name: "acme-" + suffix, ResourceVersion: 1}),
+			tx.InsertProject(model.Project{ID: project, WorkspaceID: ws, Name: "default", ResourceVersion: 1}),
+			tx.InsertEnvironment(model.Environment{ID: environment, WorkspaceID: ws, ProjectID: project, Name: "production", ResourceVersion: 1}),
+			tx.InsertApp(model.App{ID: "app_" + suffix, WorkspaceID: ws, ProjectID: project, EnvironmentID: environment, Name: "chat", ResourceVersion: 1}))
 	})
-	return h
 }
 
 func (h *harness) update(fn func(store.Tx) error) {
@@ -106,8 +113,13 @@ func (h *harness) update(fn func(store.Tx) error) {
 
 func (h *harness) endpoint(name, url string) model.NotificationEndpoint {
 	h.t.Helper()
+	return h.endpointOf("1", name, url)
+}
+
+func (h *harness) endpointOf(workspace, name, url string) model.NotificationEndpoint {
+	h.t.Helper()
 	e := model.NotificationEndpoint{
-		ID: ident.New("nte"), WorkspaceID: "ws_1", Name: name, Format: model.FormatCloudEvents, Kinds: model.AllNotificationKinds(),
+		ID: ident.New("nte"), WorkspaceID: "ws_" + workspace, Name: name, Format: model.FormatCloudEvents, Kinds: model.AllNotificationKinds(),
 	}
 	plain, err := notification.Target{URL: url}.Rotate(secret, 0).Encode()
 	require.NoError(h.t, err)
@@ -115,7 +127,7 @@ func (h *harness) endpoint(name, url string) model.NotificationEndpoint {
 	require.NoError(h.t, err)
 	h.update(func(tx store.Tx) error {
 		return errors.Join(tx.InsertNotificationEndpoint(e), tx.InsertSecretVersion(model.Secret{
-			WorkspaceID: "ws_1", EnvironmentID: e.ID, Name: model.EndpointSecret, Version: 1, Ciphertext: sealed,
+			WorkspaceID: e.WorkspaceID, EnvironmentID: e.ID, Name: model.EndpointSecret, Version: 1, Ciphertext: sealed,
 		}))
 	})
 	return e
@@ -124,11 +136,16 @@ func (h *harness) endpoint(name, url string) model.NotificationEndpoint {
 // happen stores n history entries that endpoints are notified of.
 func (h *harness) happen(n int) {
 	h.t.Helper()
+	h.happenIn("1", n)
+}
+
+func (h *harness) happenIn(workspace string, n int) {
+	h.t.Helper()
 	h.update(func(tx store.Tx) error {
 		var rows []model.History
 		for range n {
 			rows = append(rows, model.History{
-				ID: ident.New("hst"), WorkspaceID: "ws_1", AppID: "app_1", At: time.Now().UnixMilli(), What: "RolloutFailed", Why: "CrashLoop", Who: "windlass", Version: 2,
+				ID: ident.New("hst"), WorkspaceID: "ws_" + workspace, AppID: "app_" + workspace, At: time.Now().UnixMilli(), What: "RolloutFailed", Why: "CrashLoop", Who: "windlass", Version: 2,
 			})
 		}
 		return tx.InsertHistory(rows)
@@ -335,6 +352,49 @@ func TestNotify_SlowEndpointDelaysNoOther(t *testing.T) {
 		}
 		require.Positive(t, failed)
 	})
+}
+
+func TestNotify_SlowWorkspacesDelayNoOther(t *testing.T) {
+	for _, slow := range []int{1, 4, 16} {
+		t.Run(fmt.Sprint(slow, " slow"), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ident.Forget()
+				h := setup(t)
+				var now, most atomic.Int32
+				h.receive(func(req *http.Request) (int, error) {
+					if req.URL.Host == "quick.example" {
+						return http.StatusOK, nil
+					}
+					most.Store(max(most.Load(), now.Add(1)))
+					defer now.Add(-1)
+					<-req.Context().Done()
+					return 0, req.Context().Err()
+				})
+				quick := h.endpoint("quick", "http://quick.example/hook")
+				defer h.run()()
+				for i := range slow {
+					workspace := fmt.Sprint("slow", i)
+					h.workspace(workspace)
+					for n := range 1 + maxCallsOfWorkspace/maxCallsOfEndpoint {
+						h.endpointOf(workspace, fmt.Sprint("slow", n), "http://slow.example/hook")
+					}
+					h.happenIn(workspace, 2*maxCallsOfEndpoint)
+				}
+				for range 30 {
+					h.happen(1)
+					time.Sleep(3 * time.Second)
+				}
+				rows := h.deliveries(quick)
+				require.Len(t, rows, 30)
+				for _, d := range rows {
+					require.Equal(t, model.DeliveryDelivered, d.State)
+					require.Less(t, d.DoneAt-d.At, int64(1_500), "it waits for the next read of rows alone")
+				}
+				require.Positive(t, most.Load(), "the others were called")
+				require.LessOrEqual(t, int(most.Load()), maxCalls)
+			})
+		})
+	}
 }
 
 func TestNotify_MergesAFlood(t *testing.T) {

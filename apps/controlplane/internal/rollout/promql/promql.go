@@ -26,6 +26,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/pkg/share"
 )
 
 const (
@@ -34,9 +35,8 @@ const (
 	// stepTimeout bounds all queries of a step, so that the step has time left to write the results.
 	stepTimeout = 20 * time.Second
 	// maxQueries is how many queries this process makes at once: half of the number that Prometheus
-	// runs at once by default. One workspace makes at most maxShare of them.
+	// runs at once by default. Workspaces share them.
 	maxQueries = 10
-	maxShare   = 4
 	// maxAnswer is far more bytes than one number takes. A query over a large fleet that does not
 	// aggregate has a longer answer.
 	maxAnswer = 1 << 20
@@ -60,11 +60,10 @@ type Config struct {
 
 // Source takes measurements from Prometheus. It is safe for concurrent use.
 type Source struct {
-	cfg    Config
-	api    v1.API
-	slots  chan struct{}
-	shares shares
-	took   *prometheus.HistogramVec
+	cfg   Config
+	api   v1.API
+	slots *share.Slots
+	took  *prometheus.HistogramVec
 }
 
 // New checks cfg. It does not connect, because Prometheus may start later.
@@ -89,9 +88,7 @@ func New(cfg Config) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a client of Prometheus: %w", err)
 	}
-	s := &Source{
-		cfg: cfg, api: v1.NewAPI(client), slots: make(chan struct{}, maxQueries), shares: shares{each: maxShare}, took: newDuration(),
-	}
+	s := &Source{cfg: cfg, api: v1.NewAPI(client), slots: share.NewSlots(maxQueries), took: newDuration()}
 	return s, cfg.Registerer.Register(s.took)
 }
 
@@ -192,17 +189,10 @@ func (s *Source) ask(ctx context.Context, m plan.Measure, query string, at time.
 			return nil, fmt.Errorf("the query cannot be read: %w", err)
 		}
 	}
-	give, err := s.shares.take(ctx, m.WorkspaceID)
-	if err != nil {
+	if err := s.slots.Acquire(ctx, m.WorkspaceID); err != nil {
 		return nil, err
 	}
-	defer give()
-	select {
-	case s.slots <- struct{}{}:
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-	defer func() { <-s.slots }()
+	defer s.slots.Release(m.WorkspaceID)
 	begin := time.Now()
 	defer func() {
 		outcome := "ok"

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -144,6 +145,34 @@ func TestClient_BoundsConcurrentQueries(t *testing.T) {
 		require.Empty(t, m.Figures.Problem)
 	}
 	require.Zero(t, beyond.Load())
+}
+
+func TestClient_LeavesQueriesToOtherWorkspaces(t *testing.T) {
+	var silent atomic.Int32
+	s := setup(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.FormValue("query") == "silent" {
+			silent.Add(1)
+			<-r.Context().Done()
+			return
+		}
+		answer(w, fmt.Sprintf(oneSeries, "1"))
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	var steps sync.WaitGroup
+	for i := range 3 {
+		var due []plan.Measure
+		for range 10 {
+			due = append(due, plan.Measure{WorkspaceID: fmt.Sprint("ws_", i), Queries: analysis.Queries{New: "silent"}})
+		}
+		steps.Go(func() { s.Measure(ctx, due) })
+	}
+	require.Eventually(t, func() bool { return silent.Load() >= 7 }, 10*time.Second, time.Millisecond, "they have their shares")
+	begin := time.Now()
+	m := measure(t, s, analysis.Queries{New: "up", NewSamples: "up", Old: "up", OldSamples: "up"})
+	require.Empty(t, m.Figures.Problem)
+	require.Less(t, time.Since(begin), 5*time.Second, "before any of their queries meets its deadline")
+	cancel()
+	steps.Wait()
 }
 
 func TestToken_IsReadForEachQuery(t *testing.T) {

@@ -1,12 +1,10 @@
 package promql
 
 import (
-	"context"
 	"errors"
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
@@ -41,47 +39,4 @@ func within(query string, deployments []string) (string, error) {
 		return nil
 	})
 	return expr.String(), nil
-}
-
-// shares bounds how many slots one workspace holds, so that its slow queries do not delay the queries of
-// other workspaces.
-type shares struct {
-	each int
-
-	mu    sync.Mutex
-	taken map[string]*share
-}
-
-type share struct {
-	slots chan struct{}
-	users int
-}
-
-// take waits for a slot of the workspace; give gives it back.
-func (s *shares) take(ctx context.Context, workspace string) (give func(), err error) {
-	s.mu.Lock()
-	if s.taken == nil {
-		s.taken = map[string]*share{}
-	}
-	one := s.taken[workspace]
-	if one == nil {
-		one = &share{slots: make(chan struct{}, s.each)}
-		s.taken[workspace] = one
-	}
-	one.users++
-	s.mu.Unlock()
-	leave := func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if one.users--; one.users == 0 {
-			delete(s.taken, workspace)
-		}
-	}
-	select {
-	case one.slots <- struct{}{}:
-		return func() { <-one.slots; leave() }, nil
-	case <-ctx.Done():
-		leave()
-		return nil, context.Cause(ctx)
-	}
 }

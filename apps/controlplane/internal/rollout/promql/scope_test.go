@@ -1,7 +1,6 @@
 package promql
 
 import (
-	"context"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -31,24 +30,4 @@ func TestScope_RestrictsEverySelector(t *testing.T) {
 	require.ErrorContains(t, err, "parse error")
 	_, err = within("x", nil)
 	require.ErrorContains(t, err, "no deployment")
-}
-
-func TestShares_LeaveSlotsToOtherWorkspaces(t *testing.T) {
-	s := shares{each: 2}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	var held []func()
-	for range 2 {
-		give, err := s.take(t.Context(), "ws_1")
-		require.NoError(t, err)
-		held = append(held, give)
-	}
-	_, err := s.take(ended, "ws_1")
-	require.ErrorIs(t, err, context.Canceled)
-	give, err := s.take(t.Context(), "ws_2")
-	require.NoError(t, err)
-	for _, give := range append(held, give) {
-		give()
-	}
-	require.Empty(t, s.taken)
 }

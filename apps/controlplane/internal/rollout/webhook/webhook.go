@@ -32,13 +32,14 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/analysis"
 	"github.com/windlass-run/windlass/pkg/guard"
+	"github.com/windlass-run/windlass/pkg/share"
 )
 
 const (
 	// stepTimeout leaves the step that asks time to write what came of it, and is longer
 	// than the longest call may be.
 	stepTimeout = 20 * time.Second
-	// maxCalls at once, of this process: each is a connection and a few buffers.
+	// maxCalls at once, of this process: each is a connection and a few buffers. Workspaces share them.
 	maxCalls = 64
 	// maxCallsOfStep leaves calls to other apps when all of one app's are slow.
 	maxCallsOfStep = 8
@@ -75,7 +76,7 @@ type Config struct {
 type Client struct {
 	cfg   Config
 	http  *http.Client
-	slots chan struct{}
+	slots *share.Slots
 	took  *prometheus.HistogramVec
 }
 
@@ -84,7 +85,7 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Lookup == nil || cfg.Log == nil || cfg.Registerer == nil {
 		return nil, errors.New("webhook: Lookup, Log and Registerer are required")
 	}
-	c := &Client{cfg: cfg, slots: make(chan struct{}, maxCalls), took: newDuration(), http: callout.NewClient(cfg.Allow, stepTimeout)}
+	c := &Client{cfg: cfg, slots: share.NewSlots(maxCalls), took: newDuration(), http: callout.NewClient(cfg.Allow, stepTimeout)}
 	return c, cfg.Registerer.Register(c.took)
 }
 
@@ -118,11 +119,13 @@ func (c *Client) Measure(ctx context.Context, due []plan.Measure) (out []plan.Me
 	mine := make(chan struct{}, maxCallsOfStep)
 	for _, m := range due {
 		calling.Go(func() {
-			if !take(ctx, mine) {
+			select {
+			case mine <- struct{}{}:
+			case <-ctx.Done():
 				return
 			}
 			defer func() { <-mine }()
-			figures, ok := c.ask(ctx, *m.Hook, facts)
+			figures, ok := c.ask(ctx, m, facts)
 			if !ok {
 				return
 			}
@@ -139,21 +142,13 @@ func measurement(m plan.Measure, f analysis.Figures) plan.Measurement {
 	return plan.Measurement{RegionID: m.RegionID, Check: m.Check, Since: m.Since, At: time.Now().UnixMilli(), Figures: f}
 }
 
-func take(ctx context.Context, slots chan struct{}) bool {
-	select {
-	case slots <- struct{}{}:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 // ask makes one call, and reports whether there was time for it.
-func (c *Client) ask(ctx context.Context, h analysis.Hook, facts Facts) (f analysis.Figures, ok bool) {
-	if !take(ctx, c.slots) {
+func (c *Client) ask(ctx context.Context, m plan.Measure, facts Facts) (f analysis.Figures, ok bool) {
+	h := *m.Hook
+	if c.slots.Acquire(ctx, m.WorkspaceID) != nil {
 		return f, false
 	}
-	defer func() { <-c.slots }()
+	defer c.slots.Release(m.WorkspaceID)
 	if end, limited := ctx.Deadline(); limited && time.Until(end) < h.Timeout {
 		return f, false // it would be cut off, and blamed for it
 	}

@@ -17,6 +17,7 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -292,6 +293,34 @@ func TestClient_BoundsConcurrentCalls(t *testing.T) {
 		require.Empty(t, m.Figures.Problem)
 	}
 	require.Zero(t, beyond.Load())
+}
+
+func TestClient_LeavesCallsToOtherWorkspaces(t *testing.T) {
+	var called atomic.Int32
+	silent := hook(serve(t, func(_ http.ResponseWriter, r *http.Request) {
+		called.Add(1)
+		<-r.Context().Done()
+	}))
+	quick := hook(serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"verdict": "pass"}`) }))
+	c := setup(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var steps sync.WaitGroup
+	for range 10 { // each of another app, with 8 calls
+		steps.Go(func() {
+			var due []plan.Measure
+			for i := range 8 {
+				due = append(due, plan.Measure{WorkspaceID: "ws_silent", RegionID: strconv.Itoa(i), Hook: &silent})
+			}
+			c.Measure(ctx, due)
+		})
+	}
+	require.Eventually(t, func() bool { return called.Load() == 32 }, patience, time.Millisecond, "half of all calls")
+	out := c.Measure(t.Context(), []plan.Measure{{WorkspaceID: "ws_quick", RegionID: "reg_1", Hook: &quick}})
+	require.Len(t, out, 1)
+	require.Empty(t, out[0].Figures.Problem)
+	require.EqualValues(t, 32, called.Load())
+	cancel()
+	steps.Wait()
 }
 
 func TestCall_WithoutTimeIsLeftOutAndNotBlamed(t *testing.T) {
