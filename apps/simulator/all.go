@@ -56,7 +56,7 @@ var table = []entry{
 	{"flood", "--deploys=30 --rounds=1", ""},
 	{"overload", "--instances=4000 --regions=8 --edges=1 --calm=3s --window=8s", ""},
 	{"retention", "--apps=1 --regions=2 --deploys=6 --scales=3 --crashes=3 --keep-changes=60 --keep-versions=10 --keep-history=80", ""},
-	{"siege", "--window=1s --floor=50ms --idle=500 --uploads=16 --poison=4 --watches=300 --half=594", ""},
+	{"siege", "--window=1s --floor=50ms --idle=500 --uploads=16 --poison=4 --watches=300 --half=594 --held=600", ""},
 	{"zero", "--times=4", ""},
 	{"watchers", "--window=2s --streams=300 --most=2000 --floor=1s", ""},
 	{"regions", "--exist=10,100 --changes=100 --apps=10", ""},

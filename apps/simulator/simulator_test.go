@@ -72,13 +72,13 @@ func requireAscending(t *testing.T, result map[string]any, figures ...string) {
 // One attack of each kind, small: none of them costs another tenant more than it may.
 func TestSiegeHoldsWhatItPromises(t *testing.T) {
 	var stdout, stderr bytes.Buffer
-	err := simulator.Main(t.Context(), []string{"siege", "--json", "--window=700ms", "--rate=100", "--new-rate=20", "--connections=4", "--idle=400", "--uploads=16", "--poison=4", "--watches=200", "--half=396", "--floor=2s", "--gateway-mib=512"}, &stdout, &stderr)
+	err := simulator.Main(t.Context(), []string{"siege", "--json", "--window=700ms", "--rate=100", "--new-rate=20", "--connections=4", "--idle=400", "--uploads=16", "--poison=4", "--watches=200", "--half=396", "--held=300", "--floor=2s", "--gateway-mib=512"}, &stdout, &stderr)
 	require.NoError(t, err, "%s%s", &stdout, &stderr)
 	var result map[string]any
 	require.NoError(t, json.Unmarshal(stdout.Bytes(), &result))
 	require.Equal(t, true, result["ok"])
-	require.Len(t, result["rounds"], 5)
-	for _, kind := range []string{"idle", "uploads", "poison", "watches", "half"} {
+	require.Len(t, result["rounds"], 6)
+	for _, kind := range []string{"idle", "uploads", "poison", "watches", "half", "held"} {
 		positive(t, result, kind+"_p99_ms", kind+"_rss_mib")
 		require.Zero(t, result[kind+"_ejected"], kind)
 	}

@@ -101,6 +101,11 @@ func (a *routes) Watch(ctx context.Context, _ *gatewayv1.WatchRequest, stream *c
 	return err
 }
 
+// Wake implements gatewayv1connect.RouteServiceHandler. The app never starts.
+func (a *routes) Wake(context.Context, *gatewayv1.WakeRequest) (*gatewayv1.WakeResponse, error) {
+	return &gatewayv1.WakeResponse{}, nil
+}
+
 // Report implements gatewayv1connect.RouteServiceHandler.
 func (a *routes) Report(_ context.Context, req *gatewayv1.ReportRequest) (*gatewayv1.ReportResponse, error) {
 	a.reports.Reported(req)

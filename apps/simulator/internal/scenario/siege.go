@@ -23,12 +23,13 @@ type Siege struct {
 	Rate        float64       `help:"Requests of the other tenant's a second, on connections that stay." default:"200"`
 	NewRate     float64       `help:"Requests of the other tenant's a second that each come on a new connection." default:"50"`
 	Connections int           `help:"Connections of the other tenant's." default:"16"`
-	Only        []string      `help:"Attacks to run, of idle, uploads, poison, watches and half; empty: all."`
+	Only        []string      `help:"Attacks to run, of idle, uploads, poison, watches, half and held; empty: all."`
 	Idle        int           `help:"Connections without a request." default:"20000"`
 	Uploads     int           `help:"Uploads of two bytes a second." default:"64"`
 	Poison      int           `help:"Clients that ask twice a second for an answer with 50,000 fields." default:"24"`
 	Watches     int           `help:"Streams that do not end, over HTTP/2." default:"10000"`
 	Half        int           `help:"Requests of HTTP/3 of which the last byte of the header does not come." default:"18000"`
+	Held        int           `help:"Requests for an app at zero, each sent again when it is refused." default:"8000"`
 	Floor       time.Duration `help:"p99 that is no failure, however short it was before: a turn of another process on the processor takes as long. Raise it where the machine does other work." default:"3ms"`
 	Realtime    bool          `help:"Give the gateway and the other tenant's load the real-time class of the scheduler, before the attackers and other work on the machine. Needs root."`
 	GatewayMiB  float64       `name:"gateway-mib" help:"Memory that the gateway may use." default:"1536"`
@@ -41,9 +42,9 @@ func (s *Siege) Deadline() time.Duration {
 
 // Run implements Scenario.
 func (s *Siege) Run(ctx context.Context, env Env) (err error) {
-	counts := map[string]int{"idle": s.Idle, "uploads": s.Uploads, "poison": s.Poison, "watches": s.Watches, "half": s.Half}
+	counts := map[string]int{"idle": s.Idle, "uploads": s.Uploads, "poison": s.Poison, "watches": s.Watches, "half": s.Half, "held": s.Held}
 	err = requirePositive("--window", s.Window, "--rate", s.Rate, "--new-rate", s.NewRate, "--connections", s.Connections, "--idle", s.Idle, "--uploads", s.Uploads,
-		"--poison", s.Poison, "--watches", s.Watches, "--half", s.Half, "--gateway-mib", s.GatewayMiB)
+		"--poison", s.Poison, "--watches", s.Watches, "--half", s.Half, "--held", s.Held, "--gateway-mib", s.GatewayMiB)
 	if err != nil {
 		return err
 	}
@@ -104,6 +105,9 @@ func (s *Siege) judgeDamage(kind string, out siege.Outcome) error {
 	if mib := float64(out.RSS) / (1 << 20); mib > s.GatewayMiB {
 		fail("the gateway had %.0f MiB", mib)
 	}
+	if kind == "held" && out.Held == 0 {
+		fail("no request waited for the app at zero")
+	}
 	if len(out.Ejected) > 0 {
 		fail("sound instances were ejected: %v", out.Ejected)
 	}
@@ -112,13 +116,13 @@ func (s *Siege) judgeDamage(kind string, out siege.Outcome) error {
 
 func (s *Siege) noteOutcome(env Env, kind string, count int, out siege.Outcome) {
 	mib := float64(out.RSS) / (1 << 20)
-	env.Progress(fmt.Sprintf("%s, %d: p99 %s before and %s during, of new connections %s and %s, %.2f and %.2f cores, %.0f MiB, %d ejected, %.0f connections refused and %.0f shed",
-		kind, count, out.Before.P99, out.During.P99, out.Before.New, out.During.New, out.Before.Cores, out.During.Cores, mib, len(out.Ejected), out.Refused, out.Shed))
+	env.Progress(fmt.Sprintf("%s, %d: p99 %s before and %s during, of new connections %s and %s, %.2f and %.2f cores, %.0f MiB, %d ejected, %.0f connections refused and %.0f shed, %.0f requests held",
+		kind, count, out.Before.P99, out.During.P99, out.Before.New, out.During.New, out.Before.Cores, out.During.Cores, mib, len(out.Ejected), out.Refused, out.Shed, out.Held))
 	env.Result.Rounds = append(env.Result.Rounds, map[string]any{
 		"attack": kind, "count": count, "p99_before_ms": measure.Millis(out.Before.P99), "p99_during_ms": measure.Millis(out.During.P99),
 		"new_p99_before_ms": measure.Millis(out.Before.New), "new_p99_during_ms": measure.Millis(out.During.New),
 		"cores_before": out.Before.Cores, "cores_during": out.During.Cores,
-		"rss_mib": mib, "ejected": len(out.Ejected), "refused": out.Refused, "shed": out.Shed,
+		"rss_mib": mib, "ejected": len(out.Ejected), "refused": out.Refused, "shed": out.Shed, "held": out.Held,
 	})
 	env.Result.Figure(kind+"_p99_before_ms", measure.Millis(out.Before.P99), "ms")
 	env.Result.Figure(kind+"_p99_ms", measure.Millis(out.During.P99), "ms during the attack")

@@ -34,12 +34,12 @@ const (
 	dialers = 32
 	// streams2 and streams3 are the requests on a connection of HTTP/2 and of HTTP/3.
 	streams2, streams3 = 500, 99
-	// tries is the pause after the gateway ended something, and asks that between poisonous requests.
+	// tries is the pause after the gateway ended or refused something, and asks that between poisonous requests.
 	tries, asks = 5 * time.Second, 500 * time.Millisecond
 )
 
 // Kinds are the kinds of attacks, in the order in which they run.
-var Kinds = []string{"idle", "uploads", "poison", "watches", "half"}
+var Kinds = []string{"idle", "uploads", "poison", "watches", "half", "held"}
 
 // attacker is a running attack.
 type attacker struct {
@@ -67,7 +67,7 @@ func Attack(ctx context.Context, args []string) error {
 	a := &attacker{address: args[2], secure: args[3], count: int64(count)}
 	// one is repeated until the end, in many goroutines. Each call counts as weight of count.
 	one, weight := map[string]func(context.Context, int) error{
-		"idle": a.idle, "uploads": a.upload, "poison": a.poisoned, "watches": a.watches, "half": a.half,
+		"idle": a.idle, "uploads": a.upload, "poison": a.poisoned, "watches": a.watches, "half": a.half, "held": a.held,
 	}[args[0]], map[string]int{"watches": streams2, "half": streams3}[args[0]]
 	if one == nil {
 		return fmt.Errorf("%s: %q: use one of %s", AttackCommand, args[0], strings.Join(Kinds, ", "))
@@ -155,6 +155,16 @@ func (a *attacker) upload(ctx context.Context, i int) error {
 
 // poisoned requests poisonous answers.
 func (a *attacker) poisoned(ctx context.Context, i int) error {
+	return a.request(ctx, i, PoisonHost, "/poison", asks)
+}
+
+// held requests an app at zero, and again when the gateway refuses it.
+func (a *attacker) held(ctx context.Context, i int) error {
+	return a.request(ctx, i, ZeroHost, "/", tries)
+}
+
+// request makes one request after the other on a connection, with pauses of about pause.
+func (a *attacker) request(ctx context.Context, i int, host, path string, pause time.Duration) error {
 	conn, end, err := a.dial(ctx, i)
 	if err != nil {
 		return err
@@ -162,7 +172,7 @@ func (a *attacker) poisoned(ctx context.Context, i int) error {
 	defer end()
 	in := bufio.NewReader(conn)
 	for {
-		if _, err := fmt.Fprintf(conn, "GET /poison HTTP/1.1\r\nHost: %s\r\n\r\n", PoisonHost); err != nil {
+		if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\n\r\n", path, host); err != nil {
 			return err
 		}
 		begun(ctx)
@@ -177,7 +187,7 @@ func (a *attacker) poisoned(ctx context.Context, i int) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(asks):
+		case <-time.After(pause/2 + rand.N(pause)):
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -21,6 +22,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/windlass-run/windlass/apps/simulator/internal/child"
 	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
@@ -32,9 +35,10 @@ import (
 
 const (
 	// AttackedHost is the host of the attacked app, which is healthy. PoisonHost is the host of an app whose
-	// answers are the attack.
+	// answers are the attack. ZeroHost is the host of an app at zero, which never starts.
 	AttackedHost = "attacked.test"
 	PoisonHost   = "poison.test"
+	ZeroHost     = "zero.test"
 
 	startTimeout = 30 * time.Second
 	// settleTimeout bounds the time until an ended attack has no more effect.
@@ -95,6 +99,14 @@ func Start(ctx context.Context, dir, self string) (g *Gateway, err error) {
 		}
 		apps = append(apps, app)
 	}
+	apps = append(apps, &gatewayv1.AppRoutes{
+		AppId: "app_zero", AppName: ZeroHost, Epoch: 1, Generation: 1, Change: int64(len(apps) + 1), Hosts: []string{ZeroHost},
+		Targets: []*gatewayv1.Target{{DeploymentId: "dep_zero", Version: 1, Weight: 100}}, Held: true,
+		Policy: &gatewayv1.RoutePolicy{
+			Balancing: gatewayv1.Balancing_BALANCING_ROUND_ROBIN,
+			ColdStart: &gatewayv1.ColdStart{Hold: durationpb.New(time.Hour), MaxHeld: new(int32(math.MaxInt32))},
+		},
+	})
 	socket := filepath.Join(dir, "agent.sock")
 	stop, err = proxies.Routes(ctx, socket, g, apps)
 	if err != nil {
@@ -194,6 +206,8 @@ type Outcome struct {
 	Ejected map[string]string
 	// Refused and Shed count connections for which the gateway had no room.
 	Refused, Shed float64
+	// Held are the requests that wait for an app at zero at the end of the measurement.
+	Held float64
 	// Failed is the error of a request of the other tenant. Nil: all requests were answered.
 	Failed error
 }
@@ -227,6 +241,7 @@ func (g *Gateway) Attack(ctx context.Context, kind string, count int, load Load)
 		return out, err
 	}
 	out.Refused, out.Shed = now[refused]-figures[refused], now[shed]-figures[shed]
+	out.Held = now.Sum(held, "")
 	stop()
 	<-ended
 	g.mu.Lock()
@@ -260,6 +275,7 @@ const (
 	shed        = "windlass_gateway_connections_shed_total"
 	connections = "windlass_gateway_connections"
 	inFlight    = "windlass_gateway_in_flight"
+	held        = "windlass_gateway_held"
 )
 
 func (g *Gateway) figures(ctx context.Context) (measure.Metrics, error) {
