@@ -73,14 +73,14 @@ func checkRoles(s *windlassv1.DeploymentSpec, field string) error {
 		if r.GetEntry() {
 			entry = i
 		}
-		if err := checkRole(s, r, field, at); err != nil {
+		if err := checkRole(s, r, at); err != nil {
 			return err
 		}
 	}
 	return checkOrder(s.GetRoles(), names, field)
 }
 
-func checkRole(s *windlassv1.DeploymentSpec, r *windlassv1.RoleSpec, field, at string) error {
+func checkRole(s *windlassv1.DeploymentSpec, r *windlassv1.RoleSpec, at string) error {
 	switch {
 	case r.GetHosts() > 1:
 		return apierr.InvalidFix(at+".hosts", fmt.Sprintf("an instance of %d hosts is not supported yet", r.GetHosts()),
