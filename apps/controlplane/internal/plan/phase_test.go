@@ -19,9 +19,9 @@ func checkPhases(t require.TestingT, in Input, now int64) {
 	before := valuesOf(f)
 	for _, ph := range []phase{
 		endRollout, endRetention, noteServed,
-		advance, setWeights, advance, setWeights, catchUp, setWeights, endOrphans, logWeights, stopUnwanted,
-		advance, catchUp, setWeights, endOrphans, stopUnwanted,
-		closeAtZero, logShares, finishDeletion, setStatus,
+		advance, setWeights, advance, setWeights, catchUp, setWeights, endOrphans, closeAtZero, setWeights, logWeights, stopUnwanted,
+		advance, catchUp, setWeights, endOrphans, closeAtZero, setWeights, stopUnwanted,
+		logShares, finishDeletion, setStatus,
 	} {
 		if !ph.when(f) {
 			continue // the next comparison shows whether this wrote

@@ -258,7 +258,7 @@ func decide(in Input, now int64) Output {
 			break
 		}
 	}
-	d.run(closeAtZero, logShares, finishDeletion, setStatus)
+	d.run(logShares, finishDeletion, setStatus)
 	return d.output()
 }
 
@@ -267,7 +267,12 @@ func (d *decision) settle() {
 	for d.run(advance) {
 		d.run(setWeights) // they follow each state of the target
 	}
-	d.run(catchUp, setWeights, endOrphans, logWeights, stopUnwanted)
+	d.run(catchUp, setWeights, endOrphans)
+	before := d.facts
+	if d.run(closeAtZero); d.facts != before {
+		d.run(setWeights) // a new generation is not yet applied, so that weights may change
+	}
+	d.run(logWeights, stopUnwanted)
 }
 
 // maxPasses is far more than regions can wait for each other. What is left over, or
