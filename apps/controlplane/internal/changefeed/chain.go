@@ -5,7 +5,7 @@
 // # Why no change is ever missed
 //
 // Revisions of a region are gap-free and in commit order. A transaction takes them last, from a head row that
-// it keeps locked to its commit. So a reader that has seen revision n has seen everything up to n. A
+// it keeps locked until it commits. So a reader that has seen revision n has seen everything up to n. A
 // stream sends only the newest state of a key, so several revisions of one key become one. Each frame names
 // the range (after, upto] that it closes. A frame closes upto only if the newest state of every key that
 // changed in the range is in that frame or an earlier one.
@@ -23,7 +23,7 @@ const ChainSize = sha256.Size
 func Genesis() []byte { return make([]byte, ChainSize) }
 
 // Chain returns the chain value of a change: SHA-256(previous chain || change id). Two histories with the
-// same value at some revision are the same in everything before.
+// same value at a revision have the same changes up to that revision.
 func Chain(prev []byte, changeID string) []byte {
 	h := sha256.New()
 	h.Write(prev)

@@ -34,8 +34,8 @@ func NewCursor(at Position) *Cursor {
 }
 
 // Mark adds changes that were read from the feed, and the position after them. It ignores changes that the
-// agent already has (at or below the sent revision). So there is no gap between a snapshot and the deltas
-// after it: the stream first subscribes, and then reads the snapshot.
+// agent already has (at or below the sent revision). A stream subscribes before it reads a snapshot, so that it
+// misses no change between the two.
 func (c *Cursor) Mark(changes []model.Change, to Position) {
 	for _, ch := range changes {
 		if ch.Revision > c.sent.Revision {
@@ -47,8 +47,8 @@ func (c *Cursor) Mark(changes []model.Change, to Position) {
 	}
 }
 
-// Sent records that a snapshot as of the position was sent. It covers the keys
-// that are dirty at or below it.
+// Sent records that a snapshot as of the position was sent. The snapshot has the newest state of every key that
+// changed at or below the position, so these keys are no longer dirty.
 func (c *Cursor) Sent(at Position) {
 	for k, rev := range c.dirty {
 		if rev <= at.Revision {
@@ -74,8 +74,8 @@ type Batch struct {
 	Keys  []Key
 }
 
-// Take returns everything that remains to send and marks it as sent. If it then cannot be sent, the stream
-// ends, and the agent resumes from what it received.
+// Take returns everything that remains to send and marks it as sent. If the batch then cannot be sent, the
+// stream ends. The agent resumes from what it received.
 func (c *Cursor) Take() (Batch, bool) {
 	if c.Idle() {
 		return Batch{}, false
@@ -94,12 +94,12 @@ type Resume int
 
 // These are the results of Judge.
 const (
-	// Deltas means that its position is in our history. The changes after it are sent.
+	// Deltas means that the agent's position is in our history. The agent gets the changes after it.
 	Deltas Resume = iota
-	// Snapshot means that it holds nothing, or that its revision is too old to continue from.
+	// Snapshot means that the agent holds nothing, or that its revision is too old to continue from.
 	Snapshot
-	// Fork means that it holds a history that is not ours, after a restored backup or an asynchronous failover.
-	// A new epoch begins and a snapshot follows.
+	// Fork means that the agent holds a history that is not ours, after a restored backup or an asynchronous
+	// failover. A new epoch begins and a snapshot follows.
 	Fork
 )
 
