@@ -7,18 +7,20 @@ import (
 	"github.com/windlass-run/windlass/pkg/scaling"
 )
 
-// hpa is the HorizontalPodAutoscaler of Kubernetes, autoscaling/v2, with the defaults of its behavior. It looks
-// every 15 s, has a tolerance of 0.1, and takes the highest of all metrics. Its stabilization window is 300 s
-// downwards, and none upwards. Upwards it adds the more of 100 % and 4 pods in 15 s, downwards it may remove all.
-// Totals are metrics of type AverageValue. Levels are means of ready pods, and pods that are not ready yet count as 0
-// upwards.
+// hpa is the HorizontalPodAutoscaler of Kubernetes, autoscaling/v2, with the defaults of its behavior. It
+// decides every 15 s, has a tolerance of 0.1, and takes the highest number of pods that any metric asks for.
+// Scaling down has a stabilization window of 300 s, and scaling up has none. In 15 s it may add 100 % of the
+// pods or 4 pods, whichever is more. It may remove all pods at once. A metric that is a total (Metric.IsTotal)
+// becomes a metric of type AverageValue. Each other metric is the mean of the ready pods. When such a metric
+// asks for more pods, pods that are not ready yet count as 0.
 // https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale/
 type hpa struct {
 	policy  *scaling.Policy
 	metrics []scaling.Metric
 	last    time.Duration
 	begun   bool
-	// recommended has the recommendations of the last 300 s, and had the replicas of the last 15 s.
+	// The field recommended holds the recommendations of the last 300 s. The field had holds the numbers of
+	// replicas of the last 15 s.
 	recommended, had []Number
 }
 
@@ -114,9 +116,10 @@ func recent(all []Number, from int) []Number {
 	return all
 }
 
-// kpa is Knative's autoscaler with its defaults. It looks every 2 s. Its stable window is 60 s, its panic window a
-// tenth of that, and its panic threshold 200 %. Upwards it allows 1,000 times as many pods, downwards half as many.
-// It aims at the whole target, as policies of Windlass do. Knative's default aims at 70 % of it.
+// kpa is Knative's autoscaler with its defaults. It decides every 2 s. Its stable window is 60 s, its panic
+// window a tenth of that, and its panic threshold 200 %. One decision may grow the ready pods to 1,000 times
+// their number, or shrink them to half of it. It aims at the whole target, as policies of Windlass do.
+// Knative's default aims at 70 % of it.
 // https://knative.dev/docs/serving/autoscaling/kpa-specific/
 type kpa struct {
 	policy *scaling.Policy

@@ -2,9 +2,9 @@
 // the Kubernetes HorizontalPodAutoscaler and of Knative's autoscaler. It is pure: the same input gives the same
 // output.
 //
-// The model is a fluid one, in ticks of a second. A replica serves Concurrency requests at a time, each for
-// Service. Further requests wait in one queue, for as long as it takes. A replica is ready Start after it was
-// asked for, and stops at once. Nothing fails.
+// The model counts requests as real numbers, in ticks of one second. A replica serves Model.Concurrency
+// requests at a time, and each request takes Model.Service. Further requests wait in one queue, without a
+// limit. A new replica becomes ready after Model.Start, and a removed replica stops at once. Nothing fails.
 package simulate
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/scaling"
 )
 
-// Point of a trace: the rate of requests from a time on.
+// Point is one point of a trace. Its rate holds until the next point.
 type Point struct {
 	At time.Duration
 	// Rate is in requests a second.
@@ -47,14 +47,14 @@ type Outcome struct {
 	// LongestWait is in seconds.
 	LongestWait float64 `json:"longestWaitSeconds"`
 	Peak        int     `json:"peakReplicas"`
-	// Turns counts the changes that went the other way than the change before.
+	// Turns counts how often the direction changed: from growing to shrinking, or from shrinking to growing.
 	Turns    int     `json:"turns"`
 	Requests float64 `json:"requests"`
-	// Numbers are the replicas wanted, each from its time on.
+	// Numbers are the wanted numbers of replicas. Each one holds until the next.
 	Numbers []Number `json:"numbers"`
 }
 
-// Number of replicas wanted from a time on.
+// Number is a wanted number of replicas, and the time from which it holds.
 type Number struct {
 	Seconds  int `json:"seconds"`
 	Replicas int `json:"replicas"`
@@ -65,11 +65,11 @@ type scaler interface {
 	look(now time.Duration, s scaling.Sample, desired int) int
 }
 
-// Run plays the trace against the policy, and then against those algorithms that have its metrics.
+// Run plays the trace against the policy, and then against each algorithm that supports one of its metrics.
 func Run(p *scaling.Policy, trace []Point, m Model) ([]Outcome, error) {
 	switch {
 	case len(trace) < 2:
-		return nil, errors.New("the trace has fewer than two points: add one, because the last point is the end")
+		return nil, errors.New("the trace has fewer than two points: use two or more, because the last point is the end")
 	case m.Concurrency < 1 || m.Service <= 0:
 		return nil, errors.New("concurrency and service must be above 0")
 	}
@@ -146,14 +146,14 @@ func sign(n int) int {
 type world struct {
 	model Model
 	ready int
-	// starting replicas, by when they are ready, soonest first.
+	// starting has the times at which the starting replicas become ready, soonest first.
 	starting []time.Duration
-	// served is how many requests replicas have. queue has the requests that wait, in the order of their arrival.
-	// waiting is how many these are.
+	// served is how many requests the replicas are serving. queue has the requests that wait, in the order of
+	// their arrival. waiting is their number.
 	served, waiting float64
 	queue           []cohort
 	rates           []float64
-	// wait is how long the last request waited that got a replica, and longest the longest wait of all.
+	// wait is the wait of the request that got a replica last. longest is the longest wait of all requests.
 	wait, longest time.Duration
 }
 
@@ -235,7 +235,7 @@ func (w *world) resize(now time.Duration, n int) {
 	w.ready = min(w.ready, n)
 }
 
-// epoch is the time of a trace's 0. It is a Monday.
+// epoch is the time of second 0 of a trace. It is a Monday.
 var epoch = time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // ours decides with scaling.Decide. It gets a sample every 5 s.

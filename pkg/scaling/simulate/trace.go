@@ -18,8 +18,8 @@ const maxPoints = 7 * 24 * 3600
 // maxLength bounds the time of a trace.
 const maxLength = 32 * 24 * time.Hour
 
-// ParseTrace reads a trace: CSV with the columns seconds and requests_per_second, with or without a header and
-// comments that begin with #, or JSON, a list of {"seconds": 0, "requestsPerSecond": 2.5}.
+// ParseTrace reads a trace in CSV or JSON. CSV has the columns seconds and requests_per_second. It may have a
+// header, and comments that begin with #. JSON is a list of {"seconds": 0, "requestsPerSecond": 2.5}.
 func ParseTrace(data []byte) ([]Point, error) {
 	read := parseCSV
 	if trimmed := bytes.TrimSpace(data); len(trimmed) > 0 && trimmed[0] == '[' {
