@@ -4,9 +4,9 @@
 //	reader ─> Next ──────┘                          v
 //	                                    the region's agent, through peers
 //
-// Agents are asked as for everything else: a request names instances and positions, and its answer has the
-// output since then. One request for each region is under way at a time, for all readers of this process. Its
-// pace and size bound what an agent reads and sends, whatever instances write.
+// A request to an agent names instances and a position for each. The answer has the output after these
+// positions. The pump of a region has at most one request under way, which serves all readers of this process.
+// Its pace and size bound what an agent reads and sends, whatever instances write.
 //
 // A feed keeps its newest lines, and no reader has a queue. A reader takes lines when it is ready for them,
 // so that a slow one loses lines and delays neither agents nor other readers.
@@ -40,7 +40,7 @@ const (
 	answerBytes = 512 << 10
 	// MaxInstances is how many instances one request may name.
 	MaxInstances = 200
-	// feedBytes bounds the lines that a feed keeps, and maxFeeds the feeds: 256 MiB in all.
+	// feedBytes bounds the lines that a feed keeps. maxFeeds bounds the feeds. Together they allow 250 MiB.
 	feedBytes = 256 << 10
 	maxFeeds  = 1000
 	// lineOverhead is the memory of a line in addition to its text.
@@ -108,7 +108,7 @@ type feed struct {
 // line is a line, or a number of lost lines.
 type line struct {
 	text *windlassv1.LogLine
-	// end is the position at which its answer ends.
+	// end is the position at which the answer with this line ends.
 	end *windlassv1.LogPosition
 	// lost and lostMore describe a gap, which has no text.
 	lost     int64
@@ -149,8 +149,8 @@ type Tap struct {
 	region   *region
 	instance string
 	feed     *feed
-	// next is the number of the line to read next. after is the offset after which lines are new to the reader,
-	// because the feed may be behind it.
+	// next is the number of the line to read next. after is the offset up to which the reader has the lines
+	// already. Next skips these lines, because the feed may still be before that offset.
 	next, after int64
 	// missed is true if the feed has already dropped lines after that offset.
 	missed, left bool
@@ -210,7 +210,8 @@ func (t *Tap) Leave() {
 // News is output that a reader has not read yet.
 type News struct {
 	Lines []*windlassv1.LogLine
-	// Lost is how many lines are missing before Lines. LostMore means that an unknown number more are missing.
+	// Lost is how many lines are missing before or among Lines. LostMore means that more lines are missing,
+	// and that their number is unknown.
 	Lost     int64
 	LostMore bool
 	// After is the position at which Lines end, nil if there are none.
@@ -255,7 +256,8 @@ func (t *Tap) Err() error {
 	return t.region.err
 }
 
-// pump requests the output for the region's feeds until ctx ends, when the last feed is gone.
+// pump requests the output for the region's feeds until ctx ends. Leave cancels ctx when the last feed is
+// gone.
 func (r *Relay) pump(ctx context.Context, in *region) {
 	for failures := 0; ctx.Err() == nil; {
 		begun := time.Now()
@@ -276,7 +278,7 @@ func (r *Relay) pump(ctx context.Context, in *region) {
 		if err == nil {
 			failures = 0
 		} else if !errors.Is(err, model.ErrAgentUnreachable) {
-			r.log.Warn("an agent cannot be asked for logs", "region", in.id, "error", err)
+			r.log.Warn("cannot get logs from an agent", "region", in.id, "error", err)
 		}
 		if failures > 0 {
 			delay = pace + backoff.Policy{Max: 5 * time.Second}.Delay(failures, nil)

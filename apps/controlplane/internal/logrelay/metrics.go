@@ -17,11 +17,11 @@ type metrics struct {
 func newMetrics(registerer prometheus.Registerer, feeds func() float64) (*metrics, error) {
 	m := &metrics{
 		bytes: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "windlass_log_bytes_total", Help: "Bytes of lines of logs that agents answered with.",
+			Name: "windlass_log_bytes_total", Help: "Bytes of log lines in the answers of agents.",
 		}),
 		lost: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "windlass_log_lines_lost_total",
-			Help: "Lines of logs that readers were told are missing, by cause: instance (it wrote more than is sent), reader (it was slow).",
+			Help: "Log lines that readers did not get, by cause: instance (it wrote more than its agent sends) or reader (it was too slow).",
 		}, []string{"cause"}),
 	}
 	followed := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
