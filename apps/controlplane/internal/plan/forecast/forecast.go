@@ -22,7 +22,8 @@ import (
 // Step is one step of a forecast.
 type Step struct {
 	// At is when the step is taken, in ms since the start. It does not include the time in which
-	// replicas become ready. Loads is how many times in a row replicas became ready before it.
+	// replicas become ready. Loads counts the periods before the step in which replicas became ready,
+	// one period after another.
 	At    int64
 	Loads int
 	Kind  windlassv1.PlanStep_Kind
@@ -33,7 +34,8 @@ type Step struct {
 	Sides []Side
 	// Wait is the shortest time that the step waits.
 	Wait time.Duration
-	// Step is the number of the strategy's step that the region is at, of Steps. 0: none.
+	// Step is the number of the strategy's step at which the region waits, or 0 for none. Steps is how
+	// many steps the strategy has.
 	Step, Steps int
 	// Checks are the names of the checks that must pass.
 	Checks []string
@@ -55,12 +57,12 @@ type Side struct {
 // Forecast is how a rollout would go.
 type Forecast struct {
 	Steps []Step
-	// Lasts is the total of all waits, in ms. Loads is how many times in a row replicas become ready;
-	// Lasts does not include the time that this takes.
+	// Lasts is the total of all waits, in ms. Loads counts the periods in which replicas become ready,
+	// one period after another. Lasts does not include these periods.
 	Lasts int64
 	Loads int
-	// Complete: nothing is left to do after the last step. False: the forecast ended early, because it
-	// is too long, or because the deployment has begun (Begin).
+	// Complete is whether nothing is left to do after the last step. Otherwise the forecast ended early:
+	// it reached its limit of calls, or Begin made it and the deployment has replicas.
 	Complete bool
 	// Progress and Rollout are as the forecast leaves them. nil: the app has none.
 	Progress *model.Progress
@@ -70,15 +72,15 @@ type Forecast struct {
 // maxLooks bounds how often a forecast calls the planner. Most rollouts need a few dozen calls.
 const maxLooks = 5000
 
-// Run forecasts what the planner decides for in, beginning at now, in Unix ms. was are the app's rows
-// before the call that is previewed; what the call changed comes first. Run ignores what regions report,
-// and does not change in.
+// Run forecasts what the planner decides for the input in, from the time now (Unix ms). The parameter
+// was has the app's rows before the previewed call. The forecast begins with what that call changed. Run
+// ignores what regions report, and does not change its arguments.
 func Run(was []model.Topology, in plan.Input, now int64) Forecast {
 	return forecast(was, in, now, maxLooks, "")
 }
 
-// beginLooks is more than a deployment needs to get its first replicas: the digest of its image is
-// resolved, and changes that earlier rollouts left unfinished are completed.
+// beginLooks is more calls than a deployment needs to get its first replicas. Before that, the planner
+// resolves the digest of its image, and completes what earlier rollouts left unfinished.
 const beginLooks = 100
 
 // Begin returns a forecast that ends as soon as regions should run replicas of the deployment.
@@ -87,7 +89,7 @@ func Begin(was []model.Topology, in plan.Input, now int64, deployment string) Fo
 }
 
 // forecast calls the planner at most looks times. It ends earlier when nothing is left to do, or when
-// the deployment until has replicas.
+// the deployment whose id is until has replicas.
 func forecast(was []model.Topology, in plan.Input, now int64, looks int, until string) Forecast {
 	w := newWorld(in, now)
 	w.moves(was, w.in.Topology, w.progress())
@@ -133,8 +135,8 @@ type world struct {
 	out        Forecast
 	// checks are the names of the policy's checks.
 	checks []string
-	// runs are the workloads that regions run. loads counts how many times in a row replicas became
-	// ready.
+	// runs are the workloads that regions run. loads counts the periods in which replicas became ready,
+	// one period after another.
 	runs  map[workload]run
 	loads int
 }
@@ -233,7 +235,8 @@ func (w *world) apply(out plan.Output) {
 	}
 }
 
-// merged returns rows, with each row of changed inserted or in place of the row with the same key.
+// merged returns rows with the changed rows. A changed row replaces the row with the same key, or is
+// added.
 func merged(rows, changed []model.Topology) []model.Topology {
 	rows = slices.Clone(rows)
 	for _, t := range changed {
@@ -298,7 +301,7 @@ func (w *world) approve() (opened bool) {
 	if c == nil || !c.Active(w.in.App.RolloutID) || c.Back {
 		return false
 	}
-	for i := range maxApprovals + 1 { // one more, because one of them may be the deployer
+	for i := range maxApprovals + 1 { // one more, because an approval by the deployer may not count
 		who := fmt.Sprintf("somebody %d", i+1)
 		where, _, err := plan.Approve(c, model.Approval{
 			ByID: who, By: who, Role: windlassv1.Role_ROLE_OWNER, At: w.now,

@@ -27,9 +27,9 @@ func runsOf(rows []model.Topology) map[workload]run {
 	return out
 }
 
-// load adds to w.loads how many times in a row replicas become ready when regions apply the rows. New
-// replicas of a region become ready together. Replicas that are replaced in place become ready in
-// batches of the size of MaxUnavailable.
+// load adds to w.loads the periods in which replicas become ready, one period after another, when
+// regions apply the rows. New replicas of a region become ready together. Replicas that are replaced in
+// place become ready in batches of the size of MaxUnavailable.
 func (w *world) load() {
 	most, now := 0, runsOf(w.in.Topology)
 	for _, t := range w.in.Topology {
@@ -89,8 +89,8 @@ func (w *world) instancesPerReplica(deployment string) int32 {
 	return 1
 }
 
-// passing changes the bounds of the policy's checks so that the figure 1 passes each of them. When they
-// are measured stays the same.
+// passing changes the bounds of the policy's checks so that the figure 1 passes each of them. It does
+// not change the times of the measurements.
 func passing(policy *windlassv1.RolloutPolicy) {
 	for _, c := range policy.GetAnalysis() {
 		if c.GetWebhook() != nil {
@@ -117,7 +117,7 @@ func (w *world) measured(asked []plan.Measure) (out []plan.Measurement) {
 	return out
 }
 
-// names returns the names of the policy's checks. All of them apply while the old version serves, too.
+// names returns the names of the policy's checks. All checks apply while both versions serve.
 func names(policy *windlassv1.RolloutPolicy) (out []string) {
 	for _, c := range policy.GetAnalysis() {
 		out = append(out, analysis.Name(c))
