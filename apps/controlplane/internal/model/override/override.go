@@ -1,18 +1,18 @@
-// Package override says what an app is in one region: its spec, with what the spec's overrides
-// change there. In is the only function that applies them, and all code that needs the spec of
-// a region calls it, from the quota to the agent.
+// Package override computes the spec of an app in one region: the app's spec, with the changes
+// that its overrides make there. In is the only function that applies them, and all code that
+// needs the spec of a region calls it, from the quota to the agent.
 //
-// Which override is about which region is decided once, by Pin, when a version is made, and
-// kept with it. A version is immutable. If labels of a region were looked up with each
-// assignment, a new label would change what runs there without a version, a rollout or a
-// generation. Agents would take that for drift.
+// Pin decides which overrides apply to which region. It does so once, when a version is made,
+// and the result is kept with the version. A version is immutable. If labels of a region were
+// looked up with each assignment, a new label would change what runs there without a version, a
+// rollout or a generation. Agents would take that for drift.
 //
 // A region's overrides are layers, by field:
 //
 //	named by name   wins over   named by labels   wins over   the rest of the spec
 //
-// Variables are fields by name, whether values or secrets; a GPU is one field, and so are
-// args and extra_args together. So are the same fields of each role.
+// Each variable is a field, whether it has a value or refers to a secret. The GPU is one field.
+// args and extra_args together are one field. Each role has its own fields for resources and args.
 package override
 
 import (
@@ -25,8 +25,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// In returns the spec of one region: its pinned override is applied, and the lists of
-// overrides are removed. A spec without overrides is returned itself: it must not be changed.
+// In returns the spec of one region: its pinned override is applied, and the lists of overrides
+// are removed. If the spec has no overrides, In returns the spec itself and not a copy, so
+// callers must not change the result.
 func In(spec *windlassv1.DeploymentSpec, regionID string) *windlassv1.DeploymentSpec {
 	if len(spec.GetOverrides()) == 0 && len(spec.GetPinnedOverrides()) == 0 {
 		return spec
@@ -48,8 +49,8 @@ func pinned(spec *windlassv1.DeploymentSpec, regionID string) *windlassv1.Pinned
 	return nil
 }
 
-// Any returns each form of the spec: that of each region with a pinned override, and that
-// of the other regions, if there are any.
+// Any returns all variants of the spec: one for each region with a pinned override, and one for
+// the other regions if there are any.
 func Any(spec *windlassv1.DeploymentSpec) []*windlassv1.DeploymentSpec {
 	all := []*windlassv1.DeploymentSpec{}
 	if len(spec.GetPinnedOverrides()) < len(spec.GetRegions()) || len(spec.GetRegions()) == 0 {
@@ -104,8 +105,8 @@ func Repin(spec *windlassv1.DeploymentSpec, ids map[string]string) {
 	spec.PinnedOverrides = all
 }
 
-// SetReplicas sets the replicas that the spec begins with in the region to n. It pins the
-// number only if it differs from the spec's.
+// SetReplicas makes n the initial number of replicas in the region. It pins the number only if
+// it differs from the spec's.
 func SetReplicas(spec *windlassv1.DeploymentSpec, region, regionID string, n int32) {
 	StateReplicas(spec, region, regionID, n)
 	if n == spec.GetReplicas() {
@@ -116,7 +117,7 @@ func SetReplicas(spec *windlassv1.DeploymentSpec, region, regionID string, n int
 	})
 }
 
-// StateReplicas pins the number for the region, also if it is the spec's.
+// StateReplicas pins the number for the region, even if the spec has the same number.
 func StateReplicas(spec *windlassv1.DeploymentSpec, region, regionID string, n int32) {
 	p := pinned(spec, regionID)
 	if p == nil {

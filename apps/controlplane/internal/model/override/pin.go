@@ -197,8 +197,8 @@ func layersOf(all []*windlassv1.Override) layers {
 	return l
 }
 
-// merged returns what the overrides set for the region, without the one with index but. It
-// returns nil if they set nothing.
+// merged returns what the overrides set for the region. It leaves out the override whose index
+// is but. It returns nil if they set nothing.
 func (l layers) merged(r model.Region, but int) (*windlassv1.Override, *Problem) {
 	type said struct {
 		field
@@ -213,14 +213,14 @@ func (l layers) merged(r model.Region, but int) (*windlassv1.Override, *Problem)
 			}
 			for _, f := range l.fields[i] {
 				if _, named := decided[f.key]; named {
-					continue // the name wins
+					continue // an override that names the region wins
 				}
 				first, ok := layer[f.key]
 				if ok && !proto.Equal(first.alone, f.alone) {
 					return nil, &Problem{
 						conflict, fmt.Sprintf("overrides[%d].%s", i, f.path),
 						fmt.Sprintf("region %s has the labels of overrides[%d] and of overrides[%d], which set its %s to different values", r.Name, first.by, i, f.key),
-						fmt.Sprintf("Set it in an override that names region %s, which wins, or use other labels in one of them.", r.Name),
+						fmt.Sprintf("Set it in an override that names region %s, because a name wins over labels, or use other labels in one of the two.", r.Name),
 					}
 				}
 				if !ok {
