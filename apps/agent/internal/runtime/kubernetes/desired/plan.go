@@ -29,7 +29,8 @@ const (
 	keptSecrets = render.Domain + "secrets"
 )
 
-// AnnotationPool and AnnotationGpus are the pool that a workload uses, and the GPUs of it for each replica.
+// AnnotationPool has the pool that a workload uses. AnnotationGpus has the number of GPUs that each replica
+// takes from the pool.
 const (
 	AnnotationPool = render.Domain + "pool"
 	AnnotationGpus = render.Domain + "gpus"
@@ -51,7 +52,8 @@ type Input struct {
 	// Objects are the rendered objects of the assignment.
 	Objects *render.Objects
 	Seen    Seen
-	// Before is the workload's hash when all of it was last as wanted. Empty means that it never was.
+	// Before is the workload's hash from the last time when all its objects were as wanted. Empty means that
+	// there was no such time.
 	Before string
 	// Suspect is whether a pod lacks a Secret.
 	Suspect bool
@@ -82,7 +84,7 @@ type Plan struct {
 // Idle reports whether all objects are as they should be.
 func (s *Plan) Idle() bool { return s.Namespace == nil && len(s.Steps) == 0 }
 
-// Drifted reports whether an object must be put right because another client changed it.
+// Drifted reports whether an object must be put again because another client changed it.
 func (s *Plan) Drifted() bool {
 	return s.Namespace != nil || slices.ContainsFunc(s.Steps, func(st Step) bool { return st.Drift })
 }
@@ -145,8 +147,8 @@ func (s *Plan) Decide(hold bool, shape func(*appsac.DeploymentApplyConfiguration
 			return err
 		}
 		if at.Kind == render.KindSecret {
-			// Secrets are not watched. The workload's hash shows that those that it names were put. If a pod
-			// lacks one, it is put again.
+			// Secrets are not watched. If the workload has its hash, the Secrets that it names were put. A
+			// Secret that a pod lacks is put again.
 			if slices.Contains(secretsNamed(s.config.Spec.Template), at.Name) && (s.Suspect || !s.Complete && !s.has(st)) {
 				s.Steps = append(s.Steps, st)
 			}
@@ -173,7 +175,7 @@ func (s *Plan) Decide(hold bool, shape func(*appsac.DeploymentApplyConfiguration
 	if err != nil {
 		return err
 	}
-	// The agent had set this hash, so another client has changed it.
+	// The agent completed the workload with this hash before, so another client has changed the workload.
 	if s.Before != "" && s.Before == s.Hash && !s.Complete {
 		st.Drift = true
 	}
@@ -282,7 +284,7 @@ func (s *Plan) finish(template *coreac.PodTemplateSpecApplyConfiguration) (*apps
 	if len(packed) > maxTemplate {
 		return nil, &runtime.Rejection{
 			Code:    runtime.ReasonInvalidSpec,
-			Message: fmt.Sprintf("command, args and annotations come to %d KiB packed; Kubernetes regions take %d", len(packed)>>10, maxTemplate>>10),
+			Message: fmt.Sprintf("command, args and annotations have %d KiB when compressed: Kubernetes regions allow at most %d KiB", len(packed)>>10, maxTemplate>>10),
 		}
 	}
 	meta.Annotations[keptTemplate] = packed
@@ -343,7 +345,8 @@ func (s *Plan) Contest() string {
 	return fmt.Sprintf("replicas: Windlass wants %d, %s has set %d and keeps it", *want, owner, *s.Live.Spec.Replicas)
 }
 
-// Seed returns the step for the workload without replicas, which other objects name as their owner.
+// Seed returns the step that puts the workload with 0 replicas, so that other objects can name it as their
+// owner.
 func (s *Plan) Seed() Step {
 	c := *s.config
 	spec, meta := *c.Spec, *c.ObjectMetaApplyConfiguration
@@ -398,8 +401,8 @@ func dependents(o *render.Objects) []any {
 	return out
 }
 
-// own sets the owners of an object, so that Kubernetes collects it with the last owner. Objects of the whole
-// environment go with its namespace.
+// own sets the owners of an object, so that Kubernetes deletes the object after its last owner. Objects that
+// belong to the whole environment have no owner, and are deleted with its namespace.
 func (s *Plan) own(at render.Ref, config any) {
 	if claim, ok := config.(*coreac.PersistentVolumeClaimApplyConfiguration); ok {
 		s.share(at, claim)

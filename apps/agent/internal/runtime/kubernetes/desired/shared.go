@@ -13,9 +13,9 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// All apps of an environment share its namespace, and all versions of an app share its claim. Two assignments
-// may describe one of them differently, until both have a new name or size. So neither takes back what the
-// other has written, and each ensures only what it needs.
+// All apps of an environment share its namespace, and all versions of an app share its claim. After a rename
+// or a resize, two assignments may describe the same object differently until both have the change. So
+// neither assignment undoes what the other one has written, and each ensures only what it needs.
 
 // planNamespace returns the step for the namespace, or nil if it is as it should be. A namespace that existed
 // before does not get the annotation that says that the agent created it.
