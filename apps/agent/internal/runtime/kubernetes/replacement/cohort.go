@@ -74,7 +74,7 @@ func failing(s *appsv1.ReplicaSet) bool {
 	})
 }
 
-// ReplicaSetMoved reports whether the counts of a ReplicaSet have changed.
+// ReplicaSetMoved reports whether a change of a ReplicaSet matters for the decision which pods go.
 func ReplicaSetMoved(old, now *appsv1.ReplicaSet) bool {
 	return failing(old) != failing(now) || old.Status.AvailableReplicas != now.Status.AvailableReplicas || old.Spec.MinReadySeconds != now.Spec.MinReadySeconds ||
 		old.Spec.Replicas == nil || now.Spec.Replicas == nil || *old.Spec.Replicas != *now.Spec.Replicas

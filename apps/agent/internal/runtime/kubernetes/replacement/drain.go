@@ -21,20 +21,22 @@ import (
 //	   ^                 |
 //	   '---- unmark -----' wanted after all
 //
-// A mark is two annotations of the pod. One is the time since which it drains, by which it is reported as
-// draining. The other is the least deletion cost, by which its ReplicaSet takes it before other ready pods.
-// So the whole state is in the cluster, and an agent that starts in the middle continues from there. Pods to
-// which no gateway sends are not marked.
+// A mark is two annotations of the pod. One has the time at which the pod began to drain, and makes observe
+// report the pod as draining. The other has the least deletion cost, and makes the ReplicaSet delete the pod
+// before other ready pods. So the whole state is in the cluster, and an agent that starts in the middle
+// continues from there. Pods to which no gateway sends are not marked.
 //
 // Pods of another template go in the same way, see replace.go. Scaling down and replacing wait for each
 // other, because the controller chooses among pods of several templates when the number is lowered. If no pod
 // is replaced yet, the number is lowered first. If some are replaced, the rest is replaced first. Scaling to
 // zero does not wait, because it leaves the controller no choice.
 //
-// Only decisions of the agent wait. An evicted pod, as of a drained node, has the delay of its preStop, in
-// which gateways hear that it goes. The Eviction API asks only budgets, and an image need not contain our
-// code that waits. A budget that allows nothing until an agent agrees would block node drains while the agent
-// is away. The same holds for a pod that is deleted by hand, and for a template that another client edits.
+// Only decisions of the agent wait. An evicted pod, for example of a drained node, has only the delay of its
+// preStop hook. In this delay, gateways learn that the pod stops. No longer wait is possible: the Eviction
+// API asks only disruption budgets, and an image need not contain code of ours that waits. A budget that
+// allows nothing until an agent agrees would block node drains while the agent is away. A pod that is deleted
+// by hand does not wait either, nor does one that Kubernetes replaces because another client edited the
+// template.
 
 // Drain is the decision, at one moment, on how pods are taken away.
 type Drain struct {
@@ -84,8 +86,8 @@ func DrainOf(in Input) Drain {
 	return m.decide(pods, want, in.Switched, released, in.Patience, in.Now)
 }
 
-// decide returns what must be done before the workload has want replicas of the wanted template. pods are all
-// that count. decide is a pure function.
+// decide returns what must be done before the workload has want replicas of the wanted template. pods are the
+// pods for which counts is true. decide is a pure function.
 func (m *replacement) decide(pods []*corev1.Pod, want int, switched bool, released func(*corev1.Pod) bool, patience time.Duration, now time.Time) Drain {
 	// A pod that is not ready, or not created yet, may become ready before it goes, and gateways would send
 	// to it. Pods to which no gateway sends are not marked.
@@ -133,17 +135,18 @@ func counts(p *corev1.Pod) bool {
 	return p.DeletionTimestamp == nil && p.Status.Phase != corev1.PodFailed && p.Status.Phase != corev1.PodSucceeded
 }
 
-// drained decides which pods to mark and unmark. pods are all that count. replaces is whether pods are being
-// replaced. drained is a pure function.
+// drained decides which pods to mark and unmark. pods are the pods for which counts is true. replaces is
+// whether pods are being replaced. drained is a pure function.
 func drained(pods []*corev1.Pod, replicas, want int, replaces bool, released func(*corev1.Pod) bool, patience time.Duration, now time.Time) Drain {
 	var out Drain
 	surplus := len(pods) - want
 	switch {
 	case surplus <= 0:
-		// Pods that Kubernetes has yet to take stay marked.
+		// Kubernetes has taken enough pods, so none has to be drained.
 		out.Unmark = slices.DeleteFunc(slices.Clone(pods), func(p *corev1.Pod) bool { return !render.Drains(p) })
 		return out
 	case replicas <= want || replaces:
+		// Pods that Kubernetes has yet to take stay marked.
 		return out
 	}
 	if !slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return !released(p) }) {

@@ -13,8 +13,8 @@ import (
 )
 
 // EndedPods configures how long ended pods stay. Kubernetes replaces each pod that was evicted, preempted or
-// refused by its node. It keeps the old one for people to read, until the cluster has thousands. For each
-// workload, the newest few and an hour are enough.
+// refused by its node. It keeps the old one for people to read, until the cluster has thousands. The agent
+// keeps only the newest few of each workload, and keeps them for an hour.
 type EndedPods struct {
 	// Newest is how many ended pods of a workload stay for Longest. Default: 3 and 1 h.
 	Newest  int
@@ -95,7 +95,7 @@ func leftBehind(p *corev1.Pod, workload func(render.Ref) render.Object) bool {
 	return w == nil || w.GetAnnotations()[render.AnnotationPaused] != render.True
 }
 
-// Due returns the ended pods that may go now, oldest first: of each workload all but the newest few.
+// Due returns the ended pods that may be removed now, oldest first, and at most endedAtOnce.
 func (e *EndedPods) Due(pods []*corev1.Pod, workload func(render.Ref) render.Object, now time.Time) []*corev1.Pod {
 	ended := map[string][]*corev1.Pod{}
 	for _, p := range pods {

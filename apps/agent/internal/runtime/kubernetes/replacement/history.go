@@ -86,7 +86,8 @@ func (h *History) Forget(w render.Ref) {
 	delete(h.of, w)
 }
 
-// LacksSecret reports whether a pod cannot start, as when it lacks a Secret.
+// LacksSecret reports whether a container of the pod cannot be created from its configuration, for example
+// because a Secret is missing.
 func LacksSecret(p *corev1.Pod) bool {
 	return slices.ContainsFunc(p.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
 		return c.State.Waiting != nil && c.State.Waiting.Reason == "CreateContainerConfigError"

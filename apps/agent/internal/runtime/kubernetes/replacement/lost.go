@@ -11,10 +11,10 @@ import (
 // stays down.
 const outOfService = "node.kubernetes.io/out-of-service"
 
-// LostFor reports whether a terminating pod is past its grace period and its node has been lost for at least
-// after. Kubernetes has replaced such a pod already. If its node only does not answer, the pod may still run,
-// and two pods would use one volume or serve twice. So an operator has to declare the node down, by the
-// out-of-service taint or by removing the node.
+// LostFor reports whether a terminating pod is past its grace period and its node has been lost for long
+// enough. The parameter after is the least time. Kubernetes has replaced such a pod already. A node that
+// merely does not answer may still run the pod. Then two pods would use one volume, or serve where only one
+// should. So an operator has to declare the node down, by the out-of-service taint or by removing the node.
 func LostFor(p *corev1.Pod, node *corev1.Node, after time.Duration, now time.Time) bool {
 	// The deletion timestamp is the end of the grace period.
 	if p.DeletionTimestamp == nil || p.Spec.NodeName == "" || now.Before(p.DeletionTimestamp.Time) {

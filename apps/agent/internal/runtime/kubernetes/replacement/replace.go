@@ -14,9 +14,9 @@ import (
 // Pods of another template are replaced in place, because no GPU is free for one more. If gateways send to
 // pods, the agent decides which pod goes when, as it does to scale down:
 //
-//	old template kept --mark--> draining --released--> new template, one may be of it
+//	old template kept --mark--> draining --released--> new template, one pod may have it
 //	                              ^                       |
-//	                              '------- next pods -----'  ready: one more may be of it
+//	                              '------- next pods -----'  ready: one more pod may have it
 //
 // The workload stays a native Deployment. Its controller takes this number of old pods down:
 //
@@ -32,11 +32,11 @@ import (
 // agent is away no pod is replaced. Pods that crash or lose their node are created again from the template
 // that they had.
 //
-// Going back to an earlier template is a replacement like any other: pods that have it count as new. A
-// replacement that Kubernetes began by itself is one too, as soon as the agent sees it. (No gateway sent
-// then, or another client edited the template.) If the template changes twice before the first replacement is
-// over, up to twice as many pods as allowed may be out of service. The reason is that the controller takes
-// pods of the oldest template first, even if younger ones are not ready.
+// Going back to an earlier template is a replacement like any other: pods that have it count as new.
+// Kubernetes may begin a replacement by itself, because no gateway sent to the pods or because another client
+// edited the template. The agent takes it over as soon as it sees it. If the template changes twice before
+// the first replacement is over, up to twice as many pods as allowed may be out of service. The reason is
+// that the controller takes pods of the oldest template first, even if younger ones are not ready.
 
 // mayReplace is the annotation with how many pods may have the workload's template while the agent replaces
 // them. Without it, Kubernetes decides.
@@ -51,7 +51,7 @@ const (
 	noDeadline = math.MaxInt32
 )
 
-// cohort is the pods of one template, which are a ReplicaSet as its controller counts.
+// cohort is the pods of one template, which is one ReplicaSet, with the counts of its controller.
 type cohort struct {
 	// wanted is whether it has the template that all pods should have. live is whether it has the workload's
 	// present template.
@@ -62,7 +62,7 @@ type cohort struct {
 	guarded bool
 	// failing is whether its controller cannot create missing pods.
 	failing bool
-	// pods are its pods that count.
+	// pods are its pods for which counts is true.
 	pods []*corev1.Pod
 }
 
@@ -84,8 +84,8 @@ type replacement struct {
 //
 // It waits until the decision before has been carried out, because with a count that is too low the
 // controller would take an unmarked pod. So no cohort may have more pods than its controller knows of, and
-// the workload must have its full number. next also waits for missing pods, which could be ready when a pod
-// has to go, unless their controller reports a failure.
+// the workload must have its full number. next also waits for missing pods, because they may become ready and
+// take the place of a pod that has to go. It does not wait if their controller reports a failure.
 func (m *replacement) next(released func(*corev1.Pod) bool, patience time.Duration, now time.Time) Drain {
 	var old, fresh []cohort
 	left, freshReplicas, ready := 0, 0, 0
@@ -140,13 +140,13 @@ func (m *replacement) next(released func(*corev1.Pod) bool, patience time.Durati
 	out.Hold, out.may = false, freshReplicas+leaves
 	if !switched || m.may == 0 {
 		// Existing pods of the template count as available until their controller knows minReadySeconds. So
-		// no more than leaves pods go, even if all are available.
+		// may is leaves alone, without freshReplicas: no more pods than that go, even if all are available.
 		out.may = leaves
 	}
 	return out
 }
 
-// settled reports whether the decision before has been carried out, and all that is known is newer than that.
+// settled reports whether the last decision has been carried out, and whether all counts are newer than that.
 func (m *replacement) settled() bool {
 	sum, available, old, live := 0, 0, 0, -1
 	for n, c := range m.cohorts {

@@ -19,7 +19,7 @@ func IsUnsettled(w *appsv1.Deployment, sets []*appsv1.ReplicaSet, wanted int, po
 		return true
 	}
 	if len(sets) == 0 {
-		return !w.Spec.Paused && !refusesSets(w) // its first one is on its way to us
+		return !w.Spec.Paused && !refusesSets(w) // its first ReplicaSet is not in the cache yet
 	}
 	most := 0
 	for _, s := range sets {
