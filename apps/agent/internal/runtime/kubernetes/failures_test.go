@@ -339,7 +339,7 @@ func evictedByAPI(t *testing.T, r *ownCluster) {
 	})
 	gone := r.one(t, id, draining, runtime.ReasonEvicted)
 	require.Equal(t, i.ID, gone.ID)
-	require.Contains(t, gone.Message, "drained, or somebody evicted it")
+	require.Contains(t, gone.Message, "drained, or somebody evicted the pod")
 	r.until(t, "two again", id, readyOnes(2))
 }
 
@@ -395,7 +395,7 @@ func nodeLost(t *testing.T, r *ownCluster) {
 
 	i := r.one(t, id, running, runtime.ReasonNodeLost)
 	require.Equal(t, first.ID, i.ID)
-	require.Contains(t, i.Message, "node "+p.Spec.NodeName+" does not answer since ")
+	require.Contains(t, i.Message, "node "+p.Spec.NodeName+" has not answered since ")
 
 	i = r.one(t, id, draining, runtime.ReasonNodeLost)
 	require.Equal(t, first.ID, i.ID)

@@ -46,7 +46,8 @@ type Fleet struct {
 	mu    sync.Mutex
 	nodes map[string]*host
 	pods  map[types.UID]load
-	// used has the devices of the pods that are bound to each node, known or not.
+	// used has, for each node, the devices of the pods that are bound to it. The node itself
+	// may be unknown.
 	used map[string]map[corev1.ResourceName]int64
 	// last is what Capacity returned last, nil if something has changed since.
 	last *agentv1.Capacity
@@ -57,7 +58,7 @@ type host struct {
 	name        string
 	cpu, memory int64 // millicores, MiB
 	shares      []share
-	// closed is why the node takes no instance without GPUs. Empty: it takes them.
+	// closed is why instances that need no GPU cannot run on the node. It is empty if they can.
 	closed string
 }
 
@@ -74,7 +75,7 @@ type share struct {
 // line is one line of the capacity: devices that are interchangeable.
 type line struct{ pool, product, resource string }
 
-// load is the devices of its node that one pod holds.
+// load is the node of one pod, and the devices of this node that the pod holds.
 type load struct {
 	node    string
 	devices map[corev1.ResourceName]int64
@@ -238,7 +239,7 @@ func (h *host) equal(o *host) bool {
 	return h.name == o.name && h.cpu == o.cpu && h.memory == o.memory && h.closed == o.closed && slices.Equal(h.shares, o.shares)
 }
 
-// open reports whether the node takes any instance.
+// open reports whether at least some instances can run on the node.
 func (h *host) open() bool {
 	return h.closed == "" || slices.ContainsFunc(h.shares, func(s share) bool { return s.closed == "" })
 }

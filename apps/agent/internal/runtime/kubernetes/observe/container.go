@@ -221,7 +221,7 @@ func (s *subject) badConfig(c *corev1.Container, text string) verdict {
 	switch {
 	case strings.Contains(text, "runAsNonRoot") && strings.Contains(text, "non-numeric user"):
 		v.doomed = true
-		v.message = fmt.Sprintf("image %s has a user without a number, so that Kubernetes cannot check that it is not root: set kubernetes.run_as_user to its number", c.Image)
+		v.message = fmt.Sprintf("the user of image %s is a name and not a number, so Kubernetes cannot check that it is not root: set kubernetes.run_as_user to its number", c.Image)
 	case strings.Contains(text, "runAsNonRoot"), strings.Contains(text, "breaks non-root policy"):
 		v.doomed = true
 		v.message = fmt.Sprintf("image %s runs as root: set kubernetes.run_as_user to another user, or allow root in kubernetes.security (run_as_root, with a reason)", c.Image)
@@ -229,7 +229,7 @@ func (s *subject) badConfig(c *corev1.Container, text string) verdict {
 		v.reason, v.message = runtime.ReasonSecretUnavailable, fmt.Sprintf("node %s has not got the pod's secrets yet: %s", s.pod.Spec.NodeName, text)
 	case strings.HasPrefix(text, "secret ") && strings.HasSuffix(text, " not found"), strings.Contains(text, "couldn't find key") && strings.Contains(text, " in Secret "):
 		v.reason = runtime.ReasonSecretUnavailable
-		v.message = text + ": the agent makes it again; if this stays, somebody keeps deleting it"
+		v.message = text + ": the agent creates it again; if this message stays, somebody keeps deleting the secret"
 	}
 	return v
 }
@@ -275,7 +275,7 @@ func (s *subject) ending(c *corev1.Container, t *corev1.ContainerStateTerminated
 	switch output := tail(words); {
 	case output == "":
 	case !s.secrets.Known():
-		last = "; its last output is told once its secrets are known, to be left out"
+		last = "; its last output is shown when the agent knows which secrets to remove from it"
 	default:
 		last = "; last output: " + output
 	}

@@ -18,13 +18,13 @@
 //	init containers in their order
 //	the container   waiting, ended or running; its last end while it is not ready
 //
-// An instance is identified by its pod's UID, because a later pod may get the same
-// address, name or ordinal. An instance is READY exactly if its pod has the Ready
-// condition and is not being deleted, and its node answers.
+// An instance is identified by its pod's UID, because a later pod may get the same address,
+// name or ordinal. An instance is READY exactly if its pod has the Ready condition, is not
+// being deleted, has no mark, and its node answers.
 //
-// No status depends on events, because API servers delay and merge them, and drop them
-// after an hour. Without events, a verdict has the same status and a less exact message.
-// An event explains only the run in which it was sent.
+// No status depends on events, because API servers delay and merge them, and drop them after an
+// hour. Without events, a verdict has the same status, and a less exact reason and message. An
+// event explains only the run in which it was sent.
 //
 // Memory holds what is not in the pods: the ordinal of each, and which of its runs was
 // ready. After a restart of the agent it is rebuilt from conditions and from the order of

@@ -41,8 +41,8 @@ type Journal struct {
 	edits uint64
 }
 
-// page has the notes of one pod. edit is the journal's count when the page last changed, by which
-// a reader sees whether it has read the page before.
+// page has the notes of one pod. edit is the journal's count when the page last changed. A reader
+// compares it with the count of its last read.
 type page struct {
 	notes []note
 	edit  uint64

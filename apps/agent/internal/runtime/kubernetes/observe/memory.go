@@ -46,17 +46,16 @@ type past struct {
 	group int
 	// settled: the group is final.
 	settled bool
-	// served is the number of runs up to and including the last one that was
-	// ready; 0: none was.
+	// served is the number of the last run that was ready, counted from 1, or 0 if none was ready.
 	served int
-	// readyAt is the time since which the run that served counts has been ready. It is zero if
-	// that run is no longer ready.
+	// readyAt is when the run with the number served became ready. It is zero if that run is no longer ready.
 	readyAt time.Time
-	// forgiven are the runs before the last one that was ready for runtime.StableAfter.
+	// forgiven is how many runs streak leaves out: those before the last run that was ready for
+	// runtime.StableAfter.
 	forgiven int
 
-	// instance is the result of the last call, and these are its inputs. With equal inputs it is
-	// returned again.
+	// instance is the result of the last call. The fields from pod to secrets are its inputs: if they are
+	// equal again, instance is returned again.
 	pod        *corev1.Pod
 	node       *corev1.Node
 	nodesKnown bool
@@ -179,7 +178,7 @@ func explain(all []runtime.Instance) {
 			switch gone.Reason {
 			case runtime.ReasonEvicted, runtime.ReasonPreempted, runtime.ReasonNodeLost, runtime.ReasonUnschedulable:
 				i.Reason = gone.Reason
-				i.Message = clip("comes in the place of "+gone.RuntimeName+colon(gone.Message), maxMessage)
+				i.Message = clip("replaces "+gone.RuntimeName+colon(gone.Message), maxMessage)
 			}
 			break
 		}
@@ -270,8 +269,8 @@ func (w *past) remember(p *corev1.Pod) {
 // condition changed later than that, it was True in between.
 const recallSlack = 2 * time.Second
 
-// recall derives from a pod that is new to Memory whether it was ready before. It does not know
-// how long a run was ready, and takes the time for which it ran.
+// recall derives from a pod that is new to Memory whether it was ready before. It does not know how long a
+// run was ready, so it uses how long the run lasted.
 func (w *past) recall(p *corev1.Pod) {
 	c, cs := condition(p, corev1.PodReady), status(p.Status.ContainerStatuses, main(p).Name)
 	if c == nil || cs == nil {
@@ -465,13 +464,13 @@ func refusal(message string) verdict {
 		text = rest
 	}
 	text = clip(text, tailBytes)
-	v := verdict{status: failed, reason: runtime.ReasonUnavailable, message: "no pod can be made: " + text}
+	v := verdict{status: failed, reason: runtime.ReasonUnavailable, message: "cannot create a pod: " + text}
 	switch {
 	case strings.Contains(message, "exceeded quota"):
 		v.status, v.reason = pending, runtime.ReasonQuotaExceeded
 	case strings.Contains(message, "violates PodSecurity"):
 		v.reason, v.doomed = runtime.ReasonInvalidSpec, true
-		v.message += "; say why in kubernetes.security, or lower the namespace's level"
+		v.message += "; allow it in kubernetes.security, with a reason, or lower the namespace's level"
 	case strings.Contains(message, "failed calling webhook"):
 	case strings.Contains(message, "denied the request"):
 		v.reason, v.doomed = runtime.ReasonForbidden, true

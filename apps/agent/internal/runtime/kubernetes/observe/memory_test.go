@@ -289,7 +289,7 @@ func TestReplacement_SaysWhy(t *testing.T) {
 	require.Len(t, all, 2)
 	require.Equal(t, pending, all[1].Status)
 	require.Equal(t, runtime.ReasonEvicted, all[1].Reason)
-	require.Equal(t, "comes in the place of ns/a: The node was low on resource: memory.", all[1].Message)
+	require.Equal(t, "replaces ns/a: The node was low on resource: memory.", all[1].Message)
 }
 
 func refusing(message string) *appsv1.Deployment {
@@ -319,22 +319,22 @@ func TestInstances_HaveReplicasThatMayNotBeMade(t *testing.T) {
 		"a quota": {
 			says:   `pods "chat-v1-5d9c7-x2x8k" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=2, used: requests.nvidia.com/gpu=8, limited: requests.nvidia.com/gpu=8`,
 			status: pending, reason: runtime.ReasonQuotaExceeded,
-			want: "no pod can be made: exceeded quota: gpus, requested: requests.nvidia.com/gpu=2, used: requests.nvidia.com/gpu=8, limited: requests.nvidia.com/gpu=8",
+			want: "cannot create a pod: exceeded quota: gpus, requested: requests.nvidia.com/gpu=2, used: requests.nvidia.com/gpu=8, limited: requests.nvidia.com/gpu=8",
 		},
 		"a standard": {
 			says:   `pods "chat-v1-5d9c7-x2x8k" is forbidden: violates PodSecurity "restricted:latest": privileged (container "main" must not set securityContext.privileged=true)`,
 			status: failed, reason: runtime.ReasonInvalidSpec, doomed: true,
-			want: `no pod can be made: violates PodSecurity "restricted:latest": privileged (container "main" must not set securityContext.privileged=true); say why in kubernetes.security, or lower the namespace's level`,
+			want: `cannot create a pod: violates PodSecurity "restricted:latest": privileged (container "main" must not set securityContext.privileged=true); allow it in kubernetes.security, with a reason, or lower the namespace's level`,
 		},
 		"a policy": {
 			says:   `admission webhook "policy.acme.example" denied the request: images must come from registry.acme.example`,
 			status: failed, reason: runtime.ReasonForbidden, doomed: true,
-			want: `no pod can be made: admission webhook "policy.acme.example" denied the request: images must come from registry.acme.example`,
+			want: `cannot create a pod: admission webhook "policy.acme.example" denied the request: images must come from registry.acme.example`,
 		},
 		"a webhook that is down": {
 			says:   `Internal error occurred: failed calling webhook "policy.acme.example": connection refused`,
 			status: failed, reason: runtime.ReasonUnavailable,
-			want: `no pod can be made: Internal error occurred: failed calling webhook "policy.acme.example": connection refused`,
+			want: `cannot create a pod: Internal error occurred: failed calling webhook "policy.acme.example": connection refused`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -373,7 +373,7 @@ func TestLastWords(t *testing.T) {
 	require.NotContains(t, said, "5678", "also where the kubelet or the agent has cut the output")
 
 	in.Secrets = nil
-	require.Equal(t, "exit code 1; its last output is told once its secrets are known, to be left out", m.Instances(in)[0].Message)
+	require.Equal(t, "exit code 1; its last output is shown when the agent knows which secrets to remove from it", m.Instances(in)[0].Message)
 	in.Secrets = redact.New()
 	require.Contains(t, m.Instances(in)[0].Message, "last output: ", "the secrets are known now")
 	_, settled := m.Settled(nil, "", redact.New())

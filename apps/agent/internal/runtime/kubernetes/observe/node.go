@@ -12,8 +12,8 @@ import (
 // means that nodes are not known, so that no verdict depends on them.
 type Nodes func(name string) *corev1.Node
 
-// unknownNodeAfter is how long after a pod was bound to an unknown node that node counts as
-// gone. Before that, the pod may have been reported earlier than the node.
+// unknownNodeAfter is how long a pod has to be bound to an unknown node until the node counts
+// as gone. Before that, the pod may have been reported earlier than the node.
 const unknownNodeAfter = 30 * time.Second
 
 // lost returns why the node does not answer, "" if it does.
@@ -24,9 +24,9 @@ func lost(node *corev1.Node) string {
 			continue
 		}
 		if c.Status == corev1.ConditionUnknown {
-			return fmt.Sprintf("node %s does not answer since %s", node.Name, clock(c.LastTransitionTime.Time))
+			return fmt.Sprintf("node %s has not answered since %s", node.Name, clock(c.LastTransitionTime.Time))
 		}
-		return fmt.Sprintf("node %s is not ready since %s%s", node.Name, clock(c.LastTransitionTime.Time), colon(c.Message))
+		return fmt.Sprintf("node %s has not been ready since %s%s", node.Name, clock(c.LastTransitionTime.Time), colon(c.Message))
 	}
 	for _, t := range node.Spec.Taints {
 		if t.Key == corev1.TaintNodeUnreachable {

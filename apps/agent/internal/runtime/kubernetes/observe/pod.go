@@ -64,7 +64,7 @@ func (s *subject) judge() verdict {
 	}
 	v := s.containers()
 	if render.Drains(s.pod) && (v.status == serving || v.status == running) {
-		v = verdict{status: draining, reason: runtime.ReasonStopped, message: "is to go: gateways finish with it first"}
+		v = verdict{status: draining, reason: runtime.ReasonStopped, message: "will be stopped after gateways have released it"}
 	}
 	if why := s.nodeLost(); why != "" {
 		if v.status == serving {
@@ -145,7 +145,7 @@ func (s *subject) disrupted() (reason, message string) {
 		}
 		return runtime.ReasonEvicted, s.evictionText()
 	case "EvictionByEvictionAPI":
-		return runtime.ReasonEvicted, fmt.Sprintf("node %s is being drained, or somebody evicted it", s.pod.Spec.NodeName)
+		return runtime.ReasonEvicted, fmt.Sprintf("node %s is being drained, or somebody evicted the pod", s.pod.Spec.NodeName)
 	}
 	return runtime.ReasonEvicted, c.Message
 }

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// isGPU reports whether a resource counts as GPUs without a pool with that resource. Of Intel's
+// isGPU reports whether a resource counts as GPUs even if no pool has that resource. Of Intel's
 // resources, only whole devices do.
 func isGPU(name corev1.ResourceName) bool {
 	vendor, kind, _ := strings.Cut(string(name), "/")

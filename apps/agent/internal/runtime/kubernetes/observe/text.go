@@ -112,9 +112,8 @@ var plain = strings.NewReplacer(
 //	0/8 nodes are available: 3 Insufficient nvidia.com/gpu, 5 node(s) didn't match
 //	Pod's node affinity/selector. preemption: 0/8 nodes are available: ...
 //
-// becomes "none of 8 nodes fits: Insufficient nvidia.com/gpu on 3 (it asks for
-// 16), node selector or affinity not matched on 5". It returns a text that it cannot
-// parse unchanged.
+// becomes "none of 8 nodes fits: Insufficient nvidia.com/gpu on 3 (it asks for 16), node selector or
+// affinity not matched on 5". If it cannot parse a text, it returns the text as it is.
 func schedulerText(s string, asked corev1.ResourceList) string {
 	s = strings.TrimSpace(s)
 	head := noNode.FindStringSubmatch(s)
