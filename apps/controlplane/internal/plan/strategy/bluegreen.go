@@ -11,12 +11,12 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// blueGreen runs all of the new version beside all of the old one, and then moves the traffic at
-// once.
+// blueGreen runs all replicas of the new version next to all of the old one, and then moves the
+// traffic at once.
 type blueGreen struct{ base }
 
-// defaultRetain is long enough to see what a bad version does, and short enough for accelerators
-// that do nothing meanwhile.
+// defaultRetain is long enough to notice a bad version. It is not longer, because the retained
+// replicas hold accelerators and do no work.
 const defaultRetain = 10 * time.Minute
 
 func (blueGreen) Fields() []string {
@@ -44,12 +44,13 @@ func (blueGreen) Steps(p *windlassv1.RolloutPolicy) []Step {
 	return []Step{{Weight: p.GetInitialWeight(), Whole: true, Manual: manual || err != nil, Pause: after, Approval: p.GetApproval()}}
 }
 
-// Bounds leave room for a second set, of either version.
+// Bounds returns a surge with room for a second full set of replicas, of either version.
 func (blueGreen) Bounds(_ *windlassv1.RolloutPolicy, size int32, of Sizes) (surge, unavailable int32) {
 	return max(size, of.Old, of.New), 0
 }
 
-// OldBounds: the second set is the new version's.
+// OldBounds returns the old version's size as the floor. The ceiling leaves room for the new
+// version's set in addition.
 func (blueGreen) OldBounds(_ *windlassv1.RolloutPolicy, of Sizes) (floor, ceiling int32) {
 	return of.Old, of.Old + of.New
 }
@@ -61,7 +62,8 @@ func (blueGreen) Straighten(p *windlassv1.RolloutPolicy, keepGates bool) {
 	}
 }
 
-// ParsePromotion reads what ends a region's wait with both versions.
+// ParsePromotion parses a policy's promotion: what ends a region's wait while both versions
+// run.
 func ParsePromotion(text string) (after time.Duration, manual bool, err error) {
 	if text == "" || text == "auto" || text == Manual {
 		return 0, text == Manual, nil

@@ -56,7 +56,8 @@ func (canary) Steps(p *windlassv1.RolloutPolicy) (out []Step) {
 	return out
 }
 
-// Straighten keeps the steps that need an approval, or makes it rolling.
+// Straighten removes the steps and their pauses. With keepGates, it keeps the steps that need an
+// approval. If no step is left, the policy becomes rolling.
 func (canary) Straighten(p *windlassv1.RolloutPolicy, keepGates bool) {
 	var steps []*windlassv1.CanaryStep
 	for _, s := range p.GetSteps() {

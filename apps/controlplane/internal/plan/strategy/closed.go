@@ -5,9 +5,10 @@ import (
 	"slices"
 )
 
-// fit takes away what a closed region plan has beyond Most: first replicas that are not ready, of versions
-// without traffic before others, then ready ones, as far as enough still serve. A version with
-// traffic keeps a replica unless the region is scaled to nothing.
+// fit removes the replicas that a closed and held region plan has beyond Most. First it removes replicas
+// that are not ready, beginning with the versions without traffic. Then it removes ready replicas, while
+// enough still serve. A version with traffic keeps one of its ready replicas, unless the region is scaled
+// to zero.
 func (s *Targets) fit(l RegionPlan) {
 	if !l.Closed || !l.Hold {
 		return
@@ -39,7 +40,7 @@ func (s *Targets) fit(l RegionPlan) {
 	}
 	for _, p := range parts {
 		if !p.Known {
-			continue // it may serve, and is counted when the region tells
+			continue // its replicas may serve: they count when the region has reported them
 		}
 		keep := int32(1)
 		if p.Weight == 0 && l.Acknowledged {

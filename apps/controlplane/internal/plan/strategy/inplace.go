@@ -6,8 +6,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// inPlace lets the new version take over the old one's instances, which the region replaces within
-// their number: for regions without an accelerator to spare.
+// inPlace lets the new version take over the old one's instances. The region replaces them one by
+// one or in batches, and starts none in addition. It is for regions without a free accelerator.
 type inPlace struct{ base }
 
 func (inPlace) Fields() []string { return []string{"maxUnavailable"} }

@@ -15,7 +15,7 @@ func (recreate) Bounds(_ *windlassv1.RolloutPolicy, size int32, _ Sizes) (surge,
 	return 0, size
 }
 
-// OldBounds: what serves stops in any case.
+// OldBounds returns no bounds, because all old replicas stop in any case.
 func (recreate) OldBounds(*windlassv1.RolloutPolicy, Sizes) (floor, ceiling int32) { return 0, 0 }
 
 func (recreate) Order() Order { return StopFirst }

@@ -6,27 +6,26 @@ import (
 	"strings"
 )
 
-// Next is the arithmetic of moving one region from some versions of an app to another: how many
-// replicas each version has goes in, and how many it has next, with what share of the traffic,
-// comes out. Every strategy uses it.
+// Next does the arithmetic of moving one region from some versions of an app to another. Its input is
+// how many replicas each version has. Its output is how many replicas each version has next, and with
+// what share of the traffic. Every strategy uses it.
 //
-// Three rules hold of every step, whatever the region does meanwhile:
+// Three rules hold for every step, whatever the region does during it:
 //
 //	existing <= size + surge          what is being stopped counts as existing
 //	serving  >= size - unavailable    or as many as there are, if there are fewer
-//	weights first                     a version shrinks by what the region no longer
-//	                                  routes to it, as it has acknowledged
+//	weights first                     a version loses replicas only after the region has
+//	                                  acknowledged that they get no more traffic
 //
-// While a version moves in that asks for fewer replicas than the live one has, the first two
-// are about the live version's size: fewer replicas are enough once the new version has shown
-// that it serves with them.
+// If the new version wants fewer replicas than the live one has, the first two rules use the live
+// version's size. Fewer replicas are enough when the new version has shown that it serves with them.
 //
 //	replicas 4 -> 2, surge 1    4/0 4/1 3/1 3/2    3 old replicas stay as a way back
 //
-// The first and the second are about what certainly is, not what was asked for: a side
-// whose region has not yet answered the last change may have any number of replicas in
-// between. So nothing grows while a side is unknown, and a side that is unknown counts
-// for nothing in the second rule.
+// The first two rules count what certainly exists, not what was asked for. A side is unknown while the
+// region has not yet reported on its last change. It may then have any number of replicas between the
+// old and the new number. So nothing grows while a side is unknown, and an unknown side counts as 0 in
+// the second rule.
 //
 // Replicas that are not ready go first: they serve no requests, and a broken old replica must
 // not delay the version that mends it. Runtimes do the same: when the count shrinks, they stop
@@ -39,15 +38,17 @@ const Full int32 = 100
 type Side struct {
 	// Assigned is how many replicas the region should run.
 	Assigned int32
-	// Known reports whether the region's word is of that.
+	// Known reports whether the region's last report is about this assignment.
 	Known bool
-	// Ready is how many certainly serve; Serving is how many seem to, for weights.
+	// Ready is how many replicas certainly serve. Serving is how many seem to serve, which decides
+	// weights.
 	Ready, Serving int32
-	// Existing is how many there may be, those that are being stopped included.
+	// Existing is how many replicas there may be, including those that are being stopped.
 	Existing int32
-	// Weight that it has.
+	// Weight is its present share of the traffic, in percent.
 	Weight int32
-	// Outdated is how many of what serves is not yet what the version is made of.
+	// Outdated is how many of the serving replicas still have the spec of another version, from which
+	// this one took them over.
 	Outdated int32
 	// Live: the version is the one that is live.
 	Live bool
@@ -55,58 +56,63 @@ type Side struct {
 	// gets no traffic.
 	Withdrawn bool
 	// Transfers: its workload goes to the other version, with all replicas and their traffic at once.
-	// The region replaces them in their places, within their number.
+	// The region then replaces them one by one or in batches, unless they can stay as they are. It
+	// starts none in addition.
 	Transfers bool
 }
 
-// RegionPlan is a region that moves to one version from others.
+// RegionPlan is a region that moves to one version, To, from other versions, From.
 type RegionPlan struct {
-	// Size is how many replicas are wanted. Need is how many ready ones are enough for the
-	// region to be done; it does not lower what must serve meanwhile.
+	// Size is how many replicas are wanted. Need is how many ready replicas complete the move. It does
+	// not lower how many replicas must serve during the move.
 	Size, Need int32
 	// Surge and Unavailable are how far a step may go beyond Size and below it.
 	Surge, Unavailable int32
-	// OldFloor is how many replicas must serve, by the size of the live version, until the new
-	// one serves with all of its own. OldCeiling is how many may exist by that size, so that
-	// what else the live version has can stay as a way back. 0: only Size counts.
+	// OldFloor is how many replicas must serve until the new version serves with all its replicas.
+	// OldCeiling is how many replicas may exist, so that the live version's remaining replicas can stay
+	// as a way back. Both follow from the live version's size. 0: only Size counts.
 	OldFloor, OldCeiling int32
 	// Recreate: the others stop before the version starts.
 	Recreate bool
-	// Hold: no side grows or shrinks, and while the live version serves, it loses no traffic.
-	// The other versions lose theirs to it when their replicas stop being ready.
+	// Hold: no side grows or shrinks, and while the live version serves, it loses no traffic. The
+	// traffic of another version goes to the live one when the replicas of the other version are no
+	// longer ready.
 	Hold bool
-	// Closed: nothing may grow. Held, it gives up what is beyond Most, so that it can be scaled down.
+	// Closed: nothing may grow. With Hold, the region gives up the replicas beyond Most, so that it can
+	// be scaled down.
 	Closed bool
 	Most   int32
-	// To is the version; Absent: the region has no assignment of it yet.
+	// To is the version that moves in. Absent: the region has no assignment of it yet.
 	To     Side
 	Absent bool
-	// From are the others, in the order in which they go.
+	// From are the other versions, in the order in which they go.
 	From []Side
 	// Keep is how many replicas the last of From keeps, as a way back, where there is
 	// room for them.
 	Keep int32
-	// Stop is where the version is to stay for now; nil: it goes all the way, with the
-	// share of the traffic that its ready replicas are.
+	// Stop is where the version stays for now. nil: it goes all the way, and its share of the traffic is
+	// its share of the ready replicas.
 	Stop *Stop
-	// Leaving is how many replicas there may be of versions that stop altogether;
-	// LeavingKnown reports whether the region has answered that.
+	// Leaving is how many replicas there may be of versions that the region should stop completely.
+	// LeavingKnown reports whether the region has reported on all these versions.
 	Leaving      int32
 	LeavingKnown bool
 	// Acknowledged reports whether the region routes by the weights.
 	Acknowledged bool
 }
 
-// Stop is a point at which the version and the last of From share a region, or the end
-// of a way with such points.
+// Stop is a point at which the version and the last of From share a region, or the end of a move that
+// has such points.
 type Stop struct {
 	// Replicas of the version.
 	Replicas int32
-	// Weight of it, once enough of them are ready; before, as much of it as are. With
-	// Share it is what is ready of each side.
+	// Weight is the version's share of the traffic when enough of these replicas are ready. Before that,
+	// it gets a part of Weight in proportion to its ready replicas. With Share, each side gets traffic
+	// in proportion to its ready replicas, and Weight does not count.
 	Weight int32
 	Share  bool
-	// Whole: no part of the weight for a part of the replicas.
+	// Whole: the version's share does not grow until enough replicas are ready. The version then gets
+	// all of Weight at once.
 	Whole bool
 }
 
@@ -118,7 +124,7 @@ type Targets struct {
 	FromWeights []int32
 }
 
-// floor is how many replicas have to serve for a side to shrink by ready ones.
+// floor returns how many replicas must still serve after a side has lost ready ones.
 func (l RegionPlan) floor() int32 {
 	n := max(0, l.Size-l.Unavailable)
 	if l.goal() == l.Size && l.Serves() {
@@ -143,9 +149,9 @@ func (l RegionPlan) goal() int32 {
 	return l.Size
 }
 
-// Enough is how many ready replicas of the version let it serve alone, or as its stop says:
-// Need, and while other versions serve, all but Unavailable. Fewer would take traffic from
-// more replicas than a step may remove.
+// Enough returns how many ready replicas the version needs to serve alone, or to serve as its stop says.
+// That is Need. While other versions serve, it is also at least the goal minus Unavailable, because with
+// fewer the version would take traffic from more replicas than a step may remove.
 func (l RegionPlan) Enough() int32 {
 	n := l.Need
 	for _, f := range l.From {
@@ -161,7 +167,8 @@ func (l RegionPlan) Serves() bool {
 	return !l.Absent && l.To.Known && l.To.Assigned >= l.goal() && l.To.Assigned <= l.Size && l.To.Ready >= l.Enough() && l.To.Outdated == 0
 }
 
-// Stopped reports whether the version serves as its stop says, by the region's word.
+// Stopped reports whether the version serves as its stop says, and the region has acknowledged the
+// weights.
 func (l RegionPlan) Stopped() bool {
 	s := Next(l)
 	return l.Serves() && s.weighed(l)
@@ -206,14 +213,16 @@ func (l RegionPlan) Existing() int32 {
 	return n
 }
 
-// Next is the step that the region may take now. Taken, or not, it may be asked again.
+// Next returns the step that the region may take now. It may be called again, whether the step was taken
+// or not.
 func Next(l RegionPlan) Targets {
 	if i := l.handsOver(); i >= 0 {
 		return l.takeOver(i)
 	}
 	s := Targets{From: l.shrunk()}
 	room := l.room()
-	// The way back first: a version that stays at a stop is scaled like any other.
+	// The version that stays as the way back grows first, because at a stop it is scaled like any other
+	// version.
 	if last := len(l.From) - 1; l.Stop != nil && last >= 0 && l.abandoned() == 0 {
 		more := min(max(0, l.keep(last)-l.From[last].Assigned), room)
 		s.From[last] += more
@@ -233,7 +242,7 @@ func Next(l RegionPlan) Targets {
 	return s
 }
 
-// handsOver is which of the others hands its replicas over now, -1 for none.
+// handsOver returns the index in From of the version that hands over its replicas now, -1 for none.
 func (l RegionPlan) handsOver() int {
 	if l.Hold || l.To.Assigned > 0 {
 		return -1
@@ -246,8 +255,8 @@ func (l RegionPlan) handsOver() int {
 	return -1
 }
 
-// takeOver is the step by which the version has the replicas of that one. Nothing starts
-// and nothing stops by it, so that nothing is waited for.
+// takeOver returns the step that gives the version the replicas of From[i]. The step starts and stops no
+// replica, so it does not wait for anything.
 func (l RegionPlan) takeOver(i int) Targets {
 	s := Targets{To: l.From[i].Assigned, ToWeight: l.To.Weight + l.From[i].Weight}
 	for j, f := range l.From {
@@ -259,7 +268,7 @@ func (l RegionPlan) takeOver(i int) Targets {
 	return s
 }
 
-// room is how many replicas more may exist.
+// room returns how many more replicas may be created.
 func (l RegionPlan) room() int32 {
 	if !l.known() {
 		return 0
@@ -267,8 +276,8 @@ func (l RegionPlan) room() int32 {
 	return max(0, l.Ceiling()-l.Existing())
 }
 
-// abandoned is how many replicas are assigned to the region of versions that are no way
-// back.
+// abandoned returns how many replicas are assigned to versions that are no way back, which are all of
+// From except the last.
 func (l RegionPlan) abandoned() (n int32) {
 	for _, f := range l.From[:max(0, len(l.From)-1)] {
 		n += f.Assigned
@@ -276,8 +285,8 @@ func (l RegionPlan) abandoned() (n int32) {
 	return n
 }
 
-// grown returns how many replicas the version may have, with capacity for room more. It keeps
-// what it has beyond a stop, because it needs them soon.
+// grown returns how many replicas the version may have. The parameter room is how many more replicas may
+// be created. The version keeps the replicas that it has beyond a stop, because it needs them soon.
 func (l RegionPlan) grown(room int32) int32 {
 	switch {
 	case l.To.Assigned > l.Size && l.To.Outdated > 0 && l.OldFloor > 0:
@@ -295,7 +304,7 @@ func (l RegionPlan) grown(room int32) int32 {
 	return min(l.goal(), l.To.Assigned+room)
 }
 
-// shrunk is how many replicas each of the others may do with.
+// shrunk returns the numbers of replicas to which the versions in From may shrink.
 func (l RegionPlan) shrunk() []int32 {
 	out := make([]int32, len(l.From))
 	if l.Recreate {
@@ -313,7 +322,8 @@ func (l RegionPlan) shrunk() []int32 {
 		}
 		keep, idle := l.keep(i), f.Assigned-f.Ready
 		if l.abandoned() > 0 {
-			// What does not serve is no way back, and would hold up what mends it.
+			// Replicas that do not serve are no way back, and they would delay the version that repairs
+			// them.
 			keep = min(keep, f.Ready)
 		}
 		drop := max(0, min(f.Assigned-keep, idle+spare))
@@ -323,7 +333,7 @@ func (l RegionPlan) shrunk() []int32 {
 	return out
 }
 
-// weigh shares the traffic out by what is ready, and will be after the step.
+// weigh divides the traffic in proportion to the replicas that serve now and that the step keeps.
 func (s *Targets) weigh(l RegionPlan) {
 	s.ToWeight, s.FromWeights = l.To.Weight, make([]int32, len(l.From))
 	for i, f := range l.From {
@@ -361,7 +371,8 @@ func (s *Targets) weigh(l RegionPlan) {
 	}
 }
 
-// parts are the replicas by which each side gets traffic, the version's first.
+// parts returns the replicas of each side by which weigh divides the traffic. The first number is for
+// To.
 func (s *Targets) parts(l RegionPlan) []int32 {
 	give := make([]int32, len(l.From)+1)
 	give[0] = l.To.Serving
@@ -381,7 +392,7 @@ func (s *Targets) parts(l RegionPlan) []int32 {
 		if n == 0 || i > 0 && l.From[i-1].Withdrawn {
 			continue
 		}
-		// Something else serves.
+		// A version that is not withdrawn serves, so the withdrawn ones get no traffic.
 		for j, f := range l.From {
 			if f.Withdrawn {
 				give[j+1] = 0
@@ -392,8 +403,8 @@ func (s *Targets) parts(l RegionPlan) []int32 {
 	return give
 }
 
-// holdWeights has the live version, while it serves and the region plan is held, keep the traffic
-// that it has: no other version gets more than before.
+// holdWeights lets the live version keep its traffic while it serves and the region plan is held. No
+// other version gets more traffic than before.
 func (s *Targets) holdWeights(l RegionPlan) {
 	sides, weights := []Side{l.To}, []*int32{&s.ToWeight}
 	for i, f := range l.From {
@@ -413,7 +424,7 @@ func (s *Targets) holdWeights(l RegionPlan) {
 	*weights[live] = rest
 }
 
-// stopWeight is the version's at its stop, with the replicas that are ready now.
+// stopWeight returns the version's weight at its stop, for the replicas that are ready now.
 func (l RegionPlan) stopWeight() int32 {
 	switch {
 	case l.Serves() || l.goal() == 0:
@@ -438,8 +449,8 @@ func (s *Targets) weighed(l RegionPlan) bool {
 	return true
 }
 
-// share splits the sum in proportion: whole numbers, none of them zero for what is not
-// if the sum has enough for all.
+// share splits the sum into whole numbers in proportion to the parts. If the sum is large enough, each
+// part above 0 gets at least 1. ok is false if all parts are 0.
 func share(parts []int32, sum int32) (shares []int32, ok bool) {
 	var total, largest int32
 	for i, n := range parts {
@@ -466,9 +477,9 @@ func share(parts []int32, sum int32) (shares []int32, ok bool) {
 	return shares, true
 }
 
-// Bounds turns what a policy says into replicas: surge rounded up, unavailable rounded
-// down and no more than there are. Were both zero nothing could ever move: then one may
-// be unavailable. Texts are counts or percentages, empty for the default.
+// Bounds turns a policy's texts into numbers of replicas. It rounds surge up and unavailable down, and
+// neither is more than size. If both were 0, nothing could ever move, so one replica may then be
+// unavailable. A text is a count or a percentage, and empty means the default.
 func Bounds(maxSurge, maxUnavailable string, size int32) (surge, unavailable int32) {
 	surge = min(amount(maxSurge, DefaultSurge, size, true), size)
 	unavailable = min(amount(maxUnavailable, DefaultUnavailable, size, false), size)
@@ -484,11 +495,11 @@ const (
 	DefaultUnavailable = "0"
 )
 
-// Amount is the count of those, or the share of them, rounded up, that a text names which the
-// API has checked; 0 for none.
+// Amount returns the number that the text names. The text is a count, or a percentage of the second
+// parameter, which is rounded up. The API has checked the text. An empty text is 0.
 func Amount(text string, of int32) int32 { return amount(text, "", of, true) }
 
-// amount reads a text that the API has checked; what is none counts as zero.
+// amount reads a text that the API has checked. A text that is no number counts as 0.
 func amount(text, otherwise string, of int32, up bool) int32 {
 	if text == "" {
 		text = otherwise

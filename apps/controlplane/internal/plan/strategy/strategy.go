@@ -1,10 +1,10 @@
-// Package strategy holds the ways for a region to move from one version of an app to the next.
-// It is pure. A strategy says, in a file of its own, where a region stops on its way and how many
-// replicas may exist and be missing; Next, the arithmetic that all share, says what the region
-// does next.
+// Package strategy holds the ways for a region to move from one version of an app to the next. It is
+// pure. Each strategy has a file. A strategy says where a region stops on its way, how many replicas may
+// exist, and how many may be missing. Next is the arithmetic that all strategies share: it says what the
+// region does next.
 //
-// A new strategy is a value in the proto's enum, a file here that implements Strategy, a line in
-// the table below, and scripts in ../testdata. TestStrategy holds it to what is true of all.
+// A new strategy is a value in the proto's enum, a file here that implements Strategy, a line in the
+// table below, and scripts in ../testdata. TestStrategy checks what must be true for every strategy.
 package strategy
 
 import (
@@ -18,14 +18,14 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Strategy is one way for regions to move from one version to the next. Policies that are given to
-// it are its own.
+// Strategy is one way for regions to move from one version to the next. The policies that its methods get
+// are policies with this strategy.
 type Strategy interface {
-	// Fields returns the fields of a policy that are of this strategy and not of all, as app files
-	// name them.
+	// Fields returns the fields of a policy that this strategy uses and that not all strategies use, by
+	// their names in app files.
 	Fields() []string
-	// SetDefaults fills in the fields that the policy leaves out, but for those whose default depends
-	// on the number of replicas.
+	// SetDefaults fills in the fields that the policy leaves out, except those whose default depends on
+	// the number of replicas.
 	SetDefaults(p *windlassv1.RolloutPolicy)
 	// Check returns the first fault of the policy's Fields, nil for none.
 	Check(p *windlassv1.RolloutPolicy) *Fault
@@ -36,12 +36,13 @@ type Strategy interface {
 	// Bounds returns how many replicas beyond size may exist in a region of that size, and how many
 	// fewer may serve.
 	Bounds(p *windlassv1.RolloutPolicy, size int32, of Sizes) (surge, unavailable int32)
-	// OldBounds returns how many replicas have to serve, and how many may exist, by the live
-	// version's size, which is larger than the new one's: until that has proven itself, fewer would be
-	// too few for the traffic if it fails. 0, 0 for no such bounds.
+	// OldBounds returns how many replicas have to serve, and how many may exist, until the new version
+	// has proven itself. It is called if the live version has more replicas than the new one, and the
+	// bounds follow from the live version's number. Fewer replicas would be too few for the traffic if
+	// the new version fails. 0, 0 for no such bounds.
 	OldBounds(p *windlassv1.RolloutPolicy, of Sizes) (floor, ceiling int32)
-	// Straighten removes what judges a new version, for the way back to a proven one. keepGates keeps
-	// approvals.
+	// Straighten removes the steps and pauses that judge a new version, because the way back to a proven
+	// version does not need them. keepGates keeps approvals.
 	Straighten(p *windlassv1.RolloutPolicy, keepGates bool)
 	// Order returns how replicas of the two versions follow each other.
 	Order() Order
@@ -64,14 +65,15 @@ type Sizes struct{ Old, New int32 }
 
 // Step is a point on a region's way at which it waits with both versions.
 type Step struct {
-	// Weight of the new version, percent. Replicas of it where that is 0.
+	// Weight is the share of the traffic that the new version gets, in percent. If it is 0, Replicas is
+	// how many replicas the new version has.
 	Weight, Replicas int32
 	// Whole: the new version has all its replicas, and the weight is given at once.
 	Whole bool
 	// Manual: the region waits until a person promotes it; else for Pause.
 	Manual bool
 	Pause  time.Duration
-	// Approval that is needed besides, nil for none.
+	// Approval is the approval that the step needs in addition, nil for none.
 	Approval *windlassv1.Approval
 }
 
@@ -134,8 +136,8 @@ func With(field string) (names []string) {
 	return names
 }
 
-// NotBeside names the strategies that need no room for both versions, because old instances stop first or
-// are replaced in their places, as app files have them: "recreate or inPlace".
+// NotBeside returns the names of the strategies that need no room for both versions, because old
+// instances stop first or are replaced in place. The names are as in app files: "recreate or inPlace".
 func NotBeside() string {
 	var names []string
 	for _, s := range slices.Sorted(maps.Keys(strategies)) {
@@ -151,7 +153,7 @@ func NotBeside() string {
 	return strings.Join(names, " or ")
 }
 
-// Check returns the first fault of what the policy's strategy is set by, nil for none.
+// Check returns the first fault in the fields that configure the policy's strategy, nil for none.
 func Check(p *windlassv1.RolloutPolicy) *Fault {
 	way := Of(p)
 	for _, f := range []struct {
@@ -170,7 +172,7 @@ func Check(p *windlassv1.RolloutPolicy) *Fault {
 			continue
 		}
 		with := strings.Join(With(f.name), " or ")
-		return &Fault{f.name, fmt.Sprintf("%s means nothing to strategy %s: it is of %s", f.name, Name(p), with), "Leave it out, or use strategy " + with + "."}
+		return &Fault{f.name, fmt.Sprintf("%s is not a field of strategy %s: it belongs to %s", f.name, Name(p), with), "Leave it out, or use strategy " + with + "."}
 	}
 	return way.Check(p)
 }
@@ -191,7 +193,7 @@ func (base) Steps(*windlassv1.RolloutPolicy) []Step     { return nil }
 func (base) Straighten(*windlassv1.RolloutPolicy, bool) {}
 func (base) Order() Order                               { return Beside }
 
-// Bounds are those of maxSurge and maxUnavailable.
+// Bounds returns the bounds that maxSurge and maxUnavailable set.
 func (base) Bounds(p *windlassv1.RolloutPolicy, size int32, _ Sizes) (surge, unavailable int32) {
 	return Bounds(p.GetMaxSurge(), p.GetMaxUnavailable(), size)
 }
@@ -206,7 +208,7 @@ func describeBounds(p *windlassv1.RolloutPolicy) string {
 	return fmt.Sprintf("maxSurge %s, maxUnavailable %s", cmp.Or(p.GetMaxSurge(), DefaultSurge), cmp.Or(p.GetMaxUnavailable(), DefaultUnavailable))
 }
 
-// checkBounds faults bounds that let nothing move.
+// checkBounds returns a fault if the bounds let nothing move.
 func checkBounds(p *windlassv1.RolloutPolicy) *Fault {
 	if none(p.GetMaxSurge()) && none(p.GetMaxUnavailable()) {
 		return &Fault{"maxUnavailable", "maxSurge and maxUnavailable are both 0: no replica could ever start or stop", "Set one of them to 1 or more."}
@@ -222,10 +224,11 @@ func none(text string) bool {
 // Manual is the text of a wait that a person ends.
 const Manual = "manual"
 
-// maxPause is as long as a wave may bake: what takes longer is a person's decision.
+// maxPause is the longest pause, and is as long as a wave may bake. A longer wait has to end with the
+// decision of a person.
 const maxPause = 7 * 24 * time.Hour
 
-// checkWait faults a wait that could not be read, or is too long.
+// checkWait returns a fault if the wait could not be read, or is too long.
 func checkWait(wait time.Duration, err error, field, examples string) *Fault {
 	if err != nil {
 		return &Fault{field, err.Error(), "Write for example " + examples + "."}

@@ -129,7 +129,7 @@ func TestStrategy_Reaches(t *testing.T) {
 
 func TestCheck_NamesTheFieldAndTheStrategiesThatHaveIt(t *testing.T) {
 	p := &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_RECREATE, MaxSurge: "1"}
-	require.Equal(t, &Fault{"maxSurge", "maxSurge means nothing to strategy recreate: it is of rolling or canary", "Leave it out, or use strategy rolling or canary."}, Check(p))
+	require.Equal(t, &Fault{"maxSurge", "maxSurge is not a field of strategy recreate: it belongs to rolling or canary", "Leave it out, or use strategy rolling or canary."}, Check(p))
 	p = &windlassv1.RolloutPolicy{MaxSurge: "0%", MaxUnavailable: "0"}
 	require.Equal(t, "maxUnavailable", Check(p).Field)
 	p = &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, Steps: []*windlassv1.CanaryStep{{Weight: 10, Pause: "240h"}}}
