@@ -341,7 +341,7 @@ func testLostNode(t *testing.T, s *stack) {
 	lose("true")
 	s.eventually(t, "status names the node", func(context.Context) error {
 		out := said(s.cli(t).ok("list", "instances", app))
-		if !strings.Contains(out, "NodeLost: node "+node+" does not answer") {
+		if !strings.Contains(out, "NodeLost: node "+node+" ") {
 			return errors.New(out)
 		}
 		return nil
