@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -103,7 +104,7 @@ func (a deploymentService) beginRestart(ctx context.Context, by caller, req *win
 			if instance.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED {
 				return instance, false, apierr.NothingToDo(fmt.Sprintf("instance %s has ended", instance.ID), "List the instances that there are now.")
 			}
-			if begins, err := a.claim(ctx, by, claim); begins || err != nil {
+			if begins, err := a.claim(ctx, by, claim, record); begins || err != nil {
 				return instance, begins, err
 			}
 		case !bytes.Equal(other.RequestHash, claim.RequestHash):
@@ -118,8 +119,9 @@ func (a deploymentService) beginRestart(ctx context.Context, by caller, req *win
 }
 
 // claim stores the claim, unless its key is empty, and takes a token for the work that begins before its
-// transaction. It returns false if another call has claimed the key meanwhile.
-func (a deploymentService) claim(ctx context.Context, by caller, claim model.Idempotency) (bool, error) {
+// transaction. It returns false if another call has claimed the key meanwhile, or has even recorded its restart,
+// which ends a claim.
+func (a deploymentService) claim(ctx context.Context, by caller, claim, record model.Idempotency) (bool, error) {
 	if err := a.turnAway(by.WorkspaceID); err != nil {
 		return false, err
 	}
@@ -130,6 +132,10 @@ func (a deploymentService) claim(ctx context.Context, by caller, claim model.Ide
 			claim.CreatedAt = c.at
 			if err := c.InsertIdempotency(claim); err != nil {
 				return err
+			}
+			// Looked up after the insertion, which waits for the transaction that ends an earlier claim.
+			if done, err := a.earlier(tx, record); err != nil || done != nil {
+				return cmp.Or(err, model.ErrExists)
 			}
 		}
 		return c.admit()
