@@ -54,6 +54,11 @@ func lintMoves(in Input, out Output) (findings []string) {
 		return l.findings
 	}
 	for _, region := range sortedKeys(regions) {
+		// The plan that ends a rollout may begin to catch up a region that the rollout did not have.
+		if b := l.progress.LaggingIn(region); b != nil && l.progress.DoneAt != 0 && !l.has(region) {
+			l.laggingRegion(b, b.Progress, regions, routed)
+			continue
+		}
 		l.region(region, routed[region])
 	}
 	l.analysis(in.RolloutState.Progress)
@@ -63,20 +68,32 @@ func lintMoves(in Input, out Output) (findings []string) {
 
 // laggingRegions holds what regions that catch up are told against their own progress.
 func (l *linter) laggingRegions(regions, routed map[string]bool) {
-	whole, main := l.progress, l.view
-	for i := range main.progress.Lagging {
-		b := &main.progress.Lagging[i]
-		l.progress = b.Progress
-		if after := whole.LaggingIn(b.RegionID); after != nil {
-			l.progress = after.Progress
+	for i := range l.view.progress.Lagging {
+		b := &l.view.progress.Lagging[i]
+		after := b.Progress
+		if a := l.progress.LaggingIn(b.RegionID); a != nil {
+			after = a.Progress
 		}
-		l.view = laggingView(main.facts, b)
-		if regions[b.RegionID] {
-			l.region(b.RegionID, routed[b.RegionID])
-		}
-		l.analysis(b.Progress)
+		l.laggingRegion(b, after, regions, routed)
 	}
-	l.progress, l.view = whole, main
+}
+
+// laggingRegion holds what a region that catches up is told against its own progress, before and after.
+func (l *linter) laggingRegion(b *model.LaggingRegion, after *model.Progress, regions, routed map[string]bool) {
+	main := *l
+	defer func() { l.view, l.progress = main.view, main.progress }()
+	l.view, l.progress = laggingView(main.facts, b), after
+	if regions[b.RegionID] {
+		l.region(b.RegionID, routed[b.RegionID])
+	}
+	l.analysis(b.Progress)
+}
+
+// has reports whether either version of the rollout has a size in the region.
+func (l *linter) has(region string) bool {
+	_, old := l.progress.OldSizes[region]
+	_, newer := l.progress.Sizes[region]
+	return old || newer
 }
 
 // lintRetained checks that a retained version stays as it is until its retention ends.

@@ -133,8 +133,9 @@ func (f *fleet) step() Output {
 		f.may[row.RegionID] = 1000
 		if staged {
 			f.may[row.RegionID] = ceiling(f.rolloutState.Progress, row.RegionID)
-		} else if b := behind.LaggingIn(row.RegionID); b != nil {
-			f.may[row.RegionID] = ceiling(b.Progress, row.RegionID)
+		}
+		if b := behind.LaggingIn(row.RegionID); b != nil && !f.rolloutState.Progress.Active(f.app.RolloutID) {
+			f.may[row.RegionID] = ceiling(b.Progress, row.RegionID) // in this step too, if the rollout ended in it
 		}
 	}
 	return out
