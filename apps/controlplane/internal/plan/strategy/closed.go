@@ -32,8 +32,8 @@ func (s *Targets) fit(l RegionPlan) {
 	}
 	for _, p := range parts {
 		used := p.Ready
-		if p.Weight > 0 {
-			used = max(used, p.Serving)
+		if p.Weight > 0 || !l.Acknowledged {
+			used = max(used, p.Serving) // requests may go to them, whether the region has reported on them or not
 		}
 		drop := max(0, min(*p.assigned-used, over))
 		*p.assigned, over = *p.assigned-drop, over-drop
