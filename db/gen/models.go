@@ -478,6 +478,13 @@ type Secret struct {
 	UpdatedAt     int64
 }
 
+type Tier struct {
+	Name            string
+	Features        int64
+	UpdatedAt       int64
+	ResourceVersion int64
+}
+
 type Workspace struct {
 	ID              string
 	Name            string

@@ -95,6 +95,11 @@ var access = map[string]need{
 	w.WorkspaceServiceDeleteWorkspaceProcedure: operator,
 	w.WorkspaceServiceGetQuotaProcedure:        viewerOrOperator,
 	w.WorkspaceServiceSetQuotaProcedure:        ownerOrOperator,
+	w.WorkspaceServiceGetFeaturesProcedure:     viewerOrOperator,
+	w.WorkspaceServiceSetFeaturesProcedure:     operator,
+	w.WorkspaceServiceListTiersProcedure:       operator,
+	w.WorkspaceServiceSetTierProcedure:         operator,
+	w.WorkspaceServiceDeleteTierProcedure:      operator,
 
 	w.ProjectServiceCreateProjectProcedure: owner,
 	w.ProjectServiceGetProjectProcedure:    viewer,

@@ -99,7 +99,9 @@ type server struct {
 	gate       *admission.Gate
 	operations *prometheus.CounterVec
 	refusals   *prometheus.CounterVec
-	sessions   *prometheus.CounterVec
+	// featureRefusals counts refused features.
+	featureRefusals *prometheus.CounterVec
+	sessions        *prometheus.CounterVec
 }
 
 // New returns an API, or an error if the config lacks a required field.

@@ -38,6 +38,8 @@ type dryTx struct {
 	against []error
 	// warnings are those of the preset.
 	warnings []*windlassv1.PlanFinding
+	// features are those that the version uses.
+	features []*windlassv1.PlanFeature
 }
 
 func newDryTx(tx Tx) *dryTx {

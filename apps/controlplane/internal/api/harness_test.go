@@ -441,6 +441,12 @@ func dumpWorkspace(tx store.Tx, ws string, out map[string]any) (err error) {
 	put("notification endpoints", endpoints, e)
 	freezes, e := tx.ListFreezes(ws, all)
 	put("freezes", freezes, e)
+	if ws != "" {
+		features, e := tx.GetFeatures(ws)
+		put("features", features, e)
+	}
+	tiers, e := tx.ListTiers()
+	put("tiers", tiers, e)
 	audit, e := tx.ListAudit(ws, all)
 	put("audit", audit, e)
 	return err

@@ -15,6 +15,10 @@ func (a *server) registerMetrics() error {
 		Name: "windlass_admission_refusals_total",
 		Help: "Calls that were refused because their workspace was at a limit, by limit.",
 	}, []string{"limit"})
+	a.featureRefusals = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "windlass_feature_refusals_total",
+		Help: "Features that were refused because their workspace may not use them, by feature.",
+	}, []string{"feature"})
 	a.sessions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "windlass_browser_sessions_total",
 		Help: "Sessions of browsers, by event: signed_in, renewed, signed_out, signed_out_everywhere, link_made, refused.",
@@ -23,5 +27,6 @@ func (a *server) registerMetrics() error {
 		Name: "windlass_app_watchers", Help: "Open WatchApp, WatchFleet and FollowLogs streams.",
 	}, a.hub.count)
 	registerer := a.cfg.Registerer
-	return errors.Join(registerer.Register(a.operations), registerer.Register(a.refusals), registerer.Register(a.sessions), registerer.Register(watchers))
+	return errors.Join(registerer.Register(a.operations), registerer.Register(a.refusals), registerer.Register(a.featureRefusals),
+		registerer.Register(a.sessions), registerer.Register(watchers))
 }

@@ -235,7 +235,7 @@ func (d *deployment) makeVersion() (err error) {
 	if d.was, err = d.running(d.app); err != nil {
 		return err
 	}
-	for _, step := range []func() error{d.setPolicy, d.keepRunning, d.compose, d.takePlace, d.write, d.tell} {
+	for _, step := range []func() error{d.mayUseFeatures, d.setPolicy, d.keepRunning, d.compose, d.takePlace, d.write, d.tell} {
 		if err := step(); err != nil || d.done {
 			return err
 		}

@@ -80,6 +80,9 @@ func (c pinMutation) pinVersion(req *windlassv1.PinVersionRequest) (*windlassv1.
 	if err := c.versions().mayGrow(grownPin(had, p), plan.Asked{}); err != nil {
 		return nil, err
 	}
+	if err := c.mayUseFeatures(r, d, had, p); err != nil {
+		return nil, err
+	}
 	p.By, p.Why, p.UpdatedAt = c.by.Name, req.GetWhy(), c.at
 	if err := c.leaveSome(p, others); err != nil {
 		return nil, err

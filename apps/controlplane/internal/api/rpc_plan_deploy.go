@@ -62,7 +62,7 @@ func (a appService) previewDeploy(ctx context.Context, tx Tx, by caller, req *wi
 	p := &preview.Deploy{
 		At: c.at, Refusals: c.dry.against, Warnings: c.dry.warnings, Answer: done, App: c.dry.app, WasApp: c.dry.wasApp, Woken: c.dry.woken,
 		WasPolicy: c.dry.wasRolloutState.Policy, Policy: appspec.PolicyWithDefaults(req.GetRollout()),
-		WasScaling: c.dry.wasScaling, Scaling: req.GetScaling(),
+		WasScaling: c.dry.wasScaling, Scaling: req.GetScaling(), Features: c.dry.features,
 	}
 	if done == nil {
 		return p, nil

@@ -87,6 +87,7 @@ func (c rollbackMutation) rollbackAnew(app model.App, e model.Environment, old m
 	v := version{
 		Spec: spec, Source: model.SourceRollback, FromVersion: old.Version, ResolvedImage: old.ResolvedImage,
 		Straight: old.Stable && !req.GetWithSteps(), KeepGates: old.ID != app.PreviousDeploymentID || newSecrets && protection.Approves(protections), Gone: gone,
+		KeepsFeatures: old.ID == app.PreviousDeploymentID,
 	}
 	d, err := c.makeVersion(app, v)
 	if err != nil {

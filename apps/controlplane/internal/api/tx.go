@@ -36,6 +36,7 @@ type Tx interface {
 	regionTx
 	recordTx
 	admissionTx
+	featureTx
 	browserTx
 	notificationTx
 
@@ -220,6 +221,17 @@ type admissionTx interface {
 	UsageOf(workspaceID, but string) (u model.Usage, unsettled int, err error)
 	UnsettledApps(workspaceID, but, after string, limit int) ([]model.App, error)
 	PutClaims([]model.Claim) error
+}
+
+type featureTx interface {
+	GetFeatures(workspaceID string) (model.WorkspaceFeatures, error)
+	PutFeatures(model.WorkspaceFeatures) error
+	InsertTier(model.Tier) error
+	LockTier(name string) (model.Tier, error)
+	UpdateTier(model.Tier) error
+	DeleteTier(name string) error
+	ListTiers() ([]model.Tier, error)
+	CountWorkspacesOfTier(name string) (int, error)
 }
 
 type browserTx interface {

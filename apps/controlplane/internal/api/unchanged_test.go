@@ -108,6 +108,22 @@ func TestUnchanged_TheSameValueAgainChangesNothing(t *testing.T) {
 			})
 			return res.GetUnchanged(), err
 		},
+		"SetTier": func() (bool, error) {
+			list, err := w.workspaces(w.operator).ListTiers(ctx, &windlassv1.ListTiersRequest{})
+			require.NoError(t, err)
+			req := &windlassv1.SetTierRequest{Name: "basic", Features: []windlassv1.Feature{windlassv1.Feature_FEATURE_CANARY}}
+			for _, tier := range list.GetTiers() {
+				if tier.GetName() == "basic" {
+					req.ResourceVersion = tier.GetResourceVersion()
+				}
+			}
+			res, err := w.workspaces(w.operator).SetTier(ctx, req)
+			return res.GetUnchanged(), err
+		},
+		"SetFeatures": func() (bool, error) {
+			res := w.setFeatures("", nil, []windlassv1.Feature{windlassv1.Feature_FEATURE_CANARY})
+			return res.GetUnchanged(), nil
+		},
 		"PinVersion": func() (bool, error) {
 			res, err := w.apps(w.deployer).PinVersion(ctx, &windlassv1.PinVersionRequest{App: "pinned", Version: 1, Weight: 10})
 			return res.GetUnchanged(), err

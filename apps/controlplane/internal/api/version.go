@@ -21,6 +21,8 @@ type version struct {
 	FromVersion int32
 	// Straight means that its rollout has plan.StraightPolicy, which gets KeepGates.
 	Straight, KeepGates bool
+	// KeepsFeatures means that it may use what its workspace may not: it is the previous stable version.
+	KeepsFeatures bool
 	// Gone are regions that were left out, because the workspace may no longer use them.
 	Gone          []string
 	ResolvedImage string

@@ -35,6 +35,8 @@ type Deploy struct {
 	Policy, WasPolicy *windlassv1.RolloutPolicy
 	// Scaling is the app's scaling policy after, WasScaling before the deploy; nil: no scaling by load.
 	Scaling, WasScaling *windlassv1.ScalingPolicy
+	// Features are those that the app uses after the deploy.
+	Features []*windlassv1.PlanFeature
 	// Live is the deployment that is live before it, nil for none.
 	Live *model.Deployment
 	// Sizes are the known replicas of regions by id after the deploy, WasSizes those before it.
@@ -67,7 +69,7 @@ const maxPlanSteps = 500
 
 // Response returns what the deploy would do.
 func (d *Deploy) Response() (*windlassv1.PlanDeployResponse, error) {
-	out := &windlassv1.PlanDeployResponse{Outcome: d.outcome(), NewApp: d.App != nil && d.WasApp == nil}
+	out := &windlassv1.PlanDeployResponse{Outcome: d.outcome(), NewApp: d.App != nil && d.WasApp == nil, Features: d.Features}
 	for _, err := range d.Refusals {
 		out.Findings = append(out.Findings, findingOf(err))
 	}

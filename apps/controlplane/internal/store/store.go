@@ -100,6 +100,7 @@ type Tx interface {
 	PeerTx
 	SealedTx
 	AdmissionTx
+	FeatureTx
 	NotificationTx
 
 	// Batched reports whether other requests share the transaction. A batched request need not check

@@ -108,6 +108,7 @@ func planTable(w *tabwriter.Writer, path string, file *appFile, p *windlassv1.Pl
 	changesTable(w, p)
 	stepsTable(w, p)
 	regionsTable(w, p)
+	planFeaturesTable(w, p)
 	planQuotaTable(w, p)
 }
 

@@ -105,6 +105,11 @@ func TestPlan_ReadsLikeARollout(t *testing.T) {
 			Limits: &windlassv1.Limits{Gpus: new(int64(64)), StartsPerMinute: new(int64(60))},
 		},
 		UsageAfter: &windlassv1.Usage{Apps: 1, Deployments: 1, Instances: 4, Gpus: 16, Rollouts: 1, StartsLeft: 9},
+		Features: []*windlassv1.PlanFeature{
+			{Feature: windlassv1.Feature_FEATURE_MULTI_REGION, Allowed: true, Field: "spec.regions"},
+			{Feature: windlassv1.Feature_FEATURE_CANARY, Field: "rollout.strategy"},
+			{Feature: windlassv1.Feature_FEATURE_SCALE_TO_ZERO, Starts: true, Field: "spec.routing.coldStart"},
+		},
 	}}
 	out, err := f.windlass(t)
 	var exit *ExitError
@@ -148,6 +153,12 @@ REGION   STATUS        WAVE     REPLICAS   GPUS       NEEDED   FREE   KIND
 eu       connected     canary   2, 3, 2    8, 12, 8   4        2      H100
 us       unreachable   -        0, 1, 1    -          -        -      -
 
+Features that it uses:
+FEATURE       ALLOWED                  FIELD
+multiRegion   yes                      regions
+canary        no, but the app has it   rollout.strategy
+scaleToZero   no                       routing.coldStart
+
 Quota of workspace search:
 LIMIT         NOW   AFTER   OF
 apps          1     1       unlimited
@@ -179,6 +190,7 @@ func TestPlan_JSONHasEveryField(t *testing.T) {
 	require.NoError(t, err)
 	require.JSONEq(t, `{
   "changes": [],
+  "features": [],
   "findings": [],
   "liveVersion": 1, "loads": 0,
   "newApp": false,

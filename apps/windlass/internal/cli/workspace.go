@@ -12,7 +12,8 @@ import (
 )
 
 func (a *app) workspaceCommand() *cobra.Command {
-	return group(&cobra.Command{Use: "workspace", Aliases: []string{"workspaces"}, Short: "Manage workspaces"}, a.quotaCommand())
+	return group(&cobra.Command{Use: "workspace", Aliases: []string{"workspaces"}, Short: "Manage workspaces"},
+		a.quotaCommand(), a.featuresCommand(), a.tierCommand())
 }
 
 // limit is one limit of a workspace: its flag, and its field in the API's messages.

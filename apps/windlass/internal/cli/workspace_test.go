@@ -187,3 +187,90 @@ func TestQuota_AsksBeforeWhatOnlyAnOperatorUndoes(t *testing.T) {
 	require.Contains(t, got.stderr, warning)
 	mustBeJSON(t, got.stdout)
 }
+
+// gated is a control plane with one workspace and its tiers.
+type gated struct {
+	windlassv1connect.UnimplementedAppServiceHandler
+	windlassv1connect.UnimplementedWorkspaceServiceHandler
+	features *windlassv1.WorkspaceFeatures
+	tiers    []*windlassv1.Tier
+	set      *windlassv1.SetFeaturesRequest
+	setTier  *windlassv1.SetTierRequest
+}
+
+func (g *gated) GetFeatures(context.Context, *windlassv1.GetFeaturesRequest) (*windlassv1.GetFeaturesResponse, error) {
+	return &windlassv1.GetFeaturesResponse{Features: g.features}, nil
+}
+
+func (g *gated) SetFeatures(_ context.Context, req *windlassv1.SetFeaturesRequest) (*windlassv1.SetFeaturesResponse, error) {
+	g.set = req
+	return &windlassv1.SetFeaturesResponse{Features: g.features}, nil
+}
+
+func (g *gated) ListTiers(context.Context, *windlassv1.ListTiersRequest) (*windlassv1.ListTiersResponse, error) {
+	return &windlassv1.ListTiersResponse{Tiers: g.tiers}, nil
+}
+
+func (g *gated) SetTier(_ context.Context, req *windlassv1.SetTierRequest) (*windlassv1.SetTierResponse, error) {
+	g.setTier = req
+	return &windlassv1.SetTierResponse{Tier: &windlassv1.Tier{Name: req.GetName(), Features: req.GetFeatures()}}, nil
+}
+
+func TestFeatures_AreShownWithWhoSetThem(t *testing.T) {
+	const (
+		autoscaling = windlassv1.Feature_FEATURE_AUTOSCALING
+		canary      = windlassv1.Feature_FEATURE_CANARY
+		analysis    = windlassv1.Feature_FEATURE_ANALYSIS
+	)
+	g := &gated{features: &windlassv1.WorkspaceFeatures{
+		WorkspaceId: "ws_1", WorkspaceName: "search", Tier: "basic", ResourceVersion: 3,
+		Features: []windlassv1.Feature{autoscaling, canary}, TierFeatures: []windlassv1.Feature{autoscaling, analysis},
+		Allowed: []windlassv1.Feature{canary}, Denied: []windlassv1.Feature{analysis},
+	}}
+	out, err := runAgainst(t, g, "workspace", "features")
+	require.NoError(t, err)
+	require.Equal(t, `FEATURE       ALLOWED   SET BY
+multiRegion   no        tier basic
+autoscaling   yes       tier basic
+scaleToZero   no        tier basic
+crossRegion   no        tier basic
+canary        yes       workspace search
+blueGreen     no        tier basic
+analysis      no        workspace search
+serve         no        tier basic
+roles         no        tier basic
+`, out)
+	require.Nil(t, g.set)
+
+	_, err = runAgainst(t, g, "workspace", "features", "search", "--tier", "large", "--deny", "canary,multi-region", "--inherit", "analysis")
+	require.NoError(t, err)
+	g.set.Mutation = nil
+	require.True(t, proto.Equal(&windlassv1.SetFeaturesRequest{
+		Workspace: "ws_1", Tier: "large", Denied: []windlassv1.Feature{canary, windlassv1.Feature_FEATURE_MULTI_REGION}, ResourceVersion: 3,
+	}, g.set), "%v", g.set)
+
+	_, err = runAgainst(t, g, "workspace", "features", "search", "--allow", "magic")
+	require.ErrorContains(t, err, `--allow="magic": use multiRegion, autoscaling, `)
+	_, err = runAgainst(t, g, "workspace", "features", "search", "--allow", "canary", "--deny", "canary")
+	require.ErrorContains(t, err, "--allow and --deny name the feature canary")
+}
+
+func TestTier_SetSaysAllItsFeatures(t *testing.T) {
+	g := &gated{tiers: []*windlassv1.Tier{{Name: "basic", ResourceVersion: 2}, {Name: "default", Features: allFeatures()}}}
+	out, err := runAgainst(t, g, "workspace", "tier", "list")
+	require.NoError(t, err)
+	require.Equal(t, `TIER      FEATURES
+basic     -
+default   multiRegion, autoscaling, scaleToZero, crossRegion, canary, blueGreen, analysis, serve, roles
+`, out)
+	for names, want := range map[string][]windlassv1.Feature{
+		"all": allFeatures(), "none": nil, "blue-green,canary,blueGreen": {windlassv1.Feature_FEATURE_BLUE_GREEN, windlassv1.Feature_FEATURE_CANARY},
+	} {
+		_, err = runAgainst(t, g, "workspace", "tier", "set", "basic", "--features", names)
+		require.NoError(t, err)
+		require.Equal(t, want, g.setTier.GetFeatures(), names)
+		require.EqualValues(t, 2, g.setTier.GetResourceVersion())
+	}
+	_, err = runAgainst(t, g, "workspace", "tier", "set", "basic", "--features", "all,canary")
+	require.ErrorContains(t, err, `--features="all": use multiRegion`)
+}

@@ -129,6 +129,8 @@ const (
 	ErrorReason_ERROR_REASON_ENGINE_UNCHECKED ErrorReason = 68
 	// The app's replicas follow the load: a person's number has to be a hold, which has an end.
 	ErrorReason_ERROR_REASON_SCALED ErrorReason = 50
+	// The app starts to use a feature that its workspace may not use.
+	ErrorReason_ERROR_REASON_FEATURE_NOT_ALLOWED ErrorReason = 51
 )
 
 // Enum value maps for ErrorReason.
@@ -180,6 +182,7 @@ var (
 		67: "ERROR_REASON_CONTEXT_TOO_LARGE",
 		68: "ERROR_REASON_ENGINE_UNCHECKED",
 		50: "ERROR_REASON_SCALED",
+		51: "ERROR_REASON_FEATURE_NOT_ALLOWED",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":             0,
@@ -228,6 +231,7 @@ var (
 		"ERROR_REASON_CONTEXT_TOO_LARGE":       67,
 		"ERROR_REASON_ENGINE_UNCHECKED":        68,
 		"ERROR_REASON_SCALED":                  50,
+		"ERROR_REASON_FEATURE_NOT_ALLOWED":     51,
 	}
 )
 
@@ -1025,7 +1029,7 @@ const file_windlass_v1_common_proto_rawDesc = "" +
 	"\fPageResponse\x12\x12\n" +
 	"\x04next\x18\x01 \x01(\tR\x04next\"G\n" +
 	"\bMutation\x12;\n" +
-	"\x0fidempotency_key\x18\x01 \x01(\tB\x12\xbaH\x0fr\r\x18\x80\x012\b^[ -~]*$R\x0eidempotencyKey*\xe0\v\n" +
+	"\x0fidempotency_key\x18\x01 \x01(\tB\x12\xbaH\x0fr\r\x18\x80\x012\b^[ -~]*$R\x0eidempotencyKey*\x86\f\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17ERROR_REASON_VALIDATION\x10\x01\x12 \n" +
@@ -1073,7 +1077,8 @@ const file_windlass_v1_common_proto_rawDesc = "" +
 	"\x1eERROR_REASON_WEIGHTS_TOO_LARGE\x10B\x12\"\n" +
 	"\x1eERROR_REASON_CONTEXT_TOO_LARGE\x10C\x12!\n" +
 	"\x1dERROR_REASON_ENGINE_UNCHECKED\x10D\x12\x17\n" +
-	"\x13ERROR_REASON_SCALED\x102*\xb7\x01\n" +
+	"\x13ERROR_REASON_SCALED\x102\x12$\n" +
+	" ERROR_REASON_FEATURE_NOT_ALLOWED\x103*\xb7\x01\n" +
 	"\tAppStatus\x12\x1a\n" +
 	"\x16APP_STATUS_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fAPP_STATUS_IDLE\x10\x01\x12\x1a\n" +

@@ -132,7 +132,7 @@ func (x FieldChange_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use FieldChange_Kind.Descriptor instead.
 func (FieldChange_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_plan_proto_rawDescGZIP(), []int{3, 0}
+	return file_windlass_v1_plan_proto_rawDescGZIP(), []int{4, 0}
 }
 
 type PlanStep_Kind int32
@@ -205,7 +205,7 @@ func (x PlanStep_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PlanStep_Kind.Descriptor instead.
 func (PlanStep_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_plan_proto_rawDescGZIP(), []int{4, 0}
+	return file_windlass_v1_plan_proto_rawDescGZIP(), []int{5, 0}
 }
 
 // PlanDeployRequest is a DeployRequest that is not to be carried out.
@@ -323,7 +323,9 @@ type PlanDeployResponse struct {
 	// looked at.
 	Quota *Quota `protobuf:"bytes,13,opt,name=quota,proto3" json:"quota,omitempty"`
 	// What it would have.
-	UsageAfter    *Usage `protobuf:"bytes,14,opt,name=usage_after,json=usageAfter,proto3" json:"usage_after,omitempty"`
+	UsageAfter *Usage `protobuf:"bytes,14,opt,name=usage_after,json=usageAfter,proto3" json:"usage_after,omitempty"`
+	// Features that the app would use.
+	Features      []*PlanFeature `protobuf:"bytes,16,rep,name=features,proto3" json:"features,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -463,6 +465,85 @@ func (x *PlanDeployResponse) GetUsageAfter() *Usage {
 	return nil
 }
 
+func (x *PlanDeployResponse) GetFeatures() []*PlanFeature {
+	if x != nil {
+		return x.Features
+	}
+	return nil
+}
+
+// PlanFeature is a feature that an app would use.
+type PlanFeature struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Feature Feature                `protobuf:"varint,1,opt,name=feature,proto3,enum=windlass.v1.Feature" json:"feature,omitempty"`
+	// The workspace may use it.
+	Allowed bool `protobuf:"varint,2,opt,name=allowed,proto3" json:"allowed,omitempty"`
+	// The app starts to use it, or has more of it than before: it is refused unless it is allowed.
+	Starts bool `protobuf:"varint,3,opt,name=starts,proto3" json:"starts,omitempty"`
+	// Field of the file that uses it.
+	Field         string `protobuf:"bytes,4,opt,name=field,proto3" json:"field,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanFeature) Reset() {
+	*x = PlanFeature{}
+	mi := &file_windlass_v1_plan_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanFeature) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanFeature) ProtoMessage() {}
+
+func (x *PlanFeature) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_plan_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanFeature.ProtoReflect.Descriptor instead.
+func (*PlanFeature) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_plan_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *PlanFeature) GetFeature() Feature {
+	if x != nil {
+		return x.Feature
+	}
+	return Feature_FEATURE_UNSPECIFIED
+}
+
+func (x *PlanFeature) GetAllowed() bool {
+	if x != nil {
+		return x.Allowed
+	}
+	return false
+}
+
+func (x *PlanFeature) GetStarts() bool {
+	if x != nil {
+		return x.Starts
+	}
+	return false
+}
+
+func (x *PlanFeature) GetField() string {
+	if x != nil {
+		return x.Field
+	}
+	return ""
+}
+
 // PlanFinding is an obstacle to a deploy, or a warning about it.
 type PlanFinding struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -485,7 +566,7 @@ type PlanFinding struct {
 
 func (x *PlanFinding) Reset() {
 	*x = PlanFinding{}
-	mi := &file_windlass_v1_plan_proto_msgTypes[2]
+	mi := &file_windlass_v1_plan_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -497,7 +578,7 @@ func (x *PlanFinding) String() string {
 func (*PlanFinding) ProtoMessage() {}
 
 func (x *PlanFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_plan_proto_msgTypes[2]
+	mi := &file_windlass_v1_plan_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -510,7 +591,7 @@ func (x *PlanFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanFinding.ProtoReflect.Descriptor instead.
 func (*PlanFinding) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_plan_proto_rawDescGZIP(), []int{2}
+	return file_windlass_v1_plan_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *PlanFinding) GetReason() ErrorReason {
@@ -580,7 +661,7 @@ type FieldChange struct {
 
 func (x *FieldChange) Reset() {
 	*x = FieldChange{}
-	mi := &file_windlass_v1_plan_proto_msgTypes[3]
+	mi := &file_windlass_v1_plan_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -592,7 +673,7 @@ func (x *FieldChange) String() string {
 func (*FieldChange) ProtoMessage() {}
 
 func (x *FieldChange) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_plan_proto_msgTypes[3]
+	mi := &file_windlass_v1_plan_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -605,7 +686,7 @@ func (x *FieldChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FieldChange.ProtoReflect.Descriptor instead.
 func (*FieldChange) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_plan_proto_rawDescGZIP(), []int{3}
+	return file_windlass_v1_plan_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *FieldChange) GetPath() string {
@@ -676,7 +757,7 @@ type PlanStep struct {
 
 func (x *PlanStep) Reset() {
 	*x = PlanStep{}
-	mi := &file_windlass_v1_plan_proto_msgTypes[4]
+	mi := &file_windlass_v1_plan_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -688,7 +769,7 @@ func (x *PlanStep) String() string {
 func (*PlanStep) ProtoMessage() {}
 
 func (x *PlanStep) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_plan_proto_msgTypes[4]
+	mi := &file_windlass_v1_plan_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -701,7 +782,7 @@ func (x *PlanStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanStep.ProtoReflect.Descriptor instead.
 func (*PlanStep) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_plan_proto_rawDescGZIP(), []int{4}
+	return file_windlass_v1_plan_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *PlanStep) GetAt() *durationpb.Duration {
@@ -807,7 +888,7 @@ type PlanVersion struct {
 
 func (x *PlanVersion) Reset() {
 	*x = PlanVersion{}
-	mi := &file_windlass_v1_plan_proto_msgTypes[5]
+	mi := &file_windlass_v1_plan_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -819,7 +900,7 @@ func (x *PlanVersion) String() string {
 func (*PlanVersion) ProtoMessage() {}
 
 func (x *PlanVersion) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_plan_proto_msgTypes[5]
+	mi := &file_windlass_v1_plan_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -832,7 +913,7 @@ func (x *PlanVersion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanVersion.ProtoReflect.Descriptor instead.
 func (*PlanVersion) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_plan_proto_rawDescGZIP(), []int{5}
+	return file_windlass_v1_plan_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *PlanVersion) GetVersion() int32 {
@@ -891,7 +972,7 @@ type PlanRegion struct {
 
 func (x *PlanRegion) Reset() {
 	*x = PlanRegion{}
-	mi := &file_windlass_v1_plan_proto_msgTypes[6]
+	mi := &file_windlass_v1_plan_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -903,7 +984,7 @@ func (x *PlanRegion) String() string {
 func (*PlanRegion) ProtoMessage() {}
 
 func (x *PlanRegion) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_plan_proto_msgTypes[6]
+	mi := &file_windlass_v1_plan_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -916,7 +997,7 @@ func (x *PlanRegion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRegion.ProtoReflect.Descriptor instead.
 func (*PlanRegion) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_plan_proto_rawDescGZIP(), []int{6}
+	return file_windlass_v1_plan_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *PlanRegion) GetRegion() string {
@@ -1041,7 +1122,7 @@ type PlanGpus struct {
 
 func (x *PlanGpus) Reset() {
 	*x = PlanGpus{}
-	mi := &file_windlass_v1_plan_proto_msgTypes[7]
+	mi := &file_windlass_v1_plan_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1053,7 +1134,7 @@ func (x *PlanGpus) String() string {
 func (*PlanGpus) ProtoMessage() {}
 
 func (x *PlanGpus) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_plan_proto_msgTypes[7]
+	mi := &file_windlass_v1_plan_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1066,7 +1147,7 @@ func (x *PlanGpus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanGpus.ProtoReflect.Descriptor instead.
 func (*PlanGpus) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_plan_proto_rawDescGZIP(), []int{7}
+	return file_windlass_v1_plan_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PlanGpus) GetGpu() *Gpu {
@@ -1122,7 +1203,7 @@ const file_windlass_v1_plan_proto_rawDesc = "" +
 	"\x04spec\x18\x02 \x01(\v2\x1b.windlass.v1.DeploymentSpecB\x06\xbaH\x03\xc8\x01\x01R\x04spec\x124\n" +
 	"\arollout\x18\x03 \x01(\v2\x1a.windlass.v1.RolloutPolicyR\arollout\x12/\n" +
 	"\x06freeze\x18\x14 \x01(\v2\x17.windlass.v1.FileFreezeR\x06freeze\x124\n" +
-	"\ascaling\x182 \x01(\v2\x1a.windlass.v1.ScalingPolicyR\ascaling\"\x8b\x06\n" +
+	"\ascaling\x182 \x01(\v2\x1a.windlass.v1.ScalingPolicyR\ascaling\"\xc1\x06\n" +
 	"\x12PlanDeployResponse\x12\x1b\n" +
 	"\twould_run\x18\x01 \x01(\bR\bwouldRun\x124\n" +
 	"\bfindings\x18\x02 \x03(\v2\x18.windlass.v1.PlanFindingR\bfindings\x12A\n" +
@@ -1140,13 +1221,19 @@ const file_windlass_v1_plan_proto_rawDesc = "" +
 	"\aregions\x18\f \x03(\v2\x17.windlass.v1.PlanRegionR\aregions\x12(\n" +
 	"\x05quota\x18\r \x01(\v2\x12.windlass.v1.QuotaR\x05quota\x123\n" +
 	"\vusage_after\x18\x0e \x01(\v2\x12.windlass.v1.UsageR\n" +
-	"usageAfter\"z\n" +
+	"usageAfter\x124\n" +
+	"\bfeatures\x18\x10 \x03(\v2\x18.windlass.v1.PlanFeatureR\bfeatures\"z\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fOUTCOME_ROLLOUT\x10\x01\x12\x12\n" +
 	"\x0eOUTCOME_SCALED\x10\x02\x12\x15\n" +
 	"\x11OUTCOME_UNCHANGED\x10\x03\x12\x16\n" +
-	"\x12OUTCOME_TAKEN_BACK\x10\x04\"\xe1\x01\n" +
+	"\x12OUTCOME_TAKEN_BACK\x10\x04\"\x85\x01\n" +
+	"\vPlanFeature\x12.\n" +
+	"\afeature\x18\x01 \x01(\x0e2\x14.windlass.v1.FeatureR\afeature\x12\x18\n" +
+	"\aallowed\x18\x02 \x01(\bR\aallowed\x12\x16\n" +
+	"\x06starts\x18\x03 \x01(\bR\x06starts\x12\x14\n" +
+	"\x05field\x18\x04 \x01(\tR\x05field\"\xe1\x01\n" +
 	"\vPlanFinding\x120\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x18.windlass.v1.ErrorReasonR\x06reason\x12\x16\n" +
 	"\x06blocks\x18\x02 \x01(\bR\x06blocks\x12\x14\n" +
@@ -1239,65 +1326,69 @@ func file_windlass_v1_plan_proto_rawDescGZIP() []byte {
 }
 
 var file_windlass_v1_plan_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_windlass_v1_plan_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_windlass_v1_plan_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_windlass_v1_plan_proto_goTypes = []any{
 	(PlanDeployResponse_Outcome)(0), // 0: windlass.v1.PlanDeployResponse.Outcome
 	(FieldChange_Kind)(0),           // 1: windlass.v1.FieldChange.Kind
 	(PlanStep_Kind)(0),              // 2: windlass.v1.PlanStep.Kind
 	(*PlanDeployRequest)(nil),       // 3: windlass.v1.PlanDeployRequest
 	(*PlanDeployResponse)(nil),      // 4: windlass.v1.PlanDeployResponse
-	(*PlanFinding)(nil),             // 5: windlass.v1.PlanFinding
-	(*FieldChange)(nil),             // 6: windlass.v1.FieldChange
-	(*PlanStep)(nil),                // 7: windlass.v1.PlanStep
-	(*PlanVersion)(nil),             // 8: windlass.v1.PlanVersion
-	(*PlanRegion)(nil),              // 9: windlass.v1.PlanRegion
-	(*PlanGpus)(nil),                // 10: windlass.v1.PlanGpus
-	(*DeploymentSpec)(nil),          // 11: windlass.v1.DeploymentSpec
-	(*RolloutPolicy)(nil),           // 12: windlass.v1.RolloutPolicy
-	(*FileFreeze)(nil),              // 13: windlass.v1.FileFreeze
-	(*ScalingPolicy)(nil),           // 14: windlass.v1.ScalingPolicy
-	(*durationpb.Duration)(nil),     // 15: google.protobuf.Duration
-	(*Quota)(nil),                   // 16: windlass.v1.Quota
-	(*Usage)(nil),                   // 17: windlass.v1.Usage
-	(ErrorReason)(0),                // 18: windlass.v1.ErrorReason
-	(*LimitDetail)(nil),             // 19: windlass.v1.LimitDetail
-	(*Approval)(nil),                // 20: windlass.v1.Approval
-	(RegionStatus)(0),               // 21: windlass.v1.RegionStatus
-	(*Gpu)(nil),                     // 22: windlass.v1.Gpu
-	(*GpuCapacity)(nil),             // 23: windlass.v1.GpuCapacity
+	(*PlanFeature)(nil),             // 5: windlass.v1.PlanFeature
+	(*PlanFinding)(nil),             // 6: windlass.v1.PlanFinding
+	(*FieldChange)(nil),             // 7: windlass.v1.FieldChange
+	(*PlanStep)(nil),                // 8: windlass.v1.PlanStep
+	(*PlanVersion)(nil),             // 9: windlass.v1.PlanVersion
+	(*PlanRegion)(nil),              // 10: windlass.v1.PlanRegion
+	(*PlanGpus)(nil),                // 11: windlass.v1.PlanGpus
+	(*DeploymentSpec)(nil),          // 12: windlass.v1.DeploymentSpec
+	(*RolloutPolicy)(nil),           // 13: windlass.v1.RolloutPolicy
+	(*FileFreeze)(nil),              // 14: windlass.v1.FileFreeze
+	(*ScalingPolicy)(nil),           // 15: windlass.v1.ScalingPolicy
+	(*durationpb.Duration)(nil),     // 16: google.protobuf.Duration
+	(*Quota)(nil),                   // 17: windlass.v1.Quota
+	(*Usage)(nil),                   // 18: windlass.v1.Usage
+	(Feature)(0),                    // 19: windlass.v1.Feature
+	(ErrorReason)(0),                // 20: windlass.v1.ErrorReason
+	(*LimitDetail)(nil),             // 21: windlass.v1.LimitDetail
+	(*Approval)(nil),                // 22: windlass.v1.Approval
+	(RegionStatus)(0),               // 23: windlass.v1.RegionStatus
+	(*Gpu)(nil),                     // 24: windlass.v1.Gpu
+	(*GpuCapacity)(nil),             // 25: windlass.v1.GpuCapacity
 }
 var file_windlass_v1_plan_proto_depIdxs = []int32{
-	11, // 0: windlass.v1.PlanDeployRequest.spec:type_name -> windlass.v1.DeploymentSpec
-	12, // 1: windlass.v1.PlanDeployRequest.rollout:type_name -> windlass.v1.RolloutPolicy
-	13, // 2: windlass.v1.PlanDeployRequest.freeze:type_name -> windlass.v1.FileFreeze
-	14, // 3: windlass.v1.PlanDeployRequest.scaling:type_name -> windlass.v1.ScalingPolicy
-	5,  // 4: windlass.v1.PlanDeployResponse.findings:type_name -> windlass.v1.PlanFinding
+	12, // 0: windlass.v1.PlanDeployRequest.spec:type_name -> windlass.v1.DeploymentSpec
+	13, // 1: windlass.v1.PlanDeployRequest.rollout:type_name -> windlass.v1.RolloutPolicy
+	14, // 2: windlass.v1.PlanDeployRequest.freeze:type_name -> windlass.v1.FileFreeze
+	15, // 3: windlass.v1.PlanDeployRequest.scaling:type_name -> windlass.v1.ScalingPolicy
+	6,  // 4: windlass.v1.PlanDeployResponse.findings:type_name -> windlass.v1.PlanFinding
 	0,  // 5: windlass.v1.PlanDeployResponse.outcome:type_name -> windlass.v1.PlanDeployResponse.Outcome
-	6,  // 6: windlass.v1.PlanDeployResponse.changes:type_name -> windlass.v1.FieldChange
-	7,  // 7: windlass.v1.PlanDeployResponse.steps:type_name -> windlass.v1.PlanStep
-	15, // 8: windlass.v1.PlanDeployResponse.lasts:type_name -> google.protobuf.Duration
-	9,  // 9: windlass.v1.PlanDeployResponse.regions:type_name -> windlass.v1.PlanRegion
-	16, // 10: windlass.v1.PlanDeployResponse.quota:type_name -> windlass.v1.Quota
-	17, // 11: windlass.v1.PlanDeployResponse.usage_after:type_name -> windlass.v1.Usage
-	18, // 12: windlass.v1.PlanFinding.reason:type_name -> windlass.v1.ErrorReason
-	19, // 13: windlass.v1.PlanFinding.limit:type_name -> windlass.v1.LimitDetail
-	1,  // 14: windlass.v1.FieldChange.kind:type_name -> windlass.v1.FieldChange.Kind
-	15, // 15: windlass.v1.PlanStep.at:type_name -> google.protobuf.Duration
-	2,  // 16: windlass.v1.PlanStep.kind:type_name -> windlass.v1.PlanStep.Kind
-	8,  // 17: windlass.v1.PlanStep.versions:type_name -> windlass.v1.PlanVersion
-	15, // 18: windlass.v1.PlanStep.wait:type_name -> google.protobuf.Duration
-	20, // 19: windlass.v1.PlanStep.approval:type_name -> windlass.v1.Approval
-	21, // 20: windlass.v1.PlanRegion.status:type_name -> windlass.v1.RegionStatus
-	22, // 21: windlass.v1.PlanRegion.gpu:type_name -> windlass.v1.Gpu
-	23, // 22: windlass.v1.PlanRegion.pools:type_name -> windlass.v1.GpuCapacity
-	10, // 23: windlass.v1.PlanRegion.other_gpus:type_name -> windlass.v1.PlanGpus
-	22, // 24: windlass.v1.PlanGpus.gpu:type_name -> windlass.v1.Gpu
-	23, // 25: windlass.v1.PlanGpus.pools:type_name -> windlass.v1.GpuCapacity
-	26, // [26:26] is the sub-list for method output_type
-	26, // [26:26] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	7,  // 6: windlass.v1.PlanDeployResponse.changes:type_name -> windlass.v1.FieldChange
+	8,  // 7: windlass.v1.PlanDeployResponse.steps:type_name -> windlass.v1.PlanStep
+	16, // 8: windlass.v1.PlanDeployResponse.lasts:type_name -> google.protobuf.Duration
+	10, // 9: windlass.v1.PlanDeployResponse.regions:type_name -> windlass.v1.PlanRegion
+	17, // 10: windlass.v1.PlanDeployResponse.quota:type_name -> windlass.v1.Quota
+	18, // 11: windlass.v1.PlanDeployResponse.usage_after:type_name -> windlass.v1.Usage
+	5,  // 12: windlass.v1.PlanDeployResponse.features:type_name -> windlass.v1.PlanFeature
+	19, // 13: windlass.v1.PlanFeature.feature:type_name -> windlass.v1.Feature
+	20, // 14: windlass.v1.PlanFinding.reason:type_name -> windlass.v1.ErrorReason
+	21, // 15: windlass.v1.PlanFinding.limit:type_name -> windlass.v1.LimitDetail
+	1,  // 16: windlass.v1.FieldChange.kind:type_name -> windlass.v1.FieldChange.Kind
+	16, // 17: windlass.v1.PlanStep.at:type_name -> google.protobuf.Duration
+	2,  // 18: windlass.v1.PlanStep.kind:type_name -> windlass.v1.PlanStep.Kind
+	9,  // 19: windlass.v1.PlanStep.versions:type_name -> windlass.v1.PlanVersion
+	16, // 20: windlass.v1.PlanStep.wait:type_name -> google.protobuf.Duration
+	22, // 21: windlass.v1.PlanStep.approval:type_name -> windlass.v1.Approval
+	23, // 22: windlass.v1.PlanRegion.status:type_name -> windlass.v1.RegionStatus
+	24, // 23: windlass.v1.PlanRegion.gpu:type_name -> windlass.v1.Gpu
+	25, // 24: windlass.v1.PlanRegion.pools:type_name -> windlass.v1.GpuCapacity
+	11, // 25: windlass.v1.PlanRegion.other_gpus:type_name -> windlass.v1.PlanGpus
+	24, // 26: windlass.v1.PlanGpus.gpu:type_name -> windlass.v1.Gpu
+	25, // 27: windlass.v1.PlanGpus.pools:type_name -> windlass.v1.GpuCapacity
+	28, // [28:28] is the sub-list for method output_type
+	28, // [28:28] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_plan_proto_init() }
@@ -1318,7 +1409,7 @@ func file_windlass_v1_plan_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_plan_proto_rawDesc), len(file_windlass_v1_plan_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   8,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -22,6 +22,88 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Feature is a part of app files that a workspace may or may not use. A deploy with which an app starts
+// to use a feature that its workspace may not use fails with ERROR_REASON_FEATURE_NOT_ALLOWED. An app
+// keeps the features that it uses.
+type Feature int32
+
+const (
+	Feature_FEATURE_UNSPECIFIED Feature = 0
+	// More than one region.
+	Feature_FEATURE_MULTI_REGION Feature = 1
+	// scaling: replicas that follow the load.
+	Feature_FEATURE_AUTOSCALING Feature = 2
+	// routing.coldStart: hosts that keep requests while the app has no replica.
+	Feature_FEATURE_SCALE_TO_ZERO Feature = 3
+	// routing.crossRegion: requests that another region answers.
+	Feature_FEATURE_CROSS_REGION Feature = 4
+	// rollout.strategy canary.
+	Feature_FEATURE_CANARY Feature = 5
+	// rollout.strategy blueGreen.
+	Feature_FEATURE_BLUE_GREEN Feature = 6
+	// rollout.analysis: rollouts that metrics judge.
+	Feature_FEATURE_ANALYSIS Feature = 7
+	// serve: an engine and a model instead of a command.
+	Feature_FEATURE_SERVE Feature = 8
+	// More than one role.
+	Feature_FEATURE_ROLES Feature = 9
+)
+
+// Enum value maps for Feature.
+var (
+	Feature_name = map[int32]string{
+		0: "FEATURE_UNSPECIFIED",
+		1: "FEATURE_MULTI_REGION",
+		2: "FEATURE_AUTOSCALING",
+		3: "FEATURE_SCALE_TO_ZERO",
+		4: "FEATURE_CROSS_REGION",
+		5: "FEATURE_CANARY",
+		6: "FEATURE_BLUE_GREEN",
+		7: "FEATURE_ANALYSIS",
+		8: "FEATURE_SERVE",
+		9: "FEATURE_ROLES",
+	}
+	Feature_value = map[string]int32{
+		"FEATURE_UNSPECIFIED":   0,
+		"FEATURE_MULTI_REGION":  1,
+		"FEATURE_AUTOSCALING":   2,
+		"FEATURE_SCALE_TO_ZERO": 3,
+		"FEATURE_CROSS_REGION":  4,
+		"FEATURE_CANARY":        5,
+		"FEATURE_BLUE_GREEN":    6,
+		"FEATURE_ANALYSIS":      7,
+		"FEATURE_SERVE":         8,
+		"FEATURE_ROLES":         9,
+	}
+)
+
+func (x Feature) Enum() *Feature {
+	p := new(Feature)
+	*p = x
+	return p
+}
+
+func (x Feature) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Feature) Descriptor() protoreflect.EnumDescriptor {
+	return file_windlass_v1_workspace_proto_enumTypes[0].Descriptor()
+}
+
+func (Feature) Type() protoreflect.EnumType {
+	return &file_windlass_v1_workspace_proto_enumTypes[0]
+}
+
+func (x Feature) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Feature.Descriptor instead.
+func (Feature) EnumDescriptor() ([]byte, []int) {
+	return file_windlass_v1_workspace_proto_rawDescGZIP(), []int{0}
+}
+
 type Workspace struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Id              string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1114,6 +1196,702 @@ func (x *SetQuotaResponse) GetWarnings() []string {
 	return nil
 }
 
+// Tier is a set of features with a name. Workspaces without another tier have "default".
+type Tier struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Ordered by number. The tier "default" has all of them until it is set.
+	Features  []Feature `protobuf:"varint,2,rep,packed,name=features,proto3,enum=windlass.v1.Feature" json:"features,omitempty"`
+	UpdatedAt int64     `protobuf:"varint,3,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
+	// 0: "default", as it is before it is set.
+	ResourceVersion int64 `protobuf:"varint,4,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *Tier) Reset() {
+	*x = Tier{}
+	mi := &file_windlass_v1_workspace_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Tier) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Tier) ProtoMessage() {}
+
+func (x *Tier) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_workspace_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Tier.ProtoReflect.Descriptor instead.
+func (*Tier) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_workspace_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *Tier) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Tier) GetFeatures() []Feature {
+	if x != nil {
+		return x.Features
+	}
+	return nil
+}
+
+func (x *Tier) GetUpdatedAt() int64 {
+	if x != nil {
+		return x.UpdatedAt
+	}
+	return 0
+}
+
+func (x *Tier) GetResourceVersion() int64 {
+	if x != nil {
+		return x.ResourceVersion
+	}
+	return 0
+}
+
+type WorkspaceFeatures struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	WorkspaceId   string                 `protobuf:"bytes,1,opt,name=workspace_id,json=workspaceId,proto3" json:"workspace_id,omitempty"`
+	WorkspaceName string                 `protobuf:"bytes,2,opt,name=workspace_name,json=workspaceName,proto3" json:"workspace_name,omitempty"`
+	// Features that the workspace may use: those of its tier and allowed, without denied.
+	Features     []Feature `protobuf:"varint,3,rep,packed,name=features,proto3,enum=windlass.v1.Feature" json:"features,omitempty"`
+	Tier         string    `protobuf:"bytes,4,opt,name=tier,proto3" json:"tier,omitempty"`
+	TierFeatures []Feature `protobuf:"varint,5,rep,packed,name=tier_features,json=tierFeatures,proto3,enum=windlass.v1.Feature" json:"tier_features,omitempty"`
+	// Features that are allowed to the workspace alone, whether its tier has them or not.
+	Allowed []Feature `protobuf:"varint,6,rep,packed,name=allowed,proto3,enum=windlass.v1.Feature" json:"allowed,omitempty"`
+	// Features that are denied to the workspace alone.
+	Denied []Feature `protobuf:"varint,7,rep,packed,name=denied,proto3,enum=windlass.v1.Feature" json:"denied,omitempty"`
+	// 0 before any were set.
+	ResourceVersion int64 `protobuf:"varint,8,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *WorkspaceFeatures) Reset() {
+	*x = WorkspaceFeatures{}
+	mi := &file_windlass_v1_workspace_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkspaceFeatures) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkspaceFeatures) ProtoMessage() {}
+
+func (x *WorkspaceFeatures) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_workspace_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkspaceFeatures.ProtoReflect.Descriptor instead.
+func (*WorkspaceFeatures) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_workspace_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *WorkspaceFeatures) GetWorkspaceId() string {
+	if x != nil {
+		return x.WorkspaceId
+	}
+	return ""
+}
+
+func (x *WorkspaceFeatures) GetWorkspaceName() string {
+	if x != nil {
+		return x.WorkspaceName
+	}
+	return ""
+}
+
+func (x *WorkspaceFeatures) GetFeatures() []Feature {
+	if x != nil {
+		return x.Features
+	}
+	return nil
+}
+
+func (x *WorkspaceFeatures) GetTier() string {
+	if x != nil {
+		return x.Tier
+	}
+	return ""
+}
+
+func (x *WorkspaceFeatures) GetTierFeatures() []Feature {
+	if x != nil {
+		return x.TierFeatures
+	}
+	return nil
+}
+
+func (x *WorkspaceFeatures) GetAllowed() []Feature {
+	if x != nil {
+		return x.Allowed
+	}
+	return nil
+}
+
+func (x *WorkspaceFeatures) GetDenied() []Feature {
+	if x != nil {
+		return x.Denied
+	}
+	return nil
+}
+
+func (x *WorkspaceFeatures) GetResourceVersion() int64 {
+	if x != nil {
+		return x.ResourceVersion
+	}
+	return 0
+}
+
+type GetFeaturesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id or name; empty: the caller's own.
+	Workspace     string `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetFeaturesRequest) Reset() {
+	*x = GetFeaturesRequest{}
+	mi := &file_windlass_v1_workspace_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetFeaturesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetFeaturesRequest) ProtoMessage() {}
+
+func (x *GetFeaturesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_workspace_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetFeaturesRequest.ProtoReflect.Descriptor instead.
+func (*GetFeaturesRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_workspace_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *GetFeaturesRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+type GetFeaturesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Features      *WorkspaceFeatures     `protobuf:"bytes,1,opt,name=features,proto3" json:"features,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetFeaturesResponse) Reset() {
+	*x = GetFeaturesResponse{}
+	mi := &file_windlass_v1_workspace_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetFeaturesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetFeaturesResponse) ProtoMessage() {}
+
+func (x *GetFeaturesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_workspace_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetFeaturesResponse.ProtoReflect.Descriptor instead.
+func (*GetFeaturesResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_workspace_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *GetFeaturesResponse) GetFeatures() *WorkspaceFeatures {
+	if x != nil {
+		return x.Features
+	}
+	return nil
+}
+
+type SetFeaturesRequest struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
+	// Id or name.
+	Workspace string `protobuf:"bytes,2,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	// Empty: "default".
+	Tier string `protobuf:"bytes,3,opt,name=tier,proto3" json:"tier,omitempty"`
+	// All features that are allowed, and all that are denied, to the workspace alone. No feature may be
+	// in both lists.
+	Allowed         []Feature `protobuf:"varint,4,rep,packed,name=allowed,proto3,enum=windlass.v1.Feature" json:"allowed,omitempty"`
+	Denied          []Feature `protobuf:"varint,5,rep,packed,name=denied,proto3,enum=windlass.v1.Feature" json:"denied,omitempty"`
+	ResourceVersion int64     `protobuf:"varint,6,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *SetFeaturesRequest) Reset() {
+	*x = SetFeaturesRequest{}
+	mi := &file_windlass_v1_workspace_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetFeaturesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetFeaturesRequest) ProtoMessage() {}
+
+func (x *SetFeaturesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_workspace_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetFeaturesRequest.ProtoReflect.Descriptor instead.
+func (*SetFeaturesRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_workspace_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *SetFeaturesRequest) GetMutation() *Mutation {
+	if x != nil {
+		return x.Mutation
+	}
+	return nil
+}
+
+func (x *SetFeaturesRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *SetFeaturesRequest) GetTier() string {
+	if x != nil {
+		return x.Tier
+	}
+	return ""
+}
+
+func (x *SetFeaturesRequest) GetAllowed() []Feature {
+	if x != nil {
+		return x.Allowed
+	}
+	return nil
+}
+
+func (x *SetFeaturesRequest) GetDenied() []Feature {
+	if x != nil {
+		return x.Denied
+	}
+	return nil
+}
+
+func (x *SetFeaturesRequest) GetResourceVersion() int64 {
+	if x != nil {
+		return x.ResourceVersion
+	}
+	return 0
+}
+
+type SetFeaturesResponse struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Features *WorkspaceFeatures     `protobuf:"bytes,1,opt,name=features,proto3" json:"features,omitempty"`
+	// It was so already: nothing changed.
+	Unchanged     bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetFeaturesResponse) Reset() {
+	*x = SetFeaturesResponse{}
+	mi := &file_windlass_v1_workspace_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetFeaturesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetFeaturesResponse) ProtoMessage() {}
+
+func (x *SetFeaturesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_workspace_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetFeaturesResponse.ProtoReflect.Descriptor instead.
+func (*SetFeaturesResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_workspace_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *SetFeaturesResponse) GetFeatures() *WorkspaceFeatures {
+	if x != nil {
+		return x.Features
+	}
+	return nil
+}
+
+func (x *SetFeaturesResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
+}
+
+type ListTiersRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTiersRequest) Reset() {
+	*x = ListTiersRequest{}
+	mi := &file_windlass_v1_workspace_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTiersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTiersRequest) ProtoMessage() {}
+
+func (x *ListTiersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_workspace_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTiersRequest.ProtoReflect.Descriptor instead.
+func (*ListTiersRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_workspace_proto_rawDescGZIP(), []int{24}
+}
+
+type ListTiersResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tiers         []*Tier                `protobuf:"bytes,1,rep,name=tiers,proto3" json:"tiers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTiersResponse) Reset() {
+	*x = ListTiersResponse{}
+	mi := &file_windlass_v1_workspace_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTiersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTiersResponse) ProtoMessage() {}
+
+func (x *ListTiersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_workspace_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTiersResponse.ProtoReflect.Descriptor instead.
+func (*ListTiersResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_workspace_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ListTiersResponse) GetTiers() []*Tier {
+	if x != nil {
+		return x.Tiers
+	}
+	return nil
+}
+
+type SetTierRequest struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
+	Name     string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// All features of the tier.
+	Features []Feature `protobuf:"varint,3,rep,packed,name=features,proto3,enum=windlass.v1.Feature" json:"features,omitempty"`
+	// 0: the tier is new.
+	ResourceVersion int64 `protobuf:"varint,4,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *SetTierRequest) Reset() {
+	*x = SetTierRequest{}
+	mi := &file_windlass_v1_workspace_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetTierRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetTierRequest) ProtoMessage() {}
+
+func (x *SetTierRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_workspace_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetTierRequest.ProtoReflect.Descriptor instead.
+func (*SetTierRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_workspace_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *SetTierRequest) GetMutation() *Mutation {
+	if x != nil {
+		return x.Mutation
+	}
+	return nil
+}
+
+func (x *SetTierRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SetTierRequest) GetFeatures() []Feature {
+	if x != nil {
+		return x.Features
+	}
+	return nil
+}
+
+func (x *SetTierRequest) GetResourceVersion() int64 {
+	if x != nil {
+		return x.ResourceVersion
+	}
+	return 0
+}
+
+type SetTierResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Tier  *Tier                  `protobuf:"bytes,1,opt,name=tier,proto3" json:"tier,omitempty"`
+	// It was so already: nothing changed.
+	Unchanged     bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetTierResponse) Reset() {
+	*x = SetTierResponse{}
+	mi := &file_windlass_v1_workspace_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetTierResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetTierResponse) ProtoMessage() {}
+
+func (x *SetTierResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_workspace_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetTierResponse.ProtoReflect.Descriptor instead.
+func (*SetTierResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_workspace_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *SetTierResponse) GetTier() *Tier {
+	if x != nil {
+		return x.Tier
+	}
+	return nil
+}
+
+func (x *SetTierResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
+}
+
+type DeleteTierRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Mutation      *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteTierRequest) Reset() {
+	*x = DeleteTierRequest{}
+	mi := &file_windlass_v1_workspace_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteTierRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteTierRequest) ProtoMessage() {}
+
+func (x *DeleteTierRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_workspace_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteTierRequest.ProtoReflect.Descriptor instead.
+func (*DeleteTierRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_workspace_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *DeleteTierRequest) GetMutation() *Mutation {
+	if x != nil {
+		return x.Mutation
+	}
+	return nil
+}
+
+func (x *DeleteTierRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type DeleteTierResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteTierResponse) Reset() {
+	*x = DeleteTierResponse{}
+	mi := &file_windlass_v1_workspace_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteTierResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteTierResponse) ProtoMessage() {}
+
+func (x *DeleteTierResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_workspace_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteTierResponse.ProtoReflect.Descriptor instead.
+func (*DeleteTierResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_workspace_proto_rawDescGZIP(), []int{29}
+}
+
 var File_windlass_v1_workspace_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_workspace_proto_rawDesc = "" +
@@ -1208,7 +1986,63 @@ const file_windlass_v1_workspace_proto_rawDesc = "" +
 	"\x10SetQuotaResponse\x12(\n" +
 	"\x05quota\x18\x01 \x01(\v2\x12.windlass.v1.QuotaR\x05quota\x12\x1c\n" +
 	"\tunchanged\x18\x1e \x01(\bR\tunchanged\x12\x1a\n" +
-	"\bwarnings\x18\x1f \x03(\tR\bwarnings2\xfd\x04\n" +
+	"\bwarnings\x18\x1f \x03(\tR\bwarnings\"\x96\x01\n" +
+	"\x04Tier\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
+	"\bfeatures\x18\x02 \x03(\x0e2\x14.windlass.v1.FeatureR\bfeatures\x12\x1d\n" +
+	"\n" +
+	"updated_at\x18\x03 \x01(\x03R\tupdatedAt\x12)\n" +
+	"\x10resource_version\x18\x04 \x01(\x03R\x0fresourceVersion\"\xe7\x02\n" +
+	"\x11WorkspaceFeatures\x12!\n" +
+	"\fworkspace_id\x18\x01 \x01(\tR\vworkspaceId\x12%\n" +
+	"\x0eworkspace_name\x18\x02 \x01(\tR\rworkspaceName\x120\n" +
+	"\bfeatures\x18\x03 \x03(\x0e2\x14.windlass.v1.FeatureR\bfeatures\x12\x12\n" +
+	"\x04tier\x18\x04 \x01(\tR\x04tier\x129\n" +
+	"\rtier_features\x18\x05 \x03(\x0e2\x14.windlass.v1.FeatureR\ftierFeatures\x12.\n" +
+	"\aallowed\x18\x06 \x03(\x0e2\x14.windlass.v1.FeatureR\aallowed\x12,\n" +
+	"\x06denied\x18\a \x03(\x0e2\x14.windlass.v1.FeatureR\x06denied\x12)\n" +
+	"\x10resource_version\x18\b \x01(\x03R\x0fresourceVersion\"<\n" +
+	"\x12GetFeaturesRequest\x12&\n" +
+	"\tworkspace\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\tworkspace\"Q\n" +
+	"\x13GetFeaturesResponse\x12:\n" +
+	"\bfeatures\x18\x01 \x01(\v2\x1e.windlass.v1.WorkspaceFeaturesR\bfeatures\"\xee\x02\n" +
+	"\x12SetFeaturesRequest\x121\n" +
+	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12(\n" +
+	"\tworkspace\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\tworkspace\x12?\n" +
+	"\x04tier\x18\x03 \x01(\tB+\xbaH(r&2$^([a-z]([-a-z0-9]{0,61}[a-z0-9])?)?$R\x04tier\x12C\n" +
+	"\aallowed\x18\x04 \x03(\x0e2\x14.windlass.v1.FeatureB\x13\xbaH\x10\x92\x01\r\x10>\x18\x01\"\a\x82\x01\x04\x10\x01 \x00R\aallowed\x12A\n" +
+	"\x06denied\x18\x05 \x03(\x0e2\x14.windlass.v1.FeatureB\x13\xbaH\x10\x92\x01\r\x10>\x18\x01\"\a\x82\x01\x04\x10\x01 \x00R\x06denied\x122\n" +
+	"\x10resource_version\x18\x06 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x0fresourceVersion\"o\n" +
+	"\x13SetFeaturesResponse\x12:\n" +
+	"\bfeatures\x18\x01 \x01(\v2\x1e.windlass.v1.WorkspaceFeaturesR\bfeatures\x12\x1c\n" +
+	"\tunchanged\x18\x1e \x01(\bR\tunchanged\"\x12\n" +
+	"\x10ListTiersRequest\"<\n" +
+	"\x11ListTiersResponse\x12'\n" +
+	"\x05tiers\x18\x01 \x03(\v2\x11.windlass.v1.TierR\x05tiers\"\xfc\x01\n" +
+	"\x0eSetTierRequest\x121\n" +
+	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12<\n" +
+	"\x04name\x18\x02 \x01(\tB(\xbaH%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\x04name\x12E\n" +
+	"\bfeatures\x18\x03 \x03(\x0e2\x14.windlass.v1.FeatureB\x13\xbaH\x10\x92\x01\r\x10>\x18\x01\"\a\x82\x01\x04\x10\x01 \x00R\bfeatures\x122\n" +
+	"\x10resource_version\x18\x04 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x0fresourceVersion\"V\n" +
+	"\x0fSetTierResponse\x12%\n" +
+	"\x04tier\x18\x01 \x01(\v2\x11.windlass.v1.TierR\x04tier\x12\x1c\n" +
+	"\tunchanged\x18\x1e \x01(\bR\tunchanged\"\x84\x01\n" +
+	"\x11DeleteTierRequest\x121\n" +
+	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12<\n" +
+	"\x04name\x18\x02 \x01(\tB(\xbaH%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\x04name\"\x14\n" +
+	"\x12DeleteTierResponse*\xf2\x01\n" +
+	"\aFeature\x12\x17\n" +
+	"\x13FEATURE_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14FEATURE_MULTI_REGION\x10\x01\x12\x17\n" +
+	"\x13FEATURE_AUTOSCALING\x10\x02\x12\x19\n" +
+	"\x15FEATURE_SCALE_TO_ZERO\x10\x03\x12\x18\n" +
+	"\x14FEATURE_CROSS_REGION\x10\x04\x12\x12\n" +
+	"\x0eFEATURE_CANARY\x10\x05\x12\x16\n" +
+	"\x12FEATURE_BLUE_GREEN\x10\x06\x12\x14\n" +
+	"\x10FEATURE_ANALYSIS\x10\a\x12\x11\n" +
+	"\rFEATURE_SERVE\x10\b\x12\x11\n" +
+	"\rFEATURE_ROLES\x10\t2\x8c\b\n" +
 	"\x10WorkspaceService\x12\\\n" +
 	"\x0fCreateWorkspace\x12#.windlass.v1.CreateWorkspaceRequest\x1a$.windlass.v1.CreateWorkspaceResponse\x12X\n" +
 	"\fGetWorkspace\x12 .windlass.v1.GetWorkspaceRequest\x1a!.windlass.v1.GetWorkspaceResponse\"\x03\x90\x02\x01\x12^\n" +
@@ -1216,7 +2050,13 @@ const file_windlass_v1_workspace_proto_rawDesc = "" +
 	"\x0fUpdateWorkspace\x12#.windlass.v1.UpdateWorkspaceRequest\x1a$.windlass.v1.UpdateWorkspaceResponse\x12\\\n" +
 	"\x0fDeleteWorkspace\x12#.windlass.v1.DeleteWorkspaceRequest\x1a$.windlass.v1.DeleteWorkspaceResponse\x12L\n" +
 	"\bGetQuota\x12\x1c.windlass.v1.GetQuotaRequest\x1a\x1d.windlass.v1.GetQuotaResponse\"\x03\x90\x02\x01\x12G\n" +
-	"\bSetQuota\x12\x1c.windlass.v1.SetQuotaRequest\x1a\x1d.windlass.v1.SetQuotaResponseB\xb1\x01\n" +
+	"\bSetQuota\x12\x1c.windlass.v1.SetQuotaRequest\x1a\x1d.windlass.v1.SetQuotaResponse\x12U\n" +
+	"\vGetFeatures\x12\x1f.windlass.v1.GetFeaturesRequest\x1a .windlass.v1.GetFeaturesResponse\"\x03\x90\x02\x01\x12P\n" +
+	"\vSetFeatures\x12\x1f.windlass.v1.SetFeaturesRequest\x1a .windlass.v1.SetFeaturesResponse\x12O\n" +
+	"\tListTiers\x12\x1d.windlass.v1.ListTiersRequest\x1a\x1e.windlass.v1.ListTiersResponse\"\x03\x90\x02\x01\x12D\n" +
+	"\aSetTier\x12\x1b.windlass.v1.SetTierRequest\x1a\x1c.windlass.v1.SetTierResponse\x12M\n" +
+	"\n" +
+	"DeleteTier\x12\x1e.windlass.v1.DeleteTierRequest\x1a\x1f.windlass.v1.DeleteTierResponseB\xb1\x01\n" +
 	"\x0fcom.windlass.v1B\x0eWorkspaceProtoP\x01ZAgithub.com/windlass-run/windlass/proto/gen/windlass/v1;windlassv1\xa2\x02\x03WXX\xaa\x02\vWindlass.V1\xca\x02\vWindlass\\V1\xe2\x02\x17Windlass\\V1\\GPBMetadata\xea\x02\fWindlass::V1b\x06proto3"
 
 var (
@@ -1231,67 +2071,106 @@ func file_windlass_v1_workspace_proto_rawDescGZIP() []byte {
 	return file_windlass_v1_workspace_proto_rawDescData
 }
 
-var file_windlass_v1_workspace_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_windlass_v1_workspace_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_windlass_v1_workspace_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_windlass_v1_workspace_proto_goTypes = []any{
-	(*Workspace)(nil),               // 0: windlass.v1.Workspace
-	(*CreateWorkspaceRequest)(nil),  // 1: windlass.v1.CreateWorkspaceRequest
-	(*CreateWorkspaceResponse)(nil), // 2: windlass.v1.CreateWorkspaceResponse
-	(*GetWorkspaceRequest)(nil),     // 3: windlass.v1.GetWorkspaceRequest
-	(*GetWorkspaceResponse)(nil),    // 4: windlass.v1.GetWorkspaceResponse
-	(*ListWorkspacesRequest)(nil),   // 5: windlass.v1.ListWorkspacesRequest
-	(*ListWorkspacesResponse)(nil),  // 6: windlass.v1.ListWorkspacesResponse
-	(*UpdateWorkspaceRequest)(nil),  // 7: windlass.v1.UpdateWorkspaceRequest
-	(*UpdateWorkspaceResponse)(nil), // 8: windlass.v1.UpdateWorkspaceResponse
-	(*DeleteWorkspaceRequest)(nil),  // 9: windlass.v1.DeleteWorkspaceRequest
-	(*DeleteWorkspaceResponse)(nil), // 10: windlass.v1.DeleteWorkspaceResponse
-	(*Limits)(nil),                  // 11: windlass.v1.Limits
-	(*Usage)(nil),                   // 12: windlass.v1.Usage
-	(*Quota)(nil),                   // 13: windlass.v1.Quota
-	(*GetQuotaRequest)(nil),         // 14: windlass.v1.GetQuotaRequest
-	(*GetQuotaResponse)(nil),        // 15: windlass.v1.GetQuotaResponse
-	(*SetQuotaRequest)(nil),         // 16: windlass.v1.SetQuotaRequest
-	(*SetQuotaResponse)(nil),        // 17: windlass.v1.SetQuotaResponse
-	(*Mutation)(nil),                // 18: windlass.v1.Mutation
-	(*PageRequest)(nil),             // 19: windlass.v1.PageRequest
-	(*PageResponse)(nil),            // 20: windlass.v1.PageResponse
+	(Feature)(0),                    // 0: windlass.v1.Feature
+	(*Workspace)(nil),               // 1: windlass.v1.Workspace
+	(*CreateWorkspaceRequest)(nil),  // 2: windlass.v1.CreateWorkspaceRequest
+	(*CreateWorkspaceResponse)(nil), // 3: windlass.v1.CreateWorkspaceResponse
+	(*GetWorkspaceRequest)(nil),     // 4: windlass.v1.GetWorkspaceRequest
+	(*GetWorkspaceResponse)(nil),    // 5: windlass.v1.GetWorkspaceResponse
+	(*ListWorkspacesRequest)(nil),   // 6: windlass.v1.ListWorkspacesRequest
+	(*ListWorkspacesResponse)(nil),  // 7: windlass.v1.ListWorkspacesResponse
+	(*UpdateWorkspaceRequest)(nil),  // 8: windlass.v1.UpdateWorkspaceRequest
+	(*UpdateWorkspaceResponse)(nil), // 9: windlass.v1.UpdateWorkspaceResponse
+	(*DeleteWorkspaceRequest)(nil),  // 10: windlass.v1.DeleteWorkspaceRequest
+	(*DeleteWorkspaceResponse)(nil), // 11: windlass.v1.DeleteWorkspaceResponse
+	(*Limits)(nil),                  // 12: windlass.v1.Limits
+	(*Usage)(nil),                   // 13: windlass.v1.Usage
+	(*Quota)(nil),                   // 14: windlass.v1.Quota
+	(*GetQuotaRequest)(nil),         // 15: windlass.v1.GetQuotaRequest
+	(*GetQuotaResponse)(nil),        // 16: windlass.v1.GetQuotaResponse
+	(*SetQuotaRequest)(nil),         // 17: windlass.v1.SetQuotaRequest
+	(*SetQuotaResponse)(nil),        // 18: windlass.v1.SetQuotaResponse
+	(*Tier)(nil),                    // 19: windlass.v1.Tier
+	(*WorkspaceFeatures)(nil),       // 20: windlass.v1.WorkspaceFeatures
+	(*GetFeaturesRequest)(nil),      // 21: windlass.v1.GetFeaturesRequest
+	(*GetFeaturesResponse)(nil),     // 22: windlass.v1.GetFeaturesResponse
+	(*SetFeaturesRequest)(nil),      // 23: windlass.v1.SetFeaturesRequest
+	(*SetFeaturesResponse)(nil),     // 24: windlass.v1.SetFeaturesResponse
+	(*ListTiersRequest)(nil),        // 25: windlass.v1.ListTiersRequest
+	(*ListTiersResponse)(nil),       // 26: windlass.v1.ListTiersResponse
+	(*SetTierRequest)(nil),          // 27: windlass.v1.SetTierRequest
+	(*SetTierResponse)(nil),         // 28: windlass.v1.SetTierResponse
+	(*DeleteTierRequest)(nil),       // 29: windlass.v1.DeleteTierRequest
+	(*DeleteTierResponse)(nil),      // 30: windlass.v1.DeleteTierResponse
+	(*Mutation)(nil),                // 31: windlass.v1.Mutation
+	(*PageRequest)(nil),             // 32: windlass.v1.PageRequest
+	(*PageResponse)(nil),            // 33: windlass.v1.PageResponse
 }
 var file_windlass_v1_workspace_proto_depIdxs = []int32{
-	18, // 0: windlass.v1.CreateWorkspaceRequest.mutation:type_name -> windlass.v1.Mutation
-	0,  // 1: windlass.v1.CreateWorkspaceResponse.workspace:type_name -> windlass.v1.Workspace
-	0,  // 2: windlass.v1.GetWorkspaceResponse.workspace:type_name -> windlass.v1.Workspace
-	19, // 3: windlass.v1.ListWorkspacesRequest.page:type_name -> windlass.v1.PageRequest
-	0,  // 4: windlass.v1.ListWorkspacesResponse.workspaces:type_name -> windlass.v1.Workspace
-	20, // 5: windlass.v1.ListWorkspacesResponse.page:type_name -> windlass.v1.PageResponse
-	18, // 6: windlass.v1.UpdateWorkspaceRequest.mutation:type_name -> windlass.v1.Mutation
-	0,  // 7: windlass.v1.UpdateWorkspaceResponse.workspace:type_name -> windlass.v1.Workspace
-	18, // 8: windlass.v1.DeleteWorkspaceRequest.mutation:type_name -> windlass.v1.Mutation
-	11, // 9: windlass.v1.Quota.limits:type_name -> windlass.v1.Limits
-	11, // 10: windlass.v1.Quota.own:type_name -> windlass.v1.Limits
-	12, // 11: windlass.v1.Quota.usage:type_name -> windlass.v1.Usage
-	11, // 12: windlass.v1.GetQuotaRequest.proposed:type_name -> windlass.v1.Limits
-	13, // 13: windlass.v1.GetQuotaResponse.quota:type_name -> windlass.v1.Quota
-	18, // 14: windlass.v1.SetQuotaRequest.mutation:type_name -> windlass.v1.Mutation
-	11, // 15: windlass.v1.SetQuotaRequest.own:type_name -> windlass.v1.Limits
-	13, // 16: windlass.v1.SetQuotaResponse.quota:type_name -> windlass.v1.Quota
-	1,  // 17: windlass.v1.WorkspaceService.CreateWorkspace:input_type -> windlass.v1.CreateWorkspaceRequest
-	3,  // 18: windlass.v1.WorkspaceService.GetWorkspace:input_type -> windlass.v1.GetWorkspaceRequest
-	5,  // 19: windlass.v1.WorkspaceService.ListWorkspaces:input_type -> windlass.v1.ListWorkspacesRequest
-	7,  // 20: windlass.v1.WorkspaceService.UpdateWorkspace:input_type -> windlass.v1.UpdateWorkspaceRequest
-	9,  // 21: windlass.v1.WorkspaceService.DeleteWorkspace:input_type -> windlass.v1.DeleteWorkspaceRequest
-	14, // 22: windlass.v1.WorkspaceService.GetQuota:input_type -> windlass.v1.GetQuotaRequest
-	16, // 23: windlass.v1.WorkspaceService.SetQuota:input_type -> windlass.v1.SetQuotaRequest
-	2,  // 24: windlass.v1.WorkspaceService.CreateWorkspace:output_type -> windlass.v1.CreateWorkspaceResponse
-	4,  // 25: windlass.v1.WorkspaceService.GetWorkspace:output_type -> windlass.v1.GetWorkspaceResponse
-	6,  // 26: windlass.v1.WorkspaceService.ListWorkspaces:output_type -> windlass.v1.ListWorkspacesResponse
-	8,  // 27: windlass.v1.WorkspaceService.UpdateWorkspace:output_type -> windlass.v1.UpdateWorkspaceResponse
-	10, // 28: windlass.v1.WorkspaceService.DeleteWorkspace:output_type -> windlass.v1.DeleteWorkspaceResponse
-	15, // 29: windlass.v1.WorkspaceService.GetQuota:output_type -> windlass.v1.GetQuotaResponse
-	17, // 30: windlass.v1.WorkspaceService.SetQuota:output_type -> windlass.v1.SetQuotaResponse
-	24, // [24:31] is the sub-list for method output_type
-	17, // [17:24] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	31, // 0: windlass.v1.CreateWorkspaceRequest.mutation:type_name -> windlass.v1.Mutation
+	1,  // 1: windlass.v1.CreateWorkspaceResponse.workspace:type_name -> windlass.v1.Workspace
+	1,  // 2: windlass.v1.GetWorkspaceResponse.workspace:type_name -> windlass.v1.Workspace
+	32, // 3: windlass.v1.ListWorkspacesRequest.page:type_name -> windlass.v1.PageRequest
+	1,  // 4: windlass.v1.ListWorkspacesResponse.workspaces:type_name -> windlass.v1.Workspace
+	33, // 5: windlass.v1.ListWorkspacesResponse.page:type_name -> windlass.v1.PageResponse
+	31, // 6: windlass.v1.UpdateWorkspaceRequest.mutation:type_name -> windlass.v1.Mutation
+	1,  // 7: windlass.v1.UpdateWorkspaceResponse.workspace:type_name -> windlass.v1.Workspace
+	31, // 8: windlass.v1.DeleteWorkspaceRequest.mutation:type_name -> windlass.v1.Mutation
+	12, // 9: windlass.v1.Quota.limits:type_name -> windlass.v1.Limits
+	12, // 10: windlass.v1.Quota.own:type_name -> windlass.v1.Limits
+	13, // 11: windlass.v1.Quota.usage:type_name -> windlass.v1.Usage
+	12, // 12: windlass.v1.GetQuotaRequest.proposed:type_name -> windlass.v1.Limits
+	14, // 13: windlass.v1.GetQuotaResponse.quota:type_name -> windlass.v1.Quota
+	31, // 14: windlass.v1.SetQuotaRequest.mutation:type_name -> windlass.v1.Mutation
+	12, // 15: windlass.v1.SetQuotaRequest.own:type_name -> windlass.v1.Limits
+	14, // 16: windlass.v1.SetQuotaResponse.quota:type_name -> windlass.v1.Quota
+	0,  // 17: windlass.v1.Tier.features:type_name -> windlass.v1.Feature
+	0,  // 18: windlass.v1.WorkspaceFeatures.features:type_name -> windlass.v1.Feature
+	0,  // 19: windlass.v1.WorkspaceFeatures.tier_features:type_name -> windlass.v1.Feature
+	0,  // 20: windlass.v1.WorkspaceFeatures.allowed:type_name -> windlass.v1.Feature
+	0,  // 21: windlass.v1.WorkspaceFeatures.denied:type_name -> windlass.v1.Feature
+	20, // 22: windlass.v1.GetFeaturesResponse.features:type_name -> windlass.v1.WorkspaceFeatures
+	31, // 23: windlass.v1.SetFeaturesRequest.mutation:type_name -> windlass.v1.Mutation
+	0,  // 24: windlass.v1.SetFeaturesRequest.allowed:type_name -> windlass.v1.Feature
+	0,  // 25: windlass.v1.SetFeaturesRequest.denied:type_name -> windlass.v1.Feature
+	20, // 26: windlass.v1.SetFeaturesResponse.features:type_name -> windlass.v1.WorkspaceFeatures
+	19, // 27: windlass.v1.ListTiersResponse.tiers:type_name -> windlass.v1.Tier
+	31, // 28: windlass.v1.SetTierRequest.mutation:type_name -> windlass.v1.Mutation
+	0,  // 29: windlass.v1.SetTierRequest.features:type_name -> windlass.v1.Feature
+	19, // 30: windlass.v1.SetTierResponse.tier:type_name -> windlass.v1.Tier
+	31, // 31: windlass.v1.DeleteTierRequest.mutation:type_name -> windlass.v1.Mutation
+	2,  // 32: windlass.v1.WorkspaceService.CreateWorkspace:input_type -> windlass.v1.CreateWorkspaceRequest
+	4,  // 33: windlass.v1.WorkspaceService.GetWorkspace:input_type -> windlass.v1.GetWorkspaceRequest
+	6,  // 34: windlass.v1.WorkspaceService.ListWorkspaces:input_type -> windlass.v1.ListWorkspacesRequest
+	8,  // 35: windlass.v1.WorkspaceService.UpdateWorkspace:input_type -> windlass.v1.UpdateWorkspaceRequest
+	10, // 36: windlass.v1.WorkspaceService.DeleteWorkspace:input_type -> windlass.v1.DeleteWorkspaceRequest
+	15, // 37: windlass.v1.WorkspaceService.GetQuota:input_type -> windlass.v1.GetQuotaRequest
+	17, // 38: windlass.v1.WorkspaceService.SetQuota:input_type -> windlass.v1.SetQuotaRequest
+	21, // 39: windlass.v1.WorkspaceService.GetFeatures:input_type -> windlass.v1.GetFeaturesRequest
+	23, // 40: windlass.v1.WorkspaceService.SetFeatures:input_type -> windlass.v1.SetFeaturesRequest
+	25, // 41: windlass.v1.WorkspaceService.ListTiers:input_type -> windlass.v1.ListTiersRequest
+	27, // 42: windlass.v1.WorkspaceService.SetTier:input_type -> windlass.v1.SetTierRequest
+	29, // 43: windlass.v1.WorkspaceService.DeleteTier:input_type -> windlass.v1.DeleteTierRequest
+	3,  // 44: windlass.v1.WorkspaceService.CreateWorkspace:output_type -> windlass.v1.CreateWorkspaceResponse
+	5,  // 45: windlass.v1.WorkspaceService.GetWorkspace:output_type -> windlass.v1.GetWorkspaceResponse
+	7,  // 46: windlass.v1.WorkspaceService.ListWorkspaces:output_type -> windlass.v1.ListWorkspacesResponse
+	9,  // 47: windlass.v1.WorkspaceService.UpdateWorkspace:output_type -> windlass.v1.UpdateWorkspaceResponse
+	11, // 48: windlass.v1.WorkspaceService.DeleteWorkspace:output_type -> windlass.v1.DeleteWorkspaceResponse
+	16, // 49: windlass.v1.WorkspaceService.GetQuota:output_type -> windlass.v1.GetQuotaResponse
+	18, // 50: windlass.v1.WorkspaceService.SetQuota:output_type -> windlass.v1.SetQuotaResponse
+	22, // 51: windlass.v1.WorkspaceService.GetFeatures:output_type -> windlass.v1.GetFeaturesResponse
+	24, // 52: windlass.v1.WorkspaceService.SetFeatures:output_type -> windlass.v1.SetFeaturesResponse
+	26, // 53: windlass.v1.WorkspaceService.ListTiers:output_type -> windlass.v1.ListTiersResponse
+	28, // 54: windlass.v1.WorkspaceService.SetTier:output_type -> windlass.v1.SetTierResponse
+	30, // 55: windlass.v1.WorkspaceService.DeleteTier:output_type -> windlass.v1.DeleteTierResponse
+	44, // [44:56] is the sub-list for method output_type
+	32, // [32:44] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_workspace_proto_init() }
@@ -1306,13 +2185,14 @@ func file_windlass_v1_workspace_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_workspace_proto_rawDesc), len(file_windlass_v1_workspace_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   18,
+			NumEnums:      1,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_windlass_v1_workspace_proto_goTypes,
 		DependencyIndexes: file_windlass_v1_workspace_proto_depIdxs,
+		EnumInfos:         file_windlass_v1_workspace_proto_enumTypes,
 		MessageInfos:      file_windlass_v1_workspace_proto_msgTypes,
 	}.Build()
 	File_windlass_v1_workspace_proto = out.File

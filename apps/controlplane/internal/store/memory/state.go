@@ -271,6 +271,14 @@ var (
 		name: "stream of region", copy: plain[regionStream],
 		key: func(s regionStream) string { return s.regionID },
 	})
+	tierTable = declare(schema[string, model.Tier]{
+		name: "tier", copy: plain[model.Tier],
+		key: func(t model.Tier) string { return t.Name },
+	})
+	featuresTable = declare(schema[string, model.WorkspaceFeatures]{
+		name: "features", copy: plain[model.WorkspaceFeatures],
+		key: func(f model.WorkspaceFeatures) string { return f.WorkspaceID },
+	})
 	limitsTable = declare(schema[string, model.Admission]{
 		name: "limits of workspace", copy: plain[model.Admission],
 		key: func(a model.Admission) string { return a.WorkspaceID },

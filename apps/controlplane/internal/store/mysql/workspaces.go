@@ -47,14 +47,14 @@ func (t *tx) UpdateWorkspace(w model.Workspace) error {
 	return t.swapped(n, err, func() error { _, err := t.GetWorkspace(w.ID); return err }, "update workspace", w.ID)
 }
 
-// DeleteWorkspace also deletes the workspace's keys, limits, freezes and protections.
+// DeleteWorkspace also deletes the workspace's keys, limits, features, freezes and protections.
 func (t *tx) DeleteWorkspace(id string) error {
 	n, err := t.q.DeleteWorkspace(t.ctx, id)
 	if err := t.found(n, err, "delete workspace", id); err != nil {
 		return err
 	}
 	for _, forget := range []func(context.Context, string) error{
-		t.q.DeleteLimits, t.q.DeleteStarts, t.q.DeleteAPIKeysOfWorkspace, t.q.DeleteFreezesOfWorkspace,
+		t.q.DeleteLimits, t.q.DeleteStarts, t.q.DeleteFeatures, t.q.DeleteAPIKeysOfWorkspace, t.q.DeleteFreezesOfWorkspace,
 		t.q.DeleteProtectionsOfWorkspace,
 	} {
 		if err := forget(t.ctx, id); err != nil {

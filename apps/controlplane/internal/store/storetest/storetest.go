@@ -57,6 +57,7 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"Retention", testRetention},
 		{"Peers", testPeers},
 		{"Admission", testAdmission},
+		{"Features", testFeatures},
 		{"Freezes", testFreezes},
 		{"Protections", testProtections},
 		{"Notifications", testNotifications},

@@ -54,6 +54,21 @@ const (
 	// WorkspaceServiceSetQuotaProcedure is the fully-qualified name of the WorkspaceService's SetQuota
 	// RPC.
 	WorkspaceServiceSetQuotaProcedure = "/windlass.v1.WorkspaceService/SetQuota"
+	// WorkspaceServiceGetFeaturesProcedure is the fully-qualified name of the WorkspaceService's
+	// GetFeatures RPC.
+	WorkspaceServiceGetFeaturesProcedure = "/windlass.v1.WorkspaceService/GetFeatures"
+	// WorkspaceServiceSetFeaturesProcedure is the fully-qualified name of the WorkspaceService's
+	// SetFeatures RPC.
+	WorkspaceServiceSetFeaturesProcedure = "/windlass.v1.WorkspaceService/SetFeatures"
+	// WorkspaceServiceListTiersProcedure is the fully-qualified name of the WorkspaceService's
+	// ListTiers RPC.
+	WorkspaceServiceListTiersProcedure = "/windlass.v1.WorkspaceService/ListTiers"
+	// WorkspaceServiceSetTierProcedure is the fully-qualified name of the WorkspaceService's SetTier
+	// RPC.
+	WorkspaceServiceSetTierProcedure = "/windlass.v1.WorkspaceService/SetTier"
+	// WorkspaceServiceDeleteTierProcedure is the fully-qualified name of the WorkspaceService's
+	// DeleteTier RPC.
+	WorkspaceServiceDeleteTierProcedure = "/windlass.v1.WorkspaceService/DeleteTier"
 )
 
 // WorkspaceServiceClient is a client for the windlass.v1.WorkspaceService service.
@@ -73,6 +88,18 @@ type WorkspaceServiceClient interface {
 	// are stricter than what is in force: who is held back by a limit does not lift it.
 	// What is there already stays, also where it is more than is allowed from now on.
 	SetQuota(context.Context, *v1.SetQuotaRequest) (*v1.SetQuotaResponse, error)
+	// Features that the workspace may use.
+	GetFeatures(context.Context, *v1.GetFeaturesRequest) (*v1.GetFeaturesResponse, error)
+	// Sets the workspace's tier, and the features that are allowed or denied to the workspace alone.
+	// Apps that use a feature keep it when the workspace may no longer use it.
+	SetFeatures(context.Context, *v1.SetFeaturesRequest) (*v1.SetFeaturesResponse, error)
+	// Returns the tiers by name. The tier "default" is always among them.
+	ListTiers(context.Context, *v1.ListTiersRequest) (*v1.ListTiersResponse, error)
+	// Creates the tier, or replaces its features. The change applies to all workspaces of the tier at once.
+	SetTier(context.Context, *v1.SetTierRequest) (*v1.SetTierResponse, error)
+	// Deletes the tier. Refused with ERROR_REASON_IN_USE while workspaces have the tier, except for
+	// "default", which then has all features again.
+	DeleteTier(context.Context, *v1.DeleteTierRequest) (*v1.DeleteTierResponse, error)
 }
 
 // NewWorkspaceServiceClient constructs a client for the windlass.v1.WorkspaceService service. By
@@ -131,6 +158,38 @@ func NewWorkspaceServiceClient(httpClient connect.HTTPClient, baseURL string, op
 			connect.WithSchema(workspaceServiceMethods.ByName("SetQuota")),
 			connect.WithClientOptions(opts...),
 		),
+		getFeatures: connect.NewClient[v1.GetFeaturesRequest, v1.GetFeaturesResponse](
+			httpClient,
+			baseURL+WorkspaceServiceGetFeaturesProcedure,
+			connect.WithSchema(workspaceServiceMethods.ByName("GetFeatures")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		setFeatures: connect.NewClient[v1.SetFeaturesRequest, v1.SetFeaturesResponse](
+			httpClient,
+			baseURL+WorkspaceServiceSetFeaturesProcedure,
+			connect.WithSchema(workspaceServiceMethods.ByName("SetFeatures")),
+			connect.WithClientOptions(opts...),
+		),
+		listTiers: connect.NewClient[v1.ListTiersRequest, v1.ListTiersResponse](
+			httpClient,
+			baseURL+WorkspaceServiceListTiersProcedure,
+			connect.WithSchema(workspaceServiceMethods.ByName("ListTiers")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		setTier: connect.NewClient[v1.SetTierRequest, v1.SetTierResponse](
+			httpClient,
+			baseURL+WorkspaceServiceSetTierProcedure,
+			connect.WithSchema(workspaceServiceMethods.ByName("SetTier")),
+			connect.WithClientOptions(opts...),
+		),
+		deleteTier: connect.NewClient[v1.DeleteTierRequest, v1.DeleteTierResponse](
+			httpClient,
+			baseURL+WorkspaceServiceDeleteTierProcedure,
+			connect.WithSchema(workspaceServiceMethods.ByName("DeleteTier")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -143,6 +202,11 @@ type workspaceServiceClient struct {
 	deleteWorkspace *connect.Client[v1.DeleteWorkspaceRequest, v1.DeleteWorkspaceResponse]
 	getQuota        *connect.Client[v1.GetQuotaRequest, v1.GetQuotaResponse]
 	setQuota        *connect.Client[v1.SetQuotaRequest, v1.SetQuotaResponse]
+	getFeatures     *connect.Client[v1.GetFeaturesRequest, v1.GetFeaturesResponse]
+	setFeatures     *connect.Client[v1.SetFeaturesRequest, v1.SetFeaturesResponse]
+	listTiers       *connect.Client[v1.ListTiersRequest, v1.ListTiersResponse]
+	setTier         *connect.Client[v1.SetTierRequest, v1.SetTierResponse]
+	deleteTier      *connect.Client[v1.DeleteTierRequest, v1.DeleteTierResponse]
 }
 
 // CreateWorkspace calls windlass.v1.WorkspaceService.CreateWorkspace.
@@ -208,6 +272,51 @@ func (c *workspaceServiceClient) SetQuota(ctx context.Context, req *v1.SetQuotaR
 	return nil, err
 }
 
+// GetFeatures calls windlass.v1.WorkspaceService.GetFeatures.
+func (c *workspaceServiceClient) GetFeatures(ctx context.Context, req *v1.GetFeaturesRequest) (*v1.GetFeaturesResponse, error) {
+	response, err := c.getFeatures.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// SetFeatures calls windlass.v1.WorkspaceService.SetFeatures.
+func (c *workspaceServiceClient) SetFeatures(ctx context.Context, req *v1.SetFeaturesRequest) (*v1.SetFeaturesResponse, error) {
+	response, err := c.setFeatures.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ListTiers calls windlass.v1.WorkspaceService.ListTiers.
+func (c *workspaceServiceClient) ListTiers(ctx context.Context, req *v1.ListTiersRequest) (*v1.ListTiersResponse, error) {
+	response, err := c.listTiers.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// SetTier calls windlass.v1.WorkspaceService.SetTier.
+func (c *workspaceServiceClient) SetTier(ctx context.Context, req *v1.SetTierRequest) (*v1.SetTierResponse, error) {
+	response, err := c.setTier.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// DeleteTier calls windlass.v1.WorkspaceService.DeleteTier.
+func (c *workspaceServiceClient) DeleteTier(ctx context.Context, req *v1.DeleteTierRequest) (*v1.DeleteTierResponse, error) {
+	response, err := c.deleteTier.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // WorkspaceServiceHandler is an implementation of the windlass.v1.WorkspaceService service.
 type WorkspaceServiceHandler interface {
 	// Makes the workspace, its project "default" with the environment
@@ -225,6 +334,18 @@ type WorkspaceServiceHandler interface {
 	// are stricter than what is in force: who is held back by a limit does not lift it.
 	// What is there already stays, also where it is more than is allowed from now on.
 	SetQuota(context.Context, *v1.SetQuotaRequest) (*v1.SetQuotaResponse, error)
+	// Features that the workspace may use.
+	GetFeatures(context.Context, *v1.GetFeaturesRequest) (*v1.GetFeaturesResponse, error)
+	// Sets the workspace's tier, and the features that are allowed or denied to the workspace alone.
+	// Apps that use a feature keep it when the workspace may no longer use it.
+	SetFeatures(context.Context, *v1.SetFeaturesRequest) (*v1.SetFeaturesResponse, error)
+	// Returns the tiers by name. The tier "default" is always among them.
+	ListTiers(context.Context, *v1.ListTiersRequest) (*v1.ListTiersResponse, error)
+	// Creates the tier, or replaces its features. The change applies to all workspaces of the tier at once.
+	SetTier(context.Context, *v1.SetTierRequest) (*v1.SetTierResponse, error)
+	// Deletes the tier. Refused with ERROR_REASON_IN_USE while workspaces have the tier, except for
+	// "default", which then has all features again.
+	DeleteTier(context.Context, *v1.DeleteTierRequest) (*v1.DeleteTierResponse, error)
 }
 
 // NewWorkspaceServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -279,6 +400,38 @@ func NewWorkspaceServiceHandler(svc WorkspaceServiceHandler, opts ...connect.Han
 		connect.WithSchema(workspaceServiceMethods.ByName("SetQuota")),
 		connect.WithHandlerOptions(opts...),
 	)
+	workspaceServiceGetFeaturesHandler := connect.NewUnaryHandlerSimple(
+		WorkspaceServiceGetFeaturesProcedure,
+		svc.GetFeatures,
+		connect.WithSchema(workspaceServiceMethods.ByName("GetFeatures")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	workspaceServiceSetFeaturesHandler := connect.NewUnaryHandlerSimple(
+		WorkspaceServiceSetFeaturesProcedure,
+		svc.SetFeatures,
+		connect.WithSchema(workspaceServiceMethods.ByName("SetFeatures")),
+		connect.WithHandlerOptions(opts...),
+	)
+	workspaceServiceListTiersHandler := connect.NewUnaryHandlerSimple(
+		WorkspaceServiceListTiersProcedure,
+		svc.ListTiers,
+		connect.WithSchema(workspaceServiceMethods.ByName("ListTiers")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	workspaceServiceSetTierHandler := connect.NewUnaryHandlerSimple(
+		WorkspaceServiceSetTierProcedure,
+		svc.SetTier,
+		connect.WithSchema(workspaceServiceMethods.ByName("SetTier")),
+		connect.WithHandlerOptions(opts...),
+	)
+	workspaceServiceDeleteTierHandler := connect.NewUnaryHandlerSimple(
+		WorkspaceServiceDeleteTierProcedure,
+		svc.DeleteTier,
+		connect.WithSchema(workspaceServiceMethods.ByName("DeleteTier")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/windlass.v1.WorkspaceService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case WorkspaceServiceCreateWorkspaceProcedure:
@@ -295,6 +448,16 @@ func NewWorkspaceServiceHandler(svc WorkspaceServiceHandler, opts ...connect.Han
 			workspaceServiceGetQuotaHandler.ServeHTTP(w, r)
 		case WorkspaceServiceSetQuotaProcedure:
 			workspaceServiceSetQuotaHandler.ServeHTTP(w, r)
+		case WorkspaceServiceGetFeaturesProcedure:
+			workspaceServiceGetFeaturesHandler.ServeHTTP(w, r)
+		case WorkspaceServiceSetFeaturesProcedure:
+			workspaceServiceSetFeaturesHandler.ServeHTTP(w, r)
+		case WorkspaceServiceListTiersProcedure:
+			workspaceServiceListTiersHandler.ServeHTTP(w, r)
+		case WorkspaceServiceSetTierProcedure:
+			workspaceServiceSetTierHandler.ServeHTTP(w, r)
+		case WorkspaceServiceDeleteTierProcedure:
+			workspaceServiceDeleteTierHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -330,4 +493,24 @@ func (UnimplementedWorkspaceServiceHandler) GetQuota(context.Context, *v1.GetQuo
 
 func (UnimplementedWorkspaceServiceHandler) SetQuota(context.Context, *v1.SetQuotaRequest) (*v1.SetQuotaResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.WorkspaceService.SetQuota is not implemented"))
+}
+
+func (UnimplementedWorkspaceServiceHandler) GetFeatures(context.Context, *v1.GetFeaturesRequest) (*v1.GetFeaturesResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.WorkspaceService.GetFeatures is not implemented"))
+}
+
+func (UnimplementedWorkspaceServiceHandler) SetFeatures(context.Context, *v1.SetFeaturesRequest) (*v1.SetFeaturesResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.WorkspaceService.SetFeatures is not implemented"))
+}
+
+func (UnimplementedWorkspaceServiceHandler) ListTiers(context.Context, *v1.ListTiersRequest) (*v1.ListTiersResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.WorkspaceService.ListTiers is not implemented"))
+}
+
+func (UnimplementedWorkspaceServiceHandler) SetTier(context.Context, *v1.SetTierRequest) (*v1.SetTierResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.WorkspaceService.SetTier is not implemented"))
+}
+
+func (UnimplementedWorkspaceServiceHandler) DeleteTier(context.Context, *v1.DeleteTierRequest) (*v1.DeleteTierResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.WorkspaceService.DeleteTier is not implemented"))
 }

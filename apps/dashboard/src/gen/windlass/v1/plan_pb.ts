@@ -19,7 +19,7 @@ import type { ScalingPolicy } from "./scaling_pb.js";
 import { file_windlass_v1_scaling } from "./scaling_pb.js";
 import type { DeploymentSpec, Gpu } from "./spec_pb.js";
 import { file_windlass_v1_spec } from "./spec_pb.js";
-import type { Quota, Usage } from "./workspace_pb.js";
+import type { Feature, Quota, Usage } from "./workspace_pb.js";
 import { file_windlass_v1_workspace } from "./workspace_pb.js";
 import type { Message } from "@bufbuild/protobuf";
 
@@ -27,7 +27,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file windlass/v1/plan.proto.
  */
 export const file_windlass_v1_plan: GenFile = /*@__PURE__*/
-  fileDesc("ChZ3aW5kbGFzcy92MS9wbGFuLnByb3RvEgt3aW5kbGFzcy52MSLiAQoRUGxhbkRlcGxveVJlcXVlc3QSFwoDYXBwGAEgASgJQgq6SAdyBRABGIACEjEKBHNwZWMYAiABKAsyGy53aW5kbGFzcy52MS5EZXBsb3ltZW50U3BlY0IGukgDyAEBEisKB3JvbGxvdXQYAyABKAsyGi53aW5kbGFzcy52MS5Sb2xsb3V0UG9saWN5EicKBmZyZWV6ZRgUIAEoCzIXLndpbmRsYXNzLnYxLkZpbGVGcmVlemUSKwoHc2NhbGluZxgyIAEoCzIaLndpbmRsYXNzLnYxLlNjYWxpbmdQb2xpY3ki9QQKElBsYW5EZXBsb3lSZXNwb25zZRIRCgl3b3VsZF9ydW4YASABKAgSKgoIZmluZGluZ3MYAiADKAsyGC53aW5kbGFzcy52MS5QbGFuRmluZGluZxI4CgdvdXRjb21lGAMgASgOMicud2luZGxhc3MudjEuUGxhbkRlcGxveVJlc3BvbnNlLk91dGNvbWUSDwoHbmV3X2FwcBgEIAEoCBIPCgd2ZXJzaW9uGAUgASgFEhQKDGxpdmVfdmVyc2lvbhgGIAEoBRIaChJzdXBlcnNlZGVzX3ZlcnNpb24YByABKAUSKQoHY2hhbmdlcxgIIAMoCzIYLndpbmRsYXNzLnYxLkZpZWxkQ2hhbmdlEiQKBXN0ZXBzGAkgAygLMhUud2luZGxhc3MudjEuUGxhblN0ZXASFgoOc3RlcHNfbGVmdF9vdXQYCiABKAUSKAoFbGFzdHMYCyABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SDQoFbG9hZHMYDyABKAUSKAoHcmVnaW9ucxgMIAMoCzIXLndpbmRsYXNzLnYxLlBsYW5SZWdpb24SIQoFcXVvdGEYDSABKAsyEi53aW5kbGFzcy52MS5RdW90YRInCgt1c2FnZV9hZnRlchgOIAEoCzISLndpbmRsYXNzLnYxLlVzYWdlInoKB091dGNvbWUSFwoTT1VUQ09NRV9VTlNQRUNJRklFRBAAEhMKD09VVENPTUVfUk9MTE9VVBABEhIKDk9VVENPTUVfU0NBTEVEEAISFQoRT1VUQ09NRV9VTkNIQU5HRUQQAxIWChJPVVRDT01FX1RBS0VOX0JBQ0sQBCKtAQoLUGxhbkZpbmRpbmcSKAoGcmVhc29uGAEgASgOMhgud2luZGxhc3MudjEuRXJyb3JSZWFzb24SDgoGYmxvY2tzGAIgASgIEg0KBWZpZWxkGAMgASgJEg4KBnJlZ2lvbhgEIAEoCRIPCgdtZXNzYWdlGAUgASgJEgsKA2ZpeBgGIAEoCRInCgVsaW1pdBgHIAEoCzIYLndpbmRsYXNzLnYxLkxpbWl0RGV0YWlsIsQBCgtGaWVsZENoYW5nZRIMCgRwYXRoGAEgASgJEisKBGtpbmQYAiABKA4yHS53aW5kbGFzcy52MS5GaWVsZENoYW5nZS5LaW5kEgsKA29sZBgDIAEoCRILCgNuZXcYBCABKAkSDgoGaGlkZGVuGAUgASgIIlAKBEtpbmQSFAoQS0lORF9VTlNQRUNJRklFRBAAEg4KCktJTkRfQURERUQQARIQCgxLSU5EX0NIQU5HRUQQAhIQCgxLSU5EX1JFTU9WRUQQAyLpAwoIUGxhblN0ZXASJQoCYXQYASABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SKAoEa2luZBgCIAEoDjIaLndpbmRsYXNzLnYxLlBsYW5TdGVwLktpbmQSDAoEd2F2ZRgDIAEoCRIOCgZyZWdpb24YBCABKAkSKgoIdmVyc2lvbnMYBSADKAsyGC53aW5kbGFzcy52MS5QbGFuVmVyc2lvbhInCgR3YWl0GAYgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEgwKBHN0ZXAYByABKAUSDQoFc3RlcHMYCCABKAUSDgoGY2hlY2tzGAkgAygJEicKCGFwcHJvdmFsGAogASgLMhUud2luZGxhc3MudjEuQXBwcm92YWwSEAoIaW5fcGxhY2UYCyABKAgSFwoPa2VlcHNfaW5zdGFuY2VzGAwgASgIEg0KBWxvYWRzGA0gASgFIogBCgRLaW5kEhQKEEtJTkRfVU5TUEVDSUZJRUQQABINCglLSU5EX1dBVkUQARINCglLSU5EX01PVkUQAhIOCgpLSU5EX1BBVVNFEAMSDQoJS0lORF9HQVRFEAQSDQoJS0lORF9CQUtFEAUSDQoJS0lORF9MSVZFEAYSDwoLS0lORF9SRVRBSU4QByJACgtQbGFuVmVyc2lvbhIPCgd2ZXJzaW9uGAEgASgFEhAKCHJlcGxpY2FzGAIgASgFEg4KBndlaWdodBgDIAEoBSKBAwoKUGxhblJlZ2lvbhIOCgZyZWdpb24YASABKAkSKQoGc3RhdHVzGAIgASgOMhkud2luZGxhc3MudjEuUmVnaW9uU3RhdHVzEgwKBHdhdmUYAyABKAkSFAoMcmVwbGljYXNfbm93GAQgASgFEhUKDXJlcGxpY2FzX3BlYWsYBSABKAUSFgoOcmVwbGljYXNfYWZ0ZXIYBiABKAUSHQoDZ3B1GAcgASgLMhAud2luZGxhc3MudjEuR3B1EhAKCGdwdXNfbm93GAggASgFEhEKCWdwdXNfcGVhaxgJIAEoBRISCgpncHVzX2FmdGVyGAogASgFEhMKC2dwdXNfbmVlZGVkGAsgASgFEhEKCWdwdXNfZnJlZRgMIAEoBRInCgVwb29scxgNIAMoCzIYLndpbmRsYXNzLnYxLkdwdUNhcGFjaXR5EhEKCWdwdXNfa2VwdBgOIAEoBRIpCgpvdGhlcl9ncHVzGA8gAygLMhUud2luZGxhc3MudjEuUGxhbkdwdXMijQEKCFBsYW5HcHVzEh0KA2dwdRgBIAEoCzIQLndpbmRsYXNzLnYxLkdwdRINCgVyb2xlcxgCIAMoCRIOCgZuZWVkZWQYAyABKAUSDAoEa2VwdBgEIAEoBRIMCgRmcmVlGAUgASgFEicKBXBvb2xzGAYgAygLMhgud2luZGxhc3MudjEuR3B1Q2FwYWNpdHliBnByb3RvMw", [file_buf_validate_validate, file_google_protobuf_duration, file_windlass_v1_common, file_windlass_v1_freeze, file_windlass_v1_region, file_windlass_v1_rollout, file_windlass_v1_scaling, file_windlass_v1_spec, file_windlass_v1_workspace]);
+  fileDesc("ChZ3aW5kbGFzcy92MS9wbGFuLnByb3RvEgt3aW5kbGFzcy52MSLiAQoRUGxhbkRlcGxveVJlcXVlc3QSFwoDYXBwGAEgASgJQgq6SAdyBRABGIACEjEKBHNwZWMYAiABKAsyGy53aW5kbGFzcy52MS5EZXBsb3ltZW50U3BlY0IGukgDyAEBEisKB3JvbGxvdXQYAyABKAsyGi53aW5kbGFzcy52MS5Sb2xsb3V0UG9saWN5EicKBmZyZWV6ZRgUIAEoCzIXLndpbmRsYXNzLnYxLkZpbGVGcmVlemUSKwoHc2NhbGluZxgyIAEoCzIaLndpbmRsYXNzLnYxLlNjYWxpbmdQb2xpY3kioQUKElBsYW5EZXBsb3lSZXNwb25zZRIRCgl3b3VsZF9ydW4YASABKAgSKgoIZmluZGluZ3MYAiADKAsyGC53aW5kbGFzcy52MS5QbGFuRmluZGluZxI4CgdvdXRjb21lGAMgASgOMicud2luZGxhc3MudjEuUGxhbkRlcGxveVJlc3BvbnNlLk91dGNvbWUSDwoHbmV3X2FwcBgEIAEoCBIPCgd2ZXJzaW9uGAUgASgFEhQKDGxpdmVfdmVyc2lvbhgGIAEoBRIaChJzdXBlcnNlZGVzX3ZlcnNpb24YByABKAUSKQoHY2hhbmdlcxgIIAMoCzIYLndpbmRsYXNzLnYxLkZpZWxkQ2hhbmdlEiQKBXN0ZXBzGAkgAygLMhUud2luZGxhc3MudjEuUGxhblN0ZXASFgoOc3RlcHNfbGVmdF9vdXQYCiABKAUSKAoFbGFzdHMYCyABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SDQoFbG9hZHMYDyABKAUSKAoHcmVnaW9ucxgMIAMoCzIXLndpbmRsYXNzLnYxLlBsYW5SZWdpb24SIQoFcXVvdGEYDSABKAsyEi53aW5kbGFzcy52MS5RdW90YRInCgt1c2FnZV9hZnRlchgOIAEoCzISLndpbmRsYXNzLnYxLlVzYWdlEioKCGZlYXR1cmVzGBAgAygLMhgud2luZGxhc3MudjEuUGxhbkZlYXR1cmUiegoHT3V0Y29tZRIXChNPVVRDT01FX1VOU1BFQ0lGSUVEEAASEwoPT1VUQ09NRV9ST0xMT1VUEAESEgoOT1VUQ09NRV9TQ0FMRUQQAhIVChFPVVRDT01FX1VOQ0hBTkdFRBADEhYKEk9VVENPTUVfVEFLRU5fQkFDSxAEImQKC1BsYW5GZWF0dXJlEiUKB2ZlYXR1cmUYASABKA4yFC53aW5kbGFzcy52MS5GZWF0dXJlEg8KB2FsbG93ZWQYAiABKAgSDgoGc3RhcnRzGAMgASgIEg0KBWZpZWxkGAQgASgJIq0BCgtQbGFuRmluZGluZxIoCgZyZWFzb24YASABKA4yGC53aW5kbGFzcy52MS5FcnJvclJlYXNvbhIOCgZibG9ja3MYAiABKAgSDQoFZmllbGQYAyABKAkSDgoGcmVnaW9uGAQgASgJEg8KB21lc3NhZ2UYBSABKAkSCwoDZml4GAYgASgJEicKBWxpbWl0GAcgASgLMhgud2luZGxhc3MudjEuTGltaXREZXRhaWwixAEKC0ZpZWxkQ2hhbmdlEgwKBHBhdGgYASABKAkSKwoEa2luZBgCIAEoDjIdLndpbmRsYXNzLnYxLkZpZWxkQ2hhbmdlLktpbmQSCwoDb2xkGAMgASgJEgsKA25ldxgEIAEoCRIOCgZoaWRkZW4YBSABKAgiUAoES2luZBIUChBLSU5EX1VOU1BFQ0lGSUVEEAASDgoKS0lORF9BRERFRBABEhAKDEtJTkRfQ0hBTkdFRBACEhAKDEtJTkRfUkVNT1ZFRBADIukDCghQbGFuU3RlcBIlCgJhdBgBIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIoCgRraW5kGAIgASgOMhoud2luZGxhc3MudjEuUGxhblN0ZXAuS2luZBIMCgR3YXZlGAMgASgJEg4KBnJlZ2lvbhgEIAEoCRIqCgh2ZXJzaW9ucxgFIAMoCzIYLndpbmRsYXNzLnYxLlBsYW5WZXJzaW9uEicKBHdhaXQYBiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SDAoEc3RlcBgHIAEoBRINCgVzdGVwcxgIIAEoBRIOCgZjaGVja3MYCSADKAkSJwoIYXBwcm92YWwYCiABKAsyFS53aW5kbGFzcy52MS5BcHByb3ZhbBIQCghpbl9wbGFjZRgLIAEoCBIXCg9rZWVwc19pbnN0YW5jZXMYDCABKAgSDQoFbG9hZHMYDSABKAUiiAEKBEtpbmQSFAoQS0lORF9VTlNQRUNJRklFRBAAEg0KCUtJTkRfV0FWRRABEg0KCUtJTkRfTU9WRRACEg4KCktJTkRfUEFVU0UQAxINCglLSU5EX0dBVEUQBBINCglLSU5EX0JBS0UQBRINCglLSU5EX0xJVkUQBhIPCgtLSU5EX1JFVEFJThAHIkAKC1BsYW5WZXJzaW9uEg8KB3ZlcnNpb24YASABKAUSEAoIcmVwbGljYXMYAiABKAUSDgoGd2VpZ2h0GAMgASgFIoEDCgpQbGFuUmVnaW9uEg4KBnJlZ2lvbhgBIAEoCRIpCgZzdGF0dXMYAiABKA4yGS53aW5kbGFzcy52MS5SZWdpb25TdGF0dXMSDAoEd2F2ZRgDIAEoCRIUCgxyZXBsaWNhc19ub3cYBCABKAUSFQoNcmVwbGljYXNfcGVhaxgFIAEoBRIWCg5yZXBsaWNhc19hZnRlchgGIAEoBRIdCgNncHUYByABKAsyEC53aW5kbGFzcy52MS5HcHUSEAoIZ3B1c19ub3cYCCABKAUSEQoJZ3B1c19wZWFrGAkgASgFEhIKCmdwdXNfYWZ0ZXIYCiABKAUSEwoLZ3B1c19uZWVkZWQYCyABKAUSEQoJZ3B1c19mcmVlGAwgASgFEicKBXBvb2xzGA0gAygLMhgud2luZGxhc3MudjEuR3B1Q2FwYWNpdHkSEQoJZ3B1c19rZXB0GA4gASgFEikKCm90aGVyX2dwdXMYDyADKAsyFS53aW5kbGFzcy52MS5QbGFuR3B1cyKNAQoIUGxhbkdwdXMSHQoDZ3B1GAEgASgLMhAud2luZGxhc3MudjEuR3B1Eg0KBXJvbGVzGAIgAygJEg4KBm5lZWRlZBgDIAEoBRIMCgRrZXB0GAQgASgFEgwKBGZyZWUYBSABKAUSJwoFcG9vbHMYBiADKAsyGC53aW5kbGFzcy52MS5HcHVDYXBhY2l0eWIGcHJvdG8z", [file_buf_validate_validate, file_google_protobuf_duration, file_windlass_v1_common, file_windlass_v1_freeze, file_windlass_v1_region, file_windlass_v1_rollout, file_windlass_v1_scaling, file_windlass_v1_spec, file_windlass_v1_workspace]);
 
 /**
  * PlanDeployRequest is a DeployRequest that is not to be carried out.
@@ -185,6 +185,13 @@ export type PlanDeployResponse = Message<"windlass.v1.PlanDeployResponse"> & {
    * @generated from field: windlass.v1.Usage usage_after = 14;
    */
   usageAfter?: Usage | undefined;
+
+  /**
+   * Features that the app would use.
+   *
+   * @generated from field: repeated windlass.v1.PlanFeature features = 16;
+   */
+  features: PlanFeature[];
 };
 
 /**
@@ -239,6 +246,46 @@ export enum PlanDeployResponse_Outcome {
  */
 export const PlanDeployResponse_OutcomeSchema: GenEnum<PlanDeployResponse_Outcome> = /*@__PURE__*/
   enumDesc(file_windlass_v1_plan, 1, 0);
+
+/**
+ * PlanFeature is a feature that an app would use.
+ *
+ * @generated from message windlass.v1.PlanFeature
+ */
+export type PlanFeature = Message<"windlass.v1.PlanFeature"> & {
+  /**
+   * @generated from field: windlass.v1.Feature feature = 1;
+   */
+  feature: Feature;
+
+  /**
+   * The workspace may use it.
+   *
+   * @generated from field: bool allowed = 2;
+   */
+  allowed: boolean;
+
+  /**
+   * The app starts to use it, or has more of it than before: it is refused unless it is allowed.
+   *
+   * @generated from field: bool starts = 3;
+   */
+  starts: boolean;
+
+  /**
+   * Field of the file that uses it.
+   *
+   * @generated from field: string field = 4;
+   */
+  field: string;
+};
+
+/**
+ * Describes the message windlass.v1.PlanFeature.
+ * Use `create(PlanFeatureSchema)` to create a new message.
+ */
+export const PlanFeatureSchema: GenMessage<PlanFeature> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_plan, 2);
 
 /**
  * PlanFinding is an obstacle to a deploy, or a warning about it.
@@ -299,7 +346,7 @@ export type PlanFinding = Message<"windlass.v1.PlanFinding"> & {
  * Use `create(PlanFindingSchema)` to create a new message.
  */
 export const PlanFindingSchema: GenMessage<PlanFinding> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_plan, 2);
+  messageDesc(file_windlass_v1_plan, 3);
 
 /**
  * FieldChange is a leaf of the spec, of the policy under "rollout", or of how replicas follow the
@@ -343,7 +390,7 @@ export type FieldChange = Message<"windlass.v1.FieldChange"> & {
  * Use `create(FieldChangeSchema)` to create a new message.
  */
 export const FieldChangeSchema: GenMessage<FieldChange> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_plan, 3);
+  messageDesc(file_windlass_v1_plan, 4);
 
 /**
  * @generated from enum windlass.v1.FieldChange.Kind
@@ -374,7 +421,7 @@ export enum FieldChange_Kind {
  * Describes the enum windlass.v1.FieldChange.Kind.
  */
 export const FieldChange_KindSchema: GenEnum<FieldChange_Kind> = /*@__PURE__*/
-  enumDesc(file_windlass_v1_plan, 3, 0);
+  enumDesc(file_windlass_v1_plan, 4, 0);
 
 /**
  * @generated from message windlass.v1.PlanStep
@@ -472,7 +519,7 @@ export type PlanStep = Message<"windlass.v1.PlanStep"> & {
  * Use `create(PlanStepSchema)` to create a new message.
  */
 export const PlanStepSchema: GenMessage<PlanStep> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_plan, 4);
+  messageDesc(file_windlass_v1_plan, 5);
 
 /**
  * @generated from enum windlass.v1.PlanStep.Kind
@@ -539,7 +586,7 @@ export enum PlanStep_Kind {
  * Describes the enum windlass.v1.PlanStep.Kind.
  */
 export const PlanStep_KindSchema: GenEnum<PlanStep_Kind> = /*@__PURE__*/
-  enumDesc(file_windlass_v1_plan, 4, 0);
+  enumDesc(file_windlass_v1_plan, 5, 0);
 
 /**
  * @generated from message windlass.v1.PlanVersion
@@ -568,7 +615,7 @@ export type PlanVersion = Message<"windlass.v1.PlanVersion"> & {
  * Use `create(PlanVersionSchema)` to create a new message.
  */
 export const PlanVersionSchema: GenMessage<PlanVersion> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_plan, 5);
+  messageDesc(file_windlass_v1_plan, 6);
 
 /**
  * PlanRegion is what a region has room for, and what the deploy takes of it.
@@ -675,7 +722,7 @@ export type PlanRegion = Message<"windlass.v1.PlanRegion"> & {
  * Use `create(PlanRegionSchema)` to create a new message.
  */
 export const PlanRegionSchema: GenMessage<PlanRegion> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_plan, 6);
+  messageDesc(file_windlass_v1_plan, 7);
 
 /**
  * PlanGpus is what some roles of a version take of one kind of GPU in a region.
@@ -723,5 +770,5 @@ export type PlanGpus = Message<"windlass.v1.PlanGpus"> & {
  * Use `create(PlanGpusSchema)` to create a new message.
  */
 export const PlanGpusSchema: GenMessage<PlanGpus> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_plan, 7);
+  messageDesc(file_windlass_v1_plan, 8);
 

@@ -2,8 +2,8 @@
 // @generated from file windlass/v1/workspace.proto (package windlass.v1, syntax proto3)
 /* eslint-disable */
 
-import type { GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
-import { fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
+import type { GenEnum, GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
+import { enumDesc, fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
 import { file_buf_validate_validate } from "../../buf/validate/validate_pb.js";
 import type { Mutation, PageRequest, PageResponse } from "./common_pb.js";
 import { file_windlass_v1_common } from "./common_pb.js";
@@ -13,7 +13,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file windlass/v1/workspace.proto.
  */
 export const file_windlass_v1_workspace: GenFile = /*@__PURE__*/
-  fileDesc("Cht3aW5kbGFzcy92MS93b3Jrc3BhY2UucHJvdG8SC3dpbmRsYXNzLnYxImcKCVdvcmtzcGFjZRIKCgJpZBgBIAEoCRIMCgRuYW1lGAIgASgJEhIKCmNyZWF0ZWRfYXQYAyABKAMSEgoKdXBkYXRlZF9hdBgEIAEoAxIYChByZXNvdXJjZV92ZXJzaW9uGAUgASgDInkKFkNyZWF0ZVdvcmtzcGFjZVJlcXVlc3QSJwoIbXV0YXRpb24YASABKAsyFS53aW5kbGFzcy52MS5NdXRhdGlvbhI2CgRuYW1lGAIgASgJQii6SCVyIzIhXlthLXpdKFstYS16MC05XXswLDYxfVthLXowLTldKT8kIloKF0NyZWF0ZVdvcmtzcGFjZVJlc3BvbnNlEikKCXdvcmtzcGFjZRgBIAEoCzIWLndpbmRsYXNzLnYxLldvcmtzcGFjZRIUCgdhcGlfa2V5GAIgASgJQgOAAQEiMgoTR2V0V29ya3NwYWNlUmVxdWVzdBIbCgl3b3Jrc3BhY2UYASABKAlCCLpIBXIDGIACIkEKFEdldFdvcmtzcGFjZVJlc3BvbnNlEikKCXdvcmtzcGFjZRgBIAEoCzIWLndpbmRsYXNzLnYxLldvcmtzcGFjZSI/ChVMaXN0V29ya3NwYWNlc1JlcXVlc3QSJgoEcGFnZRgBIAEoCzIYLndpbmRsYXNzLnYxLlBhZ2VSZXF1ZXN0Im0KFkxpc3RXb3Jrc3BhY2VzUmVzcG9uc2USKgoKd29ya3NwYWNlcxgBIAMoCzIWLndpbmRsYXNzLnYxLldvcmtzcGFjZRInCgRwYWdlGAIgASgLMhkud2luZGxhc3MudjEuUGFnZVJlc3BvbnNlIrsBChZVcGRhdGVXb3Jrc3BhY2VSZXF1ZXN0EicKCG11dGF0aW9uGAEgASgLMhUud2luZGxhc3MudjEuTXV0YXRpb24SHQoJd29ya3NwYWNlGAIgASgJQgq6SAdyBRABGIACEjYKBG5hbWUYAyABKAlCKLpIJXIjMiFeW2Etel0oWy1hLXowLTldezAsNjF9W2EtejAtOV0pPyQSIQoQcmVzb3VyY2VfdmVyc2lvbhgEIAEoA0IHukgEIgIgACJXChdVcGRhdGVXb3Jrc3BhY2VSZXNwb25zZRIpCgl3b3Jrc3BhY2UYASABKAsyFi53aW5kbGFzcy52MS5Xb3Jrc3BhY2USEQoJdW5jaGFuZ2VkGB4gASgIImAKFkRlbGV0ZVdvcmtzcGFjZVJlcXVlc3QSJwoIbXV0YXRpb24YASABKAsyFS53aW5kbGFzcy52MS5NdXRhdGlvbhIdCgl3b3Jrc3BhY2UYAiABKAlCCrpIB3IFEAEYgAIiGQoXRGVsZXRlV29ya3NwYWNlUmVzcG9uc2Ui+wIKBkxpbWl0cxIgCgRhcHBzGAEgASgDQg26SAoiCBiAlOvcAygASACIAQESJwoLZGVwbG95bWVudHMYAiABKANCDbpICiIIGICU69wDKABIAYgBARIlCglpbnN0YW5jZXMYAyABKANCDbpICiIIGICU69wDKABIAogBARIgCgRncHVzGAQgASgDQg26SAoiCBiAlOvcAygASAOIAQESJAoIcm9sbG91dHMYBSABKANCDbpICiIIGICU69wDKABIBIgBARIrChFzdGFydHNfcGVyX21pbnV0ZRgGIAEoA0ILukgIIgYYwIQ9KABIBYgBARImCgxzdGFydHNfYnVyc3QYByABKANCC7pICCIGGMCEPSgASAaIAQFCBwoFX2FwcHNCDgoMX2RlcGxveW1lbnRzQgwKCl9pbnN0YW5jZXNCBwoFX2dwdXNCCwoJX3JvbGxvdXRzQhQKEl9zdGFydHNfcGVyX21pbnV0ZUIPCg1fc3RhcnRzX2J1cnN0InIKBVVzYWdlEgwKBGFwcHMYASABKAMSEwoLZGVwbG95bWVudHMYAiABKAMSEQoJaW5zdGFuY2VzGAMgASgDEgwKBGdwdXMYBCABKAMSEAoIcm9sbG91dHMYBSABKAMSEwoLc3RhcnRzX2xlZnQYBiABKAMiuQEKBVF1b3RhEhQKDHdvcmtzcGFjZV9pZBgBIAEoCRIWCg53b3Jrc3BhY2VfbmFtZRgCIAEoCRIjCgZsaW1pdHMYAyABKAsyEy53aW5kbGFzcy52MS5MaW1pdHMSIAoDb3duGAQgASgLMhMud2luZGxhc3MudjEuTGltaXRzEiEKBXVzYWdlGAUgASgLMhIud2luZGxhc3MudjEuVXNhZ2USGAoQcmVzb3VyY2VfdmVyc2lvbhgGIAEoAyJVCg9HZXRRdW90YVJlcXVlc3QSGwoJd29ya3NwYWNlGAEgASgJQgi6SAVyAxiAAhIlCghwcm9wb3NlZBgCIAEoCzITLndpbmRsYXNzLnYxLkxpbWl0cyJHChBHZXRRdW90YVJlc3BvbnNlEiEKBXF1b3RhGAEgASgLMhIud2luZGxhc3MudjEuUXVvdGESEAoId2FybmluZ3MYAiADKAkipAEKD1NldFF1b3RhUmVxdWVzdBInCghtdXRhdGlvbhgBIAEoCzIVLndpbmRsYXNzLnYxLk11dGF0aW9uEhsKCXdvcmtzcGFjZRgCIAEoCUIIukgFcgMYgAISKAoDb3duGAMgASgLMhMud2luZGxhc3MudjEuTGltaXRzQga6SAPIAQESIQoQcmVzb3VyY2VfdmVyc2lvbhgEIAEoA0IHukgEIgIoACJaChBTZXRRdW90YVJlc3BvbnNlEiEKBXF1b3RhGAEgASgLMhIud2luZGxhc3MudjEuUXVvdGESEQoJdW5jaGFuZ2VkGB4gASgIEhAKCHdhcm5pbmdzGB8gAygJMv0EChBXb3Jrc3BhY2VTZXJ2aWNlElwKD0NyZWF0ZVdvcmtzcGFjZRIjLndpbmRsYXNzLnYxLkNyZWF0ZVdvcmtzcGFjZVJlcXVlc3QaJC53aW5kbGFzcy52MS5DcmVhdGVXb3Jrc3BhY2VSZXNwb25zZRJYCgxHZXRXb3Jrc3BhY2USIC53aW5kbGFzcy52MS5HZXRXb3Jrc3BhY2VSZXF1ZXN0GiEud2luZGxhc3MudjEuR2V0V29ya3NwYWNlUmVzcG9uc2UiA5ACARJeCg5MaXN0V29ya3NwYWNlcxIiLndpbmRsYXNzLnYxLkxpc3RXb3Jrc3BhY2VzUmVxdWVzdBojLndpbmRsYXNzLnYxLkxpc3RXb3Jrc3BhY2VzUmVzcG9uc2UiA5ACARJcCg9VcGRhdGVXb3Jrc3BhY2USIy53aW5kbGFzcy52MS5VcGRhdGVXb3Jrc3BhY2VSZXF1ZXN0GiQud2luZGxhc3MudjEuVXBkYXRlV29ya3NwYWNlUmVzcG9uc2USXAoPRGVsZXRlV29ya3NwYWNlEiMud2luZGxhc3MudjEuRGVsZXRlV29ya3NwYWNlUmVxdWVzdBokLndpbmRsYXNzLnYxLkRlbGV0ZVdvcmtzcGFjZVJlc3BvbnNlEkwKCEdldFF1b3RhEhwud2luZGxhc3MudjEuR2V0UXVvdGFSZXF1ZXN0Gh0ud2luZGxhc3MudjEuR2V0UXVvdGFSZXNwb25zZSIDkAIBEkcKCFNldFF1b3RhEhwud2luZGxhc3MudjEuU2V0UXVvdGFSZXF1ZXN0Gh0ud2luZGxhc3MudjEuU2V0UXVvdGFSZXNwb25zZWIGcHJvdG8z", [file_buf_validate_validate, file_windlass_v1_common]);
+  fileDesc("Cht3aW5kbGFzcy92MS93b3Jrc3BhY2UucHJvdG8SC3dpbmRsYXNzLnYxImcKCVdvcmtzcGFjZRIKCgJpZBgBIAEoCRIMCgRuYW1lGAIgASgJEhIKCmNyZWF0ZWRfYXQYAyABKAMSEgoKdXBkYXRlZF9hdBgEIAEoAxIYChByZXNvdXJjZV92ZXJzaW9uGAUgASgDInkKFkNyZWF0ZVdvcmtzcGFjZVJlcXVlc3QSJwoIbXV0YXRpb24YASABKAsyFS53aW5kbGFzcy52MS5NdXRhdGlvbhI2CgRuYW1lGAIgASgJQii6SCVyIzIhXlthLXpdKFstYS16MC05XXswLDYxfVthLXowLTldKT8kIloKF0NyZWF0ZVdvcmtzcGFjZVJlc3BvbnNlEikKCXdvcmtzcGFjZRgBIAEoCzIWLndpbmRsYXNzLnYxLldvcmtzcGFjZRIUCgdhcGlfa2V5GAIgASgJQgOAAQEiMgoTR2V0V29ya3NwYWNlUmVxdWVzdBIbCgl3b3Jrc3BhY2UYASABKAlCCLpIBXIDGIACIkEKFEdldFdvcmtzcGFjZVJlc3BvbnNlEikKCXdvcmtzcGFjZRgBIAEoCzIWLndpbmRsYXNzLnYxLldvcmtzcGFjZSI/ChVMaXN0V29ya3NwYWNlc1JlcXVlc3QSJgoEcGFnZRgBIAEoCzIYLndpbmRsYXNzLnYxLlBhZ2VSZXF1ZXN0Im0KFkxpc3RXb3Jrc3BhY2VzUmVzcG9uc2USKgoKd29ya3NwYWNlcxgBIAMoCzIWLndpbmRsYXNzLnYxLldvcmtzcGFjZRInCgRwYWdlGAIgASgLMhkud2luZGxhc3MudjEuUGFnZVJlc3BvbnNlIrsBChZVcGRhdGVXb3Jrc3BhY2VSZXF1ZXN0EicKCG11dGF0aW9uGAEgASgLMhUud2luZGxhc3MudjEuTXV0YXRpb24SHQoJd29ya3NwYWNlGAIgASgJQgq6SAdyBRABGIACEjYKBG5hbWUYAyABKAlCKLpIJXIjMiFeW2Etel0oWy1hLXowLTldezAsNjF9W2EtejAtOV0pPyQSIQoQcmVzb3VyY2VfdmVyc2lvbhgEIAEoA0IHukgEIgIgACJXChdVcGRhdGVXb3Jrc3BhY2VSZXNwb25zZRIpCgl3b3Jrc3BhY2UYASABKAsyFi53aW5kbGFzcy52MS5Xb3Jrc3BhY2USEQoJdW5jaGFuZ2VkGB4gASgIImAKFkRlbGV0ZVdvcmtzcGFjZVJlcXVlc3QSJwoIbXV0YXRpb24YASABKAsyFS53aW5kbGFzcy52MS5NdXRhdGlvbhIdCgl3b3Jrc3BhY2UYAiABKAlCCrpIB3IFEAEYgAIiGQoXRGVsZXRlV29ya3NwYWNlUmVzcG9uc2Ui+wIKBkxpbWl0cxIgCgRhcHBzGAEgASgDQg26SAoiCBiAlOvcAygASACIAQESJwoLZGVwbG95bWVudHMYAiABKANCDbpICiIIGICU69wDKABIAYgBARIlCglpbnN0YW5jZXMYAyABKANCDbpICiIIGICU69wDKABIAogBARIgCgRncHVzGAQgASgDQg26SAoiCBiAlOvcAygASAOIAQESJAoIcm9sbG91dHMYBSABKANCDbpICiIIGICU69wDKABIBIgBARIrChFzdGFydHNfcGVyX21pbnV0ZRgGIAEoA0ILukgIIgYYwIQ9KABIBYgBARImCgxzdGFydHNfYnVyc3QYByABKANCC7pICCIGGMCEPSgASAaIAQFCBwoFX2FwcHNCDgoMX2RlcGxveW1lbnRzQgwKCl9pbnN0YW5jZXNCBwoFX2dwdXNCCwoJX3JvbGxvdXRzQhQKEl9zdGFydHNfcGVyX21pbnV0ZUIPCg1fc3RhcnRzX2J1cnN0InIKBVVzYWdlEgwKBGFwcHMYASABKAMSEwoLZGVwbG95bWVudHMYAiABKAMSEQoJaW5zdGFuY2VzGAMgASgDEgwKBGdwdXMYBCABKAMSEAoIcm9sbG91dHMYBSABKAMSEwoLc3RhcnRzX2xlZnQYBiABKAMiuQEKBVF1b3RhEhQKDHdvcmtzcGFjZV9pZBgBIAEoCRIWCg53b3Jrc3BhY2VfbmFtZRgCIAEoCRIjCgZsaW1pdHMYAyABKAsyEy53aW5kbGFzcy52MS5MaW1pdHMSIAoDb3duGAQgASgLMhMud2luZGxhc3MudjEuTGltaXRzEiEKBXVzYWdlGAUgASgLMhIud2luZGxhc3MudjEuVXNhZ2USGAoQcmVzb3VyY2VfdmVyc2lvbhgGIAEoAyJVCg9HZXRRdW90YVJlcXVlc3QSGwoJd29ya3NwYWNlGAEgASgJQgi6SAVyAxiAAhIlCghwcm9wb3NlZBgCIAEoCzITLndpbmRsYXNzLnYxLkxpbWl0cyJHChBHZXRRdW90YVJlc3BvbnNlEiEKBXF1b3RhGAEgASgLMhIud2luZGxhc3MudjEuUXVvdGESEAoId2FybmluZ3MYAiADKAkipAEKD1NldFF1b3RhUmVxdWVzdBInCghtdXRhdGlvbhgBIAEoCzIVLndpbmRsYXNzLnYxLk11dGF0aW9uEhsKCXdvcmtzcGFjZRgCIAEoCUIIukgFcgMYgAISKAoDb3duGAMgASgLMhMud2luZGxhc3MudjEuTGltaXRzQga6SAPIAQESIQoQcmVzb3VyY2VfdmVyc2lvbhgEIAEoA0IHukgEIgIoACJaChBTZXRRdW90YVJlc3BvbnNlEiEKBXF1b3RhGAEgASgLMhIud2luZGxhc3MudjEuUXVvdGESEQoJdW5jaGFuZ2VkGB4gASgIEhAKCHdhcm5pbmdzGB8gAygJImoKBFRpZXISDAoEbmFtZRgBIAEoCRImCghmZWF0dXJlcxgCIAMoDjIULndpbmRsYXNzLnYxLkZlYXR1cmUSEgoKdXBkYXRlZF9hdBgDIAEoAxIYChByZXNvdXJjZV92ZXJzaW9uGAQgASgDIosCChFXb3Jrc3BhY2VGZWF0dXJlcxIUCgx3b3Jrc3BhY2VfaWQYASABKAkSFgoOd29ya3NwYWNlX25hbWUYAiABKAkSJgoIZmVhdHVyZXMYAyADKA4yFC53aW5kbGFzcy52MS5GZWF0dXJlEgwKBHRpZXIYBCABKAkSKwoNdGllcl9mZWF0dXJlcxgFIAMoDjIULndpbmRsYXNzLnYxLkZlYXR1cmUSJQoHYWxsb3dlZBgGIAMoDjIULndpbmRsYXNzLnYxLkZlYXR1cmUSJAoGZGVuaWVkGAcgAygOMhQud2luZGxhc3MudjEuRmVhdHVyZRIYChByZXNvdXJjZV92ZXJzaW9uGAggASgDIjEKEkdldEZlYXR1cmVzUmVxdWVzdBIbCgl3b3Jrc3BhY2UYASABKAlCCLpIBXIDGIACIkcKE0dldEZlYXR1cmVzUmVzcG9uc2USMAoIZmVhdHVyZXMYASABKAsyHi53aW5kbGFzcy52MS5Xb3Jrc3BhY2VGZWF0dXJlcyKxAgoSU2V0RmVhdHVyZXNSZXF1ZXN0EicKCG11dGF0aW9uGAEgASgLMhUud2luZGxhc3MudjEuTXV0YXRpb24SHQoJd29ya3NwYWNlGAIgASgJQgq6SAdyBRABGIACEjkKBHRpZXIYAyABKAlCK7pIKHImMiReKFthLXpdKFstYS16MC05XXswLDYxfVthLXowLTldKT8pPyQSOgoHYWxsb3dlZBgEIAMoDjIULndpbmRsYXNzLnYxLkZlYXR1cmVCE7pIEJIBDRA+GAEiB4IBBBABIAASOQoGZGVuaWVkGAUgAygOMhQud2luZGxhc3MudjEuRmVhdHVyZUITukgQkgENED4YASIHggEEEAEgABIhChByZXNvdXJjZV92ZXJzaW9uGAYgASgDQge6SAQiAigAIloKE1NldEZlYXR1cmVzUmVzcG9uc2USMAoIZmVhdHVyZXMYASABKAsyHi53aW5kbGFzcy52MS5Xb3Jrc3BhY2VGZWF0dXJlcxIRCgl1bmNoYW5nZWQYHiABKAgiEgoQTGlzdFRpZXJzUmVxdWVzdCI1ChFMaXN0VGllcnNSZXNwb25zZRIgCgV0aWVycxgBIAMoCzIRLndpbmRsYXNzLnYxLlRpZXIi0QEKDlNldFRpZXJSZXF1ZXN0EicKCG11dGF0aW9uGAEgASgLMhUud2luZGxhc3MudjEuTXV0YXRpb24SNgoEbmFtZRgCIAEoCUIoukglciMyIV5bYS16XShbLWEtejAtOV17MCw2MX1bYS16MC05XSk/JBI7CghmZWF0dXJlcxgDIAMoDjIULndpbmRsYXNzLnYxLkZlYXR1cmVCE7pIEJIBDRA+GAEiB4IBBBABIAASIQoQcmVzb3VyY2VfdmVyc2lvbhgEIAEoA0IHukgEIgIoACJFCg9TZXRUaWVyUmVzcG9uc2USHwoEdGllchgBIAEoCzIRLndpbmRsYXNzLnYxLlRpZXISEQoJdW5jaGFuZ2VkGB4gASgIInQKEURlbGV0ZVRpZXJSZXF1ZXN0EicKCG11dGF0aW9uGAEgASgLMhUud2luZGxhc3MudjEuTXV0YXRpb24SNgoEbmFtZRgCIAEoCUIoukglciMyIV5bYS16XShbLWEtejAtOV17MCw2MX1bYS16MC05XSk/JCIUChJEZWxldGVUaWVyUmVzcG9uc2Uq8gEKB0ZlYXR1cmUSFwoTRkVBVFVSRV9VTlNQRUNJRklFRBAAEhgKFEZFQVRVUkVfTVVMVElfUkVHSU9OEAESFwoTRkVBVFVSRV9BVVRPU0NBTElORxACEhkKFUZFQVRVUkVfU0NBTEVfVE9fWkVSTxADEhgKFEZFQVRVUkVfQ1JPU1NfUkVHSU9OEAQSEgoORkVBVFVSRV9DQU5BUlkQBRIWChJGRUFUVVJFX0JMVUVfR1JFRU4QBhIUChBGRUFUVVJFX0FOQUxZU0lTEAcSEQoNRkVBVFVSRV9TRVJWRRAIEhEKDUZFQVRVUkVfUk9MRVMQCTKMCAoQV29ya3NwYWNlU2VydmljZRJcCg9DcmVhdGVXb3Jrc3BhY2USIy53aW5kbGFzcy52MS5DcmVhdGVXb3Jrc3BhY2VSZXF1ZXN0GiQud2luZGxhc3MudjEuQ3JlYXRlV29ya3NwYWNlUmVzcG9uc2USWAoMR2V0V29ya3NwYWNlEiAud2luZGxhc3MudjEuR2V0V29ya3NwYWNlUmVxdWVzdBohLndpbmRsYXNzLnYxLkdldFdvcmtzcGFjZVJlc3BvbnNlIgOQAgESXgoOTGlzdFdvcmtzcGFjZXMSIi53aW5kbGFzcy52MS5MaXN0V29ya3NwYWNlc1JlcXVlc3QaIy53aW5kbGFzcy52MS5MaXN0V29ya3NwYWNlc1Jlc3BvbnNlIgOQAgESXAoPVXBkYXRlV29ya3NwYWNlEiMud2luZGxhc3MudjEuVXBkYXRlV29ya3NwYWNlUmVxdWVzdBokLndpbmRsYXNzLnYxLlVwZGF0ZVdvcmtzcGFjZVJlc3BvbnNlElwKD0RlbGV0ZVdvcmtzcGFjZRIjLndpbmRsYXNzLnYxLkRlbGV0ZVdvcmtzcGFjZVJlcXVlc3QaJC53aW5kbGFzcy52MS5EZWxldGVXb3Jrc3BhY2VSZXNwb25zZRJMCghHZXRRdW90YRIcLndpbmRsYXNzLnYxLkdldFF1b3RhUmVxdWVzdBodLndpbmRsYXNzLnYxLkdldFF1b3RhUmVzcG9uc2UiA5ACARJHCghTZXRRdW90YRIcLndpbmRsYXNzLnYxLlNldFF1b3RhUmVxdWVzdBodLndpbmRsYXNzLnYxLlNldFF1b3RhUmVzcG9uc2USVQoLR2V0RmVhdHVyZXMSHy53aW5kbGFzcy52MS5HZXRGZWF0dXJlc1JlcXVlc3QaIC53aW5kbGFzcy52MS5HZXRGZWF0dXJlc1Jlc3BvbnNlIgOQAgESUAoLU2V0RmVhdHVyZXMSHy53aW5kbGFzcy52MS5TZXRGZWF0dXJlc1JlcXVlc3QaIC53aW5kbGFzcy52MS5TZXRGZWF0dXJlc1Jlc3BvbnNlEk8KCUxpc3RUaWVycxIdLndpbmRsYXNzLnYxLkxpc3RUaWVyc1JlcXVlc3QaHi53aW5kbGFzcy52MS5MaXN0VGllcnNSZXNwb25zZSIDkAIBEkQKB1NldFRpZXISGy53aW5kbGFzcy52MS5TZXRUaWVyUmVxdWVzdBocLndpbmRsYXNzLnYxLlNldFRpZXJSZXNwb25zZRJNCgpEZWxldGVUaWVyEh4ud2luZGxhc3MudjEuRGVsZXRlVGllclJlcXVlc3QaHy53aW5kbGFzcy52MS5EZWxldGVUaWVyUmVzcG9uc2ViBnByb3RvMw", [file_buf_validate_validate, file_windlass_v1_common]);
 
 /**
  * @generated from message windlass.v1.Workspace
@@ -544,6 +544,421 @@ export const SetQuotaResponseSchema: GenMessage<SetQuotaResponse> = /*@__PURE__*
   messageDesc(file_windlass_v1_workspace, 17);
 
 /**
+ * Tier is a set of features with a name. Workspaces without another tier have "default".
+ *
+ * @generated from message windlass.v1.Tier
+ */
+export type Tier = Message<"windlass.v1.Tier"> & {
+  /**
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * Ordered by number. The tier "default" has all of them until it is set.
+   *
+   * @generated from field: repeated windlass.v1.Feature features = 2;
+   */
+  features: Feature[];
+
+  /**
+   * @generated from field: int64 updated_at = 3;
+   */
+  updatedAt: bigint;
+
+  /**
+   * 0: "default", as it is before it is set.
+   *
+   * @generated from field: int64 resource_version = 4;
+   */
+  resourceVersion: bigint;
+};
+
+/**
+ * Describes the message windlass.v1.Tier.
+ * Use `create(TierSchema)` to create a new message.
+ */
+export const TierSchema: GenMessage<Tier> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_workspace, 18);
+
+/**
+ * @generated from message windlass.v1.WorkspaceFeatures
+ */
+export type WorkspaceFeatures = Message<"windlass.v1.WorkspaceFeatures"> & {
+  /**
+   * @generated from field: string workspace_id = 1;
+   */
+  workspaceId: string;
+
+  /**
+   * @generated from field: string workspace_name = 2;
+   */
+  workspaceName: string;
+
+  /**
+   * Features that the workspace may use: those of its tier and allowed, without denied.
+   *
+   * @generated from field: repeated windlass.v1.Feature features = 3;
+   */
+  features: Feature[];
+
+  /**
+   * @generated from field: string tier = 4;
+   */
+  tier: string;
+
+  /**
+   * @generated from field: repeated windlass.v1.Feature tier_features = 5;
+   */
+  tierFeatures: Feature[];
+
+  /**
+   * Features that are allowed to the workspace alone, whether its tier has them or not.
+   *
+   * @generated from field: repeated windlass.v1.Feature allowed = 6;
+   */
+  allowed: Feature[];
+
+  /**
+   * Features that are denied to the workspace alone.
+   *
+   * @generated from field: repeated windlass.v1.Feature denied = 7;
+   */
+  denied: Feature[];
+
+  /**
+   * 0 before any were set.
+   *
+   * @generated from field: int64 resource_version = 8;
+   */
+  resourceVersion: bigint;
+};
+
+/**
+ * Describes the message windlass.v1.WorkspaceFeatures.
+ * Use `create(WorkspaceFeaturesSchema)` to create a new message.
+ */
+export const WorkspaceFeaturesSchema: GenMessage<WorkspaceFeatures> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_workspace, 19);
+
+/**
+ * @generated from message windlass.v1.GetFeaturesRequest
+ */
+export type GetFeaturesRequest = Message<"windlass.v1.GetFeaturesRequest"> & {
+  /**
+   * Id or name; empty: the caller's own.
+   *
+   * @generated from field: string workspace = 1;
+   */
+  workspace: string;
+};
+
+/**
+ * Describes the message windlass.v1.GetFeaturesRequest.
+ * Use `create(GetFeaturesRequestSchema)` to create a new message.
+ */
+export const GetFeaturesRequestSchema: GenMessage<GetFeaturesRequest> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_workspace, 20);
+
+/**
+ * @generated from message windlass.v1.GetFeaturesResponse
+ */
+export type GetFeaturesResponse = Message<"windlass.v1.GetFeaturesResponse"> & {
+  /**
+   * @generated from field: windlass.v1.WorkspaceFeatures features = 1;
+   */
+  features?: WorkspaceFeatures | undefined;
+};
+
+/**
+ * Describes the message windlass.v1.GetFeaturesResponse.
+ * Use `create(GetFeaturesResponseSchema)` to create a new message.
+ */
+export const GetFeaturesResponseSchema: GenMessage<GetFeaturesResponse> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_workspace, 21);
+
+/**
+ * @generated from message windlass.v1.SetFeaturesRequest
+ */
+export type SetFeaturesRequest = Message<"windlass.v1.SetFeaturesRequest"> & {
+  /**
+   * @generated from field: windlass.v1.Mutation mutation = 1;
+   */
+  mutation?: Mutation | undefined;
+
+  /**
+   * Id or name.
+   *
+   * @generated from field: string workspace = 2;
+   */
+  workspace: string;
+
+  /**
+   * Empty: "default".
+   *
+   * @generated from field: string tier = 3;
+   */
+  tier: string;
+
+  /**
+   * All features that are allowed, and all that are denied, to the workspace alone. No feature may be
+   * in both lists.
+   *
+   * @generated from field: repeated windlass.v1.Feature allowed = 4;
+   */
+  allowed: Feature[];
+
+  /**
+   * @generated from field: repeated windlass.v1.Feature denied = 5;
+   */
+  denied: Feature[];
+
+  /**
+   * @generated from field: int64 resource_version = 6;
+   */
+  resourceVersion: bigint;
+};
+
+/**
+ * Describes the message windlass.v1.SetFeaturesRequest.
+ * Use `create(SetFeaturesRequestSchema)` to create a new message.
+ */
+export const SetFeaturesRequestSchema: GenMessage<SetFeaturesRequest> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_workspace, 22);
+
+/**
+ * @generated from message windlass.v1.SetFeaturesResponse
+ */
+export type SetFeaturesResponse = Message<"windlass.v1.SetFeaturesResponse"> & {
+  /**
+   * @generated from field: windlass.v1.WorkspaceFeatures features = 1;
+   */
+  features?: WorkspaceFeatures | undefined;
+
+  /**
+   * It was so already: nothing changed.
+   *
+   * @generated from field: bool unchanged = 30;
+   */
+  unchanged: boolean;
+};
+
+/**
+ * Describes the message windlass.v1.SetFeaturesResponse.
+ * Use `create(SetFeaturesResponseSchema)` to create a new message.
+ */
+export const SetFeaturesResponseSchema: GenMessage<SetFeaturesResponse> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_workspace, 23);
+
+/**
+ * @generated from message windlass.v1.ListTiersRequest
+ */
+export type ListTiersRequest = Message<"windlass.v1.ListTiersRequest"> & {
+};
+
+/**
+ * Describes the message windlass.v1.ListTiersRequest.
+ * Use `create(ListTiersRequestSchema)` to create a new message.
+ */
+export const ListTiersRequestSchema: GenMessage<ListTiersRequest> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_workspace, 24);
+
+/**
+ * @generated from message windlass.v1.ListTiersResponse
+ */
+export type ListTiersResponse = Message<"windlass.v1.ListTiersResponse"> & {
+  /**
+   * @generated from field: repeated windlass.v1.Tier tiers = 1;
+   */
+  tiers: Tier[];
+};
+
+/**
+ * Describes the message windlass.v1.ListTiersResponse.
+ * Use `create(ListTiersResponseSchema)` to create a new message.
+ */
+export const ListTiersResponseSchema: GenMessage<ListTiersResponse> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_workspace, 25);
+
+/**
+ * @generated from message windlass.v1.SetTierRequest
+ */
+export type SetTierRequest = Message<"windlass.v1.SetTierRequest"> & {
+  /**
+   * @generated from field: windlass.v1.Mutation mutation = 1;
+   */
+  mutation?: Mutation | undefined;
+
+  /**
+   * @generated from field: string name = 2;
+   */
+  name: string;
+
+  /**
+   * All features of the tier.
+   *
+   * @generated from field: repeated windlass.v1.Feature features = 3;
+   */
+  features: Feature[];
+
+  /**
+   * 0: the tier is new.
+   *
+   * @generated from field: int64 resource_version = 4;
+   */
+  resourceVersion: bigint;
+};
+
+/**
+ * Describes the message windlass.v1.SetTierRequest.
+ * Use `create(SetTierRequestSchema)` to create a new message.
+ */
+export const SetTierRequestSchema: GenMessage<SetTierRequest> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_workspace, 26);
+
+/**
+ * @generated from message windlass.v1.SetTierResponse
+ */
+export type SetTierResponse = Message<"windlass.v1.SetTierResponse"> & {
+  /**
+   * @generated from field: windlass.v1.Tier tier = 1;
+   */
+  tier?: Tier | undefined;
+
+  /**
+   * It was so already: nothing changed.
+   *
+   * @generated from field: bool unchanged = 30;
+   */
+  unchanged: boolean;
+};
+
+/**
+ * Describes the message windlass.v1.SetTierResponse.
+ * Use `create(SetTierResponseSchema)` to create a new message.
+ */
+export const SetTierResponseSchema: GenMessage<SetTierResponse> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_workspace, 27);
+
+/**
+ * @generated from message windlass.v1.DeleteTierRequest
+ */
+export type DeleteTierRequest = Message<"windlass.v1.DeleteTierRequest"> & {
+  /**
+   * @generated from field: windlass.v1.Mutation mutation = 1;
+   */
+  mutation?: Mutation | undefined;
+
+  /**
+   * @generated from field: string name = 2;
+   */
+  name: string;
+};
+
+/**
+ * Describes the message windlass.v1.DeleteTierRequest.
+ * Use `create(DeleteTierRequestSchema)` to create a new message.
+ */
+export const DeleteTierRequestSchema: GenMessage<DeleteTierRequest> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_workspace, 28);
+
+/**
+ * @generated from message windlass.v1.DeleteTierResponse
+ */
+export type DeleteTierResponse = Message<"windlass.v1.DeleteTierResponse"> & {
+};
+
+/**
+ * Describes the message windlass.v1.DeleteTierResponse.
+ * Use `create(DeleteTierResponseSchema)` to create a new message.
+ */
+export const DeleteTierResponseSchema: GenMessage<DeleteTierResponse> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_workspace, 29);
+
+/**
+ * Feature is a part of app files that a workspace may or may not use. A deploy with which an app starts
+ * to use a feature that its workspace may not use fails with ERROR_REASON_FEATURE_NOT_ALLOWED. An app
+ * keeps the features that it uses.
+ *
+ * @generated from enum windlass.v1.Feature
+ */
+export enum Feature {
+  /**
+   * @generated from enum value: FEATURE_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * More than one region.
+   *
+   * @generated from enum value: FEATURE_MULTI_REGION = 1;
+   */
+  MULTI_REGION = 1,
+
+  /**
+   * scaling: replicas that follow the load.
+   *
+   * @generated from enum value: FEATURE_AUTOSCALING = 2;
+   */
+  AUTOSCALING = 2,
+
+  /**
+   * routing.coldStart: hosts that keep requests while the app has no replica.
+   *
+   * @generated from enum value: FEATURE_SCALE_TO_ZERO = 3;
+   */
+  SCALE_TO_ZERO = 3,
+
+  /**
+   * routing.crossRegion: requests that another region answers.
+   *
+   * @generated from enum value: FEATURE_CROSS_REGION = 4;
+   */
+  CROSS_REGION = 4,
+
+  /**
+   * rollout.strategy canary.
+   *
+   * @generated from enum value: FEATURE_CANARY = 5;
+   */
+  CANARY = 5,
+
+  /**
+   * rollout.strategy blueGreen.
+   *
+   * @generated from enum value: FEATURE_BLUE_GREEN = 6;
+   */
+  BLUE_GREEN = 6,
+
+  /**
+   * rollout.analysis: rollouts that metrics judge.
+   *
+   * @generated from enum value: FEATURE_ANALYSIS = 7;
+   */
+  ANALYSIS = 7,
+
+  /**
+   * serve: an engine and a model instead of a command.
+   *
+   * @generated from enum value: FEATURE_SERVE = 8;
+   */
+  SERVE = 8,
+
+  /**
+   * More than one role.
+   *
+   * @generated from enum value: FEATURE_ROLES = 9;
+   */
+  ROLES = 9,
+}
+
+/**
+ * Describes the enum windlass.v1.Feature.
+ */
+export const FeatureSchema: GenEnum<Feature> = /*@__PURE__*/
+  enumDesc(file_windlass_v1_workspace, 0);
+
+/**
  * WorkspaceService manages tenants. Creating, listing and deleting them is for
  * operators; a key bound to a workspace sees its own.
  *
@@ -618,6 +1033,58 @@ export const WorkspaceService: GenService<{
     methodKind: "unary";
     input: typeof SetQuotaRequestSchema;
     output: typeof SetQuotaResponseSchema;
+  },
+  /**
+   * Features that the workspace may use.
+   *
+   * @generated from rpc windlass.v1.WorkspaceService.GetFeatures
+   */
+  getFeatures: {
+    methodKind: "unary";
+    input: typeof GetFeaturesRequestSchema;
+    output: typeof GetFeaturesResponseSchema;
+  },
+  /**
+   * Sets the workspace's tier, and the features that are allowed or denied to the workspace alone.
+   * Apps that use a feature keep it when the workspace may no longer use it.
+   *
+   * @generated from rpc windlass.v1.WorkspaceService.SetFeatures
+   */
+  setFeatures: {
+    methodKind: "unary";
+    input: typeof SetFeaturesRequestSchema;
+    output: typeof SetFeaturesResponseSchema;
+  },
+  /**
+   * Returns the tiers by name. The tier "default" is always among them.
+   *
+   * @generated from rpc windlass.v1.WorkspaceService.ListTiers
+   */
+  listTiers: {
+    methodKind: "unary";
+    input: typeof ListTiersRequestSchema;
+    output: typeof ListTiersResponseSchema;
+  },
+  /**
+   * Creates the tier, or replaces its features. The change applies to all workspaces of the tier at once.
+   *
+   * @generated from rpc windlass.v1.WorkspaceService.SetTier
+   */
+  setTier: {
+    methodKind: "unary";
+    input: typeof SetTierRequestSchema;
+    output: typeof SetTierResponseSchema;
+  },
+  /**
+   * Deletes the tier. Refused with ERROR_REASON_IN_USE while workspaces have the tier, except for
+   * "default", which then has all features again.
+   *
+   * @generated from rpc windlass.v1.WorkspaceService.DeleteTier
+   */
+  deleteTier: {
+    methodKind: "unary";
+    input: typeof DeleteTierRequestSchema;
+    output: typeof DeleteTierResponseSchema;
   },
 }> = /*@__PURE__*/
   serviceDesc(file_windlass_v1_workspace, 0);
