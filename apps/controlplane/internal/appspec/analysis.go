@@ -147,22 +147,17 @@ func checkWhen(p *windlassv1.RolloutPolicy, c *windlassv1.AnalysisCheck, at stri
 				"Measure more often, or bake longer.")
 		}
 	}
-	for i, s := range p.GetSteps() {
-		pause, manual, err := strategy.ParsePause(s.GetPause())
+	steps := strategy.Of(p).Steps(p)
+	for _, s := range steps {
 		switch {
-		case err == nil && !manual && pause > 0 && pause < interval:
-			return apierr.InvalidFix(at+".interval", fmt.Sprintf("it is measured every %s, and steps[%d] pauses for %s: that would end before the first measurement", interval, i, pause),
-				"Measure more often, or pause longer.")
-		case s.GetWeight() == 100 && analysis.Compares(c):
-			return apierr.InvalidFix(at+".versusOld", fmt.Sprintf("at steps[%d] the old version gets no traffic: there is nothing to compare with", i),
-				"End the steps below 100, which comes after the last one anyway, or use max or min.")
+		case !s.Manual && s.Pause > 0 && s.Pause < interval:
+			return apierr.InvalidFix(at+".interval", fmt.Sprintf("it is measured every %s, and %s is over after %s: that would be before the first measurement", interval, s.WaitField, s.Pause),
+				"Measure more often, or wait longer there.")
+		case s.Weight == strategy.Full && analysis.Compares(c):
+			return apierr.InvalidFix(at+".versusOld", fmt.Sprintf("at a step of %s, whose wait is %s, the old version gets no traffic: there is nothing to compare with", s, s.WaitField),
+				"End the steps below 100 %, which comes after the last one anyway, or use max or min.")
 		}
 	}
-	if after, manual, err := strategy.ParsePromotion(p.GetPromotion()); err == nil && !manual && after > 0 && after < interval {
-		return apierr.InvalidFix(at+".interval", fmt.Sprintf("it is measured every %s, and promotion comes after %s: that would be before the first measurement", interval, after),
-			"Measure more often, or promote later.")
-	}
-	steps := strategy.Of(p).Steps(p)
 	if len(steps) > 0 && steps[0].Whole && steps[0].Weight == 0 && analysis.NeedsRequests(c) {
 		return apierr.InvalidFix(at+".template", "the new version gets no requests before it is promoted, with an initialWeight of 0: it would be held for good",
 			"Set initialWeight to 1 or more, or use a query that needs no requests of users.")
@@ -170,11 +165,11 @@ func checkWhen(p *windlassv1.RolloutPolicy, c *windlassv1.AnalysisCheck, at stri
 	if len(steps) == 0 {
 		if !bakes {
 			return apierr.InvalidFix(at, "the check would never be measured: the strategy has no steps, and no wave bakes",
-				"Give waves a bakeTime, or use strategy canary or blue-green.")
+				"Give waves a bakeTime, or use strategy "+strategy.WithSteps()+".")
 		}
 		if !analysis.Absolute(c) {
 			return apierr.InvalidFix(at+".versusOld", "when a wave bakes, the old version serves no longer: there is nothing to compare with",
-				"Use max or min, or strategy canary or blue-green.")
+				"Use max or min, or strategy "+strategy.WithSteps()+".")
 		}
 	}
 	return nil

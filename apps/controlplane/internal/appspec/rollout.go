@@ -24,9 +24,8 @@ func PolicyWithDefaults(in *windlassv1.RolloutPolicy) *windlassv1.RolloutPolicy 
 	p.Strategy = cmp.Or(p.Strategy, windlassv1.RolloutPolicy_STRATEGY_ROLLING)
 	strategy.Of(p).SetDefaults(p)
 	analysisWithDefaults(p.Analysis)
-	ApprovalWithDefaults(p.Approval)
 	ApprovalWithDefaults(p.StartApproval)
-	for _, s := range p.Steps {
+	for _, s := range strategy.Of(p).Steps(p) {
 		ApprovalWithDefaults(s.Approval)
 	}
 	onFailure := windlassv1.Wave_ON_FAILURE_ROLLBACK_ALL
@@ -53,12 +52,8 @@ func CheckPolicy(p *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec, f
 	if err := CheckApproval(p.GetStartApproval(), false, field+".startApproval"); err != nil {
 		return err
 	}
-	for i, s := range strategy.Of(p).Steps(p) {
-		at := field + ".approval"
-		if len(p.GetSteps()) > 0 {
-			at = fmt.Sprintf("%s.steps[%d].approval", field, i)
-		}
-		if err := CheckApproval(s.Approval, s.Manual, at); err != nil {
+	for _, s := range strategy.Of(p).Steps(p) {
+		if err := CheckApproval(s.Approval, s.Manual, field+"."+s.ApprovalField); err != nil {
 			return err
 		}
 	}

@@ -1,8 +1,11 @@
 package plan
 
 import (
+	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"pgregory.net/rapid"
 
@@ -14,7 +17,7 @@ import (
 func drawPolicy(t *rapid.T) *windlassv1.RolloutPolicy {
 	amount := rapid.SampledFrom([]string{"", "0", "1", "2", "25%", "100%"})
 	policy := &windlassv1.RolloutPolicy{
-		Strategy: rapid.SampledFrom([]windlassv1.RolloutPolicy_Strategy{1, 1, 2, 3, 3, 4, 4, 5, 5}).Draw(t, "strategy"),
+		Strategy: rapid.SampledFrom(strategy.All()).Draw(t, "strategy"),
 		MaxSurge: amount.Draw(t, "surge"), MaxUnavailable: amount.Draw(t, "unavailable"),
 	}
 	if policy.Strategy == windlassv1.RolloutPolicy_STRATEGY_CANARY {
@@ -59,6 +62,23 @@ func drawPolicy(t *rapid.T) *windlassv1.RolloutPolicy {
 		policy.Waves = []*windlassv1.Wave{wave("us"), wave("ap"), wave()}
 	}
 	return policy
+}
+
+func TestDrawPolicy_HasEveryFieldOfItsStrategy(t *testing.T) {
+	drawn := map[string]bool{}
+	for seed := range 1000 {
+		p := rapid.Custom(drawPolicy).Example(seed)
+		p.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
+			drawn[strategy.Name(p)+" "+f.JSONName()] = true
+			return true
+		})
+	}
+	for _, s := range strategy.All() {
+		p := &windlassv1.RolloutPolicy{Strategy: s}
+		for _, field := range strategy.Of(p).Fields() {
+			require.True(t, drawn[strategy.Name(p)+" "+field], "drawPolicy leaves out %s of %s", field, strategy.Name(p))
+		}
+	}
 }
 
 // drawApproval draws a gate, or none.

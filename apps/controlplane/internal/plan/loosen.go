@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -21,20 +22,17 @@ func (g LoosenedGate) Role() windlassv1.Role { return model.ApproverRole(g.Gate)
 // LoosenedGates returns the gates of was that next drops, lets open for less, or puts behind more
 // traffic or other regions.
 func LoosenedGates(was, next *windlassv1.RolloutPolicy) (out []LoosenedGate) {
-	if gate := was.GetApproval(); gate != nil && !keepsGate(next.GetApproval(), gate) {
-		out = append(out, LoosenedGate{"approval", gate})
-	}
 	if gate := was.GetStartApproval(); gate != nil && !keepsGate(next.GetStartApproval(), gate) {
 		out = append(out, LoosenedGate{"startApproval", gate})
 	}
-	from := 0
-	for i, s := range was.GetSteps() {
-		if s.GetApproval() == nil {
+	steps, from := stepsOf(next), 0
+	for _, s := range stepsOf(was) {
+		if s.Approval == nil {
 			continue
 		}
-		at := stepGateFrom(next.GetSteps(), from, s)
+		at := stepGateFrom(steps, from, s)
 		if at < 0 {
-			out = append(out, LoosenedGate{fmt.Sprintf("steps[%d].approval", i), s.GetApproval()})
+			out = append(out, LoosenedGate{s.ApprovalField, s.Approval})
 			continue
 		}
 		from = at + 1
@@ -61,12 +59,13 @@ func keepsGate(next, was *windlassv1.Approval) bool {
 
 // stepGateFrom returns the index of a step whose gate asks for as much as the gate of was. No step
 // up to it has more traffic or replicas than was. -1 for none.
-func stepGateFrom(next []*windlassv1.CanaryStep, from int, was *windlassv1.CanaryStep) int {
+func stepGateFrom(next []strategy.Step, from int, was strategy.Step) int {
+	byReplicas := func(s strategy.Step) bool { return s.Weight == 0 && !s.Whole }
 	for i, s := range next {
-		if (s.GetWeight() > 0) != (was.GetWeight() > 0) || s.GetWeight() > was.GetWeight() || s.GetReplicas() > was.GetReplicas() {
+		if byReplicas(s) != byReplicas(was) || s.Weight > was.Weight || s.Replicas > was.Replicas {
 			return -1
 		}
-		if i >= from && keepsGate(s.GetApproval(), was.GetApproval()) {
+		if i >= from && keepsGate(s.Approval, was.Approval) {
 			return i
 		}
 	}

@@ -14,9 +14,12 @@ func TestLoosenedGatesAreThoseThatAPolicyDoesNotKeep(t *testing.T) {
 	}
 	const deployer, owner = windlassv1.Role_ROLE_DEPLOYER, windlassv1.Role_ROLE_OWNER
 	two := gate(owner, 2, true)
-	promotion := func(a *windlassv1.Approval) *windlassv1.RolloutPolicy { return &windlassv1.RolloutPolicy{Approval: a} }
+	at := func(weight int32, a *windlassv1.Approval) *windlassv1.RolloutPolicy {
+		return &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN, InitialWeight: weight, Approval: a}
+	}
+	promotion := func(a *windlassv1.Approval) *windlassv1.RolloutPolicy { return at(0, a) }
 	steps := func(s ...*windlassv1.CanaryStep) *windlassv1.RolloutPolicy {
-		return &windlassv1.RolloutPolicy{Steps: s}
+		return &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, Steps: s}
 	}
 	step := func(weight int32, a *windlassv1.Approval) *windlassv1.CanaryStep {
 		return &windlassv1.CanaryStep{Weight: weight, Approval: a}
@@ -44,7 +47,11 @@ func TestLoosenedGatesAreThoseThatAPolicyDoesNotKeep(t *testing.T) {
 		"an owner is the default":  {promotion(gate(owner, 1, false)), promotion(&windlassv1.Approval{}), nil},
 		"more":                     {promotion(gate(deployer, 1, false)), promotion(two), nil},
 		"a step dropped":           {steps(step(10, two), step(50, two)), steps(step(10, two), step(50, nil)), []string{"steps[1].approval"}},
-		"another strategy":         {steps(step(10, two)), promotion(two), []string{"steps[0].approval"}},
+		"another strategy":         {promotion(two), steps(step(10, two)), []string{"approval"}},
+		"blue-green, no traffic":   {steps(step(10, two)), promotion(two), nil},
+		"a larger initial weight":  {at(5, two), at(50, two), []string{"approval"}},
+		"initial weight for none":  {promotion(two), at(1, two), []string{"approval"}},
+		"a smaller initial weight": {at(50, two), at(0, two), nil},
 		"a step before it":         {steps(step(10, two)), steps(step(5, nil), step(10, two)), nil},
 		"behind more traffic":      {steps(step(10, two)), steps(step(99, two)), []string{"steps[0].approval"}},
 		"behind a larger step":     {steps(step(10, two)), steps(step(20, nil), step(30, two)), []string{"steps[0].approval"}},

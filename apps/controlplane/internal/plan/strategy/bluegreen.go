@@ -41,8 +41,13 @@ func (b blueGreen) Describe(p *windlassv1.RolloutPolicy) string {
 
 func (blueGreen) Steps(p *windlassv1.RolloutPolicy) []Step {
 	after, manual, err := ParsePromotion(p.GetPromotion())
-	return []Step{{Weight: p.GetInitialWeight(), Whole: true, Manual: manual || err != nil, Pause: after, Approval: p.GetApproval()}}
+	return []Step{{
+		Weight: p.GetInitialWeight(), Whole: true, Manual: manual || err != nil, Pause: after, Approval: p.GetApproval(),
+		WaitField: "promotion", ApprovalField: "approval",
+	}}
 }
+
+func (blueGreen) HasSteps() bool { return true }
 
 // Bounds returns a surge with room for a second full set of replicas, of either version.
 func (blueGreen) Bounds(_ *windlassv1.RolloutPolicy, size int32, of Sizes) (surge, unavailable int32) {

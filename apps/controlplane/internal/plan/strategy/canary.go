@@ -49,12 +49,18 @@ func (c canary) Describe(p *windlassv1.RolloutPolicy) string {
 }
 
 func (canary) Steps(p *windlassv1.RolloutPolicy) (out []Step) {
-	for _, s := range p.GetSteps() {
+	for i, s := range p.GetSteps() {
 		pause, manual, err := ParsePause(s.GetPause())
-		out = append(out, Step{Weight: s.GetWeight(), Replicas: s.GetReplicas(), Manual: manual || err != nil, Pause: pause, Approval: s.GetApproval()})
+		at := fmt.Sprintf("steps[%d]", i)
+		out = append(out, Step{
+			Weight: s.GetWeight(), Replicas: s.GetReplicas(), Manual: manual || err != nil, Pause: pause, Approval: s.GetApproval(),
+			WaitField: at + ".pause", ApprovalField: at + ".approval",
+		})
 	}
 	return out
 }
+
+func (canary) HasSteps() bool { return true }
 
 // Straighten removes the steps and their pauses. With keepGates, it keeps the steps that need an
 // approval. If no step is left, the policy becomes rolling.

@@ -5,6 +5,7 @@
 //
 // A new strategy is a value in the proto's enum, a file here that implements Strategy, a line in the
 // table below, and scripts in ../testdata. TestStrategy checks what must be true for every strategy.
+// docs/contributing lists the other places.
 package strategy
 
 import (
@@ -31,8 +32,10 @@ type Strategy interface {
 	Check(p *windlassv1.RolloutPolicy) *Fault
 	// Describe returns the policy's Fields in words, empty for none.
 	Describe(p *windlassv1.RolloutPolicy) string
-	// Steps returns the points at which a region waits with both versions, in order.
+	// Steps returns the points at which a region waits with both versions, in order. HasSteps reports whether
+	// every policy of the strategy has any.
 	Steps(p *windlassv1.RolloutPolicy) []Step
+	HasSteps() bool
 	// Bounds returns how many replicas beyond size may exist in a region of that size, and how many
 	// fewer may serve.
 	Bounds(p *windlassv1.RolloutPolicy, size int32, of Sizes) (surge, unavailable int32)
@@ -75,6 +78,9 @@ type Step struct {
 	Pause  time.Duration
 	// Approval is the approval that the step needs in addition, nil for none.
 	Approval *windlassv1.Approval
+	// WaitField and ApprovalField are the fields of the policy that set the wait and the approval, as app
+	// files name them.
+	WaitField, ApprovalField string
 }
 
 // String is the step's text: "10 %", "2 replicas".
@@ -121,17 +127,22 @@ func nameOf(s windlassv1.RolloutPolicy_Strategy) string {
 	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(s.String(), "STRATEGY_")), "_", "-")
 }
 
+// All returns the strategies in the order of their values.
+func All() []windlassv1.RolloutPolicy_Strategy { return slices.Sorted(maps.Keys(strategies)) }
+
 // With returns the names of the strategies that have the field.
-func With(field string) (names []string) {
-	var of []windlassv1.RolloutPolicy_Strategy
-	for s, way := range strategies {
-		if slices.Contains(way.Fields(), field) {
-			of = append(of, s)
+func With(field string) []string {
+	return namesOf(func(s Strategy) bool { return slices.Contains(s.Fields(), field) })
+}
+
+// WithSteps names the strategies that have steps: "canary or blue-green".
+func WithSteps() string { return strings.Join(namesOf(Strategy.HasSteps), " or ") }
+
+func namesOf(is func(Strategy) bool) (names []string) {
+	for _, s := range All() {
+		if is(strategies[s]) {
+			names = append(names, nameOf(s))
 		}
-	}
-	slices.Sort(of)
-	for _, s := range of {
-		names = append(names, nameOf(s))
 	}
 	return names
 }
@@ -140,7 +151,7 @@ func With(field string) (names []string) {
 // instances stop first or are replaced in place. The names are as in app files: "recreate or inPlace".
 func NotBeside() string {
 	var names []string
-	for _, s := range slices.Sorted(maps.Keys(strategies)) {
+	for _, s := range All() {
 		if strategies[s].Order() == Beside {
 			continue
 		}
@@ -190,6 +201,7 @@ type base struct{}
 
 func (base) SetDefaults(*windlassv1.RolloutPolicy)      {}
 func (base) Steps(*windlassv1.RolloutPolicy) []Step     { return nil }
+func (base) HasSteps() bool                             { return false }
 func (base) Straighten(*windlassv1.RolloutPolicy, bool) {}
 func (base) Order() Order                               { return Beside }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"pgregory.net/rapid"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -24,6 +25,8 @@ func drawPolicy(t *rapid.T, of windlassv1.RolloutPolicy_Strategy) *windlassv1.Ro
 	if fields["maxUnavailable"] {
 		p.MaxUnavailable = rapid.SampledFrom([]string{"", "1", "2", "50%", "100%"}).Draw(t, "maxUnavailable")
 	}
+	drawn := []string{"maxSurge", "maxUnavailable", "steps", "promotion", "initialWeight", "approval", "retain"}
+	require.Subset(t, drawn, strategies[of].Fields(), "drawPolicy draws every field")
 	approval := func(label string) *windlassv1.Approval {
 		if rapid.Bool().Draw(t, label) {
 			return &windlassv1.Approval{Role: windlassv1.Role_ROLE_OWNER}
@@ -46,6 +49,20 @@ func drawPolicy(t *rapid.T, of windlassv1.RolloutPolicy_Strategy) *windlassv1.Ro
 	return p
 }
 
+// set gives a field of a policy a value that is not the default.
+func set(m protoreflect.Message, field protoreflect.FieldDescriptor) {
+	switch {
+	case field.IsList():
+		m.Mutable(field).List().AppendMutable()
+	case field.Kind() == protoreflect.MessageKind:
+		m.Mutable(field)
+	case field.Kind() == protoreflect.StringKind:
+		m.Set(field, protoreflect.ValueOfString("1"))
+	default:
+		m.Set(field, protoreflect.ValueOfInt32(1))
+	}
+}
+
 // TestStrategy holds every strategy to what the planner relies on.
 func TestStrategy(t *testing.T) {
 	for value, text := range windlassv1.RolloutPolicy_Strategy_name {
@@ -56,6 +73,14 @@ func TestStrategy(t *testing.T) {
 		t.Run(text, func(t *testing.T) {
 			require.Contains(t, strategies, of, "it has a file and a line in the table")
 			s := strategies[of]
+			for _, f := range s.Fields() {
+				other := &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_RECREATE}
+				m := other.ProtoReflect()
+				field := m.Descriptor().Fields().ByJSONName(f)
+				require.NotNil(t, field, "%s is a field of RolloutPolicy", f)
+				set(m, field)
+				require.NotNil(t, Check(other), "the list of Check has %s: other strategies refuse it", f)
+			}
 			rapid.Check(t, func(t *rapid.T) {
 				p := drawPolicy(t, of)
 				require.Nil(t, Check(p), "%v", p)
@@ -67,12 +92,15 @@ func TestStrategy(t *testing.T) {
 				s.SetDefaults(again)
 				require.True(t, proto.Equal(p, again), "its defaults are final")
 
+				require.Equal(t, s.HasSteps(), len(s.Steps(p)) > 0)
 				var weight int32 = -1
 				for _, step := range s.Steps(p) {
 					require.True(t, step.Replicas == 0 || step.Weight == 0)
 					require.Less(t, weight, step.Weight, "a new version's share only grows")
 					require.LessOrEqual(t, step.Weight, Full)
 					require.NotEmpty(t, step.String())
+					require.NotEmpty(t, step.WaitField)
+					require.NotEmpty(t, step.ApprovalField)
 					weight = step.Weight
 				}
 
@@ -140,4 +168,5 @@ func TestCheck_NamesTheFieldAndTheStrategiesThatHaveIt(t *testing.T) {
 
 func TestStrategies_NameWhatNeedsNoRoomForBoth(t *testing.T) {
 	require.Equal(t, "recreate or inPlace", NotBeside())
+	require.Equal(t, "canary or blue-green", WithSteps())
 }
