@@ -174,8 +174,12 @@ func runOnHost(ctx context.Context, f flags, cfg Config, registry *prometheus.Re
 	}
 	cfg.Isolates = isolation != nil || f.Runtime == "simulated"
 	cfg.NewRuntime = func(ctx context.Context, region string) (Runtime, error) {
-		if f.Runtime == "simulated" {
+		switch f.Runtime {
+		case "simulated":
 			return simulated.New(simulated.Config{Region: region}), nil
+		case "process":
+		default:
+			return nil, fmt.Errorf("--runtime=%s: the agent makes no such runtime", f.Runtime)
 		}
 		gpus, err := parseGPUs(ctx, f.GPUs)
 		if err != nil {

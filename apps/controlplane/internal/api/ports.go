@@ -16,9 +16,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A region whose agent runs processes is one host, so that only one instance there can have a fixed port,
-// whatever its version. A pod has an address of its own. Regions that no agent has joined yet, or whose agent
-// runs anything else, are not checked.
+// In a region that is one host (model.Region.IsOneHost) only one instance can have a fixed port, whatever its
+// version. A pod has an address of its own. Regions that no agent has joined yet are not checked.
 
 // portsFit fails if a region of a new version cannot give it a fixed port. alike means that it keeps
 // the live version's instances. progress is that of its rollout, nil for none.
@@ -39,7 +38,7 @@ func (c versionMutation) portsFit(app model.App, was running, spec *windlassv1.D
 		if progress != nil {
 			size = plan.Size(progress, r.ID)
 		}
-		if size == 0 || r.AgentRuntime != model.RuntimeProcess {
+		if size == 0 || !r.IsOneHost() {
 			continue
 		}
 		if err := instancesShare(spec, r, size, ""); err != nil {
@@ -68,7 +67,7 @@ func instancesShare(spec *windlassv1.DeploymentSpec, region model.Region, replic
 	each, _ := admission.PerReplica(spec)
 	i := fixedPort(spec)
 	n := int64(replicas) * each
-	if i < 0 || n <= 1 || region.AgentRuntime != model.RuntimeProcess {
+	if i < 0 || n <= 1 || !region.IsOneHost() {
 		return nil
 	}
 	fix := "Set the port to 0, and each instance gets one of its own, or run 1 replica there."
@@ -191,7 +190,7 @@ func (c versionMutation) portsFitPinned(app model.App, r running, d model.Deploy
 	}
 	have := r.sizes()
 	for _, region := range regions {
-		if !ids[region.ID] || region.AgentRuntime != model.RuntimeProcess {
+		if !ids[region.ID] || !region.IsOneHost() {
 			continue
 		}
 		if err := instancesShare(d.Spec, region, p.In(region.ID).Replicas, "replicas"); err != nil {

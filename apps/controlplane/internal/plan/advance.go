@@ -168,7 +168,7 @@ func (p *planner) pullsImage(spec *windlassv1.DeploymentSpec) bool {
 	return slices.ContainsFunc(spec.GetRegions(), func(name string) bool {
 		id := p.in.RegionIDs[name]
 		i := slices.IndexFunc(p.in.Regions, func(r model.Region) bool { return r.ID == id })
-		return i < 0 || p.in.Regions[i].AgentRuntime != model.RuntimeProcess
+		return i < 0 || p.in.Regions[i].PullsImages()
 	})
 }
 

@@ -477,7 +477,7 @@ func (x *JoinResponse) GetCredential() *Credential {
 type AgentInfo struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Version string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
-	// "process", "kubernetes".
+	// "process", "kubernetes", "simulated".
 	Runtime  string `protobuf:"bytes,2,opt,name=runtime,proto3" json:"runtime,omitempty"`
 	Hostname string `protobuf:"bytes,3,opt,name=hostname,proto3" json:"hostname,omitempty"`
 	// What it can do beyond the base protocol: names of Feature. A deployment whose
