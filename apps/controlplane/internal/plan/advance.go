@@ -416,11 +416,6 @@ func (p *planner) noteServed() {
 // lease or becomes unreachable, and either settles the deadline.
 const freshFor = 60_000
 
-// keepFromStarting are reasons of instances that have not even begun. They may pass
-// by themselves, so the planner waits until the deadline. Then they say more than
-// that the deadline has passed.
-var keepFromStarting = []string{"Unschedulable", "QuotaExceeded", "ImagePullError", "SecretUnavailable"}
-
 // deadline fails a target that is late, judged by recent reports only.
 func (p *planner) deadline(d *model.Deployment) bool {
 	r := p.rollout
@@ -437,7 +432,7 @@ func (p *planner) deadline(d *model.Deployment) bool {
 			continue
 		}
 		late++
-		if why, _ := pl.Why(); cause == "" && !pl.Unreachable() && slices.Contains(keepFromStarting, why) {
+		if why, _ := pl.Why(); cause == "" && !pl.Unreachable() && rollup.MeaningOf(why).Waits {
 			cause = why
 		}
 		if pl.Unreachable() {

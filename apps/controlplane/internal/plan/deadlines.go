@@ -28,14 +28,10 @@ const (
 )
 
 // condition returns the condition of auto_rollback that a region's reason for failing belongs
-// to. Reasons that belong to no other one count as a crash: the version crashed, or was refused.
+// to. Reasons of agents are in a table of package rollup.
 func condition(reason string) windlassv1.AutoRollback_Condition {
 	switch reason {
-	case ReasonImagePullError:
-		return onImage
-	case "Unschedulable", "QuotaExceeded":
-		return onUnschedulable
-	case rollup.ReasonDeadlineExceeded, "SecretUnavailable":
+	case rollup.ReasonDeadlineExceeded:
 		return onProgress
 	case ReasonAnalysisFailed, ReasonAnalysisInconclusive:
 		return onAnalysis
@@ -44,7 +40,7 @@ func condition(reason string) windlassv1.AutoRollback_Condition {
 	case ReasonUnhealthy, ReasonUnstable:
 		return onHealth
 	}
-	return onCrash
+	return rollup.MeaningOf(reason).Condition
 }
 
 // ConditionName returns the condition as people write it.
@@ -145,7 +141,7 @@ func troubleOf(policy *windlassv1.RolloutPolicy, d *model.Deployment, pl rollup.
 		t.reason, t.message = pl.Why()
 	}
 	switch {
-	case t.reason == ReasonImagePullError:
+	case rollup.MeaningOf(t.reason).Condition == onImage:
 		t.kind = onImage
 	case !t.doomed:
 		t = trouble{}

@@ -1,8 +1,6 @@
 package plan
 
 import (
-	"slices"
-
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -51,7 +49,7 @@ func (r pinRows) Stale(pl rollup.Place) bool {
 	return pl.Resyncing() || r.now-pl.Region.LastReportAt > freshFor
 }
 
-func (r pinRows) Blocks(reason string) bool { return slices.Contains(keepFromStarting, reason) }
+func (r pinRows) Blocks(reason string) bool { return rollup.MeaningOf(reason).Waits }
 
 func (r pinRows) StartLimit(spec *windlassv1.DeploymentSpec, pl rollup.Place) int64 {
 	return pinLimit(r.policy, spec, pl)

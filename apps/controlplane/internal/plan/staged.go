@@ -2,7 +2,6 @@ package plan
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -230,7 +229,7 @@ func (s *stager) regionLate(d *model.Deployment, w *model.WaveProgress, st *mode
 	reason, message := rollup.ReasonDeadlineExceeded, ""
 	if l.row != nil {
 		why, text := s.place(l.row).Why()
-		if slices.Contains(keepFromStarting, why) {
+		if rollup.MeaningOf(why).Waits {
 			reason = why
 		}
 		message = strings.TrimSpace(why + " " + text)

@@ -23,12 +23,6 @@ const (
 	ReasonInstancesFailed   = "InstancesFailed"   // instances fail, and the agent gave no reason
 )
 
-// These are the reasons of agents for which instances have no room.
-const (
-	reasonUnschedulable = "Unschedulable"
-	reasonQuotaExceeded = "QuotaExceeded"
-)
-
 const (
 	phaseApplied  = int32(agentv1.AppliedState_PHASE_APPLIED)
 	phaseRejected = int32(agentv1.AppliedState_PHASE_REJECTED)
@@ -158,13 +152,13 @@ func (p Place) ofRole() string {
 
 // LacksRoom reports whether the region has no room for the replicas that would make the place ready.
 func (p Place) LacksRoom() bool {
-	return !p.Ready() && !p.Unreachable() && p.Row.Reason == "" && noRoom(p.Observed)
+	return !p.Ready() && !p.Unreachable() && p.Row.Reason == "" && reportsNoRoom(p.Observed)
 }
 
-// noRoom reports whether the region gives lack of room as its reason.
-func noRoom(o model.Observed) bool {
+// reportsNoRoom reports whether the region gives lack of room as its reason.
+func reportsNoRoom(o model.Observed) bool {
 	reason, _ := Place{Observed: o}.Why()
-	return reason == reasonUnschedulable || reason == reasonQuotaExceeded
+	return MeaningOf(reason).Condition == noRoom
 }
 
 // codeWoken is an agent's code for a generation without replicas that a request woke.
