@@ -18,6 +18,24 @@ type need struct {
 	Role windlassv1.Role
 	// Operator reports whether operators may call it.
 	Operator bool
+	// Operation is the name in metrics of a call that changes what runs, else empty.
+	Operation string
+	// Starts means that the call starts work, so that it takes a token of its workspace. Calls that cancel or
+	// delete take none, so that the rate of starts never stops them.
+	Starts bool
+}
+
+// changes is n for a call that changes what runs. Metrics call it by the name of the operation.
+func (n need) changes(operation string) need {
+	n.Operation = operation
+	return n
+}
+
+// starts is changes for a call that also starts work.
+func (n need) starts(operation string) need {
+	n = n.changes(operation)
+	n.Starts = true
+	return n
 }
 
 var (
@@ -30,21 +48,22 @@ var (
 )
 
 // access is the only table of the roles that may call a procedure. A procedure that is not in it is closed to
-// all. Some calls ask for more, depending on their arguments: see their files.
+// all. Some calls ask for more, depending on their arguments: see their files. It also says which calls change
+// what runs, and start work.
 var access = map[string]need{
 	w.AppServiceCreateAppProcedure:      deployer,
 	w.AppServiceGetAppProcedure:         viewer,
 	w.AppServiceListAppsProcedure:       viewer,
 	w.AppServiceUpdateAppProcedure:      deployer,
-	w.AppServiceDeleteAppProcedure:      owner,
-	w.AppServiceDeployProcedure:         deployer,
+	w.AppServiceDeleteAppProcedure:      owner.changes("delete"),
+	w.AppServiceDeployProcedure:         deployer.starts("deploy"),
 	w.AppServicePlanDeployProcedure:     viewer,
-	w.AppServiceScaleProcedure:          deployer,
-	w.AppServiceSetEnvironmentProcedure: deployer,
-	w.AppServiceRollbackProcedure:       deployer,
-	w.AppServiceCancelProcedure:         deployer,
-	w.AppServicePinVersionProcedure:     deployer,
-	w.AppServiceUnpinVersionProcedure:   deployer,
+	w.AppServiceScaleProcedure:          deployer.starts("scale"),
+	w.AppServiceSetEnvironmentProcedure: deployer.starts("environment"),
+	w.AppServiceRollbackProcedure:       deployer.starts("rollback"),
+	w.AppServiceCancelProcedure:         deployer.changes("cancel"),
+	w.AppServicePinVersionProcedure:     deployer.starts("pin"),
+	w.AppServiceUnpinVersionProcedure:   deployer.changes("unpin"),
 	w.AppServiceWatchAppProcedure:       viewer,
 
 	w.ScalingServiceGetScalingProcedure: viewer,
@@ -53,18 +72,19 @@ var access = map[string]need{
 	w.DeploymentServiceListDeploymentsProcedure: viewer,
 	w.DeploymentServiceListInstancesProcedure:   viewer,
 	w.DeploymentServiceGetLogsProcedure:         viewer,
-	w.DeploymentServiceRestartInstanceProcedure: deployer,
+	// RestartInstance starts work as well, but takes its token before it asks the agent.
+	w.DeploymentServiceRestartInstanceProcedure: deployer.changes("restart"),
 
 	w.LogServiceFollowLogsProcedure: viewer,
 
 	w.RolloutServiceGetRolloutProcedure:    viewer,
 	w.RolloutServiceListRolloutsProcedure:  viewer,
-	w.RolloutServicePauseRolloutProcedure:  deployer,
-	w.RolloutServiceResumeRolloutProcedure: deployer,
-	w.RolloutServiceRetryRolloutProcedure:  deployer,
-	w.RolloutServiceSkipBakeProcedure:      deployer,
-	w.RolloutServicePromoteProcedure:       deployer,
-	w.RolloutServiceApproveProcedure:       deployer,
+	w.RolloutServicePauseRolloutProcedure:  deployer.changes("pause"),
+	w.RolloutServiceResumeRolloutProcedure: deployer.changes("resume"),
+	w.RolloutServiceRetryRolloutProcedure:  deployer.changes("retry"),
+	w.RolloutServiceSkipBakeProcedure:      deployer.changes("skip_bake"),
+	w.RolloutServicePromoteProcedure:       deployer.changes("promote"),
+	w.RolloutServiceApproveProcedure:       deployer.changes("approve"),
 
 	w.FleetServiceWatchFleetProcedure: viewerOrOperator,
 
@@ -79,7 +99,7 @@ var access = map[string]need{
 	w.RegionServiceApprovePruneProcedure:      ownerOrOperator,
 	w.RegionServiceGrantRegionProcedure:       operator,
 	w.RegionServiceRevokeGrantProcedure:       operator,
-	w.RegionServiceEvictWorkspaceProcedure:    operator,
+	w.RegionServiceEvictWorkspaceProcedure:    operator.changes("evict"),
 	w.RegionServiceApproveGatewayProcedure:    operator,
 	w.RegionServiceListGatewaysProcedure:      operator,
 
@@ -113,7 +133,7 @@ var access = map[string]need{
 	// A deployer may change variables, but only an owner may rename.
 	w.EnvironmentServiceUpdateEnvironmentProcedure: deployer,
 	w.EnvironmentServiceDeleteEnvironmentProcedure: owner,
-	w.EnvironmentServiceSetSecretProcedure:         deployer,
+	w.EnvironmentServiceSetSecretProcedure:         deployer.starts("secret"),
 	w.EnvironmentServiceListSecretsProcedure:       viewer,
 	w.EnvironmentServiceDeleteSecretProcedure:      deployer,
 

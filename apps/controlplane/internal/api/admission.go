@@ -12,20 +12,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
-	w "github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
-
-// starts are the mutations that start work. Each takes a token of its workspace. RestartInstance starts work
-// as well, but takes its token before it asks the agent. Calls that cancel or delete take none, so that the
-// rate of starts never stops them.
-var starts = map[string]bool{
-	w.AppServiceDeployProcedure:            true,
-	w.AppServiceScaleProcedure:             true,
-	w.AppServiceSetEnvironmentProcedure:    true,
-	w.AppServiceRollbackProcedure:          true,
-	w.AppServicePinVersionProcedure:        true,
-	w.EnvironmentServiceSetSecretProcedure: true,
-}
 
 // asked is how a mutation changes an app's claim.
 type asked struct {

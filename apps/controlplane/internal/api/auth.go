@@ -314,11 +314,15 @@ func (a *server) noteRefusal(by caller, client netip.Addr, err error) {
 	}, now())
 }
 
-// Interceptor notes calls that a handler refuses because the caller may not make them.
+// Interceptor counts calls that change what runs, and notes calls that a handler refuses because the caller may
+// not make them.
 func (a *API) Interceptor() connect.Interceptor {
 	return connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
 		return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
 			res, err := next(ctx, req)
+			if operation := access[req.Spec().Procedure].Operation; operation != "" {
+				a.counted(operation, err)
+			}
 			if connect.CodeOf(err) == connect.CodePermissionDenied {
 				if by, failed := callerOf(ctx); failed == nil {
 					a.noteRefusal(by, rpc.ClientOf(ctx), err)

@@ -124,7 +124,6 @@ func sameAgain(progress *model.Progress, what string) string {
 
 // PauseRollout holds the rollout in flight where it is.
 func (a rolloutService) PauseRollout(ctx context.Context, req *windlassv1.PauseRolloutRequest) (res *windlassv1.PauseRolloutResponse, err error) {
-	defer func() { a.counted("pause", err) }()
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.PauseRolloutResponse, error) {
 		out, err := c.rollouts().control(req.GetApp(), "RolloutPaused", req.GetWhy(), func(progress *model.Progress) (string, error) {
 			_, err := plan.Pause(progress, c.by.Name, req.GetWhy(), c.at)
@@ -137,7 +136,6 @@ func (a rolloutService) PauseRollout(ctx context.Context, req *windlassv1.PauseR
 
 // ResumeRollout ends a person's pause.
 func (a rolloutService) ResumeRollout(ctx context.Context, req *windlassv1.ResumeRolloutRequest) (res *windlassv1.ResumeRolloutResponse, err error) {
-	defer func() { a.counted("resume", err) }()
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.ResumeRolloutResponse, error) {
 		out, err := c.rollouts().control(req.GetApp(), "RolloutResumed", req.GetWhy(), func(progress *model.Progress) (string, error) {
 			was, by := progress.PausedAt, progress.PausedBy
@@ -151,7 +149,6 @@ func (a rolloutService) ResumeRollout(ctx context.Context, req *windlassv1.Resum
 
 // RetryRollout starts the failed regions again.
 func (a rolloutService) RetryRollout(ctx context.Context, req *windlassv1.RetryRolloutRequest) (res *windlassv1.RetryRolloutResponse, err error) {
-	defer func() { a.counted("retry", err) }()
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.RetryRolloutResponse, error) {
 		if id, err := c.rollouts().retryBehind(req.GetApp(), req.GetWhy()); id != "" || err != nil {
 			return &windlassv1.RetryRolloutResponse{RolloutId: id, Effect: "regions that failed to catch up begin again"}, err
@@ -225,7 +222,6 @@ func (c rolloutMutation) retryBehind(ref, why string) (rolloutID string, err err
 
 // Promote moves on the regions that wait at a step, or moves all regions past the remaining steps.
 func (a rolloutService) Promote(ctx context.Context, req *windlassv1.PromoteRequest) (res *windlassv1.PromoteResponse, err error) {
-	defer func() { a.counted("promote", err) }()
 	what := "Promoted"
 	if req.GetFull() {
 		what = "PromotedInFull"
@@ -259,7 +255,6 @@ func (a rolloutService) Promote(ctx context.Context, req *windlassv1.PromoteRequ
 
 // SkipBake ends the bake time of the wave that is baking.
 func (a rolloutService) SkipBake(ctx context.Context, req *windlassv1.SkipBakeRequest) (res *windlassv1.SkipBakeResponse, err error) {
-	defer func() { a.counted("skip_bake", err) }()
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.SkipBakeResponse, error) {
 		out, err := c.rollouts().control(req.GetApp(), "BakeSkipped", req.GetWhy(), func(progress *model.Progress) (string, error) {
 			if err := c.versions().maySkip(progress); err != nil {

@@ -72,7 +72,7 @@ func mutate[R proto.Message](ctx context.Context, a *server, req request, fn fun
 			return res, false, err
 		}
 	}
-	begins, entered := starts[by.Procedure], false
+	begins, entered := access[by.Procedure].Starts, false
 	var earlier *model.Idempotency
 	var c *mutation
 	attempt := func(tx Tx) (last func() error, err error) {

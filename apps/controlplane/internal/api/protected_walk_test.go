@@ -1,6 +1,7 @@
 package api
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -88,6 +89,12 @@ func TestProtection_EachMutationAsksItOrNeedsNot(t *testing.T) {
 	}
 	for procedure, answer := range walk {
 		require.Contains(t, access, procedure)
+		if strings.HasPrefix(answer, newRollout) {
+			require.True(t, access[procedure].Starts, "%s makes a rollout: it starts work", procedure)
+		}
+		if strings.HasPrefix(answer, newRollout) || strings.HasPrefix(answer, sameThing) {
+			require.NotEmpty(t, access[procedure].Operation, "%s changes what runs: metrics count it", procedure)
+		}
 		if answer == ownersOnly {
 			require.False(t, deployer.Role >= access[procedure].Role && access[procedure].Role != 0, procedure)
 		}

@@ -11,7 +11,6 @@ import (
 
 // Cancel asks the workflow to undo the rollout in flight. A second call during that returns the same rollout.
 func (a appService) Cancel(ctx context.Context, req *windlassv1.CancelRequest) (res *windlassv1.CancelResponse, err error) {
-	defer func() { a.counted("cancel", err) }()
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.CancelResponse, error) {
 		app, err := c.lockedApp(req.GetApp())
 		if err != nil {

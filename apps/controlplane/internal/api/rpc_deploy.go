@@ -39,7 +39,6 @@ import (
 
 // Deploy makes the app's next version. It answers after the commit.
 func (a appService) Deploy(ctx context.Context, req *windlassv1.DeployRequest) (res *windlassv1.DeployResponse, err error) {
-	defer func() { a.counted("deploy", err) }()
 	spec, findings := appspec.Expand(req.GetSpec(), a.cfg.Presets)
 	if refused := appspec.Refusals(findings); len(refused) > 0 {
 		return nil, refused[0]

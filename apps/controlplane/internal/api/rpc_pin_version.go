@@ -24,7 +24,6 @@ import (
 
 // PinVersion keeps a version next to the live one, or changes its pin. It answers after the commit.
 func (a appService) PinVersion(ctx context.Context, req *windlassv1.PinVersionRequest) (res *windlassv1.PinVersionResponse, err error) {
-	defer func() { a.counted("pin", err) }()
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.PinVersionResponse, error) {
 		return c.pins().pinVersion(req)
 	})

@@ -23,7 +23,6 @@ import (
 // the earlier ones, because a rotated key may be revoked by now. If such a version is in flight already, it
 // is the answer.
 func (a appService) Rollback(ctx context.Context, req *windlassv1.RollbackRequest) (res *windlassv1.RollbackResponse, err error) {
-	defer func() { a.counted("rollback", err) }()
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.RollbackResponse, error) {
 		app, environment, err := c.appToChange(req.GetApp())
 		if err != nil {

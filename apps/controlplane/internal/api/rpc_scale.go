@@ -19,7 +19,6 @@ import (
 // Scale sets the replicas of the live deployment, and of the one in flight where it has begun, so that they
 // outlast the rollout.
 func (a appService) Scale(ctx context.Context, req *windlassv1.ScaleRequest) (res *windlassv1.ScaleResponse, err error) {
-	defer func() { a.counted("scale", err) }()
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.ScaleResponse, error) {
 		app, err := c.lockedApp(req.GetApp())
 		if err != nil {

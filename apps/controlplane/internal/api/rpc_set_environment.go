@@ -15,7 +15,6 @@ import (
 
 // SetEnvironment makes a version from the spec of the newest wanted version, with other variables.
 func (a appService) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvironmentRequest) (res *windlassv1.SetEnvironmentResponse, err error) {
-	defer func() { a.counted("environment", err) }()
 	if err := appspec.CheckEnv(req.GetSet(), "set"); err != nil {
 		return nil, err
 	}

@@ -16,7 +16,6 @@ import (
 // UnpinVersion ends a pin. A second call while the pin is being removed changes nothing. Freezes do not apply
 // to it.
 func (a appService) UnpinVersion(ctx context.Context, req *windlassv1.UnpinVersionRequest) (res *windlassv1.UnpinVersionResponse, err error) {
-	defer func() { a.counted("unpin", err) }()
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.UnpinVersionResponse, error) {
 		app, err := c.lockedApp(req.GetApp())
 		if err != nil {

@@ -32,7 +32,7 @@ func TestUnchanged_TheSameValueAgainChangesNothing(t *testing.T) {
 	shared, err := w.regionService(w.operator).CreateRegion(ctx, &windlassv1.CreateRegionRequest{Name: "shared-1", Platform: true})
 	require.NoError(t, err)
 
-	for name, set := range map[string]func() (unchanged bool, err error){
+	again := map[string]func() (unchanged bool, err error){
 		"SetSecret": func() (bool, error) {
 			res, err := w.environments(w.deployer).SetSecret(ctx, &windlassv1.SetSecretRequest{Environment: "default/production", Name: "tok", Value: "two"})
 			require.Equal(t, int32(2), res.GetSecret().GetVersion())
@@ -144,7 +144,20 @@ func TestUnchanged_TheSameValueAgainChangesNothing(t *testing.T) {
 			res, err := w.apps(w.deployer).Cancel(ctx, &windlassv1.CancelRequest{App: "cancelled"})
 			return res.GetUnchanged(), err
 		},
-	} {
+	}
+	const words = "TestControl_EachWordSaysWhatItDidInEachState"
+	elsewhere := map[string]string{
+		"ResumeRollout": words, "RetryRollout": words, "SkipBake": words, "Promote": words, "Approve": words,
+		"SetProtection":           "TestProtection_IsSetByThoseWhoMayAndIsInTheAudit",
+		"SetNotificationEndpoint": "TestNotificationEndpoint_IsSetChangedAndRemoved",
+	}
+	for _, m := range methods() {
+		name := string(m.Name())
+		if m.Output().Fields().ByName("unchanged") != nil && elsewhere[name] == "" {
+			require.Contains(t, again, name, "it may answer that it changed nothing: say it again here")
+		}
+	}
+	for name, set := range again {
 		t.Run(name, func(t *testing.T) {
 			switch name {
 			case "PinVersion":
