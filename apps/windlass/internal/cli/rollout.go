@@ -341,15 +341,7 @@ func policyText(p *windlassv1.RolloutPolicy) string {
 		}
 		parts = append(parts, fmt.Sprintf("step %d: %s", i+1, strings.TrimSpace(amount+" "+s.Pause)+approvalText(s.Approval)))
 	}
-	switch p.GetStrategy() { //nolint:exhaustive // others have no such knobs
-	case windlassv1.RolloutPolicy_STRATEGY_ROLLING, windlassv1.RolloutPolicy_STRATEGY_CANARY:
-		parts = append(parts, "max surge "+cmp.Or(p.MaxSurge, "25%"), "max unavailable "+cmp.Or(p.MaxUnavailable, "0"))
-	case windlassv1.RolloutPolicy_STRATEGY_IN_PLACE:
-		parts = append(parts, "max unavailable "+cmp.Or(p.MaxUnavailable, "1"))
-	case windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN:
-		parts = append(parts, fmt.Sprintf("initial weight %d%%", p.InitialWeight), "promotion "+p.Promotion+approvalText(p.Approval),
-			"retain "+short(p.Retain.AsDuration()))
-	}
+	parts = append(parts, strategyFields(p)...)
 	for i, v := range p.GetWaves() {
 		if v.Approval != nil {
 			parts = append(parts, fmt.Sprintf("end of wave %s:%s", cmp.Or(v.Name, fmt.Sprint(i+1)), strings.TrimPrefix(approvalText(v.Approval), " and")))
@@ -362,6 +354,36 @@ func policyText(p *windlassv1.RolloutPolicy) string {
 		parts = append(parts, "waits for room for "+short(wait)+" at most")
 	}
 	return strings.Join(append(parts, limitsText(p)...), ", ")
+}
+
+// strategyFields describes the fields that not all strategies have. What a strategy leaves out has its default.
+func strategyFields(p *windlassv1.RolloutPolicy) (parts []string) {
+	surge, unavailable := p.GetMaxSurge(), p.GetMaxUnavailable()
+	green := false
+	switch p.GetStrategy() { //nolint:exhaustive // others have no defaults
+	case windlassv1.RolloutPolicy_STRATEGY_ROLLING, windlassv1.RolloutPolicy_STRATEGY_CANARY:
+		surge, unavailable = cmp.Or(surge, "25%"), cmp.Or(unavailable, "0")
+	case windlassv1.RolloutPolicy_STRATEGY_IN_PLACE:
+		unavailable = cmp.Or(unavailable, "1")
+	case windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN:
+		green = true
+	}
+	if surge != "" {
+		parts = append(parts, "max surge "+surge)
+	}
+	if unavailable != "" {
+		parts = append(parts, "max unavailable "+unavailable)
+	}
+	if green || p.GetInitialWeight() != 0 {
+		parts = append(parts, fmt.Sprintf("initial weight %d%%", p.GetInitialWeight()))
+	}
+	if green || p.GetPromotion() != "" || p.GetApproval() != nil {
+		parts = append(parts, "promotion "+cmp.Or(p.GetPromotion(), "auto")+approvalText(p.GetApproval()))
+	}
+	if green || p.GetRetain() != nil {
+		parts = append(parts, "retain "+short(p.GetRetain().AsDuration()))
+	}
+	return parts
 }
 
 // limitsText describes the automatic rollback and the deadlines that a policy sets.

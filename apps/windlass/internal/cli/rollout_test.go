@@ -2,11 +2,13 @@ package cli
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 	"text/tabwriter"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -121,4 +123,32 @@ func TestRolloutStatus_ShowsTheRetainedVersion(t *testing.T) {
 	})
 	require.Regexp(t, `succeeded after 5s: v1 is retained for 59m\d\ds: windlass rollback echo`, text)
 	require.Contains(t, text, "blue-green, initial weight 0%, promotion auto, retain 1h00m")
+}
+
+// Fields that all strategies have are in other tests: what they say depends on what is in them.
+func TestPolicyText_ShowsEveryFieldOfAStrategy(t *testing.T) {
+	ofAll := []string{"strategy", "waves", "waitForCapacity", "autoRollback", "deadlines", "startApproval"}
+	fields := (&windlassv1.RolloutPolicy{}).ProtoReflect().Descriptor().Fields()
+	for value := range windlassv1.RolloutPolicy_Strategy_name {
+		for i := range fields.Len() {
+			f := fields.Get(i)
+			p := &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_Strategy(value)}
+			if slices.Contains(ofAll, f.JSONName()) || f.JSONName() == "retain" && p.Strategy == windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN {
+				continue
+			}
+			before := policyText(p)
+			m := p.ProtoReflect()
+			switch {
+			case f.IsList():
+				m.Mutable(f).List().AppendMutable()
+			case f.Kind() == protoreflect.MessageKind:
+				m.Mutable(f)
+			case f.Kind() == protoreflect.StringKind:
+				m.Set(f, protoreflect.ValueOfString("7"))
+			default:
+				m.Set(f, protoreflect.ValueOfInt32(7))
+			}
+			require.NotEqual(t, before, policyText(p), "%s of %s", f.JSONName(), p.Strategy)
+		}
+	}
 }

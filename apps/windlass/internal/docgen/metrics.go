@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"go/ast"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -31,6 +32,9 @@ func metricsPage(s *source) (string, error) {
 	var out strings.Builder
 	out.WriteString(generated + "# Metrics\n\nEvery program serves its metrics at `/metrics` of `--metrics-listen` (the model server at its own port). " +
 		"Besides these there are the Go runtime's and the process's (`go_*`, `process_*`).\n")
+	if err := checkSections(s); err != nil {
+		return "", err
+	}
 	for _, section := range metricTrees {
 		var all []metric
 		for dir, p := range s.packages {
@@ -63,6 +67,23 @@ func metricsPage(s *source) (string, error) {
 		out.WriteString(t.String())
 	}
 	return out.String(), nil
+}
+
+// checkSections returns an error if a package has metrics and no section.
+func checkSections(s *source) error {
+	for _, dir := range slices.Sorted(maps.Keys(s.packages)) {
+		in := slices.ContainsFunc(metricTrees, func(section struct{ title, about, tree string }) bool {
+			return dir == section.tree || strings.HasPrefix(dir, section.tree+"/")
+		})
+		found, err := s.metricsOf(s.packages[dir])
+		if err != nil {
+			return err
+		}
+		if !in && len(found) > 0 {
+			return fmt.Errorf("%s has metric %s, and no section: add one to metricTrees", dir, found[0].name)
+		}
+	}
+	return nil
 }
 
 // metricsOf returns the metrics that a package creates.

@@ -164,6 +164,31 @@ func historyEntries(s *source) ([]entry, error) {
 	return out, nil
 }
 
+// writesHistory reports whether the file has a model.History with a literal as What.
+func writesHistory(f *ast.File) (writes bool) {
+	ast.Inspect(f, func(n ast.Node) bool {
+		lit, ok := n.(*ast.CompositeLit)
+		if !ok {
+			return true
+		}
+		of, ok := lit.Type.(*ast.SelectorExpr)
+		if !ok || of.Sel.Name != "History" {
+			return true
+		}
+		for _, e := range lit.Elts {
+			pair, ok := e.(*ast.KeyValueExpr)
+			if !ok {
+				continue
+			}
+			key, ok := pair.Key.(*ast.Ident)
+			_, isText := literalText(pair.Value)
+			writes = writes || ok && isText && key.Name == "What"
+		}
+		return true
+	})
+	return writes
+}
+
 // whatParameters returns the position of the parameter what, by function.
 func whatParameters(p *pkg) map[string]int {
 	out := map[string]int{}
@@ -250,6 +275,11 @@ func checkComplete(s *source, found map[string]string) error {
 			}
 			return true
 		})
+	}
+	for _, dir := range slices.Sorted(maps.Keys(s.packages)) {
+		if writers[dir] == "" && !strings.HasSuffix(dir, "test") && slices.ContainsFunc(s.packages[dir].files, writesHistory) {
+			return fmt.Errorf("%s writes history, and is not in writers", dir)
+		}
 	}
 	if len(missed) > 0 {
 		return fmt.Errorf("texts that look like history entries, and do not reach a parameter named what:\n  %s", strings.Join(missed, "\n  "))
