@@ -147,8 +147,8 @@ type LockAdmissionRow struct {
 	NowAt           int64
 }
 
-// Behind the app's rows and before the heads in the lock order. SYSDATE, not NOW: the
-// time when the lock was there, not when it was asked for.
+// In the lock order after the app's rows and before the heads. SYSDATE instead of NOW gives the
+// time when the lock was acquired, not when the statement began.
 func (q *Queries) LockAdmission(ctx context.Context, id string) (LockAdmissionRow, error) {
 	row := q.db.QueryRowContext(ctx, lockAdmission, id)
 	var i LockAdmissionRow
@@ -194,7 +194,7 @@ type PutLimitsParams struct {
 	ResourceVersion int64
 }
 
-// The workspace's row is locked: no other write comes in between.
+// The caller has locked the workspace's row, so no other write comes in between.
 func (q *Queries) PutLimits(ctx context.Context, arg PutLimitsParams) error {
 	_, err := q.db.ExecContext(ctx, putLimits,
 		arg.WorkspaceID,
@@ -228,7 +228,7 @@ type PutStandingParams struct {
 	Rollouts    int64
 }
 
-// The workspace's row is locked: no other write comes in between.
+// The caller has locked the workspace's row, so no other write comes in between.
 func (q *Queries) PutStanding(ctx context.Context, arg PutStandingParams) error {
 	_, err := q.db.ExecContext(ctx, putStanding,
 		arg.WorkspaceID,
@@ -337,8 +337,8 @@ type UsageOfWorkspaceRow struct {
 	Unsettled   int64
 }
 
-// A claim counts while it is of what the app has now. Who runs something and has no
-// such claim is unsettled.
+// A claim counts only if it matches the app's current live deployment and rollout. An app that runs
+// something without such a claim is unsettled.
 func (q *Queries) UsageOfWorkspace(ctx context.Context, arg UsageOfWorkspaceParams) (UsageOfWorkspaceRow, error) {
 	row := q.db.QueryRowContext(ctx, usageOfWorkspace, arg.WorkspaceID, arg.But)
 	var i UsageOfWorkspaceRow

@@ -50,7 +50,7 @@ const getAPIKeyByHash = `-- name: GetAPIKeyByHash :one
 SELECT id, workspace_id, name, role, prefix, hash, created_at, expires_at, revoked_at, made_by, family_id FROM api_keys WHERE hash = ?
 `
 
-// The one read that cannot name the workspace: it is what tells it.
+// The only read that cannot name the workspace, because the row determines it.
 func (q *Queries) GetAPIKeyByHash(ctx context.Context, hash []byte) (ApiKey, error) {
 	row := q.db.QueryRowContext(ctx, getAPIKeyByHash, hash)
 	var i ApiKey
@@ -164,7 +164,7 @@ type RevokeAPIKeyParams struct {
 	ID          string
 }
 
-// The first revocation stands.
+// A second revocation does not change the time of the first.
 func (q *Queries) RevokeAPIKey(ctx context.Context, arg RevokeAPIKeyParams) (int64, error) {
 	result, err := q.db.ExecContext(ctx, revokeAPIKey, arg.At, arg.WorkspaceID, arg.ID)
 	if err != nil {

@@ -440,9 +440,9 @@ const lockApps = `-- name: LockApps :many
 SELECT id, workspace_id, project_id, environment_id, name, description, status, message, live_deployment_id, previous_deployment_id, rollout_id, latest_version, replicas, step, deleting_since, abandon_unreachable, deleted_at, created_at, updated_at, resource_version, domains, app_keys FROM apps FORCE INDEX (PRIMARY) WHERE id IN (/*SLICE:ids*/?) ORDER BY id FOR UPDATE
 `
 
-// For workflows, whose key is the app's id alone. Of a small table the optimizer would
-// read all rows, and wait for the locks of other transactions: hence the index, here and in all
-// queries that lock rows of several apps.
+// For workflows, which know only the app's id. In a small table the optimizer would read all rows
+// and wait for locks of other transactions. So this query, and all others that lock rows of several
+// apps, force the index.
 func (q *Queries) LockApps(ctx context.Context, ids []string) ([]App, error) {
 	query := lockApps
 	var queryParams []interface{}

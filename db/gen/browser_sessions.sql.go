@@ -45,7 +45,7 @@ const deleteBrowserSession = `-- name: DeleteBrowserSession :execrows
 DELETE FROM browser_sessions WHERE hash = ?
 `
 
-// Of two that use one link, one finds no row.
+// If two requests use the same link, one of them finds no row.
 func (q *Queries) DeleteBrowserSession(ctx context.Context, hash []byte) (int64, error) {
 	result, err := q.db.ExecContext(ctx, deleteBrowserSession, hash)
 	if err != nil {
@@ -82,7 +82,7 @@ const getBrowserSession = `-- name: GetBrowserSession :one
 SELECT hash, session_id, workspace_id, key_id, key_hash, is_link, signed_in_at, expires_at FROM browser_sessions WHERE hash = ?
 `
 
-// Like API keys, they are read without the workspace, because it is what they tell.
+// Like API keys, sessions are read without the workspace, because the row determines it.
 func (q *Queries) GetBrowserSession(ctx context.Context, hash []byte) (BrowserSession, error) {
 	row := q.db.QueryRowContext(ctx, getBrowserSession, hash)
 	var i BrowserSession

@@ -63,7 +63,7 @@ type DesiredOfKeysRow struct {
 	Scaling         []byte
 }
 
-// As DesiredOfRegion, of keys in regions.
+// Like DesiredOfRegion, but for given keys in several regions.
 func (q *Queries) DesiredOfKeys(ctx context.Context, arg DesiredOfKeysParams) ([]DesiredOfKeysRow, error) {
 	query := desiredOfKeys
 	var queryParams []interface{}
@@ -186,8 +186,8 @@ type DesiredOfRegionRow struct {
 	Scaling         []byte
 }
 
-// What the region's agent is told of each deployment there, and no more: a region may have
-// very many. Of rows that are tombstones nothing else is needed, or may be left.
+// Only what is sent to the region's agent about each deployment, because a region may have very
+// many. Tombstones need nothing else, and their other rows may be deleted already.
 func (q *Queries) DesiredOfRegion(ctx context.Context, arg DesiredOfRegionParams) ([]DesiredOfRegionRow, error) {
 	rows, err := q.db.QueryContext(ctx, desiredOfRegion, arg.Region, arg.After, arg.Limit)
 	if err != nil {

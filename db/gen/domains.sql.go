@@ -182,8 +182,8 @@ type DomainsToCheckParams struct {
 	Limit  int32
 }
 
-// Of those that are held, the ones whose record was looked for longest ago. It reads the
-// table, which has a row for each name that people gave, once in a round.
+// The verified domains whose record was checked longest ago. It reads the whole table, once per
+// round.
 func (q *Queries) DomainsToCheck(ctx context.Context, arg DomainsToCheckParams) ([]Domain, error) {
 	rows, err := q.db.QueryContext(ctx, domainsToCheck, arg.Before, arg.Limit)
 	if err != nil {

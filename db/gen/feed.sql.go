@@ -271,8 +271,8 @@ type SumHeadsRow struct {
 	Chains    int64
 }
 
-// One row for all regions. It is no answer to what moved, only to whether anything did: a
-// commit raises a sum, a database that went back in time has other chains.
+// One row for all regions. It does not show which region changed, only whether any did: a commit
+// increases the sum, and a restored database has other chains.
 func (q *Queries) SumHeads(ctx context.Context) (SumHeadsRow, error) {
 	row := q.db.QueryRowContext(ctx, sumHeads)
 	var i SumHeadsRow

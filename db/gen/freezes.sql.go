@@ -39,7 +39,7 @@ type DeleteFreezesOfParams struct {
 	AppID       string
 }
 
-// Those of a project or of an app that is forgotten.
+// The freezes of a project or an app that is deleted.
 func (q *Queries) DeleteFreezesOf(ctx context.Context, arg DeleteFreezesOfParams) error {
 	_, err := q.db.ExecContext(ctx, deleteFreezesOf, arg.WorkspaceID, arg.ProjectID, arg.AppID)
 	return err
@@ -115,7 +115,7 @@ type ListFreezesForParams struct {
 	AppIds      []string
 }
 
-// But for those that come from the files of other apps.
+// Without freezes that come from the files of other apps.
 func (q *Queries) ListFreezesFor(ctx context.Context, arg ListFreezesForParams) ([]Freeze, error) {
 	query := listFreezesFor
 	var queryParams []interface{}

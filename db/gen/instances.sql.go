@@ -63,7 +63,7 @@ type CountInstancesByStatusRow struct {
 	N      int64
 }
 
-// Of all workspaces, for metrics: read seldom, and off the primary where possible.
+// For metrics, over all workspaces. Read rarely, and if possible from a replica of the database.
 func (q *Queries) CountInstancesByStatus(ctx context.Context) ([]CountInstancesByStatusRow, error) {
 	rows, err := q.db.QueryContext(ctx, countInstancesByStatus)
 	if err != nil {

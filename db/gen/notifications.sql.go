@@ -28,7 +28,7 @@ type ClaimDeliveryParams struct {
 	DueAt        int64
 }
 
-// Takes a pending delivery that is still as it was read.
+// Claims a pending delivery if it has not changed since it was read.
 func (q *Queries) ClaimDelivery(ctx context.Context, arg ClaimDeliveryParams) (int64, error) {
 	result, err := q.db.ExecContext(ctx, claimDelivery,
 		arg.ClaimedUntil,
@@ -57,7 +57,7 @@ type CountDeliveriesRow struct {
 	N          int64
 }
 
-// Those that are pending or dead, by endpoint.
+// Numbers of pending and dead deliveries, by endpoint.
 func (q *Queries) CountDeliveries(ctx context.Context, workspaceID string) ([]CountDeliveriesRow, error) {
 	rows, err := q.db.QueryContext(ctx, countDeliveries, workspaceID)
 	if err != nil {
@@ -100,7 +100,7 @@ type DeleteMergedDeliveriesParams struct {
 	MessageIds []string
 }
 
-// Those that another one tells of. None of them was ever sent.
+// Deletes deliveries that were merged into another one. None of them was ever sent.
 func (q *Queries) DeleteMergedDeliveries(ctx context.Context, arg DeleteMergedDeliveriesParams) (int64, error) {
 	query := deleteMergedDeliveries
 	var queryParams []interface{}
@@ -149,7 +149,7 @@ type DueDeliveriesParams struct {
 	Limit int32
 }
 
-// Pending deliveries, longest due first, but for those of endpoints that are busy.
+// Pending deliveries, longest due first, without those of busy endpoints.
 func (q *Queries) DueDeliveries(ctx context.Context, arg DueDeliveriesParams) ([]NotificationDelivery, error) {
 	query := dueDeliveries
 	var queryParams []interface{}
@@ -335,7 +335,7 @@ type ListDeliveriesParams struct {
 	Limit      int32
 }
 
-// Newest first. A negative state is any.
+// Newest first. A negative state means any.
 func (q *Queries) ListDeliveries(ctx context.Context, arg ListDeliveriesParams) ([]NotificationDelivery, error) {
 	rows, err := q.db.QueryContext(ctx, listDeliveries,
 		arg.EndpointID,
@@ -484,7 +484,7 @@ type NoteDeliveryParams struct {
 	Attempts   int32
 }
 
-// What came of a call: only that of the last claim.
+// Stores the result of a call, if it belongs to the last claim.
 func (q *Queries) NoteDelivery(ctx context.Context, arg NoteDeliveryParams) (int64, error) {
 	result, err := q.db.ExecContext(ctx, noteDelivery,
 		arg.State,
@@ -514,8 +514,8 @@ type NotificationEndpointsOfRegionParams struct {
 	Region  string
 }
 
-// Endpoints of the workspaces that own the region or were granted it. It runs when a region goes or
-// returns.
+// Endpoints of the workspaces that own the region or were granted it. Runs when a region becomes
+// unreachable or returns.
 func (q *Queries) NotificationEndpointsOfRegion(ctx context.Context, arg NotificationEndpointsOfRegionParams) ([]NotificationEndpoint, error) {
 	rows, err := q.db.QueryContext(ctx, notificationEndpointsOfRegion, arg.KindBit, arg.Region, arg.Region)
 	if err != nil {
@@ -631,7 +631,7 @@ type ReplayDeliveriesParams struct {
 	MessageID  string
 }
 
-// Dead deliveries are tried again, with the ids that they had.
+// Makes dead deliveries pending again, with the same ids.
 func (q *Queries) ReplayDeliveries(ctx context.Context, arg ReplayDeliveriesParams) (int64, error) {
 	result, err := q.db.ExecContext(ctx, replayDeliveries,
 		arg.At,

@@ -220,7 +220,7 @@ type LockStaleObservedRow struct {
 	AppID        string
 }
 
-// Rows of the region that a complete inventory did not speak of.
+// Rows of the region that a complete inventory did not contain.
 func (q *Queries) LockStaleObserved(ctx context.Context, arg LockStaleObservedParams) ([]LockStaleObservedRow, error) {
 	rows, err := q.db.QueryContext(ctx, lockStaleObserved, arg.Region, arg.GuardNo)
 	if err != nil {

@@ -88,7 +88,7 @@ type ListPeerKeysRow struct {
 	UnseenFor int64
 }
 
-// The last column is how long ago the row was renewed.
+// The last column is the time since the row was renewed.
 func (q *Queries) ListPeerKeys(ctx context.Context) ([]ListPeerKeysRow, error) {
 	rows, err := q.db.QueryContext(ctx, listPeerKeys)
 	if err != nil {
@@ -164,7 +164,7 @@ type PutPeerParams struct {
 	StartedAt int64
 }
 
-// Seen is on the database's clock: the processes' own need not agree.
+// last_seen is a time of the database's clock, because the clocks of the processes may differ.
 func (q *Queries) PutPeer(ctx context.Context, arg PutPeerParams) error {
 	_, err := q.db.ExecContext(ctx, putPeer, arg.ID, arg.Address, arg.StartedAt)
 	return err

@@ -112,7 +112,7 @@ type PutPinParams struct {
 	UpdatedAt    int64
 }
 
-// The app's row is locked: no other write comes in between.
+// The caller has locked the app's row, so no other write comes in between.
 func (q *Queries) PutPin(ctx context.Context, arg PutPinParams) error {
 	_, err := q.db.ExecContext(ctx, putPin,
 		arg.AppID,

@@ -75,7 +75,7 @@ type CountRegionsRow struct {
 	RowCount int64
 }
 
-// Of all workspaces, for the gauges: read from the index by lease alone.
+// For metrics, over all workspaces. Reads only the index by lease.
 func (q *Queries) CountRegions(ctx context.Context) ([]CountRegionsRow, error) {
 	rows, err := q.db.QueryContext(ctx, countRegions)
 	if err != nil {
@@ -184,7 +184,7 @@ type GetRegionByNameParams struct {
 	WorkspaceID string
 }
 
-// What the workspace owns hides what it was granted under the same name.
+// A region that the workspace owns hides a granted region with the same name.
 func (q *Queries) GetRegionByName(ctx context.Context, arg GetRegionByNameParams) (Region, error) {
 	row := q.db.QueryRowContext(ctx, getRegionByName, arg.Name, arg.WorkspaceID, arg.WorkspaceID)
 	var i Region
@@ -289,7 +289,7 @@ type GetRegionsByNameParams struct {
 	WorkspaceID string
 }
 
-// What the workspace owns comes before what it was granted under the same name.
+// A region that the workspace owns comes before a granted region with the same name.
 func (q *Queries) GetRegionsByName(ctx context.Context, arg GetRegionsByNameParams) ([]Region, error) {
 	query := getRegionsByName
 	var queryParams []interface{}
@@ -441,7 +441,7 @@ type ListGatewaysParams struct {
 	Limit   int32
 }
 
-// Reads all regions: operators call it, and rarely.
+// Reads all regions, which is acceptable because only operators call it, and rarely.
 func (q *Queries) ListGateways(ctx context.Context, arg ListGatewaysParams) ([]Region, error) {
 	rows, err := q.db.QueryContext(ctx, listGateways, arg.After, arg.Waiting, arg.Limit)
 	if err != nil {

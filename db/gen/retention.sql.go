@@ -28,7 +28,7 @@ type CrowdedAppsParams struct {
 	Limit    int32
 }
 
-// Apps with more versions or more history than are kept, from the indexes alone.
+// Apps with more versions or history than are kept. Reads only indexes.
 func (q *Queries) CrowdedApps(ctx context.Context, arg CrowdedAppsParams) ([]string, error) {
 	rows, err := q.db.QueryContext(ctx, crowdedApps,
 		arg.After,
@@ -128,7 +128,7 @@ type DeleteAuditParams struct {
 	Limit  int32
 }
 
-// Ids are in order of time.
+// Ids sort by time.
 func (q *Queries) DeleteAudit(ctx context.Context, arg DeleteAuditParams) (int64, error) {
 	result, err := q.db.ExecContext(ctx, deleteAudit, arg.Before, arg.Limit)
 	if err != nil {
@@ -405,8 +405,8 @@ type EndedVersionsParams struct {
 	Limit    int32
 }
 
-// Of the versions up to one, those that nothing refers to: not the app, no rollout in
-// flight, no row of topology, no pin. 6, 7 and 8 are failed, superseded and stopped.
+// Versions up to a given one that nothing refers to: not the app, a rollout in flight, a topology
+// row or a pin. 6, 7 and 8 are failed, superseded and stopped.
 func (q *Queries) EndedVersions(ctx context.Context, arg EndedVersionsParams) ([]string, error) {
 	rows, err := q.db.QueryContext(ctx, endedVersions,
 		arg.AppID,

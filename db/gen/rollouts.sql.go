@@ -21,7 +21,7 @@ type CountActiveRolloutsRow struct {
 	OldestAt int64
 }
 
-// Rollouts in flight of all workspaces, for the gauges.
+// For metrics: rollouts in flight of all workspaces.
 func (q *Queries) CountActiveRollouts(ctx context.Context) (CountActiveRolloutsRow, error) {
 	row := q.db.QueryRowContext(ctx, countActiveRollouts)
 	var i CountActiveRolloutsRow
@@ -65,8 +65,8 @@ type GetActiveRolloutsRow struct {
 	StagedAt   int64
 }
 
-// What steps of the apps' workflows begin with. Who has an app's row locked sees no part
-// of its own change.
+// The state with which steps of the apps' workflows begin. A caller that has locked an app's row
+// sees no partial change of the app, because every writer locks that row first.
 func (q *Queries) GetActiveRollouts(ctx context.Context, ids []string) ([]GetActiveRolloutsRow, error) {
 	query := getActiveRollouts
 	var queryParams []interface{}
@@ -384,7 +384,7 @@ type PutStagingParams struct {
 	UpdatedAt   int64
 }
 
-// The app's row is locked: no other write comes in between.
+// The caller has locked the app's row, so no other write comes in between.
 func (q *Queries) PutStaging(ctx context.Context, arg PutStagingParams) error {
 	_, err := q.db.ExecContext(ctx, putStaging,
 		arg.AppID,

@@ -39,8 +39,8 @@ type CrossRegionRow struct {
 	Replicas           int64
 }
 
-// Every app whose requests may go to other regions, and each region that routes its hosts, with how
-// many instances are ready there, and how many replicas are wanted, -1 if none serves. 1 and 2 are
+// Every app whose requests may go to other regions, with each region that routes its hosts. Has the
+// numbers of ready instances and of desired replicas there, or -1 if no version serves. 1 and 2 are
 // starting and started.
 func (q *Queries) CrossRegion(ctx context.Context) ([]CrossRegionRow, error) {
 	rows, err := q.db.QueryContext(ctx, crossRegion)

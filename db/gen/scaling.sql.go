@@ -136,7 +136,7 @@ type PutScalingParams struct {
 	UpdatedAt   int64
 }
 
-// The app's row is locked: no other write comes in between.
+// The caller has locked the app's row, so no other write comes in between.
 func (q *Queries) PutScaling(ctx context.Context, arg PutScalingParams) error {
 	_, err := q.db.ExecContext(ctx, putScaling,
 		arg.AppID,

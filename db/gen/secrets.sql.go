@@ -24,7 +24,7 @@ type AdvanceSecretParams struct {
 	Name          string
 }
 
-// The next version; no row means that it is not the latest plus one.
+// The next version. No row: it is not the latest version plus one.
 func (q *Queries) AdvanceSecret(ctx context.Context, arg AdvanceSecretParams) (int64, error) {
 	result, err := q.db.ExecContext(ctx, advanceSecret,
 		arg.Version,
@@ -239,7 +239,7 @@ type InsertSecretParams struct {
 	UpdatedAt     int64
 }
 
-// The first version of a name. A second writer of it hits the primary key.
+// The first version of a secret. If two writers insert it, the second fails with a duplicate key.
 func (q *Queries) InsertSecret(ctx context.Context, arg InsertSecretParams) error {
 	_, err := q.db.ExecContext(ctx, insertSecret,
 		arg.EnvironmentID,
@@ -292,8 +292,8 @@ type LatestSecretVersionsRow struct {
 	Version       int32
 }
 
-// May return pairs that the caller does not need when several environments are given; the
-// caller picks its own.
+// With several environments, it may return pairs that the caller does not need. The caller ignores
+// these.
 func (q *Queries) LatestSecretVersions(ctx context.Context, arg LatestSecretVersionsParams) ([]LatestSecretVersionsRow, error) {
 	query := latestSecretVersions
 	var queryParams []interface{}

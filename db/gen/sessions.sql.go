@@ -163,7 +163,7 @@ type StartSessionParams struct {
 	ID              string
 }
 
-// Leases live on the database's clock: sessions set the time zone to UTC, where
+// Leases use the database's clock. Connections set the time zone to UTC, where
 // UNIX_TIMESTAMP(NOW(3)) has no ambiguous hour.
 // 2 is connected.
 func (q *Queries) StartSession(ctx context.Context, arg StartSessionParams) error {
@@ -194,8 +194,8 @@ type UseJoinTokenParams struct {
 	ID     string
 }
 
-// One use: another agent finds no row, the same one finds its own. The first use
-// keeps its time.
+// A token is used once: another agent finds no row, and the same agent finds its own. used_at keeps
+// the time of the first use.
 func (q *Queries) UseJoinToken(ctx context.Context, arg UseJoinTokenParams) (int64, error) {
 	result, err := q.db.ExecContext(ctx, useJoinToken,
 		arg.At,

@@ -48,7 +48,7 @@ type CountTopologyRow struct {
 	RowCount int64
 }
 
-// For the gauges: read from the index by region alone.
+// For metrics. Reads only the index by region.
 func (q *Queries) CountTopology(ctx context.Context) ([]CountTopologyRow, error) {
 	rows, err := q.db.QueryContext(ctx, countTopology)
 	if err != nil {

@@ -14,7 +14,7 @@ const clearWakes = `-- name: ClearWakes :execrows
 DELETE w FROM app_wake w FORCE INDEX (PRIMARY) WHERE w.app_id IN (/*SLICE:app_ids*/?)
 `
 
-// In the form for several tables, which takes an index: see LockApps.
+// Written in the multi-table form, which can name an index: see LockApps.
 func (q *Queries) ClearWakes(ctx context.Context, appIds []string) (int64, error) {
 	query := clearWakes
 	var queryParams []interface{}
@@ -48,8 +48,8 @@ type DueWakesParams struct {
 	Limit      int32
 }
 
-// sent_at is 0 for what was to wait, due for what was sent with the commit, and later
-// for what was sent since. All times of these rows are of the database's clock.
+// sent_at is 0 if the wake-up had to wait, equals due if it was sent with the commit, and is later
+// if it was sent after that. All times are of the database's clock.
 func (q *Queries) DueWakes(ctx context.Context, arg DueWakesParams) ([]AppWake, error) {
 	rows, err := q.db.QueryContext(ctx, dueWakes, arg.LostAfter, arg.AgainAfter, arg.Limit)
 	if err != nil {
@@ -83,8 +83,8 @@ type LockWakesRow struct {
 	DueIn int64
 }
 
-// What is asked for already, and in how many ms. Held to the commit, so that a step
-// that clears its row does so after this transaction and reads what it wrote.
+// The requested wake-up and the ms until it. The row stays locked until the commit, so that a step
+// that clears the row does so after this transaction and sees its writes.
 func (q *Queries) LockWakes(ctx context.Context, appIds []string) ([]LockWakesRow, error) {
 	query := lockWakes
 	var queryParams []interface{}
@@ -128,7 +128,8 @@ type MarkWakesSentParams struct {
 	DueBy  int64
 }
 
-// A row that was cleared and set again since it was read is due later.
+// If the row was cleared and set again since it was read, its due is later, and the statement
+// changes nothing.
 func (q *Queries) MarkWakesSent(ctx context.Context, arg MarkWakesSentParams) error {
 	query := markWakesSent
 	var queryParams []interface{}

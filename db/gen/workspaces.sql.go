@@ -174,7 +174,7 @@ type UpdateWorkspaceParams struct {
 	ResourceVersion int64
 }
 
-// Compare-and-set on resource_version; no row means that it changed or is gone.
+// Compares and sets resource_version. No row: the workspace changed or was deleted.
 func (q *Queries) UpdateWorkspace(ctx context.Context, arg UpdateWorkspaceParams) (int64, error) {
 	result, err := q.db.ExecContext(ctx, updateWorkspace,
 		arg.Name,

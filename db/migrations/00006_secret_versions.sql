@@ -1,6 +1,7 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- The values. Ciphertext is bound to its identity by whoever encrypted it.
+-- The values of secrets, encrypted. The ciphertext is bound to the secret's identity when it is
+-- encrypted.
 CREATE TABLE IF NOT EXISTS secret_versions (
     environment_id VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     name           VARCHAR(63) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,

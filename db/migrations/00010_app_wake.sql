@@ -1,7 +1,7 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- Asks for a step of an app's workflow at due. Written in the transaction that causes
--- it; sent_at is when a step was last sent for it.
+-- A request for a step of an app's workflow at the time due. It is written in the transaction that
+-- causes it. sent_at is when a step was last sent for it.
 CREATE TABLE IF NOT EXISTS app_wake (
     app_id  VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     due     BIGINT NOT NULL,

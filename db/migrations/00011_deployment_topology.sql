@@ -1,8 +1,8 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- Desired state: where a deployment runs. Its rows change only under the app's lock,
--- and what regions report is kept elsewhere: sharing rows between the two writers
--- costs the feed a third of its throughput and deadlocks.
+-- Desired state: where a deployment runs. Rows change only under the app's lock. What regions
+-- report is in deployment_observed, because two writers that share rows slow down the feed and
+-- cause deadlocks.
 CREATE TABLE IF NOT EXISTS deployment_topology (
     workspace_id  VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     deployment_id VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,

@@ -1,7 +1,7 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- An app's entry in a region. Its targets are the weights of the topology rows; only
--- the counter and the hosts (a JSON array) are its own.
+-- The routes of an app in a region. The weights of their targets are in the topology rows. Only the
+-- generation and the hosts (a JSON array) are here.
 CREATE TABLE IF NOT EXISTS app_routes (
     app_id       VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     region       VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,

@@ -1,7 +1,7 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- What a region's agent last said of one deployment. guard_no = fence<<40 | sequence
--- orders reports; a row with a guard not above the stored one loses.
+-- The last report of a region's agent about one deployment. guard_no = fence<<40 | sequence orders
+-- reports. A report whose guard is not greater than the stored one is ignored.
 CREATE TABLE IF NOT EXISTS deployment_observed (
     deployment_id      VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     region             VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,

@@ -1,6 +1,6 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- What a region's agent last said of an app's routes.
+-- The last report of a region's agent about an app's routes.
 CREATE TABLE IF NOT EXISTS route_observed (
     app_id     VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     region     VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,

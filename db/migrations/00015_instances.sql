@@ -1,7 +1,7 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- Rows for people; decisions read deployment_observed. terminated_at is 0 for what
--- lives, so that the indexes that hold it change only when an instance ends.
+-- Rows for people. Decisions read deployment_observed. terminated_at is 0 until the instance ends,
+-- so that indexes with it change only then.
 CREATE TABLE IF NOT EXISTS instances (
     id            VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     workspace_id  VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,

@@ -1,8 +1,8 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- A place that runs instances, with its one current agent session. No workspace: the
--- platform's, shared by grant. labels and agent_features are JSON, capacity a
--- serialised windlass.agent.v1.Capacity. lease_expires_at is on this database's clock.
+-- A place that runs instances, with its one current agent session. Without a workspace, the region
+-- belongs to the platform and is shared by grant. labels and agent_features are JSON, capacity a
+-- serialised windlass.agent.v1.Capacity. lease_expires_at is a time of the database's clock.
 CREATE TABLE IF NOT EXISTS regions (
     id                    VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     workspace_id          VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,

@@ -1,6 +1,6 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- Who may use a region of the platform.
+-- Workspaces that may use a platform region.
 CREATE TABLE IF NOT EXISTS region_grants (
     region       VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     workspace_id VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,

@@ -1,8 +1,8 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- The newest revision of each region's feed. A writer locks this row last and holds
--- it to its commit: that makes revisions gap-free and in commit order. base_revision and
--- base_chain are where the current epoch began.
+-- The newest revision of each region's feed. A writer locks this row last and holds the lock until
+-- its commit, which makes revisions gap-free and in commit order. The current epoch began at
+-- base_revision and base_chain.
 CREATE TABLE IF NOT EXISTS region_heads (
     region        VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     epoch         BIGINT NOT NULL,

@@ -1,6 +1,6 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- The feed. A change has no payload: the state of its key is read when it is sent.
+-- The feed. A change has no payload, because the state of its key is read when it is sent.
 CREATE TABLE IF NOT EXISTS region_changes (
     region     VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     revision   BIGINT NOT NULL,

@@ -1,6 +1,6 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- Each lets one agent join once.
+-- Tokens with which an agent can join a region. Each is for one agent.
 CREATE TABLE IF NOT EXISTS join_tokens (
     id         VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     region     VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,

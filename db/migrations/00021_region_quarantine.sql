@@ -1,6 +1,6 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- Workloads that a region runs and nobody asked for.
+-- Workloads in a region that the control plane does not know.
 CREATE TABLE IF NOT EXISTS region_quarantine (
     region       VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     workload_key VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,

@@ -1,7 +1,7 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- The answer to a mutation, for its retries. The key is the caller's, compared byte by
--- byte: text columns ignore trailing spaces.
+-- The answer to a mutation, for its retries. The caller chooses the key. It is compared byte by
+-- byte, because text columns ignore trailing spaces.
 CREATE TABLE IF NOT EXISTS idempotency (
     workspace_id   VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     idem_key       VARBINARY(512) NOT NULL,

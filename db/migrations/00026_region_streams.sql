@@ -1,7 +1,7 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- Which process a region's agent watched last, and so where it can be asked. The
--- process may have gone since.
+-- The process that has the stream of a region's agent, and can send it requests. The process may
+-- have ended since.
 CREATE TABLE IF NOT EXISTS region_streams (
     region  VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     peer_id VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,

@@ -1,8 +1,8 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- The highest version that a deleted secret of an environment had. A secret that is
--- made again begins above it, because agents keep values by version. One row an
--- environment, not one a name, so that names that come and go leave nothing.
+-- The highest version of any deleted secret of an environment. A secret that is created again
+-- begins with a higher version, because agents cache values by version. There is one row per
+-- environment, not per name, so that deleted names need no rows.
 CREATE TABLE IF NOT EXISTS secret_floors (
     environment_id VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     version        INT NOT NULL,

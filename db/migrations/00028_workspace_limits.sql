@@ -1,6 +1,6 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- Limits that a workspace has of its own. 0 is no limit, -1 is the control plane's.
+-- A workspace's own limits. 0 means no limit, and -1 means the control plane's default.
 CREATE TABLE IF NOT EXISTS workspace_limits (
     workspace_id      VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     apps              BIGINT NOT NULL,

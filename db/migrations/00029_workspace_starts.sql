@@ -1,8 +1,8 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- A workspace's bucket of calls that start work. full_at is when it will be full again,
--- in unix microseconds on this database's clock. Apart from the limits, which change by
--- hand: this row changes with every such call.
+-- A workspace's token bucket for calls that start work. full_at is when it is full again, in unix
+-- microseconds of the database's clock. It is a separate table from the limits, because this row
+-- changes with every such call.
 CREATE TABLE IF NOT EXISTS workspace_starts (
     workspace_id VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     full_at      BIGINT NOT NULL,

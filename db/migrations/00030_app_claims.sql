@@ -1,8 +1,8 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- What an app counts for in its workspace's quotas, as of a live deployment and a
--- rollout. A row that is of others than the app has now counts for nothing, and is
--- made anew by the next call that has to know.
+-- What an app uses of its workspace's quotas, with one live deployment and one rollout. If the app
+-- now has another live deployment or rollout, the row is outdated and does not count. The next call
+-- that needs it computes it again.
 CREATE TABLE IF NOT EXISTS app_claims (
     app_id             VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     workspace_id       VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,

@@ -1,8 +1,8 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- How an app's rollouts go, for apps that have or had a policy. policy is a serialised
--- windlass.v1.RolloutPolicy, empty for none; course is where the newest rollout under a
--- policy is, in the control plane's own form. The row changes only under the app's lock.
+-- Rollout policy and progress of apps that have or had a policy. policy is a serialised
+-- windlass.v1.RolloutPolicy, empty for none. course is the progress of the newest rollout with a
+-- policy, in the control plane's own format. The row changes only under the app's lock.
 CREATE TABLE IF NOT EXISTS app_staging (
     app_id       VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     workspace_id VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,

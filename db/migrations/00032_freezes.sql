@@ -1,7 +1,7 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- Times in which no rollout starts, of a workspace, or of the one project or app that is
--- named. weekly is JSON: the windows that come back.
+-- Times in which no rollout starts, for a workspace, a project or an app. weekly is JSON with the
+-- weekly windows.
 CREATE TABLE IF NOT EXISTS freezes (
     id           VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     workspace_id VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,

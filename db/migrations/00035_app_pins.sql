@@ -1,9 +1,9 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- Versions that are kept live beside the one that rollouts move. regions is where each is
--- and how far, in the control plane's own form. While there is a row, weights of the
--- deployment's topology are percent of all traffic, and those of the app's other deployments
--- are relative to what such rows leave. Rows change only under the app's lock.
+-- Pinned versions. regions has the state of the pin in each region, in the control plane's own
+-- format. While a deployment has a row here, its weights in the topology are percent of all
+-- traffic. The weights of the app's other deployments are relative to the traffic that pins leave.
+-- Rows change only under the app's lock.
 CREATE TABLE IF NOT EXISTS app_pins (
     app_id        VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     deployment_id VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,

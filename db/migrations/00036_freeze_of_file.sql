@@ -1,4 +1,4 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- Whether the freeze came with the app's file, and goes with it.
+-- Whether the freeze comes from the app's file, which then also removes it.
 ALTER TABLE freezes ADD COLUMN IF NOT EXISTS from_file BOOLEAN NOT NULL DEFAULT FALSE;

@@ -1,8 +1,9 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- Hosts of users' own. Several apps may wait for one; held is the name once it was
--- verified, and NULL before, so that one app alone has it. apps.domains counts those of
--- an app that were verified: what the planner need not look for it does not.
+-- Domains that users added. Several apps may wait for the same domain. held is NULL until the
+-- domain is verified for the app, and then the name: its unique key ensures that only one app has
+-- it. apps.domains counts verified domains, so that the planner reads this table only for apps with
+-- a domain.
 CREATE TABLE IF NOT EXISTS domains (
     app_id       VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     name         VARCHAR(253) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,

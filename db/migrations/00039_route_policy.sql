@@ -1,6 +1,6 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- How requests are routed, as the region is told with the generation: a RoutingPolicy,
--- encoded. NULL, as in every row of before, and empty: defaults in everything.
+-- The encoded RoutingPolicy that is sent to the region with this generation. NULL, as in older
+-- rows, or empty: every field has its default.
 ALTER TABLE app_routes
     ADD COLUMN IF NOT EXISTS policy BLOB NULL;

@@ -1,6 +1,6 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- Where gateways of other regions reach this one's, as its agent told last; empty, as in
--- every row of before: they do not.
+-- URL at which gateways of other regions reach this region's gateways, as last reported by its
+-- agent. Empty, as in older rows: they cannot.
 ALTER TABLE regions
     ADD COLUMN IF NOT EXISTS gateway_url VARCHAR(512) NOT NULL DEFAULT '';

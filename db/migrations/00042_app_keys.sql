@@ -1,7 +1,6 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- Keys that requests for an app may come with. hash is SHA-256 of the key, and prefix how
--- it begins.
+-- Keys for requests to an app. hash is the SHA-256 of the key, and prefix its first characters.
 CREATE TABLE IF NOT EXISTS app_keys (
     app_id       VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     name         VARCHAR(63) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,

@@ -1,5 +1,5 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- How many keys an app has: what the planner need not look for it does not.
+-- Number of the app's keys, so that the planner reads app_keys only for apps with keys.
 ALTER TABLE apps
     ADD COLUMN IF NOT EXISTS app_keys INT NOT NULL DEFAULT 0;

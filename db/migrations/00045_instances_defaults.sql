@@ -1,8 +1,7 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- What most instances are: a statement that stores a thousand of them leaves out the
--- columns that are so in all of them, which the server then need not read a thousand
--- times.
+-- The values that most instances have. A statement that stores a thousand instances leaves out
+-- columns in which all have the default, so that the server need not parse these a thousand times.
 ALTER TABLE instances
     MODIFY role VARCHAR(63) NOT NULL DEFAULT 'main',
     MODIFY slot_no INT NOT NULL DEFAULT 0,

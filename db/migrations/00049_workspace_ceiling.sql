@@ -1,9 +1,9 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- What a workspace has at most: what it had at counted_at, in unix microseconds on this
--- database's clock, and all that was asked for since. 0: it was not added up. Beside the bucket,
--- which changes with the same calls. A release before this one leaves the columns as they are,
--- which is why nobody goes by them for long.
+-- Upper bound of a workspace's usage: the usage at counted_at, in unix microseconds of the
+-- database's clock, plus everything requested since. 0: not counted yet. In the same row as the
+-- bucket, because the same calls change both. An earlier release does not update these columns, so
+-- they are only trusted for a short time.
 ALTER TABLE workspace_starts
     ADD COLUMN IF NOT EXISTS counted_at  BIGINT NOT NULL DEFAULT 0,
     ADD COLUMN IF NOT EXISTS apps        BIGINT NOT NULL DEFAULT 0,

@@ -1,6 +1,6 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- The gateway_url that an operator approved for gateways of the platform's regions; empty, as
--- in every row of before: none.
+-- The gateway_url that an operator approved for gateways of platform regions. Empty, as in older
+-- rows: none.
 ALTER TABLE regions
     ADD COLUMN IF NOT EXISTS approved_gateway_url VARCHAR(512) NOT NULL DEFAULT '';

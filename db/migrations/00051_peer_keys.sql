@@ -1,8 +1,8 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- The keys of the keyset that each of the control plane's processes read at its start. seals is 1 for
--- the one that it seals with. last_seen is on this database's clock. A row outlives its process, because
--- agents have credentials that the process sealed.
+-- The keys of the keyset that each process of the control plane read at its start. seals is 1 for
+-- the key that it seals with. last_seen is a time of the database's clock. A row outlives its
+-- process, because agents have credentials that the process sealed.
 CREATE TABLE IF NOT EXISTS peer_keys (
     peer_id   VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     key_id    BIGINT NOT NULL,

@@ -1,7 +1,7 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- What every rollout has at least: of a workspace (scope_id is empty), of the project or of the
--- environment of that id. by_operator: an operator set it, beside the workspace's own.
+-- Minimum rules for every rollout of a workspace (scope_id is empty), a project or an environment
+-- (scope_id is its id). by_operator: an operator set it, in addition to the workspace's own.
 CREATE TABLE IF NOT EXISTS protections (
     workspace_id   VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     scope_id       VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,

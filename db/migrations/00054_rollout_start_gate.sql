@@ -1,6 +1,6 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- JSON of the gate before the rollout starts, with its approvals; NULL, as in every row of before,
--- or empty: none.
+-- The gate before the rollout's start with its approvals, as JSON. NULL, as in older rows, or
+-- empty: none.
 ALTER TABLE rollouts
     ADD COLUMN IF NOT EXISTS start_gate BLOB NULL;

@@ -1,7 +1,7 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- What signs a browser in: the values of its session's cookie, of which a renewal leaves two for a
--- moment, and links that begin a session once. hash is SHA-256 of the value.
+-- Values with which a browser is signed in: session cookies, and links that begin a session once. A
+-- renewal leaves two valid cookies for a moment. hash is the SHA-256 of the value.
 CREATE TABLE IF NOT EXISTS browser_sessions (
     hash         VARBINARY(32) NOT NULL,
     session_id   VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,

@@ -1,8 +1,8 @@
 -- +goose NO TRANSACTION
 -- +goose Up
 -- Where notifications of a workspace are sent. scope_id is empty for the workspace, or the id of a
--- project or of an app. kinds has a bit for each kind that is sent. origin is the scheme and host of
--- the URL; the URL and the signing secrets are sealed, as versions of a secret of this id.
+-- project or of an app. kinds has a bit for each kind that is sent. origin is the scheme and host
+-- of the URL. The URL and the signing secrets are sealed, as versions of a secret with this id.
 CREATE TABLE IF NOT EXISTS notification_endpoints (
     id             VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     workspace_id   VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,

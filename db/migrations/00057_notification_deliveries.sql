@@ -1,8 +1,9 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- Notifications to endpoints, each with its facts as they were. due_at is when a pending one is tried
--- next, and when a row that is over is forgotten. tries_since is when its tries began. apps is how many
--- apps it is about and events how many events it tells of; app_names names the first of those apps.
+-- Notifications to endpoints, each with the facts at the time of its event. due_at is the time of
+-- the next try of a pending one, or the time when a finished row is deleted. tries_since is when
+-- its tries began. apps and events are the numbers of apps and events that it is about. app_names
+-- has the first of those apps.
 CREATE TABLE IF NOT EXISTS notification_deliveries (
     endpoint_id   VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     message_id    VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,

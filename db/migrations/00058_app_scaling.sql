@@ -1,6 +1,7 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- How the app's replicas follow the load: policy is a windlass.v1.ScalingPolicy, empty for none, and holds are JSON.
+-- How the app's replicas follow the load. policy is a serialised windlass.v1.ScalingPolicy, empty
+-- for none. holds is JSON.
 CREATE TABLE IF NOT EXISTS app_scaling (
     app_id       VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     workspace_id VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,

@@ -1,6 +1,6 @@
 -- name: LockAdmission :one
--- Behind the app's rows and before the heads in the lock order. SYSDATE, not NOW: the
--- time when the lock was there, not when it was asked for.
+-- In the lock order after the app's rows and before the heads. SYSDATE instead of NOW gives the
+-- time when the lock was acquired, not when the statement began.
 SELECT w.id,
     COALESCE(l.apps, -1) AS apps, COALESCE(l.deployments, -1) AS deployments,
     COALESCE(l.instances, -1) AS instances, COALESCE(l.gpus, -1) AS gpus, COALESCE(l.rollouts, -1) AS rollouts,
@@ -31,13 +31,13 @@ LEFT JOIN workspace_starts s ON s.workspace_id = w.id
 WHERE w.id = ?;
 
 -- name: PutLimits :exec
--- The workspace's row is locked: no other write comes in between.
+-- The caller has locked the workspace's row, so no other write comes in between.
 REPLACE INTO workspace_limits (
     workspace_id, apps, deployments, instances, gpus, rollouts, starts_per_minute, starts_burst, updated_at, resource_version
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: PutStanding :exec
--- The workspace's row is locked: no other write comes in between.
+-- The caller has locked the workspace's row, so no other write comes in between.
 REPLACE INTO workspace_starts (
     workspace_id, full_at, counted_at, apps, deployments, instances, gpus, rollouts
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
@@ -49,8 +49,8 @@ DELETE FROM workspace_limits WHERE workspace_id = ?;
 DELETE FROM workspace_starts WHERE workspace_id = ?;
 
 -- name: UsageOfWorkspace :one
--- A claim counts while it is of what the app has now. Who runs something and has no
--- such claim is unsettled.
+-- A claim counts only if it matches the app's current live deployment and rollout. An app that runs
+-- something without such a claim is unsettled.
 SELECT COUNT(*) AS apps,
     CAST(COALESCE(SUM(a.live_deployment_id <> '' OR a.rollout_id <> ''), 0) AS SIGNED) AS deployments,
     CAST(COALESCE(SUM(a.rollout_id <> ''), 0) AS SIGNED) AS rollouts,

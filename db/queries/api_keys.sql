@@ -6,7 +6,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 SELECT * FROM api_keys WHERE workspace_id = ? AND id = ?;
 
 -- name: GetAPIKeyByHash :one
--- The one read that cannot name the workspace: it is what tells it.
+-- The only read that cannot name the workspace, because the row determines it.
 SELECT * FROM api_keys WHERE hash = ?;
 
 -- name: ListAPIKeys :many
@@ -15,7 +15,7 @@ WHERE workspace_id = ? AND name > sqlc.arg(after)
 ORDER BY name LIMIT ?;
 
 -- name: RevokeAPIKey :execrows
--- The first revocation stands.
+-- A second revocation does not change the time of the first.
 UPDATE api_keys SET revoked_at = IF(revoked_at = 0, CAST(sqlc.arg(at) AS SIGNED), revoked_at)
 WHERE workspace_id = ? AND id = ?;
 

@@ -14,9 +14,9 @@ WHERE workspace_id = ? AND environment_id = ? AND name IN (sqlc.slice(names)) AN
 SELECT * FROM apps WHERE workspace_id = ? AND id = ? FOR UPDATE;
 
 -- name: LockApps :many
--- For workflows, whose key is the app's id alone. Of a small table the optimizer would
--- read all rows, and wait for the locks of other transactions: hence the index, here and in all
--- queries that lock rows of several apps.
+-- For workflows, which know only the app's id. In a small table the optimizer would read all rows
+-- and wait for locks of other transactions. So this query, and all others that lock rows of several
+-- apps, force the index.
 SELECT * FROM apps FORCE INDEX (PRIMARY) WHERE id IN (sqlc.slice(ids)) ORDER BY id FOR UPDATE;
 
 -- name: ListApps :many

@@ -3,7 +3,7 @@ INSERT INTO browser_sessions (hash, session_id, workspace_id, key_id, key_hash, 
 VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: GetBrowserSession :one
--- Like API keys, they are read without the workspace, because it is what they tell.
+-- Like API keys, sessions are read without the workspace, because the row determines it.
 SELECT * FROM browser_sessions WHERE hash = ?;
 
 -- name: CountBrowserSession :one
@@ -17,7 +17,7 @@ SELECT COUNT(*) FROM browser_sessions WHERE key_id = ? AND expires_at > sqlc.arg
 UPDATE browser_sessions SET expires_at = LEAST(expires_at, CAST(sqlc.arg(expires_at) AS SIGNED)) WHERE hash = ?;
 
 -- name: DeleteBrowserSession :execrows
--- Of two that use one link, one finds no row.
+-- If two requests use the same link, one of them finds no row.
 DELETE FROM browser_sessions WHERE hash = ?;
 
 -- name: DeleteBrowserSessionByID :execrows

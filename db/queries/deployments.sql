@@ -22,7 +22,7 @@ WHERE workspace_id = ? AND app_id = ? AND id < sqlc.arg(before)
 ORDER BY id DESC LIMIT ?;
 
 -- name: DesiredOfKeys :many
--- As DesiredOfRegion, of keys in regions.
+-- Like DesiredOfRegion, but for given keys in several regions.
 SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id, t.generation, t.weight,
     t.reason, t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable,
     d.version, d.spec, d.spec_hash, d.made_as, d.roles_made, d.resolved_image,
@@ -39,8 +39,8 @@ WHERE t.deployment_id IN (sqlc.slice(deployment_ids)) AND t.region IN (sqlc.slic
 ORDER BY t.deployment_id, t.region;
 
 -- name: DesiredOfRegion :many
--- What the region's agent is told of each deployment there, and no more: a region may have
--- very many. Of rows that are tombstones nothing else is needed, or may be left.
+-- Only what is sent to the region's agent about each deployment, because a region may have very
+-- many. Tombstones need nothing else, and their other rows may be deleted already.
 SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id, t.generation, t.weight,
     t.reason, t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable,
     d.version, d.spec, d.spec_hash, d.made_as, d.roles_made, d.resolved_image,

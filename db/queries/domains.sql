@@ -14,8 +14,8 @@ UPDATE domains SET held = NULL, verified_at = 0, checked_at = 0, missing_since =
 WHERE app_id = ? AND name = ?;
 
 -- name: DomainsToCheck :many
--- Of those that are held, the ones whose record was looked for longest ago. It reads the
--- table, which has a row for each name that people gave, once in a round.
+-- The verified domains whose record was checked longest ago. It reads the whole table, once per
+-- round.
 SELECT * FROM domains WHERE held IS NOT NULL AND checked_at < sqlc.arg(before) ORDER BY checked_at, held LIMIT ?;
 
 -- name: LockHeldDomains :many

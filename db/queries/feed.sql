@@ -29,8 +29,8 @@ DELETE FROM region_heads WHERE region = ?;
 DELETE FROM region_changes WHERE region = ?;
 
 -- name: SumHeads :one
--- One row for all regions. It is no answer to what moved, only to whether anything did: a
--- commit raises a sum, a database that went back in time has other chains.
+-- One row for all regions. It does not show which region changed, only whether any did: a commit
+-- increases the sum, and a restored database has other chains.
 SELECT COUNT(*) AS regions,
        CAST(COALESCE(SUM(epoch), 0) AS SIGNED) AS epochs,
        CAST(COALESCE(SUM(revision), 0) AS SIGNED) AS revisions,

@@ -24,5 +24,5 @@ WHERE terminated_at > 0 AND terminated_at < sqlc.arg(terminated_before)
 ORDER BY terminated_at LIMIT ?;
 
 -- name: CountInstancesByStatus :many
--- Of all workspaces, for metrics: read seldom, and off the primary where possible.
+-- For metrics, over all workspaces. Read rarely, and if possible from a replica of the database.
 SELECT status, COUNT(*) AS n FROM instances GROUP BY status;

@@ -20,8 +20,8 @@ SELECT * FROM notification_endpoints WHERE id IN (sqlc.slice(ids));
 SELECT * FROM notification_endpoints WHERE scope_id IN (sqlc.slice(scope_ids)) AND scope_id <> '';
 
 -- name: NotificationEndpointsOfRegion :many
--- Endpoints of the workspaces that own the region or were granted it. It runs when a region goes or
--- returns.
+-- Endpoints of the workspaces that own the region or were granted it. Runs when a region becomes
+-- unreachable or returns.
 SELECT e.* FROM notification_endpoints e
 WHERE e.disabled = FALSE AND e.kinds & sqlc.arg(kind_bit) <> 0 AND e.workspace_id IN (
     SELECT r.workspace_id FROM regions r WHERE r.id = sqlc.arg(region)
@@ -35,41 +35,41 @@ DELETE FROM notification_endpoints WHERE workspace_id = ? AND id = ?;
 DELETE FROM notification_deliveries WHERE endpoint_id = ?;
 
 -- name: DueDeliveries :many
--- Pending deliveries, longest due first, but for those of endpoints that are busy.
+-- Pending deliveries, longest due first, without those of busy endpoints.
 SELECT * FROM notification_deliveries
 WHERE state = 0 AND due_at <= sqlc.arg(at) AND endpoint_id NOT IN (sqlc.slice(busy))
 ORDER BY due_at LIMIT ?;
 
 -- name: ClaimDelivery :execrows
--- Takes a pending delivery that is still as it was read.
+-- Claims a pending delivery if it has not changed since it was read.
 UPDATE notification_deliveries SET
     attempts = attempts + 1, due_at = sqlc.arg(claimed_until), events = sqlc.arg(events), apps = sqlc.arg(apps), app_names = sqlc.arg(app_names)
 WHERE endpoint_id = sqlc.arg(endpoint_id) AND message_id = sqlc.arg(message_id) AND state = 0
   AND attempts = sqlc.arg(attempts) AND due_at = sqlc.arg(due_at);
 
 -- name: DeleteMergedDeliveries :execrows
--- Those that another one tells of. None of them was ever sent.
+-- Deletes deliveries that were merged into another one. None of them was ever sent.
 DELETE FROM notification_deliveries
 WHERE endpoint_id = ? AND message_id IN (sqlc.slice(message_ids)) AND state = 0 AND attempts = 0;
 
 -- name: NoteDelivery :execrows
--- What came of a call: only that of the last claim.
+-- Stores the result of a call, if it belongs to the last claim.
 UPDATE notification_deliveries SET state = sqlc.arg(state), due_at = sqlc.arg(due_at), done_at = sqlc.arg(done_at), problem = sqlc.arg(problem)
 WHERE endpoint_id = sqlc.arg(endpoint_id) AND message_id = sqlc.arg(message_id) AND state = 0 AND attempts = sqlc.arg(attempts);
 
 -- name: ListDeliveries :many
--- Newest first. A negative state is any.
+-- Newest first. A negative state means any.
 SELECT * FROM notification_deliveries
 WHERE endpoint_id = sqlc.arg(endpoint_id) AND (state = sqlc.arg(state) OR sqlc.arg(state) < 0) AND message_id < sqlc.arg(before)
 ORDER BY message_id DESC LIMIT ?;
 
 -- name: CountDeliveries :many
--- Those that are pending or dead, by endpoint.
+-- Numbers of pending and dead deliveries, by endpoint.
 SELECT endpoint_id, state, COUNT(*) AS n FROM notification_deliveries
 WHERE workspace_id = ? AND state IN (0, 2) GROUP BY endpoint_id, state;
 
 -- name: ReplayDeliveries :execrows
--- Dead deliveries are tried again, with the ids that they had.
+-- Makes dead deliveries pending again, with the same ids.
 UPDATE notification_deliveries SET state = 0, attempts = 1, due_at = sqlc.arg(at), tries_since = sqlc.arg(at), done_at = 0
 WHERE endpoint_id = sqlc.arg(endpoint_id) AND state = 2 AND (sqlc.arg(message_id) = '' OR message_id = sqlc.arg(message_id));
 

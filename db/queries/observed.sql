@@ -14,7 +14,7 @@ WHERE app_id IN (sqlc.slice(app_ids))
 ORDER BY app_id, region;
 
 -- name: LockStaleObserved :many
--- Rows of the region that a complete inventory did not speak of.
+-- Rows of the region that a complete inventory did not contain.
 SELECT deployment_id, app_id FROM deployment_observed
 WHERE region = ? AND guard_no < ?
 ORDER BY deployment_id FOR UPDATE;

@@ -1,4 +1,4 @@
--- Seen is on the database's clock: the processes' own need not agree.
+-- last_seen is a time of the database's clock, because the clocks of the processes may differ.
 
 -- name: PutPeer :exec
 INSERT INTO peers (id, address, started_at, last_seen)
@@ -36,7 +36,7 @@ VALUES (?, ?, ?, CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED))
 ON DUPLICATE KEY UPDATE seals = VALUES(seals), last_seen = VALUES(last_seen);
 
 -- name: ListPeerKeys :many
--- The last column is how long ago the row was renewed.
+-- The last column is the time since the row was renewed.
 SELECT peer_id, key_id, seals, CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 - last_seen AS SIGNED) AS unseen_for
 FROM peer_keys
 ORDER BY peer_id, key_id;

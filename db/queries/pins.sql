@@ -2,7 +2,7 @@
 SELECT * FROM app_pins WHERE app_id IN (sqlc.slice(app_ids)) ORDER BY app_id, version;
 
 -- name: PutPin :exec
--- The app's row is locked: no other write comes in between.
+-- The caller has locked the app's row, so no other write comes in between.
 REPLACE INTO app_pins (
     app_id, deployment_id, workspace_id, version, weight, removing, pinned_by, why, regions, created_at, updated_at
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);

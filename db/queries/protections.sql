@@ -10,7 +10,7 @@ SELECT * FROM protections WHERE workspace_id = ? ORDER BY scope_id, by_operator 
 DELETE FROM protections WHERE workspace_id = ? AND scope_id = ? AND by_operator = ?;
 
 -- name: DeleteProtectionsOf :exec
--- Of a project or an environment that is forgotten.
+-- The protections of a project or an environment that is deleted.
 DELETE FROM protections WHERE workspace_id = ? AND scope_id = ?;
 
 -- name: DeleteProtectionsOfWorkspace :exec

@@ -15,14 +15,14 @@ SELECT * FROM regions WHERE id = ? FOR UPDATE;
 SELECT * FROM regions WHERE id IN (sqlc.slice(ids)) ORDER BY id;
 
 -- name: GetRegionByName :one
--- What the workspace owns hides what it was granted under the same name.
+-- A region that the workspace owns hides a granted region with the same name.
 SELECT r.* FROM regions r
 WHERE r.name = sqlc.arg(name) AND (r.workspace_id = sqlc.arg(workspace_id) OR (r.workspace_id = '' AND EXISTS (
     SELECT 1 FROM region_grants g WHERE g.region = r.id AND g.workspace_id = sqlc.arg(workspace_id))))
 ORDER BY r.workspace_id DESC LIMIT 1;
 
 -- name: GetRegionsByName :many
--- What the workspace owns comes before what it was granted under the same name.
+-- A region that the workspace owns comes before a granted region with the same name.
 SELECT r.* FROM regions r
 WHERE r.name IN (sqlc.slice(names)) AND (r.workspace_id = sqlc.arg(workspace_id) OR (r.workspace_id = '' AND EXISTS (
     SELECT 1 FROM region_grants g WHERE g.region = r.id AND g.workspace_id = sqlc.arg(workspace_id))))
@@ -71,12 +71,12 @@ DELETE FROM region_grants WHERE region = ?;
 SELECT workspace_id FROM region_grants WHERE region = ? ORDER BY workspace_id;
 
 -- name: ListGateways :many
--- Reads all regions: operators call it, and rarely.
+-- Reads all regions, which is acceptable because only operators call it, and rarely.
 SELECT * FROM regions
 WHERE id > sqlc.arg(after) AND workspace_id <> '' AND gateway_url <> ''
   AND (sqlc.arg(waiting) = 0 OR gateway_url <> approved_gateway_url)
 ORDER BY id LIMIT ?;
 
 -- name: CountRegions :many
--- Of all workspaces, for the gauges: read from the index by lease alone.
+-- For metrics, over all workspaces. Reads only the index by lease.
 SELECT status, COUNT(*) AS row_count FROM regions GROUP BY status;

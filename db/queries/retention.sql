@@ -1,5 +1,5 @@
 -- name: CrowdedApps :many
--- Apps with more versions or more history than are kept, from the indexes alone.
+-- Apps with more versions or history than are kept. Reads only indexes.
 SELECT app_id FROM (
     SELECT d.app_id FROM deployments d WHERE d.app_id > sqlc.arg(after)
     GROUP BY d.app_id HAVING COUNT(*) > CAST(sqlc.arg(versions) AS SIGNED)
@@ -10,8 +10,8 @@ SELECT app_id FROM (
 ORDER BY app_id LIMIT ?;
 
 -- name: EndedVersions :many
--- Of the versions up to one, those that nothing refers to: not the app, no rollout in
--- flight, no row of topology, no pin. 6, 7 and 8 are failed, superseded and stopped.
+-- Versions up to a given one that nothing refers to: not the app, a rollout in flight, a topology
+-- row or a pin. 6, 7 and 8 are failed, superseded and stopped.
 SELECT d.id FROM deployments d
 WHERE d.app_id = sqlc.arg(app_id) AND d.version <= sqlc.arg(upto) AND d.status IN (6, 7, 8)
   AND d.id <> sqlc.arg(live) AND d.id <> sqlc.arg(previous)
@@ -66,7 +66,7 @@ DELETE FROM app_wake WHERE app_id IN (sqlc.slice(app_ids));
 DELETE FROM apps WHERE id IN (sqlc.slice(ids));
 
 -- name: DeleteAudit :execrows
--- Ids are in order of time.
+-- Ids sort by time.
 DELETE FROM audit WHERE id < sqlc.arg(before) ORDER BY id LIMIT ?;
 
 -- name: DeleteJoinTokens :execrows

@@ -2,8 +2,8 @@
 SELECT * FROM rollouts WHERE workspace_id = ? AND id = ?;
 
 -- name: GetActiveRollouts :many
--- What steps of the apps' workflows begin with. Who has an app's row locked sees no part
--- of its own change.
+-- The state with which steps of the apps' workflows begin. A caller that has locked an app's row
+-- sees no partial change of the app, because every writer locks that row first.
 SELECT sqlc.embed(r), sqlc.embed(d),
     s.app_id IS NOT NULL AS staged, COALESCE(s.policy, '') AS policy, COALESCE(s.course, '') AS course,
     COALESCE(s.updated_at, 0) AS staged_at
@@ -22,14 +22,14 @@ ORDER BY id DESC LIMIT ?;
 SELECT * FROM app_staging WHERE app_id IN (sqlc.slice(app_ids));
 
 -- name: PutStaging :exec
--- The app's row is locked: no other write comes in between.
+-- The caller has locked the app's row, so no other write comes in between.
 REPLACE INTO app_staging (app_id, workspace_id, policy, course, updated_at) VALUES (?, ?, ?, ?, ?);
 
 -- name: DeleteStagingsOfApps :exec
 DELETE FROM app_staging WHERE app_id IN (sqlc.slice(app_ids));
 
 -- name: CountActiveRollouts :one
--- Rollouts in flight of all workspaces, for the gauges.
+-- For metrics: rollouts in flight of all workspaces.
 SELECT COUNT(*) AS row_count, CAST(COALESCE(MIN(r.created_at), 0) AS SIGNED) AS oldest_at
 FROM apps a JOIN rollouts r ON r.id = a.rollout_id
 WHERE a.rollout_id <> '' AND a.deleted_at = 0;

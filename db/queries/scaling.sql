@@ -2,7 +2,7 @@
 SELECT * FROM app_scaling WHERE app_id IN (sqlc.slice(app_ids));
 
 -- name: PutScaling :exec
--- The app's row is locked: no other write comes in between.
+-- The caller has locked the app's row, so no other write comes in between.
 REPLACE INTO app_scaling (app_id, workspace_id, policy, holds, updated_at) VALUES (?, ?, ?, ?, ?);
 
 -- name: DeleteScalingsOfApps :exec

@@ -1,5 +1,5 @@
 -- name: InsertSecret :exec
--- The first version of a name. A second writer of it hits the primary key.
+-- The first version of a secret. If two writers insert it, the second fails with a duplicate key.
 INSERT INTO secrets (environment_id, name, workspace_id, version, created_at, updated_at)
 VALUES (?, ?, ?, ?, ?, ?);
 
@@ -16,7 +16,7 @@ ON DUPLICATE KEY UPDATE version = GREATEST(secret_floors.version, VALUES(version
 DELETE FROM secret_floors WHERE environment_id = ?;
 
 -- name: AdvanceSecret :execrows
--- The next version; no row means that it is not the latest plus one.
+-- The next version. No row: it is not the latest version plus one.
 UPDATE secrets SET version = sqlc.arg(version), updated_at = sqlc.arg(updated_at)
 WHERE workspace_id = sqlc.arg(workspace_id) AND environment_id = sqlc.arg(environment_id)
   AND name = sqlc.arg(name) AND version = sqlc.arg(version) - 1;
@@ -43,8 +43,8 @@ WHERE workspace_id = ? AND environment_id = ? AND name > sqlc.arg(after)
 ORDER BY name LIMIT ?;
 
 -- name: LatestSecretVersions :many
--- May return pairs that the caller does not need when several environments are given; the
--- caller picks its own.
+-- With several environments, it may return pairs that the caller does not need. The caller ignores
+-- these.
 SELECT environment_id, name, version FROM secrets
 WHERE environment_id IN (sqlc.slice(environment_ids)) AND name IN (sqlc.slice(names));
 

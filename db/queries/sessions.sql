@@ -1,4 +1,4 @@
--- Leases live on the database's clock: sessions set the time zone to UTC, where
+-- Leases use the database's clock. Connections set the time zone to UTC, where
 -- UNIX_TIMESTAMP(NOW(3)) has no ambiguous hour.
 
 -- name: StartSession :exec
@@ -30,8 +30,8 @@ SELECT * FROM join_tokens WHERE hash = ?;
 SELECT * FROM join_tokens WHERE id = ?;
 
 -- name: UseJoinToken :execrows
--- One use: another agent finds no row, the same one finds its own. The first use
--- keeps its time.
+-- A token is used once: another agent finds no row, and the same agent finds its own. used_at keeps
+-- the time of the first use.
 UPDATE join_tokens
 SET used_at = IF(used_at = 0, CAST(sqlc.arg(at) AS SIGNED), used_at), used_by = sqlc.arg(used_by)
 WHERE id = sqlc.arg(id) AND (used_at = 0 OR used_by = sqlc.arg(used_by));

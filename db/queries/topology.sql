@@ -19,7 +19,7 @@ ORDER BY t.app_id, t.deployment_id, t.region;
 SELECT COUNT(*) FROM deployment_topology WHERE region = ? AND status <> 4;
 
 -- name: CountTopology :many
--- For the gauges: read from the index by region alone.
+-- For metrics. Reads only the index by region.
 SELECT region, status, COUNT(*) AS row_count FROM deployment_topology
 WHERE status <> 4 GROUP BY region, status;
 

@@ -15,7 +15,7 @@ SELECT * FROM workspaces WHERE name = ?;
 SELECT * FROM workspaces WHERE name > sqlc.arg(after) ORDER BY name LIMIT ?;
 
 -- name: UpdateWorkspace :execrows
--- Compare-and-set on resource_version; no row means that it changed or is gone.
+-- Compares and sets resource_version. No row: the workspace changed or was deleted.
 UPDATE workspaces
 SET name = ?, updated_at = ?, resource_version = resource_version + 1
 WHERE id = ? AND resource_version = ?;

@@ -27,17 +27,18 @@ type ApiKey struct {
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	Role  Role                   `protobuf:"varint,3,opt,name=role,proto3,enum=windlass.v1.Role" json:"role,omitempty"`
-	// First characters, to tell keys apart.
+	// First characters of the value, so that people can recognise the key.
 	Prefix      string `protobuf:"bytes,4,opt,name=prefix,proto3" json:"prefix,omitempty"`
 	WorkspaceId string `protobuf:"bytes,5,opt,name=workspace_id,json=workspaceId,proto3" json:"workspace_id,omitempty"`
 	CreatedAt   int64  `protobuf:"varint,6,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	// 0: never.
 	ExpiresAt int64 `protobuf:"varint,7,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
 	RevokedAt int64 `protobuf:"varint,8,opt,name=revoked_at,json=revokedAt,proto3" json:"revoked_at,omitempty"`
-	// Id of the key that made it; empty: not known, or the control plane did.
+	// Id of the key that created this key. Empty: unknown, or the control plane created it.
 	MadeBy string `protobuf:"bytes,9,opt,name=made_by,json=madeBy,proto3" json:"made_by,omitempty"`
-	// Id of the first of the keys that made each other. Keys of one family count as one at a gate:
-	// one person may hold them all. A key that an operator makes for a workspace begins a family.
+	// Id of the key that began the family. A key and all keys created with it, directly or not, are
+	// one family. A gate counts a family as one approver, because one person may hold all its keys. A
+	// key that an operator creates for a workspace begins a family.
 	Family        string `protobuf:"bytes,10,opt,name=family,proto3" json:"family,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -244,14 +245,14 @@ type CreateApiKeyRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
 	Name     string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Owners make keys of their workspace. Operators make operators' keys, which are of none, and
-	// with workspace keys of that one.
+	// Owners create keys of their workspace. Operators create operator keys, which belong to no
+	// workspace, and with the field workspace set, keys of that workspace.
 	Role Role `protobuf:"varint,3,opt,name=role,proto3,enum=windlass.v1.Role" json:"role,omitempty"`
 	// 0: never.
 	ExpiresAt int64 `protobuf:"varint,4,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
-	// Of operators only: id or name of the workspace that the key is of. The key begins a family, so
-	// that it counts at a gate beside the keys that the workspace's owners made. It is in the
-	// workspace's audit, too.
+	// Only for operators: id or name of the workspace that the key belongs to. The key begins a
+	// family, so that a gate counts it separately from keys that the workspace's owners created. The
+	// call is also in the workspace's audit log.
 	Workspace     string `protobuf:"bytes,5,opt,name=workspace,proto3" json:"workspace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

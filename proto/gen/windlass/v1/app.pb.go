@@ -23,19 +23,19 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// VersionEffect is what a call that asks for a version of an app came to.
+// VersionEffect is the outcome of a call that requests a version of an app.
 type VersionEffect int32
 
 const (
 	VersionEffect_VERSION_EFFECT_UNSPECIFIED VersionEffect = 0
-	// A new version was made, and rollout_id moves the app to it.
+	// A new version was created, and rollout_id moves the app to it.
 	VersionEffect_VERSION_EFFECT_NEW_VERSION VersionEffect = 1
-	// The version is live and nothing is on its way: nothing was made. rollout_id is empty.
+	// The version is live and no rollout is in flight: nothing was created. rollout_id is empty.
 	VersionEffect_VERSION_EFFECT_LIVE_ALREADY VersionEffect = 2
-	// rollout_id moves the app to the version already: nothing was made.
+	// rollout_id is already moving the app to the version: nothing was created.
 	VersionEffect_VERSION_EFFECT_IN_FLIGHT_ALREADY VersionEffect = 3
-	// The version is live and stays so: the rollout to another one is aborted. rollout_id is
-	// that rollout while regions have yet to go back, and empty if nothing of it had begun.
+	// The version is live and stays live: the rollout to another version is aborted. rollout_id is
+	// that rollout while regions still go back. Empty: no region had begun it.
 	VersionEffect_VERSION_EFFECT_TOOK_BACK VersionEffect = 4
 	// Only replicas differed: the version is scaled.
 	VersionEffect_VERSION_EFFECT_SCALED VersionEffect = 5
@@ -103,33 +103,33 @@ type App struct {
 	Name            string                 `protobuf:"bytes,7,opt,name=name,proto3" json:"name,omitempty"`
 	Description     string                 `protobuf:"bytes,8,opt,name=description,proto3" json:"description,omitempty"`
 	Status          AppStatus              `protobuf:"varint,9,opt,name=status,proto3,enum=windlass.v1.AppStatus" json:"status,omitempty"`
-	// Why it is not ready, for people.
+	// Why the app is not ready. For people.
 	Message string `protobuf:"bytes,10,opt,name=message,proto3" json:"message,omitempty"`
-	// Version that serves, 0 for none.
+	// Live version. 0: none.
 	LiveVersion      int32  `protobuf:"varint,11,opt,name=live_version,json=liveVersion,proto3" json:"live_version,omitempty"`
 	LiveDeploymentId string `protobuf:"bytes,12,opt,name=live_deployment_id,json=liveDeploymentId,proto3" json:"live_deployment_id,omitempty"`
-	// Version before it that was stable, 0 for none.
+	// Stable version before the live one. 0: none.
 	PreviousVersion int32 `protobuf:"varint,13,opt,name=previous_version,json=previousVersion,proto3" json:"previous_version,omitempty"`
-	// Highest version made so far.
+	// Newest version.
 	LatestVersion int32 `protobuf:"varint,14,opt,name=latest_version,json=latestVersion,proto3" json:"latest_version,omitempty"`
 	// Rollout in flight, if any.
 	RolloutId string `protobuf:"bytes,15,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
-	// Replicas wanted and ready of the live deployment, over its regions.
+	// Desired and ready replicas of the live deployment, in all its regions.
 	Replicas      int32    `protobuf:"varint,16,opt,name=replicas,proto3" json:"replicas,omitempty"`
 	ReadyReplicas int32    `protobuf:"varint,17,opt,name=ready_replicas,json=readyReplicas,proto3" json:"ready_replicas,omitempty"`
 	Regions       []string `protobuf:"bytes,18,rep,name=regions,proto3" json:"regions,omitempty"`
-	// Where it is reached, 20 URLs at the most: its host and then its domains, by the scheme and
-	// port of the gateways of each region that serves it (see Region.gateway_url), and ready
-	// instances in regions that tell of no gateways. Not in lists.
+	// At most 20 URLs of the app: its stable host, then its domains, with scheme and port of the
+	// gateways of each region that serves it (see Region.gateway_url). In regions that report no
+	// gateways, addresses of ready instances. Empty in lists.
 	Urls            []string `protobuf:"bytes,19,rep,name=urls,proto3" json:"urls,omitempty"`
 	CreatedAt       int64    `protobuf:"varint,20,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	UpdatedAt       int64    `protobuf:"varint,21,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
 	ResourceVersion int64    `protobuf:"varint,22,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
-	// How its next rollout goes; absent: as by a policy of all defaults.
+	// Policy of the app's next rollout. Absent: every field has its default.
 	RolloutPolicy *RolloutPolicy `protobuf:"bytes,23,opt,name=rollout_policy,json=rolloutPolicy,proto3" json:"rollout_policy,omitempty"`
-	// Versions that are pinned beside the live one, by version.
+	// Pinned versions, sorted by version.
 	Pins []*Pin `protobuf:"bytes,40,rep,name=pins,proto3" json:"pins,omitempty"`
-	// How its replicas follow the load; absent: they do not. Not in lists.
+	// How replicas follow the load. Absent: they do not. Absent in lists.
 	Scaling       *ScalingPolicy `protobuf:"bytes,50,opt,name=scaling,proto3" json:"scaling,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -343,7 +343,7 @@ func (x *App) GetScaling() *ScalingPolicy {
 type CreateAppRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
-	// "project/environment" or the environment's id; empty: default/production.
+	// "project/environment" or the environment's id. Empty: default/production.
 	Environment   string `protobuf:"bytes,2,opt,name=environment,proto3" json:"environment,omitempty"`
 	Name          string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	Description   string `protobuf:"bytes,4,opt,name=description,proto3" json:"description,omitempty"`
@@ -544,7 +544,7 @@ func (x *GetAppResponse) GetApp() *App {
 type ListAppsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Page  *PageRequest           `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
-	// Only of this environment (id or "project/environment"); empty: all.
+	// Only apps of this environment (id or "project/environment"). Empty: all apps.
 	Environment   string `protobuf:"bytes,2,opt,name=environment,proto3" json:"environment,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -772,8 +772,8 @@ type DeleteAppRequest struct {
 	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
 	App      string                 `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
 	Why      string                 `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
-	// Regions that are out of reach are not waited for: what runs there is given
-	// up, and removed if the region ever returns. Owners only; it is audited.
+	// Do not wait for unreachable regions. What runs there is given up, and is removed if the region
+	// returns. Only owners may set it, and it is in the audit log.
 	AbandonUnreachable bool `protobuf:"varint,4,opt,name=abandon_unreachable,json=abandonUnreachable,proto3" json:"abandon_unreachable,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
@@ -887,17 +887,17 @@ type DeployRequest struct {
 	// Id, or "project/environment/name".
 	App  string          `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
 	Spec *DeploymentSpec `protobuf:"bytes,3,opt,name=spec,proto3" json:"spec,omitempty"`
-	// The app's policy from now on; absent: the one of all defaults. A change of it alone
-	// makes no version.
+	// The app's policy from now on. Absent: every field has its default. A change of the policy alone
+	// creates no version.
 	Rollout *RolloutPolicy `protobuf:"bytes,4,opt,name=rollout,proto3" json:"rollout,omitempty"`
-	// Why it is to start although a freeze is in force; it takes an owner. Of a version that
-	// is held already it starts the rollout.
+	// Reason to start the rollout although a freeze is in force. Only owners may set it. If the
+	// freeze already holds this version, its rollout starts.
 	OverrideFreeze string `protobuf:"bytes,10,opt,name=override_freeze,json=overrideFreeze,proto3" json:"override_freeze,omitempty"`
-	// The app's own freeze from now on; absent: the one that came with an earlier version of
-	// the file is lifted. A change of it alone makes no version, and is never frozen.
+	// The freeze in the app's file from now on. Absent: the freeze of an earlier file is lifted. A
+	// change of the freeze alone creates no version, and no freeze refuses it.
 	Freeze *FileFreeze `protobuf:"bytes,20,opt,name=freeze,proto3" json:"freeze,omitempty"`
-	// How the app's replicas follow the load from now on; absent: not any more. A change of it alone
-	// makes no version. The spec says no replicas then.
+	// How the app's replicas follow the load from now on. Absent: they stay at a fixed number. A
+	// change of it alone creates no version. With it, the spec must not set replicas.
 	Scaling       *ScalingPolicy `protobuf:"bytes,50,opt,name=scaling,proto3" json:"scaling,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -988,20 +988,20 @@ type DeployResponse struct {
 	DeploymentId string                 `protobuf:"bytes,2,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
 	RolloutId    string                 `protobuf:"bytes,3,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
 	Version      int32                  `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
-	// No version was made, and nothing was scaled: effect says why.
+	// No version was created and nothing was scaled: effect says why.
 	Unchanged bool `protobuf:"varint,5,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
-	// Only replicas differed: the live deployment is being scaled.
+	// Only replicas differed: the version is being scaled.
 	Scaled bool `protobuf:"varint,6,opt,name=scaled,proto3" json:"scaled,omitempty"`
-	// What holds the rollout, if a freeze does.
+	// The freeze that holds the rollout. Absent: none does.
 	Hold *FreezeHold `protobuf:"bytes,10,opt,name=hold,proto3" json:"hold,omitempty"`
-	// What the call came to.
+	// Outcome of the call.
 	Effect VersionEffect `protobuf:"varint,30,opt,name=effect,proto3,enum=windlass.v1.VersionEffect" json:"effect,omitempty"`
-	// Version whose rollout the call ended, and that rollout; 0 and empty: none.
+	// Version whose rollout the call ended, and the id of that rollout. 0 and empty: none.
 	TookBack          int32  `protobuf:"varint,31,opt,name=took_back,json=tookBack,proto3" json:"took_back,omitempty"`
 	TookBackRolloutId string `protobuf:"bytes,32,opt,name=took_back_rollout_id,json=tookBackRolloutId,proto3" json:"took_back_rollout_id,omitempty"`
-	// What a person should know about the outcome, one sentence or two each.
+	// Warnings about the outcome, for people. Each is one or two sentences.
 	Warnings []string `protobuf:"bytes,33,rep,name=warnings,proto3" json:"warnings,omitempty"`
-	// The app's ScalingPolicy is another one now, or gone, whatever became of the version.
+	// The call changed or removed the app's ScalingPolicy. This is independent of effect.
 	ScalingChanged bool `protobuf:"varint,34,opt,name=scaling_changed,json=scalingChanged,proto3" json:"scaling_changed,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -1126,13 +1126,13 @@ type ScaleRequest struct {
 	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
 	App      string                 `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
 	Replicas int32                  `protobuf:"varint,3,opt,name=replicas,proto3" json:"replicas,omitempty"`
-	// Empty: in every region, those with an override included. Either holds until a deploy
-	// whose spec says replicas, for all or for the region.
+	// Region to scale. Empty: every region, including those with an override. The number stays until
+	// a deploy whose spec sets replicas for all regions or for this one.
 	Region string `protobuf:"bytes,4,opt,name=region,proto3" json:"region,omitempty"`
-	// Of an app with a ScalingPolicy, for which it is required: how long the replicas are held before
-	// they follow the load again. 0 with end_hold.
+	// How long the replicas stay at this number before they follow the load again. Required for apps
+	// with an active ScalingPolicy, except with end_hold. Other apps must leave it out.
 	HoldFor *durationpb.Duration `protobuf:"bytes,50,opt,name=hold_for,json=holdFor,proto3" json:"hold_for,omitempty"`
-	// Ends the hold. replicas says nothing then.
+	// Ends the hold. replicas is then ignored.
 	EndHold       bool `protobuf:"varint,51,opt,name=end_hold,json=endHold,proto3" json:"end_hold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1213,7 +1213,7 @@ func (x *ScaleRequest) GetEndHold() bool {
 type ScaleResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	App   *App                   `protobuf:"bytes,1,opt,name=app,proto3" json:"app,omitempty"`
-	// The app has these replicas already, or is on its way to them: nothing changed.
+	// The app already has this number of replicas or is being scaled to it: nothing changed.
 	Unchanged     bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1269,10 +1269,10 @@ type SetEnvironmentRequest struct {
 	App      string                 `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
 	// Variables to set or change.
 	Set map[string]string `protobuf:"bytes,3,rep,name=set,proto3" json:"set,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Variables to take away.
+	// Variables to remove.
 	Unset   []string `protobuf:"bytes,4,rep,name=unset,proto3" json:"unset,omitempty"`
 	Message string   `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
-	// As of DeployRequest.
+	// See DeployRequest.override_freeze.
 	OverrideFreeze string `protobuf:"bytes,10,opt,name=override_freeze,json=overrideFreeze,proto3" json:"override_freeze,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -1355,16 +1355,16 @@ type SetEnvironmentResponse struct {
 	DeploymentId string                 `protobuf:"bytes,1,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
 	RolloutId    string                 `protobuf:"bytes,2,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
 	Version      int32                  `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
-	// No version was made: effect says why.
+	// No version was created: effect says why.
 	Unchanged bool `protobuf:"varint,4,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
-	// What holds the rollout, if a freeze does.
+	// The freeze that holds the rollout. Absent: none does.
 	Hold *FreezeHold `protobuf:"bytes,10,opt,name=hold,proto3" json:"hold,omitempty"`
-	// What the call came to.
+	// Outcome of the call.
 	Effect VersionEffect `protobuf:"varint,30,opt,name=effect,proto3,enum=windlass.v1.VersionEffect" json:"effect,omitempty"`
-	// Version whose rollout the call ended, and that rollout; 0 and empty: none.
+	// Version whose rollout the call ended, and the id of that rollout. 0 and empty: none.
 	TookBack          int32  `protobuf:"varint,31,opt,name=took_back,json=tookBack,proto3" json:"took_back,omitempty"`
 	TookBackRolloutId string `protobuf:"bytes,32,opt,name=took_back_rollout_id,json=tookBackRolloutId,proto3" json:"took_back_rollout_id,omitempty"`
-	// What a person should know about the outcome, one sentence or two each.
+	// Warnings about the outcome, for people. Each is one or two sentences.
 	Warnings      []string `protobuf:"bytes,33,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1467,18 +1467,18 @@ type RollbackRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
 	App      string                 `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
-	// 0: the rollout in flight is aborted, as by Cancel; with none in flight, the previous
-	// stable version.
+	// Version to return to. 0: abort the rollout in flight, like Cancel, or without one, return to
+	// the previous stable version.
 	Version int32  `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
 	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
-	// Take the policy's steps, pauses, approvals, analysis and bake times on the way back, as a
-	// deploy does. Default: a version that was stable before goes straight back, past all of them
-	// in the order of the waves and within max_surge and max_unavailable. Approvals are waived for
-	// the previous stable version alone: the way to an older one is gated as ever.
+	// Take the policy's steps, pauses, approvals, analysis and bake times, like a deploy. Default: a
+	// version that was stable skips them, and the rollout only keeps the order of waves, max_surge
+	// and max_unavailable. Approvals are skipped only for the previous stable version. A rollback to
+	// an older version still needs them.
 	WithSteps bool `protobuf:"varint,30,opt,name=with_steps,json=withSteps,proto3" json:"with_steps,omitempty"`
-	// Go back to the versions of secrets that the version ran with, too. Default: the newest ones,
-	// so that a key that was rotated stays rotated. A version that is retained then is live again
-	// only if it runs with those.
+	// Also return to the secret versions that the version ran with. Default: use the newest secret
+	// versions, so that a rotated key stays rotated. A retained version then becomes live again only
+	// if it already runs with the newest ones.
 	WithSecrets   bool `protobuf:"varint,31,opt,name=with_secrets,json=withSecrets,proto3" json:"with_secrets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1561,18 +1561,18 @@ type RollbackResponse struct {
 	DeploymentId string                 `protobuf:"bytes,1,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
 	RolloutId    string                 `protobuf:"bytes,2,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
 	Version      int32                  `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
-	// The version whose configuration it has.
+	// Version whose configuration the deployment has.
 	FromVersion int32 `protobuf:"varint,4,opt,name=from_version,json=fromVersion,proto3" json:"from_version,omitempty"`
-	// It was retained and is live again: no new version, and no rollout.
+	// The version was retained and is live again: there is no new version and no rollout.
 	Retained bool `protobuf:"varint,5,opt,name=retained,proto3" json:"retained,omitempty"`
-	// What the call came to.
+	// Outcome of the call.
 	Effect VersionEffect `protobuf:"varint,30,opt,name=effect,proto3,enum=windlass.v1.VersionEffect" json:"effect,omitempty"`
-	// Version whose rollout the call ended, and that rollout; 0 and empty: none.
+	// Version whose rollout the call ended, and the id of that rollout. 0 and empty: none.
 	TookBack          int32  `protobuf:"varint,31,opt,name=took_back,json=tookBack,proto3" json:"took_back,omitempty"`
 	TookBackRolloutId string `protobuf:"bytes,32,opt,name=took_back_rollout_id,json=tookBackRolloutId,proto3" json:"took_back_rollout_id,omitempty"`
-	// What a person should know about the outcome, one sentence or two each.
+	// Warnings about the outcome, for people. Each is one or two sentences.
 	Warnings []string `protobuf:"bytes,33,rep,name=warnings,proto3" json:"warnings,omitempty"`
-	// It goes straight back, as with_steps says.
+	// The rollout skips steps, as described at with_steps.
 	Straight      bool `protobuf:"varint,34,opt,name=straight,proto3" json:"straight,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1741,7 +1741,7 @@ func (x *CancelRequest) GetWhy() string {
 type CancelResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	RolloutId string                 `protobuf:"bytes,1,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
-	// It was aborted already: nothing changed.
+	// The rollout was already aborted: nothing changed.
 	Unchanged     bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1794,11 +1794,12 @@ func (x *CancelResponse) GetUnchanged() bool {
 type WatchAppRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	App   string                 `protobuf:"bytes,1,opt,name=app,proto3" json:"app,omitempty"`
-	// Id of a rollout of the app that each response is to tell of, even when another took its
-	// place. Empty: none.
+	// Id of a rollout of the app that each response must include, even when another rollout has
+	// replaced it. Empty: none.
 	Rollout string `protobuf:"bytes,30,opt,name=rollout,proto3" json:"rollout,omitempty"`
-	// The stream ends after the first response. It needs none of the places that a server, a workspace
-	// and a key have for watchers; without a place WatchApp fails with ERROR_REASON_LIMIT_EXCEEDED.
+	// End the stream after the first response. Such a call does not count against the limits on open
+	// streams per server, workspace and key. Beyond these limits, WatchApp fails with
+	// ERROR_REASON_LIMIT_EXCEEDED.
 	Once          bool `protobuf:"varint,31,opt,name=once,proto3" json:"once,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1855,20 +1856,20 @@ func (x *WatchAppRequest) GetOnce() bool {
 	return false
 }
 
-// Every response is the whole picture: a reader needs only the last one.
+// Every response holds the whole state: a reader needs only the last one.
 type WatchAppResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	App   *App                   `protobuf:"bytes,1,opt,name=app,proto3" json:"app,omitempty"`
-	// The live deployment, the one on its way, any other that still has replicas or traffic, those
-	// that are pinned and that of the rollout asked for, each with its regions.
+	// The live deployment, the one in flight, pinned ones, the one of asked_rollout, and any other
+	// that still has replicas or traffic. Each with its regions.
 	Deployments []*Deployment `protobuf:"bytes,2,rep,name=deployments,proto3" json:"deployments,omitempty"`
-	// The rollout in flight or the last one.
+	// The rollout in flight, or else the last one.
 	Rollout *Rollout `protobuf:"bytes,3,opt,name=rollout,proto3" json:"rollout,omitempty"`
-	// Entries since the previous response; on the first, the last 20.
+	// Entries since the previous response. In the first response, the last 20 entries.
 	History []*HistoryEntry `protobuf:"bytes,4,rep,name=history,proto3" json:"history,omitempty"`
-	// The app is gone; the stream ends after this.
+	// The app is deleted. The stream ends after this response.
 	Deleted bool `protobuf:"varint,5,opt,name=deleted,proto3" json:"deleted,omitempty"`
-	// The rollout that was asked for. Its status is final once it is not RUNNING.
+	// The rollout that the request named. A status other than RUNNING is final.
 	AskedRollout  *Rollout `protobuf:"bytes,30,opt,name=asked_rollout,json=askedRollout,proto3" json:"asked_rollout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: windlass/v1/common.proto
 
-// Shapes that every service of the user API shares.
+// Messages and enums that all services of the user API share.
 
 package windlassv1
 
@@ -24,24 +24,24 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ErrorReason is what a program switches on. It travels in ErrorDetail, beside
-// the Connect code, which only says how to treat the call.
+// ErrorReason is the machine-readable cause of an error. Programs decide by it. It is in
+// ErrorDetail. The Connect code only says how to treat the call.
 type ErrorReason int32
 
 const (
 	ErrorReason_ERROR_REASON_UNSPECIFIED ErrorReason = 0
-	// A field broke a rule of the schema; ErrorDetail.field names it.
+	// A field breaks a rule of the schema. ErrorDetail.field names the field.
 	ErrorReason_ERROR_REASON_VALIDATION ErrorReason = 1
-	// No credential, or one that is unknown, expired or revoked.
+	// The credential is missing, unknown, expired or revoked.
 	ErrorReason_ERROR_REASON_UNAUTHENTICATED ErrorReason = 2
-	// The credential is good, but its role or its region may not do this.
+	// The credential is valid, but its role or its region does not permit the call.
 	ErrorReason_ERROR_REASON_PERMISSION_DENIED ErrorReason = 3
-	// Nothing of that id or name in this workspace. Another workspace's things
-	// are never told apart from things that do not exist.
+	// This workspace has nothing with that id or name. Objects of other workspaces look as if they
+	// did not exist.
 	ErrorReason_ERROR_REASON_NOT_FOUND ErrorReason = 4
-	// A live thing of that name exists already.
+	// An object with that name already exists.
 	ErrorReason_ERROR_REASON_ALREADY_EXISTS ErrorReason = 5
-	// resource_version is not the current one: read again, then update.
+	// resource_version is outdated: read the object again, then update.
 	ErrorReason_ERROR_REASON_CONFLICT ErrorReason = 6
 	// The idempotency key was used for another request.
 	ErrorReason_ERROR_REASON_IDEMPOTENCY_MISMATCH ErrorReason = 7
@@ -49,85 +49,87 @@ const (
 	ErrorReason_ERROR_REASON_UNKNOWN_REGION ErrorReason = 8
 	// The app is being deleted: nothing new starts.
 	ErrorReason_ERROR_REASON_APP_DELETING ErrorReason = 9
-	// There is nothing to act on: no live deployment to scale, no rollout to
-	// cancel, no such version to roll back to.
+	// The call has nothing to act on: there is no live deployment to scale, no rollout to abort, or
+	// no version to roll back to.
 	ErrorReason_ERROR_REASON_NOTHING_TO_DO ErrorReason = 10
-	// A thing is still in use and cannot be removed.
+	// The object is in use and cannot be removed.
 	ErrorReason_ERROR_REASON_IN_USE ErrorReason = 11
 	// A limit was reached: size, count or rate.
 	ErrorReason_ERROR_REASON_LIMIT_EXCEEDED ErrorReason = 12
-	// A part that the call needs is out of reach. Retry with backoff.
+	// A component that the call needs is unreachable. Retry with backoff.
 	ErrorReason_ERROR_REASON_UNAVAILABLE ErrorReason = 13
-	// Our fault. The log has the cause under the request's trace id.
+	// An error in the control plane. Its log has the cause, with the request's trace id.
 	ErrorReason_ERROR_REASON_INTERNAL ErrorReason = 14
-	// The report or watch belongs to a session that another one replaced.
+	// Another session replaced the session of this report or watch.
 	ErrorReason_ERROR_REASON_STALE_SESSION ErrorReason = 15
-	// A join token that was used, has expired or was revoked.
+	// The join token was used before, has expired or was revoked.
 	ErrorReason_ERROR_REASON_JOIN_TOKEN_INVALID ErrorReason = 16
-	// The deployment names a secret that its environment does not have.
+	// The deployment refers to a secret that is not in its environment.
 	ErrorReason_ERROR_REASON_UNKNOWN_SECRET ErrorReason = 17
-	// The region has no agent connected, or it did not answer in time.
+	// No agent of the region is connected, or the agent did not answer in time.
 	ErrorReason_ERROR_REASON_REGION_UNREACHABLE ErrorReason = 18
-	// The call would take the workspace beyond one of its quotas; ErrorDetail.limit
-	// says which.
+	// The call would exceed a limit of the workspace. ErrorDetail.limit says which one.
 	ErrorReason_ERROR_REASON_QUOTA_EXCEEDED ErrorReason = 19
-	// The workspace starts work faster than it may; ErrorDetail.limit says how long
-	// to wait, and so do google.rpc.RetryInfo and the header Retry-After.
+	// The workspace starts work too often. ErrorDetail.limit, google.rpc.RetryInfo and the header
+	// Retry-After say how long to wait.
 	ErrorReason_ERROR_REASON_RATE_LIMITED ErrorReason = 20
-	// A region has not what a deployment asks for, or not enough of it free.
+	// A region lacks a resource that the deployment requests, or has too little of it free.
 	ErrorReason_ERROR_REASON_NO_CAPACITY ErrorReason = 21
-	// A freeze keeps the call from starting anything; the message names the freeze, what
-	// it is about, its reason and its end.
+	// A freeze forbids what the call would start. The message has the freeze's name, scope, reason
+	// and end.
 	ErrorReason_ERROR_REASON_FROZEN ErrorReason = 22
-	// The rollout waits for an approval, which this call cannot stand in for.
+	// The rollout waits for an approval, and this call does not replace one.
 	ErrorReason_ERROR_REASON_APPROVAL_NEEDED ErrorReason = 23
-	// The gate does not take this key's approval: its role is too low, or it deployed.
+	// The gate does not accept approvals of this key, because its role is too low, or because it may
+	// not approve its own deployment.
 	ErrorReason_ERROR_REASON_NOT_AN_APPROVER ErrorReason = 24
-	// Two of a spec's overrides say different things of one region.
+	// Two overrides of the spec set different values for one region.
 	ErrorReason_ERROR_REASON_OVERRIDE_CONFLICT ErrorReason = 33
-	// One of a spec's overrides changes nothing: no region has its labels, or all would be
-	// the same without it.
+	// An override of the spec changes nothing: no region has its labels, or the regions would be the
+	// same without it.
 	ErrorReason_ERROR_REASON_OVERRIDE_WITHOUT_EFFECT ErrorReason = 34
-	// The version is live, or a rollout is on its way to it: only others are pinned.
+	// The version is live or in flight. Only other versions can be pinned.
 	ErrorReason_ERROR_REASON_PIN_IS_LIVE ErrorReason = 35
-	// Nothing of a region's traffic would be left to the live version beside the pins.
+	// The pins would leave no traffic of a region for the live version.
 	ErrorReason_ERROR_REASON_PIN_WEIGHTS ErrorReason = 36
-	// Regions still have the version because of a rollout, which has to end first.
+	// A rollout still has replicas of the version in some regions. It must end first.
 	ErrorReason_ERROR_REASON_PIN_IN_ROLLOUT ErrorReason = 37
 	// The version is not pinned.
 	ErrorReason_ERROR_REASON_NOT_PINNED ErrorReason = 38
-	// The freeze comes from an app's file: it is changed and lifted there.
+	// The freeze comes from an app's file. Change or remove it in the file.
 	ErrorReason_ERROR_REASON_FREEZE_OF_FILE ErrorReason = 30
-	// The domain's TXT record was not found, or says something else.
+	// The domain's TXT record was not found or has another value.
 	ErrorReason_ERROR_REASON_DOMAIN_NOT_VERIFIED ErrorReason = 39
 	// Another app serves the domain.
 	ErrorReason_ERROR_REASON_DOMAIN_TAKEN ErrorReason = 40
-	// The workspace's grant of the region was revoked: what runs there stays, and nothing grows.
+	// The workspace's grant for the region was revoked. What runs there stays, but nothing can start
+	// or grow.
 	ErrorReason_ERROR_REASON_REGION_CLOSED ErrorReason = 41
 	// The region does not isolate instances of different workspaces from each other.
 	ErrorReason_ERROR_REASON_NOT_ISOLATED ErrorReason = 42
-	// No preset has the name of serve's engine.
+	// No preset has the name in serve.engine.
 	ErrorReason_ERROR_REASON_UNKNOWN_ENGINE ErrorReason = 60
-	// The engine does not load the model from there.
+	// The engine does not support the scheme of the model's address.
 	ErrorReason_ERROR_REASON_MODEL_UNSUPPORTED ErrorReason = 61
-	// Tensor x pipeline x data parallelism is not the number of GPUs, or the engine has no such
-	// parallelism.
+	// The product of tensor, pipeline and data parallelism is not the number of GPUs, or the engine
+	// does not support this parallelism.
 	ErrorReason_ERROR_REASON_PARALLEL_MISMATCH ErrorReason = 62
-	// The GPUs cannot share the model's attention heads evenly.
+	// The model's attention heads cannot be divided evenly among the GPUs.
 	ErrorReason_ERROR_REASON_HEADS_NOT_DIVISIBLE ErrorReason = 63
-	// A flag of the engine has two values.
+	// A flag of the engine is set twice, with different values.
 	ErrorReason_ERROR_REASON_FLAG_TWICE ErrorReason = 64
-	// A flag of the engine is set by another field or by Windlass, or the engine takes no flags.
+	// Another field or Windlass sets this flag of the engine, or the engine takes no flags.
 	ErrorReason_ERROR_REASON_FLAG_TAKEN ErrorReason = 65
-	// The weights take more memory than the GPUs have. A warning if they may be quantized, or the
-	// GPUs may have more.
+	// The weights need more memory than the GPUs have. Only a warning if the weights may be
+	// quantized, or if the GPUs' memory is not known for certain.
 	ErrorReason_ERROR_REASON_WEIGHTS_TOO_LARGE ErrorReason = 66
-	// A warning: by an estimate the context does not fit in the memory of the GPUs, or it is longer
-	// than the model was made for.
+	// A warning: an estimate says that the context does not fit into the GPUs' memory, or the context
+	// is longer than the model supports.
 	ErrorReason_ERROR_REASON_CONTEXT_TOO_LARGE ErrorReason = 67
-	// A warning: the preset is not written for this version of the engine, or not for these GPUs.
+	// A warning: the preset was not written for this version of the engine, or not for these GPUs.
 	ErrorReason_ERROR_REASON_ENGINE_UNCHECKED ErrorReason = 68
-	// The app's replicas follow the load: a person's number has to be a hold, which has an end.
+	// The app's replicas follow the load. To set their number by hand, hold it for a time
+	// (ScaleRequest.hold_for).
 	ErrorReason_ERROR_REASON_SCALED ErrorReason = 50
 	// The app starts to use a feature that its workspace may not use.
 	ErrorReason_ERROR_REASON_FEATURE_NOT_ALLOWED ErrorReason = 51
@@ -266,18 +268,17 @@ type AppStatus int32
 
 const (
 	AppStatus_APP_STATUS_UNSPECIFIED AppStatus = 0
-	// No deployment is live and none is on its way.
+	// No deployment is live or in flight.
 	AppStatus_APP_STATUS_IDLE AppStatus = 1
-	// A rollout is under way, or replicas are on their way to what was asked.
+	// A rollout is in flight, or replicas are being started or stopped.
 	AppStatus_APP_STATUS_PROGRESSING AppStatus = 2
-	// The live deployment has every replica ready in every region.
+	// Every replica of the live deployment is ready in every region.
 	AppStatus_APP_STATUS_READY AppStatus = 3
-	// The live deployment serves with less than was asked, or a region is out of
-	// reach.
+	// The live deployment serves with fewer ready replicas than desired, or a region is unreachable.
 	AppStatus_APP_STATUS_DEGRADED AppStatus = 4
 	// No replica of the live deployment is ready, or the first deployment failed.
 	AppStatus_APP_STATUS_FAILED AppStatus = 5
-	// On the way out. Nothing new starts.
+	// The app is being deleted. Nothing new starts.
 	AppStatus_APP_STATUS_DELETING AppStatus = 6
 )
 
@@ -337,15 +338,15 @@ const (
 	DeploymentStatus_DEPLOYMENT_STATUS_PENDING     DeploymentStatus = 1
 	// The image's tag is being resolved to a digest.
 	DeploymentStatus_DEPLOYMENT_STATUS_BUILDING DeploymentStatus = 2
-	// Regions are told; instances are on their way to ready.
+	// Regions start instances.
 	DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING DeploymentStatus = 3
-	// Instances are ready; regions publish and acknowledge address and route.
+	// Instances are ready. Regions publish addresses and routes, and acknowledge them.
 	DeploymentStatus_DEPLOYMENT_STATUS_NETWORK DeploymentStatus = 4
 	DeploymentStatus_DEPLOYMENT_STATUS_READY   DeploymentStatus = 5
 	DeploymentStatus_DEPLOYMENT_STATUS_FAILED  DeploymentStatus = 6
-	// A newer deployment took its place.
+	// A newer deployment replaced it.
 	DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED DeploymentStatus = 7
-	// Stopped by a person: cancelled, or the app was deleted.
+	// A person stopped it: the rollout was aborted or the app was deleted.
 	DeploymentStatus_DEPLOYMENT_STATUS_STOPPED DeploymentStatus = 8
 )
 
@@ -409,7 +410,7 @@ const (
 	TopologyStatus_TOPOLOGY_STATUS_STARTING    TopologyStatus = 1
 	TopologyStatus_TOPOLOGY_STATUS_STARTED     TopologyStatus = 2
 	TopologyStatus_TOPOLOGY_STATUS_STOPPING    TopologyStatus = 3
-	// The region confirmed that nothing of it is left.
+	// The region confirmed that nothing of the deployment is left.
 	TopologyStatus_TOPOLOGY_STATUS_STOPPED TopologyStatus = 4
 )
 
@@ -462,15 +463,15 @@ type InstanceStatus int32
 
 const (
 	InstanceStatus_INSTANCE_STATUS_UNSPECIFIED InstanceStatus = 0
-	// Known, not started: waits for a GPU, a port, a backoff.
+	// Not started yet: it waits for a GPU, a port or the end of a backoff.
 	InstanceStatus_INSTANCE_STATUS_PENDING  InstanceStatus = 1
 	InstanceStatus_INSTANCE_STATUS_CREATING InstanceStatus = 2
-	// Its process runs and its health check has not passed (or no longer does).
+	// Its process runs, but the health check does not pass yet or does not pass any more.
 	InstanceStatus_INSTANCE_STATUS_RUNNING InstanceStatus = 3
 	InstanceStatus_INSTANCE_STATUS_READY   InstanceStatus = 4
-	// Out of rotation, finishing what it has.
+	// It gets no new requests and finishes those that it has.
 	InstanceStatus_INSTANCE_STATUS_DRAINING InstanceStatus = 5
-	// It ended or could not start and waits for its next attempt.
+	// It ended or could not start, and waits for the next attempt.
 	InstanceStatus_INSTANCE_STATUS_FAILED     InstanceStatus = 6
 	InstanceStatus_INSTANCE_STATUS_TERMINATED InstanceStatus = 7
 )
@@ -532,9 +533,9 @@ const (
 	RolloutStatus_ROLLOUT_STATUS_UNSPECIFIED RolloutStatus = 0
 	RolloutStatus_ROLLOUT_STATUS_RUNNING     RolloutStatus = 1
 	RolloutStatus_ROLLOUT_STATUS_SUCCEEDED   RolloutStatus = 2
-	// It did not reach ready and was undone; reason says why.
+	// It failed and was undone. Rollout.reason says why.
 	RolloutStatus_ROLLOUT_STATUS_FAILED RolloutStatus = 3
-	// A person cancelled it; it was undone.
+	// A person aborted it, and it was undone.
 	RolloutStatus_ROLLOUT_STATUS_CANCELLED RolloutStatus = 4
 	// A newer rollout of the same app replaced it.
 	RolloutStatus_ROLLOUT_STATUS_SUPERSEDED RolloutStatus = 5
@@ -594,7 +595,7 @@ const (
 	// No agent has joined yet.
 	RegionStatus_REGION_STATUS_PENDING   RegionStatus = 1
 	RegionStatus_REGION_STATUS_CONNECTED RegionStatus = 2
-	// The agent's lease ran out. Nothing is deleted because of it.
+	// The agent's lease has expired. Nothing is deleted because of this.
 	RegionStatus_REGION_STATUS_UNREACHABLE RegionStatus = 3
 )
 
@@ -645,14 +646,13 @@ type Role int32
 
 const (
 	Role_ROLE_UNSPECIFIED Role = 0
-	// Reads everything of its workspace but secret values.
+	// Reads everything in its workspace except secret values.
 	Role_ROLE_VIEWER Role = 1
-	// Viewer, and deploys, scales, sets variables and secrets, rolls back.
+	// Like viewer. Also deploys, scales, rolls back, and sets variables and secrets.
 	Role_ROLE_DEPLOYER Role = 2
-	// Deployer, and manages keys, projects, environments, regions, deletion.
+	// Like deployer. Also manages keys, projects, environments and regions, and deletes.
 	Role_ROLE_OWNER Role = 3
-	// Runs the platform: workspaces, shared regions. Bound to no workspace's
-	// data.
+	// Runs the platform: workspaces and shared regions. It cannot read workspaces' data.
 	Role_ROLE_OPERATOR Role = 4
 )
 
@@ -701,17 +701,17 @@ func (Role) EnumDescriptor() ([]byte, []int) {
 	return file_windlass_v1_common_proto_rawDescGZIP(), []int{7}
 }
 
-// ErrorDetail is attached to the errors of every RPC. A request that cannot be
-// decoded, or is too large to be, has a code and a message alone.
+// ErrorDetail is attached to the errors of every RPC. Only errors for requests that are too large
+// or cannot be decoded have no detail.
 type ErrorDetail struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Reason ErrorReason            `protobuf:"varint,1,opt,name=reason,proto3,enum=windlass.v1.ErrorReason" json:"reason,omitempty"`
-	// Path of the field at fault, with the names that JSON and files have
-	// ("spec.resources.cpuMillicores"), or empty.
+	// Path of the wrong field, with names as in JSON and app files ("spec.resources.cpuMillicores").
+	// Empty: no single field.
 	Field string `protobuf:"bytes,2,opt,name=field,proto3" json:"field,omitempty"`
-	// What to do about it, in one sentence.
+	// How to fix it, in one sentence.
 	Fix string `protobuf:"bytes,3,opt,name=fix,proto3" json:"fix,omitempty"`
-	// With QUOTA_EXCEEDED and RATE_LIMITED.
+	// Set with QUOTA_EXCEEDED and RATE_LIMITED.
 	Limit         *LimitDetail `protobuf:"bytes,4,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -775,17 +775,17 @@ func (x *ErrorDetail) GetLimit() *LimitDetail {
 	return nil
 }
 
-// LimitDetail is one limit of a workspace, and by how much a call missed it.
+// LimitDetail says which limit of a workspace a call would exceed, and by how much.
 type LimitDetail struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the limit: a field of Limits ("instances").
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Max  int64  `protobuf:"varint,2,opt,name=max,proto3" json:"max,omitempty"`
-	// What there was before the call, and what the call would have added.
+	// Usage before the call, and what the call would add.
 	Used  int64 `protobuf:"varint,3,opt,name=used,proto3" json:"used,omitempty"`
 	Asked int64 `protobuf:"varint,4,opt,name=asked,proto3" json:"asked,omitempty"`
-	// When the call can be repeated, in ms from now. 0: that is up to people, or to
-	// rollouts that are under way.
+	// Milliseconds after which the call can be repeated. 0: unknown, because it depends on people or
+	// on rollouts in flight.
 	RetryAfterMs  int64 `protobuf:"varint,5,opt,name=retry_after_ms,json=retryAfterMs,proto3" json:"retry_after_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -856,13 +856,13 @@ func (x *LimitDetail) GetRetryAfterMs() int64 {
 	return 0
 }
 
-// Page asks for one keyset page. Order is stated by each list call; pages are
-// stable under inserts.
+// PageRequest requests one page of a list. Each list call documents its order. Rows inserted
+// meanwhile do not shift pages.
 type PageRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Rows to return; 0 means 50.
 	Size int32 `protobuf:"varint,1,opt,name=size,proto3" json:"size,omitempty"`
-	// next of the previous page; empty for the first.
+	// PageResponse.next of the previous page. Empty: the first page.
 	Token         string `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -914,7 +914,7 @@ func (x *PageRequest) GetToken() string {
 
 type PageResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Token of the next page; empty when this is the last.
+	// Token of the next page. Empty: this is the last page.
 	Next          string `protobuf:"bytes,1,opt,name=next,proto3" json:"next,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -957,13 +957,12 @@ func (x *PageResponse) GetNext() string {
 	return ""
 }
 
-// Mutation is the part that every mutating request carries.
+// Mutation is part of every request that changes something.
 type Mutation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Up to 128 printable characters chosen by the caller. The same key with the
-	// same request within 24 h returns the first answer and does nothing; with
-	// another request it fails with ERROR_REASON_IDEMPOTENCY_MISMATCH. Empty: no
-	// protection against retries.
+	// Up to 128 printable characters chosen by the caller. For 24 h, the same key with the same
+	// request returns the first answer and does nothing. The same key with another request fails with
+	// ERROR_REASON_IDEMPOTENCY_MISMATCH. Empty: a retry may do the work twice.
 	IdempotencyKey string `protobuf:"bytes,1,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache

@@ -33,22 +33,23 @@ type Deployment struct {
 	// Machine-readable cause of a failure ("CrashLoop", "DeadlineExceeded").
 	Reason  string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
 	Message string `protobuf:"bytes,8,opt,name=message,proto3" json:"message,omitempty"`
-	// "deploy", "environment", "rollback".
+	// What created it: "deploy", "environment" or "rollback".
 	Source string `protobuf:"bytes,9,opt,name=source,proto3" json:"source,omitempty"`
-	// For a rollback, the version whose configuration it has.
+	// After a rollback, the version whose configuration it has.
 	FromVersion int32 `protobuf:"varint,10,opt,name=from_version,json=fromVersion,proto3" json:"from_version,omitempty"`
-	// The image with its digest, once resolved. Without a digest if no region pulls it.
+	// The image with its digest, after the tag was resolved. Has no digest if no region pulls the
+	// image.
 	ResolvedImage string            `protobuf:"bytes,11,opt,name=resolved_image,json=resolvedImage,proto3" json:"resolved_image,omitempty"`
 	Regions       []*RegionTopology `protobuf:"bytes,12,rep,name=regions,proto3" json:"regions,omitempty"`
-	// Who made it: a key's name, "windlass".
+	// Name of the key that created it, or "windlass".
 	CreatedBy string `protobuf:"bytes,13,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`
 	Live      bool   `protobuf:"varint,14,opt,name=live,proto3" json:"live,omitempty"`
-	// It reached ready and served.
+	// It became ready and served through its bake time.
 	Stable    bool  `protobuf:"varint,15,opt,name=stable,proto3" json:"stable,omitempty"`
 	CreatedAt int64 `protobuf:"varint,16,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	ReadyAt   int64 `protobuf:"varint,17,opt,name=ready_at,json=readyAt,proto3" json:"ready_at,omitempty"`
 	EndedAt   int64 `protobuf:"varint,18,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
-	// Percent of the traffic that it is pinned at beside the live version; 0: it is not.
+	// Percent of the traffic that its pin gives it. 0: it is not pinned.
 	PinnedWeight  int32 `protobuf:"varint,40,opt,name=pinned_weight,json=pinnedWeight,proto3" json:"pinned_weight,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -217,14 +218,14 @@ func (x *Deployment) GetPinnedWeight() int32 {
 	return 0
 }
 
-// RegionTopology is a deployment in one region: what is wanted and what is.
+// RegionTopology is the desired and observed state of a deployment in one region.
 type RegionTopology struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Region   string                 `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
 	Status   TopologyStatus         `protobuf:"varint,2,opt,name=status,proto3,enum=windlass.v1.TopologyStatus" json:"status,omitempty"`
 	Replicas int32                  `protobuf:"varint,3,opt,name=replicas,proto3" json:"replicas,omitempty"`
-	// Of 100, relative to the app's other deployments in the region; of a version that is
-	// pinned, percent of all traffic, and the others' are relative to what pins leave.
+	// Percent of the region's traffic. For a pinned version: of all traffic. For other versions: of
+	// what pins leave.
 	Weight     int32 `protobuf:"varint,4,opt,name=weight,proto3" json:"weight,omitempty"`
 	Generation int64 `protobuf:"varint,5,opt,name=generation,proto3" json:"generation,omitempty"`
 	// Generation that the region's agent has applied.
@@ -232,13 +233,14 @@ type RegionTopology struct {
 	Ready             int32 `protobuf:"varint,7,opt,name=ready,proto3" json:"ready,omitempty"`
 	Running           int32 `protobuf:"varint,8,opt,name=running,proto3" json:"running,omitempty"`
 	Failed            int32 `protobuf:"varint,9,opt,name=failed,proto3" json:"failed,omitempty"`
-	// Instances that exist there, whatever their state, terminated ones aside.
+	// Instances in any state except terminated.
 	Instances int32 `protobuf:"varint,10,opt,name=instances,proto3" json:"instances,omitempty"`
-	// Most telling reason and message among them, or the rejection's.
+	// The most important reason among the instances, with its message, or those of the agent's
+	// rejection.
 	Reason            string `protobuf:"bytes,11,opt,name=reason,proto3" json:"reason,omitempty"`
 	Message           string `protobuf:"bytes,12,opt,name=message,proto3" json:"message,omitempty"`
 	RegionUnreachable bool   `protobuf:"varint,13,opt,name=region_unreachable,json=regionUnreachable,proto3" json:"region_unreachable,omitempty"`
-	// Of a deployment with several roles: each of them, in the order of the spec.
+	// The roles, in the order of the spec. Empty: there is only one.
 	Roles         []*RoleTopology `protobuf:"bytes,14,rep,name=roles,proto3" json:"roles,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -376,14 +378,14 @@ func (x *RegionTopology) GetRoles() []*RoleTopology {
 type RoleTopology struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Role  string                 `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
-	// Routes lead to its instances.
+	// Requests go to its instances.
 	Entry bool `protobuf:"varint,2,opt,name=entry,proto3" json:"entry,omitempty"`
-	// Instances that all replicas there should have of it.
+	// Desired instances in all replicas of the region.
 	Wanted int32 `protobuf:"varint,3,opt,name=wanted,proto3" json:"wanted,omitempty"`
 	Ready  int32 `protobuf:"varint,4,opt,name=ready,proto3" json:"ready,omitempty"`
-	// Instances that exist, terminated ones aside.
+	// Existing instances, without terminated ones.
 	Instances int32 `protobuf:"varint,5,opt,name=instances,proto3" json:"instances,omitempty"`
-	// Most telling reason and message among them.
+	// The most important reason among the instances, with its message.
 	Reason        string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
 	Message       string `protobuf:"bytes,7,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -483,11 +485,11 @@ type Instance struct {
 	Status       InstanceStatus         `protobuf:"varint,10,opt,name=status,proto3,enum=windlass.v1.InstanceStatus" json:"status,omitempty"`
 	Reason       string                 `protobuf:"bytes,11,opt,name=reason,proto3" json:"reason,omitempty"`
 	Message      string                 `protobuf:"bytes,12,opt,name=message,proto3" json:"message,omitempty"`
-	// host:port of its first port.
+	// Address (host:port) of its first port.
 	Address  string   `protobuf:"bytes,13,opt,name=address,proto3" json:"address,omitempty"`
 	Restarts int32    `protobuf:"varint,14,opt,name=restarts,proto3" json:"restarts,omitempty"`
 	Gpus     []string `protobuf:"bytes,15,rep,name=gpus,proto3" json:"gpus,omitempty"`
-	// Name that its runtime knows it by: a pod, a process.
+	// Its name in the runtime: that of a pod or a process.
 	RuntimeName   string `protobuf:"bytes,16,opt,name=runtime_name,json=runtimeName,proto3" json:"runtime_name,omitempty"`
 	StartedAt     int64  `protobuf:"varint,17,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
 	ReadyAt       int64  `protobuf:"varint,18,opt,name=ready_at,json=readyAt,proto3" json:"ready_at,omitempty"`
@@ -661,7 +663,7 @@ func (x *Instance) GetUpdatedAt() int64 {
 
 type GetDeploymentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A deployment's id; or leave it empty and give app and version.
+	// Id of a deployment. Empty: app and version name the deployment.
 	Deployment    string `protobuf:"bytes,1,opt,name=deployment,proto3" json:"deployment,omitempty"`
 	App           string `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
 	Version       int32  `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
@@ -767,7 +769,7 @@ func (x *GetDeploymentResponse) GetDeployment() *Deployment {
 type ListDeploymentsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Page  *PageRequest           `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
-	// Id or "project/environment/name"; empty: of all apps.
+	// Id or "project/environment/name" of an app. Empty: all apps.
 	App           string `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -872,11 +874,11 @@ func (x *ListDeploymentsResponse) GetPage() *PageResponse {
 type ListInstancesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Page  *PageRequest           `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
-	// At most one of app and deployment; neither: of the whole workspace.
+	// Set at most one of app and deployment. Neither: the whole workspace.
 	App        string `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
 	Deployment string `protobuf:"bytes,3,opt,name=deployment,proto3" json:"deployment,omitempty"`
 	Region     string `protobuf:"bytes,4,opt,name=region,proto3" json:"region,omitempty"`
-	// Also those that have ended.
+	// Include terminated instances.
 	IncludeTerminated bool `protobuf:"varint,5,opt,name=include_terminated,json=includeTerminated,proto3" json:"include_terminated,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
@@ -1002,7 +1004,7 @@ func (x *ListInstancesResponse) GetPage() *PageResponse {
 type GetLogsRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Instance string                 `protobuf:"bytes,1,opt,name=instance,proto3" json:"instance,omitempty"`
-	// Last lines to return; 0 means 100.
+	// Number of last lines to return. 0 means 100.
 	TailLines     int32 `protobuf:"varint,2,opt,name=tail_lines,json=tailLines,proto3" json:"tail_lines,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -125,7 +125,7 @@ func (x *Environment) GetResourceVersion() int64 {
 type Secret struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Counts up by one with each SetSecret.
+	// Each SetSecret that changes the value adds one.
 	Version       int32 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
 	CreatedAt     int64 `protobuf:"varint,3,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	UpdatedAt     int64 `protobuf:"varint,4,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
@@ -719,7 +719,7 @@ type SetSecretRequest struct {
 	Name        string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	// Never logged, listed or returned.
 	Value string `protobuf:"bytes,4,opt,name=value,proto3" json:"value,omitempty"`
-	// Reason to replace instances although a freeze is in force; it takes an owner.
+	// Reason to replace instances although a freeze is in force. Only owners may set it.
 	OverrideFreeze string `protobuf:"bytes,10,opt,name=override_freeze,json=overrideFreeze,proto3" json:"override_freeze,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -793,16 +793,15 @@ func (x *SetSecretRequest) GetOverrideFreeze() string {
 type SetSecretResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Secret *Secret                `protobuf:"bytes,1,opt,name=secret,proto3" json:"secret,omitempty"`
-	// Apps whose instances are being replaced because of it.
+	// Apps that the call updates.
 	AppIds []string `protobuf:"bytes,2,rep,name=app_ids,json=appIds,proto3" json:"app_ids,omitempty"`
-	// Rollouts of the versions that were made for it, one an app, in the order of app_ids. An app
-	// whose instances only pull their image with it has none.
+	// Rollouts of the new app versions, one per app, in the order of app_ids. An app that only pulls
+	// its image with the secret has no rollout.
 	Rollouts []*SecretRollout `protobuf:"bytes,3,rep,name=rollouts,proto3" json:"rollouts,omitempty"`
-	// The secret has this value already: no version of it was made, and no app is touched.
+	// The secret already has this value: no version of it was created, and no app changes.
 	Unchanged bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
-	// Apps that use the secret and are left out, and why: the workspace has none of their regions
-	// any longer, or a fixed port keeps them from a new version. They run on with the value that
-	// they have.
+	// Apps that use the secret and are left out, and why: the workspace lost all their regions, or a
+	// fixed port makes a new version impossible. They keep the value that they have.
 	Warnings      []string `protobuf:"bytes,31,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -882,7 +881,7 @@ type SecretRollout struct {
 	RolloutId    string `protobuf:"bytes,3,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
 	DeploymentId string `protobuf:"bytes,4,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
 	Version      int32  `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"`
-	// What keeps it from starting; absent: nothing.
+	// The freeze that holds the rollout. Absent: none does.
 	Hold          *FreezeHold `protobuf:"bytes,6,opt,name=hold,proto3" json:"hold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -57,10 +57,10 @@ func (*WatchFleetRequest) Descriptor() ([]byte, []int) {
 	return file_windlass_v1_fleet_proto_rawDescGZIP(), []int{0}
 }
 
-// A reader keeps regions and apps by their ids, and puts each response on top.
+// A reader stores regions and apps by id, and updates them with each response.
 type WatchFleetResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Forget everything of before. The first response of a stream says so.
+	// Forget all earlier responses. Set in the first response of a stream.
 	Reset_ bool `protobuf:"varint,1,opt,name=reset,proto3" json:"reset,omitempty"`
 	// Regions that are new or changed, and ids of those that are gone.
 	Regions        []*Region `protobuf:"bytes,2,rep,name=regions,proto3" json:"regions,omitempty"`
@@ -68,7 +68,8 @@ type WatchFleetResponse struct {
 	// Apps that are new or changed, without their URLs and policies, and ids of those that are gone.
 	Apps        []*App   `protobuf:"bytes,4,rep,name=apps,proto3" json:"apps,omitempty"`
 	RemovedApps []string `protobuf:"bytes,5,rep,name=removed_apps,json=removedApps,proto3" json:"removed_apps,omitempty"`
-	// Another response follows at once: until more is false, a picture is in part an older one.
+	// Another response follows at once. Until more is false, parts of the reader's data are older
+	// than others.
 	More bool `protobuf:"varint,6,opt,name=more,proto3" json:"more,omitempty"`
 	// The server's time when it sent this.
 	SentAt        int64 `protobuf:"varint,7,opt,name=sent_at,json=sentAt,proto3" json:"sent_at,omitempty"`

@@ -74,16 +74,17 @@ func (Freeze_OnStart) EnumDescriptor() ([]byte, []int) {
 	return file_windlass_v1_freeze_proto_rawDescGZIP(), []int{0, 0}
 }
 
-// Freeze is in force from from until until and, if it has weekly windows, only in those.
+// A Freeze is in force between its times from and until. With weekly windows, only within those
+// windows.
 type Freeze struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Of the workspace's own.
+	// Unique in the workspace.
 	Name    string         `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	Reason  string         `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	OnStart Freeze_OnStart `protobuf:"varint,4,opt,name=on_start,json=onStart,proto3,enum=windlass.v1.Freeze_OnStart" json:"on_start,omitempty"`
-	// What is frozen: the project of that name, or the app "project/environment/name".
-	// Neither: the workspace.
+	// Scope of the freeze: name of a project, or "project/environment/name" of an app. Neither: the
+	// workspace.
 	Project string `protobuf:"bytes,5,opt,name=project,proto3" json:"project,omitempty"`
 	App     string `protobuf:"bytes,6,opt,name=app,proto3" json:"app,omitempty"`
 	From    int64  `protobuf:"varint,7,opt,name=from,proto3" json:"from,omitempty"`
@@ -93,12 +94,13 @@ type Freeze struct {
 	TimeZone string          `protobuf:"bytes,10,opt,name=time_zone,json=timeZone,proto3" json:"time_zone,omitempty"`
 	SetBy    string          `protobuf:"bytes,11,opt,name=set_by,json=setBy,proto3" json:"set_by,omitempty"`
 	SetAt    int64           `protobuf:"varint,12,opt,name=set_at,json=setAt,proto3" json:"set_at,omitempty"`
-	// It is in force now, until then; 0: until it is lifted.
+	// Whether the freeze is in force now, and until when. 0: until it is lifted.
 	InForce      bool  `protobuf:"varint,13,opt,name=in_force,json=inForce,proto3" json:"in_force,omitempty"`
 	InForceUntil int64 `protobuf:"varint,14,opt,name=in_force_until,json=inForceUntil,proto3" json:"in_force_until,omitempty"`
-	// When it is in force next, if it is not now; 0: never.
+	// When the freeze comes into force next, if it is not in force now. 0: never.
 	NextAt int64 `protobuf:"varint,15,opt,name=next_at,json=nextAt,proto3" json:"next_at,omitempty"`
-	// It comes from the app's file (DeployRequest.freeze), and changes and goes with it.
+	// It comes from the app's file (DeployRequest.freeze). Only a deploy of the file changes or
+	// removes it.
 	FromFile      bool `protobuf:"varint,30,opt,name=from_file,json=fromFile,proto3" json:"from_file,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -246,25 +248,24 @@ func (x *Freeze) GetFromFile() bool {
 	return false
 }
 
-// FileFreeze is a freeze of one app as the app's file has it. Its name is the app's and the
+// FileFreeze is a freeze of one app in the app's file. Its name consists of the app's name and the
 // end of the app's id.
 //
-// What counts for a deploy is the file that is deployed: without the block the freeze is lifted
-// and keeps that deploy from nothing, and with a new one that deploy is judged by the new one.
-// So a file can always lift what a file has set. A freeze that no file may lift is set with
-// SetFreeze. SetFreeze and LiftFreeze refuse what comes from a file:
+// A deploy is judged by the freeze in the file that it deploys. Without one, the freeze of an
+// earlier file is lifted first. So a file can always lift what a file has set. For a freeze that no
+// file can lift, use SetFreeze. SetFreeze and LiftFreeze refuse freezes from files with
 // ERROR_REASON_FREEZE_OF_FILE.
 type FileFreeze struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Shown to everybody whom it keeps from starting something.
+	// Shown to everyone whose call the freeze refuses or holds.
 	Reason  string         `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
 	OnStart Freeze_OnStart `protobuf:"varint,2,opt,name=on_start,json=onStart,proto3,enum=windlass.v1.Freeze_OnStart" json:"on_start,omitempty"`
-	// Unix ms; 0: from when it is first deployed.
+	// Unix ms. 0: from the first deploy with this freeze.
 	From int64 `protobuf:"varint,3,opt,name=from,proto3" json:"from,omitempty"`
-	// Unix ms; 0: until it leaves the file. One that has ended is as none.
+	// Unix ms. 0: until it is removed from the file. A freeze that has ended has no effect.
 	Until  int64           `protobuf:"varint,4,opt,name=until,proto3" json:"until,omitempty"`
 	Weekly []*WeeklyWindow `protobuf:"bytes,5,rep,name=weekly,proto3" json:"weekly,omitempty"`
-	// Of weekly windows, by its name in the time zone database: "Europe/London".
+	// Time zone of weekly windows, as named in the IANA database: "Europe/London".
 	TimeZone      string `protobuf:"bytes,6,opt,name=time_zone,json=timeZone,proto3" json:"time_zone,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -342,15 +343,15 @@ func (x *FileFreeze) GetTimeZone() string {
 	return ""
 }
 
-// WeeklyWindow comes back every week, or every day, from start until end by the clocks of
-// the freeze's time zone. A time that comes twice where clocks are put back is the first
-// one of a start and the second one of an end. One that they skip is moved by as much as
-// they are: a start to before the gap, an end to behind it.
+// WeeklyWindow repeats every week or every day, from start until end in the freeze's time zone. If
+// clocks are put back and a time comes twice, a start is the first one and an end is the second
+// one. If clocks are put forward over a time, it moves by the size of the gap: a start to before
+// the gap, an end to after it.
 type WeeklyWindow struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Weekday and time, "Fri 16:00", both or neither of start and end with a weekday:
-	// "22:00" to "06:00" is every night. An end that is not after its start is of the next
-	// week, or of the next day.
+	// Weekday and time: "Fri 16:00". Either both start and end have a weekday, or neither has:
+	// "22:00" to "06:00" is every night. An end that is not later than the start is in the next week,
+	// or on the next day.
 	Start         string `protobuf:"bytes,1,opt,name=start,proto3" json:"start,omitempty"`
 	End           string `protobuf:"bytes,2,opt,name=end,proto3" json:"end,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -401,16 +402,16 @@ func (x *WeeklyWindow) GetEnd() string {
 	return ""
 }
 
-// FreezeHold tells what holds a rollout.
+// FreezeHold describes the freeze that holds a rollout.
 type FreezeHold struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the freeze; of several, of one that lasts longest.
+	// Name of the freeze. If several hold the rollout, the one that lasts longest.
 	Freeze string `protobuf:"bytes,1,opt,name=freeze,proto3" json:"freeze,omitempty"`
-	// Whose freeze it is: "workspace", "project" or "app", those of the rollout.
+	// Scope of the freeze: "workspace", "project" or "app".
 	Scope  string `protobuf:"bytes,2,opt,name=scope,proto3" json:"scope,omitempty"`
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	Since  int64  `protobuf:"varint,4,opt,name=since,proto3" json:"since,omitempty"`
-	// When it is looked at again; 0: when the freeze is lifted.
+	// When the rollout is checked again. 0: when the freeze is lifted.
 	Until         int64 `protobuf:"varint,5,opt,name=until,proto3" json:"until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -485,17 +486,18 @@ type SetFreezeRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
 	Name     string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Shown to everybody whom it keeps from starting something.
+	// Shown to everyone whose call the freeze refuses or holds.
 	Reason  string         `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	OnStart Freeze_OnStart `protobuf:"varint,4,opt,name=on_start,json=onStart,proto3,enum=windlass.v1.Freeze_OnStart" json:"on_start,omitempty"`
-	// Id or name of a project, or an app's id or "project/environment/name", or neither.
+	// Scope: id or name of a project, or id or "project/environment/name" of an app. Neither: the
+	// workspace.
 	Project string `protobuf:"bytes,5,opt,name=project,proto3" json:"project,omitempty"`
 	App     string `protobuf:"bytes,6,opt,name=app,proto3" json:"app,omitempty"`
-	// 0: from now on, or of a freeze that began already, from when it did.
+	// Unix ms. 0: from now on. For a freeze that has already begun: its start stays.
 	From   int64           `protobuf:"varint,7,opt,name=from,proto3" json:"from,omitempty"`
 	Until  int64           `protobuf:"varint,8,opt,name=until,proto3" json:"until,omitempty"`
 	Weekly []*WeeklyWindow `protobuf:"bytes,9,rep,name=weekly,proto3" json:"weekly,omitempty"`
-	// Of weekly windows, by its name in the time zone database: "Europe/London".
+	// Time zone of weekly windows, as named in the IANA database: "Europe/London".
 	TimeZone      string `protobuf:"bytes,10,opt,name=time_zone,json=timeZone,proto3" json:"time_zone,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -804,7 +806,7 @@ func (x *LiftFreezeRequest) GetName() string {
 
 type LiftFreezeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Apps whose rollout some freeze held: each starts unless another one holds it.
+	// Apps whose rollout a freeze held. Each rollout starts unless another freeze holds it.
 	AppIds        []string `protobuf:"bytes,1,rep,name=app_ids,json=appIds,proto3" json:"app_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

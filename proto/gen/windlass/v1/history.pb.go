@@ -26,12 +26,12 @@ type HistoryEntry struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	At    int64                  `protobuf:"varint,2,opt,name=at,proto3" json:"at,omitempty"`
-	// What was decided: "DeploymentCreated", "RegionReady", "LiveMoved" ... From an agent:
-	// "Drift", somebody changed or removed an object in the region and it was put back.
+	// What happened: "DeploymentCreated", "RegionReady", "LiveMoved" ... Agents report "Drift":
+	// somebody changed or removed an object in the region, and the agent restored it.
 	What string `protobuf:"bytes,3,opt,name=what,proto3" json:"what,omitempty"`
-	// Why, with the figures that it was decided on.
+	// Why, with the numbers that led to the decision.
 	Why string `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
-	// Who: a key's name, "windlass" for the control plane itself, "agent" for a region's.
+	// Who did it: name of a key, "windlass" for the control plane, or "agent" for a region's agent.
 	Who           string `protobuf:"bytes,5,opt,name=who,proto3" json:"who,omitempty"`
 	RolloutId     string `protobuf:"bytes,6,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
 	DeploymentId  string `protobuf:"bytes,7,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
@@ -138,17 +138,18 @@ type AuditEntry struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	At    int64                  `protobuf:"varint,2,opt,name=at,proto3" json:"at,omitempty"`
-	// A key's name and id.
+	// Name and id of the key.
 	Actor   string `protobuf:"bytes,3,opt,name=actor,proto3" json:"actor,omitempty"`
 	ActorId string `protobuf:"bytes,4,opt,name=actor_id,json=actorId,proto3" json:"actor_id,omitempty"`
 	// Address and user agent of the caller.
 	Source string `protobuf:"bytes,5,opt,name=source,proto3" json:"source,omitempty"`
 	// Full name of the RPC.
 	Procedure string `protobuf:"bytes,6,opt,name=procedure,proto3" json:"procedure,omitempty"`
-	// Kind and id of what was changed ("app", "app_...").
+	// Kind and id of the changed object ("app", "app_...").
 	ResourceKind string `protobuf:"bytes,7,opt,name=resource_kind,json=resourceKind,proto3" json:"resource_kind,omitempty"`
 	ResourceId   string `protobuf:"bytes,8,opt,name=resource_id,json=resourceId,proto3" json:"resource_id,omitempty"`
-	// JSON with secret values redacted; empty before a creation.
+	// The object before and after the call, as JSON with secret values redacted. before is empty for
+	// a new object.
 	Before        string `protobuf:"bytes,9,opt,name=before,proto3" json:"before,omitempty"`
 	After         string `protobuf:"bytes,10,opt,name=after,proto3" json:"after,omitempty"`
 	unknownFields protoimpl.UnknownFields

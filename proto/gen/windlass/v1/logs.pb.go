@@ -26,20 +26,20 @@ type LogNote_Kind int32
 
 const (
 	LogNote_KIND_UNSPECIFIED LogNote_Kind = 0
-	// The instance is followed from now on.
+	// The stream follows the instance from now on.
 	LogNote_KIND_BEGAN LogNote_Kind = 1
 	// The instance is gone.
 	LogNote_KIND_ENDED LogNote_Kind = 2
-	// Lines are missing, because the instance wrote more than is sent or kept, or because the
-	// reader was slow.
+	// Lines are missing, because the instance wrote faster than lines are sent or stored, or
+	// because the reader was slow.
 	LogNote_KIND_LOST LogNote_Kind = 3
-	// The region does not answer. It is asked again and again.
+	// The region does not answer. The control plane keeps asking it.
 	LogNote_KIND_UNREACHABLE LogNote_Kind = 4
 	// The region answers again.
 	LogNote_KIND_BACK LogNote_Kind = 5
-	// The agent of the region is of a release that cannot follow logs.
+	// The region's agent has an old release that cannot follow logs.
 	LogNote_KIND_UNSUPPORTED LogNote_Kind = 6
-	// The app has more instances than one stream follows.
+	// The app has more instances than one stream can follow.
 	LogNote_KIND_NOT_FOLLOWED LogNote_Kind = 7
 )
 
@@ -94,12 +94,12 @@ func (LogNote_Kind) EnumDescriptor() ([]byte, []int) {
 	return file_windlass_v1_logs_proto_rawDescGZIP(), []int{5, 0}
 }
 
-// LogPosition is a place in the output of one instance. Only the region's runtime knows what the
-// numbers count; a larger offset is later.
+// LogPosition is a place in the output of one instance. Only the region's runtime can interpret the
+// numbers. A larger offset is later.
 type LogPosition struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Offset int64                  `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
-	// Lines before it; 0 where the runtime does not count them.
+	// Number of lines before it. 0: the runtime does not count lines.
 	Line          int64 `protobuf:"varint,2,opt,name=line,proto3" json:"line,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -153,12 +153,12 @@ func (x *LogPosition) GetLine() int64 {
 // the deployment's secrets.
 type LogLine struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// When it was written, unix ms by the clock of its host, to about 100 ms.
+	// When it was written: unix ms by the clock of its host, precise to about 100 ms.
 	At   int64  `protobuf:"varint,1,opt,name=at,proto3" json:"at,omitempty"`
 	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
-	// Of a FollowLogsResponse.
+	// Id of the instance. Only set in FollowLogsResponse.
 	Instance string `protobuf:"bytes,3,opt,name=instance,proto3" json:"instance,omitempty"`
-	// LogPosition.offset of its end.
+	// LogPosition.offset of the line's end.
 	Offset        int64 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -224,23 +224,23 @@ func (x *LogLine) GetOffset() int64 {
 
 type FollowLogsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// An app by id or "project/environment/name", or an instance by id: one of the two.
+	// Set one of the two: id or "project/environment/name" of an app, or id of an instance.
 	App      string `protobuf:"bytes,1,opt,name=app,proto3" json:"app,omitempty"`
 	Instance string `protobuf:"bytes,2,opt,name=instance,proto3" json:"instance,omitempty"`
-	// Of an app: only instances of this region, role and version.
+	// With app: follow only instances of this region, role and version.
 	Region  string `protobuf:"bytes,3,opt,name=region,proto3" json:"region,omitempty"`
 	Role    string `protobuf:"bytes,4,opt,name=role,proto3" json:"role,omitempty"`
 	Version int32  `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"`
-	// Last lines of each instance to begin with. 0: none, unless since is set.
+	// Number of last lines of each instance to begin with. 0: none, unless since is set.
 	TailLines int32 `protobuf:"varint,6,opt,name=tail_lines,json=tailLines,proto3" json:"tail_lines,omitempty"`
-	// Begin with lines that are not older than this, unix ms; 0: however old.
+	// Leave out lines older than this time, unix ms. 0: no limit.
 	Since int64 `protobuf:"varint,7,opt,name=since,proto3" json:"since,omitempty"`
-	// Only lines that match this regular expression (RE2); empty: all.
+	// Send only lines that match this regular expression (RE2). Empty: all lines.
 	Grep string `protobuf:"bytes,8,opt,name=grep,proto3" json:"grep,omitempty"`
-	// Where an earlier stream ended. Instances that are named begin behind their positions, and
-	// other ones with their first line: tail_lines and since are not read.
+	// Where an earlier stream ended. The listed instances continue after their positions, and all
+	// other instances begin with their first line. tail_lines and since are then ignored.
 	Positions []*InstancePosition `protobuf:"bytes,9,rep,name=positions,proto3" json:"positions,omitempty"`
-	// End when what is there was sent.
+	// End the stream after the existing lines are sent.
 	Once          bool `protobuf:"varint,10,opt,name=once,proto3" json:"once,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -346,7 +346,7 @@ func (x *FollowLogsRequest) GetOnce() bool {
 	return false
 }
 
-// InstancePosition is how far the output of an instance was sent.
+// InstancePosition says up to which position an instance's output was sent.
 type InstancePosition struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Instance      string                 `protobuf:"bytes,1,opt,name=instance,proto3" json:"instance,omitempty"`
@@ -399,14 +399,15 @@ func (x *InstancePosition) GetPosition() *LogPosition {
 	return nil
 }
 
-// FollowLogsResponse has lines, news or nothing. At least one is sent every 15 s.
+// FollowLogsResponse has lines or notes, or is empty. At least one response is sent every 15 s.
 type FollowLogsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// By time, over all instances. Lines that are sent later may be up to a second older.
+	// Sorted by time over all instances. Lines in later responses may be up to 1 s older.
 	Lines []*LogLine `protobuf:"bytes,1,rep,name=lines,proto3" json:"lines,omitempty"`
-	// About the lines of this response, and to be shown before them.
+	// Notes about the lines of this response. Show them before the lines.
 	Notes []*LogNote `protobuf:"bytes,2,rep,name=notes,proto3" json:"notes,omitempty"`
-	// Of each instance that this response moved on. To go on after a broken stream, send the newest of each.
+	// Position of each instance with output in this response. To continue after a broken stream, send
+	// the newest position of each instance.
 	Positions []*InstancePosition `protobuf:"bytes,3,rep,name=positions,proto3" json:"positions,omitempty"`
 	// When it was sent, unix ms.
 	SentAt        int64 `protobuf:"varint,4,opt,name=sent_at,json=sentAt,proto3" json:"sent_at,omitempty"`
@@ -472,18 +473,18 @@ func (x *FollowLogsResponse) GetSentAt() int64 {
 	return 0
 }
 
-// LogNote tells the reader what lines alone do not tell.
+// LogNote informs the reader about events other than lines.
 type LogNote struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Kind  LogNote_Kind           `protobuf:"varint,1,opt,name=kind,proto3,enum=windlass.v1.LogNote_Kind" json:"kind,omitempty"`
-	// Empty when it is about a region.
+	// Empty: the note is about the region.
 	Instance string `protobuf:"bytes,2,opt,name=instance,proto3" json:"instance,omitempty"`
 	Region   string `protobuf:"bytes,3,opt,name=region,proto3" json:"region,omitempty"`
-	// Of KIND_LOST: how many. 0: it is not known how many.
+	// With KIND_LOST: number of lost lines. 0: unknown.
 	Lines int64 `protobuf:"varint,4,opt,name=lines,proto3" json:"lines,omitempty"`
 	// For people.
 	Message string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
-	// Of KIND_BEGAN.
+	// With KIND_BEGAN: the instance.
 	About         *Instance `protobuf:"bytes,6,opt,name=about,proto3" json:"about,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -22,14 +22,14 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// What a notification tells of.
+// What a notification reports.
 type NotificationKind int32
 
 const (
 	NotificationKind_NOTIFICATION_KIND_UNSPECIFIED NotificationKind = 0
-	// run.windlass.rollout.failed.v1: a rollout ended and did not reach its version.
+	// run.windlass.rollout.failed.v1: a rollout ended without reaching its version.
 	NotificationKind_NOTIFICATION_KIND_ROLLOUT_FAILED NotificationKind = 1
-	// run.windlass.rollout.rolled_back.v1: an app goes back to the version before.
+	// run.windlass.rollout.rolled_back.v1: an app goes back to the previous version.
 	NotificationKind_NOTIFICATION_KIND_ROLLED_BACK NotificationKind = 2
 	// run.windlass.rollout.approval_needed.v1: a rollout waits for approvals.
 	NotificationKind_NOTIFICATION_KIND_APPROVAL_NEEDED NotificationKind = 3
@@ -37,9 +37,9 @@ const (
 	NotificationKind_NOTIFICATION_KIND_START_HELD NotificationKind = 4
 	// run.windlass.region.unreachable.v1: a region's agent stopped reporting.
 	NotificationKind_NOTIFICATION_KIND_REGION_UNREACHABLE NotificationKind = 5
-	// run.windlass.region.back.v1: it reports again.
+	// run.windlass.region.back.v1: the region's agent reports again.
 	NotificationKind_NOTIFICATION_KIND_REGION_BACK NotificationKind = 6
-	// run.windlass.test.v1: TestNotificationEndpoint asked for it. No endpoint is set to it.
+	// run.windlass.test.v1: sent by TestNotificationEndpoint. NotificationEndpoint.kinds cannot contain it.
 	NotificationKind_NOTIFICATION_KIND_TEST NotificationKind = 7
 )
 
@@ -101,7 +101,7 @@ const (
 	NotificationFormat_NOTIFICATION_FORMAT_UNSPECIFIED NotificationFormat = 0
 	// CloudEvents 1.0 as JSON, in structured mode.
 	NotificationFormat_NOTIFICATION_FORMAT_CLOUDEVENTS NotificationFormat = 1
-	// {"text": "..."}, which incoming webhooks of Slack take.
+	// {"text": "..."}, for incoming webhooks of Slack.
 	NotificationFormat_NOTIFICATION_FORMAT_SLACK NotificationFormat = 2
 )
 
@@ -150,10 +150,10 @@ type NotificationDelivery_State int32
 
 const (
 	NotificationDelivery_STATE_UNSPECIFIED NotificationDelivery_State = 0
-	// It waits for its first try or for the next.
+	// It waits for its first or next try.
 	NotificationDelivery_STATE_PENDING   NotificationDelivery_State = 1
 	NotificationDelivery_STATE_DELIVERED NotificationDelivery_State = 2
-	// It was given up.
+	// All tries failed within 24 hours.
 	NotificationDelivery_STATE_DEAD NotificationDelivery_State = 3
 )
 
@@ -205,20 +205,20 @@ type NotificationEndpoint struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// What happens to apps of that project, or to the app "project/environment/name". Neither: of the workspace.
+	// Scope: name of a project, or "project/environment/name" of an app. Neither: the workspace.
 	Project string `protobuf:"bytes,3,opt,name=project,proto3" json:"project,omitempty"`
 	App     string `protobuf:"bytes,4,opt,name=app,proto3" json:"app,omitempty"`
-	// Scheme and host of the URL. The URL is not shown, because it may be a credential.
+	// Scheme and host of the URL. The whole URL is not shown, because it may contain a credential.
 	Origin string             `protobuf:"bytes,5,opt,name=origin,proto3" json:"origin,omitempty"`
 	Format NotificationFormat `protobuf:"varint,6,opt,name=format,proto3,enum=windlass.v1.NotificationFormat" json:"format,omitempty"`
 	Kinds  []NotificationKind `protobuf:"varint,7,rep,packed,name=kinds,proto3,enum=windlass.v1.NotificationKind" json:"kinds,omitempty"`
-	// Nothing is sent to it.
+	// Nothing is sent to the endpoint.
 	Disabled  bool   `protobuf:"varint,8,opt,name=disabled,proto3" json:"disabled,omitempty"`
 	CreatedBy string `protobuf:"bytes,9,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`
 	CreatedAt int64  `protobuf:"varint,10,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	// Until then the signing secret before the newest signs, too; 0: it does not.
+	// Until when the previous signing secret is also used. 0: it is not used.
 	PreviousSecretUntil int64 `protobuf:"varint,11,opt,name=previous_secret_until,json=previousSecretUntil,proto3" json:"previous_secret_until,omitempty"`
-	// How many notifications wait to be sent, and how many were given up.
+	// Numbers of pending and dead deliveries.
 	Pending       int64 `protobuf:"varint,12,opt,name=pending,proto3" json:"pending,omitempty"`
 	Dead          int64 `protobuf:"varint,13,opt,name=dead,proto3" json:"dead,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -346,33 +346,34 @@ func (x *NotificationEndpoint) GetDead() int64 {
 	return 0
 }
 
-// NotificationDelivery is a notification to an endpoint.
+// NotificationDelivery is one notification to one endpoint.
 type NotificationDelivery struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Header webhook-id, the same in each try.
 	Id    string                     `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Kind  NotificationKind           `protobuf:"varint,2,opt,name=kind,proto3,enum=windlass.v1.NotificationKind" json:"kind,omitempty"`
 	State NotificationDelivery_State `protobuf:"varint,3,opt,name=state,proto3,enum=windlass.v1.NotificationDelivery_State" json:"state,omitempty"`
-	// When what it tells of happened.
+	// When the event happened.
 	At int64 `protobuf:"varint,4,opt,name=at,proto3" json:"at,omitempty"`
-	// As in the history: what happened, why, and who did it.
+	// What happened, why, and who did it, as in the history.
 	What string `protobuf:"bytes,5,opt,name=what,proto3" json:"what,omitempty"`
 	Why  string `protobuf:"bytes,6,opt,name=why,proto3" json:"why,omitempty"`
 	Who  string `protobuf:"bytes,7,opt,name=who,proto3" json:"who,omitempty"`
-	// "project/environment/name"; empty if it is about no single app.
+	// "project/environment/name". Empty: the event is not about one app.
 	App     string `protobuf:"bytes,8,opt,name=app,proto3" json:"app,omitempty"`
 	Version int32  `protobuf:"varint,9,opt,name=version,proto3" json:"version,omitempty"`
 	Region  string `protobuf:"bytes,10,opt,name=region,proto3" json:"region,omitempty"`
-	// How many events it tells of: many that wait for an endpoint become one. what, why and app are of the first.
+	// Number of events. If many events wait for an endpoint, they are merged into one notification. what, why
+	// and app are those of the first event.
 	Events int32 `protobuf:"varint,11,opt,name=events,proto3" json:"events,omitempty"`
-	// How many apps it is about.
+	// Number of apps that the events are about.
 	Apps     int32 `protobuf:"varint,12,opt,name=apps,proto3" json:"apps,omitempty"`
 	Attempts int32 `protobuf:"varint,13,opt,name=attempts,proto3" json:"attempts,omitempty"`
-	// When it is tried next, if it is pending.
+	// Time of the next try, if it is pending.
 	NextAt int64 `protobuf:"varint,14,opt,name=next_at,json=nextAt,proto3" json:"next_at,omitempty"`
-	// When it was delivered or given up.
+	// When it was delivered or became dead.
 	DoneAt int64 `protobuf:"varint,15,opt,name=done_at,json=doneAt,proto3" json:"done_at,omitempty"`
-	// What was wrong with the last try, empty for nothing.
+	// Error of the last try. Empty: none.
 	Problem       string `protobuf:"bytes,16,opt,name=problem,proto3" json:"problem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -524,16 +525,16 @@ type SetNotificationEndpointRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
 	Name     string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// http or https, without user and fragment. Required for a new endpoint; empty keeps the one that there is.
+	// http or https, without user and fragment. Required for a new endpoint. Empty: keep the current URL.
 	Url string `protobuf:"bytes,3,opt,name=url,proto3" json:"url,omitempty"`
-	// CLOUDEVENTS by default.
+	// Default: CLOUDEVENTS.
 	Format NotificationFormat `protobuf:"varint,4,opt,name=format,proto3,enum=windlass.v1.NotificationFormat" json:"format,omitempty"`
-	// None: all but TEST.
+	// Empty: all kinds except TEST.
 	Kinds []NotificationKind `protobuf:"varint,5,rep,packed,name=kinds,proto3,enum=windlass.v1.NotificationKind" json:"kinds,omitempty"`
-	// Id or name of a project, or an app's id or "project/environment/name", or neither.
+	// Scope: id or name of a project, or id or "project/environment/name" of an app. Neither: the workspace.
 	Project string `protobuf:"bytes,6,opt,name=project,proto3" json:"project,omitempty"`
 	App     string `protobuf:"bytes,7,opt,name=app,proto3" json:"app,omitempty"`
-	// Nothing is sent to it.
+	// Nothing is sent to the endpoint.
 	Disabled      bool `protobuf:"varint,8,opt,name=disabled,proto3" json:"disabled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -628,7 +629,7 @@ func (x *SetNotificationEndpointRequest) GetDisabled() bool {
 type SetNotificationEndpointResponse struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Endpoint *NotificationEndpoint  `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
-	// Signing secret of a new endpoint. It is in this response and nowhere else, and not in that of a repeated call.
+	// Signing secret of a new endpoint. Only this response has it. The response to a repeated call does not.
 	Secret string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
 	// It was so already: nothing changed.
 	Unchanged     bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
@@ -859,7 +860,8 @@ type RotateNotificationSecretRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
 	Name     string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// How long the present secret signs, too, in seconds. 0: a day; -1: not at all, for a secret that leaked.
+	// Seconds for which the previous secret is also used. 0: a day. -1: it is not used any more, because it
+	// leaked.
 	KeepPreviousSeconds int64 `protobuf:"varint,3,opt,name=keep_previous_seconds,json=keepPreviousSeconds,proto3" json:"keep_previous_seconds,omitempty"`
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
@@ -919,7 +921,7 @@ func (x *RotateNotificationSecretRequest) GetKeepPreviousSeconds() int64 {
 type RotateNotificationSecretResponse struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Endpoint *NotificationEndpoint  `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
-	// It is in this response and nowhere else, and not in that of a repeated call.
+	// Only this response has it. The response to a repeated call does not.
 	Secret        string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1023,7 +1025,7 @@ func (x *TestNotificationEndpointRequest) GetName() string {
 
 type TestNotificationEndpointResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// ListNotificationDeliveries has what came of it.
+	// The delivery that was created. ListNotificationDeliveries shows its result.
 	Delivery      *NotificationDelivery `protobuf:"bytes,1,opt,name=delivery,proto3" json:"delivery,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1070,7 +1072,7 @@ type ListNotificationDeliveriesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the endpoint.
 	Endpoint string `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
-	// Of that state only; unspecified: all.
+	// Only deliveries in this state. Unspecified: all.
 	State         NotificationDelivery_State `protobuf:"varint,2,opt,name=state,proto3,enum=windlass.v1.NotificationDelivery_State" json:"state,omitempty"`
 	Page          *PageRequest               `protobuf:"bytes,3,opt,name=page,proto3" json:"page,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1185,7 +1187,7 @@ type ReplayNotificationsRequest struct {
 	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
 	// Name of the endpoint.
 	Endpoint string `protobuf:"bytes,2,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
-	// Id of a dead delivery; empty: all dead deliveries of the endpoint.
+	// Id of a dead delivery. Empty: all dead deliveries of the endpoint.
 	Id            string `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1244,7 +1246,7 @@ func (x *ReplayNotificationsRequest) GetId() string {
 
 type ReplayNotificationsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many are sent again.
+	// Number of deliveries that are sent again.
 	Replayed      int32 `protobuf:"varint,1,opt,name=replayed,proto3" json:"replayed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -26,12 +26,12 @@ type PinRegion_State int32
 
 const (
 	PinRegion_STATE_UNSPECIFIED PinRegion_State = 0
-	// It gets its traffic once it is ready: until then the others have it.
+	// It is not ready yet. Until it is, the other versions get its share of the traffic.
 	PinRegion_STATE_STARTING PinRegion_State = 1
 	// It has its share of the traffic.
 	PinRegion_STATE_SERVING PinRegion_State = 2
-	// It failed, while it started or later: the others have its share, and its replicas
-	// are stopped. PinVersion tries it again.
+	// It failed during its start or later. The other versions get its share, and its replicas are
+	// stopped. PinVersion retries it.
 	PinRegion_STATE_FAILED PinRegion_State = 3
 	// Its replicas are being stopped, because the pin leaves the region.
 	PinRegion_STATE_LEAVING PinRegion_State = 4
@@ -82,22 +82,21 @@ func (PinRegion_State) EnumDescriptor() ([]byte, []int) {
 	return file_windlass_v1_pin_proto_rawDescGZIP(), []int{1, 0}
 }
 
-// Pin keeps a version of an app live beside the one that rollouts move: with a share of
-// the traffic and replicas of its own, until it is taken away. Rollouts, rollbacks, scaling
-// and cleaning up leave it alone, and share among themselves what the pins leave of the
-// traffic: with 20 % pinned, a canary at 10 % gets 8 %.
+// Pin keeps a version of an app running next to the live one, with its own replicas and a share of
+// the traffic, until it is removed. Rollouts, rollbacks, scaling and cleanup do not change it.
+// Other versions divide the traffic that pins leave: with 20 % pinned, a canary at 10 % gets 8 %.
 type Pin struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	DeploymentId string                 `protobuf:"bytes,1,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
 	Version      int32                  `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
-	// Percent of the traffic of each of its regions.
+	// Percent of the traffic in each of its regions.
 	Weight int32 `protobuf:"varint,3,opt,name=weight,proto3" json:"weight,omitempty"`
-	// By name.
+	// Sorted by name.
 	Regions []*PinRegion `protobuf:"bytes,4,rep,name=regions,proto3" json:"regions,omitempty"`
-	// Who pinned it, or changed the pin last, and why.
+	// Who created or last changed the pin, and why.
 	By  string `protobuf:"bytes,5,opt,name=by,proto3" json:"by,omitempty"`
 	Why string `protobuf:"bytes,6,opt,name=why,proto3" json:"why,omitempty"`
-	// It was taken away, and is here until nothing is left of it.
+	// The pin was removed, and is listed until nothing of the version is left.
 	Removing      bool  `protobuf:"varint,7,opt,name=removing,proto3" json:"removing,omitempty"`
 	CreatedAt     int64 `protobuf:"varint,8,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	UpdatedAt     int64 `protobuf:"varint,9,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
@@ -203,17 +202,17 @@ type PinRegion struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Region string                 `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
 	State  PinRegion_State        `protobuf:"varint,2,opt,name=state,proto3,enum=windlass.v1.PinRegion_State" json:"state,omitempty"`
-	// Since when it is in that state.
+	// When it entered that state.
 	Since    int64 `protobuf:"varint,3,opt,name=since,proto3" json:"since,omitempty"`
 	Replicas int32 `protobuf:"varint,4,opt,name=replicas,proto3" json:"replicas,omitempty"`
 	Ready    int32 `protobuf:"varint,5,opt,name=ready,proto3" json:"ready,omitempty"`
-	// Percent of the region's traffic that it has now.
+	// Percent of the region's traffic that it gets now.
 	Weight int32 `protobuf:"varint,6,opt,name=weight,proto3" json:"weight,omitempty"`
-	// Why it failed, or is not ready.
+	// Why it failed or is not ready.
 	Reason            string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
 	Message           string `protobuf:"bytes,8,opt,name=message,proto3" json:"message,omitempty"`
 	RegionUnreachable bool   `protobuf:"varint,9,opt,name=region_unreachable,json=regionUnreachable,proto3" json:"region_unreachable,omitempty"`
-	// When it has to be ready, 0 for no time.
+	// When it must be ready. 0: no deadline.
 	Deadline      int64 `protobuf:"varint,10,opt,name=deadline,proto3" json:"deadline,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -324,16 +323,17 @@ type PinVersionRequest struct {
 	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
 	App      string                 `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
 	Version  int32                  `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
-	// Percent of the traffic of each of its regions. Together the pins of a region leave
-	// something to the live version.
+	// Percent of the traffic in each of its regions. The pins of a region together must leave some
+	// traffic for the live version.
 	Weight int32 `protobuf:"varint,4,opt,name=weight,proto3" json:"weight,omitempty"`
-	// In each region. Absent: those that it is pinned with or has there, else those of its spec.
+	// Replicas in each region. Absent: the number of the existing pin, or what the version has there,
+	// or else that of its spec.
 	Replicas *int32 `protobuf:"varint,5,opt,name=replicas,proto3,oneof" json:"replicas,omitempty"`
-	// Regions in which to pin it, by name. Empty: where it is pinned, else the regions of its
-	// spec. In a region that its spec does not name it runs without any of the spec's overrides.
+	// Names of the regions in which to pin it. Empty: the regions of the existing pin, or else those
+	// of its spec. In a region that its spec does not name, no override of the spec applies.
 	Regions []string `protobuf:"bytes,6,rep,name=regions,proto3" json:"regions,omitempty"`
 	Why     string   `protobuf:"bytes,7,opt,name=why,proto3" json:"why,omitempty"`
-	// Reason to pin it although a freeze is in force; it takes an owner.
+	// Reason to pin the version although a freeze is in force. Only owners may set it.
 	OverrideFreeze string `protobuf:"bytes,50,opt,name=override_freeze,json=overrideFreeze,proto3" json:"override_freeze,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -428,7 +428,7 @@ func (x *PinVersionRequest) GetOverrideFreeze() string {
 type PinVersionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Pin   *Pin                   `protobuf:"bytes,1,opt,name=pin,proto3" json:"pin,omitempty"`
-	// It is pinned so already: nothing changed.
+	// The pin already is as requested: nothing changed.
 	Unchanged     bool `protobuf:"varint,2,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -548,7 +548,7 @@ func (x *UnpinVersionRequest) GetWhy() string {
 
 type UnpinVersionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As it is until nothing is left of it.
+	// The pin, which is listed until nothing of the version is left.
 	Pin           *Pin `protobuf:"bytes,1,opt,name=pin,proto3" json:"pin,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

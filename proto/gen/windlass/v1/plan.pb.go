@@ -28,13 +28,13 @@ type PlanDeployResponse_Outcome int32
 const (
 	// Deploy would be refused.
 	PlanDeployResponse_OUTCOME_UNSPECIFIED PlanDeployResponse_Outcome = 0
-	// The next version, and its rollout.
+	// Deploy would create the next version and start its rollout.
 	PlanDeployResponse_OUTCOME_ROLLOUT PlanDeployResponse_Outcome = 1
-	// The live version, or the one on its way, with other replicas.
+	// Deploy would change the replicas of the live version or of the one in flight.
 	PlanDeployResponse_OUTCOME_SCALED PlanDeployResponse_Outcome = 2
-	// It runs already, or is on its way. At most the policy or the scaling changes.
+	// The version is already live or in flight. At most the policy or the scaling changes.
 	PlanDeployResponse_OUTCOME_UNCHANGED PlanDeployResponse_Outcome = 3
-	// It is live already, and the rollout to another version is aborted.
+	// The version is live, and the rollout to another version would be aborted.
 	PlanDeployResponse_OUTCOME_TAKEN_BACK PlanDeployResponse_Outcome = 4
 )
 
@@ -141,19 +141,19 @@ const (
 	PlanStep_KIND_UNSPECIFIED PlanStep_Kind = 0
 	// A wave begins.
 	PlanStep_KIND_WAVE PlanStep_Kind = 1
-	// Replicas or the traffic of a region move: versions is what it is told then.
+	// Replicas or traffic of a region change. versions is the new desired state of the region.
 	PlanStep_KIND_MOVE PlanStep_Kind = 2
-	// The region serves so for as long as wait, and until its checks pass.
+	// The region stays in this state for the time wait, and until its checks pass.
 	PlanStep_KIND_PAUSE PlanStep_Kind = 3
-	// The region serves so until somebody promotes; or, with approval, for as long as wait
-	// and until that is given. Without a region it is the gate at the wave's end,
-	// and without a wave the gate before the start.
+	// The region stays in this state until somebody promotes, or with approval, for the time wait
+	// and until the approval is given. Without a region: the gate at the end of the wave. Without a
+	// wave: the gate before the start.
 	PlanStep_KIND_GATE PlanStep_Kind = 4
-	// The wave serves for as long as wait, and until its checks pass.
+	// The wave bakes for the time wait, and until its checks pass.
 	PlanStep_KIND_BAKE PlanStep_Kind = 5
-	// The version is the live one.
+	// The version becomes live.
 	PlanStep_KIND_LIVE PlanStep_Kind = 6
-	// The version before it is kept as it is for as long as wait.
+	// The previous version keeps its replicas for the time wait.
 	PlanStep_KIND_RETAIN PlanStep_Kind = 7
 )
 
@@ -208,17 +208,17 @@ func (PlanStep_Kind) EnumDescriptor() ([]byte, []int) {
 	return file_windlass_v1_plan_proto_rawDescGZIP(), []int{5, 0}
 }
 
-// PlanDeployRequest is a DeployRequest that is not to be carried out.
+// PlanDeployRequest is a DeployRequest that is only planned, not carried out.
 type PlanDeployRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Id, or "project/environment/name". It need not exist.
+	// Id, or "project/environment/name". The app need not exist.
 	App  string          `protobuf:"bytes,1,opt,name=app,proto3" json:"app,omitempty"`
 	Spec *DeploymentSpec `protobuf:"bytes,2,opt,name=spec,proto3" json:"spec,omitempty"`
-	// The app's policy from then on; absent: the one of all defaults.
+	// As in DeployRequest.
 	Rollout *RolloutPolicy `protobuf:"bytes,3,opt,name=rollout,proto3" json:"rollout,omitempty"`
-	// The app's own freeze from then on.
+	// As in DeployRequest.
 	Freeze *FileFreeze `protobuf:"bytes,20,opt,name=freeze,proto3" json:"freeze,omitempty"`
-	// How the app's replicas follow the load from then on.
+	// As in DeployRequest.
 	Scaling       *ScalingPolicy `protobuf:"bytes,50,opt,name=scaling,proto3" json:"scaling,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -291,38 +291,37 @@ func (x *PlanDeployRequest) GetScaling() *ScalingPolicy {
 
 type PlanDeployResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Nothing stands against it: Deploy would not be refused, and as things are now what it
-	// starts would come to its end.
+	// There is no obstacle: Deploy would not be refused, and in the current state its rollout would
+	// succeed.
 	WouldRun bool `protobuf:"varint,1,opt,name=would_run,json=wouldRun,proto3" json:"would_run,omitempty"`
 	// Obstacles first, then warnings.
 	Findings []*PlanFinding             `protobuf:"bytes,2,rep,name=findings,proto3" json:"findings,omitempty"`
 	Outcome  PlanDeployResponse_Outcome `protobuf:"varint,3,opt,name=outcome,proto3,enum=windlass.v1.PlanDeployResponse_Outcome" json:"outcome,omitempty"`
 	// The app does not exist yet.
 	NewApp bool `protobuf:"varint,4,opt,name=new_app,json=newApp,proto3" json:"new_app,omitempty"`
-	// Version that would serve in the end, and the one that is live; 0 for none.
+	// Version that would be live in the end, and the one that is live now. 0: none.
 	Version     int32 `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"`
 	LiveVersion int32 `protobuf:"varint,6,opt,name=live_version,json=liveVersion,proto3" json:"live_version,omitempty"`
-	// Version whose rollout is in flight and would be superseded or aborted; 0 for none.
+	// Version whose rollout in flight would be superseded or aborted. 0: none.
 	SupersedesVersion int32 `protobuf:"varint,7,opt,name=supersedes_version,json=supersedesVersion,proto3" json:"supersedes_version,omitempty"`
-	// Against what is live, by path; with nothing live, all of it.
+	// Differences to the live version, sorted by path. If no version is live: all fields.
 	Changes []*FieldChange `protobuf:"bytes,8,rep,name=changes,proto3" json:"changes,omitempty"`
-	// As the planner would take them when all goes well: every replica comes up at once,
-	// every region answers, every check passes. At most 500.
+	// Steps of the rollout if everything goes well: every replica becomes ready at once, every region
+	// answers, every check passes. At most 500.
 	Steps []*PlanStep `protobuf:"bytes,9,rep,name=steps,proto3" json:"steps,omitempty"`
-	// Steps beyond those, as far as they were looked at.
+	// Number of further steps that were planned and are not listed.
 	StepsLeftOut int32 `protobuf:"varint,10,opt,name=steps_left_out,json=stepsLeftOut,proto3" json:"steps_left_out,omitempty"`
-	// What pauses, checks, bakes and retention take together; what waits for a person counts
-	// for nothing, and neither does how long replicas take.
+	// Total time of pauses, checks, bakes and retention. The time until a person acts, and the time
+	// until replicas are ready, are not included.
 	Lasts *durationpb.Duration `protobuf:"bytes,11,opt,name=lasts,proto3" json:"lasts,omitempty"`
-	// How many times, one after the other, replicas have to become ready: lasts lacks as many times
-	// what a replica takes.
+	// How many times in sequence replicas must become ready. Add this many times the start time of a
+	// replica to lasts.
 	Loads int32 `protobuf:"varint,15,opt,name=loads,proto3" json:"loads,omitempty"`
-	// By name.
+	// Sorted by name.
 	Regions []*PlanRegion `protobuf:"bytes,12,rep,name=regions,proto3" json:"regions,omitempty"`
-	// What the workspace may have, and has; absent when Deploy would be refused before it is
-	// looked at.
+	// Limits and usage of the workspace. Absent: Deploy would be refused before they are checked.
 	Quota *Quota `protobuf:"bytes,13,opt,name=quota,proto3" json:"quota,omitempty"`
-	// What it would have.
+	// Usage after the deploy.
 	UsageAfter *Usage `protobuf:"bytes,14,opt,name=usage_after,json=usageAfter,proto3" json:"usage_after,omitempty"`
 	// Features that the app would use.
 	Features      []*PlanFeature `protobuf:"bytes,16,rep,name=features,proto3" json:"features,omitempty"`
@@ -547,18 +546,18 @@ func (x *PlanFeature) GetField() string {
 // PlanFinding is an obstacle to a deploy, or a warning about it.
 type PlanFinding struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As Deploy's errors carry, or NO_CAPACITY, or REGION_UNREACHABLE.
+	// A reason that Deploy returns, or NO_CAPACITY or REGION_UNREACHABLE.
 	Reason ErrorReason `protobuf:"varint,1,opt,name=reason,proto3,enum=windlass.v1.ErrorReason" json:"reason,omitempty"`
-	// It stands against it.
+	// It is an obstacle, not only a warning.
 	Blocks bool `protobuf:"varint,2,opt,name=blocks,proto3" json:"blocks,omitempty"`
-	// Path of the field at fault, or empty.
+	// Path of the wrong field. Empty: none.
 	Field string `protobuf:"bytes,3,opt,name=field,proto3" json:"field,omitempty"`
-	// Region that it is about, or empty.
+	// Region that the finding is about. Empty: none.
 	Region  string `protobuf:"bytes,4,opt,name=region,proto3" json:"region,omitempty"`
 	Message string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
-	// What to do about it, or empty.
+	// How to fix it. Empty: unknown.
 	Fix string `protobuf:"bytes,6,opt,name=fix,proto3" json:"fix,omitempty"`
-	// With QUOTA_EXCEEDED and RATE_LIMITED.
+	// Set with QUOTA_EXCEEDED and RATE_LIMITED.
 	Limit         *LimitDetail `protobuf:"bytes,7,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -643,17 +642,18 @@ func (x *PlanFinding) GetLimit() *LimitDetail {
 	return nil
 }
 
-// FieldChange is a leaf of the spec, of the policy under "rollout", or of how replicas follow the
-// load under "scaling", that differs. Paths are those of the file: lists by index, but regions and secrets by name. What overrides
-// come to is told of each region: regions["us-east-1"].resources.gpu.pool.
-// Args that a preset made are told by flag: args["--max-model-len"].
+// FieldChange is one changed value in the spec, in the policy ("rollout") or in the scaling policy
+// ("scaling"). Paths are those of the app's file. List elements are named by index, but regions and
+// secrets by name. Effects of overrides are shown per region:
+// regions["us-east-1"].resources.gpu.pool. Args from a preset are shown by flag:
+// args["--max-model-len"].
 type FieldChange struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Path  string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	Kind  FieldChange_Kind       `protobuf:"varint,2,opt,name=kind,proto3,enum=windlass.v1.FieldChange_Kind" json:"kind,omitempty"`
 	Old   string                 `protobuf:"bytes,3,opt,name=old,proto3" json:"old,omitempty"`
 	New   string                 `protobuf:"bytes,4,opt,name=new,proto3" json:"new,omitempty"`
-	// A variable's value: it is not told.
+	// The value of a variable, which is not shown.
 	Hidden        bool `protobuf:"varint,5,opt,name=hidden,proto3" json:"hidden,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -726,30 +726,31 @@ func (x *FieldChange) GetHidden() bool {
 
 type PlanStep struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Since the start, as lasts counts: without the time that replicas take to become ready.
+	// Time since the start, without the time until replicas are ready, as in lasts.
 	At   *durationpb.Duration `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
 	Kind PlanStep_Kind        `protobuf:"varint,2,opt,name=kind,proto3,enum=windlass.v1.PlanStep_Kind" json:"kind,omitempty"`
-	// Name of the wave, as in the rollout's status; empty for one without a policy.
+	// Name of the wave, as in the rollout's status. Empty: the rollout has no policy.
 	Wave   string `protobuf:"bytes,3,opt,name=wave,proto3" json:"wave,omitempty"`
 	Region string `protobuf:"bytes,4,opt,name=region,proto3" json:"region,omitempty"`
-	// By version, of those that have replicas or traffic there.
+	// Versions with replicas or traffic in the region, sorted by version.
 	Versions []*PlanVersion       `protobuf:"bytes,5,rep,name=versions,proto3" json:"versions,omitempty"`
 	Wait     *durationpb.Duration `protobuf:"bytes,6,opt,name=wait,proto3" json:"wait,omitempty"`
-	// Number of the step, from 1, and how many steps the policy's strategy has; 0 of 0 for none.
+	// Number of the step, from 1, and number of steps of the strategy. Both 0: the strategy has no
+	// steps.
 	Step  int32 `protobuf:"varint,7,opt,name=step,proto3" json:"step,omitempty"`
 	Steps int32 `protobuf:"varint,8,opt,name=steps,proto3" json:"steps,omitempty"`
-	// Names of the analysis' checks that have to pass.
+	// Names of the analysis checks that must pass.
 	Checks []string `protobuf:"bytes,9,rep,name=checks,proto3" json:"checks,omitempty"`
-	// Who has to approve.
+	// Approval that is needed.
 	Approval *Approval `protobuf:"bytes,10,opt,name=approval,proto3" json:"approval,omitempty"`
-	// Of a move: one version takes over the instances of another, and the region replaces them
-	// within their number. None starts beside them.
+	// With KIND_MOVE: one version takes over the instances of another, and the region replaces these
+	// one after another. No extra instance starts.
 	InPlace bool `protobuf:"varint,11,opt,name=in_place,json=inPlace,proto3" json:"in_place,omitempty"`
-	// Of a move in place: the two versions differ in nothing that instances see, and the region
-	// replaces none of them.
+	// With in_place: the two versions do not differ in anything that instances see, so that the
+	// region replaces no instance.
 	KeepsInstances bool `protobuf:"varint,12,opt,name=keeps_instances,json=keepsInstances,proto3" json:"keeps_instances,omitempty"`
-	// How many times, one after the other, replicas have had to become ready by then. Those
-	// that start together count once. at lacks as many times what a replica takes.
+	// How many times in sequence replicas have become ready by then. Replicas that start together
+	// count once. Add this many times the start time of a replica to at.
 	Loads         int32 `protobuf:"varint,13,opt,name=loads,proto3" json:"loads,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -937,34 +938,33 @@ func (x *PlanVersion) GetWeight() int32 {
 	return 0
 }
 
-// PlanRegion is what a region has room for, and what the deploy takes of it.
+// PlanRegion compares the capacity of a region with what the deploy needs.
 type PlanRegion struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Region string                 `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
 	Status RegionStatus           `protobuf:"varint,2,opt,name=status,proto3,enum=windlass.v1.RegionStatus" json:"status,omitempty"`
 	Wave   string                 `protobuf:"bytes,3,opt,name=wave,proto3" json:"wave,omitempty"`
-	// Replicas of all versions of the app: now, at most at any moment, and in the end.
+	// Replicas of all versions of the app: now, at the peak, and at the end.
 	ReplicasNow   int32 `protobuf:"varint,4,opt,name=replicas_now,json=replicasNow,proto3" json:"replicas_now,omitempty"`
 	ReplicasPeak  int32 `protobuf:"varint,5,opt,name=replicas_peak,json=replicasPeak,proto3" json:"replicas_peak,omitempty"`
 	ReplicasAfter int32 `protobuf:"varint,6,opt,name=replicas_after,json=replicasAfter,proto3" json:"replicas_after,omitempty"`
-	// What an instance of the version asks for there; absent: none.
+	// GPUs that an instance of the version requests there. Absent: none.
 	Gpu *Gpu `protobuf:"bytes,7,opt,name=gpu,proto3" json:"gpu,omitempty"`
 	// GPUs of those replicas.
 	GpusNow   int32 `protobuf:"varint,8,opt,name=gpus_now,json=gpusNow,proto3" json:"gpus_now,omitempty"`
 	GpusPeak  int32 `protobuf:"varint,9,opt,name=gpus_peak,json=gpusPeak,proto3" json:"gpus_peak,omitempty"`
 	GpusAfter int32 `protobuf:"varint,10,opt,name=gpus_after,json=gpusAfter,proto3" json:"gpus_after,omitempty"`
-	// GPUs of the kind asked for that have to be free at the peak, beyond those that the
-	// app's replicas have given back by then.
+	// GPUs of the requested kind that must be free at the peak, in addition to those that the app's
+	// replicas have released by then.
 	GpusNeeded int32 `protobuf:"varint,11,opt,name=gpus_needed,json=gpusNeeded,proto3" json:"gpus_needed,omitempty"`
-	// GPUs of that kind that are free now, no more than Windlass may use of their pools, and
-	// the pools that have them. One that is in two pools counts in both where none is asked
-	// for.
+	// GPUs of that kind that are free now and within the quotas of their pools, and the pools that
+	// have them. If the spec requests no pool, a GPU in two pools counts twice.
 	GpusFree int32          `protobuf:"varint,12,opt,name=gpus_free,json=gpusFree,proto3" json:"gpus_free,omitempty"`
 	Pools    []*GpuCapacity `protobuf:"bytes,13,rep,name=pools,proto3" json:"pools,omitempty"`
-	// Of gpus_needed those that stay in use in the end; what is beyond them is for the way.
+	// Part of gpus_needed that stays in use at the end. The rest is only needed during the rollout.
 	GpusKept int32 `protobuf:"varint,14,opt,name=gpus_kept,json=gpusKept,proto3" json:"gpus_kept,omitempty"`
-	// Of a version whose roles ask for GPUs of several kinds: the other kinds. gpu and the fields
-	// about it are of the first.
+	// If roles of the version request several kinds of GPUs: the other kinds. gpu and its fields are
+	// about the first kind.
 	OtherGpus     []*PlanGpus `protobuf:"bytes,15,rep,name=other_gpus,json=otherGpus,proto3" json:"other_gpus,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1105,13 +1105,13 @@ func (x *PlanRegion) GetOtherGpus() []*PlanGpus {
 	return nil
 }
 
-// PlanGpus is what some roles of a version take of one kind of GPU in a region.
+// PlanGpus is what some roles of a version need of one kind of GPU in a region.
 type PlanGpus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What an instance asks for, the largest of them.
+	// The largest request of an instance.
 	Gpu   *Gpu     `protobuf:"bytes,1,opt,name=gpu,proto3" json:"gpu,omitempty"`
 	Roles []string `protobuf:"bytes,2,rep,name=roles,proto3" json:"roles,omitempty"`
-	// As in PlanRegion, of this kind.
+	// As in PlanRegion, for this kind.
 	Needed        int32          `protobuf:"varint,3,opt,name=needed,proto3" json:"needed,omitempty"`
 	Kept          int32          `protobuf:"varint,4,opt,name=kept,proto3" json:"kept,omitempty"`
 	Free          int32          `protobuf:"varint,5,opt,name=free,proto3" json:"free,omitempty"`

@@ -26,11 +26,11 @@ type PresetFinding_Severity int32
 
 const (
 	PresetFinding_SEVERITY_UNSPECIFIED PresetFinding_Severity = 0
-	// It certainly fails: Deploy refuses it.
+	// It would certainly fail. Deploy refuses it.
 	PresetFinding_SEVERITY_ERROR PresetFinding_Severity = 1
-	// An estimate, or what has not been checked.
+	// A problem that is only estimated, or something that was not checked.
 	PresetFinding_SEVERITY_WARNING PresetFinding_Severity = 2
-	// Good to know.
+	// Information only.
 	PresetFinding_SEVERITY_NOTE PresetFinding_Severity = 3
 )
 
@@ -77,26 +77,26 @@ func (PresetFinding_Severity) EnumDescriptor() ([]byte, []int) {
 	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{2, 0}
 }
 
-// Preset is one version of what is known of an engine.
+// Preset is one version of the knowledge about an engine.
 type Preset struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the engine in app files.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The name with the version of the preset: "vllm/1".
+	// Name and version of the preset: "vllm/1".
 	Id string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
 	// The engine's own name.
 	Title string `protobuf:"bytes,3,opt,name=title,proto3" json:"title,omitempty"`
-	// Version of the engine that runs if the app names none.
+	// Engine version that is used if the app names none.
 	DefaultEngineVersion string `protobuf:"bytes,4,opt,name=default_engine_version,json=defaultEngineVersion,proto3" json:"default_engine_version,omitempty"`
-	// Versions of the engine that the preset is written for: from this one, to before the other.
-	// Empty: no bound.
+	// Engine versions that the preset is written for: from engine_from (inclusive) to engine_before
+	// (exclusive). Empty: no bound.
 	EngineFrom   string `protobuf:"bytes,5,opt,name=engine_from,json=engineFrom,proto3" json:"engine_from,omitempty"`
 	EngineBefore string `protobuf:"bytes,6,opt,name=engine_before,json=engineBefore,proto3" json:"engine_before,omitempty"`
-	// Schemes of models that the engine loads.
+	// Schemes of model addresses that the engine can load.
 	ModelSchemes []string `protobuf:"bytes,7,rep,name=model_schemes,json=modelSchemes,proto3" json:"model_schemes,omitempty"`
-	// Metrics of the engine's version that was asked for, else of the default one.
+	// Metrics of the requested engine version, or of the default one.
 	Metrics []*EngineMetric `protobuf:"bytes,8,rep,name=metrics,proto3" json:"metrics,omitempty"`
-	// Other names of flags.
+	// Alternative names of flags, each with the name that the preset uses.
 	Aliases map[string]string `protobuf:"bytes,9,rep,name=aliases,proto3" json:"aliases,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Pages that describe the flags, ports, paths and metrics.
 	Sources       []*PresetSource `protobuf:"bytes,10,rep,name=sources,proto3" json:"sources,omitempty"`
@@ -204,7 +204,7 @@ func (x *Preset) GetSources() []*PresetSource {
 	return nil
 }
 
-// PresetSource is a page of an engine's documentation, and of which version it is.
+// PresetSource is a page of an engine's documentation, with the version that it describes.
 type PresetSource struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	About         string                 `protobuf:"bytes,1,opt,name=about,proto3" json:"about,omitempty"`
@@ -265,16 +265,16 @@ func (x *PresetSource) GetVersion() string {
 	return ""
 }
 
-// PresetFinding is something to know about what a preset makes.
+// PresetFinding is an error, warning or note about what a preset generates.
 type PresetFinding struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Severity PresetFinding_Severity `protobuf:"varint,1,opt,name=severity,proto3,enum=windlass.v1.PresetFinding_Severity" json:"severity,omitempty"`
-	// Stable, for programs: "ParallelMismatch".
+	// Stable code for programs: "ParallelMismatch".
 	Code string `protobuf:"bytes,2,opt,name=code,proto3" json:"code,omitempty"`
 	// Path of the field in an app's file: "serve.parallel.tensor".
 	Field   string `protobuf:"bytes,3,opt,name=field,proto3" json:"field,omitempty"`
 	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
-	// What to do about it, or empty.
+	// How to fix it. Empty: unknown.
 	Fix           string `protobuf:"bytes,5,opt,name=fix,proto3" json:"fix,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -427,9 +427,9 @@ func (x *ListPresetsResponse) GetPresets() []*Preset {
 
 type GetPresetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "vllm" is the newest version, "vllm/1" one version.
+	// "vllm": the newest version. "vllm/1": that version.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Version of the engine whose metrics are shown. Empty: the default one.
+	// Engine version whose metrics are shown. Empty: the default version.
 	EngineVersion string `protobuf:"bytes,2,opt,name=engine_version,json=engineVersion,proto3" json:"engine_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -569,7 +569,7 @@ func (x *RenderPresetRequest) GetSpec() *DeploymentSpec {
 
 type RenderPresetResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The spec with what the preset made. Absent with an error among the findings.
+	// The spec with what the preset generated. Absent: a finding is an error.
 	Spec *DeploymentSpec `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"`
 	// Errors first, then warnings, then notes.
 	Findings      []*PresetFinding `protobuf:"bytes,2,rep,name=findings,proto3" json:"findings,omitempty"`
@@ -668,14 +668,14 @@ func (x *DiffPresetRequest) GetApp() string {
 
 type DiffPresetResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Version of the app that is live.
+	// Live version of the app.
 	Version int32 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
-	// Preset that made it, and the one that the next deploy of the same file uses.
+	// Preset version that generated it, and the one that the next deploy of the same file would use.
 	GeneratedBy string `protobuf:"bytes,2,opt,name=generated_by,json=generatedBy,proto3" json:"generated_by,omitempty"`
 	Newest      string `protobuf:"bytes,3,opt,name=newest,proto3" json:"newest,omitempty"`
-	// By path, as a plan has them.
+	// Sorted by path, as in a plan.
 	Changes []*FieldChange `protobuf:"bytes,4,rep,name=changes,proto3" json:"changes,omitempty"`
-	// Of the newest. With an error among them there are no changes.
+	// Findings of the newest version. If one is an error, changes is empty.
 	Findings      []*PresetFinding `protobuf:"bytes,5,rep,name=findings,proto3" json:"findings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

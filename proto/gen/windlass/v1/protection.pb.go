@@ -23,16 +23,16 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Protection is what rollouts of its scope have at least.
+// Protection is a set of minimum rules for rollouts in its scope.
 type Protection struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The project of that name, or "project/environment". Neither: the workspace.
+	// Scope: name of a project, or "project/environment". Neither: the workspace.
 	Project     string `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
 	Environment string `protobuf:"bytes,2,opt,name=environment,proto3" json:"environment,omitempty"`
-	// An operator set it: only operators change it.
+	// An operator set it, and only operators can change it.
 	ByOperator bool             `protobuf:"varint,3,opt,name=by_operator,json=byOperator,proto3" json:"by_operator,omitempty"`
 	Rules      *ProtectionRules `protobuf:"bytes,4,opt,name=rules,proto3" json:"rules,omitempty"`
-	// Shown to everybody whom it holds up.
+	// Shown to everyone whose rollout it delays.
 	Reason        string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
 	SetBy         string `protobuf:"bytes,6,opt,name=set_by,json=setBy,proto3" json:"set_by,omitempty"`
 	SetAt         int64  `protobuf:"varint,7,opt,name=set_at,json=setAt,proto3" json:"set_at,omitempty"`
@@ -119,16 +119,16 @@ func (x *Protection) GetSetAt() int64 {
 	return 0
 }
 
-// ProtectionRules has at least one of its fields.
+// At least one field of ProtectionRules must be set.
 type ProtectionRules struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Who has to approve before a rollout starts: RolloutPolicy.start_approval is at least that. Of
-	// several, and of the file's, the higher role, the higher count, and not_deployer if any has it.
+	// Minimum of RolloutPolicy.start_approval: the approval that a rollout needs before it starts. If
+	// several rules apply, the file's included, the highest role and the highest count are used, and
+	// not_deployer if any rule has it.
 	Approval *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
-	// Each wave's bake_time is at least that. To skip such a bake, or to promote in full, takes an
-	// owner.
+	// Minimum of each wave's bake_time. Only owners may skip such a bake or promote in full.
 	BakeTime *durationpb.Duration `protobuf:"bytes,2,opt,name=bake_time,json=bakeTime,proto3" json:"bake_time,omitempty"`
-	// RolloutPolicy.auto_rollback is on for all conditions, and no wave's on_failure is pause.
+	// Requires RolloutPolicy.auto_rollback for all conditions, and forbids on_failure pause in waves.
 	AutoRollback  bool `protobuf:"varint,3,opt,name=auto_rollback,json=autoRollback,proto3" json:"auto_rollback,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -188,9 +188,10 @@ func (x *ProtectionRules) GetAutoRollback() bool {
 type SetProtectionRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
-	// Of operators only, and for them required: id or name of the workspace.
+	// Id or name of the workspace. Required for operators, forbidden for others.
 	Workspace string `protobuf:"bytes,2,opt,name=workspace,proto3" json:"workspace,omitempty"`
-	// Id or name of a project, or an environment's id or "project/environment", or neither.
+	// Scope: id or name of a project, or id or "project/environment" of an environment. Neither: the
+	// workspace.
 	Project       string           `protobuf:"bytes,3,opt,name=project,proto3" json:"project,omitempty"`
 	Environment   string           `protobuf:"bytes,4,opt,name=environment,proto3" json:"environment,omitempty"`
 	Rules         *ProtectionRules `protobuf:"bytes,5,opt,name=rules,proto3" json:"rules,omitempty"`
@@ -274,7 +275,7 @@ func (x *SetProtectionRequest) GetReason() string {
 type SetProtectionResponse struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Protection *Protection            `protobuf:"bytes,1,opt,name=protection,proto3" json:"protection,omitempty"`
-	// What to look at, for people: keys that are missing for its approvals.
+	// Warnings for people: keys that its approvals need and that do not exist.
 	Warnings []string `protobuf:"bytes,2,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	// It was so already: nothing changed.
 	Unchanged     bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
@@ -335,7 +336,7 @@ func (x *SetProtectionResponse) GetUnchanged() bool {
 
 type ListProtectionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of operators only, and for them required: id or name of the workspace.
+	// Id or name of the workspace. Required for operators, forbidden for others.
 	Workspace     string `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -425,7 +426,7 @@ func (x *ListProtectionsResponse) GetProtections() []*Protection {
 type RemoveProtectionRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
-	// Of operators only, and for them required: id or name of the workspace.
+	// Id or name of the workspace. Required for operators, forbidden for others.
 	Workspace     string `protobuf:"bytes,2,opt,name=workspace,proto3" json:"workspace,omitempty"`
 	Project       string `protobuf:"bytes,3,opt,name=project,proto3" json:"project,omitempty"`
 	Environment   string `protobuf:"bytes,4,opt,name=environment,proto3" json:"environment,omitempty"`

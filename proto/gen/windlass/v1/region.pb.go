@@ -22,15 +22,15 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Isolation says what keeps instances of different workspaces apart in a region.
+// Isolation says how instances of different workspaces are isolated from each other in a region.
 type Isolation int32
 
 const (
 	// The region has had no agent yet.
 	Isolation_ISOLATION_UNSPECIFIED Isolation = 0
-	// Instances run as one user, who can read all their secrets.
+	// All instances run as one user, so that each can read the secrets of the others.
 	Isolation_ISOLATION_NONE Isolation = 1
-	// An instance cannot read another's files, memory and environment, nor the agent's.
+	// An instance cannot read files, memory or environment of other instances or of the agent.
 	Isolation_ISOLATION_WORKSPACE Isolation = 2
 )
 
@@ -79,14 +79,14 @@ type Region struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Empty: the platform's.
+	// Empty: the region belongs to the platform.
 	WorkspaceId  string            `protobuf:"bytes,3,opt,name=workspace_id,json=workspaceId,proto3" json:"workspace_id,omitempty"`
 	Labels       map[string]string `protobuf:"bytes,4,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Status       RegionStatus      `protobuf:"varint,5,opt,name=status,proto3,enum=windlass.v1.RegionStatus" json:"status,omitempty"`
 	Message      string            `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
 	AgentVersion string            `protobuf:"bytes,7,opt,name=agent_version,json=agentVersion,proto3" json:"agent_version,omitempty"`
 	Runtime      string            `protobuf:"bytes,8,opt,name=runtime,proto3" json:"runtime,omitempty"`
-	// Newest desired-state change, and how far the agent has it.
+	// Newest revision of the region's desired state, and the newest one that the agent has received.
 	Revision         int64          `protobuf:"varint,9,opt,name=revision,proto3" json:"revision,omitempty"`
 	ReceivedRevision int64          `protobuf:"varint,10,opt,name=received_revision,json=receivedRevision,proto3" json:"received_revision,omitempty"`
 	LastReportAt     int64          `protobuf:"varint,11,opt,name=last_report_at,json=lastReportAt,proto3" json:"last_report_at,omitempty"`
@@ -98,18 +98,17 @@ type Region struct {
 	ResourceVersion  int64          `protobuf:"varint,17,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
 	CpuMillicores    int64          `protobuf:"varint,18,opt,name=cpu_millicores,json=cpuMillicores,proto3" json:"cpu_millicores,omitempty"`
 	MemoryMib        int64          `protobuf:"varint,19,opt,name=memory_mib,json=memoryMib,proto3" json:"memory_mib,omitempty"`
-	// What its runtime may not do there ("cgroup limits: ..."), for people.
+	// What the runtime is not permitted to do there ("cgroup limits: ..."). For people.
 	Notes []string `protobuf:"bytes,20,rep,name=notes,proto3" json:"notes,omitempty"`
-	// Where this region's gateways are reached, as its agent told: by gateways of other regions
-	// under this name, and by who calls an app under the app's, with this scheme and port. Empty:
-	// that is not known, and nothing is handed there.
+	// Address of this region's gateways, as its agent reports it. Gateways of other regions call this
+	// URL. Clients of an app use the app's host with this scheme and port. Empty: unknown, and no
+	// request is handed over to this region.
 	GatewayUrl string `protobuf:"bytes,21,opt,name=gateway_url,json=gatewayUrl,proto3" json:"gateway_url,omitempty"`
-	// Gateways of the platform's regions may hand requests to gateway_url: the region is the
-	// platform's, or an operator approved that URL (ApproveGateway). Gateways of the workspace's
+	// Whether gateways of platform regions may hand over requests to gateway_url: the region belongs
+	// to the platform, or an operator approved the URL (ApproveGateway). Gateways of the workspace's
 	// own regions need no approval.
 	GatewayApproved bool `protobuf:"varint,22,opt,name=gateway_approved,json=gatewayApproved,proto3" json:"gateway_approved,omitempty"`
-	// Its agent isolates instances of different workspaces from each other. Unknown before the
-	// region has an agent.
+	// Whether the agent isolates instances of different workspaces from each other.
 	Isolation     Isolation `protobuf:"varint,23,opt,name=isolation,proto3,enum=windlass.v1.Isolation" json:"isolation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -314,15 +313,15 @@ type GpuCapacity struct {
 	Requested   int32                  `protobuf:"varint,4,opt,name=requested,proto3" json:"requested,omitempty"`
 	// Largest number free on one host.
 	LargestFree int32 `protobuf:"varint,5,opt,name=largest_free,json=largestFree,proto3" json:"largest_free,omitempty"`
-	// Free on hosts that take new instances; less than allocatable - requested
-	// where a host is cordoned or lost.
+	// Free on hosts that accept new instances. If a host is cordoned or lost, this is less than
+	// allocatable - requested.
 	Free int32 `protobuf:"varint,6,opt,name=free,proto3" json:"free,omitempty"`
-	// What Windlass may use of the pool; 0: all of it.
+	// How many GPUs of the pool Windlass may use. 0: all.
 	Quota int32 `protobuf:"varint,7,opt,name=quota,proto3" json:"quota,omitempty"`
 	Hosts int32 `protobuf:"varint,8,opt,name=hosts,proto3" json:"hosts,omitempty"`
-	// Kubernetes' name of the resource; empty on a host.
+	// Name of the resource in Kubernetes. Empty: the region runs processes.
 	ResourceName string `protobuf:"bytes,9,opt,name=resource_name,json=resourceName,proto3" json:"resource_name,omitempty"`
-	// Memory of one GPU; 0: unknown.
+	// Memory of one GPU. 0: unknown.
 	MemoryMib     int64 `protobuf:"varint,10,opt,name=memory_mib,json=memoryMib,proto3" json:"memory_mib,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -431,7 +430,7 @@ func (x *GpuCapacity) GetMemoryMib() int64 {
 type QuarantinedWorkload struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Region string                 `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
-	// The deployment's id.
+	// Id of the deployment.
 	Key           string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
 	Instances     int32  `protobuf:"varint,3,opt,name=instances,proto3" json:"instances,omitempty"`
 	Since         int64  `protobuf:"varint,4,opt,name=since,proto3" json:"since,omitempty"`
@@ -510,7 +509,7 @@ type CreateRegionRequest struct {
 	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
 	Name     string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	Labels   map[string]string      `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Operators only: a region of the platform, used by grant.
+	// Create a platform region. Operators only.
 	Platform      bool `protobuf:"varint,4,opt,name=platform,proto3" json:"platform,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1015,7 +1014,7 @@ type CreateJoinTokenRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
 	Region   string                 `protobuf:"bytes,2,opt,name=region,proto3" json:"region,omitempty"`
-	// Seconds that it is good for; 0 means one hour.
+	// Seconds until the token expires. 0 means one hour.
 	TtlSeconds    int32 `protobuf:"varint,3,opt,name=ttl_seconds,json=ttlSeconds,proto3" json:"ttl_seconds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1434,8 +1433,8 @@ type GrantRegionRequest struct {
 	Mutation  *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
 	Region    string                 `protobuf:"bytes,2,opt,name=region,proto3" json:"region,omitempty"`
 	Workspace string                 `protobuf:"bytes,3,opt,name=workspace,proto3" json:"workspace,omitempty"`
-	// Grant a region without isolation (ISOLATION_NONE) to a further workspace: the operator says
-	// that the region's workspaces trust each other.
+	// Grant a region without isolation (ISOLATION_NONE) to another workspace. The operator states
+	// that all workspaces in the region trust each other.
 	TrustAllTenants bool `protobuf:"varint,4,opt,name=trust_all_tenants,json=trustAllTenants,proto3" json:"trust_all_tenants,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -1645,7 +1644,7 @@ type EvictWorkspaceRequest struct {
 	Mutation  *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
 	Region    string                 `protobuf:"bytes,2,opt,name=region,proto3" json:"region,omitempty"`
 	Workspace string                 `protobuf:"bytes,3,opt,name=workspace,proto3" json:"workspace,omitempty"`
-	// For the apps' history.
+	// Reason for the history of the apps.
 	Why           string `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1711,10 +1710,11 @@ func (x *EvictWorkspaceRequest) GetWhy() string {
 
 type EvictWorkspaceResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Apps that this call scaled to nothing in the region, and the replicas that they had there.
+	// Number of apps that this call scaled to 0 in the region, and of the replicas that they had
+	// there.
 	Apps     int32 `protobuf:"varint,1,opt,name=apps,proto3" json:"apps,omitempty"`
 	Replicas int32 `protobuf:"varint,2,opt,name=replicas,proto3" json:"replicas,omitempty"`
-	// Apps are left: call again.
+	// More apps are left: call again.
 	More          bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1774,10 +1774,10 @@ func (x *EvictWorkspaceResponse) GetMore() bool {
 type ApproveGatewayRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
-	// The id of a workspace's region.
+	// Id of a region that belongs to a workspace.
 	Region string `protobuf:"bytes,2,opt,name=region,proto3" json:"region,omitempty"`
-	// The region's gateway_url as it is now. It is approved until the region's agent tells
-	// another. Empty: none is approved.
+	// The region's current gateway_url. The approval ends when the agent reports another URL. Empty:
+	// withdraw the approval.
 	GatewayUrl    string `protobuf:"bytes,3,opt,name=gateway_url,json=gatewayUrl,proto3" json:"gateway_url,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1881,7 +1881,7 @@ func (x *ApproveGatewayResponse) GetRegion() *Region {
 type ListGatewaysRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Page  *PageRequest           `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
-	// Only regions whose address no operator has approved.
+	// Only regions whose current address is not approved.
 	Waiting       bool `protobuf:"varint,2,opt,name=waiting,proto3" json:"waiting,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1991,10 +1991,10 @@ type RegionGateway struct {
 	Name        string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	WorkspaceId string `protobuf:"bytes,3,opt,name=workspace_id,json=workspaceId,proto3" json:"workspace_id,omitempty"`
 	Workspace   string `protobuf:"bytes,4,opt,name=workspace,proto3" json:"workspace,omitempty"`
-	// The address that the region's agent tells now.
+	// The address that the region's agent reports now.
 	GatewayUrl string `protobuf:"bytes,5,opt,name=gateway_url,json=gatewayUrl,proto3" json:"gateway_url,omitempty"`
-	// The address that an operator approved. Empty: none. Gateways of the platform's regions hand
-	// requests there only while it is gateway_url.
+	// The address that an operator approved. Empty: none. Gateways of platform regions hand over
+	// requests only while it equals gateway_url.
 	ApprovedGatewayUrl string `protobuf:"bytes,6,opt,name=approved_gateway_url,json=approvedGatewayUrl,proto3" json:"approved_gateway_url,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache

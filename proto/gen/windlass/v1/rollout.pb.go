@@ -28,23 +28,25 @@ type RolloutPolicy_Strategy int32
 const (
 	// As ROLLING.
 	RolloutPolicy_STRATEGY_UNSPECIFIED RolloutPolicy_Strategy = 0
-	// Replica by replica, within max_surge and max_unavailable.
+	// Replaces replicas step by step, within max_surge and max_unavailable.
 	RolloutPolicy_STRATEGY_ROLLING RolloutPolicy_Strategy = 1
-	// The old version stops before the new one starts: for regions without room for
-	// both. Nothing serves in between.
+	// Stops the old version before the new one starts. For regions without room for both. Nothing
+	// serves in between.
 	RolloutPolicy_STRATEGY_RECREATE RolloutPolicy_Strategy = 2
-	// In steps, within max_surge and max_unavailable: some replicas, or a share of the
-	// traffic, and a pause; after the last step, all. A region of one replica with
-	// max_surge 0 has no room for a step with two versions: a deploy that asks for it is
-	// refused, and a region that is scaled to it fails with reason NoRoomForBoth.
+	// Goes in steps, within max_surge and max_unavailable. At each step, the new version has some
+	// replicas or a share of the traffic, and pauses. After the last step it has everything. A
+	// region with one replica and max_surge 0 has no room for two versions. A deploy to such
+	// a region is refused, and a region that is scaled to one replica during the rollout fails with reason
+	// NoRoomForBoth.
 	RolloutPolicy_STRATEGY_CANARY RolloutPolicy_Strategy = 3
-	// All of the new version beside all of the old one; then the traffic, at once.
+	// Starts all replicas of the new version next to the old one, and then moves all traffic at
+	// once.
 	RolloutPolicy_STRATEGY_BLUE_GREEN RolloutPolicy_Strategy = 4
-	// The new version takes over the old one's instances, and the region replaces them
-	// within their number, max_unavailable replicas at a time (default 1), a replica role
-	// by role: for regions without a GPU to spare. Going back is the same the other way.
-	// It takes no max_surge. An agent of a release before that knows nothing of it: there,
-	// each replica stops before its successor starts.
+	// The new version takes over the old one's instances, and the region replaces them,
+	// max_unavailable replicas at a time (default 1), each replica role by role. No extra instance
+	// starts: for regions without spare GPUs. Going back works the same way. max_surge must not be
+	// set. If the agent has an older release without this feature, each replica stops before its
+	// successor starts.
 	RolloutPolicy_STRATEGY_IN_PLACE RolloutPolicy_Strategy = 5
 )
 
@@ -99,21 +101,21 @@ type AutoRollback_Condition int32
 
 const (
 	AutoRollback_CONDITION_UNSPECIFIED AutoRollback_Condition = 0
-	// Instances crash again and again, or for a cause that no retry mends; or the region
-	// refuses the version.
+	// Instances crash repeatedly or for a cause that no retry can fix, or the region refuses the
+	// version.
 	AutoRollback_CONDITION_CRASH AutoRollback_Condition = 1
 	// The image cannot be pulled.
 	AutoRollback_CONDITION_IMAGE AutoRollback_Condition = 2
 	// There is no room for an instance (Unschedulable, QuotaExceeded).
 	AutoRollback_CONDITION_UNSCHEDULABLE AutoRollback_Condition = 3
-	// A region makes no progress for as long as deadlines.progress says.
+	// A region makes no progress for the time deadlines.progress.
 	AutoRollback_CONDITION_PROGRESS AutoRollback_Condition = 4
 	// The analysis failed, or was inconclusive for longer than its hold_limit.
 	AutoRollback_CONDITION_ANALYSIS AutoRollback_Condition = 5
-	// The region is out of reach, and its wave's on_unreachable is fail.
+	// The region is unreachable, and its wave's on_unreachable is fail.
 	AutoRollback_CONDITION_UNREACHABLE AutoRollback_Condition = 6
-	// Too many replicas that were ready are not any more, as unhealthy says, or a region
-	// became ready and failed again too often (Unstable).
+	// Too many replicas that were ready are not ready any more (see unhealthy), or a region became
+	// ready and failed again too often (Unstable).
 	AutoRollback_CONDITION_HEALTH AutoRollback_Condition = 50
 )
 
@@ -168,22 +170,22 @@ func (AutoRollback_Condition) EnumDescriptor() ([]byte, []int) {
 	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{1, 0}
 }
 
-// Figures of well-known model servers, from series that have the labels
-// windlass_deployment (the deployment's id) and windlass_region (the region's name).
+// Metrics of well-known model servers. Their series need the labels windlass_deployment (the
+// deployment's id) and windlass_region (the region's name).
 type AnalysisCheck_Template int32
 
 const (
-	// query or webhook says what is measured.
+	// query or webhook defines what is measured.
 	AnalysisCheck_TEMPLATE_UNSPECIFIED AnalysisCheck_Template = 0
-	// Share of the requests that were answered with 5xx, from 0 to 1.
+	// Share of requests that were answered with 5xx, from 0 to 1.
 	AnalysisCheck_TEMPLATE_ERROR_RATE AnalysisCheck_Template = 1
-	// Seconds from a request to its last token that 95 percent take at most.
+	// 95th percentile of the seconds from a request to its last token.
 	AnalysisCheck_TEMPLATE_LATENCY_P95 AnalysisCheck_Template = 2
-	// Seconds from a request to its first token that 95 percent take at most.
+	// 95th percentile of the seconds from a request to its first token.
 	AnalysisCheck_TEMPLATE_TIME_TO_FIRST_TOKEN AnalysisCheck_Template = 3
-	// Requests that wait for a slot, by replica.
+	// Requests that wait for a slot, per replica.
 	AnalysisCheck_TEMPLATE_QUEUE_LENGTH AnalysisCheck_Template = 4
-	// Share of a GPU's time in which it works, from 0 to 1.
+	// Share of time in which a GPU is busy, from 0 to 1.
 	AnalysisCheck_TEMPLATE_GPU_USE AnalysisCheck_Template = 5
 )
 
@@ -241,9 +243,9 @@ const (
 	// It is not measured yet.
 	CheckProgress_STATE_WAITING CheckProgress_State = 1
 	CheckProgress_STATE_PASSED  CheckProgress_State = 2
-	// It failed, and may fail more often.
+	// The last measurement failed, and failure_limit allows more failures.
 	CheckProgress_STATE_FAILED CheckProgress_State = 3
-	// It is inconclusive: message says why.
+	// The last measurement was inconclusive: message says why.
 	CheckProgress_STATE_HELD CheckProgress_State = 4
 )
 
@@ -299,9 +301,9 @@ const (
 	Wave_ON_FAILURE_UNSPECIFIED Wave_OnFailure = 0
 	// Every region goes back to the version that was live.
 	Wave_ON_FAILURE_ROLLBACK_ALL Wave_OnFailure = 1
-	// The region that failed goes back; the others stay where they are, paused.
+	// The failed region goes back. The others stay where they are, paused.
 	Wave_ON_FAILURE_ROLLBACK_REGION Wave_OnFailure = 2
-	// All stay where they are.
+	// All regions stay where they are, paused.
 	Wave_ON_FAILURE_PAUSE Wave_OnFailure = 3
 )
 
@@ -353,18 +355,18 @@ type Wave_OnUnreachable int32
 const (
 	// As WAIT.
 	Wave_ON_UNREACHABLE_UNSPECIFIED Wave_OnUnreachable = 0
-	// The wave ends when the region has returned and moved; no deadline runs meanwhile.
+	// The wave waits until the region has returned and moved. No deadline runs meanwhile.
 	Wave_ON_UNREACHABLE_WAIT Wave_OnUnreachable = 1
-	// It is a failure of the region.
+	// The region fails.
 	Wave_ON_UNREACHABLE_FAIL Wave_OnUnreachable = 2
-	// It is left out for now, as it is, and the others go on without it. When it returns
-	// before its wave has moved, it joins the wave; else it catches up with the version
-	// that is live once the rollout is over, by the same policy: strategy, steps, analysis,
-	// bake time and max_parallel. What waits for somebody to promote waits no more then:
-	// the version is live. If it fails there, the region goes back to what it had (with
-	// on_failure pause it stays as it is), and RetryRollout or the next version try again.
-	// The last region that can be reached is waited for: a version that serves nowhere is
-	// never live.
+	// The region is left out for now, and the others continue without it. If it returns before its
+	// wave has moved, it joins the wave. Otherwise, it catches up with the live version after the
+	// rollout, with the same strategy, steps, analysis, bake time and max_parallel. Manual
+	// promotions are then not waited for, because the version is already live.
+	//
+	// If the region fails while it catches up, it goes back to what it had, or with on_failure
+	// pause stays as it is. RetryRollout or the next version tries again. The last reachable region
+	// is never skipped, because a version that serves nowhere must not become live.
 	Wave_ON_UNREACHABLE_SKIP Wave_OnUnreachable = 3
 )
 
@@ -417,7 +419,7 @@ const (
 	WaveProgress_STATE_UNSPECIFIED WaveProgress_State = 0
 	WaveProgress_STATE_WAITING     WaveProgress_State = 1
 	WaveProgress_STATE_ROLLING     WaveProgress_State = 2
-	// The new version serves in all its regions, and has to until baking_until.
+	// The new version serves in all regions of the wave, and must serve until baking_until.
 	WaveProgress_STATE_BAKING WaveProgress_State = 3
 	WaveProgress_STATE_DONE   WaveProgress_State = 4
 )
@@ -473,14 +475,14 @@ const (
 	RegionProgress_STATE_UNSPECIFIED RegionProgress_State = 0
 	RegionProgress_STATE_WAITING     RegionProgress_State = 1
 	RegionProgress_STATE_ROLLING     RegionProgress_State = 2
-	// The new version serves, and alone.
+	// Only the new version serves.
 	RegionProgress_STATE_MOVED      RegionProgress_State = 3
 	RegionProgress_STATE_GOING_BACK RegionProgress_State = 4
-	// The old version serves again, alone.
+	// Only the old version serves again.
 	RegionProgress_STATE_BACK RegionProgress_State = 5
-	// It failed, and is left as it is.
+	// The region failed and stays as it is.
 	RegionProgress_STATE_FAILED RegionProgress_State = 6
-	// It is out of reach, and left out for now.
+	// The region is unreachable and left out for now.
 	RegionProgress_STATE_SKIPPED RegionProgress_State = 7
 )
 
@@ -535,88 +537,97 @@ func (RegionProgress_State) EnumDescriptor() ([]byte, []int) {
 	return file_windlass_v1_rollout_proto_rawDescGZIP(), []int{14, 0}
 }
 
-// RolloutPolicy says how an app moves to a new version. It is no part of what runs: a
-// change of it alone makes no version, and a rollout in flight keeps the one that it
-// began with. An app without one moves by that of all defaults: region by region, rolling
-// with a surge of 25%, back everywhere by itself; a region that is new to it and that no
-// agent has joined yet is left out as with ON_UNREACHABLE_SKIP, any other is waited for. A
-// first deployment goes to all its regions at once: there is nothing to protect. To move all
-// regions at once, old and new side by side, take max_surge 100% and one wave with
+// RolloutPolicy says how an app moves to a new version. It is not part of a version: a change of it
+// alone creates no version, and a rollout in flight keeps the policy that it began with.
+//
+// Without a policy, every field has its default: rolling, one region after another, with a surge of
+// 25%, and after a failure all regions go back automatically. Unreachable regions are waited for,
+// except regions that are new to the app and have no agent yet: these are skipped as with
+// ON_UNREACHABLE_SKIP.
+//
+// A first deployment goes to all its regions at once, because nothing serves yet. To move all
+// regions at once with both versions next to each other, set max_surge to 100% and one wave with
 // max_parallel 32.
 //
-// A version that differs from the live one only in its spec's regions, routing, min_ready and
-// progress_deadline, which no instance sees, keeps the instances, whatever the strategy: a
-// region has the new version whole or not at all, and nothing starts or stops. Waves, steps
-// with their pauses, approvals and analysis, bake times and the way back are as ever, but go
-// region by region and not replica by replica: at a canary's first step all of the region's
-// traffic is the new version's; of blue-green, with initial_weight 0, what differs shows with
-// the promotion, and nothing is left to retain. Replicas that did not serve before are not
-// waited for; those that break under it count as ever. Checks by versus_old alone are not
-// measured, as no old version serves beside it. Instances go on saying the version that they
-// were made for in what they were given: WINDLASS_VERSION, the labels of their metrics. A
-// region whose agent is of a release that knows nothing of taking over gets new instances, by
-// the strategy.
+// Instances do not see the spec's regions, routing, min_ready and progress_deadline. A version that
+// differs from the live one only in these takes over the instances, whatever the strategy, and
+// nothing starts or stops. A region has the new version completely or not at all.
+//
+// Waves, steps, pauses, approvals, analysis, bake times and going back work as usual, but per
+// region instead of per replica. At the first step of a canary, the new version gets all traffic of
+// the region. With blue-green and initial_weight 0, the change takes effect with the promotion, and
+// nothing is left to retain. Replicas that did not serve before are not waited for. Replicas that
+// fail under the new version count as usual. Checks that have only versus_old are not measured,
+// because no old version serves next to the new one.
+//
+// WINDLASS_VERSION and the labels of metrics keep the version that an instance was created for. If
+// a region's agent has a release that cannot take over instances, the region gets new instances,
+// following the strategy.
 type RolloutPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Within a region.
+	// How each region moves.
 	Strategy RolloutPolicy_Strategy `protobuf:"varint,1,opt,name=strategy,proto3,enum=windlass.v1.RolloutPolicy_Strategy" json:"strategy,omitempty"`
-	// Replicas beyond those wanted that may exist in a region, those that are being
-	// stopped included: "1", or a share of those wanted, "25%", rounded up. Default 25%.
+	// How many replicas beyond the desired number may exist in a region, including those that are
+	// being stopped: "1", or a share of the desired number, "25%", rounded up. Default 25%.
 	MaxSurge string `protobuf:"bytes,2,opt,name=max_surge,json=maxSurge,proto3" json:"max_surge,omitempty"`
-	// Replicas fewer than wanted that may serve in a region, rounded down. Default 0, or
-	// 1 where neither this nor max_surge leaves room to move, and in place. The spec's
-	// min_ready allows no more to be missing: the old version's replicas stay until enough of
-	// the new one's are ready, or the progress deadline passes. On the way back a version that
-	// failed or was aborted gets no traffic as soon as a replica of the live one is ready.
+	// How many replicas below the desired number may be missing in a region, rounded down. Default 0.
+	// Default 1 in place, and if otherwise neither this nor max_surge would leave room to move. The
+	// spec's min_ready does not allow more to be missing: replicas of the old version stay until
+	// enough of the new version's are ready or the progress deadline passes. While a rollout goes
+	// back, the failed or aborted version gets no traffic as soon as a replica of the live version is
+	// ready.
 	//
-	// A version that asks for fewer replicas than the live one has: until it serves with all of
-	// its own, this and max_surge are about the live version's replicas. What is left of those
-	// stays until the region's wave is done. In place, all replicas are replaced before any goes.
+	// If the new version has fewer replicas than the live one: until all its replicas serve, this and
+	// max_surge refer to the live version's number. The live version's remaining replicas stay until
+	// the region's wave is done. In place, all replicas are replaced before any is removed.
 	MaxUnavailable string `protobuf:"bytes,3,opt,name=max_unavailable,json=maxUnavailable,proto3" json:"max_unavailable,omitempty"`
-	// In order. Empty: one wave of all regions, one region at a time.
+	// Waves, in order. Empty: one wave with all regions, one region at a time.
 	Waves []*Wave `protobuf:"bytes,4,rep,name=waves,proto3" json:"waves,omitempty"`
-	// Of canary, in order: every region of every wave takes them. A region that the app is new
-	// to, or whose replicas are 0 when its turn comes, has nothing to compare with and takes
-	// none; but it takes them all if it is scaled up before the new version had replicas there.
+	// Steps of a canary, in order. Every region of every wave takes them, with one exception: a
+	// region that is new to the app or has 0 replicas when its turn comes takes none, because there
+	// is nothing to compare with. If it is scaled up before the new version had replicas there, it
+	// takes all steps.
 	//
-	// No change of size takes a region past a step. A region that is scaled to 0 at one stands
-	// still there, with a pause that has a time and with analysis, too: Promote, or Approve
-	// where the step needs it, takes it on with no replicas. Scaled up, the old version comes
-	// back first, and then the step begins anew. So does blue-green's wait for promotion.
+	// Scaling never moves a region past a step. A region that is scaled to 0 stays at its step, even
+	// if the pause has a time or the step has analysis. Promote, or Approve if the step needs it,
+	// lets it continue with no replicas. If the region is scaled up again, the old version comes back
+	// first, and then the step begins again. The same holds for blue-green while it waits for
+	// promotion.
 	Steps []*CanaryStep `protobuf:"bytes,5,rep,name=steps,proto3" json:"steps,omitempty"`
-	// Of blue-green: percent of the traffic that the new version gets when all its replicas
-	// are ready, until it is promoted. Default 0.
+	// Only blue-green: percent of the traffic that the new version gets after all its replicas are
+	// ready and before it is promoted. Default 0.
 	InitialWeight int32 `protobuf:"varint,6,opt,name=initial_weight,json=initialWeight,proto3" json:"initial_weight,omitempty"`
-	// Of blue-green: "manual", "auto" or "auto after 10m", from when all its replicas are
-	// ready. Default auto. After a rollback all promotions are manual, those of canary's
-	// pauses too, until somebody promotes.
+	// Only blue-green: "manual", "auto" or "auto after 10m", counted from when all its replicas are
+	// ready. Default auto. After a rollback, all promotions are manual until somebody promotes. That
+	// includes pauses of a canary.
 	Promotion string `protobuf:"bytes,7,opt,name=promotion,proto3" json:"promotion,omitempty"`
-	// Of blue-green: for how long after the last region's switch the old version keeps its
-	// full size everywhere, so that going back needs no new instance. Default 10 min. It
-	// ends when another version is deployed.
+	// Only blue-green: how long after the last region's switch the old version keeps all its replicas
+	// in every region, so that a rollback starts no instance. Default 10 min. It ends early when
+	// another version is deployed.
 	Retain *durationpb.Duration `protobuf:"bytes,8,opt,name=retain,proto3" json:"retain,omitempty"`
-	// What has to hold of the new version's figures where it waits: at each step of a
-	// canary, in blue-green before it is promoted, and in the bake time of a wave. Each is
-	// measured in every region of its own. A step or a bake is over when its time is and
-	// the last measurement of every check passed; one that fails beyond its failure_limit
-	// is a failure of the region, as its wave's on_failure says. A region that is scaled to 0
-	// before its analysis is over keeps its wave from the end of the bake until it is scaled up
-	// or somebody skips the bake.
+	// Checks that the new version must pass at each step of a canary, before the promotion of
+	// blue-green, and in the bake time of a wave. Each check is measured separately in every region.
+	// A step or a bake ends when its time is over and the last measurement of every check passed. A
+	// check that fails more often than its failure_limit fails the region, and the wave's on_failure
+	// applies. If a region is scaled to 0 before its analysis ends, the wave's bake does not end
+	// until the region is scaled up or somebody skips the bake.
 	Analysis []*AnalysisCheck `protobuf:"bytes,9,rep,name=analysis,proto3" json:"analysis,omitempty"`
-	// For how long instances for which there is no room are waited for, in all and in each
-	// region, before the progress deadline runs; and a start without room is not refused. For
-	// regions that grow on demand, and for starts that may stand in line. Empty or 0: a deploy
-	// is refused with NO_CAPACITY when a region tells what it has, and what the rollout begins
-	// with there does not fit; what is found not to fit later has the progress deadline.
+	// How long each region waits in total for instances that do not fit, before the progress deadline
+	// runs. With it, Deploy is not refused for lack of capacity. For regions that add hosts on
+	// demand, and for deploys that may queue. Empty or 0: Deploy fails with NO_CAPACITY if a region
+	// reports its capacity and the first step of the rollout does not fit. An instance that later
+	// does not fit has the progress deadline.
 	WaitForCapacity *durationpb.Duration `protobuf:"bytes,21,opt,name=wait_for_capacity,json=waitForCapacity,proto3" json:"wait_for_capacity,omitempty"`
-	// Of blue-green: who has to approve in each region before it is promoted. Goes with
-	// promotion "auto" and "auto after", and not with "manual", of which it is a stricter form.
+	// Only blue-green: the approval that each region needs before it is promoted. Valid with
+	// promotion "auto" and "auto after". Not valid with "manual", because an approval is a stricter
+	// form of it.
 	Approval *Approval `protobuf:"bytes,12,opt,name=approval,proto3" json:"approval,omitempty"`
-	// What makes it go back by itself. Absent: every failure, as its wave's on_failure says.
+	// Failures after which the rollout goes back by itself. Absent: every failure, as the wave's
+	// on_failure says.
 	AutoRollback *AutoRollback `protobuf:"bytes,22,opt,name=auto_rollback,json=autoRollback,proto3" json:"auto_rollback,omitempty"`
-	// How long what keeps a region from its new version may last. Absent: each as it says.
+	// How long each kind of obstacle may last in a region. Absent: the defaults of Deadlines.
 	Deadlines *Deadlines `protobuf:"bytes,23,opt,name=deadlines,proto3" json:"deadlines,omitempty"`
-	// Who has to approve before the rollout starts, an app's first one included.
+	// The approval that the rollout needs before it starts. This includes the app's first rollout.
 	StartApproval *Approval `protobuf:"bytes,24,opt,name=start_approval,json=startApproval,proto3" json:"start_approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -750,34 +761,33 @@ func (x *RolloutPolicy) GetStartApproval() *Approval {
 	return nil
 }
 
-// AutoRollback says which failures a rollout goes back for by itself. For the others it
-// stops where it is and is paused, visibly and for the reason: RetryRollout has what failed
-// begin again, AppService.Cancel takes all back, and Promote accepts what only its analysis
-// failed. What fails before any region has begun ends the rollout all the same: nothing of
-// it is there.
+// AutoRollback says after which failures a rollout goes back by itself. After other failures it
+// stays where it is, and is paused with the failure's reason. Then RetryRollout retries what
+// failed, AppService.Cancel takes everything back, and Promote accepts a failed analysis. A failure
+// before any region has begun always ends the rollout, because there is nothing to keep.
 //
-// A region that serves its new version and then, for want of ready replicas, does not any more
-// begins its pause or its wave's bake anew. The fifth time at one step or in one bake is a
-// failure, Unstable; with more than five replicas, as many times as there are replicas.
+// If a region serves its new version and then stops serving it because replicas are not ready, its
+// pause or its wave's bake begins again. The fifth time at one step or in one bake, the region
+// fails with reason Unstable. With more than five replicas, the limit is the number of replicas.
 type AutoRollback struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Default true. Off goes neither with conditions nor with a wave whose on_failure goes back.
+	// Default true. false is not valid with conditions, nor with a wave whose on_failure goes back.
 	Enabled *bool `protobuf:"varint,1,opt,name=enabled,proto3,oneof" json:"enabled,omitempty"`
-	// Empty: all of them.
-	Conditions []AutoRollback_Condition `protobuf:"varint,2,rep,packed,name=conditions,proto3,enum=windlass.v1.AutoRollback_Condition" json:"conditions,omitempty"` // The next three say when a region has failed, whatever then becomes of it.
-	// Instances of the new version in a region that have to crash again and again, or to be
-	// without their image for good, until that fails the region: "2", or a share of those that
-	// are wanted there at the time, "25%", rounded up. Never more than all of these. With fewer
-	// the region is not ready either, and deadlines.progress is what ends that. What a region
-	// refuses for good fails it at once. Default 1.
+	// Conditions after which the rollout goes back. Empty: all.
+	Conditions []AutoRollback_Condition `protobuf:"varint,2,rep,packed,name=conditions,proto3,enum=windlass.v1.AutoRollback_Condition" json:"conditions,omitempty"` // The next three fields say when a region has failed, whether or not the rollout then goes back.
+	// How many instances of the new version must crash repeatedly, or permanently lack their image,
+	// before the region fails: "2", or a share of the instances that are desired there at that time,
+	// "25%", rounded up, and at most all of them. With fewer failed instances the region is not
+	// ready, and deadlines.progress ends that. If the region refuses the version permanently, it
+	// fails at once. Default 1.
 	FailedInstances string `protobuf:"bytes,50,opt,name=failed_instances,json=failedInstances,proto3" json:"failed_instances,omitempty"`
-	// Replicas of the new version in a region that were ready and are not any more, until that
-	// fails the region: "2", or a share of the most that were ready there, "25%", rounded up.
-	// It is looked at from a region's turn until the rollout is over, and anew after a pause
-	// and when the region is in reach again. Default: never.
+	// How many replicas of the new version that were ready must become unready before the region
+	// fails: "2", or a share of the highest number that was ready there, "25%", rounded up. It is
+	// checked from the region's turn until the end of the rollout, and starts again after a pause and
+	// when the region becomes reachable again. Default: this never fails a region.
 	Unhealthy string `protobuf:"bytes,51,opt,name=unhealthy,proto3" json:"unhealthy,omitempty"`
-	// For how long without a break. Default 60 s: longer than an instance takes to be replaced
-	// whose start is quick.
+	// How long the condition in unhealthy must last without interruption. Default 60 s, which is
+	// longer than the replacement of an instance that starts quickly.
 	UnhealthyFor  *durationpb.Duration `protobuf:"bytes,52,opt,name=unhealthy_for,json=unhealthyFor,proto3" json:"unhealthy_for,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -848,22 +858,23 @@ func (x *AutoRollback) GetUnhealthyFor() *durationpb.Duration {
 	return nil
 }
 
-// Deadlines are of each region, and run while nothing holds the region: not while it is
-// paused, out of reach, or waits at a step. Of a first deployment, which has no regions that
-// take turns, they run from when it began.
+// Deadlines apply to each region. They do not run while the region is paused, unreachable, or waits
+// at a step. In a first deployment, regions do not take turns, and deadlines run from its begin.
 type Deadlines struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How long it may take from one replica that is ready, or gone, to the next; then it
-	// fails. Default: the spec's progress_deadline, and not beside another one of that.
+	// The longest time between two signs of progress: a replica became ready or ended. After it, the
+	// region fails. Default: the spec's progress_deadline. If the spec sets that, this must be absent
+	// or equal.
 	Progress *durationpb.Duration `protobuf:"bytes,1,opt,name=progress,proto3" json:"progress,omitempty"`
-	// How long there may be no room for an instance, in all; then it fails. progress stands
-	// still meanwhile. Default: progress. Unlike wait_for_capacity, beside which it may not be,
-	// it lets no start without room wait: that is refused.
+	// The longest total time in which an instance does not fit. After it, the region fails. progress
+	// does not run meanwhile. Default: progress. It is not valid together with wait_for_capacity.
+	// Unlike with that, a deploy that does not fit is refused.
 	Unschedulable *durationpb.Duration `protobuf:"bytes,2,opt,name=unschedulable,proto3" json:"unschedulable,omitempty"`
-	// How long an image may not be pulled; then it fails. Default: progress.
+	// The longest time in which an image cannot be pulled. After it, the region fails. Default:
+	// progress.
 	Image *durationpb.Duration `protobuf:"bytes,3,opt,name=image,proto3" json:"image,omitempty"`
-	// How long an instance may be crashing again and again, in case that passes; then it
-	// fails. Default: as soon as it is called so, after three times in a row.
+	// The longest time in which an instance may crash repeatedly. After it, the region fails.
+	// Default: it fails at once when an instance has crashed three times in a row.
 	Crash         *durationpb.Duration `protobuf:"bytes,4,opt,name=crash,proto3" json:"crash,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -927,17 +938,18 @@ func (x *Deadlines) GetCrash() *durationpb.Duration {
 	return nil
 }
 
-// Approval is a gate: the rollout waits there until enough keys have approved. Approvals
-// are of what the gate looked at: when that serves no longer they count no more. A deployment
-// whose policy drops a gate, asks for less, or puts it behind more traffic or other regions is
-// refused with NOT_AN_APPROVER unless its key has the gate's role.
+// Approval is a gate: the rollout waits there until enough keys have approved. An approval is valid
+// only for the state that the gate showed: if that state no longer serves, the approval is void.
+// Deploy fails with NOT_AN_APPROVER if the new policy removes a gate, weakens it, or moves it
+// behind more traffic or other regions, unless the deploying key has the gate's role.
 type Approval struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The least role of a key that may: deployer or owner. Default owner.
+	// The lowest role that may approve: deployer or owner. Default owner.
 	Role Role `protobuf:"varint,1,opt,name=role,proto3,enum=windlass.v1.Role" json:"role,omitempty"`
-	// Approvers that it needs. Keys of one family are one approver (ApiKey.family). Default 1.
+	// Number of approvers that are needed. All keys of a family count as one approver
+	// (ApiKey.family). Default 1.
 	Count int32 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
-	// The key that deployed the version may not, nor one of its family.
+	// The key that deployed the version may not approve, nor may keys of its family.
 	NotDeployer   bool `protobuf:"varint,3,opt,name=not_deployer,json=notDeployer,proto3" json:"not_deployer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -994,12 +1006,12 @@ func (x *Approval) GetNotDeployer() bool {
 	return false
 }
 
-// ApprovalProgress is where a gate is that the rollout has come to.
+// ApprovalProgress is the state of a gate that the rollout has reached.
 type ApprovalProgress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Asked *Approval              `protobuf:"bytes,1,opt,name=asked,proto3" json:"asked,omitempty"`
 	Given []*ApprovalGiven       `protobuf:"bytes,2,rep,name=given,proto3" json:"given,omitempty"`
-	// Who is missing, for people; empty when it is open.
+	// Which approvals are missing. For people. Empty: the gate is open.
 	Missing       string `protobuf:"bytes,3,opt,name=missing,proto3" json:"missing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1058,7 +1070,7 @@ func (x *ApprovalProgress) GetMissing() string {
 
 type ApprovalGiven struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the key, and the role that it had.
+	// Name and role of the key at that time.
 	By            string `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`
 	Role          Role   `protobuf:"varint,2,opt,name=role,proto3,enum=windlass.v1.Role" json:"role,omitempty"`
 	At            int64  `protobuf:"varint,3,opt,name=at,proto3" json:"at,omitempty"`
@@ -1125,51 +1137,51 @@ func (x *ApprovalGiven) GetComment() string {
 	return ""
 }
 
-// AnalysisCheck is a figure of the new version in a region, and how far it may go, or the
-// verdict of a web-hook. What cannot be measured, or on too few samples, is inconclusive: it
-// holds the region where it is until a measurement passes, somebody promotes (skips the
-// bake), or hold_limit ends. Missing figures never pass.
+// AnalysisCheck is a measured value of the new version in a region with its limits, or the verdict
+// of a web-hook. A measurement that is not possible, or has too few samples, is inconclusive. It
+// holds the region until a measurement passes, somebody promotes or skips the bake, or hold_limit
+// is over. A missing value never passes.
 type AnalysisCheck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// For people; empty: the template's.
+	// Name for people. Empty: the name of the template.
 	Name     string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Template AnalysisCheck_Template `protobuf:"varint,2,opt,name=template,proto3,enum=windlass.v1.AnalysisCheck_Template" json:"template,omitempty"`
-	// Or PromQL whose result is one number. {{app}}, {{app_id}}, {{deployment}} (its id),
-	// {{version}} (its number), {{region}} (its name) and {{window}} (such as 300s) are
-	// replaced; {{selector}} is windlass_deployment="...",windlass_region="...", and
-	// windlass_deployment=~"...|..." of a version that keeps instances which were made for
-	// others. With versus_old it is asked for both versions, and has to name one of
-	// deployment, version and selector. Each selector reads only series whose
-	// windlass_deployment is one of the versions that are compared, unless the operator
-	// allows raw queries.
+	// Alternative to template: PromQL whose result is one number. These variables are replaced:
+	// {{app}}, {{app_id}}, {{deployment}} (its id), {{version}} (its number), {{region}} (its name)
+	// and {{window}} (such as 300s). {{selector}} becomes
+	// windlass_deployment="...",windlass_region="...", or windlass_deployment=~"...|..." for a
+	// version that took over instances of others. With versus_old, the query runs for both versions,
+	// and must contain one of deployment, version and selector. Every selector is restricted to
+	// series whose windlass_deployment is one of the compared versions, unless the operator allows
+	// raw queries.
 	Query string `protobuf:"bytes,3,opt,name=query,proto3" json:"query,omitempty"`
-	// What the figure may be at most, and has to be at least.
+	// Upper and lower limit of the value.
 	Max *float64 `protobuf:"fixed64,4,opt,name=max,proto3,oneof" json:"max,omitempty"`
 	Min *float64 `protobuf:"fixed64,5,opt,name=min,proto3,oneof" json:"min,omitempty"`
-	// How far it may be from the old version's over the same window in the same region. In a
-	// bake the old version serves no longer: there only max and min count.
+	// How far the value may differ from the old version's in the same window and region. In a bake
+	// only max and min apply, because the old version no longer serves.
 	VersusOld *VersusOld `protobuf:"bytes,6,opt,name=versus_old,json=versusOld,proto3" json:"versus_old,omitempty"`
-	// Time between two measurements; the first comes so long after the new version began to
-	// serve so. Default 1 min.
+	// Time between two measurements. The first one comes this long after the region reached its
+	// current state. Default 1 min.
 	Interval *durationpb.Duration `protobuf:"bytes,7,opt,name=interval,proto3" json:"interval,omitempty"`
-	// What a measurement looks back on, but never to before the new version began to serve
-	// so. At least twice as long as Prometheus' scrape interval. Default 5 min.
+	// Time range of a measurement. It never begins before the region reached its current state. Use
+	// at least twice the scrape interval of Prometheus. Default 5 min.
 	Window *durationpb.Duration `protobuf:"bytes,8,opt,name=window,proto3" json:"window,omitempty"`
-	// Samples below which a measurement is inconclusive, of either version: requests for
-	// error rate, latency and time to first token, values read for queue length and GPU use,
-	// and what samples_query says for a query. Default 10 requests or 1 value, and for a query
-	// none.
+	// With fewer samples of either version, a measurement is inconclusive. Samples are requests for
+	// error rate, latency and time to first token, scraped values for queue length and GPU use, and
+	// the result of samples_query for a query. Default: 10 requests or 1 value, and no minimum for a
+	// query.
 	MinSamples int32 `protobuf:"varint,9,opt,name=min_samples,json=minSamples,proto3" json:"min_samples,omitempty"`
 	// PromQL that counts a query's samples, with the same variables.
 	SamplesQuery string `protobuf:"bytes,10,opt,name=samples_query,json=samplesQuery,proto3" json:"samples_query,omitempty"`
-	// Measurements that may fail at one step or in one bake; the next one is the failure.
+	// How many measurements may fail at one step or in one bake. The next one fails the check.
 	// Default 0.
 	FailureLimit int32 `protobuf:"varint,11,opt,name=failure_limit,json=failureLimit,proto3" json:"failure_limit,omitempty"`
-	// How long it may go on without a conclusive measurement before that is a failure. Empty:
-	// it stays held until somebody decides.
+	// How long the check may be inconclusive before it fails. Empty: the region is held until
+	// somebody decides.
 	HoldLimit *durationpb.Duration `protobuf:"bytes,12,opt,name=hold_limit,json=holdLimit,proto3" json:"hold_limit,omitempty"`
-	// Or a web-hook that judges: of the above it goes with name, interval, failure_limit and
-	// hold_limit only.
+	// Alternative to template and query: a web-hook that judges. Only valid together with name,
+	// interval, failure_limit and hold_limit.
 	Webhook       *WebHook `protobuf:"bytes,13,opt,name=webhook,proto3" json:"webhook,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1296,7 +1308,7 @@ func (x *AnalysisCheck) GetWebhook() *WebHook {
 	return nil
 }
 
-// WebHook is asked for a verdict whenever its check is due, in each region, by a POST of
+// WebHook is called for a verdict whenever its check is due, in each region, with a POST of
 //
 //	{
 //	  "id": "3f...", "attempt": 1, "check": "smoke",
@@ -1307,30 +1319,30 @@ func (x *AnalysisCheck) GetWebhook() *WebHook {
 //	  "region": "eu-west-1", "wave": "canary", "stage": "step", "step": 1, "since": 1767225600000
 //	}
 //
-// stage is step, with its number from 1 (in blue-green the wait for promotion is step 1), or
-// bake, without. since is when the new version began to serve so, in unix ms; attempt counts
-// the verdicts asked for since then, from 1. id is also the header Idempotency-Key: a call
-// whose verdict the control plane did not live to note comes again with the same id.
+// stage is "step" or "bake". step is the number of the step, from 1, and only set with stage
+// "step". In blue-green, the wait for promotion is step 1. since is when the region reached its
+// current state, in unix ms. attempt counts the calls since then, from 1. id is also in the header
+// Idempotency-Key. If the control plane dies before it stored a verdict, the call is repeated with
+// the same id.
 //
-// The answer that counts is a 2xx whose body, of at most 64 KiB, is
+// A valid response has a 2xx status, and a body of at most 64 KiB:
 //
 //	{"verdict": "pass", "message": "98 of 100 answers were right", "figure": 0.98}
 //
-// with verdict pass, fail or inconclusive; message, of which 500 bytes are kept, and figure
-// may be left out. Whatever else comes of a call is inconclusive: another status, redirects
-// included, which are not followed, another body, or no answer in time. So is what takes
-// longer than a call may: answer inconclusive until it is known.
+// verdict is pass, fail or inconclusive. message and figure are optional, and 500 bytes of message
+// are kept. Every other result is inconclusive: another status, another body, a redirect, which is
+// not followed, or no response before the timeout. If the judgement takes longer than that, respond
+// with inconclusive until it is known.
 type WebHook struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// http or https, without user, password and fragment. Who may see the app may see it:
-	// signing_secret is what proves who calls. Addresses that are not public are refused
-	// when they are connected to, but for those that the control plane's operator allows.
+	// http or https, without user, password and fragment. Everyone who can see the app can see the
+	// URL, so use signing_secret to authenticate calls. Connections to addresses that are not public
+	// are refused, unless the control plane's operator allows them.
 	Url string `protobuf:"bytes,1,opt,name=url,proto3" json:"url,omitempty"`
-	// For the whole of a call. Default 5 s.
+	// Timeout of the whole call. Default 5 s.
 	Timeout *durationpb.Duration `protobuf:"bytes,2,opt,name=timeout,proto3" json:"timeout,omitempty"`
-	// Name of a secret of the app's environment. With it calls have the header
-	// Windlass-Signature: sha256= and the hex HMAC-SHA256 of the body, whose key is the
-	// secret's value, every byte of it.
+	// Name of a secret of the app's environment. With it, calls have the header Windlass-Signature:
+	// "sha256=" and the HMAC-SHA256 of the body in hex. Its key is all bytes of the secret's value.
 	SigningSecret string `protobuf:"bytes,3,opt,name=signing_secret,json=signingSecret,proto3" json:"signing_secret,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1387,13 +1399,14 @@ func (x *WebHook) GetSigningSecret() string {
 	return ""
 }
 
-// VersusOld bounds a figure by the old version's. A ratio to 0 is not bounded by any
-// max_ratio, unless both are 0: use max_difference for what may be 0.
+// VersusOld limits a value relative to the old version's value. If the old value is 0, every
+// max_ratio is exceeded unless the new value is also 0. For values that may be 0, use
+// max_difference.
 type VersusOld struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	MaxRatio *float64               `protobuf:"fixed64,1,opt,name=max_ratio,json=maxRatio,proto3,oneof" json:"max_ratio,omitempty"`
 	MinRatio *float64               `protobuf:"fixed64,2,opt,name=min_ratio,json=minRatio,proto3,oneof" json:"min_ratio,omitempty"`
-	// New less old.
+	// New value minus old value.
 	MaxDifference *float64 `protobuf:"fixed64,3,opt,name=max_difference,json=maxDifference,proto3,oneof" json:"max_difference,omitempty"`
 	MinDifference *float64 `protobuf:"fixed64,4,opt,name=min_difference,json=minDifference,proto3,oneof" json:"min_difference,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1458,25 +1471,24 @@ func (x *VersusOld) GetMinDifference() float64 {
 	return 0
 }
 
-// CheckProgress is where a check is in a region, at the step that the region is at or was
-// at last, or in the bake.
+// CheckProgress is the state of a check in a region, at its current or last step, or in the bake.
 type CheckProgress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	State CheckProgress_State    `protobuf:"varint,2,opt,name=state,proto3,enum=windlass.v1.CheckProgress_State" json:"state,omitempty"`
-	// Of the last measurement; absent: there was none.
+	// Values of the last measurement. Absent: none yet.
 	Figure       *float64 `protobuf:"fixed64,3,opt,name=figure,proto3,oneof" json:"figure,omitempty"`
 	OldFigure    *float64 `protobuf:"fixed64,4,opt,name=old_figure,json=oldFigure,proto3,oneof" json:"old_figure,omitempty"`
 	Samples      *float64 `protobuf:"fixed64,5,opt,name=samples,proto3,oneof" json:"samples,omitempty"`
 	OldSamples   *float64 `protobuf:"fixed64,6,opt,name=old_samples,json=oldSamples,proto3,oneof" json:"old_samples,omitempty"`
 	Failures     int32    `protobuf:"varint,7,opt,name=failures,proto3" json:"failures,omitempty"`
 	FailureLimit int32    `protobuf:"varint,8,opt,name=failure_limit,json=failureLimit,proto3" json:"failure_limit,omitempty"`
-	// What was found, or is missing.
+	// What was measured, or what is missing.
 	Message string `protobuf:"bytes,9,opt,name=message,proto3" json:"message,omitempty"`
-	// Since when it is held; 0: it is not.
+	// Since when the check is held. 0: it is not held.
 	HeldSince  int64 `protobuf:"varint,10,opt,name=held_since,json=heldSince,proto3" json:"held_since,omitempty"`
 	MeasuredAt int64 `protobuf:"varint,11,opt,name=measured_at,json=measuredAt,proto3" json:"measured_at,omitempty"`
-	// When it is measured next; 0: no more here.
+	// Time of the next measurement. 0: no further one here.
 	DueAt         int64 `protobuf:"varint,12,opt,name=due_at,json=dueAt,proto3" json:"due_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1596,18 +1608,19 @@ func (x *CheckProgress) GetDueAt() int64 {
 	return 0
 }
 
-// CanaryStep is a point at which a region waits, serving with both versions.
+// CanaryStep is a point at which a region waits while both versions serve.
 type CanaryStep struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The new version's percent of the traffic, on as many replicas as carry it, rounded
-	// up. Or replicas, whose traffic is their share of those that are ready.
+	// Set one of the two. weight: the new version's percent of the traffic, with the same share of
+	// replicas, rounded up. replicas: the new version's replicas, which get their share of all ready
+	// replicas as traffic.
 	Weight   int32 `protobuf:"varint,1,opt,name=weight,proto3" json:"weight,omitempty"`
 	Replicas int32 `protobuf:"varint,2,opt,name=replicas,proto3" json:"replicas,omitempty"`
-	// How long it serves so before the next step: "10m", or "manual" for until somebody
-	// promotes. Empty: no longer than it takes to serve.
+	// How long the region waits before the next step: "10m", or "manual" to wait until somebody
+	// promotes. Empty: it continues as soon as the step serves.
 	Pause string `protobuf:"bytes,3,opt,name=pause,proto3" json:"pause,omitempty"`
-	// Who has to approve in each region before the next step. With a pause, it waits for
-	// both; not with "manual", of which it is a stricter form.
+	// The approval that each region needs before the next step. With a pause, it waits for both. Not
+	// valid with "manual", because an approval is a stricter form of it.
 	Approval      *Approval `protobuf:"bytes,10,opt,name=approval,proto3" json:"approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1671,25 +1684,25 @@ func (x *CanaryStep) GetApproval() *Approval {
 	return nil
 }
 
-// Wave is regions that move together, and what has to hold before the next begins.
+// Wave is a set of regions that move together, and the conditions before the next wave begins.
 type Wave struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// For people; empty: its number.
+	// Name for people. Empty: its number.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Names of regions of the app.
 	Regions []string `protobuf:"bytes,2,rep,name=regions,proto3" json:"regions,omitempty"`
-	// Or labels that its regions have, as of when the rollout starts. A wave with neither
-	// takes the regions that are left, and is the last.
+	// Alternative to regions: labels of its regions, as they are when the rollout starts. A wave with
+	// neither takes the remaining regions, and must be the last one.
 	Labels map[string]string `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Regions that move at once. Default 1.
+	// How many regions move at the same time. Default 1.
 	MaxParallel int32 `protobuf:"varint,4,opt,name=max_parallel,json=maxParallel,proto3" json:"max_parallel,omitempty"`
-	// How long the new version serves in all regions of the wave before the next wave
-	// begins. Default 0.
+	// How long the new version must serve in all regions of the wave before the next wave begins.
+	// Default 0.
 	BakeTime      *durationpb.Duration `protobuf:"bytes,5,opt,name=bake_time,json=bakeTime,proto3" json:"bake_time,omitempty"`
 	OnFailure     Wave_OnFailure       `protobuf:"varint,6,opt,name=on_failure,json=onFailure,proto3,enum=windlass.v1.Wave_OnFailure" json:"on_failure,omitempty"`
 	OnUnreachable Wave_OnUnreachable   `protobuf:"varint,7,opt,name=on_unreachable,json=onUnreachable,proto3,enum=windlass.v1.Wave_OnUnreachable" json:"on_unreachable,omitempty"`
-	// Who has to approve before the next wave begins, or, of the last one, before the new
-	// version is live. It can be given as soon as the wave bakes.
+	// The approval that is needed before the next wave begins, or after the last wave, before the new
+	// version becomes live. It can be given as soon as the wave bakes.
 	Approval      *Approval `protobuf:"bytes,10,opt,name=approval,proto3" json:"approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1781,30 +1794,30 @@ func (x *Wave) GetApproval() *Approval {
 	return nil
 }
 
-// RolloutProgress is where a rollout under a policy is.
+// RolloutProgress is the progress of a rollout that has a policy.
 type RolloutProgress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The one that it began with.
+	// The policy that the rollout began with.
 	Policy *RolloutPolicy `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
-	// It goes back to the version that was live; reason and message of the rollout or its
-	// deployment say why.
+	// The rollout goes back to the live version. reason and message of the rollout or its deployment
+	// say why.
 	GoingBack bool `protobuf:"varint,2,opt,name=going_back,json=goingBack,proto3" json:"going_back,omitempty"`
-	// Held by a person, or by a wave's on_failure.
+	// Paused by a person or by a wave's on_failure.
 	Paused    bool   `protobuf:"varint,3,opt,name=paused,proto3" json:"paused,omitempty"`
 	PausedBy  string `protobuf:"bytes,4,opt,name=paused_by,json=pausedBy,proto3" json:"paused_by,omitempty"`
 	PausedWhy string `protobuf:"bytes,5,opt,name=paused_why,json=pausedWhy,proto3" json:"paused_why,omitempty"`
 	PausedAt  int64  `protobuf:"varint,6,opt,name=paused_at,json=pausedAt,proto3" json:"paused_at,omitempty"`
-	// Empty until it starts.
+	// Empty until the rollout starts.
 	Waves []*WaveProgress `protobuf:"bytes,7,rep,name=waves,proto3" json:"waves,omitempty"`
-	// A rollback came before it: nothing is promoted by itself until somebody promotes.
+	// The rollout follows a rollback: there is no automatic promotion until somebody promotes.
 	PromotionHeld bool `protobuf:"varint,8,opt,name=promotion_held,json=promotionHeld,proto3" json:"promotion_held,omitempty"`
-	// Until when the version that it replaced is kept at full size; 0: it is not.
+	// Until when the replaced version keeps all its replicas. 0: it does not.
 	RetainedUntil int64 `protobuf:"varint,9,opt,name=retained_until,json=retainedUntil,proto3" json:"retained_until,omitempty"`
-	// Regions that rollouts left out because they were out of reach, and that have yet to
-	// catch up: each with old, the version that serves there, and new, the live one. A
-	// rollout that comes meanwhile takes them along.
+	// Lagging regions: rollouts left them out because they were unreachable, and they still have to
+	// catch up. In each region, old is the version that serves there, and new is the live one. The
+	// next rollout includes these regions.
 	Behind []*WaveProgress `protobuf:"bytes,16,rep,name=behind,proto3" json:"behind,omitempty"`
-	// Who promoted it in full; empty: it was not.
+	// Who promoted it in full. Empty: it was not.
 	PromotedInFullBy string `protobuf:"bytes,30,opt,name=promoted_in_full_by,json=promotedInFullBy,proto3" json:"promoted_in_full_by,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -1923,7 +1936,7 @@ type WaveProgress struct {
 	State       WaveProgress_State     `protobuf:"varint,2,opt,name=state,proto3,enum=windlass.v1.WaveProgress_State" json:"state,omitempty"`
 	BakingUntil int64                  `protobuf:"varint,3,opt,name=baking_until,json=bakingUntil,proto3" json:"baking_until,omitempty"`
 	Regions     []*RegionProgress      `protobuf:"bytes,4,rep,name=regions,proto3" json:"regions,omitempty"`
-	// The gate at its end, once all its regions have moved.
+	// The gate at the end of the wave. Set once all its regions have moved.
 	Approval      *ApprovalProgress `protobuf:"bytes,20,opt,name=approval,proto3" json:"approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1998,45 +2011,44 @@ type RegionProgress struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Region string                 `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
 	State  RegionProgress_State   `protobuf:"varint,2,opt,name=state,proto3,enum=windlass.v1.RegionProgress_State" json:"state,omitempty"`
-	// Since when, and until when it has to progress (0: no deadline runs).
+	// When it entered the state, and by when it must make progress. deadline 0: no deadline runs.
 	Since    int64 `protobuf:"varint,3,opt,name=since,proto3" json:"since,omitempty"`
 	Deadline int64 `protobuf:"varint,4,opt,name=deadline,proto3" json:"deadline,omitempty"`
-	// Replicas wanted here, of one version or the other.
+	// Desired replicas in the region, of both versions together.
 	Replicas int32 `protobuf:"varint,5,opt,name=replicas,proto3" json:"replicas,omitempty"`
-	// What runs of the version that was live and of the new one.
+	// The version that was live, and the new one.
 	Old     *VersionProgress `protobuf:"bytes,6,opt,name=old,proto3" json:"old,omitempty"`
 	New     *VersionProgress `protobuf:"bytes,7,opt,name=new,proto3" json:"new,omitempty"`
 	Reason  string           `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
 	Message string           `protobuf:"bytes,9,opt,name=message,proto3" json:"message,omitempty"`
-	// The step that it takes or waits at, from 1, and how many there are. 0 of 0 without steps,
-	// and step is beyond steps when all are taken.
+	// Number of the current step, from 1, and number of steps. Both 0: there are no steps. After the
+	// last step, step is greater than steps.
 	Step  int32 `protobuf:"varint,10,opt,name=step,proto3" json:"step,omitempty"`
 	Steps int32 `protobuf:"varint,11,opt,name=steps,proto3" json:"steps,omitempty"`
-	// It serves as the step says, and waits: until then, or for somebody to promote.
+	// The step serves and the region waits: until this time, or for a promotion.
 	StepUntil         int64 `protobuf:"varint,12,opt,name=step_until,json=stepUntil,proto3" json:"step_until,omitempty"`
 	WaitsForPromotion bool  `protobuf:"varint,13,opt,name=waits_for_promotion,json=waitsForPromotion,proto3" json:"waits_for_promotion,omitempty"`
-	// In the policy's order; empty until the region first waits.
+	// In the policy's order. Empty until the region waits for the first time.
 	Checks []*CheckProgress `protobuf:"bytes,14,rep,name=checks,proto3" json:"checks,omitempty"`
-	// It waits for room, as the policy's wait_for_capacity says: since when; 0: it does not.
+	// Since when the region waits for capacity (RolloutPolicy.wait_for_capacity). 0: it does not.
 	WaitsForCapacitySince int64 `protobuf:"varint,21,opt,name=waits_for_capacity_since,json=waitsForCapacitySince,proto3" json:"waits_for_capacity_since,omitempty"`
-	// The gate of the step that it waits at.
+	// The gate of the step at which the region waits.
 	Approval *ApprovalProgress `protobuf:"bytes,20,opt,name=approval,proto3" json:"approval,omitempty"`
-	// Instances of the new version that failed for good, as auto_rollback.failed_instances
-	// counts them, and how many of them fail the region; 0 of 0 while there are none.
+	// Number of permanently failed instances of the new version (see AutoRollback.failed_instances),
+	// and the number that fails the region. Both 0: none failed.
 	FailedInstances int32 `protobuf:"varint,50,opt,name=failed_instances,json=failedInstances,proto3" json:"failed_instances,omitempty"`
 	FailedLimit     int32 `protobuf:"varint,51,opt,name=failed_limit,json=failedLimit,proto3" json:"failed_limit,omitempty"`
-	// Since when too many replicas that were ready are not any more, 0 for not; how many they
-	// were at most; and until when that may last.
+	// Since when too many replicas that were ready are not ready any more, the highest number that
+	// was ready, and until when this state may last. 0: not the case.
 	UnhealthySince int64 `protobuf:"varint,52,opt,name=unhealthy_since,json=unhealthySince,proto3" json:"unhealthy_since,omitempty"`
 	WereReady      int32 `protobuf:"varint,53,opt,name=were_ready,json=wereReady,proto3" json:"were_ready,omitempty"`
 	UnhealthyUntil int64 `protobuf:"varint,54,opt,name=unhealthy_until,json=unhealthyUntil,proto3" json:"unhealthy_until,omitempty"`
-	// Other versions that still have replicas or traffic here, by version: those of a rollout that
-	// was superseded half way. With old and new, their weights add up to 100, or to 0 where
-	// nothing serves. Pinned versions are none of them: see App.pins.
+	// Other versions that still have replicas or traffic in the region, from a rollout that was
+	// superseded. Sorted by version. The weights of these, old and new add up to 100, or to 0 if
+	// nothing serves. Pinned versions are not included: see App.pins.
 	Others []*VersionProgress `protobuf:"bytes,55,rep,name=others,proto3" json:"others,omitempty"`
-	// How often the new version served here, at this step or in this bake, and then did not any more
-	// because replicas were not ready, and how many times fail the region (Unstable); 0 of 0 while it
-	// did not happen.
+	// How many times the new version stopped serving at this step or in this bake because replicas
+	// were not ready, and the number that fails the region (Unstable). Both 0: it did not happen.
 	Relapses      int32 `protobuf:"varint,56,opt,name=relapses,proto3" json:"relapses,omitempty"`
 	RelapseLimit  int32 `protobuf:"varint,57,opt,name=relapse_limit,json=relapseLimit,proto3" json:"relapse_limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2244,12 +2256,11 @@ func (x *RegionProgress) GetRelapseLimit() int32 {
 type VersionProgress struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Version int32                  `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
-	// Told to run, ready, and the share of the region's traffic.
+	// Desired replicas, ready replicas, and share of the region's traffic.
 	Replicas int32 `protobuf:"varint,2,opt,name=replicas,proto3" json:"replicas,omitempty"`
 	Ready    int32 `protobuf:"varint,3,opt,name=ready,proto3" json:"ready,omitempty"`
 	Weight   int32 `protobuf:"varint,4,opt,name=weight,proto3" json:"weight,omitempty"`
-	// In place: of replicas, those that serve and are still of the version that they were
-	// taken over from.
+	// In place: replicas that serve and still run the version from which they were taken over.
 	Outdated      int32 `protobuf:"varint,5,opt,name=outdated,proto3" json:"outdated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2326,26 +2337,26 @@ type Rollout struct {
 	AppId        string                 `protobuf:"bytes,2,opt,name=app_id,json=appId,proto3" json:"app_id,omitempty"`
 	DeploymentId string                 `protobuf:"bytes,3,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
 	Version      int32                  `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
-	// What was live when it began; 0 for none.
+	// Live version when the rollout began. 0: none.
 	FromVersion int32         `protobuf:"varint,5,opt,name=from_version,json=fromVersion,proto3" json:"from_version,omitempty"`
 	Status      RolloutStatus `protobuf:"varint,6,opt,name=status,proto3,enum=windlass.v1.RolloutStatus" json:"status,omitempty"`
 	Reason      string        `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
 	Message     string        `protobuf:"bytes,8,opt,name=message,proto3" json:"message,omitempty"`
 	CreatedBy   string        `protobuf:"bytes,9,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`
 	CreatedAt   int64         `protobuf:"varint,10,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	// When it fails for lack of progress.
+	// When it fails if there is no progress.
 	Deadline   int64 `protobuf:"varint,11,opt,name=deadline,proto3" json:"deadline,omitempty"`
 	FinishedAt int64 `protobuf:"varint,12,opt,name=finished_at,json=finishedAt,proto3" json:"finished_at,omitempty"`
-	// Where it is. Only of the app's newest rollout, and only under a policy.
+	// Only set for the app's newest rollout, and only if it has a policy.
 	Progress *RolloutProgress `protobuf:"bytes,13,opt,name=progress,proto3" json:"progress,omitempty"`
-	// A freeze keeps it from starting.
+	// The freeze that holds the start. Absent: none does.
 	Hold *FreezeHold `protobuf:"bytes,20,opt,name=hold,proto3" json:"hold,omitempty"`
-	// Where the new version is reached before it is live, for a look at it: its preview host where
-	// a region with gateways has some of it ready, and up to 20 of its ready instances elsewhere; see
-	// App.urls. Of a rollout in flight that replaces a live version; not in lists, and none while it
-	// has instances, in place, that are yet to be replaced.
+	// URLs at which people can try the new version before it is live: its preview host in regions
+	// with gateways and a ready instance, and up to 20 addresses of ready instances in other regions;
+	// see App.urls. Only set for a rollout in flight that replaces a live version. Empty in lists,
+	// and while a rollout in place still has instances to replace.
 	PreviewUrls []string `protobuf:"bytes,24,rep,name=preview_urls,json=previewUrls,proto3" json:"preview_urls,omitempty"`
-	// The gate before it starts, as approvals stand; absent: it has none.
+	// The gate before the start, with its approvals. Absent: it has none.
 	StartApproval *ApprovalProgress `protobuf:"bytes,25,opt,name=start_approval,json=startApproval,proto3" json:"start_approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2691,7 +2702,7 @@ type PauseRolloutRequest struct {
 	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
 	// Id or "project/environment/name".
 	App string `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
-	// For the history.
+	// Reason for the history.
 	Why           string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2753,7 +2764,7 @@ type PauseRolloutResponse struct {
 	RolloutId string                 `protobuf:"bytes,1,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
 	// The call changed nothing: effect says why.
 	Unchanged bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
-	// What the call did, or why it did nothing, and what the rollout waits for still; for people.
+	// What the call did or why it did nothing, and what the rollout still waits for. For people.
 	Effect        string `protobuf:"bytes,31,opt,name=effect,proto3" json:"effect,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2815,7 +2826,7 @@ type ResumeRolloutRequest struct {
 	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
 	// Id or "project/environment/name".
 	App string `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
-	// For the history.
+	// Reason for the history.
 	Why           string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2877,7 +2888,7 @@ type ResumeRolloutResponse struct {
 	RolloutId string                 `protobuf:"bytes,1,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
 	// The call changed nothing: effect says why.
 	Unchanged bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
-	// What the call did, or why it did nothing, and what the rollout waits for still; for people.
+	// What the call did or why it did nothing, and what the rollout still waits for. For people.
 	Effect        string `protobuf:"bytes,31,opt,name=effect,proto3" json:"effect,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2939,7 +2950,7 @@ type RetryRolloutRequest struct {
 	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
 	// Id or "project/environment/name".
 	App string `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
-	// For the history.
+	// Reason for the history.
 	Why           string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3001,7 +3012,7 @@ type RetryRolloutResponse struct {
 	RolloutId string                 `protobuf:"bytes,1,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
 	// The call changed nothing: effect says why.
 	Unchanged bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
-	// What the call did, or why it did nothing, and what the rollout waits for still; for people.
+	// What the call did or why it did nothing, and what the rollout still waits for. For people.
 	Effect        string `protobuf:"bytes,31,opt,name=effect,proto3" json:"effect,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3063,7 +3074,7 @@ type SkipBakeRequest struct {
 	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
 	// Id or "project/environment/name".
 	App string `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
-	// For the history.
+	// Reason for the history.
 	Why           string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3125,7 +3136,7 @@ type SkipBakeResponse struct {
 	RolloutId string                 `protobuf:"bytes,1,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
 	// The call changed nothing: effect says why.
 	Unchanged bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
-	// What the call did, or why it did nothing, and what the rollout waits for still; for people.
+	// What the call did or why it did nothing, and what the rollout still waits for. For people.
 	Effect        string `protobuf:"bytes,31,opt,name=effect,proto3" json:"effect,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3187,11 +3198,11 @@ type PromoteRequest struct {
 	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
 	// Id or "project/environment/name".
 	App string `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
-	// For the history.
+	// Reason for the history.
 	Why string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
-	// Past all steps, pauses, analysis and bake times that are left, here and in regions whose
-	// turn has yet to come: then it goes on as soon as each region serves. Never past an
-	// approval: gates that are to come are waited at.
+	// Skip all remaining steps, pauses, analysis and bake times, also in regions whose turn comes
+	// later: the rollout continues as soon as each region serves. It does not skip approvals: the
+	// rollout still waits at gates.
 	Full          bool `protobuf:"varint,30,opt,name=full,proto3" json:"full,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3260,7 +3271,7 @@ type PromoteResponse struct {
 	RolloutId string                 `protobuf:"bytes,1,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
 	// The call changed nothing: effect says why.
 	Unchanged bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
-	// What the call did, or why it did nothing, and what the rollout waits for still; for people.
+	// What the call did or why it did nothing, and what the rollout still waits for. For people.
 	Effect        string `protobuf:"bytes,31,opt,name=effect,proto3" json:"effect,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3322,7 +3333,7 @@ type ApproveRequest struct {
 	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
 	// Id or "project/environment/name".
 	App string `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
-	// For the history, and beside the approval.
+	// Shown in the history and with the approval.
 	Comment       string `protobuf:"bytes,3,opt,name=comment,proto3" json:"comment,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3382,9 +3393,10 @@ func (x *ApproveRequest) GetComment() string {
 type ApproveResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	RolloutId string                 `protobuf:"bytes,1,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
-	// The gates had this key's approval already: nothing changed.
+	// The gates already had this key's approval: nothing changed.
 	Unchanged bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
-	// Who is still missing at the gates that the rollout waits at; empty: they are open.
+	// Approvals that are still missing at the gates where the rollout waits. Empty: the gates are
+	// open.
 	Missing       []string `protobuf:"bytes,2,rep,name=missing,proto3" json:"missing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -26,17 +26,17 @@ type RouteState int32
 
 const (
 	RouteState_ROUTE_STATE_UNSPECIFIED RouteState = 0
-	// Nothing serves under it yet, or its domain was not verified.
+	// Nothing serves the host yet, or the domain is not verified.
 	RouteState_ROUTE_STATE_PENDING RouteState = 1
-	// Told to regions, of which some have not said yet that they serve it as it is now. Those
-	// that did, and those that serve it as it was before, answer.
+	// Regions know the route, but some have not acknowledged its newest state yet. These may still
+	// serve the state before.
 	RouteState_ROUTE_STATE_PROVISIONING RouteState = 2
-	// Every region of it serves it as it is now.
+	// Every region of the route serves its newest state.
 	RouteState_ROUTE_STATE_RUNNING RouteState = 3
-	// It is being taken out, and some region has not said yet that it is.
+	// The route is being removed, and some region has not acknowledged it yet.
 	RouteState_ROUTE_STATE_TERMINATING RouteState = 4
-	// No region serves it any more: its app was deleted, or its version is over. It is told
-	// for as long as that is remembered.
+	// No region serves the route any more, because its app was deleted or its version has ended. It
+	// is listed until its data is removed.
 	RouteState_ROUTE_STATE_TERMINATED RouteState = 5
 )
 
@@ -91,11 +91,11 @@ type Route_Kind int32
 
 const (
 	Route_KIND_UNSPECIFIED Route_Kind = 0
-	// The app's, for as long as it lives.
+	// The app's host, which never changes.
 	Route_KIND_STABLE Route_Kind = 1
-	// One version's.
+	// The host of one version.
 	Route_KIND_PREVIEW Route_Kind = 2
-	// The user's own.
+	// A domain that a user added.
 	Route_KIND_DOMAIN Route_Kind = 3
 )
 
@@ -142,7 +142,7 @@ func (Route_Kind) EnumDescriptor() ([]byte, []int) {
 	return file_windlass_v1_route_proto_rawDescGZIP(), []int{0, 0}
 }
 
-// Route is one host, and where it leads.
+// Route is one host and its targets.
 type Route struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Host  string                 `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`
@@ -150,13 +150,13 @@ type Route struct {
 	AppId string                 `protobuf:"bytes,3,opt,name=app_id,json=appId,proto3" json:"app_id,omitempty"`
 	// "project/environment/name".
 	App string `protobuf:"bytes,4,opt,name=app,proto3" json:"app,omitempty"`
-	// That of a preview; empty and 0: it goes by weight.
+	// The version of a preview host. Empty and 0: requests are divided by weight.
 	DeploymentId string     `protobuf:"bytes,5,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
 	Version      int32      `protobuf:"varint,6,opt,name=version,proto3" json:"version,omitempty"`
 	State        RouteState `protobuf:"varint,7,opt,name=state,proto3,enum=windlass.v1.RouteState" json:"state,omitempty"`
-	// Why it is not running, for people.
+	// Why it is not running. For people.
 	Message string `protobuf:"bytes,8,opt,name=message,proto3" json:"message,omitempty"`
-	// By name.
+	// Sorted by name.
 	Regions       []*RegionRoute `protobuf:"bytes,9,rep,name=regions,proto3" json:"regions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -260,16 +260,17 @@ type RegionRoute struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Region string                 `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
 	State  RouteState             `protobuf:"varint,2,opt,name=state,proto3,enum=windlass.v1.RouteState" json:"state,omitempty"`
-	// Of the app's routes in the region, and what the region has said it serves. 0 for
-	// previews, which go with their deployment.
+	// Generation of the app's routes in the region, and the one that the region acknowledged. 0 for
+	// previews, which belong to their deployment's generation.
 	Generation             int64 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
 	AcknowledgedGeneration int64 `protobuf:"varint,4,opt,name=acknowledged_generation,json=acknowledgedGeneration,proto3" json:"acknowledged_generation,omitempty"`
-	// By version; what all are given adds up to 100.
+	// Sorted by version. The percentages add up to 100.
 	Targets []*RouteShare `protobuf:"bytes,5,rep,name=targets,proto3" json:"targets,omitempty"`
-	// Why it is not running, for people.
+	// Why it is not running. For people.
 	Message string `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
-	// The policy of generation: once that is acknowledged, the one in force. Absent: defaults in
-	// everything, and in previews, for which that of the stable host in the region counts.
+	// The policy of this generation, in force after the region acknowledged it. Absent: every field
+	// has its default. Also absent for previews, for which the policy of the stable host in the
+	// region applies.
 	Policy        *RoutingPolicy `protobuf:"bytes,7,opt,name=policy,proto3" json:"policy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -354,7 +355,7 @@ func (x *RegionRoute) GetPolicy() *RoutingPolicy {
 	return nil
 }
 
-// RouteShare is what a version gets of a route's requests.
+// RouteShare is the share of a route's requests that a version gets.
 type RouteShare struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	DeploymentId  string                 `protobuf:"bytes,1,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
@@ -415,29 +416,30 @@ func (x *RouteShare) GetPercent() int32 {
 	return 0
 }
 
-// Domain is a host of the user's own.
+// Domain is a host that a user owns.
 type Domain struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	AppId string                 `protobuf:"bytes,2,opt,name=app_id,json=appId,proto3" json:"app_id,omitempty"`
 	// "project/environment/name".
 	App string `protobuf:"bytes,3,opt,name=app,proto3" json:"app,omitempty"`
-	// It serves, or will as soon as the app does.
+	// The domain is verified: it serves whenever the app does.
 	Verified bool `protobuf:"varint,4,opt,name=verified,proto3" json:"verified,omitempty"`
-	// What has to be in the DNS for it to be verified: a TXT record of that name and value. It
-	// has to stay, and is looked for again, some twice a day: see missing_since.
+	// Name and value of the TXT record that verifies the domain. The record must stay in the DNS. It
+	// is checked again about twice a day: see missing_since.
 	TxtName   string `protobuf:"bytes,5,opt,name=txt_name,json=txtName,proto3" json:"txt_name,omitempty"`
 	TxtValue  string `protobuf:"bytes,6,opt,name=txt_value,json=txtValue,proto3" json:"txt_value,omitempty"`
 	CreatedBy string `protobuf:"bytes,7,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`
 	CreatedAt int64  `protobuf:"varint,8,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	// 0: it was not.
+	// 0: it is not verified.
 	VerifiedAt int64 `protobuf:"varint,9,opt,name=verified_at,json=verifiedAt,proto3" json:"verified_at,omitempty"`
-	// Since when the DNS says that the record is not there, or says something else; 0: it is
-	// there. While the DNS says nothing, nothing changes.
+	// Since when the DNS has no such record, or another value. 0: the record is there. While the DNS
+	// does not answer, nothing changes.
 	MissingSince int64 `protobuf:"varint,10,opt,name=missing_since,json=missingSince,proto3" json:"missing_since,omitempty"`
-	// When it was gone for 7 days; 0: it was not. The domain serves on, and another app, of
-	// another workspace too, that is verified for it takes it: this one waits for it again.
-	// Once the record is seen again, or VerifyDomain finds it, nothing is missing.
+	// When the record had been missing for 7 days. 0: the domain has not lapsed. A lapsed domain
+	// still serves, but another app, also of another workspace, gets it by verifying it. Then this
+	// app waits for the domain again. When the record is found again, by a check or by VerifyDomain,
+	// missing_since and lapsed_at become 0.
 	LapsedAt      int64 `protobuf:"varint,11,opt,name=lapsed_at,json=lapsedAt,proto3" json:"lapsed_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -553,10 +555,9 @@ func (x *Domain) GetLapsedAt() int64 {
 type ListRoutesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Page  *PageRequest           `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
-	// Id or "project/environment/name"; empty: of all apps of the workspace. The page size counts
-	// apps.
+	// Id or "project/environment/name". Empty: all apps of the workspace. The page size counts apps.
 	App string `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
-	// Also the previews of versions that are over, in regions that remember them.
+	// Include previews of versions that have ended, in regions that still remember them.
 	Ended         bool `protobuf:"varint,3,opt,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -670,7 +671,8 @@ type AddDomainRequest struct {
 	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
 	// Id or "project/environment/name".
 	App string `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
-	// Such as "chat.example.com", in any case; names of other scripts in their "xn--" form.
+	// Such as "chat.example.com", in upper or lower case. Names in other scripts have their "xn--"
+	// form.
 	Domain        string `protobuf:"bytes,3,opt,name=domain,proto3" json:"domain,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -983,7 +985,7 @@ func (*RemoveDomainResponse) Descriptor() ([]byte, []int) {
 type ListDomainsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Page  *PageRequest           `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
-	// Id or "project/environment/name"; empty: of all apps of the workspace.
+	// Id or "project/environment/name". Empty: all apps of the workspace.
 	App           string `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1085,18 +1087,18 @@ func (x *ListDomainsResponse) GetPage() *PageResponse {
 	return nil
 }
 
-// AppKey is one that requests for an app may come with.
+// AppKey is a key with which clients call an app.
 type AppKey struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	AppId string                 `protobuf:"bytes,2,opt,name=app_id,json=appId,proto3" json:"app_id,omitempty"`
 	// "project/environment/name".
 	App string `protobuf:"bytes,3,opt,name=app,proto3" json:"app,omitempty"`
-	// How its value begins.
+	// First characters of the value.
 	Prefix    string `protobuf:"bytes,4,opt,name=prefix,proto3" json:"prefix,omitempty"`
 	CreatedBy string `protobuf:"bytes,5,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`
 	CreatedAt int64  `protobuf:"varint,6,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	// From then on it is good no more; 0: never.
+	// When the key expires. 0: never.
 	ExpiresAt     int64 `protobuf:"varint,7,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1307,7 +1309,7 @@ func (x *CreateAppKeyResponse) GetValue() string {
 type ListAppKeysRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Page  *PageRequest           `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
-	// Id or "project/environment/name"; empty: of all apps of the workspace.
+	// Id or "project/environment/name". Empty: all apps of the workspace.
 	App           string `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

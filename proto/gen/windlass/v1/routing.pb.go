@@ -23,7 +23,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// How one of a version's instances is chosen.
+// Balancing is how the gateway chooses one of a version's instances.
 type RoutingPolicy_Balancing int32
 
 const (
@@ -32,33 +32,33 @@ const (
 	RoutingPolicy_BALANCING_ROUND_ROBIN RoutingPolicy_Balancing = 1
 	// The one with the fewest requests in flight from the gateway.
 	RoutingPolicy_BALANCING_LEAST_REQUESTS RoutingPolicy_Balancing = 2
-	// The better of two that are drawn.
+	// The better of two random instances.
 	RoutingPolicy_BALANCING_POWER_OF_TWO RoutingPolicy_Balancing = 3
-	// Equal keys go to the same instance while it has capacity; see affinity. They do so while
-	// two versions serve, too: each has the share of the keys that its weight says, and when
-	// weights change by n percent, about n percent of the keys move. So a key goes from the old
-	// version to the new once, and finds what was computed for it until then. Versions get the
-	// share of the requests that their keys make, which is the weight where keys are many.
+	// Requests with the same key go to the same instance while it has capacity; see affinity. While
+	// two versions serve, each has a share of the keys equal to its weight. If weights change by n
+	// percent, about n percent of the keys move. So during a rollout a key moves from the old to
+	// the new version only once, and before that it still finds its cached data. A version's share
+	// of requests depends on its keys. With many keys it is near its weight.
 	RoutingPolicy_BALANCING_AFFINITY RoutingPolicy_Balancing = 4
-	// In turn, and those that do more work more often: for versions whose instances are not
-	// alike, by the GPUs that they have or what else slows one down. A weight is what an instance
-	// says of its load by ORCA (https://github.com/cncf/xds, xds.data.orca.v3), in the answer's
-	// header or trailer endpoint-load-metrics ("TEXT rps_fractional=12, ..." or "JSON {...}") or
-	// endpoint-load-metrics-bin: rps_fractional / (utilization + eps / rps_fractional), where
-	// utilization is application_utilization, or else cpu_utilization. That is gRFC A58, with its
-	// defaults: a report counts once an instance has made some for 10 s, and for 3 min; an instance
-	// without one has the mean. Those fields go no further than the gateway.
+	// Weighted round robin: instances that can do more work get more requests. For versions whose
+	// instances differ in speed, for example by their GPUs. The weight comes from the load that an
+	// instance reports by ORCA (https://github.com/cncf/xds, xds.data.orca.v3), in the header or
+	// trailer endpoint-load-metrics ("TEXT rps_fractional=12, ..." or "JSON {...}") or
+	// endpoint-load-metrics-bin of its answers. It is rps_fractional / (utilization + eps /
+	// rps_fractional), where utilization is application_utilization, or else cpu_utilization. This
+	// follows gRFC A58 with its defaults: reports count after an instance has sent them for 10 s,
+	// and each one for 3 min. An instance without reports has the mean weight. The gateway does not
+	// pass these fields on to clients.
 	//
-	// Where fewer than two instances of the version say so much, as vLLM and SGLang do not, it is
-	// what the gateway sees: requests answered in the time that requests spent at the instance,
-	// those under way included; of the last 20 s or so, and of longer where answers take longer. An
-	// instance of which little is known counts as the others do on average. A failed answer (5xx,
-	// 429, a gRPC status that is the server's fault, none at all) never raises a weight, however
-	// quick it was: it counts as the mean of all answers' time with nothing done. No instance gets
-	// less than a tenth of what another gets. Weights are made anew every second, by each gateway
-	// for itself.
+	// If fewer than two instances of the version report their load (vLLM and SGLang do not), the
+	// gateway measures it: answered requests divided by the time that requests spent at the
+	// instance, requests in flight included. It looks at about the last 20 s, or longer if answers
+	// take longer. An instance with little data has the average weight. A failed answer (5xx, 429,
+	// a gRPC status that is the server's fault, no answer) never raises a weight, however fast it
+	// was: it counts as unanswered and as taking the mean time. No instance gets less than a tenth
+	// of what another gets. Each gateway computes its weights itself, every second.
 	//
-	// A gateway of a release before takes it for POWER_OF_TWO.
+	// A gateway of an earlier release uses POWER_OF_TWO instead.
 	RoutingPolicy_BALANCING_WEIGHTED RoutingPolicy_Balancing = 5
 )
 
@@ -109,20 +109,19 @@ func (RoutingPolicy_Balancing) EnumDescriptor() ([]byte, []int) {
 	return file_windlass_v1_routing_proto_rawDescGZIP(), []int{0, 0}
 }
 
-// When a request is handed to another region. It goes to a gateway of the nearest region in
-// which the app has a ready instance, and only to regions where the app runs; the answer names
-// that region in the header Windlass-Region. A request is handed over once at the most. Unless
-// OFF, gateways of regions of the workspace where the app does not run hand over, too, what
-// they are asked for its hosts.
+// CrossRegion is when a request is handed over to another region. It goes to a gateway of the
+// nearest region in which the app has a ready instance. The header Windlass-Region of the answer
+// names that region. A request is handed over at most once. Unless OFF, gateways in regions of
+// the workspace where the app does not run also hand over requests for its hosts.
 type RoutingPolicy_CrossRegion int32
 
 const (
 	// As OFF.
 	RoutingPolicy_CROSS_REGION_UNSPECIFIED RoutingPolicy_CrossRegion = 0
 	RoutingPolicy_CROSS_REGION_OFF         RoutingPolicy_CrossRegion = 1
-	// While no instance is ready here.
+	// While no instance is ready in this region.
 	RoutingPolicy_CROSS_REGION_FAILOVER RoutingPolicy_CrossRegion = 2
-	// Also while all instances have as many requests as max_in_flight lets them, instead of
+	// Also while all instances have max_in_flight requests: the request is handed over instead of
 	// waiting in the queue.
 	RoutingPolicy_CROSS_REGION_SPILLOVER RoutingPolicy_CrossRegion = 3
 )
@@ -170,61 +169,63 @@ func (RoutingPolicy_CrossRegion) EnumDescriptor() ([]byte, []int) {
 	return file_windlass_v1_routing_proto_rawDescGZIP(), []int{0, 1}
 }
 
-// RoutingPolicy says how the gateways of an app's regions send its requests to instances.
-// It is part of a version, and goes back with it.
+// RoutingPolicy says how gateways send the requests of an app to instances. It is part of a
+// version, so that a rollback also restores it.
 //
-// While several versions share the app's hosts, that of the live version is in force for all
-// of them, and for previews too: a request is not of a version before it was routed. That of
-// a new version comes into force in every region when that version becomes live, which is
-// when its rollout is done; before an app has a live version, that of the one on its way is.
-// Each change is a new generation of the route, acknowledged as any other.
+// While several versions share the app's hosts, the policy of the live version applies to all of
+// them and to previews, because a request belongs to no version before it is routed. The policy of
+// a new version comes into force in every region when the version becomes live, at the end of its
+// rollout. Before an app has a live version, the policy of the version in flight applies. Each
+// change is a new generation of the route, which regions acknowledge.
 //
-// A version that differs from the live one in nothing that instances see, as when this policy
-// alone is changed, keeps the instances: see RolloutPolicy. Then its policy comes into force
-// region by region, as the rollout comes to them: with the first step that gives the new version
-// traffic, for all requests there. When the rollout goes back, so does the policy.
+// A version takes over the instances if it does not differ from the live one in anything that
+// instances see, for example if only this policy changes: see RolloutPolicy. Then its policy comes
+// into force in one region after another, with the first step that gives the new version traffic,
+// and applies to all requests there. If the rollout goes back, so does the policy.
 //
-// What no policy sets: a connection to an instance is waited for 2 s. An instance is put out after
-// two requests in a row that had no connection to it, or five that failed, by 5xx and time-outs
-// too: for 1 s, then for twice as long each time, up to 5 min, and then until one request that is
-// tried there is answered. When fewer than half of a version's instances that were ever ready are
-// well, which is ready and not put out, all of those get requests.
+// The following is fixed. The gateway waits 2 s for a connection to an instance. It ejects an
+// instance after two consecutive requests without a connection, or after five consecutive failed
+// requests, 5xx and time-outs included. An ejection lasts 1 s at first, and twice as long each
+// time, up to 5 min. It ends when a trial request is answered. An instance is healthy if it is
+// ready and not ejected. If fewer than half of the instances of a version that were ever ready are
+// healthy, all those that were ever ready get requests.
 type RoutingPolicy struct {
 	state     protoimpl.MessageState  `protogen:"open.v1"`
 	Balancing RoutingPolicy_Balancing `protobuf:"varint,1,opt,name=balancing,proto3,enum=windlass.v1.RoutingPolicy_Balancing" json:"balancing,omitempty"`
-	// Where a request has its key. With BALANCING_AFFINITY, and with no other.
+	// Where the key of a request is. Required with BALANCING_AFFINITY, and not valid otherwise.
 	Affinity *Affinity `protobuf:"bytes,2,opt,name=affinity,proto3" json:"affinity,omitempty"`
-	// From the last part of the request that the instance was sent to the first byte of the
-	// answer: the time in which the client sends does not count. Default 5 min.
+	// Longest time from the last byte sent to the instance until the first byte of the answer. The
+	// time in which the client sends its request does not count. Default 5 min.
 	ResponseTimeout *durationpb.Duration `protobuf:"bytes,3,opt,name=response_timeout,json=responseTimeout,proto3" json:"response_timeout,omitempty"`
-	// Between two pieces of an answer. Default 1 min.
+	// Longest time between two parts of an answer. Default 1 min.
 	IdleTimeout *durationpb.Duration `protobuf:"bytes,4,opt,name=idle_timeout,json=idleTimeout,proto3" json:"idle_timeout,omitempty"`
-	// Of the whole request, the wait for an instance included, and also of a stream: then 504, or
-	// an answer that has begun is cut. 0, the default: none.
+	// Longest time of the whole request, including the wait for an instance. Applies to streams, too.
+	// After it, the gateway answers 504, or cuts off an answer that has begun. 0, the default: no
+	// limit.
 	RequestTimeout *durationpb.Duration `protobuf:"bytes,5,opt,name=request_timeout,json=requestTimeout,proto3" json:"request_timeout,omitempty"`
-	// Requests that wait for an instance, per gateway; more are refused with 429. Default 256;
-	// 0: none waits.
+	// How many requests may wait for an instance, per gateway. Further requests are refused with 429.
+	// Default 256. 0: no request waits.
 	QueueSize *int32 `protobuf:"varint,6,opt,name=queue_size,json=queueSize,proto3,oneof" json:"queue_size,omitempty"`
-	// How long one waits at most; then it is refused with 503. Default 10 s.
+	// Longest wait of a request. After it, the request is refused with 503. Default 10 s.
 	QueueWait *durationpb.Duration `protobuf:"bytes,7,opt,name=queue_wait,json=queueWait,proto3" json:"queue_wait,omitempty"`
-	// Further attempts of one request, on other instances. Default 2. Only of requests that
-	// may be repeated: of idempotent methods, or with an Idempotency-Key.
+	// Number of further attempts on other instances. Default 2. Only for requests that may be
+	// repeated: those with an idempotent method or an Idempotency-Key.
 	Retries *int32 `protobuf:"varint,8,opt,name=retries,proto3,oneof" json:"retries,omitempty"`
-	// Requests in flight on one instance, per gateway. 0, the default: no limit.
+	// Limit on requests in flight on one instance, per gateway. 0, the default: no limit.
 	MaxInFlight *int32 `protobuf:"varint,9,opt,name=max_in_flight,json=maxInFlight,proto3,oneof" json:"max_in_flight,omitempty"`
-	// Bytes of a request's body; more are refused with 413. Default 64 MiB.
+	// Largest body of a request, in bytes. Larger ones are refused with 413. Default 64 MiB.
 	MaxBodyBytes *int64 `protobuf:"varint,10,opt,name=max_body_bytes,json=maxBodyBytes,proto3,oneof" json:"max_body_bytes,omitempty"`
-	// Absent: the gateway has no part in CORS, and instances answer for themselves.
+	// Absent: the gateway does nothing about CORS, and instances answer preflights themselves.
 	Cors *Cors `protobuf:"bytes,11,opt,name=cors,proto3" json:"cors,omitempty"`
 	// Absent: no payload is logged.
 	PayloadLog  *PayloadLog               `protobuf:"bytes,12,opt,name=payload_log,json=payloadLog,proto3" json:"payload_log,omitempty"`
 	CrossRegion RoutingPolicy_CrossRegion `protobuf:"varint,13,opt,name=cross_region,json=crossRegion,proto3,enum=windlass.v1.RoutingPolicy_CrossRegion" json:"cross_region,omitempty"`
-	// A request needs one of the app's keys, which RouteService.CreateAppKey makes, as
-	// "Authorization: Bearer KEY" or "X-Api-Key: KEY"; without one it is refused with 401. The
-	// host of a version that says so needs one, too, whatever the live version says. Instances do
-	// not get the key.
+	// A request needs one of the app's keys (RouteService.CreateAppKey), as "Authorization: Bearer
+	// KEY" or "X-Api-Key: KEY". Without one it is refused with 401. If a version sets this, its
+	// preview host needs a key, whatever the live version sets. The gateway does not pass the key on
+	// to instances.
 	RequireApiKey bool `protobuf:"varint,14,opt,name=require_api_key,json=requireApiKey,proto3" json:"require_api_key,omitempty"`
-	// How requests wait while the app is at zero in their region; see ScalingPolicy.zero.
+	// How requests wait while the app is at zero in the region; see ScalingPolicy.zero.
 	ColdStart     *ColdStart `protobuf:"bytes,50,opt,name=cold_start,json=coldStart,proto3" json:"cold_start,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -365,18 +366,21 @@ func (x *RoutingPolicy) GetColdStart() *ColdStart {
 	return nil
 }
 
-// ColdStart is what becomes of requests that come while a region has no replica of the app because it
-// went to zero. The first of them wakes it.
+// ColdStart says what happens to requests while the app is at zero in a region. The first request
+// wakes the app.
 type ColdStart struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How long one waits at most; then it is refused with 503 and a Retry-After. Default 60 s.
+	// Longest wait of a request. After it, the request is refused with 503 and a Retry-After. Default
+	// 60 s.
 	Hold *durationpb.Duration `protobuf:"bytes,1,opt,name=hold,proto3" json:"hold,omitempty"`
-	// Requests that wait, per gateway; more are refused with 503 and a Retry-After. Default 256.
+	// How many requests may wait, per gateway. Further requests are refused with 503 and a
+	// Retry-After. Default 256.
 	MaxHeld *int32 `protobuf:"varint,2,opt,name=max_held,json=maxHeld,proto3,oneof" json:"max_held,omitempty"`
-	// A request that asks for a stream (Accept: text/event-stream) gets the answer's header and comments
-	// while it waits, so that clients and proxies keep the connection.
+	// While a request for a stream (Accept: text/event-stream) waits, the gateway sends the answer's
+	// header and comments, so that clients and proxies keep the connection.
 	Heartbeat bool `protobuf:"varint,3,opt,name=heartbeat,proto3" json:"heartbeat,omitempty"`
-	// Hand requests to another region in which the app has a ready instance, instead of holding them.
+	// Hand over requests to another region in which the app has a ready instance, instead of holding
+	// them.
 	Elsewhere     bool `protobuf:"varint,4,opt,name=elsewhere,proto3" json:"elsewhere,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -440,18 +444,17 @@ func (x *ColdStart) GetElsewhere() bool {
 	return false
 }
 
-// PayloadLog has gateways log what clients ask and instances answer, without headers and
-// queries. Where it is written, if anywhere, the operator of the region's gateways says
-// (gateway --payload-log); what cannot be written as fast as it comes is dropped.
+// PayloadLog makes gateways log the bodies of requests and answers, without headers and query
+// strings. The operator of a gateway chooses the file (gateway --payload-log). Without one, nothing
+// is logged. Payloads that come faster than they can be written are dropped.
 type PayloadLog struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Share of the requests that are logged, above 0 and up to 1.
+	// Share of requests that are logged, greater than 0 and at most 1.
 	Sample float64 `protobuf:"fixed64,1,opt,name=sample,proto3" json:"sample,omitempty"`
-	// Bytes that are kept of a request's body, and of its answer's, from the beginning.
-	// 0: 16 KiB.
+	// How many bytes of each body are logged, from its beginning. 0 means 16 KiB.
 	MaxBytes int32 `protobuf:"varint,2,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
-	// Names of JSON fields, at any depth, whose values are left out, in events of a stream,
-	// too. With any, a body that is longer than what is kept or is no JSON is left out whole.
+	// Names of JSON fields, at any depth, whose values are left out. Applies to events of a stream,
+	// too. If set, a body that is longer than max_bytes or is not JSON is left out completely.
 	Redact        []string `protobuf:"bytes,3,rep,name=redact,proto3" json:"redact,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -508,8 +511,8 @@ func (x *PayloadLog) GetRedact() []string {
 	return nil
 }
 
-// Affinity is where a request has the key that ties it to others: a header or a cookie. One
-// without it is balanced as BALANCING_POWER_OF_TWO, and gets its version by turn, by weight.
+// Affinity is where a request has its key: a header or a cookie. A request without a key is
+// balanced as BALANCING_POWER_OF_TWO, after its version was chosen by weight.
 type Affinity struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Header        string                 `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
@@ -562,24 +565,25 @@ func (x *Affinity) GetCookie() string {
 	return ""
 }
 
-// Cors says which pages of other origins browsers let use the app. The gateway answers
-// preflights itself, with 204, and puts its headers in the place of the instance's own.
+// Cors says which origins' pages may use the app in browsers. The gateway answers preflights
+// itself, with 204, and replaces the CORS headers of instances with its own.
 type Cors struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "https://chat.example.com", with a port that is not the scheme's own;
-	// "https://*.example.com" for all below a domain, which it is not itself; or "*" alone.
+	// "https://chat.example.com", with a port if it is not the scheme's default.
+	// "https://*.example.com" for all subdomains, but not the domain itself. Or "*" as the only
+	// entry.
 	AllowedOrigins []string `protobuf:"bytes,1,rep,name=allowed_origins,json=allowedOrigins,proto3" json:"allowed_origins,omitempty"`
 	// Empty: GET, HEAD and POST.
 	AllowedMethods []string `protobuf:"bytes,2,rep,name=allowed_methods,json=allowedMethods,proto3" json:"allowed_methods,omitempty"`
-	// Of requests, beside those that need no leave; "*": any. Empty: Accept, Authorization
-	// and Content-Type.
+	// Headers that requests may have, in addition to those that are always allowed. "*": any. Empty:
+	// Accept, Authorization and Content-Type.
 	AllowedHeaders []string `protobuf:"bytes,3,rep,name=allowed_headers,json=allowedHeaders,proto3" json:"allowed_headers,omitempty"`
-	// Of answers, that pages may read beside those that they always may.
+	// Headers of answers that pages may read, in addition to those that they may always read.
 	ExposedHeaders []string `protobuf:"bytes,4,rep,name=exposed_headers,json=exposedHeaders,proto3" json:"exposed_headers,omitempty"`
-	// Browsers send cookies and log-ins along. Not with origin "*".
+	// Browsers send cookies and other credentials. Not valid with origin "*".
 	Credentials bool `protobuf:"varint,5,opt,name=credentials,proto3" json:"credentials,omitempty"`
-	// How long browsers keep what a preflight told, in whole seconds. Absent: as they like,
-	// which is 5 s; 0: not at all.
+	// How long browsers cache the result of a preflight, in whole seconds. Absent: the browser's
+	// default, which is 5 s. 0: not at all.
 	MaxAge        *durationpb.Duration `protobuf:"bytes,6,opt,name=max_age,json=maxAge,proto3" json:"max_age,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

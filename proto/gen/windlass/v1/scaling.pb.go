@@ -29,7 +29,7 @@ const (
 	// As ACTIVE.
 	ScalingPolicy_MODE_UNSPECIFIED ScalingPolicy_Mode = 0
 	ScalingPolicy_MODE_ACTIVE      ScalingPolicy_Mode = 1
-	// Decisions are made and shown, and change nothing.
+	// Decisions are made and shown, but not applied.
 	ScalingPolicy_MODE_ADVISE ScalingPolicy_Mode = 2
 )
 
@@ -78,23 +78,23 @@ type ScalingMetric_Type int32
 
 const (
 	ScalingMetric_TYPE_UNSPECIFIED ScalingMetric_Type = 0
-	// Requests that instances have or that wait for one at the region's gateways.
+	// Requests in flight on instances, plus requests that wait at the region's gateways.
 	ScalingMetric_TYPE_IN_FLIGHT ScalingMetric_Type = 1
 	// Requests a second that arrive at the region's gateways.
 	ScalingMetric_TYPE_REQUESTS_PER_SECOND ScalingMetric_Type = 2
-	// Requests that wait: in the engines' own queues, by the preset's metrics, and at gateways.
+	// Requests that wait in the engines' queues (measured by the preset's metrics) and at gateways.
 	ScalingMetric_TYPE_QUEUE ScalingMetric_Type = 3
 	// Share of the engines' KV cache that is in use, 0 to 1.
 	ScalingMetric_TYPE_KV_CACHE ScalingMetric_Type = 4
-	// Percent of the CPU that an instance asks for.
+	// Used CPU in percent of what the instance requests.
 	ScalingMetric_TYPE_CPU ScalingMetric_Type = 5
-	// Percent of the memory that an instance asks for.
+	// Used memory in percent of what the instance requests.
 	ScalingMetric_TYPE_MEMORY ScalingMetric_Type = 6
-	// Time to the first byte of answers that stream.
+	// Time to the first byte of streamed answers.
 	ScalingMetric_TYPE_FIRST_TOKEN ScalingMetric_Type = 7
 	// Time to the last byte of answers.
 	ScalingMetric_TYPE_LATENCY ScalingMetric_Type = 8
-	// The result of a query to the Prometheus that analysis uses. Refused by this release.
+	// The result of a query to the Prometheus that analysis uses. This release refuses it.
 	ScalingMetric_TYPE_PROMETHEUS ScalingMetric_Type = 9
 )
 
@@ -153,15 +153,15 @@ func (ScalingMetric_Type) EnumDescriptor() ([]byte, []int) {
 	return file_windlass_v1_scaling_proto_rawDescGZIP(), []int{1, 0}
 }
 
-// How the result of a query is meant.
+// Meaning of the query's result.
 type ScalingMetric_Kind int32
 
 const (
 	// As TOTAL.
 	ScalingMetric_KIND_UNSPECIFIED ScalingMetric_Kind = 0
-	// Of all replicas together.
+	// The load of all replicas together.
 	ScalingMetric_KIND_TOTAL ScalingMetric_Kind = 1
-	// Mean of the ready replicas.
+	// The mean of the ready replicas.
 	ScalingMetric_KIND_LEVEL ScalingMetric_Kind = 2
 )
 
@@ -206,37 +206,37 @@ func (ScalingMetric_Kind) EnumDescriptor() ([]byte, []int) {
 	return file_windlass_v1_scaling_proto_rawDescGZIP(), []int{1, 1}
 }
 
-// ScalingPolicy lets the number of replicas follow the load, in each region of an app by itself. It
-// is no part of a version: a change of it alone makes none, and the next deploy does not reset what
-// it set. The spec's replicas, and those of overrides, are refused beside it.
+// ScalingPolicy makes the number of replicas follow the load, in each region of an app separately.
+// It is not part of a version: a change of it alone creates none, and a deploy does not reset the
+// current number of replicas. With it, the spec and its overrides must not set replicas.
 //
-// Every metric wants a number of replicas, and the highest of these counts. What a metric wants is
-// the load that it measures, divided by its target. It is what there are while it is within a tenth
-// of the target. Instances that are starting count as if they were there. A metric that is missing
-// never makes the number smaller.
+// Every metric asks for a number of replicas, and the highest number wins. A metric asks for the
+// measured load divided by its target. While the load per replica is within 10 percent of the
+// target, it asks for the current number. Starting instances count as existing. A missing metric
+// never reduces the number.
 type ScalingPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Least replicas in a region. Default 1. 0 lets the app go to zero, as zero says.
+	// Minimum of replicas in a region. Default 1. 0: the app can go to zero (see zero).
 	Min *int32 `protobuf:"varint,1,opt,name=min,proto3,oneof" json:"min,omitempty"`
-	// Most replicas in a region.
+	// Maximum of replicas in a region.
 	Max int32 `protobuf:"varint,2,opt,name=max,proto3" json:"max,omitempty"`
-	// Replicas that the app begins with in a region. Default: min, and at least 1.
+	// Replicas with which the app begins in a region. Default: min, but at least 1.
 	Initial *int32           `protobuf:"varint,3,opt,name=initial,proto3,oneof" json:"initial,omitempty"`
 	Metrics []*ScalingMetric `protobuf:"bytes,4,rep,name=metrics,proto3" json:"metrics,omitempty"`
 	// How replicas are added. Default: window 1 min, step "100%", every 30 s.
 	//
-	// Load is averaged over the window. If a tenth of the window wants twice the ready replicas or
-	// more, that alone counts, and every is a tenth as well.
+	// The load is averaged over the window. If the last tenth of the window alone asks for at least
+	// twice the ready replicas, only that tenth counts, and every is also divided by 10.
 	Up *ScalingPace `protobuf:"bytes,5,opt,name=up,proto3" json:"up,omitempty"`
-	// How replicas are taken away. Default: window 5 min, step "1", every 1 min. The highest number
-	// that was wanted within the window counts. Nothing is taken away while instances are starting,
-	// except those that have been starting for longer than the health check's startup budget.
+	// How replicas are removed. Default: window 5 min, step "1", every 1 min. The highest number in
+	// the window counts. No replica is removed while instances start, except instances that have been
+	// starting for longer than the health check's startup budget.
 	Down *ScalingPace `protobuf:"bytes,6,opt,name=down,proto3" json:"down,omitempty"`
-	// How the app goes to zero, and comes back. Absent with min 0: the defaults.
+	// How the app goes to zero and comes back. Absent with min 0: the defaults apply.
 	Zero     *ScaleToZero       `protobuf:"bytes,7,opt,name=zero,proto3" json:"zero,omitempty"`
 	Schedule []*ScalingSchedule `protobuf:"bytes,8,rep,name=schedule,proto3" json:"schedule,omitempty"`
 	Mode     ScalingPolicy_Mode `protobuf:"varint,9,opt,name=mode,proto3,enum=windlass.v1.ScalingPolicy_Mode" json:"mode,omitempty"`
-	// What is different in some regions. A region is in one of them at most.
+	// Different values for some regions. A region may be in at most one override.
 	Overrides     []*ScalingOverride `protobuf:"bytes,10,rep,name=overrides,proto3" json:"overrides,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -345,18 +345,19 @@ func (x *ScalingPolicy) GetOverrides() []*ScalingOverride {
 type ScalingMetric struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Type  ScalingMetric_Type     `protobuf:"varint,1,opt,name=type,proto3,enum=windlass.v1.ScalingMetric_Type" json:"type,omitempty"`
-	// Load that one replica should have: a number, such as "32" or "0.75". Of FIRST_TOKEN and LATENCY
-	// a time, such as "500ms": above it replicas are added, in proportion and twice as many at the
-	// most. Below half of it one replica is taken away.
+	// Load that one replica should have: a number such as "32" or "0.75". For FIRST_TOKEN and
+	// LATENCY, a time such as "500ms": above it, replicas are added in proportion, up to twice the
+	// current number. Below half of it, one replica is removed.
 	Target string `protobuf:"bytes,2,opt,name=target,proto3" json:"target,omitempty"`
-	// Thresholds in the place of the target's proportion, both or none. Above up there is one replica
-	// more, below down one fewer, and between them nothing changes. Not of totals.
+	// Thresholds that replace the proportion to the target. Set both or none. Above up, one replica
+	// is added. Below down, one is removed. Between them nothing changes. Not valid for metrics that
+	// are totals.
 	Up   string `protobuf:"bytes,3,opt,name=up,proto3" json:"up,omitempty"`
 	Down string `protobuf:"bytes,4,opt,name=down,proto3" json:"down,omitempty"`
-	// Of FIRST_TOKEN and LATENCY. Default 95.
+	// Only FIRST_TOKEN and LATENCY. Default 95.
 	Percentile float64 `protobuf:"fixed64,5,opt,name=percentile,proto3" json:"percentile,omitempty"`
-	// Of PROMETHEUS: PromQL with one value as its result. $app, $environment, $project and $region are
-	// replaced by the names.
+	// Only PROMETHEUS: PromQL with one value as its result. $app, $environment, $project and $region
+	// are replaced by the names.
 	Query         string             `protobuf:"bytes,6,opt,name=query,proto3" json:"query,omitempty"`
 	Kind          ScalingMetric_Kind `protobuf:"varint,7,opt,name=kind,proto3,enum=windlass.v1.ScalingMetric_Kind" json:"kind,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -445,7 +446,7 @@ func (x *ScalingMetric) GetKind() ScalingMetric_Kind {
 type ScalingPace struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Window *durationpb.Duration   `protobuf:"bytes,1,opt,name=window,proto3" json:"window,omitempty"`
-	// Replicas at a time: "2", or a share of those that there are, "50%", and at least one.
+	// Replicas per step: "2", or a share of the current number, "50%", but at least one.
 	Step string `protobuf:"bytes,2,opt,name=step,proto3" json:"step,omitempty"`
 	// Time from one step to the next.
 	Every         *durationpb.Duration `protobuf:"bytes,3,opt,name=every,proto3" json:"every,omitempty"`
@@ -506,9 +507,10 @@ func (x *ScalingPace) GetEvery() *durationpb.Duration {
 
 type ScaleToZero struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Time without a request after which the app goes to zero. Default 15 min.
+	// Time without requests after which the app goes to zero. Default 15 min.
 	After *durationpb.Duration `protobuf:"bytes,1,opt,name=after,proto3" json:"after,omitempty"`
-	// Replicas that are wanted once a request woke the app. Default 1, which is what a request wakes.
+	// Desired replicas after a request woke the app. The first one is started by the request. Default
+	// 1.
 	WakeTo        int32 `protobuf:"varint,2,opt,name=wake_to,json=wakeTo,proto3" json:"wake_to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -558,15 +560,15 @@ func (x *ScaleToZero) GetWakeTo() int32 {
 	return 0
 }
 
-// ScalingSchedule changes min and max at a time of the day or week. Of several entries that one is in
-// force that began last.
+// ScalingSchedule changes min and max at certain times. If several entries overlap, the one that
+// began last is in force.
 type ScalingSchedule struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// When it begins: minute, hour, day of the month, month, day of the week.
+	// When the entry begins: minute, hour, day of the month, month, day of the week.
 	Cron string `protobuf:"bytes,1,opt,name=cron,proto3" json:"cron,omitempty"`
-	// As the IANA database names it. Default: UTC.
+	// Name in the IANA database. Default: UTC.
 	TimeZone string `protobuf:"bytes,2,opt,name=time_zone,json=timeZone,proto3" json:"time_zone,omitempty"`
-	// How long it is in force. Absent: until another entry begins.
+	// How long the entry is in force. Absent: until another entry begins.
 	For           *durationpb.Duration `protobuf:"bytes,3,opt,name=for,proto3" json:"for,omitempty"`
 	Min           *int32               `protobuf:"varint,4,opt,name=min,proto3,oneof" json:"min,omitempty"`
 	Max           *int32               `protobuf:"varint,5,opt,name=max,proto3,oneof" json:"max,omitempty"`
@@ -639,7 +641,7 @@ func (x *ScalingSchedule) GetMax() int32 {
 	return 0
 }
 
-// ScalingOverride takes the place of fields of the policy in regions of the app.
+// ScalingOverride replaces fields of the policy in some regions of the app.
 type ScalingOverride struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Regions []string               `protobuf:"bytes,1,rep,name=regions,proto3" json:"regions,omitempty"`
@@ -717,7 +719,7 @@ func (x *ScalingOverride) GetRegionIds() []string {
 	return nil
 }
 
-// ScalingHold keeps replicas as a person set them, until its end.
+// ScalingHold keeps the number of replicas that a person set, until its end.
 type ScalingHold struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Empty: every region.
@@ -834,7 +836,7 @@ func (x *GetScalingRequest) GetApp() string {
 
 type GetScalingResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Absent: the app is not scaled.
+	// Absent: the app has no ScalingPolicy.
 	Policy        *ScalingPolicy   `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
 	Regions       []*RegionScaling `protobuf:"bytes,2,rep,name=regions,proto3" json:"regions,omitempty"`
 	Holds         []*ScalingHold   `protobuf:"bytes,3,rep,name=holds,proto3" json:"holds,omitempty"`
@@ -893,24 +895,25 @@ func (x *GetScalingResponse) GetHolds() []*ScalingHold {
 	return nil
 }
 
-// RegionScaling is the newest decision in a region. Processes of the control plane without the region's
-// stream have the last one that differed from the one before in the number wanted or in its limit.
+// RegionScaling is the newest decision in a region. A control plane process that does not hold the
+// region's stream returns the last stored decision. A decision is stored if its number or limit
+// differs from the decision before.
 type RegionScaling struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Region string                 `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
-	// When it was made; 0: none yet.
+	// When the decision was made. 0: none yet.
 	At int64 `protobuf:"varint,2,opt,name=at,proto3" json:"at,omitempty"`
-	// Replicas before the decision, and those decided.
+	// Replicas before and after the decision.
 	Replicas int32 `protobuf:"varint,3,opt,name=replicas,proto3" json:"replicas,omitempty"`
 	Wanted   int32 `protobuf:"varint,4,opt,name=wanted,proto3" json:"wanted,omitempty"`
-	// What metrics want, before limits.
+	// What the metrics ask for, before limits.
 	Unlimited int32         `protobuf:"varint,5,opt,name=unlimited,proto3" json:"unlimited,omitempty"`
 	Wants     []*MetricWant `protobuf:"bytes,6,rep,name=wants,proto3" json:"wants,omitempty"`
-	// What kept the number from being unlimited's: "Maximum", "Quota", "Window" ... Empty: nothing did.
+	// Limit that changed the number: "Maximum", "Quota", "Window" ... Empty: none.
 	Limit string `protobuf:"bytes,7,opt,name=limit,proto3" json:"limit,omitempty"`
-	// The same in a sentence, with figures.
+	// The reason in one sentence, with numbers.
 	Why string `protobuf:"bytes,8,opt,name=why,proto3" json:"why,omitempty"`
-	// When the region is looked at again without a new report.
+	// Time of the next decision if no report comes before.
 	Next int64 `protobuf:"varint,9,opt,name=next,proto3" json:"next,omitempty"`
 	// Bounds in force, after overrides and schedule.
 	Min           int32 `protobuf:"varint,10,opt,name=min,proto3" json:"min,omitempty"`
@@ -1042,14 +1045,15 @@ func (x *RegionScaling) GetStarting() int32 {
 	return 0
 }
 
-// MetricWant is what one metric wants.
+// MetricWant is the number of replicas that one metric asks for.
 type MetricWant struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Metric *ScalingMetric         `protobuf:"bytes,1,opt,name=metric,proto3" json:"metric,omitempty"`
-	// Of all replicas together for totals, else the mean; seconds for times. Absent: it is missing.
+	// Measured value: the sum over all replicas for totals, otherwise the mean. Times are in seconds.
+	// Absent: the metric is missing.
 	Value    *float64 `protobuf:"fixed64,2,opt,name=value,proto3,oneof" json:"value,omitempty"`
 	Replicas int32    `protobuf:"varint,3,opt,name=replicas,proto3" json:"replicas,omitempty"`
-	// Since when it is missing; 0: it is not.
+	// Since when the metric is missing. 0: it is not.
 	MissingSince  int64 `protobuf:"varint,4,opt,name=missing_since,json=missingSince,proto3" json:"missing_since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -23,8 +23,8 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Serve says which engine serves which model. The engine's preset makes from it the image, the
-// command, args, ports, the health check and more. What the spec says itself wins.
+// Serve says which engine serves which model. From it, the engine's preset generates the image,
+// command, args, ports, health check and more. Fields that the spec sets win.
 type Serve struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of a preset, "vllm", or of one of its versions, "vllm/1". `windlass preset list` shows
@@ -32,19 +32,19 @@ type Serve struct {
 	Engine string `protobuf:"bytes,1,opt,name=engine,proto3" json:"engine,omitempty"`
 	// Version of the engine, such as "0.20.0". Empty: the preset's default.
 	EngineVersion string `protobuf:"bytes,2,opt,name=engine_version,json=engineVersion,proto3" json:"engine_version,omitempty"`
-	// Where the weights are: hf://ORG/NAME@COMMIT, file:///PATH, s3://, gs://, https:// or oci://.
-	// An engine loads from some of these.
+	// Address of the weights: hf://ORG/NAME@COMMIT, file:///PATH, s3://, gs://, https:// or oci://.
+	// Each engine supports some of these.
 	Model string `protobuf:"bytes,3,opt,name=model,proto3" json:"model,omitempty"`
 	// Name of the model in requests. Empty: the engine's default.
 	Name string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
-	// Longest prompt with its answer, in tokens. 0: the engine's default.
+	// Maximum length of a prompt and its answer together, in tokens. 0: the engine's default.
 	Context  int32        `protobuf:"varint,5,opt,name=context,proto3" json:"context,omitempty"`
 	Parallel *Parallelism `protobuf:"bytes,6,opt,name=parallel,proto3" json:"parallel,omitempty"`
-	// Flags of the engine, without dashes. A value is a text, a number, a list of these, true for a
-	// flag without a value, or false to leave out a flag that the preset sets.
+	// Flags of the engine, without leading dashes. A value is a string, a number or a list of these.
+	// true means a flag without a value, and false removes a flag that the preset sets.
 	Options *structpb.Struct `protobuf:"bytes,7,opt,name=options,proto3" json:"options,omitempty"`
-	// Facts of the model, as `windlass model inspect` prints them. Findings about memory and
-	// attention heads need them.
+	// Facts about the model, as printed by `windlass model inspect`. Without them there are no
+	// findings about memory and attention heads.
 	Facts         *ModelFacts `protobuf:"bytes,8,opt,name=facts,proto3" json:"facts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -139,11 +139,11 @@ func (x *Serve) GetFacts() *ModelFacts {
 // Parallelism is how an instance splits the model over its GPUs.
 type Parallelism struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// GPUs that share each layer. 0: what pipeline and data leave of the GPUs.
+	// Number of GPUs that share each layer. 0: the number of GPUs divided by pipeline and data.
 	Tensor int32 `protobuf:"varint,1,opt,name=tensor,proto3" json:"tensor,omitempty"`
-	// Groups of GPUs that have the layers one after another. 0: one.
+	// Number of groups of GPUs, each of which holds a part of the layers. 0 means 1.
 	Pipeline int32 `protobuf:"varint,2,opt,name=pipeline,proto3" json:"pipeline,omitempty"`
-	// Copies of the model in an instance. 0: one.
+	// Number of copies of the model in an instance. 0 means 1.
 	Data          int32 `protobuf:"varint,3,opt,name=data,proto3" json:"data,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -200,17 +200,17 @@ func (x *Parallelism) GetData() int32 {
 	return 0
 }
 
-// ModelFacts are sizes of a model. A 0 is not known.
+// ModelFacts are sizes of a model. 0: unknown.
 type ModelFacts struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Layers int32                  `protobuf:"varint,1,opt,name=layers,proto3" json:"layers,omitempty"`
 	// Attention heads.
 	Heads int32 `protobuf:"varint,2,opt,name=heads,proto3" json:"heads,omitempty"`
-	// Heads of keys and values.
+	// Key-value heads.
 	KvHeads int32 `protobuf:"varint,3,opt,name=kv_heads,json=kvHeads,proto3" json:"kv_heads,omitempty"`
-	// Values of a head.
+	// Dimension of a head.
 	HeadSize int32 `protobuf:"varint,4,opt,name=head_size,json=headSize,proto3" json:"head_size,omitempty"`
-	// Longest context that the model was made for, in tokens.
+	// Longest context that the model supports, in tokens.
 	MaxContext int32 `protobuf:"varint,5,opt,name=max_context,json=maxContext,proto3" json:"max_context,omitempty"`
 	// Size of all weights in bytes.
 	WeightBytes int64 `protobuf:"varint,6,opt,name=weight_bytes,json=weightBytes,proto3" json:"weight_bytes,omitempty"`
@@ -299,14 +299,14 @@ func (x *ModelFacts) GetDtype() string {
 	return ""
 }
 
-// Generated is what a preset made of serve and no other field of the spec has.
+// Generated holds what a preset generated and no other field of the spec can hold.
 type Generated struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Version of the engine that runs.
+	// Engine version that runs.
 	EngineVersion string `protobuf:"bytes,1,opt,name=engine_version,json=engineVersion,proto3" json:"engine_version,omitempty"`
-	// Variables that the preset sets. Those of the environment and of the app win over them.
+	// Variables that the preset sets. Variables of the environment and of the app win.
 	Env map[string]string `protobuf:"bytes,2,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Where the engine's metrics are.
+	// Metrics of the engine.
 	Metrics       []*EngineMetric `protobuf:"bytes,3,rep,name=metrics,proto3" json:"metrics,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -363,7 +363,7 @@ func (x *Generated) GetMetrics() []*EngineMetric {
 	return nil
 }
 
-// EngineMetric is where a signal is found in the metrics of an engine.
+// EngineMetric says which metric of an engine carries a signal.
 type EngineMetric struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "queue" (requests that wait), "running" (requests that run) or "cache" (used part of the KV
@@ -371,7 +371,7 @@ type EngineMetric struct {
 	Signal string `protobuf:"bytes,1,opt,name=signal,proto3" json:"signal,omitempty"`
 	// Name of the metric.
 	Metric string `protobuf:"bytes,2,opt,name=metric,proto3" json:"metric,omitempty"`
-	// Name of a port of the spec, and the path there.
+	// Name of a port of the spec, and the HTTP path.
 	Port          string `protobuf:"bytes,3,opt,name=port,proto3" json:"port,omitempty"`
 	Path          string `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`
 	unknownFields protoimpl.UnknownFields

@@ -29,9 +29,9 @@ type Layout int32
 const (
 	// As REPLICAS.
 	Layout_LAYOUT_UNSPECIFIED Layout = 0
-	// Each replica is a group with all its roles, which is rolled and scaled whole.
+	// Each replica is a group with all its roles, which is updated and scaled as a whole.
 	Layout_LAYOUT_REPLICAS Layout = 1
-	// One group in a region, whose roles are counted and scaled each for itself. Refused by this release.
+	// One group per region, whose roles are counted and scaled separately. This release refuses it.
 	Layout_LAYOUT_POOLED Layout = 2
 )
 
@@ -81,9 +81,9 @@ type RoleSpec_Slots int32
 const (
 	// As ANY.
 	RoleSpec_SLOTS_UNSPECIFIED RoleSpec_Slots = 0
-	// An instance that is replaced may get another slot.
+	// A replaced instance may get another slot.
 	RoleSpec_SLOTS_ANY RoleSpec_Slots = 1
-	// Slots keep their names over replacement. Refused by this release.
+	// A replaced instance keeps its slot. This release refuses it.
 	RoleSpec_SLOTS_STABLE RoleSpec_Slots = 2
 )
 
@@ -131,10 +131,11 @@ func (RoleSpec_Slots) EnumDescriptor() ([]byte, []int) {
 type ModelCache_Retention int32
 
 const (
-	// With the last deployment of the app in the region.
+	// As DELETE.
 	ModelCache_RETENTION_UNSPECIFIED ModelCache_Retention = 0
-	ModelCache_RETENTION_DELETE      ModelCache_Retention = 1
-	// Never by Windlass.
+	// Windlass deletes the volume with the last deployment of the app in the region.
+	ModelCache_RETENTION_DELETE ModelCache_Retention = 1
+	// Windlass never deletes the volume.
 	ModelCache_RETENTION_KEEP ModelCache_Retention = 2
 )
 
@@ -184,9 +185,9 @@ type KubernetesOptions_ZoneSpread int32
 const (
 	// As PREFERRED.
 	KubernetesOptions_ZONE_SPREAD_UNSPECIFIED KubernetesOptions_ZoneSpread = 0
-	// Evenly over zones where there is room.
+	// Spread evenly over zones if there is room.
 	KubernetesOptions_ZONE_SPREAD_PREFERRED KubernetesOptions_ZoneSpread = 1
-	// Evenly over zones, or not at all.
+	// Spread evenly over zones, and do not start otherwise.
 	KubernetesOptions_ZONE_SPREAD_REQUIRED KubernetesOptions_ZoneSpread = 2
 	KubernetesOptions_ZONE_SPREAD_NONE     KubernetesOptions_ZoneSpread = 3
 )
@@ -234,90 +235,87 @@ func (KubernetesOptions_ZoneSpread) EnumDescriptor() ([]byte, []int) {
 	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{10, 0}
 }
 
-// DeploymentSpec says what to run. It is immutable once a deployment has it.
-// Fields left out take the defaults that are stated here; the stored spec has
-// them filled in.
+// DeploymentSpec says what to run. The spec of a deployment never changes. Absent fields take the
+// defaults that are stated here, and the stored spec contains them.
 type DeploymentSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Container image, by tag or digest. A tag is resolved to a digest once, when the deployment is
-	// built, unless all regions are hosts that run processes. Those run an image without a command
-	// only if their operator has set a command for it.
+	// built, unless all regions run processes. A region that runs processes runs an image without a
+	// command only if its operator configured a command for the image.
 	Image string `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"`
-	// Program and its first arguments; no shell is involved. Kubernetes regions
-	// need an image to run it in.
+	// Program and its first arguments. It does not run in a shell. In Kubernetes regions, an image is
+	// also required.
 	Command []string `protobuf:"bytes,2,rep,name=command,proto3" json:"command,omitempty"`
-	// Arguments after command (or after the image's entry point). `$(NAME)` is
-	// replaced by the variable NAME, `$$(` is a literal `$(`.
+	// Arguments after command, or after the image's entry point. `$(NAME)` is replaced by the
+	// variable NAME. `$$(` is a literal `$(`.
 	Args []string `protobuf:"bytes,3,rep,name=args,proto3" json:"args,omitempty"`
 	// Per instance.
 	Resources *Resources `protobuf:"bytes,4,opt,name=resources,proto3" json:"resources,omitempty"`
-	// The roles that make one replica. Empty: one role "main" of one instance. With several roles a
-	// replica is a group: as many instances of each role as it says, ready when all of them are.
+	// The roles that form one replica. Empty: one role "main" with one instance. With several roles a
+	// replica is a group: each role has its number of instances, and the group is ready when all of
+	// them are.
 	Roles []*RoleSpec `protobuf:"bytes,5,rep,name=roles,proto3" json:"roles,omitempty"`
-	// Variables of this app; they win over the environment's. The deployment
-	// pins what it was made with.
+	// Variables of this app. They win over the environment's. A deployment keeps the values that it
+	// was created with.
 	Env map[string]string `protobuf:"bytes,6,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Secrets of the environment that become variables, by their latest version.
+	// Secrets of the environment that become variables.
 	Secrets []*SecretReference `protobuf:"bytes,7,rep,name=secrets,proto3" json:"secrets,omitempty"`
-	// The first port is the one that the health check and routes use. Empty: one
-	// port "http" that the runtime allocates.
+	// The health check and routes use the first port. Empty: one port "http", which the runtime
+	// allocates.
 	Ports       []*Port      `protobuf:"bytes,8,rep,name=ports,proto3" json:"ports,omitempty"`
 	HealthCheck *HealthCheck `protobuf:"bytes,9,opt,name=health_check,json=healthCheck,proto3" json:"health_check,omitempty"`
-	// From SIGTERM to SIGKILL. Default 30 s.
+	// Time from SIGTERM to SIGKILL. Default 30 s.
 	TerminationGrace *durationpb.Duration `protobuf:"bytes,10,opt,name=termination_grace,json=terminationGrace,proto3" json:"termination_grace,omitempty"`
-	// How long a rollout of it may take to become ready. Default 10 min.
+	// How long a rollout may take without progress: see Deadlines.progress. Default 10 min.
 	ProgressDeadline *durationpb.Duration `protobuf:"bytes,11,opt,name=progress_deadline,json=progressDeadline,proto3" json:"progress_deadline,omitempty"`
-	// Names of regions, each once.
+	// Names of the regions in which to run.
 	Regions []string `protobuf:"bytes,12,rep,name=regions,proto3" json:"regions,omitempty"`
-	// Replicas in each region, but for those with an override. Absent: what the app has
-	// now, else 2. It is not part of the version: a change of it alone scales.
+	// Replicas in each region without an override. Absent: the app's current number, or else 2. It is
+	// not part of the version: a change of it alone scales.
 	Replicas *int32 `protobuf:"varint,13,opt,name=replicas,proto3,oneof" json:"replicas,omitempty"`
-	// Replicas that must be ready in each region before the deployment is.
-	// 0, or more than the region has: all of them. Never below 1 unless replicas is 0. It
-	// lets no rollout take away more than max_unavailable: while the version before it serves
-	// in the region, replicas - max_unavailable must be ready, too.
+	// Replicas that must be ready in each region before the deployment is ready. 0, or more than the
+	// region has: all of them. At least 1 unless replicas is 0. It does not weaken max_unavailable:
+	// while the previous version serves in the region, at least replicas - max_unavailable must also
+	// be ready.
 	MinReady int32 `protobuf:"varint,14,opt,name=min_ready,json=minReady,proto3" json:"min_ready,omitempty"`
-	// Free text that people read: "v1.4.2", why, and from which commit. Not part
-	// of what runs, so a change of these alone makes no new version.
+	// Free text for people: a label such as "v1.4.2", a reason, and a commit. These are not part of
+	// what runs, so that a change of them alone creates no version.
 	VersionLabel string `protobuf:"bytes,15,opt,name=version_label,json=versionLabel,proto3" json:"version_label,omitempty"`
 	Message      string `protobuf:"bytes,16,opt,name=message,proto3" json:"message,omitempty"`
 	SourceCommit string `protobuf:"bytes,17,opt,name=source_commit,json=sourceCommit,proto3" json:"source_commit,omitempty"`
-	// Names in env that came from the environment and not from the app. Set by the
-	// control plane, so that a later version takes the environment's present values
-	// of these and keeps the app's own of the others; ignored in requests.
+	// Names in env that came from the environment and not from the app. For these, a later version
+	// takes the environment's current values. Set by the control plane. Ignored in requests.
 	InheritedEnv []string `protobuf:"bytes,18,rep,name=inherited_env,json=inheritedEnv,proto3" json:"inherited_env,omitempty"`
-	// A volume for weights that outlives instances. Process regions have the host's
-	// disk under the same path anyway, and make nothing of it.
+	// A volume for model weights that outlives instances. Process regions ignore it, because
+	// instances see the host's disk under the same path.
 	ModelCache *ModelCache `protobuf:"bytes,19,opt,name=model_cache,json=modelCache,proto3" json:"model_cache,omitempty"`
-	// What only Kubernetes regions read; others ignore it.
+	// Options for Kubernetes regions. Other regions ignore them.
 	Kubernetes *KubernetesOptions `protobuf:"bytes,20,opt,name=kubernetes,proto3" json:"kubernetes,omitempty"`
-	// From leaving the routes to SIGTERM, so that no gateway still sends to an instance that
-	// stops; termination_grace begins after it. Absent: none on a host, 5 s on Kubernetes, which
-	// takes a moment to pass the news around.
+	// Time from the removal from routes to SIGTERM, so that no gateway still sends requests to a
+	// stopping instance. termination_grace begins after it. Absent: 0 in process regions, 5 s in
+	// Kubernetes regions, where changes of endpoints take a moment to spread.
 	DrainDelay *durationpb.Duration `protobuf:"bytes,21,opt,name=drain_delay,json=drainDelay,proto3" json:"drain_delay,omitempty"`
 	// How the instances of several roles belong together. Default: LAYOUT_REPLICAS.
 	Layout Layout `protobuf:"varint,22,opt,name=layout,proto3,enum=windlass.v1.Layout" json:"layout,omitempty"`
-	// What is different in some of the regions. What an override that names a region says
-	// wins over what one says that it has the labels of, field by field, and both win over
-	// the rest of the spec. Two by labels may not say different things of a region. Part
-	// of the version like the rest, but for replicas.
+	// Different values for some regions. For each field, an override by region name wins over an
+	// override by labels, and both win over the rest of the spec. Two overrides by labels must not
+	// set different values for one region. Overrides are part of the version, except their replicas.
 	Overrides []*Override `protobuf:"bytes,40,rep,name=overrides,proto3" json:"overrides,omitempty"`
-	// What the overrides came to in each region that any of them is about, by name, as
-	// of when the version was made: labels that a region is given later, change what runs
-	// there with the next version and not before. Set by the control plane; ignored in
-	// requests.
+	// The effective overrides of each affected region, sorted by name. They are computed when the
+	// version is created, so that later changes of a region's labels take effect only with the next
+	// version. Set by the control plane. Ignored in requests.
 	PinnedOverrides []*PinnedOverride `protobuf:"bytes,41,rep,name=pinned_overrides,json=pinnedOverrides,proto3" json:"pinned_overrides,omitempty"`
-	// Which engine serves which model. The engine's preset makes from it what the spec leaves out.
-	// args of the spec and extra_args of overrides then take the place of the preset's flags of the
-	// same names, and overrides of resources may change its args.
+	// Which engine serves which model. The engine's preset generates from it what the spec leaves
+	// out. Flags in args and in extra_args of overrides then replace the preset's flags with the same
+	// names, and overrides of resources may change the generated args.
 	Serve *Serve `protobuf:"bytes,42,opt,name=serve,proto3" json:"serve,omitempty"`
-	// Preset that was used for serve, and its version: "vllm/1". What it made is part of the version,
-	// and stays when the preset changes. Set by the control plane, ignored in requests.
+	// Preset that was used for serve, with its version: "vllm/1". Its result is part of the version,
+	// and stays when the preset changes. Set by the control plane. Ignored in requests.
 	GeneratedBy string `protobuf:"bytes,43,opt,name=generated_by,json=generatedBy,proto3" json:"generated_by,omitempty"`
-	// What else the preset made. Set by the control plane, ignored in requests.
+	// Other results of the preset. Set by the control plane. Ignored in requests.
 	Generated *Generated `protobuf:"bytes,44,opt,name=generated,proto3" json:"generated,omitempty"`
-	// How the app's requests are routed while this version is live. Absent, or a field of it:
-	// the defaults that are stated there.
+	// How requests are routed while this version is live. For this and for each absent field in it,
+	// the defaults stated there apply.
 	Routing       *RoutingPolicy `protobuf:"bytes,70,opt,name=routing,proto3" json:"routing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -549,31 +547,33 @@ func (x *DeploymentSpec) GetRouting() *RoutingPolicy {
 	return nil
 }
 
-// Override is what is different in the regions that it names, or that have its labels.
+// Override sets different values for regions, which it selects by name or by labels.
 type Override struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Names of regions of the app. A region has one override by name at most.
+	// Names of regions of the app. A region may be named in at most one override.
 	Regions []string `protobuf:"bytes,1,rep,name=regions,proto3" json:"regions,omitempty"`
-	// Or labels that the app's regions have, all of them, as of when the version is made.
+	// Alternative to regions: selects the app's regions that have all these labels when the version
+	// is created.
 	Labels map[string]string `protobuf:"bytes,2,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Replicas in each of the regions. Not part of the version: a change of it alone
-	// scales. AppService.Scale wins over it until the next deploy.
+	// Replicas in each selected region. Not part of the version: a change of it alone scales.
+	// AppService.Scale wins over it until the next deploy.
 	Replicas *int32 `protobuf:"varint,3,opt,name=replicas,proto3,oneof" json:"replicas,omitempty"`
-	// Amounts that it states take the place of the spec's, one by one; gpu does so as a
-	// whole, as a product of one pool is none of another, and with count 0 there are none.
-	// Of a role that has resources of its own they take the place of those.
+	// Each amount that is set replaces the spec's. gpu is replaced as a whole, because a product may
+	// exist in one pool only. count 0 means no GPUs. For a role with resources, the amounts replace
+	// those of the role.
 	Resources *Resources `protobuf:"bytes,4,opt,name=resources,proto3" json:"resources,omitempty"`
-	// In the place of all args.
+	// Replaces all args.
 	Args []string `protobuf:"bytes,5,rep,name=args,proto3" json:"args,omitempty"`
-	// After the spec's args: flags that belong to the region's GPUs. Most programs take
-	// the last of a flag that is there twice. Not beside args.
+	// Appended to the spec's args, for flags that depend on the region's GPUs. Most programs use the
+	// last value of a repeated flag. Not valid together with args.
 	ExtraArgs []string `protobuf:"bytes,6,rep,name=extra_args,json=extraArgs,proto3" json:"extra_args,omitempty"`
-	// Beside the spec's variables and the environment's, and in the place of those of the
-	// same names, whether these are values or secrets.
+	// Added to the variables of the spec and the environment. Replaces variables with the same names,
+	// whether these are values or secrets.
 	Env map[string]string `protobuf:"bytes,7,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// As env, by secrets of the environment. None of them may pull the image.
+	// Like env, with values from secrets of the environment. image_pull is not allowed here.
 	Secrets []*SecretReference `protobuf:"bytes,8,rep,name=secrets,proto3" json:"secrets,omitempty"`
-	// What is different of single roles, on top of the rest of the override. Each role once.
+	// Different values for single roles, which win over the rest of the override. Each role at most
+	// once.
 	Roles         []*RoleOverride `protobuf:"bytes,9,rep,name=roles,proto3" json:"roles,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -672,14 +672,14 @@ func (x *Override) GetRoles() []*RoleOverride {
 	return nil
 }
 
-// RoleOverride is what is different of one role.
+// RoleOverride sets different values for one role.
 type RoleOverride struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of a role of the spec.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// As the override's.
+	// Like Override.resources.
 	Resources *Resources `protobuf:"bytes,2,opt,name=resources,proto3" json:"resources,omitempty"`
-	// In the place of all args of the role.
+	// Replaces all args of the role.
 	Args          []string `protobuf:"bytes,3,rep,name=args,proto3" json:"args,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -736,13 +736,14 @@ func (x *RoleOverride) GetArgs() []string {
 	return nil
 }
 
-// PinnedOverride is all that is different in one region.
+// PinnedOverride is the effective override of one region.
 type PinnedOverride struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its name, and its id: a region of the same name that was made anew is another.
+	// Name and id of the region. The id differs if the region was deleted and created again with the
+	// same name.
 	Region   string `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
 	RegionId string `protobuf:"bytes,2,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
-	// Without regions and labels. Its replicas are those that the version begins with.
+	// The values, without regions and labels. replicas is the number that the version begins with.
 	Values        *Override `protobuf:"bytes,3,opt,name=values,proto3" json:"values,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -806,11 +807,10 @@ type Resources struct {
 	// Default 512.
 	MemoryMib int32 `protobuf:"varint,2,opt,name=memory_mib,json=memoryMib,proto3" json:"memory_mib,omitempty"`
 	Gpu       *Gpu  `protobuf:"bytes,3,opt,name=gpu,proto3" json:"gpu,omitempty"`
-	// Size of /dev/shm. 0: 1 GiB with GPUs, which tensor parallelism needs, else the
-	// runtime's own. What is written there counts as memory. Process regions have
-	// the host's.
+	// Size of /dev/shm. 0: 1 GiB with GPUs, because tensor parallelism needs it, otherwise the
+	// runtime's default. Its contents count as memory. Process regions use the host's /dev/shm.
 	ShmMib int32 `protobuf:"varint,4,opt,name=shm_mib,json=shmMib,proto3" json:"shm_mib,omitempty"`
-	// Scratch disk; 0: no request and no limit.
+	// Scratch disk. 0: no request and no limit.
 	EphemeralStorageMib int32 `protobuf:"varint,5,opt,name=ephemeral_storage_mib,json=ephemeralStorageMib,proto3" json:"ephemeral_storage_mib,omitempty"`
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
@@ -883,17 +883,17 @@ func (x *Resources) GetEphemeralStorageMib() int32 {
 
 type Gpu struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Whole GPUs per instance; 0 for none.
+	// Whole GPUs per instance. 0: none.
 	Count int32 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
-	// As the vendor's discovery names it ("NVIDIA-H100-80GB-HBM3"); empty: any.
+	// Name from the vendor's discovery ("NVIDIA-H100-80GB-HBM3"). Empty: any.
 	Product string `protobuf:"bytes,2,opt,name=product,proto3" json:"product,omitempty"`
-	// Pool of the region that they come from; empty: any node that fits. The region's
-	// operator names pools; a region without it rejects the deployment.
+	// Pool of the region from which the GPUs come. Empty: any node that fits. The region's operator
+	// names the pools. A region without this pool rejects the deployment.
 	Pool string `protobuf:"bytes,3,opt,name=pool,proto3" json:"pool,omitempty"`
-	// Memory that each GPU has at least; 0: any.
+	// Minimum memory of each GPU. 0: any.
 	MinMemoryMib int32 `protobuf:"varint,4,opt,name=min_memory_mib,json=minMemoryMib,proto3" json:"min_memory_mib,omitempty"`
-	// Kubernetes' name of the resource. Empty: "nvidia.com/gpu". Others:
-	// "amd.com/gpu", "nvidia.com/mig-3g.40gb".
+	// Name of the resource in Kubernetes. Empty: "nvidia.com/gpu". Others: "amd.com/gpu",
+	// "nvidia.com/mig-3g.40gb".
 	ResourceName  string `protobuf:"bytes,5,opt,name=resource_name,json=resourceName,proto3" json:"resource_name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -964,26 +964,25 @@ func (x *Gpu) GetResourceName() string {
 	return ""
 }
 
-// RoleSpec is one role within a replica. What it leaves out it takes from the
-// spec.
+// RoleSpec is one role within a replica. Absent fields are taken from the spec.
 type RoleSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Instances of this role in each replica; 0 means 1. Part of the version: a change of it makes
-	// every group anew.
+	// Instances of this role in each replica; 0 means 1. Part of the version: a change replaces every
+	// group.
 	Instances int32      `protobuf:"varint,2,opt,name=instances,proto3" json:"instances,omitempty"`
 	Image     string     `protobuf:"bytes,3,opt,name=image,proto3" json:"image,omitempty"`
 	Command   []string   `protobuf:"bytes,4,rep,name=command,proto3" json:"command,omitempty"`
 	Args      []string   `protobuf:"bytes,5,rep,name=args,proto3" json:"args,omitempty"`
 	Resources *Resources `protobuf:"bytes,6,opt,name=resources,proto3" json:"resources,omitempty"`
-	// Routes lead to instances of this role, and to no others. One role has it; default: the first.
+	// Requests go only to instances of this role. At most one role has it. Default: the first role.
 	Entry bool `protobuf:"varint,7,opt,name=entry,proto3" json:"entry,omitempty"`
-	// Roles of which every instance of the group is ready before an instance of this one starts for
-	// the first time. What ends later is started again at once.
+	// Roles whose instances in the group must all be ready before an instance of this role first
+	// starts. An instance that ends later is started again at once.
 	StartsAfter []string `protobuf:"bytes,8,rep,name=starts_after,json=startsAfter,proto3" json:"starts_after,omitempty"`
-	// Beside the spec's variables, and in the place of those of the same names.
+	// Added to the spec's variables. Replaces variables with the same names.
 	Env map[string]string `protobuf:"bytes,9,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Hosts that one instance spans; 0 means 1, and this release refuses more.
+	// Number of hosts of one instance. 0 means 1. This release refuses more than 1.
 	Hosts         int32          `protobuf:"varint,10,opt,name=hosts,proto3" json:"hosts,omitempty"`
 	Slots         RoleSpec_Slots `protobuf:"varint,11,opt,name=slots,proto3,enum=windlass.v1.RoleSpec_Slots" json:"slots,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1099,16 +1098,16 @@ func (x *RoleSpec) GetSlots() RoleSpec_Slots {
 
 type SecretReference struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Variable that carries the value.
+	// Variable that gets the value.
 	EnvName string `protobuf:"bytes,1,opt,name=env_name,json=envName,proto3" json:"env_name,omitempty"`
 	// Name of the secret in the environment.
 	Secret string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
-	// The value is a Docker configuration (config.json) with which to pull the image,
-	// and no variable. Process regions pull nothing and ignore it.
+	// The value is a Docker configuration (config.json) for pulling the image. It is not given to the
+	// instance. Process regions pull nothing and ignore it.
 	ImagePull bool `protobuf:"varint,3,opt,name=image_pull,json=imagePull,proto3" json:"image_pull,omitempty"`
-	// Which version of the secret the app's version runs with: the newest when it was made,
-	// whatever a request says. 0: the newest there is, as for what pulls the image, and in
-	// what a release before has made. One that is kept no longer gives the newest, too.
+	// Version of the secret: the newest one when the app's version was created. Set by the control
+	// plane. Ignored in requests. 0: always the newest, as with image_pull and in versions that an
+	// earlier release created. If the version of the secret no longer exists, the newest is used.
 	Version       int32 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1172,16 +1171,16 @@ func (x *SecretReference) GetVersion() int32 {
 	return 0
 }
 
-// ModelCache is one volume per app and region, shared by all versions of the app,
-// or one directory per host.
+// ModelCache is one volume per app and region, which all versions of the app share, or one
+// directory per host.
 type ModelCache struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where instances find it.
+	// Path at which instances see it.
 	MountPath string       `protobuf:"bytes,1,opt,name=mount_path,json=mountPath,proto3" json:"mount_path,omitempty"`
 	Claim     *VolumeClaim `protobuf:"bytes,2,opt,name=claim,proto3" json:"claim,omitempty"`
-	// Directory of the host; made when it is missing and never deleted.
+	// Directory of the host. It is created if it is missing, and never deleted.
 	HostPath string `protobuf:"bytes,3,opt,name=host_path,json=hostPath,proto3" json:"host_path,omitempty"`
-	// Of the claim.
+	// When the claim's volume is deleted.
 	Retention     ModelCache_Retention `protobuf:"varint,4,opt,name=retention,proto3,enum=windlass.v1.ModelCache_Retention" json:"retention,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1245,14 +1244,14 @@ func (x *ModelCache) GetRetention() ModelCache_Retention {
 	return ModelCache_RETENTION_UNSPECIFIED
 }
 
-// VolumeClaim asks the region's storage for a volume.
+// VolumeClaim requests a volume from the region's storage.
 type VolumeClaim struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	SizeGib int32                  `protobuf:"varint,1,opt,name=size_gib,json=sizeGib,proto3" json:"size_gib,omitempty"`
 	// Empty: the cluster's default.
 	StorageClass string `protobuf:"bytes,2,opt,name=storage_class,json=storageClass,proto3" json:"storage_class,omitempty"`
-	// One node at a time mounts it, which keeps all instances on that node. Without
-	// it, the storage class must know ReadWriteMany.
+	// Only one node at a time mounts the volume, so that all instances run on that node. Without
+	// this, the storage class must support ReadWriteMany.
 	SingleNode    bool `protobuf:"varint,3,opt,name=single_node,json=singleNode,proto3" json:"single_node,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1309,24 +1308,24 @@ func (x *VolumeClaim) GetSingleNode() bool {
 	return false
 }
 
-// KubernetesOptions is the way out for what the spec has no word for.
+// KubernetesOptions are settings of Kubernetes that the rest of the spec cannot express.
 type KubernetesOptions struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Labels that a node must have. A pool or a product is asked for by resources.gpu,
-	// a single node never.
+	// Labels that a node must have. Request a GPU pool or product with resources.gpu instead. A
+	// single node cannot be selected.
 	NodeSelector map[string]string `protobuf:"bytes,1,rep,name=node_selector,json=nodeSelector,proto3" json:"node_selector,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Tolerations  []*Toleration     `protobuf:"bytes,2,rep,name=tolerations,proto3" json:"tolerations,omitempty"`
-	// On pods. Names under windlass.run/ are taken.
+	// Annotations on pods. Names under windlass.run/ are reserved.
 	PodAnnotations map[string]string `protobuf:"bytes,3,rep,name=pod_annotations,json=podAnnotations,proto3" json:"pod_annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// On pods. Names under windlass.run/ and app.kubernetes.io/ are taken.
+	// Labels on pods. Names under windlass.run/ and app.kubernetes.io/ are reserved.
 	PodLabels     map[string]string            `protobuf:"bytes,4,rep,name=pod_labels,json=podLabels,proto3" json:"pod_labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	PriorityClass string                       `protobuf:"bytes,5,opt,name=priority_class,json=priorityClass,proto3" json:"priority_class,omitempty"`
 	RuntimeClass  string                       `protobuf:"bytes,6,opt,name=runtime_class,json=runtimeClass,proto3" json:"runtime_class,omitempty"`
 	ZoneSpread    KubernetesOptions_ZoneSpread `protobuf:"varint,7,opt,name=zone_spread,json=zoneSpread,proto3,enum=windlass.v1.KubernetesOptions_ZoneSpread" json:"zone_spread,omitempty"`
-	// User that the containers run as. Absent: the image's, which must be a number
-	// other than 0 unless security allows root.
+	// User id of the containers. Absent: the image's user, which must be a number other than 0 unless
+	// security allows root.
 	RunAsUser *int64 `protobuf:"varint,8,opt,name=run_as_user,json=runAsUser,proto3,oneof" json:"run_as_user,omitempty"`
-	// Pods pass Kubernetes' "restricted" standard unless this says why not.
+	// Exceptions from Kubernetes' "restricted" standard, which pods otherwise meet.
 	Security      *SecurityException `protobuf:"bytes,9,opt,name=security,proto3" json:"security,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1488,19 +1487,20 @@ func (x *Toleration) GetEffect() string {
 	return ""
 }
 
-// SecurityException widens what a pod may do, as far as the region's operator allows it. The
-// agent rejects the rest as "Unsupported"; so it does tolerations, pod_annotations,
-// priority_class, runtime_class and model_cache.host_path that the operator does not list.
+// SecurityException gives a pod more rights, if the region's operator allows them. Otherwise the
+// agent rejects the deployment as "Unsupported". The same holds for tolerations, pod_annotations,
+// priority_class, runtime_class and model_cache.host_path that are not in the operator's allow
+// list.
 type SecurityException struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Why; people who review the cluster read it on the pod.
+	// Why the exception is needed. Written on the pod, for people who review the cluster.
 	Reason     string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
 	RunAsRoot  bool   `protobuf:"varint,2,opt,name=run_as_root,json=runAsRoot,proto3" json:"run_as_root,omitempty"`
 	Privileged bool   `protobuf:"varint,3,opt,name=privileged,proto3" json:"privileged,omitempty"`
 	// Shared memory and semaphores of the node.
 	HostIpc           bool `protobuf:"varint,4,opt,name=host_ipc,json=hostIpc,proto3" json:"host_ipc,omitempty"`
 	UnconfinedSeccomp bool `protobuf:"varint,5,opt,name=unconfined_seccomp,json=unconfinedSeccomp,proto3" json:"unconfined_seccomp,omitempty"`
-	// "IPC_LOCK" for RDMA; all others stay dropped.
+	// Capabilities to add, for example "IPC_LOCK" for RDMA. All others stay dropped.
 	AddCapabilities []string `protobuf:"bytes,6,rep,name=add_capabilities,json=addCapabilities,proto3" json:"add_capabilities,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -1581,10 +1581,10 @@ func (x *SecurityException) GetAddCapabilities() []string {
 type Port struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// 0: the runtime allocates one. The instance finds it in PORT (first port)
-	// and PORT_<NAME>. A fixed port allows one instance per host, and a region that runs
-	// processes is one host: what would start a second instance with the port there is refused,
-	// a rolling update beside the old version included. A pod has its port to itself.
+	// 0: the runtime allocates a port. The variables PORT (first port) and PORT_<NAME> contain it. A
+	// fixed port allows only one instance per host. A region that runs processes is one host, so that
+	// a second instance with the same port is refused there. This also forbids a rolling update with
+	// both versions at once. In Kubernetes each pod has its own ports.
 	Port          int32 `protobuf:"varint,2,opt,name=port,proto3" json:"port,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1634,34 +1634,34 @@ func (x *Port) GetPort() int32 {
 	return 0
 }
 
-// HealthCheck decides when an instance is ready and when it no longer is.
+// HealthCheck decides whether an instance is ready.
 type HealthCheck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Default "/health".
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	// Name of the port; default the first.
+	// Name of the port. Default: the first one.
 	Port string `protobuf:"bytes,2,opt,name=port,proto3" json:"port,omitempty"`
-	// GET or HEAD; default GET. Kubernetes asks by GET alone: for HEAD, a container of the
-	// agent's image (its --health-image) makes the check in the pod; a region without one
-	// refuses it.
+	// GET or HEAD. Default GET. Probes of Kubernetes only support GET. For HEAD, the agent adds a
+	// container to the pod that makes the check (see its flag --health-image). A Kubernetes region
+	// without that flag rejects HEAD.
 	Method string `protobuf:"bytes,3,opt,name=method,proto3" json:"method,omitempty"`
 	// Default 10 s.
 	Interval *durationpb.Duration `protobuf:"bytes,4,opt,name=interval,proto3" json:"interval,omitempty"`
 	// Default 5 s.
 	Timeout *durationpb.Duration `protobuf:"bytes,5,opt,name=timeout,proto3" json:"timeout,omitempty"`
-	// Failures in a row that take a ready instance out; default 3.
+	// Number of consecutive failures after which a ready instance is not ready any more. Default 3.
 	UnhealthyThreshold int32 `protobuf:"varint,6,opt,name=unhealthy_threshold,json=unhealthyThreshold,proto3" json:"unhealthy_threshold,omitempty"`
-	// Passes in a row that make it ready; default 2.
+	// Number of consecutive passes after which an instance is ready. Default 2.
 	HealthyThreshold int32 `protobuf:"varint,7,opt,name=healthy_threshold,json=healthyThreshold,proto3" json:"healthy_threshold,omitempty"`
-	// How long it may take from start to its first ready; it counts as failed
-	// after. Default 30 min: models load for minutes.
+	// How long an instance may take from its start until it is first ready. After that it has failed.
+	// Default 30 min, because models load for minutes.
 	StartupBudget *durationpb.Duration `protobuf:"bytes,8,opt,name=startup_budget,json=startupBudget,proto3" json:"startup_budget,omitempty"`
-	// Status codes that pass: "204", or a range with both its ends, "200-299"; from 200 to 599.
-	// A redirect is one of them like others, and not followed. Kubernetes cannot be told codes:
-	// there it is as for HEAD, see method.
+	// Status codes that pass: "204", or an inclusive range, "200-299". Valid codes are 200 to 599. If
+	// set, redirects are not followed, and pass only if they are listed. Probes of Kubernetes do not
+	// support codes: see method for what happens there.
 	//
-	// Empty: 200 to 399. A redirect to the same host is followed then, ten times at most, and
-	// judged by what is there; one that leads to another host passes.
+	// Empty: 200 to 399. A redirect to the same host is then followed, at most ten times, and the
+	// final answer is judged. A redirect to another host passes.
 	ExpectedCodes []string `protobuf:"bytes,9,rep,name=expected_codes,json=expectedCodes,proto3" json:"expected_codes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

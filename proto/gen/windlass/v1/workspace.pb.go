@@ -235,7 +235,7 @@ func (x *CreateWorkspaceRequest) GetName() string {
 type CreateWorkspaceResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Workspace *Workspace             `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
-	// Key of role owner; never shown again, not even to a retry.
+	// Key with the role owner. It is never shown again, not even to a retry.
 	ApiKey        string `protobuf:"bytes,2,opt,name=api_key,json=apiKey,proto3" json:"api_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -287,7 +287,7 @@ func (x *CreateWorkspaceResponse) GetApiKey() string {
 
 type GetWorkspaceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Id; empty: the caller's own.
+	// Id. Empty: the caller's workspace.
 	Workspace     string `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -679,27 +679,27 @@ func (*DeleteWorkspaceResponse) Descriptor() ([]byte, []int) {
 	return file_windlass_v1_workspace_proto_rawDescGZIP(), []int{10}
 }
 
-// Limits of a workspace; 0: none. A call that would go beyond one is refused with
-// RESOURCE_EXHAUSTED and ERROR_REASON_QUOTA_EXCEEDED or ERROR_REASON_RATE_LIMITED, and
-// does nothing. One that makes nothing larger is never refused, nor is one that
-// cancels or deletes, nor a repetition, by its idempotency key, of one that passed.
+// Limits of a workspace. 0: no limit. A call that would exceed a limit fails with
+// RESOURCE_EXHAUSTED and ERROR_REASON_QUOTA_EXCEEDED or ERROR_REASON_RATE_LIMITED, and changes
+// nothing. Calls that increase nothing, abort or delete are never refused. Neither is a retry, with
+// the same idempotency key, of a call that succeeded.
 type Limits struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Apps that there are.
+	// Number of apps.
 	Apps *int64 `protobuf:"varint,1,opt,name=apps,proto3,oneof" json:"apps,omitempty"`
-	// Apps that have a deployment live or on its way.
+	// Apps with a deployment that is live or in flight.
 	Deployments *int64 `protobuf:"varint,2,opt,name=deployments,proto3,oneof" json:"deployments,omitempty"`
-	// Instances of those, in all of their regions. An app that is being updated counts
-	// with the larger of its two versions: what is twice there passes.
+	// Instances of those deployments in all regions. An app with a rollout in flight counts with the
+	// larger of its two versions, because having both at once is temporary.
 	Instances *int64 `protobuf:"varint,3,opt,name=instances,proto3,oneof" json:"instances,omitempty"`
 	// GPUs of those instances.
 	Gpus *int64 `protobuf:"varint,4,opt,name=gpus,proto3,oneof" json:"gpus,omitempty"`
 	// Rollouts in flight.
 	Rollouts *int64 `protobuf:"varint,5,opt,name=rollouts,proto3,oneof" json:"rollouts,omitempty"`
-	// Calls that start work (Deploy, Scale, SetEnvironment, Rollback, SetSecret,
-	// RestartInstance), in the long run.
+	// Calls that start work (Deploy, Scale, SetEnvironment, Rollback, SetSecret, RestartInstance), as
+	// a long-term average.
 	StartsPerMinute *int64 `protobuf:"varint,6,opt,name=starts_per_minute,json=startsPerMinute,proto3,oneof" json:"starts_per_minute,omitempty"`
-	// How many of them may come at once. 0: as many as in a minute.
+	// How many such calls may come at once. 0: as many as in a minute.
 	StartsBurst   *int64 `protobuf:"varint,7,opt,name=starts_burst,json=startsBurst,proto3,oneof" json:"starts_burst,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -784,7 +784,7 @@ func (x *Limits) GetStartsBurst() int64 {
 	return 0
 }
 
-// Usage is what counts against Limits.
+// Usage is the current value of each limit.
 type Usage struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	Apps        int64                  `protobuf:"varint,1,opt,name=apps,proto3" json:"apps,omitempty"`
@@ -792,7 +792,7 @@ type Usage struct {
 	Instances   int64                  `protobuf:"varint,3,opt,name=instances,proto3" json:"instances,omitempty"`
 	Gpus        int64                  `protobuf:"varint,4,opt,name=gpus,proto3" json:"gpus,omitempty"`
 	Rollouts    int64                  `protobuf:"varint,5,opt,name=rollouts,proto3" json:"rollouts,omitempty"`
-	// Starts that may be made at once, now; -1: any number.
+	// Calls that start work and may be made right now. -1: any number.
 	StartsLeft    int64 `protobuf:"varint,6,opt,name=starts_left,json=startsLeft,proto3" json:"starts_left,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -874,12 +874,12 @@ type Quota struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	WorkspaceId   string                 `protobuf:"bytes,1,opt,name=workspace_id,json=workspaceId,proto3" json:"workspace_id,omitempty"`
 	WorkspaceName string                 `protobuf:"bytes,2,opt,name=workspace_name,json=workspaceName,proto3" json:"workspace_name,omitempty"`
-	// What is in force; every field is set.
+	// The limits in force. Every field is set.
 	Limits *Limits `protobuf:"bytes,3,opt,name=limits,proto3" json:"limits,omitempty"`
-	// What of it is the workspace's own; what is absent is the control plane's.
+	// The workspace's own limits. For absent ones, the control plane's default applies.
 	Own   *Limits `protobuf:"bytes,4,opt,name=own,proto3" json:"own,omitempty"`
 	Usage *Usage  `protobuf:"bytes,5,opt,name=usage,proto3" json:"usage,omitempty"`
-	// Of own; 0 before any were set.
+	// resource_version of own. 0: none were ever set.
 	ResourceVersion int64 `protobuf:"varint,6,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -959,9 +959,9 @@ func (x *Quota) GetResourceVersion() int64 {
 
 type GetQuotaRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Id or name; empty: the caller's own.
+	// Id or name. Empty: the caller's workspace.
 	Workspace string `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
-	// Limits that SetQuota would be called with as own, to be warned beforehand.
+	// Limits for which to return the warnings of SetQuota.
 	Proposed      *Limits `protobuf:"bytes,2,opt,name=proposed,proto3" json:"proposed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1014,7 +1014,7 @@ func (x *GetQuotaRequest) GetProposed() *Limits {
 type GetQuotaResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Quota *Quota                 `protobuf:"bytes,1,opt,name=quota,proto3" json:"quota,omitempty"`
-	// What SetQuota would warn of with the proposed limits.
+	// Warnings of SetQuota for the proposed limits.
 	Warnings      []string `protobuf:"bytes,2,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1067,9 +1067,9 @@ func (x *GetQuotaResponse) GetWarnings() []string {
 type SetQuotaRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
-	// Id or name; empty: the caller's own.
+	// Id or name. Empty: the caller's workspace.
 	Workspace string `protobuf:"bytes,2,opt,name=workspace,proto3" json:"workspace,omitempty"`
-	// All of the workspace's own limits. What is absent is the control plane's again.
+	// All of the workspace's own limits. An absent limit becomes the control plane's default again.
 	Own             *Limits `protobuf:"bytes,3,opt,name=own,proto3" json:"own,omitempty"`
 	ResourceVersion int64   `protobuf:"varint,4,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
 	unknownFields   protoimpl.UnknownFields
@@ -1139,7 +1139,7 @@ type SetQuotaResponse struct {
 	Quota *Quota                 `protobuf:"bytes,1,opt,name=quota,proto3" json:"quota,omitempty"`
 	// It was so already: nothing changed.
 	Unchanged bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
-	// What a person should know about the outcome: a limit that the caller may not raise again.
+	// Warnings for people about the outcome: limits that the caller may not raise again.
 	Warnings      []string `protobuf:"bytes,31,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

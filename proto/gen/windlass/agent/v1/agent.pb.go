@@ -4,8 +4,8 @@
 // 	protoc        (unknown)
 // source: windlass/agent/v1/agent.proto
 
-// The contract between the control plane and the one active agent of a region.
-// The agent opens every call. Two notions of progress are never mixed:
+// The contract between the control plane and the one active agent of a region. The agent opens
+// every call. There are two kinds of progress, which are always kept apart:
 //
 //   received  one number per region: the change is durable in the agent's
 //             inbox. It is the resume cursor, and a lost inbox starts at 0.
@@ -33,44 +33,45 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Feature is a part of a deployment that an agent of an earlier release drops in
-// silence, so that something else would run than was asked for, or with other rights.
-// The control plane requires it of a deployment that makes use of it; an agent that
-// announces it does what is asked, refuses what it cannot do with a code, or ignores
-// it where the field's own comment says that its kind of region does. Announced and
-// required by name, so that either side may know more of them than the other.
+// Feature is a part of a deployment that an agent of an earlier release would silently ignore, so
+// that it would run something else than was requested, or with other rights. If a deployment uses
+// the part, the control plane requires the feature for it. An agent that announces a feature
+// implements it, or rejects what it cannot do with a code, or ignores it if the field's comment
+// says that regions of this kind do. Features are announced and required by name, so that either
+// side may know features that the other does not.
 //
-// Fields that come later get one here when to ignore them is to misapply the
-// deployment; where it is only to do less well (a hint, a name), they need none.
+// A new field needs a feature if an agent that ignores the field would run the wrong thing. It
+// needs none if the result is only less good, as with hints and names.
 type Feature int32
 
 const (
 	Feature_FEATURE_UNSPECIFIED Feature = 0
-	// resources.gpu.pool: without it, GPUs of another team or price.
+	// resources.gpu.pool. If ignored: GPUs of another team or price.
 	Feature_FEATURE_GPU_POOL Feature = 1
-	// resources.gpu.min_memory_mib: without it, GPUs that the model does not fit in.
+	// resources.gpu.min_memory_mib. If ignored: GPUs into which the model does not fit.
 	Feature_FEATURE_GPU_MIN_MEMORY Feature = 2
-	// resources.gpu.resource_name: without it, GPUs of another vendor.
+	// resources.gpu.resource_name. If ignored: GPUs of another vendor.
 	Feature_FEATURE_GPU_RESOURCE_NAME Feature = 3
-	// secrets.image_pull: without it, a credential in a variable without a name.
+	// secrets.image_pull. If ignored: a credential in a variable without a name.
 	Feature_FEATURE_IMAGE_PULL_SECRETS Feature = 4
-	// model_cache: without it, weights on a disk that goes with the instance.
+	// model_cache. If ignored: weights on a disk that is deleted with the instance.
 	Feature_FEATURE_MODEL_CACHE Feature = 5
-	// kubernetes: without it, other nodes, another user, other rights.
+	// kubernetes. If ignored: other nodes, another user or other rights.
 	Feature_FEATURE_KUBERNETES_OPTIONS Feature = 6
-	// workload_key of another deployment, and handed_over: without it, instances that
-	// another deployment goes on with are stopped, and started anew.
+	// workload_key of another deployment, and handed_over. If ignored: instances that another
+	// deployment takes over are stopped and started again.
 	Feature_FEATURE_IN_PLACE Feature = 7
-	// health_check.expected_codes: without it, instances count as ready that say they are not.
+	// health_check.expected_codes. If ignored: instances count as ready although their health check
+	// says that they are not.
 	Feature_FEATURE_EXPECTED_CODES Feature = 8
-	// Of no field, and required of no agent: an instance cannot read files, memory and environment
-	// of other instances and of the agent, so that the region may be granted to several workspaces.
+	// Never required. It says that an instance cannot read files, memory or environment of other
+	// instances or of the agent, so that the region may be granted to several workspaces.
 	Feature_FEATURE_INSTANCE_ISOLATION Feature = 9
-	// Of no field, and required of no agent: it answers a FollowRequest.
+	// Never required. It says that the agent answers a FollowRequest.
 	Feature_FEATURE_FOLLOW_LOGS Feature = 10
-	// Several roles, and of any role entry, starts_after and env: without it, half a group.
+	// Several roles, and entry, starts_after or env of any role. If ignored: half a group.
 	Feature_FEATURE_ROLES Feature = 20
-	// routing.cold_start, and wake: without it, an app at zero that no request wakes.
+	// routing.cold_start, and wake. If ignored: an app at zero that no request wakes.
 	Feature_FEATURE_SCALE_TO_ZERO Feature = 30
 )
 
@@ -189,8 +190,7 @@ type DeploymentState_Action int32
 const (
 	DeploymentState_ACTION_UNSPECIFIED DeploymentState_Action = 0
 	DeploymentState_ACTION_APPLY       DeploymentState_Action = 1
-	// Stop everything of it. This is the tombstone; deployment holds only the
-	// ids.
+	// Stop everything of the deployment. This is the tombstone, and deployment holds only the ids.
 	DeploymentState_ACTION_DELETE DeploymentState_Action = 2
 )
 
@@ -235,12 +235,12 @@ func (DeploymentState_Action) EnumDescriptor() ([]byte, []int) {
 	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{16, 0}
 }
 
-// One that the server does not know is kept as "Notice".
+// The server stores an unknown kind as "Notice".
 type Notice_Kind int32
 
 const (
 	Notice_KIND_UNSPECIFIED Notice_Kind = 0
-	// Somebody changed or removed an object of the deployment, and it was put back.
+	// Somebody changed or removed an object of the deployment, and the agent restored it.
 	Notice_KIND_DRIFT Notice_Kind = 1
 )
 
@@ -287,12 +287,12 @@ type AppliedState_Phase int32
 
 const (
 	AppliedState_PHASE_UNSPECIFIED AppliedState_Phase = 0
-	// Being worked on, or retried after a retryable rejection.
+	// The agent is working on it, or will retry it.
 	AppliedState_PHASE_PENDING AppliedState_Phase = 1
-	// The runtime took it. For a delete: nothing of it is left. For routes: the
-	// region serves them.
+	// The runtime accepted it. For a delete: nothing of it is left. For routes: the region serves
+	// them.
 	AppliedState_PHASE_APPLIED AppliedState_Phase = 2
-	// It cannot be run here. A final one waits for a higher generation.
+	// It cannot run here. If retryable is false, only a higher generation can change that.
 	AppliedState_PHASE_REJECTED AppliedState_Phase = 3
 )
 
@@ -343,13 +343,12 @@ type JoinRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Token string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	Agent *AgentInfo             `protobuf:"bytes,2,opt,name=agent,proto3" json:"agent,omitempty"`
-	// Chosen and kept by the agent before its first call. The same id may use the
-	// token again until the token expires, so that an agent that died before it
-	// kept its credential is not locked out.
+	// Chosen and stored by the agent before its first call. The same id may use the token again until
+	// the token expires, so that an agent that died before it stored its credential can still join.
 	JoinId string `protobuf:"bytes,3,opt,name=join_id,json=joinId,proto3" json:"join_id,omitempty"`
-	// Ed25519. The credential is bound to it: each call that comes with the credential then
-	// carries a proof of the private key in the header "Windlass-Proof", see pkg/proof. Agents
-	// keep the key before the call. Empty, as from earlier releases: the credential is not bound.
+	// Ed25519. The credential is bound to this key: each call with the credential must also prove
+	// that the caller has the private key, in the header "Windlass-Proof" (see pkg/proof). Agents
+	// store the key before the call. Empty, as from earlier releases: the credential is not bound.
 	PublicKey     []byte `protobuf:"bytes,4,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -473,18 +472,19 @@ func (x *JoinResponse) GetCredential() *Credential {
 	return nil
 }
 
-// AgentInfo says who is calling. Agents two minor versions old keep working.
+// AgentInfo describes the calling agent. Agents that are up to two minor versions older than the
+// control plane work.
 type AgentInfo struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Version string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
 	// "process", "kubernetes", "simulated".
 	Runtime  string `protobuf:"bytes,2,opt,name=runtime,proto3" json:"runtime,omitempty"`
 	Hostname string `protobuf:"bytes,3,opt,name=hostname,proto3" json:"hostname,omitempty"`
-	// What it can do beyond the base protocol: names of Feature. A deployment whose
-	// required_features are not all in here is rejected as "Unsupported".
+	// Names of Feature that the agent supports. If one of a deployment's required_features is not in
+	// this list, the agent rejects the deployment as "Unsupported".
 	Features []string `protobuf:"bytes,4,rep,name=features,proto3" json:"features,omitempty"`
-	// Where gateways of other regions reach this one's: a URL of http or https with nothing
-	// after the host and its port. Empty: they do not, and no request is handed to this region.
+	// URL at which gateways of other regions reach this region's gateways: http or https, host and
+	// port only. Empty: no request is handed over to this region.
 	GatewayUrl    string `protobuf:"bytes,5,opt,name=gateway_url,json=gatewayUrl,proto3" json:"gateway_url,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -609,7 +609,8 @@ func (x *Credential) GetExpiresAt() int64 {
 
 type RenewCredentialRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As in Join, for a credential that is not bound to a key yet. One that is bound stays so.
+	// As in JoinRequest, for a credential that is not bound to a key yet. A bound credential keeps
+	// its key.
 	PublicKey     []byte `protobuf:"bytes,1,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -698,25 +699,26 @@ func (x *RenewCredentialResponse) GetCredential() *Credential {
 
 type WatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Chosen by the agent, new with each start of its process. Watching again
-	// with the same id continues the session: same fence, no new inventory.
+	// Chosen by the agent at each start of its process. A Watch with the same id continues the
+	// session: with the same fence and without a new inventory.
 	SessionId string     `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	Agent     *AgentInfo `protobuf:"bytes,2,opt,name=agent,proto3" json:"agent,omitempty"`
-	// Resume cursor. (0, 0, empty): nothing is held, send a snapshot.
+	// Resume cursor: epoch, received_revision and chain. (0, 0, empty): the agent has nothing, and
+	// the server sends a snapshot.
 	Epoch            int64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	ReceivedRevision int64 `protobuf:"varint,4,opt,name=received_revision,json=receivedRevision,proto3" json:"received_revision,omitempty"`
-	// Chain value of received_revision. If it is not in the server's history the
-	// histories have forked: the server starts a new epoch and sends a snapshot.
+	// Chain value of received_revision. If the server's history does not contain it, the histories
+	// have forked: the server starts a new epoch and sends a snapshot.
 	Chain []byte `protobuf:"bytes,5,opt,name=chain,proto3" json:"chain,omitempty"`
-	// After a digest mismatch: the 256 sums of the inbox. The server answers with
-	// a snapshot of the differing buckets only.
+	// Set after a digest mismatch: the 256 bucket sums of the inbox. The server then sends a snapshot
+	// of only the buckets that differ.
 	BucketSums []uint64 `protobuf:"fixed64,6,rep,packed,name=bucket_sums,json=bucketSums,proto3" json:"bucket_sums,omitempty"`
-	// previous_sequence of the report that the session would send next. If the
-	// server has not got that one (a restored backup, to which the agent's cursor
-	// happens to fit), the session is not resumed and starts with an inventory.
+	// previous_sequence of the session's next report. If the server does not have the report with
+	// that sequence, the session is not resumed and begins with an inventory. This happens with a
+	// restored backup to which the agent's cursor fits by chance.
 	ReportedSequence int64 `protobuf:"varint,7,opt,name=reported_sequence,json=reportedSequence,proto3" json:"reported_sequence,omitempty"`
-	// The agent takes the number of a snapshot's items from its end. To one that does
-	// not say so it is told at the begin, for which everything is read first.
+	// The agent reads the number of items from SnapshotEnd. For other agents, the server writes it
+	// into SnapshotBegin, for which it must read everything first.
 	CountsAtEnd   bool `protobuf:"varint,8,opt,name=counts_at_end,json=countsAtEnd,proto3" json:"counts_at_end,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -808,9 +810,8 @@ func (x *WatchRequest) GetCountsAtEnd() bool {
 	return false
 }
 
-// WatchResponse is one frame. A frame of a kind that the agent does not know is
-// skipped, unless required is set: then the agent ends the stream and reports
-// that it is too old.
+// WatchResponse is one frame. The agent skips frames of unknown kind. If such a frame has required
+// set, the agent ends the stream and reports that it is too old.
 type WatchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Frame:
@@ -992,9 +993,9 @@ type WatchResponse_GoAway struct {
 }
 
 type WatchResponse_Neighbours struct {
-	// The agent keeps it, also over a restart, and passes it on to the region's gateways. It is
-	// no state: no revision counts it, and nothing waits for it. A new stream gets all of it,
-	// also when it is empty, once the control plane has looked, which it does every 5 s.
+	// The agent stores it on disk and passes it on to the region's gateways. It is not part of the
+	// desired state: it has no revision, and nothing waits for it. The control plane computes it
+	// every 5 s. A new stream gets all of it after the first computation, even if it is empty.
 	Neighbours *v1.Neighbours `protobuf:"bytes,9,opt,name=neighbours,proto3,oneof"`
 }
 
@@ -1018,10 +1019,11 @@ func (*WatchResponse_Neighbours) isWatchResponse_Frame() {}
 
 type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The session's fence. Generations and fences compare as (epoch, n).
+	// Epoch and fence of the session. Fences are compared as (epoch, fence), and generations as
+	// (epoch, generation).
 	Epoch int64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Fence int64 `protobuf:"varint,2,opt,name=fence,proto3" json:"fence,omitempty"`
-	// The session goes on: no inventory is asked for.
+	// The session continues, and the agent sends no inventory.
 	Resumed       bool                 `protobuf:"varint,3,opt,name=resumed,proto3" json:"resumed,omitempty"`
 	LeaseTtl      *durationpb.Duration `protobuf:"bytes,4,opt,name=lease_ttl,json=leaseTtl,proto3" json:"lease_ttl,omitempty"`
 	Limits        *ReportLimits        `protobuf:"bytes,5,opt,name=limits,proto3" json:"limits,omitempty"`
@@ -1102,19 +1104,18 @@ func (x *Hello) GetServerVersion() string {
 	return ""
 }
 
-// ReportLimits are the server's, and may change with each reply: a control plane
-// that is behind slows its agents. Edges (ready, failed, applied, rejected) are sent
-// at once whatever the limits are: as counts and states, ahead of the instances that
-// they are of.
+// ReportLimits are set by the server and may change with each response, so that a control plane
+// that is behind can slow its agents. Important changes (ready, failed, applied, rejected) are sent
+// at once, whatever the limits are. They are sent as counts and states, before the instances
+// themselves.
 type ReportLimits struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Shortest time from one report of what is no edge to the next.
+	// Minimum time between two reports without important changes.
 	MinInterval *durationpb.Duration `protobuf:"bytes,1,opt,name=min_interval,json=minInterval,proto3" json:"min_interval,omitempty"`
-	// Instances in one report.
+	// Maximum number of instances in one report.
 	MaxInstances int32 `protobuf:"varint,2,opt,name=max_instances,json=maxInstances,proto3" json:"max_instances,omitempty"`
-	// Time from the answer to a report with instances to the next report with
-	// instances. Absent: none, so that the parts of what is too much for one report
-	// follow each other at once.
+	// Minimum time between the answer to a report with instances and the next report with instances.
+	// Absent: none, so that the parts of a split report follow each other at once.
 	Pause         *durationpb.Duration `protobuf:"bytes,3,opt,name=pause,proto3" json:"pause,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1171,18 +1172,19 @@ func (x *ReportLimits) GetPause() *durationpb.Duration {
 	return nil
 }
 
-// A snapshot is the state at one revision. The inbox commits it whole, at its
-// end, together with the cursor; a stream that breaks before the end leaves the
-// inbox as it was. Order of items: applies, then routes, then deletes.
+// SnapshotBegin starts a snapshot, which is the state at one revision. The inbox commits the
+// snapshot and the cursor together, at SnapshotEnd. If the stream breaks before that, the inbox
+// does not change. Order of items: applies, then routes, then deletes.
 type SnapshotBegin struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Epoch    int64                  `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Revision int64                  `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	Chain    []byte                 `protobuf:"bytes,3,opt,name=chain,proto3" json:"chain,omitempty"`
-	// Items that follow, over all frames; 0: there are none, or the end tells.
+	// Number of items in all frames of the snapshot. 0: there are none, or SnapshotEnd has the
+	// number.
 	Count int64 `protobuf:"varint,4,opt,name=count,proto3" json:"count,omitempty"`
-	// Buckets that this snapshot speaks of; empty: all. A key of these buckets
-	// that is absent and has no tombstone is quarantined.
+	// Buckets that the snapshot covers. Empty: all. If the agent holds a key of these buckets that
+	// the snapshot has neither as an apply nor as a tombstone, it quarantines the key.
 	Buckets       []int32 `protobuf:"varint,5,rep,packed,name=buckets,proto3" json:"buckets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1297,11 +1299,11 @@ func (x *SnapshotItems) GetItems() []*Item {
 	return nil
 }
 
-// SnapshotEnd tells that nothing is missing. An agent that received another number of
-// items than it says, or than the begin said, drops the snapshot and watches again.
+// SnapshotEnd completes a snapshot. If the agent received another number of items than announced
+// here or in SnapshotBegin, it drops the snapshot and watches again.
 type SnapshotEnd struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Items of the snapshot; 0 when the begin told.
+	// Number of items in the snapshot. 0: SnapshotBegin has the number.
 	Count         int64 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1344,10 +1346,10 @@ func (x *SnapshotEnd) GetCount() int64 {
 	return 0
 }
 
-// Delta: every key whose newest change is <= upto has been sent. after equals
-// upto of the previous frame of this stream (of the snapshot, or of the
-// request's cursor); anything else is a protocol error and the agent watches
-// again. Only the newest state of a key travels, so revisions may be skipped.
+// After a Delta, every key whose newest change is <= upto has been sent. after must equal upto of
+// the previous frame of this stream, or the revision of the snapshot or of the request's cursor.
+// Otherwise it is a protocol error, and the agent watches again. Only the newest state of a key is
+// sent, so revisions may be skipped.
 type Delta struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Epoch int64                  `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -1425,17 +1427,16 @@ func (x *Delta) GetItems() []*Item {
 	return nil
 }
 
-// Bookmark is liveness and drift check in one, sent every 10 to 20 s when
-// nothing is dirty. revision equals upto of the previous frame.
+// Bookmark is a heartbeat and a check of the inbox. It is sent every 10 to 20 s if nothing else was
+// sent. revision equals upto of the previous frame.
 type Bookmark struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Epoch    int64                  `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Revision int64                  `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	Chain    []byte                 `protobuf:"bytes,3,opt,name=chain,proto3" json:"chain,omitempty"`
-	// Sum of the 256 bucket sums, wrapping. An item counts when it is an apply or
-	// a route with targets; tombstones and quarantined keys do not. Its bucket is
-	// the first byte of SHA-256(key); its hash is the first eight bytes, big
-	// endian, of
+	// Wrapping sum of the 256 bucket sums. Applies and routes with targets count; tombstones and
+	// quarantined keys do not. The bucket of an item is the first byte of SHA-256(key). Its hash is
+	// the first eight bytes, big endian, of
 	//
 	//	SHA-256(kind as one byte || key || 0x00 || generation as 8 bytes big
 	//	endian || spec_hash)
@@ -1514,16 +1515,16 @@ func (x *Bookmark) GetCount() int64 {
 	return 0
 }
 
-// Item is the newest state of one key. Items of one key are applied one after
-// the other; one with a lower (epoch, generation) than the inbox holds loses.
+// Item is the newest state of one key. Items of one key are applied one after another. An item with
+// a lower (epoch, generation) than the inbox holds is ignored.
 type Item struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Kind  ItemKind               `protobuf:"varint,1,opt,name=kind,proto3,enum=windlass.agent.v1.ItemKind" json:"kind,omitempty"`
-	// The deployment's id; the app's id for routes.
+	// Id of the deployment, or for routes, of the app.
 	Key        string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
 	Epoch      int64  `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Generation int64  `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`
-	// Made by the server over the content; never recomputed by the agent.
+	// Computed by the server from the content. The agent never recomputes it.
 	SpecHash []byte `protobuf:"bytes,5,opt,name=spec_hash,json=specHash,proto3" json:"spec_hash,omitempty"`
 	// Types that are valid to be assigned to Content:
 	//
@@ -1645,23 +1646,22 @@ type DeploymentState struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Action     DeploymentState_Action `protobuf:"varint,1,opt,name=action,proto3,enum=windlass.agent.v1.DeploymentState_Action" json:"action,omitempty"`
 	Deployment *Deployment            `protobuf:"bytes,2,opt,name=deployment,proto3" json:"deployment,omitempty"`
-	// Name that the region's workload has. Equal for two deployments when the newer one adopts
-	// the older one's instances in place. On a delete, the workload that it had: while another
-	// deployment to apply names it, nothing is removed before that one was taken.
+	// Name of the workload in the region. Two deployments have the same name if the newer one takes
+	// over the older one's instances in place. On a delete, the workload that the deployment had: if
+	// another deployment to apply names it, nothing is removed before that one is applied.
 	WorkloadKey string `protobuf:"bytes,3,opt,name=workload_key,json=workloadKey,proto3" json:"workload_key,omitempty"`
-	// W3C traceparent of the decision, so that the apply joins its trace.
+	// W3C traceparent of the decision, so that the apply is part of the same trace.
 	Traceparent string `protobuf:"bytes,4,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
-	// Names of Feature that the agent must have announced; it rejects the deployment as
-	// "Unsupported" when it lacks one, and leaves what it runs of it as it is. A delete
-	// requires none.
+	// Names of Feature that the agent must support. If it lacks one, it rejects the deployment as
+	// "Unsupported", and does not change what it runs of it. A delete requires none.
 	RequiredFeatures []string `protobuf:"bytes,5,rep,name=required_features,json=requiredFeatures,proto3" json:"required_features,omitempty"`
-	// Version of the deployment that workload_key is the id of: with the app's name,
-	// what people call the workload.
+	// Version of the deployment whose id is workload_key. With the app's name, it is the workload's
+	// name for people.
 	WorkloadVersion int32 `protobuf:"varint,6,opt,name=workload_version,json=workloadVersion,proto3" json:"workload_version,omitempty"`
-	// Of a delete: another deployment has the instances of workload_key from now on, and the
-	// region holds its assignment, or will. They are not stopped before that one is applied. Once
-	// every deployment that names the workload has a delete, no deployment goes on with the
-	// instances, and the delete is one like any other.
+	// Only on a delete: another deployment takes over the instances of workload_key. The region has
+	// its assignment or will get it, and does not stop the instances before it is applied. Once all
+	// deployments that name the workload are deletes, no deployment takes over, and they are normal
+	// deletes.
 	HandedOver    bool `protobuf:"varint,7,opt,name=handed_over,json=handedOver,proto3" json:"handed_over,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1758,29 +1758,29 @@ type Deployment struct {
 	Replicas      int32                  `protobuf:"varint,8,opt,name=replicas,proto3" json:"replicas,omitempty"`
 	// Complete: defaults filled in, image resolved, env merged and pinned.
 	Spec *v11.DeploymentSpec `protobuf:"bytes,9,opt,name=spec,proto3" json:"spec,omitempty"`
-	// Versions that the references in spec.secrets resolve to now.
+	// Current versions of the secrets in spec.secrets.
 	Secrets []*SecretVersion `protobuf:"bytes,10,rep,name=secrets,proto3" json:"secrets,omitempty"`
 	// Names what one instance is made of: what it sees of the spec, image and secret
 	// versions, not the number of replicas, and not what only gateways or rollouts read.
 	// Another value replaces instances; it is made from what is stored, so that no upgrade
 	// of either side changes it.
 	TemplateHash []byte `protobuf:"bytes,11,opt,name=template_hash,json=templateHash,proto3" json:"template_hash,omitempty"`
-	// For names that people read; ids tell things apart.
+	// For names that people read. Only ids are unique.
 	ProjectName     string `protobuf:"bytes,12,opt,name=project_name,json=projectName,proto3" json:"project_name,omitempty"`
 	EnvironmentName string `protobuf:"bytes,13,opt,name=environment_name,json=environmentName,proto3" json:"environment_name,omitempty"`
-	// How many replicas at a time may be out of service while instances of another template
-	// are replaced; 0 means 1. It makes nothing of an instance, so that it is no part of
-	// template_hash.
+	// How many replicas may be out of service at a time while instances of another template are
+	// replaced. 0 means 1. It does not affect instances, so it is not part of template_hash.
 	MaxUnavailable int32 `protobuf:"varint,14,opt,name=max_unavailable,json=maxUnavailable,proto3" json:"max_unavailable,omitempty"`
-	// Of a deployment with several roles: template_hash of each role, which names what instances of that
-	// role are made of. Those of a role whose hash is the same stay. Empty: template_hash is every role's.
+	// If there are several roles: the template_hash of each role. Instances of a role whose hash does not
+	// change stay. Empty: template_hash applies to every role.
 	RoleTemplates []*RoleTemplate `protobuf:"bytes,21,rep,name=role_templates,json=roleTemplates,proto3" json:"role_templates,omitempty"`
-	// Name under which its instances alone are served, weight or none; empty: it has none.
+	// Preview host: its requests go only to this deployment's instances, whatever the weight. Empty:
+	// none.
 	PreviewHost string `protobuf:"bytes,60,opt,name=preview_host,json=previewHost,proto3" json:"preview_host,omitempty"`
-	// The app is at zero here, and requests may wake it: replicas that the agent then starts by itself,
-	// without waiting for the control plane. 0: it starts none.
+	// Set if the app is at zero here and requests may wake it: how many replicas the agent then
+	// starts without waiting for the control plane. 0: none.
 	Wake int32 `protobuf:"varint,50,opt,name=wake,proto3" json:"wake,omitempty"`
-	// Of an app with one: its policy in this region, with overrides merged. The agent reports the app's
+	// The app's policy in this region, with overrides merged. If set, the agent reports the app's
 	// load.
 	Scaling       *v11.ScalingPolicy `protobuf:"bytes,51,opt,name=scaling,proto3" json:"scaling,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2048,17 +2048,17 @@ func (x *SecretVersion) GetVersion() int32 {
 }
 
 // Routes of one app in this region. No hosts: the app has none here. Hosts without targets: nothing
-// serves them now, and gateways answer 503 rather than 404. Agents of earlier releases take that for
-// no hosts.
+// serves them now, and gateways answer 503 instead of 404. Agents of earlier releases treat this
+// like no hosts.
 type Routes struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	AppId   string                 `protobuf:"bytes,1,opt,name=app_id,json=appId,proto3" json:"app_id,omitempty"`
 	Hosts   []string               `protobuf:"bytes,2,rep,name=hosts,proto3" json:"hosts,omitempty"`
 	Targets []*RouteTarget         `protobuf:"bytes,3,rep,name=targets,proto3" json:"targets,omitempty"`
-	// Of the app's live version, for all that its hosts and previews lead to. Absent, or a field
-	// of it: the gateway's default.
+	// Policy of the app's live version, for all its hosts and previews. For absent fields, or without
+	// a policy, the gateway's defaults apply.
 	Policy *v11.RoutingPolicy `protobuf:"bytes,4,opt,name=policy,proto3" json:"policy,omitempty"`
-	// The app's, by name; see RoutingPolicy.require_api_key.
+	// Keys of the app, sorted by name; see RoutingPolicy.require_api_key.
 	Keys          []*AppKey `protobuf:"bytes,5,rep,name=keys,proto3" json:"keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2129,7 +2129,7 @@ func (x *Routes) GetKeys() []*AppKey {
 	return nil
 }
 
-// AppKey is one that requests may come with; see windlass.gateway.v1.ApiKey.
+// AppKey is a key for requests to the app; see windlass.gateway.v1.ApiKey.
 type AppKey struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -2195,11 +2195,11 @@ func (x *AppKey) GetExpiresAt() int64 {
 type RouteTarget struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	DeploymentId string                 `protobuf:"bytes,1,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
-	// Relative to the other targets.
+	// Share of requests, relative to the other targets.
 	Weight int32 `protobuf:"varint,2,opt,name=weight,proto3" json:"weight,omitempty"`
-	// Workload whose instances serve; empty: deployment_id. Routing finds instances by it. So
-	// while a workload goes from one deployment to another, the same instances are found,
-	// whichever of the two the region knows.
+	// Workload whose instances serve. Empty: deployment_id. Routing finds instances by this name. So
+	// while one deployment takes over from another, routing finds the same instances, whichever of
+	// the two the region knows.
 	WorkloadKey   string `protobuf:"bytes,3,opt,name=workload_key,json=workloadKey,proto3" json:"workload_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2256,11 +2256,12 @@ func (x *RouteTarget) GetWorkloadKey() string {
 	return ""
 }
 
-// Request asks for something that is not state. Best effort, not revisioned.
+// Request asks the agent for something that is not desired state. It has no revision and may be
+// lost.
 type Request struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Give up after this time, unix ms.
+	// The agent gives up after this time, unix ms.
 	Deadline int64 `protobuf:"varint,2,opt,name=deadline,proto3" json:"deadline,omitempty"`
 	// Types that are valid to be assigned to Kind:
 	//
@@ -2484,13 +2485,13 @@ func (x *RestartRequest) GetInstanceId() string {
 	return ""
 }
 
-// FollowRequest asks for what instances wrote behind the positions. The answer's data is a
-// FollowResponse. The control plane asks again with the positions of the answer, so that its pace
-// bounds what an agent reads and sends, and an instance that writes more loses lines.
+// FollowRequest asks for the output of instances after given positions. The answer's data is a
+// FollowResponse. The control plane asks again with the positions of the answer. So its pace limits
+// what an agent reads and sends, and an instance that writes faster loses lines.
 type FollowRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Instances []*FollowedInstance    `protobuf:"bytes,1,rep,name=instances,proto3" json:"instances,omitempty"`
-	// Bytes of lines in the answer, all instances together.
+	// Maximum bytes of lines in the answer, for all instances together.
 	MaxBytes int32 `protobuf:"varint,2,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
 	// How long to wait for lines while there are none.
 	Wait          *durationpb.Duration `protobuf:"bytes,3,opt,name=wait,proto3" json:"wait,omitempty"`
@@ -2552,11 +2553,11 @@ func (x *FollowRequest) GetWait() *durationpb.Duration {
 type FollowedInstance struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	InstanceId string                 `protobuf:"bytes,1,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
-	// Behind which to begin. Absent: as the two fields below say.
+	// Begin after this position. Absent: tail_lines and since apply.
 	After *v11.LogPosition `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
-	// Last lines to begin with. Negative: with the first one that there is.
+	// Number of last lines to begin with. Negative: begin with the first stored line.
 	TailLines int32 `protobuf:"varint,3,opt,name=tail_lines,json=tailLines,proto3" json:"tail_lines,omitempty"`
-	// Leave out older lines, unix ms; 0: none.
+	// Leave out lines older than this time, unix ms. 0: no limit.
 	Since         int64 `protobuf:"varint,4,opt,name=since,proto3" json:"since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2622,7 +2623,7 @@ func (x *FollowedInstance) GetSince() int64 {
 
 type FollowResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One for each instance of the request that there is something to say of.
+	// One entry for each instance of the request with news.
 	Logs          []*InstanceLog `protobuf:"bytes,1,rep,name=logs,proto3" json:"logs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2665,16 +2666,16 @@ func (x *FollowResponse) GetLogs() []*InstanceLog {
 	return nil
 }
 
-// InstanceLog is what one instance wrote behind a position.
+// InstanceLog is the output of one instance after a position.
 type InstanceLog struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	InstanceId string                 `protobuf:"bytes,1,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
 	Lines      []*v11.LogLine         `protobuf:"bytes,2,rep,name=lines,proto3" json:"lines,omitempty"`
-	// Where the lines end. Absent: nothing could be read.
+	// Position after the lines. Absent: nothing could be read.
 	Next *v11.LogPosition `protobuf:"bytes,3,opt,name=next,proto3" json:"next,omitempty"`
-	// Lines between the position and the first of the lines, because there were more than fit.
+	// Number of lines that are missing before the first line, because not all fit.
 	Lost int64 `protobuf:"varint,4,opt,name=lost,proto3" json:"lost,omitempty"`
-	// More are missing, and it is not known how many.
+	// Further lines are missing, and their number is unknown.
 	LostMore bool `protobuf:"varint,5,opt,name=lost_more,json=lostMore,proto3" json:"lost_more,omitempty"`
 	// The region has no such instance.
 	Gone bool `protobuf:"varint,6,opt,name=gone,proto3" json:"gone,omitempty"`
@@ -2763,7 +2764,7 @@ func (x *InstanceLog) GetError() string {
 	return ""
 }
 
-// TrafficRequest asks what the region's gateways saw. The answer's data is a
+// TrafficRequest asks for the traffic that the region's gateways measured. The answer's data is a
 // TrafficResponse.
 type TrafficRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2812,8 +2813,8 @@ func (x *TrafficRequest) GetQueries() []*TrafficQuery {
 type TrafficQuery struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	DeploymentId string                 `protobuf:"bytes,1,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
-	// How far to look back, up to 24 h. Nothing older counts, and up to a tenth of the
-	// window may be left out at its far end.
+	// How far to look back, at most 24 h. Nothing older is counted. Up to a tenth of the window may
+	// be missing at its old end.
 	Window        *durationpb.Duration `protobuf:"bytes,2,opt,name=window,proto3" json:"window,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2920,14 +2921,14 @@ func (x *TrafficResponse) GetGateways() int32 {
 // Traffic of a deployment in this region, all gateways together.
 type Traffic struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Requests that ended, and those of them that failed: 5xx, or broken off.
+	// Number of requests that ended, and of those that failed: answered with 5xx, or cut off.
 	Requests uint64 `protobuf:"varint,1,opt,name=requests,proto3" json:"requests,omitempty"`
 	Errors   uint64 `protobuf:"varint,2,opt,name=errors,proto3" json:"errors,omitempty"`
-	// Seconds from a request's header to the last byte of its answer that 95 percent take
-	// at most; absent without requests.
+	// 95th percentile of the seconds from a request's header to the last byte of its answer. Absent:
+	// no requests.
 	LatencyP95 *float64 `protobuf:"fixed64,3,opt,name=latency_p95,json=latencyP95,proto3,oneof" json:"latency_p95,omitempty"`
-	// Answers that streamed, and the seconds from a request's header to the first byte of
-	// their body that 95 percent take at most.
+	// Number of streamed answers, and the 95th percentile of the seconds from a request's header to
+	// the first byte of the answer's body.
 	Streams       uint64   `protobuf:"varint,4,opt,name=streams,proto3" json:"streams,omitempty"`
 	FirstTokenP95 *float64 `protobuf:"fixed64,5,opt,name=first_token_p95,json=firstTokenP95,proto3,oneof" json:"first_token_p95,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2999,8 +3000,8 @@ func (x *Traffic) GetFirstTokenP95() float64 {
 	return 0
 }
 
-// GoAway: the server is about to leave. Watch again, elsewhere if there is an
-// elsewhere, after a random part of retry_after.
+// GoAway says that the server is about to stop. The agent watches again after a random part of
+// retry_after, on another server if there is one.
 type GoAway struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	RetryAfter    *durationpb.Duration   `protobuf:"bytes,1,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
@@ -3058,41 +3059,41 @@ type ReportRequest struct {
 	SessionId string                 `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	Epoch     int64                  `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Fence     int64                  `protobuf:"varint,3,opt,name=fence,proto3" json:"fence,omitempty"`
-	// Counts up by one with each new report of a session; a retry repeats it. An agent
-	// has one report in flight, and sends the next when that one was answered, refused or
-	// given up with its stream. A report that arrives when one of a higher sequence is
-	// stored is answered and stores nothing.
+	// Increases by one with each new report of a session. A retry has the same number. An agent has
+	// one report in flight, and sends the next one after that was answered, refused or given up with
+	// its stream. If a report with a higher sequence is already stored, a report is answered but not
+	// stored.
 	Sequence         int64 `protobuf:"varint,4,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	ReceivedRevision int64 `protobuf:"varint,5,opt,name=received_revision,json=receivedRevision,proto3" json:"received_revision,omitempty"`
-	// States that changed since the last report; all of them in an inventory.
+	// States that changed since the last report. In an inventory: all states.
 	Applied   []*AppliedState  `protobuf:"bytes,6,rep,name=applied,proto3" json:"applied,omitempty"`
 	Instances []*InstanceState `protobuf:"bytes,7,rep,name=instances,proto3" json:"instances,omitempty"`
-	// Counts per deployment, for each one that changed. The agent counts;
-	// decisions read only this.
+	// Counts of each deployment whose counts changed. The agent counts. Decisions of the control
+	// plane read only these.
 	Rollups []*DeploymentRollup `protobuf:"bytes,8,rep,name=rollups,proto3" json:"rollups,omitempty"`
-	// Absent: as before.
+	// Absent: unchanged.
 	Capacity *Capacity `protobuf:"bytes,9,opt,name=capacity,proto3" json:"capacity,omitempty"`
-	// The complete inventory that starts each session may span several reports:
-	// the first has inventory_begin, the last inventory_end. When the end is
-	// stored, instances of this region that were not in it become terminated with
-	// reason "Lost": the only deletion by absence there is.
+	// Each session begins with a complete inventory, which may span several reports: the first has
+	// inventory_begin, the last has inventory_end. When the end is stored, instances of this region
+	// that were not in the inventory become terminated with reason "Lost". This is the only case in
+	// which absence means deletion.
 	InventoryBegin bool `protobuf:"varint,10,opt,name=inventory_begin,json=inventoryBegin,proto3" json:"inventory_begin,omitempty"`
 	InventoryEnd   bool `protobuf:"varint,11,opt,name=inventory_end,json=inventoryEnd,proto3" json:"inventory_end,omitempty"`
-	// Sequence of the last report since the inventory began that said anything and
-	// was answered; 0 if there is none. A server that has not got it has lost
-	// reports: it refuses this one with ERROR_REASON_STALE_SESSION.
+	// Sequence of the last report with content that was answered, since the inventory began. 0: none.
+	// A server that does not have that report has lost reports. It refuses this one with
+	// ERROR_REASON_STALE_SESSION.
 	PreviousSequence int64 `protobuf:"varint,15,opt,name=previous_sequence,json=previousSequence,proto3" json:"previous_sequence,omitempty"`
-	// With inventory_end: sequence of the report that began it.
+	// With inventory_end: sequence of the report that began the inventory.
 	InventorySince int64 `protobuf:"varint,14,opt,name=inventory_since,json=inventorySince,proto3" json:"inventory_since,omitempty"`
 	// With quarantine_complete, all quarantined keys of the region.
 	Quarantined        []*QuarantinedKey `protobuf:"bytes,12,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
 	QuarantineComplete bool              `protobuf:"varint,13,opt,name=quarantine_complete,json=quarantineComplete,proto3" json:"quarantine_complete,omitempty"`
-	// What people should know of since the last report that had any, oldest first. More
-	// than the server is ready to keep of a region are dropped, the oldest first: 30 at
-	// once, and one a minute in the long run.
+	// New notices since the last report that had any, oldest first. The server keeps at most 30
+	// notices of a region at once, and on average one per minute. It drops further ones, oldest
+	// first.
 	Notices []*Notice `protobuf:"bytes,16,rep,name=notices,proto3" json:"notices,omitempty"`
-	// Load of apps with a ScalingPolicy. It is kept in memory alone, is no part of an inventory, and a
-	// report that is refused or lost loses nothing that the next one does not say.
+	// Load of apps with a ScalingPolicy. It is kept only in memory and is not part of an inventory.
+	// If a report is refused or lost, the next one has the newer values.
 	Loads         []*LoadReport `protobuf:"bytes,50,rep,name=loads,proto3" json:"loads,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3247,20 +3248,21 @@ func (x *ReportRequest) GetLoads() []*LoadReport {
 	return nil
 }
 
-// LoadReport is the load of one app in the region, all gateways together. The agent sends one within 5 s
-// of a change of any of its numbers by more than 5 percent, or of any count of instances, and every 30 s
-// otherwise. What is not known is absent, and is never 0.
+// LoadReport is the load of one app in the region, for all gateways together. The agent sends one
+// within 5 s after a number changed by more than 5 percent or a count of instances changed, and
+// otherwise every 30 s. Unknown values are absent, never 0.
 type LoadReport struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	AppId string                 `protobuf:"bytes,1,opt,name=app_id,json=appId,proto3" json:"app_id,omitempty"`
 	// When it was measured, by the agent's clock, unix ms.
 	At int64 `protobuf:"varint,2,opt,name=at,proto3" json:"at,omitempty"`
-	// Requests that wait at gateways for an instance, held ones included.
+	// Requests that wait at gateways for an instance, including held ones.
 	Queued *float64 `protobuf:"fixed64,3,opt,name=queued,proto3,oneof" json:"queued,omitempty"`
-	// Of each deployment of the app that has instances or traffic here.
+	// One entry for each deployment of the app with instances or traffic here.
 	Deployments []*DeploymentLoad `protobuf:"bytes,4,rep,name=deployments,proto3" json:"deployments,omitempty"`
-	// No request is in flight or waits: when the last one came or ended, unix ms; 0: one is, or there was
-	// none since the agent's process began. Probes, scrapes and previews are no requests.
+	// If no request is in flight or waits: when the last one came or ended, unix ms. 0: a request is
+	// in flight or waits, or there was none since the agent's process started. Probes, scrapes and
+	// requests for previews do not count.
 	IdleSince     int64 `protobuf:"varint,5,opt,name=idle_since,json=idleSince,proto3" json:"idle_since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3334,22 +3336,22 @@ func (x *LoadReport) GetIdleSince() int64 {
 type DeploymentLoad struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	DeploymentId string                 `protobuf:"bytes,1,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
-	// Replicas by state. Doomed ones are not counted as starting.
+	// Replicas by state. Doomed ones do not count as starting.
 	Ready    int32 `protobuf:"varint,2,opt,name=ready,proto3" json:"ready,omitempty"`
 	Starting int32 `protobuf:"varint,3,opt,name=starting,proto3" json:"starting,omitempty"`
 	Doomed   int32 `protobuf:"varint,4,opt,name=doomed,proto3" json:"doomed,omitempty"`
-	// Replicas that the agent went up to by itself, more than those assigned. 0: it runs those assigned,
-	// as agents of this release always do.
+	// Number of replicas to which the agent scaled by itself, above the assigned number. 0: it runs
+	// the assigned number. Agents of this release always send 0.
 	Alone int32 `protobuf:"varint,5,opt,name=alone,proto3" json:"alone,omitempty"`
-	// Requests that instances have.
+	// Requests in flight on instances.
 	InFlight *float64 `protobuf:"fixed64,6,opt,name=in_flight,json=inFlight,proto3,oneof" json:"in_flight,omitempty"`
-	// Requests a second, mean of the last 10 s.
+	// Requests per second, mean of the last 10 s.
 	Rate *float64 `protobuf:"fixed64,7,opt,name=rate,proto3,oneof" json:"rate,omitempty"`
-	// Means of the ready instances that told: "kvCache" (0 to 1), "cpu" and "memory" (percent of what
-	// the instance asks for), "queue" (requests that wait in the engine).
+	// Means over the ready instances with a known value: "kvCache" (0 to 1), "cpu" and "memory"
+	// (percent of what the instance requests), "queue" (requests that wait in the engine).
 	Levels map[string]float64 `protobuf:"bytes,8,rep,name=levels,proto3" json:"levels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
-	// Requests of the last 30 s by the time that they took: counts by bucket, as
-	// windlass.gateway.v1.Traffic has them. Empty: none ended, or it is not known.
+	// Histograms of the times of requests in the last 30 s, with the buckets of
+	// windlass.gateway.v1.Traffic. Empty: no request ended, or unknown.
 	FirstToken    []uint64 `protobuf:"varint,9,rep,packed,name=first_token,json=firstToken,proto3" json:"first_token,omitempty"`
 	Latency       []uint64 `protobuf:"varint,10,rep,packed,name=latency,proto3" json:"latency,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -3456,24 +3458,24 @@ func (x *DeploymentLoad) GetLatency() []uint64 {
 	return nil
 }
 
-// Notice tells people of something that the agent did without being told to: it
-// becomes an entry of the app's history. No decision reads it. Notices about one
-// object of a deployment are summed up: the first is sent at once, the next after ten
-// minutes, and while it goes on the pause doubles up to six hours. The agent sends
-// each once, but for those of a report that was left unanswered as its session ended,
-// which come again with the next one; what it has not sent dies with its process.
+// Notice informs people about something that the agent did by itself. It becomes an entry of the
+// app's history. No decision reads it. Notices about one object of a deployment are merged: the
+// first is sent at once, the next after 10 min, and while they continue, the pause doubles up to 6
+// h. Each notice is sent once, unless its report was not answered before the session ended: then
+// the next session sends it again. If the agent's process ends, notices that were not sent are
+// lost.
 type Notice struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Kind  Notice_Kind            `protobuf:"varint,1,opt,name=kind,proto3,enum=windlass.agent.v1.Notice_Kind" json:"kind,omitempty"`
-	// One that was never assigned to the region: the notice is dropped.
+	// If the deployment was never assigned to the region, the notice is dropped.
 	DeploymentId string `protobuf:"bytes,2,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
-	// What it is about, as people there call it: "Service windlass-shop/chat-v3".
+	// The object, as people in the region name it: "Service windlass-shop/chat-v3".
 	Object  string `protobuf:"bytes,3,opt,name=object,proto3" json:"object,omitempty"`
 	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
-	// How often it happened since the notice before about the same, at least 1; message
-	// is about the last time.
+	// How often it happened since the previous notice about the object, at least 1. message describes
+	// the last time.
 	Times int32 `protobuf:"varint,5,opt,name=times,proto3" json:"times,omitempty"`
-	// When it last happened, unix ms by the agent's clock.
+	// When it happened last, unix ms by the agent's clock.
 	At            int64 `protobuf:"varint,6,opt,name=at,proto3" json:"at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3603,7 +3605,7 @@ func (x *ReportResponse) GetLeaseTtl() *durationpb.Duration {
 	return nil
 }
 
-// AppliedState is what the agent made of one key.
+// AppliedState is the result of applying one key.
 type AppliedState struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Kind       ItemKind               `protobuf:"varint,1,opt,name=kind,proto3,enum=windlass.agent.v1.ItemKind" json:"kind,omitempty"`
@@ -3611,13 +3613,13 @@ type AppliedState struct {
 	Epoch      int64                  `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Generation int64                  `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`
 	Phase      AppliedState_Phase     `protobuf:"varint,5,opt,name=phase,proto3,enum=windlass.agent.v1.AppliedState_Phase" json:"phase,omitempty"`
-	// Why it is pending or rejected: "Unsupported", "Unschedulable",
-	// "InvalidSpec", "SecretUnavailable" ... Of one that is applied, "Woken": the generation has no
-	// replicas, and the region runs as many as its Deployment.wake says, because a request came.
+	// Why it is pending or rejected: "Unsupported", "Unschedulable", "InvalidSpec",
+	// "SecretUnavailable" ... If it is applied, "Woken" means: the generation has 0 replicas, but the
+	// region runs Deployment.wake replicas because a request came.
 	Code      string `protobuf:"bytes,6,opt,name=code,proto3" json:"code,omitempty"`
 	Message   string `protobuf:"bytes,7,opt,name=message,proto3" json:"message,omitempty"`
 	Retryable bool   `protobuf:"varint,8,opt,name=retryable,proto3" json:"retryable,omitempty"`
-	// Nothing of it exists in the region (after a delete).
+	// After a delete: nothing of it exists in the region any more.
 	Deleted       bool `protobuf:"varint,9,opt,name=deleted,proto3" json:"deleted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3868,34 +3870,33 @@ func (x *InstanceState) GetReadyAt() int64 {
 type DeploymentRollup struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	DeploymentId string                 `protobuf:"bytes,1,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
-	// Newest generation that the counts can be of. It is reported once no instance can start any
-	// more that only an earlier generation asked for, and no instance that it took over is
-	// counted under its former deployment. So when a generation asks for no instances and its
-	// counts are 0, their capacity is free. Counts of 0 with a state that is not applied only say
-	// that nothing runs under this name: the instances to take over may be counted under another.
-	// 0: of none yet.
+	// Newest generation that the counts can belong to. It is only reported when no instance of an
+	// earlier generation can start any more, and no instance that was taken over is still counted
+	// under its former deployment. So if a generation has 0 replicas and its counts are 0, their
+	// capacity is free. If the state is not applied, counts of 0 only mean that nothing runs under
+	// this name: the instances to take over may be counted under another one. 0: none yet.
 	Generation int64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
-	// Instances that exist, by status; terminated ones are not counted.
+	// Existing instances by status. Terminated ones do not count.
 	Pending  int32 `protobuf:"varint,3,opt,name=pending,proto3" json:"pending,omitempty"`
 	Running  int32 `protobuf:"varint,4,opt,name=running,proto3" json:"running,omitempty"`
 	Ready    int32 `protobuf:"varint,5,opt,name=ready,proto3" json:"ready,omitempty"`
 	Draining int32 `protobuf:"varint,6,opt,name=draining,proto3" json:"draining,omitempty"`
 	Failed   int32 `protobuf:"varint,7,opt,name=failed,proto3" json:"failed,omitempty"`
-	// Replicas whose every instance is ready and of the newest generation's
-	// template.
+	// Replicas of which every instance is ready and has the newest generation's template.
 	ReadyReplicas int32 `protobuf:"varint,8,opt,name=ready_replicas,json=readyReplicas,proto3" json:"ready_replicas,omitempty"`
-	// Instances of the newest template that a rollout should not wait for: they ended three times
-	// in a row, with no run between that was ready for a minute, or their cause is final.
+	// Instances of the newest template that a rollout should not wait for: they ended three times in
+	// a row without being ready for 1 min in between, or no retry can fix their cause.
 	Doomed int32 `protobuf:"varint,9,opt,name=doomed,proto3" json:"doomed,omitempty"`
-	// The most telling reason and message among those that are not ready.
+	// The most important reason of the instances that are not ready, with its message.
 	Reason   string `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`
 	Message  string `protobuf:"bytes,11,opt,name=message,proto3" json:"message,omitempty"`
 	Restarts int32  `protobuf:"varint,12,opt,name=restarts,proto3" json:"restarts,omitempty"`
-	// When the slowest of them became ready, ms after its start; 0 if none is.
+	// Longest time from start to ready among the instances, in ms. 0: none is ready.
 	SlowestStartMs int64 `protobuf:"varint,13,opt,name=slowest_start_ms,json=slowestStartMs,proto3" json:"slowest_start_ms,omitempty"`
-	// Groups of which an instance exists, whatever its state, terminated ones aside.
+	// Groups with at least one existing instance, in any state except terminated.
 	Groups int32 `protobuf:"varint,14,opt,name=groups,proto3" json:"groups,omitempty"`
-	// Counts of each role of the newest generation, in the order of the spec. Empty with one role.
+	// Counts of each role of the newest generation, in the order of the spec. Empty: there is only
+	// one role.
 	Roles         []*RoleRollup `protobuf:"bytes,15,rep,name=roles,proto3" json:"roles,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4036,16 +4037,16 @@ func (x *DeploymentRollup) GetRoles() []*RoleRollup {
 	return nil
 }
 
-// RoleRollup counts the instances of one role of a deployment with several.
+// RoleRollup counts the instances of one role.
 type RoleRollup struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Role  string                 `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
-	// Instances that exist, terminated ones aside.
+	// Existing instances, without terminated ones.
 	Instances int32 `protobuf:"varint,2,opt,name=instances,proto3" json:"instances,omitempty"`
 	Ready     int32 `protobuf:"varint,3,opt,name=ready,proto3" json:"ready,omitempty"`
-	// Instances of the newest generation's template, draining ones aside.
+	// Instances of the newest generation's template, without draining ones.
 	Updated int32 `protobuf:"varint,4,opt,name=updated,proto3" json:"updated,omitempty"`
-	// As in DeploymentRollup, of this role.
+	// As in DeploymentRollup, for this role.
 	Doomed        int32  `protobuf:"varint,5,opt,name=doomed,proto3" json:"doomed,omitempty"`
 	Reason        string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
 	Message       string `protobuf:"bytes,7,opt,name=message,proto3" json:"message,omitempty"`
@@ -4137,8 +4138,8 @@ type Capacity struct {
 	CpuMillicores int64                  `protobuf:"varint,1,opt,name=cpu_millicores,json=cpuMillicores,proto3" json:"cpu_millicores,omitempty"`
 	MemoryMib     int64                  `protobuf:"varint,2,opt,name=memory_mib,json=memoryMib,proto3" json:"memory_mib,omitempty"`
 	Gpus          []*GpuPool             `protobuf:"bytes,3,rep,name=gpus,proto3" json:"gpus,omitempty"`
-	// Kernel features that the runtime may not use here ("cgroup limits: not
-	// permitted"), for people.
+	// Kernel features that the runtime is not permitted to use ("cgroup limits: not permitted"). For
+	// people.
 	Notes         []string `protobuf:"bytes,4,rep,name=notes,proto3" json:"notes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4207,18 +4208,18 @@ type GpuPool struct {
 	Product     string                 `protobuf:"bytes,1,opt,name=product,proto3" json:"product,omitempty"`
 	Pool        string                 `protobuf:"bytes,2,opt,name=pool,proto3" json:"pool,omitempty"`
 	Allocatable int32                  `protobuf:"varint,3,opt,name=allocatable,proto3" json:"allocatable,omitempty"`
-	// By all processes on those hosts, of Windlass and of others.
+	// Requested by all processes on those hosts, including those that do not belong to Windlass.
 	Requested int32 `protobuf:"varint,4,opt,name=requested,proto3" json:"requested,omitempty"`
 	// Largest number free on one host.
 	LargestFree int32 `protobuf:"varint,5,opt,name=largest_free,json=largestFree,proto3" json:"largest_free,omitempty"`
-	// Free on hosts that take new instances.
+	// Free on hosts that accept new instances.
 	Free int32 `protobuf:"varint,6,opt,name=free,proto3" json:"free,omitempty"`
-	// What Windlass may use of the pool; 0: all of it.
+	// How many GPUs of the pool Windlass may use. 0: all.
 	Quota int32 `protobuf:"varint,7,opt,name=quota,proto3" json:"quota,omitempty"`
 	Hosts int32 `protobuf:"varint,8,opt,name=hosts,proto3" json:"hosts,omitempty"`
-	// Kubernetes' name of the resource; empty on a host.
+	// Name of the resource in Kubernetes. Empty: the region runs processes.
 	ResourceName string `protobuf:"bytes,9,opt,name=resource_name,json=resourceName,proto3" json:"resource_name,omitempty"`
-	// Memory of one GPU; 0: unknown.
+	// Memory of one GPU. 0: unknown.
 	MemoryMib     int64 `protobuf:"varint,10,opt,name=memory_mib,json=memoryMib,proto3" json:"memory_mib,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4544,7 +4545,7 @@ type UploadLogsRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	RequestId string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	Data      []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
-	// The last piece. error, when the request could not be answered.
+	// Whether this is the last part. error is set if the request could not be answered.
 	End           bool   `protobuf:"varint,3,opt,name=end,proto3" json:"end,omitempty"`
 	Error         string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields

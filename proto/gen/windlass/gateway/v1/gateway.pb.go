@@ -4,14 +4,14 @@
 // 	protoc        (unknown)
 // source: windlass/gateway/v1/gateway.proto
 
-// The contract between the agent of a region and the gateways beside it. The agent
-// serves it, over a unix socket in its data directory and where --gateway-listen says, there
-// by TLS with client certificates: a gateway speaks for none with another name in its
-// certificate. A gateway opens every call, and never talks to the control plane.
+// The contract between the agent of a region and the region's gateways. The agent serves it on a
+// unix socket in its data directory, and with TLS and client certificates at the address
+// --gateway-listen. A gateway can act only under the name in its certificate. The gateway opens
+// every call, and never talks to the control plane.
 //
-// A gateway keeps the last table that it had, and serves from it when the agent is away
-// and after its own restart. Nothing is taken out because it is not mentioned: a removal
-// is a message.
+// A gateway stores the last table that it had, and serves from it while the agent is away and after
+// its own restart. An entry is never removed because a message does not mention it: removals are
+// explicit.
 
 package gatewayv1
 
@@ -32,22 +32,23 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// CrossRegion is when a request for one of the app's hosts is handed to the nearest region
-// that has a ready instance: to a gateway there, by its usual way in, with the header
-// "Windlass-Handed-Over: failover REGION" or "spillover REGION", which names this region, or
-// "zero REGION" if the app is at zero there. A request with that header is never handed on. After a
-// spillover it does not wait in the queue. After spillover and zero it is not held. The answer says "Windlass-Region: " and the region that gave it. Requests
-// for previews are not handed over.
+// CrossRegion is when a request for one of the app's hosts is handed over to a gateway of the
+// nearest region that has a ready instance. The request gets the header "Windlass-Handed-Over:
+// REASON REGION". REGION is this region. REASON is failover, spillover, or zero if the app is at
+// zero here. A request with that header is never handed over again. After spillover it does not
+// wait in the queue there, and after spillover and zero it is not held there. The header
+// "Windlass-Region" of the answer names the region that answered. Requests for previews are not
+// handed over.
 type CrossRegion int32
 
 const (
 	// As OFF.
 	CrossRegion_CROSS_REGION_UNSPECIFIED CrossRegion = 0
 	CrossRegion_CROSS_REGION_OFF         CrossRegion = 1
-	// While no instance is ready here.
+	// While no instance is ready in this region.
 	CrossRegion_CROSS_REGION_FAILOVER CrossRegion = 2
-	// Also while all instances have as many requests as they take, before the request would
-	// wait in the queue.
+	// Also while all instances have max_in_flight requests: the request is handed over instead of
+	// waiting in the queue.
 	CrossRegion_CROSS_REGION_SPILLOVER CrossRegion = 3
 )
 
@@ -94,7 +95,7 @@ func (CrossRegion) EnumDescriptor() ([]byte, []int) {
 	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{0}
 }
 
-// Balancing is how one of a target's instances is chosen.
+// Balancing is how the gateway chooses one of a target's instances.
 type Balancing int32
 
 const (
@@ -102,15 +103,15 @@ const (
 	Balancing_BALANCING_ROUND_ROBIN Balancing = 1
 	// The one with the fewest requests in flight from this gateway.
 	Balancing_BALANCING_LEAST_REQUESTS Balancing = 2
-	// The better of two that are drawn.
+	// The better of two random instances.
 	Balancing_BALANCING_POWER_OF_TWO Balancing = 3
-	// Equal keys go to the same instance while it has room, so that it finds what it
-	// computed for the one before. The target is chosen by the key, too: by weighted rendezvous
-	// hashing over deployment_id, which is the same in every gateway, so that targets have
-	// keys by weight, and a weight that changes moves only the keys that it gains or loses.
+	// Requests with the same key go to the same instance while it has capacity, so that its cached
+	// data can be used. The key also chooses the target, by weighted rendezvous hashing over
+	// deployment_id. This is the same in every gateway. Targets get keys by weight, and a changed
+	// weight moves only the keys that the target gains or loses.
 	Balancing_BALANCING_AFFINITY Balancing = 4
-	// In turn, by what each instance says of its load, or the gateway sees of it: see
-	// windlass.v1.RoutingPolicy. A gateway that does not know it has its default in its place.
+	// Weighted round robin, by the load that each instance reports or the gateway measures: see
+	// windlass.v1.RoutingPolicy. A gateway that does not know this value uses its default.
 	Balancing_BALANCING_WEIGHTED Balancing = 5
 )
 
@@ -165,16 +166,16 @@ type Instance_State int32
 
 const (
 	Instance_STATE_UNSPECIFIED Instance_State = 0
-	// Passes its check. Gets requests.
+	// Passes its check, and gets requests.
 	Instance_STATE_READY Instance_State = 1
-	// Does not pass its check. Gets none if it was never ready. If it was, it gets some while
-	// fewer than half of the target's instances that are READY or were are well, which is
-	// READY and not ejected: the gateway sends to all of them then, as few would not stand
-	// what many did, and what finds that many unwell may be wrong.
+	// Does not pass its check, and gets no requests, with one exception. An instance is healthy if
+	// it is READY and not ejected. If fewer than half of the target's instances that are or were
+	// READY are healthy, the gateway sends requests to all of these. The reason is that few
+	// instances cannot carry the load of many, and that a check that finds most of them unhealthy may be
+	// wrong.
 	Instance_STATE_NOT_READY Instance_State = 2
-	// Is about to be stopped, or is being stopped: no new request, never; those that it
-	// has go on. Once a gateway serves this, and tells no more requests in flight,
-	// it may go at any time.
+	// Is stopping or will stop soon. It never gets new requests, and finishes those that it has. It
+	// may end at any time after the gateway serves this state and reports no requests in flight.
 	Instance_STATE_DRAINING Instance_State = 3
 )
 
@@ -275,7 +276,7 @@ func (x *WakeRequest) GetAppId() string {
 
 type WakeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// About how long it takes until a replica is ready, by earlier starts. Absent: not known.
+	// Estimated time until a replica is ready, from earlier starts. Absent: unknown.
 	ReadyIn       *durationpb.Duration `protobuf:"bytes,1,opt,name=ready_in,json=readyIn,proto3" json:"ready_in,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -320,22 +321,24 @@ func (x *WakeResponse) GetReadyIn() *durationpb.Duration {
 
 type WatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Chosen by the gateway. One process has it at a time, so that of two that overlap each is
-	// waited for. A process may have that of one that is known to have ended, however it did, and
-	// then takes its place: nothing waits for what that one served, or had in flight.
+	// Chosen by the gateway. Two processes must not use the same id at the same time, so that the
+	// agent can wait for each of them. A process may reuse the id of a process that has certainly
+	// ended. It then replaces that process: the agent no longer waits for what that one served or had
+	// in flight.
 	GatewayId string `protobuf:"bytes,1,opt,name=gateway_id,json=gatewayId,proto3" json:"gateway_id,omitempty"`
-	// table_id of the last Begin; empty when there was none, also in what was kept on disk.
+	// table_id of the last Begin, which may come from the stored table. Empty: there was none.
 	TableId string `protobuf:"bytes,2,opt,name=table_id,json=tableId,proto3" json:"table_id,omitempty"`
-	// Every app that the gateway holds, once. Those of the same table_id that are as listed
-	// are not sent again; those that the region does not route come as removals.
+	// Every app in the gateway's table, once. Apps that have not changed since, within the same
+	// table_id, are not sent again. Apps that the region no longer routes are sent as removals.
 	Have []*AppVersion `protobuf:"bytes,3,rep,name=have,proto3" json:"have,omitempty"`
-	// Build of the gateway, for people.
+	// Build of the gateway. For people.
 	Version string `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
-	// New with each start of the gateway's process: what one told says nothing of another's.
-	// Empty, as of gateways of earlier releases: gateway_id is.
+	// Chosen at each start of the gateway's process, so that reports of different processes are not
+	// mixed. Empty, as from gateways of earlier releases: gateway_id is used instead.
 	ProcessId string `protobuf:"bytes,5,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
-	// What it can do beyond the base protocol. "hold": it holds requests of apps with AppRoutes.held,
-	// and calls Wake. No app goes to zero while a gateway that counts cannot do that.
+	// What the gateway supports beyond the base protocol. "hold": it holds requests for apps with
+	// AppRoutes.held, and calls Wake. While an active gateway does not support this, no app goes to
+	// zero.
 	Features      []string `protobuf:"bytes,30,rep,name=features,proto3" json:"features,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -413,11 +416,12 @@ func (x *WatchRequest) GetFeatures() []string {
 	return nil
 }
 
-// AppVersion names one state of one app.
+// AppVersion identifies one state of one app.
 type AppVersion struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	AppId string                 `protobuf:"bytes,1,opt,name=app_id,json=appId,proto3" json:"app_id,omitempty"`
-	// Of the route, as the control plane gave them. They compare as (epoch, generation).
+	// Epoch and generation of the route, from the control plane. They are compared as (epoch,
+	// generation).
 	Epoch      int64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Generation int64 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
 	// See AppRoutes.change.
@@ -484,8 +488,8 @@ func (x *AppVersion) GetChange() int64 {
 	return 0
 }
 
-// WatchResponse is one frame, of 1 MiB at most unless one app alone is larger. A frame
-// without a field that the gateway knows is skipped.
+// WatchResponse is one frame, of at most 1 MiB unless a single app is larger. The gateway skips
+// frames without a field that it knows.
 type WatchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Frame:
@@ -616,11 +620,11 @@ func (*WatchResponse_Heartbeat) isWatchResponse_Frame() {}
 
 func (*WatchResponse_Neighbours) isWatchResponse_Frame() {}
 
-// Begin: the agent knows what it tells. Up to End the gateway may apply what comes at
-// once, app by app; at End it has the whole table.
+// Begin starts the table. The gateway may apply each app as it comes. At End it has the whole
+// table.
 type Begin struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of the agent's process: changes compare within one table_id only.
+	// Identifies the agent's process. AppRoutes.change can only be compared within one table_id.
 	TableId       string `protobuf:"bytes,1,opt,name=table_id,json=tableId,proto3" json:"table_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -745,7 +749,7 @@ func (*End) Descriptor() ([]byte, []int) {
 
 type Heartbeat struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Time within which the next frame comes, and the next report is expected.
+	// Time within which the next frame is sent and the next report is expected.
 	Interval      *durationpb.Duration `protobuf:"bytes,1,opt,name=interval,proto3" json:"interval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -788,16 +792,17 @@ func (x *Heartbeat) GetInterval() *durationpb.Duration {
 	return nil
 }
 
-// Neighbours are the other regions that requests may be handed to, of the apps whose policy wants
-// that (see CrossRegion): apps that run here, and apps of workspaces that may use this region and
-// that run only in others. It comes when the agent has it from the control plane, and nothing waits
-// for it. Until then, and while the control plane is away, the last neighbours stay in force, also
-// after a restart of the gateway or the agent. A frame has 256 KiB at the most, or one app.
+// Neighbours lists the other regions to which requests may be handed over, for apps whose policy
+// allows it (see CrossRegion). These are apps that run here, and apps that run only in other
+// regions but whose workspace may use this one. It is sent when the agent has it from the control
+// plane, and nothing waits for it. Until then, and while the control plane is away, the last
+// Neighbours stay in force, also after a restart of the gateway or the agent. A frame has at most
+// 256 KiB, or a single app.
 type Neighbours struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// This region, as people name it. Empty: it has none of either.
+	// Name of this region for people. Empty: there are no neighbours.
 	Region string `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
-	// What is not mentioned in this frame has none. Otherwise it has what it had.
+	// Apps that are not in this frame have no neighbours. If false, they keep those that they had.
 	Whole         bool             `protobuf:"varint,2,opt,name=whole,proto3" json:"whole,omitempty"`
 	Apps          []*AppNeighbours `protobuf:"bytes,3,rep,name=apps,proto3" json:"apps,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -858,14 +863,13 @@ func (x *Neighbours) GetApps() []*AppNeighbours {
 type AppNeighbours struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	AppId string                 `protobuf:"bytes,1,opt,name=app_id,json=appId,proto3" json:"app_id,omitempty"`
-	// Those where the app had a ready instance a few seconds ago, in no order: which is the
-	// nearest a gateway finds out. Empty: none.
+	// Regions where the app had a ready instance a few seconds ago, in no order. The gateway measures
+	// which is the nearest. Empty: none.
 	Regions []*Neighbour `protobuf:"bytes,2,rep,name=regions,proto3" json:"regions,omitempty"`
-	// The app's hosts, as in AppRoutes, which those go before that are there. Where there are none,
-	// no instance is here, and requests for the hosts are handed to one of regions as they come:
-	// how long they may take, how large they are, who may ask from which pages, and whether they
-	// need a key is for the gateway there to say, once, and its answer is passed on. This one knows
-	// neither the policy nor a key, so that it has nothing to let in by. Previews are not among them.
+	// The app's hosts without previews. Hosts in AppRoutes take precedence. If the app has no
+	// AppRoutes here, there is no instance here, and requests for the hosts are handed over unchanged
+	// to one of regions. The gateway there applies the policy: time-outs, sizes, CORS and keys. This
+	// gateway does not know the policy or the keys, so it only passes the answer on.
 	Hosts         []string `protobuf:"bytes,3,rep,name=hosts,proto3" json:"hosts,omitempty"`
 	AppName       string   `protobuf:"bytes,4,opt,name=app_name,json=appName,proto3" json:"app_name,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -932,10 +936,10 @@ func (x *AppNeighbours) GetAppName() string {
 
 type Neighbour struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As people name it.
+	// Name for people.
 	Region string `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
-	// Where its gateways are reached: "http" or "https", a host, and a port if it is another
-	// than the scheme's. By https the certificate is that of the app's host.
+	// URL of its gateways: "http" or "https", a host, and a port if it is not the scheme's default.
+	// With https, the certificate is that of the app's host.
 	GatewayUrl    string `protobuf:"bytes,2,opt,name=gateway_url,json=gatewayUrl,proto3" json:"gateway_url,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -985,33 +989,35 @@ func (x *Neighbour) GetGatewayUrl() string {
 	return ""
 }
 
-// AppRoutes is one app in this region, whole: it takes the place of what was known of it.
-// Without hosts and previews the app has none here, and nothing else of the message says
-// anything but its version. What was sent last counts, also when its generation is lower:
-// the agent has compared.
+// AppRoutes is the complete state of one app in this region, and replaces all earlier state.
+// Without hosts and previews, the app has no routes here, and only the version fields of the
+// message have meaning. The gateway always takes the message that was sent last, even if its
+// generation is lower, because the agent has already compared.
 type AppRoutes struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	AppId      string                 `protobuf:"bytes,1,opt,name=app_id,json=appId,proto3" json:"app_id,omitempty"`
 	AppName    string                 `protobuf:"bytes,2,opt,name=app_name,json=appName,proto3" json:"app_name,omitempty"`
 	Epoch      int64                  `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Generation int64                  `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`
-	// Grows with every change of this message, of instances too; within one table_id.
+	// Grows with every change of this message, including changes of instances. Only comparable within
+	// one table_id.
 	Change int64 `protobuf:"varint,5,opt,name=change,proto3" json:"change,omitempty"`
-	// Lower case, without port and trailing dot. A host is of one app: while two have it, which is
-	// a moment in which it goes from one to the other, the one that was sent last does.
+	// In lower case, without port and trailing dot. A host belongs to one app. If it moves between
+	// apps, two may list it for a moment: then the app that was sent last has it.
 	Hosts []string `protobuf:"bytes,6,rep,name=hosts,proto3" json:"hosts,omitempty"`
-	// Share the requests for hosts by weight.
+	// Targets that share the requests for hosts, by weight.
 	Targets  []*Target  `protobuf:"bytes,7,rep,name=targets,proto3" json:"targets,omitempty"`
 	Previews []*Preview `protobuf:"bytes,8,rep,name=previews,proto3" json:"previews,omitempty"`
-	// Absent, or a field of it: the gateway's default, which its help states.
+	// For absent fields, or without a policy, the gateway's defaults apply, which its help states.
 	Policy *RoutePolicy `protobuf:"bytes,9,opt,name=policy,proto3" json:"policy,omitempty"`
-	// Those that requests may come with where a key is required; without any, none gets in.
+	// Valid keys, for hosts that require a key. If there are none, such requests are always refused.
 	ApiKeys []*ApiKey `protobuf:"bytes,10,rep,name=api_keys,json=apiKeys,proto3" json:"api_keys,omitempty"`
-	// The app is at zero here, or about to be: a request for one of hosts is held, and wakes it.
+	// The app is at zero here, or about to be. The gateway holds requests for hosts, and wakes the
+	// app.
 	Held bool `protobuf:"varint,50,opt,name=held,proto3" json:"held,omitempty"`
-	// Of an app that is held: about how long a start takes. Absent: not known.
+	// If held: estimated time of a start. Absent: unknown.
 	StartTime *durationpb.Duration `protobuf:"bytes,51,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
-	// The app is scaled here: the gateway reports its load.
+	// The gateway must report the app's load, because the app has a ScalingPolicy here.
 	CountLoad     bool `protobuf:"varint,52,opt,name=count_load,json=countLoad,proto3" json:"count_load,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1138,15 +1144,15 @@ func (x *AppRoutes) GetCountLoad() bool {
 	return false
 }
 
-// ApiKey is one of the app's. It comes in "Authorization: Bearer KEY" or in "X-Api-Key: KEY", and
-// is not passed on to instances.
+// ApiKey is a key of the app. Clients send it as "Authorization: Bearer KEY" or "X-Api-Key: KEY".
+// The gateway does not pass it on to instances.
 type ApiKey struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// For the log.
+	// Name for the log.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// SHA-256 of the key.
 	Hash []byte `protobuf:"bytes,2,opt,name=hash,proto3" json:"hash,omitempty"`
-	// Unix ms from which on it is good no more; 0: never.
+	// When the key expires, unix ms. 0: never.
 	ExpiresAt     int64 `protobuf:"varint,3,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1206,20 +1212,20 @@ func (x *ApiKey) GetExpiresAt() int64 {
 type Target struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	DeploymentId string                 `protobuf:"bytes,1,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
-	// The deployment's number within its app; 0: not known.
+	// The deployment's version. 0: unknown.
 	Version int32 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
-	// Relative to the other targets. 0: it gets no requests but those for its previews.
-	// All 0, or no target at all: nothing serves the hosts now, and requests wait in the queue, go to
-	// another region, or get 503.
+	// Share of requests, relative to the other targets. 0: it gets only requests for its previews. If
+	// all are 0 or there is no target, nothing serves the hosts now: requests wait in the queue, go
+	// to another region, or get 503.
 	Weight int32 `protobuf:"varint,3,opt,name=weight,proto3" json:"weight,omitempty"`
-	// What instances are found by: two targets with the same key are one workload that goes
-	// from one deployment to the other, and have the same instances.
+	// Name by which the agent finds instances. Two targets with the same key have the same instances:
+	// one deployment is taking over the workload of the other.
 	WorkloadKey string      `protobuf:"bytes,4,opt,name=workload_key,json=workloadKey,proto3" json:"workload_key,omitempty"`
 	Instances   []*Instance `protobuf:"bytes,5,rep,name=instances,proto3" json:"instances,omitempty"`
-	// What a gateway asks instances that have become READY, until they pass it once: see
-	// InstanceHealth.unproven. How they are from then on is the agent's to find. Absent, as from
-	// agents of earlier releases, or where the check is of another port than address: a
-	// connection is all that is tried.
+	// Check that the gateway makes on instances that became READY, until they pass it once: see
+	// InstanceHealth.unproven. After that, only the agent checks them. Absent, as from agents of
+	// earlier releases or if the check uses another port than address: the gateway only tries to
+	// connect.
 	HealthCheck   *HealthCheck `protobuf:"bytes,6,opt,name=health_check,json=healthCheck,proto3" json:"health_check,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1297,7 +1303,7 @@ func (x *Target) GetHealthCheck() *HealthCheck {
 	return nil
 }
 
-// HealthCheck of a deployment, with its defaults filled in; see the user API's.
+// HealthCheck of a deployment, with its defaults filled in; see windlass.v1.HealthCheck.
 type HealthCheck struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Path   string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
@@ -1367,13 +1373,13 @@ func (x *HealthCheck) GetTimeout() *durationpb.Duration {
 	return nil
 }
 
-// Preview is a host of one deployment alone.
+// Preview is a host whose requests go to one deployment only.
 type Preview struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Host  string                 `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`
 	// One of the targets.
 	DeploymentId string `protobuf:"bytes,2,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
-	// A request needs one of the app's api_keys, also where the policy does not say so.
+	// A request needs one of the app's api_keys, even if the policy does not require it.
 	RequireApiKey bool `protobuf:"varint,3,opt,name=require_api_key,json=requireApiKey,proto3" json:"require_api_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1433,16 +1439,15 @@ func (x *Preview) GetRequireApiKey() bool {
 type Instance struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	InstanceId string                 `protobuf:"bytes,1,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
-	// "host:port". Another address under the same id is another process: what was known of
-	// its health is void.
+	// "host:port". If the address changes, it is another process, and the gateway forgets what it
+	// knew about the instance's health.
 	Address string         `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
 	State   Instance_State `protobuf:"varint,3,opt,name=state,proto3,enum=windlass.gateway.v1.Instance_State" json:"state,omitempty"`
-	// Of one that is NOT_READY: its process has passed its check before. A process that started
-	// anew in the same place has not. Absent, as from agents of earlier releases: if this gateway
-	// has seen the instance READY.
+	// If it is NOT_READY: whether its current process has passed its check before. Absent, as from
+	// agents of earlier releases: whether this gateway has seen the instance READY.
 	WasReady *bool `protobuf:"varint,4,opt,name=was_ready,json=wasReady,proto3,oneof" json:"was_ready,omitempty"`
-	// It is yet to be replaced by one of the target's deployment, and the target's health_check
-	// is not its own: it is asked as it was while it was READY as one of its own, or not at all.
+	// It still runs another version and will be replaced, so that the target's health_check is not
+	// its own. The gateway uses the check that it had as an instance of its own version, or none.
 	OtherVersion  bool `protobuf:"varint,5,opt,name=other_version,json=otherVersion,proto3" json:"other_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1516,40 +1521,40 @@ func (x *Instance) GetOtherVersion() bool {
 type RoutePolicy struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Balancing Balancing              `protobuf:"varint,1,opt,name=balancing,proto3,enum=windlass.gateway.v1.Balancing" json:"balancing,omitempty"`
-	// What ties requests together for BALANCING_AFFINITY. A request without it is
-	// balanced as BALANCING_POWER_OF_TWO, and gets its target by turn.
+	// Key of requests for BALANCING_AFFINITY. A request without a key is balanced as
+	// BALANCING_POWER_OF_TWO, after its target was chosen by weight.
 	//
 	// Types that are valid to be assigned to Affinity:
 	//
 	//	*RoutePolicy_AffinityHeader
 	//	*RoutePolicy_AffinityCookie
 	Affinity isRoutePolicy_Affinity `protobuf_oneof:"affinity"`
-	// From the last part of the request that the instance was sent to the first byte of the answer.
+	// Longest time from the last byte sent to the instance until the first byte of the answer.
 	ResponseTimeout *durationpb.Duration `protobuf:"bytes,4,opt,name=response_timeout,json=responseTimeout,proto3" json:"response_timeout,omitempty"`
-	// Between two pieces of an answer.
+	// Longest time between two parts of an answer.
 	IdleTimeout *durationpb.Duration `protobuf:"bytes,5,opt,name=idle_timeout,json=idleTimeout,proto3" json:"idle_timeout,omitempty"`
-	// Of the whole request, the wait included, and also of a stream: then 504, or an answer that
-	// has begun is cut.
+	// Longest time of the whole request, including the wait. Applies to streams, too. After it, the
+	// gateway answers 504, or cuts off an answer that has begun.
 	RequestTimeout *durationpb.Duration `protobuf:"bytes,6,opt,name=request_timeout,json=requestTimeout,proto3" json:"request_timeout,omitempty"`
-	// Requests that wait for an instance, per gateway; more are refused with 429.
+	// How many requests may wait for an instance, per gateway. Further requests are refused with 429.
 	QueueSize *int32 `protobuf:"varint,7,opt,name=queue_size,json=queueSize,proto3,oneof" json:"queue_size,omitempty"`
-	// How long one waits at most; then 503.
+	// Longest wait of a request. After it, the request is refused with 503.
 	QueueWait *durationpb.Duration `protobuf:"bytes,8,opt,name=queue_wait,json=queueWait,proto3" json:"queue_wait,omitempty"`
-	// Further attempts of one request, on other instances.
+	// Number of further attempts on other instances.
 	Retries *int32 `protobuf:"varint,9,opt,name=retries,proto3,oneof" json:"retries,omitempty"`
-	// Requests in flight on one instance, per gateway; 0: no limit.
+	// Limit on requests in flight on one instance, per gateway. 0: no limit.
 	MaxInFlight *int32 `protobuf:"varint,10,opt,name=max_in_flight,json=maxInFlight,proto3,oneof" json:"max_in_flight,omitempty"`
-	// Bytes of a request's body; more are refused with 413.
+	// Largest body of a request, in bytes. Larger ones are refused with 413.
 	MaxBodyBytes *int64 `protobuf:"varint,11,opt,name=max_body_bytes,json=maxBodyBytes,proto3,oneof" json:"max_body_bytes,omitempty"`
-	// Absent: instances answer for themselves. Otherwise the gateway answers preflights, with
-	// 204, and its headers take the place of the instances' own in all answers.
+	// Absent: instances answer preflights themselves. Otherwise the gateway answers preflights, with
+	// 204, and its CORS headers replace those of instances in all answers.
 	Cors *Cors `protobuf:"bytes,12,opt,name=cors,proto3" json:"cors,omitempty"`
 	// Absent: no payload is logged.
 	PayloadLog  *PayloadLog `protobuf:"bytes,13,opt,name=payload_log,json=payloadLog,proto3" json:"payload_log,omitempty"`
 	CrossRegion CrossRegion `protobuf:"varint,14,opt,name=cross_region,json=crossRegion,proto3,enum=windlass.gateway.v1.CrossRegion" json:"cross_region,omitempty"`
 	// A request without one of the app's api_keys is refused with 401.
 	RequireApiKey bool `protobuf:"varint,15,opt,name=require_api_key,json=requireApiKey,proto3" json:"require_api_key,omitempty"`
-	// Absent, or a field of it: the gateway's default.
+	// For absent fields, or without ColdStart, the gateway's defaults apply.
 	ColdStart     *ColdStart `protobuf:"bytes,50,opt,name=cold_start,json=coldStart,proto3" json:"cold_start,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1793,16 +1798,15 @@ func (x *ColdStart) GetElsewhere() bool {
 	return false
 }
 
-// PayloadLog says which payloads are logged, where the gateway's operator has them written.
+// PayloadLog says which payloads the gateway logs, if its operator set --payload-log.
 type PayloadLog struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Share of the requests that are logged, above 0 and up to 1.
+	// Share of requests that are logged, greater than 0 and at most 1.
 	Sample float64 `protobuf:"fixed64,1,opt,name=sample,proto3" json:"sample,omitempty"`
-	// Bytes that are kept of a request's body, and of its answer's, from the beginning.
-	// 0: 16 KiB.
+	// How many bytes of each body are logged, from its beginning. 0 means 16 KiB.
 	MaxBytes int32 `protobuf:"varint,2,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
-	// Names of JSON fields, at any depth, whose values are left out, in events of a stream,
-	// too. With any, a body that is longer than what is kept or is no JSON is left out whole.
+	// Names of JSON fields, at any depth, whose values are left out. Applies to events of a stream,
+	// too. If set, a body that is longer than max_bytes or is not JSON is left out completely.
 	Redact        []string `protobuf:"bytes,3,rep,name=redact,proto3" json:"redact,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1859,10 +1863,10 @@ func (x *PayloadLog) GetRedact() []string {
 	return nil
 }
 
-// Cors is which other origins browsers let use the app.
+// Cors says which origins' pages may use the app in browsers.
 type Cors struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "*", or origins, or "https://*.example.com" for all below a domain. Empty: none.
+	// "*", or origins, or "https://*.example.com" for all subdomains. Empty: none.
 	AllowedOrigins []string `protobuf:"bytes,1,rep,name=allowed_origins,json=allowedOrigins,proto3" json:"allowed_origins,omitempty"`
 	// Empty: GET, HEAD and POST.
 	AllowedMethods []string `protobuf:"bytes,2,rep,name=allowed_methods,json=allowedMethods,proto3" json:"allowed_methods,omitempty"`
@@ -1870,7 +1874,7 @@ type Cors struct {
 	AllowedHeaders []string `protobuf:"bytes,3,rep,name=allowed_headers,json=allowedHeaders,proto3" json:"allowed_headers,omitempty"`
 	ExposedHeaders []string `protobuf:"bytes,4,rep,name=exposed_headers,json=exposedHeaders,proto3" json:"exposed_headers,omitempty"`
 	Credentials    bool     `protobuf:"varint,5,opt,name=credentials,proto3" json:"credentials,omitempty"`
-	// Absent: answers do not say.
+	// Absent: preflight answers have no max-age.
 	MaxAge        *durationpb.Duration `protobuf:"bytes,6,opt,name=max_age,json=maxAge,proto3" json:"max_age,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1953,23 +1957,24 @@ type ReportRequest struct {
 	GatewayId string                 `protobuf:"bytes,1,opt,name=gateway_id,json=gatewayId,proto3" json:"gateway_id,omitempty"`
 	// table_id of the stream's Begin.
 	TableId string `protobuf:"bytes,2,opt,name=table_id,json=tableId,proto3" json:"table_id,omitempty"`
-	// Apps that are served in another version than was last told, removals too; all of them,
-	// those of have that were not sent again included, in the first report after a Begin. It
-	// serves a version when every request that it takes from then on is decided by it.
+	// Apps whose served version changed since the last report, including removals. In the first
+	// report after a Begin: all apps, also those in have that were not sent again. A gateway serves a
+	// version once it decides every new request by it.
 	Served []*Served `protobuf:"bytes,3,rep,name=served,proto3" json:"served,omitempty"`
-	// All instances that it has ejected, or not reached yet, or that are DRAINING or no longer
-	// listed and have requests of this gateway in flight. What is not listed is none of that.
+	// All instances that the gateway has ejected or not reached yet, and those that are DRAINING or
+	// no longer listed and still have requests of this gateway in flight. For instances that are not
+	// in this list, none of this is the case.
 	Instances []*InstanceHealth `protobuf:"bytes,4,rep,name=instances,proto3" json:"instances,omitempty"`
-	// It takes no more requests, and finishes those that it has. When its stream ends it is
-	// not waited for.
+	// The gateway accepts no more requests, and finishes those that it has. When its stream ends, the
+	// agent does not wait for it.
 	Leaving bool `protobuf:"varint,5,opt,name=leaving,proto3" json:"leaving,omitempty"`
-	// What deployments were sent, of those for which that changed since it was last told in an
-	// answered report; of all, in the first report after a Begin. A gateway tells it once in an
-	// interval and when it leaves, and not with every report between.
+	// Traffic of the deployments for which it changed since the last answered report that had it. In
+	// the first report after a Begin: of all deployments. A gateway sends it once per interval and
+	// when it leaves, not with every report.
 	Traffic []*Traffic `protobuf:"bytes,6,rep,name=traffic,proto3" json:"traffic,omitempty"`
-	// Load of the apps with count_load, of those for which it changed since it was last told in an
-	// answered report; of all, in the first report after a Begin. A gateway tells it at most once a
-	// second, and looks once a second whether it changed.
+	// Load of the apps with count_load for which it changed since the last answered report that had
+	// it. In the first report after a Begin: of all such apps. A gateway checks for changes once per
+	// second, and sends at most that often.
 	Loads []*AppLoad `protobuf:"bytes,50,rep,name=loads,proto3" json:"loads,omitempty"`
 	// process_id of the stream's Watch.
 	ProcessId     string `protobuf:"bytes,7,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
@@ -2063,20 +2068,21 @@ func (x *ReportRequest) GetProcessId() string {
 	return ""
 }
 
-// Traffic of a deployment through this gateway, since its process began or, when it is
-// less than what was told before, since it was routed anew. Requests count when they end.
+// Traffic of a deployment through this gateway: counters since the gateway's process started. If a
+// value is smaller than before, the deployment was removed and added again, and counting began
+// again. Requests count when they end.
 type Traffic struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	DeploymentId string                 `protobuf:"bytes,1,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
 	Requests     uint64                 `protobuf:"varint,2,opt,name=requests,proto3" json:"requests,omitempty"`
-	// Of those, answered with 5xx, by the instance or for it, or broken off.
+	// Of those, requests that were cut off or answered with 5xx, by the instance or by the gateway.
 	Errors uint64 `protobuf:"varint,3,opt,name=errors,proto3" json:"errors,omitempty"`
-	// From a request's header to the last byte of its answer: counts by bucket, without the
-	// zeros at their end. Bucket n is of what takes up to 10^(n/5) ms and no bucket before
-	// has; the 31st bucket, of up to 1,000 s, is followed by that of all else.
+	// Histogram of the time from a request's header to the last byte of its answer, without zeros at
+	// the end. Bucket n, counted from 0, has times of up to 10^(n/5) ms that are in no lower bucket.
+	// The 31st bucket is up to 1,000 s, and the bucket after it has all longer times.
 	Latency []uint64 `protobuf:"varint,4,rep,packed,name=latency,proto3" json:"latency,omitempty"`
-	// Of answers that stream (text/event-stream): from the request's header to the first byte
-	// of the answer's body; buckets as above.
+	// Only streamed answers (text/event-stream): histogram of the time from the request's header to
+	// the first byte of the answer's body, with the same buckets.
 	FirstToken    []uint64 `protobuf:"varint,5,rep,packed,name=first_token,json=firstToken,proto3" json:"first_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2147,17 +2153,18 @@ func (x *Traffic) GetFirstToken() []uint64 {
 	return nil
 }
 
-// AppLoad is what requests of one app do at this gateway now. It counts requests that may reach an
-// instance: not those for previews, those that the gateway refuses for what they are, or those that
-// another region answers. Health checks and scrapes do not pass the gateway.
+// AppLoad is the current load of one app at this gateway. It counts requests that may reach an
+// instance. It does not count requests for previews, invalid requests that the gateway refuses, and
+// requests that another region answers. Health checks and scrapes do not pass through the gateway.
 type AppLoad struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	AppId string                 `protobuf:"bytes,1,opt,name=app_id,json=appId,proto3" json:"app_id,omitempty"`
-	// Requests that wait for an instance. All of them are held while the app is.
+	// Requests that wait for an instance. While the app is held, these are the held requests.
 	Queued      int32             `protobuf:"varint,2,opt,name=queued,proto3" json:"queued,omitempty"`
 	Deployments []*DeploymentLoad `protobuf:"bytes,4,rep,name=deployments,proto3" json:"deployments,omitempty"`
-	// Requests that came, those that another region answered included, since the gateway's process began
-	// or, when it is less than what was told before, since the app was routed anew.
+	// Counter of received requests, including those that another region answered, since the gateway's
+	// process started. If it is smaller than before, counting began again because the app was removed
+	// and added again.
 	Arrived       uint64 `protobuf:"varint,5,opt,name=arrived,proto3" json:"arrived,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2224,10 +2231,10 @@ func (x *AppLoad) GetArrived() uint64 {
 type DeploymentLoad struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	DeploymentId string                 `protobuf:"bytes,1,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
-	// Requests that its instances have of this gateway.
+	// Requests from this gateway in flight on its instances.
 	InFlight int32 `protobuf:"varint,2,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
-	// Requests that were sent to its instances since the gateway's process began or, when it is less than
-	// what was told before, since the app was routed anew.
+	// Counter of requests that were sent to its instances, since the gateway's process started. If it
+	// is smaller than before, counting began again because the app was removed and added again.
 	Began         uint64 `protobuf:"varint,3,opt,name=began,proto3" json:"began,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2284,13 +2291,13 @@ func (x *DeploymentLoad) GetBegan() uint64 {
 	return 0
 }
 
-// Served is a version that the gateway serves, of the stream's table_id.
+// Served is a version that the gateway serves, within the stream's table_id.
 type Served struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	AppId      string                 `protobuf:"bytes,1,opt,name=app_id,json=appId,proto3" json:"app_id,omitempty"`
 	Epoch      int64                  `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Generation int64                  `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
-	// AppRoutes.change: what it serves of the instances.
+	// AppRoutes.change of the instances that it serves.
 	InstancesChange int64 `protobuf:"varint,4,opt,name=instances_change,json=instancesChange,proto3" json:"instances_change,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -2357,19 +2364,18 @@ func (x *Served) GetInstancesChange() int64 {
 type InstanceHealth struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	InstanceId string                 `protobuf:"bytes,1,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
-	// The gateway sends it nothing but trial requests, for what it saw.
+	// The gateway ejected it: it sends only trial requests to it.
 	Ejected bool `protobuf:"varint,2,opt,name=ejected,proto3" json:"ejected,omitempty"`
-	// Why: "ConnectError", "ServerErrors", "Timeout". Of what is unproven: why it was not
-	// reached when that was tried last, which is "ConnectError" or, for people, how it did not
-	// pass its check.
+	// Why it is ejected: "ConnectError", "ServerErrors", "Timeout". If it is unproven: why the last
+	// try failed, which is "ConnectError" or, for people, how the check failed.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Requests, streams included, that it was sent and has not finished.
+	// Requests in flight on it from this gateway, including streams.
 	InFlight int32 `protobuf:"varint,4,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
-	// It is READY, and the gateway has not reached it since it became so, or since it was ejected because
-	// no request could connect to it: it tries until it has, or the instance is READY no more. It has
-	// reached the instance once it had a connection to it, and an answer that passes the target's
-	// health_check. Until then the instance does not count as ready in the region, unless it did before,
-	// and some gateway can connect to it.
+	// It is READY, but the gateway has not reached it since it became READY, or since it was ejected
+	// because of failed connections. The gateway has reached an instance after it connected and got
+	// an answer that passes the target's health_check. It tries until then, or until the instance is
+	// not READY any more. Meanwhile the instance does not count as ready in the region, unless it did
+	// before and some gateway can connect to it.
 	Unproven      bool `protobuf:"varint,5,opt,name=unproven,proto3" json:"unproven,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

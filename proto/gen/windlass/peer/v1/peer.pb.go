@@ -4,14 +4,13 @@
 // 	protoc        (unknown)
 // source: windlass/peer/v1/peer.proto
 
-// What the control plane's processes, which share one database, say to each
-// other. It is never needed: whatever a call here would have told, its receiver
-// finds in the database by itself, later. So calls are neither stored nor
-// ordered, and may be lost.
+// Calls between the control plane's processes, which share one database. They only save time:
+// without a call, its receiver finds the same facts in the database, later. So calls are neither
+// stored nor ordered, and may be lost.
 //
-// Rejected: a message bus, which is one more thing to run; notifications by the
-// database, which MySQL does not have; a leader that tails for all, which is one
-// more thing to elect.
+// Rejected alternatives: a message bus, because it is one more thing to run. Notifications by the
+// database, because MySQL has none. A leader that tails for all processes, because it must be
+// elected.
 
 package peerv1
 
@@ -34,14 +33,14 @@ const (
 
 type NudgeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Id of the sender. A receiver that does not know it reads the table of peers
-	// again: the call itself is not believed.
+	// Id of the sender. A receiver that does not know it reads the table of peers again, and does not
+	// trust the call.
 	From string `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
-	// Regions whose feed has moved.
+	// Regions whose feed has new changes.
 	Regions []string `protobuf:"bytes,2,rep,name=regions,proto3" json:"regions,omitempty"`
-	// More regions have than can be told: any may have.
+	// More regions changed than fit into the request: any feed may have new changes.
 	AllRegions bool `protobuf:"varint,3,opt,name=all_regions,json=allRegions,proto3" json:"all_regions,omitempty"`
-	// Apps that look different to who watches them.
+	// Apps whose watchers must see a change.
 	Apps          []string `protobuf:"bytes,4,rep,name=apps,proto3" json:"apps,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -144,7 +143,7 @@ func (*NudgeResponse) Descriptor() ([]byte, []int) {
 type AskRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	RegionId string                 `protobuf:"bytes,1,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
-	// Id and deadline are the receiver's to set; the deadline is the call's.
+	// The receiver sets the id, and takes the call's deadline as the deadline.
 	Request       *v1.Request `protobuf:"bytes,2,opt,name=request,proto3" json:"request,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -197,7 +196,7 @@ func (x *AskRequest) GetRequest() *v1.Request {
 type AskResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Data  []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
-	// Why the agent did not do it, in its words; empty: it did.
+	// Why the agent refused or failed. Empty: it succeeded.
 	Error         string `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -48,10 +48,10 @@ const (
 
 // AccessServiceClient is a client for the windlass.v1.AccessService service.
 type AccessServiceClient interface {
-	// Tells who the caller is.
+	// Returns the key of the caller.
 	WhoAmI(context.Context, *v1.WhoAmIRequest) (*v1.WhoAmIResponse, error)
 	CreateApiKey(context.Context, *v1.CreateApiKeyRequest) (*v1.CreateApiKeyResponse, error)
-	// By name; never values.
+	// Sorted by name. Values are never returned.
 	ListApiKeys(context.Context, *v1.ListApiKeysRequest) (*v1.ListApiKeysResponse, error)
 	RevokeApiKey(context.Context, *v1.RevokeApiKeyRequest) (*v1.RevokeApiKeyResponse, error)
 }
@@ -142,10 +142,10 @@ func (c *accessServiceClient) RevokeApiKey(ctx context.Context, req *v1.RevokeAp
 
 // AccessServiceHandler is an implementation of the windlass.v1.AccessService service.
 type AccessServiceHandler interface {
-	// Tells who the caller is.
+	// Returns the key of the caller.
 	WhoAmI(context.Context, *v1.WhoAmIRequest) (*v1.WhoAmIResponse, error)
 	CreateApiKey(context.Context, *v1.CreateApiKeyRequest) (*v1.CreateApiKeyResponse, error)
-	// By name; never values.
+	// Sorted by name. Values are never returned.
 	ListApiKeys(context.Context, *v1.ListApiKeysRequest) (*v1.ListApiKeysResponse, error)
 	RevokeApiKey(context.Context, *v1.RevokeApiKeyRequest) (*v1.RevokeApiKeyResponse, error)
 }

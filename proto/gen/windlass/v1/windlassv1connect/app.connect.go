@@ -68,40 +68,41 @@ const (
 type AppServiceClient interface {
 	CreateApp(context.Context, *v1.CreateAppRequest) (*v1.CreateAppResponse, error)
 	GetApp(context.Context, *v1.GetAppRequest) (*v1.GetAppResponse, error)
-	// By name.
+	// Sorted by name.
 	ListApps(context.Context, *v1.ListAppsRequest) (*v1.ListAppsResponse, error)
-	// Changes what is not part of a deployment: its description.
+	// Changes the description, which is not part of a deployment.
 	UpdateApp(context.Context, *v1.UpdateAppRequest) (*v1.UpdateAppResponse, error)
-	// Takes its routes out, stops its instances in every region, then forgets it.
-	// A region that is out of reach keeps the app in "deleting" until it confirms
-	// or an operator abandons it.
+	// Removes the app's routes, stops its instances in every region, and then deletes the app. While
+	// a region is unreachable, the app stays in "deleting" until the region confirms, or an owner
+	// gives it up with abandon_unreachable.
 	DeleteApp(context.Context, *v1.DeleteAppRequest) (*v1.DeleteAppResponse, error)
-	// Makes the next version and starts its rollout. It creates the app when
-	// there is none. A rollout in flight is superseded. A spec equal to the live
-	// one makes no version; if only replicas differ, it scales.
+	// Creates the next version and starts its rollout. Creates the app if it does not exist. A
+	// rollout in flight is superseded. A spec that equals the live one creates no version. If only
+	// replicas differ, the live version is scaled.
 	Deploy(context.Context, *v1.DeployRequest) (*v1.DeployResponse, error)
-	// What Deploy of the same would do now, step by step, and what stands against it. It
-	// writes nothing, and uses nothing of any quota.
+	// Returns what Deploy with the same request would do now, step by step, and every obstacle. It
+	// writes nothing and uses no quota.
 	PlanDeploy(context.Context, *v1.PlanDeployRequest) (*v1.PlanDeployResponse, error)
 	// Sets replicas of the live deployment, in one region or in all.
 	Scale(context.Context, *v1.ScaleRequest) (*v1.ScaleResponse, error)
-	// A new deployment with other variables, and else the spec of the newest one that is wanted:
-	// the one in flight, or else the live one. It takes the environment's present variables, too.
+	// Creates a deployment with changed variables and the spec of the newest version: the one in
+	// flight, or else the live one. It also takes the environment's current variables.
 	SetEnvironment(context.Context, *v1.SetEnvironmentRequest) (*v1.SetEnvironmentResponse, error)
-	// Aborts the rollout in flight, as Cancel does, unless a version is asked for. Else back to an
-	// older version: while it is retained, by moving what is live and the traffic to it; otherwise
-	// as a new deployment with its configuration, which goes straight back if it was stable.
+	// Without a version, aborts the rollout in flight like Cancel. Otherwise returns to an older
+	// version. A version that is retained becomes live again and gets the traffic. For any other, a
+	// new deployment with its configuration is created; see RollbackRequest.with_steps for its
+	// rollout.
 	Rollback(context.Context, *v1.RollbackRequest) (*v1.RollbackResponse, error)
 	// Stops the rollout in flight and undoes it. The live deployment stays.
 	Cancel(context.Context, *v1.CancelRequest) (*v1.CancelResponse, error)
-	// Keeps a version live beside the one that rollouts move, at a share of the traffic, or
-	// brings it back for that: its replicas start, and get their share once they are ready.
-	// Of a version that is pinned it changes the pin, and where that failed tries it again.
+	// Keeps a version running next to the live one, with a share of the traffic. If the version does
+	// not run, its replicas start, and get their share when they are ready. For a version that is
+	// pinned already, it changes the pin, and retries it in regions where it failed.
 	PinVersion(context.Context, *v1.PinVersionRequest) (*v1.PinVersionResponse, error)
-	// Ends a pin: its share goes to the others, and then its replicas are stopped.
+	// Ends a pin: the other versions get its share, and then its replicas stop.
 	UnpinVersion(context.Context, *v1.UnpinVersionRequest) (*v1.UnpinVersionResponse, error)
-	// Sends the app's state at once, and again whenever it changes. It ends only
-	// with the caller, with the app, or with the server.
+	// Sends the app's state at once, and again after each change. The stream ends when the caller
+	// leaves, the app is deleted, or the server stops.
 	WatchApp(context.Context, *v1.WatchAppRequest) (*connect.ServerStreamForClient[v1.WatchAppResponse], error)
 }
 
@@ -351,40 +352,41 @@ func (c *appServiceClient) WatchApp(ctx context.Context, req *v1.WatchAppRequest
 type AppServiceHandler interface {
 	CreateApp(context.Context, *v1.CreateAppRequest) (*v1.CreateAppResponse, error)
 	GetApp(context.Context, *v1.GetAppRequest) (*v1.GetAppResponse, error)
-	// By name.
+	// Sorted by name.
 	ListApps(context.Context, *v1.ListAppsRequest) (*v1.ListAppsResponse, error)
-	// Changes what is not part of a deployment: its description.
+	// Changes the description, which is not part of a deployment.
 	UpdateApp(context.Context, *v1.UpdateAppRequest) (*v1.UpdateAppResponse, error)
-	// Takes its routes out, stops its instances in every region, then forgets it.
-	// A region that is out of reach keeps the app in "deleting" until it confirms
-	// or an operator abandons it.
+	// Removes the app's routes, stops its instances in every region, and then deletes the app. While
+	// a region is unreachable, the app stays in "deleting" until the region confirms, or an owner
+	// gives it up with abandon_unreachable.
 	DeleteApp(context.Context, *v1.DeleteAppRequest) (*v1.DeleteAppResponse, error)
-	// Makes the next version and starts its rollout. It creates the app when
-	// there is none. A rollout in flight is superseded. A spec equal to the live
-	// one makes no version; if only replicas differ, it scales.
+	// Creates the next version and starts its rollout. Creates the app if it does not exist. A
+	// rollout in flight is superseded. A spec that equals the live one creates no version. If only
+	// replicas differ, the live version is scaled.
 	Deploy(context.Context, *v1.DeployRequest) (*v1.DeployResponse, error)
-	// What Deploy of the same would do now, step by step, and what stands against it. It
-	// writes nothing, and uses nothing of any quota.
+	// Returns what Deploy with the same request would do now, step by step, and every obstacle. It
+	// writes nothing and uses no quota.
 	PlanDeploy(context.Context, *v1.PlanDeployRequest) (*v1.PlanDeployResponse, error)
 	// Sets replicas of the live deployment, in one region or in all.
 	Scale(context.Context, *v1.ScaleRequest) (*v1.ScaleResponse, error)
-	// A new deployment with other variables, and else the spec of the newest one that is wanted:
-	// the one in flight, or else the live one. It takes the environment's present variables, too.
+	// Creates a deployment with changed variables and the spec of the newest version: the one in
+	// flight, or else the live one. It also takes the environment's current variables.
 	SetEnvironment(context.Context, *v1.SetEnvironmentRequest) (*v1.SetEnvironmentResponse, error)
-	// Aborts the rollout in flight, as Cancel does, unless a version is asked for. Else back to an
-	// older version: while it is retained, by moving what is live and the traffic to it; otherwise
-	// as a new deployment with its configuration, which goes straight back if it was stable.
+	// Without a version, aborts the rollout in flight like Cancel. Otherwise returns to an older
+	// version. A version that is retained becomes live again and gets the traffic. For any other, a
+	// new deployment with its configuration is created; see RollbackRequest.with_steps for its
+	// rollout.
 	Rollback(context.Context, *v1.RollbackRequest) (*v1.RollbackResponse, error)
 	// Stops the rollout in flight and undoes it. The live deployment stays.
 	Cancel(context.Context, *v1.CancelRequest) (*v1.CancelResponse, error)
-	// Keeps a version live beside the one that rollouts move, at a share of the traffic, or
-	// brings it back for that: its replicas start, and get their share once they are ready.
-	// Of a version that is pinned it changes the pin, and where that failed tries it again.
+	// Keeps a version running next to the live one, with a share of the traffic. If the version does
+	// not run, its replicas start, and get their share when they are ready. For a version that is
+	// pinned already, it changes the pin, and retries it in regions where it failed.
 	PinVersion(context.Context, *v1.PinVersionRequest) (*v1.PinVersionResponse, error)
-	// Ends a pin: its share goes to the others, and then its replicas are stopped.
+	// Ends a pin: the other versions get its share, and then its replicas stop.
 	UnpinVersion(context.Context, *v1.UnpinVersionRequest) (*v1.UnpinVersionResponse, error)
-	// Sends the app's state at once, and again whenever it changes. It ends only
-	// with the caller, with the app, or with the server.
+	// Sends the app's state at once, and again after each change. The stream ends when the caller
+	// leaves, the app is deleted, or the server stops.
 	WatchApp(context.Context, *v1.WatchAppRequest, *connect.ServerStream[v1.WatchAppResponse]) error
 }
 

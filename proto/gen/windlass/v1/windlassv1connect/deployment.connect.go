@@ -55,14 +55,14 @@ type DeploymentServiceClient interface {
 	GetDeployment(context.Context, *v1.GetDeploymentRequest) (*v1.GetDeploymentResponse, error)
 	// Newest first.
 	ListDeployments(context.Context, *v1.ListDeploymentsRequest) (*v1.ListDeploymentsResponse, error)
-	// Pages are cut by id, so that they are stable while instances come and go.
-	// Within a page: by region, role, group and slot; terminated ones last.
+	// Pages are cut by id, so that they are stable while instances start and end. Within a page,
+	// instances are sorted by region, role, group and slot, with terminated ones last.
 	ListInstances(context.Context, *v1.ListInstancesRequest) (*v1.ListInstancesResponse, error)
-	// Asks the region's agent for an instance's output. Best effort:
-	// ERROR_REASON_REGION_UNREACHABLE when it does not answer in 10 s. The agent blanks the
-	// values of the deployment's secrets in it.
+	// Asks the region's agent for the output of an instance. Fails with
+	// ERROR_REASON_REGION_UNREACHABLE if the agent does not answer within 10 s. The agent masks the
+	// values of the deployment's secrets.
 	GetLogs(context.Context, *v1.GetLogsRequest) (*v1.GetLogsResponse, error)
-	// Asks the region's agent to restart one instance, with its grace.
+	// Asks the region's agent to restart one instance, with its termination grace.
 	RestartInstance(context.Context, *v1.RestartInstanceRequest) (*v1.RestartInstanceResponse, error)
 }
 
@@ -173,14 +173,14 @@ type DeploymentServiceHandler interface {
 	GetDeployment(context.Context, *v1.GetDeploymentRequest) (*v1.GetDeploymentResponse, error)
 	// Newest first.
 	ListDeployments(context.Context, *v1.ListDeploymentsRequest) (*v1.ListDeploymentsResponse, error)
-	// Pages are cut by id, so that they are stable while instances come and go.
-	// Within a page: by region, role, group and slot; terminated ones last.
+	// Pages are cut by id, so that they are stable while instances start and end. Within a page,
+	// instances are sorted by region, role, group and slot, with terminated ones last.
 	ListInstances(context.Context, *v1.ListInstancesRequest) (*v1.ListInstancesResponse, error)
-	// Asks the region's agent for an instance's output. Best effort:
-	// ERROR_REASON_REGION_UNREACHABLE when it does not answer in 10 s. The agent blanks the
-	// values of the deployment's secrets in it.
+	// Asks the region's agent for the output of an instance. Fails with
+	// ERROR_REASON_REGION_UNREACHABLE if the agent does not answer within 10 s. The agent masks the
+	// values of the deployment's secrets.
 	GetLogs(context.Context, *v1.GetLogsRequest) (*v1.GetLogsResponse, error)
-	// Asks the region's agent to restart one instance, with its grace.
+	// Asks the region's agent to restart one instance, with its termination grace.
 	RestartInstance(context.Context, *v1.RestartInstanceRequest) (*v1.RestartInstanceResponse, error)
 }
 

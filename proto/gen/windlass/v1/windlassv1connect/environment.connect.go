@@ -63,22 +63,22 @@ const (
 type EnvironmentServiceClient interface {
 	CreateEnvironment(context.Context, *v1.CreateEnvironmentRequest) (*v1.CreateEnvironmentResponse, error)
 	GetEnvironment(context.Context, *v1.GetEnvironmentRequest) (*v1.GetEnvironmentResponse, error)
-	// By name, of one project.
+	// Environments of one project, sorted by name.
 	ListEnvironments(context.Context, *v1.ListEnvironmentsRequest) (*v1.ListEnvironmentsResponse, error)
-	// Renames, and replaces its variables as a whole. Running deployments keep
-	// what they pinned; the next deployment of each app takes the new ones.
+	// Renames the environment and replaces all its variables. Existing deployments keep the variables
+	// that they were created with. The next deployment of each app takes the new ones.
 	UpdateEnvironment(context.Context, *v1.UpdateEnvironmentRequest) (*v1.UpdateEnvironmentResponse, error)
-	// Refused with ERROR_REASON_IN_USE while it has apps.
+	// Fails with ERROR_REASON_IN_USE while the environment has apps.
 	DeleteEnvironment(context.Context, *v1.DeleteEnvironmentRequest) (*v1.DeleteEnvironmentResponse, error)
-	// Stores a new version of the secret. Every app that runs with it, or is about to, gets
-	// a version of its own of its newest configuration with that: a rollout like any other,
-	// which goes back to the value before if it fails. It is refused as a whole if one of
-	// them could not begin. What pulls images is only told of it, and replaces nothing.
-	// Versions that are pinned keep what they have.
+	// Stores a new version of the secret. For every app that uses the secret or is about to, it
+	// creates an app version with the newest configuration and the new value. The rollout is like any
+	// other: if it fails, the app goes back to the value before. If one of these rollouts cannot
+	// begin, the whole call is refused. Secrets that only pull images are updated without a rollout.
+	// Pinned versions keep the value that they have.
 	SetSecret(context.Context, *v1.SetSecretRequest) (*v1.SetSecretResponse, error)
-	// By name, without values.
+	// Sorted by name, without values.
 	ListSecrets(context.Context, *v1.ListSecretsRequest) (*v1.ListSecretsResponse, error)
-	// Refused with ERROR_REASON_IN_USE while a running deployment refers to it.
+	// Fails with ERROR_REASON_IN_USE while a running deployment refers to the secret.
 	DeleteSecret(context.Context, *v1.DeleteSecretRequest) (*v1.DeleteSecretResponse, error)
 }
 
@@ -235,22 +235,22 @@ func (c *environmentServiceClient) DeleteSecret(ctx context.Context, req *v1.Del
 type EnvironmentServiceHandler interface {
 	CreateEnvironment(context.Context, *v1.CreateEnvironmentRequest) (*v1.CreateEnvironmentResponse, error)
 	GetEnvironment(context.Context, *v1.GetEnvironmentRequest) (*v1.GetEnvironmentResponse, error)
-	// By name, of one project.
+	// Environments of one project, sorted by name.
 	ListEnvironments(context.Context, *v1.ListEnvironmentsRequest) (*v1.ListEnvironmentsResponse, error)
-	// Renames, and replaces its variables as a whole. Running deployments keep
-	// what they pinned; the next deployment of each app takes the new ones.
+	// Renames the environment and replaces all its variables. Existing deployments keep the variables
+	// that they were created with. The next deployment of each app takes the new ones.
 	UpdateEnvironment(context.Context, *v1.UpdateEnvironmentRequest) (*v1.UpdateEnvironmentResponse, error)
-	// Refused with ERROR_REASON_IN_USE while it has apps.
+	// Fails with ERROR_REASON_IN_USE while the environment has apps.
 	DeleteEnvironment(context.Context, *v1.DeleteEnvironmentRequest) (*v1.DeleteEnvironmentResponse, error)
-	// Stores a new version of the secret. Every app that runs with it, or is about to, gets
-	// a version of its own of its newest configuration with that: a rollout like any other,
-	// which goes back to the value before if it fails. It is refused as a whole if one of
-	// them could not begin. What pulls images is only told of it, and replaces nothing.
-	// Versions that are pinned keep what they have.
+	// Stores a new version of the secret. For every app that uses the secret or is about to, it
+	// creates an app version with the newest configuration and the new value. The rollout is like any
+	// other: if it fails, the app goes back to the value before. If one of these rollouts cannot
+	// begin, the whole call is refused. Secrets that only pull images are updated without a rollout.
+	// Pinned versions keep the value that they have.
 	SetSecret(context.Context, *v1.SetSecretRequest) (*v1.SetSecretResponse, error)
-	// By name, without values.
+	// Sorted by name, without values.
 	ListSecrets(context.Context, *v1.ListSecretsRequest) (*v1.ListSecretsResponse, error)
-	// Refused with ERROR_REASON_IN_USE while a running deployment refers to it.
+	// Fails with ERROR_REASON_IN_USE while a running deployment refers to the secret.
 	DeleteSecret(context.Context, *v1.DeleteSecretRequest) (*v1.DeleteSecretResponse, error)
 }
 

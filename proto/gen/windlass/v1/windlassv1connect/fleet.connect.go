@@ -39,9 +39,9 @@ const (
 
 // FleetServiceClient is a client for the windlass.v1.FleetService service.
 type FleetServiceClient interface {
-	// Sends the workspace's regions and apps at once, and afterwards what changed of them. With
-	// nothing new it sends an empty response every 15 s, so that a reader can tell a quiet fleet from
-	// a lost connection. Operators see the regions of the platform, and no apps.
+	// Sends all regions and apps of the workspace at once, and then their changes. If nothing
+	// changes, it sends an empty response every 15 s, so that a reader can distinguish a quiet fleet
+	// from a lost connection. Operators see the platform's regions and no apps.
 	WatchFleet(context.Context, *v1.WatchFleetRequest) (*connect.ServerStreamForClient[v1.WatchFleetResponse], error)
 }
 
@@ -78,9 +78,9 @@ func (c *fleetServiceClient) WatchFleet(ctx context.Context, req *v1.WatchFleetR
 
 // FleetServiceHandler is an implementation of the windlass.v1.FleetService service.
 type FleetServiceHandler interface {
-	// Sends the workspace's regions and apps at once, and afterwards what changed of them. With
-	// nothing new it sends an empty response every 15 s, so that a reader can tell a quiet fleet from
-	// a lost connection. Operators see the regions of the platform, and no apps.
+	// Sends all regions and apps of the workspace at once, and then their changes. If nothing
+	// changes, it sends an empty response every 15 s, so that a reader can distinguish a quiet fleet
+	// from a lost connection. Operators see the platform's regions and no apps.
 	WatchFleet(context.Context, *v1.WatchFleetRequest, *connect.ServerStream[v1.WatchFleetResponse]) error
 }
 

@@ -45,12 +45,11 @@ const (
 
 // FreezeServiceClient is a client for the windlass.v1.FreezeService service.
 type FreezeServiceClient interface {
-	// Makes the freeze of that name, or gives it what is asked for: what is not, it has no
-	// longer. Said again it changes nothing.
+	// Creates the freeze with that name, or replaces all its fields. A repeated call changes nothing.
 	SetFreeze(context.Context, *v1.SetFreezeRequest) (*v1.SetFreezeResponse, error)
-	// By name, those that have ended included for 30 days.
+	// Sorted by name. Freezes that have ended are included for 30 days.
 	ListFreezes(context.Context, *v1.ListFreezesRequest) (*v1.ListFreezesResponse, error)
-	// Ends a freeze and forgets it. What it held starts, unless another one holds it.
+	// Ends and deletes a freeze. The rollouts that it held start, unless another freeze holds them.
 	LiftFreeze(context.Context, *v1.LiftFreezeRequest) (*v1.LiftFreezeResponse, error)
 }
 
@@ -123,12 +122,11 @@ func (c *freezeServiceClient) LiftFreeze(ctx context.Context, req *v1.LiftFreeze
 
 // FreezeServiceHandler is an implementation of the windlass.v1.FreezeService service.
 type FreezeServiceHandler interface {
-	// Makes the freeze of that name, or gives it what is asked for: what is not, it has no
-	// longer. Said again it changes nothing.
+	// Creates the freeze with that name, or replaces all its fields. A repeated call changes nothing.
 	SetFreeze(context.Context, *v1.SetFreezeRequest) (*v1.SetFreezeResponse, error)
-	// By name, those that have ended included for 30 days.
+	// Sorted by name. Freezes that have ended are included for 30 days.
 	ListFreezes(context.Context, *v1.ListFreezesRequest) (*v1.ListFreezesResponse, error)
-	// Ends a freeze and forgets it. What it held starts, unless another one holds it.
+	// Ends and deletes a freeze. The rollouts that it held start, unless another freeze holds them.
 	LiftFreeze(context.Context, *v1.LiftFreezeRequest) (*v1.LiftFreezeResponse, error)
 }
 

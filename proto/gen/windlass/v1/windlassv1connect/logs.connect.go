@@ -39,10 +39,11 @@ const (
 
 // LogServiceClient is a client for the windlass.v1.LogService service.
 type LogServiceClient interface {
-	// The output of an instance, or of all instances of an app, as it is written, merged by time. It
-	// goes on over restarts and replacements of instances, agents and control planes. A reader that is
-	// slower than the output loses lines, and is told how many. The agent blanks the values of the
-	// deployment's secrets. It ends with the instance, with the caller or its key, or with the server.
+	// Streams the output of an instance or of all instances of an app, merged by time. The stream
+	// survives restarts of instances, agents and control planes, and replacements of instances. A
+	// reader that is slower than the output loses lines, and is told how many. The agent masks the
+	// values of the deployment's secrets. The stream ends when the instance ends, the caller leaves,
+	// the key expires or is revoked, or the server stops.
 	FollowLogs(context.Context, *v1.FollowLogsRequest) (*connect.ServerStreamForClient[v1.FollowLogsResponse], error)
 }
 
@@ -79,10 +80,11 @@ func (c *logServiceClient) FollowLogs(ctx context.Context, req *v1.FollowLogsReq
 
 // LogServiceHandler is an implementation of the windlass.v1.LogService service.
 type LogServiceHandler interface {
-	// The output of an instance, or of all instances of an app, as it is written, merged by time. It
-	// goes on over restarts and replacements of instances, agents and control planes. A reader that is
-	// slower than the output loses lines, and is told how many. The agent blanks the values of the
-	// deployment's secrets. It ends with the instance, with the caller or its key, or with the server.
+	// Streams the output of an instance or of all instances of an app, merged by time. The stream
+	// survives restarts of instances, agents and control planes, and replacements of instances. A
+	// reader that is slower than the output loses lines, and is told how many. The agent masks the
+	// values of the deployment's secrets. The stream ends when the instance ends, the caller leaves,
+	// the key expires or is revoked, or the server stops.
 	FollowLogs(context.Context, *v1.FollowLogsRequest, *connect.ServerStream[v1.FollowLogsResponse]) error
 }
 

@@ -58,19 +58,20 @@ const (
 
 // NotificationServiceClient is a client for the windlass.v1.NotificationService service.
 type NotificationServiceClient interface {
-	// Makes the endpoint of that name, or changes it. Said again it changes nothing.
+	// Creates or changes the endpoint with that name. A repeated call changes nothing.
 	SetNotificationEndpoint(context.Context, *v1.SetNotificationEndpointRequest) (*v1.SetNotificationEndpointResponse, error)
-	// By name.
+	// Sorted by name.
 	ListNotificationEndpoints(context.Context, *v1.ListNotificationEndpointsRequest) (*v1.ListNotificationEndpointsResponse, error)
-	// Forgets the endpoint, and what waits to be sent to it.
+	// Deletes the endpoint and its pending deliveries.
 	RemoveNotificationEndpoint(context.Context, *v1.RemoveNotificationEndpointRequest) (*v1.RemoveNotificationEndpointResponse, error)
-	// Makes another signing secret. Until the time in the response calls are signed with the one before, too.
+	// Creates a new signing secret. Until the time in the response, notifications are also signed with the
+	// previous secret.
 	RotateNotificationSecret(context.Context, *v1.RotateNotificationSecretRequest) (*v1.RotateNotificationSecretResponse, error)
-	// Sends a notification of kind TEST, at most one in 10 seconds for each endpoint.
+	// Sends a notification of kind TEST. At most one in 10 seconds per endpoint.
 	TestNotificationEndpoint(context.Context, *v1.TestNotificationEndpointRequest) (*v1.TestNotificationEndpointResponse, error)
-	// What was sent to an endpoint and what waits, newest first. Delivered ones are kept for 24 hours.
+	// Deliveries to an endpoint, pending ones included, newest first. Delivered ones are kept for 24 hours.
 	ListNotificationDeliveries(context.Context, *v1.ListNotificationDeliveriesRequest) (*v1.ListNotificationDeliveriesResponse, error)
-	// Sends dead deliveries again, with the ids that they had.
+	// Sends dead deliveries again, with the same ids.
 	ReplayNotifications(context.Context, *v1.ReplayNotificationsRequest) (*v1.ReplayNotificationsResponse, error)
 }
 
@@ -208,19 +209,20 @@ func (c *notificationServiceClient) ReplayNotifications(ctx context.Context, req
 
 // NotificationServiceHandler is an implementation of the windlass.v1.NotificationService service.
 type NotificationServiceHandler interface {
-	// Makes the endpoint of that name, or changes it. Said again it changes nothing.
+	// Creates or changes the endpoint with that name. A repeated call changes nothing.
 	SetNotificationEndpoint(context.Context, *v1.SetNotificationEndpointRequest) (*v1.SetNotificationEndpointResponse, error)
-	// By name.
+	// Sorted by name.
 	ListNotificationEndpoints(context.Context, *v1.ListNotificationEndpointsRequest) (*v1.ListNotificationEndpointsResponse, error)
-	// Forgets the endpoint, and what waits to be sent to it.
+	// Deletes the endpoint and its pending deliveries.
 	RemoveNotificationEndpoint(context.Context, *v1.RemoveNotificationEndpointRequest) (*v1.RemoveNotificationEndpointResponse, error)
-	// Makes another signing secret. Until the time in the response calls are signed with the one before, too.
+	// Creates a new signing secret. Until the time in the response, notifications are also signed with the
+	// previous secret.
 	RotateNotificationSecret(context.Context, *v1.RotateNotificationSecretRequest) (*v1.RotateNotificationSecretResponse, error)
-	// Sends a notification of kind TEST, at most one in 10 seconds for each endpoint.
+	// Sends a notification of kind TEST. At most one in 10 seconds per endpoint.
 	TestNotificationEndpoint(context.Context, *v1.TestNotificationEndpointRequest) (*v1.TestNotificationEndpointResponse, error)
-	// What was sent to an endpoint and what waits, newest first. Delivered ones are kept for 24 hours.
+	// Deliveries to an endpoint, pending ones included, newest first. Delivered ones are kept for 24 hours.
 	ListNotificationDeliveries(context.Context, *v1.ListNotificationDeliveriesRequest) (*v1.ListNotificationDeliveriesResponse, error)
-	// Sends dead deliveries again, with the ids that they had.
+	// Sends dead deliveries again, with the same ids.
 	ReplayNotifications(context.Context, *v1.ReplayNotificationsRequest) (*v1.ReplayNotificationsResponse, error)
 }
 

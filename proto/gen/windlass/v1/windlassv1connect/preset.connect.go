@@ -48,14 +48,14 @@ const (
 
 // PresetServiceClient is a client for the windlass.v1.PresetService service.
 type PresetServiceClient interface {
-	// The newest version of each preset, by name.
+	// Returns the newest version of each preset, sorted by name.
 	ListPresets(context.Context, *v1.ListPresetsRequest) (*v1.ListPresetsResponse, error)
 	GetPreset(context.Context, *v1.GetPresetRequest) (*v1.GetPresetResponse, error)
-	// What the preset makes of a spec's serve. Errors are findings. It asks for no app, and checks
-	// nothing else of the spec.
+	// Returns what the preset generates from spec.serve. Errors are returned as findings. It needs no
+	// app, and does not validate the rest of the spec.
 	RenderPreset(context.Context, *v1.RenderPresetRequest) (*v1.RenderPresetResponse, error)
-	// What the newest version of the preset would change of the version of an app that is live. A
-	// field or flag that the app set to the value that the preset had made counts as the preset's.
+	// Returns what the newest version of the preset would change in an app's live version. If the app
+	// sets a field or flag to the value that the preset generated, it counts as generated.
 	DiffPreset(context.Context, *v1.DiffPresetRequest) (*v1.DiffPresetResponse, error)
 }
 
@@ -147,14 +147,14 @@ func (c *presetServiceClient) DiffPreset(ctx context.Context, req *v1.DiffPreset
 
 // PresetServiceHandler is an implementation of the windlass.v1.PresetService service.
 type PresetServiceHandler interface {
-	// The newest version of each preset, by name.
+	// Returns the newest version of each preset, sorted by name.
 	ListPresets(context.Context, *v1.ListPresetsRequest) (*v1.ListPresetsResponse, error)
 	GetPreset(context.Context, *v1.GetPresetRequest) (*v1.GetPresetResponse, error)
-	// What the preset makes of a spec's serve. Errors are findings. It asks for no app, and checks
-	// nothing else of the spec.
+	// Returns what the preset generates from spec.serve. Errors are returned as findings. It needs no
+	// app, and does not validate the rest of the spec.
 	RenderPreset(context.Context, *v1.RenderPresetRequest) (*v1.RenderPresetResponse, error)
-	// What the newest version of the preset would change of the version of an app that is live. A
-	// field or flag that the app set to the value that the preset had made counts as the preset's.
+	// Returns what the newest version of the preset would change in an app's live version. If the app
+	// sets a field or flag to the value that the preset generated, it counts as generated.
 	DiffPreset(context.Context, *v1.DiffPresetRequest) (*v1.DiffPresetResponse, error)
 }
 

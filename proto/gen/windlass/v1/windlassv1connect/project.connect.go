@@ -52,13 +52,13 @@ const (
 
 // ProjectServiceClient is a client for the windlass.v1.ProjectService service.
 type ProjectServiceClient interface {
-	// Comes with the environment "production".
+	// Also creates the environment "production".
 	CreateProject(context.Context, *v1.CreateProjectRequest) (*v1.CreateProjectResponse, error)
 	GetProject(context.Context, *v1.GetProjectRequest) (*v1.GetProjectResponse, error)
-	// By name.
+	// Sorted by name.
 	ListProjects(context.Context, *v1.ListProjectsRequest) (*v1.ListProjectsResponse, error)
 	UpdateProject(context.Context, *v1.UpdateProjectRequest) (*v1.UpdateProjectResponse, error)
-	// Refused with ERROR_REASON_IN_USE while it has apps.
+	// Fails with ERROR_REASON_IN_USE while the project has apps.
 	DeleteProject(context.Context, *v1.DeleteProjectRequest) (*v1.DeleteProjectResponse, error)
 }
 
@@ -164,13 +164,13 @@ func (c *projectServiceClient) DeleteProject(ctx context.Context, req *v1.Delete
 
 // ProjectServiceHandler is an implementation of the windlass.v1.ProjectService service.
 type ProjectServiceHandler interface {
-	// Comes with the environment "production".
+	// Also creates the environment "production".
 	CreateProject(context.Context, *v1.CreateProjectRequest) (*v1.CreateProjectResponse, error)
 	GetProject(context.Context, *v1.GetProjectRequest) (*v1.GetProjectResponse, error)
-	// By name.
+	// Sorted by name.
 	ListProjects(context.Context, *v1.ListProjectsRequest) (*v1.ListProjectsResponse, error)
 	UpdateProject(context.Context, *v1.UpdateProjectRequest) (*v1.UpdateProjectResponse, error)
-	// Refused with ERROR_REASON_IN_USE while it has apps.
+	// Fails with ERROR_REASON_IN_USE while the project has apps.
 	DeleteProject(context.Context, *v1.DeleteProjectRequest) (*v1.DeleteProjectResponse, error)
 }
 

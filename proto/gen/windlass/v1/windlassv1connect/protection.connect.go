@@ -46,13 +46,13 @@ const (
 
 // ProtectionServiceClient is a client for the windlass.v1.ProtectionService service.
 type ProtectionServiceClient interface {
-	// Makes the protection of that scope, or replaces it. Owners set those of their workspace.
-	// Operators set one of a whole workspace, which only operators change. Said again it changes
-	// nothing.
+	// Creates or replaces the protection of a scope. Owners set protections within their workspace.
+	// Operators set one for a whole workspace, which only operators can change. A repeated call
+	// changes nothing.
 	SetProtection(context.Context, *v1.SetProtectionRequest) (*v1.SetProtectionResponse, error)
-	// Workspace first, then by project and environment.
+	// The workspace's protection comes first, then the others sorted by project and environment.
 	ListProtections(context.Context, *v1.ListProtectionsRequest) (*v1.ListProtectionsResponse, error)
-	// Forgets the protection of that scope.
+	// Deletes the protection of a scope.
 	RemoveProtection(context.Context, *v1.RemoveProtectionRequest) (*v1.RemoveProtectionResponse, error)
 }
 
@@ -125,13 +125,13 @@ func (c *protectionServiceClient) RemoveProtection(ctx context.Context, req *v1.
 
 // ProtectionServiceHandler is an implementation of the windlass.v1.ProtectionService service.
 type ProtectionServiceHandler interface {
-	// Makes the protection of that scope, or replaces it. Owners set those of their workspace.
-	// Operators set one of a whole workspace, which only operators change. Said again it changes
-	// nothing.
+	// Creates or replaces the protection of a scope. Owners set protections within their workspace.
+	// Operators set one for a whole workspace, which only operators can change. A repeated call
+	// changes nothing.
 	SetProtection(context.Context, *v1.SetProtectionRequest) (*v1.SetProtectionResponse, error)
-	// Workspace first, then by project and environment.
+	// The workspace's protection comes first, then the others sorted by project and environment.
 	ListProtections(context.Context, *v1.ListProtectionsRequest) (*v1.ListProtectionsResponse, error)
-	// Forgets the protection of that scope.
+	// Deletes the protection of a scope.
 	RemoveProtection(context.Context, *v1.RemoveProtectionRequest) (*v1.RemoveProtectionResponse, error)
 }
 

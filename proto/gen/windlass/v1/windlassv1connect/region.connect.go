@@ -80,34 +80,35 @@ const (
 type RegionServiceClient interface {
 	CreateRegion(context.Context, *v1.CreateRegionRequest) (*v1.CreateRegionResponse, error)
 	GetRegion(context.Context, *v1.GetRegionRequest) (*v1.GetRegionResponse, error)
-	// By name: the workspace's own and those granted to it.
+	// The workspace's own regions and those granted to it, sorted by name.
 	ListRegions(context.Context, *v1.ListRegionsRequest) (*v1.ListRegionsResponse, error)
 	UpdateRegion(context.Context, *v1.UpdateRegionRequest) (*v1.UpdateRegionResponse, error)
-	// Refused with ERROR_REASON_IN_USE while anything is assigned to it.
+	// Fails with ERROR_REASON_IN_USE while anything is assigned to the region.
 	DeleteRegion(context.Context, *v1.DeleteRegionRequest) (*v1.DeleteRegionResponse, error)
-	// A token that lets one agent join once, within its time.
+	// Creates a token with which one agent can join the region once, before it expires.
 	CreateJoinToken(context.Context, *v1.CreateJoinTokenRequest) (*v1.CreateJoinTokenResponse, error)
 	// Revokes every credential of the region's agents and ends their streams.
 	// What runs there keeps running.
 	RevokeCredentials(context.Context, *v1.RevokeCredentialsRequest) (*v1.RevokeCredentialsResponse, error)
-	// Workloads of the region that the control plane does not know.
+	// Workloads in the region that the control plane does not know.
 	ListQuarantine(context.Context, *v1.ListQuarantineRequest) (*v1.ListQuarantineResponse, error)
-	// Releases exactly the named keys for removal.
+	// Lets the agent remove exactly the named workloads.
 	ApprovePrune(context.Context, *v1.ApprovePruneRequest) (*v1.ApprovePruneResponse, error)
-	// Lets a workspace use a platform region. Operators.
-	// A region that does not isolate instances is granted to a second workspace only with
-	// trust_all_tenants.
+	// Lets a workspace use a platform region. Operators only. For a second workspace on a region that
+	// does not isolate instances, trust_all_tenants is required.
 	GrantRegion(context.Context, *v1.GrantRegionRequest) (*v1.GrantRegionResponse, error)
-	// Stops letting a workspace use a platform region. What runs there stays and may shrink; nothing
-	// starts or grows there (ERROR_REASON_REGION_CLOSED). Operators.
+	// Withdraws a workspace's grant for a platform region. What runs there stays and may shrink, but
+	// calls that start or grow something there fail with ERROR_REASON_REGION_CLOSED. Operators only.
 	RevokeGrant(context.Context, *v1.RevokeGrantRequest) (*v1.RevokeGrantResponse, error)
-	// Revokes a workspace's grant, and scales all that it runs in the platform region to nothing. It
-	// handles some apps in each call: call it until the response's more is false. Operators.
+	// Revokes a workspace's grant, and scales everything that it runs in the platform region to 0
+	// replicas. Each call handles some of the apps. Repeat the call until the response's more is
+	// false. Operators only.
 	EvictWorkspace(context.Context, *v1.EvictWorkspaceRequest) (*v1.EvictWorkspaceResponse, error)
-	// Lets gateways of the platform's regions hand requests to those of a workspace's region at
-	// this address, or at none. Operators. Without it a tenant could say where requests go.
+	// Approves an address to which gateways of platform regions may hand over requests for a
+	// workspace's region. Operators only, because otherwise a tenant could choose where these
+	// requests go.
 	ApproveGateway(context.Context, *v1.ApproveGatewayRequest) (*v1.ApproveGatewayResponse, error)
-	// The workspaces' regions whose agents tell an address of gateways, by id. Operators.
+	// Regions of workspaces whose agents report a gateway address, sorted by id. Operators only.
 	ListGateways(context.Context, *v1.ListGatewaysRequest) (*v1.ListGatewaysResponse, error)
 }
 
@@ -361,34 +362,35 @@ func (c *regionServiceClient) ListGateways(ctx context.Context, req *v1.ListGate
 type RegionServiceHandler interface {
 	CreateRegion(context.Context, *v1.CreateRegionRequest) (*v1.CreateRegionResponse, error)
 	GetRegion(context.Context, *v1.GetRegionRequest) (*v1.GetRegionResponse, error)
-	// By name: the workspace's own and those granted to it.
+	// The workspace's own regions and those granted to it, sorted by name.
 	ListRegions(context.Context, *v1.ListRegionsRequest) (*v1.ListRegionsResponse, error)
 	UpdateRegion(context.Context, *v1.UpdateRegionRequest) (*v1.UpdateRegionResponse, error)
-	// Refused with ERROR_REASON_IN_USE while anything is assigned to it.
+	// Fails with ERROR_REASON_IN_USE while anything is assigned to the region.
 	DeleteRegion(context.Context, *v1.DeleteRegionRequest) (*v1.DeleteRegionResponse, error)
-	// A token that lets one agent join once, within its time.
+	// Creates a token with which one agent can join the region once, before it expires.
 	CreateJoinToken(context.Context, *v1.CreateJoinTokenRequest) (*v1.CreateJoinTokenResponse, error)
 	// Revokes every credential of the region's agents and ends their streams.
 	// What runs there keeps running.
 	RevokeCredentials(context.Context, *v1.RevokeCredentialsRequest) (*v1.RevokeCredentialsResponse, error)
-	// Workloads of the region that the control plane does not know.
+	// Workloads in the region that the control plane does not know.
 	ListQuarantine(context.Context, *v1.ListQuarantineRequest) (*v1.ListQuarantineResponse, error)
-	// Releases exactly the named keys for removal.
+	// Lets the agent remove exactly the named workloads.
 	ApprovePrune(context.Context, *v1.ApprovePruneRequest) (*v1.ApprovePruneResponse, error)
-	// Lets a workspace use a platform region. Operators.
-	// A region that does not isolate instances is granted to a second workspace only with
-	// trust_all_tenants.
+	// Lets a workspace use a platform region. Operators only. For a second workspace on a region that
+	// does not isolate instances, trust_all_tenants is required.
 	GrantRegion(context.Context, *v1.GrantRegionRequest) (*v1.GrantRegionResponse, error)
-	// Stops letting a workspace use a platform region. What runs there stays and may shrink; nothing
-	// starts or grows there (ERROR_REASON_REGION_CLOSED). Operators.
+	// Withdraws a workspace's grant for a platform region. What runs there stays and may shrink, but
+	// calls that start or grow something there fail with ERROR_REASON_REGION_CLOSED. Operators only.
 	RevokeGrant(context.Context, *v1.RevokeGrantRequest) (*v1.RevokeGrantResponse, error)
-	// Revokes a workspace's grant, and scales all that it runs in the platform region to nothing. It
-	// handles some apps in each call: call it until the response's more is false. Operators.
+	// Revokes a workspace's grant, and scales everything that it runs in the platform region to 0
+	// replicas. Each call handles some of the apps. Repeat the call until the response's more is
+	// false. Operators only.
 	EvictWorkspace(context.Context, *v1.EvictWorkspaceRequest) (*v1.EvictWorkspaceResponse, error)
-	// Lets gateways of the platform's regions hand requests to those of a workspace's region at
-	// this address, or at none. Operators. Without it a tenant could say where requests go.
+	// Approves an address to which gateways of platform regions may hand over requests for a
+	// workspace's region. Operators only, because otherwise a tenant could choose where these
+	// requests go.
 	ApproveGateway(context.Context, *v1.ApproveGatewayRequest) (*v1.ApproveGatewayResponse, error)
-	// The workspaces' regions whose agents tell an address of gateways, by id. Operators.
+	// Regions of workspaces whose agents report a gateway address, sorted by id. Operators only.
 	ListGateways(context.Context, *v1.ListGatewaysRequest) (*v1.ListGatewaysResponse, error)
 }
 

@@ -61,26 +61,27 @@ type RolloutServiceClient interface {
 	GetRollout(context.Context, *v1.GetRolloutRequest) (*v1.GetRolloutResponse, error)
 	// Newest first.
 	ListRollouts(context.Context, *v1.ListRolloutsRequest) (*v1.ListRolloutsResponse, error)
-	// Holds it where it is: no replica starts or stops, no deadline runs, nothing is
-	// judged. While the live version serves, it loses no traffic; a version with no ready
-	// replica loses its traffic to those that serve.
+	// Pauses the rollout: no replica starts or stops, no deadline runs, and no analysis is measured.
+	// While the live version serves, it loses no traffic. A version without a ready replica loses its
+	// traffic to the versions that serve.
 	PauseRollout(context.Context, *v1.PauseRolloutRequest) (*v1.PauseRolloutResponse, error)
-	// Goes on after a pause of a person's.
+	// Continues a rollout that a person paused.
 	ResumeRollout(context.Context, *v1.ResumeRolloutRequest) (*v1.ResumeRolloutResponse, error)
-	// Tries the regions again that failed, after a pause that their wave's on_failure
-	// made, and those that failed to catch up with the version that is live.
+	// Retries failed regions: after a pause because of their wave's on_failure, and after they failed
+	// to catch up with the live version.
 	RetryRollout(context.Context, *v1.RetryRolloutRequest) (*v1.RetryRolloutResponse, error)
-	// Ends the bake time of the wave that is baking now.
+	// Ends the bake time of the wave that bakes now.
 	SkipBake(context.Context, *v1.SkipBakeRequest) (*v1.SkipBakeResponse, error)
-	// Accepts the new version where it waits at a step, whatever the step waits for: the
-	// regions that wait go on. Said again before they reach their next step it changes
-	// nothing. It is also what lets promotions happen by themselves again after a rollback.
-	// Where a failed analysis paused the rollout, it accepts what failed, and goes on.
+	// Accepts the new version in all regions that wait at a step, whatever they wait for, and these
+	// regions continue. A repeated call before they reach their next step changes nothing. After a
+	// rollback, it also allows automatic promotion again. If a failed analysis paused the rollout, it
+	// accepts the failure, and the rollout continues.
 	Promote(context.Context, *v1.PromoteRequest) (*v1.PromoteResponse, error)
-	// Gives the caller's approval at the gates where the rollout waits now: at steps, before
-	// promotion, at a wave's end. A gate that has all its approvals is open; what else the
-	// place waits for (its time, its analysis) it waits for all the same. ERROR_REASON_NOT_AN_APPROVER
-	// if none of them takes this key's. Promote and SkipBake pass no gate.
+	// Gives the caller's approval at the gates where the rollout waits now: before the start, at
+	// steps, before promotion, at the end of a wave. A gate with all its approvals is open, but the
+	// rollout still waits for the time and the analysis of that place. Fails with
+	// ERROR_REASON_NOT_AN_APPROVER if no gate accepts this key. Promote and SkipBake do not pass
+	// gates.
 	Approve(context.Context, *v1.ApproveRequest) (*v1.ApproveResponse, error)
 }
 
@@ -237,26 +238,27 @@ type RolloutServiceHandler interface {
 	GetRollout(context.Context, *v1.GetRolloutRequest) (*v1.GetRolloutResponse, error)
 	// Newest first.
 	ListRollouts(context.Context, *v1.ListRolloutsRequest) (*v1.ListRolloutsResponse, error)
-	// Holds it where it is: no replica starts or stops, no deadline runs, nothing is
-	// judged. While the live version serves, it loses no traffic; a version with no ready
-	// replica loses its traffic to those that serve.
+	// Pauses the rollout: no replica starts or stops, no deadline runs, and no analysis is measured.
+	// While the live version serves, it loses no traffic. A version without a ready replica loses its
+	// traffic to the versions that serve.
 	PauseRollout(context.Context, *v1.PauseRolloutRequest) (*v1.PauseRolloutResponse, error)
-	// Goes on after a pause of a person's.
+	// Continues a rollout that a person paused.
 	ResumeRollout(context.Context, *v1.ResumeRolloutRequest) (*v1.ResumeRolloutResponse, error)
-	// Tries the regions again that failed, after a pause that their wave's on_failure
-	// made, and those that failed to catch up with the version that is live.
+	// Retries failed regions: after a pause because of their wave's on_failure, and after they failed
+	// to catch up with the live version.
 	RetryRollout(context.Context, *v1.RetryRolloutRequest) (*v1.RetryRolloutResponse, error)
-	// Ends the bake time of the wave that is baking now.
+	// Ends the bake time of the wave that bakes now.
 	SkipBake(context.Context, *v1.SkipBakeRequest) (*v1.SkipBakeResponse, error)
-	// Accepts the new version where it waits at a step, whatever the step waits for: the
-	// regions that wait go on. Said again before they reach their next step it changes
-	// nothing. It is also what lets promotions happen by themselves again after a rollback.
-	// Where a failed analysis paused the rollout, it accepts what failed, and goes on.
+	// Accepts the new version in all regions that wait at a step, whatever they wait for, and these
+	// regions continue. A repeated call before they reach their next step changes nothing. After a
+	// rollback, it also allows automatic promotion again. If a failed analysis paused the rollout, it
+	// accepts the failure, and the rollout continues.
 	Promote(context.Context, *v1.PromoteRequest) (*v1.PromoteResponse, error)
-	// Gives the caller's approval at the gates where the rollout waits now: at steps, before
-	// promotion, at a wave's end. A gate that has all its approvals is open; what else the
-	// place waits for (its time, its analysis) it waits for all the same. ERROR_REASON_NOT_AN_APPROVER
-	// if none of them takes this key's. Promote and SkipBake pass no gate.
+	// Gives the caller's approval at the gates where the rollout waits now: before the start, at
+	// steps, before promotion, at the end of a wave. A gate with all its approvals is open, but the
+	// rollout still waits for the time and the analysis of that place. Fails with
+	// ERROR_REASON_NOT_AN_APPROVER if no gate accepts this key. Promote and SkipBake do not pass
+	// gates.
 	Approve(context.Context, *v1.ApproveRequest) (*v1.ApproveResponse, error)
 }
 

@@ -59,31 +59,31 @@ const (
 
 // RouteServiceClient is a client for the windlass.v1.RouteService service.
 type RouteServiceClient interface {
-	// By app, and of each the stable host, domains and previews: those that there are, and those
-	// that are being taken out. An app that was deleted is found by its id, as its versions and
-	// its history are, until it is forgotten, 24 hours later unless the operator says otherwise.
+	// Sorted by app. Each app has its stable host, domains and preview hosts, including those that
+	// are being removed. A deleted app can be found by its id until its data is removed, by default
+	// 24 hours later.
 	ListRoutes(context.Context, *v1.ListRoutesRequest) (*v1.ListRoutesResponse, error)
-	// Gives the app a domain, which serves nothing before it was verified. The answer has the
-	// TXT record that verifies it. Said again it changes nothing. Several apps, of several
-	// workspaces too, may wait for one domain: the one whose record is found gets it.
+	// Adds a domain to the app. It serves nothing until it is verified. The response has the TXT
+	// record that verifies it. A repeated call changes nothing. Several apps, also of different
+	// workspaces, may wait for the same domain. The app whose record is found gets it.
 	AddDomain(context.Context, *v1.AddDomainRequest) (*v1.AddDomainResponse, error)
-	// Looks for the domain's TXT record, for 10 s at most, and serves it if it is there; else
-	// ERROR_REASON_DOMAIN_NOT_VERIFIED, with what was found. A domain that another app
-	// serves is refused with ERROR_REASON_DOMAIN_TAKEN, unless it has lapsed there: then it is
-	// taken from that app. Said again it changes nothing.
+	// Looks up the domain's TXT record, for at most 10 s. If the record is found, the domain begins
+	// to serve. Otherwise the call fails with ERROR_REASON_DOMAIN_NOT_VERIFIED and says what was
+	// found. If another app serves the domain, the call fails with ERROR_REASON_DOMAIN_TAKEN, unless
+	// the domain has lapsed there: then this app gets it. A repeated call changes nothing.
 	VerifyDomain(context.Context, *v1.VerifyDomainRequest) (*v1.VerifyDomainResponse, error)
-	// Takes the domain out of every region, and forgets it.
+	// Removes the domain from every region and deletes it.
 	RemoveDomain(context.Context, *v1.RemoveDomainRequest) (*v1.RemoveDomainResponse, error)
-	// By name.
+	// Sorted by name.
 	ListDomains(context.Context, *v1.ListDomainsRequest) (*v1.ListDomainsResponse, error)
-	// Makes a key that requests for the app may come with; see RoutingPolicy.require_api_key. It
-	// is good in each region from when that serves the app's routes with it, which ListRoutes
-	// tells. A name that the app has a key of: ERROR_REASON_ALREADY_EXISTS.
+	// Creates a key for requests to the app; see RoutingPolicy.require_api_key. A region accepts the
+	// key once it serves the routes with it, which ListRoutes shows. If the app has a key with that
+	// name, the call fails with ERROR_REASON_ALREADY_EXISTS.
 	CreateAppKey(context.Context, *v1.CreateAppKeyRequest) (*v1.CreateAppKeyResponse, error)
-	// By app and name.
+	// Sorted by app and name.
 	ListAppKeys(context.Context, *v1.ListAppKeysRequest) (*v1.ListAppKeysResponse, error)
-	// Ends a key, and forgets it. It is good in each region until that region serves the app's
-	// routes without it; a region without an agent does so once one returns.
+	// Revokes and deletes a key. A region accepts the key until it serves the routes without it. In a
+	// region without a connected agent, that is after an agent returns.
 	RevokeAppKey(context.Context, *v1.RevokeAppKeyRequest) (*v1.RevokeAppKeyResponse, error)
 }
 
@@ -238,31 +238,31 @@ func (c *routeServiceClient) RevokeAppKey(ctx context.Context, req *v1.RevokeApp
 
 // RouteServiceHandler is an implementation of the windlass.v1.RouteService service.
 type RouteServiceHandler interface {
-	// By app, and of each the stable host, domains and previews: those that there are, and those
-	// that are being taken out. An app that was deleted is found by its id, as its versions and
-	// its history are, until it is forgotten, 24 hours later unless the operator says otherwise.
+	// Sorted by app. Each app has its stable host, domains and preview hosts, including those that
+	// are being removed. A deleted app can be found by its id until its data is removed, by default
+	// 24 hours later.
 	ListRoutes(context.Context, *v1.ListRoutesRequest) (*v1.ListRoutesResponse, error)
-	// Gives the app a domain, which serves nothing before it was verified. The answer has the
-	// TXT record that verifies it. Said again it changes nothing. Several apps, of several
-	// workspaces too, may wait for one domain: the one whose record is found gets it.
+	// Adds a domain to the app. It serves nothing until it is verified. The response has the TXT
+	// record that verifies it. A repeated call changes nothing. Several apps, also of different
+	// workspaces, may wait for the same domain. The app whose record is found gets it.
 	AddDomain(context.Context, *v1.AddDomainRequest) (*v1.AddDomainResponse, error)
-	// Looks for the domain's TXT record, for 10 s at most, and serves it if it is there; else
-	// ERROR_REASON_DOMAIN_NOT_VERIFIED, with what was found. A domain that another app
-	// serves is refused with ERROR_REASON_DOMAIN_TAKEN, unless it has lapsed there: then it is
-	// taken from that app. Said again it changes nothing.
+	// Looks up the domain's TXT record, for at most 10 s. If the record is found, the domain begins
+	// to serve. Otherwise the call fails with ERROR_REASON_DOMAIN_NOT_VERIFIED and says what was
+	// found. If another app serves the domain, the call fails with ERROR_REASON_DOMAIN_TAKEN, unless
+	// the domain has lapsed there: then this app gets it. A repeated call changes nothing.
 	VerifyDomain(context.Context, *v1.VerifyDomainRequest) (*v1.VerifyDomainResponse, error)
-	// Takes the domain out of every region, and forgets it.
+	// Removes the domain from every region and deletes it.
 	RemoveDomain(context.Context, *v1.RemoveDomainRequest) (*v1.RemoveDomainResponse, error)
-	// By name.
+	// Sorted by name.
 	ListDomains(context.Context, *v1.ListDomainsRequest) (*v1.ListDomainsResponse, error)
-	// Makes a key that requests for the app may come with; see RoutingPolicy.require_api_key. It
-	// is good in each region from when that serves the app's routes with it, which ListRoutes
-	// tells. A name that the app has a key of: ERROR_REASON_ALREADY_EXISTS.
+	// Creates a key for requests to the app; see RoutingPolicy.require_api_key. A region accepts the
+	// key once it serves the routes with it, which ListRoutes shows. If the app has a key with that
+	// name, the call fails with ERROR_REASON_ALREADY_EXISTS.
 	CreateAppKey(context.Context, *v1.CreateAppKeyRequest) (*v1.CreateAppKeyResponse, error)
-	// By app and name.
+	// Sorted by app and name.
 	ListAppKeys(context.Context, *v1.ListAppKeysRequest) (*v1.ListAppKeysResponse, error)
-	// Ends a key, and forgets it. It is good in each region until that region serves the app's
-	// routes without it; a region without an agent does so once one returns.
+	// Revokes and deletes a key. A region accepts the key until it serves the routes without it. In a
+	// region without a connected agent, that is after an agent returns.
 	RevokeAppKey(context.Context, *v1.RevokeAppKeyRequest) (*v1.RevokeAppKeyResponse, error)
 }
 

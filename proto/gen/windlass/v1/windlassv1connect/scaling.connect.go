@@ -40,7 +40,7 @@ const (
 
 // ScalingServiceClient is a client for the windlass.v1.ScalingService service.
 type ScalingServiceClient interface {
-	// The newest decision in each region of the app.
+	// Returns the newest decision in each region of the app.
 	GetScaling(context.Context, *v1.GetScalingRequest) (*v1.GetScalingResponse, error)
 }
 
@@ -81,7 +81,7 @@ func (c *scalingServiceClient) GetScaling(ctx context.Context, req *v1.GetScalin
 
 // ScalingServiceHandler is an implementation of the windlass.v1.ScalingService service.
 type ScalingServiceHandler interface {
-	// The newest decision in each region of the app.
+	// Returns the newest decision in each region of the app.
 	GetScaling(context.Context, *v1.GetScalingRequest) (*v1.GetScalingResponse, error)
 }
 

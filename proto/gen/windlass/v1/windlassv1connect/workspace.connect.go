@@ -73,20 +73,20 @@ const (
 
 // WorkspaceServiceClient is a client for the windlass.v1.WorkspaceService service.
 type WorkspaceServiceClient interface {
-	// Makes the workspace, its project "default" with the environment
-	// "production", and an owner key whose value is shown this once.
+	// Creates the workspace, its project "default" with the environment "production", and an owner
+	// key, whose value is shown only once.
 	CreateWorkspace(context.Context, *v1.CreateWorkspaceRequest) (*v1.CreateWorkspaceResponse, error)
 	GetWorkspace(context.Context, *v1.GetWorkspaceRequest) (*v1.GetWorkspaceResponse, error)
-	// By name.
+	// Sorted by name.
 	ListWorkspaces(context.Context, *v1.ListWorkspacesRequest) (*v1.ListWorkspacesResponse, error)
 	UpdateWorkspace(context.Context, *v1.UpdateWorkspaceRequest) (*v1.UpdateWorkspaceResponse, error)
-	// Refused with ERROR_REASON_IN_USE while it has apps.
+	// Fails with ERROR_REASON_IN_USE while the workspace has apps.
 	DeleteWorkspace(context.Context, *v1.DeleteWorkspaceRequest) (*v1.DeleteWorkspaceResponse, error)
-	// What the workspace may have, and has.
+	// Returns the workspace's limits and usage.
 	GetQuota(context.Context, *v1.GetQuotaRequest) (*v1.GetQuotaResponse, error)
-	// Gives the workspace limits of its own. Operators set any. Owners set those that
-	// are stricter than what is in force: who is held back by a limit does not lift it.
-	// What is there already stays, also where it is more than is allowed from now on.
+	// Sets the workspace's own limits. Operators may set any limit. Owners may only set limits that
+	// are stricter than those in force, because a limit is useless if those whom it restricts can
+	// lift it. What exists stays, even if it exceeds the new limits.
 	SetQuota(context.Context, *v1.SetQuotaRequest) (*v1.SetQuotaResponse, error)
 	// Features that the workspace may use.
 	GetFeatures(context.Context, *v1.GetFeaturesRequest) (*v1.GetFeaturesResponse, error)
@@ -319,20 +319,20 @@ func (c *workspaceServiceClient) DeleteTier(ctx context.Context, req *v1.DeleteT
 
 // WorkspaceServiceHandler is an implementation of the windlass.v1.WorkspaceService service.
 type WorkspaceServiceHandler interface {
-	// Makes the workspace, its project "default" with the environment
-	// "production", and an owner key whose value is shown this once.
+	// Creates the workspace, its project "default" with the environment "production", and an owner
+	// key, whose value is shown only once.
 	CreateWorkspace(context.Context, *v1.CreateWorkspaceRequest) (*v1.CreateWorkspaceResponse, error)
 	GetWorkspace(context.Context, *v1.GetWorkspaceRequest) (*v1.GetWorkspaceResponse, error)
-	// By name.
+	// Sorted by name.
 	ListWorkspaces(context.Context, *v1.ListWorkspacesRequest) (*v1.ListWorkspacesResponse, error)
 	UpdateWorkspace(context.Context, *v1.UpdateWorkspaceRequest) (*v1.UpdateWorkspaceResponse, error)
-	// Refused with ERROR_REASON_IN_USE while it has apps.
+	// Fails with ERROR_REASON_IN_USE while the workspace has apps.
 	DeleteWorkspace(context.Context, *v1.DeleteWorkspaceRequest) (*v1.DeleteWorkspaceResponse, error)
-	// What the workspace may have, and has.
+	// Returns the workspace's limits and usage.
 	GetQuota(context.Context, *v1.GetQuotaRequest) (*v1.GetQuotaResponse, error)
-	// Gives the workspace limits of its own. Operators set any. Owners set those that
-	// are stricter than what is in force: who is held back by a limit does not lift it.
-	// What is there already stays, also where it is more than is allowed from now on.
+	// Sets the workspace's own limits. Operators may set any limit. Owners may only set limits that
+	// are stricter than those in force, because a limit is useless if those whom it restricts can
+	// lift it. What exists stays, even if it exceeds the new limits.
 	SetQuota(context.Context, *v1.SetQuotaRequest) (*v1.SetQuotaResponse, error)
 	// Features that the workspace may use.
 	GetFeatures(context.Context, *v1.GetFeaturesRequest) (*v1.GetFeaturesResponse, error)

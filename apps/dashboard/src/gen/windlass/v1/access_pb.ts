@@ -35,7 +35,7 @@ export type ApiKey = Message<"windlass.v1.ApiKey"> & {
   role: Role;
 
   /**
-   * First characters, to tell keys apart.
+   * First characters of the value, so that people can recognise the key.
    *
    * @generated from field: string prefix = 4;
    */
@@ -64,15 +64,16 @@ export type ApiKey = Message<"windlass.v1.ApiKey"> & {
   revokedAt: bigint;
 
   /**
-   * Id of the key that made it; empty: not known, or the control plane did.
+   * Id of the key that created this key. Empty: unknown, or the control plane created it.
    *
    * @generated from field: string made_by = 9;
    */
   madeBy: string;
 
   /**
-   * Id of the first of the keys that made each other. Keys of one family count as one at a gate:
-   * one person may hold them all. A key that an operator makes for a workspace begins a family.
+   * Id of the key that began the family. A key and all keys created with it, directly or not, are
+   * one family. A gate counts a family as one approver, because one person may hold all its keys. A
+   * key that an operator creates for a workspace begins a family.
    *
    * @generated from field: string family = 10;
    */
@@ -143,8 +144,8 @@ export type CreateApiKeyRequest = Message<"windlass.v1.CreateApiKeyRequest"> & {
   name: string;
 
   /**
-   * Owners make keys of their workspace. Operators make operators' keys, which are of none, and
-   * with workspace keys of that one.
+   * Owners create keys of their workspace. Operators create operator keys, which belong to no
+   * workspace, and with the field workspace set, keys of that workspace.
    *
    * @generated from field: windlass.v1.Role role = 3;
    */
@@ -158,9 +159,9 @@ export type CreateApiKeyRequest = Message<"windlass.v1.CreateApiKeyRequest"> & {
   expiresAt: bigint;
 
   /**
-   * Of operators only: id or name of the workspace that the key is of. The key begins a family, so
-   * that it counts at a gate beside the keys that the workspace's owners made. It is in the
-   * workspace's audit, too.
+   * Only for operators: id or name of the workspace that the key belongs to. The key begins a
+   * family, so that a gate counts it separately from keys that the workspace's owners created. The
+   * call is also in the workspace's audit log.
    *
    * @generated from field: string workspace = 5;
    */
@@ -283,7 +284,7 @@ export const RevokeApiKeyResponseSchema: GenMessage<RevokeApiKeyResponse> = /*@_
  */
 export const AccessService: GenService<{
   /**
-   * Tells who the caller is.
+   * Returns the key of the caller.
    *
    * @generated from rpc windlass.v1.AccessService.WhoAmI
    */
@@ -301,7 +302,7 @@ export const AccessService: GenService<{
     output: typeof CreateApiKeyResponseSchema;
   },
   /**
-   * By name; never values.
+   * Sorted by name. Values are never returned.
    *
    * @generated from rpc windlass.v1.AccessService.ListApiKeys
    */

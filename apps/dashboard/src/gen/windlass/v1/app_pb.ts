@@ -83,14 +83,14 @@ export type App = Message<"windlass.v1.App"> & {
   status: AppStatus;
 
   /**
-   * Why it is not ready, for people.
+   * Why the app is not ready. For people.
    *
    * @generated from field: string message = 10;
    */
   message: string;
 
   /**
-   * Version that serves, 0 for none.
+   * Live version. 0: none.
    *
    * @generated from field: int32 live_version = 11;
    */
@@ -102,14 +102,14 @@ export type App = Message<"windlass.v1.App"> & {
   liveDeploymentId: string;
 
   /**
-   * Version before it that was stable, 0 for none.
+   * Stable version before the live one. 0: none.
    *
    * @generated from field: int32 previous_version = 13;
    */
   previousVersion: number;
 
   /**
-   * Highest version made so far.
+   * Newest version.
    *
    * @generated from field: int32 latest_version = 14;
    */
@@ -123,7 +123,7 @@ export type App = Message<"windlass.v1.App"> & {
   rolloutId: string;
 
   /**
-   * Replicas wanted and ready of the live deployment, over its regions.
+   * Desired and ready replicas of the live deployment, in all its regions.
    *
    * @generated from field: int32 replicas = 16;
    */
@@ -140,9 +140,9 @@ export type App = Message<"windlass.v1.App"> & {
   regions: string[];
 
   /**
-   * Where it is reached, 20 URLs at the most: its host and then its domains, by the scheme and
-   * port of the gateways of each region that serves it (see Region.gateway_url), and ready
-   * instances in regions that tell of no gateways. Not in lists.
+   * At most 20 URLs of the app: its stable host, then its domains, with scheme and port of the
+   * gateways of each region that serves it (see Region.gateway_url). In regions that report no
+   * gateways, addresses of ready instances. Empty in lists.
    *
    * @generated from field: repeated string urls = 19;
    */
@@ -164,21 +164,21 @@ export type App = Message<"windlass.v1.App"> & {
   resourceVersion: bigint;
 
   /**
-   * How its next rollout goes; absent: as by a policy of all defaults.
+   * Policy of the app's next rollout. Absent: every field has its default.
    *
    * @generated from field: windlass.v1.RolloutPolicy rollout_policy = 23;
    */
   rolloutPolicy?: RolloutPolicy | undefined;
 
   /**
-   * Versions that are pinned beside the live one, by version.
+   * Pinned versions, sorted by version.
    *
    * @generated from field: repeated windlass.v1.Pin pins = 40;
    */
   pins: Pin[];
 
   /**
-   * How its replicas follow the load; absent: they do not. Not in lists.
+   * How replicas follow the load. Absent: they do not. Absent in lists.
    *
    * @generated from field: windlass.v1.ScalingPolicy scaling = 50;
    */
@@ -202,7 +202,7 @@ export type CreateAppRequest = Message<"windlass.v1.CreateAppRequest"> & {
   mutation?: Mutation | undefined;
 
   /**
-   * "project/environment" or the environment's id; empty: default/production.
+   * "project/environment" or the environment's id. Empty: default/production.
    *
    * @generated from field: string environment = 2;
    */
@@ -287,7 +287,7 @@ export type ListAppsRequest = Message<"windlass.v1.ListAppsRequest"> & {
   page?: PageRequest | undefined;
 
   /**
-   * Only of this environment (id or "project/environment"); empty: all.
+   * Only apps of this environment (id or "project/environment"). Empty: all apps.
    *
    * @generated from field: string environment = 2;
    */
@@ -399,8 +399,8 @@ export type DeleteAppRequest = Message<"windlass.v1.DeleteAppRequest"> & {
   why: string;
 
   /**
-   * Regions that are out of reach are not waited for: what runs there is given
-   * up, and removed if the region ever returns. Owners only; it is audited.
+   * Do not wait for unreachable regions. What runs there is given up, and is removed if the region
+   * returns. Only owners may set it, and it is in the audit log.
    *
    * @generated from field: bool abandon_unreachable = 4;
    */
@@ -453,32 +453,32 @@ export type DeployRequest = Message<"windlass.v1.DeployRequest"> & {
   spec?: DeploymentSpec | undefined;
 
   /**
-   * The app's policy from now on; absent: the one of all defaults. A change of it alone
-   * makes no version.
+   * The app's policy from now on. Absent: every field has its default. A change of the policy alone
+   * creates no version.
    *
    * @generated from field: windlass.v1.RolloutPolicy rollout = 4;
    */
   rollout?: RolloutPolicy | undefined;
 
   /**
-   * Why it is to start although a freeze is in force; it takes an owner. Of a version that
-   * is held already it starts the rollout.
+   * Reason to start the rollout although a freeze is in force. Only owners may set it. If the
+   * freeze already holds this version, its rollout starts.
    *
    * @generated from field: string override_freeze = 10;
    */
   overrideFreeze: string;
 
   /**
-   * The app's own freeze from now on; absent: the one that came with an earlier version of
-   * the file is lifted. A change of it alone makes no version, and is never frozen.
+   * The freeze in the app's file from now on. Absent: the freeze of an earlier file is lifted. A
+   * change of the freeze alone creates no version, and no freeze refuses it.
    *
    * @generated from field: windlass.v1.FileFreeze freeze = 20;
    */
   freeze?: FileFreeze | undefined;
 
   /**
-   * How the app's replicas follow the load from now on; absent: not any more. A change of it alone
-   * makes no version. The spec says no replicas then.
+   * How the app's replicas follow the load from now on. Absent: they stay at a fixed number. A
+   * change of it alone creates no version. With it, the spec must not set replicas.
    *
    * @generated from field: windlass.v1.ScalingPolicy scaling = 50;
    */
@@ -517,35 +517,35 @@ export type DeployResponse = Message<"windlass.v1.DeployResponse"> & {
   version: number;
 
   /**
-   * No version was made, and nothing was scaled: effect says why.
+   * No version was created and nothing was scaled: effect says why.
    *
    * @generated from field: bool unchanged = 5;
    */
   unchanged: boolean;
 
   /**
-   * Only replicas differed: the live deployment is being scaled.
+   * Only replicas differed: the version is being scaled.
    *
    * @generated from field: bool scaled = 6;
    */
   scaled: boolean;
 
   /**
-   * What holds the rollout, if a freeze does.
+   * The freeze that holds the rollout. Absent: none does.
    *
    * @generated from field: windlass.v1.FreezeHold hold = 10;
    */
   hold?: FreezeHold | undefined;
 
   /**
-   * What the call came to.
+   * Outcome of the call.
    *
    * @generated from field: windlass.v1.VersionEffect effect = 30;
    */
   effect: VersionEffect;
 
   /**
-   * Version whose rollout the call ended, and that rollout; 0 and empty: none.
+   * Version whose rollout the call ended, and the id of that rollout. 0 and empty: none.
    *
    * @generated from field: int32 took_back = 31;
    */
@@ -557,14 +557,14 @@ export type DeployResponse = Message<"windlass.v1.DeployResponse"> & {
   tookBackRolloutId: string;
 
   /**
-   * What a person should know about the outcome, one sentence or two each.
+   * Warnings about the outcome, for people. Each is one or two sentences.
    *
    * @generated from field: repeated string warnings = 33;
    */
   warnings: string[];
 
   /**
-   * The app's ScalingPolicy is another one now, or gone, whatever became of the version.
+   * The call changed or removed the app's ScalingPolicy. This is independent of effect.
    *
    * @generated from field: bool scaling_changed = 34;
    */
@@ -598,23 +598,23 @@ export type ScaleRequest = Message<"windlass.v1.ScaleRequest"> & {
   replicas: number;
 
   /**
-   * Empty: in every region, those with an override included. Either holds until a deploy
-   * whose spec says replicas, for all or for the region.
+   * Region to scale. Empty: every region, including those with an override. The number stays until
+   * a deploy whose spec sets replicas for all regions or for this one.
    *
    * @generated from field: string region = 4;
    */
   region: string;
 
   /**
-   * Of an app with a ScalingPolicy, for which it is required: how long the replicas are held before
-   * they follow the load again. 0 with end_hold.
+   * How long the replicas stay at this number before they follow the load again. Required for apps
+   * with an active ScalingPolicy, except with end_hold. Other apps must leave it out.
    *
    * @generated from field: google.protobuf.Duration hold_for = 50;
    */
   holdFor?: Duration | undefined;
 
   /**
-   * Ends the hold. replicas says nothing then.
+   * Ends the hold. replicas is then ignored.
    *
    * @generated from field: bool end_hold = 51;
    */
@@ -638,7 +638,7 @@ export type ScaleResponse = Message<"windlass.v1.ScaleResponse"> & {
   app?: App | undefined;
 
   /**
-   * The app has these replicas already, or is on its way to them: nothing changed.
+   * The app already has this number of replicas or is being scaled to it: nothing changed.
    *
    * @generated from field: bool unchanged = 30;
    */
@@ -674,7 +674,7 @@ export type SetEnvironmentRequest = Message<"windlass.v1.SetEnvironmentRequest">
   set: { [key: string]: string };
 
   /**
-   * Variables to take away.
+   * Variables to remove.
    *
    * @generated from field: repeated string unset = 4;
    */
@@ -686,7 +686,7 @@ export type SetEnvironmentRequest = Message<"windlass.v1.SetEnvironmentRequest">
   message: string;
 
   /**
-   * As of DeployRequest.
+   * See DeployRequest.override_freeze.
    *
    * @generated from field: string override_freeze = 10;
    */
@@ -720,28 +720,28 @@ export type SetEnvironmentResponse = Message<"windlass.v1.SetEnvironmentResponse
   version: number;
 
   /**
-   * No version was made: effect says why.
+   * No version was created: effect says why.
    *
    * @generated from field: bool unchanged = 4;
    */
   unchanged: boolean;
 
   /**
-   * What holds the rollout, if a freeze does.
+   * The freeze that holds the rollout. Absent: none does.
    *
    * @generated from field: windlass.v1.FreezeHold hold = 10;
    */
   hold?: FreezeHold | undefined;
 
   /**
-   * What the call came to.
+   * Outcome of the call.
    *
    * @generated from field: windlass.v1.VersionEffect effect = 30;
    */
   effect: VersionEffect;
 
   /**
-   * Version whose rollout the call ended, and that rollout; 0 and empty: none.
+   * Version whose rollout the call ended, and the id of that rollout. 0 and empty: none.
    *
    * @generated from field: int32 took_back = 31;
    */
@@ -753,7 +753,7 @@ export type SetEnvironmentResponse = Message<"windlass.v1.SetEnvironmentResponse
   tookBackRolloutId: string;
 
   /**
-   * What a person should know about the outcome, one sentence or two each.
+   * Warnings about the outcome, for people. Each is one or two sentences.
    *
    * @generated from field: repeated string warnings = 33;
    */
@@ -782,8 +782,8 @@ export type RollbackRequest = Message<"windlass.v1.RollbackRequest"> & {
   app: string;
 
   /**
-   * 0: the rollout in flight is aborted, as by Cancel; with none in flight, the previous
-   * stable version.
+   * Version to return to. 0: abort the rollout in flight, like Cancel, or without one, return to
+   * the previous stable version.
    *
    * @generated from field: int32 version = 3;
    */
@@ -795,19 +795,19 @@ export type RollbackRequest = Message<"windlass.v1.RollbackRequest"> & {
   message: string;
 
   /**
-   * Take the policy's steps, pauses, approvals, analysis and bake times on the way back, as a
-   * deploy does. Default: a version that was stable before goes straight back, past all of them
-   * in the order of the waves and within max_surge and max_unavailable. Approvals are waived for
-   * the previous stable version alone: the way to an older one is gated as ever.
+   * Take the policy's steps, pauses, approvals, analysis and bake times, like a deploy. Default: a
+   * version that was stable skips them, and the rollout only keeps the order of waves, max_surge
+   * and max_unavailable. Approvals are skipped only for the previous stable version. A rollback to
+   * an older version still needs them.
    *
    * @generated from field: bool with_steps = 30;
    */
   withSteps: boolean;
 
   /**
-   * Go back to the versions of secrets that the version ran with, too. Default: the newest ones,
-   * so that a key that was rotated stays rotated. A version that is retained then is live again
-   * only if it runs with those.
+   * Also return to the secret versions that the version ran with. Default: use the newest secret
+   * versions, so that a rotated key stays rotated. A retained version then becomes live again only
+   * if it already runs with the newest ones.
    *
    * @generated from field: bool with_secrets = 31;
    */
@@ -841,28 +841,28 @@ export type RollbackResponse = Message<"windlass.v1.RollbackResponse"> & {
   version: number;
 
   /**
-   * The version whose configuration it has.
+   * Version whose configuration the deployment has.
    *
    * @generated from field: int32 from_version = 4;
    */
   fromVersion: number;
 
   /**
-   * It was retained and is live again: no new version, and no rollout.
+   * The version was retained and is live again: there is no new version and no rollout.
    *
    * @generated from field: bool retained = 5;
    */
   retained: boolean;
 
   /**
-   * What the call came to.
+   * Outcome of the call.
    *
    * @generated from field: windlass.v1.VersionEffect effect = 30;
    */
   effect: VersionEffect;
 
   /**
-   * Version whose rollout the call ended, and that rollout; 0 and empty: none.
+   * Version whose rollout the call ended, and the id of that rollout. 0 and empty: none.
    *
    * @generated from field: int32 took_back = 31;
    */
@@ -874,14 +874,14 @@ export type RollbackResponse = Message<"windlass.v1.RollbackResponse"> & {
   tookBackRolloutId: string;
 
   /**
-   * What a person should know about the outcome, one sentence or two each.
+   * Warnings about the outcome, for people. Each is one or two sentences.
    *
    * @generated from field: repeated string warnings = 33;
    */
   warnings: string[];
 
   /**
-   * It goes straight back, as with_steps says.
+   * The rollout skips steps, as described at with_steps.
    *
    * @generated from field: bool straight = 34;
    */
@@ -932,7 +932,7 @@ export type CancelResponse = Message<"windlass.v1.CancelResponse"> & {
   rolloutId: string;
 
   /**
-   * It was aborted already: nothing changed.
+   * The rollout was already aborted: nothing changed.
    *
    * @generated from field: bool unchanged = 30;
    */
@@ -956,16 +956,17 @@ export type WatchAppRequest = Message<"windlass.v1.WatchAppRequest"> & {
   app: string;
 
   /**
-   * Id of a rollout of the app that each response is to tell of, even when another took its
-   * place. Empty: none.
+   * Id of a rollout of the app that each response must include, even when another rollout has
+   * replaced it. Empty: none.
    *
    * @generated from field: string rollout = 30;
    */
   rollout: string;
 
   /**
-   * The stream ends after the first response. It needs none of the places that a server, a workspace
-   * and a key have for watchers; without a place WatchApp fails with ERROR_REASON_LIMIT_EXCEEDED.
+   * End the stream after the first response. Such a call does not count against the limits on open
+   * streams per server, workspace and key. Beyond these limits, WatchApp fails with
+   * ERROR_REASON_LIMIT_EXCEEDED.
    *
    * @generated from field: bool once = 31;
    */
@@ -980,7 +981,7 @@ export const WatchAppRequestSchema: GenMessage<WatchAppRequest> = /*@__PURE__*/
   messageDesc(file_windlass_v1_app, 21);
 
 /**
- * Every response is the whole picture: a reader needs only the last one.
+ * Every response holds the whole state: a reader needs only the last one.
  *
  * @generated from message windlass.v1.WatchAppResponse
  */
@@ -991,36 +992,36 @@ export type WatchAppResponse = Message<"windlass.v1.WatchAppResponse"> & {
   app?: App | undefined;
 
   /**
-   * The live deployment, the one on its way, any other that still has replicas or traffic, those
-   * that are pinned and that of the rollout asked for, each with its regions.
+   * The live deployment, the one in flight, pinned ones, the one of asked_rollout, and any other
+   * that still has replicas or traffic. Each with its regions.
    *
    * @generated from field: repeated windlass.v1.Deployment deployments = 2;
    */
   deployments: Deployment[];
 
   /**
-   * The rollout in flight or the last one.
+   * The rollout in flight, or else the last one.
    *
    * @generated from field: windlass.v1.Rollout rollout = 3;
    */
   rollout?: Rollout | undefined;
 
   /**
-   * Entries since the previous response; on the first, the last 20.
+   * Entries since the previous response. In the first response, the last 20 entries.
    *
    * @generated from field: repeated windlass.v1.HistoryEntry history = 4;
    */
   history: HistoryEntry[];
 
   /**
-   * The app is gone; the stream ends after this.
+   * The app is deleted. The stream ends after this response.
    *
    * @generated from field: bool deleted = 5;
    */
   deleted: boolean;
 
   /**
-   * The rollout that was asked for. Its status is final once it is not RUNNING.
+   * The rollout that the request named. A status other than RUNNING is final.
    *
    * @generated from field: windlass.v1.Rollout asked_rollout = 30;
    */
@@ -1035,7 +1036,7 @@ export const WatchAppResponseSchema: GenMessage<WatchAppResponse> = /*@__PURE__*
   messageDesc(file_windlass_v1_app, 22);
 
 /**
- * VersionEffect is what a call that asks for a version of an app came to.
+ * VersionEffect is the outcome of a call that requests a version of an app.
  *
  * @generated from enum windlass.v1.VersionEffect
  */
@@ -1046,29 +1047,29 @@ export enum VersionEffect {
   UNSPECIFIED = 0,
 
   /**
-   * A new version was made, and rollout_id moves the app to it.
+   * A new version was created, and rollout_id moves the app to it.
    *
    * @generated from enum value: VERSION_EFFECT_NEW_VERSION = 1;
    */
   NEW_VERSION = 1,
 
   /**
-   * The version is live and nothing is on its way: nothing was made. rollout_id is empty.
+   * The version is live and no rollout is in flight: nothing was created. rollout_id is empty.
    *
    * @generated from enum value: VERSION_EFFECT_LIVE_ALREADY = 2;
    */
   LIVE_ALREADY = 2,
 
   /**
-   * rollout_id moves the app to the version already: nothing was made.
+   * rollout_id is already moving the app to the version: nothing was created.
    *
    * @generated from enum value: VERSION_EFFECT_IN_FLIGHT_ALREADY = 3;
    */
   IN_FLIGHT_ALREADY = 3,
 
   /**
-   * The version is live and stays so: the rollout to another one is aborted. rollout_id is
-   * that rollout while regions have yet to go back, and empty if nothing of it had begun.
+   * The version is live and stays live: the rollout to another version is aborted. rollout_id is
+   * that rollout while regions still go back. Empty: no region had begun it.
    *
    * @generated from enum value: VERSION_EFFECT_TOOK_BACK = 4;
    */
@@ -1096,9 +1097,9 @@ export const VersionEffectSchema: GenEnum<VersionEffect> = /*@__PURE__*/
   enumDesc(file_windlass_v1_app, 0);
 
 /**
- * AppService is what users do to an app. An app is named by its id or by
- * "project/environment/name". Every verb that changes what runs answers as soon
- * as the decision is durable; WatchApp or GetApp tell how it goes.
+ * AppService manages apps. An app is named by its id or by "project/environment/name". A call that
+ * changes what runs returns as soon as the decision is stored. WatchApp and GetApp show the
+ * progress.
  *
  * @generated from service windlass.v1.AppService
  */
@@ -1120,7 +1121,7 @@ export const AppService: GenService<{
     output: typeof GetAppResponseSchema;
   },
   /**
-   * By name.
+   * Sorted by name.
    *
    * @generated from rpc windlass.v1.AppService.ListApps
    */
@@ -1130,7 +1131,7 @@ export const AppService: GenService<{
     output: typeof ListAppsResponseSchema;
   },
   /**
-   * Changes what is not part of a deployment: its description.
+   * Changes the description, which is not part of a deployment.
    *
    * @generated from rpc windlass.v1.AppService.UpdateApp
    */
@@ -1140,9 +1141,9 @@ export const AppService: GenService<{
     output: typeof UpdateAppResponseSchema;
   },
   /**
-   * Takes its routes out, stops its instances in every region, then forgets it.
-   * A region that is out of reach keeps the app in "deleting" until it confirms
-   * or an operator abandons it.
+   * Removes the app's routes, stops its instances in every region, and then deletes the app. While
+   * a region is unreachable, the app stays in "deleting" until the region confirms, or an owner
+   * gives it up with abandon_unreachable.
    *
    * @generated from rpc windlass.v1.AppService.DeleteApp
    */
@@ -1152,9 +1153,9 @@ export const AppService: GenService<{
     output: typeof DeleteAppResponseSchema;
   },
   /**
-   * Makes the next version and starts its rollout. It creates the app when
-   * there is none. A rollout in flight is superseded. A spec equal to the live
-   * one makes no version; if only replicas differ, it scales.
+   * Creates the next version and starts its rollout. Creates the app if it does not exist. A
+   * rollout in flight is superseded. A spec that equals the live one creates no version. If only
+   * replicas differ, the live version is scaled.
    *
    * @generated from rpc windlass.v1.AppService.Deploy
    */
@@ -1164,8 +1165,8 @@ export const AppService: GenService<{
     output: typeof DeployResponseSchema;
   },
   /**
-   * What Deploy of the same would do now, step by step, and what stands against it. It
-   * writes nothing, and uses nothing of any quota.
+   * Returns what Deploy with the same request would do now, step by step, and every obstacle. It
+   * writes nothing and uses no quota.
    *
    * @generated from rpc windlass.v1.AppService.PlanDeploy
    */
@@ -1185,8 +1186,8 @@ export const AppService: GenService<{
     output: typeof ScaleResponseSchema;
   },
   /**
-   * A new deployment with other variables, and else the spec of the newest one that is wanted:
-   * the one in flight, or else the live one. It takes the environment's present variables, too.
+   * Creates a deployment with changed variables and the spec of the newest version: the one in
+   * flight, or else the live one. It also takes the environment's current variables.
    *
    * @generated from rpc windlass.v1.AppService.SetEnvironment
    */
@@ -1196,9 +1197,10 @@ export const AppService: GenService<{
     output: typeof SetEnvironmentResponseSchema;
   },
   /**
-   * Aborts the rollout in flight, as Cancel does, unless a version is asked for. Else back to an
-   * older version: while it is retained, by moving what is live and the traffic to it; otherwise
-   * as a new deployment with its configuration, which goes straight back if it was stable.
+   * Without a version, aborts the rollout in flight like Cancel. Otherwise returns to an older
+   * version. A version that is retained becomes live again and gets the traffic. For any other, a
+   * new deployment with its configuration is created; see RollbackRequest.with_steps for its
+   * rollout.
    *
    * @generated from rpc windlass.v1.AppService.Rollback
    */
@@ -1218,9 +1220,9 @@ export const AppService: GenService<{
     output: typeof CancelResponseSchema;
   },
   /**
-   * Keeps a version live beside the one that rollouts move, at a share of the traffic, or
-   * brings it back for that: its replicas start, and get their share once they are ready.
-   * Of a version that is pinned it changes the pin, and where that failed tries it again.
+   * Keeps a version running next to the live one, with a share of the traffic. If the version does
+   * not run, its replicas start, and get their share when they are ready. For a version that is
+   * pinned already, it changes the pin, and retries it in regions where it failed.
    *
    * @generated from rpc windlass.v1.AppService.PinVersion
    */
@@ -1230,7 +1232,7 @@ export const AppService: GenService<{
     output: typeof PinVersionResponseSchema;
   },
   /**
-   * Ends a pin: its share goes to the others, and then its replicas are stopped.
+   * Ends a pin: the other versions get its share, and then its replicas stop.
    *
    * @generated from rpc windlass.v1.AppService.UnpinVersion
    */
@@ -1240,8 +1242,8 @@ export const AppService: GenService<{
     output: typeof UnpinVersionResponseSchema;
   },
   /**
-   * Sends the app's state at once, and again whenever it changes. It ends only
-   * with the caller, with the app, or with the server.
+   * Sends the app's state at once, and again after each change. The stream ends when the caller
+   * leaves, the app is deleted, or the server stops.
    *
    * @generated from rpc windlass.v1.AppService.WatchApp
    */

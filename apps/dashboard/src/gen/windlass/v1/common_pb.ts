@@ -2,7 +2,7 @@
 // @generated from file windlass/v1/common.proto (package windlass.v1, syntax proto3)
 /* eslint-disable */
 
-// Shapes that every service of the user API shares.
+// Messages and enums that all services of the user API share.
 
 import type { GenEnum, GenFile, GenMessage } from "@bufbuild/protobuf/codegenv2";
 import { enumDesc, fileDesc, messageDesc } from "@bufbuild/protobuf/codegenv2";
@@ -16,8 +16,8 @@ export const file_windlass_v1_common: GenFile = /*@__PURE__*/
   fileDesc("Chh3aW5kbGFzcy92MS9jb21tb24ucHJvdG8SC3dpbmRsYXNzLnYxInwKC0Vycm9yRGV0YWlsEigKBnJlYXNvbhgBIAEoDjIYLndpbmRsYXNzLnYxLkVycm9yUmVhc29uEg0KBWZpZWxkGAIgASgJEgsKA2ZpeBgDIAEoCRInCgVsaW1pdBgEIAEoCzIYLndpbmRsYXNzLnYxLkxpbWl0RGV0YWlsIl0KC0xpbWl0RGV0YWlsEgwKBG5hbWUYASABKAkSCwoDbWF4GAIgASgDEgwKBHVzZWQYAyABKAMSDQoFYXNrZWQYBCABKAMSFgoOcmV0cnlfYWZ0ZXJfbXMYBSABKAMiQAoLUGFnZVJlcXVlc3QSGAoEc2l6ZRgBIAEoBUIKukgHGgUY9AMoABIXCgV0b2tlbhgCIAEoCUIIukgFcgMYgAQiHAoMUGFnZVJlc3BvbnNlEgwKBG5leHQYASABKAkiNwoITXV0YXRpb24SKwoPaWRlbXBvdGVuY3lfa2V5GAEgASgJQhK6SA9yDRiAATIIXlsgLX5dKiQqhgwKC0Vycm9yUmVhc29uEhwKGEVSUk9SX1JFQVNPTl9VTlNQRUNJRklFRBAAEhsKF0VSUk9SX1JFQVNPTl9WQUxJREFUSU9OEAESIAocRVJST1JfUkVBU09OX1VOQVVUSEVOVElDQVRFRBACEiIKHkVSUk9SX1JFQVNPTl9QRVJNSVNTSU9OX0RFTklFRBADEhoKFkVSUk9SX1JFQVNPTl9OT1RfRk9VTkQQBBIfChtFUlJPUl9SRUFTT05fQUxSRUFEWV9FWElTVFMQBRIZChVFUlJPUl9SRUFTT05fQ09ORkxJQ1QQBhIlCiFFUlJPUl9SRUFTT05fSURFTVBPVEVOQ1lfTUlTTUFUQ0gQBxIfChtFUlJPUl9SRUFTT05fVU5LTk9XTl9SRUdJT04QCBIdChlFUlJPUl9SRUFTT05fQVBQX0RFTEVUSU5HEAkSHgoaRVJST1JfUkVBU09OX05PVEhJTkdfVE9fRE8QChIXChNFUlJPUl9SRUFTT05fSU5fVVNFEAsSHwobRVJST1JfUkVBU09OX0xJTUlUX0VYQ0VFREVEEAwSHAoYRVJST1JfUkVBU09OX1VOQVZBSUxBQkxFEA0SGQoVRVJST1JfUkVBU09OX0lOVEVSTkFMEA4SHgoaRVJST1JfUkVBU09OX1NUQUxFX1NFU1NJT04QDxIjCh9FUlJPUl9SRUFTT05fSk9JTl9UT0tFTl9JTlZBTElEEBASHwobRVJST1JfUkVBU09OX1VOS05PV05fU0VDUkVUEBESIwofRVJST1JfUkVBU09OX1JFR0lPTl9VTlJFQUNIQUJMRRASEh8KG0VSUk9SX1JFQVNPTl9RVU9UQV9FWENFRURFRBATEh0KGUVSUk9SX1JFQVNPTl9SQVRFX0xJTUlURUQQFBIcChhFUlJPUl9SRUFTT05fTk9fQ0FQQUNJVFkQFRIXChNFUlJPUl9SRUFTT05fRlJPWkVOEBYSIAocRVJST1JfUkVBU09OX0FQUFJPVkFMX05FRURFRBAXEiAKHEVSUk9SX1JFQVNPTl9OT1RfQU5fQVBQUk9WRVIQGBIiCh5FUlJPUl9SRUFTT05fT1ZFUlJJREVfQ09ORkxJQ1QQIRIoCiRFUlJPUl9SRUFTT05fT1ZFUlJJREVfV0lUSE9VVF9FRkZFQ1QQIhIcChhFUlJPUl9SRUFTT05fUElOX0lTX0xJVkUQIxIcChhFUlJPUl9SRUFTT05fUElOX1dFSUdIVFMQJBIfChtFUlJPUl9SRUFTT05fUElOX0lOX1JPTExPVVQQJRIbChdFUlJPUl9SRUFTT05fTk9UX1BJTk5FRBAmEh8KG0VSUk9SX1JFQVNPTl9GUkVFWkVfT0ZfRklMRRAeEiQKIEVSUk9SX1JFQVNPTl9ET01BSU5fTk9UX1ZFUklGSUVEECcSHQoZRVJST1JfUkVBU09OX0RPTUFJTl9UQUtFThAoEh4KGkVSUk9SX1JFQVNPTl9SRUdJT05fQ0xPU0VEECkSHQoZRVJST1JfUkVBU09OX05PVF9JU09MQVRFRBAqEh8KG0VSUk9SX1JFQVNPTl9VTktOT1dOX0VOR0lORRA8EiIKHkVSUk9SX1JFQVNPTl9NT0RFTF9VTlNVUFBPUlRFRBA9EiIKHkVSUk9SX1JFQVNPTl9QQVJBTExFTF9NSVNNQVRDSBA+EiQKIEVSUk9SX1JFQVNPTl9IRUFEU19OT1RfRElWSVNJQkxFED8SGwoXRVJST1JfUkVBU09OX0ZMQUdfVFdJQ0UQQBIbChdFUlJPUl9SRUFTT05fRkxBR19UQUtFThBBEiIKHkVSUk9SX1JFQVNPTl9XRUlHSFRTX1RPT19MQVJHRRBCEiIKHkVSUk9SX1JFQVNPTl9DT05URVhUX1RPT19MQVJHRRBDEiEKHUVSUk9SX1JFQVNPTl9FTkdJTkVfVU5DSEVDS0VEEEQSFwoTRVJST1JfUkVBU09OX1NDQUxFRBAyEiQKIEVSUk9SX1JFQVNPTl9GRUFUVVJFX05PVF9BTExPV0VEEDMqtwEKCUFwcFN0YXR1cxIaChZBUFBfU1RBVFVTX1VOU1BFQ0lGSUVEEAASEwoPQVBQX1NUQVRVU19JRExFEAESGgoWQVBQX1NUQVRVU19QUk9HUkVTU0lORxACEhQKEEFQUF9TVEFUVVNfUkVBRFkQAxIXChNBUFBfU1RBVFVTX0RFR1JBREVEEAQSFQoRQVBQX1NUQVRVU19GQUlMRUQQBRIXChNBUFBfU1RBVFVTX0RFTEVUSU5HEAYqsAIKEERlcGxveW1lbnRTdGF0dXMSIQodREVQTE9ZTUVOVF9TVEFUVVNfVU5TUEVDSUZJRUQQABIdChlERVBMT1lNRU5UX1NUQVRVU19QRU5ESU5HEAESHgoaREVQTE9ZTUVOVF9TVEFUVVNfQlVJTERJTkcQAhIfChtERVBMT1lNRU5UX1NUQVRVU19ERVBMT1lJTkcQAxIdChlERVBMT1lNRU5UX1NUQVRVU19ORVRXT1JLEAQSGwoXREVQTE9ZTUVOVF9TVEFUVVNfUkVBRFkQBRIcChhERVBMT1lNRU5UX1NUQVRVU19GQUlMRUQQBhIgChxERVBMT1lNRU5UX1NUQVRVU19TVVBFUlNFREVEEAcSHQoZREVQTE9ZTUVOVF9TVEFUVVNfU1RPUFBFRBAIKqcBCg5Ub3BvbG9neVN0YXR1cxIfChtUT1BPTE9HWV9TVEFUVVNfVU5TUEVDSUZJRUQQABIcChhUT1BPTE9HWV9TVEFUVVNfU1RBUlRJTkcQARIbChdUT1BPTE9HWV9TVEFUVVNfU1RBUlRFRBACEhwKGFRPUE9MT0dZX1NUQVRVU19TVE9QUElORxADEhsKF1RPUE9MT0dZX1NUQVRVU19TVE9QUEVEEAQq/gEKDkluc3RhbmNlU3RhdHVzEh8KG0lOU1RBTkNFX1NUQVRVU19VTlNQRUNJRklFRBAAEhsKF0lOU1RBTkNFX1NUQVRVU19QRU5ESU5HEAESHAoYSU5TVEFOQ0VfU1RBVFVTX0NSRUFUSU5HEAISGwoXSU5TVEFOQ0VfU1RBVFVTX1JVTk5JTkcQAxIZChVJTlNUQU5DRV9TVEFUVVNfUkVBRFkQBBIcChhJTlNUQU5DRV9TVEFUVVNfRFJBSU5JTkcQBRIaChZJTlNUQU5DRV9TVEFUVVNfRkFJTEVEEAYSHgoaSU5TVEFOQ0VfU1RBVFVTX1RFUk1JTkFURUQQByrBAQoNUm9sbG91dFN0YXR1cxIeChpST0xMT1VUX1NUQVRVU19VTlNQRUNJRklFRBAAEhoKFlJPTExPVVRfU1RBVFVTX1JVTk5JTkcQARIcChhST0xMT1VUX1NUQVRVU19TVUNDRUVERUQQAhIZChVST0xMT1VUX1NUQVRVU19GQUlMRUQQAxIcChhST0xMT1VUX1NUQVRVU19DQU5DRUxMRUQQBBIdChlST0xMT1VUX1NUQVRVU19TVVBFUlNFREVEEAUqhAEKDFJlZ2lvblN0YXR1cxIdChlSRUdJT05fU1RBVFVTX1VOU1BFQ0lGSUVEEAASGQoVUkVHSU9OX1NUQVRVU19QRU5ESU5HEAESGwoXUkVHSU9OX1NUQVRVU19DT05ORUNURUQQAhIdChlSRUdJT05fU1RBVFVTX1VOUkVBQ0hBQkxFEAMqYwoEUm9sZRIUChBST0xFX1VOU1BFQ0lGSUVEEAASDwoLUk9MRV9WSUVXRVIQARIRCg1ST0xFX0RFUExPWUVSEAISDgoKUk9MRV9PV05FUhADEhEKDVJPTEVfT1BFUkFUT1IQBGIGcHJvdG8z", [file_buf_validate_validate]);
 
 /**
- * ErrorDetail is attached to the errors of every RPC. A request that cannot be
- * decoded, or is too large to be, has a code and a message alone.
+ * ErrorDetail is attached to the errors of every RPC. Only errors for requests that are too large
+ * or cannot be decoded have no detail.
  *
  * @generated from message windlass.v1.ErrorDetail
  */
@@ -28,22 +28,22 @@ export type ErrorDetail = Message<"windlass.v1.ErrorDetail"> & {
   reason: ErrorReason;
 
   /**
-   * Path of the field at fault, with the names that JSON and files have
-   * ("spec.resources.cpuMillicores"), or empty.
+   * Path of the wrong field, with names as in JSON and app files ("spec.resources.cpuMillicores").
+   * Empty: no single field.
    *
    * @generated from field: string field = 2;
    */
   field: string;
 
   /**
-   * What to do about it, in one sentence.
+   * How to fix it, in one sentence.
    *
    * @generated from field: string fix = 3;
    */
   fix: string;
 
   /**
-   * With QUOTA_EXCEEDED and RATE_LIMITED.
+   * Set with QUOTA_EXCEEDED and RATE_LIMITED.
    *
    * @generated from field: windlass.v1.LimitDetail limit = 4;
    */
@@ -58,7 +58,7 @@ export const ErrorDetailSchema: GenMessage<ErrorDetail> = /*@__PURE__*/
   messageDesc(file_windlass_v1_common, 0);
 
 /**
- * LimitDetail is one limit of a workspace, and by how much a call missed it.
+ * LimitDetail says which limit of a workspace a call would exceed, and by how much.
  *
  * @generated from message windlass.v1.LimitDetail
  */
@@ -76,7 +76,7 @@ export type LimitDetail = Message<"windlass.v1.LimitDetail"> & {
   max: bigint;
 
   /**
-   * What there was before the call, and what the call would have added.
+   * Usage before the call, and what the call would add.
    *
    * @generated from field: int64 used = 3;
    */
@@ -88,8 +88,8 @@ export type LimitDetail = Message<"windlass.v1.LimitDetail"> & {
   asked: bigint;
 
   /**
-   * When the call can be repeated, in ms from now. 0: that is up to people, or to
-   * rollouts that are under way.
+   * Milliseconds after which the call can be repeated. 0: unknown, because it depends on people or
+   * on rollouts in flight.
    *
    * @generated from field: int64 retry_after_ms = 5;
    */
@@ -104,8 +104,8 @@ export const LimitDetailSchema: GenMessage<LimitDetail> = /*@__PURE__*/
   messageDesc(file_windlass_v1_common, 1);
 
 /**
- * Page asks for one keyset page. Order is stated by each list call; pages are
- * stable under inserts.
+ * PageRequest requests one page of a list. Each list call documents its order. Rows inserted
+ * meanwhile do not shift pages.
  *
  * @generated from message windlass.v1.PageRequest
  */
@@ -118,7 +118,7 @@ export type PageRequest = Message<"windlass.v1.PageRequest"> & {
   size: number;
 
   /**
-   * next of the previous page; empty for the first.
+   * PageResponse.next of the previous page. Empty: the first page.
    *
    * @generated from field: string token = 2;
    */
@@ -137,7 +137,7 @@ export const PageRequestSchema: GenMessage<PageRequest> = /*@__PURE__*/
  */
 export type PageResponse = Message<"windlass.v1.PageResponse"> & {
   /**
-   * Token of the next page; empty when this is the last.
+   * Token of the next page. Empty: this is the last page.
    *
    * @generated from field: string next = 1;
    */
@@ -152,16 +152,15 @@ export const PageResponseSchema: GenMessage<PageResponse> = /*@__PURE__*/
   messageDesc(file_windlass_v1_common, 3);
 
 /**
- * Mutation is the part that every mutating request carries.
+ * Mutation is part of every request that changes something.
  *
  * @generated from message windlass.v1.Mutation
  */
 export type Mutation = Message<"windlass.v1.Mutation"> & {
   /**
-   * Up to 128 printable characters chosen by the caller. The same key with the
-   * same request within 24 h returns the first answer and does nothing; with
-   * another request it fails with ERROR_REASON_IDEMPOTENCY_MISMATCH. Empty: no
-   * protection against retries.
+   * Up to 128 printable characters chosen by the caller. For 24 h, the same key with the same
+   * request returns the first answer and does nothing. The same key with another request fails with
+   * ERROR_REASON_IDEMPOTENCY_MISMATCH. Empty: a retry may do the work twice.
    *
    * @generated from field: string idempotency_key = 1;
    */
@@ -176,8 +175,8 @@ export const MutationSchema: GenMessage<Mutation> = /*@__PURE__*/
   messageDesc(file_windlass_v1_common, 4);
 
 /**
- * ErrorReason is what a program switches on. It travels in ErrorDetail, beside
- * the Connect code, which only says how to treat the call.
+ * ErrorReason is the machine-readable cause of an error. Programs decide by it. It is in
+ * ErrorDetail. The Connect code only says how to treat the call.
  *
  * @generated from enum windlass.v1.ErrorReason
  */
@@ -188,43 +187,43 @@ export enum ErrorReason {
   UNSPECIFIED = 0,
 
   /**
-   * A field broke a rule of the schema; ErrorDetail.field names it.
+   * A field breaks a rule of the schema. ErrorDetail.field names the field.
    *
    * @generated from enum value: ERROR_REASON_VALIDATION = 1;
    */
   VALIDATION = 1,
 
   /**
-   * No credential, or one that is unknown, expired or revoked.
+   * The credential is missing, unknown, expired or revoked.
    *
    * @generated from enum value: ERROR_REASON_UNAUTHENTICATED = 2;
    */
   UNAUTHENTICATED = 2,
 
   /**
-   * The credential is good, but its role or its region may not do this.
+   * The credential is valid, but its role or its region does not permit the call.
    *
    * @generated from enum value: ERROR_REASON_PERMISSION_DENIED = 3;
    */
   PERMISSION_DENIED = 3,
 
   /**
-   * Nothing of that id or name in this workspace. Another workspace's things
-   * are never told apart from things that do not exist.
+   * This workspace has nothing with that id or name. Objects of other workspaces look as if they
+   * did not exist.
    *
    * @generated from enum value: ERROR_REASON_NOT_FOUND = 4;
    */
   NOT_FOUND = 4,
 
   /**
-   * A live thing of that name exists already.
+   * An object with that name already exists.
    *
    * @generated from enum value: ERROR_REASON_ALREADY_EXISTS = 5;
    */
   ALREADY_EXISTS = 5,
 
   /**
-   * resource_version is not the current one: read again, then update.
+   * resource_version is outdated: read the object again, then update.
    *
    * @generated from enum value: ERROR_REASON_CONFLICT = 6;
    */
@@ -252,15 +251,15 @@ export enum ErrorReason {
   APP_DELETING = 9,
 
   /**
-   * There is nothing to act on: no live deployment to scale, no rollout to
-   * cancel, no such version to roll back to.
+   * The call has nothing to act on: there is no live deployment to scale, no rollout to abort, or
+   * no version to roll back to.
    *
    * @generated from enum value: ERROR_REASON_NOTHING_TO_DO = 10;
    */
   NOTHING_TO_DO = 10,
 
   /**
-   * A thing is still in use and cannot be removed.
+   * The object is in use and cannot be removed.
    *
    * @generated from enum value: ERROR_REASON_IN_USE = 11;
    */
@@ -274,123 +273,123 @@ export enum ErrorReason {
   LIMIT_EXCEEDED = 12,
 
   /**
-   * A part that the call needs is out of reach. Retry with backoff.
+   * A component that the call needs is unreachable. Retry with backoff.
    *
    * @generated from enum value: ERROR_REASON_UNAVAILABLE = 13;
    */
   UNAVAILABLE = 13,
 
   /**
-   * Our fault. The log has the cause under the request's trace id.
+   * An error in the control plane. Its log has the cause, with the request's trace id.
    *
    * @generated from enum value: ERROR_REASON_INTERNAL = 14;
    */
   INTERNAL = 14,
 
   /**
-   * The report or watch belongs to a session that another one replaced.
+   * Another session replaced the session of this report or watch.
    *
    * @generated from enum value: ERROR_REASON_STALE_SESSION = 15;
    */
   STALE_SESSION = 15,
 
   /**
-   * A join token that was used, has expired or was revoked.
+   * The join token was used before, has expired or was revoked.
    *
    * @generated from enum value: ERROR_REASON_JOIN_TOKEN_INVALID = 16;
    */
   JOIN_TOKEN_INVALID = 16,
 
   /**
-   * The deployment names a secret that its environment does not have.
+   * The deployment refers to a secret that is not in its environment.
    *
    * @generated from enum value: ERROR_REASON_UNKNOWN_SECRET = 17;
    */
   UNKNOWN_SECRET = 17,
 
   /**
-   * The region has no agent connected, or it did not answer in time.
+   * No agent of the region is connected, or the agent did not answer in time.
    *
    * @generated from enum value: ERROR_REASON_REGION_UNREACHABLE = 18;
    */
   REGION_UNREACHABLE = 18,
 
   /**
-   * The call would take the workspace beyond one of its quotas; ErrorDetail.limit
-   * says which.
+   * The call would exceed a limit of the workspace. ErrorDetail.limit says which one.
    *
    * @generated from enum value: ERROR_REASON_QUOTA_EXCEEDED = 19;
    */
   QUOTA_EXCEEDED = 19,
 
   /**
-   * The workspace starts work faster than it may; ErrorDetail.limit says how long
-   * to wait, and so do google.rpc.RetryInfo and the header Retry-After.
+   * The workspace starts work too often. ErrorDetail.limit, google.rpc.RetryInfo and the header
+   * Retry-After say how long to wait.
    *
    * @generated from enum value: ERROR_REASON_RATE_LIMITED = 20;
    */
   RATE_LIMITED = 20,
 
   /**
-   * A region has not what a deployment asks for, or not enough of it free.
+   * A region lacks a resource that the deployment requests, or has too little of it free.
    *
    * @generated from enum value: ERROR_REASON_NO_CAPACITY = 21;
    */
   NO_CAPACITY = 21,
 
   /**
-   * A freeze keeps the call from starting anything; the message names the freeze, what
-   * it is about, its reason and its end.
+   * A freeze forbids what the call would start. The message has the freeze's name, scope, reason
+   * and end.
    *
    * @generated from enum value: ERROR_REASON_FROZEN = 22;
    */
   FROZEN = 22,
 
   /**
-   * The rollout waits for an approval, which this call cannot stand in for.
+   * The rollout waits for an approval, and this call does not replace one.
    *
    * @generated from enum value: ERROR_REASON_APPROVAL_NEEDED = 23;
    */
   APPROVAL_NEEDED = 23,
 
   /**
-   * The gate does not take this key's approval: its role is too low, or it deployed.
+   * The gate does not accept approvals of this key, because its role is too low, or because it may
+   * not approve its own deployment.
    *
    * @generated from enum value: ERROR_REASON_NOT_AN_APPROVER = 24;
    */
   NOT_AN_APPROVER = 24,
 
   /**
-   * Two of a spec's overrides say different things of one region.
+   * Two overrides of the spec set different values for one region.
    *
    * @generated from enum value: ERROR_REASON_OVERRIDE_CONFLICT = 33;
    */
   OVERRIDE_CONFLICT = 33,
 
   /**
-   * One of a spec's overrides changes nothing: no region has its labels, or all would be
-   * the same without it.
+   * An override of the spec changes nothing: no region has its labels, or the regions would be the
+   * same without it.
    *
    * @generated from enum value: ERROR_REASON_OVERRIDE_WITHOUT_EFFECT = 34;
    */
   OVERRIDE_WITHOUT_EFFECT = 34,
 
   /**
-   * The version is live, or a rollout is on its way to it: only others are pinned.
+   * The version is live or in flight. Only other versions can be pinned.
    *
    * @generated from enum value: ERROR_REASON_PIN_IS_LIVE = 35;
    */
   PIN_IS_LIVE = 35,
 
   /**
-   * Nothing of a region's traffic would be left to the live version beside the pins.
+   * The pins would leave no traffic of a region for the live version.
    *
    * @generated from enum value: ERROR_REASON_PIN_WEIGHTS = 36;
    */
   PIN_WEIGHTS = 36,
 
   /**
-   * Regions still have the version because of a rollout, which has to end first.
+   * A rollout still has replicas of the version in some regions. It must end first.
    *
    * @generated from enum value: ERROR_REASON_PIN_IN_ROLLOUT = 37;
    */
@@ -404,14 +403,14 @@ export enum ErrorReason {
   NOT_PINNED = 38,
 
   /**
-   * The freeze comes from an app's file: it is changed and lifted there.
+   * The freeze comes from an app's file. Change or remove it in the file.
    *
    * @generated from enum value: ERROR_REASON_FREEZE_OF_FILE = 30;
    */
   FREEZE_OF_FILE = 30,
 
   /**
-   * The domain's TXT record was not found, or says something else.
+   * The domain's TXT record was not found or has another value.
    *
    * @generated from enum value: ERROR_REASON_DOMAIN_NOT_VERIFIED = 39;
    */
@@ -425,7 +424,8 @@ export enum ErrorReason {
   DOMAIN_TAKEN = 40,
 
   /**
-   * The workspace's grant of the region was revoked: what runs there stays, and nothing grows.
+   * The workspace's grant for the region was revoked. What runs there stays, but nothing can start
+   * or grow.
    *
    * @generated from enum value: ERROR_REASON_REGION_CLOSED = 41;
    */
@@ -439,73 +439,74 @@ export enum ErrorReason {
   NOT_ISOLATED = 42,
 
   /**
-   * No preset has the name of serve's engine.
+   * No preset has the name in serve.engine.
    *
    * @generated from enum value: ERROR_REASON_UNKNOWN_ENGINE = 60;
    */
   UNKNOWN_ENGINE = 60,
 
   /**
-   * The engine does not load the model from there.
+   * The engine does not support the scheme of the model's address.
    *
    * @generated from enum value: ERROR_REASON_MODEL_UNSUPPORTED = 61;
    */
   MODEL_UNSUPPORTED = 61,
 
   /**
-   * Tensor x pipeline x data parallelism is not the number of GPUs, or the engine has no such
-   * parallelism.
+   * The product of tensor, pipeline and data parallelism is not the number of GPUs, or the engine
+   * does not support this parallelism.
    *
    * @generated from enum value: ERROR_REASON_PARALLEL_MISMATCH = 62;
    */
   PARALLEL_MISMATCH = 62,
 
   /**
-   * The GPUs cannot share the model's attention heads evenly.
+   * The model's attention heads cannot be divided evenly among the GPUs.
    *
    * @generated from enum value: ERROR_REASON_HEADS_NOT_DIVISIBLE = 63;
    */
   HEADS_NOT_DIVISIBLE = 63,
 
   /**
-   * A flag of the engine has two values.
+   * A flag of the engine is set twice, with different values.
    *
    * @generated from enum value: ERROR_REASON_FLAG_TWICE = 64;
    */
   FLAG_TWICE = 64,
 
   /**
-   * A flag of the engine is set by another field or by Windlass, or the engine takes no flags.
+   * Another field or Windlass sets this flag of the engine, or the engine takes no flags.
    *
    * @generated from enum value: ERROR_REASON_FLAG_TAKEN = 65;
    */
   FLAG_TAKEN = 65,
 
   /**
-   * The weights take more memory than the GPUs have. A warning if they may be quantized, or the
-   * GPUs may have more.
+   * The weights need more memory than the GPUs have. Only a warning if the weights may be
+   * quantized, or if the GPUs' memory is not known for certain.
    *
    * @generated from enum value: ERROR_REASON_WEIGHTS_TOO_LARGE = 66;
    */
   WEIGHTS_TOO_LARGE = 66,
 
   /**
-   * A warning: by an estimate the context does not fit in the memory of the GPUs, or it is longer
-   * than the model was made for.
+   * A warning: an estimate says that the context does not fit into the GPUs' memory, or the context
+   * is longer than the model supports.
    *
    * @generated from enum value: ERROR_REASON_CONTEXT_TOO_LARGE = 67;
    */
   CONTEXT_TOO_LARGE = 67,
 
   /**
-   * A warning: the preset is not written for this version of the engine, or not for these GPUs.
+   * A warning: the preset was not written for this version of the engine, or not for these GPUs.
    *
    * @generated from enum value: ERROR_REASON_ENGINE_UNCHECKED = 68;
    */
   ENGINE_UNCHECKED = 68,
 
   /**
-   * The app's replicas follow the load: a person's number has to be a hold, which has an end.
+   * The app's replicas follow the load. To set their number by hand, hold it for a time
+   * (ScaleRequest.hold_for).
    *
    * @generated from enum value: ERROR_REASON_SCALED = 50;
    */
@@ -535,29 +536,28 @@ export enum AppStatus {
   UNSPECIFIED = 0,
 
   /**
-   * No deployment is live and none is on its way.
+   * No deployment is live or in flight.
    *
    * @generated from enum value: APP_STATUS_IDLE = 1;
    */
   IDLE = 1,
 
   /**
-   * A rollout is under way, or replicas are on their way to what was asked.
+   * A rollout is in flight, or replicas are being started or stopped.
    *
    * @generated from enum value: APP_STATUS_PROGRESSING = 2;
    */
   PROGRESSING = 2,
 
   /**
-   * The live deployment has every replica ready in every region.
+   * Every replica of the live deployment is ready in every region.
    *
    * @generated from enum value: APP_STATUS_READY = 3;
    */
   READY = 3,
 
   /**
-   * The live deployment serves with less than was asked, or a region is out of
-   * reach.
+   * The live deployment serves with fewer ready replicas than desired, or a region is unreachable.
    *
    * @generated from enum value: APP_STATUS_DEGRADED = 4;
    */
@@ -571,7 +571,7 @@ export enum AppStatus {
   FAILED = 5,
 
   /**
-   * On the way out. Nothing new starts.
+   * The app is being deleted. Nothing new starts.
    *
    * @generated from enum value: APP_STATUS_DELETING = 6;
    */
@@ -606,14 +606,14 @@ export enum DeploymentStatus {
   BUILDING = 2,
 
   /**
-   * Regions are told; instances are on their way to ready.
+   * Regions start instances.
    *
    * @generated from enum value: DEPLOYMENT_STATUS_DEPLOYING = 3;
    */
   DEPLOYING = 3,
 
   /**
-   * Instances are ready; regions publish and acknowledge address and route.
+   * Instances are ready. Regions publish addresses and routes, and acknowledge them.
    *
    * @generated from enum value: DEPLOYMENT_STATUS_NETWORK = 4;
    */
@@ -630,14 +630,14 @@ export enum DeploymentStatus {
   FAILED = 6,
 
   /**
-   * A newer deployment took its place.
+   * A newer deployment replaced it.
    *
    * @generated from enum value: DEPLOYMENT_STATUS_SUPERSEDED = 7;
    */
   SUPERSEDED = 7,
 
   /**
-   * Stopped by a person: cancelled, or the app was deleted.
+   * A person stopped it: the rollout was aborted or the app was deleted.
    *
    * @generated from enum value: DEPLOYMENT_STATUS_STOPPED = 8;
    */
@@ -675,7 +675,7 @@ export enum TopologyStatus {
   STOPPING = 3,
 
   /**
-   * The region confirmed that nothing of it is left.
+   * The region confirmed that nothing of the deployment is left.
    *
    * @generated from enum value: TOPOLOGY_STATUS_STOPPED = 4;
    */
@@ -698,7 +698,7 @@ export enum InstanceStatus {
   UNSPECIFIED = 0,
 
   /**
-   * Known, not started: waits for a GPU, a port, a backoff.
+   * Not started yet: it waits for a GPU, a port or the end of a backoff.
    *
    * @generated from enum value: INSTANCE_STATUS_PENDING = 1;
    */
@@ -710,7 +710,7 @@ export enum InstanceStatus {
   CREATING = 2,
 
   /**
-   * Its process runs and its health check has not passed (or no longer does).
+   * Its process runs, but the health check does not pass yet or does not pass any more.
    *
    * @generated from enum value: INSTANCE_STATUS_RUNNING = 3;
    */
@@ -722,14 +722,14 @@ export enum InstanceStatus {
   READY = 4,
 
   /**
-   * Out of rotation, finishing what it has.
+   * It gets no new requests and finishes those that it has.
    *
    * @generated from enum value: INSTANCE_STATUS_DRAINING = 5;
    */
   DRAINING = 5,
 
   /**
-   * It ended or could not start and waits for its next attempt.
+   * It ended or could not start, and waits for the next attempt.
    *
    * @generated from enum value: INSTANCE_STATUS_FAILED = 6;
    */
@@ -767,14 +767,14 @@ export enum RolloutStatus {
   SUCCEEDED = 2,
 
   /**
-   * It did not reach ready and was undone; reason says why.
+   * It failed and was undone. Rollout.reason says why.
    *
    * @generated from enum value: ROLLOUT_STATUS_FAILED = 3;
    */
   FAILED = 3,
 
   /**
-   * A person cancelled it; it was undone.
+   * A person aborted it, and it was undone.
    *
    * @generated from enum value: ROLLOUT_STATUS_CANCELLED = 4;
    */
@@ -816,7 +816,7 @@ export enum RegionStatus {
   CONNECTED = 2,
 
   /**
-   * The agent's lease ran out. Nothing is deleted because of it.
+   * The agent's lease has expired. Nothing is deleted because of this.
    *
    * @generated from enum value: REGION_STATUS_UNREACHABLE = 3;
    */
@@ -839,29 +839,28 @@ export enum Role {
   UNSPECIFIED = 0,
 
   /**
-   * Reads everything of its workspace but secret values.
+   * Reads everything in its workspace except secret values.
    *
    * @generated from enum value: ROLE_VIEWER = 1;
    */
   VIEWER = 1,
 
   /**
-   * Viewer, and deploys, scales, sets variables and secrets, rolls back.
+   * Like viewer. Also deploys, scales, rolls back, and sets variables and secrets.
    *
    * @generated from enum value: ROLE_DEPLOYER = 2;
    */
   DEPLOYER = 2,
 
   /**
-   * Deployer, and manages keys, projects, environments, regions, deletion.
+   * Like deployer. Also manages keys, projects, environments and regions, and deletes.
    *
    * @generated from enum value: ROLE_OWNER = 3;
    */
   OWNER = 3,
 
   /**
-   * Runs the platform: workspaces, shared regions. Bound to no workspace's
-   * data.
+   * Runs the platform: workspaces and shared regions. It cannot read workspaces' data.
    *
    * @generated from enum value: ROLE_OPERATOR = 4;
    */

@@ -64,21 +64,22 @@ export type Deployment = Message<"windlass.v1.Deployment"> & {
   message: string;
 
   /**
-   * "deploy", "environment", "rollback".
+   * What created it: "deploy", "environment" or "rollback".
    *
    * @generated from field: string source = 9;
    */
   source: string;
 
   /**
-   * For a rollback, the version whose configuration it has.
+   * After a rollback, the version whose configuration it has.
    *
    * @generated from field: int32 from_version = 10;
    */
   fromVersion: number;
 
   /**
-   * The image with its digest, once resolved. Without a digest if no region pulls it.
+   * The image with its digest, after the tag was resolved. Has no digest if no region pulls the
+   * image.
    *
    * @generated from field: string resolved_image = 11;
    */
@@ -90,7 +91,7 @@ export type Deployment = Message<"windlass.v1.Deployment"> & {
   regions: RegionTopology[];
 
   /**
-   * Who made it: a key's name, "windlass".
+   * Name of the key that created it, or "windlass".
    *
    * @generated from field: string created_by = 13;
    */
@@ -102,7 +103,7 @@ export type Deployment = Message<"windlass.v1.Deployment"> & {
   live: boolean;
 
   /**
-   * It reached ready and served.
+   * It became ready and served through its bake time.
    *
    * @generated from field: bool stable = 15;
    */
@@ -124,7 +125,7 @@ export type Deployment = Message<"windlass.v1.Deployment"> & {
   endedAt: bigint;
 
   /**
-   * Percent of the traffic that it is pinned at beside the live version; 0: it is not.
+   * Percent of the traffic that its pin gives it. 0: it is not pinned.
    *
    * @generated from field: int32 pinned_weight = 40;
    */
@@ -139,7 +140,7 @@ export const DeploymentSchema: GenMessage<Deployment> = /*@__PURE__*/
   messageDesc(file_windlass_v1_deployment, 0);
 
 /**
- * RegionTopology is a deployment in one region: what is wanted and what is.
+ * RegionTopology is the desired and observed state of a deployment in one region.
  *
  * @generated from message windlass.v1.RegionTopology
  */
@@ -160,8 +161,8 @@ export type RegionTopology = Message<"windlass.v1.RegionTopology"> & {
   replicas: number;
 
   /**
-   * Of 100, relative to the app's other deployments in the region; of a version that is
-   * pinned, percent of all traffic, and the others' are relative to what pins leave.
+   * Percent of the region's traffic. For a pinned version: of all traffic. For other versions: of
+   * what pins leave.
    *
    * @generated from field: int32 weight = 4;
    */
@@ -195,14 +196,15 @@ export type RegionTopology = Message<"windlass.v1.RegionTopology"> & {
   failed: number;
 
   /**
-   * Instances that exist there, whatever their state, terminated ones aside.
+   * Instances in any state except terminated.
    *
    * @generated from field: int32 instances = 10;
    */
   instances: number;
 
   /**
-   * Most telling reason and message among them, or the rejection's.
+   * The most important reason among the instances, with its message, or those of the agent's
+   * rejection.
    *
    * @generated from field: string reason = 11;
    */
@@ -219,7 +221,7 @@ export type RegionTopology = Message<"windlass.v1.RegionTopology"> & {
   regionUnreachable: boolean;
 
   /**
-   * Of a deployment with several roles: each of them, in the order of the spec.
+   * The roles, in the order of the spec. Empty: there is only one.
    *
    * @generated from field: repeated windlass.v1.RoleTopology roles = 14;
    */
@@ -245,14 +247,14 @@ export type RoleTopology = Message<"windlass.v1.RoleTopology"> & {
   role: string;
 
   /**
-   * Routes lead to its instances.
+   * Requests go to its instances.
    *
    * @generated from field: bool entry = 2;
    */
   entry: boolean;
 
   /**
-   * Instances that all replicas there should have of it.
+   * Desired instances in all replicas of the region.
    *
    * @generated from field: int32 wanted = 3;
    */
@@ -264,14 +266,14 @@ export type RoleTopology = Message<"windlass.v1.RoleTopology"> & {
   ready: number;
 
   /**
-   * Instances that exist, terminated ones aside.
+   * Existing instances, without terminated ones.
    *
    * @generated from field: int32 instances = 5;
    */
   instances: number;
 
   /**
-   * Most telling reason and message among them.
+   * The most important reason among the instances, with its message.
    *
    * @generated from field: string reason = 6;
    */
@@ -355,7 +357,7 @@ export type Instance = Message<"windlass.v1.Instance"> & {
   message: string;
 
   /**
-   * host:port of its first port.
+   * Address (host:port) of its first port.
    *
    * @generated from field: string address = 13;
    */
@@ -372,7 +374,7 @@ export type Instance = Message<"windlass.v1.Instance"> & {
   gpus: string[];
 
   /**
-   * Name that its runtime knows it by: a pod, a process.
+   * Its name in the runtime: that of a pod or a process.
    *
    * @generated from field: string runtime_name = 16;
    */
@@ -406,7 +408,7 @@ export const InstanceSchema: GenMessage<Instance> = /*@__PURE__*/
  */
 export type GetDeploymentRequest = Message<"windlass.v1.GetDeploymentRequest"> & {
   /**
-   * A deployment's id; or leave it empty and give app and version.
+   * Id of a deployment. Empty: app and version name the deployment.
    *
    * @generated from field: string deployment = 1;
    */
@@ -457,7 +459,7 @@ export type ListDeploymentsRequest = Message<"windlass.v1.ListDeploymentsRequest
   page?: PageRequest | undefined;
 
   /**
-   * Id or "project/environment/name"; empty: of all apps.
+   * Id or "project/environment/name" of an app. Empty: all apps.
    *
    * @generated from field: string app = 2;
    */
@@ -503,7 +505,7 @@ export type ListInstancesRequest = Message<"windlass.v1.ListInstancesRequest"> &
   page?: PageRequest | undefined;
 
   /**
-   * At most one of app and deployment; neither: of the whole workspace.
+   * Set at most one of app and deployment. Neither: the whole workspace.
    *
    * @generated from field: string app = 2;
    */
@@ -520,7 +522,7 @@ export type ListInstancesRequest = Message<"windlass.v1.ListInstancesRequest"> &
   region: string;
 
   /**
-   * Also those that have ended.
+   * Include terminated instances.
    *
    * @generated from field: bool include_terminated = 5;
    */
@@ -566,7 +568,7 @@ export type GetLogsRequest = Message<"windlass.v1.GetLogsRequest"> & {
   instance: string;
 
   /**
-   * Last lines to return; 0 means 100.
+   * Number of last lines to return. 0 means 100.
    *
    * @generated from field: int32 tail_lines = 2;
    */
@@ -640,7 +642,7 @@ export const RestartInstanceResponseSchema: GenMessage<RestartInstanceResponse> 
   messageDesc(file_windlass_v1_deployment, 13);
 
 /**
- * DeploymentService reads versions of apps and their instances.
+ * DeploymentService shows versions of apps and their instances, and restarts instances.
  *
  * @generated from service windlass.v1.DeploymentService
  */
@@ -664,8 +666,8 @@ export const DeploymentService: GenService<{
     output: typeof ListDeploymentsResponseSchema;
   },
   /**
-   * Pages are cut by id, so that they are stable while instances come and go.
-   * Within a page: by region, role, group and slot; terminated ones last.
+   * Pages are cut by id, so that they are stable while instances start and end. Within a page,
+   * instances are sorted by region, role, group and slot, with terminated ones last.
    *
    * @generated from rpc windlass.v1.DeploymentService.ListInstances
    */
@@ -675,9 +677,9 @@ export const DeploymentService: GenService<{
     output: typeof ListInstancesResponseSchema;
   },
   /**
-   * Asks the region's agent for an instance's output. Best effort:
-   * ERROR_REASON_REGION_UNREACHABLE when it does not answer in 10 s. The agent blanks the
-   * values of the deployment's secrets in it.
+   * Asks the region's agent for the output of an instance. Fails with
+   * ERROR_REASON_REGION_UNREACHABLE if the agent does not answer within 10 s. The agent masks the
+   * values of the deployment's secrets.
    *
    * @generated from rpc windlass.v1.DeploymentService.GetLogs
    */
@@ -687,7 +689,7 @@ export const DeploymentService: GenService<{
     output: typeof GetLogsResponseSchema;
   },
   /**
-   * Asks the region's agent to restart one instance, with its grace.
+   * Asks the region's agent to restart one instance, with its termination grace.
    *
    * @generated from rpc windlass.v1.DeploymentService.RestartInstance
    */

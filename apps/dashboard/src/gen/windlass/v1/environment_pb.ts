@@ -79,7 +79,7 @@ export type Secret = Message<"windlass.v1.Secret"> & {
   name: string;
 
   /**
-   * Counts up by one with each SetSecret.
+   * Each SetSecret that changes the value adds one.
    *
    * @generated from field: int32 version = 2;
    */
@@ -353,7 +353,7 @@ export type SetSecretRequest = Message<"windlass.v1.SetSecretRequest"> & {
   value: string;
 
   /**
-   * Reason to replace instances although a freeze is in force; it takes an owner.
+   * Reason to replace instances although a freeze is in force. Only owners may set it.
    *
    * @generated from field: string override_freeze = 10;
    */
@@ -377,31 +377,30 @@ export type SetSecretResponse = Message<"windlass.v1.SetSecretResponse"> & {
   secret?: Secret | undefined;
 
   /**
-   * Apps whose instances are being replaced because of it.
+   * Apps that the call updates.
    *
    * @generated from field: repeated string app_ids = 2;
    */
   appIds: string[];
 
   /**
-   * Rollouts of the versions that were made for it, one an app, in the order of app_ids. An app
-   * whose instances only pull their image with it has none.
+   * Rollouts of the new app versions, one per app, in the order of app_ids. An app that only pulls
+   * its image with the secret has no rollout.
    *
    * @generated from field: repeated windlass.v1.SecretRollout rollouts = 3;
    */
   rollouts: SecretRollout[];
 
   /**
-   * The secret has this value already: no version of it was made, and no app is touched.
+   * The secret already has this value: no version of it was created, and no app changes.
    *
    * @generated from field: bool unchanged = 30;
    */
   unchanged: boolean;
 
   /**
-   * Apps that use the secret and are left out, and why: the workspace has none of their regions
-   * any longer, or a fixed port keeps them from a new version. They run on with the value that
-   * they have.
+   * Apps that use the secret and are left out, and why: the workspace lost all their regions, or a
+   * fixed port makes a new version impossible. They keep the value that they have.
    *
    * @generated from field: repeated string warnings = 31;
    */
@@ -449,7 +448,7 @@ export type SecretRollout = Message<"windlass.v1.SecretRollout"> & {
   version: number;
 
   /**
-   * What keeps it from starting; absent: nothing.
+   * The freeze that holds the rollout. Absent: none does.
    *
    * @generated from field: windlass.v1.FreezeHold hold = 6;
    */
@@ -548,8 +547,8 @@ export const DeleteSecretResponseSchema: GenMessage<DeleteSecretResponse> = /*@_
   messageDesc(file_windlass_v1_environment, 18);
 
 /**
- * EnvironmentService manages environments and the variables and secrets that
- * they own. An environment is named by its id or by "project/environment".
+ * EnvironmentService manages environments with their variables and secrets. An environment is named
+ * by its id or by "project/environment".
  *
  * @generated from service windlass.v1.EnvironmentService
  */
@@ -571,7 +570,7 @@ export const EnvironmentService: GenService<{
     output: typeof GetEnvironmentResponseSchema;
   },
   /**
-   * By name, of one project.
+   * Environments of one project, sorted by name.
    *
    * @generated from rpc windlass.v1.EnvironmentService.ListEnvironments
    */
@@ -581,8 +580,8 @@ export const EnvironmentService: GenService<{
     output: typeof ListEnvironmentsResponseSchema;
   },
   /**
-   * Renames, and replaces its variables as a whole. Running deployments keep
-   * what they pinned; the next deployment of each app takes the new ones.
+   * Renames the environment and replaces all its variables. Existing deployments keep the variables
+   * that they were created with. The next deployment of each app takes the new ones.
    *
    * @generated from rpc windlass.v1.EnvironmentService.UpdateEnvironment
    */
@@ -592,7 +591,7 @@ export const EnvironmentService: GenService<{
     output: typeof UpdateEnvironmentResponseSchema;
   },
   /**
-   * Refused with ERROR_REASON_IN_USE while it has apps.
+   * Fails with ERROR_REASON_IN_USE while the environment has apps.
    *
    * @generated from rpc windlass.v1.EnvironmentService.DeleteEnvironment
    */
@@ -602,11 +601,11 @@ export const EnvironmentService: GenService<{
     output: typeof DeleteEnvironmentResponseSchema;
   },
   /**
-   * Stores a new version of the secret. Every app that runs with it, or is about to, gets
-   * a version of its own of its newest configuration with that: a rollout like any other,
-   * which goes back to the value before if it fails. It is refused as a whole if one of
-   * them could not begin. What pulls images is only told of it, and replaces nothing.
-   * Versions that are pinned keep what they have.
+   * Stores a new version of the secret. For every app that uses the secret or is about to, it
+   * creates an app version with the newest configuration and the new value. The rollout is like any
+   * other: if it fails, the app goes back to the value before. If one of these rollouts cannot
+   * begin, the whole call is refused. Secrets that only pull images are updated without a rollout.
+   * Pinned versions keep the value that they have.
    *
    * @generated from rpc windlass.v1.EnvironmentService.SetSecret
    */
@@ -616,7 +615,7 @@ export const EnvironmentService: GenService<{
     output: typeof SetSecretResponseSchema;
   },
   /**
-   * By name, without values.
+   * Sorted by name, without values.
    *
    * @generated from rpc windlass.v1.EnvironmentService.ListSecrets
    */
@@ -626,7 +625,7 @@ export const EnvironmentService: GenService<{
     output: typeof ListSecretsResponseSchema;
   },
   /**
-   * Refused with ERROR_REASON_IN_USE while a running deployment refers to it.
+   * Fails with ERROR_REASON_IN_USE while a running deployment refers to the secret.
    *
    * @generated from rpc windlass.v1.EnvironmentService.DeleteSecret
    */

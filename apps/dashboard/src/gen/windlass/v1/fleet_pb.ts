@@ -30,13 +30,13 @@ export const WatchFleetRequestSchema: GenMessage<WatchFleetRequest> = /*@__PURE_
   messageDesc(file_windlass_v1_fleet, 0);
 
 /**
- * A reader keeps regions and apps by their ids, and puts each response on top.
+ * A reader stores regions and apps by id, and updates them with each response.
  *
  * @generated from message windlass.v1.WatchFleetResponse
  */
 export type WatchFleetResponse = Message<"windlass.v1.WatchFleetResponse"> & {
   /**
-   * Forget everything of before. The first response of a stream says so.
+   * Forget all earlier responses. Set in the first response of a stream.
    *
    * @generated from field: bool reset = 1;
    */
@@ -67,7 +67,8 @@ export type WatchFleetResponse = Message<"windlass.v1.WatchFleetResponse"> & {
   removedApps: string[];
 
   /**
-   * Another response follows at once: until more is false, a picture is in part an older one.
+   * Another response follows at once. Until more is false, parts of the reader's data are older
+   * than others.
    *
    * @generated from field: bool more = 6;
    */
@@ -95,9 +96,9 @@ export const WatchFleetResponseSchema: GenMessage<WatchFleetResponse> = /*@__PUR
  */
 export const FleetService: GenService<{
   /**
-   * Sends the workspace's regions and apps at once, and afterwards what changed of them. With
-   * nothing new it sends an empty response every 15 s, so that a reader can tell a quiet fleet from
-   * a lost connection. Operators see the regions of the platform, and no apps.
+   * Sends all regions and apps of the workspace at once, and then their changes. If nothing
+   * changes, it sends an empty response every 15 s, so that a reader can distinguish a quiet fleet
+   * from a lost connection. Operators see the platform's regions and no apps.
    *
    * @generated from rpc windlass.v1.FleetService.WatchFleet
    */

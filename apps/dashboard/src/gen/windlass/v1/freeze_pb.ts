@@ -16,7 +16,8 @@ export const file_windlass_v1_freeze: GenFile = /*@__PURE__*/
   fileDesc("Chh3aW5kbGFzcy92MS9mcmVlemUucHJvdG8SC3dpbmRsYXNzLnYxIpUDCgZGcmVlemUSCgoCaWQYASABKAkSDAoEbmFtZRgCIAEoCRIOCgZyZWFzb24YAyABKAkSLQoIb25fc3RhcnQYBCABKA4yGy53aW5kbGFzcy52MS5GcmVlemUuT25TdGFydBIPCgdwcm9qZWN0GAUgASgJEgsKA2FwcBgGIAEoCRIMCgRmcm9tGAcgASgDEg0KBXVudGlsGAggASgDEikKBndlZWtseRgJIAMoCzIZLndpbmRsYXNzLnYxLldlZWtseVdpbmRvdxIRCgl0aW1lX3pvbmUYCiABKAkSDgoGc2V0X2J5GAsgASgJEg4KBnNldF9hdBgMIAEoAxIQCghpbl9mb3JjZRgNIAEoCBIWCg5pbl9mb3JjZV91bnRpbBgOIAEoAxIPCgduZXh0X2F0GA8gASgDEhEKCWZyb21fZmlsZRgeIAEoCCJLCgdPblN0YXJ0EhgKFE9OX1NUQVJUX1VOU1BFQ0lGSUVEEAASEwoPT05fU1RBUlRfUkVGVVNFEAESEQoNT05fU1RBUlRfSE9MRBACIuEBCgpGaWxlRnJlZXplEhoKBnJlYXNvbhgBIAEoCUIKukgHcgUQARiACBI3Cghvbl9zdGFydBgCIAEoDjIbLndpbmRsYXNzLnYxLkZyZWV6ZS5PblN0YXJ0Qgi6SAWCAQIQARIVCgRmcm9tGAMgASgDQge6SAQiAigAEhYKBXVudGlsGAQgASgDQge6SAQiAigAEjMKBndlZWtseRgFIAMoCzIZLndpbmRsYXNzLnYxLldlZWtseVdpbmRvd0IIukgFkgECEBUSGgoJdGltZV96b25lGAYgASgJQge6SARyAhhAIrwBCgxXZWVrbHlXaW5kb3cSVgoFc3RhcnQYASABKAlCR7pIRHJCMkBeKChNb258VHVlfFdlZHxUaHV8RnJpfFNhdHxTdW4pICk/KFswMV1bMC05XXwyWzAtM10pOlswLTVdWzAtOV0kElQKA2VuZBgCIAEoCUJHukhEckIyQF4oKE1vbnxUdWV8V2VkfFRodXxGcml8U2F0fFN1bikgKT8oWzAxXVswLTldfDJbMC0zXSk6WzAtNV1bMC05XSQiWQoKRnJlZXplSG9sZBIOCgZmcmVlemUYASABKAkSDQoFc2NvcGUYAiABKAkSDgoGcmVhc29uGAMgASgJEg0KBXNpbmNlGAQgASgDEg0KBXVudGlsGAUgASgDIvoCChBTZXRGcmVlemVSZXF1ZXN0EicKCG11dGF0aW9uGAEgASgLMhUud2luZGxhc3MudjEuTXV0YXRpb24SNgoEbmFtZRgCIAEoCUIoukglciMyIV5bYS16XShbLWEtejAtOV17MCw2MX1bYS16MC05XSk/JBIaCgZyZWFzb24YAyABKAlCCrpIB3IFEAEYgAgSNwoIb25fc3RhcnQYBCABKA4yGy53aW5kbGFzcy52MS5GcmVlemUuT25TdGFydEIIukgFggECEAESGQoHcHJvamVjdBgFIAEoCUIIukgFcgMYgAISFQoDYXBwGAYgASgJQgi6SAVyAxiAAhIVCgRmcm9tGAcgASgDQge6SAQiAigAEhYKBXVudGlsGAggASgDQge6SAQiAigAEjMKBndlZWtseRgJIAMoCzIZLndpbmRsYXNzLnYxLldlZWtseVdpbmRvd0IIukgFkgECEBUSGgoJdGltZV96b25lGAogASgJQge6SARyAhhAIksKEVNldEZyZWV6ZVJlc3BvbnNlEiMKBmZyZWV6ZRgBIAEoCzITLndpbmRsYXNzLnYxLkZyZWV6ZRIRCgl1bmNoYW5nZWQYHiABKAgiPAoSTGlzdEZyZWV6ZXNSZXF1ZXN0EiYKBHBhZ2UYASABKAsyGC53aW5kbGFzcy52MS5QYWdlUmVxdWVzdCJkChNMaXN0RnJlZXplc1Jlc3BvbnNlEiQKB2ZyZWV6ZXMYASADKAsyEy53aW5kbGFzcy52MS5GcmVlemUSJwoEcGFnZRgCIAEoCzIZLndpbmRsYXNzLnYxLlBhZ2VSZXNwb25zZSJVChFMaWZ0RnJlZXplUmVxdWVzdBInCghtdXRhdGlvbhgBIAEoCzIVLndpbmRsYXNzLnYxLk11dGF0aW9uEhcKBG5hbWUYAiABKAlCCbpIBnIEEAEYPyIlChJMaWZ0RnJlZXplUmVzcG9uc2USDwoHYXBwX2lkcxgBIAMoCTKBAgoNRnJlZXplU2VydmljZRJKCglTZXRGcmVlemUSHS53aW5kbGFzcy52MS5TZXRGcmVlemVSZXF1ZXN0Gh4ud2luZGxhc3MudjEuU2V0RnJlZXplUmVzcG9uc2USVQoLTGlzdEZyZWV6ZXMSHy53aW5kbGFzcy52MS5MaXN0RnJlZXplc1JlcXVlc3QaIC53aW5kbGFzcy52MS5MaXN0RnJlZXplc1Jlc3BvbnNlIgOQAgESTQoKTGlmdEZyZWV6ZRIeLndpbmRsYXNzLnYxLkxpZnRGcmVlemVSZXF1ZXN0Gh8ud2luZGxhc3MudjEuTGlmdEZyZWV6ZVJlc3BvbnNlYgZwcm90bzM", [file_buf_validate_validate, file_windlass_v1_common]);
 
 /**
- * Freeze is in force from from until until and, if it has weekly windows, only in those.
+ * A Freeze is in force between its times from and until. With weekly windows, only within those
+ * windows.
  *
  * @generated from message windlass.v1.Freeze
  */
@@ -27,7 +28,7 @@ export type Freeze = Message<"windlass.v1.Freeze"> & {
   id: string;
 
   /**
-   * Of the workspace's own.
+   * Unique in the workspace.
    *
    * @generated from field: string name = 2;
    */
@@ -44,8 +45,8 @@ export type Freeze = Message<"windlass.v1.Freeze"> & {
   onStart: Freeze_OnStart;
 
   /**
-   * What is frozen: the project of that name, or the app "project/environment/name".
-   * Neither: the workspace.
+   * Scope of the freeze: name of a project, or "project/environment/name" of an app. Neither: the
+   * workspace.
    *
    * @generated from field: string project = 5;
    */
@@ -89,7 +90,7 @@ export type Freeze = Message<"windlass.v1.Freeze"> & {
   setAt: bigint;
 
   /**
-   * It is in force now, until then; 0: until it is lifted.
+   * Whether the freeze is in force now, and until when. 0: until it is lifted.
    *
    * @generated from field: bool in_force = 13;
    */
@@ -101,14 +102,15 @@ export type Freeze = Message<"windlass.v1.Freeze"> & {
   inForceUntil: bigint;
 
   /**
-   * When it is in force next, if it is not now; 0: never.
+   * When the freeze comes into force next, if it is not in force now. 0: never.
    *
    * @generated from field: int64 next_at = 15;
    */
   nextAt: bigint;
 
   /**
-   * It comes from the app's file (DeployRequest.freeze), and changes and goes with it.
+   * It comes from the app's file (DeployRequest.freeze). Only a deploy of the file changes or
+   * removes it.
    *
    * @generated from field: bool from_file = 30;
    */
@@ -155,20 +157,19 @@ export const Freeze_OnStartSchema: GenEnum<Freeze_OnStart> = /*@__PURE__*/
   enumDesc(file_windlass_v1_freeze, 0, 0);
 
 /**
- * FileFreeze is a freeze of one app as the app's file has it. Its name is the app's and the
+ * FileFreeze is a freeze of one app in the app's file. Its name consists of the app's name and the
  * end of the app's id.
  *
- * What counts for a deploy is the file that is deployed: without the block the freeze is lifted
- * and keeps that deploy from nothing, and with a new one that deploy is judged by the new one.
- * So a file can always lift what a file has set. A freeze that no file may lift is set with
- * SetFreeze. SetFreeze and LiftFreeze refuse what comes from a file:
+ * A deploy is judged by the freeze in the file that it deploys. Without one, the freeze of an
+ * earlier file is lifted first. So a file can always lift what a file has set. For a freeze that no
+ * file can lift, use SetFreeze. SetFreeze and LiftFreeze refuse freezes from files with
  * ERROR_REASON_FREEZE_OF_FILE.
  *
  * @generated from message windlass.v1.FileFreeze
  */
 export type FileFreeze = Message<"windlass.v1.FileFreeze"> & {
   /**
-   * Shown to everybody whom it keeps from starting something.
+   * Shown to everyone whose call the freeze refuses or holds.
    *
    * @generated from field: string reason = 1;
    */
@@ -180,14 +181,14 @@ export type FileFreeze = Message<"windlass.v1.FileFreeze"> & {
   onStart: Freeze_OnStart;
 
   /**
-   * Unix ms; 0: from when it is first deployed.
+   * Unix ms. 0: from the first deploy with this freeze.
    *
    * @generated from field: int64 from = 3;
    */
   from: bigint;
 
   /**
-   * Unix ms; 0: until it leaves the file. One that has ended is as none.
+   * Unix ms. 0: until it is removed from the file. A freeze that has ended has no effect.
    *
    * @generated from field: int64 until = 4;
    */
@@ -199,7 +200,7 @@ export type FileFreeze = Message<"windlass.v1.FileFreeze"> & {
   weekly: WeeklyWindow[];
 
   /**
-   * Of weekly windows, by its name in the time zone database: "Europe/London".
+   * Time zone of weekly windows, as named in the IANA database: "Europe/London".
    *
    * @generated from field: string time_zone = 6;
    */
@@ -214,18 +215,18 @@ export const FileFreezeSchema: GenMessage<FileFreeze> = /*@__PURE__*/
   messageDesc(file_windlass_v1_freeze, 1);
 
 /**
- * WeeklyWindow comes back every week, or every day, from start until end by the clocks of
- * the freeze's time zone. A time that comes twice where clocks are put back is the first
- * one of a start and the second one of an end. One that they skip is moved by as much as
- * they are: a start to before the gap, an end to behind it.
+ * WeeklyWindow repeats every week or every day, from start until end in the freeze's time zone. If
+ * clocks are put back and a time comes twice, a start is the first one and an end is the second
+ * one. If clocks are put forward over a time, it moves by the size of the gap: a start to before
+ * the gap, an end to after it.
  *
  * @generated from message windlass.v1.WeeklyWindow
  */
 export type WeeklyWindow = Message<"windlass.v1.WeeklyWindow"> & {
   /**
-   * Weekday and time, "Fri 16:00", both or neither of start and end with a weekday:
-   * "22:00" to "06:00" is every night. An end that is not after its start is of the next
-   * week, or of the next day.
+   * Weekday and time: "Fri 16:00". Either both start and end have a weekday, or neither has:
+   * "22:00" to "06:00" is every night. An end that is not later than the start is in the next week,
+   * or on the next day.
    *
    * @generated from field: string start = 1;
    */
@@ -245,20 +246,20 @@ export const WeeklyWindowSchema: GenMessage<WeeklyWindow> = /*@__PURE__*/
   messageDesc(file_windlass_v1_freeze, 2);
 
 /**
- * FreezeHold tells what holds a rollout.
+ * FreezeHold describes the freeze that holds a rollout.
  *
  * @generated from message windlass.v1.FreezeHold
  */
 export type FreezeHold = Message<"windlass.v1.FreezeHold"> & {
   /**
-   * Name of the freeze; of several, of one that lasts longest.
+   * Name of the freeze. If several hold the rollout, the one that lasts longest.
    *
    * @generated from field: string freeze = 1;
    */
   freeze: string;
 
   /**
-   * Whose freeze it is: "workspace", "project" or "app", those of the rollout.
+   * Scope of the freeze: "workspace", "project" or "app".
    *
    * @generated from field: string scope = 2;
    */
@@ -275,7 +276,7 @@ export type FreezeHold = Message<"windlass.v1.FreezeHold"> & {
   since: bigint;
 
   /**
-   * When it is looked at again; 0: when the freeze is lifted.
+   * When the rollout is checked again. 0: when the freeze is lifted.
    *
    * @generated from field: int64 until = 5;
    */
@@ -304,7 +305,7 @@ export type SetFreezeRequest = Message<"windlass.v1.SetFreezeRequest"> & {
   name: string;
 
   /**
-   * Shown to everybody whom it keeps from starting something.
+   * Shown to everyone whose call the freeze refuses or holds.
    *
    * @generated from field: string reason = 3;
    */
@@ -316,7 +317,8 @@ export type SetFreezeRequest = Message<"windlass.v1.SetFreezeRequest"> & {
   onStart: Freeze_OnStart;
 
   /**
-   * Id or name of a project, or an app's id or "project/environment/name", or neither.
+   * Scope: id or name of a project, or id or "project/environment/name" of an app. Neither: the
+   * workspace.
    *
    * @generated from field: string project = 5;
    */
@@ -328,7 +330,7 @@ export type SetFreezeRequest = Message<"windlass.v1.SetFreezeRequest"> & {
   app: string;
 
   /**
-   * 0: from now on, or of a freeze that began already, from when it did.
+   * Unix ms. 0: from now on. For a freeze that has already begun: its start stays.
    *
    * @generated from field: int64 from = 7;
    */
@@ -345,7 +347,7 @@ export type SetFreezeRequest = Message<"windlass.v1.SetFreezeRequest"> & {
   weekly: WeeklyWindow[];
 
   /**
-   * Of weekly windows, by its name in the time zone database: "Europe/London".
+   * Time zone of weekly windows, as named in the IANA database: "Europe/London".
    *
    * @generated from field: string time_zone = 10;
    */
@@ -449,7 +451,7 @@ export const LiftFreezeRequestSchema: GenMessage<LiftFreezeRequest> = /*@__PURE_
  */
 export type LiftFreezeResponse = Message<"windlass.v1.LiftFreezeResponse"> & {
   /**
-   * Apps whose rollout some freeze held: each starts unless another one holds it.
+   * Apps whose rollout a freeze held. Each rollout starts unless another freeze holds it.
    *
    * @generated from field: repeated string app_ids = 1;
    */
@@ -464,28 +466,28 @@ export const LiftFreezeResponseSchema: GenMessage<LiftFreezeResponse> = /*@__PUR
   messageDesc(file_windlass_v1_freeze, 9);
 
 /**
- * FreezeService keeps times in which no rollout starts: of the whole workspace, of a
- * project or of an app.
+ * FreezeService manages freezes: times in which no rollout starts in a workspace, a project or an
+ * app.
  *
- * What a freeze is about is the start. A rollout that has begun goes on; rolling back,
- * aborting, scaling and deleting are never frozen. What a Deploy or a SetEnvironment would
- * start is refused with ERROR_REASON_FROZEN or held, as the freeze says; where several
- * are in force, one that refuses comes first. What would take the place of a rollout that
- * has begun is refused by either kind: that would go back, and nothing could follow. A
- * SetSecret that would have a frozen app's instances replaced is refused by either kind:
- * there is no rollout that could be held. Owners start what is frozen with
+ * A freeze affects only the start of rollouts. A rollout that has begun continues. Rollback, abort,
+ * scaling and deletion are never frozen. If Deploy or SetEnvironment would start a rollout, the
+ * freeze's on_start decides: the call is refused with ERROR_REASON_FROZEN, or the rollout is held.
+ * If several freezes are in force, one that refuses wins.
+ *
+ * Two calls are refused under both kinds of freeze. The first is a deploy while a rollout has
+ * begun: that rollout would go back, and the new one could not follow. The second is a SetSecret
+ * that would replace instances of a frozen app. Owners can start a frozen rollout with
  * override_freeze, which is in the app's history and in the audit log.
  *
- * What is held is the app's rollout, and looks like one: it can be aborted, a newer
- * deployment takes its place, and no deadline runs. It starts by itself when the last
- * freeze that is about it has ended or was lifted, however the freeze treats later calls.
+ * A held rollout is a normal rollout: it can be aborted, and a newer deployment replaces it. Its
+ * deadlines do not run. It starts by itself when the last freeze of the app has ended or was
+ * lifted.
  *
  * @generated from service windlass.v1.FreezeService
  */
 export const FreezeService: GenService<{
   /**
-   * Makes the freeze of that name, or gives it what is asked for: what is not, it has no
-   * longer. Said again it changes nothing.
+   * Creates the freeze with that name, or replaces all its fields. A repeated call changes nothing.
    *
    * @generated from rpc windlass.v1.FreezeService.SetFreeze
    */
@@ -495,7 +497,7 @@ export const FreezeService: GenService<{
     output: typeof SetFreezeResponseSchema;
   },
   /**
-   * By name, those that have ended included for 30 days.
+   * Sorted by name. Freezes that have ended are included for 30 days.
    *
    * @generated from rpc windlass.v1.FreezeService.ListFreezes
    */
@@ -505,7 +507,7 @@ export const FreezeService: GenService<{
     output: typeof ListFreezesResponseSchema;
   },
   /**
-   * Ends a freeze and forgets it. What it held starts, unless another one holds it.
+   * Ends and deletes a freeze. The rollouts that it held start, unless another freeze holds them.
    *
    * @generated from rpc windlass.v1.FreezeService.LiftFreeze
    */

@@ -30,22 +30,22 @@ export type HistoryEntry = Message<"windlass.v1.HistoryEntry"> & {
   at: bigint;
 
   /**
-   * What was decided: "DeploymentCreated", "RegionReady", "LiveMoved" ... From an agent:
-   * "Drift", somebody changed or removed an object in the region and it was put back.
+   * What happened: "DeploymentCreated", "RegionReady", "LiveMoved" ... Agents report "Drift":
+   * somebody changed or removed an object in the region, and the agent restored it.
    *
    * @generated from field: string what = 3;
    */
   what: string;
 
   /**
-   * Why, with the figures that it was decided on.
+   * Why, with the numbers that led to the decision.
    *
    * @generated from field: string why = 4;
    */
   why: string;
 
   /**
-   * Who: a key's name, "windlass" for the control plane itself, "agent" for a region's.
+   * Who did it: name of a key, "windlass" for the control plane, or "agent" for a region's agent.
    *
    * @generated from field: string who = 5;
    */
@@ -94,7 +94,7 @@ export type AuditEntry = Message<"windlass.v1.AuditEntry"> & {
   at: bigint;
 
   /**
-   * A key's name and id.
+   * Name and id of the key.
    *
    * @generated from field: string actor = 3;
    */
@@ -120,7 +120,7 @@ export type AuditEntry = Message<"windlass.v1.AuditEntry"> & {
   procedure: string;
 
   /**
-   * Kind and id of what was changed ("app", "app_...").
+   * Kind and id of the changed object ("app", "app_...").
    *
    * @generated from field: string resource_kind = 7;
    */
@@ -132,7 +132,8 @@ export type AuditEntry = Message<"windlass.v1.AuditEntry"> & {
   resourceId: string;
 
   /**
-   * JSON with secret values redacted; empty before a creation.
+   * The object before and after the call, as JSON with secret values redacted. before is empty for
+   * a new object.
    *
    * @generated from field: string before = 9;
    */
@@ -235,14 +236,14 @@ export const ListAuditResponseSchema: GenMessage<ListAuditResponse> = /*@__PURE_
   messageDesc(file_windlass_v1_history, 5);
 
 /**
- * HistoryService tells why things are as they are.
+ * HistoryService shows decisions about apps, and calls that changed something.
  *
  * @generated from service windlass.v1.HistoryService
  */
 export const HistoryService: GenService<{
   /**
-   * Decisions of the control plane about one app, and what its regions' agents did of
-   * themselves, newest first.
+   * Decisions of the control plane about one app, and what agents did without being told to, newest
+   * first.
    *
    * @generated from rpc windlass.v1.HistoryService.ListHistory
    */

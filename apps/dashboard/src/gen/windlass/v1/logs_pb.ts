@@ -16,8 +16,8 @@ export const file_windlass_v1_logs: GenFile = /*@__PURE__*/
   fileDesc("ChZ3aW5kbGFzcy92MS9sb2dzLnByb3RvEgt3aW5kbGFzcy52MSI9CgtMb2dQb3NpdGlvbhIXCgZvZmZzZXQYASABKANCB7pIBCICKAASFQoEbGluZRgCIAEoA0IHukgEIgIoACJFCgdMb2dMaW5lEgoKAmF0GAEgASgDEgwKBHRleHQYAiABKAkSEAoIaW5zdGFuY2UYAyABKAkSDgoGb2Zmc2V0GAQgASgDIqsCChFGb2xsb3dMb2dzUmVxdWVzdBIVCgNhcHAYASABKAlCCLpIBXIDGIACEhoKCGluc3RhbmNlGAIgASgJQgi6SAVyAxiAAhIXCgZyZWdpb24YAyABKAlCB7pIBHICGD8SFQoEcm9sZRgEIAEoCUIHukgEcgIYPxIYCgd2ZXJzaW9uGAUgASgFQge6SAQaAigAEh4KCnRhaWxfbGluZXMYBiABKAVCCrpIBxoFGJBOKAASFgoFc2luY2UYByABKANCB7pIBCICKAASFgoEZ3JlcBgIIAEoCUIIukgFcgMYgAISOwoJcG9zaXRpb25zGAkgAygLMh0ud2luZGxhc3MudjEuSW5zdGFuY2VQb3NpdGlvbkIJukgGkgEDEOgHEgwKBG9uY2UYCiABKAgiWgoQSW5zdGFuY2VQb3NpdGlvbhIaCghpbnN0YW5jZRgBIAEoCUIIukgFcgMYgAISKgoIcG9zaXRpb24YAiABKAsyGC53aW5kbGFzcy52MS5Mb2dQb3NpdGlvbiKhAQoSRm9sbG93TG9nc1Jlc3BvbnNlEiMKBWxpbmVzGAEgAygLMhQud2luZGxhc3MudjEuTG9nTGluZRIjCgVub3RlcxgCIAMoCzIULndpbmRsYXNzLnYxLkxvZ05vdGUSMAoJcG9zaXRpb25zGAMgAygLMh0ud2luZGxhc3MudjEuSW5zdGFuY2VQb3NpdGlvbhIPCgdzZW50X2F0GAQgASgDIroCCgdMb2dOb3RlEicKBGtpbmQYASABKA4yGS53aW5kbGFzcy52MS5Mb2dOb3RlLktpbmQSEAoIaW5zdGFuY2UYAiABKAkSDgoGcmVnaW9uGAMgASgJEg0KBWxpbmVzGAQgASgDEg8KB21lc3NhZ2UYBSABKAkSJAoFYWJvdXQYBiABKAsyFS53aW5kbGFzcy52MS5JbnN0YW5jZSKdAQoES2luZBIUChBLSU5EX1VOU1BFQ0lGSUVEEAASDgoKS0lORF9CRUdBThABEg4KCktJTkRfRU5ERUQQAhINCglLSU5EX0xPU1QQAxIUChBLSU5EX1VOUkVBQ0hBQkxFEAQSDQoJS0lORF9CQUNLEAUSFAoQS0lORF9VTlNVUFBPUlRFRBAGEhUKEUtJTkRfTk9UX0ZPTExPV0VEEAcyYgoKTG9nU2VydmljZRJUCgpGb2xsb3dMb2dzEh4ud2luZGxhc3MudjEuRm9sbG93TG9nc1JlcXVlc3QaHy53aW5kbGFzcy52MS5Gb2xsb3dMb2dzUmVzcG9uc2UiA5ACATABYgZwcm90bzM", [file_buf_validate_validate, file_windlass_v1_deployment]);
 
 /**
- * LogPosition is a place in the output of one instance. Only the region's runtime knows what the
- * numbers count; a larger offset is later.
+ * LogPosition is a place in the output of one instance. Only the region's runtime can interpret the
+ * numbers. A larger offset is later.
  *
  * @generated from message windlass.v1.LogPosition
  */
@@ -28,7 +28,7 @@ export type LogPosition = Message<"windlass.v1.LogPosition"> & {
   offset: bigint;
 
   /**
-   * Lines before it; 0 where the runtime does not count them.
+   * Number of lines before it. 0: the runtime does not count lines.
    *
    * @generated from field: int64 line = 2;
    */
@@ -50,7 +50,7 @@ export const LogPositionSchema: GenMessage<LogPosition> = /*@__PURE__*/
  */
 export type LogLine = Message<"windlass.v1.LogLine"> & {
   /**
-   * When it was written, unix ms by the clock of its host, to about 100 ms.
+   * When it was written: unix ms by the clock of its host, precise to about 100 ms.
    *
    * @generated from field: int64 at = 1;
    */
@@ -62,14 +62,14 @@ export type LogLine = Message<"windlass.v1.LogLine"> & {
   text: string;
 
   /**
-   * Of a FollowLogsResponse.
+   * Id of the instance. Only set in FollowLogsResponse.
    *
    * @generated from field: string instance = 3;
    */
   instance: string;
 
   /**
-   * LogPosition.offset of its end.
+   * LogPosition.offset of the line's end.
    *
    * @generated from field: int64 offset = 4;
    */
@@ -88,7 +88,7 @@ export const LogLineSchema: GenMessage<LogLine> = /*@__PURE__*/
  */
 export type FollowLogsRequest = Message<"windlass.v1.FollowLogsRequest"> & {
   /**
-   * An app by id or "project/environment/name", or an instance by id: one of the two.
+   * Set one of the two: id or "project/environment/name" of an app, or id of an instance.
    *
    * @generated from field: string app = 1;
    */
@@ -100,7 +100,7 @@ export type FollowLogsRequest = Message<"windlass.v1.FollowLogsRequest"> & {
   instance: string;
 
   /**
-   * Of an app: only instances of this region, role and version.
+   * With app: follow only instances of this region, role and version.
    *
    * @generated from field: string region = 3;
    */
@@ -117,36 +117,36 @@ export type FollowLogsRequest = Message<"windlass.v1.FollowLogsRequest"> & {
   version: number;
 
   /**
-   * Last lines of each instance to begin with. 0: none, unless since is set.
+   * Number of last lines of each instance to begin with. 0: none, unless since is set.
    *
    * @generated from field: int32 tail_lines = 6;
    */
   tailLines: number;
 
   /**
-   * Begin with lines that are not older than this, unix ms; 0: however old.
+   * Leave out lines older than this time, unix ms. 0: no limit.
    *
    * @generated from field: int64 since = 7;
    */
   since: bigint;
 
   /**
-   * Only lines that match this regular expression (RE2); empty: all.
+   * Send only lines that match this regular expression (RE2). Empty: all lines.
    *
    * @generated from field: string grep = 8;
    */
   grep: string;
 
   /**
-   * Where an earlier stream ended. Instances that are named begin behind their positions, and
-   * other ones with their first line: tail_lines and since are not read.
+   * Where an earlier stream ended. The listed instances continue after their positions, and all
+   * other instances begin with their first line. tail_lines and since are then ignored.
    *
    * @generated from field: repeated windlass.v1.InstancePosition positions = 9;
    */
   positions: InstancePosition[];
 
   /**
-   * End when what is there was sent.
+   * End the stream after the existing lines are sent.
    *
    * @generated from field: bool once = 10;
    */
@@ -161,7 +161,7 @@ export const FollowLogsRequestSchema: GenMessage<FollowLogsRequest> = /*@__PURE_
   messageDesc(file_windlass_v1_logs, 2);
 
 /**
- * InstancePosition is how far the output of an instance was sent.
+ * InstancePosition says up to which position an instance's output was sent.
  *
  * @generated from message windlass.v1.InstancePosition
  */
@@ -185,27 +185,28 @@ export const InstancePositionSchema: GenMessage<InstancePosition> = /*@__PURE__*
   messageDesc(file_windlass_v1_logs, 3);
 
 /**
- * FollowLogsResponse has lines, news or nothing. At least one is sent every 15 s.
+ * FollowLogsResponse has lines or notes, or is empty. At least one response is sent every 15 s.
  *
  * @generated from message windlass.v1.FollowLogsResponse
  */
 export type FollowLogsResponse = Message<"windlass.v1.FollowLogsResponse"> & {
   /**
-   * By time, over all instances. Lines that are sent later may be up to a second older.
+   * Sorted by time over all instances. Lines in later responses may be up to 1 s older.
    *
    * @generated from field: repeated windlass.v1.LogLine lines = 1;
    */
   lines: LogLine[];
 
   /**
-   * About the lines of this response, and to be shown before them.
+   * Notes about the lines of this response. Show them before the lines.
    *
    * @generated from field: repeated windlass.v1.LogNote notes = 2;
    */
   notes: LogNote[];
 
   /**
-   * Of each instance that this response moved on. To go on after a broken stream, send the newest of each.
+   * Position of each instance with output in this response. To continue after a broken stream, send
+   * the newest position of each instance.
    *
    * @generated from field: repeated windlass.v1.InstancePosition positions = 3;
    */
@@ -227,7 +228,7 @@ export const FollowLogsResponseSchema: GenMessage<FollowLogsResponse> = /*@__PUR
   messageDesc(file_windlass_v1_logs, 4);
 
 /**
- * LogNote tells the reader what lines alone do not tell.
+ * LogNote informs the reader about events other than lines.
  *
  * @generated from message windlass.v1.LogNote
  */
@@ -238,7 +239,7 @@ export type LogNote = Message<"windlass.v1.LogNote"> & {
   kind: LogNote_Kind;
 
   /**
-   * Empty when it is about a region.
+   * Empty: the note is about the region.
    *
    * @generated from field: string instance = 2;
    */
@@ -250,7 +251,7 @@ export type LogNote = Message<"windlass.v1.LogNote"> & {
   region: string;
 
   /**
-   * Of KIND_LOST: how many. 0: it is not known how many.
+   * With KIND_LOST: number of lost lines. 0: unknown.
    *
    * @generated from field: int64 lines = 4;
    */
@@ -264,7 +265,7 @@ export type LogNote = Message<"windlass.v1.LogNote"> & {
   message: string;
 
   /**
-   * Of KIND_BEGAN.
+   * With KIND_BEGAN: the instance.
    *
    * @generated from field: windlass.v1.Instance about = 6;
    */
@@ -288,7 +289,7 @@ export enum LogNote_Kind {
   UNSPECIFIED = 0,
 
   /**
-   * The instance is followed from now on.
+   * The stream follows the instance from now on.
    *
    * @generated from enum value: KIND_BEGAN = 1;
    */
@@ -302,15 +303,15 @@ export enum LogNote_Kind {
   ENDED = 2,
 
   /**
-   * Lines are missing, because the instance wrote more than is sent or kept, or because the
-   * reader was slow.
+   * Lines are missing, because the instance wrote faster than lines are sent or stored, or
+   * because the reader was slow.
    *
    * @generated from enum value: KIND_LOST = 3;
    */
   LOST = 3,
 
   /**
-   * The region does not answer. It is asked again and again.
+   * The region does not answer. The control plane keeps asking it.
    *
    * @generated from enum value: KIND_UNREACHABLE = 4;
    */
@@ -324,14 +325,14 @@ export enum LogNote_Kind {
   BACK = 5,
 
   /**
-   * The agent of the region is of a release that cannot follow logs.
+   * The region's agent has an old release that cannot follow logs.
    *
    * @generated from enum value: KIND_UNSUPPORTED = 6;
    */
   UNSUPPORTED = 6,
 
   /**
-   * The app has more instances than one stream follows.
+   * The app has more instances than one stream can follow.
    *
    * @generated from enum value: KIND_NOT_FOLLOWED = 7;
    */
@@ -351,10 +352,11 @@ export const LogNote_KindSchema: GenEnum<LogNote_Kind> = /*@__PURE__*/
  */
 export const LogService: GenService<{
   /**
-   * The output of an instance, or of all instances of an app, as it is written, merged by time. It
-   * goes on over restarts and replacements of instances, agents and control planes. A reader that is
-   * slower than the output loses lines, and is told how many. The agent blanks the values of the
-   * deployment's secrets. It ends with the instance, with the caller or its key, or with the server.
+   * Streams the output of an instance or of all instances of an app, merged by time. The stream
+   * survives restarts of instances, agents and control planes, and replacements of instances. A
+   * reader that is slower than the output loses lines, and is told how many. The agent masks the
+   * values of the deployment's secrets. The stream ends when the instance ends, the caller leaves,
+   * the key expires or is revoked, or the server stops.
    *
    * @generated from rpc windlass.v1.LogService.FollowLogs
    */

@@ -32,7 +32,7 @@ export type NotificationEndpoint = Message<"windlass.v1.NotificationEndpoint"> &
   name: string;
 
   /**
-   * What happens to apps of that project, or to the app "project/environment/name". Neither: of the workspace.
+   * Scope: name of a project, or "project/environment/name" of an app. Neither: the workspace.
    *
    * @generated from field: string project = 3;
    */
@@ -44,7 +44,7 @@ export type NotificationEndpoint = Message<"windlass.v1.NotificationEndpoint"> &
   app: string;
 
   /**
-   * Scheme and host of the URL. The URL is not shown, because it may be a credential.
+   * Scheme and host of the URL. The whole URL is not shown, because it may contain a credential.
    *
    * @generated from field: string origin = 5;
    */
@@ -61,7 +61,7 @@ export type NotificationEndpoint = Message<"windlass.v1.NotificationEndpoint"> &
   kinds: NotificationKind[];
 
   /**
-   * Nothing is sent to it.
+   * Nothing is sent to the endpoint.
    *
    * @generated from field: bool disabled = 8;
    */
@@ -78,14 +78,14 @@ export type NotificationEndpoint = Message<"windlass.v1.NotificationEndpoint"> &
   createdAt: bigint;
 
   /**
-   * Until then the signing secret before the newest signs, too; 0: it does not.
+   * Until when the previous signing secret is also used. 0: it is not used.
    *
    * @generated from field: int64 previous_secret_until = 11;
    */
   previousSecretUntil: bigint;
 
   /**
-   * How many notifications wait to be sent, and how many were given up.
+   * Numbers of pending and dead deliveries.
    *
    * @generated from field: int64 pending = 12;
    */
@@ -105,7 +105,7 @@ export const NotificationEndpointSchema: GenMessage<NotificationEndpoint> = /*@_
   messageDesc(file_windlass_v1_notification, 0);
 
 /**
- * NotificationDelivery is a notification to an endpoint.
+ * NotificationDelivery is one notification to one endpoint.
  *
  * @generated from message windlass.v1.NotificationDelivery
  */
@@ -128,14 +128,14 @@ export type NotificationDelivery = Message<"windlass.v1.NotificationDelivery"> &
   state: NotificationDelivery_State;
 
   /**
-   * When what it tells of happened.
+   * When the event happened.
    *
    * @generated from field: int64 at = 4;
    */
   at: bigint;
 
   /**
-   * As in the history: what happened, why, and who did it.
+   * What happened, why, and who did it, as in the history.
    *
    * @generated from field: string what = 5;
    */
@@ -152,7 +152,7 @@ export type NotificationDelivery = Message<"windlass.v1.NotificationDelivery"> &
   who: string;
 
   /**
-   * "project/environment/name"; empty if it is about no single app.
+   * "project/environment/name". Empty: the event is not about one app.
    *
    * @generated from field: string app = 8;
    */
@@ -169,14 +169,15 @@ export type NotificationDelivery = Message<"windlass.v1.NotificationDelivery"> &
   region: string;
 
   /**
-   * How many events it tells of: many that wait for an endpoint become one. what, why and app are of the first.
+   * Number of events. If many events wait for an endpoint, they are merged into one notification. what, why
+   * and app are those of the first event.
    *
    * @generated from field: int32 events = 11;
    */
   events: number;
 
   /**
-   * How many apps it is about.
+   * Number of apps that the events are about.
    *
    * @generated from field: int32 apps = 12;
    */
@@ -188,21 +189,21 @@ export type NotificationDelivery = Message<"windlass.v1.NotificationDelivery"> &
   attempts: number;
 
   /**
-   * When it is tried next, if it is pending.
+   * Time of the next try, if it is pending.
    *
    * @generated from field: int64 next_at = 14;
    */
   nextAt: bigint;
 
   /**
-   * When it was delivered or given up.
+   * When it was delivered or became dead.
    *
    * @generated from field: int64 done_at = 15;
    */
   doneAt: bigint;
 
   /**
-   * What was wrong with the last try, empty for nothing.
+   * Error of the last try. Empty: none.
    *
    * @generated from field: string problem = 16;
    */
@@ -226,7 +227,7 @@ export enum NotificationDelivery_State {
   UNSPECIFIED = 0,
 
   /**
-   * It waits for its first try or for the next.
+   * It waits for its first or next try.
    *
    * @generated from enum value: STATE_PENDING = 1;
    */
@@ -238,7 +239,7 @@ export enum NotificationDelivery_State {
   DELIVERED = 2,
 
   /**
-   * It was given up.
+   * All tries failed within 24 hours.
    *
    * @generated from enum value: STATE_DEAD = 3;
    */
@@ -266,28 +267,28 @@ export type SetNotificationEndpointRequest = Message<"windlass.v1.SetNotificatio
   name: string;
 
   /**
-   * http or https, without user and fragment. Required for a new endpoint; empty keeps the one that there is.
+   * http or https, without user and fragment. Required for a new endpoint. Empty: keep the current URL.
    *
    * @generated from field: string url = 3;
    */
   url: string;
 
   /**
-   * CLOUDEVENTS by default.
+   * Default: CLOUDEVENTS.
    *
    * @generated from field: windlass.v1.NotificationFormat format = 4;
    */
   format: NotificationFormat;
 
   /**
-   * None: all but TEST.
+   * Empty: all kinds except TEST.
    *
    * @generated from field: repeated windlass.v1.NotificationKind kinds = 5;
    */
   kinds: NotificationKind[];
 
   /**
-   * Id or name of a project, or an app's id or "project/environment/name", or neither.
+   * Scope: id or name of a project, or id or "project/environment/name" of an app. Neither: the workspace.
    *
    * @generated from field: string project = 6;
    */
@@ -299,7 +300,7 @@ export type SetNotificationEndpointRequest = Message<"windlass.v1.SetNotificatio
   app: string;
 
   /**
-   * Nothing is sent to it.
+   * Nothing is sent to the endpoint.
    *
    * @generated from field: bool disabled = 8;
    */
@@ -323,7 +324,7 @@ export type SetNotificationEndpointResponse = Message<"windlass.v1.SetNotificati
   endpoint?: NotificationEndpoint | undefined;
 
   /**
-   * Signing secret of a new endpoint. It is in this response and nowhere else, and not in that of a repeated call.
+   * Signing secret of a new endpoint. Only this response has it. The response to a repeated call does not.
    *
    * @generated from field: string secret = 2;
    */
@@ -424,7 +425,8 @@ export type RotateNotificationSecretRequest = Message<"windlass.v1.RotateNotific
   name: string;
 
   /**
-   * How long the present secret signs, too, in seconds. 0: a day; -1: not at all, for a secret that leaked.
+   * Seconds for which the previous secret is also used. 0: a day. -1: it is not used any more, because it
+   * leaked.
    *
    * @generated from field: int64 keep_previous_seconds = 3;
    */
@@ -448,7 +450,7 @@ export type RotateNotificationSecretResponse = Message<"windlass.v1.RotateNotifi
   endpoint?: NotificationEndpoint | undefined;
 
   /**
-   * It is in this response and nowhere else, and not in that of a repeated call.
+   * Only this response has it. The response to a repeated call does not.
    *
    * @generated from field: string secret = 2;
    */
@@ -489,7 +491,7 @@ export const TestNotificationEndpointRequestSchema: GenMessage<TestNotificationE
  */
 export type TestNotificationEndpointResponse = Message<"windlass.v1.TestNotificationEndpointResponse"> & {
   /**
-   * ListNotificationDeliveries has what came of it.
+   * The delivery that was created. ListNotificationDeliveries shows its result.
    *
    * @generated from field: windlass.v1.NotificationDelivery delivery = 1;
    */
@@ -515,7 +517,7 @@ export type ListNotificationDeliveriesRequest = Message<"windlass.v1.ListNotific
   endpoint: string;
 
   /**
-   * Of that state only; unspecified: all.
+   * Only deliveries in this state. Unspecified: all.
    *
    * @generated from field: windlass.v1.NotificationDelivery.State state = 2;
    */
@@ -573,7 +575,7 @@ export type ReplayNotificationsRequest = Message<"windlass.v1.ReplayNotification
   endpoint: string;
 
   /**
-   * Id of a dead delivery; empty: all dead deliveries of the endpoint.
+   * Id of a dead delivery. Empty: all dead deliveries of the endpoint.
    *
    * @generated from field: string id = 3;
    */
@@ -592,7 +594,7 @@ export const ReplayNotificationsRequestSchema: GenMessage<ReplayNotificationsReq
  */
 export type ReplayNotificationsResponse = Message<"windlass.v1.ReplayNotificationsResponse"> & {
   /**
-   * How many are sent again.
+   * Number of deliveries that are sent again.
    *
    * @generated from field: int32 replayed = 1;
    */
@@ -607,7 +609,7 @@ export const ReplayNotificationsResponseSchema: GenMessage<ReplayNotificationsRe
   messageDesc(file_windlass_v1_notification, 15);
 
 /**
- * What a notification tells of.
+ * What a notification reports.
  *
  * @generated from enum windlass.v1.NotificationKind
  */
@@ -618,14 +620,14 @@ export enum NotificationKind {
   UNSPECIFIED = 0,
 
   /**
-   * run.windlass.rollout.failed.v1: a rollout ended and did not reach its version.
+   * run.windlass.rollout.failed.v1: a rollout ended without reaching its version.
    *
    * @generated from enum value: NOTIFICATION_KIND_ROLLOUT_FAILED = 1;
    */
   ROLLOUT_FAILED = 1,
 
   /**
-   * run.windlass.rollout.rolled_back.v1: an app goes back to the version before.
+   * run.windlass.rollout.rolled_back.v1: an app goes back to the previous version.
    *
    * @generated from enum value: NOTIFICATION_KIND_ROLLED_BACK = 2;
    */
@@ -653,14 +655,14 @@ export enum NotificationKind {
   REGION_UNREACHABLE = 5,
 
   /**
-   * run.windlass.region.back.v1: it reports again.
+   * run.windlass.region.back.v1: the region's agent reports again.
    *
    * @generated from enum value: NOTIFICATION_KIND_REGION_BACK = 6;
    */
   REGION_BACK = 6,
 
   /**
-   * run.windlass.test.v1: TestNotificationEndpoint asked for it. No endpoint is set to it.
+   * run.windlass.test.v1: sent by TestNotificationEndpoint. NotificationEndpoint.kinds cannot contain it.
    *
    * @generated from enum value: NOTIFICATION_KIND_TEST = 7;
    */
@@ -692,7 +694,7 @@ export enum NotificationFormat {
   CLOUDEVENTS = 1,
 
   /**
-   * {"text": "..."}, which incoming webhooks of Slack take.
+   * {"text": "..."}, for incoming webhooks of Slack.
    *
    * @generated from enum value: NOTIFICATION_FORMAT_SLACK = 2;
    */
@@ -706,16 +708,16 @@ export const NotificationFormatSchema: GenEnum<NotificationFormat> = /*@__PURE__
   enumDesc(file_windlass_v1_notification, 1);
 
 /**
- * NotificationService keeps the URLs that a workspace is notified at, and what was sent there. A notification
- * is stored in the transaction of what it tells of, is sent at least once, has the same id in each try, and is
- * signed by the Standard Webhooks scheme. Tries go on for 24 hours; then the delivery is dead, and can be
- * replayed for 7 days.
+ * NotificationService manages the URLs that a workspace's notifications are sent to, and shows deliveries. A
+ * notification is stored in the same transaction as the event that it describes. It is sent at least once,
+ * has the same id in each try, and is signed by the Standard Webhooks scheme. If it is not delivered within
+ * 24 hours, the delivery is dead. A dead delivery can be replayed for 7 days.
  *
  * @generated from service windlass.v1.NotificationService
  */
 export const NotificationService: GenService<{
   /**
-   * Makes the endpoint of that name, or changes it. Said again it changes nothing.
+   * Creates or changes the endpoint with that name. A repeated call changes nothing.
    *
    * @generated from rpc windlass.v1.NotificationService.SetNotificationEndpoint
    */
@@ -725,7 +727,7 @@ export const NotificationService: GenService<{
     output: typeof SetNotificationEndpointResponseSchema;
   },
   /**
-   * By name.
+   * Sorted by name.
    *
    * @generated from rpc windlass.v1.NotificationService.ListNotificationEndpoints
    */
@@ -735,7 +737,7 @@ export const NotificationService: GenService<{
     output: typeof ListNotificationEndpointsResponseSchema;
   },
   /**
-   * Forgets the endpoint, and what waits to be sent to it.
+   * Deletes the endpoint and its pending deliveries.
    *
    * @generated from rpc windlass.v1.NotificationService.RemoveNotificationEndpoint
    */
@@ -745,7 +747,8 @@ export const NotificationService: GenService<{
     output: typeof RemoveNotificationEndpointResponseSchema;
   },
   /**
-   * Makes another signing secret. Until the time in the response calls are signed with the one before, too.
+   * Creates a new signing secret. Until the time in the response, notifications are also signed with the
+   * previous secret.
    *
    * @generated from rpc windlass.v1.NotificationService.RotateNotificationSecret
    */
@@ -755,7 +758,7 @@ export const NotificationService: GenService<{
     output: typeof RotateNotificationSecretResponseSchema;
   },
   /**
-   * Sends a notification of kind TEST, at most one in 10 seconds for each endpoint.
+   * Sends a notification of kind TEST. At most one in 10 seconds per endpoint.
    *
    * @generated from rpc windlass.v1.NotificationService.TestNotificationEndpoint
    */
@@ -765,7 +768,7 @@ export const NotificationService: GenService<{
     output: typeof TestNotificationEndpointResponseSchema;
   },
   /**
-   * What was sent to an endpoint and what waits, newest first. Delivered ones are kept for 24 hours.
+   * Deliveries to an endpoint, pending ones included, newest first. Delivered ones are kept for 24 hours.
    *
    * @generated from rpc windlass.v1.NotificationService.ListNotificationDeliveries
    */
@@ -775,7 +778,7 @@ export const NotificationService: GenService<{
     output: typeof ListNotificationDeliveriesResponseSchema;
   },
   /**
-   * Sends dead deliveries again, with the ids that they had.
+   * Sends dead deliveries again, with the same ids.
    *
    * @generated from rpc windlass.v1.NotificationService.ReplayNotifications
    */

@@ -16,10 +16,9 @@ export const file_windlass_v1_pin: GenFile = /*@__PURE__*/
   fileDesc("ChV3aW5kbGFzcy92MS9waW4ucHJvdG8SC3dpbmRsYXNzLnYxIrkBCgNQaW4SFQoNZGVwbG95bWVudF9pZBgBIAEoCRIPCgd2ZXJzaW9uGAIgASgFEg4KBndlaWdodBgDIAEoBRInCgdyZWdpb25zGAQgAygLMhYud2luZGxhc3MudjEuUGluUmVnaW9uEgoKAmJ5GAUgASgJEgsKA3doeRgGIAEoCRIQCghyZW1vdmluZxgHIAEoCBISCgpjcmVhdGVkX2F0GAggASgDEhIKCnVwZGF0ZWRfYXQYCSABKAMiwwIKCVBpblJlZ2lvbhIOCgZyZWdpb24YASABKAkSKwoFc3RhdGUYAiABKA4yHC53aW5kbGFzcy52MS5QaW5SZWdpb24uU3RhdGUSDQoFc2luY2UYAyABKAMSEAoIcmVwbGljYXMYBCABKAUSDQoFcmVhZHkYBSABKAUSDgoGd2VpZ2h0GAYgASgFEg4KBnJlYXNvbhgHIAEoCRIPCgdtZXNzYWdlGAggASgJEhoKEnJlZ2lvbl91bnJlYWNoYWJsZRgJIAEoCBIQCghkZWFkbGluZRgKIAEoAyJqCgVTdGF0ZRIVChFTVEFURV9VTlNQRUNJRklFRBAAEhIKDlNUQVRFX1NUQVJUSU5HEAESEQoNU1RBVEVfU0VSVklORxACEhAKDFNUQVRFX0ZBSUxFRBADEhEKDVNUQVRFX0xFQVZJTkcQBCKZAgoRUGluVmVyc2lvblJlcXVlc3QSJwoIbXV0YXRpb24YASABKAsyFS53aW5kbGFzcy52MS5NdXRhdGlvbhIXCgNhcHAYAiABKAlCCrpIB3IFEAEYgAISGAoHdmVyc2lvbhgDIAEoBUIHukgEGgIgABIZCgZ3ZWlnaHQYBCABKAVCCbpIBhoEGGMoARIhCghyZXBsaWNhcxgFIAEoBUIKukgHGgUYkE4oAUgAiAEBEiMKB3JlZ2lvbnMYBiADKAlCErpID5IBDBAgGAEiBnIEEAEYPxIVCgN3aHkYByABKAlCCLpIBXIDGIAIEiEKD292ZXJyaWRlX2ZyZWV6ZRgyIAEoCUIIukgFcgMYgAhCCwoJX3JlcGxpY2FzIkYKElBpblZlcnNpb25SZXNwb25zZRIdCgNwaW4YASABKAsyEC53aW5kbGFzcy52MS5QaW4SEQoJdW5jaGFuZ2VkGAIgASgIIogBChNVbnBpblZlcnNpb25SZXF1ZXN0EicKCG11dGF0aW9uGAEgASgLMhUud2luZGxhc3MudjEuTXV0YXRpb24SFwoDYXBwGAIgASgJQgq6SAdyBRABGIACEhgKB3ZlcnNpb24YAyABKAVCB7pIBBoCIAASFQoDd2h5GAQgASgJQgi6SAVyAxiACCI1ChRVbnBpblZlcnNpb25SZXNwb25zZRIdCgNwaW4YASABKAsyEC53aW5kbGFzcy52MS5QaW5iBnByb3RvMw", [file_buf_validate_validate, file_windlass_v1_common]);
 
 /**
- * Pin keeps a version of an app live beside the one that rollouts move: with a share of
- * the traffic and replicas of its own, until it is taken away. Rollouts, rollbacks, scaling
- * and cleaning up leave it alone, and share among themselves what the pins leave of the
- * traffic: with 20 % pinned, a canary at 10 % gets 8 %.
+ * Pin keeps a version of an app running next to the live one, with its own replicas and a share of
+ * the traffic, until it is removed. Rollouts, rollbacks, scaling and cleanup do not change it.
+ * Other versions divide the traffic that pins leave: with 20 % pinned, a canary at 10 % gets 8 %.
  *
  * @generated from message windlass.v1.Pin
  */
@@ -35,21 +34,21 @@ export type Pin = Message<"windlass.v1.Pin"> & {
   version: number;
 
   /**
-   * Percent of the traffic of each of its regions.
+   * Percent of the traffic in each of its regions.
    *
    * @generated from field: int32 weight = 3;
    */
   weight: number;
 
   /**
-   * By name.
+   * Sorted by name.
    *
    * @generated from field: repeated windlass.v1.PinRegion regions = 4;
    */
   regions: PinRegion[];
 
   /**
-   * Who pinned it, or changed the pin last, and why.
+   * Who created or last changed the pin, and why.
    *
    * @generated from field: string by = 5;
    */
@@ -61,7 +60,7 @@ export type Pin = Message<"windlass.v1.Pin"> & {
   why: string;
 
   /**
-   * It was taken away, and is here until nothing is left of it.
+   * The pin was removed, and is listed until nothing of the version is left.
    *
    * @generated from field: bool removing = 7;
    */
@@ -102,7 +101,7 @@ export type PinRegion = Message<"windlass.v1.PinRegion"> & {
   state: PinRegion_State;
 
   /**
-   * Since when it is in that state.
+   * When it entered that state.
    *
    * @generated from field: int64 since = 3;
    */
@@ -119,14 +118,14 @@ export type PinRegion = Message<"windlass.v1.PinRegion"> & {
   ready: number;
 
   /**
-   * Percent of the region's traffic that it has now.
+   * Percent of the region's traffic that it gets now.
    *
    * @generated from field: int32 weight = 6;
    */
   weight: number;
 
   /**
-   * Why it failed, or is not ready.
+   * Why it failed or is not ready.
    *
    * @generated from field: string reason = 7;
    */
@@ -143,7 +142,7 @@ export type PinRegion = Message<"windlass.v1.PinRegion"> & {
   regionUnreachable: boolean;
 
   /**
-   * When it has to be ready, 0 for no time.
+   * When it must be ready. 0: no deadline.
    *
    * @generated from field: int64 deadline = 10;
    */
@@ -167,7 +166,7 @@ export enum PinRegion_State {
   UNSPECIFIED = 0,
 
   /**
-   * It gets its traffic once it is ready: until then the others have it.
+   * It is not ready yet. Until it is, the other versions get its share of the traffic.
    *
    * @generated from enum value: STATE_STARTING = 1;
    */
@@ -181,8 +180,8 @@ export enum PinRegion_State {
   SERVING = 2,
 
   /**
-   * It failed, while it started or later: the others have its share, and its replicas
-   * are stopped. PinVersion tries it again.
+   * It failed during its start or later. The other versions get its share, and its replicas are
+   * stopped. PinVersion retries it.
    *
    * @generated from enum value: STATE_FAILED = 3;
    */
@@ -222,23 +221,24 @@ export type PinVersionRequest = Message<"windlass.v1.PinVersionRequest"> & {
   version: number;
 
   /**
-   * Percent of the traffic of each of its regions. Together the pins of a region leave
-   * something to the live version.
+   * Percent of the traffic in each of its regions. The pins of a region together must leave some
+   * traffic for the live version.
    *
    * @generated from field: int32 weight = 4;
    */
   weight: number;
 
   /**
-   * In each region. Absent: those that it is pinned with or has there, else those of its spec.
+   * Replicas in each region. Absent: the number of the existing pin, or what the version has there,
+   * or else that of its spec.
    *
    * @generated from field: optional int32 replicas = 5;
    */
   replicas?: number | undefined;
 
   /**
-   * Regions in which to pin it, by name. Empty: where it is pinned, else the regions of its
-   * spec. In a region that its spec does not name it runs without any of the spec's overrides.
+   * Names of the regions in which to pin it. Empty: the regions of the existing pin, or else those
+   * of its spec. In a region that its spec does not name, no override of the spec applies.
    *
    * @generated from field: repeated string regions = 6;
    */
@@ -250,7 +250,7 @@ export type PinVersionRequest = Message<"windlass.v1.PinVersionRequest"> & {
   why: string;
 
   /**
-   * Reason to pin it although a freeze is in force; it takes an owner.
+   * Reason to pin the version although a freeze is in force. Only owners may set it.
    *
    * @generated from field: string override_freeze = 50;
    */
@@ -274,7 +274,7 @@ export type PinVersionResponse = Message<"windlass.v1.PinVersionResponse"> & {
   pin?: Pin | undefined;
 
   /**
-   * It is pinned so already: nothing changed.
+   * The pin already is as requested: nothing changed.
    *
    * @generated from field: bool unchanged = 2;
    */
@@ -325,7 +325,7 @@ export const UnpinVersionRequestSchema: GenMessage<UnpinVersionRequest> = /*@__P
  */
 export type UnpinVersionResponse = Message<"windlass.v1.UnpinVersionResponse"> & {
   /**
-   * As it is until nothing is left of it.
+   * The pin, which is listed until nothing of the version is left.
    *
    * @generated from field: windlass.v1.Pin pin = 1;
    */

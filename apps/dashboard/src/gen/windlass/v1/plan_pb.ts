@@ -30,13 +30,13 @@ export const file_windlass_v1_plan: GenFile = /*@__PURE__*/
   fileDesc("ChZ3aW5kbGFzcy92MS9wbGFuLnByb3RvEgt3aW5kbGFzcy52MSLiAQoRUGxhbkRlcGxveVJlcXVlc3QSFwoDYXBwGAEgASgJQgq6SAdyBRABGIACEjEKBHNwZWMYAiABKAsyGy53aW5kbGFzcy52MS5EZXBsb3ltZW50U3BlY0IGukgDyAEBEisKB3JvbGxvdXQYAyABKAsyGi53aW5kbGFzcy52MS5Sb2xsb3V0UG9saWN5EicKBmZyZWV6ZRgUIAEoCzIXLndpbmRsYXNzLnYxLkZpbGVGcmVlemUSKwoHc2NhbGluZxgyIAEoCzIaLndpbmRsYXNzLnYxLlNjYWxpbmdQb2xpY3kioQUKElBsYW5EZXBsb3lSZXNwb25zZRIRCgl3b3VsZF9ydW4YASABKAgSKgoIZmluZGluZ3MYAiADKAsyGC53aW5kbGFzcy52MS5QbGFuRmluZGluZxI4CgdvdXRjb21lGAMgASgOMicud2luZGxhc3MudjEuUGxhbkRlcGxveVJlc3BvbnNlLk91dGNvbWUSDwoHbmV3X2FwcBgEIAEoCBIPCgd2ZXJzaW9uGAUgASgFEhQKDGxpdmVfdmVyc2lvbhgGIAEoBRIaChJzdXBlcnNlZGVzX3ZlcnNpb24YByABKAUSKQoHY2hhbmdlcxgIIAMoCzIYLndpbmRsYXNzLnYxLkZpZWxkQ2hhbmdlEiQKBXN0ZXBzGAkgAygLMhUud2luZGxhc3MudjEuUGxhblN0ZXASFgoOc3RlcHNfbGVmdF9vdXQYCiABKAUSKAoFbGFzdHMYCyABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SDQoFbG9hZHMYDyABKAUSKAoHcmVnaW9ucxgMIAMoCzIXLndpbmRsYXNzLnYxLlBsYW5SZWdpb24SIQoFcXVvdGEYDSABKAsyEi53aW5kbGFzcy52MS5RdW90YRInCgt1c2FnZV9hZnRlchgOIAEoCzISLndpbmRsYXNzLnYxLlVzYWdlEioKCGZlYXR1cmVzGBAgAygLMhgud2luZGxhc3MudjEuUGxhbkZlYXR1cmUiegoHT3V0Y29tZRIXChNPVVRDT01FX1VOU1BFQ0lGSUVEEAASEwoPT1VUQ09NRV9ST0xMT1VUEAESEgoOT1VUQ09NRV9TQ0FMRUQQAhIVChFPVVRDT01FX1VOQ0hBTkdFRBADEhYKEk9VVENPTUVfVEFLRU5fQkFDSxAEImQKC1BsYW5GZWF0dXJlEiUKB2ZlYXR1cmUYASABKA4yFC53aW5kbGFzcy52MS5GZWF0dXJlEg8KB2FsbG93ZWQYAiABKAgSDgoGc3RhcnRzGAMgASgIEg0KBWZpZWxkGAQgASgJIq0BCgtQbGFuRmluZGluZxIoCgZyZWFzb24YASABKA4yGC53aW5kbGFzcy52MS5FcnJvclJlYXNvbhIOCgZibG9ja3MYAiABKAgSDQoFZmllbGQYAyABKAkSDgoGcmVnaW9uGAQgASgJEg8KB21lc3NhZ2UYBSABKAkSCwoDZml4GAYgASgJEicKBWxpbWl0GAcgASgLMhgud2luZGxhc3MudjEuTGltaXREZXRhaWwixAEKC0ZpZWxkQ2hhbmdlEgwKBHBhdGgYASABKAkSKwoEa2luZBgCIAEoDjIdLndpbmRsYXNzLnYxLkZpZWxkQ2hhbmdlLktpbmQSCwoDb2xkGAMgASgJEgsKA25ldxgEIAEoCRIOCgZoaWRkZW4YBSABKAgiUAoES2luZBIUChBLSU5EX1VOU1BFQ0lGSUVEEAASDgoKS0lORF9BRERFRBABEhAKDEtJTkRfQ0hBTkdFRBACEhAKDEtJTkRfUkVNT1ZFRBADIukDCghQbGFuU3RlcBIlCgJhdBgBIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIoCgRraW5kGAIgASgOMhoud2luZGxhc3MudjEuUGxhblN0ZXAuS2luZBIMCgR3YXZlGAMgASgJEg4KBnJlZ2lvbhgEIAEoCRIqCgh2ZXJzaW9ucxgFIAMoCzIYLndpbmRsYXNzLnYxLlBsYW5WZXJzaW9uEicKBHdhaXQYBiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SDAoEc3RlcBgHIAEoBRINCgVzdGVwcxgIIAEoBRIOCgZjaGVja3MYCSADKAkSJwoIYXBwcm92YWwYCiABKAsyFS53aW5kbGFzcy52MS5BcHByb3ZhbBIQCghpbl9wbGFjZRgLIAEoCBIXCg9rZWVwc19pbnN0YW5jZXMYDCABKAgSDQoFbG9hZHMYDSABKAUiiAEKBEtpbmQSFAoQS0lORF9VTlNQRUNJRklFRBAAEg0KCUtJTkRfV0FWRRABEg0KCUtJTkRfTU9WRRACEg4KCktJTkRfUEFVU0UQAxINCglLSU5EX0dBVEUQBBINCglLSU5EX0JBS0UQBRINCglLSU5EX0xJVkUQBhIPCgtLSU5EX1JFVEFJThAHIkAKC1BsYW5WZXJzaW9uEg8KB3ZlcnNpb24YASABKAUSEAoIcmVwbGljYXMYAiABKAUSDgoGd2VpZ2h0GAMgASgFIoEDCgpQbGFuUmVnaW9uEg4KBnJlZ2lvbhgBIAEoCRIpCgZzdGF0dXMYAiABKA4yGS53aW5kbGFzcy52MS5SZWdpb25TdGF0dXMSDAoEd2F2ZRgDIAEoCRIUCgxyZXBsaWNhc19ub3cYBCABKAUSFQoNcmVwbGljYXNfcGVhaxgFIAEoBRIWCg5yZXBsaWNhc19hZnRlchgGIAEoBRIdCgNncHUYByABKAsyEC53aW5kbGFzcy52MS5HcHUSEAoIZ3B1c19ub3cYCCABKAUSEQoJZ3B1c19wZWFrGAkgASgFEhIKCmdwdXNfYWZ0ZXIYCiABKAUSEwoLZ3B1c19uZWVkZWQYCyABKAUSEQoJZ3B1c19mcmVlGAwgASgFEicKBXBvb2xzGA0gAygLMhgud2luZGxhc3MudjEuR3B1Q2FwYWNpdHkSEQoJZ3B1c19rZXB0GA4gASgFEikKCm90aGVyX2dwdXMYDyADKAsyFS53aW5kbGFzcy52MS5QbGFuR3B1cyKNAQoIUGxhbkdwdXMSHQoDZ3B1GAEgASgLMhAud2luZGxhc3MudjEuR3B1Eg0KBXJvbGVzGAIgAygJEg4KBm5lZWRlZBgDIAEoBRIMCgRrZXB0GAQgASgFEgwKBGZyZWUYBSABKAUSJwoFcG9vbHMYBiADKAsyGC53aW5kbGFzcy52MS5HcHVDYXBhY2l0eWIGcHJvdG8z", [file_buf_validate_validate, file_google_protobuf_duration, file_windlass_v1_common, file_windlass_v1_freeze, file_windlass_v1_region, file_windlass_v1_rollout, file_windlass_v1_scaling, file_windlass_v1_spec, file_windlass_v1_workspace]);
 
 /**
- * PlanDeployRequest is a DeployRequest that is not to be carried out.
+ * PlanDeployRequest is a DeployRequest that is only planned, not carried out.
  *
  * @generated from message windlass.v1.PlanDeployRequest
  */
 export type PlanDeployRequest = Message<"windlass.v1.PlanDeployRequest"> & {
   /**
-   * Id, or "project/environment/name". It need not exist.
+   * Id, or "project/environment/name". The app need not exist.
    *
    * @generated from field: string app = 1;
    */
@@ -48,21 +48,21 @@ export type PlanDeployRequest = Message<"windlass.v1.PlanDeployRequest"> & {
   spec?: DeploymentSpec | undefined;
 
   /**
-   * The app's policy from then on; absent: the one of all defaults.
+   * As in DeployRequest.
    *
    * @generated from field: windlass.v1.RolloutPolicy rollout = 3;
    */
   rollout?: RolloutPolicy | undefined;
 
   /**
-   * The app's own freeze from then on.
+   * As in DeployRequest.
    *
    * @generated from field: windlass.v1.FileFreeze freeze = 20;
    */
   freeze?: FileFreeze | undefined;
 
   /**
-   * How the app's replicas follow the load from then on.
+   * As in DeployRequest.
    *
    * @generated from field: windlass.v1.ScalingPolicy scaling = 50;
    */
@@ -81,8 +81,8 @@ export const PlanDeployRequestSchema: GenMessage<PlanDeployRequest> = /*@__PURE_
  */
 export type PlanDeployResponse = Message<"windlass.v1.PlanDeployResponse"> & {
   /**
-   * Nothing stands against it: Deploy would not be refused, and as things are now what it
-   * starts would come to its end.
+   * There is no obstacle: Deploy would not be refused, and in the current state its rollout would
+   * succeed.
    *
    * @generated from field: bool would_run = 1;
    */
@@ -108,7 +108,7 @@ export type PlanDeployResponse = Message<"windlass.v1.PlanDeployResponse"> & {
   newApp: boolean;
 
   /**
-   * Version that would serve in the end, and the one that is live; 0 for none.
+   * Version that would be live in the end, and the one that is live now. 0: none.
    *
    * @generated from field: int32 version = 5;
    */
@@ -120,67 +120,66 @@ export type PlanDeployResponse = Message<"windlass.v1.PlanDeployResponse"> & {
   liveVersion: number;
 
   /**
-   * Version whose rollout is in flight and would be superseded or aborted; 0 for none.
+   * Version whose rollout in flight would be superseded or aborted. 0: none.
    *
    * @generated from field: int32 supersedes_version = 7;
    */
   supersedesVersion: number;
 
   /**
-   * Against what is live, by path; with nothing live, all of it.
+   * Differences to the live version, sorted by path. If no version is live: all fields.
    *
    * @generated from field: repeated windlass.v1.FieldChange changes = 8;
    */
   changes: FieldChange[];
 
   /**
-   * As the planner would take them when all goes well: every replica comes up at once,
-   * every region answers, every check passes. At most 500.
+   * Steps of the rollout if everything goes well: every replica becomes ready at once, every region
+   * answers, every check passes. At most 500.
    *
    * @generated from field: repeated windlass.v1.PlanStep steps = 9;
    */
   steps: PlanStep[];
 
   /**
-   * Steps beyond those, as far as they were looked at.
+   * Number of further steps that were planned and are not listed.
    *
    * @generated from field: int32 steps_left_out = 10;
    */
   stepsLeftOut: number;
 
   /**
-   * What pauses, checks, bakes and retention take together; what waits for a person counts
-   * for nothing, and neither does how long replicas take.
+   * Total time of pauses, checks, bakes and retention. The time until a person acts, and the time
+   * until replicas are ready, are not included.
    *
    * @generated from field: google.protobuf.Duration lasts = 11;
    */
   lasts?: Duration | undefined;
 
   /**
-   * How many times, one after the other, replicas have to become ready: lasts lacks as many times
-   * what a replica takes.
+   * How many times in sequence replicas must become ready. Add this many times the start time of a
+   * replica to lasts.
    *
    * @generated from field: int32 loads = 15;
    */
   loads: number;
 
   /**
-   * By name.
+   * Sorted by name.
    *
    * @generated from field: repeated windlass.v1.PlanRegion regions = 12;
    */
   regions: PlanRegion[];
 
   /**
-   * What the workspace may have, and has; absent when Deploy would be refused before it is
-   * looked at.
+   * Limits and usage of the workspace. Absent: Deploy would be refused before they are checked.
    *
    * @generated from field: windlass.v1.Quota quota = 13;
    */
   quota?: Quota | undefined;
 
   /**
-   * What it would have.
+   * Usage after the deploy.
    *
    * @generated from field: windlass.v1.Usage usage_after = 14;
    */
@@ -213,28 +212,28 @@ export enum PlanDeployResponse_Outcome {
   UNSPECIFIED = 0,
 
   /**
-   * The next version, and its rollout.
+   * Deploy would create the next version and start its rollout.
    *
    * @generated from enum value: OUTCOME_ROLLOUT = 1;
    */
   ROLLOUT = 1,
 
   /**
-   * The live version, or the one on its way, with other replicas.
+   * Deploy would change the replicas of the live version or of the one in flight.
    *
    * @generated from enum value: OUTCOME_SCALED = 2;
    */
   SCALED = 2,
 
   /**
-   * It runs already, or is on its way. At most the policy or the scaling changes.
+   * The version is already live or in flight. At most the policy or the scaling changes.
    *
    * @generated from enum value: OUTCOME_UNCHANGED = 3;
    */
   UNCHANGED = 3,
 
   /**
-   * It is live already, and the rollout to another version is aborted.
+   * The version is live, and the rollout to another version would be aborted.
    *
    * @generated from enum value: OUTCOME_TAKEN_BACK = 4;
    */
@@ -294,28 +293,28 @@ export const PlanFeatureSchema: GenMessage<PlanFeature> = /*@__PURE__*/
  */
 export type PlanFinding = Message<"windlass.v1.PlanFinding"> & {
   /**
-   * As Deploy's errors carry, or NO_CAPACITY, or REGION_UNREACHABLE.
+   * A reason that Deploy returns, or NO_CAPACITY or REGION_UNREACHABLE.
    *
    * @generated from field: windlass.v1.ErrorReason reason = 1;
    */
   reason: ErrorReason;
 
   /**
-   * It stands against it.
+   * It is an obstacle, not only a warning.
    *
    * @generated from field: bool blocks = 2;
    */
   blocks: boolean;
 
   /**
-   * Path of the field at fault, or empty.
+   * Path of the wrong field. Empty: none.
    *
    * @generated from field: string field = 3;
    */
   field: string;
 
   /**
-   * Region that it is about, or empty.
+   * Region that the finding is about. Empty: none.
    *
    * @generated from field: string region = 4;
    */
@@ -327,14 +326,14 @@ export type PlanFinding = Message<"windlass.v1.PlanFinding"> & {
   message: string;
 
   /**
-   * What to do about it, or empty.
+   * How to fix it. Empty: unknown.
    *
    * @generated from field: string fix = 6;
    */
   fix: string;
 
   /**
-   * With QUOTA_EXCEEDED and RATE_LIMITED.
+   * Set with QUOTA_EXCEEDED and RATE_LIMITED.
    *
    * @generated from field: windlass.v1.LimitDetail limit = 7;
    */
@@ -349,10 +348,11 @@ export const PlanFindingSchema: GenMessage<PlanFinding> = /*@__PURE__*/
   messageDesc(file_windlass_v1_plan, 3);
 
 /**
- * FieldChange is a leaf of the spec, of the policy under "rollout", or of how replicas follow the
- * load under "scaling", that differs. Paths are those of the file: lists by index, but regions and secrets by name. What overrides
- * come to is told of each region: regions["us-east-1"].resources.gpu.pool.
- * Args that a preset made are told by flag: args["--max-model-len"].
+ * FieldChange is one changed value in the spec, in the policy ("rollout") or in the scaling policy
+ * ("scaling"). Paths are those of the app's file. List elements are named by index, but regions and
+ * secrets by name. Effects of overrides are shown per region:
+ * regions["us-east-1"].resources.gpu.pool. Args from a preset are shown by flag:
+ * args["--max-model-len"].
  *
  * @generated from message windlass.v1.FieldChange
  */
@@ -378,7 +378,7 @@ export type FieldChange = Message<"windlass.v1.FieldChange"> & {
   new: string;
 
   /**
-   * A variable's value: it is not told.
+   * The value of a variable, which is not shown.
    *
    * @generated from field: bool hidden = 5;
    */
@@ -428,7 +428,7 @@ export const FieldChange_KindSchema: GenEnum<FieldChange_Kind> = /*@__PURE__*/
  */
 export type PlanStep = Message<"windlass.v1.PlanStep"> & {
   /**
-   * Since the start, as lasts counts: without the time that replicas take to become ready.
+   * Time since the start, without the time until replicas are ready, as in lasts.
    *
    * @generated from field: google.protobuf.Duration at = 1;
    */
@@ -440,7 +440,7 @@ export type PlanStep = Message<"windlass.v1.PlanStep"> & {
   kind: PlanStep_Kind;
 
   /**
-   * Name of the wave, as in the rollout's status; empty for one without a policy.
+   * Name of the wave, as in the rollout's status. Empty: the rollout has no policy.
    *
    * @generated from field: string wave = 3;
    */
@@ -452,7 +452,7 @@ export type PlanStep = Message<"windlass.v1.PlanStep"> & {
   region: string;
 
   /**
-   * By version, of those that have replicas or traffic there.
+   * Versions with replicas or traffic in the region, sorted by version.
    *
    * @generated from field: repeated windlass.v1.PlanVersion versions = 5;
    */
@@ -464,7 +464,8 @@ export type PlanStep = Message<"windlass.v1.PlanStep"> & {
   wait?: Duration | undefined;
 
   /**
-   * Number of the step, from 1, and how many steps the policy's strategy has; 0 of 0 for none.
+   * Number of the step, from 1, and number of steps of the strategy. Both 0: the strategy has no
+   * steps.
    *
    * @generated from field: int32 step = 7;
    */
@@ -476,38 +477,38 @@ export type PlanStep = Message<"windlass.v1.PlanStep"> & {
   steps: number;
 
   /**
-   * Names of the analysis' checks that have to pass.
+   * Names of the analysis checks that must pass.
    *
    * @generated from field: repeated string checks = 9;
    */
   checks: string[];
 
   /**
-   * Who has to approve.
+   * Approval that is needed.
    *
    * @generated from field: windlass.v1.Approval approval = 10;
    */
   approval?: Approval | undefined;
 
   /**
-   * Of a move: one version takes over the instances of another, and the region replaces them
-   * within their number. None starts beside them.
+   * With KIND_MOVE: one version takes over the instances of another, and the region replaces these
+   * one after another. No extra instance starts.
    *
    * @generated from field: bool in_place = 11;
    */
   inPlace: boolean;
 
   /**
-   * Of a move in place: the two versions differ in nothing that instances see, and the region
-   * replaces none of them.
+   * With in_place: the two versions do not differ in anything that instances see, so that the
+   * region replaces no instance.
    *
    * @generated from field: bool keeps_instances = 12;
    */
   keepsInstances: boolean;
 
   /**
-   * How many times, one after the other, replicas have had to become ready by then. Those
-   * that start together count once. at lacks as many times what a replica takes.
+   * How many times in sequence replicas have become ready by then. Replicas that start together
+   * count once. Add this many times the start time of a replica to at.
    *
    * @generated from field: int32 loads = 13;
    */
@@ -538,44 +539,44 @@ export enum PlanStep_Kind {
   WAVE = 1,
 
   /**
-   * Replicas or the traffic of a region move: versions is what it is told then.
+   * Replicas or traffic of a region change. versions is the new desired state of the region.
    *
    * @generated from enum value: KIND_MOVE = 2;
    */
   MOVE = 2,
 
   /**
-   * The region serves so for as long as wait, and until its checks pass.
+   * The region stays in this state for the time wait, and until its checks pass.
    *
    * @generated from enum value: KIND_PAUSE = 3;
    */
   PAUSE = 3,
 
   /**
-   * The region serves so until somebody promotes; or, with approval, for as long as wait
-   * and until that is given. Without a region it is the gate at the wave's end,
-   * and without a wave the gate before the start.
+   * The region stays in this state until somebody promotes, or with approval, for the time wait
+   * and until the approval is given. Without a region: the gate at the end of the wave. Without a
+   * wave: the gate before the start.
    *
    * @generated from enum value: KIND_GATE = 4;
    */
   GATE = 4,
 
   /**
-   * The wave serves for as long as wait, and until its checks pass.
+   * The wave bakes for the time wait, and until its checks pass.
    *
    * @generated from enum value: KIND_BAKE = 5;
    */
   BAKE = 5,
 
   /**
-   * The version is the live one.
+   * The version becomes live.
    *
    * @generated from enum value: KIND_LIVE = 6;
    */
   LIVE = 6,
 
   /**
-   * The version before it is kept as it is for as long as wait.
+   * The previous version keeps its replicas for the time wait.
    *
    * @generated from enum value: KIND_RETAIN = 7;
    */
@@ -618,7 +619,7 @@ export const PlanVersionSchema: GenMessage<PlanVersion> = /*@__PURE__*/
   messageDesc(file_windlass_v1_plan, 6);
 
 /**
- * PlanRegion is what a region has room for, and what the deploy takes of it.
+ * PlanRegion compares the capacity of a region with what the deploy needs.
  *
  * @generated from message windlass.v1.PlanRegion
  */
@@ -639,7 +640,7 @@ export type PlanRegion = Message<"windlass.v1.PlanRegion"> & {
   wave: string;
 
   /**
-   * Replicas of all versions of the app: now, at most at any moment, and in the end.
+   * Replicas of all versions of the app: now, at the peak, and at the end.
    *
    * @generated from field: int32 replicas_now = 4;
    */
@@ -656,7 +657,7 @@ export type PlanRegion = Message<"windlass.v1.PlanRegion"> & {
   replicasAfter: number;
 
   /**
-   * What an instance of the version asks for there; absent: none.
+   * GPUs that an instance of the version requests there. Absent: none.
    *
    * @generated from field: windlass.v1.Gpu gpu = 7;
    */
@@ -680,17 +681,16 @@ export type PlanRegion = Message<"windlass.v1.PlanRegion"> & {
   gpusAfter: number;
 
   /**
-   * GPUs of the kind asked for that have to be free at the peak, beyond those that the
-   * app's replicas have given back by then.
+   * GPUs of the requested kind that must be free at the peak, in addition to those that the app's
+   * replicas have released by then.
    *
    * @generated from field: int32 gpus_needed = 11;
    */
   gpusNeeded: number;
 
   /**
-   * GPUs of that kind that are free now, no more than Windlass may use of their pools, and
-   * the pools that have them. One that is in two pools counts in both where none is asked
-   * for.
+   * GPUs of that kind that are free now and within the quotas of their pools, and the pools that
+   * have them. If the spec requests no pool, a GPU in two pools counts twice.
    *
    * @generated from field: int32 gpus_free = 12;
    */
@@ -702,15 +702,15 @@ export type PlanRegion = Message<"windlass.v1.PlanRegion"> & {
   pools: GpuCapacity[];
 
   /**
-   * Of gpus_needed those that stay in use in the end; what is beyond them is for the way.
+   * Part of gpus_needed that stays in use at the end. The rest is only needed during the rollout.
    *
    * @generated from field: int32 gpus_kept = 14;
    */
   gpusKept: number;
 
   /**
-   * Of a version whose roles ask for GPUs of several kinds: the other kinds. gpu and the fields
-   * about it are of the first.
+   * If roles of the version request several kinds of GPUs: the other kinds. gpu and its fields are
+   * about the first kind.
    *
    * @generated from field: repeated windlass.v1.PlanGpus other_gpus = 15;
    */
@@ -725,13 +725,13 @@ export const PlanRegionSchema: GenMessage<PlanRegion> = /*@__PURE__*/
   messageDesc(file_windlass_v1_plan, 7);
 
 /**
- * PlanGpus is what some roles of a version take of one kind of GPU in a region.
+ * PlanGpus is what some roles of a version need of one kind of GPU in a region.
  *
  * @generated from message windlass.v1.PlanGpus
  */
 export type PlanGpus = Message<"windlass.v1.PlanGpus"> & {
   /**
-   * What an instance asks for, the largest of them.
+   * The largest request of an instance.
    *
    * @generated from field: windlass.v1.Gpu gpu = 1;
    */
@@ -743,7 +743,7 @@ export type PlanGpus = Message<"windlass.v1.PlanGpus"> & {
   roles: string[];
 
   /**
-   * As in PlanRegion, of this kind.
+   * As in PlanRegion, for this kind.
    *
    * @generated from field: int32 needed = 3;
    */

@@ -20,7 +20,7 @@ export const file_windlass_v1_preset: GenFile = /*@__PURE__*/
   fileDesc("Chh3aW5kbGFzcy92MS9wcmVzZXQucHJvdG8SC3dpbmRsYXNzLnYxIs8CCgZQcmVzZXQSDAoEbmFtZRgBIAEoCRIKCgJpZBgCIAEoCRINCgV0aXRsZRgDIAEoCRIeChZkZWZhdWx0X2VuZ2luZV92ZXJzaW9uGAQgASgJEhMKC2VuZ2luZV9mcm9tGAUgASgJEhUKDWVuZ2luZV9iZWZvcmUYBiABKAkSFQoNbW9kZWxfc2NoZW1lcxgHIAMoCRIqCgdtZXRyaWNzGAggAygLMhkud2luZGxhc3MudjEuRW5naW5lTWV0cmljEjEKB2FsaWFzZXMYCSADKAsyIC53aW5kbGFzcy52MS5QcmVzZXQuQWxpYXNlc0VudHJ5EioKB3NvdXJjZXMYCiADKAsyGS53aW5kbGFzcy52MS5QcmVzZXRTb3VyY2UaLgoMQWxpYXNlc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEiPAoMUHJlc2V0U291cmNlEg0KBWFib3V0GAEgASgJEgwKBHBhZ2UYAiABKAkSDwoHdmVyc2lvbhgDIAEoCSLkAQoNUHJlc2V0RmluZGluZxI1CghzZXZlcml0eRgBIAEoDjIjLndpbmRsYXNzLnYxLlByZXNldEZpbmRpbmcuU2V2ZXJpdHkSDAoEY29kZRgCIAEoCRINCgVmaWVsZBgDIAEoCRIPCgdtZXNzYWdlGAQgASgJEgsKA2ZpeBgFIAEoCSJhCghTZXZlcml0eRIYChRTRVZFUklUWV9VTlNQRUNJRklFRBAAEhIKDlNFVkVSSVRZX0VSUk9SEAESFAoQU0VWRVJJVFlfV0FSTklORxACEhEKDVNFVkVSSVRZX05PVEUQAyIUChJMaXN0UHJlc2V0c1JlcXVlc3QiOwoTTGlzdFByZXNldHNSZXNwb25zZRIkCgdwcmVzZXRzGAEgAygLMhMud2luZGxhc3MudjEuUHJlc2V0IkwKEEdldFByZXNldFJlcXVlc3QSFwoEbmFtZRgBIAEoCUIJukgGcgQQARhAEh8KDmVuZ2luZV92ZXJzaW9uGAIgASgJQge6SARyAhhAIjgKEUdldFByZXNldFJlc3BvbnNlEiMKBnByZXNldBgBIAEoCzITLndpbmRsYXNzLnYxLlByZXNldCJIChNSZW5kZXJQcmVzZXRSZXF1ZXN0EjEKBHNwZWMYASABKAsyGy53aW5kbGFzcy52MS5EZXBsb3ltZW50U3BlY0IGukgDyAEBIm8KFFJlbmRlclByZXNldFJlc3BvbnNlEikKBHNwZWMYASABKAsyGy53aW5kbGFzcy52MS5EZXBsb3ltZW50U3BlYxIsCghmaW5kaW5ncxgCIAMoCzIaLndpbmRsYXNzLnYxLlByZXNldEZpbmRpbmciLAoRRGlmZlByZXNldFJlcXVlc3QSFwoDYXBwGAEgASgJQgq6SAdyBRABGIACIqQBChJEaWZmUHJlc2V0UmVzcG9uc2USDwoHdmVyc2lvbhgBIAEoBRIUCgxnZW5lcmF0ZWRfYnkYAiABKAkSDgoGbmV3ZXN0GAMgASgJEikKB2NoYW5nZXMYBCADKAsyGC53aW5kbGFzcy52MS5GaWVsZENoYW5nZRIsCghmaW5kaW5ncxgFIAMoCzIaLndpbmRsYXNzLnYxLlByZXNldEZpbmRpbmcy5QIKDVByZXNldFNlcnZpY2USVQoLTGlzdFByZXNldHMSHy53aW5kbGFzcy52MS5MaXN0UHJlc2V0c1JlcXVlc3QaIC53aW5kbGFzcy52MS5MaXN0UHJlc2V0c1Jlc3BvbnNlIgOQAgESTwoJR2V0UHJlc2V0Eh0ud2luZGxhc3MudjEuR2V0UHJlc2V0UmVxdWVzdBoeLndpbmRsYXNzLnYxLkdldFByZXNldFJlc3BvbnNlIgOQAgESWAoMUmVuZGVyUHJlc2V0EiAud2luZGxhc3MudjEuUmVuZGVyUHJlc2V0UmVxdWVzdBohLndpbmRsYXNzLnYxLlJlbmRlclByZXNldFJlc3BvbnNlIgOQAgESUgoKRGlmZlByZXNldBIeLndpbmRsYXNzLnYxLkRpZmZQcmVzZXRSZXF1ZXN0Gh8ud2luZGxhc3MudjEuRGlmZlByZXNldFJlc3BvbnNlIgOQAgFiBnByb3RvMw", [file_buf_validate_validate, file_windlass_v1_plan, file_windlass_v1_serve, file_windlass_v1_spec]);
 
 /**
- * Preset is one version of what is known of an engine.
+ * Preset is one version of the knowledge about an engine.
  *
  * @generated from message windlass.v1.Preset
  */
@@ -33,7 +33,7 @@ export type Preset = Message<"windlass.v1.Preset"> & {
   name: string;
 
   /**
-   * The name with the version of the preset: "vllm/1".
+   * Name and version of the preset: "vllm/1".
    *
    * @generated from field: string id = 2;
    */
@@ -47,15 +47,15 @@ export type Preset = Message<"windlass.v1.Preset"> & {
   title: string;
 
   /**
-   * Version of the engine that runs if the app names none.
+   * Engine version that is used if the app names none.
    *
    * @generated from field: string default_engine_version = 4;
    */
   defaultEngineVersion: string;
 
   /**
-   * Versions of the engine that the preset is written for: from this one, to before the other.
-   * Empty: no bound.
+   * Engine versions that the preset is written for: from engine_from (inclusive) to engine_before
+   * (exclusive). Empty: no bound.
    *
    * @generated from field: string engine_from = 5;
    */
@@ -67,21 +67,21 @@ export type Preset = Message<"windlass.v1.Preset"> & {
   engineBefore: string;
 
   /**
-   * Schemes of models that the engine loads.
+   * Schemes of model addresses that the engine can load.
    *
    * @generated from field: repeated string model_schemes = 7;
    */
   modelSchemes: string[];
 
   /**
-   * Metrics of the engine's version that was asked for, else of the default one.
+   * Metrics of the requested engine version, or of the default one.
    *
    * @generated from field: repeated windlass.v1.EngineMetric metrics = 8;
    */
   metrics: EngineMetric[];
 
   /**
-   * Other names of flags.
+   * Alternative names of flags, each with the name that the preset uses.
    *
    * @generated from field: map<string, string> aliases = 9;
    */
@@ -103,7 +103,7 @@ export const PresetSchema: GenMessage<Preset> = /*@__PURE__*/
   messageDesc(file_windlass_v1_preset, 0);
 
 /**
- * PresetSource is a page of an engine's documentation, and of which version it is.
+ * PresetSource is a page of an engine's documentation, with the version that it describes.
  *
  * @generated from message windlass.v1.PresetSource
  */
@@ -132,7 +132,7 @@ export const PresetSourceSchema: GenMessage<PresetSource> = /*@__PURE__*/
   messageDesc(file_windlass_v1_preset, 1);
 
 /**
- * PresetFinding is something to know about what a preset makes.
+ * PresetFinding is an error, warning or note about what a preset generates.
  *
  * @generated from message windlass.v1.PresetFinding
  */
@@ -143,7 +143,7 @@ export type PresetFinding = Message<"windlass.v1.PresetFinding"> & {
   severity: PresetFinding_Severity;
 
   /**
-   * Stable, for programs: "ParallelMismatch".
+   * Stable code for programs: "ParallelMismatch".
    *
    * @generated from field: string code = 2;
    */
@@ -162,7 +162,7 @@ export type PresetFinding = Message<"windlass.v1.PresetFinding"> & {
   message: string;
 
   /**
-   * What to do about it, or empty.
+   * How to fix it. Empty: unknown.
    *
    * @generated from field: string fix = 5;
    */
@@ -186,21 +186,21 @@ export enum PresetFinding_Severity {
   UNSPECIFIED = 0,
 
   /**
-   * It certainly fails: Deploy refuses it.
+   * It would certainly fail. Deploy refuses it.
    *
    * @generated from enum value: SEVERITY_ERROR = 1;
    */
   ERROR = 1,
 
   /**
-   * An estimate, or what has not been checked.
+   * A problem that is only estimated, or something that was not checked.
    *
    * @generated from enum value: SEVERITY_WARNING = 2;
    */
   WARNING = 2,
 
   /**
-   * Good to know.
+   * Information only.
    *
    * @generated from enum value: SEVERITY_NOTE = 3;
    */
@@ -248,14 +248,14 @@ export const ListPresetsResponseSchema: GenMessage<ListPresetsResponse> = /*@__P
  */
 export type GetPresetRequest = Message<"windlass.v1.GetPresetRequest"> & {
   /**
-   * "vllm" is the newest version, "vllm/1" one version.
+   * "vllm": the newest version. "vllm/1": that version.
    *
    * @generated from field: string name = 1;
    */
   name: string;
 
   /**
-   * Version of the engine whose metrics are shown. Empty: the default one.
+   * Engine version whose metrics are shown. Empty: the default version.
    *
    * @generated from field: string engine_version = 2;
    */
@@ -308,7 +308,7 @@ export const RenderPresetRequestSchema: GenMessage<RenderPresetRequest> = /*@__P
  */
 export type RenderPresetResponse = Message<"windlass.v1.RenderPresetResponse"> & {
   /**
-   * The spec with what the preset made. Absent with an error among the findings.
+   * The spec with what the preset generated. Absent: a finding is an error.
    *
    * @generated from field: windlass.v1.DeploymentSpec spec = 1;
    */
@@ -353,14 +353,14 @@ export const DiffPresetRequestSchema: GenMessage<DiffPresetRequest> = /*@__PURE_
  */
 export type DiffPresetResponse = Message<"windlass.v1.DiffPresetResponse"> & {
   /**
-   * Version of the app that is live.
+   * Live version of the app.
    *
    * @generated from field: int32 version = 1;
    */
   version: number;
 
   /**
-   * Preset that made it, and the one that the next deploy of the same file uses.
+   * Preset version that generated it, and the one that the next deploy of the same file would use.
    *
    * @generated from field: string generated_by = 2;
    */
@@ -372,14 +372,14 @@ export type DiffPresetResponse = Message<"windlass.v1.DiffPresetResponse"> & {
   newest: string;
 
   /**
-   * By path, as a plan has them.
+   * Sorted by path, as in a plan.
    *
    * @generated from field: repeated windlass.v1.FieldChange changes = 4;
    */
   changes: FieldChange[];
 
   /**
-   * Of the newest. With an error among them there are no changes.
+   * Findings of the newest version. If one is an error, changes is empty.
    *
    * @generated from field: repeated windlass.v1.PresetFinding findings = 5;
    */
@@ -394,13 +394,13 @@ export const DiffPresetResponseSchema: GenMessage<DiffPresetResponse> = /*@__PUR
   messageDesc(file_windlass_v1_preset, 10);
 
 /**
- * PresetService shows the presets that the control plane uses for serve.
+ * PresetService shows the presets that the control plane uses for DeploymentSpec.serve.
  *
  * @generated from service windlass.v1.PresetService
  */
 export const PresetService: GenService<{
   /**
-   * The newest version of each preset, by name.
+   * Returns the newest version of each preset, sorted by name.
    *
    * @generated from rpc windlass.v1.PresetService.ListPresets
    */
@@ -418,8 +418,8 @@ export const PresetService: GenService<{
     output: typeof GetPresetResponseSchema;
   },
   /**
-   * What the preset makes of a spec's serve. Errors are findings. It asks for no app, and checks
-   * nothing else of the spec.
+   * Returns what the preset generates from spec.serve. Errors are returned as findings. It needs no
+   * app, and does not validate the rest of the spec.
    *
    * @generated from rpc windlass.v1.PresetService.RenderPreset
    */
@@ -429,8 +429,8 @@ export const PresetService: GenService<{
     output: typeof RenderPresetResponseSchema;
   },
   /**
-   * What the newest version of the preset would change of the version of an app that is live. A
-   * field or flag that the app set to the value that the preset had made counts as the preset's.
+   * Returns what the newest version of the preset would change in an app's live version. If the app
+   * sets a field or flag to the value that the preset generated, it counts as generated.
    *
    * @generated from rpc windlass.v1.PresetService.DiffPreset
    */

@@ -263,7 +263,7 @@ export const DeleteProjectResponseSchema: GenMessage<DeleteProjectResponse> = /*
  */
 export const ProjectService: GenService<{
   /**
-   * Comes with the environment "production".
+   * Also creates the environment "production".
    *
    * @generated from rpc windlass.v1.ProjectService.CreateProject
    */
@@ -281,7 +281,7 @@ export const ProjectService: GenService<{
     output: typeof GetProjectResponseSchema;
   },
   /**
-   * By name.
+   * Sorted by name.
    *
    * @generated from rpc windlass.v1.ProjectService.ListProjects
    */
@@ -299,7 +299,7 @@ export const ProjectService: GenService<{
     output: typeof UpdateProjectResponseSchema;
   },
   /**
-   * Refused with ERROR_REASON_IN_USE while it has apps.
+   * Fails with ERROR_REASON_IN_USE while the project has apps.
    *
    * @generated from rpc windlass.v1.ProjectService.DeleteProject
    */

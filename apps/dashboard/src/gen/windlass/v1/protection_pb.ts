@@ -20,13 +20,13 @@ export const file_windlass_v1_protection: GenFile = /*@__PURE__*/
   fileDesc("Chx3aW5kbGFzcy92MS9wcm90ZWN0aW9uLnByb3RvEgt3aW5kbGFzcy52MSKkAQoKUHJvdGVjdGlvbhIPCgdwcm9qZWN0GAEgASgJEhMKC2Vudmlyb25tZW50GAIgASgJEhMKC2J5X29wZXJhdG9yGAMgASgIEisKBXJ1bGVzGAQgASgLMhwud2luZGxhc3MudjEuUHJvdGVjdGlvblJ1bGVzEg4KBnJlYXNvbhgFIAEoCRIOCgZzZXRfYnkYBiABKAkSDgoGc2V0X2F0GAcgASgDIo8BCg9Qcm90ZWN0aW9uUnVsZXMSJwoIYXBwcm92YWwYASABKAsyFS53aW5kbGFzcy52MS5BcHByb3ZhbBI8CgliYWtlX3RpbWUYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb25CDrpIC6oBCCIECID1JDIAEhUKDWF1dG9fcm9sbGJhY2sYAyABKAgi5wEKFFNldFByb3RlY3Rpb25SZXF1ZXN0EicKCG11dGF0aW9uGAEgASgLMhUud2luZGxhc3MudjEuTXV0YXRpb24SGwoJd29ya3NwYWNlGAIgASgJQgi6SAVyAxiAAhIZCgdwcm9qZWN0GAMgASgJQgi6SAVyAxiAAhIdCgtlbnZpcm9ubWVudBgEIAEoCUIIukgFcgMYgAISMwoFcnVsZXMYBSABKAsyHC53aW5kbGFzcy52MS5Qcm90ZWN0aW9uUnVsZXNCBrpIA8gBARIaCgZyZWFzb24YBiABKAlCCrpIB3IFEAEYgAgiaQoVU2V0UHJvdGVjdGlvblJlc3BvbnNlEisKCnByb3RlY3Rpb24YASABKAsyFy53aW5kbGFzcy52MS5Qcm90ZWN0aW9uEhAKCHdhcm5pbmdzGAIgAygJEhEKCXVuY2hhbmdlZBgeIAEoCCI1ChZMaXN0UHJvdGVjdGlvbnNSZXF1ZXN0EhsKCXdvcmtzcGFjZRgBIAEoCUIIukgFcgMYgAIiRwoXTGlzdFByb3RlY3Rpb25zUmVzcG9uc2USLAoLcHJvdGVjdGlvbnMYASADKAsyFy53aW5kbGFzcy52MS5Qcm90ZWN0aW9uIpkBChdSZW1vdmVQcm90ZWN0aW9uUmVxdWVzdBInCghtdXRhdGlvbhgBIAEoCzIVLndpbmRsYXNzLnYxLk11dGF0aW9uEhsKCXdvcmtzcGFjZRgCIAEoCUIIukgFcgMYgAISGQoHcHJvamVjdBgDIAEoCUIIukgFcgMYgAISHQoLZW52aXJvbm1lbnQYBCABKAlCCLpIBXIDGIACIhoKGFJlbW92ZVByb3RlY3Rpb25SZXNwb25zZTKvAgoRUHJvdGVjdGlvblNlcnZpY2USVgoNU2V0UHJvdGVjdGlvbhIhLndpbmRsYXNzLnYxLlNldFByb3RlY3Rpb25SZXF1ZXN0GiIud2luZGxhc3MudjEuU2V0UHJvdGVjdGlvblJlc3BvbnNlEmEKD0xpc3RQcm90ZWN0aW9ucxIjLndpbmRsYXNzLnYxLkxpc3RQcm90ZWN0aW9uc1JlcXVlc3QaJC53aW5kbGFzcy52MS5MaXN0UHJvdGVjdGlvbnNSZXNwb25zZSIDkAIBEl8KEFJlbW92ZVByb3RlY3Rpb24SJC53aW5kbGFzcy52MS5SZW1vdmVQcm90ZWN0aW9uUmVxdWVzdBolLndpbmRsYXNzLnYxLlJlbW92ZVByb3RlY3Rpb25SZXNwb25zZWIGcHJvdG8z", [file_buf_validate_validate, file_google_protobuf_duration, file_windlass_v1_common, file_windlass_v1_rollout]);
 
 /**
- * Protection is what rollouts of its scope have at least.
+ * Protection is a set of minimum rules for rollouts in its scope.
  *
  * @generated from message windlass.v1.Protection
  */
 export type Protection = Message<"windlass.v1.Protection"> & {
   /**
-   * The project of that name, or "project/environment". Neither: the workspace.
+   * Scope: name of a project, or "project/environment". Neither: the workspace.
    *
    * @generated from field: string project = 1;
    */
@@ -38,7 +38,7 @@ export type Protection = Message<"windlass.v1.Protection"> & {
   environment: string;
 
   /**
-   * An operator set it: only operators change it.
+   * An operator set it, and only operators can change it.
    *
    * @generated from field: bool by_operator = 3;
    */
@@ -50,7 +50,7 @@ export type Protection = Message<"windlass.v1.Protection"> & {
   rules?: ProtectionRules | undefined;
 
   /**
-   * Shown to everybody whom it holds up.
+   * Shown to everyone whose rollout it delays.
    *
    * @generated from field: string reason = 5;
    */
@@ -75,29 +75,29 @@ export const ProtectionSchema: GenMessage<Protection> = /*@__PURE__*/
   messageDesc(file_windlass_v1_protection, 0);
 
 /**
- * ProtectionRules has at least one of its fields.
+ * At least one field of ProtectionRules must be set.
  *
  * @generated from message windlass.v1.ProtectionRules
  */
 export type ProtectionRules = Message<"windlass.v1.ProtectionRules"> & {
   /**
-   * Who has to approve before a rollout starts: RolloutPolicy.start_approval is at least that. Of
-   * several, and of the file's, the higher role, the higher count, and not_deployer if any has it.
+   * Minimum of RolloutPolicy.start_approval: the approval that a rollout needs before it starts. If
+   * several rules apply, the file's included, the highest role and the highest count are used, and
+   * not_deployer if any rule has it.
    *
    * @generated from field: windlass.v1.Approval approval = 1;
    */
   approval?: Approval | undefined;
 
   /**
-   * Each wave's bake_time is at least that. To skip such a bake, or to promote in full, takes an
-   * owner.
+   * Minimum of each wave's bake_time. Only owners may skip such a bake or promote in full.
    *
    * @generated from field: google.protobuf.Duration bake_time = 2;
    */
   bakeTime?: Duration | undefined;
 
   /**
-   * RolloutPolicy.auto_rollback is on for all conditions, and no wave's on_failure is pause.
+   * Requires RolloutPolicy.auto_rollback for all conditions, and forbids on_failure pause in waves.
    *
    * @generated from field: bool auto_rollback = 3;
    */
@@ -121,14 +121,15 @@ export type SetProtectionRequest = Message<"windlass.v1.SetProtectionRequest"> &
   mutation?: Mutation | undefined;
 
   /**
-   * Of operators only, and for them required: id or name of the workspace.
+   * Id or name of the workspace. Required for operators, forbidden for others.
    *
    * @generated from field: string workspace = 2;
    */
   workspace: string;
 
   /**
-   * Id or name of a project, or an environment's id or "project/environment", or neither.
+   * Scope: id or name of a project, or id or "project/environment" of an environment. Neither: the
+   * workspace.
    *
    * @generated from field: string project = 3;
    */
@@ -167,7 +168,7 @@ export type SetProtectionResponse = Message<"windlass.v1.SetProtectionResponse">
   protection?: Protection | undefined;
 
   /**
-   * What to look at, for people: keys that are missing for its approvals.
+   * Warnings for people: keys that its approvals need and that do not exist.
    *
    * @generated from field: repeated string warnings = 2;
    */
@@ -193,7 +194,7 @@ export const SetProtectionResponseSchema: GenMessage<SetProtectionResponse> = /*
  */
 export type ListProtectionsRequest = Message<"windlass.v1.ListProtectionsRequest"> & {
   /**
-   * Of operators only, and for them required: id or name of the workspace.
+   * Id or name of the workspace. Required for operators, forbidden for others.
    *
    * @generated from field: string workspace = 1;
    */
@@ -234,7 +235,7 @@ export type RemoveProtectionRequest = Message<"windlass.v1.RemoveProtectionReque
   mutation?: Mutation | undefined;
 
   /**
-   * Of operators only, and for them required: id or name of the workspace.
+   * Id or name of the workspace. Required for operators, forbidden for others.
    *
    * @generated from field: string workspace = 2;
    */
@@ -272,21 +273,21 @@ export const RemoveProtectionResponseSchema: GenMessage<RemoveProtectionResponse
   messageDesc(file_windlass_v1_protection, 7);
 
 /**
- * ProtectionService keeps what every rollout of a workspace, a project or an environment has at
- * least, whatever apps' files say. A file can only be stricter: a rollout goes by the stricter of
- * its policy and of all protections that are about its app, as they are when it is made. A later
- * change is about later rollouts, including one that takes the place of a rollout in flight.
+ * ProtectionService manages protections: minimum rules for every rollout of a workspace, a project
+ * or an environment. Files of apps can only be stricter. A rollout follows the strictest
+ * combination of its policy and all protections that apply to its app, as they are when the rollout
+ * is created. A later change applies only to later rollouts, including one that replaces a rollout
+ * in flight.
  *
- * Rollbacks to the version that was live and stable before, abort, scaling and deletion wait for
- * no approval.
+ * A rollback to the previous stable version, abort, scaling and deletion need no approval.
  *
  * @generated from service windlass.v1.ProtectionService
  */
 export const ProtectionService: GenService<{
   /**
-   * Makes the protection of that scope, or replaces it. Owners set those of their workspace.
-   * Operators set one of a whole workspace, which only operators change. Said again it changes
-   * nothing.
+   * Creates or replaces the protection of a scope. Owners set protections within their workspace.
+   * Operators set one for a whole workspace, which only operators can change. A repeated call
+   * changes nothing.
    *
    * @generated from rpc windlass.v1.ProtectionService.SetProtection
    */
@@ -296,7 +297,7 @@ export const ProtectionService: GenService<{
     output: typeof SetProtectionResponseSchema;
   },
   /**
-   * Workspace first, then by project and environment.
+   * The workspace's protection comes first, then the others sorted by project and environment.
    *
    * @generated from rpc windlass.v1.ProtectionService.ListProtections
    */
@@ -306,7 +307,7 @@ export const ProtectionService: GenService<{
     output: typeof ListProtectionsResponseSchema;
   },
   /**
-   * Forgets the protection of that scope.
+   * Deletes the protection of a scope.
    *
    * @generated from rpc windlass.v1.ProtectionService.RemoveProtection
    */

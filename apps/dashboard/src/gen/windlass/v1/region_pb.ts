@@ -30,7 +30,7 @@ export type Region = Message<"windlass.v1.Region"> & {
   name: string;
 
   /**
-   * Empty: the platform's.
+   * Empty: the region belongs to the platform.
    *
    * @generated from field: string workspace_id = 3;
    */
@@ -62,7 +62,7 @@ export type Region = Message<"windlass.v1.Region"> & {
   runtime: string;
 
   /**
-   * Newest desired-state change, and how far the agent has it.
+   * Newest revision of the region's desired state, and the newest one that the agent has received.
    *
    * @generated from field: int64 revision = 9;
    */
@@ -119,24 +119,24 @@ export type Region = Message<"windlass.v1.Region"> & {
   memoryMib: bigint;
 
   /**
-   * What its runtime may not do there ("cgroup limits: ..."), for people.
+   * What the runtime is not permitted to do there ("cgroup limits: ..."). For people.
    *
    * @generated from field: repeated string notes = 20;
    */
   notes: string[];
 
   /**
-   * Where this region's gateways are reached, as its agent told: by gateways of other regions
-   * under this name, and by who calls an app under the app's, with this scheme and port. Empty:
-   * that is not known, and nothing is handed there.
+   * Address of this region's gateways, as its agent reports it. Gateways of other regions call this
+   * URL. Clients of an app use the app's host with this scheme and port. Empty: unknown, and no
+   * request is handed over to this region.
    *
    * @generated from field: string gateway_url = 21;
    */
   gatewayUrl: string;
 
   /**
-   * Gateways of the platform's regions may hand requests to gateway_url: the region is the
-   * platform's, or an operator approved that URL (ApproveGateway). Gateways of the workspace's
+   * Whether gateways of platform regions may hand over requests to gateway_url: the region belongs
+   * to the platform, or an operator approved the URL (ApproveGateway). Gateways of the workspace's
    * own regions need no approval.
    *
    * @generated from field: bool gateway_approved = 22;
@@ -144,8 +144,7 @@ export type Region = Message<"windlass.v1.Region"> & {
   gatewayApproved: boolean;
 
   /**
-   * Its agent isolates instances of different workspaces from each other. Unknown before the
-   * region has an agent.
+   * Whether the agent isolates instances of different workspaces from each other.
    *
    * @generated from field: windlass.v1.Isolation isolation = 23;
    */
@@ -191,15 +190,15 @@ export type GpuCapacity = Message<"windlass.v1.GpuCapacity"> & {
   largestFree: number;
 
   /**
-   * Free on hosts that take new instances; less than allocatable - requested
-   * where a host is cordoned or lost.
+   * Free on hosts that accept new instances. If a host is cordoned or lost, this is less than
+   * allocatable - requested.
    *
    * @generated from field: int32 free = 6;
    */
   free: number;
 
   /**
-   * What Windlass may use of the pool; 0: all of it.
+   * How many GPUs of the pool Windlass may use. 0: all.
    *
    * @generated from field: int32 quota = 7;
    */
@@ -211,14 +210,14 @@ export type GpuCapacity = Message<"windlass.v1.GpuCapacity"> & {
   hosts: number;
 
   /**
-   * Kubernetes' name of the resource; empty on a host.
+   * Name of the resource in Kubernetes. Empty: the region runs processes.
    *
    * @generated from field: string resource_name = 9;
    */
   resourceName: string;
 
   /**
-   * Memory of one GPU; 0: unknown.
+   * Memory of one GPU. 0: unknown.
    *
    * @generated from field: int64 memory_mib = 10;
    */
@@ -242,7 +241,7 @@ export type QuarantinedWorkload = Message<"windlass.v1.QuarantinedWorkload"> & {
   region: string;
 
   /**
-   * The deployment's id.
+   * Id of the deployment.
    *
    * @generated from field: string key = 2;
    */
@@ -291,7 +290,7 @@ export type CreateRegionRequest = Message<"windlass.v1.CreateRegionRequest"> & {
   labels: { [key: string]: string };
 
   /**
-   * Operators only: a region of the platform, used by grant.
+   * Create a platform region. Operators only.
    *
    * @generated from field: bool platform = 4;
    */
@@ -501,7 +500,7 @@ export type CreateJoinTokenRequest = Message<"windlass.v1.CreateJoinTokenRequest
   region: string;
 
   /**
-   * Seconds that it is good for; 0 means one hour.
+   * Seconds until the token expires. 0 means one hour.
    *
    * @generated from field: int32 ttl_seconds = 3;
    */
@@ -686,8 +685,8 @@ export type GrantRegionRequest = Message<"windlass.v1.GrantRegionRequest"> & {
   workspace: string;
 
   /**
-   * Grant a region without isolation (ISOLATION_NONE) to a further workspace: the operator says
-   * that the region's workspaces trust each other.
+   * Grant a region without isolation (ISOLATION_NONE) to another workspace. The operator states
+   * that all workspaces in the region trust each other.
    *
    * @generated from field: bool trust_all_tenants = 4;
    */
@@ -780,7 +779,7 @@ export type EvictWorkspaceRequest = Message<"windlass.v1.EvictWorkspaceRequest">
   workspace: string;
 
   /**
-   * For the apps' history.
+   * Reason for the history of the apps.
    *
    * @generated from field: string why = 4;
    */
@@ -799,7 +798,8 @@ export const EvictWorkspaceRequestSchema: GenMessage<EvictWorkspaceRequest> = /*
  */
 export type EvictWorkspaceResponse = Message<"windlass.v1.EvictWorkspaceResponse"> & {
   /**
-   * Apps that this call scaled to nothing in the region, and the replicas that they had there.
+   * Number of apps that this call scaled to 0 in the region, and of the replicas that they had
+   * there.
    *
    * @generated from field: int32 apps = 1;
    */
@@ -811,7 +811,7 @@ export type EvictWorkspaceResponse = Message<"windlass.v1.EvictWorkspaceResponse
   replicas: number;
 
   /**
-   * Apps are left: call again.
+   * More apps are left: call again.
    *
    * @generated from field: bool more = 3;
    */
@@ -835,15 +835,15 @@ export type ApproveGatewayRequest = Message<"windlass.v1.ApproveGatewayRequest">
   mutation?: Mutation | undefined;
 
   /**
-   * The id of a workspace's region.
+   * Id of a region that belongs to a workspace.
    *
    * @generated from field: string region = 2;
    */
   region: string;
 
   /**
-   * The region's gateway_url as it is now. It is approved until the region's agent tells
-   * another. Empty: none is approved.
+   * The region's current gateway_url. The approval ends when the agent reports another URL. Empty:
+   * withdraw the approval.
    *
    * @generated from field: string gateway_url = 3;
    */
@@ -884,7 +884,7 @@ export type ListGatewaysRequest = Message<"windlass.v1.ListGatewaysRequest"> & {
   page?: PageRequest | undefined;
 
   /**
-   * Only regions whose address no operator has approved.
+   * Only regions whose current address is not approved.
    *
    * @generated from field: bool waiting = 2;
    */
@@ -949,15 +949,15 @@ export type RegionGateway = Message<"windlass.v1.RegionGateway"> & {
   workspace: string;
 
   /**
-   * The address that the region's agent tells now.
+   * The address that the region's agent reports now.
    *
    * @generated from field: string gateway_url = 5;
    */
   gatewayUrl: string;
 
   /**
-   * The address that an operator approved. Empty: none. Gateways of the platform's regions hand
-   * requests there only while it is gateway_url.
+   * The address that an operator approved. Empty: none. Gateways of platform regions hand over
+   * requests only while it equals gateway_url.
    *
    * @generated from field: string approved_gateway_url = 6;
    */
@@ -972,7 +972,7 @@ export const RegionGatewaySchema: GenMessage<RegionGateway> = /*@__PURE__*/
   messageDesc(file_windlass_v1_region, 31);
 
 /**
- * Isolation says what keeps instances of different workspaces apart in a region.
+ * Isolation says how instances of different workspaces are isolated from each other in a region.
  *
  * @generated from enum windlass.v1.Isolation
  */
@@ -985,14 +985,14 @@ export enum Isolation {
   UNSPECIFIED = 0,
 
   /**
-   * Instances run as one user, who can read all their secrets.
+   * All instances run as one user, so that each can read the secrets of the others.
    *
    * @generated from enum value: ISOLATION_NONE = 1;
    */
   NONE = 1,
 
   /**
-   * An instance cannot read another's files, memory and environment, nor the agent's.
+   * An instance cannot read files, memory or environment of other instances or of the agent.
    *
    * @generated from enum value: ISOLATION_WORKSPACE = 2;
    */
@@ -1006,9 +1006,9 @@ export const IsolationSchema: GenEnum<Isolation> = /*@__PURE__*/
   enumDesc(file_windlass_v1_region, 0);
 
 /**
- * RegionService manages the places that run instances. A region is named by its
- * id or by its name. Owners manage their workspace's regions; operators manage
- * platform regions, which workspaces use by grant.
+ * RegionService manages regions, the places that run instances. A region is named by its id or its
+ * name. Owners manage regions of their workspace. Operators manage platform regions, which a
+ * workspace can use after a grant.
  *
  * @generated from service windlass.v1.RegionService
  */
@@ -1030,7 +1030,7 @@ export const RegionService: GenService<{
     output: typeof GetRegionResponseSchema;
   },
   /**
-   * By name: the workspace's own and those granted to it.
+   * The workspace's own regions and those granted to it, sorted by name.
    *
    * @generated from rpc windlass.v1.RegionService.ListRegions
    */
@@ -1048,7 +1048,7 @@ export const RegionService: GenService<{
     output: typeof UpdateRegionResponseSchema;
   },
   /**
-   * Refused with ERROR_REASON_IN_USE while anything is assigned to it.
+   * Fails with ERROR_REASON_IN_USE while anything is assigned to the region.
    *
    * @generated from rpc windlass.v1.RegionService.DeleteRegion
    */
@@ -1058,7 +1058,7 @@ export const RegionService: GenService<{
     output: typeof DeleteRegionResponseSchema;
   },
   /**
-   * A token that lets one agent join once, within its time.
+   * Creates a token with which one agent can join the region once, before it expires.
    *
    * @generated from rpc windlass.v1.RegionService.CreateJoinToken
    */
@@ -1079,7 +1079,7 @@ export const RegionService: GenService<{
     output: typeof RevokeCredentialsResponseSchema;
   },
   /**
-   * Workloads of the region that the control plane does not know.
+   * Workloads in the region that the control plane does not know.
    *
    * @generated from rpc windlass.v1.RegionService.ListQuarantine
    */
@@ -1089,7 +1089,7 @@ export const RegionService: GenService<{
     output: typeof ListQuarantineResponseSchema;
   },
   /**
-   * Releases exactly the named keys for removal.
+   * Lets the agent remove exactly the named workloads.
    *
    * @generated from rpc windlass.v1.RegionService.ApprovePrune
    */
@@ -1099,9 +1099,8 @@ export const RegionService: GenService<{
     output: typeof ApprovePruneResponseSchema;
   },
   /**
-   * Lets a workspace use a platform region. Operators.
-   * A region that does not isolate instances is granted to a second workspace only with
-   * trust_all_tenants.
+   * Lets a workspace use a platform region. Operators only. For a second workspace on a region that
+   * does not isolate instances, trust_all_tenants is required.
    *
    * @generated from rpc windlass.v1.RegionService.GrantRegion
    */
@@ -1111,8 +1110,8 @@ export const RegionService: GenService<{
     output: typeof GrantRegionResponseSchema;
   },
   /**
-   * Stops letting a workspace use a platform region. What runs there stays and may shrink; nothing
-   * starts or grows there (ERROR_REASON_REGION_CLOSED). Operators.
+   * Withdraws a workspace's grant for a platform region. What runs there stays and may shrink, but
+   * calls that start or grow something there fail with ERROR_REASON_REGION_CLOSED. Operators only.
    *
    * @generated from rpc windlass.v1.RegionService.RevokeGrant
    */
@@ -1122,8 +1121,9 @@ export const RegionService: GenService<{
     output: typeof RevokeGrantResponseSchema;
   },
   /**
-   * Revokes a workspace's grant, and scales all that it runs in the platform region to nothing. It
-   * handles some apps in each call: call it until the response's more is false. Operators.
+   * Revokes a workspace's grant, and scales everything that it runs in the platform region to 0
+   * replicas. Each call handles some of the apps. Repeat the call until the response's more is
+   * false. Operators only.
    *
    * @generated from rpc windlass.v1.RegionService.EvictWorkspace
    */
@@ -1133,8 +1133,9 @@ export const RegionService: GenService<{
     output: typeof EvictWorkspaceResponseSchema;
   },
   /**
-   * Lets gateways of the platform's regions hand requests to those of a workspace's region at
-   * this address, or at none. Operators. Without it a tenant could say where requests go.
+   * Approves an address to which gateways of platform regions may hand over requests for a
+   * workspace's region. Operators only, because otherwise a tenant could choose where these
+   * requests go.
    *
    * @generated from rpc windlass.v1.RegionService.ApproveGateway
    */
@@ -1144,7 +1145,7 @@ export const RegionService: GenService<{
     output: typeof ApproveGatewayResponseSchema;
   },
   /**
-   * The workspaces' regions whose agents tell an address of gateways, by id. Operators.
+   * Regions of workspaces whose agents report a gateway address, sorted by id. Operators only.
    *
    * @generated from rpc windlass.v1.RegionService.ListGateways
    */

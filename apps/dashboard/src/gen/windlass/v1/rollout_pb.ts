@@ -20,156 +20,165 @@ export const file_windlass_v1_rollout: GenFile = /*@__PURE__*/
   fileDesc("Chl3aW5kbGFzcy92MS9yb2xsb3V0LnByb3RvEgt3aW5kbGFzcy52MSLoBgoNUm9sbG91dFBvbGljeRI/CghzdHJhdGVneRgBIAEoDjIjLndpbmRsYXNzLnYxLlJvbGxvdXRQb2xpY3kuU3RyYXRlZ3lCCLpIBYIBAhABEjUKCW1heF9zdXJnZRgCIAEoCUIiukgfch0yG14oWzAtOV17MSw1fXxbMC05XXsxLDN9JSk/JBI7Cg9tYXhfdW5hdmFpbGFibGUYAyABKAlCIrpIH3IdMhteKFswLTldezEsNX18WzAtOV17MSwzfSUpPyQSKgoFd2F2ZXMYBCADKAsyES53aW5kbGFzcy52MS5XYXZlQgi6SAWSAQIQIBIwCgVzdGVwcxgFIAMoCzIXLndpbmRsYXNzLnYxLkNhbmFyeVN0ZXBCCLpIBZIBAhAgEiEKDmluaXRpYWxfd2VpZ2h0GAYgASgFQgm6SAYaBBhjKAASGgoJcHJvbW90aW9uGAcgASgJQge6SARyAhhAEjkKBnJldGFpbhgIIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkIOukgLqgEIIgQIgPUkMgASNgoIYW5hbHlzaXMYCSADKAsyGi53aW5kbGFzcy52MS5BbmFseXNpc0NoZWNrQgi6SAWSAQIQEBJEChF3YWl0X2Zvcl9jYXBhY2l0eRgVIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkIOukgLqgEIIgQIgPUkMgASJwoIYXBwcm92YWwYDCABKAsyFS53aW5kbGFzcy52MS5BcHByb3ZhbBIwCg1hdXRvX3JvbGxiYWNrGBYgASgLMhkud2luZGxhc3MudjEuQXV0b1JvbGxiYWNrEikKCWRlYWRsaW5lcxgXIAEoCzIWLndpbmRsYXNzLnYxLkRlYWRsaW5lcxItCg5zdGFydF9hcHByb3ZhbBgYIAEoCzIVLndpbmRsYXNzLnYxLkFwcHJvdmFsIpYBCghTdHJhdGVneRIYChRTVFJBVEVHWV9VTlNQRUNJRklFRBAAEhQKEFNUUkFURUdZX1JPTExJTkcQARIVChFTVFJBVEVHWV9SRUNSRUFURRACEhMKD1NUUkFURUdZX0NBTkFSWRADEhcKE1NUUkFURUdZX0JMVUVfR1JFRU4QBBIVChFTVFJBVEVHWV9JTl9QTEFDRRAFIogECgxBdXRvUm9sbGJhY2sSFAoHZW5hYmxlZBgBIAEoCEgAiAEBEkwKCmNvbmRpdGlvbnMYAiADKA4yIy53aW5kbGFzcy52MS5BdXRvUm9sbGJhY2suQ29uZGl0aW9uQhO6SBCSAQ0QBxgBIgeCAQQQASAAEjwKEGZhaWxlZF9pbnN0YW5jZXMYMiABKAlCIrpIH3IdMhteKFswLTldezEsNX18WzAtOV17MSwzfSUpPyQSNQoJdW5oZWFsdGh5GDMgASgJQiK6SB9yHTIbXihbMC05XXsxLDV9fFswLTldezEsM30lKT8kEkIKDXVuaGVhbHRoeV9mb3IYNCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb25CELpIDaoBCiIECICjBTICCAEizgEKCUNvbmRpdGlvbhIZChVDT05ESVRJT05fVU5TUEVDSUZJRUQQABITCg9DT05ESVRJT05fQ1JBU0gQARITCg9DT05ESVRJT05fSU1BR0UQAhIbChdDT05ESVRJT05fVU5TQ0hFRFVMQUJMRRADEhYKEkNPTkRJVElPTl9QUk9HUkVTUxAEEhYKEkNPTkRJVElPTl9BTkFMWVNJUxAFEhkKFUNPTkRJVElPTl9VTlJFQUNIQUJMRRAGEhQKEENPTkRJVElPTl9IRUFMVEgQMkIKCghfZW5hYmxlZCKEAgoJRGVhZGxpbmVzEj0KCHByb2dyZXNzGAEgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQhC6SA2qAQoiBAiAowUyAggBEkIKDXVuc2NoZWR1bGFibGUYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb25CELpIDaoBCiIECID1JDICCAESOgoFaW1hZ2UYAyABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb25CELpIDaoBCiIECICjBTICCAESOAoFY3Jhc2gYBCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb25CDrpIC6oBCCIECICjBTIAImUKCEFwcHJvdmFsEikKBHJvbGUYASABKA4yES53aW5kbGFzcy52MS5Sb2xlQgi6SAWCAQIQARIYCgVjb3VudBgCIAEoBUIJukgGGgQYCigAEhQKDG5vdF9kZXBsb3llchgDIAEoCCJ0ChBBcHByb3ZhbFByb2dyZXNzEiQKBWFza2VkGAEgASgLMhUud2luZGxhc3MudjEuQXBwcm92YWwSKQoFZ2l2ZW4YAiADKAsyGi53aW5kbGFzcy52MS5BcHByb3ZhbEdpdmVuEg8KB21pc3NpbmcYAyABKAkiWQoNQXBwcm92YWxHaXZlbhIKCgJieRgBIAEoCRIfCgRyb2xlGAIgASgOMhEud2luZGxhc3MudjEuUm9sZRIKCgJhdBgDIAEoAxIPCgdjb21tZW50GAQgASgJIo4GCg1BbmFseXNpc0NoZWNrEjkKBG5hbWUYASABKAlCK7pIKHImMiReKFthLXpdKFstYS16MC05XXswLDYxfVthLXowLTldKT8pPyQSPwoIdGVtcGxhdGUYAiABKA4yIy53aW5kbGFzcy52MS5BbmFseXNpc0NoZWNrLlRlbXBsYXRlQgi6SAWCAQIQARIXCgVxdWVyeRgDIAEoCUIIukgFcgMYgCASGQoDbWF4GAQgASgBQge6SAQSAkABSACIAQESGQoDbWluGAUgASgBQge6SAQSAkABSAGIAQESKgoKdmVyc3VzX29sZBgGIAEoCzIWLndpbmRsYXNzLnYxLlZlcnN1c09sZBI9CghpbnRlcnZhbBgHIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkIQukgNqgEKIgQIgKMFMgIIARI7CgZ3aW5kb3cYCCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb25CELpIDaoBCiIECICjBTICCAESIgoLbWluX3NhbXBsZXMYCSABKAVCDbpIChoIGICU69wDKAASHwoNc2FtcGxlc19xdWVyeRgKIAEoCUIIukgFcgMYgCASIAoNZmFpbHVyZV9saW1pdBgLIAEoBUIJukgGGgQYZCgAEj8KCmhvbGRfbGltaXQYDCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb25CELpIDaoBCiIECID1JDICCAESJQoHd2ViaG9vaxgNIAEoCzIULndpbmRsYXNzLnYxLldlYkhvb2siqgEKCFRlbXBsYXRlEhgKFFRFTVBMQVRFX1VOU1BFQ0lGSUVEEAASFwoTVEVNUExBVEVfRVJST1JfUkFURRABEhgKFFRFTVBMQVRFX0xBVEVOQ1lfUDk1EAISIAocVEVNUExBVEVfVElNRV9UT19GSVJTVF9UT0tFThADEhkKFVRFTVBMQVRFX1FVRVVFX0xFTkdUSBAEEhQKEFRFTVBMQVRFX0dQVV9VU0UQBUIGCgRfbWF4QgYKBF9taW4iowEKB1dlYkhvb2sSFwoDdXJsGAEgASgJQgq6SAdyBRABGIAQEjoKB3RpbWVvdXQYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb25CDrpIC6oBCCICCA8yAggBEkMKDnNpZ25pbmdfc2VjcmV0GAMgASgJQiu6SChyJjIkXihbYS16XShbLWEtejAtOV17MCw2MX1bYS16MC05XSk/KT8kIu0BCglWZXJzdXNPbGQSKAoJbWF4X3JhdGlvGAEgASgBQhC6SA0SC0ABKQAAAAAAAAAASACIAQESKAoJbWluX3JhdGlvGAIgASgBQhC6SA0SC0ABKQAAAAAAAAAASAGIAQESJAoObWF4X2RpZmZlcmVuY2UYAyABKAFCB7pIBBICQAFIAogBARIkCg5taW5fZGlmZmVyZW5jZRgEIAEoAUIHukgEEgJAAUgDiAEBQgwKCl9tYXhfcmF0aW9CDAoKX21pbl9yYXRpb0IRCg9fbWF4X2RpZmZlcmVuY2VCEQoPX21pbl9kaWZmZXJlbmNlIrwDCg1DaGVja1Byb2dyZXNzEgwKBG5hbWUYASABKAkSLwoFc3RhdGUYAiABKA4yIC53aW5kbGFzcy52MS5DaGVja1Byb2dyZXNzLlN0YXRlEhMKBmZpZ3VyZRgDIAEoAUgAiAEBEhcKCm9sZF9maWd1cmUYBCABKAFIAYgBARIUCgdzYW1wbGVzGAUgASgBSAKIAQESGAoLb2xkX3NhbXBsZXMYBiABKAFIA4gBARIQCghmYWlsdXJlcxgHIAEoBRIVCg1mYWlsdXJlX2xpbWl0GAggASgFEg8KB21lc3NhZ2UYCSABKAkSEgoKaGVsZF9zaW5jZRgKIAEoAxITCgttZWFzdXJlZF9hdBgLIAEoAxIOCgZkdWVfYXQYDCABKAMiZQoFU3RhdGUSFQoRU1RBVEVfVU5TUEVDSUZJRUQQABIRCg1TVEFURV9XQUlUSU5HEAESEAoMU1RBVEVfUEFTU0VEEAISEAoMU1RBVEVfRkFJTEVEEAMSDgoKU1RBVEVfSEVMRBAEQgkKB19maWd1cmVCDQoLX29sZF9maWd1cmVCCgoIX3NhbXBsZXNCDgoMX29sZF9zYW1wbGVzIoYBCgpDYW5hcnlTdGVwEhkKBndlaWdodBgBIAEoBUIJukgGGgQYZCgAEhwKCHJlcGxpY2FzGAIgASgFQgq6SAcaBRiQTigAEhYKBXBhdXNlGAMgASgJQge6SARyAhggEicKCGFwcHJvdmFsGAogASgLMhUud2luZGxhc3MudjEuQXBwcm92YWwi6wUKBFdhdmUSOQoEbmFtZRgBIAEoCUIrukgociYyJF4oW2Etel0oWy1hLXowLTldezAsNjF9W2EtejAtOV0pPyk/JBJCCgdyZWdpb25zGAIgAygJQjG6SC6SASsQIBgBIiVyIzIhXlthLXpdKFstYS16MC05XXswLDYxfVthLXowLTldKT8kEjcKBmxhYmVscxgDIAMoCzIdLndpbmRsYXNzLnYxLldhdmUuTGFiZWxzRW50cnlCCLpIBZoBAhAQEh8KDG1heF9wYXJhbGxlbBgEIAEoBUIJukgGGgQYICgAEjwKCWJha2VfdGltZRgFIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkIOukgLqgEIIgQIgPUkMgASOQoKb25fZmFpbHVyZRgGIAEoDjIbLndpbmRsYXNzLnYxLldhdmUuT25GYWlsdXJlQgi6SAWCAQIQARJBCg5vbl91bnJlYWNoYWJsZRgHIAEoDjIfLndpbmRsYXNzLnYxLldhdmUuT25VbnJlYWNoYWJsZUIIukgFggECEAESJwoIYXBwcm92YWwYCiABKAsyFS53aW5kbGFzcy52MS5BcHByb3ZhbBotCgtMYWJlbHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBInoKCU9uRmFpbHVyZRIaChZPTl9GQUlMVVJFX1VOU1BFQ0lGSUVEEAASGwoXT05fRkFJTFVSRV9ST0xMQkFDS19BTEwQARIeChpPTl9GQUlMVVJFX1JPTExCQUNLX1JFR0lPThACEhQKEE9OX0ZBSUxVUkVfUEFVU0UQAyJ6Cg1PblVucmVhY2hhYmxlEh4KGk9OX1VOUkVBQ0hBQkxFX1VOU1BFQ0lGSUVEEAASFwoTT05fVU5SRUFDSEFCTEVfV0FJVBABEhcKE09OX1VOUkVBQ0hBQkxFX0ZBSUwQAhIXChNPTl9VTlJFQUNIQUJMRV9TS0lQEAMivQIKD1JvbGxvdXRQcm9ncmVzcxIqCgZwb2xpY3kYASABKAsyGi53aW5kbGFzcy52MS5Sb2xsb3V0UG9saWN5EhIKCmdvaW5nX2JhY2sYAiABKAgSDgoGcGF1c2VkGAMgASgIEhEKCXBhdXNlZF9ieRgEIAEoCRISCgpwYXVzZWRfd2h5GAUgASgJEhEKCXBhdXNlZF9hdBgGIAEoAxIoCgV3YXZlcxgHIAMoCzIZLndpbmRsYXNzLnYxLldhdmVQcm9ncmVzcxIWCg5wcm9tb3Rpb25faGVsZBgIIAEoCBIWCg5yZXRhaW5lZF91bnRpbBgJIAEoAxIpCgZiZWhpbmQYECADKAsyGS53aW5kbGFzcy52MS5XYXZlUHJvZ3Jlc3MSGwoTcHJvbW90ZWRfaW5fZnVsbF9ieRgeIAEoCSKpAgoMV2F2ZVByb2dyZXNzEgwKBG5hbWUYASABKAkSLgoFc3RhdGUYAiABKA4yHy53aW5kbGFzcy52MS5XYXZlUHJvZ3Jlc3MuU3RhdGUSFAoMYmFraW5nX3VudGlsGAMgASgDEiwKB3JlZ2lvbnMYBCADKAsyGy53aW5kbGFzcy52MS5SZWdpb25Qcm9ncmVzcxIvCghhcHByb3ZhbBgUIAEoCzIdLndpbmRsYXNzLnYxLkFwcHJvdmFsUHJvZ3Jlc3MiZgoFU3RhdGUSFQoRU1RBVEVfVU5TUEVDSUZJRUQQABIRCg1TVEFURV9XQUlUSU5HEAESEQoNU1RBVEVfUk9MTElORxACEhAKDFNUQVRFX0JBS0lORxADEg4KClNUQVRFX0RPTkUQBCK5BgoOUmVnaW9uUHJvZ3Jlc3MSDgoGcmVnaW9uGAEgASgJEjAKBXN0YXRlGAIgASgOMiEud2luZGxhc3MudjEuUmVnaW9uUHJvZ3Jlc3MuU3RhdGUSDQoFc2luY2UYAyABKAMSEAoIZGVhZGxpbmUYBCABKAMSEAoIcmVwbGljYXMYBSABKAUSKQoDb2xkGAYgASgLMhwud2luZGxhc3MudjEuVmVyc2lvblByb2dyZXNzEikKA25ldxgHIAEoCzIcLndpbmRsYXNzLnYxLlZlcnNpb25Qcm9ncmVzcxIOCgZyZWFzb24YCCABKAkSDwoHbWVzc2FnZRgJIAEoCRIMCgRzdGVwGAogASgFEg0KBXN0ZXBzGAsgASgFEhIKCnN0ZXBfdW50aWwYDCABKAMSGwoTd2FpdHNfZm9yX3Byb21vdGlvbhgNIAEoCBIqCgZjaGVja3MYDiADKAsyGi53aW5kbGFzcy52MS5DaGVja1Byb2dyZXNzEiAKGHdhaXRzX2Zvcl9jYXBhY2l0eV9zaW5jZRgVIAEoAxIvCghhcHByb3ZhbBgUIAEoCzIdLndpbmRsYXNzLnYxLkFwcHJvdmFsUHJvZ3Jlc3MSGAoQZmFpbGVkX2luc3RhbmNlcxgyIAEoBRIUCgxmYWlsZWRfbGltaXQYMyABKAUSFwoPdW5oZWFsdGh5X3NpbmNlGDQgASgDEhIKCndlcmVfcmVhZHkYNSABKAUSFwoPdW5oZWFsdGh5X3VudGlsGDYgASgDEiwKBm90aGVycxg3IAMoCzIcLndpbmRsYXNzLnYxLlZlcnNpb25Qcm9ncmVzcxIQCghyZWxhcHNlcxg4IAEoBRIVCg1yZWxhcHNlX2xpbWl0GDkgASgFIqABCgVTdGF0ZRIVChFTVEFURV9VTlNQRUNJRklFRBAAEhEKDVNUQVRFX1dBSVRJTkcQARIRCg1TVEFURV9ST0xMSU5HEAISDwoLU1RBVEVfTU9WRUQQAxIUChBTVEFURV9HT0lOR19CQUNLEAQSDgoKU1RBVEVfQkFDSxAFEhAKDFNUQVRFX0ZBSUxFRBAGEhEKDVNUQVRFX1NLSVBQRUQQByJlCg9WZXJzaW9uUHJvZ3Jlc3MSDwoHdmVyc2lvbhgBIAEoBRIQCghyZXBsaWNhcxgCIAEoBRINCgVyZWFkeRgDIAEoBRIOCgZ3ZWlnaHQYBCABKAUSEAoIb3V0ZGF0ZWQYBSABKAUiowMKB1JvbGxvdXQSCgoCaWQYASABKAkSDgoGYXBwX2lkGAIgASgJEhUKDWRlcGxveW1lbnRfaWQYAyABKAkSDwoHdmVyc2lvbhgEIAEoBRIUCgxmcm9tX3ZlcnNpb24YBSABKAUSKgoGc3RhdHVzGAYgASgOMhoud2luZGxhc3MudjEuUm9sbG91dFN0YXR1cxIOCgZyZWFzb24YByABKAkSDwoHbWVzc2FnZRgIIAEoCRISCgpjcmVhdGVkX2J5GAkgASgJEhIKCmNyZWF0ZWRfYXQYCiABKAMSEAoIZGVhZGxpbmUYCyABKAMSEwoLZmluaXNoZWRfYXQYDCABKAMSLgoIcHJvZ3Jlc3MYDSABKAsyHC53aW5kbGFzcy52MS5Sb2xsb3V0UHJvZ3Jlc3MSJQoEaG9sZBgUIAEoCzIXLndpbmRsYXNzLnYxLkZyZWV6ZUhvbGQSFAoMcHJldmlld191cmxzGBggAygJEjUKDnN0YXJ0X2FwcHJvdmFsGBkgASgLMh0ud2luZGxhc3MudjEuQXBwcm92YWxQcm9ncmVzcyIwChFHZXRSb2xsb3V0UmVxdWVzdBIbCgdyb2xsb3V0GAEgASgJQgq6SAdyBRABGIACIjsKEkdldFJvbGxvdXRSZXNwb25zZRIlCgdyb2xsb3V0GAEgASgLMhQud2luZGxhc3MudjEuUm9sbG91dCJWChNMaXN0Um9sbG91dHNSZXF1ZXN0EiYKBHBhZ2UYASABKAsyGC53aW5kbGFzcy52MS5QYWdlUmVxdWVzdBIXCgNhcHAYAiABKAlCCrpIB3IFEAEYgAIiZwoUTGlzdFJvbGxvdXRzUmVzcG9uc2USJgoIcm9sbG91dHMYASADKAsyFC53aW5kbGFzcy52MS5Sb2xsb3V0EicKBHBhZ2UYAiABKAsyGS53aW5kbGFzcy52MS5QYWdlUmVzcG9uc2UibgoTUGF1c2VSb2xsb3V0UmVxdWVzdBInCghtdXRhdGlvbhgBIAEoCzIVLndpbmRsYXNzLnYxLk11dGF0aW9uEhcKA2FwcBgCIAEoCUIKukgHcgUQARiAAhIVCgN3aHkYAyABKAlCCLpIBXIDGIAIIk0KFFBhdXNlUm9sbG91dFJlc3BvbnNlEhIKCnJvbGxvdXRfaWQYASABKAkSEQoJdW5jaGFuZ2VkGB4gASgIEg4KBmVmZmVjdBgfIAEoCSJvChRSZXN1bWVSb2xsb3V0UmVxdWVzdBInCghtdXRhdGlvbhgBIAEoCzIVLndpbmRsYXNzLnYxLk11dGF0aW9uEhcKA2FwcBgCIAEoCUIKukgHcgUQARiAAhIVCgN3aHkYAyABKAlCCLpIBXIDGIAIIk4KFVJlc3VtZVJvbGxvdXRSZXNwb25zZRISCgpyb2xsb3V0X2lkGAEgASgJEhEKCXVuY2hhbmdlZBgeIAEoCBIOCgZlZmZlY3QYHyABKAkibgoTUmV0cnlSb2xsb3V0UmVxdWVzdBInCghtdXRhdGlvbhgBIAEoCzIVLndpbmRsYXNzLnYxLk11dGF0aW9uEhcKA2FwcBgCIAEoCUIKukgHcgUQARiAAhIVCgN3aHkYAyABKAlCCLpIBXIDGIAIIk0KFFJldHJ5Um9sbG91dFJlc3BvbnNlEhIKCnJvbGxvdXRfaWQYASABKAkSEQoJdW5jaGFuZ2VkGB4gASgIEg4KBmVmZmVjdBgfIAEoCSJqCg9Ta2lwQmFrZVJlcXVlc3QSJwoIbXV0YXRpb24YASABKAsyFS53aW5kbGFzcy52MS5NdXRhdGlvbhIXCgNhcHAYAiABKAlCCrpIB3IFEAEYgAISFQoDd2h5GAMgASgJQgi6SAVyAxiACCJJChBTa2lwQmFrZVJlc3BvbnNlEhIKCnJvbGxvdXRfaWQYASABKAkSEQoJdW5jaGFuZ2VkGB4gASgIEg4KBmVmZmVjdBgfIAEoCSJ3Cg5Qcm9tb3RlUmVxdWVzdBInCghtdXRhdGlvbhgBIAEoCzIVLndpbmRsYXNzLnYxLk11dGF0aW9uEhcKA2FwcBgCIAEoCUIKukgHcgUQARiAAhIVCgN3aHkYAyABKAlCCLpIBXIDGIAIEgwKBGZ1bGwYHiABKAgiSAoPUHJvbW90ZVJlc3BvbnNlEhIKCnJvbGxvdXRfaWQYASABKAkSEQoJdW5jaGFuZ2VkGB4gASgIEg4KBmVmZmVjdBgfIAEoCSJtCg5BcHByb3ZlUmVxdWVzdBInCghtdXRhdGlvbhgBIAEoCzIVLndpbmRsYXNzLnYxLk11dGF0aW9uEhcKA2FwcBgCIAEoCUIKukgHcgUQARiAAhIZCgdjb21tZW50GAMgASgJQgi6SAVyAxiACCJJCg9BcHByb3ZlUmVzcG9uc2USEgoKcm9sbG91dF9pZBgBIAEoCRIRCgl1bmNoYW5nZWQYHiABKAgSDwoHbWlzc2luZxgCIAMoCTKVBQoOUm9sbG91dFNlcnZpY2USUgoKR2V0Um9sbG91dBIeLndpbmRsYXNzLnYxLkdldFJvbGxvdXRSZXF1ZXN0Gh8ud2luZGxhc3MudjEuR2V0Um9sbG91dFJlc3BvbnNlIgOQAgESWAoMTGlzdFJvbGxvdXRzEiAud2luZGxhc3MudjEuTGlzdFJvbGxvdXRzUmVxdWVzdBohLndpbmRsYXNzLnYxLkxpc3RSb2xsb3V0c1Jlc3BvbnNlIgOQAgESUwoMUGF1c2VSb2xsb3V0EiAud2luZGxhc3MudjEuUGF1c2VSb2xsb3V0UmVxdWVzdBohLndpbmRsYXNzLnYxLlBhdXNlUm9sbG91dFJlc3BvbnNlElYKDVJlc3VtZVJvbGxvdXQSIS53aW5kbGFzcy52MS5SZXN1bWVSb2xsb3V0UmVxdWVzdBoiLndpbmRsYXNzLnYxLlJlc3VtZVJvbGxvdXRSZXNwb25zZRJTCgxSZXRyeVJvbGxvdXQSIC53aW5kbGFzcy52MS5SZXRyeVJvbGxvdXRSZXF1ZXN0GiEud2luZGxhc3MudjEuUmV0cnlSb2xsb3V0UmVzcG9uc2USRwoIU2tpcEJha2USHC53aW5kbGFzcy52MS5Ta2lwQmFrZVJlcXVlc3QaHS53aW5kbGFzcy52MS5Ta2lwQmFrZVJlc3BvbnNlEkQKB1Byb21vdGUSGy53aW5kbGFzcy52MS5Qcm9tb3RlUmVxdWVzdBocLndpbmRsYXNzLnYxLlByb21vdGVSZXNwb25zZRJECgdBcHByb3ZlEhsud2luZGxhc3MudjEuQXBwcm92ZVJlcXVlc3QaHC53aW5kbGFzcy52MS5BcHByb3ZlUmVzcG9uc2ViBnByb3RvMw", [file_buf_validate_validate, file_google_protobuf_duration, file_windlass_v1_common, file_windlass_v1_freeze]);
 
 /**
- * RolloutPolicy says how an app moves to a new version. It is no part of what runs: a
- * change of it alone makes no version, and a rollout in flight keeps the one that it
- * began with. An app without one moves by that of all defaults: region by region, rolling
- * with a surge of 25%, back everywhere by itself; a region that is new to it and that no
- * agent has joined yet is left out as with ON_UNREACHABLE_SKIP, any other is waited for. A
- * first deployment goes to all its regions at once: there is nothing to protect. To move all
- * regions at once, old and new side by side, take max_surge 100% and one wave with
+ * RolloutPolicy says how an app moves to a new version. It is not part of a version: a change of it
+ * alone creates no version, and a rollout in flight keeps the policy that it began with.
+ *
+ * Without a policy, every field has its default: rolling, one region after another, with a surge of
+ * 25%, and after a failure all regions go back automatically. Unreachable regions are waited for,
+ * except regions that are new to the app and have no agent yet: these are skipped as with
+ * ON_UNREACHABLE_SKIP.
+ *
+ * A first deployment goes to all its regions at once, because nothing serves yet. To move all
+ * regions at once with both versions next to each other, set max_surge to 100% and one wave with
  * max_parallel 32.
  *
- * A version that differs from the live one only in its spec's regions, routing, min_ready and
- * progress_deadline, which no instance sees, keeps the instances, whatever the strategy: a
- * region has the new version whole or not at all, and nothing starts or stops. Waves, steps
- * with their pauses, approvals and analysis, bake times and the way back are as ever, but go
- * region by region and not replica by replica: at a canary's first step all of the region's
- * traffic is the new version's; of blue-green, with initial_weight 0, what differs shows with
- * the promotion, and nothing is left to retain. Replicas that did not serve before are not
- * waited for; those that break under it count as ever. Checks by versus_old alone are not
- * measured, as no old version serves beside it. Instances go on saying the version that they
- * were made for in what they were given: WINDLASS_VERSION, the labels of their metrics. A
- * region whose agent is of a release that knows nothing of taking over gets new instances, by
- * the strategy.
+ * Instances do not see the spec's regions, routing, min_ready and progress_deadline. A version that
+ * differs from the live one only in these takes over the instances, whatever the strategy, and
+ * nothing starts or stops. A region has the new version completely or not at all.
+ *
+ * Waves, steps, pauses, approvals, analysis, bake times and going back work as usual, but per
+ * region instead of per replica. At the first step of a canary, the new version gets all traffic of
+ * the region. With blue-green and initial_weight 0, the change takes effect with the promotion, and
+ * nothing is left to retain. Replicas that did not serve before are not waited for. Replicas that
+ * fail under the new version count as usual. Checks that have only versus_old are not measured,
+ * because no old version serves next to the new one.
+ *
+ * WINDLASS_VERSION and the labels of metrics keep the version that an instance was created for. If
+ * a region's agent has a release that cannot take over instances, the region gets new instances,
+ * following the strategy.
  *
  * @generated from message windlass.v1.RolloutPolicy
  */
 export type RolloutPolicy = Message<"windlass.v1.RolloutPolicy"> & {
   /**
-   * Within a region.
+   * How each region moves.
    *
    * @generated from field: windlass.v1.RolloutPolicy.Strategy strategy = 1;
    */
   strategy: RolloutPolicy_Strategy;
 
   /**
-   * Replicas beyond those wanted that may exist in a region, those that are being
-   * stopped included: "1", or a share of those wanted, "25%", rounded up. Default 25%.
+   * How many replicas beyond the desired number may exist in a region, including those that are
+   * being stopped: "1", or a share of the desired number, "25%", rounded up. Default 25%.
    *
    * @generated from field: string max_surge = 2;
    */
   maxSurge: string;
 
   /**
-   * Replicas fewer than wanted that may serve in a region, rounded down. Default 0, or
-   * 1 where neither this nor max_surge leaves room to move, and in place. The spec's
-   * min_ready allows no more to be missing: the old version's replicas stay until enough of
-   * the new one's are ready, or the progress deadline passes. On the way back a version that
-   * failed or was aborted gets no traffic as soon as a replica of the live one is ready.
+   * How many replicas below the desired number may be missing in a region, rounded down. Default 0.
+   * Default 1 in place, and if otherwise neither this nor max_surge would leave room to move. The
+   * spec's min_ready does not allow more to be missing: replicas of the old version stay until
+   * enough of the new version's are ready or the progress deadline passes. While a rollout goes
+   * back, the failed or aborted version gets no traffic as soon as a replica of the live version is
+   * ready.
    *
-   * A version that asks for fewer replicas than the live one has: until it serves with all of
-   * its own, this and max_surge are about the live version's replicas. What is left of those
-   * stays until the region's wave is done. In place, all replicas are replaced before any goes.
+   * If the new version has fewer replicas than the live one: until all its replicas serve, this and
+   * max_surge refer to the live version's number. The live version's remaining replicas stay until
+   * the region's wave is done. In place, all replicas are replaced before any is removed.
    *
    * @generated from field: string max_unavailable = 3;
    */
   maxUnavailable: string;
 
   /**
-   * In order. Empty: one wave of all regions, one region at a time.
+   * Waves, in order. Empty: one wave with all regions, one region at a time.
    *
    * @generated from field: repeated windlass.v1.Wave waves = 4;
    */
   waves: Wave[];
 
   /**
-   * Of canary, in order: every region of every wave takes them. A region that the app is new
-   * to, or whose replicas are 0 when its turn comes, has nothing to compare with and takes
-   * none; but it takes them all if it is scaled up before the new version had replicas there.
+   * Steps of a canary, in order. Every region of every wave takes them, with one exception: a
+   * region that is new to the app or has 0 replicas when its turn comes takes none, because there
+   * is nothing to compare with. If it is scaled up before the new version had replicas there, it
+   * takes all steps.
    *
-   * No change of size takes a region past a step. A region that is scaled to 0 at one stands
-   * still there, with a pause that has a time and with analysis, too: Promote, or Approve
-   * where the step needs it, takes it on with no replicas. Scaled up, the old version comes
-   * back first, and then the step begins anew. So does blue-green's wait for promotion.
+   * Scaling never moves a region past a step. A region that is scaled to 0 stays at its step, even
+   * if the pause has a time or the step has analysis. Promote, or Approve if the step needs it,
+   * lets it continue with no replicas. If the region is scaled up again, the old version comes back
+   * first, and then the step begins again. The same holds for blue-green while it waits for
+   * promotion.
    *
    * @generated from field: repeated windlass.v1.CanaryStep steps = 5;
    */
   steps: CanaryStep[];
 
   /**
-   * Of blue-green: percent of the traffic that the new version gets when all its replicas
-   * are ready, until it is promoted. Default 0.
+   * Only blue-green: percent of the traffic that the new version gets after all its replicas are
+   * ready and before it is promoted. Default 0.
    *
    * @generated from field: int32 initial_weight = 6;
    */
   initialWeight: number;
 
   /**
-   * Of blue-green: "manual", "auto" or "auto after 10m", from when all its replicas are
-   * ready. Default auto. After a rollback all promotions are manual, those of canary's
-   * pauses too, until somebody promotes.
+   * Only blue-green: "manual", "auto" or "auto after 10m", counted from when all its replicas are
+   * ready. Default auto. After a rollback, all promotions are manual until somebody promotes. That
+   * includes pauses of a canary.
    *
    * @generated from field: string promotion = 7;
    */
   promotion: string;
 
   /**
-   * Of blue-green: for how long after the last region's switch the old version keeps its
-   * full size everywhere, so that going back needs no new instance. Default 10 min. It
-   * ends when another version is deployed.
+   * Only blue-green: how long after the last region's switch the old version keeps all its replicas
+   * in every region, so that a rollback starts no instance. Default 10 min. It ends early when
+   * another version is deployed.
    *
    * @generated from field: google.protobuf.Duration retain = 8;
    */
   retain?: Duration | undefined;
 
   /**
-   * What has to hold of the new version's figures where it waits: at each step of a
-   * canary, in blue-green before it is promoted, and in the bake time of a wave. Each is
-   * measured in every region of its own. A step or a bake is over when its time is and
-   * the last measurement of every check passed; one that fails beyond its failure_limit
-   * is a failure of the region, as its wave's on_failure says. A region that is scaled to 0
-   * before its analysis is over keeps its wave from the end of the bake until it is scaled up
-   * or somebody skips the bake.
+   * Checks that the new version must pass at each step of a canary, before the promotion of
+   * blue-green, and in the bake time of a wave. Each check is measured separately in every region.
+   * A step or a bake ends when its time is over and the last measurement of every check passed. A
+   * check that fails more often than its failure_limit fails the region, and the wave's on_failure
+   * applies. If a region is scaled to 0 before its analysis ends, the wave's bake does not end
+   * until the region is scaled up or somebody skips the bake.
    *
    * @generated from field: repeated windlass.v1.AnalysisCheck analysis = 9;
    */
   analysis: AnalysisCheck[];
 
   /**
-   * For how long instances for which there is no room are waited for, in all and in each
-   * region, before the progress deadline runs; and a start without room is not refused. For
-   * regions that grow on demand, and for starts that may stand in line. Empty or 0: a deploy
-   * is refused with NO_CAPACITY when a region tells what it has, and what the rollout begins
-   * with there does not fit; what is found not to fit later has the progress deadline.
+   * How long each region waits in total for instances that do not fit, before the progress deadline
+   * runs. With it, Deploy is not refused for lack of capacity. For regions that add hosts on
+   * demand, and for deploys that may queue. Empty or 0: Deploy fails with NO_CAPACITY if a region
+   * reports its capacity and the first step of the rollout does not fit. An instance that later
+   * does not fit has the progress deadline.
    *
    * @generated from field: google.protobuf.Duration wait_for_capacity = 21;
    */
   waitForCapacity?: Duration | undefined;
 
   /**
-   * Of blue-green: who has to approve in each region before it is promoted. Goes with
-   * promotion "auto" and "auto after", and not with "manual", of which it is a stricter form.
+   * Only blue-green: the approval that each region needs before it is promoted. Valid with
+   * promotion "auto" and "auto after". Not valid with "manual", because an approval is a stricter
+   * form of it.
    *
    * @generated from field: windlass.v1.Approval approval = 12;
    */
   approval?: Approval | undefined;
 
   /**
-   * What makes it go back by itself. Absent: every failure, as its wave's on_failure says.
+   * Failures after which the rollout goes back by itself. Absent: every failure, as the wave's
+   * on_failure says.
    *
    * @generated from field: windlass.v1.AutoRollback auto_rollback = 22;
    */
   autoRollback?: AutoRollback | undefined;
 
   /**
-   * How long what keeps a region from its new version may last. Absent: each as it says.
+   * How long each kind of obstacle may last in a region. Absent: the defaults of Deadlines.
    *
    * @generated from field: windlass.v1.Deadlines deadlines = 23;
    */
   deadlines?: Deadlines | undefined;
 
   /**
-   * Who has to approve before the rollout starts, an app's first one included.
+   * The approval that the rollout needs before it starts. This includes the app's first rollout.
    *
    * @generated from field: windlass.v1.Approval start_approval = 24;
    */
@@ -195,43 +204,45 @@ export enum RolloutPolicy_Strategy {
   UNSPECIFIED = 0,
 
   /**
-   * Replica by replica, within max_surge and max_unavailable.
+   * Replaces replicas step by step, within max_surge and max_unavailable.
    *
    * @generated from enum value: STRATEGY_ROLLING = 1;
    */
   ROLLING = 1,
 
   /**
-   * The old version stops before the new one starts: for regions without room for
-   * both. Nothing serves in between.
+   * Stops the old version before the new one starts. For regions without room for both. Nothing
+   * serves in between.
    *
    * @generated from enum value: STRATEGY_RECREATE = 2;
    */
   RECREATE = 2,
 
   /**
-   * In steps, within max_surge and max_unavailable: some replicas, or a share of the
-   * traffic, and a pause; after the last step, all. A region of one replica with
-   * max_surge 0 has no room for a step with two versions: a deploy that asks for it is
-   * refused, and a region that is scaled to it fails with reason NoRoomForBoth.
+   * Goes in steps, within max_surge and max_unavailable. At each step, the new version has some
+   * replicas or a share of the traffic, and pauses. After the last step it has everything. A
+   * region with one replica and max_surge 0 has no room for two versions. A deploy to such
+   * a region is refused, and a region that is scaled to one replica during the rollout fails with reason
+   * NoRoomForBoth.
    *
    * @generated from enum value: STRATEGY_CANARY = 3;
    */
   CANARY = 3,
 
   /**
-   * All of the new version beside all of the old one; then the traffic, at once.
+   * Starts all replicas of the new version next to the old one, and then moves all traffic at
+   * once.
    *
    * @generated from enum value: STRATEGY_BLUE_GREEN = 4;
    */
   BLUE_GREEN = 4,
 
   /**
-   * The new version takes over the old one's instances, and the region replaces them
-   * within their number, max_unavailable replicas at a time (default 1), a replica role
-   * by role: for regions without a GPU to spare. Going back is the same the other way.
-   * It takes no max_surge. An agent of a release before that knows nothing of it: there,
-   * each replica stops before its successor starts.
+   * The new version takes over the old one's instances, and the region replaces them,
+   * max_unavailable replicas at a time (default 1), each replica role by role. No extra instance
+   * starts: for regions without spare GPUs. Going back works the same way. max_surge must not be
+   * set. If the agent has an older release without this feature, each replica stops before its
+   * successor starts.
    *
    * @generated from enum value: STRATEGY_IN_PLACE = 5;
    */
@@ -245,59 +256,58 @@ export const RolloutPolicy_StrategySchema: GenEnum<RolloutPolicy_Strategy> = /*@
   enumDesc(file_windlass_v1_rollout, 0, 0);
 
 /**
- * AutoRollback says which failures a rollout goes back for by itself. For the others it
- * stops where it is and is paused, visibly and for the reason: RetryRollout has what failed
- * begin again, AppService.Cancel takes all back, and Promote accepts what only its analysis
- * failed. What fails before any region has begun ends the rollout all the same: nothing of
- * it is there.
+ * AutoRollback says after which failures a rollout goes back by itself. After other failures it
+ * stays where it is, and is paused with the failure's reason. Then RetryRollout retries what
+ * failed, AppService.Cancel takes everything back, and Promote accepts a failed analysis. A failure
+ * before any region has begun always ends the rollout, because there is nothing to keep.
  *
- * A region that serves its new version and then, for want of ready replicas, does not any more
- * begins its pause or its wave's bake anew. The fifth time at one step or in one bake is a
- * failure, Unstable; with more than five replicas, as many times as there are replicas.
+ * If a region serves its new version and then stops serving it because replicas are not ready, its
+ * pause or its wave's bake begins again. The fifth time at one step or in one bake, the region
+ * fails with reason Unstable. With more than five replicas, the limit is the number of replicas.
  *
  * @generated from message windlass.v1.AutoRollback
  */
 export type AutoRollback = Message<"windlass.v1.AutoRollback"> & {
   /**
-   * Default true. Off goes neither with conditions nor with a wave whose on_failure goes back.
+   * Default true. false is not valid with conditions, nor with a wave whose on_failure goes back.
    *
    * @generated from field: optional bool enabled = 1;
    */
   enabled?: boolean | undefined;
 
   /**
-   * Empty: all of them.
+   * Conditions after which the rollout goes back. Empty: all.
    *
-   * The next three say when a region has failed, whatever then becomes of it.
+   * The next three fields say when a region has failed, whether or not the rollout then goes back.
    *
    * @generated from field: repeated windlass.v1.AutoRollback.Condition conditions = 2;
    */
   conditions: AutoRollback_Condition[];
 
   /**
-   * Instances of the new version in a region that have to crash again and again, or to be
-   * without their image for good, until that fails the region: "2", or a share of those that
-   * are wanted there at the time, "25%", rounded up. Never more than all of these. With fewer
-   * the region is not ready either, and deadlines.progress is what ends that. What a region
-   * refuses for good fails it at once. Default 1.
+   * How many instances of the new version must crash repeatedly, or permanently lack their image,
+   * before the region fails: "2", or a share of the instances that are desired there at that time,
+   * "25%", rounded up, and at most all of them. With fewer failed instances the region is not
+   * ready, and deadlines.progress ends that. If the region refuses the version permanently, it
+   * fails at once. Default 1.
    *
    * @generated from field: string failed_instances = 50;
    */
   failedInstances: string;
 
   /**
-   * Replicas of the new version in a region that were ready and are not any more, until that
-   * fails the region: "2", or a share of the most that were ready there, "25%", rounded up.
-   * It is looked at from a region's turn until the rollout is over, and anew after a pause
-   * and when the region is in reach again. Default: never.
+   * How many replicas of the new version that were ready must become unready before the region
+   * fails: "2", or a share of the highest number that was ready there, "25%", rounded up. It is
+   * checked from the region's turn until the end of the rollout, and starts again after a pause and
+   * when the region becomes reachable again. Default: this never fails a region.
    *
    * @generated from field: string unhealthy = 51;
    */
   unhealthy: string;
 
   /**
-   * For how long without a break. Default 60 s: longer than an instance takes to be replaced
-   * whose start is quick.
+   * How long the condition in unhealthy must last without interruption. Default 60 s, which is
+   * longer than the replacement of an instance that starts quickly.
    *
    * @generated from field: google.protobuf.Duration unhealthy_for = 52;
    */
@@ -321,8 +331,8 @@ export enum AutoRollback_Condition {
   UNSPECIFIED = 0,
 
   /**
-   * Instances crash again and again, or for a cause that no retry mends; or the region
-   * refuses the version.
+   * Instances crash repeatedly or for a cause that no retry can fix, or the region refuses the
+   * version.
    *
    * @generated from enum value: CONDITION_CRASH = 1;
    */
@@ -343,7 +353,7 @@ export enum AutoRollback_Condition {
   UNSCHEDULABLE = 3,
 
   /**
-   * A region makes no progress for as long as deadlines.progress says.
+   * A region makes no progress for the time deadlines.progress.
    *
    * @generated from enum value: CONDITION_PROGRESS = 4;
    */
@@ -357,15 +367,15 @@ export enum AutoRollback_Condition {
   ANALYSIS = 5,
 
   /**
-   * The region is out of reach, and its wave's on_unreachable is fail.
+   * The region is unreachable, and its wave's on_unreachable is fail.
    *
    * @generated from enum value: CONDITION_UNREACHABLE = 6;
    */
   UNREACHABLE = 6,
 
   /**
-   * Too many replicas that were ready are not any more, as unhealthy says, or a region
-   * became ready and failed again too often (Unstable).
+   * Too many replicas that were ready are not ready any more (see unhealthy), or a region became
+   * ready and failed again too often (Unstable).
    *
    * @generated from enum value: CONDITION_HEALTH = 50;
    */
@@ -379,40 +389,41 @@ export const AutoRollback_ConditionSchema: GenEnum<AutoRollback_Condition> = /*@
   enumDesc(file_windlass_v1_rollout, 1, 0);
 
 /**
- * Deadlines are of each region, and run while nothing holds the region: not while it is
- * paused, out of reach, or waits at a step. Of a first deployment, which has no regions that
- * take turns, they run from when it began.
+ * Deadlines apply to each region. They do not run while the region is paused, unreachable, or waits
+ * at a step. In a first deployment, regions do not take turns, and deadlines run from its begin.
  *
  * @generated from message windlass.v1.Deadlines
  */
 export type Deadlines = Message<"windlass.v1.Deadlines"> & {
   /**
-   * How long it may take from one replica that is ready, or gone, to the next; then it
-   * fails. Default: the spec's progress_deadline, and not beside another one of that.
+   * The longest time between two signs of progress: a replica became ready or ended. After it, the
+   * region fails. Default: the spec's progress_deadline. If the spec sets that, this must be absent
+   * or equal.
    *
    * @generated from field: google.protobuf.Duration progress = 1;
    */
   progress?: Duration | undefined;
 
   /**
-   * How long there may be no room for an instance, in all; then it fails. progress stands
-   * still meanwhile. Default: progress. Unlike wait_for_capacity, beside which it may not be,
-   * it lets no start without room wait: that is refused.
+   * The longest total time in which an instance does not fit. After it, the region fails. progress
+   * does not run meanwhile. Default: progress. It is not valid together with wait_for_capacity.
+   * Unlike with that, a deploy that does not fit is refused.
    *
    * @generated from field: google.protobuf.Duration unschedulable = 2;
    */
   unschedulable?: Duration | undefined;
 
   /**
-   * How long an image may not be pulled; then it fails. Default: progress.
+   * The longest time in which an image cannot be pulled. After it, the region fails. Default:
+   * progress.
    *
    * @generated from field: google.protobuf.Duration image = 3;
    */
   image?: Duration | undefined;
 
   /**
-   * How long an instance may be crashing again and again, in case that passes; then it
-   * fails. Default: as soon as it is called so, after three times in a row.
+   * The longest time in which an instance may crash repeatedly. After it, the region fails.
+   * Default: it fails at once when an instance has crashed three times in a row.
    *
    * @generated from field: google.protobuf.Duration crash = 4;
    */
@@ -427,30 +438,31 @@ export const DeadlinesSchema: GenMessage<Deadlines> = /*@__PURE__*/
   messageDesc(file_windlass_v1_rollout, 2);
 
 /**
- * Approval is a gate: the rollout waits there until enough keys have approved. Approvals
- * are of what the gate looked at: when that serves no longer they count no more. A deployment
- * whose policy drops a gate, asks for less, or puts it behind more traffic or other regions is
- * refused with NOT_AN_APPROVER unless its key has the gate's role.
+ * Approval is a gate: the rollout waits there until enough keys have approved. An approval is valid
+ * only for the state that the gate showed: if that state no longer serves, the approval is void.
+ * Deploy fails with NOT_AN_APPROVER if the new policy removes a gate, weakens it, or moves it
+ * behind more traffic or other regions, unless the deploying key has the gate's role.
  *
  * @generated from message windlass.v1.Approval
  */
 export type Approval = Message<"windlass.v1.Approval"> & {
   /**
-   * The least role of a key that may: deployer or owner. Default owner.
+   * The lowest role that may approve: deployer or owner. Default owner.
    *
    * @generated from field: windlass.v1.Role role = 1;
    */
   role: Role;
 
   /**
-   * Approvers that it needs. Keys of one family are one approver (ApiKey.family). Default 1.
+   * Number of approvers that are needed. All keys of a family count as one approver
+   * (ApiKey.family). Default 1.
    *
    * @generated from field: int32 count = 2;
    */
   count: number;
 
   /**
-   * The key that deployed the version may not, nor one of its family.
+   * The key that deployed the version may not approve, nor may keys of its family.
    *
    * @generated from field: bool not_deployer = 3;
    */
@@ -465,7 +477,7 @@ export const ApprovalSchema: GenMessage<Approval> = /*@__PURE__*/
   messageDesc(file_windlass_v1_rollout, 3);
 
 /**
- * ApprovalProgress is where a gate is that the rollout has come to.
+ * ApprovalProgress is the state of a gate that the rollout has reached.
  *
  * @generated from message windlass.v1.ApprovalProgress
  */
@@ -481,7 +493,7 @@ export type ApprovalProgress = Message<"windlass.v1.ApprovalProgress"> & {
   given: ApprovalGiven[];
 
   /**
-   * Who is missing, for people; empty when it is open.
+   * Which approvals are missing. For people. Empty: the gate is open.
    *
    * @generated from field: string missing = 3;
    */
@@ -500,7 +512,7 @@ export const ApprovalProgressSchema: GenMessage<ApprovalProgress> = /*@__PURE__*
  */
 export type ApprovalGiven = Message<"windlass.v1.ApprovalGiven"> & {
   /**
-   * Name of the key, and the role that it had.
+   * Name and role of the key at that time.
    *
    * @generated from field: string by = 1;
    */
@@ -530,16 +542,16 @@ export const ApprovalGivenSchema: GenMessage<ApprovalGiven> = /*@__PURE__*/
   messageDesc(file_windlass_v1_rollout, 5);
 
 /**
- * AnalysisCheck is a figure of the new version in a region, and how far it may go, or the
- * verdict of a web-hook. What cannot be measured, or on too few samples, is inconclusive: it
- * holds the region where it is until a measurement passes, somebody promotes (skips the
- * bake), or hold_limit ends. Missing figures never pass.
+ * AnalysisCheck is a measured value of the new version in a region with its limits, or the verdict
+ * of a web-hook. A measurement that is not possible, or has too few samples, is inconclusive. It
+ * holds the region until a measurement passes, somebody promotes or skips the bake, or hold_limit
+ * is over. A missing value never passes.
  *
  * @generated from message windlass.v1.AnalysisCheck
  */
 export type AnalysisCheck = Message<"windlass.v1.AnalysisCheck"> & {
   /**
-   * For people; empty: the template's.
+   * Name for people. Empty: the name of the template.
    *
    * @generated from field: string name = 1;
    */
@@ -551,21 +563,21 @@ export type AnalysisCheck = Message<"windlass.v1.AnalysisCheck"> & {
   template: AnalysisCheck_Template;
 
   /**
-   * Or PromQL whose result is one number. {{app}}, {{app_id}}, {{deployment}} (its id),
-   * {{version}} (its number), {{region}} (its name) and {{window}} (such as 300s) are
-   * replaced; {{selector}} is windlass_deployment="...",windlass_region="...", and
-   * windlass_deployment=~"...|..." of a version that keeps instances which were made for
-   * others. With versus_old it is asked for both versions, and has to name one of
-   * deployment, version and selector. Each selector reads only series whose
-   * windlass_deployment is one of the versions that are compared, unless the operator
-   * allows raw queries.
+   * Alternative to template: PromQL whose result is one number. These variables are replaced:
+   * {{app}}, {{app_id}}, {{deployment}} (its id), {{version}} (its number), {{region}} (its name)
+   * and {{window}} (such as 300s). {{selector}} becomes
+   * windlass_deployment="...",windlass_region="...", or windlass_deployment=~"...|..." for a
+   * version that took over instances of others. With versus_old, the query runs for both versions,
+   * and must contain one of deployment, version and selector. Every selector is restricted to
+   * series whose windlass_deployment is one of the compared versions, unless the operator allows
+   * raw queries.
    *
    * @generated from field: string query = 3;
    */
   query: string;
 
   /**
-   * What the figure may be at most, and has to be at least.
+   * Upper and lower limit of the value.
    *
    * @generated from field: optional double max = 4;
    */
@@ -577,34 +589,34 @@ export type AnalysisCheck = Message<"windlass.v1.AnalysisCheck"> & {
   min?: number | undefined;
 
   /**
-   * How far it may be from the old version's over the same window in the same region. In a
-   * bake the old version serves no longer: there only max and min count.
+   * How far the value may differ from the old version's in the same window and region. In a bake
+   * only max and min apply, because the old version no longer serves.
    *
    * @generated from field: windlass.v1.VersusOld versus_old = 6;
    */
   versusOld?: VersusOld | undefined;
 
   /**
-   * Time between two measurements; the first comes so long after the new version began to
-   * serve so. Default 1 min.
+   * Time between two measurements. The first one comes this long after the region reached its
+   * current state. Default 1 min.
    *
    * @generated from field: google.protobuf.Duration interval = 7;
    */
   interval?: Duration | undefined;
 
   /**
-   * What a measurement looks back on, but never to before the new version began to serve
-   * so. At least twice as long as Prometheus' scrape interval. Default 5 min.
+   * Time range of a measurement. It never begins before the region reached its current state. Use
+   * at least twice the scrape interval of Prometheus. Default 5 min.
    *
    * @generated from field: google.protobuf.Duration window = 8;
    */
   window?: Duration | undefined;
 
   /**
-   * Samples below which a measurement is inconclusive, of either version: requests for
-   * error rate, latency and time to first token, values read for queue length and GPU use,
-   * and what samples_query says for a query. Default 10 requests or 1 value, and for a query
-   * none.
+   * With fewer samples of either version, a measurement is inconclusive. Samples are requests for
+   * error rate, latency and time to first token, scraped values for queue length and GPU use, and
+   * the result of samples_query for a query. Default: 10 requests or 1 value, and no minimum for a
+   * query.
    *
    * @generated from field: int32 min_samples = 9;
    */
@@ -618,7 +630,7 @@ export type AnalysisCheck = Message<"windlass.v1.AnalysisCheck"> & {
   samplesQuery: string;
 
   /**
-   * Measurements that may fail at one step or in one bake; the next one is the failure.
+   * How many measurements may fail at one step or in one bake. The next one fails the check.
    * Default 0.
    *
    * @generated from field: int32 failure_limit = 11;
@@ -626,16 +638,16 @@ export type AnalysisCheck = Message<"windlass.v1.AnalysisCheck"> & {
   failureLimit: number;
 
   /**
-   * How long it may go on without a conclusive measurement before that is a failure. Empty:
-   * it stays held until somebody decides.
+   * How long the check may be inconclusive before it fails. Empty: the region is held until
+   * somebody decides.
    *
    * @generated from field: google.protobuf.Duration hold_limit = 12;
    */
   holdLimit?: Duration | undefined;
 
   /**
-   * Or a web-hook that judges: of the above it goes with name, interval, failure_limit and
-   * hold_limit only.
+   * Alternative to template and query: a web-hook that judges. Only valid together with name,
+   * interval, failure_limit and hold_limit.
    *
    * @generated from field: windlass.v1.WebHook webhook = 13;
    */
@@ -650,49 +662,49 @@ export const AnalysisCheckSchema: GenMessage<AnalysisCheck> = /*@__PURE__*/
   messageDesc(file_windlass_v1_rollout, 6);
 
 /**
- * Figures of well-known model servers, from series that have the labels
- * windlass_deployment (the deployment's id) and windlass_region (the region's name).
+ * Metrics of well-known model servers. Their series need the labels windlass_deployment (the
+ * deployment's id) and windlass_region (the region's name).
  *
  * @generated from enum windlass.v1.AnalysisCheck.Template
  */
 export enum AnalysisCheck_Template {
   /**
-   * query or webhook says what is measured.
+   * query or webhook defines what is measured.
    *
    * @generated from enum value: TEMPLATE_UNSPECIFIED = 0;
    */
   UNSPECIFIED = 0,
 
   /**
-   * Share of the requests that were answered with 5xx, from 0 to 1.
+   * Share of requests that were answered with 5xx, from 0 to 1.
    *
    * @generated from enum value: TEMPLATE_ERROR_RATE = 1;
    */
   ERROR_RATE = 1,
 
   /**
-   * Seconds from a request to its last token that 95 percent take at most.
+   * 95th percentile of the seconds from a request to its last token.
    *
    * @generated from enum value: TEMPLATE_LATENCY_P95 = 2;
    */
   LATENCY_P95 = 2,
 
   /**
-   * Seconds from a request to its first token that 95 percent take at most.
+   * 95th percentile of the seconds from a request to its first token.
    *
    * @generated from enum value: TEMPLATE_TIME_TO_FIRST_TOKEN = 3;
    */
   TIME_TO_FIRST_TOKEN = 3,
 
   /**
-   * Requests that wait for a slot, by replica.
+   * Requests that wait for a slot, per replica.
    *
    * @generated from enum value: TEMPLATE_QUEUE_LENGTH = 4;
    */
   QUEUE_LENGTH = 4,
 
   /**
-   * Share of a GPU's time in which it works, from 0 to 1.
+   * Share of time in which a GPU is busy, from 0 to 1.
    *
    * @generated from enum value: TEMPLATE_GPU_USE = 5;
    */
@@ -706,7 +718,7 @@ export const AnalysisCheck_TemplateSchema: GenEnum<AnalysisCheck_Template> = /*@
   enumDesc(file_windlass_v1_rollout, 6, 0);
 
 /**
- * WebHook is asked for a verdict whenever its check is due, in each region, by a POST of
+ * WebHook is called for a verdict whenever its check is due, in each region, with a POST of
  *
  * 	{
  * 	  "id": "3f...", "attempt": 1, "check": "smoke",
@@ -717,43 +729,43 @@ export const AnalysisCheck_TemplateSchema: GenEnum<AnalysisCheck_Template> = /*@
  * 	  "region": "eu-west-1", "wave": "canary", "stage": "step", "step": 1, "since": 1767225600000
  * 	}
  *
- * stage is step, with its number from 1 (in blue-green the wait for promotion is step 1), or
- * bake, without. since is when the new version began to serve so, in unix ms; attempt counts
- * the verdicts asked for since then, from 1. id is also the header Idempotency-Key: a call
- * whose verdict the control plane did not live to note comes again with the same id.
+ * stage is "step" or "bake". step is the number of the step, from 1, and only set with stage
+ * "step". In blue-green, the wait for promotion is step 1. since is when the region reached its
+ * current state, in unix ms. attempt counts the calls since then, from 1. id is also in the header
+ * Idempotency-Key. If the control plane dies before it stored a verdict, the call is repeated with
+ * the same id.
  *
- * The answer that counts is a 2xx whose body, of at most 64 KiB, is
+ * A valid response has a 2xx status, and a body of at most 64 KiB:
  *
  * 	{"verdict": "pass", "message": "98 of 100 answers were right", "figure": 0.98}
  *
- * with verdict pass, fail or inconclusive; message, of which 500 bytes are kept, and figure
- * may be left out. Whatever else comes of a call is inconclusive: another status, redirects
- * included, which are not followed, another body, or no answer in time. So is what takes
- * longer than a call may: answer inconclusive until it is known.
+ * verdict is pass, fail or inconclusive. message and figure are optional, and 500 bytes of message
+ * are kept. Every other result is inconclusive: another status, another body, a redirect, which is
+ * not followed, or no response before the timeout. If the judgement takes longer than that, respond
+ * with inconclusive until it is known.
  *
  * @generated from message windlass.v1.WebHook
  */
 export type WebHook = Message<"windlass.v1.WebHook"> & {
   /**
-   * http or https, without user, password and fragment. Who may see the app may see it:
-   * signing_secret is what proves who calls. Addresses that are not public are refused
-   * when they are connected to, but for those that the control plane's operator allows.
+   * http or https, without user, password and fragment. Everyone who can see the app can see the
+   * URL, so use signing_secret to authenticate calls. Connections to addresses that are not public
+   * are refused, unless the control plane's operator allows them.
    *
    * @generated from field: string url = 1;
    */
   url: string;
 
   /**
-   * For the whole of a call. Default 5 s.
+   * Timeout of the whole call. Default 5 s.
    *
    * @generated from field: google.protobuf.Duration timeout = 2;
    */
   timeout?: Duration | undefined;
 
   /**
-   * Name of a secret of the app's environment. With it calls have the header
-   * Windlass-Signature: sha256= and the hex HMAC-SHA256 of the body, whose key is the
-   * secret's value, every byte of it.
+   * Name of a secret of the app's environment. With it, calls have the header Windlass-Signature:
+   * "sha256=" and the HMAC-SHA256 of the body in hex. Its key is all bytes of the secret's value.
    *
    * @generated from field: string signing_secret = 3;
    */
@@ -768,8 +780,9 @@ export const WebHookSchema: GenMessage<WebHook> = /*@__PURE__*/
   messageDesc(file_windlass_v1_rollout, 7);
 
 /**
- * VersusOld bounds a figure by the old version's. A ratio to 0 is not bounded by any
- * max_ratio, unless both are 0: use max_difference for what may be 0.
+ * VersusOld limits a value relative to the old version's value. If the old value is 0, every
+ * max_ratio is exceeded unless the new value is also 0. For values that may be 0, use
+ * max_difference.
  *
  * @generated from message windlass.v1.VersusOld
  */
@@ -785,7 +798,7 @@ export type VersusOld = Message<"windlass.v1.VersusOld"> & {
   minRatio?: number | undefined;
 
   /**
-   * New less old.
+   * New value minus old value.
    *
    * @generated from field: optional double max_difference = 3;
    */
@@ -805,8 +818,7 @@ export const VersusOldSchema: GenMessage<VersusOld> = /*@__PURE__*/
   messageDesc(file_windlass_v1_rollout, 8);
 
 /**
- * CheckProgress is where a check is in a region, at the step that the region is at or was
- * at last, or in the bake.
+ * CheckProgress is the state of a check in a region, at its current or last step, or in the bake.
  *
  * @generated from message windlass.v1.CheckProgress
  */
@@ -822,7 +834,7 @@ export type CheckProgress = Message<"windlass.v1.CheckProgress"> & {
   state: CheckProgress_State;
 
   /**
-   * Of the last measurement; absent: there was none.
+   * Values of the last measurement. Absent: none yet.
    *
    * @generated from field: optional double figure = 3;
    */
@@ -854,14 +866,14 @@ export type CheckProgress = Message<"windlass.v1.CheckProgress"> & {
   failureLimit: number;
 
   /**
-   * What was found, or is missing.
+   * What was measured, or what is missing.
    *
    * @generated from field: string message = 9;
    */
   message: string;
 
   /**
-   * Since when it is held; 0: it is not.
+   * Since when the check is held. 0: it is not held.
    *
    * @generated from field: int64 held_since = 10;
    */
@@ -873,7 +885,7 @@ export type CheckProgress = Message<"windlass.v1.CheckProgress"> & {
   measuredAt: bigint;
 
   /**
-   * When it is measured next; 0: no more here.
+   * Time of the next measurement. 0: no further one here.
    *
    * @generated from field: int64 due_at = 12;
    */
@@ -909,14 +921,14 @@ export enum CheckProgress_State {
   PASSED = 2,
 
   /**
-   * It failed, and may fail more often.
+   * The last measurement failed, and failure_limit allows more failures.
    *
    * @generated from enum value: STATE_FAILED = 3;
    */
   FAILED = 3,
 
   /**
-   * It is inconclusive: message says why.
+   * The last measurement was inconclusive: message says why.
    *
    * @generated from enum value: STATE_HELD = 4;
    */
@@ -930,14 +942,15 @@ export const CheckProgress_StateSchema: GenEnum<CheckProgress_State> = /*@__PURE
   enumDesc(file_windlass_v1_rollout, 9, 0);
 
 /**
- * CanaryStep is a point at which a region waits, serving with both versions.
+ * CanaryStep is a point at which a region waits while both versions serve.
  *
  * @generated from message windlass.v1.CanaryStep
  */
 export type CanaryStep = Message<"windlass.v1.CanaryStep"> & {
   /**
-   * The new version's percent of the traffic, on as many replicas as carry it, rounded
-   * up. Or replicas, whose traffic is their share of those that are ready.
+   * Set one of the two. weight: the new version's percent of the traffic, with the same share of
+   * replicas, rounded up. replicas: the new version's replicas, which get their share of all ready
+   * replicas as traffic.
    *
    * @generated from field: int32 weight = 1;
    */
@@ -949,16 +962,16 @@ export type CanaryStep = Message<"windlass.v1.CanaryStep"> & {
   replicas: number;
 
   /**
-   * How long it serves so before the next step: "10m", or "manual" for until somebody
-   * promotes. Empty: no longer than it takes to serve.
+   * How long the region waits before the next step: "10m", or "manual" to wait until somebody
+   * promotes. Empty: it continues as soon as the step serves.
    *
    * @generated from field: string pause = 3;
    */
   pause: string;
 
   /**
-   * Who has to approve in each region before the next step. With a pause, it waits for
-   * both; not with "manual", of which it is a stricter form.
+   * The approval that each region needs before the next step. With a pause, it waits for both. Not
+   * valid with "manual", because an approval is a stricter form of it.
    *
    * @generated from field: windlass.v1.Approval approval = 10;
    */
@@ -973,13 +986,13 @@ export const CanaryStepSchema: GenMessage<CanaryStep> = /*@__PURE__*/
   messageDesc(file_windlass_v1_rollout, 10);
 
 /**
- * Wave is regions that move together, and what has to hold before the next begins.
+ * Wave is a set of regions that move together, and the conditions before the next wave begins.
  *
  * @generated from message windlass.v1.Wave
  */
 export type Wave = Message<"windlass.v1.Wave"> & {
   /**
-   * For people; empty: its number.
+   * Name for people. Empty: its number.
    *
    * @generated from field: string name = 1;
    */
@@ -993,23 +1006,23 @@ export type Wave = Message<"windlass.v1.Wave"> & {
   regions: string[];
 
   /**
-   * Or labels that its regions have, as of when the rollout starts. A wave with neither
-   * takes the regions that are left, and is the last.
+   * Alternative to regions: labels of its regions, as they are when the rollout starts. A wave with
+   * neither takes the remaining regions, and must be the last one.
    *
    * @generated from field: map<string, string> labels = 3;
    */
   labels: { [key: string]: string };
 
   /**
-   * Regions that move at once. Default 1.
+   * How many regions move at the same time. Default 1.
    *
    * @generated from field: int32 max_parallel = 4;
    */
   maxParallel: number;
 
   /**
-   * How long the new version serves in all regions of the wave before the next wave
-   * begins. Default 0.
+   * How long the new version must serve in all regions of the wave before the next wave begins.
+   * Default 0.
    *
    * @generated from field: google.protobuf.Duration bake_time = 5;
    */
@@ -1026,8 +1039,8 @@ export type Wave = Message<"windlass.v1.Wave"> & {
   onUnreachable: Wave_OnUnreachable;
 
   /**
-   * Who has to approve before the next wave begins, or, of the last one, before the new
-   * version is live. It can be given as soon as the wave bakes.
+   * The approval that is needed before the next wave begins, or after the last wave, before the new
+   * version becomes live. It can be given as soon as the wave bakes.
    *
    * @generated from field: windlass.v1.Approval approval = 10;
    */
@@ -1060,14 +1073,14 @@ export enum Wave_OnFailure {
   ROLLBACK_ALL = 1,
 
   /**
-   * The region that failed goes back; the others stay where they are, paused.
+   * The failed region goes back. The others stay where they are, paused.
    *
    * @generated from enum value: ON_FAILURE_ROLLBACK_REGION = 2;
    */
   ROLLBACK_REGION = 2,
 
   /**
-   * All stay where they are.
+   * All regions stay where they are, paused.
    *
    * @generated from enum value: ON_FAILURE_PAUSE = 3;
    */
@@ -1092,28 +1105,28 @@ export enum Wave_OnUnreachable {
   UNSPECIFIED = 0,
 
   /**
-   * The wave ends when the region has returned and moved; no deadline runs meanwhile.
+   * The wave waits until the region has returned and moved. No deadline runs meanwhile.
    *
    * @generated from enum value: ON_UNREACHABLE_WAIT = 1;
    */
   WAIT = 1,
 
   /**
-   * It is a failure of the region.
+   * The region fails.
    *
    * @generated from enum value: ON_UNREACHABLE_FAIL = 2;
    */
   FAIL = 2,
 
   /**
-   * It is left out for now, as it is, and the others go on without it. When it returns
-   * before its wave has moved, it joins the wave; else it catches up with the version
-   * that is live once the rollout is over, by the same policy: strategy, steps, analysis,
-   * bake time and max_parallel. What waits for somebody to promote waits no more then:
-   * the version is live. If it fails there, the region goes back to what it had (with
-   * on_failure pause it stays as it is), and RetryRollout or the next version try again.
-   * The last region that can be reached is waited for: a version that serves nowhere is
-   * never live.
+   * The region is left out for now, and the others continue without it. If it returns before its
+   * wave has moved, it joins the wave. Otherwise, it catches up with the live version after the
+   * rollout, with the same strategy, steps, analysis, bake time and max_parallel. Manual
+   * promotions are then not waited for, because the version is already live.
+   *
+   * If the region fails while it catches up, it goes back to what it had, or with on_failure
+   * pause stays as it is. RetryRollout or the next version tries again. The last reachable region
+   * is never skipped, because a version that serves nowhere must not become live.
    *
    * @generated from enum value: ON_UNREACHABLE_SKIP = 3;
    */
@@ -1127,28 +1140,28 @@ export const Wave_OnUnreachableSchema: GenEnum<Wave_OnUnreachable> = /*@__PURE__
   enumDesc(file_windlass_v1_rollout, 11, 1);
 
 /**
- * RolloutProgress is where a rollout under a policy is.
+ * RolloutProgress is the progress of a rollout that has a policy.
  *
  * @generated from message windlass.v1.RolloutProgress
  */
 export type RolloutProgress = Message<"windlass.v1.RolloutProgress"> & {
   /**
-   * The one that it began with.
+   * The policy that the rollout began with.
    *
    * @generated from field: windlass.v1.RolloutPolicy policy = 1;
    */
   policy?: RolloutPolicy | undefined;
 
   /**
-   * It goes back to the version that was live; reason and message of the rollout or its
-   * deployment say why.
+   * The rollout goes back to the live version. reason and message of the rollout or its deployment
+   * say why.
    *
    * @generated from field: bool going_back = 2;
    */
   goingBack: boolean;
 
   /**
-   * Held by a person, or by a wave's on_failure.
+   * Paused by a person or by a wave's on_failure.
    *
    * @generated from field: bool paused = 3;
    */
@@ -1170,37 +1183,37 @@ export type RolloutProgress = Message<"windlass.v1.RolloutProgress"> & {
   pausedAt: bigint;
 
   /**
-   * Empty until it starts.
+   * Empty until the rollout starts.
    *
    * @generated from field: repeated windlass.v1.WaveProgress waves = 7;
    */
   waves: WaveProgress[];
 
   /**
-   * A rollback came before it: nothing is promoted by itself until somebody promotes.
+   * The rollout follows a rollback: there is no automatic promotion until somebody promotes.
    *
    * @generated from field: bool promotion_held = 8;
    */
   promotionHeld: boolean;
 
   /**
-   * Until when the version that it replaced is kept at full size; 0: it is not.
+   * Until when the replaced version keeps all its replicas. 0: it does not.
    *
    * @generated from field: int64 retained_until = 9;
    */
   retainedUntil: bigint;
 
   /**
-   * Regions that rollouts left out because they were out of reach, and that have yet to
-   * catch up: each with old, the version that serves there, and new, the live one. A
-   * rollout that comes meanwhile takes them along.
+   * Lagging regions: rollouts left them out because they were unreachable, and they still have to
+   * catch up. In each region, old is the version that serves there, and new is the live one. The
+   * next rollout includes these regions.
    *
    * @generated from field: repeated windlass.v1.WaveProgress behind = 16;
    */
   behind: WaveProgress[];
 
   /**
-   * Who promoted it in full; empty: it was not.
+   * Who promoted it in full. Empty: it was not.
    *
    * @generated from field: string promoted_in_full_by = 30;
    */
@@ -1239,7 +1252,7 @@ export type WaveProgress = Message<"windlass.v1.WaveProgress"> & {
   regions: RegionProgress[];
 
   /**
-   * The gate at its end, once all its regions have moved.
+   * The gate at the end of the wave. Set once all its regions have moved.
    *
    * @generated from field: windlass.v1.ApprovalProgress approval = 20;
    */
@@ -1273,7 +1286,7 @@ export enum WaveProgress_State {
   ROLLING = 2,
 
   /**
-   * The new version serves in all its regions, and has to until baking_until.
+   * The new version serves in all regions of the wave, and must serve until baking_until.
    *
    * @generated from enum value: STATE_BAKING = 3;
    */
@@ -1306,7 +1319,7 @@ export type RegionProgress = Message<"windlass.v1.RegionProgress"> & {
   state: RegionProgress_State;
 
   /**
-   * Since when, and until when it has to progress (0: no deadline runs).
+   * When it entered the state, and by when it must make progress. deadline 0: no deadline runs.
    *
    * @generated from field: int64 since = 3;
    */
@@ -1318,14 +1331,14 @@ export type RegionProgress = Message<"windlass.v1.RegionProgress"> & {
   deadline: bigint;
 
   /**
-   * Replicas wanted here, of one version or the other.
+   * Desired replicas in the region, of both versions together.
    *
    * @generated from field: int32 replicas = 5;
    */
   replicas: number;
 
   /**
-   * What runs of the version that was live and of the new one.
+   * The version that was live, and the new one.
    *
    * @generated from field: windlass.v1.VersionProgress old = 6;
    */
@@ -1347,8 +1360,8 @@ export type RegionProgress = Message<"windlass.v1.RegionProgress"> & {
   message: string;
 
   /**
-   * The step that it takes or waits at, from 1, and how many there are. 0 of 0 without steps,
-   * and step is beyond steps when all are taken.
+   * Number of the current step, from 1, and number of steps. Both 0: there are no steps. After the
+   * last step, step is greater than steps.
    *
    * @generated from field: int32 step = 10;
    */
@@ -1360,7 +1373,7 @@ export type RegionProgress = Message<"windlass.v1.RegionProgress"> & {
   steps: number;
 
   /**
-   * It serves as the step says, and waits: until then, or for somebody to promote.
+   * The step serves and the region waits: until this time, or for a promotion.
    *
    * @generated from field: int64 step_until = 12;
    */
@@ -1372,29 +1385,29 @@ export type RegionProgress = Message<"windlass.v1.RegionProgress"> & {
   waitsForPromotion: boolean;
 
   /**
-   * In the policy's order; empty until the region first waits.
+   * In the policy's order. Empty until the region waits for the first time.
    *
    * @generated from field: repeated windlass.v1.CheckProgress checks = 14;
    */
   checks: CheckProgress[];
 
   /**
-   * It waits for room, as the policy's wait_for_capacity says: since when; 0: it does not.
+   * Since when the region waits for capacity (RolloutPolicy.wait_for_capacity). 0: it does not.
    *
    * @generated from field: int64 waits_for_capacity_since = 21;
    */
   waitsForCapacitySince: bigint;
 
   /**
-   * The gate of the step that it waits at.
+   * The gate of the step at which the region waits.
    *
    * @generated from field: windlass.v1.ApprovalProgress approval = 20;
    */
   approval?: ApprovalProgress | undefined;
 
   /**
-   * Instances of the new version that failed for good, as auto_rollback.failed_instances
-   * counts them, and how many of them fail the region; 0 of 0 while there are none.
+   * Number of permanently failed instances of the new version (see AutoRollback.failed_instances),
+   * and the number that fails the region. Both 0: none failed.
    *
    * @generated from field: int32 failed_instances = 50;
    */
@@ -1406,8 +1419,8 @@ export type RegionProgress = Message<"windlass.v1.RegionProgress"> & {
   failedLimit: number;
 
   /**
-   * Since when too many replicas that were ready are not any more, 0 for not; how many they
-   * were at most; and until when that may last.
+   * Since when too many replicas that were ready are not ready any more, the highest number that
+   * was ready, and until when this state may last. 0: not the case.
    *
    * @generated from field: int64 unhealthy_since = 52;
    */
@@ -1424,18 +1437,17 @@ export type RegionProgress = Message<"windlass.v1.RegionProgress"> & {
   unhealthyUntil: bigint;
 
   /**
-   * Other versions that still have replicas or traffic here, by version: those of a rollout that
-   * was superseded half way. With old and new, their weights add up to 100, or to 0 where
-   * nothing serves. Pinned versions are none of them: see App.pins.
+   * Other versions that still have replicas or traffic in the region, from a rollout that was
+   * superseded. Sorted by version. The weights of these, old and new add up to 100, or to 0 if
+   * nothing serves. Pinned versions are not included: see App.pins.
    *
    * @generated from field: repeated windlass.v1.VersionProgress others = 55;
    */
   others: VersionProgress[];
 
   /**
-   * How often the new version served here, at this step or in this bake, and then did not any more
-   * because replicas were not ready, and how many times fail the region (Unstable); 0 of 0 while it
-   * did not happen.
+   * How many times the new version stopped serving at this step or in this bake because replicas
+   * were not ready, and the number that fails the region (Unstable). Both 0: it did not happen.
    *
    * @generated from field: int32 relapses = 56;
    */
@@ -1474,7 +1486,7 @@ export enum RegionProgress_State {
   ROLLING = 2,
 
   /**
-   * The new version serves, and alone.
+   * Only the new version serves.
    *
    * @generated from enum value: STATE_MOVED = 3;
    */
@@ -1486,21 +1498,21 @@ export enum RegionProgress_State {
   GOING_BACK = 4,
 
   /**
-   * The old version serves again, alone.
+   * Only the old version serves again.
    *
    * @generated from enum value: STATE_BACK = 5;
    */
   BACK = 5,
 
   /**
-   * It failed, and is left as it is.
+   * The region failed and stays as it is.
    *
    * @generated from enum value: STATE_FAILED = 6;
    */
   FAILED = 6,
 
   /**
-   * It is out of reach, and left out for now.
+   * The region is unreachable and left out for now.
    *
    * @generated from enum value: STATE_SKIPPED = 7;
    */
@@ -1523,7 +1535,7 @@ export type VersionProgress = Message<"windlass.v1.VersionProgress"> & {
   version: number;
 
   /**
-   * Told to run, ready, and the share of the region's traffic.
+   * Desired replicas, ready replicas, and share of the region's traffic.
    *
    * @generated from field: int32 replicas = 2;
    */
@@ -1540,8 +1552,7 @@ export type VersionProgress = Message<"windlass.v1.VersionProgress"> & {
   weight: number;
 
   /**
-   * In place: of replicas, those that serve and are still of the version that they were
-   * taken over from.
+   * In place: replicas that serve and still run the version from which they were taken over.
    *
    * @generated from field: int32 outdated = 5;
    */
@@ -1580,7 +1591,7 @@ export type Rollout = Message<"windlass.v1.Rollout"> & {
   version: number;
 
   /**
-   * What was live when it began; 0 for none.
+   * Live version when the rollout began. 0: none.
    *
    * @generated from field: int32 from_version = 5;
    */
@@ -1612,7 +1623,7 @@ export type Rollout = Message<"windlass.v1.Rollout"> & {
   createdAt: bigint;
 
   /**
-   * When it fails for lack of progress.
+   * When it fails if there is no progress.
    *
    * @generated from field: int64 deadline = 11;
    */
@@ -1624,31 +1635,31 @@ export type Rollout = Message<"windlass.v1.Rollout"> & {
   finishedAt: bigint;
 
   /**
-   * Where it is. Only of the app's newest rollout, and only under a policy.
+   * Only set for the app's newest rollout, and only if it has a policy.
    *
    * @generated from field: windlass.v1.RolloutProgress progress = 13;
    */
   progress?: RolloutProgress | undefined;
 
   /**
-   * A freeze keeps it from starting.
+   * The freeze that holds the start. Absent: none does.
    *
    * @generated from field: windlass.v1.FreezeHold hold = 20;
    */
   hold?: FreezeHold | undefined;
 
   /**
-   * Where the new version is reached before it is live, for a look at it: its preview host where
-   * a region with gateways has some of it ready, and up to 20 of its ready instances elsewhere; see
-   * App.urls. Of a rollout in flight that replaces a live version; not in lists, and none while it
-   * has instances, in place, that are yet to be replaced.
+   * URLs at which people can try the new version before it is live: its preview host in regions
+   * with gateways and a ready instance, and up to 20 addresses of ready instances in other regions;
+   * see App.urls. Only set for a rollout in flight that replaces a live version. Empty in lists,
+   * and while a rollout in place still has instances to replace.
    *
    * @generated from field: repeated string preview_urls = 24;
    */
   previewUrls: string[];
 
   /**
-   * The gate before it starts, as approvals stand; absent: it has none.
+   * The gate before the start, with its approvals. Absent: it has none.
    *
    * @generated from field: windlass.v1.ApprovalProgress start_approval = 25;
    */
@@ -1759,7 +1770,7 @@ export type PauseRolloutRequest = Message<"windlass.v1.PauseRolloutRequest"> & {
   app: string;
 
   /**
-   * For the history.
+   * Reason for the history.
    *
    * @generated from field: string why = 3;
    */
@@ -1790,7 +1801,7 @@ export type PauseRolloutResponse = Message<"windlass.v1.PauseRolloutResponse"> &
   unchanged: boolean;
 
   /**
-   * What the call did, or why it did nothing, and what the rollout waits for still; for people.
+   * What the call did or why it did nothing, and what the rollout still waits for. For people.
    *
    * @generated from field: string effect = 31;
    */
@@ -1821,7 +1832,7 @@ export type ResumeRolloutRequest = Message<"windlass.v1.ResumeRolloutRequest"> &
   app: string;
 
   /**
-   * For the history.
+   * Reason for the history.
    *
    * @generated from field: string why = 3;
    */
@@ -1852,7 +1863,7 @@ export type ResumeRolloutResponse = Message<"windlass.v1.ResumeRolloutResponse">
   unchanged: boolean;
 
   /**
-   * What the call did, or why it did nothing, and what the rollout waits for still; for people.
+   * What the call did or why it did nothing, and what the rollout still waits for. For people.
    *
    * @generated from field: string effect = 31;
    */
@@ -1883,7 +1894,7 @@ export type RetryRolloutRequest = Message<"windlass.v1.RetryRolloutRequest"> & {
   app: string;
 
   /**
-   * For the history.
+   * Reason for the history.
    *
    * @generated from field: string why = 3;
    */
@@ -1914,7 +1925,7 @@ export type RetryRolloutResponse = Message<"windlass.v1.RetryRolloutResponse"> &
   unchanged: boolean;
 
   /**
-   * What the call did, or why it did nothing, and what the rollout waits for still; for people.
+   * What the call did or why it did nothing, and what the rollout still waits for. For people.
    *
    * @generated from field: string effect = 31;
    */
@@ -1945,7 +1956,7 @@ export type SkipBakeRequest = Message<"windlass.v1.SkipBakeRequest"> & {
   app: string;
 
   /**
-   * For the history.
+   * Reason for the history.
    *
    * @generated from field: string why = 3;
    */
@@ -1976,7 +1987,7 @@ export type SkipBakeResponse = Message<"windlass.v1.SkipBakeResponse"> & {
   unchanged: boolean;
 
   /**
-   * What the call did, or why it did nothing, and what the rollout waits for still; for people.
+   * What the call did or why it did nothing, and what the rollout still waits for. For people.
    *
    * @generated from field: string effect = 31;
    */
@@ -2007,16 +2018,16 @@ export type PromoteRequest = Message<"windlass.v1.PromoteRequest"> & {
   app: string;
 
   /**
-   * For the history.
+   * Reason for the history.
    *
    * @generated from field: string why = 3;
    */
   why: string;
 
   /**
-   * Past all steps, pauses, analysis and bake times that are left, here and in regions whose
-   * turn has yet to come: then it goes on as soon as each region serves. Never past an
-   * approval: gates that are to come are waited at.
+   * Skip all remaining steps, pauses, analysis and bake times, also in regions whose turn comes
+   * later: the rollout continues as soon as each region serves. It does not skip approvals: the
+   * rollout still waits at gates.
    *
    * @generated from field: bool full = 30;
    */
@@ -2047,7 +2058,7 @@ export type PromoteResponse = Message<"windlass.v1.PromoteResponse"> & {
   unchanged: boolean;
 
   /**
-   * What the call did, or why it did nothing, and what the rollout waits for still; for people.
+   * What the call did or why it did nothing, and what the rollout still waits for. For people.
    *
    * @generated from field: string effect = 31;
    */
@@ -2078,7 +2089,7 @@ export type ApproveRequest = Message<"windlass.v1.ApproveRequest"> & {
   app: string;
 
   /**
-   * For the history, and beside the approval.
+   * Shown in the history and with the approval.
    *
    * @generated from field: string comment = 3;
    */
@@ -2102,14 +2113,15 @@ export type ApproveResponse = Message<"windlass.v1.ApproveResponse"> & {
   rolloutId: string;
 
   /**
-   * The gates had this key's approval already: nothing changed.
+   * The gates already had this key's approval: nothing changed.
    *
    * @generated from field: bool unchanged = 30;
    */
   unchanged: boolean;
 
   /**
-   * Who is still missing at the gates that the rollout waits at; empty: they are open.
+   * Approvals that are still missing at the gates where the rollout waits. Empty: the gates are
+   * open.
    *
    * @generated from field: repeated string missing = 2;
    */
@@ -2124,9 +2136,8 @@ export const ApproveResponseSchema: GenMessage<ApproveResponse> = /*@__PURE__*/
   messageDesc(file_windlass_v1_rollout, 32);
 
 /**
- * RolloutService tells how apps move from one deployment to another, and takes the
- * words of people about the move of an app that has a RolloutPolicy. Each of them may
- * be said twice; the second time it changes nothing. AppService.Cancel aborts.
+ * RolloutService shows rollouts, and lets people control rollouts of apps with a RolloutPolicy. A
+ * repeated call changes nothing. To abort a rollout, use AppService.Cancel.
  *
  * @generated from service windlass.v1.RolloutService
  */
@@ -2150,9 +2161,9 @@ export const RolloutService: GenService<{
     output: typeof ListRolloutsResponseSchema;
   },
   /**
-   * Holds it where it is: no replica starts or stops, no deadline runs, nothing is
-   * judged. While the live version serves, it loses no traffic; a version with no ready
-   * replica loses its traffic to those that serve.
+   * Pauses the rollout: no replica starts or stops, no deadline runs, and no analysis is measured.
+   * While the live version serves, it loses no traffic. A version without a ready replica loses its
+   * traffic to the versions that serve.
    *
    * @generated from rpc windlass.v1.RolloutService.PauseRollout
    */
@@ -2162,7 +2173,7 @@ export const RolloutService: GenService<{
     output: typeof PauseRolloutResponseSchema;
   },
   /**
-   * Goes on after a pause of a person's.
+   * Continues a rollout that a person paused.
    *
    * @generated from rpc windlass.v1.RolloutService.ResumeRollout
    */
@@ -2172,8 +2183,8 @@ export const RolloutService: GenService<{
     output: typeof ResumeRolloutResponseSchema;
   },
   /**
-   * Tries the regions again that failed, after a pause that their wave's on_failure
-   * made, and those that failed to catch up with the version that is live.
+   * Retries failed regions: after a pause because of their wave's on_failure, and after they failed
+   * to catch up with the live version.
    *
    * @generated from rpc windlass.v1.RolloutService.RetryRollout
    */
@@ -2183,7 +2194,7 @@ export const RolloutService: GenService<{
     output: typeof RetryRolloutResponseSchema;
   },
   /**
-   * Ends the bake time of the wave that is baking now.
+   * Ends the bake time of the wave that bakes now.
    *
    * @generated from rpc windlass.v1.RolloutService.SkipBake
    */
@@ -2193,10 +2204,10 @@ export const RolloutService: GenService<{
     output: typeof SkipBakeResponseSchema;
   },
   /**
-   * Accepts the new version where it waits at a step, whatever the step waits for: the
-   * regions that wait go on. Said again before they reach their next step it changes
-   * nothing. It is also what lets promotions happen by themselves again after a rollback.
-   * Where a failed analysis paused the rollout, it accepts what failed, and goes on.
+   * Accepts the new version in all regions that wait at a step, whatever they wait for, and these
+   * regions continue. A repeated call before they reach their next step changes nothing. After a
+   * rollback, it also allows automatic promotion again. If a failed analysis paused the rollout, it
+   * accepts the failure, and the rollout continues.
    *
    * @generated from rpc windlass.v1.RolloutService.Promote
    */
@@ -2206,10 +2217,11 @@ export const RolloutService: GenService<{
     output: typeof PromoteResponseSchema;
   },
   /**
-   * Gives the caller's approval at the gates where the rollout waits now: at steps, before
-   * promotion, at a wave's end. A gate that has all its approvals is open; what else the
-   * place waits for (its time, its analysis) it waits for all the same. ERROR_REASON_NOT_AN_APPROVER
-   * if none of them takes this key's. Promote and SkipBake pass no gate.
+   * Gives the caller's approval at the gates where the rollout waits now: before the start, at
+   * steps, before promotion, at the end of a wave. A gate with all its approvals is open, but the
+   * rollout still waits for the time and the analysis of that place. Fails with
+   * ERROR_REASON_NOT_AN_APPROVER if no gate accepts this key. Promote and SkipBake do not pass
+   * gates.
    *
    * @generated from rpc windlass.v1.RolloutService.Approve
    */

@@ -18,7 +18,7 @@ export const file_windlass_v1_route: GenFile = /*@__PURE__*/
   fileDesc("Chd3aW5kbGFzcy92MS9yb3V0ZS5wcm90bxILd2luZGxhc3MudjEitwIKBVJvdXRlEgwKBGhvc3QYASABKAkSJQoEa2luZBgCIAEoDjIXLndpbmRsYXNzLnYxLlJvdXRlLktpbmQSDgoGYXBwX2lkGAMgASgJEgsKA2FwcBgEIAEoCRIVCg1kZXBsb3ltZW50X2lkGAUgASgJEg8KB3ZlcnNpb24YBiABKAUSJgoFc3RhdGUYByABKA4yFy53aW5kbGFzcy52MS5Sb3V0ZVN0YXRlEg8KB21lc3NhZ2UYCCABKAkSKQoHcmVnaW9ucxgJIAMoCzIYLndpbmRsYXNzLnYxLlJlZ2lvblJvdXRlIlAKBEtpbmQSFAoQS0lORF9VTlNQRUNJRklFRBAAEg8KC0tJTkRfU1RBQkxFEAESEAoMS0lORF9QUkVWSUVXEAISDwoLS0lORF9ET01BSU4QAyLhAQoLUmVnaW9uUm91dGUSDgoGcmVnaW9uGAEgASgJEiYKBXN0YXRlGAIgASgOMhcud2luZGxhc3MudjEuUm91dGVTdGF0ZRISCgpnZW5lcmF0aW9uGAMgASgDEh8KF2Fja25vd2xlZGdlZF9nZW5lcmF0aW9uGAQgASgDEigKB3RhcmdldHMYBSADKAsyFy53aW5kbGFzcy52MS5Sb3V0ZVNoYXJlEg8KB21lc3NhZ2UYBiABKAkSKgoGcG9saWN5GAcgASgLMhoud2luZGxhc3MudjEuUm91dGluZ1BvbGljeSJFCgpSb3V0ZVNoYXJlEhUKDWRlcGxveW1lbnRfaWQYASABKAkSDwoHdmVyc2lvbhgCIAEoBRIPCgdwZXJjZW50GAMgASgFItEBCgZEb21haW4SDAoEbmFtZRgBIAEoCRIOCgZhcHBfaWQYAiABKAkSCwoDYXBwGAMgASgJEhAKCHZlcmlmaWVkGAQgASgIEhAKCHR4dF9uYW1lGAUgASgJEhEKCXR4dF92YWx1ZRgGIAEoCRISCgpjcmVhdGVkX2J5GAcgASgJEhIKCmNyZWF0ZWRfYXQYCCABKAMSEwoLdmVyaWZpZWRfYXQYCSABKAMSFQoNbWlzc2luZ19zaW5jZRgKIAEoAxIRCglsYXBzZWRfYXQYCyABKAMiYQoRTGlzdFJvdXRlc1JlcXVlc3QSJgoEcGFnZRgBIAEoCzIYLndpbmRsYXNzLnYxLlBhZ2VSZXF1ZXN0EhUKA2FwcBgCIAEoCUIIukgFcgMYgAISDQoFZW5kZWQYAyABKAgiYQoSTGlzdFJvdXRlc1Jlc3BvbnNlEiIKBnJvdXRlcxgBIAMoCzISLndpbmRsYXNzLnYxLlJvdXRlEicKBHBhZ2UYAiABKAsyGS53aW5kbGFzcy52MS5QYWdlUmVzcG9uc2UicAoQQWRkRG9tYWluUmVxdWVzdBInCghtdXRhdGlvbhgBIAEoCzIVLndpbmRsYXNzLnYxLk11dGF0aW9uEhcKA2FwcBgCIAEoCUIKukgHcgUQARiAAhIaCgZkb21haW4YAyABKAlCCrpIB3IFEAEY/QEiSwoRQWRkRG9tYWluUmVzcG9uc2USIwoGZG9tYWluGAEgASgLMhMud2luZGxhc3MudjEuRG9tYWluEhEKCXVuY2hhbmdlZBgeIAEoCCJzChNWZXJpZnlEb21haW5SZXF1ZXN0EicKCG11dGF0aW9uGAEgASgLMhUud2luZGxhc3MudjEuTXV0YXRpb24SFwoDYXBwGAIgASgJQgq6SAdyBRABGIACEhoKBmRvbWFpbhgDIAEoCUIKukgHcgUQARj9ASI7ChRWZXJpZnlEb21haW5SZXNwb25zZRIjCgZkb21haW4YASABKAsyEy53aW5kbGFzcy52MS5Eb21haW4icwoTUmVtb3ZlRG9tYWluUmVxdWVzdBInCghtdXRhdGlvbhgBIAEoCzIVLndpbmRsYXNzLnYxLk11dGF0aW9uEhcKA2FwcBgCIAEoCUIKukgHcgUQARiAAhIaCgZkb21haW4YAyABKAlCCrpIB3IFEAEY/QEiFgoUUmVtb3ZlRG9tYWluUmVzcG9uc2UiUwoSTGlzdERvbWFpbnNSZXF1ZXN0EiYKBHBhZ2UYASABKAsyGC53aW5kbGFzcy52MS5QYWdlUmVxdWVzdBIVCgNhcHAYAiABKAlCCLpIBXIDGIACImQKE0xpc3REb21haW5zUmVzcG9uc2USJAoHZG9tYWlucxgBIAMoCzITLndpbmRsYXNzLnYxLkRvbWFpbhInCgRwYWdlGAIgASgLMhkud2luZGxhc3MudjEuUGFnZVJlc3BvbnNlIn8KBkFwcEtleRIMCgRuYW1lGAEgASgJEg4KBmFwcF9pZBgCIAEoCRILCgNhcHAYAyABKAkSDgoGcHJlZml4GAQgASgJEhIKCmNyZWF0ZWRfYnkYBSABKAkSEgoKY3JlYXRlZF9hdBgGIAEoAxISCgpleHBpcmVzX2F0GAcgASgDIqwBChNDcmVhdGVBcHBLZXlSZXF1ZXN0EicKCG11dGF0aW9uGAEgASgLMhUud2luZGxhc3MudjEuTXV0YXRpb24SFwoDYXBwGAIgASgJQgq6SAdyBRABGIACEjYKBG5hbWUYAyABKAlCKLpIJXIjMiFeW2Etel0oWy1hLXowLTldezAsNjF9W2EtejAtOV0pPyQSGwoKZXhwaXJlc19hdBgEIAEoA0IHukgEIgIoACJMChRDcmVhdGVBcHBLZXlSZXNwb25zZRIgCgNrZXkYASABKAsyEy53aW5kbGFzcy52MS5BcHBLZXkSEgoFdmFsdWUYAiABKAlCA4ABASJTChJMaXN0QXBwS2V5c1JlcXVlc3QSJgoEcGFnZRgBIAEoCzIYLndpbmRsYXNzLnYxLlBhZ2VSZXF1ZXN0EhUKA2FwcBgCIAEoCUIIukgFcgMYgAIiYQoTTGlzdEFwcEtleXNSZXNwb25zZRIhCgRrZXlzGAEgAygLMhMud2luZGxhc3MudjEuQXBwS2V5EicKBHBhZ2UYAiABKAsyGS53aW5kbGFzcy52MS5QYWdlUmVzcG9uc2UicAoTUmV2b2tlQXBwS2V5UmVxdWVzdBInCghtdXRhdGlvbhgBIAEoCzIVLndpbmRsYXNzLnYxLk11dGF0aW9uEhcKA2FwcBgCIAEoCUIKukgHcgUQARiAAhIXCgRuYW1lGAMgASgJQgm6SAZyBBABGD8iFgoUUmV2b2tlQXBwS2V5UmVzcG9uc2UqsgEKClJvdXRlU3RhdGUSGwoXUk9VVEVfU1RBVEVfVU5TUEVDSUZJRUQQABIXChNST1VURV9TVEFURV9QRU5ESU5HEAESHAoYUk9VVEVfU1RBVEVfUFJPVklTSU9OSU5HEAISFwoTUk9VVEVfU1RBVEVfUlVOTklORxADEhsKF1JPVVRFX1NUQVRFX1RFUk1JTkFUSU5HEAQSGgoWUk9VVEVfU1RBVEVfVEVSTUlOQVRFRBAFMrAFCgxSb3V0ZVNlcnZpY2USUgoKTGlzdFJvdXRlcxIeLndpbmRsYXNzLnYxLkxpc3RSb3V0ZXNSZXF1ZXN0Gh8ud2luZGxhc3MudjEuTGlzdFJvdXRlc1Jlc3BvbnNlIgOQAgESSgoJQWRkRG9tYWluEh0ud2luZGxhc3MudjEuQWRkRG9tYWluUmVxdWVzdBoeLndpbmRsYXNzLnYxLkFkZERvbWFpblJlc3BvbnNlElMKDFZlcmlmeURvbWFpbhIgLndpbmRsYXNzLnYxLlZlcmlmeURvbWFpblJlcXVlc3QaIS53aW5kbGFzcy52MS5WZXJpZnlEb21haW5SZXNwb25zZRJTCgxSZW1vdmVEb21haW4SIC53aW5kbGFzcy52MS5SZW1vdmVEb21haW5SZXF1ZXN0GiEud2luZGxhc3MudjEuUmVtb3ZlRG9tYWluUmVzcG9uc2USVQoLTGlzdERvbWFpbnMSHy53aW5kbGFzcy52MS5MaXN0RG9tYWluc1JlcXVlc3QaIC53aW5kbGFzcy52MS5MaXN0RG9tYWluc1Jlc3BvbnNlIgOQAgESUwoMQ3JlYXRlQXBwS2V5EiAud2luZGxhc3MudjEuQ3JlYXRlQXBwS2V5UmVxdWVzdBohLndpbmRsYXNzLnYxLkNyZWF0ZUFwcEtleVJlc3BvbnNlElUKC0xpc3RBcHBLZXlzEh8ud2luZGxhc3MudjEuTGlzdEFwcEtleXNSZXF1ZXN0GiAud2luZGxhc3MudjEuTGlzdEFwcEtleXNSZXNwb25zZSIDkAIBElMKDFJldm9rZUFwcEtleRIgLndpbmRsYXNzLnYxLlJldm9rZUFwcEtleVJlcXVlc3QaIS53aW5kbGFzcy52MS5SZXZva2VBcHBLZXlSZXNwb25zZWIGcHJvdG8z", [file_buf_validate_validate, file_windlass_v1_common, file_windlass_v1_routing]);
 
 /**
- * Route is one host, and where it leads.
+ * Route is one host and its targets.
  *
  * @generated from message windlass.v1.Route
  */
@@ -46,7 +46,7 @@ export type Route = Message<"windlass.v1.Route"> & {
   app: string;
 
   /**
-   * That of a preview; empty and 0: it goes by weight.
+   * The version of a preview host. Empty and 0: requests are divided by weight.
    *
    * @generated from field: string deployment_id = 5;
    */
@@ -63,14 +63,14 @@ export type Route = Message<"windlass.v1.Route"> & {
   state: RouteState;
 
   /**
-   * Why it is not running, for people.
+   * Why it is not running. For people.
    *
    * @generated from field: string message = 8;
    */
   message: string;
 
   /**
-   * By name.
+   * Sorted by name.
    *
    * @generated from field: repeated windlass.v1.RegionRoute regions = 9;
    */
@@ -94,21 +94,21 @@ export enum Route_Kind {
   UNSPECIFIED = 0,
 
   /**
-   * The app's, for as long as it lives.
+   * The app's host, which never changes.
    *
    * @generated from enum value: KIND_STABLE = 1;
    */
   STABLE = 1,
 
   /**
-   * One version's.
+   * The host of one version.
    *
    * @generated from enum value: KIND_PREVIEW = 2;
    */
   PREVIEW = 2,
 
   /**
-   * The user's own.
+   * A domain that a user added.
    *
    * @generated from enum value: KIND_DOMAIN = 3;
    */
@@ -138,8 +138,8 @@ export type RegionRoute = Message<"windlass.v1.RegionRoute"> & {
   state: RouteState;
 
   /**
-   * Of the app's routes in the region, and what the region has said it serves. 0 for
-   * previews, which go with their deployment.
+   * Generation of the app's routes in the region, and the one that the region acknowledged. 0 for
+   * previews, which belong to their deployment's generation.
    *
    * @generated from field: int64 generation = 3;
    */
@@ -151,22 +151,23 @@ export type RegionRoute = Message<"windlass.v1.RegionRoute"> & {
   acknowledgedGeneration: bigint;
 
   /**
-   * By version; what all are given adds up to 100.
+   * Sorted by version. The percentages add up to 100.
    *
    * @generated from field: repeated windlass.v1.RouteShare targets = 5;
    */
   targets: RouteShare[];
 
   /**
-   * Why it is not running, for people.
+   * Why it is not running. For people.
    *
    * @generated from field: string message = 6;
    */
   message: string;
 
   /**
-   * The policy of generation: once that is acknowledged, the one in force. Absent: defaults in
-   * everything, and in previews, for which that of the stable host in the region counts.
+   * The policy of this generation, in force after the region acknowledged it. Absent: every field
+   * has its default. Also absent for previews, for which the policy of the stable host in the
+   * region applies.
    *
    * @generated from field: windlass.v1.RoutingPolicy policy = 7;
    */
@@ -181,7 +182,7 @@ export const RegionRouteSchema: GenMessage<RegionRoute> = /*@__PURE__*/
   messageDesc(file_windlass_v1_route, 1);
 
 /**
- * RouteShare is what a version gets of a route's requests.
+ * RouteShare is the share of a route's requests that a version gets.
  *
  * @generated from message windlass.v1.RouteShare
  */
@@ -210,7 +211,7 @@ export const RouteShareSchema: GenMessage<RouteShare> = /*@__PURE__*/
   messageDesc(file_windlass_v1_route, 2);
 
 /**
- * Domain is a host of the user's own.
+ * Domain is a host that a user owns.
  *
  * @generated from message windlass.v1.Domain
  */
@@ -233,15 +234,15 @@ export type Domain = Message<"windlass.v1.Domain"> & {
   app: string;
 
   /**
-   * It serves, or will as soon as the app does.
+   * The domain is verified: it serves whenever the app does.
    *
    * @generated from field: bool verified = 4;
    */
   verified: boolean;
 
   /**
-   * What has to be in the DNS for it to be verified: a TXT record of that name and value. It
-   * has to stay, and is looked for again, some twice a day: see missing_since.
+   * Name and value of the TXT record that verifies the domain. The record must stay in the DNS. It
+   * is checked again about twice a day: see missing_since.
    *
    * @generated from field: string txt_name = 5;
    */
@@ -263,24 +264,25 @@ export type Domain = Message<"windlass.v1.Domain"> & {
   createdAt: bigint;
 
   /**
-   * 0: it was not.
+   * 0: it is not verified.
    *
    * @generated from field: int64 verified_at = 9;
    */
   verifiedAt: bigint;
 
   /**
-   * Since when the DNS says that the record is not there, or says something else; 0: it is
-   * there. While the DNS says nothing, nothing changes.
+   * Since when the DNS has no such record, or another value. 0: the record is there. While the DNS
+   * does not answer, nothing changes.
    *
    * @generated from field: int64 missing_since = 10;
    */
   missingSince: bigint;
 
   /**
-   * When it was gone for 7 days; 0: it was not. The domain serves on, and another app, of
-   * another workspace too, that is verified for it takes it: this one waits for it again.
-   * Once the record is seen again, or VerifyDomain finds it, nothing is missing.
+   * When the record had been missing for 7 days. 0: the domain has not lapsed. A lapsed domain
+   * still serves, but another app, also of another workspace, gets it by verifying it. Then this
+   * app waits for the domain again. When the record is found again, by a check or by VerifyDomain,
+   * missing_since and lapsed_at become 0.
    *
    * @generated from field: int64 lapsed_at = 11;
    */
@@ -304,15 +306,14 @@ export type ListRoutesRequest = Message<"windlass.v1.ListRoutesRequest"> & {
   page?: PageRequest | undefined;
 
   /**
-   * Id or "project/environment/name"; empty: of all apps of the workspace. The page size counts
-   * apps.
+   * Id or "project/environment/name". Empty: all apps of the workspace. The page size counts apps.
    *
    * @generated from field: string app = 2;
    */
   app: string;
 
   /**
-   * Also the previews of versions that are over, in regions that remember them.
+   * Include previews of versions that have ended, in regions that still remember them.
    *
    * @generated from field: bool ended = 3;
    */
@@ -365,7 +366,8 @@ export type AddDomainRequest = Message<"windlass.v1.AddDomainRequest"> & {
   app: string;
 
   /**
-   * Such as "chat.example.com", in any case; names of other scripts in their "xn--" form.
+   * Such as "chat.example.com", in upper or lower case. Names in other scripts have their "xn--"
+   * form.
    *
    * @generated from field: string domain = 3;
    */
@@ -497,7 +499,7 @@ export type ListDomainsRequest = Message<"windlass.v1.ListDomainsRequest"> & {
   page?: PageRequest | undefined;
 
   /**
-   * Id or "project/environment/name"; empty: of all apps of the workspace.
+   * Id or "project/environment/name". Empty: all apps of the workspace.
    *
    * @generated from field: string app = 2;
    */
@@ -534,7 +536,7 @@ export const ListDomainsResponseSchema: GenMessage<ListDomainsResponse> = /*@__P
   messageDesc(file_windlass_v1_route, 13);
 
 /**
- * AppKey is one that requests for an app may come with.
+ * AppKey is a key with which clients call an app.
  *
  * @generated from message windlass.v1.AppKey
  */
@@ -557,7 +559,7 @@ export type AppKey = Message<"windlass.v1.AppKey"> & {
   app: string;
 
   /**
-   * How its value begins.
+   * First characters of the value.
    *
    * @generated from field: string prefix = 4;
    */
@@ -574,7 +576,7 @@ export type AppKey = Message<"windlass.v1.AppKey"> & {
   createdAt: bigint;
 
   /**
-   * From then on it is good no more; 0: never.
+   * When the key expires. 0: never.
    *
    * @generated from field: int64 expires_at = 7;
    */
@@ -658,7 +660,7 @@ export type ListAppKeysRequest = Message<"windlass.v1.ListAppKeysRequest"> & {
   page?: PageRequest | undefined;
 
   /**
-   * Id or "project/environment/name"; empty: of all apps of the workspace.
+   * Id or "project/environment/name". Empty: all apps of the workspace.
    *
    * @generated from field: string app = 2;
    */
@@ -744,37 +746,37 @@ export enum RouteState {
   UNSPECIFIED = 0,
 
   /**
-   * Nothing serves under it yet, or its domain was not verified.
+   * Nothing serves the host yet, or the domain is not verified.
    *
    * @generated from enum value: ROUTE_STATE_PENDING = 1;
    */
   PENDING = 1,
 
   /**
-   * Told to regions, of which some have not said yet that they serve it as it is now. Those
-   * that did, and those that serve it as it was before, answer.
+   * Regions know the route, but some have not acknowledged its newest state yet. These may still
+   * serve the state before.
    *
    * @generated from enum value: ROUTE_STATE_PROVISIONING = 2;
    */
   PROVISIONING = 2,
 
   /**
-   * Every region of it serves it as it is now.
+   * Every region of the route serves its newest state.
    *
    * @generated from enum value: ROUTE_STATE_RUNNING = 3;
    */
   RUNNING = 3,
 
   /**
-   * It is being taken out, and some region has not said yet that it is.
+   * The route is being removed, and some region has not acknowledged it yet.
    *
    * @generated from enum value: ROUTE_STATE_TERMINATING = 4;
    */
   TERMINATING = 4,
 
   /**
-   * No region serves it any more: its app was deleted, or its version is over. It is told
-   * for as long as that is remembered.
+   * No region serves the route any more, because its app was deleted or its version has ended. It
+   * is listed until its data is removed.
    *
    * @generated from enum value: ROUTE_STATE_TERMINATED = 5;
    */
@@ -788,21 +790,21 @@ export const RouteStateSchema: GenEnum<RouteState> = /*@__PURE__*/
   enumDesc(file_windlass_v1_route, 0);
 
 /**
- * RouteService tells under which hosts apps are reached, and gives apps hosts of their own.
+ * RouteService shows the hosts of apps, and manages their domains and keys.
  *
- * Every app has a stable host, which goes by weight to whichever versions serve, and every
- * version that runs has a preview host, which goes to that version alone, whatever its
- * weight. Both are made from names and ids: no workspace can have another's by choosing a
- * name. Domains are hosts of the user's own, which serve as the stable host does once it
- * was shown that the domain's owner wants that.
+ * Every app has a stable host, whose requests go to the serving versions by weight. Every version
+ * that runs has a preview host, whose requests go only to that version, whatever its weight. Both
+ * hosts contain names and ids, so that no workspace can get another's host by choosing a name.
+ * Domains are hosts that users own. A domain works like the stable host after its owner's consent
+ * was verified.
  *
  * @generated from service windlass.v1.RouteService
  */
 export const RouteService: GenService<{
   /**
-   * By app, and of each the stable host, domains and previews: those that there are, and those
-   * that are being taken out. An app that was deleted is found by its id, as its versions and
-   * its history are, until it is forgotten, 24 hours later unless the operator says otherwise.
+   * Sorted by app. Each app has its stable host, domains and preview hosts, including those that
+   * are being removed. A deleted app can be found by its id until its data is removed, by default
+   * 24 hours later.
    *
    * @generated from rpc windlass.v1.RouteService.ListRoutes
    */
@@ -812,9 +814,9 @@ export const RouteService: GenService<{
     output: typeof ListRoutesResponseSchema;
   },
   /**
-   * Gives the app a domain, which serves nothing before it was verified. The answer has the
-   * TXT record that verifies it. Said again it changes nothing. Several apps, of several
-   * workspaces too, may wait for one domain: the one whose record is found gets it.
+   * Adds a domain to the app. It serves nothing until it is verified. The response has the TXT
+   * record that verifies it. A repeated call changes nothing. Several apps, also of different
+   * workspaces, may wait for the same domain. The app whose record is found gets it.
    *
    * @generated from rpc windlass.v1.RouteService.AddDomain
    */
@@ -824,10 +826,10 @@ export const RouteService: GenService<{
     output: typeof AddDomainResponseSchema;
   },
   /**
-   * Looks for the domain's TXT record, for 10 s at most, and serves it if it is there; else
-   * ERROR_REASON_DOMAIN_NOT_VERIFIED, with what was found. A domain that another app
-   * serves is refused with ERROR_REASON_DOMAIN_TAKEN, unless it has lapsed there: then it is
-   * taken from that app. Said again it changes nothing.
+   * Looks up the domain's TXT record, for at most 10 s. If the record is found, the domain begins
+   * to serve. Otherwise the call fails with ERROR_REASON_DOMAIN_NOT_VERIFIED and says what was
+   * found. If another app serves the domain, the call fails with ERROR_REASON_DOMAIN_TAKEN, unless
+   * the domain has lapsed there: then this app gets it. A repeated call changes nothing.
    *
    * @generated from rpc windlass.v1.RouteService.VerifyDomain
    */
@@ -837,7 +839,7 @@ export const RouteService: GenService<{
     output: typeof VerifyDomainResponseSchema;
   },
   /**
-   * Takes the domain out of every region, and forgets it.
+   * Removes the domain from every region and deletes it.
    *
    * @generated from rpc windlass.v1.RouteService.RemoveDomain
    */
@@ -847,7 +849,7 @@ export const RouteService: GenService<{
     output: typeof RemoveDomainResponseSchema;
   },
   /**
-   * By name.
+   * Sorted by name.
    *
    * @generated from rpc windlass.v1.RouteService.ListDomains
    */
@@ -857,9 +859,9 @@ export const RouteService: GenService<{
     output: typeof ListDomainsResponseSchema;
   },
   /**
-   * Makes a key that requests for the app may come with; see RoutingPolicy.require_api_key. It
-   * is good in each region from when that serves the app's routes with it, which ListRoutes
-   * tells. A name that the app has a key of: ERROR_REASON_ALREADY_EXISTS.
+   * Creates a key for requests to the app; see RoutingPolicy.require_api_key. A region accepts the
+   * key once it serves the routes with it, which ListRoutes shows. If the app has a key with that
+   * name, the call fails with ERROR_REASON_ALREADY_EXISTS.
    *
    * @generated from rpc windlass.v1.RouteService.CreateAppKey
    */
@@ -869,7 +871,7 @@ export const RouteService: GenService<{
     output: typeof CreateAppKeyResponseSchema;
   },
   /**
-   * By app and name.
+   * Sorted by app and name.
    *
    * @generated from rpc windlass.v1.RouteService.ListAppKeys
    */
@@ -879,8 +881,8 @@ export const RouteService: GenService<{
     output: typeof ListAppKeysResponseSchema;
   },
   /**
-   * Ends a key, and forgets it. It is good in each region until that region serves the app's
-   * routes without it; a region without an agent does so once one returns.
+   * Revokes and deletes a key. A region accepts the key until it serves the routes without it. In a
+   * region without a connected agent, that is after an agent returns.
    *
    * @generated from rpc windlass.v1.RouteService.RevokeAppKey
    */

@@ -16,25 +16,26 @@ export const file_windlass_v1_routing: GenFile = /*@__PURE__*/
   fileDesc("Chl3aW5kbGFzcy92MS9yb3V0aW5nLnByb3RvEgt3aW5kbGFzcy52MSLkCAoNUm91dGluZ1BvbGljeRJBCgliYWxhbmNpbmcYASABKA4yJC53aW5kbGFzcy52MS5Sb3V0aW5nUG9saWN5LkJhbGFuY2luZ0IIukgFggECEAESJwoIYWZmaW5pdHkYAiABKAsyFS53aW5kbGFzcy52MS5BZmZpbml0eRJDChByZXNwb25zZV90aW1lb3V0GAMgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQg66SAuqAQgiBAiAowUqABI/CgxpZGxlX3RpbWVvdXQYBCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb25CDrpIC6oBCCIECICjBSoAEkIKD3JlcXVlc3RfdGltZW91dBgFIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkIOukgLqgEIIgQIgKMFMgASJAoKcXVldWVfc2l6ZRgGIAEoBUILukgIGgYYwIQ9KABIAIgBARI8CgpxdWV1ZV93YWl0GAcgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQg26SAqqAQciAwiQHDIAEh8KB3JldHJpZXMYCCABKAVCCbpIBhoEGAooAEgBiAEBEicKDW1heF9pbl9mbGlnaHQYCSABKAVCC7pICBoGGMCEPSgASAKIAQESKwoObWF4X2JvZHlfYnl0ZXMYCiABKANCDrpICyIJGICAgICAICAASAOIAQESHwoEY29ycxgLIAEoCzIRLndpbmRsYXNzLnYxLkNvcnMSLAoLcGF5bG9hZF9sb2cYDCABKAsyFy53aW5kbGFzcy52MS5QYXlsb2FkTG9nEkYKDGNyb3NzX3JlZ2lvbhgNIAEoDjImLndpbmRsYXNzLnYxLlJvdXRpbmdQb2xpY3kuQ3Jvc3NSZWdpb25CCLpIBYIBAhABEhcKD3JlcXVpcmVfYXBpX2tleRgOIAEoCBIqCgpjb2xkX3N0YXJ0GDIgASgLMhYud2luZGxhc3MudjEuQ29sZFN0YXJ0IqsBCglCYWxhbmNpbmcSGQoVQkFMQU5DSU5HX1VOU1BFQ0lGSUVEEAASGQoVQkFMQU5DSU5HX1JPVU5EX1JPQklOEAESHAoYQkFMQU5DSU5HX0xFQVNUX1JFUVVFU1RTEAISGgoWQkFMQU5DSU5HX1BPV0VSX09GX1RXTxADEhYKEkJBTEFOQ0lOR19BRkZJTklUWRAEEhYKEkJBTEFOQ0lOR19XRUlHSFRFRBAFIngKC0Nyb3NzUmVnaW9uEhwKGENST1NTX1JFR0lPTl9VTlNQRUNJRklFRBAAEhQKEENST1NTX1JFR0lPTl9PRkYQARIZChVDUk9TU19SRUdJT05fRkFJTE9WRVIQAhIaChZDUk9TU19SRUdJT05fU1BJTExPVkVSEANCDQoLX3F1ZXVlX3NpemVCCgoIX3JldHJpZXNCEAoOX21heF9pbl9mbGlnaHRCEQoPX21heF9ib2R5X2J5dGVzIpwBCglDb2xkU3RhcnQSOAoEaG9sZBgBIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkIPukgMqgEJIgMIkBwyAggBEiIKCG1heF9oZWxkGAIgASgFQgu6SAgaBhjAhD0oAEgAiAEBEhEKCWhlYXJ0YmVhdBgDIAEoCBIRCgllbHNld2hlcmUYBCABKAhCCwoJX21heF9oZWxkInoKClBheWxvYWRMb2cSJwoGc2FtcGxlGAEgASgBQhe6SBQSEhkAAAAAAADwPyEAAAAAAAAAABIeCgltYXhfYnl0ZXMYAiABKAVCC7pICBoGGICAQCgAEiMKBnJlZGFjdBgDIAMoCUITukgQkgENEEAYASIHcgUQARiAASLjAQoIQWZmaW5pdHkSNwoGaGVhZGVyGAEgASgJQie6SCRyIhiAATIdXlstISMkJSYnKisuXl9gfH4wLTlBLVphLXpdKiQSNwoGY29va2llGAIgASgJQie6SCRyIhiAATIdXlstISMkJSYnKisuXl9gfH4wLTlBLVphLXpdKiQ6ZbpIYhpgCgxhZmZpbml0eS5rZXkSJHNldCBoZWFkZXIgb3IgY29va2llLCBvbmUgb2YgdGhlIHR3bxoqKHRoaXMuaGVhZGVyICE9ICcnKSAhPSAodGhpcy5jb29raWUgIT0gJycpItcCCgRDb3JzEi4KD2FsbG93ZWRfb3JpZ2lucxgBIAMoCUIVukgSkgEPCAEQQBgBIgdyBRABGKwCEjYKD2FsbG93ZWRfbWV0aG9kcxgCIAMoCUIdukgakgEXECAYASIRcg8yDV5bQS1aXXsxLDMyfSQSSgoPYWxsb3dlZF9oZWFkZXJzGAMgAygJQjG6SC6SASsQQCInciUyI15bLSEjJCUmJyorLl5fYHx+MC05QS1aYS16XXsxLDEyOH0kEkoKD2V4cG9zZWRfaGVhZGVycxgEIAMoCUIxukgukgErEEAiJ3IlMiNeWy0hIyQlJicqKy5eX2B8fjAtOUEtWmEtel17MSwxMjh9JBITCgtjcmVkZW50aWFscxgFIAEoCBI6CgdtYXhfYWdlGAYgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQg66SAuqAQgiBAiAowUyAGIGcHJvdG8z", [file_buf_validate_validate, file_google_protobuf_duration]);
 
 /**
- * RoutingPolicy says how the gateways of an app's regions send its requests to instances.
- * It is part of a version, and goes back with it.
+ * RoutingPolicy says how gateways send the requests of an app to instances. It is part of a
+ * version, so that a rollback also restores it.
  *
- * While several versions share the app's hosts, that of the live version is in force for all
- * of them, and for previews too: a request is not of a version before it was routed. That of
- * a new version comes into force in every region when that version becomes live, which is
- * when its rollout is done; before an app has a live version, that of the one on its way is.
- * Each change is a new generation of the route, acknowledged as any other.
+ * While several versions share the app's hosts, the policy of the live version applies to all of
+ * them and to previews, because a request belongs to no version before it is routed. The policy of
+ * a new version comes into force in every region when the version becomes live, at the end of its
+ * rollout. Before an app has a live version, the policy of the version in flight applies. Each
+ * change is a new generation of the route, which regions acknowledge.
  *
- * A version that differs from the live one in nothing that instances see, as when this policy
- * alone is changed, keeps the instances: see RolloutPolicy. Then its policy comes into force
- * region by region, as the rollout comes to them: with the first step that gives the new version
- * traffic, for all requests there. When the rollout goes back, so does the policy.
+ * A version takes over the instances if it does not differ from the live one in anything that
+ * instances see, for example if only this policy changes: see RolloutPolicy. Then its policy comes
+ * into force in one region after another, with the first step that gives the new version traffic,
+ * and applies to all requests there. If the rollout goes back, so does the policy.
  *
- * What no policy sets: a connection to an instance is waited for 2 s. An instance is put out after
- * two requests in a row that had no connection to it, or five that failed, by 5xx and time-outs
- * too: for 1 s, then for twice as long each time, up to 5 min, and then until one request that is
- * tried there is answered. When fewer than half of a version's instances that were ever ready are
- * well, which is ready and not put out, all of those get requests.
+ * The following is fixed. The gateway waits 2 s for a connection to an instance. It ejects an
+ * instance after two consecutive requests without a connection, or after five consecutive failed
+ * requests, 5xx and time-outs included. An ejection lasts 1 s at first, and twice as long each
+ * time, up to 5 min. It ends when a trial request is answered. An instance is healthy if it is
+ * ready and not ejected. If fewer than half of the instances of a version that were ever ready are
+ * healthy, all those that were ever ready get requests.
  *
  * @generated from message windlass.v1.RoutingPolicy
  */
@@ -45,74 +46,75 @@ export type RoutingPolicy = Message<"windlass.v1.RoutingPolicy"> & {
   balancing: RoutingPolicy_Balancing;
 
   /**
-   * Where a request has its key. With BALANCING_AFFINITY, and with no other.
+   * Where the key of a request is. Required with BALANCING_AFFINITY, and not valid otherwise.
    *
    * @generated from field: windlass.v1.Affinity affinity = 2;
    */
   affinity?: Affinity | undefined;
 
   /**
-   * From the last part of the request that the instance was sent to the first byte of the
-   * answer: the time in which the client sends does not count. Default 5 min.
+   * Longest time from the last byte sent to the instance until the first byte of the answer. The
+   * time in which the client sends its request does not count. Default 5 min.
    *
    * @generated from field: google.protobuf.Duration response_timeout = 3;
    */
   responseTimeout?: Duration | undefined;
 
   /**
-   * Between two pieces of an answer. Default 1 min.
+   * Longest time between two parts of an answer. Default 1 min.
    *
    * @generated from field: google.protobuf.Duration idle_timeout = 4;
    */
   idleTimeout?: Duration | undefined;
 
   /**
-   * Of the whole request, the wait for an instance included, and also of a stream: then 504, or
-   * an answer that has begun is cut. 0, the default: none.
+   * Longest time of the whole request, including the wait for an instance. Applies to streams, too.
+   * After it, the gateway answers 504, or cuts off an answer that has begun. 0, the default: no
+   * limit.
    *
    * @generated from field: google.protobuf.Duration request_timeout = 5;
    */
   requestTimeout?: Duration | undefined;
 
   /**
-   * Requests that wait for an instance, per gateway; more are refused with 429. Default 256;
-   * 0: none waits.
+   * How many requests may wait for an instance, per gateway. Further requests are refused with 429.
+   * Default 256. 0: no request waits.
    *
    * @generated from field: optional int32 queue_size = 6;
    */
   queueSize?: number | undefined;
 
   /**
-   * How long one waits at most; then it is refused with 503. Default 10 s.
+   * Longest wait of a request. After it, the request is refused with 503. Default 10 s.
    *
    * @generated from field: google.protobuf.Duration queue_wait = 7;
    */
   queueWait?: Duration | undefined;
 
   /**
-   * Further attempts of one request, on other instances. Default 2. Only of requests that
-   * may be repeated: of idempotent methods, or with an Idempotency-Key.
+   * Number of further attempts on other instances. Default 2. Only for requests that may be
+   * repeated: those with an idempotent method or an Idempotency-Key.
    *
    * @generated from field: optional int32 retries = 8;
    */
   retries?: number | undefined;
 
   /**
-   * Requests in flight on one instance, per gateway. 0, the default: no limit.
+   * Limit on requests in flight on one instance, per gateway. 0, the default: no limit.
    *
    * @generated from field: optional int32 max_in_flight = 9;
    */
   maxInFlight?: number | undefined;
 
   /**
-   * Bytes of a request's body; more are refused with 413. Default 64 MiB.
+   * Largest body of a request, in bytes. Larger ones are refused with 413. Default 64 MiB.
    *
    * @generated from field: optional int64 max_body_bytes = 10;
    */
   maxBodyBytes?: bigint | undefined;
 
   /**
-   * Absent: the gateway has no part in CORS, and instances answer for themselves.
+   * Absent: the gateway does nothing about CORS, and instances answer preflights themselves.
    *
    * @generated from field: windlass.v1.Cors cors = 11;
    */
@@ -131,17 +133,17 @@ export type RoutingPolicy = Message<"windlass.v1.RoutingPolicy"> & {
   crossRegion: RoutingPolicy_CrossRegion;
 
   /**
-   * A request needs one of the app's keys, which RouteService.CreateAppKey makes, as
-   * "Authorization: Bearer KEY" or "X-Api-Key: KEY"; without one it is refused with 401. The
-   * host of a version that says so needs one, too, whatever the live version says. Instances do
-   * not get the key.
+   * A request needs one of the app's keys (RouteService.CreateAppKey), as "Authorization: Bearer
+   * KEY" or "X-Api-Key: KEY". Without one it is refused with 401. If a version sets this, its
+   * preview host needs a key, whatever the live version sets. The gateway does not pass the key on
+   * to instances.
    *
    * @generated from field: bool require_api_key = 14;
    */
   requireApiKey: boolean;
 
   /**
-   * How requests wait while the app is at zero in their region; see ScalingPolicy.zero.
+   * How requests wait while the app is at zero in the region; see ScalingPolicy.zero.
    *
    * @generated from field: windlass.v1.ColdStart cold_start = 50;
    */
@@ -156,7 +158,7 @@ export const RoutingPolicySchema: GenMessage<RoutingPolicy> = /*@__PURE__*/
   messageDesc(file_windlass_v1_routing, 0);
 
 /**
- * How one of a version's instances is chosen.
+ * Balancing is how the gateway chooses one of a version's instances.
  *
  * @generated from enum windlass.v1.RoutingPolicy.Balancing
  */
@@ -181,43 +183,43 @@ export enum RoutingPolicy_Balancing {
   LEAST_REQUESTS = 2,
 
   /**
-   * The better of two that are drawn.
+   * The better of two random instances.
    *
    * @generated from enum value: BALANCING_POWER_OF_TWO = 3;
    */
   POWER_OF_TWO = 3,
 
   /**
-   * Equal keys go to the same instance while it has capacity; see affinity. They do so while
-   * two versions serve, too: each has the share of the keys that its weight says, and when
-   * weights change by n percent, about n percent of the keys move. So a key goes from the old
-   * version to the new once, and finds what was computed for it until then. Versions get the
-   * share of the requests that their keys make, which is the weight where keys are many.
+   * Requests with the same key go to the same instance while it has capacity; see affinity. While
+   * two versions serve, each has a share of the keys equal to its weight. If weights change by n
+   * percent, about n percent of the keys move. So during a rollout a key moves from the old to
+   * the new version only once, and before that it still finds its cached data. A version's share
+   * of requests depends on its keys. With many keys it is near its weight.
    *
    * @generated from enum value: BALANCING_AFFINITY = 4;
    */
   AFFINITY = 4,
 
   /**
-   * In turn, and those that do more work more often: for versions whose instances are not
-   * alike, by the GPUs that they have or what else slows one down. A weight is what an instance
-   * says of its load by ORCA (https://github.com/cncf/xds, xds.data.orca.v3), in the answer's
-   * header or trailer endpoint-load-metrics ("TEXT rps_fractional=12, ..." or "JSON {...}") or
-   * endpoint-load-metrics-bin: rps_fractional / (utilization + eps / rps_fractional), where
-   * utilization is application_utilization, or else cpu_utilization. That is gRFC A58, with its
-   * defaults: a report counts once an instance has made some for 10 s, and for 3 min; an instance
-   * without one has the mean. Those fields go no further than the gateway.
+   * Weighted round robin: instances that can do more work get more requests. For versions whose
+   * instances differ in speed, for example by their GPUs. The weight comes from the load that an
+   * instance reports by ORCA (https://github.com/cncf/xds, xds.data.orca.v3), in the header or
+   * trailer endpoint-load-metrics ("TEXT rps_fractional=12, ..." or "JSON {...}") or
+   * endpoint-load-metrics-bin of its answers. It is rps_fractional / (utilization + eps /
+   * rps_fractional), where utilization is application_utilization, or else cpu_utilization. This
+   * follows gRFC A58 with its defaults: reports count after an instance has sent them for 10 s,
+   * and each one for 3 min. An instance without reports has the mean weight. The gateway does not
+   * pass these fields on to clients.
    *
-   * Where fewer than two instances of the version say so much, as vLLM and SGLang do not, it is
-   * what the gateway sees: requests answered in the time that requests spent at the instance,
-   * those under way included; of the last 20 s or so, and of longer where answers take longer. An
-   * instance of which little is known counts as the others do on average. A failed answer (5xx,
-   * 429, a gRPC status that is the server's fault, none at all) never raises a weight, however
-   * quick it was: it counts as the mean of all answers' time with nothing done. No instance gets
-   * less than a tenth of what another gets. Weights are made anew every second, by each gateway
-   * for itself.
+   * If fewer than two instances of the version report their load (vLLM and SGLang do not), the
+   * gateway measures it: answered requests divided by the time that requests spent at the
+   * instance, requests in flight included. It looks at about the last 20 s, or longer if answers
+   * take longer. An instance with little data has the average weight. A failed answer (5xx, 429,
+   * a gRPC status that is the server's fault, no answer) never raises a weight, however fast it
+   * was: it counts as unanswered and as taking the mean time. No instance gets less than a tenth
+   * of what another gets. Each gateway computes its weights itself, every second.
    *
-   * A gateway of a release before takes it for POWER_OF_TWO.
+   * A gateway of an earlier release uses POWER_OF_TWO instead.
    *
    * @generated from enum value: BALANCING_WEIGHTED = 5;
    */
@@ -231,11 +233,10 @@ export const RoutingPolicy_BalancingSchema: GenEnum<RoutingPolicy_Balancing> = /
   enumDesc(file_windlass_v1_routing, 0, 0);
 
 /**
- * When a request is handed to another region. It goes to a gateway of the nearest region in
- * which the app has a ready instance, and only to regions where the app runs; the answer names
- * that region in the header Windlass-Region. A request is handed over once at the most. Unless
- * OFF, gateways of regions of the workspace where the app does not run hand over, too, what
- * they are asked for its hosts.
+ * CrossRegion is when a request is handed over to another region. It goes to a gateway of the
+ * nearest region in which the app has a ready instance. The header Windlass-Region of the answer
+ * names that region. A request is handed over at most once. Unless OFF, gateways in regions of
+ * the workspace where the app does not run also hand over requests for its hosts.
  *
  * @generated from enum windlass.v1.RoutingPolicy.CrossRegion
  */
@@ -253,14 +254,14 @@ export enum RoutingPolicy_CrossRegion {
   OFF = 1,
 
   /**
-   * While no instance is ready here.
+   * While no instance is ready in this region.
    *
    * @generated from enum value: CROSS_REGION_FAILOVER = 2;
    */
   FAILOVER = 2,
 
   /**
-   * Also while all instances have as many requests as max_in_flight lets them, instead of
+   * Also while all instances have max_in_flight requests: the request is handed over instead of
    * waiting in the queue.
    *
    * @generated from enum value: CROSS_REGION_SPILLOVER = 3;
@@ -275,36 +276,39 @@ export const RoutingPolicy_CrossRegionSchema: GenEnum<RoutingPolicy_CrossRegion>
   enumDesc(file_windlass_v1_routing, 0, 1);
 
 /**
- * ColdStart is what becomes of requests that come while a region has no replica of the app because it
- * went to zero. The first of them wakes it.
+ * ColdStart says what happens to requests while the app is at zero in a region. The first request
+ * wakes the app.
  *
  * @generated from message windlass.v1.ColdStart
  */
 export type ColdStart = Message<"windlass.v1.ColdStart"> & {
   /**
-   * How long one waits at most; then it is refused with 503 and a Retry-After. Default 60 s.
+   * Longest wait of a request. After it, the request is refused with 503 and a Retry-After. Default
+   * 60 s.
    *
    * @generated from field: google.protobuf.Duration hold = 1;
    */
   hold?: Duration | undefined;
 
   /**
-   * Requests that wait, per gateway; more are refused with 503 and a Retry-After. Default 256.
+   * How many requests may wait, per gateway. Further requests are refused with 503 and a
+   * Retry-After. Default 256.
    *
    * @generated from field: optional int32 max_held = 2;
    */
   maxHeld?: number | undefined;
 
   /**
-   * A request that asks for a stream (Accept: text/event-stream) gets the answer's header and comments
-   * while it waits, so that clients and proxies keep the connection.
+   * While a request for a stream (Accept: text/event-stream) waits, the gateway sends the answer's
+   * header and comments, so that clients and proxies keep the connection.
    *
    * @generated from field: bool heartbeat = 3;
    */
   heartbeat: boolean;
 
   /**
-   * Hand requests to another region in which the app has a ready instance, instead of holding them.
+   * Hand over requests to another region in which the app has a ready instance, instead of holding
+   * them.
    *
    * @generated from field: bool elsewhere = 4;
    */
@@ -319,31 +323,30 @@ export const ColdStartSchema: GenMessage<ColdStart> = /*@__PURE__*/
   messageDesc(file_windlass_v1_routing, 1);
 
 /**
- * PayloadLog has gateways log what clients ask and instances answer, without headers and
- * queries. Where it is written, if anywhere, the operator of the region's gateways says
- * (gateway --payload-log); what cannot be written as fast as it comes is dropped.
+ * PayloadLog makes gateways log the bodies of requests and answers, without headers and query
+ * strings. The operator of a gateway chooses the file (gateway --payload-log). Without one, nothing
+ * is logged. Payloads that come faster than they can be written are dropped.
  *
  * @generated from message windlass.v1.PayloadLog
  */
 export type PayloadLog = Message<"windlass.v1.PayloadLog"> & {
   /**
-   * Share of the requests that are logged, above 0 and up to 1.
+   * Share of requests that are logged, greater than 0 and at most 1.
    *
    * @generated from field: double sample = 1;
    */
   sample: number;
 
   /**
-   * Bytes that are kept of a request's body, and of its answer's, from the beginning.
-   * 0: 16 KiB.
+   * How many bytes of each body are logged, from its beginning. 0 means 16 KiB.
    *
    * @generated from field: int32 max_bytes = 2;
    */
   maxBytes: number;
 
   /**
-   * Names of JSON fields, at any depth, whose values are left out, in events of a stream,
-   * too. With any, a body that is longer than what is kept or is no JSON is left out whole.
+   * Names of JSON fields, at any depth, whose values are left out. Applies to events of a stream,
+   * too. If set, a body that is longer than max_bytes or is not JSON is left out completely.
    *
    * @generated from field: repeated string redact = 3;
    */
@@ -358,8 +361,8 @@ export const PayloadLogSchema: GenMessage<PayloadLog> = /*@__PURE__*/
   messageDesc(file_windlass_v1_routing, 2);
 
 /**
- * Affinity is where a request has the key that ties it to others: a header or a cookie. One
- * without it is balanced as BALANCING_POWER_OF_TWO, and gets its version by turn, by weight.
+ * Affinity is where a request has its key: a header or a cookie. A request without a key is
+ * balanced as BALANCING_POWER_OF_TWO, after its version was chosen by weight.
  *
  * @generated from message windlass.v1.Affinity
  */
@@ -383,15 +386,16 @@ export const AffinitySchema: GenMessage<Affinity> = /*@__PURE__*/
   messageDesc(file_windlass_v1_routing, 3);
 
 /**
- * Cors says which pages of other origins browsers let use the app. The gateway answers
- * preflights itself, with 204, and puts its headers in the place of the instance's own.
+ * Cors says which origins' pages may use the app in browsers. The gateway answers preflights
+ * itself, with 204, and replaces the CORS headers of instances with its own.
  *
  * @generated from message windlass.v1.Cors
  */
 export type Cors = Message<"windlass.v1.Cors"> & {
   /**
-   * "https://chat.example.com", with a port that is not the scheme's own;
-   * "https://*.example.com" for all below a domain, which it is not itself; or "*" alone.
+   * "https://chat.example.com", with a port if it is not the scheme's default.
+   * "https://*.example.com" for all subdomains, but not the domain itself. Or "*" as the only
+   * entry.
    *
    * @generated from field: repeated string allowed_origins = 1;
    */
@@ -405,30 +409,30 @@ export type Cors = Message<"windlass.v1.Cors"> & {
   allowedMethods: string[];
 
   /**
-   * Of requests, beside those that need no leave; "*": any. Empty: Accept, Authorization
-   * and Content-Type.
+   * Headers that requests may have, in addition to those that are always allowed. "*": any. Empty:
+   * Accept, Authorization and Content-Type.
    *
    * @generated from field: repeated string allowed_headers = 3;
    */
   allowedHeaders: string[];
 
   /**
-   * Of answers, that pages may read beside those that they always may.
+   * Headers of answers that pages may read, in addition to those that they may always read.
    *
    * @generated from field: repeated string exposed_headers = 4;
    */
   exposedHeaders: string[];
 
   /**
-   * Browsers send cookies and log-ins along. Not with origin "*".
+   * Browsers send cookies and other credentials. Not valid with origin "*".
    *
    * @generated from field: bool credentials = 5;
    */
   credentials: boolean;
 
   /**
-   * How long browsers keep what a preflight told, in whole seconds. Absent: as they like,
-   * which is 5 s; 0: not at all.
+   * How long browsers cache the result of a preflight, in whole seconds. Absent: the browser's
+   * default, which is 5 s. 0: not at all.
    *
    * @generated from field: google.protobuf.Duration max_age = 6;
    */

@@ -16,34 +16,34 @@ export const file_windlass_v1_scaling: GenFile = /*@__PURE__*/
   fileDesc("Chl3aW5kbGFzcy92MS9zY2FsaW5nLnByb3RvEgt3aW5kbGFzcy52MSKHBQoNU2NhbGluZ1BvbGljeRIcCgNtaW4YASABKAVCCrpIBxoFGJBOKABIAIgBARIXCgNtYXgYAiABKAVCCrpIBxoFGJBOKAESIAoHaW5pdGlhbBgDIAEoBUIKukgHGgUYkE4oAEgBiAEBEjcKB21ldHJpY3MYBCADKAsyGi53aW5kbGFzcy52MS5TY2FsaW5nTWV0cmljQgq6SAeSAQQIARAIEiQKAnVwGAUgASgLMhgud2luZGxhc3MudjEuU2NhbGluZ1BhY2USJgoEZG93bhgGIAEoCzIYLndpbmRsYXNzLnYxLlNjYWxpbmdQYWNlEiYKBHplcm8YByABKAsyGC53aW5kbGFzcy52MS5TY2FsZVRvWmVybxI4CghzY2hlZHVsZRgIIAMoCzIcLndpbmRsYXNzLnYxLlNjYWxpbmdTY2hlZHVsZUIIukgFkgECECASNwoEbW9kZRgJIAEoDjIfLndpbmRsYXNzLnYxLlNjYWxpbmdQb2xpY3kuTW9kZUIIukgFggECEAESOQoJb3ZlcnJpZGVzGAogAygLMhwud2luZGxhc3MudjEuU2NhbGluZ092ZXJyaWRlQgi6SAWSAQIQICI+CgRNb2RlEhQKEE1PREVfVU5TUEVDSUZJRUQQABIPCgtNT0RFX0FDVElWRRABEg8KC01PREVfQURWSVNFEAI6bLpIaRpnCg9zY2FsaW5nLm1pbl9tYXgSKG1pbiBpcyBhYm92ZSBtYXg6IHNldCBtYXggdG8gbWluIG9yIG1vcmUaKihoYXModGhpcy5taW4pID8gdGhpcy5taW4gOiAxKSA8PSB0aGlzLm1heEIGCgRfbWluQgoKCF9pbml0aWFsIp4ECg1TY2FsaW5nTWV0cmljEjkKBHR5cGUYASABKA4yHy53aW5kbGFzcy52MS5TY2FsaW5nTWV0cmljLlR5cGVCCrpIB4IBBBABIAASGQoGdGFyZ2V0GAIgASgJQgm6SAZyBBABGCASEwoCdXAYAyABKAlCB7pIBHICGCASFQoEZG93bhgEIAEoCUIHukgEcgIYIBIrCgpwZXJjZW50aWxlGAUgASgBQhe6SBQSEhEAAAAAAABZQCkAAAAAAAAAABIXCgVxdWVyeRgGIAEoCUIIukgFcgMYgCASNwoEa2luZBgHIAEoDjIfLndpbmRsYXNzLnYxLlNjYWxpbmdNZXRyaWMuS2luZEIIukgFggECEAEizQEKBFR5cGUSFAoQVFlQRV9VTlNQRUNJRklFRBAAEhIKDlRZUEVfSU5fRkxJR0hUEAESHAoYVFlQRV9SRVFVRVNUU19QRVJfU0VDT05EEAISDgoKVFlQRV9RVUVVRRADEhEKDVRZUEVfS1ZfQ0FDSEUQBBIMCghUWVBFX0NQVRAFEg8KC1RZUEVfTUVNT1JZEAYSFAoQVFlQRV9GSVJTVF9UT0tFThAHEhAKDFRZUEVfTEFURU5DWRAIEhMKD1RZUEVfUFJPTUVUSEVVUxAJIjwKBEtpbmQSFAoQS0lORF9VTlNQRUNJRklFRBAAEg4KCktJTkRfVE9UQUwQARIOCgpLSU5EX0xFVkVMEAIisgEKC1NjYWxpbmdQYWNlEjgKBndpbmRvdxgBIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkINukgKqgEHIgMIkBwyABIwCgRzdGVwGAIgASgJQiK6SB9yHTIbXihbMC05XXsxLDV9fFswLTldezEsNH0lKT8kEjcKBWV2ZXJ5GAMgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQg26SAqqAQciAwiQHDIAImYKC1NjYWxlVG9aZXJvEjoKBWFmdGVyGAEgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQhC6SA2qAQoiBAiA9SQyAggKEhsKB3dha2VfdG8YAiABKAVCCrpIBxoFGJBOKAAivAIKD1NjYWxpbmdTY2hlZHVsZRIYCgRjcm9uGAEgASgJQgq6SAdyBRABGIABEhoKCXRpbWVfem9uZRgCIAEoCUIHukgEcgIYQBI5CgNmb3IYAyABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb25CEbpIDqoBCyIFCICKig8yAgg8EhwKA21pbhgEIAEoBUIKukgHGgUYkE4oAEgAiAEBEhwKA21heBgFIAEoBUIKukgHGgUYkE4oAUgBiAEBOmy6SGkaZwoQc2NhbGluZy5zY2hlZHVsZRIzc2V0IG1pbiwgb3IgbWF4LCBvciBib3RoOiB0aGUgZW50cnkgY2hhbmdlcyBub3RoaW5nGh5oYXModGhpcy5taW4pIHx8IGhhcyh0aGlzLm1heClCBgoEX21pbkIGCgRfbWF4IuUBCg9TY2FsaW5nT3ZlcnJpZGUSRAoHcmVnaW9ucxgBIAMoCUIzukgwkgEtCAEQIBgBIiVyIzIhXlthLXpdKFstYS16MC05XXswLDYxfVthLXowLTldKT8kEhwKA21pbhgCIAEoBUIKukgHGgUYkE4oAEgAiAEBEhwKA21heBgDIAEoBUIKukgHGgUYkE4oAUgBiAEBEiAKB2luaXRpYWwYBCABKAVCCrpIBxoFGJBOKABIAogBARISCgpyZWdpb25faWRzGAUgAygJQgYKBF9taW5CBgoEX21heEIKCghfaW5pdGlhbCJLCgtTY2FsaW5nSG9sZBIOCgZyZWdpb24YASABKAkSEAoIcmVwbGljYXMYAiABKAUSDQoFdW50aWwYAyABKAMSCwoDd2hvGAQgASgJIiwKEUdldFNjYWxpbmdSZXF1ZXN0EhcKA2FwcBgBIAEoCUIKukgHcgUQARiAAiKWAQoSR2V0U2NhbGluZ1Jlc3BvbnNlEioKBnBvbGljeRgBIAEoCzIaLndpbmRsYXNzLnYxLlNjYWxpbmdQb2xpY3kSKwoHcmVnaW9ucxgCIAMoCzIaLndpbmRsYXNzLnYxLlJlZ2lvblNjYWxpbmcSJwoFaG9sZHMYAyADKAsyGC53aW5kbGFzcy52MS5TY2FsaW5nSG9sZCLtAQoNUmVnaW9uU2NhbGluZxIOCgZyZWdpb24YASABKAkSCgoCYXQYAiABKAMSEAoIcmVwbGljYXMYAyABKAUSDgoGd2FudGVkGAQgASgFEhEKCXVubGltaXRlZBgFIAEoBRImCgV3YW50cxgGIAMoCzIXLndpbmRsYXNzLnYxLk1ldHJpY1dhbnQSDQoFbGltaXQYByABKAkSCwoDd2h5GAggASgJEgwKBG5leHQYCSABKAMSCwoDbWluGAogASgFEgsKA21heBgLIAEoBRINCgVyZWFkeRgMIAEoBRIQCghzdGFydGluZxgNIAEoBSJ/CgpNZXRyaWNXYW50EioKBm1ldHJpYxgBIAEoCzIaLndpbmRsYXNzLnYxLlNjYWxpbmdNZXRyaWMSEgoFdmFsdWUYAiABKAFIAIgBARIQCghyZXBsaWNhcxgDIAEoBRIVCg1taXNzaW5nX3NpbmNlGAQgASgDQggKBl92YWx1ZTJkCg5TY2FsaW5nU2VydmljZRJSCgpHZXRTY2FsaW5nEh4ud2luZGxhc3MudjEuR2V0U2NhbGluZ1JlcXVlc3QaHy53aW5kbGFzcy52MS5HZXRTY2FsaW5nUmVzcG9uc2UiA5ACAWIGcHJvdG8z", [file_buf_validate_validate, file_google_protobuf_duration]);
 
 /**
- * ScalingPolicy lets the number of replicas follow the load, in each region of an app by itself. It
- * is no part of a version: a change of it alone makes none, and the next deploy does not reset what
- * it set. The spec's replicas, and those of overrides, are refused beside it.
+ * ScalingPolicy makes the number of replicas follow the load, in each region of an app separately.
+ * It is not part of a version: a change of it alone creates none, and a deploy does not reset the
+ * current number of replicas. With it, the spec and its overrides must not set replicas.
  *
- * Every metric wants a number of replicas, and the highest of these counts. What a metric wants is
- * the load that it measures, divided by its target. It is what there are while it is within a tenth
- * of the target. Instances that are starting count as if they were there. A metric that is missing
- * never makes the number smaller.
+ * Every metric asks for a number of replicas, and the highest number wins. A metric asks for the
+ * measured load divided by its target. While the load per replica is within 10 percent of the
+ * target, it asks for the current number. Starting instances count as existing. A missing metric
+ * never reduces the number.
  *
  * @generated from message windlass.v1.ScalingPolicy
  */
 export type ScalingPolicy = Message<"windlass.v1.ScalingPolicy"> & {
   /**
-   * Least replicas in a region. Default 1. 0 lets the app go to zero, as zero says.
+   * Minimum of replicas in a region. Default 1. 0: the app can go to zero (see zero).
    *
    * @generated from field: optional int32 min = 1;
    */
   min?: number | undefined;
 
   /**
-   * Most replicas in a region.
+   * Maximum of replicas in a region.
    *
    * @generated from field: int32 max = 2;
    */
   max: number;
 
   /**
-   * Replicas that the app begins with in a region. Default: min, and at least 1.
+   * Replicas with which the app begins in a region. Default: min, but at least 1.
    *
    * @generated from field: optional int32 initial = 3;
    */
@@ -57,24 +57,24 @@ export type ScalingPolicy = Message<"windlass.v1.ScalingPolicy"> & {
   /**
    * How replicas are added. Default: window 1 min, step "100%", every 30 s.
    *
-   * Load is averaged over the window. If a tenth of the window wants twice the ready replicas or
-   * more, that alone counts, and every is a tenth as well.
+   * The load is averaged over the window. If the last tenth of the window alone asks for at least
+   * twice the ready replicas, only that tenth counts, and every is also divided by 10.
    *
    * @generated from field: windlass.v1.ScalingPace up = 5;
    */
   up?: ScalingPace | undefined;
 
   /**
-   * How replicas are taken away. Default: window 5 min, step "1", every 1 min. The highest number
-   * that was wanted within the window counts. Nothing is taken away while instances are starting,
-   * except those that have been starting for longer than the health check's startup budget.
+   * How replicas are removed. Default: window 5 min, step "1", every 1 min. The highest number in
+   * the window counts. No replica is removed while instances start, except instances that have been
+   * starting for longer than the health check's startup budget.
    *
    * @generated from field: windlass.v1.ScalingPace down = 6;
    */
   down?: ScalingPace | undefined;
 
   /**
-   * How the app goes to zero, and comes back. Absent with min 0: the defaults.
+   * How the app goes to zero and comes back. Absent with min 0: the defaults apply.
    *
    * @generated from field: windlass.v1.ScaleToZero zero = 7;
    */
@@ -91,7 +91,7 @@ export type ScalingPolicy = Message<"windlass.v1.ScalingPolicy"> & {
   mode: ScalingPolicy_Mode;
 
   /**
-   * What is different in some regions. A region is in one of them at most.
+   * Different values for some regions. A region may be in at most one override.
    *
    * @generated from field: repeated windlass.v1.ScalingOverride overrides = 10;
    */
@@ -122,7 +122,7 @@ export enum ScalingPolicy_Mode {
   ACTIVE = 1,
 
   /**
-   * Decisions are made and shown, and change nothing.
+   * Decisions are made and shown, but not applied.
    *
    * @generated from enum value: MODE_ADVISE = 2;
    */
@@ -145,17 +145,18 @@ export type ScalingMetric = Message<"windlass.v1.ScalingMetric"> & {
   type: ScalingMetric_Type;
 
   /**
-   * Load that one replica should have: a number, such as "32" or "0.75". Of FIRST_TOKEN and LATENCY
-   * a time, such as "500ms": above it replicas are added, in proportion and twice as many at the
-   * most. Below half of it one replica is taken away.
+   * Load that one replica should have: a number such as "32" or "0.75". For FIRST_TOKEN and
+   * LATENCY, a time such as "500ms": above it, replicas are added in proportion, up to twice the
+   * current number. Below half of it, one replica is removed.
    *
    * @generated from field: string target = 2;
    */
   target: string;
 
   /**
-   * Thresholds in the place of the target's proportion, both or none. Above up there is one replica
-   * more, below down one fewer, and between them nothing changes. Not of totals.
+   * Thresholds that replace the proportion to the target. Set both or none. Above up, one replica
+   * is added. Below down, one is removed. Between them nothing changes. Not valid for metrics that
+   * are totals.
    *
    * @generated from field: string up = 3;
    */
@@ -167,15 +168,15 @@ export type ScalingMetric = Message<"windlass.v1.ScalingMetric"> & {
   down: string;
 
   /**
-   * Of FIRST_TOKEN and LATENCY. Default 95.
+   * Only FIRST_TOKEN and LATENCY. Default 95.
    *
    * @generated from field: double percentile = 5;
    */
   percentile: number;
 
   /**
-   * Of PROMETHEUS: PromQL with one value as its result. $app, $environment, $project and $region are
-   * replaced by the names.
+   * Only PROMETHEUS: PromQL with one value as its result. $app, $environment, $project and $region
+   * are replaced by the names.
    *
    * @generated from field: string query = 6;
    */
@@ -204,7 +205,7 @@ export enum ScalingMetric_Type {
   UNSPECIFIED = 0,
 
   /**
-   * Requests that instances have or that wait for one at the region's gateways.
+   * Requests in flight on instances, plus requests that wait at the region's gateways.
    *
    * @generated from enum value: TYPE_IN_FLIGHT = 1;
    */
@@ -218,7 +219,7 @@ export enum ScalingMetric_Type {
   REQUESTS_PER_SECOND = 2,
 
   /**
-   * Requests that wait: in the engines' own queues, by the preset's metrics, and at gateways.
+   * Requests that wait in the engines' queues (measured by the preset's metrics) and at gateways.
    *
    * @generated from enum value: TYPE_QUEUE = 3;
    */
@@ -232,21 +233,21 @@ export enum ScalingMetric_Type {
   KV_CACHE = 4,
 
   /**
-   * Percent of the CPU that an instance asks for.
+   * Used CPU in percent of what the instance requests.
    *
    * @generated from enum value: TYPE_CPU = 5;
    */
   CPU = 5,
 
   /**
-   * Percent of the memory that an instance asks for.
+   * Used memory in percent of what the instance requests.
    *
    * @generated from enum value: TYPE_MEMORY = 6;
    */
   MEMORY = 6,
 
   /**
-   * Time to the first byte of answers that stream.
+   * Time to the first byte of streamed answers.
    *
    * @generated from enum value: TYPE_FIRST_TOKEN = 7;
    */
@@ -260,7 +261,7 @@ export enum ScalingMetric_Type {
   LATENCY = 8,
 
   /**
-   * The result of a query to the Prometheus that analysis uses. Refused by this release.
+   * The result of a query to the Prometheus that analysis uses. This release refuses it.
    *
    * @generated from enum value: TYPE_PROMETHEUS = 9;
    */
@@ -274,7 +275,7 @@ export const ScalingMetric_TypeSchema: GenEnum<ScalingMetric_Type> = /*@__PURE__
   enumDesc(file_windlass_v1_scaling, 1, 0);
 
 /**
- * How the result of a query is meant.
+ * Meaning of the query's result.
  *
  * @generated from enum windlass.v1.ScalingMetric.Kind
  */
@@ -287,14 +288,14 @@ export enum ScalingMetric_Kind {
   UNSPECIFIED = 0,
 
   /**
-   * Of all replicas together.
+   * The load of all replicas together.
    *
    * @generated from enum value: KIND_TOTAL = 1;
    */
   TOTAL = 1,
 
   /**
-   * Mean of the ready replicas.
+   * The mean of the ready replicas.
    *
    * @generated from enum value: KIND_LEVEL = 2;
    */
@@ -317,7 +318,7 @@ export type ScalingPace = Message<"windlass.v1.ScalingPace"> & {
   window?: Duration | undefined;
 
   /**
-   * Replicas at a time: "2", or a share of those that there are, "50%", and at least one.
+   * Replicas per step: "2", or a share of the current number, "50%", but at least one.
    *
    * @generated from field: string step = 2;
    */
@@ -343,14 +344,15 @@ export const ScalingPaceSchema: GenMessage<ScalingPace> = /*@__PURE__*/
  */
 export type ScaleToZero = Message<"windlass.v1.ScaleToZero"> & {
   /**
-   * Time without a request after which the app goes to zero. Default 15 min.
+   * Time without requests after which the app goes to zero. Default 15 min.
    *
    * @generated from field: google.protobuf.Duration after = 1;
    */
   after?: Duration | undefined;
 
   /**
-   * Replicas that are wanted once a request woke the app. Default 1, which is what a request wakes.
+   * Desired replicas after a request woke the app. The first one is started by the request. Default
+   * 1.
    *
    * @generated from field: int32 wake_to = 2;
    */
@@ -365,28 +367,28 @@ export const ScaleToZeroSchema: GenMessage<ScaleToZero> = /*@__PURE__*/
   messageDesc(file_windlass_v1_scaling, 3);
 
 /**
- * ScalingSchedule changes min and max at a time of the day or week. Of several entries that one is in
- * force that began last.
+ * ScalingSchedule changes min and max at certain times. If several entries overlap, the one that
+ * began last is in force.
  *
  * @generated from message windlass.v1.ScalingSchedule
  */
 export type ScalingSchedule = Message<"windlass.v1.ScalingSchedule"> & {
   /**
-   * When it begins: minute, hour, day of the month, month, day of the week.
+   * When the entry begins: minute, hour, day of the month, month, day of the week.
    *
    * @generated from field: string cron = 1;
    */
   cron: string;
 
   /**
-   * As the IANA database names it. Default: UTC.
+   * Name in the IANA database. Default: UTC.
    *
    * @generated from field: string time_zone = 2;
    */
   timeZone: string;
 
   /**
-   * How long it is in force. Absent: until another entry begins.
+   * How long the entry is in force. Absent: until another entry begins.
    *
    * @generated from field: google.protobuf.Duration for = 3;
    */
@@ -411,7 +413,7 @@ export const ScalingScheduleSchema: GenMessage<ScalingSchedule> = /*@__PURE__*/
   messageDesc(file_windlass_v1_scaling, 4);
 
 /**
- * ScalingOverride takes the place of fields of the policy in regions of the app.
+ * ScalingOverride replaces fields of the policy in some regions of the app.
  *
  * @generated from message windlass.v1.ScalingOverride
  */
@@ -452,7 +454,7 @@ export const ScalingOverrideSchema: GenMessage<ScalingOverride> = /*@__PURE__*/
   messageDesc(file_windlass_v1_scaling, 5);
 
 /**
- * ScalingHold keeps replicas as a person set them, until its end.
+ * ScalingHold keeps the number of replicas that a person set, until its end.
  *
  * @generated from message windlass.v1.ScalingHold
  */
@@ -511,7 +513,7 @@ export const GetScalingRequestSchema: GenMessage<GetScalingRequest> = /*@__PURE_
  */
 export type GetScalingResponse = Message<"windlass.v1.GetScalingResponse"> & {
   /**
-   * Absent: the app is not scaled.
+   * Absent: the app has no ScalingPolicy.
    *
    * @generated from field: windlass.v1.ScalingPolicy policy = 1;
    */
@@ -536,8 +538,9 @@ export const GetScalingResponseSchema: GenMessage<GetScalingResponse> = /*@__PUR
   messageDesc(file_windlass_v1_scaling, 8);
 
 /**
- * RegionScaling is the newest decision in a region. Processes of the control plane without the region's
- * stream have the last one that differed from the one before in the number wanted or in its limit.
+ * RegionScaling is the newest decision in a region. A control plane process that does not hold the
+ * region's stream returns the last stored decision. A decision is stored if its number or limit
+ * differs from the decision before.
  *
  * @generated from message windlass.v1.RegionScaling
  */
@@ -548,14 +551,14 @@ export type RegionScaling = Message<"windlass.v1.RegionScaling"> & {
   region: string;
 
   /**
-   * When it was made; 0: none yet.
+   * When the decision was made. 0: none yet.
    *
    * @generated from field: int64 at = 2;
    */
   at: bigint;
 
   /**
-   * Replicas before the decision, and those decided.
+   * Replicas before and after the decision.
    *
    * @generated from field: int32 replicas = 3;
    */
@@ -567,7 +570,7 @@ export type RegionScaling = Message<"windlass.v1.RegionScaling"> & {
   wanted: number;
 
   /**
-   * What metrics want, before limits.
+   * What the metrics ask for, before limits.
    *
    * @generated from field: int32 unlimited = 5;
    */
@@ -579,21 +582,21 @@ export type RegionScaling = Message<"windlass.v1.RegionScaling"> & {
   wants: MetricWant[];
 
   /**
-   * What kept the number from being unlimited's: "Maximum", "Quota", "Window" ... Empty: nothing did.
+   * Limit that changed the number: "Maximum", "Quota", "Window" ... Empty: none.
    *
    * @generated from field: string limit = 7;
    */
   limit: string;
 
   /**
-   * The same in a sentence, with figures.
+   * The reason in one sentence, with numbers.
    *
    * @generated from field: string why = 8;
    */
   why: string;
 
   /**
-   * When the region is looked at again without a new report.
+   * Time of the next decision if no report comes before.
    *
    * @generated from field: int64 next = 9;
    */
@@ -630,7 +633,7 @@ export const RegionScalingSchema: GenMessage<RegionScaling> = /*@__PURE__*/
   messageDesc(file_windlass_v1_scaling, 9);
 
 /**
- * MetricWant is what one metric wants.
+ * MetricWant is the number of replicas that one metric asks for.
  *
  * @generated from message windlass.v1.MetricWant
  */
@@ -641,7 +644,8 @@ export type MetricWant = Message<"windlass.v1.MetricWant"> & {
   metric?: ScalingMetric | undefined;
 
   /**
-   * Of all replicas together for totals, else the mean; seconds for times. Absent: it is missing.
+   * Measured value: the sum over all replicas for totals, otherwise the mean. Times are in seconds.
+   * Absent: the metric is missing.
    *
    * @generated from field: optional double value = 2;
    */
@@ -653,7 +657,7 @@ export type MetricWant = Message<"windlass.v1.MetricWant"> & {
   replicas: number;
 
   /**
-   * Since when it is missing; 0: it is not.
+   * Since when the metric is missing. 0: it is not.
    *
    * @generated from field: int64 missing_since = 4;
    */
@@ -668,13 +672,14 @@ export const MetricWantSchema: GenMessage<MetricWant> = /*@__PURE__*/
   messageDesc(file_windlass_v1_scaling, 10);
 
 /**
- * ScalingService tells how apps with a ScalingPolicy are scaled. AppService.Scale holds them.
+ * ScalingService shows how apps with a ScalingPolicy scale. AppService.Scale can hold their
+ * replicas.
  *
  * @generated from service windlass.v1.ScalingService
  */
 export const ScalingService: GenService<{
   /**
-   * The newest decision in each region of the app.
+   * Returns the newest decision in each region of the app.
    *
    * @generated from rpc windlass.v1.ScalingService.GetScaling
    */

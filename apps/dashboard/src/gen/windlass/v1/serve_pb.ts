@@ -15,8 +15,8 @@ export const file_windlass_v1_serve: GenFile = /*@__PURE__*/
   fileDesc("Chd3aW5kbGFzcy92MS9zZXJ2ZS5wcm90bxILd2luZGxhc3MudjEilAIKBVNlcnZlEhkKBmVuZ2luZRgBIAEoCUIJukgGcgQQARhAEh8KDmVuZ2luZV92ZXJzaW9uGAIgASgJQge6SARyAhhAEhkKBW1vZGVsGAMgASgJQgq6SAdyBRABGIAIEhYKBG5hbWUYBCABKAlCCLpIBXIDGIACEh4KB2NvbnRleHQYBSABKAVCDbpIChoIGICAgIAEKAASKgoIcGFyYWxsZWwYBiABKAsyGC53aW5kbGFzcy52MS5QYXJhbGxlbGlzbRIoCgdvcHRpb25zGAcgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBImCgVmYWN0cxgIIAEoCzIXLndpbmRsYXNzLnYxLk1vZGVsRmFjdHMiYQoLUGFyYWxsZWxpc20SGgoGdGVuc29yGAEgASgFQgq6SAcaBRiACCgAEhwKCHBpcGVsaW5lGAIgASgFQgq6SAcaBRiACCgAEhgKBGRhdGEYAyABKAVCCrpIBxoFGIAIKAAi8AEKCk1vZGVsRmFjdHMSHQoGbGF5ZXJzGAEgASgFQg26SAoaCBiAgICABCgAEhwKBWhlYWRzGAIgASgFQg26SAoaCBiAgICABCgAEh8KCGt2X2hlYWRzGAMgASgFQg26SAoaCBiAgICABCgAEiAKCWhlYWRfc2l6ZRgEIAEoBUINukgKGggYgICAgAQoABIiCgttYXhfY29udGV4dBgFIAEoBUINukgKGggYgICAgAQoABImCgx3ZWlnaHRfYnl0ZXMYBiABKANCELpIDSILGICAgICAgIACKAASFgoFZHR5cGUYByABKAlCB7pIBHICGEAiqQEKCUdlbmVyYXRlZBIWCg5lbmdpbmVfdmVyc2lvbhgBIAEoCRIsCgNlbnYYAiADKAsyHy53aW5kbGFzcy52MS5HZW5lcmF0ZWQuRW52RW50cnkSKgoHbWV0cmljcxgDIAMoCzIZLndpbmRsYXNzLnYxLkVuZ2luZU1ldHJpYxoqCghFbnZFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIkoKDEVuZ2luZU1ldHJpYxIOCgZzaWduYWwYASABKAkSDgoGbWV0cmljGAIgASgJEgwKBHBvcnQYAyABKAkSDAoEcGF0aBgEIAEoCWIGcHJvdG8z", [file_buf_validate_validate, file_google_protobuf_struct]);
 
 /**
- * Serve says which engine serves which model. The engine's preset makes from it the image, the
- * command, args, ports, the health check and more. What the spec says itself wins.
+ * Serve says which engine serves which model. From it, the engine's preset generates the image,
+ * command, args, ports, health check and more. Fields that the spec sets win.
  *
  * @generated from message windlass.v1.Serve
  */
@@ -37,8 +37,8 @@ export type Serve = Message<"windlass.v1.Serve"> & {
   engineVersion: string;
 
   /**
-   * Where the weights are: hf://ORG/NAME@COMMIT, file:///PATH, s3://, gs://, https:// or oci://.
-   * An engine loads from some of these.
+   * Address of the weights: hf://ORG/NAME@COMMIT, file:///PATH, s3://, gs://, https:// or oci://.
+   * Each engine supports some of these.
    *
    * @generated from field: string model = 3;
    */
@@ -52,7 +52,7 @@ export type Serve = Message<"windlass.v1.Serve"> & {
   name: string;
 
   /**
-   * Longest prompt with its answer, in tokens. 0: the engine's default.
+   * Maximum length of a prompt and its answer together, in tokens. 0: the engine's default.
    *
    * @generated from field: int32 context = 5;
    */
@@ -64,16 +64,16 @@ export type Serve = Message<"windlass.v1.Serve"> & {
   parallel?: Parallelism | undefined;
 
   /**
-   * Flags of the engine, without dashes. A value is a text, a number, a list of these, true for a
-   * flag without a value, or false to leave out a flag that the preset sets.
+   * Flags of the engine, without leading dashes. A value is a string, a number or a list of these.
+   * true means a flag without a value, and false removes a flag that the preset sets.
    *
    * @generated from field: google.protobuf.Struct options = 7;
    */
   options?: JsonObject | undefined;
 
   /**
-   * Facts of the model, as `windlass model inspect` prints them. Findings about memory and
-   * attention heads need them.
+   * Facts about the model, as printed by `windlass model inspect`. Without them there are no
+   * findings about memory and attention heads.
    *
    * @generated from field: windlass.v1.ModelFacts facts = 8;
    */
@@ -94,21 +94,21 @@ export const ServeSchema: GenMessage<Serve> = /*@__PURE__*/
  */
 export type Parallelism = Message<"windlass.v1.Parallelism"> & {
   /**
-   * GPUs that share each layer. 0: what pipeline and data leave of the GPUs.
+   * Number of GPUs that share each layer. 0: the number of GPUs divided by pipeline and data.
    *
    * @generated from field: int32 tensor = 1;
    */
   tensor: number;
 
   /**
-   * Groups of GPUs that have the layers one after another. 0: one.
+   * Number of groups of GPUs, each of which holds a part of the layers. 0 means 1.
    *
    * @generated from field: int32 pipeline = 2;
    */
   pipeline: number;
 
   /**
-   * Copies of the model in an instance. 0: one.
+   * Number of copies of the model in an instance. 0 means 1.
    *
    * @generated from field: int32 data = 3;
    */
@@ -123,7 +123,7 @@ export const ParallelismSchema: GenMessage<Parallelism> = /*@__PURE__*/
   messageDesc(file_windlass_v1_serve, 1);
 
 /**
- * ModelFacts are sizes of a model. A 0 is not known.
+ * ModelFacts are sizes of a model. 0: unknown.
  *
  * @generated from message windlass.v1.ModelFacts
  */
@@ -141,21 +141,21 @@ export type ModelFacts = Message<"windlass.v1.ModelFacts"> & {
   heads: number;
 
   /**
-   * Heads of keys and values.
+   * Key-value heads.
    *
    * @generated from field: int32 kv_heads = 3;
    */
   kvHeads: number;
 
   /**
-   * Values of a head.
+   * Dimension of a head.
    *
    * @generated from field: int32 head_size = 4;
    */
   headSize: number;
 
   /**
-   * Longest context that the model was made for, in tokens.
+   * Longest context that the model supports, in tokens.
    *
    * @generated from field: int32 max_context = 5;
    */
@@ -184,27 +184,27 @@ export const ModelFactsSchema: GenMessage<ModelFacts> = /*@__PURE__*/
   messageDesc(file_windlass_v1_serve, 2);
 
 /**
- * Generated is what a preset made of serve and no other field of the spec has.
+ * Generated holds what a preset generated and no other field of the spec can hold.
  *
  * @generated from message windlass.v1.Generated
  */
 export type Generated = Message<"windlass.v1.Generated"> & {
   /**
-   * Version of the engine that runs.
+   * Engine version that runs.
    *
    * @generated from field: string engine_version = 1;
    */
   engineVersion: string;
 
   /**
-   * Variables that the preset sets. Those of the environment and of the app win over them.
+   * Variables that the preset sets. Variables of the environment and of the app win.
    *
    * @generated from field: map<string, string> env = 2;
    */
   env: { [key: string]: string };
 
   /**
-   * Where the engine's metrics are.
+   * Metrics of the engine.
    *
    * @generated from field: repeated windlass.v1.EngineMetric metrics = 3;
    */
@@ -219,7 +219,7 @@ export const GeneratedSchema: GenMessage<Generated> = /*@__PURE__*/
   messageDesc(file_windlass_v1_serve, 3);
 
 /**
- * EngineMetric is where a signal is found in the metrics of an engine.
+ * EngineMetric says which metric of an engine carries a signal.
  *
  * @generated from message windlass.v1.EngineMetric
  */
@@ -240,7 +240,7 @@ export type EngineMetric = Message<"windlass.v1.EngineMetric"> & {
   metric: string;
 
   /**
-   * Name of a port of the spec, and the path there.
+   * Name of a port of the spec, and the HTTP path.
    *
    * @generated from field: string port = 3;
    */

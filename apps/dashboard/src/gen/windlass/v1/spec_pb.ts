@@ -20,33 +20,32 @@ export const file_windlass_v1_spec: GenFile = /*@__PURE__*/
   fileDesc("ChZ3aW5kbGFzcy92MS9zcGVjLnByb3RvEgt3aW5kbGFzcy52MSK+DAoORGVwbG95bWVudFNwZWMSFwoFaW1hZ2UYASABKAlCCLpIBXIDGIAEEiQKB2NvbW1hbmQYAiADKAlCE7pIEJIBDRCAAiIIcgYQARiAgAISHwoEYXJncxgDIAMoCUIRukgOkgELEIAIIgZyBBiAgAISKQoJcmVzb3VyY2VzGAQgASgLMhYud2luZGxhc3MudjEuUmVzb3VyY2VzEi4KBXJvbGVzGAUgAygLMhUud2luZGxhc3MudjEuUm9sZVNwZWNCCLpIBZIBAhAIEmUKA2VudhgGIAMoCzIkLndpbmRsYXNzLnYxLkRlcGxveW1lbnRTcGVjLkVudkVudHJ5QjK6SC+aASwQgAQiH3IdGIACMhheW0EtWmEtel9dW0EtWmEtejAtOV9dKiQqBnIEGICACBI4CgdzZWNyZXRzGAcgAygLMhwud2luZGxhc3MudjEuU2VjcmV0UmVmZXJlbmNlQgm6SAaSAQMQgAESKgoFcG9ydHMYCCADKAsyES53aW5kbGFzcy52MS5Qb3J0Qgi6SAWSAQIQEBIuCgxoZWFsdGhfY2hlY2sYCSABKAsyGC53aW5kbGFzcy52MS5IZWFsdGhDaGVjaxJDChF0ZXJtaW5hdGlvbl9ncmFjZRgKIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkINukgKqgEHIgMIkBwyABJGChFwcm9ncmVzc19kZWFkbGluZRgLIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkIQukgNqgEKIgQIgKMFMgIIARJECgdyZWdpb25zGAwgAygJQjO6SDCSAS0IARAgGAEiJXIjMiFeW2Etel0oWy1hLXowLTldezAsNjF9W2EtejAtOV0pPyQSIQoIcmVwbGljYXMYDSABKAVCCrpIBxoFGJBOKABIAIgBARIdCgltaW5fcmVhZHkYDiABKAVCCrpIBxoFGJBOKAASHwoNdmVyc2lvbl9sYWJlbBgPIAEoCUIIukgFcgMYgAESGQoHbWVzc2FnZRgQIAEoCUIIukgFcgMYgAgSHwoNc291cmNlX2NvbW1pdBgRIAEoCUIIukgFcgMYgAESFQoNaW5oZXJpdGVkX2VudhgSIAMoCRIsCgttb2RlbF9jYWNoZRgTIAEoCzIXLndpbmRsYXNzLnYxLk1vZGVsQ2FjaGUSMgoKa3ViZXJuZXRlcxgUIAEoCzIeLndpbmRsYXNzLnYxLkt1YmVybmV0ZXNPcHRpb25zEj0KC2RyYWluX2RlbGF5GBUgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQg26SAqqAQciAwjYBDIAEi0KBmxheW91dBgWIAEoDjITLndpbmRsYXNzLnYxLkxheW91dEIIukgFggECEAESMgoJb3ZlcnJpZGVzGCggAygLMhUud2luZGxhc3MudjEuT3ZlcnJpZGVCCLpIBZIBAhAgEjUKEHBpbm5lZF9vdmVycmlkZXMYKSADKAsyGy53aW5kbGFzcy52MS5QaW5uZWRPdmVycmlkZRIhCgVzZXJ2ZRgqIAEoCzISLndpbmRsYXNzLnYxLlNlcnZlEhQKDGdlbmVyYXRlZF9ieRgrIAEoCRIpCglnZW5lcmF0ZWQYLCABKAsyFi53aW5kbGFzcy52MS5HZW5lcmF0ZWQSKwoHcm91dGluZxhGIAEoCzIaLndpbmRsYXNzLnYxLlJvdXRpbmdQb2xpY3kaKgoIRW52RW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ATrlAbpI4QEa3gEKE3NwZWMucnVuc19zb21ldGhpbmcSNHNldCBzZXJ2ZSwgaW1hZ2Ugb3IgY29tbWFuZDogdGhlcmUgaXMgbm90aGluZyB0byBydW4akAF0aGlzLmltYWdlICE9ICcnIHx8IHNpemUodGhpcy5jb21tYW5kKSA+IDAgfHwgaGFzKHRoaXMuc2VydmUpIHx8IHNpemUodGhpcy5yb2xlcykgPiAwICYmIHRoaXMucm9sZXMuYWxsKHIsIHIuaW1hZ2UgIT0gJycgfHwgc2l6ZShyLmNvbW1hbmQpID4gMClCCwoJX3JlcGxpY2FzItcECghPdmVycmlkZRJCCgdyZWdpb25zGAEgAygJQjG6SC6SASsQIBgBIiVyIzIhXlthLXpdKFstYS16MC05XXswLDYxfVthLXowLTldKT8kEjsKBmxhYmVscxgCIAMoCzIhLndpbmRsYXNzLnYxLk92ZXJyaWRlLkxhYmVsc0VudHJ5Qgi6SAWaAQIQEBIhCghyZXBsaWNhcxgDIAEoBUIKukgHGgUYkE4oAEgAiAEBEikKCXJlc291cmNlcxgEIAEoCzIWLndpbmRsYXNzLnYxLlJlc291cmNlcxIfCgRhcmdzGAUgAygJQhG6SA6SAQsQgAgiBnIEGICAAhIlCgpleHRyYV9hcmdzGAYgAygJQhG6SA6SAQsQgAgiBnIEGICAAhJfCgNlbnYYByADKAsyHi53aW5kbGFzcy52MS5PdmVycmlkZS5FbnZFbnRyeUIyukgvmgEsEIABIh9yHRiAAjIYXltBLVphLXpfXVtBLVphLXowLTlfXSokKgZyBBiAgAgSNwoHc2VjcmV0cxgIIAMoCzIcLndpbmRsYXNzLnYxLlNlY3JldFJlZmVyZW5jZUIIukgFkgECEEASMgoFcm9sZXMYCSADKAsyGS53aW5kbGFzcy52MS5Sb2xlT3ZlcnJpZGVCCLpIBZIBAhAIGi0KC0xhYmVsc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEaKgoIRW52RW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4AUILCglfcmVwbGljYXMikgEKDFJvbGVPdmVycmlkZRI2CgRuYW1lGAEgASgJQii6SCVyIzIhXlthLXpdKFstYS16MC05XXswLDYxfVthLXowLTldKT8kEikKCXJlc291cmNlcxgCIAEoCzIWLndpbmRsYXNzLnYxLlJlc291cmNlcxIfCgRhcmdzGAMgAygJQhG6SA6SAQsQgAgiBnIEGICAAiJaCg5QaW5uZWRPdmVycmlkZRIOCgZyZWdpb24YASABKAkSEQoJcmVnaW9uX2lkGAIgASgJEiUKBnZhbHVlcxgDIAEoCzIVLndpbmRsYXNzLnYxLk92ZXJyaWRlIr4BCglSZXNvdXJjZXMSIwoOY3B1X21pbGxpY29yZXMYASABKAVCC7pICBoGGIDAPigAEiAKCm1lbW9yeV9taWIYAiABKAVCDLpICRoHGICAgAgoABIdCgNncHUYAyABKAsyEC53aW5kbGFzcy52MS5HcHUSHQoHc2htX21pYhgEIAEoBUIMukgJGgcYgICACCgAEiwKFWVwaGVtZXJhbF9zdG9yYWdlX21pYhgFIAEoBUINukgKGggYgICAgAQoACKQBAoDR3B1EhgKBWNvdW50GAEgASgFQgm6SAYaBBhAKAASLAoHcHJvZHVjdBgCIAEoCUIbukgYchYYgAEyEV5bLUEtWmEtejAtOV8uXSokEjkKBHBvb2wYAyABKAlCK7pIKHImMiReKFthLXpdKFstYS16MC05XXswLDYxfVthLXowLTldKT8pPyQSJAoObWluX21lbW9yeV9taWIYBCABKAVCDLpICRoHGICAgAgoABJtCg1yZXNvdXJjZV9uYW1lGAUgASgJQla6SFNyURiAATJMXihbYS16MC05XShbLWEtejAtOS5dKlthLXowLTldKT8vW0EtWmEtejAtOV0oWy1BLVphLXowLTlfLl0qW0EtWmEtejAtOV0pPyk/JDrwAbpI7AEa6QEKCWdwdS5jb3VudBJpcHJvZHVjdCwgcG9vbCwgbWluTWVtb3J5TWliIGFuZCByZXNvdXJjZU5hbWUgY2hvb3NlIGFtb25nIEdQVXM6IHNldCBjb3VudCB0byAxIG9yIG1vcmUsIG9yIGxlYXZlIHRoZW0gb3V0GnF0aGlzLmNvdW50ID4gMCB8fCAodGhpcy5wcm9kdWN0ID09ICcnICYmIHRoaXMucG9vbCA9PSAnJyAmJiB0aGlzLm1pbl9tZW1vcnlfbWliID09IDAgJiYgdGhpcy5yZXNvdXJjZV9uYW1lID09ICcnKSLQBAoIUm9sZVNwZWMSNgoEbmFtZRgBIAEoCUIoukglciMyIV5bYS16XShbLWEtejAtOV17MCw2MX1bYS16MC05XSk/JBIdCglpbnN0YW5jZXMYAiABKAVCCrpIBxoFGIACKAASFwoFaW1hZ2UYAyABKAlCCLpIBXIDGIAEEhoKB2NvbW1hbmQYBCADKAlCCbpIBpIBAxCAAhIXCgRhcmdzGAUgAygJQgm6SAaSAQMQgAgSKQoJcmVzb3VyY2VzGAYgASgLMhYud2luZGxhc3MudjEuUmVzb3VyY2VzEg0KBWVudHJ5GAcgASgIEkcKDHN0YXJ0c19hZnRlchgIIAMoCUIxukgukgErEAgYASIlciMyIV5bYS16XShbLWEtejAtOV17MCw2MX1bYS16MC05XSk/JBJfCgNlbnYYCSADKAsyHi53aW5kbGFzcy52MS5Sb2xlU3BlYy5FbnZFbnRyeUIyukgvmgEsEIABIh9yHRiAAjIYXltBLVphLXpfXVtBLVphLXowLTlfXSokKgZyBBiAgAgSGAoFaG9zdHMYCiABKAVCCbpIBhoEGGQoABI0CgVzbG90cxgLIAEoDjIbLndpbmRsYXNzLnYxLlJvbGVTcGVjLlNsb3RzQgi6SAWCAQIQARoqCghFbnZFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIj8KBVNsb3RzEhUKEVNMT1RTX1VOU1BFQ0lGSUVEEAASDQoJU0xPVFNfQU5ZEAESEAoMU0xPVFNfU1RBQkxFEAIi2wIKD1NlY3JldFJlZmVyZW5jZRIaCghlbnZfbmFtZRgBIAEoCUIIukgFcgMYgAISOAoGc2VjcmV0GAIgASgJQii6SCVyIzIhXlthLXpdKFstYS16MC05XXswLDYxfVthLXowLTldKT8kEhIKCmltYWdlX3B1bGwYAyABKAgSDwoHdmVyc2lvbhgEIAEoBTrMAbpIyAEaxQEKCnNlY3JldC51c2USXHNldCBlbnZOYW1lIChhIHZhcmlhYmxlJ3MgbmFtZSkgb3IgaW1hZ2VQdWxsLCBvbmUgb2YgdGhlIHR3bzogaXQgc2F5cyB3aGF0IHRoZSBzZWNyZXQgaXMgZm9yGll0aGlzLmltYWdlX3B1bGwgPyB0aGlzLmVudl9uYW1lID09ICcnIDogdGhpcy5lbnZfbmFtZS5tYXRjaGVzKCdeW0EtWmEtel9dW0EtWmEtejAtOV9dKiQnKSKGAwoKTW9kZWxDYWNoZRImCgptb3VudF9wYXRoGAEgASgJQhK6SA9yDRiACDIIXi9bXjpdKyQSJwoFY2xhaW0YAiABKAsyGC53aW5kbGFzcy52MS5Wb2x1bWVDbGFpbRIoCglob3N0X3BhdGgYAyABKAlCFbpIEnIQGIAIMgteKC9bXjpdKyk/JBI+CglyZXRlbnRpb24YBCABKA4yIS53aW5kbGFzcy52MS5Nb2RlbENhY2hlLlJldGVudGlvbkIIukgFggECEAEiUAoJUmV0ZW50aW9uEhkKFVJFVEVOVElPTl9VTlNQRUNJRklFRBAAEhQKEFJFVEVOVElPTl9ERUxFVEUQARISCg5SRVRFTlRJT05fS0VFUBACOmu6SGgaZgoSbW9kZWxfY2FjaGUudm9sdW1lEiVzZXQgY2xhaW0gb3IgaG9zdFBhdGgsIG9uZSBvZiB0aGUgdHdvGiloYXModGhpcy5jbGFpbSkgIT0gKHRoaXMuaG9zdF9wYXRoICE9ICcnKSKHAQoLVm9sdW1lQ2xhaW0SHQoIc2l6ZV9naWIYASABKAVCC7pICBoGGICAQCAAEkQKDXN0b3JhZ2VfY2xhc3MYAiABKAlCLbpIKnIoGP0BMiNeKFthLXowLTldKFstYS16MC05Ll0qW2EtejAtOV0pPyk/JBITCgtzaW5nbGVfbm9kZRgDIAEoCCK/CgoRS3ViZXJuZXRlc09wdGlvbnMS/gEKDW5vZGVfc2VsZWN0b3IYASADKAsyMC53aW5kbGFzcy52MS5LdWJlcm5ldGVzT3B0aW9ucy5Ob2RlU2VsZWN0b3JFbnRyeUK0AbpIsAGaAawBECAicHJuGL0CMlFeKFthLXowLTldKFstYS16MC05Ll0qW2EtejAtOV0pPy8pP1tBLVphLXowLTldKFstQS1aYS16MC05Xy5dezAsNjF9W0EtWmEtejAtOV0pPyRaFmt1YmVybmV0ZXMuaW8vaG9zdG5hbWUqNnI0MjJeKFtBLVphLXowLTldKFstQS1aYS16MC05Xy5dezAsNjF9W0EtWmEtejAtOV0pPyk/JBI2Cgt0b2xlcmF0aW9ucxgCIAMoCzIXLndpbmRsYXNzLnYxLlRvbGVyYXRpb25CCLpIBZIBAhAgErcBCg9wb2RfYW5ub3RhdGlvbnMYAyADKAsyMi53aW5kbGFzcy52MS5LdWJlcm5ldGVzT3B0aW9ucy5Qb2RBbm5vdGF0aW9uc0VudHJ5Qmq6SGeaAWQQQCJYclYYvQIyUV4oW2EtejAtOV0oWy1hLXowLTkuXSpbYS16MC05XSk/Lyk/W0EtWmEtejAtOV0oWy1BLVphLXowLTlfLl17MCw2MX1bQS1aYS16MC05XSk/JCoGcgQYgIABEuABCgpwb2RfbGFiZWxzGAQgAygLMi0ud2luZGxhc3MudjEuS3ViZXJuZXRlc09wdGlvbnMuUG9kTGFiZWxzRW50cnlCnAG6SJgBmgGUARAgIlhyVhi9AjJRXihbYS16MC05XShbLWEtejAtOS5dKlthLXowLTldKT8vKT9bQS1aYS16MC05XShbLUEtWmEtejAtOV8uXXswLDYxfVtBLVphLXowLTldKT8kKjZyNDIyXihbQS1aYS16MC05XShbLUEtWmEtejAtOV8uXXswLDYxfVtBLVphLXowLTldKT8pPyQSRQoOcHJpb3JpdHlfY2xhc3MYBSABKAlCLbpIKnIoGP0BMiNeKFthLXowLTldKFstYS16MC05Ll0qW2EtejAtOV0pPyk/JBJECg1ydW50aW1lX2NsYXNzGAYgASgJQi26SCpyKBj9ATIjXihbYS16MC05XShbLWEtejAtOS5dKlthLXowLTldKT8pPyQSSAoLem9uZV9zcHJlYWQYByABKA4yKS53aW5kbGFzcy52MS5LdWJlcm5ldGVzT3B0aW9ucy5ab25lU3ByZWFkQgi6SAWCAQIQARInCgtydW5fYXNfdXNlchgIIAEoA0INukgKIggY/////wcoAUgAiAEBEjAKCHNlY3VyaXR5GAkgASgLMh4ud2luZGxhc3MudjEuU2VjdXJpdHlFeGNlcHRpb24aMwoRTm9kZVNlbGVjdG9yRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ARo1ChNQb2RBbm5vdGF0aW9uc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEaMAoOUG9kTGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJ0Cgpab25lU3ByZWFkEhsKF1pPTkVfU1BSRUFEX1VOU1BFQ0lGSUVEEAASGQoVWk9ORV9TUFJFQURfUFJFRkVSUkVEEAESGAoUWk9ORV9TUFJFQURfUkVRVUlSRUQQAhIUChBaT05FX1NQUkVBRF9OT05FEANCDgoMX3J1bl9hc191c2VyIoUCCgpUb2xlcmF0aW9uEmsKA2tleRgBIAEoCUJeukhbclkYvQIyVF4oKFthLXowLTldKFstYS16MC05Ll0qW2EtejAtOV0pPy8pP1tBLVphLXowLTldKFstQS1aYS16MC05Xy5dezAsNjF9W0EtWmEtejAtOV0pPyk/JBJICgV2YWx1ZRgCIAEoCUI5ukg2cjQyMl4oW0EtWmEtejAtOV0oWy1BLVphLXowLTlfLl17MCw2MX1bQS1aYS16MC05XSk/KT8kEkAKBmVmZmVjdBgDIAEoCUIwukgtcitSAFIKTm9TY2hlZHVsZVIQUHJlZmVyTm9TY2hlZHVsZVIJTm9FeGVjdXRlIsMBChFTZWN1cml0eUV4Y2VwdGlvbhIaCgZyZWFzb24YASABKAlCCrpIB3IFEAEYgAgSEwoLcnVuX2FzX3Jvb3QYAiABKAgSEgoKcHJpdmlsZWdlZBgDIAEoCBIQCghob3N0X2lwYxgEIAEoCBIaChJ1bmNvbmZpbmVkX3NlY2NvbXAYBSABKAgSOwoQYWRkX2NhcGFiaWxpdGllcxgGIAMoCUIhukgekgEbECAYASIVchMyEV5bQS1aXVtBLVowLTlfXSokIlkKBFBvcnQSNgoEbmFtZRgBIAEoCUIoukglciMyIV5bYS16XShbLWEtejAtOV17MCw2MX1bYS16MC05XSk/JBIZCgRwb3J0GAIgASgFQgu6SAgaBhj//wMoACKsAwoLSGVhbHRoQ2hlY2sSJAoEcGF0aBgBIAEoCUIWukgTchEYgAgyDF4oL1shLX5dKik/JBIVCgRwb3J0GAIgASgJQge6SARyAhg/EiIKBm1ldGhvZBgDIAEoCUISukgPcg1SAFIDR0VUUgRIRUFEEj8KCGludGVydmFsGAQgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQhK6SA+qAQwiAwiQHDIFEIDC1y8SPgoHdGltZW91dBgFIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkISukgPqgEMIgMI2AQyBRCA4esXEiYKE3VuaGVhbHRoeV90aHJlc2hvbGQYBiABKAVCCbpIBhoEGGQoABIkChFoZWFsdGh5X3RocmVzaG9sZBgHIAEoBUIJukgGGgQYZCgAEkMKDnN0YXJ0dXBfYnVkZ2V0GAggASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQhC6SA2qAQoiBAiAowUyAggBEigKDmV4cGVjdGVkX2NvZGVzGAkgAygJQhC6SA2SAQoQEBgBIgRyAhgHKkgKBkxheW91dBIWChJMQVlPVVRfVU5TUEVDSUZJRUQQABITCg9MQVlPVVRfUkVQTElDQVMQARIRCg1MQVlPVVRfUE9PTEVEEAJiBnByb3RvMw", [file_buf_validate_validate, file_google_protobuf_duration, file_windlass_v1_routing, file_windlass_v1_serve]);
 
 /**
- * DeploymentSpec says what to run. It is immutable once a deployment has it.
- * Fields left out take the defaults that are stated here; the stored spec has
- * them filled in.
+ * DeploymentSpec says what to run. The spec of a deployment never changes. Absent fields take the
+ * defaults that are stated here, and the stored spec contains them.
  *
  * @generated from message windlass.v1.DeploymentSpec
  */
 export type DeploymentSpec = Message<"windlass.v1.DeploymentSpec"> & {
   /**
    * Container image, by tag or digest. A tag is resolved to a digest once, when the deployment is
-   * built, unless all regions are hosts that run processes. Those run an image without a command
-   * only if their operator has set a command for it.
+   * built, unless all regions run processes. A region that runs processes runs an image without a
+   * command only if its operator configured a command for the image.
    *
    * @generated from field: string image = 1;
    */
   image: string;
 
   /**
-   * Program and its first arguments; no shell is involved. Kubernetes regions
-   * need an image to run it in.
+   * Program and its first arguments. It does not run in a shell. In Kubernetes regions, an image is
+   * also required.
    *
    * @generated from field: repeated string command = 2;
    */
   command: string[];
 
   /**
-   * Arguments after command (or after the image's entry point). `$(NAME)` is
-   * replaced by the variable NAME, `$$(` is a literal `$(`.
+   * Arguments after command, or after the image's entry point. `$(NAME)` is replaced by the
+   * variable NAME. `$$(` is a literal `$(`.
    *
    * @generated from field: repeated string args = 3;
    */
@@ -60,31 +59,32 @@ export type DeploymentSpec = Message<"windlass.v1.DeploymentSpec"> & {
   resources?: Resources | undefined;
 
   /**
-   * The roles that make one replica. Empty: one role "main" of one instance. With several roles a
-   * replica is a group: as many instances of each role as it says, ready when all of them are.
+   * The roles that form one replica. Empty: one role "main" with one instance. With several roles a
+   * replica is a group: each role has its number of instances, and the group is ready when all of
+   * them are.
    *
    * @generated from field: repeated windlass.v1.RoleSpec roles = 5;
    */
   roles: RoleSpec[];
 
   /**
-   * Variables of this app; they win over the environment's. The deployment
-   * pins what it was made with.
+   * Variables of this app. They win over the environment's. A deployment keeps the values that it
+   * was created with.
    *
    * @generated from field: map<string, string> env = 6;
    */
   env: { [key: string]: string };
 
   /**
-   * Secrets of the environment that become variables, by their latest version.
+   * Secrets of the environment that become variables.
    *
    * @generated from field: repeated windlass.v1.SecretReference secrets = 7;
    */
   secrets: SecretReference[];
 
   /**
-   * The first port is the one that the health check and routes use. Empty: one
-   * port "http" that the runtime allocates.
+   * The health check and routes use the first port. Empty: one port "http", which the runtime
+   * allocates.
    *
    * @generated from field: repeated windlass.v1.Port ports = 8;
    */
@@ -96,47 +96,47 @@ export type DeploymentSpec = Message<"windlass.v1.DeploymentSpec"> & {
   healthCheck?: HealthCheck | undefined;
 
   /**
-   * From SIGTERM to SIGKILL. Default 30 s.
+   * Time from SIGTERM to SIGKILL. Default 30 s.
    *
    * @generated from field: google.protobuf.Duration termination_grace = 10;
    */
   terminationGrace?: Duration | undefined;
 
   /**
-   * How long a rollout of it may take to become ready. Default 10 min.
+   * How long a rollout may take without progress: see Deadlines.progress. Default 10 min.
    *
    * @generated from field: google.protobuf.Duration progress_deadline = 11;
    */
   progressDeadline?: Duration | undefined;
 
   /**
-   * Names of regions, each once.
+   * Names of the regions in which to run.
    *
    * @generated from field: repeated string regions = 12;
    */
   regions: string[];
 
   /**
-   * Replicas in each region, but for those with an override. Absent: what the app has
-   * now, else 2. It is not part of the version: a change of it alone scales.
+   * Replicas in each region without an override. Absent: the app's current number, or else 2. It is
+   * not part of the version: a change of it alone scales.
    *
    * @generated from field: optional int32 replicas = 13;
    */
   replicas?: number | undefined;
 
   /**
-   * Replicas that must be ready in each region before the deployment is.
-   * 0, or more than the region has: all of them. Never below 1 unless replicas is 0. It
-   * lets no rollout take away more than max_unavailable: while the version before it serves
-   * in the region, replicas - max_unavailable must be ready, too.
+   * Replicas that must be ready in each region before the deployment is ready. 0, or more than the
+   * region has: all of them. At least 1 unless replicas is 0. It does not weaken max_unavailable:
+   * while the previous version serves in the region, at least replicas - max_unavailable must also
+   * be ready.
    *
    * @generated from field: int32 min_ready = 14;
    */
   minReady: number;
 
   /**
-   * Free text that people read: "v1.4.2", why, and from which commit. Not part
-   * of what runs, so a change of these alone makes no new version.
+   * Free text for people: a label such as "v1.4.2", a reason, and a commit. These are not part of
+   * what runs, so that a change of them alone creates no version.
    *
    * @generated from field: string version_label = 15;
    */
@@ -153,33 +153,32 @@ export type DeploymentSpec = Message<"windlass.v1.DeploymentSpec"> & {
   sourceCommit: string;
 
   /**
-   * Names in env that came from the environment and not from the app. Set by the
-   * control plane, so that a later version takes the environment's present values
-   * of these and keeps the app's own of the others; ignored in requests.
+   * Names in env that came from the environment and not from the app. For these, a later version
+   * takes the environment's current values. Set by the control plane. Ignored in requests.
    *
    * @generated from field: repeated string inherited_env = 18;
    */
   inheritedEnv: string[];
 
   /**
-   * A volume for weights that outlives instances. Process regions have the host's
-   * disk under the same path anyway, and make nothing of it.
+   * A volume for model weights that outlives instances. Process regions ignore it, because
+   * instances see the host's disk under the same path.
    *
    * @generated from field: windlass.v1.ModelCache model_cache = 19;
    */
   modelCache?: ModelCache | undefined;
 
   /**
-   * What only Kubernetes regions read; others ignore it.
+   * Options for Kubernetes regions. Other regions ignore them.
    *
    * @generated from field: windlass.v1.KubernetesOptions kubernetes = 20;
    */
   kubernetes?: KubernetesOptions | undefined;
 
   /**
-   * From leaving the routes to SIGTERM, so that no gateway still sends to an instance that
-   * stops; termination_grace begins after it. Absent: none on a host, 5 s on Kubernetes, which
-   * takes a moment to pass the news around.
+   * Time from the removal from routes to SIGTERM, so that no gateway still sends requests to a
+   * stopping instance. termination_grace begins after it. Absent: 0 in process regions, 5 s in
+   * Kubernetes regions, where changes of endpoints take a moment to spread.
    *
    * @generated from field: google.protobuf.Duration drain_delay = 21;
    */
@@ -193,52 +192,50 @@ export type DeploymentSpec = Message<"windlass.v1.DeploymentSpec"> & {
   layout: Layout;
 
   /**
-   * What is different in some of the regions. What an override that names a region says
-   * wins over what one says that it has the labels of, field by field, and both win over
-   * the rest of the spec. Two by labels may not say different things of a region. Part
-   * of the version like the rest, but for replicas.
+   * Different values for some regions. For each field, an override by region name wins over an
+   * override by labels, and both win over the rest of the spec. Two overrides by labels must not
+   * set different values for one region. Overrides are part of the version, except their replicas.
    *
    * @generated from field: repeated windlass.v1.Override overrides = 40;
    */
   overrides: Override[];
 
   /**
-   * What the overrides came to in each region that any of them is about, by name, as
-   * of when the version was made: labels that a region is given later, change what runs
-   * there with the next version and not before. Set by the control plane; ignored in
-   * requests.
+   * The effective overrides of each affected region, sorted by name. They are computed when the
+   * version is created, so that later changes of a region's labels take effect only with the next
+   * version. Set by the control plane. Ignored in requests.
    *
    * @generated from field: repeated windlass.v1.PinnedOverride pinned_overrides = 41;
    */
   pinnedOverrides: PinnedOverride[];
 
   /**
-   * Which engine serves which model. The engine's preset makes from it what the spec leaves out.
-   * args of the spec and extra_args of overrides then take the place of the preset's flags of the
-   * same names, and overrides of resources may change its args.
+   * Which engine serves which model. The engine's preset generates from it what the spec leaves
+   * out. Flags in args and in extra_args of overrides then replace the preset's flags with the same
+   * names, and overrides of resources may change the generated args.
    *
    * @generated from field: windlass.v1.Serve serve = 42;
    */
   serve?: Serve | undefined;
 
   /**
-   * Preset that was used for serve, and its version: "vllm/1". What it made is part of the version,
-   * and stays when the preset changes. Set by the control plane, ignored in requests.
+   * Preset that was used for serve, with its version: "vllm/1". Its result is part of the version,
+   * and stays when the preset changes. Set by the control plane. Ignored in requests.
    *
    * @generated from field: string generated_by = 43;
    */
   generatedBy: string;
 
   /**
-   * What else the preset made. Set by the control plane, ignored in requests.
+   * Other results of the preset. Set by the control plane. Ignored in requests.
    *
    * @generated from field: windlass.v1.Generated generated = 44;
    */
   generated?: Generated | undefined;
 
   /**
-   * How the app's requests are routed while this version is live. Absent, or a field of it:
-   * the defaults that are stated there.
+   * How requests are routed while this version is live. For this and for each absent field in it,
+   * the defaults stated there apply.
    *
    * @generated from field: windlass.v1.RoutingPolicy routing = 70;
    */
@@ -253,74 +250,76 @@ export const DeploymentSpecSchema: GenMessage<DeploymentSpec> = /*@__PURE__*/
   messageDesc(file_windlass_v1_spec, 0);
 
 /**
- * Override is what is different in the regions that it names, or that have its labels.
+ * Override sets different values for regions, which it selects by name or by labels.
  *
  * @generated from message windlass.v1.Override
  */
 export type Override = Message<"windlass.v1.Override"> & {
   /**
-   * Names of regions of the app. A region has one override by name at most.
+   * Names of regions of the app. A region may be named in at most one override.
    *
    * @generated from field: repeated string regions = 1;
    */
   regions: string[];
 
   /**
-   * Or labels that the app's regions have, all of them, as of when the version is made.
+   * Alternative to regions: selects the app's regions that have all these labels when the version
+   * is created.
    *
    * @generated from field: map<string, string> labels = 2;
    */
   labels: { [key: string]: string };
 
   /**
-   * Replicas in each of the regions. Not part of the version: a change of it alone
-   * scales. AppService.Scale wins over it until the next deploy.
+   * Replicas in each selected region. Not part of the version: a change of it alone scales.
+   * AppService.Scale wins over it until the next deploy.
    *
    * @generated from field: optional int32 replicas = 3;
    */
   replicas?: number | undefined;
 
   /**
-   * Amounts that it states take the place of the spec's, one by one; gpu does so as a
-   * whole, as a product of one pool is none of another, and with count 0 there are none.
-   * Of a role that has resources of its own they take the place of those.
+   * Each amount that is set replaces the spec's. gpu is replaced as a whole, because a product may
+   * exist in one pool only. count 0 means no GPUs. For a role with resources, the amounts replace
+   * those of the role.
    *
    * @generated from field: windlass.v1.Resources resources = 4;
    */
   resources?: Resources | undefined;
 
   /**
-   * In the place of all args.
+   * Replaces all args.
    *
    * @generated from field: repeated string args = 5;
    */
   args: string[];
 
   /**
-   * After the spec's args: flags that belong to the region's GPUs. Most programs take
-   * the last of a flag that is there twice. Not beside args.
+   * Appended to the spec's args, for flags that depend on the region's GPUs. Most programs use the
+   * last value of a repeated flag. Not valid together with args.
    *
    * @generated from field: repeated string extra_args = 6;
    */
   extraArgs: string[];
 
   /**
-   * Beside the spec's variables and the environment's, and in the place of those of the
-   * same names, whether these are values or secrets.
+   * Added to the variables of the spec and the environment. Replaces variables with the same names,
+   * whether these are values or secrets.
    *
    * @generated from field: map<string, string> env = 7;
    */
   env: { [key: string]: string };
 
   /**
-   * As env, by secrets of the environment. None of them may pull the image.
+   * Like env, with values from secrets of the environment. image_pull is not allowed here.
    *
    * @generated from field: repeated windlass.v1.SecretReference secrets = 8;
    */
   secrets: SecretReference[];
 
   /**
-   * What is different of single roles, on top of the rest of the override. Each role once.
+   * Different values for single roles, which win over the rest of the override. Each role at most
+   * once.
    *
    * @generated from field: repeated windlass.v1.RoleOverride roles = 9;
    */
@@ -335,7 +334,7 @@ export const OverrideSchema: GenMessage<Override> = /*@__PURE__*/
   messageDesc(file_windlass_v1_spec, 1);
 
 /**
- * RoleOverride is what is different of one role.
+ * RoleOverride sets different values for one role.
  *
  * @generated from message windlass.v1.RoleOverride
  */
@@ -348,14 +347,14 @@ export type RoleOverride = Message<"windlass.v1.RoleOverride"> & {
   name: string;
 
   /**
-   * As the override's.
+   * Like Override.resources.
    *
    * @generated from field: windlass.v1.Resources resources = 2;
    */
   resources?: Resources | undefined;
 
   /**
-   * In the place of all args of the role.
+   * Replaces all args of the role.
    *
    * @generated from field: repeated string args = 3;
    */
@@ -370,13 +369,14 @@ export const RoleOverrideSchema: GenMessage<RoleOverride> = /*@__PURE__*/
   messageDesc(file_windlass_v1_spec, 2);
 
 /**
- * PinnedOverride is all that is different in one region.
+ * PinnedOverride is the effective override of one region.
  *
  * @generated from message windlass.v1.PinnedOverride
  */
 export type PinnedOverride = Message<"windlass.v1.PinnedOverride"> & {
   /**
-   * Its name, and its id: a region of the same name that was made anew is another.
+   * Name and id of the region. The id differs if the region was deleted and created again with the
+   * same name.
    *
    * @generated from field: string region = 1;
    */
@@ -388,7 +388,7 @@ export type PinnedOverride = Message<"windlass.v1.PinnedOverride"> & {
   regionId: string;
 
   /**
-   * Without regions and labels. Its replicas are those that the version begins with.
+   * The values, without regions and labels. replicas is the number that the version begins with.
    *
    * @generated from field: windlass.v1.Override values = 3;
    */
@@ -426,16 +426,15 @@ export type Resources = Message<"windlass.v1.Resources"> & {
   gpu?: Gpu | undefined;
 
   /**
-   * Size of /dev/shm. 0: 1 GiB with GPUs, which tensor parallelism needs, else the
-   * runtime's own. What is written there counts as memory. Process regions have
-   * the host's.
+   * Size of /dev/shm. 0: 1 GiB with GPUs, because tensor parallelism needs it, otherwise the
+   * runtime's default. Its contents count as memory. Process regions use the host's /dev/shm.
    *
    * @generated from field: int32 shm_mib = 4;
    */
   shmMib: number;
 
   /**
-   * Scratch disk; 0: no request and no limit.
+   * Scratch disk. 0: no request and no limit.
    *
    * @generated from field: int32 ephemeral_storage_mib = 5;
    */
@@ -454,37 +453,37 @@ export const ResourcesSchema: GenMessage<Resources> = /*@__PURE__*/
  */
 export type Gpu = Message<"windlass.v1.Gpu"> & {
   /**
-   * Whole GPUs per instance; 0 for none.
+   * Whole GPUs per instance. 0: none.
    *
    * @generated from field: int32 count = 1;
    */
   count: number;
 
   /**
-   * As the vendor's discovery names it ("NVIDIA-H100-80GB-HBM3"); empty: any.
+   * Name from the vendor's discovery ("NVIDIA-H100-80GB-HBM3"). Empty: any.
    *
    * @generated from field: string product = 2;
    */
   product: string;
 
   /**
-   * Pool of the region that they come from; empty: any node that fits. The region's
-   * operator names pools; a region without it rejects the deployment.
+   * Pool of the region from which the GPUs come. Empty: any node that fits. The region's operator
+   * names the pools. A region without this pool rejects the deployment.
    *
    * @generated from field: string pool = 3;
    */
   pool: string;
 
   /**
-   * Memory that each GPU has at least; 0: any.
+   * Minimum memory of each GPU. 0: any.
    *
    * @generated from field: int32 min_memory_mib = 4;
    */
   minMemoryMib: number;
 
   /**
-   * Kubernetes' name of the resource. Empty: "nvidia.com/gpu". Others:
-   * "amd.com/gpu", "nvidia.com/mig-3g.40gb".
+   * Name of the resource in Kubernetes. Empty: "nvidia.com/gpu". Others: "amd.com/gpu",
+   * "nvidia.com/mig-3g.40gb".
    *
    * @generated from field: string resource_name = 5;
    */
@@ -499,8 +498,7 @@ export const GpuSchema: GenMessage<Gpu> = /*@__PURE__*/
   messageDesc(file_windlass_v1_spec, 5);
 
 /**
- * RoleSpec is one role within a replica. What it leaves out it takes from the
- * spec.
+ * RoleSpec is one role within a replica. Absent fields are taken from the spec.
  *
  * @generated from message windlass.v1.RoleSpec
  */
@@ -511,8 +509,8 @@ export type RoleSpec = Message<"windlass.v1.RoleSpec"> & {
   name: string;
 
   /**
-   * Instances of this role in each replica; 0 means 1. Part of the version: a change of it makes
-   * every group anew.
+   * Instances of this role in each replica; 0 means 1. Part of the version: a change replaces every
+   * group.
    *
    * @generated from field: int32 instances = 2;
    */
@@ -539,29 +537,29 @@ export type RoleSpec = Message<"windlass.v1.RoleSpec"> & {
   resources?: Resources | undefined;
 
   /**
-   * Routes lead to instances of this role, and to no others. One role has it; default: the first.
+   * Requests go only to instances of this role. At most one role has it. Default: the first role.
    *
    * @generated from field: bool entry = 7;
    */
   entry: boolean;
 
   /**
-   * Roles of which every instance of the group is ready before an instance of this one starts for
-   * the first time. What ends later is started again at once.
+   * Roles whose instances in the group must all be ready before an instance of this role first
+   * starts. An instance that ends later is started again at once.
    *
    * @generated from field: repeated string starts_after = 8;
    */
   startsAfter: string[];
 
   /**
-   * Beside the spec's variables, and in the place of those of the same names.
+   * Added to the spec's variables. Replaces variables with the same names.
    *
    * @generated from field: map<string, string> env = 9;
    */
   env: { [key: string]: string };
 
   /**
-   * Hosts that one instance spans; 0 means 1, and this release refuses more.
+   * Number of hosts of one instance. 0 means 1. This release refuses more than 1.
    *
    * @generated from field: int32 hosts = 10;
    */
@@ -592,14 +590,14 @@ export enum RoleSpec_Slots {
   UNSPECIFIED = 0,
 
   /**
-   * An instance that is replaced may get another slot.
+   * A replaced instance may get another slot.
    *
    * @generated from enum value: SLOTS_ANY = 1;
    */
   ANY = 1,
 
   /**
-   * Slots keep their names over replacement. Refused by this release.
+   * A replaced instance keeps its slot. This release refuses it.
    *
    * @generated from enum value: SLOTS_STABLE = 2;
    */
@@ -617,7 +615,7 @@ export const RoleSpec_SlotsSchema: GenEnum<RoleSpec_Slots> = /*@__PURE__*/
  */
 export type SecretReference = Message<"windlass.v1.SecretReference"> & {
   /**
-   * Variable that carries the value.
+   * Variable that gets the value.
    *
    * @generated from field: string env_name = 1;
    */
@@ -631,17 +629,17 @@ export type SecretReference = Message<"windlass.v1.SecretReference"> & {
   secret: string;
 
   /**
-   * The value is a Docker configuration (config.json) with which to pull the image,
-   * and no variable. Process regions pull nothing and ignore it.
+   * The value is a Docker configuration (config.json) for pulling the image. It is not given to the
+   * instance. Process regions pull nothing and ignore it.
    *
    * @generated from field: bool image_pull = 3;
    */
   imagePull: boolean;
 
   /**
-   * Which version of the secret the app's version runs with: the newest when it was made,
-   * whatever a request says. 0: the newest there is, as for what pulls the image, and in
-   * what a release before has made. One that is kept no longer gives the newest, too.
+   * Version of the secret: the newest one when the app's version was created. Set by the control
+   * plane. Ignored in requests. 0: always the newest, as with image_pull and in versions that an
+   * earlier release created. If the version of the secret no longer exists, the newest is used.
    *
    * @generated from field: int32 version = 4;
    */
@@ -656,14 +654,14 @@ export const SecretReferenceSchema: GenMessage<SecretReference> = /*@__PURE__*/
   messageDesc(file_windlass_v1_spec, 7);
 
 /**
- * ModelCache is one volume per app and region, shared by all versions of the app,
- * or one directory per host.
+ * ModelCache is one volume per app and region, which all versions of the app share, or one
+ * directory per host.
  *
  * @generated from message windlass.v1.ModelCache
  */
 export type ModelCache = Message<"windlass.v1.ModelCache"> & {
   /**
-   * Where instances find it.
+   * Path at which instances see it.
    *
    * @generated from field: string mount_path = 1;
    */
@@ -675,14 +673,14 @@ export type ModelCache = Message<"windlass.v1.ModelCache"> & {
   claim?: VolumeClaim | undefined;
 
   /**
-   * Directory of the host; made when it is missing and never deleted.
+   * Directory of the host. It is created if it is missing, and never deleted.
    *
    * @generated from field: string host_path = 3;
    */
   hostPath: string;
 
   /**
-   * Of the claim.
+   * When the claim's volume is deleted.
    *
    * @generated from field: windlass.v1.ModelCache.Retention retention = 4;
    */
@@ -701,19 +699,21 @@ export const ModelCacheSchema: GenMessage<ModelCache> = /*@__PURE__*/
  */
 export enum ModelCache_Retention {
   /**
-   * With the last deployment of the app in the region.
+   * As DELETE.
    *
    * @generated from enum value: RETENTION_UNSPECIFIED = 0;
    */
   UNSPECIFIED = 0,
 
   /**
+   * Windlass deletes the volume with the last deployment of the app in the region.
+   *
    * @generated from enum value: RETENTION_DELETE = 1;
    */
   DELETE = 1,
 
   /**
-   * Never by Windlass.
+   * Windlass never deletes the volume.
    *
    * @generated from enum value: RETENTION_KEEP = 2;
    */
@@ -727,7 +727,7 @@ export const ModelCache_RetentionSchema: GenEnum<ModelCache_Retention> = /*@__PU
   enumDesc(file_windlass_v1_spec, 8, 0);
 
 /**
- * VolumeClaim asks the region's storage for a volume.
+ * VolumeClaim requests a volume from the region's storage.
  *
  * @generated from message windlass.v1.VolumeClaim
  */
@@ -745,8 +745,8 @@ export type VolumeClaim = Message<"windlass.v1.VolumeClaim"> & {
   storageClass: string;
 
   /**
-   * One node at a time mounts it, which keeps all instances on that node. Without
-   * it, the storage class must know ReadWriteMany.
+   * Only one node at a time mounts the volume, so that all instances run on that node. Without
+   * this, the storage class must support ReadWriteMany.
    *
    * @generated from field: bool single_node = 3;
    */
@@ -761,14 +761,14 @@ export const VolumeClaimSchema: GenMessage<VolumeClaim> = /*@__PURE__*/
   messageDesc(file_windlass_v1_spec, 9);
 
 /**
- * KubernetesOptions is the way out for what the spec has no word for.
+ * KubernetesOptions are settings of Kubernetes that the rest of the spec cannot express.
  *
  * @generated from message windlass.v1.KubernetesOptions
  */
 export type KubernetesOptions = Message<"windlass.v1.KubernetesOptions"> & {
   /**
-   * Labels that a node must have. A pool or a product is asked for by resources.gpu,
-   * a single node never.
+   * Labels that a node must have. Request a GPU pool or product with resources.gpu instead. A
+   * single node cannot be selected.
    *
    * @generated from field: map<string, string> node_selector = 1;
    */
@@ -780,14 +780,14 @@ export type KubernetesOptions = Message<"windlass.v1.KubernetesOptions"> & {
   tolerations: Toleration[];
 
   /**
-   * On pods. Names under windlass.run/ are taken.
+   * Annotations on pods. Names under windlass.run/ are reserved.
    *
    * @generated from field: map<string, string> pod_annotations = 3;
    */
   podAnnotations: { [key: string]: string };
 
   /**
-   * On pods. Names under windlass.run/ and app.kubernetes.io/ are taken.
+   * Labels on pods. Names under windlass.run/ and app.kubernetes.io/ are reserved.
    *
    * @generated from field: map<string, string> pod_labels = 4;
    */
@@ -809,15 +809,15 @@ export type KubernetesOptions = Message<"windlass.v1.KubernetesOptions"> & {
   zoneSpread: KubernetesOptions_ZoneSpread;
 
   /**
-   * User that the containers run as. Absent: the image's, which must be a number
-   * other than 0 unless security allows root.
+   * User id of the containers. Absent: the image's user, which must be a number other than 0 unless
+   * security allows root.
    *
    * @generated from field: optional int64 run_as_user = 8;
    */
   runAsUser?: bigint | undefined;
 
   /**
-   * Pods pass Kubernetes' "restricted" standard unless this says why not.
+   * Exceptions from Kubernetes' "restricted" standard, which pods otherwise meet.
    *
    * @generated from field: windlass.v1.SecurityException security = 9;
    */
@@ -843,14 +843,14 @@ export enum KubernetesOptions_ZoneSpread {
   UNSPECIFIED = 0,
 
   /**
-   * Evenly over zones where there is room.
+   * Spread evenly over zones if there is room.
    *
    * @generated from enum value: ZONE_SPREAD_PREFERRED = 1;
    */
   PREFERRED = 1,
 
   /**
-   * Evenly over zones, or not at all.
+   * Spread evenly over zones, and do not start otherwise.
    *
    * @generated from enum value: ZONE_SPREAD_REQUIRED = 2;
    */
@@ -902,15 +902,16 @@ export const TolerationSchema: GenMessage<Toleration> = /*@__PURE__*/
   messageDesc(file_windlass_v1_spec, 11);
 
 /**
- * SecurityException widens what a pod may do, as far as the region's operator allows it. The
- * agent rejects the rest as "Unsupported"; so it does tolerations, pod_annotations,
- * priority_class, runtime_class and model_cache.host_path that the operator does not list.
+ * SecurityException gives a pod more rights, if the region's operator allows them. Otherwise the
+ * agent rejects the deployment as "Unsupported". The same holds for tolerations, pod_annotations,
+ * priority_class, runtime_class and model_cache.host_path that are not in the operator's allow
+ * list.
  *
  * @generated from message windlass.v1.SecurityException
  */
 export type SecurityException = Message<"windlass.v1.SecurityException"> & {
   /**
-   * Why; people who review the cluster read it on the pod.
+   * Why the exception is needed. Written on the pod, for people who review the cluster.
    *
    * @generated from field: string reason = 1;
    */
@@ -939,7 +940,7 @@ export type SecurityException = Message<"windlass.v1.SecurityException"> & {
   unconfinedSeccomp: boolean;
 
   /**
-   * "IPC_LOCK" for RDMA; all others stay dropped.
+   * Capabilities to add, for example "IPC_LOCK" for RDMA. All others stay dropped.
    *
    * @generated from field: repeated string add_capabilities = 6;
    */
@@ -963,10 +964,10 @@ export type Port = Message<"windlass.v1.Port"> & {
   name: string;
 
   /**
-   * 0: the runtime allocates one. The instance finds it in PORT (first port)
-   * and PORT_<NAME>. A fixed port allows one instance per host, and a region that runs
-   * processes is one host: what would start a second instance with the port there is refused,
-   * a rolling update beside the old version included. A pod has its port to itself.
+   * 0: the runtime allocates a port. The variables PORT (first port) and PORT_<NAME> contain it. A
+   * fixed port allows only one instance per host. A region that runs processes is one host, so that
+   * a second instance with the same port is refused there. This also forbids a rolling update with
+   * both versions at once. In Kubernetes each pod has its own ports.
    *
    * @generated from field: int32 port = 2;
    */
@@ -981,7 +982,7 @@ export const PortSchema: GenMessage<Port> = /*@__PURE__*/
   messageDesc(file_windlass_v1_spec, 13);
 
 /**
- * HealthCheck decides when an instance is ready and when it no longer is.
+ * HealthCheck decides whether an instance is ready.
  *
  * @generated from message windlass.v1.HealthCheck
  */
@@ -994,16 +995,16 @@ export type HealthCheck = Message<"windlass.v1.HealthCheck"> & {
   path: string;
 
   /**
-   * Name of the port; default the first.
+   * Name of the port. Default: the first one.
    *
    * @generated from field: string port = 2;
    */
   port: string;
 
   /**
-   * GET or HEAD; default GET. Kubernetes asks by GET alone: for HEAD, a container of the
-   * agent's image (its --health-image) makes the check in the pod; a region without one
-   * refuses it.
+   * GET or HEAD. Default GET. Probes of Kubernetes only support GET. For HEAD, the agent adds a
+   * container to the pod that makes the check (see its flag --health-image). A Kubernetes region
+   * without that flag rejects HEAD.
    *
    * @generated from field: string method = 3;
    */
@@ -1024,34 +1025,34 @@ export type HealthCheck = Message<"windlass.v1.HealthCheck"> & {
   timeout?: Duration | undefined;
 
   /**
-   * Failures in a row that take a ready instance out; default 3.
+   * Number of consecutive failures after which a ready instance is not ready any more. Default 3.
    *
    * @generated from field: int32 unhealthy_threshold = 6;
    */
   unhealthyThreshold: number;
 
   /**
-   * Passes in a row that make it ready; default 2.
+   * Number of consecutive passes after which an instance is ready. Default 2.
    *
    * @generated from field: int32 healthy_threshold = 7;
    */
   healthyThreshold: number;
 
   /**
-   * How long it may take from start to its first ready; it counts as failed
-   * after. Default 30 min: models load for minutes.
+   * How long an instance may take from its start until it is first ready. After that it has failed.
+   * Default 30 min, because models load for minutes.
    *
    * @generated from field: google.protobuf.Duration startup_budget = 8;
    */
   startupBudget?: Duration | undefined;
 
   /**
-   * Status codes that pass: "204", or a range with both its ends, "200-299"; from 200 to 599.
-   * A redirect is one of them like others, and not followed. Kubernetes cannot be told codes:
-   * there it is as for HEAD, see method.
+   * Status codes that pass: "204", or an inclusive range, "200-299". Valid codes are 200 to 599. If
+   * set, redirects are not followed, and pass only if they are listed. Probes of Kubernetes do not
+   * support codes: see method for what happens there.
    *
-   * Empty: 200 to 399. A redirect to the same host is followed then, ten times at most, and
-   * judged by what is there; one that leads to another host passes.
+   * Empty: 200 to 399. A redirect to the same host is then followed, at most ten times, and the
+   * final answer is judged. A redirect to another host passes.
    *
    * @generated from field: repeated string expected_codes = 9;
    */
@@ -1079,14 +1080,14 @@ export enum Layout {
   UNSPECIFIED = 0,
 
   /**
-   * Each replica is a group with all its roles, which is rolled and scaled whole.
+   * Each replica is a group with all its roles, which is updated and scaled as a whole.
    *
    * @generated from enum value: LAYOUT_REPLICAS = 1;
    */
   REPLICAS = 1,
 
   /**
-   * One group in a region, whose roles are counted and scaled each for itself. Refused by this release.
+   * One group per region, whose roles are counted and scaled separately. This release refuses it.
    *
    * @generated from enum value: LAYOUT_POOLED = 2;
    */

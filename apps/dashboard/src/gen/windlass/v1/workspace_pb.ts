@@ -84,7 +84,7 @@ export type CreateWorkspaceResponse = Message<"windlass.v1.CreateWorkspaceRespon
   workspace?: Workspace | undefined;
 
   /**
-   * Key of role owner; never shown again, not even to a retry.
+   * Key with the role owner. It is never shown again, not even to a retry.
    *
    * @generated from field: string api_key = 2;
    */
@@ -103,7 +103,7 @@ export const CreateWorkspaceResponseSchema: GenMessage<CreateWorkspaceResponse> 
  */
 export type GetWorkspaceRequest = Message<"windlass.v1.GetWorkspaceRequest"> & {
   /**
-   * Id; empty: the caller's own.
+   * Id. Empty: the caller's workspace.
    *
    * @generated from field: string workspace = 1;
    */
@@ -265,31 +265,31 @@ export const DeleteWorkspaceResponseSchema: GenMessage<DeleteWorkspaceResponse> 
   messageDesc(file_windlass_v1_workspace, 10);
 
 /**
- * Limits of a workspace; 0: none. A call that would go beyond one is refused with
- * RESOURCE_EXHAUSTED and ERROR_REASON_QUOTA_EXCEEDED or ERROR_REASON_RATE_LIMITED, and
- * does nothing. One that makes nothing larger is never refused, nor is one that
- * cancels or deletes, nor a repetition, by its idempotency key, of one that passed.
+ * Limits of a workspace. 0: no limit. A call that would exceed a limit fails with
+ * RESOURCE_EXHAUSTED and ERROR_REASON_QUOTA_EXCEEDED or ERROR_REASON_RATE_LIMITED, and changes
+ * nothing. Calls that increase nothing, abort or delete are never refused. Neither is a retry, with
+ * the same idempotency key, of a call that succeeded.
  *
  * @generated from message windlass.v1.Limits
  */
 export type Limits = Message<"windlass.v1.Limits"> & {
   /**
-   * Apps that there are.
+   * Number of apps.
    *
    * @generated from field: optional int64 apps = 1;
    */
   apps?: bigint | undefined;
 
   /**
-   * Apps that have a deployment live or on its way.
+   * Apps with a deployment that is live or in flight.
    *
    * @generated from field: optional int64 deployments = 2;
    */
   deployments?: bigint | undefined;
 
   /**
-   * Instances of those, in all of their regions. An app that is being updated counts
-   * with the larger of its two versions: what is twice there passes.
+   * Instances of those deployments in all regions. An app with a rollout in flight counts with the
+   * larger of its two versions, because having both at once is temporary.
    *
    * @generated from field: optional int64 instances = 3;
    */
@@ -310,15 +310,15 @@ export type Limits = Message<"windlass.v1.Limits"> & {
   rollouts?: bigint | undefined;
 
   /**
-   * Calls that start work (Deploy, Scale, SetEnvironment, Rollback, SetSecret,
-   * RestartInstance), in the long run.
+   * Calls that start work (Deploy, Scale, SetEnvironment, Rollback, SetSecret, RestartInstance), as
+   * a long-term average.
    *
    * @generated from field: optional int64 starts_per_minute = 6;
    */
   startsPerMinute?: bigint | undefined;
 
   /**
-   * How many of them may come at once. 0: as many as in a minute.
+   * How many such calls may come at once. 0: as many as in a minute.
    *
    * @generated from field: optional int64 starts_burst = 7;
    */
@@ -333,7 +333,7 @@ export const LimitsSchema: GenMessage<Limits> = /*@__PURE__*/
   messageDesc(file_windlass_v1_workspace, 11);
 
 /**
- * Usage is what counts against Limits.
+ * Usage is the current value of each limit.
  *
  * @generated from message windlass.v1.Usage
  */
@@ -364,7 +364,7 @@ export type Usage = Message<"windlass.v1.Usage"> & {
   rollouts: bigint;
 
   /**
-   * Starts that may be made at once, now; -1: any number.
+   * Calls that start work and may be made right now. -1: any number.
    *
    * @generated from field: int64 starts_left = 6;
    */
@@ -393,14 +393,14 @@ export type Quota = Message<"windlass.v1.Quota"> & {
   workspaceName: string;
 
   /**
-   * What is in force; every field is set.
+   * The limits in force. Every field is set.
    *
    * @generated from field: windlass.v1.Limits limits = 3;
    */
   limits?: Limits | undefined;
 
   /**
-   * What of it is the workspace's own; what is absent is the control plane's.
+   * The workspace's own limits. For absent ones, the control plane's default applies.
    *
    * @generated from field: windlass.v1.Limits own = 4;
    */
@@ -412,7 +412,7 @@ export type Quota = Message<"windlass.v1.Quota"> & {
   usage?: Usage | undefined;
 
   /**
-   * Of own; 0 before any were set.
+   * resource_version of own. 0: none were ever set.
    *
    * @generated from field: int64 resource_version = 6;
    */
@@ -431,14 +431,14 @@ export const QuotaSchema: GenMessage<Quota> = /*@__PURE__*/
  */
 export type GetQuotaRequest = Message<"windlass.v1.GetQuotaRequest"> & {
   /**
-   * Id or name; empty: the caller's own.
+   * Id or name. Empty: the caller's workspace.
    *
    * @generated from field: string workspace = 1;
    */
   workspace: string;
 
   /**
-   * Limits that SetQuota would be called with as own, to be warned beforehand.
+   * Limits for which to return the warnings of SetQuota.
    *
    * @generated from field: windlass.v1.Limits proposed = 2;
    */
@@ -462,7 +462,7 @@ export type GetQuotaResponse = Message<"windlass.v1.GetQuotaResponse"> & {
   quota?: Quota | undefined;
 
   /**
-   * What SetQuota would warn of with the proposed limits.
+   * Warnings of SetQuota for the proposed limits.
    *
    * @generated from field: repeated string warnings = 2;
    */
@@ -486,14 +486,14 @@ export type SetQuotaRequest = Message<"windlass.v1.SetQuotaRequest"> & {
   mutation?: Mutation | undefined;
 
   /**
-   * Id or name; empty: the caller's own.
+   * Id or name. Empty: the caller's workspace.
    *
    * @generated from field: string workspace = 2;
    */
   workspace: string;
 
   /**
-   * All of the workspace's own limits. What is absent is the control plane's again.
+   * All of the workspace's own limits. An absent limit becomes the control plane's default again.
    *
    * @generated from field: windlass.v1.Limits own = 3;
    */
@@ -529,7 +529,7 @@ export type SetQuotaResponse = Message<"windlass.v1.SetQuotaResponse"> & {
   unchanged: boolean;
 
   /**
-   * What a person should know about the outcome: a limit that the caller may not raise again.
+   * Warnings for people about the outcome: limits that the caller may not raise again.
    *
    * @generated from field: repeated string warnings = 31;
    */
@@ -959,15 +959,15 @@ export const FeatureSchema: GenEnum<Feature> = /*@__PURE__*/
   enumDesc(file_windlass_v1_workspace, 0);
 
 /**
- * WorkspaceService manages tenants. Creating, listing and deleting them is for
- * operators; a key bound to a workspace sees its own.
+ * WorkspaceService manages workspaces (tenants). Only operators create, list and delete them. Other
+ * keys see only their own workspace.
  *
  * @generated from service windlass.v1.WorkspaceService
  */
 export const WorkspaceService: GenService<{
   /**
-   * Makes the workspace, its project "default" with the environment
-   * "production", and an owner key whose value is shown this once.
+   * Creates the workspace, its project "default" with the environment "production", and an owner
+   * key, whose value is shown only once.
    *
    * @generated from rpc windlass.v1.WorkspaceService.CreateWorkspace
    */
@@ -985,7 +985,7 @@ export const WorkspaceService: GenService<{
     output: typeof GetWorkspaceResponseSchema;
   },
   /**
-   * By name.
+   * Sorted by name.
    *
    * @generated from rpc windlass.v1.WorkspaceService.ListWorkspaces
    */
@@ -1003,7 +1003,7 @@ export const WorkspaceService: GenService<{
     output: typeof UpdateWorkspaceResponseSchema;
   },
   /**
-   * Refused with ERROR_REASON_IN_USE while it has apps.
+   * Fails with ERROR_REASON_IN_USE while the workspace has apps.
    *
    * @generated from rpc windlass.v1.WorkspaceService.DeleteWorkspace
    */
@@ -1013,7 +1013,7 @@ export const WorkspaceService: GenService<{
     output: typeof DeleteWorkspaceResponseSchema;
   },
   /**
-   * What the workspace may have, and has.
+   * Returns the workspace's limits and usage.
    *
    * @generated from rpc windlass.v1.WorkspaceService.GetQuota
    */
@@ -1023,9 +1023,9 @@ export const WorkspaceService: GenService<{
     output: typeof GetQuotaResponseSchema;
   },
   /**
-   * Gives the workspace limits of its own. Operators set any. Owners set those that
-   * are stricter than what is in force: who is held back by a limit does not lift it.
-   * What is there already stays, also where it is more than is allowed from now on.
+   * Sets the workspace's own limits. Operators may set any limit. Owners may only set limits that
+   * are stricter than those in force, because a limit is useless if those whom it restricts can
+   * lift it. What exists stays, even if it exceeds the new limits.
    *
    * @generated from rpc windlass.v1.WorkspaceService.SetQuota
    */

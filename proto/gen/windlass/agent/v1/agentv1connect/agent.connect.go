@@ -2,8 +2,8 @@
 //
 // Source: windlass/agent/v1/agent.proto
 
-// The contract between the control plane and the one active agent of a region.
-// The agent opens every call. Two notions of progress are never mixed:
+// The contract between the control plane and the one active agent of a region. The agent opens
+// every call. There are two kinds of progress, which are always kept apart:
 //
 //	received  one number per region: the change is durable in the agent's
 //	          inbox. It is the resume cursor, and a lost inbox starts at 0.
@@ -57,29 +57,30 @@ const (
 
 // AgentServiceClient is a client for the windlass.agent.v1.AgentService service.
 type AgentServiceClient interface {
-	// Trades a one-use join token for a credential bound to the token's region.
-	// The only call that needs no credential. A token that was used, expired or
-	// revoked: ERROR_REASON_JOIN_TOKEN_INVALID.
+	// Exchanges a one-use join token for a credential, which is bound to the token's region. This is
+	// the only call without a credential. If the token was used, has expired or was revoked, it fails
+	// with ERROR_REASON_JOIN_TOKEN_INVALID.
 	Join(context.Context, *v1.JoinRequest) (*v1.JoinResponse, error)
-	// A fresh credential for the same region. The old one stays good until it
-	// expires. Agents renew at half of a credential's life.
+	// Returns a new credential for the same region. The old one stays valid until it expires. Agents
+	// renew after half of a credential's lifetime.
 	RenewCredential(context.Context, *v1.RenewCredentialRequest) (*v1.RenewCredentialResponse, error)
-	// The region's desired state. The first frame is always Hello, at once. The
-	// region is the credential's, never a field. One stream per session; a second
-	// Watch of the same session ends the first.
+	// Streams the region's desired state. The first frame is always Hello, and comes at once. The
+	// credential determines the region; there is no field for it. A session has one stream: a second
+	// Watch ends the first.
 	Watch(context.Context, *v1.WatchRequest) (*connect.ServerStreamForClient[v1.WatchResponse], error)
-	// What the agent sees. One call in flight at a time: that is the flow
-	// control. Renews the lease. A report whose (epoch, fence) is not the
-	// region's current session is refused with ERROR_REASON_STALE_SESSION and
-	// nothing of it is stored; the agent then watches again. Repeating a report
-	// changes nothing. A server that is too far behind refuses reports with
-	// ERROR_REASON_RATE_LIMITED and retry_after_ms, and stores nothing of them: the
-	// agent holds its instances back for so long, and then tells what is so by then.
+	// Reports what the agent observes, and renews the lease. The agent has only one call in flight,
+	// which is the flow control. A repeated report changes nothing.
+	//
+	// If (epoch, fence) is not the region's current session, the report fails with
+	// ERROR_REASON_STALE_SESSION and nothing of it is stored. Then the agent watches again. If the
+	// server is too far behind, the report fails with ERROR_REASON_RATE_LIMITED and retry_after_ms,
+	// and nothing of it is stored. The agent then reports no instances until that time has passed,
+	// and then reports their current state.
 	Report(context.Context, *v1.ReportRequest) (*v1.ReportResponse, error)
-	// Values of the secrets of one deployment, allowed only while that deployment
-	// is assigned to the credential's region at that generation or a later one.
+	// Returns the values of the secrets of one deployment. The deployment must be assigned to the
+	// credential's region, at this generation or a later one.
 	GetSecrets(context.Context, *v1.GetSecretsRequest) (*v1.GetSecretsResponse, error)
-	// Answers a Request, in pieces, in order.
+	// Answers a Request. The answer is sent in parts, in order.
 	UploadLogs(context.Context, *v1.UploadLogsRequest) (*v1.UploadLogsResponse, error)
 }
 
@@ -195,29 +196,30 @@ func (c *agentServiceClient) UploadLogs(ctx context.Context, req *v1.UploadLogsR
 
 // AgentServiceHandler is an implementation of the windlass.agent.v1.AgentService service.
 type AgentServiceHandler interface {
-	// Trades a one-use join token for a credential bound to the token's region.
-	// The only call that needs no credential. A token that was used, expired or
-	// revoked: ERROR_REASON_JOIN_TOKEN_INVALID.
+	// Exchanges a one-use join token for a credential, which is bound to the token's region. This is
+	// the only call without a credential. If the token was used, has expired or was revoked, it fails
+	// with ERROR_REASON_JOIN_TOKEN_INVALID.
 	Join(context.Context, *v1.JoinRequest) (*v1.JoinResponse, error)
-	// A fresh credential for the same region. The old one stays good until it
-	// expires. Agents renew at half of a credential's life.
+	// Returns a new credential for the same region. The old one stays valid until it expires. Agents
+	// renew after half of a credential's lifetime.
 	RenewCredential(context.Context, *v1.RenewCredentialRequest) (*v1.RenewCredentialResponse, error)
-	// The region's desired state. The first frame is always Hello, at once. The
-	// region is the credential's, never a field. One stream per session; a second
-	// Watch of the same session ends the first.
+	// Streams the region's desired state. The first frame is always Hello, and comes at once. The
+	// credential determines the region; there is no field for it. A session has one stream: a second
+	// Watch ends the first.
 	Watch(context.Context, *v1.WatchRequest, *connect.ServerStream[v1.WatchResponse]) error
-	// What the agent sees. One call in flight at a time: that is the flow
-	// control. Renews the lease. A report whose (epoch, fence) is not the
-	// region's current session is refused with ERROR_REASON_STALE_SESSION and
-	// nothing of it is stored; the agent then watches again. Repeating a report
-	// changes nothing. A server that is too far behind refuses reports with
-	// ERROR_REASON_RATE_LIMITED and retry_after_ms, and stores nothing of them: the
-	// agent holds its instances back for so long, and then tells what is so by then.
+	// Reports what the agent observes, and renews the lease. The agent has only one call in flight,
+	// which is the flow control. A repeated report changes nothing.
+	//
+	// If (epoch, fence) is not the region's current session, the report fails with
+	// ERROR_REASON_STALE_SESSION and nothing of it is stored. Then the agent watches again. If the
+	// server is too far behind, the report fails with ERROR_REASON_RATE_LIMITED and retry_after_ms,
+	// and nothing of it is stored. The agent then reports no instances until that time has passed,
+	// and then reports their current state.
 	Report(context.Context, *v1.ReportRequest) (*v1.ReportResponse, error)
-	// Values of the secrets of one deployment, allowed only while that deployment
-	// is assigned to the credential's region at that generation or a later one.
+	// Returns the values of the secrets of one deployment. The deployment must be assigned to the
+	// credential's region, at this generation or a later one.
 	GetSecrets(context.Context, *v1.GetSecretsRequest) (*v1.GetSecretsResponse, error)
-	// Answers a Request, in pieces, in order.
+	// Answers a Request. The answer is sent in parts, in order.
 	UploadLogs(context.Context, *v1.UploadLogsRequest) (*v1.UploadLogsResponse, error)
 }
 

@@ -2,14 +2,14 @@
 //
 // Source: windlass/gateway/v1/gateway.proto
 
-// The contract between the agent of a region and the gateways beside it. The agent
-// serves it, over a unix socket in its data directory and where --gateway-listen says, there
-// by TLS with client certificates: a gateway speaks for none with another name in its
-// certificate. A gateway opens every call, and never talks to the control plane.
+// The contract between the agent of a region and the region's gateways. The agent serves it on a
+// unix socket in its data directory, and with TLS and client certificates at the address
+// --gateway-listen. A gateway can act only under the name in its certificate. The gateway opens
+// every call, and never talks to the control plane.
 //
-// A gateway keeps the last table that it had, and serves from it when the agent is away
-// and after its own restart. Nothing is taken out because it is not mentioned: a removal
-// is a message.
+// A gateway stores the last table that it had, and serves from it while the agent is away and after
+// its own restart. An entry is never removed because a message does not mention it: removals are
+// explicit.
 package gatewayv1connect
 
 import (
@@ -51,32 +51,31 @@ const (
 
 // RouteServiceClient is a client for the windlass.gateway.v1.RouteService service.
 type RouteServiceClient interface {
-	// The region's table of routes: first all of it that the gateway does not have, between
-	// Begin and End, then each app that changes, whole, as it changes. The stream holds
-	// the newest state of each app and never a queue of them: a gateway that is slow skips
-	// what was in between.
+	// Streams the region's table of routes: first all apps that the gateway does not have, between
+	// Begin and End, then each app that changes, complete. The stream keeps only the newest state of
+	// each app, so that a slow gateway skips states.
 	//
-	// Heartbeat is sent at once, and then whenever nothing else was for an interval: a gateway
-	// that hears nothing for three of them watches again, with full jitter, 0.1 to 5 s after
-	// the stream ended. Begin comes only when the agent knows what it tells: it holds the region's
-	// desired state and has looked at what runs. Until then a gateway serves what it has.
+	// Heartbeat is sent at once, and then whenever nothing else was sent for an interval. A gateway
+	// that receives nothing for three intervals watches again, 0.1 to 5 s after the stream ended,
+	// with full jitter. Begin is sent after the agent has the region's desired state and has observed
+	// what runs. Until then, a gateway serves from the table that it has.
 	//
-	// A second Watch of the same gateway ends the first. If the second is another process's, by
-	// process_id, the first ends with ABORTED: its gateway takes another gateway_id before it
-	// watches again. If it is the same process's, as of a retry that the agent read late, it ends
-	// with UNAVAILABLE, and the gateway watches again as it is. A stream whose
-	// gateway did not report for three intervals ends, with DEADLINE_EXCEEDED.
+	// A second Watch with the same gateway_id ends the first. If it comes from another process (see
+	// process_id), the first ends with ABORTED, and its gateway chooses another gateway_id before it
+	// watches again. If it comes from the same process, for example a retry that the agent read late,
+	// the first ends with UNAVAILABLE, and the gateway watches again with the same id. If the gateway
+	// does not report for three intervals, its stream ends with DEADLINE_EXCEEDED.
 	Watch(context.Context, *v1.WatchRequest) (*connect.ServerStreamForClient[v1.WatchResponse], error)
-	// What the gateway serves, and what it sees of the instances. It is called at once
-	// when either changed, one call in flight, with all that changed up to then, and at
-	// least once an interval. A report that was not answered is sent again, or a newer one
-	// in its place that tells what both did.
+	// Reports what the gateway serves, and what it observes about instances. It is called at once
+	// when either changes, and at least once per interval. Only one call is in flight, and each has
+	// all changes so far. If a report was not answered, it or a newer one with all its changes is
+	// sent again.
 	//
-	// Without a Watch of that gateway, process and table: FAILED_PRECONDITION, and nothing of it
-	// is stored; the gateway watches again, and then tells all that it serves.
+	// Fails with FAILED_PRECONDITION if no Watch of that gateway, process and table is open. Then
+	// nothing of it is stored, and the gateway watches again and reports everything that it serves.
 	Report(context.Context, *v1.ReportRequest) (*v1.ReportResponse, error)
-	// Wakes an app that is held. The agent answers once it has decided to start replicas, or at once if
-	// they are starting or ready; the gateway sees them come by Watch. Repeating it changes nothing.
+	// Wakes an app that is held. The agent answers after it decided to start replicas, or at once if
+	// they are starting or ready. Watch shows the new instances. A repeated call changes nothing.
 	Wake(context.Context, *v1.WakeRequest) (*v1.WakeResponse, error)
 }
 
@@ -144,32 +143,31 @@ func (c *routeServiceClient) Wake(ctx context.Context, req *v1.WakeRequest) (*v1
 
 // RouteServiceHandler is an implementation of the windlass.gateway.v1.RouteService service.
 type RouteServiceHandler interface {
-	// The region's table of routes: first all of it that the gateway does not have, between
-	// Begin and End, then each app that changes, whole, as it changes. The stream holds
-	// the newest state of each app and never a queue of them: a gateway that is slow skips
-	// what was in between.
+	// Streams the region's table of routes: first all apps that the gateway does not have, between
+	// Begin and End, then each app that changes, complete. The stream keeps only the newest state of
+	// each app, so that a slow gateway skips states.
 	//
-	// Heartbeat is sent at once, and then whenever nothing else was for an interval: a gateway
-	// that hears nothing for three of them watches again, with full jitter, 0.1 to 5 s after
-	// the stream ended. Begin comes only when the agent knows what it tells: it holds the region's
-	// desired state and has looked at what runs. Until then a gateway serves what it has.
+	// Heartbeat is sent at once, and then whenever nothing else was sent for an interval. A gateway
+	// that receives nothing for three intervals watches again, 0.1 to 5 s after the stream ended,
+	// with full jitter. Begin is sent after the agent has the region's desired state and has observed
+	// what runs. Until then, a gateway serves from the table that it has.
 	//
-	// A second Watch of the same gateway ends the first. If the second is another process's, by
-	// process_id, the first ends with ABORTED: its gateway takes another gateway_id before it
-	// watches again. If it is the same process's, as of a retry that the agent read late, it ends
-	// with UNAVAILABLE, and the gateway watches again as it is. A stream whose
-	// gateway did not report for three intervals ends, with DEADLINE_EXCEEDED.
+	// A second Watch with the same gateway_id ends the first. If it comes from another process (see
+	// process_id), the first ends with ABORTED, and its gateway chooses another gateway_id before it
+	// watches again. If it comes from the same process, for example a retry that the agent read late,
+	// the first ends with UNAVAILABLE, and the gateway watches again with the same id. If the gateway
+	// does not report for three intervals, its stream ends with DEADLINE_EXCEEDED.
 	Watch(context.Context, *v1.WatchRequest, *connect.ServerStream[v1.WatchResponse]) error
-	// What the gateway serves, and what it sees of the instances. It is called at once
-	// when either changed, one call in flight, with all that changed up to then, and at
-	// least once an interval. A report that was not answered is sent again, or a newer one
-	// in its place that tells what both did.
+	// Reports what the gateway serves, and what it observes about instances. It is called at once
+	// when either changes, and at least once per interval. Only one call is in flight, and each has
+	// all changes so far. If a report was not answered, it or a newer one with all its changes is
+	// sent again.
 	//
-	// Without a Watch of that gateway, process and table: FAILED_PRECONDITION, and nothing of it
-	// is stored; the gateway watches again, and then tells all that it serves.
+	// Fails with FAILED_PRECONDITION if no Watch of that gateway, process and table is open. Then
+	// nothing of it is stored, and the gateway watches again and reports everything that it serves.
 	Report(context.Context, *v1.ReportRequest) (*v1.ReportResponse, error)
-	// Wakes an app that is held. The agent answers once it has decided to start replicas, or at once if
-	// they are starting or ready; the gateway sees them come by Watch. Repeating it changes nothing.
+	// Wakes an app that is held. The agent answers after it decided to start replicas, or at once if
+	// they are starting or ready. Watch shows the new instances. A repeated call changes nothing.
 	Wake(context.Context, *v1.WakeRequest) (*v1.WakeResponse, error)
 }
 

@@ -2,14 +2,13 @@
 //
 // Source: windlass/peer/v1/peer.proto
 
-// What the control plane's processes, which share one database, say to each
-// other. It is never needed: whatever a call here would have told, its receiver
-// finds in the database by itself, later. So calls are neither stored nor
-// ordered, and may be lost.
+// Calls between the control plane's processes, which share one database. They only save time:
+// without a call, its receiver finds the same facts in the database, later. So calls are neither
+// stored nor ordered, and may be lost.
 //
-// Rejected: a message bus, which is one more thing to run; notifications by the
-// database, which MySQL does not have; a leader that tails for all, which is one
-// more thing to elect.
+// Rejected alternatives: a message bus, because it is one more thing to run. Notifications by the
+// database, because MySQL has none. A leader that tails for all processes, because it must be
+// elected.
 package peerv1connect
 
 import (
@@ -49,11 +48,11 @@ const (
 
 // PeerServiceClient is a client for the windlass.peer.v1.PeerService service.
 type PeerServiceClient interface {
-	// Tells of commits that the receiver may have streams for. It returns at once;
-	// what the receiver makes of it happens later.
+	// Announces commits that streams of the receiver may need. It returns at once, and the receiver
+	// works later.
 	Nudge(context.Context, *v1.NudgeRequest) (*v1.NudgeResponse, error)
-	// Asks the agent of a region whose stream the receiver holds. NOT_FOUND: it
-	// holds none. It never asks a third process.
+	// Asks the agent of a region whose stream the receiver holds. Fails with NOT_FOUND if the
+	// receiver has no such stream. The receiver never forwards the call to a third process.
 	Ask(context.Context, *v1.AskRequest) (*v1.AskResponse, error)
 }
 
@@ -109,11 +108,11 @@ func (c *peerServiceClient) Ask(ctx context.Context, req *v1.AskRequest) (*v1.As
 
 // PeerServiceHandler is an implementation of the windlass.peer.v1.PeerService service.
 type PeerServiceHandler interface {
-	// Tells of commits that the receiver may have streams for. It returns at once;
-	// what the receiver makes of it happens later.
+	// Announces commits that streams of the receiver may need. It returns at once, and the receiver
+	// works later.
 	Nudge(context.Context, *v1.NudgeRequest) (*v1.NudgeResponse, error)
-	// Asks the agent of a region whose stream the receiver holds. NOT_FOUND: it
-	// holds none. It never asks a third process.
+	// Asks the agent of a region whose stream the receiver holds. Fails with NOT_FOUND if the
+	// receiver has no such stream. The receiver never forwards the call to a third process.
 	Ask(context.Context, *v1.AskRequest) (*v1.AskResponse, error)
 }
 
