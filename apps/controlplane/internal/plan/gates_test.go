@@ -89,7 +89,11 @@ func (f *fleet) requireAgreed(before *model.Progress, rows map[rowKey]model.Topo
 	for i, was := range before.Waves {
 		for j, st := range was.Regions {
 			from := st.Step
-			if !isForward(st.State) {
+			switch {
+			case isForward(st.State):
+			case st.State == regionSkipped && st.HalfWay:
+				st.StoppedAt = st.StoppedBefore // it goes on with the step that it was at
+			default:
 				row := rows[rowKey{live, st.RegionID}]
 				if !active(&row) || before.OldSizes[st.RegionID] == 0 {
 					continue // nothing is there when its turn comes
