@@ -2,9 +2,11 @@ package e2e
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"slices"
@@ -53,7 +55,8 @@ func (s *stack) callers(host string) *callers {
 	var all sync.WaitGroup
 	for region, url := range s.gateways {
 		all.Go(func() {
-			for due := time.Now(); ; due = due.Add(callEvery()) {
+			due := time.Now()
+			for n := 1; ; n++ {
 				select {
 				case <-ctx.Done():
 					return
@@ -63,7 +66,12 @@ func (s *stack) callers(host string) *callers {
 					c.end(region, fmt.Errorf("%d others wait", buried))
 					return
 				}
-				all.Go(func() { c.end(region, complete(context.WithoutCancel(ctx), url, host)) })
+				client := caller
+				if n%freshEvery == 0 {
+					client = freshCaller
+				}
+				all.Go(func() { c.end(region, completeBy(context.WithoutCancel(ctx), client, url, host)) })
+				due = due.Add(callEvery())
 			}
 		})
 	}
@@ -129,14 +137,51 @@ func (c *callers) requireFewFailed(t *testing.T, most int, meanwhile string) (lo
 
 // caller leaves a connection before a gateway does that is replaced: who sends as the other side
 // closes cannot know whether it was heard, and what may not be repeated is lost then.
-var caller = &http.Client{Transport: &http.Transport{IdleConnTimeout: time.Second}}
+var caller = &http.Client{Transport: &http.Transport{
+	IdleConnTimeout: time.Second, MaxIdleConnsPerHost: mostConnections, MaxConnsPerHost: mostConnections, DialTLSContext: dialTLS,
+}}
+
+// freshCaller opens a connection for each request. callers send one of freshEvery requests by freshCaller, so that
+// gateways get new connections during each change, although caller keeps its connections.
+var freshCaller = &http.Client{Transport: &http.Transport{DisableKeepAlives: true, MaxConnsPerHost: mostConnections, DialTLSContext: dialTLS}}
+
+const (
+	freshEvery = 10
+	// mostConnections is how many connections a client has to a gateway. Held requests need one each.
+	mostConnections = 256
+	// mostHandshakes is how many TLS handshakes the clients of all tests make at the same time. Without a bound, clients
+	// on a slow machine dial for each waiting request, and thousands of handshakes at once take so long that gateways end
+	// them (after 10 s). In TLS 1.3 the client's part of a handshake ends before the gateway's part. So the client
+	// may already use such a connection, and loses its request.
+	mostHandshakes = 8
+)
+
+var handshakes = make(chan struct{}, mostHandshakes)
+
+// clientTLS is the TLS of the clients that dial with dialTLS. trustHere sets it.
+var clientTLS *tls.Config
+
+// dialTLS connects and makes the handshake once fewer than mostHandshakes other handshakes are under way.
+func dialTLS(ctx context.Context, network, address string) (net.Conn, error) {
+	select {
+	case handshakes <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	defer func() { <-handshakes }()
+	return (&tls.Dialer{Config: clientTLS}).DialContext(ctx, network, address)
+}
 
 // complete asks for a completion as it is made, and wants all of it.
 func complete(ctx context.Context, gateway, host string) error {
-	return completeText(ctx, gateway, host, "one two three four five")
+	return completeBy(ctx, caller, gateway, host)
 }
 
-func completeText(ctx context.Context, gateway, host, text string) error {
+func completeBy(ctx context.Context, client *http.Client, gateway, host string) error {
+	return completeText(ctx, client, gateway, host, "one two three four five")
+}
+
+func completeText(ctx context.Context, client *http.Client, gateway, host, text string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	body := fmt.Sprintf(`{"model": "echo", "stream": true, "messages": [{"role": "user", "content": %q}]}`, text)
@@ -146,7 +191,7 @@ func completeText(ctx context.Context, gateway, host, text string) error {
 	}
 	req.Host = host
 	req.Header.Set("Content-Type", "application/json")
-	resp, err := caller.Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
 		return err
 	}

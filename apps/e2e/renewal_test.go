@@ -43,7 +43,7 @@ func TestCertificatesRenewedUnderLoad(t *testing.T) {
 	begun := time.Now()
 	var lasted time.Duration
 	go func() {
-		err := completeText(t.Context(), s.gateways[us], slowHost, strings.Repeat("word ", 100))
+		err := completeText(t.Context(), caller, s.gateways[us], slowHost, strings.Repeat("word ", 100))
 		lasted = time.Since(begun)
 		long <- err
 	}()
@@ -106,8 +106,11 @@ func (s *stack) streamsEnded(t *testing.T) map[string][]string {
 	t.Helper()
 	out := map[string][]string{}
 	for _, replica := range []string{partControlPlane, second} {
-		_, metrics, err := get(t.Context(), s.metrics[replica]+"/metrics")
-		require.NoError(t, err)
+		var metrics []byte
+		s.eventually(t, "the metrics of "+replica, func(ctx context.Context) (err error) {
+			_, metrics, err = get(ctx, s.metrics[replica]+"/metrics")
+			return err
+		})
 		for _, m := range endedWatch.FindAllStringSubmatch(string(metrics), -1) {
 			out[replica] = append(out[replica], m[0])
 		}

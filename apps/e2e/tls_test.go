@@ -92,9 +92,8 @@ func (s *stack) trustInStack(cas ...*authority.Authority) {
 // trustHere has the clients that all tests share trust the CAs.
 func trustHere() error {
 	config, err := trust()
-	for _, client := range []*http.Client{plainHTTP, caller} {
-		client.Transport.(*http.Transport).TLSClientConfig = config //nolint:forcetypeassert // they are made so
-	}
+	clientTLS = config
+	plainHTTP.Transport.(*http.Transport).TLSClientConfig = config //nolint:forcetypeassert // it is made so
 	return err
 }
 
