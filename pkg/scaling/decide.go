@@ -164,7 +164,7 @@ func (d *decider) decide() {
 		return
 	}
 	low := d.low()
-	if low == 0 && d.st.Desired > 0 && d.newest.Alone == 0 {
+	if low == 0 && d.st.Desired > 0 {
 		// An idle app goes to zero at once: Zero.After replaces the window and the steps of Down.
 		d.out.Wanted, d.out.Limit = d.clamp(0, low)
 		return
@@ -178,7 +178,7 @@ func (d *decider) decide() {
 	case goal < d.st.Desired:
 		d.down(goal)
 	}
-	d.adopt()
+	d.wake()
 	n, by := d.clamp(d.out.Wanted, low)
 	switch {
 	case n != d.out.Wanted:
@@ -376,15 +376,12 @@ func (d *decider) down(goal int) {
 	}
 }
 
-// adopt keeps replicas that the agent added by itself, and wakes an app at zero that has requests.
-func (d *decider) adopt() {
+// wake wants as many replicas as Zero.WakeTo of an app at zero that has requests.
+func (d *decider) wake() {
 	if d.newest == nil {
 		return
 	}
-	if d.newest.Alone > d.out.Wanted {
-		d.set(d.newest.Alone, None)
-	}
-	if d.st.Desired == 0 && d.p.Zero != nil && (d.newest.demand() || d.newest.Alone > 0) && d.out.Wanted < d.p.Zero.WakeTo {
+	if d.st.Desired == 0 && d.p.Zero != nil && d.newest.demand() && d.out.Wanted < d.p.Zero.WakeTo {
 		d.set(d.p.Zero.WakeTo, None)
 	}
 }

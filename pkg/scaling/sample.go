@@ -12,8 +12,6 @@ type Sample struct {
 	At time.Time
 	// Ready and Starting are numbers of replicas. Replicas in a crash loop are neither.
 	Ready, Starting int
-	// Alone is the total number of replicas, if the agent raised it by itself. 0: it runs the assigned number.
-	Alone int
 	// InFlight is requests that instances have, Queued those that wait at gateways, Rate requests a
 	// second. They are totals of all replicas.
 	InFlight, Queued, Rate *float64

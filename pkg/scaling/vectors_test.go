@@ -202,12 +202,6 @@ func TestDecide_Cases(t *testing.T) {
 		require.Equal(t, []int{6}, r.run(time.Hour, func() Sample { return inFlight(6, 10) }))
 		require.Equal(t, Rollout, r.last.Limit)
 	})
-	t.Run("what the agent did alone is taken on within the bounds", func(t *testing.T) {
-		t.Parallel()
-		r := newRegion(policy(t, nil), 2)
-		require.Equal(t, 5, r.tell(Sample{Ready: 2, Starting: 3, Alone: 5, InFlight: new(50.0)}).Wanted)
-		require.Equal(t, 32, r.tell(Sample{Ready: 40, Alone: 40, InFlight: new(50.0)}).Wanted)
-	})
 	t.Run("a region that says nothing keeps what it has", func(t *testing.T) {
 		t.Parallel()
 		r := newRegion(policy(t, nil), 7)

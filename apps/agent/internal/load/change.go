@@ -36,12 +36,12 @@ func changed(before, now *agentv1.LoadReport) bool {
 	if now.At < before.At || now.At-before.At >= again.Milliseconds() {
 		return true
 	}
-	return differ(before.Queued, now.Queued) || before.IdleSince != now.IdleSince ||
+	return differ(before.Queued, now.Queued) ||
 		!slices.EqualFunc(before.Deployments, now.Deployments, func(a, b *agentv1.DeploymentLoad) bool { return !deploymentChanged(a, b) })
 }
 
 func deploymentChanged(a, b *agentv1.DeploymentLoad) bool {
-	return a.DeploymentId != b.DeploymentId || a.Ready != b.Ready || a.Starting != b.Starting || a.Doomed != b.Doomed || a.Alone != b.Alone ||
+	return a.DeploymentId != b.DeploymentId || a.Ready != b.Ready || a.Starting != b.Starting ||
 		differ(a.InFlight, b.InFlight) || differ(a.Rate, b.Rate) ||
 		!maps.EqualFunc(a.Levels, b.Levels, func(x, y float64) bool { return !far(x, y) }) ||
 		timesChanged(a.FirstToken, b.FirstToken) || timesChanged(a.Latency, b.Latency)

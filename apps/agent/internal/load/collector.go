@@ -245,9 +245,6 @@ func (c *Collector) measure(ctx context.Context, deployments []*agentv1.Deployme
 			if a, known := c.cfg.Demand(d.AppId, now); known {
 				asked[d.AppId] = a
 				r.Queued = &a.Queued
-				if !a.IdleSince.IsZero() {
-					r.IdleSince = a.IdleSince.UnixMilli()
-				}
 			}
 		}
 		a, known := asked[d.AppId]
@@ -354,8 +351,8 @@ func sizeOf(d *agentv1.Deployment) (n int) {
 	return n
 }
 
-// Count counts replicas by state. A replica is ready when all its instances are and it has size of them, and
-// doomed when one of them is. Replicas that drain or ended are not counted.
+// Count counts replicas by state. A replica is ready when all its instances are and it has size of them.
+// Replicas that drain, that ended or that have a doomed instance are not counted.
 func Count(instances []runtime.Instance, size int) *agentv1.DeploymentLoad {
 	type replica struct {
 		ready            int
@@ -380,7 +377,6 @@ func Count(instances []runtime.Instance, size int) *agentv1.DeploymentLoad {
 	for _, r := range replicas {
 		switch {
 		case r.doomed:
-			out.Doomed++
 		case r.starting, r.ready < size:
 			out.Starting++
 		default:

@@ -31,9 +31,7 @@ type reported struct {
 type asked struct {
 	// since is when its requests began to be counted.
 	since time.Time
-	// active is when it was last seen with a request; zero: never.
-	active time.Time
-	rates  map[string]*rate // by deployment
+	rates map[string]*rate // by deployment
 }
 
 // rate counts the requests of the last seconds.
@@ -84,11 +82,7 @@ func (d *Demand) Tell(gateway string, loads []*gatewayv1.AppLoad, now time.Time)
 		before, known := g.apps[l.AppId]
 		g.apps[l.AppId] = l
 		a := d.app(l.AppId, now)
-		counts := known || g.fresh
-		if busy(l) || busy(before) || counts && l.Arrived != before.GetArrived() {
-			a.active = now
-		}
-		if !counts {
+		if counts := known || g.fresh; !counts {
 			continue
 		}
 		for _, dep := range l.Deployments {
@@ -112,18 +106,6 @@ func beganOf(l *gatewayv1.AppLoad, deploymentID string) uint64 {
 		}
 	}
 	return 0
-}
-
-func busy(l *gatewayv1.AppLoad) bool {
-	if l.GetQueued() > 0 {
-		return true
-	}
-	for _, d := range l.GetDeployments() {
-		if d.InFlight > 0 {
-			return true
-		}
-	}
-	return false
 }
 
 func (d *Demand) app(id string, now time.Time) *asked {
@@ -151,8 +133,6 @@ type Asked struct {
 	// InFlight and Rate by deployment: requests that instances have, and requests a second. Rate is empty
 	// as long as the app's requests were counted for too short a time.
 	InFlight, Rate map[string]float64
-	// IdleSince is when the last request was seen; zero: there is one now, or none was ever seen.
-	IdleSince time.Time
 }
 
 // Look returns the demand for the app; ok is false while no gateway has reported it. It drops the rates of
@@ -163,13 +143,13 @@ func (d *Demand) Look(appID string, now time.Time) (_ Asked, ok bool) {
 		return Asked{}, false
 	}
 	out := Asked{InFlight: map[string]float64{}, Rate: map[string]float64{}}
-	known, isBusy := false, false
+	known := false
 	for _, g := range d.gateways {
 		l := g.apps[appID]
 		if l == nil {
 			continue
 		}
-		known, isBusy = true, isBusy || busy(l)
+		known = true
 		out.Queued += float64(l.Queued)
 		for _, dep := range l.Deployments {
 			out.InFlight[dep.DeploymentId] += float64(dep.InFlight)
@@ -191,9 +171,6 @@ func (d *Demand) Look(appID string, now time.Time) (_ Asked, ok bool) {
 		for id, r := range a.rates {
 			out.Rate[id] = float64(r.sum(now)) / counted.Seconds()
 		}
-	}
-	if !isBusy {
-		out.IdleSince = a.active
 	}
 	return out, true
 }

@@ -11,9 +11,9 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-func told(queued, inFlight int32, began, arrived uint64) []*gatewayv1.AppLoad {
+func told(queued, inFlight int32, began uint64) []*gatewayv1.AppLoad {
 	return []*gatewayv1.AppLoad{{
-		AppId: "app_1", Queued: queued, Arrived: arrived,
+		AppId: "app_1", Queued: queued,
 		Deployments: []*gatewayv1.DeploymentLoad{{DeploymentId: "dep_1", InFlight: inFlight, Began: began}},
 	}}
 }
@@ -31,14 +31,13 @@ func TestDemand(t *testing.T) {
 		d := load.NewDemand()
 		d.Joined("gw_1")
 		d.Joined("gw_2")
-		d.Tell("gw_1", told(1, 10, 20, 21), begin)
-		d.Tell("gw_2", told(2, 30, 40, 42), begin)
+		d.Tell("gw_1", told(1, 10, 20), begin)
+		d.Tell("gw_2", told(2, 30, 40), begin)
 		got, ok := d.Look("app_1", begin.Add(5*time.Second))
 		require.True(t, ok)
 		require.InDelta(t, 3, got.Queued, 0)
 		require.InDelta(t, 40, got.InFlight["dep_1"], 0)
 		require.InDelta(t, 12, got.Rate["dep_1"], 0.001, "60 requests in 5 s")
-		require.Zero(t, got.IdleSince)
 		d.Left("gw_2")
 		got, ok = d.Look("app_1", begin.Add(5*time.Second))
 		require.True(t, ok)
@@ -51,11 +50,11 @@ func TestDemand(t *testing.T) {
 	t.Run("counts nothing of what a gateway had counted for another agent", func(t *testing.T) {
 		t.Parallel()
 		d := load.NewDemand()
-		d.Tell("gw_1", told(0, 4, 1_000_000, 1_000_000), begin)
+		d.Tell("gw_1", told(0, 4, 1_000_000), begin)
 		got, _ := d.Look("app_1", begin.Add(5*time.Second))
 		require.InDelta(t, 4, got.InFlight["dep_1"], 0)
 		require.Zero(t, got.Rate["dep_1"])
-		d.Tell("gw_1", told(0, 4, 1_000_050, 1_000_050), begin.Add(5*time.Second))
+		d.Tell("gw_1", told(0, 4, 1_000_050), begin.Add(5*time.Second))
 		got, _ = d.Look("app_1", begin.Add(5*time.Second))
 		require.InDelta(t, 10, got.Rate["dep_1"], 0.001)
 	})
@@ -63,11 +62,11 @@ func TestDemand(t *testing.T) {
 		t.Parallel()
 		d := load.NewDemand()
 		d.Joined("gw_1")
-		d.Tell("gw_1", told(0, 0, 50, 50), begin)
+		d.Tell("gw_1", told(0, 0, 50), begin)
 		got, _ := d.Look("app_1", begin.Add(time.Second))
 		require.Empty(t, got.Rate)
 		for s := range 20 {
-			d.Tell("gw_1", told(0, 0, 50+uint64(10*s), 50+uint64(10*s)), begin.Add(time.Duration(s)*time.Second))
+			d.Tell("gw_1", told(0, 0, 50+uint64(10*s)), begin.Add(time.Duration(s)*time.Second))
 		}
 		got, _ = d.Look("app_1", begin.Add(19*time.Second))
 		require.InDelta(t, 10, got.Rate["dep_1"], 0.001)
@@ -78,8 +77,8 @@ func TestDemand(t *testing.T) {
 		t.Parallel()
 		d := load.NewDemand()
 		d.Joined("gw_1")
-		d.Tell("gw_1", told(0, 0, 50, 50), begin)
-		later := told(0, 0, 10, 60)
+		d.Tell("gw_1", told(0, 0, 50), begin)
+		later := told(0, 0, 10)
 		later[0].Deployments[0].DeploymentId = "dep_2"
 		d.Tell("gw_1", later, begin.Add(5*time.Second))
 		got, _ := d.Look("app_1", begin.Add(6*time.Second))
@@ -87,32 +86,11 @@ func TestDemand(t *testing.T) {
 		got, _ = d.Look("app_1", begin.Add(20*time.Second))
 		require.Equal(t, map[string]float64{"dep_2": 0}, got.Rate)
 	})
-	t.Run("is idle since the last request, also one that failed at once", func(t *testing.T) {
-		t.Parallel()
-		d := load.NewDemand()
-		d.Joined("gw_1")
-		d.Joined("gw_2")
-		look := func(at int) time.Time {
-			got, ok := d.Look("app_1", begin.Add(time.Duration(at)*time.Second))
-			require.True(t, ok)
-			return got.IdleSince
-		}
-		d.Tell("gw_1", told(0, 0, 0, 0), begin)
-		require.Zero(t, look(1), "there was none yet")
-		d.Tell("gw_1", told(0, 1, 1, 1), begin.Add(2*time.Second))
-		require.Zero(t, look(3), "there is one")
-		d.Tell("gw_1", told(0, 0, 1, 1), begin.Add(4*time.Second))
-		require.Equal(t, begin.Add(4*time.Second), look(60))
-		d.Tell("gw_2", told(0, 0, 0, 1), begin.Add(70*time.Second))
-		require.Equal(t, begin.Add(70*time.Second), look(80))
-		d.Tell("gw_2", told(1, 0, 0, 2), begin.Add(90*time.Second))
-		require.Zero(t, look(91), "one waits")
-	})
 	t.Run("forgets apps that are not scaled any more", func(t *testing.T) {
 		t.Parallel()
 		d := load.NewDemand()
 		d.Joined("gw_1")
-		d.Tell("gw_1", told(0, 3, 1, 1), begin)
+		d.Tell("gw_1", told(0, 3, 1), begin)
 		d.Forget(func(string) bool { return false })
 		_, ok := d.Look("app_1", begin)
 		require.False(t, ok)
@@ -140,7 +118,7 @@ func TestDemand_SumsProperty(t *testing.T) {
 				delete(last, gw)
 			default:
 				n := rapid.Int32Range(0, 1000).Draw(t, "in flight")
-				d.Tell(gw, told(0, n, rapid.Uint64Range(0, 1<<40).Draw(t, "began"), 0), now)
+				d.Tell(gw, told(0, n, rapid.Uint64Range(0, 1<<40).Draw(t, "began")), now)
 				last[gw] = n
 			}
 			got, ok := d.Look("app_1", now)

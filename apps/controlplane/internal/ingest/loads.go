@@ -45,7 +45,7 @@ func (s *Service) takeLoads(region string, reports []*agentv1.LoadReport, now ti
 
 // soundLoad reports whether decisions may read the load. It removes unknown levels.
 func soundLoad(r *agentv1.LoadReport) bool {
-	if r.AppId == "" || r.At <= 0 || r.IdleSince < 0 || !soundFigure(r.Queued) {
+	if r.AppId == "" || r.At <= 0 || !soundFigure(r.Queued) {
 		return false
 	}
 	seen := make(map[string]bool, len(r.Deployments))
@@ -54,7 +54,7 @@ func soundLoad(r *agentv1.LoadReport) bool {
 			return false
 		}
 		seen[d.DeploymentId] = true
-		for _, n := range []int32{d.Ready, d.Starting, d.Doomed, d.Alone} {
+		for _, n := range []int32{d.Ready, d.Starting} {
 			if n < 0 || n > maxReplicas {
 				return false
 			}

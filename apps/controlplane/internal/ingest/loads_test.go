@@ -72,18 +72,17 @@ func TestLoads(t *testing.T) {
 	})
 	t.Run("with a figure that is none are dropped alone", func(t *testing.T) {
 		for name, change := range map[string]func(*agentv1.LoadReport, *agentv1.DeploymentLoad){
-			"not a number":          func(r *agentv1.LoadReport, _ *agentv1.DeploymentLoad) { r.Queued = new(math.NaN()) },
-			"infinite":              func(_ *agentv1.LoadReport, d *agentv1.DeploymentLoad) { d.InFlight = new(math.Inf(1)) },
-			"negative":              func(_ *agentv1.LoadReport, d *agentv1.DeploymentLoad) { d.Rate = new(-1.0) },
-			"huge":                  func(_ *agentv1.LoadReport, d *agentv1.DeploymentLoad) { d.Rate = new(1e30) },
-			"level":                 func(_ *agentv1.LoadReport, d *agentv1.DeploymentLoad) { d.Levels["kvCache"] = math.NaN() },
-			"negative replicas":     func(_ *agentv1.LoadReport, d *agentv1.DeploymentLoad) { d.Ready = -1 },
-			"huge replicas":         func(_ *agentv1.LoadReport, d *agentv1.DeploymentLoad) { d.Starting = math.MaxInt32 },
-			"times that overflow":   func(_ *agentv1.LoadReport, d *agentv1.DeploymentLoad) { d.Latency = []uint64{math.MaxUint64} },
-			"a deployment twice":    func(r *agentv1.LoadReport, d *agentv1.DeploymentLoad) { r.Deployments = append(r.Deployments, d) },
-			"without a deployment":  func(_ *agentv1.LoadReport, d *agentv1.DeploymentLoad) { d.DeploymentId = "" },
-			"without a time":        func(r *agentv1.LoadReport, _ *agentv1.DeploymentLoad) { r.At = 0 },
-			"idle before the epoch": func(r *agentv1.LoadReport, _ *agentv1.DeploymentLoad) { r.IdleSince = -1 },
+			"not a number":         func(r *agentv1.LoadReport, _ *agentv1.DeploymentLoad) { r.Queued = new(math.NaN()) },
+			"infinite":             func(_ *agentv1.LoadReport, d *agentv1.DeploymentLoad) { d.InFlight = new(math.Inf(1)) },
+			"negative":             func(_ *agentv1.LoadReport, d *agentv1.DeploymentLoad) { d.Rate = new(-1.0) },
+			"huge":                 func(_ *agentv1.LoadReport, d *agentv1.DeploymentLoad) { d.Rate = new(1e30) },
+			"level":                func(_ *agentv1.LoadReport, d *agentv1.DeploymentLoad) { d.Levels["kvCache"] = math.NaN() },
+			"negative replicas":    func(_ *agentv1.LoadReport, d *agentv1.DeploymentLoad) { d.Ready = -1 },
+			"huge replicas":        func(_ *agentv1.LoadReport, d *agentv1.DeploymentLoad) { d.Starting = math.MaxInt32 },
+			"times that overflow":  func(_ *agentv1.LoadReport, d *agentv1.DeploymentLoad) { d.Latency = []uint64{math.MaxUint64} },
+			"a deployment twice":   func(r *agentv1.LoadReport, d *agentv1.DeploymentLoad) { r.Deployments = append(r.Deployments, d) },
+			"without a deployment": func(_ *agentv1.LoadReport, d *agentv1.DeploymentLoad) { d.DeploymentId = "" },
+			"without a time":       func(r *agentv1.LoadReport, _ *agentv1.DeploymentLoad) { r.At = 0 },
 		} {
 			t.Run(name, func(t *testing.T) {
 				h := setup(t)

@@ -35,7 +35,6 @@ func sampleOf(load *agentv1.LoadReport, counts map[string]bool, at time.Time) sc
 		}
 		told = true
 		s.Ready, s.Starting = s.Ready+int(d.GetReady()), s.Starting+int(d.GetStarting())
-		s.Alone = max(s.Alone, int(d.GetAlone()))
 		knowsInFlight, knowsRate = knowsInFlight && d.InFlight != nil, knowsRate && d.Rate != nil
 		inFlight, rate = inFlight+d.GetInFlight(), rate+d.GetRate()
 		for name, v := range d.GetLevels() {

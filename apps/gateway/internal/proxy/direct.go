@@ -111,7 +111,7 @@ func (d *direct) endRequest(ctx context.Context) {
 		d.out = nil
 	}
 	if d.x.passed {
-		d.x.load.Withdraw()
+		d.x.load.End()
 		return // the other way counts it
 	}
 	d.p.countExchange(&d.x)

@@ -13,7 +13,6 @@ import (
 
 // load counts what the clients of one app ask of it.
 type load struct {
-	arrived     atomic.Uint64
 	waiting     atomic.Int64
 	deployments sync.Map // id -> *demand
 }
@@ -34,7 +33,6 @@ type Counted struct {
 func (t *Traffic) Begin(appID string) Counted {
 	l := t.loadOf(appID)
 	l.waiting.Add(1)
-	l.arrived.Add(1)
 	return Counted{app: l}
 }
 
@@ -73,14 +71,6 @@ func (c *Counted) End() {
 	}
 }
 
-// Withdraw is End for a request that is counted again.
-func (c *Counted) Withdraw() {
-	if c.app != nil {
-		c.app.arrived.Add(^uint64(0))
-		c.End()
-	}
-}
-
 func (c *Counted) leaveOnce() {
 	if c.at == nil {
 		c.app.waiting.Add(-1)
@@ -108,7 +98,7 @@ func (t *Traffic) Loads(apps map[string][]string, told map[string]*gatewayv1.App
 
 // readLoad returns the load, with the deployments that are routed, and those that have requests in flight.
 func (l *load) readLoad(appID string, deployments []string) *gatewayv1.AppLoad {
-	out := &gatewayv1.AppLoad{AppId: appID, Arrived: l.arrived.Load(), Queued: clampCount(l.waiting.Load())}
+	out := &gatewayv1.AppLoad{AppId: appID, Queued: clampCount(l.waiting.Load())}
 	routed := map[string]bool{}
 	for _, id := range deployments {
 		routed[id] = true
@@ -138,7 +128,7 @@ const maxDeployments = 64
 func clampCount(n int64) int32 { return int32(min(max(n, 0), math.MaxInt32)) }
 
 func isSame(a, b *gatewayv1.AppLoad) bool {
-	return a.Arrived == b.Arrived && a.Queued == b.Queued &&
+	return a.Queued == b.Queued &&
 		slices.EqualFunc(a.Deployments, b.Deployments, func(x, y *gatewayv1.DeploymentLoad) bool {
 			return x.DeploymentId == y.DeploymentId && x.InFlight == y.InFlight && x.Began == y.Began
 		})

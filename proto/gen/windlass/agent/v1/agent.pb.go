@@ -3259,11 +3259,7 @@ type LoadReport struct {
 	// Requests that wait at gateways for an instance, including held ones.
 	Queued *float64 `protobuf:"fixed64,3,opt,name=queued,proto3,oneof" json:"queued,omitempty"`
 	// One entry for each deployment of the app with instances or traffic here.
-	Deployments []*DeploymentLoad `protobuf:"bytes,4,rep,name=deployments,proto3" json:"deployments,omitempty"`
-	// If no request is in flight or waits: when the last one came or ended, unix ms. 0: a request is
-	// in flight or waits, or there was none since the agent's process started. Probes, scrapes and
-	// requests for previews do not count.
-	IdleSince     int64 `protobuf:"varint,5,opt,name=idle_since,json=idleSince,proto3" json:"idle_since,omitempty"`
+	Deployments   []*DeploymentLoad `protobuf:"bytes,4,rep,name=deployments,proto3" json:"deployments,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3326,23 +3322,12 @@ func (x *LoadReport) GetDeployments() []*DeploymentLoad {
 	return nil
 }
 
-func (x *LoadReport) GetIdleSince() int64 {
-	if x != nil {
-		return x.IdleSince
-	}
-	return 0
-}
-
 type DeploymentLoad struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	DeploymentId string                 `protobuf:"bytes,1,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
-	// Replicas by state. Doomed ones do not count as starting.
+	// Replicas by state. A replica with an instance that crashes repeatedly is neither.
 	Ready    int32 `protobuf:"varint,2,opt,name=ready,proto3" json:"ready,omitempty"`
 	Starting int32 `protobuf:"varint,3,opt,name=starting,proto3" json:"starting,omitempty"`
-	Doomed   int32 `protobuf:"varint,4,opt,name=doomed,proto3" json:"doomed,omitempty"`
-	// Number of replicas to which the agent scaled by itself, above the assigned number. 0: it runs
-	// the assigned number. Agents of this release always send 0.
-	Alone int32 `protobuf:"varint,5,opt,name=alone,proto3" json:"alone,omitempty"`
 	// Requests in flight on instances.
 	InFlight *float64 `protobuf:"fixed64,6,opt,name=in_flight,json=inFlight,proto3,oneof" json:"in_flight,omitempty"`
 	// Requests per second, mean of the last 10 s.
@@ -3405,20 +3390,6 @@ func (x *DeploymentLoad) GetReady() int32 {
 func (x *DeploymentLoad) GetStarting() int32 {
 	if x != nil {
 		return x.Starting
-	}
-	return 0
-}
-
-func (x *DeploymentLoad) GetDoomed() int32 {
-	if x != nil {
-		return x.Doomed
-	}
-	return 0
-}
-
-func (x *DeploymentLoad) GetAlone() int32 {
-	if x != nil {
-		return x.Alone
 	}
 	return 0
 }
@@ -4894,24 +4865,20 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\vquarantined\x12/\n" +
 	"\x13quarantine_complete\x18\r \x01(\bR\x12quarantineComplete\x12=\n" +
 	"\anotices\x18\x10 \x03(\v2\x19.windlass.agent.v1.NoticeB\b\xbaH\x05\x92\x01\x02\x10dR\anotices\x12>\n" +
-	"\x05loads\x182 \x03(\v2\x1d.windlass.agent.v1.LoadReportB\t\xbaH\x06\x92\x01\x03\x10\x90NR\x05loads\"\xd5\x01\n" +
+	"\x05loads\x182 \x03(\v2\x1d.windlass.agent.v1.LoadReportB\t\xbaH\x06\x92\x01\x03\x10\x90NR\x05loads\"\xb6\x01\n" +
 	"\n" +
 	"LoadReport\x12!\n" +
 	"\x06app_id\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x05appId\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x1b\n" +
 	"\x06queued\x18\x03 \x01(\x01H\x00R\x06queued\x88\x01\x01\x12M\n" +
-	"\vdeployments\x18\x04 \x03(\v2!.windlass.agent.v1.DeploymentLoadB\b\xbaH\x05\x92\x01\x02\x10@R\vdeployments\x12\x1d\n" +
-	"\n" +
-	"idle_since\x18\x05 \x01(\x03R\tidleSinceB\t\n" +
-	"\a_queued\"\xce\x03\n" +
+	"\vdeployments\x18\x04 \x03(\v2!.windlass.agent.v1.DeploymentLoadB\b\xbaH\x05\x92\x01\x02\x10@R\vdeploymentsB\t\n" +
+	"\a_queued\"\xa0\x03\n" +
 	"\x0eDeploymentLoad\x12/\n" +
 	"\rdeployment_id\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\fdeploymentId\x12\x14\n" +
 	"\x05ready\x18\x02 \x01(\x05R\x05ready\x12\x1a\n" +
-	"\bstarting\x18\x03 \x01(\x05R\bstarting\x12\x16\n" +
-	"\x06doomed\x18\x04 \x01(\x05R\x06doomed\x12\x14\n" +
-	"\x05alone\x18\x05 \x01(\x05R\x05alone\x12 \n" +
+	"\bstarting\x18\x03 \x01(\x05R\bstarting\x12 \n" +
 	"\tin_flight\x18\x06 \x01(\x01H\x00R\binFlight\x88\x01\x01\x12\x17\n" +
 	"\x04rate\x18\a \x01(\x01H\x01R\x04rate\x88\x01\x01\x12O\n" +
 	"\x06levels\x18\b \x03(\v2-.windlass.agent.v1.DeploymentLoad.LevelsEntryB\b\xbaH\x05\x9a\x01\x02\x10\x10R\x06levels\x12)\n" +

@@ -2160,12 +2160,8 @@ type AppLoad struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	AppId string                 `protobuf:"bytes,1,opt,name=app_id,json=appId,proto3" json:"app_id,omitempty"`
 	// Requests that wait for an instance. While the app is held, these are the held requests.
-	Queued      int32             `protobuf:"varint,2,opt,name=queued,proto3" json:"queued,omitempty"`
-	Deployments []*DeploymentLoad `protobuf:"bytes,4,rep,name=deployments,proto3" json:"deployments,omitempty"`
-	// Counter of received requests, including those that another region answered, since the gateway's
-	// process started. If it is smaller than before, counting began again because the app was removed
-	// and added again.
-	Arrived       uint64 `protobuf:"varint,5,opt,name=arrived,proto3" json:"arrived,omitempty"`
+	Queued        int32             `protobuf:"varint,2,opt,name=queued,proto3" json:"queued,omitempty"`
+	Deployments   []*DeploymentLoad `protobuf:"bytes,4,rep,name=deployments,proto3" json:"deployments,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2219,13 +2215,6 @@ func (x *AppLoad) GetDeployments() []*DeploymentLoad {
 		return x.Deployments
 	}
 	return nil
-}
-
-func (x *AppLoad) GetArrived() uint64 {
-	if x != nil {
-		return x.Arrived
-	}
-	return 0
 }
 
 type DeploymentLoad struct {
@@ -2669,13 +2658,12 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\x06errors\x18\x03 \x01(\x04R\x06errors\x12\"\n" +
 	"\alatency\x18\x04 \x03(\x04B\b\xbaH\x05\x92\x01\x02\x10@R\alatency\x12)\n" +
 	"\vfirst_token\x18\x05 \x03(\x04B\b\xbaH\x05\x92\x01\x02\x10@R\n" +
-	"firstToken\"\xb8\x01\n" +
+	"firstToken\"\x9e\x01\n" +
 	"\aAppLoad\x12!\n" +
 	"\x06app_id\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x05appId\x12\x1f\n" +
 	"\x06queued\x18\x02 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\x06queued\x12O\n" +
-	"\vdeployments\x18\x04 \x03(\v2#.windlass.gateway.v1.DeploymentLoadB\b\xbaH\x05\x92\x01\x02\x10@R\vdeployments\x12\x18\n" +
-	"\aarrived\x18\x05 \x01(\x04R\aarrived\"}\n" +
+	"\vdeployments\x18\x04 \x03(\v2#.windlass.gateway.v1.DeploymentLoadB\b\xbaH\x05\x92\x01\x02\x10@R\vdeployments\"}\n" +
 	"\x0eDeploymentLoad\x12/\n" +
 	"\rdeployment_id\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\fdeploymentId\x12$\n" +
