@@ -3,8 +3,12 @@ package api
 import (
 	"context"
 	"fmt"
+	"slices"
+	"time"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/ident"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -18,6 +22,16 @@ func (a historyService) ListHistory(ctx context.Context, req *windlassv1.ListHis
 	if err != nil {
 		return nil, err
 	}
+	if req.GetUntil() > 0 {
+		if req.GetSince() > req.GetUntil() {
+			return nil, apierr.InvalidFix("since", "since is after until: no entry is between them", "Use an earlier since, or a later until.")
+		}
+		// Ids sort by time, so that a time is a place in the list.
+		if end := ident.Before("hst", time.UnixMilli(req.GetUntil()+1)); page.After == "" || end < page.After {
+			page.After = end
+		}
+	}
+	begin := ident.Before("hst", time.UnixMilli(req.GetSince()))
 	res := &windlassv1.ListHistoryResponse{}
 	err = a.cfg.Store.View(ctx, func(tx Tx) error {
 		app, err := a.app(tx, by.WorkspaceID, req.GetApp(), true)
@@ -29,6 +43,9 @@ func (a historyService) ListHistory(ctx context.Context, req *windlassv1.ListHis
 			return fmt.Errorf("list history of app %s: %w", app.ID, err)
 		}
 		rows, res.Page = cut(rows, page, func(h model.History) string { return h.ID })
+		if i := slices.IndexFunc(rows, func(h model.History) bool { return h.ID < begin }); i >= 0 {
+			rows, res.Page = rows[:i], &windlassv1.PageResponse{}
+		}
 		res.Entries, err = a.historyViews(tx, rows)
 		return err
 	})

@@ -116,12 +116,14 @@ var scalingEntries = map[string]bool{
 func (a *app) scalingWhyCommand() *cobra.Command {
 	var at string
 	var limit int
+	var since time.Duration
 	cmd := &cobra.Command{
 		Use:   "why APP",
 		Short: "Show the decisions about an app's replicas, with their figures",
 		Long: `Why shows what was decided about an app's replicas and why: each change of the number, of the limit that lasts,
-of the policy, and each hold. With --at it shows what was in force at a time: the last decision before it in each region.`,
-		Example: "  windlass scaling why echo\n  windlass scaling why echo --at 2026-11-28T08:15:00Z",
+of the policy, and each hold. With --at it shows what was in force at a time: the last decision before it in each region.
+It looks back 7 days, or as far as --since says.`,
+		Example: "  windlass scaling why echo\n  windlass scaling why echo --at 2026-11-28T08:15:00Z --since 720h",
 		Args:    cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			until := time.Now()
@@ -131,16 +133,15 @@ of the policy, and each hold. With --at it shows what was in force at a time: th
 					return fmt.Errorf("--at=%q: want a time such as 2026-11-28T08:15:00Z", at)
 				}
 			}
-			all, err := pages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.HistoryEntry, *windlassv1.PageResponse, error) {
-				r, err := a.clients.history.ListHistory(ctx, &windlassv1.ListHistoryRequest{Page: p, App: a.appPath(args[0])})
-				return r.GetEntries(), r.GetPage(), err
-			})
+			if since <= 0 {
+				return fmt.Errorf("--since=%s: use a time above 0", since)
+			}
+			items, err := a.scalingHistory(ctx, a.appPath(args[0]), until.Add(-since), until, at != "", limit)
 			if err != nil {
 				return err
 			}
-			items := scalingHistory(all, until, at != "")
-			if limit > 0 {
-				items = items[:min(limit, len(items))]
+			if len(items) == 0 {
+				a.infof("%s: no decision in the %s before %s: look further back with --since", args[0], since, until.UTC().Format(time.RFC3339))
 			}
 			return showList(a, items, func(w *tabwriter.Writer) {
 				row(w, "WHEN", "REGION", "WHAT", "WHO", "WHY")
@@ -151,21 +152,39 @@ of the policy, and each hold. With --at it shows what was in force at a time: th
 		}),
 	}
 	cmd.Flags().StringVar(&at, "at", "", "what was in force at this time (RFC 3339)")
+	cmd.Flags().DurationVar(&since, "since", 7*24*time.Hour, "how far to look back")
 	cmd.Flags().IntVar(&limit, "limit", 50, "how many of the newest at most; 0 for all")
 	return cmd
 }
 
-// scalingHistory returns the entries about scaling until a time. newest: only the first of each region.
-func scalingHistory(all []*windlassv1.HistoryEntry, until time.Time, newest bool) (out []*windlassv1.HistoryEntry) {
+// scalingHistory returns the newest entries about scaling between two times. It reads no page after it has limit
+// entries (0: all). newest: only the first of each region.
+func (a *app) scalingHistory(ctx context.Context, app string, since, until time.Time, newest bool, limit int) (out []*windlassv1.HistoryEntry, err error) {
 	seen := map[string]bool{}
-	for _, h := range all {
-		if !scalingEntries[h.GetWhat()] || h.GetAt() > until.UnixMilli() || newest && seen[h.GetRegion()] {
-			continue
+	page := &windlassv1.PageRequest{Size: 500}
+	for {
+		r, err := a.clients.history.ListHistory(ctx, &windlassv1.ListHistoryRequest{
+			Page: page, App: app, Since: max(0, since.UnixMilli()), Until: until.UnixMilli(),
+		})
+		if err != nil {
+			return nil, err
 		}
-		seen[h.GetRegion()] = true
-		out = append(out, h)
+		for _, h := range r.GetEntries() {
+			if h.GetAt() < since.UnixMilli() {
+				return out, nil // a control plane of an earlier release does not know the times
+			}
+			if !scalingEntries[h.GetWhat()] || h.GetAt() > until.UnixMilli() || newest && seen[h.GetRegion()] {
+				continue
+			}
+			seen[h.GetRegion()] = true
+			if out = append(out, h); limit > 0 && len(out) == limit {
+				return out, nil
+			}
+		}
+		if page.Token = r.GetPage().GetNext(); page.Token == "" {
+			return out, nil
+		}
 	}
-	return out
 }
 
 // maxTrace bounds the size of a trace, in bytes.

@@ -257,9 +257,12 @@ func (x *AuditEntry) GetAfter() string {
 }
 
 type ListHistoryRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Page          *PageRequest           `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
-	App           string                 `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Page  *PageRequest           `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
+	App   string                 `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
+	// Only entries of these times and between them, unix ms. 0: no bound.
+	Since         int64 `protobuf:"varint,3,opt,name=since,proto3" json:"since,omitempty"`
+	Until         int64 `protobuf:"varint,4,opt,name=until,proto3" json:"until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -306,6 +309,20 @@ func (x *ListHistoryRequest) GetApp() string {
 		return x.App
 	}
 	return ""
+}
+
+func (x *ListHistoryRequest) GetSince() int64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
+func (x *ListHistoryRequest) GetUntil() int64 {
+	if x != nil {
+		return x.Until
+	}
+	return 0
 }
 
 type ListHistoryResponse struct {
@@ -485,11 +502,15 @@ const file_windlass_v1_history_proto_rawDesc = "" +
 	"resourceId\x12\x16\n" +
 	"\x06before\x18\t \x01(\tR\x06before\x12\x14\n" +
 	"\x05after\x18\n" +
-	" \x01(\tR\x05after\"`\n" +
+	" \x01(\tR\x05after\"\xae\x01\n" +
 	"\x12ListHistoryRequest\x12,\n" +
 	"\x04page\x18\x01 \x01(\v2\x18.windlass.v1.PageRequestR\x04page\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\"y\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12%\n" +
+	"\x05since\x18\x03 \x01(\x03B\x0f\xbaH\f\"\n" +
+	"\x18\xff\xb7\xff\x90\xfd\xce9(\x00R\x05since\x12%\n" +
+	"\x05until\x18\x04 \x01(\x03B\x0f\xbaH\f\"\n" +
+	"\x18\xff\xb7\xff\x90\xfd\xce9(\x00R\x05until\"y\n" +
 	"\x13ListHistoryResponse\x123\n" +
 	"\aentries\x18\x01 \x03(\v2\x19.windlass.v1.HistoryEntryR\aentries\x12-\n" +
 	"\x04page\x18\x02 \x01(\v2\x19.windlass.v1.PageResponseR\x04page\"@\n" +

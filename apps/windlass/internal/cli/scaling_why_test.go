@@ -1,0 +1,101 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
+)
+
+// chronicle is a control plane with a long history: one decision an hour, in two regions by turns, and between
+// two decisions 99 entries about other things.
+type chronicle struct {
+	windlassv1connect.UnimplementedHistoryServiceHandler
+	// bounds: it knows the times of a request.
+	bounds  bool
+	now     time.Time
+	entries int
+	calls   []*windlassv1.ListHistoryRequest
+}
+
+func (c *chronicle) ListHistory(_ context.Context, req *windlassv1.ListHistoryRequest) (*windlassv1.ListHistoryResponse, error) {
+	c.calls = append(c.calls, req)
+	from, _ := strconv.Atoi(req.GetPage().GetToken())
+	res := &windlassv1.ListHistoryResponse{Page: &windlassv1.PageResponse{}}
+	for i := from; i < c.entries; i++ {
+		h := &windlassv1.HistoryEntry{At: c.now.Add(-time.Duration(i) * 36 * time.Second).UnixMilli(), What: "Drift"}
+		if i%100 == 0 {
+			h.What, h.Why, h.Region = "ScalingDecided", fmt.Sprintf("decision %d", i/100), []string{"eu", "us"}[i/100%2]
+		}
+		if c.bounds && (h.GetAt() > req.GetUntil() || h.GetAt() < req.GetSince()) {
+			continue
+		}
+		if res.Entries = append(res.Entries, h); len(res.GetEntries()) == int(req.GetPage().GetSize()) {
+			res.Page.Next = strconv.Itoa(i + 1)
+			break
+		}
+	}
+	return res, nil
+}
+
+func (c *chronicle) windlass(t *testing.T, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	mux := http.NewServeMux()
+	mux.Handle(windlassv1connect.NewHistoryServiceHandler(c))
+	server := httptest.NewServer(mux)
+	defer server.Close()
+	c.calls = nil
+	var out, info bytes.Buffer
+	env := map[string]string{"WINDLASS_SERVER": server.URL, "WINDLASS_API_KEY": "wl_x", "HOME": t.TempDir()}
+	root := New(Config{Stdout: &out, Stderr: &info, Getenv: func(name string) string { return env[name] }, HTTPClient: server.Client()})
+	root.SetArgs(append([]string{"scaling", "why", "chat"}, args...))
+	err = root.ExecuteContext(t.Context())
+	return out.String(), info.String(), err
+}
+
+func TestScalingWhy_ReadsNoMoreThanItShows(t *testing.T) {
+	// Two months of history.
+	c := &chronicle{now: time.Now().Truncate(time.Second), entries: 150_000}
+	decisions := func(out string) int { return strings.Count(out, "ScalingDecided") }
+	for _, c.bounds = range []bool{true, false} {
+		out, _, err := c.windlass(t, "--limit", "3")
+		require.NoError(t, err)
+		require.Equal(t, 3, decisions(out))
+		require.Len(t, c.calls, 1)
+		require.Equal(t, 7*24*time.Hour, time.Duration(c.calls[0].GetUntil()-c.calls[0].GetSince())*time.Millisecond)
+
+		out, _, err = c.windlass(t, "--limit", "0", "--since", "48h")
+		require.NoError(t, err)
+		require.InDelta(t, 48, decisions(out), 1)
+		require.LessOrEqual(t, len(c.calls), 11, "4,800 entries in pages of 500")
+	}
+
+	// What was in force is the last decision before the time, in each region.
+	c.bounds = true
+	at := c.now.Add(-1000*time.Hour - time.Minute)
+	out, _, err := c.windlass(t, "--at", at.Format(time.RFC3339), "--since", "4h")
+	require.NoError(t, err)
+	require.Equal(t, 2, decisions(out), out)
+	require.Contains(t, out, "decision 1001")
+	require.Contains(t, out, "decision 1002")
+	require.Len(t, c.calls, 1)
+
+	_, said, err := c.windlass(t, "--since", "1s", "--at", at.Format(time.RFC3339))
+	require.NoError(t, err)
+	require.Contains(t, said, "look further back with --since")
+	_, _, err = c.windlass(t, "--since", "2000000h")
+	require.NoError(t, err)
+	require.Zero(t, c.calls[0].GetSince(), "no time before 1970")
+	_, _, err = c.windlass(t, "--since", "-1h")
+	require.ErrorContains(t, err, "--since=-1h0m0s: use a time above 0")
+}
