@@ -86,7 +86,7 @@ type serveFlags struct {
 
 // metricsFlags configure the source of the figures of rollouts' analysis.
 type metricsFlags struct {
-	URL                  string `name:"url" help:"URL of the Prometheus that the checks of rollouts ask, about series with the label windlass_deployment of their versions; empty: checks know what gateways see. It may hold a user and a password." env:"WINDLASS_PROMETHEUS_URL"`
+	URL                  string `name:"url" help:"URL of the Prometheus that the checks of rollouts ask, about series with the label windlass_deployment of their versions, and metrics of scaling of type prometheus; empty: checks know what gateways see. It may hold a user and a password." env:"WINDLASS_PROMETHEUS_URL"`
 	TokenFile            string `help:"File with a bearer token for it." type:"path" env:"WINDLASS_PROMETHEUS_TOKEN_FILE"`
 	certfile.RemoteFlags `embed:"" envprefix:"WINDLASS_PROMETHEUS_"`
 	Raw                  bool `help:"Send queries as tenants wrote them. A user who deploys can then read everything in this Prometheus, other workspaces included." env:"WINDLASS_PROMETHEUS_RAW"`

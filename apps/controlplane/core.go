@@ -189,7 +189,7 @@ func newCore(p parts) (*core, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.scaler, err = scaler.New(scaler.Config{Apps: users, Holds: c.dispatch.Connected, Log: p.log, Registerer: p.registerer})
+	c.scaler, err = scaler.New(scaler.Config{Apps: users, Holds: c.dispatch.Connected, Metrics: p.scalingMetrics(), Log: p.log, Registerer: p.registerer})
 	if err != nil {
 		return nil, err
 	}
@@ -232,6 +232,14 @@ func newCore(p parts) (*core, error) {
 		c.components = append(c.components, service.Component{Name: "peers", Run: others.Run})
 	}
 	return c, nil
+}
+
+// scalingMetrics returns what answers metrics of type prometheus, nil for none.
+func (p parts) scalingMetrics() scaler.Measurer {
+	if p.metrics == nil {
+		return nil
+	}
+	return p.metrics
 }
 
 // workflows are the parts that run rollouts.

@@ -38,3 +38,16 @@ func (a *server) canMeasure(p *windlassv1.RolloutPolicy, field string) error {
 	}
 	return nil
 }
+
+// canScaleBy fails for a metric that this control plane cannot measure.
+func (a *server) canScaleBy(p *windlassv1.ScalingPolicy, field string) error {
+	for i, m := range p.GetMetrics() {
+		if m.GetType() == windlassv1.ScalingMetric_TYPE_PROMETHEUS && !a.cfg.ReadsMetrics {
+			return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
+				Reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION, Field: fmt.Sprintf("%s.metrics[%d].type", field, i),
+				Fix: "Use another metric, or ask an operator to start the control plane with --prometheus-url.",
+			}, "this control plane reads no Prometheus: the metric would be missing for good")
+		}
+	}
+	return nil
+}

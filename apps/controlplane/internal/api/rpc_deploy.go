@@ -71,6 +71,9 @@ func (a appService) checkDeploy(req *windlassv1.DeployRequest, spec *windlassv1.
 	if err := appspec.CheckScaling(req.GetScaling(), req.GetSpec(), "scaling"); err != nil {
 		return nil, err
 	}
+	if err := a.canScaleBy(req.GetScaling(), "scaling"); err != nil {
+		return nil, err
+	}
 	return spec, nil
 }
 

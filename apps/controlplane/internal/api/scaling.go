@@ -324,7 +324,10 @@ func scaledApp(in *plan.Input, s model.Scaling) (out model.ScaledApp, ok bool) {
 			size = plan.Size(r.rolloutState.Progress, t.RegionID)
 		}
 		instances, gpus := admission.PerReplica(override.In(r.live.Spec, t.RegionID))
-		region := model.ScaledRegion{Replicas: size, Generation: t.Generation, Moving: moving, Instances: instances, GPUs: gpus}
+		region := model.ScaledRegion{
+			Replicas: size, Generation: t.Generation, Moving: moving, Instances: instances, GPUs: gpus,
+			MadeFor: madeFor(in, out.Deployments, r.live.ID, t.RegionID),
+		}
 		for _, found := range in.Regions {
 			if found.ID == t.RegionID {
 				region.Name = found.ShownName()
@@ -333,6 +336,23 @@ func scaledApp(in *plan.Input, s model.Scaling) (out model.ScaledApp, ok bool) {
 		out.Regions[t.RegionID] = region
 	}
 	return out, true
+}
+
+// madeFor returns the ids of the deployments that the app's instances in the region were made for, without
+// pinned ones, the live one first. One that took instances over has those of others.
+func madeFor(in *plan.Input, counts map[string]bool, liveID, regionID string) []string {
+	out := []string{liveID}
+	for _, t := range in.Topology {
+		if t.RegionID != regionID || !counts[t.DeploymentID] && !t.Transferred {
+			continue
+		}
+		for _, id := range []string{t.DeploymentID, t.WorkloadKey()} {
+			if !slices.Contains(out, id) {
+				out = append(out, id)
+			}
+		}
+	}
+	return out
 }
 
 // Rescale writes a decision of the scaler: the replicas, if they change, the entry of the history and the

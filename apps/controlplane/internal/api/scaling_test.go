@@ -283,7 +283,7 @@ func TestScaling_BadInput(t *testing.T) {
 		"a number for a time":           {edit: metric(&windlassv1.ScalingMetric{Type: windlassv1.ScalingMetric_TYPE_LATENCY, Target: "5"}), field: "scaling.metrics[0].target"},
 		"unknown metric":                {edit: metric(&windlassv1.ScalingMetric{Type: 99, Target: "5"}), field: "scaling.metrics[0].type"},
 		"thresholds of a total":         {edit: metric(&windlassv1.ScalingMetric{Type: inFlight, Target: "5", Up: "6", Down: "2"}), field: "scaling.metrics[0].up"},
-		"a metric that is not measured": {edit: metric(&windlassv1.ScalingMetric{Type: windlassv1.ScalingMetric_TYPE_PROMETHEUS, Target: "5", Query: "up"}), field: "scaling.metrics[0].type"},
+		"a query with another variable": {edit: metric(&windlassv1.ScalingMetric{Type: windlassv1.ScalingMetric_TYPE_PROMETHEUS, Target: "5", Query: "up{{{pod}}}"}), field: "scaling.metrics[0].query"},
 		"cron of four fields": {edit: func(p *windlassv1.ScalingPolicy) {
 			p.Schedule = []*windlassv1.ScalingSchedule{{Cron: "0 8 * *", Min: new(int32(2))}}
 		}, field: "scaling.schedule[0].cron"},
@@ -321,4 +321,22 @@ func TestScaling_BadInput(t *testing.T) {
 		s.Routing = &windlassv1.RoutingPolicy{ColdStart: &windlassv1.ColdStart{}}
 	}))
 	require.NoError(t, w.deployScaled(scalingPolicy(func(p *windlassv1.ScalingPolicy) { p.Mode = windlassv1.ScalingPolicy_MODE_ADVISE }), replicas(3)))
+}
+
+func TestScaling_QueriesNeedAPrometheus(t *testing.T) {
+	t.Parallel()
+	policy := scalingPolicy(func(p *windlassv1.ScalingPolicy) {
+		p.Metrics = []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_PROMETHEUS, Target: "5", Query: "sum(jobs{{{selector}}})"}}
+	})
+	w := setup(t)
+	refused(t, w.deployScaled(policy), connect.CodeFailedPrecondition, invalid, "scaling.metrics[0].type")
+	w = setup(t, readsMetrics)
+	require.NoError(t, w.deployScaled(policy))
+	w.settle("chat")
+	require.NoError(t, w.deployScaled(policy, args("b")))
+	w.settle("chat")
+	app := w.scaledApp()
+	for _, region := range app.Regions {
+		require.Equal(t, w.version("chat", 2).GetId(), region.MadeFor[0])
+	}
 }

@@ -3,8 +3,10 @@ package appspec
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/analysis"
 	"github.com/windlass-run/windlass/pkg/scaling"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -18,8 +20,9 @@ func CheckScaling(p *windlassv1.ScalingPolicy, spec *windlassv1.DeploymentSpec, 
 		return apierr.InvalidFix(field+"."+fault.Field, fault.Message, fault.Fix)
 	}
 	for i, m := range p.GetMetrics() {
-		if m.GetType() == windlassv1.ScalingMetric_TYPE_PROMETHEUS {
-			return apierr.InvalidFix(fmt.Sprintf("%s.metrics[%d].type", field, i), "metrics of type prometheus are not measured yet", "Use another metric.")
+		if _, err := analysis.Expand(m.GetQuery(), analysis.Subject{}); err != nil {
+			return apierr.InvalidFix(fmt.Sprintf("%s.metrics[%d].query", field, i), err.Error(),
+				"Use the variables {{"+strings.Join(analysis.Variables(), "}}, {{")+"}}.")
 		}
 	}
 	if err := checkRoleMetrics(p, spec, field); err != nil {

@@ -133,6 +133,9 @@ type ScaledRegion struct {
 	Moving bool
 	// Instances and GPUs are those of a replica.
 	Instances, GPUs int64
+	// MadeFor are the ids of the deployments that instances here were made for, pinned ones apart, the live
+	// one first.
+	MadeFor []string
 }
 
 // Rescale is a decision of the scaler, and the state on which it was made.

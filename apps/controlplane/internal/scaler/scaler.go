@@ -46,7 +46,9 @@ type Apps interface {
 type Config struct {
 	Apps Apps
 	// Holds reports whether the region's stream is on this process.
-	Holds      func(regionID string) bool
+	Holds func(regionID string) bool
+	// Metrics answers metrics of type prometheus. nil: they are missing.
+	Metrics    Measurer
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 }
@@ -93,6 +95,8 @@ type Service struct {
 	none    map[string]time.Time
 	targets map[place]*target
 	strays  map[string]*strays // by region id
+	// asking has the ids of workspaces whose queries are under way.
+	asking map[string]bool
 }
 
 // strays counts the apps of a region's reports that are not known to be scaled there.
@@ -120,7 +124,9 @@ type target struct {
 	// load is the newest report until it is added to the window. heard is when it came.
 	load  *agentv1.LoadReport
 	heard time.Time
-	next  time.Time
+	// results are of the queries of metrics, by query.
+	results map[string]result
+	next    time.Time
 	// retryAt is when a decision may be written again after a failed write.
 	retryAt time.Time
 	// writing is true while a decision is being written.
@@ -153,7 +159,7 @@ func New(cfg Config) (*Service, error) {
 	}
 	return &Service{
 		cfg: cfg, metrics: newMetrics(cfg.Registerer), wake: make(chan struct{}, 1),
-		apps: map[string]*app{}, dirty: map[string]bool{}, none: map[string]time.Time{}, targets: map[place]*target{}, strays: map[string]*strays{},
+		apps: map[string]*app{}, dirty: map[string]bool{}, none: map[string]time.Time{}, targets: map[place]*target{}, strays: map[string]*strays{}, asking: map[string]bool{},
 	}, nil
 }
 
@@ -247,6 +253,11 @@ func (s *Service) Live(appID string) map[string]*windlassv1.RegionScaling {
 
 // Run decides until ctx ends.
 func (s *Service) Run(ctx context.Context) error {
+	if s.cfg.Metrics != nil {
+		var asking sync.WaitGroup
+		defer asking.Wait()
+		asking.Go(func() { s.ask(ctx) })
+	}
 	timer := time.NewTimer(every)
 	defer timer.Stop()
 	for {
@@ -378,7 +389,9 @@ func (s *Service) decide(now time.Time) (writes []write) {
 		policy := a.policies[at.region]
 		observed := t.load != nil
 		if observed {
-			t.window.Add(sampleOf(t.load, a.Deployments, t.heard), policy.Up.Window)
+			sample := sampleOf(t.load, a.Deployments, t.heard)
+			sample.Results = t.fresh(policy, now)
+			t.window.Add(sample, policy.Up.Window)
 			t.load = nil
 		}
 		if t.writing || s.dirty[at.app] || !observed && now.Before(t.next) {
@@ -408,6 +421,11 @@ func (s *Service) decideFor(at place, a *app, t *target, policy *scaling.Policy,
 	d := scaling.Decide(policy, &t.window, state, now)
 	t.kept, t.next = d.Unwritten, d.Next
 	t.shown = show(d, region.Name)
+	for i, want := range d.Wants {
+		if want.Missing {
+			t.shown.Wants[i].Problem = t.results[want.Metric.Query].problem
+		}
+	}
 	s.metrics.note(a, region.Name, d)
 	if now.Before(t.retryAt) {
 		return write{}, false

@@ -21,6 +21,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/analysis"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -35,6 +37,24 @@ type fleet struct {
 	err    error
 	held   bool
 	svc    *Service
+	// figures answers queries; nil: there is no Prometheus.
+	figures func(context.Context, plan.Measure) analysis.Figures
+	asked   []plan.Measure
+}
+
+func (f *fleet) Measure(ctx context.Context, due []plan.Measure) (out []plan.Measurement) {
+	f.mu.Lock()
+	answer := f.figures
+	f.asked = append(f.asked, due...)
+	f.mu.Unlock()
+	for _, m := range due {
+		figures := analysis.Figures{Problem: "there is no Prometheus"}
+		if answer != nil {
+			figures = answer(ctx, m)
+		}
+		out = append(out, plan.Measurement{RegionID: m.RegionID, Check: m.Check, Figures: figures})
+	}
+	return out
 }
 
 func (f *fleet) ScaledApps(_ context.Context, ids []string) (out []model.ScaledApp, err error) {
@@ -100,10 +120,10 @@ func play(t *testing.T, replicas int32, test func(t *testing.T, f *fleet)) {
 			Scaling: model.Scaling{UpdatedAt: 1, Policy: &windlassv1.ScalingPolicy{
 				Max: 10, Metrics: []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_IN_FLIGHT, Target: "10"}},
 			}},
-			Regions: map[string]model.ScaledRegion{"reg_1": {Name: "us-east-1", Replicas: replicas, Generation: 1, Instances: 1}},
+			Regions: map[string]model.ScaledRegion{"reg_1": {Name: "us-east-1", Replicas: replicas, Generation: 1, Instances: 1, MadeFor: []string{"dep_1"}}},
 		}}}
 		var err error
-		f.svc, err = New(Config{Apps: f, Holds: func(string) bool { f.mu.Lock(); defer f.mu.Unlock(); return f.held }, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
+		f.svc, err = New(Config{Apps: f, Metrics: f, Holds: func(string) bool { f.mu.Lock(); defer f.mu.Unlock(); return f.held }, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -115,13 +135,19 @@ func play(t *testing.T, replicas int32, test func(t *testing.T, f *fleet)) {
 }
 
 // report tells every 5 s, for so long, that the replicas are ready and have requests in flight.
-func (f *fleet) report(d time.Duration, inFlight float64) {
+func (f *fleet) report(d time.Duration, inFlight float64) { f.reportOf(d, inFlight, "app_1") }
+
+// reportOf is report for each of the apps.
+func (f *fleet) reportOf(d time.Duration, inFlight float64, apps ...string) {
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(5 * time.Second) {
-		load := &agentv1.LoadReport{AppId: "app_1", Deployments: []*agentv1.DeploymentLoad{
-			{DeploymentId: "dep_1", Ready: f.replicas("app_1"), InFlight: &inFlight},
-			{DeploymentId: "dep_pinned", Ready: 5, InFlight: new(1000.0)},
-		}}
-		f.svc.Observe("reg_1", []*agentv1.LoadReport{load})
+		var loads []*agentv1.LoadReport
+		for _, id := range apps {
+			loads = append(loads, &agentv1.LoadReport{AppId: id, Deployments: []*agentv1.DeploymentLoad{
+				{DeploymentId: "dep_1", Ready: f.replicas(id), InFlight: &inFlight},
+				{DeploymentId: "dep_pinned", Ready: 5, InFlight: new(1000.0)},
+			}})
+		}
+		f.svc.Observe("reg_1", loads)
 	}
 }
 

@@ -70,6 +70,13 @@ func decisionTable(w *tabwriter.Writer, regions []*windlassv1.RegionScaling) {
 			head = []any{"", "", "", "", "", "", ""}
 		}
 	}
+	for _, r := range regions {
+		for _, want := range r.GetWants() {
+			if want.GetProblem() != "" {
+				row(w, "Missing:", fmt.Sprintf("%s in %s: %s", metricName(want.GetMetric()), r.GetRegion(), want.GetProblem()))
+			}
+		}
+	}
 }
 
 // metricName returns the name of the metric in the app file.
@@ -248,6 +255,12 @@ func runSimulation(f *appFile, trace, region string, m simulate.Model) ([]simula
 	}
 	if fault := scaling.Check(f.Scaling); fault != nil {
 		return nil, fmt.Errorf("%s: %w: %s", f.path, f.place("scaling."+fault.Field, fault.Message), fault.Fix)
+	}
+	for i, m := range f.Scaling.GetMetrics() {
+		if m.GetType() == windlassv1.ScalingMetric_TYPE_PROMETHEUS {
+			return nil, fmt.Errorf("%s: %w: use another metric, such as inFlight", f.path,
+				f.place(fmt.Sprintf("scaling.metrics[%d].type", i), "a trace has no results of queries"))
+		}
 	}
 	policy, fault := scaling.New(f.Scaling, region)
 	if fault != nil {

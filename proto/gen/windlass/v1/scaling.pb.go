@@ -94,7 +94,7 @@ const (
 	ScalingMetric_TYPE_FIRST_TOKEN ScalingMetric_Type = 7
 	// Time to the last byte of answers.
 	ScalingMetric_TYPE_LATENCY ScalingMetric_Type = 8
-	// The result of a query to the Prometheus that analysis uses. This release refuses it.
+	// The result of a query to the Prometheus of the control plane, which is asked every 15 s.
 	ScalingMetric_TYPE_PROMETHEUS ScalingMetric_Type = 9
 )
 
@@ -356,8 +356,11 @@ type ScalingMetric struct {
 	Down string `protobuf:"bytes,4,opt,name=down,proto3" json:"down,omitempty"`
 	// Only FIRST_TOKEN and LATENCY. Default 95.
 	Percentile float64 `protobuf:"fixed64,5,opt,name=percentile,proto3" json:"percentile,omitempty"`
-	// Only PROMETHEUS: PromQL with one value as its result. $app, $environment, $project and $region
-	// are replaced by the names.
+	// Only PROMETHEUS: PromQL with one value as its result. It may use the variables {{app}}, {{app_id}},
+	// {{deployment}} and {{version}} of the live version, {{region}}, {{window}}, which is up.window but at
+	// least 1m, and {{selector}}: matchers for the series of the app's instances in the region. It reads
+	// only series of the app's versions, without pinned ones. Without a result, or with a negative or
+	// non-finite number, the metric is missing.
 	Query         string             `protobuf:"bytes,6,opt,name=query,proto3" json:"query,omitempty"`
 	Kind          ScalingMetric_Kind `protobuf:"varint,7,opt,name=kind,proto3,enum=windlass.v1.ScalingMetric_Kind" json:"kind,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1054,7 +1057,9 @@ type MetricWant struct {
 	Value    *float64 `protobuf:"fixed64,2,opt,name=value,proto3,oneof" json:"value,omitempty"`
 	Replicas int32    `protobuf:"varint,3,opt,name=replicas,proto3" json:"replicas,omitempty"`
 	// Since when the metric is missing. 0: it is not.
-	MissingSince  int64 `protobuf:"varint,4,opt,name=missing_since,json=missingSince,proto3" json:"missing_since,omitempty"`
+	MissingSince int64 `protobuf:"varint,4,opt,name=missing_since,json=missingSince,proto3" json:"missing_since,omitempty"`
+	// Why a query has no value, if that is known.
+	Problem       string `protobuf:"bytes,5,opt,name=problem,proto3" json:"problem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1115,6 +1120,13 @@ func (x *MetricWant) GetMissingSince() int64 {
 		return x.MissingSince
 	}
 	return 0
+}
+
+func (x *MetricWant) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
 }
 
 var File_windlass_v1_scaling_proto protoreflect.FileDescriptor
@@ -1239,13 +1251,14 @@ const file_windlass_v1_scaling_proto_rawDesc = "" +
 	" \x01(\x05R\x03min\x12\x10\n" +
 	"\x03max\x18\v \x01(\x05R\x03max\x12\x14\n" +
 	"\x05ready\x18\f \x01(\x05R\x05ready\x12\x1a\n" +
-	"\bstarting\x18\r \x01(\x05R\bstarting\"\xa6\x01\n" +
+	"\bstarting\x18\r \x01(\x05R\bstarting\"\xc0\x01\n" +
 	"\n" +
 	"MetricWant\x122\n" +
 	"\x06metric\x18\x01 \x01(\v2\x1a.windlass.v1.ScalingMetricR\x06metric\x12\x19\n" +
 	"\x05value\x18\x02 \x01(\x01H\x00R\x05value\x88\x01\x01\x12\x1a\n" +
 	"\breplicas\x18\x03 \x01(\x05R\breplicas\x12#\n" +
-	"\rmissing_since\x18\x04 \x01(\x03R\fmissingSinceB\b\n" +
+	"\rmissing_since\x18\x04 \x01(\x03R\fmissingSince\x12\x18\n" +
+	"\aproblem\x18\x05 \x01(\tR\aproblemB\b\n" +
 	"\x06_value2d\n" +
 	"\x0eScalingService\x12R\n" +
 	"\n" +
