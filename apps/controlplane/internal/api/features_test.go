@@ -31,11 +31,11 @@ func (w *harness) features() *windlassv1.WorkspaceFeatures {
 	return res.GetFeatures()
 }
 
-// setFeatures sets the features of the workspace acme.
+// setFeatures sets the features of the workspace, by its id: a test may rename it.
 func (w *harness) setFeatures(tier string, allowed, denied []windlassv1.Feature) *windlassv1.SetFeaturesResponse {
 	w.t.Helper()
 	res, err := w.workspaces(w.operator).SetFeatures(w.t.Context(), &windlassv1.SetFeaturesRequest{
-		Workspace: "acme", Tier: tier, Allowed: allowed, Denied: denied, ResourceVersion: w.features().GetResourceVersion(),
+		Workspace: w.workspace, Tier: tier, Allowed: allowed, Denied: denied, ResourceVersion: w.features().GetResourceVersion(),
 	})
 	require.NoError(w.t, err)
 	return res
