@@ -3,7 +3,8 @@
 //
 // A Runtime is level-triggered. Apply and Remove store the wanted state durably and return. The runtime then
 // works towards it by itself, also while the agent is away, and Observe returns the current state. Calling
-// Apply or Remove again with the same arguments changes nothing. Every implementation passes runtimetest.
+// Apply or Remove again with the same arguments changes nothing. The process and Kubernetes runtimes pass
+// runtimetest. Package simulated does not, because it runs no programs: it has its own tests.
 package runtime
 
 import (
