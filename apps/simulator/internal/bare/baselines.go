@@ -13,9 +13,9 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// Upserts returns how many rows of instances a second the database alone stores, in guarded multi-row upserts
-// of batch rows. Storing reports consists of these. The rows exist already, and each guard is newer than the
-// last.
+// Upserts returns how many instance rows per second the database alone stores. It uses the statement that
+// stores reports: an upsert of batch rows, each guarded by guard_no. The rows exist already, and each upsert
+// has a higher guard than the one before.
 func (db *DB) Upserts(ctx context.Context, window time.Duration, writers, batch int) (float64, error) {
 	columns := []string{
 		"id", "region", "guard_no", "workspace_id", "app_id", "deployment_id", "role", "group_no", "slot_no", "status", "reason", "message",
@@ -68,11 +68,12 @@ func (db *DB) Upserts(ctx context.Context, window time.Duration, writers, batch 
 	return perSecond * float64(batch), err
 }
 
-// Trips commits n changes of one region to the feed, one every interval, and reads each as a control plane
-// does: the change, and the rows that are sent for it. It returns the times from the revision to the last
-// row. A change cannot reach an agent in less time.
+// Trips commits n changes of one region to the feed, and waits for the duration every after each. It reads
+// each change as a control plane does: the change itself, and then the rows that are sent for it. It returns,
+// for each change, the time from when it got its revision until the last row was read. A change cannot reach
+// an agent in less time.
 func (db *DB) Trips(ctx context.Context, n int, every time.Duration, region string) (*measure.Durations, error) {
-	var sent string // a sent deployment, because the writer's own deployment has no spec
+	var sent string // an existing deployment to read, because the writer's own deployment has no spec
 	if err := db.QueryRowContext(ctx, "SELECT id FROM deployments LIMIT 1").Scan(&sent); err != nil {
 		return nil, fmt.Errorf("find a deployment: %w", err)
 	}
@@ -117,8 +118,8 @@ func (db *DB) Trips(ctx context.Context, n int, every time.Duration, region stri
 	return &trips, err
 }
 
-// FeedTransactions returns how many transactions of the feed a second the database alone makes. Each is a
-// change in all of the given regions (ids).
+// FeedTransactions returns how many feed transactions per second the database alone commits. Each transaction
+// appends one change to the feed of each region (by id).
 func (db *DB) FeedTransactions(ctx context.Context, window time.Duration, writers int, regions []string) (float64, error) {
 	const deployments = 64
 	regions = slices.Sorted(slices.Values(regions))

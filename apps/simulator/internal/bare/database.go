@@ -1,6 +1,6 @@
 // Package bare uses SQL, Restate and Connect without Windlass. It measures what each of them can do alone on
-// this machine, so that the figures of a scenario can be read as ratios. It also reads the database of a run,
-// because no part of Windlass can influence that.
+// this machine, so that the figures of a scenario can be compared with these limits. It also reads the
+// database of a run directly, because no part of Windlass can influence the result.
 package bare
 
 import (
@@ -116,8 +116,8 @@ type Change struct {
 	Kind       int
 	Key        string
 	Generation int64
-	// At is when the change got its revision on this machine's clock: inside the transaction and just before
-	// its commit.
+	// At is when the change got its revision, by this machine's clock. That is inside the transaction, just
+	// before its commit.
 	At time.Time
 }
 
@@ -143,7 +143,7 @@ func (db *DB) ChangesSince(ctx context.Context, heads map[string]int64) ([]Chang
 }
 
 // IDTime returns when an id was made. Ids are UUIDv7: their first 48 bits are milliseconds, and the 12 bits
-// after the version are 1/4096 of a millisecond.
+// after the version are a fraction of a millisecond.
 func IDTime(id string) (time.Time, error) {
 	_, digits, _ := strings.Cut(id, "_")
 	raw, err := hex.DecodeString(digits)
@@ -165,7 +165,7 @@ type Row []sql.NullString
 // Text returns the text of a column.
 func (r Row) Text(i int) string { return r[i].String }
 
-// Int returns the number in a column, or 0 without a number.
+// Int returns the number in a column, or 0 if the column has none.
 func (r Row) Int(i int) int64 {
 	n, err := strconv.ParseInt(r[i].String, 10, 64)
 	if err != nil {

@@ -11,16 +11,17 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// Deployments returns how many deployments a second to one region would be possible without the work of
-// Windlass, with underWay of them at a time. The rows that must outlive a crash are committed, and Restate
-// invokes the two steps. No call is answered, and nothing is read, planned, streamed, checked or run.
+// Deployments returns how many deployments per second to one region the database and Restate alone can make,
+// with underWay of them in progress at a time. It commits the rows that must survive a crash, and Restate
+// invokes the two steps. It answers no calls, and it reads, plans, streams, checks and runs nothing.
 //
 //	call      commit the row               send step 1
 //	step 1    commit the change (feed)
 //	agent     commit the instance          send step 2
 //	step 2    commit that it is ready
 //
-// With least, only the first row is committed. Fewer commits would not be durable, even with coalesced work.
+// If least is true, only the first row is committed. A durable deployment needs this commit, even in a system
+// that shares all other work.
 func (db *DB) Deployments(ctx context.Context, ingress, admin string, window time.Duration, underWay int, least bool) (perSecond float64, err error) {
 	feed, region := NewFeedWriter(db), "reg_bare_"+nonce()
 	// The region has no agent, so that nothing is sent.

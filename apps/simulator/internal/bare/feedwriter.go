@@ -15,9 +15,9 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// FeedWriter commits changes of topology to the feed by SQL alone. It uses the transaction that every writer
-// of the feed uses: rows first, heads locked last and held to the commit. A control plane takes it for
-// another replica.
+// FeedWriter commits topology changes to the feed with SQL alone. Like every writer of the feed, it writes
+// the rows first, then locks the heads, and holds these locks until the commit. A control plane cannot
+// distinguish it from another control plane process.
 type FeedWriter struct{ db *DB }
 
 // NewFeedWriter returns a writer to a migrated database.
@@ -40,7 +40,8 @@ func (w *FeedWriter) Commit(ctx context.Context, deploymentID string, regions []
 	return nil
 }
 
-// again reports a lock wait timeout, a deadlock, or a record that changed since it was read.
+// again reports whether the transaction must be tried again: after a lock wait timeout, after a deadlock, or
+// because a record changed since it was read.
 func again(err error) bool {
 	var refused *mysql.MySQLError
 	return errors.As(err, &refused) && (refused.Number == 1205 || refused.Number == 1213 || refused.Number == 1020)

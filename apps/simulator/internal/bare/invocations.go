@@ -18,9 +18,9 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// Invocations returns how many invocations of a virtual object a second Restate makes alone,
-// over a number of keys. Each is sent, waits for its key, and runs a handler that does nothing:
-// the cost of a workflow's step before it does any work.
+// Invocations returns how many invocations per second Restate alone makes of a virtual object with the given
+// number of keys. Each invocation is sent, waits for its key, and runs a handler that does nothing. That is
+// the cost of a workflow's step before the step does any work.
 func Invocations(ctx context.Context, ingress, admin string, window time.Duration, senders, keys int) (perSecond float64, err error) {
 	var done atomic.Int64
 	steps, err := serve(ctx, ingress, admin, senders, func(context.Context, string) error {
@@ -49,7 +49,7 @@ func Invocations(ctx context.Context, ingress, admin string, window time.Duratio
 	return float64(done.Load()) / time.Since(begin).Seconds(), nil
 }
 
-// object is a virtual object with one handler, which serves a Restate.
+// object serves a virtual object with one handler to a Restate server.
 type object struct {
 	ingress, service string
 	client           *http.Client
@@ -89,7 +89,7 @@ func serve(ctx context.Context, ingress, admin string, senders int, handler func
 	return o, nil
 }
 
-// send sends a call of a key, and does not wait for its end.
+// send sends a call for a key, and does not wait until the handler has run.
 func (o *object) send(ctx context.Context, key string) error {
 	if err := post(ctx, o.client, fmt.Sprintf("%s/%s/%s/Step/send", o.ingress, o.service, key), ""); err != nil {
 		return fmt.Errorf("bare Restate: send: %w", err)

@@ -95,8 +95,8 @@ func (r *Reporter) send(ctx context.Context, req *agentv1.ReportRequest) error {
 			return nil
 		case connect.CodeOf(err) == connect.CodeUnavailable:
 		case connect.CodeOf(err) == connect.CodeResourceExhausted:
-			// The control plane asks it to come later. It comes at once, so that the control plane always has
-			// as much to store as it takes.
+			// The control plane asks the reporter to wait. The reporter tries again almost at once, so that
+			// the control plane always has reports to store.
 		default:
 			return err
 		}
@@ -118,7 +118,7 @@ func (r *Reporter) Report(ctx context.Context) error {
 	return r.send(ctx, &agentv1.ReportRequest{Instances: report})
 }
 
-// Restarts returns the sum of the instances' counters.
+// Restarts returns the sum of the instances' restart counters.
 func (r *Reporter) Restarts() int64 {
 	n := int64(0)
 	for _, report := range r.reports {

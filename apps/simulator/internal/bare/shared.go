@@ -27,11 +27,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Shared returns how many deployments a second, each to a number of regions, a minimal system could make. It
-// does only what a durable workflow of two steps needs, and shares all work that can be shared. Calls that
-// come during a commit form the next commit. An agent gets all changes in one frame, and reports all of them
-// in one report. A step reads the rows of a decision, but nothing is checked, planned or run, and each object
-// has only one row.
+// Shared returns how many deployments per second a minimal system could make, if each of them goes to the
+// given number of regions. The system does only what a durable workflow of two steps needs, and shares all
+// work that can be shared. Calls that come during a commit share the next commit. An agent gets all changes
+// in one frame, and reports all of them in one report. A step reads the rows that a decision would need.
+// Nothing is checked, planned or run, and each object has only one row.
 //
 //	user      call               commit a row for each region, and the records of the call; send step 1
 //	step 1                       read the rows, commit the changes (feed), an event on each agent's stream
@@ -111,7 +111,7 @@ func (db *DB) Shared(ctx context.Context, ingress, admin string, window time.Dur
 
 // deployment is a deployment under way.
 type deployment struct {
-	begun   atomic.Bool  // by its first step
+	begun   atomic.Bool  // set by the first step
 	reports atomic.Int32 // reports that are still missing
 	done    chan error
 }
@@ -130,7 +130,7 @@ type shared struct {
 	events               []chan string // of each region
 }
 
-// conveyor makes one commit of all calls that come during the commit before.
+// conveyor does group commits: all calls that come during one commit share the next.
 type conveyor struct {
 	commit func(ctx context.Context, ids []string) error
 
@@ -193,7 +193,7 @@ func (s *shared) step(ctx context.Context, id string) error {
 	err := s.changes.do(ctx, id)
 	if err != nil {
 		d.done <- err
-		return nil //nolint:nilerr // its waiters get the error, and it must not be retried
+		return nil //nolint:nilerr // the waiting call gets the error, and Restate must not retry the step
 	}
 	for _, events := range s.events {
 		events <- id
@@ -335,7 +335,7 @@ func (s *shared) agent(ctx context.Context, calls agentv1connect.AgentServiceCli
 	defer func() { err = errors.Join(err, in.Close()) }()
 	over := func(err error) error {
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // the end of ctx is an order, and err what came of it
+			return nil //nolint:nilerr // ctx was ended on purpose, and err is only its consequence
 		}
 		return err
 	}

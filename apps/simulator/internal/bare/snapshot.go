@@ -51,8 +51,9 @@ func (db *DB) SnapshotRead(ctx context.Context, region string) (time.Duration, e
 	return time.Since(begin), nil
 }
 
-// InboxWrite copies an agent's file, which no agent has open, into a new file: in one transaction, in order,
-// and with sync down to the disk. It returns how long the transaction took.
+// InboxWrite copies an agent's inbox file into a new file, in one transaction and in the order of the keys.
+// No agent may have the file open. If sync is true, the transaction is flushed to the disk. It returns how
+// long the transaction took.
 func InboxWrite(path string, sync bool) (took time.Duration, err error) {
 	from, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true, Timeout: time.Second})
 	if err != nil {

@@ -17,9 +17,9 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/agent/v1/agentv1connect"
 )
 
-// Frames returns how many empty frames a second a Connect server of this process sends to clients of this
-// process over a number of streams. It also returns how many streams a second it opens and ends. This is the
-// bound of dispatch.
+// Frames returns how many empty frames per second a Connect server sends to clients in the same process, over
+// the given number of streams. It also returns how many streams per second are opened and ended. Dispatch by
+// a control plane cannot be faster.
 func Frames(ctx context.Context, window time.Duration, streams int) (frames, opened float64, err error) {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
