@@ -9,13 +9,14 @@ import (
 )
 
 // Reader checks the bytes that it reads from another reader. It replaces an unsound request with bytes that
-// net/http refuses. It does that first, because net/http would take an error for a disconnect.
+// net/http refuses. It returns an error only after these bytes, because net/http would take an error for a
+// disconnect.
 type Reader struct {
 	Requests
 
 	// held has bytes that were read after the end of a message, or after the sound part.
 	held []byte
-	// refusal is the rest of the replacement of an unsound request. Nil means that all was sound.
+	// refusal has the bytes of the replacement that were not read yet. It is nil until a request is unsound.
 	refusal []byte
 }
 
@@ -85,16 +86,15 @@ type Conn struct {
 	reader Reader
 }
 
-// NewConn returns conn with its requests checked. net/http must read heads of up to maxHead bytes.
+// NewConn returns a Conn that checks the requests on conn. maxHead is the server's MaxHeaderBytes.
 func NewConn(conn net.Conn, maxHead int) *Conn {
 	return &Conn{Conn: conn, reader: NewReader(maxHead)}
 }
 
-// readAhead is more than net/http reads of a head beyond http.Server.MaxHeaderBytes.
+// readAhead is more than the number of bytes that net/http reads of a head beyond MaxHeaderBytes.
 const readAhead = 16 << 10
 
-// NewReader returns a Reader for a connection of another kind. net/http must read heads of up to maxHead
-// bytes.
+// NewReader returns a Reader for a connection that is not a Conn. maxHead is the server's MaxHeaderBytes.
 func NewReader(maxHead int) Reader {
 	return Reader{Requests: Requests{MaxHead: maxHead + readAhead}}
 }
@@ -115,7 +115,7 @@ func (c *Conn) CloseWrite() error {
 	return errors.ErrUnsupported
 }
 
-// encrypted is a Conn with TLS. net/http gets the TLS state by its method.
+// encrypted is a Conn with TLS. net/http calls ConnectionState to get the TLS state.
 type encrypted struct {
 	*Conn
 

@@ -4,8 +4,8 @@
 //
 //	connection ─▶ Conn: are the bytes of this request sound? ─▶ net/http
 //
-// A Conn reads the bytes of a connection before net/http does. For an unsound request it gives net/http bytes
-// for which that answers 400 and closes the connection. HTTP/2 is passed on unchanged.
+// A Conn reads the bytes of a connection before net/http does. Instead of an unsound request, it passes on
+// bytes that make net/http answer 400 and close the connection. HTTP/2 is passed on unchanged.
 package strict
 
 import (
@@ -28,7 +28,7 @@ type Requests struct {
 	// line has the bytes of an incomplete line. head counts the bytes of the head or of trailers.
 	line []byte
 	head int
-	// request has the framing of the message.
+	// request has the framing of the current message.
 	request framing
 	// left is the number of bytes left of the content, or of a chunk.
 	left int64
@@ -40,10 +40,10 @@ type state uint8
 const (
 	first   state = iota // the first line of a connection: a request line, or the preface of HTTP/2
 	start                // the request line of a later request
-	fields               // of a head
+	fields               // the fields of a head
 	length               // content of known length
 	size                 // the line that begins a chunk
-	data                 // of a chunk
+	data                 // the content of a chunk
 	dataEnd              // the empty line after a chunk
 	trailers
 	ignored // nothing is checked any more
@@ -51,21 +51,22 @@ const (
 
 // framing has the parts of a head that decide where the message ends.
 type framing struct {
-	chunks         bool // whether its version has chunks
+	chunks         bool // whether the message's HTTP version has chunks
 	lengths        int
 	length, coding string
 	codings        int
-	disagree       bool // whether its lengths differ
+	disagree       bool // whether the Content-Length fields differ
 }
 
-// Stop ends all checks: what follows is none of HTTP/1.
+// Stop ends all checks, because the following bytes are not HTTP/1.
 func (r *Requests) Stop() {
 	r.state, r.line, r.err = ignored, nil, nil
 }
 
 // Check checks p, which follows the bytes that were checked before. It returns how many bytes of p may be
-// read now. That is at most to the end of the message, because bytes of the next one must not be read with
-// this one. The caller must pass bytes after n again. With an error, n is the number of bytes before it.
+// read now. n never goes beyond the end of a message, because one read must not return bytes of two messages.
+// The caller must pass the bytes after n again. If err is not nil, n is the number of bytes that may be read
+// before the error.
 func (r *Requests) Check(p []byte) (n int, err error) {
 	for n < len(p) && r.err == nil {
 		switch r.state {
@@ -87,8 +88,8 @@ func (r *Requests) Check(p []byte) (n int, err error) {
 			used, ended := r.next(p[n:])
 			if r.err != nil {
 				if begins && r.state <= start && used == 0 {
-					// net/http reads a byte while it answers the request before, and then the protocol may be
-					// switched.
+					// While net/http answers the previous request, it reads one byte ahead. The handler may
+					// still switch to another protocol, to which that byte then belongs.
 					used = 1
 				}
 				return n + used, r.err
@@ -138,7 +139,7 @@ func (r *Requests) next(p []byte) (used int, ended bool) {
 	return used, ended
 }
 
-// keptLine is the size of the buffer that is kept for lines that come in parts.
+// keptLine is the maximum size of a buffer that is kept for later lines that come in parts.
 const keptLine = 256
 
 // take checks a line without its end.
@@ -255,7 +256,7 @@ func (r *Requests) chunk(line []byte) bool {
 	return true
 }
 
-// parseField parses a field without its line end: a token, a colon, a value without controls.
+// parseField parses a field without its line end: a token, a colon, a value without control characters.
 func parseField(line []byte) (name, value []byte, ok bool) {
 	name, value, ok = bytes.Cut(line, []byte(":"))
 	if !ok || len(name) == 0 || !all(name, isToken) || !all(value, isValue) {

@@ -30,7 +30,7 @@ const (
 	next     = "GET /next HTTP/1.1\r\nHost: h\r\n\r\n"
 )
 
-// read returns what a Reader gives of a connection on which text comes, in parts of size bytes.
+// read returns what a Reader returns for a connection that sends text, in reads of at most size bytes.
 func read(text string, size int) (string, error) {
 	r := strict.NewReader(maxHead)
 	in := strings.NewReader(text)
@@ -71,7 +71,7 @@ func TestReader(t *testing.T) {
 			require.Equal(t, text, got, "%s, %d bytes at a time", name, size)
 		}
 	}
-	// What comes before | is sound; what is behind it never reaches net/http.
+	// The text before | is sound, and the text after it never reaches net/http.
 	unsound := map[string]string{
 		"a bare LF behind a field":        get + "X: y|\nZ: z\r\n\r\n",
 		"a bare LF behind the line":       "GET / HTTP/1.1|\nHost: h\r\n\r\n",
@@ -164,8 +164,8 @@ func TestReader(t *testing.T) {
 	})
 }
 
-// However a connection's bytes come, a Reader says the same of them: net/http reads a prefix of them, or one and
-// what it refuses.
+// A Reader returns the same bytes for a connection, regardless of the sizes of the reads. These are all bytes
+// of the connection, or a sound prefix and the bytes that net/http refuses.
 func TestReaderAgreesWithItself(t *testing.T) {
 	t.Parallel()
 	part := rapid.SampledFrom([]string{get, post, next, chunked, "\r\n", "\n", "\r", " ", "\t", "X: y", "Content-Length: 3\r\n", "abc", "1\r\na\r\n", "0\r\n\r\n", ";e", "\x00", ":", "Transfer-Encoding: chunked\r\n", "HTTP/1.0"})
@@ -181,7 +181,7 @@ func TestReaderAgreesWithItself(t *testing.T) {
 	})
 }
 
-// server answers with its protocol, and what it got.
+// server answers each request with its protocol, path and body, and with whether it came over TLS.
 func server(t *testing.T, wrap func(net.Listener) net.Listener) net.Addr {
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -253,7 +253,7 @@ func TestListeners(t *testing.T) {
 					require.Equal(t, want, string(body), "%q", text)
 					if !strings.HasPrefix(want, "HTTP") {
 						require.Equal(t, http.StatusBadRequest, res.StatusCode)
-						rest, _ := io.ReadAll(in) // which a reset may end
+						rest, _ := io.ReadAll(in) // a reset of the connection may end this read
 						require.Empty(t, string(rest))
 					}
 				}
@@ -294,7 +294,8 @@ func TestListeners(t *testing.T) {
 	})
 }
 
-// A listener that is closed gives what had begun its handshake before, and does not wait for others.
+// A closed listener still returns connections whose handshakes end soon, and does not wait for a silent
+// client.
 func TestListenTLSCloses(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

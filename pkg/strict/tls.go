@@ -24,8 +24,8 @@ type TLSConfig struct {
 }
 
 // ListenTLS returns a listener for an http.Server. Its connections are those of l after their TLS handshakes,
-// with checked HTTP/1 requests. It makes the handshakes itself, because net/http serves HTTP/2 only on a
-// *tls.Conn, which leaves no place for checks.
+// with checked HTTP/1 requests. It makes the handshakes itself, because only then is the protocol known.
+// net/http serves HTTP/2 only on a bare *tls.Conn, but HTTP/1 needs the checks around it.
 func ListenTLS(l net.Listener, cfg TLSConfig) net.Listener {
 	ctx, cut := context.WithCancel(context.Background())
 	return &tlsListener{Listener: l, cfg: cfg, ready: make(chan accepted), ended: make(chan struct{}), ctx: ctx, cut: cut}
@@ -48,7 +48,7 @@ type tlsListener struct {
 	ended      chan struct{}
 	handshakes sync.WaitGroup
 	// ctx ends late after Close.
-	ctx   context.Context //nolint:containedctx // a listener's methods have none
+	ctx   context.Context //nolint:containedctx // Accept and Close have no context parameter
 	cut   context.CancelFunc
 	close sync.Once
 }
@@ -127,5 +127,5 @@ func (l *tlsListener) handshake(raw net.Conn) net.Conn {
 	}
 }
 
-// methods are the beginnings of requests without TLS.
+// methods are the first bytes of requests that come without TLS.
 var methods = []string{"GET /", "HEAD ", "POST ", "PUT /", "OPTIO"}
