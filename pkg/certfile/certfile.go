@@ -165,7 +165,7 @@ func (c Client) open(files *Files) (out opened, err error) {
 }
 
 // config returns the configuration of a client of one host. At each handshake it verifies the server against
-// the present CAs. host is for IP addresses, which ConnectionState does not have.
+// the present CAs. host is verified when ConnectionState has no ServerName, which is so for IP addresses.
 func (o opened) config(host string) *tls.Config {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if o.own != nil {

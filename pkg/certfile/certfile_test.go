@@ -67,7 +67,7 @@ func (a authority) issueUntil(t *testing.T, certPath, keyPath, name string, usag
 	require.NoError(t, err)
 	writePEM(t, keyPath, "EC PRIVATE KEY", private)
 	writePEM(t, certPath, "CERTIFICATE", der)
-	// Two writes within the clock's resolution are one change otherwise.
+	// Otherwise, two writes within the clock's resolution would count as one change.
 	past := time.Now().Add(-time.Duration(time.Now().UnixNano() % int64(time.Hour)))
 	require.NoError(t, os.Chtimes(certPath, past, past))
 }
@@ -99,7 +99,7 @@ func TestPair(t *testing.T) {
 	require.Equal(t, "third", name())
 }
 
-// serve answers 200 under the flags, and returns the URL.
+// serve starts a server with the flags, which answers 200, and returns its URL.
 func serve(t *testing.T, flags ServerFlags) string {
 	config, err := flags.Config(Listener{Flag: "--listen", Address: "10.0.0.1:7700"}, nil)
 	require.NoError(t, err)

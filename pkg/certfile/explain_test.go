@@ -32,7 +32,7 @@ func handshake(t *testing.T, server, client *tls.Config) (serverErr, clientErr e
 	}()
 	conn, clientErr := (&tls.Dialer{Config: client}).DialContext(t.Context(), "tcp", listener.Addr().String())
 	if clientErr == nil {
-		_, clientErr = conn.Read(make([]byte, 1)) // of a server that refuses the certificate
+		_, clientErr = conn.Read(make([]byte, 1)) // returns the error of a server that refuses the certificate
 		_ = conn.Close()
 	}
 	return <-served, clientErr

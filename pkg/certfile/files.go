@@ -21,7 +21,7 @@ type used struct {
 	end        func() (time.Time, bool)
 }
 
-// NewFiles returns Files that log errors of files.
+// NewFiles returns Files that log files that cannot be read and certificates that have ended.
 func NewFiles(log *slog.Logger) *Files { return &Files{log: log} }
 
 func (f *Files) logger() *slog.Logger {

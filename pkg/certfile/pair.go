@@ -26,7 +26,7 @@ type Pair struct {
 
 	watched watched[*tls.Certificate]
 	mu      sync.Mutex
-	ended   *tls.Certificate // whose end was logged
+	ended   *tls.Certificate // the certificate whose end was logged last
 }
 
 // Get returns the certificate, with its Leaf. It fails only if no pair was ever read.

@@ -26,7 +26,7 @@ func (f RemoteFlags) Config(prefix, host string, files *Files) (*tls.Config, err
 	return f.client(prefix).Config("https://"+host, files)
 }
 
-// handshakeTimeout limits connecting to a server with the handshake.
+// handshakeTimeout limits the time to connect to a server, including the TLS handshake.
 const handshakeTimeout = 5 * time.Second
 
 // Transport opens the files, and returns a function that makes a transport use them for https URLs of every
