@@ -23,12 +23,13 @@ const (
 	Interval = 5 * time.Second
 	// measureTimeout bounds a measurement. The load of an instance that has not answered by then is not known.
 	measureTimeout = 4 * time.Second
-	// timesWindow is how far back answers count for the times that are reported.
+	// timesWindow is the time over which answer times are reported. Older answers do not count.
 	timesWindow = 30 * time.Second
-	// maxDeployments is how many deployments the contract lets an app have.
+	// maxDeployments is the maximum number of deployments in the LoadReport of an app.
 	maxDeployments = 64
-	// reportDeployments limits the deployments of all apps in one report. So a report has fewer bytes than a
-	// request may have (rpc.DefaultReadMaxBytes), and fewer apps than the contract allows (10,000).
+	// reportDeployments limits the deployments of all apps in one report. So a report stays below the limit
+	// of a request's bytes (rpc.DefaultReadMaxBytes), and below the limit of loads in a ReportRequest
+	// (10,000).
 	reportDeployments = 4000
 )
 
@@ -42,7 +43,7 @@ type Config struct {
 	Demand func(appID string, now time.Time) (Asked, bool)
 	// Times returns how long answers of a deployment took within the window.
 	Times func(deploymentID string, window time.Duration, now time.Time) (latency, firstToken histogram.Counts)
-	// Usage measures the CPU and memory that instances use; nil: the runtime cannot.
+	// Usage measures the CPU and memory that instances use. It is nil if the runtime cannot measure them.
 	Usage func(ctx context.Context, instanceIDs []string) (map[string]runtime.Usage, error)
 	// Scrape reads the metrics of engines.
 	Scrape func(ctx context.Context, targets []scrape.Target) map[string]scrape.Signals
@@ -76,13 +77,14 @@ func New(cfg Config) (*Collector, error) {
 	return c, nil
 }
 
-// Assigned wakes Run, which sleeps while no app is scaled, because Deployments may have changed.
+// Assigned is called when the result of Deployments may have changed. It wakes Run, which sleeps while no app
+// is scaled.
 func (c *Collector) Assigned() { signal(c.wake) }
 
 // Changed is signalled, with a buffer of one, when Due may return something new.
 func (c *Collector) Changed() <-chan struct{} { return c.changed }
 
-// Due returns the reports that must be sent now, as many as may be sent at once.
+// Due returns the reports that must be sent now, but not more than one request may have.
 func (c *Collector) Due() []*agentv1.LoadReport {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -142,7 +144,7 @@ func (c *Collector) Run(ctx context.Context) error {
 		if ok {
 			c.set(reports)
 		}
-		// The jitter keeps the agents of many regions, and the scrapes of one, apart.
+		// The jitter spreads the reports of different regions, and the scrapes of one region, over time.
 		wait := time.NewTimer(time.Duration((0.9 + 0.1*c.cfg.Rand()) * float64(Interval)))
 		select {
 		case <-ctx.Done():
@@ -278,7 +280,7 @@ func (c *Collector) deployment(d *agentv1.Deployment, instances []runtime.Instan
 	}
 	level := func(name string, of func(instanceID string) (float64, bool)) {
 		if runtime.HasRoles(d.GetSpec()) {
-			return // no level says anything of instances that do different work
+			return // a mean over instances that do different work has no meaning
 		}
 		if v, ok := mean(instances, of); ok {
 			if out.Levels == nil {
@@ -309,7 +311,7 @@ func (c *Collector) deployment(d *agentv1.Deployment, instances []runtime.Instan
 	return out
 }
 
-// hasAny reports whether one of the metrics, which are by signal, was read.
+// hasAny reports whether the value of at least one metric was read. metrics has metric names by signal.
 func hasAny(read scrape.Signals, metrics map[string]string) bool {
 	for signal := range metrics {
 		if _, ok := read[signal]; ok {
@@ -351,7 +353,7 @@ func sizeOf(d *agentv1.Deployment) (n int) {
 	return n
 }
 
-// Count counts replicas by state. A replica is ready when all its instances are and it has size of them.
+// Count counts replicas by state. A replica is ready when it has size instances and all of them are ready.
 // Replicas that drain, that ended or that have a doomed instance are not counted.
 func Count(instances []runtime.Instance, size int) *agentv1.DeploymentLoad {
 	type replica struct {

@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// rateWindow is the time over which a rate is the mean, in seconds.
+	// rateWindow is the time over which a rate is averaged, in seconds.
 	rateWindow = 10
 	// leastRate is the shortest time over which a rate is computed.
 	leastRate = 2 * time.Second
@@ -17,7 +17,7 @@ const (
 // for concurrent use.
 type Demand struct {
 	// gateways has the last report of each gateway, by app. fresh is false for a gateway that ran before this
-	// agent. Its first report of an app only says where counting begins.
+	// agent. The first report of such a gateway for an app only sets the start of the count.
 	gateways map[string]*reported
 	apps     map[string]*asked
 }
@@ -130,8 +130,8 @@ func (a *asked) rate(deploymentID string) *rate {
 type Asked struct {
 	// Queued requests wait at gateways for an instance.
 	Queued float64
-	// InFlight and Rate by deployment: requests that instances have, and requests a second. Rate is empty
-	// as long as the app's requests were counted for too short a time.
+	// InFlight is the number of requests that instances work on, and Rate the number of new requests per
+	// second, both by deployment. Rate is empty until the app's requests were counted for leastRate.
 	InFlight, Rate map[string]float64
 }
 

@@ -97,8 +97,8 @@ func TestDemand(t *testing.T) {
 	})
 }
 
-// Whatever gateways say and in which order they come and go, figures are never negative, and what is in flight is
-// what the gateways that are there said last.
+// For any reports, and any order in which gateways join and leave, no figure is negative. The requests in
+// flight are the sum of the last reports of the gateways that are present.
 func TestDemand_SumsProperty(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -5,7 +5,7 @@
 //	runtime ----Usage-----------------+--> Collector --LoadReport--> report
 //	engines ----GET /metrics----------'
 //
-// What is not known is left out of a report and is never 0: an instance that does not answer, a gateway of an
-// earlier release, a runtime that does not measure. While no app is scaled, nothing is measured and nothing
-// is sent.
+// A value that is not known is left out of a report, and is never reported as 0. Causes are an instance that
+// does not answer, a gateway of an earlier release, or a runtime that does not measure. While no app is
+// scaled, nothing is measured and nothing is sent.
 package load

@@ -13,7 +13,7 @@ type source struct {
 	// port of the page; 0: the port of the instance's address.
 	port int
 	path string
-	// metrics by signal.
+	// metrics has the name of a metric for each signal.
 	metrics map[string]string
 }
 
@@ -41,7 +41,8 @@ func sourcesOf(spec *windlassv1.DeploymentSpec, signals map[string]bool) []sourc
 	return out
 }
 
-// portOf returns the number of a named port of the spec; 0: it is the first port, which an instance's address has.
+// portOf returns the number of a named port of the spec, or 0 for the first port, which an instance's address
+// contains. ok is false if the number is not known.
 func portOf(spec *windlassv1.DeploymentSpec, name string) (number int, ok bool) {
 	if len(spec.Ports) == 0 || spec.Ports[0].Name == name {
 		return 0, true
