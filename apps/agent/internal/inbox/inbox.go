@@ -6,9 +6,10 @@
 // a crash between two frames costs a re-send. The cursor means received, not applied. The reconciler reports
 // what was applied.
 //
-// An item with a lower (epoch, generation) than the one held is dropped. A snapshot replaces everything that
-// it covers at its end. Keys that it leaves out are forgotten here. What still runs of them is found by
-// comparing the runtime with the inbox (quarantine). No instance is stopped because a key is absent.
+// An item with a lower (epoch, generation) than the one held is dropped. When a snapshot is complete, it
+// replaces everything that it covers. The inbox forgets the keys that the snapshot leaves out. The agent
+// finds workloads of such keys that still run when it compares the runtime with the inbox (quarantine). No
+// instance is stopped because a key is absent.
 package inbox
 
 import (
@@ -41,7 +42,7 @@ type Key struct {
 // ErrGap means that a frame does not continue the inbox. The stream must be opened again.
 var ErrGap = errors.New("the frame does not continue the inbox")
 
-// mapped is the address space that the file begins with, 64 MiB. If a file outgrows its mapping while a large
+// mapped is the initial size of the file's memory mapping. If a file outgrows its mapping while a large
 // snapshot is stored, every page of the snapshot is copied.
 const mapped = 64 << 20
 
@@ -55,14 +56,14 @@ type Inbox struct {
 	mu     sync.RWMutex
 	cursor Cursor
 	items  map[Key]*agentv1.Item
-	// naming has the keys whose items name a workload. since is the frame in which each of them came: 0 for
-	// items that were held before the start. whole is the frame of the newest whole snapshot. 0: there was
-	// none yet. asked has the keys that need a new one.
+	// naming has, by workload, the keys whose items name it. since has the number of the frame in which such
+	// an item came, or 0 if it was held before the start. whole is the number of the frame of the newest
+	// whole snapshot, or 0 if there was none yet. asked has the keys that need a new whole snapshot.
 	naming        map[string][]Key
 	since         map[Key]int64
 	frames, whole int64
 	asked         map[Key]bool
-	// arrived has the frames in which deployments came that were not held before.
+	// arrived has, for each deployment that was not held before, the number of the frame in which it came.
 	arrived map[Key]int64
 	index   *digest.Index
 	synced  bool
@@ -95,7 +96,7 @@ func Open(path string, noSync bool) (*Inbox, error) {
 	return in, nil
 }
 
-// OpenMemory is Open where there is no disk.
+// OpenMemory opens an inbox that is stored in m and not on disk.
 func OpenMemory(m *Memory) (*Inbox, error) {
 	in := newInbox(&opened{Memory: m})
 	return in, in.load()
@@ -113,11 +114,11 @@ func (in *Inbox) load() (err error) {
 	return err
 }
 
-// Close closes the file, after a frame that is being stored. It has nothing to flush.
+// Close waits until a frame that is being stored is done, and closes the file. It has nothing to flush.
 func (in *Inbox) Close() error { return in.kept.Close() }
 
-// Abandon stops all writes to the file from this moment on, also the rest of a frame that is being stored.
-// The file stays as a process that is killed now would leave it. Every later frame fails. The file stays
+// Abandon stops all writes to the file from this moment on, even within a frame that is being stored. The
+// file is then like that of a process that was killed at this moment. Every later frame fails. The file stays
 // locked until Close.
 func (in *Inbox) Abandon() { in.kept.abandon() }
 

@@ -26,8 +26,8 @@ type Staged struct {
 type entry struct {
 	key  Key
 	item *agentv1.Item
-	sum  uint64 // in the digest, if it counts
-	row  []byte // of the file
+	sum  uint64 // the item's part of the digest, or 0 if the item is not part of it
+	row  []byte // the value in the file
 }
 
 func entryOf(item *agentv1.Item) entry {
@@ -41,7 +41,8 @@ func entryOf(item *agentv1.Item) entry {
 // Stage begins a snapshot.
 func (in *Inbox) Stage(begin *agentv1.SnapshotBegin) *Staged { return &Staged{in: in, begin: begin} }
 
-// beside is the number of items that are worth a goroutine. Its cost is as high as the work for one item.
+// beside is the minimum number of items that are prepared in a goroutine of their own. To start a goroutine
+// costs as much as to prepare one item.
 const beside = 64
 
 // Add adds items of the snapshot, which must not be changed later. Calls must not overlap.

@@ -24,7 +24,7 @@ type storage interface {
 	encode(item *agentv1.Item) ([]byte, error)
 	// commit stores all of its arguments, or nothing. fresh is in the order of inRows.
 	commit(fresh []entry, gone []Key, next Cursor, snapshot bool) error
-	// abandon stores nothing from now on; see Inbox.Abandon.
+	// abandon makes sure that nothing more is stored; see Inbox.Abandon.
 	abandon()
 	Close() error
 }
@@ -41,15 +41,15 @@ var (
 // file is a storage on disk.
 type file struct {
 	*bbolt.DB
-	descriptor int // the one that it writes to
+	descriptor int // the file descriptor that the database writes to
 
 	mu                sync.Mutex
 	abandoned, closed bool
 }
 
-// abandon replaces the database's descriptor by one that cannot be written to. So its next write fails, at
-// any point of a transaction. It reads from memory. If the descriptor were closed instead, another file could
-// get its number.
+// abandon replaces the database's descriptor by one that cannot be written to. So the next write fails, at
+// any point of a transaction. Reads still work, because the database reads from its memory mapping. If the
+// descriptor were closed instead, another file could get its number.
 func (f *file) abandon() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -67,7 +67,7 @@ func (f *file) abandon() {
 }
 
 // Close returns no error for a file that was abandoned, because it is expected that such a file cannot be
-// closed properly. The lock ends with the mapping.
+// closed properly. The file's lock ends when the mapping is removed.
 func (f *file) Close() error {
 	err := f.DB.Close() // it waits until a frame that is being stored is done
 	f.mu.Lock()
@@ -111,8 +111,8 @@ func (f *file) encode(item *agentv1.Item) ([]byte, error) { return proto.Marshal
 func (f *file) commit(fresh []entry, gone []Key, next Cursor, snapshot bool) error {
 	return f.Update(func(tx *bbolt.Tx) error {
 		stored := tx.Bucket(bucketItems)
-		// The rows are in the order of the file. A page that is being filled is one array until the commit,
-		// and a row that does not go to its end moves all rows after it.
+		// The rows are in the order of the file. A page is one array until the commit, so a row that is not
+		// added at its end moves all rows after it.
 		for i := range fresh {
 			if err := stored.Put(rowKey(fresh[i].key), fresh[i].row); err != nil {
 				return err
@@ -150,8 +150,8 @@ func readInt(b []byte) int64 {
 
 func writeInt(v int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(v)) }
 
-// Memory is a storage for agents without a disk, in virtual time. It outlives the inboxes, of which one at a
-// time has it open.
+// Memory is a storage for agents without a disk, in virtual time. It outlives the inboxes that open it. Only
+// one inbox may have it open at a time.
 type Memory struct {
 	mu     sync.Mutex
 	open   bool
@@ -173,7 +173,7 @@ func (m *Memory) Clone() *Memory {
 // opened is a Memory that one inbox has open.
 type opened struct {
 	*Memory
-	abandoned bool // under mu
+	abandoned bool // guarded by mu
 }
 
 func (m *opened) load(each func(*agentv1.Item)) (Cursor, bool, error) {

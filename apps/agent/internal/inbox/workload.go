@@ -17,9 +17,9 @@ type Succession struct {
 }
 
 // Succession returns the other items that name the item's workload. All items of one frame are held at once,
-// but one change may have items in several frames. Only newest states are sent, so that an item that is read
-// early is ahead of its frame. So before a snapshot, which is of one moment, an absent item means nothing.
-// Where a snapshot would decide, call Ask.
+// but one change may have items in several frames. The control plane sends the newest state of an item, which
+// may be newer than the frame's other items. So an absent item means nothing until a snapshot has come,
+// because a snapshot shows one moment. If only a snapshot can decide, call Ask.
 //
 // Which deployment continues the workload:
 //
@@ -29,9 +29,9 @@ type Succession struct {
 //	deleted              the other        none                   none
 //	... and transferred  the other        none                   open
 //
-// A deployment that was deleted for good counts when its item came with the item or after it. After a
-// snapshot nothing in it is open until a newer item names the workload: a deployment that got the workload
-// and is absent is gone for good.
+// A deployment that was deleted for good counts only if its tombstone came in the same frame as the item, or
+// later. After a whole snapshot, nothing is open until a newer item names the workload. A deployment that
+// took the workload and is absent was deleted for good.
 //
 // ok is false when the item is no longer the newest of its key.
 func (in *Inbox) Succession(item *agentv1.Item) (s Succession, ok bool) {
@@ -47,7 +47,7 @@ func (in *Inbox) Succession(item *agentv1.Item) (s Succession, ok bool) {
 func (in *Inbox) succession(k Key) Succession {
 	item := in.items[k]
 	var s Succession
-	ended := false // the last deployment that had it had no successor
+	ended := false // the last deployment of the workload was deleted for good
 	for _, o := range in.naming[workloadOf(item)] {
 		switch other := in.items[o]; {
 		case o == k:
@@ -93,7 +93,8 @@ func (in *Inbox) Asked() bool {
 	return false
 }
 
-// answered notes a whole snapshot and returns the keys for which it was asked. The caller holds mu.
+// answered records that a whole snapshot came, and returns the keys for which Ask requested one. The caller
+// holds mu.
 func (in *Inbox) answered() []Key {
 	in.whole = in.frames
 	var out []Key
