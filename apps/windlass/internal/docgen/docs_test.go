@@ -144,7 +144,7 @@ var (
 	remark  = regexp.MustCompile(`\s+#.*$`)
 	between = regexp.MustCompile(`\s*(?:&&|\|)\s*`)
 	word    = regexp.MustCompile(`'[^']*'|"[^"]*"|\S+`)
-	// passed are commands of others.
+	// passed are the other commands that pages may use. Their arguments are not checked.
 	passed = []string{"curl", "jq", "kill", "export", "cd", "printf", "git", "go", "./smoke-test", "bash", "npm", "openssl", "tee", "python3"}
 )
 

@@ -3,10 +3,10 @@
 // are generated, and `go tool task drift` fails when a file differs from the output of this program. With
 // --explain it also writes the data of `windlass explain`, from docs/guides/troubleshooting.md.
 //
-// The programs' flags and the CLI's commands are read from the values that the programs
-// parse with. Metrics, reasons and history entries are read from the syntax of the
-// packages that define them, because a registry shows a metric only after its part ran.
-// What a reader of syntax cannot resolve is an error with its position.
+// The programs' flags and the CLI's commands are read from the values that the programs parse with. Metrics,
+// reasons and history entries are read from the syntax of the packages that define them, because a registry
+// contains a metric only after the code that registers it has run. If docgen cannot resolve a value from the
+// syntax, it returns an error with the position.
 package main
 
 import (

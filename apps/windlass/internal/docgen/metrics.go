@@ -153,7 +153,7 @@ func prometheusCall(call *ast.CallExpr) string {
 	return sel.Sel.Name
 }
 
-// isOptions reports whether an argument is prometheus.CounterOpts{...} or a sibling.
+// isOptions reports whether an argument is prometheus.CounterOpts{...} or the options of another metric type.
 func isOptions(e ast.Expr) bool {
 	lit, ok := e.(*ast.CompositeLit)
 	if !ok {
@@ -192,7 +192,7 @@ func localMakers(decl ast.Decl) map[string]string {
 	return out
 }
 
-// makerFunctions returns the functions of the package that are like localMakers.
+// makerFunctions does for the package's functions what localMakers does for local functions.
 func (p *pkg) makerFunctions() map[string]string {
 	out := map[string]string{}
 	for _, f := range p.files {
@@ -319,7 +319,7 @@ func (e evaluator) listOf(x ast.Expr) ([]string, bool) {
 
 func (e evaluator) metricOptions(call *ast.CallExpr, constructor string) (m metric, problem string) {
 	m.kind = kindName(constructor)
-	for _, field := range call.Args[0].(*ast.CompositeLit).Elts { //nolint:forcetypeassert // isOptions looked
+	for _, field := range call.Args[0].(*ast.CompositeLit).Elts { //nolint:forcetypeassert // isOptions has checked the type
 		pair, ok := field.(*ast.KeyValueExpr)
 		if !ok {
 			continue
@@ -330,7 +330,7 @@ func (e evaluator) metricOptions(call *ast.CallExpr, constructor string) (m metr
 		case key.Name == "Name":
 			if m.name, ok = e.textOf(pair.Value); !ok {
 				if v, isParameter := pair.Value.(*ast.Ident); isParameter && v.Name == "name" {
-					return metric{}, "" // makers finds the function
+					return metric{}, "" // makerFunctions or localMakers finds the function
 				}
 				return m, "the metric's name is not written out"
 			}
@@ -348,7 +348,7 @@ func (e evaluator) metricOptions(call *ast.CallExpr, constructor string) (m metr
 				return m, "the metric's labels are not written out"
 			}
 			for _, label := range constant.Elts {
-				if name, ok := e.textOf(label.(*ast.KeyValueExpr).Key); ok { //nolint:forcetypeassert // a map has no other
+				if name, ok := e.textOf(label.(*ast.KeyValueExpr).Key); ok { //nolint:forcetypeassert // the elements of a map literal have this type
 					m.labels = append(m.labels, name)
 				}
 			}
@@ -381,8 +381,8 @@ func (e evaluator) metricDesc(call *ast.CallExpr) (m metric, problem string) {
 	return m, ""
 }
 
-// kindOf returns the type of a description's values. It finds the variable or field that holds the
-// description, and the call that uses it.
+// kindOf returns the metric type that a description (a prometheus.Desc) is used with. It finds the variable
+// or field that holds the description, and the call that uses it.
 func (p *pkg) kindOf(desc *ast.CallExpr) string {
 	holder := ""
 	for _, f := range p.files {

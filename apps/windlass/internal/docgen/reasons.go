@@ -21,7 +21,7 @@ const (
 	errorPrefix = "ERROR_REASON_"
 )
 
-// errorNames returns the reasons of errors, by number, without UNSPECIFIED.
+// errorNames returns the reasons of errors in the order of their numbers, without UNSPECIFIED.
 func errorNames() []string {
 	var out []string
 	values := windlassv1.ErrorReason(0).Descriptor().Values()
@@ -220,7 +220,7 @@ func whatParameters(p *pkg) map[string]int {
 	return out
 }
 
-// parameterPosition returns the position of a parameter, or -1 without it.
+// parameterPosition returns the position of a parameter, or -1 if there is none.
 func parameterPosition(params *ast.FieldList, name string) int {
 	if params == nil {
 		return -1

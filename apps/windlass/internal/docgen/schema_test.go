@@ -46,8 +46,8 @@ func TestSchemaTakesEveryExample(t *testing.T) {
 	}
 }
 
-// The CLI reads every file that the schema takes here. It refuses only some of the others itself:
-// bounds and formats are the API's to check.
+// The CLI reads every file of this test that the schema accepts. It refuses only some of the other files,
+// because the API checks bounds and formats.
 func TestSchemaTakesWhatTheCLIReads(t *testing.T) {
 	s := compiled(t)
 	const head = "app: a\ncommand: [x]\nregions: [eu]\n"
@@ -87,8 +87,8 @@ func TestSchemaTakesWhatTheCLIReads(t *testing.T) {
 	}
 }
 
-// readByCLI returns the error of `windlass plan` for a file that it cannot read. A CLI that read it
-// fails later, because it reaches no control plane.
+// readByCLI returns the error of `windlass plan` for a file that it cannot read. If the CLI can read the
+// file, it fails later, because it reaches no control plane.
 func readByCLI(t *testing.T, text string) error {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "app.yaml")

@@ -121,7 +121,7 @@ func (s *source) constantsWithPrefix(dir, prefix string) ([]constant, error) {
 				continue
 			}
 			for _, spec := range general.Specs {
-				value := spec.(*ast.ValueSpec) //nolint:forcetypeassert // constants have no other
+				value := spec.(*ast.ValueSpec) //nolint:forcetypeassert // a constant declaration has only such specs
 				for i, name := range value.Names {
 					if !strings.HasPrefix(name.Name, prefix) || i >= len(value.Values) {
 						continue
