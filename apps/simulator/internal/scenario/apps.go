@@ -23,7 +23,7 @@ func deployApps(ctx context.Context, w *testbed.Testbed, count, regionsEach int)
 	for i := range apps {
 		a := testbed.App{Name: testbed.AppName(i), Replicas: 1, Version: "v1"}
 		for r := range regionsEach {
-			// The steps divide the whole fleet by the apps, so that few apps do not all get the first
+			// The factors spread the apps over the whole fleet, so that a few apps do not all get the first
 			// regions.
 			a.Regions = append(a.Regions, regions[(i*max(len(regions)/count, 1)+r*max(len(regions)/regionsEach, 1))%len(regions)])
 		}
@@ -76,7 +76,7 @@ func (s *scaler) flipReplicas(ctx context.Context, app testbed.App) error {
 // is slower than the requested rate.
 const maxInFlight = 64
 
-// makeChanges makes changes at random times, rate a second on average, one app after the other. It
+// makeChanges changes one app after the other at random times, with a mean of rate changes per second. It
 // returns once all calls were answered.
 func makeChanges(ctx context.Context, w *testbed.Testbed, apps []testbed.App, changes int, rate float64) error {
 	order := w.Rand.Perm(len(apps))

@@ -10,10 +10,10 @@ import (
 )
 
 // Baselines measures what the parts under Windlass do alone on this machine, so that the figures of other
-// scenarios can be read as ratios.
+// scenarios can be compared with these limits.
 //
-// What limits it: for each part the processor, which the measuring client shares. Transactions of the feed
-// also wait for the disk, unless relaxed.
+// What limits it: the processor, which each part shares with the client that measures it. Feed transactions
+// also wait for the disk, unless the database is relaxed.
 type Baselines struct {
 	Window  time.Duration `help:"How long each is measured." default:"5s"`
 	Writers int           `help:"Connections that write to the database at once." default:"8"`

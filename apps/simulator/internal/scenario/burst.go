@@ -12,20 +12,21 @@ import (
 	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 )
 
-// Burst makes many changes as fast as possible, and measures how many a second arrive, from the first commit
-// to the last arrival.
+// Burst makes many changes as fast as possible, and measures how many arrive per second between the first
+// commit and the last arrival.
 //
-// It does so twice. Calls of the API are each authorised, audited and safe to repeat. Changes by SQL alone,
-// as another replica commits them, show the limit of the feed and its streams.
+// It does this in two ways. Calls of the API are each authorised, audited and safe to repeat. Changes that
+// are committed with SQL alone look like those of another control plane. They show the limit of the feed and
+// its streams.
 //
 // What limits it: the processor, which MariaDB, the control plane and the agents share. shared_events_per_s
-// is the bound of the same run: deployments of two steps each, where all work is shared that can be shared,
-// and nothing is authorised, checked, planned or run. Calls share reads and writes, so that two statements
-// are left for each. Reports about an app without a rollout are handled after the burst, by one step for all
-// of them.
+// is the upper bound, measured in the same run: deployments of two steps each that share all work that can be
+// shared. In them, nothing is authorised, checked, planned or run. Calls share reads and writes, so that two
+// statements are left for each call. Reports about an app without a rollout are handled after the burst, by
+// one step for all of them.
 //
-// This is the limit of a burst. If calls keep coming, steps run at the same time, and an agent looks through
-// all its deployments.
+// The figures are the limit of a burst. Under constant load, steps run at the same time as calls, and an
+// agent looks through all its deployments.
 type Burst struct {
 	Changes     int `help:"Changes to make." default:"2000"`
 	Regions     int `help:"Regions; a call makes a change in each." default:"10"`
@@ -88,7 +89,7 @@ func (s *Burst) Run(ctx context.Context, env Env) (err error) {
 	env.Result.Figure("feed_committed_per_s", bySQL.committed, "changes committed by SQL")
 	env.Result.Figure("feed_p99_ms", measure.Millis(late.Quantile(0.99)), "ms from commit to agent")
 
-	// This is the last measurement, because the database cleans up after it.
+	// This measurement is the last one, because the database still cleans up when it has ended.
 	w.Progressf("measuring bare calls")
 	ingress, admin := w.Stack.RestateURLs()
 	shared, err := w.DB.Shared(ctx, ingress, admin, 3*time.Second, s.Concurrency, s.Regions)

@@ -11,14 +11,15 @@ import (
 )
 
 // Converge deploys a number of instances at once and measures the time from the first call until every
-// deployment is ready and the database has every instance as ready. Further rounds also deploy in all regions
-// at once: another version of the same apps, first next to the old version and then instead of it, or as many
-// new apps.
+// deployment and every instance is ready in the database. Further rounds also deploy in all regions at once:
+// another version of the same apps, first next to the old version and then instead of it, or as many new
+// apps.
 //
-// What limits it: the processor. Another version of as many instances takes longer, because the instances of
-// the old version are stopped meanwhile, which doubles the states. A round is slower when a region's report
-// was refused, because it would have waited too long, and came again. A new control plane is ready only after
-// the runtime of its workflows is compiled, so that the first deployment does not wait for that.
+// What limits it: the processor. Another version of the same number of instances takes longer, because the
+// instances of the old version are stopped meanwhile, which doubles the number of states. A round is slower
+// if the control plane refused a report because it would have waited too long. The agent must then send it
+// again. A new control plane is ready only after the runtime of its workflows is compiled, so that the first
+// deployment does not wait for that.
 type Converge struct {
 	Instances   int    `help:"Instances in all." default:"1000"`
 	Regions     int    `help:"Regions; each deployment runs in all of them." default:"10"`
@@ -146,8 +147,8 @@ func allInstancesReady(ctx context.Context, w *testbed.Testbed, version, want in
 	}, func() string { return fmt.Sprintf("%d of %d instances are ready", ready, want) })
 }
 
-// waitSettled waits until the given numbers of topology rows are started and of instances are alive, and no other
-// row is changing.
+// waitSettled waits until the given number of topology rows is started, the given number of instances is
+// alive, and no topology row is starting or stopping.
 func waitSettled(ctx context.Context, w *testbed.Testbed, rows, instances int) error {
 	var started, moving, alive int64
 	return testbed.Until(ctx, 20*time.Millisecond, func() (bool, error) {

@@ -17,20 +17,22 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Deploys measures whole deployments a second, from the call to ready. Each is of a new app in one region. A
-// number of users each wait for one deployment before they make the next.
+// Deploys measures how many deployments per second complete, from the call until the deployment is ready.
+// Each deployment is of a new app in one region. Each of a number of users waits until its deployment is
+// ready before it makes the next.
 //
-// All must complete. The same run measures Restate and MariaDB without Windlass. Bare invocations are the
-// first bound, because a deployment needs at least two. The second bound are deployments that only write the
-// rows that must last: each by itself (see bare.DB.Deployments), or with all work shared that can be shared
-// (see bare.DB.Shared).
+// All deployments must complete. The same run measures Restate and MariaDB without Windlass. The rate of bare
+// invocations is the first bound, because a deployment needs at least two. The second bound is the rate of
+// deployments that only write the rows that must survive a crash: each by itself (see bare.DB.Deployments),
+// or sharing all work that can be shared (see bare.DB.Shared).
 //
 // What limits it: the processor, which the control plane, MariaDB and Restate share. A deployment takes
-// longer in a region with thousands, because the agent looks through all of them for each report. Many at
-// once share the transactions of calls, steps and reports. One at a time needs many more statements.
+// longer in a region with thousands of deployments, because the agent looks through all of them for each
+// report. Many deployments at once share the transactions of calls, steps and reports. If they are made one
+// at a time, each needs many more statements.
 //
-// shared_per_s is the bound: the work that two steps need, with rows committed together, and nothing checked,
-// planned or run.
+// shared_per_s is the upper bound: only the work that two steps need, with shared commits, and without
+// checks, plans and instances.
 type Deploys struct {
 	Apps        int   `help:"Apps to deploy at each concurrency." default:"1000"`
 	Concurrency []int `help:"Deployments under way at once." default:"1,4,16,64"`
@@ -205,7 +207,7 @@ func newReadiness(db *bare.DB) *readiness {
 	return &readiness{db: db, waiting: map[string]chan error{}}
 }
 
-// startAsking asks about the deployments that callers of wait wait for, until stop is called.
+// startAsking asks about the deployments that callers of waitReady wait for, until stop is called.
 func (r *readiness) startAsking(ctx context.Context) (stop func()) {
 	asking, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup

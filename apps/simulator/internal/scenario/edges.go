@@ -12,8 +12,8 @@ import (
 	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 )
 
-// edges crashes single replicas, and measures the times until the database has them as not ready, and as
-// ready again.
+// edges crashes single replicas. It measures the times until the counts in the database show such a replica
+// as not ready, and as ready again.
 type edges struct {
 	deployments []string // of one replica each
 
@@ -136,8 +136,8 @@ func (e *edges) waitUntil(ctx context.Context, done func() (time.Time, bool)) (t
 	}
 }
 
-// crashReplicas crashes every replica again and again for the window. It returns the times until the database had the
-// replica as not ready, and as ready again.
+// crashReplicas crashes every replica again and again for the window. It returns the times until the counts
+// in the database showed the replica as not ready, and as ready again.
 func (e *edges) crashReplicas(ctx context.Context, w *testbed.Testbed, window time.Duration) (*measure.Durations, error) {
 	end := time.Now().Add(window)
 	var mu sync.Mutex
@@ -147,7 +147,7 @@ func (e *edges) crashReplicas(ctx context.Context, w *testbed.Testbed, window ti
 	for n, m := range w.Fleet.Members() {
 		for k, id := range e.deployments {
 			p := place{m.Region, id}
-			// The offsets spread over the time of a start, so that replicas do not crash together.
+			// The offsets are spread over one second, so that replicas do not crash together.
 			offset := time.Duration(n*len(e.deployments)+k) * time.Second / time.Duration(len(w.Regions)*len(e.deployments))
 			wg.Go(func() {
 				err := waitFor(ctx, offset)
@@ -175,9 +175,9 @@ func (e *edges) crashReplicas(ctx context.Context, w *testbed.Testbed, window ti
 	return &all, failed
 }
 
-// crashOnce crashes a replica, and waits for both edges. If the replica was ready again before the first edge was
-// stored, that edge is never seen. Then the time until the replica was ready counts, and the second edge does
-// not.
+// crashOnce crashes a replica, and waits until the database shows the loss (the first edge) and then the
+// recovery (the second edge). If the replica was ready again before the loss was stored, the first edge is
+// never seen. Then only the time until the replica was ready counts.
 func (e *edges) crashOnce(ctx context.Context, w *testbed.Testbed, p place) (took []time.Duration, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, wedged, fmt.Errorf("the counts of %s did not follow within %s", p.deployment, wedged))
 	defer cancel()

@@ -20,13 +20,14 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
-// Flood measures what a workspace that deploys far too fast costs another: the time from call to ready of the
-// other's deployments, in turn without and with the flood. The flood has a fixed rate of calls, whatever
-// their answers. The admitted calls must match its quota, and each refusal must contain how long to wait.
+// Flood measures how a workspace that deploys far too fast slows another workspace. It measures the time from
+// call to ready of the other workspace's deployments, in turn without and with the flood. The flood makes
+// calls at a fixed rate, whatever the answers are. The admitted calls must match its quota, and each refusal
+// must contain how long to wait.
 //
-// What limits it: the processor. A refused call is authenticated and then refused in memory, by its process's
-// gate. An admitted call is a normal deployment, and the other workspace waits behind at most a burst of them
-// (--burst).
+// What limits it: the processor. A refused call is authenticated and then refused in memory, by the rate
+// limit of the process that got it. An admitted call is a normal deployment, and the other workspace waits
+// behind at most a burst of them (--burst).
 type Flood struct {
 	Deploys         int `help:"Deployments of the other workspace, in each phase." default:"100"`
 	Concurrency     int `help:"Of them under way at once." default:"2"`
@@ -98,8 +99,8 @@ func (s *Flood) Run(ctx context.Context, env Env) (err error) {
 	return nil
 }
 
-// allowedCalls returns how many calls may pass within a time. It adds one, because the bucket may have been about
-// to gain one.
+// allowedCalls returns how many calls may pass within a time. It adds one, because the token bucket may have
+// been about to gain a token.
 func (s *Flood) allowedCalls(took time.Duration) int {
 	return s.Burst + int(took.Minutes()*float64(s.StartsPerMinute)) + 1
 }

@@ -15,14 +15,14 @@ import (
 )
 
 // Gateway sends the same load through the gateway and through well-known proxies. They take turns in each
-// round, so that other work of the machine affects all of them. The medians of the rounds count. Ratios are
-// to the last peer, within a round. Latency is measured twice: when each proxy gets as many requests as it
-// can answer, and when all get half of what the slowest can answer.
+// round, so that other work of the machine affects all of them. Each figure is the median of the rounds.
+// Ratios compare a proxy with the last peer in the same round. Latency is measured twice: when each proxy
+// gets as many requests as it can answer, and when all get half of what the slowest can answer.
 //
-// What limits it: system calls, and what the system does in them. A request needs four (five if it cannot be
-// sent again), an event two. p99 shows which process must wait for a core. Requests that take the long way
-// are limited by net/http, which has two goroutines for each connection to an instance and an allocation for
-// each header.
+// What limits it: system calls, and the kernel's work in them. A request needs four system calls (five if it
+// cannot be sent again), and an event needs two. p99 shows which process must wait for a core. Requests that
+// the gateway's engine leaves to net/http are limited by net/http, which has two goroutines for each
+// connection to an instance and an allocation for each header.
 type Gateway struct {
 	Window      time.Duration `help:"How long each is under each load." default:"5s"`
 	Rounds      int           `help:"How often each is." default:"3"`

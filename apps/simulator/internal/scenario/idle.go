@@ -20,9 +20,9 @@ import (
 // and bookmarks twice a second, which agents answer with their sign of life. Answers arrive together only if
 // all agents are equally far away, as here.
 //
-// In their first minute agents report what they run, which needs more statements. After it the number of
-// statements does not depend on the number of agents: the sum of their heads, five times a second, and two
-// for each batch of signs of life.
+// In their first minute agents report what they run, which needs more statements. After that, the number of
+// statements does not depend on the number of agents. Five times a second, one statement reads the sum of the
+// regions' heads. Each batch of signs of life needs two statements.
 type Idle struct {
 	Agents []int         `help:"Agents, one measurement each, ascending." default:"0,100,1000"`
 	Window time.Duration `help:"How long each is measured." default:"30s"`
@@ -95,7 +95,7 @@ func (s *Idle) Run(ctx context.Context, env Env) (err error) {
 			return err
 		}
 		_, byName := statementsOf(metrics, metricsAfter, 1)
-		// One of them is the second query for the counter itself.
+		// One of these statements is the second query of the counter itself.
 		qps := float64(after-before-1) / took.Seconds()
 		round := map[string]any{
 			"agents": agents, "qps": qps, "cpu_percent": parts[plane].CPUPercent, "rss_mib": parts[plane].RSSMiB,

@@ -19,7 +19,7 @@ import (
 // reports, which shows the limit of the control plane and the database.
 //
 // What limits it: the processor, of which MariaDB takes the most. The agents and the control plane share the
-// rest. The control plane spends much of its part on the statement's text.
+// rest. The control plane spends much of its time on building the text of the statement.
 //
 // An upsert of all twenty columns spends most of its time on reading the values, finding the row and changing
 // it, and little on the guard. Columns with their usual value are left out. The five secondary indexes cost
@@ -111,8 +111,8 @@ func (s *Ingest) Run(ctx context.Context, env Env) (err error) {
 	return nil
 }
 
-// churnEvery is shorter than an agent needs to report a region, so that there is always something new to
-// report.
+// churnEvery is shorter than the time that an agent needs to report its region, so that there is always
+// something new to report.
 const churnEvery = 100 * time.Millisecond
 
 // changeInstances changes every instance until the window ends, and then waits until the last states are stored.
@@ -130,8 +130,8 @@ func (s *Ingest) changeInstances(ctx context.Context, w *testbed.Testbed) error 
 	return waitRestarts(ctx, w, restarts)
 }
 
-// waitRestarts waits until the sum of the instances' counters is n, which means that the last state of each
-// is stored.
+// waitRestarts waits until the sum of the instances' restart counters is n, which means that the last state
+// of each is stored.
 func waitRestarts(ctx context.Context, w *testbed.Testbed, n int64) error {
 	var stored int64
 	return testbed.Until(ctx, 20*time.Millisecond, func() (_ bool, err error) {

@@ -15,18 +15,19 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Overload changes instances ten times as often as their states can be stored, and measures the edges that
-// users wait for. An edge is the time from the moment at which a replica is lost, or ready again, until the
-// counts in the database show that. First it measures what can be stored, and then what is offered: each
-// change of an instance is a state, even if it is never read.
+// Overload changes instances ten times as often as their states can be stored, and measures edges, which are
+// the changes that users wait for. An edge is the loss of a replica, or that it is ready again. Its time ends
+// when the counts in the database show it. First the scenario measures how many states can be stored, and
+// then it offers more. Each change of an instance counts as one offered state, even if the agent never reads
+// it.
 //
 // At the end the changes stop, and the database must have the last state of each instance. A missing or
-// different state fails the run, and so does a control plane that uses more memory than allowed. The time of
-// edges is only a figure.
+// different state fails the run, and so does a control plane that uses more memory than allowed. The times of
+// edges do not fail the run.
 //
-// What limits it: the processor, which agents, executors and MariaDB share. Ten times as many states as can
-// be stored make agents wait between reports. Edges have a lane of their own: they wait for the batch that is
-// being stored, but not for states that came before them.
+// What limits it: the processor, which agents, executors and MariaDB share. In the overload, agents must wait
+// between reports. The control plane stores edges before other states: they wait for the batch that is being
+// stored, but not for states that came before them.
 type Overload struct {
 	Instances   int           `help:"Instances that change, in all." default:"30000"`
 	Regions     int           `help:"Regions." default:"30"`
@@ -176,14 +177,16 @@ type churned struct {
 	took             time.Duration
 	offered, stored  float64
 	refused, halfMiB float64
-	// These are the highest limits that agents were given, and the lowest number of instances.
+	// These are the highest delays and pauses that agents were given, and the lowest limit of instances per
+	// report.
 	delay, interval, pause, instances float64
 }
 
 // sampleLimits is the interval between readings of the limits that agents are given.
 const sampleLimits = 250 * time.Millisecond
 
-// churnInstances changes every instance once per interval every.
+// churnInstances changes each instance once per interval, which is the parameter every, until the window
+// ends.
 func (s *Overload) churnInstances(ctx context.Context, w *testbed.Testbed, window, every time.Duration) (out churned, err error) {
 	before, err := w.Metrics(ctx)
 	if err != nil {
@@ -249,8 +252,8 @@ type state struct {
 	status   windlassv1.InstanceStatus
 }
 
-// waitStored waits until the database has the state of every instance that its executor has, and returns how long
-// after since that was.
+// waitStored waits until the database and the executors have the same state of every instance. It returns the
+// time from since until then.
 func (s *Overload) waitStored(ctx context.Context, w *testbed.Testbed, since time.Time) (time.Duration, error) {
 	want := map[string]state{}
 	for _, m := range w.Fleet.Members() {

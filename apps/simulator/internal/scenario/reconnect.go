@@ -16,9 +16,9 @@ import (
 // stream again, and the cost.
 //
 // What limits it: the agents, whose first attempts come at random times. A session costs a transaction on its
-// region's row, and no read of its items before its first bookmark. After an outage (--dead), the last agent
-// is back after the longest delay between attempts. A snapshot fails the run, because an agent that has its
-// inbox needs none.
+// region's row. It does not read the region's items before its first bookmark. After an outage (--dead), the
+// last agent is back after the longest delay between attempts. A snapshot fails the run, because an agent
+// that has its inbox needs none.
 type Reconnect struct {
 	Agents int           `help:"Agents, each with a region." default:"1000"`
 	Apps   int           `help:"Apps, each in one region, so that there is something to send." default:"100"`

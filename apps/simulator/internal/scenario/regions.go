@@ -16,7 +16,7 @@ import (
 // is measured separately and subtracted.
 //
 // What limits it: the processor, for the call and its workflow, and for each region that it touches. The idle
-// cost is measured for five seconds before.
+// cost is measured for five seconds before the changes.
 type Regions struct {
 	Exist   []int   `help:"Regions with agents, one fleet each." default:"10,1000"`
 	Touch   []int   `help:"Regions that a change touches, one measurement each." default:"1,10"`

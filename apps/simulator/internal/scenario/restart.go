@@ -325,8 +325,8 @@ func (r *restarting) waitSpread(ctx context.Context) error {
 	return err
 }
 
-// unevenness is the factor of its share that a replica may have, and few the number of streams above that.
-// Both allow for chance, because each stream goes to the next replica.
+// A replica may have unevenness times its share of the streams, and few streams more. Both allow for chance,
+// because each new stream goes to the next replica in turn.
 const (
 	unevenness = 1.5
 	few        = 2.0

@@ -21,16 +21,16 @@ import (
 
 // Retention simulates days of changes, and checks what each day leaves in the database. The changes are real:
 // calls to the API, workflows, agents and reports, equally many each day. Only the time between the days is
-// not. When a day's changes are done, every time that retention uses is set back by 24 hours in the database.
-// The control plane looks each second or so, and forgets what is due. Most limits are as shipped. A feed
-// keeps fewer changes than the shipped 20,000, and the audit two days instead of 90, so that a week reaches
-// their bounds.
+// simulated. When a day's changes are done, all timestamps that retention uses are set back by 24 hours in
+// the database. About once a second, the control plane deletes the rows that are due. Most limits have their
+// default values. A feed keeps fewer changes than the default of 20,000, and the audit two days instead of
+// 90, so that a week reaches their bounds.
 //
 // From the day on which every bound is reached no table may have more rows than before, and the files of the
-// database no more bytes. A slack of a tenth allows for the counts themselves.
+// database no more bytes. A tolerance of a tenth allows for variations of the counts.
 //
-// What limits it: the day's changes, which are real. The comment of the control plane's fleet (maintain.go)
-// describes what eight days of the full size leave.
+// What limits it: the day's changes, which are real. A comment in the control plane's package fleet
+// (maintain.go) describes what eight days of the full size leave.
 type Retention struct {
 	Days     int `help:"Days that go by." default:"8"`
 	Settle   int `help:"The day by whose end every bound is reached." default:"5"`
@@ -200,7 +200,7 @@ func (d *days) countCalls(n int) {
 	d.calls += n
 }
 
-// simulateDay simulates a day: its changes, then its night.
+// simulateDay simulates a day: first its changes, and then the time until the next day.
 func (d *days) simulateDay(ctx context.Context, day int) (leftover, error) {
 	begin := time.Now()
 	stopWatch := d.watch.startAsking(ctx)
@@ -342,7 +342,8 @@ func (d *days) waitQuiet(ctx context.Context) error {
 	})
 }
 
-// passNight sets back by a day the times that retention uses, and waits until everything was checked after that.
+// passNight sets the timestamps that retention uses back by a day. It then waits until the control plane has
+// checked all rows.
 func (d *days) passNight(ctx context.Context) error {
 	ms := aDay.Milliseconds()
 	for _, query := range []string{

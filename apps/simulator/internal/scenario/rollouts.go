@@ -21,9 +21,9 @@ import (
 )
 
 // Rollouts moves many apps to a new version at the same time, each under a policy with waves. It measures
-// what a rollout costs the database and the workflow's runtime: the same for any number of replicas in a
-// step. At the end all apps get a version that crashes in one wave. That wave and the waves before go back,
-// and no later region gets that version.
+// what a rollout costs the database and the workflow's runtime. The cost does not depend on the number of
+// replicas that move in a step. At the end all apps get a version that crashes in one wave. That wave and the
+// waves before it go back, and no region of a later wave gets that version.
 //
 // What limits it: the processor. A smaller surge needs more steps, statements and processor time per rollout:
 // a region that may move at once needs the fewest.
@@ -284,7 +284,8 @@ func readCosts(ctx context.Context, w *testbed.Testbed) (cost, error) {
 	return cost{float64(statements), metrics.Sum("deployment_workflow_step_duration_seconds_count", "")}, err
 }
 
-// waitEnded waits until the rollouts of deployments have ended as asked. Another end is an error.
+// waitEnded waits until the rollouts of deployments have ended with the given status. Another final status is
+// an error.
 func (s *Rollouts) waitEnded(ctx context.Context, w *testbed.Testbed, deployments []string, as windlassv1.RolloutStatus) error {
 	args := make([]any, len(deployments))
 	for i, id := range deployments {

@@ -27,7 +27,7 @@ type Scenario interface {
 	Deadline() time.Duration
 }
 
-// startTestbed starts a testbed for a scenario. cfg has what is special about it.
+// startTestbed starts a testbed for a scenario. cfg has the settings that differ between scenarios.
 func (e Env) startTestbed(ctx context.Context, cfg testbed.Config) (context.Context, *testbed.Testbed, error) {
 	cfg.Options, cfg.Name = e.Options, e.Result.Scenario
 	e.Result.Sizes["control_planes"] = max(e.ControlPlanes, 1)
@@ -55,7 +55,7 @@ func measureWindow(ctx context.Context, w *testbed.Testbed, fn func() error) (ti
 	return took, parts, errors.Join(err, profiled)
 }
 
-// cpuSeconds returns the processor time of the named parts, or of all parts without names.
+// cpuSeconds returns the processor time of the named parts, or of all parts if no names are given.
 func cpuSeconds(parts map[string]measure.Part, names ...string) float64 {
 	sum := 0.0
 	for name, p := range parts {

@@ -89,7 +89,7 @@ func (s *Siege) Run(ctx context.Context, env Env) (err error) {
 	return errors.Join(failures...)
 }
 
-// judgeDamage returns an error that describes all damage to others than the attacker, or nil.
+// judgeDamage returns an error that describes all damage to tenants other than the attacker, or nil.
 func (s *Siege) judgeDamage(kind string, out siege.Outcome) error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(kind+": "+format, args...)) }

@@ -13,9 +13,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Slow measures what an agent that stops reading costs the others: the time from commit to agent of all
-// others, in turn with it and without it. Its region is sent far more than the buffers in between hold, so
-// that the control plane must wait for it. At the end the agent must have everything.
+// Slow measures how an agent that stops reading slows the other agents. It measures the time from the commit
+// of a change until it arrives at its agent, in turn without and with the stall. The control plane sends the
+// stalled agent far more than the buffers between them hold, so that it must wait for the agent. At the end,
+// the stalled agent must have received everything.
 //
 // What limits it: streams share the processor, the database and the reads of items. The large specs for the
 // stalled region use these, too. No stream waits for another's connection.
@@ -113,7 +114,7 @@ func (s *Slow) Run(ctx context.Context, env Env) (err error) {
 	return nil
 }
 
-// changeApps changes the others' apps, and the heavy app all the time meanwhile.
+// changeApps changes the apps of the other regions. Meanwhile it changes the heavy app all the time.
 func (s *Slow) changeApps(ctx context.Context, w *testbed.Testbed, others []testbed.App, heavy testbed.App) error {
 	flooding, stop := context.WithCancel(ctx)
 	defer stop()

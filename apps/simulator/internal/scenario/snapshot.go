@@ -17,14 +17,15 @@ import (
 //
 // What limits it: the processor. Reading, encoding, sending, decoding and preparing for the agent's file run
 // at the same time. So the last item arrives soon after it was read, and then only storing is left.
-// cpu_us_per_item is the processor time of all processes, with the agent's work before and after.
+// cpu_us_per_item is the processor time of all processes, including the agent's work before and after the
+// snapshot.
 //
 // The layers below are faster. floor_read_items_per_s is how fast the database alone reads the same rows, and
 // floor_store_... how fast the agent's file alone stores them, synced or not. A snapshot of few items mostly
 // waits for round trips. The round trips of the read and of the session's beginning run in parallel.
 //
-// The agent is killed once the last item is stored. Its later inventory of what runs is therefore in no
-// figure. The start of each agent is in the parts, and in the processor time of an item.
+// The agent is killed once the last item is stored. So no figure contains the inventory of instances that it
+// would send later. The start of each agent is part of the processor time.
 type Snapshot struct {
 	Items  []int `help:"Items of the region, one measurement each, ascending." default:"250,10000"`
 	Repeat int   `help:"Snapshots of each size; the median counts." default:"15"`
@@ -121,7 +122,8 @@ func (s *Snapshot) Run(ctx context.Context, env Env) (err error) {
 	return nil
 }
 
-// measureFloors measures the layers below both ends of a snapshot alone, with the rows that were just sent.
+// measureFloors measures the database and the agent's file alone, with the rows of the snapshots that were
+// just sent.
 func (s *Snapshot) measureFloors(ctx context.Context, env Env, w *testbed.Testbed, items int) error {
 	w.Progressf("reading and storing the same without Windlass")
 	regions, err := w.DB.Regions(ctx)

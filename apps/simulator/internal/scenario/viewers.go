@@ -48,8 +48,9 @@ type viewersConfig struct {
 	Again   time.Duration `json:"again"`
 }
 
-// viewersState is the state of viewers: open streams, the most that were open, refused tries, and streams
-// that were opened, refused or without an answer for answerIn once.
+// viewersState is the state of viewers. Open counts open streams, Most is the highest value of Open, and
+// Refused counts refused tries. Tried counts the streams whose first try was opened, was refused, or had no
+// answer within answerIn.
 type viewersState struct {
 	Open    int64 `json:"open"`
 	Most    int64 `json:"most"`
@@ -96,7 +97,8 @@ func (s *Watchers) newViewers(ctx context.Context, w *testbed.Testbed, self stri
 	return v, nil
 }
 
-// openStreams opens the streams. It returns once each was opened, refused, or without an answer for answerIn.
+// openStreams opens the streams. It returns when the first try of each stream was opened, was refused, or had
+// no answer within answerIn.
 func (v *viewers) openStreams(ctx context.Context) error {
 	config, err := json.Marshal(v.config)
 	if err != nil {
@@ -138,7 +140,7 @@ func (v *viewers) stop() {
 	}
 }
 
-// watching has the viewers in their own process.
+// watching is the state of the viewers in their own process.
 type watching struct {
 	config                     viewersConfig
 	clients                    []*testbed.Client

@@ -14,12 +14,12 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Watchers measures what a workspace that opens far too many WatchApp streams costs another workspace. It
-// measures p99 of the other's reads, of its calls that deploy, and from such a call to ready, before and
-// during. The last goes through the feed to a region and back. Each refused stream is tried again. It fails
-// if more streams are open than a workspace may have. It also fails if p99 is above the floor and more than
-// twice the value before, or if the control plane uses more memory than allowed. A window in which the disk
-// pauses for longer than the floor is measured again.
+// Watchers measures how a workspace that opens far too many WatchApp streams slows another workspace. It
+// measures p99 of the other workspace's reads, of its calls that deploy, and of the time from such a call to
+// ready, before and during the streams. A deployment goes through the feed to a region and back. Each refused
+// stream is tried again. The scenario fails if more streams are open than a workspace may have. It also fails
+// if p99 is above the floor and more than twice the value before, or if the control plane uses more memory
+// than allowed. A window in which the disk pauses for longer than the floor is measured again.
 //
 // What limits it: the clients of the streams, a process of lower priority, share the processor with the
 // control plane and the database.
@@ -110,11 +110,11 @@ func (s *Watchers) Run(ctx context.Context, env Env) (err error) {
 	return errors.Join(failures...)
 }
 
-// windows bounds how often a window is measured because the disk pauses. The figures of the last one count.
+// windows limits how often a window is measured if the disk pauses. The last measurement counts.
 const windows = 3
 
-// served has p99 of reads, of calls that deploy, and from these calls to ready. took is the measured time,
-// and pause the longest sync of the disk in it.
+// served has p99 of reads, of calls that deploy, and of the times from these calls to ready. took is the
+// measured time, and pause the longest sync of the disk in it.
 type served struct{ reads, deploys, ready, took, pause time.Duration }
 
 // measureQuiet calls load until the disk does not pause for longer than the floor, but at most windows times.

@@ -28,10 +28,11 @@ import (
 )
 
 // Zero takes an app to zero and back repeatedly, with an agent, a gateway and instances that are real
-// processes. In every other round requests come at random times around the decision. In the other rounds the
-// control plane is killed once the app is at zero, and requests come then. It fails if a request fails, if a
-// request wakes nothing, or if p99 of the hold's overhead is above the floor. That is the time from an
-// instance's first answer to a health check until a waiting request arrives there.
+// processes. In every other round requests come at random times around the decision to go to zero. In the
+// other rounds the control plane is killed once the app is at zero, and requests come then. It fails if a
+// request fails, if a request wakes nothing, or if p99 of the hold's overhead is above the floor. The
+// overhead is the time from an instance's first answer to a health check until a waiting request arrives at
+// the instance.
 //
 // What limits it: the agent checks the health of instances every 100 ms, and the overhead begins with the
 // first answer that the agent gets.
@@ -287,7 +288,7 @@ func (r *zeroRun) goToZeroAndBack(ctx context.Context, kill bool) error {
 		}
 		return r.waitReplicas(ctx, "the control plane wants what was woken", 1)
 	}
-	// All requests may have come before the decision took effect. One after it wakes the app.
+	// All requests may have come before the decision took effect. A request after it wakes the app.
 	if err := waitFor(ctx, r.s.Spread); err != nil {
 		return err
 	}
