@@ -10,9 +10,10 @@ import (
 	"strings"
 )
 
-// CommandLineError says that the engine refuses a command line, or is its help. The text is the engine's own.
+// CommandLineError is an engine's refusal of a command line, or its answer to --help. The text is the
+// engine's own.
 type CommandLineError struct {
-	// Usage is the line before the message, without its end. It may be empty.
+	// Usage is the line before the message, without a line break. It may be empty.
 	Usage string
 	// Message begins with the engine's name.
 	Message string
@@ -102,7 +103,8 @@ type arguments struct {
 
 func (a *arguments) has(key string) bool { _, ok := a.values[key]; return ok }
 
-// textOf returns a flag's only value, or false without one. "None" is Python's word for no value.
+// textOf returns a flag's only value. The result is false if there is no value, or more than one. "None" is
+// Python's word for no value.
 func (a *arguments) textOf(key string) (string, bool) {
 	v := a.values[key]
 	if len(v) != 1 || v[0] == "None" || v[0] == "" {
@@ -323,8 +325,8 @@ func (p *parser) takeValues(out *arguments, o *option, following []string) (int,
 	return len(values), nil
 }
 
-// checkValue returns an error for a value that does not fit its flag. The text is argparse's, or that of
-// vLLM's types for flags whose value may be absent.
+// checkValue returns an error for a value that does not fit its flag. The text is that of argparse. For flags
+// whose value may be None, it is that of vLLM's types.
 func (p *parser) checkValue(f *flag, value string) error {
 	absent := value == "" || value == "None"
 	var wrong string

@@ -15,8 +15,8 @@ func TestFlagDefaultsAreTheZeroConfigsDefaults(t *testing.T) {
 	require.NoError(t, err)
 
 	want := Config{}.withDefaults()
-	// On purpose different: a test wants a free port and full speed, a person
-	// trying the program a known port, a visible stream and a queue.
+	// These defaults differ on purpose. A test needs a free port and full speed. A person who tries the
+	// program needs a known port, a visible stream and a queue.
 	want.Port, want.TokenRate, want.TimeToFirstToken, want.Queue = cfg.Port, cfg.TokenRate, cfg.TimeToFirstToken, cfg.Queue
 	require.Equal(t, want, cfg.withDefaults())
 }

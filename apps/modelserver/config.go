@@ -36,13 +36,14 @@ type Config struct {
 
 	// LoadTime is the time until the model is loaded.
 	LoadTime time.Duration `default:"0s" help:"Time that loading the model takes. Until then health is 503, or connections are refused as vLLM and SGLang do."`
-	// WarmUpTime is the time from then until the server is healthy, for engines that warm up.
+	// WarmUpTime is the time from when the model is loaded until the server is healthy, for engines that warm
+	// up.
 	WarmUpTime time.Duration `default:"0s" help:"Time from listening to being healthy, of SGLang's command line."`
 	// EngineVersion is the reported version, which also selects names of metrics. Default: the newest.
 	EngineVersion string `help:"Version of the engine whose command line is used: it says so, and has that version's metrics. Default: the newest."`
-	// TimeToFirstToken is the time from a request's slot to its first token.
+	// TimeToFirstToken is the time from when a request gets a slot until its first token.
 	TimeToFirstToken time.Duration `default:"20ms" help:"Time from a free slot to the first token."`
-	// TokenRate is the number of tokens per second of one request after its first. 0 means no pacing.
+	// TokenRate is the number of tokens per second of one request, after its first token. 0 means no pacing.
 	TokenRate float64 `default:"50" help:"Tokens per second of one request; 0 for no pacing."`
 	// Concurrency is the number of requests that generate at once. Default: 8.
 	Concurrency int `default:"8" help:"Requests that run at once."`
@@ -55,9 +56,9 @@ type Config struct {
 	// RequestTimeout limits a request from its headers to its last token. Default: 10 min.
 	RequestTimeout time.Duration `default:"10m" help:"Longest life of one request, queueing included."`
 	// DrainDelay is how long the server accepts requests after SIGTERM, although it is unhealthy, so that
-	// routers can turn away first.
+	// routers can first stop sending requests.
 	DrainDelay time.Duration `default:"0s" help:"Time after SIGTERM in which requests are still accepted while health is 503."`
-	// DrainTimeout is the time after that for requests in flight. Default: 30 s.
+	// DrainTimeout is the time after DrainDelay in which requests in flight may finish. Default: 30 s.
 	DrainTimeout time.Duration `default:"30s" help:"Time that requests in flight get to finish after SIGTERM."`
 	// Seed makes ids and injected errors repeatable. 0 means a random seed.
 	Seed uint64 `default:"0" help:"Seed of ids and injected errors; 0 for a random one."`
@@ -76,7 +77,7 @@ type Config struct {
 
 	// Faults are the faults to start with.
 	Faults Faults `embed:"" prefix:"fault-"`
-	// AllowFaultAPI serves /faults. Clients need no key for it, except with SGLang's APIKeys.
+	// AllowFaultAPI serves /faults. Clients need no key for it, except on an SGLang server with APIKeys.
 	AllowFaultAPI bool `help:"Serve /faults, where faults are read (GET), changed (POST) and cleared (DELETE)."`
 
 	// LogFormat is the format of NewLogger, text or json. Default: text.

@@ -23,7 +23,7 @@
 //     Each of them frees its slot.
 //   - After SIGTERM (the end of Run's context) health is 503 and the listener is
 //     closed. Accepted requests, also queued ones, are answered in full, unless
-//     the drain timeout passes first. Engines may do otherwise.
+//     the drain timeout passes first. Imitated engines may end differently (engine.go).
 //   - Faults change what the server does, but not what it reports: /metrics and
 //     /faults stay correct and reachable under every fault.
 package modelserver

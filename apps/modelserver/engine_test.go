@@ -385,7 +385,7 @@ func TestEngineMetrics(t *testing.T) {
 }
 
 func TestEngineLoads(t *testing.T) {
-	// run listens on a port that is known before.
+	// run starts a server on a port that is known before the server listens.
 	run := func(t *testing.T, line string, env variables) (address string, calls *atomic.Int32, s *Server) {
 		t.Helper()
 		free, err := net.Listen("tcp", "127.0.0.1:0")

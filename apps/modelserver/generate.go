@@ -23,7 +23,7 @@ type plan struct {
 }
 
 // planEcho repeats the words of echo, at most limit tokens. With ignoreEOS it starts over until the limit,
-// because benchmarks ask so for answers of an exact length. The text ends before the first stop sequence.
+// because benchmarks use it to get answers of an exact length. The text ends before the first stop sequence.
 func planEcho(promptTokens int, echo string, limit int, ignoreEOS bool, stop []string) plan {
 	words := strings.Fields(echo)
 	p := plan{promptTokens: promptTokens, finish: finishStop, limit: limit}
@@ -77,8 +77,8 @@ func newPace(first time.Duration, rate, slow float64) pace {
 	return p
 }
 
-// scaleDuration multiplies d by factor. It saturates instead of overflowing, because a request's
-// deadline ends the wait long before.
+// scaleDuration multiplies d by factor. It returns at most a year, so that it cannot overflow. A request's
+// deadline ends the wait long before that.
 func scaleDuration(d time.Duration, factor float64) time.Duration {
 	const longest = 365 * 24 * time.Hour
 	if f := float64(d) * factor; f < float64(longest) {

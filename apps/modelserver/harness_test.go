@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience bounds every wait of a test; none of them is meant to use it up.
+// patience limits every wait of a test. A test that passes waits much less.
 const patience = 20 * time.Second
 
 // endpoint is a server that runs on a real socket.
@@ -54,7 +54,7 @@ func start(t *testing.T, cfg Config) *endpoint {
 		e.result <- server.Run(ctx)
 	}()
 	t.Cleanup(func() {
-		// A test that left a fault on must not hang the end.
+		// A fault that the test has left on must not block the end of the server.
 		_, _ = server.faults.changeFaults(time.Now(), func(f *Faults) error { *f = Faults{}; return nil })
 		stop()
 		e.client.CloseIdleConnections()
@@ -129,8 +129,8 @@ func (e *endpoint) try(method, path, body string) (reply, error) {
 	return reply{r.StatusCode, r.Header, data}, err
 }
 
-// The types of an OpenAI client, written from the API's reference and not from
-// this package's own types: what they cannot parse, a client cannot either.
+// These are the types of an OpenAI client. They follow the API's reference and not this package's own types,
+// so that a test fails for an answer that a client cannot parse.
 type clientCompletion struct {
 	ID, Object, Model string
 	Created           int64
@@ -232,8 +232,8 @@ samples:
 	return 0
 }
 
-// awaitLoad waits for a load that stays until the test changes it, and sees it
-// in the metrics too.
+// awaitLoad waits until these numbers of requests run and wait, and checks that the metrics have the same
+// numbers. The load must stay until the test changes it.
 func (e *endpoint) awaitLoad(running, waiting int) {
 	e.t.Helper()
 	e.eventually(func() bool {
@@ -244,8 +244,8 @@ func (e *endpoint) awaitLoad(running, waiting int) {
 	require.EqualValues(e.t, waiting, e.metric("vllm:num_requests_waiting"))
 }
 
-// occupy takes n slots, so that requests wait until the test says go and not
-// for as long as a machine of some speed needs.
+// occupy takes n slots, so that requests wait until the test frees the slots. The speed of the machine then
+// has no effect.
 func (e *endpoint) occupy(n int) (leave func()) {
 	e.t.Helper()
 	var held []func()

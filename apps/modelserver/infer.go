@@ -56,7 +56,7 @@ func (s *Server) serveInference(w http.ResponseWriter, r *http.Request, parse fu
 		refuse(problem)
 		return
 	}
-	// This comes after the body, because net/http notices a disconnect only then.
+	// This comes after the body was read, because net/http notices a disconnect only then.
 	if s.blockWhileHung(ctx) {
 		code = statusClosedRequest
 		panic(http.ErrAbortHandler)

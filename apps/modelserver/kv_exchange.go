@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// Both ways to hand over a KV cache exchange two JSON messages on a separate connection: the decode server's
-// request, and an answer with blocks or an error.
+// A KV cache can be handed over in two ways (KVTransfer, Bootstrap). In both, the servers exchange two JSON
+// messages on a separate connection: the decode server's request, and an answer with blocks or an error.
 
-// The limits of an exchange in time, and of a message in bytes.
+// These limit the time of an exchange and the bytes of a message.
 const (
 	kvExchangeTimeout = 10 * time.Second
 	kvMessageLimit    = 64 << 20
@@ -33,8 +33,8 @@ func incompatibleCaches(prefill, decode string) kvBlocks {
 	return kvBlocks{Error: fmt.Sprintf("the KV caches do not fit: prefill is %s, decode is %s", prefill, decode)}
 }
 
-// listenKV opens the port for decode servers, and returns its listener and number. callers and flag are for
-// the error.
+// listenKV opens the port for decode servers, and returns its listener and number. The error names callers
+// and flag.
 func listenKV(ctx context.Context, host string, port int, callers, flag string) (net.Listener, int, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {

@@ -26,8 +26,8 @@ type Bootstrap struct {
 	Timeout time.Duration
 }
 
-// kvRooms has the rooms in which the prefill and the decode of requests meet. A decode server uses only its
-// settings.
+// kvRooms has the rooms in which the prefill server and the decode server of a request meet. A decode server
+// uses only its settings.
 type kvRooms struct {
 	cfg           Bootstrap
 	host          string

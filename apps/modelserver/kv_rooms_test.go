@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// meeting is a prefill and a decode server of SGLang.
+// meeting starts a prefill and a decode server of SGLang.
 func meeting(t *testing.T, prefill, decode variables) (p, d *endpoint) {
 	t.Helper()
 	p = startEngineReady(t, "sglang --model m --enable-metrics --disaggregation-mode prefill --disaggregation-bootstrap-port 0", prefill)
@@ -16,7 +16,8 @@ func meeting(t *testing.T, prefill, decode variables) (p, d *endpoint) {
 	return p, d
 }
 
-// leg sends a request with the room at p.
+// leg sends a request to the server to. The request names the prefill server p and the number of a room
+// there.
 func leg(to, p *endpoint, prompt string, room int) reply {
 	to.t.Helper()
 	return to.do("POST", "/v1/completions", fmt.Sprintf(`{"prompt":%q,"max_tokens":3,"bootstrap_host":"127.0.0.1","bootstrap_port":%d,"bootstrap_room":%d}`, prompt, p.server.rooms.port, room))

@@ -157,8 +157,8 @@ func (k *kvStore) fetchBlocks(ctx context.Context, from *kvParams) ([]string, er
 	return fetchKV(ctx, from.RemoteHost, from.RemotePort, ask, "prefill engine "+from.RemoteEngineID)
 }
 
-// takeKV fetches the prompt of a decode request from the prefill server. The request fails if that fails,
-// because the server does not prefill it again.
+// takeKV fetches the prompt of a decode request from the prefill server. The request fails if the fetch
+// fails, because the decode server does not prefill the prompt again.
 func (s *Server) takeKV(ctx context.Context, req *sampling, p plan) *apiError {
 	from := req.KVTransfer
 	if from == nil || !from.DoRemotePrefill || s.kv == nil {

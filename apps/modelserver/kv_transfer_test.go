@@ -22,7 +22,7 @@ type clientKV struct {
 	} `json:"kv_transfer_params"`
 }
 
-// pair is a prefill and a decode server whose KV transfers go over the loopback.
+// pair starts a prefill and a decode server whose KV transfers go over the loopback.
 func pair(t *testing.T, prefill, decode variables) (p, d *endpoint) {
 	t.Helper()
 	with := func(v variables, role string) *endpoint {
@@ -35,7 +35,7 @@ func pair(t *testing.T, prefill, decode variables) (p, d *endpoint) {
 
 const longPrompt = "0 1 2 3 4 5 6 7 8 9 a b c d e f g h i j"
 
-// prefilled sends the prefill leg and returns the parameters for the other.
+// prefilled sends the prefill request and returns the parameters for the decode request.
 func prefilled(t *testing.T, p *endpoint, prompt string) string {
 	t.Helper()
 	r := p.do("POST", "/v1/completions", fmt.Sprintf(`{"model":"m","prompt":%q,"max_tokens":1,"kv_transfer_params":{"do_remote_decode":true}}`, prompt))

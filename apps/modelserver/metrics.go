@@ -49,7 +49,8 @@ func newEchoMetrics(from measured) (recorder, *prometheus.Registry) {
 			Name: "modelserver_http_responses_total", Help: "Answers to inference requests, by status code.",
 		}, []string{"code"}),
 	}
-	// Without events a series must exist, too: a query for a rate takes a missing one for a missing metric.
+	// A series must exist before its first event, because a query for a rate takes a missing series for a
+	// missing metric.
 	for _, reason := range []string{finishStop, finishLength, finishAbort} {
 		m.success.WithLabelValues(reason)
 	}
@@ -98,7 +99,8 @@ type vllmMetrics struct {
 }
 
 // newVLLMMetrics creates the metrics of vllm/v1/metrics/loggers.py, with the labels model and engine. Before
-// 0.11, names of the cache's metrics had gpu, and the time between tokens was named time per output token.
+// 0.11, names of the cache's metrics contained gpu, and the time between tokens was named time per output
+// token.
 func newVLLMMetrics(from measured) (recorder, *prometheus.Registry) {
 	var (
 		firstToken = []float64{.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560}

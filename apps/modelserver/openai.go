@@ -24,7 +24,7 @@ type apiError struct {
 	retryAfter time.Duration
 }
 
-// Codes of requests that have no endpoint.
+// These are the codes for requests whose path or method has no endpoint.
 const (
 	codeNotFound         = "not_found"
 	codeMethodNotAllowed = "method_not_allowed"

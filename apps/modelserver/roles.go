@@ -23,8 +23,9 @@ import (
 //
 //	client --/v1/--> router --the same--> decode --/internal/prefill--> prefill
 //
-// A decode server generates only from a prompt that a prefill server of its own version has prefilled. So a test sees
-// a pair of different versions as failed requests. Without prefill servers in the file, it prefills by itself.
+// A decode server generates only from a prompt that a prefill server of its own version has prefilled. So a
+// test sees a pair of different versions as failed requests. If the file has no prefill servers, the decode
+// server prefills prompts itself.
 const (
 	RolePrefill = "prefill"
 	RoleDecode  = "decode"
@@ -56,7 +57,7 @@ type part struct {
 // newPart returns the part of the configuration, nil if it has none.
 func newPart(cfg *Config) *part {
 	role := cfg.Role
-	// An app's role may have one of these names without meaning this.
+	// An app's role may have one of these names by chance. So it counts only if there are peers.
 	if role == "" && cfg.Peers != "" && slices.Contains([]string{RolePrefill, RoleDecode, RoleRouter}, cfg.AppRole) {
 		role = cfg.AppRole
 	}
@@ -136,8 +137,8 @@ func (s *Server) handlePrefill(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, promptCache{Version: s.cfg.VersionLabel, Tokens: ask.Tokens})
 }
 
-// prefill has the prompt of a request prefilled, if this is a decode server. It sets the header that says by which
-// version.
+// prefill calls a prefill server with the prompt of a request, if this is a decode server. It sets the header
+// with the version of that prefill server.
 func (s *Server) prefill(ctx context.Context, w http.ResponseWriter, p plan) *apiError {
 	if s.part == nil || s.part.role != RoleDecode {
 		return nil
@@ -188,7 +189,7 @@ func (p *part) askPrefill(ctx context.Context, address string, body []byte) (out
 	return out, json.NewDecoder(res.Body).Decode(&out)
 }
 
-// forward hands a request to a decode server of the group. One that refuses the connection is passed over.
+// forward hands a request to a decode server of the group. It skips servers that refuse the connection.
 func (s *Server) forward(w http.ResponseWriter, r *http.Request) {
 	if !s.isReady() {
 		s.writeError(w, &apiError{status: http.StatusServiceUnavailable, kind: "service_unavailable", code: "model_loading", message: "the router is loading", retryAfter: time.Second})
@@ -226,7 +227,7 @@ func (p *part) pass(w http.ResponseWriter, r *http.Request, address string, body
 			out.Out.Host = out.In.Host
 		},
 		ModifyResponse: func(res *http.Response) error {
-			// What answered says so, and not the router.
+			// The headers of the server that answered replace those of the router.
 			for _, name := range []string{"X-Model-Version", headerRole, headerGroup} {
 				if res.Header.Get(name) != "" {
 					w.Header().Del(name)
