@@ -112,7 +112,8 @@ func (c *certificates) isCurrent(part string, now time.Time) bool {
 	return err == nil && now.Add(renewWithin).Before(pair.Leaf.NotAfter)
 }
 
-// ensureIdentity returns the file with Restate's key and the public key. It makes a missing key.
+// ensureIdentity returns the path of the file with Restate's key, and the public key. It creates the key if
+// it is missing.
 func (c *certificates) ensureIdentity() (file, public string, err error) {
 	file = filepath.Join(c.dir, "identity.pem")
 	key, err := os.ReadFile(file)

@@ -66,7 +66,7 @@ func TestCertificates(t *testing.T) {
 		require.Equal(t, []string{partMariaDB}, renewed)
 	})
 	t.Run("certificates of another CA are replaced", func(t *testing.T) {
-		require.NoError(t, os.Remove(l.caFile())) // as of a start that was killed before it wrote the file
+		require.NoError(t, os.Remove(l.caFile())) // as after a start that was killed before it wrote the file
 		other, err := openCertificates(l, begin)
 		require.NoError(t, err)
 		renewed, err := other.renewPairs(parts, begin)

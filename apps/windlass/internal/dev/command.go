@@ -26,7 +26,7 @@ const envPrometheus = "WINDLASS_PROMETHEUS_URL"
 // options are the options of `dev` as the user gave them.
 type options struct {
 	dataDir string
-	// usualDir reports that dataDir is the default.
+	// usualDir reports whether dataDir is the default.
 	usualDir bool
 	regions  []string // nil: those of the last run
 	context  string
@@ -34,7 +34,7 @@ type options struct {
 	config  string
 	gpus    string
 	runtime string   // empty: that of the last run
-	nodes   int      // of each cluster; 0: not said
+	nodes   int      // of each cluster; 0: not given
 	groups  []string // of nodes; nil: those of the last run
 	tls     *bool    // nil: that of the last run
 	reset   bool

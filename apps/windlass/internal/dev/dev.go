@@ -18,9 +18,10 @@
 //     releases the lock however dev ends.
 //   - A child that dies is started again on the same ports, so that the other
 //     programs notice only a pause.
-//   - After a stop nothing of dev runs any more. The agents end first, so that they
-//     start no instance again, then the instances, then control plane, Restate and
-//     MariaDB. The desired state stays on disk, so the next dev brings it back.
+//   - After a stop nothing of dev runs any more. First the gateways end, and then the
+//     agents, because they would start instances again. The instances, the control
+//     plane, Restate and MariaDB follow. The desired state stays on disk, so the next
+//     dev brings it back.
 //   - kill -9 of dev leaves its children running. The next dev or `dev stop` finds
 //     each by the record that package proc keeps of it.
 //   - Ports, and the networks of clusters, stay the same from one run to the next,
@@ -83,7 +84,7 @@ const (
 	environment = "production"
 )
 
-// ExitCode is an error that was reported already. The program only ends with it.
+// ExitCode is an error that was reported already. The program exits with this code, and prints nothing more.
 type ExitCode int
 
 func (ExitCode) Error() string { return "already reported" }

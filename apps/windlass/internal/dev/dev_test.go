@@ -33,7 +33,7 @@ type machine struct {
 
 func setup(t *testing.T) *machine {
 	t.Helper()
-	short, err := os.MkdirTemp("", "dev-") //nolint:usetesting // whose folders are too deep for a socket
+	short, err := os.MkdirTemp("", "dev-") //nolint:usetesting // paths of t.TempDir are too long for a socket
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(short)) })
 	m := &machine{t: t, dir: filepath.Join(short, "data"), config: filepath.Join(t.TempDir(), "config.yaml")}
@@ -160,7 +160,7 @@ func TestDev_StartsHealsAndStopsEverything(t *testing.T) {
 	require.Len(t, s.Processes, 7)
 	here, there := m.instance("here"), m.instance("there")
 
-	// The CLI finds it.
+	// The current context of the CLI leads to this dev.
 	f, err := clientconfig.Load(m.config)
 	require.NoError(t, err)
 	c, err := f.Resolve("", func(string) string { return "" })
@@ -170,7 +170,7 @@ func TestDev_StartsHealsAndStopsEverything(t *testing.T) {
 		Workspace: "default", Project: "default", Environment: "production",
 	}, c)
 
-	// Each process heals alone, and no instance notices.
+	// Each process that is killed is started again. The instances keep running.
 	for _, p := range s.Processes {
 		require.NoError(t, syscall.Kill(p.PID, syscall.SIGKILL))
 		first.says("ended (signal: killed); starting it again")
@@ -190,7 +190,7 @@ func TestDev_StartsHealsAndStopsEverything(t *testing.T) {
 	_, err = proc.Birth(there)
 	require.NoError(t, err)
 
-	// A second one says so.
+	// A second dev reports that one runs already.
 	out, err := m.command().CombinedOutput()
 	require.Error(t, err)
 	require.Contains(t, string(out), "already runs")

@@ -20,8 +20,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/kubelab"
 )
 
-// smallKubelab keeps kubelab's side of the bargain: a kubeconfig, its API server's
-// /readyz, and an end when told to.
+// smallKubelab does what dev needs of kubelab. It writes a kubeconfig, serves /readyz of the API server, and
+// ends on a signal.
 func smallKubelab(args []string) int {
 	var f flag.FlagSet
 	config, ready := f.String("kubeconfig", "", ""), f.String("ready-file", "", "")
@@ -99,13 +99,13 @@ func TestCluster_OfEachRegionIsKept(t *testing.T) {
 	require.Contains(t, string(args), "--health-image=kubelab.local/host/")
 	require.Contains(t, string(args), "--kubeconfig="+filepath.Join(m.dir, "kubelab", "there", "kubeconfig"))
 
-	// It heals.
+	// A cluster that ends is started again.
 	require.NoError(t, syscall.Kill(clusters["here"], syscall.SIGKILL))
 	first.says("Kubernetes here is back")
 	m.healthy()
 
-	// A killed dev leaves its clusters, and the next one, which is told nothing,
-	// brings back the same.
+	// A killed dev leaves its clusters running. The next dev brings back the same clusters, although it has
+	// no flags for them.
 	first.signal(syscall.SIGKILL)
 	require.Len(t, m.status().Left, 9)
 	second := m.up()
@@ -117,7 +117,7 @@ func TestCluster_OfEachRegionIsKept(t *testing.T) {
 	require.Zero(t, second.cmd.ProcessState.ExitCode())
 	requireGone(t, pids(again)...)
 
-	// Hosts again; the clusters wait.
+	// The regions are this host again. The data of the clusters is kept.
 	third := m.up("--runtime", "process")
 	require.Len(t, m.healthy().Processes, 7)
 	require.DirExists(t, filepath.Join(m.dir, "kubelab", "here"))

@@ -13,7 +13,7 @@ import (
 // removes nothing else: --data-dir may be any folder.
 type layout struct {
 	root string
-	// usual reports that it is the data directory of a dev without --data-dir.
+	// usual reports whether root is the data directory of a dev without --data-dir.
 	usual bool
 }
 

@@ -51,7 +51,7 @@ func windlass() int {
 			Bootstrap: smallBootstrap, StopInstances: stopSmallInstance,
 		},
 	}))
-	// As a CLI does it: the context ends at the first signal.
+	// As in the CLI, the context ends at the first signal.
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	err := root.ExecuteContext(ctx)
@@ -144,7 +144,7 @@ func smallGateway(ctx context.Context, args []string) error {
 	return serveReady(ctx, *metrics, func(context.Context) error { return nil })
 }
 
-// startSmallInstance starts a process that outlives the agent, unless it runs.
+// startSmallInstance starts a process that outlives the agent, unless that process runs already.
 func startSmallInstance(self, dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err

@@ -21,7 +21,7 @@ func TestRegionsKeepTheirNetworksAndShareNone(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEqual(t, first["a"], first["b"])
 
-	// Another program of this user, while the first one runs.
+	// This is another program of the same user, while the first one runs.
 	second, err := assignNetworks(claims, nil, []string{"a"}, silent)
 	require.NoError(t, err)
 	require.NotContains(t, []int{first["a"], first["b"]}, second["a"])

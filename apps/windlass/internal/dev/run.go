@@ -48,7 +48,7 @@ type run struct {
 	regions []string
 	// runtime runs the instances of all regions. groups of nodes and networks of pods belong to clusters.
 	runtime string
-	// tls is about all ports but those of instances. certs is set with tls.
+	// tls reports whether all ports have TLS, except those of instances. certs is set with tls.
 	tls   bool
 	certs *certificates
 

@@ -184,7 +184,7 @@ const hostsBelow = "localhost"
 // certificate for *.localhost, as for a whole top-level domain.
 const hostsBelowTLS = "windlass.localhost"
 
-// gatewayDrain is the time that requests get when the gateway stops. It is less than programGrace.
+// gatewayDrain is the time that requests have to finish when the gateway stops. It is less than programGrace.
 const gatewayDrain = 10 * time.Second
 
 // gatewayChild returns the child that runs a region's gateway, which reaches the agent at the agent's socket.
@@ -213,7 +213,7 @@ func (r *run) gatewayChild(region string) child {
 // podPolicy allows the annotations by which examples request faults from kubelab.
 const podPolicy = "annotations: [kubelab.windlass.run/]\n"
 
-// runtimeArgs returns the flags of the agent's runtime. first reports that the region is the one that gets
+// runtimeArgs returns the flags of the agent's runtime. first reports whether the region is the one that gets
 // this machine's own GPUs.
 func (r *run) runtimeArgs(region string, first bool) ([]string, error) {
 	if r.runtime == runtimeKubernetes {
@@ -248,7 +248,7 @@ type program struct {
 	name, title, command, dir string
 	urls                      []string
 	metrics                   int
-	// ready replaces the question to the metrics' listener, if the program has none.
+	// ready reports whether the program is ready, if it has no metrics listener that can be asked.
 	ready func(ctx context.Context) error
 	args  []string
 }

@@ -37,7 +37,7 @@ type State struct {
 	Runtime  string         `json:"runtime,omitempty"`
 	Groups   []string       `json:"groups,omitempty"`
 	Networks map[string]int `json:"networks,omitempty"`
-	// TLS is about all ports but those of instances. The next run uses the same.
+	// TLS reports whether all ports have TLS, except those of instances. The next run uses the same.
 	TLS bool `json:"tls,omitempty"`
 	// Ports are the ports by name. The next run uses the same.
 	Ports     map[string]int `json:"ports"`

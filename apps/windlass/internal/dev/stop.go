@@ -85,7 +85,7 @@ func askToStop(ctx context.Context, l layout, say func(string)) error {
 	if err := syscall.Kill(state.PID, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("stop windlass dev (pid %d): %w", state.PID, err)
 	}
-	// The dev observes stopDeadline itself. After a little more it hangs.
+	// The dev observes stopDeadline itself. If it takes a little longer, it hangs.
 	wait, cancel := context.WithTimeout(ctx, stopDeadline+10*time.Second)
 	defer cancel()
 	if proc.Ended(wait, state.PID, state.Birth) {

@@ -26,7 +26,7 @@ type eventKind string
 
 const (
 	eventBegin  eventKind = "begin"  // a step that takes a while
-	eventDone   eventKind = "done"   // the step of that name is done; Text is its place
+	eventDone   eventKind = "done"   // the step of that name is done; Text says where the result is
 	eventNote   eventKind = "note"   // something worth knowing
 	eventWarn   eventKind = "warn"   // something that went wrong, and what follows
 	eventReady  eventKind = "ready"  // everything runs; Text says how to go on
@@ -35,7 +35,7 @@ const (
 
 type reporter func(event)
 
-// terminal shows events to a person. On a terminal it shows the running steps in a line that moves.
+// terminal shows events to a person. On a terminal, the last line is a spinner with the running steps.
 type terminal struct {
 	w     io.Writer
 	live  bool
@@ -50,7 +50,7 @@ type terminal struct {
 
 const spin = 100 * time.Millisecond
 
-// newTerminal returns a terminal that writes to w. close ends the line that moves.
+// newTerminal returns a terminal that writes to w. close ends the spinner.
 func newTerminal(w io.Writer, getenv func(string) string) *terminal {
 	t := &terminal{w: w, stop: make(chan struct{})}
 	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) && getenv("TERM") != "dumb" {
@@ -120,7 +120,7 @@ func (t *terminal) colorText(code, s string) string {
 	return "\x1b[" + code + "m" + s + "\x1b[0m"
 }
 
-// clearSpinner removes the line that moves. The caller holds t.mu.
+// clearSpinner removes the line of the spinner. The caller holds t.mu.
 func (t *terminal) clearSpinner() {
 	if t.shown {
 		_, _ = io.WriteString(t.w, "\r\x1b[K")
