@@ -22,8 +22,8 @@ import (
 // putAtOnce is the maximum number of calls in flight for one assignment.
 const putAtOnce = 4
 
-// Apply makes a the wanted state of its deployment. It returns when all objects are in the cluster as a wants
-// them. Kubernetes stores them, and its controllers do the rest.
+// Apply makes the assignment a the wanted state of its deployment. It returns when the cluster has all
+// objects as the assignment wants them. Kubernetes stores them, and its controllers do the rest.
 func (r *Runtime) Apply(ctx context.Context, a runtime.Assignment) error {
 	if err := r.ready(ctx); err != nil {
 		return err
@@ -100,7 +100,7 @@ func paused(w render.Ref) *runtime.Rejection {
 	}
 }
 
-// plan is the objects to put, and the drain of pods before they are taken away.
+// plan has the objects to put, and the drain of the pods that will be taken away.
 type plan struct {
 	*desired.Plan
 
@@ -147,7 +147,7 @@ func (r *Runtime) carryOut(ctx context.Context, s *plan, a runtime.Assignment, s
 		return err
 	}
 	if s.Live != nil && s.Live.Annotations[render.AnnotationTemplateHash] != a.TemplateHash {
-		// A dry run, so that the server refuses an invalid workload before anything is changed.
+		// This is a dry run, so that the server refuses an invalid workload before anything is changed.
 		if _, err := r.put(ctx, desired.Step{Ref: w, Config: s.Goal, Live: s.Live}, true); err != nil {
 			return err
 		}
@@ -237,8 +237,8 @@ func worst(errs []error) error {
 // put applies one object.
 func (r *Runtime) put(ctx context.Context, st desired.Step, dry bool) (render.Object, error) {
 	if st.Shared() {
-		// Versions of an app share the claim. Each one names all owners that exist now, one version at a
-		// time, so that the last one misses none.
+		// Versions of an app share the claim. Each version writes all owners that exist now. Only one version
+		// writes at a time, so that the last one misses no owner.
 		unlock := r.locks.Alone(st.Ref.String())
 		defer unlock()
 		if err := st.Reown(); err != nil {
@@ -248,7 +248,7 @@ func (r *Runtime) put(ctx context.Context, st desired.Step, dry bool) (render.Ob
 	return r.api.Apply(ctx, st.Ref, st.Config, st.Live, dry)
 }
 
-// settled records that the workload is as a wants it.
+// settled records that the workload is as the assignment a wants it.
 func (r *Runtime) settled(w render.Ref, a runtime.Assignment, s *plan) {
 	now := s.Contest()
 	began, said := r.wanted.settle(w, a, s.Hash, s.drain.Waits, now)

@@ -35,10 +35,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// agentEnv makes the test binary an agent that does as its order says.
+// If the variable agentEnv is set, the test binary runs as an agent. The variable contains the agent's order.
 const agentEnv = "WINDLASS_TEST_KUBERNETES_AGENT"
 
-// order is what an agent of a test is to do.
+// order describes what an agent of a test does.
 type order struct {
 	Host, Token     string
 	CA              []byte
@@ -46,9 +46,9 @@ type order struct {
 	Deployments     int
 	Generation      int64
 	Remove          bool
-	KillAt          int64 // the change that it does not survive; 0: none
+	KillAt          int64 // number of the change at which the agent is killed; 0: never
 	KillAfterAnswer bool
-	// Lease to hold instead of all that.
+	// Lease is the name of a lease. If it is not empty, the agent only holds that lease.
 	Lease string
 }
 
@@ -56,7 +56,7 @@ func (o order) client() *rest.Config {
 	return &rest.Config{Host: o.Host, BearerToken: o.Token, TLSClientConfig: rest.TLSClientConfig{CAData: o.CA}}
 }
 
-// agentMain carries the order out, or dies while it does.
+// agentMain carries out the order, and kills itself at the change KillAt.
 func agentMain(text string) int {
 	var o order
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
@@ -105,7 +105,7 @@ func agentMain(text string) int {
 	return 0
 }
 
-// insist tries again as the reconciler does, and tells in the end why it did so last.
+// insist repeats a call that failed, as the reconciler does. If ctx ends first, it prints the last error.
 func insist(ctx context.Context, rt *kubernetes.Runtime, o order, i int) {
 	a := crashAssignment(i, o.Generation)
 	var last error
@@ -130,20 +130,19 @@ func insist(ctx context.Context, rt *kubernetes.Runtime, o order, i int) {
 	_, _ = fmt.Fprintf(os.Stderr, "generation %d of %s: %v\n", o.Generation, a.Deployment.Id, last)
 }
 
-// observed is what there is of a deployment.
+// observed returns what the runtime observes of a deployment.
 func observed(ctx context.Context, rt *kubernetes.Runtime, deploymentID string) ([]runtime.ObservedDeployment, error) {
 	seen, err := rt.Observe(ctx)
 	return slices.DeleteFunc(slices.Clone(seen.Deployments), func(d runtime.ObservedDeployment) bool { return d.DeploymentID != deploymentID }), err
 }
 
-// crashAssignment is another template with each generation, and another number of
-// replicas with most.
+// crashAssignment returns an assignment. Its template and its number of replicas depend on the generation.
 func crashAssignment(i int, generation int64) runtime.Assignment {
 	a := assignment(fmt.Sprintf("dep_crash_%d", i), int(generation%3), func(s *windlassv1.DeploymentSpec) {
 		s.Env = map[string]string{"GENERATION": fmt.Sprint(generation)}
 		s.ModelCache = &windlassv1.ModelCache{MountPath: "/models", Claim: &windlassv1.VolumeClaim{SizeGib: 1}}
 	})
-	a.Deployment.AppId = "app_crash" // they share the claim
+	a.Deployment.AppId = "app_crash" // the deployments share the claim of one app
 	a.Deployment.AppName = "crash"
 	a.Deployment.Version = int32(i + 1)
 	a.WorkloadVersion = i + 1
@@ -156,7 +155,7 @@ func die() {
 	select {}
 }
 
-// order for an agent of this harness.
+// order returns an order for an agent of this harness.
 func (h *harness) order() order {
 	c := h.cfg.Client
 	return order{
@@ -164,7 +163,7 @@ func (h *harness) order() order {
 	}
 }
 
-// run has an agent carry the order out, and reports whether it lived to its end.
+// run starts an agent that carries out the order, and reports whether the agent completed it.
 func (o order) run(t *testing.T) bool {
 	t.Helper()
 	text, err := json.Marshal(o)
@@ -183,8 +182,8 @@ func (o order) run(t *testing.T) bool {
 	return true
 }
 
-// sound checks what must hold at every moment: what there is of a deployment is there
-// once, and each object has the one owner whose end is its own.
+// sound checks what must hold at every moment: no object of a deployment exists twice, and each object has
+// the owners with which it is deleted.
 func (h *harness) sound(t *testing.T) {
 	t.Helper()
 	seen := map[string]string{}
@@ -206,7 +205,7 @@ func (h *harness) sound(t *testing.T) {
 			owned[string(owner.UID)] = true
 		}
 		if o.Kind == "Secret" && strings.Contains(o.Name, "-env-") || o.Kind == "PersistentVolumeClaim" {
-			continue // one for each template that is in use; one for all
+			continue // there is a Secret for each template in use, and one claim for all deployments
 		}
 		once := o.Kind + " of " + o.Labels[render.LabelWorkload]
 		if o.Kind == "Secret" {
@@ -217,7 +216,7 @@ func (h *harness) sound(t *testing.T) {
 	}
 }
 
-// complete checks that n deployments are there, whole and nothing beside.
+// complete checks that all objects of n deployments exist, and no others.
 func (h *harness) complete(t *testing.T, n int, generation int64) {
 	t.Helper()
 	h.sound(t)
@@ -235,8 +234,8 @@ func (h *harness) complete(t *testing.T, n int, generation int64) {
 			require.NotEmpty(t, o.Annotations["windlass.run/hash"])
 		}
 		if o.Kind == "PersistentVolumeClaim" {
-			// Those of a workload that was removed and made again are Kubernetes' to forget,
-			// which takes its time.
+			// Some owners may be workloads that were removed and made again. Kubernetes removes such owners
+			// later.
 			owners := slices.DeleteFunc(slices.Clone(o.OwnerReferences), func(r metav1.OwnerReference) bool { return !workloads[r.UID] })
 			require.Len(t, owners, n, "each version owns the claim: %v", o.OwnerReferences)
 		}
@@ -250,8 +249,8 @@ func (h *harness) complete(t *testing.T, n int, generation int64) {
 	require.Len(t, spaces.Items, 1)
 }
 
-// Fifty agents are killed at a change of their choosing, before it was sent or after
-// it was answered, while they make, change and remove three deployments of one app.
+// Agents make, change and remove three deployments of one app. They are killed at random changes, before a
+// change was sent or after it was answered.
 func TestCrash_AgentKilledAnywhereLeavesNothingTwice(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -263,7 +262,8 @@ func TestCrash_AgentKilledAnywhereLeavesNothingTwice(t *testing.T) {
 		o.Generation++
 		o.Remove = o.Generation%5 == 0
 		for range 1 + random.IntN(4) {
-			// Making three takes some thirty changes, another template about twelve.
+			// To make three deployments takes about thirty changes, and to change their template about
+			// twelve.
 			o.KillAt, o.KillAfterAnswer = 1+random.Int64N(14), random.IntN(2) == 0
 			if o.run(t) {
 				lived++
@@ -292,7 +292,7 @@ func TestCrash_AgentKilledAnywhereLeavesNothingTwice(t *testing.T) {
 	t.Logf("%d agents killed, %d came through", killed, lived)
 }
 
-// holdLease says when it has the lease, and holds it until it is killed.
+// holdLease prints when it has the lease, and holds the lease until it is killed.
 func holdLease(o order) int {
 	err := access.Lease{
 		Client: o.client(), Namespace: kubetest.Namespace, Name: o.Lease, Identity: fmt.Sprint("pid-", os.Getpid()),

@@ -63,8 +63,9 @@
 //
 // # What is watched
 //
-// The agent watches objects of its kinds that have its labels. It also watches their ReplicaSets, and keeps
-// the counts. It watches nodes. Of other clients' pods it keeps the resources that they use on nodes. Of each
-// Warning event of a pod it keeps one line. It does not watch Secrets, because the right to list Secrets by a
-// label is the right to read all Secrets of the cluster. It puts a removed Secret back when a pod needs it.
+// The agent watches objects of its kinds that have its labels. It also watches the ReplicaSets of its
+// workloads, and keeps their counts. It watches nodes. It keeps the resources that other clients' pods use on
+// nodes, and one line of each Warning event of a pod. It does not watch Secrets, because the right to list
+// Secrets by a label is the right to read all Secrets of the cluster. It puts a removed Secret back when a
+// pod needs it.
 package kubernetes

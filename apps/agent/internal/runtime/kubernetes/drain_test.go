@@ -15,7 +15,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// door is what gateways say of the instances that they are asked about.
+// door plays the gateways: it knows which instances they have released.
 type door struct {
 	again func()
 
@@ -29,7 +29,7 @@ func (d *door) released(id string) bool {
 	return d.done[id]
 }
 
-// release has gateways be done with instances.
+// release makes the gateways release instances.
 func (d *door) release(ids ...string) {
 	d.mu.Lock()
 	for _, id := range ids {
@@ -39,7 +39,7 @@ func (d *door) release(ids ...string) {
 	d.again()
 }
 
-// gated is a deployment that is ready, and to which gateways send.
+// gated returns a ready deployment, to which gateways send requests.
 func gated(t *testing.T, replicas int, longest time.Duration) (*placed, *door) {
 	t.Helper()
 	t.Parallel()
@@ -53,8 +53,8 @@ func gated(t *testing.T, replicas int, longest time.Duration) (*placed, *door) {
 	return p, d
 }
 
-// awaits waits until as many instances are ready as serving says, and as many drain as leaving
-// says. It returns those that drain.
+// awaits waits until the number of ready instances is serving and the number of draining instances is
+// leaving. It returns the ids of the draining instances.
 func (p *placed) awaits(t *testing.T, serving, leaving int) (ids []string) {
 	t.Helper()
 	until(t, "who serves and who drains", func() bool {
@@ -85,7 +85,7 @@ func (p *placed) scale(t *testing.T, replicas int) {
 	p.change(t, func(a *runtime.Assignment) { a.Deployment.Replicas = int32(replicas) })
 }
 
-// pods of the deployment that were not told to end, by instance.
+// pods returns the deployment's pods that are not being deleted, by instance.
 func (p *placed) pods(t *testing.T) map[string]corev1.Pod {
 	t.Helper()
 	list, err := p.api.CoreV1().Pods(p.namespace).List(t.Context(), metav1.ListOptions{})
@@ -107,7 +107,7 @@ func TestDrain_ScaledDownPodWaitsForGatewaysAlsoForTheNextAgent(t *testing.T) {
 	require.EqualValues(t, 4, *p.workload(t).Spec.Replicas)
 
 	gateways.release(leave[0])
-	p.rt = p.open(t) // as one that was killed: nothing is handed over
+	p.rt = p.open(t) // the agent before was killed: it hands nothing over
 	require.NoError(t, p.rt.Apply(t.Context(), p.a))
 	require.ElementsMatch(t, leave, p.awaits(t, 2, 2), "another agent takes no other pod out")
 	require.Len(t, p.pods(t), 4)

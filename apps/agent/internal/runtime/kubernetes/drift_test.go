@@ -24,7 +24,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// placed is a deployment that is applied and ready, and a person beside it.
+// placed is a deployment that is applied. Tests change its objects as a person with kubectl does.
 type placed struct {
 	*harness
 	rt        *kubernetes.Runtime
@@ -43,8 +43,8 @@ func place(t *testing.T, replicas int, change ...func(*windlassv1.DeploymentSpec
 	return p
 }
 
-// change applies the next generation, changed: what was applied before is the runtime's
-// to read.
+// change applies the next generation, with the changes. It changes a copy, because the runtime still reads
+// the assignment before.
 func (p *placed) change(t *testing.T, changes ...func(*runtime.Assignment)) {
 	t.Helper()
 	p.a.Generation++
@@ -55,7 +55,7 @@ func (p *placed) change(t *testing.T, changes ...func(*runtime.Assignment)) {
 	require.NoError(t, p.rt.Apply(t.Context(), p.a))
 }
 
-// namespaceOf is where an assignment comes to be.
+// namespaceOf returns the namespace of an assignment's objects.
 func (h *harness) namespaceOf(t *testing.T, a runtime.Assignment) string {
 	t.Helper()
 	objects, err := render.Render(render.Config{Region: h.cfg.Region, NamespacePrefix: h.cfg.NamespacePrefix}, a)
@@ -85,7 +85,7 @@ func (p *placed) patch(t *testing.T, patch string) {
 	require.NoError(t, err)
 }
 
-// told waits for an event on an object and returns what it says.
+// told waits for an event on an object, and returns its message.
 func (p *placed) told(t *testing.T, kind, reason, says string) string {
 	t.Helper()
 	var message string
@@ -103,7 +103,7 @@ func (p *placed) told(t *testing.T, kind, reason, says string) string {
 	return message
 }
 
-// counted is a counter's value.
+// counted returns a counter's value.
 func (p *placed) counted(t *testing.T, name string, labels map[string]string) float64 {
 	t.Helper()
 	families, err := p.registry.Gather()
@@ -145,7 +145,7 @@ func TestDrift_EditsAreUndoneAndReported(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, p.told(t, "Service", "Drift", "spec.selector"), `found "another"`)
 
-	// Those who own the deployment and cannot look into the cluster are told, too.
+	// Owners of the deployment, who cannot look into the cluster, get notices.
 	noticed := map[string]string{}
 	until(t, "notices", func() bool {
 		o, err := p.rt.Observe(t.Context())
@@ -161,7 +161,7 @@ func TestDrift_EditsAreUndoneAndReported(t *testing.T) {
 	require.Equal(t, message, noticed["Deployment "+p.namespace+"/"+p.name])
 	require.Contains(t, noticed["Service "+p.namespace+"/"+p.name], `found "another"`)
 
-	// Our labels too, by which we know our own.
+	// The labels by which the agent recognises its objects are put back, too.
 	_, err = p.api.PolicyV1().PodDisruptionBudgets(p.namespace).Patch(t.Context(), p.name, types.MergePatchType, []byte(`{"metadata":{"labels":{"windlass.run/region":null,"app.kubernetes.io/managed-by":null}}}`), metav1.PatchOptions{FieldManager: "kubectl-edit"})
 	require.NoError(t, err)
 	until(t, "our labels", func() bool {
@@ -183,7 +183,7 @@ func TestDrift_RemovedObjectsAreMadeAgainAndReported(t *testing.T) {
 	require.NoError(t, p.api.CoreV1().ServiceAccounts(p.namespace).Delete(t.Context(), p.name, metav1.DeleteOptions{}))
 	p.told(t, "ServiceAccount", "Drift", "somebody removed it")
 
-	// The whole of it, at once or as kubectl does it.
+	// The workload itself is deleted, with each propagation policy.
 	for _, how := range []metav1.DeletionPropagation{metav1.DeletePropagationBackground, metav1.DeletePropagationForeground, metav1.DeletePropagationOrphan} {
 		require.NoError(t, p.api.AppsV1().Deployments(p.namespace).Delete(t.Context(), p.name, metav1.DeleteOptions{PropagationPolicy: &how}))
 		var now types.UID
@@ -289,7 +289,7 @@ func TestDrift_PausedWorkloadIsLeftAloneAndReported(t *testing.T) {
 	until(t, "the agent to say so", func() bool {
 		err := p.rt.Apply(t.Context(), p.a)
 		if err == nil {
-			return false // it has not seen the edit yet
+			return false // the runtime has not seen the edit yet
 		}
 		require.ErrorAs(t, err, &rej)
 		return true
@@ -320,14 +320,14 @@ func TestDrift_ForeignScalerIsReportedAndNotFought(t *testing.T) {
 	require.EqualValues(t, 1, p.counted(t, "windlass_agent_kubernetes_conflicts_total", nil))
 	require.Zero(t, p.counted(t, "windlass_agent_kubernetes_drift_total", nil))
 
-	// All else goes on.
+	// Other changes are still applied.
 	p.scale(t, 2)
 	d := p.workload(t)
 	require.Equal(t, "2", d.Annotations[render.AnnotationGeneration])
 	require.EqualValues(t, 3, *d.Spec.Replicas)
 	p.told(t, "Deployment", "Conflict", "Windlass wants 2")
 
-	// Once they agree, there is nothing to report, and ours is ours again.
+	// When both clients want the same number, there is nothing to report, and the agent owns the field again.
 	scale(2)
 	until(t, "agreement", func() bool { return ownsReplicas(p.workload(t)) })
 }
@@ -360,7 +360,7 @@ func TestDrift_ForeignObjectsAreNotTouched(t *testing.T) {
 	require.Equal(t, runtime.ReasonConflict, rej.Code)
 	require.Contains(t, rej.Message, "Namespace "+namespace)
 
-	// Given away by its labels, it is used, and stays when all that is ours is gone.
+	// A namespace that gets the agent's labels is used. It stays when all objects of the agent are gone.
 	ns, err := h.api.CoreV1().Namespaces().Get(t.Context(), namespace, metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Empty(t, ns.Annotations)

@@ -16,7 +16,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/replacement"
 )
 
-// evict has a pod evicted by its node.
+// evict makes a pod's node evict it.
 func (h *harness) evict(t *testing.T, namespace, name string) {
 	t.Helper()
 	_, err := h.api.CoreV1().Pods(namespace).Patch(t.Context(), name, types.MergePatchType,
@@ -25,7 +25,7 @@ func (h *harness) evict(t *testing.T, namespace, name string) {
 	until(t, "the eviction", func() bool { return slices.Contains(h.failed(t, namespace), name) })
 }
 
-// failed are the names of the pods in a namespace that are over, the oldest first.
+// failed returns the names of the failed pods in a namespace, oldest first.
 func (h *harness) failed(t *testing.T, namespace string) []string {
 	t.Helper()
 	all, err := h.api.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
@@ -40,7 +40,7 @@ func (h *harness) failed(t *testing.T, namespace string) []string {
 	return out
 }
 
-// stranger makes a pod that is over and that no controller of ours has made.
+// stranger makes a failed pod that no controller has made.
 func (h *harness) stranger(t *testing.T, like *corev1.Pod, name string, labels map[string]string) {
 	t.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: like.Namespace, Labels: labels}, Spec: *like.Spec.DeepCopy()}
@@ -102,7 +102,7 @@ func TestEndedPods_NewestStayForAWhile(t *testing.T) {
 		return terminatedOnes(o, runtime.ReasonEvicted) == 2
 	})
 
-	// What somebody made is theirs, whatever it says that it is.
+	// Pods that other clients made are left alone, even with the labels of the agent.
 	labels := map[string]string{}
 	for k, v := range like.Labels {
 		if k != "pod-template-hash" {

@@ -43,7 +43,7 @@ const (
 	terminated = windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED
 )
 
-// patience is the deadline of every wait, for machines that do much else.
+// patience limits every wait. It is long, because the machine may be busy.
 const patience = 4 * time.Minute
 
 const (
@@ -63,8 +63,8 @@ type ownCluster struct {
 	stop func()
 }
 
-// startOwnCluster starts a cluster, and a runtime that uses it. wrap may put something
-// between the two.
+// startOwnCluster starts a cluster, and a runtime that uses it. wrap may change how the runtime reaches the
+// cluster.
 func startOwnCluster(t testing.TB, cfg kubelab.Config, wrap func(*rest.Config)) *ownCluster {
 	cfg.DataDir, cfg.DieWithParent, cfg.Progress = t.TempDir(), true, func(line string) { t.Log(line) }
 	lab, err := kubelab.Start(t.Context(), cfg)
@@ -90,7 +90,7 @@ func startOwnCluster(t testing.TB, cfg kubelab.Config, wrap func(*rest.Config)) 
 	return r
 }
 
-// start runs a runtime, a new one where one was stopped.
+// start creates and runs a runtime, also after another one was stopped.
 func (r *ownCluster) start(t testing.TB) {
 	rt, err := kubernetes.New(kubernetes.Config{
 		Client: rest.CopyConfig(r.cfg), Region: "lab", AgentVersion: "test",
@@ -153,7 +153,7 @@ func withGPUs(n int32) func(*windlassv1.DeploymentSpec) {
 	return func(s *windlassv1.DeploymentSpec) { s.Resources.Gpu = &windlassv1.Gpu{Count: n, Product: product} }
 }
 
-// onFrail nodes, where nothing else runs.
+// onFrail makes instances run on frail nodes, where nothing else runs.
 func onFrail(s *windlassv1.DeploymentSpec) {
 	s.Kubernetes = &windlassv1.KubernetesOptions{
 		NodeSelector: map[string]string{frail: "yes"},
@@ -162,7 +162,7 @@ func onFrail(s *windlassv1.DeploymentSpec) {
 }
 
 func (r *ownCluster) apply(t testing.TB, a runtime.Assignment) string {
-	a.Deployment = proto.CloneOf(a.Deployment) // what is applied is the runtime's to read
+	a.Deployment = proto.CloneOf(a.Deployment) // the runtime reads what is applied, so tests must not change it
 	require.NoError(t, r.rt.Apply(t.Context(), a))
 	return a.Deployment.GetId()
 }
@@ -178,7 +178,7 @@ func (r *ownCluster) instances(t testing.TB, id string) []runtime.Instance {
 	return nil
 }
 
-// until waits for a deployment's instances to look as told.
+// until waits until ok accepts the deployment's instances.
 func (r *ownCluster) until(t testing.TB, what, id string, ok func([]runtime.Instance) bool) []runtime.Instance {
 	deadline := time.Now().Add(patience)
 	var last string
@@ -192,7 +192,7 @@ func (r *ownCluster) until(t testing.TB, what, id string, ok func([]runtime.Inst
 			last = now
 		}
 		require.False(t, time.Now().After(deadline), "waited in vain for %s:%s", what, last)
-		// Other tests read changes, too.
+		// Other tests receive from the same channel, so this one polls, too.
 		select {
 		case <-r.rt.Changes():
 		case <-time.After(50 * time.Millisecond):
@@ -229,13 +229,13 @@ func readyOnes(n int) func([]runtime.Instance) bool {
 	}
 }
 
-// pod of an instance.
+// pod returns the namespace and the name of an instance's pod.
 func pod(i runtime.Instance) (namespace, name string) {
 	namespace, name, _ = strings.Cut(i.RuntimeName, "/")
 	return namespace, name
 }
 
-//nolint:tparallel // its cluster is its own, and the machine's share of it: it does not run beside others
+//nolint:tparallel // it has a cluster of its own, which needs much of the machine, so no other test runs at the same time
 func TestStagedFailuresAreToldForWhatTheyAre(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a Kubernetes control plane")
@@ -456,7 +456,7 @@ func noSuchCommand(t *testing.T, r *ownCluster) {
 
 func exitedOnce(t *testing.T, r *ownCluster) {
 	marker := filepath.Join(t.TempDir(), "been-here")
-	// Serves nothing: that it runs again is enough.
+	// The command serves nothing. It is enough that it runs again.
 	id := r.apply(t, assignment("dep_once", 1, host("sh", "-c",
 		fmt.Sprintf("if [ -e %[1]s ]; then exec sleep 1000; fi; touch %[1]s; echo no such tensor; exit 17", marker))))
 	i := r.until(t, "a second run", id, func(all []runtime.Instance) bool {

@@ -24,14 +24,14 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// proxy stands between an agent and the API server, counts what is asked, and may be
-// told to do badly.
+// proxy is between an agent and the API server. It counts requests, and can inject faults.
 type proxy struct {
 	forward *httputil.ReverseProxy
 	url     string
 
 	mu sync.Mutex
-	// fault answers a request itself, or lets it pass; nil: all pass.
+	// fault answers a request and returns true, or returns false to let it pass. If fault is nil, all
+	// requests pass.
 	fault func(w http.ResponseWriter, r *http.Request, n int) bool
 	seen  int
 	calls map[string]int
@@ -93,15 +93,15 @@ func (p *proxy) cutWatches() {
 	p.watches, p.cut = context.WithCancel(context.Background())
 }
 
-// break from now on, and forget what was counted.
+// set injects the fault from now on, or none if it is nil.
 func (p *proxy) set(fault func(http.ResponseWriter, *http.Request, int) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.fault = fault
 }
 
-// count returns the calls since the last time, without and with those that open
-// watches or fill caches.
+// count returns the calls since the last count. changes are the calls that change objects other than events.
+// reads are the calls that read, open watches or fill caches.
 func (p *proxy) count() (changes, reads int, all map[string]int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -131,16 +131,15 @@ func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason, header 
 
 func changes(r *http.Request) bool { return r.Method != http.MethodGet }
 
-// faults are what the API server does to the agent while five deployments get another
-// template. most is how many changing calls it may take until all are as they should
-// be: undisturbed it takes 35, seven for each. No more than mostReads reads come with
-// it.
+// faults are faults of the API server while five deployments get another template. most is the maximum number
+// of changing calls until all deployments are as they should be. Without a fault, each deployment needs seven
+// calls. At most mostReads reads are allowed.
 var faults = []struct {
 	name string
-	// lasts until the fault is gone.
+	// lasts is the duration of the fault.
 	lasts time.Duration
 	fault func(w http.ResponseWriter, r *http.Request, n int) bool
-	// cuts: watches are cut again and again meanwhile.
+	// cuts reports whether watches are cut repeatedly during the fault.
 	cuts bool
 	most int
 }{
@@ -170,9 +169,9 @@ var faults = []struct {
 	}},
 }
 
-// mostReads is how many reads a fault of that length may cause. There are eleven watches. One that
-// does not last is opened at most ten times in the first ten seconds. After that, delays are drawn
-// from 0.5 to 3 s or to 4 s, which makes less than one read in 1.2 s.
+// mostReads is how many reads a fault of that length may cause. There are eleven watches. A watch that does
+// not last is opened at most ten times in the first ten seconds. After that, delays are drawn from 0.5 to 3 s
+// or to 4 s, which makes less than one read in 1.2 s.
 func mostReads(lasts time.Duration) int {
 	return 11 * (10 + int(max(0, lasts-10*time.Second)/(1200*time.Millisecond)))
 }
@@ -199,7 +198,7 @@ func TestFaults_RegionConvergesWithoutTramplingTheAPIServer(t *testing.T) {
 		for i := range n {
 			wg.Go(func() {
 				a := change(i)
-				retry := backoff.Policy{Min: time.Second, Max: 4 * time.Second} // the reconciler's in an outage, of which one asks at a time there
+				retry := backoff.Policy{Min: time.Second, Max: 4 * time.Second} // as the reconciler retries in an outage, when it lets only one deployment try at a time
 				for attempt := 0; rt.Apply(t.Context(), a) != nil; attempt++ {
 					if backoff.Sleep(t.Context(), retry.Delay(attempt, nil)) != nil {
 						return
@@ -265,8 +264,8 @@ func TestFaults_RegionConvergesWithoutTramplingTheAPIServer(t *testing.T) {
 			h.sound(t)
 		})
 	}
-	// When all is as it should be, no call is made, as soon as the last watch is open
-	// again: a reflector that was cut off waits longer each time.
+	// When all deployments are as they should be, and the last watch is open again, no call is made. A
+	// reflector that was cut off waits longer each time before it opens its watch.
 	_, _, _ = p.count()
 	for i := range n {
 		require.NoError(t, rt.Apply(t.Context(), change(i)))

@@ -70,7 +70,7 @@ func newEdge(t *testing.T) *edge {
 
 func (e *edge) id(name string) string { return name + "_" + e.suffix }
 
-// open begins anew, as an agent that has started.
+// open begins with an empty inbox and a new table, like an agent that has started.
 func (e *edge) open(items ...*agentv1.Item) {
 	e.t.Helper()
 	var err error
@@ -107,7 +107,8 @@ func (e *edge) open(items ...*agentv1.Item) {
 	e.table.Learn()
 }
 
-// deployment assigned to the region; with a preview's host or none.
+// deployment returns the item of a deployment that is assigned to the region. preview is the host of its
+// preview, or empty.
 func (e *edge) deployment(name, preview string) *agentv1.Item {
 	id := e.id(name)
 	return &agentv1.Item{Kind: agentv1.ItemKind_ITEM_KIND_DEPLOYMENT, Key: id, Generation: 1, Content: &agentv1.Item_Deployment{Deployment: &agentv1.DeploymentState{
@@ -127,7 +128,7 @@ func (e *edge) routes(generation int64, policy *windlassv1.RoutingPolicy, weight
 
 func (e *edge) route(item *agentv1.Item) { e.table.Route(item.GetRoutes(), 0, item.Generation) }
 
-// see has an instance of each deployment, in these states.
+// see makes the table observe one instance of each deployment, in the given states.
 func (e *edge) see(states ...windlassv1.InstanceStatus) {
 	var seen []runtime.ObservedDeployment
 	for i, s := range states {
@@ -149,7 +150,7 @@ func (e *edge) eventually(what string, holds func() bool) {
 
 func name(id string) string { return strings.ReplaceAll(id, "_", "-") }
 
-// httpRoute of that name; nil: there is none.
+// httpRoute returns the HTTPRoute of that name, or nil if there is none.
 func (e *edge) httpRoute(name string) *gwv1.HTTPRoute {
 	e.t.Helper()
 	u, err := e.admin.Resource(httpRoutes).Namespace(routesNamespace).Get(e.t.Context(), name, metav1.GetOptions{})
@@ -162,7 +163,7 @@ func (e *edge) httpRoute(name string) *gwv1.HTTPRoute {
 	return out
 }
 
-// weights of the app's route, by backend.
+// weights returns the weights of the app's route, by backend, or "none".
 func (e *edge) weights() string {
 	r := e.httpRoute(name(e.id("app")) + "-0")
 	if r == nil {
@@ -175,7 +176,7 @@ func (e *edge) weights() string {
 	return strings.Join(out, " ")
 }
 
-// endpoints of a deployment, with what they are.
+// endpoints returns the endpoints of a deployment, with their conditions.
 func (e *edge) endpoints(dep string) string {
 	e.t.Helper()
 	all, err := e.api.DiscoveryV1().EndpointSlices(routesNamespace).List(e.t.Context(), metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + name(e.id(dep))})
@@ -190,8 +191,8 @@ func (e *edge) endpoints(dep string) string {
 	return strings.Join(out, ", ")
 }
 
-// answer says of all routes of the region what a controller would, of the generation that they
-// are at; accepted: whether it takes them.
+// answer sets the status of all routes of the region for their current generation, as a controller does.
+// accepted is whether the controller accepts them.
 func (e *edge) answer(accepted bool) {
 	e.t.Helper()
 	list, err := e.admin.Resource(httpRoutes).Namespace(routesNamespace).List(e.t.Context(), metav1.ListOptions{LabelSelector: "windlass.run/region=" + e.cfg.Region})
@@ -219,7 +220,7 @@ func (e *edge) answer(accepted bool) {
 	}
 }
 
-// serve answers as routes change, until the test says stop.
+// serve accepts routes as they change, until stop is called.
 func (e *edge) serve() (stop func()) {
 	var done atomic.Bool
 	ended := make(chan struct{})
@@ -236,7 +237,7 @@ func (e *edge) serve() (stop func()) {
 	}
 }
 
-// installGatewayAPI has the cluster know HTTPRoutes.
+// installGatewayAPI installs the definition of HTTPRoutes in the cluster.
 func installGatewayAPI(t *testing.T, admin dynamic.Interface) {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api").Output()
@@ -257,7 +258,8 @@ func TestRoutesAreWrittenAsHTTPRoutes(t *testing.T) {
 	e.open(e.deployment("dep_1", ""), e.deployment("dep_2", "v2.chat.test"), e.routes(1, nil, 90, 10))
 	e.see(ready, ready)
 
-	// What is missing is said, and waited for; the cluster of an earlier run has it.
+	// The follower reports a missing role, and waits for it. In the cluster of an earlier run the role
+	// exists.
 	if _, err := e.api.CoreV1().Namespaces().Get(t.Context(), routesNamespace, metav1.GetOptions{}); apierrors.IsNotFound(err) {
 		e.eventually("the role is missing", func() bool { return strings.Contains(e.notes(), "apply deployments/kubernetes/agent-gateway-api.yaml") })
 		require.NotEmpty(t, e.table.Routed(app, 0, 1))
@@ -268,7 +270,7 @@ func TestRoutesAreWrittenAsHTTPRoutes(t *testing.T) {
 		installGatewayAPI(t, e.admin)
 	}
 
-	// A route by weight, and one of a version alone, each with its instances.
+	// There is a route with weights, and a route of a single version, each with its instances.
 	e.eventually("the route is there", func() bool { return e.weights() == "dep-1=90 dep-2=10" })
 	r := e.httpRoute(name(app) + "-0")
 	require.Equal(t, []gwv1.Hostname{"chat.test"}, r.Spec.Hostnames)
@@ -278,7 +280,7 @@ func TestRoutesAreWrittenAsHTTPRoutes(t *testing.T) {
 	require.Equal(t, []gwv1.Hostname{"v2.chat.test"}, e.httpRoute(name(e.id("dep_2"))).Spec.Hostnames)
 	require.Equal(t, "10.1.0.1:8000 ready=true terminating=false", e.endpoints("dep_1"))
 
-	// It counts once it is accepted in the generation that was written.
+	// A route counts when a controller has accepted the generation that was written.
 	e.eventually("no controller answers", func() bool { return strings.Contains(e.notes(), "is there a Gateway edge/public:https") })
 	require.NotEmpty(t, e.table.Routed(app, 0, 1))
 	e.answer(true)
@@ -296,13 +298,13 @@ func TestRoutesAreWrittenAsHTTPRoutes(t *testing.T) {
 	defer func() { stop() }()
 	e.eventually("it is served", func() bool { return e.table.Routed(app, 0, 2) == "" })
 
-	// An instance leaves before it is let go, and an app's change beside it.
+	// A draining instance is taken out of the endpoints before it is released.
 	require.False(t, e.table.Released("ins_1"))
 	e.see(draining, ready)
 	e.eventually("its endpoint is not ready", func() bool { return e.endpoints("dep_1") == "10.1.0.1:8000 ready=false terminating=true" })
 	e.eventually("it may go", func() bool { return e.table.Released("ins_1") })
 
-	// What others change or remove is as it was, and what they say beside stays.
+	// Fields that other clients change or remove are put back. Annotations that they add stay.
 	routes := e.admin.Resource(httpRoutes).Namespace(routesNamespace)
 	_, err := routes.Patch(t.Context(), name(app)+"-0", types.MergePatchType, []byte(`{"metadata":{"annotations":{"example.com/theirs":"x"}},"spec":{"hostnames":["other.test"]}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
@@ -326,7 +328,7 @@ func TestRoutesAreWrittenAsHTTPRoutes(t *testing.T) {
 	e.route(e.routes(4, nil, 0, 100))
 	e.eventually("a route again", func() bool { return e.weights() == "dep-2=100" && e.table.Routed(app, 0, 4) == "" })
 
-	// Another agent takes up what is there, and removes what is not any more.
+	// Another agent takes over the existing routes, and removes those that are not wanted any more.
 	e.halt()
 	e.open(e.deployment("dep_2", ""), e.routes(4, nil, 0, 100))
 	e.see(ready, ready)

@@ -16,7 +16,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// healthImage is one whose entrypoint is that program of this host.
+// healthImage returns the name of an image whose entrypoint is that program of this host.
 func healthImage(program string) string { return "kubelab.local/host" + program + ":test" }
 
 // healthMain is the agent's own main.
@@ -30,10 +30,10 @@ func healthMain() int {
 	return 0
 }
 
-// byHead is a check that the kubelet cannot make, and that the model server passes.
+// byHead sets a health check that the kubelet cannot make, and that the model server passes.
 func byHead(s *windlassv1.DeploymentSpec) { s.HealthCheck.Method = "HEAD" }
 
-// Both ways: an app whose check becomes one that a container makes, and back.
+// The health check of an app becomes one that a container makes, and then one that the kubelet makes again.
 func TestPodsGetWhoMakesTheirHealthCheckInPlace(t *testing.T) {
 	p := place(t, 2)
 	r := &ownCluster{rt: p.rt, api: p.api}

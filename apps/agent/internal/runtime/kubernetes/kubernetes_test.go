@@ -58,19 +58,19 @@ var cluster = sync.OnceValues(func() (*clients, error) {
 	return &clients{admin: admin, agent: agent}, err
 })
 
-// clients reach the cluster, as its administrator and as the agent.
+// clients has the configurations to reach the cluster as its administrator and as the agent.
 type clients struct{ admin, agent *rest.Config }
 
 const suiteGPU = "NVIDIA-L40S"
 
-// started is the cluster, once a test asked for it.
+// started is the cluster of the tests. It is nil until a test needs it.
 var started *kubelab.Lab
 
 func TestMain(m *testing.M) {
 	if text := os.Getenv(agentEnv); text != "" {
 		os.Exit(agentMain(text))
 	}
-	// An image that has this program has the agent's, for health checks.
+	// An image with this program also has the agent's command for health checks.
 	if agent.IsHealthCheck(os.Args) {
 		os.Exit(healthMain())
 	}
@@ -87,7 +87,7 @@ type harness struct {
 	api      client.Interface
 	registry *prometheus.Registry
 	stop     func()
-	// before is done with a runtime before it runs; nil: nothing.
+	// before is called with a runtime before it runs. It may be nil.
 	before func(*kubernetes.Runtime)
 }
 
@@ -115,7 +115,7 @@ func newHarness(t *testing.T, change ...func(*kubernetes.Config)) *harness {
 	return h
 }
 
-// unlimited is for the test's own questions.
+// unlimited returns a configuration without a rate limit, for calls that the test makes itself.
 func unlimited(cfg *rest.Config) *rest.Config {
 	c := rest.CopyConfig(cfg)
 	c.QPS = -1
@@ -164,7 +164,7 @@ func (h *harness) wipe(t *testing.T) {
 	}
 }
 
-// object is what every object of the region has.
+// found is an object of the region.
 type found struct {
 	Kind string
 	metav1.ObjectMeta
@@ -174,7 +174,7 @@ type found struct {
 
 func (f found) String() string { return f.Kind + " " + f.Namespace + "/" + f.Name }
 
-// objects are all that the region has in the cluster.
+// objects returns all objects of the region in the cluster.
 func (h *harness) objects(t *testing.T) []found {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
@@ -221,8 +221,8 @@ func (h *harness) objects(t *testing.T) []found {
 	return out
 }
 
-// leftovers are pods, and whatever else has lost its workload. Kubernetes collects
-// what is owned a moment after its owner is gone.
+// leftovers returns pods, and other objects whose workload is gone. It waits for them to go, because
+// Kubernetes collects objects a moment after their owner is gone.
 func (h *harness) leftovers(t *testing.T) []string {
 	t.Helper()
 	var left []string
@@ -249,7 +249,7 @@ func (h *harness) leftovers(t *testing.T) []string {
 	return left
 }
 
-// stored is all that anybody may read who may not read Secrets.
+// stored returns everything that a client can read without the right to read Secrets.
 func (h *harness) stored(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder

@@ -27,7 +27,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/kubetest"
 )
 
-// failover is what a region may be without an active agent.
+// failover is how long a region may be without an active agent.
 const failover = 15 * time.Second
 
 func (h *harness) lease(t *testing.T, identity string, client *rest.Config) access.Lease {
@@ -38,8 +38,8 @@ func (h *harness) lease(t *testing.T, identity string, client *rest.Config) acce
 	}
 }
 
-// hold holds the lease in the background. held is closed when it is had; stop gives
-// it back and returns what Hold returned.
+// hold holds the lease in the background. The first channel is closed when the lease is held. The second one
+// gets the result of Hold.
 func hold(ctx context.Context, l access.Lease, f func(context.Context)) (chan struct{}, chan error) {
 	held, done := make(chan struct{}), make(chan error, 1)
 	go func() {
@@ -86,7 +86,7 @@ func TestLease_PassesOnSoonAfterAKill(t *testing.T) {
 	}
 	t.Logf("another is active after %v", time.Since(killed).Round(100*time.Millisecond))
 
-	// A holder that is told to stop gives the lease back: the next one need not wait.
+	// A holder that stops gives the lease back, so that the next holder does not wait.
 	other, otherDone := hold(t.Context(), h.lease(t, "third", h.cfg.Client), func(context.Context) {})
 	stopped := time.Now()
 	stop()
@@ -96,8 +96,8 @@ func TestLease_PassesOnSoonAfterAKill(t *testing.T) {
 	require.Less(t, time.Since(stopped), 5*time.Second)
 }
 
-// A renewal that was given up when the agent was told to stop may arrive at the server
-// late: between its look at the lease and giving it back.
+// An agent that stops cancels its renewal, but that may still arrive at the server late. Here it arrives
+// after the agent has read the lease, and before the agent gives the lease back.
 func TestLease_IsGivenBackAfterALateRenewal(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)

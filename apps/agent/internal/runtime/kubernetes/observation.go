@@ -90,8 +90,8 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 		add(d, key, look(key, w.Annotations[render.AnnotationTemplateHash], w))
 		d.Unsettled = d.Unsettled || r.unsettled(w)
 	}
-	// Pods that outlive their workload are listed under the name that it was made for. That is the
-	// deployment, unless another one had adopted the workload.
+	// Pods that outlive their workload are listed under the deployment for which the workload was made. This
+	// is their own deployment, unless another one had adopted the workload.
 	for _, key := range r.caches.PodKeys() {
 		if memories[key] != nil {
 			continue
@@ -100,7 +100,7 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 		d := at(render.ParentKey(name))
 		add(d, key, look(key, "", nil))
 	}
-	// So are ReplicaSets without pods.
+	// ReplicaSets without pods are listed in the same way.
 	for _, key := range r.caches.ReplicaSetKeys() {
 		if memories[key] == nil {
 			_, name, _ := strings.Cut(key, "/")
@@ -124,9 +124,10 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 	return out, nil
 }
 
-// noteRoles notes what the workload of one instance says of its deployment, which has several roles. The deployment has
-// the generation that all of them have reached. Those that are being deleted may lag behind, and count only while there
-// are no others: ends has the deployments of which only such workloads were seen.
+// noteRoles records what the workload of one instance shows of its deployment, which has several roles. The
+// deployment's generation is the lowest one of its workloads. Workloads that are being deleted may lag
+// behind, so they count only if no others were seen. ends has the deployments of which only such workloads
+// were seen.
 func noteRoles(d *runtime.ObservedDeployment, w *appsv1.Deployment, ends map[string]bool) {
 	n, err := strconv.ParseInt(w.Annotations[render.AnnotationGeneration], 10, 64)
 	deleted := w.DeletionTimestamp != nil

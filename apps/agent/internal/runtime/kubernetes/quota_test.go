@@ -30,7 +30,7 @@ func TestPool_StaysWithinItsQuota(t *testing.T) {
 		_, err := q.claim(at(a.Deployment.Id), a, workloads)
 		return err
 	}
-	// What is there counts, also when it was not claimed since we started.
+	// Workloads in the cluster count, even if they were not claimed since the agent started.
 	replicas := int32(2)
 	there = append(there, &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{

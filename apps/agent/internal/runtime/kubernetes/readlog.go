@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// readAhead times the page's limit is how much of a log is read after a time. If there is more, the end
-	// of the log is read.
+	// At most readAhead times the page's limit is read of the log after a given time. If the log has more,
+	// its end is read instead.
 	readAhead = 4
 	// floodLines is how many lines are read from the end.
 	floodLines = 500
 )
 
-// ReadLog reads the container's log from its node, through the API server. Positions are the node's times of
-// lines in ns, because a log can be read from a time on only. Lines are not counted.
+// ReadLog reads the container's log from its node, through the API server. A position is the node's time of a
+// line in ns, because a log can only be read from a time on. Lines are not counted.
 func (r *Runtime) ReadLog(ctx context.Context, instanceID string, q runtime.LogQuery) (page runtime.LogPage, err error) {
 	if err := r.ready(ctx); err != nil {
 		return page, err
@@ -105,7 +105,7 @@ func (l podLog) lines(ctx context.Context, q runtime.LogQuery) (lines []runtime.
 		options.SinceTime = &metav1.Time{Time: after.Truncate(time.Second)}
 	}
 	if began := containerStart(l.pod); restarted(l.pod) && (q.After != nil || !q.Since.IsZero()) && after.Before(began) {
-		// The run before may have written more, and its log may be gone: an error is ignored.
+		// The run before may have written more lines. An error is ignored, because its log may be gone.
 		before := options
 		before.Previous = true
 		lines, missing, _ = l.after(ctx, before, after, q.Limit)

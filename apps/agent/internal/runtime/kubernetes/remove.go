@@ -21,7 +21,7 @@ func (r *Runtime) Remove(ctx context.Context, deploymentID string) error {
 		return err
 	}
 	for _, at := range r.wanted.familiesOf(deploymentID) {
-		// A running look ends first, so that it makes no instance again.
+		// This waits until a running look has ended, so that the look creates no instance again.
 		unlock := r.locks.Alone(at.String())
 		r.wanted.forgetRoles(at, deploymentID)
 		unlock()

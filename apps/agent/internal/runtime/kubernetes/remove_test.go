@@ -24,7 +24,7 @@ import (
 // shelf is a server that has one workload.
 type shelf struct {
 	workload *appsv1.Deployment // nil: it is gone
-	// gets and deletes are those that were asked; busy changes it before each delete.
+	// gets and deletes count calls. If busy is true, the workload changes before each delete.
 	gets, deletes int
 	busy          bool
 }
@@ -104,8 +104,8 @@ func TestRemove_WaitsForAWorkloadThatKeepsChanging(t *testing.T) {
 	require.Nil(t, s.workload)
 }
 
-// A repair writes down what it puts right. One that is under way when the workload is
-// removed must not have it wanted, and made, for ever after.
+// A repair records as wanted what it repairs. A repair that runs while the workload is removed must not
+// record it again, because later repairs would then create it.
 func TestRemove_EndsARepairUnderWay(t *testing.T) {
 	for name, cached := range map[string]bool{"of what is there": true, "of what somebody deleted": false} {
 		t.Run(name, func(t *testing.T) {

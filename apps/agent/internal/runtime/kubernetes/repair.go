@@ -167,8 +167,8 @@ func (r *Runtime) workloadsOf(namespace, index, value string) []render.Ref {
 	return r.wanted.in(namespace)
 }
 
-// finished queues a workload after its status changed. One that drains may be ready for its next step. After
-// a rollout, Secrets of the old template can be removed.
+// finished queues a workload after its status changed. A workload that drains may be ready for its next step.
+// After a rollout, Secrets of the old template can be removed.
 func (r *Runtime) finished(o render.Object) {
 	d, ok := o.(*appsv1.Deployment)
 	if !ok {

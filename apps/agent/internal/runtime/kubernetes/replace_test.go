@@ -17,21 +17,22 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// ledger is what became of a deployment's pods, as the API server tells.
+// ledger records what happens to a deployment's pods, from a watch of the API server.
 type ledger struct {
 	d *door
 
 	mu   sync.Mutex
 	pods map[types.UID]*corev1.Pod
-	// served are those that gateways may have sent to: they were ready before they were marked.
+	// served has the pods to which gateways may have sent requests, because the pods were ready before they
+	// were marked.
 	served map[types.UID]bool
-	// wrong are pods that were told to end though gateways sent to them.
+	// wrong has the pods that were deleted while gateways still sent to them.
 	wrong []string
-	// fewest served at once.
+	// fewest is the lowest number of pods that served at one time.
 	fewest int
 }
 
-// follow what becomes of the pods until the test ends.
+// follow records what happens to the pods until the test ends.
 func (p *placed) follow(t *testing.T, d *door) *ledger {
 	t.Helper()
 	list, err := p.api.CoreV1().Pods(p.namespace).List(t.Context(), metav1.ListOptions{})
@@ -81,7 +82,8 @@ func up(p *corev1.Pod) bool {
 	return false
 }
 
-// requireOrderly: no pod went while gateways sent to it, and at least fewest served at any time.
+// requireOrderly checks that no pod was deleted while gateways sent to it, and that at least fewest pods
+// served at any time.
 func (l *ledger) requireOrderly(t *testing.T, fewest int) {
 	t.Helper()
 	l.mu.Lock()
@@ -90,8 +92,8 @@ func (l *ledger) requireOrderly(t *testing.T, fewest int) {
 	require.GreaterOrEqual(t, l.fewest, fewest)
 }
 
-// gateways are done with those that drain a moment after they hear of it, until the test
-// ends or they stop.
+// gateways plays the gateways: it releases draining instances after a moment, until the test ends or stop is
+// called.
 func (p *placed) gateways(t *testing.T, d *door) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -120,7 +122,7 @@ func (p *placed) gateways(t *testing.T, d *door) (stop func()) {
 	return stop
 }
 
-// replace has the deployment be of another template.
+// replace gives the deployment another template.
 func (p *placed) replace(t *testing.T, template string, change ...func(*runtime.Assignment)) {
 	t.Helper()
 	p.change(t, append(change, func(a *runtime.Assignment) { a.TemplateHash = template })...)
@@ -133,8 +135,7 @@ func atOnce(n int) func(*runtime.Assignment) {
 func brokenNow(a *runtime.Assignment) { staged("never-ready")(a.Deployment.Spec) }
 func soundNow(a *runtime.Assignment)  { a.Deployment.Spec.Kubernetes = nil }
 
-// all waits until there are as many ready pods of the template as replicas says, and none of
-// another.
+// all waits until the number of ready pods of the template is replicas, and no pod has another template.
 func (p *placed) all(t *testing.T, replicas int, template string) {
 	t.Helper()
 	until(t, fmt.Sprintf("%d pods of %s, and no others", replicas, template), func() bool {
@@ -148,7 +149,7 @@ func (p *placed) all(t *testing.T, replicas int, template string) {
 	})
 }
 
-// over waits until the workload is one that Kubernetes has in hand again.
+// over waits until the replacement has ended and Kubernetes controls the workload as usual.
 func (p *placed) over(t *testing.T, atOnce int) {
 	t.Helper()
 	until(t, "an ordinary workload", func() bool {
@@ -158,8 +159,8 @@ func (p *placed) over(t *testing.T, atOnce int) {
 	require.Zero(t, p.counted(t, "windlass_agent_kubernetes_drift_total", map[string]string{"kind": "Deployment"}))
 }
 
-// leaves waits until as many pods serve as serving says, and as many others drain as leaving
-// says. It returns those that drain.
+// leaves waits until the number of pods that serve is serving and the number of pods that drain is leaving.
+// It returns the ids of the draining instances.
 func (p *placed) leaves(t *testing.T, serving, leaving int) (ids []string) {
 	t.Helper()
 	until(t, "the pods that serve and those that drain", func() bool {
@@ -188,7 +189,7 @@ func (p *placed) of(t *testing.T, template string) (n int) {
 	return n
 }
 
-// stays looks for a while whether something is as it is.
+// stays checks for a second that ok keeps returning true.
 func stays(t *testing.T, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
@@ -238,7 +239,7 @@ func TestReplace_GoesOnWithAnotherAgent(t *testing.T) {
 	p, gateways := gated(t, 3, time.Hour)
 	l := p.follow(t, gateways)
 	again := func() {
-		p.rt = p.open(t) // as one that was killed: nothing is handed over
+		p.rt = p.open(t) // the agent before was killed: it hands nothing over
 		require.NoError(t, p.rt.Apply(t.Context(), p.a))
 	}
 	p.replace(t, "template-2")
@@ -254,7 +255,7 @@ func TestReplace_GoesOnWithAnotherAgent(t *testing.T) {
 	until(t, "the first of the new ones", func() bool { return p.of(t, "template-2") == 1 })
 	next := p.leaves(t, 2, 1)
 
-	// While there is no agent no pod is replaced, and one that crashes is made again as it was.
+	// Without an agent no pod is replaced, and a pod that crashes is made again from its old template.
 	p.shut(t)
 	for id, one := range p.pods(t) {
 		if id != next[0] && one.Annotations[render.AnnotationTemplateHash] == "template-1" {
@@ -357,7 +358,7 @@ func TestReplace_DrainedNodeHoldsNothingUp(t *testing.T) {
 		for _, one := range p.pods(t) {
 			if one.Spec.NodeName == node {
 				left++
-				// The budget refuses while another is away.
+				// The disruption budget refuses an eviction while another pod is not available.
 				_ = p.api.PolicyV1().Evictions(p.namespace).Evict(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: one.Name}})
 			}
 		}

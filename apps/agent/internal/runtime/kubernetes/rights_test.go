@@ -13,9 +13,9 @@ import (
 	client "k8s.io/client-go/kubernetes"
 )
 
-// The agent works with the rights of agent-rbac.yaml, as all tests of this package do, and has those on
-// workloads in its namespaces only.
-func TestRights(t *testing.T) { //nolint:tparallel // its parts go on from one another
+// The agent has the rights of agent-rbac.yaml, as in all tests of this package. It has the rights on
+// workloads only in its own namespaces.
+func TestRights(t *testing.T) { //nolint:tparallel // its subtests depend on the ones before
 	p := place(t, 1)
 	as, err := client.NewForConfig(unlimited(p.cfg.Client))
 	require.NoError(t, err)
@@ -47,7 +47,7 @@ func TestRights(t *testing.T) { //nolint:tparallel // its parts go on from one a
 		_, err := as.RbacV1().RoleBindings(namespace).Create(ctx, b, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
 	}
-	// In each namespace of this list, what it may do in its own is tried.
+	// try makes, in a namespace, the calls that the agent may make in its own namespaces.
 	try := func(namespace string) map[string]error {
 		_, logs := as.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{}).DoRaw(ctx)
 		_, maps := as.CoreV1().ConfigMaps(namespace).List(ctx, metav1.ListOptions{})

@@ -68,7 +68,7 @@ func TestManifests_AreValidForKubernetes(t *testing.T) {
 	}
 }
 
-// An agent of a release that needs more than the role that is there allows says so.
+// An agent whose release needs more rights than the installed role has reports that.
 func TestRole_MissingPermissionIsNamed(t *testing.T) {
 	h := newHarness(t, func(c *kubernetes.Config) {
 		l, err := cluster()

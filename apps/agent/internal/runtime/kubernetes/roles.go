@@ -25,16 +25,17 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A deployment with several roles is one workload for each instance: a Deployment of one pod with the labels of its
-// role, group and slot. Kubernetes keeps each alive by itself. Package groups says which of them should be there,
-// which wait, and which may take another template:
+// A deployment with several roles is one workload for each instance: a Deployment of one pod with the labels
+// of its role, group and slot. Kubernetes keeps each workload alive by itself. Package groups says which of
+// them should be there, which wait, and which may take another template:
 //
 //	to create      the workload is made. While it waits for roles, it has no pod
 //	to replace     the workload takes the new template. Until then it holds the old one
 //	to delete      the workload is marked and goes to no pods. An empty one is deleted
 //
-// All is read from the cluster again each time: labels, marks, templates and pods. So an agent that was killed at any
-// step goes on from there. A deployment without replicas keeps one empty workload, which owns what the app shares.
+// Each time, all state is read from the cluster again: labels, marks, templates and pods. So an agent that
+// was killed at any step goes on from there. A deployment without replicas keeps one empty workload, which
+// owns what the app shares.
 
 // familyRef names the instances of an assignment with several roles.
 func familyRef(namespace string, a runtime.Assignment) render.Ref {
@@ -86,7 +87,7 @@ type family struct {
 	a     runtime.Assignment
 	roles []runtime.Role
 	entry string
-	// parts are the deployment with one role each, by role and by the number of its pods.
+	// parts has the assignments of single roles, by the role's index and the number of pods.
 	parts map[[2]int]*runtime.Assignment
 }
 
@@ -104,7 +105,7 @@ func (f *family) index(role string) int {
 	return slices.IndexFunc(f.roles, func(r runtime.Role) bool { return r.Name == role })
 }
 
-// wanted returns what package groups decides by.
+// wanted returns the assignment as input for package groups.
 func (f *family) wanted() groups.Wanted {
 	w := groups.Wanted{Replicas: int(f.a.Deployment.GetReplicas()), Unavailable: f.a.MaxUnavailable()}
 	for _, r := range f.roles {
@@ -144,9 +145,10 @@ type unit struct {
 
 	ref  render.Ref
 	live *appsv1.Deployment
-	// pods are those that count as its replica.
+	// pods has the pods that count as a replica of the workload.
 	pods []*corev1.Pod
-	// leaves means that it is marked to be removed, and empty that Kubernetes has nothing of it but the workload.
+	// leaves reports whether the workload is marked to be removed. empty reports whether nothing but such a
+	// workload is left.
 	leaves, empty bool
 }
 
@@ -183,7 +185,7 @@ func placeOf(labels map[string]string) groups.ID {
 	return groups.ID{Role: labels[render.LabelComponent], Group: group, Slot: slot}
 }
 
-// observed returns the instance as package groups takes it.
+// observed returns the instance as input for package groups.
 func (r families) observed(f *family, u *unit) groups.Instance {
 	want := f.a.TemplateOf(u.Role)
 	in := groups.Instance{
@@ -220,7 +222,7 @@ func (r families) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 	for _, c := range d.Create {
 		seen = append(seen, groups.Instance{ID: c.ID, Key: "new"})
 	}
-	// Those to create may have to wait, too.
+	// Instances that are created may have to wait, too.
 	waits := groups.Decide(f.wanted(), seen).Wait
 
 	var puts []runtime.Assignment
@@ -239,7 +241,7 @@ func (r families) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 		switch in := slices.IndexFunc(seen, func(i groups.Instance) bool { return i.Key == u.ref.Name }); {
 		case u.live.DeletionTimestamp != nil:
 		case f.index(u.Role) < 0:
-			gone = append(gone, u) // no part of the assignment says what it should be
+			gone = append(gone, u) // the assignment does not have this role
 		case u.empty && u == head:
 			put(u.ID, runtime.Unit{Leaves: true})
 		case u.empty && !slices.ContainsFunc(d.Create, func(c groups.Start) bool { return c.ID == u.ID }):
@@ -264,7 +266,7 @@ func (r families) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 	errs = append(errs, r.tellPeers(ctx, f, at))
 	for _, u := range all {
 		if r.wanted.drains(u.ref) {
-			r.repairs.add(u.ref) // another instance of its group may have been what it waited for
+			r.repairs.add(u.ref) // it may have waited for another instance of its group
 		}
 	}
 	return worst(slices.DeleteFunc(errs, func(err error) bool { return err == nil }))
@@ -283,8 +285,8 @@ func (f *family) headOf(all []*unit, creates bool) *unit {
 // unitsAtOnce is how many instances of one deployment are put at one time.
 const unitsAtOnce = 4
 
-// putUnits ensures the workloads of instances. Those that are as they were asked for before are left to their own
-// repairs.
+// putUnits ensures the workloads of instances. It skips workloads that were completely made as now wanted,
+// because repairs keep them so.
 func (r families) putUnits(ctx context.Context, puts []runtime.Assignment, known map[groups.ID]*unit) []error {
 	var mu sync.Mutex
 	var errs []error
@@ -325,8 +327,8 @@ func (r families) removeUnit(ctx context.Context, u *unit, deploymentID string) 
 	return r.removeWorkload(ctx, u.ref, cmp.Or(u.live.Labels[render.LabelDeployment], deploymentID))
 }
 
-// releasedInGroup reports whether no gateway sends to the pods of an instance. Gateways send to the entry instances of its
-// group, and to it through these.
+// releasedInGroup reports whether no gateway sends to the pods of an instance. Gateways send requests only to
+// the entry instances of its group. Through these, requests reach the other instances.
 func (r families) releasedInGroup(at render.Ref, u *runtime.Unit) bool {
 	for _, p := range r.caches.PodsOfGroup(at.Namespace, at.Name, u.Group) {
 		if observe.Holds(p) && p.Labels[render.LabelComponent] == u.Entry && !r.released(render.InstanceID(p.UID)) {
@@ -357,7 +359,7 @@ func (r families) tellPeers(ctx context.Context, f *family, at render.Ref) error
 			for _, p := range u.pods {
 				pods = append(pods, p)
 				in := runtime.Instance{ID: p.Name, Role: u.Role, Group: u.Group, Slot: u.Slot}
-				// One that drains serves requests that gateways still send to its group.
+				// An instance that drains serves requests that gateways still send to its group.
 				if observe.IsReady(p) {
 					in.Address = observe.AddressOf(p)
 				}
@@ -412,8 +414,8 @@ func (r families) writePeers(ctx context.Context, f *family, units []*unit, cont
 	return err
 }
 
-// removePeers removes the file of peers of the group whose empty workload a deployment without replicas keeps. That
-// workload owns it. It makes no call if the file was removed before.
+// removePeers removes the file of peers that the empty workload of a deployment without replicas owns. It
+// makes no call if the file was removed before.
 func (r families) removePeers(ctx context.Context, f *family, at render.Ref, head *unit) error {
 	if !r.wanted.mayHavePeers(at) {
 		return nil

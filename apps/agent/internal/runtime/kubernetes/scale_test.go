@@ -36,7 +36,8 @@ const (
 type figures struct {
 	Deployments int `json:"deployments"`
 	Pods        int `json:"pods"`
-	// From the first Apply to the last one's return, and to the last pod's readiness.
+	// These are the times from the first Apply until the last Apply has returned, and until the last pod is
+	// ready.
 	AppliedSeconds float64 `json:"applied_seconds"`
 	ReadySeconds   float64 `json:"ready_seconds"`
 	// Calls that making one deployment took.
@@ -47,11 +48,11 @@ type figures struct {
 	HeapMiB       float64 `json:"heap_mib"`
 	KiBPerPod     float64 `json:"kib_per_pod"`
 	Idle          idle    `json:"idle"`
-	// One change to one deployment of all.
+	// Each of these is the cost of one change to one deployment.
 	Scaled   change `json:"scaled"`
 	Replaced change `json:"replaced"`
 	Removed  change `json:"removed"`
-	// Observe, of the whole region.
+	// These are the times of Observe for the whole region.
 	ObserveMedianMillis float64 `json:"observe_median_ms"`
 	ObserveMaxMillis    float64 `json:"observe_max_ms"`
 	Restart             restart `json:"restart"`
@@ -59,7 +60,7 @@ type figures struct {
 
 type idle struct {
 	Seconds float64 `json:"seconds"`
-	// Watches and the like left out.
+	// Calls does not count watches.
 	Calls     int     `json:"calls"`
 	CPUMillis float64 `json:"cpu_ms"`
 }
@@ -99,10 +100,10 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
-// callOf is "PATCH deployments", "GET pods (watch)".
+// callOf returns the verb and the resource of a request, such as "PATCH deployments" or "GET pods (watch)".
 func callOf(req *http.Request) string {
 	parts := strings.Split(strings.Trim(req.URL.Path, "/"), "/")
-	// api/v1 or apis/group/v1, and a namespace with something in it.
+	// The path begins with api/v1 or apis/group/v1, and then with the namespace of a namespaced resource.
 	parts = parts[min(len(parts), map[string]int{"api": 2, "apis": 3}[parts[0]]):]
 	if len(parts) > 2 && parts[0] == "namespaces" {
 		parts = parts[2:]
@@ -157,9 +158,9 @@ func cpuTime(t testing.TB) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// TestScale states what a region costs its agent and the API server. It fails on
-// what must not grow with the region: calls while nothing changes, writes for one
-// change, writes of an agent that starts again.
+// TestScale measures what a region costs its agent and the API server. It fails if costs grow with the region
+// that must not: calls while nothing changes, writes for one change, and writes of an agent that starts
+// again.
 func TestScale(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a Kubernetes control plane")
@@ -175,7 +176,7 @@ func TestScale(t *testing.T) {
 	nodes := max(2, (deployments*replicas+99)/100)
 	r := startOwnCluster(t, kubelab.Config{
 		CIDR: "127.84.0.0/16", Groups: []string{fmt.Sprintf("name=cpu,nodes=%d,cpu=256,memory=1Ti,pods=200", nodes)},
-		// Nodes of a busy machine are late, and not lost.
+		// Nodes of a busy machine may report late, and must not count as lost.
 		NodeGrace: 10 * time.Minute, EvictAfter: 10 * time.Minute,
 	}, calls.wrap)
 	all := make([]runtime.Assignment, deployments)
@@ -213,7 +214,7 @@ func TestScale(t *testing.T) {
 	out.ObserveMedianMillis, out.ObserveMaxMillis = took[len(took)/2], took[len(took)-1]
 
 	one := all[deployments/2]
-	one.Deployment = proto.CloneOf(one.Deployment) // what was applied is the runtime's to read
+	one.Deployment = proto.CloneOf(one.Deployment) // the runtime reads what was applied, so the test must not change it
 	one.Deployment.Replicas++
 	one.Generation++
 	out.Scaled = r.change(t, calls, func() {
@@ -256,7 +257,7 @@ func TestScale(t *testing.T) {
 		require.NoError(t, os.WriteFile(file, append(b, '\n'), 0o600))
 	}
 	require.Zero(t, out.Idle.Calls, "an idle agent watches and does nothing else")
-	// A change of any size of region is that of one deployment's few objects.
+	// In a region of any size, a change writes only the few objects of one deployment.
 	for name, c := range map[string]change{"scaled": out.Scaled, "replaced": out.Replaced, "removed": out.Removed} {
 		require.LessOrEqual(t, c.Writes, 20, "%s: %v", name, c.Calls)
 	}
@@ -284,8 +285,8 @@ func applyAll(t testing.TB, rt *kubernetes.Runtime, all []runtime.Assignment) {
 	}
 }
 
-// applyPatiently tries again, as the agent does: an API server that serves a whole
-// region's start on a busy machine lets calls time out.
+// applyPatiently repeats failed calls, as the agent does. While a whole region starts on a busy machine,
+// calls of the API server may time out.
 func applyPatiently(t testing.TB, rt *kubernetes.Runtime, a runtime.Assignment) error {
 	deadline := time.Now().Add(patience)
 	for {
@@ -327,7 +328,7 @@ func (r *ownCluster) settled(t testing.TB, deployments, replicas int) {
 		require.False(t, time.Now().After(deadline), "%d of %d deployments are ready", done, deployments)
 		select {
 		case <-r.rt.Changes():
-			// Each of thousands of pods tells its steps: not a look for each.
+			// Thousands of pods signal each of their steps, so several signals share one look.
 			time.Sleep(100 * time.Millisecond)
 		case <-time.After(time.Second):
 		}
@@ -356,7 +357,7 @@ func (r *ownCluster) idle(t testing.TB, calls *counter, during time.Duration) id
 	}
 }
 
-// change measures what do brings about, until the agent rests again.
+// change measures the calls and the time that do causes, until the agent makes no more calls.
 func (r *ownCluster) change(t testing.TB, calls *counter, do func()) change {
 	r.quiet(t, calls)
 	began := time.Now()

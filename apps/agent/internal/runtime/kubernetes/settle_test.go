@@ -29,11 +29,12 @@ func TestSettle_SizeCountsOnceNoEarlierPodMayCome(t *testing.T) {
 			d := of()
 			return d.Generation == p.a.Generation && !d.Unsettled && len(d.Instances) == 0
 		})
-		// That nothing comes has no end to wait for: without the mend, it comes within this.
+		// No event shows that no pod comes, so the test watches for a while. If the runtime reported too
+		// early, a pod would come within this time.
 		for end := time.Now().Add(500 * time.Millisecond); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 			list, err := p.api.CoreV1().Pods(p.namespace).List(t.Context(), metav1.ListOptions{})
 			require.NoError(t, err)
-			require.Zero(t, len(list.Items), "pods of the size before") //nolint:testifylint // what they are would fill pages
+			require.Zero(t, len(list.Items), "pods of the size before") //nolint:testifylint // a failed Empty would print all pods
 		}
 	}
 	p.scale(t, 2)

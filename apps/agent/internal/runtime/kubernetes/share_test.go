@@ -19,8 +19,8 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// filled is a runtime without an API server, whose caches hold the given number of workloads, each
-// with the given number of ready pods.
+// filled returns a runtime without an API server, whose caches hold the given number of workloads, each with
+// the given number of ready pods.
 func filled(t testing.TB, workloads, pods int) *Runtime {
 	r, err := New(Config{
 		Client: &rest.Config{Host: "http://127.0.0.1:1"}, Region: "r",
@@ -47,7 +47,7 @@ func filled(t testing.TB, workloads, pods int) *Runtime {
 
 func workloadID(n int) string { return fmt.Sprintf("dep_%04d", n) }
 
-// setPod has the runtime hear of a pod that has been restarted so often.
+// setPod tells the runtime of a pod with this number of restarts.
 func (r *Runtime) setPod(t testing.TB, workload, n int, restarts int32) {
 	began := metav1.NewTime(time.Now().Add(-time.Hour).Truncate(time.Second))
 	name := fmt.Sprintf("%s-%d", workloadID(workload), n)
@@ -80,7 +80,7 @@ func (r *Runtime) lists(t testing.TB) map[string][]runtime.Instance {
 	return out
 }
 
-// sameOnes tells which lists are the same ones.
+// sameOnes returns how many lists of a and b are the same slices.
 func sameOnes(a, b map[string][]runtime.Instance) (n int) {
 	for id, list := range a {
 		if len(b[id]) == len(list) && len(list) > 0 && &b[id][0] == &list[0] {
@@ -111,7 +111,7 @@ func TestLook_MakesOnlyChangedLists(t *testing.T) {
 	require.Len(t, third[workloadID(4)], 5)
 	require.Equal(t, 10, sameOnes(third, r.lists(t)))
 
-	// What a node says is about all of its pods.
+	// A change of a node concerns all of its pods.
 	lost := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}, Status: corev1.NodeStatus{
 		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}},
 	}}

@@ -17,7 +17,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// of is an assignment of a workspace.
+// of returns an assignment of a workspace.
 func of(workspace, id string, change ...func(*windlassv1.DeploymentSpec)) runtime.Assignment {
 	a := assignment(id, 1, change...)
 	d := a.Deployment

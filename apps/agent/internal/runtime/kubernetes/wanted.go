@@ -58,8 +58,8 @@ func (w *wanted) note(at render.Ref, a runtime.Assignment) *want {
 	return known
 }
 
-// settle records that a workload is as a wants it, with that hash. began reports whether it started to drain
-// now. said is the value of contested before this call.
+// settle records that a workload is as the assignment a wants it, with that hash. began reports whether it
+// started to drain now. said is the value of contested before this call.
 func (w *wanted) settle(at render.Ref, a runtime.Assignment, hash string, drains bool, contested string) (began bool, said string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -179,7 +179,7 @@ func (w *wanted) mayHavePeers(at render.Ref) bool {
 	return !w.noPeers[at]
 }
 
-// hasUnit reports whether the workload of an instance was made what a says, all of it.
+// hasUnit reports whether the workload of an instance was completely made as the assignment a wants it.
 func (w *wanted) hasUnit(at render.Ref, a runtime.Assignment) bool {
 	known := w.get(at)
 	if known == nil || known.hash == "" || known.assignment.Unit == nil {
