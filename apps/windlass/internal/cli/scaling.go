@@ -148,7 +148,7 @@ It looks back 7 days, or as far as --since says.`,
 				return err
 			}
 			if len(items) == 0 {
-				a.infof("%s: no decision in the %s before %s: look further back with --since", args[0], since, until.UTC().Format(time.RFC3339))
+				a.infof("%s: no decision in the %s before %s: look further back with --since", args[0], short(since), until.UTC().Format(time.RFC3339))
 			}
 			return showList(a, items, func(w *tabwriter.Writer) {
 				row(w, "WHEN", "REGION", "WHAT", "WHO", "WHY")
