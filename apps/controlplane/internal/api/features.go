@@ -10,6 +10,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
+	"github.com/windlass-run/windlass/pkg/choices"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -39,9 +40,9 @@ func (d *deployment) mayUseFeatures() error {
 	if d.want.SetsPolicy {
 		policy, scaling = d.want.Policy, d.want.Scaling
 	}
-	uses := appspec.UsesOf(d.want.Spec, policy, scaling)
+	uses, before := appspec.UsesOf(d.want.Spec, policy, scaling), d.was.featureUses()
 	if d.dry != nil {
-		if err := d.noteFeatures(uses, d.was.featureUses()); err != nil {
+		if err := d.noteFeatures(uses, before); err != nil {
 			return err
 		}
 	}
@@ -49,7 +50,7 @@ func (d *deployment) mayUseFeatures() error {
 	if d.want.Source == model.SourceRollback {
 		field = "version"
 	}
-	refusals, err := d.featureRefusals(uses, d.was.featureUses(), field)
+	refusals, err := d.featureRefusals(uses, before, field)
 	if err != nil {
 		return err
 	}
@@ -82,7 +83,7 @@ func (c *mutation) featureRefusals(uses, before appspec.Uses, field string) (out
 
 // notAllowed returns the refusal of a feature, of which the app used before, and counts it.
 func (c *mutation) notAllowed(have model.WorkspaceFeatures, f windlassv1.Feature, before int, field string) error {
-	name := appspec.FeatureName(f)
+	name := choices.Of(f)
 	if c.dry == nil {
 		c.api.featureRefusals.WithLabelValues(name).Inc()
 	}
@@ -96,6 +97,8 @@ func (c *mutation) notAllowed(have model.WorkspaceFeatures, f windlassv1.Feature
 		fix = fmt.Sprintf("Keep to %d regions", before) // of each other feature an app uses 1 at most
 	case field == "version":
 		fix = "Use another version"
+	case f == windlassv1.Feature_FEATURE_MULTI_REGION:
+		fix = "Name one region"
 	}
 	return rpc.ErrorWith(connect.CodePermissionDenied, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_FEATURE_NOT_ALLOWED, Field: field,

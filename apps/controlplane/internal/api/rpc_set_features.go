@@ -8,8 +8,8 @@ import (
 	"slices"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
-	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/choices"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -17,7 +17,7 @@ import (
 func (a workspaceService) SetFeatures(ctx context.Context, req *windlassv1.SetFeaturesRequest) (*windlassv1.SetFeaturesResponse, error) {
 	for i, f := range req.GetDenied() {
 		if slices.Contains(req.GetAllowed(), f) {
-			return nil, apierr.InvalidFix(fmt.Sprintf("denied[%d]", i), fmt.Sprintf("the feature %s is allowed and denied", appspec.FeatureName(f)), "Name it in one of the two.")
+			return nil, apierr.InvalidFix(fmt.Sprintf("denied[%d]", i), fmt.Sprintf("the feature %s is allowed and denied", choices.Of(f)), "Name it in one of the two.")
 		}
 	}
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.SetFeaturesResponse, error) {

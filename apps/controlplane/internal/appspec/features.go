@@ -3,7 +3,6 @@ package appspec
 import (
 	"maps"
 	"slices"
-	"strings"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -121,13 +120,4 @@ func FieldOfFeature(f windlassv1.Feature) string {
 		}
 	}
 	return ""
-}
-
-// FeatureName returns the name of a feature as files write choices: "multiRegion".
-func FeatureName(f windlassv1.Feature) string {
-	words := strings.Split(strings.ToLower(strings.TrimPrefix(f.String(), "FEATURE_")), "_")
-	for i, w := range words[1:] {
-		words[i+1] = strings.ToUpper(w[:1]) + w[1:]
-	}
-	return strings.Join(words, "")
 }

@@ -9,17 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/windlass-run/windlass/pkg/choices"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
-
-// featureName returns the name of a feature as files write choices: "multiRegion".
-func featureName(f windlassv1.Feature) string {
-	words := strings.Split(word(f, "FEATURE_"), "-")
-	for i, w := range words[1:] {
-		words[i+1] = strings.ToUpper(w[:1]) + w[1:]
-	}
-	return strings.Join(words, "")
-}
 
 // allFeatures returns the features by number.
 func allFeatures() (out []windlassv1.Feature) {
@@ -36,7 +28,7 @@ func allFeatures() (out []windlassv1.Feature) {
 func parseFeatures(flag string, names []string) (out []windlassv1.Feature, err error) {
 	for _, name := range names {
 		i := slices.IndexFunc(allFeatures(), func(f windlassv1.Feature) bool {
-			return strings.EqualFold(featureName(f), strings.ReplaceAll(name, "-", ""))
+			return strings.EqualFold(choices.Of(f), strings.ReplaceAll(name, "-", ""))
 		})
 		if i < 0 {
 			return nil, fmt.Errorf("--%s=%q: use %s", flag, name, featureNames(allFeatures()))
@@ -51,7 +43,7 @@ func parseFeatures(flag string, names []string) (out []windlassv1.Feature, err e
 func featureNames(features []windlassv1.Feature) string {
 	var names []string
 	for _, f := range features {
-		names = append(names, featureName(f))
+		names = append(names, choices.Of(f))
 	}
 	return strings.Join(names, ", ")
 }
@@ -70,7 +62,7 @@ func (a *app) featuresCommand() *cobra.Command {
 		Short: "Show the features that a workspace may use, or change them",
 		Long: `Features shows which features of app files a workspace may use: the key's own workspace or, with an
 operator's key, the named one. A workspace has the features of its tier, except for those that are
-allowed or denied to it alone. Flags change that first, and need an operator's key.
+allowed or denied to it alone. With flags, it first changes them, which needs an operator's key.
 
 An app that uses a feature keeps it when its workspace may no longer use it.`,
 		Example: "  windlass workspace features\n  windlass workspace features search --tier basic --allow canary,analysis",
@@ -125,7 +117,7 @@ func changeFeatures(req *windlassv1.SetFeaturesRequest, tier string, allow, deny
 		}
 		for _, f := range lists[flag] {
 			if other := named[f]; other != "" {
-				return false, fmt.Errorf("--%s and --%s name the feature %s: name it in one of them", min(flag, other), max(flag, other), featureName(f))
+				return false, fmt.Errorf("--%s and --%s name the feature %s: name it in one of them", min(flag, other), max(flag, other), choices.Of(f))
 			}
 			named[f] = flag
 			changed = true
@@ -147,7 +139,7 @@ func featuresTable(w *tabwriter.Writer, f *windlassv1.WorkspaceFeatures) {
 		if slices.Contains(f.GetAllowed(), feature) || slices.Contains(f.GetDenied(), feature) {
 			by = "workspace " + f.GetWorkspaceName()
 		}
-		row(w, featureName(feature), allowed, by)
+		row(w, choices.Of(feature), allowed, by)
 	}
 }
 
@@ -243,6 +235,6 @@ func planFeaturesTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {
 		case !f.GetStarts():
 			allowed = "no, but the app has it"
 		}
-		row(w, featureName(f.GetFeature()), allowed, strings.TrimPrefix(f.GetField(), "spec."))
+		row(w, choices.Of(f.GetFeature()), allowed, strings.TrimPrefix(f.GetField(), "spec."))
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"buf.build/go/protovalidate"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/windlass-run/windlass/pkg/choices"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -186,13 +187,8 @@ func enumChoices(f protoreflect.FieldDescriptor) []choiceName {
 	prefix := strings.TrimSuffix(string(values.Get(0).Name()), "UNSPECIFIED")
 	for i := 1; i < values.Len(); i++ {
 		full := string(values.Get(i).Name())
-		words := strings.Split(strings.ToLower(strings.TrimPrefix(full, prefix)), "_")
-		var camel strings.Builder
-		camel.WriteString(words[0])
-		for _, w := range words[1:] {
-			camel.WriteString(strings.ToUpper(w[:1]) + w[1:])
-		}
-		out = append(out, choiceName{full, strings.Join(words, "-"), camel.String()})
+		kebab := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(full, prefix)), "_", "-")
+		out = append(out, choiceName{full, kebab, choices.Name(values.Get(i))})
 	}
 	return out
 }

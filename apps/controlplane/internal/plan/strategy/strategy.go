@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/windlass-run/windlass/pkg/choices"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -152,14 +153,9 @@ func namesOf(is func(Strategy) bool) (names []string) {
 func NotBeside() string {
 	var names []string
 	for _, s := range All() {
-		if strategies[s].Order() == Beside {
-			continue
+		if strategies[s].Order() != Beside {
+			names = append(names, choices.Of(s))
 		}
-		first, rest, more := strings.Cut(nameOf(s), "-")
-		if more {
-			first += strings.ToUpper(rest[:1]) + rest[1:]
-		}
-		names = append(names, first)
 	}
 	return strings.Join(names, " or ")
 }
