@@ -35,22 +35,23 @@ func (d database) String() string {
 	return d.url + " of " + d.version
 }
 
-// reach reads from the database when it was changed. It uses the proxy of the environment, as govulncheck does.
-func reach(ctx context.Context, address string) (db database, err error) {
+// parse reads the URL of a database.
+func parse(address string) (*url.URL, error) {
 	u, err := url.Parse(strings.TrimRight(address, "/"))
-	if err != nil {
-		return db, err
+	if err == nil && u.Scheme != "file" && u.Scheme != "http" && u.Scheme != "https" {
+		err = fmt.Errorf("%s has no scheme that can be read: use a URL with https or file", address)
 	}
-	switch u.Scheme {
-	case "file":
+	return u, err
+}
+
+// reach reads from the database when it was changed. It uses the proxy of the environment, as govulncheck does.
+func reach(ctx context.Context, u *url.URL) (db database, err error) {
+	if u.Scheme == "file" {
 		info, err := os.Stat(filepath.FromSlash(u.Path))
 		if err == nil && !info.IsDir() {
 			err = fmt.Errorf("%s is no folder", u.Path)
 		}
 		return database{url: u.String()}, err
-	case "http", "https":
-	default:
-		return db, fmt.Errorf("%s has no scheme that can be read: use a URL with https or file", address)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, reachTimeout, fmt.Errorf("%s has not answered within %s", u, reachTimeout))
 	defer cancel()

@@ -47,7 +47,11 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	db, err := reach(ctx, cmp.Or(os.Getenv("GOVULNDB"), standardURL))
+	address, err := parse(cmp.Or(os.Getenv("GOVULNDB"), standardURL))
+	if err != nil {
+		return fmt.Errorf("GOVULNDB: %w", err)
+	}
+	db, err := reach(ctx, address)
 	if err != nil && *require {
 		return fmt.Errorf("the database of vulnerabilities cannot be had: %w", err)
 	}

@@ -157,7 +157,11 @@ func TestDatabase_IsReachedOrSaysWhyNot(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			begin := time.Now()
-			db, err := reach(t.Context(), c.address)
+			var db database
+			u, err := parse(c.address)
+			if err == nil {
+				db, err = reach(t.Context(), u)
+			}
 			if c.says != "" {
 				require.ErrorContains(t, err, c.says)
 				require.NotContains(t, err.Error(), "\n", "it is one line")
@@ -168,6 +172,11 @@ func TestDatabase_IsReachedOrSaysWhyNot(t *testing.T) {
 			require.Equal(t, c.want, db)
 		})
 	}
+}
+
+func TestVulncheck_WrongAddressFails(t *testing.T) {
+	t.Setenv("GOVULNDB", "ftp://example.com")
+	require.ErrorContains(t, run(t.Context(), nil, &bytes.Buffer{}), "GOVULNDB: ftp://example.com has no scheme that can be read")
 }
 
 func TestVulncheck_MissingDatabaseFailsOnlyIfRequired(t *testing.T) {
