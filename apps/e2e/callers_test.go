@@ -1,9 +1,7 @@
 package e2e
 
 import (
-	"context"
 	"crypto/tls"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -79,41 +77,12 @@ func TestCallers_MakeFewHandshakesAtATime(t *testing.T) {
 	load := s.callers("chat.windlass.local")
 	t.Cleanup(load.stop)
 	const requests = 4 * mostHandshakes
-	waitFor(t, func() error {
-		if n := load.begun(); n < requests {
-			return fmt.Errorf("%d requests have begun", n)
-		}
-		if n := g.mostAtOnce(); n < mostHandshakes {
-			return fmt.Errorf("%d handshakes wait", n)
-		}
-		return nil
-	})
+	require.Eventually(t, func() bool { return load.begun() >= requests && g.mostAtOnce() >= mostHandshakes }, patience, 10*time.Millisecond,
+		"%d requests wait for %d handshakes", requests, mostHandshakes)
 	close(g.release)
-	waitFor(t, func() error {
-		if n := load.count(); n < 2*requests {
-			return fmt.Errorf("%d requests were answered", n)
-		}
-		return nil
-	})
+	require.Eventually(t, func() bool { return load.count() >= 2*requests }, patience, 10*time.Millisecond, "%d requests are answered", 2*requests)
 	load.stop()
 	load.requireNoneFailed(t, "handshakes were slow")
 	require.Equal(t, mostHandshakes, g.mostAtOnce(), "handshakes at the same time")
 	require.Less(t, g.accepted.Load(), int64(load.count()), "connections are kept")
-}
-
-func waitFor(t *testing.T, condition func() error) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	for {
-		err := condition()
-		if err == nil {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			require.NoError(t, err)
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
 }

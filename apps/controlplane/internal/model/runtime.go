@@ -32,8 +32,8 @@ func (r Region) IsOneHost() bool { return runtimes[r.AgentRuntime].oneHost }
 // PullsImages reports whether the region may pull images of instances.
 func (r Region) PullsImages() bool { return !runtimes[r.AgentRuntime].pullsNothing }
 
-// Isolation returns what keeps instances of different workspaces apart in the region, as its agent announces
-// it. A region whose agent does not announce it is not isolated, whatever its runtime is.
+// Isolation returns what keeps instances of different workspaces apart in the region. Without isolates, a
+// region is isolated only if its agent announces it.
 //
 // The agent's word is enough, because only operators share a region of the platform, and they run its agent.
 // What the agent of a workspace's own region announces has no effect on other workspaces.

@@ -55,7 +55,7 @@ func lintMoves(in Input, out Output) (findings []string) {
 	}
 	for _, region := range sortedKeys(regions) {
 		// The plan that ends a rollout may begin to catch up a region that the rollout did not have.
-		if b := l.progress.LaggingIn(region); b != nil && l.progress.DoneAt != 0 && !l.has(region) {
+		if b := l.progress.LaggingIn(region); b != nil && l.progress.DoneAt != 0 && !l.hasSize(region) {
 			l.laggingRegion(b, b.Progress, regions, routed)
 			continue
 		}
@@ -89,8 +89,8 @@ func (l *linter) laggingRegion(b *model.LaggingRegion, after *model.Progress, re
 	l.analysis(b.Progress)
 }
 
-// has reports whether either version of the rollout has a size in the region.
-func (l *linter) has(region string) bool {
+// hasSize reports whether either version of the rollout has a size in the region.
+func (l *linter) hasSize(region string) bool {
 	_, old := l.progress.OldSizes[region]
 	_, newer := l.progress.Sizes[region]
 	return old || newer
