@@ -118,15 +118,17 @@ func Claim(app model.App, live, next *model.Deployment, rows []model.Topology) m
 }
 
 // cost returns what a deployment takes. It counts the replicas of its active rows, or those of its spec if it
-// has no rows yet.
+// has no rows yet, each as Counts does.
 func cost(d *model.Deployment, rows []model.Topology) (instances, gpus int64) {
 	if d == nil {
 		return 0, 0
 	}
 	add := func(regionID string, replicas int32) {
-		each, gpusEach := PerReplica(override.In(d.Spec, regionID))
-		instances += int64(replicas) * each
-		gpus += int64(replicas) * gpusEach
+		spec := override.In(d.Spec, regionID)
+		each, gpusEach := PerReplica(spec)
+		n := int64(Counts(spec, replicas))
+		instances += n * each
+		gpus += n * gpusEach
 	}
 	placed := false
 	for _, t := range rows {
@@ -147,6 +149,14 @@ func cost(d *model.Deployment, rows []model.Topology) (instances, gpus int64) {
 		add(id, n)
 	}
 	return instances, gpus
+}
+
+// Counts returns how many of a version's replicas in a region count against quotas. spec is the version's in the
+// region. A version at zero counts with one, because the region starts that one by itself when a request comes,
+// and asks no quota.
+func Counts(spec *windlassv1.DeploymentSpec, replicas int32) int32 {
+	at := model.Topology{Replicas: replicas}
+	return max(replicas, at.WakeTo(spec))
 }
 
 // PerReplica returns how many instances make a replica of the spec, as it is in a region, and how many GPUs

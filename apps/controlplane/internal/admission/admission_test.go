@@ -113,6 +113,8 @@ func TestQuota_CountsAnAppsLargerVersion(t *testing.T) {
 	differs.Spec.PinnedOverrides = []*windlassv1.PinnedOverride{{Region: "w", RegionId: west, Values: &windlassv1.Override{
 		Replicas: new(int32(5)), Resources: &windlassv1.Resources{Gpu: &windlassv1.Gpu{Count: 8, Pool: "l4"}},
 	}}}
+	sleeping := &model.Deployment{ID: "live", Spec: spec(0, 4, "e", "w")}
+	sleeping.Spec.Routing = &windlassv1.RoutingPolicy{ColdStart: &windlassv1.ColdStart{}}
 	running := []model.Topology{row("live", east, 5, started), row("live", west, 1, starting)}
 	for name, c := range map[string]struct {
 		live, next      *model.Deployment
@@ -128,6 +130,9 @@ func TestQuota_CountsAnAppsLargerVersion(t *testing.T) {
 		"what others left does not count": {live: live, rows: append([]model.Topology{row("old", east, 50, started)}, running...), instances: 6, gpus: 6},
 		"regions that differ":             {next: differs, instances: 3 + 5, gpus: 3*4 + 5*8},
 		"regions that differ, placed":     {next: differs, rows: []model.Topology{row("next", east, 1, starting), row("next", west, 2, started)}, instances: 3, gpus: 4 + 16},
+		"none, without a cold start":      {live: live, rows: []model.Topology{row("live", east, 0, started)}},
+		"at zero, where requests start 1": {live: sleeping, rows: []model.Topology{row("live", east, 0, started), row("live", west, 3, started)}, instances: 4, gpus: 16},
+		"at zero, not placed yet":         {next: sleeping, instances: 2, gpus: 8},
 		"roles":                           {next: roles, instances: 8, gpus: 2 * (8 + 3*2)},
 	} {
 		got := Claim(model.App{ID: "app_1", LiveDeploymentID: "l", RolloutID: "r", WorkspaceID: "ws_1"}, c.live, c.next, c.rows)

@@ -117,6 +117,27 @@ func deploysAtOnce(t *testing.T, w *harness, name string, passes int) {
 	require.Len(t, apps.GetApps(), passes, "who was refused left an app behind")
 }
 
+func TestQuota_CountsWhatRequestsMayStart(t *testing.T) {
+	t.Parallel()
+	w := setup(t, limited(model.Limits{Instances: 3}))
+	wakes := func(s *windlassv1.DeploymentSpec) { s.Routing = &windlassv1.RoutingPolicy{ColdStart: &windlassv1.ColdStart{}} }
+	regions := int64(len(echo().GetRegions()))
+	w.deploy("chat", replicas(0), wakes)
+	w.settle("chat")
+	require.Equal(t, regions, w.usage().Instances, "one replica in each region, which needs no call")
+	_, err := w.tryDeploy("more", "", replicas(1))
+	limitOf(t, err, beyond, "instances")
+	_, err = w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Region: "us-east-1", Replicas: 1})
+	require.NoError(t, err, "it counts already")
+	require.Equal(t, regions, w.usage().Instances)
+	_, err = w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Region: "us-east-1", Replicas: 3})
+	limitOf(t, err, beyond, "instances")
+
+	w.deploy("chat", replicas(0))
+	w.settle("chat")
+	require.Zero(t, w.usage().Instances, "no request starts it")
+}
+
 func TestQuota_RefusedDeployLeavesNothing(t *testing.T) {
 	w := setup(t, limited(model.Limits{Instances: 6}))
 	w.deploy("chat", replicas(2))

@@ -37,8 +37,10 @@ func pinnedUsage(tx Tx, appIDs []string) (map[string]model.Usage, error) {
 		spec, kept := specs[p.DeploymentID]
 		for _, r := range p.Regions {
 			if kept && p.Stays(r) {
-				instances, gpus := admission.PerReplica(override.In(spec, r.RegionID))
-				out[p.AppID] = out[p.AppID].Plus(model.Usage{Instances: int64(r.Replicas) * instances, GPUs: int64(r.Replicas) * gpus})
+				there := override.In(spec, r.RegionID)
+				instances, gpus := admission.PerReplica(there)
+				n := int64(admission.Counts(there, r.Replicas))
+				out[p.AppID] = out[p.AppID].Plus(model.Usage{Instances: n * instances, GPUs: n * gpus})
 			}
 		}
 	}

@@ -550,9 +550,10 @@ func quotaOf(err error, a *app, w write) (replicas int, ok bool) {
 	if detail.GetReason() != windlassv1.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED || a == nil {
 		return 0, false
 	}
-	free, each := max(detail.GetLimit().GetMax()-detail.GetLimit().GetUsed(), 0), a.Regions[w.RegionID].Instances
+	region := a.Regions[w.RegionID]
+	free, each := max(detail.GetLimit().GetMax()-detail.GetLimit().GetUsed(), 0), region.Instances
 	if detail.GetLimit().GetName() == "gpus" {
-		each = a.Regions[w.RegionID].GPUs
+		each = region.GPUs
 	}
-	return w.decision.Desired + int(free/max(each, 1)), true
+	return int(region.Counts) + int(free/max(each, 1)), true
 }
