@@ -145,9 +145,12 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if a.runtime, err = cfg.NewRuntime(ctx, a.region); err != nil {
+	// A failed NewRuntime may return a nil pointer, which a.runtime would hold as a value that is not nil.
+	made, err := cfg.NewRuntime(ctx, a.region)
+	if err != nil {
 		return nil, fmt.Errorf("start runtime: %w", err)
 	}
+	a.runtime = made
 	atZero, err := zero.Open(cfg.files(), zeroFile)
 	if err != nil {
 		return nil, err
