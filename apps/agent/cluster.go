@@ -28,20 +28,20 @@ import (
 
 // clusterFlags are the flags for --runtime kubernetes.
 type clusterFlags struct {
-	Kubeconfig           string        `help:"Kubeconfig file of the region's cluster; empty: that of the pod the agent is (kubernetes)." type:"path" env:"WINDLASS_KUBECONFIG"`
-	Context              string        `help:"Context within the kubeconfig; empty: its current one (kubernetes)." env:"WINDLASS_KUBE_CONTEXT"`
-	Namespace            string        `help:"Namespace of the agent itself, for its lease; empty: the pod's, or the kubeconfig's (kubernetes)." env:"WINDLASS_NAMESPACE"`
-	NamespacePrefix      string        `help:"What the names of namespaces for instances begin with (kubernetes)." default:"windlass-" env:"WINDLASS_NAMESPACE_PREFIX"`
+	Kubeconfig           string        `help:"Kubeconfig file of the region's cluster. Default: the service account of the agent's pod (kubernetes)." type:"path" env:"WINDLASS_KUBECONFIG"`
+	Context              string        `help:"Context in the kubeconfig. Default: its current one (kubernetes)." env:"WINDLASS_KUBE_CONTEXT"`
+	Namespace            string        `help:"Namespace of the agent and its lease. Default: that of its pod or kubeconfig (kubernetes)." env:"WINDLASS_NAMESPACE"`
+	NamespacePrefix      string        `help:"Prefix of the namespaces for instances (kubernetes)." default:"windlass-" env:"WINDLASS_NAMESPACE_PREFIX"`
 	PoolsFile            string        `help:"YAML file that names the region's GPU pools (kubernetes)." type:"path" env:"WINDLASS_POOLS_FILE"`
-	PodPolicyFile        string        `help:"YAML file of what pods may ask for: runAsRoot, privileged, hostIpc, unconfinedSeccomp, and lists of capabilities, hostPaths, priorityClasses, runtimeClasses, tolerations (keys) and annotations (names, or prefixes that end with /); empty: none of it (kubernetes)." type:"path" env:"WINDLASS_POD_POLICY_FILE"`
-	ForceDeleteLostAfter time.Duration `help:"Delete pods that cannot end because their node has been lost for so long, and is tainted out-of-service or gone; 0: never (kubernetes)." default:"0s" env:"WINDLASS_FORCE_DELETE_LOST_AFTER"`
-	GatewaySelector      string        `help:"Who may connect to instances: a list of pod:LABEL=VALUE, namespace:LABEL=VALUE and cidr:PREFIX, separated by commas; empty: no caller from outside the pod (kubernetes)." env:"WINDLASS_GATEWAY_SELECTOR"`
-	MonitoringSelector   string        `help:"Who may, too, to scrape their metrics; as --gateway-selector (kubernetes)." env:"WINDLASS_MONITORING_SELECTOR"`
-	HealthImage          string        `help:"Image of the agent, for a container beside those whose health check has another method than GET, or expectedCodes, and which makes it; empty: such apps are refused (kubernetes)." env:"WINDLASS_HEALTH_IMAGE"`
-	GatewayAPI           string        `name:"gateway-api" help:"Gateway, as NAMESPACE/NAME or NAMESPACE/NAME:SECTION, that the region's routes are attached to as HTTPRoutes, for a data plane of your own; empty: none are written (kubernetes)." env:"WINDLASS_GATEWAY_API"`
-	RoutesNamespace      string        `help:"Namespace that HTTPRoutes and what they lead to are written in; deployments/kubernetes/agent-gateway-api.yaml makes it (kubernetes)." default:"windlass-routes" env:"WINDLASS_ROUTES_NAMESPACE"`
-	CredentialSecret     string        `help:"Secret in the agent's namespace through which the agents of the region share their credential; empty: each has its own (kubernetes)." env:"WINDLASS_CREDENTIAL_SECRET"`
-	GatewaySecret        string        `help:"Secret in the agent's namespace for the files of gateway-access (see --listen-tls-cert), which the region's gateways mount. Default: the data directory of each agent has its own (kubernetes)." env:"WINDLASS_GATEWAY_SECRET"`
+	PodPolicyFile        string        `help:"YAML file that lists what pods may request: runAsRoot, privileged, hostIpc, unconfinedSeccomp, and lists of capabilities, hostPaths, priorityClasses, runtimeClasses, tolerations (keys) and annotations (names, or prefixes that end with /). Default: nothing (kubernetes)." type:"path" env:"WINDLASS_POD_POLICY_FILE"`
+	ForceDeleteLostAfter time.Duration `help:"Delete pods that cannot end because their node has been lost for this time, and has the taint out-of-service or was deleted. 0: never (kubernetes)." default:"0s" env:"WINDLASS_FORCE_DELETE_LOST_AFTER"`
+	GatewaySelector      string        `help:"Callers that may connect to instances: a comma-separated list of pod:LABEL=VALUE, namespace:LABEL=VALUE and cidr:PREFIX. Default: none (kubernetes)." env:"WINDLASS_GATEWAY_SELECTOR"`
+	MonitoringSelector   string        `help:"Callers that may connect to instances to scrape metrics, in the form of --gateway-selector. Default: none (kubernetes)." env:"WINDLASS_MONITORING_SELECTOR"`
+	HealthImage          string        `help:"Image of the agent. Pods whose health check uses HEAD or expectedCodes get a container of it, which makes the check. Default: such apps are refused (kubernetes)." env:"WINDLASS_HEALTH_IMAGE"`
+	GatewayAPI           string        `name:"gateway-api" help:"Gateway of the Gateway API, as NAMESPACE/NAME or NAMESPACE/NAME:SECTION. The agent writes HTTPRoutes for it, so that you can use another data plane. Default: no HTTPRoutes (kubernetes)." env:"WINDLASS_GATEWAY_API"`
+	RoutesNamespace      string        `help:"Namespace for HTTPRoutes and their backends. deployments/kubernetes/agent-gateway-api.yaml creates it (kubernetes)." default:"windlass-routes" env:"WINDLASS_ROUTES_NAMESPACE"`
+	CredentialSecret     string        `help:"Secret in the agent's namespace in which the region's agents share a credential. Default: each agent has its own (kubernetes)." env:"WINDLASS_CREDENTIAL_SECRET"`
+	GatewaySecret        string        `help:"Secret in the agent's namespace for the files of gateway-access (see --listen-tls-cert). The region's gateways mount it. Default: each agent has its own files in its data directory (kubernetes)." env:"WINDLASS_GATEWAY_SECRET"`
 }
 
 // runtimeConfig checks the flags, before anything is started.

@@ -21,13 +21,13 @@ func IsHealthCheck(args []string) bool { return len(args) > 1 && args[1] == rend
 
 // healthFlags are the flags of such a program.
 type healthFlags struct {
-	Address    string        `help:"Address of the pod: where to be asked, and where the app is." required:""`
-	Port       int           `help:"Port to be asked at, over gRPC." required:""`
-	TargetPort int           `help:"Port of the app that is checked." required:""`
+	Address    string        `help:"Address of the pod, for listening and for calling the app." required:""`
+	Port       int           `help:"Port on which the kubelet calls this program over gRPC." required:""`
+	TargetPort int           `help:"Port of the app, to which the check is made." required:""`
 	Method     string        `help:"${enum}." enum:"GET,HEAD" default:"GET"`
-	Path       string        `help:"Path that is asked for." default:"/health"`
-	Code       []string      `help:"Status code that passes, or a range of them; each has a flag of its own. None: 200 to 399."`
-	Margin     time.Duration `help:"How much sooner than who asks the check gives up." default:"1s"`
+	Path       string        `help:"Path of the check." default:"/health"`
+	Code       []string      `help:"Status code that passes, or a range. Can be repeated. Default: 200 to 399."`
+	Margin     time.Duration `help:"How long before the kubelet's timeout the check gives up." default:"1s"`
 }
 
 // answerHealth makes a health check for each request, until ctx ends.
@@ -46,7 +46,7 @@ func answerHealth(ctx context.Context, args []string) error {
 		return fmt.Errorf("--code=%w", err)
 	}
 	if net.ParseIP(f.Address) == nil {
-		return errors.New("--address: use the pod's own, status.podIP")
+		return errors.New("--address: use the pod's address, status.podIP")
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(f.Address, strconv.Itoa(f.Port)))
 	if err != nil {

@@ -11,10 +11,10 @@ func TestHealthCommand_NamesTheFlagThatItCannotServe(t *testing.T) {
 	t.Parallel()
 	good := []string{"--address=127.0.0.1", "--port=1", "--target-port=2"}
 	for said, args := range map[string][]string{
-		"--address: use the pod's own": {"--address=localhost"},
-		"--method":                     {"--method=POST"},
-		`--code="2xx"`:                 {"--code=204", "--code=2xx"},
-		"unexpected argument":          {"again"},
+		"--address: use the pod's address": {"--address=localhost"},
+		"--method":                         {"--method=POST"},
+		`--code="2xx"`:                     {"--code=204", "--code=2xx"},
+		"unexpected argument":              {"again"},
 	} {
 		require.ErrorContains(t, answerHealth(t.Context(), append(slices.Clip(good), args...)), said)
 	}

@@ -12,10 +12,10 @@ import (
 
 // hostFlags are the flags of --runtime process for the users of instances and the commands of images.
 type hostFlags struct {
-	InstanceUIDs    string   `name:"instance-uids" help:"User and group ids to run instances as, FIRST-LAST, which nothing else on this host uses. Each instance gets a user of its own, each environment a group (process runtime, as root)." default:"2100000000-2100065535" env:"WINDLASS_INSTANCE_UIDS"`
-	InstanceGroups  []string `name:"instance-groups" help:"Groups that instances are in besides their own, by name or number, for device nodes: video,render (process runtime, as root)." env:"WINDLASS_INSTANCE_GROUPS"`
-	ImageCommands   []string `name:"image-command" sep:";" placeholder:"IMAGE=COMMAND" help:"Command that this host runs for an image when an app has no command, such as vllm/vllm-openai=vllm serve. IMAGE has no tag. The app's args follow. May be given several times, or separated by semicolons (process runtime)." env:"WINDLASS_IMAGE_COMMANDS"`
-	TrustAllTenants bool     `name:"trust-all-tenants" help:"Run the instances of every workspace as the agent's own user: they can read each other's secrets and the agent's credential (process runtime)." env:"WINDLASS_TRUST_ALL_TENANTS"`
+	InstanceUIDs    string   `name:"instance-uids" help:"Range of user and group ids for instances, FIRST-LAST. Nothing else on this host may use these ids. Each instance gets its own user, and each environment its own group (process runtime, as root)." default:"2100000000-2100065535" env:"WINDLASS_INSTANCE_UIDS"`
+	InstanceGroups  []string `name:"instance-groups" help:"Additional groups of instances, by name or number, for access to devices: video,render (process runtime, as root)." env:"WINDLASS_INSTANCE_GROUPS"`
+	ImageCommands   []string `name:"image-command" sep:";" placeholder:"IMAGE=COMMAND" help:"Command that this host runs for an image when an app has no command, such as vllm/vllm-openai=vllm serve. IMAGE has no tag. The app's args follow. Can be repeated, or several can be separated by semicolons (process runtime)." env:"WINDLASS_IMAGE_COMMANDS"`
+	TrustAllTenants bool     `name:"trust-all-tenants" help:"Run the instances of all workspaces as the agent's own user. They can then read each other's secrets and the agent's credential (process runtime)." env:"WINDLASS_TRUST_ALL_TENANTS"`
 }
 
 // isolation returns how instances are isolated from each other and from the agent. Nil: they run as its user.

@@ -19,8 +19,8 @@ import (
 
 // connFlags limit the connections to --gateway-listen and --xds-listen.
 type connFlags struct {
-	Max           int `name:"max-connections" help:"Most connections to --gateway-listen, and as many to --xds-listen. Beyond, a connection of a gateway that has been without a request for longest is closed, and a new one of xDS is refused. 0: half of the descriptors that the process may have, at most 32768. -1: any." default:"0" env:"WINDLASS_MAX_CONNECTIONS"`
-	MaxPerAddress int `name:"max-connections-per-address" help:"Most of them from one address, or from one /64 of IPv6. 0: a quarter of --max-connections. -1: any." default:"0" env:"WINDLASS_MAX_CONNECTIONS_PER_ADDRESS"`
+	Max           int `name:"max-connections" help:"Maximum number of connections to --gateway-listen, and the same for --xds-listen. When it is reached, the longest idle connection to --gateway-listen is closed, and new ones to --xds-listen are refused. 0: half of the process' limit of file descriptors, at most 32768. -1: no limit." default:"0" env:"WINDLASS_MAX_CONNECTIONS"`
+	MaxPerAddress int `name:"max-connections-per-address" help:"Maximum number of connections from one address, or from one /64 of IPv6. 0: a quarter of --max-connections. -1: no limit." default:"0" env:"WINDLASS_MAX_CONNECTIONS_PER_ADDRESS"`
 }
 
 // connTables limit the connections to the agent's listeners: each has a table, so that clients of one

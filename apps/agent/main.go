@@ -31,30 +31,30 @@ var Version = "dev"
 // flags are the program's flags. Each has an environment variable.
 type flags struct {
 	Server        string                `help:"URL of the control plane." required:"" env:"WINDLASS_SERVER"`
-	DataDir       string                `help:"Folder for what the agent keeps: desired state, credential, instances." required:"" type:"path" env:"WINDLASS_AGENT_DATA_DIR"`
-	JoinTokenFile string                `help:"File with a join token; read until the agent has joined." type:"path" env:"WINDLASS_JOIN_TOKEN_FILE"`
-	Runtime       string                `help:"What runs instances: ${enum}." enum:"process,kubernetes,simulated" default:"process" env:"WINDLASS_RUNTIME"`
+	DataDir       string                `help:"Folder for the agent's data: desired state, credential, instances." required:"" type:"path" env:"WINDLASS_AGENT_DATA_DIR"`
+	JoinTokenFile string                `help:"File with a join token. The agent reads it until it has joined." type:"path" env:"WINDLASS_JOIN_TOKEN_FILE"`
+	Runtime       string                `help:"Runtime for instances: ${enum}." enum:"process,kubernetes,simulated" default:"process" env:"WINDLASS_RUNTIME"`
 	GPUs          string                `name:"gpus" help:"GPUs to assign: auto, none, or COUNT[:PRODUCT[:MIB]]." default:"auto" env:"WINDLASS_GPUS"`
-	Pool          string                `help:"GPU pool that this host is in (process runtime)." env:"WINDLASS_POOL"`
-	CPUMillicores int                   `help:"Thousandths of a core that instances may ask for; 0: the host's." env:"WINDLASS_CPU_MILLICORES"`
-	MemoryMiB     int                   `name:"memory-mib" help:"MiB of memory that instances may ask for; 0: the host's." env:"WINDLASS_MEMORY_MIB"`
-	Ports         string                `help:"Ports to allocate from, FIRST-LAST; empty: the kernel chooses." env:"WINDLASS_PORTS"`
+	Pool          string                `help:"GPU pool of this host (process runtime)." env:"WINDLASS_POOL"`
+	CPUMillicores int                   `help:"CPU for instances, in thousandths of a core. 0: all of the host's." env:"WINDLASS_CPU_MILLICORES"`
+	MemoryMiB     int                   `name:"memory-mib" help:"Memory for instances, in MiB. 0: all of the host's." env:"WINDLASS_MEMORY_MIB"`
+	Ports         string                `help:"Range of ports for instances, FIRST-LAST. Default: the kernel chooses." env:"WINDLASS_PORTS"`
 	Host          hostFlags             `embed:""`
-	StopOnExit    bool                  `help:"Stop instances when the agent is told to stop, and start them again with it." env:"WINDLASS_STOP_ON_EXIT"`
-	Gateways      int                   `help:"Gateways that must serve a route before the region says that it does; 0: those that are connected." default:"0" env:"WINDLASS_GATEWAYS"`
+	StopOnExit    bool                  `help:"Stop all instances when the agent stops, and start them again when it starts." env:"WINDLASS_STOP_ON_EXIT"`
+	Gateways      int                   `help:"Number of gateways that must serve a route before the region acknowledges it. 0: all connected ones." default:"0" env:"WINDLASS_GATEWAYS"`
 	GatewayListen string                `help:"host:port for gateways of other hosts, which need a client certificate (see --listen-tls-cert). Default: only gateway.sock in the data directory." env:"WINDLASS_GATEWAY_LISTEN"`
-	GatewayURL    string                `name:"gateway-url" help:"Where this region's gateways are reached, like https://us-east-1.example.com: gateways of other regions hand requests there, of apps whose routing says crossRegion, and its scheme and port are shown with the hosts of apps; empty: none are handed here, and apps are shown with their instances." env:"WINDLASS_GATEWAY_URL"`
-	XDSListen     string                `name:"xds-listen" help:"host:port for Envoys and gRPC clients that have their routes over xDS, which need a client certificate (see --listen-tls-cert). Default: none." env:"WINDLASS_XDS_LISTEN"`
+	GatewayURL    string                `name:"gateway-url" help:"URL of this region's gateways, such as https://us-east-1.example.com. Gateways of other regions hand over requests to it, for apps with routing.crossRegion. URLs of apps are shown with its scheme and port. Default: no requests are handed over to this region, and apps are shown with the addresses of their instances." env:"WINDLASS_GATEWAY_URL"`
+	XDSListen     string                `name:"xds-listen" help:"host:port that serves routes over xDS to Envoy and gRPC clients, which need a client certificate (see --listen-tls-cert). Default: none." env:"WINDLASS_XDS_LISTEN"`
 	Connections   connFlags             `embed:""`
 	Listeners     certfile.ServerFlags  `embed:"" prefix:"listen-" envprefix:"WINDLASS_LISTEN_" set:"listener=--gateway-listen and --xds-listen" set:"no_cert=a CA of the agent's own, in gateway-access of the data directory, with a certificate for gateways" set:"client_ca=PEM file with the CAs of the certificates of gateways, Envoys and gRPC clients. Each of them is known by the name in its certificate." set:"insecure=Serve --gateway-listen and --xds-listen without TLS and without authentication. Every caller that reaches them can read the region's routes. Routes do not wait for these gateways, and their figures do not count."` //nolint:staticcheck // each of them replaces a placeholder of help
 	Cluster       clusterFlags          `embed:""`
-	MetricsListen string                `help:"host:port for /metrics, /healthz and /readyz; empty: none." env:"WINDLASS_METRICS_LISTEN"`
+	MetricsListen string                `help:"host:port for /metrics, /healthz and /readyz. Default: none." env:"WINDLASS_METRICS_LISTEN"`
 	Metrics       certfile.MetricsFlags `embed:"" prefix:"metrics-" envprefix:"WINDLASS_METRICS_"`
-	Pprof         bool                  `help:"Serve /debug/pprof beside the metrics." env:"WINDLASS_PPROF"`
+	Pprof         bool                  `help:"Serve /debug/pprof on --metrics-listen." env:"WINDLASS_PPROF"`
 	LogFormat     string                `help:"${enum}." enum:"text,json" default:"text" env:"WINDLASS_LOG_FORMAT"`
 	LogLevel      string                `help:"${enum}." enum:"debug,info,warn,error" default:"info" env:"WINDLASS_LOG_LEVEL"`
 	OTLPEndpoint  string                `name:"otlp-endpoint" help:"URL of an OpenTelemetry collector (OTLP/HTTP)." env:"WINDLASS_OTLP_ENDPOINT"`
-	TraceFile     string                `help:"File that gets every span as a line of JSON." type:"path" env:"WINDLASS_TRACE_FILE"`
+	TraceFile     string                `help:"File to which every span is written, as a line of JSON." type:"path" env:"WINDLASS_TRACE_FILE"`
 	Version       kong.VersionFlag
 
 	TLS certfile.ClientFlags `embed:""`

@@ -23,7 +23,7 @@ import (
 type bootstrapFlags struct {
 	databaseFlags
 	Workspace string   `help:"Name of the workspace." default:"default"`
-	Region    []string `help:"Region of the workspace to make; may be repeated."`
+	Region    []string `help:"Region of the workspace to create. Can be repeated."`
 }
 
 // BootstrapConfig names what Bootstrap creates in a fresh installation.

@@ -9,9 +9,9 @@ import (
 
 // connFlags limit the connections to the listeners for the API and for peers, taken together.
 type connFlags struct {
-	MaxConnections int `help:"Most connections of clients, agents and peers. Beyond, the one that has been without a request for longest is closed. 0: half of the descriptors that the process may have, at most 32768. -1: any." default:"0" env:"WINDLASS_MAX_CONNECTIONS"`
-	MaxPerAddress  int `name:"max-connections-per-address" help:"Most connections of one address, or of one /64 of IPv6; --trusted-proxies may have more. 0: a quarter of --max-connections. -1: any." default:"0" env:"WINDLASS_MAX_CONNECTIONS_PER_ADDRESS"`
-	MaxRestate     int `name:"max-restate-connections" help:"Most connections to --restate-listen, which has its own limit so that clients of the API cannot take Restate's connections; half of it from one address. -1: any." default:"1024" env:"WINDLASS_MAX_RESTATE_CONNECTIONS"`
+	MaxConnections int `help:"Maximum number of connections of clients, agents and peers. When it is reached, the longest idle connection is closed. 0: half of the process' limit of file descriptors, at most 32768. -1: no limit." default:"0" env:"WINDLASS_MAX_CONNECTIONS"`
+	MaxPerAddress  int `name:"max-connections-per-address" help:"Maximum number of connections from one address, or from one /64 of IPv6. Does not apply to --trusted-proxies. 0: a quarter of --max-connections. -1: no limit." default:"0" env:"WINDLASS_MAX_CONNECTIONS_PER_ADDRESS"`
+	MaxRestate     int `name:"max-restate-connections" help:"Maximum number of connections to --restate-listen. It is a separate limit, so that clients of the API cannot take Restate's connections. Half of it may come from one address. -1: no limit." default:"1024" env:"WINDLASS_MAX_RESTATE_CONNECTIONS"`
 }
 
 // Validate implements kong's check.

@@ -44,41 +44,41 @@ var Version = "dev"
 
 // databaseFlags are shared by all commands.
 type databaseFlags struct {
-	MySQLDSN     string `name:"mysql-dsn" help:"MySQL or MariaDB, as user:password@tcp(host:port)/name." required:"" env:"WINDLASS_MYSQL_DSN"`
-	MySQLReadDSN string `name:"mysql-read-dsn" help:"A replica for lists; empty: none." env:"WINDLASS_MYSQL_READ_DSN"`
+	MySQLDSN     string `name:"mysql-dsn" help:"DSN of MySQL or MariaDB, as user:password@tcp(host:port)/name." required:"" env:"WINDLASS_MYSQL_DSN"`
+	MySQLReadDSN string `name:"mysql-read-dsn" help:"DSN of a read replica, which lists are read from. Default: none." env:"WINDLASS_MYSQL_READ_DSN"`
 	mysqlFlags   `embed:""`
 }
 
 type serveFlags struct {
 	databaseFlags
 	Listen             string        `help:"host:port of the API." default:"127.0.0.1:7700" env:"WINDLASS_LISTEN"`
-	KeyFile            string        `help:"Keyset that seals secrets and credentials, the same on all replicas, with mode 0600 or 0400; a file of root may be readable for a group of this process, as a Secret is in a pod with fsGroup. \"controlplane keyset create\" makes it." required:"" type:"path" env:"WINDLASS_KEY_FILE"`
-	CreateKeyset       bool          `help:"Make the keyset if there is none. Not for replicas: with a wrong mount, each would seal with a key of its own." env:"WINDLASS_CREATE_KEYSET"`
+	KeyFile            string        `help:"File with the keyset that seals secrets and credentials. It must be the same on all replicas and have mode 0600 or 0400. A file of root may also be readable for a group of this process, like a Secret in a pod with fsGroup. \"controlplane keyset create\" creates it." required:"" type:"path" env:"WINDLASS_KEY_FILE"`
+	CreateKeyset       bool          `help:"Create the keyset if the file is missing. Do not use it with several replicas, because after a wrong mount each would seal with its own key." env:"WINDLASS_CREATE_KEYSET"`
 	RestateIngress     string        `help:"URL of Restate's ingress." required:"" env:"WINDLASS_RESTATE_INGRESS"`
 	RestateAdmin       string        `help:"URL of Restate's admin API." required:"" env:"WINDLASS_RESTATE_ADMIN"`
 	RestateListen      string        `help:"host:port that Restate calls." default:"127.0.0.1:7701" env:"WINDLASS_RESTATE_LISTEN"`
-	RestateAdvertise   string        `help:"URL that Restate reaches that at; empty: http:// and the address." env:"WINDLASS_RESTATE_ADVERTISE"`
-	RestateIdentityKey []string      `help:"Public keys of Restate's request identity, publickeyv1_...: calls that none of them signed are refused. Without one, anybody who reaches --restate-listen can have steps run, which is safe to repeat but costs." env:"WINDLASS_RESTATE_IDENTITY_KEY"`
-	PeerListen         string        `help:"host:port that other processes of the control plane call, by TLS with certificates derived from --key-file; port 0 is a free one." default:"127.0.0.1:0" env:"WINDLASS_PEER_LISTEN"`
-	PeerAdvertise      string        `help:"host:port that they reach that at; empty: the address." env:"WINDLASS_PEER_ADVERTISE"`
+	RestateAdvertise   string        `help:"URL at which Restate reaches --restate-listen. Default: http:// and that address." env:"WINDLASS_RESTATE_ADVERTISE"`
+	RestateIdentityKey []string      `help:"Public keys of Restate's request identity, publickeyv1_... Calls without a signature of one of them are refused. Without a key, everyone who reaches --restate-listen can start steps of workflows, which is safe but costs work." env:"WINDLASS_RESTATE_IDENTITY_KEY"`
+	PeerListen         string        `help:"host:port for calls of other processes of the control plane. It uses TLS with certificates derived from --key-file. Port 0: a free one." default:"127.0.0.1:0" env:"WINDLASS_PEER_LISTEN"`
+	PeerAdvertise      string        `help:"host:port at which other processes reach --peer-listen. Default: that address." env:"WINDLASS_PEER_ADVERTISE"`
 	Connections        connFlags     `embed:""`
 	Prometheus         metricsFlags  `embed:"" prefix:"prometheus-"`
-	WebhookAllow       []string      `help:"Networks, such as 10.0.0.0/8, in which web-hooks of rollouts and endpoints of notifications may be; else they are called at public addresses only. A user who deploys can make the control plane call what is there." env:"WINDLASS_WEBHOOK_ALLOW"`
-	RegistryAllow      []string      `help:"Networks, such as 10.0.0.0/8, in which the registries of images may be; else they are asked at public addresses only, and by https. A user who deploys can make the control plane call what is there." env:"WINDLASS_REGISTRY_ALLOW"`
-	TrustedProxies     []string      `help:"Networks, such as 10.0.0.0/8, of proxies in front of the API whose X-Forwarded-For is believed. Name them if there are any: callers without a credential share the memory of requests by address, and the audit has the address." env:"WINDLASS_TRUSTED_PROXIES"`
-	Domain             string        `help:"Domain below which apps get their host names." default:"windlass.local" env:"WINDLASS_DOMAIN"`
-	DNSServer          string        `name:"dns-server" help:"host:port of the DNS server that is asked whose a domain is; empty: this host's." env:"WINDLASS_DNS_SERVER"`
-	LeaseTTL           time.Duration `help:"How long an agent may be silent before its region counts as unreachable; more than 270 agents get up to a minute." default:"15s" env:"WINDLASS_LEASE_TTL"`
-	AuditRetention     time.Duration `help:"How long it is kept who changed what." default:"2160h" env:"WINDLASS_AUDIT_RETENTION"`
+	WebhookAllow       []string      `help:"Networks, such as 10.0.0.0/8, in which the control plane may call web-hooks of rollouts and endpoints of notifications, besides public addresses. Every user who can deploy can make it send requests there." env:"WINDLASS_WEBHOOK_ALLOW"`
+	RegistryAllow      []string      `help:"Networks, such as 10.0.0.0/8, in which the control plane may call image registries, besides public addresses with https. Every user who can deploy can make it send requests there." env:"WINDLASS_REGISTRY_ALLOW"`
+	TrustedProxies     []string      `help:"Networks, such as 10.0.0.0/8, of proxies in front of the API whose X-Forwarded-For is trusted. Set this if there are proxies, because limits on callers without a credential are per address, and the audit log shows the address." env:"WINDLASS_TRUSTED_PROXIES"`
+	Domain             string        `help:"Parent domain of the hosts of apps." default:"windlass.local" env:"WINDLASS_DOMAIN"`
+	DNSServer          string        `name:"dns-server" help:"DNS server (host:port) used to verify domains. Default: the host's resolver." env:"WINDLASS_DNS_SERVER"`
+	LeaseTTL           time.Duration `help:"How long an agent may be silent before its region counts as unreachable. With more than 270 agents, it is up to a minute." default:"15s" env:"WINDLASS_LEASE_TTL"`
+	AuditRetention     time.Duration `help:"How long entries of the audit log are kept." default:"2160h" env:"WINDLASS_AUDIT_RETENTION"`
 	Keep               keepFlags     `embed:"" prefix:"keep-"`
-	ForgetEvery        time.Duration `help:"Time between two looks for what need not be kept." default:"10m" env:"WINDLASS_FORGET_EVERY"`
-	MetricsListen      string        `help:"host:port for /metrics, /healthz and /readyz; empty: none." env:"WINDLASS_METRICS_LISTEN"`
-	Pprof              bool          `help:"Serve /debug/pprof beside the metrics." env:"WINDLASS_PPROF"`
+	ForgetEvery        time.Duration `help:"Interval at which old data is deleted." default:"10m" env:"WINDLASS_FORGET_EVERY"`
+	MetricsListen      string        `help:"host:port for /metrics, /healthz and /readyz. Default: none." env:"WINDLASS_METRICS_LISTEN"`
+	Pprof              bool          `help:"Serve /debug/pprof on --metrics-listen." env:"WINDLASS_PPROF"`
 	OTLPEndpoint       string        `name:"otlp-endpoint" help:"URL of an OpenTelemetry collector (OTLP/HTTP)." env:"WINDLASS_OTLP_ENDPOINT"`
 	Limits             limitFlags    `embed:"" prefix:"limit-"`
 	Callers            callerFlags   `embed:"" prefix:"max-"`
 	Sessions           sessionFlags  `embed:"" prefix:"session-"`
-	TraceFile          string        `help:"File that gets every span as a line of JSON." type:"path" env:"WINDLASS_TRACE_FILE"`
+	TraceFile          string        `help:"File to which every span is written, as a line of JSON." type:"path" env:"WINDLASS_TRACE_FILE"`
 
 	TLS    certfile.ServerFlags `embed:"" envprefix:"WINDLASS_"`
 	Remote remoteFlags          `embed:""`
@@ -86,10 +86,10 @@ type serveFlags struct {
 
 // metricsFlags configure the source of the figures of rollouts' analysis.
 type metricsFlags struct {
-	URL                  string `name:"url" help:"URL of the Prometheus that the checks of rollouts ask, about series with the label windlass_deployment of their versions, and metrics of scaling of type prometheus; empty: checks know what gateways see. It may hold a user and a password." env:"WINDLASS_PROMETHEUS_URL"`
-	TokenFile            string `help:"File with a bearer token for it." type:"path" env:"WINDLASS_PROMETHEUS_TOKEN_FILE"`
+	URL                  string `name:"url" help:"URL of the Prometheus that checks of rollouts query, for series with the label windlass_deployment, and that scaling metrics of type prometheus query. It may contain a user and a password. Default: checks use only what gateways measure." env:"WINDLASS_PROMETHEUS_URL"`
+	TokenFile            string `help:"File with a bearer token for Prometheus." type:"path" env:"WINDLASS_PROMETHEUS_TOKEN_FILE"`
 	certfile.RemoteFlags `embed:"" envprefix:"WINDLASS_PROMETHEUS_"`
-	Raw                  bool `help:"Send queries as tenants wrote them. A user who deploys can then read everything in this Prometheus, other workspaces included." env:"WINDLASS_PROMETHEUS_RAW"`
+	Raw                  bool `help:"Send queries of tenants unchanged. Every user who can deploy can then read everything in this Prometheus, including data of other workspaces." env:"WINDLASS_PROMETHEUS_RAW"`
 }
 
 func (f metricsFlags) source(registry prometheus.Registerer, files *certfile.Files, log *slog.Logger) (rollout.Measurer, error) {
@@ -109,10 +109,10 @@ func (f metricsFlags) source(registry prometheus.Registerer, files *certfile.Fil
 
 // keepFlags bound what the database keeps of the past. Package fleet has the reasons.
 type keepFlags struct {
-	Ended    time.Duration `help:"How long instances, stopped places and deleted apps are kept." default:"24h" env:"WINDLASS_KEEP_ENDED"`
-	Changes  int64         `help:"Changes of a region that an agent may be behind without a snapshot." default:"20000" env:"WINDLASS_KEEP_CHANGES"`
-	Versions int32         `help:"Versions of an app." default:"100" env:"WINDLASS_KEEP_VERSIONS"`
-	History  int           `help:"Entries of an app's history." default:"1000" env:"WINDLASS_KEEP_HISTORY"`
+	Ended    time.Duration `help:"How long ended instances, stopped topology rows and deleted apps are kept." default:"24h" env:"WINDLASS_KEEP_ENDED"`
+	Changes  int64         `help:"How many changes of a region are kept. An agent that is further behind gets a snapshot." default:"20000" env:"WINDLASS_KEEP_CHANGES"`
+	Versions int32         `help:"How many versions of an app are kept." default:"100" env:"WINDLASS_KEEP_VERSIONS"`
+	History  int           `help:"How many entries of an app's history are kept." default:"1000" env:"WINDLASS_KEEP_HISTORY"`
 }
 
 // Validate implements kong's check.
@@ -129,14 +129,14 @@ func (f keepFlags) Validate() error {
 // limitFlags are the limits of workspaces without their own. The defaults stop mistakes and floods, not
 // people: a pipeline that deploys a large workspace at once passes, while an endless loop does not.
 type limitFlags struct {
-	Apps        int64 `help:"Apps of a workspace without a quota of its own; 0, here and below: any number." default:"10000" env:"WINDLASS_LIMIT_APPS"`
-	Deployments int64 `help:"Its apps that have a deployment live or on its way." default:"10000" env:"WINDLASS_LIMIT_DEPLOYMENTS"`
-	Instances   int64 `help:"Instances of those, in all regions." default:"100000" env:"WINDLASS_LIMIT_INSTANCES"`
-	GPUs        int64 `name:"gpus" help:"GPUs of those instances." default:"10000" env:"WINDLASS_LIMIT_GPUS"`
-	Rollouts    int64 `help:"Rollouts in flight." default:"1000" env:"WINDLASS_LIMIT_ROLLOUTS"`
+	Apps        int64 `help:"Limit on apps of a workspace. This and the other --limit flags apply to workspaces without their own limit. 0: no limit." default:"10000" env:"WINDLASS_LIMIT_APPS"`
+	Deployments int64 `help:"Limit on a workspace's apps with a deployment that is live or in flight. 0: no limit." default:"10000" env:"WINDLASS_LIMIT_DEPLOYMENTS"`
+	Instances   int64 `help:"Limit on instances of those apps, in all regions. 0: no limit." default:"100000" env:"WINDLASS_LIMIT_INSTANCES"`
+	GPUs        int64 `name:"gpus" help:"Limit on GPUs of those instances. 0: no limit." default:"10000" env:"WINDLASS_LIMIT_GPUS"`
+	Rollouts    int64 `help:"Limit on a workspace's rollouts in flight. 0: no limit." default:"1000" env:"WINDLASS_LIMIT_ROLLOUTS"`
 	// One workspace cannot use all of one replica's capacity, so that some is left for other workspaces.
-	StartsPerMinute int64 `help:"Calls that start work, in the long run." default:"1200" env:"WINDLASS_LIMIT_STARTS_PER_MINUTE"`
-	StartsBurst     int64 `help:"How many of them may come at once; 0: as many as in a minute." default:"300" env:"WINDLASS_LIMIT_STARTS_BURST"`
+	StartsPerMinute int64 `help:"Limit on calls that start work per minute, as a long-term average. 0: no limit." default:"1200" env:"WINDLASS_LIMIT_STARTS_PER_MINUTE"`
+	StartsBurst     int64 `help:"How many such calls may come at once. 0: as many as in a minute." default:"300" env:"WINDLASS_LIMIT_STARTS_BURST"`
 }
 
 // Validate implements kong's check.
@@ -155,8 +155,8 @@ func (f limitFlags) Validate() error {
 // callerFlags bound what one caller uses of a process, whatever the quotas of workspaces are. The defaults
 // are far above what people and pipelines do.
 type callerFlags struct {
-	FailedLogins         int64 `help:"Failed log-ins and joins of one address in a minute, on each replica, before it has to wait; 0: any number. IPv6 addresses count by /64." default:"60" env:"WINDLASS_MAX_FAILED_LOGINS"`
-	Reads                int64 `help:"Reads with one key in a minute, on each replica; 0: any number." default:"12000" env:"WINDLASS_MAX_READS"`
+	FailedLogins         int64 `help:"Failed log-ins and joins from one address per minute, on each replica, before the address must wait. IPv6 addresses count by /64. 0: no limit." default:"60" env:"WINDLASS_MAX_FAILED_LOGINS"`
+	Reads                int64 `help:"Reads with one key per minute, on each replica. 0: no limit." default:"12000" env:"WINDLASS_MAX_READS"`
 	WatchersPerKey       int   `help:"Open WatchApp, WatchFleet and FollowLogs streams with one key, on each replica." default:"200" env:"WINDLASS_MAX_WATCHERS_PER_KEY"`
 	WatchersPerWorkspace int   `help:"Open WatchApp, WatchFleet and FollowLogs streams of one workspace, on each replica." default:"2000" env:"WINDLASS_MAX_WATCHERS_PER_WORKSPACE"`
 }
@@ -203,8 +203,8 @@ type cli struct {
 
 	Serve     serveFlags     `cmd:"" help:"Serve users and agents, and run workflows."`
 	Migrate   databaseFlags  `cmd:"" help:"Bring the database's schema to this version, and end."`
-	Keyset    keysetFlags    `cmd:"" help:"Make and rotate the keyset that seals secrets, and seal secrets anew."`
-	Bootstrap bootstrapFlags `cmd:"" help:"Make a workspace with an owner's key, an operator's key, and regions; print them as JSON."`
+	Keyset    keysetFlags    `cmd:"" help:"Create and rotate the keyset that seals secrets, and seal secrets again with a new key."`
+	Bootstrap bootstrapFlags `cmd:"" help:"Create a workspace with an owner's key, an operator's key, and regions, and print them as JSON."`
 }
 
 // gcPercent replaces GOGC's default of 100, because the live heap is small and the allocation rate
@@ -423,7 +423,7 @@ func openDatabase(ctx context.Context, f serveFlags, registry prometheus.Registe
 		}
 		if err != nil && !said {
 			said = true
-			log.WarnContext(ctx, "the database is not there yet; waiting", "error", err, "at_most", openPatience)
+			log.WarnContext(ctx, "the database is not reachable yet; waiting", "error", err, "at_most", openPatience)
 		}
 		return err
 	})

@@ -13,17 +13,17 @@ import (
 
 // keysetFlags are the commands for the keyset.
 type keysetFlags struct {
-	Create keyFileFlags   `cmd:"" help:"Make the file with a new keyset. It fails if the file exists."`
-	List   keyFileFlags   `cmd:"" help:"List the keys of the file: the primary seals, all open."`
+	Create keyFileFlags   `cmd:"" help:"Create the file with a new keyset. Fails if the file exists."`
+	List   keyFileFlags   `cmd:"" help:"List the keys of the file. The primary key seals, and all keys open."`
 	Show   keyUseFlags    `cmd:"" help:"List the keys with the number of stored values that each sealed, and when a control plane last sealed with it."`
 	Add    keyFileFlags   `cmd:"" help:"Add a key that only opens. Give all replicas the file and restart them before \"keyset rotate\"."`
-	Rotate keyFileFlags   `cmd:"" help:"Make the newest key primary: from their next start, replicas seal with it."`
-	Reseal resealFlags    `cmd:"" help:"Seal the stored values of other keys anew with the primary, while the control plane runs. It may be stopped at any moment and run again."`
+	Rotate keyFileFlags   `cmd:"" help:"Make the newest key the primary one. Replicas seal with it after their next start."`
+	Reseal resealFlags    `cmd:"" help:"Seal stored values of other keys again with the primary key. The control plane may run meanwhile. The command can be interrupted and repeated."`
 	Remove removeKeyFlags `cmd:"" help:"Remove a key from the file. Refused while stored values, control planes or credentials of agents need the key."`
 }
 
 type keyFileFlags struct {
-	KeyFile string `help:"The keyset." required:"" type:"path" env:"WINDLASS_KEY_FILE"`
+	KeyFile string `help:"File with the keyset." required:"" type:"path" env:"WINDLASS_KEY_FILE"`
 }
 
 type keyUseFlags struct {
@@ -33,8 +33,8 @@ type keyUseFlags struct {
 
 type resealFlags struct {
 	keyUseFlags
-	DryRun bool `help:"Open the values that would be sealed anew, count them, and write nothing."`
-	Batch  int  `help:"Values in a transaction." default:"100"`
+	DryRun bool `help:"Open and count the values that would be sealed again, and write nothing."`
+	Batch  int  `help:"Values per transaction." default:"100"`
 }
 
 // Validate implements kong's check.

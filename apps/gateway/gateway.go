@@ -232,7 +232,7 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 	})
 	if err != nil {
 		// The agent has all routes. Not to start because a copy is lost would be an outage.
-		cfg.Log.ErrorContext(ctx, "the last known routes are lost; the agent's are waited for", "error", err)
+		cfg.Log.ErrorContext(ctx, "the last known routes are lost: waiting for the agent's", "error", err)
 	}
 	g.holds, err = hold.New(hold.Config{
 		Wake: g.routes.Wake, Held: g.table.IsHeld, Most: cfg.MaxHeld, Now: time.Now, Rand: cfg.Rand, Log: cfg.Log, Registerer: cfg.Registerer,
@@ -259,13 +259,13 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 	}
 	g.health.Add("routes", func(context.Context) error {
 		if !g.routes.Complete() {
-			return errors.New("no table of routes yet: neither from the agent nor kept from before")
+			return errors.New("no table of routes yet: neither from the agent nor from disk")
 		}
 		return nil
 	})
 	g.health.Add("serving", func(context.Context) error {
 		if g.leaving.Load() {
-			return errors.New("the gateway is stopping: what it has is finished")
+			return errors.New("the gateway is stopping: it finishes the requests that it has")
 		}
 		return nil
 	})

@@ -31,36 +31,36 @@ var Version = "dev"
 
 // flags are the program's flags. Each has an environment variable.
 type flags struct {
-	Agent          string        `help:"Where the region's agent serves routes: unix:PATH of gateway.sock in its data directory, or a URL." required:"" env:"WINDLASS_GATEWAY_AGENT"`
+	Agent          string        `help:"Address of the region's agent: unix:PATH of gateway.sock in its data directory, or a URL." required:"" env:"WINDLASS_GATEWAY_AGENT"`
 	AgentTLS       agentFlags    `embed:"" prefix:"agent-"`
-	Listen         []string      `help:"host:port to serve HTTP/1.1 and HTTP/2 on." default:"127.0.0.1:8080" env:"WINDLASS_GATEWAY_LISTEN"`
-	Engine         string        `help:"What reads the connections of --listen. net: net/http. epoll: sockets through epoll, where a request is plain HTTP/1.1; the gateway does not start where that cannot be. auto: epoll where it can be. Connections by TLS are read by net/http." enum:"auto,net,epoll" default:"auto" env:"WINDLASS_GATEWAY_ENGINE"`
-	TLSListen      string        `help:"host:port to serve HTTPS on; empty: none." env:"WINDLASS_GATEWAY_TLS_LISTEN"`
-	TLSCert        string        `help:"PEM file of the certificate and its chain; read again when it changes." type:"path" env:"WINDLASS_GATEWAY_TLS_CERT"`
+	Listen         []string      `help:"host:port for HTTP/1.1 and HTTP/2." default:"127.0.0.1:8080" env:"WINDLASS_GATEWAY_LISTEN"`
+	Engine         string        `help:"Engine that reads connections of --listen. net: net/http. epoll: epoll for plain HTTP/1.1 requests; the gateway does not start if that is not possible. auto: epoll if possible. net/http always reads TLS connections." enum:"auto,net,epoll" default:"auto" env:"WINDLASS_GATEWAY_ENGINE"`
+	TLSListen      string        `help:"host:port for HTTPS. Default: none." env:"WINDLASS_GATEWAY_TLS_LISTEN"`
+	TLSCert        string        `help:"PEM file with the certificate and its chain. Read again when it changes." type:"path" env:"WINDLASS_GATEWAY_TLS_CERT"`
 	TLSKey         string        `help:"PEM file of the certificate's key." type:"path" env:"WINDLASS_GATEWAY_TLS_KEY"`
 	ACME           acmeFlags     `embed:"" prefix:"acme-"`
-	HTTPSRedirect  int           `name:"https-redirect" help:"Port, such as 443, that clients find --tls-listen at: who asks for an app's host without TLS is sent there with 308. 0: is served." default:"0" env:"WINDLASS_GATEWAY_HTTPS_REDIRECT"`
-	HTTP3          bool          `name:"http3" help:"Serve HTTP/3, too, on the UDP port of --tls-listen. While one gateway takes over from another, clients come by TCP until the port is free." env:"WINDLASS_GATEWAY_HTTP3"`
-	HSTS           time.Duration `name:"hsts" help:"How long browsers are to use HTTPS only for hosts that they asked by HTTPS; 0: they are told nothing." default:"0s" env:"WINDLASS_GATEWAY_HSTS"`
-	DataDir        string        `help:"Folder for the last known routes, to serve from after a restart, and for what the agent knows this gateway by, so that after a crash it is not waited for beside the one that follows; empty: none are kept." type:"path" env:"WINDLASS_GATEWAY_DATA_DIR"`
-	MaxHeaderBytes int           `help:"Most bytes of a request's header." default:"65536" env:"WINDLASS_GATEWAY_MAX_HEADER_BYTES"`
-	SlowClient     time.Duration `help:"How long a client may neither take nor send a byte." default:"60s" env:"WINDLASS_GATEWAY_SLOW_CLIENT"`
-	MinBodyRate    int64         `help:"Fewest bytes a second that a client has to send of a request's body, on average over the time that it is waited for, after 10s of that. 0: any." default:"1024" env:"WINDLASS_GATEWAY_MIN_BODY_RATE"`
-	MinAnswerRate  int64         `help:"Fewest bytes a second that a client has to take of an answer, on average over the time that it is waited for, after 10s of that. 0: any." default:"1024" env:"WINDLASS_GATEWAY_MIN_ANSWER_RATE"`
-	MaxConnections int           `help:"Most connections of clients. Beyond, the one that has been without a request for longest is closed. 0: half of the descriptors that the process may have, at most 32768. -1: any." default:"0" env:"WINDLASS_GATEWAY_MAX_CONNECTIONS"`
-	MaxPerAddress  int           `name:"max-connections-per-address" help:"Most connections of one address, or of one /64 of IPv6; --trusted-proxies may have more. 0: a quarter of --max-connections. -1: any." default:"0" env:"WINDLASS_GATEWAY_MAX_CONNECTIONS_PER_ADDRESS"`
-	MaxHeld        int           `help:"Most requests that wait for apps at zero, of all apps together. One app has no more places than it leaves free. More are refused with 503 and a Retry-After." default:"4096" env:"WINDLASS_GATEWAY_MAX_HELD"`
+	HTTPSRedirect  int           `name:"https-redirect" help:"Port at which clients reach --tls-listen, such as 443. Requests without TLS are redirected to it with 308. 0: they are served without TLS." default:"0" env:"WINDLASS_GATEWAY_HTTPS_REDIRECT"`
+	HTTP3          bool          `name:"http3" help:"Also serve HTTP/3, on the UDP port of --tls-listen. While a new gateway replaces another on this host, clients use TCP until the port is free." env:"WINDLASS_GATEWAY_HTTP3"`
+	HSTS           time.Duration `name:"hsts" help:"How long browsers must use only HTTPS for a host that they reached with HTTPS (Strict-Transport-Security). 0: the header is not sent." default:"0s" env:"WINDLASS_GATEWAY_HSTS"`
+	DataDir        string        `help:"Folder for the last known routes, which are served after a restart, and for the gateway's id. With the id, a gateway that restarts after a crash takes the place of the crashed one, so that the agent does not wait for that. Default: nothing is stored." type:"path" env:"WINDLASS_GATEWAY_DATA_DIR"`
+	MaxHeaderBytes int           `help:"Maximum size of a request's header, in bytes." default:"65536" env:"WINDLASS_GATEWAY_MAX_HEADER_BYTES"`
+	SlowClient     time.Duration `help:"How long a client may neither receive nor send a byte." default:"60s" env:"WINDLASS_GATEWAY_SLOW_CLIENT"`
+	MinBodyRate    int64         `help:"Minimum rate at which a client must send a request's body, in bytes per second. It is an average over the time that the gateway waits for the client, and is checked after 10s of waiting. 0: no minimum." default:"1024" env:"WINDLASS_GATEWAY_MIN_BODY_RATE"`
+	MinAnswerRate  int64         `help:"Minimum rate at which a client must receive an answer, in bytes per second. It is an average over the time that the gateway waits for the client, and is checked after 10s of waiting. 0: no minimum." default:"1024" env:"WINDLASS_GATEWAY_MIN_ANSWER_RATE"`
+	MaxConnections int           `help:"Maximum number of connections of clients. When it is reached, the longest idle connection is closed. 0: half of the process' limit of file descriptors, at most 32768. -1: no limit." default:"0" env:"WINDLASS_GATEWAY_MAX_CONNECTIONS"`
+	MaxPerAddress  int           `name:"max-connections-per-address" help:"Maximum number of connections from one address, or from one /64 of IPv6. Does not apply to --trusted-proxies. 0: a quarter of --max-connections. -1: no limit." default:"0" env:"WINDLASS_GATEWAY_MAX_CONNECTIONS_PER_ADDRESS"`
+	MaxHeld        int           `help:"Maximum number of requests that wait for apps at zero, for all apps together. One app may use at most as many places as it leaves free. Further requests are refused with 503 and a Retry-After." default:"4096" env:"WINDLASS_GATEWAY_MAX_HELD"`
 	UpgradedIdle   time.Duration `help:"How long a connection that switched protocols, such as a websocket, may be silent in both directions." default:"10m" env:"WINDLASS_GATEWAY_UPGRADED_IDLE"`
-	DrainDelay     time.Duration `help:"How long requests are still taken after a stop, while /readyz says no, for load balancers to see it." default:"0s" env:"WINDLASS_GATEWAY_DRAIN_DELAY"`
-	DrainTimeout   time.Duration `help:"How long requests, streams too, have to end after that." default:"5m" env:"WINDLASS_GATEWAY_DRAIN_TIMEOUT"`
-	AccessLog      string        `help:"File for a line of JSON per request; - for standard output, empty for none." env:"WINDLASS_GATEWAY_ACCESS_LOG"`
-	AccessLogEvery uint64        `help:"Log one request in this many; those that the gateway failed are always logged." default:"1" env:"WINDLASS_GATEWAY_ACCESS_LOG_EVERY"`
+	DrainDelay     time.Duration `help:"How long the gateway still accepts requests after it was told to stop. Meanwhile /readyz fails, so that load balancers stop sending." default:"0s" env:"WINDLASS_GATEWAY_DRAIN_DELAY"`
+	DrainTimeout   time.Duration `help:"How long requests, including streams, may take to end after --drain-delay." default:"5m" env:"WINDLASS_GATEWAY_DRAIN_TIMEOUT"`
+	AccessLog      string        `help:"File to which a line of JSON is written for each request. - means standard output. Default: none." env:"WINDLASS_GATEWAY_ACCESS_LOG"`
+	AccessLogEvery uint64        `help:"Log one of this many requests. Requests that the gateway itself answered with an error are always logged." default:"1" env:"WINDLASS_GATEWAY_ACCESS_LOG_EVERY"`
 	Payloads       payloadFlags  `embed:""`
-	TrustedProxies []string      `help:"Networks, such as 10.0.0.0/8, of proxies whose X-Forwarded-*, X-Real-IP and similar fields are believed and reach instances. Those fields of other clients are dropped." env:"WINDLASS_GATEWAY_TRUSTED_PROXIES"`
-	NeighbourRoots string        `help:"PEM file of the CAs that certificates of gateways in other regions are by, which requests are handed to of apps whose routing says crossRegion. Read again when it changes. Default: the CAs of this machine." type:"path" env:"WINDLASS_GATEWAY_NEIGHBOUR_ROOTS"`
-	NeighbourAllow []string      `help:"Networks, such as 10.0.0.0/8, in which gateways of other regions may be besides public addresses, and the only ones in which they are reached by http. Regions of tenants tell their address themselves." env:"WINDLASS_GATEWAY_NEIGHBOUR_ALLOW"`
-	MetricsListen  string        `help:"host:port for /metrics, /healthz and /readyz; empty: none." env:"WINDLASS_METRICS_LISTEN"`
-	Pprof          bool          `help:"Serve /debug/pprof beside the metrics." env:"WINDLASS_PPROF"`
+	TrustedProxies []string      `help:"Networks, such as 10.0.0.0/8, of proxies whose headers X-Forwarded-*, X-Real-IP and similar are trusted and passed on to instances. Other clients' headers of this kind are dropped." env:"WINDLASS_GATEWAY_TRUSTED_PROXIES"`
+	NeighbourRoots string        `help:"PEM file with the CAs of the gateways in other regions to which requests are handed over (routing.crossRegion). Read again when it changes. Default: the CAs of this machine." type:"path" env:"WINDLASS_GATEWAY_NEIGHBOUR_ROOTS"`
+	NeighbourAllow []string      `help:"Networks, such as 10.0.0.0/8, in which gateways of other regions may be, besides public addresses. Only in these networks, http is allowed. The list is needed because tenants choose the gateway addresses of their own regions." env:"WINDLASS_GATEWAY_NEIGHBOUR_ALLOW"`
+	MetricsListen  string        `help:"host:port for /metrics, /healthz and /readyz. Default: none." env:"WINDLASS_METRICS_LISTEN"`
+	Pprof          bool          `help:"Serve /debug/pprof on --metrics-listen." env:"WINDLASS_PPROF"`
 	LogFormat      string        `help:"${enum}." enum:"text,json" default:"text" env:"WINDLASS_LOG_FORMAT"`
 	LogLevel       string        `help:"${enum}." enum:"debug,info,warn,error" default:"info" env:"WINDLASS_LOG_LEVEL"`
 	Version        kong.VersionFlag
@@ -74,7 +74,7 @@ type agentFlags struct {
 	CA       string `name:"ca" help:"PEM file with the CAs of the agent's certificate: ca.crt of the agent's gateway-access. Read again when it changes. Default: the CAs of this machine." type:"path" env:"WINDLASS_GATEWAY_AGENT_CA"`
 	Cert     string `name:"cert" help:"PEM file with this gateway's certificate for the agent: tls.crt there. Read again when it changes." type:"path" env:"WINDLASS_GATEWAY_AGENT_CERT"`
 	Key      string `name:"key" help:"PEM file with the key of --agent-cert: tls.key there." type:"path" env:"WINDLASS_GATEWAY_AGENT_KEY"`
-	Insecure bool   `name:"insecure" help:"Call an http:// URL of another machine, an agent with --listen-insecure." env:"WINDLASS_GATEWAY_AGENT_INSECURE"`
+	Insecure bool   `name:"insecure" help:"Allow an http:// URL of another machine, for an agent with --listen-insecure." env:"WINDLASS_GATEWAY_AGENT_INSECURE"`
 }
 
 // openTLS returns the TLS configuration for the agent's connection, nil for the defaults.
@@ -93,9 +93,9 @@ func (f agentFlags) openTLS(agent string, files *certfile.Files) (*tls.Config, e
 
 // payloadFlags say where payloads are logged, for apps that want that.
 type payloadFlags struct {
-	PayloadLog       string `help:"File for what is asked of apps and answered, of those whose routing.payloadLog says so; it holds what users write. Empty: none is logged." type:"path" env:"WINDLASS_GATEWAY_PAYLOAD_LOG"`
-	PayloadLogMaxMiB int    `name:"payload-log-max-mib" help:"Size at which a new file is begun." default:"100" env:"WINDLASS_GATEWAY_PAYLOAD_LOG_MAX_MIB"`
-	PayloadLogKeep   int    `help:"Files of before that are kept, compressed." default:"5" env:"WINDLASS_GATEWAY_PAYLOAD_LOG_KEEP"`
+	PayloadLog       string `help:"File to which the bodies of requests and answers are written, for apps that set routing.payloadLog. It contains what users write. Default: no payloads are logged." type:"path" env:"WINDLASS_GATEWAY_PAYLOAD_LOG"`
+	PayloadLogMaxMiB int    `name:"payload-log-max-mib" help:"Size in MiB at which a new payload log begins." default:"100" env:"WINDLASS_GATEWAY_PAYLOAD_LOG_MAX_MIB"`
+	PayloadLogKeep   int    `help:"Number of old payload logs that are kept, compressed." default:"5" env:"WINDLASS_GATEWAY_PAYLOAD_LOG_KEEP"`
 }
 
 // openLog opens the log of payloads. It returns nil if none is written.
@@ -109,11 +109,11 @@ func (f payloadFlags) openLog() (io.Writer, func() error) {
 
 // acmeFlags are about certificates for hosts that --tls-cert does not cover.
 type acmeFlags struct {
-	Directory string `help:"URL of an ACME server's directory, such as https://acme-v02.api.letsencrypt.org/directory, that certificates of hosts are ordered from that --tls-cert is not for; empty: none is. It has to reach this gateway at the host's port 80 or 443." env:"WINDLASS_GATEWAY_ACME_DIRECTORY"`
-	Agree     bool   `help:"You agree to its terms of service." env:"WINDLASS_GATEWAY_ACME_AGREE"`
-	Email     string `help:"Where it may write to about certificates that end." env:"WINDLASS_GATEWAY_ACME_EMAIL"`
-	Roots     string `help:"PEM file of the CAs of an ACME server of your own. Read again when it changes." type:"path" env:"WINDLASS_GATEWAY_ACME_ROOTS"`
-	Folder    string `help:"Folder for the account, certificates and their keys, which gateways of a region may share; default: certificates in --data-dir." type:"path" env:"WINDLASS_GATEWAY_ACME_FOLDER"`
+	Directory string `help:"URL of an ACME directory, such as https://acme-v02.api.letsencrypt.org/directory. The gateway orders certificates there for hosts that --tls-cert does not cover. The ACME server must reach this gateway at port 80 or 443 of the host. Default: no certificates are ordered." env:"WINDLASS_GATEWAY_ACME_DIRECTORY"`
+	Agree     bool   `help:"Agree to the terms of service of the ACME server." env:"WINDLASS_GATEWAY_ACME_AGREE"`
+	Email     string `help:"E-mail address to which the ACME server may write, for example about certificates that expire." env:"WINDLASS_GATEWAY_ACME_EMAIL"`
+	Roots     string `help:"PEM file with the CAs of a private ACME server. Read again when it changes." type:"path" env:"WINDLASS_GATEWAY_ACME_ROOTS"`
+	Folder    string `help:"Folder for the ACME account, certificates and their keys. Gateways of a region may share it. Default: the folder certificates in --data-dir." type:"path" env:"WINDLASS_GATEWAY_ACME_FOLDER"`
 }
 
 func (f flags) acmeConfig() *ACME {
@@ -144,7 +144,7 @@ func (f flags) checkACME() error {
 	case !f.ACME.Agree:
 		return errors.New("--acme-directory needs --acme-agree: read the terms of service that the directory names, and agree to them")
 	case f.ACME.Folder == "" && f.DataDir == "":
-		return errors.New("--acme-directory needs --acme-folder or --data-dir: without the certificates that it has, each restart would order them anew")
+		return errors.New("--acme-directory needs --acme-folder or --data-dir: otherwise each restart would order all certificates again")
 	}
 	return nil
 }
@@ -222,7 +222,7 @@ func run(ctx context.Context, f flags) (err error) {
 		place, err := takePlace(f.DataDir)
 		if err != nil {
 			// The gateway serves all the same. When it crashes, the agent waits for it.
-			log.ErrorContext(ctx, "this gateway is a new one to its agent", "error", err)
+			log.ErrorContext(ctx, "the agent sees this gateway as a new one", "error", err)
 		} else {
 			defer place.leaveTo()
 			cfg.ID = place.id
@@ -254,7 +254,7 @@ func run(ctx context.Context, f flags) (err error) {
 		}))
 	}
 	for _, address := range g.Addresses() {
-		log.InfoContext(ctx, "gateway listens", "address", address.String(), "version", Version)
+		log.InfoContext(ctx, "gateway started", "address", address.String(), "version", Version)
 	}
 	return g.Run(ctx, beside...)
 }

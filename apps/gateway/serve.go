@@ -136,7 +136,7 @@ func (g *Gateway) serveListeners(ctx context.Context) error {
 	_ = backoff.Sleep(rest, g.cfg.DrainDelay)
 	for _, l := range g.bound {
 		if err := handOver(l); err != nil {
-			g.cfg.Log.DebugContext(ctx, "new connections are not steered to a successor", "error", err)
+			g.cfg.Log.DebugContext(ctx, "cannot direct new connections to the next gateway", "error", err)
 		}
 	}
 	for begun := time.Now(); time.Since(begun) < emptied; _ = backoff.Sleep(rest, drainStep) {
@@ -176,6 +176,6 @@ func (g *Gateway) serveListeners(ctx context.Context) error {
 	cutNow()
 	short.Close()
 	err = server.Close()
-	g.cfg.Log.WarnContext(ctx, "requests were cut at the deadline", "requests", left, "after", g.cfg.DrainTimeout, "error", err)
+	g.cfg.Log.WarnContext(ctx, "requests were cut off at the deadline", "requests", left, "after", g.cfg.DrainTimeout, "error", err)
 	return nil
 }

@@ -19,7 +19,7 @@ import (
 const kubeconfigName = "kubeconfig"
 
 type upCommand struct {
-	DataDir    string `type:"path" default:".windlass/kubelab" env:"KUBELAB_DATA_DIR" help:"Where the cluster is kept; the next kubelab on it continues where this one ends."`
+	DataDir    string `type:"path" default:".windlass/kubelab" env:"KUBELAB_DATA_DIR" help:"Data directory of the cluster. The next kubelab on it continues where this one ends."`
 	Kubeconfig string `type:"path" help:"Write the administrator's kubeconfig here once everything is ready; by default to the data directory."`
 	ReadyFile  string `type:"path" help:"Write the kubeconfig's path here once everything is ready."`
 	APIPort    int    `help:"Port of the API server on 127.0.0.1; 0: that of the last run, or a free one." default:"0"`
@@ -29,17 +29,17 @@ type upCommand struct {
 
 	Nodes      int      `default:"4" help:"Number of nodes of the group \"node\", when no --group is given."`
 	GPU        string   `default:"nvidia.com/gpu=8" help:"GPUs of each of its nodes, as RESOURCE=COUNT; none for none."`
-	GPUProduct string   `default:"NVIDIA-H100-80GB-HBM3" help:"Product that its nodes' GPUs are."`
+	GPUProduct string   `default:"NVIDIA-H100-80GB-HBM3" help:"Product of its nodes' GPUs."`
 	GPUMemory  int      `placeholder:"MIB" help:"Memory of one GPU; by default the product's."`
 	CPU        string   `default:"64" help:"CPUs of each of its nodes."`
 	Memory     string   `default:"512Gi" help:"Memory of each of its nodes."`
 	Zones      []string `default:"a" help:"Zones over which its nodes are spread."`
 
-	NodeGrace    time.Duration `default:"10s" help:"How long a node may be silent before it is NotReady. Short ones lose nodes on a busy machine."`
+	NodeGrace    time.Duration `default:"10s" help:"How long a node may be silent before it is NotReady. With short times, a busy machine loses nodes."`
 	EvictAfter   time.Duration `default:"10s" help:"How long pods stay on a NotReady node, unless their tolerations say otherwise."`
 	CrashBackoff time.Duration `default:"1s" help:"First delay before a crashed container is started again; it doubles with every crash."`
 
-	LogFormat string `default:"text" enum:"text,json" help:"Form of the log on standard error: ${enum}."`
+	LogFormat string `default:"text" enum:"text,json" help:"Format of the log on standard error: ${enum}."`
 	Verbose   bool   `help:"Log more."`
 }
 

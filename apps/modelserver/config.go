@@ -30,7 +30,7 @@ type Config struct {
 	Model string `default:"echo" help:"Name of the served model. Whatever its name, it repeats the prompt's words."`
 	// VersionLabel distinguishes versions. It is sent as X-Model-Version and as system_fingerprint. Default:
 	// dev.
-	VersionLabel string `default:"dev" help:"Label that answers carry, so that one sees which version answered."`
+	VersionLabel string `default:"dev" help:"Label in answers, which shows which version answered."`
 	// MaxModelLen is the maximum of prompt plus generated tokens. Default: 32768.
 	MaxModelLen int `default:"32768" help:"Longest prompt plus answer, in tokens."`
 
@@ -38,9 +38,9 @@ type Config struct {
 	LoadTime time.Duration `default:"0s" help:"Time that loading the model takes. Until then health is 503, or connections are refused as vLLM and SGLang do."`
 	// WarmUpTime is the time from when the model is loaded until the server is healthy, for engines that warm
 	// up.
-	WarmUpTime time.Duration `default:"0s" help:"Time from listening to being healthy, of SGLang's command line."`
+	WarmUpTime time.Duration `default:"0s" help:"Time from listening until healthy, for SGLang's command line."`
 	// EngineVersion is the reported version, which also selects names of metrics. Default: the newest.
-	EngineVersion string `help:"Version of the engine whose command line is used: it says so, and has that version's metrics. Default: the newest."`
+	EngineVersion string `help:"Version of the engine whose command line is used. The server reports this version and has its metrics. Default: the newest."`
 	// TimeToFirstToken is the time from when a request gets a slot until its first token.
 	TimeToFirstToken time.Duration `default:"20ms" help:"Time from a free slot to the first token."`
 	// TokenRate is the number of tokens per second of one request, after its first token. 0 means no pacing.
@@ -81,7 +81,7 @@ type Config struct {
 	AllowFaultAPI bool `help:"Serve /faults, where faults are read (GET), changed (POST) and cleared (DELETE)."`
 
 	// LogFormat is the format of NewLogger, text or json. Default: text.
-	LogFormat string `default:"text" enum:"text,json" help:"Form of the log on standard error: ${enum}."`
+	LogFormat string `default:"text" enum:"text,json" help:"Format of the log on standard error: ${enum}."`
 	// Logger receives the server's log. Nil discards it.
 	Logger *slog.Logger `kong:"-"`
 }

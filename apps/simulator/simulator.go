@@ -49,8 +49,8 @@ type common struct {
 	Relaxed       bool          `help:"Let commits survive kill -9 only, not a power failure."`
 	Keep          bool          `help:"Keep the folder with data and logs."`
 	Pprof         string        `help:"Folder that gets CPU profiles of what is measured." type:"path"`
-	MaxMemoryGiB  float64       `name:"max-memory-gib" help:"Fail when all parts together use more memory." default:"14"`
-	Deadline      time.Duration `help:"Fail when a run takes longer; 0: the scenario's own."`
+	MaxMemoryGiB  float64       `name:"max-memory-gib" help:"Fail if all processes together use more memory than this." default:"14"`
+	Deadline      time.Duration `help:"Fail if a run takes longer. 0: the scenario's default."`
 	Verbose       bool          `help:"Show the warnings of agents."`
 
 	As     string `hidden:"" help:"Name of the scenario in its result."`
@@ -72,7 +72,7 @@ type cli struct {
 	Restart   scenario.Restart   `cmd:"" help:"What a rolling restart of the control plane costs agents and users."`
 	Slow      scenario.Slow      `cmd:"" help:"What one stalled agent costs the others."`
 	Flood     scenario.Flood     `cmd:"" help:"What one workspace's flood of calls costs another."`
-	Overload  scenario.Overload  `cmd:"" help:"What somebody waits for while ten times too much is reported."`
+	Overload  scenario.Overload  `cmd:"" help:"Delay of important changes while agents report ten times too much."`
 	Retention scenario.Retention `cmd:"" help:"What a week of changes leaves in the database."`
 	Regions   scenario.Regions   `cmd:"" help:"What a change costs in a small fleet and in a large one."`
 	Gateway   scenario.Gateway   `cmd:"" help:"Cost of the gateway compared with nginx and HAProxy, which must be installed."`

@@ -95,7 +95,7 @@ type ClientFlags struct {
 	ServerCA string `name:"server-ca" help:"PEM file with the CAs of the server's certificate. Read again when it changes. Default: the CAs of this machine." type:"path" env:"WINDLASS_SERVER_CA"`
 	Cert     string `name:"client-cert" help:"PEM file with a client certificate, for a server that has --client-ca. Read again when it changes." type:"path" env:"WINDLASS_CLIENT_CERT"`
 	Key      string `name:"client-key" help:"PEM file with the key of --client-cert." type:"path" env:"WINDLASS_CLIENT_KEY"`
-	Insecure bool   `name:"insecure" help:"Call an http:// URL of another machine. Keys and secrets then travel in clear." env:"WINDLASS_INSECURE"`
+	Insecure bool   `name:"insecure" help:"Allow an http:// URL of another machine. Keys and secrets are then sent without encryption." env:"WINDLASS_INSECURE"`
 }
 
 // CheckURL returns an error for a URL over which a credential would travel in clear to another machine.

@@ -54,7 +54,7 @@ func (f RemoteFlags) Transport(prefix string, files *Files) (func(*http.Transpor
 type MetricsFlags struct {
 	PairFlags `embed:"" prefix:"tls-" set:"listener=--metrics-listen"`
 	ClientCA  string `name:"client-ca" help:"PEM file with the CAs of client certificates, which probes of /healthz and /readyz then need, too. Default: clients need none." type:"path" env:"CLIENT_CA"`
-	TokenFile string `name:"token-file" help:"File with a bearer token that /metrics and /debug/pprof ask for, read for each request. Default: none." type:"path" env:"TOKEN_FILE"`
+	TokenFile string `name:"token-file" help:"File with a bearer token that /metrics and /debug/pprof require. Read for each request. Default: none." type:"path" env:"TOKEN_FILE"`
 }
 
 // Config returns the configuration of the listener, or nil without TLS.

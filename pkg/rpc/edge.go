@@ -124,7 +124,7 @@ func (e *edge) translateError(ctx context.Context, procedure string, err error, 
 	// An error after the end of the context counts as caused by that end.
 	switch {
 	case ctx.Err() == nil && e.isUnavailable(err):
-		e.log.WarnContext(ctx, "a part is out of reach", "procedure", procedure, "error", err)
+		e.log.WarnContext(ctx, "a component is unreachable", "procedure", procedure, "error", err)
 		return ErrorWith(connect.CodeUnavailable, &windlassv1.ErrorDetail{
 			Reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
 			Fix:    "Call again in a moment.",

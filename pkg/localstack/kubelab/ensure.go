@@ -54,7 +54,7 @@ func Ensure(ctx context.Context, progress func(string)) (string, error) {
 	}
 	root, err := findSources()
 	if err != nil {
-		return "", fmt.Errorf("%w to build kubelab from: set %s to its binary, or put it beside this program", err, EnvProgram)
+		return "", fmt.Errorf("%w to build kubelab from: set %s to its binary, or put it next to this program", err, EnvProgram)
 	}
 	path, err := ensureBuilt(ctx, root, progress)
 	if err != nil {

@@ -116,7 +116,7 @@ func New(cfg Config) (*Gateways, error) {
 	}
 	g.hub.recall(g.kept, time.Now())
 	if err := g.recallAround(); err != nil {
-		cfg.Log.Error("new gateways are told nothing of apps in other regions before the control plane is there", "error", err)
+		cfg.Log.Error("new gateways do not learn of apps in other regions until the control plane is connected", "error", err)
 	}
 	registerConnected(cfg.Registerer, g.connected)
 	return g, nil
@@ -318,7 +318,7 @@ func (g *Gateways) Run(ctx context.Context) error {
 		g.reassess()
 		g.mu.Unlock()
 		for _, id := range expired {
-			g.cfg.Log.WarnContext(ctx, "a gateway was away for so long that nothing waits for it any more", "gateway", id, "after", Grace)
+			g.cfg.Log.WarnContext(ctx, "a gateway was away too long: routes no longer wait for it", "gateway", id, "after", Grace)
 		}
 		g.keepOrSay(ctx)
 		if len(expired) > 0 {
@@ -334,13 +334,13 @@ func (g *Gateways) Run(ctx context.Context) error {
 
 func (g *Gateways) keepOrSay(ctx context.Context) {
 	if err := g.keep(); err != nil {
-		g.cfg.Log.ErrorContext(ctx, "cannot keep which gateways there are: the next agent waits for others than it should", "error", err)
+		g.cfg.Log.ErrorContext(ctx, "cannot store the list of gateways: after a restart the agent may wait for the wrong ones", "error", err)
 	}
 	if err := g.cfg.Zero.Keep(); err != nil {
-		g.cfg.Log.ErrorContext(ctx, "the next agent may hold requests for longer than it has to", "error", err)
+		g.cfg.Log.ErrorContext(ctx, "after a restart the agent may hold requests for longer than necessary", "error", err)
 	}
 	if err := g.keepAround(); err != nil {
-		g.cfg.Log.ErrorContext(ctx, "cannot keep what is around the region: the next agent tells gateways what was there before", "error", err)
+		g.cfg.Log.ErrorContext(ctx, "cannot store the neighbours of the region: after a restart the agent sends older ones to gateways", "error", err)
 	}
 }
 

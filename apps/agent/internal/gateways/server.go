@@ -64,7 +64,7 @@ func (g *Gateways) Watch(ctx context.Context, req *gatewayv1.WatchRequest, strea
 		return err
 	}
 	log := g.cfg.Log.With("gateway", req.GatewayId, "version", req.Version)
-	log.InfoContext(ctx, "a gateway has come", "holds", len(req.Have))
+	log.InfoContext(ctx, "a gateway connected", "holds", len(req.Have))
 	defer func() {
 		g.mu.Lock()
 		left := g.hub.close(one, time.Now())
@@ -75,7 +75,7 @@ func (g *Gateways) Watch(ctx context.Context, req *gatewayv1.WatchRequest, strea
 		g.mu.Unlock()
 		signal(g.wake)
 		g.progress()
-		log.InfoContext(ctx, "a gateway's stream has ended", "left", left)
+		log.InfoContext(ctx, "a gateway's stream ended", "left", left)
 	}()
 	send := func(frames ...*gatewayv1.WatchResponse) error {
 		for _, frame := range frames {

@@ -33,7 +33,7 @@ type Reader interface {
 // Follow answers a request as soon as one of its instances wrote something, or has gone.
 func Follow(ctx context.Context, r Reader, req *agentv1.FollowRequest) (*agentv1.FollowResponse, error) {
 	if len(req.Instances) > maxInstances {
-		return nil, errors.New("too many instances are asked for at once")
+		return nil, errors.New("too many instances are requested at once")
 	}
 	until := time.Now().Add(min(max(req.Wait.AsDuration(), 0), maxWait))
 	for {

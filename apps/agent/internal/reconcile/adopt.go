@@ -91,7 +91,7 @@ func (r *Reconciler) whyAdopting(k inbox.Key, item *agentv1.Item) (why string) {
 	}
 	r.mu.Unlock()
 	if why == "" && s.Open {
-		why = "its instances stay until it is known who goes on with them"
+		why = "its instances stay until it is known which deployment takes them over"
 	}
 	return why
 }

@@ -81,7 +81,7 @@ func (r *Reconciler) noteTried(ctx context.Context, k inbox.Key, away string) {
 	released := r.outages.noteTried(k, away)
 	r.mu.Unlock()
 	if released > 0 {
-		r.cfg.Log.InfoContext(ctx, "what was away answers again: trying all that waited for it", "keys", released)
+		r.cfg.Log.InfoContext(ctx, "a dependency answers again: retrying everything that waited for it", "keys", released)
 	}
 }
 

@@ -35,7 +35,7 @@ type frames struct {
 func (f *frames) handle(ctx context.Context, msg *agentv1.WatchResponse) error {
 	s := f.session
 	if msg.GetHello() == nil && !f.reporter && msg.GetGoAway() == nil {
-		return errors.New("a stream has to begin with a hello")
+		return errors.New("a stream must begin with a hello")
 	}
 	if f.snapshot != nil && msg.GetSnapshotItems() == nil && msg.GetSnapshotEnd() == nil && msg.GetGoAway() == nil && msg.GetRequest() == nil {
 		return errors.New("a snapshot was interrupted by another frame")
@@ -55,7 +55,7 @@ func (f *frames) handle(ctx context.Context, msg *agentv1.WatchResponse) error {
 		}
 	case *agentv1.WatchResponse_SnapshotEnd:
 		if f.snapshot == nil {
-			return errors.New("the end of a snapshot without its begin")
+			return errors.New("the end of a snapshot without its beginning")
 		}
 		changed, err := f.staged.Commit(max(f.snapshot.Count, frame.SnapshotEnd.Count))
 		if err != nil {
@@ -144,7 +144,7 @@ func (f *frames) bookmark(b *agentv1.Bookmark) error {
 		return errRepair
 	}
 	if in.Asked() {
-		return errAsked
+		return errSnapshotNeeded
 	}
 	f.session.cfg.Reporter.Heard()
 	return nil

@@ -165,7 +165,7 @@ func (s *Session) Run(ctx context.Context) error {
 		case errors.As(err, &away):
 			attempt = 0
 			delay = time.Duration(s.cfg.Rand() * float64(max(wait, 100*time.Millisecond)))
-			s.cfg.Log.InfoContext(ctx, "sent away by the control plane", "reason", away.reason, "retry_in", delay)
+			s.cfg.Log.InfoContext(ctx, "the control plane asked the agent to connect again", "reason", away.reason, "retry_in", delay)
 		case errors.Is(err, ErrJoin):
 			s.cfg.Log.ErrorContext(ctx, "cannot join the region", "error", err, "retry_in", delay)
 		default:
@@ -190,8 +190,8 @@ func (g goAway) Error() string { return "go away: " + g.reason }
 // errRepair ends a stream, so that the next one brings bucket sums.
 var errRepair = errors.New("the inbox differs from the control plane's digest")
 
-// errAsked ends a stream, so that the next one begins with a snapshot.
-var errAsked = errors.New("who goes on with a workload was not told: asking for everything again")
+// errSnapshotNeeded ends a stream, so that the next one begins with a snapshot; see inbox.Ask.
+var errSnapshotNeeded = errors.New("it is unknown which deployment takes over a workload: watching again for a snapshot")
 
 // once runs one stream, from the credential to the stream's end.
 func (s *Session) once(ctx context.Context) (retryAfter time.Duration, err error) {
@@ -281,7 +281,7 @@ func (s *Session) authenticate(ctx context.Context) error {
 			return err
 		}
 		// The old credential may still be good, because a missing key may have been the reason of the refusal.
-		s.cfg.Log.WarnContext(ctx, "the credential was refused and joining again failed: trying the old one", "error", err)
+		s.cfg.Log.WarnContext(ctx, "the credential was refused and joining again failed: trying the old credential", "error", err)
 		return nil
 	}
 	return nil

@@ -306,7 +306,7 @@ func beyond(workspaceID string, r *admission.Refusal) error {
 	}
 	return rpc.ErrorWith(connect.CodeResourceExhausted, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED,
-		Fix: fmt.Sprintf("%s (`windlass workspace quota` shows what there is), or have an operator raise it: `windlass workspace quota %s --%s %d`.",
+		Fix: fmt.Sprintf("%s (`windlass workspace quota` shows the usage), or ask an operator to raise it: `windlass workspace quota %s --%s %d`.",
 			fix, workspaceID, r.Limit, r.Used+r.Asked),
 		Limit: &windlassv1.LimitDetail{Name: r.Limit, Max: r.Max, Used: r.Used, Asked: r.Asked},
 	}, r.String())
@@ -315,7 +315,7 @@ func beyond(workspaceID string, r *admission.Refusal) error {
 // tooFast returns the refusal of a call for which the bucket has no token yet.
 func tooFast(workspaceID string, rate admission.Rate, wait time.Duration) error {
 	return rateLimited("starts_per_minute", rate, wait,
-		fmt.Sprintf("Call again after that, with the same idempotency key, or have an operator raise it: `windlass workspace quota %s --starts-per-minute %d`.",
+		fmt.Sprintf("Call again after that, with the same idempotency key, or ask an operator to raise it: `windlass workspace quota %s --starts-per-minute %d`.",
 			workspaceID, 2*rate.PerMinute()),
 		fmt.Sprintf("the workspace may start work %d times a minute and %d times at once, and has", rate.PerMinute(), rate.Burst))
 }

@@ -156,7 +156,7 @@ func (a browsers) failBrowser(w http.ResponseWriter, r *http.Request, procedure 
 		a.noteRefusal(caller{Procedure: procedure}, rpc.ClientOf(r.Context()), err)
 		a.sessions.WithLabelValues("refused").Inc()
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), a.cfg.IsUnavailable(err):
-		coded = rpc.Error(connect.CodeUnavailable, windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE, "", "a part that this needs is out of reach: try again in a moment")
+		coded = rpc.Error(connect.CodeUnavailable, windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE, "", "a component that this needs is unreachable: try again in a moment")
 	default:
 		a.cfg.Log.ErrorContext(r.Context(), "a browser's session failed", "request", procedure, "error", err)
 		coded = rpc.Error(connect.CodeInternal, windlassv1.ErrorReason_ERROR_REASON_INTERNAL, "", "it failed on the server, whose log has the cause")

@@ -44,7 +44,7 @@ func (c rolloutMutation) control(ref, what, why string, say func(*model.Progress
 		return out, err
 	}
 	if !s.Progress.Active(app.RolloutID) {
-		return out, apierr.NothingToDo(fmt.Sprintf("the rollout of app %s goes by no policy: it moves all regions at once", app.Name),
+		return out, apierr.NothingToDo(fmt.Sprintf("the rollout of app %s has no policy: it moves all regions at once", app.Name),
 			"Cancel it, or wait until the app is live: from then on its rollouts go by one.")
 	}
 	if f.rollout.CancelRequested {

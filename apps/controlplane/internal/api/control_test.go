@@ -74,7 +74,7 @@ func TestControl_EachWordSaysWhatItDidInEachState(t *testing.T) {
 		noStep     = "refused: failed_precondition: no region of the rollout waits at a step now"
 		noGate     = "refused: failed_precondition: the rollout waits for no approval now"
 		noBake     = "refused: failed_precondition: no wave of the rollout is baking now"
-		needsGate  = "refused: failed_precondition: step 1 of the rollout needs approval by a key of role owner: to promote it is not enough / Have it approved"
+		needsGate  = "refused: failed_precondition: step 1 of the rollout needs approval by a key of role owner: a promotion is not enough / Approve it with"
 		cancelled  = "refused: failed_precondition: the rollout is being cancelled / Wait until it is back"
 		goesOn     = "regions that wait go on, in wave 1"
 		full       = "no pause of a step, analysis or bake time holds it any more"

@@ -58,7 +58,7 @@ func (c freezeMutation) setFileFreeze(app model.App, want *windlassv1.FileFreeze
 	}
 	switch {
 	case was != nil && !was.FromFile:
-		return apierr.InvalidFix("freeze", fmt.Sprintf("the workspace has a freeze %s, whose name that of this app's file would be", name),
+		return apierr.InvalidFix("freeze", fmt.Sprintf("the workspace has a freeze %s, and the freeze of this app's file would have the same name", name),
 			"Give that one another name.")
 	case want == nil || want.GetUntil() != 0 && want.GetUntil() <= c.at:
 		return c.dropFileFreeze(app, was)
@@ -197,7 +197,7 @@ func refusal(what string, found freeze.Found) error {
 	}
 	return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_FROZEN,
-		Fix: wait + `, or have an owner override it: --override-freeze "why". ` +
+		Fix: wait + `, or ask an owner to override it: --override-freeze "why". ` +
 			"What runs may be scaled, rolled back and deleted all the same.",
 	}, what+": "+plan.FreezeText(found.Name, freeze.Scope(found.Freeze), found.End, found.Reason))
 }

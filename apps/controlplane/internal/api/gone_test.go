@@ -42,7 +42,7 @@ func TestDeleteRegion_IsRefusedWhileAnAppIsToRunThere(t *testing.T) {
 	require.Equal(t, int32(2), w.settle("chat").GetLiveVersion(), "the region that never had an agent is left out")
 	err := w.deleteRegion("tmp-2")
 	refused(t, err, connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_IN_USE, "")
-	require.ErrorContains(t, err, "apps are to run in region tmp-2: chat (v2)")
+	require.ErrorContains(t, err, "apps still name region tmp-2: chat (v2)")
 
 	w.deploy("chat", args("b"))
 	w.settle("chat")
@@ -86,7 +86,7 @@ func TestDeleteRegion_OfThePlatformNamesWorkspacesAlone(t *testing.T) {
 	w.deploy("chat", args("a"), regions("shared-1"))
 	_, err = w.regionService(w.operator).DeleteRegion(t.Context(), &windlassv1.DeleteRegionRequest{Region: id})
 	refused(t, err, connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_IN_USE, "")
-	require.ErrorContains(t, err, "apps are to run in region shared-1: 1 of workspace acme")
+	require.ErrorContains(t, err, "apps still name region shared-1: 1 of workspace acme")
 }
 
 func TestGoneRegion_IsLeftOutOfWhatIsMadeOfAnOlderVersion(t *testing.T) {
@@ -125,7 +125,7 @@ func TestGoneRegion_ThatStillServesIsNotLeftOutInPassing(t *testing.T) {
 	require.NoError(t, err)
 	_, err = w.apps(w.deployer).SetEnvironment(t.Context(), &windlassv1.SetEnvironmentRequest{App: "chat", Set: map[string]string{"A": "1"}})
 	refused(t, err, connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_IN_USE, "")
-	require.ErrorContains(t, err, "app chat serves in region shared-1, which the workspace may use no longer")
+	require.ErrorContains(t, err, "app chat serves in region shared-1, which the workspace may no longer use")
 
 	w.deploy("chat", args("a"), regions("us-east-1"))
 	w.settle("chat")

@@ -107,7 +107,7 @@ func (c versionMutation) closedHolds(progress *model.Progress) (out []string, er
 	}
 	closed, err := c.closed(regions)
 	for _, name := range closed {
-		out = append(out, "nothing begins in region "+name+", which the workspace may use no longer")
+		out = append(out, "nothing starts in region "+name+", which the workspace may no longer use")
 	}
 	return out, err
 }

@@ -95,7 +95,7 @@ func TestRevokedGrant_HoldsARolloutThatHadBegun(t *testing.T) {
 	requireClosed(t, w.scale("shared-1", 3))
 	resumed, err := w.rollouts(w.deployer).ResumeRollout(t.Context(), &windlassv1.ResumeRolloutRequest{App: "chat"})
 	require.NoError(t, err)
-	require.Contains(t, resumed.GetEffect(), "nothing begins in region shared-1, which the workspace may use no longer")
+	require.Contains(t, resumed.GetEffect(), "nothing starts in region shared-1, which the workspace may no longer use")
 	app := w.settle("chat")
 	require.Equal(t, int32(1), app.GetLiveVersion())
 	require.Contains(t, app.GetMessage(), "shared-1 is closed to the workspace: have the grant given back, or deploy without the region")

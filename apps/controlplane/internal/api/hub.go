@@ -173,7 +173,7 @@ func (h *hub) full(by caller) error {
 	}
 	wait := watchAgain + rand.N(watchAgain)
 	return rpc.TooFast(wait, &windlassv1.ErrorDetail{
-		Reason: windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED, Fix: "Ask for one picture from time to time (once), or try again later.",
+		Reason: windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED, Fix: "Poll with once set, or try again later.",
 		Limit: &windlassv1.LimitDetail{Name: name, Max: int64(most), Used: int64(used), Asked: 1, RetryAfterMs: wait.Milliseconds()},
 	}, text)
 }

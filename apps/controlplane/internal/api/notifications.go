@@ -46,7 +46,7 @@ func (a *server) hookURL(text string) (origin string, err error) {
 	if at, err := netip.ParseAddr(u.Hostname()); err == nil && a.cfg.AllowsHookAt != nil && !a.cfg.AllowsHookAt(at) {
 		return "", rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
 			Reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION, Field: "url",
-			Fix: "Use a public address, or have the operator start the control plane with --webhook-allow and its network.",
+			Fix: "Use a public address, or ask the operator to start the control plane with --webhook-allow and its network.",
 		}, "the address is not public, and this control plane does not call it")
 	}
 	return apierr.Clip(u.Scheme+"://"+u.Host, maxOrigin), nil

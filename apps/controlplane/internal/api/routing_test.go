@@ -34,7 +34,7 @@ func TestRouting_ImpossibleIsRefused(t *testing.T) {
 		refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.routing."+field)
 		require.ErrorContains(t, err, says)
 	}
-	try("affinity", "nothing says what ties requests together", &windlassv1.RoutingPolicy{Balancing: affinity})
+	try("affinity", "affinity does not say where the key is", &windlassv1.RoutingPolicy{Balancing: affinity})
 	try("affinity", "it would have no effect", &windlassv1.RoutingPolicy{Affinity: header})
 	try("affinity", "it would have no effect", &windlassv1.RoutingPolicy{Balancing: windlassv1.RoutingPolicy_BALANCING_WEIGHTED, Affinity: header})
 	try("affinity", "set header or cookie, one of the two", &windlassv1.RoutingPolicy{Balancing: affinity, Affinity: &windlassv1.Affinity{}})

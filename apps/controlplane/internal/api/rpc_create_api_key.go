@@ -21,9 +21,9 @@ func (a accessService) CreateApiKey(ctx context.Context, req *windlassv1.CreateA
 	}
 	switch ofPlatform := req.GetRole() == windlassv1.Role_ROLE_OPERATOR; {
 	case ofPlatform && !by.IsOperator():
-		return nil, apierr.Denied("a key of a workspace makes no operator's key", "Ask an operator of the platform.")
+		return nil, apierr.Denied("a key of a workspace cannot create an operator's key", "Ask an operator of the platform.")
 	case req.GetWorkspace() != "" && !by.IsOperator():
-		return nil, apierr.Denied("only an operator names the workspace of a new key", "Leave workspace out: the key is of your own workspace.")
+		return nil, apierr.Denied("only an operator may name the workspace of a new key", "Leave workspace out: the key then belongs to your own workspace.")
 	case ofPlatform && req.GetWorkspace() != "":
 		return nil, apierr.InvalidFix("workspace", "an operator's key belongs to no workspace", "Leave workspace out, or use role viewer, deployer or owner.")
 	case !ofPlatform && by.IsOperator() && req.GetWorkspace() == "":

@@ -32,7 +32,7 @@ func (a regionService) DeleteRegion(ctx context.Context, req *windlassv1.DeleteR
 			return nil, err
 		}
 		if len(users) > 0 {
-			return nil, apierr.InUse(fmt.Sprintf("apps are to run in region %s: %s", r.Name, strings.Join(users, ", ")),
+			return nil, apierr.InUse(fmt.Sprintf("apps still name region %s: %s", r.Name, strings.Join(users, ", ")),
 				"Deploy them without the region, or delete them.")
 		}
 		before, err := a.regionView(c, c.by, r)

@@ -146,7 +146,7 @@ func mayBePinned(app model.App, r running, d model.Deployment, had *model.Pin) e
 	case r.active.rollout != nil && r.active.rollout.DeploymentID == d.ID:
 		return isLive(fmt.Sprintf("a rollout of v%d is on its way", d.Version), "Wait until it is over, or abort it first.")
 	case plan.Image(d.Spec) != "" && d.ResolvedImage == "":
-		return apierr.Invalid("version", fmt.Sprintf("v%d never had an image: %s could not be resolved to a digest; deploy its configuration anew", d.Version, plan.Image(d.Spec)))
+		return apierr.Invalid("version", fmt.Sprintf("v%d never had an image: %s could not be resolved to a digest; deploy its configuration again", d.Version, plan.Image(d.Spec)))
 	}
 	rows := r.rows
 	if had != nil {
@@ -193,7 +193,7 @@ func (c pinMutation) pinSizes(app model.App, r running, d model.Deployment, had 
 		}
 		if override.Stale(d.Spec, map[string]string{name: region.ID}) != "" {
 			return nil, apierr.Invalid("version", fmt.Sprintf(
-				"region %s was made anew since the overrides of v%d were worked out: deploy its configuration anew, or pin it in other regions", name, d.Version))
+				"region %s was created again after the overrides of v%d were computed: deploy its configuration again, or pin it in other regions", name, d.Version))
 		}
 		sizes[region.ID] = 0
 	}
@@ -277,7 +277,7 @@ func (c pinMutation) checkPinAgain(app model.App, e model.Environment, d model.D
 			wait = "Wait until then"
 		}
 		return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
-			Reason: windlassv1.ErrorReason_ERROR_REASON_FROZEN, Fix: wait + `, or have an owner override it: --override-freeze "why". What is pinned may be unpinned all the same.`,
+			Reason: windlassv1.ErrorReason_ERROR_REASON_FROZEN, Fix: wait + `, or ask an owner to override it: --override-freeze "why". Unpinning is still possible.`,
 		}, fmt.Sprintf("app %s pins nothing now: %s", app.Name, plan.FreezeText(found.Name, freeze.Scope(found.Freeze), found.End, found.Reason)))
 	}
 	return c.specs().checkSecretsExist(e.ID, d.Spec, "version")

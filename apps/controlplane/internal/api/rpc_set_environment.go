@@ -47,8 +47,8 @@ func (a appService) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvir
 			return nil, err
 		} else if region != "" {
 			// A version without the region would remove capacity, which the caller did not ask for.
-			return nil, apierr.InUse(fmt.Sprintf("app %s serves in region %s, which the workspace may use no longer", app.Name, region),
-				"Deploy it without that region first, or have an operator grant the region again.")
+			return nil, apierr.InUse(fmt.Sprintf("app %s serves in region %s, which the workspace may no longer use", app.Name, region),
+				"Deploy it without that region first, or ask an operator to grant the region again.")
 		}
 		if err := c.specs().pinSecrets(environment.ID, spec, "spec"); err != nil {
 			return nil, err

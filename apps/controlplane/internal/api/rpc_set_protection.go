@@ -92,9 +92,9 @@ func (c *mutation) protectionAt(req inScope) (of model.Protection, have []model.
 	case req.GetProject() != "" && req.GetEnvironment() != "":
 		return of, nil, apierr.InvalidFix("environment", "the protection names a project and an environment", "Use one of the two, or neither for the workspace.")
 	case of.ByOperator && req.GetProject() != "":
-		return of, nil, apierr.InvalidFix("project", "an operator protects a whole workspace", "Leave project out, or have an owner set it.")
+		return of, nil, apierr.InvalidFix("project", "an operator protects a whole workspace", "Leave project out, or ask an owner to set it.")
 	case of.ByOperator && req.GetEnvironment() != "":
-		return of, nil, apierr.InvalidFix("environment", "an operator protects a whole workspace", "Leave environment out, or have an owner set it.")
+		return of, nil, apierr.InvalidFix("environment", "an operator protects a whole workspace", "Leave environment out, or ask an owner to set it.")
 	case req.GetProject() != "":
 		p, err := c.api.project(c, w.ID, req.GetProject(), "project")
 		if err != nil {

@@ -92,7 +92,7 @@ func lowered(was, is model.Limits) (warnings []string) {
 func stricter(was, is model.Limits) error {
 	for _, l := range limitChanges(was, is) {
 		if l.was != 0 && (l.is == 0 || l.is > l.was) {
-			return apierr.Denied(fmt.Sprintf("limit %s is %d: to raise it takes an operator", l.name, l.was),
+			return apierr.Denied(fmt.Sprintf("limit %s is %d: only an operator may raise it", l.name, l.was),
 				"Ask an operator of the platform; an owner may lower it.")
 		}
 	}

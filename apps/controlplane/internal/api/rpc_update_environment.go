@@ -27,7 +27,7 @@ func (a environmentService) UpdateEnvironment(ctx context.Context, req *windlass
 			return nil, apierr.Conflict("environment", e.ID, e.ResourceVersion)
 		}
 		if e.Name != req.GetName() && !owner.allows(c.by.Role) {
-			return nil, apierr.Denied("to rename an environment takes a key of role owner", "Leave the name as it is, or use an owner's key.")
+			return nil, apierr.Denied("only a key of role owner may rename an environment", "Leave the name as it is, or use an owner's key.")
 		}
 		before, err := a.environmentView(c, e)
 		if err != nil {

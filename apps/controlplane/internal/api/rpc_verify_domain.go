@@ -191,7 +191,7 @@ func (a routeService) lookForRecord(ctx context.Context, d model.Domain) ([]stri
 func notVerified(d model.Domain, why string) error {
 	return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_DOMAIN_NOT_VERIFIED, Field: "domain",
-		Fix: fmt.Sprintf("Have the DNS answer for %s with a TXT record %q, and verify it again; a new record takes as long to be seen as the old answer may be kept.", model.DomainRecord(d.Name), d.Token),
+		Fix: fmt.Sprintf("Set the TXT record of %s to %q in the DNS, and verify the domain again. DNS servers may cache the old answer for some time.", model.DomainRecord(d.Name), d.Token),
 	}, fmt.Sprintf("domain %s is not verified: %s", d.Name, why))
 }
 

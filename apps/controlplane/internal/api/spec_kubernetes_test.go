@@ -111,7 +111,7 @@ func TestDeployRefusesWhatNoClusterWouldTake(t *testing.T) {
 			MountPath: "/models", Claim: &windlassv1.VolumeClaim{},
 		}), "spec.modelCache.claim.sizeGib", ""},
 		{"a cache over shared memory", claim("/dev/shm"), "spec.modelCache.mountPath", "/models"},
-		{"a cache in shared memory", claim("/dev/shm/models"), "spec.modelCache.mountPath", "get in the way of /dev"},
+		{"a cache in shared memory", claim("/dev/shm/models"), "spec.modelCache.mountPath", "conflicts with /dev"},
 		{"a cache over the credentials", claim("/var"), "spec.modelCache.mountPath", "/var/run/secrets"},
 		{"a cache over everything", claim("/."), "spec.modelCache.mountPath", "not a plain path"},
 		{"a cache that climbs", claim("/models/../etc"), "spec.modelCache.mountPath", `"/etc" would be`},

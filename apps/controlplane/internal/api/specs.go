@@ -209,7 +209,7 @@ func (c specMutation) checkWaves(p *windlassv1.RolloutPolicy, spec *windlassv1.D
 			}
 		}
 		if len(w.GetLabels()) > 0 && len(left) == before {
-			return apierr.InvalidFix(fmt.Sprintf("rollout.waves[%d].labels", i), "none of the app's regions that are left has these labels",
+			return apierr.InvalidFix(fmt.Sprintf("rollout.waves[%d].labels", i), "none of the app's remaining regions has these labels",
 				"`windlass list regions -o yaml` shows the labels that there are.")
 		}
 	}

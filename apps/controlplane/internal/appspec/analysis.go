@@ -56,7 +56,7 @@ func checkQuery(c *windlassv1.AnalysisCheck, at string) error {
 	case template && c.GetQuery() != "":
 		return apierr.InvalidFix(at+".query", "the check has a template and a query", "Use one of the two.")
 	case !template && c.GetQuery() == "":
-		return apierr.InvalidFix(at+".template", "the check says not what is measured",
+		return apierr.InvalidFix(at+".template", "the check does not say what is measured",
 			"Use a template (error-rate, latency-p95, time-to-first-token, queue-length, gpu-use), a query in PromQL, or a webhook.")
 	case !template && c.GetName() == "":
 		return apierr.InvalidFix(at+".name", "a check with a query of its own has no name", "Name it for what it measures.")
@@ -65,7 +65,7 @@ func checkQuery(c *windlassv1.AnalysisCheck, at string) error {
 	case !template && c.GetMinSamples() > 0 && c.GetSamplesQuery() == "":
 		return apierr.InvalidFix(at+".minSamples", "nothing counts the samples of a query", "Add a samplesQuery, such as sum(increase(requests_total{{{selector}}}[{{window}}])).")
 	case c.GetSamplesQuery() != "" && c.GetMinSamples() == 0:
-		return apierr.InvalidFix(at+".samplesQuery", "samples are counted, and any number will do", "Say with minSamples how many it takes.")
+		return apierr.InvalidFix(at+".samplesQuery", "samples are counted, but there is no minimum", "Set minSamples.")
 	}
 	for name, query := range map[string]string{"query": c.GetQuery(), "samplesQuery": c.GetSamplesQuery()} {
 		if _, err := analysis.Expand(query, analysis.Subject{}); err != nil {
@@ -102,7 +102,7 @@ func checkHook(c *windlassv1.AnalysisCheck, at string) error {
 		return apierr.InvalidFix(at+".name", "a check by a web-hook has no name", "Name it for what is checked.")
 	}
 	if _, err := analysis.ParseHookURL(c.GetWebhook().GetUrl()); err != nil {
-		return apierr.InvalidFix(at+".webhook.url", err.Error(), "Write for example https://checks.example.com/smoke, and have calls signed with signingSecret.")
+		return apierr.InvalidFix(at+".webhook.url", err.Error(), "Write for example https://checks.example.com/smoke, and set signingSecret to sign calls.")
 	}
 	return nil
 }
@@ -110,7 +110,7 @@ func checkHook(c *windlassv1.AnalysisCheck, at string) error {
 // checkBounds validates the bounds of the figure.
 func checkBounds(c *windlassv1.AnalysisCheck, at string) error {
 	if !analysis.Absolute(c) && !analysis.Compares(c) {
-		return apierr.InvalidFix(at, "nothing bounds the figure: the check could not fail", "Set max, min, or versusOld.maxRatio, for example 1.2.")
+		return apierr.InvalidFix(at, "nothing limits the value: the check could not fail", "Set max, min, or versusOld.maxRatio, for example 1.2.")
 	}
 	v := c.GetVersusOld()
 	for _, b := range []struct {
@@ -159,7 +159,7 @@ func checkWhen(p *windlassv1.RolloutPolicy, c *windlassv1.AnalysisCheck, at stri
 		}
 	}
 	if len(steps) > 0 && steps[0].Whole && steps[0].Weight == 0 && analysis.NeedsRequests(c) {
-		return apierr.InvalidFix(at+".template", "the new version gets no requests before it is promoted, with an initialWeight of 0: it would be held for good",
+		return apierr.InvalidFix(at+".template", "the new version gets no requests before it is promoted, with an initialWeight of 0: it would be held for ever",
 			"Set initialWeight to 1 or more, or use a query that needs no requests of users.")
 	}
 	if len(steps) == 0 {
@@ -168,7 +168,7 @@ func checkWhen(p *windlassv1.RolloutPolicy, c *windlassv1.AnalysisCheck, at stri
 				"Give waves a bakeTime, or use strategy "+strategy.WithSteps()+".")
 		}
 		if !analysis.Absolute(c) {
-			return apierr.InvalidFix(at+".versusOld", "when a wave bakes, the old version serves no longer: there is nothing to compare with",
+			return apierr.InvalidFix(at+".versusOld", "when a wave bakes, the old version no longer serves: there is nothing to compare with",
 				"Use max or min, or strategy "+strategy.WithSteps()+".")
 		}
 	}

@@ -15,7 +15,7 @@ func CheckApproval(gate *windlassv1.Approval, manual bool, field string) error {
 	case gate == nil:
 		return nil
 	case manual:
-		return apierr.InvalidFix(field, "the place waits for promotion by anybody who deploys, and for approval", "Leave one of the two out: an approval is the stricter one.")
+		return apierr.InvalidFix(field, "it waits for a promotion, which every deployer may do, and for an approval", "Leave one of the two out: an approval is the stricter one.")
 	}
 	switch gate.GetRole() { //nolint:exhaustive // the others approve nothing
 	case windlassv1.Role_ROLE_UNSPECIFIED, windlassv1.Role_ROLE_DEPLOYER, windlassv1.Role_ROLE_OWNER:

@@ -71,12 +71,12 @@ func checkHealth(s *windlassv1.DeploymentSpec, field string) error {
 func checkCommand(command, args []string, field string) error {
 	for i, c := range command {
 		if c == "" || strings.ContainsRune(c, 0) {
-			return apierr.Invalid(fmt.Sprintf("%s.command[%d]", field, i), "an element of a command is neither empty nor holds a zero byte")
+			return apierr.Invalid(fmt.Sprintf("%s.command[%d]", field, i), "an element of a command must not be empty or contain a zero byte")
 		}
 	}
 	for i, arg := range args {
 		if strings.ContainsRune(arg, 0) {
-			return apierr.Invalid(fmt.Sprintf("%s.args[%d]", field, i), "an argument holds no zero byte")
+			return apierr.Invalid(fmt.Sprintf("%s.args[%d]", field, i), "an argument must not contain a zero byte")
 		}
 	}
 	return nil
@@ -120,7 +120,7 @@ func checkSecrets(s *windlassv1.DeploymentSpec, field string) error {
 		at := fmt.Sprintf("%s.secrets[%d]", field, i)
 		if r.GetImagePull() {
 			if pulls[r.GetSecret()] {
-				return apierr.InvalidFix(at+".secret", fmt.Sprintf("secret %q is to pull the image twice", r.GetSecret()), "Leave one of them out.")
+				return apierr.InvalidFix(at+".secret", fmt.Sprintf("secret %q is named twice for pulling the image", r.GetSecret()), "Leave one of them out.")
 			}
 			if !pullsImage(s) {
 				return apierr.InvalidFix(at+".imagePull", "there is no image to pull", "Set image, or leave imagePull out.")

@@ -24,7 +24,7 @@ func checkResources(r *windlassv1.Resources, field string) error {
 	}
 	name := r.GetGpu().GetResourceName()
 	if domain, _, _ := strings.Cut(name, "/"); domain == "kubernetes.io" || strings.HasSuffix(domain, ".kubernetes.io") {
-		return apierr.InvalidFix(field+".gpu.resourceName", fmt.Sprintf("%s is Kubernetes' own kind of resource, and none that GPUs have", name),
+		return apierr.InvalidFix(field+".gpu.resourceName", fmt.Sprintf("%s is a built-in resource of Kubernetes, not a GPU", name),
 			`Name it as the device plugin does: "nvidia.com/gpu" or "amd.com/gpu", for example.`)
 	}
 	return nil
@@ -83,7 +83,7 @@ func checkTolerations(list []*windlassv1.Toleration, field string) error {
 	for i, t := range list {
 		at := fmt.Sprintf("%s.tolerations[%d]", field, i)
 		if t.GetKey() == "" && t.GetValue() != "" {
-			return apierr.InvalidFix(at+".value", fmt.Sprintf("value %q is of no key", t.GetValue()), "Set key, or leave value out to tolerate every taint.")
+			return apierr.InvalidFix(at+".value", fmt.Sprintf("value %q has no key", t.GetValue()), "Set key, or leave value out to tolerate every taint.")
 		}
 		id := strings.Join([]string{t.GetKey(), t.GetValue(), t.GetEffect()}, "\x00")
 		if first, ok := seen[id]; ok {
@@ -143,7 +143,7 @@ func checkSecurity(s *windlassv1.DeploymentSpec, field string) error {
 	for i, c := range x.GetAddCapabilities() {
 		at := fmt.Sprintf("%s.add_capabilities[%d]", at, i)
 		if c == "ALL" {
-			return apierr.InvalidFix(at, "ALL is every capability there is", "Name those that the program needs, or set security.privileged.")
+			return apierr.InvalidFix(at, "ALL means every capability", "Name those that the program needs, or set security.privileged.")
 		}
 		if short, ok := strings.CutPrefix(c, "CAP_"); ok {
 			return apierr.InvalidFix(at, "Kubernetes names capabilities without CAP_", fmt.Sprintf("Write %q.", short))
@@ -151,7 +151,7 @@ func checkSecurity(s *windlassv1.DeploymentSpec, field string) error {
 	}
 	widens := x.GetRunAsRoot() || x.GetPrivileged() || x.GetHostIpc() || x.GetUnconfinedSeccomp() || len(x.GetAddCapabilities()) > 0
 	if !widens && s.GetModelCache().GetHostPath() == "" {
-		return apierr.InvalidFix(at, "it gives a reason, and nothing that it is the reason for",
+		return apierr.InvalidFix(at, "it has a reason, but no exception",
 			"Set runAsRoot, privileged, hostIpc, unconfinedSeccomp, addCapabilities or modelCache.hostPath, or leave security out.")
 	}
 	return nil
@@ -198,7 +198,7 @@ func checkFolder(p, field string, forbidden []string, fix string) error {
 	}
 	for _, f := range forbidden {
 		if p == f || strings.HasPrefix(p, f+"/") || strings.HasPrefix(f, p+"/") {
-			return apierr.InvalidFix(field, fmt.Sprintf("%s would get in the way of %s", p, f), fix)
+			return apierr.InvalidFix(field, fmt.Sprintf("%s conflicts with %s", p, f), fix)
 		}
 	}
 	return nil

@@ -35,7 +35,7 @@ func checkAutoRollback(p *windlassv1.RolloutPolicy, field string) error {
 		}
 		unreachable := windlassv1.AutoRollback_CONDITION_UNREACHABLE
 		if w.GetOnUnreachable() != windlassv1.Wave_ON_UNREACHABLE_FAIL && len(auto.GetConditions()) == 1 && auto.GetConditions()[0] == unreachable {
-			return apierr.InvalidFix(at+".onUnreachable", "autoRollback is on "+plan.ConditionName(unreachable)+" alone, and a region out of reach is no failure of this wave",
+			return apierr.InvalidFix(at+".onUnreachable", "autoRollback is on "+plan.ConditionName(unreachable)+" alone, but in this wave an unreachable region is not a failure",
 				"Set onUnreachable to fail, or name other conditions.")
 		}
 	}
@@ -59,10 +59,10 @@ func checkAmounts(auto *windlassv1.AutoRollback, field string) error {
 	switch health := windlassv1.AutoRollback_CONDITION_HEALTH; {
 	case auto.GetUnhealthy() != "":
 	case auto.GetUnhealthyFor() != nil:
-		return apierr.InvalidFix(field+".unhealthyFor", "unhealthyFor says for how long, and nothing says how many replicas",
+		return apierr.InvalidFix(field+".unhealthyFor", "unhealthyFor is set, but unhealthy is not",
 			"Set unhealthy as well, for example 25%, or leave out unhealthyFor.")
 	case slices.Contains(auto.GetConditions(), health):
-		return apierr.InvalidFix(field+".conditions", "conditions names "+plan.ConditionName(health)+", and nothing says how many replicas that takes",
+		return apierr.InvalidFix(field+".conditions", "conditions names "+plan.ConditionName(health)+", but unhealthy is not set",
 			"Set unhealthy as well, for example 25%, or leave "+plan.ConditionName(health)+" out.")
 	}
 	return nil
@@ -77,8 +77,8 @@ func tooManyPercent(text string) bool {
 // checkDeadlines fails if two fields say how long a start waits for room.
 func checkDeadlines(p *windlassv1.RolloutPolicy, field string) error {
 	if p.GetDeadlines().GetUnschedulable() != nil && p.GetWaitForCapacity().AsDuration() > 0 {
-		return apierr.InvalidFix(field+".unschedulable", "deadlines.unschedulable and waitForCapacity both say how long room is waited for",
-			"Use waitForCapacity to have a start without room stand in line, and deadlines.unschedulable to have it fail.")
+		return apierr.InvalidFix(field+".unschedulable", "deadlines.unschedulable and waitForCapacity both set how long to wait for capacity",
+			"Use waitForCapacity if a start without room should wait, and deadlines.unschedulable if it should fail.")
 	}
 	return nil
 }
@@ -90,6 +90,6 @@ func CheckProgress(p *windlassv1.RolloutPolicy, asked *windlassv1.DeploymentSpec
 	if one == nil || other == nil || one.AsDuration() == other.AsDuration() {
 		return nil
 	}
-	return apierr.InvalidFix(field+".deadlines.progress", fmt.Sprintf("it is %s, and the spec's progressDeadline is %s: both are of the same",
+	return apierr.InvalidFix(field+".deadlines.progress", fmt.Sprintf("it is %s, and the spec's progressDeadline is %s: both set the same deadline",
 		one.AsDuration(), other.AsDuration()), "Leave one of them out.")
 }

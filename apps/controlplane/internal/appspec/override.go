@@ -23,11 +23,11 @@ func checkOverrides(s *windlassv1.DeploymentSpec, field string) error {
 		at := fmt.Sprintf("%s[%d]", field, i)
 		switch {
 		case len(o.GetRegions()) == 0 && len(o.GetLabels()) == 0:
-			return apierr.InvalidFix(at, "the override is about no region", "Name its regions, or labels that they have; what is meant for all of them stands in the spec itself.")
+			return apierr.InvalidFix(at, "the override selects no region", "Name its regions, or labels that they have. Put values for all regions into the spec itself.")
 		case len(o.GetRegions()) > 0 && len(o.GetLabels()) > 0:
 			return apierr.InvalidFix(at+".labels", "the override names regions and labels", "Use one of the two, or write two overrides.")
 		case override.Empty(o):
-			return apierr.WithReason(apierr.InvalidFix(at, "the override changes nothing: it says only what it is about", "Give it replicas, resources, args, extraArgs, env, secrets or roles, or leave it out."),
+			return apierr.WithReason(apierr.InvalidFix(at, "the override changes nothing: it only selects regions", "Give it replicas, resources, args, extraArgs, env, secrets or roles, or leave it out."),
 				windlassv1.ErrorReason_ERROR_REASON_OVERRIDE_WITHOUT_EFFECT)
 		}
 		for j, n := range o.GetRegions() {
@@ -62,7 +62,7 @@ func checkOverrideValues(o *windlassv1.Override, at string) error {
 	}
 	for i, arg := range o.GetExtraArgs() {
 		if strings.ContainsRune(arg, 0) {
-			return apierr.Invalid(fmt.Sprintf("%s.extraArgs[%d]", at, i), "an argument holds no zero byte")
+			return apierr.Invalid(fmt.Sprintf("%s.extraArgs[%d]", at, i), "an argument must not contain a zero byte")
 		}
 	}
 	if err := CheckEnv(o.GetEnv(), at+".env"); err != nil {

@@ -16,7 +16,7 @@ func checkRouting(p *windlassv1.RoutingPolicy, field string) error {
 	const affinity = windlassv1.RoutingPolicy_BALANCING_AFFINITY
 	switch {
 	case p.GetBalancing() == affinity && p.GetAffinity() == nil:
-		return apierr.InvalidFix(field+".affinity", "balancing is affinity, and nothing says what ties requests together",
+		return apierr.InvalidFix(field+".affinity", "balancing is affinity, but affinity does not say where the key is",
 			"Set affinity to the header or the cookie that has the key, for example {header: X-Session}, or choose another balancing.")
 	case p.GetBalancing() != affinity && p.GetAffinity() != nil:
 		return apierr.InvalidFix(field+".affinity", "affinity is set, and balancing is not affinity: it would have no effect",
@@ -25,7 +25,7 @@ func checkRouting(p *windlassv1.RoutingPolicy, field string) error {
 		return apierr.InvalidFix(field+".queueWait", "queueWait is set, and queueSize is 0: no request waits",
 			"Set queueSize to how many may wait, or leave queueWait out.")
 	case p.GetCrossRegion() == windlassv1.RoutingPolicy_CROSS_REGION_SPILLOVER && p.GetMaxInFlight() == 0:
-		return apierr.InvalidFix(field+".crossRegion", "it is spillover, and without maxInFlight no instance ever has as many requests as it takes",
+		return apierr.InvalidFix(field+".crossRegion", "it is spillover, but without maxInFlight an instance is never full",
 			"Set maxInFlight to how many requests an instance has at a time, or choose failover.")
 	}
 	if hold, total := p.GetColdStart().GetHold(), p.GetRequestTimeout().AsDuration(); hold != nil && total > 0 && total < hold.AsDuration() {
@@ -40,7 +40,7 @@ func checkCors(c *windlassv1.Cors, field string) error {
 		at := fmt.Sprintf("%s.allowed_origins[%d]", field, i)
 		switch {
 		case origin == "*" && len(c.GetAllowedOrigins()) > 1:
-			return apierr.InvalidFix(at, `"*" stands for every origin, and there are others beside it`, `Leave "*" or the others out.`)
+			return apierr.InvalidFix(at, `"*" means every origin, and there are others`, `Leave "*" or the others out.`)
 		case origin == "*" && c.GetCredentials():
 			return apierr.InvalidFix(at, `browsers refuse answers that allow credentials to every origin`,
 				"Name the origins, https://*.example.com for all below a domain, or leave credentials out.")
@@ -60,7 +60,7 @@ func checkCors(c *windlassv1.Cors, field string) error {
 		}
 	}
 	if c.GetMaxAge().GetNanos() != 0 {
-		return apierr.InvalidFix(field+".maxAge", "maxAge is told to browsers in whole seconds", "Round it to seconds.")
+		return apierr.InvalidFix(field+".maxAge", "browsers only understand a maxAge in whole seconds", "Round it to seconds.")
 	}
 	return nil
 }

@@ -66,13 +66,13 @@ func Problem(ctx context.Context, err error) error {
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
 		return errors.New("its address cannot be reached")
 	case errors.As(err, &certificate):
-		return errors.New("its certificate is not one that is trusted here for that name")
+		return errors.New("its certificate is not trusted here for that name")
 	case errors.As(err, &record), errors.Is(err, http.ErrSchemeMismatch), errors.As(err, &op) && op.Op == "remote error":
-		return errors.New("it does not speak TLS as it should")
+		return errors.New("its TLS handshake is not valid")
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return errors.New("the connection ended before the answer did")
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return errors.New("it did not answer in time")
 	}
-	return errors.New("it does not answer as HTTP wants it")
+	return errors.New("its answer is not valid HTTP")
 }

@@ -89,7 +89,7 @@ func (s *Service) lookAround(ctx context.Context) {
 		case err != nil:
 			failures++
 			wait = policy.Delay(failures, s.cfg.Random)
-			s.cfg.Log.WarnContext(ctx, "cannot read where apps are that cross regions", "error", err, "retry_in", wait)
+			s.cfg.Log.WarnContext(ctx, "cannot read the regions of apps with crossRegion", "error", err, "retry_in", wait)
 		default:
 			failures = 0
 		}

@@ -34,7 +34,7 @@ var kinds = [...]model.ChangeKind{model.KindDeployment, model.KindRoutes}
 
 var (
 	errReplaced = errors.New("another stream of the region replaced this one")
-	errDrift    = errors.New("too old a revision to go on from")
+	errDrift    = errors.New("the revision is too old to continue from")
 )
 
 // stream is one agent's Watch.

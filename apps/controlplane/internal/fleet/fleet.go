@@ -153,7 +153,7 @@ func New(cfg Config) (*Service, error) {
 		return nil, errors.New("fleet: Store, Box, LookupTXT, Log and Registerer are required")
 	}
 	if cfg.Retention < 0 || cfg.AuditRetention < 0 || cfg.KeepChanges < 0 || cfg.KeepVersions < 0 || cfg.KeepHistory < 0 || cfg.KeepSecretVersions < 0 || cfg.MaintainEvery < 0 {
-		return nil, errors.New("fleet: what is kept must not be negative: leave it 0 for the default")
+		return nil, errors.New("fleet: times and counts of what is kept must not be negative: 0 is the default")
 	}
 	if cfg.FailedJoins == nil {
 		cfg.FailedJoins = admission.NewBuckets(admission.Rate{})

@@ -149,14 +149,14 @@ func welcome(tx Tx, before, sessions []model.Region, now int64) error {
 
 // writes is what a batch writes.
 type writes struct {
-	observed  []model.Observed
-	routes    []model.RouteObserved
-	instances []model.Instance
-	history   []model.History
-	dropped   int // notices that are not stored
-	ended     []inventory
-	quarantin map[string][]model.Quarantined
-	wake      map[string]int64 // by app: when
+	observed    []model.Observed
+	routes      []model.RouteObserved
+	instances   []model.Instance
+	history     []model.History
+	dropped     int // notices that are not stored
+	ended       []inventory
+	quarantined map[string][]model.Quarantined
+	wake        map[string]int64 // by app: when
 }
 
 // gather is how long an app's first report waits for more, if no rollout waits for it. Most reports come
@@ -283,10 +283,10 @@ func (s *Service) collect(w *writes, k *knowledge, p *pending, now int64) {
 			seen[q.Key] = true
 			rows = append(rows, model.Quarantined{RegionID: p.region, Key: q.Key, Generation: q.Generation, Instances: q.Instances, Since: now})
 		}
-		if w.quarantin == nil {
-			w.quarantin = map[string][]model.Quarantined{}
+		if w.quarantined == nil {
+			w.quarantined = map[string][]model.Quarantined{}
 		}
-		w.quarantin[p.region] = rows
+		w.quarantined[p.region] = rows
 	}
 }
 
@@ -436,8 +436,8 @@ func (w *writes) put(tx Tx, now int64) error {
 			w.wakesAt(app, now)
 		}
 	}
-	for _, region := range slices.Sorted(maps.Keys(w.quarantin)) {
-		if err := tx.SetQuarantine(region, w.quarantin[region]); err != nil {
+	for _, region := range slices.Sorted(maps.Keys(w.quarantined)) {
+		if err := tx.SetQuarantine(region, w.quarantined[region]); err != nil {
 			return fmt.Errorf("set quarantine of region %s: %w", region, err)
 		}
 	}

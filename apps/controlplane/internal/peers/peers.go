@@ -258,7 +258,7 @@ func (s *Service) beat(ctx context.Context, sweep bool) error {
 			return err
 		}
 		if gone > 0 {
-			s.cfg.Log.Info("forgot processes that stopped without a word", "processes", gone)
+			s.cfg.Log.Info("deleted rows of processes that stopped without removing them", "processes", gone)
 		}
 	}
 	others, err := s.list(bounded)
@@ -314,6 +314,6 @@ func (s *Service) leave(ctx context.Context) {
 	defer cancel()
 	err := s.cfg.Store.Update(bounded, func(tx Tx) error { return tx.DeletePeer(s.cfg.ID) })
 	if err != nil {
-		s.cfg.Log.Warn("this process's row stays until its peers find it old", "error", err)
+		s.cfg.Log.Warn("cannot delete this process's row: it stays until its peers delete it", "error", err)
 	}
 }

@@ -111,13 +111,13 @@ func (to *sender) run(ctx context.Context) {
 		to.svc.metrics.sent(err)
 		if err == nil {
 			if failures > 0 {
-				log.Info("a peer is reached again")
+				log.Info("a peer can be reached again")
 			}
 			failures = 0
 			continue
 		}
 		if failures == 0 {
-			log.Warn("cannot reach a peer: it hears of commits by its own beat until then", "error", err)
+			log.Warn("cannot reach a peer: until then it finds commits by polling", "error", err)
 		}
 		// The peer may have ended, or have another address.
 		to.svc.again()

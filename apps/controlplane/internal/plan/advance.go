@@ -229,7 +229,7 @@ func (p *planner) start(d *model.Deployment) {
 		}
 	}
 	if n := override.Stale(d.Spec, p.in.RegionIDs); n != "" {
-		p.fail(d, ReasonUnknownRegion, "region "+n+" was made anew since its overrides were worked out: deploy again")
+		p.fail(d, ReasonUnknownRegion, "region "+n+" was created again after its overrides were computed: deploy again")
 		return
 	}
 	if p.staged() {

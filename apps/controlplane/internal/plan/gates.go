@@ -192,8 +192,8 @@ func shutBefore(c *model.Progress) error {
 			continue
 		}
 		return &GateRefusal{
-			Message: fmt.Sprintf("step %d of the rollout needs %s: to promote it is not enough", g.region.Step+1, Missing(c, g.gate, *g.given)),
-			Fix:     "Have it approved with `windlass rollout approve`.",
+			Message: fmt.Sprintf("step %d of the rollout needs %s: a promotion is not enough", g.region.Step+1, Missing(c, g.gate, *g.given)),
+			Fix:     "Approve it with `windlass rollout approve`, or ask an approver to do so.",
 		}
 	}
 	return nil

@@ -203,7 +203,7 @@ func (k *pinned) join(in, below Input, out *Output) {
 		switch {
 		case len(p.Regions) == 0:
 			out.Unpinned = append(out.Unpinned, p.DeploymentID)
-			k.log("PinRemoved", "nothing is left of it beside the live version", &model.Deployment{ID: p.DeploymentID, Version: p.Version}, "")
+			k.log("PinRemoved", "nothing of the pinned version is left", &model.Deployment{ID: p.DeploymentID, Version: p.Version}, "")
 		case !p.Equal(in.Pins[i]):
 			p.UpdatedAt = k.now
 			out.Pins = append(out.Pins, p)
@@ -295,5 +295,5 @@ func MayPin(c *model.Progress, app model.App, d model.Deployment, rows []model.T
 func TakeRetained(c *model.Progress, d *model.Deployment, now int64) {
 	c.RetainedID, c.RetainedUntil = "", 0
 	d.Status, d.EndedAt = windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED, now
-	d.Reason, d.Message = ReasonSuperseded, "another version is live, and it is pinned beside it"
+	d.Reason, d.Message = ReasonSuperseded, "another version is live, and this one is pinned"
 }

@@ -203,7 +203,7 @@ func acceptFailed(c *model.Progress, who string, now int64) (waves []string, err
 			case st.State != regionFailed || condition(st.Reason) != onAnalysis:
 				return nil, &Refusal{"a region failed (" + st.Reason + "), and nothing serves there that could be accepted", fix}
 			case w.State != waveBaking && st.Step < len(all) && all[st.Step].Approval != nil:
-				return nil, &GateRefusal{Message: fmt.Sprintf("what failed is step %d, which needs an approval: to promote it is not enough", st.Step+1), Fix: fix}
+				return nil, &GateRefusal{Message: fmt.Sprintf("step %d failed and needs an approval: a promotion is not enough", st.Step+1), Fix: fix}
 			}
 		}
 	}

@@ -68,7 +68,7 @@ func (p *Preview) RoomToBegin(at int64) error {
 	}
 	return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
 		Reason: first.GetReason(), Field: first.GetField(),
-		Fix: first.GetFix() + " `windlass plan` shows all that it takes. With rollout.waitForCapacity, such as 6h, it waits for room.",
+		Fix: first.GetFix() + " `windlass plan` shows what the rollout needs. With rollout.waitForCapacity, such as 6h, it waits for room.",
 	}, text)
 }
 

@@ -111,7 +111,7 @@ func (d *Deploy) fill(out *windlassv1.PlanDeployResponse) error {
 		out.Findings = append(out.Findings, &windlassv1.PlanFinding{
 			Reason:  windlassv1.ErrorReason_ERROR_REASON_FROZEN,
 			Message: "it would be held by " + plan.FreezeText(h.GetFreeze(), h.GetScope(), h.GetUntil(), h.GetReason()),
-			Fix:     `It starts by itself when that is over; an owner has it start at once: --override-freeze "why".`,
+			Fix:     `It starts by itself when the freeze ends. An owner can start it at once: --override-freeze "why".`,
 		})
 	}
 	for _, text := range d.Answer.GetWarnings() {
@@ -209,7 +209,7 @@ func (d *Deploy) reach(v *windlassv1.PlanRegion, id string, waits, skips bool, o
 	}
 	f := &windlassv1.PlanFinding{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_REGION_UNREACHABLE, Region: v.GetRegion(),
-		Fix: fmt.Sprintf("`windlass region show %s` tells what is known of it.", v.GetRegion()),
+		Fix: fmt.Sprintf("`windlass region show %s` shows its state.", v.GetRegion()),
 	}
 	why, when := fmt.Sprintf("region %s is out of reach", v.GetRegion()), "when it returns"
 	if v.GetStatus() == windlassv1.RegionStatus_REGION_STATUS_PENDING {

@@ -103,7 +103,7 @@ func classify(image string, err error) error {
 	var answer *transport.Error
 	switch {
 	case errors.Is(err, guard.ErrRefused):
-		return &FinalError{failed("has an address that is not public: use another, or have the operator start the control plane with --registry-allow and its network")}
+		return &FinalError{failed("has an address that is not public: use another, or ask the operator to start the control plane with --registry-allow and its network")}
 	case !errors.As(err, &answer):
 		return failed("could not be reached")
 	}

@@ -155,7 +155,7 @@ func (a *ACME) checkKnown(host string) error {
 	return nil
 }
 
-var errUnknown = errors.New("it is no host of this region")
+var errUnknown = errors.New("it is not a host of this region")
 
 // whyWaits returns why no certificate is ordered for the host now, nil if one may be.
 func (a *ACME) whyWaits(host string) error {
@@ -247,7 +247,7 @@ func (a *ACME) noteFailure(host string, err error) error {
 	wait := retry.Delay(f.times, a.cfg.Rand)
 	a.failing[host] = failure{times: f.times + 1, until: time.Now().Add(wait), err: err}
 	a.orders.WithLabelValues(problemType(err)).Inc()
-	a.cfg.Log.Error("no certificate was had; it is tried again", "host", host, "error", err, "retry_in", wait)
+	a.cfg.Log.Error("cannot get a certificate; will try again", "host", host, "error", err, "retry_in", wait)
 	return err
 }
 

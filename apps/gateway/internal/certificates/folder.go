@@ -41,7 +41,7 @@ func (f *folder) takeTurn(ctx context.Context, host string) (done func(), err er
 		return nil, err
 	}
 	f.lockless.Do(func() {
-		f.log.Warn("the folder of certificates cannot be locked: gateways that share it order for themselves", "error", err)
+		f.log.Warn("cannot lock the folder of certificates: gateways that share it order their own", "error", err)
 	})
 	return func() {}, nil
 }
@@ -85,4 +85,4 @@ func validityOf(data []byte, err error) (v validity, ok bool) {
 var _ autocert.Cache = (*folder)(nil)
 
 // errTurn: see folder.turn.
-var errTurn = errors.New("another gateway with the same folder of certificates orders it, and has not done so yet")
+var errTurn = errors.New("another gateway with the same folder of certificates is ordering it")

@@ -124,7 +124,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) bool {
 			if conns.Local(err) {
 				s.cfg.Conns.Shed(shedAtOnce)
 			}
-			s.cfg.Log.WarnContext(ctx, "a connection was not taken", "error", err)
+			s.cfg.Log.WarnContext(ctx, "cannot accept a connection", "error", err)
 			if err := backoff.Sleep(ctx, retry.Delay(failures, s.cfg.Rand)); err != nil {
 				return true
 			}

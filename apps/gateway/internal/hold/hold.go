@@ -208,7 +208,7 @@ func (h *Holds) wakeApp(ctx context.Context, appID string) {
 	failures := h.book.noteAnswer(appID, start, err == nil, h.cfg.Now(), h.cfg.Rand)
 	h.mu.Unlock()
 	if err != nil && failures == 1 {
-		h.cfg.Log.WarnContext(ctx, "cannot wake an app at zero; requests wait, and it is tried again", "app_id", appID, "error", err)
+		h.cfg.Log.WarnContext(ctx, "cannot wake an app at zero; requests wait, will try again", "app_id", appID, "error", err)
 	}
 	select {
 	case h.more <- struct{}{}: // the time of the next call has changed

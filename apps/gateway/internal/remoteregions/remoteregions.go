@@ -138,7 +138,7 @@ func (r *Regions) Put(p *neighbours.Picture) {
 			}
 			u, err := url.Parse(n.GatewayUrl)
 			if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
-				r.cfg.Log.Error("gateways of another region cannot be reached: their URL is none of http or https", "region", n.Region, "gateway_url", n.GatewayUrl)
+				r.cfg.Log.Error("gateways of another region cannot be reached: their URL is neither http nor https", "region", n.Region, "gateway_url", n.GatewayUrl)
 				u = nil
 			}
 			r.gateways[n.GatewayUrl] = &gateway{url: u}
@@ -354,10 +354,10 @@ func (r *Regions) noteTried(g *gateway, took time.Duration, err error) {
 	case local: // this says nothing about the region
 	case err != nil && !g.away:
 		g.away = true
-		r.cfg.Log.Warn("gateways of another region are not reached: no request is handed over to it", "gateway_url", g.url.String(), "error", err)
+		r.cfg.Log.Warn("gateways of another region cannot be reached: no request is handed over to it", "gateway_url", g.url.String(), "error", err)
 	case err == nil && g.away:
 		g.away = false
-		r.cfg.Log.Info("gateways of another region are reached again", "gateway_url", g.url.String())
+		r.cfg.Log.Info("gateways of another region can be reached again", "gateway_url", g.url.String())
 	}
 	switch {
 	case local:

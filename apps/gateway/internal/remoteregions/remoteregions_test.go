@@ -118,7 +118,7 @@ func TestGatewaysAreTriedUntilTheyAreReached(t *testing.T) {
 			return bytes.Contains(log.Bytes(), []byte(text))
 		}, 30*time.Second, time.Millisecond)
 	}
-	until("gateways of another region are not reached")
+	until("gateways of another region cannot be reached: no request")
 	var at Region
 	require.Eventually(t, func() (ok bool) {
 		at, ok = r.Choose(app, nil)

@@ -70,7 +70,7 @@ func (s *Source) Report(ctx context.Context) error {
 			}
 			s.mu.Unlock()
 		default:
-			s.cfg.Log.WarnContext(ctx, "report failed; it is sent again", "attempt", failures, "error", err)
+			s.cfg.Log.WarnContext(ctx, "report failed; will send it again", "attempt", failures, "error", err)
 			_ = backoff.Sleep(ctx, again.Delay(failures, s.cfg.Rand)) // the loop sees that ctx ended
 			failures++
 		}

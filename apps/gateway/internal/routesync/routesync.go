@@ -170,7 +170,7 @@ func (s *Source) Watch(ctx context.Context) error {
 		if connect.CodeOf(err) == connect.CodeAborted {
 			s.renameGateway()
 		}
-		s.cfg.Log.WarnContext(ctx, "stream of routes ended; what is known is served", "attempt", failures, "error", err)
+		s.cfg.Log.WarnContext(ctx, "stream of routes ended; serving the last known routes", "attempt", failures, "error", err)
 		if backoff.Sleep(ctx, again.Delay(failures, s.cfg.Rand)) != nil {
 			break
 		}
@@ -384,7 +384,7 @@ func (s *Source) applyRoutes(ctx context.Context, app *gatewayv1.AppRoutes) {
 		err = s.serveApp(app, s.neighboursOf(app.AppId))
 	}
 	if err != nil {
-		s.cfg.Log.ErrorContext(ctx, "routes cannot be served; those from before are", "app_id", app.AppId, "generation", app.Generation, "error", err)
+		s.cfg.Log.ErrorContext(ctx, "new routes cannot be served; serving the earlier ones", "app_id", app.AppId, "generation", app.Generation, "error", err)
 		return
 	}
 	s.mu.Lock()
@@ -412,7 +412,7 @@ func (s *Source) Save(ctx context.Context) error {
 			return
 		}
 		if err := replaceFile(s.cfg.File, data); err != nil {
-			s.cfg.Log.ErrorContext(ctx, "routes are not on disk: a restart serves older ones", "error", err)
+			s.cfg.Log.ErrorContext(ctx, "cannot store routes on disk: after a restart the gateway serves older ones", "error", err)
 			s.signalChange(s.save) // with the next pause
 			return
 		}

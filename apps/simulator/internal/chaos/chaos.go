@@ -35,13 +35,13 @@ import (
 // Most of that is waiting for leases, dead connections and retries that have backed off. Then come the
 // rollouts that the storm left under way, region by region and replica by replica.
 type Chaos struct {
-	Minutes  float64       `help:"How long to go on; a round that has begun is ended." default:"5"`
+	Minutes  float64       `help:"How long to run. The last round is completed." default:"5"`
 	Regions  int           `help:"Regions, each with an agent." default:"8"`
 	Users    int           `help:"Users who change apps all the time." default:"3"`
 	Storm    time.Duration `help:"How long things break in a round." default:"30s"`
 	Rest     time.Duration `help:"Longest rest between two blows." default:"2s"`
 	Converge time.Duration `help:"How long everything may take to settle once all was mended." default:"10s"`
-	Patience time.Duration `help:"How long it is waited for all the same, to tell slow from stuck." default:"2m"`
+	Patience time.Duration `help:"How long to wait after that, to distinguish slow from stuck." default:"2m"`
 	Restores bool          `help:"Restore the database from backups." default:"true" negatable:""`
 }
 

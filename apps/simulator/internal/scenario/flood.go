@@ -30,10 +30,10 @@ import (
 // behind at most a burst of them (--burst).
 type Flood struct {
 	Deploys         int `help:"Deployments of the other workspace, in each phase." default:"100"`
-	Concurrency     int `help:"Of them under way at once." default:"2"`
+	Concurrency     int `help:"Deployments of the other workspace in flight at once." default:"2"`
 	Calls           int `help:"Calls of the flood per second." default:"300"`
 	StartsPerMinute int `help:"Calls that the flooding workspace may make." default:"300"`
-	Burst           int `help:"Calls that it may make at once: the other waits behind them." default:"5"`
+	Burst           int `help:"Calls that it may make at once. The other workspace's calls wait behind them." default:"5"`
 	Apps            int `help:"Apps that it deploys in turn." default:"20"`
 	Rounds          int `help:"Pairs of phases, without and with the flood." default:"2"`
 
@@ -88,8 +88,8 @@ func (s *Flood) Run(ctx context.Context, env Env) (err error) {
 		admitted, refused, lasted = admitted+f.admitted, refused+f.refused, lasted+took
 		env.Result.Parts = parts
 	}
-	env.Result.Figure("ratio", float64(flooded.Quantile(0.99))/float64(calm.Quantile(0.99)), "p99 beside a flood to p99 without")
-	env.Result.Figure("p99_ms", measure.Millis(flooded.Quantile(0.99)), "ms from call to ready, beside a flood")
+	env.Result.Figure("ratio", float64(flooded.Quantile(0.99))/float64(calm.Quantile(0.99)), "p99 during a flood, relative to p99 without")
+	env.Result.Figure("p99_ms", measure.Millis(flooded.Quantile(0.99)), "ms from call to ready, during a flood")
 	env.Result.Figure("p99_ms_without", measure.Millis(calm.Quantile(0.99)), "ms, without")
 	env.Result.Figure("p50_ms", measure.Millis(flooded.Quantile(0.5)), "ms")
 	env.Result.Figure("p50_ms_without", measure.Millis(calm.Quantile(0.5)), "ms")

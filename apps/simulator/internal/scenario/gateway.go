@@ -24,13 +24,13 @@ import (
 // the gateway's engine leaves to net/http are limited by net/http, which has two goroutines for each
 // connection to an instance and an allocation for each header.
 type Gateway struct {
-	Window      time.Duration `help:"How long each is under each load." default:"5s"`
-	Rounds      int           `help:"How often each is." default:"3"`
-	Connections int           `help:"Connections that ask for what is answered at once." default:"64"`
+	Window      time.Duration `help:"Duration of each measurement." default:"5s"`
+	Rounds      int           `help:"Number of measurements of each proxy under each load." default:"3"`
+	Connections int           `help:"Connections with requests that are answered at once." default:"64"`
 	Streams     int           `help:"Streams at a time." default:"32"`
 	Events      int           `help:"Events of a stream." default:"100"`
-	Peers       []string      `help:"Proxies beside it, of net (the gateway without its engine), bare (net/http alone), fasthttp, hertz, nginx and haproxy; the last one is what ratios are to." default:"bare,nginx,haproxy"`
-	Libraries   string        `help:"Program of .ci/peers, which is fasthttp or hertz. .ci/bench peers builds it." type:"path"`
+	Peers       []string      `help:"Proxies to compare with: net (the gateway without its engine), bare (only net/http), fasthttp, hertz, nginx and haproxy. Ratios are relative to the last one." default:"bare,nginx,haproxy"`
+	Libraries   string        `help:"Program of .ci/peers, which runs as fasthttp or hertz. .ci/bench peers builds it." type:"path"`
 }
 
 // Deadline implements Scenario.

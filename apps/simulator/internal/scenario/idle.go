@@ -26,7 +26,7 @@ import (
 type Idle struct {
 	Agents []int         `help:"Agents, one measurement each, ascending." default:"0,100,1000"`
 	Window time.Duration `help:"How long each is measured." default:"30s"`
-	Settle time.Duration `help:"Rest before each measurement: agents that have come have much to tell for most of a minute." default:"60s"`
+	Settle time.Duration `help:"Pause before each measurement, because agents report a lot in the first minute after they connect." default:"60s"`
 }
 
 // Deadline implements Scenario.

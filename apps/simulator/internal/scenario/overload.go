@@ -32,8 +32,8 @@ type Overload struct {
 	Instances   int           `help:"Instances that change, in all." default:"30000"`
 	Regions     int           `help:"Regions." default:"30"`
 	Edges       int           `help:"Replicas in each region that crash and come back." default:"2"`
-	Factor      float64       `help:"States that are offered to those that can be stored." default:"10"`
-	Calm        time.Duration `help:"How long edges are measured while nothing else changes, and then what can be stored." default:"10s"`
+	Factor      float64       `help:"Ratio of the reported states to those that can be stored." default:"10"`
+	Calm        time.Duration `help:"Duration of each calibration: first the delay of important changes while nothing else changes, then what can be stored." default:"10s"`
 	Window      time.Duration `help:"How long the overload lasts." default:"40s"`
 	Start       time.Duration `help:"How long an instance takes to start." default:"2s"`
 	MaxPlaneMiB float64       `name:"max-plane-mib" help:"Memory that a control plane may use." default:"400"`

@@ -28,9 +28,9 @@ type Siege struct {
 	Uploads     int           `help:"Uploads of two bytes a second." default:"64"`
 	Poison      int           `help:"Clients that ask twice a second for an answer with 50,000 fields." default:"24"`
 	Watches     int           `help:"Streams that do not end, over HTTP/2." default:"10000"`
-	Half        int           `help:"Requests of HTTP/3 of which the last byte of the header does not come." default:"18000"`
-	Held        int           `help:"Requests for an app at zero, each sent again when it is refused." default:"8000"`
-	Floor       time.Duration `help:"p99 that is no failure, however short it was before: a turn of another process on the processor takes as long. Raise it where the machine does other work." default:"3ms"`
+	Half        int           `help:"HTTP/3 requests that never send the last byte of their header." default:"18000"`
+	Held        int           `help:"Requests for an app at zero. Each is sent again when it is refused." default:"8000"`
+	Floor       time.Duration `help:"p99 up to which an attack never counts as a failure, because another process on the processor can delay a request this long. Raise it if the machine does other work." default:"3ms"`
 	Realtime    bool          `help:"Give the gateway and the other tenant's load the real-time class of the scheduler, before the attackers and other work on the machine. Needs root."`
 	GatewayMiB  float64       `name:"gateway-mib" help:"Memory that the gateway may use." default:"1536"`
 }

@@ -107,7 +107,7 @@ func (s *Slow) Run(ctx context.Context, env Env) (err error) {
 	}
 	slices.Sort(ratios)
 	env.Result.Figure("ratio", ratios[len(ratios)/2], "p99 with a stalled agent to p99 without, the median of the pairs")
-	env.Result.Figure("p99_ms", measure.Millis(with.Quantile(0.99)), "ms, the others beside a stalled one")
+	env.Result.Figure("p99_ms", measure.Millis(with.Quantile(0.99)), "ms, other agents during a stall")
 	env.Result.Figure("p99_ms_without", measure.Millis(without.Quantile(0.99)), "ms, none stalled")
 	env.Result.Figure("p50_ms", measure.Millis(with.Quantile(0.5)), "ms")
 	env.Result.Figure("p50_ms_without", measure.Millis(without.Quantile(0.5)), "ms")

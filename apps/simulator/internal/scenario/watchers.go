@@ -31,7 +31,7 @@ type Watchers struct {
 	Reads    float64       `help:"Reads of the other workspace a second." default:"50"`
 	Deploys  float64       `help:"Deployments of the other workspace a second." default:"4"`
 	Most     int           `help:"Streams that may be open: the limit of one workspace." default:"2000"`
-	Floor    time.Duration `help:"p99 that is no failure, however short it was before." default:"25ms"`
+	Floor    time.Duration `help:"p99 up to which the run never counts as a failure." default:"25ms"`
 	PlaneMiB float64       `name:"plane-mib" help:"Memory that the control plane may use." default:"1024"`
 
 	made atomic.Int64 // apps of the workspace that does not watch
@@ -82,13 +82,13 @@ func (s *Watchers) Run(ctx context.Context, env Env) (err error) {
 	env.Result.Figure("streams", float64(end.Open), "open")
 	env.Result.Figure("refused_per_s", tries, "tries")
 	env.Result.Figure("reads_p99_before_ms", measure.Millis(before.reads), "ms")
-	env.Result.Figure("reads_p99_ms", measure.Millis(during.reads), "ms beside the streams")
+	env.Result.Figure("reads_p99_ms", measure.Millis(during.reads), "ms during the streams")
 	env.Result.Figure("deploys_p99_before_ms", measure.Millis(before.deploys), "ms")
-	env.Result.Figure("deploys_p99_ms", measure.Millis(during.deploys), "ms beside the streams")
+	env.Result.Figure("deploys_p99_ms", measure.Millis(during.deploys), "ms during the streams")
 	env.Result.Figure("ready_p99_before_ms", measure.Millis(before.ready), "ms from the call to ready")
-	env.Result.Figure("ready_p99_ms", measure.Millis(during.ready), "ms beside the streams")
+	env.Result.Figure("ready_p99_ms", measure.Millis(during.ready), "ms during the streams")
 	env.Result.Figure("disk_pause_before_ms", measure.Millis(before.pause), "ms, the longest sync of the disk")
-	env.Result.Figure("disk_pause_ms", measure.Millis(during.pause), "ms beside the streams")
+	env.Result.Figure("disk_pause_ms", measure.Millis(during.pause), "ms during the streams")
 	env.Result.Figure("plane_mib", mib, "MiB of the control plane at most")
 	var failures []error
 	if end.Most > int64(s.Most) {

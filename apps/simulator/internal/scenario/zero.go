@@ -39,9 +39,9 @@ import (
 type Zero struct {
 	Times    int           `help:"How often it goes to zero and back." default:"100"`
 	Requests int           `help:"Requests of a round." default:"5"`
-	Start    time.Duration `help:"How long an instance takes to start at most; half of it at least." default:"600ms"`
+	Start    time.Duration `help:"Maximum start time of an instance. The minimum is half of it." default:"600ms"`
 	Spread   time.Duration `help:"Time within which the requests of a round come." default:"1s"`
-	Floor    time.Duration `help:"p99 of the overhead that is no failure." default:"100ms"`
+	Floor    time.Duration `help:"p99 of the overhead up to which the run does not fail." default:"100ms"`
 }
 
 // These are hidden commands of the simulator for this scenario.

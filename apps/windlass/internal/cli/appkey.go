@@ -13,11 +13,12 @@ import (
 
 func (a *app) appKeyCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "app-key", Aliases: []string{"app-keys"}, Short: "Say who may call an app",
-		Long: `Of an app whose file says "requireApiKey: true" in its routing block, gateways let in only
-requests with one of its keys, as "Authorization: Bearer KEY" or "X-Api-Key: KEY". Instances
-do not get it. A key is good, or ended, in a region once that serves the app's routes with the
-change: ` + "`windlass route show APP`" + ` tells. Keys for this command are ` + "`windlass key`" + `'s.`,
+		Use: "app-key", Aliases: []string{"app-keys"}, Short: "Manage the keys with which clients call an app",
+		Long: `If an app's file has "requireApiKey: true" in its routing block, gateways accept only requests
+with one of the app's keys, as "Authorization: Bearer KEY" or "X-Api-Key: KEY". They do not pass
+the key on to instances. A new or revoked key takes effect in a region after the region serves the
+app's routes with the change, which ` + "`windlass route show APP`" + ` shows. These keys are not for the
+Windlass API. For that, see ` + "`windlass key`" + `.`,
 		Example: `  windlass app-key create mobile --app chat --ttl 2160h
   curl -H "Authorization: Bearer $KEY" https://chat.example.com/v1/models`,
 	}
@@ -45,12 +46,12 @@ change: ` + "`windlass route show APP`" + ` tells. Keys for this command are ` +
 			return err
 		}),
 	}
-	create.Flags().StringVar(&ofApp, "app", "", "app that it is for")
-	create.Flags().DurationVar(&ttl, "ttl", 0, "how long it is good for; 0 for ever")
+	create.Flags().StringVar(&ofApp, "app", "", "app that the key is for")
+	create.Flags().DurationVar(&ttl, "ttl", 0, "how long the key is valid; 0: for ever")
 	must(create.MarkFlagRequired("app"))
 	var listApp string
 	list := &cobra.Command{
-		Use: "list", Aliases: []string{"ls"}, Short: "List keys by app and name, without values", Args: cobra.NoArgs,
+		Use: "list", Aliases: []string{"ls"}, Short: "List keys, sorted by app and name, without values", Args: cobra.NoArgs,
 		RunE: a.run(func(ctx context.Context, _ []string) error {
 			path := ""
 			if listApp != "" {
@@ -71,10 +72,10 @@ change: ` + "`windlass route show APP`" + ` tells. Keys for this command are ` +
 			})
 		}),
 	}
-	list.Flags().StringVar(&listApp, "app", "", "of this app alone")
+	list.Flags().StringVar(&listApp, "app", "", "list only keys of this app")
 	var revokeApp string
 	revoke := &cobra.Command{
-		Use: "revoke NAME --app APP", Aliases: []string{"rm"}, Short: "End a key, and forget it", Args: cobra.ExactArgs(1),
+		Use: "revoke NAME --app APP", Aliases: []string{"rm"}, Short: "Revoke and delete a key", Args: cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			resp, err := a.clients.routes.RevokeAppKey(ctx, &windlassv1.RevokeAppKeyRequest{Mutation: mutation(), App: a.appPath(revokeApp), Name: args[0]})
 			if err != nil {
@@ -83,7 +84,7 @@ change: ` + "`windlass route show APP`" + ` tells. Keys for this command are ` +
 			return a.done(resp, "key %s is revoked: regions are being told", args[0])
 		}),
 	}
-	revoke.Flags().StringVar(&revokeApp, "app", "", "app that it is for")
+	revoke.Flags().StringVar(&revokeApp, "app", "", "app that the key is for")
 	must(revoke.MarkFlagRequired("app"))
 	return group(c, create, list, revoke)
 }

@@ -19,7 +19,7 @@ func (a *app) deployCommand() *cobra.Command {
 	var w waiting
 	c := &cobra.Command{
 		Use:   "deploy -f FILE",
-		Short: "Make the file's state the app's next version",
+		Short: "Make the next version of an app from its file",
 		Long: `Deploy reads an app's file, shows what changes against the version that is live,
 makes the next version and follows its rollout to its end. If the file equals the version
 that is live or in flight, no version is made. If only replicas differ, the app is scaled.
@@ -295,7 +295,7 @@ func (a *app) deleteCommand() *cobra.Command {
 	var patience time.Duration
 	c := &cobra.Command{
 		Use:   "delete APP",
-		Short: "Stop an app in every region and forget it",
+		Short: "Stop an app in every region and delete it",
 		Args:  cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			if !yes && a.canAsk() {

@@ -52,7 +52,7 @@ var errUnwell = errors.New("a check failed: see its fix above")
 
 func (a *app) doctorCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "doctor", Short: "Check the way to the control plane, the key, clocks, versions and regions", Args: cobra.NoArgs,
+		Use: "doctor", Short: "Check the connection to the control plane, the key, clocks, versions and regions", Args: cobra.NoArgs,
 		Long: `Checks, in this order, the configuration of this command, the server's name, its
 certificate, the key, the clocks, the versions of this command, the control plane and the
 agents, and the regions. Each finding says what to do. Nothing is changed.

@@ -50,7 +50,7 @@ each of its apps.`,
 	var unset []string
 	var w waiting
 	set := &cobra.Command{
-		Use: "set APP NAME=VALUE...", Short: "Make the app's next version with these variables", Args: cobra.MinimumNArgs(1),
+		Use: "set APP NAME=VALUE...", Short: "Create the app's next version with changed variables", Args: cobra.MinimumNArgs(1),
 		Long: `Set makes the next version from the version in flight, or else from the live version, with the
 changed variables. It follows the rollout to its end, as deploy does.
 

@@ -40,7 +40,7 @@ lifts it. It does not freeze that deploy itself. List shows where each freeze co
 		}),
 	}
 	lift := &cobra.Command{
-		Use: "lift NAME", Short: "End a freeze and forget it", Args: cobra.ExactArgs(1),
+		Use: "lift NAME", Short: "End and delete a freeze", Args: cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			resp, err := a.clients.freezes.LiftFreeze(ctx, &windlassv1.LiftFreezeRequest{Mutation: mutation(), Name: args[0]})
 			if err != nil {
@@ -55,7 +55,7 @@ lifts it. It does not freeze that deploy itself. List shows where each freeze co
 func (a *app) setFreezeCommand() *cobra.Command {
 	var f freezeFlags
 	c := &cobra.Command{
-		Use: "set NAME --reason WHY", Short: "Make a freeze, or change the one of that name", Args: cobra.ExactArgs(1),
+		Use: "set NAME --reason WHY", Short: "Create or replace a freeze", Args: cobra.ExactArgs(1),
 		Long: `Set makes a freeze of the workspace, or of --project or --app. It is in force from --from
 (default: now) until --until, or for --for, or until it is lifted. With --weekly it is in force
 only in the given windows, in the time zone --time-zone. A window is "Fri 16:00 - Mon 08:00"

@@ -50,7 +50,7 @@ func approvalOf(g *windlassv1.RegionGateway) string {
 
 func (a *app) approveGatewayCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "approve-gateway REGION-ID URL", Short: "Let the platform's gateways hand requests to a workspace's region at this address (operators)", Args: cobra.ExactArgs(2),
+		Use: "approve-gateway REGION-ID URL", Short: "Let the platform's gateways hand over requests to a workspace's region at this address (operators)", Args: cobra.ExactArgs(2),
 		Long: `Approve-gateway approves the address that the agent of a workspace's region tells. Without it
 a tenant could say where the platform's gateways send requests. The approval is of this one
 address: it does not count while the agent tells another. "windlass region gateways" lists
@@ -68,7 +68,7 @@ regions by id.`,
 
 func (a *app) disapproveGatewayCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "disapprove-gateway REGION-ID", Short: "Take the approval of a region's gateway address back (operators)", Args: cobra.ExactArgs(1),
+		Use: "disapprove-gateway REGION-ID", Short: "Withdraw the approval of a region's gateway address (operators)", Args: cobra.ExactArgs(1),
 		Long:    "Disapprove-gateway stops gateways of the platform's regions from handing requests to a workspace's region.",
 		Example: "  windlass region disapprove-gateway reg_0192f0c1",
 		RunE: a.run(func(ctx context.Context, args []string) error {

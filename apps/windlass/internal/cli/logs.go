@@ -52,7 +52,7 @@ Notes about what is followed and about lines that are missing go to standard err
 		return a.followLogs(ctx, args[0], f)
 	})
 	flags := c.Flags()
-	flags.BoolVarP(&f.follow, "follow", "f", false, "go on with new lines")
+	flags.BoolVarP(&f.follow, "follow", "f", false, "also show new lines as they are written")
 	flags.Int32Var(&f.tail, "tail", 100, "last lines to show of each instance")
 	flags.DurationVar(&f.since, "since", 0, "only lines that are not older than this, such as 10m")
 	flags.StringVar(&f.grep, "grep", "", "only lines that match this regular expression (RE2)")

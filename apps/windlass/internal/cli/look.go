@@ -42,7 +42,7 @@ func (a *app) statusCommand() *cobra.Command {
 	var watch bool
 	c := &cobra.Command{
 		Use:     "status [APP]",
-		Short:   "Show how an app is, region by region",
+		Short:   "Show the state of an app in each region",
 		Long:    "Status shows an app: what is live, what is on its way, where, and why it is not ready. Without an app it lists all of them.",
 		Example: "  windlass status echo\n  windlass status echo --watch",
 		Args:    cobra.MaximumNArgs(1),
@@ -59,7 +59,7 @@ func (a *app) statusCommand() *cobra.Command {
 			}))
 		}),
 	}
-	c.Flags().BoolVarP(&watch, "watch", "w", false, "go on showing it as it changes")
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "show it again after each change")
 	return c
 }
 
@@ -221,7 +221,7 @@ func (a *app) listCommand() *cobra.Command {
 			return a.listDeployments(ctx, ofApp, limit)
 		}),
 	}
-	deployments.Flags().IntVar(&limit, "limit", 50, "how many at most; 0 for all")
+	deployments.Flags().IntVar(&limit, "limit", 50, "maximum number; 0: all")
 	instances := &cobra.Command{
 		Use: "instances [APP]", Aliases: []string{"instance"}, Short: "List instances", Args: cobra.MaximumNArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
@@ -232,7 +232,7 @@ func (a *app) listCommand() *cobra.Command {
 		}),
 	}
 	instances.Flags().StringVar(&region, "region", "", "only in this region")
-	instances.Flags().BoolVarP(&all, "all", "a", false, "also those that have ended")
+	instances.Flags().BoolVarP(&all, "all", "a", false, "include ended instances")
 	regions := &cobra.Command{
 		Use: "regions", Aliases: []string{"region"}, Short: "List regions by name", Args: cobra.NoArgs,
 		RunE: a.run(func(ctx context.Context, _ []string) error { return a.listRegions(ctx) }),
@@ -316,7 +316,7 @@ func (a *app) historyCommand() *cobra.Command {
 	var limit int
 	c := &cobra.Command{
 		Use:   "history APP",
-		Short: "Tell what was decided about an app, and why",
+		Short: "Show what was decided about an app, and why",
 		Args:  cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			items, err := pages(limit, func(p *windlassv1.PageRequest) ([]*windlassv1.HistoryEntry, *windlassv1.PageResponse, error) {
@@ -334,7 +334,7 @@ func (a *app) historyCommand() *cobra.Command {
 			})
 		}),
 	}
-	c.Flags().IntVar(&limit, "limit", 100, "how many of the newest at most; 0 for all")
+	c.Flags().IntVar(&limit, "limit", 100, "maximum number, newest first; 0: all")
 	return c
 }
 
@@ -363,7 +363,7 @@ They appear a minute later. Operators see those that concern the platform.`,
 			})
 		}),
 	}
-	c.Flags().IntVar(&limit, "limit", 50, "how many of the newest at most; 0 for all")
+	c.Flags().IntVar(&limit, "limit", 50, "maximum number, newest first; 0: all")
 	return c
 }
 

@@ -27,15 +27,15 @@ const notificationKindNames = "failed, rolled-back, approval-needed, held, regio
 
 func (a *app) notifyCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "notify", Aliases: []string{"notifications"}, Short: "Send what happens to a webhook",
+		Use: "notify", Aliases: []string{"notifications"}, Short: "Send notifications about events to webhooks",
 		Long: `An endpoint is a URL that the control plane calls when a rollout fails, goes back, waits for an approval or
-is held by a freeze, and when a region goes and returns: of the workspace, of a project or of an app. Calls
-are signed by the Standard Webhooks scheme and repeated for 24 hours until one is answered with 2xx.`,
+is held by a freeze, and when a region becomes unreachable or returns. Its scope is the workspace, a project or an
+app. Calls are signed by the Standard Webhooks scheme. A call without a 2xx answer is repeated for up to 24 hours.`,
 		Example: `  windlass notify set pager --url https://example.com/hooks/windlass
   windlass notify test pager`,
 	}
 	list := &cobra.Command{
-		Use: "list", Aliases: []string{"ls"}, Short: "List endpoints, and how many notifications wait or were given up", Args: cobra.NoArgs,
+		Use: "list", Aliases: []string{"ls"}, Short: "List endpoints, with their numbers of pending and dead deliveries", Args: cobra.NoArgs,
 		RunE: a.run(func(ctx context.Context, _ []string) error {
 			resp, err := a.clients.notifications.ListNotificationEndpoints(ctx, &windlassv1.ListNotificationEndpointsRequest{})
 			if err != nil {
@@ -45,7 +45,7 @@ are signed by the Standard Webhooks scheme and repeated for 24 hours until one i
 		}),
 	}
 	remove := &cobra.Command{
-		Use: "remove NAME", Aliases: []string{"rm"}, Short: "Remove an endpoint, and what waits for it", Args: cobra.ExactArgs(1),
+		Use: "remove NAME", Aliases: []string{"rm"}, Short: "Remove an endpoint and its pending deliveries", Args: cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			resp, err := a.clients.notifications.RemoveNotificationEndpoint(ctx, &windlassv1.RemoveNotificationEndpointRequest{Mutation: mutation(), Name: args[0]})
 			if err != nil {
@@ -55,7 +55,7 @@ are signed by the Standard Webhooks scheme and repeated for 24 hours until one i
 		}),
 	}
 	test := &cobra.Command{
-		Use: "test NAME", Short: "Send a test to an endpoint, and wait for what comes of it", Args: cobra.ExactArgs(1),
+		Use: "test NAME", Short: "Send a test notification to an endpoint, and wait for the result", Args: cobra.ExactArgs(1),
 		RunE: a.run(a.testEndpoint),
 	}
 	return group(c, list, a.setEndpointCommand(), remove, a.rotateNotificationSecretCommand(), test, a.deliveriesCommand(), a.replayCommand())
@@ -68,8 +68,8 @@ func (a *app) setEndpointCommand() *cobra.Command {
 	var disable, enable bool
 	var c *cobra.Command
 	c = &cobra.Command{
-		Use: "set NAME --url URL", Short: "Make an endpoint and print its signing secret, once; or change it", Args: cobra.ExactArgs(1),
-		Long: "Of an endpoint that exists, set changes what its flags say. The signing secret stays.",
+		Use: "set NAME --url URL", Short: "Create an endpoint and print its signing secret, once; or change an endpoint", Args: cobra.ExactArgs(1),
+		Long: "For an existing endpoint, set changes only what the flags name. The signing secret stays.",
 		Example: `  windlass notify set pager --url https://example.com/hooks/windlass --on failed,rolled-back
   windlass notify set team --url https://hooks.slack.com/services/T0/B0/X --format slack --project search`,
 		RunE: a.run(func(ctx context.Context, args []string) error {
@@ -114,9 +114,9 @@ func (a *app) setEndpointCommand() *cobra.Command {
 	flags := c.Flags()
 	flags.StringVar(&req.Url, "url", "", "http or https URL that is called; required for a new endpoint")
 	flags.StringVar(&format, "format", "cloudevents", "body: cloudevents or slack")
-	flags.StringSliceVar(&on, "on", nil, "what it is told: some of "+notificationKindNames+"; default: all")
-	flags.StringVar(&req.Project, "project", "", "of apps of this project; empty: of the workspace")
-	flags.StringVar(&ofApp, "app", "", "of this app; empty: of the workspace")
+	flags.StringSliceVar(&on, "on", nil, "events to send: some of "+notificationKindNames+"; default: all")
+	flags.StringVar(&req.Project, "project", "", "only events of apps in this project; default: the workspace")
+	flags.StringVar(&ofApp, "app", "", "only events of this app; default: the workspace")
 	flags.BoolVar(&disable, "disable", false, "send nothing until it is enabled")
 	flags.BoolVar(&enable, "enable", false, "send again")
 	c.MarkFlagsMutuallyExclusive("disable", "enable")
@@ -152,8 +152,8 @@ func (a *app) keepEndpoint(ctx context.Context, req *windlassv1.SetNotificationE
 func (a *app) rotateNotificationSecretCommand() *cobra.Command {
 	var keep time.Duration
 	c := &cobra.Command{
-		Use: "rotate NAME", Short: "Make another signing secret and print it, once", Args: cobra.ExactArgs(1),
-		Long: "Calls carry a signature of the new secret and one of the secret before, for --keep, so that the receiver can change in between.",
+		Use: "rotate NAME", Short: "Create a new signing secret and print it, once", Args: cobra.ExactArgs(1),
+		Long: "For the time --keep, calls have two signatures: one with the new and one with the previous secret. So the receiver can change its secret meanwhile.",
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			req := &windlassv1.RotateNotificationSecretRequest{Mutation: mutation(), Name: args[0], KeepPreviousSeconds: int64(keep.Seconds())}
 			switch {
@@ -181,7 +181,7 @@ func (a *app) rotateNotificationSecretCommand() *cobra.Command {
 			return err
 		}),
 	}
-	c.Flags().DurationVar(&keep, "keep", 24*time.Hour, "how long the secret before signs, too; 0 for not at all, up to 168h")
+	c.Flags().DurationVar(&keep, "keep", 24*time.Hour, "how long the previous secret is also used, up to 168h; 0: not at all")
 	return c
 }
 
@@ -230,7 +230,7 @@ func (a *app) deliveriesCommand() *cobra.Command {
 	var state string
 	var limit int
 	c := &cobra.Command{
-		Use: "deliveries NAME", Short: "List what was sent to an endpoint and what waits, newest first", Args: cobra.ExactArgs(1),
+		Use: "deliveries NAME", Short: "List deliveries to an endpoint, pending ones included, newest first", Args: cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			req := &windlassv1.ListNotificationDeliveriesRequest{Endpoint: args[0]}
 			if state != "" {
@@ -256,14 +256,14 @@ func (a *app) deliveriesCommand() *cobra.Command {
 			})
 		}),
 	}
-	c.Flags().StringVar(&state, "state", "", "only those that are pending, delivered or dead")
-	c.Flags().IntVar(&limit, "limit", 50, "at most as many; 0 for all")
+	c.Flags().StringVar(&state, "state", "", "only deliveries in this state: pending, delivered or dead")
+	c.Flags().IntVar(&limit, "limit", 50, "maximum number; 0: all")
 	return c
 }
 
 func (a *app) replayCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "replay NAME [ID]", Short: "Send notifications that were given up again, all of an endpoint or one", Args: cobra.RangeArgs(1, 2),
+		Use: "replay NAME [ID]", Short: "Send dead deliveries of an endpoint again, all or one", Args: cobra.RangeArgs(1, 2),
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			req := &windlassv1.ReplayNotificationsRequest{Mutation: mutation(), Endpoint: args[0]}
 			if len(args) > 1 {

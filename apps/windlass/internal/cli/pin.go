@@ -24,12 +24,12 @@ func (a *app) pinCommand() *cobra.Command {
 	var patience time.Duration
 	c := &cobra.Command{
 		Use:   "pin APP VERSION --weight PERCENT",
-		Short: "Keep a version live beside the one that rollouts move",
-		Long: `Pin keeps a version live beside the live one at a share of the traffic, with replicas of
-its own, until ` + "`windlass unpin`" + `. One that runs no more starts again, and gets its share
-once it is ready. Rollouts, rollbacks, scaling and cleaning up leave it alone, and share what
-the pins leave. Where it fails the others get its share: pin it again to try again. Said again
-with other figures it changes the pin.`,
+		Short: "Keep a version running next to the live one",
+		Long: `Pin keeps a version running next to the live one until ` + "`windlass unpin`" + `, with a share of the
+traffic and its own replicas. A version that does not run starts again, and gets its share when it
+is ready. Rollouts, rollbacks, scaling and cleanup do not change it. Other versions divide the
+traffic that pins leave. If the pinned version fails in a region, the others get its share there:
+pin it again to retry. A call with other values changes the pin.`,
 		Example: `  windlass pin echo v3 --weight 10% --why "compare with v4"
   windlass pin echo v3 --weight 30% --replicas 2 --region eu-west-1`,
 		Args: cobra.ExactArgs(2),
@@ -72,11 +72,11 @@ with other figures it changes the pin.`,
 		}),
 	}
 	flags := c.Flags()
-	flags.StringVar(&weight, "weight", "", "percent of the traffic of each of its regions, such as 10%")
-	flags.Int32Var(&replicas, "replicas", 0, "replicas in each region; default: those that it has or had")
-	flags.StringSliceVar(&regions, "region", nil, "only in this region; may be repeated; default: where it is pinned, or what its spec says")
+	flags.StringVar(&weight, "weight", "", "percent of the traffic in each of its regions, such as 10%")
+	flags.Int32Var(&replicas, "replicas", 0, "replicas in each region; default: the number that the version has or had there")
+	flags.StringSliceVar(&regions, "region", nil, "only in this region; can be repeated; default: the regions of the existing pin or of the version")
 	flags.StringVar(&why, "why", "", "why, for the history")
-	flags.BoolVar(&wait, "wait", true, "wait until it serves in every region, or has failed in one")
+	flags.BoolVar(&wait, "wait", true, "wait until the version serves in every region or has failed in one")
 	overrideFlag(c, &override)
 	flags.DurationVar(&patience, "patience", time.Hour, "how long to wait")
 	must(c.MarkFlagRequired("weight"))
@@ -89,7 +89,7 @@ func (a *app) unpinCommand() *cobra.Command {
 	var patience time.Duration
 	c := &cobra.Command{
 		Use:   "unpin APP VERSION",
-		Short: "End a pin: its share goes to the others, and its replicas stop",
+		Short: "End a pin: other versions get its share, and its replicas stop",
 		Args:  cobra.ExactArgs(2),
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			n, err := versionNumber(args[1])
@@ -116,7 +116,7 @@ func (a *app) unpinCommand() *cobra.Command {
 		}),
 	}
 	c.Flags().StringVar(&why, "why", "", "why, for the history")
-	c.Flags().BoolVar(&wait, "wait", true, "wait until nothing is left of it")
+	c.Flags().BoolVar(&wait, "wait", true, "wait until nothing of the pin is left")
 	c.Flags().DurationVar(&patience, "patience", time.Hour, "how long to wait")
 	return c
 }
@@ -124,7 +124,7 @@ func (a *app) unpinCommand() *cobra.Command {
 func (a *app) pinsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "pins APP",
-		Short: "List the versions that are pinned beside the live one",
+		Short: "List the pinned versions of an app",
 		Args:  cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			resp, err := a.clients.apps.GetApp(ctx, &windlassv1.GetAppRequest{App: a.appPath(args[0])})
@@ -161,7 +161,7 @@ func (a *app) awaitPin(ctx context.Context, name, path string, number int32, pat
 		return last, err
 	}
 	if gone {
-		a.infof("%s: nothing is left of %s beside the live version", name, version(number))
+		a.infof("%s: %s is unpinned, and nothing of it is left", name, version(number))
 		return nil, nil
 	}
 	for _, r := range last.Regions {
@@ -216,7 +216,7 @@ func pinLine(p *windlassv1.Pin) string {
 
 func pinTable(w *tabwriter.Writer, pins []*windlassv1.Pin) {
 	if len(pins) == 0 {
-		row(w, "Nothing is pinned: `windlass pin APP VERSION --weight 10%` keeps a version live beside the live one.")
+		row(w, "Nothing is pinned: `windlass pin APP VERSION --weight 10%` keeps a version running next to the live one.")
 		return
 	}
 	row(w, "VERSION", "WEIGHT", "REGION", "STATE", "READY", "SHARE", "BY", "AGE", "WHY")

@@ -25,13 +25,12 @@ func (a *app) planCommand() *cobra.Command {
 		Use:   "plan -f FILE",
 		Short: "Show what deploying the file would do, and whether it would run",
 		Long: `Plan reads an app's file as deploy does and changes nothing. It shows what differs
-from the version that is live, the steps of the rollout as the planner would take
-them when all goes well, what they need of each region's GPUs at their peak, and what
-would be left of the workspace's quotas.
+from the live version, the steps of the rollout if everything goes well, how many GPUs
+they need in each region at the peak, and how much of the workspace's quotas would be left.
 
-Times are those that the file has the rollout wait: pauses, checks, bakes. How long
-replicas take to become ready is not known: "10m + 2 loads" is after waits of 10 minutes
-and after replicas have loaded twice, one after the other. Values of variables are never
+Times include only pauses, checks and bakes. How long replicas take to become ready is not
+known: "10m + 2 loads" means after 10 minutes of waiting, and after replicas became ready
+twice, one after another. Values of variables are never
 shown.
 
 Exit code: 0 it would run, 2 it would not, 1 an error. With -o json the answer is a

@@ -86,7 +86,7 @@ WINDLASS_SERVER and WINDLASS_API_KEY replace a context.`,
 	c.Flags().StringVar(&secure.ServerCA, "server-ca", "", "PEM file with the CAs of the server's certificate (default: the CAs of this machine)")
 	c.Flags().StringVar(&secure.Cert, "client-cert", "", "PEM file with a client certificate, for a server that asks for one")
 	c.Flags().StringVar(&secure.Key, "client-key", "", "PEM file with the key of --client-cert")
-	c.Flags().BoolVar(&secure.Insecure, "insecure", false, "call an http:// URL of another machine: the key then travels in clear")
+	c.Flags().BoolVar(&secure.Insecure, "insecure", false, "allow an http:// URL of another machine: the key is then sent without encryption")
 	must(c.MarkFlagRequired("server"))
 	return c
 }
@@ -148,7 +148,7 @@ func (a *app) regionCommand() *cobra.Command {
 
 	var ttl time.Duration
 	token := &cobra.Command{
-		Use: "token NAME", Short: "Make a token with which one agent can join once", Args: cobra.ExactArgs(1),
+		Use: "token NAME", Short: "Create a token with which one agent can join once", Args: cobra.ExactArgs(1),
 		Long: "Token prints a join token and nothing else, so that its output can be the agent's file:\n\n  windlass region token us-east-1 > join-token\n  agent --server URL --data-dir DIR --join-token-file join-token",
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			resp, err := a.clients.regions.CreateJoinToken(ctx, &windlassv1.CreateJoinTokenRequest{Mutation: mutation(), Region: args[0], TtlSeconds: int32(ttl.Seconds())})
@@ -170,7 +170,7 @@ func (a *app) regionCommand() *cobra.Command {
 		RunE: a.run(func(ctx context.Context, _ []string) error { return a.listRegions(ctx) }),
 	}
 	remove := &cobra.Command{
-		Use: "delete NAME", Short: "Forget a region that nothing is assigned to", Args: cobra.ExactArgs(1),
+		Use: "delete NAME", Short: "Delete a region to which nothing is assigned", Args: cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			resp, err := a.clients.regions.DeleteRegion(ctx, &windlassv1.DeleteRegionRequest{Mutation: mutation(), Region: args[0]})
 			if err != nil {
@@ -293,7 +293,7 @@ gate. A key that an operator makes for a workspace begins a new family. Make one
 		}),
 	}
 	revoke := &cobra.Command{
-		Use: "revoke KEY", Short: "Refuse a key from now on", Args: cobra.ExactArgs(1),
+		Use: "revoke KEY", Short: "Revoke a key", Args: cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			resp, err := a.clients.access.RevokeApiKey(ctx, &windlassv1.RevokeApiKeyRequest{Mutation: mutation(), Key: args[0]})
 			if err != nil {

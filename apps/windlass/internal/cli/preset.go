@@ -23,10 +23,10 @@ func (a *app) presetCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "preset",
 		Short: "Show presets of engines, and what they generate",
-		Long: `Show presets of engines, and what they generate. A preset makes from an engine, a model and GPUs
-what an app's file needs: image, command, flags, ports, health check, drain, and the names of the engine's
-metrics. List, show and render use the presets of this program and do not call the control plane. With --remote,
-list and show use those of the control plane, which makes versions of apps by its own.`,
+		Long: `Show presets of engines, and what they generate. From an engine, a model and GPUs, a preset generates what
+an app's file needs: image, command, flags, ports, health check, drain, and the names of the engine's metrics.
+List, show and render use the presets of this program and do not call the control plane. With --remote, list and
+show use those of the control plane. Deploys always use those of the control plane.`,
 	}, a.presetListCommand(), a.presetShowCommand(), a.presetRenderCommand(), a.presetDiffCommand())
 }
 
@@ -50,10 +50,10 @@ const remoteUsage = "use the presets of the control plane"
 func (a *app) presetDiffCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "diff APP",
-		Short: "Show what the newest version of its preset would change of an app",
-		Long: `Show what the newest version of its preset would change of the app's live version. Nothing changes until the app's
-file is deployed. A field or flag that the file sets to the value that the preset had made counts as the preset's;
-windlass plan shows what a file changes exactly.`,
+		Short: "Show what the newest version of its preset would change in an app",
+		Long: `Show what the newest version of the app's preset would change in its live version. Nothing changes until the app's
+file is deployed. If the file sets a field or flag to the value that the preset generated, it counts as generated.
+windlass plan shows exactly what a file changes.`,
 		Example: "  windlass preset diff llama",
 		Args:    cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
@@ -176,7 +176,7 @@ func (a *app) presetShowCommand() *cobra.Command {
 	})
 	cmd := &cobra.Command{
 		Use:   "show NAME",
-		Short: "Show what a preset knows of its engine, and from which pages",
+		Short: "Show what a preset knows about its engine, and its sources",
 		Example: `  windlass preset show vllm
   windlass preset show vllm --engine-version 0.10.1`,
 		Args:              cobra.ExactArgs(1),
@@ -238,11 +238,11 @@ func (a *app) presetRenderCommand() *cobra.Command {
 	var f renderFlags
 	cmd := &cobra.Command{
 		Use:   "render NAME",
-		Short: "Print the app file that a preset makes for a model",
+		Short: "Print the app file that a preset generates for a model",
 		Long: `Print the app file that a preset makes for a model. Standard output is an app file for
 windlass deploy -f; findings go to standard error. With --output=json it is an object with the spec, the metrics
-and the findings. The command fails if something certainly does not work, such as parallelism that does not go
-with the number of GPUs.`,
+and the findings. The command fails if something certainly does not work, for example parallelism that does
+not fit the number of GPUs.`,
 		Example: `  windlass preset render vllm --model hf://meta-llama/Llama-3.1-8B-Instruct --name llama > llama.yaml
   windlass preset render vllm --model hf://meta-llama/Llama-3.1-70B-Instruct --gpus 8 \
     --gpu-product NVIDIA-H100-80GB-HBM3 --context 32768 --option kv-cache-dtype=fp8`,
@@ -257,20 +257,20 @@ with the number of GPUs.`,
 	flags.StringVar(&f.in.Model, "model", "", "the model: hf://ORG/NAME@COMMIT, file:///PATH, s3://, gs://, https:// or oci://")
 	flags.StringVar(&f.in.EngineVersion, "engine-version", "", "version of the engine; default: the preset's")
 	flags.StringVar(&f.in.Name, "name", "", "name of the model in requests")
-	flags.IntVar(&f.in.Context, "context", 0, "longest prompt with its answer, in tokens")
-	flags.IntVar(&f.in.Parallel.Tensor, "tensor", 0, "GPUs that share each layer; default: from the GPUs")
-	flags.IntVar(&f.in.Parallel.Pipeline, "pipeline", 0, "groups of GPUs that have the layers one after another")
+	flags.IntVar(&f.in.Context, "context", 0, "maximum length of a prompt and its answer together, in tokens")
+	flags.IntVar(&f.in.Parallel.Tensor, "tensor", 0, "GPUs that share each layer; default: the number of GPUs divided by pipeline and data")
+	flags.IntVar(&f.in.Parallel.Pipeline, "pipeline", 0, "groups of GPUs, each of which holds a part of the layers")
 	flags.IntVar(&f.in.Parallel.Data, "data", 0, "copies of the model in one instance")
-	flags.StringArrayVar(&f.options, "option", nil, "flag of the engine without dashes: NAME=VALUE, NAME for one without a value, NAME=false to leave it out")
+	flags.StringArrayVar(&f.options, "option", nil, "flag of the engine without dashes: NAME=VALUE, NAME for a flag without a value, NAME=false to leave it out")
 	flags.IntVar(&f.in.GPU.Count, "gpus", 0, "GPUs of an instance")
 	flags.StringVar(&f.in.GPU.Product, "gpu-product", "", "product of the GPUs, such as NVIDIA-H100-80GB-HBM3")
-	flags.IntVar(&f.in.GPU.MinMemoryMiB, "gpu-memory", 0, "memory that each GPU has at least, in MiB")
+	flags.IntVar(&f.in.GPU.MinMemoryMiB, "gpu-memory", 0, "minimum memory of each GPU, in MiB")
 	flags.IntVar(&f.in.MemoryMiB, "memory", 0, "memory of an instance, in MiB")
 	flags.IntVar(&f.in.Replicas, "replicas", 0, "replicas in each region")
 	flags.StringVar(&f.in.CachePath, "cache", "", "mount path of a model cache that you add to the file")
 	flags.StringVar(&f.facts, "facts", "", "JSON file with facts of the model: layers, heads, kvHeads, headSize, maxContext, weightBytes, dtype")
 	flags.StringVar(&f.app, "app", "", "name of the app; default: the preset's")
-	flags.StringSliceVar(&f.regions, "region", []string{"us-east-1"}, "region of the app; may be given several times")
+	flags.StringSliceVar(&f.regions, "region", []string{"us-east-1"}, "region of the app; can be repeated")
 	return cmd
 }
 

@@ -16,11 +16,11 @@ import (
 
 func (a *app) protectionCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "protection", Aliases: []string{"protections"}, Short: "Say what every rollout has at least, whatever files say",
-		Long: `A protection is about all rollouts of the workspace, of a project or of an environment: who has to
-approve before they start, how long each wave bakes at least, and that they go back by themselves
-after every failure. Files of apps can only be stricter. Owners set protections, and operators one
-of a whole workspace, which only operators change. A change is about rollouts that are made after it.`,
+		Use: "protection", Aliases: []string{"protections"}, Short: "Manage minimum rules for all rollouts, which files cannot weaken",
+		Long: `A protection is a set of minimum rules for all rollouts of the workspace, a project or an environment:
+approvals before they start, the bake time of each wave, and automatic rollback after every failure.
+Files of apps can only be stricter. Owners set protections within their workspace. Operators set one
+for a whole workspace, which only operators can change. A change applies to rollouts created after it.`,
 	}
 	var workspace string
 	list := &cobra.Command{
@@ -33,7 +33,7 @@ of a whole workspace, which only operators change. A change is about rollouts th
 			return showList(a, resp.Protections, func(w *tabwriter.Writer) { protectionTable(w, resp.Protections) })
 		}),
 	}
-	list.Flags().StringVar(&workspace, "workspace", "", "of operators: workspace that it is about")
+	list.Flags().StringVar(&workspace, "workspace", "", "workspace of the protection (operators)")
 	var removed windlassv1.RemoveProtectionRequest
 	remove := &cobra.Command{
 		Use: "remove", Aliases: []string{"rm"}, Short: "Remove the protection of a scope", Args: cobra.NoArgs,
@@ -52,9 +52,9 @@ of a whole workspace, which only operators change. A change is about rollouts th
 }
 
 func scopeFlags(c *cobra.Command, workspace, project, environment *string) {
-	c.Flags().StringVar(workspace, "workspace", "", "of operators: workspace that it is about")
-	c.Flags().StringVar(project, "project", "", "of this project; default: the workspace")
-	c.Flags().StringVar(environment, "environment", "", "of this environment, PROJECT/ENVIRONMENT; default: the workspace")
+	c.Flags().StringVar(workspace, "workspace", "", "workspace of the protection (operators)")
+	c.Flags().StringVar(project, "project", "", "project of the protection; default: the whole workspace")
+	c.Flags().StringVar(environment, "environment", "", "environment of the protection, PROJECT/ENVIRONMENT; default: the whole workspace")
 }
 
 func (a *app) setProtectionCommand() *cobra.Command {
@@ -64,8 +64,8 @@ func (a *app) setProtectionCommand() *cobra.Command {
 	var notDeployer, autoRollback bool
 	var bake time.Duration
 	c := &cobra.Command{
-		Use: "set --reason WHY", Short: "Make the protection of a scope, or replace it", Args: cobra.NoArgs,
-		Long: "Set says all that the protection of the workspace, of --project or of --environment asks for. What is left out it asks for no longer.",
+		Use: "set --reason WHY", Short: "Create or replace the protection of a scope", Args: cobra.NoArgs,
+		Long: "Set replaces all rules of the protection of the workspace, --project or --environment. Rules that are left out end.",
 		Example: `  windlass protection set --environment default/production --approvals 2 --not-deployer --reason "two people see each change"
   windlass protection set --project search --bake-time 30m --auto-rollback --reason "errors show within half an hour"`,
 		RunE: a.run(func(ctx context.Context, _ []string) error {
@@ -100,11 +100,11 @@ func (a *app) setProtectionCommand() *cobra.Command {
 	scopeFlags(c, &req.Workspace, &req.Project, &req.Environment)
 	flags := c.Flags()
 	flags.Int32Var(&approvals, "approvals", 0, "approvers that a rollout needs before it starts")
-	flags.StringVar(&role, "role", "owner", "least role of who approves: deployer or owner")
+	flags.StringVar(&role, "role", "owner", "minimum role of approvers: deployer or owner")
 	flags.BoolVar(&notDeployer, "not-deployer", false, "the deployer does not count as an approver")
-	flags.DurationVar(&bake, "bake-time", 0, "least bake time of each wave")
+	flags.DurationVar(&bake, "bake-time", 0, "minimum bake time of each wave")
 	flags.BoolVar(&autoRollback, "auto-rollback", false, "rollouts go back by themselves after every failure")
-	flags.StringVar(&req.Reason, "reason", "", "why, for everybody whom it holds up")
+	flags.StringVar(&req.Reason, "reason", "", "why, for people whose rollouts it delays")
 	must(c.MarkFlagRequired("reason"))
 	return c
 }

@@ -20,7 +20,7 @@ import (
 func (a *app) rolloutCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "rollout",
-		Short: "Follow and steer how an app moves to a new version",
+		Short: "Follow and control the rollout of a new version",
 		Long: `A new version moves in waves of regions, as the rollout block of the app's file says,
 or region by region. These commands show where the rollout is, pause and resume it,
 let it continue where it waits, and take it back. A command may be repeated.`,
@@ -60,14 +60,14 @@ approval. If a failed analysis paused the rollout, promote accepts the failure.
 
 With --full the rollout skips all remaining steps, pauses, analysis and bake times, also in
 regions whose turn has not come yet. It never skips an approval.`
-	c.Flags().BoolVar(&full, "full", false, "past all that is left, but approvals")
+	c.Flags().BoolVar(&full, "full", false, "skip everything that is left, except approvals")
 	return c
 }
 
 func (a *app) approveCommand() *cobra.Command {
 	var comment string
 	c := &cobra.Command{
-		Use: "approve APP", Short: "Approve what waits for it, with the role of the key", Args: cobra.ExactArgs(1),
+		Use: "approve APP", Short: "Approve the rollout at the gates where it waits, with the role of the key", Args: cobra.ExactArgs(1),
 		Example: `  windlass rollout approve echo --comment "p95 is as before"`,
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			resp, err := a.clients.rollouts.Approve(ctx, &windlassv1.ApproveRequest{Mutation: mutation(), App: a.appPath(args[0]), Comment: comment})
@@ -134,7 +134,7 @@ failure paused it. ` + exitCodesText,
 			return a.watchRollout(ctx, path)
 		}),
 	}
-	c.Flags().BoolVarP(&watch, "watch", "w", false, "go on showing it until it is over")
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "show it again after each change, until the rollout is over")
 	return c
 }
 

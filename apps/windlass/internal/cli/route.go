@@ -20,14 +20,14 @@ import (
 
 func (a *app) routeCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "route", Aliases: []string{"routes"}, Short: "Look under which hosts apps are reached",
-		Long: `An app has a stable host, which goes to its versions by their share of the traffic, and each
-version that runs has a preview host, which goes to that version alone, whatever its share.
-Domains of your own serve as the stable host does: see ` + "`windlass domain`" + `.`,
+		Use: "route", Aliases: []string{"routes"}, Short: "Show the hosts of apps",
+		Long: `An app has a stable host. Its requests go to the app's versions by their share of the traffic. Each
+version that runs has a preview host. Its requests go only to that version, whatever its share.
+Your own domains work like the stable host: see ` + "`windlass domain`" + `.`,
 	}
 	var ended bool
 	list := &cobra.Command{
-		Use: "list [APP]", Aliases: []string{"ls"}, Short: "List hosts, and where they lead", Args: cobra.MaximumNArgs(1),
+		Use: "list [APP]", Aliases: []string{"ls"}, Short: "List hosts and their targets", Args: cobra.MaximumNArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			all, err := a.routes(ctx, args, ended)
 			if err != nil {
@@ -52,7 +52,7 @@ Domains of your own serve as the stable host does: see ` + "`windlass domain`" +
 		}),
 	}
 	for _, one := range []*cobra.Command{list, show} {
-		one.Flags().BoolVar(&ended, "all", false, "also the hosts of versions that are over; an app that was deleted is found by its id")
+		one.Flags().BoolVar(&ended, "all", false, "include hosts of versions that have ended; a deleted app can be named by its id")
 	}
 	return group(c, list, show)
 }
@@ -196,7 +196,7 @@ domain lapses. It serves on then, and another app that is verified for it takes 
 			return showList(a, all, func(w *tabwriter.Writer) { domainTable(w, all) })
 		}),
 	}
-	list.Flags().StringVar(&listApp, "app", "", "of this app alone")
+	list.Flags().StringVar(&listApp, "app", "", "list only domains of this app")
 	var addApp string
 	add := &cobra.Command{
 		Use: "add DOMAIN --app APP", Short: "Add a domain, and print the record that verifies it", Args: cobra.ExactArgs(1),
@@ -218,7 +218,7 @@ domain lapses. It serves on then, and another app that is verified for it takes 
 			})
 		}),
 	}
-	add.Flags().StringVar(&addApp, "app", "", "app that it is to serve")
+	add.Flags().StringVar(&addApp, "app", "", "app that the domain is to serve")
 	must(add.MarkFlagRequired("app"))
 	return group(c, list, add, a.verifyDomainCommand(), a.removeDomainCommand())
 }
@@ -227,7 +227,7 @@ func (a *app) verifyDomainCommand() *cobra.Command {
 	var ofApp string
 	var patience time.Duration
 	c := &cobra.Command{
-		Use: "verify DOMAIN", Short: "Look for a domain's record, and serve it", Args: cobra.ExactArgs(1),
+		Use: "verify DOMAIN", Short: "Check a domain's TXT record, and serve the domain", Args: cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			path, err := a.domainApp(ctx, args[0], ofApp)
 			if err != nil {
@@ -241,8 +241,8 @@ func (a *app) verifyDomainCommand() *cobra.Command {
 			return a.show(d, func(w *tabwriter.Writer) { domainTable(w, []*windlassv1.Domain{d}) })
 		}),
 	}
-	c.Flags().StringVar(&ofApp, "app", "", "app that it is to serve; needed if several wait for it")
-	c.Flags().DurationVar(&patience, "wait", 0, "how long to look again while the record is not there")
+	c.Flags().StringVar(&ofApp, "app", "", "app that the domain is to serve; needed if several wait for it")
+	c.Flags().DurationVar(&patience, "wait", 0, "how long to repeat the check until the record is found")
 	return c
 }
 
@@ -275,7 +275,7 @@ func (a *app) verifyDomain(ctx context.Context, path, name string, patience time
 func (a *app) removeDomainCommand() *cobra.Command {
 	var ofApp string
 	c := &cobra.Command{
-		Use: "remove DOMAIN", Aliases: []string{"rm"}, Short: "Take a domain out of every region, and forget it", Args: cobra.ExactArgs(1),
+		Use: "remove DOMAIN", Aliases: []string{"rm"}, Short: "Remove a domain from every region and delete it", Args: cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			path, err := a.domainApp(ctx, args[0], ofApp)
 			if err != nil {
@@ -288,7 +288,7 @@ func (a *app) removeDomainCommand() *cobra.Command {
 			return a.done(resp, "domain %s is removed", args[0])
 		}),
 	}
-	c.Flags().StringVar(&ofApp, "app", "", "app that it is of; needed if several have or await it")
+	c.Flags().StringVar(&ofApp, "app", "", "app of the domain; needed if several have it or wait for it")
 	return c
 }
 

@@ -31,8 +31,8 @@ func (a *app) scalingStatusCommand() *cobra.Command {
 		Use:   "status APP",
 		Short: "Show what each metric wants in each region, and which limit holds",
 		Long: `Status shows the newest decision in each region: how many replicas there are and how many are wanted, what each
-metric wants, the limit that keeps them from it, and holds. WHEN is when it was made. The process of the control plane
-that has the region's stream has the newest one, other processes the last one that changed anything.`,
+metric wants, the limit that applies, and holds. WHEN is the time of the decision. If the process of the control
+plane that answers does not have the region's stream, it shows the last decision that changed anything.`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			resp, err := a.clients.scaling.GetScaling(ctx, &windlassv1.GetScalingRequest{App: a.appPath(args[0])})
@@ -126,9 +126,9 @@ func (a *app) scalingWhyCommand() *cobra.Command {
 	var since time.Duration
 	cmd := &cobra.Command{
 		Use:   "why APP",
-		Short: "Show the decisions about an app's replicas, with their figures",
-		Long: `Why shows what was decided about an app's replicas and why: each change of the number, of the limit that lasts,
-of the policy, and each hold. With --at it shows what was in force at a time: the last decision before it in each region.
+		Short: "Show the decisions about an app's replicas, with their numbers",
+		Long: `Why shows the decisions about an app's replicas, with their reasons: changes of the number, of the limit and of the
+policy, and holds. With --at it shows what was in force at a time: the last decision before it in each region.
 It looks back 7 days, or as far as --since says.`,
 		Example: "  windlass scaling why echo\n  windlass scaling why echo --at 2026-11-28T08:15:00Z --since 720h",
 		Args:    cobra.ExactArgs(1),
@@ -160,7 +160,7 @@ It looks back 7 days, or as far as --since says.`,
 	}
 	cmd.Flags().StringVar(&at, "at", "", "what was in force at this time (RFC 3339)")
 	cmd.Flags().DurationVar(&since, "since", 7*24*time.Hour, "how far to look back")
-	cmd.Flags().IntVar(&limit, "limit", 50, "how many of the newest at most; 0 for all")
+	cmd.Flags().IntVar(&limit, "limit", 50, "maximum number, newest first; 0: all")
 	return cmd
 }
 
@@ -203,8 +203,8 @@ func (a *app) scalingSimulateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "simulate -f FILE --trace FILE",
 		Short: "Play a trace of requests against the scaling of an app's file",
-		Long: `Simulate plays a trace of requests against the scaling of an app's file, by the algorithm that the
-control plane runs, and beside it against those of the Kubernetes HorizontalPodAutoscaler and of Knative, with
+		Long: `Simulate plays a trace of requests against the scaling of an app's file, with the algorithm of the control
+plane. For comparison, it does the same with the Kubernetes HorizontalPodAutoscaler and with Knative, with
 their defaults. For each it shows replica-hours, and the share of requests that waited longer than the objective.
 It does not call the control plane.
 
@@ -239,7 +239,7 @@ requestsPerSecond. Each rate holds up to the next point, and the last point is t
 	flags.StringVar(&trace, "trace", "", "the trace, CSV or JSON")
 	flags.StringVar(&region, "region", "", "use the overrides of this region")
 	flags.DurationVar(&m.Start, "start", 45*time.Second, "time until a replica is ready")
-	flags.DurationVar(&m.Service, "service", 2*time.Second, "time that a request takes, waiting apart")
+	flags.DurationVar(&m.Service, "service", 2*time.Second, "time that a request takes, without waiting")
 	flags.IntVar(&m.Concurrency, "concurrency", 32, "requests that a replica serves at a time")
 	flags.DurationVar(&m.Objective, "objective", time.Second, "time that a request may wait")
 	must(cmd.MarkFlagRequired("file"))

@@ -28,7 +28,7 @@ policy. If the rollout fails, the app goes back to the earlier value.`,
 	var override string
 	var w waiting
 	set := &cobra.Command{
-		Use: "set NAME", Short: "Store a new version, read from standard input or asked for", Args: cobra.ExactArgs(1),
+		Use: "set NAME", Short: "Store a new version of a secret, read from standard input or a prompt", Args: cobra.ExactArgs(1),
 		Long: `Set stores a value, makes the next version of each app that runs with the secret, and
 follows their rollouts to their ends, as deploy does. If the secret has this value already,
 no version is made. The exit code is that of the rollout with the worst end.

@@ -83,9 +83,9 @@ func TestRefusal_HasTheLimitAndTheFix(t *testing.T) {
 		{
 			windlassv1.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED,
 			"the workspace may have 64 GPUs: it has 60, and this call asks for 8 more",
-			"Scale down or delete what is not needed (`windlass workspace quota` shows what there is), or have an operator raise it: `windlass workspace quota ws_1 --gpus 68`.",
+			"Scale down or delete what is not needed (`windlass workspace quota` shows the usage), or ask an operator to raise it: `windlass workspace quota ws_1 --gpus 68`.",
 			`the workspace may have 64 GPUs: it has 60, and this call asks for 8 more
-Scale down or delete what is not needed (` + "`windlass workspace quota`" + ` shows what there is), or have an operator raise it: ` + "`windlass workspace quota ws_1 --gpus 68`.\nSee `windlass explain QUOTA_EXCEEDED`.",
+Scale down or delete what is not needed (` + "`windlass workspace quota`" + ` shows the usage), or ask an operator to raise it: ` + "`windlass workspace quota ws_1 --gpus 68`.\nSee `windlass explain QUOTA_EXCEEDED`.",
 		},
 		{
 			windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED,

@@ -118,8 +118,13 @@ func (r *run) settleKubernetes(last State) (err error) {
 	if r.runtime == "" {
 		r.runtime = last.Runtime
 	}
-	if r.runtime == "" {
+	switch r.runtime {
+	case "":
 		r.runtime = runtimeProcess
+	case runtimeProcess, runtimeKubernetes:
+	default:
+		return fmt.Errorf("the last run in %s had the runtime %q, which this windlass does not know: set --runtime to %s or %s",
+			r.layout.root, r.runtime, runtimeProcess, runtimeKubernetes)
 	}
 	r.networks = last.Networks
 	if r.runtime != runtimeKubernetes {

@@ -216,7 +216,8 @@ const podPolicy = "annotations: [kubelab.windlass.run/]\n"
 // runtimeArgs returns the flags of the agent's runtime. first reports whether the region is the one that gets
 // this machine's own GPUs.
 func (r *run) runtimeArgs(region string, first bool) ([]string, error) {
-	if r.runtime == runtimeKubernetes {
+	switch r.runtime {
+	case runtimeKubernetes:
 		pools := filepath.Join(r.layout.agentDir(region), "pools.yaml")
 		if err := r.writePools(pools); err != nil {
 			return nil, err
@@ -233,14 +234,17 @@ func (r *run) runtimeArgs(region string, first bool) ([]string, error) {
 			// This program, which is also the agent, as an image for kubelab.
 			"--health-image=kubelab.local/host" + r.self + ":dev",
 		}, nil
+	case runtimeProcess:
+		gpus := r.opts.gpus
+		if gpus == "auto" && !first {
+			// All regions share this machine, and a GPU is assigned to one instance.
+			gpus = "none"
+		}
+		// Everything belongs to the user who runs dev: there is one tenant, with that user's rights.
+		return []string{"--runtime=process", "--gpus=" + gpus, "--trust-all-tenants", "--image-command=vllm/vllm-openai=vllm serve"}, nil
+	default:
+		return nil, fmt.Errorf("unknown runtime %q", r.runtime)
 	}
-	gpus := r.opts.gpus
-	if gpus == "auto" && !first {
-		// All regions share this machine, and a GPU is assigned to one instance.
-		gpus = "none"
-	}
-	// Everything belongs to the user who runs dev: there is one tenant, with that user's rights.
-	return []string{"--runtime=process", "--gpus=" + gpus, "--trust-all-tenants", "--image-command=vllm/vllm-openai=vllm serve"}, nil
 }
 
 // program is this binary with a hidden command.

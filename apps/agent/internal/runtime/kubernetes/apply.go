@@ -127,7 +127,7 @@ func (r *Runtime) plan(w render.Ref, a runtime.Assignment, objects *render.Objec
 		return nil, err
 	}
 	if p.Unreadable != nil {
-		r.cfg.Log.Warn("the pod template is rendered anew, which replaces instances", "workload", w.Name, "namespace", w.Namespace, "error", p.Unreadable)
+		r.cfg.Log.Warn("the pod template is rendered again, which replaces instances", "workload", w.Name, "namespace", w.Namespace, "error", p.Unreadable)
 	}
 	d := r.drainOf(p)
 	return &plan{Plan: p, drain: d}, p.Decide(d.Hold, d.Shape)

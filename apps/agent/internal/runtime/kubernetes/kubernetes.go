@@ -315,6 +315,6 @@ func (r *Runtime) ready(ctx context.Context) error {
 		if refused := r.api.Refused(); refused != nil {
 			return fmt.Errorf("the agent lacks a permission, apply the agent-rbac.yaml of its release: %w", refused)
 		}
-		return errors.Join(errors.New("the API server has not told yet what there is"), ctx.Err())
+		return errors.Join(errors.New("the first lists from the API server are not complete yet"), ctx.Err())
 	}
 }

@@ -85,7 +85,7 @@ func (r *Runtime) forceLost(ctx context.Context, now time.Time) error {
 			return err
 		}
 		r.metrics.forced.Inc()
-		r.cfg.Log.WarnContext(ctx, "deleted a pod of a lost node without the node's word", "pod", p.Namespace+"/"+p.Name, "node", p.Spec.NodeName)
+		r.cfg.Log.WarnContext(ctx, "deleted a pod of a lost node without confirmation from the node", "pod", p.Namespace+"/"+p.Name, "node", p.Spec.NodeName)
 		r.recorder.Event(p, corev1.EventTypeWarning, "ForceDeleted", "its node "+p.Spec.NodeName+" is lost; deleted without its word, as --force-delete-lost-after says")
 	}
 	return nil
@@ -98,7 +98,7 @@ func (r *Runtime) removeEnded(ctx context.Context, now time.Time) error {
 			return err
 		}
 		r.metrics.ended.Inc()
-		r.cfg.Log.InfoContext(ctx, "removed a pod that was over", "pod", p.Namespace+"/"+p.Name, "reason", p.Status.Reason, "ended", replacement.EndedAt(p))
+		r.cfg.Log.InfoContext(ctx, "removed a pod that had ended", "pod", p.Namespace+"/"+p.Name, "reason", p.Status.Reason, "ended", replacement.EndedAt(p))
 	}
 	return nil
 }

@@ -178,7 +178,7 @@ func (r *Runtime) tidy(ctx context.Context) {
 		}
 		r.changedIf(r.notices.sumUp(now))
 		if err := r.removeEnded(ctx, now); err != nil && ctx.Err() == nil {
-			r.cfg.Log.WarnContext(ctx, "cannot remove pods that are over; will try again", "error", err)
+			r.cfg.Log.WarnContext(ctx, "cannot remove pods that have ended; will try again", "error", err)
 		}
 	}
 }

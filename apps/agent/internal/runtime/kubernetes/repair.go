@@ -68,7 +68,7 @@ func (r *Runtime) repair(ctx context.Context) {
 				r.repairs.queue.Forget(w)
 				continue
 			}
-			r.cfg.Log.WarnContext(ctx, "cannot put a workload right; will try again", "workload", w.String(), "error", err)
+			r.cfg.Log.WarnContext(ctx, "cannot repair a workload; will try again", "workload", w.String(), "error", err)
 			r.repairs.queue.AddRateLimited(w)
 		}
 	}

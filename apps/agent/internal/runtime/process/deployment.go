@@ -192,7 +192,7 @@ func (r *Runtime) refuse(a runtime.Assignment) *runtime.Rejection {
 	}
 	if r.sharesUser(d) {
 		return final(runtime.ReasonUnsupported, "another workspace has instances on this host, and instances are not isolated from each other here: "+
-			"use another region, or have the operator run the agent as root, which isolates them, or with --trust-all-tenants")
+			"use another region, or ask the operator to run the agent as root, which isolates them, or with --trust-all-tenants")
 	}
 	if d.GetReplicas() < 0 {
 		return final(runtime.ReasonInvalidSpec, "replicas: %d is negative", d.GetReplicas())

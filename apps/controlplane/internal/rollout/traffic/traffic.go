@@ -104,10 +104,10 @@ func (s Source) ask(ctx context.Context, id string, req *agentv1.TrafficRequest)
 	}
 	var res agentv1.TrafficResponse
 	if err := proto.Unmarshal(data, &res); err != nil || len(res.Traffic) != len(req.Queries) {
-		return nil, errors.New("the region's agent answered something else than what its gateways saw: update it")
+		return nil, errors.New("the region's agent did not answer with the traffic of its gateways: update it")
 	}
 	if res.Gateways == 0 {
-		return nil, errors.New("no gateway serves the region, so that its requests are not measured: run one, or let the control plane read a Prometheus")
+		return nil, errors.New("no gateway serves the region, so its requests are not measured: run a gateway, or start the control plane with --prometheus-url")
 	}
 	out := make([]analysis.Seen, len(res.Traffic))
 	for i, t := range res.Traffic {

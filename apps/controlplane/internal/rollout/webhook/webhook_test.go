@@ -198,12 +198,12 @@ func TestVerdict_InvalidSaysWhy(t *testing.T) {
 			_ = z.Close()
 		}), "not JSON"},
 		"less than it says": {raw(t, "HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{\"verdict\": \"pass\"}"), "ended before the answer did"},
-		"large headers":     {raw(t, "HTTP/1.1 200 OK\r\nSecret: "+strings.Repeat("x", 100_000)+"\r\n\r\n"), "does not answer as HTTP"},
-		"not HTTP":          {raw(t, "220 secret ESMTP\r\n"), "does not answer as HTTP"},
+		"large headers":     {raw(t, "HTTP/1.1 200 OK\r\nSecret: "+strings.Repeat("x", 100_000)+"\r\n\r\n"), "its answer is not valid HTTP"},
+		"not HTTP":          {raw(t, "220 secret ESMTP\r\n"), "its answer is not valid HTTP"},
 		"no word":           {raw(t, ""), "ended before the answer did"},
 		"no such server":    {"http://127.0.0.1:1", "connection is refused"},
 		"untrusted":         {untrusted.URL, "certificate"},
-		"not TLS":           {strings.Replace(plain, "http:", "https:", 1), "does not speak TLS"},
+		"not TLS":           {strings.Replace(plain, "http:", "https:", 1), "its TLS handshake is not valid"},
 		"another scheme":    {"ftp://127.0.0.1", "url cannot be used"},
 	} {
 		t.Run(name, func(t *testing.T) {
