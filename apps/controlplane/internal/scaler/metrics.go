@@ -10,8 +10,10 @@ import (
 type metrics struct {
 	wanted, ready *prometheus.GaugeVec
 	limited       *prometheus.GaugeVec
-	decisions     *prometheus.CounterVec
-	delay         prometheus.Histogram
+	// ofPlaces lists the metrics above. forget drops their series when an app is no longer scaled.
+	ofPlaces  []*prometheus.GaugeVec
+	decisions *prometheus.CounterVec
+	delay     prometheus.Histogram
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -34,7 +36,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Buckets: prometheus.ExponentialBuckets(0.05, 2, 12),
 		}),
 	}
-	reg.MustRegister(m.wanted, m.ready, m.limited, m.decisions, m.delay)
+	m.ofPlaces = []*prometheus.GaugeVec{m.wanted, m.ready, m.limited}
+	for _, v := range m.ofPlaces {
+		reg.MustRegister(v)
+	}
+	reg.MustRegister(m.decisions, m.delay)
 	return m
 }
 
@@ -53,8 +59,7 @@ func (m *metrics) forget(appID string, shown *windlassv1.RegionScaling) {
 	if shown == nil {
 		return
 	}
-	labels := prometheus.Labels{"app_id": appID, "region": shown.GetRegion()}
-	m.wanted.DeletePartialMatch(labels)
-	m.ready.DeletePartialMatch(labels)
-	m.limited.DeletePartialMatch(labels)
+	for _, v := range m.ofPlaces {
+		v.DeletePartialMatch(prometheus.Labels{"app_id": appID, "region": shown.GetRegion()})
+	}
 }

@@ -10,6 +10,14 @@ import (
 type metrics struct {
 	total *prometheus.CounterVec
 	start *prometheus.HistogramVec
+	// ofApps lists the metrics above. forgetApp drops their series of a deleted app.
+	ofApps []vector
+}
+
+// vector is a metric with labels.
+type vector interface {
+	prometheus.Collector
+	DeletePartialMatch(labels prometheus.Labels) int
 }
 
 // startBuckets go from an engine that starts at once to weights that are loaded for an hour.
@@ -32,7 +40,12 @@ func newMetrics(r prometheus.Registerer, counts func() []count) (*metrics, error
 			Name: "windlass_gateway_cold_start_seconds", Help: "From the first request that waited for an app at zero to the first that got an instance.", Buckets: startBuckets,
 		}, app),
 	}
-	return m, errors.Join(r.Register(m.total), r.Register(m.start), r.Register(heldCollector{counts}))
+	m.ofApps = []vector{m.total, m.start}
+	err := r.Register(heldCollector{counts})
+	for _, v := range m.ofApps {
+		err = errors.Join(err, r.Register(v))
+	}
+	return m, err
 }
 
 func (m *metrics) countOutcome(outcome, id, name string) {
@@ -44,9 +57,9 @@ func (m *metrics) observeStart(id, name string, took time.Duration) {
 }
 
 func (m *metrics) forgetApp(id string) {
-	labels := prometheus.Labels{"app_id": id}
-	m.total.DeletePartialMatch(labels)
-	m.start.DeletePartialMatch(labels)
+	for _, v := range m.ofApps {
+		v.DeletePartialMatch(prometheus.Labels{"app_id": id})
+	}
 }
 
 // heldCollector reads the counts at each scrape.

@@ -26,9 +26,18 @@ type metrics struct {
 	failures   *prometheus.CounterVec
 	retries    *prometheus.CounterVec
 	handed     *prometheus.CounterVec
-	figures    sync.Map // series -> *figures
-	apps       sync.Map // appLabels -> *atomic.Bool: the last sweep found no routes of it
-	traffic    *traffic.Traffic
+	// ofDeployments and ofApps list the metrics above. sweepSeries drops series of deployments and apps without routes.
+	ofDeployments, ofApps []vector
+
+	figures sync.Map // series -> *figures
+	apps    sync.Map // appLabels -> *atomic.Bool: the last sweep found no routes of it
+	traffic *traffic.Traffic
+}
+
+// vector is a metric with labels.
+type vector interface {
+	prometheus.Collector
+	DeletePartialMatch(labels prometheus.Labels) int
 }
 
 // buckets go from the time of a cached answer to that of a long generation.
@@ -64,9 +73,11 @@ func newMetrics(r prometheus.Registerer, t *table.Table, counts *traffic.Traffic
 			Name: "windlass_gateway_handed_over_total", Help: "Requests that another region answered, by why: failover, spillover, or zero.",
 		}, append([]string{"region", "why"}, app...)),
 	}
-	var err error
-	for _, c := range []prometheus.Collector{m.requests, m.duration, m.firstByte, m.firstToken, m.tokens, m.failures, m.retries, m.handed, routesCollector{t}} {
-		err = errors.Join(err, r.Register(c))
+	m.ofDeployments = []vector{m.requests, m.duration, m.firstByte, m.firstToken, m.tokens}
+	m.ofApps = []vector{m.failures, m.retries, m.handed}
+	err := r.Register(routesCollector{t})
+	for _, v := range slices.Concat(m.ofDeployments, m.ofApps) {
+		err = errors.Join(err, r.Register(v))
 	}
 	return m, err
 }
@@ -210,12 +221,9 @@ func (m *metrics) sweepSeries(t *table.Table) {
 		k, f := key.(series), value.(*figures) //nolint:forcetypeassert // nothing else is stored
 		if gone(&f.missed, deployments[k.deployment]) {
 			m.figures.Delete(k)
-			labels := prometheus.Labels{"windlass_deployment": k.deployment}
-			m.requests.DeletePartialMatch(labels)
-			m.duration.DeletePartialMatch(labels)
-			m.firstByte.DeletePartialMatch(labels)
-			m.firstToken.DeletePartialMatch(labels)
-			m.tokens.DeletePartialMatch(labels)
+			for _, v := range m.ofDeployments {
+				v.DeletePartialMatch(prometheus.Labels{"windlass_deployment": k.deployment})
+			}
 			m.traffic.Forget(k.deployment)
 		}
 		return true
@@ -225,9 +233,9 @@ func (m *metrics) sweepSeries(t *table.Table) {
 		if gone(missed, apps[a]) {
 			m.apps.Delete(a)
 			labels := prometheus.Labels{"app_id": a.id, "app": a.name}
-			m.failures.DeletePartialMatch(labels)
-			m.retries.DeletePartialMatch(labels)
-			m.handed.DeletePartialMatch(labels)
+			for _, v := range m.ofApps {
+				v.DeletePartialMatch(labels)
+			}
 			// These have no deployment. The others are dropped with theirs.
 			labels["windlass_deployment"] = ""
 			m.requests.DeletePartialMatch(labels)

@@ -2,6 +2,8 @@ package proxy
 
 import (
 	"math/rand/v2"
+	"reflect"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -88,6 +90,22 @@ func TestMetrics_OfAnAppWithoutRequestsOutliveItByOneSweep(t *testing.T) {
 	require.Zero(t, of("app_1"))
 	require.Equal(t, 4, of("app_2"), "which has the same name")
 	require.Equal(t, 1, of(""), "requests for hosts without a route are counted in one series")
+}
+
+func TestMetrics_EachIsRegisteredAndSwept(t *testing.T) {
+	routes := table.New(upstream.Config{Now: time.Now, Random: rand.Uint64, Ejected: func(upstream.Ejection) {}, Drained: func(string) {}})
+	m, err := newMetrics(prometheus.NewRegistry(), routes, &traffic.Traffic{})
+	require.NoError(t, err)
+	listed := map[uintptr]bool{}
+	for _, v := range slices.Concat(m.ofDeployments, m.ofApps) {
+		listed[reflect.ValueOf(v).Pointer()] = true
+	}
+	fields := reflect.ValueOf(m).Elem()
+	for i := range fields.NumField() {
+		if f := fields.Field(i); f.Kind() == reflect.Pointer && f.Type().Implements(reflect.TypeFor[vector]()) {
+			require.True(t, listed[f.Pointer()], "%s is in ofDeployments or ofApps", fields.Type().Field(i).Name)
+		}
+	}
 }
 
 // There are thousands of deployments, and each answers with few statuses.
