@@ -37,11 +37,11 @@ export const file_windlass_v1_rollout: GenFile = /*@__PURE__*/
  * nothing starts or stops. A region has the new version completely or not at all.
  *
  * Waves, steps, pauses, approvals, analysis, bake times and going back work as usual, but per
- * region instead of per replica. At the first step of a canary, the new version gets all traffic of
- * the region. With blue-green and initial_weight 0, the change takes effect with the promotion, and
- * nothing is left to retain. Replicas that did not serve before are not waited for. Replicas that
- * fail under the new version count as usual. Checks that have only versus_old are not measured,
- * because no old version serves next to the new one.
+ * region instead of per replica. At its first step, the new version gets all traffic of the region.
+ * If that step gives no traffic, as with blue-green and initial_weight 0, the change takes effect
+ * with the promotion. Nothing is left to retain. Replicas that did not serve before are not waited
+ * for. Replicas that fail under the new version count as usual. Checks that have only versus_old
+ * are not measured, because no old version serves next to the new one.
  *
  * WINDLASS_VERSION and the labels of metrics keep the version that an instance was created for. If
  * a region's agent has a release that cannot take over instances, the region gets new instances,
@@ -97,8 +97,8 @@ export type RolloutPolicy = Message<"windlass.v1.RolloutPolicy"> & {
    * Scaling never moves a region past a step. A region that is scaled to 0 stays at its step, even
    * if the pause has a time or the step has analysis. Promote, or Approve if the step needs it,
    * lets it continue with no replicas. If the region is scaled up again, the old version comes back
-   * first, and then the step begins again. The same holds for blue-green while it waits for
-   * promotion.
+   * first, and then the step begins again. The same holds for steps of other strategies, such as
+   * the wait for promotion of blue-green.
    *
    * @generated from field: repeated windlass.v1.CanaryStep steps = 5;
    */
@@ -115,7 +115,7 @@ export type RolloutPolicy = Message<"windlass.v1.RolloutPolicy"> & {
   /**
    * Only blue-green: "manual", "auto" or "auto after 10m", counted from when all its replicas are
    * ready. Default auto. After a rollback, all promotions are manual until somebody promotes. That
-   * includes pauses of a canary.
+   * includes pauses of steps.
    *
    * @generated from field: string promotion = 7;
    */
@@ -131,8 +131,8 @@ export type RolloutPolicy = Message<"windlass.v1.RolloutPolicy"> & {
   retain?: Duration | undefined;
 
   /**
-   * Checks that the new version must pass at each step of a canary, before the promotion of
-   * blue-green, and in the bake time of a wave. Each check is measured separately in every region.
+   * Checks that the new version must pass at each step, which with blue-green is the wait for
+   * promotion, and in the bake time of a wave. Each check is measured separately in every region.
    * A step or a bake ends when its time is over and the last measurement of every check passed. A
    * check that fails more often than its failure_limit fails the region, and the wave's on_failure
    * applies. If a region is scaled to 0 before its analysis ends, the wave's bake does not end
