@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -18,7 +19,7 @@ import (
 
 // A place is where each thing of a kind has to be named, and no compiler or other test asks for it.
 type place struct {
-	// files is a pattern of paths. One of them has the name.
+	// files is a pattern of paths, as readFiles has it. One of the files has the name.
 	files string
 	// form is a regular expression with NAME in the place of the name.
 	form string
@@ -29,11 +30,15 @@ type place struct {
 }
 
 const (
-	noSteps = "it has no steps"
-	byFlag  = "tests start agents without --runtime, too"
+	noSteps   = "it has no steps"
+	forAll    = "every workspace may use it"
+	runsBoth  = "both versions run at once"
+	byFlag    = "tests start agents without --runtime, too"
+	isHost    = "it is called a host there"
+	isNothing = "it runs nothing"
 )
 
-// A new strategy, runtime or RPC is missing in these places at first.
+// A thing that is new is missing in these places at first. In a place that need not have it, it is spared.
 var (
 	strategyPlaces = []place{
 		{"apps/controlplane/internal/plan/testdata/*", `strategy=NAME\b`, "write a script for it", nil},
@@ -43,7 +48,16 @@ var (
 		{"apps/e2e/strategies_fleet_test.go", `STRATEGY_NAME\b`, "let the fleet move by it", nil},
 		{"apps/e2e/gateway_test.go", `STRATEGY_NAME\b`, "send requests while it moves", map[string]string{"ROLLING": "it is the default", "RECREATE": "nothing serves meanwhile"}},
 		{"docs/guides/rollouts.md", `strategy: NAME\b|\bor NAME: `, "describe it", nil},
+		{"apps/controlplane/internal/appspec/features.go", `STRATEGY_NAME\b`, "let operators deny it to workspaces, as a feature", map[string]string{"ROLLING": forAll, "RECREATE": forAll, "IN_PLACE": forAll}},
+		{"docs/guides/rollouts.md", `replaces another by .*\bNAME\b`, "say that it replaces a fixed port", sparedBoth},
+		{"docs/guides/troubleshooting.md", `\| .PortInUse. \|.*\bNAME\b`, "say that it replaces a fixed port", sparedBoth},
 		{"docs/glossary.md", `\| strategy \|.*\bNAME\b`, "name it", nil},
+		{"docs/glossary.md", `\| step \|.*\bNAME\b`, "say what its steps are", map[string]string{"ROLLING": noSteps, "RECREATE": noSteps, "IN_PLACE": noSteps}},
+	}
+	sparedBoth = map[string]string{"ROLLING": runsBoth, "CANARY": runsBoth, "BLUE_GREEN": runsBoth}
+
+	featurePlaces = []place{
+		{"docs/guides/quotas.md", "(?m)^\\| .*`NAME`.* \\| .* \\| .* \\|$", "describe it", nil},
 	}
 	runtimePlaces = []place{
 		{"apps/agent/main.go", `enum:"[^"]*\bNAME\b[^"]*" default:"process"`, "let --runtime choose it", nil},
@@ -52,6 +66,13 @@ var (
 		{"apps/e2e/*_test.go", `runtime: +"NAME"`, "start an agent with it", map[string]string{"process": byFlag}},
 		{"proto/windlass/agent/v1/agent.proto", `// .*"NAME"`, "name it at AgentInfo.runtime", nil},
 		{"docs/architecture.md", `runtime/\{.*\bNAME\b.*\}`, "list its package", nil},
+		{"docs/architecture.md", `\| position \|.*\bNAME\b`, "say what a position in a log is", map[string]string{"simulated": isNothing}},
+		{"docs/architecture.md", `\| CPU and memory \|.*\bNAME\b`, "say what measures its instances", map[string]string{"simulated": isNothing}},
+		{"docs/guides/*.md", `(?m)^(?:sudo )?agent .*--runtime[= ]NAME\b`, "say how an agent with it is started", map[string]string{"process": "it is the default", "simulated": isNothing}},
+		{"docs/guides/logs.md", `\| time of a line \|.*\bNAME\b`, "say how exact the times of its logs are", map[string]string{"simulated": isNothing}},
+		{"docs/guides/roles.md", `(?m)^\| NAME \|`, "say how it runs groups", map[string]string{"simulated": isNothing}},
+		{"docs/security-model.md", `(?m)^\| NAME\b`, "say in Shared regions what it isolates", map[string]string{"process": isHost, "simulated": isNothing}},
+		{"proto/windlass/v1/spec.proto", `(?s)// Time from the removal from routes[^;]*\bNAME region`, "say what drain_delay is by default", map[string]string{"simulated": isNothing}},
 	}
 	rpcPlaces = []place{
 		{"apps/windlass/internal/cli/*.go", `\.NAME\b`, "call it in a command", map[string]string{
@@ -62,12 +83,23 @@ var (
 			"CreateWorkspace": onlyAPI, "GetWorkspace": onlyAPI, "ListWorkspaces": onlyAPI, "UpdateWorkspace": onlyAPI, "DeleteWorkspace": onlyAPI,
 			"UpdateRegion": onlyAPI,
 		}},
+		{"apps/controlplane/internal/api/*_test.go", `\.NAME\(`, "test what it answers and refuses", nil},
+	}
+	listPlaces = []place{
+		{"apps/controlplane/internal/store/storetest/pages.go", `tx\.NAME\(`, "read it page by page", nil},
+	}
+	errorPlaces = []place{
+		{"apps/**/*_test.go", `ERROR_REASON_NAME\b`, "test that a call is refused with it", map[string]string{"INTERNAL": "it is made of every error without a reason, in pkg/rpc"}},
+	}
+	reasonPlaces = []place{
+		{"apps/agent/**/*.go", `runtime\.ReasonNAME\b`, "give it to an instance or a rejection", nil},
+		{"apps/agent/**/*_test.go", `\bReasonNAME\b|"NAME"`, "test when an instance has it", nil},
 	}
 )
 
 const onlyAPI = "it has no command yet"
 
-func TestPlaces_NameEveryStrategyRuntimeAndRPC(t *testing.T) {
+func TestPlaces_NameEveryThingOfTheirKind(t *testing.T) {
 	root, err := Root(".")
 	require.NoError(t, err)
 	missing := func(kind string, names []string, places []place) {
@@ -86,23 +118,26 @@ func TestPlaces_NameEveryStrategyRuntimeAndRPC(t *testing.T) {
 			}
 		}
 	}
-	var strategies, names, rpcs []string
-	for _, text := range readFiles(t, root, "proto/windlass/v1/rollout.proto") {
-		for _, m := range regexp.MustCompile(`(?m)^    STRATEGY_(\w+) = [1-9]`).FindAllStringSubmatch(text, -1) {
-			strategies = append(strategies, m[1])
+	// namesIn returns what the form finds in the files.
+	namesIn := func(files, form string) (names []string) {
+		for _, text := range readFiles(t, root, files) {
+			for _, m := range regexp.MustCompile(form).FindAllStringSubmatch(text, -1) {
+				names = append(names, m[1])
+			}
 		}
+		return slices.Sorted(slices.Values(names))
 	}
+	var ofRuntimes []string
 	for _, tree := range runtimes {
-		names = append(names, filepath.Base(filepath.Dir(tree)))
+		ofRuntimes = append(ofRuntimes, filepath.Base(filepath.Dir(tree)))
 	}
-	for _, text := range readFiles(t, root, "proto/windlass/v1/*.proto") {
-		for _, m := range regexp.MustCompile(`(?m)^  rpc (\w+)\(`).FindAllStringSubmatch(text, -1) {
-			rpcs = append(rpcs, m[1])
-		}
-	}
-	missing("strategy", strategies, strategyPlaces)
-	missing("runtime", names, runtimePlaces)
-	missing("RPC", slices.Sorted(slices.Values(rpcs)), rpcPlaces)
+	missing("strategy", namesIn("proto/windlass/v1/rollout.proto", `(?m)^    STRATEGY_(\w+) = [1-9]`), strategyPlaces)
+	missing("feature", namesIn("proto/windlass/v1/workspace.proto", `(?m)^  FEATURE_(\w+) = [1-9]`), featurePlaces)
+	missing("runtime", ofRuntimes, runtimePlaces)
+	missing("RPC", namesIn("proto/windlass/v1/*.proto", `(?m)^  rpc (\w+)\(`), rpcPlaces)
+	missing("list", namesIn("apps/controlplane/internal/store/store.go", `(?m)^\t(\w+)\((?:.* )?Page\)`), listPlaces)
+	missing("error reason", namesIn("proto/windlass/v1/common.proto", `(?m)^  ERROR_REASON_(\w+) = [1-9]`), errorPlaces)
+	missing("instance reason", namesIn("apps/agent/internal/runtime/runtime.go", `(?m)^\tReason\w+ += "(\w+)"`), reasonPlaces)
 }
 
 // formOf matches NAME of the form however it is written: STRATEGY_BLUE_GREEN, strategy=blue_green, blueGreen,
@@ -111,9 +146,15 @@ func formOf(form, name string) string {
 	return strings.ReplaceAll(form, "NAME", "(?i:"+strings.ReplaceAll(name, "_", "[-_ ]?")+")")
 }
 
+// readFiles returns the files of the pattern by path. "/**/" in it is any number of folders, and then only a
+// pattern that ends in _test.go has tests.
 func readFiles(t *testing.T, root, pattern string) map[string]string {
 	t.Helper()
+	tree, name, deep := strings.Cut(pattern, "/**/")
 	paths, err := filepath.Glob(filepath.Join(root, pattern))
+	if deep {
+		paths, err = filesBelow(filepath.Join(root, tree), name)
+	}
 	require.NoError(t, err)
 	require.NotEmpty(t, paths, pattern)
 	out := map[string]string{}
@@ -123,6 +164,25 @@ func readFiles(t *testing.T, root, pattern string) map[string]string {
 		out[path] = string(text)
 	}
 	return out
+}
+
+// filesBelow returns the files in the tree whose name matches the pattern.
+func filesBelow(tree, pattern string) (paths []string, err error) {
+	err = filepath.WalkDir(tree, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			if err == nil && d.Name() == "node_modules" {
+				return fs.SkipDir
+			}
+			return err
+		}
+		const test = "_test.go"
+		match, err := filepath.Match(pattern, d.Name())
+		if match && strings.HasSuffix(pattern, test) == strings.HasSuffix(d.Name(), test) {
+			paths = append(paths, path)
+		}
+		return err
+	})
+	return paths, err
 }
 
 // TestReasons_HaveAMeaning: a reason that the planner does not know counts as a crash, in silence.
@@ -139,7 +199,7 @@ func TestReasons_HaveAMeaning(t *testing.T) {
 		require.NoError(t, err)
 		return text
 	}
-	var agents, known []string
+	var agents, known, unplaced []string
 	ast.Inspect(parse("apps/agent/internal/runtime/runtime.go"), func(n ast.Node) bool {
 		if v, ok := n.(*ast.ValueSpec); ok && strings.HasPrefix(v.Names[0].Name, "Reason") && len(v.Values) == 1 {
 			agents = append(agents, literal(v.Values[0]))
@@ -152,10 +212,24 @@ func TestReasons_HaveAMeaning(t *testing.T) {
 			return true
 		}
 		for _, e := range v.Values[0].(*ast.CompositeLit).Elts {
-			known = append(known, literal(e.(*ast.KeyValueExpr).Key))
+			row := e.(*ast.KeyValueExpr)
+			known = append(known, literal(row.Key))
+			for _, field := range row.Value.(*ast.CompositeLit).Elts {
+				if value, ok := field.(*ast.KeyValueExpr).Value.(*ast.Ident); ok && value.Name == "noRoom" {
+					unplaced = append(unplaced, literal(row.Key))
+				}
+			}
 		}
 		return false
 	})
 	require.NotEmpty(t, agents)
 	require.ElementsMatch(t, agents, known, "reasons of apps/agent/internal/runtime/runtime.go, and agentReasons of apps/controlplane/internal/rollup/reasons.go")
+
+	var listed []string
+	for _, text := range readFiles(t, root, "proto/windlass/v1/rollout.proto") {
+		found := regexp.MustCompile(`There is no room for an instance \(([\w, ]+)\)\.\s+CONDITION_UNSCHEDULABLE`).FindStringSubmatch(text)
+		require.NotNil(t, found)
+		listed = strings.Split(found[1], ", ")
+	}
+	require.ElementsMatch(t, unplaced, listed, "reasons with noRoom, and the comment of CONDITION_UNSCHEDULABLE in proto/windlass/v1/rollout.proto")
 }

@@ -283,6 +283,15 @@ func TestServe_FindingsRefuseOrWarn(t *testing.T) {
 		require.Contains(t, res.GetWarnings()[0], "serve.context: an estimate")
 		require.Contains(t, res.GetWarnings()[0], "Set context to")
 	})
+	t.Run("a version of the engine for which the preset was not written warns", func(t *testing.T) {
+		p := w.planned("llama", nil, serving(gpusOf(1, ""), serve(func(s *windlassv1.Serve) { s.EngineVersion = "99.0.0" })))
+		i := slices.IndexFunc(p.GetFindings(), func(f *windlassv1.PlanFinding) bool {
+			return f.GetReason() == windlassv1.ErrorReason_ERROR_REASON_ENGINE_UNCHECKED
+		})
+		require.GreaterOrEqual(t, i, 0, "%v", p.GetFindings())
+		require.False(t, p.GetFindings()[i].GetBlocks())
+		require.Equal(t, "spec.serve.engineVersion", p.GetFindings()[i].GetField())
+	})
 }
 
 func (w *harness) presets(key string) windlassv1connect.PresetServiceClient {

@@ -85,6 +85,18 @@ func TestStrategy(t *testing.T) {
 				p := drawPolicy(t, of)
 				require.Nil(t, Check(p), "%v", p)
 				require.Contains(t, Describe(p), Name(p))
+				for _, f := range s.Fields() {
+					bad := proto.CloneOf(p)
+					m := bad.ProtoReflect()
+					field := m.Descriptor().Fields().ByJSONName(f)
+					if field.Kind() != protoreflect.StringKind || f == "maxSurge" || f == "maxUnavailable" { // these have a pattern in the proto
+						continue
+					}
+					m.Set(field, protoreflect.ValueOfString("after lunch"))
+					fault := Check(bad)
+					require.NotNil(t, fault, "Check refuses %s that it cannot read", f)
+					require.Equal(t, f, fault.Field)
+				}
 
 				s.SetDefaults(p)
 				require.Nil(t, Check(p), "its defaults are no fault: %v", p)

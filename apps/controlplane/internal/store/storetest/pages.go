@@ -105,6 +105,28 @@ func lists() []listed {
 			},
 		},
 		{
+			"gateways", false,
+			add(func(w *fixture, tx store.Tx, key string) error {
+				if err := tx.InsertRegion(model.Region{ID: key, WorkspaceID: w.ws, Name: key}); err != nil {
+					return err
+				}
+				_, _, err := tx.StartSession(key, "session", hour, model.Region{GatewayURL: "https://gateway.test"})
+				return err
+			}),
+			func(w *fixture, p store.Page) []string {
+				return cursors(w, func(tx store.Tx) ([]model.Region, error) { return tx.ListGateways(false, p) }, func(r model.Region) string { return r.ID })
+			},
+		},
+		{
+			"freezes", false,
+			add(func(w *fixture, tx store.Tx, key string) error {
+				return tx.PutFreeze(model.Freeze{ID: ident.New("frz"), WorkspaceID: w.ws, Name: key})
+			}),
+			func(w *fixture, p store.Page) []string {
+				return cursors(w, func(tx store.Tx) ([]model.Freeze, error) { return tx.ListFreezes(w.ws, p) }, func(f model.Freeze) string { return f.Name })
+			},
+		},
+		{
 			"heads", false,
 			add(func(_ *fixture, tx store.Tx, key string) error {
 				return tx.InsertRegion(model.Region{ID: key, Name: key})
