@@ -40,8 +40,10 @@ func TestConformanceOfHTTP2(t *testing.T) { //nolint:tparallel // h2spec has one
 	os.Stdout = null
 	defer func() { os.Stdout = stdout; _ = null.Close() }()
 	for name, groups := range map[string][]*spec.TestGroup{
-		"TLS":         {generic.Spec(), spechttp2.Spec(), hpack.Spec()},
-		"without TLS": {generic.Spec()},
+		"TLS": {generic.Spec(), spechttp2.Spec(), hpack.Spec()},
+		// Engines: see engineOf. TLS has net/http on both.
+		"epoll": {generic.Spec()},
+		"net":   {generic.Spec()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := startTLS(t)

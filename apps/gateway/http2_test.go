@@ -113,12 +113,7 @@ func TestHTTP2_MalformedReachesNoInstance(t *testing.T) {
 		return append([]string{":method: " + method, ":scheme: http", ":authority: " + authority, ":path: " + path}, more...)
 	}
 	const protocol = "PROTOCOL_ERROR"
-	cases := []struct {
-		name                   string
-		header, data, trailers []string
-		status                 string
-		saw                    []string
-	}{
+	cases := []framesCase{
 		{name: "sound", header: with("content-length: 2"), data: []string{"ab"}, status: "200", saw: []string{"POST /a ab"}},
 		{name: "without a length", header: with(), data: []string{"a", "b"}, status: "200", saw: []string{"POST /a ab"}},
 		{name: "without content", header: with(), status: "200", saw: []string{"POST /a "}},
@@ -183,6 +178,19 @@ func TestHTTP2_MalformedReachesNoInstance(t *testing.T) {
 		{name: "trailers", header: with(), data: []string{"ab"}, trailers: []string{"content-length: 9", "x-forwarded-for: 6.6.6.6", "host: other.local"}, status: "200", saw: []string{"POST /a ab"}},
 		{name: "a path as a trailer", header: with(), data: []string{"ab"}, trailers: []string{":path: /b"}, status: protocol},
 	}
+	bothEngines(t, func(t *testing.T) { runFrames(t, cases) })
+}
+
+// framesCase is a request of HTTP/2, the status or the error of its stream, and the requests that an instance gets.
+type framesCase struct {
+	name                   string
+	header, data, trailers []string
+	status                 string
+	saw                    []string
+}
+
+// runFrames sends each case to an app of its own.
+func runFrames(t *testing.T, cases []framesCase) {
 	r := start(t, nil)
 	recorders := make([]*recorder, len(cases))
 	for i := range cases {
