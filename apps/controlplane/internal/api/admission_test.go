@@ -120,7 +120,9 @@ func deploysAtOnce(t *testing.T, w *harness, name string, passes int) {
 func TestQuota_CountsWhatRequestsMayStart(t *testing.T) {
 	t.Parallel()
 	w := setup(t, limited(model.Limits{Instances: 3}))
-	wakes := func(s *windlassv1.DeploymentSpec) { s.Routing = &windlassv1.RoutingPolicy{ColdStart: &windlassv1.ColdStart{}} }
+	wakes := func(s *windlassv1.DeploymentSpec) {
+		s.Routing = &windlassv1.RoutingPolicy{ColdStart: &windlassv1.ColdStart{}}
+	}
 	regions := int64(len(echo().GetRegions()))
 	w.deploy("chat", replicas(0), wakes)
 	w.settle("chat")
