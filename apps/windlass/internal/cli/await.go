@@ -28,7 +28,7 @@ func (w *waiting) flags(c *cobra.Command, until bool) {
 	c.Flags().BoolVar(&w.wait, "wait", true, "wait until it is done or has failed")
 	c.Flags().DurationVar(&w.patience, "patience", time.Hour, "how long to wait")
 	if until {
-		c.Flags().StringVar(&w.until, "until", "", "how far to wait: ready (waits for people, too), or promotion (ends with exit code 0 there)")
+		c.Flags().StringVar(&w.until, "until", "", "when only people can continue the rollout: ready waits for them, promotion stops with exit code 0; default: stop with exit code 5")
 		must(c.RegisterFlagCompletionFunc("until", cobra.FixedCompletions([]string{untilReady, untilPromotion}, cobra.ShellCompDirectiveNoFileComp)))
 	}
 }

@@ -97,9 +97,9 @@ An app that uses a feature keeps it when its workspace may no longer use it.`,
 	}
 	flags := c.Flags()
 	flags.StringVar(&tier, "tier", "", "give the workspace this tier")
-	flags.StringSliceVar(&allow, "allow", nil, "features that it may use, whatever its tier has")
-	flags.StringSliceVar(&deny, "deny", nil, "features that it may not use, whatever its tier has")
-	flags.StringSliceVar(&inherit, "inherit", nil, "features that it may use if its tier has them")
+	flags.StringSliceVar(&allow, "allow", nil, "features that the workspace may use, whatever its tier has")
+	flags.StringSliceVar(&deny, "deny", nil, "features that the workspace may not use, whatever its tier has")
+	flags.StringSliceVar(&inherit, "inherit", nil, "features that the workspace may use only if its tier has them")
 	completeFeatures(c, "allow", "deny", "inherit")
 	return c
 }
@@ -207,7 +207,7 @@ workspaces that have the tier. Apps keep the features that they use.`,
 			return a.show(set.Tier, func(w *tabwriter.Writer) { tierTable(w, []*windlassv1.Tier{set.Tier}) })
 		}),
 	}
-	c.Flags().StringSliceVar(&names, "features", nil, `its features, "all" or "none"`)
+	c.Flags().StringSliceVar(&names, "features", nil, `features of the tier, "all" or "none"`)
 	must(c.MarkFlagRequired("features"))
 	completeFeatures(c, "features")
 	return c

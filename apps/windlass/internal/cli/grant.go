@@ -57,9 +57,9 @@ func (a *app) evictCommand() *cobra.Command {
 	var workspace, why string
 	c := &cobra.Command{
 		Use: "evict REGION --workspace WORKSPACE", Short: "Stop what a workspace runs in a region of the platform (operators)", Args: cobra.ExactArgs(1),
-		Long: `Evict revokes a workspace's grant of a region, and scales all that it runs there to nothing,
-pinned versions included. Requests go to the app's other regions, if its routing says so.
-It is in the audit of the platform and of the workspace, and in each app's history.`,
+		Long: `Evict revokes a workspace's grant of a region, and scales all its apps there to zero, pinned
+versions included. Requests go to the app's other regions, if its routing says so. The audit
+logs of the platform and of the workspace show the eviction, and so does each app's history.`,
 		Example: "  windlass region evict us-east-1 --workspace search --why \"unpaid\"",
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			all := &windlassv1.EvictWorkspaceResponse{}

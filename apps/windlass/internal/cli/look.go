@@ -43,7 +43,7 @@ func (a *app) statusCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "status [APP]",
 		Short:   "Show the state of an app in each region",
-		Long:    "Status shows an app: what is live, what is on its way, where, and why it is not ready. Without an app it lists all of them.",
+		Long:    "Status shows the live version of an app, the version that is being rolled out, their regions, and why they are not ready. Without an app, it lists all apps.",
 		Example: "  windlass status echo\n  windlass status echo --watch",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {

@@ -23,20 +23,20 @@ func (a *app) rolloutCommand() *cobra.Command {
 		Short: "Follow and control the rollout of a new version",
 		Long: `A new version moves in waves of regions, as the rollout block of the app's file says,
 or region by region. These commands show where the rollout is, pause and resume it,
-let it continue where it waits, and take it back. A command may be repeated.`,
+let it continue where it waits, and abort it. A command may be repeated.`,
 	}
 	abort := a.cancelCommand()
 	abort.Use, abort.Short = "abort APP", "Bring every region back to the version that is live"
 	return group(c, a.rolloutStatusCommand(), abort,
-		a.steer("pause APP", "Hold it where it is: nothing starts or stops", "paused; `windlass rollout resume` goes on",
+		a.steer("pause APP", "Pause the rollout: it starts and stops nothing", "paused; `windlass rollout resume` goes on",
 			func(ctx context.Context, path, why string) (effect, error) {
 				return a.clients.rollouts.PauseRollout(ctx, &windlassv1.PauseRolloutRequest{Mutation: mutation(), App: path, Why: why})
 			}),
-		a.steer("resume APP", "Go on after a pause", "goes on",
+		a.steer("resume APP", "Resume a paused rollout", "goes on",
 			func(ctx context.Context, path, why string) (effect, error) {
 				return a.clients.rollouts.ResumeRollout(ctx, &windlassv1.ResumeRolloutRequest{Mutation: mutation(), App: path, Why: why})
 			}),
-		a.steer("retry APP", "Try the regions again that failed", "tries again",
+		a.steer("retry APP", "Retry the regions that failed", "tries again",
 			func(ctx context.Context, path, why string) (effect, error) {
 				return a.clients.rollouts.RetryRollout(ctx, &windlassv1.RetryRolloutRequest{Mutation: mutation(), App: path, Why: why})
 			}),
@@ -116,9 +116,9 @@ func (a *app) rolloutStatusCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "status APP",
 		Short: "Show where the rollout is, wave by wave and region by region",
-		Long: `Status shows the rollout in flight, or the last one. With --watch it goes on until the
-rollout is over, also where only people can take it on, and its exit code is the
-rollout's: 0 it succeeded, 1 it failed or was aborted, 4 it was superseded, 6 a
+		Long: `Status shows the rollout in flight, or the last one. With --watch, it shows changes
+until the rollout is over, also while the rollout waits for people. The exit code is then 0
+if the rollout succeeded, 1 if it failed or was aborted, 4 if it was superseded, and 6 if a
 failure paused it. ` + exitCodesText,
 		Example: "  windlass rollout status echo --watch",
 		Args:    cobra.ExactArgs(1),

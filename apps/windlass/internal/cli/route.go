@@ -199,7 +199,7 @@ domain lapses. It serves on then, and another app that is verified for it takes 
 	list.Flags().StringVar(&listApp, "app", "", "list only domains of this app")
 	var addApp string
 	add := &cobra.Command{
-		Use: "add DOMAIN --app APP", Short: "Add a domain, and print the record that verifies it", Args: cobra.ExactArgs(1),
+		Use: "add DOMAIN --app APP", Short: "Add a domain, and print the TXT record that verifies it", Args: cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			resp, err := a.clients.routes.AddDomain(ctx, &windlassv1.AddDomainRequest{Mutation: mutation(), App: a.appPath(addApp), Domain: args[0]})
 			if err != nil {
