@@ -21,7 +21,8 @@ type Measurer interface {
 }
 
 const (
-	// askEvery is the time between two queries of a metric, and askAgain the one after a query without a value.
+	// askEvery is the time between two queries of a metric. It is askAgain for a metric whose result does not count
+	// any more, or that had none.
 	askEvery = 15 * time.Second
 	askAgain = time.Minute
 	// freshFor is how long a result counts: for two queries, and the time that they take.
@@ -42,6 +43,9 @@ type result struct {
 	// next is when the query is asked again.
 	next time.Time
 }
+
+// counts reports whether the value is new enough.
+func (r result) counts(now time.Time) bool { return !r.at.IsZero() && now.Sub(r.at) < freshFor }
 
 // query is a query that is due.
 type query struct {
@@ -134,9 +138,12 @@ func (s *Service) answered(workspace string, asked []query, answers []plan.Measu
 			f = answers[i].Figures
 		}
 		r := t.results[q.text]
-		r.problem, r.next = problemOf(f), now.Add(askAgain)
-		if r.problem == "" {
-			r.value, r.at, r.next = *f.New, now, now.Add(askEvery)
+		if r.problem = problemOf(f); r.problem == "" {
+			r.value, r.at = *f.New, now
+		}
+		r.next = now.Add(askAgain)
+		if r.counts(now) {
+			r.next = now.Add(askEvery) // so that one failed query does not make the metric missing
 		}
 		t.keep(q.text, r)
 	}
@@ -174,7 +181,7 @@ func (t *target) fresh(policy *scaling.Policy, now time.Time) map[string]float64
 	maps.DeleteFunc(t.results, func(query string, _ result) bool { return !has[query] })
 	out := map[string]float64{}
 	for query, r := range t.results {
-		if !r.at.IsZero() && now.Sub(r.at) < freshFor {
+		if r.counts(now) {
 			out[query] = r.value
 		}
 	}

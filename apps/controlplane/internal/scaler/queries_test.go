@@ -96,6 +96,25 @@ func TestQueries_MissingValueIsNeverZero(t *testing.T) {
 	}
 }
 
+func TestQueries_OneFailureMakesNoMetricMissing(t *testing.T) {
+	t.Parallel()
+	play(t, 2, func(t *testing.T, f *fleet) {
+		f.byQuery("sum(jobs)", windlassv1.ScalingMetric_KIND_TOTAL)
+		n := 0
+		f.set(func() {
+			f.figures = func(context.Context, plan.Measure) analysis.Figures {
+				if n++; n%2 == 0 {
+					return analysis.Figures{Problem: "timeout"}
+				}
+				return analysis.Figures{New: new(60.0)}
+			}
+		})
+		f.report(time.Hour, 0)
+		require.EqualValues(t, 6, f.replicas("app_1"))
+		require.NotContains(t, f.entries(), "ScalingMetricMissing")
+	})
+}
+
 func TestQueries_AreOfTheAppsOwnSeries(t *testing.T) {
 	t.Parallel()
 	play(t, 2, func(t *testing.T, f *fleet) {
