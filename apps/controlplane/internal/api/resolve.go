@@ -71,7 +71,7 @@ func (a *server) environment(tx Tx, workspaceID, ref, field string) (e model.Env
 	}
 	switch {
 	case errors.Is(err, model.ErrNotFound):
-		return e, apierr.Missing(field, "environment", ref, "List the environments of the project, or create it.")
+		return e, apierr.Missing(field, "environment", ref, "`windlass environment list` shows those that there are. `windlass environment create` makes one.")
 	case err != nil:
 		return e, fmt.Errorf("read environment %s: %w", ref, err)
 	}
@@ -89,14 +89,14 @@ func (a *server) project(tx Tx, workspaceID, ref, field string) (p model.Project
 	}
 	switch {
 	case errors.Is(err, model.ErrNotFound):
-		return p, apierr.Missing(field, "project", ref, "List the projects that there are, or create it.")
+		return p, apierr.Missing(field, "project", ref, "`windlass project list` shows those that there are. `windlass project create` makes one.")
 	case err != nil:
 		return p, fmt.Errorf("read project %s: %w", ref, err)
 	}
 	return p, nil
 }
 
-const listApps = "List the apps that there are; one outside of default/production is named project/environment/name."
+const listApps = "`windlass list apps` shows those that there are. One outside of default/production is named project/environment/name."
 
 // app finds an app by id, "project/environment/name", "environment/name" within the default project, or name
 // within default/production. It finds a deleted app by id if gone is true.
@@ -146,7 +146,7 @@ func (c *mutation) lockedApp(ref string) (model.App, error) {
 // region finds a region by id or name that the caller may use: its workspace's own or a granted one, or for
 // an operator one of the platform.
 func (a *server) region(tx Tx, by caller, ref string) (r model.Region, err error) {
-	const fix = "List the regions that the workspace may use."
+	const fix = "`windlass list regions` shows those that the workspace may use."
 	switch {
 	case ident.Valid("reg", ref):
 		r, err = tx.GetRegion(ref)
@@ -208,7 +208,7 @@ func (a *server) deployment(tx Tx, workspaceID, id, field string) (d model.Deplo
 	d, err = tx.GetDeployment(workspaceID, id)
 	switch {
 	case errors.Is(err, model.ErrNotFound):
-		return d, apierr.Missing(field, "deployment", id, "List the deployments of the app.")
+		return d, apierr.Missing(field, "deployment", id, "`windlass list deployments APP` shows those that there are.")
 	case err != nil:
 		return d, fmt.Errorf("read deployment %s: %w", id, err)
 	}
@@ -262,7 +262,7 @@ func (a *server) workspace(tx Tx, ref, field string) (w model.Workspace, err err
 	}
 	switch {
 	case errors.Is(err, model.ErrNotFound):
-		return w, apierr.Missing(field, "workspace", ref, "List the workspaces.")
+		return w, apierr.Missing(field, "workspace", ref, "`windlass workspace list` shows those that there are.")
 	case err != nil:
 		return w, fmt.Errorf("read workspace %s: %w", ref, err)
 	}

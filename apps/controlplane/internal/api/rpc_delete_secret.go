@@ -23,7 +23,7 @@ func (a environmentService) DeleteSecret(ctx context.Context, req *windlassv1.De
 		s, err := c.GetSecret(e.WorkspaceID, e.ID, req.GetName())
 		switch {
 		case errors.Is(err, model.ErrNotFound):
-			return nil, apierr.Missing("name", "secret", req.GetName(), "List the secrets of the environment.")
+			return nil, apierr.Missing("name", "secret", req.GetName(), "`windlass secret list` shows those of the environment.")
 		case err != nil:
 			return nil, fmt.Errorf("read secret %s: %w", req.GetName(), err)
 		}

@@ -27,7 +27,7 @@ func (a workspaceService) DeleteTier(ctx context.Context, req *windlassv1.Delete
 				return nil, fmt.Errorf("count workspaces of tier %s: %w", name, err)
 			}
 			if n > 0 {
-				return nil, apierr.InUse(fmt.Sprintf("%d workspaces have tier %s", n, name), "Give them another tier first: `windlass workspace features WORKSPACE --tier default`.")
+				return nil, apierr.InUse(fmt.Sprintf("tier %s is the tier of %d workspace(s)", name, n), "Give them another tier first: `windlass workspace features WORKSPACE --tier default`.")
 			}
 		}
 		if err := c.Tx.DeleteTier(name); err != nil {

@@ -59,7 +59,7 @@ func (a deploymentService) instance(tx Tx, workspaceID, id string) (i model.Inst
 	i, err = tx.GetInstance(workspaceID, id)
 	switch {
 	case errors.Is(err, model.ErrNotFound):
-		return i, apierr.Missing("instance", "instance", id, "List the instances of the app.")
+		return i, apierr.Missing("instance", "instance", id, "`windlass list instances APP` shows those that there are.")
 	case err != nil:
 		return i, fmt.Errorf("read instance %s: %w", id, err)
 	}

@@ -30,7 +30,7 @@ func (a rolloutService) GetRollout(ctx context.Context, req *windlassv1.GetRollo
 	})
 	switch {
 	case errors.Is(err, model.ErrNotFound):
-		return nil, apierr.Missing("rollout", "rollout", req.GetRollout(), "List the rollouts of the app.")
+		return nil, apierr.Missing("rollout", "rollout", req.GetRollout(), "`windlass history APP` shows those that there are.")
 	case err != nil:
 		return nil, fmt.Errorf("read rollout %s: %w", req.GetRollout(), err)
 	}

@@ -102,7 +102,7 @@ func (a deploymentService) beginRestart(ctx context.Context, by caller, req *win
 			return instance, false, err
 		case other == nil:
 			if instance.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED {
-				return instance, false, apierr.NothingToDo(fmt.Sprintf("instance %s has ended", instance.ID), "List the instances that there are now.")
+				return instance, false, apierr.NothingToDo(fmt.Sprintf("instance %s has ended", instance.ID), "`windlass list instances APP` shows those that there are now.")
 			}
 			if begins, err := a.claim(ctx, by, claim, record); begins || err != nil {
 				return instance, begins, err

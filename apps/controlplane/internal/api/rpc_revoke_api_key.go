@@ -69,7 +69,7 @@ func (c tenantMutation) notLastOwner(k model.APIKey) error {
 
 // findKey finds a key of the caller's workspace by id or name.
 func (c tenantMutation) findKey(ref string) (model.APIKey, error) {
-	unknown := apierr.Missing("key", "API key", ref, "List the keys that there are.")
+	unknown := apierr.Missing("key", "API key", ref, "`windlass key list` shows those that there are.")
 	if ident.Valid("key", ref) {
 		k, err := c.GetAPIKey(c.workspaceID, ref)
 		switch {

@@ -91,7 +91,7 @@ func (c domainMutation) verified(ref string, found model.Domain, texts []string)
 	}
 	d.VerifiedAt = c.at
 	if err := c.VerifyDomain(app.ID, d.Name, c.at); errors.Is(err, model.ErrExists) {
-		return nil, domainTaken(d.Name, "another app, since a moment ago", "List the routes to see which.")
+		return nil, domainTaken(d.Name, "another app, since a moment ago", "`windlass domain list` may show which.")
 	} else if err != nil {
 		return nil, fmt.Errorf("store domain %s of app %s: %w", d.Name, app.ID, err)
 	}

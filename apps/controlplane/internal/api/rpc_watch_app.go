@@ -110,7 +110,7 @@ func (a appService) showOnce(ctx context.Context, app model.App, rollout string,
 
 // rolloutOf returns the app's rollout of that id.
 func (a *server) rolloutOf(tx Tx, app model.App, id string) (model.Rollout, error) {
-	gone := apierr.Missing("rollout", "rollout", id, fmt.Sprintf("List the rollouts of app %s.", app.Name))
+	gone := apierr.Missing("rollout", "rollout", id, fmt.Sprintf("`windlass list deployments %s` shows its rollouts.", app.Name))
 	if !plainID(id) {
 		return model.Rollout{}, gone
 	}

@@ -13,7 +13,7 @@ import (
 
 func (a *app) workspaceCommand() *cobra.Command {
 	return group(&cobra.Command{Use: "workspace", Aliases: []string{"workspaces"}, Short: "Manage workspaces"},
-		a.quotaCommand(), a.featuresCommand(), a.tierCommand())
+		append(a.workspaceCommands(), a.quotaCommand(), a.featuresCommand(), a.tierCommand())...)
 }
 
 // limit is one limit of a workspace: its flag, and its field in the API's messages.
