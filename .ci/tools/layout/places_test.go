@@ -77,11 +77,7 @@ var (
 	rpcPlaces = []place{
 		{"apps/windlass/internal/cli/*.go", `\.NAME\b`, "call it in a command", map[string]string{
 			"CreateApp": "deploy makes apps", "UpdateApp": "the description is the API's alone", "RenderPreset": "the program has presets itself",
-			"WatchFleet":    "it is the dashboard's",
-			"CreateProject": onlyAPI, "GetProject": onlyAPI, "ListProjects": onlyAPI, "UpdateProject": onlyAPI, "DeleteProject": onlyAPI,
-			"CreateEnvironment": onlyAPI, "ListEnvironments": onlyAPI, "DeleteEnvironment": onlyAPI,
-			"CreateWorkspace": onlyAPI, "GetWorkspace": onlyAPI, "ListWorkspaces": onlyAPI, "UpdateWorkspace": onlyAPI, "DeleteWorkspace": onlyAPI,
-			"UpdateRegion": onlyAPI,
+			"WatchFleet": "it is the dashboard's", "UpdateRegion": "its rename is the API's alone",
 		}},
 		{"apps/controlplane/internal/api/*_test.go", `\.NAME\(`, "test what it answers and refuses", nil},
 	}
@@ -96,8 +92,6 @@ var (
 		{"apps/agent/**/*_test.go", `\bReasonNAME\b|"NAME"`, "test when an instance has it", nil},
 	}
 )
-
-const onlyAPI = "it has no command yet"
 
 func TestPlaces_NameEveryThingOfTheirKind(t *testing.T) {
 	root, err := Root(".")
