@@ -118,6 +118,7 @@ var dashboards = []Dashboard{
 			graph("Reports refused", "short", "", by("why", "windlass_report_refused_total", "", "{{why}}")),
 			graph("Refused: limits and budgets", "short", "", by("limit", "windlass_admission_refusals_total", "", "{{limit}}"), by("budget", "rpc_server_budget_refusals_total", "", "memory {{budget}}")),
 			graph("Connections", "short", "", Query{"sum by (listener) (windlass_connections)", "{{listener}}"}, by("listener", "windlass_connections_refused_total", "", "refused {{listener}}")),
+			graph("TLS handshakes that wait and were refused", "short", "", Query{"sum by (listener) (windlass_handshakes_waiting)", "{{listener}}"}, by("reason", "windlass_handshakes_refused_total", "", "refused {{reason}}")),
 		},
 	},
 	{
@@ -129,6 +130,7 @@ var dashboards = []Dashboard{
 			graph("Duration, p99 of the ten slowest apps", "s", "", Query{"topk(10, windlass:gateway_request_seconds:p99_5m)", "{{app}}"}),
 			graph("Connections of clients", "short", "", Query{"sum by (instance) (windlass_gateway_connections)", "{{instance}}"}),
 			graph("Connections refused and closed", "short", "", by("instance", "windlass_gateway_connections_refused_total", "", "refused {{instance}}"), by("instance", "windlass_gateway_connections_shed_total", "", "closed {{instance}}")),
+			graph("TLS handshakes that wait and were refused", "short", "", Query{"sum by (instance) (windlass_gateway_handshakes_waiting)", "{{instance}}"}, by("reason", "windlass_gateway_handshakes_refused_total", "", "refused {{reason}}")),
 			graph("Ejections", "short", "Instances that traffic found broken.", by("instance", "windlass_gateway_ejections_total", "", "{{instance}}")),
 			graph("Routes", "short", "", Query{"max by (instance) (windlass_gateway_routes)", "{{instance}}"}),
 			graph("Requests that wait", "short", "", Query{"topk(10, sum by (app) (windlass_gateway_queue))", "{{app}}"}),

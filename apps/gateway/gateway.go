@@ -297,7 +297,7 @@ func (g *Gateway) bindListeners(ctx context.Context) error {
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: choose.Get, NextProtos: []string{"h2", "http/1.1", certificates.NextProto}}
 	g.bound = append(g.bound, l)
-	g.secure = strict.ListenTLS(g.conns.Listen(l), strict.TLSConfig{
+	g.secure = strict.ListenTLS(g.conns.ListenAs("https", l), strict.TLSConfig{
 		TLS: config, MaxHead: g.cfg.MaxHeaderBytes, Handshake: g.cfg.HeaderTimeout,
 		Failed: func(client net.Addr, err error) {
 			g.cfg.Log.Debug("a TLS handshake failed", "client", client.String(), "error", err)
@@ -305,7 +305,7 @@ func (g *Gateway) bindListeners(ctx context.Context) error {
 	})
 	g.listeners = append(g.listeners, g.secure)
 	if g.cfg.HTTP3 {
-		g.http3 = newHTTP3(conns.Handler(g.proxy), l.Addr().String(), config, g.cfg, g.conns)
+		g.http3 = newHTTP3(conns.Handler(g.proxy), l.Addr().String(), config, g.cfg, g.conns) //nolint:contextcheck // handshakes have their own
 	}
 	return nil
 }

@@ -50,9 +50,9 @@ const (
 )
 
 func newHTTP3(handler http.Handler, address string, config *tls.Config, cfg Config, table *conns.Table) *http3Server {
-	return &http3Server{
-		address: address, log: cfg.Log, conns: table, header: cfg.HeaderTimeout,
-		tls: http3.ConfigureTLSConfig(config),
+	config = http3.ConfigureTLSConfig(config)
+	s := &http3Server{
+		address: address, log: cfg.Log, conns: table, header: cfg.HeaderTimeout, tls: config,
 		server: &http3.Server{
 			Handler: withHeader(handler), MaxHeaderBytes: cfg.MaxHeaderBytes, IdleTimeout: idleClient,
 			Logger: slog.New(slog.DiscardHandler),
@@ -63,6 +63,10 @@ func newHTTP3(handler http.Handler, address string, config *tls.Config, cfg Conf
 			KeepAlivePeriod:      15 * time.Second, // for requests that wait; attendConnection ends connections without any
 		},
 	}
+	get := config.GetCertificate
+	config.GetConfigForClient = s.beginHandshake
+	config.GetCertificate = func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) { return signInTurn(hello, get) }
+	return s
 }
 
 var errHeldBack = errors.New("the address sent too many requests whose headers were not complete")
@@ -70,6 +74,7 @@ var errHeldBack = errors.New("the address sent too many requests whose headers w
 // client is the state that the server keeps for a connection.
 type client struct {
 	entry *conns.Entry
+	turn  turn
 
 	mu sync.Mutex
 	// complete counts the requests whose header was complete and that have ended. ended counts the streams
@@ -205,7 +210,11 @@ func (s *http3Server) acceptAll(leaving, closing context.Context) error {
 	var open sync.WaitGroup
 	defer open.Wait()
 	defer func() { _ = packets.Close() }() // ends the connections that are left
-	transport := &quic.Transport{Conn: packets, ConnContext: s.admitConnection}
+	transport := &quic.Transport{
+		Conn: packets, ConnContext: s.admitConnection,
+		// While handshakes wait, forged addresses should take no place among them.
+		VerifySourceAddress: func(net.Addr) bool { return s.conns.HandshakesWait() },
+	}
 	defer func() { _ = transport.Close() }()
 	listener, err := transport.ListenEarly(s.tls, s.quic)
 	if err != nil {

@@ -26,7 +26,34 @@ func registerConnections(registerer prometheus.Registerer, table *conns.Table) e
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "windlass_gateway_connections_shed_total", Help: "Connections of clients without a request that were closed to make room for others.",
 		}, figure(2)),
+		handshakesCollector{
+			table:   table,
+			waiting: prometheus.NewDesc("windlass_gateway_handshakes_waiting", "TLS handshakes of clients that wait until others have computed, by listener: https or http3.", []string{"listener"}, nil),
+			refused: prometheus.NewDesc("windlass_gateway_handshakes_refused_total", "TLS handshakes of clients that were refused while they waited, by listener, and by reason: queue, address, or late.", []string{"listener", "reason"}, nil),
+		},
 	)
+}
+
+// handshakesCollector reads the figures at each scrape.
+type handshakesCollector struct {
+	table            *conns.Table
+	waiting, refused *prometheus.Desc
+}
+
+// Describe implements prometheus.Collector.
+func (c handshakesCollector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- c.waiting
+	ch <- c.refused
+}
+
+// Collect implements prometheus.Collector.
+func (c handshakesCollector) Collect(ch chan<- prometheus.Metric) {
+	for _, of := range c.table.Handshakes() {
+		ch <- prometheus.MustNewConstMetric(c.waiting, prometheus.GaugeValue, float64(of.Waiting), of.Listener)
+		for reason, n := range of.Refused {
+			ch <- prometheus.MustNewConstMetric(c.refused, prometheus.CounterValue, float64(n), of.Listener, reason)
+		}
+	}
 }
 
 func registerEjections(registerer prometheus.Registerer) (prometheus.Counter, error) {

@@ -1,13 +1,14 @@
 // Package conns limits the connections that clients have to a process, in total and per address.
 // At a limit, it closes the connection that has been without a request for longest. If all have
 // requests, it closes the new one. For an address that has more than its share, it closes one of
-// that address, unless the address is exempt.
+// that address, unless the address is exempt. It also limits how many TLS handshakes compute at a time.
 package conns
 
 import (
 	"container/list"
 	"net"
 	"net/netip"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,6 +32,7 @@ type Table struct {
 	refused atomic.Int64
 	shed    atomic.Int64
 	waiting atomic.Int64 // streams
+	gate    *gate        // of TLS handshakes
 
 	mu        sync.Mutex
 	all       queue
@@ -48,7 +50,7 @@ type queue struct{ list.List }
 func New(limits Limits) *Table {
 	return &Table{
 		limits: limits, addresses: map[netip.Addr]*queue{}, tallies: map[string]*tally{},
-		holdback: holdback[netip.AddrPort]{}, callers: holdback[string]{},
+		holdback: holdback[netip.AddrPort]{}, callers: holdback[string]{}, gate: newGate(runtime.GOMAXPROCS(0)),
 	}
 }
 

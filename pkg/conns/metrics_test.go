@@ -66,6 +66,22 @@ windlass_connections_refused_total{listener="restate"} 2
 windlass_connections_shed_total{listener="api"} 1
 windlass_connections_shed_total{listener="peers"} 0
 windlass_connections_shed_total{listener="restate"} 0
+# HELP windlass_handshakes_refused_total TLS handshakes of a listener that were refused while they waited, by reason: queue, address, or late.
+# TYPE windlass_handshakes_refused_total counter
+windlass_handshakes_refused_total{listener="api",reason="address"} 0
+windlass_handshakes_refused_total{listener="api",reason="late"} 0
+windlass_handshakes_refused_total{listener="api",reason="queue"} 0
+windlass_handshakes_refused_total{listener="peers",reason="address"} 0
+windlass_handshakes_refused_total{listener="peers",reason="late"} 0
+windlass_handshakes_refused_total{listener="peers",reason="queue"} 0
+windlass_handshakes_refused_total{listener="restate",reason="address"} 0
+windlass_handshakes_refused_total{listener="restate",reason="late"} 0
+windlass_handshakes_refused_total{listener="restate",reason="queue"} 0
+# HELP windlass_handshakes_waiting TLS handshakes of a listener that wait until others have computed.
+# TYPE windlass_handshakes_waiting gauge
+windlass_handshakes_waiting{listener="api"} 0
+windlass_handshakes_waiting{listener="peers"} 0
+windlass_handshakes_waiting{listener="restate"} 0
 # HELP windlass_streams_held_back_total Streams of a listener that had to wait because their caller and connection went on with streams that were refused.
 # TYPE windlass_streams_held_back_total counter
 windlass_streams_held_back_total{listener="api"} 0

@@ -17,9 +17,9 @@ type TLSConfig struct {
 	TLS *tls.Config
 	// MaxHead is http.Server.MaxHeaderBytes.
 	MaxHead int
-	// Handshake is how long a client's handshake may take.
+	// Handshake is how long a client's handshake may take, and its wait for a turn; see conns.Entry.BeginHandshake.
 	Handshake time.Duration
-	// Failed is called with failed handshakes.
+	// Failed is called with failed handshakes. It is not called with those that got no turn.
 	Failed func(client net.Addr, err error)
 }
 
@@ -27,6 +27,10 @@ type TLSConfig struct {
 // with checked HTTP/1 requests. It makes the handshakes itself, because only then is the protocol known.
 // net/http serves HTTP/2 only on a bare *tls.Conn, but HTTP/1 needs the checks around it.
 func ListenTLS(l net.Listener, cfg TLSConfig) net.Listener {
+	cfg.TLS = cfg.TLS.Clone()
+	if get := cfg.TLS.GetCertificate; get != nil {
+		cfg.TLS.GetCertificate = func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) { return getPaused(hello, get) }
+	}
 	ctx, cut := context.WithCancel(context.Background())
 	return &tlsListener{Listener: l, cfg: cfg, ready: make(chan accepted), ended: make(chan struct{}), ctx: ctx, cut: cut}
 }
@@ -104,11 +108,19 @@ func (l *tlsListener) give(a accepted) bool {
 
 // handshake returns the connection after its handshake, or nil if that failed.
 func (l *tlsListener) handshake(raw net.Conn) net.Conn {
-	conn := tls.Server(raw, l.cfg.TLS)
 	ctx, cancel := context.WithTimeout(l.ctx, l.cfg.Handshake)
 	defer cancel()
-	if err := conn.HandshakeContext(ctx); err != nil {
-		l.cfg.Failed(raw.RemoteAddr(), err)
+	turns := &inTurn{Conn: raw, ctx: ctx}
+	conn := tls.Server(turns, l.cfg.TLS)
+	err := turns.begin()
+	if err == nil {
+		err = conn.HandshakeContext(ctx)
+	}
+	turns.end()
+	if err != nil {
+		if !turns.refused {
+			l.cfg.Failed(raw.RemoteAddr(), err)
+		}
 		var header tls.RecordHeaderError
 		if errors.As(err, &header) && header.Conn != nil && slices.ContainsFunc(methods, func(m string) bool {
 			return strings.HasPrefix(string(header.RecordHeader[:]), m)
@@ -116,7 +128,7 @@ func (l *tlsListener) handshake(raw net.Conn) net.Conn {
 			_ = raw.SetWriteDeadline(time.Now().Add(l.cfg.Handshake)) // if this fails, so does the write
 			_, _ = io.WriteString(raw, "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n")
 		}
-		_ = conn.Close() // the handshake has failed
+		_ = raw.Close() // the handshake has failed
 		return nil
 	}
 	switch conn.ConnectionState().NegotiatedProtocol {

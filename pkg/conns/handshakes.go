@@ -1,0 +1,269 @@
+package conns
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// Reasons for which a handshake is refused.
+var (
+	// ErrQueueFull is for the handshake that has waited for longest, when too many wait.
+	ErrQueueFull = errors.New("too many handshakes wait")
+	// ErrClientQueueFull is the same among the handshakes of one client.
+	ErrClientQueueFull = errors.New("too many handshakes of the client wait")
+	// ErrHandshakeLate is for a handshake that waited until its time was over.
+	ErrHandshakeLate = errors.New("the handshake had no turn in time")
+)
+
+// handshakeRefusals names the reasons in metrics.
+var handshakeRefusals = [...]struct {
+	err  error
+	name string
+}{{ErrQueueFull, "queue"}, {ErrClientQueueFull, "address"}, {ErrHandshakeLate, "late"}}
+
+// queuePerSlot is how many handshakes may wait for each slot. A slot takes a few seconds to work through them.
+const queuePerSlot = 1024
+
+// gate bounds how many handshakes compute at a time. If too many share the processor, each of them ends too late for
+// its client. The other handshakes wait for a slot. Handshakes that have begun continue before others begin.
+//
+// Clients take turns in rounds. A new client is the first of its round, and the newest handshake is the first of its
+// client, because a client that has waited for long may have given up.
+type gate struct {
+	queue, perClient int
+
+	mu   sync.Mutex
+	free int // slots; 0 while anything waits
+	// begun has the waiters whose handshakes had a slot before. all has the other waiters. The oldest is first.
+	begun, all list.List
+	clients    map[netip.AddrPort]*clientQueue
+	// now has the clients that had no turn yet in this round, and later those that had one. left is how many turns the
+	// round has left.
+	now, later list.List
+	left       int
+}
+
+// clientQueue has the waiters of a client that are in gate.all. The oldest is first.
+type clientQueue struct {
+	client  netip.AddrPort
+	waiters list.List
+	place   *list.Element // in gate.now, or in gate.later if had
+	had     bool
+}
+
+// waiter is a handshake that waits for a slot. The gate's mu guards it.
+type waiter struct {
+	handshake *Handshake
+	// ended receives nil when the handshake has a slot, or why it is refused.
+	ended chan error
+	// inBegun is its element of gate.begun. Nil: it is in gate.all, and all of the below is set.
+	inBegun         *list.Element
+	of              *clientQueue
+	inAll, inClient *list.Element
+	tally           *tally
+}
+
+func newGate(slots int) *gate {
+	return &gate{free: slots, queue: slots * queuePerSlot, perClient: slots * queuePerSlot / 4, clients: map[netip.AddrPort]*clientQueue{}}
+}
+
+// longestRound is how many turns a round has at most. A flood from many addresses would else make rounds so long that
+// an address with several handshakes, as of an office, gets only one of them done.
+const longestRound = 64
+
+// Handshake is a TLS handshake that has begun. A nil Handshake has no limits.
+type Handshake struct {
+	gate *gate
+	held bool // it has a slot; the gate's mu guards it
+}
+
+// BeginHandshake waits for a slot for a TLS handshake of the connection, at most until the given time. Call it after the
+// client's first message has arrived, because silent clients should take no place. The Handshake holds its slot until
+// Pause.
+func (e *Entry) BeginHandshake(ctx context.Context, until time.Time) (*Handshake, error) {
+	if e == nil {
+		return nil, nil //nolint:nilnil // there is no limit
+	}
+	return e.table.gate.begin(ctx, e.faulty, e.tally, until)
+}
+
+// BeginHandshake is Entry.BeginHandshake for a connection from remote that has no entry yet. NewCollector counts it under
+// the listener's name.
+func (t *Table) BeginHandshake(ctx context.Context, listener string, remote net.Addr, until time.Time) (*Handshake, error) {
+	if t == nil {
+		return nil, nil //nolint:nilnil // there is no limit
+	}
+	return t.gate.begin(ctx, t.faulty(remote), t.tallyOf(listener), until)
+}
+
+// HandshakesWait reports whether handshakes wait for their turn.
+func (t *Table) HandshakesWait() bool {
+	if t == nil {
+		return false
+	}
+	t.gate.mu.Lock()
+	defer t.gate.mu.Unlock()
+	return t.gate.free == 0 && t.gate.all.Len() > 0
+}
+
+func (g *gate) begin(ctx context.Context, client netip.AddrPort, of *tally, until time.Time) (*Handshake, error) {
+	ctx, cancel := context.WithDeadlineCause(ctx, until, ErrHandshakeLate)
+	defer cancel()
+	h := &Handshake{gate: g}
+	g.mu.Lock()
+	w := h.takeFree()
+	if w != nil {
+		w.tally = of
+		g.enqueue(client, w)
+	}
+	g.mu.Unlock()
+	return h, g.wait(ctx, w)
+}
+
+// takeFree takes a free slot, or returns a waiter for one. The caller holds mu.
+func (h *Handshake) takeFree() *waiter {
+	if h.gate.free == 0 {
+		return &waiter{handshake: h, ended: make(chan error, 1)}
+	}
+	h.gate.free--
+	h.held = true
+	return nil
+}
+
+// wait returns nil once the waiter has a slot. A nil waiter has one.
+func (g *gate) wait(ctx context.Context, w *waiter) error {
+	if w == nil {
+		return nil
+	}
+	select {
+	case err := <-w.ended:
+		return err
+	case <-ctx.Done():
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(w.ended) == 0 { // else both happened
+		g.end(w, context.Cause(ctx))
+	}
+	return <-w.ended
+}
+
+// enqueue adds a waiter, and refuses the oldest where there are too many. The caller holds mu.
+func (g *gate) enqueue(client netip.AddrPort, w *waiter) {
+	q := g.clients[client]
+	switch {
+	case q == nil:
+		q = &clientQueue{client: client}
+		g.clients[client] = q
+		q.place = g.now.PushFront(q)
+	case !q.had:
+		g.now.MoveToFront(q.place)
+	}
+	w.of, w.inAll, w.inClient = q, g.all.PushBack(w), q.waiters.PushBack(w)
+	w.tally.waiting.Add(1)
+	if q.waiters.Len() > g.perClient {
+		g.refuse(q.waiters.Front(), ErrClientQueueFull)
+	}
+	if g.all.Len() > g.queue {
+		g.refuse(g.all.Front(), ErrQueueFull)
+	}
+}
+
+func (g *gate) refuse(e *list.Element, reason error) {
+	g.end(e.Value.(*waiter), reason) //nolint:forcetypeassert // nothing else is stored
+}
+
+// end takes a waiter out of the lists, and gives it a slot or tells it why it gets none. The caller holds mu.
+func (g *gate) end(w *waiter, err error) {
+	w.handshake.held = err == nil
+	w.ended <- err
+	if w.inBegun != nil {
+		g.begun.Remove(w.inBegun)
+		return
+	}
+	w.tally.waiting.Add(-1)
+	for i, r := range handshakeRefusals {
+		if errors.Is(err, r.err) {
+			w.tally.handshakes[i].Add(1)
+		}
+	}
+	g.all.Remove(w.inAll)
+	q := w.of
+	q.waiters.Remove(w.inClient)
+	if q.waiters.Len() > 0 {
+		return
+	}
+	delete(g.clients, q.client)
+	if q.had {
+		g.later.Remove(q.place)
+	} else {
+		g.now.Remove(q.place)
+	}
+}
+
+// pass gives a slot that is not held any more to the next waiter. The caller holds mu.
+func (g *gate) pass() {
+	next := g.begun.Front()
+	if next == nil {
+		next = g.next()
+	}
+	if next == nil {
+		g.free++
+		return
+	}
+	g.end(next.Value.(*waiter), nil) //nolint:forcetypeassert // nothing else is stored
+}
+
+// next returns the waiter whose handshake begins next. It returns nil if none waits.
+func (g *gate) next() *list.Element {
+	if g.left == 0 || g.now.Len() == 0 {
+		for e := g.later.Back(); e != nil; e = g.later.Back() {
+			q := g.later.Remove(e).(*clientQueue) //nolint:forcetypeassert // nothing else is stored
+			q.place, q.had = g.now.PushFront(q), false
+		}
+		g.left = min(g.now.Len(), longestRound)
+	}
+	front := g.now.Front()
+	if front == nil {
+		return nil
+	}
+	g.left--
+	q := g.now.Remove(front).(*clientQueue) //nolint:forcetypeassert // nothing else is stored
+	q.place, q.had = g.later.PushBack(q), true
+	return q.waiters.Back()
+}
+
+// Pause gives the slot to another handshake. Call it before the handshake waits for the client, and when it has ended.
+func (h *Handshake) Pause() {
+	if h == nil {
+		return
+	}
+	h.gate.mu.Lock()
+	defer h.gate.mu.Unlock()
+	if h.held {
+		h.held = false
+		h.gate.pass()
+	}
+}
+
+// Resume waits for a slot again, before all handshakes that have not begun.
+func (h *Handshake) Resume(ctx context.Context) error {
+	if h == nil {
+		return nil
+	}
+	g := h.gate
+	g.mu.Lock()
+	var w *waiter
+	if !h.held {
+		if w = h.takeFree(); w != nil {
+			w.inBegun = g.begun.PushBack(w)
+		}
+	}
+	g.mu.Unlock()
+	return g.wait(ctx, w)
+}

@@ -1,0 +1,120 @@
+package strict
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/windlass-run/windlass/pkg/conns"
+)
+
+// inTurn is a connection that makes a TLS handshake. The handshake holds a slot of the table of connections while it
+// computes, and none while it waits for the client.
+type inTurn struct {
+	net.Conn
+
+	ctx context.Context //nolint:containedctx // Read has no context parameter
+	// first has the bytes that were read before the handshake began, and that it has not read.
+	first []byte
+	// turn is nil without a table, and after the handshake.
+	turn    *conns.Handshake
+	refused bool
+}
+
+const (
+	recordHeader = 5
+	// typeHandshake is the type of a record with a handshake message, such as a ClientHello.
+	typeHandshake = 22
+	// maxRecord is the longest record without encryption. A longer one is no TLS.
+	maxRecord = 16 << 10
+)
+
+// begin reads the client's first record, and waits for the handshake's turn. Half of the time that ctx leaves is for
+// the handshake itself.
+func (c *inTurn) begin() error {
+	stop := context.AfterFunc(c.ctx, func() { _ = c.Conn.Close() }) // ends reads
+	defer stop()
+	if err := c.readFirst(recordHeader); err != nil {
+		return err
+	}
+	length := binary.BigEndian.Uint16(c.first[recordHeader-2:])
+	if c.first[0] != typeHandshake || length > maxRecord {
+		return nil // crypto/tls refuses it, and computes nothing
+	}
+	if err := c.readFirst(recordHeader + int(length)); err != nil {
+		return err
+	}
+	entry := conns.EntryOf(conns.Context(c.ctx, c.Conn))
+	end, _ := c.ctx.Deadline() // it has one
+	now := time.Now()
+	var err error
+	c.turn, err = entry.BeginHandshake(c.ctx, now.Add(end.Sub(now)/2))
+	c.refused = err != nil
+	return err
+}
+
+// readFirst reads until first has n bytes or more. The buffer grows only as bytes arrive.
+func (c *inTurn) readFirst(n int) error {
+	for len(c.first) < n {
+		c.first = slices.Grow(c.first, 1<<10)
+		got, err := c.Conn.Read(c.first[len(c.first):cap(c.first)])
+		c.first = c.first[:len(c.first)+got]
+		switch {
+		case err == nil || len(c.first) >= n:
+		case c.ctx.Err() != nil:
+			return context.Cause(c.ctx)
+		default:
+			return err
+		}
+	}
+	return nil
+}
+
+// end ends the handshake. From then on, the connection only reads and writes.
+func (c *inTurn) end() {
+	c.turn.Pause()
+	c.turn, c.ctx = nil, nil
+}
+
+// Read implements net.Conn. The handshake gets a slot again once the client has sent something.
+func (c *inTurn) Read(p []byte) (int, error) {
+	if len(c.first) > 0 {
+		n := copy(p, c.first)
+		if c.first = c.first[n:]; len(c.first) == 0 {
+			c.first = nil
+		}
+		return n, nil
+	}
+	c.turn.Pause()
+	n, err := c.Conn.Read(p)
+	if err == nil {
+		err = c.turn.Resume(c.ctx)
+	}
+	return n, err
+}
+
+// Write implements net.Conn. A handshake computes nothing between its writes and the next read.
+func (c *inTurn) Write(p []byte) (int, error) {
+	c.turn.Pause()
+	return c.Conn.Write(p)
+}
+
+// NetConn returns the connection below.
+func (c *inTurn) NetConn() net.Conn { return c.Conn }
+
+// getPaused gets a certificate without a slot, because that may wait, such as for an ACME server.
+func getPaused(hello *tls.ClientHelloInfo, get func(*tls.ClientHelloInfo) (*tls.Certificate, error)) (*tls.Certificate, error) {
+	c, ok := hello.Conn.(*inTurn)
+	if !ok {
+		return get(hello)
+	}
+	c.turn.Pause()
+	cert, err := get(hello)
+	if err == nil {
+		err = c.turn.Resume(c.ctx)
+	}
+	return cert, err
+}
