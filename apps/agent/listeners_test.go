@@ -67,7 +67,15 @@ func TestConnTables(t *testing.T) {
 	families, err := registry.Gather()
 	require.NoError(t, err)
 	for _, f := range families {
-		require.Len(t, f.GetMetric(), 2, "%s is of both listeners", f.GetName())
+		listeners := map[string]bool{}
+		for _, m := range f.GetMetric() {
+			for _, label := range m.GetLabel() {
+				if label.GetName() == "listener" {
+					listeners[label.GetValue()] = true
+				}
+			}
+		}
+		require.Equal(t, map[string]bool{"xds": true, "gateways": true}, listeners, f.GetName())
 	}
-	require.Len(t, families, 4)
+	require.NotEmpty(t, families)
 }
