@@ -218,7 +218,7 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 
 // features returns the names of the agent's features beyond the base protocol.
 func (c Config) features() []string {
-	out := runtime.Features()
+	out := append(runtime.Features(), agentv1.Feature_FEATURE_SESSION_PROOF.String())
 	if c.Isolates {
 		out = append(out, agentv1.Feature_FEATURE_INSTANCE_ISOLATION.String())
 	}

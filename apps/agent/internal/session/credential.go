@@ -43,7 +43,7 @@ type Credentials struct {
 	id identity
 	// key is the key that the credential is bound to. Nil: it is not bound.
 	key ed25519.PrivateKey
-	// session is in the proofs of one start of the agent. ahead is how far the control plane's clock is ahead
+	// session is the id of Watch's session, and in the proofs of one start of the agent. ahead is how far the control plane's clock is ahead
 	// of the agent's, if proofs need it.
 	session string
 	ahead   time.Duration

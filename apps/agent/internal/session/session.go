@@ -21,7 +21,6 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/logs"
 	"github.com/windlass-run/windlass/apps/agent/internal/report"
 	"github.com/windlass-run/windlass/pkg/backoff"
-	"github.com/windlass-run/windlass/pkg/ident"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
@@ -134,7 +133,7 @@ func New(cfg Config) (*Session, error) {
 	}
 	s := &Session{
 		cfg:  cfg,
-		id:   ident.New("ses"),
+		id:   cfg.Credentials.session,
 		back: make(chan struct{}, 1),
 	}
 	s.registerMetrics()

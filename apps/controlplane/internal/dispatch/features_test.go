@@ -40,6 +40,9 @@ func TestFeatures_OfAnItemFollowItsDeployment(t *testing.T) {
 		if agentv1.Feature(n) == agentv1.Feature_FEATURE_FOLLOW_LOGS {
 			continue // of the agent's answers to readers of logs
 		}
+		if agentv1.Feature(n) == agentv1.Feature_FEATURE_SESSION_PROOF {
+			continue // of the agent's calls
+		}
 		spec := uses[agentv1.Feature(n)]
 		require.NotNil(t, spec, "nothing here makes use of %s", name)
 		item := encoded(t, func(it *model.DesiredItem) { it.Deployment.Spec = spec })

@@ -200,6 +200,8 @@ type Identity struct {
 	IssuedAt int64
 	// Key is the public key that the credential is bound to, empty if it is not bound.
 	Key ed25519.PublicKey
+	// Session is the agent's start that the call has proved, empty without a key.
+	Session string
 }
 
 type identityKey struct{}
@@ -287,7 +289,7 @@ func (s *Service) Gate(ctx context.Context, call rpc.Call) (rpc.Admission, error
 		s.note(model.Region{}, call.Client, trail.Entry{Procedure: call.Procedure, Outcome: outcomeOf(err)})
 		return rpc.Admission{}, err
 	}
-	if err := s.prove(ctx, call, id, token, time.Now()); err != nil {
+	if id.Session, err = s.prove(ctx, call, id, token, time.Now()); err != nil {
 		return rpc.Admission{}, err
 	}
 	return rpc.Admission{Caller: id.RegionID, With: func(ctx context.Context) context.Context {

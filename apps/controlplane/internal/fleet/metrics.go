@@ -23,7 +23,7 @@ func (s *Service) registerMetrics() {
 	})
 	s.misuse = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "windlass_agent_credential_misuse_total",
-		Help: "Calls with an agent's credential that its agent did not make, as it seems: without the credential's key, or from two places in turn. The audit of the region's workspace names the region.",
+		Help: "Calls with an agent's credential that its agent did not make, as it seems: without the credential's key, or from two places. The audit of the region's workspace names the region.",
 	}, []string{"how"})
 	for _, how := range []string{withoutKey, twoPlaces} {
 		s.misuse.WithLabelValues(how)

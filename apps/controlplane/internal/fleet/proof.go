@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 	"github.com/windlass-run/windlass/pkg/proof"
 	"github.com/windlass-run/windlass/pkg/rpc"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -33,17 +35,17 @@ func checkKey(key []byte) error {
 		fmt.Sprintf("a public key of Ed25519 has %d bytes, this one has %d", ed25519.PublicKeySize, len(key)))
 }
 
-// prove refuses a call without a proof of the key that its credential is bound to. It reports credentials
-// that seem to be stolen to the region's owner.
-func (s *Service) prove(ctx context.Context, call rpc.Call, id Identity, credential string, now time.Time) error {
+// prove refuses a call without a proof of the key that its credential is bound to, and returns the session of
+// the proof. It reports credentials that seem to be stolen to the region's owner.
+func (s *Service) prove(ctx context.Context, call rpc.Call, id Identity, credential string, now time.Time) (session string, err error) {
 	place := "address " + call.Client.String()
 	if len(id.Key) > 0 {
-		session, err := proof.Verify(call.Header.Get(proof.Header), id.Key, call.Procedure, credential, now)
+		session, err = proof.Verify(call.Header.Get(proof.Header), id.Key, call.Procedure, credential, now)
 		if err != nil {
 			if !errors.Is(err, proof.ErrTime) {
 				s.misused(ctx, id.RegionID, withoutKey, err.Error(), call, now)
 			}
-			return rpc.Error(connect.CodeUnauthenticated, windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, "",
+			return "", rpc.Error(connect.CodeUnauthenticated, windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, "",
 				"the agent's credential needs its key: "+err.Error())
 		}
 		place = "session " + session
@@ -51,7 +53,21 @@ func (s *Service) prove(ctx context.Context, call rpc.Call, id Identity, credent
 	if others := s.usage.from(id.RegionID, place, now); others != "" {
 		s.misused(ctx, id.RegionID, twoPlaces, fmt.Sprintf("%s and %s use it in turn", place, others), call, now)
 	}
-	return nil
+	return session, nil
+}
+
+// compareSession reports a credential that is used beside the region's session. prove sees only the calls to
+// this process, but the session is stored, and the agent that has it may be connected to another process.
+func (s *Service) compareSession(ctx context.Context, region model.Region, id Identity, procedure string, now time.Time) {
+	named := slices.Contains(region.AgentFeatures, agentv1.Feature_FEATURE_SESSION_PROOF.String())
+	connected := region.Status == windlassv1.RegionStatus_REGION_STATUS_CONNECTED
+	if !named || !connected || id.Session == "" || id.Session == region.SessionID {
+		return
+	}
+	if s.usage.beside(region.ID, id.Session, region.SessionID, now) {
+		s.misused(ctx, region.ID, twoPlaces, fmt.Sprintf("session %s uses it, and session %s is the region's", id.Session, region.SessionID),
+			rpc.Call{Procedure: procedure, Client: rpc.ClientOf(ctx)}, now)
+	}
 }
 
 // misused counts a misuse. It also writes one entry each tellEvery to the audit of the region's workspace.
@@ -86,6 +102,9 @@ const (
 	// end of one agent and the start of the next cause.
 	turnsWithin = 10 * time.Minute
 	maxTurns    = 3
+	// besideFor is longer than the start of an agent and the end of the one before use the credential at the
+	// same time.
+	besideFor = time.Minute
 	// tellEvery is the time between two entries of one kind about one region.
 	tellEvery = 10 * time.Minute
 )
@@ -94,7 +113,14 @@ const (
 type usage struct {
 	mu      sync.Mutex
 	regions map[string]*places
+	pairs   map[string]pair
 	told    map[[2]string]time.Time
+}
+
+// pair is a session that used a region's credential while another was the region's, and since when.
+type pair struct {
+	session, current string
+	since            time.Time
 }
 
 // places are the last two places that a credential was used from.
@@ -106,7 +132,7 @@ type places struct {
 }
 
 func newUsage() *usage {
-	return &usage{regions: map[string]*places{}, told: map[[2]string]time.Time{}}
+	return &usage{regions: map[string]*places{}, pairs: map[string]pair{}, told: map[[2]string]time.Time{}}
 }
 
 // from records a use. It returns the other place if the credential alternates between the two. An agent that
@@ -133,6 +159,19 @@ func (u *usage) from(region, place string, now time.Time) (other string) {
 		return ""
 	}
 	return p.before
+}
+
+// beside records that the session used the region's credential while current is the region's session. It
+// reports whether the two have both been there for too long.
+func (u *usage) beside(region, session, current string, now time.Time) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	p := u.pairs[region]
+	if p.session != session || p.current != current {
+		u.pairs[region] = pair{session, current, now}
+		return false
+	}
+	return now.Sub(p.since) >= besideFor
 }
 
 // tell reports whether the last audit entry of the kind about the region is old enough for another.

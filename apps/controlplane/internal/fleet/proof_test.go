@@ -124,6 +124,48 @@ func TestProof(t *testing.T) {
 		_, err = h.svc.RenewCredential(admission.With(t.Context()), &agentv1.RenewCredentialRequest{PublicKey: []byte("short")})
 		require.ErrorContains(t, err, "has 32 bytes, this one has 5")
 	})
+	t.Run("use beside the region's session is told, whichever process that has", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			h := setup(t)
+			public, key := newKey(t)
+			starts := func(session string, features ...string) {
+				h.update(func(tx store.Tx) error {
+					_, _, err := tx.StartSession(region, session, time.Hour.Milliseconds(), model.Region{AgentFeatures: features})
+					return err
+				})
+			}
+			renews := func(session string) {
+				good, err := h.svc.issue(region, public, time.Now())
+				require.NoError(t, err)
+				admission, err := h.svc.Gate(t.Context(), call(t, good.Value, key, session, "192.0.2.1"))
+				require.NoError(t, err)
+				_, err = h.svc.RenewCredential(admission.With(t.Context()), &agentv1.RenewCredentialRequest{})
+				require.NoError(t, err)
+				time.Sleep(besideFor / 2)
+			}
+			starts("session_1")
+			renews("run_1")
+			renews("run_1")
+			renews("run_1")
+			require.Empty(t, h.audits(), "an agent of an earlier release has proofs of another session")
+
+			proves := agentv1.Feature_FEATURE_SESSION_PROOF.String()
+			starts("run_1", proves)
+			renews("run_1")
+			renews("run_2")
+			starts("run_2", proves)
+			renews("run_1")
+			renews("run_2")
+			require.Empty(t, h.audits(), "an agent that replaces another")
+
+			for range 3 {
+				renews("run_3") // its session is at no process
+			}
+			told := h.audits()
+			require.Len(t, told, 1)
+			require.Contains(t, told[0].After, "session run_3 uses it, and session run_2 is the region's")
+		})
+	})
 	t.Run("use from two places in turn is told to the owner", func(t *testing.T) {
 		h := setup(t)
 		public, key := newKey(t)

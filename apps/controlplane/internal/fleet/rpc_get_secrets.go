@@ -19,7 +19,7 @@ import (
 // GetSecrets returns the values that a deployment of the caller's region needs.
 // A deployment that is not assigned there gets the same error as one that does not exist.
 func (s *Service) GetSecrets(ctx context.Context, req *agentv1.GetSecretsRequest) (*agentv1.GetSecretsResponse, error) {
-	region, err := s.caller(ctx)
+	region, err := s.caller(ctx, agentv1connect.AgentServiceGetSecretsProcedure)
 	if err != nil {
 		return nil, err
 	}

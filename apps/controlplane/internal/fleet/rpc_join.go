@@ -123,7 +123,7 @@ func claimed(agent *agentv1.AgentInfo) string {
 // RenewCredential issues a new credential for one that is still valid. It stays bound to the key that the
 // caller has proved. If the old one is not bound, the new one gets the key that the caller names.
 func (s *Service) RenewCredential(ctx context.Context, req *agentv1.RenewCredentialRequest) (*agentv1.RenewCredentialResponse, error) {
-	region, err := s.caller(ctx)
+	region, err := s.caller(ctx, agentv1connect.AgentServiceRenewCredentialProcedure)
 	if err != nil {
 		return nil, err
 	}
@@ -145,20 +145,24 @@ func (s *Service) RenewCredential(ctx context.Context, req *agentv1.RenewCredent
 }
 
 // caller reads the region of the call and checks that its credential was not revoked.
-func (s *Service) caller(ctx context.Context) (region model.Region, err error) {
-	regionID, issuedAt, ok := Caller(ctx)
+func (s *Service) caller(ctx context.Context, procedure string) (region model.Region, err error) {
+	id, ok := ctx.Value(identityKey{}).(Identity)
 	if !ok {
 		return region, rpc.Error(connect.CodeUnauthenticated, windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, "", "no agent credential: join the region first")
 	}
 	err = s.cfg.Store.View(ctx, func(tx Tx) error {
-		region, err = tx.GetRegion(regionID)
+		region, err = tx.GetRegion(id.RegionID)
 		return err
 	})
 	switch {
 	case errors.Is(err, model.ErrNotFound):
 		return region, rpc.Error(connect.CodeNotFound, windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND, "", "the region no longer exists")
 	case err != nil:
-		return region, fmt.Errorf("read region %s: %w", regionID, err)
+		return region, fmt.Errorf("read region %s: %w", id.RegionID, err)
 	}
-	return region, s.current(region, Identity{RegionID: regionID, IssuedAt: issuedAt})
+	if err := s.current(region, id); err != nil {
+		return region, err
+	}
+	s.compareSession(ctx, region, id, procedure, time.Now())
+	return region, nil
 }

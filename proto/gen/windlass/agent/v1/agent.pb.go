@@ -69,6 +69,8 @@ const (
 	Feature_FEATURE_INSTANCE_ISOLATION Feature = 9
 	// Never required. It says that the agent answers a FollowRequest.
 	Feature_FEATURE_FOLLOW_LOGS Feature = 10
+	// Never required. It says that the proofs of the agent's key name the session of Watch.
+	Feature_FEATURE_SESSION_PROOF Feature = 11
 	// Several roles, and entry, starts_after or env of any role. If ignored: half a group.
 	Feature_FEATURE_ROLES Feature = 20
 	// routing.cold_start, and wake. If ignored: an app at zero that no request wakes.
@@ -89,6 +91,7 @@ var (
 		8:  "FEATURE_EXPECTED_CODES",
 		9:  "FEATURE_INSTANCE_ISOLATION",
 		10: "FEATURE_FOLLOW_LOGS",
+		11: "FEATURE_SESSION_PROOF",
 		20: "FEATURE_ROLES",
 		30: "FEATURE_SCALE_TO_ZERO",
 	}
@@ -104,6 +107,7 @@ var (
 		"FEATURE_EXPECTED_CODES":     8,
 		"FEATURE_INSTANCE_ISOLATION": 9,
 		"FEATURE_FOLLOW_LOGS":        10,
+		"FEATURE_SESSION_PROOF":      11,
 		"FEATURE_ROLES":              20,
 		"FEATURE_SCALE_TO_ZERO":      30,
 	}
@@ -5012,7 +5016,7 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x04data\x18\x02 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80@R\x04data\x12\x10\n" +
 	"\x03end\x18\x03 \x01(\bR\x03end\x12\x1e\n" +
 	"\x05error\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\x05error\"\x14\n" +
-	"\x12UploadLogsResponse*\xe5\x02\n" +
+	"\x12UploadLogsResponse*\x80\x03\n" +
 	"\aFeature\x12\x17\n" +
 	"\x13FEATURE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10FEATURE_GPU_POOL\x10\x01\x12\x1a\n" +
@@ -5025,7 +5029,8 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x16FEATURE_EXPECTED_CODES\x10\b\x12\x1e\n" +
 	"\x1aFEATURE_INSTANCE_ISOLATION\x10\t\x12\x17\n" +
 	"\x13FEATURE_FOLLOW_LOGS\x10\n" +
-	"\x12\x11\n" +
+	"\x12\x19\n" +
+	"\x15FEATURE_SESSION_PROOF\x10\v\x12\x11\n" +
 	"\rFEATURE_ROLES\x10\x14\x12\x19\n" +
 	"\x15FEATURE_SCALE_TO_ZERO\x10\x1e*U\n" +
 	"\bItemKind\x12\x19\n" +
