@@ -92,6 +92,9 @@ func (d *document) appFile() (_ *appFile, err error) {
 		if !ok {
 			return nil, fieldErrorf(key, "want a name, got %s", shown(value))
 		}
+		if strings.Contains(text, "/") {
+			return nil, fieldErrorf(key, "%s is not a name: write the names of project and environment into the fields `project` and `environment`", shown(value))
+		}
 		*into = text
 		delete(root, key)
 	}

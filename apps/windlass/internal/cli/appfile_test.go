@@ -186,6 +186,7 @@ freeze: {reason: no on-call engineer, weekly: ["Fri 16:00 - Mon 08:00", {start: 
 func TestAppFile_MistakeHasItsFieldAndFix(t *testing.T) {
 	for name, tc := range map[string]struct{ file, want string }{
 		"no name":              {"command: [x]", "app: missing: give the app a name"},
+		"a path as a name":     {"app: search/production/a", "app: search/production/a is not a name: write the names of project and environment into the fields `project` and `environment`"},
 		"not a mapping":        {"- a\n- b", "start with `app: NAME`"},
 		"empty":                {"", "start with `app: NAME`"},
 		"misspelt field":       {"app: a\nreplica: 2", "replica: no such field: did you mean replicas?"},

@@ -154,7 +154,7 @@ project "default" and its environment "production". Owners manage projects.`,
 	}
 	create := &cobra.Command{
 		Use: "create NAME", Short: `Create a project with the environment "production"`, Args: cobra.ExactArgs(1),
-		Example: "  windlass project create search\n  windlass deploy -f app.yaml   # with app: search/production/ranker",
+		Example: "  windlass project create search\n  windlass deploy -f app.yaml   # whose file has project: search",
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			resp, err := a.clients.projects.CreateProject(ctx, &windlassv1.CreateProjectRequest{Mutation: mutation(), Name: args[0]})
 			if err != nil {
