@@ -10,10 +10,10 @@ import (
 	"github.com/windlass-run/windlass/pkg/conns"
 )
 
-// turn is the turn of a handshake of HTTP/3 among all handshakes. quic-go has no hook where a handshake begins to wait
-// for the client. So the handshake holds a slot from its turn until it looks for its certificate, at most for keyExchange,
-// and again while it signs. After keyExchange, it waits for the client, as for another key or with a session that it
-// resumes.
+// turn is the slot of a handshake of HTTP/3 (see conns.Handshake). A handshake that waits for its client should hold no
+// slot, but quic-go does not say when one begins to wait. So the handshake holds the slot until it looks for its
+// certificate, and again while it signs. A timer takes the slot after keyExchange from a handshake that gets no
+// certificate, because it resumes a session or waits for another key of the client.
 type turn struct {
 	handshake *conns.Handshake
 	pauses    *time.Timer

@@ -51,7 +51,7 @@ type flags struct {
 	MaxPerAddress  int           `name:"max-connections-per-address" help:"Maximum number of connections from one address, or from one /64 of IPv6. Does not apply to --trusted-proxies. 0: a quarter of --max-connections. -1: no limit." default:"0" env:"WINDLASS_GATEWAY_MAX_CONNECTIONS_PER_ADDRESS"`
 	MaxHeld        int           `help:"Maximum number of requests that wait for apps at zero, for all apps together. One app may use at most as many places as it leaves free. Further requests are refused with 503 and a Retry-After." default:"4096" env:"WINDLASS_GATEWAY_MAX_HELD"`
 	UpgradedIdle   time.Duration `help:"How long a connection that switched protocols, such as a websocket, may be silent in both directions." default:"10m" env:"WINDLASS_GATEWAY_UPGRADED_IDLE"`
-	DrainDelay     time.Duration `help:"How long the gateway still accepts requests after it was told to stop. Meanwhile /readyz fails, so that load balancers stop sending." default:"0s" env:"WINDLASS_GATEWAY_DRAIN_DELAY"`
+	DrainDelay     time.Duration `help:"How long the gateway accepts requests after SIGTERM. During this time /readyz fails, so that load balancers send no more of them." default:"0s" env:"WINDLASS_GATEWAY_DRAIN_DELAY"`
 	DrainTimeout   time.Duration `help:"How long requests, including streams, may take to end after --drain-delay." default:"5m" env:"WINDLASS_GATEWAY_DRAIN_TIMEOUT"`
 	AccessLog      string        `help:"File to which a line of JSON is written for each request. - means standard output. Default: none." env:"WINDLASS_GATEWAY_ACCESS_LOG"`
 	AccessLogEvery uint64        `help:"Log one of this many requests. Requests that the gateway itself answered with an error are always logged." default:"1" env:"WINDLASS_GATEWAY_ACCESS_LOG_EVERY"`

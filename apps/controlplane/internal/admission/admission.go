@@ -118,7 +118,7 @@ func Claim(app model.App, live, next *model.Deployment, rows []model.Topology) m
 }
 
 // cost returns what a deployment takes. It counts the replicas of its active rows, or those of its spec if it
-// has no rows yet, each as Counts does.
+// has no rows yet, each as CountedReplicas counts it.
 func cost(d *model.Deployment, rows []model.Topology) (instances, gpus int64) {
 	if d == nil {
 		return 0, 0
@@ -126,7 +126,7 @@ func cost(d *model.Deployment, rows []model.Topology) (instances, gpus int64) {
 	add := func(regionID string, replicas int32) {
 		spec := override.In(d.Spec, regionID)
 		each, gpusEach := PerReplica(spec)
-		n := int64(Counts(spec, replicas))
+		n := int64(CountedReplicas(spec, replicas))
 		instances += n * each
 		gpus += n * gpusEach
 	}
@@ -151,10 +151,10 @@ func cost(d *model.Deployment, rows []model.Topology) (instances, gpus int64) {
 	return instances, gpus
 }
 
-// Counts returns how many of a version's replicas in a region count against quotas. spec is the version's in the
-// region. A version at zero counts with one, because the region starts that one by itself when a request comes,
-// and asks no quota.
-func Counts(spec *windlassv1.DeploymentSpec, replicas int32) int32 {
+// CountedReplicas returns how many of a version's replicas in a region count against quotas. spec is the version's in the
+// region. A version at zero counts as one replica, because the region starts it when a request comes, without a
+// check of the quota.
+func CountedReplicas(spec *windlassv1.DeploymentSpec, replicas int32) int32 {
 	at := model.Topology{Replicas: replicas}
 	return max(replicas, at.WakeTo(spec))
 }

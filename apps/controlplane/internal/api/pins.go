@@ -39,7 +39,7 @@ func pinnedUsage(tx Tx, appIDs []string) (map[string]model.Usage, error) {
 			if kept && p.Stays(r) {
 				there := override.In(spec, r.RegionID)
 				instances, gpus := admission.PerReplica(there)
-				n := int64(admission.Counts(there, r.Replicas))
+				n := int64(admission.CountedReplicas(there, r.Replicas))
 				out[p.AppID] = out[p.AppID].Plus(model.Usage{Instances: n * instances, GPUs: n * gpus})
 			}
 		}

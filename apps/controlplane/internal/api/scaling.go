@@ -326,7 +326,7 @@ func scaledApp(in *plan.Input, s model.Scaling) (out model.ScaledApp, ok bool) {
 		spec := override.In(r.live.Spec, t.RegionID)
 		instances, gpus := admission.PerReplica(spec)
 		region := model.ScaledRegion{
-			Replicas: size, Counts: admission.Counts(spec, size), Generation: t.Generation, Moving: moving, Instances: instances, GPUs: gpus,
+			Replicas: size, Counted: admission.CountedReplicas(spec, size), Generation: t.Generation, Moving: moving, Instances: instances, GPUs: gpus,
 			MadeFor: madeFor(in, out.Deployments, r.live.ID, t.RegionID),
 		}
 		for _, found := range in.Regions {

@@ -102,8 +102,8 @@ const (
 	// end of one agent and the start of the next cause.
 	turnsWithin = 10 * time.Minute
 	maxTurns    = 3
-	// besideFor is longer than the start of an agent and the end of the one before use the credential at the
-	// same time.
+	// besideFor is how long two sessions may use a credential at the same time, as when one agent replaces
+	// another.
 	besideFor = time.Minute
 	// tellEvery is the time between two entries of one kind about one region.
 	tellEvery = 10 * time.Minute
@@ -162,7 +162,7 @@ func (u *usage) from(region, place string, now time.Time) (other string) {
 }
 
 // beside records that the session used the region's credential while current is the region's session. It
-// reports whether the two have both been there for too long.
+// reports whether that has lasted too long for an agent that replaces another.
 func (u *usage) beside(region, session, current string, now time.Time) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()

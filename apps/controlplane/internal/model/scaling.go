@@ -127,8 +127,8 @@ type ScaledRegion struct {
 	Name string
 	// Replicas is what the region has been sent, or will get by a rollout.
 	Replicas int32
-	// Counts is how many replicas of them quotas count, which is 1 at zero if requests start one.
-	Counts int32
+	// Counted is how many replicas quotas count: those, or 1 if there are none and requests start one.
+	Counted int32
 	// Generation is that of the live version's row.
 	Generation int64
 	// Moving is true while a staged rollout is under way.

@@ -39,7 +39,7 @@ const Who = "windlass"
 // Reasons that a deployment or rollout ended for, besides those of the agents.
 const (
 	ReasonImagePullError = "ImagePullError" // the registry does not have the image, or refuses to serve it
-	ReasonUnknownRegion  = "UnknownRegion"  // a region of the deployment does not exist, was made anew, or may not be used by the workspace
+	ReasonUnknownRegion  = "UnknownRegion"  // a region of the deployment does not exist, was created again, or may not be used by the workspace
 	ReasonCancelled      = "Cancelled"      // a person aborted the rollout
 	ReasonAppDeleted     = "AppDeleted"     // the app was deleted
 	ReasonSuperseded     = "Superseded"     // a newer rollout of the app replaced it

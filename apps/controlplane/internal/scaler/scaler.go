@@ -555,5 +555,5 @@ func quotaOf(err error, a *app, w write) (replicas int, ok bool) {
 	if detail.GetLimit().GetName() == "gpus" {
 		each = region.GPUs
 	}
-	return int(region.Counts) + int(free/max(each, 1)), true
+	return int(region.Counted) + int(free/max(each, 1)), true
 }

@@ -120,7 +120,7 @@ func play(t *testing.T, replicas int32, test func(t *testing.T, f *fleet)) {
 			Scaling: model.Scaling{UpdatedAt: 1, Policy: &windlassv1.ScalingPolicy{
 				Max: 10, Metrics: []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_IN_FLIGHT, Target: "10"}},
 			}},
-			Regions: map[string]model.ScaledRegion{"reg_1": {Name: "us-east-1", Replicas: replicas, Counts: replicas, Generation: 1, Instances: 1, MadeFor: []string{"dep_1"}}},
+			Regions: map[string]model.ScaledRegion{"reg_1": {Name: "us-east-1", Replicas: replicas, Counted: replicas, Generation: 1, Instances: 1, MadeFor: []string{"dep_1"}}},
 		}}}
 		var err error
 		f.svc, err = New(Config{Apps: f, Metrics: f, Holds: func(string) bool { f.mu.Lock(); defer f.mu.Unlock(); return f.held }, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
@@ -272,7 +272,7 @@ func TestService_OneWriter(t *testing.T) {
 		require.EqualValues(t, 1, f.replicas("app_1"))
 		// What another writer did is taken as it is.
 		f.set(func() {
-			f.apps["app_1"].Regions["reg_1"] = model.ScaledRegion{Name: "us-east-1", Replicas: 6, Counts: 6, Generation: 50, Instances: 1}
+			f.apps["app_1"].Regions["reg_1"] = model.ScaledRegion{Name: "us-east-1", Replicas: 6, Counted: 6, Generation: 50, Instances: 1}
 		})
 		f.svc.Changed([]string{"app_1"})
 		f.report(time.Minute, 60)
