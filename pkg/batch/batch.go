@@ -4,9 +4,9 @@
 //
 //	Do --> lane: waiting requests --> one commit at a time --> a result for each request
 //
-// A request is in a lane, and each lane has its own commits and limits. When a commit takes longer than its
-// lane's patience, the next commit begins while it runs. Requests of one key are committed in order of
-// arrival, and never at the same time.
+// Each request belongs to a lane, and each lane has its own commits and limits. When a commit takes longer than
+// its lane's patience, the next commit of the lane begins while the first one still runs. Requests of one key
+// are committed in order of arrival, and never at the same time.
 //
 // A batch that fails, by an error or a panic, may fail because of one of its requests. So it is split as
 // Config.Split says, until a request fails alone.
@@ -24,14 +24,14 @@ import (
 )
 
 var (
-	// ErrFull is returned for a request that comes while Config.MaxWaiting requests wait.
+	// ErrFull is the error of a request that comes while Config.MaxWaiting requests wait.
 	ErrFull = errors.New("batch: too many requests wait")
-	// ErrClosed is returned for a request that comes after its group closed, or waits when it closes.
-	// It is joined with the error of a commit that fails while the group closes.
+	// ErrClosed is the error of a request that comes after Close was called, or that waits at that time.
+	// If Close makes a commit fail, the error of the commit is joined to it.
 	ErrClosed = errors.New("batch: the group is closed")
 )
 
-// PanicError is a panic in a commit of one request, or the end of its goroutine.
+// PanicError is the error of a request whose commit panicked, or ended its goroutine with runtime.Goexit.
 type PanicError struct {
 	// Value is the argument of panic, or nil for runtime.Goexit.
 	Value any
@@ -61,7 +61,8 @@ const (
 type Limits struct {
 	// Size is the number of requests in a batch. It must be positive.
 	Size int
-	// Weight is the weight of a batch. A batch ends with the request that reaches it. 0 means unlimited.
+	// Weight is the sum of weights at which a batch is full. The request that reaches it is still in the
+	// batch. 0 means unlimited.
 	Weight int
 	// Commits is the maximum number of concurrent commits. 0 means unlimited.
 	Commits int
@@ -69,7 +70,8 @@ type Limits struct {
 	Patience time.Duration
 }
 
-// Config configures a Group. L is the type of lane names. When a commit ends, lower lanes go first.
+// Config configures a Group. L is the type of lane names. When a commit ends and several lanes may begin one,
+// the lane with the lowest name begins first.
 type Config[L cmp.Ordered, Req, Res any] struct {
 	// Commit carries out the requests and returns a result for each, or an error if it did nothing. It runs
 	// on a goroutine of the group.
@@ -97,8 +99,8 @@ type Config[L cmp.Ordered, Req, Res any] struct {
 	MaxCommits int
 	// MaxWaiting is how many requests may wait in all lanes. 0 means unlimited.
 	MaxWaiting int
-	// Admit returns an error if a request may not wait, given what waits already. It must not block, nor call
-	// the group. Nil admits all requests.
+	// Admit returns an error if a request may not wait, given the requests that already wait. It must not
+	// block, nor call the group. Nil admits all requests.
 	Admit func(Req, Waiting[L]) error
 	// Observe is called after each commit, including those of parts. It may be nil.
 	Observe func(Outcome)
@@ -126,11 +128,11 @@ type Group[L cmp.Ordered, Req, Res any] struct {
 
 	mu     sync.Mutex
 	closed bool
-	// lanes are sorted by name. They have requests, commits or an adapted size, or are among a few idle ones.
+	// lanes are sorted by name. An idle lane is dropped if there are more than keptLanes.
 	lanes []*lane[L, Req, Res]
-	// keys has the keys of requests that wait or are being committed.
-	keys map[string]key
-	// waiting and running are the sums over all lanes.
+	// keys has a state for each key of a request that waits or is being committed.
+	keys map[string]keyState
+	// waiting and running are the sums of the same fields of all lanes.
 	waiting, running int
 }
 
@@ -142,7 +144,7 @@ func New[L cmp.Ordered, Req, Res any](cfg Config[L, Req, Res]) *Group[L, Req, Re
 	if cfg.Key != nil && cfg.Split == Apart {
 		panic("batch: requests that are committed Apart cannot follow each other by Key")
 	}
-	g := &Group[L, Req, Res]{cfg: cfg, keys: map[string]key{}}
+	g := &Group[L, Req, Res]{cfg: cfg, keys: map[string]keyState{}}
 	g.base, g.end = context.WithCancel(context.Background())
 	return g
 }
@@ -162,7 +164,7 @@ func (g *Group[L, Req, Res]) Do(ctx context.Context, request Req) (Res, error) {
 		return m.result, m.err
 	case <-ctx.Done():
 	}
-	if g.leave(l, m) {
+	if g.removeWaiting(l, m) {
 		return none, ctx.Err()
 	}
 	if !g.cfg.Detached {
@@ -170,7 +172,7 @@ func (g *Group[L, Req, Res]) Do(ctx context.Context, request Req) (Res, error) {
 		return m.result, m.err
 	}
 	select {
-	case <-m.done: // both had happened
+	case <-m.done: // the commit ended, too
 		return m.result, m.err
 	default:
 		return none, ctx.Err()
@@ -183,7 +185,7 @@ func (g *Group[L, Req, Res]) Close() {
 	g.closed = true
 	for _, l := range g.lanes {
 		for _, m := range l.waiting {
-			g.dequeued(l, m)
+			g.countDequeued(l, m)
 			m.finish(ErrClosed)
 		}
 		l.waiting = nil
@@ -200,7 +202,7 @@ type member[Req, Res any] struct {
 	key     string
 	weight  int
 	since   time.Time
-	// queued is whether it waits in its lane.
+	// queued reports whether the request waits in its lane.
 	queued bool
 
 	done     chan struct{}

@@ -34,11 +34,12 @@ type harness struct {
 
 var limits = batch.Limits{Size: 100, Patience: time.Hour}
 
-// newBench returns one whose commits answer each request with "did REQUEST", if change does not say otherwise.
-func newBench(change ...func(*config)) *harness {
+// newHarness returns a harness whose commits answer each request with "did REQUEST", unless change sets another
+// Commit.
+func newHarness(change ...func(*config)) *harness {
 	b := &harness{gate: make(chan struct{})}
 	cfg := config{
-		Commit: func(_ context.Context, requests []string) ([]string, error) { return did(requests), nil },
+		Commit: func(_ context.Context, requests []string) ([]string, error) { return answersOf(requests), nil },
 		Limits: func(int) batch.Limits { return limits },
 		Observe: func(o batch.Outcome) {
 			b.mu.Lock()
@@ -76,29 +77,29 @@ func (b *harness) count(n int) {
 	b.running += n
 }
 
-// atOnce returns how many commits run.
-func (b *harness) atOnce() int {
+// runningCommits returns how many commits run.
+func (b *harness) runningCommits() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.running
 }
 
-func did(requests []string) (results []string) {
+func answersOf(requests []string) (results []string) {
 	for _, r := range requests {
 		results = append(results, "did "+r)
 	}
 	return results
 }
 
-// answer is what Do returned, once it did.
+// answer has the results of a call of Do. done reports whether Do has returned.
 type answer struct {
 	result string
 	err    error
 	done   bool
 }
 
-// come calls Do for each request, one after the other, and returns while they wait.
-func (b *harness) come(ctx context.Context, requests ...string) []*answer {
+// submit calls Do for each request, in this order, each in a goroutine of its own. It does not wait for results.
+func (b *harness) submit(ctx context.Context, requests ...string) []*answer {
 	var all []*answer
 	for _, r := range requests {
 		a := &answer{}
@@ -112,7 +113,8 @@ func (b *harness) come(ctx context.Context, requests ...string) []*answer {
 	return all
 }
 
-func commits(n int) func(*config) {
+// maxCommits sets the maximum number of concurrent commits of a lane.
+func maxCommits(n int) func(*config) {
 	return func(c *config) {
 		c.Limits = func(int) batch.Limits { return batch.Limits{Size: 100, Commits: n, Patience: time.Second} }
 	}
@@ -121,17 +123,18 @@ func commits(n int) func(*config) {
 // byLetter gives requests that begin with the same letter the same key.
 func byLetter(c *config) { c.Key = func(r string) string { return r[:1] } }
 
-func bubble(t *testing.T, name string, f func(t *testing.T)) {
+// runInBubble runs a subtest in a synctest bubble, which has virtual time.
+func runInBubble(t *testing.T, name string, f func(t *testing.T)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
 }
 
 func TestBatch(t *testing.T) {
-	bubble(t, "takes what waits when a commit ends, in order", func(t *testing.T) {
-		b := newBench()
-		first := b.come(t.Context(), "a")
-		rest := b.come(t.Context(), "b", "c", "d")
-		require.Equal(t, 1, b.atOnce())
+	runInBubble(t, "takes all waiting requests when a commit ends, in order", func(t *testing.T) {
+		b := newHarness()
+		first := b.submit(t.Context(), "a")
+		rest := b.submit(t.Context(), "b", "c", "d")
+		require.Equal(t, 1, b.runningCommits())
 		b.gate <- struct{}{}
 		synctest.Wait()
 		require.True(t, first[0].done)
@@ -145,74 +148,74 @@ func TestBatch(t *testing.T) {
 		}
 		require.Equal(t, []batch.Outcome{{Size: 1}, {Size: 3, Took: time.Minute}}, b.outcomes)
 	})
-	bubble(t, "ends at its size", func(t *testing.T) {
-		b := newBench(func(c *config) {
+	runInBubble(t, "ends at its size", func(t *testing.T) {
+		b := newHarness(func(c *config) {
 			c.Limits = func(int) batch.Limits { return batch.Limits{Size: 2, Patience: time.Hour} }
 		})
-		b.come(t.Context(), "a", "b", "c", "d")
+		b.submit(t.Context(), "a", "b", "c", "d")
 		close(b.gate)
 		synctest.Wait()
 		require.Equal(t, [][]string{{"a"}, {"b", "c"}, {"d"}}, b.committed)
 	})
-	bubble(t, "ends with the request that reaches its weight", func(t *testing.T) {
-		b := newBench(func(c *config) {
+	runInBubble(t, "ends with the request that reaches its weight", func(t *testing.T) {
+		b := newHarness(func(c *config) {
 			c.Limits = func(int) batch.Limits { return batch.Limits{Size: 100, Weight: 4, Patience: time.Hour} }
 			c.Weight = func(r string) int { return len(r) }
 		})
-		b.come(t.Context(), "a", "bb", "c", "dddd", "eeeeeeee", "f")
+		b.submit(t.Context(), "a", "bb", "c", "dddd", "eeeeeeee", "f")
 		close(b.gate)
 		synctest.Wait()
 		require.Equal(t, [][]string{{"a"}, {"bb", "c", "dddd"}, {"eeeeeeee"}, {"f"}}, b.committed)
 	})
-	bubble(t, "that lacks results fails", func(t *testing.T) {
-		b := newBench(func(c *config) {
+	runInBubble(t, "with fewer results than requests fails", func(t *testing.T) {
+		b := newHarness(func(c *config) {
 			c.Commit = func(context.Context, []string) ([]string, error) { return nil, nil }
 		})
 		close(b.gate)
-		require.ErrorContains(t, b.come(t.Context(), "a")[0].err, "Commit returned 0 results for 1 requests")
+		require.ErrorContains(t, b.submit(t.Context(), "a")[0].err, "Commit returned 0 results for 1 requests")
 	})
-	t.Run("needs a commit and limits, and no keys where requests are committed apart", func(t *testing.T) {
+	t.Run("needs Commit and Limits, and no Key with Apart", func(t *testing.T) {
 		require.Panics(t, func() { batch.New(config{}) })
-		require.Panics(t, func() { newBench(byLetter, func(c *config) { c.Split = batch.Apart }) })
+		require.Panics(t, func() { newHarness(byLetter, func(c *config) { c.Split = batch.Apart }) })
 	})
 }
 
 func TestPatience(t *testing.T) {
-	bubble(t, "lets the next commit begin beside one that is late", func(t *testing.T) {
-		b := newBench(commits(3))
-		b.come(t.Context(), "a", "b")
+	runInBubble(t, "over, the next commit begins next to the running one", func(t *testing.T) {
+		b := newHarness(maxCommits(3))
+		b.submit(t.Context(), "a", "b")
 		time.Sleep(time.Second - time.Nanosecond)
 		synctest.Wait()
-		require.Equal(t, 1, b.atOnce())
-		for n := range 4 { // and none of the next ends, either
+		require.Equal(t, 1, b.runningCommits())
+		for n := range 4 { // the next commits do not end, either
 			time.Sleep(time.Nanosecond)
 			synctest.Wait()
-			require.Equal(t, min(n+2, 3), b.atOnce())
-			b.come(t.Context(), fmt.Sprint(n))
+			require.Equal(t, min(n+2, 3), b.runningCommits())
+			b.submit(t.Context(), fmt.Sprint(n))
 			time.Sleep(time.Second - time.Nanosecond)
 		}
 		close(b.gate)
 		synctest.Wait()
-		require.Equal(t, 0, b.atOnce())
+		require.Equal(t, 0, b.runningCommits())
 		require.Len(t, slices.Concat(b.committed...), 6)
 
 		b.gate = make(chan struct{})
-		b.come(t.Context(), "a", "b")
-		require.Equal(t, 1, b.atOnce(), "one at a time again")
+		b.submit(t.Context(), "a", "b")
+		require.Equal(t, 1, b.runningCommits(), "one commit at a time again")
 		close(b.gate)
 	})
-	bubble(t, "counts from the begin of a commit, also if the next request comes late", func(t *testing.T) {
-		b := newBench(commits(0))
-		b.come(t.Context(), "a")
+	runInBubble(t, "counts from the start of a commit, also if the next request comes later", func(t *testing.T) {
+		b := newHarness(maxCommits(0))
+		b.submit(t.Context(), "a")
 		time.Sleep(time.Hour)
-		b.come(t.Context(), "b")
-		require.Equal(t, 2, b.atOnce())
+		b.submit(t.Context(), "b")
+		require.Equal(t, 2, b.runningCommits())
 		close(b.gate)
 	})
-	bubble(t, "of none lets as many run as may", func(t *testing.T) {
-		b := newBench(func(c *config) { c.Limits = func(int) batch.Limits { return batch.Limits{Size: 100, Commits: 2} } })
-		b.come(t.Context(), "a", "b", "c", "d")
-		require.Equal(t, 2, b.atOnce())
+	runInBubble(t, "of zero starts as many commits as the limit allows", func(t *testing.T) {
+		b := newHarness(func(c *config) { c.Limits = func(int) batch.Limits { return batch.Limits{Size: 100, Commits: 2} } })
+		b.submit(t.Context(), "a", "b", "c", "d")
+		require.Equal(t, 2, b.runningCommits())
 		close(b.gate)
 		synctest.Wait()
 		require.Equal(t, [][]string{{"c", "d"}}, slices.DeleteFunc(b.committed, func(c []string) bool { return len(c) == 1 }))
@@ -220,32 +223,32 @@ func TestPatience(t *testing.T) {
 }
 
 func TestKey(t *testing.T) {
-	bubble(t, "is in a batch once, and the others of it follow", func(t *testing.T) {
-		b := newBench(byLetter)
-		b.come(t.Context(), "z", "a1", "b1", "a2", "c1", "a3")
+	runInBubble(t, "is in a batch at most once, and its other requests follow", func(t *testing.T) {
+		b := newHarness(byLetter)
+		b.submit(t.Context(), "z", "a1", "b1", "a2", "c1", "a3")
 		close(b.gate)
 		synctest.Wait()
 		require.Equal(t, [][]string{{"z"}, {"a1", "b1", "c1"}, {"a2"}, {"a3"}}, b.committed)
 	})
-	bubble(t, "is never committed twice at a time, in any lane", func(t *testing.T) {
-		b := newBench(byLetter, func(c *config) {
+	runInBubble(t, "never has two running commits, in any lane", func(t *testing.T) {
+		b := newHarness(byLetter, func(c *config) {
 			c.Lane = func(r string) int { return len(r) }
 			c.Limits = func(int) batch.Limits { return batch.Limits{Size: 100} }
 		})
-		all := b.come(t.Context(), "a", "aa", "aaa", "b")
-		require.Equal(t, 2, b.atOnce(), "one of a, one of b")
+		all := b.submit(t.Context(), "a", "aa", "aaa", "b")
+		require.Equal(t, 2, b.runningCommits(), "one commit of key a, one of key b")
 		for range 4 {
 			b.gate <- struct{}{}
 			synctest.Wait()
-			require.LessOrEqual(t, b.atOnce(), 2)
+			require.LessOrEqual(t, b.runningCommits(), 2)
 		}
 		for _, a := range all {
 			require.True(t, a.done)
 		}
 	})
-	bubble(t, "is none if empty", func(t *testing.T) {
-		b := newBench(func(c *config) { c.Key = func(string) string { return "" } })
-		b.come(t.Context(), "z", "a", "a")
+	runInBubble(t, "empty means no key", func(t *testing.T) {
+		b := newHarness(func(c *config) { c.Key = func(string) string { return "" } })
+		b.submit(t.Context(), "z", "a", "a")
 		close(b.gate)
 		synctest.Wait()
 		require.Equal(t, [][]string{{"z"}, {"a", "a"}}, b.committed)
@@ -254,17 +257,17 @@ func TestKey(t *testing.T) {
 
 func TestLane(t *testing.T) {
 	byNumber := func(c *config) { c.Lane = func(r string) int { return int(r[0] - '0') } }
-	bubble(t, "does not wait for another", func(t *testing.T) {
-		b := newBench(byNumber)
-		b.come(t.Context(), "1a", "1b", "2a", "2b")
-		require.Equal(t, 2, b.atOnce())
+	runInBubble(t, "does not wait for another lane", func(t *testing.T) {
+		b := newHarness(byNumber)
+		b.submit(t.Context(), "1a", "1b", "2a", "2b")
+		require.Equal(t, 2, b.runningCommits())
 		close(b.gate)
 		synctest.Wait()
 		require.ElementsMatch(t, [][]string{{"1a"}, {"1b"}, {"2a"}, {"2b"}}, b.committed)
 	})
-	bubble(t, "that is lower goes first where commits are bounded", func(t *testing.T) {
-		b := newBench(byNumber, func(c *config) { c.MaxCommits = 1 })
-		b.come(t.Context(), "5a", "7a", "3a", "5b", "7b")
+	runInBubble(t, "with the lower name begins first if commits are limited", func(t *testing.T) {
+		b := newHarness(byNumber, func(c *config) { c.MaxCommits = 1 })
+		b.submit(t.Context(), "5a", "7a", "3a", "5b", "7b")
 		close(b.gate)
 		synctest.Wait()
 		require.Equal(t, [][]string{{"5a"}, {"3a"}, {"5b"}, {"7a", "7b"}}, b.committed)
@@ -273,35 +276,35 @@ func TestLane(t *testing.T) {
 
 func TestSplit(t *testing.T) {
 	fails := map[string]func() ([]string, error){
-		"an error":         func() ([]string, error) { return nil, errors.New("bad request") },
-		"a panic":          func() ([]string, error) { panic("bad request") },
-		"a goroutine less": func() ([]string, error) { runtime.Goexit(); return nil, nil },
+		"an error":       func() ([]string, error) { return nil, errors.New("bad request") },
+		"a panic":        func() ([]string, error) { panic("bad request") },
+		"runtime.Goexit": func() ([]string, error) { runtime.Goexit(); return nil, nil },
 	}
 	for how, split := range map[string]batch.Split{"Halves": batch.Halves, "Singly": batch.Singly, "Apart": batch.Apart} {
 		for why, fail := range fails {
-			bubble(t, how+" lets a request fail alone after "+why, func(t *testing.T) {
-				b := newBench(func(c *config) {
+			runInBubble(t, how+" lets a request fail alone after "+why, func(t *testing.T) {
+				b := newHarness(func(c *config) {
 					c.Split = split
 					c.Commit = func(_ context.Context, requests []string) ([]string, error) {
-						if slices.Contains(requests, "bad") && (why != "a goroutine less" || len(requests) == 1) {
+						if slices.Contains(requests, "bad") && (why != "runtime.Goexit" || len(requests) == 1) {
 							return fail()
 						}
 						if len(requests) > 1 && slices.Contains(requests, "bad") {
-							return nil, errors.New("in bad company")
+							return nil, errors.New("a request of the batch is bad")
 						}
-						return did(requests), nil
+						return answersOf(requests), nil
 					}
 				})
-				b.come(t.Context(), "z")
-				all := b.come(t.Context(), "a", "b", "bad", "c", "d")
+				b.submit(t.Context(), "z")
+				all := b.submit(t.Context(), "a", "b", "bad", "c", "d")
 				close(b.gate)
 				synctest.Wait()
 				for i, a := range all {
 					require.True(t, a.done, i)
 					p, panicked := errors.AsType[*batch.PanicError](a.err)
 					switch {
-					case i != 2 && why == "a goroutine less" && split != batch.Apart && i > 2:
-						// The goroutine that would have committed it is gone.
+					case i != 2 && why == "runtime.Goexit" && split != batch.Apart && i > 2:
+						// The goroutine that should have committed it has ended.
 						require.True(t, panicked || a.err == nil)
 					case i != 2:
 						require.NoError(t, a.err)
@@ -315,14 +318,14 @@ func TestSplit(t *testing.T) {
 						require.ErrorContains(t, a.err, "ended its goroutine")
 					}
 				}
-				last := b.come(t.Context(), "e")
+				last := b.submit(t.Context(), "e")
 				require.NoError(t, last[0].err, "the group goes on")
 			})
 		}
 	}
-	bubble(t, "Apart delays no other batch", func(t *testing.T) {
+	runInBubble(t, "Apart delays no other batch", func(t *testing.T) {
 		stuck := make(chan struct{})
-		b := newBench(func(c *config) {
+		b := newHarness(func(c *config) {
 			c.Split = batch.Apart
 			c.Commit = func(_ context.Context, requests []string) ([]string, error) {
 				switch {
@@ -332,33 +335,33 @@ func TestSplit(t *testing.T) {
 				default:
 					<-stuck
 				}
-				return did(requests), nil
+				return answersOf(requests), nil
 			}
 		})
-		b.come(t.Context(), "z")
-		all := b.come(t.Context(), "bad", "a")
+		b.submit(t.Context(), "z")
+		all := b.submit(t.Context(), "bad", "a")
 		close(b.gate)
 		synctest.Wait()
 		require.True(t, all[1].done)
 		require.False(t, all[0].done)
-		require.NoError(t, b.come(t.Context(), "b")[0].err)
+		require.NoError(t, b.submit(t.Context(), "b")[0].err)
 		close(stuck)
 		synctest.Wait()
 		require.NoError(t, all[0].err)
 	})
-	bubble(t, "gives the parts the time of one commit", func(t *testing.T) {
-		b := newBench(func(c *config) {
+	runInBubble(t, "limits all parts together to the timeout of one commit", func(t *testing.T) {
+		b := newHarness(func(c *config) {
 			c.Split, c.Timeout, c.Detached = batch.Singly, time.Minute, true
 			c.Commit = func(ctx context.Context, requests []string) ([]string, error) {
 				if slices.Contains(requests, "z") {
-					return did(requests), nil
+					return answersOf(requests), nil
 				}
 				<-ctx.Done()
 				return nil, ctx.Err()
 			}
 		})
-		b.come(t.Context(), "z")
-		all := b.come(t.Context(), "a", "b", "c")
+		b.submit(t.Context(), "z")
+		all := b.submit(t.Context(), "a", "b", "c")
 		begun := time.Now()
 		close(b.gate)
 		synctest.Wait()
@@ -373,23 +376,23 @@ func TestSplit(t *testing.T) {
 }
 
 func TestAdapt(t *testing.T) {
-	bubble(t, "makes batches smaller after one that failed, and larger after full ones", func(t *testing.T) {
-		b := newBench(func(c *config) {
+	runInBubble(t, "makes batches smaller after one that failed, and larger after full ones", func(t *testing.T) {
+		b := newHarness(func(c *config) {
 			c.Split, c.Adapt = batch.Apart, true
 			c.Limits = func(int) batch.Limits { return batch.Limits{Size: 4, Patience: time.Hour} }
 			c.Commit = func(_ context.Context, requests []string) ([]string, error) {
 				if len(requests) > 1 && slices.Contains(requests, "bad") {
 					return nil, errors.New("no")
 				}
-				return did(requests), nil
+				return answersOf(requests), nil
 			}
 		})
-		b.come(t.Context(), "z", "a", "b", "c", "bad")
+		b.submit(t.Context(), "z", "a", "b", "c", "bad")
 		close(b.gate)
 		synctest.Wait()
 		b.committed, b.gate = nil, make(chan struct{})
 		for i := range 15 {
-			b.come(t.Context(), fmt.Sprint(i))
+			b.submit(t.Context(), fmt.Sprint(i))
 		}
 		close(b.gate)
 		synctest.Wait()
@@ -404,12 +407,12 @@ func TestAdapt(t *testing.T) {
 type nameKey struct{}
 
 func TestContext(t *testing.T) {
-	bubble(t, "that ends takes a waiting request out", func(t *testing.T) {
-		b := newBench()
-		b.come(t.Context(), "z")
+	runInBubble(t, "that ends removes its waiting request", func(t *testing.T) {
+		b := newHarness()
+		b.submit(t.Context(), "z")
 		ctx, cancel := context.WithCancel(t.Context())
-		gone := b.come(ctx, "a")
-		b.come(t.Context(), "b")
+		gone := b.submit(ctx, "a")
+		b.submit(t.Context(), "b")
 		cancel()
 		synctest.Wait()
 		require.Equal(t, answer{err: context.Canceled, done: true}, *gone[0])
@@ -417,8 +420,8 @@ func TestContext(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, [][]string{{"z"}, {"b"}}, b.committed)
 	})
-	bubble(t, "that has ended keeps a request out of a batch", func(t *testing.T) {
-		b := newBench()
+	runInBubble(t, "that has ended keeps a request out of a batch", func(t *testing.T) {
+		b := newHarness()
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		_, err := b.Do(ctx, "a")
@@ -426,28 +429,28 @@ func TestContext(t *testing.T) {
 		synctest.Wait()
 		require.Empty(t, b.outcomes)
 	})
-	bubble(t, "of one does not end the commit of others, which is waited for", func(t *testing.T) {
-		b := newBench()
-		b.come(t.Context(), "z")
+	runInBubble(t, "of one request does not end the commit, and its Do waits for that", func(t *testing.T) {
+		b := newHarness()
+		b.submit(t.Context(), "z")
 		ctx, cancel := context.WithCancel(t.Context())
-		leaves, stays := b.come(ctx, "a"), b.come(t.Context(), "b")
+		leaves, stays := b.submit(ctx, "a"), b.submit(t.Context(), "b")
 		b.gate <- struct{}{}
 		synctest.Wait()
 		cancel()
 		synctest.Wait()
-		require.False(t, leaves[0].done, "it may be durable")
+		require.False(t, leaves[0].done, "the request may be committed already")
 		b.gate <- struct{}{}
 		synctest.Wait()
 		require.NoError(t, leaves[0].err)
 		require.NoError(t, stays[0].err)
 	})
-	bubble(t, "of all ends the commit", func(t *testing.T) {
-		b := newBench()
-		b.come(t.Context(), "z")
+	runInBubble(t, "of all requests ends the commit", func(t *testing.T) {
+		b := newHarness()
+		b.submit(t.Context(), "z")
 		ctx, cancel := context.WithCancel(t.Context())
 		later, cancelLater := context.WithTimeout(t.Context(), time.Hour)
 		defer cancelLater()
-		all := append(b.come(ctx, "a"), b.come(later, "b")...)
+		all := append(b.submit(ctx, "a"), b.submit(later, "b")...)
 		b.gate <- struct{}{}
 		synctest.Wait()
 		cancel()
@@ -455,11 +458,11 @@ func TestContext(t *testing.T) {
 		synctest.Wait()
 		require.ErrorIs(t, all[0].err, context.Canceled)
 		require.Error(t, all[1].err)
-		require.Equal(t, 0, b.atOnce())
+		require.Equal(t, 0, b.runningCommits())
 	})
-	bubble(t, "of a commit has the values of the first request's, and its timeout", func(t *testing.T) {
+	runInBubble(t, "of a commit has the values of the first request's context, and a timeout", func(t *testing.T) {
 		var names []any
-		b := newBench(func(c *config) {
+		b := newHarness(func(c *config) {
 			c.Timeout = time.Minute
 			c.Commit = func(ctx context.Context, requests []string) ([]string, error) {
 				names = append(names, ctx.Value(nameKey{}))
@@ -468,9 +471,9 @@ func TestContext(t *testing.T) {
 			}
 		})
 		close(b.gate)
-		all := b.come(context.WithValue(t.Context(), nameKey{}, "alone"), "a")
-		all = append(all, b.come(context.WithValue(t.Context(), nameKey{}, "first"), "b")...)
-		all = append(all, b.come(context.WithValue(t.Context(), nameKey{}, "second"), "c")...)
+		all := b.submit(context.WithValue(t.Context(), nameKey{}, "alone"), "a")
+		all = append(all, b.submit(context.WithValue(t.Context(), nameKey{}, "first"), "b")...)
+		all = append(all, b.submit(context.WithValue(t.Context(), nameKey{}, "second"), "c")...)
 		begun := time.Now()
 		time.Sleep(4 * time.Minute)
 		synctest.Wait()
@@ -480,14 +483,14 @@ func TestContext(t *testing.T) {
 		require.Equal(t, []any{"alone", "first", "first"}, names[:3])
 		require.Equal(t, 4*time.Minute, time.Since(begun))
 	})
-	bubble(t, "of a detached request ends its wait and not its commit", func(t *testing.T) {
-		b := newBench(func(c *config) { c.Detached = true })
+	runInBubble(t, "of a detached request ends its Do, but not its commit", func(t *testing.T) {
+		b := newHarness(func(c *config) { c.Detached = true })
 		ctx, cancel := context.WithCancel(t.Context())
-		gone := b.come(ctx, "a")
+		gone := b.submit(ctx, "a")
 		cancel()
 		synctest.Wait()
 		require.Equal(t, answer{err: context.Canceled, done: true}, *gone[0])
-		require.Equal(t, 1, b.atOnce())
+		require.Equal(t, 1, b.runningCommits())
 		b.gate <- struct{}{}
 		synctest.Wait()
 		require.Equal(t, [][]string{{"a"}}, b.committed)
@@ -495,35 +498,35 @@ func TestContext(t *testing.T) {
 }
 
 func TestAdmission(t *testing.T) {
-	bubble(t, "is refused while too many wait", func(t *testing.T) {
-		b := newBench(func(c *config) { c.MaxWaiting = 2 })
-		b.come(t.Context(), "z", "a", "b")
-		require.ErrorIs(t, b.come(t.Context(), "c")[0].err, batch.ErrFull)
+	runInBubble(t, "is refused while too many requests wait", func(t *testing.T) {
+		b := newHarness(func(c *config) { c.MaxWaiting = 2 })
+		b.submit(t.Context(), "z", "a", "b")
+		require.ErrorIs(t, b.submit(t.Context(), "c")[0].err, batch.ErrFull)
 		close(b.gate)
 		synctest.Wait()
-		require.NoError(t, b.come(t.Context(), "c")[0].err)
+		require.NoError(t, b.submit(t.Context(), "c")[0].err)
 	})
-	bubble(t, "sees what waits, by lane and key", func(t *testing.T) {
-		no := errors.New("no")
+	runInBubble(t, "sees the waiting requests by lane and key", func(t *testing.T) {
+		errNo := errors.New("no")
 		var seen []batch.Queue
 		var ofKey []int
-		b := newBench(byLetter, func(c *config) {
+		b := newHarness(byLetter, func(c *config) {
 			c.Lane, c.Weight = func(r string) int { return len(r) }, func(r string) int { return 10 * len(r) }
 			c.Admit = func(r string, w batch.Waiting[int]) error {
 				seen, ofKey = append(seen, w.Lane(2)), append(ofKey, w.Key(r[:1]))
 				if r == "no" {
-					return no
+					return errNo
 				}
 				return nil
 			}
 		})
 		begun := time.Now()
-		b.come(t.Context(), "a1") // runs
+		b.submit(t.Context(), "a1") // runs at once
 		time.Sleep(time.Second)
-		b.come(t.Context(), "a2")
+		b.submit(t.Context(), "a2")
 		time.Sleep(time.Second)
-		b.come(t.Context(), "a3", "b")
-		require.ErrorIs(t, b.come(t.Context(), "no")[0].err, no)
+		b.submit(t.Context(), "a3", "b")
+		require.ErrorIs(t, b.submit(t.Context(), "no")[0].err, errNo)
 		second := begun.Add(time.Second)
 		require.Equal(t, []batch.Queue{
 			{}, {}, {Requests: 1, Weight: 20, Since: second}, {Requests: 2, Weight: 40, Since: second}, {Requests: 2, Weight: 40, Since: second},
@@ -539,10 +542,10 @@ func TestAdmission(t *testing.T) {
 }
 
 func TestClose(t *testing.T) {
-	bubble(t, "fails what waits, ends what runs, and takes no more", func(t *testing.T) {
-		b := newBench(byLetter)
-		runs := b.come(t.Context(), "z")
-		waits := b.come(t.Context(), "a", "z2")
+	runInBubble(t, "fails waiting requests, ends running commits, and refuses new requests", func(t *testing.T) {
+		b := newHarness(byLetter)
+		runs := b.submit(t.Context(), "z")
+		waits := b.submit(t.Context(), "a", "z2")
 		b.Close()
 		synctest.Wait()
 		require.ErrorIs(t, runs[0].err, context.Canceled)
@@ -554,10 +557,10 @@ func TestClose(t *testing.T) {
 		require.ErrorIs(t, err, batch.ErrClosed)
 		b.Close()
 	})
-	bubble(t, "parts no batch that it ended", func(t *testing.T) {
-		b := newBench(func(c *config) { c.Detached = true })
-		b.come(t.Context(), "z")
-		all := b.come(t.Context(), "a", "b")
+	runInBubble(t, "splits no batch whose commit it ended", func(t *testing.T) {
+		b := newHarness(func(c *config) { c.Detached = true })
+		b.submit(t.Context(), "z")
+		all := b.submit(t.Context(), "a", "b")
 		b.gate <- struct{}{}
 		synctest.Wait()
 		b.Close()

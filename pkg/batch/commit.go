@@ -10,37 +10,39 @@ import (
 	"time"
 )
 
-// worker commits batches of the lane, and then of lanes that wait for a commit to end.
-func (g *Group[L, Req, Res]) worker(l *lane[L, Req, Res]) {
+// runWorker commits batches, the first one of lane l. After each batch it continues with the lane that
+// runBatch returns. It ends if runBatch returns nil.
+func (g *Group[L, Req, Res]) runWorker(l *lane[L, Req, Res]) {
 	defer g.work.Done()
 	for l != nil {
-		l = g.turn(l)
+		l = g.runBatch(l)
 	}
 }
 
-// turn commits one batch and returns the lane with which the worker continues, or nil.
-func (g *Group[L, Req, Res]) turn(l *lane[L, Req, Res]) (next *lane[L, Req, Res]) {
-	b := g.take(l)
-	together, returned := true, false
-	// This is deferred, because Commit may end the goroutine. Then another goroutine continues with the lane.
+// runBatch takes a batch of the lane and commits it. It returns the lane with which the worker continues, or nil.
+func (g *Group[L, Req, Res]) runBatch(l *lane[L, Req, Res]) (next *lane[L, Req, Res]) {
+	b := g.takeBatch(l)
+	whole, returned := true, false
+	// Commit may end the goroutine with runtime.Goexit. Deferred functions still run then, and another
+	// goroutine continues.
 	defer func() {
 		if !returned {
-			abandon(b.members)
+			failUnfinished(b.members)
 		}
-		next = g.release(l, b, together)
+		next = g.endBatch(l, b, whole)
 		if !returned && next != nil {
-			g.begin(next)
+			g.startWorker(next)
 		}
 	}()
 	if b != nil {
-		together = g.commit(b.members)
+		whole = g.commitBatch(b.members)
 	}
 	returned = true
 	return nil
 }
 
-// abandon fails members without a result, because Commit has ended its goroutine.
-func abandon[Req, Res any](members []*member[Req, Res]) {
+// failUnfinished gives a PanicError to members without a result, because Commit has ended its goroutine.
+func failUnfinished[Req, Res any](members []*member[Req, Res]) {
 	for _, m := range members {
 		if !m.finished {
 			m.finish(&PanicError{Stack: debug.Stack()})
@@ -48,48 +50,50 @@ func abandon[Req, Res any](members []*member[Req, Res]) {
 	}
 }
 
-// commit commits a batch, and its parts if that fails. It reports whether no parts were needed.
-func (g *Group[L, Req, Res]) commit(members []*member[Req, Res]) (together bool) {
-	here, err := g.attempt(g.base, members)
-	if g.settled(here, err) {
+// commitBatch commits a batch. If that fails, it commits the parts of the batch. It reports whether it did not
+// split the batch.
+func (g *Group[L, Req, Res]) commitBatch(members []*member[Req, Res]) (whole bool) {
+	open, err := g.commitOnce(g.base, members)
+	if g.settle(open, err) {
 		return true
 	}
 	if g.cfg.Split == Apart {
-		for _, m := range here {
+		for _, m := range open {
 			g.work.Go(func() {
 				one := []*member[Req, Res]{m}
-				defer abandon(one)
-				g.part(g.base, one)
+				defer failUnfinished(one)
+				g.commitPart(g.base, one)
 			})
 		}
 		return false
 	}
 	ctx, cancel := withTimeout(g.base, g.cfg.Timeout)
 	defer cancel()
-	g.split(ctx, here)
+	g.commitParts(ctx, open)
 	return false
 }
 
-// split commits the parts of a failed batch.
-func (g *Group[L, Req, Res]) split(ctx context.Context, members []*member[Req, Res]) {
+// commitParts splits a failed batch into parts, and commits each of them.
+func (g *Group[L, Req, Res]) commitParts(ctx context.Context, members []*member[Req, Res]) {
 	size := 1
 	if g.cfg.Split == Halves {
 		size = (len(members) + 1) / 2
 	}
 	for part := range slices.Chunk(members, size) {
-		g.part(ctx, part)
+		g.commitPart(ctx, part)
 	}
 }
 
-func (g *Group[L, Req, Res]) part(ctx context.Context, members []*member[Req, Res]) {
-	if here, err := g.attempt(ctx, members); !g.settled(here, err) {
-		g.split(ctx, here)
+// commitPart commits a part, and splits it if that fails.
+func (g *Group[L, Req, Res]) commitPart(ctx context.Context, members []*member[Req, Res]) {
+	if open, err := g.commitOnce(ctx, members); !g.settle(open, err) {
+		g.commitParts(ctx, open)
 	}
 }
 
-// settled reports whether all members of an attempt have their results. It gives them the error if the
-// attempt is not tried again.
-func (g *Group[L, Req, Res]) settled(members []*member[Req, Res], err error) bool {
+// settle reports whether an attempt needs no further attempts: it succeeded, or it failed for one member or
+// because the group is closed. In the last two cases it gives the members the error.
+func (g *Group[L, Req, Res]) settle(members []*member[Req, Res], err error) bool {
 	if err == nil {
 		return true
 	}
@@ -102,56 +106,57 @@ func (g *Group[L, Req, Res]) settled(members []*member[Req, Res], err error) boo
 	return true
 }
 
-// attempt commits the members whose contexts have not ended, once. If that fails, it returns these members,
+// commitOnce commits once the members whose contexts have not ended. If that fails, it returns these members,
 // which have no result yet.
-func (g *Group[L, Req, Res]) attempt(ctx context.Context, members []*member[Req, Res]) ([]*member[Req, Res], error) {
-	here := present(members)
-	if len(here) == 0 {
+func (g *Group[L, Req, Res]) commitOnce(ctx context.Context, members []*member[Req, Res]) ([]*member[Req, Res], error) {
+	open := dropEnded(members)
+	if len(open) == 0 {
 		return nil, nil
 	}
-	requests := make([]Req, len(here))
-	for i, m := range here {
+	requests := make([]Req, len(open))
+	for i, m := range open {
 		requests[i] = m.request
 	}
-	ctx, cancel := g.context(ctx, here)
+	ctx, cancel := g.commitContext(ctx, open)
 	defer cancel()
 	begun := time.Now()
-	results, err := g.guarded(ctx, requests)
+	results, err := g.callCommit(ctx, requests)
 	if err != nil && g.base.Err() != nil {
 		err = fmt.Errorf("%w: %w", ErrClosed, err)
 	}
 	if g.cfg.Observe != nil {
-		g.cfg.Observe(Outcome{Size: len(here), Waited: begun.Sub(here[0].since), Took: time.Since(begun), Err: err})
+		g.cfg.Observe(Outcome{Size: len(open), Waited: begun.Sub(open[0].since), Took: time.Since(begun), Err: err})
 	}
 	if err != nil {
-		return here, err
+		return open, err
 	}
-	for i, m := range here {
+	for i, m := range open {
 		m.result = results[i]
 		m.finish(nil)
 	}
 	return nil, nil
 }
 
-// present returns the members whose contexts have not ended, and gives the others their results.
-func present[Req, Res any](members []*member[Req, Res]) []*member[Req, Res] {
+// dropEnded returns the members whose contexts have not ended. It gives the other members the errors of their
+// contexts.
+func dropEnded[Req, Res any](members []*member[Req, Res]) []*member[Req, Res] {
 	ended := func(m *member[Req, Res]) bool { return m.ctx.Err() != nil }
 	if !slices.ContainsFunc(members, ended) {
 		return members
 	}
-	var here []*member[Req, Res]
+	var open []*member[Req, Res]
 	for _, m := range members {
 		if err := m.ctx.Err(); err != nil {
 			m.finish(err)
 		} else {
-			here = append(here, m)
+			open = append(open, m)
 		}
 	}
-	return here
+	return open
 }
 
-// guarded calls Commit and turns a panic into an error.
-func (g *Group[L, Req, Res]) guarded(ctx context.Context, requests []Req) (results []Res, err error) {
+// callCommit calls Config.Commit, and returns a panic as an error.
+func (g *Group[L, Req, Res]) callCommit(ctx context.Context, requests []Req) (results []Res, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = &PanicError{Value: p, Stack: debug.Stack()}
@@ -164,12 +169,13 @@ func (g *Group[L, Req, Res]) guarded(ctx context.Context, requests []Req) (resul
 	return results, err
 }
 
-// context returns the context of a commit. It ends when within ends.
-func (g *Group[L, Req, Res]) context(within context.Context, members []*member[Req, Res]) (context.Context, context.CancelFunc) {
+// commitContext returns the context of a commit of the members. It ends when the context within ends, or as
+// Config.Detached says.
+func (g *Group[L, Req, Res]) commitContext(within context.Context, members []*member[Req, Res]) (context.Context, context.CancelFunc) {
 	if g.cfg.Detached {
 		return withTimeout(within, g.cfg.Timeout)
 	}
-	ctx, cancel := joint(members, g.cfg.Timeout)
+	ctx, cancel := joinContexts(members, g.cfg.Timeout)
 	stop := context.AfterFunc(within, cancel)
 	return ctx, func() {
 		stop()
@@ -177,9 +183,9 @@ func (g *Group[L, Req, Res]) context(within context.Context, members []*member[R
 	}
 }
 
-// joint returns a context with the values of the first member's context. It ends when the contexts of all
+// joinContexts returns a context with the values of the first member's context. It ends when the contexts of all
 // members have ended, or after the timeout.
-func joint[Req, Res any](members []*member[Req, Res], timeout time.Duration) (context.Context, context.CancelFunc) {
+func joinContexts[Req, Res any](members []*member[Req, Res], timeout time.Duration) (context.Context, context.CancelFunc) {
 	if len(members) == 1 {
 		return withTimeout(members[0].ctx, timeout)
 	}

@@ -11,43 +11,46 @@ type lane[L cmp.Ordered, Req, Res any] struct {
 	name    L
 	waiting []*member[Req, Res]
 	weight  int
-	// running counts the lane's workers. starting is whether one has not taken its batch yet.
+	// running is the number of the lane's workers. starting reports whether one of them has not taken its
+	// batch yet.
 	running  int
 	starting bool
-	// current is the running batch whose patience has not ended. The next batch waits for it.
-	current *round[Req, Res]
-	// blocked is whether the key of each waiting request is being committed.
+	// current is the running batch whose patience is not over. The next batch waits for it.
+	current *runningBatch[Req, Res]
+	// blocked reports whether no request can be taken, because each waiting one has a key that is being
+	// committed.
 	blocked bool
-	// size is the size of its batches if Config.Adapt has made it smaller than Limits.Size, else 0.
+	// size is the size of the lane's batches if Config.Adapt has made it smaller than Limits.Size, else 0.
 	size int
 }
 
-// round is a batch that is being committed.
-type round[Req, Res any] struct {
+// runningBatch is a batch that is being committed.
+type runningBatch[Req, Res any] struct {
 	members []*member[Req, Res]
 	begun   time.Time
-	// full is whether it has as many requests as a batch of the lane may have. most is Limits.Size.
-	full bool
-	most int
-	// late is the timer that ends the patience. It is set when another request waits.
-	late *time.Timer
+	// full reports whether the batch has as many requests as it might have. maxSize is Limits.Size.
+	full    bool
+	maxSize int
+	// patience is the timer that ends the patience. It is set when another request waits.
+	patience *time.Timer
 }
 
-// key counts the waiting requests of a key. busy is whether another one is being committed.
-type key struct {
+// keyState has the number of waiting requests of a key. busy reports whether a request of the key is being
+// committed.
+type keyState struct {
 	waiting int
 	busy    bool
 }
 
-func (g *Group[L, Req, Res]) setKey(name string, k key) {
-	if k == (key{}) {
+func (g *Group[L, Req, Res]) setKey(name string, k keyState) {
+	if k == (keyState{}) {
 		delete(g.keys, name)
 	} else {
 		g.keys[name] = k
 	}
 }
 
-// enqueue puts a member into its lane.
+// enqueue adds a member to its lane, unless a limit or Config.Admit refuses it.
 func (g *Group[L, Req, Res]) enqueue(m *member[Req, Res]) (*lane[L, Req, Res], error) {
 	var name L
 	if g.cfg.Lane != nil {
@@ -71,7 +74,7 @@ func (g *Group[L, Req, Res]) enqueue(m *member[Req, Res]) (*lane[L, Req, Res], e
 			return nil, err
 		}
 	}
-	l := g.lane(name)
+	l := g.addLane(name)
 	m.since, m.queued = time.Now(), true
 	l.waiting = append(l.waiting, m)
 	l.weight += m.weight
@@ -82,38 +85,38 @@ func (g *Group[L, Req, Res]) enqueue(m *member[Req, Res]) (*lane[L, Req, Res], e
 		g.setKey(m.key, k)
 	}
 	l.blocked = l.blocked && k.busy
-	g.start(l)
+	g.startIfNeeded(l)
 	return l, nil
 }
 
-// lane returns the lane with the name, and adds it if it is missing.
-func (g *Group[L, Req, Res]) lane(name L) *lane[L, Req, Res] {
-	i, ok := g.find(name)
+// addLane returns the lane with the name, and adds it if it is missing.
+func (g *Group[L, Req, Res]) addLane(name L) *lane[L, Req, Res] {
+	i, ok := g.findLane(name)
 	if !ok {
 		g.lanes = slices.Insert(g.lanes, i, &lane[L, Req, Res]{name: name})
 	}
 	return g.lanes[i]
 }
 
-func (g *Group[L, Req, Res]) find(name L) (int, bool) {
+func (g *Group[L, Req, Res]) findLane(name L) (int, bool) {
 	return slices.BinarySearchFunc(g.lanes, name, func(l *lane[L, Req, Res], name L) int { return cmp.Compare(l.name, name) })
 }
 
 // keptLanes is how many lanes are kept even if they are idle, so that they are not created for each request.
 const keptLanes = 16
 
-// forget drops an idle lane without an adapted size, if there are more than keptLanes.
-func (g *Group[L, Req, Res]) forget(l *lane[L, Req, Res]) {
+// dropIfIdle drops the lane if it is idle, has no adapted size, and there are more than keptLanes.
+func (g *Group[L, Req, Res]) dropIfIdle(l *lane[L, Req, Res]) {
 	if len(g.lanes) <= keptLanes || len(l.waiting) > 0 || l.running > 0 || l.size > 0 {
 		return
 	}
-	if i, ok := g.find(l.name); ok && g.lanes[i] == l {
+	if i, ok := g.findLane(l.name); ok && g.lanes[i] == l {
 		g.lanes = slices.Delete(g.lanes, i, i+1)
 	}
 }
 
-// leave removes a waiting member, and reports whether it did.
-func (g *Group[L, Req, Res]) leave(l *lane[L, Req, Res], m *member[Req, Res]) bool {
+// removeWaiting removes the member from its lane. It reports false if the member does not wait any more.
+func (g *Group[L, Req, Res]) removeWaiting(l *lane[L, Req, Res], m *member[Req, Res]) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !m.queued {
@@ -121,13 +124,13 @@ func (g *Group[L, Req, Res]) leave(l *lane[L, Req, Res], m *member[Req, Res]) bo
 	}
 	i := slices.Index(l.waiting, m)
 	l.waiting = slices.Delete(l.waiting, i, i+1)
-	g.dequeued(l, m)
-	g.forget(l)
+	g.countDequeued(l, m)
+	g.dropIfIdle(l)
 	return true
 }
 
-// dequeued updates the counts for a member that no longer waits.
-func (g *Group[L, Req, Res]) dequeued(l *lane[L, Req, Res], m *member[Req, Res]) {
+// countDequeued updates the counts after a member was removed from the waiting ones.
+func (g *Group[L, Req, Res]) countDequeued(l *lane[L, Req, Res], m *member[Req, Res]) {
 	m.queued = false
 	l.weight -= m.weight
 	g.waiting--
@@ -138,27 +141,29 @@ func (g *Group[L, Req, Res]) dequeued(l *lane[L, Req, Res], m *member[Req, Res])
 	}
 }
 
-// start begins a worker for the lane if one is due.
-func (g *Group[L, Req, Res]) start(l *lane[L, Req, Res]) {
-	if g.reserve(l) {
-		g.begin(l)
+// startIfNeeded starts a worker for the lane if reserveWorker permits one.
+func (g *Group[L, Req, Res]) startIfNeeded(l *lane[L, Req, Res]) {
+	if g.reserveWorker(l) {
+		g.startWorker(l)
 	}
 }
 
-func (g *Group[L, Req, Res]) begin(l *lane[L, Req, Res]) {
+// startWorker starts a worker that reserveWorker has counted.
+func (g *Group[L, Req, Res]) startWorker(l *lane[L, Req, Res]) {
 	g.work.Add(1)
-	go g.worker(l)
+	go g.runWorker(l)
 }
 
-// reserve reports whether a worker of the lane is due, and counts it.
-func (g *Group[L, Req, Res]) reserve(l *lane[L, Req, Res]) bool {
+// reserveWorker reports whether the lane needs another worker and may have it. If so, it counts the worker as
+// running.
+func (g *Group[L, Req, Res]) reserveWorker(l *lane[L, Req, Res]) bool {
 	if len(l.waiting) == 0 || l.blocked || l.starting || g.closed {
 		return false
 	}
 	limits := g.cfg.Limits(l.name)
 	if b := l.current; b != nil {
-		if b.late == nil {
-			b.late = time.AfterFunc(limits.Patience-time.Since(b.begun), func() { g.overdue(l, b) })
+		if b.patience == nil {
+			b.patience = time.AfterFunc(limits.Patience-time.Since(b.begun), func() { g.endPatience(l, b) })
 		}
 		return false
 	}
@@ -171,23 +176,24 @@ func (g *Group[L, Req, Res]) reserve(l *lane[L, Req, Res]) bool {
 	return true
 }
 
-// overdue makes the lane continue without waiting for batch b.
-func (g *Group[L, Req, Res]) overdue(l *lane[L, Req, Res], b *round[Req, Res]) {
+// endPatience is called when the patience of batch b is over. The lane's next batch no longer waits for b.
+func (g *Group[L, Req, Res]) endPatience(l *lane[L, Req, Res], b *runningBatch[Req, Res]) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if l.current == b {
 		l.current = nil
-		g.start(l)
+		g.startIfNeeded(l)
 	}
 }
 
-// take returns the next batch of a lane, in order of arrival, or nil.
-func (g *Group[L, Req, Res]) take(l *lane[L, Req, Res]) *round[Req, Res] {
+// takeBatch removes the next batch from a lane, in order of arrival, and returns it. It returns nil if no request
+// can be taken.
+func (g *Group[L, Req, Res]) takeBatch(l *lane[L, Req, Res]) *runningBatch[Req, Res] {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	l.starting = false
 	limits := g.cfg.Limits(l.name)
-	b := &round[Req, Res]{begun: time.Now(), most: limits.Size}
+	b := &runningBatch[Req, Res]{begun: time.Now(), maxSize: limits.Size}
 	size := limits.Size
 	if l.size > 0 {
 		size = min(l.size, size)
@@ -203,13 +209,13 @@ func (g *Group[L, Req, Res]) take(l *lane[L, Req, Res]) *round[Req, Res] {
 			rest = append(rest, m)
 			continue
 		}
-		g.dequeued(l, m)
+		g.countDequeued(l, m)
 		if err := m.ctx.Err(); err != nil {
 			m.finish(err)
 			continue
 		}
 		if m.key != "" {
-			g.keys[m.key] = key{waiting: k.waiting - 1, busy: true}
+			g.keys[m.key] = keyState{waiting: k.waiting - 1, busy: true}
 		}
 		b.members = append(b.members, m)
 		weight += m.weight
@@ -224,50 +230,51 @@ func (g *Group[L, Req, Res]) take(l *lane[L, Req, Res]) *round[Req, Res] {
 	if limits.Patience > 0 {
 		l.current = b
 	}
-	g.start(l)
+	g.startIfNeeded(l)
 	return b
 }
 
-// release ends a worker's batch, which may be nil, and returns the lane with which the worker continues.
-func (g *Group[L, Req, Res]) release(l *lane[L, Req, Res], b *round[Req, Res], together bool) (next *lane[L, Req, Res]) {
+// endBatch is called when a worker's batch has ended. b is nil if the worker found no request. It returns the
+// lane with which the worker continues, or nil, and starts workers for other lanes that waited.
+func (g *Group[L, Req, Res]) endBatch(l *lane[L, Req, Res], b *runningBatch[Req, Res], whole bool) (next *lane[L, Req, Res]) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	l.running--
 	g.running--
 	if b != nil {
-		g.ended(l, b, together)
+		g.unblock(l, b, whole)
 	}
 	if g.cfg.Key == nil && g.cfg.MaxCommits == 0 {
 		// No other lane waits for this one.
-		if g.reserve(l) {
+		if g.reserveWorker(l) {
 			return l
 		}
-		g.forget(l)
+		g.dropIfIdle(l)
 		return nil
 	}
 	for _, other := range g.lanes {
 		switch {
-		case next == nil && g.reserve(other):
+		case next == nil && g.reserveWorker(other):
 			next = other
 		default:
-			g.start(other)
+			g.startIfNeeded(other)
 		}
 	}
-	g.forget(l)
+	g.dropIfIdle(l)
 	return next
 }
 
-// ended unblocks requests that waited for the batch, and adapts the lane's size.
-func (g *Group[L, Req, Res]) ended(l *lane[L, Req, Res], b *round[Req, Res], together bool) {
+// unblock unblocks requests that waited for batch b, and adapts the size of the lane's batches.
+func (g *Group[L, Req, Res]) unblock(l *lane[L, Req, Res], b *runningBatch[Req, Res], whole bool) {
 	if l.current == b {
 		l.current = nil
 	}
-	if b.late != nil {
-		b.late.Stop()
+	if b.patience != nil {
+		b.patience.Stop()
 	}
 	for _, m := range b.members {
 		if m.key != "" {
-			g.setKey(m.key, key{waiting: g.keys[m.key].waiting})
+			g.setKey(m.key, keyState{waiting: g.keys[m.key].waiting})
 		}
 	}
 	for _, other := range g.lanes {
@@ -277,43 +284,44 @@ func (g *Group[L, Req, Res]) ended(l *lane[L, Req, Res], b *round[Req, Res], tog
 		return
 	}
 	switch {
-	case !together:
+	case !whole:
 		l.size = max(len(b.members)/2, 1)
 	case b.full && l.size > 0:
 		l.size++
 	}
-	if l.size >= b.most {
+	if l.size >= b.maxSize {
 		l.size = 0
 	}
 }
 
-// Queue is what waits in a lane.
+// Queue describes the waiting requests of a lane.
 type Queue struct {
 	Requests, Weight int
-	// Since is when the oldest request came. It is zero if none waits.
+	// Since is when the oldest waiting request came, or zero if none waits.
 	Since time.Time
 }
 
-// Waiting is what waits in a group at a moment.
+// Waiting describes the waiting requests of a group. It is valid only until the function that received it
+// returns.
 type Waiting[L cmp.Ordered] interface {
-	// Lane returns what waits in a lane.
+	// Lane describes the waiting requests of a lane.
 	Lane(L) Queue
-	// Key returns how many requests of a key wait.
+	// Key returns the number of waiting requests of a key.
 	Key(string) int
 }
 
-// Look calls fn with what waits. fn must not block, nor call the group.
+// Look calls fn with a description of the waiting requests. fn must not block, nor call the group.
 func (g *Group[L, Req, Res]) Look(fn func(Waiting[L])) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	fn((*view[L, Req, Res])(g))
 }
 
-// view is a Group whose mutex is held.
+// view implements Waiting for a Group whose mutex is held.
 type view[L cmp.Ordered, Req, Res any] Group[L, Req, Res]
 
 func (v *view[L, Req, Res]) Lane(name L) Queue {
-	i, ok := (*Group[L, Req, Res])(v).find(name)
+	i, ok := (*Group[L, Req, Res])(v).findLane(name)
 	if !ok {
 		return Queue{}
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestIdleLanesAreForgotten(t *testing.T) {
+func TestLane_IdleIsDropped(t *testing.T) {
 	g := New(Config[int, int, int]{
 		Commit: func(_ context.Context, requests []int) ([]int, error) { return requests, nil },
 		Limits: func(int) Limits { return Limits{Size: 4} },

@@ -22,53 +22,53 @@ type ticket struct {
 	poison   bool
 }
 
-// Whatever requests do at the same time, each is committed at most once, and exactly once if Do says so.
+// However concurrent requests overlap, each is committed at most once, and exactly once if Do returns no error.
 func TestGroupUnderLoad(t *testing.T) {
 	t.Parallel()
 	for _, split := range []batch.Split{batch.Halves, batch.Singly, batch.Apart} {
 		for _, detached := range []bool{false, true} {
 			t.Run(fmt.Sprintf("split %d, detached %t", split, detached), func(t *testing.T) {
 				t.Parallel()
-				underLoad(t, split, detached)
+				runUnderLoad(t, split, detached)
 			})
 		}
 	}
 }
 
-func underLoad(t *testing.T, split batch.Split, detached bool) {
+func runUnderLoad(t *testing.T, split batch.Split, detached bool) {
 	const callers, requests = 16, 200
 	var mu sync.Mutex
 	committed, busy := map[int]int{}, map[string]bool{}
 	largest := 0
-	poisoned := errors.New("poison")
+	errPoison := errors.New("poison")
 	cfg := batch.Config[int, ticket, int]{
-		Commit: func(ctx context.Context, all []ticket) ([]int, error) {
+		Commit: func(ctx context.Context, members []ticket) ([]int, error) {
 			mu.Lock()
-			for _, r := range all {
-				require.False(t, busy[r.key], "a key is committed twice at a time")
+			for _, r := range members {
+				require.False(t, busy[r.key], "two requests of one key are committed at the same time")
 				busy[r.key] = split != batch.Apart
 			}
-			largest = max(largest, len(all))
+			largest = max(largest, len(members))
 			mu.Unlock()
 			for range rand.IntN(100) {
 				runtime.Gosched()
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			for _, r := range all {
+			for _, r := range members {
 				delete(busy, r.key)
 			}
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
-			if slices.ContainsFunc(all, func(r ticket) bool { return r.poison }) {
+			if slices.ContainsFunc(members, func(r ticket) bool { return r.poison }) {
 				if rand.IntN(2) == 0 {
-					panic(poisoned)
+					panic(errPoison)
 				}
-				return nil, poisoned
+				return nil, errPoison
 			}
 			var results []int
-			for _, r := range all {
+			for _, r := range members {
 				committed[r.id]++
 				results = append(results, r.id)
 			}
@@ -84,9 +84,9 @@ func underLoad(t *testing.T, split batch.Split, detached bool) {
 		cfg.Key = func(r ticket) string { return r.key }
 	}
 	g := batch.New(cfg)
-	var all sync.WaitGroup
+	var running sync.WaitGroup
 	for c := range callers {
-		all.Go(func() {
+		running.Go(func() {
 			for n := range requests {
 				r := ticket{id: c*requests + n, lane: rand.IntN(2), key: fmt.Sprint("key", rand.IntN(12)), poison: rand.IntN(20) == 0}
 				ctx, cancel := context.WithCancel(t.Context())
@@ -104,7 +104,7 @@ func underLoad(t *testing.T, split batch.Split, detached bool) {
 					require.False(t, r.poison)
 					require.Equal(t, r.id, result)
 					require.Equal(t, 1, times)
-				case panicked || errors.Is(err, poisoned):
+				case panicked || errors.Is(err, errPoison):
 					require.True(t, r.poison)
 				default:
 					require.ErrorIs(t, err, context.Canceled)
@@ -115,7 +115,7 @@ func underLoad(t *testing.T, split batch.Split, detached bool) {
 			}
 		})
 	}
-	all.Wait()
+	running.Wait()
 	g.Close()
 	for id, n := range committed {
 		require.Equal(t, 1, n, id)
