@@ -46,10 +46,10 @@ const (
 // Tolerance is the share by which the load may differ from target times replicas without a change of replicas.
 const Tolerance = 0.1
 
-// missingNotice is how long a metric is missing before people are told.
+// missingNotice is the time for which a metric is missing before Want.Notice reports it.
 const missingNotice = 5 * time.Minute
 
-// State is what a decision needs besides the policy and the samples. Kept is that of the decision before.
+// State is the input of a decision besides the policy and the samples. Kept is from the previous decision.
 type State struct {
 	// Desired is the number of replicas that the region is assigned.
 	Desired int
@@ -57,7 +57,7 @@ type State struct {
 	Quota *int
 	// Floor is the least number of replicas while a rollout is under way. 0: no rollout is.
 	Floor int
-	// Closed: the region takes no new replicas.
+	// Closed reports whether the region takes no new replicas.
 	Closed bool
 	// HoldUntil is when a person's hold ends; the zero time for none.
 	HoldUntil time.Time
@@ -67,8 +67,8 @@ type State struct {
 	Kept
 }
 
-// Kept is what Decide keeps from one decision to the next. The zero Kept is that of a process that has
-// just started.
+// Kept is the state that Decide keeps from one decision to the next. The zero Kept is for a process that has just
+// started.
 type Kept struct {
 	LastUp, LastDown time.Time
 	// StartingSince is when the newest of the replicas that are starting was first seen.
@@ -78,14 +78,14 @@ type Kept struct {
 	peaks         peaks
 }
 
-// Want is what one metric wants.
+// Want is the number of replicas that one metric wants.
 type Want struct {
 	Metric Metric
-	// Value is a total, a mean over ready replicas, or seconds. Missing: the metric has no value.
+	// Value is a total, a mean over ready replicas, or seconds. Missing reports whether the metric has no value.
 	Value    float64
 	Replicas int
 	Missing  bool
-	// Since is when it was first missing.
+	// Since is when the value was first missing.
 	Since time.Time
 }
 
@@ -103,23 +103,23 @@ type Decision struct {
 	Limit     Limit
 	Panic     bool
 	Bounds    Bounds
-	// Ready and Starting are those of the newest sample.
+	// Ready and Starting are from the newest sample.
 	Ready, Starting int
 	// Next is when to decide again without a new sample.
 	Next time.Time
-	// The next decision gets Kept if the caller wrote Wanted. It gets Unwritten if the caller did not, as with
-	// Advise or after a conflict.
+	// Kept is for the next decision if the caller stored Wanted. Unwritten is for the next decision if the caller
+	// did not store it, because of Advise or a conflict.
 	Kept, Unwritten Kept
 }
 
-// lookAgain is the longest time until the next decision.
-const lookAgain = 15 * time.Second
+// maxPause is the longest time until the next decision.
+const maxPause = 15 * time.Second
 
 // Decide returns how many replicas there should be.
 func Decide(p *Policy, w *Window, st State, now time.Time) Decision {
 	d := decider{p: p, w: w, st: st, now: now, mem: st.Kept}
-	d.out = Decision{At: now, Desired: st.Desired, Wanted: st.Desired, Unlimited: st.Desired, Bounds: p.Bounds(now), Next: now.Add(lookAgain)}
-	d.soon(d.out.Bounds.Next)
+	d.out = Decision{At: now, Desired: st.Desired, Wanted: st.Desired, Unlimited: st.Desired, Bounds: p.Bounds(now), Next: now.Add(maxPause)}
+	d.decideAgainAt(d.out.Bounds.Next)
 	d.decide()
 	d.out.Unwritten = d.mem
 	switch {
@@ -144,26 +144,26 @@ type decider struct {
 	missing bool
 }
 
-// soon moves the next decision forward to at, if at is in the future.
-func (d *decider) soon(at time.Time) {
+// decideAgainAt makes at the time of the next decision, if at is in the future and before the time set so far.
+func (d *decider) decideAgainAt(at time.Time) {
 	if at.After(d.now) && at.Before(d.out.Next) {
 		d.out.Next = at
 	}
 }
 
-// set sets the number that is wanted, and the limit that it comes from.
-func (d *decider) set(n int, limit Limit) { d.out.Wanted, d.out.Limit = n, limit }
+// setWanted sets the wanted number, and the limit that explains it.
+func (d *decider) setWanted(n int, limit Limit) { d.out.Wanted, d.out.Limit = n, limit }
 
 func (d *decider) decide() {
 	d.newest = d.w.Newest(d.now)
-	d.watchStarts()
-	d.measure()
+	d.trackStarting()
+	d.measureMetrics()
 	if d.now.Before(d.st.HoldUntil) {
-		d.soon(d.st.HoldUntil)
+		d.decideAgainAt(d.st.HoldUntil)
 		d.out.Limit = HoldLimit
 		return
 	}
-	low := d.low()
+	low := d.minimum()
 	if low == 0 && d.st.Desired > 0 {
 		// An idle app goes to zero at once: Zero.After replaces the window and the steps of Down.
 		d.out.Wanted, d.out.Limit = d.clamp(0, low)
@@ -174,22 +174,22 @@ func (d *decider) decide() {
 	case d.newest == nil:
 		d.out.Limit = NoReport
 	case goal > d.st.Desired:
-		d.up(goal)
+		d.scaleUp(goal)
 	case goal < d.st.Desired:
-		d.down(goal)
+		d.scaleDown(goal)
 	}
-	d.wake()
+	d.wakeFromZero()
 	n, by := d.clamp(d.out.Wanted, low)
 	switch {
 	case n != d.out.Wanted:
-		d.set(n, by)
+		d.setWanted(n, by)
 	case by == QuotaBelowMinimum, d.out.Limit == None && n == goal:
 		d.out.Limit = limit
 	}
 }
 
-// watchStarts records since when replicas are starting.
-func (d *decider) watchStarts() {
+// trackStarting records since when replicas are starting.
+func (d *decider) trackStarting() {
 	if d.newest == nil {
 		return
 	}
@@ -203,8 +203,8 @@ func (d *decider) watchStarts() {
 	d.mem.Starting = d.newest.Starting
 }
 
-// starting reports whether replicas are starting that may still become ready.
-func (d *decider) starting() bool {
+// isStarting reports whether replicas are starting that may still become ready.
+func (d *decider) isStarting() bool {
 	budget := d.st.StartupBudget
 	if budget <= 0 {
 		budget = 30 * time.Minute
@@ -212,11 +212,11 @@ func (d *decider) starting() bool {
 	return d.newest.Starting > 0 && d.now.Sub(d.mem.StartingSince) < budget
 }
 
-// measure finds how many replicas each metric wants, and the highest of these numbers.
-func (d *decider) measure() {
-	most, peak, told := 0, 0, false
+// measureMetrics sets the number of replicas that each metric wants, and the highest of these numbers.
+func (d *decider) measureMetrics() {
+	most, peak, known := 0, 0, false
 	for i, m := range d.p.Metrics {
-		want, high := d.want(m)
+		want, high := d.wantOf(m)
 		if want.Missing {
 			d.missing = true
 			if d.mem.MissingSince[i].IsZero() {
@@ -224,23 +224,23 @@ func (d *decider) measure() {
 			}
 			want.Since, want.Replicas = d.mem.MissingSince[i], d.st.Desired
 			if !want.Notice(d.now) {
-				d.soon(want.Since.Add(missingNotice))
+				d.decideAgainAt(want.Since.Add(missingNotice))
 			}
 		} else {
 			d.mem.MissingSince[i] = time.Time{}
-			most, peak, told = max(most, want.Replicas), max(peak, high), true
+			most, peak, known = max(most, want.Replicas), max(peak, high), true
 		}
 		d.out.Wants = append(d.out.Wants, want)
 	}
-	if told {
+	if known {
 		d.out.Unlimited = most
 		d.mem.peaks.add(d.now, max(most, peak), d.st.Desired, d.p.Down.Window)
 	}
 }
 
-// want returns how many replicas a metric wants. high is the number that delays down: for loads, the higher of
-// what the window and its last tenth want.
-func (d *decider) want(m Metric) (want Want, high int) {
+// wantOf returns how many replicas a metric wants. high is the number that delays scaling down. For a load it is the
+// higher of two numbers: by the mean over the window, and by the mean over its last tenth.
+func (d *decider) wantOf(m Metric) (want Want, high int) {
 	want.Metric = m
 	if d.newest == nil {
 		want.Missing = true
@@ -288,6 +288,7 @@ func (d *decider) proportional(total, target float64) int {
 	return int(min(math.Ceil(total/target-1e-9), math.MaxInt32))
 }
 
+// wantByThresholds returns one replica more, one less, or the same number.
 func (d *decider) wantByThresholds(m Metric, v float64) int {
 	switch {
 	case v > m.Up && d.newest.Starting == 0:
@@ -298,11 +299,11 @@ func (d *decider) wantByThresholds(m Metric, v float64) int {
 	return d.st.Desired
 }
 
-// wantOfTime returns how many replicas a metric wants that is a time. A time says little about the amount of load.
-// So the number grows by the ratio of value and target, to twice the ready replicas at most, and shrinks by one.
+// wantOfTime returns how many replicas a metric wants that is a time. The number grows by the ratio of value and
+// target, to at most twice the ready replicas, and shrinks by one, because a time says little about the load.
 func (d *decider) wantOfTime(m Metric) (want Want, high int) {
 	want.Metric = m
-	v, ok := d.newest.seconds(m)
+	v, ok := d.newest.percentile(m)
 	if !ok || d.newest.Ready == 0 {
 		want.Missing = true
 		return want, 0
@@ -322,8 +323,9 @@ func (d *decider) wantOfTime(m Metric) (want Want, high int) {
 	return want, want.Replicas
 }
 
-// up raises the number toward goal, by one step. Unless there is a panic, it waits until the window is full.
-func (d *decider) up(goal int) {
+// scaleUp raises the number toward goal, by at most one step. Unless there is a panic, it waits until the
+// samples cover the window.
+func (d *decider) scaleUp(goal int) {
 	every := d.p.Up.Every
 	if d.out.Panic {
 		every /= 10
@@ -332,21 +334,22 @@ func (d *decider) up(goal int) {
 		return
 	}
 	if next := d.mem.LastUp.Add(every); d.now.Before(next) {
-		d.soon(next)
+		d.decideAgainAt(next)
 		d.out.Limit = StepLimit
 		return
 	}
 	if most := d.st.Desired + d.p.Up.Step.Of(d.st.Desired); goal > most {
-		d.soon(d.now.Add(every))
-		d.set(most, StepLimit)
+		d.decideAgainAt(d.now.Add(every))
+		d.setWanted(most, StepLimit)
 		return
 	}
 	d.out.Wanted = goal
 }
 
-// down lowers the number toward goal, by one step and not below the highest number wanted within the window.
-func (d *decider) down(goal int) {
-	most, expires := d.mem.peaks.most(d.now)
+// scaleDown lowers the number toward goal, by at most one step, and not below the highest number that was
+// wanted within the window.
+func (d *decider) scaleDown(goal int) {
+	most, expires := d.mem.peaks.highest(d.now)
 	switch {
 	case d.out.Panic:
 		d.out.Limit = PanicLimit
@@ -355,12 +358,12 @@ func (d *decider) down(goal int) {
 	case !d.w.Covers(d.p.Down.Window, d.now):
 		d.out.Limit = WindowFilling
 	case most >= d.st.Desired:
-		d.soon(expires)
+		d.decideAgainAt(expires)
 		d.out.Limit = HighestInWindow
-	case d.starting():
+	case d.isStarting():
 		d.out.Limit = StartingLimit
 	case d.now.Before(d.mem.LastDown.Add(d.p.Down.Every)):
-		d.soon(d.mem.LastDown.Add(d.p.Down.Every))
+		d.decideAgainAt(d.mem.LastDown.Add(d.p.Down.Every))
 		d.out.Limit = StepLimit
 	default:
 		least := d.st.Desired - d.p.Down.Step.Of(d.st.Desired)
@@ -368,7 +371,7 @@ func (d *decider) down(goal int) {
 		switch d.out.Wanted {
 		case goal:
 		case least:
-			d.soon(d.now.Add(d.p.Down.Every))
+			d.decideAgainAt(d.now.Add(d.p.Down.Every))
 			d.out.Limit = StepLimit
 		default:
 			d.out.Limit = HighestInWindow
@@ -376,19 +379,20 @@ func (d *decider) down(goal int) {
 	}
 }
 
-// wake wants as many replicas as Zero.WakeTo of an app at zero that has requests.
-func (d *decider) wake() {
+// wakeFromZero raises the number to Zero.WakeTo for an app at zero that has requests.
+func (d *decider) wakeFromZero() {
 	if d.newest == nil {
 		return
 	}
-	if d.st.Desired == 0 && d.p.Zero != nil && d.newest.demand() && d.out.Wanted < d.p.Zero.WakeTo {
-		d.set(d.p.Zero.WakeTo, None)
+	if d.st.Desired == 0 && d.p.Zero != nil && d.newest.hasRequests() && d.out.Wanted < d.p.Zero.WakeTo {
+		d.setWanted(d.p.Zero.WakeTo, None)
 	}
 }
 
-// low returns the least replicas. It is 0 only for an app that is at zero, or idle for long enough to go there.
-func (d *decider) low() int {
-	if low := d.out.Bounds.Min; low > 0 || d.st.Desired == 0 || d.idle() {
+// minimum returns the minimum of replicas. It is 0 only for an app that is at zero, or that has been idle for long
+// enough to go to zero.
+func (d *decider) minimum() int {
+	if low := d.out.Bounds.Min; low > 0 || d.st.Desired == 0 || d.mayGoToZero() {
 		return low
 	}
 	return 1
@@ -428,14 +432,14 @@ func (d *decider) clamp(n, low int) (_ int, limit Limit) {
 	return n, limit
 }
 
-// idle reports whether the app has been without requests for long enough to go to zero.
-func (d *decider) idle() bool {
+// mayGoToZero reports whether the app has been without requests for long enough to go to zero.
+func (d *decider) mayGoToZero() bool {
 	if d.p.Zero == nil || d.newest == nil || d.newest.Starting > 0 || d.missing && d.newest.Ready > 0 {
 		return false
 	}
 	idle, ok := d.w.Idle(d.now)
 	if ok && idle < d.p.Zero.After {
-		d.soon(d.now.Add(d.p.Zero.After - idle))
+		d.decideAgainAt(d.now.Add(d.p.Zero.After - idle))
 	}
 	return ok && idle >= d.p.Zero.After
 }

@@ -15,7 +15,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Fault is what is wrong with a policy.
+// Fault describes an error in a policy.
 type Fault struct {
 	// Field is a path within the policy, with JSON names: "metrics[0].target".
 	Field, Message, Fix string
@@ -57,7 +57,7 @@ func In(p *windlassv1.ScalingPolicy, region string) *windlassv1.ScalingPolicy {
 	return out
 }
 
-// Check returns what is wrong with the policy, overrides included, or nil.
+// Check returns the first error in the policy, including its overrides, or nil.
 func Check(p *windlassv1.ScalingPolicy) *Fault {
 	if _, fault := New(p, ""); fault != nil {
 		return fault
@@ -145,6 +145,7 @@ func New(p *windlassv1.ScalingPolicy, region string) (Policy, *Fault) {
 	return out, nil
 }
 
+// orDuration returns d, or otherwise if d is nil.
 func orDuration(d *durationpb.Duration, otherwise time.Duration) time.Duration {
 	if d == nil {
 		return otherwise
@@ -169,8 +170,8 @@ func newPace(p *windlassv1.ScalingPace, field string, otherwise Pace) (Pace, *Fa
 	return out, nil
 }
 
-// types maps the metric types of the API to the words of the app file.
-var types = map[windlassv1.ScalingMetric_Type]MetricType{
+// metricTypes maps the metric types of the API to the words of the app file.
+var metricTypes = map[windlassv1.ScalingMetric_Type]MetricType{
 	windlassv1.ScalingMetric_TYPE_IN_FLIGHT:           InFlight,
 	windlassv1.ScalingMetric_TYPE_REQUESTS_PER_SECOND: RequestsPerSecond,
 	windlassv1.ScalingMetric_TYPE_QUEUE:               Queue,
@@ -182,11 +183,11 @@ var types = map[windlassv1.ScalingMetric_Type]MetricType{
 	windlassv1.ScalingMetric_TYPE_PROMETHEUS:          Prometheus,
 }
 
-// Proto returns the type as the API has it.
+// Proto returns the API's value of the type.
 func (t MetricType) Proto() windlassv1.ScalingMetric_Type {
-	for of, word := range types {
+	for value, word := range metricTypes {
 		if word == t {
-			return of
+			return value
 		}
 	}
 	return windlassv1.ScalingMetric_TYPE_UNSPECIFIED
@@ -207,11 +208,11 @@ func (m Metric) IsTotal() bool {
 	return false
 }
 
-// TypeOf returns the type of a metric of the API, empty for one that is not known here.
-func TypeOf(t windlassv1.ScalingMetric_Type) MetricType { return types[t] }
+// TypeOf returns the type for a value of the API, or "" for an unknown value.
+func TypeOf(t windlassv1.ScalingMetric_Type) MetricType { return metricTypes[t] }
 
 func newMetric(given *windlassv1.ScalingMetric) (Metric, *Fault) {
-	out := Metric{Type: types[given.GetType()], Query: given.GetQuery(), Total: given.GetKind() != windlassv1.ScalingMetric_KIND_LEVEL}
+	out := Metric{Type: metricTypes[given.GetType()], Query: given.GetQuery(), Total: given.GetKind() != windlassv1.ScalingMetric_KIND_LEVEL}
 	if out.Type == "" {
 		return out, &Fault{"type", "unknown metric", "Use inFlight, requestsPerSecond, queue, kvCache, cpu, memory, firstToken, latency or prometheus."}
 	}
@@ -224,7 +225,7 @@ func newMetric(given *windlassv1.ScalingMetric) (Metric, *Fault) {
 		return out, &Fault{"query", "missing", "Write the PromQL whose value the metric is."}
 	}
 	var fault *Fault
-	if out.Target, fault = amount(given.GetTarget(), "target", out.Type); fault != nil {
+	if out.Target, fault = parseAmount(given.GetTarget(), "target", out.Type); fault != nil {
 		return out, fault
 	}
 	if given.GetPercentile() != 0 && !out.Type.isTime() {
@@ -239,11 +240,11 @@ func newMetric(given *windlassv1.ScalingMetric) (Metric, *Fault) {
 			out.Percentile = p
 		}
 	}
-	return out, thresholds(given, &out)
+	return out, parseThresholds(given, &out)
 }
 
-// thresholds reads up and down.
-func thresholds(given *windlassv1.ScalingMetric, out *Metric) (fault *Fault) {
+// parseThresholds parses the fields up and down into out.
+func parseThresholds(given *windlassv1.ScalingMetric, out *Metric) (fault *Fault) {
 	if given.GetUp() == "" && given.GetDown() == "" {
 		return nil
 	}
@@ -253,10 +254,10 @@ func thresholds(given *windlassv1.ScalingMetric, out *Metric) (fault *Fault) {
 	if given.GetUp() == "" || given.GetDown() == "" {
 		return &Fault{"up", "up and down go together", "Set both, or leave both out."}
 	}
-	if out.Up, fault = amount(given.GetUp(), "up", out.Type); fault != nil {
+	if out.Up, fault = parseAmount(given.GetUp(), "up", out.Type); fault != nil {
 		return fault
 	}
-	if out.Down, fault = amount(given.GetDown(), "down", out.Type); fault != nil {
+	if out.Down, fault = parseAmount(given.GetDown(), "down", out.Type); fault != nil {
 		return fault
 	}
 	if out.Down >= out.Up {
@@ -265,8 +266,8 @@ func thresholds(given *windlassv1.ScalingMetric, out *Metric) (fault *Fault) {
 	return nil
 }
 
-// amount reads a target or threshold: a number, or a time for metrics that are one.
-func amount(text, field string, of MetricType) (float64, *Fault) {
+// parseAmount parses a target or threshold: a number, or a duration if the metric is a time.
+func parseAmount(text, field string, of MetricType) (float64, *Fault) {
 	if of.isTime() {
 		d, err := time.ParseDuration(text)
 		if err != nil || d <= 0 {

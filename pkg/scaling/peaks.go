@@ -2,49 +2,51 @@ package scaling
 
 import "time"
 
-// slots is how many parts peaks divides a window into.
-const slots = 30
+// windowParts is the number of parts into which peaks divides a window.
+const windowParts = 30
 
-// peaks keeps the highest number wanted in each part of a window, in bounded memory. A copy is independent.
+// peaks keeps the highest number of wanted replicas in each part of a window, in bounded memory. A copy is
+// independent of the original.
 type peaks struct {
 	window time.Duration
-	parts  [slots + 1]part
+	parts  [windowParts + 1]part
 }
 
 type part struct {
-	// at is the number of the part since the epoch.
-	at   int64
-	most int
+	// index is the number of the part, counted from the Unix epoch.
+	index   int64
+	highest int
 }
 
-func (p *peaks) width() time.Duration { return max(p.window/slots, time.Millisecond) }
+// partLength returns the length of a part.
+func (p *peaks) partLength() time.Duration { return max(p.window/windowParts, time.Millisecond) }
 
-// add records the number wanted now. Calls must come in the order of time. A window with another length begins
-// empty, and its first number is at least desired.
+// add records the number of replicas that is wanted now. now must not be before the now of earlier calls. If the
+// length of the window changed, add forgets earlier numbers, and records at least desired.
 func (p *peaks) add(now time.Time, wanted, desired int, window time.Duration) {
 	if p.window != window {
 		*p, wanted = peaks{window: window}, max(wanted, desired)
 	}
-	at := now.UnixNano() / int64(p.width())
-	slot := &p.parts[at%int64(len(p.parts))]
-	if slot.at != at {
-		*slot = part{at: at}
+	index := now.UnixNano() / int64(p.partLength())
+	current := &p.parts[index%int64(len(p.parts))]
+	if current.index != index {
+		*current = part{index: index}
 	}
-	slot.most = max(slot.most, wanted)
+	current.highest = max(current.highest, wanted)
 }
 
-// most returns the highest number within the window, and when that number leaves the window.
-func (p *peaks) most(now time.Time) (most int, expires time.Time) {
-	width := int64(p.width())
-	current := now.UnixNano() / width
-	for _, slot := range p.parts {
-		if slot.at == 0 || current-slot.at > slots {
+// highest returns the highest number within the window, and when that number leaves the window.
+func (p *peaks) highest(now time.Time) (number int, expires time.Time) {
+	length := int64(p.partLength())
+	current := now.UnixNano() / length
+	for _, old := range p.parts {
+		if old.index == 0 || current-old.index > windowParts {
 			continue
 		}
-		end := time.Unix(0, (slot.at+slots+1)*width)
-		if slot.most > most || slot.most == most && end.After(expires) {
-			most, expires = slot.most, end
+		end := time.Unix(0, (old.index+windowParts+1)*length)
+		if old.highest > number || old.highest == number && end.After(expires) {
+			number, expires = old.highest, end
 		}
 	}
-	return most, expires
+	return number, expires
 }

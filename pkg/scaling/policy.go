@@ -22,7 +22,7 @@ type Policy struct {
 	// Zero is nil if the app never goes to zero.
 	Zero     *Zero
 	Schedule []Entry
-	// Advise: decisions are shown and change nothing.
+	// Advise means that decisions are shown, but not carried out.
 	Advise bool
 }
 
@@ -47,12 +47,12 @@ type Metric struct {
 	Type MetricType
 	// Target is in seconds for FirstToken and Latency.
 	Target float64
-	// Up and Down are thresholds that replace the target: a value above Up adds a replica, and one below Down
-	// removes one. 0: the metric has no thresholds.
+	// Up and Down are thresholds that replace the target: a value above Up adds a replica, and a value below
+	// Down removes a replica. They are 0 for a metric without thresholds.
 	Up, Down float64
 	// Percentile of FirstToken and Latency, 0 to 100.
 	Percentile float64
-	// Query is for Prometheus. Total reports whether its result is a total of all replicas.
+	// Query is for Prometheus. Total reports whether the result of Query is a total of all replicas.
 	Query string
 	Total bool
 }
@@ -75,13 +75,13 @@ func (s Step) Of(n int) int {
 	return max(1, s.Count)
 }
 
-// Zero is when an app goes to zero, and how many replicas a request wakes.
+// Zero says after which idle time an app goes to zero, and how many replicas a request then starts.
 type Zero struct {
 	After  time.Duration
 	WakeTo int
 }
 
-// Entry of a schedule.
+// Entry is an entry of a schedule.
 type Entry struct {
 	// Cron is the text of the schedule, for people.
 	Cron string
@@ -109,8 +109,8 @@ func (p *Policy) Bounds(now time.Time) Bounds {
 	var began time.Time
 	for i := range p.Schedule {
 		e := &p.Schedule[i]
-		at, ok := e.last(now)
-		b.soon(e.times.Next(now.In(e.Zone)), now)
+		at, ok := e.lastStart(now)
+		b.setNext(e.times.Next(now.In(e.Zone)), now)
 		if !ok {
 			continue
 		}
@@ -119,7 +119,7 @@ func (p *Policy) Bounds(now time.Time) Bounds {
 			if !end.After(now) {
 				continue
 			}
-			b.soon(end, now)
+			b.setNext(end, now)
 		}
 		if in == nil || !at.Before(began) {
 			in, began = e, at
@@ -137,17 +137,19 @@ func (p *Policy) Bounds(now time.Time) Bounds {
 	return b
 }
 
-func (b *Bounds) soon(at, now time.Time) {
+// setNext sets Next to at, if at is after now and before Next.
+func (b *Bounds) setNext(at, now time.Time) {
 	if at.After(now) && (b.Next.IsZero() || at.Before(b.Next)) {
 		b.Next = at
 	}
 }
 
-// horizons are how far back last looks. It tries the shortest first, so that it steps through few times of an entry.
+// horizons are the times back to which lastStart looks. It tries the shortest first, because a frequent entry
+// starts very often within a long time.
 var horizons = []time.Duration{time.Hour, 25 * time.Hour, 8 * 24 * time.Hour, 32 * 24 * time.Hour, 367 * 24 * time.Hour, 8 * 366 * 24 * time.Hour}
 
-// last returns when the entry began last, up to now.
-func (e *Entry) last(now time.Time) (at time.Time, ok bool) {
+// lastStart returns the last time at or before now at which the entry started.
+func (e *Entry) lastStart(now time.Time) (at time.Time, ok bool) {
 	for _, back := range horizons {
 		t := e.times.Next(now.Add(-back).In(e.Zone))
 		for !t.IsZero() && !t.After(now) {

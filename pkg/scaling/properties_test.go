@@ -29,22 +29,22 @@ func drawPolicy(t *rapid.T) *Policy {
 	return &out
 }
 
-// maybe draws a value, or none.
-func maybe(t *rapid.T, high float64, label string) *float64 {
+// drawOptional draws a number, or nil for a missing value.
+func drawOptional(t *rapid.T, high float64, label string) *float64 {
 	if rapid.IntRange(0, 5).Draw(t, label+" missing") == 0 {
 		return nil
 	}
 	return new(rapid.Float64Range(0, high).Draw(t, label))
 }
 
-func drawSample(t *rapid.T, r *region) Sample {
+func drawSample(t *rapid.T, r *simulation) Sample {
 	ready := rapid.IntRange(0, r.st.Desired).Draw(t, "ready")
 	s := Sample{
 		Ready: ready, Starting: rapid.IntRange(0, r.st.Desired-ready).Draw(t, "starting"),
-		InFlight: maybe(t, 300, "in flight"), Queued: maybe(t, 50, "queued"), Rate: maybe(t, 200, "rate"), Levels: map[string]float64{},
+		InFlight: drawOptional(t, 300, "in flight"), Queued: drawOptional(t, 50, "queued"), Rate: drawOptional(t, 200, "rate"), Levels: map[string]float64{},
 	}
 	for _, name := range []string{"kvCache", "cpu", "queue"} {
-		if v := maybe(t, map[string]float64{"kvCache": 1, "cpu": 100, "queue": 20}[name], name); v != nil {
+		if v := drawOptional(t, map[string]float64{"kvCache": 1, "cpu": 100, "queue": 20}[name], name); v != nil {
 			s.Levels[name] = *v
 		}
 	}
@@ -54,9 +54,9 @@ func drawSample(t *rapid.T, r *region) Sample {
 func TestDecide_AnyLoad(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		r := newRegion(drawPolicy(t), 0)
+		r := newSimulation(drawPolicy(t), 0)
 		r.st.Desired = r.p.Initial
-		for range rapid.IntRange(1, 60).Draw(t, "looks") {
+		for range rapid.IntRange(1, 60).Draw(t, "decisions") {
 			r.now = r.now.Add(time.Duration(rapid.IntRange(1, 90).Draw(t, "pause")) * time.Second)
 			r.st.Quota, r.st.Floor = nil, 0
 			if rapid.Bool().Draw(t, "has quota") {
@@ -64,26 +64,26 @@ func TestDecide_AnyLoad(t *testing.T) {
 				*r.st.Quota = rapid.IntRange(0, 50).Draw(t, "quota")
 			}
 			was, s := r.st.Desired, drawSample(t, r)
-			d := r.tell(s)
+			d := r.report(s)
 			require.LessOrEqual(t, d.Wanted, r.p.Max)
 			if r.st.Quota == nil {
 				require.GreaterOrEqual(t, d.Wanted, r.p.Min)
 			}
-			require.True(t, d.Next.After(r.now), "it looks again later")
-			require.LessOrEqual(t, d.Next.Sub(r.now), lookAgain)
+			require.True(t, d.Next.After(r.now), "it decides again later")
+			require.LessOrEqual(t, d.Next.Sub(r.now), maxPause)
 			missing := false
 			for _, want := range d.Wants {
 				missing = missing || want.Missing
 			}
 			if missing && (d.Wanted > 0 || s.Ready > 0) {
-				require.GreaterOrEqual(t, d.Wanted, was, "a missing metric takes nothing away")
+				require.GreaterOrEqual(t, d.Wanted, was, "no replica is removed while a metric is missing")
 			}
 			if r.st.Quota != nil && d.Wanted > was {
 				require.LessOrEqual(t, d.Wanted, *r.st.Quota)
 			}
 			if d.Wanted < was && d.Wanted > 0 {
-				require.Zero(t, s.Starting, "nothing is taken away while replicas start")
-				require.Equal(t, 1, was-d.Wanted, "one at a time")
+				require.Zero(t, s.Starting, "no replica is removed while others start")
+				require.Equal(t, 1, was-d.Wanted, "one replica at a time")
 			}
 		}
 	})
@@ -93,11 +93,12 @@ func TestDecide_ConstantLoadEnds(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPolicy(t)
-		// Thresholds move by steps until the level is between them, which a level that no replica changes never is.
+		// A metric with thresholds changes the number step by step until its level is between them. A level that
+		// does not depend on the number of replicas may never be.
 		for i := range p.Metrics {
 			p.Metrics[i].Up, p.Metrics[i].Down = 0, 0
 		}
-		r := newRegion(p, p.Initial)
+		r := newSimulation(p, p.Initial)
 		load := Sample{InFlight: new(rapid.Float64Range(0, 300).Draw(t, "in flight")), Queued: new(0.0)}
 		load.Rate = new(rapid.Float64Range(0, 200).Draw(t, "rate"))
 		work := rapid.Float64Range(0.1, 20).Draw(t, "work")
@@ -123,7 +124,7 @@ func TestDecide_ConstantLoadEnds(t *testing.T) {
 				s.Levels = map[string]float64{"kvCache": work / float64(s.Ready), "cpu": 50 * work / float64(s.Ready), "queue": 0}
 			}
 			was := r.st.Desired
-			if d := r.tell(s); d.Wanted != was {
+			if d := r.report(s); d.Wanted != was {
 				up := 1
 				if d.Wanted < was {
 					up = -1
@@ -136,6 +137,6 @@ func TestDecide_ConstantLoadEnds(t *testing.T) {
 			r.now = r.now.Add(5 * time.Second)
 		}
 		require.LessOrEqual(t, turns, 1)
-		require.Less(t, changed.Sub(start), 2*time.Hour, "it ends")
+		require.Less(t, changed.Sub(start), 2*time.Hour, "the changes end")
 	})
 }

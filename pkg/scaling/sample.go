@@ -12,8 +12,8 @@ type Sample struct {
 	At time.Time
 	// Ready and Starting are numbers of replicas. Replicas in a crash loop are neither.
 	Ready, Starting int
-	// InFlight is requests that instances have, Queued those that wait at gateways, Rate requests a
-	// second. They are totals of all replicas.
+	// InFlight is the number of requests at instances, Queued of requests that wait at gateways, and Rate of
+	// requests a second. They are totals of all replicas.
 	InFlight, Queued, Rate *float64
 	// Levels are means over the ready instances whose level is known: "kvCache", "cpu", "memory", "queue".
 	Levels map[string]float64
@@ -23,31 +23,32 @@ type Sample struct {
 	Results map[string]float64
 }
 
-// busy reports whether the app has requests or starting replicas, or may have requests because InFlight is unknown.
-func (s *Sample) busy() bool {
+// mayBeBusy reports whether the app has requests or starting replicas, or may have requests because InFlight is
+// unknown.
+func (s *Sample) mayBeBusy() bool {
 	return s.InFlight == nil || *s.InFlight > 0 || s.Queued != nil && *s.Queued > 0 || s.Rate != nil && *s.Rate > 0 || s.Starting > 0
 }
 
-// demand reports whether the app is known to have requests.
-func (s *Sample) demand() bool {
+// hasRequests reports whether the app is known to have requests.
+func (s *Sample) hasRequests() bool {
 	return s.InFlight != nil && *s.InFlight > 0 || s.Queued != nil && *s.Queued > 0
 }
 
-// load returns what the metric measures in total, over all replicas, and ok false if it is missing. It is not
-// for times.
+// load returns the total value of a metric over all replicas. ok is false if the value is missing. A metric that
+// is a time has no load: see percentile.
 func (s *Sample) load(m Metric) (v float64, ok bool) {
 	switch m.Type {
 	case InFlight:
 		// Requests that wait at gateways are load as well, because instances may limit how many they take.
-		return sum(s.InFlight, s.Queued, s.InFlight != nil)
+		return addLoads(s.InFlight, s.Queued, s.InFlight != nil)
 	case RequestsPerSecond:
-		return sum(s.Rate, nil, s.Rate != nil)
+		return addLoads(s.Rate, nil, s.Rate != nil)
 	case Queue:
-		engines, told := s.level("queue")
-		if !told {
-			return sum(s.Queued, nil, s.Queued != nil)
+		engines, known := s.level("queue")
+		if !known {
+			return addLoads(s.Queued, nil, s.Queued != nil)
 		}
-		return sum(&engines, s.Queued, true)
+		return addLoads(&engines, s.Queued, true)
 	case KVCache, CPU, Memory:
 		return s.level(string(m.Type))
 	case Prometheus:
@@ -61,7 +62,7 @@ func (s *Sample) load(m Metric) (v float64, ok bool) {
 	return 0, false
 }
 
-func sum(a, b *float64, ok bool) (v float64, _ bool) {
+func addLoads(a, b *float64, ok bool) (v float64, _ bool) {
 	if !ok {
 		return 0, false
 	}
@@ -74,14 +75,14 @@ func sum(a, b *float64, ok bool) (v float64, _ bool) {
 	return v, true
 }
 
-// level returns the mean of ready instances times the number of ready replicas.
+// level returns a level's mean over ready instances, times the number of ready replicas.
 func (s *Sample) level(name string) (v float64, ok bool) {
 	v, ok = s.Levels[name]
 	return v * float64(s.Ready), ok && s.Ready > 0
 }
 
-// seconds returns the percentile of a metric that is a time. It is 0 for an app without requests.
-func (s *Sample) seconds(m Metric) (v float64, ok bool) {
+// percentile returns the percentile of a metric that is a time. It is 0 for an idle app.
+func (s *Sample) percentile(m Metric) (v float64, ok bool) {
 	counts := s.Latency
 	if m.Type == FirstToken {
 		counts = s.FirstToken
@@ -98,8 +99,8 @@ func (s *Sample) seconds(m Metric) (v float64, ok bool) {
 // Fresh is how long a sample counts as current. Agents send one every 30 s at least.
 const Fresh = 45 * time.Second
 
-// interval is the time within which agents report a change.
-const interval = 5 * time.Second
+// reportInterval is the time within which agents report a changed load.
+const reportInterval = 5 * time.Second
 
 // maxSamples bounds a window.
 const maxSamples = 48
@@ -112,8 +113,8 @@ type Window struct {
 	idleSince time.Time
 }
 
-// Add takes a sample that is not older than the newest one. span is how far back samples matter: the window of
-// the policy's Up.
+// Add adds a sample, unless it is older than the newest one. span is the time for which samples are needed: the
+// window of the policy's Up.
 func (w *Window) Add(s Sample, span time.Duration) {
 	if n := len(w.samples); n > 0 {
 		last := &w.samples[n-1]
@@ -129,7 +130,7 @@ func (w *Window) Add(s Sample, span time.Duration) {
 		w.began = s.At
 	}
 	switch {
-	case s.busy():
+	case s.mayBeBusy():
 		w.idleSince = time.Time{}
 	case w.idleSince.IsZero():
 		w.idleSince = s.At
@@ -159,7 +160,8 @@ func (w *Window) Covers(span time.Duration, now time.Time) bool {
 	return w.Newest(now) != nil && now.Sub(w.began) >= span
 }
 
-// Idle returns for how long the app has had no request and no replica that starts.
+// Idle returns the time for which the app has had no request and no starting replica. ok is false if it is not
+// idle, or if that is unknown.
 func (w *Window) Idle(now time.Time) (d time.Duration, ok bool) {
 	if w.Newest(now) == nil || w.idleSince.IsZero() {
 		return 0, false
@@ -167,7 +169,7 @@ func (w *Window) Idle(now time.Time) (d time.Duration, ok bool) {
 	return now.Sub(w.idleSince), true
 }
 
-// mean returns the mean of what load returns over the span before now. A sample holds until the next one.
+// mean returns the mean of load over the span before now. The value of a sample holds until the next sample.
 // ok is false if the newest sample has no value.
 func (w *Window) mean(load func(*Sample) (float64, bool), span time.Duration, now time.Time) (v float64, ok bool) {
 	newest := w.Newest(now)
@@ -182,8 +184,8 @@ func (w *Window) mean(load func(*Sample) (float64, bool), span time.Duration, no
 	var sum, weight float64
 	for i := len(w.samples) - 1; i >= 0 && until.After(from); i-- {
 		s := &w.samples[i]
-		// Agents report a change within interval, so a sample also holds for that time before it.
-		begin := s.At.Add(-interval)
+		// Agents report a change within reportInterval, so a sample also holds for that time before it.
+		begin := s.At.Add(-reportInterval)
 		if i == 0 || begin.Before(w.samples[i-1].At) {
 			begin = s.At
 			if i > 0 {

@@ -23,29 +23,29 @@ func policy(t testing.TB, change func(*windlassv1.ScalingPolicy)) *Policy {
 	return &out
 }
 
-// region plays one app in one region: what it reports, and what is decided.
-type region struct {
+// simulation reports samples of one app in one region, and applies the decisions.
+type simulation struct {
 	p   *Policy
 	w   Window
 	st  State
 	now time.Time
-	// advise drops what was decided.
+	// advise means that decisions are not applied.
 	advise bool
 	last   Decision
 }
 
-func newRegion(p *Policy, desired int) *region {
-	return &region{p: p, st: State{Desired: desired}, now: start}
+func newSimulation(p *Policy, desired int) *simulation {
+	return &simulation{p: p, st: State{Desired: desired}, now: start}
 }
 
-// tell reports s and decides.
-func (r *region) tell(s Sample) Decision {
+// report reports s and decides.
+func (r *simulation) report(s Sample) Decision {
 	s.At = r.now
 	r.w.Add(s, r.p.Up.Window)
 	return r.decide()
 }
 
-func (r *region) decide() Decision {
+func (r *simulation) decide() Decision {
 	r.last = Decide(r.p, &r.w, r.st, r.now)
 	if r.advise {
 		r.st.Kept = r.last.Unwritten
@@ -55,21 +55,21 @@ func (r *region) decide() Decision {
 	return r.last
 }
 
-// run reports what s returns every 5 s for so long, and returns the numbers that were decided, without repeats.
-func (r *region) run(d time.Duration, s func() Sample) (numbers []int) {
+// reportFor reports the sample of s every 5 s for the time d. It returns the decided numbers, without repeats.
+func (r *simulation) reportFor(d time.Duration, s func() Sample) (numbers []int) {
 	for end := r.now.Add(d); r.now.Before(end); r.now = r.now.Add(5 * time.Second) {
-		if n := r.tell(s()).Wanted; len(numbers) == 0 || numbers[len(numbers)-1] != n {
+		if n := r.report(s()).Wanted; len(numbers) == 0 || numbers[len(numbers)-1] != n {
 			numbers = append(numbers, n)
 		}
 	}
 	return numbers
 }
 
-// settle fills the windows with what wants the replicas that there are.
-func (r *region) settle(s Sample) {
+// fillWindows reports s until the windows are full, and keeps the number of replicas.
+func (r *simulation) fillWindows(s Sample) {
 	d := r.st.Desired
 	r.advise = true
-	r.run(6*time.Minute, func() Sample { return s })
+	r.reportFor(6*time.Minute, func() Sample { return s })
 	r.advise = false
 	r.st.Desired = d
 }
@@ -84,47 +84,47 @@ func metrics(all ...*windlassv1.ScalingMetric) func(*windlassv1.ScalingPolicy) {
 
 func TestDecide_Vectors(t *testing.T) {
 	t.Parallel()
-	t.Run("a level of twice the target doubles, and pending instances count as had", func(t *testing.T) {
+	t.Run("a level of twice the target doubles the replicas, and starting ones count", func(t *testing.T) {
 		t.Parallel()
-		r := newRegion(policy(t, metrics(&windlassv1.ScalingMetric{Type: windlassv1.ScalingMetric_TYPE_KV_CACHE, Target: "0.4"})), 2)
-		require.Equal(t, 4, r.tell(Sample{Ready: 2, Levels: map[string]float64{"kvCache": 0.8}}).Wanted)
-		require.Equal(t, []int{4}, r.run(10*time.Minute, func() Sample {
+		r := newSimulation(policy(t, metrics(&windlassv1.ScalingMetric{Type: windlassv1.ScalingMetric_TYPE_KV_CACHE, Target: "0.4"})), 2)
+		require.Equal(t, 4, r.report(Sample{Ready: 2, Levels: map[string]float64{"kvCache": 0.8}}).Wanted)
+		require.Equal(t, []int{4}, r.reportFor(10*time.Minute, func() Sample {
 			return Sample{Ready: 2, Starting: 2, Levels: map[string]float64{"kvCache": 0.8}}
 		}))
 	})
-	t.Run("a total within a tenth of the target keeps what there is", func(t *testing.T) {
+	t.Run("a total within a tenth of the target changes nothing", func(t *testing.T) {
 		t.Parallel()
-		r := newRegion(policy(t, nil), 10)
-		r.settle(inFlight(10, 100))
-		require.Equal(t, []int{10}, r.run(5*time.Minute, func() Sample { return inFlight(10, 105) }))
-		r.run(5*time.Minute, func() Sample { return inFlight(r.st.Desired, 111) })
+		r := newSimulation(policy(t, nil), 10)
+		r.fillWindows(inFlight(10, 100))
+		require.Equal(t, []int{10}, r.reportFor(5*time.Minute, func() Sample { return inFlight(10, 105) }))
+		r.reportFor(5*time.Minute, func() Sample { return inFlight(r.st.Desired, 111) })
 		require.Equal(t, 12, r.st.Desired)
 	})
-	t.Run("a missing metric forbids going down and not up", func(t *testing.T) {
+	t.Run("a missing metric prevents scaling down, but not up", func(t *testing.T) {
 		t.Parallel()
 		p := policy(t, metrics(
 			&windlassv1.ScalingMetric{Type: windlassv1.ScalingMetric_TYPE_IN_FLIGHT, Target: "10"},
 			&windlassv1.ScalingMetric{Type: windlassv1.ScalingMetric_TYPE_KV_CACHE, Target: "0.5"}))
-		r := newRegion(p, 8)
-		require.Equal(t, []int{8}, r.run(20*time.Minute, func() Sample { return inFlight(8, 60) }))
+		r := newSimulation(p, 8)
+		require.Equal(t, []int{8}, r.reportFor(20*time.Minute, func() Sample { return inFlight(8, 60) }))
 		require.Equal(t, MetricMissing, r.last.Limit)
 		require.True(t, r.last.Wants[1].Notice(r.now))
-		r = newRegion(p, 4)
-		r.run(2*time.Minute, func() Sample { return inFlight(4, 60) })
+		r = newSimulation(p, 4)
+		r.reportFor(2*time.Minute, func() Sample { return inFlight(4, 60) })
 		require.Equal(t, 6, r.st.Desired)
 	})
-	t.Run("the most that was wanted within the window counts, then one a minute", func(t *testing.T) {
+	t.Run("the highest number within the window holds, then one replica a minute is removed", func(t *testing.T) {
 		t.Parallel()
-		r := newRegion(policy(t, nil), 8)
-		r.settle(inFlight(8, 80))
+		r := newSimulation(policy(t, nil), 8)
+		r.fillWindows(inFlight(8, 80))
 		change := r.now
-		require.Equal(t, []int{8}, r.run(time.Minute, func() Sample { return inFlight(8, 30) }))
-		require.Equal(t, []int{8}, r.run(3*time.Minute+50*time.Second, func() Sample { return inFlight(8, 50) }))
+		require.Equal(t, []int{8}, r.reportFor(time.Minute, func() Sample { return inFlight(8, 30) }))
+		require.Equal(t, []int{8}, r.reportFor(3*time.Minute+50*time.Second, func() Sample { return inFlight(8, 50) }))
 		require.Equal(t, HighestInWindow, r.last.Limit)
 		var at []time.Duration
 		for r.now.Sub(change) < 12*time.Minute {
 			was := r.st.Desired
-			if r.tell(inFlight(r.st.Desired, 50)).Wanted < was {
+			if r.report(inFlight(r.st.Desired, 50)).Wanted < was {
 				at = append(at, r.now.Sub(change))
 			}
 			r.now = r.now.Add(5 * time.Second)
@@ -135,126 +135,126 @@ func TestDecide_Vectors(t *testing.T) {
 		require.Equal(t, time.Minute, at[1]-at[0])
 		require.Equal(t, time.Minute, at[2]-at[1])
 	})
-	t.Run("up goes by steps", func(t *testing.T) {
+	t.Run("scaling up goes by steps", func(t *testing.T) {
 		t.Parallel()
-		r := newRegion(policy(t, nil), 3)
-		r.settle(inFlight(3, 30))
-		require.Equal(t, []int{6, 12, 20}, r.run(10*time.Minute, func() Sample {
+		r := newSimulation(policy(t, nil), 3)
+		r.fillWindows(inFlight(3, 30))
+		require.Equal(t, []int{6, 12, 20}, r.reportFor(10*time.Minute, func() Sample {
 			return Sample{Ready: 3, Starting: r.st.Desired - 3, InFlight: new(200.0)}
 		}))
 	})
-	t.Run("idle for long enough goes to zero", func(t *testing.T) {
+	t.Run("an app that was idle for long enough goes to zero", func(t *testing.T) {
 		t.Parallel()
-		r := newRegion(policy(t, func(p *windlassv1.ScalingPolicy) { p.Min = new(int32) }), 1)
-		require.Equal(t, []int{1}, r.run(14*time.Minute, func() Sample { return inFlight(1, 0) }))
-		require.Equal(t, []int{1, 0}, r.run(75*time.Second, func() Sample { return inFlight(r.st.Desired, 0) }))
-		require.Equal(t, []int{0}, r.run(24*time.Hour, func() Sample { return inFlight(0, 0) }))
-		require.Equal(t, 1, r.tell(Sample{InFlight: new(0.0), Queued: new(1.0)}).Wanted)
+		r := newSimulation(policy(t, func(p *windlassv1.ScalingPolicy) { p.Min = new(int32) }), 1)
+		require.Equal(t, []int{1}, r.reportFor(14*time.Minute, func() Sample { return inFlight(1, 0) }))
+		require.Equal(t, []int{1, 0}, r.reportFor(75*time.Second, func() Sample { return inFlight(r.st.Desired, 0) }))
+		require.Equal(t, []int{0}, r.reportFor(24*time.Hour, func() Sample { return inFlight(0, 0) }))
+		require.Equal(t, 1, r.report(Sample{InFlight: new(0.0), Queued: new(1.0)}).Wanted)
 	})
-	t.Run("a quota below min stops nothing", func(t *testing.T) {
+	t.Run("a quota below min stops no replica", func(t *testing.T) {
 		t.Parallel()
-		r := newRegion(policy(t, func(p *windlassv1.ScalingPolicy) { p.Min = new(int32(2)) }), 2)
+		r := newSimulation(policy(t, func(p *windlassv1.ScalingPolicy) { p.Min = new(int32(2)) }), 2)
 		quota := 1
 		r.st.Quota = &quota
-		require.Equal(t, []int{2}, r.run(20*time.Minute, func() Sample { return inFlight(2, 0) }))
+		require.Equal(t, []int{2}, r.reportFor(20*time.Minute, func() Sample { return inFlight(2, 0) }))
 		require.Equal(t, QuotaBelowMinimum, r.last.Limit)
-		require.Equal(t, []int{2}, r.run(20*time.Minute, func() Sample { return inFlight(2, 100) }))
+		require.Equal(t, []int{2}, r.reportFor(20*time.Minute, func() Sample { return inFlight(2, 100) }))
 		require.Equal(t, QuotaBelowMinimum, r.last.Limit)
 	})
 }
 
 func TestDecide_Cases(t *testing.T) {
 	t.Parallel()
-	t.Run("nothing schedulable and constant load: the first answer stays", func(t *testing.T) {
+	t.Run("replicas that never become ready are not added again under constant load", func(t *testing.T) {
 		t.Parallel()
-		r := newRegion(policy(t, nil), 2)
-		r.settle(inFlight(2, 20))
-		numbers := r.run(2*time.Hour, func() Sample { return Sample{Ready: 2, Starting: r.st.Desired - 2, InFlight: new(90.0)} })
+		r := newSimulation(policy(t, nil), 2)
+		r.fillWindows(inFlight(2, 20))
+		numbers := r.reportFor(2*time.Hour, func() Sample { return Sample{Ready: 2, Starting: r.st.Desired - 2, InFlight: new(90.0)} })
 		require.Equal(t, 9, numbers[len(numbers)-1])
 		require.IsIncreasing(t, numbers)
 	})
 	t.Run("a replica that loads for 20 minutes is not idle", func(t *testing.T) {
 		t.Parallel()
-		r := newRegion(policy(t, func(p *windlassv1.ScalingPolicy) { p.Min = new(int32) }), 1)
-		require.Equal(t, []int{1}, r.run(20*time.Minute, func() Sample { return Sample{Starting: 1, InFlight: new(0.0), Rate: new(0.0)} }))
+		r := newSimulation(policy(t, func(p *windlassv1.ScalingPolicy) { p.Min = new(int32) }), 1)
+		require.Equal(t, []int{1}, r.reportFor(20*time.Minute, func() Sample { return Sample{Starting: 1, InFlight: new(0.0), Rate: new(0.0)} }))
 	})
-	t.Run("one replica pending for ever: others go down once it is overdue", func(t *testing.T) {
+	t.Run("a replica that stays pending delays scaling down only for its startup budget", func(t *testing.T) {
 		t.Parallel()
-		r := newRegion(policy(t, nil), 4)
+		r := newSimulation(policy(t, nil), 4)
 		r.st.StartupBudget = 10 * time.Minute
-		r.settle(inFlight(4, 40))
+		r.fillWindows(inFlight(4, 40))
 		pending := func() Sample { return Sample{Ready: r.st.Desired - 1, Starting: 1, InFlight: new(10.0)} }
-		require.Equal(t, []int{4}, r.run(9*time.Minute+50*time.Second, pending))
+		require.Equal(t, []int{4}, r.reportFor(9*time.Minute+50*time.Second, pending))
 		require.Equal(t, StartingLimit, r.last.Limit)
-		require.Equal(t, []int{4, 3, 2, 1}, r.run(10*time.Minute, pending))
+		require.Equal(t, []int{4, 3, 2, 1}, r.reportFor(10*time.Minute, pending))
 	})
 	t.Run("a replica that is neither ready nor starting delays nothing", func(t *testing.T) {
 		t.Parallel()
-		r := newRegion(policy(t, nil), 4)
-		r.settle(inFlight(4, 40))
-		r.run(10*time.Minute, func() Sample { return Sample{Ready: r.st.Desired - 1, InFlight: new(10.0)} })
+		r := newSimulation(policy(t, nil), 4)
+		r.fillWindows(inFlight(4, 40))
+		r.reportFor(10*time.Minute, func() Sample { return Sample{Ready: r.st.Desired - 1, InFlight: new(10.0)} })
 		require.Equal(t, 1, r.st.Desired)
 	})
-	t.Run("a rollout takes nothing away", func(t *testing.T) {
+	t.Run("no replica is removed during a rollout", func(t *testing.T) {
 		t.Parallel()
-		r := newRegion(policy(t, nil), 6)
+		r := newSimulation(policy(t, nil), 6)
 		r.st.Floor = 6
-		require.Equal(t, []int{6}, r.run(time.Hour, func() Sample { return inFlight(6, 10) }))
+		require.Equal(t, []int{6}, r.reportFor(time.Hour, func() Sample { return inFlight(6, 10) }))
 		require.Equal(t, Rollout, r.last.Limit)
 	})
-	t.Run("a region that says nothing keeps what it has", func(t *testing.T) {
+	t.Run("a region that does not report keeps its replicas", func(t *testing.T) {
 		t.Parallel()
-		r := newRegion(policy(t, nil), 7)
-		r.settle(inFlight(7, 70))
+		r := newSimulation(policy(t, nil), 7)
+		r.fillWindows(inFlight(7, 70))
 		r.now = r.now.Add(time.Hour)
 		require.Equal(t, 7, r.decide().Wanted)
 		require.Equal(t, NoReport, r.last.Limit)
-		require.Equal(t, []int{7}, r.run(4*time.Minute, func() Sample { return inFlight(7, 10) }), "the window fills anew")
+		require.Equal(t, []int{7}, r.reportFor(4*time.Minute, func() Sample { return inFlight(7, 10) }), "the window fills again")
 	})
-	t.Run("quota", func(t *testing.T) {
+	t.Run("a quota limits scaling up", func(t *testing.T) {
 		t.Parallel()
-		r := newRegion(policy(t, nil), 2)
+		r := newSimulation(policy(t, nil), 2)
 		r.st.Quota = new(3)
-		require.Equal(t, 3, r.tell(inFlight(2, 100)).Wanted)
+		require.Equal(t, 3, r.report(inFlight(2, 100)).Wanted)
 		require.Equal(t, Quota, r.last.Limit)
 		r.st.Quota = new(5)
 		r.now = r.now.Add(10 * time.Second)
-		require.Equal(t, 5, r.tell(inFlight(3, 200)).Wanted)
+		require.Equal(t, 5, r.report(inFlight(3, 200)).Wanted)
 		require.Equal(t, Quota, r.last.Limit)
 	})
 	t.Run("a hold keeps the number and says when it ends", func(t *testing.T) {
 		t.Parallel()
-		r := newRegion(policy(t, nil), 2)
+		r := newSimulation(policy(t, nil), 2)
 		r.st.HoldUntil = start.Add(time.Hour)
-		require.Equal(t, []int{2}, r.run(59*time.Minute, func() Sample { return inFlight(2, 100) }))
+		require.Equal(t, []int{2}, r.reportFor(59*time.Minute, func() Sample { return inFlight(2, 100) }))
 		require.Equal(t, HoldLimit, r.last.Limit)
-		r.run(10*time.Minute, func() Sample { return inFlight(r.st.Desired, 100) })
+		r.reportFor(10*time.Minute, func() Sample { return inFlight(r.st.Desired, 100) })
 		require.Equal(t, 10, r.st.Desired)
 	})
-	t.Run("latency adds replicas while they help and takes one away below half of it", func(t *testing.T) {
+	t.Run("a time above its target adds replicas, and below half of it removes one", func(t *testing.T) {
 		t.Parallel()
-		r := newRegion(policy(t, metrics(&windlassv1.ScalingMetric{Type: windlassv1.ScalingMetric_TYPE_FIRST_TOKEN, Target: "500ms"})), 2)
+		r := newSimulation(policy(t, metrics(&windlassv1.ScalingMetric{Type: windlassv1.ScalingMetric_TYPE_FIRST_TOKEN, Target: "500ms"})), 2)
 		slow := func(d time.Duration) Sample {
 			var c histogram.Counts
 			c[histogram.Bucket(d)] = 100
 			return Sample{Ready: r.st.Desired, FirstToken: &c, InFlight: new(10.0), Rate: new(1.0)}
 		}
-		r.settle(slow(400 * time.Millisecond))
-		require.Equal(t, 4, r.tell(slow(5*time.Second)).Wanted)
-		require.Equal(t, []int{4}, r.run(time.Hour, func() Sample { return slow(300 * time.Millisecond) }))
-		r.run(time.Hour, func() Sample { return slow(50 * time.Millisecond) })
+		r.fillWindows(slow(400 * time.Millisecond))
+		require.Equal(t, 4, r.report(slow(5*time.Second)).Wanted)
+		require.Equal(t, []int{4}, r.reportFor(time.Hour, func() Sample { return slow(300 * time.Millisecond) }))
+		r.reportFor(time.Hour, func() Sample { return slow(50 * time.Millisecond) })
 		require.Equal(t, 1, r.st.Desired)
 	})
-	t.Run("thresholds", func(t *testing.T) {
+	t.Run("thresholds add and remove one replica at a time", func(t *testing.T) {
 		t.Parallel()
-		r := newRegion(policy(t, metrics(&windlassv1.ScalingMetric{Type: windlassv1.ScalingMetric_TYPE_CPU, Target: "70", Up: "80", Down: "30"})), 3)
+		r := newSimulation(policy(t, metrics(&windlassv1.ScalingMetric{Type: windlassv1.ScalingMetric_TYPE_CPU, Target: "70", Up: "80", Down: "30"})), 3)
 		cpu := func(v float64) func() Sample {
 			return func() Sample { return Sample{Ready: r.st.Desired, Levels: map[string]float64{"cpu": v}} }
 		}
-		require.Equal(t, []int{3}, r.run(10*time.Minute, cpu(75)))
-		require.Equal(t, []int{3}, r.run(10*time.Minute, cpu(35)))
-		require.Equal(t, []int{3, 4}, r.run(time.Minute, cpu(100))[:2])
-		r.run(time.Hour, cpu(10))
+		require.Equal(t, []int{3}, r.reportFor(10*time.Minute, cpu(75)))
+		require.Equal(t, []int{3}, r.reportFor(10*time.Minute, cpu(35)))
+		require.Equal(t, []int{3, 4}, r.reportFor(time.Minute, cpu(100))[:2])
+		r.reportFor(time.Hour, cpu(10))
 		require.Equal(t, 1, r.st.Desired)
 	})
 }
@@ -274,9 +274,9 @@ func TestBounds_Schedule(t *testing.T) {
 	require.Equal(t, 1, p.Bounds(friday.Add(12*time.Hour+time.Second)).Min)
 	require.Equal(t, 1, p.Bounds(friday.Add(24*time.Hour+time.Second)).Min, "Saturday")
 
-	r := newRegion(p, 1)
+	r := newSimulation(p, 1)
 	r.now = friday.Add(time.Minute)
-	require.Equal(t, 4, r.tell(inFlight(1, 0)).Wanted)
+	require.Equal(t, 4, r.report(inFlight(1, 0)).Wanted)
 	require.Equal(t, ScheduleLimit, r.last.Limit)
 }
 

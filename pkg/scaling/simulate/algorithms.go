@@ -19,9 +19,9 @@ type hpa struct {
 	metrics []scaling.Metric
 	last    time.Duration
 	begun   bool
-	// The field recommended holds the recommendations of the last 300 s. The field had holds the numbers of
-	// replicas of the last 15 s.
-	recommended, had []Number
+	// recommended has the recommendations of the last 300 s. replicas has the numbers of replicas in the last
+	// 15 s.
+	recommended, replicas []Number
 }
 
 const (
@@ -46,23 +46,23 @@ func newHPA(p *scaling.Policy) *hpa {
 	return h
 }
 
-func (h *hpa) look(now time.Duration, s scaling.Sample, desired int) int {
+func (h *hpa) wanted(now time.Duration, s scaling.Sample, desired int) int {
 	if h.begun && now-h.last < hpaEvery {
 		return desired
 	}
 	h.last, h.begun = now, true
 	want := 0
 	for _, m := range h.metrics {
-		want = max(want, h.want(m, s, desired))
+		want = max(want, h.wantOf(m, s, desired))
 	}
 	at := int(now.Seconds())
-	h.recommended = recent(append(h.recommended, Number{at, want}), at-hpaStable)
-	h.had = recent(append(h.had, Number{at, desired}), at-int(hpaEvery.Seconds()))
+	h.recommended = dropBefore(append(h.recommended, Number{at, want}), at-hpaStable)
+	h.replicas = dropBefore(append(h.replicas, Number{at, desired}), at-int(hpaEvery.Seconds()))
 	most, least := want, desired
 	for _, r := range h.recommended {
 		most = max(most, r.Replicas)
 	}
-	for _, r := range h.had {
+	for _, r := range h.replicas {
 		least = min(least, r.Replicas)
 	}
 	if want < desired {
@@ -72,7 +72,8 @@ func (h *hpa) look(now time.Duration, s scaling.Sample, desired int) int {
 	return max(h.policy.Min, min(want, h.policy.Max))
 }
 
-func (h *hpa) want(m scaling.Metric, s scaling.Sample, desired int) int {
+// wantOf returns the number of pods for one metric.
+func (h *hpa) wantOf(m scaling.Metric, s scaling.Sample, desired int) int {
 	if m.IsTotal() {
 		total := totalOf(m, s)
 		if desired > 0 && math.Abs(total/(m.Target*float64(desired))-1) <= hpaTolerance {
@@ -108,8 +109,8 @@ func totalOf(m scaling.Metric, s scaling.Sample) float64 {
 	}
 }
 
-// recent drops numbers from before a time.
-func recent(all []Number, from int) []Number {
+// dropBefore returns the numbers that hold from second from on, or later.
+func dropBefore(all []Number, from int) []Number {
 	for len(all) > 0 && all[0].Seconds < from {
 		all = all[1:]
 	}
@@ -127,7 +128,8 @@ type kpa struct {
 	last   time.Duration
 	// values are the totals of the last 60 s, one for each second.
 	values []float64
-	// panicUntil is when the panic ends; -1: there is none. panicPods is its highest number of pods.
+	// panicUntil is when the panic ends, or -1 without a panic. panicPods is the highest number of pods in this
+	// panic.
 	panicUntil time.Duration
 	panicPods  int
 }
@@ -150,7 +152,7 @@ func newKPA(p *scaling.Policy) *kpa {
 	return nil
 }
 
-func (k *kpa) look(now time.Duration, s scaling.Sample, desired int) int {
+func (k *kpa) wanted(now time.Duration, s scaling.Sample, desired int) int {
 	if k.values = append(k.values, totalOf(k.metric, s)); len(k.values) > kpaStable {
 		k.values = k.values[1:]
 	}
@@ -160,8 +162,8 @@ func (k *kpa) look(now time.Duration, s scaling.Sample, desired int) int {
 	k.last = now
 	ready := max(float64(s.Ready), 1)
 	most, least := math.Ceil(kpaUp*ready), math.Floor(ready/kpaDown)
-	stable := min(max(math.Ceil(mean(k.values, kpaStable)/k.metric.Target-1e-9), least), most)
-	burst := min(max(math.Ceil(mean(k.values, kpaPanic)/k.metric.Target-1e-9), least), most)
+	stable := min(max(math.Ceil(meanOfLast(k.values, kpaStable)/k.metric.Target-1e-9), least), most)
+	burst := min(max(math.Ceil(meanOfLast(k.values, kpaPanic)/k.metric.Target-1e-9), least), most)
 	want := int(stable)
 	if burst/ready >= 2 {
 		if k.panicUntil < 0 {
@@ -178,8 +180,8 @@ func (k *kpa) look(now time.Duration, s scaling.Sample, desired int) int {
 	return max(k.policy.Min, min(want, k.policy.Max))
 }
 
-// mean of the last n values.
-func mean(values []float64, n int) float64 {
+// meanOfLast returns the mean of the last n values.
+func meanOfLast(values []float64, n int) float64 {
 	if len(values) > n {
 		values = values[len(values)-n:]
 	}

@@ -25,7 +25,7 @@ type Point struct {
 	Rate float64
 }
 
-// Model of the app.
+// Model describes the simulated app.
 type Model struct {
 	// Start is the time from asking for a replica to its being ready.
 	Start time.Duration
@@ -37,7 +37,7 @@ type Model struct {
 	Objective time.Duration
 }
 
-// Outcome of one algorithm.
+// Outcome is the result of one algorithm.
 type Outcome struct {
 	Algorithm string `json:"algorithm"`
 	// ReplicaHours include replicas that are starting.
@@ -60,9 +60,10 @@ type Number struct {
 	Replicas int `json:"replicas"`
 }
 
-// scaler is one algorithm. look returns how many replicas there should be, and is called in every tick.
+// scaler is one algorithm. wanted is called in every tick. It returns the number of replicas that the app should
+// have.
 type scaler interface {
-	look(now time.Duration, s scaling.Sample, desired int) int
+	wanted(now time.Duration, s scaling.Sample, desired int) int
 }
 
 // Run plays the trace against the policy, and then against each algorithm that supports one of its metrics.
@@ -81,33 +82,34 @@ func Run(p *scaling.Policy, trace []Point, m Model) ([]Outcome, error) {
 			return nil, fmt.Errorf("point %d of the trace has a rate that is not a number of 0 or more", i+1)
 		}
 	}
-	out := []Outcome{play("windlass", &ours{policy: p}, p, trace, m)}
+	out := []Outcome{runAlgorithm("windlass", &decider{policy: p}, p, trace, m)}
 	if h := newHPA(p); h != nil {
-		out = append(out, play("hpa", h, p, trace, m))
+		out = append(out, runAlgorithm("hpa", h, p, trace, m))
 	}
 	if k := newKPA(p); k != nil {
-		out = append(out, play("kpa", k, p, trace, m))
+		out = append(out, runAlgorithm("kpa", k, p, trace, m))
 	}
 	return out, nil
 }
 
-// tick of the simulation.
+// tick is the step of simulated time.
 const tick = time.Second
 
-func play(name string, by scaler, p *scaling.Policy, trace []Point, m Model) Outcome {
+// runAlgorithm runs the simulation with one algorithm.
+func runAlgorithm(name string, by scaler, p *scaling.Policy, trace []Point, m Model) Outcome {
 	out := Outcome{Algorithm: name}
-	w := &world{model: m, ready: p.Initial}
+	w := &simulatedApp{model: m, ready: p.Initial}
 	desired, direction, over := p.Initial, 0, 0.0
 	begin, end := trace[0].At, trace[len(trace)-1].At
-	out.note(0, desired)
+	out.addNumber(0, desired)
 	at := 0
 	for now := begin; now < end; now += tick {
 		for at+1 < len(trace) && trace[at+1].At <= now {
 			at++
 		}
 		out.Requests += trace[at].Rate * tick.Seconds()
-		over += w.step(now, trace[at].Rate)
-		if n := by.look(now, w.sample(now), desired); n != desired {
+		over += w.runTick(now, trace[at].Rate)
+		if n := by.wanted(now, w.sample(now), desired); n != desired {
 			if up := sign(n - desired); up != direction {
 				if direction != 0 {
 					out.Turns++
@@ -116,13 +118,13 @@ func play(name string, by scaler, p *scaling.Policy, trace []Point, m Model) Out
 			}
 			desired = n
 			w.resize(now, n)
-			out.note(now-begin, n)
+			out.addNumber(now-begin, n)
 		}
 		out.Peak = max(out.Peak, desired)
 		out.ReplicaHours += float64(w.ready+len(w.starting)) * tick.Hours()
 	}
 	for _, c := range w.queue {
-		w.waited(end-c.at, c.n, &over)
+		w.recordWait(end-c.at, c.n, &over)
 	}
 	out.LongestWait = w.longest.Seconds()
 	if out.Requests > 0 {
@@ -131,7 +133,8 @@ func play(name string, by scaler, p *scaling.Policy, trace []Point, m Model) Out
 	return out
 }
 
-func (o *Outcome) note(at time.Duration, n int) {
+// addNumber adds a number to the outcome.
+func (o *Outcome) addNumber(at time.Duration, n int) {
 	o.Numbers = append(o.Numbers, Number{int(at.Seconds()), n})
 }
 
@@ -142,18 +145,18 @@ func sign(n int) int {
 	return 1
 }
 
-// world is the simulated app.
-type world struct {
+// simulatedApp has the replicas and requests of the app.
+type simulatedApp struct {
 	model Model
 	ready int
 	// starting has the times at which the starting replicas become ready, soonest first.
 	starting []time.Duration
-	// served is how many requests the replicas are serving. queue has the requests that wait, in the order of
-	// their arrival. waiting is their number.
+	// served is the number of requests that replicas are serving. queue has the waiting requests in the order of
+	// their arrival, and waiting is their number.
 	served, waiting float64
 	queue           []cohort
 	rates           []float64
-	// wait is the wait of the request that got a replica last. longest is the longest wait of all requests.
+	// wait is the waiting time of the last request that a replica accepted. longest is the longest waiting time.
 	wait, longest time.Duration
 }
 
@@ -163,9 +166,9 @@ type cohort struct {
 	n  float64
 }
 
-// step simulates one tick. It returns how many of the requests that got a replica had waited longer than the
-// objective.
-func (w *world) step(now time.Duration, rate float64) (over float64) {
+// runTick simulates one tick. It returns how many requests were accepted by a replica after they had waited longer
+// than the objective.
+func (w *simulatedApp) runTick(now time.Duration, rate float64) (over float64) {
 	for len(w.starting) > 0 && w.starting[0] <= now {
 		w.starting, w.ready = w.starting[1:], w.ready+1
 	}
@@ -176,14 +179,14 @@ func (w *world) step(now time.Duration, rate float64) (over float64) {
 		n := min(free, w.queue[0].n)
 		free, w.served, w.waiting = free-n, w.served+n, w.waiting-n
 		w.wait = now - w.queue[0].at
-		w.waited(w.wait, n, &over)
+		w.recordWait(w.wait, n, &over)
 		if w.queue[0].n -= n; w.queue[0].n > 1e-9 {
 			break
 		}
 		w.queue = w.queue[1:]
 	}
 	if len(w.queue) == 0 {
-		w.waiting = 0 // without the errors of rounding
+		w.waiting = 0 // remove rounding errors
 	}
 	if w.rates = append(w.rates, rate); len(w.rates) > 10 {
 		w.rates = w.rates[1:]
@@ -191,8 +194,8 @@ func (w *world) step(now time.Duration, rate float64) (over float64) {
 	return over
 }
 
-// waited records that n requests waited.
-func (w *world) waited(wait time.Duration, n float64, over *float64) {
+// recordWait records that n requests waited for a time, and adds them to over if it exceeds the objective.
+func (w *simulatedApp) recordWait(wait time.Duration, n float64, over *float64) {
 	if n > 0 {
 		w.longest = max(w.longest, wait)
 	}
@@ -201,8 +204,8 @@ func (w *world) waited(wait time.Duration, n float64, over *float64) {
 	}
 }
 
-// sample is what the region would report.
-func (w *world) sample(now time.Duration) scaling.Sample {
+// sample returns the sample that the region would report.
+func (w *simulatedApp) sample(now time.Duration) scaling.Sample {
 	slots := float64(w.ready * w.model.Concurrency)
 	rate, waiting := 0.0, max(0, w.waiting)
 	for _, r := range w.rates {
@@ -225,7 +228,7 @@ func (w *world) sample(now time.Duration) scaling.Sample {
 }
 
 // resize changes the number of replicas to n. It removes starting ones first.
-func (w *world) resize(now time.Duration, n int) {
+func (w *simulatedApp) resize(now time.Duration, n int) {
 	for w.ready+len(w.starting) < n {
 		w.starting = append(w.starting, now+w.model.Start)
 	}
@@ -235,26 +238,27 @@ func (w *world) resize(now time.Duration, n int) {
 	w.ready = min(w.ready, n)
 }
 
-// epoch is the time of second 0 of a trace. It is a Monday.
+// epoch is the time of second 0 of a trace: a Monday.
 var epoch = time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// ours decides with scaling.Decide. It gets a sample every 5 s.
-type ours struct {
+// decider is the algorithm of Windlass. It calls scaling.Decide, and adds a sample every 5 s.
+type decider struct {
 	policy *scaling.Policy
 	window scaling.Window
 	kept   scaling.Kept
 	next   time.Time
-	told   time.Duration
-	begun  bool
+	// reported is the time of the last sample, if begun.
+	reported time.Duration
+	begun    bool
 }
 
 const reportEvery = 5 * time.Second
 
-func (o *ours) look(now time.Duration, s scaling.Sample, desired int) int {
+func (o *decider) wanted(now time.Duration, s scaling.Sample, desired int) int {
 	due := !epoch.Add(now).Before(o.next)
-	if !o.begun || now-o.told >= reportEvery {
+	if !o.begun || now-o.reported >= reportEvery {
 		o.window.Add(s, o.policy.Up.Window)
-		o.told, o.begun, due = now, true, true
+		o.reported, o.begun, due = now, true, true
 	}
 	if !due {
 		return desired

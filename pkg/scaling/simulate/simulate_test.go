@@ -14,15 +14,15 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// crowd is the policy of deployments/examples/traces/crowd.yaml.
-func crowd() *windlassv1.ScalingPolicy {
+// crowdPolicy is the policy of deployments/examples/traces/crowd.yaml.
+func crowdPolicy() *windlassv1.ScalingPolicy {
 	return &windlassv1.ScalingPolicy{
 		Min: new(int32(2)), Max: 100, Metrics: []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_IN_FLIGHT, Target: "24"}},
 		Down: &windlassv1.ScalingPace{Window: durationpb.New(time.Minute), Step: "50%", Every: durationpb.New(15 * time.Second)},
 	}
 }
 
-func run(t *testing.T, policy *windlassv1.ScalingPolicy, name string, service time.Duration) map[string]simulate.Outcome {
+func runExample(t *testing.T, policy *windlassv1.ScalingPolicy, name string, service time.Duration) map[string]simulate.Outcome {
 	t.Helper()
 	p, fault := scaling.New(policy, "")
 	require.Nil(t, fault)
@@ -40,22 +40,22 @@ func run(t *testing.T, policy *windlassv1.ScalingPolicy, name string, service ti
 	return out
 }
 
-// What docs/guides/scaling.md says of the example traces.
+// docs/guides/scaling.md makes these statements about the example traces.
 func TestRun_ExampleTraces(t *testing.T) {
 	t.Parallel()
-	flash := run(t, crowd(), "flash-crowd", 2*time.Second)
+	flash := runExample(t, crowdPolicy(), "flash-crowd", 2*time.Second)
 	require.Less(t, flash["windlass"].ReplicaHours, flash["hpa"].ReplicaHours)
 	require.Less(t, flash["windlass"].OverObjective, flash["hpa"].OverObjective)
 	require.Less(t, flash["windlass"].OverObjective, flash["kpa"].OverObjective)
-	require.Equal(t, 1, flash["windlass"].Turns, "up and down once")
-	day := run(t, crowd(), "diurnal", 10*time.Second)
+	require.Equal(t, 1, flash["windlass"].Turns, "it scales up once and down once")
+	day := runExample(t, crowdPolicy(), "diurnal", 10*time.Second)
 	require.Less(t, day["windlass"].ReplicaHours, day["hpa"].ReplicaHours)
 	require.LessOrEqual(t, day["windlass"].OverObjective, day["hpa"].OverObjective)
 	require.Less(t, 10*day["windlass"].Turns, day["kpa"].Turns)
-	careful := crowd()
+	careful := crowdPolicy()
 	careful.Down = nil
-	slow := run(t, careful, "flash-crowd", 2*time.Second)
-	require.Greater(t, slow["windlass"].ReplicaHours, slow["hpa"].ReplicaHours, "the guide says so")
+	slow := runExample(t, careful, "flash-crowd", 2*time.Second)
+	require.Greater(t, slow["windlass"].ReplicaHours, slow["hpa"].ReplicaHours, "the guide warns of slow scaling down")
 }
 
 func TestParseTrace(t *testing.T) {
@@ -75,7 +75,7 @@ func TestParseTrace(t *testing.T) {
 		_, err := simulate.ParseTrace([]byte(text))
 		require.ErrorContains(t, err, message)
 	}
-	p, fault := scaling.New(crowd(), "")
+	p, fault := scaling.New(crowdPolicy(), "")
 	require.Nil(t, fault)
 	for _, trace := range [][]simulate.Point{nil, {{}}, {{At: 1}, {At: 1}}, {{}, {At: 1, Rate: -1}}} {
 		_, err := simulate.Run(&p, trace, simulate.Model{Service: time.Second, Concurrency: 1})

@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// maxPoints bounds a trace: a week, second by second.
+// maxPoints is the maximum number of points of a trace: one for each second of a week.
 const maxPoints = 7 * 24 * 3600
 
-// maxLength bounds the time of a trace.
+// maxLength is the maximum time of the last point.
 const maxLength = 32 * 24 * time.Hour
 
 // ParseTrace reads a trace in CSV or JSON. CSV has the columns seconds and requests_per_second. It may have a
@@ -54,7 +54,7 @@ func parseJSON(data []byte) (out []Point, err error) {
 		if p.Seconds == nil || p.RequestsPerSecond == nil {
 			return nil, fmt.Errorf("point %d: seconds and requestsPerSecond are required", i+1)
 		}
-		out = append(out, Point{seconds(*p.Seconds), *p.RequestsPerSecond})
+		out = append(out, Point{toDuration(*p.Seconds), *p.RequestsPerSecond})
 	}
 	return out, nil
 }
@@ -79,11 +79,12 @@ func parseCSV(data []byte) (out []Point, err error) {
 			}
 			return nil, fmt.Errorf("line %d: want seconds and requests a second, got %q and %q", line, row[0], row[1])
 		}
-		out = append(out, Point{seconds(at), rate})
+		out = append(out, Point{toDuration(at), rate})
 	}
 }
 
-func seconds(v float64) time.Duration {
+// toDuration converts seconds to a duration. It returns -1 for a number that no trace may have.
+func toDuration(v float64) time.Duration {
 	if !(v >= 0 && v <= maxLength.Seconds()) {
 		return -1
 	}
