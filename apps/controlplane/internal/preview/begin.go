@@ -15,8 +15,8 @@ import (
 )
 
 // RoomToBegin fails for a rollout that cannot begin with the free GPUs of its regions, unless its policy lets
-// it wait for room. It also fails if a later region has no such GPUs at all: GPUs in use may be free by then,
-// but missing ones will not exist.
+// it wait for room. It also fails if a later region has no pool with GPUs of the kind, because waiting does not
+// help there.
 func (p *Preview) RoomToBegin(at int64) error {
 	if p.waitsForRoom() > 0 {
 		return nil
@@ -30,12 +30,12 @@ func (p *Preview) RoomToBegin(at int64) error {
 	}
 	var first *windlassv1.PlanFinding
 	var short []string
-	for _, id := range p.byName(ids) {
+	for _, id := range p.sortByName(ids) {
 		v, has, err := p.regionView(f, id)
 		if err != nil {
 			return err
 		}
-		for _, found := range p.rooms(v, has) {
+		for _, found := range p.gpuFindings(v, has) {
 			if found.GetBlocks() {
 				first = cmp.Or(first, found)
 				short = append(short, found.GetMessage())
@@ -44,10 +44,10 @@ func (p *Preview) RoomToBegin(at int64) error {
 	}
 	text := "there is no room to begin: "
 	if first == nil {
-		text = "it could begin, and not come to its end: "
+		text = "it could begin, but not finish: "
 	}
-	for _, id := range p.byName(p.later(ids)) {
-		missing, err := p.lacks(id)
+	for _, id := range p.sortByName(p.laterRegions(ids)) {
+		missing, err := p.missingPools(id)
 		if err != nil {
 			return err
 		}
@@ -64,7 +64,7 @@ func (p *Preview) RoomToBegin(at int64) error {
 	const shown = 5
 	text += strings.Join(short[:min(shown, len(short))], "; ")
 	if more := len(short) - shown; more > 0 {
-		text += fmt.Sprintf("; and so it is in %d regions more", more)
+		text += fmt.Sprintf("; and %d more problems", more)
 	}
 	return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
 		Reason: first.GetReason(), Field: first.GetField(),
@@ -72,9 +72,9 @@ func (p *Preview) RoomToBegin(at int64) error {
 	}, text)
 }
 
-// later returns the ids of the regions that the rollout reaches after those in begun. A rollout that is not
-// staged has none.
-func (p *Preview) later(begun map[string]bool) map[string]bool {
+// laterRegions returns the ids of the regions that the rollout reaches after the regions in begun. It returns
+// none for a rollout that is not staged.
+func (p *Preview) laterRegions(begun map[string]bool) map[string]bool {
 	ids, c := map[string]bool{}, p.progress()
 	if c == nil || p.in.Rollout == nil || p.in.Rollout.DeploymentID != p.target.ID {
 		return ids
@@ -87,16 +87,17 @@ func (p *Preview) later(begun map[string]bool) map[string]bool {
 	return ids
 }
 
-// lacks returns the findings for a region that has no pool for GPUs which the target asks for there.
-func (p *Preview) lacks(id string) (out []*windlassv1.PlanFinding, err error) {
+// missingPools returns a finding for each kind of GPU that the target asks for in a region and no pool of the region
+// has.
+func (p *Preview) missingPools(id string) (out []*windlassv1.PlanFinding, err error) {
 	region := p.regions[id]
 	has, err := capacityOf(region)
 	if err != nil || !has.known {
 		return nil, err
 	}
 	for _, k := range kindsOf(override.In(p.target.Spec, id)) {
-		v := &windlassv1.PlanRegion{Region: region.Name, Status: region.Status, Gpu: k.gpu, Pools: fitting(k.gpu, has.gpus)}
-		if found := p.room(v, has); found != nil {
+		v := &windlassv1.PlanRegion{Region: region.Name, Status: region.Status, Gpu: k.gpu, Pools: fittingPools(k.gpu, has.gpus)}
+		if found := p.gpuFinding(v, has); found != nil {
 			out = append(out, found)
 		}
 	}

@@ -17,18 +17,18 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// awaited turns a finding that blocks into one that does not, if the rollout's policy waits for room.
-func (p *Preview) awaited(f *windlassv1.PlanFinding) *windlassv1.PlanFinding {
+// unblockIfWaits changes a blocking finding to one that does not block, if the rollout's policy waits for room.
+func (p *Preview) unblockIfWaits(f *windlassv1.PlanFinding) *windlassv1.PlanFinding {
 	limit := p.waitsForRoom()
 	if limit == 0 || !f.GetBlocks() {
 		return f
 	}
 	f.Blocks, f.Fix = false, ""
-	f.Message += fmt.Sprintf(": it would wait for that, for %s at most", limit)
+	f.Message += fmt.Sprintf(": the rollout would wait for room, for %s at most", limit)
 	return f
 }
 
-// waitsForRoom returns how long the rollout's policy waits for room.
+// waitsForRoom returns how long the rollout's policy waits for room. 0 means not at all.
 func (p *Preview) waitsForRoom() time.Duration {
 	if p.in.RolloutState == nil {
 		return 0
@@ -39,9 +39,9 @@ func (p *Preview) waitsForRoom() time.Duration {
 	return p.in.RolloutState.Policy.GetWaitForCapacity().AsDuration()
 }
 
-// capacity is what a region reported that it has.
+// capacity is the capacity that a region reported.
 type capacity struct {
-	// known means that the region has reported its capacity.
+	// known reports whether the region has reported its capacity.
 	known bool
 	gpus  []*windlassv1.GpuCapacity
 }
@@ -55,7 +55,7 @@ func capacityOf(r model.Region) (capacity, error) {
 	return capacity{known: len(r.Capacity) > 0, gpus: rollup.GPUs(reported)}, nil
 }
 
-// regionView returns what the app takes of a region in the forecast, and what the region has.
+// regionView returns the app's needs in a region in the forecast, and the region's capacity.
 func (p *Preview) regionView(f forecast.Forecast, id string) (*windlassv1.PlanRegion, capacity, error) {
 	region := p.regions[id]
 	has, err := capacityOf(region)
@@ -63,17 +63,17 @@ func (p *Preview) regionView(f forecast.Forecast, id string) (*windlassv1.PlanRe
 		return nil, has, err
 	}
 	v := &windlassv1.PlanRegion{Region: region.Name, Status: region.Status}
-	kinds := sharing(kindsOf(override.In(p.target.Spec, id)), has.gpus)
+	kinds := mergeShared(kindsOf(override.In(p.target.Spec, id)), has.gpus)
 	for i, k := range append(kinds, kind{})[:max(1, len(kinds))] {
-		e := p.extent(f, region, has.gpus, k)
+		e := p.measureExtent(f, region, has.gpus, k)
 		v.ReplicasNow, v.ReplicasPeak, v.ReplicasAfter = e.now.replicas, e.peak.replicas, e.after.replicas
 		v.GpusNow, v.GpusPeak, v.GpusAfter = e.now.gpus, e.peak.gpus, e.after.gpus
-		if k.gpu == nil || !e.comes {
+		if k.gpu == nil || !e.runsTarget {
 			continue
 		}
-		pools, free := fitting(k.gpu, has.gpus), int32(0)
+		pools, free := fittingPools(k.gpu, has.gpus), int32(0)
 		for _, p := range pools {
-			free += usable(p)
+			free += usableGPUs(p)
 		}
 		if i == 0 {
 			v.Gpu, v.GpusNeeded, v.GpusKept, v.GpusFree, v.Pools = k.gpu, e.needed, e.kept, free, pools
@@ -84,8 +84,8 @@ func (p *Preview) regionView(f forecast.Forecast, id string) (*windlassv1.PlanRe
 	return v, has, nil
 }
 
-// rooms returns the findings for a region that has too few GPUs free of a kind, or that may have too few.
-func (p *Preview) rooms(v *windlassv1.PlanRegion, has capacity) (out []*windlassv1.PlanFinding) {
+// gpuFindings returns a finding for each kind of GPU of which a region has, or may have, too few free.
+func (p *Preview) gpuFindings(v *windlassv1.PlanRegion, has capacity) (out []*windlassv1.PlanFinding) {
 	all := []*windlassv1.PlanRegion{v}
 	for _, o := range v.GetOtherGpus() {
 		all = append(all, &windlassv1.PlanRegion{
@@ -93,23 +93,23 @@ func (p *Preview) rooms(v *windlassv1.PlanRegion, has capacity) (out []*windlass
 		})
 	}
 	for _, one := range all {
-		if found := p.room(one, has); found != nil {
+		if found := p.gpuFinding(one, has); found != nil {
 			out = append(out, found)
 		}
 	}
 	return out
 }
 
-// room returns the finding for a region that has too few GPUs free, or that may have too few; nil for none.
-func (p *Preview) room(v *windlassv1.PlanRegion, has capacity) *windlassv1.PlanFinding {
+// gpuFinding returns a finding if a region has, or may have, too few free GPUs of the kind v.Gpu, else nil.
+func (p *Preview) gpuFinding(v *windlassv1.PlanRegion, has capacity) *windlassv1.PlanFinding {
 	if v.GetGpu() == nil || v.GetStatus() != windlassv1.RegionStatus_REGION_STATUS_CONNECTED {
 		return nil
 	}
 	f := &windlassv1.PlanFinding{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_NO_CAPACITY, Blocks: true, Field: p.gpuField(v), Region: v.GetRegion(),
 	}
-	// With tolerations, hosts that refuse other pods may take it; with a priority, other pods may be evicted
-	// for it. So the free GPUs do not decide.
+	// With tolerations, an instance may run on hosts that refuse other pods. With a priority, other pods may be
+	// evicted for it. So the number of free GPUs does not show whether it fits.
 	if k := p.target.Spec.GetKubernetes(); len(k.GetTolerations()) > 0 || k.GetPriorityClass() != "" {
 		f.Blocks = false
 	}
@@ -121,16 +121,16 @@ func (p *Preview) room(v *windlassv1.PlanRegion, has capacity) *windlassv1.PlanF
 	switch {
 	case !has.known:
 		f.Blocks = false
-		f.Message = fmt.Sprintf("region %s has not told yet what it has: whether %s are free there is not known", v.GetRegion(), gpuText(v.GetGpu()))
+		f.Message = fmt.Sprintf("region %s has not reported its capacity yet: whether %s are free there is not known", v.GetRegion(), gpuText(v.GetGpu()))
 	case len(v.GetPools()) == 0:
 		f.Blocks = true
 		f.Message = fmt.Sprintf("region %s has no %s: it has %s", v.GetRegion(), gpuText(v.GetGpu()), poolsText(has.gpus))
-		f.Fix = "Ask for what it has, or take the region out."
+		f.Fix = "Ask for GPUs that it has, or remove the region from the spec."
 	case v.GetGpusNeeded() > v.GetGpusFree():
-		f.Message = fmt.Sprintf("region %s needs %d more %s%s and has %d free", v.GetRegion(), v.GetGpusNeeded(), gpuText(v.GetGpu()), p.when, v.GetGpusFree())
+		f.Message = fmt.Sprintf("region %s needs %d more %s%s and has %d free", v.GetRegion(), v.GetGpusNeeded(), gpuText(v.GetGpu()), p.neededWhen, v.GetGpusFree())
 		f.Fix = "Ask for fewer replicas, or for fewer GPUs for each, or make room."
 		if v.GetGpusKept() <= v.GetGpusFree() {
-			f.Fix = "Move within the room that there is: rollout.maxSurge 0 and maxUnavailable 1, or strategy " + strategy.NotBeside() + ". Or make room."
+			f.Fix = "Use no additional GPUs during the rollout: rollout.maxSurge 0 and maxUnavailable 1, or strategy " + strategy.NotBeside() + ". Or make room."
 		}
 	case v.GetGpusNeeded() > 0 && each > largest:
 		f.Message = fmt.Sprintf("region %s has %d %s free, and an instance takes %d of one host, of which none has more than %d free",
@@ -152,37 +152,39 @@ func (p *Preview) gpuField(v *windlassv1.PlanRegion) string {
 	return "spec.overrides"
 }
 
-// amount is what replicas of an app take.
+// amount is a number of an app's replicas, and of the GPUs that they take.
 type amount struct{ replicas, gpus int32 }
 
-// extent is what the app takes of a region: now, at its peak, and in the end.
+// extent is what the app takes of a region: before the rollout, at its peak, and after it.
 type extent struct {
 	now, peak, after amount
-	// needed is how many GPUs of one kind of the target it needs, beyond those that other versions give back.
+	// needed is how many GPUs of one kind the target needs at the peak, in addition to those that other versions
+	// give back.
 	needed int32
-	// kept is how many of those it still needs in the end.
+	// kept is how many of the needed GPUs are still needed after the rollout.
 	kept int32
-	// comes reports whether the region runs replicas of the target at any time.
-	comes bool
+	// runsTarget reports whether the region runs replicas of the target at any time.
+	runsTarget bool
 }
 
-// extent follows the region's steps, and counts the needed GPUs of one kind of the target. Between two steps, a version has at most the larger of its two numbers
-// of replicas.
-func (p *Preview) extent(f forecast.Forecast, region model.Region, pools []*windlassv1.GpuCapacity, mine kind) (e extent) {
-	// each is all that a replica takes, and takes what of it is of the kind, or is given back to it.
-	each, takes := map[string]int32{}, map[string]int32{}
+// measureExtent follows the region's steps, and counts the GPUs of the kind wanted that the target needs. Between two
+// steps, a version has at most the larger of its two numbers of replicas.
+func (p *Preview) measureExtent(f forecast.Forecast, region model.Region, pools []*windlassv1.GpuCapacity, wanted kind) (e extent) {
+	// perReplica has, by deployment, all GPUs of a replica. ofKind has the GPUs that count for the kind: those
+	// that a replica of the target takes of it, or that a replica of another version gives back to its pools.
+	perReplica, ofKind := map[string]int32{}, map[string]int32{}
 	for _, d := range p.in.Deployments {
 		there := override.In(d.Spec, region.ID)
 		_, n := admission.PerReplica(there)
-		each[d.ID] = int32(n)
+		perReplica[d.ID] = int32(n)
 		for _, theirs := range kindsOf(there) {
 			// GPUs count as given back if each pool that fits them also fits the target.
-			if d.ID != p.target.ID && mine.gpu != nil && subset(fitting(theirs.gpu, pools), fitting(mine.gpu, pools)) {
-				takes[d.ID] += theirs.each
+			if d.ID != p.target.ID && wanted.gpu != nil && isSubset(fittingPools(theirs.gpu, pools), fittingPools(wanted.gpu, pools)) {
+				ofKind[d.ID] += theirs.each
 			}
 		}
 	}
-	takes[p.target.ID] = mine.each
+	ofKind[p.target.ID] = wanted.each
 	at := map[string]int32{}
 	for _, t := range p.was {
 		if t.RegionID == region.ID && topology.Active(t) {
@@ -193,13 +195,13 @@ func (p *Preview) extent(f forecast.Forecast, region model.Region, pools []*wind
 	sum := func(replicas map[string]int32) (a amount, needed int32) {
 		for id, n := range replicas {
 			a.replicas += n
-			a.gpus += n * each[id]
-			needed += (n - start[id]) * takes[id]
-			e.comes = e.comes || id == p.target.ID && n > 0
+			a.gpus += n * perReplica[id]
+			needed += (n - start[id]) * ofKind[id]
+			e.runsTarget = e.runsTarget || id == p.target.ID && n > 0
 		}
 		for id, n := range start {
 			if _, still := replicas[id]; !still {
-				needed -= n * takes[id]
+				needed -= n * ofKind[id]
 			}
 		}
 		return a, needed
@@ -223,8 +225,8 @@ func (p *Preview) extent(f forecast.Forecast, region model.Region, pools []*wind
 			if id == p.target.ID || id == p.in.App.LiveDeploymentID {
 				continue
 			}
-			// This version is not wanted any more. It stops as soon as no traffic is routed to it, but in a
-			// staged rollout only as far as this step says.
+			// This version is neither the target nor live. It stops as soon as no traffic is routed to it. In a
+			// staged rollout it stops only as far as this step says.
 			most[id] = 0
 			if p.progress() != nil {
 				most[id] = next[id]

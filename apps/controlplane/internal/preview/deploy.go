@@ -17,39 +17,41 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Deploy is the result of a deploy that was run without being stored.
+// Deploy is the result of a deploy that was carried out, but not stored.
 type Deploy struct {
-	// Preview is the forecast of the rollout, nil without Answer.
+	// Preview is the input of the rollout's forecast, or nil without Answer.
 	*Preview
-	// At is when it ran, in unix ms.
+	// At is when the deploy was carried out, in Unix ms.
 	At int64
-	// Refusals are the errors that it would fail with, in the order in which they were found.
+	// Refusals are the errors with which the deploy would fail, in the order in which they were found.
 	Refusals []error
-	// Warnings are those of the preset that the spec's serve names.
+	// Warnings are from the preset that the spec's field serve names.
 	Warnings []*windlassv1.PlanFinding
-	// Answer is what Deploy would return, nil if it would be refused before it decides.
+	// Answer is the response of the call, or nil if the call would be refused before it has one.
 	Answer *windlassv1.DeployResponse
-	// App is the app after the deploy, WasApp the app before it, nil if it did not exist.
+	// App is the app after the deploy. WasApp is the app before it, or nil if it did not exist.
 	App, WasApp *model.App
-	// Policy is the app's rollout policy after the deploy, WasPolicy the one before it.
+	// Policy is the app's rollout policy after the deploy, and WasPolicy before it.
 	Policy, WasPolicy *windlassv1.RolloutPolicy
-	// Scaling is the app's scaling policy after, WasScaling before the deploy; nil: no scaling by load.
+	// Scaling is the app's scaling policy after the deploy, and WasScaling before it. Nil means that replicas do
+	// not follow the load.
 	Scaling, WasScaling *windlassv1.ScalingPolicy
-	// Features are those that the app uses after the deploy.
+	// Features are the features that the app uses after the deploy.
 	Features []*windlassv1.PlanFeature
-	// Live is the deployment that is live before it, nil for none.
+	// Live is the deployment that is live before the deploy, or nil.
 	Live *model.Deployment
-	// Sizes are the known replicas of regions by id after the deploy, WasSizes those before it.
+	// Sizes are the known replicas by region id after the deploy, and WasSizes before it.
 	Sizes, WasSizes map[string]int32
-	// Supersedes is the version of the rollout in flight that it would replace, 0 for none.
+	// Supersedes is the version of the rollout in flight that the deploy would replace, or 0.
 	Supersedes int32
 	// Woken means that the app's workflow has something to do after the deploy.
 	Woken bool
-	// Quota is the workspace's, UsageAfter its usage after the deploy.
+	// Quota is the workspace's quota. UsageAfter is the workspace's usage after the deploy.
 	Quota      *windlassv1.Quota
 	UsageAfter *windlassv1.Usage
 }
 
+// outcome returns what the deploy would do: a rollout, scaling, nothing, or to keep the live version.
 func (d *Deploy) outcome() windlassv1.PlanDeployResponse_Outcome {
 	switch {
 	case d.Answer == nil:
@@ -64,7 +66,7 @@ func (d *Deploy) outcome() windlassv1.PlanDeployResponse_Outcome {
 	return windlassv1.PlanDeployResponse_OUTCOME_UNCHANGED
 }
 
-// maxPlanSteps bounds the steps in a response: more than people read, and few enough for its size.
+// maxPlanSteps is the maximum number of steps in a response, because a response has a maximum size.
 const maxPlanSteps = 500
 
 // Response returns what the deploy would do.
@@ -75,8 +77,8 @@ func (d *Deploy) Response() (*windlassv1.PlanDeployResponse, error) {
 	}
 	out.Findings = append(out.Findings, d.Warnings...)
 	if d.Answer != nil {
-		d.when = " at its peak"
-		if err := d.fill(out); err != nil {
+		d.neededWhen = " at its peak"
+		if err := d.fillPlan(out); err != nil {
 			return nil, err
 		}
 	}
@@ -101,7 +103,8 @@ func findingOf(err error) *windlassv1.PlanFinding {
 	}
 }
 
-func (d *Deploy) fill(out *windlassv1.PlanDeployResponse) error {
+// fillPlan fills the response of a deploy that would not be refused at once.
+func (d *Deploy) fillPlan(out *windlassv1.PlanDeployResponse) error {
 	out.Version, out.Quota, out.UsageAfter = d.target.Version, d.Quota, d.UsageAfter
 	if d.Live != nil {
 		out.LiveVersion = d.Live.Version
@@ -120,11 +123,11 @@ func (d *Deploy) fill(out *windlassv1.PlanDeployResponse) error {
 		})
 	}
 	var err error
-	if out.Changes, err = d.changes(); err != nil {
+	if out.Changes, err = d.fieldChanges(); err != nil {
 		return err
 	}
 	f := forecast.Forecast{Complete: true}
-	if d.Woken && !d.unknown {
+	if d.Woken && !d.unknownRegion {
 		f = forecast.Run(d.was, d.in, d.At)
 	}
 	out.Lasts, out.Loads = durationpb.New(time.Duration(f.Lasts)*time.Millisecond), int32(f.Loads)
@@ -135,7 +138,7 @@ func (d *Deploy) fill(out *windlassv1.PlanDeployResponse) error {
 	if !f.Complete {
 		out.Findings = append(out.Findings, &windlassv1.PlanFinding{
 			Reason:  windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED,
-			Message: fmt.Sprintf("the rollout is too long to preview: what its regions need is shown for its first %d steps", len(f.Steps)),
+			Message: fmt.Sprintf("the rollout is too long to preview: the needs of regions are those of its first %d steps", len(f.Steps)),
 			Fix:     "A larger rollout.maxSurge makes it shorter.",
 		})
 	}
@@ -143,7 +146,7 @@ func (d *Deploy) fill(out *windlassv1.PlanDeployResponse) error {
 		end.Status != windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED {
 		out.Findings = append(out.Findings, &windlassv1.PlanFinding{
 			Reason: windlassv1.ErrorReason_ERROR_REASON_INTERNAL, Blocks: true,
-			Message: fmt.Sprintf("even if all went well the rollout would not succeed: %s %s", end.Reason, end.Message),
+			Message: fmt.Sprintf("even without failures the rollout would not succeed: %s %s", end.Reason, end.Message),
 		})
 	}
 	if c := d.progress(); c != nil && f.Progress != nil && f.Progress.RolloutID == c.RolloutID {
@@ -151,11 +154,11 @@ func (d *Deploy) fill(out *windlassv1.PlanDeployResponse) error {
 		for _, i := range slices.Sorted(maps.Keys(empty)) {
 			out.Findings = append(out.Findings, &windlassv1.PlanFinding{
 				Reason: windlassv1.ErrorReason_ERROR_REASON_APPROVAL_NEEDED, Field: fmt.Sprintf("rollout.waves[%d].approval", i), Message: empty[i],
-				Fix: "Ask for the approval at a wave that takes regions, or have the last one name some of them.",
+				Fix: "Set the approval on a wave that has regions, or name regions in the last wave.",
 			})
 		}
 	}
-	return d.regionViews(f, out)
+	return d.addRegions(f, out)
 }
 
 func (d *Deploy) stepProto(s forecast.Step) *windlassv1.PlanStep {
@@ -173,8 +176,8 @@ func (d *Deploy) stepProto(s forecast.Step) *windlassv1.PlanStep {
 	return out
 }
 
-// regionViews adds to out what the deploy takes of each region, what the region has, and its findings.
-func (d *Deploy) regionViews(f forecast.Forecast, out *windlassv1.PlanDeployResponse) error {
+// addRegions adds to out the needs of the deploy in each region, the region's capacity, and the findings.
+func (d *Deploy) addRegions(f forecast.Forecast, out *windlassv1.PlanDeployResponse) error {
 	ids := map[string]bool{}
 	for _, id := range d.regionIDs {
 		ids[id] = true
@@ -184,7 +187,7 @@ func (d *Deploy) regionViews(f forecast.Forecast, out *windlassv1.PlanDeployResp
 			ids[t.RegionID] = true
 		}
 	}
-	for _, id := range d.byName(ids) {
+	for _, id := range d.sortByName(ids) {
 		v, reported, err := d.regionView(f, id)
 		if err != nil {
 			return err
@@ -193,17 +196,17 @@ func (d *Deploy) regionViews(f forecast.Forecast, out *windlassv1.PlanDeployResp
 		v.Wave = wave
 		out.Regions = append(out.Regions, v)
 		if d.Woken {
-			out.Findings = append(out.Findings, d.reach(v, id, waits, skips, out.GetOutcome())...)
-			for _, found := range d.rooms(v, reported) {
-				out.Findings = append(out.Findings, d.awaited(found))
+			out.Findings = append(out.Findings, d.unreachableFinding(v, id, waits, skips, out.GetOutcome())...)
+			for _, found := range d.gpuFindings(v, reported) {
+				out.Findings = append(out.Findings, d.unblockIfWaits(found))
 			}
 		}
 	}
 	return nil
 }
 
-// reach returns the finding for a region that is not connected, nil for a connected one.
-func (d *Deploy) reach(v *windlassv1.PlanRegion, id string, waits, skips bool, outcome windlassv1.PlanDeployResponse_Outcome) []*windlassv1.PlanFinding {
+// unreachableFinding returns a finding for a region that is not connected, and nil for a connected region.
+func (d *Deploy) unreachableFinding(v *windlassv1.PlanRegion, id string, waits, skips bool, outcome windlassv1.PlanDeployResponse_Outcome) []*windlassv1.PlanFinding {
 	if v.GetStatus() == windlassv1.RegionStatus_REGION_STATUS_CONNECTED {
 		return nil
 	}
@@ -220,11 +223,11 @@ func (d *Deploy) reach(v *windlassv1.PlanRegion, id string, waits, skips bool, o
 	case i < 0:
 		f.Message = why + ": what runs there stays until it returns"
 	case outcome != windlassv1.PlanDeployResponse_OUTCOME_ROLLOUT:
-		f.Message = why + ": what is asked for is done there when it returns"
+		f.Message = why + ": the change takes effect there " + when
 	case skips:
 		f.Message = why + ": the rollout would leave it out for now, and it would catch up " + when
 	case waits:
-		f.Message = why + ": the rollout would wait for it when its turn comes, and those after it with it"
+		f.Message = why + ": the rollout would wait for it when its turn comes, and later regions would wait, too"
 	default:
 		f.Message, f.Blocks = why+": the rollout would fail there", true
 	}

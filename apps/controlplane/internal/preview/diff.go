@@ -16,8 +16,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// changes returns what the deploy changes in the spec, in the rollout policy and in the scaling policy.
-func (d *Deploy) changes() ([]*windlassv1.FieldChange, error) {
+// fieldChanges returns what the deploy changes in the spec, in the rollout policy and in the scaling policy.
+func (d *Deploy) fieldChanges() ([]*windlassv1.FieldChange, error) {
 	var before *windlassv1.DeploymentSpec
 	if d.Live != nil {
 		before = proto.CloneOf(d.Live.Spec)
@@ -26,20 +26,20 @@ func (d *Deploy) changes() ([]*windlassv1.FieldChange, error) {
 	after := proto.CloneOf(d.target.Spec)
 	after.Replicas = new(d.App.Replicas)
 	d.setSizes(before, after)
-	out, err := diff("", specLeaves(before), specLeaves(after))
+	out, err := diffLeaves("", specLeaves(before), specLeaves(after))
 	if err != nil {
 		return nil, err
 	}
-	policy, err := diff("rollout", leavesOf(d.WasPolicy), leavesOf(d.Policy))
+	policy, err := diffLeaves("rollout", leavesOf(d.WasPolicy), leavesOf(d.Policy))
 	if err != nil {
 		return nil, err
 	}
-	scaling, err := diff("scaling", scalingLeaves(d.WasScaling), scalingLeaves(d.Scaling))
+	scaling, err := diffLeaves("scaling", scalingLeaves(d.WasScaling), scalingLeaves(d.Scaling))
 	return slices.Concat(out, policy, scaling), err
 }
 
-// scalingLeaves returns the leaves of the policy without the ids of regions, which the control plane adds.
-func scalingLeaves(p *windlassv1.ScalingPolicy) leavesError {
+// scalingLeaves returns the leaves of the policy, except the ids of regions, which the control plane adds.
+func scalingLeaves(p *windlassv1.ScalingPolicy) leavesResult {
 	p = proto.CloneOf(p)
 	for _, o := range p.GetOverrides() {
 		o.RegionIds = nil
@@ -49,29 +49,29 @@ func scalingLeaves(p *windlassv1.ScalingPolicy) leavesError {
 
 // SpecChanges returns the differences between two specs, sorted by path.
 func SpecChanges(before, after *windlassv1.DeploymentSpec) ([]*windlassv1.FieldChange, error) {
-	return diff("", specLeaves(before), specLeaves(after))
+	return diffLeaves("", specLeaves(before), specLeaves(after))
 }
 
-// setSizes sets in both specs the replicas of regions with a number of their own. The stored specs do not
-// have them, because scaling changes no spec.
+// setSizes sets, in both specs, the replicas of regions whose number differs from the app's. Stored specs do not
+// have these numbers, because scaling does not change a spec.
 func (d *Deploy) setSizes(before, after *windlassv1.DeploymentSpec) {
 	own := map[string]bool{}
 	for _, p := range slices.Concat(before.GetPinnedOverrides(), after.GetPinnedOverrides()) {
 		own[p.GetRegionId()] = own[p.GetRegionId()] || p.GetValues().Replicas != nil
 	}
 	for id, n := range d.Sizes {
-		asAll := n == d.App.Replicas && d.WasSizes[id] == d.WasApp.Replicas
-		own[id] = own[id] || n != d.WasSizes[id] && !asAll
+		likeApp := n == d.App.Replicas && d.WasSizes[id] == d.WasApp.Replicas
+		own[id] = own[id] || n != d.WasSizes[id] && !likeApp
 	}
-	for id, mine := range own {
-		if n, ok := d.WasSizes[id]; ok && mine && before != nil {
+	for id, differs := range own {
+		if n, ok := d.WasSizes[id]; ok && differs && before != nil {
 			override.StateReplicas(before, d.regions[id].Name, id, n)
 		}
 		n, ok := d.Sizes[id]
 		if !ok {
 			n, ok = override.Replicas(after, id)
 		}
-		if ok && mine && slices.Contains(after.GetRegions(), d.regions[id].Name) {
+		if ok && differs && slices.Contains(after.GetRegions(), d.regions[id].Name) {
 			override.StateReplicas(after, d.regions[id].Name, id, n)
 		}
 	}
@@ -83,16 +83,17 @@ type leaf struct {
 	hidden bool
 }
 
-// leaves are the leaves of a message by path.
+// leaves are the leaves of a message, by path.
 type leaves map[string]leaf
 
-type leavesError struct {
+// leavesResult has the leaves of a message, or the error of finding them.
+type leavesResult struct {
 	leaves
 	err error
 }
 
-// diff returns the differences between two sets of leaves, sorted by path. Paths begin with prefix.
-func diff(prefix string, before, after leavesError) (out []*windlassv1.FieldChange, err error) {
+// diffLeaves returns the differences between two sets of leaves, sorted by path. Paths begin with prefix.
+func diffLeaves(prefix string, before, after leavesResult) (out []*windlassv1.FieldChange, err error) {
 	if before.err != nil {
 		return nil, before.err
 	}
@@ -102,7 +103,7 @@ func diff(prefix string, before, after leavesError) (out []*windlassv1.FieldChan
 	for _, path := range slices.Compact(slices.Sorted(slices.Values(slices.AppendSeq(slices.Collect(maps.Keys(before.leaves)), maps.Keys(after.leaves))))) {
 		was, had := before.leaves[path]
 		is, has := after.leaves[path]
-		c := &windlassv1.FieldChange{Path: joined(prefix, path), Hidden: was.hidden || is.hidden}
+		c := &windlassv1.FieldChange{Path: joinPath(prefix, path), Hidden: was.hidden || is.hidden}
 		switch {
 		case had && has && was == is:
 			continue
@@ -121,11 +122,11 @@ func diff(prefix string, before, after leavesError) (out []*windlassv1.FieldChan
 	return out, nil
 }
 
-// specLeaves returns the leaves of the fields that people write. Regions and secrets are by name, because
-// their order means nothing, and variables are hidden. An override is shown by its result in each region,
-// under the region's name. Args that a preset made are by flag; its other results are in the fields that they
-// are for.
-func specLeaves(s *windlassv1.DeploymentSpec) leavesError {
+// specLeaves returns the leaves of the fields that people write. The paths of regions and secrets have names
+// instead of indexes, because the order has no meaning. Variables are hidden. An override is shown by its result
+// in each region, under the region's name. The paths of args that a preset generated have the flags. Other
+// generated values are in the fields of the spec.
+func specLeaves(s *windlassv1.DeploymentSpec) leavesResult {
 	plain := proto.CloneOf(s)
 	if plain != nil {
 		plain.Regions, plain.Secrets, plain.Env, plain.InheritedEnv = nil, nil, nil, nil
@@ -145,14 +146,14 @@ func specLeaves(s *windlassv1.DeploymentSpec) leavesError {
 	for _, name := range s.GetRegions() {
 		out.leaves[fmt.Sprintf("regions[%q]", name)] = leaf{value: name}
 	}
-	out.variables(s.GetEnv(), s.GetSecrets())
+	out.addVariables(s.GetEnv(), s.GetSecrets())
 	for i, r := range s.GetRoles() {
 		for name, value := range r.GetEnv() {
 			out.leaves[fmt.Sprintf("roles[%d].env[%q]", i, name)] = leaf{value: value, hidden: true}
 		}
 	}
 	if byFlag {
-		out.args(s.GetArgs())
+		out.addArgs(s.GetArgs())
 	}
 	for _, p := range s.GetPinnedOverrides() {
 		values := proto.CloneOf(p.GetValues())
@@ -160,24 +161,24 @@ func specLeaves(s *windlassv1.DeploymentSpec) leavesError {
 		if byFlag {
 			values.Args = nil
 		}
-		of := leavesOf(values)
-		if of.err != nil {
-			return of
+		own := leavesOf(values)
+		if own.err != nil {
+			return own
 		}
 		if byFlag {
-			of.args(p.GetValues().GetArgs())
+			own.addArgs(p.GetValues().GetArgs())
 		}
-		of.variables(p.GetValues().GetEnv(), p.GetValues().GetSecrets())
-		for path, l := range of.leaves {
-			out.leaves[joined(fmt.Sprintf("regions[%q]", p.GetRegion()), path)] = l
+		own.addVariables(p.GetValues().GetEnv(), p.GetValues().GetSecrets())
+		for path, l := range own.leaves {
+			out.leaves[joinPath(fmt.Sprintf("regions[%q]", p.GetRegion()), path)] = l
 		}
 	}
 	return out
 }
 
-// args adds args that a preset made: words before the first flag by index, then flags by name with their
-// values. A flag without a value has "true", as options have.
-func (l leaves) args(args []string) {
+// addArgs adds args that a preset generated: the words before the first flag by index, and then each flag by name
+// with its values. The value of a flag without values is "true", as in options.
+func (l leaves) addArgs(args []string) {
 	words := slices.IndexFunc(args, preset.IsFlag)
 	if words < 0 {
 		words = len(args)
@@ -195,7 +196,8 @@ func (l leaves) args(args []string) {
 	}
 }
 
-func (l leaves) variables(env map[string]string, secrets []*windlassv1.SecretReference) {
+// addVariables adds variables and references to secrets, by name.
+func (l leaves) addVariables(env map[string]string, secrets []*windlassv1.SecretReference) {
 	for _, ref := range secrets {
 		if ref.GetImagePull() {
 			l[fmt.Sprintf("secrets[%q]", ref.GetSecret())] = leaf{value: "pulls the image"}
@@ -213,40 +215,41 @@ func (l leaves) variables(env map[string]string, secrets []*windlassv1.SecretRef
 }
 
 // leavesOf returns the leaves of a message's JSON form.
-func leavesOf(m proto.Message) leavesError {
-	out := leavesError{leaves: leaves{}}
+func leavesOf(m proto.Message) leavesResult {
+	out := leavesResult{leaves: leaves{}}
 	if !m.ProtoReflect().IsValid() {
 		return out
 	}
 	data, err := protojson.Marshal(m)
 	if err != nil {
-		return leavesError{err: fmt.Errorf("encode %T: %w", m, err)}
+		return leavesResult{err: fmt.Errorf("encode %T: %w", m, err)}
 	}
 	decoder := json.NewDecoder(strings.NewReader(string(data)))
 	decoder.UseNumber()
 	var root any
 	if err := decoder.Decode(&root); err != nil {
-		return leavesError{err: fmt.Errorf("decode %T: %w", m, err)}
+		return leavesResult{err: fmt.Errorf("decode %T: %w", m, err)}
 	}
-	out.walk("", root)
+	out.addValue("", root)
 	return out
 }
 
-func (l leaves) walk(path string, v any) {
+// addValue adds the leaves of the JSON value v.
+func (l leaves) addValue(path string, v any) {
 	switch v := v.(type) {
 	case map[string]any:
 		for k, child := range v {
-			l.walk(joined(path, k), child)
+			l.addValue(joinPath(path, k), child)
 		}
 	case []any:
 		for i, child := range v {
-			l.walk(fmt.Sprintf("%s[%d]", path, i), child)
+			l.addValue(fmt.Sprintf("%s[%d]", path, i), child)
 		}
 	default:
 		l[path] = leaf{value: fmt.Sprint(v)}
 	}
 }
 
-func joined(path, key string) string {
+func joinPath(path, key string) string {
 	return strings.Join(slices.DeleteFunc([]string{path, key}, func(s string) bool { return s == "" }), ".")
 }

@@ -11,7 +11,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// gpuText describes in words the GPUs that are asked for.
+// gpuText describes the GPUs of a request.
 func gpuText(g *windlassv1.Gpu) string {
 	text := "GPUs"
 	if g.GetProduct() != "" {
@@ -42,21 +42,22 @@ func poolsText(all []*windlassv1.GpuCapacity) string {
 	return strings.Join(parts, ", ")
 }
 
-// HasGPU reports whether instances of the spec, as it is in a region, ask for GPUs.
+// HasGPU reports whether instances of the spec ask for GPUs. The spec is that of one region (override.In).
 func HasGPU(s *windlassv1.DeploymentSpec) bool { return len(kindsOf(s)) > 0 }
 
-// kind is one kind of GPU that some roles of a spec ask for.
+// kind is a kind of GPU that one or more roles of a spec ask for.
 type kind struct {
-	// gpu is what the instance that asks for most of it asks for.
+	// gpu is the request of the role whose instances ask for the most GPUs of the kind.
 	gpu *windlassv1.Gpu
-	// each is how many of it a replica takes.
+	// each is how many GPUs of the kind a replica takes.
 	each  int32
 	roles []string
-	// field asks for it.
+	// field is the path of the field that has gpu.
 	field string
 }
 
-// kindsOf returns the kinds of GPUs that the roles of the spec, as it is in a region, ask for.
+// kindsOf returns the kinds of GPUs that the roles of the spec ask for. The spec is that of one region
+// (override.In).
 func kindsOf(s *windlassv1.DeploymentSpec) (kinds []kind) {
 	roles := s.GetRoles()
 	if len(roles) == 0 {
@@ -82,13 +83,13 @@ func kindsOf(s *windlassv1.DeploymentSpec) (kinds []kind) {
 			kinds = append(kinds, k)
 			continue
 		}
-		kinds[same] = kinds[same].and(k)
+		kinds[same] = kinds[same].add(k)
 	}
 	return kinds
 }
 
-// and returns the kind with what another one asks for in addition.
-func (k kind) and(o kind) kind {
+// add returns the kind with the GPUs of another one added.
+func (k kind) add(o kind) kind {
 	if o.gpu.GetCount() > k.gpu.GetCount() {
 		k.gpu, k.field = o.gpu, o.field
 	}
@@ -97,29 +98,30 @@ func (k kind) and(o kind) kind {
 	return k
 }
 
+// sameKind reports whether two requests differ at most in their numbers of GPUs.
 func sameKind(a, b *windlassv1.Gpu) bool {
 	a, b = proto.CloneOf(a), proto.CloneOf(b)
 	a.Count, b.Count = 0, 0
 	return proto.Equal(a, b)
 }
 
-// sharing returns the kinds, joined where the same pools fit them: they take each other's GPUs.
-func sharing(kinds []kind, pools []*windlassv1.GpuCapacity) (out []kind) {
+// mergeShared merges kinds that fit the same pools, because they compete for the same GPUs.
+func mergeShared(kinds []kind, pools []*windlassv1.GpuCapacity) (out []kind) {
 	for _, k := range kinds {
-		fits := fitting(k.gpu, pools)
-		same := slices.IndexFunc(out, func(o kind) bool { return len(fits) > 0 && slices.Equal(fits, fitting(o.gpu, pools)) })
+		fits := fittingPools(k.gpu, pools)
+		same := slices.IndexFunc(out, func(o kind) bool { return len(fits) > 0 && slices.Equal(fits, fittingPools(o.gpu, pools)) })
 		if same < 0 {
 			out = append(out, k)
 			continue
 		}
-		out[same] = out[same].and(k)
+		out[same] = out[same].add(k)
 	}
 	return out
 }
 
-// fitting returns the pools whose GPUs match g, by the rules of agents: unknown memory does not match, and a
+// fittingPools returns the pools whose GPUs match g, by the rules of agents: unknown memory does not match, and a
 // named pool implies the kind of its GPUs.
-func fitting(g *windlassv1.Gpu, pools []*windlassv1.GpuCapacity) (out []*windlassv1.GpuCapacity) {
+func fittingPools(g *windlassv1.Gpu, pools []*windlassv1.GpuCapacity) (out []*windlassv1.GpuCapacity) {
 	const nvidia = "nvidia.com/gpu"
 	for _, p := range pools {
 		if (g.GetProduct() == "" || g.GetProduct() == p.GetProduct()) &&
@@ -132,15 +134,15 @@ func fitting(g *windlassv1.Gpu, pools []*windlassv1.GpuCapacity) (out []*windlas
 	return out
 }
 
-// usable returns how many of the pool's GPUs a new instance may have: the free ones, but at most the pool's
-// quota.
-func usable(p *windlassv1.GpuCapacity) int32 {
+// usableGPUs returns how many of the pool's GPUs new instances can get: the free ones, but at most the pool's quota.
+func usableGPUs(p *windlassv1.GpuCapacity) int32 {
 	if p.GetQuota() > 0 {
 		return min(p.GetFree(), p.GetQuota())
 	}
 	return p.GetFree()
 }
 
-func subset(some, of []*windlassv1.GpuCapacity) bool {
-	return !slices.ContainsFunc(some, func(p *windlassv1.GpuCapacity) bool { return !slices.Contains(of, p) })
+// isSubset reports whether all contains each pool of some.
+func isSubset(some, all []*windlassv1.GpuCapacity) bool {
+	return !slices.ContainsFunc(some, func(p *windlassv1.GpuCapacity) bool { return !slices.Contains(all, p) })
 }

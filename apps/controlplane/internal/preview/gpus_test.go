@@ -9,7 +9,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func TestKinds_OfRolesAreToldApart(t *testing.T) {
+func TestKinds_AreSeparateForDifferentRequests(t *testing.T) {
 	for _, c := range []struct {
 		name, spec string
 		want       []kind
@@ -18,7 +18,7 @@ func TestKinds_OfRolesAreToldApart(t *testing.T) {
 		{"of one role", `resources {gpu {count: 2}}`, []kind{{each: 2, field: "spec.resources.gpu"}}},
 		{"of one role by name", `roles {name: "main" instances: 3 resources {gpu {count: 2}}}`, []kind{{each: 6, field: "spec.resources.gpu"}}},
 		{
-			"the same of two roles", `resources {gpu {count: 1}} roles {name: "prefill" instances: 2} roles {name: "decode" resources {gpu {count: 8}}}`,
+			"of two roles, the same", `resources {gpu {count: 1}} roles {name: "prefill" instances: 2} roles {name: "decode" resources {gpu {count: 8}}}`,
 			[]kind{{each: 10, field: "spec.roles[1].resources.gpu", roles: []string{"prefill", "decode"}}},
 		},
 		{
@@ -41,17 +41,17 @@ func TestKinds_OfRolesAreToldApart(t *testing.T) {
 	}
 }
 
-// Roles whose GPUs come from the same pools take them from each other.
-func TestKinds_OfTheSamePoolsAreJoined(t *testing.T) {
+// Roles that fit the same pools compete for the GPUs of these pools.
+func TestKinds_OfTheSamePoolsAreMerged(t *testing.T) {
 	kinds := []kind{
 		{gpu: &windlassv1.Gpu{Count: 1}, each: 2, roles: []string{"prefill"}},
 		{gpu: &windlassv1.Gpu{Count: 4, Product: "H100"}, each: 4, roles: []string{"decode"}},
 	}
 	one := []*windlassv1.GpuCapacity{{Product: "H100", ResourceName: "nvidia.com/gpu", Allocatable: 8}}
-	joined := sharing(kinds, one)
-	require.Len(t, joined, 1)
-	require.EqualValues(t, 6, joined[0].each)
-	require.EqualValues(t, 4, joined[0].gpu.GetCount())
-	require.Len(t, sharing(kinds, append(one, &windlassv1.GpuCapacity{Product: "L4", ResourceName: "nvidia.com/gpu", Allocatable: 8})), 2)
-	require.Len(t, sharing(kinds, nil), 2, "of a region that told nothing")
+	merged := mergeShared(kinds, one)
+	require.Len(t, merged, 1)
+	require.EqualValues(t, 6, merged[0].each)
+	require.EqualValues(t, 4, merged[0].gpu.GetCount())
+	require.Len(t, mergeShared(kinds, append(one, &windlassv1.GpuCapacity{Product: "L4", ResourceName: "nvidia.com/gpu", Allocatable: 8})), 2)
+	require.Len(t, mergeShared(kinds, nil), 2, "of a region that reported no pools")
 }

@@ -21,23 +21,23 @@ type Preview struct {
 	in plan.Input
 	// was is the app's topology before the call.
 	was []model.Topology
-	// when is the time at which regions need their GPUs, in words, such as " at its peak", or empty.
-	when string
+	// neededWhen follows the number of needed GPUs in messages: " at its peak", or empty.
+	neededWhen string
 	// target is the deployment that is forecast.
 	target *model.Deployment
-	// regions are by id, and regionIDs has the ids of those that the target's spec names. unknown means that
-	// the spec names a region that does not exist.
-	regions   map[string]model.Region
-	regionIDs map[string]string
-	unknown   bool
+	// regions are by id. regionIDs has the ids of the regions that the target's spec names, by name.
+	// unknownRegion means that the spec names a region that does not exist.
+	regions       map[string]model.Region
+	regionIDs     map[string]string
+	unknownRegion bool
 }
 
 // Read reads the input that the planner will have after the call that asks for the deployment. was is the
-// app's topology before the call, nil if the call changed no row.
+// app's topology before the call, or nil if the call did not change it.
 func Read(tx planinput.Tx, app model.App, deploymentID string, was []model.Topology) (*Preview, error) {
 	inputs, err := planinput.Rows(tx, []model.App{app})
 	if err != nil {
-		return nil, fmt.Errorf("read what app %s runs: %w", app.ID, err)
+		return nil, fmt.Errorf("read the plan input of app %s: %w", app.ID, err)
 	}
 	p := &Preview{in: *inputs[0], was: was}
 	if was == nil {
@@ -49,6 +49,7 @@ func Read(tx planinput.Tx, app model.App, deploymentID string, was []model.Topol
 	return p, p.readRegions(tx)
 }
 
+// readTarget returns the deployment with the id, and adds it to the input if it is missing there.
 func (p *Preview) readTarget(tx planinput.Tx, id string) (*model.Deployment, error) {
 	if d := p.Deployment(id); d != nil {
 		return d, nil
@@ -58,13 +59,13 @@ func (p *Preview) readTarget(tx planinput.Tx, id string) (*model.Deployment, err
 		return nil, fmt.Errorf("read deployment %s: %w", id, err)
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("read deployment %s: it is gone", id)
+		return nil, fmt.Errorf("read deployment %s: it does not exist", id)
 	}
 	p.in.Deployments = append(p.in.Deployments, found[0])
 	return &found[0], nil
 }
 
-// Deployment returns a deployment of the input, nil for none.
+// Deployment returns the input's deployment with the id, or nil.
 func (p *Preview) Deployment(id string) *model.Deployment {
 	i := slices.IndexFunc(p.in.Deployments, func(d model.Deployment) bool { return d.ID == id })
 	if i < 0 {
@@ -87,11 +88,11 @@ func (p *Preview) readRegions(tx planinput.Tx) error {
 	for _, r := range named {
 		p.regions[r.ID], p.regionIDs[r.Name] = r, r.ID
 	}
-	p.unknown = slices.ContainsFunc(names, func(name string) bool { return p.regionIDs[name] == "" })
+	p.unknownRegion = slices.ContainsFunc(names, func(name string) bool { return p.regionIDs[name] == "" })
 	return nil
 }
 
-// progress returns the rollout's progress, nil for one that is not staged.
+// progress returns the rollout's progress, or nil for a rollout that is not staged.
 func (p *Preview) progress() *model.Progress {
 	if p.in.RolloutState == nil || !p.in.RolloutState.Progress.Active(p.in.App.RolloutID) {
 		return nil
@@ -99,8 +100,8 @@ func (p *Preview) progress() *model.Progress {
 	return p.in.RolloutState.Progress
 }
 
-// byName returns the ids of regions in the order of their names.
-func (p *Preview) byName(ids map[string]bool) []string {
+// sortByName returns the ids of regions, sorted by the regions' names.
+func (p *Preview) sortByName(ids map[string]bool) []string {
 	all := slices.Sorted(maps.Keys(ids))
 	slices.SortStableFunc(all, func(a, b string) int { return cmp.Compare(p.regions[a].Name, p.regions[b].Name) })
 	return all
