@@ -24,7 +24,7 @@ type ClientConfig struct {
 	Refused func(answer http.Header)
 	// UserAgent names the program and its version ("windlass/1.2.3").
 	UserAgent string
-	// Tracer makes a span for each call, and Propagator sends it along. They may be nil.
+	// Tracer makes a span for each call, and Propagator sends its id to the server. They may be nil.
 	Tracer     trace.TracerProvider
 	Propagator propagation.TextMapPropagator
 	// Timeout limits a unary call whose context has no deadline. Streams have no timeout. Default:
@@ -32,14 +32,14 @@ type ClientConfig struct {
 	Timeout time.Duration
 	// ReadMaxBytes is the maximum size of a decoded message. Default: DefaultReadMaxBytes.
 	ReadMaxBytes int
-	// Gzip compresses larger requests, for much data over a long distance. Responses are always compressed.
+	// Gzip compresses larger requests, which pays for slow connections. Larger responses are always compressed.
 	Gzip bool
 }
 
 // ClientOptions returns the options for every client constructor of a program.
 func ClientOptions(cfg ClientConfig) []connect.ClientOption {
-	interceptors := append(tracingInterceptors(cfg.Tracer, cfg.Propagator), &caller{
-		token: cfg.Token, proof: cfg.Sign, refused: cfg.Refused, userAgent: cfg.UserAgent, timeout: orDefault(cfg.Timeout, DefaultTimeout),
+	interceptors := append(tracingInterceptors(cfg.Tracer, cfg.Propagator), &clientInterceptor{
+		token: cfg.Token, sign: cfg.Sign, refused: cfg.Refused, userAgent: cfg.UserAgent, timeout: orDefault(cfg.Timeout, DefaultTimeout),
 	})
 	options := []connect.ClientOption{
 		connect.WithInterceptors(interceptors...),
@@ -53,16 +53,17 @@ func ClientOptions(cfg ClientConfig) []connect.ClientOption {
 	return options
 }
 
-// caller adds the caller's identity to calls, and limits unary calls.
-type caller struct {
+// clientInterceptor is the client's interceptor. It adds the caller's identity to calls, and limits the time of
+// unary calls.
+type clientInterceptor struct {
 	token     func() string
-	proof     func(procedure string, header http.Header)
+	sign      func(procedure string, header http.Header)
 	refused   func(answer http.Header)
 	userAgent string
 	timeout   time.Duration
 }
 
-func (c *caller) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+func (c *clientInterceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
 		if _, ok := ctx.Deadline(); !ok {
 			var cancel context.CancelFunc
@@ -76,7 +77,7 @@ func (c *caller) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 }
 
 // noteError calls refused for an UNAUTHENTICATED error.
-func (c *caller) noteError(err error) error {
+func (c *clientInterceptor) noteError(err error) error {
 	var coded *connect.Error
 	if c.refused != nil && errors.As(err, &coded) && coded.Code() == connect.CodeUnauthenticated {
 		c.refused(coded.Meta())
@@ -84,7 +85,7 @@ func (c *caller) noteError(err error) error {
 	return err
 }
 
-func (c *caller) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+func (c *clientInterceptor) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
 	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
 		conn := next(ctx, spec)
 		c.signCall(spec.Procedure, conn.RequestHeader())
@@ -92,11 +93,11 @@ func (c *caller) WrapStreamingClient(next connect.StreamingClientFunc) connect.S
 	}
 }
 
-// clientConn is a stream whose errors are corrected by reset.
+// clientConn is a stream whose errors correctReset corrects.
 type clientConn struct {
 	connect.StreamingClientConn
 	ctx    context.Context
-	caller *caller
+	caller *clientInterceptor
 }
 
 func (c *clientConn) Send(msg any) error { return correctReset(c.ctx, c.StreamingClientConn.Send(msg)) }
@@ -106,8 +107,8 @@ func (c *clientConn) Receive(msg any) error {
 }
 
 // correctReset corrects Connect's error for a connection that the other end reset. Connect reports CANCELED,
-// although the caller did not cancel. The server died and the call may be made again, so reset returns
-// UNAVAILABLE.
+// although the caller did not cancel. correctReset returns UNAVAILABLE, because the server died and the call may be
+// repeated.
 func correctReset(ctx context.Context, err error) error {
 	var coded *connect.Error
 	if ctx.Err() == nil && errors.As(err, &coded) && coded.Code() == connect.CodeCanceled && !connect.IsWireError(err) {
@@ -116,11 +117,12 @@ func correctReset(ctx context.Context, err error) error {
 	return err
 }
 
-func (c *caller) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+func (c *clientInterceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return next
 }
 
-func (c *caller) signCall(procedure string, header http.Header) {
+// signCall adds the user agent, the token and the proof of identity to the header.
+func (c *clientInterceptor) signCall(procedure string, header http.Header) {
 	if c.userAgent != "" {
 		header.Set("User-Agent", c.userAgent)
 	}
@@ -129,8 +131,8 @@ func (c *caller) signCall(procedure string, header http.Header) {
 	}
 	if token := c.token(); token != "" {
 		header.Set("Authorization", "Bearer "+token)
-		if c.proof != nil {
-			c.proof(procedure, header)
+		if c.sign != nil {
+			c.sign(procedure, header)
 		}
 	}
 }
@@ -146,8 +148,8 @@ type HTTPClientConfig struct {
 	// HeaderTimeout is how long a server may take to begin its answer. It does not limit streams that have
 	// begun. Default: 60 s, above the longest unary call.
 	HeaderTimeout time.Duration
-	// HTTP1 uses HTTP/1.1 for http URLs, for proxies without HTTP/2. Then each call in progress needs a
-	// connection. For https URLs the protocol is negotiated.
+	// HTTP1 uses HTTP/1.1 for http URLs, because of proxies without HTTP/2. Then each call in progress needs its
+	// own connection. For https URLs the protocol is negotiated.
 	HTTP1 bool
 }
 
@@ -202,6 +204,7 @@ func newTransport(cfg HTTPClientConfig) *http.Transport {
 	}
 }
 
+// byScheme uses one transport for http URLs, and another one for https URLs.
 type byScheme struct{ plain, secure *http.Transport }
 
 func (t byScheme) RoundTrip(req *http.Request) (*http.Response, error) {

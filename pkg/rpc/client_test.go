@@ -16,19 +16,19 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
-func TestCredential_IsThatOfTheMoment(t *testing.T) {
+func TestCredential_IsReadForEachCall(t *testing.T) {
 	f := setup(t, settings{})
 	var token, seen atomic.Value
-	note := func(ctx context.Context) {
+	recordHeader := func(ctx context.Context) {
 		info, _ := connect.CallInfoForHandlerContext(ctx)
 		seen.Store(info.RequestHeader().Get("Authorization") + "|" + info.RequestHeader().Get("User-Agent"))
 	}
 	f.get = func(ctx context.Context, _ string) (*windlassv1.GetProjectResponse, error) {
-		note(ctx)
+		recordHeader(ctx)
 		return &windlassv1.GetProjectResponse{}, nil
 	}
 	f.watch = func(ctx context.Context, send func() error) error {
-		note(ctx)
+		recordHeader(ctx)
 		return send()
 	}
 	options := ClientOptions(ClientConfig{UserAgent: "windlass/1.2.3", Token: func() string { return token.Load().(string) }})
@@ -73,7 +73,7 @@ func TestClient_BoundsUnaryCallsAndNotStreams(t *testing.T) {
 }
 
 func TestClient_SilentServerIsGivenUp(t *testing.T) {
-	// It accepts and reads, and says nothing.
+	// It accepts connections and sends nothing.
 	mute, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer mute.Close()
@@ -103,7 +103,7 @@ func TestStream_OutlivesTheHeaderTimeout(t *testing.T) {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(timeout + timeout/2): // what is tested is that time passes
+		case <-time.After(timeout + timeout/2): // the test is about time
 		}
 		return send()
 	}
@@ -133,8 +133,7 @@ func TestClient_ServerThatDiesIsUnavailable(t *testing.T) {
 			if err != nil {
 				return
 			}
-			// What the kernel does to the connections of a process that is killed
-			// before it has read all that came.
+			// The kernel resets connections in this way if a process is killed before it has read all received bytes.
 			_, _ = conn.Read(make([]byte, 1))
 			_ = conn.(*net.TCPConn).SetLinger(0)
 			_ = conn.Close()
@@ -156,7 +155,7 @@ func TestClient_ServerThatDiesIsUnavailable(t *testing.T) {
 	}
 }
 
-func TestCall_CancelledSaysSo(t *testing.T) {
+func TestCall_CancelledHasItsCode(t *testing.T) {
 	f := setup(t, settings{})
 	ctx, cancel := context.WithCancel(t.Context())
 	f.get = func(ctx context.Context, _ string) (*windlassv1.GetProjectResponse, error) {
@@ -182,7 +181,7 @@ func TestCredential_FollowsNoRedirect(t *testing.T) {
 	require.False(t, followed.Load())
 }
 
-func TestDialer_ChangesNothingElseOfAClient(t *testing.T) {
+func TestDialer_KeepsOtherSettingsOfAClient(t *testing.T) {
 	f := setup(t, settings{})
 	var opened atomic.Int64
 	client := NewHTTPClient(HTTPClientConfig{Dial: func(ctx context.Context, network, address string) (net.Conn, error) {

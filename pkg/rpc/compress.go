@@ -7,7 +7,7 @@ import (
 	"github.com/klauspost/compress/gzip"
 )
 
-// gzipName is HTTP's name of the compression that all clients support.
+// gzipName is the name in HTTP of the compression that all clients support.
 const gzipName = "gzip"
 
 // newDecompressor and newCompressor use a faster gzip than Connect, at its fastest level, because compression

@@ -13,8 +13,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/rpc"
 )
 
-// A server over a limited listener closes connections without a request, and keeps those with one.
-func TestServeWithALimitOfConnections(t *testing.T) {
+// If a listener limits connections, connections without a request are closed for new ones.
+func TestServe_WithALimitOfConnections(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -45,7 +45,7 @@ func TestServeWithALimitOfConnections(t *testing.T) {
 	close(release)
 	_, err = busy.Read(make([]byte, 1))
 	require.NoError(t, err)
-	require.NoError(t, third.Close()) // which a server would wait for that stops
+	require.NoError(t, third.Close()) // else the stop would wait for it
 	stop()
 	require.NoError(t, <-ended)
 }

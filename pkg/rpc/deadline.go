@@ -8,8 +8,8 @@ import (
 
 type controllerKey struct{}
 
-// WithWriteDeadline makes SetWriteDeadline work for streams behind next, so that a peer that stopped reading
-// ends only its own stream.
+// WithWriteDeadline makes SetWriteDeadline work for streams that next handles. So a peer that stops reading ends
+// only its own stream.
 func WithWriteDeadline(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := context.WithValue(r.Context(), controllerKey{}, http.NewResponseController(w))
@@ -17,7 +17,7 @@ func WithWriteDeadline(next http.Handler) http.Handler {
 	})
 }
 
-// SetWriteDeadline sets the deadline of later writes to a stream behind WithWriteDeadline. It does nothing on
+// SetWriteDeadline sets the deadline of later writes to a stream that WithWriteDeadline wraps. It does nothing on
 // a transport without deadlines.
 func SetWriteDeadline(ctx context.Context, at time.Time) {
 	if rc, ok := ctx.Value(controllerKey{}).(*http.ResponseController); ok {

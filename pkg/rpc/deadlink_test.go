@@ -14,9 +14,9 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
-// hole is a way to a server that can lose all that goes over it, in both directions,
-// while both connections stay open: what a dead link or a rebooted machine looks like.
-type hole struct {
+// lossyProxy forwards connections to a server. If lost is set, it drops all bytes in both directions, and keeps the
+// connections open. A dead link or a rebooted machine has the same effect.
+type lossyProxy struct {
 	net.Listener
 	server string
 
@@ -25,10 +25,10 @@ type hole struct {
 	conns []net.Conn
 }
 
-func dig(t *testing.T, server string) *hole {
+func newLossyProxy(t *testing.T, server string) *lossyProxy {
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	h := &hole{Listener: l, server: server}
+	h := &lossyProxy{Listener: l, server: server}
 	var all sync.WaitGroup
 	all.Go(func() {
 		for {
@@ -44,8 +44,8 @@ func dig(t *testing.T, server string) *hole {
 			h.mu.Lock()
 			h.conns = append(h.conns, near, far)
 			h.mu.Unlock()
-			all.Go(func() { h.pass(near, far) })
-			all.Go(func() { h.pass(far, near) })
+			all.Go(func() { h.forward(near, far) })
+			all.Go(func() { h.forward(far, near) })
 		}
 	})
 	t.Cleanup(func() {
@@ -60,9 +60,8 @@ func dig(t *testing.T, server string) *hole {
 	return h
 }
 
-// pass what one end says on, as long as nothing is lost. An end that closes is not told
-// of to the other either.
-func (h *hole) pass(from, to net.Conn) {
+// forward copies bytes until one end closes. It does not close the other end.
+func (h *lossyProxy) forward(from, to net.Conn) {
 	buffer := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buffer)
@@ -81,7 +80,7 @@ func (h *hole) pass(from, to net.Conn) {
 	}
 }
 
-func TestBlackHole_IsNoticedOnBothEnds(t *testing.T) {
+func TestDeadLink_IsNoticedOnBothEnds(t *testing.T) {
 	t.Parallel()
 	f := setup(t, settings{})
 	ended := make(chan time.Time, 1)
@@ -90,7 +89,7 @@ func TestBlackHole_IsNoticedOnBothEnds(t *testing.T) {
 		ended <- time.Now()
 		return err
 	}
-	h := dig(t, strings.TrimPrefix(f.url, "http://"))
+	h := newLossyProxy(t, strings.TrimPrefix(f.url, "http://"))
 	client := NewHTTPClient(HTTPClientConfig{})
 	defer client.CloseIdleConnections()
 	stream, err := windlassv1connect.NewAppServiceClient(client, "http://"+h.Addr().String()).
@@ -102,10 +101,9 @@ func TestBlackHole_IsNoticedOnBothEnds(t *testing.T) {
 	h.lost = true
 	h.mu.Unlock()
 	begin := time.Now()
-	require.False(t, stream.Receive(), "nothing can have arrived")
+	require.False(t, stream.Receive(), "no message can have arrived")
 	require.Error(t, stream.Err())
-	// Not how long it takes, on whatever machine: that it is the ping that ended it, and
-	// not one of the timeouts of minutes.
+	// The time depends on the machine. It only shows that a ping ended the stream, and not a timeout of minutes.
 	const patience = 40 * time.Second
 	require.Less(t, time.Since(begin), patience, "the client")
 	select {

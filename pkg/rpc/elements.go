@@ -9,18 +9,17 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
-// maxDepth is the depth of messages below which elements are not counted. The decoder's limit is higher, and
-// real messages are far below.
+// maxDepth is the depth of nested messages up to which elements are counted. Real messages are not nested so deep.
 const maxDepth = 100
 
-// shape has the fields of a message by number, as far as counting needs them.
+// shape has the fields of a message that are lists or messages, by number.
 type shape struct {
 	fields map[protowire.Number]fieldShape
 }
 
 type fieldShape struct {
 	message *shape // nil for a scalar
-	many    bool
+	isList  bool
 }
 
 var shapes sync.Map // procedure -> *shape
@@ -46,24 +45,26 @@ func shapeOf(procedure string) *shape {
 	if m == nil {
 		return nil
 	}
-	made := makeShape(m.Input(), map[protoreflect.FullName]*shape{})
-	shapes.Store(procedure, made)
-	return made
+	s := makeShape(m.Input(), map[protoreflect.FullName]*shape{})
+	shapes.Store(procedure, s)
+	return s
 }
 
-func makeShape(desc protoreflect.MessageDescriptor, made map[protoreflect.FullName]*shape) *shape {
-	if s := made[desc.FullName()]; s != nil {
+// makeShape returns the shape of a message. known has the shapes of messages that were met before, because messages
+// can be recursive.
+func makeShape(desc protoreflect.MessageDescriptor, known map[protoreflect.FullName]*shape) *shape {
+	if s := known[desc.FullName()]; s != nil {
 		return s
 	}
 	s := &shape{fields: make(map[protowire.Number]fieldShape, desc.Fields().Len())}
-	made[desc.FullName()] = s
+	known[desc.FullName()] = s
 	for i := range desc.Fields().Len() {
 		f := desc.Fields().Get(i)
-		one := fieldShape{many: f.IsList()}
-		if f.Message() != nil { // entries of maps, too
-			one.message = makeShape(f.Message(), made)
+		one := fieldShape{isList: f.IsList()}
+		if f.Message() != nil { // also for a map, whose entries are messages
+			one.message = makeShape(f.Message(), known)
 		}
-		if one.many || one.message != nil {
+		if one.isList || one.message != nil {
 			s.fields[f.Number()] = one
 		}
 	}
@@ -84,7 +85,7 @@ func countProto(data []byte, s *shape, limit, depth int) (n int) {
 				return n
 			}
 			data = data[length:]
-			if s.fields[number].many {
+			if s.fields[number].isList {
 				n++
 			}
 			continue

@@ -16,8 +16,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Error returns the error of a handler for anything that the caller can act on. field is the path in the
-// request ("spec.resources.cpu_millicores") or empty. The caller gets it with JSON's names
+// Error returns an error for the caller, for anything that the caller can act on. field is the path in the
+// request ("spec.resources.cpu_millicores") or empty. It is sent with JSON's names
 // ("spec.resources.cpuMillicores"). message is one sentence for the caller.
 func Error(code connect.Code, reason windlassv1.ErrorReason, field, message string) *connect.Error {
 	return ErrorWith(code, &windlassv1.ErrorDetail{Reason: reason, Field: field}, message)
@@ -28,8 +28,8 @@ func ErrorWith(code connect.Code, detail *windlassv1.ErrorDetail, message string
 	return attachDetail(connect.NewError(code, errors.New(message)), detail)
 }
 
-// TooFast is ErrorWith for a call that comes too early. The code is RESOURCE_EXHAUSTED. The time to wait is
-// in the header Retry-After (seconds) and in a RetryInfo.
+// TooFast is ErrorWith for a call that the caller must repeat later. The code is RESOURCE_EXHAUSTED. The time
+// to wait is in the header Retry-After (seconds) and in a RetryInfo.
 func TooFast(wait time.Duration, detail *windlassv1.ErrorDetail, message string) *connect.Error {
 	err := ErrorWith(connect.CodeResourceExhausted, detail, message)
 	if packed, packErr := connect.NewErrorDetail(&errdetails.RetryInfo{RetryDelay: durationpb.New(wait)}); packErr == nil {
@@ -39,6 +39,7 @@ func TooFast(wait time.Duration, detail *windlassv1.ErrorDetail, message string)
 	return err
 }
 
+// attachDetail adds the detail to err, with JSON's names in its field.
 func attachDetail(err *connect.Error, detail *windlassv1.ErrorDetail) *connect.Error {
 	if name := jsonPath(detail.GetField()); name != detail.GetField() {
 		detail = proto.CloneOf(detail)
@@ -81,6 +82,7 @@ func ReasonOf(err error) windlassv1.ErrorReason {
 	return reasonOfCode(coded.Code())
 }
 
+// reasonOfCode returns the reason that a code implies.
 func reasonOfCode(code connect.Code) windlassv1.ErrorReason {
 	switch code {
 	case connect.CodeInvalidArgument, connect.CodeOutOfRange:
@@ -117,7 +119,7 @@ func validationError(err *protovalidate.ValidationError) *connect.Error {
 	first := err.Violations[0]
 	field := jsonPath(protovalidate.FieldPathString(first.Proto.GetField()))
 	message := first.Proto.GetMessage()
-	if words := patternWords(first); words != "" {
+	if words := explainPattern(first); words != "" {
 		message = words
 	}
 	if field != "" {

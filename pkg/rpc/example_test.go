@@ -14,7 +14,7 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
-// smallControlPlane has one region.
+// smallControlPlane is a control plane with one region.
 type smallControlPlane struct {
 	windlassv1connect.UnimplementedRegionServiceHandler
 }
@@ -27,8 +27,7 @@ func (smallControlPlane) GetRegion(_ context.Context, req *windlassv1.GetRegionR
 	return nil, rpc.Error(connect.CodeNotFound, windlassv1.ErrorReason_ERROR_REASON_UNKNOWN_REGION, "region", "there is no region "+req.Region)
 }
 
-// A Go program calls the API with the generated client. Its options add the API key, a
-// deadline, and retries of what may be repeated.
+// A Go program calls the API with the generated client. The options add the API key and a deadline.
 func Example_client() {
 	mux := http.NewServeMux()
 	mux.Handle(windlassv1connect.NewRegionServiceHandler(smallControlPlane{}))

@@ -38,7 +38,7 @@ func jsonPath(path string) string {
 // maxName is the maximum length of a name in the schema's patterns.
 const maxName = 63
 
-// patterns explains the schema's patterns to people.
+// patterns has, by pattern of the schema, an explanation for people.
 var patterns = map[string]string{
 	`^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$`:    "use at most 63 lower-case letters, digits and dashes, a letter first and no dash last, as in chat-2",
 	`^([a-z]([-a-z0-9]{0,61}[a-z0-9])?)?$`: "use at most 63 lower-case letters, digits and dashes, a letter first and no dash last, as in chat-2",
@@ -48,9 +48,9 @@ var patterns = map[string]string{
 	`^((Mon|Tue|Wed|Thu|Fri|Sat|Sun) )?([01][0-9]|2[0-3]):[0-5][0-9]$`: "use a day and a time from 00:00 to 23:59, as in Fri 16:00, or a time alone for every day, as in 22:00",
 }
 
-// patternWords returns what is wrong with a string that does not match its pattern. It returns "" for another
+// explainPattern returns what is wrong with a string that does not match its pattern. It returns "" for another
 // rule, and for a pattern without an explanation.
-func patternWords(v *protovalidate.Violation) string {
+func explainPattern(v *protovalidate.Violation) string {
 	if v.Proto.GetRuleId() != "string.pattern" || !v.RuleValue.IsValid() {
 		return ""
 	}
@@ -65,5 +65,5 @@ func patternWords(v *protovalidate.Violation) string {
 	if n := utf8.RuneCountInString(value); n > maxName {
 		return fmt.Sprintf("it has %d characters: %s", n, words)
 	}
-	return fmt.Sprintf("%q does not do: %s", value, words)
+	return fmt.Sprintf("%q is not valid: %s", value, words)
 }

@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func TestField_IsNamedAsInFiles(t *testing.T) {
+func TestField_HasTheNameOfFiles(t *testing.T) {
 	for path, want := range map[string]string{
 		"": "", "spec": "spec", "rollout.wait_for_capacity": "rollout.waitForCapacity",
 		"spec.health_check.unhealthy_threshold": "spec.healthCheck.unhealthyThreshold",
@@ -25,7 +25,7 @@ func TestField_IsNamedAsInFiles(t *testing.T) {
 	}
 }
 
-func TestValidation_SaysInWordsWhatAPatternMeans(t *testing.T) {
+func TestValidation_ExplainsPatterns(t *testing.T) {
 	for name, c := range map[string]struct {
 		of          proto.Message
 		field, want string
@@ -34,10 +34,10 @@ func TestValidation_SaysInWordsWhatAPatternMeans(t *testing.T) {
 			&windlassv1.CreateAppRequest{Name: strings.Repeat("a", 64)},
 			"name", "name: it has 64 characters: use at most 63 lower-case letters",
 		},
-		"a name": {&windlassv1.CreateAppRequest{Name: "Chat"}, "name", `name: "Chat" does not do: use at most 63 lower-case letters`},
+		"a name": {&windlassv1.CreateAppRequest{Name: "Chat"}, "name", `name: "Chat" is not valid: use at most 63 lower-case letters`},
 		"a variable": {
 			&windlassv1.SetEnvironmentRequest{App: "chat", Set: map[string]string{"BAD-NAME": "1"}},
-			`set["BAD-NAME"]`, `"BAD-NAME" does not do: a variable's name has letters, digits and underscores`,
+			`set["BAD-NAME"]`, `"BAD-NAME" is not valid: a variable's name has letters, digits and underscores`,
 		},
 		"a day's name": {
 			&windlassv1.SetFreezeRequest{Name: "a", Reason: "b", Weekly: []*windlassv1.WeeklyWindow{{Start: "Friday 16:00", End: "Mon 08:00"}}},
@@ -49,7 +49,7 @@ func TestValidation_SaysInWordsWhatAPatternMeans(t *testing.T) {
 		},
 		"a share": {
 			&windlassv1.DeployRequest{App: "chat", Spec: &windlassv1.DeploymentSpec{Regions: []string{"a"}, Command: []string{"a"}}, Rollout: &windlassv1.RolloutPolicy{MaxSurge: "half"}},
-			"rollout.maxSurge", `rollout.maxSurge: "half" does not do: use a number or a share, as in 2 or 25%`,
+			"rollout.maxSurge", `rollout.maxSurge: "half" is not valid: use a number or a share, as in 2 or 25%`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

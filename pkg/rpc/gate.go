@@ -16,14 +16,14 @@ type Call struct {
 	Header    http.Header
 	// Client is the address from which the call comes. It is the zero Addr without a network.
 	Client netip.Addr
-	// InLoop is whether it is a stream of a connection that keeps opening streams although they are refused.
+	// InLoop reports whether the call is a stream of a connection that repeats refused streams without waiting.
 	InLoop bool
 }
 
 // Admission is the result of a Gate.
 type Admission struct {
-	// Caller is the same text for all calls of one caller, for the caller's share of the server's memory. A
-	// Gate that refuses a known caller returns it with the error.
+	// Caller identifies the caller, for the caller's share of the server's memory. A Gate that refuses a known
+	// caller returns Caller with the error.
 	Caller string
 	// With adds the caller's identity to the context of the handler. It may be nil.
 	With func(context.Context) context.Context
@@ -33,8 +33,8 @@ type Admission struct {
 // that refused calls cost no memory.
 type Gate func(ctx context.Context, call Call) (Admission, error)
 
-// connectGate returns Connect's form of a Gate.
-func (e *edge) connectGate(gate Gate) connect.RequestGateFunc {
+// connectGate converts a Gate to the function that Connect calls.
+func (e *serverInterceptor) connectGate(gate Gate) connect.RequestGateFunc {
 	return func(ctx context.Context, spec connect.Spec, peer connect.Peer, header http.Header) (out context.Context, err error) {
 		isStream := spec.StreamType != connect.StreamTypeUnary
 		inLoop := e.holdBack && isStream && conns.EntryOf(ctx).Wait(ctx)
@@ -49,7 +49,7 @@ func (e *edge) connectGate(gate Gate) connect.RequestGateFunc {
 			}
 		}()
 		call := Call{Procedure: spec.Procedure, Header: header, InLoop: inLoop}
-		in := inflowOf(ctx)
+		in := messageReaderOf(ctx)
 		if in != nil {
 			call.Client = in.client
 		} else {
@@ -72,16 +72,16 @@ func (e *edge) connectGate(gate Gate) connect.RequestGateFunc {
 	}
 }
 
-// decoding returns the charge of a stream's message once it is decoded, because the stream may last for
-// hours.
-type decoding struct {
+// chargedConn is a stream whose messages are charged to a Budget. It returns the charge of a message as soon as
+// the message is decoded, because the stream may last for hours.
+type chargedConn struct {
 	connect.StreamingHandlerConn
-	in *inflow
+	in *messageReader
 }
 
-func (d decoding) Receive(message any) error {
-	defer d.in.releaseCharge()
-	return d.StreamingHandlerConn.Receive(message)
+func (c chargedConn) Receive(message any) error {
+	defer c.in.releaseCharge()
+	return c.StreamingHandlerConn.Receive(message)
 }
 
 // addressOf parses host:port. It returns the zero Addr if the host is not an IP address.

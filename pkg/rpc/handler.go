@@ -28,21 +28,21 @@ type Config struct {
 	Timeout time.Duration
 	// ReadMaxBytes is the maximum size of a decoded message. Default: DefaultReadMaxBytes.
 	ReadMaxBytes int
-	// IsUnavailable reports whether an error means that a part is out of reach, such as a database that
-	// restarts. Then callers get UNAVAILABLE and try again, instead of INTERNAL. Nil means never.
+	// IsUnavailable reports whether an error means that a component, such as the database, is unreachable. Then
+	// callers get UNAVAILABLE instead of INTERNAL, and try again. Nil means never.
 	IsUnavailable func(error) bool
 	// Gate runs before the body is read. Nil allows all calls.
 	Gate Gate
-	// HoldBack delays streams of callers that ignore the time to wait (LimitDetail.retry_after_ms) in a
-	// refusal; see conns.Entry.Refused. It must be false if the caller may not be the cause of the refusal,
-	// such as an agent that reports more than can be stored.
+	// HoldBack delays streams of callers that ignore the time to wait (LimitDetail.retry_after_ms) of a
+	// refusal; see conns.Entry.Refused. It must be false for callers that cannot avoid refusals, such as agents
+	// that report more than can be stored.
 	HoldBack bool
-	// Interceptors run after all of the above and before the schema's rules.
+	// Interceptors run after Gate, and before the schema's rules are checked.
 	Interceptors []connect.Interceptor
 }
 
-// HandlerOptions returns the options for every handler constructor of a program. Several calls may share one
-// Registerer.
+// HandlerOptions returns the options for every handler constructor of a program. It can be called several times
+// with the same Registerer.
 func HandlerOptions(cfg Config) []connect.HandlerOption {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -54,8 +54,8 @@ func HandlerOptions(cfg Config) []connect.HandlerOption {
 		cfg.IsUnavailable = func(error) bool { return false }
 	}
 	interceptors := tracingInterceptors(cfg.Tracer, cfg.Propagator)
-	edge := &edge{log: cfg.Log, metrics: newMetrics(cfg.Registerer), timeout: cfg.Timeout, isUnavailable: cfg.IsUnavailable, holdBack: cfg.HoldBack}
-	interceptors = append(interceptors, edge)
+	interceptor := &serverInterceptor{log: cfg.Log, metrics: newMetrics(cfg.Registerer), timeout: cfg.Timeout, isUnavailable: cfg.IsUnavailable, holdBack: cfg.HoldBack}
+	interceptors = append(interceptors, interceptor)
 	interceptors = append(interceptors, cfg.Interceptors...)
 	interceptors = append(interceptors, validate.NewInterceptor(validate.WithoutErrorDetails()))
 	options := []connect.HandlerOption{
@@ -65,7 +65,7 @@ func HandlerOptions(cfg Config) []connect.HandlerOption {
 		connect.WithCompressMinBytes(compressMinBytes),
 	}
 	if cfg.Gate != nil {
-		options = append(options, connect.WithRequestGate(edge.connectGate(cfg.Gate)))
+		options = append(options, connect.WithRequestGate(interceptor.connectGate(cfg.Gate)))
 	}
 	return options
 }
@@ -78,7 +78,7 @@ func tracingInterceptors(tracer trace.TracerProvider, propagator propagation.Tex
 	options := []otelconnect.Option{
 		otelconnect.WithTracerProvider(tracer),
 		otelconnect.WithoutMetrics(),
-		// Callers are our own programs, or users who may name the trace.
+		// Any caller may choose the trace id.
 		otelconnect.WithTrustRemote(),
 	}
 	if propagator != nil {
@@ -87,11 +87,12 @@ func tracingInterceptors(tracer trace.TracerProvider, propagator propagation.Tex
 	interceptor, err := otelconnect.NewInterceptor(options...)
 	if err != nil {
 		// It fails only if it cannot register its metrics, which are off.
-		panic(fmt.Errorf("rpc: make the tracing interceptor: %w", err))
+		panic(fmt.Errorf("rpc: create the tracing interceptor: %w", err))
 	}
 	return []connect.Interceptor{interceptor}
 }
 
+// orDefault returns value, or otherwise if value is not positive.
 func orDefault[T int | int64 | time.Duration](value, otherwise T) T {
 	if value <= 0 {
 		return otherwise

@@ -73,10 +73,10 @@ func TestHandler_IntendedErrorArrives(t *testing.T) {
 }
 
 func TestOutage_AsksToCallAgain(t *testing.T) {
-	away := errors.New("dial tcp 10.1.2.3: connection refused")
-	f := setup(t, settings{Config: Config{IsUnavailable: func(err error) bool { return errors.Is(err, away) }}})
+	errAway := errors.New("dial tcp 10.1.2.3: connection refused")
+	f := setup(t, settings{Config: Config{IsUnavailable: func(err error) bool { return errors.Is(err, errAway) }}})
 	f.get = func(context.Context, string) (*windlassv1.GetProjectResponse, error) {
-		return nil, fmt.Errorf("get: %w", away)
+		return nil, fmt.Errorf("get: %w", errAway)
 	}
 	_, err := f.projects().GetProject(t.Context(), echo)
 	requireError(t, err, connect.CodeUnavailable, unavailable, "")
@@ -88,13 +88,13 @@ func TestHandler_UnintendedErrorIsLoggedOnly(t *testing.T) {
 	spans := tracetest.NewSpanRecorder()
 	f := setup(t, settings{Config: Config{Tracer: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))}})
 	for name, fail := range map[string]func() error{
-		"a driver's error":          func() error { return errors.New("dial tcp 10.1.2.3: hunter2") },
-		"coded without a reason":    func() error { return connect.NewError(connect.CodeInternal, errors.New("hunter2")) },
-		"another server's answer":   func() error { return connect.NewWireError(connect.CodeNotFound, errors.New("hunter2")) },
-		"a panic":                   func() error { panic("hunter2") },
-		"somebody else's deadline":  func() error { return fmt.Errorf("hunter2: %w", context.DeadlineExceeded) },
-		"an error's panic":          func() error { panic(errors.New("hunter2")) },
-		"somebody's cancelled call": func() error { return connect.NewError(connect.CodeCanceled, errors.New("hunter2")) },
+		"a driver's error":         func() error { return errors.New("dial tcp 10.1.2.3: hunter2") },
+		"coded without a reason":   func() error { return connect.NewError(connect.CodeInternal, errors.New("hunter2")) },
+		"another server's answer":  func() error { return connect.NewWireError(connect.CodeNotFound, errors.New("hunter2")) },
+		"a panic":                  func() error { panic("hunter2") },
+		"the deadline of another":  func() error { return fmt.Errorf("hunter2: %w", context.DeadlineExceeded) },
+		"an error's panic":         func() error { panic(errors.New("hunter2")) },
+		"another's cancelled call": func() error { return connect.NewError(connect.CodeCanceled, errors.New("hunter2")) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			check := func(err error) {
@@ -164,7 +164,7 @@ func TestDeadline_OfTheCallerHolds(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestHandler_SeesItsCallerLeave(t *testing.T) {
+func TestHandler_IsCancelledIfTheCallerLeaves(t *testing.T) {
 	f := setup(t, settings{})
 	started, seen := make(chan struct{}), make(chan error, 1)
 	f.get = func(ctx context.Context, _ string) (*windlassv1.GetProjectResponse, error) {
@@ -194,7 +194,7 @@ func TestInterceptors_ComeBeforeTheRules(t *testing.T) {
 	requireError(t, err, connect.CodeUnauthenticated, windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, "")
 }
 
-func TestPlainJSONTellsCodeReasonAndField(t *testing.T) {
+func TestJSON_HasCodeReasonAndField(t *testing.T) {
 	f := setup(t, settings{})
 	post := func(body string) (int, map[string]any) {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
@@ -241,7 +241,7 @@ func TestMessage_TooLargeIsRefusedOnBothEnds(t *testing.T) {
 	require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err))
 }
 
-func TestLargeAnswersAreCompressedAndSmallOnesNot(t *testing.T) {
+func TestAnswers_LargeOnesAreCompressed(t *testing.T) {
 	f := setup(t, settings{})
 	encoding := func(size int) string {
 		f.get = func(context.Context, string) (*windlassv1.GetProjectResponse, error) {
@@ -263,7 +263,7 @@ func TestLargeAnswersAreCompressedAndSmallOnesNot(t *testing.T) {
 	require.Equal(t, "gzip", encoding(5000))
 }
 
-func TestCallsAreCountedByProcedureAndCode(t *testing.T) {
+func TestMetrics_CountByProcedureAndCode(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	f := setup(t, settings{Config: Config{Registerer: registry}})
 	_, err := f.projects().GetProject(t.Context(), echo)
@@ -316,7 +316,7 @@ func TestTrace_JoinsBothEnds(t *testing.T) {
 	require.NoError(t, err)
 	root.End()
 
-	// The server ends its span after its answer is on its way.
+	// The server ends its span after it has sent the answer.
 	require.Eventually(t, func() bool { return len(spans.Ended()) == 3 }, 10*time.Second, time.Millisecond)
 	byKind := map[string]sdktrace.ReadOnlySpan{}
 	for _, s := range spans.Ended() {

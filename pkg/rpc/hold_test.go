@@ -15,8 +15,8 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
-// allowed is how many refused streams a caller may open at once on one connection before the next one waits. Some more
-// are forgiven while a test opens them.
+// allowed is how many refused streams a caller may open at once on one connection before the next one waits. It
+// includes the streams that become allowed while a test opens them.
 const allowed = 256 + 3
 
 func tooFast() error {
@@ -26,7 +26,7 @@ func tooFast() error {
 	}, "as many watchers as there may be")
 }
 
-// byToken lets every caller in that has a token.
+// byToken admits every caller with a token.
 func byToken(_ context.Context, call Call) (Admission, error) {
 	token := call.Header.Get("Authorization")
 	if token == "" {
@@ -47,12 +47,12 @@ func heldBack(t *testing.T, table *conns.Table) float64 {
 			return f.GetMetric()[0].GetCounter().GetValue()
 		}
 	}
-	t.Fatal("no metric of streams that waited")
+	t.Fatal("there is no metric of streams that waited")
 	return 0
 }
 
 func TestHoldBack(t *testing.T) {
-	// watcher returns what opens a stream with a connection of its own.
+	// watcher returns a function that opens a stream on a connection of its own.
 	watcher := func(t *testing.T, f *harness, token string, options ...connect.ClientOption) func() error {
 		client := NewHTTPClient(HTTPClientConfig{})
 		t.Cleanup(client.CloseIdleConnections)
@@ -89,7 +89,7 @@ func TestHoldBack(t *testing.T) {
 			require.Greater(t, opened, allowed)
 			require.EqualValues(t, 1, heldBack(t, table))
 			require.GreaterOrEqual(t, time.Since(begin), 500*time.Millisecond)
-			require.True(t, looped.Load(), "the gate knows it")
+			require.True(t, looped.Load(), "the gate is told that the caller is in a loop")
 
 			looped.Store(false)
 			require.Error(t, other())
@@ -109,7 +109,7 @@ func TestHoldBack(t *testing.T) {
 		}
 		require.EqualValues(t, 1, heldBack(t, table))
 	})
-	t.Run("does not count unary calls, other errors, or where it is off", func(t *testing.T) {
+	t.Run("does not count unary calls and other errors, and counts nothing if it is off", func(t *testing.T) {
 		table := conns.New(conns.Limits{})
 		f := setup(t, settings{Config: Config{Gate: byToken, HoldBack: true}, table: table})
 		f.get = func(context.Context, string) (*windlassv1.GetProjectResponse, error) { return nil, tooFast() }

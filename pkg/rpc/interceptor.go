@@ -17,8 +17,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// edge counts every call, limits its time, recovers panics and translates errors.
-type edge struct {
+// serverInterceptor is the server's interceptor. It counts calls, limits their time, recovers panics and
+// translates errors.
+type serverInterceptor struct {
 	log           *slog.Logger
 	metrics       *metrics
 	timeout       time.Duration
@@ -26,7 +27,7 @@ type edge struct {
 	holdBack      bool
 }
 
-func (e *edge) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+func (e *serverInterceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, req connect.AnyRequest) (res connect.AnyResponse, err error) {
 		procedure := req.Spec().Procedure
 		start := time.Now()
@@ -42,7 +43,7 @@ func (e *edge) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	}
 }
 
-func (e *edge) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+func (e *serverInterceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) (err error) {
 		procedure := conn.Spec().Procedure
 		e.metrics.streamOpened(procedure)
@@ -51,40 +52,40 @@ func (e *edge) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.S
 			e.metrics.streamClosed(procedure, err)
 			e.noteRefusal(ctx, err)
 		}()
-		if in := inflowOf(ctx); in != nil {
-			conn = decoding{conn, in}
+		if in := messageReaderOf(ctx); in != nil {
+			conn = chargedConn{conn, in}
 		}
 		return next(ctx, conn)
 	}
 }
 
-func (e *edge) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+func (e *serverInterceptor) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
 	return next
 }
 
-// noteRefusal records a stream that was refused with a time to wait, to find callers that ignore that time.
-func (e *edge) noteRefusal(ctx context.Context, err error) {
+// noteRefusal records a stream that was refused with a time to wait. So callers that ignore this time are found.
+func (e *serverInterceptor) noteRefusal(ctx context.Context, err error) {
 	if !e.holdBack || connect.CodeOf(err) != connect.CodeResourceExhausted || DetailOf(err).GetLimit().GetRetryAfterMs() == 0 {
 		return
 	}
-	if in := inflowOf(ctx); in != nil {
+	if in := messageReaderOf(ctx); in != nil {
 		conns.EntryOf(ctx).Refused(in.caller)
 	}
 }
 
-// unaryContext returns the context of a unary call, with its deadline. The server's orderly stop does not end
-// it. Only the deadline, the end of the grace, or the caller's disconnect does.
+// unaryContext returns the context of a unary call. It ends at the call's deadline, when the caller disconnects,
+// or when the grace period of a stopping server is over. It does not end when the stop begins.
 func unaryContext(request context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancelCause := context.WithCancelCause(context.WithoutCancel(request))
-	unlink := context.AfterFunc(request, func() {
-		// A deadline is set below, and must end the call as a deadline.
+	stopFollowing := context.AfterFunc(request, func() {
+		// A deadline is set below, so that the call ends with DeadlineExceeded.
 		if errors.Is(request.Err(), context.Canceled) && !errors.Is(context.Cause(request), errStopping) {
 			cancelCause(context.Cause(request))
 		}
 	})
-	uncut := func() bool { return true }
+	ignoreCut := func() bool { return true }
 	if cut, ok := request.Value(cutKey{}).(context.Context); ok {
-		uncut = context.AfterFunc(cut, func() { cancelCause(errStopping) })
+		ignoreCut = context.AfterFunc(cut, func() { cancelCause(errStopping) })
 	}
 	deadline, ok := request.Deadline()
 	if !ok {
@@ -92,15 +93,15 @@ func unaryContext(request context.Context, timeout time.Duration) (context.Conte
 	}
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	return ctx, func() {
-		unlink()
-		uncut()
+		stopFollowing()
+		ignoreCut()
 		cancel()
 		cancelCause(nil)
 	}
 }
 
 // translateError turns an error or panic of a handler into the error that the caller may see.
-func (e *edge) translateError(ctx context.Context, procedure string, err error, panicked any) error {
+func (e *serverInterceptor) translateError(ctx context.Context, procedure string, err error, panicked any) error {
 	switch {
 	case panicked == http.ErrAbortHandler: //nolint:errorlint // net/http compares it so, too
 		panic(panicked)
@@ -121,14 +122,14 @@ func (e *edge) translateError(ctx context.Context, procedure string, err error, 
 		return attachDetail(coded, &windlassv1.ErrorDetail{Reason: reasonOfCode(coded.Code())})
 	}
 
-	// An error after the end of the context counts as caused by that end.
+	// If the context has ended, its end counts as the cause of the error.
 	switch {
 	case ctx.Err() == nil && e.isUnavailable(err):
 		e.log.WarnContext(ctx, "a component is unreachable", "procedure", procedure, "error", err)
 		return ErrorWith(connect.CodeUnavailable, &windlassv1.ErrorDetail{
 			Reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
 			Fix:    "Call again in a moment.",
-		}, "a part of the control plane is out of reach")
+		}, "a component of the control plane is unreachable")
 	case ctx.Err() == nil:
 		return e.hideCause(ctx, procedure, err)
 	case errors.Is(context.Cause(ctx), errStopping):
@@ -137,14 +138,14 @@ func (e *edge) translateError(ctx context.Context, procedure string, err error, 
 		return ErrorWith(connect.CodeDeadlineExceeded, &windlassv1.ErrorDetail{
 			Reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
 			Fix:    "Call again with a longer deadline.",
-		}, "the deadline passed before the answer was there")
+		}, "the deadline passed before the call was answered")
 	default:
 		return connect.NewError(connect.CodeCanceled, ctx.Err())
 	}
 }
 
-// isForCaller reports whether a coded error was made for our caller. An error from another server was not. An error
-// with a code for unspecific failures was made for the caller only if it has a detail.
+// isForCaller reports whether a coded error was written for our caller. An error from another server was not. An
+// error with the code of an unspecific failure was written for the caller only if it has a detail.
 func isForCaller(err *connect.Error) bool {
 	var (
 		badRule *protovalidate.CompilationError
@@ -162,7 +163,7 @@ func isForCaller(err *connect.Error) bool {
 }
 
 // hideCause logs the cause, and returns an error with the trace id of the log entry.
-func (e *edge) hideCause(ctx context.Context, procedure string, cause error, more ...any) error {
+func (e *serverInterceptor) hideCause(ctx context.Context, procedure string, cause error, more ...any) error {
 	e.log.ErrorContext(ctx, "call failed", append([]any{"procedure", procedure, "error", cause}, more...)...)
 	detail := &windlassv1.ErrorDetail{Reason: windlassv1.ErrorReason_ERROR_REASON_INTERNAL}
 	if span := trace.SpanContextFromContext(ctx); span.HasTraceID() {

@@ -9,20 +9,19 @@ import (
 	"time"
 )
 
-// keeper finds HTTP/2 connections whose other end is gone, with one timer for all connections of a server.
-// net/http has a timer for each connection, and the wake-ups of many timers are the main cost of an idle
-// process. Pings that are sent together need one wake-up.
+// keeper pings silent HTTP/2 connections, and closes those whose other end does not answer. It has one timer for
+// all connections of a server. net/http has a timer for each connection, and the wake-ups of many timers are the
+// main cost of an idle process.
 //
-// It pings below net/http, between two frames, so it follows the frames that net/http writes. The answer
-// passes net/http, which ignores answers to pings that it did not send. It cannot follow connections with
-// TLS, so net/http pings those.
+// A keeper writes pings to the connection without net/http. A ping must not interrupt a frame of net/http, so
+// keptConn follows the frames. net/http reads the answer too, and ignores it, because it did not send the ping.
+// The frames of connections with TLS are encrypted, so net/http pings these connections.
 type keeper struct {
 	mu    sync.Mutex
 	conns map[*keptConn]struct{}
 }
 
-// sweepEvery is the time between sweeps, and so how late a ping may be: a tenth of pingAfter. All pings of a
-// sweep share one wake-up.
+// sweepEvery is the time between sweeps. A ping may be late by this time, a tenth of pingAfter.
 const sweepEvery = 500 * time.Millisecond
 
 func newKeeper() *keeper { return &keeper{conns: map[*keptConn]struct{}{}} }
@@ -50,17 +49,17 @@ func (k *keeper) pingAndClose(now time.Time) {
 		if !c.http2.Load() {
 			continue
 		}
-		heard := c.heard.Load()
+		lastRead := c.lastRead.Load()
 		switch {
-		case c.asked > heard:
-			if now.UnixNano()-c.asked >= int64(pingTimeout) {
+		case c.lastPing > lastRead:
+			if now.UnixNano()-c.lastPing >= int64(pingTimeout) {
 				delete(k.conns, c)
 				// Close may block on unsent data if the connection lingers.
 				go c.Conn.Close()
 			}
-		case now.UnixNano()-heard >= int64(pingAfter):
-			c.asked = now.UnixNano()
-			// A peer that does not read blocks only its own ping.
+		case now.UnixNano()-lastRead >= int64(pingAfter):
+			c.lastPing = now.UnixNano()
+			// The write blocks if the peer does not read. It must not delay pings of other connections.
 			go c.sendPing()
 		}
 	}
@@ -78,7 +77,7 @@ func (l keptListener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	c := &keptConn{Conn: conn, keeper: l.keeper}
-	c.heard.Store(time.Now().UnixNano())
+	c.lastRead.Store(time.Now().UnixNano())
 	l.keeper.mu.Lock()
 	l.keeper.conns[c] = struct{}{}
 	l.keeper.mu.Unlock()
@@ -87,40 +86,41 @@ func (l keptListener) Accept() (net.Conn, error) {
 
 const (
 	// preface is the beginning of an HTTP/2 connection. HTTP/1 begins with a method instead.
-	preface      = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-	frameHeader  = 9
-	pingFrame    = 0x6
-	pingDataSize = 8
+	preface       = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+	frameHeader   = 9
+	pingFrameType = 0x6
+	pingDataSize  = 8
 )
 
-// question is a PING on stream 0. Its data is not unique, because any received byte counts as an answer.
-var question = [frameHeader + pingDataSize]byte{2: pingDataSize, 3: pingFrame}
+// pingFrame is a PING frame on stream 0. Its data is not unique, because any received byte counts as an answer.
+var pingFrame = [frameHeader + pingDataSize]byte{2: pingDataSize, 3: pingFrameType}
 
-// NetConn returns the connection below, by which conns.Context finds its entry.
-func (c *keptConn) NetConn() net.Conn { return c.Conn }
-
+// keptConn is a connection that a keeper pings.
 type keptConn struct {
 	net.Conn
 	keeper *keeper
 
-	// heard is when the last byte came, and asked is when the last ping was due, in Unix ns. Only sweep uses
-	// asked.
-	heard atomic.Int64
-	asked int64
-	// http2 is whether the client began with the preface. prefaced is how many of its bytes came, and -1 for
-	// another protocol. Only the reader uses prefaced.
+	// lastRead is when the last byte was read, and lastPing is when the last ping was due, in Unix ns. Only
+	// pingAndClose uses lastPing.
+	lastRead atomic.Int64
+	lastPing int64
+	// http2 reports whether the client began with the preface. prefaced is the number of bytes of the preface
+	// that were read, or -1 for another protocol. Only Read uses prefaced.
 	http2    atomic.Bool
 	prefaced int
 
-	writing sync.Mutex
-	out     frames
-	wanted  bool // whether to ping when the current frame ends
+	writing   sync.Mutex
+	written   frameTracker
+	wantsPing bool // whether to ping when the current frame ends
 }
+
+// NetConn returns the wrapped connection, by which conns.Context finds its entry.
+func (c *keptConn) NetConn() net.Conn { return c.Conn }
 
 func (c *keptConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if n > 0 {
-		c.heard.Store(time.Now().UnixNano())
+		c.lastRead.Store(time.Now().UnixNano())
 		c.matchPreface(p[:n])
 	}
 	return n, err
@@ -141,16 +141,16 @@ func (c *keptConn) matchPreface(p []byte) {
 	}
 }
 
-// Write follows the frames from the first one on, which may be written before the preface is complete. On
-// HTTP/1.1 the result is not used.
+// Write follows frames from the first byte on, because the server may write before it has read the whole preface.
+// For HTTP/1.1, written has no meaning and is not used.
 func (c *keptConn) Write(p []byte) (int, error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	n, err := c.Conn.Write(p)
-	c.out.passBytes(p[:n])
-	if err == nil && c.wanted {
+	c.written.addWritten(p[:n])
+	if err == nil && c.wantsPing {
 		// If it fails, the next write will fail, too.
-		_ = c.askLocked()
+		_ = c.writePingLocked()
 	}
 	return n, err
 }
@@ -159,18 +159,18 @@ func (c *keptConn) Write(p []byte) (int, error) {
 func (c *keptConn) sendPing() {
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	c.wanted = true
-	_ = c.askLocked() // a connection that fails here is closed later, because it is silent
+	c.wantsPing = true
+	_ = c.writePingLocked() // if it fails, the connection stays silent and is closed later
 }
 
-// askLocked writes the wanted ping if no frame is half written. c.writing must be held.
-func (c *keptConn) askLocked() error {
-	if !c.out.isBetweenFrames() {
+// writePingLocked writes the wanted ping, unless a frame is half written. c.writing must be held.
+func (c *keptConn) writePingLocked() error {
+	if !c.written.isBetweenFrames() {
 		return nil
 	}
-	c.wanted = false
-	n, err := c.Conn.Write(question[:])
-	c.out.passBytes(question[:n])
+	c.wantsPing = false
+	n, err := c.Conn.Write(pingFrame[:])
+	c.written.addWritten(pingFrame[:n])
 	return err
 }
 
@@ -191,30 +191,31 @@ func (c *keptConn) CloseWrite() error {
 	return nil
 }
 
-// frames finds where frames begin and end in the written bytes.
-type frames struct {
-	header [frameHeader]byte
-	have   int // bytes of the header
-	rest   int // of the payload
+// frameTracker finds the limits of frames in the written bytes.
+type frameTracker struct {
+	header      [frameHeader]byte
+	headerBytes int // number of bytes in header
+	payloadLeft int // number of bytes of the payload that are still to come
 }
 
 // isBetweenFrames reports whether no frame is half written.
-func (f *frames) isBetweenFrames() bool { return f.have == 0 && f.rest == 0 }
+func (f *frameTracker) isBetweenFrames() bool { return f.headerBytes == 0 && f.payloadLeft == 0 }
 
-func (f *frames) passBytes(p []byte) {
+// addWritten must be called with all written bytes, in their order.
+func (f *frameTracker) addWritten(p []byte) {
 	for len(p) > 0 {
-		if f.rest > 0 {
-			n := min(f.rest, len(p))
-			f.rest -= n
+		if f.payloadLeft > 0 {
+			n := min(f.payloadLeft, len(p))
+			f.payloadLeft -= n
 			p = p[n:]
 			continue
 		}
-		n := copy(f.header[f.have:], p)
-		f.have += n
+		n := copy(f.header[f.headerBytes:], p)
+		f.headerBytes += n
 		p = p[n:]
-		if f.have == frameHeader {
-			f.have = 0
-			f.rest = int(binary.BigEndian.Uint32(f.header[:4]) >> 8) // the length has 24 bits
+		if f.headerBytes == frameHeader {
+			f.headerBytes = 0
+			f.payloadLeft = int(binary.BigEndian.Uint32(f.header[:4]) >> 8) // the length has 24 bits
 		}
 	}
 }

@@ -13,13 +13,12 @@ import (
 	"pgregory.net/rapid"
 )
 
-// kept is a connection that a keeper looks after, whose client began HTTP/2, and the
-// client's end of it.
-func kept(t *testing.T) (*keeper, *keptConn, net.Conn) {
+// newKeptConn returns a keeper, a connection of it whose client has sent the preface, and the client's end.
+func newKeptConn(t *testing.T) (*keeper, *keptConn, net.Conn) {
 	k := newKeeper()
 	server, client := net.Pipe()
 	c := &keptConn{Conn: server, keeper: k}
-	c.heard.Store(time.Now().UnixNano())
+	c.lastRead.Store(time.Now().UnixNano())
 	k.conns[c] = struct{}{}
 	t.Cleanup(func() { _, _ = c.Close(), client.Close() })
 	go func() { _, _ = client.Write([]byte(preface)) }()
@@ -35,7 +34,7 @@ func frame(size int) []byte {
 func TestKeeper_PingsBetweenFrames(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		k, c, client := kept(t)
+		k, c, client := newKeptConn(t)
 		data := frame(100)
 		read := make(chan []byte)
 		go func() {
@@ -52,17 +51,17 @@ func TestKeeper_PingsBetweenFrames(t *testing.T) {
 		_, err = c.Write(data)
 		require.NoError(t, err)
 		require.NoError(t, c.Close())
-		require.Equal(t, string(data)+string(question[:])+string(data), string(<-read))
+		require.Equal(t, string(data)+string(pingFrame[:])+string(data), string(<-read))
 	})
 }
 
 func TestKeeper_ClosesOnlyPeersThatDoNotAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		k, c, client := kept(t)
+		k, c, client := newKeptConn(t)
 		buffer := make([]byte, 1)
-		ping := make([]byte, len(question))
-		for range 3 { // silent, asked, and there
+		ping := make([]byte, len(pingFrame))
+		for range 3 { // silent, but it answers the ping
 			time.Sleep(pingAfter)
 			k.pingAndClose(time.Now())
 			_, err := io.ReadFull(client, ping)
@@ -80,14 +79,14 @@ func TestKeeper_ClosesOnlyPeersThatDoNotAnswer(t *testing.T) {
 		time.Sleep(pingTimeout)
 		k.pingAndClose(time.Now())
 		_, err = c.Read(buffer)
-		require.ErrorIs(t, err, io.ErrClosedPipe, "one that does not answer is closed")
+		require.ErrorIs(t, err, io.ErrClosedPipe, "a connection that does not answer is closed")
 		require.Empty(t, k.conns)
 	})
 }
 
 func TestKeeper_StalledPeerDelaysNoOther(t *testing.T) {
 	t.Parallel()
-	k, stuck, _ := kept(t)
+	k, stuck, _ := newKeptConn(t)
 	ended := make(chan error, 1)
 	go func() {
 		_, err := stuck.Write(frame(100))
@@ -107,7 +106,7 @@ func TestKeeper_StalledPeerDelaysNoOther(t *testing.T) {
 	require.Empty(t, k.conns)
 }
 
-func TestConnectionsOfHTTP1AreLeftAlone(t *testing.T) {
+func TestKeeper_LeavesHTTP1Alone(t *testing.T) {
 	t.Parallel()
 	f := setup(t, settings{})
 	protocols := new(http.Protocols)
@@ -126,7 +125,7 @@ func TestConnectionsOfHTTP1AreLeftAlone(t *testing.T) {
 	}
 }
 
-func TestFramesAreFollowedHoweverTheyAreCut(t *testing.T) {
+func TestFrames_AreFoundInPartsOfAnySize(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		var all []byte
@@ -135,10 +134,10 @@ func TestFramesAreFollowedHoweverTheyAreCut(t *testing.T) {
 			all = append(all, frame(size)...)
 			ends[len(all)] = true
 		}
-		var f frames
+		var f frameTracker
 		for at := 0; at < len(all); {
 			n := rapid.IntRange(1, len(all)-at).Draw(t, "part")
-			f.passBytes(all[at : at+n])
+			f.addWritten(all[at : at+n])
 			at += n
 			require.Equal(t, ends[at], f.isBetweenFrames())
 		}

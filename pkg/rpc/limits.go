@@ -15,31 +15,33 @@ import (
 
 // Limits are the limits of each request message of a procedure. Zero values stand for the defaults.
 type Limits struct {
-	// WireBytes is the maximum size of the body as it is sent. Default: twice MessageBytes, so that a message
-	// that is too large is refused as such.
+	// WireBytes is the maximum size of the body as it is sent. Default: twice MessageBytes, so that the limit of
+	// messages is reached first.
 	WireBytes int64
 	// MessageBytes is the maximum size after decompression. Default: DefaultReadMaxBytes.
 	MessageBytes int64
-	// Elements is the maximum number of messages and entries of lists and maps in one message, because two
-	// bytes on the wire can become a large struct. Default: DefaultElements.
+	// Elements is the maximum number of messages, and of entries of lists and maps, in one message. It is
+	// needed because two bytes on the wire can become a large struct. Default: DefaultElements.
 	Elements int
-	// Budget is charged for messages from their first byte until their call ends. It may be nil.
+	// Budget is charged for a message from its first byte until the call ends. It may be nil.
 	Budget *Budget
 }
 
 const (
 	// DefaultElements is far above the number in a spec or a page of a list.
 	DefaultElements = 20_000
-	// elementBytes is the charge of an element, about a small struct and the pointer to it.
+	// elementBytes is the charge of an element: about the size of a small struct and a pointer to it.
 	elementBytes = 64
-	// uncounted is the size up to which a message is not counted, because it is cheap with any content.
-	uncounted = 16 << 10
-	// budgetWait is how long a message waits for room in its budget.
+	// maxUncounted is the maximum size of a message whose elements are not counted. Whatever it contains, it
+	// needs little memory.
+	maxUncounted = 16 << 10
+	// budgetWait is how long a message waits until its budget has room.
 	budgetWait = time.Second
 	// callerShare limits one caller to 1/callerShare of a budget.
 	callerShare = 4
 )
 
+// orDefaults returns the limits with defaults for zero values.
 func (l Limits) orDefaults() Limits {
 	l.MessageBytes = orDefault(l.MessageBytes, DefaultReadMaxBytes)
 	l.WireBytes = orDefault(l.WireBytes, 2*l.MessageBytes)
@@ -49,18 +51,19 @@ func (l Limits) orDefaults() Limits {
 	return l
 }
 
-func tooMuch(message, fix string) *connect.Error {
+// limitError returns the error for a request that exceeds a limit.
+func limitError(message, fix string) *connect.Error {
 	return ErrorWith(connect.CodeResourceExhausted, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED, Fix: fix,
 	}, message)
 }
 
-func tooLarge(kind string, limit int64) *connect.Error {
-	return tooMuch(fmt.Sprintf("the request has more than %d bytes %s", limit, kind), "Send less in one call.")
+func tooLargeError(kind string, limit int64) *connect.Error {
+	return limitError(fmt.Sprintf("the request has more than %d bytes %s", limit, kind), "Send less in one call.")
 }
 
-func tooMany(limit int) *connect.Error {
-	return tooMuch(fmt.Sprintf("the request has more than %d elements in its lists, maps and messages", limit), "Send fewer in one call.")
+func tooManyError(limit int) *connect.Error {
+	return limitError(fmt.Sprintf("the request has more than %d elements in its lists, maps and messages", limit), "Send fewer in one call.")
 }
 
 // Budget limits the bytes of request messages that a process holds at once, in total and for each caller. It
@@ -88,7 +91,7 @@ func (b *Budget) chargeCaller(ctx context.Context, caller string, n int64) error
 		return nil
 	}
 	b.mu.Lock()
-	// A caller that holds nothing may exceed its share with one charge.
+	// A caller without a charge may exceed its share with the first one.
 	fits := b.held[caller] == 0 || b.held[caller]+n <= b.share
 	if fits {
 		b.held[caller] += n
@@ -100,7 +103,7 @@ func (b *Budget) chargeCaller(ctx context.Context, caller string, n int64) error
 	waiting, cancel := context.WithTimeout(ctx, budgetWait)
 	defer cancel()
 	if err := b.room.Acquire(waiting, n); err != nil {
-		b.forgetCharge(caller, n)
+		b.subtractHeld(caller, n)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -112,14 +115,16 @@ func (b *Budget) chargeCaller(ctx context.Context, caller string, n int64) error
 	return nil
 }
 
+// refuseCall counts a refusal, and returns its error.
 func (b *Budget) refuseCall(why string) error {
 	b.refused.Inc()
-	err := tooMuch(why, "Call again in a second.")
+	err := limitError(why, "Call again in a second.")
 	err.Meta().Set("Retry-After", "1")
 	return err
 }
 
-func (b *Budget) forgetCharge(caller string, n int64) {
+// subtractHeld subtracts n bytes from what the caller holds.
+func (b *Budget) subtractHeld(caller string, n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.held[caller] -= n; b.held[caller] <= 0 {
@@ -127,12 +132,12 @@ func (b *Budget) forgetCharge(caller string, n int64) {
 	}
 }
 
-// returnBytes returns n bytes.
+// returnBytes returns n bytes that were charged to the caller.
 func (b *Budget) returnBytes(caller string, n int64) {
 	if b == nil || n == 0 {
 		return
 	}
-	b.forgetCharge(caller, n)
+	b.subtractHeld(caller, n)
 	b.mu.Lock()
 	b.used -= n
 	b.mu.Unlock()

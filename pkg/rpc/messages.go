@@ -16,12 +16,12 @@ import (
 	"github.com/klauspost/compress/gzip"
 )
 
-// inflow reads the messages of one request for Connect, which would decompress and decode without a limit on
-// the cost. It reads nothing before Connect reads, which is after the gate.
+// messageReader is the body of a request, as Connect reads it. It limits what messages cost, because Connect would
+// decompress and decode them without a limit. It reads nothing before Connect does, which is after the gate.
 //
 //	body ─> wire limit ─> gunzip ─> message limit ─> count elements ─> charge ─> Connect
-type inflow struct {
-	ctx       context.Context //nolint:containedctx // the request's; its life is the inflow's
+type messageReader struct {
+	ctx       context.Context //nolint:containedctx // it is the request's context, and the reader lives as long
 	body      io.ReadCloser
 	procedure string
 	limits    Limits
@@ -29,25 +29,29 @@ type inflow struct {
 	caller    string
 
 	framed, gzipped, json bool
-	query                 string // of a GET whose message is compressed
+	// query is the compressed message in the URL of a GET.
+	query string
 
-	rest   bytes.Reader
-	err    error
+	// rest is the part of the current message that was not read yet.
+	rest bytes.Reader
+	err  error
+	// begun reports whether the only message of an unframed body was read.
 	begun  bool
 	charge int64
 }
 
-type inflowKey struct{}
+type messageReaderKey struct{}
 
-func inflowOf(ctx context.Context) *inflow {
-	in, _ := ctx.Value(inflowKey{}).(*inflow)
+// messageReaderOf returns the messageReader of a request's context, or nil.
+func messageReaderOf(ctx context.Context) *messageReader {
+	in, _ := ctx.Value(messageReaderKey{}).(*messageReader)
 	return in
 }
 
-// newInflow returns an inflow for r, and a copy of r whose body it reads and decompresses.
-func newInflow(r *http.Request, limits Limits, client netip.Addr) (*inflow, *http.Request) {
-	in := &inflow{body: r.Body, procedure: r.URL.Path, limits: limits, client: client}
-	r = r.WithContext(context.WithValue(r.Context(), inflowKey{}, in))
+// newMessageReader returns a messageReader for r, and a copy of r whose body it reads and decompresses.
+func newMessageReader(r *http.Request, limits Limits, client netip.Addr) (*messageReader, *http.Request) {
+	in := &messageReader{body: r.Body, procedure: r.URL.Path, limits: limits, client: client}
+	r = r.WithContext(context.WithValue(r.Context(), messageReaderKey{}, in))
 	in.ctx = r.Context()
 	if r.Method == http.MethodGet {
 		if q := r.URL.Query(); q.Get("compression") == gzipName {
@@ -76,7 +80,7 @@ func newInflow(r *http.Request, limits Limits, client netip.Addr) (*inflow, *htt
 }
 
 // Read implements io.Reader.
-func (in *inflow) Read(p []byte) (int, error) {
+func (in *messageReader) Read(p []byte) (int, error) {
 	for in.rest.Len() == 0 {
 		if in.err == nil {
 			in.err = in.readNext()
@@ -89,10 +93,10 @@ func (in *inflow) Read(p []byte) (int, error) {
 }
 
 // Close implements io.Closer.
-func (in *inflow) Close() error { return in.body.Close() }
+func (in *messageReader) Close() error { return in.body.Close() }
 
 // readNext reads one message.
-func (in *inflow) readNext() error {
+func (in *messageReader) readNext() error {
 	if !in.framed {
 		if in.begun {
 			return io.EOF
@@ -111,12 +115,12 @@ func (in *inflow) readNext() error {
 	}
 	size := int64(binary.BigEndian.Uint32(prefix[1:]))
 	if size > in.limits.WireBytes || prefix[0]&1 == 0 && size > in.limits.MessageBytes {
-		return tooLarge("in a message", min(in.limits.WireBytes, in.limits.MessageBytes))
+		return tooLargeError("in a message", min(in.limits.WireBytes, in.limits.MessageBytes))
 	}
 	if prefix[0]&1 != 0 && !in.gzipped {
-		return malformedError("a message is compressed, and no header says how")
+		return malformedError("a message is compressed, but no header names the compression")
 	}
-	in.releaseCharge() // of the message before
+	in.releaseCharge() // of the previous message
 	body := &io.LimitedReader{R: in.body, N: size}
 	data, err := in.readMessage(body, prefix[0]&1 != 0 && size > 0, len(prefix))
 	if err != nil {
@@ -125,7 +129,7 @@ func (in *inflow) readNext() error {
 	if prefix[0]&1 == 0 && int64(len(data)-len(prefix)) < size {
 		return malformedError("the body ends within a message")
 	}
-	// The decompressor may leave a rest of its frame, which is not part of the next message.
+	// The decompressor may not read all bytes of the message. The rest does not belong to the next message.
 	if _, err := io.Copy(io.Discard, body); err != nil {
 		return in.wireError(err)
 	}
@@ -135,17 +139,17 @@ func (in *inflow) readNext() error {
 	return nil
 }
 
-// readMessage reads one message from body, and returns it after room for a prefix.
-func (in *inflow) readMessage(body io.Reader, gzipped bool, prefix int) ([]byte, error) {
+// readMessage reads one message from body. In the result, prefix bytes are free before the message.
+func (in *messageReader) readMessage(body io.Reader, gzipped bool, prefix int) ([]byte, error) {
 	if gzipped {
-		unzip, err := gzip.NewReader(body)
+		unzipped, err := gzip.NewReader(body)
 		if errors.Is(err, io.EOF) {
 			return make([]byte, prefix), nil // the body is empty
 		}
 		if err != nil {
 			return nil, in.wireError(err)
 		}
-		body = unzip
+		body = unzipped
 	}
 	data := make([]byte, prefix, prefix+512)
 	for {
@@ -160,7 +164,7 @@ func (in *inflow) readMessage(body io.Reader, gzipped bool, prefix int) ([]byte,
 		}
 		data = data[:len(data)+n]
 		if int64(len(data)-prefix) > in.limits.MessageBytes {
-			return nil, tooLarge("in a message", in.limits.MessageBytes)
+			return nil, tooLargeError("in a message", in.limits.MessageBytes)
 		}
 		if errors.Is(err, io.EOF) {
 			return data, in.chargeElements(data[prefix:])
@@ -172,8 +176,8 @@ func (in *inflow) readMessage(body io.Reader, gzipped bool, prefix int) ([]byte,
 }
 
 // chargeElements charges the message for its elements.
-func (in *inflow) chargeElements(message []byte) error {
-	if len(message) <= uncounted && in.limits.Elements >= DefaultElements {
+func (in *messageReader) chargeElements(message []byte) error {
+	if len(message) <= maxUncounted && in.limits.Elements >= DefaultElements {
 		return nil
 	}
 	n := 0
@@ -183,12 +187,13 @@ func (in *inflow) chargeElements(message []byte) error {
 		n = countProto(message, s, in.limits.Elements, 0)
 	}
 	if n > in.limits.Elements {
-		return tooMany(in.limits.Elements)
+		return tooManyError(in.limits.Elements)
 	}
 	return in.chargeBytes(int64(n) * elementBytes)
 }
 
-func (in *inflow) chargeBytes(n int64) error {
+// chargeBytes charges n bytes to the caller's budget.
+func (in *messageReader) chargeBytes(n int64) error {
 	if err := in.limits.Budget.chargeCaller(in.ctx, in.caller, n); err != nil {
 		return err
 	}
@@ -196,8 +201,9 @@ func (in *inflow) chargeBytes(n int64) error {
 	return nil
 }
 
-// releaseCharge returns the charge, when the call has ended or a stream's message has been decoded. in may be nil.
-func (in *inflow) releaseCharge() {
+// releaseCharge returns the charge. It is called when a call has ended, or a message of a stream is decoded. in may
+// be nil.
+func (in *messageReader) releaseCharge() {
 	if in != nil {
 		in.limits.Budget.returnBytes(in.caller, in.charge)
 		in.charge = 0
@@ -205,7 +211,7 @@ func (in *inflow) releaseCharge() {
 }
 
 // admitCaller sets the caller, and checks a compressed message in the URL.
-func (in *inflow) admitCaller(caller string) error {
+func (in *messageReader) admitCaller(caller string) error {
 	if in == nil {
 		return nil
 	}
@@ -215,19 +221,20 @@ func (in *inflow) admitCaller(caller string) error {
 	}
 	packed, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(in.query, "="))
 	if err != nil {
-		return nil //nolint:nilerr // Connect says what is wrong with it
+		return nil //nolint:nilerr // Connect will return the error
 	}
 	_, err = in.readMessage(bytes.NewReader(packed), true, 0)
 	return err
 }
 
-func (in *inflow) wireError(err error) error {
+// wireError returns the error for the caller if the body cannot be read.
+func (in *messageReader) wireError(err error) error {
 	var over *http.MaxBytesError
 	switch {
 	case errors.As(err, &over):
-		return tooLarge("as it is sent", over.Limit)
+		return tooLargeError("as it is sent", over.Limit)
 	case errors.Is(err, gzip.ErrHeader), errors.Is(err, gzip.ErrChecksum):
-		return malformedError("the body is not what gzip makes")
+		return malformedError("the body is not valid gzip")
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return malformedError("the body ends within a message")
 	}

@@ -31,7 +31,8 @@ type agentAPI struct {
 
 var errStranger = Error(connect.CodeUnauthenticated, windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, "", "who is it?")
 
-func strangers(_ context.Context, call Call) (Admission, error) {
+// requireToken is a gate that refuses calls without a token.
+func requireToken(_ context.Context, call Call) (Admission, error) {
 	if call.Header.Get("Authorization") == "" {
 		return Admission{}, errStranger
 	}
@@ -42,7 +43,7 @@ func strangers(_ context.Context, call Call) (Admission, error) {
 func agentServer(limits Limits, registerer prometheus.Registerer) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(agentv1connect.NewAgentServiceHandler(agentAPI{}, HandlerOptions(Config{
-		Gate: strangers, ReadMaxBytes: 32 << 20, Registerer: registerer,
+		Gate: requireToken, ReadMaxBytes: 32 << 20, Registerer: registerer,
 	})...))
 	return NewServer(ServerConfig{Handler: mux, Limits: func(string) Limits { return limits }}).Handler
 }
@@ -61,7 +62,7 @@ func enveloped(flags byte, data []byte) []byte {
 	return append(out, data...)
 }
 
-// counter counts what is read from it.
+// counter counts the bytes that are read from it.
 type counter struct {
 	io.Reader
 	n int
@@ -73,11 +74,13 @@ func (c *counter) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// attempt is a request in one of the protocols.
 type attempt struct {
 	name, kind, encoding string
 	body                 []byte
 }
 
+// attempts returns requests with the message, in each protocol and compression.
 func attempts(t testing.TB, message []byte) []attempt {
 	packed := gzipped(t, message)
 	return []attempt{
@@ -102,7 +105,7 @@ func (a attempt) request(t testing.TB, procedure string, signed bool) (*http.Req
 	return req, body
 }
 
-// codeOf reads the code of an answer in any of the protocols.
+// codeOf returns the code of an answer in any of the protocols.
 func codeOf(w *httptest.ResponseRecorder) string {
 	res := w.Result()
 	names := map[string]string{"8": "resource_exhausted", "12": "unimplemented", "16": "unauthenticated", "3": "invalid_argument", "14": "unavailable"}
@@ -119,14 +122,14 @@ func codeOf(w *httptest.ResponseRecorder) string {
 	return code
 }
 
-// many is a report of n empty instances: two bytes each.
-func many(n int) []byte { return bytes.Repeat([]byte{0x3a, 0x00}, n) }
+// emptyInstances returns a report with n empty instances, of two bytes each.
+func emptyInstances(n int) []byte { return bytes.Repeat([]byte{0x3a, 0x00}, n) }
 
-func TestStranger(t *testing.T) {
-	t.Run("costs no byte of the body, whatever the protocol", func(t *testing.T) {
+func TestUnauthenticated(t *testing.T) {
+	t.Run("calls do not read the body, in any protocol", func(t *testing.T) {
 		registry := prometheus.NewRegistry()
 		server := agentServer(Limits{}, registry)
-		for _, a := range attempts(t, many(1<<20)) {
+		for _, a := range attempts(t, emptyInstances(1<<20)) {
 			req, body := a.request(t, agentv1connect.AgentServiceReportProcedure, false)
 			w := httptest.NewRecorder()
 			server.ServeHTTP(w, req)
@@ -143,10 +146,10 @@ rpc_server_requests_total{code="unauthenticated",procedure="/windlass.agent.v1.A
 }
 
 func TestElements(t *testing.T) {
-	t.Run("are counted before they are decoded, whatever the protocol", func(t *testing.T) {
+	t.Run("are counted before they are decoded, in any protocol", func(t *testing.T) {
 		server := agentServer(Limits{MessageBytes: 32 << 20}, nil)
 		for n, want := range map[int]string{DefaultElements + 1: "resource_exhausted", DefaultElements: "invalid_argument"} {
-			for _, a := range attempts(t, many(n)) {
+			for _, a := range attempts(t, emptyInstances(n)) {
 				req, _ := a.request(t, agentv1connect.AgentServiceReportProcedure, true)
 				w := httptest.NewRecorder()
 				server.ServeHTTP(w, req)
@@ -166,21 +169,21 @@ func TestElements(t *testing.T) {
 		in := func(message []byte) error {
 			q := url.Values{"compression": {"gzip"}, "message": {base64.RawURLEncoding.EncodeToString(gzipped(t, message))}}
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, agentv1connect.AgentServiceReportProcedure+"?"+q.Encode(), nil)
-			in, _ := newInflow(r, Limits{MessageBytes: 1 << 20}.orDefaults(), addressOf("192.0.2.1:1"))
+			in, _ := newMessageReader(r, Limits{MessageBytes: 1 << 20}.orDefaults(), addressOf("192.0.2.1:1"))
 			defer in.releaseCharge()
 			return in.admitCaller("one")
 		}
-		require.NoError(t, in(many(100)))
-		require.ErrorContains(t, in(many(DefaultElements+1)), "elements")
+		require.NoError(t, in(emptyInstances(100)))
+		require.ErrorContains(t, in(emptyInstances(DefaultElements+1)), "elements")
 		require.ErrorContains(t, in(make([]byte, 2<<20)), "1048576 bytes")
 	})
-	t.Run("of texts in JSON are none", func(t *testing.T) {
+	t.Run("are not counted in texts of JSON", func(t *testing.T) {
 		require.Equal(t, 2, countJSON([]byte(`{"a":["{,[\",{"]}`), 10))
 	})
 }
 
 func TestDecompression(t *testing.T) {
-	t.Run("ends at the message's limit", func(t *testing.T) {
+	t.Run("stops at the limit of the message", func(t *testing.T) {
 		server := agentServer(Limits{MessageBytes: 1 << 20}, nil)
 		for _, a := range attempts(t, make([]byte, 64<<20)) {
 			req, _ := a.request(t, agentv1connect.AgentServiceReportProcedure, true)
@@ -189,9 +192,9 @@ func TestDecompression(t *testing.T) {
 			require.Equal(t, "resource_exhausted", codeOf(w), a.name)
 		}
 	})
-	t.Run("refuses what is not gzip", func(t *testing.T) {
+	t.Run("refuses a body that is not gzip", func(t *testing.T) {
 		server := agentServer(Limits{}, nil)
-		for _, a := range attempts(t, many(100)) {
+		for _, a := range attempts(t, emptyInstances(100)) {
 			if a.encoding == "" {
 				continue
 			}
@@ -205,7 +208,7 @@ func TestDecompression(t *testing.T) {
 }
 
 func TestBudget(t *testing.T) {
-	t.Run("refuses what does not fit, and says when to call again", func(t *testing.T) {
+	t.Run("refuses a call that exceeds it, and says when to call again", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			budget := NewBudget("test", 1000, nil)
 			require.NoError(t, budget.chargeCaller(t.Context(), "other", 900))
@@ -220,7 +223,7 @@ func TestBudget(t *testing.T) {
 				}
 			}
 			budget.returnBytes("other", 900)
-			require.Zero(t, budget.used, "refused calls hold nothing")
+			require.Zero(t, budget.used, "refused calls hold no bytes")
 			require.Empty(t, budget.held)
 			for _, a := range attempts(t, bytes.Repeat([]byte{0x0a, 0x00}, 200)) {
 				req, _ := a.request(t, agentv1connect.AgentServiceReportProcedure, true)
@@ -228,10 +231,10 @@ func TestBudget(t *testing.T) {
 				server.ServeHTTP(w, req)
 				require.Equal(t, "invalid_argument", codeOf(w), "it reaches the schema's rules: "+a.name)
 			}
-			require.Zero(t, budget.used, "ended calls hold nothing")
+			require.Zero(t, budget.used, "ended calls hold no bytes")
 		})
 	})
-	t.Run("leaves others room beside one who holds much", func(t *testing.T) {
+	t.Run("leaves room for other callers if one caller holds much", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			budget := NewBudget("test", 1000, nil)
 			require.NoError(t, budget.chargeCaller(t.Context(), "greedy", 240))
@@ -239,7 +242,7 @@ func TestBudget(t *testing.T) {
 			require.NoError(t, budget.chargeCaller(t.Context(), "other", 100))
 		})
 	})
-	t.Run("is given back by a stream once its message is decoded", func(t *testing.T) {
+	t.Run("gets its bytes back when a stream has decoded the message", func(t *testing.T) {
 		budget := NewBudget("test", 1000, nil)
 		f := setup(t, settings{ServerConfig: ServerConfig{Limits: func(string) Limits { return Limits{Budget: budget} }}})
 		used := make(chan int64, 1)
@@ -264,14 +267,14 @@ func TestGate(t *testing.T) {
 			return Admission{With: func(ctx context.Context) context.Context { return context.WithValue(ctx, key{}, "me") }}, nil
 		}}})
 		f.get = func(ctx context.Context, _ string) (*windlassv1.GetProjectResponse, error) {
-			who, _ := ctx.Value(key{}).(string)
-			return &windlassv1.GetProjectResponse{Project: &windlassv1.Project{Name: who}}, ctx.Err()
+			caller, _ := ctx.Value(key{}).(string)
+			return &windlassv1.GetProjectResponse{Project: &windlassv1.Project{Name: caller}}, ctx.Err()
 		}
 		res, err := f.projects().GetProject(t.Context(), echo)
 		require.NoError(t, err)
 		require.Equal(t, "me", res.GetProject().GetName())
 	})
-	t.Run("hides what it did not mean to tell", func(t *testing.T) {
+	t.Run("hides errors that are not for the caller", func(t *testing.T) {
 		f := setup(t, settings{Config: Config{Gate: func(context.Context, Call) (Admission, error) {
 			return Admission{}, errors.New("dial tcp 10.1.2.3")
 		}}})
@@ -306,10 +309,10 @@ func TestClientAddress(t *testing.T) {
 	}
 }
 
-// BenchmarkStranger is what 64 KiB by a caller without a credential cost.
-func BenchmarkStranger(b *testing.B) {
+// BenchmarkUnauthenticated measures the cost of 64 KiB from a caller without a credential.
+func BenchmarkUnauthenticated(b *testing.B) {
 	server := agentServer(Limits{MessageBytes: 32 << 20}, nil)
-	a := attempt{kind: "application/proto", encoding: "Content-Encoding", body: gzipped(b, many(32<<20))}
+	a := attempt{kind: "application/proto", encoding: "Content-Encoding", body: gzipped(b, emptyInstances(32<<20))}
 	require.Greater(b, len(a.body), 64<<10-1024)
 	b.ReportAllocs()
 	for b.Loop() {

@@ -28,7 +28,7 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		duration: registerOnce(registerer, prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "rpc_server_request_duration_seconds",
 			Help: "Time in the handlers of unary calls, by procedure and code.",
-			// From an answer from memory to the default deadline.
+			// The first bucket is for answers from memory, the last one ends at the default deadline.
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}, []string{"procedure", "code"})),
 		streams: registerOnce(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts{
@@ -83,6 +83,7 @@ func (m *metrics) streamClosed(procedure string, err error) {
 	m.requests.WithLabelValues(procedure, codeName(err)).Inc()
 }
 
+// codeName returns the value of the label code.
 func codeName(err error) string {
 	if err == nil || connect.IsNotModifiedError(err) {
 		return "ok"

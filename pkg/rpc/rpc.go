@@ -1,12 +1,11 @@
-// Package rpc has the code that every Connect call of Windlass passes on both ends, so that handlers need not
-// repeat it.
+// Package rpc has the code that every Connect call of Windlass runs through, in the client and in the server.
 //
 //	client ──> token, deadline, trace ──> HTTP/2 with keepalive pings
 //	                                          │
 //	server <── body limit and deadline <──────┘
-//	  └─> gate (who is it, may it) ─> read, decompress, count, charge, decode
+//	  └─> gate (identify and authorize) ─> read, decompress, count, charge, decode
 //	        └─> trace ─> count, recover, translate errors, deadline
-//	              └─> the program's own ─> the schema's rules ─> handler
+//	              └─> the program's interceptors ─> the schema's rules ─> handler
 //
 // Guarantees for callers:
 //
@@ -16,14 +15,13 @@
 //     the trace id, and its cause is logged once. Connect refuses bodies that cannot
 //     be decoded before any interceptor. These errors have only a code, which
 //     ReasonOf maps.
-//   - A call that the gate refuses costs no memory, because its body is not read.
+//   - A call that the gate refuses needs no memory for its body, because it is not read.
 //     A message's elements are counted before it is decoded, so that a few bytes on
 //     the wire do not become many structs.
-//   - Every unary call has a deadline, the caller's or else the server's.
+//   - Every unary call has a deadline: the caller's, or else the server's default.
 //   - A server that stops ends its streams at once with UNAVAILABLE. Unary calls may
-//     finish within its grace, and are cut after it.
-//   - A connection whose other end is gone is found by ping and closed, even if
-//     nothing is sent on it.
+//     continue for the grace period, and are then cancelled.
+//   - Both ends ping silent connections, and close those that do not answer.
 package rpc
 
 import "time"
@@ -32,19 +30,19 @@ const (
 	// DefaultReadMaxBytes is the maximum size of a decoded message. Real ones, such as a report of 1,000
 	// instances or a spec, are under 1 MiB.
 	DefaultReadMaxBytes = 4 << 20
-	// DefaultTimeout is the timeout of a unary call. Callers do not wait longer for an answer.
+	// DefaultTimeout is the default timeout of a unary call.
 	DefaultTimeout = 30 * time.Second
 	// compressMinBytes is the minimum size to compress. A smaller message fits into one packet anyway.
 	compressMinBytes = 1024
 
 	// A dead peer is found within pingAfter + pingTimeout + sweepEvery. That is shorter than an agent's
-	// lease, and a region whose network lost its connections is back within 10 s. Both ends ping silent
+	// lease, so an agent whose network lost its connections connects again within 10 s. Both ends ping silent
 	// connections. Servers ping first, in groups (see keeper), so that clients normally need not ping.
 	// clientPingAfter adds one sweep and 500 ms, which is longer than a ping takes to arrive. pingTimeout
 	// allows for a peer that is short of CPU.
 	pingAfter       = 5 * time.Second
 	clientPingAfter = pingAfter + 2*sweepEvery
 	pingTimeout     = 4 * time.Second
-	// writeTimeout is how long a connection may take no byte before it is closed.
+	// writeTimeout is how long a write may block without sending a byte. Then the connection is closed.
 	writeTimeout = 30 * time.Second
 )

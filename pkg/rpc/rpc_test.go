@@ -18,7 +18,7 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
-// api answers with what its test gives it.
+// api answers with the functions that a test sets.
 type api struct {
 	windlassv1connect.UnimplementedProjectServiceHandler
 	windlassv1connect.UnimplementedAppServiceHandler
@@ -41,7 +41,7 @@ func (a *api) WatchApp(ctx context.Context, _ *windlassv1.WatchAppRequest, strea
 	return a.watch(ctx, func() error { return stream.Send(&windlassv1.WatchAppResponse{}) })
 }
 
-// harness is one real server on a loopback socket.
+// harness is a server on a loopback socket, and a client of it.
 type harness struct {
 	*api
 	url  string
@@ -54,9 +54,9 @@ type harness struct {
 type settings struct {
 	Config
 	ServerConfig
-	// table limits the connections, as those of a listener with the name "api"; nil: nothing does.
+	// table limits the connections of a listener with the name "api". Nil means no limit.
 	table *conns.Table
-	// grace of a stop that matters; else the test's end cuts what is left.
+	// grace is the grace period of a stop. By default, the end of the test cancels calls at once.
 	grace time.Duration
 }
 
@@ -114,7 +114,7 @@ func requireError(t *testing.T, err error, code connect.Code, reason windlassv1.
 	require.Equal(t, field, detail.GetField())
 }
 
-// buffer is a log that a server writes while its test reads.
+// buffer is a log that a server writes while the test reads it.
 type buffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

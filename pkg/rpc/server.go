@@ -24,7 +24,7 @@ import (
 // ServerConfig configures an HTTP server for RPCs and other handlers.
 type ServerConfig struct {
 	Handler http.Handler
-	// TLS may be nil, for a server behind a load balancer or for one machine.
+	// TLS may be nil, for a server behind a load balancer, or with clients on the same machine only.
 	TLS *tls.Config
 	// Limits returns the limits of a procedure's request messages. Nil means the defaults.
 	Limits func(procedure string) Limits
@@ -48,7 +48,7 @@ func NewServer(cfg ServerConfig) *http.Server {
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
 	return &http.Server{
-		Handler:           conns.Handler(boundBodies(cfg, orDefault(cfg.BodyTimeout, 30*time.Second))),
+		Handler:           conns.Handler(limitBodies(cfg, orDefault(cfg.BodyTimeout, 30*time.Second))),
 		ConnContext:       conns.Context,
 		TLSConfig:         cfg.TLS.Clone(), // the server adds its protocols
 		Protocols:         protocols,
@@ -74,9 +74,9 @@ func http2Config(encrypted bool) *http.HTTP2Config {
 	return c
 }
 
-// boundBodies limits the size and the time of request bodies, and forbids caches to store answers. It does not
+// limitBodies limits the size and the duration of request bodies, and forbids caches to store answers. It does not
 // use http.Server.ReadTimeout, which would also end an answer that is being streamed on HTTP/1.1.
-func boundBodies(cfg ServerConfig, timeout time.Duration) http.Handler {
+func limitBodies(cfg ServerConfig, timeout time.Duration) http.Handler {
 	limitsOf := cfg.Limits
 	if limitsOf == nil {
 		limitsOf = func(string) Limits { return Limits{} }
@@ -86,17 +86,17 @@ func boundBodies(cfg ServerConfig, timeout time.Duration) http.Handler {
 		limits := limitsOf(r.URL.Path).orDefaults()
 		if r.Body != nil && r.Body != http.NoBody {
 			control := http.NewResponseController(w)
-			// Only writers of tests have no deadlines.
+			// It fails only for the writers of tests, which have no deadlines.
 			_ = control.SetReadDeadline(time.Now().Add(timeout))
-			body := &boundBody{ReadCloser: r.Body, arrived: sync.OnceFunc(func() {
+			body := &limitedBody{ReadCloser: r.Body, arrived: sync.OnceFunc(func() {
 				_ = control.SetReadDeadline(time.Time{})
 			})}
-			// r is copied, because net/http checks whether its own request's body was read, and otherwise
-			// ends the connection.
+			// r is copied, because net/http must keep the original body: it closes the connection if that body was
+			// not read.
 			r = r.WithContext(r.Context())
 			r.Body = http.MaxBytesReader(w, body, limits.WireBytes)
 		}
-		in, r := newInflow(r, limits, clientOf(r, cfg.Proxies))
+		in, r := newMessageReader(r, limits, clientOf(r, cfg.Proxies))
 		defer in.releaseCharge()
 		cfg.Handler.ServeHTTP(w, r)
 	})
@@ -104,7 +104,7 @@ func boundBodies(cfg ServerConfig, timeout time.Duration) http.Handler {
 
 // ClientOf returns the address from which the call of ctx comes, or the zero Addr if it is not known.
 func ClientOf(ctx context.Context) netip.Addr {
-	if in := inflowOf(ctx); in != nil {
+	if in := messageReaderOf(ctx); in != nil {
 		return in.client
 	}
 	if info, ok := connect.CallInfoForHandlerContext(ctx); ok {
@@ -128,12 +128,13 @@ func clientOf(r *http.Request, proxies guard.Networks) netip.Addr {
 	return client
 }
 
-type boundBody struct {
+// limitedBody calls arrived when the whole body has been read.
+type limitedBody struct {
 	io.ReadCloser
 	arrived func()
 }
 
-func (b *boundBody) Read(p []byte) (int, error) {
+func (b *limitedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if errors.Is(err, io.EOF) {
 		b.arrived()
@@ -141,11 +142,11 @@ func (b *boundBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// errStopping is the cause of the context of requests when the server stops.
+// errStopping is the cause of the end of contexts when the server stops.
 var errStopping = errors.New("the server is stopping")
 
-// Stopping reports whether a request's context ended because the server stops. Then the stream can still be
-// written to until the grace ends.
+// Stopping reports whether a request's context ended because the server stops. The stream can still be written
+// until the grace period is over.
 func Stopping(ctx context.Context) bool { return errors.Is(context.Cause(ctx), errStopping) }
 
 // checkedListener returns a listener that checks HTTP/1 requests before net/http reads them; see strict.
@@ -161,12 +162,12 @@ func checkedListener(server *http.Server, listener net.Listener, keeper *keeper)
 	})
 }
 
-// cutKey is the key in a request's context of the context that ends with the grace.
+// cutKey is the key, in a request's context, of a context that ends when the grace period is over.
 type cutKey struct{}
 
-// Serve serves on listener until ctx ends, and closes it. Then it accepts no new connection and ends the
-// context of every request, so that streams return. Unary calls through HandlerOptions continue for at most
-// grace. If some are cut then, Serve returns an error. A clean stop returns nil.
+// Serve serves on listener until ctx ends, and then closes the listener. It ends the context of every request, so
+// that streams return. Unary calls with HandlerOptions continue for at most grace. Serve returns an error if it
+// had to cancel calls after that, else nil.
 //
 // A server can be used for one Serve only.
 func Serve(ctx context.Context, server *http.Server, listener net.Listener, grace time.Duration) error {
@@ -178,9 +179,9 @@ func Serve(ctx context.Context, server *http.Server, listener net.Listener, grac
 
 	keeper := newKeeper()
 	sweeping, stopSweeping := context.WithCancel(context.WithoutCancel(ctx))
-	var beside sync.WaitGroup
-	beside.Go(func() { keeper.sweepUntil(sweeping) })
-	defer beside.Wait()
+	var background sync.WaitGroup
+	background.Go(func() { keeper.sweepUntil(sweeping) })
+	defer background.Wait()
 	defer stopSweeping()
 	served := make(chan error, 1)
 	go func() {

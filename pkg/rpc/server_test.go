@@ -21,6 +21,7 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
+// untilStopped sends a message, and returns when the context ends.
 func untilStopped(ctx context.Context, send func() error) error {
 	if err := send(); err != nil {
 		return err
@@ -53,7 +54,7 @@ func TestStop_SignalsStreamsAndFinishesUnaryCalls(t *testing.T) {
 	go func() { stopped <- f.stop() }()
 	require.False(t, stream.Receive())
 	requireError(t, stream.Err(), connect.CodeUnavailable, unavailable, "")
-	close(finish) // only after the stop had reached the stream
+	close(finish) // not before the stop has ended the stream
 	require.NoError(t, <-answered)
 	require.NoError(t, <-stopped)
 }
@@ -99,7 +100,7 @@ func TestStreams_ShareOneConnectionWithoutTLS(t *testing.T) {
 }
 
 func TestTLSNegotiatesHTTP2(t *testing.T) {
-	// httptest makes a certificate for 127.0.0.1 and a pool that trusts it.
+	// httptest has a certificate for 127.0.0.1.
 	donor := httptest.NewTLSServer(nil)
 	defer donor.Close()
 	roots := x509.NewCertPool()
@@ -184,7 +185,7 @@ func TestStream_OutlivesTheBodysDeadline(t *testing.T) {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
-			case <-time.After(timeout): // what is tested is that time passes
+			case <-time.After(timeout): // the test is about time
 			}
 		}
 		return nil

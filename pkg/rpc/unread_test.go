@@ -15,8 +15,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/rpc"
 )
 
-// TestServer_UnreadBodiesAreNoRequests: a call that is refused before its body is read ends its
-// connection. What is left of the body must not be taken for the next request.
+// A call that is refused before its body is read ends its connection. The unread rest of the body must not be read
+// as the next request.
 func TestServer_UnreadBodiesAreNoRequests(t *testing.T) {
 	calls := make(chan string, 10)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -41,7 +41,7 @@ func TestServer_UnreadBodiesAreNoRequests(t *testing.T) {
 	res, err := http.ReadResponse(in, nil)
 	require.NoError(t, err)
 	require.Equal(t, http.StatusUnauthorized, res.StatusCode)
-	require.True(t, res.Close, "the client is told that the connection ends")
+	require.True(t, res.Close, "the answer says that the connection ends")
 	rest, _ := io.ReadAll(in)
 	require.Empty(t, rest)
 	require.Equal(t, "/first", <-calls)
