@@ -2,5 +2,5 @@
 
 package epoll
 
-func raceReceived([]byte) {}
-func raceSends([]byte)    {}
+func raceAfterReceive([]byte) {}
+func raceBeforeSend([]byte)   {}

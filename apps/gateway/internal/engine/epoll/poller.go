@@ -14,22 +14,23 @@ import (
 )
 
 const (
-	// harvest is how many events a thread takes at once. More would wait behind a thread that the
-	// system has stopped, which shows in p99. Fewer cost requests a second.
-	harvest = 16
-	// share is how long a thread goes on before others of the machine get a turn on its
-	// processor: the system would take it only after milliseconds, in the midst of requests. A
-	// shorter share costs requests a second, a longer one shows in p99.
-	share = 800 * time.Microsecond
-	// threads of one poller: whichever is free takes what came next, first come, first served.
-	threads = 2
+	// maxEvents is how many events a thread takes at once. If a thread took more, they would wait whenever
+	// the system stops that thread, which shows in p99. If it took fewer, throughput would fall.
+	maxEvents = 16
+	// timeSlice is how long a thread works before it yields its processor to other threads of the machine.
+	// Without the yield, the system takes the processor away only after milliseconds, in the middle of
+	// requests. A shorter slice costs throughput, and a longer one shows in p99.
+	timeSlice = 800 * time.Microsecond
+	// threadsPerPoller is how many threads wait on one poller. A free thread takes the next events.
+	threadsPerPoller = 2
 )
 
-// poller tells connections what came, in the order that it came in, and runs the tasks that
-// waited for it. The runtime's own wakes who waited for the network newest first, so that under
-// load one waits for several rounds of others; it forgets what came before somebody waited for
-// it, so that everybody has to try first; and who is woken there has another thread woken to
-// look whether there is more.
+// poller passes events to connections in the order in which the events came, and runs the tasks that waited for
+// them. Under load, the poller of Go's runtime is slower:
+//
+//   - It wakes the newest waiting goroutine first, so an older one may wait for several rounds of others.
+//   - It forgets events that came before a goroutine waits, so each goroutine has to try its call first.
+//   - Each woken goroutine makes the scheduler wake another thread, which looks for more work.
 type poller struct {
 	fd int
 
@@ -37,18 +38,18 @@ type poller struct {
 	conns map[int32]*Conn
 }
 
-// thread is one that asks a poller's socket what came.
+// thread waits for a poller's events and handles them. It runs in a goroutine.
 type thread struct {
 	*poller
-	events [harvest]unix.EpollEvent
-	// found are those of events.
-	found [harvest]*Conn
-	// yielded is when others got a turn last.
-	yielded time.Time
+	events [maxEvents]unix.EpollEvent
+	// ready has the connection of each event.
+	ready [maxEvents]*Conn
+	// lastYield is when the thread last yielded its processor.
+	lastYield time.Time
 }
 
-// pollers are those of the process, for as long as it runs: they are made when the first is
-// asked for, and given in turn.
+// pollers has the pollers of the process. They start when the first one is needed, and run until the process
+// ends. nextPoller returns them in turn.
 var pollers struct {
 	mu       sync.Mutex
 	all      []*poller
@@ -56,7 +57,7 @@ var pollers struct {
 	reserved bool
 }
 
-// Start starts the pollers, unless they run. It returns why they cannot.
+// Start starts the pollers unless they run. An error says why epoll cannot be used.
 func Start() error {
 	pollers.mu.Lock()
 	defer pollers.mu.Unlock()
@@ -71,7 +72,7 @@ func ensurePollers() (err error) {
 	return err
 }
 
-func aPoller() (*poller, error) {
+func nextPoller() (*poller, error) {
 	pollers.mu.Lock()
 	defer pollers.mu.Unlock()
 	if err := ensurePollers(); err != nil {
@@ -81,9 +82,10 @@ func aPoller() (*poller, error) {
 	return pollers.all[pollers.next], nil
 }
 
-// Reserve starts the pollers and lets the runtime use one processor more, once. A poller that waits in the
-// system keeps its processor for milliseconds. The rest of the process would wait for that at times when
-// all pollers do. It changes GOMAXPROCS for the whole process, so only a program may ask for it.
+// Reserve starts the pollers. Its first call also lets the runtime use one more processor, because a poller
+// thread that waits in a system call keeps its processor for milliseconds. When all poller threads wait, the
+// rest of the process uses the additional one. Reserve changes GOMAXPROCS of the whole process, so only a
+// program may call it, and not a part of a program.
 func Reserve() error {
 	pollers.mu.Lock()
 	defer pollers.mu.Unlock()
@@ -100,7 +102,7 @@ func Reserve() error {
 // startPollers starts a thread for each processor that the runtime uses. After an error nothing has changed.
 func startPollers() ([]*poller, error) {
 	processors := runtime.GOMAXPROCS(0)
-	all := make([]*poller, (processors+threads-1)/threads)
+	all := make([]*poller, (processors+threadsPerPoller-1)/threadsPerPoller)
 	for i := range all {
 		p, err := newPoller()
 		if err != nil {
@@ -112,7 +114,7 @@ func startPollers() ([]*poller, error) {
 		all[i] = p
 	}
 	for i := range processors {
-		go (&thread{poller: all[i/threads]}).run()
+		go (&thread{poller: all[i/threadsPerPoller]}).run()
 	}
 	return all, nil
 }
@@ -139,46 +141,47 @@ func (p *poller) addConn(c *Conn) error {
 	return nil
 }
 
-// removeConn removes a connection that is closed next.
+// removeConn removes a connection that the caller closes next. Closing its socket ends its events.
 func (p *poller) removeConn(c *Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.conns, int32(c.fd))
 }
 
-// releaseConn gives the connection's socket up, so that the caller can use it without the poller.
+// releaseConn removes a connection whose socket stays open, so that the caller can use it without the poller.
 func (p *poller) releaseConn(c *Conn) error {
 	p.removeConn(c)
 	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(p.fd, unix.EPOLL_CTL_DEL, c.fd, nil))
 }
 
-func (p *thread) run() {
+func (t *thread) run() {
 	for {
-		n, errno := retryInterrupted(func() (int, syscall.Errno) { return waitEvents(p.fd, p.events[:]) })
+		n, errno := retryInterrupted(func() (int, syscall.Errno) { return waitEvents(t.fd, t.events[:]) })
 		if errno != 0 {
-			// Which cannot be, and without it no connection goes on.
+			// This is a fault of this package, and the poller's connections cannot continue without events.
 			panic(os.NewSyscallError("epoll_pwait", errno))
 		}
-		p.interrupt(n)
-		if now := time.Now(); now.Sub(p.yielded) >= share {
-			p.yielded = now
+		t.dispatchEvents(n)
+		if now := time.Now(); now.Sub(t.lastYield) >= timeSlice {
+			t.lastYield = now
 			_, _, _ = syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
 		}
 	}
 }
 
-func (p *thread) interrupt(n int) {
-	p.mu.Lock()
+// dispatchEvents passes the first n of t.events to their connections, and runs the tasks that waited for them.
+func (t *thread) dispatchEvents(n int) {
+	t.mu.Lock()
 	for i := range n {
-		p.found[i] = p.conns[p.events[i].Fd]
+		t.ready[i] = t.conns[t.events[i].Fd]
 	}
-	p.mu.Unlock()
-	for i, c := range p.found[:n] {
-		p.found[i] = nil
-		if c == nil { // it was closed just now
+	t.mu.Unlock()
+	for i, c := range t.ready[:n] {
+		t.ready[i] = nil
+		if c == nil { // it was closed after the event
 			continue
 		}
-		if next := c.applyEvents(p.events[i].Events); next != nil {
+		if next := c.applyEvents(t.events[i].Events); next != nil {
 			next.runUntilWait(true)
 		}
 	}

@@ -11,9 +11,8 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/engine/epoll"
 )
 
-// A process that has the engine as a part keeps its GOMAXPROCS. A program that asks for a processor more has
-// it once.
-func TestReserve(t *testing.T) {
+// Start must not change GOMAXPROCS, because the engine may be only a part of the process.
+func TestReserve_AddsOneProcessorOnce(t *testing.T) {
 	before := runtime.GOMAXPROCS(0)
 	defer runtime.GOMAXPROCS(before)
 	require.NoError(t, epoll.Start())

@@ -1,10 +1,9 @@
 //go:build linux
 
-// Package epoll reads and writes TCP connections with as little between as there can be: a
-// call to the system when there is something to do, and a poller of its own that says when
-// that is, and goes on with the Task that waited for it. A call that does not block is made
-// without telling the scheduler, which costs more than it takes; that, and that nothing is
-// copied or allocated, is all there is to it.
+// Package epoll reads and writes TCP connections with few steps between a request handler and the system. It
+// has a poller of its own, which finds out when a connection can be read or written and then runs the Task
+// that waited for it. System calls that do not block are made without telling Go's scheduler, because that
+// would take longer than the calls. The package neither copies nor allocates memory for a read or a write.
 package epoll
 
 import (
@@ -22,56 +21,56 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/pace"
 )
 
-// errNoSocket: the connection has no socket of its own, as one by TLS.
-var errNoSocket = errors.New("the connection is not a socket's")
+// errNoSocket is the error of Open for a connection without a socket of its own, such as a *tls.Conn.
+var errNoSocket = errors.New("the connection is not a TCP socket")
 
-// Conn is a TCP connection. It belongs to who closes or releases it; one may read and one write
-// at a time. Cut, Watch and the deadline are anybody's.
+// Conn is a TCP connection. Its owner calls Close or Release once. One goroutine may read and one may write at a
+// time. Cut, Watch, Unwatch and SetReadDeadline are safe for concurrent use.
 type Conn struct {
 	fd     int
 	poller *poller
-	// state is what is known of the socket, as bits. What is not true any more costs a call
-	// that finds nothing.
+	// state has the bits below. A readable or writable bit may be out of date, which costs a system call that
+	// moves no bytes.
 	state atomic.Uint32
-	// heard makes a blocked Read look at state again, and room a blocked Write. A task that
-	// reads is woken instead.
-	heard, room chan struct{}
-	task        atomic.Pointer[Task]
+	// readWake makes a blocked Read check state again, and writeWake a blocked Write. If a task reads, the task
+	// is woken instead of readWake.
+	readWake, writeWake chan struct{}
+	task                atomic.Pointer[Task]
 
 	mu sync.Mutex
-	// over: the socket was released, or is closed.
-	over bool
-	// gone is the function that Watch was given; nil: none.
-	gone func()
-	// until is the deadline of reads; zero: none. timer looks at it at armed; zero: never.
-	until, armed time.Time
-	timer        *time.Timer
+	// closed is set by Close and by Release.
+	closed bool
+	// onEnd is the function that Watch calls. nil: none.
+	onEnd func()
+	// deadline is the deadline of reads. Zero: none. timer checks it at timerAt. Zero: never.
+	deadline, timerAt time.Time
+	timer             *time.Timer
 }
 
-// States of a Conn.
+// These are the bits of Conn.state.
 const (
-	// readable and writable: as far as is known.
+	// readable and writable: a read or a write may succeed without a wait.
 	readable uint32 = 1 << iota
 	writable
-	// ended: the other side has ended it, or its half of it, or something is wrong with it, so
-	// that reading does not wait.
+	// ended: a read does not wait, because the other side has ended the connection or its half of it, or because
+	// the connection has failed.
 	ended
-	// late: the deadline has passed.
-	late
-	// cut: reading and writing have ended.
+	// pastDeadline: the deadline of reads has passed.
+	pastDeadline
+	// cut: reads and writes fail.
 	cut
-	// watching: gone may be set.
+	// watching: onEnd may be set.
 	watching
 )
 
-// Buffers are what is read into. Connections that wait have none.
+// Buffers is a pool of buffers for reads. Connections that wait hold none.
 type Buffers struct {
-	// Size of each in bytes.
+	// Size is the size of each buffer in bytes.
 	Size int
 	pool sync.Pool
 }
 
-// Get a buffer.
+// Get returns a buffer of Size bytes.
 func (b *Buffers) Get() *[]byte {
 	if p, ok := b.pool.Get().(*[]byte); ok {
 		return p
@@ -80,20 +79,20 @@ func (b *Buffers) Get() *[]byte {
 	return &p
 }
 
-// Put it back; one of another size is let go of.
+// Put gives a buffer back. It drops a buffer of another size.
 func (b *Buffers) Put(p *[]byte) {
 	if len(*p) == b.Size {
 		b.pool.Put(p)
 	}
 }
 
-// Open takes the connection over. After an error it is as it was.
+// Open takes over the socket of conn and closes conn. After an error, conn is unchanged.
 func Open(conn net.Conn) (*Conn, error) {
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {
 		return nil, errNoSocket
 	}
-	poller, err := aPoller()
+	poller, err := nextPoller()
 	if err != nil {
 		return nil, err
 	}
@@ -101,8 +100,8 @@ func Open(conn net.Conn) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The socket is tried before it is waited for: something may have come by now.
-	c := &Conn{poller: poller, heard: make(chan struct{}, 1), room: make(chan struct{}, 1)}
+	// The first Read tries the socket before it waits, because bytes may have come already.
+	c := &Conn{poller: poller, readWake: make(chan struct{}, 1), writeWake: make(chan struct{}, 1)}
 	c.state.Store(readable)
 	var duplicated error
 	err = raw.Control(func(fd uintptr) { c.fd, duplicated = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) })
@@ -112,44 +111,45 @@ func Open(conn net.Conn) (*Conn, error) {
 	if err := c.poller.addConn(c); err != nil {
 		return nil, errors.Join(err, unix.Close(c.fd))
 	}
-	_ = tcp.Close() // which is the runtime's side of it; the socket is c's now
+	_ = tcp.Close() // closes the runtime's descriptor; c has a duplicate of it
 	return c, nil
 }
 
-// Close the connection.
+// Close closes the connection.
 func (c *Conn) Close() error {
-	if !c.endOnce() {
+	if !c.markClosed() {
 		return net.ErrClosed
 	}
 	c.poller.removeConn(c)
 	return os.NewSyscallError("close", unix.Close(c.fd))
 }
 
-// Release is the other way round than Open.
+// Release is the reverse of Open: it returns the socket as a connection of package net, and c cannot be used any
+// more.
 func (c *Conn) Release() (net.Conn, error) {
-	if !c.endOnce() {
+	if !c.markClosed() {
 		return nil, net.ErrClosed
 	}
 	err := c.poller.releaseConn(c)
 	file := os.NewFile(uintptr(c.fd), "tcp")
-	conn, opened := net.FileConn(file)
-	if err = errors.Join(err, opened, file.Close()); err != nil {
+	conn, openErr := net.FileConn(file)
+	if err = errors.Join(err, openErr, file.Close()); err != nil {
 		if conn != nil {
-			_ = conn.Close() // it is not returned
+			_ = conn.Close()
 		}
 		return nil, err
 	}
 	return conn, nil
 }
 
-// endOnce marks the connection as ended, and reports whether this call did so.
-func (c *Conn) endOnce() bool {
+// markClosed marks the connection as closed, and reports whether it was open.
+func (c *Conn) markClosed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.over {
+	if c.closed {
 		return false
 	}
-	c.over, c.gone = true, nil
+	c.closed, c.onEnd = true, nil
 	if c.timer != nil {
 		c.timer.Stop()
 	}
@@ -157,73 +157,74 @@ func (c *Conn) endOnce() bool {
 	return true
 }
 
-// Cut ends what is read and written, by whomever. It still has to be closed.
+// Cut makes all reads and writes fail, also those that wait. The connection must still be closed.
 func (c *Conn) Cut() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.over {
+	if c.closed {
 		return
 	}
 	c.state.Or(cut)
-	_ = unix.Shutdown(c.fd, unix.SHUT_RDWR) // what is not connected any more has nothing to shut down
+	_ = unix.Shutdown(c.fd, unix.SHUT_RDWR) // it fails if the socket is not connected any more
 	c.wakeReader()
-	signal(c.room)
+	signal(c.writeWake)
 }
 
-// Give the connection to a task, which alone reads and writes from then on; nil: to any
-// goroutine that does.
+// Give makes t the only reader and writer of the connection. nil: any goroutine may read and write again.
 func (c *Conn) Give(t *Task) { c.task.Store(t) }
 
-// CloseWrite ends what the other side hears.
+// CloseWrite ends the stream of bytes to the other side, which may still send.
 func (c *Conn) CloseWrite() error {
 	return os.NewSyscallError("shutdown", unix.Shutdown(c.fd, unix.SHUT_WR))
 }
 
-// SetReadDeadline of Read and ReadInto; what waits past it fails with os.ErrDeadlineExceeded.
-// Zero is none.
+// SetReadDeadline sets the time at which Read and ReadInto fail with os.ErrDeadlineExceeded, also those that wait
+// already. Zero: never.
 func (c *Conn) SetReadDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.over {
+	if c.closed {
 		return net.ErrClosed
 	}
-	c.until = t
-	c.state.And(^late)
-	// A timer that is early looks at the deadline again, which is cheaper than to move it for
-	// each request.
-	if !t.IsZero() && (c.armed.IsZero() || c.armed.After(t)) {
+	c.deadline = t
+	c.state.And(^pastDeadline)
+	// A timer that fires before the deadline checks it and is set again. That is cheaper than to set the timer
+	// for each request.
+	if !t.IsZero() && (c.timerAt.IsZero() || c.timerAt.After(t)) {
 		c.armDeadline(time.Until(t))
 	}
 	return nil
 }
 
-// armDeadline makes the poller look at the deadline after that time.
-func (c *Conn) armDeadline(in time.Duration) {
-	switch c.armed = c.until; {
-	case in <= 0:
-		c.armed = time.Time{}
+// armDeadline sets the timer to the deadline, which is left from now. If it has passed, armDeadline wakes the
+// reader. The caller holds c.mu.
+func (c *Conn) armDeadline(left time.Duration) {
+	switch c.timerAt = c.deadline; {
+	case left <= 0:
+		c.timerAt = time.Time{}
 		if c.timer != nil {
 			c.timer.Stop()
 		}
-		c.state.Or(late)
+		c.state.Or(pastDeadline)
 		c.wakeReader()
 	case c.timer == nil:
-		c.timer = time.AfterFunc(in, c.checkDeadline)
+		c.timer = time.AfterFunc(left, c.checkDeadline)
 	default:
-		c.timer.Reset(in)
+		c.timer.Reset(left)
 	}
 }
 
 func (c *Conn) checkDeadline() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.armed = time.Time{}
-	if !c.over && !c.until.IsZero() {
-		c.armDeadline(time.Until(c.until))
+	c.timerAt = time.Time{}
+	if !c.closed && !c.deadline.IsZero() {
+		c.armDeadline(time.Until(c.deadline))
 	}
 }
 
-// applyEvents is called by the poller, and returns the task that the poller has to run, if there is one.
+// applyEvents sets the bits of the events and wakes what waits for them. The poller calls it, and must run the
+// task that it returns, if any.
 func (c *Conn) applyEvents(events uint32) (next *Task) {
 	var state uint32
 	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
@@ -237,12 +238,12 @@ func (c *Conn) applyEvents(events uint32) (next *Task) {
 	}
 	before := c.state.Or(state)
 	if state&^before&writable != 0 {
-		signal(c.room)
+		signal(c.writeWake)
 	}
 	if state&readable != 0 {
-		next = c.heardBy()
+		next = c.signalReader()
 		if before&watching != 0 {
-			c.noteWatched()
+			c.checkWatch()
 		}
 	}
 	return next
@@ -250,16 +251,16 @@ func (c *Conn) applyEvents(events uint32) (next *Task) {
 
 // wakeReader makes a blocked Read check c.state again.
 func (c *Conn) wakeReader() {
-	if t := c.heardBy(); t != nil {
+	if t := c.signalReader(); t != nil {
 		go t.runUntilWait(false)
 	}
 }
 
-// heardBy is hear by who runs the task, if there is one to be run.
-func (c *Conn) heardBy() *Task {
+// signalReader is wakeReader for a caller that runs the task. It returns nil if there is no task to run.
+func (c *Conn) signalReader() *Task {
 	t := c.task.Load()
 	if t == nil {
-		signal(c.heard)
+		signal(c.readWake)
 		return nil
 	}
 	if t.wakeUp() {
@@ -268,60 +269,62 @@ func (c *Conn) heardBy() *Task {
 	return nil
 }
 
-func signal(to chan struct{}) {
+// signal sends to ch, which holds one signal, or does nothing if the last one was not received yet.
+func signal(ch chan struct{}) {
 	select {
-	case to <- struct{}{}:
+	case ch <- struct{}{}:
 	default:
 	}
 }
 
-// Watch calls gone, once, when the other side has ended the connection, until Unwatch. Who has
-// sent something that was not read is there, and not watched any more. gone may not wait for
-// anything: who else is told of something waits for it.
-func (c *Conn) Watch(gone func()) {
+// Watch calls onEnd once when the other side ends the connection, unless Unwatch is called before. While bytes of
+// the other side are unread, onEnd is not called, even if the other side ended the connection after them.
+// onEnd must not block, because other connections of the poller wait for it.
+func (c *Conn) Watch(onEnd func()) {
 	c.mu.Lock()
-	c.gone = gone
+	c.onEnd = onEnd
 	c.mu.Unlock()
-	if c.state.Or(watching)&(readable|ended) != 0 { // which came before
-		c.noteWatched()
+	if c.state.Or(watching)&(readable|ended) != 0 { // the end may have come already
+		c.checkWatch()
 	}
 }
 
-// Unwatch ends the watch. After it gone is not called.
+// Unwatch ends the watch. If onEnd is running, Unwatch waits for it. onEnd is not called after Unwatch.
 func (c *Conn) Unwatch() {
 	if c.state.Load()&watching == 0 {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.gone = nil
+	c.onEnd = nil
 	c.state.And(^watching)
 }
 
-func (c *Conn) noteWatched() {
+// checkWatch calls onEnd if the other side has ended the connection and no bytes are unread.
+func (c *Conn) checkWatch() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.gone == nil || c.over {
+	if c.onEnd == nil || c.closed {
 		return
 	}
 	n, errno := c.peekByte()
 	if n == 0 && errno != syscall.EAGAIN {
-		c.gone()
-		c.gone = nil
-		c.state.And(^watching) // and not before: who ends the watch waits for gone
+		c.onEnd()
+		c.onEnd = nil
+		c.state.And(^watching) // after onEnd, so that Unwatch waits for it
 	}
 }
 
-// awaitReadable waits until there is something to read.
+// awaitReadable waits until a read would not wait. It fails if the connection was cut or the deadline has passed.
 func (c *Conn) awaitReadable() error {
 	t := c.task.Load()
 	for {
 		switch state := c.state.Load(); {
-		case state&(late|cut|readable|ended) != 0:
+		case state&(pastDeadline|cut|readable|ended) != 0:
 			switch {
 			case state&cut != 0:
 				return net.ErrClosed
-			case state&late != 0:
+			case state&pastDeadline != 0:
 				return os.ErrDeadlineExceeded
 			case t != nil:
 				t.countRead()
@@ -330,45 +333,45 @@ func (c *Conn) awaitReadable() error {
 		case t != nil:
 			t.parkUntilWoken()
 		default:
-			<-c.heard
+			<-c.readWake
 		}
 	}
 }
 
-// Read what there is, or wait for it.
+// Read reads at least one byte into p, and waits for it if necessary.
 func (c *Conn) Read(p []byte) (int, error) {
 	for {
 		if err := c.awaitReadable(); err != nil {
 			return 0, err
 		}
-		if n, err := c.takeBytes(p); n > 0 || err != nil {
+		if n, err := c.readAvailable(p); n > 0 || err != nil {
 			return n, err
 		}
 	}
 }
 
-// ReadInto is Read into one of the buffers, which is taken when there is something for it, and
-// returned unless there is an error.
-func (c *Conn) ReadInto(from *Buffers) (*[]byte, int, error) {
+// ReadInto is Read into a buffer of the pool. It takes the buffer only when there is something to read. The caller
+// gives the returned buffer back. After an error there is none.
+func (c *Conn) ReadInto(pool *Buffers) (*[]byte, int, error) {
 	for {
 		if err := c.awaitReadable(); err != nil {
 			return nil, 0, err
 		}
-		p := from.Get()
-		n, err := c.takeBytes(*p)
+		p := pool.Get()
+		n, err := c.readAvailable(*p)
 		if n > 0 {
 			return p, n, nil
 		}
-		from.Put(p)
+		pool.Put(p)
 		if err != nil {
 			return nil, 0, err
 		}
 	}
 }
 
-// takeBytes reads what is there. It returns 0 without an error if nothing is.
-func (c *Conn) takeBytes(p []byte) (int, error) {
-	c.state.And(^readable) // and not later: what comes from here on is told again
+// readAvailable reads without waiting. It returns 0 and no error if there is nothing to read.
+func (c *Conn) readAvailable(p []byte) (int, error) {
+	c.state.And(^readable) // before the read, because bytes that come during it set readable again
 	n, errno := retryInterrupted(func() (int, syscall.Errno) { return receive(c.fd, p, 0) })
 	switch {
 	case errno == syscall.EAGAIN:
@@ -387,8 +390,8 @@ func (c *Conn) takeBytes(p []byte) (int, error) {
 }
 
 // clearEnded clears ended after a read that found nothing: the event was about an earlier socket with
-// the same descriptor. It keeps ended if the poller has set readable since take cleared it. That
-// event may be about the last bytes and the end at once, and there is no second one for the end.
+// the same descriptor. It keeps ended if the poller has set readable since readAvailable cleared it.
+// That event may be about the last bytes and the end at once, and there is no second one for the end.
 func (c *Conn) clearEnded() {
 	for {
 		state := c.state.Load()
@@ -398,15 +401,16 @@ func (c *Conn) clearEnded() {
 	}
 }
 
-// peekByte returns how many bytes can be read, at most 1; 0 without an error: the end.
+// peekByte returns how many bytes can be read, at most 1. 0 without an error means that the other side has ended
+// the connection.
 func (c *Conn) peekByte() (n int, errno syscall.Errno) {
 	var p [1]byte
 	return retryInterrupted(func() (int, syscall.Errno) { return receive(c.fd, p[:], syscall.MSG_PEEK) })
 }
 
-// Quiet reports whether the connection has not ended and nothing came that was not read. Without
-// sure, true is only as far as the poller has told, which may be late by the time that the poller
-// takes for a round of other connections.
+// Quiet reports whether the connection is open and has no unread bytes. If sure is false, Quiet may rely on the
+// poller's last event instead of a system call. Then it may report true although the poller has yet to handle an
+// event of this connection.
 func (c *Conn) Quiet(sure bool) bool {
 	switch state := c.state.Load(); {
 	case state&cut != 0:
@@ -418,28 +422,29 @@ func (c *Conn) Quiet(sure bool) bool {
 	return errno == syscall.EAGAIN
 }
 
-// Write all of p, each part of it within slow. n is what the system took of it.
-func (c *Conn) Write(p []byte, slow time.Duration) (n int, err error) {
-	return c.WritePaced(p, slow, nil)
+// Write writes all of p. It fails with os.ErrDeadlineExceeded if the system takes no bytes for maxWait. n is the
+// number of bytes that the system took.
+func (c *Conn) Write(p []byte, maxWait time.Duration) (n int, err error) {
+	return c.WritePaced(p, maxWait, nil)
 }
 
-// WritePaced is Write to a side that has to take p at a pace.
-func (c *Conn) WritePaced(p []byte, slow time.Duration, at *pace.Pace) (n int, err error) {
+// WritePaced is Write to a client that has to take the bytes at a minimum rate. clientPace may be nil.
+func (c *Conn) WritePaced(p []byte, maxWait time.Duration, clientPace *pace.Pace) (n int, err error) {
 	for n < len(p) {
 		if c.state.Load()&cut != 0 {
 			return n, net.ErrClosed
 		}
 		k, errno := retryInterrupted(func() (int, syscall.Errno) { return send(c.fd, p[n:]) })
-		if n += k; at != nil {
-			at.Moved(k, 0)
+		if n += k; clientPace != nil {
+			clientPace.Moved(k, 0)
 		}
 		switch {
 		case errno == 0:
 		case errno != syscall.EAGAIN:
 			return n, os.NewSyscallError("write", errno)
-		case c.state.And(^writable)&writable != 0: // what room there is from here on is told
+		case c.state.And(^writable)&writable != 0: // try again with the bit cleared, because room from here on sets it
 		default:
-			if err := c.awaitRoom(slow, at); err != nil {
+			if err := c.awaitRoom(maxWait, clientPace); err != nil {
 				return n, err
 			}
 		}
@@ -447,18 +452,19 @@ func (c *Conn) WritePaced(p []byte, slow time.Duration, at *pace.Pace) (n int, e
 	return n, nil
 }
 
-func (c *Conn) awaitRoom(slow time.Duration, at *pace.Pace) (err error) {
+// awaitRoom waits until the system has room for bytes to send, or until the connection is cut.
+func (c *Conn) awaitRoom(maxWait time.Duration, clientPace *pace.Pace) (err error) {
 	c.task.Load().Blocking(func() {
-		if at != nil {
-			slow = at.Left(0, slow)
-			defer func(begun time.Time) { at.Moved(0, time.Since(begun)) }(time.Now())
+		if clientPace != nil {
+			maxWait = clientPace.Left(0, maxWait)
+			defer func(begun time.Time) { clientPace.Moved(0, time.Since(begun)) }(time.Now())
 		}
-		limit := time.NewTimer(slow)
-		defer limit.Stop()
+		timer := time.NewTimer(maxWait)
+		defer timer.Stop()
 		for c.state.Load()&(writable|cut) == 0 {
 			select {
-			case <-c.room:
-			case <-limit.C:
+			case <-c.writeWake:
+			case <-timer.C:
 				err = os.ErrDeadlineExceeded
 				return
 			}

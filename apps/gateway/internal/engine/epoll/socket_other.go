@@ -10,25 +10,28 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/pace"
 )
 
-// Start fails: there is no epoll on this system.
+// The declarations in this file let the users of this package compile on systems without epoll. Open always fails
+// there, so no Conn exists.
+
+// Start fails, because this system has no epoll.
 func Start() error { return errors.ErrUnsupported }
 
-// Reserve fails, too.
+// Reserve fails, because this system has no epoll.
 func Reserve() error { return errors.ErrUnsupported }
 
-// Conn is never had here.
+// Conn has no values on this system.
 type Conn struct{}
 
-// Task is never had either.
+// Task has no values on this system.
 type Task struct{}
 
-// Go has nothing to wait for.
+// Go runs f in a goroutine with a nil Task.
 func Go(f func(t *Task)) { go f(nil) }
 
-// Open fails: what it is for takes calls of Linux.
+// Open fails, because this system has no epoll.
 func Open(net.Conn) (*Conn, error) { return nil, errors.ErrUnsupported }
 
-// Buffers are of no use here.
+// Buffers is not used on this system.
 type Buffers struct{ Size int }
 
 func (*Buffers) Get() *[]byte                          { return nil }

@@ -7,75 +7,74 @@ import (
 	"sync/atomic"
 )
 
-// Task is a function that waits for its connections without a goroutine that must be woken. The
-// poller that finds something for the task goes on with it, there and then. No goroutine is
-// scheduled for that, and no thread is woken. Tasks go on in the order in which something came for
-// them. In turn a task must not hold up its poller: what may block, except for reads and writes of its
-// connections, runs in Blocking. A check of the layout rules finds calls that do not.
+// Task is a function that waits for its connections without a goroutine that the scheduler has to wake. A poller
+// that finds an event for a task continues the task itself, at once. Tasks continue in the order of their events. A task must not block its poller: calls that may
+// block run in Blocking, except for reads and writes of the task's connections. A test of the layout rules
+// finds calls that break this rule.
 //
-//	poller ── told ──▶ task: read, work, write ─┐
-//	   ▲                                        │ waits for a connection
-//	   └────────────────────────────────────────┘
-//	                task: Blocking ──▶ a goroutine, until it waits for a connection next
+//	poller ── event ──▶ task: read, work, write ─┐
+//	   ▲                                         │ waits for a connection
+//	   └─────────────────────────────────────────┘
+//	                task: Blocking ──▶ a goroutine, until the task waits for a connection next
 //
-// At most one goroutine runs a task at a time, which state ensures.
+// state ensures that at most one goroutine runs a task at a time.
 type Task struct {
-	// next runs it until it stops at why; false: it has ended.
-	next func() (why, bool)
-	stop func(why) bool
-	// state is running, again or parked.
+	// resume runs the task until it suspends itself, and returns the reason. false: the task has ended.
+	resume  func() (suspendReason, bool)
+	suspend func(suspendReason) bool
+	// state is running, runAgain or parked.
 	state atomic.Int32
-	// onPoller: a poller runs it. left is how many reads the task may still hold it up for.
+	// onPoller is whether a poller's goroutine runs the task.
 	onPoller bool
-	left     int
+	// readsLeft is how many more reads the task may make before it leaves its poller.
+	readsLeft int
 }
 
-// States of a Task.
+// These are the values of Task.state.
 const (
-	// running: a goroutine runs it.
+	// running: a goroutine runs the task.
 	running int32 = iota
-	// again: a goroutine runs it, and has to run it once more, because an event came meanwhile.
-	again
-	// parked: no goroutine runs it. The one that changes this to running must run it.
+	// runAgain: a goroutine runs the task and must resume it once more, because an event came meanwhile.
+	runAgain
+	// parked: no goroutine runs the task. The goroutine that changes parked to running must run it.
 	parked
 )
 
-// why a task stops.
-type why int
+// suspendReason is why a task suspends itself.
+type suspendReason int
 
 const (
-	// waits for a connection.
-	waits why = iota
-	// leaves its poller.
-	leaves
+	// forConn: the task waits for a connection.
+	forConn suspendReason = iota
+	// forGoroutine: the task leaves its poller, and must continue on a goroutine of its own.
+	forGoroutine
 )
 
-// readsInTurn is how many reads a task may hold up its poller for: none that is waited for is
-// among them. A request has one or two; what has many is a large body on a fast connection,
-// which has a goroutine of its own from there on, as the runtime knows how to share a processor
-// among such.
-const readsInTurn = 16
+// maxReads is how many reads a task may make on its poller without a wait. A request has one or two. A large body
+// on a fast connection has many, and then the task continues on a goroutine of its own, because Go's scheduler
+// shares processors well among goroutines that work for long.
+const maxReads = 16
 
-// Go runs f as a task. Connections are f's by Conn.Give.
+// Go runs f as a task. f calls Conn.Give for the connections that it reads and writes.
 func Go(f func(t *Task)) {
 	t := &Task{}
-	// It is never stopped: what it waits for ends when its connections are cut.
-	t.next, _ = iter.Pull(func(yield func(why) bool) {
-		t.stop = yield
+	// The stop function of the iterator is not used, because a waiting task ends when its connections are cut.
+	t.resume, _ = iter.Pull(func(yield func(suspendReason) bool) {
+		t.suspend = yield
 		f(t)
 	})
 	go t.runUntilWait(false)
 }
 
-// runUntilWait runs the task until it waits, leaves or ends. The caller has marked it as running.
+// runUntilWait runs the task until it waits, leaves its poller or ends. The caller has marked it as running.
 func (t *Task) runUntilWait(onPoller bool) {
 	for {
-		t.onPoller, t.left = onPoller, readsInTurn
-		stopped, more := t.next()
+		t.onPoller, t.readsLeft = onPoller, maxReads
+		reason, more := t.resume()
 		switch {
 		case !more:
 			return
-		case stopped == leaves:
+		case reason == forGoroutine:
 			go t.runUntilWait(false)
 			return
 		case t.state.CompareAndSwap(running, parked):
@@ -94,7 +93,7 @@ func (t *Task) wakeUp() bool {
 				return true
 			}
 		case running:
-			if t.state.CompareAndSwap(running, again) {
+			if t.state.CompareAndSwap(running, runAgain) {
 				return false
 			}
 		default:
@@ -103,29 +102,31 @@ func (t *Task) wakeUp() bool {
 	}
 }
 
-// parkUntilWoken parks the task until it is woken, or returns if it was woken since it last looked.
+// parkUntilWoken parks the task until it is woken. It returns at once if an event came since the task was resumed
+// or last called parkUntilWoken.
 func (t *Task) parkUntilWoken() {
-	if !t.state.CompareAndSwap(again, running) {
-		t.stop(waits)
+	if !t.state.CompareAndSwap(runAgain, running) {
+		t.suspend(forConn)
 	}
 }
 
-// Blocking runs f, which may block, on a goroutine of the task's own. The task stays there until it
-// waits for a connection next. The nil Task is on one anyway.
+// Blocking runs f, which may block, on a goroutine of the task's own. The task stays on that goroutine until it
+// waits for a connection next. A nil Task runs f on the caller's goroutine.
 func (t *Task) Blocking(f func()) {
 	t.leavePoller()
 	f()
 }
 
+// leavePoller continues the task on a goroutine of its own if a poller runs it.
 func (t *Task) leavePoller() {
 	if t != nil && t.onPoller {
-		t.stop(leaves)
+		t.suspend(forGoroutine)
 	}
 }
 
-// countRead counts reads that did not wait.
+// countRead counts a read, and leaves the poller at the last read that is allowed there.
 func (t *Task) countRead() {
-	if t.left--; t.left == 0 {
+	if t.readsLeft--; t.readsLeft == 0 {
 		t.leavePoller()
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/engine/epoll"
 )
 
-// asTask runs f, whose connections are the task's, and returns what it returns.
-func asTask(f func(t *epoll.Task) error, conns ...*epoll.Conn) <-chan error {
+// runAsTask runs f as a task that owns the connections. The channel receives what f returns.
+func runAsTask(f func(t *epoll.Task) error, conns ...*epoll.Conn) <-chan error {
 	ended := make(chan error, 1)
 	epoll.Go(func(t *epoll.Task) {
 		for _, c := range conns {
@@ -28,43 +28,43 @@ func asTask(f func(t *epoll.Task) error, conns ...*epoll.Conn) <-chan error {
 	return ended
 }
 
-func TestTask_ManyTakeTurns(t *testing.T) {
+func TestTask_ManyMakeRoundTrips(t *testing.T) {
 	t.Parallel()
 	const many = 100
 	var all []<-chan error
 	for range many {
-		c, there := pair(t)
-		go func() { _, _ = io.Copy(there, there) }()
-		all = append(all, asTask(func(*epoll.Task) error { return turns(c, 200) }, c))
+		c, peer := connect(t)
+		go func() { _, _ = io.Copy(peer, peer) }()
+		all = append(all, runAsTask(func(*epoll.Task) error { return makeRoundTrips(c, 200) }, c))
 	}
 	for _, ended := range all {
 		require.NoError(t, <-ended)
 	}
 }
 
-// A gateway's: it waits for the client and for the instance, in turn.
+// As in a gateway, the task waits for the client and for the instance in turn.
 func TestTask_WaitsForTheConnectionThatItReads(t *testing.T) {
 	t.Parallel()
-	here, client := pair(t)
-	other, instance := pair(t)
+	toClient, client := connect(t)
+	toInstance, instance := connect(t)
 	go func() { _, _ = io.Copy(instance, instance) }()
-	ended := asTask(func(*epoll.Task) error {
+	ended := runAsTask(func(*epoll.Task) error {
 		p := make([]byte, 8)
 		for {
-			for _, way := range [][2]*epoll.Conn{{here, other}, {other, here}} {
-				n, err := way[0].Read(p)
+			for _, direction := range [][2]*epoll.Conn{{toClient, toInstance}, {toInstance, toClient}} {
+				n, err := direction[0].Read(p)
 				if errors.Is(err, io.EOF) {
 					return nil
 				}
 				if err != nil {
 					return err
 				}
-				if _, err := way[1].Write(p[:n], patience); err != nil {
+				if _, err := direction[1].Write(p[:n], patience); err != nil {
 					return err
 				}
 			}
 		}
-	}, here, other)
+	}, toClient, toInstance)
 	p := make([]byte, 5)
 	for range 1000 {
 		_, err := client.Write([]byte("hello"))
@@ -77,14 +77,14 @@ func TestTask_WaitsForTheConnectionThatItReads(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-func TestTask_BlockedDelaysNoOther(t *testing.T) {
+func TestTask_BlockingDelaysNoOtherTask(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
 	var blocked []<-chan error
-	for range 100 { // however many pollers there are
-		c, there := pair(t)
+	for range 100 { // more than the poller threads
+		c, peer := connect(t)
 		read := make(chan struct{})
-		blocked = append(blocked, asTask(func(task *epoll.Task) error {
+		blocked = append(blocked, runAsTask(func(task *epoll.Task) error {
 			if _, err := c.Read(make([]byte, 1)); err != nil {
 				return err
 			}
@@ -92,33 +92,33 @@ func TestTask_BlockedDelaysNoOther(t *testing.T) {
 				close(read)
 				<-release
 			})
-			// And comes back.
-			return turns(c, 10)
+			// The task returns to its poller.
+			return makeRoundTrips(c, 10)
 		}, c))
-		_, err := there.Write([]byte("x"))
+		_, err := peer.Write([]byte("x"))
 		require.NoError(t, err)
 		<-read
-		go func() { _, _ = io.Copy(there, there) }()
+		go func() { _, _ = io.Copy(peer, peer) }()
 	}
-	c, there := pair(t)
-	go func() { _, _ = io.Copy(there, there) }()
-	require.NoError(t, <-asTask(func(*epoll.Task) error { return turns(c, 10) }, c))
+	c, peer := connect(t)
+	go func() { _, _ = io.Copy(peer, peer) }()
+	require.NoError(t, <-runAsTask(func(*epoll.Task) error { return makeRoundTrips(c, 10) }, c))
 	close(release)
 	for _, ended := range blocked {
 		require.NoError(t, <-ended)
 	}
 }
 
-func TestTask_WakesByDeadlinesAndCuts(t *testing.T) {
+func TestTask_IsWokenByDeadlinesAndCuts(t *testing.T) {
 	t.Parallel()
-	c, there := pair(t)
-	require.ErrorIs(t, <-asTask(func(*epoll.Task) error {
+	c, peer := connect(t)
+	require.ErrorIs(t, <-runAsTask(func(*epoll.Task) error {
 		for range 10 {
 			if err := c.SetReadDeadline(time.Now().Add(time.Millisecond)); err != nil {
 				return err
 			}
 			if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-				return errors.Join(errors.New("not the deadline"), err)
+				return errors.Join(errors.New("the read did not end at its deadline"), err)
 			}
 		}
 		if err := c.SetReadDeadline(time.Time{}); err != nil {
@@ -128,24 +128,24 @@ func TestTask_WakesByDeadlinesAndCuts(t *testing.T) {
 		_, err := c.Read(make([]byte, 1))
 		return err
 	}, c), net.ErrClosed)
-	_, err := there.Read(make([]byte, 1))
+	_, err := peer.Read(make([]byte, 1))
 	require.ErrorIs(t, err, io.EOF)
 }
 
-// A task that goes on for long leaves the poller by itself, whichever side reads or is slow.
-func TestLargeBodiesOfTasksArriveBesideSmallOnes(t *testing.T) {
+// A task that reads for long leaves the poller by itself, whichever side is slow.
+func TestTask_LargeBodiesArriveNextToSmallOnes(t *testing.T) {
 	t.Parallel()
 	var all []<-chan error
 	for range 4 {
-		from, source := pair(t)
-		to, sink := pair(t)
+		from, source := connect(t)
+		to, sink := connect(t)
 		sent, got, written := sha256.New(), sha256.New(), make(chan struct{})
 		go func() {
 			defer close(written)
 			_, _ = io.Copy(io.MultiWriter(source, sent), io.LimitReader(zeros{}, 32<<20))
 			_ = source.Close()
 		}()
-		all = append(all, asTask(func(*epoll.Task) error {
+		all = append(all, runAsTask(func(*epoll.Task) error {
 			p := make([]byte, 4<<10)
 			for {
 				n, err := from.Read(p)
@@ -165,15 +165,15 @@ func TestLargeBodiesOfTasksArriveBesideSmallOnes(t *testing.T) {
 			_, err := io.Copy(got, sink)
 			<-written
 			if err == nil && string(sent.Sum(nil)) != string(got.Sum(nil)) {
-				err = errors.New("something else arrived")
+				err = errors.New("the received bytes differ from those sent")
 			}
 			read <- err
 		}()
 		all = append(all, read)
 	}
-	c, there := pair(t)
-	go func() { _, _ = io.Copy(there, there) }()
-	all = append(all, asTask(func(*epoll.Task) error { return turns(c, 200) }, c))
+	c, peer := connect(t)
+	go func() { _, _ = io.Copy(peer, peer) }()
+	all = append(all, runAsTask(func(*epoll.Task) error { return makeRoundTrips(c, 200) }, c))
 	for _, ended := range all {
 		require.NoError(t, <-ended)
 	}
