@@ -235,7 +235,7 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 		cfg.Log.ErrorContext(ctx, "the last known routes are lost: waiting for the agent's", "error", err)
 	}
 	g.holds, err = hold.New(hold.Config{
-		Wake: g.routes.Wake, Held: g.table.IsHeld, Most: cfg.MaxHeld, Now: time.Now, Rand: cfg.Rand, Log: cfg.Log, Registerer: cfg.Registerer,
+		Wake: g.routes.Wake, AtZero: g.table.IsHeld, Most: cfg.MaxHeld, Now: time.Now, Rand: cfg.Rand, Log: cfg.Log, Registerer: cfg.Registerer,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)

@@ -11,51 +11,53 @@ import (
 )
 
 const (
-	// again is the time from an answer of the agent to the next call.
-	again = time.Second
-	// idle is how long Run sleeps while nothing waits.
-	idle = time.Hour
-	// leastRetry is the shortest retry time that a refused request gets.
-	leastRetry = time.Second
+	// wakeInterval is the time from an answer of the agent to the next call.
+	wakeInterval = time.Second
+	// idleSleep is how long Run sleeps while no request waits.
+	idleSleep = time.Hour
+	// minRetryAfter is the shortest Retry-After of a refused request.
+	minRetryAfter = time.Second
 )
 
-// failed is the time from a call that failed to the next one.
-var failed = backoff.Policy{Min: 20 * time.Millisecond, Max: time.Second}
+// callBackoff is the time from a failed call of the agent to the next call.
+var callBackoff = backoff.Policy{Min: 20 * time.Millisecond, Max: time.Second}
 
-// book counts the requests that wait, by app. It is pure.
+// book has the apps for which requests came, and counts the requests that wait. It is pure.
 type book struct {
-	// places has one for each request that waits. Apps share them, because an app's own limit is its tenant's to
-	// set, and strangers send the requests.
+	// places limits the requests that wait, of all apps together. Apps share the places fairly, because a
+	// tenant sets the limit of its app, and anyone on the internet may send requests.
 	places *share.Places
 	apps   map[string]*app
 }
 
 type app struct {
 	name string
-	// since is when the first request began to wait for the current start. Zero: there is none.
-	since time.Time
-	// start is how long a start takes, from the agent's answer or from the last start that was seen
-	// here; 0: not known.
-	start time.Duration
-	// wanted is whether a request came since the last call. The agent must be called even if it does not
-	// wait. due is the earliest time of the next call. Zero: now. calling is whether a call is under way.
-	// failures counts the calls that failed in a row.
-	wanted   bool
-	due      time.Time
-	calling  bool
+	// startedAt is when the first request began to wait for the current start. Zero: no start is under way.
+	startedAt time.Time
+	// startDuration is how long a start takes: the agent's answer, or the last start that this gateway saw.
+	// 0: not known.
+	startDuration time.Duration
+	// wanted is whether a request came since the last call of the agent. If it is set, the agent must be called
+	// even if no request waits.
+	wanted bool
+	// due is the earliest time of the next call. Zero: now.
+	due time.Time
+	// calling is whether a call is under way.
+	calling bool
+	// failures is the number of calls in a row that failed.
 	failures int
 }
 
-// count is how many requests of an app wait.
+// count is the number of requests that wait for an app.
 type count struct {
 	appID, name string
-	held        int
+	waiting     int
 }
 
 func newBook(most int) *book { return &book{places: share.NewPlaces(most), apps: map[string]*app{}} }
 
-// takePlace takes a place for a request, or refuses it. wake reports whether the agent must be called, now or
-// when the next call is due.
+// takePlace takes a place for a request. If there is none, refused is not nil. wake reports whether the agent must
+// be called, now or when the next call is due.
 func (b *book) takePlace(id, name string, p Policy, now time.Time) (refused *Refusal, wake bool) {
 	a := b.apps[id]
 	if a == nil {
@@ -65,9 +67,9 @@ func (b *book) takePlace(id, name string, p Policy, now time.Time) (refused *Ref
 	a.name = name
 	held := b.places.Held(id)
 	if held == 0 {
-		// No request waits. If the last start has had time to end, a new one begins now.
-		if a.since.IsZero() || now.Sub(a.since) > max(a.start, p.Start, p.Wait) {
-			a.since, a.failures = now, 0
+		// This is the first request that waits. It begins a new start, unless an earlier start may still be under way.
+		if a.startedAt.IsZero() || now.Sub(a.startedAt) > max(a.startDuration, p.Start, p.Wait) {
+			a.startedAt, a.failures = now, 0
 		}
 		a.wanted, wake = true, true
 	}
@@ -80,37 +82,38 @@ func (b *book) takePlace(id, name string, p Policy, now time.Time) (refused *Ref
 	return refused, wake
 }
 
-// freePlace frees a place. For the first request that is released after a start, start is how long the start
-// took. For all others it is 0.
-func (b *book) freePlace(id string, released bool, now time.Time) (name string, start time.Duration) {
+// freePlace frees a place. released is whether the request got an instance. startDuration is how long the start took
+// if this is the first request that was released after it, and else 0.
+func (b *book) freePlace(id string, released bool, now time.Time) (name string, startDuration time.Duration) {
 	a := b.apps[id]
 	b.places.GiveBack(id)
-	if released && !a.since.IsZero() {
-		start = max(now.Sub(a.since), time.Nanosecond)
-		a.start, a.since = start, time.Time{}
+	if released && !a.startedAt.IsZero() {
+		startDuration = max(now.Sub(a.startedAt), time.Nanosecond)
+		a.startDuration, a.startedAt = startDuration, time.Time{}
 	}
-	return a.name, start
+	return a.name, startDuration
 }
 
+// retryAfter returns the time until an instance should be ready.
 func (b *book) retryAfter(id string, p Policy, now time.Time) time.Duration {
 	a := b.apps[id]
 	if a == nil {
-		return max(cmp.Or(p.Start, p.Wait), leastRetry)
+		return max(cmp.Or(p.Start, p.Wait), minRetryAfter)
 	}
-	left := cmp.Or(p.Start, a.start, p.Wait)
-	if !a.since.IsZero() {
-		left -= now.Sub(a.since)
+	left := cmp.Or(p.Start, a.startDuration, p.Wait)
+	if !a.startedAt.IsZero() {
+		left -= now.Sub(a.startedAt)
 	}
-	return max(left, leastRetry)
+	return max(left, minRetryAfter)
 }
 
-// dueWakes returns the apps to wake now, and the time until the next one is due. held reports whether an app
+// dueWakes returns the apps to wake now, and the time until the next one is due. atZero reports whether an app
 // is still at zero.
-func (b *book) dueWakes(now time.Time, held func(id string) bool) (ids []string, next time.Duration) {
-	next = idle
+func (b *book) dueWakes(now time.Time, atZero func(id string) bool) (ids []string, next time.Duration) {
+	next = idleSleep
 	for _, id := range slices.Sorted(maps.Keys(b.apps)) {
 		a := b.apps[id]
-		// A request that was refused wakes the app as well: it holds no place, but sets wanted.
+		// A refused request holds no place, but it wakes the app as well, by wanted.
 		waiting := b.places.Held(id) > 0
 		if a.calling || !waiting && !a.wanted {
 			continue
@@ -119,12 +122,13 @@ func (b *book) dueWakes(now time.Time, held func(id string) bool) (ids []string,
 			next = min(next, wait)
 			continue
 		}
-		if !held(id) {
-			// The route's queue releases the requests. If the app goes back to zero meanwhile, it is woken again.
+		if !atZero(id) {
+			// The route's queue will release the requests. While they wait, the next check is due in wakeInterval,
+			// because the app may go back to zero.
 			a.wanted, a.due, a.failures = false, time.Time{}, 0
 			if waiting {
-				a.due = now.Add(again)
-				next = min(next, again)
+				a.due = now.Add(wakeInterval)
+				next = min(next, wakeInterval)
 			}
 			continue
 		}
@@ -134,17 +138,18 @@ func (b *book) dueWakes(now time.Time, held func(id string) bool) (ids []string,
 	return ids, next
 }
 
-// noteAnswer notes the end of a call, and returns how many failed in a row.
-func (b *book) noteAnswer(id string, start time.Duration, ok bool, now time.Time, rand func() float64) (failures int) {
-	a := b.apps[id] // forget keeps an app with a call under way
+// recordAnswer records the end of a call, and returns the number of calls in a row that failed. startDuration is the
+// agent's answer, 0 if it does not know.
+func (b *book) recordAnswer(id string, startDuration time.Duration, ok bool, now time.Time, rand func() float64) (failures int) {
+	a := b.apps[id] // not nil, because forgetApps keeps an app while a call is under way
 	a.calling = false
 	if !ok {
-		a.due = now.Add(failed.Delay(a.failures, rand))
+		a.due = now.Add(callBackoff.Delay(a.failures, rand))
 		a.failures++
 		return a.failures
 	}
-	a.failures, a.due = 0, now.Add(again)
-	a.start = cmp.Or(start, a.start)
+	a.failures, a.due = 0, now.Add(wakeInterval)
+	a.startDuration = cmp.Or(startDuration, a.startDuration)
 	return 0
 }
 
@@ -156,13 +161,13 @@ func (b *book) counts() []count {
 	return out
 }
 
-// forgetApps drops apps that are not routed and for which no request waits.
-func (b *book) forgetApps(routed func(id string) bool) (gone []string) {
+// forgetApps drops apps that are not routed and have no waiting requests, and returns their IDs.
+func (b *book) forgetApps(routed func(id string) bool) (ids []string) {
 	for id, a := range b.apps {
 		if b.places.Held(id) == 0 && !a.calling && !routed(id) {
 			delete(b.apps, id)
-			gone = append(gone, id)
+			ids = append(ids, id)
 		}
 	}
-	return gone
+	return ids
 }

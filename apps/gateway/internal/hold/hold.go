@@ -1,17 +1,17 @@
 // Package hold decides how requests wait while their app is at zero in the region.
 //
-//	proxy --Enter--> book: is there room? --> the request waits in the route's queue
+//	proxy --Enter--> book: is a place free? --> the request waits in the route's queue
 //	                   |
-//	                   '--> Run: Wake, at once and again while any request waits --> agent
+//	                   '--> Run: calls Wake at once, and again while a request waits --> agent
 //
-// An app at zero has no instances, and its route says so. The first request that waits wakes it: the
-// agent starts instances, also while the control plane is away. The route shows when they are ready,
-// and the queue then lets requests go in the order in which they came.
+// An app at zero has no instances, and its route says so. The first request for the app wakes it: the gateway
+// asks the agent to start instances, which needs no control plane. The route shows when they are ready. Then the
+// queue releases requests in the order in which they came.
 //
-// A wake is not an event that could be lost. While requests wait for an app at zero, Run calls the agent
-// once a second, until the route says that the app is not at zero any more. Requests that are refused or
-// whose clients go away do not make it call more often. So a wake survives a restart
-// of the agent, and a decision to go to zero that was made at the same time.
+// A wake cannot be lost. While requests wait for an app at zero, Run calls the agent about once a second, until
+// the route says that the app is not at zero any more. So a wake survives a restart of the agent. It also
+// survives a decision to go to zero that was made at the same time. Refused requests, and clients that
+// disconnect, do not cause more calls.
 //
 // book is pure and gets the time as an argument. Holds adds the lock and the calls.
 package hold
@@ -30,11 +30,12 @@ import (
 type Policy struct {
 	// Wait is how long a request waits at most.
 	Wait time.Duration
-	// Most is how many requests wait at a time.
+	// Most is how many requests of the app may wait at a time.
 	Most int
-	// Heartbeat sends comments to clients that asked for a stream of events.
+	// Heartbeat is whether waiting clients that accept server-sent events receive comments, which keep their
+	// connections open.
 	Heartbeat bool
-	// Elsewhere hands requests to another region that has a ready instance.
+	// Elsewhere is whether the gateway hands requests over to another region that has a ready instance.
 	Elsewhere bool
 	// Start is how long a start takes, as the agent has measured. 0: not known.
 	Start time.Duration
@@ -43,18 +44,19 @@ type Policy struct {
 // Default returns the policy of an app that sets none.
 func Default() Policy { return Policy{Wait: time.Minute, Most: 256} }
 
-// DefaultMost is how many requests one process holds, of all apps together. An app has no more of them than it
-// leaves free.
+// DefaultMost is the default of Config.Most.
 const DefaultMost = 4096
 
 // Config configures Holds.
 type Config struct {
-	// Wake asks the agent to start instances of the app. It returns how long it takes until the first
-	// one is ready, 0 if that is not known.
-	Wake func(ctx context.Context, appID string) (time.Duration, error)
-	// Held reports whether an app is at zero now.
-	Held func(appID string) bool
-	// Most is how many requests wait at a time, of all apps together. 0: DefaultMost.
+	// Wake asks the agent to start instances of the app. It returns how long a start takes until the first
+	// instance is ready. 0: not known.
+	Wake func(ctx context.Context, appID string) (startDuration time.Duration, err error)
+	// AtZero reports whether an app is at zero now. Run calls it with the lock held, so it must take no lock under
+	// which Enter or Leave is called.
+	AtZero func(appID string) bool
+	// Most is how many requests may wait at a time, of all apps together. An app takes a place only while it holds
+	// fewer places than are free, as package share describes. 0: DefaultMost.
 	Most int
 	Now  func() time.Time
 	// Rand returns a number in [0, 1). It must be safe for concurrent use.
@@ -67,11 +69,12 @@ type Config struct {
 const callTimeout = 2 * time.Second
 
 // Holds counts the requests that wait, and wakes their apps. It is safe for concurrent use. Make it
-// with New, run it once.
+// with New, and call Run once.
 type Holds struct {
 	cfg     Config
 	metrics *metrics
-	more    chan struct{}
+	// changed makes Run ask the book again which calls are due.
+	changed chan struct{}
 
 	mu   sync.Mutex
 	book *book
@@ -79,7 +82,7 @@ type Holds struct {
 
 // New checks the config.
 func New(cfg Config) (*Holds, error) {
-	if cfg.Wake == nil || cfg.Held == nil || cfg.Now == nil || cfg.Rand == nil || cfg.Log == nil || cfg.Registerer == nil {
+	if cfg.Wake == nil || cfg.AtZero == nil || cfg.Now == nil || cfg.Rand == nil || cfg.Log == nil || cfg.Registerer == nil {
 		return nil, errors.New("hold: every field of Config but Most is required")
 	}
 	if cfg.Most < 0 {
@@ -88,7 +91,7 @@ func New(cfg Config) (*Holds, error) {
 	if cfg.Most == 0 {
 		cfg.Most = DefaultMost
 	}
-	h := &Holds{cfg: cfg, more: make(chan struct{}, 1), book: newBook(cfg.Most)}
+	h := &Holds{cfg: cfg, changed: make(chan struct{}, 1), book: newBook(cfg.Most)}
 	var err error
 	h.metrics, err = newMetrics(cfg.Registerer, h.counts)
 	return h, err
@@ -104,10 +107,10 @@ type Place struct {
 
 // Refusal is the answer to a request that must not wait.
 type Refusal struct {
-	// Process reports that the process holds as many requests of all apps as it may, or that the app has as many
-	// places as it leaves free.
+	// Process is whether Config.Most is the reason, which limits the requests of all apps in this process.
+	// Otherwise the reason is the app's own Policy.Most.
 	Process bool
-	// RetryAfter is when an instance should be ready.
+	// RetryAfter is the time until an instance should be ready.
 	RetryAfter time.Duration
 }
 
@@ -119,8 +122,8 @@ func (h *Holds) Enter(appID, appName string, p Policy) (*Place, *Refusal) {
 	h.mu.Unlock()
 	if wake {
 		select {
-		case h.more <- struct{}{}:
-		default: // Run is already signalled
+		case h.changed <- struct{}{}:
+		default: // Run has yet to receive the last signal
 		}
 	}
 	if refused != nil {
@@ -131,26 +134,27 @@ func (h *Holds) Enter(appID, appName string, p Policy) (*Place, *Refusal) {
 	return &Place{h: h, appID: appID, since: now}, nil
 }
 
-// Leave frees the place. released is whether the request got an instance. Leave returns how long the request
-// waited. Calls after the first do nothing.
+// Leave frees the place, and returns how long the request waited. released is whether the request got an
+// instance. Calls after the first do nothing and return 0.
 func (p *Place) Leave(released bool) (waited time.Duration) {
 	p.once.Do(func() {
 		now := p.h.cfg.Now()
 		p.h.mu.Lock()
-		name, start := p.h.book.freePlace(p.appID, released, now)
+		name, startDuration := p.h.book.freePlace(p.appID, released, now)
 		p.h.mu.Unlock()
 		waited = now.Sub(p.since)
 		if released {
 			p.h.metrics.countOutcome(outcomeReleased, p.appID, name)
 		}
-		if start > 0 {
-			p.h.metrics.observeStart(p.appID, name, start)
+		if startDuration > 0 {
+			p.h.metrics.observeStart(p.appID, name, startDuration)
 		}
 	})
 	return waited
 }
 
-// RetryAfter returns the time until an instance of the app should be ready, for a request that waited in vain.
+// RetryAfter returns the time until an instance of the app should be ready, for a request that waited without
+// success.
 func (h *Holds) RetryAfter(appID string, p Policy) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -163,12 +167,12 @@ func (h *Holds) counts() []count {
 	return h.book.counts()
 }
 
-// Forget drops the figures of apps that are not routed any more.
+// Forget drops the state and the metrics of apps that are not routed any more.
 func (h *Holds) Forget(routed func(appID string) bool) {
 	h.mu.Lock()
-	gone := h.book.forgetApps(routed)
+	forgotten := h.book.forgetApps(routed)
 	h.mu.Unlock()
-	for _, id := range gone {
+	for _, id := range forgotten {
 		h.metrics.forgetApp(id)
 	}
 }
@@ -180,9 +184,8 @@ func (h *Holds) Run(ctx context.Context) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
-		// cfg.Held is called under the lock: it must take no lock under which Enter or Leave is called.
 		h.mu.Lock()
-		due, next := h.book.dueWakes(h.cfg.Now(), h.cfg.Held)
+		due, next := h.book.dueWakes(h.cfg.Now(), h.cfg.AtZero)
 		h.mu.Unlock()
 		for _, id := range due {
 			calls.Go(func() { h.wakeApp(ctx, id) })
@@ -191,7 +194,7 @@ func (h *Holds) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-h.more:
+		case <-h.changed:
 		case <-timer.C:
 		}
 	}
@@ -200,18 +203,18 @@ func (h *Holds) Run(ctx context.Context) error {
 func (h *Holds) wakeApp(ctx context.Context, appID string) {
 	bounded, cancel := context.WithTimeoutCause(ctx, callTimeout, errors.New("the agent did not answer"))
 	defer cancel()
-	start, err := h.cfg.Wake(bounded, appID)
+	startDuration, err := h.cfg.Wake(bounded, appID)
 	if ctx.Err() != nil {
 		return
 	}
 	h.mu.Lock()
-	failures := h.book.noteAnswer(appID, start, err == nil, h.cfg.Now(), h.cfg.Rand)
+	failures := h.book.recordAnswer(appID, startDuration, err == nil, h.cfg.Now(), h.cfg.Rand)
 	h.mu.Unlock()
 	if err != nil && failures == 1 {
 		h.cfg.Log.WarnContext(ctx, "cannot wake an app at zero; requests wait, will try again", "app_id", appID, "error", err)
 	}
 	select {
-	case h.more <- struct{}{}: // the time of the next call has changed
+	case h.changed <- struct{}{}: // the time of the next call has changed
 	default:
 	}
 }

@@ -15,14 +15,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// half replaces the random numbers of delays.
 func half() float64 { return 0.5 }
 
 func TestBook(t *testing.T) {
 	begin := time.Unix(1_000_000, 0)
 	at := begin.Add
 	policy := Policy{Wait: time.Minute, Most: 2}
-	held := func(string) bool { return true }
-	t.Run("only the first request wakes, and one beyond the limit is refused", func(t *testing.T) {
+	atZero := func(string) bool { return true }
+	t.Run("only the first request wakes the app, and a request above the limit is refused", func(t *testing.T) {
 		b := newBook(100)
 		refused, wake := b.takePlace("a", "chat", policy, at(0))
 		require.Nil(t, refused)
@@ -31,16 +32,16 @@ func TestBook(t *testing.T) {
 		require.Nil(t, refused)
 		require.False(t, wake)
 		refused, _ = b.takePlace("a", "chat", policy, at(2*time.Second))
-		require.Equal(t, &Refusal{RetryAfter: 58 * time.Second}, refused, "what a start takes is not known: the time that requests wait")
+		require.Equal(t, &Refusal{RetryAfter: 58 * time.Second}, refused, "how long a start takes is not known, so Retry-After is what is left of the policy's wait")
 		require.Equal(t, []count{{"a", "chat", 2}}, b.counts())
 	})
-	t.Run("a process has a limit of its own", func(t *testing.T) {
+	t.Run("all apps of a process have a limit together", func(t *testing.T) {
 		b := newBook(1)
 		b.takePlace("a", "chat", policy, at(0))
 		refused, wake := b.takePlace("b", "echo", policy, at(0))
 		require.True(t, refused.Process)
-		require.True(t, wake, "it wakes the app all the same")
-		ids, _ := b.dueWakes(at(0), held)
+		require.True(t, wake, "a refused request wakes the app, too")
+		ids, _ := b.dueWakes(at(0), atZero)
 		require.Equal(t, []string{"a", "b"}, ids)
 	})
 	t.Run("apps that are flooded leave places to others", func(t *testing.T) {
@@ -54,7 +55,7 @@ func TestBook(t *testing.T) {
 			}
 			for range DefaultMost / (flooded + 1) / 2 {
 				refused, _ := b.takePlace("b", "echo", greedy, at(0))
-				require.Nil(t, refused, "beside %d", flooded)
+				require.Nil(t, refused, "next to %d flooded apps", flooded)
 			}
 			for i := range flooded {
 				held := b.places.Held(fmt.Sprint("flooded", i))
@@ -66,7 +67,7 @@ func TestBook(t *testing.T) {
 			require.Equal(t, DefaultMost-b.places.Held("b"), b.places.Free())
 		}
 	})
-	t.Run("Retry-After counts down from what starts took, and never below a second", func(t *testing.T) {
+	t.Run("Retry-After counts down from the time of a start, and never below a second", func(t *testing.T) {
 		b := newBook(100)
 		known := policy
 		known.Start = 45 * time.Second
@@ -76,9 +77,9 @@ func TestBook(t *testing.T) {
 		_, start := b.freePlace("a", true, at(20*time.Second))
 		require.Equal(t, 20*time.Second, start)
 		b.takePlace("a", "chat", policy, at(time.Hour))
-		require.Equal(t, 15*time.Second, b.retryAfter("a", policy, at(time.Hour+5*time.Second)), "as the last start here took")
+		require.Equal(t, 15*time.Second, b.retryAfter("a", policy, at(time.Hour+5*time.Second)), "the last start took 20 seconds")
 	})
-	t.Run("a start is measured once, and not by requests that gave up", func(t *testing.T) {
+	t.Run("a start is measured once, and not by requests whose clients left", func(t *testing.T) {
 		b := newBook(100)
 		b.takePlace("a", "chat", policy, at(0))
 		b.takePlace("a", "chat", policy, at(0))
@@ -90,28 +91,28 @@ func TestBook(t *testing.T) {
 		_, start = b.freePlace("a", true, at(11*time.Second))
 		require.Equal(t, time.Second, start)
 	})
-	t.Run("the agent is asked again while requests wait, and sooner after a failure", func(t *testing.T) {
+	t.Run("the agent is called again while requests wait, and sooner after a failure", func(t *testing.T) {
 		b := newBook(100)
 		b.takePlace("a", "chat", policy, at(0))
-		ids, _ := b.dueWakes(at(0), held)
+		ids, _ := b.dueWakes(at(0), atZero)
 		require.Equal(t, []string{"a"}, ids)
-		ids, _ = b.dueWakes(at(0), held)
-		require.Empty(t, ids, "it is being asked")
-		require.Equal(t, 1, b.noteAnswer("a", 0, false, at(0), half))
-		_, next := b.dueWakes(at(0), held)
+		ids, _ = b.dueWakes(at(0), atZero)
+		require.Empty(t, ids, "a call is under way")
+		require.Equal(t, 1, b.recordAnswer("a", 0, false, at(0), half))
+		_, next := b.dueWakes(at(0), atZero)
 		require.Less(t, next, 100*time.Millisecond)
-		b.dueWakes(at(time.Second), held)
-		require.Zero(t, b.noteAnswer("a", 30*time.Second, true, at(time.Second), half))
-		ids, next = b.dueWakes(at(time.Second), held)
+		b.dueWakes(at(time.Second), atZero)
+		require.Zero(t, b.recordAnswer("a", 30*time.Second, true, at(time.Second), half))
+		ids, next = b.dueWakes(at(time.Second), atZero)
 		require.Empty(t, ids)
-		require.Equal(t, again, next)
+		require.Equal(t, wakeInterval, next)
 		ids, _ = b.dueWakes(at(2*time.Second), func(string) bool { return false })
-		require.Empty(t, ids, "it is not at zero any more")
-		ids, _ = b.dueWakes(at(3*time.Second), held)
-		require.Equal(t, []string{"a"}, ids, "it is at zero again, and the request waits still")
-		b.noteAnswer("a", 0, true, at(3*time.Second), half)
+		require.Empty(t, ids, "the app is not at zero any more")
+		ids, _ = b.dueWakes(at(3*time.Second), atZero)
+		require.Equal(t, []string{"a"}, ids, "the app is at zero again, and the request still waits")
+		b.recordAnswer("a", 0, true, at(3*time.Second), half)
 		b.freePlace("a", true, at(3*time.Second))
-		ids, _ = b.dueWakes(at(time.Hour), held)
+		ids, _ = b.dueWakes(at(time.Hour), atZero)
 		require.Empty(t, ids)
 	})
 	t.Run("refused requests and clients that leave do not call the agent more often", func(t *testing.T) {
@@ -124,21 +125,21 @@ func TestBook(t *testing.T) {
 				calls, failures := 0, 0
 				for now := at(0); now.Before(at(10 * time.Second)); now = now.Add(10 * time.Millisecond) {
 					request(b, now)
-					if ids, _ := b.dueWakes(now, held); len(ids) > 0 {
+					if ids, _ := b.dueWakes(now, atZero); len(ids) > 0 {
 						calls++
-						failures = b.noteAnswer("a", 0, false, now, half)
+						failures = b.recordAnswer("a", 0, false, now, half)
 					}
 				}
-				require.Equal(t, calls, failures, "of failures, one request does not make those before it forgotten")
+				require.Equal(t, calls, failures, "a request does not reset the count of failures")
 				require.Less(t, calls, 50)
-				ids, next := b.dueWakes(at(10*time.Second), held)
+				ids, next := b.dueWakes(at(10*time.Second), atZero)
 				require.Empty(t, ids)
-				require.LessOrEqual(t, next, time.Second, "a request that came while the call was not due is told with the next one")
-				ids, _ = b.dueWakes(at(11*time.Second), held)
+				require.LessOrEqual(t, next, time.Second, "the next call is due soon, for the requests that came since the last one")
+				ids, _ = b.dueWakes(at(11*time.Second), atZero)
 				require.Equal(t, []string{"a"}, ids)
-				b.noteAnswer("a", 0, true, at(11*time.Second), half)
-				ids, _ = b.dueWakes(at(time.Hour), held)
-				require.Empty(t, ids, "no request came since")
+				b.recordAnswer("a", 0, true, at(11*time.Second), half)
+				ids, _ = b.dueWakes(at(time.Hour), atZero)
+				require.Empty(t, ids, "no request came since the last call")
 			})
 		}
 	})
@@ -152,7 +153,7 @@ func TestBook(t *testing.T) {
 	})
 }
 
-func TestHolds_WakeUntilTheAppIsReady(t *testing.T) {
+func TestHolds_CallTheAgentUntilTheAppIsReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var calls []time.Duration
@@ -168,11 +169,11 @@ func TestHolds_WakeUntilTheAppIsReady(t *testing.T) {
 				defer mu.Unlock()
 				calls = append(calls, time.Since(begin))
 				if len(calls) < 3 {
-					return 0, errors.New("away")
+					return 0, errors.New("the agent does not answer")
 				}
 				return 45 * time.Second, nil
 			},
-			Held: func(string) bool {
+			AtZero: func(string) bool {
 				mu.Lock()
 				defer mu.Unlock()
 				return !ready
@@ -187,11 +188,11 @@ func TestHolds_WakeUntilTheAppIsReady(t *testing.T) {
 		place, refused := h.Enter("a", "chat", Default())
 		require.Nil(t, refused)
 		synctest.Wait()
-		require.Equal(t, []time.Duration{0}, called(), "at once")
+		require.Equal(t, []time.Duration{0}, called(), "the agent is called at once")
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
 		require.GreaterOrEqual(t, len(called()), 6)
-		require.Less(t, called()[2], 200*time.Millisecond, "an agent that is away is asked again soon")
+		require.Less(t, called()[2], 200*time.Millisecond, "an agent that does not answer is called again soon")
 		require.Equal(t, 40*time.Second, h.RetryAfter("a", Default()).Round(time.Second))
 		mu.Lock()
 		ready = true
