@@ -159,8 +159,8 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 			log.InfoContext(ctx, "MariaDB is ready", "pid", s.PID(), "port", port, "version", paths.Version)
 			return s, nil
 		}
-		lost := cfg.Port == 0 && attempt < portAttempts && strings.Contains(err.Error(), "Address already in use")
-		if !lost || ctx.Err() != nil {
+		portLost := cfg.Port == 0 && attempt < portAttempts && strings.Contains(err.Error(), "Address already in use")
+		if !portLost || ctx.Err() != nil {
 			return nil, fmt.Errorf("start MariaDB: %w", err)
 		}
 	}
@@ -198,7 +198,7 @@ func (s *Server) start(ctx context.Context, paths Paths, cfg Config) error {
 		}
 		select {
 		case <-s.proc.Done():
-			return fmt.Errorf("the server ended (%w): %s (log: %s)", s.ended(), lastError(s.logFile(), logStart), s.logFile())
+			return fmt.Errorf("the server ended (%w): %s (log: %s)", s.exitReason(), lastError(s.logFile(), logStart), s.logFile())
 		case <-ctx.Done():
 			stopped := s.Stop(context.WithoutCancel(ctx))
 			return errors.Join(fmt.Errorf("%w: %w (log: %s)", context.Cause(ctx), err, s.logFile()), stopped)
@@ -207,7 +207,8 @@ func (s *Server) start(ctx context.Context, paths Paths, cfg Config) error {
 	}
 }
 
-func (s *Server) ended() error {
+// exitReason returns why the server ended. It is never nil.
+func (s *Server) exitReason() error {
 	if err := s.proc.Wait(); err != nil {
 		return err
 	}

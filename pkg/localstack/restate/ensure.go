@@ -23,8 +23,8 @@ const Version = "1.7.12"
 // installDeadline limits the download of about 60 MB.
 const installDeadline = 10 * time.Minute
 
-// integrity has the SHA-512 of Version's npm package for each platform, which npm checks. For a new Version,
-// get it by: npm view @restatedev/restate-server-PLATFORM@VERSION dist.integrity
+// integrity has the SHA-512 of Version's npm package for each platform. npm verifies packages by it. For a new
+// Version, get it by: npm view @restatedev/restate-server-PLATFORM@VERSION dist.integrity
 var integrity = map[string]string{
 	"darwin-arm64": "sha512-pHrZMaaeBJxXTgI19WG/aJvxuUDQ2nhSDEEJVseTZQiTEdJ7hboPlhvYacgXIE2iMnLMmWkN5XIlXqosHK8Byg==",
 	"darwin-x64":   "sha512-ZRS1kk3S4pzIiup2IRRQ3eHoKJSZ43FG4rDe7UbGFWwZ/Yz0xSDa4/3/kiuwaMHXWs/CsKtJe0shx8JCR0DO1g==",
@@ -32,9 +32,9 @@ var integrity = map[string]string{
 	"linux-x64":    "sha512-URotJ1AIqaSCDkRMl4OrQfTLH+NYuOZb3ZsP7wxxiuAB6pncgPhTUYSvegTF5PTrAShnNyHNpju9kjf2O3QxoA==",
 }
 
-// Ensure returns the path of restate-server. That is the one in the user's cache, or else one of this Version
-// in PATH, or else npm installs it into the cache. progress receives lines for people, and may be nil.
-// Callers in several processes take turns.
+// Ensure returns the path of a restate-server of this Version. It looks in the user's cache and then in PATH. If
+// there is none, it installs one into the cache with npm. progress receives lines for people, and may be nil.
+// Only one process at a time installs. The others wait for it.
 func Ensure(ctx context.Context, progress func(string)) (string, error) {
 	if progress == nil {
 		progress = func(string) {}
@@ -43,54 +43,54 @@ func Ensure(ctx context.Context, progress func(string)) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("find a folder for Restate: %w", err)
 	}
-	home := filepath.Join(cache, "windlass", "restate", Version)
-	if server := inside(home); usable(server) {
+	installDir := filepath.Join(cache, "windlass", "restate", Version)
+	if server := programIn(installDir); isProgram(server) {
 		return server, nil
 	}
-	if server, err := exec.LookPath("restate-server"); err == nil && usable(server) && version(ctx, server) == nil {
+	if server, err := exec.LookPath("restate-server"); err == nil && isProgram(server) && checkVersion(ctx, server) == nil {
 		return server, nil
 	}
 	npm, err := exec.LookPath("npm")
 	if err != nil {
-		return "", fmt.Errorf("the Restate server %s is not installed, and npm is not here to install it: "+
+		return "", fmt.Errorf("the Restate server %s is not installed, and npm is not in PATH to install it: "+
 			"install Node.js, or restate-server %s into PATH", Version, Version)
 	}
 
 	ctx, cancel := context.WithTimeoutCause(ctx, installDeadline, fmt.Errorf("gave up after %s", installDeadline))
 	defer cancel()
-	lock, err := flock.Acquire(ctx, home+".lock", func() {
+	lock, err := flock.Acquire(ctx, installDir+".lock", func() {
 		progress("another process is installing Restate; waiting for it")
 	})
 	if err != nil {
 		return "", fmt.Errorf("install Restate: %w", err)
 	}
 	defer func() { _ = lock.Unlock() }()
-	if server := inside(home); usable(server) {
+	if server := programIn(installDir); isProgram(server) {
 		return server, nil
 	}
-	if err := install(ctx, npm, home, integrity[platform()], progress); err != nil {
+	if err := install(ctx, npm, installDir, integrity[npmPlatform()], progress); err != nil {
 		return "", fmt.Errorf("install Restate: %w", err)
 	}
 	progress("installed Restate " + Version)
-	return inside(home), nil
+	return programIn(installDir), nil
 }
 
-// install creates home by a rename of a folder next to it, in which npm works and the program has run once.
-// npm verifies the package by its digest. The caller holds the lock, so old content of the folder is from a
-// killed installation.
-func install(ctx context.Context, npm, home, digest string, progress func(string)) error {
+// install creates installDir. npm installs the package into a temporary folder next to installDir, and verifies it by
+// the digest. install then checks that the program runs, and renames the folder to installDir. The caller holds
+// the lock, so a folder that exists already is from an installation that was killed.
+func install(ctx context.Context, npm, installDir, digest string, progress func(string)) error {
 	if digest == "" {
 		return fmt.Errorf("there is no server for %s/%s: install restate-server %s into PATH", runtime.GOOS, runtime.GOARCH, Version)
 	}
-	tmp := home + ".tmp"
-	if err := errors.Join(os.RemoveAll(tmp), os.RemoveAll(home)); err != nil {
+	tmp := installDir + ".tmp"
+	if err := errors.Join(os.RemoveAll(tmp), os.RemoveAll(installDir)); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(tmp, 0o755); err != nil {
 		return err
 	}
 	name := npmPackage()
-	if err := writeLock(tmp, name, digest); err != nil {
+	if err := writeLockFile(tmp, name, digest); err != nil {
 		return err
 	}
 	progress(fmt.Sprintf("installing Restate %s (npm install %s@%s)", Version, name, Version))
@@ -105,20 +105,21 @@ func install(ctx context.Context, npm, home, digest string, progress func(string
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		return fmt.Errorf("npm install %s@%s: %w: %s", name, Version, err, explain(out.String()))
+		return fmt.Errorf("npm install %s@%s: %w: %s", name, Version, err, errorLine(out.String()))
 	}
-	server := inside(tmp)
-	if !usable(server) {
+	server := programIn(tmp)
+	if !isProgram(server) {
 		return fmt.Errorf("%s has no server for %s/%s", name, runtime.GOOS, runtime.GOARCH)
 	}
-	if err := version(ctx, server); err != nil {
+	if err := checkVersion(ctx, server); err != nil {
 		return err
 	}
-	return os.Rename(tmp, home)
+	return os.Rename(tmp, installDir)
 }
 
-// writeLock writes the files from which npm ci installs the package of Version with the digest into dir.
-func writeLock(dir, name, digest string) error {
+// writeLockFile writes npm's project file and lock file into dir. With them, npm ci installs Version of the named
+// package if it has the digest.
+func writeLockFile(dir, name, digest string) error {
 	type object = map[string]any
 	project := object{"name": "windlass-restate", "private": true, "dependencies": object{name: Version}}
 	lock := object{"name": "windlass-restate", "lockfileVersion": 3, "packages": object{
@@ -137,8 +138,8 @@ func writeLock(dir, name, digest string) error {
 	return nil
 }
 
-// platform returns this platform in npm's words.
-func platform() string {
+// npmPlatform returns the name of this platform in the names of npm packages.
+func npmPlatform() string {
 	arch := runtime.GOARCH
 	if arch == "amd64" {
 		arch = "x64"
@@ -148,15 +149,15 @@ func platform() string {
 
 // npmPackage returns the npm package with the program for this platform. The package restate-server is a
 // JavaScript wrapper, so its process would be node.
-func npmPackage() string { return "@restatedev/restate-server-" + platform() }
+func npmPackage() string { return "@restatedev/restate-server-" + npmPlatform() }
 
-// inside returns the path of the program in an npm prefix.
-func inside(prefix string) string {
+// programIn returns the path of restate-server in a folder in which npm has installed the package.
+func programIn(prefix string) string {
 	return filepath.Join(prefix, "node_modules", filepath.FromSlash(npmPackage()), "bin", "restate-server")
 }
 
-// usable reports whether path is a program and not a script.
-func usable(path string) bool {
+// isProgram reports whether path is an executable file that is not a script.
+func isProgram(path string) bool {
 	st, err := os.Stat(path)
 	if err != nil || !st.Mode().IsRegular() || st.Mode()&0o111 == 0 {
 		return false
@@ -171,13 +172,13 @@ func usable(path string) bool {
 	return err == nil && n == 2 && string(head) != "#!"
 }
 
-// version returns nil if the program runs here and has Version.
-func version(ctx context.Context, server string) error {
+// checkVersion returns an error unless the program runs on this machine and has Version.
+func checkVersion(ctx context.Context, server string) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, server, "--version").CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("%s does not run here: %w: %s", server, err, explain(string(out)))
+		return fmt.Errorf("%s does not run on this machine: %w: %s", server, err, errorLine(string(out)))
 	}
 	f := strings.Fields(string(out))
 	if len(f) < 2 || f[1] != Version {
@@ -186,18 +187,15 @@ func version(ctx context.Context, server string) error {
 	return nil
 }
 
-// explain returns the line of npm's output that says what went wrong. It skips lines with codes, which come
+// errorLine returns the line of npm's output that says what went wrong. It skips lines with codes, which come
 // first and only repeat the exit status.
-func explain(out string) string {
-	last := ""
+func errorLine(out string) string {
 	for line := range strings.Lines(out) {
 		line = strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(line), "npm error"))
 		if line == "" || strings.HasPrefix(line, "code ") || strings.HasPrefix(line, "A complete log") {
 			continue
 		}
-		if last == "" {
-			last = line
-		}
+		return line
 	}
-	return last
+	return ""
 }

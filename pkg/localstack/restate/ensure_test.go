@@ -20,8 +20,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// registry serves one package of npm, whose program is the script.
-func registry(t *testing.T, script string) (url, digest string) {
+// serveRegistry serves an npm registry that has only the package of the server, with the script as its program.
+func serveRegistry(t *testing.T, script string) (url, digest string) {
 	t.Helper()
 	var content bytes.Buffer
 	zip := gzip.NewWriter(&content)
@@ -43,7 +43,7 @@ func registry(t *testing.T, script string) (url, digest string) {
 			_, _ = w.Write(content.Bytes())
 			return
 		}
-		// The registry confirms its own content, as one that was broken into would.
+		// The registry reports the digest of its own content, as a registry under an attacker's control would.
 		_ = json.NewEncoder(w).Encode(map[string]any{
 			"name": npmPackage(), "dist-tags": map[string]string{"latest": Version},
 			"versions": map[string]any{Version: map[string]any{
@@ -56,32 +56,32 @@ func registry(t *testing.T, script string) (url, digest string) {
 	return server.URL, digest
 }
 
-// A program that is not the one whose digest is known here is not installed, whatever the registry says.
-func TestInstall(t *testing.T) {
+// A package is not installed if its digest differs from the one in integrity, even if the registry confirms it.
+func TestInstall_RefusesAnotherDigest(t *testing.T) {
 	npm, err := exec.LookPath("npm")
 	if err != nil {
 		t.Skip("npm is not installed")
 	}
-	url, digest := registry(t, "#!/bin/sh\nexit 3\n")
+	url, digest := serveRegistry(t, "#!/bin/sh\nexit 3\n")
 	t.Setenv("npm_config_registry", url)
 	t.Setenv("npm_config_cache", t.TempDir())
-	home := filepath.Join(t.TempDir(), Version)
-	quiet := func(string) {}
+	installDir := filepath.Join(t.TempDir(), Version)
+	noProgress := func(string) {}
 
-	err = install(t.Context(), npm, home, integrity[platform()], quiet)
+	err = install(t.Context(), npm, installDir, integrity[npmPlatform()], noProgress)
 	require.ErrorContains(t, err, "checksum failed")
-	require.NoFileExists(t, inside(home))
-	require.NoFileExists(t, inside(home+".tmp"))
+	require.NoFileExists(t, programIn(installDir))
+	require.NoFileExists(t, programIn(installDir+".tmp"))
 
-	// With the digest of the same content, it gets as far as the look at the program.
-	err = install(t.Context(), npm, home, digest, quiet)
+	// With the digest of that package, install goes on to check the program, which is a script.
+	err = install(t.Context(), npm, installDir, digest, noProgress)
 	require.ErrorContains(t, err, "has no server for")
-	require.NoFileExists(t, inside(home))
+	require.NoFileExists(t, programIn(installDir))
 
-	require.ErrorContains(t, install(t.Context(), npm, home, "", quiet), "into PATH")
+	require.ErrorContains(t, install(t.Context(), npm, installDir, "", noProgress), "into PATH")
 }
 
-func TestIntegrity(t *testing.T) {
+func TestIntegrity_HasADigestForEachPlatform(t *testing.T) {
 	require.Equal(t, []string{"darwin-arm64", "darwin-x64", "linux-arm64", "linux-x64"}, slices.Sorted(maps.Keys(integrity)))
 	for platform, digest := range integrity {
 		sum, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(digest, "sha512-"))

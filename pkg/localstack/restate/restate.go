@@ -1,7 +1,8 @@
 // Package restate runs a private Restate server as a child process.
 //
-// A directory belongs to one server at a time. Start stops a server that a killed parent left running there.
-// If that record is lost, RocksDB's file lock still refuses a second server.
+// A directory belongs to one server at a time. A file in it records the server's process. With it, Start stops a
+// server that a killed parent left running there. If the file is lost, RocksDB's lock still refuses a second
+// server.
 package restate
 
 import (
@@ -32,7 +33,8 @@ const (
 	// stopGrace is longer than the server's own shutdown-timeout, so that only a server that hangs is killed.
 	stopGrace       = 15 * time.Second
 	shutdownTimeout = "10s"
-	// portAttempts is as in package mariadb.
+	// portAttempts is how often a start is tried, each time with other free ports, because another process may take
+	// a port before the server binds it.
 	portAttempts = 3
 )
 
@@ -40,24 +42,24 @@ const (
 type Config struct {
 	// Dir is the private directory, which is created if missing. It is required.
 	Dir string
-	// IngressPort, AdminPort and NodePort are ports on 127.0.0.1. 0 means a free one. A taken port is an
-	// error: see localstack.Ports.
+	// IngressPort, AdminPort and NodePort are ports on 127.0.0.1. 0 means a free one. If another process has
+	// taken the port, Start fails. See localstack.Ports.
 	IngressPort, AdminPort, NodePort int
 	// Partitions is ignored on a directory that was used before. Default: DefaultPartitions.
 	Partitions int
-	// Sockets makes the server listen only on sockets in its directory, for a Front that adds TLS, which the
-	// server does not support. IngressPort, AdminPort and NodePort are not used then.
+	// Sockets makes the server listen only on Unix sockets in its directory. A Front in front of it adds TLS, which
+	// the server does not support. IngressPort, AdminPort and NodePort are not used then.
 	Sockets bool
 	// CA is a PEM file with the CAs that the server trusts when it calls services by https. The server reads
 	// it at its start. Default: the CAs of this machine.
 	CA string
-	// IdentityKey is a PEM file with the key with which the server signs its calls of services. Empty means
-	// unsigned. See NewIdentity.
+	// IdentityKey is a PEM file with the key by which the server signs its calls of services. Empty: the calls are
+	// not signed. See NewIdentity.
 	IdentityKey string
-	// Relaxed makes the server not wait for the disk, for tests. Acknowledged data survives a kill -9 of the
-	// server, but not a crash of the machine.
+	// Relaxed is for tests: the server does not flush its log to the disk. Acknowledged data survives a kill -9 of
+	// the server, but not a crash of the machine.
 	Relaxed bool
-	// DieWithParent is as in proc.Spec.
+	// DieWithParent makes the kernel kill the server when this process ends: see proc.Spec.
 	DieWithParent bool
 	// Logger may be nil.
 	Logger *slog.Logger
@@ -72,8 +74,8 @@ type Server struct {
 	ingress, admin, node int
 }
 
-// Start installs Restate if needed, and starts a server on the directory. It returns when both admin API and
-// ingress serve.
+// Start installs Restate if needed, and starts a server on the directory. It returns when the admin API and the
+// ingress both serve.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if cfg.Dir == "" {
 		return nil, errors.New("start Restate: Dir is empty")
@@ -119,15 +121,15 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 			log.InfoContext(ctx, "Restate is ready", "pid", s.PID(), "ingress", s.IngressURL(), "admin", s.AdminURL())
 			return s, nil
 		}
-		lost := free && attempt < portAttempts && strings.Contains(strings.ToLower(err.Error()), "address already in use")
-		if !lost || ctx.Err() != nil {
+		portLost := free && attempt < portAttempts && strings.Contains(strings.ToLower(err.Error()), "address already in use")
+		if !portLost || ctx.Err() != nil {
 			return nil, fmt.Errorf("start Restate: %w", err)
 		}
 	}
 }
 
 func (s *Server) takePorts(cfg Config) error {
-	// A caller that wants a port has claimed it already.
+	// A caller that sets a port has claimed it already, so only free ports are claimed here.
 	wanted, free := localstack.Ports{}, localstack.Ports{Claims: localstack.ClaimsFolder()}
 	for _, p := range []struct {
 		name string
@@ -172,7 +174,7 @@ func (s *Server) start(ctx context.Context, program string, cfg Config) error {
 			"--no-logo", "--base-dir", filepath.Join(s.dir, "data"),
 			"--node-name", nodeName, "--cluster-name", "windlass",
 		},
-		Env: append(append(environ(), "TMPDIR="+tmp), s.settings(cfg)...), Dir: s.dir,
+		Env: append(append(inheritedEnv(), "TMPDIR="+tmp), s.settings(cfg)...), Dir: s.dir,
 		RecordFile: RecordFile(s.dir), LogFile: s.LogFile(),
 		DieWithParent: cfg.DieWithParent,
 	})
@@ -189,7 +191,7 @@ func (s *Server) start(ctx context.Context, program string, cfg Config) error {
 		}
 		select {
 		case <-s.proc.Done():
-			return fmt.Errorf("the server ended (%w): %s (log: %s)", s.ended(), lastError(s.LogFile(), logStart), s.LogFile())
+			return fmt.Errorf("the server ended (%w): %s (log: %s)", s.exitReason(), loggedError(s.LogFile(), logStart), s.LogFile())
 		case <-ctx.Done():
 			cause := context.Cause(ctx)
 			return errors.Join(fmt.Errorf("%w (log: %s)", cause, s.LogFile()), s.Stop(context.WithoutCancel(ctx)))
@@ -198,15 +200,16 @@ func (s *Server) start(ctx context.Context, program string, cfg Config) error {
 	}
 }
 
-func (s *Server) ended() error {
+// exitReason returns why the server ended. It is never nil.
+func (s *Server) exitReason() error {
 	if err := s.proc.Wait(); err != nil {
 		return err
 	}
 	return errors.New("exit status 0")
 }
 
-// settings returns the settings of a server that shares a laptop. The server's defaults are for a dedicated
-// machine, and take much more memory.
+// settings returns the server's settings as environment variables. They limit its memory, because its defaults are
+// for a dedicated machine and take much more than a laptop can spare.
 func (s *Server) settings(cfg Config) []string {
 	partitions := cfg.Partitions
 	if partitions == 0 {
@@ -251,8 +254,9 @@ func (s *Server) settings(cfg Config) []string {
 	return env
 }
 
-// environ returns the environment without settings for another Restate, such as a developer's own cluster.
-func environ() []string {
+// inheritedEnv returns the environment of this process, without settings for another Restate such as a developer's
+// own cluster.
+func inheritedEnv() []string {
 	var out []string
 	for _, kv := range os.Environ() {
 		if !strings.HasPrefix(kv, "RESTATE_") && !strings.HasPrefix(kv, "SSL_CERT_") {
@@ -262,8 +266,8 @@ func environ() []string {
 	return out
 }
 
-// Ping returns nil if both ingress and admin API of a server serve. The server need not be started by this
-// process.
+// Ping returns an error unless the ingress and the admin API of a server both serve. Another process may have
+// started the server.
 func Ping(ctx context.Context, ingressURL, adminURL string) error {
 	return pingListeners(ctx, &http.Transport{DisableKeepAlives: true}, ingressURL, adminURL)
 }
@@ -291,14 +295,15 @@ func (s *Server) ping(ctx context.Context, sockets bool) error {
 func pingListeners(ctx context.Context, transport *http.Transport, ingressURL, adminURL string) error {
 	client := &http.Client{Timeout: 5 * time.Second, Transport: transport}
 	for _, url := range []string{adminURL + "/health", ingressURL + "/restate/health"} {
-		if err := get(ctx, client, url); err != nil {
+		if err := checkHealth(ctx, client, url); err != nil {
 			return fmt.Errorf("ping Restate: %w", err)
 		}
 	}
 	return nil
 }
 
-func get(ctx context.Context, client *http.Client, url string) error {
+// checkHealth returns an error unless the URL answers with status 200.
+func checkHealth(ctx context.Context, client *http.Client, url string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
@@ -315,10 +320,10 @@ func get(ctx context.Context, client *http.Client, url string) error {
 	return nil
 }
 
-// IngressURL returns the URL at which services are invoked, without a slash at its end.
+// IngressURL returns the URL at which clients invoke services, without a slash at its end.
 func (s *Server) IngressURL() string { return "http://127.0.0.1:" + strconv.Itoa(s.ingress) }
 
-// AdminURL returns the URL at which services are registered, without a slash at its end.
+// AdminURL returns the URL at which clients register services, without a slash at its end.
 func (s *Server) AdminURL() string { return "http://127.0.0.1:" + strconv.Itoa(s.admin) }
 
 // Ports returns the ports in use.
@@ -344,11 +349,11 @@ func (s *Server) Stop(ctx context.Context) error {
 	return nil
 }
 
-// RecordFile returns the path of the record of a directory's server; see proc.Find.
+// RecordFile returns the path of the file that records the process of a directory's server. See proc.Find.
 func RecordFile(dir string) string { return filepath.Join(dir, "restate.json") }
 
-// StopStray stops the server that a killed parent left running on a directory,
-// and returns its pid, or 0 if there was none.
+// StopStray stops the server that a killed parent left running on a directory, and returns its pid. 0: there was
+// none.
 func StopStray(ctx context.Context, dir string) (int, error) {
 	pid, err := proc.StopStray(ctx, RecordFile(dir), stopGrace)
 	if err != nil {
@@ -357,8 +362,8 @@ func StopStray(ctx context.Context, dir string) (int, error) {
 	return pid, nil
 }
 
-// lastError returns the first error that the server logged after offset, or else its last line.
-func lastError(path string, offset int64) string {
+// loggedError returns the first error that the server logged after offset, or else its last line.
+func loggedError(path string, offset int64) string {
 	b, err := os.ReadFile(path)
 	if err != nil || int64(len(b)) < offset {
 		return "no log"

@@ -15,6 +15,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/restate"
 )
 
+// start starts a server that is stopped at the end of the test.
 func start(t *testing.T, cfg restate.Config) *restate.Server {
 	t.Helper()
 	cfg.DieWithParent, cfg.Relaxed = true, true
@@ -38,7 +39,7 @@ func requireOK(t *testing.T, url string) {
 	require.Equal(t, http.StatusOK, resp.StatusCode, url)
 }
 
-func TestStart_KilledComesBackOnOtherPorts(t *testing.T) {
+func TestStart_AfterAKillUsesOtherPorts(t *testing.T) {
 	dir := t.TempDir()
 	first := start(t, restate.Config{Dir: dir})
 	requireOK(t, first.AdminURL()+"/deployments")
@@ -50,14 +51,13 @@ func TestStart_KilledComesBackOnOtherPorts(t *testing.T) {
 	require.NotEqual(t, first.AdminURL(), second.AdminURL())
 	requireOK(t, second.AdminURL()+"/deployments")
 
-	// And a third start, with the second still running as after a kill -9 of its
-	// parent, takes its place.
+	// The second server still runs, as after a kill -9 of its parent. A third start stops it and replaces it.
 	third := start(t, restate.Config{Dir: dir})
 	<-second.Done()
 	requireOK(t, third.AdminURL()+"/deployments")
 }
 
-func TestStart_TakenPortIsNamedAtOnce(t *testing.T) {
+func TestStart_NamesATakenPort(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer func() { _ = l.Close() }()
@@ -67,7 +67,7 @@ func TestStart_TakenPortIsNamedAtOnce(t *testing.T) {
 	require.ErrorContains(t, err, "is taken by another process")
 }
 
-func TestStart_FailureHasItsReasonAndLog(t *testing.T) {
+func TestStart_ErrorNamesTheLogFile(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "data"), nil, 0o600))
 	_, err := restate.Start(t.Context(), restate.Config{Dir: dir})
@@ -75,7 +75,7 @@ func TestStart_FailureHasItsReasonAndLog(t *testing.T) {
 	require.NotContains(t, err.Error(), "\n")
 }
 
-func TestInstall_HalfDoneIsDoneAgain(t *testing.T) {
+func TestEnsure_RepeatsAnUnfinishedInstallation(t *testing.T) {
 	if testing.Short() {
 		t.Skip("downloads the server")
 	}
@@ -83,17 +83,17 @@ func TestInstall_HalfDoneIsDoneAgain(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", cache)
 	tmp := filepath.Join(cache, "windlass", "restate", restate.Version+".tmp", "node_modules")
 	require.NoError(t, os.MkdirAll(tmp, 0o700))
-	require.NoError(t, os.WriteFile(filepath.Join(tmp, "torn"), nil, 0o600))
-	var said []string
-	program, err := restate.Ensure(t.Context(), func(line string) { said = append(said, line) })
+	require.NoError(t, os.WriteFile(filepath.Join(tmp, "leftover"), nil, 0o600))
+	var lines []string
+	program, err := restate.Ensure(t.Context(), func(line string) { lines = append(lines, line) })
 	require.NoError(t, err)
 	require.FileExists(t, program)
-	require.NoFileExists(t, filepath.Join(cache, "windlass", "restate", restate.Version, "node_modules", "torn"))
-	require.Len(t, said, 2, "says what it does, and that it is done")
+	require.NoFileExists(t, filepath.Join(cache, "windlass", "restate", restate.Version, "node_modules", "leftover"))
+	require.Len(t, lines, 2, "one line says what it installs, and one that it is installed")
 
-	said = nil
-	again, err := restate.Ensure(t.Context(), func(line string) { said = append(said, line) })
+	lines = nil
+	again, err := restate.Ensure(t.Context(), func(line string) { lines = append(lines, line) })
 	require.NoError(t, err)
 	require.Equal(t, program, again)
-	require.Empty(t, said, "nothing to do the second time")
+	require.Empty(t, lines, "the second call installs nothing")
 }

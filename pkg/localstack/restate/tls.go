@@ -17,10 +17,10 @@ import (
 	"sync"
 )
 
-// nodeName is the server's node name, which is part of the paths of sockets.
+// nodeName is the name of the server's node in its cluster. It is part of the paths of sockets.
 const nodeName = "windlass"
 
-// maxSocketPath is the maximum length in bytes of a socket's path.
+// maxSocketPath is the maximum length in bytes of the path of a Unix socket.
 const maxSocketPath = 107
 
 // IngressSocket returns the path of the ingress socket of a server with Config.Sockets, by its directory.
@@ -29,7 +29,7 @@ func IngressSocket(dir string) string { return filepath.Join(dir, "data", nodeNa
 // AdminSocket returns the path of the admin API's socket of a server with Config.Sockets.
 func AdminSocket(dir string) string { return filepath.Join(dir, "data", nodeName, "admin.sock") }
 
-// NewIdentity returns a new key for Config.IdentityKey, in PEM.
+// NewIdentity returns a new private key for the file Config.IdentityKey, in PEM.
 func NewIdentity() ([]byte, error) {
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -42,7 +42,7 @@ func NewIdentity() ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
 }
 
-// PublicIdentity returns the public key (publickeyv1_...) with which services verify calls.
+// PublicIdentity returns the public key (publickeyv1_...) of a key of NewIdentity. With it, services verify calls.
 func PublicIdentity(keyPEM []byte) (string, error) {
 	block, _ := pem.Decode(keyPEM)
 	if block == nil {
@@ -54,19 +54,19 @@ func PublicIdentity(keyPEM []byte) (string, error) {
 	}
 	key, ok := parsed.(ed25519.PrivateKey)
 	if !ok {
-		return "", errors.New("request identity of Restate: the key is not of Ed25519")
+		return "", errors.New("request identity of Restate: the key is not an Ed25519 key")
 	}
 	return "publickeyv1_" + base58(key.Public().(ed25519.PublicKey)), nil //nolint:forcetypeassert // by its documentation
 }
 
 const base58Digits = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
-// base58 returns data in Bitcoin's encoding, which Restate uses for public keys.
+// base58 returns data in Bitcoin's base58 encoding, which Restate uses for public keys.
 func base58(data []byte) string {
 	var out []byte
-	rest, digit, base := new(big.Int).SetBytes(data), new(big.Int), big.NewInt(int64(len(base58Digits)))
-	for rest.Sign() > 0 {
-		rest.DivMod(rest, base, digit)
+	remainder, digit, base := new(big.Int).SetBytes(data), new(big.Int), big.NewInt(int64(len(base58Digits)))
+	for remainder.Sign() > 0 {
+		remainder.DivMod(remainder, base, digit)
 		out = append(out, base58Digits[digit.Int64()])
 	}
 	for _, b := range data {
@@ -79,18 +79,19 @@ func base58(data []byte) string {
 	return string(out)
 }
 
-// Front accepts TLS connections and forwards them to a socket.
+// Front accepts TLS connections, and forwards their bytes to a Unix socket.
 type Front struct {
-	// Listener is a listener without TLS. Serve closes it.
+	// Listener accepts TCP connections, to which Front adds TLS. Serve closes it.
 	Listener net.Listener
 	TLS      *tls.Config
-	Socket   string
+	// Socket is the path of the Unix socket.
+	Socket string
 }
 
-// Serve serves until ctx ends, and then closes all connections.
+// Serve forwards connections until ctx ends, and then closes all of them.
 func (f Front) Serve(ctx context.Context) error {
-	var open sync.WaitGroup
-	defer open.Wait()
+	var connections sync.WaitGroup
+	defer connections.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = f.Listener.Close() })
@@ -103,25 +104,26 @@ func (f Front) Serve(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("front of %s: %w", f.Socket, err)
 		}
-		open.Go(func() { f.join(ctx, tls.Server(client, f.TLS)) })
+		connections.Go(func() { f.forward(ctx, tls.Server(client, f.TLS)) })
 	}
 }
 
-func (f Front) join(ctx context.Context, client *tls.Conn) {
+// forward copies bytes in both directions until one side ends its stream.
+func (f Front) forward(ctx context.Context, client *tls.Conn) {
 	defer func() { _ = client.Close() }()
 	server, err := new(net.Dialer).DialContext(ctx, "unix", f.Socket)
 	if err != nil {
-		return // the client sees its connection end, as with a stopped server
+		return // the client sees the end of its connection, as if the server were stopped
 	}
 	defer func() { _ = server.Close() }()
 	stop := context.AfterFunc(ctx, func() { _, _ = client.NetConn().Close(), server.Close() })
 	defer stop()
-	var ways sync.WaitGroup
+	var directions sync.WaitGroup
 	pipe := func(to, from net.Conn) {
 		_, _ = io.Copy(to, from)
 		_, _ = to.Close(), from.Close()
 	}
-	ways.Go(func() { pipe(server, client) })
-	ways.Go(func() { pipe(client, server) })
-	ways.Wait()
+	directions.Go(func() { pipe(server, client) })
+	directions.Go(func() { pipe(client, server) })
+	directions.Wait()
 }

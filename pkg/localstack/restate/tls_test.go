@@ -16,11 +16,11 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/restate"
 )
 
-func TestFront(t *testing.T) {
+func TestFront_ServesTheAdminAPIByTLS(t *testing.T) {
 	now := time.Now()
 	ca, err := authority.New("test", now)
 	require.NoError(t, err)
-	dir, err := os.MkdirTemp("", "front-") //nolint:usetesting // whose folders are too deep for a socket
+	dir, err := os.MkdirTemp("", "front-") //nolint:usetesting // the paths of t.TempDir are too long for a socket
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	file := filepath.Join(dir, "ca.crt")
@@ -35,19 +35,19 @@ func TestFront(t *testing.T) {
 	go func() { _ = front.Serve(t.Context()) }()
 
 	transport := &http.Transport{}
-	change, err := certfile.RemoteFlags{CA: file}.Transport("restate-", nil)
+	configureTLS, err := certfile.RemoteFlags{CA: file}.Transport("restate-", nil)
 	require.NoError(t, err)
-	change(transport)
+	configureTLS(transport)
 	defer transport.CloseIdleConnections()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+listener.Addr().String()+"/health", nil)
 	require.NoError(t, err)
 	response, err := (&http.Client{Transport: transport, Timeout: 10 * time.Second}).Do(request)
-	require.NoError(t, err, "the admin API answers by TLS")
+	require.NoError(t, err)
 	require.NoError(t, response.Body.Close())
 	require.Equal(t, http.StatusOK, response.StatusCode)
 }
 
-func TestNewIdentity(t *testing.T) {
+func TestNewIdentity_HasAPublicKey(t *testing.T) {
 	key, err := restate.NewIdentity()
 	require.NoError(t, err)
 	public, err := restate.PublicIdentity(key)
