@@ -18,22 +18,23 @@ import (
 	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
 )
 
-// all runs the entries of the project's benchmark table.
+// all is the command that runs the entries of the project's benchmark table.
 type all struct {
-	Small bool     `help:"Small sizes: takes minutes, and the figures only show whether something broke."`
-	Out   string   `help:"File for the results; empty: one in .cache/bench, by time and commit." type:"path"`
-	Only  []string `help:"Run only those whose name begins so."`
-	Skip  []string `help:"Leave out those whose name begins so."`
+	Small bool     `help:"Run small sizes. This takes minutes, and the figures only show whether something broke."`
+	Out   string   `help:"File for the results. Default: a file in .cache/bench, named after the time and the commit." type:"path"`
+	Only  []string `help:"Run only entries whose names begin with one of these prefixes."`
+	Skip  []string `help:"Leave out entries whose names begin with one of these prefixes."`
 }
 
-// entry is one line of the table: flags for a small run and for the full run. An entry without small flags is
-// left out of small runs.
+// entry is one line of the benchmark table. The first part of its name, up to a hyphen, is the scenario.
 type entry struct {
-	name        string
-	small, full string
+	name string
+	// smallFlags and fullFlags are the scenario's flags in a small run and in a full run. Empty smallFlags leave
+	// the entry out of small runs.
+	smallFlags, fullFlags string
 }
 
-var table = []entry{
+var entries = []entry{
 	{"baselines", "--window=2s", ""},
 	{"latency", "--regions=100 --apps=20 --changes=200", ""},
 	{"latency-2", "--regions=100 --apps=20 --changes=200 --control-planes=2", "--control-planes=2"},
@@ -62,18 +63,19 @@ var table = []entry{
 	{"regions", "--exist=10,100 --changes=100 --apps=10", ""},
 }
 
-// runs reports whether the entry is in a run, and returns its flags there.
-func (e entry) runs(small bool) (flags []string, ok bool) {
+// flagsFor returns the entry's flags for a small run or a full run. ok is false if that run leaves the entry out.
+func (e entry) flagsFor(small bool) (flags []string, ok bool) {
 	switch {
 	case !small:
-		return strings.Fields(e.full), true
-	case e.small == "" && e.name == "converge-1000":
-		return nil, true // its size is small already
+		return strings.Fields(e.fullFlags), true
+	case e.smallFlags == "" && e.name == "converge-1000":
+		return nil, true // the scenario's default size is small enough
 	}
-	return strings.Fields(e.small), e.small != ""
+	return strings.Fields(e.smallFlags), e.smallFlags != ""
 }
 
-func (a *all) wants(name string) bool {
+// isSelected reports whether --only and --skip select the entry.
+func (a *all) isSelected(name string) bool {
 	for _, skip := range a.Skip {
 		if strings.HasPrefix(name, skip) {
 			return false
@@ -87,8 +89,8 @@ func (a *all) wants(name string) bool {
 	return len(a.Only) == 0
 }
 
-// report is the content of the file of results.
-type report struct {
+// resultsFile is the content of the file for the results.
+type resultsFile struct {
 	Scenario string            `json:"scenario"` // "all"
 	OK       bool              `json:"ok"`
 	Small    bool              `json:"small"`
@@ -100,7 +102,7 @@ type report struct {
 }
 
 func (a *all) run(ctx context.Context, flags common, stdout, stderr io.Writer) error {
-	out := report{Scenario: "all", OK: true, Small: a.Small, Commit: measure.Commit(), Started: time.Now().UTC(), Machine: measure.ThisMachine()}
+	out := resultsFile{Scenario: "all", OK: true, Small: a.Small, Commit: measure.Commit(), Started: time.Now().UTC(), Machine: measure.ThisMachine()}
 	if out.File = a.Out; out.File == "" {
 		out.File = filepath.Join(".cache", "bench", out.Started.Format("20060102T150405Z")+"-"+strings.TrimSuffix(out.Commit, "+")+"-scenarios.json")
 	}
@@ -109,25 +111,25 @@ func (a *all) run(ctx context.Context, flags common, stdout, stderr io.Writer) e
 		return fmt.Errorf("find this program: %w", err)
 	}
 	var failed []string
-	for _, e := range table {
-		more, ok := e.runs(a.Small)
-		if !ok || !a.wants(e.name) {
+	for _, e := range entries {
+		entryFlags, ok := e.flagsFor(a.Small)
+		if !ok || !a.isSelected(e.name) {
 			continue
 		}
-		r, err := a.one(ctx, self, e.name, more, flags, stdout, stderr)
+		r, err := a.runEntry(ctx, self, e.name, entryFlags, flags, stdout, stderr)
 		if err != nil {
 			return err
 		}
 		out.Results = append(out.Results, r)
-		var told struct{ OK bool }
-		if err := json.Unmarshal(r, &told); err != nil {
+		var outcome struct{ OK bool }
+		if err := json.Unmarshal(r, &outcome); err != nil {
 			return fmt.Errorf("%s: read its result: %w", e.name, err)
 		}
-		if !told.OK {
+		if !outcome.OK {
 			out.OK = false
 			failed = append(failed, e.name)
 		}
-		// The file is written after each entry, so that a later failure does not lose results.
+		// The file is written after each entry, so that a later failure does not lose earlier results.
 		if err := out.write(); err != nil {
 			return err
 		}
@@ -148,9 +150,9 @@ func (a *all) run(ctx context.Context, flags common, stdout, stderr io.Writer) e
 	return nil
 }
 
-// one runs an entry as its command line would. Each entry has a process of its own, so that it is not
-// measured with the memory of the entry before.
-func (a *all) one(ctx context.Context, self, name string, more []string, flags common, stdout, stderr io.Writer) (json.RawMessage, error) {
+// runEntry runs an entry in a process of its own, and returns its result. In one process, the memory of earlier
+// entries would count in the figures of later ones.
+func (a *all) runEntry(ctx context.Context, self, name string, entryFlags []string, flags common, stdout, stderr io.Writer) (json.RawMessage, error) {
 	dir, err := os.MkdirTemp("", "windlass-sim-all-")
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -158,35 +160,35 @@ func (a *all) one(ctx context.Context, self, name string, more []string, flags c
 	defer func() { _ = os.RemoveAll(dir) }()
 	flags.As, flags.Result = name, filepath.Join(dir, "result.json")
 	command, _, _ := strings.Cut(name, "-")
-	cmd := exec.CommandContext(ctx, self, slices.Concat([]string{command}, more, flags.args())...)
-	// Ctrl-C at the terminal reaches only this process, which then stops the other.
+	cmd := exec.CommandContext(ctx, self, slices.Concat([]string{command}, entryFlags, flags.args())...)
+	// With a process group of its own, the entry does not get the SIGINT of Ctrl-C. Cancel stops it then.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = leaveWithin
+	cmd.WaitDelay = stopTimeout
 	cmd.Stderr = stderr
 	if !flags.JSON {
 		cmd.Stdout = stdout
 	}
-	failed := cmd.Run()
-	// A failed entry has a result with the reason, unless it failed before it could write one.
+	runErr := cmd.Run()
+	// A failed entry writes a result with the reason, unless it failed before it could write one.
 	text, err := os.ReadFile(flags.Result)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, errors.Join(context.Cause(ctx), failed, err))
+		return nil, fmt.Errorf("%s: %w", name, errors.Join(context.Cause(ctx), runErr, err))
 	}
 	return text, nil
 }
 
-// leaveWithin bounds the time in which a scenario stops what it has started.
-const leaveWithin = time.Minute
+// stopTimeout limits how long a scenario may take to stop the processes that it has started.
+const stopTimeout = time.Minute
 
-// args returns the flags as arguments of a command line.
+// args returns the flags as arguments for the process of an entry.
 func (f common) args() []string {
 	out := []string{
 		"--seed=" + strconv.FormatUint(f.Seed, 10),
 		"--max-memory-gib=" + strconv.FormatFloat(f.MaxMemoryGiB, 'g', -1, 64), "--deadline=" + f.Deadline.String(),
 		"--as=" + f.As, "--result=" + f.Result,
 	}
-	if f.ControlPlanes > 1 { // without it, an entry of the table may have its own
+	if f.ControlPlanes > 1 { // otherwise the entry may have its own --control-planes
 		out = append(out, "--control-planes="+strconv.Itoa(f.ControlPlanes))
 	}
 	for name, value := range map[string]string{"--control-plane=": f.ControlPlane, "--pprof=": f.Pprof} {
@@ -194,15 +196,15 @@ func (f common) args() []string {
 			out = append(out, name+value)
 		}
 	}
-	for name, is := range map[string]bool{"--json": f.JSON, "--relaxed": f.Relaxed, "--keep": f.Keep, "--verbose": f.Verbose} {
-		if is {
+	for name, on := range map[string]bool{"--json": f.JSON, "--relaxed": f.Relaxed, "--keep": f.Keep, "--verbose": f.Verbose} {
+		if on {
 			out = append(out, name)
 		}
 	}
 	return out
 }
 
-func (r *report) write() error {
+func (r *resultsFile) write() error {
 	text, err := json.MarshalIndent(r, "", "  ")
 	if err == nil {
 		err = os.MkdirAll(filepath.Dir(r.File), 0o755)

@@ -1,5 +1,5 @@
 // Package simulator runs a fleet of thousands of agents on one machine against a real installation, and
-// measures what the design promises at scale.
+// measures whether the installation keeps the promises of the design at scale.
 //
 //	this process                       child processes
 //	  users ------ API ------------->  control plane, 1..n replicas
@@ -7,8 +7,8 @@
 //	   `- simulated runtimes           MariaDB    Restate
 //	  instruments: /proc, /metrics, SQL
 //
-// Only the executors are simulated. Agents, protocol, control plane and its backends are the shipped code
-// over loopback sockets. Every scenario checks that what it timed also happened, and fails otherwise.
+// Only the runtimes are simulated. Agents, protocol, control plane and its backends are the shipped code, and talk
+// over loopback sockets. A scenario fails if a change that it timed did not happen.
 //
 // Only this file connects the program's packages.
 package simulator
@@ -42,46 +42,46 @@ import (
 
 // common are the flags of every command.
 type common struct {
-	JSON          bool          `name:"json" help:"Print one JSON object on the last line of stdout, and nothing else there."`
-	Seed          uint64        `help:"Seed of everything random." default:"1"`
+	JSON          bool          `name:"json" help:"Print the result to stdout as one line of JSON, and nothing else."`
+	Seed          uint64        `help:"Seed of all random numbers." default:"1"`
 	ControlPlanes int           `help:"Replicas of the control plane." default:"1"`
-	ControlPlane  string        `help:"Binary of the control plane; empty: this program." type:"existingfile"`
-	Relaxed       bool          `help:"Let commits survive kill -9 only, not a power failure."`
-	Keep          bool          `help:"Keep the folder with data and logs."`
-	Pprof         string        `help:"Folder that gets CPU profiles of what is measured." type:"path"`
+	ControlPlane  string        `help:"Binary of the control plane. Default: this program." type:"existingfile"`
+	Relaxed       bool          `help:"Do not flush commits to the disk. They survive kill -9, but not a power failure."`
+	Keep          bool          `help:"Keep the folder with data and logs after the run."`
+	Pprof         string        `help:"Folder for CPU profiles of the measured time." type:"path"`
 	MaxMemoryGiB  float64       `name:"max-memory-gib" help:"Fail if all processes together use more memory than this." default:"14"`
 	Deadline      time.Duration `help:"Fail if a run takes longer. 0: the scenario's default."`
-	Verbose       bool          `help:"Show the warnings of agents."`
+	Verbose       bool          `help:"Print the warnings of agents to stderr."`
 
-	As     string `hidden:"" help:"Name of the scenario in its result."`
-	Result string `hidden:"" help:"File that gets the result as JSON, too." type:"path"`
+	As     string `hidden:"" help:"Name of the scenario in its result. Default: the command."`
+	Result string `hidden:"" help:"File for the result as JSON, in addition to stdout." type:"path"`
 }
 
 type cli struct {
 	common
 
-	Latency   scenario.Latency   `cmd:"" help:"Time from commit to agent in a large, quiet fleet."`
-	Burst     scenario.Burst     `cmd:"" help:"Changes delivered per second when many are made at once."`
-	Snapshot  scenario.Snapshot  `cmd:"" help:"Items per second that an agent without an inbox gets."`
-	Ingest    scenario.Ingest    `cmd:"" help:"States of instances per second that become durable."`
-	Idle      scenario.Idle      `cmd:"" help:"What agents cost while nothing happens."`
-	Converge  scenario.Converge  `cmd:"" help:"Time from a call until all instances are ready."`
-	Deploys   scenario.Deploys   `cmd:"" help:"Whole deployments per second."`
-	Rollouts  scenario.Rollouts  `cmd:"" help:"What rollouts in waves cost, many at a time."`
-	Reconnect scenario.Reconnect `cmd:"" help:"Time until a fleet that was cut is back."`
-	Restart   scenario.Restart   `cmd:"" help:"What a rolling restart of the control plane costs agents and users."`
-	Slow      scenario.Slow      `cmd:"" help:"What one stalled agent costs the others."`
-	Flood     scenario.Flood     `cmd:"" help:"What one workspace's flood of calls costs another."`
-	Overload  scenario.Overload  `cmd:"" help:"Delay of important changes while agents report ten times too much."`
-	Retention scenario.Retention `cmd:"" help:"What a week of changes leaves in the database."`
-	Regions   scenario.Regions   `cmd:"" help:"What a change costs in a small fleet and in a large one."`
-	Gateway   scenario.Gateway   `cmd:"" help:"Cost of the gateway compared with nginx and HAProxy, which must be installed."`
-	Siege     scenario.Siege     `cmd:"" help:"What attacks of one tenant's clients on a gateway cost another tenant."`
-	Zero      scenario.Zero      `cmd:"" help:"An app to zero and back, with real processes: failed requests, lost wakes, overhead of the hold."`
-	Watchers  scenario.Watchers  `cmd:"" help:"What one workspace's WatchApp streams cost another."`
-	Baselines scenario.Baselines `cmd:"" help:"What the database, Restate and Connect do alone."`
-	Chaos     chaos.Chaos        `cmd:"" help:"Breaks everything at random, and checks that no promise breaks."`
-	All       all                `cmd:"" help:"Every scenario, one after the other, into a file."`
+	Latency   scenario.Latency   `cmd:"" help:"Measure the time from a commit to the agent in a large, quiet fleet."`
+	Burst     scenario.Burst     `cmd:"" help:"Measure how many changes per second reach agents when many are made at once."`
+	Snapshot  scenario.Snapshot  `cmd:"" help:"Measure how many items per second an agent without an inbox receives in a snapshot."`
+	Ingest    scenario.Ingest    `cmd:"" help:"Measure how many states of instances per second the control plane stores."`
+	Idle      scenario.Idle      `cmd:"" help:"Measure what agents cost while nothing changes."`
+	Converge  scenario.Converge  `cmd:"" help:"Measure the time from a call until all instances are ready."`
+	Deploys   scenario.Deploys   `cmd:"" help:"Measure how many deployments per second become ready."`
+	Rollouts  scenario.Rollouts  `cmd:"" help:"Measure what rollouts in waves cost when many run at the same time."`
+	Reconnect scenario.Reconnect `cmd:"" help:"Measure the time until all agents are connected again after their connections broke."`
+	Restart   scenario.Restart   `cmd:"" help:"Measure what a rolling restart of the control plane costs agents and users."`
+	Slow      scenario.Slow      `cmd:"" help:"Measure what one stalled agent costs the other agents."`
+	Flood     scenario.Flood     `cmd:"" help:"Measure what a flood of calls from one workspace costs another workspace."`
+	Overload  scenario.Overload  `cmd:"" help:"Measure the delay of important changes while agents report ten times more than can be stored."`
+	Retention scenario.Retention `cmd:"" help:"Measure how large the database is after a week of changes."`
+	Regions   scenario.Regions   `cmd:"" help:"Compare the cost of a change in a small fleet with that in a large one."`
+	Gateway   scenario.Gateway   `cmd:"" help:"Compare the cost of the gateway with that of nginx and HAProxy, which must be installed."`
+	Siege     scenario.Siege     `cmd:"" help:"Measure what attacks by one tenant's clients on a gateway cost another tenant."`
+	Zero      scenario.Zero      `cmd:"" help:"Scale an app to zero and back with real processes: failed requests, lost wakes, overhead of holding requests."`
+	Watchers  scenario.Watchers  `cmd:"" help:"Measure what the WatchApp streams of one workspace cost another workspace."`
+	Baselines scenario.Baselines `cmd:"" help:"Measure the throughput of the database, of Restate and of Connect, each alone."`
+	Chaos     chaos.Chaos        `cmd:"" help:"Cause random faults in all parts, and check that no promise of the design breaks."`
+	All       all                `cmd:"" help:"Run all scenarios one after the other, and write the results to a file."`
 }
 
 // Main runs the program with the command line's arguments until ctx ends.
@@ -117,11 +117,11 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if name == "all" {
 		return flags.All.run(ctx, flags.common, stdout, stderr)
 	}
-	r, err := flags.run(ctx, cmp.Or(flags.As, name), chosen, stderr)
+	r, err := flags.runScenario(ctx, cmp.Or(flags.As, name), chosen, stderr)
 	if err != nil {
 		return err
 	}
-	if err := flags.show(r, stdout); err != nil {
+	if err := flags.writeResult(r, stdout); err != nil {
 		return err
 	}
 	if r.Error != "" {
@@ -130,7 +130,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// parse parses the command line. chosen is nil for a command that is no scenario.
+// parse parses the command line. name is the command, and chosen its scenario, or nil if it has none.
 func parse(args []string, stdout, stderr io.Writer) (flags *cli, name string, chosen scenario.Scenario, err error) {
 	flags = &cli{}
 	parser, err := kong.New(flags, kong.Name("simulator"), kong.Writers(stdout, stderr),
@@ -146,14 +146,14 @@ func parse(args []string, stdout, stderr io.Writer) (flags *cli, name string, ch
 	return flags, command.Selected().Name, chosen, nil
 }
 
-// run runs a scenario within its deadline. The result contains the scenario's error.
-func (f common) run(ctx context.Context, name string, chosen scenario.Scenario, stderr io.Writer) (*result.Result, error) {
+// runScenario runs a scenario within its deadline. If the scenario fails, its error is in the result.
+func (f common) runScenario(ctx context.Context, name string, chosen scenario.Scenario, stderr io.Writer) (*result.Result, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("find this program: %w", err)
 	}
 	limit := int64(f.MaxMemoryGiB * (1 << 30))
-	// The garbage collector of this process works harder before the run fails because of its memory.
+	// The garbage collector of this process works harder before its memory lets the run fail.
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(limit * 3 / 4))
 	begin := time.Now()
 	options := testbed.Options{
@@ -179,7 +179,8 @@ func (f common) run(ctx context.Context, name string, chosen scenario.Scenario, 
 	return r, nil
 }
 
-func (f common) show(r *result.Result, stdout io.Writer) error {
+// writeResult writes the result to stdout, and to the file of --result.
+func (f common) writeResult(r *result.Result, stdout io.Writer) error {
 	line, err := json.Marshal(r)
 	if err == nil && f.Result != "" {
 		err = os.WriteFile(f.Result, append(line, '\n'), 0o644)

@@ -16,10 +16,10 @@ import (
 	"github.com/windlass-run/windlass/apps/simulator"
 )
 
-// TestMain makes this test binary the simulator, too: scenarios execute it as the control
-// plane, and the table as each of its scenarios.
+// TestMain makes this test binary the simulator, too. Scenarios execute it as the control plane, and the command all
+// executes it for each scenario.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-") { // a control plane's command line, or a scenario's
+	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-") { // a command instead of flags of the test
 		if err := simulator.Main(context.Background(), os.Args[1:], os.Stdout, os.Stderr); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -29,14 +29,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// run a scenario on a real stack and return what it printed last.
-func run(t *testing.T, args ...string) map[string]any {
+// runScenario runs a scenario on a real stack, and returns the result that it printed.
+func runScenario(t *testing.T, args ...string) map[string]any {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	err := simulator.Main(t.Context(), append(args, "--json", "--relaxed"), &stdout, &stderr)
 	require.NoError(t, err, "%s%s", &stdout, &stderr)
 	lines := strings.Split(strings.TrimSpace(stdout.String()), "\n")
-	require.Len(t, lines, 1, "one object and nothing else")
+	require.Len(t, lines, 1, "stdout has one line of JSON")
 	var result map[string]any
 	require.NoError(t, json.Unmarshal([]byte(lines[0]), &result))
 	require.Equal(t, true, result["ok"])
@@ -48,20 +48,21 @@ func run(t *testing.T, args ...string) map[string]any {
 	return result
 }
 
-func positive(t *testing.T, result map[string]any, figures ...string) {
+// requirePositive asserts that each of the figures is above 0.
+func requirePositive(t *testing.T, result map[string]any, figures ...string) {
 	t.Helper()
 	for _, name := range figures {
 		require.Greater(t, result[name], 0.0, name)
 	}
 }
 
-// requireQuotient asserts that a figure is what two others say.
+// requireQuotient asserts that the figure is the quotient of two others.
 func requireQuotient(t *testing.T, result map[string]any, figure, dividend, divisor string) {
 	t.Helper()
 	require.InEpsilon(t, result[dividend].(float64)/result[divisor].(float64), result[figure], 0.01, "%s: %v by %v", figure, result[dividend], result[divisor])
 }
 
-// requireAscending asserts that no figure is below the one before it.
+// requireAscending asserts that each figure is at least as large as the one before it.
 func requireAscending(t *testing.T, result map[string]any, figures ...string) {
 	t.Helper()
 	for i, name := range figures[1:] {
@@ -69,8 +70,8 @@ func requireAscending(t *testing.T, result map[string]any, figures ...string) {
 	}
 }
 
-// One attack of each kind, small: none of them costs another tenant more than it may.
-func TestSiegeHoldsWhatItPromises(t *testing.T) {
+// The test makes one small attack of each kind. The scenario fails if an attack costs another tenant too much.
+func TestSiege_AttacksSpareAnotherTenant(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	err := simulator.Main(t.Context(), []string{"siege", "--json", "--window=700ms", "--rate=100", "--new-rate=20", "--connections=4", "--idle=400", "--uploads=16", "--poison=4", "--watches=200", "--half=396", "--held=300", "--floor=2s", "--gateway-mib=512"}, &stdout, &stderr)
 	require.NoError(t, err, "%s%s", &stdout, &stderr)
@@ -79,26 +80,26 @@ func TestSiegeHoldsWhatItPromises(t *testing.T) {
 	require.Equal(t, true, result["ok"])
 	require.Len(t, result["rounds"], 6)
 	for _, kind := range []string{"idle", "uploads", "poison", "watches", "half", "held"} {
-		positive(t, result, kind+"_p99_ms", kind+"_rss_mib")
+		requirePositive(t, result, kind+"_p99_ms", kind+"_rss_mib")
 		require.Zero(t, result[kind+"_ejected"], kind)
 	}
 }
 
-func TestLatencyFindsEveryChangeAtItsAgent(t *testing.T) {
+func TestLatency_EveryChangeReachesItsAgent(t *testing.T) {
 	t.Parallel()
-	result := run(t, "latency", "--regions=8", "--apps=4", "--changes=40", "--control-planes=2")
-	positive(t, result, "p50_ms", "p99_ms", "floor_p50_ms", "floor_p99_ms")
+	result := runScenario(t, "latency", "--regions=8", "--apps=4", "--changes=40", "--control-planes=2")
+	requirePositive(t, result, "p50_ms", "p99_ms", "floor_p50_ms", "floor_p99_ms")
 	require.Equal(t, 40.0, result["delivered"])
 	require.Contains(t, result["parts"], "controlplane-2")
 }
 
-func TestBurstDeliversWhatTheAPIAndWhatAnotherWriterCommits(t *testing.T) {
+func TestBurst_DeliversChangesOfTheAPIAndOfAnotherWriter(t *testing.T) {
 	t.Parallel()
-	result := run(t, "burst", "--changes=30", "--regions=3", "--rounds=2")
-	positive(t, result, "p50_ms", "events_per_s", "feed_events_per_s", "feed_p99_ms")
+	result := runScenario(t, "burst", "--changes=30", "--regions=3", "--rounds=2")
+	requirePositive(t, result, "p50_ms", "events_per_s", "feed_events_per_s", "feed_p99_ms")
 	requireAscending(t, result, "p50_ms", "p99_ms")
 	requireQuotient(t, result, "of_shared", "events_per_s", "shared_events_per_s")
-	// A scenario fails if a change does not arrive.
+	// The scenario itself checks that each change arrives.
 	rounds := result["rounds"].([]any)
 	require.Len(t, rounds, 4)
 	for i, piece := range []string{"calls", "calls", "transactions", "transactions"} {
@@ -106,67 +107,67 @@ func TestBurstDeliversWhatTheAPIAndWhatAnotherWriterCommits(t *testing.T) {
 	}
 }
 
-func TestSnapshotsAreWholeAtEverySize(t *testing.T) {
+func TestSnapshot_IsCompleteAtEverySize(t *testing.T) {
 	t.Parallel()
-	result := run(t, "snapshot", "--items=4,20", "--repeat=2")
-	positive(t, result, "items_per_s", "items_per_s_4", "items_per_s_20", "cpu_us_per_item",
+	result := runScenario(t, "snapshot", "--items=4,20", "--repeat=2")
+	requirePositive(t, result, "items_per_s", "items_per_s_4", "items_per_s_20", "cpu_us_per_item",
 		"floor_read_items_per_s", "floor_store_items_per_s", "floor_store_durable_items_per_s")
 	require.Len(t, result["rounds"], 2)
 }
 
-func TestIngestStoresTheLastStateOfEveryInstance(t *testing.T) {
+func TestIngest_StoresTheLastStateOfEveryInstance(t *testing.T) {
 	t.Parallel()
 	for _, more := range [][]string{nil, {"--bare"}} {
-		result := run(t, append([]string{"ingest", "--instances=200", "--regions=2", "--window=1s"}, more...)...)
-		positive(t, result, "reports_per_s", "upserts_per_s")
+		result := runScenario(t, append([]string{"ingest", "--instances=200", "--regions=2", "--window=1s"}, more...)...)
+		requirePositive(t, result, "reports_per_s", "upserts_per_s")
 		requireAscending(t, result, "reports_per_s", "rows_per_s")
 		requireQuotient(t, result, "ratio", "rows_per_s", "upserts_per_s")
 	}
 }
 
-func TestIdleMeasuresAgentsThatStayConnected(t *testing.T) {
+func TestIdle_MeasuresAgentsThatStayConnected(t *testing.T) {
 	t.Parallel()
-	result := run(t, "idle", "--agents=0,5", "--window=1s", "--settle=1s")
+	result := runScenario(t, "idle", "--agents=0,5", "--window=1s", "--settle=1s")
 	require.Len(t, result["rounds"], 2)
-	positive(t, result, "qps")
+	requirePositive(t, result, "qps")
 	require.Contains(t, result, "rss_per_agent_kib")
 }
 
-func TestConvergeEndsWithEveryInstanceReadyThoughStartsFail(t *testing.T) {
+func TestConverge_EndsReadyAlthoughSomeStartsFail(t *testing.T) {
 	t.Parallel()
-	result := run(t, "converge", "--instances=60", "--regions=3", "--deployments=2", "--rounds=2", "--start-p50=20ms", "--start-p99=100ms", "--fail=0.05")
-	positive(t, result, "seconds", "cpu_s")
+	result := runScenario(t, "converge", "--instances=60", "--regions=3", "--deployments=2", "--rounds=2", "--start-p50=20ms", "--start-p99=100ms", "--fail=0.05")
+	requirePositive(t, result, "seconds", "cpu_s")
 	require.Len(t, result["rounds"], 2)
 }
 
-func TestRolloutsInWavesEndAndCostTheSameForMoreReplicas(t *testing.T) {
+func TestRollouts_InWavesEndForFewAndManyReplicas(t *testing.T) {
 	t.Parallel()
-	result := run(t, "rollouts", "--apps=4", "--regions=3", "--waves=2", "--replicas=1,6", "--bake=200ms")
-	positive(t, result, "rollouts_per_s", "statements_per_rollout", "steps_per_rollout", "cpu_ms_per_rollout", "statements_ratio", "back_s")
+	result := runScenario(t, "rollouts", "--apps=4", "--regions=3", "--waves=2", "--replicas=1,6", "--bake=200ms")
+	requirePositive(t, result, "rollouts_per_s", "statements_per_rollout", "steps_per_rollout", "cpu_ms_per_rollout", "statements_ratio", "back_s")
 	require.Len(t, result["rounds"], 2)
 }
 
-func TestDeploysCompleteAtEveryConcurrency(t *testing.T) {
+func TestDeploys_CompleteAtEveryConcurrency(t *testing.T) {
 	t.Parallel()
-	result := run(t, "deploys", "--apps=6", "--concurrency=1,4")
-	positive(t, result, "deploys_per_s", "p50_ms", "p99_ms", "invocations_per_s", "ratio")
+	result := runScenario(t, "deploys", "--apps=6", "--concurrency=1,4")
+	requirePositive(t, result, "deploys_per_s", "p50_ms", "p99_ms", "invocations_per_s", "ratio")
 	for _, round := range result["rounds"].([]any) {
 		require.Equal(t, 6.0, round.(map[string]any)["complete"])
 	}
 }
 
-func TestReconnectBringsEveryAgentBackWithoutASnapshot(t *testing.T) {
+func TestReconnect_BringsEveryAgentBackWithoutASnapshot(t *testing.T) {
 	t.Parallel()
-	result := run(t, "reconnect", "--agents=10", "--apps=3", "--cuts=1")
-	positive(t, result, "seconds", "peak_cpu_percent")
+	result := runScenario(t, "reconnect", "--agents=10", "--apps=3", "--cuts=1")
+	requirePositive(t, result, "seconds", "peak_cpu_percent")
 	require.Equal(t, 0.0, result["snapshots"])
 	require.Equal(t, 10.0, result["resumed"])
 }
 
-func TestRolling_RestartLosesNoChangeAndSendsNoSnapshots(t *testing.T) {
+func TestRestart_LosesNoChangeAndSendsNoSnapshot(t *testing.T) {
 	t.Parallel()
-	result := run(t, "restart", "--agents=30", "--apps=6", "--quiet=2s", "--pause=500ms")
-	positive(t, result, "changes_before", "changes_during", "p99_ms_during", "drain_ms", "calls")
+	result := runScenario(t, "restart", "--agents=30", "--apps=6", "--quiet=2s", "--pause=500ms")
+	requirePositive(t, result, "changes_before", "changes_during", "p99_ms_during", "drain_ms", "calls")
 	require.Equal(t, 0.0, result["missed"])
 	require.Equal(t, 0.0, result["snapshots"])
 	require.Equal(t, 0.0, result["failed_calls"])
@@ -174,57 +175,57 @@ func TestRolling_RestartLosesNoChangeAndSendsNoSnapshots(t *testing.T) {
 	require.Len(t, result["rounds"], 3)
 }
 
-func TestSlowDeliversEverythingInTheEnd(t *testing.T) {
+func TestSlow_DeliversEveryChangeInTheEnd(t *testing.T) {
 	t.Parallel()
-	result := run(t, "slow", "--agents=3", "--changes=20", "--rounds=1")
-	positive(t, result, "p50_ms", "p50_ms_without")
+	result := runScenario(t, "slow", "--agents=3", "--changes=20", "--rounds=1")
+	requirePositive(t, result, "p50_ms", "p50_ms_without")
 	requireAscending(t, result, "p50_ms", "p99_ms")
 	requireAscending(t, result, "p50_ms_without", "p99_ms_without")
 	requireQuotient(t, result, "ratio", "p99_ms", "p99_ms_without")
 	require.Len(t, result["rounds"], 1)
 }
 
-func TestFlood_IsHeldToItsQuotaAndSparesTheOtherWorkspace(t *testing.T) {
+func TestFlood_KeepsToItsQuotaAndSparesTheOtherWorkspace(t *testing.T) {
 	t.Parallel()
-	result := run(t, "flood", "--deploys=8", "--rounds=1", "--calls=100", "--starts-per-minute=60", "--burst=5")
-	positive(t, result, "p50_ms", "p50_ms_without", "admitted_per_s", "refused")
+	result := runScenario(t, "flood", "--deploys=8", "--rounds=1", "--calls=100", "--starts-per-minute=60", "--burst=5")
+	requirePositive(t, result, "p50_ms", "p50_ms_without", "admitted_per_s", "refused")
 	requireAscending(t, result, "p50_ms", "p99_ms")
 	requireAscending(t, result, "p50_ms_without", "p99_ms_without")
 	requireAscending(t, result, "admitted_per_s", "refused_per_s")
 	requireQuotient(t, result, "ratio", "p99_ms", "p99_ms_without")
 }
 
-func TestOverload_LosesNothingAndLetsEdgesPass(t *testing.T) {
+func TestOverload_LosesNoStateAndDeliversEdges(t *testing.T) {
 	t.Parallel()
-	result := run(t, "overload", "--instances=400", "--regions=2", "--edges=1", "--calm=1s", "--window=3s", "--start=300ms")
-	positive(t, result, "capacity_per_s", "offered_per_s", "durable_per_s", "edges", "edge_p99_ms", "level_s", "plane_peak_mib")
+	result := runScenario(t, "overload", "--instances=400", "--regions=2", "--edges=1", "--calm=1s", "--window=3s", "--start=300ms")
+	requirePositive(t, result, "capacity_per_s", "offered_per_s", "durable_per_s", "edges", "edge_p99_ms", "level_s", "plane_peak_mib")
 	require.Equal(t, 0.0, result["lost"])
 }
 
-func TestDaysThatGoByLeaveTheDatabaseFlat(t *testing.T) {
+func TestRetention_DatabaseStopsGrowing(t *testing.T) {
 	t.Parallel()
-	result := run(t, "retention", "--days=4", "--settle=3", "--apps=1", "--regions=1", "--deploys=4", "--scales=2", "--crashes=2",
+	result := runScenario(t, "retention", "--days=4", "--settle=3", "--apps=1", "--regions=1", "--deploys=4", "--scales=2", "--crashes=2",
 		"--keep-changes=20", "--keep-versions=5", "--keep-history=40")
-	positive(t, result, "rows", "mib", "forgotten")
+	requirePositive(t, result, "rows", "mib", "forgotten")
 	require.Len(t, result["rounds"], 4)
 	require.Contains(t, result["detail_rows"], "region_changes")
 }
 
-func TestRegionsComparesFleets(t *testing.T) {
+func TestRegions_ComparesFleets(t *testing.T) {
 	t.Parallel()
-	result := run(t, "regions", "--exist=3,6", "--touch=1,3", "--apps=2", "--changes=20")
+	result := runScenario(t, "regions", "--exist=3,6", "--touch=1,3", "--apps=2", "--changes=20")
 	require.Len(t, result["rounds"], 4)
-	positive(t, result, "cpu_ms_per_change")
+	requirePositive(t, result, "cpu_ms_per_change")
 }
 
-func TestBaselinesMeasureEveryPartAlone(t *testing.T) {
+func TestBaselines_MeasureEveryPartAlone(t *testing.T) {
 	t.Parallel()
-	result := run(t, "baselines", "--window=3s", "--batch=100", "--regions=4")
-	positive(t, result, "upserts_per_s", "feed_transactions_per_s", "invocations_per_s", "frames_per_s", "streams_per_s")
-	require.InEpsilon(t, 4*result["feed_transactions_per_s"].(float64), result["feed_changes_per_s"], 0.01, "a transaction has a change in each region")
+	result := runScenario(t, "baselines", "--window=3s", "--batch=100", "--regions=4")
+	requirePositive(t, result, "upserts_per_s", "feed_transactions_per_s", "invocations_per_s", "frames_per_s", "streams_per_s")
+	require.InEpsilon(t, 4*result["feed_transactions_per_s"].(float64), result["feed_changes_per_s"], 0.01, "each transaction has a change in each of 4 regions")
 }
 
-func TestResults_AreWrittenByAll(t *testing.T) {
+func TestResultsFile_IsWrittenByTheCommandAll(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "results.json")
 	var stdout, stderr bytes.Buffer
@@ -242,12 +243,12 @@ func TestResults_AreWrittenByAll(t *testing.T) {
 	require.Equal(t, "snapshot", report.Results[0]["scenario"])
 }
 
-func TestRun_InterruptedLeavesNothing(t *testing.T) {
+func TestRun_InterruptedLeavesNoFilesAndNoProcesses(t *testing.T) {
 	temp := t.TempDir()
 	t.Setenv("TMPDIR", temp)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	var stdout bytes.Buffer
-	interrupted := errors.New("interrupted in the midst of it")
+	interrupted := errors.New("interrupted during the run")
 	err := simulator.Main(ctx, []string{"latency", "--regions=3", "--apps=2", "--changes=100000", "--relaxed"}, &stdout, writer(func(p []byte) {
 		if bytes.Contains(p, []byte("making")) && bytes.Contains(p, []byte("changes")) {
 			cancel(interrupted)
@@ -266,6 +267,7 @@ func TestRun_InterruptedLeavesNothing(t *testing.T) {
 	}
 }
 
+// writer is an io.Writer that calls the function.
 type writer func(p []byte)
 
 func (w writer) Write(p []byte) (int, error) {
@@ -273,23 +275,23 @@ func (w writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestRun_BeyondItsMemoryNamesTheProcess(t *testing.T) {
+func TestRun_FailsAboveItsMemoryLimit(t *testing.T) {
 	t.Parallel()
 	var stdout, stderr bytes.Buffer
 	require.Error(t, simulator.Main(t.Context(), []string{"latency", "--regions=2", "--apps=1", "--max-memory-gib=0.1", "--relaxed"}, &stdout, &stderr))
 	require.Contains(t, stdout.String(), "above the limit of 102 MiB")
 }
 
-func TestFlags_MistakeIsNamed(t *testing.T) {
+func TestFlags_ErrorNamesTheFlag(t *testing.T) {
 	var out bytes.Buffer
 	require.ErrorContains(t, simulator.Main(t.Context(), []string{"latency", "--regionz=8"}, &out, &out), "--regionz")
 	require.ErrorContains(t, simulator.Main(t.Context(), []string{"latency", "--rate=0", "--json"}, &out, &out), "latency failed")
 	require.Contains(t, out.String(), "--rate=0: has to be above 0")
 }
 
-func TestChaosBreaksThingsAndFindsEverythingInOrder(t *testing.T) {
-	result := run(t, "chaos", "--minutes=0.05", "--storm=5s", "--regions=4", "--converge=60s")
-	positive(t, result, "rounds", "blows")
+func TestChaos_FindsNoViolation(t *testing.T) {
+	result := runScenario(t, "chaos", "--minutes=0.05", "--storm=5s", "--regions=4", "--converge=60s")
+	requirePositive(t, result, "rounds", "blows")
 	require.Equal(t, 0.0, result["violations"])
 	require.Contains(t, result, "detail_blows")
 	require.Contains(t, result, "reports")

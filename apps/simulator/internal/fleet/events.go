@@ -7,58 +7,62 @@ import (
 	"time"
 )
 
-// events is the handler of an agent's log. It notices when a stream begins and when a snapshot is stored, and
-// passes warnings on.
-type events struct {
-	region   string
-	snapshot func(region string, items int, took time.Duration)
-	began    func(region string, resumed bool)
-	next     slog.Handler
+// logWatcher is the handler of an agent's log. By the messages of the log, it notices that a stream began or that a
+// snapshot was stored. It forwards warnings to next.
+type logWatcher struct {
+	region string
+	// onSnapshot and onConnected may be nil.
+	onSnapshot  func(region string, items int, took time.Duration)
+	onConnected func(region string, resumed bool)
+	next        slog.Handler
 
-	mu        sync.Mutex
-	connected time.Time
+	mu          sync.Mutex
+	connectedAt time.Time
 }
 
-// These are the agent's messages at the two moments.
+// These are messages of the agent's log.
 const (
-	saysConnected = "connected to the control plane"
-	saysSnapshot  = "snapshot received"
+	connectedMessage = "connected to the control plane"
+	snapshotMessage  = "snapshot received"
 )
 
-func (e *events) Enabled(ctx context.Context, level slog.Level) bool {
-	return (e.snapshot != nil || e.began != nil) && level >= slog.LevelInfo || e.handsOn(ctx, level)
+func (w *logWatcher) Enabled(ctx context.Context, level slog.Level) bool {
+	return (w.onSnapshot != nil || w.onConnected != nil) && level >= slog.LevelInfo || w.forwards(ctx, level)
 }
 
-func (e *events) handsOn(ctx context.Context, level slog.Level) bool {
-	return e.next != nil && level >= slog.LevelWarn && e.next.Enabled(ctx, level)
+// forwards reports whether next gets records of the level.
+func (w *logWatcher) forwards(ctx context.Context, level slog.Level) bool {
+	return w.next != nil && level >= slog.LevelWarn && w.next.Enabled(ctx, level)
 }
 
-func (e *events) Handle(ctx context.Context, r slog.Record) error {
+func (w *logWatcher) Handle(ctx context.Context, r slog.Record) error {
 	switch {
-	case r.Message == saysConnected:
-		e.mu.Lock()
-		e.connected = r.Time
-		e.mu.Unlock()
-		if e.began != nil {
-			e.began(e.region, attribute(r, "resumed").Bool())
+	case r.Message == connectedMessage:
+		w.mu.Lock()
+		w.connectedAt = r.Time
+		w.mu.Unlock()
+		if w.onConnected != nil {
+			w.onConnected(w.region, attribute(r, "resumed").Bool())
 		}
-	case r.Message == saysSnapshot && e.snapshot != nil:
-		e.mu.Lock()
-		took := r.Time.Sub(e.connected)
-		e.mu.Unlock()
-		e.snapshot(e.region, int(attribute(r, "items").Int64()), took)
+	case r.Message == snapshotMessage && w.onSnapshot != nil:
+		w.mu.Lock()
+		took := r.Time.Sub(w.connectedAt)
+		w.mu.Unlock()
+		w.onSnapshot(w.region, int(attribute(r, "items").Int64()), took)
 	}
-	if !e.handsOn(ctx, r.Level) {
+	if !w.forwards(ctx, r.Level) {
 		return nil
 	}
 	r = r.Clone()
-	r.AddAttrs(slog.String("region", e.region))
-	return e.next.Handle(ctx, r)
+	r.AddAttrs(slog.String("region", w.region))
+	return w.next.Handle(ctx, r)
 }
 
-func (e *events) WithAttrs([]slog.Attr) slog.Handler { return e }
-func (e *events) WithGroup(string) slog.Handler      { return e }
+// WithAttrs and WithGroup return w, because next gets only the attributes of the record and the region.
+func (w *logWatcher) WithAttrs([]slog.Attr) slog.Handler { return w }
+func (w *logWatcher) WithGroup(string) slog.Handler      { return w }
 
+// attribute returns the value of a record's attribute, or the zero Value if the record has none of the name.
 func attribute(r slog.Record, name string) (value slog.Value) {
 	r.Attrs(func(a slog.Attr) bool {
 		if a.Key == name {

@@ -1,14 +1,15 @@
-// Package fleet runs thousands of shipped agents in one process. Each has a TCP connection of its own to the
-// control plane, its own inbox on disk, and a simulated runtime. Everything but the runtime is what runs in a
-// region.
+// Package fleet runs thousands of shipped agents in one process. Each agent has a TCP connection of its own to the
+// control plane, an inbox of its own, and a simulated runtime. Everything except the runtime is the code that
+// runs in a real region.
 //
-//	control plane <--TCP--> wire (may be cut, stalled) <--> agent --> simulated
-//	                                                          ^ killed and started
-//	                                                            again on its inbox
+//	control plane <--TCP--> wire (can be cut or stalled) <--> agent --> simulated runtime
+//	                                                            ^ killed, and started
+//	                                                              again on its inbox
 //
-// A member's runtime outlives its agent, as pods and processes do. Agents only end by being killed. Inboxes
-// are not flushed to the disk and lie in memory where possible, because one machine has fewer disks than the
-// fleet has regions. A kill leaves the same content as on disk.
+// A member is a region of the fleet. Its runtime outlives its agent, as pods and processes do. An agent ends only
+// when it is killed. Inboxes are not flushed to the disk, and are in memory where possible, because one machine
+// has fewer disks than the fleet has regions. A killed agent loses nothing that it wrote, because the kernel keeps
+// it.
 package fleet
 
 import (
@@ -32,22 +33,23 @@ import (
 
 // Config is the configuration of a Fleet.
 type Config struct {
-	// Dir is the folder of inboxes and credentials.
+	// Dir is the folder of all members' folders.
 	Dir string
-	// URL returns the URL of the control plane for a member, by its number.
+	// URL returns the URL of the control plane for member n.
 	URL func(n int) string
 	// Token returns the token with which a region joins.
 	Token func(region string) string
 	// Seed seeds every agent's jitter and every runtime's random numbers.
 	Seed uint64
-	// Runtime returns the runtime of a region. New sets its Region.
+	// Runtime returns the configuration of member n's runtime. New sets its Region. Nil: an otherwise empty
+	// configuration.
 	Runtime func(n int, rnd *rand.Rand) agent.SimulatedConfig
-	// Applied is called for every assignment that an agent hands to its runtime, if it is not
-	// nil.
+	// Applied is called for every assignment that an agent hands to its runtime. It may be nil.
 	Applied func(region, deploymentID string, epoch, generation int64)
-	// Snapshot is called for every snapshot that an agent has stored, if it is not nil.
+	// Snapshot is called for every snapshot that an agent has stored. took is the time since its stream began. It may
+	// be nil.
 	Snapshot func(region string, items int, took time.Duration)
-	// Connected is called for every stream that begins, if it is not nil.
+	// Connected is called for every stream that begins. It may be nil.
 	Connected func(region string, resumed bool)
 	// Folder makes the folder of a member. Nil: os.MkdirAll.
 	Folder func(path string) error
@@ -85,16 +87,16 @@ func New(cfg Config, regions []string) (*Fleet, error) {
 	return f, nil
 }
 
-// joins is how many agents join at the same time, because a join is a transaction and a file that is flushed
+// maxJoins limits how many agents join at the same time, because each join commits a transaction and flushes a file
 // to the disk.
-const joins = 32
+const maxJoins = 32
 
-// Start starts every member, and returns once each has joined or ctx ended.
+// Start starts every member, and returns when each has joined or failed to join. A join fails when ctx ends.
 func (f *Fleet) Start(ctx context.Context) error { return f.StartFirst(ctx, len(f.members)) }
 
 // StartFirst starts the first n members, as Start does.
 func (f *Fleet) StartFirst(ctx context.Context, n int) error {
-	slots := make(chan struct{}, joins)
+	slots := make(chan struct{}, maxJoins)
 	errs := make(chan error, n)
 	for _, m := range f.members[:n] {
 		slots <- struct{}{}
@@ -113,7 +115,7 @@ func (f *Fleet) StartFirst(ctx context.Context, n int) error {
 // Members returns the members in the order of their regions.
 func (f *Fleet) Members() []*Member { return f.members }
 
-// Member returns the member of a region, or nil without one.
+// Member returns the member of a region, or nil if there is none.
 func (f *Fleet) Member(region string) *Member { return f.byName[region] }
 
 // Connected returns how many members have a stream.
@@ -139,7 +141,7 @@ func (f *Fleet) Stop() {
 	}
 }
 
-// Member is one region. Its agent is killed and started again, but its runtime and disk stay.
+// Member is one region of a Fleet. Its agent can be killed and started again, while its runtime and its inbox stay.
 type Member struct {
 	Region  string
 	Runtime *agent.Simulated
@@ -154,11 +156,11 @@ type Member struct {
 	rndMu sync.Mutex
 	rnd   *rand.Rand
 
-	mu     sync.Mutex
-	agent  *agent.Agent
-	voice  *voice
-	cancel context.CancelFunc
-	done   chan error
+	mu        sync.Mutex
+	agent     *agent.Agent
+	transport *transport
+	cancel    context.CancelFunc
+	done      chan error
 }
 
 func (f *Fleet) newMember(n int, region string) (*Member, error) {
@@ -170,7 +172,7 @@ func (f *Fleet) newMember(n int, region string) (*Member, error) {
 	if f.cfg.Transport != nil {
 		m.client.Transport = f.cfg.Transport(region, m.client.Transport)
 	}
-	m.log = slog.New(&events{region: region, snapshot: f.cfg.Snapshot, began: f.cfg.Connected, next: f.cfg.Log})
+	m.log = slog.New(&logWatcher{region: region, onSnapshot: f.cfg.Snapshot, onConnected: f.cfg.Connected, next: f.cfg.Log})
 	var cfg agent.SimulatedConfig
 	if f.cfg.Runtime != nil {
 		cfg = f.cfg.Runtime(n, rand.New(rand.NewPCG(f.cfg.Seed, ^uint64(n))))
@@ -187,47 +189,48 @@ func (f *Fleet) newMember(n int, region string) (*Member, error) {
 	if err := makeFolder(m.dir); err != nil {
 		return nil, fmt.Errorf("fleet: %w", err)
 	}
-	if err := os.WriteFile(m.token(), []byte(f.cfg.Token(region)), 0o600); err != nil {
+	if err := os.WriteFile(m.tokenFile(), []byte(f.cfg.Token(region)), 0o600); err != nil {
 		return nil, fmt.Errorf("fleet: %w", err)
 	}
 	return m, nil
 }
 
-func (m *Member) token() string { return filepath.Join(m.dir, "token") }
+// tokenFile returns the path of the token with which the agent joins.
+func (m *Member) tokenFile() string { return filepath.Join(m.dir, "token") }
 
-// float returns a random number for the agent.
-func (m *Member) float() float64 {
+// randomFloat returns a random number in [0, 1). It is safe for concurrent use.
+func (m *Member) randomFloat() float64 {
 	m.rndMu.Lock()
 	defer m.rndMu.Unlock()
 	return m.rnd.Float64()
 }
 
-// stopGrace is the time that an agent's parts have to end.
+// stopGrace is how long a killed agent's goroutines may take to end.
 const stopGrace = 20 * time.Second
 
-// Start starts the member's agent on the data of its last agent, and returns once the agent has joined its
-// region. A running agent is left alone. The agent ends with Kill, not with ctx.
+// Start starts an agent on the data of the member's last agent, and returns when the agent has joined its region.
+// If an agent runs already, Start does nothing. The agent runs until Kill, also after ctx ends.
 func (m *Member) Start(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.cancel != nil {
 		return nil
 	}
-	v := &voice{next: m.client.Transport}
+	t := &transport{next: m.client.Transport}
 	client := *m.client
-	client.Transport = v
+	client.Transport = t
 	a, err := agent.New(ctx, agent.Config{
 		Server: m.fleet.cfg.URL(m.number), HTTPClient: &client,
-		DataDir: m.dir, TokenFile: m.token(),
+		DataDir: m.dir, TokenFile: m.tokenFile(),
 		NewRuntime:  func(context.Context, string) (agent.Runtime, error) { return m.Runtime.Take(), nil },
 		RuntimeName: "simulated", Version: agent.Version, NoSync: true,
-		Log: m.log, Registerer: prometheus.NewRegistry(), Tracer: m.fleet.tracer, Rand: m.float,
+		Log: m.log, Registerer: prometheus.NewRegistry(), Tracer: m.fleet.tracer, Rand: m.randomFloat,
 	})
 	if err != nil {
 		return fmt.Errorf("start the agent of region %s: %w", m.Region, err)
 	}
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	m.agent, m.voice, m.cancel, m.done = a, v, cancel, make(chan error, 1)
+	m.agent, m.transport, m.cancel, m.done = a, t, cancel, make(chan error, 1)
 	go func() {
 		err := service.Run(running, m.log, stopGrace, a.Components()...)
 		m.done <- errors.Join(err, a.Close())
@@ -235,9 +238,8 @@ func (m *Member) Start(ctx context.Context) error {
 	return nil
 }
 
-// Kill ends the agent as kill -9 does: from one moment on it sends nothing, changes no instances, and stores
-// nothing, not even the rest of a write. Then Kill waits for its goroutines, which have no more effect.
-// Instances stay as they are.
+// Kill ends the agent as kill -9 does: at once, it sends nothing more, changes no instances, and stores nothing,
+// not even the rest of a write. Then Kill waits until its goroutines have ended. The instances stay as they are.
 func (m *Member) Kill() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -246,17 +248,17 @@ func (m *Member) Kill() {
 	}
 	select {
 	case err := <-m.done:
-		m.log.Error("the agent had ended before it was killed", "region", m.Region, "error", err)
+		m.log.Error("the agent ended before it was killed", "region", m.Region, "error", err)
 		m.done <- nil
 	default:
 	}
-	m.voice.silent.Store(true)
+	m.transport.killed.Store(true)
 	m.wire.cut()
 	m.agent.Abandon()
-	m.Runtime.Take() // from the agent; it has no owner then
+	m.Runtime.Take() // takes the runtime from the agent, so that it has no owner
 	m.cancel()
-	<-m.done //nolint:errcheck // what a dead agent complains of is nothing
-	m.agent, m.voice, m.cancel, m.done = nil, nil, nil, nil
+	<-m.done //nolint:errcheck // errors of a killed agent do not matter
+	m.agent, m.transport, m.cancel, m.done = nil, nil, nil, nil
 }
 
 // Connected reports whether the agent has a stream.
@@ -269,7 +271,7 @@ func (m *Member) Connected() bool {
 // Cut breaks every connection of the member. Its agent opens new ones.
 func (m *Member) Cut() { m.wire.cut() }
 
-// Stall holds everything that the control plane sends, while connections stay open. Stall(false) releases it.
+// Stall(true) delays all bytes from the control plane while connections stay open, until Stall(false).
 func (m *Member) Stall(on bool) { m.wire.stall(on) }
 
 // Folder returns the folder of the agent's data.
@@ -278,7 +280,7 @@ func (m *Member) Folder() string { return m.dir }
 // Inbox returns the path of the agent's inbox.
 func (m *Member) Inbox() string { return filepath.Join(m.dir, "inbox.db") }
 
-// Lose deletes the inbox of an agent that does not run.
+// Lose deletes the inbox. The agent must not run.
 func (m *Member) Lose() error {
 	if err := os.Remove(m.Inbox()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("delete the inbox of region %s: %w", m.Region, err)

@@ -11,24 +11,27 @@ import (
 	"github.com/windlass-run/windlass/pkg/rpc"
 )
 
-// wire is a member's network. It knows every connection, so that it can break or stall them.
+// wire is the network between a member and the control plane. It has the member's connections, so that it can
+// break or stall them.
 type wire struct {
-	mu      sync.Mutex
-	open    map[*conn]struct{}
-	stalled chan struct{} // closed when the stall ends; nil while there is none
+	mu   sync.Mutex
+	open map[*conn]struct{}
+	// stallEnd is closed when the current stall ends. nil: the wire is not stalled.
+	stallEnd chan struct{}
 }
 
 func newWire() *wire { return &wire{open: map[*conn]struct{}{}} }
 
-// client returns the shipped client, which opens its connections through the wire.
+// client returns an HTTP client like that of a shipped agent, but with its connections through the wire.
 func (w *wire) client() *http.Client { return rpc.NewHTTPClient(rpc.HTTPClientConfig{Dial: w.dial}) }
 
+// dial opens a connection through the wire.
 func (w *wire) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	plain, err := new(net.Dialer).DialContext(ctx, network, address)
+	tcp, err := new(net.Dialer).DialContext(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{Conn: plain, wire: w, closed: make(chan struct{})}
+	c := &conn{Conn: tcp, wire: w, closed: make(chan struct{})}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.open[c] = struct{}{}
@@ -48,49 +51,51 @@ func (w *wire) cut() {
 	}
 }
 
+// stall begins or ends a stall of all connections.
 func (w *wire) stall(on bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
-	case on && w.stalled == nil:
-		w.stalled = make(chan struct{})
-	case !on && w.stalled != nil:
-		close(w.stalled)
-		w.stalled = nil
+	case on && w.stallEnd == nil:
+		w.stallEnd = make(chan struct{})
+	case !on && w.stallEnd != nil:
+		close(w.stallEnd)
+		w.stallEnd = nil
 	}
 }
 
-func (w *wire) stalledNow() chan struct{} {
+// currentStall returns the channel that is closed when the current stall ends, or nil without a stall.
+func (w *wire) currentStall() chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.stalled
+	return w.stallEnd
 }
 
-// voice is one agent's transport over its member's network. A member's agents follow one another, and a
-// killed agent must not open another connection.
-type voice struct {
+// transport is the HTTP transport of one agent. All agents of a member share its wire, one after the other. A
+// killed agent must not open another connection, so its transport fails.
+type transport struct {
 	next   http.RoundTripper
-	silent atomic.Bool
+	killed atomic.Bool
 }
 
-var errSilent = errors.New("the agent was killed")
+var errKilled = errors.New("the agent was killed")
 
 // RoundTrip implements http.RoundTripper.
-func (v *voice) RoundTrip(req *http.Request) (*http.Response, error) {
-	if v.silent.Load() {
-		return nil, errSilent
+func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	if t.killed.Load() {
+		return nil, errKilled
 	}
-	return v.next.RoundTrip(req)
+	return t.next.RoundTrip(req)
 }
 
-// CloseIdleConnections is called by http.Client's method of the same name.
-func (v *voice) CloseIdleConnections() {
-	if c, ok := v.next.(interface{ CloseIdleConnections() }); ok {
+// CloseIdleConnections lets http.Client.CloseIdleConnections reach the next transport.
+func (t *transport) CloseIdleConnections() {
+	if c, ok := t.next.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}
 }
 
-// conn is one connection.
+// conn is one connection through a wire.
 type conn struct {
 	net.Conn
 	wire   *wire
@@ -98,19 +103,20 @@ type conn struct {
 	closed chan struct{}
 }
 
-// Read returns what arrived once the wire is not stalled. During a stall it reads at most one buffer from the
-// socket, and then the sender's window closes.
+// Read reads from the socket, but returns only when the wire is not stalled. During a stall, it holds at most one
+// buffer of bytes. Then the TCP window closes, and the sender has to wait.
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	if stalled := c.wire.stalledNow(); stalled != nil {
+	if stallEnd := c.wire.currentStall(); stallEnd != nil {
 		select {
-		case <-stalled:
+		case <-stallEnd:
 		case <-c.closed:
 		}
 	}
 	return n, err
 }
 
+// Close closes the connection, and ends a Read that a stall holds.
 func (c *conn) Close() error {
 	c.once.Do(func() {
 		close(c.closed)
