@@ -19,8 +19,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// appFile is the content of an app's file: the app's name and place, its policies, and the fields of the
-// API's DeploymentSpec in their JSON form.
+// appFile is the content of an app's file: the app's name, project and environment, its policies, and the fields
+// of the API's DeploymentSpec in their JSON form.
 type appFile struct {
 	App         string
 	Project     string
@@ -74,7 +74,7 @@ func parseAppFile(data []byte) (*appFile, error) {
 	}
 	file, err := d.appFile()
 	if err != nil {
-		return nil, d.locate(err)
+		return nil, d.addLine(err)
 	}
 	file.document = d
 	return file, nil
@@ -90,10 +90,10 @@ func (d *document) appFile() (_ *appFile, err error) {
 		}
 		text, ok := value.(string)
 		if !ok {
-			return nil, fieldErrorf(key, "want a name, got %s", shown(value))
+			return nil, fieldErrorf(key, "want a name, got %s", valueText(value))
 		}
 		if strings.Contains(text, "/") {
-			return nil, fieldErrorf(key, "%s is not a name: write the names of project and environment into the fields `project` and `environment`", shown(value))
+			return nil, fieldErrorf(key, "%s is not a name: write the names of project and environment into the fields `project` and `environment`", valueText(value))
 		}
 		*into = text
 		delete(root, key)
@@ -135,9 +135,9 @@ func (d *document) appFile() (_ *appFile, err error) {
 func parsePolicy(value any) (*windlassv1.RolloutPolicy, error) {
 	fields, ok := value.(map[string]any)
 	if !ok {
-		return nil, fieldErrorf("rollout", "want a mapping, got %s: start with `strategy: rolling`", shown(value))
+		return nil, fieldErrorf("rollout", "want a mapping, got %s: start with `strategy: rolling`", valueText(value))
 	}
-	if on, short := truth(fields["autoRollback"]); short {
+	if on, short := parseBool(fields["autoRollback"]); short {
 		fields["autoRollback"] = map[string]any{"enabled": on}
 	}
 	policy := &windlassv1.RolloutPolicy{}
@@ -157,7 +157,7 @@ func parsePolicy(value any) (*windlassv1.RolloutPolicy, error) {
 func parseScaling(value any) (*windlassv1.ScalingPolicy, error) {
 	fields, ok := value.(map[string]any)
 	if !ok {
-		return nil, fieldErrorf("scaling", "want a mapping, got %s: start with `max: 10`", shown(value))
+		return nil, fieldErrorf("scaling", "want a mapping, got %s: start with `max: 10`", valueText(value))
 	}
 	policy := &windlassv1.ScalingPolicy{}
 	if err := normalise("scaling", fields, policy.ProtoReflect().Descriptor()); err != nil {
@@ -178,13 +178,13 @@ func parseScaling(value any) (*windlassv1.ScalingPolicy, error) {
 func parseFreeze(value any) (*windlassv1.FileFreeze, error) {
 	fields, ok := value.(map[string]any)
 	if !ok {
-		return nil, fieldErrorf("freeze", `want a mapping, got %s: start with "reason: no on-call engineer"`, shown(value))
+		return nil, fieldErrorf("freeze", `want a mapping, got %s: start with "reason: no on-call engineer"`, valueText(value))
 	}
 	zone := time.UTC
 	if name, ok := fields["timeZone"].(string); ok {
 		var err error
 		if zone, err = time.LoadLocation(name); err != nil {
-			return nil, fieldErrorf("freeze.timeZone", "%s names no time zone: write for example Europe/London", shown(name))
+			return nil, fieldErrorf("freeze.timeZone", "%s names no time zone: write for example Europe/London", valueText(name))
 		}
 	}
 	for _, key := range []string{"from", "until"} {
@@ -192,7 +192,7 @@ func parseFreeze(value any) (*windlassv1.FileFreeze, error) {
 		if !ok {
 			continue
 		}
-		at, err := clockTime(text, zone)
+		at, err := parseTime(text, zone)
 		if err != nil {
 			return nil, fieldErrorf("freeze."+key, "%s", err)
 		}
@@ -233,8 +233,8 @@ const (
 	structName   = "google.protobuf.Struct"
 )
 
-// notYet has fields of roles that a later release will have, by message, and what to do without them.
-var notYet = map[string]string{
+// laterFields has fields that a later release will support, as MESSAGE.FIELD, and what to do until then.
+var laterFields = map[string]string{
 	"DeploymentSpec.gang":     "leave it out; a group is ready, and gets requests, once all its instances are ready",
 	"DeploymentSpec.topology": "leave it out, or use kubernetes.zoneSpread and kubernetes.nodeSelector",
 	"DeploymentSpec.pairing":  "leave it out; routes lead to the entry role, which finds its group in the file that WINDLASS_PEERS names",
@@ -243,38 +243,38 @@ var notYet = map[string]string{
 	"RoleSpec.together":       "leave it out; groups are updated whole, as rollout says",
 }
 
-// normalise checks names against the schema, and rewrites what people write and protojson does not read:
-// durations such as 10m, and short names of choices.
+// normalise checks the names of fields against the schema. It rewrites values that people write and protojson does
+// not parse: durations such as 10m, and short names of choices.
 func normalise(path string, fields map[string]any, schema protoreflect.MessageDescriptor) error {
-	// Sorted, so that a file with two errors always gets the same one.
+	// The keys are sorted, so that the same error is reported each time.
 	for _, key := range slices.Sorted(maps.Keys(fields)) {
 		value := fields[key]
 		field := schema.Fields().ByJSONName(key)
 		if field == nil {
 			field = schema.Fields().ByName(protoreflect.Name(key))
 		}
-		where := join(path, key)
+		where := joinPath(path, key)
 		if field == nil {
-			if fix, ok := notYet[string(schema.Name())+"."+key]; ok {
+			if fix, ok := laterFields[string(schema.Name())+"."+key]; ok {
 				return fieldErrorf(where, "not supported yet: %s", fix)
 			}
-			return fieldErrorf(where, "no such field%s", suggest(key, schema))
+			return fieldErrorf(where, "no such field%s", suggestField(key, schema))
 		}
 		switch {
 		case field.IsMap():
 			m, ok := value.(map[string]any)
 			if !ok {
-				return fieldErrorf(where, "want a mapping of names to texts, got %s", shown(value))
+				return fieldErrorf(where, "want a mapping of names to texts, got %s", valueText(value))
 			}
 			for name, v := range m {
 				if _, ok := v.(string); !ok {
-					return fieldErrorf(join(where, name), "%s is not a text: put it in quotes", shown(v))
+					return fieldErrorf(joinPath(where, name), "%s is not a text: put it in quotes", valueText(v))
 				}
 			}
 		case field.IsList():
 			list, ok := value.([]any)
 			if !ok {
-				return fieldErrorf(where, "want a list, got %s: write %s", shown(value), listHint(value))
+				return fieldErrorf(where, "want a list, got %s: write %s", valueText(value), listHint(value))
 			}
 			for i, v := range list {
 				item := fmt.Sprintf("%s[%d]", where, i)
@@ -288,14 +288,14 @@ func normalise(path string, fields map[string]any, schema protoreflect.MessageDe
 				}
 				m, ok := v.(map[string]any)
 				if !ok {
-					return fieldErrorf(item, "want a mapping, got %s", shown(v))
+					return fieldErrorf(item, "want a mapping, got %s", valueText(v))
 				}
 				if err := normalise(item, m, field.Message()); err != nil {
 					return err
 				}
 			}
 		case field.Message() != nil && field.Message().FullName() == durationName:
-			d, err := duration(value)
+			d, err := parseDuration(value)
 			if err != nil {
 				return fieldErrorf(where, "%s", err)
 			}
@@ -307,7 +307,7 @@ func normalise(path string, fields map[string]any, schema protoreflect.MessageDe
 		case field.Message() != nil:
 			m, ok := value.(map[string]any)
 			if !ok {
-				return fieldErrorf(where, "want a mapping, got %s", shown(value))
+				return fieldErrorf(where, "want a mapping, got %s", valueText(value))
 			}
 			if err := normalise(where, m, field.Message()); err != nil {
 				return err
@@ -327,14 +327,14 @@ func normalise(path string, fields map[string]any, schema protoreflect.MessageDe
 func checkOptions(where string, value any) error {
 	m, ok := value.(map[string]any)
 	if !ok {
-		return fieldErrorf(where, "want a mapping, got %s", shown(value))
+		return fieldErrorf(where, "want a mapping, got %s", valueText(value))
 	}
 	check := func(at string, v any) error {
 		switch v := v.(type) {
-		case odd:
-			return fieldErrorf(at, "readers of YAML disagree about %s: put it in quotes, or write true, false or a number in decimal digits", shown(v))
+		case ambiguous:
+			return fieldErrorf(at, "readers of YAML disagree about %s: put it in quotes, or write true, false or a number in decimal digits", valueText(v))
 		case nil, map[string]any, []any:
-			return fieldErrorf(at, "want a text, a number, true or false, got %s", shown(v))
+			return fieldErrorf(at, "want a text, a number, true or false, got %s", valueText(v))
 		}
 		return nil
 	}
@@ -344,7 +344,7 @@ func checkOptions(where string, value any) error {
 			list = []any{m[name]}
 		}
 		for _, v := range list {
-			if err := check(join(where, name), v); err != nil {
+			if err := check(joinPath(where, name), v); err != nil {
 				return err
 			}
 		}
@@ -352,15 +352,15 @@ func checkOptions(where string, value any) error {
 	return nil
 }
 
-// duration turns 10m or 1.5s into the API's form, seconds.
-func duration(value any) (string, error) {
+// parseDuration turns 10m or 1.5s into the API's form, seconds.
+func parseDuration(value any) (string, error) {
 	text, ok := value.(string)
 	if !ok {
-		return "", fmt.Errorf("%s has no unit: write for example 10s or 5m", shown(value))
+		return "", fmt.Errorf("%s has no unit: write for example 10s or 5m", valueText(value))
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil {
-		return "", fmt.Errorf("%q is not a duration: write for example 10s or 5m", clip(text))
+		return "", fmt.Errorf("%q is not a duration: write for example 10s or 5m", truncate(text))
 	}
 	sign := ""
 	if d < 0 {
@@ -370,19 +370,20 @@ func duration(value any) (string, error) {
 	return fmt.Sprintf("%s%d.%09ds", sign, max(whole, -whole), max(rest, -rest)), nil
 }
 
-func join(path, key string) string {
-	key = clip(key)
+// joinPath appends a key to the path of a field.
+func joinPath(path, key string) string {
+	key = truncate(key)
 	if path == "" {
 		return key
 	}
 	return path + "." + key
 }
 
-// listHint returns the list that the user perhaps meant by a text: its words, or its parts between commas.
+// listHint returns a list for a text that was written in place of one: its words, or its parts between commas.
 func listHint(value any) string {
 	text, ok := value.(string)
 	if !ok {
-		return "[" + shown(value) + "]"
+		return "[" + valueText(value) + "]"
 	}
 	words := strings.Fields(text)
 	if strings.Contains(text, ",") {
@@ -391,38 +392,40 @@ func listHint(value any) string {
 	for i, word := range words {
 		word = strings.TrimSpace(word)
 		words[i] = word
-		if plain(word) != any(word) || strings.ContainsAny(word, "[]{},:#&*!|>'\"%@`\\") || strings.HasPrefix(word, "-") && len(word) == 1 {
+		if parsePlain(word) != any(word) || strings.ContainsAny(word, "[]{},:#&*!|>'\"%@`\\") || strings.HasPrefix(word, "-") && len(word) == 1 {
 			words[i] = strconv.Quote(word)
 		}
 	}
-	return "[" + clip(strings.Join(words, ", ")) + "]"
+	return "[" + truncate(strings.Join(words, ", ")) + "]"
 }
 
-// maxShown is the most bytes of a value that an error repeats: enough to recognise it.
+// maxShown is the maximum length of a value in an error, in bytes.
 const maxShown = 200
 
-func shown(value any) string {
+// valueText returns the value as text for an error.
+func valueText(value any) string {
 	if value == nil {
 		return "nothing"
 	}
-	return clip(fmt.Sprint(value))
+	return truncate(fmt.Sprint(value))
 }
 
-func clip(text string) string {
+// truncate cuts a text to maxShown bytes.
+func truncate(text string) string {
 	if len(text) <= maxShown {
 		return text
 	}
 	return strings.ToValidUTF8(text[:maxShown], "") + "..."
 }
 
-// suggest returns a hint that names the most similar field of the schema or, without one, all its fields.
-func suggest(key string, schema protoreflect.MessageDescriptor) string {
+// suggestField returns a hint that names the most similar field of the schema or, without one, all its fields.
+func suggestField(key string, schema protoreflect.MessageDescriptor) string {
 	var names []string
 	best, bestDistance := "", 4
 	for i := range schema.Fields().Len() {
 		name := schema.Fields().Get(i).JSONName()
 		names = append(names, name)
-		if d := distance(strings.ToLower(key), strings.ToLower(name)); d < bestDistance {
+		if d := editDistance(strings.ToLower(key), strings.ToLower(name)); d < bestDistance {
 			best, bestDistance = name, d
 		}
 	}
@@ -433,8 +436,8 @@ func suggest(key string, schema protoreflect.MessageDescriptor) string {
 	return ": there are " + strings.Join(names, ", ")
 }
 
-// distance is the Levenshtein distance.
-func distance(a, b string) int {
+// editDistance is the Levenshtein distance.
+func editDistance(a, b string) int {
 	prev := make([]int, len(b)+1)
 	for j := range prev {
 		prev[j] = j

@@ -37,7 +37,7 @@ func TestAppFile_OfTheGuideIsValid(t *testing.T) {
 	require.Equal(t, "h100", f.Spec.Resources.Gpu.Pool)
 }
 
-func TestPeoplesDurationsAndCodesAreRead(t *testing.T) {
+func TestAppFile_DurationsAndCodesAreParsed(t *testing.T) {
 	f, err := parseAppFile([]byte("app: a\ncommand: [x]\nregions: [r]\nprogressDeadline: 1m30s\nhealthCheck: {interval: 250ms}\n"))
 	require.NoError(t, err)
 	require.Equal(t, 90*time.Second, f.Spec.ProgressDeadline.AsDuration())
@@ -46,7 +46,7 @@ func TestPeoplesDurationsAndCodesAreRead(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"200-299", "404", "418"}, f.Spec.HealthCheck.ExpectedCodes)
 	f, err = parseAppFile([]byte("app: a\nprogressDeadline: -1.5s\n"))
-	require.NoError(t, err, "it is the API that says why not")
+	require.NoError(t, err, "the API refuses it")
 	require.Equal(t, -1500*time.Millisecond, f.Spec.ProgressDeadline.AsDuration())
 }
 
@@ -82,7 +82,7 @@ rollout:
 	require.NoError(t, err)
 	require.True(t, proto.Equal(&windlassv1.RolloutPolicy{
 		Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY,
-		// That a pause has no unit is for the API to tell, which knows what else it may be.
+		// The API refuses a pause without a unit. It knows the other forms of a pause.
 		Steps: []*windlassv1.CanaryStep{{Weight: 10, Pause: "10m"}, {Replicas: 2, Pause: "manual"}, {Weight: 50, Pause: "5"}},
 	}, f.Rollout))
 	f, err = parseAppFile([]byte("app: a\nrollout: {strategy: blueGreen, initialWeight: 5, promotion: auto after 10m, retain: 1h}\n"))
@@ -232,7 +232,7 @@ func TestAppFile_MistakeHasItsFieldAndFix(t *testing.T) {
 	}
 }
 
-func TestAppFile_SaysAllThatAClusterReads(t *testing.T) {
+func TestAppFile_FieldsForClustersAreParsed(t *testing.T) {
 	f, err := parseAppFile([]byte(`
 app: llama
 image: registry.example/vllm@sha256:00
@@ -324,7 +324,7 @@ func TestDiff_ShowsWhatTheFileChanges(t *testing.T) {
 	}, lines)
 }
 
-func TestDiff_ShowsWhatAClusterLoses(t *testing.T) {
+func TestDiff_ShowsRemovedFieldsForClusters(t *testing.T) {
 	live := &windlassv1.DeploymentSpec{
 		Command: []string{"x"}, DrainDelay: durationpb.New(time.Second),
 		Resources:  &windlassv1.Resources{CpuMillicores: 500, Gpu: &windlassv1.Gpu{Count: 2, Pool: "h100"}},
@@ -353,7 +353,7 @@ func TestDiff_ShowsReplicasOfRegions(t *testing.T) {
 	}}))
 }
 
-func TestOverridesAreReadAsPeopleWriteThem(t *testing.T) {
+func TestAppFile_OverridesAreParsed(t *testing.T) {
 	guide, err := os.ReadFile("../../../../docs/guides/overrides.md")
 	require.NoError(t, err)
 	_, rest, ok := strings.Cut(string(guide), "```yaml\nreplicas: 4\n")

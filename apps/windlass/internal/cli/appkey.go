@@ -25,11 +25,11 @@ Windlass API. For that, see ` + "`windlass key`" + `.`,
 	var ofApp string
 	var ttl time.Duration
 	create := &cobra.Command{
-		Use: "create NAME --app APP", Short: "Make a key and print it, once", Args: cobra.ExactArgs(1),
+		Use: "create NAME --app APP", Short: "Create a key and print it, once", Args: cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			req := &windlassv1.CreateAppKeyRequest{Mutation: mutation(), App: a.appPath(ofApp), Name: args[0]}
+			req := &windlassv1.CreateAppKeyRequest{Mutation: newMutation(), App: a.appPath(ofApp), Name: args[0]}
 			if ttl < 0 {
-				return fmt.Errorf("--ttl=%s: use a time to come, such as 2160h, or 0 for ever", ttl)
+				return fmt.Errorf("--ttl=%s: use a duration above 0, such as 2160h, or 0 for a key that does not expire", ttl)
 			}
 			if ttl > 0 {
 				req.ExpiresAt = time.Now().Add(ttl).UnixMilli()
@@ -47,7 +47,7 @@ Windlass API. For that, see ` + "`windlass key`" + `.`,
 		}),
 	}
 	create.Flags().StringVar(&ofApp, "app", "", "app that the key is for")
-	create.Flags().DurationVar(&ttl, "ttl", 0, "how long the key is valid; 0: for ever")
+	create.Flags().DurationVar(&ttl, "ttl", 0, "how long the key is valid; 0: it does not expire")
 	must(create.MarkFlagRequired("app"))
 	var listApp string
 	list := &cobra.Command{
@@ -57,7 +57,7 @@ Windlass API. For that, see ` + "`windlass key`" + `.`,
 			if listApp != "" {
 				path = a.appPath(listApp)
 			}
-			items, err := pages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.AppKey, *windlassv1.PageResponse, error) {
+			items, err := fetchPages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.AppKey, *windlassv1.PageResponse, error) {
 				r, err := a.clients.routes.ListAppKeys(ctx, &windlassv1.ListAppKeysRequest{Page: p, App: path})
 				return r.GetKeys(), r.GetPage(), err
 			})
@@ -65,9 +65,9 @@ Windlass API. For that, see ` + "`windlass key`" + `.`,
 				return err
 			}
 			return showList(a, items, func(w *tabwriter.Writer) {
-				row(w, "KEY", "APP", "PREFIX", "AGE", "EXPIRES", "MADE BY")
+				row(w, "KEY", "APP", "PREFIX", "AGE", "EXPIRES", "CREATED BY")
 				for _, k := range items {
-					row(w, k.Name, k.App, k.Prefix, ago(k.CreatedAt), clock(k.ExpiresAt), dash(k.CreatedBy))
+					row(w, k.Name, k.App, k.Prefix, ageText(k.CreatedAt), timeText(k.ExpiresAt), orDash(k.CreatedBy))
 				}
 			})
 		}),
@@ -77,11 +77,11 @@ Windlass API. For that, see ` + "`windlass key`" + `.`,
 	revoke := &cobra.Command{
 		Use: "revoke NAME --app APP", Aliases: []string{"rm"}, Short: "Revoke and delete a key", Args: cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			resp, err := a.clients.routes.RevokeAppKey(ctx, &windlassv1.RevokeAppKeyRequest{Mutation: mutation(), App: a.appPath(revokeApp), Name: args[0]})
+			resp, err := a.clients.routes.RevokeAppKey(ctx, &windlassv1.RevokeAppKeyRequest{Mutation: newMutation(), App: a.appPath(revokeApp), Name: args[0]})
 			if err != nil {
 				return err
 			}
-			return a.done(resp, "key %s is revoked: regions are being told", args[0])
+			return a.showDone(resp, "key %s is revoked; it is refused in a region as soon as the region has the change", args[0])
 		}),
 	}
 	revoke.Flags().StringVar(&revokeApp, "app", "", "app that the key is for")

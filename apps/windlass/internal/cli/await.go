@@ -17,14 +17,14 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// waiting is how a command waits for what it started.
-type waiting struct {
+// waitFlags has the flags of a command that waits until its work is over.
+type waitFlags struct {
 	wait     bool
 	until    string
 	patience time.Duration
 }
 
-func (w *waiting) flags(c *cobra.Command, until bool) {
+func (w *waitFlags) addTo(c *cobra.Command, until bool) {
 	c.Flags().BoolVar(&w.wait, "wait", true, "wait until it is done or has failed")
 	c.Flags().DurationVar(&w.patience, "patience", time.Hour, "how long to wait")
 	if until {
@@ -33,7 +33,7 @@ func (w *waiting) flags(c *cobra.Command, until bool) {
 	}
 }
 
-func (w *waiting) check() error {
+func (w *waitFlags) checkUntil() error {
 	switch w.until {
 	case "", untilReady, untilPromotion:
 		return nil
@@ -41,14 +41,15 @@ func (w *waiting) check() error {
 	return fmt.Errorf("--until=%q: use %s or %s", w.until, untilReady, untilPromotion)
 }
 
-// started is what a command started, and its answer.
-type started struct {
-	app string // its id or path
-	// rolloutID is the rollout to follow to its end. If empty, judge decides when the command is done.
+// startedWork describes the work that a command started.
+type startedWork struct {
+	app string // id or path
+	// rolloutID is the rollout to follow to its end. If it is empty, judge decides when the work is over.
 	rolloutID string
 	// deploymentID is the only deployment to show. If empty, all are shown.
 	deploymentID string
-	answer       proto.Message
+	// answer is the response of the call that started the work.
+	answer proto.Message
 	// backIsGood reports that the command asked for a rollback, so that a rolled-back rollout is no failure.
 	backIsGood bool
 	judge      func(*windlassv1.WatchAppResponse) verdict
@@ -56,17 +57,17 @@ type started struct {
 	done func(last *windlassv1.WatchAppResponse, after time.Duration) string
 }
 
-// finish waits for what was started if w.wait is set, and shows the outcome.
-func (a *app) finish(ctx context.Context, s started, w waiting) error {
+// finishWork waits until the work is over if w.wait is set, and shows the outcome.
+func (a *app) finishWork(ctx context.Context, s startedWork, w waitFlags) error {
 	p := &progress{app: a, started: time.Now(), live: a.interactive()}
 	v := verdict{over: true, outcome: outcomeAccepted}
 	var last *windlassv1.WatchAppResponse
 	var err error
 	switch {
 	case w.wait:
-		v, last, err = a.watch(ctx, p, s, w.until, w.patience)
+		v, last, err = a.watchWork(ctx, p, s, w.until, w.patience)
 	case a.output != "table":
-		last, err = a.look(ctx, s.app, s.rolloutID)
+		last, err = a.getState(ctx, s.app, s.rolloutID)
 	default:
 		return nil
 	}
@@ -77,7 +78,7 @@ func (a *app) finish(ctx context.Context, s started, w waiting) error {
 		v = verdict{over: true, outcome: outcomeAborted}
 	}
 	if a.output != "table" {
-		return errors.Join(v.err(), a.showOutcome(s.answer, v.outcome, last, own(last, s.rolloutID)))
+		return errors.Join(v.err(), a.showOutcome(s.answer, v.outcome, last, rolloutWithID(last, s.rolloutID)))
 	}
 	if v.code != 0 {
 		return v.err()
@@ -87,7 +88,7 @@ func (a *app) finish(ctx context.Context, s started, w waiting) error {
 		return nil
 	}
 	fmt.Fprintln(a.Stdout, s.done(last, time.Since(p.started))) //nolint:errcheck // a closed stdout cannot be reported
-	if text := behindText(own(last, s.rolloutID)); text != "" {
+	if text := behindText(rolloutWithID(last, s.rolloutID)); text != "" {
 		a.infof("%s", text)
 	}
 	for _, url := range last.GetApp().GetUrls() {
@@ -96,16 +97,16 @@ func (a *app) finish(ctx context.Context, s started, w waiting) error {
 	return nil
 }
 
-// watch follows what was started until it is over or patience ends, and shows its progress. It returns the
+// watchWork shows the progress of the work until it is over or patience ends. It returns the
 // verdict and the last state of the app. With patience <= 0 it stops at the first state.
-func (a *app) watch(ctx context.Context, p *progress, s started, until string, patience time.Duration) (v verdict, last *windlassv1.WatchAppResponse, err error) {
+func (a *app) watchWork(ctx context.Context, p *progress, s startedWork, until string, patience time.Duration) (v verdict, last *windlassv1.WatchAppResponse, err error) {
 	once := patience <= 0
 	if once {
-		patience = lookPatience
+		patience = statePatience
 	}
-	err = a.follow(ctx, s.app, s.rolloutID, patience, func(r *windlassv1.WatchAppResponse) (bool, error) {
+	err = a.followApp(ctx, s.app, s.rolloutID, patience, func(r *windlassv1.WatchAppResponse) (bool, error) {
 		last = r
-		if ro := own(r, s.rolloutID); s.backIsGood && ro.GetProgress() != nil {
+		if ro := rolloutWithID(r, s.rolloutID); s.backIsGood && ro.GetProgress() != nil {
 			// The command asked for the rollback, which may not have begun yet.
 			ro.Progress.GoingBack = true
 		}
@@ -128,25 +129,25 @@ func (a *app) watch(ctx context.Context, p *progress, s started, until string, p
 	return v, last, err
 }
 
-// lookPatience bounds a watch that needs only one state of the app.
-const lookPatience = 5 * time.Second
+// statePatience bounds a watch that needs only one state of the app.
+const statePatience = 5 * time.Second
 
-func (s started) verdict(r *windlassv1.WatchAppResponse, until string) verdict {
+func (s startedWork) verdict(r *windlassv1.WatchAppResponse, until string) verdict {
 	if r.GetDeleted() {
 		return verdict{true, outcomeFailed, 1, "the app was deleted meanwhile"}
 	}
 	if s.rolloutID == "" {
 		return s.judge(r)
 	}
-	ro := own(r, s.rolloutID)
+	ro := rolloutWithID(r, s.rolloutID)
 	if ro == nil {
 		return verdict{}
 	}
 	return judgeRollout(r.GetApp(), ro, until, time.Now())
 }
 
-// own returns the rollout with this id, or nil if the response does not contain it.
-func own(r *windlassv1.WatchAppResponse, id string) *windlassv1.Rollout {
+// rolloutWithID returns the rollout with this id, or nil if the response does not contain it.
+func rolloutWithID(r *windlassv1.WatchAppResponse, id string) *windlassv1.Rollout {
 	for _, ro := range []*windlassv1.Rollout{r.GetRollout(), r.GetAskedRollout()} {
 		if id != "" && ro.GetId() == id {
 			return ro
@@ -155,18 +156,18 @@ func own(r *windlassv1.WatchAppResponse, id string) *windlassv1.Rollout {
 	return nil
 }
 
-// isReady returns the line about a version that serves.
+// isReady returns the last line for a version that serves.
 func isReady(last *windlassv1.WatchAppResponse, after time.Duration) string {
-	return fmt.Sprintf("%s %s is ready: %d of %d replicas in %s, after %s", last.GetApp().GetName(), version(last.GetApp().GetLiveVersion()),
-		last.GetApp().GetReadyReplicas(), last.GetApp().GetReplicas(), strings.Join(last.GetApp().GetRegions(), ", "), short(after))
+	return fmt.Sprintf("%s %s is ready: %d of %d replicas in %s, after %s", last.GetApp().GetName(), versionText(last.GetApp().GetLiveVersion()),
+		last.GetApp().GetReadyReplicas(), last.GetApp().GetReplicas(), strings.Join(last.GetApp().GetRegions(), ", "), durationText(after))
 }
 
-// askEvery is the shortest time between two requests without a stream. The longest time is twice that.
-const askEvery = 2 * time.Second
+// pollEvery is the minimum time between two polls. The maximum is twice as long.
+const pollEvery = 2 * time.Second
 
-// follow calls each with every state of the app, which contains the rollout rolloutID, until each returns
-// true. It reopens a stream that breaks. If the limit of watchers is reached, it polls.
-func (a *app) follow(ctx context.Context, app, rolloutID string, patience time.Duration, each func(*windlassv1.WatchAppResponse) (bool, error)) error {
+// followApp calls each with every state of the app, until each returns true. The state contains the rollout with the
+// id rolloutID. It reopens a stream that breaks, and polls if the limit of watchers is reached.
+func (a *app) followApp(ctx context.Context, app, rolloutID string, patience time.Duration, each func(*windlassv1.WatchAppResponse) (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	once := false
@@ -185,10 +186,10 @@ func (a *app) follow(ctx context.Context, app, rolloutID string, patience time.D
 		}
 		switch {
 		case errors.Is(ctx.Err(), context.DeadlineExceeded):
-			return &ExitError{Code: codePatience, Message: fmt.Sprintf("still under way after %s (--patience)", short(patience))}
+			return &ExitError{Code: codePatience, Message: fmt.Sprintf("still under way after %s (--patience)", durationText(patience))}
 		case ctx.Err() != nil:
 			return &ExitError{Code: codeInterrupted, Message: "no longer watching: it goes on by itself"}
-		case err != nil && final(err):
+		case err != nil && isFinal(err):
 			return err
 		}
 		wait := backoff.Policy{Max: 5 * time.Second}.Delay(attempt, nil)
@@ -196,7 +197,7 @@ func (a *app) follow(ctx context.Context, app, rolloutID string, patience time.D
 		case rpc.ReasonOf(err) == windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED && !once:
 			once, wait = true, 0
 		case err == nil && once:
-			wait = askEvery + rand.N(askEvery)
+			wait = pollEvery + rand.N(pollEvery)
 		}
 		if err := backoff.Sleep(ctx, wait); err != nil {
 			continue
@@ -204,8 +205,8 @@ func (a *app) follow(ctx context.Context, app, rolloutID string, patience time.D
 	}
 }
 
-// final reports whether a repeated call would fail with the same error.
-func final(err error) bool {
+// isFinal reports whether the call would fail with the same error if it were repeated.
+func isFinal(err error) bool {
 	switch connect.CodeOf(err) {
 	case connect.CodeUnauthenticated, connect.CodePermissionDenied, connect.CodeNotFound, connect.CodeInvalidArgument, connect.CodeUnimplemented:
 		return true
@@ -213,14 +214,16 @@ func final(err error) bool {
 	return false
 }
 
-func afterwards(app *windlassv1.App) string {
+// liveVersionText says which version is live after a rollout that did not succeed.
+func liveVersionText(app *windlassv1.App) string {
 	if app.GetLiveVersion() == 0 {
-		return "Nothing is live. `windlass history " + app.GetName() + "` tells what happened."
+		return "Nothing is live. `windlass history " + app.GetName() + "` shows what happened."
 	}
-	return fmt.Sprintf("%s is still live. `windlass history %s` tells what happened.", version(app.GetLiveVersion()), app.GetName())
+	return fmt.Sprintf("%s is still live. `windlass history %s` shows what happened.", versionText(app.GetLiveVersion()), app.GetName())
 }
 
-func find(r *windlassv1.WatchAppResponse, deploymentID string) *windlassv1.Deployment {
+// deploymentWithID returns the deployment with this id, or nil if the response does not contain it.
+func deploymentWithID(r *windlassv1.WatchAppResponse, deploymentID string) *windlassv1.Deployment {
 	for _, d := range r.GetDeployments() {
 		if d.GetId() == deploymentID {
 			return d
@@ -233,7 +236,7 @@ func find(r *windlassv1.WatchAppResponse, deploymentID string) *windlassv1.Deplo
 func (a *app) awaitDeleted(ctx context.Context, name string, answer *windlassv1.DeleteAppResponse, patience time.Duration) error {
 	p := &progress{app: a, started: time.Now(), live: a.interactive()}
 	last := &windlassv1.WatchAppResponse{App: answer.App}
-	err := a.follow(ctx, answer.App.GetId(), "", patience, func(r *windlassv1.WatchAppResponse) (bool, error) {
+	err := a.followApp(ctx, answer.App.GetId(), "", patience, func(r *windlassv1.WatchAppResponse) (bool, error) {
 		if !r.Deleted {
 			last = r
 			p.show(r, "", "")
@@ -248,6 +251,6 @@ func (a *app) awaitDeleted(ctx context.Context, name string, answer *windlassv1.
 	if a.output != "table" {
 		return a.showOutcome(answer, outcomeDeleted, last, nil)
 	}
-	fmt.Fprintf(a.Stdout, "%s is deleted, after %s\n", name, short(time.Since(p.started))) //nolint:errcheck // a closed stdout cannot be reported
+	fmt.Fprintf(a.Stdout, "%s is deleted, after %s\n", name, durationText(time.Since(p.started))) //nolint:errcheck // a closed stdout cannot be reported
 	return nil
 }

@@ -12,27 +12,27 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// crowded is a control plane that has no place for one more watcher.
-type crowded struct {
-	full
-	asked atomic.Int32
+// watchLimitServer is a control plane whose limit of watchers is reached.
+type watchLimitServer struct {
+	quotaServer
+	polls atomic.Int32
 }
 
-func (f *crowded) WatchApp(_ context.Context, req *windlassv1.WatchAppRequest, out *connect.ServerStream[windlassv1.WatchAppResponse]) error {
+func (f *watchLimitServer) WatchApp(_ context.Context, req *windlassv1.WatchAppRequest, out *connect.ServerStream[windlassv1.WatchAppResponse]) error {
 	if !req.GetOnce() {
 		return rpc.Error(connect.CodeResourceExhausted, windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED, "", "your key has as many watchers as it may have on this server")
 	}
-	f.asked.Add(1)
+	f.polls.Add(1)
 	return out.Send(&windlassv1.WatchAppResponse{App: &windlassv1.App{Name: "chat"}, Deleted: true})
 }
 
-func TestFollow_AsksFromTimeToTimeWhereThereIsNoPlaceForAWatcher(t *testing.T) {
-	f := &crowded{}
+func TestFollow_PollsIfTheLimitOfWatchersIsReached(t *testing.T) {
+	f := &watchLimitServer{}
 	for _, args := range [][]string{{"status", "chat"}, {"status", "chat", "--watch"}} {
 		out, err := runAgainst(t, f, args...)
 		require.NoError(t, err)
 		require.Contains(t, out, "deleted")
 		require.NotContains(t, out, "watchers")
 	}
-	require.Equal(t, int32(2), f.asked.Load())
+	require.Equal(t, int32(2), f.polls.Load())
 }

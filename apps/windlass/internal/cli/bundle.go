@@ -27,15 +27,15 @@ import (
 )
 
 const (
-	// Bounds of a bundle, because people send bundles by mail.
+	// These limit the size of a bundle, because people send bundles by mail.
 	bundleApps    = 100
 	bundleItems   = 5000
 	bundleHistory = 200
 	bundleMetrics = 16 << 20
 )
 
-// bundle is an archive under construction. It records calls that fail and continues, because people make
-// bundles when something is broken.
+// bundle is the archive that is being created. A call that fails is recorded in errors and does not end the
+// command, because a bundle is needed when something is broken.
 type bundle struct {
 	folder   string
 	at       time.Time
@@ -49,38 +49,38 @@ type bundleFile struct {
 	data []byte
 }
 
-func (b *bundle) add(name string, data []byte) {
+func (b *bundle) addFile(name string, data []byte) {
 	b.files = append(b.files, bundleFile{name, data})
 }
 
-func (b *bundle) failed(what string, err error) {
+func (b *bundle) addError(what string, err error) {
 	b.errors = append(b.errors, b.redactor.text(what+": "+firstLine(Explain(err))))
 }
 
-// json adds a value as redacted JSON.
-func (b *bundle) json(name string, value any) {
+// addJSON adds a value as redacted JSON.
+func (b *bundle) addJSON(name string, value any) {
 	data, err := json.Marshal(value)
 	if err == nil {
 		data, err = b.redactor.json(data)
 	}
 	if err != nil {
-		b.failed(name, err)
+		b.addError(name, err)
 		return
 	}
-	b.add(name, data)
+	b.addFile(name, data)
 }
 
-// messages adds the messages that a call returned, redacted.
-func messages[M proto.Message](b *bundle, name string, items []M, err error) {
+// addMessages adds the messages that a call returned, redacted.
+func addMessages[M proto.Message](b *bundle, name string, items []M, err error) {
 	var all []json.RawMessage
 	if err == nil {
 		all, err = encodeAll(items)
 	}
 	if err != nil {
-		b.failed(name, err)
+		b.addError(name, err)
 		return
 	}
-	b.json(name, all)
+	b.addJSON(name, all)
 }
 
 // archive returns the bundle as tar.gz.
@@ -107,13 +107,13 @@ func (a *app) supportBundleCommand() *cobra.Command {
 	var withMessages bool
 	c := &cobra.Command{
 		Use: "support-bundle", Short: "Collect data for troubleshooting in an archive, without secrets", Args: cobra.NoArgs,
-		Long: `Writes a tar.gz with the checks of windlass doctor, versions, regions, apps, deployments,
+		Long: `Support-bundle writes a tar.gz with the checks of windlass doctor, versions, regions, apps, deployments,
 instances, rollouts and history of the workspace, and the metrics of the programs
 named by --metrics. The archive lists calls that failed.
 
-It has no values of secrets or variables, no arguments of programs and no logs. Keys, tokens
+The archive has no values of secrets or variables, no arguments of programs and no logs. Keys, tokens
 and passwords are removed from texts. Messages are left out, because they can quote the output
-of instances. --messages includes them. Look into the archive before you send it.`,
+of instances. --messages includes them. Check the archive before you send it.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			at := time.Now().UTC()
 			folder := "windlass-support-" + at.Format("20060102T150405Z")
@@ -127,7 +127,7 @@ of instances. --messages includes them. Look into the archive before you send it
 			apps := a.collect(cmd.Context(), b, only, metrics)
 			data, err := b.archive()
 			if err != nil {
-				return fmt.Errorf("make the archive: %w", err)
+				return fmt.Errorf("create the archive: %w", err)
 			}
 			if err := atomicfile.Write(file, data, 0o600); err != nil {
 				return fmt.Errorf("write the archive: %w: give another place with --file", err)
@@ -147,13 +147,13 @@ of instances. --messages includes them. Look into the archive before you send it
 }
 
 // folderExists returns an error if the folder for the file of --file does not exist. Callers check this
-// before they collect data. A missing folder is not created, because it may be a typing error.
+// before they collect data. A missing folder is not created, because its name may be mistyped.
 func folderExists(file string) error {
 	folder := filepath.Dir(file)
 	info, err := os.Stat(folder)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("--file=%s: the folder %s does not exist: make it first, or give another place", file, folder)
+		return fmt.Errorf("--file=%s: the folder %s does not exist: create it first, or give another place", file, folder)
 	case err != nil:
 		return fmt.Errorf("--file=%s: look for the folder %s: %w: give another place", file, folder, err)
 	case !info.IsDir():
@@ -162,68 +162,69 @@ func folderExists(file string) error {
 	return nil
 }
 
-// collect makes the files, and returns the number of apps in them.
+// collect adds the files, and returns the number of apps in them.
 func (a *app) collect(ctx context.Context, b *bundle, only, metrics []string) int {
 	connected := a.connect()
 	// The key is removed from all texts.
 	b.redactor.secret = a.target.APIKey
-	b.json("doctor.json", a.examine(ctx))
+	b.addJSON("doctor.json", a.runChecks(ctx))
 	about := map[string]any{"createdAt": b.at.Format(time.RFC3339), "windlass": a.Version, "server": a.target.Server, "messages": b.redactor.messages}
 	apps := 0
 	if connected != nil {
-		b.failed("context", connected)
+		b.addError("context", connected)
 	} else {
 		apps = a.collectWorkspace(ctx, b, only, about)
 	}
 	for i, from := range metrics {
 		data, err := a.fetchMetrics(ctx, from)
 		if err != nil {
-			b.failed("metrics of "+from, err)
+			b.addError("metrics of "+from, err)
 			continue
 		}
-		b.add(fmt.Sprintf("metrics/%d.txt", i+1), []byte(b.redactor.text("# from "+from+"\n"+string(data))))
+		b.addFile(fmt.Sprintf("metrics/%d.txt", i+1), []byte(b.redactor.text("# from "+from+"\n"+string(data))))
 	}
-	b.json("about.json", about)
-	b.json("errors.json", b.errors)
+	b.addJSON("about.json", about)
+	b.addJSON("errors.json", b.errors)
 	return apps
 }
 
+// collectWorkspace adds the files about the workspace, and returns the number of apps in them.
 func (a *app) collectWorkspace(ctx context.Context, b *bundle, only []string, about map[string]any) int {
 	who, err := a.clients.access.WhoAmI(ctx, &windlassv1.WhoAmIRequest{})
 	if err != nil {
-		b.failed("who am I", err)
+		b.addError("who am I", err)
 		return 0
 	}
 	about["controlPlane"], about["workspace"] = who.ServerVersion, who.WorkspaceName
-	regions, err := pages(bundleItems, func(p *windlassv1.PageRequest) ([]*windlassv1.Region, *windlassv1.PageResponse, error) {
+	regions, err := fetchPages(bundleItems, func(p *windlassv1.PageRequest) ([]*windlassv1.Region, *windlassv1.PageResponse, error) {
 		r, err := a.clients.regions.ListRegions(ctx, &windlassv1.ListRegionsRequest{Page: p})
 		return r.GetRegions(), r.GetPage(), err
 	})
-	messages(b, "regions.json", regions, err)
+	addMessages(b, "regions.json", regions, err)
 	apps := a.appsOfBundle(ctx, b, only, about)
-	messages(b, "apps.json", apps, nil)
+	addMessages(b, "apps.json", apps, nil)
 	for _, app := range apps {
 		folder := path.Join("apps", app.Id)
-		deployments, err := pages(bundleHistory, func(p *windlassv1.PageRequest) ([]*windlassv1.Deployment, *windlassv1.PageResponse, error) {
+		deployments, err := fetchPages(bundleHistory, func(p *windlassv1.PageRequest) ([]*windlassv1.Deployment, *windlassv1.PageResponse, error) {
 			r, err := a.clients.deployments.ListDeployments(ctx, &windlassv1.ListDeploymentsRequest{Page: p, App: app.Id})
 			return r.GetDeployments(), r.GetPage(), err
 		})
-		messages(b, path.Join(folder, "deployments.json"), deployments, err)
-		instances, err := pages(bundleItems, func(p *windlassv1.PageRequest) ([]*windlassv1.Instance, *windlassv1.PageResponse, error) {
+		addMessages(b, path.Join(folder, "deployments.json"), deployments, err)
+		instances, err := fetchPages(bundleItems, func(p *windlassv1.PageRequest) ([]*windlassv1.Instance, *windlassv1.PageResponse, error) {
 			r, err := a.clients.deployments.ListInstances(ctx, &windlassv1.ListInstancesRequest{Page: p, App: app.Id, IncludeTerminated: true})
 			return r.GetInstances(), r.GetPage(), err
 		})
-		messages(b, path.Join(folder, "instances.json"), instances, err)
-		rollouts, err := pages(bundleHistory, func(p *windlassv1.PageRequest) ([]*windlassv1.Rollout, *windlassv1.PageResponse, error) {
+		addMessages(b, path.Join(folder, "instances.json"), instances, err)
+		rollouts, err := fetchPages(bundleHistory, func(p *windlassv1.PageRequest) ([]*windlassv1.Rollout, *windlassv1.PageResponse, error) {
 			r, err := a.clients.rollouts.ListRollouts(ctx, &windlassv1.ListRolloutsRequest{Page: p, App: app.Id})
 			return r.GetRollouts(), r.GetPage(), err
 		})
-		messages(b, path.Join(folder, "rollouts.json"), rollouts, err)
-		history, err := pages(bundleHistory, func(p *windlassv1.PageRequest) ([]*windlassv1.HistoryEntry, *windlassv1.PageResponse, error) {
+		addMessages(b, path.Join(folder, "rollouts.json"), rollouts, err)
+		history, err := fetchPages(bundleHistory, func(p *windlassv1.PageRequest) ([]*windlassv1.HistoryEntry, *windlassv1.PageResponse, error) {
 			r, err := a.clients.history.ListHistory(ctx, &windlassv1.ListHistoryRequest{Page: p, App: app.Id})
 			return r.GetEntries(), r.GetPage(), err
 		})
-		messages(b, path.Join(folder, "history.json"), history, err)
+		addMessages(b, path.Join(folder, "history.json"), history, err)
 	}
 	return len(apps)
 }
@@ -235,19 +236,19 @@ func (a *app) appsOfBundle(ctx context.Context, b *bundle, only []string, about 
 		for _, name := range only {
 			r, err := a.clients.apps.GetApp(ctx, &windlassv1.GetAppRequest{App: a.appPath(name)})
 			if err != nil {
-				b.failed("app "+name, err)
+				b.addError("app "+name, err)
 				continue
 			}
 			apps = append(apps, r.App)
 		}
 		return apps
 	}
-	apps, err := pages(bundleItems, func(p *windlassv1.PageRequest) ([]*windlassv1.App, *windlassv1.PageResponse, error) {
+	apps, err := fetchPages(bundleItems, func(p *windlassv1.PageRequest) ([]*windlassv1.App, *windlassv1.PageResponse, error) {
 		r, err := a.clients.apps.ListApps(ctx, &windlassv1.ListAppsRequest{Page: p})
 		return r.GetApps(), r.GetPage(), err
 	})
 	if err != nil {
-		b.failed("apps", err)
+		b.addError("apps", err)
 	}
 	if len(apps) > bundleApps {
 		slices.SortStableFunc(apps, func(x, y *windlassv1.App) int { return cmp.Compare(y.UpdatedAt, x.UpdatedAt) })

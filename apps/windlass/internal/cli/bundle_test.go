@@ -22,27 +22,27 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
-// secretive is a control plane with a secret in every field that can contain one.
-type secretive struct {
-	*patient
+// secretServer is a control plane whose answers have a secret in every field that can contain one.
+type secretServer struct {
+	*doctorServer
 	windlassv1connect.UnimplementedAppServiceHandler
 	windlassv1connect.UnimplementedDeploymentServiceHandler
 	windlassv1connect.UnimplementedRolloutServiceHandler
 	windlassv1connect.UnimplementedHistoryServiceHandler
 }
 
-func (s secretive) ListApps(context.Context, *windlassv1.ListAppsRequest) (*windlassv1.ListAppsResponse, error) {
+func (s secretServer) ListApps(context.Context, *windlassv1.ListAppsRequest) (*windlassv1.ListAppsResponse, error) {
 	return &windlassv1.ListAppsResponse{Apps: []*windlassv1.App{{Id: "app_1", Name: "chat", Message: "hunter2"}}}, nil
 }
 
-func (s secretive) GetApp(_ context.Context, req *windlassv1.GetAppRequest) (*windlassv1.GetAppResponse, error) {
+func (s secretServer) GetApp(_ context.Context, req *windlassv1.GetAppRequest) (*windlassv1.GetAppResponse, error) {
 	if req.App != "default/production/chat" {
 		return nil, connect.NewError(connect.CodeNotFound, errors.New("there is no such app"))
 	}
 	return &windlassv1.GetAppResponse{App: &windlassv1.App{Id: "app_1", Name: "chat"}}, nil
 }
 
-func (s secretive) ListDeployments(context.Context, *windlassv1.ListDeploymentsRequest) (*windlassv1.ListDeploymentsResponse, error) {
+func (s secretServer) ListDeployments(context.Context, *windlassv1.ListDeploymentsRequest) (*windlassv1.ListDeploymentsResponse, error) {
 	return &windlassv1.ListDeploymentsResponse{Deployments: []*windlassv1.Deployment{{
 		Id: "dep_1", Spec: &windlassv1.DeploymentSpec{
 			Image: "registry.example/vllm:v1", Command: []string{"serve", "--key", "hunter2"}, Args: []string{"--api-key=hunter2"},
@@ -53,22 +53,22 @@ func (s secretive) ListDeployments(context.Context, *windlassv1.ListDeploymentsR
 	}}}, nil
 }
 
-func (s secretive) ListInstances(context.Context, *windlassv1.ListInstancesRequest) (*windlassv1.ListInstancesResponse, error) {
+func (s secretServer) ListInstances(context.Context, *windlassv1.ListInstancesRequest) (*windlassv1.ListInstancesResponse, error) {
 	return &windlassv1.ListInstancesResponse{Instances: []*windlassv1.Instance{{
 		Id: "ins_1", Reason: "CrashLoop", Message: "exit code 1: cannot log in with password=hunter2 at https://me:hunter2@db.example",
 	}}}, nil
 }
 
-func (s secretive) ListRollouts(context.Context, *windlassv1.ListRolloutsRequest) (*windlassv1.ListRolloutsResponse, error) {
+func (s secretServer) ListRollouts(context.Context, *windlassv1.ListRolloutsRequest) (*windlassv1.ListRolloutsResponse, error) {
 	return nil, errors.New("cannot be read with wl_hunter2")
 }
 
-func (s secretive) ListHistory(context.Context, *windlassv1.ListHistoryRequest) (*windlassv1.ListHistoryResponse, error) {
+func (s secretServer) ListHistory(context.Context, *windlassv1.ListHistoryRequest) (*windlassv1.ListHistoryResponse, error) {
 	return &windlassv1.ListHistoryResponse{Entries: []*windlassv1.HistoryEntry{{Id: "his_1", What: "failed", Why: "token: hunter2"}}}, nil
 }
 
-// open returns the files of an archive.
-func open(t *testing.T, file string) (files map[string]string) {
+// openBundle returns the files of an archive.
+func openBundle(t *testing.T, file string) (files map[string]string) {
 	t.Helper()
 	f, err := os.Open(file)
 	require.NoError(t, err)
@@ -97,7 +97,7 @@ func open(t *testing.T, file string) (files map[string]string) {
 }
 
 func TestSupportBundle(t *testing.T) {
-	s := secretive{patient: healthy()}
+	s := secretServer{doctorServer: newDoctorServer()}
 	mux := http.NewServeMux()
 	mux.Handle(windlassv1connect.NewAccessServiceHandler(s))
 	mux.Handle(windlassv1connect.NewRegionServiceHandler(s))
@@ -127,7 +127,7 @@ func TestSupportBundle(t *testing.T) {
 	t.Run("it has no secrets, and has the data for troubleshooting", func(t *testing.T) {
 		_, code := windlass(t, env(), "support-bundle", "--file", file, "--metrics", server.URL+"/metrics", "--metrics", server.URL+"/page")
 		require.Zero(t, code)
-		files := open(t, file)
+		files := openBundle(t, file)
 		for name, text := range files {
 			require.NotContains(t, text, "hunter2", name)
 		}
@@ -149,16 +149,16 @@ func TestSupportBundle(t *testing.T) {
 	t.Run("with --messages, credentials are removed from messages", func(t *testing.T) {
 		_, code := windlass(t, env(), "support-bundle", "--file", file, "--messages")
 		require.Zero(t, code)
-		files := open(t, file)
+		files := openBundle(t, file)
 		text := files["apps/app_1/instances.json"]
 		require.Contains(t, text, "exit code 1: cannot log in with password=[redacted] at https://[redacted]@db.example")
 		require.NotContains(t, text+files["apps/app_1/history.json"], "hunter2")
 	})
 
-	t.Run("an unknown app does not keep other apps out", func(t *testing.T) {
+	t.Run("an unknown app does not prevent that other apps are collected", func(t *testing.T) {
 		_, code := windlass(t, env(), "support-bundle", "--file", file, "--app", "gone", "--app", "chat")
 		require.Zero(t, code)
-		files := open(t, file)
+		files := openBundle(t, file)
 		require.Contains(t, files["apps.json"], `"chat"`)
 		require.Contains(t, files["errors.json"], "app gone: ")
 	})
@@ -169,23 +169,23 @@ func TestSupportBundle(t *testing.T) {
 		out, code := windlass(t, e, "support-bundle", "--file", file, "-o", "json")
 		require.Zero(t, code)
 		require.Contains(t, out, `"apps": 0`)
-		files := open(t, file)
+		files := openBundle(t, file)
 		require.Contains(t, files["doctor.json"], `"fail"`)
 		require.Contains(t, files["errors.json"], "who am I: ")
 	})
 
-	t.Run("a place that cannot be written is an error", func(t *testing.T) {
+	t.Run("a file that cannot be written is an error", func(t *testing.T) {
 		_, code := windlass(t, env(), "support-bundle", "--file", t.TempDir())
 		require.Equal(t, 1, code)
 	})
 
-	t.Run("a folder that does not exist is not made", func(t *testing.T) {
+	t.Run("a folder that does not exist is not created", func(t *testing.T) {
 		folder := filepath.Join(t.TempDir(), "typo")
 		lost := filepath.Join(folder, "bundle.tar.gz")
 		_, code := windlass(t, env(), "support-bundle", "--file", lost)
 		require.Equal(t, 1, code)
 		require.NoDirExists(t, folder)
-		require.EqualError(t, folderExists(lost), "--file="+lost+": the folder "+folder+" does not exist: make it first, or give another place")
+		require.EqualError(t, folderExists(lost), "--file="+lost+": the folder "+folder+" does not exist: create it first, or give another place")
 		require.ErrorContains(t, folderExists(filepath.Join(file, "bundle.tar.gz")), file+" is not a folder: give another place")
 		require.NoError(t, folderExists("bundle.tar.gz"))
 	})

@@ -10,7 +10,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// checksTable shows every check of the analysis, in each place where it was or will be measured.
+// checksTable prints the checks of the analysis, for each region in which they are measured.
 func checksTable(w *tabwriter.Writer, p *windlassv1.RolloutProgress) {
 	var some bool
 	for _, wave := range p.Waves {
@@ -18,33 +18,33 @@ func checksTable(w *tabwriter.Writer, p *windlassv1.RolloutProgress) {
 			for _, c := range g.Checks {
 				if !some {
 					row(w)
-					row(w, "CHECK", "REGION", "STATE", "FIGURE", "OLD", "SAMPLES", "FAILURES", "MEASURED", "NEXT", "SAYS")
+					row(w, "CHECK", "REGION", "STATE", "FIGURE", "OLD", "SAMPLES", "FAILURES", "MEASURED", "NEXT", "MESSAGE")
 					some = true
 				}
-				row(w, c.Name, g.Region, checkState(c), figure(c.Figure), figure(c.OldFigure), samples(c),
-					fmt.Sprintf("%d of %d", c.Failures, c.FailureLimit), ago(c.MeasuredAt), until(c.DueAt), firstLine(c.Message))
+				row(w, c.Name, g.Region, checkState(c), figureText(c.Figure), figureText(c.OldFigure), samplesText(c),
+					fmt.Sprintf("%d of %d", c.Failures, c.FailureLimit), ageText(c.MeasuredAt), untilText(c.DueAt), firstLine(c.Message))
 			}
 		}
 	}
 }
 
 func checkState(c *windlassv1.CheckProgress) string {
-	text := word(c.State, "STATE_")
+	text := enumText(c.State, "STATE_")
 	if c.HeldSince != 0 {
-		text += " for " + ago(c.HeldSince)
+		text += " for " + ageText(c.HeldSince)
 	}
 	return text
 }
 
-func figure(v *float64) string {
+func figureText(v *float64) string {
 	if v == nil {
 		return "-"
 	}
 	return strconv.FormatFloat(*v, 'g', 4, 64)
 }
 
-// samples returns the numbers of samples of the new version and of the old one.
-func samples(c *windlassv1.CheckProgress) string {
+// samplesText returns the numbers of samples of the new version and of the old one.
+func samplesText(c *windlassv1.CheckProgress) string {
 	count := func(v *float64) string {
 		if v == nil {
 			return "-"
@@ -57,25 +57,24 @@ func samples(c *windlassv1.CheckProgress) string {
 	return count(c.Samples) + "/" + count(c.OldSamples)
 }
 
-func until(at int64) string {
+func untilText(at int64) string {
 	if at == 0 {
 		return "-"
 	}
-	return "in " + short(max(0, time.Until(time.UnixMilli(at))))
+	return "in " + durationText(max(0, time.Until(time.UnixMilli(at))))
 }
 
-// heldBy describes the check that holds a region after its time is over, and the command that goes on without
-// it. It returns "" without such a check.
+// heldBy describes the check that heldCheck returns, or returns "" if there is none.
 func heldBy(p *windlassv1.RolloutProgress) string {
 	c, region, on := heldCheck(p, time.Now())
 	if c == nil {
 		return ""
 	}
-	return fmt.Sprintf("%s in %s for %s: %s; `windlass rollout %s` goes on without it", c.Name, region, ago(c.HeldSince), firstLine(c.Message), on)
+	return fmt.Sprintf("%s in %s for %s: %s; `windlass rollout %s` goes on without it", c.Name, region, ageText(c.HeldSince), firstLine(c.Message), on)
 }
 
-// heldCheck returns the check that holds a region after its time is over, the region, and the name of the
-// command that goes on without the check.
+// heldCheck returns a check that holds a region although the time of its step or bake is over. It also returns the
+// region, and the name of the command that continues without the check.
 func heldCheck(p *windlassv1.RolloutProgress, now time.Time) (_ *windlassv1.CheckProgress, region, on string) {
 	at := now.UnixMilli()
 	for _, wave := range p.GetWaves() {

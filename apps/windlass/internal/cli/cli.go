@@ -30,11 +30,11 @@ type Config struct {
 	Stdout  io.Writer
 	Stderr  io.Writer
 	Getenv  func(string) string
-	// HTTPClient reaches the control plane. Nil: New makes one.
+	// HTTPClient calls the control plane. Nil means that a command creates one for its context.
 	HTTPClient *http.Client
 	// Extra are commands of other packages, such as "dev".
 	Extra []*cobra.Command
-	// IsTerminal reports whether the writer is a terminal. Nil: the system is asked.
+	// IsTerminal reports whether the writer is a terminal. Nil means isTerminal.
 	IsTerminal func(io.Writer) bool
 }
 
@@ -48,7 +48,7 @@ type app struct {
 
 	target  clientconfig.Context
 	clients *clients
-	// http makes the clients' calls.
+	// http is the HTTP client of clients.
 	http *http.Client
 	// documents is the number of YAML documents that were printed.
 	documents int
@@ -124,7 +124,7 @@ Then, in another shell:   windlass deploy -f deployments/examples/echo.yaml`,
 	root.SetErr(cfg.Stderr)
 	flags := root.PersistentFlags()
 	flags.StringVarP(&a.output, "output", "o", "table", "form of the output: table, json or yaml")
-	flags.StringVar(&a.context, "context", "", "context to use, of those that windlass login made")
+	flags.StringVar(&a.context, "context", "", "context to use, one of those that windlass login created")
 	flags.StringVar(&a.configFile, "config", "", "file that holds the contexts")
 	flags.DurationVar(&a.timeout, "timeout", callTimeout, "how long one call may take")
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)))
@@ -143,7 +143,7 @@ Then, in another shell:   windlass deploy -f deployments/examples/echo.yaml`,
 
 	root.AddGroup(
 		&cobra.Group{ID: "apps", Title: "Apps:"},
-		&cobra.Group{ID: "look", Title: "Look:"},
+		&cobra.Group{ID: "look", Title: "Inspect:"},
 		&cobra.Group{ID: "platform", Title: "Platform:"})
 	add := func(id string, commands ...*cobra.Command) {
 		for _, c := range commands {
@@ -165,7 +165,7 @@ func must(err error) {
 	}
 }
 
-// connect reads the context and makes the clients.
+// connect reads the context and creates the clients.
 func (a *app) connect() error {
 	if a.clients != nil {
 		return nil
@@ -182,7 +182,7 @@ func (a *app) connect() error {
 	if err != nil {
 		return err
 	}
-	a.clients, err = a.dial(a.target)
+	a.clients, err = a.newClientsFor(a.target)
 	return err
 }
 
@@ -194,7 +194,8 @@ func (a *app) configPath() (string, error) {
 	return clientconfig.Path(a.Getenv)
 }
 
-func (a *app) dial(target clientconfig.Context) (*clients, error) {
+// newClientsFor creates the clients for a context.
+func (a *app) newClientsFor(target clientconfig.Context) (*clients, error) {
 	httpClient := a.HTTPClient
 	if httpClient == nil {
 		config, err := target.TLS().Config(target.Server, nil)
@@ -204,8 +205,8 @@ func (a *app) dial(target clientconfig.Context) (*clients, error) {
 		httpClient = rpc.NewHTTPClient(rpc.HTTPClientConfig{TLS: config})
 	}
 	a.http = httpClient
-	// The outermost interceptor, so that each try has the whole timeout of a call.
-	options := append([]connect.ClientOption{connect.WithInterceptors(a.waitForTurn())}, rpc.ClientOptions(rpc.ClientConfig{
+	// This interceptor is the outermost one, so that each try has the whole timeout.
+	options := append([]connect.ClientOption{connect.WithInterceptors(a.retryRateLimited())}, rpc.ClientOptions(rpc.ClientConfig{
 		Token:     func() string { return target.APIKey },
 		UserAgent: "windlass-cli/" + a.Version,
 		Timeout:   a.timeout,
@@ -223,8 +224,8 @@ func (a *app) run(fn func(ctx context.Context, args []string) error) func(*cobra
 	}
 }
 
-// group adds subcommands to a command that only holds them. With an unknown subcommand the command fails,
-// instead of showing its help and succeeding.
+// group adds subcommands to a command that does nothing itself. For an unknown subcommand it fails. Cobra would
+// show the help and succeed.
 func group(c *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 	c.AddCommand(commands...)
 	c.RunE = func(cmd *cobra.Command, args []string) error {
@@ -240,8 +241,10 @@ func group(c *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 	return c
 }
 
-// mutation returns a new idempotency key for a command's call, so that retries of the call do nothing twice.
-func mutation() *windlassv1.Mutation { return &windlassv1.Mutation{IdempotencyKey: ident.New("cli")} }
+// newMutation returns a new idempotency key for a command's call, so that a repeated call has no second effect.
+func newMutation() *windlassv1.Mutation {
+	return &windlassv1.Mutation{IdempotencyKey: ident.New("cli")}
+}
 
 // appPath completes an app's name to "project/environment/name".
 func (a *app) appPath(name string) string {
@@ -273,16 +276,16 @@ func (a *app) canAsk() bool {
 	return ok && s.terminal
 }
 
-// data returns standard output for programs.
-func (a *app) data() io.Writer {
+// dataWriter returns standard output for programs.
+func (a *app) dataWriter() io.Writer {
 	if s, ok := a.Stdout.(*screen); ok {
-		return s.data()
+		return s.dataWriter()
 	}
 	return a.Stdout
 }
 
-// clear empties the terminal before a watch prints the next state.
-func (a *app) clear() {
+// clearScreen empties the terminal before a watch prints the next state.
+func (a *app) clearScreen() {
 	if s, ok := a.Stdout.(*screen); ok && a.output == "table" && a.interactive() {
 		s.control("\x1b[H\x1b[2J")
 	}
@@ -295,8 +298,8 @@ func (a *app) infof(format string, args ...any) {
 // forever is longer than any person watches.
 const forever = 365 * 24 * time.Hour
 
-// quietly removes the message from the error of a watch that the user stopped.
-func quietly(err error) error {
+// withoutMessage removes the message from the error of a watch that the user stopped.
+func withoutMessage(err error) error {
 	if exit, ok := errors.AsType[*ExitError](err); ok && exit.Code == codeInterrupted {
 		return &ExitError{Code: exit.Code}
 	}
@@ -349,7 +352,7 @@ func withoutReason(err error, ce *connect.Error, detail *windlassv1.ErrorDetail)
 		b.WriteString(field + ": ")
 	}
 	switch {
-	case detail == nil && unreached(ce):
+	case detail == nil && isUnreached(ce):
 		b.WriteString("cannot reach the control plane: " + ce.Message() + "\n" + reachHint(err))
 	case ce.Code() == connect.CodeDeadlineExceeded && detail == nil:
 		b.WriteString("the control plane did not answer in time (--timeout): " + ce.Message())

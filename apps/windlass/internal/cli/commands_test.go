@@ -26,16 +26,16 @@ import (
 type commandRun struct {
 	args  []string
 	stdin string
-	// watch changes what WatchApp tells.
+	// watch changes the states that WatchApp sends.
 	watch func(*windlassv1.WatchAppResponse)
-	// fails: it ends with another code than 0 although the control plane answers.
+	// fails means that the exit code is not 0 although the control plane answers.
 	fails bool
-	// offline: it has an answer without the control plane.
+	// offline means that the command needs no control plane.
 	offline bool
 }
 
-// everyCommand has runs of each command by its path, with an app file and a folder with a model.
-func everyCommand(server, file, model string) map[string][]commandRun {
+// commandRuns has runs of each command by its path, with an app file and a folder with a model.
+func commandRuns(server, file, model string) map[string][]commandRun {
 	deleted := func(r *windlassv1.WatchAppResponse) { r.Deleted = true }
 	const traces = "../../../../deployments/examples/traces/"
 	return map[string][]commandRun{
@@ -156,30 +156,30 @@ func everyCommand(server, file, model string) map[string][]commandRun {
 	}
 }
 
-// leaves are the commands that do something, by path.
-func leaves(c *cobra.Command, path string, into map[string]bool) {
+// collectCommands adds the paths of runnable commands without subcommands.
+func collectCommands(c *cobra.Command, path string, into map[string]bool) {
 	for _, sub := range c.Commands() {
 		name := strings.TrimSpace(path + " " + sub.Name())
 		if sub.HasSubCommands() {
-			leaves(sub, name, into)
+			collectCommands(sub, name, into)
 		} else if sub.Runnable() && sub.Name() != "help" && !strings.HasPrefix(name, "completion") {
 			into[name] = true
 		}
 	}
 }
 
-// ranCommand is what a command left.
-type ranCommand struct {
+// commandResult is the result of a command.
+type commandResult struct {
 	code           int
 	stdout, stderr string
 }
 
-// runCommand runs one against a server, as Main does.
-func runCommand(t *testing.T, server *anything, terminal bool, run commandRun, more ...string) ranCommand {
+// runCommand runs a command against a server, as Main does.
+func runCommand(t *testing.T, server *fakeServer, terminal bool, run commandRun, more ...string) commandResult {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	env := map[string]string{"WINDLASS_SERVER": server.URL, "WINDLASS_API_KEY": "wl_x", "HOME": t.TempDir(), "NO_COLOR": "1"}
-	server.set(func() { server.watch = run.watch })
+	server.change(func() { server.watch = run.watch })
 	terminals := func(io.Writer) bool { return terminal }
 	root := New(Config{
 		Stdin: strings.NewReader(run.stdin), Stdout: &stdout, Stderr: &stderr, IsTerminal: terminals,
@@ -190,16 +190,16 @@ func runCommand(t *testing.T, server *anything, terminal bool, run commandRun, m
 	if err := root.ExecuteContext(t.Context()); err != nil {
 		code = Report(newScreen(&stderr, terminals), err)
 	}
-	return ranCommand{code, stdout.String(), stderr.String()}
+	return commandResult{code, stdout.String(), stderr.String()}
 }
 
 func TestCommands(t *testing.T) {
-	server := newAnything(t)
+	server := newFakeServer(t)
 	file := filepath.Join(t.TempDir(), "app.yaml")
 	require.NoError(t, os.WriteFile(file, []byte("app: a\ncommand: [x]\nregions: [eu]\n"), 0o600))
-	table := everyCommand(server.URL, file, modelFolder(t))
+	table := commandRuns(server.URL, file, modelFolder(t))
 	found := map[string]bool{}
-	leaves(New(Config{Stdout: io.Discard, Stderr: io.Discard}), "", found)
+	collectCommands(New(Config{Stdout: io.Discard, Stderr: io.Discard}), "", found)
 	delete(found, "exit-codes")
 	require.ElementsMatch(t, slices.Collect(maps.Keys(found)), slices.Collect(maps.Keys(table)), "each command has its runs here")
 
@@ -228,8 +228,8 @@ func TestCommands(t *testing.T) {
 				}
 			})
 			t.Run(strings.Join(run.args, " ")+", refused", func(t *testing.T) {
-				server.set(func() { server.refuses = true })
-				defer server.set(func() { server.refuses = false })
+				server.change(func() { server.refuses = true })
+				defer server.change(func() { server.refuses = false })
 				for _, output := range []string{"table", "json", "yaml"} {
 					got := runCommand(t, server, true, run, "-o", output)
 					mustBePrintable(t, got.stdout+got.stderr)
@@ -252,7 +252,7 @@ func mustBePrintable(t *testing.T, text string) {
 	t.Helper()
 	require.True(t, utf8.ValidString(text), "%q", text)
 	if i := strings.IndexFunc(text, unsafeToPrint); i >= 0 {
-		require.Fail(t, "a terminal would do something", "%q", text[max(0, i-40):min(len(text), i+40)])
+		require.Fail(t, "the text controls a terminal", "%q", text[max(0, i-40):min(len(text), i+40)])
 	}
 }
 
@@ -273,7 +273,7 @@ func mustDecode(t *testing.T, text string, decode func(any) error) {
 		var v any
 		err := decode(&v)
 		if errors.Is(err, io.EOF) {
-			require.Positive(t, n, "nothing is no answer")
+			require.Positive(t, n, "there is no output")
 			return
 		}
 		require.NoError(t, err, text)
@@ -281,7 +281,7 @@ func mustDecode(t *testing.T, text string, decode func(any) error) {
 }
 
 func TestCommands_HaveOneShape(t *testing.T) {
-	server := newAnything(t)
+	server := newFakeServer(t)
 	file := filepath.Join(t.TempDir(), "app.yaml")
 	require.NoError(t, os.WriteFile(file, []byte("app: a\ncommand: [x]\nregions: [eu]\n"), 0o600))
 	shape := func(run commandRun) []string {
@@ -308,7 +308,7 @@ func TestCommands_HaveOneShape(t *testing.T) {
 }
 
 func TestExitCodes(t *testing.T) {
-	server := newAnything(t)
+	server := newFakeServer(t)
 	for status, code := range map[windlassv1.RolloutStatus]int{
 		windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED: 0, windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED: 1,
 		windlassv1.RolloutStatus_ROLLOUT_STATUS_CANCELLED: 1, windlassv1.RolloutStatus_ROLLOUT_STATUS_SUPERSEDED: codeSuperseded,
@@ -357,8 +357,8 @@ func TestExitCodes(t *testing.T) {
 		require.Equal(t, tc.code, got.code, got.stderr)
 		require.Contains(t, got.stderr, tc.says)
 	}
-	// What is aborted on request ends well, and is followed before it has turned.
-	server.set(func() {
+	// An abort on request is a success. The command follows the rollout before it goes back.
+	server.change(func() {
 		server.answers = map[string]func(proto.Message){"Rollback": func(m proto.Message) {
 			effect := m.ProtoReflect().Descriptor().Fields().ByName("effect")
 			m.ProtoReflect().Set(effect, protoreflect.ValueOfEnum(windlassv1.VersionEffect_VERSION_EFFECT_TOOK_BACK.Number()))

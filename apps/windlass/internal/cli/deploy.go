@@ -16,13 +16,13 @@ import (
 func (a *app) deployCommand() *cobra.Command {
 	var file, override, dryRun string
 	var onlyDiff bool
-	var w waiting
+	var w waitFlags
 	c := &cobra.Command{
 		Use:   "deploy -f FILE",
-		Short: "Make the next version of an app from its file",
+		Short: "Create the next version of an app from its file",
 		Long: `Deploy reads an app's file, shows what changes against the version that is live,
-makes the next version and follows its rollout to its end. If the file equals the version
-that is live or in flight, no version is made. If only replicas differ, the app is scaled.
+creates the next version and follows its rollout to its end. If the file equals the version
+that is live or in flight, no version is created. If only replicas differ, the app is scaled.
 
 The file is one YAML or JSON document with these fields:
 
@@ -33,8 +33,8 @@ The file is one YAML or JSON document with these fields:
   scaling      how the app's replicas follow the load (a ScalingPolicy)
   overrides    what is different in some regions, by name or by label: replicas,
                resources, args or extraArgs, env and secrets
-  serve        which engine serves which model. The engine's preset makes what the file
-               leaves out (see windlass preset)
+  serve        which engine serves which model. The engine's preset generates what the
+               file leaves out (see windlass preset)
 
 All other fields are those of a DeploymentSpec. YAML aliases and merge keys (<<: *base) are
 supported. Numbers that YAML parsers read differently (010, 1_000) are refused.
@@ -47,7 +47,7 @@ command waits, too. With --until promotion it ends with code 0 there.
 		Example: "  windlass deploy -f deployments/examples/echo.yaml\n  windlass deploy -f app.yaml --wait=false -o json",
 		Args:    cobra.NoArgs,
 		RunE: a.run(func(ctx context.Context, _ []string) error {
-			if err := w.check(); err != nil {
+			if err := w.checkUntil(); err != nil {
 				return err
 			}
 			switch {
@@ -70,14 +70,14 @@ command waits, too. With --until promotion it ends with code 0 there.
 	c.Flags().BoolVar(&onlyDiff, "diff", false, "only show what would change")
 	c.Flags().StringVar(&dryRun, "dry-run", "none", "none or server; server: change nothing, print the plan and end with the exit codes of windlass plan")
 	must(c.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{"none", "server"}, cobra.ShellCompDirectiveNoFileComp)))
-	w.flags(c, true)
+	w.addTo(c, true)
 	overrideFlag(c, &override)
 	must(c.MarkFlagRequired("file"))
 	must(c.MarkFlagFilename("file", "yaml", "yml", "json"))
 	return c
 }
 
-func (a *app) deploy(ctx context.Context, f *appFile, override string, dryRun bool, w waiting) error {
+func (a *app) deploy(ctx context.Context, f *appFile, override string, dryRun bool, w waitFlags) error {
 	path := a.pathOf(f)
 	if dryRun && a.output != "table" {
 		plan, err := a.clients.apps.PlanDeploy(ctx, &windlassv1.PlanDeployRequest{App: path, Spec: f.Spec, Rollout: f.Rollout, Freeze: f.Freeze, Scaling: f.Scaling})
@@ -93,14 +93,14 @@ func (a *app) deploy(ctx context.Context, f *appFile, override string, dryRun bo
 		}
 		return err
 	}
-	resp, err := a.clients.apps.Deploy(ctx, &windlassv1.DeployRequest{Mutation: mutation(), App: path, Spec: f.Spec, Rollout: f.Rollout, Freeze: f.Freeze, Scaling: f.Scaling, OverrideFreeze: override})
+	resp, err := a.clients.apps.Deploy(ctx, &windlassv1.DeployRequest{Mutation: newMutation(), App: path, Spec: f.Spec, Rollout: f.Rollout, Freeze: f.Freeze, Scaling: f.Scaling, OverrideFreeze: override})
 	if err != nil {
 		return f.explain(err)
 	}
 	if isNew {
 		a.infof("%s: new app", path)
 	}
-	return a.finishVersion(ctx, f.App, asked{
+	return a.finishVersion(ctx, f.App, versionResult{
 		appID: resp.AppId, deploymentID: resp.DeploymentId, rolloutID: resp.RolloutId, version: resp.Version,
 		effect: effectOf(resp), hold: resp.Hold, overridden: override != "", warnings: resp.Warnings, answer: resp,
 		ended: resp.TookBack, scalingChanged: resp.ScalingChanged,
@@ -153,7 +153,7 @@ func (a *app) showChanges(ctx context.Context, path string, f *appFile) (isNew b
 	if len(changes) == 0 {
 		return false, nil
 	}
-	a.infof("%s: changes against %s, which is live:", path, version(got.App.LiveVersion))
+	a.infof("%s: changes against %s, which is live:", path, versionText(got.App.LiveVersion))
 	for _, line := range changes {
 		a.infof("  %s", line)
 	}
@@ -165,7 +165,7 @@ func (a *app) scaleCommand() *cobra.Command {
 	var region string
 	var hold time.Duration
 	var endHold bool
-	var w waiting
+	var w waitFlags
 	c := &cobra.Command{
 		Use:   "scale APP --replicas N",
 		Short: "Set the number of replicas of the live version",
@@ -181,7 +181,7 @@ and with --end-hold they follow the load again.
 		Example: "  windlass scale echo --replicas 4\n  windlass scale echo --replicas 1 --region eu-west-1\n  windlass scale echo --replicas 8 --for 2h",
 		Args:    cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			req := &windlassv1.ScaleRequest{Mutation: mutation(), App: a.appPath(args[0]), Replicas: replicas, Region: region, EndHold: endHold}
+			req := &windlassv1.ScaleRequest{Mutation: newMutation(), App: a.appPath(args[0]), Replicas: replicas, Region: region, EndHold: endHold}
 			if hold != 0 {
 				req.HoldFor = durationpb.New(hold)
 			}
@@ -194,7 +194,7 @@ and with --end-hold they follow the load again.
 				if resp.Unchanged {
 					text = "%s: no hold is in force in %s"
 				}
-				return a.done(resp, text, args[0], orAll(region))
+				return a.showDone(resp, text, args[0], orAll(region))
 			}
 			if resp.Unchanged {
 				a.infof("%s: %d replicas in %s are there or requested already", args[0], replicas, orAll(region))
@@ -202,7 +202,7 @@ and with --end-hold they follow the load again.
 				a.infof("%s: scaling to %d in %s", args[0], replicas, orAll(region))
 			}
 			seen := false
-			return a.finish(ctx, started{
+			return a.finishWork(ctx, startedWork{
 				app: resp.App.Id, answer: resp, done: isScaled,
 				judge: func(r *windlassv1.WatchAppResponse) verdict { return judgeSize(r, region, replicas, &seen) },
 			}, w)
@@ -212,13 +212,14 @@ and with --end-hold they follow the load again.
 	c.Flags().StringVar(&region, "region", "", "only in this region")
 	c.Flags().DurationVar(&hold, "for", 0, "hold the number for this time, of an app whose replicas follow the load")
 	c.Flags().BoolVar(&endHold, "end-hold", false, "end the hold: the replicas follow the load again")
-	w.flags(c, false)
+	w.addTo(c, false)
 	c.MarkFlagsOneRequired("replicas", "end-hold")
 	c.MarkFlagsMutuallyExclusive("replicas", "end-hold")
 	c.MarkFlagsMutuallyExclusive("for", "end-hold")
 	return c
 }
 
+// orAll returns the region, or "every region" if it is empty.
 func orAll(region string) string {
 	if region == "" {
 		return "every region"
@@ -230,13 +231,13 @@ func (a *app) rollbackCommand() *cobra.Command {
 	var to int32
 	var message string
 	var withSteps, withSecrets bool
-	var w waiting
+	var w waitFlags
 	c := &cobra.Command{
 		Use:   "rollback APP",
 		Short: "Abort the rollout in flight, or go back to an earlier version",
 		Long: `Rollback aborts the rollout in flight, as ` + "`windlass rollout abort`" + ` does. With
 no rollout in flight it goes back to the previous stable version, and with --to to the given
-version. A retained version is live again at once. Otherwise a new version is made with the
+version. A retained version is live again at once. Otherwise a new version is created with the
 configuration of the earlier one. If that was stable, the steps, pauses, analysis and bake
 times of the app's policy are skipped, unless --with-steps is given. Approvals are waived for
 the previous stable version only. Secrets stay at their newest versions, so that a rotated
@@ -247,14 +248,14 @@ ran with.
 		Example: "  windlass rollback echo\n  windlass rollback echo --to 1",
 		Args:    cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			if err := w.check(); err != nil {
+			if err := w.checkUntil(); err != nil {
 				return err
 			}
-			resp, err := a.clients.apps.Rollback(ctx, &windlassv1.RollbackRequest{Mutation: mutation(), App: a.appPath(args[0]), Version: to, Message: message, WithSteps: withSteps, WithSecrets: withSecrets})
+			resp, err := a.clients.apps.Rollback(ctx, &windlassv1.RollbackRequest{Mutation: newMutation(), App: a.appPath(args[0]), Version: to, Message: message, WithSteps: withSteps, WithSecrets: withSecrets})
 			if err != nil {
 				return err
 			}
-			return a.finishVersion(ctx, args[0], asked{
+			return a.finishVersion(ctx, args[0], versionResult{
 				appID: a.appPath(args[0]), deploymentID: resp.DeploymentId, rolloutID: resp.RolloutId, version: resp.Version,
 				fromVersion: resp.FromVersion, straight: resp.Straight, effect: resp.Effect, warnings: resp.Warnings, answer: resp, ended: resp.TookBack,
 			}, w)
@@ -264,7 +265,7 @@ ran with.
 	c.Flags().StringVarP(&message, "message", "m", "", "why, for the history")
 	c.Flags().BoolVar(&withSecrets, "with-secrets", false, "also go back to the secret versions that the version ran with")
 	c.Flags().BoolVar(&withSteps, "with-steps", false, "do not skip the policy's steps, pauses, approvals, analysis and bake times")
-	w.flags(c, true)
+	w.addTo(c, true)
 	return c
 }
 
@@ -275,14 +276,14 @@ func (a *app) cancelCommand() *cobra.Command {
 		Short: "Abort the rollout in flight",
 		Args:  cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			resp, err := a.clients.apps.Cancel(ctx, &windlassv1.CancelRequest{Mutation: mutation(), App: a.appPath(args[0]), Why: why})
+			resp, err := a.clients.apps.Cancel(ctx, &windlassv1.CancelRequest{Mutation: newMutation(), App: a.appPath(args[0]), Why: why})
 			if err != nil {
 				return err
 			}
 			if resp.Unchanged {
-				return a.done(resp, "%s: is aborted already", args[0])
+				return a.showDone(resp, "%s: the rollout is aborted already", args[0])
 			}
-			return a.done(resp, "%s: cancelled; what was live stays live", args[0])
+			return a.showDone(resp, "%s: cancelled; the live version stays live", args[0])
 		}),
 	}
 	c.Flags().StringVarP(&why, "message", "m", "", "why, for the history")
@@ -305,7 +306,7 @@ func (a *app) deleteCommand() *cobra.Command {
 					return &ExitError{Code: 1, Message: "not deleted"}
 				}
 			}
-			resp, err := a.clients.apps.DeleteApp(ctx, &windlassv1.DeleteAppRequest{Mutation: mutation(), App: a.appPath(args[0]), Why: why, AbandonUnreachable: abandon})
+			resp, err := a.clients.apps.DeleteApp(ctx, &windlassv1.DeleteAppRequest{Mutation: newMutation(), App: a.appPath(args[0]), Why: why, AbandonUnreachable: abandon})
 			if err != nil {
 				return err
 			}
@@ -333,11 +334,11 @@ func (a *app) restartCommand() *cobra.Command {
 		Short: "Restart one instance, with its grace period",
 		Args:  cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			resp, err := a.clients.deployments.RestartInstance(ctx, &windlassv1.RestartInstanceRequest{Mutation: mutation(), Instance: args[0]})
+			resp, err := a.clients.deployments.RestartInstance(ctx, &windlassv1.RestartInstanceRequest{Mutation: newMutation(), Instance: args[0]})
 			if err != nil {
 				return err
 			}
-			return a.done(resp, "%s: restarting", args[0])
+			return a.showDone(resp, "%s: restarting", args[0])
 		}),
 	}
 }

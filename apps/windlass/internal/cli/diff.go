@@ -116,7 +116,7 @@ func flatten(spec *windlassv1.DeploymentSpec) (map[string]string, error) {
 		switch v := v.(type) {
 		case map[string]any:
 			for k, child := range v {
-				walk(join(path, k), child)
+				walk(joinPath(path, k), child)
 			}
 		case []any:
 			for i, child := range v {

@@ -24,7 +24,7 @@ const (
 	checkOK   = "ok"
 	checkWarn = "warn"
 	checkFail = "fail"
-	// checkSkip means that the check was not made, because an earlier check failed.
+	// checkSkip means that the check was skipped, because an earlier check failed.
 	checkSkip = "skipped"
 )
 
@@ -44,28 +44,28 @@ const (
 	// Tokens, leases and certificates tolerate clocks that differ by a few seconds.
 	skewWarning = 5 * time.Second
 	skewFailure = time.Minute
-	// doctorTimeout bounds the connections that doctor makes itself.
+	// doctorTimeout is the timeout of requests that doctor sends without the API's clients.
 	doctorTimeout = 10 * time.Second
 )
 
-var errUnwell = errors.New("a check failed: see its fix above")
+var errCheckFailed = errors.New("a check failed: see the fix above")
 
 func (a *app) doctorCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "doctor", Short: "Check the connection to the control plane, the key, clocks, versions and regions", Args: cobra.NoArgs,
-		Long: `Checks, in this order, the configuration of this command, the server's name, its
+		Long: `Doctor checks, in this order, the configuration of this command, the server's name, its
 certificate, the key, the clocks, the versions of this command, the control plane and the
 agents, and the regions. Each finding says what to do. Nothing is changed.
 
-Ends with 1 if a check fails; warnings are no failure.`,
+The exit code is 1 if a check fails. Warnings are not failures.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			checks := a.examine(cmd.Context())
+			checks := a.runChecks(cmd.Context())
 			if err := a.showChecks(checks); err != nil {
 				return err
 			}
 			for _, c := range checks {
 				if c.Result == checkFail {
-					return errUnwell
+					return errCheckFailed
 				}
 			}
 			return nil
@@ -88,8 +88,8 @@ func (a *app) showChecks(checks []check) error {
 	})
 }
 
-// examine makes the checks. It skips checks that depend on a failed check.
-func (a *app) examine(ctx context.Context) []check {
+// runChecks runs the checks. It skips checks that depend on a failed check.
+func (a *app) runChecks(ctx context.Context) []check {
 	var checks []check
 	add := func(c check) bool {
 		checks = append(checks, c)
@@ -120,7 +120,7 @@ func (a *app) examine(ctx context.Context) []check {
 	return append(checks, a.checkRegions(ctx, who.ServerVersion)...)
 }
 
-// checkContext reads the configuration, which holds keys.
+// checkContext checks that there is a context, and that other users cannot read its key.
 func (a *app) checkContext() check {
 	c := check{Name: "context", Result: checkOK}
 	if err := a.connect(); err != nil {
@@ -147,7 +147,7 @@ func checkName(ctx context.Context, server string) check {
 	c := check{Name: "name", Result: checkOK}
 	u, err := url.Parse(server)
 	if err != nil || u.Hostname() == "" {
-		return check{c.Name, checkFail, fmt.Sprintf("%q is no URL of a server", server), "Give `windlass login` a URL such as https://windlass.example.com."}
+		return check{c.Name, checkFail, fmt.Sprintf("%q is not the URL of a server", server), "Give `windlass login` a URL such as https://windlass.example.com."}
 	}
 	if net.ParseIP(u.Hostname()) != nil {
 		c.Detail = u.Hostname() + " is an address"
@@ -210,16 +210,16 @@ func (a *app) probe(ctx context.Context) (probe, error) {
 	return p, nil
 }
 
-// checkCertificate judges the connection and the server's certificates.
+// checkCertificate checks the connection and when the server's certificates expire.
 func checkCertificate(server string, p probe, err error) check {
 	c := check{Name: "certificate", Result: checkOK}
 	if err != nil {
 		return check{c.Name, checkFail, firstLine(err.Error()), reachHint(err)}
 	}
 	if len(p.certificates) == 0 {
-		c.Detail = "none: the server has plain HTTP"
+		c.Detail = "none: the server uses plain HTTP"
 		if u, err := url.Parse(server); err != nil || !certfile.Loopback(u.Host) {
-			c.Result, c.Fix = checkWarn, "Keys cross the network in the clear. Give the control plane --tls-cert and --tls-key."
+			c.Result, c.Fix = checkWarn, "Keys cross the network without encryption. Give the control plane --tls-cert and --tls-key."
 		}
 		return c
 	}
@@ -232,12 +232,12 @@ func checkCertificate(server string, p probe, err error) check {
 	left := time.Until(first.NotAfter)
 	c.Detail = fmt.Sprintf("valid until %s", first.NotAfter.UTC().Format(time.RFC3339))
 	if left < certificateWarning {
-		c.Result, c.Fix = checkWarn, fmt.Sprintf("Renew the control plane's --tls-cert: %s ends in %s.", first.Subject.CommonName, short(left))
+		c.Result, c.Fix = checkWarn, fmt.Sprintf("Renew the control plane's --tls-cert: %s expires in %s.", first.Subject.CommonName, durationText(left))
 	}
 	return c
 }
 
-// checkKey judges the answer to WhoAmI: whether the API is there and accepts the key.
+// checkKey checks the answer to WhoAmI: whether the API answers, accepts the key, and when the key expires.
 func checkKey(who *windlassv1.WhoAmIResponse, err error, now time.Time) check {
 	c := check{Name: "key", Result: checkOK}
 	if err != nil {
@@ -248,7 +248,7 @@ func checkKey(who *windlassv1.WhoAmIResponse, err error, now time.Time) check {
 		return check{c.Name, checkFail, detail, strings.ReplaceAll(fix, "\n", " ")}
 	}
 	key := who.GetKey()
-	c.Detail = fmt.Sprintf("%s, %s", dash(key.GetName()), strings.ToLower(strings.TrimPrefix(key.GetRole().String(), "ROLE_")))
+	c.Detail = fmt.Sprintf("%s, %s", orDash(key.GetName()), strings.ToLower(strings.TrimPrefix(key.GetRole().String(), "ROLE_")))
 	if who.GetWorkspaceName() != "" {
 		c.Detail += " of workspace " + who.GetWorkspaceName()
 	}
@@ -257,9 +257,9 @@ func checkKey(who *windlassv1.WhoAmIResponse, err error, now time.Time) check {
 	}
 	if key.GetExpiresAt() > 0 {
 		left := time.UnixMilli(key.GetExpiresAt()).Sub(now)
-		c.Detail += ", expires in " + short(left)
+		c.Detail += ", expires in " + durationText(left)
 		if left < keyWarning {
-			c.Result, c.Fix = checkWarn, "Have an owner make a new key: `windlass key create NAME --role ROLE`."
+			c.Result, c.Fix = checkWarn, "Ask an owner to create a new key: `windlass key create NAME --role ROLE`."
 		}
 	}
 	return c
@@ -274,18 +274,18 @@ func checkClock(p probe) check {
 	return clockCheck(date, p.before, p.after)
 }
 
-// clockCheck judges the server's date, which has whole seconds, by this machine's clock before and
-// after the server made it.
+// clockCheck compares the server's date, which has whole seconds, with this machine's clock before the request and
+// after the answer.
 func clockCheck(date, before, after time.Time) check {
 	c := check{Name: "clock", Result: checkOK}
 	var skew time.Duration
 	switch {
 	case date.Add(time.Second).Before(before):
 		skew = before.Sub(date.Add(time.Second))
-		c.Detail = "this machine is ahead of the control plane by " + short(skew)
+		c.Detail = "this machine is ahead of the control plane by " + durationText(skew)
 	case date.After(after):
 		skew = date.Sub(after)
-		c.Detail = "this machine is behind the control plane by " + short(skew)
+		c.Detail = "this machine is behind the control plane by " + durationText(skew)
 	}
 	switch {
 	case skew >= skewFailure:
@@ -296,13 +296,13 @@ func clockCheck(date, before, after time.Time) check {
 		c.Detail = "equals that of the control plane"
 		return c
 	}
-	c.Fix = "Synchronise both clocks with NTP: certificates, keys and leases end by them."
+	c.Fix = "Synchronise both clocks with NTP, because they decide when certificates, keys and leases expire."
 	return c
 }
 
-// checkRegions judges each region's agent: whether it is connected, and its version.
+// checkRegions checks each region's agent: whether it is connected, and its version.
 func (a *app) checkRegions(ctx context.Context, server string) []check {
-	regions, err := pages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.Region, *windlassv1.PageResponse, error) {
+	regions, err := fetchPages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.Region, *windlassv1.PageResponse, error) {
 		r, err := a.clients.regions.ListRegions(ctx, &windlassv1.ListRegionsRequest{Page: p})
 		return r.GetRegions(), r.GetPage(), err
 	})
@@ -320,11 +320,11 @@ func (a *app) checkRegions(ctx context.Context, server string) []check {
 }
 
 func regionCheck(r *windlassv1.Region, server string) check {
-	c := check{Name: "region " + r.Name, Result: checkOK, Detail: "connected, agent " + dash(r.AgentVersion)}
+	c := check{Name: "region " + r.Name, Result: checkOK, Detail: "connected, agent " + orDash(r.AgentVersion)}
 	switch r.Status {
 	case windlassv1.RegionStatus_REGION_STATUS_CONNECTED:
 	case windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE:
-		return check{c.Name, checkFail, "unreachable, last report " + ago(r.LastReportAt), "Look at the agent's log there. Instances keep running."}
+		return check{c.Name, checkFail, "unreachable, last report " + ageText(r.LastReportAt), "Look at the agent's log there. Instances keep running."}
 	default:
 		return check{c.Name, checkWarn, "no agent has joined", "Start one with the token of `windlass region token " + r.Name + "`."}
 	}

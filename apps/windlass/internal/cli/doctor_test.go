@@ -25,27 +25,27 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
-// patient is a control plane for doctor.
-type patient struct {
+// doctorServer is a control plane that doctor checks.
+type doctorServer struct {
 	windlassv1connect.UnimplementedAccessServiceHandler
 	windlassv1connect.UnimplementedRegionServiceHandler
 	who     *windlassv1.WhoAmIResponse
 	refusal error
 	regions []*windlassv1.Region
-	// clock is what its clock is ahead by.
+	// clock is how far its clock is ahead.
 	clock time.Duration
 }
 
-func (p *patient) WhoAmI(context.Context, *windlassv1.WhoAmIRequest) (*windlassv1.WhoAmIResponse, error) {
+func (p *doctorServer) WhoAmI(context.Context, *windlassv1.WhoAmIRequest) (*windlassv1.WhoAmIResponse, error) {
 	return p.who, p.refusal
 }
 
-func (p *patient) ListRegions(context.Context, *windlassv1.ListRegionsRequest) (*windlassv1.ListRegionsResponse, error) {
+func (p *doctorServer) ListRegions(context.Context, *windlassv1.ListRegionsRequest) (*windlassv1.ListRegionsResponse, error) {
 	return &windlassv1.ListRegionsResponse{Regions: p.regions}, nil
 }
 
-// serve starts it, with TLS by a certificate that ends in validity, or without at 0.
-func (p *patient) serve(t *testing.T, validity time.Duration) (url, ca string) {
+// serve starts the server. Its certificate expires after validity; 0 means no TLS.
+func (p *doctorServer) serve(t *testing.T, validity time.Duration) (url, ca string) {
 	t.Helper()
 	mux := http.NewServeMux()
 	mux.Handle(windlassv1connect.NewAccessServiceHandler(p))
@@ -70,7 +70,7 @@ func (p *patient) serve(t *testing.T, validity time.Duration) (url, ca string) {
 	return s.URL, ca
 }
 
-// windlass runs a command of a release with an environment.
+// windlass runs a command of version v0.3.1 with environment variables.
 func windlass(t *testing.T, env map[string]string, args ...string) (stdout string, code int) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -88,8 +88,9 @@ func windlass(t *testing.T, env map[string]string, args ...string) (stdout strin
 	return out.String(), code
 }
 
-func healthy() *patient {
-	return &patient{
+// newDoctorServer returns a control plane in which doctor finds no fault.
+func newDoctorServer() *doctorServer {
+	return &doctorServer{
 		who: &windlassv1.WhoAmIResponse{
 			Key: &windlassv1.ApiKey{Name: "ci", Role: windlassv1.Role_ROLE_DEPLOYER}, WorkspaceName: "search", ServerVersion: "v0.3.0",
 		},
@@ -97,8 +98,8 @@ func healthy() *patient {
 	}
 }
 
-// diagnose runs doctor, and returns its checks by name.
-func (p *patient) diagnose(t *testing.T, validity time.Duration, more map[string]string) (map[string]check, int) {
+// runDoctor runs doctor, and returns its checks by name.
+func (p *doctorServer) runDoctor(t *testing.T, validity time.Duration, more map[string]string) (map[string]check, int) {
 	t.Helper()
 	url, ca := p.serve(t, validity)
 	env := map[string]string{"WINDLASS_SERVER": url, "WINDLASS_API_KEY": "wl_x", "WINDLASS_SERVER_CA": ca}
@@ -118,7 +119,7 @@ func TestDoctor(t *testing.T) {
 	const year = 365 * 24 * time.Hour
 
 	t.Run("all is well", func(t *testing.T) {
-		checks, code := healthy().diagnose(t, year, nil)
+		checks, code := newDoctorServer().runDoctor(t, year, nil)
 		require.Zero(t, code)
 		for _, name := range []string{"context", "name", "certificate", "key", "clock", "versions", "region us"} {
 			require.Equal(t, checkOK, checks[name].Result, "%+v", checks[name])
@@ -129,7 +130,7 @@ func TestDoctor(t *testing.T) {
 	})
 
 	t.Run("people get a table with fixes", func(t *testing.T) {
-		p := healthy()
+		p := newDoctorServer()
 		p.regions[0].Status = windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE
 		url, _ := p.serve(t, 0)
 		out, code := windlass(t, map[string]string{"WINDLASS_SERVER": url, "WINDLASS_API_KEY": "wl_x"}, "doctor")
@@ -141,14 +142,14 @@ func TestDoctor(t *testing.T) {
 	})
 
 	t.Run("a certificate near its end is a warning", func(t *testing.T) {
-		checks, code := healthy().diagnose(t, 48*time.Hour, nil)
+		checks, code := newDoctorServer().runDoctor(t, 48*time.Hour, nil)
 		require.Zero(t, code)
 		require.Equal(t, checkWarn, checks["certificate"].Result)
 		require.Contains(t, checks["certificate"].Fix, "Renew the control plane's --tls-cert")
 	})
 
-	t.Run("an unknown CA fails, and what needs the connection is skipped", func(t *testing.T) {
-		checks, code := healthy().diagnose(t, year, map[string]string{"WINDLASS_SERVER_CA": ""})
+	t.Run("an unknown CA fails, and checks that need the connection are skipped", func(t *testing.T) {
+		checks, code := newDoctorServer().runDoctor(t, year, map[string]string{"WINDLASS_SERVER_CA": ""})
 		require.Equal(t, 1, code)
 		require.Equal(t, checkFail, checks["certificate"].Result)
 		require.Contains(t, checks["certificate"].Fix, "--server-ca")
@@ -158,14 +159,14 @@ func TestDoctor(t *testing.T) {
 	})
 
 	t.Run("a name that does not resolve fails", func(t *testing.T) {
-		checks, code := healthy().diagnose(t, 0, map[string]string{"WINDLASS_SERVER": "https://windlass.invalid"})
+		checks, code := newDoctorServer().runDoctor(t, 0, map[string]string{"WINDLASS_SERVER": "https://windlass.invalid"})
 		require.Equal(t, 1, code)
 		require.Equal(t, checkFail, checks["name"].Result)
 		require.Equal(t, checkSkip, checks["certificate"].Result)
 	})
 
-	t.Run("without a context it says how to make one", func(t *testing.T) {
-		checks, code := healthy().diagnose(t, 0, map[string]string{"WINDLASS_SERVER": "", "WINDLASS_API_KEY": ""})
+	t.Run("without a context, the fix says how to create one", func(t *testing.T) {
+		checks, code := newDoctorServer().runDoctor(t, 0, map[string]string{"WINDLASS_SERVER": "", "WINDLASS_API_KEY": ""})
 		require.Equal(t, 1, code)
 		require.Contains(t, checks["context"].Fix, "windlass login")
 	})
@@ -174,31 +175,31 @@ func TestDoctor(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "config.yaml")
 		require.NoError(t, os.WriteFile(path, nil, 0o600))
 		require.NoError(t, os.Chmod(path, 0o644))
-		checks, _ := healthy().diagnose(t, 0, map[string]string{"WINDLASS_CONFIG": path})
+		checks, _ := newDoctorServer().runDoctor(t, 0, map[string]string{"WINDLASS_CONFIG": path})
 		require.Equal(t, checkWarn, checks["context"].Result)
 		require.Equal(t, "chmod 600 "+path, checks["context"].Fix)
 	})
 
 	t.Run("a key that is refused has the refusal's fix", func(t *testing.T) {
-		p := healthy()
+		p := newDoctorServer()
 		p.refusal = rpc.ErrorWith(connect.CodeUnauthenticated, &windlassv1.ErrorDetail{Fix: "Ask an owner for another key."}, "the key was revoked")
-		checks, code := p.diagnose(t, 0, nil)
+		checks, code := p.runDoctor(t, 0, nil)
 		require.Equal(t, 1, code)
 		require.Equal(t, check{"key", checkFail, "the key was revoked", "Ask an owner for another key."}, checks["key"])
 	})
 
 	t.Run("a key that expires soon is a warning", func(t *testing.T) {
-		p := healthy()
+		p := newDoctorServer()
 		p.who.Key.ExpiresAt = time.Now().Add(49 * time.Hour).UnixMilli()
-		checks, code := p.diagnose(t, 0, nil)
+		checks, code := p.runDoctor(t, 0, nil)
 		require.Zero(t, code)
 		require.Equal(t, checkWarn, checks["key"].Result)
 	})
 
 	t.Run("clocks that differ by minutes fail", func(t *testing.T) {
-		p := healthy()
+		p := newDoctorServer()
 		p.clock = 10 * time.Minute
-		checks, code := p.diagnose(t, 0, nil)
+		checks, code := p.runDoctor(t, 0, nil)
 		require.Equal(t, 1, code)
 		require.Equal(t, checkFail, checks["clock"].Result)
 		require.Contains(t, checks["clock"].Detail, "this machine is behind the control plane by ")
@@ -206,7 +207,7 @@ func TestDoctor(t *testing.T) {
 	})
 
 	t.Run("regions without agents, with old and with newer ones are warnings", func(t *testing.T) {
-		p := healthy()
+		p := newDoctorServer()
 		connected := windlassv1.RegionStatus_REGION_STATUS_CONNECTED
 		p.who.ServerVersion = "v0.4.0"
 		p.regions = []*windlassv1.Region{
@@ -216,7 +217,7 @@ func TestDoctor(t *testing.T) {
 			{Name: "built", Status: connected, AgentVersion: "4688ead"},
 			{Name: "odd", Status: connected, AgentVersion: "v0.4.0", Quarantined: 2},
 		}
-		checks, code := p.diagnose(t, 0, nil)
+		checks, code := p.runDoctor(t, 0, nil)
 		require.Zero(t, code)
 		for name, want := range map[string]string{"empty": checkWarn, "old": checkWarn, "newer": checkWarn, "built": checkOK, "odd": checkWarn} {
 			require.Equal(t, want, checks["region "+name].Result, name)
@@ -225,9 +226,9 @@ func TestDoctor(t *testing.T) {
 	})
 
 	t.Run("no regions are a warning", func(t *testing.T) {
-		p := healthy()
+		p := newDoctorServer()
 		p.regions = nil
-		checks, code := p.diagnose(t, 0, nil)
+		checks, code := p.runDoctor(t, 0, nil)
 		require.Zero(t, code)
 		require.Equal(t, checkWarn, checks["regions"].Result)
 	})
@@ -247,8 +248,8 @@ func TestSkew(t *testing.T) {
 		require.Equal(t, c.want, checkVersions(c.command, c.server).Result, "%s and %s", c.command, c.server)
 	}
 
-	t.Run("version --check ends with 1 if versions do not go together", func(t *testing.T) {
-		p := healthy()
+	t.Run("version --check ends with 1 if versions do not fit", func(t *testing.T) {
+		p := newDoctorServer()
 		url, _ := p.serve(t, 0)
 		env := map[string]string{"WINDLASS_SERVER": url, "WINDLASS_API_KEY": "wl_x"}
 		_, code := windlass(t, env, "version", "--check")

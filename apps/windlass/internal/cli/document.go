@@ -15,17 +15,17 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// document is the mapping that a file contains. Its values are map[string]any, []any, string, bool,
-// json.Number, nil, and odd.
+// document is the mapping in a file. Its values have the types map[string]any, []any, string, bool, json.Number
+// and odd, or are nil.
 type document struct {
 	root map[string]any
 	// lines has the line of each value, by the value's path.
 	lines map[string]int
 }
 
-// odd is a plain YAML scalar that readers interpret differently: 010 is eight in YAML 1.1 and ten in YAML
-// 1.2, and no is false or a text. Only the field that it is for can decide whether one reading is possible.
-type odd string
+// ambiguous is a plain YAML scalar that readers interpret differently: 010 is eight in YAML 1.1 and ten in YAML
+// 1.2, and no is false or a text. The type of the field decides whether only one reading is possible.
+type ambiguous string
 
 // fieldError describes what is wrong with a field of a file.
 type fieldError struct {
@@ -37,7 +37,7 @@ type fieldError struct {
 func (e *fieldError) Error() string {
 	text := e.text
 	if e.path != "" {
-		text = clip(e.path) + ": " + text
+		text = truncate(e.path) + ": " + text
 	}
 	if e.line > 0 {
 		text = fmt.Sprintf("line %d: %s", e.line, text)
@@ -50,8 +50,8 @@ func fieldErrorf(path, format string, args ...any) error {
 	return &fieldError{path: path, text: fmt.Sprintf(format, args...)}
 }
 
-// locate adds a line to an error about a field: the line of the field, or of the value that contains it.
-func (d *document) locate(err error) error {
+// addLine adds a line to an error about a field: the line of the field, or of the value that contains it.
+func (d *document) addLine(err error) error {
 	var field *fieldError
 	if !errors.As(err, &field) || field.line > 0 {
 		return err
@@ -75,7 +75,7 @@ const (
 // readDocument reads the document of a YAML or JSON file. A second document is an error.
 func readDocument(data []byte) (*document, error) {
 	if !utf8.Valid(data) {
-		return nil, errors.New("the file is not UTF-8: save it as that")
+		return nil, errors.New("the file is not UTF-8: save it as UTF-8")
 	}
 	if isJSON(data) {
 		return readJSON(data)
@@ -114,10 +114,11 @@ func isEmpty(n *yaml.Node) bool {
 	return n.Kind == 0 || len(n.Content) == 1 && n.Content[0].Kind == yaml.ScalarNode && n.Content[0].Style == 0 && n.Content[0].Value == ""
 }
 
+// fromNode returns the document of a YAML node.
 func fromNode(n *yaml.Node) (*document, error) {
 	d := &document{lines: map[string]int{}}
-	r := reader{document: d, within: map[*yaml.Node]bool{}}
-	v, err := r.value("", n, 0)
+	r := nodeReader{document: d, within: map[*yaml.Node]bool{}}
+	v, err := r.readValue("", n, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -129,15 +130,15 @@ func fromNode(n *yaml.Node) (*document, error) {
 	return d, nil
 }
 
-// reader turns YAML's nodes into values.
-type reader struct {
+// nodeReader converts YAML nodes to values.
+type nodeReader struct {
 	*document
 	values int
 	// within holds the anchors whose values are being read.
 	within map[*yaml.Node]bool
 }
 
-func (r *reader) value(path string, n *yaml.Node, depth int) (any, error) {
+func (r *nodeReader) readValue(path string, n *yaml.Node, depth int) (any, error) {
 	r.values++
 	switch {
 	case r.values > maxValues:
@@ -155,16 +156,16 @@ func (r *reader) value(path string, n *yaml.Node, depth int) (any, error) {
 	switch n.Kind {
 	case yaml.AliasNode:
 		if r.within[n.Alias] {
-			return nil, &fieldError{path: path, line: n.Line, text: fmt.Sprintf("*%s is within what it stands for: write the value out", clip(n.Value))}
+			return nil, &fieldError{path: path, line: n.Line, text: fmt.Sprintf("*%s refers to a value that contains it: write the value out", truncate(n.Value))}
 		}
-		return r.value(path, n.Alias, depth+1)
+		return r.readValue(path, n.Alias, depth+1)
 	case yaml.SequenceNode:
 		if err := r.checkTag(path, n, "!!seq"); err != nil {
 			return nil, err
 		}
 		list := make([]any, 0, len(n.Content))
 		for i, item := range n.Content {
-			v, err := r.value(fmt.Sprintf("%s[%d]", path, i), item, depth+1)
+			v, err := r.readValue(fmt.Sprintf("%s[%d]", path, i), item, depth+1)
 			if err != nil {
 				return nil, err
 			}
@@ -175,16 +176,16 @@ func (r *reader) value(path string, n *yaml.Node, depth int) (any, error) {
 		if err := r.checkTag(path, n, "!!map"); err != nil {
 			return nil, err
 		}
-		return r.mapping(path, n, depth)
+		return r.readMapping(path, n, depth)
 	case yaml.ScalarNode:
-		return r.scalar(path, n)
+		return r.readScalar(path, n)
 	default:
 		return nil, &fieldError{path: path, line: n.Line, text: "not a value"}
 	}
 }
 
-// mapping reads the fields of a mapping. Merged mappings (<<) only add fields that the mapping does not have.
-func (r *reader) mapping(path string, n *yaml.Node, depth int) (any, error) {
+// readMapping reads the fields of a mapping. Merged mappings (<<) only add fields that the mapping does not have.
+func (r *nodeReader) readMapping(path string, n *yaml.Node, depth int) (any, error) {
 	fields, lines := map[string]any{}, map[string]int{}
 	var merged []*yaml.Node
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -203,39 +204,39 @@ func (r *reader) mapping(path string, n *yaml.Node, depth int) (any, error) {
 			return nil, &fieldError{path: path, line: key.Line, text: "a value has no name: write NAME: VALUE"}
 		}
 		if first, twice := lines[key.Value]; twice {
-			return nil, &fieldError{path: join(path, key.Value), line: n.Content[i].Line, text: fmt.Sprintf("given twice, first in line %d: keep one of them", first)}
+			return nil, &fieldError{path: joinPath(path, key.Value), line: n.Content[i].Line, text: fmt.Sprintf("given twice, first in line %d: keep one of them", first)}
 		}
 		lines[key.Value] = n.Content[i].Line
-		v, err := r.value(join(path, key.Value), value, depth+1)
+		v, err := r.readValue(joinPath(path, key.Value), value, depth+1)
 		if err != nil {
 			return nil, err
 		}
 		fields[key.Value] = v
 	}
 	for _, m := range merged {
-		if err := r.merge(path, fields, m, depth); err != nil {
+		if err := r.mergeInto(path, fields, m, depth); err != nil {
 			return nil, err
 		}
 	}
 	return fields, nil
 }
 
-// merge adds to into the fields that it lacks, from a mapping or from each mapping of a list.
-func (r *reader) merge(path string, into map[string]any, n *yaml.Node, depth int) error {
+// mergeInto adds missing fields to into, from a mapping or from each mapping of a list.
+func (r *nodeReader) mergeInto(path string, into map[string]any, n *yaml.Node, depth int) error {
 	all := []*yaml.Node{n}
 	if n.Kind == yaml.SequenceNode {
 		all = n.Content
 	}
 	for _, one := range all {
 		known := maps.Clone(r.lines)
-		v, err := r.value(path, one, depth+1)
+		v, err := r.readValue(path, one, depth+1)
 		if err != nil {
 			return err
 		}
 		maps.Copy(r.lines, known)
 		fields, ok := v.(map[string]any)
 		if !ok {
-			return &fieldError{path: join(path, "<<"), line: one.Line, text: "want an alias of a mapping, such as <<: *base"}
+			return &fieldError{path: joinPath(path, "<<"), line: one.Line, text: "want an alias of a mapping, such as <<: *base"}
 		}
 		for key, value := range fields {
 			if _, ok := into[key]; !ok {
@@ -246,17 +247,18 @@ func (r *reader) merge(path string, into map[string]any, n *yaml.Node, depth int
 	return nil
 }
 
-func (r *reader) checkTag(path string, n *yaml.Node, usual string) error {
+// checkTag refuses explicit tags other than the usual one.
+func (r *nodeReader) checkTag(path string, n *yaml.Node, usual string) error {
 	if n.Style&yaml.TaggedStyle == 0 || n.Tag == usual {
 		return nil
 	}
-	return &fieldError{path: path, line: n.Line, text: fmt.Sprintf("the tag %s is not known here: remove it", clip(n.Tag))}
+	return &fieldError{path: path, line: n.Line, text: fmt.Sprintf("the tag %s is not known here: remove it", truncate(n.Tag))}
 }
 
-func (r *reader) scalar(path string, n *yaml.Node) (any, error) {
+func (r *nodeReader) readScalar(path string, n *yaml.Node) (any, error) {
 	const quoted = yaml.DoubleQuotedStyle | yaml.SingleQuotedStyle | yaml.LiteralStyle | yaml.FoldedStyle
 	if n.Style&yaml.TaggedStyle != 0 {
-		v := plain(n.Value)
+		v := parsePlain(n.Value)
 		switch v.(type) {
 		case bool:
 			if n.Tag == "!!bool" {
@@ -279,7 +281,7 @@ func (r *reader) scalar(path string, n *yaml.Node) (any, error) {
 	if n.Style&quoted != 0 {
 		return n.Value, nil
 	}
-	return plain(n.Value), nil
+	return parsePlain(n.Value), nil
 }
 
 var (
@@ -290,8 +292,8 @@ var (
 	oddBool     = regexp.MustCompile(`^(y|Y|yes|Yes|YES|n|N|no|No|NO|on|On|ON|off|Off|OFF)$`)
 )
 
-// plain returns the value of a scalar without quotes.
-func plain(text string) any {
+// parsePlain returns the value of a scalar without quotes.
+func parsePlain(text string) any {
 	switch text {
 	case "", "~", "null", "Null", "NULL":
 		return nil
@@ -306,7 +308,7 @@ func plain(text string) any {
 	case fraction.MatchString(text) && json.Valid([]byte(text)):
 		return json.Number(text)
 	case fraction.MatchString(text), oddNumber.MatchString(text), oddBool.MatchString(text):
-		return odd(text)
+		return ambiguous(text)
 	}
 	return text
 }

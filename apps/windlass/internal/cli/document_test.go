@@ -11,7 +11,7 @@ import (
 )
 
 func TestDocument(t *testing.T) {
-	t.Run("what a reader could take for something else is refused with its line and the fix", func(t *testing.T) {
+	t.Run("values that readers of YAML interpret differently are refused with line and fix", func(t *testing.T) {
 		for file, want := range map[string]string{
 			"app: a\nreplicas: 010":                               "line 2: replicas: 010 is 10 to some readers and 8 to others: write 10",
 			"app: a\nports:\n- name: http\n  port: 07070":         "line 4: ports[0].port: 07070 is 7070 to some readers and 3640 to others: write 7070",
@@ -38,7 +38,7 @@ func TestDocument(t *testing.T) {
 			"app: a\ncommand: a b c":                              "line 2: command: want a list, got a b c: write [a, b, c]",
 			"app: a\ncommand: serve --n 1":                        `write [serve, --n, "1"]`,
 			"app: a\nregions: eu, us":                             "write [eu, us]",
-			"app: a\nenv: &e {A: *e}":                             "env.A: *e is within what it stands for",
+			"app: a\nenv: &e {A: *e}":                             "env.A: *e refers to a value that contains it",
 			"app: a\nenv: {<<: [x]}":                              "env.<<: want an alias of a mapping",
 			"\xff":                                                "not UTF-8",
 		} {
@@ -50,7 +50,7 @@ func TestDocument(t *testing.T) {
 			require.ErrorContains(t, err, want, file)
 		}
 	})
-	t.Run("a second one is refused wherever it begins", func(t *testing.T) {
+	t.Run("a second document is refused", func(t *testing.T) {
 		for file, want := range map[string]string{
 			"app: a\n---\napp: b\n":                       "line 3: a second document begins: a file holds one app, so put it into a file of its own",
 			"---\napp: a\n...\n---\n# b\n\nreplicas: 2\n": "line 7: a second document begins",
@@ -68,7 +68,7 @@ func TestDocument(t *testing.T) {
 			require.NoError(t, err, file)
 		}
 	})
-	t.Run("merged fields give way to written ones, and to those merged first", func(t *testing.T) {
+	t.Run("written fields win over merged ones, and earlier merged ones over later ones", func(t *testing.T) {
 		f, err := parseAppFile([]byte(`
 app: a
 env: &base {A: "1", B: "1"}
@@ -90,7 +90,7 @@ overrides:
 		_, err = parseAppFile([]byte("app: a\noverrides:\n- resources: &base {memoryMib: 010}\n- resources: {<<: *base}\n"))
 		require.ErrorContains(t, err, "line 3: overrides[0].resources.memoryMib: 010")
 	})
-	t.Run("values that every reader agrees about are taken", func(t *testing.T) {
+	t.Run("values with one meaning are accepted", func(t *testing.T) {
 		f, err := parseAppFile([]byte("app: a\nreplicas: +4\nresources: {memoryMib: 1e3, cpuMillicores: 250.0}\nminReady: !!int 2\n" +
 			"routing: {requireApiKey: on, crossRegion: off}\nrollout: {autoRollback: no, analysis: [{name: m, max: .5, min: -1e-3}]}\nimage: !!str 010\n"))
 		require.NoError(t, err)
@@ -111,7 +111,7 @@ overrides:
 		_, err = parseAppFile([]byte("{\n\t\"app\": \"a\",\n\t\"replcas\": 2\n}\n"))
 		require.EqualError(t, err, "line 3: replcas: no such field: did you mean replicas?")
 	})
-	t.Run("aliases cannot multiply a small file to a large one", func(t *testing.T) {
+	t.Run("aliases cannot make a small file large", func(t *testing.T) {
 		text := "app: a\nargs: &a0 [x, x, x, x, x, x, x, x, x]\n"
 		for i := range 9 {
 			n := string(rune('0' + i))

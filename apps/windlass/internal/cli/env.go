@@ -18,7 +18,7 @@ func (a *app) envCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "env",
 		Short: "Show and change the variables of an app or of its environment",
-		Long: `The variables of an app belong to its version: changing them makes the next version, with
+		Long: `The variables of an app belong to its version: changing them creates the next version, with
 the same image. Changes of the environment's variables take effect in the next version of
 each of its apps.`,
 	}
@@ -48,30 +48,30 @@ each of its apps.`,
 	}
 	var message, override string
 	var unset []string
-	var w waiting
+	var w waitFlags
 	set := &cobra.Command{
 		Use: "set APP NAME=VALUE...", Short: "Create the app's next version with changed variables", Args: cobra.MinimumNArgs(1),
-		Long: `Set makes the next version from the version in flight, or else from the live version, with the
-changed variables. It follows the rollout to its end, as deploy does.
+		Long: `Set creates the next version from the version in flight, or else from the live version, with
+the changed variables. It follows the rollout to its end, as deploy does.
 
 ` + exitCodesText,
 		Example: "  windlass env set echo GREETING=hi\n  windlass env set echo --unset GREETING",
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			if err := w.check(); err != nil {
+			if err := w.checkUntil(); err != nil {
 				return err
 			}
-			values, err := assignments(args[1:])
+			values, err := parseAssignments(args[1:])
 			if err != nil {
 				return err
 			}
 			if len(values)+len(unset) == 0 {
 				return errors.New("nothing to change: give NAME=VALUE, or --unset NAME")
 			}
-			resp, err := a.clients.apps.SetEnvironment(ctx, &windlassv1.SetEnvironmentRequest{Mutation: mutation(), App: a.appPath(args[0]), Set: values, Unset: unset, Message: message, OverrideFreeze: override})
+			resp, err := a.clients.apps.SetEnvironment(ctx, &windlassv1.SetEnvironmentRequest{Mutation: newMutation(), App: a.appPath(args[0]), Set: values, Unset: unset, Message: message, OverrideFreeze: override})
 			if err != nil {
 				return err
 			}
-			return a.finishVersion(ctx, args[0], asked{
+			return a.finishVersion(ctx, args[0], versionResult{
 				appID: a.appPath(args[0]), deploymentID: resp.DeploymentId, rolloutID: resp.RolloutId, version: resp.Version,
 				effect: resp.Effect, hold: resp.Hold, overridden: override != "", warnings: resp.Warnings, answer: resp, ended: resp.TookBack,
 			}, w)
@@ -80,13 +80,13 @@ changed variables. It follows the rollout to its end, as deploy does.
 	overrideFlag(set, &override)
 	set.Flags().StringSliceVar(&unset, "unset", nil, "variables to remove")
 	set.Flags().StringVarP(&message, "message", "m", "", "why, for the history")
-	w.flags(set, true)
+	w.addTo(set, true)
 
 	var unsetShared []string
 	shared := &cobra.Command{
 		Use: "shared NAME=VALUE...", Short: "Change the environment's variables, for the next version of each app",
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			values, err := assignments(args)
+			values, err := parseAssignments(args)
 			if err != nil {
 				return err
 			}
@@ -106,7 +106,7 @@ changed variables. It follows the rollout to its end, as deploy does.
 				delete(e.Variables, k)
 			}
 			resp, err := a.clients.environments.UpdateEnvironment(ctx, &windlassv1.UpdateEnvironmentRequest{
-				Mutation: mutation(), Environment: e.Id, Name: e.Name, Variables: e.Variables, ResourceVersion: e.ResourceVersion,
+				Mutation: newMutation(), Environment: e.Id, Name: e.Name, Variables: e.Variables, ResourceVersion: e.ResourceVersion,
 			})
 			if err != nil {
 				return err
@@ -116,14 +116,15 @@ changed variables. It follows the rollout to its end, as deploy does.
 			} else {
 				a.infof("%s: changed, for the next version of each app", a.environmentPath())
 			}
-			return a.show(resp.Environment, variables(resp.Environment.Variables))
+			return a.show(resp.Environment, variableRows(resp.Environment.Variables))
 		}),
 	}
 	shared.Flags().StringSliceVar(&unsetShared, "unset", nil, "variables to remove")
 	return group(c, list, set, shared)
 }
 
-func assignments(args []string) (map[string]string, error) {
+// parseAssignments parses arguments of the form NAME=VALUE.
+func parseAssignments(args []string) (map[string]string, error) {
 	out := map[string]string{}
 	for _, arg := range args {
 		name, value, ok := strings.Cut(arg, "=")
@@ -138,7 +139,7 @@ func assignments(args []string) (map[string]string, error) {
 // showVariables prints the variables of an app or an environment, as JSON {"variables": {NAME: VALUE}}.
 func (a *app) showVariables(env map[string]string) error {
 	if a.output == "table" {
-		return a.show(nil, variables(env))
+		return a.show(nil, variableRows(env))
 	}
 	if env == nil {
 		env = map[string]string{}
@@ -146,7 +147,8 @@ func (a *app) showVariables(env map[string]string) error {
 	return a.showValue(map[string]any{"variables": env})
 }
 
-func variables(env map[string]string) func(*tabwriter.Writer) {
+// variableRows returns a function that prints the variables, sorted by name.
+func variableRows(env map[string]string) func(*tabwriter.Writer) {
 	return func(w *tabwriter.Writer) {
 		names := make([]string, 0, len(env))
 		for k := range env {

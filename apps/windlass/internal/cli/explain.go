@@ -63,14 +63,14 @@ func (a *app) listReasons(entries []explain.Entry) error {
 func (a *app) showReason(e explain.Entry) {
 	fmt.Fprintf(a.Stdout, "%s (%s)\n", e.Reason, e.Kind) //nolint:errcheck // a closed output cannot be reported
 	for _, part := range []struct{ title, text string }{{"Cause", e.Cause}, {"See", e.See}, {"Do", e.Do}, {"Page", e.URL()}} {
-		lines := wrap(part.text, strings.Repeat(" ", 8), whyWidth)
+		lines := wrapText(part.text, strings.Repeat(" ", 8), whyWidth)
 		lines[0] = fmt.Sprintf("%-8s", part.title+":") + strings.TrimLeft(lines[0], " ")
 		fmt.Fprintln(a.Stdout, strings.Join(lines, "\n")) //nolint:errcheck // a closed output cannot be reported
 	}
 }
 
-// unknownReason returns an error that names similar reasons: reasons that contain asked, or that asked
-// contains.
+// unknownReason returns an error that names up to five similar reasons: their names contain asked, or asked
+// contains their names.
 func unknownReason(asked string) error {
 	var near []string
 	for _, e := range explain.All() {

@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// fileFault is a refusal of the control plane, with the place in the file that caused it.
+// fileFault is an error of the control plane, with the field of the file that caused it.
 type fileFault struct {
 	refusal error
 	// place is the field with its line in the file.
@@ -34,18 +34,18 @@ func (f *appFile) explain(err error) error {
 	if _, ok := filePath(detail.GetField()); !ok {
 		return err
 	}
-	return &fileFault{refusal: err, place: f.place(detail.GetField(), refusal.Message()), file: f.path}
+	return &fileFault{refusal: err, place: f.fieldInFile(detail.GetField(), refusal.Message()), file: f.path}
 }
 
-// place returns a refusal's message, with the name and line that the refused field has in the file.
-func (f *appFile) place(field, message string) *fieldError {
+// fieldInFile returns a refusal's message, with the name and line that the refused field has in the file.
+func (f *appFile) fieldInFile(field, message string) *fieldError {
 	path, ok := filePath(field)
 	if !ok {
 		path = field
 	}
 	place := &fieldError{path: path, text: strings.TrimPrefix(message, field+": ")}
 	if ok && f != nil && f.document != nil {
-		_ = f.document.locate(place) // it only sets the line of place
+		_ = f.document.addLine(place) // this sets place.line
 	}
 	return place
 }
@@ -80,7 +80,7 @@ func filePath(field string) (path string, ok bool) {
 		}
 		if schema == nil {
 			// The name is a key of a mapping of texts.
-			path = join(path, name) + index
+			path = joinPath(path, name) + index
 			continue
 		}
 		known := schema.Fields().ByJSONName(name)
@@ -90,7 +90,7 @@ func filePath(field string) (path string, ok bool) {
 		if known == nil {
 			return "", false
 		}
-		path = join(path, known.JSONName()) + index
+		path = joinPath(path, known.JSONName()) + index
 		schema = known.Message()
 		if known.IsMap() || schema != nil && schema.FullName() == structName {
 			schema = nil

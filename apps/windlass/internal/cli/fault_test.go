@@ -15,7 +15,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// fieldPaths are the paths of a message's fields, of the request and of the file.
+// fieldPaths returns the paths of a message's fields in a file, by their paths in the request.
 func fieldPaths(request, file string, m protoreflect.MessageDescriptor, within map[protoreflect.FullName]bool) map[string]string {
 	out := map[string]string{}
 	if within[m.FullName()] {
@@ -41,7 +41,7 @@ func fieldPaths(request, file string, m protoreflect.MessageDescriptor, within m
 	return out
 }
 
-func TestExplain_FieldsOfAFileAreNamedAsTheFileDoes(t *testing.T) {
+func TestExplain_FieldsHaveTheirNamesInTheFile(t *testing.T) {
 	all := map[string]string{"app": "app"}
 	for _, part := range []struct {
 		request, file string
@@ -52,7 +52,7 @@ func TestExplain_FieldsOfAFileAreNamedAsTheFileDoes(t *testing.T) {
 	require.Greater(t, len(all), 150)
 	file := &appFile{path: "app.yaml"}
 	for request, want := range all {
-		// As this control plane names it, and as an older one does.
+		// This control plane uses the names of the file, and an older one uses proto names.
 		coded := rpc.Error(connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, request, "it is wrong")
 		named := rpc.DetailOf(coded).GetField()
 		for _, field := range []string{request, named} {
@@ -70,7 +70,7 @@ func TestExplain_FieldsOfAFileAreNamedAsTheFileDoes(t *testing.T) {
 	}
 }
 
-func TestExplain_FieldsOfAFileHaveTheirLine(t *testing.T) {
+func TestExplain_FieldsHaveTheirLineInTheFile(t *testing.T) {
 	file, err := parseAppFile([]byte("app: a\nresources:\n  cpuMillicores: 5\nrollout:\n  waitForCapacity: 3s\n  steps:\n  - weight: 3\n  autoRollback: true\n"))
 	require.NoError(t, err)
 	file.path = "app.yaml"

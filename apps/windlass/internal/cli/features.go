@@ -24,7 +24,7 @@ func allFeatures() (out []windlassv1.Feature) {
 	return out
 }
 
-// parseFeatures returns the features that a flag names, each once: multiRegion or multi-region.
+// parseFeatures returns the features that a flag names, without repeats. It accepts multiRegion and multi-region.
 func parseFeatures(flag string, names []string) (out []windlassv1.Feature, err error) {
 	for _, name := range names {
 		i := slices.IndexFunc(allFeatures(), func(f windlassv1.Feature) bool {
@@ -78,7 +78,7 @@ An app that uses a feature keeps it when its workspace may no longer use it.`,
 			}
 			features := got.Features
 			req := &windlassv1.SetFeaturesRequest{
-				Mutation: mutation(), Workspace: features.GetWorkspaceId(), Tier: features.GetTier(),
+				Mutation: newMutation(), Workspace: features.GetWorkspaceId(), Tier: features.GetTier(),
 				Allowed: features.GetAllowed(), Denied: features.GetDenied(), ResourceVersion: features.GetResourceVersion(),
 			}
 			changed, err := changeFeatures(req, tier, allow, deny, inherit)
@@ -163,11 +163,11 @@ features until it is set. Operators manage tiers.`,
 		Use: "delete NAME", Short: "Delete a tier that no workspace has", Args: cobra.ExactArgs(1),
 		Long: `Delete deletes a tier that no workspace has. It also deletes "default", which then has all features again.`,
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			resp, err := a.clients.workspaces.DeleteTier(ctx, &windlassv1.DeleteTierRequest{Mutation: mutation(), Name: args[0]})
+			resp, err := a.clients.workspaces.DeleteTier(ctx, &windlassv1.DeleteTierRequest{Mutation: newMutation(), Name: args[0]})
 			if err != nil {
 				return err
 			}
-			return a.done(resp, "tier %s is deleted", args[0])
+			return a.showDone(resp, "tier %s is deleted", args[0])
 		}),
 	}
 	return group(c, list, a.setTierCommand(), remove)
@@ -181,7 +181,7 @@ func (a *app) setTierCommand() *cobra.Command {
 workspaces that have the tier. Apps keep the features that they use.`,
 		Example: "  windlass workspace tier set basic --features autoscaling,analysis\n  windlass workspace tier set default --features none",
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			req := &windlassv1.SetTierRequest{Mutation: mutation(), Name: args[0]}
+			req := &windlassv1.SetTierRequest{Mutation: newMutation(), Name: args[0]}
 			switch {
 			case slices.Equal(names, []string{"all"}):
 				req.Features = allFeatures()
@@ -216,7 +216,7 @@ workspaces that have the tier. Apps keep the features that they use.`,
 func tierTable(w *tabwriter.Writer, tiers []*windlassv1.Tier) {
 	row(w, "TIER", "FEATURES")
 	for _, t := range tiers {
-		row(w, t.Name, dash(featureNames(t.Features)))
+		row(w, t.Name, orDash(featureNames(t.Features)))
 	}
 }
 
@@ -225,7 +225,7 @@ func planFeaturesTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {
 	if len(p.GetFeatures()) == 0 {
 		return
 	}
-	section(w, "Features that it uses:")
+	printSection(w, "Features that it uses:")
 	row(w, "FEATURE", "ALLOWED", "FIELD")
 	for _, f := range p.GetFeatures() {
 		allowed := "no"

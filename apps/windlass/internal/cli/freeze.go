@@ -29,7 +29,7 @@ lifts it. It does not freeze that deploy itself. List shows where each freeze co
 	list := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List freezes by name", Args: cobra.NoArgs,
 		RunE: a.run(func(ctx context.Context, _ []string) error {
-			all, err := pages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.Freeze, *windlassv1.PageResponse, error) {
+			all, err := fetchPages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.Freeze, *windlassv1.PageResponse, error) {
 				resp, err := a.clients.freezes.ListFreezes(ctx, &windlassv1.ListFreezesRequest{Page: p})
 				return resp.GetFreezes(), resp.GetPage(), err
 			})
@@ -42,11 +42,11 @@ lifts it. It does not freeze that deploy itself. List shows where each freeze co
 	lift := &cobra.Command{
 		Use: "lift NAME", Short: "End and delete a freeze", Args: cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			resp, err := a.clients.freezes.LiftFreeze(ctx, &windlassv1.LiftFreezeRequest{Mutation: mutation(), Name: args[0]})
+			resp, err := a.clients.freezes.LiftFreeze(ctx, &windlassv1.LiftFreezeRequest{Mutation: newMutation(), Name: args[0]})
 			if err != nil {
 				return err
 			}
-			return a.done(resp, "freeze %s is lifted; rollouts that were held and start now, unless another freeze holds them: %d", args[0], len(resp.AppIds))
+			return a.showDone(resp, "freeze %s is lifted; held rollouts that start now, unless another freeze holds them: %d", args[0], len(resp.AppIds))
 		}),
 	}
 	return group(c, list, a.setFreezeCommand(), lift)
@@ -56,7 +56,7 @@ func (a *app) setFreezeCommand() *cobra.Command {
 	var f freezeFlags
 	c := &cobra.Command{
 		Use: "set NAME --reason WHY", Short: "Create or replace a freeze", Args: cobra.ExactArgs(1),
-		Long: `Set makes a freeze of the workspace, or of --project or --app. It is in force from --from
+		Long: `Set creates a freeze of the workspace, or of --project or --app. It is in force from --from
 (default: now) until --until, or for --for, or until it is lifted. With --weekly it is in force
 only in the given windows, in the time zone --time-zone. A window is "Fri 16:00 - Mon 08:00"
 (every week) or "22:00 - 06:00" (every day). Times are RFC 3339, or "2026-12-24 18:00" in
@@ -102,9 +102,10 @@ type freezeFlags struct {
 	weekly                                  []string
 }
 
+// request returns the request that the flags describe.
 func (f freezeFlags) request(name string, now time.Time) (*windlassv1.SetFreezeRequest, error) {
 	req := &windlassv1.SetFreezeRequest{
-		Mutation: mutation(), Name: name, Reason: f.reason, Project: f.project, App: f.app,
+		Mutation: newMutation(), Name: name, Reason: f.reason, Project: f.project, App: f.app,
 		OnStart: windlassv1.Freeze_ON_START_REFUSE,
 	}
 	if f.hold {
@@ -118,10 +119,10 @@ func (f freezeFlags) request(name string, now time.Time) (*windlassv1.SetFreezeR
 		}
 	}
 	var err error
-	if req.From, err = moment("from", f.from, zone); err != nil {
+	if req.From, err = parseTimeFlag("from", f.from, zone); err != nil {
 		return nil, err
 	}
-	if req.Until, err = moment("until", f.until, zone); err != nil {
+	if req.Until, err = parseTimeFlag("until", f.until, zone); err != nil {
 		return nil, err
 	}
 	switch {
@@ -147,33 +148,33 @@ func (f freezeFlags) request(name string, now time.Time) (*windlassv1.SetFreezeR
 	return req, nil
 }
 
-// moment parses the time in a flag. It returns Unix milliseconds, or 0 for an empty text.
-func moment(flag, text string, zone *time.Location) (int64, error) {
+// parseTimeFlag parses the time in a flag. It returns Unix milliseconds, or 0 for an empty text.
+func parseTimeFlag(flag, text string, zone *time.Location) (int64, error) {
 	if text == "" {
 		return 0, nil
 	}
-	at, err := clockTime(text, zone)
+	at, err := parseTime(text, zone)
 	if err != nil {
 		return 0, fmt.Errorf("--%s=%w", flag, err)
 	}
 	return at, nil
 }
 
-// clockTime parses a time. It returns Unix milliseconds.
-func clockTime(text string, zone *time.Location) (int64, error) {
+// parseTime parses a time. It returns Unix milliseconds.
+func parseTime(text string, zone *time.Location) (int64, error) {
 	for _, layout := range []string{time.RFC3339, "2006-01-02 15:04", "2006-01-02"} {
 		if at, err := time.ParseInLocation(layout, text, zone); err == nil {
 			return at.UnixMilli(), nil
 		}
 	}
-	return 0, fmt.Errorf(`%q: write it as 2026-12-24T18:00:00Z, "2026-12-24 18:00" or 2026-12-24`, clip(text))
+	return 0, fmt.Errorf(`%q: write it as 2026-12-24T18:00:00Z, "2026-12-24 18:00" or 2026-12-24`, truncate(text))
 }
 
 // weeklyWindow parses a window that recurs every week or every day.
 func weeklyWindow(text string) (*windlassv1.WeeklyWindow, error) {
 	start, end, ok := strings.Cut(text, "-")
 	if !ok {
-		return nil, fmt.Errorf(`%q: write "Fri 16:00 - Mon 08:00", or "22:00 - 06:00" for every day`, clip(text))
+		return nil, fmt.Errorf(`%q: write "Fri 16:00 - Mon 08:00", or "22:00 - 06:00" for every day`, truncate(text))
 	}
 	return &windlassv1.WeeklyWindow{Start: strings.TrimSpace(start), End: strings.TrimSpace(end)}, nil
 }
@@ -182,7 +183,7 @@ func freezeTable(w *tabwriter.Writer, all []*windlassv1.Freeze) {
 	row(w, "NAME", "OF", "STARTS ARE", "STATE", "WHEN", "COMES FROM", "SET BY", "REASON")
 	for _, f := range all {
 		row(w, f.Name, freezeScope(f), map[bool]string{true: "held", false: "refused"}[f.OnStart == windlassv1.Freeze_ON_START_HOLD],
-			freezeState(f), freezeTimes(f), map[bool]string{true: "app's file", false: "freeze set"}[f.FromFile], dash(f.SetBy), firstLine(f.Reason))
+			freezeState(f), freezeTimes(f), map[bool]string{true: "app's file", false: "freeze set"}[f.FromFile], orDash(f.SetBy), firstLine(f.Reason))
 	}
 }
 
@@ -201,17 +202,17 @@ func freezeState(f *windlassv1.Freeze) string {
 	case f.InForce && f.InForceUntil == 0:
 		return "in force"
 	case f.InForce:
-		return "in force until " + clock(f.InForceUntil)
+		return "in force until " + timeText(f.InForceUntil)
 	case f.NextAt != 0:
-		return "again at " + clock(f.NextAt)
+		return "again at " + timeText(f.NextAt)
 	}
 	return "over"
 }
 
 func freezeTimes(f *windlassv1.Freeze) string {
-	text := "from " + clock(f.From)
+	text := "from " + timeText(f.From)
 	if f.Until != 0 {
-		text += " to " + clock(f.Until)
+		text += " to " + timeText(f.Until)
 	}
 	var windows []string
 	for _, v := range f.Weekly {
@@ -230,7 +231,7 @@ func holdText(h *windlassv1.FreezeHold) string {
 	}
 	end := "until it is lifted"
 	if h.Until != 0 {
-		end = "until " + clock(h.Until)
+		end = "until " + timeText(h.Until)
 	}
 	return fmt.Sprintf("held by freeze %s of the %s, %s: %s", h.Freeze, h.Scope, end, firstLine(h.Reason))
 }

@@ -26,7 +26,7 @@ func TestFreeze_IsReadAsTyped(t *testing.T) {
 	req, err = freezeFlags{hold: true, from: "2026-12-24 18:00", lasts: time.Hour, zone: "Europe/Berlin"}.request("christmas", now)
 	require.NoError(t, err)
 	require.Equal(t, []any{at("2026-12-24T17:00:00Z"), at("2026-12-24T18:00:00Z"), windlassv1.Freeze_ON_START_HOLD}, []any{req.From, req.Until, req.OnStart})
-	require.Empty(t, req.TimeZone, "it was of the times that were typed")
+	require.Empty(t, req.TimeZone, "the zone is only for the times in the flags")
 
 	req, err = freezeFlags{until: "2027-01-01T00:00:00+01:00", weekly: []string{"Fri 16:00 - Mon 08:00", "22:00-06:00"}, zone: "Europe/London"}.request("weekends", now)
 	require.NoError(t, err)
@@ -67,7 +67,7 @@ func TestStatus_ShowsTheFreezeThatHoldsARollout(t *testing.T) {
 		Version: 2, FromVersion: 1, Status: windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING, CreatedBy: "ada",
 		Hold: &windlassv1.FreezeHold{Freeze: "christmas", Scope: "workspace", Reason: "all are on leave"},
 	}
-	require.Regexp(t, `Status: +held by freeze christmas of the workspace, until it is lifted: all are on leave`, rendered(t, ro))
+	require.Regexp(t, `Status: +held by freeze christmas of the workspace, until it is lifted: all are on leave`, renderRollout(t, ro))
 }
 
 func TestStatus_ShowsApprovers(t *testing.T) {
@@ -88,19 +88,19 @@ func TestStatus_ShowsApprovers(t *testing.T) {
 			Waves: []*windlassv1.WaveProgress{wave},
 		},
 	}
-	text := rendered(t, ro)
+	text := renderRollout(t, ro)
 	require.Contains(t, text, "step 1: 10% 5m and approval by 2 of role owner, not who deployed")
 	require.Contains(t, text, "end of wave first: approval by deployer")
 	require.Regexp(t, `Status: +waits for approval by 2 keys of role owner \(not by ada, who deployed it\): windlass rollout approve echo\n`, text)
 	require.Regexp(t, `eu +step 1 of 1, waits for approval`, text)
 
 	eu.StepUntil = time.Now().Add(90 * time.Second).UnixMilli()
-	require.Regexp(t, `eu +step 1 of 1, 1m\d\ds left`, rendered(t, ro), "its time is not over")
+	require.Regexp(t, `eu +step 1 of 1, 1m\d\ds left`, renderRollout(t, ro), "its time is not over")
 
 	eu.State, eu.Approval = windlassv1.RegionProgress_STATE_MOVED, nil
 	wave.State, wave.BakingUntil = windlassv1.WaveProgress_STATE_BAKING, 1
 	wave.Approval = &windlassv1.ApprovalProgress{Missing: "approval by a key of role deployer"}
-	text = rendered(t, ro)
+	text = renderRollout(t, ro)
 	require.Contains(t, text, "waits for approval by a key of role deployer: windlass rollout approve echo")
 	require.Regexp(t, `eu +waits for approval`, text)
 }

@@ -42,37 +42,37 @@ func FuzzParseAppFile(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		file, err := parseAppFile(data)
 		if err != nil {
-			refusedWell(t, data, err)
+			checkRefusal(t, data, err)
 			return
 		}
 		if file.App == "" || file.Spec == nil {
 			t.Fatalf("accepted without a name or spec: %q", data)
 		}
-		again, err := parseAppFile(inPrint(t, file))
+		again, err := parseAppFile(printAsYAML(t, file))
 		if err != nil {
-			t.Fatalf("%q is taken, but not when it is printed: %v", data, err)
+			t.Fatalf("%q is accepted, but not when it is printed: %v", data, err)
 		}
 		if again.App != file.App || again.Project != file.Project || again.Environment != file.Environment || !proto.Equal(again.Spec, file.Spec) {
 			t.Fatalf("%q reads as %v, and printed as %v", data, file, again)
 		}
 		for _, more := range []string{"\n---\nx: 1\n", "\n---\n- *a\n"} {
 			if _, err := parseAppFile(append(bytes.Clone(data), more...)); err == nil {
-				t.Fatalf("%q is taken with %q after it", data, more)
+				t.Fatalf("%q is accepted with %q after it", data, more)
 			}
 		}
-		sameInYAML11(t, data, file)
+		compareWithYAML11(t, data, file)
 	})
 }
 
-// sameInYAML11 compares with another reader, which takes 010 for eight and no for false:
-// what means two things has to be refused.
-func sameInYAML11(t *testing.T, data []byte, file *appFile) {
+// compareWithYAML11 compares with a reader of YAML 1.1, for which 010 is eight and no is false. The parser must
+// refuse values that the two read differently.
+func compareWithYAML11(t *testing.T, data []byte, file *appFile) {
 	if isJSON(data) {
 		return
 	}
 	converted, err := yaml.YAMLToJSONStrict(data)
 	if err != nil {
-		return // it takes no merged key that is overridden
+		return // it does not support a merged key that is overridden
 	}
 	d, err := readDocument(data)
 	if err != nil {
@@ -80,21 +80,22 @@ func sameInYAML11(t *testing.T, data []byte, file *appFile) {
 	}
 	for path := range d.lines {
 		for name := range strings.FieldsFuncSeq(path, func(r rune) bool { return strings.ContainsRune(".[]", r) }) {
-			if plain(name) != any(name) {
-				return // it has other names than those that are written: true for on
+			if parsePlain(name) != any(name) {
+				return // the other reader changes this name, such as on to true
 			}
 		}
 	}
 	other, err := parseAppFile(converted)
 	if err != nil {
-		t.Fatalf("%q is taken, but not as %q: %v", data, converted, err)
+		t.Fatalf("%q is accepted, but not as %q: %v", data, converted, err)
 	}
 	if other.App != file.App || !proto.Equal(other.Spec, file.Spec) || !proto.Equal(other.Rollout, file.Rollout) || !proto.Equal(other.Freeze, file.Freeze) {
 		t.Fatalf("%q reads as %v, and by YAML 1.1 as %v", data, file, other)
 	}
 }
 
-func inPrint(t *testing.T, file *appFile) []byte {
+// printAsYAML returns the file as `-o yaml` prints it.
+func printAsYAML(t *testing.T, file *appFile) []byte {
 	spec, err := protojson.Marshal(file.Spec)
 	if err != nil {
 		t.Fatalf("accepted what cannot be printed: %v", err)
@@ -115,8 +116,8 @@ func inPrint(t *testing.T, file *appFile) []byte {
 	return out
 }
 
-// refusedWell checks an error's words.
-func refusedWell(t *testing.T, data []byte, err error) {
+// checkRefusal checks the text of an error.
+func checkRefusal(t *testing.T, data []byte, err error) {
 	text := err.Error()
 	if text == "" || len(text) > 4<<10 || !utf8.ValidString(text) {
 		t.Fatalf("%q is refused with %d bytes: %q", data, len(text), text)
@@ -139,13 +140,13 @@ func refusedWell(t *testing.T, data []byte, err error) {
 		}
 	}
 	for key := range root {
-		if strings.HasPrefix(text, clip(key)) {
+		if strings.HasPrefix(text, truncate(key)) {
 			return
 		}
 	}
 	if d, err := readDocument(data); err == nil {
 		for key := range d.root {
-			if strings.HasPrefix(text, clip(key)) {
+			if strings.HasPrefix(text, truncate(key)) {
 				return
 			}
 		}

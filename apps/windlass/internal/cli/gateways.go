@@ -13,12 +13,12 @@ func (a *app) gatewaysCommand() *cobra.Command {
 	var waiting bool
 	c := &cobra.Command{
 		Use: "gateways", Short: "List the gateway addresses of workspaces' regions, and which wait for approval (operators)", Args: cobra.NoArgs,
-		Long: `Gateways lists the workspaces' regions whose agents tell an address of gateways. Gateways of
-the platform's regions hand requests only to an address that an operator approved. An address
-waits for approval when it is new, or is another than the approved one.`,
+		Long: `Gateways lists the workspaces' regions whose agents report an address of gateways. Gateways of
+the platform's regions hand over requests only to an address that an operator approved. A new
+or changed address waits for approval.`,
 		Example: "  windlass region gateways --waiting",
 		RunE: a.run(func(ctx context.Context, _ []string) error {
-			items, err := pages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.RegionGateway, *windlassv1.PageResponse, error) {
+			items, err := fetchPages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.RegionGateway, *windlassv1.PageResponse, error) {
 				r, err := a.clients.regions.ListGateways(ctx, &windlassv1.ListGatewaysRequest{Page: p, Waiting: waiting})
 				return r.GetGateways(), r.GetPage(), err
 			})
@@ -28,7 +28,7 @@ waits for approval when it is new, or is another than the approved one.`,
 			return showList(a, items, func(w *tabwriter.Writer) {
 				row(w, "REGION ID", "NAME", "WORKSPACE", "ADDRESS", "APPROVAL")
 				for _, g := range items {
-					row(w, g.Region, g.Name, dash(g.Workspace), g.GatewayUrl, approvalOf(g))
+					row(w, g.Region, g.Name, orDash(g.Workspace), g.GatewayUrl, approvalOf(g))
 				}
 			})
 		}),
@@ -37,6 +37,7 @@ waits for approval when it is new, or is another than the approved one.`,
 	return c
 }
 
+// approvalOf describes the approval of the address that the agent reports.
 func approvalOf(g *windlassv1.RegionGateway) string {
 	switch g.ApprovedGatewayUrl {
 	case g.GatewayUrl:
@@ -51,17 +52,17 @@ func approvalOf(g *windlassv1.RegionGateway) string {
 func (a *app) approveGatewayCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "approve-gateway REGION-ID URL", Short: "Let the platform's gateways hand over requests to a workspace's region at this address (operators)", Args: cobra.ExactArgs(2),
-		Long: `Approve-gateway approves the address that the agent of a workspace's region tells. Without it
-a tenant could say where the platform's gateways send requests. The approval is of this one
-address: it does not count while the agent tells another. "windlass region gateways" lists
-regions by id.`,
+		Long: `Approve-gateway approves the address that the agent of a workspace's region reports. Without
+approvals, a workspace could choose where the platform's gateways send requests. The approval
+is for this address only: it does not count while the agent reports another one. "windlass
+region gateways" shows the ids of regions.`,
 		Example: "  windlass region gateways --waiting\n  windlass region approve-gateway reg_0192f0c1 https://eu.search.example.com",
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			resp, err := a.clients.regions.ApproveGateway(ctx, &windlassv1.ApproveGatewayRequest{Mutation: mutation(), Region: args[0], GatewayUrl: args[1]})
+			resp, err := a.clients.regions.ApproveGateway(ctx, &windlassv1.ApproveGatewayRequest{Mutation: newMutation(), Region: args[0], GatewayUrl: args[1]})
 			if err != nil {
 				return err
 			}
-			return a.done(resp, "gateways of the platform's regions may hand requests to region %s at %s", args[0], args[1])
+			return a.showDone(resp, "gateways of the platform's regions may hand requests to region %s at %s", args[0], args[1])
 		}),
 	}
 }
@@ -72,11 +73,11 @@ func (a *app) disapproveGatewayCommand() *cobra.Command {
 		Long:    "Disapprove-gateway stops gateways of the platform's regions from handing requests to a workspace's region.",
 		Example: "  windlass region disapprove-gateway reg_0192f0c1",
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			resp, err := a.clients.regions.ApproveGateway(ctx, &windlassv1.ApproveGatewayRequest{Mutation: mutation(), Region: args[0]})
+			resp, err := a.clients.regions.ApproveGateway(ctx, &windlassv1.ApproveGatewayRequest{Mutation: newMutation(), Region: args[0]})
 			if err != nil {
 				return err
 			}
-			return a.done(resp, "gateways of the platform's regions hand nothing to region %s", args[0])
+			return a.showDone(resp, "gateways of the platform's regions hand nothing to region %s", args[0])
 		}),
 	}
 }

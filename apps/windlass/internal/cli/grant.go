@@ -19,15 +19,15 @@ each could read the other's secrets.`,
 		Example: "  windlass region grant us-east-1 --workspace search",
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			resp, err := a.clients.regions.GrantRegion(ctx, &windlassv1.GrantRegionRequest{
-				Mutation: mutation(), Region: args[0], Workspace: workspace, TrustAllTenants: trust,
+				Mutation: newMutation(), Region: args[0], Workspace: workspace, TrustAllTenants: trust,
 			})
 			if err != nil {
 				return err
 			}
 			if resp.Unchanged {
-				return a.done(resp, "workspace %s may use region %s already", workspace, args[0])
+				return a.showDone(resp, "workspace %s may use region %s already", workspace, args[0])
 			}
-			return a.done(resp, "workspace %s may use region %s", workspace, args[0])
+			return a.showDone(resp, "workspace %s may use region %s", workspace, args[0])
 		}),
 	}
 	c.Flags().BoolVar(&trust, "trust-all-tenants", false, "share a region without isolation: its workspaces trust each other with their secrets")
@@ -38,16 +38,16 @@ func (a *app) ungrantCommand() *cobra.Command {
 	var workspace string
 	c := &cobra.Command{
 		Use: "ungrant REGION --workspace WORKSPACE", Short: "Stop letting a workspace use a region of the platform (operators)", Args: cobra.ExactArgs(1),
-		Long: `Ungrant revokes a workspace's grant of a region. What it runs there stays and may shrink.
-Nothing starts or grows there: rollouts wait in that region. "windlass region evict" also
+		Long: `Ungrant revokes a workspace's grant of a region. Its instances there stay, and can
+be removed. None are added: rollouts wait in that region. "windlass region evict" also
 stops what runs.`,
 		Example: "  windlass region ungrant us-east-1 --workspace search",
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			resp, err := a.clients.regions.RevokeGrant(ctx, &windlassv1.RevokeGrantRequest{Mutation: mutation(), Region: args[0], Workspace: workspace})
+			resp, err := a.clients.regions.RevokeGrant(ctx, &windlassv1.RevokeGrantRequest{Mutation: newMutation(), Region: args[0], Workspace: workspace})
 			if err != nil {
 				return err
 			}
-			return a.done(resp, "workspace %s may use region %s no longer; what it runs there stays, and nothing grows", workspace, args[0])
+			return a.showDone(resp, "workspace %s may no longer use region %s; its instances there stay, and none are added", workspace, args[0])
 		}),
 	}
 	return withWorkspace(c, &workspace)
@@ -65,7 +65,7 @@ logs of the platform and of the workspace show the eviction, and so does each ap
 			all := &windlassv1.EvictWorkspaceResponse{}
 			for {
 				resp, err := a.clients.regions.EvictWorkspace(ctx, &windlassv1.EvictWorkspaceRequest{
-					Mutation: mutation(), Region: args[0], Workspace: workspace, Why: why,
+					Mutation: newMutation(), Region: args[0], Workspace: workspace, Why: why,
 				})
 				if err != nil {
 					return err
@@ -76,7 +76,7 @@ logs of the platform and of the workspace show the eviction, and so does each ap
 					break
 				}
 			}
-			return a.done(all, "workspace %s is evicted from region %s: %d apps with %d replicas stop there", workspace, args[0], all.Apps, all.Replicas)
+			return a.showDone(all, "workspace %s is evicted from region %s: %d apps with %d replicas stop there", workspace, args[0], all.Apps, all.Replicas)
 		}),
 	}
 	c.Flags().StringVar(&why, "why", "", "why, for the history of the apps")

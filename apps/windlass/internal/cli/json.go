@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// isJSON reports whether a file must be read as JSON. YAML is a superset of JSON except for tabs and for
+// isJSON reports whether a file must be read as JSON. A reader of YAML reads JSON, except for tabs and for
 // characters that are written as two escapes.
 func isJSON(data []byte) bool {
 	decoder := json.NewDecoder(bytes.NewReader(data))
@@ -25,13 +25,13 @@ func isJSON(data []byte) bool {
 func readJSON(data []byte) (*document, error) {
 	r := jsonReader{document: document{lines: map[string]int{}}, data: data, decoder: json.NewDecoder(bytes.NewReader(data)), line: 1}
 	r.decoder.UseNumber()
-	v, err := r.value("", 0)
+	v, err := r.readValue("", 0)
 	if err != nil {
 		return nil, err
 	}
-	r.root = v.(map[string]any) //nolint:forcetypeassert // isJSON looked
+	r.root = v.(map[string]any) //nolint:forcetypeassert // isJSON requires an object
 	if _, err := r.decoder.Token(); err == nil {
-		return nil, fmt.Errorf("line %d: a second value begins: a file holds one app, so put it into a file of its own", r.here())
+		return nil, fmt.Errorf("line %d: a second value begins: a file holds one app, so put it into a file of its own", r.currentLine())
 	} else if !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("after the first value: %w", err)
 	}
@@ -47,20 +47,20 @@ type jsonReader struct {
 	offset int64
 }
 
-// here returns the line of the token that was read last.
-func (r *jsonReader) here() int {
+// currentLine returns the line of the token that was read last.
+func (r *jsonReader) currentLine() int {
 	now := r.decoder.InputOffset()
 	r.line += bytes.Count(r.data[r.offset:now], []byte("\n"))
 	r.offset = now
 	return r.line
 }
 
-func (r *jsonReader) value(path string, depth int) (any, error) {
+func (r *jsonReader) readValue(path string, depth int) (any, error) {
 	token, err := r.decoder.Token()
 	if err != nil {
 		return nil, err
 	}
-	r.lines[path] = r.here()
+	r.lines[path] = r.currentLine()
 	if depth > maxDepth {
 		return nil, &fieldError{line: r.line, text: fmt.Sprintf("more than %d mappings and lists in each other: no field is so deep", maxDepth)}
 	}
@@ -68,7 +68,7 @@ func (r *jsonReader) value(path string, depth int) (any, error) {
 	case json.Delim('['):
 		list := []any{}
 		for r.decoder.More() {
-			v, err := r.value(fmt.Sprintf("%s[%d]", path, len(list)), depth+1)
+			v, err := r.readValue(fmt.Sprintf("%s[%d]", path, len(list)), depth+1)
 			if err != nil {
 				return nil, err
 			}
@@ -85,10 +85,10 @@ func (r *jsonReader) value(path string, depth int) (any, error) {
 			}
 			name, _ := key.(string)
 			if first, twice := lines[name]; twice {
-				return nil, &fieldError{path: join(path, name), line: r.here(), text: fmt.Sprintf("given twice, first in line %d: keep one of them", first)}
+				return nil, &fieldError{path: joinPath(path, name), line: r.currentLine(), text: fmt.Sprintf("given twice, first in line %d: keep one of them", first)}
 			}
-			lines[name] = r.here()
-			if fields[name], err = r.value(join(path, name), depth+1); err != nil {
+			lines[name] = r.currentLine()
+			if fields[name], err = r.readValue(joinPath(path, name), depth+1); err != nil {
 				return nil, err
 			}
 		}

@@ -72,7 +72,7 @@ func (a *app) lastLogs(ctx context.Context, instance string, tail int32) error {
 	if a.output != "table" {
 		return a.show(resp, nil)
 	}
-	_, err = a.data().Write(resp.Data)
+	_, err = a.dataWriter().Write(resp.Data)
 	return err
 }
 
@@ -134,13 +134,13 @@ func (a *app) followLogs(ctx context.Context, name string, f logsFlags) error {
 		switch {
 		case ctx.Err() != nil && f.follow:
 			return &ExitError{Code: codeInterrupted}
-		case err == nil, !f.follow, final(err):
+		case err == nil, !f.follow, isFinal(err):
 			return err
 		}
 		if attempt == 1 {
-			a.infof("the control plane is away: following again once it answers")
+			a.infof("the control plane does not answer: trying again until it does")
 		}
-		// The positions prevent that lines are repeated or left out.
+		// With the positions, no line is repeated or left out.
 		req.Positions = nil
 		for _, id := range slices.Sorted(maps.Keys(at)) {
 			req.Positions = append(req.Positions, &windlassv1.InstancePosition{Instance: id, Position: at[id]})
@@ -180,7 +180,7 @@ func (p *logPrinter) print(r *windlassv1.FollowLogsResponse) error {
 	for _, n := range r.GetNotes() {
 		p.note(n)
 	}
-	out := p.app.data()
+	out := p.app.dataWriter()
 	for _, l := range r.GetLines() {
 		if err := p.line(out, l); err != nil {
 			return err
@@ -217,7 +217,7 @@ func (p *logPrinter) label(id string) string {
 	if i == nil {
 		return id
 	}
-	return fmt.Sprintf("%s %s %s/%d.%d", version(i.GetVersion()), i.GetRegion(), i.GetRole(), i.GetGroup(), i.GetSlot())
+	return fmt.Sprintf("%s %s %s/%d.%d", versionText(i.GetVersion()), i.GetRegion(), i.GetRole(), i.GetGroup(), i.GetSlot())
 }
 
 func (p *logPrinter) line(out io.Writer, l *windlassv1.LogLine) error {

@@ -17,12 +17,12 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
-// brokenLogs sends a line, breaks the stream, and sends the next line to the request that goes on.
-type brokenLogs struct {
+// brokenLogServer sends a line and breaks the stream. It answers the next request with the next line.
+type brokenLogServer struct {
 	requests []*windlassv1.FollowLogsRequest
 }
 
-func (b *brokenLogs) FollowLogs(ctx context.Context, req *windlassv1.FollowLogsRequest, out *connect.ServerStream[windlassv1.FollowLogsResponse]) error {
+func (b *brokenLogServer) FollowLogs(ctx context.Context, req *windlassv1.FollowLogsRequest, out *connect.ServerStream[windlassv1.FollowLogsResponse]) error {
 	b.requests = append(b.requests, req)
 	n := int64(len(b.requests))
 	res := &windlassv1.FollowLogsResponse{
@@ -53,14 +53,14 @@ func (b *brokenLogs) FollowLogs(ctx context.Context, req *windlassv1.FollowLogsR
 func TestLogs_followGoesOnWhereABrokenStreamEnded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	service := &brokenLogs{}
+	service := &brokenLogServer{}
 	var stdout, stderr bytes.Buffer
 	mux := http.NewServeMux()
 	mux.Handle(windlassv1connect.NewLogServiceHandler(service))
 	server := httptest.NewServer(mux)
 	defer server.Close()
 	env := map[string]string{"WINDLASS_SERVER": server.URL, "WINDLASS_API_KEY": "wl_x", "HOME": t.TempDir()}
-	lost := &awaited{to: &stderr, text: "7 lines are missing", found: cancel}
+	lost := &textWaiter{to: &stderr, text: "7 lines are missing", found: cancel}
 	root := New(Config{
 		Stdin: strings.NewReader(""), Stdout: &stdout, Stderr: lost, IsTerminal: func(io.Writer) bool { return false },
 		Getenv: func(name string) string { return env[name] }, HTTPClient: server.Client(),
@@ -84,14 +84,14 @@ v3 eu main/0.1 | 1970-01-01T00:00:02.000Z again line
 	require.EqualValues(t, 10, service.requests[1].GetPositions()[0].GetPosition().GetOffset())
 }
 
-// awaited calls found once a text was written.
-type awaited struct {
+// textWaiter is a writer that calls found when the text has been written.
+type textWaiter struct {
 	to    *bytes.Buffer
 	text  string
 	found func()
 }
 
-func (a *awaited) Write(p []byte) (int, error) {
+func (a *textWaiter) Write(p []byte) (int, error) {
 	n, err := a.to.Write(p)
 	if strings.Contains(a.to.String(), a.text) {
 		a.found()

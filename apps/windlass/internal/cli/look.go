@@ -17,8 +17,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// pages fetches all pages of a list, up to limit rows. 0: no limit.
-func pages[M any](limit int, fetch func(*windlassv1.PageRequest) ([]M, *windlassv1.PageResponse, error)) ([]M, error) {
+// fetchPages fetches all pages of a list, up to limit rows. 0: no limit.
+func fetchPages[M any](limit int, fetch func(*windlassv1.PageRequest) ([]M, *windlassv1.PageResponse, error)) ([]M, error) {
 	var out []M
 	token := ""
 	for {
@@ -53,8 +53,8 @@ func (a *app) statusCommand() *cobra.Command {
 			if !watch {
 				return a.statusOnce(ctx, a.appPath(args[0]))
 			}
-			return quietly(a.follow(ctx, a.appPath(args[0]), "", forever, func(r *windlassv1.WatchAppResponse) (bool, error) {
-				a.clear()
+			return withoutMessage(a.followApp(ctx, a.appPath(args[0]), "", forever, func(r *windlassv1.WatchAppResponse) (bool, error) {
+				a.clearScreen()
 				return r.Deleted, a.show(r, func(w *tabwriter.Writer) { statusTable(w, r) })
 			}))
 		}),
@@ -64,7 +64,7 @@ func (a *app) statusCommand() *cobra.Command {
 }
 
 func (a *app) statusOnce(ctx context.Context, path string) error {
-	r, err := a.look(ctx, path, "")
+	r, err := a.getState(ctx, path, "")
 	if err != nil {
 		return err
 	}
@@ -82,15 +82,15 @@ func (a *app) statusOnce(ctx context.Context, path string) error {
 	})
 }
 
-// look returns the app's current state, with the rollout rolloutID.
-func (a *app) look(ctx context.Context, path, rolloutID string) (*windlassv1.WatchAppResponse, error) {
+// getState returns the app's current state, with the rollout rolloutID.
+func (a *app) getState(ctx context.Context, path, rolloutID string) (*windlassv1.WatchAppResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	stream, err := a.clients.apps.WatchApp(ctx, &windlassv1.WatchAppRequest{App: path, Rollout: rolloutID, Once: true})
 	if err != nil {
 		return nil, err
 	}
-	defer stream.Close() //nolint:errcheck // one picture is enough
+	defer stream.Close() //nolint:errcheck // one state is enough
 	if !stream.Receive() {
 		return nil, cmp.Or(stream.Err(), errors.New("the control plane ended the stream without an answer: try again"))
 	}
@@ -104,15 +104,15 @@ func statusTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 		return
 	}
 	row(w, "App:", app.ProjectName+"/"+app.EnvironmentName+"/"+app.Name)
-	status := word(app.Status, "APP_STATUS_")
+	status := enumText(app.Status, "APP_STATUS_")
 	if app.Message != "" {
 		status += ": " + app.Message
 	}
 	row(w, "Status:", status)
-	row(w, "Live:", fmt.Sprintf("%s, %d of %d replicas ready", version(app.LiveVersion), app.ReadyReplicas, app.Replicas))
+	row(w, "Live:", fmt.Sprintf("%s, %d of %d replicas ready", versionText(app.LiveVersion), app.ReadyReplicas, app.Replicas))
 	if ro := r.Rollout; ro != nil {
-		text := fmt.Sprintf("%s -> %s %s", version(ro.FromVersion), version(ro.Version), word(ro.Status, "ROLLOUT_STATUS_"))
-		if why := because(ro.Reason, ro.Message); why != "" {
+		text := fmt.Sprintf("%s -> %s %s", versionText(ro.FromVersion), versionText(ro.Version), enumText(ro.Status, "ROLLOUT_STATUS_"))
+		if why := reasonText(ro.Reason, ro.Message); why != "" {
 			text += ": " + firstLine(why)
 		}
 		row(w, "Rollout:", text)
@@ -136,9 +136,9 @@ func statusTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 	}
 	row(w)
 	row(w, "VERSION", "REGION", "STATUS", "READY", "INSTANCES", "WEIGHT", "WHY")
-	var cut whys
+	var cut cutTexts
 	for _, d := range r.Deployments {
-		name := version(d.Version)
+		name := versionText(d.Version)
 		if d.Live {
 			name += " (live)"
 		}
@@ -148,8 +148,8 @@ func statusTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 		for _, t := range d.Regions {
 			why := ""
 			if t.Ready < t.Replicas || t.Replicas == 0 && t.Reason != "" || t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING {
-				why = firstLine(because(t.Reason, t.Message))
-				cut.add(fmt.Sprintf("%s in %s", version(d.Version), t.Region), t.Reason, t.Message)
+				why = firstLine(reasonText(t.Reason, t.Message))
+				cut.add(fmt.Sprintf("%s in %s", versionText(d.Version), t.Region), t.Reason, t.Message)
 			}
 			if isAtZero(d, t) {
 				why = "at zero: a request starts it"
@@ -157,16 +157,16 @@ func statusTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 			if t.RegionUnreachable {
 				why = strings.TrimSpace("region unreachable " + why)
 			}
-			row(w, name, t.Region, word(t.Status, "TOPOLOGY_STATUS_"), fmt.Sprintf("%d/%d", t.Ready, t.Replicas), t.Instances, trafficShare(app, d.Id, t.Region, t.Weight), why)
+			row(w, name, t.Region, enumText(t.Status, "TOPOLOGY_STATUS_"), fmt.Sprintf("%d/%d", t.Ready, t.Replicas), t.Instances, trafficShare(app, d.Id, t.Region, t.Weight), why)
 			roleRows(w, t)
 		}
 		if len(d.Regions) == 0 {
-			row(w, name, "-", word(d.Status, "DEPLOYMENT_STATUS_"), "", "", "", firstLine(because(d.Reason, d.Message)))
-			cut.add(version(d.Version), d.Reason, d.Message)
+			row(w, name, "-", enumText(d.Status, "DEPLOYMENT_STATUS_"), "", "", "", firstLine(reasonText(d.Reason, d.Message)))
+			cut.add(versionText(d.Version), d.Reason, d.Message)
 		}
 	}
 	if ro := r.Rollout; ro != nil {
-		cut.add("Rollout of "+version(ro.Version), ro.Reason, ro.Message)
+		cut.add("Rollout of "+versionText(ro.Version), ro.Reason, ro.Message)
 	}
 	cut.print(w)
 }
@@ -179,7 +179,7 @@ func roleRows(w *tabwriter.Writer, t *windlassv1.RegionTopology) {
 			name += " (entry)"
 		}
 		if r.GetReady() < r.GetWanted() {
-			why = firstLine(because(r.GetReason(), r.GetMessage()))
+			why = firstLine(reasonText(r.GetReason(), r.GetMessage()))
 		}
 		row(w, name, t.GetRegion(), "", fmt.Sprintf("%d/%d", r.GetReady(), r.GetWanted()), r.GetInstances(), "", why)
 	}
@@ -241,7 +241,7 @@ func (a *app) listCommand() *cobra.Command {
 }
 
 func (a *app) listApps(ctx context.Context) error {
-	apps, err := pages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.App, *windlassv1.PageResponse, error) {
+	apps, err := fetchPages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.App, *windlassv1.PageResponse, error) {
 		r, err := a.clients.apps.ListApps(ctx, &windlassv1.ListAppsRequest{Page: p})
 		return r.GetApps(), r.GetPage(), err
 	})
@@ -250,19 +250,19 @@ func (a *app) listApps(ctx context.Context) error {
 	}
 	return showList(a, apps, func(w *tabwriter.Writer) {
 		if len(apps) == 0 {
-			row(w, "No apps yet: `windlass deploy -f FILE` makes one.")
+			row(w, "No apps yet: `windlass deploy -f FILE` creates one.")
 			return
 		}
 		row(w, "APP", "STATUS", "LIVE", "READY", "REGIONS", "AGE", "MESSAGE")
 		for _, x := range apps {
-			row(w, x.ProjectName+"/"+x.EnvironmentName+"/"+x.Name, word(x.Status, "APP_STATUS_"), version(x.LiveVersion),
-				fmt.Sprintf("%d/%d", x.ReadyReplicas, x.Replicas), dash(strings.Join(x.Regions, ",")), ago(x.CreatedAt), firstLine(x.Message))
+			row(w, x.ProjectName+"/"+x.EnvironmentName+"/"+x.Name, enumText(x.Status, "APP_STATUS_"), versionText(x.LiveVersion),
+				fmt.Sprintf("%d/%d", x.ReadyReplicas, x.Replicas), orDash(strings.Join(x.Regions, ",")), ageText(x.CreatedAt), firstLine(x.Message))
 		}
 	})
 }
 
 func (a *app) listDeployments(ctx context.Context, app string, limit int) error {
-	items, err := pages(limit, func(p *windlassv1.PageRequest) ([]*windlassv1.Deployment, *windlassv1.PageResponse, error) {
+	items, err := fetchPages(limit, func(p *windlassv1.PageRequest) ([]*windlassv1.Deployment, *windlassv1.PageResponse, error) {
 		r, err := a.clients.deployments.ListDeployments(ctx, &windlassv1.ListDeploymentsRequest{Page: p, App: app})
 		return r.GetDeployments(), r.GetPage(), err
 	})
@@ -272,7 +272,7 @@ func (a *app) listDeployments(ctx context.Context, app string, limit int) error 
 	return showList(a, items, func(w *tabwriter.Writer) {
 		row(w, "APP", "VERSION", "STATUS", "SOURCE", "LABEL", "BY", "AGE", "MESSAGE")
 		for _, d := range items {
-			status := word(d.Status, "DEPLOYMENT_STATUS_")
+			status := enumText(d.Status, "DEPLOYMENT_STATUS_")
 			if d.Live {
 				status += " (live)"
 			}
@@ -281,19 +281,19 @@ func (a *app) listDeployments(ctx context.Context, app string, limit int) error 
 			}
 			source := d.Source
 			if d.FromVersion > 0 {
-				source += " of " + version(d.FromVersion)
+				source += " of " + versionText(d.FromVersion)
 			}
 			message := d.Spec.GetMessage()
 			if d.Reason != "" {
-				message = because(d.Reason, d.Message)
+				message = reasonText(d.Reason, d.Message)
 			}
-			row(w, d.AppName, version(d.Version), status, source, dash(d.Spec.GetVersionLabel()), d.CreatedBy, ago(d.CreatedAt), firstLine(message))
+			row(w, d.AppName, versionText(d.Version), status, source, orDash(d.Spec.GetVersionLabel()), d.CreatedBy, ageText(d.CreatedAt), firstLine(message))
 		}
 	})
 }
 
 func (a *app) listInstances(ctx context.Context, app, region string, all bool) error {
-	items, err := pages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.Instance, *windlassv1.PageResponse, error) {
+	items, err := fetchPages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.Instance, *windlassv1.PageResponse, error) {
 		r, err := a.clients.deployments.ListInstances(ctx, &windlassv1.ListInstancesRequest{Page: p, App: app, Region: region, IncludeTerminated: all})
 		return r.GetInstances(), r.GetPage(), err
 	})
@@ -302,11 +302,11 @@ func (a *app) listInstances(ctx context.Context, app, region string, all bool) e
 	}
 	return showList(a, items, func(w *tabwriter.Writer) {
 		row(w, "INSTANCE", "APP", "VERSION", "REGION", "SLOT", "STATUS", "ADDRESS", "RESTARTS", "AGE", "WHY")
-		var cut whys
+		var cut cutTexts
 		for _, i := range items {
 			cut.add(i.Id, i.Reason, i.Message)
-			row(w, i.Id, i.AppName, version(i.Version), i.Region, fmt.Sprintf("%s/%d.%d", i.Role, i.Group, i.Slot),
-				word(i.Status, "INSTANCE_STATUS_"), dash(i.Address), i.Restarts, ago(i.StartedAt), firstLine(because(i.Reason, i.Message)))
+			row(w, i.Id, i.AppName, versionText(i.Version), i.Region, fmt.Sprintf("%s/%d.%d", i.Role, i.Group, i.Slot),
+				enumText(i.Status, "INSTANCE_STATUS_"), orDash(i.Address), i.Restarts, ageText(i.StartedAt), firstLine(reasonText(i.Reason, i.Message)))
 		}
 		cut.print(w)
 	})
@@ -319,7 +319,7 @@ func (a *app) historyCommand() *cobra.Command {
 		Short: "Show what was decided about an app, and why",
 		Args:  cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			items, err := pages(limit, func(p *windlassv1.PageRequest) ([]*windlassv1.HistoryEntry, *windlassv1.PageResponse, error) {
+			items, err := fetchPages(limit, func(p *windlassv1.PageRequest) ([]*windlassv1.HistoryEntry, *windlassv1.PageResponse, error) {
 				r, err := a.clients.history.ListHistory(ctx, &windlassv1.ListHistoryRequest{Page: p, App: a.appPath(args[0])})
 				return r.GetEntries(), r.GetPage(), err
 			})
@@ -329,7 +329,7 @@ func (a *app) historyCommand() *cobra.Command {
 			return showList(a, items, func(w *tabwriter.Writer) {
 				row(w, "WHEN", "VERSION", "REGION", "WHAT", "WHO", "WHY")
 				for _, h := range slices.Backward(items) {
-					row(w, clock(h.At), version(h.Version), dash(h.Region), h.What, h.Who, firstLine(h.Why))
+					row(w, timeText(h.At), versionText(h.Version), orDash(h.Region), h.What, h.Who, firstLine(h.Why))
 				}
 			})
 		}),
@@ -348,7 +348,7 @@ calls, and reads of logs, secrets and credentials, are counted by caller, call a
 They appear a minute later. Operators see those that concern the platform.`,
 		Args: cobra.NoArgs,
 		RunE: a.run(func(ctx context.Context, _ []string) error {
-			items, err := pages(limit, func(p *windlassv1.PageRequest) ([]*windlassv1.AuditEntry, *windlassv1.PageResponse, error) {
+			items, err := fetchPages(limit, func(p *windlassv1.PageRequest) ([]*windlassv1.AuditEntry, *windlassv1.PageResponse, error) {
 				r, err := a.clients.history.ListAudit(ctx, &windlassv1.ListAuditRequest{Page: p})
 				return r.GetEntries(), r.GetPage(), err
 			})
@@ -358,7 +358,7 @@ They appear a minute later. Operators see those that concern the platform.`,
 			return showList(a, items, func(w *tabwriter.Writer) {
 				row(w, "WHEN", "WHO", "CALL", "OUTCOME", "KIND", "RESOURCE", "FROM")
 				for _, e := range items {
-					row(w, clock(e.At), dash(e.Actor), e.Procedure, auditOutcome(e), dash(e.ResourceKind), dash(e.ResourceId), e.Source)
+					row(w, timeText(e.At), orDash(e.Actor), e.Procedure, auditOutcome(e), orDash(e.ResourceKind), orDash(e.ResourceId), e.Source)
 				}
 			})
 		}),

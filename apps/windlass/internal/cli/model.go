@@ -20,8 +20,8 @@ func (a *app) modelCommand() *cobra.Command {
 func (a *app) modelInspectCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "inspect PATH",
-		Short: "Show the facts of a model that findings of presets need",
-		Long: `Show the facts of a model that findings of presets need: layers, heads, the longest context, and the
+		Short: "Show the facts of a model by which presets check its use",
+		Long: `Show the facts of a model by which presets check its use: layers, heads, the longest context, and the
 size of the weights. PATH is a folder with config.json and *.safetensors. Only config.json and the headers of the
 weights are read. The command does not call the control plane.`,
 		Example: `  windlass model inspect /models/Llama-3.1-8B-Instruct
@@ -44,12 +44,12 @@ weights are read. The command does not call the control plane.`,
 				}{
 					{"Layers", facts.Layers, facts.Layers > 0},
 					{"Attention heads", facts.Heads, facts.Heads > 0},
-					{"Heads of keys and values", facts.KVHeads, facts.KVHeads > 0},
-					{"Size of a head", facts.HeadSize, facts.HeadSize > 0},
+					{"Key-value heads", facts.KVHeads, facts.KVHeads > 0},
+					{"Head size", facts.HeadSize, facts.HeadSize > 0},
 					{"Longest context", facts.MaxContext, facts.MaxContext > 0},
 					{"Weights in bytes", facts.WeightBytes, facts.WeightBytes > 0},
 					{"Type of the weights", facts.DType, facts.DType != ""},
-					{"KV cache in bytes of a token, with 2 of a value", facts.KVBytesPerToken(2), facts.KVBytesPerToken(2) > 0},
+					{"KV cache bytes per token, at 2 bytes per value", facts.KVBytesPerToken(2), facts.KVBytesPerToken(2) > 0},
 				} {
 					if f.known {
 						row(w, f.name+":", f.value)

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// modelFolder makes a small model.
+// modelFolder returns a folder with a small model.
 func modelFolder(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -21,9 +21,9 @@ func modelFolder(t *testing.T) string {
 }
 
 func TestModelInspect(t *testing.T) {
-	server := newAnything(t)
-	run := func(args ...string) ranCommand { return runCommand(t, server, false, commandRun{args: args}) }
-	t.Run("its JSON is what preset render reads", func(t *testing.T) {
+	server := newFakeServer(t)
+	run := func(args ...string) commandResult { return runCommand(t, server, false, commandRun{args: args}) }
+	t.Run("preset render reads its JSON", func(t *testing.T) {
 		got := run("model", "inspect", modelFolder(t), "-o", "json")
 		require.Zero(t, got.code, got.stderr)
 		facts := filepath.Join(t.TempDir(), "facts.json")

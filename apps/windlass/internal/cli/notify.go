@@ -13,7 +13,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// notificationKinds are the kinds that --on takes, as people write them.
+// notificationKinds has the kinds of notifications, by their names in --on.
 var notificationKinds = map[string]windlassv1.NotificationKind{
 	"failed":             windlassv1.NotificationKind_NOTIFICATION_KIND_ROLLOUT_FAILED,
 	"rolled-back":        windlassv1.NotificationKind_NOTIFICATION_KIND_ROLLED_BACK,
@@ -47,11 +47,11 @@ app. Calls are signed by the Standard Webhooks scheme. A call without a 2xx answ
 	remove := &cobra.Command{
 		Use: "remove NAME", Aliases: []string{"rm"}, Short: "Remove an endpoint and its pending deliveries", Args: cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			resp, err := a.clients.notifications.RemoveNotificationEndpoint(ctx, &windlassv1.RemoveNotificationEndpointRequest{Mutation: mutation(), Name: args[0]})
+			resp, err := a.clients.notifications.RemoveNotificationEndpoint(ctx, &windlassv1.RemoveNotificationEndpointRequest{Mutation: newMutation(), Name: args[0]})
 			if err != nil {
 				return err
 			}
-			return a.done(resp, "endpoint %s is removed", args[0])
+			return a.showDone(resp, "endpoint %s is removed", args[0])
 		}),
 	}
 	test := &cobra.Command{
@@ -73,7 +73,7 @@ func (a *app) setEndpointCommand() *cobra.Command {
 		Example: `  windlass notify set pager --url https://example.com/hooks/windlass --on failed,rolled-back
   windlass notify set team --url https://hooks.slack.com/services/T0/B0/X --format slack --project search`,
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			req.Mutation, req.Name, req.Kinds, req.Disabled = mutation(), args[0], nil, disable
+			req.Mutation, req.Name, req.Kinds, req.Disabled = newMutation(), args[0], nil, disable
 			req.App = ""
 			if ofApp != "" {
 				req.App = a.appPath(ofApp)
@@ -106,7 +106,7 @@ func (a *app) setEndpointCommand() *cobra.Command {
 			if resp.Secret == "" {
 				return a.show(resp.Endpoint, func(w *tabwriter.Writer) { endpointTable(w, []*windlassv1.NotificationEndpoint{resp.Endpoint}) })
 			}
-			a.infof("endpoint %s is made; its signing secret is not shown again", resp.Endpoint.Name)
+			a.infof("endpoint %s is created; its signing secret is not shown again", resp.Endpoint.Name)
 			_, err = fmt.Fprintln(a.Stdout, resp.Secret)
 			return err
 		}),
@@ -155,7 +155,7 @@ func (a *app) rotateNotificationSecretCommand() *cobra.Command {
 		Use: "rotate NAME", Short: "Create a new signing secret and print it, once", Args: cobra.ExactArgs(1),
 		Long: "For the time --keep, calls have two signatures: one with the new and one with the previous secret. So the receiver can change its secret meanwhile.",
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			req := &windlassv1.RotateNotificationSecretRequest{Mutation: mutation(), Name: args[0], KeepPreviousSeconds: int64(keep.Seconds())}
+			req := &windlassv1.RotateNotificationSecretRequest{Mutation: newMutation(), Name: args[0], KeepPreviousSeconds: int64(keep.Seconds())}
 			switch {
 			case keep < 0:
 				return fmt.Errorf("--keep=%s: use a duration of at least 1s, or 0 for not at all", keep)
@@ -173,9 +173,9 @@ func (a *app) rotateNotificationSecretCommand() *cobra.Command {
 				return errors.New("the secret was rotated by an earlier try of this call, whose answer was lost: rotate it again")
 			}
 			if until := resp.Endpoint.PreviousSecretUntil; until != 0 {
-				a.infof("the secret before signs, too, until %s; the new one is not shown again", clock(until))
+				a.infof("the previous secret also signs until %s; the new one is not shown again", timeText(until))
 			} else {
-				a.infof("the secret before signs no longer; the new one is not shown again")
+				a.infof("the previous secret no longer signs; the new one is not shown again")
 			}
 			_, err = fmt.Fprintln(a.Stdout, resp.Secret)
 			return err
@@ -186,14 +186,15 @@ func (a *app) rotateNotificationSecretCommand() *cobra.Command {
 }
 
 const (
-	// testPatience bounds the wait for the outcome of a test: one call of the control plane, and its turn.
+	// testPatience is the maximum time to wait for the outcome of a test. It includes the time until the control
+	// plane sends the test.
 	testPatience = 20 * time.Second
 	testPoll     = 500 * time.Millisecond
 )
 
 // testEndpoint sends a test and waits for the outcome of its first try.
 func (a *app) testEndpoint(ctx context.Context, args []string) error {
-	resp, err := a.clients.notifications.TestNotificationEndpoint(ctx, &windlassv1.TestNotificationEndpointRequest{Mutation: mutation(), Name: args[0]})
+	resp, err := a.clients.notifications.TestNotificationEndpoint(ctx, &windlassv1.TestNotificationEndpointRequest{Mutation: newMutation(), Name: args[0]})
 	if err != nil {
 		return err
 	}
@@ -208,7 +209,7 @@ func (a *app) testEndpoint(ctx context.Context, args []string) error {
 			switch {
 			case d.Id != resp.GetDelivery().GetId():
 			case d.State == windlassv1.NotificationDelivery_STATE_DELIVERED:
-				return a.done(d, "the test was delivered, with id %s", d.Id)
+				return a.showDone(d, "the test was delivered, with id %s", d.Id)
 			case d.Problem != "":
 				if a.output != "table" {
 					if err := a.show(d, nil); err != nil {
@@ -220,7 +221,7 @@ func (a *app) testEndpoint(ctx context.Context, args []string) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the test was not sent within %s: `windlass notify deliveries %s` shows what comes of it", testPatience, args[0])
+			return fmt.Errorf("the test was not sent within %s: `windlass notify deliveries %s` shows its outcome", testPatience, args[0])
 		case <-time.After(testPoll):
 		}
 	}
@@ -240,7 +241,7 @@ func (a *app) deliveriesCommand() *cobra.Command {
 				}
 				req.State = windlassv1.NotificationDelivery_State(value)
 			}
-			items, err := pages(limit, func(p *windlassv1.PageRequest) ([]*windlassv1.NotificationDelivery, *windlassv1.PageResponse, error) {
+			items, err := fetchPages(limit, func(p *windlassv1.PageRequest) ([]*windlassv1.NotificationDelivery, *windlassv1.PageResponse, error) {
 				req.Page = p
 				r, err := a.clients.notifications.ListNotificationDeliveries(ctx, req)
 				return r.GetDeliveries(), r.GetPage(), err
@@ -251,7 +252,7 @@ func (a *app) deliveriesCommand() *cobra.Command {
 			return showList(a, items, func(w *tabwriter.Writer) {
 				row(w, "ID", "STATE", "AGE", "WHAT", "ABOUT", "TRIES", "PROBLEM")
 				for _, d := range items {
-					row(w, d.Id, deliveryState(d), ago(d.At), d.What, deliverySubject(d), fmt.Sprint(d.Attempts), dash(firstLine(d.Problem)))
+					row(w, d.Id, deliveryState(d), ageText(d.At), d.What, deliverySubject(d), fmt.Sprint(d.Attempts), orDash(firstLine(d.Problem)))
 				}
 			})
 		}),
@@ -265,7 +266,7 @@ func (a *app) replayCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "replay NAME [ID]", Short: "Send dead deliveries of an endpoint again, all or one", Args: cobra.RangeArgs(1, 2),
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			req := &windlassv1.ReplayNotificationsRequest{Mutation: mutation(), Endpoint: args[0]}
+			req := &windlassv1.ReplayNotificationsRequest{Mutation: newMutation(), Endpoint: args[0]}
 			if len(args) > 1 {
 				req.Id = args[1]
 			}
@@ -273,7 +274,7 @@ func (a *app) replayCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.done(resp, "%d notifications are sent again, with the ids that they had", resp.Replayed)
+			return a.showDone(resp, "%d notifications are sent again, with the same ids", resp.Replayed)
 		}),
 	}
 	return c
@@ -297,7 +298,7 @@ func endpointTable(w *tabwriter.Writer, all []*windlassv1.NotificationEndpoint) 
 	}
 }
 
-// endpointKinds returns the kinds of an endpoint, as --on takes them.
+// endpointKinds returns the kinds of an endpoint in the form of --on.
 func endpointKinds(e *windlassv1.NotificationEndpoint) string {
 	var names []string
 	for name := range strings.SplitSeq(notificationKindNames, ", ") {
@@ -316,7 +317,7 @@ func endpointKinds(e *windlassv1.NotificationEndpoint) string {
 func deliveryState(d *windlassv1.NotificationDelivery) string {
 	state := strings.ToLower(strings.TrimPrefix(d.State.String(), "STATE_"))
 	if d.State == windlassv1.NotificationDelivery_STATE_PENDING && d.NextAt > time.Now().UnixMilli() {
-		state += ", next at " + clock(d.NextAt)
+		state += ", next at " + timeText(d.NextAt)
 	}
 	return state
 }

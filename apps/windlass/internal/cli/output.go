@@ -28,11 +28,11 @@ func (a *app) show(msg proto.Message, table func(w *tabwriter.Writer)) error {
 	if err != nil {
 		return fmt.Errorf("encode output: %w", err)
 	}
-	return a.raw(data)
+	return a.printJSON(data)
 }
 
-// done prints one line about what a command did. For programs it also prints the answer of the API.
-func (a *app) done(answer proto.Message, format string, args ...any) error {
+// showDone prints one line about what a command did. For programs it also prints the answer of the API.
+func (a *app) showDone(answer proto.Message, format string, args ...any) error {
 	a.infof(format, args...)
 	if a.output == "table" {
 		return nil
@@ -73,10 +73,10 @@ func (a *app) showWith(answer proto.Message, more map[string]any) error {
 	if err := errors.Join(err, encodeErr); err != nil {
 		return fmt.Errorf("encode output: %w", err)
 	}
-	return a.raw(data)
+	return a.printJSON(data)
 }
 
-// showList prints the messages of a list as one JSON array.
+// showList prints a list: for people as a table, else as an array of the messages.
 func showList[M proto.Message](a *app, items []M, table func(w *tabwriter.Writer)) error {
 	if a.output == "table" {
 		return a.show(nil, table)
@@ -101,18 +101,18 @@ func encodeAll[M proto.Message](items []M) ([]json.RawMessage, error) {
 	return all, nil
 }
 
-// showValue prints for programs a value that is no message of the API.
+// showValue prints for programs a value that is not a message of the API.
 func (a *app) showValue(value any) error {
 	data, err := json.Marshal(value)
 	if err != nil {
 		return fmt.Errorf("encode output: %w", err)
 	}
-	return a.raw(data)
+	return a.printJSON(data)
 }
 
-// raw prints JSON, indented or converted to YAML. It formats the JSON again, because protojson varies its
+// printJSON prints JSON, indented or converted to YAML. It formats the JSON again, because protojson varies its
 // spacing on purpose.
-func (a *app) raw(data []byte) error {
+func (a *app) printJSON(data []byte) error {
 	if a.output == "yaml" {
 		out, err := yaml.JSONToYAML(inYAML(data))
 		if err != nil {
@@ -121,14 +121,14 @@ func (a *app) raw(data []byte) error {
 		if a.documents++; a.documents > 1 {
 			out = append([]byte("---\n"), out...)
 		}
-		_, err = a.data().Write(out)
+		_, err = a.dataWriter().Write(out)
 		return err
 	}
 	var v any
 	if err := json.Unmarshal(data, &v); err != nil {
 		return fmt.Errorf("encode output: %w", err)
 	}
-	enc := json.NewEncoder(a.data())
+	enc := json.NewEncoder(a.dataWriter())
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
@@ -148,30 +148,32 @@ func inYAML(data []byte) []byte {
 	return b.Bytes()
 }
 
+// row writes a row of a table.
 func row(w io.Writer, cells ...any) {
 	for i, c := range cells {
 		if i > 0 {
-			fmt.Fprint(w, "\t") //nolint:errcheck // the writer's Flush tells
+			fmt.Fprint(w, "\t") //nolint:errcheck // the writer's Flush returns the error
 		}
-		fmt.Fprint(w, oneLine(fmt.Sprint(c))) //nolint:errcheck // the writer's Flush tells
+		fmt.Fprint(w, oneLine(fmt.Sprint(c))) //nolint:errcheck // the writer's Flush returns the error
 	}
-	fmt.Fprintln(w) //nolint:errcheck // the writer's Flush tells
+	fmt.Fprintln(w) //nolint:errcheck // the writer's Flush returns the error
 }
 
-// word turns the name of an enum value into the word for people: APP_STATUS_READY is "ready".
-func word(enum fmt.Stringer, prefix string) string {
+// enumText turns the name of an enum value into the word for people: APP_STATUS_READY is "ready".
+func enumText(enum fmt.Stringer, prefix string) string {
 	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(enum.String(), prefix)), "_", "-")
 }
 
-// ago returns how long ago a time of the API was.
-func ago(ms int64) string {
+// ageText returns how long ago a time of the API was, or "-" for 0.
+func ageText(ms int64) string {
 	if ms == 0 {
 		return "-"
 	}
-	return short(time.Since(time.UnixMilli(ms)))
+	return durationText(time.Since(time.UnixMilli(ms)))
 }
 
-func short(d time.Duration) string {
+// durationText returns a duration in its two largest units.
+func durationText(d time.Duration) string {
 	switch {
 	case d < 0:
 		return "0s"
@@ -185,29 +187,32 @@ func short(d time.Duration) string {
 	return fmt.Sprintf("%dd", int(d.Hours())/24)
 }
 
-func clock(ms int64) string {
+// timeText returns a time of the API in the local time zone, or "-" for 0.
+func timeText(ms int64) string {
 	if ms == 0 {
 		return "-"
 	}
 	return time.UnixMilli(ms).Local().Format("2006-01-02 15:04:05")
 }
 
-func version(v int32) string {
+// versionText returns the name of a version, such as v3, or "-" for 0.
+func versionText(v int32) string {
 	if v == 0 {
 		return "-"
 	}
 	return fmt.Sprintf("v%d", v)
 }
 
-func dash(s string) string {
+// orDash returns the text, or "-" if it is empty.
+func orDash(s string) string {
 	if s == "" {
 		return "-"
 	}
 	return s
 }
 
-// because joins a reason and its message.
-func because(reason, message string) string {
+// reasonText joins a reason and its message.
+func reasonText(reason, message string) string {
 	switch {
 	case reason == "":
 		return message

@@ -34,12 +34,12 @@ pin it again to retry. A call with other values changes the pin.`,
   windlass pin echo v3 --weight 30% --replicas 2 --region eu-west-1`,
 		Args: cobra.ExactArgs(2),
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			req := &windlassv1.PinVersionRequest{Mutation: mutation(), App: a.appPath(args[0]), Regions: regions, Why: why, OverrideFreeze: override}
+			req := &windlassv1.PinVersionRequest{Mutation: newMutation(), App: a.appPath(args[0]), Regions: regions, Why: why, OverrideFreeze: override}
 			var err error
 			if req.Version, err = versionNumber(args[1]); err != nil {
 				return err
 			}
-			if req.Weight, err = percent("weight", weight); err != nil {
+			if req.Weight, err = parsePercent("weight", weight); err != nil {
 				return err
 			}
 			if replicas != 0 {
@@ -51,16 +51,16 @@ pin it again to retry. A call with other values changes the pin.`,
 			}
 			switch {
 			case resp.Unchanged:
-				a.infof("%s: %s is pinned so already", args[0], version(req.Version))
+				a.infof("%s: %s is pinned with these values already", args[0], versionText(req.Version))
 			default:
-				a.infof("%s: %s is pinned at %d %% of the traffic of %s", args[0], version(req.Version), req.Weight, strings.Join(pinRegions(resp.Pin), ", "))
+				a.infof("%s: %s is pinned at %d %% of the traffic of %s", args[0], versionText(req.Version), req.Weight, strings.Join(pinRegions(resp.Pin), ", "))
 			}
 			if !wait {
 				return a.showPin(resp, resp.Pin)
 			}
 			last, err := a.awaitPin(ctx, args[0], req.App, req.Version, patience)
 			if last == nil && err == nil {
-				err = &ExitError{Code: codeSuperseded, Message: fmt.Sprintf("the pin of %s was ended meanwhile", version(req.Version))}
+				err = &ExitError{Code: codeSuperseded, Message: fmt.Sprintf("the pin of %s was ended meanwhile", versionText(req.Version))}
 			}
 			if last != nil {
 				resp.Pin = last
@@ -97,11 +97,11 @@ func (a *app) unpinCommand() *cobra.Command {
 				return err
 			}
 			path := a.appPath(args[0])
-			resp, err := a.clients.apps.UnpinVersion(ctx, &windlassv1.UnpinVersionRequest{Mutation: mutation(), App: path, Version: n, Why: why})
+			resp, err := a.clients.apps.UnpinVersion(ctx, &windlassv1.UnpinVersionRequest{Mutation: newMutation(), App: path, Version: n, Why: why})
 			if err != nil {
 				return err
 			}
-			a.infof("%s: %s is pinned no longer", args[0], version(n))
+			a.infof("%s: %s is no longer pinned", args[0], versionText(n))
 			if !wait {
 				return a.showPin(resp, resp.Pin)
 			}
@@ -116,7 +116,7 @@ func (a *app) unpinCommand() *cobra.Command {
 		}),
 	}
 	c.Flags().StringVar(&why, "why", "", "why, for the history")
-	c.Flags().BoolVar(&wait, "wait", true, "wait until nothing of the pin is left")
+	c.Flags().BoolVar(&wait, "wait", true, "wait until the replicas of the pin are gone")
 	c.Flags().DurationVar(&patience, "patience", time.Hour, "how long to wait")
 	return c
 }
@@ -145,7 +145,7 @@ func (a *app) showPin(resp proto.Message, pin *windlassv1.Pin) error {
 // is an error. It returns the last state of the pin, or nil if it is gone.
 func (a *app) awaitPin(ctx context.Context, name, path string, number int32, patience time.Duration) (last *windlassv1.Pin, err error) {
 	gone := false
-	err = a.follow(ctx, path, "", patience, func(r *windlassv1.WatchAppResponse) (bool, error) {
+	err = a.followApp(ctx, path, "", patience, func(r *windlassv1.WatchAppResponse) (bool, error) {
 		if r.Deleted {
 			return true, &ExitError{Code: 1, Message: "the app was deleted meanwhile"}
 		}
@@ -161,13 +161,13 @@ func (a *app) awaitPin(ctx context.Context, name, path string, number int32, pat
 		return last, err
 	}
 	if gone {
-		a.infof("%s: %s is unpinned, and nothing of it is left", name, version(number))
+		a.infof("%s: %s is unpinned, and its replicas are gone", name, versionText(number))
 		return nil, nil
 	}
 	for _, r := range last.Regions {
 		if r.State == windlassv1.PinRegion_STATE_FAILED {
-			return last, &ExitError{Code: 1, Message: fmt.Sprintf("%s %s failed in %s: %s\nThe others have its share. `windlass pin` again tries it again, `windlass unpin` ends it.",
-				name, version(number), r.Region, inFull(r.Reason, r.Message))}
+			return last, &ExitError{Code: 1, Message: fmt.Sprintf("%s %s failed in %s: %s\nOther versions have its share. `windlass pin` tries again, `windlass unpin` ends the pin.",
+				name, versionText(number), r.Region, inFull(r.Reason, r.Message))}
 		}
 	}
 	return last, nil
@@ -205,13 +205,13 @@ func pinRegions(p *windlassv1.Pin) (names []string) {
 func pinLine(p *windlassv1.Pin) string {
 	var parts []string
 	for _, r := range p.GetRegions() {
-		text := r.Region + " " + word(r.State, "STATE_")
+		text := r.Region + " " + enumText(r.State, "STATE_")
 		if r.State == windlassv1.PinRegion_STATE_FAILED {
 			text += " (" + r.Reason + ")"
 		}
 		parts = append(parts, text)
 	}
-	return fmt.Sprintf("%s %d %%: %s", version(p.Version), p.Weight, strings.Join(parts, ", "))
+	return fmt.Sprintf("%s %d %%: %s", versionText(p.Version), p.Weight, strings.Join(parts, ", "))
 }
 
 func pinTable(w *tabwriter.Writer, pins []*windlassv1.Pin) {
@@ -220,19 +220,19 @@ func pinTable(w *tabwriter.Writer, pins []*windlassv1.Pin) {
 		return
 	}
 	row(w, "VERSION", "WEIGHT", "REGION", "STATE", "READY", "SHARE", "BY", "AGE", "WHY")
-	var cut whys
+	var cut cutTexts
 	for _, p := range pins {
 		for _, r := range p.Regions {
-			why := firstLine(because(r.Reason, r.Message))
-			cut.add(fmt.Sprintf("%s in %s", version(p.Version), r.Region), r.Reason, r.Message)
+			why := firstLine(reasonText(r.Reason, r.Message))
+			cut.add(fmt.Sprintf("%s in %s", versionText(p.Version), r.Region), r.Reason, r.Message)
 			if r.RegionUnreachable {
 				why = strings.TrimSpace("region unreachable " + why)
 			}
 			if why == "" {
 				why = p.Why
 			}
-			row(w, version(p.Version), fmt.Sprintf("%d %%", p.Weight), r.Region, word(r.State, "STATE_"),
-				fmt.Sprintf("%d/%d", r.Ready, r.Replicas), fmt.Sprintf("%d %%", r.Weight), dash(p.By), ago(p.CreatedAt), firstLine(why))
+			row(w, versionText(p.Version), fmt.Sprintf("%d %%", p.Weight), r.Region, enumText(r.State, "STATE_"),
+				fmt.Sprintf("%d/%d", r.Ready, r.Replicas), fmt.Sprintf("%d %%", r.Weight), orDash(p.By), ageText(p.CreatedAt), firstLine(why))
 		}
 	}
 	cut.print(w)
@@ -260,13 +260,13 @@ func trafficShare(app *windlassv1.App, deploymentID, region string, weight int32
 func versionNumber(text string) (int32, error) {
 	n, err := strconv.ParseInt(strings.TrimPrefix(text, "v"), 10, 32)
 	if err != nil || n < 1 {
-		return 0, fmt.Errorf("%q is no version: write v3, or 3 (`windlass list versions APP` lists them)", text)
+		return 0, fmt.Errorf("%q is not a version: write v3, or 3 (`windlass list versions APP` lists them)", text)
 	}
 	return int32(n), nil
 }
 
-// percent parses "10%" or "10".
-func percent(flag, text string) (int32, error) {
+// parsePercent parses "10%" or "10".
+func parsePercent(flag, text string) (int32, error) {
 	n, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(text, "%")), 10, 32)
 	if err != nil || n < 1 || n > 99 {
 		return 0, fmt.Errorf("--%s=%q: write a whole number of percent from 1 to 99, such as 10%%", flag, text)

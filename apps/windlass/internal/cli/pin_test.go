@@ -8,7 +8,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func TestShare_IsOfAllTraffic(t *testing.T) {
+func TestShare_IsAPercentageOfAllTraffic(t *testing.T) {
 	t.Parallel()
 	app := &windlassv1.App{Pins: []*windlassv1.Pin{
 		{DeploymentId: "p", Weight: 20, Regions: []*windlassv1.PinRegion{{Region: "us", Weight: 20}, {Region: "eu", Weight: 0}}},
@@ -31,7 +31,7 @@ func TestShare_IsOfAllTraffic(t *testing.T) {
 	}
 }
 
-func TestPin_WaitsForWhatComesByItself(t *testing.T) {
+func TestPin_IsSettledIfNoChangeIsToCome(t *testing.T) {
 	t.Parallel()
 	pin := func(states ...windlassv1.PinRegion_State) *windlassv1.Pin {
 		p := &windlassv1.Pin{Weight: 10}
@@ -46,13 +46,13 @@ func TestPin_WaitsForWhatComesByItself(t *testing.T) {
 	require.False(t, pinSettled(pin(serving, windlassv1.PinRegion_STATE_LEAVING)))
 	other := pin(serving)
 	other.Weight = 20
-	require.False(t, pinSettled(other), "another weight is on its way")
+	require.False(t, pinSettled(other), "the weight still changes")
 	gone := pin(failed)
 	gone.Removing = true
 	require.False(t, pinSettled(gone))
 }
 
-func TestVersionsAndPercentsAreReadAsPeopleWriteThem(t *testing.T) {
+func TestPin_VersionsAndPercentsAreParsed(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]int32{"v3": 3, "3": 3, "0": 0, "v": 0, "-1": 0, "three": 0} {
 		got, err := versionNumber(text)
@@ -60,7 +60,7 @@ func TestVersionsAndPercentsAreReadAsPeopleWriteThem(t *testing.T) {
 		require.Equal(t, want == 0, err != nil, text)
 	}
 	for text, want := range map[string]int32{"10%": 10, "10": 10, "10 %": 10, "0%": 0, "100%": 0, "2.5%": 0, "": 0} {
-		got, err := percent("weight", text)
+		got, err := parsePercent("weight", text)
 		require.Equal(t, want, got, text)
 		require.Equal(t, want == 0, err != nil, text)
 	}

@@ -16,8 +16,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// notRunning is the exit code of a plan that would not run.
-const notRunning = 2
+// codeWouldNotRun is the exit code of a plan for a version that would not run.
+const codeWouldNotRun = 2
 
 func (a *app) planCommand() *cobra.Command {
 	var file string
@@ -56,7 +56,7 @@ func (a *app) plan(ctx context.Context, f *appFile) error {
 	path := a.pathOf(f)
 	resp, err := a.clients.apps.PlanDeploy(ctx, &windlassv1.PlanDeployRequest{App: path, Spec: f.Spec, Rollout: f.Rollout, Freeze: f.Freeze, Scaling: f.Scaling})
 	if coded, ok := errors.AsType[*connect.Error](err); ok && coded.Code() == connect.CodeInvalidArgument && rpc.DetailOf(err) != nil {
-		// The client checks the schema's rules before it sends the call. This is a refusal like others.
+		// The call was refused because of the schema's rules. The plan shows that like other obstacles.
 		detail := rpc.DetailOf(err)
 		resp, err = &windlassv1.PlanDeployResponse{Findings: []*windlassv1.PlanFinding{{
 			Reason: detail.GetReason(), Blocks: true, Field: detail.GetField(), Fix: detail.GetFix(), Message: coded.Message(),
@@ -69,7 +69,7 @@ func (a *app) plan(ctx context.Context, f *appFile) error {
 		return err
 	}
 	if !resp.GetWouldRun() {
-		return &ExitError{Code: notRunning}
+		return &ExitError{Code: codeWouldNotRun}
 	}
 	return nil
 }
@@ -78,12 +78,12 @@ func (a *app) showPlan(path string, f *appFile, p *windlassv1.PlanDeployResponse
 	if a.output == "table" {
 		return a.show(p, func(w *tabwriter.Writer) { planTable(w, path, f, p) })
 	}
-	// Fields that are false, 0 or empty are included, so that programs find every field.
+	// The output includes fields that are false, 0 or empty, so that programs find every field.
 	data, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(p)
 	if err != nil {
 		return fmt.Errorf("encode output: %w", err)
 	}
-	return a.raw(data)
+	return a.printJSON(data)
 }
 
 func planTable(w *tabwriter.Writer, path string, file *appFile, p *windlassv1.PlanDeployResponse) {
@@ -129,24 +129,24 @@ func outcomeText(p *windlassv1.PlanDeployResponse) string {
 	var text string
 	switch p.GetOutcome() {
 	case windlassv1.PlanDeployResponse_OUTCOME_ROLLOUT:
-		text = "a rollout of " + version(p.Version)
+		text = "a rollout of " + versionText(p.Version)
 		switch {
 		case p.NewApp:
 			text += ", the first version of a new app"
 		case p.LiveVersion != 0:
-			text += " in place of " + version(p.LiveVersion)
+			text += " in place of " + versionText(p.LiveVersion)
 		}
 	case windlassv1.PlanDeployResponse_OUTCOME_SCALED:
-		text = version(p.Version) + " is scaled: no new version"
+		text = versionText(p.Version) + " is scaled: no new version"
 	case windlassv1.PlanDeployResponse_OUTCOME_UNCHANGED:
-		text = "nothing: " + version(p.Version) + " is that already"
+		text = "nothing: " + versionText(p.Version) + " is that already"
 	case windlassv1.PlanDeployResponse_OUTCOME_TAKEN_BACK:
-		text = version(p.Version) + " stays live: it is that already"
+		text = versionText(p.Version) + " stays live: it is that already"
 	case windlassv1.PlanDeployResponse_OUTCOME_UNSPECIFIED:
 		return "deploy would refuse it"
 	}
 	if p.SupersedesVersion != 0 {
-		text += "; the rollout of " + version(p.SupersedesVersion) + ", which is in flight, ends"
+		text += "; the rollout of " + versionText(p.SupersedesVersion) + ", which is in flight, ends"
 	}
 	return text
 }
@@ -155,14 +155,14 @@ func findingsTable(w *tabwriter.Writer, file *appFile, p *windlassv1.PlanDeployR
 	for i, f := range p.GetFindings() {
 		switch {
 		case i == 0 && f.Blocks:
-			section(w, "Against it:")
+			printSection(w, "Obstacles:")
 		case !f.Blocks && (i == 0 || p.Findings[i-1].Blocks):
-			section(w, "To be known:")
+			printSection(w, "Warnings:")
 		}
 		text := strings.TrimPrefix(f.Reason.String(), "ERROR_REASON_") + ": "
-		fmt.Fprintln(w, "  "+text+file.place(f.Field, f.Message).Error()) //nolint:errcheck // the writer's Flush tells
+		fmt.Fprintln(w, "  "+text+file.fieldInFile(f.Field, f.Message).Error()) //nolint:errcheck // the writer's Flush returns the error
 		if f.Fix != "" {
-			fmt.Fprintln(w, "    "+f.Fix) //nolint:errcheck // the writer's Flush tells
+			fmt.Fprintln(w, "    "+f.Fix) //nolint:errcheck // the writer's Flush returns the error
 		}
 	}
 }
@@ -179,7 +179,7 @@ func waitsText(p *windlassv1.PlanDeployResponse) string {
 			gates++
 		}
 	}
-	text := short(p.GetLasts().AsDuration()) + " in all"
+	text := durationText(p.GetLasts().AsDuration()) + " in all"
 	switch n := p.GetLoads(); n {
 	case 0:
 	case 1:
@@ -214,20 +214,20 @@ func gateText(s *windlassv1.PlanStep, wait string) string {
 	return fmt.Sprintf("step %d of %d: waits for %s", s.Step, s.Steps, approval)
 }
 
-// section begins a section of a table. Its column widths do not depend on the text above.
-func section(w *tabwriter.Writer, title string) { fmt.Fprintf(w, "\n%s\n", title) } //nolint:errcheck // the writer's Flush tells
+// printSection writes the title of a section. The widths of the columns below do not depend on the text above.
+func printSection(w *tabwriter.Writer, title string) { fmt.Fprintf(w, "\n%s\n", title) } //nolint:errcheck // the writer's Flush returns the error
 
 func changesTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {
 	if len(p.GetChanges()) == 0 {
 		return
 	}
-	title := "Changes against " + version(p.LiveVersion) + ":"
+	title := "Changes against " + versionText(p.LiveVersion) + ":"
 	if p.LiveVersion == 0 {
 		title = "Changes, as nothing is live yet:"
 	}
-	section(w, title)
+	printSection(w, title)
 	for _, c := range p.Changes {
-		fmt.Fprintf(w, "  %s\n", changeLine(c)) //nolint:errcheck // the writer's Flush tells
+		fmt.Fprintf(w, "  %s\n", changeLine(c)) //nolint:errcheck // the writer's Flush returns the error
 	}
 }
 
@@ -251,15 +251,15 @@ func stepsTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {
 	if len(p.GetSteps()) == 0 {
 		return
 	}
-	section(w, "Steps, when all goes well (replicas, and their share of the traffic):")
+	printSection(w, "Steps, when all goes well (replicas, and their share of the traffic):")
 	row(w, "AT", "WAVE", "REGION", "WHAT")
 	show := func(steps []*windlassv1.PlanStep) {
 		for _, s := range steps {
-			row(w, atText(s), dash(s.Wave), dash(s.Region), stepText(s))
+			row(w, atText(s), orDash(s.Wave), orDash(s.Region), stepText(s))
 		}
 	}
 	for rest := p.Steps; len(rest) > 0; {
-		n := max(1, moves(rest))
+		n := max(1, countMoves(rest))
 		if n > 2*shownMoves+1 {
 			show(rest[:shownMoves])
 			row(w, "", "", "", fmt.Sprintf("... %d moves more, one by one", n-2*shownMoves))
@@ -274,9 +274,9 @@ func stepsTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {
 	}
 }
 
-// atText returns when the step happens: "10m + 2 loads".
+// atText returns when a step begins: "10m + 2 loads".
 func atText(s *windlassv1.PlanStep) string {
-	at := short(s.GetAt().AsDuration())
+	at := durationText(s.GetAt().AsDuration())
 	switch n := s.GetLoads(); n {
 	case 0:
 		return at
@@ -291,8 +291,8 @@ func atText(s *windlassv1.PlanStep) string {
 // long, and its moves are alike. -o json prints all of them.
 const shownMoves = 8
 
-// moves returns the number of moves at the beginning of steps.
-func moves(steps []*windlassv1.PlanStep) (n int) {
+// countMoves returns the number of moves at the beginning of steps.
+func countMoves(steps []*windlassv1.PlanStep) (n int) {
 	for n < len(steps) && steps[n].GetKind() == windlassv1.PlanStep_KIND_MOVE {
 		n++
 	}
@@ -300,7 +300,7 @@ func moves(steps []*windlassv1.PlanStep) (n int) {
 }
 
 func stepText(s *windlassv1.PlanStep) string {
-	wait := short(s.GetWait().AsDuration())
+	wait := durationText(s.GetWait().AsDuration())
 	if len(s.Checks) > 0 {
 		wait += ", until " + strings.Join(s.Checks, ", ") + " pass"
 	}
@@ -317,14 +317,14 @@ func stepText(s *windlassv1.PlanStep) string {
 	case windlassv1.PlanStep_KIND_BAKE:
 		return "the wave bakes " + wait
 	case windlassv1.PlanStep_KIND_LIVE:
-		return version(s.Versions[0].GetVersion()) + " is live"
+		return versionText(s.Versions[0].GetVersion()) + " is live"
 	case windlassv1.PlanStep_KIND_RETAIN:
-		return version(s.Versions[0].GetVersion()) + " is kept for " + wait
+		return versionText(s.Versions[0].GetVersion()) + " is kept for " + wait
 	case windlassv1.PlanStep_KIND_MOVE, windlassv1.PlanStep_KIND_UNSPECIFIED:
 	}
 	var parts []string
 	for _, v := range s.Versions {
-		parts = append(parts, fmt.Sprintf("%d of %s (%d%%)", v.Replicas, version(v.Version), v.Weight))
+		parts = append(parts, fmt.Sprintf("%d of %s (%d%%)", v.Replicas, versionText(v.Version), v.Weight))
 	}
 	if len(parts) == 0 {
 		return "nothing runs"
@@ -343,7 +343,7 @@ func regionsTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {
 	if len(p.GetRegions()) == 0 {
 		return
 	}
-	section(w, "Regions (now, at the peak, after):")
+	printSection(w, "Regions (now, at the peak, after):")
 	row(w, "REGION", "STATUS", "WAVE", "REPLICAS", "GPUS", "NEEDED", "FREE", "KIND")
 	for _, r := range p.Regions {
 		gpus, needed, free, kind := "-", "-", "-", "-"
@@ -354,7 +354,7 @@ func regionsTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {
 			needed, free = fmt.Sprint(r.GpusNeeded), fmt.Sprint(r.GpusFree)
 			kind = kindText(r.Gpu, nil)
 		}
-		row(w, r.Region, word(r.Status, "REGION_STATUS_"), dash(r.Wave),
+		row(w, r.Region, enumText(r.Status, "REGION_STATUS_"), orDash(r.Wave),
 			fmt.Sprintf("%d, %d, %d", r.ReplicasNow, r.ReplicasPeak, r.ReplicasAfter), gpus, needed, free, kind)
 		for _, o := range r.GetOtherGpus() {
 			row(w, r.Region, "", "", "", "", o.Needed, o.Free, kindText(o.Gpu, o.Roles))
@@ -379,7 +379,7 @@ func planQuotaTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {
 	if q == nil {
 		return
 	}
-	section(w, "Quota of workspace "+q.GetWorkspaceName()+":")
+	printSection(w, "Quota of workspace "+q.GetWorkspaceName()+":")
 	row(w, "LIMIT", "NOW", "AFTER", "OF")
 	for _, l := range limits {
 		if l.used == nil {

@@ -20,20 +20,20 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
-// planAnswer is a control plane that answers each plan with the same.
-type planAnswer struct {
+// planServer is a control plane that gives the same answer to each plan.
+type planServer struct {
 	windlassv1connect.UnimplementedAppServiceHandler
 	asked *windlassv1.PlanDeployRequest
 	plan  *windlassv1.PlanDeployResponse
 	err   error
 }
 
-func (f *planAnswer) PlanDeploy(_ context.Context, req *windlassv1.PlanDeployRequest) (*windlassv1.PlanDeployResponse, error) {
+func (f *planServer) PlanDeploy(_ context.Context, req *windlassv1.PlanDeployRequest) (*windlassv1.PlanDeployResponse, error) {
 	f.asked = req
 	return f.plan, f.err
 }
 
-func (f *planAnswer) windlass(t *testing.T, args ...string) (stdout string, err error) {
+func (f *planServer) windlass(t *testing.T, args ...string) (stdout string, err error) {
 	t.Helper()
 	mux := http.NewServeMux()
 	mux.Handle(windlassv1connect.NewAppServiceHandler(f))
@@ -59,13 +59,13 @@ func versions(pairs ...int32) (out []*windlassv1.PlanVersion) {
 	return out
 }
 
-func TestPlan_ReadsLikeARollout(t *testing.T) {
+func TestPlan_ShowsEachPart(t *testing.T) {
 	at := durationpb.New
 	step := func(s *windlassv1.PlanStep, wave, region string) *windlassv1.PlanStep {
 		s.Wave, s.Region = wave, region
 		return s
 	}
-	f := &planAnswer{plan: &windlassv1.PlanDeployResponse{
+	f := &planServer{plan: &windlassv1.PlanDeployResponse{
 		Outcome: windlassv1.PlanDeployResponse_OUTCOME_ROLLOUT, Version: 4, LiveVersion: 2, SupersedesVersion: 3,
 		Findings: []*windlassv1.PlanFinding{
 			{
@@ -122,11 +122,11 @@ Outcome:   a rollout of v4 in place of v2; the rollout of v3, which is in flight
 Verdict:   it would not run
 Waits:     2h10m in all, besides the time that replicas take to load, 3 times in a row, and at 1 step until somebody promotes
 
-Against it:
+Obstacles:
   NO_CAPACITY: resources.gpu: region eu needs 4 more GPUs H100 at its peak and has 2 free
     Ask for fewer replicas.
 
-To be known:
+Warnings:
   REGION_UNREACHABLE: region us is out of reach: the rollout would wait for it
 
 Changes against v2:
@@ -170,8 +170,8 @@ starts-left   10    9       60 a minute
 `, out)
 }
 
-func TestMovesThatAreAllAlikeAreNotAllShown(t *testing.T) {
-	f := &planAnswer{plan: &windlassv1.PlanDeployResponse{Outcome: windlassv1.PlanDeployResponse_OUTCOME_ROLLOUT, WouldRun: true, Version: 2, LiveVersion: 1}}
+func TestPlan_ShortensLongSeriesOfMoves(t *testing.T) {
+	f := &planServer{plan: &windlassv1.PlanDeployResponse{Outcome: windlassv1.PlanDeployResponse_OUTCOME_ROLLOUT, WouldRun: true, Version: 2, LiveVersion: 1}}
 	for i := range int32(100) {
 		f.plan.Steps = append(f.plan.Steps, &windlassv1.PlanStep{
 			Kind: windlassv1.PlanStep_KIND_MOVE, Region: "eu", Versions: versions(1, 100-i, 100-i, 2, i+1, i),
@@ -185,7 +185,7 @@ func TestMovesThatAreAllAlikeAreNotAllShown(t *testing.T) {
 }
 
 func TestPlan_JSONHasEveryField(t *testing.T) {
-	f := &planAnswer{plan: &windlassv1.PlanDeployResponse{WouldRun: true, Outcome: windlassv1.PlanDeployResponse_OUTCOME_UNCHANGED, Version: 1, LiveVersion: 1}}
+	f := &planServer{plan: &windlassv1.PlanDeployResponse{WouldRun: true, Outcome: windlassv1.PlanDeployResponse_OUTCOME_UNCHANGED, Version: 1, LiveVersion: 1}}
 	out, err := f.windlass(t, "-o", "json")
 	require.NoError(t, err)
 	require.JSONEq(t, `{
@@ -206,7 +206,7 @@ func TestPlan_JSONHasEveryField(t *testing.T) {
 }
 
 func TestPlan_RefusedFileWouldNotRun(t *testing.T) {
-	f := &planAnswer{err: rpc.Error(connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.replicas", "at most 10000")}
+	f := &planServer{err: rpc.Error(connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.replicas", "at most 10000")}
 	out, err := f.windlass(t, "-o", "json")
 	var exit *ExitError
 	require.ErrorAs(t, err, &exit)
@@ -232,17 +232,17 @@ func TestPlan_RefusedFileWouldNotRun(t *testing.T) {
 }
 
 func TestDryRun(t *testing.T) {
-	f := &planAnswer{plan: &windlassv1.PlanDeployResponse{Outcome: windlassv1.PlanDeployResponse_OUTCOME_ROLLOUT, Version: 4, LiveVersion: 2, WouldRun: true}}
+	f := &planServer{plan: &windlassv1.PlanDeployResponse{Outcome: windlassv1.PlanDeployResponse_OUTCOME_ROLLOUT, Version: 4, LiveVersion: 2, WouldRun: true}}
 	for _, form := range []string{"table", "json"} {
 		want, err := f.windlass(t, "-o", form)
 		require.NoError(t, err)
 		got, err := f.windlass(t, "deploy", "--dry-run=server", "-o", form)
 		require.NoError(t, err)
-		require.Equal(t, want, got, "a dry run answers as plan does")
+		require.Equal(t, want, got, "a dry run has the output of plan")
 	}
 
 	t.Run("a deploy that would be refused ends with the code of plan", func(t *testing.T) {
-		f := &planAnswer{plan: &windlassv1.PlanDeployResponse{Outcome: windlassv1.PlanDeployResponse_OUTCOME_ROLLOUT, Version: 4}}
+		f := &planServer{plan: &windlassv1.PlanDeployResponse{Outcome: windlassv1.PlanDeployResponse_OUTCOME_ROLLOUT, Version: 4}}
 		_, want := f.windlass(t)
 		_, got := f.windlass(t, "deploy", "--dry-run=server")
 		require.Error(t, want)

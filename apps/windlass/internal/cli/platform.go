@@ -36,7 +36,7 @@ WINDLASS_SERVER and WINDLASS_API_KEY replace a context.`,
 			if err := secure.CheckURL(server); err != nil {
 				return fmt.Errorf("--server: %w", err)
 			}
-			// The path is made absolute, because the next command may run in another folder.
+			// Absolute paths are stored, because later commands may run in other folders.
 			for _, path := range []*string{&secure.ServerCA, &secure.Cert, &secure.Key} {
 				if *path == "" {
 					continue
@@ -55,7 +55,7 @@ WINDLASS_SERVER and WINDLASS_API_KEY replace a context.`,
 				Name: name, Server: server, APIKey: key, Project: project, Environment: environment,
 				ServerCA: secure.ServerCA, ClientCert: secure.Cert, ClientKey: secure.Key, Insecure: secure.Insecure,
 			}
-			clients, err := a.dial(target)
+			clients, err := a.newClientsFor(target)
 			if err != nil {
 				return err
 			}
@@ -76,7 +76,7 @@ WINDLASS_SERVER and WINDLASS_API_KEY replace a context.`,
 			if err != nil {
 				return err
 			}
-			return a.done(who, "logged in to %s as %s (%s of workspace %s); kept in %s", server, who.Key.GetName(), word(who.Key.GetRole(), "ROLE_"), dash(who.WorkspaceName), path)
+			return a.showDone(who, "logged in to %s as %s (%s of workspace %s); stored in %s", server, who.Key.GetName(), enumText(who.Key.GetRole(), "ROLE_"), orDash(who.WorkspaceName), path)
 		},
 	}
 	c.Flags().StringVar(&server, "server", "", "URL of the control plane")
@@ -95,8 +95,7 @@ WINDLASS_SERVER and WINDLASS_API_KEY replace a context.`,
 // names the limit.
 const maxSecret = 1 << 20
 
-// readSecret reads a value from standard input, without an echo on a terminal. It removes line ends after the
-// value.
+// readSecret reads a value from standard input. A terminal does not show it. Line ends after the value are removed.
 func (a *app) readSecret(prompt string) (string, error) {
 	if f, ok := a.Stdin.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		fmt.Fprint(a.Stderr, prompt) //nolint:errcheck // a prompt
@@ -114,9 +113,9 @@ func (a *app) readSecret(prompt string) (string, error) {
 	value := strings.TrimRight(string(data), "\r\n")
 	switch {
 	case len(data) > maxSecret:
-		return "", fmt.Errorf("the value on standard input is larger than %d KiB, which a variable cannot be", maxSecret>>10)
+		return "", fmt.Errorf("the value on standard input is larger than %d KiB, the maximum size of a variable", maxSecret>>10)
 	case strings.ContainsRune(value, 0) || !utf8.ValidString(value):
-		return "", errors.New("the value on standard input is not valid UTF-8 without zero bytes, which a variable has to be: encode it, for example with base64")
+		return "", errors.New("the value on standard input is not valid UTF-8 without zero bytes, as variables must be: encode it, for example with base64")
 	}
 	if value == "" {
 		return "", errors.New("nothing on standard input: give the value there, for example `printf %s VALUE | windlass ...`")
@@ -130,20 +129,20 @@ func (a *app) regionCommand() *cobra.Command {
 	var labels map[string]string
 	var platform bool
 	create := &cobra.Command{
-		Use: "create NAME", Short: "Make a region", Args: cobra.ExactArgs(1),
-		Long:    "Create makes a region of the workspace, which no other workspace can use. With --platform and an\noperator's key it makes a region of the platform, which `windlass region grant` lets workspaces use.",
+		Use: "create NAME", Short: "Create a region", Args: cobra.ExactArgs(1),
+		Long:    "The new region belongs to the workspace, and no other workspace can use it. With --platform and an\noperator's key it belongs to the platform, and `windlass region grant` lets workspaces use it.",
 		Example: "  windlass region create eu-west-1 --label tier=small\n  windlass region create us-east-1 --platform",
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			resp, err := a.clients.regions.CreateRegion(ctx, &windlassv1.CreateRegionRequest{Mutation: mutation(), Name: args[0], Labels: labels, Platform: platform})
+			resp, err := a.clients.regions.CreateRegion(ctx, &windlassv1.CreateRegionRequest{Mutation: newMutation(), Name: args[0], Labels: labels, Platform: platform})
 			if err != nil {
 				return err
 			}
 			return a.show(resp.Region, func(w *tabwriter.Writer) {
-				row(w, "region "+resp.Region.Name+" is made. Give it an agent: `windlass region token "+resp.Region.Name+"`")
+				row(w, "region "+resp.Region.Name+" is created. Give it an agent: `windlass region token "+resp.Region.Name+"`")
 			})
 		}),
 	}
-	create.Flags().BoolVar(&platform, "platform", false, "make a region of the platform, for several workspaces (operators)")
+	create.Flags().BoolVar(&platform, "platform", false, "create a region of the platform, for several workspaces (operators)")
 	create.Flags().StringToStringVar(&labels, "label", nil, "label of the region, NAME=VALUE; can be repeated")
 
 	var ttl time.Duration
@@ -151,14 +150,14 @@ func (a *app) regionCommand() *cobra.Command {
 		Use: "token NAME", Short: "Create a token with which one agent can join once", Args: cobra.ExactArgs(1),
 		Long: "Token prints a join token and nothing else, so that its output can be the agent's file:\n\n  windlass region token us-east-1 > join-token\n  agent --server URL --data-dir DIR --join-token-file join-token",
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			resp, err := a.clients.regions.CreateJoinToken(ctx, &windlassv1.CreateJoinTokenRequest{Mutation: mutation(), Region: args[0], TtlSeconds: int32(ttl.Seconds())})
+			resp, err := a.clients.regions.CreateJoinToken(ctx, &windlassv1.CreateJoinTokenRequest{Mutation: newMutation(), Region: args[0], TtlSeconds: int32(ttl.Seconds())})
 			if err != nil {
 				return err
 			}
 			if a.output != "table" {
 				return a.show(resp, nil)
 			}
-			a.infof("valid for one agent, until %s", clock(resp.ExpiresAt))
+			a.infof("valid for one agent, until %s", timeText(resp.ExpiresAt))
 			_, err = fmt.Fprintln(a.Stdout, resp.Token)
 			return err
 		}),
@@ -172,22 +171,22 @@ func (a *app) regionCommand() *cobra.Command {
 	remove := &cobra.Command{
 		Use: "delete NAME", Short: "Delete a region to which nothing is assigned", Args: cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			resp, err := a.clients.regions.DeleteRegion(ctx, &windlassv1.DeleteRegionRequest{Mutation: mutation(), Region: args[0]})
+			resp, err := a.clients.regions.DeleteRegion(ctx, &windlassv1.DeleteRegionRequest{Mutation: newMutation(), Region: args[0]})
 			if err != nil {
 				return err
 			}
-			return a.done(resp, "region %s is deleted", args[0])
+			return a.showDone(resp, "region %s is deleted", args[0])
 		}),
 	}
 	revoke := &cobra.Command{
 		Use: "revoke NAME", Short: "Revoke the credentials of a region's agents", Args: cobra.ExactArgs(1),
 		Long: "Revoke ends the streams of the region's agents and refuses their credentials. What runs there keeps running. A new token lets an agent join again.",
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			resp, err := a.clients.regions.RevokeCredentials(ctx, &windlassv1.RevokeCredentialsRequest{Mutation: mutation(), Region: args[0]})
+			resp, err := a.clients.regions.RevokeCredentials(ctx, &windlassv1.RevokeCredentialsRequest{Mutation: newMutation(), Region: args[0]})
 			if err != nil {
 				return err
 			}
-			return a.done(resp, "credentials of region %s are revoked; what runs there keeps running", args[0])
+			return a.showDone(resp, "credentials of region %s are revoked; what runs there keeps running", args[0])
 		}),
 	}
 
@@ -196,7 +195,7 @@ func (a *app) regionCommand() *cobra.Command {
 		Use: "prune NAME [KEY...]", Short: "List workloads that the control plane does not know, or release them for removal", Args: cobra.MinimumNArgs(1),
 		Long: "A workload that the control plane does not know, for example after a backup was restored, is quarantined: it keeps running. Prune lists these workloads. With --approve it releases all of them, or the named ones, for removal.",
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			items, err := pages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.QuarantinedWorkload, *windlassv1.PageResponse, error) {
+			items, err := fetchPages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.QuarantinedWorkload, *windlassv1.PageResponse, error) {
 				r, err := a.clients.regions.ListQuarantine(ctx, &windlassv1.ListQuarantineRequest{Page: p, Region: args[0]})
 				return r.GetWorkloads(), r.GetPage(), err
 			})
@@ -211,7 +210,7 @@ func (a *app) regionCommand() *cobra.Command {
 					}
 					row(w, "KEY", "INSTANCES", "SINCE", "APPROVED")
 					for _, q := range items {
-						row(w, q.Key, q.Instances, ago(q.Since), q.Approved)
+						row(w, q.Key, q.Instances, ageText(q.Since), q.Approved)
 					}
 				})
 			}
@@ -222,13 +221,13 @@ func (a *app) regionCommand() *cobra.Command {
 				}
 			}
 			if len(keys) == 0 {
-				return a.done(&windlassv1.ApprovePruneResponse{}, "nothing is quarantined in %s", args[0])
+				return a.showDone(&windlassv1.ApprovePruneResponse{}, "nothing is quarantined in %s", args[0])
 			}
-			resp, err := a.clients.regions.ApprovePrune(ctx, &windlassv1.ApprovePruneRequest{Mutation: mutation(), Region: args[0], Keys: keys})
+			resp, err := a.clients.regions.ApprovePrune(ctx, &windlassv1.ApprovePruneRequest{Mutation: newMutation(), Region: args[0], Keys: keys})
 			if err != nil {
 				return err
 			}
-			return a.done(resp, "released %d workloads of %s for removal", resp.Approved, args[0])
+			return a.showDone(resp, "released %d workloads of %s for removal", resp.Approved, args[0])
 		}),
 	}
 	prune.Flags().BoolVar(&approve, "approve", false, "release the workloads for removal")
@@ -241,9 +240,9 @@ func (a *app) keyCommand() *cobra.Command {
 	var role, workspace string
 	var ttl time.Duration
 	create := &cobra.Command{
-		Use: "create NAME --role ROLE", Short: "Make a key and print it, once", Args: cobra.ExactArgs(1),
-		Long: `All keys that were made with one key, directly or not, are a family, which counts as one approver at a
-gate. A key that an operator makes for a workspace begins a new family. Make one for each person who approves.`,
+		Use: "create NAME --role ROLE", Short: "Create a key and print it, once", Args: cobra.ExactArgs(1),
+		Long: `A key and all keys that were created with it, directly or not, are a family, which counts as one approver at a
+gate. A key that an operator creates for a workspace begins a new family. Create one for each person who approves.`,
 		Example: `  windlass key create ci --role deployer --ttl 2160h
   windlass key create bob --role owner --workspace acme   # with an operator's key`,
 		RunE: a.run(func(ctx context.Context, args []string) error {
@@ -251,7 +250,7 @@ gate. A key that an operator makes for a workspace begins a new family. Make one
 			if !ok || value == 0 {
 				return fmt.Errorf("--role=%q: use viewer, deployer or owner; operators use operator", role)
 			}
-			req := &windlassv1.CreateApiKeyRequest{Mutation: mutation(), Name: args[0], Role: windlassv1.Role(value), Workspace: workspace}
+			req := &windlassv1.CreateApiKeyRequest{Mutation: newMutation(), Name: args[0], Role: windlassv1.Role(value), Workspace: workspace}
 			if ttl > 0 {
 				req.ExpiresAt = time.Now().Add(ttl).UnixMilli()
 			}
@@ -269,11 +268,11 @@ gate. A key that an operator makes for a workspace begins a new family. Make one
 	}
 	create.Flags().StringVar(&role, "role", "deployer", "viewer, deployer or owner; with an operator's key: operator")
 	create.Flags().StringVar(&workspace, "workspace", "", "workspace of the key, with an operator's key. Default: none")
-	create.Flags().DurationVar(&ttl, "ttl", 0, "how long the key is valid; 0: for ever")
+	create.Flags().DurationVar(&ttl, "ttl", 0, "how long the key is valid; 0: it does not expire")
 	list := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List keys by name, without values", Args: cobra.NoArgs,
 		RunE: a.run(func(ctx context.Context, _ []string) error {
-			items, err := pages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.ApiKey, *windlassv1.PageResponse, error) {
+			items, err := fetchPages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.ApiKey, *windlassv1.PageResponse, error) {
 				r, err := a.clients.access.ListApiKeys(ctx, &windlassv1.ListApiKeysRequest{Page: p})
 				return r.GetKeys(), r.GetPage(), err
 			})
@@ -287,7 +286,7 @@ gate. A key that an operator makes for a workspace begins a new family. Make one
 					names[k.Id] = k.Name
 				}
 				for _, k := range items {
-					row(w, k.Id, k.Name, word(k.Role, "ROLE_"), k.Prefix, ago(k.CreatedAt), clock(k.ExpiresAt), clock(k.RevokedAt), cmp.Or(names[k.Family], k.Family))
+					row(w, k.Id, k.Name, enumText(k.Role, "ROLE_"), k.Prefix, ageText(k.CreatedAt), timeText(k.ExpiresAt), timeText(k.RevokedAt), cmp.Or(names[k.Family], k.Family))
 				}
 			})
 		}),
@@ -295,11 +294,11 @@ gate. A key that an operator makes for a workspace begins a new family. Make one
 	revoke := &cobra.Command{
 		Use: "revoke KEY", Short: "Revoke a key", Args: cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			resp, err := a.clients.access.RevokeApiKey(ctx, &windlassv1.RevokeApiKeyRequest{Mutation: mutation(), Key: args[0]})
+			resp, err := a.clients.access.RevokeApiKey(ctx, &windlassv1.RevokeApiKeyRequest{Mutation: newMutation(), Key: args[0]})
 			if err != nil {
 				return err
 			}
-			return a.done(resp, "key %s is revoked", args[0])
+			return a.showDone(resp, "key %s is revoked", args[0])
 		}),
 	}
 	return group(c, create, list, revoke)

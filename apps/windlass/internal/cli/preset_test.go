@@ -16,13 +16,13 @@ import (
 )
 
 func TestPresetRender(t *testing.T) {
-	server := newAnything(t)
-	run := func(args ...string) ranCommand {
+	server := newFakeServer(t)
+	run := func(args ...string) commandResult {
 		return runCommand(t, server, false, commandRun{args: append([]string{"preset", "render"}, args...)})
 	}
 	models := map[string]string{"nim": "oci://nvcr.io/nim/meta/llama-3.1-8b-instruct:1.8.0", "llamacpp": "hf://ggml-org/gemma-3-1b-it-GGUF"}
 	for _, p := range preset.All() {
-		t.Run("the file of "+p.Name+" is an app file that the API takes", func(t *testing.T) {
+		t.Run("the file of "+p.Name+" is an app file that the API accepts", func(t *testing.T) {
 			model := models[p.Name]
 			if model == "" {
 				model = "hf://org/m"
@@ -60,7 +60,7 @@ func TestPresetRender(t *testing.T) {
 		require.Subset(t, out.Spec.Args, []string{"--a", "b=c", "--trust-remote-code"})
 		require.Contains(t, run("sglang", "--model", "hf://org/m", "--option", "a", "--option", "a=1").stderr, "given twice")
 	})
-	t.Run("what cannot work fails with field and fix, in JSON too", func(t *testing.T) {
+	t.Run("an impossible input fails with field and fix, in JSON too", func(t *testing.T) {
 		got := run("vllm", "--model", "hf://org/m", "--gpus", "8", "--tensor", "3", "-o", "json")
 		require.Equal(t, 1, got.code)
 		require.Contains(t, got.stdout, "ParallelMismatch")
@@ -73,7 +73,7 @@ func TestPresetRender(t *testing.T) {
 	})
 }
 
-// The command lines that presets make are taken by the engines that modelserver plays.
+// The engines that modelserver simulates accept the command lines of presets.
 func TestPresetCommandLines(t *testing.T) {
 	for _, engine := range []string{"vllm", "sglang"} {
 		for name, in := range map[string]preset.Input{

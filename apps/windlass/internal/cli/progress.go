@@ -33,14 +33,14 @@ func (p *progress) show(r *windlassv1.WatchAppResponse, rolloutID, deploymentID 
 		}
 		for _, l := range lines {
 			if !old[l] {
-				p.app.infof("  %5s  %s", short(time.Since(p.started)), l)
+				p.app.infof("  %5s  %s", durationText(time.Since(p.started)), l)
 			}
 		}
 		p.last = text
 		return
 	}
 	p.last = text
-	out := p.app.Stderr.(*screen) //nolint:forcetypeassert // interactive looked
+	out := p.app.Stderr.(*screen) //nolint:forcetypeassert // live is set only if standard error is a screen
 	if p.drawn > 0 {
 		// Move up to the first line of the previous block, and clear everything below.
 		out.control(fmt.Sprintf("\x1b[%dA\x1b[J", p.drawn))
@@ -58,13 +58,13 @@ func (p *progress) end() { p.drawn = 0 }
 // waitsFor describes what a rollout waits for when the command stops waiting for it.
 func (p *progress) waitsFor(last *windlassv1.WatchAppResponse, rolloutID string) string {
 	var text strings.Builder
-	if ro := own(last, rolloutID); ro != nil {
+	if ro := rolloutWithID(last, rolloutID); ro != nil {
 		for _, l := range waitLines(last.GetApp(), ro, time.Now()) {
-			fmt.Fprintf(&text, "\n%s %s", version(ro.GetVersion()), l)
+			fmt.Fprintf(&text, "\n%s %s", versionText(ro.GetVersion()), l)
 		}
 	}
 	if name := last.GetApp().GetName(); name != "" {
-		text.WriteString("\n`windlass status " + name + "` tells how it goes on.")
+		text.WriteString("\n`windlass status " + name + "` shows how it goes on.")
 	}
 	return text.String()
 }
@@ -73,12 +73,12 @@ func (p *progress) waitsFor(last *windlassv1.WatchAppResponse, rolloutID string)
 // of all if deploymentID is empty.
 func progressLines(r *windlassv1.WatchAppResponse, rolloutID, deploymentID string, now time.Time) []string {
 	var out []string
-	ro := own(r, rolloutID)
+	ro := rolloutWithID(r, rolloutID)
 	if rolloutID == "" {
 		ro = r.GetRollout()
 	}
 	for _, l := range waitLines(r.GetApp(), ro, now) {
-		out = append(out, fmt.Sprintf("%-4s %s", version(ro.GetVersion()), l))
+		out = append(out, fmt.Sprintf("%-4s %s", versionText(ro.GetVersion()), l))
 	}
 	for _, d := range r.GetDeployments() {
 		if deploymentID != "" && d.Id != deploymentID {
@@ -88,11 +88,11 @@ func progressLines(r *windlassv1.WatchAppResponse, rolloutID, deploymentID strin
 			if t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {
 				continue
 			}
-			line := fmt.Sprintf("%-4s %-16s %-9s %s %d/%d ready", version(d.Version), t.Region, word(t.Status, "TOPOLOGY_STATUS_"), bar(t.Ready, t.Replicas), t.Ready, t.Replicas)
+			line := fmt.Sprintf("%-4s %-16s %-9s %s %d/%d ready", versionText(d.Version), t.Region, enumText(t.Status, "TOPOLOGY_STATUS_"), progressBar(t.Ready, t.Replicas), t.Ready, t.Replicas)
 			if t.RegionUnreachable {
 				line += "  region unreachable"
 			}
-			if why := because(t.Reason, t.Message); why != "" && t.Ready < t.Replicas {
+			if why := reasonText(t.Reason, t.Message); why != "" && t.Ready < t.Replicas {
 				line += "  " + firstLine(why)
 			}
 			out = append(out, line)
@@ -101,8 +101,8 @@ func progressLines(r *windlassv1.WatchAppResponse, rolloutID, deploymentID strin
 	return out
 }
 
-// bar returns a progress bar of ten characters in brackets.
-func bar(n, of int32) string {
+// progressBar returns a progress bar of ten characters in brackets.
+func progressBar(n, of int32) string {
 	if of <= 0 {
 		return "[----------]"
 	}

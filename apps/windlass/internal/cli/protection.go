@@ -39,12 +39,12 @@ for a whole workspace, which only operators can change. A change applies to roll
 		Use: "remove", Aliases: []string{"rm"}, Short: "Remove the protection of a scope", Args: cobra.NoArgs,
 		Example: "  windlass protection remove --environment default/production",
 		RunE: a.run(func(ctx context.Context, _ []string) error {
-			removed.Mutation = mutation()
+			removed.Mutation = newMutation()
 			resp, err := a.clients.protections.RemoveProtection(ctx, &removed)
 			if err != nil {
 				return err
 			}
-			return a.done(resp, "the protection is removed; rollouts under way keep what they began with")
+			return a.showDone(resp, "the protection is removed; rollouts under way keep what they began with")
 		}),
 	}
 	scopeFlags(remove, &removed.Workspace, &removed.Project, &removed.Environment)
@@ -69,7 +69,7 @@ func (a *app) setProtectionCommand() *cobra.Command {
 		Example: `  windlass protection set --environment default/production --approvals 2 --not-deployer --reason "two people see each change"
   windlass protection set --project search --bake-time 30m --auto-rollback --reason "errors show within half an hour"`,
 		RunE: a.run(func(ctx context.Context, _ []string) error {
-			req.Mutation, req.Rules = mutation(), &windlassv1.ProtectionRules{AutoRollback: autoRollback}
+			req.Mutation, req.Rules = newMutation(), &windlassv1.ProtectionRules{AutoRollback: autoRollback}
 			value := windlassv1.Role_value["ROLE_"+strings.ToUpper(role)]
 			switch {
 			case approvals < 0 || approvals > 10:
@@ -117,13 +117,13 @@ func protectionTable(w *tabwriter.Writer, all []*windlassv1.Protection) {
 			start = strings.TrimPrefix(approvalText(r.Approval), " and ")
 		}
 		if d := p.GetRules().GetBakeTime().AsDuration(); d > 0 {
-			bake = short(d)
+			bake = durationText(d)
 		}
 		by := p.SetBy
 		if p.ByOperator {
 			by += ", an operator"
 		}
-		row(w, protectionScope(p), dash(start), dash(bake), map[bool]string{true: "on", false: "-"}[p.GetRules().GetAutoRollback()], by, firstLine(p.Reason))
+		row(w, protectionScope(p), orDash(start), orDash(bake), map[bool]string{true: "on", false: "-"}[p.GetRules().GetAutoRollback()], by, firstLine(p.Reason))
 	}
 }
 

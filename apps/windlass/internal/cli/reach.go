@@ -11,7 +11,7 @@ import (
 	"connectrpc.com/connect"
 )
 
-// plaintextToTLS are answers of Go's and other servers to plain HTTP on their HTTPS port.
+// plaintextToTLS are texts of answers to plain HTTP on an HTTPS port, of Go's and of other servers.
 var plaintextToTLS = []string{"HTTP request to an HTTPS server", "plain HTTP request was sent to HTTPS port"}
 
 // reachHint returns what to do about a call that reached no control plane.
@@ -24,21 +24,21 @@ func reachHint(err error) string {
 	case errors.As(err, new(x509.UnknownAuthorityError)):
 		return "This machine does not know the CA of its certificate: give `windlass login` the CA's file with --server-ca."
 	case errors.As(err, &expired) && expired.Reason == x509.Expired:
-		return "Its certificate is not valid at this time: look at the clock of this machine, or have the certificate renewed."
+		return "Its certificate is not valid at this time: check the clock of this machine, or renew the certificate."
 	case errors.As(err, &expired):
-		return "Its certificate is not one for a server: have another one made."
+		return "Its certificate is not for a server: use one for server authentication."
 	case errors.As(err, &name):
-		return "Its certificate is for other names: use one of those in --server of `windlass login`, or have a certificate made for this one."
+		return "Its certificate is for other names: use one of them in --server of `windlass login`, or a certificate for this name."
 	case strings.Contains(text, "certificate required"), strings.Contains(text, "tls: bad certificate"):
 		return "It asks for a client's certificate: give `windlass login` one with --client-cert and --client-key."
 	case errors.As(err, &record), strings.Contains(text, "server gave HTTP response to HTTPS client"):
-		return "It speaks plain HTTP there: write http:// in --server of `windlass login`, or the port that it has for TLS."
+		return "It uses plain HTTP on this port: write http:// in --server of `windlass login`, or the port for TLS."
 	case speaksTLS(err):
-		return "It speaks TLS there: write https:// in --server of `windlass login`."
-	case closed(err):
-		return "What listens there closed the connection: if it speaks TLS, write https:// in --server of `windlass login`."
+		return "It uses TLS on this port: write https:// in --server of `windlass login`."
+	case isConnectionClosed(err):
+		return "It closed the connection: if it uses TLS on this port, write https:// in --server of `windlass login`."
 	}
-	return "Is it running? `windlass dev status` tells for this machine."
+	return "Is it running? On this machine, `windlass dev status` shows that."
 }
 
 // speaksTLS reports whether a server refused plain HTTP because it speaks TLS.
@@ -52,9 +52,9 @@ func speaksTLS(err error) bool {
 	return strings.Contains(err.Error(), `malformed HTTP response "\x15\x03`)
 }
 
-// closed reports whether a server closed the connection instead of answering. The error depends on which side
-// is faster.
-func closed(err error) bool {
+// isConnectionClosed reports whether a server closed the connection without an answer. The error depends on the
+// moment at which it did.
+func isConnectionClosed(err error) bool {
 	for _, end := range []error{io.ErrUnexpectedEOF, io.EOF, syscall.ECONNRESET, syscall.EPIPE} {
 		if errors.Is(err, end) {
 			return true
@@ -63,7 +63,7 @@ func closed(err error) bool {
 	return strings.Contains(err.Error(), "http2: client conn")
 }
 
-// unreached reports whether a call reached no control plane that understood it.
-func unreached(err *connect.Error) bool {
+// isUnreached reports whether a call reached no control plane that understood it.
+func isUnreached(err *connect.Error) bool {
 	return err.Code() == connect.CodeUnavailable || speaksTLS(err)
 }

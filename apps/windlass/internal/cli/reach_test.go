@@ -23,7 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// selfSigned is a certificate that is its own CA, and the path of its PEM file.
+// selfSigned returns a certificate that is its own CA, and the path of its PEM file.
 func selfSigned(t *testing.T, change func(*x509.Certificate)) (tls.Certificate, string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -40,7 +40,7 @@ func selfSigned(t *testing.T, change func(*x509.Certificate)) (tls.Certificate, 
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, path
 }
 
-func TestExplain_UnreachableNamesTheWayOut(t *testing.T) {
+func TestExplain_UnreachableServerHasAFix(t *testing.T) {
 	serve := func(secure bool, change func(*x509.Certificate)) (*httptest.Server, string) {
 		s := httptest.NewUnstartedServer(http.NotFoundHandler())
 		s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
@@ -67,7 +67,7 @@ func TestExplain_UnreachableNamesTheWayOut(t *testing.T) {
 		"a certificate for others":    {true, true, func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 9)} }, "https", "for other names"},
 		"a certificate of a client": {true, true, func(c *x509.Certificate) {
 			c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
-		}, "https", "not one for a server"},
+		}, "https", "not for a server"},
 		"TLS to a port without":    {false, false, usual, "https", "write http://"},
 		"plaintext to a TLS port":  {true, false, usual, "http", "write https://"},
 		"a port that nothing owns": {false, false, usual, "", "Is it running?"},

@@ -14,7 +14,7 @@ import (
 )
 
 func (a *app) listRegions(ctx context.Context) error {
-	items, err := pages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.Region, *windlassv1.PageResponse, error) {
+	items, err := fetchPages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.Region, *windlassv1.PageResponse, error) {
 		r, err := a.clients.regions.ListRegions(ctx, &windlassv1.ListRegionsRequest{Page: p})
 		return r.GetRegions(), r.GetPage(), err
 	})
@@ -24,17 +24,17 @@ func (a *app) listRegions(ctx context.Context) error {
 	return showList(a, items, func(w *tabwriter.Writer) {
 		row(w, "REGION", "STATUS", "RUNTIME", "INSTANCES", "GPUS", "CPU", "MEMORY", "ISOLATION", "REPORTED", "AGENT")
 		for _, r := range items {
-			row(w, r.Name, regionStatus(r), dash(r.Runtime), r.Instances, gpus(r), cores(r), memory(r.MemoryMib), isolation(r), ago(r.LastReportAt), dash(r.AgentVersion))
+			row(w, r.Name, regionStatus(r), orDash(r.Runtime), r.Instances, gpusText(r), coresText(r), memoryText(r.MemoryMib), isolationText(r), ageText(r.LastReportAt), orDash(r.AgentVersion))
 		}
 	})
 }
 
-// isolation returns the name of what separates instances of different workspaces.
-func isolation(r *windlassv1.Region) string {
+// isolationText returns the name of what separates instances of different workspaces.
+func isolationText(r *windlassv1.Region) string {
 	if r.Isolation == windlassv1.Isolation_ISOLATION_UNSPECIFIED {
 		return "-"
 	}
-	return word(r.Isolation, "ISOLATION_")
+	return enumText(r.Isolation, "ISOLATION_")
 }
 
 var isolations = map[windlassv1.Isolation]string{
@@ -43,15 +43,15 @@ var isolations = map[windlassv1.Isolation]string{
 }
 
 func regionStatus(r *windlassv1.Region) string {
-	status := word(r.Status, "REGION_STATUS_")
+	status := enumText(r.Status, "REGION_STATUS_")
 	if r.Quarantined > 0 {
 		status += fmt.Sprintf(" (%d quarantined)", r.Quarantined)
 	}
 	return status
 }
 
-// gpus returns the sums of a region's pools by product: "20/32 NVIDIA-H100-80GB-HBM3".
-func gpus(r *windlassv1.Region) string {
+// gpusText returns the sums of a region's pools by product: "20/32 NVIDIA-H100-80GB-HBM3".
+func gpusText(r *windlassv1.Region) string {
 	var order []string
 	requested, allocatable := map[string]int32{}, map[string]int32{}
 	for _, g := range r.Gpus {
@@ -65,19 +65,21 @@ func gpus(r *windlassv1.Region) string {
 	for i, name := range order {
 		order[i] = fmt.Sprintf("%d/%d %s", requested[name], allocatable[name], name)
 	}
-	return dash(strings.Join(order, ", "))
+	return orDash(strings.Join(order, ", "))
 }
 
 func gpuName(g *windlassv1.GpuCapacity) string {
 	if g.Product == "" {
-		return dash(g.ResourceName)
+		return orDash(g.ResourceName)
 	}
 	return g.Product
 }
 
-func cores(r *windlassv1.Region) string { return fmt.Sprintf("%.1f", float64(r.CpuMillicores)/1000) }
+func coresText(r *windlassv1.Region) string {
+	return fmt.Sprintf("%.1f", float64(r.CpuMillicores)/1000)
+}
 
-func memory(mib int64) string {
+func memoryText(mib int64) string {
 	if mib == 0 {
 		return "-"
 	}
@@ -108,11 +110,11 @@ func regionTable(w *tabwriter.Writer, r *windlassv1.Region) {
 		status += ": " + r.Message
 	}
 	row(w, "Status:", status)
-	row(w, "Agent:", strings.TrimSpace(dash(r.Runtime)+" "+r.AgentVersion)+", reported "+ago(r.LastReportAt)+" ago")
+	row(w, "Agent:", strings.TrimSpace(orDash(r.Runtime)+" "+r.AgentVersion)+", reported "+ageText(r.LastReportAt)+" ago")
 	if r.GatewayUrl != "" {
 		address := r.GatewayUrl
 		if !r.GatewayApproved {
-			address += " (the platform's regions hand nothing there until an operator approves it)"
+			address += " (the platform's regions hand no requests there until an operator approves it)"
 		}
 		row(w, "Gateways:", address)
 	}
@@ -120,8 +122,8 @@ func regionTable(w *tabwriter.Writer, r *windlassv1.Region) {
 		row(w, "Isolation:", isolations[r.Isolation])
 	}
 	row(w, "Instances:", r.Instances)
-	row(w, "CPU:", cores(r)+" cores")
-	row(w, "Memory:", memory(r.MemoryMib))
+	row(w, "CPU:", coresText(r)+" cores")
+	row(w, "Memory:", memoryText(r.MemoryMib))
 	if len(r.Labels) > 0 {
 		var labels []string
 		for _, k := range slices.Sorted(maps.Keys(r.Labels)) {
@@ -152,6 +154,6 @@ func regionTable(w *tabwriter.Writer, r *windlassv1.Region) {
 			// An agent of an earlier release does not report these.
 			hosts, free = "-", "-"
 		}
-		row(w, dash(g.Pool), dash(g.Product), dash(g.ResourceName), memory(g.MemoryMib), hosts, g.Allocatable, g.Requested, free, g.LargestFree, quota)
+		row(w, orDash(g.Pool), orDash(g.Product), orDash(g.ResourceName), memoryText(g.MemoryMib), hosts, g.Allocatable, g.Requested, free, g.LargestFree, quota)
 	}
 }

@@ -13,19 +13,19 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
-// regionMaker is a control plane that keeps the last request for a region.
-type regionMaker struct {
+// regionServer is a control plane that records the last request to create a region.
+type regionServer struct {
 	windlassv1connect.UnimplementedRegionServiceHandler
 	got *windlassv1.CreateRegionRequest
 }
 
-func (f *regionMaker) CreateRegion(_ context.Context, req *windlassv1.CreateRegionRequest) (*windlassv1.CreateRegionResponse, error) {
+func (f *regionServer) CreateRegion(_ context.Context, req *windlassv1.CreateRegionRequest) (*windlassv1.CreateRegionResponse, error) {
 	f.got = req
 	return &windlassv1.CreateRegionResponse{Region: &windlassv1.Region{Name: req.GetName()}}, nil
 }
 
 func TestRegionCreate(t *testing.T) {
-	f := &regionMaker{}
+	f := &regionServer{}
 	mux := http.NewServeMux()
 	mux.Handle(windlassv1connect.NewRegionServiceHandler(f))
 	server := httptest.NewServer(mux)

@@ -28,32 +28,32 @@ let it continue where it waits, and abort it. A command may be repeated.`,
 	abort := a.cancelCommand()
 	abort.Use, abort.Short = "abort APP", "Bring every region back to the version that is live"
 	return group(c, a.rolloutStatusCommand(), abort,
-		a.steer("pause APP", "Pause the rollout: it starts and stops nothing", "paused; `windlass rollout resume` goes on",
+		a.instructionCommand("pause APP", "Pause the rollout: it starts and stops nothing", "paused; `windlass rollout resume` goes on",
 			func(ctx context.Context, path, why string) (effect, error) {
-				return a.clients.rollouts.PauseRollout(ctx, &windlassv1.PauseRolloutRequest{Mutation: mutation(), App: path, Why: why})
+				return a.clients.rollouts.PauseRollout(ctx, &windlassv1.PauseRolloutRequest{Mutation: newMutation(), App: path, Why: why})
 			}),
-		a.steer("resume APP", "Resume a paused rollout", "goes on",
+		a.instructionCommand("resume APP", "Resume a paused rollout", "goes on",
 			func(ctx context.Context, path, why string) (effect, error) {
-				return a.clients.rollouts.ResumeRollout(ctx, &windlassv1.ResumeRolloutRequest{Mutation: mutation(), App: path, Why: why})
+				return a.clients.rollouts.ResumeRollout(ctx, &windlassv1.ResumeRolloutRequest{Mutation: newMutation(), App: path, Why: why})
 			}),
-		a.steer("retry APP", "Retry the regions that failed", "tries again",
+		a.instructionCommand("retry APP", "Retry the regions that failed", "tries again",
 			func(ctx context.Context, path, why string) (effect, error) {
-				return a.clients.rollouts.RetryRollout(ctx, &windlassv1.RetryRolloutRequest{Mutation: mutation(), App: path, Why: why})
+				return a.clients.rollouts.RetryRollout(ctx, &windlassv1.RetryRolloutRequest{Mutation: newMutation(), App: path, Why: why})
 			}),
 		a.promoteCommand(),
 		a.approveCommand(),
-		a.steer("skip-bake APP", "End the bake time of the wave that is baking", "bakes no longer",
+		a.instructionCommand("skip-bake APP", "End the bake time of the wave that is baking", "bakes no longer",
 			func(ctx context.Context, path, why string) (effect, error) {
-				return a.clients.rollouts.SkipBake(ctx, &windlassv1.SkipBakeRequest{Mutation: mutation(), App: path, Why: why})
+				return a.clients.rollouts.SkipBake(ctx, &windlassv1.SkipBakeRequest{Mutation: newMutation(), App: path, Why: why})
 			}),
 	)
 }
 
 func (a *app) promoteCommand() *cobra.Command {
 	var full bool
-	c := a.steer("promote APP", "Accept the new version where it waits, and go on", "promoted",
+	c := a.instructionCommand("promote APP", "Accept the new version where it waits, and go on", "promoted",
 		func(ctx context.Context, path, why string) (effect, error) {
-			return a.clients.rollouts.Promote(ctx, &windlassv1.PromoteRequest{Mutation: mutation(), App: path, Why: why, Full: full})
+			return a.clients.rollouts.Promote(ctx, &windlassv1.PromoteRequest{Mutation: newMutation(), App: path, Why: why, Full: full})
 		})
 	c.Long = `Promote lets the regions that wait at a step continue, unless the step waits for an
 approval. If a failed analysis paused the rollout, promote accepts the failure.
@@ -70,7 +70,7 @@ func (a *app) approveCommand() *cobra.Command {
 		Use: "approve APP", Short: "Approve the rollout at the gates where it waits, with the role of the key", Args: cobra.ExactArgs(1),
 		Example: `  windlass rollout approve echo --comment "p95 is as before"`,
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			resp, err := a.clients.rollouts.Approve(ctx, &windlassv1.ApproveRequest{Mutation: mutation(), App: a.appPath(args[0]), Comment: comment})
+			resp, err := a.clients.rollouts.Approve(ctx, &windlassv1.ApproveRequest{Mutation: newMutation(), App: a.appPath(args[0]), Comment: comment})
 			if err != nil {
 				return err
 			}
@@ -81,21 +81,22 @@ func (a *app) approveCommand() *cobra.Command {
 			if len(resp.Missing) > 0 {
 				text += "; still missing: " + strings.Join(resp.Missing, "; ")
 			}
-			return a.done(resp, "%s: %s", args[0], text)
+			return a.showDone(resp, "%s: %s", args[0], text)
 		}),
 	}
 	c.Flags().StringVarP(&comment, "comment", "m", "", "why, for the history")
 	return c
 }
 
-// effect is an answer that contains the effect of a call.
+// effect is a response that describes what the call did.
 type effect interface {
 	proto.Message
 	GetEffect() string
 }
 
-// steer makes a command that sends one instruction to the rollout in flight.
-func (a *app) steer(use, short, done string, say func(ctx context.Context, path, why string) (effect, error)) *cobra.Command {
+// instructionCommand returns a command that sends one instruction to the rollout in flight. done is the text
+// for a control plane that does not describe the effect.
+func (a *app) instructionCommand(use, short, done string, say func(ctx context.Context, path, why string) (effect, error)) *cobra.Command {
 	var why string
 	c := &cobra.Command{
 		Use: use, Short: short, Args: cobra.ExactArgs(1),
@@ -104,7 +105,7 @@ func (a *app) steer(use, short, done string, say func(ctx context.Context, path,
 			if err != nil {
 				return err
 			}
-			return a.done(resp, "%s: %s", args[0], cmp.Or(resp.GetEffect(), done))
+			return a.showDone(resp, "%s: %s", args[0], cmp.Or(resp.GetEffect(), done))
 		}),
 	}
 	c.Flags().StringVarP(&why, "message", "m", "", "why, for the history")
@@ -125,7 +126,7 @@ failure paused it. ` + exitCodesText,
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			path := a.appPath(args[0])
 			if !watch {
-				r, err := a.look(ctx, path, "")
+				r, err := a.getState(ctx, path, "")
 				if err != nil {
 					return err
 				}
@@ -140,24 +141,24 @@ failure paused it. ` + exitCodesText,
 
 // watchRollout shows the rollout that is in flight when it is called, until the rollout is over.
 func (a *app) watchRollout(ctx context.Context, path string) error {
-	first, err := a.look(ctx, path, "")
+	first, err := a.getState(ctx, path, "")
 	if err != nil {
 		return err
 	}
 	id := first.Rollout.GetId()
 	var end verdict
-	err = a.follow(ctx, path, id, forever, func(r *windlassv1.WatchAppResponse) (bool, error) {
-		if ro := own(r, id); ro != nil {
+	err = a.followApp(ctx, path, id, forever, func(r *windlassv1.WatchAppResponse) (bool, error) {
+		if ro := rolloutWithID(r, id); ro != nil {
 			r.Rollout = ro
 		}
-		end = started{rolloutID: id}.verdict(r, untilReady)
+		end = startedWork{rolloutID: id}.verdict(r, untilReady)
 		if id == "" {
 			end.over = true
 		}
-		a.clear()
+		a.clearScreen()
 		return end.over, a.showRollout(r)
 	})
-	return errors.Join(quietly(err), end.err())
+	return errors.Join(withoutMessage(err), end.err())
 }
 
 func (a *app) showRollout(r *windlassv1.WatchAppResponse) error {
@@ -170,7 +171,7 @@ func (a *app) showRollout(r *windlassv1.WatchAppResponse) error {
 // rolloutTable prints the state of a rollout.
 func rolloutTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 	ro := r.Rollout
-	row(w, "Rollout:", fmt.Sprintf("%s, %s -> %s, by %s %s ago", r.App.GetName(), version(ro.FromVersion), version(ro.Version), ro.CreatedBy, ago(ro.CreatedAt)))
+	row(w, "Rollout:", fmt.Sprintf("%s, %s -> %s, by %s %s ago", r.App.GetName(), versionText(ro.FromVersion), versionText(ro.Version), ro.CreatedBy, ageText(ro.CreatedAt)))
 	row(w, "Status:", rolloutState(r))
 	p := ro.Progress
 	if p == nil {
@@ -184,8 +185,8 @@ func rolloutTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 	}
 	row(w)
 	others := hasOthers(p)
-	row(w, withOthers(others, "OTHERS", "WAVE", "REGION", "STATE", version(ro.FromVersion), version(ro.Version), "WANTED", "TRAFFIC", "SINCE", "WHY")...)
-	var cut whys
+	row(w, withOthers(others, "OTHERS", "WAVE", "REGION", "STATE", versionText(ro.FromVersion), versionText(ro.Version), "WANTED", "TRAFFIC", "SINCE", "WHY")...)
+	var cut cutTexts
 	for i, wave := range p.Waves {
 		name := fmt.Sprintf("%d", i+1)
 		if wave.Name != "" && wave.Name != name {
@@ -195,20 +196,20 @@ func rolloutTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 			if j > 0 {
 				name = ""
 			}
-			row(w, withOthers(others, othersText(g), name, g.Region, regionState(wave, g), counts(g.Old), counts(g.New), g.Replicas,
-				fmt.Sprintf("%d/%d", g.GetOld().GetWeight(), g.GetNew().GetWeight()), ago(g.Since), firstLine(because(g.Reason, g.Message)))...)
+			row(w, withOthers(others, othersText(g), name, g.Region, regionState(wave, g), replicasText(g.Old), replicasText(g.New), g.Replicas,
+				fmt.Sprintf("%d/%d", g.GetOld().GetWeight(), g.GetNew().GetWeight()), ageText(g.Since), firstLine(reasonText(g.Reason, g.Message)))...)
 			cut.add(g.Region, g.Reason, g.Message)
 		}
 	}
 	for _, wave := range p.Behind {
 		for _, g := range wave.Regions {
-			row(w, withOthers(others, othersText(g), "behind", g.Region, regionState(wave, g), versionCounts(g.Old), versionCounts(g.New), g.Replicas,
-				fmt.Sprintf("%d/%d", g.GetOld().GetWeight(), g.GetNew().GetWeight()), ago(g.Since), firstLine(because(g.Reason, g.Message)))...)
+			row(w, withOthers(others, othersText(g), "behind", g.Region, regionState(wave, g), versionReplicasText(g.Old), versionReplicasText(g.New), g.Replicas,
+				fmt.Sprintf("%d/%d", g.GetOld().GetWeight(), g.GetNew().GetWeight()), ageText(g.Since), firstLine(reasonText(g.Reason, g.Message)))...)
 			cut.add(g.Region, g.Reason, g.Message)
 		}
 	}
 	checksTable(w, p)
-	cut.add("Rollout of "+version(ro.Version), ro.Reason, ro.Message)
+	cut.add("Rollout of "+versionText(ro.Version), ro.Reason, ro.Message)
 	cut.print(w)
 }
 
@@ -232,7 +233,7 @@ func withOthers(others bool, cell any, cells ...any) []any {
 func othersText(g *windlassv1.RegionProgress) string {
 	var parts []string
 	for _, v := range g.GetOthers() {
-		parts = append(parts, fmt.Sprintf("%s %d%%", versionCounts(v), v.GetWeight()))
+		parts = append(parts, fmt.Sprintf("%s %d%%", versionReplicasText(v), v.GetWeight()))
 	}
 	return cmp.Or(strings.Join(parts, ", "), "-")
 }
@@ -255,25 +256,25 @@ func previewRows(w *tabwriter.Writer, ro *windlassv1.Rollout) {
 
 func rolloutState(r *windlassv1.WatchAppResponse) string {
 	ro := r.Rollout
-	text := word(ro.Status, "ROLLOUT_STATUS_")
-	why := firstLine(because(ro.Reason, ro.Message))
+	text := enumText(ro.Status, "ROLLOUT_STATUS_")
+	why := firstLine(reasonText(ro.Reason, ro.Message))
 	switch p := ro.Progress; {
 	case ro.FinishedAt != 0:
-		text += " after " + short(time.Duration(ro.FinishedAt-ro.CreatedAt)*time.Millisecond)
+		text += " after " + durationText(time.Duration(ro.FinishedAt-ro.CreatedAt)*time.Millisecond)
 		if len(p.GetBehind()) > 0 && r.App.GetMessage() != "" {
 			why = firstLine(r.App.Message)
 		}
 		if p.GetRetainedUntil() != 0 {
-			why = fmt.Sprintf("%s is retained for %s: windlass rollback %s", version(ro.FromVersion), short(time.Until(time.UnixMilli(p.RetainedUntil))), r.App.GetName())
+			why = fmt.Sprintf("%s is retained for %s: windlass rollback %s", versionText(ro.FromVersion), durationText(time.Until(time.UnixMilli(p.RetainedUntil))), r.App.GetName())
 		}
 	case ro.Hold != nil:
 		text, why = holdText(ro.Hold), ""
 	case ro.GetStartApproval().GetMissing() != "":
 		text, why = startText(r.App, ro), ""
 	case p.GetGoingBack():
-		text = "going back to " + version(ro.FromVersion)
+		text = "going back to " + versionText(ro.FromVersion)
 	case p.GetPaused():
-		text = "paused by " + p.PausedBy + " " + ago(p.PausedAt) + " ago"
+		text = "paused by " + p.PausedBy + " " + ageText(p.PausedAt) + " ago"
 		why = p.PausedWhy
 	case heldBy(p) != "":
 		text = "held: " + heldBy(p)
@@ -311,9 +312,9 @@ func approvalText(gate *windlassv1.Approval) string {
 	if gate == nil {
 		return ""
 	}
-	text := " and approval by " + word(gate.Role, "ROLE_")
+	text := " and approval by " + enumText(gate.Role, "ROLE_")
 	if gate.Count > 1 {
-		text = fmt.Sprintf(" and approval by %d of role %s", gate.Count, word(gate.Role, "ROLE_"))
+		text = fmt.Sprintf(" and approval by %d of role %s", gate.Count, enumText(gate.Role, "ROLE_"))
 	}
 	if gate.NotDeployer {
 		text += ", not who deployed"
@@ -333,7 +334,7 @@ func waitsForPromotion(p *windlassv1.RolloutProgress) bool {
 }
 
 func policyText(p *windlassv1.RolloutPolicy) string {
-	parts := []string{word(p.GetStrategy(), "STRATEGY_")}
+	parts := []string{enumText(p.GetStrategy(), "STRATEGY_")}
 	for i, s := range p.GetSteps() {
 		amount := fmt.Sprintf("%d%%", s.Weight)
 		if s.Weight == 0 {
@@ -351,12 +352,13 @@ func policyText(p *windlassv1.RolloutPolicy) string {
 		parts = append(parts, "check "+c.Name)
 	}
 	if wait := p.GetWaitForCapacity().AsDuration(); wait > 0 {
-		parts = append(parts, "waits for room for "+short(wait)+" at most")
+		parts = append(parts, "waits for room for "+durationText(wait)+" at most")
 	}
 	return strings.Join(append(parts, limitsText(p)...), ", ")
 }
 
-// strategyFields describes the fields that not all strategies have. What a strategy leaves out has its default.
+// strategyFields describes the fields that only some strategies have. A field that a policy leaves out has the
+// default of the strategy.
 func strategyFields(p *windlassv1.RolloutPolicy) (parts []string) {
 	surge, unavailable := p.GetMaxSurge(), p.GetMaxUnavailable()
 	green := false
@@ -381,7 +383,7 @@ func strategyFields(p *windlassv1.RolloutPolicy) (parts []string) {
 		parts = append(parts, "promotion "+cmp.Or(p.GetPromotion(), "auto")+approvalText(p.GetApproval()))
 	}
 	if green || p.GetRetain() != nil {
-		parts = append(parts, "retain "+short(p.GetRetain().AsDuration()))
+		parts = append(parts, "retain "+durationText(p.GetRetain().AsDuration()))
 	}
 	return parts
 }
@@ -395,7 +397,7 @@ func limitsText(p *windlassv1.RolloutPolicy) (parts []string) {
 	case len(auto.GetConditions()) > 0:
 		var names []string
 		for _, on := range auto.GetConditions() {
-			names = append(names, word(on, "CONDITION_"))
+			names = append(names, enumText(on, "CONDITION_"))
 		}
 		parts = append(parts, "auto rollback on "+strings.Join(names, " and ")+" alone")
 	}
@@ -407,7 +409,7 @@ func limitsText(p *windlassv1.RolloutPolicy) (parts []string) {
 		if auto.GetUnhealthyFor() != nil {
 			lasts = auto.GetUnhealthyFor().AsDuration()
 		}
-		parts = append(parts, fmt.Sprintf("or by %s of what was ready that is not for %s", text, short(lasts)))
+		parts = append(parts, fmt.Sprintf("or by %s of what was ready that is not for %s", text, durationText(lasts)))
 	}
 	d := p.GetDeadlines()
 	for _, limit := range []struct {
@@ -415,15 +417,15 @@ func limitsText(p *windlassv1.RolloutPolicy) (parts []string) {
 		of   *durationpb.Duration
 	}{{"progress", d.GetProgress()}, {"unschedulable", d.GetUnschedulable()}, {"image", d.GetImage()}, {"crash", d.GetCrash()}} {
 		if limit.of != nil {
-			parts = append(parts, "deadline "+limit.name+" "+short(limit.of.AsDuration()))
+			parts = append(parts, "deadline "+limit.name+" "+durationText(limit.of.AsDuration()))
 		}
 	}
 	return parts
 }
 
-// counts returns the replicas that are ready, the replicas that the region should run and, if there are any,
+// replicasText returns the replicas that are ready, the replicas that the region should run and, if there are any,
 // the outdated replicas that still serve.
-func counts(v *windlassv1.VersionProgress) string {
+func replicasText(v *windlassv1.VersionProgress) string {
 	if v.GetReplicas() == 0 && v.GetReady() == 0 {
 		return "-"
 	}
@@ -433,12 +435,12 @@ func counts(v *windlassv1.VersionProgress) string {
 	return fmt.Sprintf("%d/%d", v.Ready, v.Replicas)
 }
 
-// versionCounts returns the counts with the version, for a region that has versions of its own.
-func versionCounts(v *windlassv1.VersionProgress) string {
+// versionReplicasText returns the counts with the version, for a region that has versions of its own.
+func versionReplicasText(v *windlassv1.VersionProgress) string {
 	if v.GetVersion() == 0 {
 		return "-"
 	}
-	return version(v.Version) + " " + counts(v)
+	return versionText(v.Version) + " " + replicasText(v)
 }
 
 // regionState describes where the region is in the rollout, and the failures that count towards a limit.
@@ -446,7 +448,7 @@ func regionState(wave *windlassv1.WaveProgress, g *windlassv1.RegionProgress) st
 	text := regionPlace(wave, g)
 	if g.UnhealthySince != 0 {
 		text += fmt.Sprintf(", %d of %d that were ready are not, %s left", g.WereReady-min(g.WereReady, g.GetNew().GetReady()), g.WereReady,
-			short(max(0, time.Until(time.UnixMilli(g.UnhealthyUntil)))))
+			durationText(max(0, time.Until(time.UnixMilli(g.UnhealthyUntil)))))
 	}
 	if g.FailedInstances > 0 && g.FailedInstances < g.FailedLimit {
 		text += fmt.Sprintf(", %d failed, limit %d", g.FailedInstances, g.FailedLimit)
@@ -458,9 +460,9 @@ func regionState(wave *windlassv1.WaveProgress, g *windlassv1.RegionProgress) st
 }
 
 func regionPlace(wave *windlassv1.WaveProgress, g *windlassv1.RegionProgress) string {
-	text := word(g.State, "STATE_")
+	text := enumText(g.State, "STATE_")
 	if g.WaitsForCapacitySince != 0 {
-		return "waits for room for " + ago(g.WaitsForCapacitySince)
+		return "waits for room for " + ageText(g.WaitsForCapacitySince)
 	}
 	if g.State == windlassv1.RegionProgress_STATE_ROLLING && g.Step > 0 && g.Step <= g.Steps {
 		text = fmt.Sprintf("step %d of %d", g.Step, g.Steps)
@@ -470,7 +472,7 @@ func regionPlace(wave *windlassv1.WaveProgress, g *windlassv1.RegionProgress) st
 		case g.GetApproval().GetMissing() != "" && time.Now().UnixMilli() >= g.StepUntil:
 			text += ", waits for approval"
 		case g.StepUntil != 0:
-			text += ", " + short(max(0, time.Until(time.UnixMilli(g.StepUntil)))) + " left"
+			text += ", " + durationText(max(0, time.Until(time.UnixMilli(g.StepUntil)))) + " left"
 		}
 		return text
 	}
@@ -481,7 +483,7 @@ func regionPlace(wave *windlassv1.WaveProgress, g *windlassv1.RegionProgress) st
 			if left <= 0 && wave.GetApproval().GetMissing() != "" {
 				return "waits for approval"
 			}
-			return "baking, " + short(left) + " left"
+			return "baking, " + durationText(left) + " left"
 		case windlassv1.WaveProgress_STATE_DONE:
 			return "done"
 		default:

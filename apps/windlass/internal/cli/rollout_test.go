@@ -14,8 +14,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// rendered returns the table of a rollout.
-func rendered(t *testing.T, ro *windlassv1.Rollout) string {
+// renderRollout returns the table of a rollout.
+func renderRollout(t *testing.T, ro *windlassv1.Rollout) string {
 	t.Helper()
 	var b bytes.Buffer
 	w := tabwriter.NewWriter(&b, 0, 4, 2, ' ', 0)
@@ -40,35 +40,35 @@ func TestRolloutStatus_ShowsWhatItWaitsForAndHowToGoOn(t *testing.T) {
 			Waves: []*windlassv1.WaveProgress{{Name: "1", State: windlassv1.WaveProgress_STATE_ROLLING, Regions: []*windlassv1.RegionProgress{eu}}},
 		},
 	}
-	text := rendered(t, ro)
+	text := renderRollout(t, ro)
 	require.Contains(t, text, "waits for promotion: windlass rollout promote echo\n")
 	require.Contains(t, text, "canary, step 1: 1 replicas 10m, step 2: 40% manual, max surge 25%, max unavailable 0\n")
 	require.Regexp(t, `eu +step 2 of 2, waits for promotion +3/3 +2/2 +4 +60/40`, text)
 
 	require.NotContains(t, text, "OTHERS")
 	eu.Old.Weight, eu.Others = 35, []*windlassv1.VersionProgress{{Version: 7, Replicas: 1, Ready: 1, Weight: 25}}
-	text = rendered(t, ro)
+	text = renderRollout(t, ro)
 	require.Regexp(t, `TRAFFIC +OTHERS +SINCE`, text)
 	require.Regexp(t, `4 +35/40 +v7 1/1 25% +`, text)
 	eu.Old.Weight, eu.Others = 60, nil
 
 	eu.Relapses, eu.RelapseLimit = 2, 5
-	require.Regexp(t, `eu +step 2 of 2, waits for promotion, became unready 2 times, limit 5 +3/3`, rendered(t, ro))
+	require.Regexp(t, `eu +step 2 of 2, waits for promotion, became unready 2 times, limit 5 +3/3`, renderRollout(t, ro))
 	eu.Relapses, eu.RelapseLimit = 0, 0
 
 	ro.Progress.PromotionHeld = true
-	require.Contains(t, rendered(t, ro), "promote echo: an earlier rollout went back")
+	require.Contains(t, renderRollout(t, ro), "promote echo: an earlier rollout went back")
 
 	eu.Step, eu.WaitsForPromotion, eu.StepUntil = 1, false, time.Now().Add(90*time.Second).UnixMilli()
-	text = rendered(t, ro)
+	text = renderRollout(t, ro)
 	require.Regexp(t, `eu +step 1 of 2, 1m\d\ds left`, text)
 	require.Contains(t, text, "running: what the workflow says")
 
 	ro.PreviewUrls = []string{"http://10.0.0.1:8000", "http://10.0.0.2:8000", "http://10.0.0.3:8000", "http://10.0.0.4:8000", "http://10.0.0.5:8000"}
-	require.Regexp(t, `(?m)^Preview: +http://10.0.0.1:8000\n.*2:8000\n.*3:8000\n +and 2 more: -o json$`, rendered(t, ro))
+	require.Regexp(t, `(?m)^Preview: +http://10.0.0.1:8000\n.*2:8000\n.*3:8000\n +and 2 more: -o json$`, renderRollout(t, ro))
 
 	eu.WaitsForCapacitySince = time.Now().Add(-90 * time.Second).UnixMilli()
-	require.Regexp(t, `eu +waits for room for 1m3\ds`, rendered(t, ro))
+	require.Regexp(t, `eu +waits for room for 1m3\ds`, renderRollout(t, ro))
 }
 
 func TestRolloutStatus_ShowsTheCheckThatHoldsIt(t *testing.T) {
@@ -98,21 +98,21 @@ func TestRolloutStatus_ShowsTheCheckThatHoldsIt(t *testing.T) {
 			Waves: []*windlassv1.WaveProgress{wave},
 		},
 	}
-	text := rendered(t, ro)
+	text := renderRollout(t, ro)
 	require.Contains(t, text, "check error-rate, check latency-p95")
 	require.Regexp(t, `error-rate +eu +failed +0\.062 +0\.01 +120/1000 +1 of 2 +5s +in 55s +figure 0.062, at most 0.05`, text)
 	require.Regexp(t, `latency-p95 +eu +held for 1m30s +- +- +- +0 of 0 +5s +- +there is no figure`, text)
 	require.Regexp(t, `Status: +held: latency-p95 in eu for 1m30s: there is no figure of the new version; .windlass rollout promote. goes on`, text)
 
 	wave.State, wave.BakingUntil = windlassv1.WaveProgress_STATE_BAKING, now-1
-	require.Contains(t, rendered(t, ro), "`windlass rollout skip-bake` goes on")
+	require.Contains(t, renderRollout(t, ro), "`windlass rollout skip-bake` goes on")
 	wave.BakingUntil = now + 60_000
-	require.NotContains(t, rendered(t, ro), "held: latency-p95")
+	require.NotContains(t, renderRollout(t, ro), "held: latency-p95")
 }
 
 func TestRolloutStatus_ShowsTheRetainedVersion(t *testing.T) {
 	now := time.Now().UnixMilli()
-	text := rendered(t, &windlassv1.Rollout{
+	text := renderRollout(t, &windlassv1.Rollout{
 		Version: 2, FromVersion: 1, Status: windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED, CreatedAt: now - 5000, FinishedAt: now,
 		Progress: &windlassv1.RolloutProgress{
 			RetainedUntil: now + 3_600_000,
@@ -125,7 +125,8 @@ func TestRolloutStatus_ShowsTheRetainedVersion(t *testing.T) {
 	require.Contains(t, text, "blue-green, initial weight 0%, promotion auto, retain 1h00m")
 }
 
-// Fields that all strategies have are in other tests: what they say depends on what is in them.
+// Fields that all strategies have are left out here, because their texts depend on their values. Other tests cover
+// them.
 func TestPolicyText_ShowsEveryFieldOfAStrategy(t *testing.T) {
 	ofAll := []string{"strategy", "waves", "waitForCapacity", "autoRollback", "deadlines", "startApproval"}
 	fields := (&windlassv1.RolloutPolicy{}).ProtoReflect().Descriptor().Fields()

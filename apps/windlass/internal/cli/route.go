@@ -29,7 +29,7 @@ Your own domains work like the stable host: see ` + "`windlass domain`" + `.`,
 	list := &cobra.Command{
 		Use: "list [APP]", Aliases: []string{"ls"}, Short: "List hosts and their targets", Args: cobra.MaximumNArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			all, err := a.routes(ctx, args, ended)
+			all, err := a.listRoutes(ctx, args, ended)
 			if err != nil {
 				return err
 			}
@@ -39,7 +39,7 @@ Your own domains work like the stable host: see ` + "`windlass domain`" + `.`,
 	show := &cobra.Command{
 		Use: "show APP", Short: "Show the hosts of an app region by region, and how its requests are routed", Args: cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			all, err := a.routes(ctx, args, ended)
+			all, err := a.listRoutes(ctx, args, ended)
 			if err != nil {
 				return err
 			}
@@ -57,12 +57,12 @@ Your own domains work like the stable host: see ` + "`windlass domain`" + `.`,
 	return group(c, list, show)
 }
 
-func (a *app) routes(ctx context.Context, args []string, ended bool) ([]*windlassv1.Route, error) {
+func (a *app) listRoutes(ctx context.Context, args []string, ended bool) ([]*windlassv1.Route, error) {
 	path := ""
 	if len(args) > 0 {
 		path = a.appPath(args[0])
 	}
-	return pages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.Route, *windlassv1.PageResponse, error) {
+	return fetchPages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.Route, *windlassv1.PageResponse, error) {
 		resp, err := a.clients.routes.ListRoutes(ctx, &windlassv1.ListRoutesRequest{Page: p, App: path, Ended: ended})
 		return resp.GetRoutes(), resp.GetPage(), err
 	})
@@ -71,7 +71,7 @@ func (a *app) routes(ctx context.Context, args []string, ended bool) ([]*windlas
 func routeTable(w *tabwriter.Writer, all []*windlassv1.Route) {
 	row(w, "HOST", "KIND", "APP", "VERSIONS", "REGIONS", "STATE", "MESSAGE")
 	for _, r := range all {
-		row(w, r.Host, word(r.Kind, "KIND_"), r.App, dash(routeVersions(r)), dash(routeRegionNames(r)), word(r.State, "ROUTE_STATE_"), firstLine(r.Message))
+		row(w, r.Host, enumText(r.Kind, "KIND_"), r.App, orDash(routeVersions(r)), orDash(routeRegionNames(r)), enumText(r.State, "ROUTE_STATE_"), firstLine(r.Message))
 	}
 }
 
@@ -79,14 +79,14 @@ func routeRegions(w *tabwriter.Writer, all []*windlassv1.Route) {
 	row(w, "HOST", "REGION", "SHARES", "GENERATION", "SERVED", "STATE", "MESSAGE")
 	for _, r := range all {
 		if len(r.Regions) == 0 {
-			row(w, r.Host, "-", "-", "-", "-", word(r.State, "ROUTE_STATE_"), firstLine(r.Message))
+			row(w, r.Host, "-", "-", "-", "-", enumText(r.State, "ROUTE_STATE_"), firstLine(r.Message))
 		}
 		for _, in := range r.Regions {
 			generation, served := "-", "-"
 			if in.Generation > 0 {
 				generation, served = fmt.Sprint(in.Generation), fmt.Sprint(in.AcknowledgedGeneration)
 			}
-			row(w, r.Host, in.Region, dash(sharesText(in.Targets)), generation, served, word(in.State, "ROUTE_STATE_"), firstLine(in.Message))
+			row(w, r.Host, in.Region, orDash(sharesText(in.Targets)), generation, served, enumText(in.State, "ROUTE_STATE_"), firstLine(in.Message))
 		}
 	}
 }
@@ -136,9 +136,9 @@ func routingText(p *windlassv1.RoutingPolicy) (string, error) {
 		value := leaves[path]
 		switch path {
 		case "routing.balancing":
-			value = word(p.GetBalancing(), "BALANCING_")
+			value = enumText(p.GetBalancing(), "BALANCING_")
 		case "routing.crossRegion":
-			value = word(p.GetCrossRegion(), "CROSS_REGION_")
+			value = enumText(p.GetCrossRegion(), "CROSS_REGION_")
 		}
 		parts = append(parts, strings.TrimPrefix(path, "routing.")+"="+value)
 	}
@@ -148,7 +148,7 @@ func routingText(p *windlassv1.RoutingPolicy) (string, error) {
 func sharesText(shares []*windlassv1.RouteShare) string {
 	parts := make([]string, 0, len(shares))
 	for _, s := range shares {
-		parts = append(parts, fmt.Sprintf("%s %d%%", version(s.Version), s.Percent))
+		parts = append(parts, fmt.Sprintf("%s %d%%", versionText(s.Version), s.Percent))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -178,10 +178,10 @@ func routeRegionNames(r *windlassv1.Route) string {
 func (a *app) domainCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "domain", Aliases: []string{"domains"}, Short: "Serve an app under domains of your own",
-		Long: `A domain serves an app once its owner has shown that it is to: add it, have the DNS answer with
-the TXT record that add prints, and verify it. Then point the domain itself (CNAME, or A and
-AAAA) to the gateways of the regions. Leave the record where it is: without it for 7 days the
-domain lapses. It serves on then, and another app that is verified for it takes it.`,
+		Long: `A domain serves an app after a TXT record has proved that its owner wants this: add the domain,
+create the TXT record that add prints, and verify the domain. Then point the domain itself
+(CNAME, or A and AAAA) to the gateways of the regions. Keep the record: if it is missing for 7
+days, the domain lapses. A lapsed domain still serves, but any app that verifies it takes it.`,
 		Example: `  windlass domain add chat.example.com --app chat
   windlass domain verify chat.example.com --wait 10m`,
 	}
@@ -189,7 +189,7 @@ domain lapses. It serves on then, and another app that is verified for it takes 
 	list := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List domains by name", Args: cobra.NoArgs,
 		RunE: a.run(func(ctx context.Context, _ []string) error {
-			all, err := a.domains(ctx, listApp)
+			all, err := a.listDomains(ctx, listApp)
 			if err != nil {
 				return err
 			}
@@ -201,7 +201,7 @@ domain lapses. It serves on then, and another app that is verified for it takes 
 	add := &cobra.Command{
 		Use: "add DOMAIN --app APP", Short: "Add a domain, and print the TXT record that verifies it", Args: cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			resp, err := a.clients.routes.AddDomain(ctx, &windlassv1.AddDomainRequest{Mutation: mutation(), App: a.appPath(addApp), Domain: args[0]})
+			resp, err := a.clients.routes.AddDomain(ctx, &windlassv1.AddDomainRequest{Mutation: newMutation(), App: a.appPath(addApp), Domain: args[0]})
 			if err != nil {
 				return err
 			}
@@ -218,7 +218,7 @@ domain lapses. It serves on then, and another app that is verified for it takes 
 			})
 		}),
 	}
-	add.Flags().StringVar(&addApp, "app", "", "app that the domain is to serve")
+	add.Flags().StringVar(&addApp, "app", "", "app that the domain serves")
 	must(add.MarkFlagRequired("app"))
 	return group(c, list, add, a.verifyDomainCommand(), a.removeDomainCommand())
 }
@@ -241,33 +241,33 @@ func (a *app) verifyDomainCommand() *cobra.Command {
 			return a.show(d, func(w *tabwriter.Writer) { domainTable(w, []*windlassv1.Domain{d}) })
 		}),
 	}
-	c.Flags().StringVar(&ofApp, "app", "", "app that the domain is to serve; needed if several wait for it")
+	c.Flags().StringVar(&ofApp, "app", "", "app that the domain serves; needed if several apps wait for it")
 	c.Flags().DurationVar(&patience, "wait", 0, "how long to repeat the check until the record is found")
 	return c
 }
 
-// lookAgain is the time between two checks of a DNS record.
-const lookAgain = 5 * time.Second
+// verifyEvery is the time between two tries to verify a domain.
+const verifyEvery = 5 * time.Second
 
 // verifyDomain repeats the call until the record is found or patience is over.
 func (a *app) verifyDomain(ctx context.Context, path, name string, patience time.Duration) (*windlassv1.Domain, error) {
 	until := time.Now().Add(patience)
 	for told := false; ; told = true {
-		resp, err := a.clients.routes.VerifyDomain(ctx, &windlassv1.VerifyDomainRequest{Mutation: mutation(), App: path, Domain: name})
+		resp, err := a.clients.routes.VerifyDomain(ctx, &windlassv1.VerifyDomainRequest{Mutation: newMutation(), App: path, Domain: name})
 		switch {
 		case err == nil:
 			return resp.Domain, nil
-		case rpc.ReasonOf(err) != windlassv1.ErrorReason_ERROR_REASON_DOMAIN_NOT_VERIFIED || time.Until(until) < lookAgain:
+		case rpc.ReasonOf(err) != windlassv1.ErrorReason_ERROR_REASON_DOMAIN_NOT_VERIFIED || time.Until(until) < verifyEvery:
 			return nil, err
 		case !told:
 			if text, ok := errors.AsType[*connect.Error](err); ok {
-				a.infof("%s; looking again every %s", text.Message(), lookAgain)
+				a.infof("%s; checking again every %s", text.Message(), verifyEvery)
 			}
 		}
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
-		case <-time.After(lookAgain):
+		case <-time.After(verifyEvery):
 		}
 	}
 }
@@ -281,34 +281,34 @@ func (a *app) removeDomainCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			resp, err := a.clients.routes.RemoveDomain(ctx, &windlassv1.RemoveDomainRequest{Mutation: mutation(), App: path, Domain: args[0]})
+			resp, err := a.clients.routes.RemoveDomain(ctx, &windlassv1.RemoveDomainRequest{Mutation: newMutation(), App: path, Domain: args[0]})
 			if err != nil {
 				return err
 			}
-			return a.done(resp, "domain %s is removed", args[0])
+			return a.showDone(resp, "domain %s is removed", args[0])
 		}),
 	}
 	c.Flags().StringVar(&ofApp, "app", "", "app of the domain; needed if several have it or wait for it")
 	return c
 }
 
-func (a *app) domains(ctx context.Context, ofApp string) ([]*windlassv1.Domain, error) {
+func (a *app) listDomains(ctx context.Context, ofApp string) ([]*windlassv1.Domain, error) {
 	path := ""
 	if ofApp != "" {
 		path = a.appPath(ofApp)
 	}
-	return pages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.Domain, *windlassv1.PageResponse, error) {
+	return fetchPages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.Domain, *windlassv1.PageResponse, error) {
 		resp, err := a.clients.routes.ListDomains(ctx, &windlassv1.ListDomainsRequest{Page: p, App: path})
 		return resp.GetDomains(), resp.GetPage(), err
 	})
 }
 
-// domainApp returns the app of a domain. A given ofApp wins.
+// domainApp returns ofApp, or else the only app of a domain.
 func (a *app) domainApp(ctx context.Context, name, ofApp string) (string, error) {
 	if ofApp != "" {
 		return a.appPath(ofApp), nil
 	}
-	all, err := a.domains(ctx, "")
+	all, err := a.listDomains(ctx, "")
 	if err != nil {
 		return "", err
 	}
@@ -321,11 +321,11 @@ func (a *app) domainApp(ctx context.Context, name, ofApp string) (string, error)
 	}
 	switch len(apps) {
 	case 0:
-		return "", fmt.Errorf("no app has domain %q: `windlass domain list` tells which there are, `windlass domain add` adds one", clip(name))
+		return "", fmt.Errorf("no app has domain %q: `windlass domain list` lists the domains, `windlass domain add` adds one", truncate(name))
 	case 1:
 		return id, nil
 	}
-	return "", fmt.Errorf("several apps wait for domain %s: say with --app which is meant, of %s", name, strings.Join(apps, ", "))
+	return "", fmt.Errorf("several apps wait for domain %s: give one of them with --app: %s", name, strings.Join(apps, ", "))
 }
 
 // domainState describes the state of a domain, and since when it is in this state.
@@ -334,16 +334,16 @@ func domainState(d *windlassv1.Domain) string {
 	case !d.Verified:
 		return "not verified"
 	case d.LapsedAt != 0:
-		return "lapsed " + clock(d.LapsedAt)
+		return "lapsed " + timeText(d.LapsedAt)
 	case d.MissingSince != 0:
-		return "record missing " + clock(d.MissingSince)
+		return "record missing " + timeText(d.MissingSince)
 	}
-	return "verified " + clock(d.VerifiedAt)
+	return "verified " + timeText(d.VerifiedAt)
 }
 
 func domainTable(w *tabwriter.Writer, all []*windlassv1.Domain) {
 	row(w, "DOMAIN", "APP", "STATE", "TXT RECORD", "VALUE", "ADDED BY")
 	for _, d := range all {
-		row(w, d.Name, d.App, domainState(d), d.TxtName, d.TxtValue, dash(d.CreatedBy))
+		row(w, d.Name, d.App, domainState(d), d.TxtName, d.TxtValue, orDash(d.CreatedBy))
 	}
 }

@@ -10,7 +10,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func TestRoutesAreToldInARowPerHostOrPerRegion(t *testing.T) {
+func TestRouteTables_HaveARowPerHostOrRegion(t *testing.T) {
 	share := func(v, percent int32) *windlassv1.RouteShare {
 		return &windlassv1.RouteShare{Version: v, Percent: percent}
 	}

@@ -15,7 +15,7 @@ import (
 func checkScalar(field protoreflect.FieldDescriptor, value any) (any, error) {
 	switch field.Kind() { //nolint:exhaustive // kinds that the schema has; protojson judges others
 	case protoreflect.Int32Kind, protoreflect.Int64Kind:
-		if text, unclear := value.(odd); unclear && oddNumber.MatchString(string(text)) {
+		if text, unclear := value.(ambiguous); unclear && oddNumber.MatchString(string(text)) {
 			return nil, errors.New(plainNumber(string(text)))
 		}
 		n, ok := value.(json.Number)
@@ -27,35 +27,35 @@ func checkScalar(field protoreflect.FieldDescriptor, value any) (any, error) {
 			}
 		}
 		if !ok {
-			return nil, fmt.Errorf("want a whole number, got %s", shown(value))
+			return nil, fmt.Errorf("want a whole number, got %s", valueText(value))
 		}
-		i, err := whole(n)
+		i, err := wholeNumber(n)
 		if err != nil || field.Kind() == protoreflect.Int32Kind && (i < -1<<31 || i > 1<<31-1) {
-			return nil, fmt.Errorf("%s is not a whole number in range", clip(n.String()))
+			return nil, fmt.Errorf("%s is not a whole number in range", truncate(n.String()))
 		}
 		return json.Number(strconv.FormatInt(i, 10)), nil
 	case protoreflect.DoubleKind:
 		n, ok := value.(json.Number)
-		if text, unclear := value.(odd); unclear && fraction.MatchString(string(text)) && !decimalZero.MatchString(string(text)) {
+		if text, unclear := value.(ambiguous); unclear && fraction.MatchString(string(text)) && !decimalZero.MatchString(string(text)) {
 			n, ok = json.Number(text), true
 		}
 		f, err := n.Float64()
 		if !ok || err != nil {
-			return nil, fmt.Errorf("want a number, got %s", shown(value))
+			return nil, fmt.Errorf("want a number, got %s", valueText(value))
 		}
 		return f, nil
 	case protoreflect.BoolKind:
-		on, ok := truth(value)
+		on, ok := parseBool(value)
 		if !ok {
-			return nil, fmt.Errorf("want true or false, got %s", shown(value))
+			return nil, fmt.Errorf("want true or false, got %s", valueText(value))
 		}
 		return on, nil
 	case protoreflect.StringKind:
-		if amounts[field.FullName()] {
+		if numericTexts[field.FullName()] {
 			switch n := value.(type) {
 			case json.Number:
 				return n.String(), nil
-			case odd:
+			case ambiguous:
 				if oddNumber.MatchString(string(n)) {
 					return nil, errors.New(plainNumber(string(n)))
 				}
@@ -64,18 +64,18 @@ func checkScalar(field protoreflect.FieldDescriptor, value any) (any, error) {
 		switch value.(type) {
 		case string:
 		case map[string]any, []any, nil:
-			return nil, fmt.Errorf("want a text, got %s", shown(value))
+			return nil, fmt.Errorf("want a text, got %s", valueText(value))
 		default:
-			return nil, fmt.Errorf("%s is not a text: put it in quotes", shown(value))
+			return nil, fmt.Errorf("%s is not a text: put it in quotes", valueText(value))
 		}
 	case protoreflect.EnumKind:
-		return choice(field.Enum(), value)
+		return parseChoice(field.Enum(), value)
 	}
 	return value, nil
 }
 
-// whole returns a number without a fraction, in any notation: 4, 4.0 or 4e0.
-func whole(n json.Number) (int64, error) {
+// wholeNumber converts a number to an integer. The number may be written as 4, 4.0 or 4e0.
+func wholeNumber(n json.Number) (int64, error) {
 	i, err := n.Int64()
 	if err == nil {
 		return i, nil
@@ -87,12 +87,12 @@ func whole(n json.Number) (int64, error) {
 	return int64(f), nil
 }
 
-// truth returns a boolean. It accepts yes, no, on and off, which some readers take for texts.
-func truth(value any) (on, ok bool) {
+// parseBool converts a value to a boolean. It accepts yes, no, on and off, which some readers take for texts.
+func parseBool(value any) (on, ok bool) {
 	switch v := value.(type) {
 	case bool:
 		return v, true
-	case odd:
+	case ambiguous:
 		switch strings.ToLower(string(v)) {
 		case "y", "yes", "on":
 			return true, true
@@ -103,13 +103,13 @@ func truth(value any) (on, ok bool) {
 	return false, false
 }
 
-// amounts are text fields that also accept a number, because a number is a valid text for them.
-var amounts = map[protoreflect.FullName]bool{
+// numericTexts are the fields of type string in which a number need not be in quotes.
+var numericTexts = map[protoreflect.FullName]bool{
 	"windlass.v1.RolloutPolicy.max_surge":       true,
 	"windlass.v1.AutoRollback.failed_instances": true,
 	"windlass.v1.AutoRollback.unhealthy":        true,
 	"windlass.v1.RolloutPolicy.max_unavailable": true,
-	// The API's error explains what a pause without a unit lacks.
+	// The API refuses a pause without a unit, with a better error.
 	"windlass.v1.CanaryStep.pause":     true,
 	"windlass.v1.ScalingMetric.target": true,
 	"windlass.v1.ScalingMetric.up":     true,
@@ -119,14 +119,14 @@ var amounts = map[protoreflect.FullName]bool{
 	"windlass.v1.HealthCheck.expected_codes": true,
 }
 
-// joined removes the separators of words from a name.
-var joined = strings.NewReplacer("-", "", "_", "")
+// wordSeparators removes the separators of words from a name.
+var wordSeparators = strings.NewReplacer("-", "", "_", "")
 
-// choice turns "keep" into RETENTION_KEEP, and blueGreen into STRATEGY_BLUE_GREEN. It also accepts the full
+// parseChoice turns "keep" into RETENTION_KEEP, and blueGreen into STRATEGY_BLUE_GREEN. It also accepts the full
 // name, which `-o yaml` prints.
-func choice(enum protoreflect.EnumDescriptor, value any) (string, error) {
+func parseChoice(enum protoreflect.EnumDescriptor, value any) (string, error) {
 	text, _ := value.(string)
-	if unclear, ok := value.(odd); ok {
+	if unclear, ok := value.(ambiguous); ok {
 		text = string(unclear)
 	}
 	values := enum.Values()
@@ -136,12 +136,12 @@ func choice(enum protoreflect.EnumDescriptor, value any) (string, error) {
 	for i := range values.Len() {
 		full := string(values.Get(i).Name())
 		short := strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(full, prefix), "_", "-"))
-		if text == full || strings.EqualFold(joined.Replace(text), joined.Replace(short)) && i > 0 {
+		if text == full || strings.EqualFold(wordSeparators.Replace(text), wordSeparators.Replace(short)) && i > 0 {
 			return full, nil
 		}
 		if i > 0 {
 			names = append(names, short)
 		}
 	}
-	return "", fmt.Errorf("%s is no choice: use %s", shown(value), strings.Join(names, " or "))
+	return "", fmt.Errorf("%s is no choice: use %s", valueText(value), strings.Join(names, " or "))
 }

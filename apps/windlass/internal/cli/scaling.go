@@ -60,13 +60,13 @@ func scalingTable(w *tabwriter.Writer, resp *windlassv1.GetScalingResponse) {
 func decisionTable(w *tabwriter.Writer, regions []*windlassv1.RegionScaling) {
 	row(w, "REGION", "REPLICAS", "READY", "WANTED", "MIN", "MAX", "LIMIT", "METRIC", "VALUE", "TARGET", "WANTS", "WHEN")
 	for _, r := range regions {
-		head := []any{r.GetRegion(), r.GetReplicas(), r.GetReady(), r.GetWanted(), r.GetMin(), r.GetMax(), dash(r.GetLimit())}
+		head := []any{r.GetRegion(), r.GetReplicas(), r.GetReady(), r.GetWanted(), r.GetMin(), r.GetMax(), orDash(r.GetLimit())}
 		for _, want := range r.GetWants() {
 			value, wants := "missing", "-"
 			if want.Value != nil {
 				value, wants = metricValue(want), strconv.Itoa(int(want.GetReplicas()))
 			}
-			row(w, append(head, metricName(want.GetMetric()), value, want.GetMetric().GetTarget(), wants, clock(r.GetAt()))...)
+			row(w, append(head, metricName(want.GetMetric()), value, want.GetMetric().GetTarget(), wants, timeText(r.GetAt()))...)
 			head = []any{"", "", "", "", "", "", ""}
 		}
 	}
@@ -81,7 +81,7 @@ func decisionTable(w *tabwriter.Writer, regions []*windlassv1.RegionScaling) {
 
 // metricName returns the name of the metric in the app file.
 func metricName(m *windlassv1.ScalingMetric) string {
-	return cmp.Or(string(scaling.TypeOf(m.GetType())), word(m.GetType(), "TYPE_"))
+	return cmp.Or(string(scaling.TypeOf(m.GetType())), enumText(m.GetType(), "TYPE_"))
 }
 
 func metricValue(want *windlassv1.MetricWant) string {
@@ -95,7 +95,7 @@ func metricValue(want *windlassv1.MetricWant) string {
 
 func holdLines(w *tabwriter.Writer, resp *windlassv1.GetScalingResponse) {
 	for _, h := range resp.GetHolds() {
-		row(w, "Hold:", fmt.Sprintf("%d replicas in %s until %s, by %s", h.GetReplicas(), orAll(h.GetRegion()), clock(h.GetUntil()), h.GetWho()))
+		row(w, "Hold:", fmt.Sprintf("%d replicas in %s until %s, by %s", h.GetReplicas(), orAll(h.GetRegion()), timeText(h.GetUntil()), h.GetWho()))
 	}
 }
 
@@ -148,12 +148,12 @@ It looks back 7 days, or as far as --since says.`,
 				return err
 			}
 			if len(items) == 0 {
-				a.infof("%s: no decision in the %s before %s: look further back with --since", args[0], short(since), until.UTC().Format(time.RFC3339))
+				a.infof("%s: no decision in the %s before %s: look further back with --since", args[0], durationText(since), until.UTC().Format(time.RFC3339))
 			}
 			return showList(a, items, func(w *tabwriter.Writer) {
 				row(w, "WHEN", "REGION", "WHAT", "WHO", "WHY")
 				for _, h := range slices.Backward(items) {
-					row(w, clock(h.GetAt()), dash(h.GetRegion()), h.GetWhat(), h.GetWho(), firstLine(h.GetWhy()))
+					row(w, timeText(h.GetAt()), orDash(h.GetRegion()), h.GetWhat(), h.GetWho(), firstLine(h.GetWhy()))
 				}
 			})
 		}),
@@ -254,12 +254,12 @@ func runSimulation(f *appFile, trace, region string, m simulate.Model) ([]simula
 		return nil, fmt.Errorf("%s: scaling: missing: the replicas do not follow the load", f.path)
 	}
 	if fault := scaling.Check(f.Scaling); fault != nil {
-		return nil, fmt.Errorf("%s: %w: %s", f.path, f.place("scaling."+fault.Field, fault.Message), fault.Fix)
+		return nil, fmt.Errorf("%s: %w: %s", f.path, f.fieldInFile("scaling."+fault.Field, fault.Message), fault.Fix)
 	}
 	for i, m := range f.Scaling.GetMetrics() {
 		if m.GetType() == windlassv1.ScalingMetric_TYPE_PROMETHEUS {
 			return nil, fmt.Errorf("%s: %w: use another metric, such as inFlight", f.path,
-				f.place(fmt.Sprintf("scaling.metrics[%d].type", i), "a trace has no results of queries"))
+				f.fieldInFile(fmt.Sprintf("scaling.metrics[%d].type", i), "a trace has no results of queries"))
 		}
 	}
 	policy, fault := scaling.New(f.Scaling, region)

@@ -17,18 +17,18 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
-// chronicle is a control plane with a long history: one decision an hour, in two regions by turns, and between
-// two decisions 99 entries about other things.
-type chronicle struct {
+// historyServer is a control plane with a long history: one decision an hour, alternately in two regions, and
+// 99 other entries between two decisions.
+type historyServer struct {
 	windlassv1connect.UnimplementedHistoryServiceHandler
-	// bounds: it knows the times of a request.
+	// bounds reports whether it uses the times of a request.
 	bounds  bool
 	now     time.Time
 	entries int
 	calls   []*windlassv1.ListHistoryRequest
 }
 
-func (c *chronicle) ListHistory(_ context.Context, req *windlassv1.ListHistoryRequest) (*windlassv1.ListHistoryResponse, error) {
+func (c *historyServer) ListHistory(_ context.Context, req *windlassv1.ListHistoryRequest) (*windlassv1.ListHistoryResponse, error) {
 	c.calls = append(c.calls, req)
 	from, _ := strconv.Atoi(req.GetPage().GetToken())
 	res := &windlassv1.ListHistoryResponse{Page: &windlassv1.PageResponse{}}
@@ -48,7 +48,7 @@ func (c *chronicle) ListHistory(_ context.Context, req *windlassv1.ListHistoryRe
 	return res, nil
 }
 
-func (c *chronicle) windlass(t *testing.T, args ...string) (stdout, stderr string, err error) {
+func (c *historyServer) windlass(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	mux := http.NewServeMux()
 	mux.Handle(windlassv1connect.NewHistoryServiceHandler(c))
@@ -65,7 +65,7 @@ func (c *chronicle) windlass(t *testing.T, args ...string) (stdout, stderr strin
 
 func TestScalingWhy_ReadsNoMoreThanItShows(t *testing.T) {
 	// Two months of history.
-	c := &chronicle{now: time.Now().Truncate(time.Second), entries: 150_000}
+	c := &historyServer{now: time.Now().Truncate(time.Second), entries: 150_000}
 	decisions := func(out string) int { return strings.Count(out, "ScalingDecided") }
 	for _, c.bounds = range []bool{true, false} {
 		out, _, err := c.windlass(t, "--limit", "3")
@@ -80,7 +80,7 @@ func TestScalingWhy_ReadsNoMoreThanItShows(t *testing.T) {
 		require.LessOrEqual(t, len(c.calls), 11, "4,800 entries in pages of 500")
 	}
 
-	// What was in force is the last decision before the time, in each region.
+	// The last decision before the time is in force, in each region.
 	c.bounds = true
 	at := c.now.Add(-1000*time.Hour - time.Minute)
 	out, _, err := c.windlass(t, "--at", at.Format(time.RFC3339), "--since", "4h")

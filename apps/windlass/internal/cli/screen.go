@@ -12,8 +12,8 @@ import (
 	"golang.org/x/term"
 )
 
-// screen is output for people. Its input comes from files, programs and other users, and must not move the
-// cursor, set a terminal's title or reverse text. Only control writes such sequences.
+// screen is a writer for output that people read. The output contains texts from files, programs and other users,
+// which must not move the cursor, set the terminal's title or reverse text. Only control writes such sequences.
 type screen struct {
 	to io.Writer
 	// terminal reports that the output is a terminal.
@@ -58,8 +58,8 @@ func (s *screen) width() int {
 	return 80
 }
 
-// data returns the writer for programs: it changes no bytes, unless the output is a terminal.
-func (s *screen) data() io.Writer {
+// dataWriter returns a writer for output that programs read. It changes no bytes, unless the output is a terminal.
+func (s *screen) dataWriter() io.Writer {
 	if s.terminal {
 		return s
 	}
@@ -111,7 +111,7 @@ func oneLine(s string) string {
 	return strings.NewReplacer("\n", " ", "\t", " ").Replace(printable(s))
 }
 
-// firstWidth is the most columns of a message that a table shows.
+// firstWidth is the maximum width of a message in a table, in columns.
 const firstWidth = 100
 
 // firstLine returns the first line of a text, cut to the width that a table or a line of progress can show.

@@ -12,8 +12,8 @@ import (
 )
 
 func TestSecretSet_FollowsEachRolloutByItsID(t *testing.T) {
-	server := newAnything(t)
-	server.set(func() {
+	server := newFakeServer(t)
+	server.change(func() {
 		server.answers = map[string]func(proto.Message){"SetSecret": func(m proto.Message) {
 			r := m.ProtoReflect()
 			r.Clear(r.Descriptor().Fields().ByName("unchanged"))
@@ -25,7 +25,7 @@ func TestSecretSet_FollowsEachRolloutByItsID(t *testing.T) {
 		}}
 	})
 	run := commandRun{args: []string{"secret", "set", "a"}, stdin: "x"}
-	// The second app's rollout is not its newest one. The control plane sends it because the command asked for it.
+	// The second app's rollout is not its newest one. The control plane sends it because the request has its id.
 	second := func(change func(*windlassv1.Rollout)) func(*windlassv1.WatchAppResponse) {
 		return func(r *windlassv1.WatchAppResponse) {
 			r.AskedRollout = &windlassv1.Rollout{Id: "rol_2", Status: windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED}
@@ -67,7 +67,7 @@ func TestSecretSet_FollowsEachRolloutByItsID(t *testing.T) {
 }
 
 func TestEnvList_HasOneShape(t *testing.T) {
-	server := newAnything(t)
+	server := newFakeServer(t)
 	one := runCommand(t, server, false, commandRun{args: []string{"env", "list"}}, "-o", "json")
 	other := runCommand(t, server, false, commandRun{args: []string{"env", "list", "a"}}, "-o", "json")
 	require.Equal(t, one.stdout, other.stdout)

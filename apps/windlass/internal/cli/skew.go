@@ -13,8 +13,8 @@ const (
 	agentMinors   = 2
 )
 
-// release matches the beginning of a version: v0.3.1, or v0.3.1-12-gabcdef0 for a commit after it.
-var release = regexp.MustCompile(`^v?(\d+)\.(\d+)\.`)
+// releasePattern matches the beginning of a version: v0.3.1, or v0.3.1-12-gabcdef0 for a commit after it.
+var releasePattern = regexp.MustCompile(`^v?(\d+)\.(\d+)\.`)
 
 // skew is the difference between two versions.
 type skew struct {
@@ -32,7 +32,7 @@ func skewOf(version, from string) skew {
 
 // minorOf returns a number for the minor version. The number includes the major version.
 func minorOf(version string) (int, bool) {
-	m := release.FindStringSubmatch(version)
+	m := releasePattern.FindStringSubmatch(version)
 	if m == nil {
 		return 0, false
 	}
@@ -46,7 +46,7 @@ func minorOf(version string) (int, bool) {
 
 // checkVersions compares this command with the control plane.
 func checkVersions(command, server string) check {
-	c := check{Name: "versions", Result: checkOK, Detail: fmt.Sprintf("windlass %s, control plane %s", dash(command), dash(server))}
+	c := check{Name: "versions", Result: checkOK, Detail: fmt.Sprintf("windlass %s, control plane %s", orDash(command), orDash(server))}
 	s := skewOf(command, server)
 	switch {
 	case !s.known:

@@ -11,31 +11,31 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// collection describes the commands of a kind that is listed, created, renamed and deleted by name.
-type collection struct {
-	// kind is its name in messages, and arg how usage lines name one.
+// namedKind describes workspaces, projects or environments, for the commands that rename and delete them.
+type namedKind struct {
+	// kind is the name of the kind in messages, and arg its name in usage lines.
 	kind, arg string
-	// confirms says what a deletion takes away. The user is asked first.
+	// confirms names what is deleted, too. The user must confirm it.
 	confirms string
 	rename   func(ctx context.Context, ref, name string) error
 	remove   func(ctx context.Context, ref string) error
 }
 
-// renameCommand renames one of the kind.
-func (a *app) renameCommand(k collection) *cobra.Command {
+// renameCommand returns the command that renames an object of the kind.
+func (a *app) renameCommand(k namedKind) *cobra.Command {
 	return &cobra.Command{
-		Use: "rename " + k.arg + " NAME", Short: "Give " + article(k.kind) + " another name", Args: cobra.ExactArgs(2),
-		Long: "Rename gives " + article(k.kind) + " another name. Ids stay, and so does what runs. App files, contexts and scripts that have the\n" +
-			"old name have to be changed.",
+		Use: "rename " + k.arg + " NAME", Short: "Give " + withArticle(k.kind) + " another name", Args: cobra.ExactArgs(2),
+		Long: "Rename gives " + withArticle(k.kind) + " another name. Ids stay, and so does what runs. App files, contexts and scripts that have the\n" +
+			"old name must be changed.",
 		RunE: a.run(func(ctx context.Context, args []string) error { return k.rename(ctx, args[0], args[1]) }),
 	}
 }
 
-// removeCommand deletes one of the kind.
-func (a *app) removeCommand(k collection) *cobra.Command {
+// removeCommand returns the command that deletes an object of the kind.
+func (a *app) removeCommand(k namedKind) *cobra.Command {
 	var yes bool
 	c := &cobra.Command{
-		Use: "delete " + k.arg, Short: "Delete " + article(k.kind) + " that has no apps", Args: cobra.ExactArgs(1),
+		Use: "delete " + k.arg, Short: "Delete " + withArticle(k.kind) + " that has no apps", Args: cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			if !yes && a.canAsk() {
 				fmt.Fprintf(a.Stderr, "Delete %s %s, %s? Type its name to go on: ", k.kind, args[0], k.confirms) //nolint:errcheck // a prompt
@@ -51,16 +51,16 @@ func (a *app) removeCommand(k collection) *cobra.Command {
 	return c
 }
 
-func article(kind string) string {
+func withArticle(kind string) string {
 	if strings.ContainsRune("aeiou", rune(kind[0])) {
 		return "an " + kind
 	}
 	return "a " + kind
 }
 
-// workspaceCommands are those of workspaces themselves.
+// workspaceCommands returns the commands that create, list, rename and delete workspaces.
 func (a *app) workspaceCommands() []*cobra.Command {
-	k := collection{
+	k := namedKind{
 		kind: "workspace", arg: "WORKSPACE", confirms: "its projects, secrets and keys",
 		rename: func(ctx context.Context, ref, name string) error {
 			got, err := a.clients.workspaces.GetWorkspace(ctx, &windlassv1.GetWorkspaceRequest{Workspace: ref})
@@ -68,29 +68,29 @@ func (a *app) workspaceCommands() []*cobra.Command {
 				return err
 			}
 			resp, err := a.clients.workspaces.UpdateWorkspace(ctx, &windlassv1.UpdateWorkspaceRequest{
-				Mutation: mutation(), Workspace: got.Workspace.GetId(), Name: name, ResourceVersion: got.Workspace.GetResourceVersion(),
+				Mutation: newMutation(), Workspace: got.Workspace.GetId(), Name: name, ResourceVersion: got.Workspace.GetResourceVersion(),
 			})
 			if err != nil {
 				return err
 			}
-			return a.done(resp, "workspace %s is now %s", got.Workspace.GetName(), resp.Workspace.GetName())
+			return a.showDone(resp, "workspace %s is now %s", got.Workspace.GetName(), resp.Workspace.GetName())
 		},
 		remove: func(ctx context.Context, ref string) error {
-			resp, err := a.clients.workspaces.DeleteWorkspace(ctx, &windlassv1.DeleteWorkspaceRequest{Mutation: mutation(), Workspace: ref})
+			resp, err := a.clients.workspaces.DeleteWorkspace(ctx, &windlassv1.DeleteWorkspaceRequest{Mutation: newMutation(), Workspace: ref})
 			if err != nil {
 				return err
 			}
-			return a.done(resp, "workspace %s is deleted", ref)
+			return a.showDone(resp, "workspace %s is deleted", ref)
 		},
 	}
 	create := &cobra.Command{
 		Use: "create NAME", Short: "Create a workspace and print a key of its owner, once", Args: cobra.ExactArgs(1),
-		Long: `Create makes a workspace with the project "default" and the environment "production". It needs an operator's
+		Long: `The new workspace has the project "default" and the environment "production". The command needs an operator's
 key. The key that it prints has the role owner, and is not shown again. To deploy, the workspace needs a region:
-its owner makes one with windlass region create, or an operator grants it one of the platform's.`,
+its owner creates one with windlass region create, or an operator grants it one of the platform's.`,
 		Example: "  windlass workspace create search > owner-key.txt\n  windlass region grant us-east-1 --workspace search",
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			resp, err := a.clients.workspaces.CreateWorkspace(ctx, &windlassv1.CreateWorkspaceRequest{Mutation: mutation(), Name: args[0]})
+			resp, err := a.clients.workspaces.CreateWorkspace(ctx, &windlassv1.CreateWorkspaceRequest{Mutation: newMutation(), Name: args[0]})
 			if err != nil {
 				return err
 			}
@@ -105,7 +105,7 @@ its owner makes one with windlass region create, or an operator grants it one of
 	list := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List workspaces by name (operators)", Args: cobra.NoArgs,
 		RunE: a.run(func(ctx context.Context, _ []string) error {
-			all, err := pages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.Workspace, *windlassv1.PageResponse, error) {
+			all, err := fetchPages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.Workspace, *windlassv1.PageResponse, error) {
 				r, err := a.clients.workspaces.ListWorkspaces(ctx, &windlassv1.ListWorkspacesRequest{Page: p})
 				return r.GetWorkspaces(), r.GetPage(), err
 			})
@@ -115,7 +115,7 @@ its owner makes one with windlass region create, or an operator grants it one of
 			return showList(a, all, func(w *tabwriter.Writer) {
 				row(w, "WORKSPACE", "NAME", "AGE")
 				for _, v := range all {
-					row(w, v.Id, v.Name, ago(v.CreatedAt))
+					row(w, v.Id, v.Name, ageText(v.CreatedAt))
 				}
 			})
 		}),
@@ -129,7 +129,7 @@ func (a *app) projectCommand() *cobra.Command {
 		Long: `A project groups environments, and each app is in an environment of a project. A workspace begins with the
 project "default" and its environment "production". Owners manage projects.`,
 	}
-	k := collection{
+	k := namedKind{
 		kind: "project", arg: "PROJECT", confirms: "with its environments and their secrets",
 		rename: func(ctx context.Context, ref, name string) error {
 			got, err := a.clients.projects.GetProject(ctx, &windlassv1.GetProjectRequest{Project: ref})
@@ -137,30 +137,30 @@ project "default" and its environment "production". Owners manage projects.`,
 				return err
 			}
 			resp, err := a.clients.projects.UpdateProject(ctx, &windlassv1.UpdateProjectRequest{
-				Mutation: mutation(), Project: got.Project.GetId(), Name: name, ResourceVersion: got.Project.GetResourceVersion(),
+				Mutation: newMutation(), Project: got.Project.GetId(), Name: name, ResourceVersion: got.Project.GetResourceVersion(),
 			})
 			if err != nil {
 				return err
 			}
-			return a.done(resp, "project %s is now %s", got.Project.GetName(), resp.Project.GetName())
+			return a.showDone(resp, "project %s is now %s", got.Project.GetName(), resp.Project.GetName())
 		},
 		remove: func(ctx context.Context, ref string) error {
-			resp, err := a.clients.projects.DeleteProject(ctx, &windlassv1.DeleteProjectRequest{Mutation: mutation(), Project: ref})
+			resp, err := a.clients.projects.DeleteProject(ctx, &windlassv1.DeleteProjectRequest{Mutation: newMutation(), Project: ref})
 			if err != nil {
 				return err
 			}
-			return a.done(resp, "project %s is deleted", ref)
+			return a.showDone(resp, "project %s is deleted", ref)
 		},
 	}
 	create := &cobra.Command{
 		Use: "create NAME", Short: `Create a project with the environment "production"`, Args: cobra.ExactArgs(1),
 		Example: "  windlass project create search\n  windlass deploy -f app.yaml   # whose file has project: search",
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			resp, err := a.clients.projects.CreateProject(ctx, &windlassv1.CreateProjectRequest{Mutation: mutation(), Name: args[0]})
+			resp, err := a.clients.projects.CreateProject(ctx, &windlassv1.CreateProjectRequest{Mutation: newMutation(), Name: args[0]})
 			if err != nil {
 				return err
 			}
-			return a.done(resp, "project %s is created, with the environment production", resp.Project.GetName())
+			return a.showDone(resp, "project %s is created, with the environment production", resp.Project.GetName())
 		}),
 	}
 	list := &cobra.Command{
@@ -173,7 +173,7 @@ project "default" and its environment "production". Owners manage projects.`,
 			return showList(a, all, func(w *tabwriter.Writer) {
 				row(w, "PROJECT", "NAME", "AGE")
 				for _, v := range all {
-					row(w, v.Id, v.Name, ago(v.CreatedAt))
+					row(w, v.Id, v.Name, ageText(v.CreatedAt))
 				}
 			})
 		}),
@@ -182,7 +182,7 @@ project "default" and its environment "production". Owners manage projects.`,
 }
 
 func (a *app) listProjects(ctx context.Context) ([]*windlassv1.Project, error) {
-	return pages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.Project, *windlassv1.PageResponse, error) {
+	return fetchPages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.Project, *windlassv1.PageResponse, error) {
 		r, err := a.clients.projects.ListProjects(ctx, &windlassv1.ListProjectsRequest{Page: p})
 		return r.GetProjects(), r.GetPage(), err
 	})
@@ -195,7 +195,7 @@ func (a *app) environmentCommand() *cobra.Command {
 search/staging, or by its name alone in the project of the context. Owners manage environments. Variables are
 changed with windlass env, secrets with windlass secret.`,
 	}
-	k := collection{
+	k := namedKind{
 		kind: "environment", arg: "[PROJECT/]ENVIRONMENT", confirms: "with its variables and secrets",
 		rename: func(ctx context.Context, ref, name string) error {
 			got, err := a.clients.environments.GetEnvironment(ctx, &windlassv1.GetEnvironmentRequest{Environment: a.inProject(ref)})
@@ -204,38 +204,38 @@ changed with windlass env, secrets with windlass secret.`,
 			}
 			e := got.Environment
 			resp, err := a.clients.environments.UpdateEnvironment(ctx, &windlassv1.UpdateEnvironmentRequest{
-				Mutation: mutation(), Environment: e.GetId(), Name: name, Variables: e.GetVariables(), ResourceVersion: e.GetResourceVersion(),
+				Mutation: newMutation(), Environment: e.GetId(), Name: name, Variables: e.GetVariables(), ResourceVersion: e.GetResourceVersion(),
 			})
 			if err != nil {
 				return err
 			}
-			return a.done(resp, "environment %s is now %s", environmentName(e), environmentName(resp.Environment))
+			return a.showDone(resp, "environment %s is now %s", environmentName(e), environmentName(resp.Environment))
 		},
 		remove: func(ctx context.Context, ref string) error {
-			resp, err := a.clients.environments.DeleteEnvironment(ctx, &windlassv1.DeleteEnvironmentRequest{Mutation: mutation(), Environment: a.inProject(ref)})
+			resp, err := a.clients.environments.DeleteEnvironment(ctx, &windlassv1.DeleteEnvironmentRequest{Mutation: newMutation(), Environment: a.inProject(ref)})
 			if err != nil {
 				return err
 			}
-			return a.done(resp, "environment %s is deleted", a.inProject(ref))
+			return a.showDone(resp, "environment %s is deleted", a.inProject(ref))
 		},
 	}
 	var assigned []string
 	create := &cobra.Command{
-		Use: "create [PROJECT/]NAME", Short: "Create an environment, maybe with variables", Args: cobra.ExactArgs(1),
+		Use: "create [PROJECT/]NAME", Short: "Create an environment, optionally with variables", Args: cobra.ExactArgs(1),
 		Example: "  windlass environment create staging --variable LOG_LEVEL=debug\n  windlass environment create search/staging",
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			project, name, _ := strings.Cut(a.inProject(args[0]), "/")
-			values, err := assignments(assigned)
+			values, err := parseAssignments(assigned)
 			if err != nil {
 				return fmt.Errorf("--variable: %w", err)
 			}
 			resp, err := a.clients.environments.CreateEnvironment(ctx, &windlassv1.CreateEnvironmentRequest{
-				Mutation: mutation(), Project: project, Name: name, Variables: values,
+				Mutation: newMutation(), Project: project, Name: name, Variables: values,
 			})
 			if err != nil {
 				return err
 			}
-			return a.done(resp, "environment %s is created", environmentName(resp.Environment))
+			return a.showDone(resp, "environment %s is created", environmentName(resp.Environment))
 		}),
 	}
 	create.Flags().StringArrayVar(&assigned, "variable", nil, "a variable of all its apps, NAME=VALUE; can be repeated")
@@ -249,7 +249,7 @@ changed with windlass env, secrets with windlass secret.`,
 			return showList(a, all, func(w *tabwriter.Writer) {
 				row(w, "ENVIRONMENT", "NAME", "VARIABLES", "AGE")
 				for _, e := range all {
-					row(w, e.Id, environmentName(e), len(e.Variables), ago(e.CreatedAt))
+					row(w, e.Id, environmentName(e), len(e.Variables), ageText(e.CreatedAt))
 				}
 			})
 		}),
@@ -269,7 +269,7 @@ func (a *app) listEnvironments(ctx context.Context, projects []string) (out []*w
 		}
 	}
 	for _, project := range projects {
-		in, err := pages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.Environment, *windlassv1.PageResponse, error) {
+		in, err := fetchPages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.Environment, *windlassv1.PageResponse, error) {
 			r, err := a.clients.environments.ListEnvironments(ctx, &windlassv1.ListEnvironmentsRequest{Project: project, Page: p})
 			return r.GetEnvironments(), r.GetPage(), err
 		})

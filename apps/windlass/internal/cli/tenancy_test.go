@@ -16,38 +16,38 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
-// environments is a control plane that notes what it is asked about environments.
-type environments struct {
+// environmentServer is a control plane that records requests about environments.
+type environmentServer struct {
 	windlassv1connect.UnimplementedEnvironmentServiceHandler
 	created *windlassv1.CreateEnvironmentRequest
 	updated *windlassv1.UpdateEnvironmentRequest
 	deleted []string
 }
 
-func (e *environments) CreateEnvironment(_ context.Context, req *windlassv1.CreateEnvironmentRequest) (*windlassv1.CreateEnvironmentResponse, error) {
+func (e *environmentServer) CreateEnvironment(_ context.Context, req *windlassv1.CreateEnvironmentRequest) (*windlassv1.CreateEnvironmentResponse, error) {
 	e.created = req
 	return &windlassv1.CreateEnvironmentResponse{Environment: &windlassv1.Environment{ProjectName: req.GetProject(), Name: req.GetName()}}, nil
 }
 
-func (e *environments) GetEnvironment(_ context.Context, req *windlassv1.GetEnvironmentRequest) (*windlassv1.GetEnvironmentResponse, error) {
+func (e *environmentServer) GetEnvironment(_ context.Context, req *windlassv1.GetEnvironmentRequest) (*windlassv1.GetEnvironmentResponse, error) {
 	project, name, _ := strings.Cut(req.GetEnvironment(), "/")
 	return &windlassv1.GetEnvironmentResponse{Environment: &windlassv1.Environment{
 		Id: "env_1", ProjectName: project, Name: name, Variables: map[string]string{"A": "1"}, ResourceVersion: 7,
 	}}, nil
 }
 
-func (e *environments) UpdateEnvironment(_ context.Context, req *windlassv1.UpdateEnvironmentRequest) (*windlassv1.UpdateEnvironmentResponse, error) {
+func (e *environmentServer) UpdateEnvironment(_ context.Context, req *windlassv1.UpdateEnvironmentRequest) (*windlassv1.UpdateEnvironmentResponse, error) {
 	e.updated = req
 	return &windlassv1.UpdateEnvironmentResponse{Environment: &windlassv1.Environment{ProjectName: "search", Name: req.GetName()}}, nil
 }
 
-func (e *environments) DeleteEnvironment(_ context.Context, req *windlassv1.DeleteEnvironmentRequest) (*windlassv1.DeleteEnvironmentResponse, error) {
+func (e *environmentServer) DeleteEnvironment(_ context.Context, req *windlassv1.DeleteEnvironmentRequest) (*windlassv1.DeleteEnvironmentResponse, error) {
 	e.deleted = append(e.deleted, req.GetEnvironment())
 	return &windlassv1.DeleteEnvironmentResponse{}, nil
 }
 
 // windlass runs a command on a terminal on which a person types the answer.
-func (e *environments) windlass(t *testing.T, answer string, args ...string) (string, error) {
+func (e *environmentServer) windlass(t *testing.T, answer string, args ...string) (string, error) {
 	t.Helper()
 	mux := http.NewServeMux()
 	mux.Handle(windlassv1connect.NewEnvironmentServiceHandler(e))
@@ -66,7 +66,7 @@ func (e *environments) windlass(t *testing.T, answer string, args ...string) (st
 
 func TestEnvironments_AreNamedInTheContextsProject(t *testing.T) {
 	t.Parallel()
-	e := &environments{}
+	e := &environmentServer{}
 	_, err := e.windlass(t, "", "environment", "create", "staging", "--variable", "A=b=c")
 	require.NoError(t, err)
 	require.Equal(t, "default/staging", e.created.GetProject()+"/"+e.created.GetName())
@@ -81,7 +81,7 @@ func TestEnvironments_AreNamedInTheContextsProject(t *testing.T) {
 
 func TestEnvironments_RenameKeepsTheVariables(t *testing.T) {
 	t.Parallel()
-	e := &environments{}
+	e := &environmentServer{}
 	text, err := e.windlass(t, "", "environment", "rename", "search/staging", "preview")
 	require.NoError(t, err)
 	require.Equal(t, "environment search/staging is now search/preview\n", text)
@@ -91,7 +91,7 @@ func TestEnvironments_RenameKeepsTheVariables(t *testing.T) {
 
 func TestEnvironments_DeletionAsksFirst(t *testing.T) {
 	t.Parallel()
-	e := &environments{}
+	e := &environmentServer{}
 	text, err := e.windlass(t, "yes\n", "environment", "delete", "staging")
 	require.ErrorContains(t, err, "nothing is deleted")
 	require.Contains(t, text, "Delete environment staging, with its variables and secrets? Type its name to go on: ")

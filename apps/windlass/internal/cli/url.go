@@ -18,7 +18,7 @@ each URL on a line of its own. Regions whose gateways have different addresses h
 		Example: "  curl \"$(windlass url echo)/health\"\n  for url in $(windlass url echo --all); do curl \"$url/health\"; done",
 		Args:    cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			r, err := a.look(ctx, a.appPath(args[0]), "")
+			r, err := a.getState(ctx, a.appPath(args[0]), "")
 			if err != nil {
 				return err
 			}

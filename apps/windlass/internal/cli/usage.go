@@ -15,7 +15,7 @@ func usageError(cmd *cobra.Command, err error) error {
 	return fmt.Errorf("%s: %w; it is used as `%s` (try --help)", cmd.CommandPath(), err, cmd.UseLine())
 }
 
-// explainArgs makes every command answer a wrong number of arguments with its usage.
+// explainArgs adds the usage to the error about a wrong number of arguments, in every command.
 func explainArgs(c *cobra.Command) {
 	if check := c.Args; check != nil {
 		c.Args = func(cmd *cobra.Command, args []string) error {

@@ -13,15 +13,15 @@ func TestUsage(t *testing.T) {
 		args []string
 		want string
 	}{
-		{"a flag that is required", []string{"deploy"}, "windlass: windlass deploy: required flag(s) \"file\" not set; it is used as `windlass deploy"},
-		{"a flag that is nearly one", []string{"deploy", "--fil=x"}, "there is no --fil: did you mean --file?; it is used as"},
-		{"a flag that is none", []string{"list", "apps", "--nonsense"}, "unknown flag: --nonsense; it is used as `windlass list apps"},
-		{"a number that is none", []string{"rollback", "chat", "--to", "x"}, `--to="x": use a number (int`},
-		{"a duration that is none", []string{"logs", "chat", "--since", "yesterday"}, `--since="yesterday": use a number with a unit, such as 30s, 10m or 1h30m; a day is 24h`},
+		{"a required flag that is missing", []string{"deploy"}, "windlass: windlass deploy: required flag(s) \"file\" not set; it is used as `windlass deploy"},
+		{"a flag with a mistyped name", []string{"deploy", "--fil=x"}, "there is no --fil: did you mean --file?; it is used as"},
+		{"an unknown flag", []string{"list", "apps", "--nonsense"}, "unknown flag: --nonsense; it is used as `windlass list apps"},
+		{"a value that is not a number", []string{"rollback", "chat", "--to", "x"}, `--to="x": use a number (int`},
+		{"a value that is not a duration", []string{"logs", "chat", "--since", "yesterday"}, `--since="yesterday": use a number with a unit, such as 30s, 10m or 1h30m; a day is 24h`},
 		{"a duration without a unit", []string{"rollback", "chat", "--patience=10"}, `--patience="10": use a number with a unit`},
-		{"a switch that is neither on nor off", []string{"logs", "chat", "--follow=maybe"}, `--follow="maybe": use true or false`},
+		{"a value that is not a boolean", []string{"logs", "chat", "--follow=maybe"}, `--follow="maybe": use true or false`},
 		{"an argument of a command without any", []string{"login", "https://x"}, "windlass login: takes no argument, found \"https://x\"; it is used as"},
-		{"an argument that is missing", []string{"history"}, "windlass history: accepts 1 arg(s), received 0; it is used as `windlass history APP"},
+		{"a missing argument", []string{"history"}, "windlass history: accepts 1 arg(s), received 0; it is used as `windlass history APP"},
 		{"a plural for a command", []string{"apps"}, "list"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// These are exit codes of commands that wait, besides 0 and 1. Code 2 is notRunning of plan.
+// These are exit codes of commands that wait, besides 0 and 1. Code 2 is codeWouldNotRun of plan.
 const (
 	codePatience    = 3
 	codeSuperseded  = 4
@@ -18,7 +18,7 @@ const (
 	codeInterrupted = 130
 )
 
-// The outcomes are the exit codes as words, for programs that read the JSON output.
+// The outcomes are the words of the JSON output for the exit codes.
 const (
 	outcomeAccepted    = "accepted"
 	outcomeUnchanged   = "unchanged"
@@ -60,16 +60,16 @@ const (
 // judgeRollout returns the verdict on a rollout. It is over when its status is final, when a failure
 // paused it, and when it waits for people, unless until is ready.
 func judgeRollout(app *windlassv1.App, ro *windlassv1.Rollout, until string, now time.Time) verdict {
-	name := app.GetName() + " " + version(ro.GetVersion())
+	name := app.GetName() + " " + versionText(ro.GetVersion())
 	why := inFull(ro.GetReason(), ro.GetMessage())
 	p := ro.GetProgress()
 	switch ro.GetStatus() {
 	case windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED:
 		return verdict{over: true, outcome: outcomeSucceeded}
 	case windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED:
-		return verdict{true, outcomeFailed, 1, fmt.Sprintf("%s failed: %s\n%s", name, why, afterwards(app)+hintLine(ro.GetReason()))}
+		return verdict{true, outcomeFailed, 1, fmt.Sprintf("%s failed: %s\n%s", name, why, liveVersionText(app)+hintLine(ro.GetReason()))}
 	case windlassv1.RolloutStatus_ROLLOUT_STATUS_CANCELLED:
-		return verdict{true, outcomeAborted, 1, fmt.Sprintf("%s was aborted: %s\n%s", name, why, afterwards(app))}
+		return verdict{true, outcomeAborted, 1, fmt.Sprintf("%s was aborted: %s\n%s", name, why, liveVersionText(app))}
 	case windlassv1.RolloutStatus_ROLLOUT_STATUS_SUPERSEDED:
 		return verdict{true, outcomeSuperseded, codeSuperseded, fmt.Sprintf("%s was superseded: %s\n`windlass rollout status %s` shows what took its place.", name, inFull("", ro.GetMessage()), app.GetName())}
 	case windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING, windlassv1.RolloutStatus_ROLLOUT_STATUS_UNSPECIFIED:
@@ -184,8 +184,8 @@ func waitLines(app *windlassv1.App, ro *windlassv1.Rollout, now time.Time) (line
 	case ro.GetStartApproval().GetMissing() != "":
 		return []string{startText(app, ro)}
 	case p.GetGoingBack():
-		text := "goes back to " + version(ro.GetFromVersion())
-		if why := because(ro.GetReason(), ro.GetMessage()); why != "" {
+		text := "goes back to " + versionText(ro.GetFromVersion())
+		if why := reasonText(ro.GetReason(), ro.GetMessage()); why != "" {
 			text += ": " + firstLine(why)
 		}
 		return []string{text}
@@ -197,7 +197,7 @@ func waitLines(app *windlassv1.App, ro *windlassv1.Rollout, now time.Time) (line
 	}
 	for _, w := range p.GetWaves() {
 		if w.GetState() == windlassv1.WaveProgress_STATE_BAKING && now.UnixMilli() < w.GetBakingUntil() {
-			lines = append(lines, "bakes in "+strings.Join(regionNames(w), ", ")+" until "+clock(w.GetBakingUntil()))
+			lines = append(lines, "bakes in "+strings.Join(regionNames(w), ", ")+" until "+timeText(w.GetBakingUntil()))
 		}
 		for _, g := range w.GetRegions() {
 			if g.GetState() != windlassv1.RegionProgress_STATE_ROLLING {
@@ -207,7 +207,7 @@ func waitLines(app *windlassv1.App, ro *windlassv1.Rollout, now time.Time) (line
 			case g.GetWaitsForCapacitySince() != 0:
 				lines = append(lines, "waits for room in "+g.GetRegion())
 			case g.GetStep() > 0 && now.UnixMilli() < g.GetStepUntil():
-				lines = append(lines, fmt.Sprintf("waits at step %d of %d in %s until %s", g.GetStep(), g.GetSteps(), g.GetRegion(), clock(g.GetStepUntil())))
+				lines = append(lines, fmt.Sprintf("waits at step %d of %d in %s until %s", g.GetStep(), g.GetSteps(), g.GetRegion(), timeText(g.GetStepUntil())))
 			}
 		}
 	}
@@ -236,33 +236,33 @@ func behindText(ro *windlassv1.Rollout) string {
 	return strings.Join(names, ", ") + " is left out for now and catches up by itself"
 }
 
-// judgeSize returns the verdict on a scale of one region, or of all if region is empty. Replicas of all
-// versions count. If asked is below 0, any number is right. The caller keeps seen between calls: once the
-// number was as asked, another number supersedes the scale.
+// judgeSize returns the verdict on scaling one region, or all regions if region is empty. Replicas of all versions
+// count. If asked is below 0, any number is right. seen reports whether the number was as asked before: then
+// another number supersedes the scaling. The caller keeps seen between calls.
 func judgeSize(r *windlassv1.WatchAppResponse, region string, asked int32, seen *bool) verdict {
 	all := sizes(r)
 	if len(all) == 0 {
 		return verdict{}
 	}
-	settled, as := true, true
+	settled, isAsked := true, true
 	for name, size := range all {
 		if region != "" && name != region {
 			continue
 		}
 		if asked >= 0 && size.wanted != asked {
-			as = false
+			isAsked = false
 		}
 		if size.ready < size.wanted {
 			settled = false
 		}
 	}
 	switch {
-	case as:
+	case isAsked:
 		*seen = true
 	case *seen:
-		return verdict{true, outcomeSuperseded, codeSuperseded, r.GetApp().GetName() + " was given another number of replicas meanwhile: `windlass history " + r.GetApp().GetName() + "` tells by whom"}
+		return verdict{true, outcomeSuperseded, codeSuperseded, r.GetApp().GetName() + " was given another number of replicas meanwhile: `windlass history " + r.GetApp().GetName() + "` shows by whom"}
 	}
-	return verdict{over: as && settled, outcome: outcomeSucceeded}
+	return verdict{over: isAsked && settled, outcome: outcomeSucceeded}
 }
 
 // size holds the replicas that a region should have and those that are ready.
@@ -300,9 +300,9 @@ func sizes(r *windlassv1.WatchAppResponse) map[string]size {
 // judgeLive returns the verdict on a version that is live again. It is over when all replicas are ready.
 func judgeLive(r *windlassv1.WatchAppResponse, deploymentID string) verdict {
 	if r.GetApp().GetLiveDeploymentId() != deploymentID {
-		return verdict{true, outcomeSuperseded, codeSuperseded, r.GetApp().GetName() + ": another version is live since: `windlass history " + r.GetApp().GetName() + "` tells why"}
+		return verdict{true, outcomeSuperseded, codeSuperseded, r.GetApp().GetName() + ": another version became live: `windlass history " + r.GetApp().GetName() + "` shows why"}
 	}
-	d := find(r, deploymentID)
+	d := deploymentWithID(r, deploymentID)
 	for _, t := range d.GetRegions() {
 		if t.GetReady() < t.GetReplicas() {
 			return verdict{}

@@ -15,16 +15,16 @@ const whyWidth = 100
 // maxWhys bounds the number of texts below a table. -o json prints all of them.
 const maxWhys = 20
 
-// whys are texts that a table had to cut, each with the names of what it is about. Equal texts are printed
-// once, because a scheduler often gives every instance the same reason.
-type whys struct {
+// cutTexts are texts that a table had to cut, each with the subjects that have it. Equal texts are printed once,
+// because many instances often have the same reason.
+type cutTexts struct {
 	order []string
 	about map[string][]string
 }
 
 // add records the text, unless the table shows all of it.
-func (x *whys) add(about, reason, message string) {
-	full := because(reason, message)
+func (x *cutTexts) add(about, reason, message string) {
+	full := reasonText(reason, message)
 	if full == "" || firstLine(full) == full {
 		return
 	}
@@ -38,11 +38,11 @@ func (x *whys) add(about, reason, message string) {
 }
 
 // print writes each text in full, after the name of its subject.
-func (x *whys) print(w io.Writer) {
+func (x *cutTexts) print(w io.Writer) {
 	for i, full := range x.order {
-		fmt.Fprintln(w) //nolint:errcheck // the writer's Flush tells
+		fmt.Fprintln(w) //nolint:errcheck // the writer's Flush returns the error
 		if i == maxWhys {
-			fmt.Fprintf(w, "... and %d more: -o json shows all\n", len(x.order)-i) //nolint:errcheck // the writer's Flush tells
+			fmt.Fprintf(w, "... and %d more: -o json shows all\n", len(x.order)-i) //nolint:errcheck // the writer's Flush returns the error
 			return
 		}
 		about := x.about[full]
@@ -54,16 +54,16 @@ func (x *whys) print(w io.Writer) {
 		if !ok || strings.ContainsAny(reason, " \n") {
 			reason, message = "", full
 		}
-		fmt.Fprintln(w, strings.TrimSuffix(head+": "+oneLine(reason), ": ")) //nolint:errcheck // the writer's Flush tells
+		fmt.Fprintln(w, strings.TrimSuffix(head+": "+oneLine(reason), ": ")) //nolint:errcheck // the writer's Flush returns the error
 		for _, line := range whyLines(message) {
-			fmt.Fprintln(w, line) //nolint:errcheck // the writer's Flush tells
+			fmt.Fprintln(w, line) //nolint:errcheck // the writer's Flush returns the error
 		}
 	}
 }
 
-// inFull returns a reason and its message: on one line if it is short, else wrapped.
+// inFull returns a reason and its message: on one line if they are short, else wrapped.
 func inFull(reason, message string) string {
-	full := because(reason, message)
+	full := reasonText(reason, message)
 	if firstLine(full) == full {
 		return oneLine(full)
 	}
@@ -79,7 +79,7 @@ func whyLines(message string) []string {
 	text, output, said := strings.Cut(message, lastOutput)
 	var out []string
 	for line := range strings.SplitSeq(text, "\n") {
-		out = append(out, wrap(oneLine(line), "  ", whyWidth)...)
+		out = append(out, wrapText(oneLine(line), "  ", whyWidth)...)
 	}
 	if said {
 		out = append(out, "  last output:")
@@ -90,8 +90,8 @@ func whyLines(message string) []string {
 	return out
 }
 
-// wrap breaks text into indented lines of at most width columns. A longer word gets a line of its own.
-func wrap(s, indent string, width int) []string {
+// wrapText breaks text into indented lines of at most width columns. A longer word gets a line of its own.
+func wrapText(s, indent string, width int) []string {
 	var out []string
 	line := indent
 	for word := range strings.FieldsSeq(s) {

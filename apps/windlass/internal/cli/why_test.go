@@ -14,7 +14,7 @@ import (
 const unschedulable = "none of 12 nodes fits: 4 Insufficient nvidia.com/gpu, 8 node(s) had untolerated taint {nvidia.com/gpu: present}; " +
 	"preemption helps on none"
 
-func printed(f func(w *tabwriter.Writer)) string {
+func printTable(f func(w *tabwriter.Writer)) string {
 	var out bytes.Buffer
 	w := tabwriter.NewWriter(&out, 0, 4, 3, ' ', 0)
 	f(w)
@@ -22,8 +22,8 @@ func printed(f func(w *tabwriter.Writer)) string {
 	return out.String()
 }
 
-func TestStatus_ShowsInFullWhyAReplicaIsNotReady(t *testing.T) {
-	out := printed(func(w *tabwriter.Writer) {
+func TestStatus_ShowsReasonsInFull(t *testing.T) {
+	out := printTable(func(w *tabwriter.Writer) {
 		statusTable(w, &windlassv1.WatchAppResponse{
 			App: &windlassv1.App{Name: "llama", ProjectName: "default", EnvironmentName: "production"},
 			Deployments: []*windlassv1.Deployment{{Version: 2, Regions: []*windlassv1.RegionTopology{
@@ -51,14 +51,14 @@ v2 in ap-1: CrashLoop
     cannot load the model: no such tensor \u001b[2J
     =====`)
 	require.NotContains(t, out, "us-west-2:", "it is ready")
-	require.Equal(t, 1, strings.Count(out, "connection refused"), "what the table shows in full is not repeated")
+	require.Equal(t, 1, strings.Count(out, "connection refused"), "a text that the table shows in full is not repeated")
 	require.NotContains(t, out, "\x1b")
 }
 
-func TestStatus_SaysWhereAnAppIsAtZero(t *testing.T) {
+func TestStatus_ShowsRegionsAtZero(t *testing.T) {
 	const started = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
 	cold := &windlassv1.DeploymentSpec{Routing: &windlassv1.RoutingPolicy{ColdStart: &windlassv1.ColdStart{}}}
-	out := printed(func(w *tabwriter.Writer) {
+	out := printTable(func(w *tabwriter.Writer) {
 		statusTable(w, &windlassv1.WatchAppResponse{
 			App: &windlassv1.App{Name: "llama", ProjectName: "default", EnvironmentName: "production"},
 			Deployments: []*windlassv1.Deployment{
@@ -78,20 +78,20 @@ func TestStatus_SaysWhereAnAppIsAtZero(t *testing.T) {
 	require.Regexp(t, `v2 +closed .* RegionClosed\n`, out)
 }
 
-func TestWhys_OfAThousandInstancesStayReadable(t *testing.T) {
-	var cut whys
+func TestCutTexts_OfAThousandInstancesStayReadable(t *testing.T) {
+	var cut cutTexts
 	for i := range 1000 {
 		cut.add("ins", "Unschedulable", unschedulable)
 		cut.add("ins", "CrashLoop", strings.Repeat("x", 200)+string(rune('a'+i%26)))
 	}
-	out := printed(func(w *tabwriter.Writer) { cut.print(w) })
+	out := printTable(func(w *tabwriter.Writer) { cut.print(w) })
 	require.Contains(t, out, "ins and 999 more: Unschedulable")
 	require.Contains(t, out, "... and 7 more: -o json shows all")
 	require.Less(t, len(out), 10_000)
 }
 
 func TestRegion_ShowsFreeGPUsByPool(t *testing.T) {
-	out := printed(func(w *tabwriter.Writer) {
+	out := printTable(func(w *tabwriter.Writer) {
 		regionTable(w, &windlassv1.Region{
 			Name: "us-east-1", Status: windlassv1.RegionStatus_REGION_STATUS_CONNECTED, Runtime: "kubernetes", AgentVersion: "1.2",
 			Notes: []string{"node h100-3 is lost"}, Labels: map[string]string{"b": "2", "a": "1"},
@@ -114,7 +114,7 @@ h100   NVIDIA-H100-80GB-HBM3   nvidia.com/gpu   79.6 GiB   4       32           
 }
 
 func TestRegionList_SumsThePoolsOfAProduct(t *testing.T) {
-	require.Equal(t, "5/8 H100, 1/2 amd.com/gpu", gpus(&windlassv1.Region{Gpus: []*windlassv1.GpuCapacity{
+	require.Equal(t, "5/8 H100, 1/2 amd.com/gpu", gpusText(&windlassv1.Region{Gpus: []*windlassv1.GpuCapacity{
 		{Product: "H100", Pool: "a", Requested: 4, Allocatable: 4},
 		{ResourceName: "amd.com/gpu", Requested: 1, Allocatable: 2},
 		{Product: "H100", Pool: "b", Requested: 1, Allocatable: 4},

@@ -84,7 +84,7 @@ even if they exceed the new limit.`,
 					}
 				}
 				set, err := a.clients.workspaces.SetQuota(ctx, &windlassv1.SetQuotaRequest{
-					Mutation: mutation(), Workspace: workspace, Own: own, ResourceVersion: quota.ResourceVersion,
+					Mutation: newMutation(), Workspace: workspace, Own: own, ResourceVersion: quota.ResourceVersion,
 				})
 				if err != nil {
 					return err

@@ -19,27 +19,27 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
-// full is a control plane that has no room.
-type full struct {
+// quotaServer is a control plane whose workspace has reached its quota.
+type quotaServer struct {
 	windlassv1connect.UnimplementedAppServiceHandler
 	windlassv1connect.UnimplementedWorkspaceServiceHandler
 	refusal error
 	quota   *windlassv1.Quota
 }
 
-func (f *full) GetApp(context.Context, *windlassv1.GetAppRequest) (*windlassv1.GetAppResponse, error) {
+func (f *quotaServer) GetApp(context.Context, *windlassv1.GetAppRequest) (*windlassv1.GetAppResponse, error) {
 	return nil, rpc.Error(connect.CodeNotFound, windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND, "app", "none")
 }
 
-func (f *full) Deploy(context.Context, *windlassv1.DeployRequest) (*windlassv1.DeployResponse, error) {
+func (f *quotaServer) Deploy(context.Context, *windlassv1.DeployRequest) (*windlassv1.DeployResponse, error) {
 	return nil, f.refusal
 }
 
-func (f *full) GetQuota(context.Context, *windlassv1.GetQuotaRequest) (*windlassv1.GetQuotaResponse, error) {
+func (f *quotaServer) GetQuota(context.Context, *windlassv1.GetQuotaRequest) (*windlassv1.GetQuotaResponse, error) {
 	return &windlassv1.GetQuotaResponse{Quota: f.quota}, nil
 }
 
-func (f *full) SetQuota(_ context.Context, req *windlassv1.SetQuotaRequest) (*windlassv1.SetQuotaResponse, error) {
+func (f *quotaServer) SetQuota(_ context.Context, req *windlassv1.SetQuotaRequest) (*windlassv1.SetQuotaResponse, error) {
 	q := proto.CloneOf(f.quota)
 	q.Own = req.GetOwn()
 	proto.Merge(q.Limits, req.GetOwn())
@@ -47,7 +47,7 @@ func (f *full) SetQuota(_ context.Context, req *windlassv1.SetQuotaRequest) (*wi
 }
 
 // windlass runs a command against it.
-func (f *full) windlass(t *testing.T, args ...string) (string, error) {
+func (f *quotaServer) windlass(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	return runAgainst(t, f, args...)
 }
@@ -95,7 +95,7 @@ Scale down or delete what is not needed (` + "`windlass workspace quota`" + ` sh
 Call again after that.` + "\nSee `windlass explain RATE_LIMITED`.",
 		},
 	} {
-		f := &full{refusal: rpc.ErrorWith(connect.CodeResourceExhausted, &windlassv1.ErrorDetail{
+		f := &quotaServer{refusal: rpc.ErrorWith(connect.CodeResourceExhausted, &windlassv1.ErrorDetail{
 			Reason: c.reason, Fix: c.fix, Limit: &windlassv1.LimitDetail{Name: "gpus", Max: 64, Used: 60, Asked: 8},
 		}, c.message)}
 		out, err := f.windlass(t, "deploy", "-f", file)
@@ -106,8 +106,8 @@ Call again after that.` + "\nSee `windlass explain RATE_LIMITED`.",
 	}
 }
 
-func TestQuota_IsShownWithItsUse(t *testing.T) {
-	f := &full{quota: &windlassv1.Quota{
+func TestQuota_IsShownWithTheUsage(t *testing.T) {
+	f := &quotaServer{quota: &windlassv1.Quota{
 		WorkspaceName: "search", ResourceVersion: 3,
 		Limits: &windlassv1.Limits{
 			Apps: new(int64(10000)), Deployments: new(int64(0)), Instances: new(int64(100)), Gpus: new(int64(64)),
@@ -141,13 +141,13 @@ starts-burst        -      1000        control plane
 	}
 }
 
-func TestQuota_AsksBeforeWhatOnlyAnOperatorUndoes(t *testing.T) {
+func TestQuota_AsksIfOnlyAnOperatorCanUndoIt(t *testing.T) {
 	const warning = "limit gpus goes from 8 to 3: only an operator of the platform can raise it again"
-	server := newAnything(t)
+	server := newFakeServer(t)
 	sets := 0
 	setUp := func(warnings ...string) {
 		sets = 0
-		server.set(func() {
+		server.change(func() {
 			server.answers = map[string]func(proto.Message){
 				"GetQuota": func(m proto.Message) {
 					data, err := proto.Marshal(&windlassv1.GetQuotaResponse{Quota: &windlassv1.Quota{Limits: &windlassv1.Limits{}}, Warnings: warnings})
@@ -188,8 +188,8 @@ func TestQuota_AsksBeforeWhatOnlyAnOperatorUndoes(t *testing.T) {
 	mustBeJSON(t, got.stdout)
 }
 
-// gated is a control plane with one workspace and its tiers.
-type gated struct {
+// featureServer is a control plane with the features of a workspace, and tiers.
+type featureServer struct {
 	windlassv1connect.UnimplementedAppServiceHandler
 	windlassv1connect.UnimplementedWorkspaceServiceHandler
 	features *windlassv1.WorkspaceFeatures
@@ -198,31 +198,31 @@ type gated struct {
 	setTier  *windlassv1.SetTierRequest
 }
 
-func (g *gated) GetFeatures(context.Context, *windlassv1.GetFeaturesRequest) (*windlassv1.GetFeaturesResponse, error) {
+func (g *featureServer) GetFeatures(context.Context, *windlassv1.GetFeaturesRequest) (*windlassv1.GetFeaturesResponse, error) {
 	return &windlassv1.GetFeaturesResponse{Features: g.features}, nil
 }
 
-func (g *gated) SetFeatures(_ context.Context, req *windlassv1.SetFeaturesRequest) (*windlassv1.SetFeaturesResponse, error) {
+func (g *featureServer) SetFeatures(_ context.Context, req *windlassv1.SetFeaturesRequest) (*windlassv1.SetFeaturesResponse, error) {
 	g.set = req
 	return &windlassv1.SetFeaturesResponse{Features: g.features}, nil
 }
 
-func (g *gated) ListTiers(context.Context, *windlassv1.ListTiersRequest) (*windlassv1.ListTiersResponse, error) {
+func (g *featureServer) ListTiers(context.Context, *windlassv1.ListTiersRequest) (*windlassv1.ListTiersResponse, error) {
 	return &windlassv1.ListTiersResponse{Tiers: g.tiers}, nil
 }
 
-func (g *gated) SetTier(_ context.Context, req *windlassv1.SetTierRequest) (*windlassv1.SetTierResponse, error) {
+func (g *featureServer) SetTier(_ context.Context, req *windlassv1.SetTierRequest) (*windlassv1.SetTierResponse, error) {
 	g.setTier = req
 	return &windlassv1.SetTierResponse{Tier: &windlassv1.Tier{Name: req.GetName(), Features: req.GetFeatures()}}, nil
 }
 
-func TestFeatures_AreShownWithWhoSetThem(t *testing.T) {
+func TestFeatures_AreShownWithTheirSource(t *testing.T) {
 	const (
 		autoscaling = windlassv1.Feature_FEATURE_AUTOSCALING
 		canary      = windlassv1.Feature_FEATURE_CANARY
 		analysis    = windlassv1.Feature_FEATURE_ANALYSIS
 	)
-	g := &gated{features: &windlassv1.WorkspaceFeatures{
+	g := &featureServer{features: &windlassv1.WorkspaceFeatures{
 		WorkspaceId: "ws_1", WorkspaceName: "search", Tier: "basic", ResourceVersion: 3,
 		Features: []windlassv1.Feature{autoscaling, canary}, TierFeatures: []windlassv1.Feature{autoscaling, analysis},
 		Allowed: []windlassv1.Feature{canary}, Denied: []windlassv1.Feature{analysis},
@@ -255,8 +255,8 @@ roles         no        tier basic
 	require.ErrorContains(t, err, "--allow and --deny name the feature canary")
 }
 
-func TestTier_SetSaysAllItsFeatures(t *testing.T) {
-	g := &gated{tiers: []*windlassv1.Tier{{Name: "basic", ResourceVersion: 2}, {Name: "default", Features: allFeatures()}}}
+func TestTier_SetReplacesAllFeatures(t *testing.T) {
+	g := &featureServer{tiers: []*windlassv1.Tier{{Name: "basic", ResourceVersion: 2}, {Name: "default", Features: allFeatures()}}}
 	out, err := runAgainst(t, g, "workspace", "tier", "list")
 	require.NoError(t, err)
 	require.Equal(t, `TIER      FEATURES

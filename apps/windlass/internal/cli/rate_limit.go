@@ -12,25 +12,25 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// turnPatience bounds all waits of a call for its turn.
-const turnPatience = time.Minute
+// rateLimitPatience is the maximum time that a call waits in all its tries.
+const rateLimitPatience = time.Minute
 
-// waitForTurn repeats a call that the workspace's rate of starts refused, when the rate allows it. The
-// repeated request has the same idempotency key. A call that must wait for longer than turnPatience fails
-// with the refusal.
-func (a *app) waitForTurn() connect.UnaryInterceptorFunc {
+// retryRateLimited repeats a call that was refused because of the workspace's rate of starts, after the time that the
+// refusal names. The repeated request has the same idempotency key. A call that would have to wait for longer
+// than rateLimitPatience fails with the refusal.
+func (a *app) retryRateLimited() connect.UnaryInterceptorFunc {
 	return func(next connect.UnaryFunc) connect.UnaryFunc {
 		return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
-			for left := turnPatience; ; {
+			for left := rateLimitPatience; ; {
 				resp, err := next(ctx, req)
-				wait := turnAfter(err)
+				wait := retryAfter(err)
 				if wait == 0 || wait > left {
 					return resp, err
 				}
-				if left == turnPatience {
-					a.infof("The workspace starts work faster than it may: waiting for its turn, up to %s.", turnPatience)
+				if left == rateLimitPatience {
+					a.infof("The workspace has reached its rate of starts: trying again for up to %s.", rateLimitPatience)
 				}
-				// The random part spreads clients that were given the same time.
+				// The random part spreads the calls of clients that got the same time.
 				wait += time.Duration(rand.Int64N(int64(wait) + 1))
 				if backoff.Sleep(ctx, wait) != nil {
 					return resp, err
@@ -41,9 +41,9 @@ func (a *app) waitForTurn() connect.UnaryInterceptorFunc {
 	}
 }
 
-// turnAfter returns how long to wait before the call is repeated. It returns 0 for an answer, and for an
+// retryAfter returns how long to wait before the call is repeated. It returns 0 for an answer, and for an
 // error that waiting does not mend.
-func turnAfter(err error) time.Duration {
+func retryAfter(err error) time.Duration {
 	detail := rpc.DetailOf(err)
 	if detail.GetReason() != windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED {
 		return 0

@@ -8,9 +8,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func TestAsked_SaysWhatChanged(t *testing.T) {
+func TestVersionResult_SaysWhatChanged(t *testing.T) {
 	t.Parallel()
-	same := asked{version: 3, effect: windlassv1.VersionEffect_VERSION_EFFECT_LIVE_ALREADY}
+	same := versionResult{version: 3, effect: windlassv1.VersionEffect_VERSION_EFFECT_LIVE_ALREADY}
 	require.Equal(t, "nothing changed, v3 stays live", same.text())
 	same.scalingChanged = true
 	require.Equal(t, "its scaling changed, v3 stays live", same.text())

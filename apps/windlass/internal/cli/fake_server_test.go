@@ -18,32 +18,32 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// hostile is what somebody could give a version as its message, or write to a log: it sets
-// a terminal's title, clears it, turns text around, and is long and not Latin.
+// hostile is a text that a user could set as a version's message, or write to a log. It sets the title of a
+// terminal, clears it, reverses text, and is long and not Latin.
 var hostile = "日本\x1b]0;PWNED\x07\x1b[2J\u009b31m\u202etxt.exe\u2066\r\x1b[31mred\x1b[0m\x7f" + strings.Repeat("語👩‍👩‍👧", 30) + "\r\nsecond\tline"
 
-// anything is a control plane that answers every call, with hostile texts in every field.
-type anything struct {
+// fakeServer is a control plane that answers every call. All its texts are hostile.
+type fakeServer struct {
 	*httptest.Server
 
 	mu sync.Mutex // a command may end before its last call is answered
-	// watch changes what WatchApp tells.
+	// watch changes the states that WatchApp sends.
 	watch func(*windlassv1.WatchAppResponse)
-	// answers changes what a method answers.
+	// answers change the answers of methods, by name.
 	answers map[string]func(proto.Message)
-	// refuses every call.
+	// refuses means that every call is refused.
 	refuses bool
 }
 
-// set changes what the server answers.
-func (s *anything) set(change func()) {
+// change changes the fields of the server.
+func (s *fakeServer) change(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change()
 }
 
-// link answers the one call that is no RPC.
-func (s *anything) link(w http.ResponseWriter) {
+// answerLink answers the only call that is not an RPC.
+func (s *fakeServer) answerLink(w http.ResponseWriter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.refuses {
@@ -54,11 +54,11 @@ func (s *anything) link(w http.ResponseWriter) {
 	_, _ = io.WriteString(w, `{"link":"wll_x","expiresInMs":3600000}`)
 }
 
-func newAnything(t *testing.T) *anything {
-	s := &anything{}
+func newFakeServer(t *testing.T) *fakeServer {
+	s := &fakeServer{}
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/ui/link" {
-			s.link(w)
+			s.answerLink(w)
 			return
 		}
 		method, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(strings.ReplaceAll(strings.TrimPrefix(r.URL.Path, "/"), "/", ".")))
@@ -80,7 +80,7 @@ func newAnything(t *testing.T) *anything {
 			return
 		}
 		answer := dynamicpb.NewMessage(m.Output())
-		fill(answer, 0)
+		fillMessage(answer, 0)
 		if change := s.answers[string(m.Name())]; change != nil {
 			change(answer)
 		}
@@ -103,9 +103,8 @@ func refusal() []byte {
 	return data
 }
 
-// stream sends a picture of an app, and another one, and ends as a control plane does that
-// stops.
-func (s *anything) stream(w http.ResponseWriter, m protoreflect.MethodDescriptor) {
+// stream sends two states of an app. Then it ends, like the stream of a control plane that stops.
+func (s *fakeServer) stream(w http.ResponseWriter, m protoreflect.MethodDescriptor) {
 	w.Header().Set("Content-Type", "application/connect+proto")
 	send := func(flags byte, data []byte) {
 		_, _ = w.Write(append(binary.BigEndian.AppendUint32([]byte{flags}, uint32(len(data))), data...))
@@ -115,22 +114,22 @@ func (s *anything) stream(w http.ResponseWriter, m protoreflect.MethodDescriptor
 		return
 	}
 	if m.Name() == "FollowLogs" {
-		send(0, followed())
+		send(0, logsAnswer())
 		send(2, []byte("{}"))
 		return
 	}
 	if m.Name() != "WatchApp" {
 		panic(m.FullName())
 	}
-	send(0, s.picture())
-	send(0, s.picture())
+	send(0, s.appState())
+	send(0, s.appState())
 	send(2, []byte("{}"))
 }
 
-// picture is what WatchApp tells.
-func (s *anything) picture() []byte {
+// appState returns a state of an app, as WatchApp sends it.
+func (s *fakeServer) appState() []byte {
 	r := &windlassv1.WatchAppResponse{}
-	fill(r.ProtoReflect(), 0)
+	fillMessage(r.ProtoReflect(), 0)
 	r.AskedRollout, r.App.LiveDeploymentId = nil, r.Deployments[0].Id
 	r.Deployments[0].Regions[0].Status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
 	if s.watch != nil {
@@ -143,8 +142,8 @@ func (s *anything) picture() []byte {
 	return data
 }
 
-// fill puts something into every field.
-func fill(m protoreflect.Message, depth int) {
+// fillMessage sets every field.
+func fillMessage(m protoreflect.Message, depth int) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
 		f := fields.Get(i)
@@ -154,21 +153,22 @@ func fill(m protoreflect.Message, depth int) {
 			m.Set(f, protoreflect.ValueOfString("search"))
 		case f.IsMap():
 			if f.MapValue().Message() == nil && f.MapKey().Kind() == protoreflect.StringKind {
-				m.Mutable(f).Map().Set(protoreflect.ValueOfString(hostile).MapKey(), something(f.MapValue()))
+				m.Mutable(f).Map().Set(protoreflect.ValueOfString(hostile).MapKey(), fillValue(f.MapValue()))
 			}
 		case f.IsList() && f.Message() != nil:
-			fill(m.Mutable(f).List().AppendMutable().Message(), depth+1)
+			fillMessage(m.Mutable(f).List().AppendMutable().Message(), depth+1)
 		case f.IsList():
-			m.Mutable(f).List().Append(something(f))
+			m.Mutable(f).List().Append(fillValue(f))
 		case f.Message() != nil:
-			fill(m.Mutable(f).Message(), depth+1)
+			fillMessage(m.Mutable(f).Message(), depth+1)
 		default:
-			m.Set(f, something(f))
+			m.Set(f, fillValue(f))
 		}
 	}
 }
 
-func something(f protoreflect.FieldDescriptor) protoreflect.Value {
+// fillValue returns a value for a field.
+func fillValue(f protoreflect.FieldDescriptor) protoreflect.Value {
 	switch f.Kind() {
 	case protoreflect.StringKind:
 		return protoreflect.ValueOfString(hostile)
@@ -195,8 +195,8 @@ func something(f protoreflect.FieldDescriptor) protoreflect.Value {
 	}
 }
 
-// followed is what FollowLogs tells.
-func followed() []byte {
+// logsAnswer returns an answer of FollowLogs.
+func logsAnswer() []byte {
 	data, err := proto.Marshal(&windlassv1.FollowLogsResponse{
 		Notes: []*windlassv1.LogNote{
 			{Kind: windlassv1.LogNote_KIND_BEGAN, Instance: "ins_1", About: &windlassv1.Instance{Id: "ins_1", Version: 3, Region: hostile, Role: "main"}},

@@ -15,31 +15,32 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func limited(after time.Duration) error {
+// rateLimited returns the refusal of a call that may be repeated after a time.
+func rateLimited(after time.Duration) error {
 	return rpc.ErrorWith(connect.CodeResourceExhausted, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED,
 		Limit:  &windlassv1.LimitDetail{RetryAfterMs: after.Milliseconds()},
 	}, "too fast")
 }
 
-func TestTurn_IsAwaitedButNotForever(t *testing.T) {
+func TestRateLimit_IsWaitedForALimitedTime(t *testing.T) {
 	for name, c := range map[string]struct {
 		answers []error
 		calls   int
 		passes  bool
 		within  time.Duration
 	}{
-		"it comes":             {[]error{limited(time.Second), limited(2 * time.Second), nil}, 3, true, 6 * time.Second},
-		"it is too far away":   {[]error{limited(2 * time.Minute)}, 1, false, 0},
-		"it never comes":       {[]error{limited(20 * time.Second)}, 0, false, 80 * time.Second},
-		"it is something else": {[]error{errors.New("no such app")}, 1, false, 0},
+		"the rate allows it":   {[]error{rateLimited(time.Second), rateLimited(2 * time.Second), nil}, 3, true, 6 * time.Second},
+		"the wait is too long": {[]error{rateLimited(2 * time.Minute)}, 1, false, 0},
+		"it is refused again":  {[]error{rateLimited(20 * time.Second)}, 0, false, 80 * time.Second},
+		"it is another error":  {[]error{errors.New("no such app")}, 1, false, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var said strings.Builder
 				a := &app{Config: Config{Stderr: &said}}
 				calls := 0
-				call := a.waitForTurn()(func(context.Context, connect.AnyRequest) (connect.AnyResponse, error) {
+				call := a.retryRateLimited()(func(context.Context, connect.AnyRequest) (connect.AnyResponse, error) {
 					calls++
 					return nil, c.answers[min(calls, len(c.answers))-1]
 				})

@@ -10,8 +10,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// asked is the result of a call that asked for a version of an app.
-type asked struct {
+// versionResult is the result of a call that requests a version of an app.
+type versionResult struct {
 	appID, deploymentID, rolloutID string
 	version, fromVersion, ended    int32
 	effect                         windlassv1.VersionEffect
@@ -37,13 +37,13 @@ func effectOf(resp *windlassv1.DeployResponse) windlassv1.VersionEffect {
 	return windlassv1.VersionEffect_VERSION_EFFECT_NEW_VERSION
 }
 
-// finishVersion prints the result of the call, and waits for the end of what the call started.
-func (a *app) finishVersion(ctx context.Context, name string, x asked, w waiting) error {
+// finishVersion prints the result of the call. Then it waits until the work that the call started is over.
+func (a *app) finishVersion(ctx context.Context, name string, x versionResult, w waitFlags) error {
 	a.infof("%s: %s", name, x.text())
 	for _, text := range x.warnings {
 		a.infof("%s", text)
 	}
-	s := started{app: x.appID, rolloutID: x.rolloutID, deploymentID: x.deploymentID, answer: x.answer, done: isReady}
+	s := startedWork{app: x.appID, rolloutID: x.rolloutID, deploymentID: x.deploymentID, answer: x.answer, done: isReady}
 	switch x.effect {
 	case windlassv1.VersionEffect_VERSION_EFFECT_LIVE_ALREADY:
 		s.rolloutID = ""
@@ -66,26 +66,27 @@ func (a *app) finishVersion(ctx context.Context, name string, x asked, w waiting
 	case windlassv1.VersionEffect_VERSION_EFFECT_UNSPECIFIED, windlassv1.VersionEffect_VERSION_EFFECT_NEW_VERSION,
 		windlassv1.VersionEffect_VERSION_EFFECT_IN_FLIGHT_ALREADY:
 	}
-	return a.finish(ctx, s, w)
+	return a.finishWork(ctx, s, w)
 }
 
-// nothing returns the beginning of the text about a call that made no version.
-func (x asked) nothing() string {
+// unchangedText returns the beginning of the text for a call that created no version.
+func (x versionResult) unchangedText() string {
 	if x.scalingChanged {
 		return "its scaling changed, "
 	}
 	return "nothing changed, "
 }
 
-func (x asked) text() string {
-	v := version(x.version)
+// text describes the result for people.
+func (x versionResult) text() string {
+	v := versionText(x.version)
 	switch x.effect {
 	case windlassv1.VersionEffect_VERSION_EFFECT_LIVE_ALREADY:
-		return x.nothing() + v + " stays live"
+		return x.unchangedText() + v + " stays live"
 	case windlassv1.VersionEffect_VERSION_EFFECT_TOOK_BACK:
 		text := v + " stays live"
 		if x.ended != 0 {
-			text += ", the rollout of " + version(x.ended) + " is aborted"
+			text += ", the rollout of " + versionText(x.ended) + " is aborted"
 		}
 		return text
 	case windlassv1.VersionEffect_VERSION_EFFECT_SCALED:
@@ -95,11 +96,11 @@ func (x asked) text() string {
 	case windlassv1.VersionEffect_VERSION_EFFECT_IN_FLIGHT_ALREADY:
 		switch {
 		case x.hold != nil:
-			return x.nothing() + v + " is " + holdText(x.hold)
+			return x.unchangedText() + v + " is " + holdText(x.hold)
 		case x.overridden:
 			return v + " is on its way, and no freeze holds it"
 		}
-		return x.nothing() + v + " is on its way already"
+		return x.unchangedText() + v + " is on its way already"
 	case windlassv1.VersionEffect_VERSION_EFFECT_UNSPECIFIED, windlassv1.VersionEffect_VERSION_EFFECT_NEW_VERSION:
 	}
 	text := "rolling out " + v
@@ -107,13 +108,13 @@ func (x asked) text() string {
 		text = v + " is accepted, and " + holdText(x.hold)
 	}
 	if x.fromVersion != 0 {
-		text += ", with the configuration of " + version(x.fromVersion)
+		text += ", with the configuration of " + versionText(x.fromVersion)
 	}
 	if x.straight {
 		text += ", straight back"
 	}
 	if x.ended != 0 {
-		text += "; the rollout of " + version(x.ended) + " ends"
+		text += "; the rollout of " + versionText(x.ended) + " ends"
 	}
 	return text
 }
@@ -121,14 +122,14 @@ func (x asked) text() string {
 // isLive returns the last line for a version that was live before and stays live.
 func isLive(last *windlassv1.WatchAppResponse, _ time.Duration) string {
 	app := last.GetApp()
-	return fmt.Sprintf("%s %s is live: %d of %d replicas ready", app.GetName(), version(app.GetLiveVersion()), app.GetReadyReplicas(), app.GetReplicas())
+	return fmt.Sprintf("%s %s is live: %d of %d replicas ready", app.GetName(), versionText(app.GetLiveVersion()), app.GetReadyReplicas(), app.GetReplicas())
 }
 
 // isScaled returns the last line for an app whose replicas are ready, whatever their version.
 func isScaled(last *windlassv1.WatchAppResponse, after time.Duration) string {
 	text := isReady(last, after)
 	if ro := last.GetRollout(); ro.GetId() != "" && ro.GetFinishedAt() == 0 {
-		text += "; the rollout of " + version(ro.GetVersion()) + " goes on"
+		text += "; the rollout of " + versionText(ro.GetVersion()) + " goes on"
 	}
 	return text
 }
