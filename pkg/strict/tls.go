@@ -110,15 +110,13 @@ func (l *tlsListener) give(a accepted) bool {
 func (l *tlsListener) handshake(raw net.Conn) net.Conn {
 	ctx, cancel := context.WithTimeout(l.ctx, l.cfg.Handshake)
 	defer cancel()
-	turns := &inTurn{Conn: raw, ctx: ctx}
-	conn := tls.Server(turns, l.cfg.TLS)
-	err := turns.begin()
-	if err == nil {
-		err = conn.HandshakeContext(ctx)
-	}
-	turns.end()
+	var conn *tls.Conn
+	refused, err := InTurn(ctx, raw, func(turns net.Conn) error {
+		conn = tls.Server(turns, l.cfg.TLS)
+		return conn.HandshakeContext(ctx)
+	})
 	if err != nil {
-		if !turns.refused {
+		if !refused {
 			l.cfg.Failed(raw.RemoteAddr(), err)
 		}
 		var header tls.RecordHeaderError

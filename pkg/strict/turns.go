@@ -20,7 +20,8 @@ type inTurn struct {
 	// first has the bytes that were read before the handshake began, and that it has not read.
 	first []byte
 	// turn is nil without a table, and after the handshake.
-	turn    *conns.Handshake
+	turn *conns.Handshake
+	// refused means that the handshake had no turn.
 	refused bool
 }
 
@@ -32,10 +33,23 @@ const (
 	maxRecord = 16 << 10
 )
 
+// InTurn calls handshake, which makes the TLS handshake of raw, once it has a turn among the handshakes of raw's table
+// of connections (see conns.Entry.BeginHandshake). Without a table, it does not wait. handshake should use its argument
+// in place of raw, also after the handshake. ctx needs a deadline. refused reports that there was no turn, which the
+// table counts.
+func InTurn(ctx context.Context, raw net.Conn, handshake func(net.Conn) error) (refused bool, err error) {
+	c := &inTurn{Conn: raw, ctx: ctx}
+	defer c.end()
+	if err := c.begin(ctx); err != nil {
+		return c.refused, err
+	}
+	return false, handshake(c)
+}
+
 // begin reads the client's first record, and waits for the handshake's turn. Half of the time that ctx leaves is for
 // the handshake itself.
-func (c *inTurn) begin() error {
-	stop := context.AfterFunc(c.ctx, func() { _ = c.Conn.Close() }) // ends reads
+func (c *inTurn) begin(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { _ = c.Conn.Close() }) // ends reads
 	defer stop()
 	if err := c.readFirst(recordHeader); err != nil {
 		return err
@@ -47,11 +61,11 @@ func (c *inTurn) begin() error {
 	if err := c.readFirst(recordHeader + int(length)); err != nil {
 		return err
 	}
-	entry := conns.EntryOf(conns.Context(c.ctx, c.Conn))
-	end, _ := c.ctx.Deadline() // it has one
+	entry := conns.EntryOf(conns.Context(ctx, c.Conn))
+	end, _ := ctx.Deadline() // it has one
 	now := time.Now()
 	var err error
-	c.turn, err = entry.BeginHandshake(c.ctx, now.Add(end.Sub(now)/2))
+	c.turn, err = entry.BeginHandshake(ctx, now.Add(end.Sub(now)/2))
 	c.refused = err != nil
 	return err
 }

@@ -41,7 +41,8 @@ const (
 	stagePatience = 5 * time.Second
 	// pingAfter is the silence before a ping. A connection without an answer within pingTimeout is dead.
 	pingAfter, pingTimeout = 10 * time.Second, 5 * time.Second
-	// handshakeTimeout limits the TLS handshake of a connection, because each takes one of a limited number.
+	// handshakeTimeout limits the TLS handshake of a connection and its wait for a turn, because each connection is one
+	// of a limited number.
 	handshakeTimeout = 10 * time.Second
 	// drain is how long streams may take to end when the agent stops.
 	drain = time.Second
@@ -151,7 +152,7 @@ func (s *Server) Run(ctx context.Context, l net.Listener, config *tls.Config) er
 	defer end()
 	security := insecure.NewCredentials()
 	if config != nil {
-		security = credentials.NewTLS(config)
+		security = inTurn{credentials.NewTLS(config), ctx}
 	}
 	g := grpc.NewServer(
 		grpc.Creds(security),

@@ -44,6 +44,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/xds"
+	"github.com/windlass-run/windlass/pkg/conns"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -57,6 +58,7 @@ type harness struct {
 	t       *testing.T
 	inbox   *inbox.Inbox
 	address string
+	table   *conns.Table
 	// policy of the route that is held next.
 	policy *windlassv1.RoutingPolicy
 }
@@ -82,10 +84,10 @@ func startTLS(t *testing.T, grace time.Duration, config *tls.Config) *harness {
 	require.NoError(t, err)
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	r.address = l.Addr().String()
+	r.address, r.table = l.Addr().String(), conns.New(conns.Limits{})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 2)
-	go func() { done <- server.Run(ctx, l, config) }()
+	go func() { done <- server.Run(ctx, r.table.ListenBusy("xds", l), config) }()
 	go func() { done <- r.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()

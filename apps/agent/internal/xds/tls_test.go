@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 	"time"
 
@@ -13,12 +14,14 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/access"
 	"github.com/windlass-run/windlass/pkg/authority"
 	"github.com/windlass-run/windlass/pkg/certfile"
+	"github.com/windlass-run/windlass/pkg/conns"
 )
 
 func TestTLS(t *testing.T) {
@@ -58,6 +61,28 @@ func TestTLS(t *testing.T) {
 		}
 		require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
 		require.Empty(t, r.Routed("app_1", 0, 1))
+	})
+	t.Run("a client's handshake waits for its turn", func(t *testing.T) {
+		r := region(t)
+		var slots []*conns.Handshake
+		for range runtime.GOMAXPROCS(0) {
+			h, err := r.table.BeginHandshake(t.Context(), "other", nil, time.Now().Add(patience))
+			require.NoError(t, err)
+			slots = append(slots, h)
+		}
+		conn, err := grpc.NewClient(r.address, grpc.WithTransportCredentials(security(cert, key)))
+		require.NoError(t, err)
+		defer conn.Close()
+		conn.Connect()
+		waits := func() bool { return r.table.HandshakesWait() }
+		require.Eventually(t, waits, patience, time.Millisecond)
+		require.Equal(t, connectivity.Connecting, conn.GetState())
+		for _, h := range slots {
+			h.Pause()
+		}
+		require.True(t, conn.WaitForStateChange(t.Context(), connectivity.Connecting))
+		require.Equal(t, connectivity.Ready, conn.GetState())
+		require.False(t, waits())
 	})
 	t.Run("an Envoy counts by its certificate's name and not only by what it calls itself", func(t *testing.T) {
 		r := region(t)
