@@ -33,17 +33,21 @@ func phrase(words string) *regexp.Regexp {
 	return regexp.MustCompile(`(?i)` + strings.ReplaceAll(words, " ", `(?:\s|//|--)+`))
 }
 
-// otherWords are the folders whose texts are not held to this.
+// otherWords are the files and folders whose texts are not checked.
 var otherWords = []string{
 	"db/gen", "proto/gen", // generated
-	"db/migrations", // a migration that has run stays as it is
+	"db/migrations",                                                       // a migration that has run stays as it is
+	".ci/tools/layout/language_test.go", ".ci/tools/layout/tests_test.go", // they list the words
 }
+
+// readable are the extensions of files that people read and write. Scripts of .ci have none.
+var readable = []string{".go", ".proto", ".sql", ".md", ".sh", ".yaml", ".yml", ".tpl", ".ts", ".tsx", ".mjs", ".css", ""}
 
 // Code is read by strangers, most of whom learned English as a second language.
 func TestCodeSpeaksPlainly(t *testing.T) {
 	root, err := Root(".")
 	require.NoError(t, err)
-	for _, top := range []string{"apps", "db", "pkg", "proto"} {
+	for _, top := range []string{".ci", "apps", "db", "deployments", "docs", "pkg", "proto", "README.md", "CONTRIBUTING.md", "SECURITY.md", "Taskfile.yml", ".golangci.yml"} {
 		require.NoError(t, filepath.WalkDir(filepath.Join(root, top), func(path string, d fs.DirEntry, err error) error {
 			if err != nil {
 				return err
@@ -52,13 +56,14 @@ func TestCodeSpeaksPlainly(t *testing.T) {
 			if err != nil {
 				return err
 			}
+			other := slices.Contains(otherWords, filepath.ToSlash(name))
 			if d.IsDir() {
-				if slices.Contains(otherWords, filepath.ToSlash(name)) || strings.HasPrefix(d.Name(), ".") {
+				if other || name != top && strings.HasPrefix(d.Name(), ".") || slices.Contains([]string{"node_modules", "testdata", "dist"}, d.Name()) {
 					return fs.SkipDir
 				}
 				return nil
 			}
-			if !slices.Contains([]string{".go", ".proto", ".sql"}, filepath.Ext(name)) {
+			if other || !d.Type().IsRegular() || !slices.Contains(readable, filepath.Ext(name)) {
 				return nil
 			}
 			text, err := os.ReadFile(path)

@@ -96,7 +96,7 @@ var edges = []string{
 var Rules = []Rule{
 	{
 		Name: "proto stands alone",
-		Why:  "whoever speaks the API, in any repository, should get the API and nothing else",
+		Why:  "a client of the API, in any repository, should get the API and nothing else",
 		From: []string{"proto/..."}, Deny: ours, Allow: []string{"proto/..."}, Tests: true,
 	},
 	{
@@ -111,7 +111,7 @@ var Rules = []Rule{
 	},
 	{
 		Name: "apps do not import each other",
-		Why:  "programs meet at the API; an import between them is a protocol that nobody wrote down",
+		Why:  "programs meet at the API; an import between them is a protocol that is not written down",
 		From: []string{"apps/..."}, Except: []string{"apps/windlass/...", "apps/simulator/...", "apps/kubelab/...", "apps/e2e/fleettest"},
 		Deny: []string{"apps/..."}, Allow: []string{"$2/..."}, Tests: true,
 	},
@@ -223,7 +223,7 @@ var Rules = []Rule{
 	},
 	{
 		Name: "Restate is the rollout's driver",
-		Why:  "truth is in SQL: whoever else held a Restate context would start to trust it with more",
+		Why:  "truth is in SQL: another package with a Restate context would start to trust it with more",
 		// The simulator measures what Restate does alone.
 		From: []string{"..."}, Except: []string{"apps/controlplane", "apps/controlplane/internal/rollout/...", "apps/simulator/internal/bare"},
 		Deny: []string{"github.com/restatedev/..."}, Tests: true,

@@ -130,7 +130,7 @@ export const versions = [
 
 const freezes = [
   { id: "frz_1", name: "launch-week", reason: "the launch is on Thursday", project: "default", inForce: true, inForceUntil: BigInt(Date.now() + 86_400_000), onStart: Freeze_OnStart.HOLD },
-  { id: "frz_2", name: "nights", reason: "nobody is on call", inForce: false, nextAt: BigInt(Date.now() + 7_200_000) },
+  { id: "frz_2", name: "nights", reason: "no one is on call", inForce: false, nextAt: BigInt(Date.now() + 7_200_000) },
   { id: "frz_3", name: "elsewhere", reason: "another project's", project: "other", inForce: true },
 ];
 

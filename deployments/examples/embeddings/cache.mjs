@@ -1,7 +1,7 @@
 // A cache directory that many processes may want to build at the same moment.
 //
 // Correctness rests on one thing: a directory is built aside and renamed into
-// place when it is complete, so whoever finds it finds it whole, and of two
+// place when it is complete, so every process finds it whole, and of two
 // builders the second merely finds the place taken. The lock only saves the
 // others the work. Its owner touches it; one that is not touched any more
 // belonged to a process that died and is taken over.
@@ -75,7 +75,7 @@ async function tryLock(lock) {
 }
 
 // sweep removes what builders that died left behind. An hour is far more than
-// any build takes, so nobody alive loses his.
+// any build takes, so no running builder loses its directory.
 async function sweep(dir) {
   const prefix = `${basename(dir)}.building-`;
   for (const name of await readdir(dirname(dir))) {

@@ -24,7 +24,7 @@ export type Follow<T> = {
 const leastWaitMs = 250;
 const maxWaitMs = 10_000;
 
-/** How long to wait after so many failures in a row: full jitter, as in pkg/backoff. */
+/** How long to wait after that number of failures in a row: full jitter, as in pkg/backoff. */
 export function backoff(failures: number): number {
   const most = Math.min(maxWaitMs, leastWaitMs * 2 ** failures);
   return leastWaitMs + Math.random() * (most - leastWaitMs);

@@ -14,7 +14,7 @@ const route = getRouteApi("/audit");
 const history = createClient(HistoryService, transport);
 
 const pageSize = 100;
-/** With a filter, further pages are read by themselves until so many entries are found or so many were read. */
+/** With a filter, further pages are read by themselves, until wanted entries are found or readAtMost were read. */
 const wanted = 20;
 const readAtMost = 2000;
 
