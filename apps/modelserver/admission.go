@@ -16,7 +16,7 @@ type admission struct {
 	slots   int
 	queue   int
 	running int
-	waiters list.List // of chan struct{}; closed when the slot is handed over
+	waiters list.List // of chan struct{}; closed when the request gets the slot
 }
 
 // acquire waits for a slot until ctx ends. The caller must call release once.

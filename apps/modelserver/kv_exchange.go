@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// A KV cache can be handed over in two ways (KVTransfer, Bootstrap). In both, the servers exchange two JSON
+// A KV cache gets to another server in two ways (KVTransfer, Bootstrap). In both, the servers exchange two JSON
 // messages on a separate connection: the decode server's request, and an answer with blocks or an error.
 
 // These limit the time of an exchange and the bytes of a message.

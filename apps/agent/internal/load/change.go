@@ -20,12 +20,12 @@ const (
 // quantiles are the quantiles that timesChanged compares.
 var quantiles = [...]float64{0.5, 0.9, 0.95, 0.99}
 
-// Due returns the reports in now that must be sent, sorted by app. told has the last report that was sent for
+// Due returns the reports in now that must be sent, sorted by app. answered has the last report that was sent for
 // each app, and is empty after a reconnect.
-func Due(told, now map[string]*agentv1.LoadReport) []*agentv1.LoadReport {
+func Due(answered, now map[string]*agentv1.LoadReport) []*agentv1.LoadReport {
 	var out []*agentv1.LoadReport
 	for _, id := range slices.Sorted(maps.Keys(now)) {
-		if before := told[id]; before == nil || changed(before, now[id]) {
+		if before := answered[id]; before == nil || changed(before, now[id]) {
 			out = append(out, now[id])
 		}
 	}

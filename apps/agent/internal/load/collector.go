@@ -60,9 +60,9 @@ type Collector struct {
 	wake    chan struct{}
 	metrics *metrics
 
-	mu   sync.Mutex
-	now  map[string]*agentv1.LoadReport // as of the last measurement, by app
-	told map[string]*agentv1.LoadReport // as of the last answered report, by app
+	mu       sync.Mutex
+	now      map[string]*agentv1.LoadReport // as of the last measurement, by app
+	answered map[string]*agentv1.LoadReport // as of the last answered report, by app
 }
 
 // New checks the config and returns a Collector.
@@ -72,7 +72,7 @@ func New(cfg Config) (*Collector, error) {
 	}
 	c := &Collector{
 		cfg: cfg, changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), metrics: newMetrics(cfg.Registerer),
-		now: map[string]*agentv1.LoadReport{}, told: map[string]*agentv1.LoadReport{},
+		now: map[string]*agentv1.LoadReport{}, answered: map[string]*agentv1.LoadReport{},
 	}
 	return c, nil
 }
@@ -88,7 +88,7 @@ func (c *Collector) Changed() <-chan struct{} { return c.changed }
 func (c *Collector) Due() []*agentv1.LoadReport {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	due := Due(c.told, c.now)
+	due := Due(c.answered, c.now)
 	n, deployments := 0, 0
 	for ; n < len(due); n++ {
 		if deployments += len(due[n].Deployments); deployments > reportDeployments {
@@ -98,19 +98,19 @@ func (c *Collector) Due() []*agentv1.LoadReport {
 	return due[:n]
 }
 
-// Told records that the control plane answered a report of these loads. It signals Changed if others are due.
-func (c *Collector) Told(reports []*agentv1.LoadReport) {
+// Answered records that the control plane answered a report of these loads. It signals Changed if others are due.
+func (c *Collector) Answered(reports []*agentv1.LoadReport) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, r := range reports {
-		c.told[r.AppId] = r
+		c.answered[r.AppId] = r
 	}
 	c.signalDue()
 }
 
 // signalDue signals Changed if a report is due. The caller holds mu.
 func (c *Collector) signalDue() {
-	if len(Due(c.told, c.now)) > 0 {
+	if len(Due(c.answered, c.now)) > 0 {
 		signal(c.changed)
 	}
 }
@@ -119,7 +119,7 @@ func (c *Collector) signalDue() {
 func (c *Collector) Reset() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	clear(c.told)
+	clear(c.answered)
 	if len(c.now) > 0 {
 		signal(c.changed)
 	}
@@ -159,9 +159,9 @@ func (c *Collector) set(reports map[string]*agentv1.LoadReport) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.now = reports
-	for id := range c.told {
+	for id := range c.answered {
 		if reports[id] == nil {
-			delete(c.told, id) // if the app is scaled again, its load is sent at once
+			delete(c.answered, id) // if the app is scaled again, its load is sent at once
 		}
 	}
 	c.metrics.apps.Set(float64(len(reports)))

@@ -173,18 +173,18 @@ func TestCollector(t *testing.T) {
 			require.InDelta(t, 2, *one.Rate, 0)
 			require.Empty(t, one.Levels)
 			require.Empty(t, one.Latency, "no metric of the policy needs it")
-			c.Told(due)
+			c.Answered(due)
 			time.Sleep(12 * time.Second)
 			require.Empty(t, c.Due())
 			r.set(func() { r.asked.InFlight = map[string]float64{"dep_1": 16} })
 			begin := time.Now()
 			<-c.Changed()
 			require.LessOrEqual(t, time.Since(begin), load.Interval)
-			c.Told(c.Due())
+			c.Answered(c.Due())
 			c.Reset()
 			<-c.Changed()
 			require.Len(t, c.Due(), 1, "another session knows nothing")
-			c.Told(c.Due())
+			c.Answered(c.Due())
 			begin = time.Now()
 			<-c.Changed()
 			require.InDelta(t, 30, time.Since(begin).Seconds(), load.Interval.Seconds())
@@ -215,7 +215,7 @@ func TestCollector(t *testing.T) {
 				for _, one := range due {
 					sent[one.AppId] = true
 				}
-				c.Told(due)
+				c.Answered(due)
 			}
 			require.Len(t, sent, 5000)
 			require.Empty(t, c.Due())

@@ -25,7 +25,7 @@ func (l *loads) Due() []*agentv1.LoadReport {
 	return l.due
 }
 
-func (l *loads) Told([]*agentv1.LoadReport) {
+func (l *loads) Answered([]*agentv1.LoadReport) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.due = nil

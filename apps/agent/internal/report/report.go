@@ -71,10 +71,10 @@ type Source interface {
 // Loads are reports of the load of scaled apps. They are sent in reports of their own. No inventory has them,
 // because the next load replaces one that is lost.
 type Loads interface {
-	// Due returns the loads that must be sent now. Told records that the control plane has answered a report with
+	// Due returns the loads that must be sent now. Answered records that the control plane has answered a report with
 	// these loads.
 	Due() []*agentv1.LoadReport
-	Told([]*agentv1.LoadReport)
+	Answered([]*agentv1.LoadReport)
 	// Reset begins a session, in which the control plane has received no loads yet.
 	Reset()
 	// Changed is signalled when Due may return something new.
@@ -301,7 +301,7 @@ func (r *Reporter) sendReport(ctx context.Context, req *agentv1.ReportRequest) e
 				r.previous = req.Sequence
 			}
 			if len(req.Loads) > 0 {
-				r.cfg.Loads.Told(req.Loads)
+				r.cfg.Loads.Answered(req.Loads)
 			}
 			r.adoptLimits(resp.Limits, resp.LeaseTtl.AsDuration())
 			return nil

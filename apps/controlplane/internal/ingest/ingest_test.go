@@ -40,7 +40,7 @@ type harness struct {
 	db   *memory.Store
 	svc  *ingest.Service
 	stop func()
-	// registry has the service's metrics, and loads what it handed over, by region.
+	// registry has the service's metrics, and loads what it passed on, by region.
 	registry *prometheus.Registry
 	loads    map[string][]*agentv1.LoadReport
 }

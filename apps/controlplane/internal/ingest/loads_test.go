@@ -42,7 +42,7 @@ func TestLoads(t *testing.T) {
 		r.Loads = loads
 		return r
 	}
-	t.Run("are handed over and stored nowhere", func(t *testing.T) {
+	t.Run("are passed on and stored nowhere", func(t *testing.T) {
 		writes := 0
 		h := setup(t, func(f *faulty) { f.fail = func() error { writes++; return nil } })
 		require.NoError(t, h.report(east, says(1)))

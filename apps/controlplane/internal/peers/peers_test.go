@@ -242,7 +242,7 @@ func TestHangingPeer_IsBoundedAndDelaysNoOther(t *testing.T) {
 		time.Sleep(time.Second)
 		_, handler := b.Handler(rpc.Config{}, b.hear)
 		h.net.plug("cp_b:1", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
-		const regions = maxTold + 10
+		const regions = maxNames + 10
 		begin := time.Now()
 		for i := range regions {
 			a.Tell(Nudge{Regions: []string{fmt.Sprintf("reg_%06d", i)}, Apps: []string{fmt.Sprintf("app_%06d", i)}})
@@ -260,8 +260,8 @@ func TestHangingPeer_IsBoundedAndDelaysNoOther(t *testing.T) {
 		require.True(t, all || len(heard) == regions, "the other one heard of every region at once")
 		to := a.senders["cp_b"]
 		to.mu.Lock()
-		require.LessOrEqual(t, len(to.regions), maxTold)
-		require.LessOrEqual(t, len(to.apps), maxTold)
+		require.LessOrEqual(t, len(to.regions), maxNames)
+		require.LessOrEqual(t, len(to.apps), maxNames)
 		to.mu.Unlock()
 
 		h.net.plug("cp_b:1", handler)

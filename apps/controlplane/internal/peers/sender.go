@@ -15,8 +15,8 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/peer/v1/peerv1connect"
 )
 
-// maxTold bounds the names in one nudge, and so the memory for a peer that hangs.
-const maxTold = 10_000
+// maxNames bounds the names in one nudge, and so the memory for a peer that hangs.
+const maxNames = 10_000
 
 // retryCalls is short at first, because a nudge is useful only until the peer's next beat.
 var retryCalls = backoff.Policy{Min: 50 * time.Millisecond, Max: 5 * time.Second}
@@ -67,7 +67,7 @@ func (to *sender) wake() {
 // add adds to the next nudge. It never blocks.
 func (to *sender) add(n Nudge) {
 	to.mu.Lock()
-	to.all = to.all || n.AllRegions || len(to.regions)+len(n.Regions) > maxTold
+	to.all = to.all || n.AllRegions || len(to.regions)+len(n.Regions) > maxNames
 	if to.all {
 		clear(to.regions)
 	} else {
@@ -76,7 +76,7 @@ func (to *sender) add(n Nudge) {
 		}
 	}
 	// Watchers whose app is left out read it again by themselves.
-	for _, id := range n.Apps[:min(len(n.Apps), maxTold-len(to.apps))] {
+	for _, id := range n.Apps[:min(len(n.Apps), maxNames-len(to.apps))] {
 		to.apps[id] = struct{}{}
 	}
 	to.mu.Unlock()

@@ -35,9 +35,9 @@ const (
 	idlePlain = time.Second
 )
 
-// across has a transport for the gateways of each other region. The transport connects to them, and verifies
+// regionTransports has a transport for the gateways of each other region. The transport connects to them, and verifies
 // the certificate of the request's host.
-type across struct {
+type regionTransports struct {
 	tls   *tls.Config // nil: the CAs of this machine
 	allow guard.Networks
 
@@ -53,7 +53,7 @@ type crossing struct {
 	secure *http.Transport
 }
 
-func (a *across) crossingTo(at remoteregions.Region) crossing {
+func (a *regionTransports) crossingTo(at remoteregions.Region) crossing {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	key := at.URL.String()
@@ -79,7 +79,7 @@ func (a *across) crossingTo(at remoteregions.Region) crossing {
 }
 
 // forgetRegion closes the connections to a region that no request goes to any more.
-func (a *across) forgetRegion(gatewayURL string) {
+func (a *regionTransports) forgetRegion(gatewayURL string) {
 	a.mu.Lock()
 	c, ok := a.to[gatewayURL]
 	delete(a.to, gatewayURL)
@@ -89,7 +89,7 @@ func (a *across) forgetRegion(gatewayURL string) {
 	}
 }
 
-func (a *across) close() {
+func (a *regionTransports) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, c := range a.to {
@@ -106,7 +106,7 @@ func (c crossing) close() {
 type region struct{ remoteregions.Region }
 
 func (r region) resolveTarget(t *transport, req *http.Request) (scheme, host string, through *http.Transport) {
-	c := t.across.crossingTo(r.Region)
+	c := t.toRegions.crossingTo(r.Region)
 	if r.URL.Scheme == "https" {
 		return "https", req.URL.Host, c.secure
 	}

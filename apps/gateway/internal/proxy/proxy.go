@@ -129,7 +129,7 @@ func New(cfg Config) (*Proxy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
-	p := &Proxy{cfg: cfg, metrics: m, transport: &transport{metrics: m, holds: cfg.Holds, regions: cfg.Regions, across: across{tls: cfg.NeighbourTLS, allow: cfg.Allow}, upgradedIdle: cfg.UpgradedIdle}}
+	p := &Proxy{cfg: cfg, metrics: m, transport: &transport{metrics: m, holds: cfg.Holds, regions: cfg.Regions, toRegions: regionTransports{tls: cfg.NeighbourTLS, allow: cfg.Allow}, upgradedIdle: cfg.UpgradedIdle}}
 	p.transport.here = newProtocols(p.dialInstance)
 	p.pool, p.answers = &engine.Pool{}, engine.Buffers{Size: answerSize}
 	p.reverse = &httputil.ReverseProxy{
@@ -173,7 +173,7 @@ func (p *Proxy) Leave() { p.leaving.Store(true) }
 func (p *Proxy) UnderWay() int64 { return p.underWay.Load() }
 
 // Forget closes connections to gateways of another region to which no request goes any more.
-func (p *Proxy) Forget(gatewayURL string) { p.transport.across.forgetRegion(gatewayURL) }
+func (p *Proxy) Forget(gatewayURL string) { p.transport.toRegions.forgetRegion(gatewayURL) }
 
 // Close closes idle connections.
 func (p *Proxy) Close() {

@@ -35,11 +35,11 @@ const (
 
 // transport sends a request to an instance, and to another one or to another region where that is safe.
 type transport struct {
-	metrics *metrics
-	holds   *hold.Holds
-	regions *remoteregions.Regions
-	here    protocols
-	across  across
+	metrics   *metrics
+	holds     *hold.Holds
+	regions   *remoteregions.Regions
+	here      protocols
+	toRegions regionTransports
 	// upgradedIdle is how long a connection that switched protocols may be silent.
 	upgradedIdle time.Duration
 }
@@ -92,7 +92,7 @@ func keepAlive() *http.HTTP2Config {
 
 func (t *transport) close() {
 	t.here.close()
-	t.across.close()
+	t.toRegions.close()
 }
 
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)

@@ -135,7 +135,7 @@ func Open(cfg Config) (*Source, error) {
 	s.held = h
 	if h.neighbours != nil {
 		s.cfg.Neighbours(h.neighbours)
-		s.serveElsewhere(nil, h.neighbours)
+		s.serveRemote(nil, h.neighbours)
 	}
 	if found {
 		s.have.Do(func() { close(s.complete) })
@@ -316,12 +316,12 @@ func (s *Source) takeNeighbours(n *gatewayv1.Neighbours) {
 	now := s.held.neighbours
 	s.mu.Unlock()
 	s.cfg.Neighbours(now)
-	s.serveElsewhere(was, now)
+	s.serveRemote(was, now)
 	s.signalChange(s.save)
 }
 
-// serveElsewhere applies the changes of apps whose hosts are only in other regions.
-func (s *Source) serveElsewhere(was, now *neighbours.Picture) {
+// serveRemote applies the changes of apps whose hosts are only in other regions.
+func (s *Source) serveRemote(was, now *neighbours.Picture) {
 	if was == nil {
 		was = &neighbours.Picture{}
 	}

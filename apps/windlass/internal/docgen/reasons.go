@@ -12,13 +12,12 @@ import (
 )
 
 const (
-	runtimeDir  = "apps/agent/internal/runtime"
-	planDir     = "apps/controlplane/internal/plan"
-	scalerDir   = "apps/controlplane/internal/scaler"
-	pinsDir     = "apps/controlplane/internal/plan/pins"
-	rollupDir   = "apps/controlplane/internal/rollup"
-	remedy      = "[Troubleshooting](../guides/troubleshooting.md) has the cause and the remedy of each.\n\n"
-	errorPrefix = "ERROR_REASON_"
+	runtimeDir = "apps/agent/internal/runtime"
+	planDir    = "apps/controlplane/internal/plan"
+	scalerDir  = "apps/controlplane/internal/scaler"
+	pinsDir    = "apps/controlplane/internal/plan/pins"
+	rollupDir  = "apps/controlplane/internal/rollup"
+	remedy     = "[Troubleshooting](../guides/troubleshooting.md) has the cause and the remedy of each.\n\n"
 )
 
 // errorNames returns the reasons of errors in the order of their numbers, without UNSPECIFIED.
