@@ -209,7 +209,7 @@ func TestReasons_HaveAMeaning(t *testing.T) {
 			row := e.(*ast.KeyValueExpr)
 			known = append(known, literal(row.Key))
 			for _, field := range row.Value.(*ast.CompositeLit).Elts {
-				if value, ok := field.(*ast.KeyValueExpr).Value.(*ast.Ident); ok && value.Name == "noRoom" {
+				if value, ok := field.(*ast.KeyValueExpr).Value.(*ast.Ident); ok && value.Name == "unschedulable" {
 					unplaced = append(unplaced, literal(row.Key))
 				}
 			}
@@ -225,5 +225,5 @@ func TestReasons_HaveAMeaning(t *testing.T) {
 		require.NotNil(t, found)
 		listed = strings.Split(found[1], ", ")
 	}
-	require.ElementsMatch(t, unplaced, listed, "reasons with noRoom, and the comment of CONDITION_UNSCHEDULABLE in proto/windlass/v1/rollout.proto")
+	require.ElementsMatch(t, unplaced, listed, "reasons with unschedulable, and the comment of CONDITION_UNSCHEDULABLE in proto/windlass/v1/rollout.proto")
 }

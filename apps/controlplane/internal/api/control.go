@@ -32,7 +32,7 @@ func (c rolloutMutation) control(ref, what, why string, say func(*model.Progress
 	if err := alive(app); err != nil {
 		return out, err
 	}
-	f, err := c.versions().inFlight(app)
+	f, err := c.versions().activeRolloutOf(app)
 	if err != nil {
 		return out, err
 	}
@@ -150,7 +150,7 @@ func (a rolloutService) ResumeRollout(ctx context.Context, req *windlassv1.Resum
 // RetryRollout starts the failed regions again.
 func (a rolloutService) RetryRollout(ctx context.Context, req *windlassv1.RetryRolloutRequest) (res *windlassv1.RetryRolloutResponse, err error) {
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.RetryRolloutResponse, error) {
-		if id, err := c.rollouts().retryBehind(req.GetApp(), req.GetWhy()); id != "" || err != nil {
+		if id, err := c.rollouts().retryLagging(req.GetApp(), req.GetWhy()); id != "" || err != nil {
 			return &windlassv1.RetryRolloutResponse{RolloutId: id, Effect: "regions that failed to catch up begin again"}, err
 		}
 		out, err := c.rollouts().control(req.GetApp(), "RolloutRetried", req.GetWhy(), func(progress *model.Progress) (string, error) {
@@ -187,9 +187,9 @@ func (c rolloutMutation) heard(progress *model.Progress) (map[string]model.Guard
 	return heard, nil
 }
 
-// retryBehind starts regions again that failed to catch up. It returns the id of the rollout that left them
+// retryLagging starts regions again that failed to catch up. It returns the id of the rollout that left them
 // behind; empty if there are none or a rollout is in flight.
-func (c rolloutMutation) retryBehind(ref, why string) (rolloutID string, err error) {
+func (c rolloutMutation) retryLagging(ref, why string) (rolloutID string, err error) {
 	app, err := c.lockedApp(ref)
 	if err != nil {
 		return "", err
@@ -228,7 +228,7 @@ func (a rolloutService) Promote(ctx context.Context, req *windlassv1.PromoteRequ
 	}
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.PromoteResponse, error) {
 		out, err := c.rollouts().control(req.GetApp(), what, req.GetWhy(), func(progress *model.Progress) (string, error) {
-			held, failed := progress.Held, progress.Failed
+			held, failed := progress.PromotionHeld, progress.Failed
 			if err := c.versions().maySkip(progress); req.GetFull() && err != nil {
 				return "", err
 			}

@@ -12,8 +12,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// leftBehind is an app whose v2 is live without the region eu-west-1, which is out of reach.
-func leftBehind(t *testing.T) *harness {
+// withLagging is an app whose v2 is live without the region eu-west-1, which is out of reach.
+func withLagging(t *testing.T) *harness {
 	w := setup(t)
 	policy := &windlassv1.RolloutPolicy{MaxSurge: "1", Waves: []*windlassv1.Wave{
 		{Name: "canary", Regions: []string{"eu-west-1"}, OnUnreachable: windlassv1.Wave_ON_UNREACHABLE_SKIP}, {Name: "rest"},
@@ -38,7 +38,7 @@ func (w *harness) lastRollout(app string) *windlassv1.Rollout {
 }
 
 func TestLaggingRegion_IsShownUntilItHasCaughtUp(t *testing.T) {
-	w := leftBehind(t)
+	w := withLagging(t)
 	app := w.app("chat")
 	require.Equal(t, windlassv1.AppStatus_APP_STATUS_DEGRADED, app.GetStatus())
 	require.Equal(t, "eu-west-1 is out of reach and has yet to catch up with v2", app.GetMessage())
@@ -71,7 +71,7 @@ func TestLaggingRegion_IsShownUntilItHasCaughtUp(t *testing.T) {
 }
 
 func TestLaggingRegion_IsScaled(t *testing.T) {
-	w := leftBehind(t)
+	w := withLagging(t)
 	used := w.usage().Instances
 	_, err := w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Replicas: 5, Region: "eu-west-1"})
 	require.NoError(t, err)
@@ -84,7 +84,7 @@ func TestLaggingRegion_IsScaled(t *testing.T) {
 }
 
 func TestLaggingRegion_RollbackEndsWithOneVersion(t *testing.T) {
-	w := leftBehind(t)
+	w := withLagging(t)
 	_, err := w.apps(w.deployer).Rollback(t.Context(), &windlassv1.RollbackRequest{App: "chat"})
 	require.NoError(t, err)
 	require.Equal(t, int32(3), w.settle("chat").GetLiveVersion())

@@ -262,7 +262,7 @@ func TestPin_OfARetainedVersionKeepsItsReplicas(t *testing.T) {
 }
 
 func TestPin_OfALaggingVersionIsRefused(t *testing.T) {
-	w := leftBehind(t)
+	w := withLagging(t)
 	_, err := w.pin(1, 10)
 	refused(t, err, connect.CodeFailedPrecondition, pinInRollout, "version")
 	w.find()

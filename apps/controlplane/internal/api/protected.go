@@ -96,7 +96,7 @@ func (c versionMutation) approveStart(ref string, by model.Approval) (*windlassv
 	if err := alive(app); err != nil {
 		return nil, err
 	}
-	f, err := c.inFlight(app)
+	f, err := c.activeRolloutOf(app)
 	if err != nil || f.rollout == nil || f.deployment == nil || !plan.AwaitsStart(*f.rollout, *f.deployment) {
 		return nil, err
 	}

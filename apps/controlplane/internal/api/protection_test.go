@@ -28,7 +28,7 @@ func owners(n int32) *windlassv1.ProtectionRules {
 }
 
 // rolloutOf the app that is in flight.
-func (w *harness) rolloutInFlight(app string) *windlassv1.Rollout {
+func (w *harness) activeRollout(app string) *windlassv1.Rollout {
 	w.t.Helper()
 	res, err := w.rollouts(w.viewer).GetRollout(w.t.Context(), &windlassv1.GetRolloutRequest{Rollout: w.app(app).GetRolloutId()})
 	require.NoError(w.t, err)
@@ -73,7 +73,7 @@ func TestProtection_NoFileAndNoDeployerGetsPastItsGate(t *testing.T) {
 			deploy(policy, "b")
 			require.Zero(t, w.settle("chat").GetLiveVersion())
 		}
-		require.Equal(t, missing, w.rolloutInFlight("chat").GetStartApproval().GetMissing())
+		require.Equal(t, missing, w.activeRollout("chat").GetStartApproval().GetMissing())
 		require.Contains(t, w.historyOf("chat")["RolloutProtected"], "two people see each change")
 
 		_, err = w.approve(deployer, "")
@@ -106,7 +106,7 @@ func TestProtection_NoFileAndNoDeployerGetsPastItsGate(t *testing.T) {
 		_, err = w.apps(deployer).SetEnvironment(ctx, &windlassv1.SetEnvironmentRequest{App: "chat", Set: map[string]string{"A": "1"}})
 		require.NoError(t, err)
 		require.Equal(t, live, w.settle("chat").GetLiveVersion())
-		require.Empty(t, w.rolloutInFlight("chat").GetStartApproval().GetGiven(), "approvals are of one rollout")
+		require.Empty(t, w.activeRollout("chat").GetStartApproval().GetGiven(), "approvals are of one rollout")
 		_, err = w.apps(deployer).Cancel(ctx, &windlassv1.CancelRequest{App: "chat"})
 		require.NoError(t, err)
 		w.settle("chat")
@@ -222,7 +222,7 @@ func TestProtection_OfBakeTimeAndWayBack(t *testing.T) {
 		require.NoError(t, err)
 		w.settle("chat")
 	}
-	policy := w.rolloutInFlight("chat").GetProgress().GetPolicy()
+	policy := w.activeRollout("chat").GetProgress().GetPolicy()
 	require.Equal(t, time.Hour, policy.GetWaves()[0].GetBakeTime().AsDuration())
 	require.EqualValues(t, 1, w.app("chat").GetLiveVersion())
 	_, err := w.rollouts(w.deployer).SkipBake(ctx, &windlassv1.SkipBakeRequest{App: "chat"})

@@ -16,7 +16,7 @@ func (a appService) Cancel(ctx context.Context, req *windlassv1.CancelRequest) (
 		if err != nil {
 			return nil, err
 		}
-		f, err := c.versions().inFlight(app)
+		f, err := c.versions().activeRolloutOf(app)
 		if err != nil {
 			return nil, err
 		}

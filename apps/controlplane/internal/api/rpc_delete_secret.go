@@ -74,7 +74,7 @@ func (c secretMutation) activeRolloutsWith(e model.Environment, secret string) (
 			return nil, fmt.Errorf("list apps of environment %s: %w", e.ID, err)
 		}
 		for _, app := range apps {
-			f, err := c.versions().inFlight(app)
+			f, err := c.versions().activeRolloutOf(app)
 			if err != nil {
 				return nil, err
 			}

@@ -466,7 +466,7 @@ func (d *deployment) beginProgress(asked plan.Asked, protections []model.Protect
 	d.progress.DeployedBy, d.progress.DeployedByID, d.progress.DeployedByFamily = d.by.Name, d.by.ID, d.by.Family()
 	if d.want.Source == model.SourceRollback {
 		// A person decided to roll back: this rollout's promotions are not held, but the next one's are.
-		d.progress.Held, d.progress.RolledBack = false, true
+		d.progress.PromotionHeld, d.progress.RolledBack = false, true
 	}
 	return policy
 }

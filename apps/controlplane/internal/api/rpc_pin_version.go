@@ -96,7 +96,7 @@ func (c pinMutation) pinVersion(req *windlassv1.PinVersionRequest) (*windlassv1.
 	if err != nil {
 		return nil, err
 	}
-	return &windlassv1.PinVersionResponse{Pin: view}, c.roomForPin(app, d, p)
+	return &windlassv1.PinVersionResponse{Pin: view}, c.capacityForPin(app, d, p)
 }
 
 // grownPin returns the regions in which the pin starts, starts again, or gets more replicas.
@@ -357,9 +357,9 @@ func (c pinMutation) pinView(app model.App, p model.Pin) (*windlassv1.Pin, error
 	return pinProto(f, app, p), nil
 }
 
-// roomForPin fails for a pin that needs more GPUs than regions have free, unless the app's policy waits for
+// capacityForPin fails for a pin that needs more GPUs than regions have free, unless the app's policy waits for
 // room.
-func (c pinMutation) roomForPin(app model.App, d model.Deployment, p model.Pin) error {
+func (c pinMutation) capacityForPin(app model.App, d model.Deployment, p model.Pin) error {
 	if !slices.ContainsFunc(p.Regions, func(r model.PinRegion) bool { return preview.HasGPU(override.In(d.Spec, r.RegionID)) }) {
 		return nil
 	}

@@ -29,7 +29,7 @@ func (a appService) Rollback(ctx context.Context, req *windlassv1.RollbackReques
 			return nil, err
 		}
 		if req.GetVersion() == 0 {
-			if res, err := c.rollbacks().abortInFlight(app, req.GetMessage()); res != nil || err != nil {
+			if res, err := c.rollbacks().abortActiveRollout(app, req.GetMessage()); res != nil || err != nil {
 				return res, err
 			}
 		}
@@ -123,10 +123,10 @@ func straightText(keepGates bool) string {
 	return "straight back, since that was live and stable before: past steps, pauses, approvals, analysis and bake times"
 }
 
-// abortInFlight aborts the rollout in flight; nil if there is none. If that is a rollback, it is the answer
+// abortActiveRollout aborts the rollout in flight; nil if there is none. If that is a rollback, it is the answer
 // instead, so that a second call in a hurry does not undo the first.
-func (c rollbackMutation) abortInFlight(app model.App, message string) (*windlassv1.RollbackResponse, error) {
-	f, err := c.versions().inFlight(app)
+func (c rollbackMutation) abortActiveRollout(app model.App, message string) (*windlassv1.RollbackResponse, error) {
+	f, err := c.versions().activeRolloutOf(app)
 	if err != nil || f.rollout == nil {
 		return nil, err
 	}

@@ -209,7 +209,7 @@ func (c secretMutation) rotateOf(app model.App, s model.Secret, override string,
 // newest returns the deployment that the app should run: the one in flight unless it is aborted, or else the
 // live one, or nil. A change is based on it, so that no earlier change is lost.
 func (c secretMutation) newest(app model.App) (*model.Deployment, error) {
-	f, err := c.versions().inFlight(app)
+	f, err := c.versions().activeRolloutOf(app)
 	if err != nil || f.deployment != nil {
 		return f.deployment, err
 	}

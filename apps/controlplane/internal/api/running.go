@@ -33,7 +33,7 @@ type activeRollout struct {
 
 // running reads what the app runs, and notes the app's claim before the change.
 func (c versionMutation) running(app model.App) (r running, err error) {
-	if r.active, err = c.inFlight(app); err != nil {
+	if r.active, err = c.activeRolloutOf(app); err != nil {
 		return r, err
 	}
 	if r.live, err = c.liveOf(app); err != nil {
@@ -58,7 +58,7 @@ func (c versionMutation) running(app model.App) (r running, err error) {
 	return r, nil
 }
 
-func (c versionMutation) inFlight(app model.App) (f activeRollout, err error) {
+func (c versionMutation) activeRolloutOf(app model.App) (f activeRollout, err error) {
 	if app.RolloutID == "" {
 		return f, nil
 	}
@@ -132,7 +132,7 @@ func counted(s model.RolloutState, app model.App, live, next *model.Deployment, 
 		return rows
 	}
 	if !s.Progress.Active(app.RolloutID) {
-		return countedBehind(s, app, live, rows)
+		return countedLagging(s, app, live, rows)
 	}
 	var out []model.Topology
 	for _, t := range rows {
@@ -155,8 +155,8 @@ func counted(s model.RolloutState, app model.App, live, next *model.Deployment, 
 	return out
 }
 
-// countedBehind returns the rows, with lagging regions as they will be after they have caught up.
-func countedBehind(s model.RolloutState, app model.App, live *model.Deployment, rows []model.Topology) []model.Topology {
+// countedLagging returns the rows, with lagging regions as they will be after they have caught up.
+func countedLagging(s model.RolloutState, app model.App, live *model.Deployment, rows []model.Topology) []model.Topology {
 	if s.Progress == nil || len(s.Progress.Lagging) == 0 {
 		return rows
 	}

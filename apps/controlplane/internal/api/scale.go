@@ -18,7 +18,7 @@ func (c versionMutation) scale(app *model.App, r running, deploymentIDs []string
 	if id := r.rolloutState.Progress.Retained(); id != "" {
 		deploymentIDs = append(deploymentIDs, id)
 	}
-	behind, err := c.scaleBehind(&r, asked)
+	lagging, err := c.scaleLagging(&r, asked)
 	if err != nil {
 		return 0, err
 	}
@@ -29,10 +29,10 @@ func (c versionMutation) scale(app *model.App, r running, deploymentIDs []string
 	if err := c.mayGrow(grownRows(r.rows, changed), asked); err != nil {
 		return 0, err
 	}
-	if err := c.storeReplicas(app, asked, len(changed)+behind > 0); err != nil {
+	if err := c.storeReplicas(app, asked, len(changed)+lagging > 0); err != nil {
 		return 0, err
 	}
-	if len(changed)+behind == 0 {
+	if len(changed)+lagging == 0 {
 		return 0, nil
 	}
 	if err := topology.Write(c.mutation, topology.State{Rows: r.rows}, topology.State{Rows: changed}); err != nil {
@@ -42,7 +42,7 @@ func (c versionMutation) scale(app *model.App, r running, deploymentIDs []string
 	if r.active.rollout == nil && r.rolloutState.Progress == nil {
 		return len(changed), c.expect(app.ID) // only the regions have something to do
 	}
-	return len(changed) + behind, c.wake(app.ID)
+	return len(changed) + lagging, c.wake(app.ID)
 }
 
 // storeReplicas stores the app with the replicas of its next deployment. It writes nothing if these stay the
@@ -70,9 +70,9 @@ func replaced(rows, changed []model.Topology) []model.Topology {
 	return rows
 }
 
-// scaleBehind sets the replicas of lagging regions, and returns how many changed. The workflow then scales
+// scaleLagging sets the replicas of lagging regions, and returns how many changed. The workflow then scales
 // the rows.
-func (c versionMutation) scaleBehind(r *running, asked plan.Asked) (int, error) {
+func (c versionMutation) scaleLagging(r *running, asked plan.Asked) (int, error) {
 	if r.rolloutState.Progress == nil {
 		return 0, nil
 	}

@@ -111,7 +111,7 @@ func (f facts) status(app model.App, live []rollup.Place) (windlassv1.AppStatus,
 		if f.rolloutStates[app.ID].Progress.Active(app.RolloutID) {
 			in.Progress = app.Message // only the workflow knows the waves
 		}
-		in.AwaitsRoom = plan.WaitsForCapacity(f.rolloutStates[app.ID].Policy) > 0
+		in.AwaitsCapacity = plan.WaitsForCapacity(f.rolloutStates[app.ID].Policy) > 0
 		in.Target, in.TargetPlaces = &target, f.places(app.ID, target.ID, topology.Active)
 	case app.LiveDeploymentID != "" && f.isLagging(app):
 		return app.Status, app.Message // only the workflow knows how far they are

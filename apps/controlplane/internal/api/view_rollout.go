@@ -43,7 +43,7 @@ func rolloutView(f facts, app model.App, r model.Rollout) *windlassv1.Rollout {
 func progressProto(c *model.Progress) *windlassv1.RolloutProgress {
 	out := &windlassv1.RolloutProgress{
 		Policy: proto.CloneOf(c.Policy), GoingBack: c.Back, Paused: c.PausedAt != 0,
-		PausedBy: c.PausedBy, PausedWhy: c.PausedWhy, PausedAt: c.PausedAt, PromotionHeld: c.Held,
+		PausedBy: c.PausedBy, PausedWhy: c.PausedWhy, PausedAt: c.PausedAt, PromotionHeld: c.PromotionHeld,
 		RetainedUntil: c.RetainedUntil, PromotedInFullBy: c.FullBy,
 	}
 	for _, w := range c.Waves {

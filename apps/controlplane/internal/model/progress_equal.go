@@ -17,7 +17,7 @@ func (c *Progress) Equal(other *Progress) bool {
 		sameMap(c.OldSizes, other.OldSizes) && sameMap(c.Sizes, other.Sizes) &&
 		c.Back == other.Back && c.Final == other.Final && c.Reason == other.Reason && c.Message == other.Message &&
 		c.PausedAt == other.PausedAt && c.PausedBy == other.PausedBy && c.PausedWhy == other.PausedWhy && c.Failed == other.Failed &&
-		c.SkipsNew == other.SkipsNew && c.RolledBack == other.RolledBack && c.Held == other.Held && c.FullBy == other.FullBy &&
+		c.SkipsNew == other.SkipsNew && c.RolledBack == other.RolledBack && c.PromotionHeld == other.PromotionHeld && c.FullBy == other.FullBy &&
 		c.DeployedBy == other.DeployedBy && c.DeployedByID == other.DeployedByID && c.DeployedByFamily == other.DeployedByFamily &&
 		c.BakeProtected == other.BakeProtected && c.DoneAt == other.DoneAt &&
 		c.RetainedID == other.RetainedID && c.RetainedUntil == other.RetainedUntil && c.CatchesUp == other.CatchesUp &&

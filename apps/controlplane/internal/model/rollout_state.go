@@ -64,9 +64,10 @@ type Progress struct {
 	// SkipsNew leaves out regions that are new to the app and that no agent has joined yet. It is set for
 	// rollouts without a policy of the app's own.
 	SkipsNew bool `json:",omitempty"`
-	// RolledBack is true after the app went back, until a person promotes. Held is true if that holds for the
-	// rollout before: then nothing is promoted automatically.
-	RolledBack, Held bool
+	// RolledBack is true after the app went back, until a person promotes. PromotionHeld is true if that was so
+	// in the rollout before: then nothing is promoted automatically.
+	RolledBack    bool
+	PromotionHeld bool `json:"Held"`
 	// FullBy is the person who promoted it in full, after which only gates stop it.
 	FullBy string
 	// DeployedBy is the name of the key that requested it, and DeployedByID is its id.
@@ -156,11 +157,11 @@ type RegionProgress struct {
 
 // StartClocks continues the region's stopped clocks, as if no time had passed.
 func (r *RegionProgress) StartClocks(now int64) {
-	if r.HeldSince == 0 {
+	if r.ClockStoppedSince == 0 {
 		return
 	}
-	stood := now - r.HeldSince
-	r.ScoredAt, r.HeldSince = r.ScoredAt+stood, 0
+	stood := now - r.ClockStoppedSince
+	r.ScoredAt, r.ClockStoppedSince = r.ScoredAt+stood, 0
 	if r.NoRoomSince != 0 {
 		r.NoRoomSince += stood
 	}
@@ -175,8 +176,8 @@ type ProgressClock struct {
 	// stopped.
 	Score    int32
 	ScoredAt int64
-	// HeldSince is when the clock was stopped, 0 while it runs.
-	HeldSince int64
+	// ClockStoppedSince is when the clock was stopped, 0 while it runs.
+	ClockStoppedSince int64 `json:"HeldSince"`
 }
 
 // Reset starts the clock now, with that score.
@@ -186,8 +187,8 @@ func (c *ProgressClock) Reset(score int32, now int64) {
 
 // Stop stops the clock if it runs.
 func (c *ProgressClock) Stop(now int64) {
-	if c.HeldSince == 0 {
-		c.HeldSince = now
+	if c.ClockStoppedSince == 0 {
+		c.ClockStoppedSince = now
 	}
 }
 

@@ -11,13 +11,13 @@ import (
 // TestDecodeProgress_FieldsSideBySide: the parts of a region's progress are not visible in its stored
 // form, which replicas of other releases read and write, too.
 func TestDecodeProgress_FieldsSideBySide(t *testing.T) {
-	c, err := DecodeProgress([]byte(`{"RolloutID":"rol_1","Waves":[{"Name":"1","Regions":[{"RegionID":"reg_1","Since":1,
+	c, err := DecodeProgress([]byte(`{"RolloutID":"rol_1","Held":true,"Waves":[{"Name":"1","Regions":[{"RegionID":"reg_1","Since":1,
 		"Score":2,"ScoredAt":3,"HeldSince":4,"NoRoomSince":5,"NoRoomFor":6,"TroubleSince":7,"MostReady":8,"HealthTold":12,
 		"Relapses":9,"HalfWay":true,"Emptied":true,"Step":10,"StoppedAt":11,"PromotedBy":"ada","Reason":"NotReady"}]}]}`))
 	require.NoError(t, err)
 	want := RegionProgress{
 		RegionID: "reg_1", Since: 1, Reason: "NotReady",
-		ProgressClock: ProgressClock{Score: 2, ScoredAt: 3, HeldSince: 4},
+		ProgressClock: ProgressClock{Score: 2, ScoredAt: 3, ClockStoppedSince: 4},
 		StepWait:      StepWait{Step: 10, StoppedAt: 11, PromotedBy: "ada"},
 		CapacityWait:  CapacityWait{NoRoomSince: 5, NoRoomFor: 6},
 		TroubleWatch:  TroubleWatch{TroubleSince: 7},
@@ -27,12 +27,15 @@ func TestDecodeProgress_FieldsSideBySide(t *testing.T) {
 		EmptySteps:    EmptySteps{Emptied: true},
 	}
 	require.Equal(t, []RegionProgress{want}, c.Waves[0].Regions)
+	require.True(t, c.PromotionHeld)
 
 	c.Policy = &windlassv1.RolloutPolicy{}
 	b, err := EncodeProgress(c)
 	require.NoError(t, err)
 	require.Contains(t, string(b), `"StoppedAt":11`)
 	require.Contains(t, string(b), `"HealthTold":12`)
+	require.Contains(t, string(b), `"HeldSince":4`)
+	require.Contains(t, string(b), `"Held":true`)
 	require.NotContains(t, string(b), "StepWait")
 }
 

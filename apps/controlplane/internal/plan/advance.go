@@ -352,7 +352,7 @@ func (f *facts) allAcknowledged(d *model.Deployment) bool {
 func (p *planner) goLive(d *model.Deployment) {
 	old := p.live()
 	if p.staged() {
-		p.main().leaveBehind(d)
+		p.main().noteLagging(d)
 	}
 	var figures []string
 	for _, t := range p.activeRows(d.ID) {

@@ -20,18 +20,18 @@ func WaitsForCapacity(policy *windlassv1.RolloutPolicy) int64 {
 	return policy.GetWaitForCapacity().AsDuration().Milliseconds()
 }
 
-// roomLimit returns how long a region may be without room while its progress deadline does not run, ms.
-func roomLimit(policy *windlassv1.RolloutPolicy) int64 {
+// capacityLimit returns how long a region may be without room while its progress deadline does not run, ms.
+func capacityLimit(policy *windlassv1.RolloutPolicy) int64 {
 	own, _ := patience(policy, onUnschedulable)
 	return max(own, WaitsForCapacity(policy))
 }
 
-func (f *facts) lacksRoom(t *model.Topology) bool { return f.place(t).LacksRoom() }
+func (f *facts) lacksCapacity(t *model.Topology) bool { return f.place(t).LacksCapacity() }
 
-// noteRoom starts and stops the region's wait for room.
-func (s *stager) noteRoom(d *model.Deployment, st *model.RegionProgress, l *regionPlan) {
-	limit := roomLimit(s.progress.Policy)
-	lacks := st.State == regionRolling && l.row != nil && s.lacksRoom(l.row)
+// noteCapacity starts and stops the region's wait for room.
+func (s *stager) noteCapacity(d *model.Deployment, st *model.RegionProgress, l *regionPlan) {
+	limit := capacityLimit(s.progress.Policy)
+	lacks := st.State == regionRolling && l.row != nil && s.lacksCapacity(l.row)
 	switch {
 	case lacks && st.NoRoomSince == 0 && st.NoRoomFor < limit:
 		st.NoRoomSince = s.now
@@ -39,33 +39,33 @@ func (s *stager) noteRoom(d *model.Deployment, st *model.RegionProgress, l *regi
 		s.log("CapacityAwaited", fmt.Sprintf("there is no room; it is waited for, for %s at most; %s: %s",
 			(time.Duration(limit-st.NoRoomFor)*time.Millisecond).Round(time.Second), s.figures(l), message), d, st.RegionID)
 	case !lacks && st.NoRoomSince != 0:
-		s.endRoom(st)
+		s.endCapacityWait(st)
 		s.log("CapacityFound", fmt.Sprintf("nothing waits for room any more, after %d s in all; %s", st.NoRoomFor/1000, s.figures(l)), d, st.RegionID)
 	}
 }
 
-// endRoom lets the clock of the region's deadline run again.
-func (s *stager) endRoom(st *model.RegionProgress) {
-	waited := min(s.now-st.NoRoomSince, max(0, roomLimit(s.progress.Policy)-st.NoRoomFor))
+// endCapacityWait lets the clock of the region's deadline run again.
+func (s *stager) endCapacityWait(st *model.RegionProgress) {
+	waited := min(s.now-st.NoRoomSince, max(0, capacityLimit(s.progress.Policy)-st.NoRoomFor))
 	st.ScoredAt += waited
 	st.NoRoomFor += waited
 	st.NoRoomSince = 0
 }
 
-// waitsForRoom reports whether a rollout that is not staged waits for room now, and until when
+// awaitsCapacity reports whether a rollout that is not staged waits for room now, and until when
 // it may.
-func (f *facts) waitsForRoom(d *model.Deployment) (until int64, waits bool) {
+func (f *facts) awaitsCapacity(d *model.Deployment) (until int64, waits bool) {
 	if f.in.RolloutState == nil || f.staged() || d.Status != windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING {
 		return 0, false
 	}
-	until = f.rollout.CreatedAt + roomLimit(f.in.RolloutState.Policy)
-	return until, f.now < until && slices.ContainsFunc(f.activeRows(d.ID), f.lacksRoom)
+	until = f.rollout.CreatedAt + capacityLimit(f.in.RolloutState.Policy)
+	return until, f.now < until && slices.ContainsFunc(f.activeRows(d.ID), f.lacksCapacity)
 }
 
 // postpone moves the deadline of a rollout that is not staged while it waits for room. It
 // moves it in steps, so that not every look writes.
 func (p *planner) postpone(d *model.Deployment) {
-	until, waits := p.waitsForRoom(d)
+	until, waits := p.awaitsCapacity(d)
 	if !waits || p.rollout.Deadline == 0 {
 		return
 	}

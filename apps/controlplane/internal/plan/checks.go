@@ -256,9 +256,9 @@ func concluded(c *model.Progress, st *model.RegionProgress, since int64, compare
 	})
 }
 
-// Held returns the first of the region's checks that keeps it where it is although its
+// InconclusiveCheck returns the first of the region's checks that has not passed and keeps it where it is although its
 // time is over, nil for none.
-func Held(c *model.Progress, w *model.WaveProgress, st *model.RegionProgress, now int64) *model.CheckProgress {
+func InconclusiveCheck(c *model.Progress, w *model.WaveProgress, st *model.RegionProgress, now int64) *model.CheckProgress {
 	var over bool
 	switch {
 	case c.FullBy != "":

@@ -25,7 +25,7 @@ import (
 // judgeClosed holds a region that was on its way when it was closed. It reports whether the
 // region's health stopped the rollout.
 func (s *stager) judgeClosed(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) (stopped bool) {
-	if st.HeldSince == 0 {
+	if st.ClockStoppedSince == 0 {
 		st.ProgressClock.Stop(s.now)
 		s.log("RegionClosed", "the workspace may use the region no longer: the rollout stays as it is there; "+s.figures(l), d, st.RegionID)
 	}
@@ -64,7 +64,7 @@ func (p *planner) closeAtZero() {
 			t.Reason = "" // its generation is of other replicas already
 			continue
 		}
-		if !p.room(t.RegionID) {
+		if !p.writable(t.RegionID) {
 			continue
 		}
 		t.Generation++

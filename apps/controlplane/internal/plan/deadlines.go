@@ -208,7 +208,7 @@ func RegionDeadline(c *model.Progress, spec *windlassv1.DeploymentSpec, st model
 	if st.Emptied || Shut(c, StepGate(c, st), st.Approvals) {
 		return 0
 	}
-	if limit == 0 || st.State != regionRolling || st.HeldSince != 0 || person || c.PausedAt != 0 || c.Back {
+	if limit == 0 || st.State != regionRolling || st.ClockStoppedSince != 0 || person || c.PausedAt != 0 || c.Back {
 		return 0
 	}
 	if own, set := patience(c.Policy, st.Trouble); set && st.Trouble != 0 {
@@ -232,7 +232,7 @@ func (f *facts) hopelessAtStart(d *model.Deployment, pl rollup.Place) (reason, m
 	if t := troubleOf(policy, d, pl); t.over(policy, began, f.now) {
 		return t.reason, t.message, true
 	}
-	if limit, set := patience(policy, onUnschedulable); set && pl.LacksRoom() && f.now >= began+limit {
+	if limit, set := patience(policy, onUnschedulable); set && pl.LacksCapacity() && f.now >= began+limit {
 		reason, message = pl.Why()
 		return reason, message, true
 	}

@@ -49,7 +49,7 @@ func (s *stager) takeStepsAfterAll(d *model.Deployment, w *model.WaveProgress, s
 		reopen(w)
 	}
 	s.roll(st)
-	st.StepWait, st.HeldSince, st.Emptied = model.StepWait{}, 0, true
+	st.StepWait, st.ClockStoppedSince, st.Emptied = model.StepWait{}, 0, true
 	s.log("StepsBegun", fmt.Sprintf("it gets %d replicas after all, in wave %s, and takes the steps that it had passed over", n, w.Name), d, st.RegionID)
 	return true
 }

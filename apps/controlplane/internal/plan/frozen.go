@@ -53,8 +53,8 @@ func (p *planner) frozen(d *model.Deployment) bool {
 	return true
 }
 
-// held reports whether a freeze or a gate keeps the rollout in flight from starting.
-func (f *facts) held() bool {
+// mayNotStart reports whether a freeze or a gate keeps the rollout in flight from starting.
+func (f *facts) mayNotStart() bool {
 	d := f.target()
 	return d != nil && (f.rollout.HeldSince != 0 || StartMissing(*f.rollout) != "") && d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING
 }

@@ -173,8 +173,8 @@ func (v *view) inReach(w *model.WaveProgress) bool {
 	return heard > 0
 }
 
-// leaveBehind notes which regions a rollout leaves behind at its end.
-func (s *stager) leaveBehind(d *model.Deployment) {
+// noteLagging notes which regions lag at the end of a rollout.
+func (s *stager) noteLagging(d *model.Deployment) {
 	c := s.progress
 	var behind []model.LaggingRegion
 	for i := range c.Waves {
@@ -307,7 +307,7 @@ func (v *view) othersCatchingUp() (n int) {
 	for _, b := range v.facts.progress.Lagging {
 		w := b.Progress.Waves[0]
 		same := b.Progress.RolloutID == v.progress.RolloutID && w.Policy == v.progress.Waves[0].Policy
-		if same && b.RegionID != v.lagging.RegionID && w.Regions[0].State == regionRolling && w.Regions[0].HeldSince == 0 {
+		if same && b.RegionID != v.lagging.RegionID && w.Regions[0].State == regionRolling && w.Regions[0].ClockStoppedSince == 0 {
 			n++
 		}
 	}

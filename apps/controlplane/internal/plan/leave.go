@@ -15,9 +15,9 @@ import (
 // touch notes that the output changes the region's feed.
 func (p *planner) touch(region string) { p.touched[region] = true }
 
-// room reports whether the region's feed may still be changed by this output. The target's
+// writable reports whether this output may still change the region's feed, and counts the region then. The target's
 // regions never ask: they are at most MaxRegions by themselves.
-func (p *planner) room(region string) bool {
+func (p *planner) writable(region string) bool {
 	if p.touched[region] || len(p.touched) < MaxRegions {
 		p.touched[region] = true
 		return true
@@ -115,7 +115,7 @@ func (p *planner) setRegionWeights(region string, rows []*model.Topology, must b
 		}
 	case must:
 		p.touch(region)
-	case !p.room(region):
+	case !p.writable(region):
 		return
 	}
 	for _, t := range rows {
@@ -168,7 +168,7 @@ func hasLeaving(f *facts) bool {
 func (p *planner) stopUnwanted() {
 	stopping := map[string][]string{}
 	for _, t := range p.rows {
-		if active(t) && !p.isKept(t) && p.mayStop(t) && p.room(t.RegionID) {
+		if active(t) && !p.isKept(t) && p.mayStop(t) && p.writable(t.RegionID) {
 			t.Status, t.Reason = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING, ""
 			t.Generation++
 			stopping[t.DeploymentID] = append(stopping[t.DeploymentID], p.place(t).Name())

@@ -28,8 +28,8 @@ func (v *view) stageMessage() string {
 				if emptyBake(c, &w, r, v.now) {
 					return fmt.Sprintf("%s, is held in %s, where no replicas are to run that could be measured: scale it up, or skip the bake", at, v.regionName(r.RegionID))
 				}
-				if held := Held(c, &w, &r, v.now); held != nil {
-					return fmt.Sprintf("%s, is held in %s by %s: %s", at, v.regionName(r.RegionID), held.Name, checkMessage(held))
+				if check := InconclusiveCheck(c, &w, &r, v.now); check != nil {
+					return fmt.Sprintf("%s, is held in %s by %s: %s", at, v.regionName(r.RegionID), check.Name, checkMessage(check))
 				}
 			}
 			if missing := Missing(c, WaveGate(c, w), w.Approvals); missing != "" && (w.SkippedBy != "" || c.FullBy != "" || v.now >= w.BakingSince+BakeTime(c, w)) {

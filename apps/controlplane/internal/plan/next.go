@@ -31,12 +31,12 @@ func statusFacts(f *facts) rollup.Facts {
 	}
 	if f.staged() && (f.progress.Back || len(f.progress.Waves) > 0) {
 		out.Progress = mainView(f).stageMessage()
-	} else if f.held() {
+	} else if f.mayNotStart() {
 		out.Progress = HeldMessage(*f.rollout)
 	}
 	if out.Target != nil {
 		out.TargetPlaces = f.places(f.activeRows(out.Target.ID))
-		out.AwaitsRoom = f.in.RolloutState != nil && WaitsForCapacity(f.in.RolloutState.Policy) > 0
+		out.AwaitsCapacity = f.in.RolloutState != nil && WaitsForCapacity(f.in.RolloutState.Policy) > 0
 	}
 	if f.live() != nil {
 		out.HasLive = true
@@ -88,7 +88,7 @@ func (d *decision) nextLook() int64 {
 	case d.stale:
 		poll = minPoll
 	case unsettled:
-	case d.held():
+	case d.mayNotStart():
 		poll = limpPoll
 	case d.app.Status == windlassv1.AppStatus_APP_STATUS_DEGRADED,
 		d.app.Status == windlassv1.AppStatus_APP_STATUS_FAILED && d.app.LiveDeploymentID != "":
@@ -107,7 +107,7 @@ func (d *decision) nextLook() int64 {
 			}
 		}
 	}
-	if d.held() && d.rollout.HeldUntil > d.now {
+	if d.mayNotStart() && d.rollout.HeldUntil > d.now {
 		due = min(due, d.rollout.HeldUntil)
 	}
 	if d.staged() {
@@ -154,7 +154,7 @@ func (f *facts) nextOf(c *model.Progress, due int64) int64 {
 // whether there is such a row.
 func (f *facts) unsettledSince() (since int64, unsettled bool) {
 	note := func(at int64) { since, unsettled = max(since, at), true }
-	if f.target() != nil && !f.held() {
+	if f.target() != nil && !f.mayNotStart() {
 		note(f.rollout.CreatedAt)
 	}
 	if f.app.DeletingSince != 0 {
@@ -171,7 +171,7 @@ func (f *facts) unsettledSince() (since int64, unsettled bool) {
 		case t.DeploymentID == f.app.LiveDeploymentID && f.app.DeletingSince == 0 &&
 			f.app.Status != windlassv1.AppStatus_APP_STATUS_PROGRESSING:
 			// Ready, degraded or failed: the next decision needs a report.
-		case t.DeploymentID == f.app.LiveDeploymentID && f.held() && f.place(t).Settled():
+		case t.DeploymentID == f.app.LiveDeploymentID && f.mayNotStart() && f.place(t).Settled():
 			// It serves, and nothing takes its place yet.
 		default:
 			note(f.changed(t))

@@ -55,7 +55,7 @@ func (r pinRows) StartLimit(spec *windlassv1.DeploymentSpec, pl rollup.Place) in
 	return pinLimit(r.policy, spec, pl)
 }
 
-func (r pinRows) Room(region string) bool { return r.room(region) }
+func (r pinRows) Writable(region string) bool { return r.writable(region) }
 
 func (r pinRows) Assign(d *model.Deployment, region string, replicas int32) {
 	r.assign(d, region, replicas)

@@ -158,7 +158,7 @@ func (k *pinned) updateRoutes(in Input, below, hosted map[string]bool, policy ro
 			hosts, wants, keys = in.Hosts, policy.in(r.RegionID), in.Keys
 		}
 		same := slices.Equal(hosts, r.Hosts) && r.Routes(wants) && bytes.Equal(keys, r.Keys)
-		if !below[r.RegionID] && !k.changedBelow[r.RegionID] && !same && k.room(r.RegionID) {
+		if !below[r.RegionID] && !k.changedBelow[r.RegionID] && !same && k.writable(r.RegionID) {
 			k.reroute(r.RegionID)
 		}
 	}
@@ -260,8 +260,8 @@ func PinDeadline(policy *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSp
 // pinLimit returns how long a pinned version may take to become ready, ms; 0 for no limit.
 func pinLimit(policy *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec, pl rollup.Place) int64 {
 	limit := ProgressDeadline(policy, spec)
-	if limit > 0 && pl.LacksRoom() {
-		limit += roomLimit(policy)
+	if limit > 0 && pl.LacksCapacity() {
+		limit += capacityLimit(policy)
 	}
 	return limit
 }

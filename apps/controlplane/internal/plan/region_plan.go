@@ -254,7 +254,7 @@ func (s *stager) moveRegion(l *regionPlan) {
 		moves = moves || next.From[i] != f.Assigned
 		shares = shares || next.FromWeights[i] != f.Weight
 	}
-	if !moves && !shares || !s.p.room(l.region) {
+	if !moves && !shares || !s.p.writable(l.region) {
 		return
 	}
 	var parts []string

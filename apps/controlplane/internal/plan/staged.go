@@ -161,7 +161,7 @@ func (s *stager) judgeRegion(d *model.Deployment, w *model.WaveProgress, st *mod
 	if s.failsByHealth(d, w, st, l) {
 		return true
 	}
-	s.noteRoom(d, st, l)
+	s.noteCapacity(d, st, l)
 	step := st.Step
 	if st.State == regionRolling && s.judgeStep(d, w, st, l) {
 		return true
@@ -202,7 +202,7 @@ func (s *stager) startAgain(d *model.Deployment, w *model.WaveProgress, st *mode
 	reopen(w)
 	s.roll(st)
 	st.RelapseCount.Reset()
-	st.Score, st.HeldSince = l.score(), 0
+	st.Score, st.ClockStoppedSince = l.score(), 0
 	s.log("WaveReopened", fmt.Sprintf("wave %s was done with no replicas in %s, which has %d now",
 		w.Name, s.regionName(st.RegionID), l.Size), d, st.RegionID)
 }
@@ -211,7 +211,7 @@ func (s *stager) startAgain(d *model.Deployment, w *model.WaveProgress, st *mode
 func (s *stager) regionLate(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) bool {
 	if score := l.score(); score > st.Score || st.ScoredAt == 0 {
 		if st.NoRoomSince != 0 {
-			s.endRoom(st)
+			s.endCapacityWait(st)
 			st.NoRoomSince = s.now
 		}
 		st.Score, st.ScoredAt, st.TroubleFor = score, s.now, 0
@@ -422,7 +422,7 @@ func (s *stager) goBack(d *model.Deployment, final windlassv1.RolloutStatus, rea
 		for j := range c.Waves[i].Regions {
 			st := &c.Waves[i].Regions[j]
 			if isForward(st.State) || st.State == regionSkipped && s.isActive(d.ID, st.RegionID) {
-				st.State, st.Since, st.HeldSince = regionGoingBack, s.now, 0
+				st.State, st.Since, st.ClockStoppedSince = regionGoingBack, s.now, 0
 				st.StepWait.Reset()
 				c.RolledBack = true
 			}

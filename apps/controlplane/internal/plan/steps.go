@@ -28,7 +28,7 @@ func wait(s strategy.Step, c *model.Progress, st model.RegionProgress) (pause ti
 		return s.Pause, false
 	}
 	shows := s.Pause > 0 || len(c.Policy.GetAnalysis()) > 0
-	return s.Pause, s.Manual || c.Held && s.Approval == nil && (s.Whole || s.Pause > 0) || st.Emptied && shows
+	return s.Pause, s.Manual || c.PromotionHeld && s.Approval == nil && (s.Whole || s.Pause > 0) || st.Emptied && shows
 }
 
 // Waits returns until when the region waits at its step, or that it waits for a person.
@@ -184,12 +184,12 @@ func stepMessage(c *model.Progress, w *model.WaveProgress, st model.RegionProgre
 	}
 	text := fmt.Sprintf("step %d of %d (%s)", st.Step+1, len(all), all[st.Step])
 	until, person := Waits(c, st)
-	held := Held(c, w, &st, now)
+	inconclusive := InconclusiveCheck(c, w, &st, now)
 	switch {
 	case st.Emptied:
 		text += " " + emptyMessage(c, st)
-	case held != nil:
-		text += fmt.Sprintf(" is held by %s: %s", held.Name, checkMessage(held))
+	case inconclusive != nil:
+		text += fmt.Sprintf(" is held by %s: %s", inconclusive.Name, checkMessage(inconclusive))
 	case person:
 		text += " waits for promotion"
 	case until <= now && Shut(c, StepGate(c, st), st.Approvals):

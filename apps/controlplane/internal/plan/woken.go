@@ -21,7 +21,7 @@ func (f *facts) woken(t *model.Topology) bool { return t.Assigned() && f.place(t
 
 func (p *planner) takeUpWoken() {
 	for _, t := range p.rows {
-		if !p.woken(t) || p.in.Closed[t.RegionID] || !p.room(t.RegionID) {
+		if !p.woken(t) || p.in.Closed[t.RegionID] || !p.writable(t.RegionID) {
 			continue // closeAtZero takes it down where the region is closed
 		}
 		d := p.deps[t.DeploymentID]

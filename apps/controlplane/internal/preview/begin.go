@@ -18,7 +18,7 @@ import (
 // it wait for room. It also fails if a later region has no pool with GPUs of the kind, because waiting does not
 // help there.
 func (p *Preview) RoomToBegin(at int64) error {
-	if p.waitsForRoom() > 0 {
+	if p.capacityWait() > 0 {
 		return nil
 	}
 	f := forecast.Begin(p.was, p.in, at, p.target.ID)

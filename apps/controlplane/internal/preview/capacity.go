@@ -19,7 +19,7 @@ import (
 
 // unblockIfWaits changes a blocking finding to one that does not block, if the rollout's policy waits for room.
 func (p *Preview) unblockIfWaits(f *windlassv1.PlanFinding) *windlassv1.PlanFinding {
-	limit := p.waitsForRoom()
+	limit := p.capacityWait()
 	if limit == 0 || !f.GetBlocks() {
 		return f
 	}
@@ -28,8 +28,8 @@ func (p *Preview) unblockIfWaits(f *windlassv1.PlanFinding) *windlassv1.PlanFind
 	return f
 }
 
-// waitsForRoom returns how long the rollout's policy waits for room. 0 means not at all.
-func (p *Preview) waitsForRoom() time.Duration {
+// capacityWait returns how long the rollout's policy waits for room. 0 means not at all.
+func (p *Preview) capacityWait() time.Duration {
 	if p.in.RolloutState == nil {
 		return 0
 	}

@@ -22,7 +22,7 @@ func Edges(old, now model.Observed) bool {
 		(old.Code == codeWoken) != (now.Code == codeWoken):
 		return true
 	}
-	if reportsNoRoom(old) != reportsNoRoom(now) {
+	if reportsNoCapacity(old) != reportsNoCapacity(now) {
 		return true
 	}
 	failing := now.Fail > 0 || now.Doomed > 0 || now.Restarts > 0

@@ -150,15 +150,15 @@ func (p Place) ofRole() string {
 	return message
 }
 
-// LacksRoom reports whether the region has no room for the replicas that would make the place ready.
-func (p Place) LacksRoom() bool {
-	return !p.Ready() && !p.Unreachable() && p.Row.Reason == "" && reportsNoRoom(p.Observed)
+// LacksCapacity reports whether the region has no room for the replicas that would make the place ready.
+func (p Place) LacksCapacity() bool {
+	return !p.Ready() && !p.Unreachable() && p.Row.Reason == "" && reportsNoCapacity(p.Observed)
 }
 
-// reportsNoRoom reports whether the region gives lack of room as its reason.
-func reportsNoRoom(o model.Observed) bool {
+// reportsNoCapacity reports whether the region gives lack of room as its reason.
+func reportsNoCapacity(o model.Observed) bool {
 	reason, _ := Place{Observed: o}.Why()
-	return MeaningOf(reason).Condition == noRoom
+	return MeaningOf(reason).Condition == unschedulable
 }
 
 // codeWoken is an agent's code for a generation without replicas that a request woke.

@@ -12,10 +12,10 @@ type Meaning struct {
 }
 
 const (
-	crash  = windlassv1.AutoRollback_CONDITION_CRASH
-	image  = windlassv1.AutoRollback_CONDITION_IMAGE
-	noRoom = windlassv1.AutoRollback_CONDITION_UNSCHEDULABLE
-	late   = windlassv1.AutoRollback_CONDITION_PROGRESS
+	crash         = windlassv1.AutoRollback_CONDITION_CRASH
+	image         = windlassv1.AutoRollback_CONDITION_IMAGE
+	unschedulable = windlassv1.AutoRollback_CONDITION_UNSCHEDULABLE
+	late          = windlassv1.AutoRollback_CONDITION_PROGRESS
 )
 
 // agentReasons are the reasons of apps/agent/internal/runtime. TestReasons_HaveAMeaning of .ci/tools/layout
@@ -31,7 +31,7 @@ var agentReasons = map[string]Meaning{
 	"Ejected":           {Condition: crash},
 	"OOMKilled":         {Condition: crash},
 	"PortInUse":         {Condition: crash},
-	"Unschedulable":     {Condition: noRoom, Waits: true},
+	"Unschedulable":     {Condition: unschedulable, Waits: true},
 	"Lost":              {Condition: crash},
 	"Replaced":          {Condition: crash},
 	"Stopped":           {Condition: crash},
@@ -42,7 +42,7 @@ var agentReasons = map[string]Meaning{
 	"Evicted":           {Condition: crash},
 	"Preempted":         {Condition: crash},
 	"NodeLost":          {Condition: crash},
-	"QuotaExceeded":     {Condition: noRoom, Waits: true},
+	"QuotaExceeded":     {Condition: unschedulable, Waits: true},
 	"UnknownPool":       {Condition: crash},
 	"Paused":            {Condition: crash},
 	"Conflict":          {Condition: crash},

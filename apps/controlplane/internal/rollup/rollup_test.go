@@ -81,18 +81,18 @@ func TestRejection_FinalEndsTheWait(t *testing.T) {
 	require.False(t, doomed, "it was said of an older generation")
 }
 
-func TestRoom_IsLackingWhileTheRegionSaysSo(t *testing.T) {
+func TestPlace_LacksCapacityWhileTheRegionSaysSo(t *testing.T) {
 	crowded := with(place(2, 1), func(p *Place) { p.Observed.Reason = "Unschedulable" })
-	require.True(t, crowded.LacksRoom())
+	require.True(t, crowded.LacksCapacity())
 	require.True(t, with(place(2, 0), func(p *Place) {
 		p.Observed.Phase, p.Observed.Code, p.Observed.Retryable = phaseRejected, "QuotaExceeded", true
-	}).LacksRoom())
-	require.False(t, with(crowded, func(p *Place) { p.MinReady = 1 }).LacksRoom())
-	require.False(t, with(crowded, func(p *Place) { p.Region.Status = windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE }).LacksRoom())
-	require.False(t, with(crowded, func(p *Place) { p.Observed.Reason = "CrashLoop" }).LacksRoom())
+	}).LacksCapacity())
+	require.False(t, with(crowded, func(p *Place) { p.MinReady = 1 }).LacksCapacity())
+	require.False(t, with(crowded, func(p *Place) { p.Region.Status = windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE }).LacksCapacity())
+	require.False(t, with(crowded, func(p *Place) { p.Observed.Reason = "CrashLoop" }).LacksCapacity())
 
 	target := &model.Deployment{Version: 2, Status: windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING}
-	_, text := Status(Facts{Target: target, TargetPlaces: []Place{crowded}, AwaitsRoom: true})
+	_, text := Status(Facts{Target: target, TargetPlaces: []Place{crowded}, AwaitsCapacity: true})
 	require.Contains(t, text, "v2 waits for room: ")
 	_, text = Status(Facts{Target: target, TargetPlaces: []Place{crowded}})
 	require.NotContains(t, text, "waits for room")
@@ -191,14 +191,14 @@ func drawObserved(t *rapid.T) model.Observed {
 // planner.
 func TestEdge_NoneMeansTheSameDecision(t *testing.T) {
 	type verdict struct {
-		ready, settled, gone, applied, doomed, failing, noRoom bool
-		reason                                                 string
-		status                                                 windlassv1.AppStatus
+		ready, settled, gone, applied, doomed, failing, unschedulable bool
+		reason                                                        string
+		status                                                        windlassv1.AppStatus
 	}
 	judge := func(o model.Observed, minReady int32) verdict {
 		p := place(2, 0)
 		p.MinReady, p.Observed = minReady, o
-		v := verdict{ready: p.Ready(), settled: p.Settled(), gone: p.Gone(), applied: p.Applied(), failing: p.Failing(), noRoom: p.LacksRoom()}
+		v := verdict{ready: p.Ready(), settled: p.Settled(), gone: p.Gone(), applied: p.Applied(), failing: p.Failing(), unschedulable: p.LacksCapacity()}
 		v.reason, _, v.doomed = p.Doomed()
 		v.status, _ = Status(Facts{HasLive: true, Live: []Place{p}})
 		return v

@@ -18,8 +18,8 @@ type Facts struct {
 	TargetPlaces []Place
 	// Progress describes a staged rollout. Empty: TargetPlaces are described.
 	Progress string
-	// AwaitsRoom is true if the rollout should wait while there is no room for an instance.
-	AwaitsRoom bool
+	// AwaitsCapacity is true if the rollout should wait while there is no room for an instance.
+	AwaitsCapacity bool
 	// HasLive is true if a deployment is live. Live has its places.
 	HasLive bool
 	Live    []Place
@@ -60,7 +60,7 @@ func progress(f Facts) string {
 		return v + ": resolving its image"
 	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING:
 		if s := Describe(f.TargetPlaces, func(p Place) bool { return !p.Ready() }); s != "" {
-			if f.AwaitsRoom && slices.ContainsFunc(f.TargetPlaces, Place.LacksRoom) {
+			if f.AwaitsCapacity && slices.ContainsFunc(f.TargetPlaces, Place.LacksCapacity) {
 				return v + " waits for room: " + s
 			}
 			return v + ": " + s

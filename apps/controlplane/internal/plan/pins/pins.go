@@ -71,8 +71,8 @@ type Rows interface {
 	// StartLimit is how long the deployment may take to become ready, ms; 0 for no limit.
 	StartLimit(spec *windlassv1.DeploymentSpec, pl rollup.Place) int64
 
-	// Room reports whether this decision may change anything in the region.
-	Room(region string) bool
+	// Writable reports whether this decision may change anything in the region.
+	Writable(region string) bool
 	// Assign adds the row of a deployment in a region, or starts one that stopped.
 	Assign(d *model.Deployment, region string, replicas int32)
 	SetReplicas(t *model.Topology, n int32)
@@ -159,7 +159,7 @@ func (l *Layer) start(p *model.Pin, d *model.Deployment, r *model.PinRegion) {
 			l.Defer() // one step of the table at a time
 			return
 		}
-		if l.awaitsGrant(p, r) || !l.Room(r.RegionID) {
+		if l.awaitsGrant(p, r) || !l.Writable(r.RegionID) {
 			return
 		}
 		l.Assign(d, r.RegionID, r.Replicas)
@@ -178,7 +178,7 @@ func (l *Layer) start(p *model.Pin, d *model.Deployment, r *model.PinRegion) {
 	if transferred {
 		r.Since, r.Lost, r.Heard = l.Now(), false, l.Observed(d.ID, r.RegionID).Guard
 	}
-	if t.Replicas != r.Replicas && (!l.Closed(r.RegionID) || r.Replicas < t.Replicas) && l.Room(r.RegionID) {
+	if t.Replicas != r.Replicas && (!l.Closed(r.RegionID) || r.Replicas < t.Replicas) && l.Writable(r.RegionID) {
 		l.Log("ReplicasMoved", fmt.Sprintf("%s %d -> %d, as it is pinned", l.Version(d.ID), t.Replicas, r.Replicas), d, r.RegionID)
 		l.SetReplicas(t, r.Replicas)
 	}
@@ -313,7 +313,7 @@ func (l *Layer) stop(p *model.Pin, d *model.Deployment, r *model.PinRegion) (gon
 	if was > 0 && r.State == leaving {
 		l.Log("PinLeaving", fmt.Sprintf("its %d %% of the traffic go to the others, as route generation %d", was, l.Route(r.RegionID).Generation), d, r.RegionID)
 	}
-	if isActive(t) && l.Acknowledged(r.RegionID) && l.Room(r.RegionID) {
+	if isActive(t) && l.Acknowledged(r.RegionID) && l.Writable(r.RegionID) {
 		t.Status = rowStopping
 		t.Generation++
 		why := "it is pinned there no longer"
@@ -332,13 +332,13 @@ func (l *Layer) stop(p *model.Pin, d *model.Deployment, r *model.PinRegion) (gon
 	return false
 }
 
-// route gives the row its weight, and its region a route that says so. It reports whether there was
-// room for that.
+// route gives the row its weight, and its region a route that says so. It reports whether it was
+// allowed to change the region.
 func (l *Layer) route(t *model.Topology, weight int32) bool {
 	if t.Weight == weight {
 		return true
 	}
-	if !l.Room(t.RegionID) {
+	if !l.Writable(t.RegionID) {
 		return false
 	}
 	t.Weight = weight

@@ -55,7 +55,7 @@ func (w *simulation) Released(*model.Topology) bool            { return !w.trans
 func (w *simulation) Changed(*model.Topology) int64            { return w.now }
 func (w *simulation) Stale(rollup.Place) bool                  { return false }
 func (w *simulation) Blocks(reason string) bool                { return reason == "Unschedulable" }
-func (w *simulation) Room(string) bool                         { return !w.full }
+func (w *simulation) Writable(string) bool                     { return !w.full }
 func (w *simulation) Defer()                                   { w.deferred = true }
 
 func (w *simulation) Before(_, region string) model.Topology {
@@ -200,7 +200,7 @@ func TestPin(t *testing.T) {
 		w.step(p)
 		require.Equal(t, rollup.ReasonDeploymentLost, p.In("us").Reason)
 	})
-	t.Run("begins nothing in a region that is closed, nor without room in the decision", func(t *testing.T) {
+	t.Run("begins nothing in a region that is closed, nor where the decision may write nothing", func(t *testing.T) {
 		w, p := newSimulation(), pinned(map[string]int32{"us": 1})
 		w.closed = true
 		w.step(p)

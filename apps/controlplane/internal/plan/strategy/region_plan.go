@@ -220,15 +220,15 @@ func Next(l RegionPlan) Targets {
 		return l.takeOver(i)
 	}
 	s := Targets{From: l.shrunk()}
-	room := l.room()
+	headroom := l.headroom()
 	// The version that stays as the way back grows first, because at a stop it is scaled like any other
 	// version.
 	if last := len(l.From) - 1; l.Stop != nil && last >= 0 && l.abandoned() == 0 {
-		more := min(max(0, l.keep(last)-l.From[last].Assigned), room)
+		more := min(max(0, l.keep(last)-l.From[last].Assigned), headroom)
 		s.From[last] += more
-		room -= more
+		headroom -= more
 	}
-	s.To = l.grown(room)
+	s.To = l.grown(headroom)
 	s.weigh(l)
 	if l.Hold || !s.weighed(l) {
 		for i, f := range l.From {
@@ -268,8 +268,8 @@ func (l RegionPlan) takeOver(i int) Targets {
 	return s
 }
 
-// room returns how many more replicas may be created.
-func (l RegionPlan) room() int32 {
+// headroom returns how many more replicas may be created.
+func (l RegionPlan) headroom() int32 {
 	if !l.known() {
 		return 0
 	}
@@ -285,9 +285,9 @@ func (l RegionPlan) abandoned() (n int32) {
 	return n
 }
 
-// grown returns how many replicas the version may have. The parameter room is how many more replicas may
+// grown returns how many replicas the version may have. The parameter headroom is how many more replicas may
 // be created. The version keeps the replicas that it has beyond a stop, because it needs them soon.
-func (l RegionPlan) grown(room int32) int32 {
+func (l RegionPlan) grown(headroom int32) int32 {
 	switch {
 	case l.To.Assigned > l.Size && l.To.Outdated > 0 && l.OldFloor > 0:
 		return l.To.Assigned // it took over more replicas than it needs, and has yet to replace them
@@ -301,7 +301,7 @@ func (l RegionPlan) grown(room int32) int32 {
 			}
 		}
 	}
-	return min(l.goal(), l.To.Assigned+room)
+	return min(l.goal(), l.To.Assigned+headroom)
 }
 
 // shrunk returns the numbers of replicas to which the versions in From may shrink.

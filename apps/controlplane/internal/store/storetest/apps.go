@@ -410,7 +410,7 @@ func testRolloutStates(t *testing.T, setup setup) {
 				Name: "canary", Policy: 1, State: windlassv1.WaveProgress_STATE_BAKING, BakingSince: 7, SkippedBy: "ada",
 				Regions: []model.RegionProgress{{
 					RegionID: "reg_1", State: windlassv1.RegionProgress_STATE_MOVED, Since: 2, Reason: "NotReady", Message: "soon",
-					ProgressClock: model.ProgressClock{Score: -3, ScoredAt: 4, HeldSince: 5},
+					ProgressClock: model.ProgressClock{Score: -3, ScoredAt: 4, ClockStoppedSince: 5},
 					StepWait:      model.StepWait{Step: 2, StoppedAt: 6, PromotedBy: "ada"},
 					HealthWatch:   model.HealthWatch{MostReady: 3, HealthGeneration: 8},
 				}},
