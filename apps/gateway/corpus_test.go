@@ -140,10 +140,34 @@ func strictly(text string) (requests []string) {
 	}
 }
 
+// exchange sends text on a connection of its own, and returns the status codes of the answers.
+func (r *harness) exchange(text string) (answers []int) {
+	conn, in, err := r.connect()
+	for err != nil { // a handshake may take more than the time that there is
+		conn, in, err = r.connect()
+	}
+	defer conn.Close()
+	_, _ = io.WriteString(conn, text) // it may be refused midway
+	for {
+		res, err := http.ReadResponse(in, nil)
+		if err != nil {
+			return answers
+		}
+		answers = append(answers, res.StatusCode)
+		if _, err := io.Copy(io.Discard, res.Body); err != nil || res.Close {
+			return answers
+		}
+	}
+}
+
+// isTimeout reports whether no request came before the time-out.
+func isTimeout(answers []int) bool {
+	return len(answers) == 0 || answers[0] == http.StatusRequestTimeout
+}
+
 // No request is smuggled: of what a client sends, only what is a request by the letter of RFC 9112 reaches an
 // instance as one, and all that does is sound.
 func TestFraming_DrawnIsReadOneWay(t *testing.T) {
-	const clients = 128 // most of which wait for what does not come
 	ways := map[string]func(*testing.T, func(*gateway.Config)) *harness{
 		"short": func(t *testing.T, change func(*gateway.Config)) *harness { return start(t, change) },
 		"long": func(t *testing.T, change func(*gateway.Config)) *harness {
@@ -153,9 +177,9 @@ func TestFraming_DrawnIsReadOneWay(t *testing.T) {
 	}
 	for name, begin := range ways {
 		t.Run(name, func(t *testing.T) {
-			cases := 3000
-			if name == "HTTPS" { // of which each has a handshake
-				cases = 1000
+			cases, clients := 3000, 128 // most clients wait for a time-out
+			if name == "HTTPS" {        // each case has a handshake
+				cases, clients = 1000, 32
 			}
 			instance := startRecorder(t)
 			r := begin(t, func(c *gateway.Config) {
@@ -174,22 +198,11 @@ func TestFraming_DrawnIsReadOneWay(t *testing.T) {
 			for range clients {
 				all.Go(func() {
 					for n := range queue {
-						conn, in, err := r.connect()
-						for err != nil { // a handshake may take more than the time that there is
-							conn, in, err = r.connect()
+						answers[n] = r.exchange(texts[n])
+						// On a busy machine, the gateway's time-out may pass before the client has sent its request.
+						for tries := 1; tries < 20 && len(strictly(texts[n])) > 0 && isTimeout(answers[n]); tries++ {
+							answers[n] = r.exchange(texts[n])
 						}
-						_, _ = io.WriteString(conn, texts[n]) // it may be refused midway
-						for {
-							res, err := http.ReadResponse(in, nil)
-							if err != nil {
-								break
-							}
-							answers[n] = append(answers[n], res.StatusCode)
-							if _, err := io.Copy(io.Discard, res.Body); err != nil || res.Close {
-								break
-							}
-						}
-						_ = conn.Close()
 					}
 				})
 			}
