@@ -143,7 +143,7 @@ func strictly(text string) (requests []string) {
 // exchange sends text on a connection of its own, and returns the status codes of the answers.
 func (r *harness) exchange(text string) (answers []int) {
 	conn, in, err := r.connect()
-	for err != nil { // a handshake may take more than the time that there is
+	for err != nil { // on a busy machine, the handshake may take longer than the time-out
 		conn, in, err = r.connect()
 	}
 	defer conn.Close()
@@ -199,7 +199,7 @@ func TestFraming_DrawnIsReadOneWay(t *testing.T) {
 				all.Go(func() {
 					for n := range queue {
 						answers[n] = r.exchange(texts[n])
-						// On a busy machine, the gateway's time-out may pass before the client has sent its request.
+						// A client of the test may send its request after the time-out.
 						for tries := 1; tries < 20 && len(strictly(texts[n])) > 0 && isTimeout(answers[n]); tries++ {
 							answers[n] = r.exchange(texts[n])
 						}

@@ -157,7 +157,7 @@ func (a *app) awaitSecret(ctx context.Context, ro *windlassv1.SecretRollout, unt
 	case v.code == 0 && v.message != "":
 		a.infof("%s", v.message)
 	case v.code == 0 && a.output == "table":
-		fmt.Fprintln(a.Stdout, isReady(last, time.Since(p.started))) //nolint:errcheck // standard output is gone
+		fmt.Fprintln(a.Stdout, readyLine(last, time.Since(p.started))) //nolint:errcheck // standard output is gone
 	}
 	return v, err
 }

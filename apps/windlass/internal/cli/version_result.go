@@ -43,7 +43,7 @@ func (a *app) finishVersion(ctx context.Context, name string, x versionResult, w
 	for _, text := range x.warnings {
 		a.infof("%s", text)
 	}
-	s := startedWork{app: x.appID, rolloutID: x.rolloutID, deploymentID: x.deploymentID, answer: x.answer, done: isReady}
+	s := startedWork{app: x.appID, rolloutID: x.rolloutID, deploymentID: x.deploymentID, answer: x.answer, done: readyLine}
 	switch x.effect {
 	case windlassv1.VersionEffect_VERSION_EFFECT_LIVE_ALREADY:
 		s.rolloutID = ""
@@ -127,7 +127,7 @@ func isLive(last *windlassv1.WatchAppResponse, _ time.Duration) string {
 
 // isScaled returns the last line for an app whose replicas are ready, whatever their version.
 func isScaled(last *windlassv1.WatchAppResponse, after time.Duration) string {
-	text := isReady(last, after)
+	text := readyLine(last, after)
 	if ro := last.GetRollout(); ro.GetId() != "" && ro.GetFinishedAt() == 0 {
 		text += "; the rollout of " + versionText(ro.GetVersion()) + " goes on"
 	}
