@@ -98,13 +98,15 @@ func (a *app) finishWork(ctx context.Context, s startedWork, w waitFlags) error 
 }
 
 // watchWork shows the progress of the work until it is over or patience ends. It returns the
-// verdict and the last state of the app. With patience <= 0 it stops at the first state.
+// verdict and the last state of the app. With patience <= 0 it stops at the first state. If
+// patience ends before the first state arrives, it waits for that state, so that it can say what
+// the work waits for.
 func (a *app) watchWork(ctx context.Context, p *progress, s startedWork, until string, patience time.Duration) (v verdict, last *windlassv1.WatchAppResponse, err error) {
 	once := patience <= 0
 	if once {
 		patience = statePatience
 	}
-	err = a.followApp(ctx, s.app, s.rolloutID, patience, func(r *windlassv1.WatchAppResponse) (bool, error) {
+	each := func(r *windlassv1.WatchAppResponse) (bool, error) {
 		last = r
 		if ro := rolloutWithID(r, s.rolloutID); s.backIsGood && ro.GetProgress() != nil {
 			// The command asked for the rollback, which may not have begun yet.
@@ -113,7 +115,14 @@ func (a *app) watchWork(ctx context.Context, p *progress, s startedWork, until s
 		p.show(r, s.rolloutID, s.deploymentID)
 		v = s.verdict(r, until)
 		return v.over || once, nil
-	})
+	}
+	err = a.followApp(ctx, s.app, s.rolloutID, patience, each)
+	if exit, cut := errors.AsType[*ExitError](err); cut && exit.Code == codePatience && last == nil && !once {
+		once = true
+		if a.followApp(ctx, s.app, s.rolloutID, statePatience, each) == nil && v.over {
+			err = nil
+		}
+	}
 	p.end()
 	exit, cut := errors.AsType[*ExitError](err)
 	if !cut && err == nil && !v.over {

@@ -347,7 +347,7 @@ func TestExitCodes(t *testing.T) {
 	}{
 		{people, nil, codePeople, "waits for promotion: windlass rollout promote"},
 		{people, []string{"--until", "promotion"}, 0, "waits for promotion: windlass rollout promote"},
-		{people, []string{"--until", "ready", "--patience", "30ms"}, codePatience, "still under way after 0s (--patience)\nv2 waits for promotion"},
+		{people, []string{"--until", "ready", "--patience", "1ns"}, codePatience, "still under way after 0s (--patience)\nv2 waits for promotion"},
 		{gated, nil, codePeople, "waits for approval by 2 keys of role owner before it starts: windlass rollout approve"},
 		{paused, nil, codePaused, "windlass rollout retry"},
 		{paused, []string{"--until", "ready"}, codePaused, "windlass rollout retry"},
