@@ -19,7 +19,7 @@ import (
 //
 // What limits it: the attacker and the instances share the processor with the gateway.
 type Siege struct {
-	Window      time.Duration `help:"How long the load is measured before and during each attack." default:"8s"`
+	Window      time.Duration `help:"How long the load is measured before and during each attack. Longer than the time that the gateway gives an incomplete header, so that it includes the end of those." default:"20s"`
 	Rate        float64       `help:"Requests of the other tenant's a second, on connections that stay." default:"200"`
 	NewRate     float64       `help:"Requests of the other tenant's a second that each come on a new connection." default:"50"`
 	Connections int           `help:"Connections of the other tenant's." default:"16"`
