@@ -23,11 +23,13 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/keyset"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/peers"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout/promql"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout/restate"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store/mysql"
 	"github.com/windlass-run/windlass/pkg/backoff"
 	"github.com/windlass-run/windlass/pkg/certfile"
@@ -54,6 +56,7 @@ type serveFlags struct {
 	Listen             string        `help:"host:port of the API." default:"127.0.0.1:7700" env:"WINDLASS_LISTEN"`
 	KeyFile            string        `help:"File with the keyset that seals secrets and credentials. It must be the same on all replicas and have mode 0600 or 0400. A file of root may also be readable for a group of this process, like a Secret in a pod with fsGroup. \"controlplane keyset create\" creates it." required:"" type:"path" env:"WINDLASS_KEY_FILE"`
 	CreateKeyset       bool          `help:"Create the keyset if the file is missing. Do not use it with several replicas, because after a wrong mount each would seal with its own key." env:"WINDLASS_CREATE_KEYSET"`
+	ReplaceKeyset      bool          `help:"Start with a keyset that has no key of this database or of other replicas. Use it once, if the keyset is lost: stored secrets have to be set again, and agents have to join again." env:"WINDLASS_REPLACE_KEYSET"`
 	RestateIngress     string        `help:"URL of Restate's ingress." required:"" env:"WINDLASS_RESTATE_INGRESS"`
 	RestateAdmin       string        `help:"URL of Restate's admin API." required:"" env:"WINDLASS_RESTATE_ADMIN"`
 	RestateListen      string        `help:"host:port that Restate calls." default:"127.0.0.1:7701" env:"WINDLASS_RESTATE_LISTEN"`
@@ -335,6 +338,9 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 		return fmt.Errorf("open database: %w", err)
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
+	if err := f.checkKeyset(ctx, store.Bind[keyset.Tx](db), box, log); err != nil {
+		return err
+	}
 
 	clients, restateConns := conns.New(f.Connections.limits(proxies)), conns.New(f.Connections.restateLimits())
 	registry.MustRegister(conns.NewCollector(clients, restateConns))

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/keyset"
 	"github.com/windlass-run/windlass/pkg/seal"
 )
 
@@ -114,4 +115,24 @@ func (f serveFlags) loadKeyset() (*seal.Box, error) {
 		return nil, fmt.Errorf("--key-file=%s does not exist: mount the keyset of the other replicas there, or make a first one with \"controlplane keyset create --key-file %s\"", f.KeyFile, f.KeyFile)
 	}
 	return box, err
+}
+
+// checkKeyset refuses a keyset that is not the one of the other replicas and of the database.
+func (f serveFlags) checkKeyset(ctx context.Context, s keyset.Store, box *seal.Box, log *slog.Logger) error {
+	if f.ReplaceKeyset {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, openPatience)
+	defer cancel()
+	usage, err := keyset.ReadUsage(ctx, s)
+	if err != nil {
+		return fmt.Errorf("read which keys the database was used with: %w", err)
+	}
+	if err := usage.CheckStart(box.Keys(), box.Primary()); err != nil {
+		return fmt.Errorf("--key-file=%s is a wrong keyset: %w. If the right one is lost, stop all replicas, and start them with --replace-keyset", f.KeyFile, err)
+	}
+	for _, key := range usage.MissingKeys(box.Keys()) {
+		log.WarnContext(ctx, "stored values cannot be opened, because the keyset does not have their key: use a keyset with it, or set these secrets again", "key", key, "values", usage.Values[key])
+	}
+	return nil
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -65,7 +64,7 @@ func (u keyUse) show(ctx context.Context, out io.Writer) error {
 	for _, k := range keys {
 		row(k.ID, k.Status, roleOf(k))
 	}
-	for _, id := range missing(usage, keys) {
+	for _, id := range usage.MissingKeys(u.box.Keys()) {
 		row(id, "missing", "its values cannot be opened with this file")
 	}
 	return w.Flush()
@@ -76,17 +75,6 @@ func roleOf(k seal.Key) string {
 		return "seals and opens"
 	}
 	return "opens"
-}
-
-// missing returns the keys that sealed stored values and are not in the file.
-func missing(usage keyset.Usage, keys []seal.Key) (ids []uint32) {
-	for id := range usage.Values {
-		if !slices.ContainsFunc(keys, func(k seal.Key) bool { return k.ID == id }) {
-			ids = append(ids, id)
-		}
-	}
-	slices.Sort(ids)
-	return ids
 }
 
 // progressEvery is the time between two lines of progress.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -371,4 +372,45 @@ func TestReseal_Killed(t *testing.T) {
 	}
 	require.Positive(t, kills)
 	require.Equal(t, map[uint32]int64{primary: names * versions}, v.counts())
+}
+
+func TestKeyset_AWrongOneDoesNotStart(t *testing.T) {
+	t.Parallel()
+	onStores(t, func(t *testing.T, v *vault) {
+		starts := func(path string, replace bool) error {
+			box, err := seal.Load(path)
+			require.NoError(t, err)
+			f := serveFlags{KeyFile: path, ReplaceKeyset: replace}
+			return f.checkKeyset(t.Context(), store.Bind[keyset.Tx](v.store), box, slog.New(slog.DiscardHandler))
+		}
+		wrong := filepath.Join(t.TempDir(), "wrong.json")
+		require.NoError(t, seal.Create(wrong))
+		require.NoError(t, starts(v.path, false), "the database is new")
+
+		first := v.box()
+		v.process("cp_1", first)
+		require.NoError(t, starts(v.path, false))
+		err := starts(wrong, false)
+		require.ErrorContains(t, err, fmt.Sprintf("--key-file=%s is a wrong keyset: the control plane cp_1 at cp_1:7702 seals with key %d, which the file does not have", wrong, first.Primary()))
+		require.ErrorContains(t, err, "--replace-keyset")
+
+		// The key is rotated before the other replica has it.
+		old, primary := v.rotate()
+		require.ErrorContains(t, starts(v.path, false), fmt.Sprintf("the control plane cp_1 at cp_1:7702 does not have key %d, with which this one would seal", primary))
+		v.process("cp_1", v.box())
+		require.NoError(t, starts(v.path, false))
+
+		// All replicas have ended, and what they sealed is there.
+		v.put(first, "token", 1)
+		require.NoError(t, v.store.Update(t.Context(), func(tx store.Tx) error { return tx.DeletePeer("cp_1") }))
+		require.NoError(t, starts(v.path, false))
+		known := []uint32{old, primary}
+		slices.Sort(known)
+		require.ErrorContains(t, starts(wrong, false), fmt.Sprintf("the database was used with the keys %d, %d, and the file has none of these", known[0], known[1]))
+		require.NoError(t, starts(wrong, true))
+
+		// A replica of an earlier release does not say which keys it has.
+		require.NoError(t, v.store.Update(t.Context(), func(tx store.Tx) error { return tx.PutPeer(model.Peer{ID: "cp_0", Address: "cp_0:7702"}) }))
+		require.NoError(t, starts(v.path, false))
+	})
 }

@@ -1,0 +1,60 @@
+package keyset
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// CheckStart returns an error if a process with these keys, of which it seals with primary, should not start. It
+// could not open what other processes seal, or they could not open what it seals, or the database was used with
+// other keys only. Then the process has a wrong keyset file.
+//
+// Two processes that start at the same time with an unused database do not find each other.
+func (u *Usage) CheckStart(keys []uint32, primary uint32) error {
+	for _, p := range u.Processes {
+		switch {
+		case len(p.Keys) == 0: // of a release that does not store them
+		case !slices.Contains(keys, p.Seals):
+			return fmt.Errorf("the control plane %s at %s seals with key %d, which the file does not have: use the keyset file of that control plane", p.ID, p.Address, p.Seals)
+		case !slices.Contains(p.Keys, primary):
+			return fmt.Errorf("the control plane %s at %s does not have key %d, with which this one would seal: use the keyset file of that control plane, or, if you rotate the key, restart all replicas after \"keyset add\" and before \"keyset rotate\"",
+				p.ID, p.Address, primary)
+		}
+	}
+	known := u.knownKeys()
+	if len(known) > 0 && !slices.ContainsFunc(keys, func(k uint32) bool { return slices.Contains(known, k) }) {
+		return fmt.Errorf("the database was used with the keys %s, and the file has none of these: use the keyset file of then", joined(known))
+	}
+	return nil
+}
+
+// MissingKeys returns the keys that sealed stored values and are not among these, in ascending order.
+func (u *Usage) MissingKeys(keys []uint32) []uint32 {
+	missing := maps.Clone(u.Values)
+	for _, k := range keys {
+		delete(missing, k)
+	}
+	return slices.Sorted(maps.Keys(missing))
+}
+
+// knownKeys returns the keys that sealed stored values or, as far as that is remembered, credentials of agents.
+func (u *Usage) knownKeys() []uint32 {
+	known := map[uint32]bool{}
+	for k := range u.Values {
+		known[k] = true
+	}
+	for k := range u.Sealed {
+		known[k] = true
+	}
+	return slices.Sorted(maps.Keys(known))
+}
+
+func joined(keys []uint32) string {
+	var texts []string
+	for _, k := range keys {
+		texts = append(texts, fmt.Sprint(k))
+	}
+	return strings.Join(texts, ", ")
+}
