@@ -44,6 +44,9 @@ func commandRuns(server, file, model string) map[string][]commandRun {
 			{args: []string{"deploy", "-f", file, "--wait=false"}},
 			{args: []string{"deploy", "-f", file, "--diff"}},
 			{args: []string{"deploy", "-f", file, "--dry-run", "server"}, fails: true},
+			{args: []string{"deploy", "-f", filepath.Dir(file)}},
+			{args: []string{"deploy", "-f", filepath.Dir(file), "--prune", "--yes", "--wait=false"}},
+			{args: []string{"deploy", "-f", filepath.Dir(file), "--prune", "--dry-run", "server"}, fails: true},
 			{args: []string{"deploy", "-f", file}, fails: true, watch: func(r *windlassv1.WatchAppResponse) {
 				r.Rollout.Status = windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED
 			}},

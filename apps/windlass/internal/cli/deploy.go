@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"connectrpc.com/connect"
@@ -14,11 +15,11 @@ import (
 )
 
 func (a *app) deployCommand() *cobra.Command {
-	var file, override, dryRun string
-	var onlyDiff bool
+	var file, dryRun string
+	var flags fileFlags
 	var w waitFlags
 	c := &cobra.Command{
-		Use:   "deploy -f FILE",
+		Use:   "deploy -f FILE|FOLDER",
 		Short: "Create the next version of an app from its file",
 		Long: `Deploy reads an app's file, shows what changes against the version that is live,
 creates the next version and follows its rollout to its end. If the file equals the version
@@ -39,12 +40,17 @@ The file is one YAML or JSON document with these fields:
 All other fields are those of a DeploymentSpec. YAML aliases and merge keys (<<: *base) are
 supported. Numbers that YAML parsers read differently (010, 1_000) are refused.
 
+With a folder, deploy reads the .yaml, .yml and .json files in it and in its folders, each of one app. It
+deploys nothing if a file is wrong or one of the apps would be refused. Then it deploys all apps at once, and
+waits for each. With --prune it also deletes the apps that no file has, in the environments of the files. The
+exit code is 1 if an app failed, else that of the first app whose code is not 0.
+
 If the rollout waits for people (a manual step, an approval, or a pause by a person), the
 command says so and ends with code 5. The rollout goes on waiting. With --until ready the
 command waits, too. With --until promotion it ends with code 0 there.
 
 ` + exitCodesText,
-		Example: "  windlass deploy -f deployments/examples/echo.yaml\n  windlass deploy -f app.yaml --wait=false -o json",
+		Example: "  windlass deploy -f deployments/examples/echo.yaml\n  windlass deploy -f app.yaml --wait=false -o json\n  windlass deploy -f apps/ --prune",
 		Args:    cobra.NoArgs,
 		RunE: a.run(func(ctx context.Context, _ []string) error {
 			if err := w.checkUntil(); err != nil {
@@ -53,25 +59,38 @@ command waits, too. With --until promotion it ends with code 0 there.
 			switch {
 			case dryRun != "none" && dryRun != "server":
 				return fmt.Errorf("--dry-run=%q: use none or server", dryRun)
-			case dryRun == "server" && onlyDiff:
+			case dryRun == "server" && flags.onlyDiff:
 				return errors.New("use only one of --dry-run and --diff: the plan of --dry-run=server includes the changes")
+			}
+			if flags.limit < 0 {
+				return fmt.Errorf("--prune-limit=%d: use 0 or more", flags.limit)
+			}
+			flags.dryRun = dryRun == "server"
+			if info, err := os.Stat(file); file != "-" && err == nil && info.IsDir() {
+				return a.deployFolder(ctx, file, flags, w)
+			}
+			if flags.prune {
+				return fmt.Errorf("--prune: -f %s is no folder: give the folder with the files of all apps that stay", file)
 			}
 			f, err := readAppFile(file, a.Stdin)
 			if err != nil {
 				return err
 			}
-			if dryRun == "server" {
+			if flags.dryRun {
 				return a.plan(ctx, f)
 			}
-			return a.deploy(ctx, f, override, onlyDiff, w)
+			return a.deploy(ctx, f, flags.override, flags.onlyDiff, w)
 		}),
 	}
-	c.Flags().StringVarP(&file, "file", "f", "", "the app's file, - for standard input")
-	c.Flags().BoolVar(&onlyDiff, "diff", false, "only show what would change")
+	c.Flags().StringVarP(&file, "file", "f", "", "the app's file, a folder with files of apps, or - for standard input")
+	c.Flags().BoolVar(&flags.prune, "prune", false, "with a folder: delete the apps that no file has, in the environments of its files")
+	c.Flags().IntVar(&flags.limit, "prune-limit", defaultPruneLimit, "delete no app if --prune would delete more than this number")
+	c.Flags().BoolVarP(&flags.yes, "yes", "y", false, "do not ask before --prune deletes apps")
+	c.Flags().BoolVar(&flags.onlyDiff, "diff", false, "only show what would change")
 	c.Flags().StringVar(&dryRun, "dry-run", "none", "none or server; server: change nothing, print the plan and end with the exit codes of windlass plan")
 	must(c.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{"none", "server"}, cobra.ShellCompDirectiveNoFileComp)))
 	w.addTo(c, true)
-	overrideFlag(c, &override)
+	overrideFlag(c, &flags.override)
 	must(c.MarkFlagRequired("file"))
 	must(c.MarkFlagFilename("file", "yaml", "yml", "json"))
 	return c
@@ -86,25 +105,41 @@ func (a *app) deploy(ctx context.Context, f *appFile, override string, dryRun bo
 		}
 		return showList(a, plan.Changes, nil)
 	}
-	isNew, err := a.showChanges(ctx, path, f)
-	if err != nil || dryRun {
+	if dryRun {
+		isNew, err := a.showChanges(ctx, path, f)
 		if isNew {
 			a.infof("%s: new app", path)
 		}
 		return err
 	}
+	x, err := a.startDeploy(ctx, f, override)
+	if err != nil {
+		return err
+	}
+	return a.waitVersion(ctx, x, w)
+}
+
+// startDeploy prints the changes, deploys the file, and prints the result of the call.
+func (a *app) startDeploy(ctx context.Context, f *appFile, override string) (x versionResult, err error) {
+	path := a.pathOf(f)
+	isNew, err := a.showChanges(ctx, path, f)
+	if err != nil {
+		return x, err
+	}
 	resp, err := a.clients.apps.Deploy(ctx, &windlassv1.DeployRequest{Mutation: newMutation(), App: path, Spec: f.Spec, Rollout: f.Rollout, Freeze: f.Freeze, Scaling: f.Scaling, OverrideFreeze: override})
 	if err != nil {
-		return f.explain(err)
+		return x, f.explain(err)
 	}
 	if isNew {
 		a.infof("%s: new app", path)
 	}
-	return a.finishVersion(ctx, f.App, versionResult{
+	x = versionResult{
 		appID: resp.AppId, deploymentID: resp.DeploymentId, rolloutID: resp.RolloutId, version: resp.Version,
 		effect: effectOf(resp), hold: resp.Hold, overridden: override != "", warnings: resp.Warnings, answer: resp,
 		ended: resp.TookBack, scalingChanged: resp.ScalingChanged,
-	}, w)
+	}
+	a.printVersion(f.App, x)
+	return x, nil
 }
 
 // pathOf returns the full path of the file's app, and sets the file's defaults for project and environment.
@@ -310,14 +345,7 @@ func (a *app) deleteCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !wait {
-				a.infof("%s: being deleted", args[0])
-				if a.output == "table" {
-					return nil
-				}
-				return a.showOutcome(resp, outcomeAccepted, &windlassv1.WatchAppResponse{App: resp.App}, nil)
-			}
-			return a.awaitDeleted(ctx, args[0], resp, patience)
+			return a.finishDelete(ctx, args[0], resp, wait, patience)
 		}),
 	}
 	c.Flags().StringVarP(&why, "message", "m", "", "why, for the history")
@@ -326,6 +354,18 @@ func (a *app) deleteCommand() *cobra.Command {
 	c.Flags().BoolVar(&abandon, "abandon-unreachable", false, "do not wait for unreachable regions (owners)")
 	c.Flags().DurationVar(&patience, "patience", time.Hour, "how long to wait")
 	return c
+}
+
+// finishDelete waits, if asked to, until the app is gone.
+func (a *app) finishDelete(ctx context.Context, name string, resp *windlassv1.DeleteAppResponse, wait bool, patience time.Duration) error {
+	if wait {
+		return a.awaitDeleted(ctx, name, resp, patience)
+	}
+	a.infof("%s: being deleted", name)
+	if a.output == "table" {
+		return nil
+	}
+	return a.showOutcome(resp, outcomeAccepted, &windlassv1.WatchAppResponse{App: resp.App}, nil)
 }
 
 func (a *app) restartCommand() *cobra.Command {

@@ -54,16 +54,9 @@ PlanDeployResponse of the API, with every field; "wouldRun" is the verdict, and
 
 func (a *app) plan(ctx context.Context, f *appFile) error {
 	path := a.pathOf(f)
-	resp, err := a.clients.apps.PlanDeploy(ctx, &windlassv1.PlanDeployRequest{App: path, Spec: f.Spec, Rollout: f.Rollout, Freeze: f.Freeze, Scaling: f.Scaling})
-	if coded, ok := errors.AsType[*connect.Error](err); ok && coded.Code() == connect.CodeInvalidArgument && rpc.DetailOf(err) != nil {
-		// The call was refused because of the schema's rules. The plan shows that like other obstacles.
-		detail := rpc.DetailOf(err)
-		resp, err = &windlassv1.PlanDeployResponse{Findings: []*windlassv1.PlanFinding{{
-			Reason: detail.GetReason(), Blocks: true, Field: detail.GetField(), Fix: detail.GetFix(), Message: coded.Message(),
-		}}}, nil
-	}
+	resp, err := a.planOf(ctx, f)
 	if err != nil {
-		return f.explain(err)
+		return err
 	}
 	if err := a.showPlan(path, f, resp); err != nil {
 		return err
@@ -72,6 +65,22 @@ func (a *app) plan(ctx context.Context, f *appFile) error {
 		return &ExitError{Code: codeWouldNotRun}
 	}
 	return nil
+}
+
+// planOf asks what a deploy of the file would do. A call that is refused because of the schema's rules gives a plan
+// with that obstacle.
+func (a *app) planOf(ctx context.Context, f *appFile) (*windlassv1.PlanDeployResponse, error) {
+	resp, err := a.clients.apps.PlanDeploy(ctx, &windlassv1.PlanDeployRequest{App: a.pathOf(f), Spec: f.Spec, Rollout: f.Rollout, Freeze: f.Freeze, Scaling: f.Scaling})
+	if coded, ok := errors.AsType[*connect.Error](err); ok && coded.Code() == connect.CodeInvalidArgument && rpc.DetailOf(err) != nil {
+		detail := rpc.DetailOf(err)
+		return &windlassv1.PlanDeployResponse{Findings: []*windlassv1.PlanFinding{{
+			Reason: detail.GetReason(), Blocks: true, Field: detail.GetField(), Fix: detail.GetFix(), Message: coded.Message(),
+		}}}, nil
+	}
+	if err != nil {
+		return nil, f.explain(err)
+	}
+	return resp, nil
 }
 
 func (a *app) showPlan(path string, f *appFile, p *windlassv1.PlanDeployResponse) error {

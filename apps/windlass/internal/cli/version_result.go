@@ -39,10 +39,20 @@ func effectOf(resp *windlassv1.DeployResponse) windlassv1.VersionEffect {
 
 // finishVersion prints the result of the call. Then it waits until the work that the call started is over.
 func (a *app) finishVersion(ctx context.Context, name string, x versionResult, w waitFlags) error {
+	a.printVersion(name, x)
+	return a.waitVersion(ctx, x, w)
+}
+
+// printVersion prints the result of the call, for people.
+func (a *app) printVersion(name string, x versionResult) {
 	a.infof("%s: %s", name, x.text())
 	for _, text := range x.warnings {
 		a.infof("%s", text)
 	}
+}
+
+// waitVersion waits until the work that the call started is over.
+func (a *app) waitVersion(ctx context.Context, x versionResult, w waitFlags) error {
 	s := startedWork{app: x.appID, rolloutID: x.rolloutID, deploymentID: x.deploymentID, answer: x.answer, done: readyLine}
 	switch x.effect {
 	case windlassv1.VersionEffect_VERSION_EFFECT_LIVE_ALREADY:
