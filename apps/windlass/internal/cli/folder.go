@@ -173,6 +173,9 @@ func (o *outcomes) finish(a *app, w waitFlags) error {
 		if a.output != "table" {
 			one.output, one.Stdout = "json", &document
 		}
+		if w.wait && len(o.started) > 1 {
+			a.infof("%s:", s.path)
+		}
 		w.patience = max(time.Until(deadline), 0)
 		if err := s.finish(&one, w); err != nil {
 			o.fail(s.path, err)
