@@ -34,7 +34,7 @@ import (
 
 const (
 	// patience bounds every wait for a condition.
-	patience = 30 * time.Second
+	patience = 2 * time.Minute
 	// never is a beat that no test lives to see: what arrives was told.
 	never = time.Hour
 )

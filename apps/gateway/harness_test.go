@@ -36,7 +36,7 @@ import (
 )
 
 // patience bounds every wait of a test; none is expected to take a hundredth of it.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // TestMain keeps out of the output what net/http tells the process's log of instances that
 // misbehave, as many here do. It also sets what pebble, the ACME server of tests, reads: tests that run

@@ -22,7 +22,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience limits every wait of a test. A test that passes waits much less.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // endpoint is a server that runs on a real socket.
 type endpoint struct {

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	patience = 30 * time.Second
+	patience = time.Minute
 	step     = time.Millisecond
 )
 

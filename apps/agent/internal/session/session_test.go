@@ -29,7 +29,7 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/agent/v1/agentv1connect"
 )
 
-const patience = 10 * time.Second
+const patience = time.Minute
 
 // server is a control plane that follows a script, over real HTTP.
 type server struct {

@@ -28,7 +28,7 @@ import (
 
 const (
 	region   = "reg_1"
-	patience = 10 * time.Second
+	patience = time.Minute
 )
 
 type callerKey struct{}

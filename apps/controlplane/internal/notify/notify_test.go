@@ -31,7 +31,7 @@ import (
 )
 
 const (
-	patience = 10 * time.Second
+	patience = time.Minute
 	secret   = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 )
 

@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	patience = 30 * time.Second
+	patience = time.Minute
 	get      = "GET /a HTTP/1.1\r\nHost: echo.local\r\n"
 )
 

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 type process struct {
 	t    *testing.T

@@ -20,7 +20,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/engine/epoll"
 )
 
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // connect returns both sides of a TCP connection: the one that is tested, and its peer.
 func connect(t *testing.T) (c *epoll.Conn, peer *net.TCPConn) {

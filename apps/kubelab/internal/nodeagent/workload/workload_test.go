@@ -18,7 +18,7 @@ import (
 	"github.com/windlass-run/windlass/apps/kubelab/internal/nodeagent/lifecycle"
 )
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 var env = []string{"PATH=" + os.Getenv("PATH")}
 
