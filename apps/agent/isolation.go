@@ -14,6 +14,7 @@ import (
 type hostFlags struct {
 	InstanceUIDs    string   `name:"instance-uids" help:"Range of user and group ids for instances, FIRST-LAST. Nothing else on this host may use these ids. Each instance gets its own user, and each environment its own group (process runtime, as root)." default:"2100000000-2100065535" env:"WINDLASS_INSTANCE_UIDS"`
 	InstanceGroups  []string `name:"instance-groups" help:"Additional groups of instances, by name or number, for access to devices: video,render (process runtime, as root)." env:"WINDLASS_INSTANCE_GROUPS"`
+	PortIsolation   string   `name:"port-isolation" help:"Whether instances are kept from the ports of other environments on this host: auto (where the kernel can), require (do not start where it cannot) or off (process runtime, as root)." enum:"auto,require,off" default:"auto" env:"WINDLASS_PORT_ISOLATION"`
 	ImageCommands   []string `name:"image-command" sep:";" placeholder:"IMAGE=COMMAND" help:"Command that this host runs for an image when an app has no command, such as vllm/vllm-openai=vllm serve. IMAGE has no tag. The app's args follow. Can be repeated, or several can be separated by semicolons (process runtime)." env:"WINDLASS_IMAGE_COMMANDS"`
 	TrustAllTenants bool     `name:"trust-all-tenants" help:"Run the instances of all workspaces as the agent's own user. They can then read each other's secrets and the agent's credential (process runtime)." env:"WINDLASS_TRUST_ALL_TENANTS"`
 }
@@ -23,6 +24,8 @@ func (f hostFlags) isolation(uid int, dataDir string) (*process.Isolation, error
 	switch {
 	case f.TrustAllTenants && len(f.InstanceGroups) > 0:
 		return nil, errors.New("--trust-all-tenants with --instance-groups: instances run as the agent's user, in its groups: leave one of them out")
+	case f.PortIsolation == string(process.PortsRequire) && (f.TrustAllTenants || uid != 0):
+		return nil, errors.New("--port-isolation=require: instances run as the agent's user, and so cannot be told apart: run the agent as root without --trust-all-tenants, or leave the flag out")
 	case f.TrustAllTenants:
 		return nil, nil
 	case uid != 0 && len(f.InstanceGroups) > 0:
@@ -42,7 +45,7 @@ func (f hostFlags) isolation(uid int, dataDir string) (*process.Isolation, error
 	if err != nil {
 		return nil, fmt.Errorf("--data-dir=%q: %w", dataDir, err)
 	}
-	out := &process.Isolation{IDs: ids, Groups: groups, Hide: []string{dir}}
+	out := &process.Isolation{IDs: ids, Groups: groups, Hide: []string{dir}, Ports: process.PortIsolation(f.PortIsolation)}
 	if err := out.Check(); err != nil {
 		return nil, fmt.Errorf("the agent is root and cannot isolate instances: %w; or let all instances run as root with --trust-all-tenants", err)
 	}

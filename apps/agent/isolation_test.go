@@ -22,6 +22,8 @@ func TestIsolation(t *testing.T) {
 			{hostFlags{InstanceUIDs: uids, InstanceGroups: []string{"root"}}, 0, `"root" is root's group`},
 			{hostFlags{InstanceUIDs: uids, InstanceGroups: []string{"tty"}}, 1000, "run it as root, or leave the flag out"},
 			{hostFlags{InstanceUIDs: uids, InstanceGroups: []string{"tty"}, TrustAllTenants: true}, 0, "leave one of them out"},
+			{hostFlags{InstanceUIDs: uids, PortIsolation: "require"}, 1000, "--port-isolation=require: instances run as the agent's user"},
+			{hostFlags{InstanceUIDs: uids, PortIsolation: "require", TrustAllTenants: true}, 0, "run the agent as root without --trust-all-tenants"},
 			{hostFlags{InstanceUIDs: uids}, 0, "or let all instances run as root with --trust-all-tenants"},
 		} {
 			_, err := c.flags.isolation(c.uid, "/tmp/windlass")

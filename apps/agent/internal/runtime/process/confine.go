@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -48,8 +49,32 @@ func confine(u *user) error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("set no_new_privs: %w", err)
 	}
+	if err := scopeSockets(); err != nil {
+		return err
+	}
 	// Instances of an environment share their cache by its group, and nothing with others.
 	unix.Umask(0o007)
+	return nil
+}
+
+// scopeSockets keeps what the calling thread runs from abstract Unix sockets that it did not make: they have no file, and
+// so no owner. Kernels before 6.12, and those without Landlock, cannot.
+func scopeSockets() error {
+	const withScopes = 6 // the version of Landlock
+	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	if errno != 0 || version < withScopes {
+		return nil
+	}
+	attr := unix.LandlockRulesetAttr{Scoped: unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET}
+	size := unsafe.Offsetof(attr.Scoped) + unsafe.Sizeof(attr.Scoped)
+	rules, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), size, 0)
+	if errno != 0 {
+		return fmt.Errorf("make rules for sockets: %w", errno)
+	}
+	defer func() { _ = unix.Close(int(rules)) }()
+	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, rules, 0, 0); errno != 0 {
+		return fmt.Errorf("apply rules for sockets: %w", errno)
+	}
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/process/portguard"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
@@ -23,7 +24,21 @@ type Isolation struct {
 	Groups []int
 	// Hide are directories that no instance sees; default: DataDir.
 	Hide []string
+	// Ports says whether instances are kept from the ports of other environments; default PortsAuto.
+	Ports PortIsolation
 }
+
+// PortIsolation says whether instances are kept from the ports of other environments on the same host.
+type PortIsolation string
+
+const (
+	// PortsAuto keeps them from it where the host can, and notes where it cannot.
+	PortsAuto PortIsolation = "auto"
+	// PortsRequire refuses a host that cannot.
+	PortsRequire PortIsolation = "require"
+	// PortsOff lets instances call each other.
+	PortsOff PortIsolation = "off"
+)
 
 // user is what an instance runs as. Its group is that of its environment.
 type user struct {
@@ -113,6 +128,27 @@ func (i *Isolation) resolve(dataDir string) (*Isolation, error) {
 		out.Hide[n] = abs
 	}
 	return &out, out.Check()
+}
+
+// guardPorts keeps instances from the ports of other environments.
+func (r *Runtime) guardPorts(i *Isolation) (err error) {
+	first, last := uint32(i.IDs.First), uint32(i.IDs.Last)
+	if i.Ports == PortsOff {
+		if err := portguard.Remove(first, last); err != nil {
+			r.log.Warn("instances may still be kept from the ports of others", "err", err)
+		}
+		return nil
+	}
+	r.guard, err = portguard.Open(first, last)
+	switch {
+	case err == nil:
+	case i.Ports == PortsRequire:
+		return fmt.Errorf("this host cannot isolate the ports of instances: %w", err)
+	default:
+		r.notes = append(r.notes, "port isolation: "+err.Error()+"; instances can call the ports of others")
+		r.log.Warn("this host cannot isolate the ports of instances: they can call each other's", "err", err)
+	}
+	return nil
 }
 
 // sharesUser reports whether the deployment's instances would run as the user of another workspace's.

@@ -22,6 +22,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/process"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/process/portguard"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -34,6 +35,8 @@ type targets struct {
 	DataDir, VictimDir           string
 	SharedMemory                 int // key
 	VictimPort                   int
+	TryPorts                     bool
+	Abstract                     string // a socket without a file; empty: the kernel cannot keep it from others
 }
 
 func say(words ...any) { _, _ = fmt.Fprintln(os.Stdout, words...) }
@@ -90,6 +93,11 @@ func attack() int {
 		got("the processors of "+name, unix.SchedSetaffinity(pid, &processors))
 	}
 	got("the victim's port", takePort(to.VictimPort))
+	if to.TryPorts {
+		for _, host := range []string{"127.0.0.1", "::1", "::ffff:127.0.0.1"} {
+			got("a call of the victim at "+host, callPort(host, to.VictimPort))
+		}
+	}
 	for _, file := range []string{"output.log", "work/private", "work/new"} {
 		got("to write "+file+" of the victim", os.WriteFile(filepath.Join(to.VictimDir, file), nil, 0o600))
 	}
@@ -106,6 +114,10 @@ func attack() int {
 	got("the credential", read(filepath.Join(to.DataDir, "credential.json")))
 	_, err := net.Dial("unix", filepath.Join(to.DataDir, "gateway.sock"))
 	got("the gateways' socket", err)
+	if to.Abstract != "" {
+		_, err = net.Dial("unix", to.Abstract)
+		got("a socket without a file", err)
+	}
 	for _, file := range []string{"record.json", "output.log", "work/private"} {
 		got(file+" of the victim", read(filepath.Join(to.VictimDir, file)))
 	}
@@ -143,6 +155,9 @@ func attack() int {
 	}
 	if err := read("/etc/passwd"); err != nil {
 		say("LACKS", err)
+	}
+	if err := callOwnSocket(); err != nil {
+		say("LACKS a socket without a file of its own:", err)
 	}
 	say("tried as user", os.Getuid(), os.Getgid())
 	return serveHealth()
@@ -195,6 +210,36 @@ func takePort(port int) error {
 	return l.Close()
 }
 
+// abstractIfScoped returns the name of a socket if this kernel can keep instances from it.
+func abstractIfScoped(l net.Listener) string {
+	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	if errno != 0 || version < 6 {
+		return ""
+	}
+	return l.Addr().String()
+}
+
+func callOwnSocket() error {
+	l, err := net.Listen("unix", fmt.Sprintf("@windlass-own-%d", os.Getpid()))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = l.Close() }()
+	c, err := net.Dial("unix", l.Addr().String())
+	if err == nil {
+		_ = c.Close()
+	}
+	return err
+}
+
+func callPort(host string, port int) error {
+	c, err := net.DialTimeout("tcp", net.JoinHostPort(host, strconv.Itoa(port)), time.Second)
+	if err == nil {
+		_ = c.Close()
+	}
+	return err
+}
+
 func notThere(err error) error {
 	if err == nil {
 		return os.ErrExist
@@ -228,6 +273,7 @@ func newRootHost(t *testing.T) rootHost {
 	h := rootHost{host: newHost(t), dir: filepath.Join(dir, "data"), program: filepath.Join(dir, "program")}
 	h.cfg.DataDir = filepath.Join(h.dir, "process")
 	h.cfg.Isolation = &process.Isolation{IDs: testUsers, Hide: []string{h.dir}}
+	t.Cleanup(func() { require.NoError(t, portguard.Remove(uint32(testUsers.First), uint32(testUsers.Last))) })
 	in, err := os.Open(self(t))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, in.Close()) }()
@@ -263,6 +309,10 @@ func attackOf(t *testing.T, h rootHost) string {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, l.Close()) }()
 
+	abstract, err := net.Listen("unix", fmt.Sprintf("@windlass-agent-%d", os.Getpid()))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, abstract.Close()) }()
+
 	const key = 0x77696e64
 	victim := ofWorkspace(assignment("dep_victim", 1, "/bin/sh", "-c",
 		`umask 022; echo x > private; for d in /tmp /var/tmp /dev/shm; do echo x > $d/windlass-victim; done; exec `+h.program), "ws_a")
@@ -270,10 +320,13 @@ func attackOf(t *testing.T, h rootHost) string {
 	require.NoError(t, rt.Apply(t.Context(), victim))
 	in := until(t, rt, "dep_victim", allReady(1))[0]
 
+	seen, err := rt.Observe(t.Context())
+	require.NoError(t, err)
 	to, err := json.Marshal(targets{
 		VictimPID: pidOf(t, in), ShimPID: h.shimOf(t, in.ID), AgentPID: os.Getpid(), DataDir: h.dir,
 		VictimDir: filepath.Join(h.cfg.DataDir, "instances", in.ID), SharedMemory: key,
 		VictimPort: portOf(t, in),
+		TryPorts:   !strings.Contains(strings.Join(seen.Capacity.Notes, " "), "port isolation"), Abstract: abstractIfScoped(abstract),
 	})
 	require.NoError(t, err)
 	id, err := unix.SysvShmGet(key, 1, unix.IPC_CREAT|0o666)
@@ -306,7 +359,7 @@ func TestIsolation(t *testing.T) {
 		h := newRootHost(t)
 		h.cfg.Isolation, h.cfg.TrustAllTenants = nil, true
 		said := attackOf(t, h)
-		for _, what := range []string{"environ of victim", "ptrace of its shim", "mem of victim", "a descriptor of the agent", "the limits of victim", "the processors of its shim", "to write work/private", "a signal to the agent", "the credential", "the gateways' socket", "/tmp/windlass-victim"} {
+		for _, what := range []string{"environ of victim", "ptrace of its shim", "mem of victim", "a descriptor of the agent", "the limits of victim", "the processors of its shim", "to write work/private", "a signal to the agent", "the credential", "the gateways' socket", "a socket without a file", "a call of the victim at 127.0.0.1", "/tmp/windlass-victim"} {
 			require.Contains(t, said, "GOT "+what)
 		}
 	})
@@ -381,6 +434,14 @@ func TestIsolation(t *testing.T) {
 		require.NoError(t, rt.Apply(t.Context(), ofWorkspace(assignment("dep_1", 1, h.program), "ws_a")))
 		in := until(t, rt, "dep_1", func(all []runtime.Instance) bool { return len(all) == 1 && all[0].Reason != "" && all[0].Message != "" })[0]
 		require.Contains(t, in.Message, "what it runs must be readable to every user")
+	})
+	t.Run("an operator can let instances call each other", func(t *testing.T) {
+		h := newRootHost(t)
+		h.cfg.Isolation.Ports = process.PortsOff
+		said := attackOf(t, h)
+		require.Equal(t, 2, strings.Count(said, "GOT"), said)
+		require.Contains(t, said, "GOT a call of the victim at 127.0.0.1")
+		require.Contains(t, said, "GOT a call of the victim at ::ffff:127.0.0.1")
 	})
 	t.Run("a data directory that instances cannot reach is refused with the fix", func(t *testing.T) {
 		h := newRootHost(t)

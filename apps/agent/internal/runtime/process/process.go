@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/process/portguard"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/redact"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -35,7 +36,8 @@ type Runtime struct {
 	// starts bounds how many shims are being started at one time.
 	starts chan struct{}
 	lock   *os.File
-	idLock *os.File // nil: instances run as the agent's user
+	idLock *os.File         // nil: instances run as the agent's user
+	guard  *portguard.Guard // nil: instances can call each other's ports
 	// released and patience are Drain's; nil: no gateway sends to instances.
 	released func(instanceID string) bool
 	patience time.Duration
@@ -112,6 +114,9 @@ func (r *Runtime) open() error {
 		if r.users, err = openUsers(r.cfg.DataDir, i.IDs); err != nil {
 			return fmt.Errorf("users of instances: %w", err)
 		}
+		if err := r.guardPorts(i); err != nil {
+			return err
+		}
 	}
 	if err := r.loadDeployments(); err != nil {
 		return err
@@ -121,6 +126,9 @@ func (r *Runtime) open() error {
 
 // Close lets go of the data directory. Instances run on. Run does it, too.
 func (r *Runtime) Close() error {
+	if r.guard != nil {
+		_ = r.guard.Close()
+	}
 	if r.idLock != nil {
 		_ = r.idLock.Close()
 	}
@@ -144,6 +152,13 @@ func (r *Runtime) Run(ctx context.Context) error {
 		r.keepLocked(w)
 	}
 	r.mu.Unlock()
+	if r.guard != nil {
+		r.wg.Go(func() {
+			r.guard.Run(kctx, func(err error) {
+				r.log.Warn("addresses of this host may be missing in the isolation of ports", "err", err)
+			})
+		})
+	}
 
 	<-ctx.Done()
 	if r.cfg.StopInstancesOnExit {

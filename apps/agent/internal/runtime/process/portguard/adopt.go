@@ -1,0 +1,106 @@
+//go:build linux && (amd64 || arm64)
+
+package portguard
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// adopt tags the sockets that instances opened before the guard was in force.
+func (g *Guard) adopt(ids groups) error {
+	dirs, err := os.ReadDir("/proc")
+	if err != nil {
+		return fmt.Errorf("list processes: %w", err)
+	}
+	for _, d := range dirs {
+		pid, err := strconv.Atoi(d.Name())
+		if err != nil {
+			continue
+		}
+		gid, ok := groupOf(pid)
+		if !ok || gid < ids.first || gid > ids.last {
+			continue
+		}
+		if err := g.adoptProcess(pid, gid); err != nil {
+			return fmt.Errorf("tag the sockets of process %d: %w", pid, err)
+		}
+	}
+	return nil
+}
+
+// adoptProcess tags the sockets of one process. A process that ends meanwhile is no error.
+func (g *Guard) adoptProcess(pid int, gid uint32) error {
+	process, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(process) }()
+	dir := filepath.Join("/proc", strconv.Itoa(pid), "fd")
+	names, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ESRCH) {
+		return err
+	}
+	for _, n := range names {
+		number, err := strconv.Atoi(n.Name())
+		target, lerr := os.Readlink(filepath.Join(dir, n.Name()))
+		if err != nil || lerr != nil || !strings.HasPrefix(target, "socket:") {
+			continue
+		}
+		fd, err := unix.PidfdGetfd(process, number, 0)
+		if errors.Is(err, unix.EBADF) || errors.Is(err, unix.ESRCH) {
+			continue // it is closed
+		}
+		if err != nil {
+			return err
+		}
+		err = g.tag(fd, gid)
+		_ = unix.Close(fd)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tag tags a socket of a network; others need none.
+func (g *Guard) tag(fd int, gid uint32) error {
+	domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+	if err != nil {
+		return err
+	}
+	if domain != unix.AF_INET && domain != unix.AF_INET6 {
+		return nil
+	}
+	err = g.maps.tags.Update(int32(fd), gid, ebpf.UpdateNoExist)
+	if errors.Is(err, ebpf.ErrKeyExist) {
+		return nil
+	}
+	return err
+}
+
+// groupOf returns the effective group of a process; false: there is no such process.
+func groupOf(pid int) (uint32, bool) {
+	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
+	if err != nil {
+		return 0, false
+	}
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if len(f) == 5 && f[0] == "Gid:" {
+			gid, err := strconv.ParseUint(f[2], 10, 32)
+			return uint32(gid), err == nil
+		}
+	}
+	return 0, false
+}

@@ -1,0 +1,25 @@
+//go:build !linux || !(amd64 || arm64)
+
+package portguard
+
+import (
+	"context"
+	"errors"
+)
+
+// Guard keeps the instances of an agent from each other's ports.
+type Guard struct{}
+
+// Open returns an error: this platform has no guard.
+func Open(uint32, uint32) (*Guard, error) {
+	return nil, errors.New("it needs Linux on amd64 or arm64")
+}
+
+// Run returns when ctx ends.
+func (*Guard) Run(ctx context.Context, _ func(error)) { <-ctx.Done() }
+
+// Close does nothing.
+func (*Guard) Close() error { return nil }
+
+// Remove does nothing: this platform has no guard.
+func Remove(uint32, uint32) error { return nil }

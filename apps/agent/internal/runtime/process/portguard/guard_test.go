@@ -1,0 +1,477 @@
+//go:build linux && (amd64 || arm64)
+
+package portguard
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// The test binary runs again as a victim that listens, or as a caller that tries every way to it.
+const (
+	listenEnv = "WINDLASS_TEST_LISTEN"
+	callEnv   = "WINDLASS_TEST_CALL"
+	remoteEnv = "WINDLASS_TEST_REMOTE"
+)
+
+// ids of the tests, and two groups of them. No other test of this host has them.
+var ids = groups{2100131072, 2100132095}
+
+const groupA, groupB = 2100131080, 2100131081
+
+func TestMain(m *testing.M) {
+	switch {
+	case os.Getenv(listenEnv) != "":
+		os.Exit(listen())
+	case os.Getenv(callEnv) != "":
+		os.Exit(call())
+	case os.Getenv(remoteEnv) != "":
+		os.Exit(remote())
+	}
+	os.Exit(m.Run())
+}
+
+// ports are where a victim listens.
+type ports struct{ All4, All6, Loop4, UDP4, UDP6 int }
+
+func listen() int {
+	var p ports
+	config := net.ListenConfig{}
+	for _, one := range []struct {
+		port          *int
+		network, addr string
+	}{{&p.All4, "tcp4", "0.0.0.0:0"}, {&p.All6, "tcp", "[::]:0"}, {&p.Loop4, "tcp", "127.0.0.1:0"}} {
+		l, err := config.Listen(context.Background(), one.network, one.addr)
+		if err != nil {
+			return say(err)
+		}
+		*one.port = l.Addr().(*net.TCPAddr).Port
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				_, _ = io.WriteString(c, "ok\n")
+				_ = c.Close()
+			}
+		}()
+	}
+	for port, network := range map[*int]string{&p.UDP4: "udp4", &p.UDP6: "udp"} {
+		c, err := config.ListenPacket(context.Background(), network, ":0")
+		if err != nil {
+			return say(err)
+		}
+		*port = c.LocalAddr().(*net.UDPAddr).Port
+		go func() {
+			b := make([]byte, 100)
+			for {
+				_, from, err := c.ReadFrom(b)
+				if err != nil {
+					return
+				}
+				_, _ = c.WriteTo([]byte("ok\n"), from)
+			}
+		}()
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(p); err != nil {
+		return say(err)
+	}
+	_, _ = io.Copy(io.Discard, os.Stdin) // until the test ends
+	return 0
+}
+
+func say(err error) int {
+	_, _ = fmt.Fprintln(os.Stderr, err)
+	return 1
+}
+
+// way is one way to a victim.
+type way struct {
+	name string
+	call func() error
+}
+
+// waysTo are all ways to a victim. external is another address of the host.
+func waysTo(p ports, external string) []way {
+	dial := func(network, host string, port int) func() error {
+		return func() error {
+			c, err := net.DialTimeout(network, net.JoinHostPort(host, strconv.Itoa(port)), 5*time.Second)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = c.Close() }()
+			_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+			if strings.HasPrefix(network, "udp") {
+				if _, err := io.WriteString(c, "?"); err != nil {
+					return err
+				}
+			}
+			_, err = bufio.NewReader(c).ReadString('\n')
+			return err
+		}
+	}
+	var all []way
+	add := func(name string, call func() error) { all = append(all, way{name, call}) }
+	for _, host := range []string{"127.0.0.1", "127.1.2.3", "0.0.0.0", external} {
+		add("TCP "+host, dial("tcp4", host, p.All4))
+		add("TCP to a listener of both "+host, dial("tcp4", host, p.All6))
+		add("mapped TCP "+host, raw6(unix.SOCK_STREAM, 0, "::ffff:"+host, p.All4))
+		if host != "127.1.2.3" { // the answer comes from 127.0.0.1, and a connected socket does not take it
+			add("UDP "+host, dial("udp4", host, p.UDP4))
+			add("mapped UDP "+host, raw6(unix.SOCK_DGRAM, 0, "::ffff:"+host, p.UDP4))
+		}
+		add("unconnected UDP "+host, sendTo("udp4", host, p.UDP4))
+		add("mapped unconnected UDP "+host, sendTo6("::ffff:"+host, p.UDP4))
+		add("fast open "+host, fastOpen(host, p.All4))
+	}
+	add("TCP to one address", dial("tcp4", "127.0.0.1", p.Loop4))
+	add("TCP to one address by 0", dial("tcp4", "0.0.0.0", p.Loop4))
+	for _, host := range []string{"::1", "::"} {
+		add("TCP "+host, dial("tcp6", host, p.All6))
+		add("UDP "+host, dial("udp6", host, p.UDP6))
+		add("unconnected UDP "+host, sendTo("udp6", host, p.UDP6))
+	}
+	add("Multipath TCP", raw6(unix.SOCK_STREAM, unix.IPPROTO_MPTCP, "::1", p.All6))
+	return all
+}
+
+func sockaddr6(host string, port int) *unix.SockaddrInet6 {
+	sa := &unix.SockaddrInet6{Port: port}
+	copy(sa.Addr[:], net.ParseIP(host).To16())
+	return sa
+}
+
+// exchange sends a byte if the socket is of datagrams, and waits for an answer.
+func exchange(fd int) error {
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 5}); err != nil {
+		return err
+	}
+	_, err := unix.Read(fd, make([]byte, 10))
+	return err
+}
+
+// raw6 connects a socket of IPv6, which net.Dial does not do for addresses of IPv4.
+func raw6(kind, protocol int, host string, port int) func() error {
+	return func() error {
+		fd, err := unix.Socket(unix.AF_INET6, kind|unix.SOCK_CLOEXEC, protocol)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = unix.Close(fd) }()
+		if err := unix.Connect(fd, sockaddr6(host, port)); err != nil {
+			return err
+		}
+		if kind == unix.SOCK_DGRAM {
+			if _, err := unix.Write(fd, []byte("?")); err != nil {
+				return err
+			}
+		}
+		return exchange(fd)
+	}
+}
+
+func sendTo6(host string, port int) func() error {
+	return func() error {
+		fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = unix.Close(fd) }()
+		if err := unix.Sendto(fd, []byte("?"), 0, sockaddr6(host, port)); err != nil {
+			return err
+		}
+		return exchange(fd)
+	}
+}
+
+func sendTo(network, host string, port int) func() error {
+	return func() error {
+		c, err := net.ListenPacket(network, ":0")
+		if err != nil {
+			return err
+		}
+		defer func() { _ = c.Close() }()
+		_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+		if _, err := c.WriteTo([]byte("?"), &net.UDPAddr{IP: net.ParseIP(host), Port: port}); err != nil {
+			return err
+		}
+		_, _, err = c.ReadFrom(make([]byte, 10))
+		return err
+	}
+}
+
+// fastOpen connects by sending.
+func fastOpen(host string, port int) func() error {
+	return func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = unix.Close(fd) }()
+		sa := &unix.SockaddrInet4{Port: port}
+		copy(sa.Addr[:], net.ParseIP(host).To4())
+		if err := unix.Sendto(fd, []byte("?"), unix.MSG_FASTOPEN, sa); err != nil {
+			return err
+		}
+		return exchange(fd)
+	}
+}
+
+// call prints what each way led to: empty is an answer of the victim.
+func call() int {
+	var to struct {
+		Ports    ports
+		External string
+	}
+	if err := json.Unmarshal([]byte(os.Getenv(callEnv)), &to); err != nil {
+		return say(err)
+	}
+	out := map[string]string{}
+	for _, w := range waysTo(to.Ports, to.External) {
+		err := w.call()
+		switch {
+		case err == nil:
+			out[w.name] = ""
+		case errors.Is(err, unix.EPERM):
+			out[w.name] = "EPERM"
+		default:
+			out[w.name] = err.Error()
+		}
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(out); err != nil {
+		return say(err)
+	}
+	return 0
+}
+
+// remote begins to connect to a port of an address that is reserved for documentation.
+func remote() int {
+	port, err := strconv.Atoi(os.Getenv(remoteEnv))
+	if err != nil {
+		return say(err)
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return say(err)
+	}
+	_, _ = fmt.Fprintln(os.Stdout, unix.Connect(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{192, 0, 2, 1}}))
+	return 0
+}
+
+// again runs the test binary as a process of a group.
+func again(t *testing.T, gid uint32, env string) *exec.Cmd {
+	t.Helper()
+	// The program is readable to other users than root.
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
+	cmd.Dir = "/"
+	cmd.Env = append(os.Environ(), env)
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: gid, Gid: gid}, Pdeathsig: syscall.SIGKILL}
+	return cmd
+}
+
+func startVictim(t *testing.T, gid uint32) ports {
+	t.Helper()
+	cmd := again(t, gid, listenEnv+"=1")
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { _ = in.Close(); _ = cmd.Wait() })
+	var p ports
+	require.NoError(t, json.NewDecoder(out).Decode(&p))
+	return p
+}
+
+func callAs(t *testing.T, gid uint32, p ports) map[string]string {
+	t.Helper()
+	b, err := json.Marshal(map[string]any{"Ports": p, "External": externalAddress(t)})
+	require.NoError(t, err)
+	cmd := again(t, gid, callEnv+"="+string(b))
+	out, err := cmd.Output()
+	require.NoError(t, err)
+	got := map[string]string{}
+	require.NoError(t, json.Unmarshal(out, &got))
+	return got
+}
+
+// externalAddress returns an address of IPv4 of this host that is not of loopback; 127.0.0.2 if it has none.
+func externalAddress(t *testing.T) string {
+	t.Helper()
+	addrs, err := net.InterfaceAddrs()
+	require.NoError(t, err)
+	for _, a := range addrs {
+		if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil && !n.IP.IsLoopback() {
+			return n.IP.String()
+		}
+	}
+	return "127.0.0.2"
+}
+
+func openGuard(t *testing.T) *Guard {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("the guard needs root")
+	}
+	g, err := Open(ids.first, ids.last)
+	if err != nil {
+		t.Skip("no guard on this host: ", err)
+	}
+	t.Cleanup(func() { _ = g.Close() })
+	return g
+}
+
+// requireAll requires that every way led to the same.
+func requireAll(t *testing.T, want string, got map[string]string) {
+	t.Helper()
+	require.NotEmpty(t, got)
+	for name, g := range got {
+		if want == "" && name == "Multipath TCP" {
+			continue
+		}
+		require.Equal(t, want, g, name)
+	}
+}
+
+func stop(t *testing.T) {
+	t.Helper()
+	require.NoError(t, Remove(ids.first, ids.last))
+	require.Zero(t, inForce(t))
+}
+
+// inForce returns how many programs the kernel runs for the tests' range.
+func inForce(t *testing.T) int {
+	t.Helper()
+	root, err := openRoot()
+	require.NoError(t, err)
+	defer func() { require.NoError(t, root.Close()) }()
+	n := 0
+	for _, h := range hooks {
+		res, err := link.QueryPrograms(link.QueryOptions{Target: int(root.Fd()), Attach: h.attach})
+		require.NoError(t, err)
+		for _, a := range res.Programs {
+			p, err := ebpf.NewProgramFromID(a.ID)
+			require.NoError(t, err)
+			info, err := p.Info()
+			require.NoError(t, err)
+			if info.Name == programName(h, ids) {
+				n++
+			}
+			require.NoError(t, p.Close())
+		}
+	}
+	return n
+}
+
+func TestGuard(t *testing.T) {
+	openGuard(t)
+	t.Cleanup(func() { stop(t) })
+	t.Run("refuses every way to a port of another group, and none to its own", func(t *testing.T) {
+		p := startVictim(t, groupA)
+		requireAll(t, "EPERM", callAs(t, groupB, p))
+		requireAll(t, "", callAs(t, groupA, p))
+		requireAll(t, "", callAs(t, 0, p))
+	})
+	t.Run("lets instances call what is not an instance's", func(t *testing.T) {
+		requireAll(t, "", callAs(t, groupA, startVictim(t, 0)))
+	})
+	t.Run("stays in force without its agent, and the next one takes it over with its tags", func(t *testing.T) {
+		p := startVictim(t, groupA)
+		require.NoError(t, openGuard(t).Close())
+		require.Equal(t, len(hooks), inForce(t))
+		requireAll(t, "EPERM", callAs(t, groupB, p))
+		openGuard(t)
+		require.Equal(t, len(hooks), inForce(t), "each program takes the place of the one before")
+		requireAll(t, "EPERM", callAs(t, groupB, p))
+	})
+	t.Run("knows sockets that were opened before it", func(t *testing.T) {
+		stop(t)
+		// A listener of Multipath TCP, which Go prefers, is in the kernel another socket than the instance's.
+		t.Setenv("GODEBUG", "multipathtcp=0")
+		p := startVictim(t, groupA)
+		requireAll(t, "", callAs(t, groupB, p))
+		openGuard(t)
+		requireAll(t, "EPERM", callAs(t, groupB, p))
+	})
+	t.Run("follows the host's addresses", func(t *testing.T) {
+		g := openGuard(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			g.Run(ctx, func(err error) { t.Error(err) })
+		}()
+		defer func() { cancel(); <-done }()
+		has := func(ip string) func() bool {
+			return func() bool {
+				var one uint8
+				return g.maps.local.Lookup(prefixOf(net.ParseIP(ip), 32), &one) == nil
+			}
+		}
+		require.False(t, has("198.51.100.7")())
+		change(t, unix.RTM_NEWADDR, net.IPv4(198, 51, 100, 7))
+		require.Eventually(t, has("198.51.100.7"), time.Minute, 5*time.Millisecond)
+		change(t, unix.RTM_DELADDR, net.IPv4(198, 51, 100, 7))
+		require.Eventually(t, func() bool { return !has("198.51.100.7")() }, time.Minute, 5*time.Millisecond)
+	})
+	t.Run("does not keep an instance from the same port of another host", func(t *testing.T) {
+		// Nothing answers there, and the test does not wait: only EPERM would come from the guard.
+		p := startVictim(t, groupA)
+		cmd := again(t, groupB, fmt.Sprintf("%s=%d", remoteEnv, p.All4))
+		out, err := cmd.Output()
+		require.NoError(t, err)
+		require.NotContains(t, string(out), unix.EPERM.Error())
+	})
+}
+
+// change adds an address to the loopback interface, or takes it away, by a message as rtnetlink(7) describes it.
+func change(t *testing.T, kind uint16, ip net.IP) {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, unix.Close(fd)) }()
+	lo, err := net.InterfaceByName("lo")
+	require.NoError(t, err)
+	order := binary.NativeEndian
+	var b []byte
+	b = append(b, unix.AF_INET, 32, 0, unix.RT_SCOPE_HOST)
+	b = order.AppendUint32(b, uint32(lo.Index))
+	b = order.AppendUint16(b, 8)
+	b = order.AppendUint16(b, unix.IFA_LOCAL)
+	b = append(b, ip.To4()...)
+	var head []byte
+	head = order.AppendUint32(head, uint32(unix.NLMSG_HDRLEN+len(b)))
+	head = order.AppendUint16(head, kind)
+	flags := uint16(unix.NLM_F_REQUEST | unix.NLM_F_ACK)
+	if kind == unix.RTM_NEWADDR {
+		flags |= unix.NLM_F_CREATE | unix.NLM_F_EXCL
+	}
+	head = order.AppendUint16(head, flags)
+	head = append(head, make([]byte, 8)...)
+	require.NoError(t, unix.Sendto(fd, append(head, b...), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}))
+	answer := make([]byte, 4096)
+	n, err := unix.Read(fd, answer)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, n, unix.NLMSG_HDRLEN+4)
+	require.Zero(t, int32(order.Uint32(answer[unix.NLMSG_HDRLEN:])), "the kernel's error number")
+}

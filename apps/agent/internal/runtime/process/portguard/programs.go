@@ -1,0 +1,255 @@
+//go:build linux && (amd64 || arm64)
+
+package portguard
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
+	"golang.org/x/sys/unix"
+)
+
+// Offsets of the kernel's struct bpf_sock_addr and struct bpf_sock (include/uapi/linux/bpf.h).
+const (
+	addrIP4      = 4
+	addrIP6      = 8 // four words
+	addrPort     = 24
+	addrProtocol = 36
+
+	sockProtocol = 12
+)
+
+// Places on a program's stack, by their distance from its end.
+const (
+	stackKey   = -24 // 20 bytes: length of the prefix in bits, and an address of IPv6
+	stackTuple = -64 // 36 bytes: the kernel's struct bpf_sock_tuple
+	stackGID   = -72
+)
+
+// maps are what the programs of one guard share.
+type maps struct {
+	// tags holds the group of the process that made a socket, by the socket.
+	tags *ebpf.Map
+	// local holds the addresses of the host as prefixes of IPv6.
+	local *ebpf.Map
+}
+
+func tagsSpec() *ebpf.MapSpec {
+	number := &btf.Int{Name: "unsigned int", Size: 4}
+	return &ebpf.MapSpec{
+		Name: "windlass_tags", Type: ebpf.SkStorage, KeySize: 4, ValueSize: 4, Flags: unix.BPF_F_NO_PREALLOC,
+		Key: &btf.Int{Name: "int", Size: 4, Encoding: btf.Signed}, Value: number,
+	}
+}
+
+func localSpec() *ebpf.MapSpec {
+	return &ebpf.MapSpec{
+		Name: "windlass_local", Type: ebpf.LPMTrie, KeySize: 20, ValueSize: 1, MaxEntries: 65536, Flags: unix.BPF_F_NO_PREALLOC,
+	}
+}
+
+// hook is a place of the kernel where a program of the guard decides.
+type hook struct {
+	name   string
+	kind   ebpf.ProgramType
+	attach ebpf.AttachType
+	body   func(groups, maps) asm.Instructions
+}
+
+var hooks = []hook{
+	{"mk", ebpf.CGroupSock, ebpf.AttachCGroupInetSockCreate, create},
+	{"c4", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Connect, send4},
+	{"c6", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet6Connect, send6},
+	{"s4", ebpf.CGroupSockAddr, ebpf.AttachCGroupUDP4Sendmsg, send4},
+	{"s6", ebpf.CGroupSockAddr, ebpf.AttachCGroupUDP6Sendmsg, send6},
+}
+
+// groups is a range of group ids, ends included.
+type groups struct{ first, last uint32 }
+
+// programName is the name of a guard's program in the kernel, by which the next agent finds it: at most 15 letters.
+func programName(h hook, g groups) string {
+	sum := fnv.New32a()
+	_, _ = fmt.Fprint(sum, g.first, "-", g.last)
+	return fmt.Sprintf("wl_%s_%08x", h.name, sum.Sum32())
+}
+
+func (h hook) spec(g groups, m maps) *ebpf.ProgramSpec {
+	return &ebpf.ProgramSpec{Name: programName(h, g), Type: h.kind, AttachType: h.attach, License: "Apache-2.0", Instructions: h.body(g, m)}
+}
+
+// ofGroups keeps the context in R6 and the calling process's group in R7, and allows what other groups do.
+func ofGroups(g groups) asm.Instructions {
+	return asm.Instructions{
+		asm.Mov.Reg(asm.R6, asm.R1),
+		asm.FnGetCurrentUidGid.Call(),
+		asm.Mov.Reg(asm.R7, asm.R0),
+		asm.RSh.Imm(asm.R7, 32),
+		// 32-bit immediates are signed, so ids are compared by registers.
+		asm.LoadImm(asm.R1, int64(g.first), asm.DWord),
+		asm.JLT.Reg(asm.R7, asm.R1, "allow"),
+		asm.LoadImm(asm.R1, int64(g.last), asm.DWord),
+		asm.JGT.Reg(asm.R7, asm.R1, "allow"),
+	}
+}
+
+// verdicts end each program.
+func verdicts() asm.Instructions {
+	return asm.Instructions{
+		asm.Mov.Imm(asm.R0, 1).WithSymbol("allow"),
+		asm.Return(),
+		asm.Mov.Imm(asm.R0, 0).WithSymbol("deny"),
+		asm.Return(),
+	}
+}
+
+// create tags the sockets of instances with their group. It refuses them protocols whose sockets hide others that have
+// no tag, such as Multipath TCP. Go and other programs fall back to TCP.
+func create(g groups, m maps) asm.Instructions {
+	in := append(ofGroups(g), asm.LoadMem(asm.R1, asm.R6, sockProtocol, asm.Word))
+	for _, allowed := range []int32{unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_ICMP, unix.IPPROTO_ICMPV6} {
+		in = append(in, asm.JEq.Imm(asm.R1, allowed, "tag"))
+	}
+	in = append(in,
+		asm.Ja.Label("deny"),
+		asm.StoreMem(asm.RFP, stackGID, asm.R7, asm.Word).WithSymbol("tag"),
+		asm.LoadMapPtr(asm.R1, m.tags.FD()),
+		asm.Mov.Reg(asm.R2, asm.R6),
+		asm.Mov.Reg(asm.R3, asm.RFP),
+		asm.Add.Imm(asm.R3, stackGID),
+		asm.Mov.Imm(asm.R4, unix.BPF_SK_STORAGE_GET_F_CREATE),
+		asm.FnSkStorageGet.Call(),
+		asm.JEq.Imm(asm.R0, 0, "deny"), // the kernel has no memory for it
+	)
+	return append(in, verdicts()...)
+}
+
+// send4 denies instances what goes to a socket of another group on this host, by an address of IPv4.
+func send4(g groups, m maps) asm.Instructions {
+	in := append(ofGroups(g),
+		asm.LoadMem(asm.R8, asm.R6, addrIP4, asm.Word),
+		asm.JNE.Imm(asm.R8, 0, "ip4"),
+		// 0.0.0.0 means this host. It is written out, so that the kernel goes where this looks.
+		asm.Mov.Imm(asm.R8, word(127, 0, 0, 1)),
+		asm.StoreMem(asm.R6, addrIP4, asm.R8, asm.Word),
+	)
+	in = append(in, judge4(m)...)
+	return append(in, verdicts()...)
+}
+
+// send6 is send4 for sockets of IPv6, which reach addresses of IPv4, too.
+func send6(g groups, m maps) asm.Instructions {
+	in := append(ofGroups(g),
+		asm.LoadMem(asm.R8, asm.R6, addrIP6+12, asm.Word),
+		asm.LoadMem(asm.R1, asm.R6, addrIP6, asm.Word),
+		asm.JNE.Imm(asm.R1, 0, "ip6"),
+		asm.LoadMem(asm.R1, asm.R6, addrIP6+4, asm.Word),
+		asm.JNE.Imm(asm.R1, 0, "ip6"),
+		asm.LoadMem(asm.R1, asm.R6, addrIP6+8, asm.Word),
+		asm.JEq.Imm(asm.R1, 0, "zeros"),
+		asm.LoadImm(asm.R2, int64(uint32(word(0, 0, 255, 255))), asm.DWord),
+		asm.JNE.Reg(asm.R1, asm.R2, "ip6"),
+		asm.JNE.Imm(asm.R8, 0, "ip4"),
+		asm.Mov.Imm(asm.R8, word(127, 0, 0, 1)),
+		asm.StoreMem(asm.R6, addrIP6+12, asm.R8, asm.Word),
+		asm.Ja.Label("ip4"),
+
+		asm.JNE.Imm(asm.R8, 0, "ip6").WithSymbol("zeros"),
+		asm.Mov.Imm(asm.R8, word(0, 0, 0, 1)),
+		asm.StoreMem(asm.R6, addrIP6+12, asm.R8, asm.Word),
+	)
+	// At "ip6", R8 is the last word of the address.
+	six := asm.Instructions{asm.StoreMem(asm.RFP, stackKey+16, asm.R8, asm.Word).WithSymbol("ip6")}
+	six = append(six, asm.StoreMem(asm.RFP, stackTuple+28, asm.R8, asm.Word))
+	for i := range int16(3) {
+		six = append(six,
+			asm.LoadMem(asm.R1, asm.R6, addrIP6+4*i, asm.Word),
+			asm.StoreMem(asm.RFP, stackKey+4+4*i, asm.R1, asm.Word),
+			asm.StoreMem(asm.RFP, stackTuple+16+4*i, asm.R1, asm.Word),
+		)
+	}
+	six = append(six, isLocal(m)...)
+	for i := range int16(4) {
+		six = append(six, asm.StoreImm(asm.RFP, stackTuple+4*i, 0, asm.Word))
+	}
+	six = append(six, lookUp(m, "6", 36, 32)...)
+	in = append(append(in, six...), judge4(m)...)
+	return append(in, verdicts()...)
+}
+
+// judge4 begins at "ip4", with the address in R8.
+func judge4(m maps) asm.Instructions {
+	in := asm.Instructions{
+		asm.StoreImm(asm.RFP, stackKey+4, 0, asm.Word).WithSymbol("ip4"),
+		asm.StoreImm(asm.RFP, stackKey+8, 0, asm.Word),
+		asm.StoreImm(asm.RFP, stackKey+12, int64(word(0, 0, 255, 255)), asm.Word),
+		asm.StoreMem(asm.RFP, stackKey+16, asm.R8, asm.Word),
+	}
+	in = append(in, isLocal(m)...)
+	in = append(in,
+		asm.StoreImm(asm.RFP, stackTuple, 0, asm.Word),
+		asm.StoreMem(asm.RFP, stackTuple+4, asm.R8, asm.Word),
+	)
+	return append(in, lookUp(m, "4", 12, 8)...)
+}
+
+// isLocal allows what goes to other hosts.
+func isLocal(m maps) asm.Instructions {
+	return asm.Instructions{
+		asm.StoreImm(asm.RFP, stackKey, 128, asm.Word),
+		asm.LoadMapPtr(asm.R1, m.local.FD()),
+		asm.Mov.Reg(asm.R2, asm.RFP),
+		asm.Add.Imm(asm.R2, stackKey),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "allow"),
+	}
+}
+
+// lookUp finds the socket that would receive, and denies if it has the tag of another group. The tuple's addresses are
+// on the stack; its ports are at ports, and its size is that of IPv4 or IPv6.
+func lookUp(m maps, label string, size int32, ports int16) asm.Instructions {
+	udp, found := "udp"+label, "found"+label
+	// A call loses R1 to R5.
+	args := asm.Instructions{
+		asm.Mov.Reg(asm.R1, asm.R6),
+		asm.Mov.Reg(asm.R2, asm.RFP),
+		asm.Add.Imm(asm.R2, stackTuple),
+		asm.Mov.Imm(asm.R3, size),
+		asm.Mov.Imm(asm.R4, -1), // BPF_F_CURRENT_NETNS
+		asm.Mov.Imm(asm.R5, 0),
+	}
+	in := asm.Instructions{
+		asm.LoadMem(asm.R1, asm.R6, addrPort, asm.Word),
+		asm.StoreImm(asm.RFP, stackTuple+ports, 0, asm.Half),
+		asm.StoreMem(asm.RFP, stackTuple+ports+2, asm.R1, asm.Half),
+		asm.LoadMem(asm.R9, asm.R6, addrProtocol, asm.Word),
+		asm.JEq.Imm(asm.R9, unix.IPPROTO_UDP, udp),
+		asm.JNE.Imm(asm.R9, unix.IPPROTO_TCP, "allow"),
+	}
+	in = append(append(in, args...), asm.FnSkLookupTcp.Call(), asm.Ja.Label(found))
+	args[0] = args[0].WithSymbol(udp)
+	in = append(append(in, args...), asm.FnSkLookupUdp.Call())
+	return append(in,
+		asm.JEq.Imm(asm.R0, 0, "allow").WithSymbol(found),
+		asm.Mov.Reg(asm.R9, asm.R0),
+		asm.LoadMapPtr(asm.R1, m.tags.FD()),
+		asm.Mov.Reg(asm.R2, asm.R9),
+		asm.Mov.Imm(asm.R3, 0),
+		asm.Mov.Imm(asm.R4, 0),
+		asm.FnSkStorageGet.Call(),
+		asm.Mov.Reg(asm.R8, asm.R7), // no tag: not an instance's
+		asm.JEq.Imm(asm.R0, 0, "release"+label),
+		asm.LoadMem(asm.R8, asm.R0, 0, asm.Word),
+		asm.Mov.Reg(asm.R1, asm.R9).WithSymbol("release"+label),
+		asm.FnSkRelease.Call(),
+		asm.JEq.Reg(asm.R8, asm.R7, "allow"),
+		asm.Ja.Label("deny"),
+	)
+}
+
+// word is four bytes of an address as the kernel's programs load them.
+func word(b ...byte) int32 { return int32(binary.NativeEndian.Uint32(b)) }
