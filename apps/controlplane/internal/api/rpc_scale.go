@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -75,6 +76,11 @@ func (c *mutation) scaleTo(app *model.App, was *running, req *windlassv1.ScaleRe
 		}
 		regionID, where = region.ID, region.Name
 	}
+	if req.CurrentReplicas != nil {
+		if err := c.compareReplicas(*app, r, regionID, req.GetCurrentReplicas()); err != nil {
+			return false, err
+		}
+	}
 	held, done, err := c.holdScaling(*app, r, regionID, where, req)
 	if err != nil || done {
 		return held, err
@@ -94,6 +100,29 @@ func (c *mutation) scaleTo(app *model.App, was *running, req *windlassv1.ScaleRe
 	return true, nil
 }
 
+// compareReplicas fails if the region, or any region for "", does not have the number of replicas that the
+// caller decided on.
+func (c *mutation) compareReplicas(app model.App, r running, regionID string, want int32) error {
+	sizes := r.currentSizes(app)
+	maps.DeleteFunc(sizes, func(id string, n int32) bool { return n == want || regionID != "" && id != regionID })
+	if len(sizes) == 0 {
+		return nil
+	}
+	regions, err := c.GetRegions(slices.Sorted(maps.Keys(sizes)))
+	if err != nil {
+		return fmt.Errorf("read regions of app %s: %w", app.ID, err)
+	}
+	var have []string
+	for _, region := range regions {
+		have = append(have, fmt.Sprintf("%d in %s", sizes[region.ID], region.ShownName()))
+	}
+	slices.Sort(have)
+	return rpc.ErrorWith(connect.CodeAborted, &windlassv1.ErrorDetail{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_CONFLICT, Field: "current_replicas",
+		Fix: "Read the number again, then decide and repeat the call with it.",
+	}, fmt.Sprintf("app %s does not have %d replicas, but %s", app.Name, want, strings.Join(have, ", ")))
+}
+
 // regionOf finds a region in which the deployment runs, or will run after it has caught up.
 func (c *mutation) regionOf(app model.App, deploymentID string, progress *model.Progress, ref string) (model.Region, error) {
 	rows, err := c.ListTopology([]string{app.ID})
@@ -111,7 +140,12 @@ func (c *mutation) regionOf(app model.App, deploymentID string, progress *model.
 			ids[b.RegionID] = true
 		}
 	}
-	regions, err := c.GetRegions(keys(ids))
+	return regionAmong(c, app, ids, ref)
+}
+
+// regionAmong returns the region that ref names, of those with the ids, in which the app runs.
+func regionAmong(tx Tx, app model.App, ids map[string]bool, ref string) (model.Region, error) {
+	regions, err := tx.GetRegions(keys(ids))
 	if err != nil {
 		return model.Region{}, fmt.Errorf("read regions of app %s: %w", app.ID, err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -184,6 +185,25 @@ func (r running) sizes() map[string]int32 {
 	}
 	if c := r.rolloutState.Progress; c != nil && c.DoneAt == 0 {
 		maps.Copy(out, c.OldSizes)
+	}
+	return out
+}
+
+// currentSizes returns how many replicas each region of the live deployment should have by now, by id. During a
+// rollout, those of both versions count, and a lagging region has the size that it gets when it catches up.
+func (r running) currentSizes(app model.App) map[string]int32 {
+	out, c := r.sizes(), r.rolloutState.Progress
+	if c == nil {
+		return out
+	}
+	if c.Active(app.RolloutID) {
+		for id := range out {
+			out[id] = plan.Size(c, id)
+		}
+		return out
+	}
+	for _, b := range c.Lagging {
+		out[b.RegionID] = laggingSize(b)
 	}
 	return out
 }

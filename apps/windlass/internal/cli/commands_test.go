@@ -60,7 +60,7 @@ func commandRuns(server, file, model string) map[string][]commandRun {
 		"preset render":     {{args: []string{"preset", "render", "vllm", "--model", "hf://org/m"}, offline: true}, {args: []string{"preset", "render", "vllm"}, fails: true, offline: true}},
 		"model inspect":     {{args: []string{"model", "inspect", model}, offline: true}},
 		"plan":              {{args: []string{"plan", "-f", file}, fails: true}},
-		"scale":             {{args: []string{"scale", "a", "--replicas", "2"}}, {args: []string{"scale", "a", "--replicas", "2", "--wait=false"}}},
+		"scale":             {{args: []string{"scale", "a", "--replicas", "2"}}, {args: []string{"scale", "a", "--replicas", "2", "--wait=false"}}, {args: []string{"scale", "a", "--replicas", "2", "--current-replicas", "1"}}},
 		"scaling status":    {{args: []string{"scaling", "status", "a"}}},
 		"scaling why":       {{args: []string{"scaling", "why", "a"}}},
 		"scaling simulate":  {{args: []string{"scaling", "simulate", "-f", traces + "crowd.yaml", "--trace", traces + "flash-crowd.csv"}, offline: true}},

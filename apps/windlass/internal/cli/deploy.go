@@ -196,7 +196,7 @@ func (a *app) showChanges(ctx context.Context, path string, f *appFile) (isNew b
 }
 
 func (a *app) scaleCommand() *cobra.Command {
-	var replicas int32
+	var replicas, current int32
 	var region string
 	var hold time.Duration
 	var endHold bool
@@ -212,39 +212,46 @@ During a rollout, replicas of both versions count, and it does not wait for the 
 The replicas of an app with scaling follow the load. With --for the number holds for that time,
 and with --end-hold they follow the load again.
 
+With --current-replicas nothing changes if the region, or any of all regions, has another number
+by now. So programs that scale do not undo what others did since they read the number.
+
 ` + exitCodesText,
-		Example: "  windlass scale echo --replicas 4\n  windlass scale echo --replicas 1 --region eu-west-1\n  windlass scale echo --replicas 8 --for 2h",
+		Example: "  windlass scale echo --replicas 4\n  windlass scale echo --replicas 1 --region eu-west-1\n  windlass scale echo --replicas 8 --for 2h\n  windlass scale echo --replicas 5 --current-replicas 4 --region eu-west-1",
 		Args:    cobra.ExactArgs(1),
-		RunE: a.run(func(ctx context.Context, args []string) error {
-			req := &windlassv1.ScaleRequest{Mutation: newMutation(), App: a.appPath(args[0]), Replicas: replicas, Region: region, EndHold: endHold}
-			if hold != 0 {
-				req.HoldFor = durationpb.New(hold)
-			}
-			resp, err := a.clients.apps.Scale(ctx, req)
-			if err != nil {
-				return err
-			}
-			if endHold {
-				text := "%s: the replicas in %s follow the load again"
-				if resp.Unchanged {
-					text = "%s: no hold is in force in %s"
-				}
-				return a.showDone(resp, text, args[0], orAll(region))
-			}
-			if resp.Unchanged {
-				a.infof("%s: %d replicas in %s are there or requested already", args[0], replicas, orAll(region))
-			} else {
-				a.infof("%s: scaling to %d in %s", args[0], replicas, orAll(region))
-			}
-			seen := false
-			return a.finishWork(ctx, startedWork{
-				app: resp.App.Id, answer: resp, done: isScaled,
-				judge: func(r *windlassv1.WatchAppResponse) verdict { return judgeSize(r, region, replicas, &seen) },
-			}, w)
-		}),
 	}
+	c.RunE = a.run(func(ctx context.Context, args []string) error {
+		req := &windlassv1.ScaleRequest{Mutation: newMutation(), App: a.appPath(args[0]), Replicas: replicas, Region: region, EndHold: endHold}
+		if hold != 0 {
+			req.HoldFor = durationpb.New(hold)
+		}
+		if c.Flags().Changed("current-replicas") {
+			req.CurrentReplicas = &current
+		}
+		resp, err := a.clients.apps.Scale(ctx, req)
+		if err != nil {
+			return err
+		}
+		if endHold {
+			text := "%s: the replicas in %s follow the load again"
+			if resp.Unchanged {
+				text = "%s: no hold is in force in %s"
+			}
+			return a.showDone(resp, text, args[0], orAll(region))
+		}
+		if resp.Unchanged {
+			a.infof("%s: %d replicas in %s are there or requested already", args[0], replicas, orAll(region))
+		} else {
+			a.infof("%s: scaling to %d in %s", args[0], replicas, orAll(region))
+		}
+		seen := false
+		return a.finishWork(ctx, startedWork{
+			app: resp.App.Id, answer: resp, done: isScaled,
+			judge: func(r *windlassv1.WatchAppResponse) verdict { return judgeSize(r, region, replicas, &seen) },
+		}, w)
+	})
 	c.Flags().Int32Var(&replicas, "replicas", 0, "replicas in each region, or in the region given")
 	c.Flags().StringVar(&region, "region", "", "only in this region")
+	c.Flags().Int32Var(&current, "current-replicas", 0, "change nothing unless this is the number now")
 	c.Flags().DurationVar(&hold, "for", 0, "hold the number for this time, of an app whose replicas follow the load")
 	c.Flags().BoolVar(&endHold, "end-hold", false, "end the hold: the replicas follow the load again")
 	w.addTo(c, false)

@@ -1133,9 +1133,13 @@ type ScaleRequest struct {
 	// with an active ScalingPolicy, except with end_hold. Other apps must leave it out.
 	HoldFor *durationpb.Duration `protobuf:"bytes,50,opt,name=hold_for,json=holdFor,proto3" json:"hold_for,omitempty"`
 	// Ends the hold. replicas is then ignored.
-	EndHold       bool `protobuf:"varint,51,opt,name=end_hold,json=endHold,proto3" json:"end_hold,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	EndHold bool `protobuf:"varint,51,opt,name=end_hold,json=endHold,proto3" json:"end_hold,omitempty"`
+	// The number of replicas that the caller read and decided on. If the region, or any region without
+	// region, has another number by now, the call is refused with ABORTED and ERROR_REASON_CONFLICT.
+	// During a rollout, the number is that of both versions together. Absent: not compared.
+	CurrentReplicas *int32 `protobuf:"varint,52,opt,name=current_replicas,json=currentReplicas,proto3,oneof" json:"current_replicas,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *ScaleRequest) Reset() {
@@ -1208,6 +1212,13 @@ func (x *ScaleRequest) GetEndHold() bool {
 		return x.EndHold
 	}
 	return false
+}
+
+func (x *ScaleRequest) GetCurrentReplicas() int32 {
+	if x != nil && x.CurrentReplicas != nil {
+		return *x.CurrentReplicas
+	}
+	return 0
 }
 
 type ScaleResponse struct {
@@ -2042,7 +2053,7 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"\ttook_back\x18\x1f \x01(\x05R\btookBack\x12/\n" +
 	"\x14took_back_rollout_id\x18  \x01(\tR\x11tookBackRolloutId\x12\x1a\n" +
 	"\bwarnings\x18! \x03(\tR\bwarnings\x12'\n" +
-	"\x0fscaling_changed\x18\" \x01(\bR\x0escalingChanged\"\x8a\x02\n" +
+	"\x0fscaling_changed\x18\" \x01(\bR\x0escalingChanged\"\xdb\x02\n" +
 	"\fScaleRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
@@ -2051,7 +2062,10 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"\xbaH\a\x1a\x05\x18\x90N(\x00R\breplicas\x12\x1f\n" +
 	"\x06region\x18\x04 \x01(\tB\a\xbaH\x04r\x02\x18?R\x06region\x12E\n" +
 	"\bhold_for\x182 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x05\b\x80\x9a\x9e\x012\x00R\aholdFor\x12\x19\n" +
-	"\bend_hold\x183 \x01(\bR\aendHold\"Q\n" +
+	"\bend_hold\x183 \x01(\bR\aendHold\x12:\n" +
+	"\x10current_replicas\x184 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\x90N(\x00H\x00R\x0fcurrentReplicas\x88\x01\x01B\x13\n" +
+	"\x11_current_replicas\"Q\n" +
 	"\rScaleResponse\x12\"\n" +
 	"\x03app\x18\x01 \x01(\v2\x10.windlass.v1.AppR\x03app\x12\x1c\n" +
 	"\tunchanged\x18\x1e \x01(\bR\tunchanged\"\x8b\x03\n" +
@@ -2296,6 +2310,7 @@ func file_windlass_v1_app_proto_init() {
 	file_windlass_v1_rollout_proto_init()
 	file_windlass_v1_scaling_proto_init()
 	file_windlass_v1_spec_proto_init()
+	file_windlass_v1_app_proto_msgTypes[13].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

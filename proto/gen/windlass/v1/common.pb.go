@@ -41,7 +41,7 @@ const (
 	ErrorReason_ERROR_REASON_NOT_FOUND ErrorReason = 4
 	// An object with that name already exists.
 	ErrorReason_ERROR_REASON_ALREADY_EXISTS ErrorReason = 5
-	// resource_version is outdated: read the object again, then update.
+	// resource_version or current_replicas is outdated: read the object again, then repeat the call.
 	ErrorReason_ERROR_REASON_CONFLICT ErrorReason = 6
 	// The idempotency key was used for another request.
 	ErrorReason_ERROR_REASON_IDEMPOTENCY_MISMATCH ErrorReason = 7

@@ -223,7 +223,7 @@ export enum ErrorReason {
   ALREADY_EXISTS = 5,
 
   /**
-   * resource_version is outdated: read the object again, then update.
+   * resource_version or current_replicas is outdated: read the object again, then repeat the call.
    *
    * @generated from enum value: ERROR_REASON_CONFLICT = 6;
    */
