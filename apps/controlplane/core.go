@@ -36,6 +36,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/seal"
 	"github.com/windlass-run/windlass/pkg/service"
 	"github.com/windlass-run/windlass/pkg/telemetry"
+	"github.com/windlass-run/windlass/proto/gen/externalscaler/externalscalerconnect"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	"github.com/windlass-run/windlass/proto/gen/windlass/agent/v1/agentv1connect"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -162,16 +163,20 @@ func newCore(p parts) (*core, error) {
 	}
 	// The API and workflows ask agents on any process, and peers ask those whose streams are here.
 	var agents api.Agents = c.dispatch
+	scalingHere := func(regionID, appID string) *windlassv1.RegionScaling { return c.scaler.Current(regionID, appID) }
+	scalingIn := func(_ context.Context, regionID, appID string) (*windlassv1.RegionScaling, error) {
+		return scalingHere(regionID, appID), nil
+	}
 	var others *peers.Service
 	if p.peerID != "" {
 		others, err = peers.New(peers.Config{
-			ID: p.peerID, Address: p.peerAddress, Store: store.Bind[peers.Tx](p.store), Box: p.box, Agents: c.dispatch,
+			ID: p.peerID, Address: p.peerAddress, Store: store.Bind[peers.Tx](p.store), Box: p.box, Agents: c.dispatch, Scaling: scalingHere,
 			HTTP: p.peerHTTP, Log: p.log, Registerer: p.registerer, Random: p.rand,
 		})
 		if err != nil {
 			return nil, err
 		}
-		agents = others
+		agents, scalingIn = others, others.Scaling
 	}
 	flows, err := p.newWorkflows(agents)
 	if err != nil {
@@ -184,6 +189,7 @@ func newCore(p parts) (*core, error) {
 		FailedLogins: admission.NewBuckets(admission.PerMinute(p.callers.FailedLogins)), Reads: admission.NewBuckets(admission.PerMinute(p.callers.Reads)),
 		KeyWatchers: p.callers.WatchersPerKey, WorkspaceWatchers: p.callers.WatchersPerWorkspace, Trail: audited,
 		ScalingNow:  func(appID string) map[string]*windlassv1.RegionScaling { return c.scaler.Live(appID) },
+		ScalingIn:   scalingIn,
 		SessionIdle: p.sessions.Idle, SessionMax: p.sessions.Max, Proxies: p.proxies, IsUnavailable: p.isUnavailable,
 	})
 	if err != nil {
@@ -306,12 +312,14 @@ func (p parts) rpcConfig() rpc.Config {
 
 // newHandler returns the handler of agents, users and their browsers on one listener.
 func (p parts) newHandler(agents agentService, users *api.API) (http.Handler, error) {
-	agentSide, userSide := p.rpcConfig(), p.rpcConfig()
+	agentSide, userSide, kedaSide := p.rpcConfig(), p.rpcConfig(), p.rpcConfig()
 	// An agent's report may hold a large region's inventory.
 	agentSide.ReadMaxBytes = maxReportBytes
 	agentSide.Gate = agents.Gate
 	userSide.Gate, userSide.HoldBack = users.Gate, true
 	userSide.Interceptors = []connect.Interceptor{users.Interceptor()}
+
+	kedaSide.Gate, kedaSide.HoldBack = users.ScalerGate, true
 
 	mux := http.NewServeMux()
 	path, handler := agentv1connect.NewAgentServiceHandler(agents, rpc.HandlerOptions(agentSide)...)
@@ -319,6 +327,8 @@ func (p parts) newHandler(agents agentService, users *api.API) (http.Handler, er
 	for _, h := range users.Handlers(rpc.HandlerOptions(userSide)...) {
 		mux.Handle(h.Path, h.Handler)
 	}
+	scalers := users.ExternalScaler(rpc.HandlerOptions(kedaSide)...)
+	mux.Handle(scalers.Path, scalers.Handler)
 	page, err := console.New()
 	if err != nil {
 		return nil, err
@@ -350,6 +360,11 @@ const (
 	// Join is open to anybody. Its fields have at most 4 KiB, except for 256 names of features.
 	maxJoinBytes    = 16 << 10
 	maxJoinElements = 300
+	// Calls of KEDA are open to anybody, because their credential is in the message. It has a reference and the
+	// metadata of a trigger.
+	maxScalerBytes    = 8 << 10
+	maxScalerElements = 100
+	scalerBudget      = 4 << 20
 	// The requests under way of agents and of users have separate budgets, so that neither blocks the other.
 	// Four of the largest reports fit.
 	agentBudget = 256 << 20
@@ -359,10 +374,13 @@ const (
 // newLimits returns the limits of requests to the API.
 func newLimits(registerer prometheus.Registerer) func(procedure string) rpc.Limits {
 	agents, users := rpc.NewBudget("agents", agentBudget, registerer), rpc.NewBudget("users", userBudget, registerer)
+	scalers := rpc.NewBudget("external_scaler", scalerBudget, registerer)
 	return func(procedure string) rpc.Limits {
 		switch {
 		case procedure == agentv1connect.AgentServiceJoinProcedure:
 			return rpc.Limits{WireBytes: maxJoinBytes, MessageBytes: maxJoinBytes, Elements: maxJoinElements, Budget: agents}
+		case strings.HasPrefix(procedure, "/"+externalscalerconnect.ExternalScalerName+"/"):
+			return rpc.Limits{WireBytes: maxScalerBytes, MessageBytes: maxScalerBytes, Elements: maxScalerElements, Budget: scalers}
 		case strings.HasPrefix(procedure, "/"+agentv1connect.AgentServiceName+"/"):
 			return rpc.Limits{MessageBytes: maxReportBytes, Elements: maxReportElements, Budget: agents}
 		}

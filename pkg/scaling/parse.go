@@ -266,6 +266,11 @@ func parseThresholds(given *windlassv1.ScalingMetric, out *Metric) (fault *Fault
 	return nil
 }
 
+// ParseTarget returns the number for which a target of a metric of the type stands. Times are in seconds.
+func ParseTarget(text string, of MetricType) (float64, *Fault) {
+	return parseAmount(text, "target", of)
+}
+
 // parseAmount parses a target or threshold: a number, or a duration if the metric is a time.
 func parseAmount(text, field string, of MetricType) (float64, *Fault) {
 	if of.isTime() {

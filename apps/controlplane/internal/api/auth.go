@@ -226,11 +226,16 @@ func tooManyFailures(rate admission.Rate, wait time.Duration) error {
 		fmt.Sprintf("your address failed to log in more than %d times in a minute", rate.PerMinute()))
 }
 
-// mayRead takes a token of the key's bucket for reads.
+// mayRead takes a token of the key's bucket for reads, if the procedure reads.
 func (a *server) mayRead(key model.APIKey, procedure string, at time.Time) error {
 	if !reads[procedure] {
 		return nil
 	}
+	return a.takeRead(key, at)
+}
+
+// takeRead takes a token of the key's bucket for reads.
+func (a *server) takeRead(key model.APIKey, at time.Time) error {
 	wait, rate := a.cfg.Reads.Take(key.ID, at.UnixMicro()), a.cfg.Reads.Rate()
 	if wait == 0 {
 		return nil

@@ -113,6 +113,8 @@ func setupOn(t *testing.T, on store.Store, tweak ...func(*api.Config)) *harness 
 	for _, h := range w.api.Handlers(rpc.HandlerOptions(rpc.Config{Log: log, Gate: w.api.Gate, Interceptors: []connect.Interceptor{w.api.Interceptor()}})...) {
 		mux.Handle(h.Path, h)
 	}
+	scalers := w.api.ExternalScaler(rpc.HandlerOptions(rpc.Config{Log: log, Gate: w.api.ScalerGate, HoldBack: true})...)
+	mux.Handle(scalers.Path, scalers.Handler)
 	mux.Handle("POST /ui/", w.api.Sessions())
 	server := httptest.NewUnstartedServer(nil)
 	server.Config = rpc.NewServer(rpc.ServerConfig{Handler: w.api.Browser(mux), Log: log})

@@ -22,6 +22,8 @@ type (
 	projectService struct{ *server }
 	// protectionService serves protections.
 	protectionService struct{ *server }
+	// externalScaler serves KEDA, which scales workloads of a cluster by the load of apps.
+	externalScaler struct{ *server }
 	// fleetService shows all regions and apps of a workspace.
 	fleetService struct{ *server }
 	// regionService serves regions, their agents, grants and gateways.

@@ -5,6 +5,7 @@
 //	GetLogs here ─> Ask ─> region_streams ─> Ask ─> stream there ─> agent
 //	                         ^ who has it            v
 //	                       peers: id, address, last seen (one row a process)
+//	KEDA asks here ─> Scaling ─> region_streams ─> GetScaling ─> scaler there
 //
 // # Nothing depends on it
 //
@@ -51,6 +52,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/backoff"
 	"github.com/windlass-run/windlass/pkg/seal"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 // Tx is the queries of peers.
@@ -94,6 +96,9 @@ type Config struct {
 	Store       Store
 	Box         *seal.Box
 	Agents      Agents
+	// Scaling returns the newest scaling decision of this process for an app in a region whose stream it has, or nil.
+	// Default: it always returns nil.
+	Scaling func(regionID, appID string) *windlassv1.RegionScaling
 	// HTTP carries calls to peers.
 	HTTP       *http.Client
 	Log        *slog.Logger
@@ -119,6 +124,9 @@ func (c *Config) defaults() {
 	set(&c.Beat, 5*time.Second)
 	set(&c.Lease, 30*time.Second)
 	set(&c.CallTimeout, 2*time.Second)
+	if c.Scaling == nil {
+		c.Scaling = func(string, string) *windlassv1.RegionScaling { return nil }
+	}
 	if c.Random == nil {
 		c.Random = rand.Float64
 	}

@@ -251,6 +251,25 @@ func (s *Service) Live(appID string) map[string]*windlassv1.RegionScaling {
 	return out
 }
 
+// Current returns the newest decision for an app in a region. It returns nil if the region's stream is on another
+// process, or if the region has not reported the app's load within scaling.Fresh.
+func (s *Service) Current(regionID, appID string) *windlassv1.RegionScaling {
+	if !s.cfg.Holds(regionID) {
+		return nil
+	}
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	a, t := s.apps[appID], s.targets[place{appID, regionID}]
+	if a == nil || a.policies[regionID] == nil || t == nil || t.shown == nil {
+		return nil
+	}
+	if now.Sub(t.heard) > scaling.Fresh || now.Sub(time.UnixMilli(t.shown.GetAt())) > scaling.Fresh {
+		return nil
+	}
+	return t.shown
+}
+
 // Run decides until ctx ends.
 func (s *Service) Run(ctx context.Context) error {
 	if s.cfg.Metrics != nil {

@@ -24,6 +24,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/analysis"
 	"github.com/windlass-run/windlass/pkg/rpc"
+	"github.com/windlass-run/windlass/pkg/scaling"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -277,6 +278,26 @@ func TestService_OneWriter(t *testing.T) {
 		f.svc.Changed([]string{"app_1"})
 		f.report(time.Minute, 60)
 		require.EqualValues(t, 6, f.replicas("app_1"))
+	})
+}
+
+func TestService_CurrentIsNeverOld(t *testing.T) {
+	t.Parallel()
+	play(t, 2, func(t *testing.T, f *fleet) {
+		require.Nil(t, f.svc.Current("reg_1", "app_1"))
+		f.report(time.Minute, 21)
+		got := f.svc.Current("reg_1", "app_1")
+		require.InDelta(t, 21, got.GetWants()[0].GetValue(), 1e-9)
+		require.Nil(t, f.svc.Current("reg_2", "app_1"))
+		require.Nil(t, f.svc.Current("reg_1", "app_2"))
+		f.set(func() { f.held = false })
+		require.Nil(t, f.svc.Current("reg_1", "app_1"), "another process has the region's stream")
+		f.set(func() { f.held = true })
+		f.report(time.Minute, 21)
+		time.Sleep(scaling.Fresh - 6*time.Second)
+		require.NotNil(t, f.svc.Current("reg_1", "app_1"))
+		time.Sleep(7 * time.Second)
+		require.Nil(t, f.svc.Current("reg_1", "app_1"), "the region does not report any more")
 	})
 }
 

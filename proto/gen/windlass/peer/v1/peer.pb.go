@@ -17,6 +17,7 @@ package peerv1
 import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	v1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	v11 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	reflect "reflect"
@@ -246,11 +247,108 @@ func (x *AskResponse) GetError() string {
 	return ""
 }
 
+type GetScalingRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	RegionId      string                 `protobuf:"bytes,1,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
+	AppId         string                 `protobuf:"bytes,2,opt,name=app_id,json=appId,proto3" json:"app_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetScalingRequest) Reset() {
+	*x = GetScalingRequest{}
+	mi := &file_windlass_peer_v1_peer_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetScalingRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetScalingRequest) ProtoMessage() {}
+
+func (x *GetScalingRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_peer_v1_peer_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetScalingRequest.ProtoReflect.Descriptor instead.
+func (*GetScalingRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_peer_v1_peer_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *GetScalingRequest) GetRegionId() string {
+	if x != nil {
+		return x.RegionId
+	}
+	return ""
+}
+
+func (x *GetScalingRequest) GetAppId() string {
+	if x != nil {
+		return x.AppId
+	}
+	return ""
+}
+
+type GetScalingResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Absent: the receiver has no current report of the app's load.
+	Scaling       *v11.RegionScaling `protobuf:"bytes,1,opt,name=scaling,proto3" json:"scaling,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetScalingResponse) Reset() {
+	*x = GetScalingResponse{}
+	mi := &file_windlass_peer_v1_peer_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetScalingResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetScalingResponse) ProtoMessage() {}
+
+func (x *GetScalingResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_peer_v1_peer_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetScalingResponse.ProtoReflect.Descriptor instead.
+func (*GetScalingResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_peer_v1_peer_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *GetScalingResponse) GetScaling() *v11.RegionScaling {
+	if x != nil {
+		return x.Scaling
+	}
+	return nil
+}
+
 var File_windlass_peer_v1_peer_proto protoreflect.FileDescriptor
 
 const file_windlass_peer_v1_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x1bwindlass/peer/v1/peer.proto\x12\x10windlass.peer.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1dwindlass/agent/v1/agent.proto\"\xa2\x01\n" +
+	"\x1bwindlass/peer/v1/peer.proto\x12\x10windlass.peer.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1dwindlass/agent/v1/agent.proto\x1a\x19windlass/v1/scaling.proto\"\xa2\x01\n" +
 	"\fNudgeRequest\x12\x1d\n" +
 	"\x04from\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x04from\x12+\n" +
 	"\aregions\x18\x02 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x90N\"\x06r\x04\x10\x01\x18@R\aregions\x12\x1f\n" +
@@ -264,10 +362,17 @@ const file_windlass_peer_v1_peer_proto_rawDesc = "" +
 	"\arequest\x18\x02 \x01(\v2\x1a.windlass.agent.v1.RequestB\x06\xbaH\x03\xc8\x01\x01R\arequest\"7\n" +
 	"\vAskResponse\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data\x12\x14\n" +
-	"\x05error\x18\x02 \x01(\tR\x05error2\x9b\x01\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error\"]\n" +
+	"\x11GetScalingRequest\x12&\n" +
+	"\tregion_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\bregionId\x12 \n" +
+	"\x06app_id\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x05appId\"J\n" +
+	"\x12GetScalingResponse\x124\n" +
+	"\ascaling\x18\x01 \x01(\v2\x1a.windlass.v1.RegionScalingR\ascaling2\xf4\x01\n" +
 	"\vPeerService\x12H\n" +
 	"\x05Nudge\x12\x1e.windlass.peer.v1.NudgeRequest\x1a\x1f.windlass.peer.v1.NudgeResponse\x12B\n" +
-	"\x03Ask\x12\x1c.windlass.peer.v1.AskRequest\x1a\x1d.windlass.peer.v1.AskResponseB\xc7\x01\n" +
+	"\x03Ask\x12\x1c.windlass.peer.v1.AskRequest\x1a\x1d.windlass.peer.v1.AskResponse\x12W\n" +
+	"\n" +
+	"GetScaling\x12#.windlass.peer.v1.GetScalingRequest\x1a$.windlass.peer.v1.GetScalingResponseB\xc7\x01\n" +
 	"\x14com.windlass.peer.v1B\tPeerProtoP\x01ZBgithub.com/windlass-run/windlass/proto/gen/windlass/peer/v1;peerv1\xa2\x02\x03WPX\xaa\x02\x10Windlass.Peer.V1\xca\x02\x10Windlass\\Peer\\V1\xe2\x02\x1cWindlass\\Peer\\V1\\GPBMetadata\xea\x02\x12Windlass::Peer::V1b\x06proto3"
 
 var (
@@ -282,25 +387,31 @@ func file_windlass_peer_v1_peer_proto_rawDescGZIP() []byte {
 	return file_windlass_peer_v1_peer_proto_rawDescData
 }
 
-var file_windlass_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_windlass_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_windlass_peer_v1_peer_proto_goTypes = []any{
-	(*NudgeRequest)(nil),  // 0: windlass.peer.v1.NudgeRequest
-	(*NudgeResponse)(nil), // 1: windlass.peer.v1.NudgeResponse
-	(*AskRequest)(nil),    // 2: windlass.peer.v1.AskRequest
-	(*AskResponse)(nil),   // 3: windlass.peer.v1.AskResponse
-	(*v1.Request)(nil),    // 4: windlass.agent.v1.Request
+	(*NudgeRequest)(nil),       // 0: windlass.peer.v1.NudgeRequest
+	(*NudgeResponse)(nil),      // 1: windlass.peer.v1.NudgeResponse
+	(*AskRequest)(nil),         // 2: windlass.peer.v1.AskRequest
+	(*AskResponse)(nil),        // 3: windlass.peer.v1.AskResponse
+	(*GetScalingRequest)(nil),  // 4: windlass.peer.v1.GetScalingRequest
+	(*GetScalingResponse)(nil), // 5: windlass.peer.v1.GetScalingResponse
+	(*v1.Request)(nil),         // 6: windlass.agent.v1.Request
+	(*v11.RegionScaling)(nil),  // 7: windlass.v1.RegionScaling
 }
 var file_windlass_peer_v1_peer_proto_depIdxs = []int32{
-	4, // 0: windlass.peer.v1.AskRequest.request:type_name -> windlass.agent.v1.Request
-	0, // 1: windlass.peer.v1.PeerService.Nudge:input_type -> windlass.peer.v1.NudgeRequest
-	2, // 2: windlass.peer.v1.PeerService.Ask:input_type -> windlass.peer.v1.AskRequest
-	1, // 3: windlass.peer.v1.PeerService.Nudge:output_type -> windlass.peer.v1.NudgeResponse
-	3, // 4: windlass.peer.v1.PeerService.Ask:output_type -> windlass.peer.v1.AskResponse
-	3, // [3:5] is the sub-list for method output_type
-	1, // [1:3] is the sub-list for method input_type
-	1, // [1:1] is the sub-list for extension type_name
-	1, // [1:1] is the sub-list for extension extendee
-	0, // [0:1] is the sub-list for field type_name
+	6, // 0: windlass.peer.v1.AskRequest.request:type_name -> windlass.agent.v1.Request
+	7, // 1: windlass.peer.v1.GetScalingResponse.scaling:type_name -> windlass.v1.RegionScaling
+	0, // 2: windlass.peer.v1.PeerService.Nudge:input_type -> windlass.peer.v1.NudgeRequest
+	2, // 3: windlass.peer.v1.PeerService.Ask:input_type -> windlass.peer.v1.AskRequest
+	4, // 4: windlass.peer.v1.PeerService.GetScaling:input_type -> windlass.peer.v1.GetScalingRequest
+	1, // 5: windlass.peer.v1.PeerService.Nudge:output_type -> windlass.peer.v1.NudgeResponse
+	3, // 6: windlass.peer.v1.PeerService.Ask:output_type -> windlass.peer.v1.AskResponse
+	5, // 7: windlass.peer.v1.PeerService.GetScaling:output_type -> windlass.peer.v1.GetScalingResponse
+	5, // [5:8] is the sub-list for method output_type
+	2, // [2:5] is the sub-list for method input_type
+	2, // [2:2] is the sub-list for extension type_name
+	2, // [2:2] is the sub-list for extension extendee
+	0, // [0:2] is the sub-list for field type_name
 }
 
 func init() { file_windlass_peer_v1_peer_proto_init() }
@@ -314,7 +425,7 @@ func file_windlass_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_peer_v1_peer_proto_rawDesc), len(file_windlass_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

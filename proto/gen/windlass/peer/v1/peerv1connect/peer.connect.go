@@ -44,6 +44,8 @@ const (
 	PeerServiceNudgeProcedure = "/windlass.peer.v1.PeerService/Nudge"
 	// PeerServiceAskProcedure is the fully-qualified name of the PeerService's Ask RPC.
 	PeerServiceAskProcedure = "/windlass.peer.v1.PeerService/Ask"
+	// PeerServiceGetScalingProcedure is the fully-qualified name of the PeerService's GetScaling RPC.
+	PeerServiceGetScalingProcedure = "/windlass.peer.v1.PeerService/GetScaling"
 )
 
 // PeerServiceClient is a client for the windlass.peer.v1.PeerService service.
@@ -54,6 +56,9 @@ type PeerServiceClient interface {
 	// Asks the agent of a region whose stream the receiver holds. Fails with NOT_FOUND if the
 	// receiver has no such stream. The receiver never forwards the call to a third process.
 	Ask(context.Context, *v1.AskRequest) (*v1.AskResponse, error)
+	// Returns how an app scales in a region whose stream the receiver holds. Fails with NOT_FOUND if the
+	// receiver has no such stream. The receiver never forwards the call to a third process.
+	GetScaling(context.Context, *v1.GetScalingRequest) (*v1.GetScalingResponse, error)
 }
 
 // NewPeerServiceClient constructs a client for the windlass.peer.v1.PeerService service. By
@@ -79,13 +84,20 @@ func NewPeerServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(peerServiceMethods.ByName("Ask")),
 			connect.WithClientOptions(opts...),
 		),
+		getScaling: connect.NewClient[v1.GetScalingRequest, v1.GetScalingResponse](
+			httpClient,
+			baseURL+PeerServiceGetScalingProcedure,
+			connect.WithSchema(peerServiceMethods.ByName("GetScaling")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // peerServiceClient implements PeerServiceClient.
 type peerServiceClient struct {
-	nudge *connect.Client[v1.NudgeRequest, v1.NudgeResponse]
-	ask   *connect.Client[v1.AskRequest, v1.AskResponse]
+	nudge      *connect.Client[v1.NudgeRequest, v1.NudgeResponse]
+	ask        *connect.Client[v1.AskRequest, v1.AskResponse]
+	getScaling *connect.Client[v1.GetScalingRequest, v1.GetScalingResponse]
 }
 
 // Nudge calls windlass.peer.v1.PeerService.Nudge.
@@ -106,6 +118,15 @@ func (c *peerServiceClient) Ask(ctx context.Context, req *v1.AskRequest) (*v1.As
 	return nil, err
 }
 
+// GetScaling calls windlass.peer.v1.PeerService.GetScaling.
+func (c *peerServiceClient) GetScaling(ctx context.Context, req *v1.GetScalingRequest) (*v1.GetScalingResponse, error) {
+	response, err := c.getScaling.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // PeerServiceHandler is an implementation of the windlass.peer.v1.PeerService service.
 type PeerServiceHandler interface {
 	// Announces commits that streams of the receiver may need. It returns at once, and the receiver
@@ -114,6 +135,9 @@ type PeerServiceHandler interface {
 	// Asks the agent of a region whose stream the receiver holds. Fails with NOT_FOUND if the
 	// receiver has no such stream. The receiver never forwards the call to a third process.
 	Ask(context.Context, *v1.AskRequest) (*v1.AskResponse, error)
+	// Returns how an app scales in a region whose stream the receiver holds. Fails with NOT_FOUND if the
+	// receiver has no such stream. The receiver never forwards the call to a third process.
+	GetScaling(context.Context, *v1.GetScalingRequest) (*v1.GetScalingResponse, error)
 }
 
 // NewPeerServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -135,12 +159,20 @@ func NewPeerServiceHandler(svc PeerServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(peerServiceMethods.ByName("Ask")),
 		connect.WithHandlerOptions(opts...),
 	)
+	peerServiceGetScalingHandler := connect.NewUnaryHandlerSimple(
+		PeerServiceGetScalingProcedure,
+		svc.GetScaling,
+		connect.WithSchema(peerServiceMethods.ByName("GetScaling")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/windlass.peer.v1.PeerService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case PeerServiceNudgeProcedure:
 			peerServiceNudgeHandler.ServeHTTP(w, r)
 		case PeerServiceAskProcedure:
 			peerServiceAskHandler.ServeHTTP(w, r)
+		case PeerServiceGetScalingProcedure:
+			peerServiceGetScalingHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -156,4 +188,8 @@ func (UnimplementedPeerServiceHandler) Nudge(context.Context, *v1.NudgeRequest) 
 
 func (UnimplementedPeerServiceHandler) Ask(context.Context, *v1.AskRequest) (*v1.AskResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.peer.v1.PeerService.Ask is not implemented"))
+}
+
+func (UnimplementedPeerServiceHandler) GetScaling(context.Context, *v1.GetScalingRequest) (*v1.GetScalingResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.peer.v1.PeerService.GetScaling is not implemented"))
 }

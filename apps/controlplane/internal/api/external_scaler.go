@@ -1,0 +1,377 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	"github.com/windlass-run/windlass/pkg/scaling"
+	"github.com/windlass-run/windlass/proto/gen/externalscaler"
+	"github.com/windlass-run/windlass/proto/gen/externalscaler/externalscalerconnect"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Keys of the metadata of a trigger of KEDA. KEDA adds others, such as scalerAddress.
+const (
+	// keyOfTrigger is the name of a variable in the ScaledObject. KEDA sends the value of the variable.
+	keyOfTrigger        = "apiKeyFromEnv"
+	appOfTrigger        = "app"
+	regionOfTrigger     = "region"
+	metricOfTrigger     = "metric"
+	targetOfTrigger     = "target"
+	activationOfTrigger = "activationTarget"
+	roleOfTrigger       = "role"
+)
+
+const (
+	// activeEvery is how often a stream looks whether the workload must run. Regions report no more often.
+	activeEvery = 5 * time.Second
+	// specEvery is how often a stream looks at the target in the app's file.
+	specEvery = 30 * time.Second
+)
+
+// ExternalScaler returns the handler of KEDA's calls. The options must include one that calls ScalerGate.
+func (a *API) ExternalScaler(options ...connect.HandlerOption) Handler {
+	path, h := externalscalerconnect.NewExternalScalerHandler(externalScaler{a.server}, options...)
+	return Handler{Path: path, Handler: h}
+}
+
+// ScalerGate lets calls of KEDA in without a credential, because that is in the message. The messages of an
+// address share the memory of one caller.
+func (a *API) ScalerGate(_ context.Context, call rpc.Call) (rpc.Admission, error) {
+	return rpc.Admission{Caller: admission.ClientKey(call.Client)}, nil
+}
+
+// IsActive reports whether the metric is above the trigger's activationTarget.
+func (a externalScaler) IsActive(ctx context.Context, ref *externalscaler.ScaledObjectRef) (*externalscaler.IsActiveResponse, error) {
+	t, err := a.admittedTrigger(ctx, externalscalerconnect.ExternalScalerIsActiveProcedure, ref)
+	if err != nil {
+		return nil, err
+	}
+	active, err := a.isActive(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	return &externalscaler.IsActiveResponse{Result: active}, nil
+}
+
+// StreamIsActive sends what IsActive returns, at once and after each change. It ends when the value is not
+// known, so that KEDA does not take an old one for the current.
+func (a externalScaler) StreamIsActive(ctx context.Context, ref *externalscaler.ScaledObjectRef, out *connect.ServerStream[externalscaler.IsActiveResponse]) error {
+	by, err := a.admitByMessage(ctx, externalscalerconnect.ExternalScalerStreamIsActiveProcedure, ref)
+	if err != nil {
+		return err
+	}
+	var t *trigger
+	var sent *bool
+	return a.repeat(ctx, by, activeEvery, func(ctx context.Context) error {
+		if t == nil {
+			if t, err = a.trigger(ctx, by, ref); err != nil {
+				return err
+			}
+		}
+		active, err := a.isActive(ctx, t)
+		if err != nil || sent != nil && *sent == active {
+			return err
+		}
+		sent = &active
+		return sendTo(out, &externalscaler.IsActiveResponse{Result: active})
+	})
+}
+
+// GetMetricSpec returns the metric's name and the target for one replica.
+func (a externalScaler) GetMetricSpec(ctx context.Context, ref *externalscaler.ScaledObjectRef) (*externalscaler.GetMetricSpecResponse, error) {
+	t, err := a.admittedTrigger(ctx, externalscalerconnect.ExternalScalerGetMetricSpecProcedure, ref)
+	if err != nil {
+		return nil, err
+	}
+	return t.spec(), nil
+}
+
+// StreamMetricSpec sends what GetMetricSpec returns, at once and after each change.
+func (a externalScaler) StreamMetricSpec(ctx context.Context, ref *externalscaler.ScaledObjectRef, out *connect.ServerStream[externalscaler.GetMetricSpecResponse]) error {
+	by, err := a.admitByMessage(ctx, externalscalerconnect.ExternalScalerStreamMetricSpecProcedure, ref)
+	if err != nil {
+		return err
+	}
+	var sent *externalscaler.GetMetricSpecResponse
+	return a.repeat(ctx, by, specEvery, func(ctx context.Context) error {
+		t, err := a.trigger(ctx, by, ref)
+		if err != nil {
+			return err
+		}
+		spec := t.spec()
+		if proto.Equal(sent, spec) {
+			return nil
+		}
+		sent = spec
+		return sendTo(out, spec)
+	})
+}
+
+// GetMetrics returns the metric's value. It fails if the value is not known.
+func (a externalScaler) GetMetrics(ctx context.Context, req *externalscaler.GetMetricsRequest) (*externalscaler.GetMetricsResponse, error) {
+	t, err := a.admittedTrigger(ctx, externalscalerconnect.ExternalScalerGetMetricsProcedure, req.GetScaledObjectRef())
+	if err != nil {
+		return nil, err
+	}
+	// The metadata may have changed since KEDA asked for the name.
+	if name := t.name(); req.GetMetricName() != name {
+		return nil, apierr.Invalid("metric_name", fmt.Sprintf("the metric of the trigger is %s, and not %q", name, req.GetMetricName()))
+	}
+	v, err := a.measure(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	return &externalscaler.GetMetricsResponse{MetricValues: []*externalscaler.MetricValue{
+		{MetricName: t.name(), MetricValue: roundUp(v), MetricValueFloat: v},
+	}}, nil
+}
+
+// roundUp returns the whole number that earlier releases of KEDA read. A small load is not 0.
+func roundUp(v float64) int64 { return int64(math.Ceil(min(v, 1<<53))) }
+
+func sendTo[T any](out *connect.ServerStream[T], m *T) error {
+	if err := out.Send(m); err != nil {
+		return fmt.Errorf("send to KEDA: %w", err)
+	}
+	return nil
+}
+
+// admitByMessage authenticates a call by the API key in its message. Refusals are noted in the audit.
+func (a externalScaler) admitByMessage(ctx context.Context, procedure string, ref *externalscaler.ScaledObjectRef) (by caller, err error) {
+	client := rpc.ClientOf(ctx)
+	by.Procedure = procedure
+	defer func() {
+		if err != nil {
+			a.noteRefusal(by, client, err)
+		}
+	}()
+	value := strings.TrimSpace(ref.GetScalerMetadata()[keyOfTrigger])
+	if value == "" {
+		return by, unauthenticated("the call has no API key: set "+keyOfTrigger+" in the trigger's metadata to a variable of the scaled container that has one",
+			"Use a key of role viewer: `windlass key create`.")
+	}
+	key, err := a.keys.find(ctx, value, client, time.Now())
+	if err != nil {
+		return by, err
+	}
+	by.APIKey = key
+	if !viewer.allows(key.Role) {
+		return by, apierr.Denied(fmt.Sprintf("a key of role %s reads no app", model.RoleName(key.Role)), "Use a key of role viewer.")
+	}
+	return by, a.takeRead(key, time.Now())
+}
+
+// trigger is what a trigger of KEDA asks for.
+type trigger struct {
+	app        model.App
+	region     model.Region
+	metric     scaling.Metric
+	target     float64
+	activation float64
+}
+
+// name is the metric's name for KEDA, in lower case because Kubernetes has it in URLs.
+func (t *trigger) name() string { return "windlass-" + strings.ToLower(string(t.metric.Type)) }
+
+func (t *trigger) spec() *externalscaler.GetMetricSpecResponse {
+	return &externalscaler.GetMetricSpecResponse{MetricSpecs: []*externalscaler.MetricSpec{
+		{MetricName: t.name(), TargetSize: roundUp(t.target), TargetSizeFloat: t.target},
+	}}
+}
+
+func (a externalScaler) admittedTrigger(ctx context.Context, procedure string, ref *externalscaler.ScaledObjectRef) (*trigger, error) {
+	by, err := a.admitByMessage(ctx, procedure, ref)
+	if err != nil {
+		return nil, err
+	}
+	return a.trigger(ctx, by, ref)
+}
+
+// trigger reads what the metadata names.
+func (a externalScaler) trigger(ctx context.Context, by caller, ref *externalscaler.ScaledObjectRef) (*trigger, error) {
+	given := ref.GetScalerMetadata()
+	for _, key := range []string{appOfTrigger, regionOfTrigger, metricOfTrigger} {
+		if given[key] == "" {
+			return nil, apierr.Invalid(key, fmt.Sprintf("the trigger's metadata has no %s: set %s, %s and %s", key, appOfTrigger, regionOfTrigger, metricOfTrigger))
+		}
+	}
+	if given[roleOfTrigger] != "" {
+		return nil, apierr.Invalid(roleOfTrigger, "roles have no load of their own, because replicas are whole groups: leave role out")
+	}
+	t := &trigger{}
+	err := a.cfg.Store.View(ctx, func(tx Tx) (err error) {
+		if t.app, err = a.app(tx, by.WorkspaceID, given[appOfTrigger], false); err != nil {
+			return err
+		}
+		if t.region, err = liveRegion(tx, t.app, given[regionOfTrigger]); err != nil {
+			return err
+		}
+		found, err := tx.GetScalings([]string{t.app.ID})
+		if err != nil {
+			return fmt.Errorf("read scaling of app %s: %w", t.app.ID, err)
+		}
+		if len(found) == 0 || found[0].Policy == nil {
+			return apierr.Invalid(appOfTrigger, fmt.Sprintf(
+				"the load of app %s is not known, because it has no scaling: add it to the app's file, with `mode: advise` if it should change nothing", t.app.Name))
+		}
+		t.metric, err = metricNamed(found[0].Policy, t.app, given[metricOfTrigger])
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	t.target = t.metric.Target
+	if text := given[targetOfTrigger]; text != "" {
+		if t.target, err = amountOf(targetOfTrigger, text, t.metric.Type); err != nil {
+			return nil, err
+		}
+	}
+	if text := given[activationOfTrigger]; text != "" && text != "0" {
+		t.activation, err = amountOf(activationOfTrigger, text, t.metric.Type)
+	}
+	return t, err
+}
+
+func amountOf(key, text string, of scaling.MetricType) (float64, error) {
+	v, fault := scaling.ParseTarget(text, of)
+	if fault != nil {
+		return 0, apierr.Invalid(key, fmt.Sprintf("%s: %s: %s", key, fault.Message, fault.Fix))
+	}
+	return v, nil
+}
+
+// liveRegion finds a region in which the app's live deployment runs.
+func liveRegion(tx Tx, app model.App, ref string) (model.Region, error) {
+	rows, err := tx.ListTopology([]string{app.ID})
+	if err != nil {
+		return model.Region{}, fmt.Errorf("list topology of app %s: %w", app.ID, err)
+	}
+	ids := map[string]bool{}
+	for _, t := range rows {
+		if t.DeploymentID == app.LiveDeploymentID && topology.Active(t) {
+			ids[t.RegionID] = true
+		}
+	}
+	return regionAmong(tx, app, ids, ref)
+}
+
+// metricNamed finds the metric of the policy that has the type.
+func metricNamed(policy *windlassv1.ScalingPolicy, app model.App, word string) (found scaling.Metric, err error) {
+	p, fault := scaling.New(policy, "")
+	if fault != nil {
+		return found, fmt.Errorf("read scaling of app %s: %w", app.ID, fault)
+	}
+	var has []string
+	n := 0
+	for _, m := range p.Metrics {
+		if has = append(has, string(m.Type)); string(m.Type) == word {
+			found = m
+			n++
+		}
+	}
+	switch slices.Sort(has); {
+	case n == 0:
+		return found, apierr.Invalid(metricOfTrigger, fmt.Sprintf("metric: scaling of app %s has no metric of type %q, but %s: name one of these, or add it to the app's file",
+			app.Name, word, strings.Join(slices.Compact(has), ", ")))
+	case n > 1:
+		return found, apierr.Invalid(metricOfTrigger, fmt.Sprintf("metric: scaling of app %s has %s metrics of type %s: leave one of them in the app's file",
+			app.Name, strconv.Itoa(n), word))
+	}
+	return found, nil
+}
+
+func (a externalScaler) isActive(ctx context.Context, t *trigger) (bool, error) {
+	v, err := a.measure(ctx, t)
+	return v > t.activation, err
+}
+
+// measure returns the metric's value, as the process that has the region's stream last decided on it. It
+// fails if that is not known by now, so that KEDA never takes an unknown or old value for the current one.
+func (a externalScaler) measure(ctx context.Context, t *trigger) (float64, error) {
+	var now *windlassv1.RegionScaling
+	var err error
+	if a.cfg.ScalingIn != nil {
+		now, err = a.cfg.ScalingIn(ctx, t.region.ID, t.app.ID)
+	}
+	switch {
+	case errors.Is(err, model.ErrAgentUnreachable):
+		return 0, rpc.Error(connect.CodeUnavailable, windlassv1.ErrorReason_ERROR_REASON_REGION_UNREACHABLE, regionOfTrigger,
+			fmt.Sprintf("the load of app %s is not known: no agent of region %s is connected, or its process of the control plane does not answer", t.app.Name, t.region.ShownName()))
+	case err != nil:
+		return 0, fmt.Errorf("read load of app %s in region %s: %w", t.app.ID, t.region.ID, err)
+	case now == nil:
+		return 0, unknownLoad(t, fmt.Sprintf("the region has not reported it for %s", scaling.Fresh))
+	}
+	for _, want := range now.GetWants() {
+		if m := want.GetMetric(); m.GetType() != t.metric.Type.Proto() || m.GetQuery() != t.metric.Query {
+			continue
+		}
+		if want.Value == nil {
+			why := "it is missing"
+			if want.GetProblem() != "" {
+				why += ": " + want.GetProblem()
+			}
+			return 0, unknownLoad(t, why)
+		}
+		return want.GetValue(), nil
+	}
+	return 0, unknownLoad(t, "the app's scaling has changed, and it was not measured since")
+}
+
+func unknownLoad(t *trigger, why string) error {
+	return rpc.ErrorWith(connect.CodeUnavailable, &windlassv1.ErrorDetail{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE, Field: metricOfTrigger, Fix: fmt.Sprintf("`windlass scaling status %s` shows it.", t.app.Name),
+	}, fmt.Sprintf("%s of app %s in region %s is not known: %s", t.metric.Type, t.app.Name, t.region.ShownName(), why))
+}
+
+// repeat calls send at once and then again and again, until it fails, the caller or its key is gone, or the
+// server stops. It counts as a watcher.
+func (a externalScaler) repeat(ctx context.Context, by caller, every time.Duration, send func(context.Context) error) error {
+	leave, err := a.hub.enter(by)
+	if err != nil {
+		return a.refused(err)
+	}
+	defer leave()
+	again, good := time.NewTicker(every), time.NewTicker(a.cfg.KeyCacheTTL)
+	defer again.Stop()
+	defer good.Stop()
+	sendInTime := func() error {
+		bounded, cancel := context.WithTimeout(ctx, readTimeout)
+		defer cancel()
+		return send(bounded)
+	}
+	if err := sendInTime(); err != nil {
+		return err
+	}
+	for {
+		select {
+		case <-again.C:
+			if err := sendInTime(); err != nil {
+				return err
+			}
+		case <-good.C:
+			if err := a.stillIn(ctx, by); err != nil {
+				return err
+			}
+		case <-a.hub.stopped:
+			return rpc.Error(connect.CodeUnavailable, windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE, "", "the server is stopping: call again")
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
