@@ -312,23 +312,3 @@ func portOwner(p int) string {
 	}
 	return ""
 }
-
-// listeners returns the sockets, as "socket:[inode]", that listen on a port.
-func listeners(p int) map[string]bool {
-	found := map[string]bool{}
-	suffix := fmt.Sprintf(":%04X", p)
-	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
-		b, err := os.ReadFile(table)
-		if err != nil {
-			continue
-		}
-		for line := range strings.Lines(string(b)) {
-			f := strings.Fields(line)
-			const listening = "0A"
-			if len(f) > 9 && strings.HasSuffix(f[1], suffix) && f[3] == listening {
-				found["socket:["+f[9]+"]"] = true
-			}
-		}
-	}
-	return found
-}

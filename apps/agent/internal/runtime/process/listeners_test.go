@@ -1,0 +1,57 @@
+package process
+
+import (
+	"fmt"
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// socketOf names the socket as /proc/PID/fd does.
+func socketOf(t *testing.T, l net.Listener) string {
+	t.Helper()
+	raw, err := l.(*net.TCPListener).SyscallConn()
+	require.NoError(t, err)
+	var st unix.Stat_t
+	require.NoError(t, raw.Control(func(fd uintptr) { err = unix.Fstat(int(fd), &st) }))
+	require.NoError(t, err)
+	return fmt.Sprintf("socket:[%d]", st.Ino)
+}
+
+func TestListeners(t *testing.T) {
+	t.Parallel()
+	for name, list := range map[string]func(int) map[string]bool{
+		"as the kernel answers": func(port int) map[string]bool {
+			found, err := askListeners(port)
+			require.NoError(t, err)
+			return found
+		},
+		"as tables have them": readListeners,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, address := range []string{"127.0.0.1:0", ":0"} {
+				l, err := net.Listen("tcp", address)
+				require.NoError(t, err)
+				port := l.Addr().(*net.TCPAddr).Port
+				c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+				require.NoError(t, err)
+				accepted, err := l.Accept()
+				require.NoError(t, err)
+				require.Equal(t, map[string]bool{socketOf(t, l): true}, list(port), address)
+				require.NoError(t, l.Close())
+				require.Empty(t, list(port), "after the listener was closed, with a connection left")
+				require.NoError(t, c.Close())
+				require.NoError(t, accepted.Close())
+			}
+		})
+	}
+}
+
+func BenchmarkListeners(b *testing.B) {
+	for b.Loop() {
+		listeners(1)
+	}
+}
