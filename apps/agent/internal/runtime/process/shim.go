@@ -337,16 +337,18 @@ func (s *stopper) reap() exit {
 func killOrphans(pgid int) {
 	_ = syscall.Kill(-pgid, syscall.SIGKILL)
 	for end := time.Now().Add(outputPatience); time.Now().Before(end); {
-		for _, pid := range children(os.Getpid()) {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-		}
 		pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)
 		if errors.Is(err, unix.ECHILD) {
 			return
 		}
-		if pid <= 0 {
-			time.Sleep(time.Millisecond)
+		if pid > 0 || errors.Is(err, unix.EINTR) {
+			continue
 		}
+		// Only now, because most instances leave nothing behind, and this reads about every process of the host.
+		for _, pid := range children(os.Getpid()) {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		time.Sleep(time.Millisecond)
 	}
 }
 
