@@ -139,14 +139,15 @@ func (h *host) leftovers(t *testing.T) []string {
 // processesBelow lists the live processes whose working directory is below dir.
 func processesBelow(dir string) []string {
 	var found []string
-	cwds, _ := filepath.Glob("/proc/[0-9]*/cwd")
-	for _, link := range cwds {
-		cwd, err := os.Readlink(link)
+	// Not by "/proc/[0-9]*/cwd", for which Glob lists the directory of each process.
+	procs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, proc := range procs {
+		cwd, err := os.Readlink(proc + "/cwd")
 		if err != nil || !strings.HasPrefix(cwd, dir+"/") {
 			continue
 		}
-		pid := strings.Split(link, "/")[2]
-		cmd, _ := os.ReadFile("/proc/" + pid + "/cmdline")
+		pid := filepath.Base(proc)
+		cmd, _ := os.ReadFile(proc + "/cmdline")
 		if len(cmd) > 0 {
 			found = append(found, pid+" "+strings.ReplaceAll(string(cmd), "\x00", " "))
 		}
