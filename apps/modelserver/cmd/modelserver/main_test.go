@@ -53,6 +53,10 @@ func started(t *testing.T, cmd *exec.Cmd) *process {
 	stderr, err := cmd.StderrPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
 	return &process{t: t, cmd: cmd, err: bufio.NewScanner(stderr)}
 }
 
