@@ -267,6 +267,7 @@ func TestGatewaysLoseNoRequest(t *testing.T) {
 	s.waitConnected(s.cfg.regions...)
 	s.appKeys(t, host)
 	s.tokenByToken(t)
+	s.tellsKEDA(t)
 	s.ownDomain(t, "chat")
 }
 
