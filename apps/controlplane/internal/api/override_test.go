@@ -290,6 +290,22 @@ func TestOverrides_AreShownByAPlan(t *testing.T) {
 	})
 }
 
+func TestPlan_ReplicasThatWereScaledAreNoChange(t *testing.T) {
+	w := setup(t)
+	w.deploy("chat", replicas(2), overrides(sized(inRegions("eu-west-1"), 1)))
+	w.settle("chat")
+	_, err := w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Replicas: 3, Region: "eu-west-1"})
+	require.NoError(t, err)
+	w.settle("chat")
+	p := w.planned("chat", nil, replicas(2), overrides(sized(inRegions("eu-west-1"), 3)))
+	require.Equal(t, outcomeUnchanged, p.GetOutcome())
+	require.Empty(t, p.GetChanges(), "the version began with 1, and has 3 now")
+	p = w.planned("chat", nil, replicas(2), overrides(sized(inRegions("eu-west-1"), 1)))
+	require.Equal(t, outcomeScaled, p.GetOutcome())
+	require.Len(t, p.GetChanges(), 1)
+	require.Equal(t, []string{`regions["eu-west-1"].replicas`, "3", "1"}, []string{p.GetChanges()[0].GetPath(), p.GetChanges()[0].GetOld(), p.GetChanges()[0].GetNew()})
+}
+
 func TestOverridesThatContradictAreRefused(t *testing.T) {
 	w := setup(t)
 	w.label("eu-west-1", map[string]string{"tier": "small", "gpu": "l4"})

@@ -112,6 +112,10 @@ func (c *mutation) previewRollout(p *preview.Deploy) (err error) {
 		p.Supersedes = t.rollouts[t.wasApp.RolloutID].Version
 	}
 	p.WasSizes = running{live: p.Live, rows: t.wasRows, rolloutState: t.wasRolloutState}.sizes()
+	if p.Answer.GetUnchanged() && p.Live != nil && p.Live.ID == id {
+		// What was scaled stays so. The stored spec has the replicas with which the version began.
+		p.Sizes = p.WasSizes
+	}
 	if !p.Answer.GetScaled() {
 		return nil
 	}
