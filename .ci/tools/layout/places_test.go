@@ -76,7 +76,7 @@ var (
 	}
 	rpcPlaces = []place{
 		{"apps/windlass/internal/cli/*.go", `\.NAME\b`, "call it in a command", map[string]string{
-			"CreateApp": "deploy makes apps", "UpdateApp": "the description is the API's alone", "RenderPreset": "the program has presets itself",
+			"CreateApp": "deploy makes apps", "UpdateApp": "the description is the API's alone",
 			"WatchFleet": "it is the dashboard's", "UpdateRegion": "its rename is the API's alone",
 		}},
 		{"apps/controlplane/internal/api/*_test.go", `\.NAME\(`, "test what it answers and refuses", nil},

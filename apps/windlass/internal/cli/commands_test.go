@@ -28,6 +28,8 @@ type commandRun struct {
 	stdin string
 	// watch changes the states that WatchApp sends.
 	watch func(*windlassv1.WatchAppResponse)
+	// answers change the answers of methods, by name.
+	answers map[string]func(proto.Message)
 	// fails means that the exit code is not 0 although the control plane answers.
 	fails bool
 	// offline means that the command needs no control plane.
@@ -37,6 +39,13 @@ type commandRun struct {
 // commandRuns has runs of each command by its path, with an app file and a folder with a model.
 func commandRuns(server, file, model string) map[string][]commandRun {
 	deleted := func(r *windlassv1.WatchAppResponse) { r.Deleted = true }
+	// Names of files cannot be hostile.
+	named := map[string]func(proto.Message){"GetApp": func(m proto.Message) {
+		app := m.ProtoReflect().Mutable(m.ProtoReflect().Descriptor().Fields().ByName("app")).Message()
+		for _, field := range []protoreflect.Name{"project_name", "environment_name", "name"} {
+			app.Set(app.Descriptor().Fields().ByName(field), protoreflect.ValueOfString("a"))
+		}
+	}}
 	const traces = "../../../../deployments/examples/traces/"
 	return map[string][]commandRun{
 		"deploy": {
@@ -50,6 +59,10 @@ func commandRuns(server, file, model string) map[string][]commandRun {
 			{args: []string{"deploy", "-f", file}, fails: true, watch: func(r *windlassv1.WatchAppResponse) {
 				r.Rollout.Status = windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED
 			}},
+		},
+		"export": {
+			{args: []string{"export", "a", "--force"}, answers: named},
+			{args: []string{"export", "--all", "--folder", filepath.Join(filepath.Dir(file), ".exported"), "--force"}, answers: named},
 		},
 		"dashboard":         {{args: []string{"dashboard"}}},
 		"url":               {{args: []string{"url", "a"}}, {args: []string{"url", "a", "--all"}}},
@@ -182,7 +195,16 @@ func runCommand(t *testing.T, server *fakeServer, terminal bool, run commandRun,
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	env := map[string]string{"WINDLASS_SERVER": server.URL, "WINDLASS_API_KEY": "wl_x", "HOME": t.TempDir(), "NO_COLOR": "1"}
-	server.change(func() { server.watch = run.watch })
+	server.change(func() {
+		if server.watch = run.watch; run.answers != nil {
+			server.answers = run.answers
+		}
+	})
+	defer server.change(func() {
+		if run.answers != nil {
+			server.answers = nil
+		}
+	})
 	terminals := func(io.Writer) bool { return terminal }
 	root := New(Config{
 		Stdin: strings.NewReader(run.stdin), Stdout: &stdout, Stderr: &stderr, IsTerminal: terminals,

@@ -44,9 +44,6 @@ func filesIn(folder string) (files []string, err error) {
 		}
 		return nil
 	})
-	if err == nil && len(files) == 0 {
-		err = fmt.Errorf("%s: no .yaml, .yml or .json file in the folder", folder)
-	}
 	return files, err
 }
 
@@ -91,6 +88,9 @@ type fileFlags struct {
 // refuse one of the apps.
 func (a *app) deployFolder(ctx context.Context, folder string, flags fileFlags, w waitFlags) error {
 	paths, err := filesIn(folder)
+	if err == nil && len(paths) == 0 {
+		err = fmt.Errorf("%s: no .yaml, .yml or .json file in the folder", folder)
+	}
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // FuzzParseAppFile gives the parser any file. An accepted file has a name and a spec, and reads
-// the same as `-o yaml` prints it and as YAML 1.1 reads it. It is refused with anything after
+// the same as `-o yaml` prints it, as export writes it and as YAML 1.1 reads it. It is refused with anything after
 // it. A refusal is short and names the line, and the field if the file has fields.
 func FuzzParseAppFile(f *testing.F) {
 	f.Add([]byte("app: a\ncommand: [x]\nregions: [r]\nhealthCheck: {interval: 1s}\nenv: {A: b}\n"))
@@ -54,6 +54,12 @@ func FuzzParseAppFile(f *testing.F) {
 		}
 		if again.App != file.App || again.Project != file.Project || again.Environment != file.Environment || !proto.Equal(again.Spec, file.Spec) {
 			t.Fatalf("%q reads as %v, and printed as %v", data, file, again)
+		}
+		if file.Freeze != nil && len(file.Freeze.Weekly) == 0 {
+			file.Freeze.TimeZone = "" // no window uses it
+		}
+		if written, _, err := checkedText(file); err != nil {
+			t.Fatalf("%q is accepted, but not as it is exported, %q: %v", data, written, err)
 		}
 		for _, more := range []string{"\n---\nx: 1\n", "\n---\n- *a\n"} {
 			if _, err := parseAppFile(append(bytes.Clone(data), more...)); err == nil {

@@ -1,0 +1,225 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/windlass-run/windlass/pkg/preset"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// liveFile returns the file of an app that runs the spec: without what the control plane adds, and without what the
+// file would state a second time.
+func liveFile(app *windlassv1.App, spec *windlassv1.DeploymentSpec, freeze *windlassv1.FileFreeze) (*appFile, error) {
+	f := &appFile{App: app.GetName(), Project: app.GetProjectName(), Environment: app.GetEnvironmentName(), Freeze: freeze}
+	var err error
+	if f.Spec, err = knownFields(spec); err != nil {
+		return nil, err
+	}
+	if f.Rollout, err = knownFields(app.GetRolloutPolicy()); err != nil {
+		return nil, err
+	}
+	if f.Scaling, err = knownFields(app.GetScaling()); err != nil {
+		return nil, err
+	}
+	s := f.Spec
+	for _, name := range slices.Concat(s.GetInheritedEnv(), slices.Collect(maps.Keys(s.GetGenerated().GetEnv()))) {
+		delete(s.Env, name)
+	}
+	s.InheritedEnv, s.PinnedOverrides, s.GeneratedBy, s.Generated = nil, nil, "", nil
+	// These are about one deploy, and not about the app.
+	s.Message, s.SourceCommit = "", ""
+	for _, ref := range s.GetSecrets() {
+		ref.Version = 0
+	}
+	for _, o := range s.GetOverrides() {
+		for _, ref := range o.GetSecrets() {
+			ref.Version = 0
+		}
+	}
+	for _, o := range f.Scaling.GetOverrides() {
+		o.RegionIds = nil
+	}
+	if f.setsReplicas() {
+		s.Replicas = nil
+		for _, o := range s.GetOverrides() {
+			o.Replicas = nil
+		}
+		s.Overrides = slices.DeleteFunc(s.Overrides, isEmptyOverride)
+	}
+	// The spec has the default, with which the file would set two different deadlines.
+	if d := f.Rollout.GetDeadlines().GetProgress(); d != nil && d.AsDuration() != s.GetProgressDeadline().AsDuration() {
+		s.ProgressDeadline = nil
+	}
+	return f, nil
+}
+
+// setsReplicas reports whether the file's scaling sets the replicas, so that the spec must not.
+func (f *appFile) setsReplicas() bool {
+	return f.Scaling != nil && f.Scaling.GetMode() != windlassv1.ScalingPolicy_MODE_ADVISE
+}
+
+// isEmptyOverride reports whether the override selects regions and changes nothing.
+func isEmptyOverride(o *windlassv1.Override) bool {
+	rest := proto.CloneOf(o)
+	rest.Regions, rest.Labels = nil, nil
+	return proto.Size(rest) == 0
+}
+
+// knownFields returns a copy of a message without fields that this release does not know.
+func knownFields[M proto.Message](m M) (out M, err error) {
+	if !m.ProtoReflect().IsValid() {
+		return out, nil
+	}
+	data, err := proto.Marshal(m)
+	if err != nil {
+		return out, fmt.Errorf("encode %s: %w", m.ProtoReflect().Descriptor().Name(), err)
+	}
+	out, _ = m.ProtoReflect().New().Interface().(M)
+	if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(data, out); err != nil {
+		return out, fmt.Errorf("decode %s: %w", m.ProtoReflect().Descriptor().Name(), err)
+	}
+	return out, nil
+}
+
+// withoutPreset returns the file without the fields and flags that the preset generatedBy made, so that it has what
+// people write next to serve. It returns nil if that is not known: the whole file is right, too.
+func (a *app) withoutPreset(ctx context.Context, f *appFile, generatedBy string) *appFile {
+	p, known := preset.Find(generatedBy)
+	if f.Spec.GetServe() == nil || !known {
+		return nil
+	}
+	asked := &windlassv1.DeploymentSpec{
+		Serve: proto.CloneOf(f.Spec.Serve), Resources: proto.CloneOf(f.Spec.Resources), Roles: f.Spec.Roles, ModelCache: f.Spec.ModelCache,
+		Replicas: f.Spec.Replicas, Regions: f.Spec.Regions,
+	}
+	asked.Serve.Engine = generatedBy
+	if asked.Resources != nil {
+		asked.Resources.ShmMib = 0
+	}
+	// If this call fails, the plan of the whole file says why.
+	resp, err := a.clients.presets.RenderPreset(ctx, &windlassv1.RenderPresetRequest{Spec: asked})
+	if err != nil || resp.GetSpec() == nil {
+		return nil
+	}
+	made := proto.CloneOf(resp.GetSpec())
+	health, shm := made.GetHealthCheck(), made.GetResources().GetShmMib()
+	args := made.GetArgs()
+	asked.ProtoReflect().Range(func(field protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
+		made.ProtoReflect().Clear(field)
+		return true
+	})
+	made.Args, made.HealthCheck, made.Resources = nil, nil, nil
+
+	out := *f
+	out.Spec = proto.CloneOf(f.Spec)
+	out.Spec.Args = p.Without(out.Spec.Args, args)
+	clearEqual(out.Spec, made)
+	if clearEqual(out.Spec.HealthCheck, health); proto.Size(out.Spec.HealthCheck) == 0 {
+		out.Spec.HealthCheck = nil
+	}
+	if r := out.Spec.Resources; r != nil && r.ShmMib == shm {
+		r.ShmMib = 0
+	}
+	return &out
+}
+
+// clearEqual clears the fields of m that made has with the same value.
+func clearEqual[M proto.Message](m, made M) {
+	if !m.ProtoReflect().IsValid() || !made.ProtoReflect().IsValid() {
+		return
+	}
+	made.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		if m.ProtoReflect().Has(f) && m.ProtoReflect().Get(f).Equal(v) {
+			m.ProtoReflect().Clear(f)
+		}
+		return true
+	})
+}
+
+// adoptSizes changes the file's replicas to those that the app has now, which scaling may have changed since the
+// version was made. p is the plan of the file. adoptSizes reports whether the file changed.
+func (f *appFile) adoptSizes(p *windlassv1.PlanDeployResponse) bool {
+	if f.setsReplicas() {
+		return false
+	}
+	changed := false
+	for _, c := range p.GetChanges() {
+		n, err := strconv.ParseInt(c.GetOld(), 10, 32)
+		if err != nil || !isSize(c.GetPath()) {
+			continue
+		}
+		if c.GetPath() == "replicas" {
+			f.Spec.Replicas, changed = new(int32(n)), true
+			continue
+		}
+		region, ok := strings.CutPrefix(c.GetPath(), `regions["`)
+		region, ended := strings.CutSuffix(region, `"].replicas`)
+		if ok && ended && slices.Contains(f.Spec.GetRegions(), region) {
+			f.setReplicas(region, int32(n))
+			changed = true
+		}
+	}
+	return changed
+}
+
+// setReplicas sets the replicas of one region in the override that names the region. A region may be in one such
+// override only, so that an override for several regions is split.
+func (f *appFile) setReplicas(region string, n int32) {
+	s := f.Spec
+	for _, o := range s.GetOverrides() {
+		i := slices.Index(o.GetRegions(), region)
+		if i < 0 {
+			continue
+		}
+		if len(o.GetRegions()) > 1 {
+			o.Regions = slices.Delete(o.Regions, i, i+1)
+			o = proto.CloneOf(o)
+			o.Regions = []string{region}
+			s.Overrides = append(s.Overrides, o)
+		}
+		o.Replicas = new(n)
+		return
+	}
+	for _, o := range s.GetOverrides() {
+		if len(o.GetRegions()) > 0 && proto.Equal(o, &windlassv1.Override{Regions: o.GetRegions(), Replicas: new(n)}) {
+			o.Regions = append(o.Regions, region)
+			return
+		}
+	}
+	s.Overrides = append(s.Overrides, &windlassv1.Override{Regions: []string{region}, Replicas: new(n)})
+}
+
+// unlikeFile returns what a deploy of the file would change, one line per change. p is the plan of the file. isLive
+// is false while the app's first version is in flight: a plan then lists all fields as changes.
+func (f *appFile) unlikeFile(p *windlassv1.PlanDeployResponse, isLive bool) (lines []string) {
+	if p.GetOutcome() == windlassv1.PlanDeployResponse_OUTCOME_UNSPECIFIED {
+		for _, x := range p.GetFindings() {
+			if !x.GetBlocks() {
+				continue
+			}
+			line := "refused: " + f.fieldInFile(x.GetField(), x.GetMessage()).Error()
+			if x.GetFix() != "" {
+				line += " " + x.GetFix()
+			}
+			lines = append(lines, line)
+		}
+	}
+	for _, c := range p.GetChanges() {
+		if isLive && c.GetPath() != "message" && c.GetPath() != "sourceCommit" {
+			lines = append(lines, changeLine(c))
+		}
+	}
+	nothing := p.GetOutcome() == windlassv1.PlanDeployResponse_OUTCOME_UNCHANGED || p.GetOutcome() == windlassv1.PlanDeployResponse_OUTCOME_TAKEN_BACK
+	if len(lines) == 0 && !nothing {
+		lines = append(lines, outcomeText(p))
+	}
+	return lines
+}
