@@ -45,8 +45,9 @@ var All = sync.OnceValue(func() []Entry {
 // error reasons do not matter. A reason of more than one kind has more than one entry.
 func Find(reason string) []Entry {
 	var out []Entry
+	wanted := key(reason)
 	for _, e := range All() {
-		if key(e.Reason) == key(reason) {
+		if key(e.Reason) == wanted {
 			out = append(out, e)
 		}
 	}
@@ -65,6 +66,8 @@ func Hint(reason string) string {
 	return "See `windlass explain " + Name(reason) + "`."
 }
 
+var wordSeparators = strings.NewReplacer("-", "", "_", "")
+
 func key(reason string) string {
-	return strings.TrimPrefix(strings.NewReplacer("-", "", "_", "").Replace(strings.ToLower(reason)), "errorreason")
+	return strings.TrimPrefix(wordSeparators.Replace(strings.ToLower(reason)), "errorreason")
 }
