@@ -66,7 +66,7 @@ func Migrate(ctx context.Context, db *sql.DB) error { return MigrateTo(ctx, db, 
 
 const newest = math.MaxInt64
 
-// MigrateTo is Migrate up to a version, for tests with the schema of an earlier control plane.
+// MigrateTo is Migrate up to a version, for the schema of an earlier control plane.
 func MigrateTo(ctx context.Context, db *sql.DB, version int64) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -89,6 +89,45 @@ func MigrateTo(ctx context.Context, db *sql.DB, version int64) error {
 		return fmt.Errorf("migrate: %w", err)
 	}
 	return nil
+}
+
+// Newest returns the last migration that this program knows.
+func Newest() int64 {
+	var newest int64
+	for _, name := range migrationFiles() {
+		n, err := goose.NumericComponent(name)
+		if err != nil {
+			panic(err) // a test of this package reads them all
+		}
+		newest = max(newest, n)
+	}
+	return newest
+}
+
+var tableMade = regexp.MustCompile("(?i)CREATE TABLE (?:IF NOT EXISTS )?`?([a-z0-9_]+)")
+
+// Tables returns the names of all tables that this program's migrations have made at any time, and of those with the
+// schema's version.
+func Tables() []string {
+	out := []string{"goose_db_version", "goose_oldest_program"}
+	for _, name := range migrationFiles() {
+		text, err := migrations.ReadFile(name)
+		if err != nil {
+			panic(err) // it is part of the program
+		}
+		for _, m := range tableMade.FindAllSubmatch(text, -1) {
+			out = append(out, string(m[1]))
+		}
+	}
+	return out
+}
+
+func migrationFiles() []string {
+	names, err := fs.Glob(migrations, "migrations/*.sql")
+	if err != nil {
+		panic(err) // the pattern is constant
+	}
+	return names
 }
 
 func up(ctx context.Context, c *sql.Conn, p *goose.Provider, version, oldest int64) error {

@@ -207,6 +207,7 @@ type cli struct {
 	Serve     serveFlags     `cmd:"" help:"Serve users and agents, and run workflows."`
 	Migrate   databaseFlags  `cmd:"" help:"Bring the database's schema to this version, and end."`
 	Keyset    keysetFlags    `cmd:"" help:"Create and rotate the keyset that seals secrets, and seal secrets again with a new key."`
+	Backup    backupFlags    `cmd:"" help:"Back up the database, verify a backup, and restore one."`
 	Bootstrap bootstrapFlags `cmd:"" help:"Create a workspace with an owner's key, an operator's key, and regions, and print them as JSON."`
 }
 
@@ -245,6 +246,9 @@ func Main(ctx context.Context, args []string) error {
 	}
 	if name, ok := strings.CutPrefix(command.Command(), "keyset "); ok {
 		return flags.Keyset.run(ctx, name, os.Stdout, log)
+	}
+	if name, ok := strings.CutPrefix(command.Command(), "backup "); ok {
+		return flags.Backup.run(ctx, name, os.Stdout, log)
 	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)

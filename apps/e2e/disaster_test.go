@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -36,11 +38,11 @@ func TestLoseRestate(t *testing.T) {
 	s.waitAgree(t)
 }
 
-// TestRestoreDatabase sets the database back to an earlier copy, once while the
-// control plane runs and once while it does not.
+// TestRestoreDatabase sets the database back to an earlier copy: once with a copy of its files while the control plane
+// runs, and once with the commands for backups, while gateways serve.
 func TestRestoreDatabase(t *testing.T) {
 	t.Parallel()
-	for name, running := range map[string]bool{"under a running control plane": true, "under a stopped control plane": false} {
+	for name, running := range map[string]bool{"files under a running control plane": true, "a backup of the command line": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			testRestore(t, running)
@@ -49,13 +51,21 @@ func TestRestoreDatabase(t *testing.T) {
 }
 
 func testRestore(t *testing.T, running bool) {
-	s := newStack(t, stackConfig{})
+	s := newStack(t, stackConfig{gateways: !running})
 	s.deployReady(t, "steady", spec(replicas(2)))
 	s.deployReady(t, "moved", spec(label("v1")))
 	deleted := s.deployReady(t, "deleted", spec())
 	steady := s.runningOf("steady")
 	backup := filepath.Join(s.dir, "backup")
-	s.backup(t, backup)
+	var load *callers
+	if running {
+		s.backup(t, backup)
+	} else {
+		load = s.callers(s.host(t, "steady", windlassv1.Route_KIND_STABLE, 0))
+		t.Cleanup(load.stop)
+		s.controlPlaneCommand(t, "backup", "create", backup)
+		require.Contains(t, s.controlPlaneCommand(t, "backup", "verify", backup), "whole: taken ")
+	}
 	epochs := s.epochs(t)
 
 	// An hour's work that the copy does not know of.
@@ -68,14 +78,15 @@ func testRestore(t *testing.T, running bool) {
 	unknown := s.instances(func(p process) bool { return p.deployment() == v2.DeploymentId || p.deployment() == late.DeploymentId })
 	require.Len(t, unknown, 3)
 
-	if !running {
+	began := time.Now()
+	if running {
+		s.stop(partMariaDB)
+		require.NoError(t, os.RemoveAll(s.mariadbConfig.Dir))
+		require.NoError(t, os.CopyFS(s.mariadbConfig.Dir, os.DirFS(backup)))
+		s.start(partMariaDB)
+	} else {
 		s.stop(partControlPlane)
-	}
-	s.stop(partMariaDB)
-	require.NoError(t, os.RemoveAll(s.mariadbConfig.Dir))
-	require.NoError(t, os.CopyFS(s.mariadbConfig.Dir, os.DirFS(backup)))
-	s.start(partMariaDB)
-	if !running {
+		require.Contains(t, s.controlPlaneCommand(t, "backup", "restore", "--replace", backup), "restored: taken ")
 		s.start(partControlPlane)
 	}
 
@@ -91,6 +102,7 @@ func testRestore(t *testing.T, running bool) {
 	s.waitLive(t, "steady", 1)
 	s.waitLive(t, "moved", 1)
 	s.waitLive(t, "deleted", 1)
+	t.Logf("every app that the copy knows of is live %s after the restore began", time.Since(began).Round(10*time.Millisecond))
 	require.Len(t, s.instances(func(p process) bool { return p.deployment() == deleted.DeploymentId }), 2)
 	requireSame(t, steady, s.runningOf("steady"), "a healthy instance was stopped")
 
@@ -120,6 +132,25 @@ func testRestore(t *testing.T, running bool) {
 	s.waitQuarantined(t, eu)
 	s.waitAgree(t)
 	requireSame(t, steady, s.runningOf("steady"), "a healthy instance was stopped")
+	if load != nil {
+		load.stop()
+		load.requireNoneFailed(t, "a backup and its restore")
+	}
+}
+
+// controlPlaneCommand runs a command of the control plane's program on the database, and returns what it printed.
+func (s *stack) controlPlaneCommand(t *testing.T, args ...string) string {
+	t.Helper()
+	built, err := programs()
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(built, "controlplane"), args...)
+	cmd.Env = s.environ(append(s.caArgs("WINDLASS_MYSQL_CA"), s.dsn())...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	require.NoError(t, err, "controlplane %v", args)
+	return string(out)
 }
 
 // backup copies the database's files, as of a moment when it is stopped.

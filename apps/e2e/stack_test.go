@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -197,7 +196,7 @@ func newStack(t *testing.T, cfg stackConfig) *stack {
 	}
 	starting.Wait()
 	require.False(t, t.Failed(), "the servers did not start")
-	s.bootstrap(built)
+	s.bootstrap()
 	s.addControlPlane(built, partControlPlane)
 	s.start(partControlPlane)
 	if cfg.replicas == 2 {
@@ -261,20 +260,14 @@ func (s *stack) environ(more ...string) []string {
 
 func (s *stack) dsn() string { return "WINDLASS_MYSQL_DSN=" + s.database.DSN("windlass") }
 
-func (s *stack) bootstrap(built string) {
+func (s *stack) bootstrap() {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
-	defer cancel()
 	args := []string{"bootstrap"}
 	for _, region := range s.cfg.regions {
 		args = append(args, "--region="+region)
 	}
-	cmd := exec.CommandContext(ctx, filepath.Join(built, "controlplane"), args...)
-	cmd.Env = s.environ(append(s.caArgs("WINDLASS_MYSQL_CA"), s.dsn())...)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
-	require.NoError(s.t, err, "controlplane bootstrap")
-	require.NoError(s.t, json.Unmarshal(out, &s.keys))
+	out := s.controlPlaneCommand(s.t, args...)
+	require.NoError(s.t, json.Unmarshal([]byte(out), &s.keys))
 }
 
 func (s *stack) addControlPlane(built, name string) {

@@ -149,6 +149,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 }
 
 func (s *Store) open(ctx context.Context) error {
+	if err := checkRestored(ctx, s.db); err != nil {
+		return fmt.Errorf("store: %w", err)
+	}
 	if err := db.Migrate(ctx, s.db); err != nil {
 		return fmt.Errorf("store: %w", err)
 	}
