@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"testing"
@@ -42,6 +43,10 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "4"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
+	}
+	// As .ci/test sets GOGC for other tests. Programs that tests start keep the value that users have.
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(400)
 	}
 	sweepDead(os.TempDir())
 	if err := trustHere(); err != nil {

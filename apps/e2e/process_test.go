@@ -54,12 +54,15 @@ func processesOf(dir string) []process {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		argv, errArgv := os.ReadFile(filepath.Join(entry, "cmdline"))
-		environ, errEnv := os.ReadFile(filepath.Join(entry, "environ"))
-		if errArgv != nil || errEnv != nil || !mentions(argv, dir) && !mentions(environ, dir) {
+		// A thread of the kernel has no arguments, and a zombie no longer has any.
+		argv, err := os.ReadFile(entry + "/cmdline")
+		if err != nil || len(argv) == 0 {
 			continue
 		}
-		// A zombie has neither, and no birth.
+		environ, err := os.ReadFile(entry + "/environ")
+		if err != nil || !mentions(argv, dir) && !mentions(environ, dir) {
+			continue
+		}
 		birth, err := proc.Birth(pid)
 		if err != nil {
 			continue
