@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 )
 
@@ -35,12 +36,17 @@ func Birth(pid int) (string, error) {
 	if f[0] == "X" || f[0] == "Z" && (f[17] == "1" || f[17] == "0") { // 0: it is being reaped
 		return "", fmt.Errorf("process %d: %w", pid, os.ErrProcessDone)
 	}
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	boot, err := bootID()
 	if err != nil {
 		return "", fmt.Errorf("read boot id: %w", err)
 	}
-	return strings.TrimSpace(string(boot)) + ":" + f[19], nil
+	return boot + ":" + f[19], nil
 }
+
+var bootID = sync.OnceValues(func() (string, error) {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(id)), err
+})
 
 // findArgv returns the pid of a process with exactly these arguments, or 0.
 func findArgv(argv []string) (int, error) {
