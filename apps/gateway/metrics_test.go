@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -122,6 +123,8 @@ func TestAppsOfOneNameAreToldApart(t *testing.T) {
 			_ = http.NewResponseController(w).Flush()
 			<-release
 		})
+		end := sync.OnceFunc(func() { close(release) })
+		t.Cleanup(end) // else the servers would wait for their requests if the test fails
 		production := echo()
 		production.Targets = []*gatewayv1.Target{target("dep_1", 1, 100, held), target("dep_2", 2, 0, held)}
 		production.Previews = []*gatewayv1.Preview{{Host: "v2.echo.local", DeploymentId: "dep_2"}}
@@ -171,7 +174,7 @@ func TestAppsOfOneNameAreToldApart(t *testing.T) {
 		require.Zero(t, got["windlass_gateway_queue app=echo,app_id=app_2"])
 		require.Equal(t, 1.0, got["windlass_gateway_retries_total app=echo,app_id=app_2"])
 		require.NotContains(t, got, "windlass_gateway_retries_total app=echo,app_id=app_1")
-		close(release)
+		end()
 		<-waited
 	})
 }
