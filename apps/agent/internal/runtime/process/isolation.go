@@ -142,6 +142,11 @@ func (r *Runtime) guardPorts(i *Isolation) (err error) {
 	r.guard, err = portguard.Open(first, last)
 	switch {
 	case err == nil:
+		r.ledger.freed = func(ports ...int) {
+			if err := r.guard.Free(ports...); err != nil {
+				r.log.Warn("ports that no instance has stay reserved", "ports", ports, "err", err)
+			}
+		}
 	case i.Ports == PortsRequire:
 		return fmt.Errorf("this host cannot isolate the ports of instances: %w", err)
 	default:
@@ -149,6 +154,41 @@ func (r *Runtime) guardPorts(i *Isolation) (err error) {
 		r.log.Warn("this host cannot isolate the ports of instances: they can call each other's", "err", err)
 	}
 	return nil
+}
+
+// reservePorts keeps the ports of an instance for its environment, until the ledger frees them: gateways may still know
+// an instance that has ended.
+func (r *Runtime) reservePorts(rec record) error {
+	if r.guard == nil || rec.GID == 0 {
+		return nil
+	}
+	for _, p := range rec.Ports {
+		if p.Port > 0 {
+			if err := r.guard.Reserve(uint32(rec.GID), p.Port); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// restorePorts reserves the ports of the instances of an earlier agent, and frees others that it had reserved.
+func (r *Runtime) restorePorts() error {
+	if r.guard == nil {
+		return nil
+	}
+	had := map[int]bool{}
+	for _, w := range r.workloads {
+		for _, in := range w.instances {
+			if err := r.reservePorts(in.rec); err != nil {
+				return err
+			}
+			for _, p := range in.rec.Ports {
+				had[p.Port] = true
+			}
+		}
+	}
+	return r.guard.Keep(had)
 }
 
 // sharesUser reports whether the deployment's instances would run as the user of another workspace's.

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	goruntime "runtime"
 	"strconv"
@@ -28,6 +29,9 @@ import (
 
 // attackEnv makes the test binary an instance that tries to reach what is not its own.
 const attackEnv = "WINDLASS_TEST_ATTACK"
+
+// takePortEnv makes the test binary print what listening at this port led to.
+const takePortEnv = "WINDLASS_TEST_TAKE_PORT"
 
 // targets are what an attacker is told of, so that no name is left to guess.
 type targets struct {
@@ -434,6 +438,35 @@ func TestIsolation(t *testing.T) {
 		require.NoError(t, rt.Apply(t.Context(), ofWorkspace(assignment("dep_1", 1, h.program), "ws_a")))
 		in := until(t, rt, "dep_1", func(all []runtime.Instance) bool { return len(all) == 1 && all[0].Reason != "" && all[0].Message != "" })[0]
 		require.Contains(t, in.Message, "what it runs must be readable to every user")
+	})
+	t.Run("the port of an instance is its environment's until the instance is forgotten", func(t *testing.T) {
+		h := newRootHost(t)
+		rt := h.open(t)
+		seen, err := rt.Observe(t.Context())
+		require.NoError(t, err)
+		if strings.Contains(strings.Join(seen.Capacity.Notes, " "), "port isolation") {
+			t.Skip("this kernel cannot isolate ports")
+		}
+		require.NoError(t, rt.Apply(t.Context(), ofWorkspace(assignment("dep_1", 1, "/bin/sh", "-c", "[ ! -e ran ] || exit 1; touch ran; exec "+h.program), "ws_a")))
+		in := until(t, rt, "dep_1", allReady(1))[0]
+		take := func() string {
+			cmd := exec.CommandContext(t.Context(), h.program)
+			cmd.Dir, cmd.Env = "/", append(os.Environ(), fmt.Sprintf("%s=%d", takePortEnv, portOf(t, in)))
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(testUsers.Last), Gid: uint32(testUsers.Last)}}
+			out, err := cmd.Output()
+			require.NoError(t, err)
+			return strings.TrimSpace(string(out))
+		}
+		require.NoError(t, syscall.Kill(pidOf(t, in), syscall.SIGKILL))
+		until(t, rt, "dep_1", func(all []runtime.Instance) bool { return len(all) == 1 && all[0].Restarts > 0 })
+		require.Contains(t, take(), "operation not permitted")
+		h.shut(t)
+		require.Contains(t, take(), "operation not permitted", "while no agent runs")
+		rt = h.open(t)
+		require.Contains(t, take(), "operation not permitted", "after a restart of the agent")
+		require.NoError(t, rt.Remove(t.Context(), "dep_1"))
+		until(t, rt, "dep_1", func(all []runtime.Instance) bool { return len(all) == 0 })
+		require.Equal(t, "<nil>", take())
 	})
 	t.Run("an operator can let instances call each other", func(t *testing.T) {
 		h := newRootHost(t)

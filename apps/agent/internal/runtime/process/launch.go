@@ -59,6 +59,11 @@ func (w *workload) start(ctx context.Context, in *instance, d *deployment, now t
 	if in.blocked = w.rt.claimUser(&rec, d, now); in.blocked != nil {
 		return
 	}
+	in.rec.UID, in.rec.GID = rec.UID, rec.GID
+	if err := w.rt.reservePorts(rec); err != nil {
+		in.blocked = &block{Reason: runtime.ReasonUnschedulable, Message: err.Error(), Until: now.Add(blockedRetry)}
+		return
+	}
 	rec = rec.started(now)
 	rec.Health = healthOf(d.spec.GetSpec().GetHealthCheck())
 	rec.Grace, rec.Drain = graceOf(d.spec.GetSpec()), drainOf(d.spec.GetSpec())

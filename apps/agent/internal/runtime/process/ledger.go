@@ -44,6 +44,7 @@ type ledger struct {
 	listen       func(port int) error
 	owner        func(port int) string
 	random       func() float64
+	freed        func(ports ...int) // is told of ports that no instance has any more; not nil
 	mu           sync.Mutex
 	portOf       map[int]string    // port -> instance
 	gpuOf        map[string]string // GPU id -> instance
@@ -54,6 +55,7 @@ func newLedger(cfg Config) *ledger {
 	return &ledger{
 		gpus: cfg.GPUs, pool: cfg.Pool, memory: cfg.MemoryMiB, refuseMemory: cfg.RefuseMemoryOvercommit,
 		ports: cfg.Ports, listen: tryListen, owner: portOwner, random: cfg.Random,
+		freed:  func(...int) {},
 		portOf: map[int]string{}, gpuOf: map[string]string{}, memoryOf: map[string]int{},
 	}
 }
@@ -79,6 +81,7 @@ func (l *ledger) release(id string) {
 	for p, owner := range l.portOf {
 		if owner == id {
 			delete(l.portOf, p)
+			l.freed(p)
 		}
 	}
 	for g, owner := range l.gpuOf {
@@ -126,6 +129,11 @@ func (l *ledger) claim(r *record, n need, fresh bool, now time.Time) *block {
 	}
 	for _, p := range ports {
 		l.portOf[p.Port] = r.ID
+	}
+	for _, p := range r.Ports {
+		if l.portOf[p.Port] == "" {
+			l.freed(p.Port)
+		}
 	}
 	for _, g := range r.GPUs {
 		if l.gpuOf[g] == r.ID {

@@ -121,7 +121,10 @@ func (r *Runtime) open() error {
 	if err := r.loadDeployments(); err != nil {
 		return err
 	}
-	return r.loadInstances()
+	if err := r.loadInstances(); err != nil {
+		return err
+	}
+	return r.restorePorts()
 }
 
 // Close lets go of the data directory. Instances run on. Run does it, too.

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -33,6 +34,10 @@ func TestMain(m *testing.M) {
 		syscall.Exit(process.ShimMain(os.Args))
 	case os.Getenv(attackEnv) != "":
 		os.Exit(attack())
+	case os.Getenv(takePortEnv) != "":
+		port, _ := strconv.Atoi(os.Getenv(takePortEnv))
+		say(takePort(port))
+		os.Exit(0)
 	case os.Getenv(agentEnv) != "":
 		os.Exit(agentMain(os.Getenv(agentEnv)))
 	}

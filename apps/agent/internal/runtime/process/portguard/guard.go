@@ -88,7 +88,7 @@ func (g *Guard) attach(root *os.File, h hook, ids groups, old *ebpf.Program) err
 // Close lets go of the guard, which stays in force until the host restarts: instances run on without the agent.
 func (g *Guard) Close() error {
 	var err error
-	for _, m := range []*ebpf.Map{g.maps.tags, g.maps.local} {
+	for _, m := range []*ebpf.Map{g.maps.tags, g.maps.local, g.maps.ports} {
 		if m != nil {
 			err = errors.Join(err, m.Close())
 		}
@@ -179,6 +179,8 @@ func (p programs) maps() (m maps, err error) {
 				m.tags = found
 			case m.local == nil && fits(found, localSpec()):
 				m.local = found
+			case m.ports == nil && fits(found, portsSpec()):
+				m.ports = found
 			default:
 				_ = found.Close()
 			}
@@ -192,6 +194,11 @@ func (p programs) maps() (m maps, err error) {
 	if m.local == nil {
 		if m.local, err = ebpf.NewMap(localSpec()); err != nil {
 			return m, fmt.Errorf("make a map of addresses: %w", err)
+		}
+	}
+	if m.ports == nil {
+		if m.ports, err = ebpf.NewMap(portsSpec()); err != nil {
+			return m, fmt.Errorf("make a map of ports: %w", err)
 		}
 	}
 	return m, nil
@@ -215,6 +222,42 @@ func openRoot() (*os.File, error) {
 		}
 	}
 	return nil, errors.New("this host has no cgroup v2")
+}
+
+// Reserve gives TCP ports to a group: no other group of the range can bind them, or gets their clients.
+func (g *Guard) Reserve(gid uint32, ports ...int) error {
+	for _, p := range ports {
+		if err := g.maps.ports.Put(uint32(p), gid); err != nil {
+			return fmt.Errorf("reserve port %d: %w", p, err)
+		}
+	}
+	return nil
+}
+
+// Free lets every group have the ports.
+func (g *Guard) Free(ports ...int) error {
+	for _, p := range ports {
+		if err := g.maps.ports.Delete(uint32(p)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("free port %d: %w", p, err)
+		}
+	}
+	return nil
+}
+
+// Keep frees all ports but these. An agent that starts knows which ones instances have.
+func (g *Guard) Keep(ports map[int]bool) error {
+	var gone []int
+	var p, gid uint32
+	all := g.maps.ports.Iterate()
+	for all.Next(&p, &gid) {
+		if !ports[int(p)] {
+			gone = append(gone, int(p))
+		}
+	}
+	if err := all.Err(); err != nil {
+		return fmt.Errorf("list the reserved ports: %w", err)
+	}
+	return g.Free(gone...)
 }
 
 // Run keeps the guard's list of the host's addresses until ctx ends.

@@ -18,6 +18,15 @@ func Open(uint32, uint32) (*Guard, error) {
 // Run returns when ctx ends.
 func (*Guard) Run(ctx context.Context, _ func(error)) { <-ctx.Done() }
 
+// Reserve does nothing.
+func (*Guard) Reserve(uint32, ...int) error { return nil }
+
+// Free does nothing.
+func (*Guard) Free(...int) error { return nil }
+
+// Keep does nothing.
+func (*Guard) Keep(map[int]bool) error { return nil }
+
 // Close does nothing.
 func (*Guard) Close() error { return nil }
 

@@ -13,8 +13,10 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -30,6 +32,11 @@ const (
 	listenEnv = "WINDLASS_TEST_LISTEN"
 	callEnv   = "WINDLASS_TEST_CALL"
 	remoteEnv = "WINDLASS_TEST_REMOTE"
+	bindEnv   = "WINDLASS_TEST_BIND"
+
+	broadcastEnv = "WINDLASS_TEST_BROADCAST"
+	// patienceEnv is for callers that are to get no answer.
+	patienceEnv = "WINDLASS_TEST_PATIENCE"
 )
 
 // ids of the tests, and two groups of them. No other test of this host has them.
@@ -43,6 +50,10 @@ func TestMain(m *testing.M) {
 		os.Exit(listen())
 	case os.Getenv(callEnv) != "":
 		os.Exit(call())
+	case os.Getenv(broadcastEnv) != "":
+		os.Exit(broadcast())
+	case os.Getenv(bindEnv) != "":
+		os.Exit(bindAll())
 	case os.Getenv(remoteEnv) != "":
 		os.Exit(remote())
 	}
@@ -81,22 +92,39 @@ func listen() int {
 			return say(err)
 		}
 		*port = c.LocalAddr().(*net.UDPAddr).Port
-		go func() {
-			b := make([]byte, 100)
-			for {
-				_, from, err := c.ReadFrom(b)
-				if err != nil {
-					return
-				}
-				_, _ = c.WriteTo([]byte("ok\n"), from)
-			}
-		}()
+		go answer(c)
 	}
 	if err := json.NewEncoder(os.Stdout).Encode(p); err != nil {
 		return say(err)
 	}
 	_, _ = io.Copy(io.Discard, os.Stdin) // until the test ends
 	return 0
+}
+
+// answer answers each datagram, and one with "count" by the number of others.
+func answer(c net.PacketConn) {
+	b := make([]byte, 100)
+	for others := 0; ; {
+		n, from, err := c.ReadFrom(b)
+		if err != nil {
+			return
+		}
+		text := "ok\n"
+		if string(b[:n]) == "count" {
+			text = strconv.Itoa(others)
+		} else {
+			others++
+		}
+		_, _ = c.WriteTo([]byte(text), from)
+	}
+}
+
+// callPatience is how long a call waits for an answer.
+func callPatience() time.Duration {
+	if d, err := time.ParseDuration(os.Getenv(patienceEnv)); err == nil {
+		return d
+	}
+	return 5 * time.Second
 }
 
 func say(err error) int {
@@ -114,12 +142,12 @@ type way struct {
 func waysTo(p ports, external string) []way {
 	dial := func(network, host string, port int) func() error {
 		return func() error {
-			c, err := net.DialTimeout(network, net.JoinHostPort(host, strconv.Itoa(port)), 5*time.Second)
+			c, err := net.DialTimeout(network, net.JoinHostPort(host, strconv.Itoa(port)), callPatience())
 			if err != nil {
 				return err
 			}
 			defer func() { _ = c.Close() }()
-			_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+			_ = c.SetDeadline(time.Now().Add(callPatience()))
 			if strings.HasPrefix(network, "udp") {
 				if _, err := io.WriteString(c, "?"); err != nil {
 					return err
@@ -162,17 +190,25 @@ func sockaddr6(host string, port int) *unix.SockaddrInet6 {
 
 // exchange sends a byte if the socket is of datagrams, and waits for an answer.
 func exchange(fd int) error {
-	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 5}); err != nil {
-		return err
-	}
 	_, err := unix.Read(fd, make([]byte, 10))
 	return err
+}
+
+// socket makes a socket whose calls end after callPatience.
+func socket(domain, kind, protocol int) (int, error) {
+	fd, err := unix.Socket(domain, kind|unix.SOCK_CLOEXEC, protocol)
+	if err != nil {
+		return fd, err
+	}
+	wait := unix.NsecToTimeval(callPatience().Nanoseconds())
+	err = errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &wait))
+	return fd, err
 }
 
 // raw6 connects a socket of IPv6, which net.Dial does not do for addresses of IPv4.
 func raw6(kind, protocol int, host string, port int) func() error {
 	return func() error {
-		fd, err := unix.Socket(unix.AF_INET6, kind|unix.SOCK_CLOEXEC, protocol)
+		fd, err := socket(unix.AF_INET6, kind, protocol)
 		if err != nil {
 			return err
 		}
@@ -191,7 +227,7 @@ func raw6(kind, protocol int, host string, port int) func() error {
 
 func sendTo6(host string, port int) func() error {
 	return func() error {
-		fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		fd, err := socket(unix.AF_INET6, unix.SOCK_DGRAM, 0)
 		if err != nil {
 			return err
 		}
@@ -210,7 +246,7 @@ func sendTo(network, host string, port int) func() error {
 			return err
 		}
 		defer func() { _ = c.Close() }()
-		_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(callPatience()))
 		if _, err := c.WriteTo([]byte("?"), &net.UDPAddr{IP: net.ParseIP(host), Port: port}); err != nil {
 			return err
 		}
@@ -222,7 +258,7 @@ func sendTo(network, host string, port int) func() error {
 // fastOpen connects by sending.
 func fastOpen(host string, port int) func() error {
 	return func() error {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		fd, err := socket(unix.AF_INET, unix.SOCK_STREAM, 0)
 		if err != nil {
 			return err
 		}
@@ -246,19 +282,69 @@ func call() int {
 		return say(err)
 	}
 	out := map[string]string{}
+	var mu sync.Mutex
+	var all sync.WaitGroup
 	for _, w := range waysTo(to.Ports, to.External) {
-		err := w.call()
-		switch {
-		case err == nil:
-			out[w.name] = ""
-		case errors.Is(err, unix.EPERM):
-			out[w.name] = "EPERM"
-		default:
-			out[w.name] = err.Error()
-		}
+		all.Go(func() {
+			err := w.call()
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				out[w.name] = ""
+			case errors.Is(err, unix.EPERM):
+				out[w.name] = "EPERM"
+			default:
+				out[w.name] = err.Error()
+			}
+		})
 	}
+	all.Wait()
 	if err := json.NewEncoder(os.Stdout).Encode(out); err != nil {
 		return say(err)
+	}
+	return 0
+}
+
+// broadcast sends datagrams to all hosts at once.
+func broadcast() int {
+	port, err := strconv.Atoi(os.Getenv(broadcastEnv))
+	if err != nil {
+		return say(err)
+	}
+	fd, err := socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+	if err != nil {
+		return say(err)
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BROADCAST, 1); err != nil {
+		return say(err)
+	}
+	for _, to := range [][4]byte{{255, 255, 255, 255}, {224, 0, 0, 1}, {127, 255, 255, 255}} {
+		_ = unix.Sendto(fd, []byte("?"), 0, &unix.SockaddrInet4{Port: port, Addr: to}) // some hosts have no such route
+	}
+	_ = exchange(fd) // it has to be open when they arrive
+	return 0
+}
+
+// bindAll prints what binding a port led to.
+func bindAll() int {
+	port, err := strconv.Atoi(os.Getenv(bindEnv))
+	if err != nil {
+		return say(err)
+	}
+	for _, sa := range []unix.Sockaddr{
+		&unix.SockaddrInet4{Port: port}, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}, &unix.SockaddrInet6{Port: port},
+	} {
+		domain := unix.AF_INET
+		if _, ok := sa.(*unix.SockaddrInet6); ok {
+			domain = unix.AF_INET6
+		}
+		fd, err := socket(domain, unix.SOCK_STREAM, 0)
+		if err != nil {
+			return say(err)
+		}
+		_, _ = fmt.Fprintln(os.Stdout, unix.Bind(fd, sa))
+		_ = unix.Close(fd)
 	}
 	return 0
 }
@@ -291,16 +377,53 @@ func again(t *testing.T, gid uint32, env string) *exec.Cmd {
 
 func startVictim(t *testing.T, gid uint32) ports {
 	t.Helper()
+	p, stop := startVictimToStop(t, gid)
+	t.Cleanup(stop)
+	return p
+}
+
+func startVictimToStop(t *testing.T, gid uint32) (ports, func()) {
+	t.Helper()
 	cmd := again(t, gid, listenEnv+"=1")
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
-	t.Cleanup(func() { _ = in.Close(); _ = cmd.Wait() })
 	var p ports
 	require.NoError(t, json.NewDecoder(out).Decode(&p))
-	return p
+	return p, sync.OnceFunc(func() { _ = in.Close(); _ = cmd.Wait() })
+}
+
+// received returns how many datagrams a victim got.
+func received(t *testing.T, p ports) string {
+	t.Helper()
+	c, err := net.Dial("udp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(p.UDP4)))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Close()) }()
+	require.NoError(t, c.SetDeadline(time.Now().Add(time.Minute)))
+	_, err = io.WriteString(c, "count")
+	require.NoError(t, err)
+	b := make([]byte, 10)
+	n, err := c.Read(b)
+	require.NoError(t, err)
+	return string(b[:n])
+}
+
+// detach takes the programs of some hooks out of force, to see what the others do alone.
+func detach(t *testing.T, names ...string) {
+	t.Helper()
+	root, err := openRoot()
+	require.NoError(t, err)
+	defer func() { require.NoError(t, root.Close()) }()
+	old, err := attached(root, ids)
+	require.NoError(t, err)
+	defer old.close()
+	for _, h := range hooks {
+		if slices.Contains(names, h.name) {
+			require.NoError(t, link.RawDetachProgram(link.RawDetachProgramOptions{Target: int(root.Fd()), Program: old[h.name], Attach: h.attach}))
+		}
+	}
 }
 
 func callAs(t *testing.T, gid uint32, p ports) map[string]string {
@@ -433,6 +556,71 @@ func TestGuard(t *testing.T) {
 		require.Eventually(t, has("198.51.100.7"), time.Minute, 5*time.Millisecond)
 		change(t, unix.RTM_DELADDR, net.IPv4(198, 51, 100, 7))
 		require.Eventually(t, func() bool { return !has("198.51.100.7")() }, time.Minute, 5*time.Millisecond)
+	})
+	t.Run("refuses what arrives, whatever was asked when it was sent", func(t *testing.T) {
+		openGuard(t)
+		p := startVictim(t, groupA)
+		detach(t, "c4", "c6", "s4", "s6")
+		before := received(t, p)
+		requireAll(t, "", callAs(t, groupA, p))
+		after := received(t, p)
+		require.NotEqual(t, before, after)
+		t.Setenv(patienceEnv, "300ms")
+		for name, got := range callAs(t, groupB, p) {
+			require.NotEmpty(t, got, name)
+		}
+		require.Equal(t, after, received(t, p), "datagrams of another group")
+		openGuard(t)
+		requireAll(t, "EPERM", callAs(t, groupB, p))
+	})
+	t.Run("refuses datagrams to many hosts", func(t *testing.T) {
+		p := startVictim(t, groupA)
+		t.Setenv(patienceEnv, "50ms")
+		for _, of := range []struct {
+			gid  uint32
+			want bool
+		}{{groupB, false}, {groupA, true}} {
+			before := received(t, p)
+			require.NoError(t, again(t, of.gid, fmt.Sprintf("%s=%d", broadcastEnv, p.UDP4)).Run())
+			require.Equal(t, of.want, before != received(t, p), "group %d", of.gid)
+		}
+	})
+	t.Run("keeps the port of an instance that ended from others, and its clients from who got it", func(t *testing.T) {
+		g := openGuard(t)
+		p, stop := startVictimToStop(t, groupA)
+		defer stop()
+		require.NoError(t, g.Reserve(groupA, p.All4))
+		stop()
+		bindAs := func(gid uint32) string {
+			out, err := again(t, gid, fmt.Sprintf("%s=%d", bindEnv, p.All4)).Output()
+			require.NoError(t, err)
+			return strings.TrimSpace(string(out))
+		}
+		refused := unix.EPERM.Error()
+		require.Equal(t, refused+"\n"+refused+"\n"+refused, bindAs(groupB))
+		require.Equal(t, "<nil>\n<nil>\n<nil>", bindAs(groupA))
+		require.NoError(t, g.Keep(map[int]bool{p.All4: true}))
+		require.Equal(t, refused+"\n"+refused+"\n"+refused, bindAs(groupB))
+		require.NoError(t, g.Free(p.All4))
+		require.Equal(t, "<nil>\n<nil>\n<nil>", bindAs(groupB))
+		require.NoError(t, g.Reserve(groupA, p.All4))
+		require.NoError(t, g.Keep(nil))
+		require.Equal(t, "<nil>\n<nil>\n<nil>", bindAs(groupB))
+
+		// The kernel chose the port of this one.
+		other := startVictim(t, groupB)
+		call := func() error {
+			c, err := net.DialTimeout("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(other.All4)), 300*time.Millisecond)
+			if err == nil {
+				err = c.Close()
+			}
+			return err
+		}
+		require.NoError(t, call())
+		require.NoError(t, g.Reserve(groupA, other.All4))
+		require.Error(t, call())
+		require.NoError(t, g.Free(other.All4))
+		require.NoError(t, call())
 	})
 	t.Run("does not keep an instance from the same port of another host", func(t *testing.T) {
 		// Nothing answers there, and the test does not wait: only EPERM would come from the guard.

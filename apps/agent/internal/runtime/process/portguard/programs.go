@@ -21,6 +21,19 @@ const (
 	addrProtocol = 36
 
 	sockProtocol = 12
+	sockPort     = 44 // the socket's own, in the host's order
+	sockState    = 72
+
+	packetEtherType = 16
+	packetInterface = 40
+	packetSock      = 168
+)
+
+// listening is the state of a TCP socket that takes connections, and loopback the number of the interface on which a host
+// calls itself.
+const (
+	listening = 10
+	loopback  = 1
 )
 
 // Places on a program's stack, by their distance from its end.
@@ -28,6 +41,8 @@ const (
 	stackKey   = -24 // 20 bytes: length of the prefix in bits, and an address of IPv6
 	stackTuple = -64 // 36 bytes: the kernel's struct bpf_sock_tuple
 	stackGID   = -72
+	stackPort  = -76
+	stackByte  = -80
 )
 
 // maps are what the programs of one guard share.
@@ -36,6 +51,8 @@ type maps struct {
 	tags *ebpf.Map
 	// local holds the addresses of the host as prefixes of IPv6.
 	local *ebpf.Map
+	// ports holds the group that has a TCP port, by the port, whether or not it listens.
+	ports *ebpf.Map
 }
 
 func tagsSpec() *ebpf.MapSpec {
@@ -52,6 +69,10 @@ func localSpec() *ebpf.MapSpec {
 	}
 }
 
+func portsSpec() *ebpf.MapSpec {
+	return &ebpf.MapSpec{Name: "windlass_ports", Type: ebpf.Hash, KeySize: 4, ValueSize: 4, MaxEntries: 65536}
+}
+
 // hook is a place of the kernel where a program of the guard decides.
 type hook struct {
 	name   string
@@ -66,6 +87,9 @@ var hooks = []hook{
 	{"c6", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet6Connect, send6},
 	{"s4", ebpf.CGroupSockAddr, ebpf.AttachCGroupUDP4Sendmsg, send4},
 	{"s6", ebpf.CGroupSockAddr, ebpf.AttachCGroupUDP6Sendmsg, send6},
+	{"b4", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Bind, bind},
+	{"b6", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet6Bind, bind},
+	{"in", ebpf.CGroupSKB, ebpf.AttachCGroupInetIngress, receive},
 }
 
 // groups is a range of group ids, ends included.
@@ -126,6 +150,195 @@ func create(g groups, m maps) asm.Instructions {
 		asm.JEq.Imm(asm.R0, 0, "deny"), // the kernel has no memory for it
 	)
 	return append(in, verdicts()...)
+}
+
+// bind denies instances the TCP ports of other groups: clients of an instance that has ended must not reach another one.
+func bind(g groups, m maps) asm.Instructions {
+	in := append(ofGroups(g),
+		asm.LoadMem(asm.R1, asm.R6, addrProtocol, asm.Word),
+		asm.JNE.Imm(asm.R1, unix.IPPROTO_TCP, "allow"),
+		asm.LoadMem(asm.R1, asm.R6, addrPort, asm.Word),
+		asm.HostTo(asm.BE, asm.R1, asm.Half),
+		asm.StoreMem(asm.RFP, stackPort, asm.R1, asm.Word),
+	)
+	in = append(in, ofPort(m)...)
+	in = append(in, asm.JNE.Reg(asm.R1, asm.R7, "deny"))
+	return append(in, verdicts()...)
+}
+
+// ofPort puts the group that has the port on the stack into R1, and allows if none has.
+func ofPort(m maps) asm.Instructions {
+	return asm.Instructions{
+		asm.LoadMapPtr(asm.R1, m.ports.FD()),
+		asm.Mov.Reg(asm.R2, asm.RFP),
+		asm.Add.Imm(asm.R2, stackPort),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "allow"),
+		asm.LoadMem(asm.R1, asm.R0, 0, asm.Word),
+	}
+}
+
+// receive judges again where a packet arrives: who listens may have changed since the sender connected, and some ways to
+// a socket ask no other hook. It looks at packets that open a TCP connection, and at datagrams, of instances' sockets.
+//
+// R6 is the packet, R7 the socket that receives, R8 the socket's tag, and R9 the length of the header of IP.
+func receive(_ groups, m maps) asm.Instructions {
+	in := asm.Instructions{
+		asm.Mov.Reg(asm.R6, asm.R1),
+		asm.LoadMem(asm.R1, asm.R6, packetSock, asm.DWord),
+		asm.JEq.Imm(asm.R1, 0, "allow"),
+		asm.FnSkFullsock.Call(),
+		asm.JEq.Imm(asm.R0, 0, "allow"),
+		asm.Mov.Reg(asm.R7, asm.R0),
+		asm.LoadMem(asm.R1, asm.R7, sockProtocol, asm.Word),
+		asm.JEq.Imm(asm.R1, unix.IPPROTO_UDP, "tagged"),
+		asm.JNE.Imm(asm.R1, unix.IPPROTO_TCP, "allow"),
+		asm.LoadMem(asm.R1, asm.R7, sockState, asm.Word),
+		asm.JNE.Imm(asm.R1, listening, "allow"),
+
+		asm.LoadMapPtr(asm.R1, m.tags.FD()).WithSymbol("tagged"),
+		asm.Mov.Reg(asm.R2, asm.R7),
+		asm.Mov.Imm(asm.R3, 0),
+		asm.Mov.Imm(asm.R4, 0),
+		asm.FnSkStorageGet.Call(),
+		asm.JEq.Imm(asm.R0, 0, "allow"),
+		asm.LoadMem(asm.R8, asm.R0, 0, asm.Word),
+
+		// No client reaches a port of another group here, not even one of the host.
+		asm.LoadMem(asm.R1, asm.R7, sockProtocol, asm.Word),
+		asm.JNE.Imm(asm.R1, unix.IPPROTO_TCP, "from"),
+		asm.LoadMem(asm.R1, asm.R7, sockPort, asm.Word),
+		asm.StoreMem(asm.RFP, stackPort, asm.R1, asm.Word),
+		asm.LoadMapPtr(asm.R1, m.ports.FD()),
+		asm.Mov.Reg(asm.R2, asm.RFP),
+		asm.Add.Imm(asm.R2, stackPort),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "from"),
+		asm.LoadMem(asm.R1, asm.R0, 0, asm.Word),
+		asm.JNE.Reg(asm.R1, asm.R8, "deny"),
+
+		asm.LoadMem(asm.R1, asm.R6, packetEtherType, asm.Word).WithSymbol("from"),
+		asm.JEq.Imm(asm.R1, etherType(unix.ETH_P_IPV6), "packet6"),
+		asm.JNE.Imm(asm.R1, etherType(unix.ETH_P_IP), "allow"),
+	}
+	// IPv4: the header's length is in its first byte, and its addresses are at 12 and 16.
+	in = append(in, loadPacket(0, stackByte, 1)...)
+	in = append(in,
+		asm.LoadMem(asm.R9, asm.RFP, stackByte, asm.Byte),
+		asm.And.Imm(asm.R9, 15),
+		asm.LSh.Imm(asm.R9, 2),
+		asm.StoreImm(asm.RFP, stackKey+4, 0, asm.Word),
+		asm.StoreImm(asm.RFP, stackKey+8, 0, asm.Word),
+		asm.StoreImm(asm.RFP, stackKey+12, int64(word(0, 0, 255, 255)), asm.Word),
+	)
+	in = append(in, loadPacket(12, stackKey+16, 4)...)
+	in = append(in, ofThisHost(m, "4")...)
+	in = append(in, loadPacket(16, stackTuple, 4)...)
+	in = append(in,
+		asm.LoadMem(asm.R1, asm.RFP, stackKey+16, asm.Word),
+		asm.StoreMem(asm.RFP, stackTuple+4, asm.R1, asm.Word),
+	)
+	in = append(in, sender(m, "4", 12, 8)...)
+	// IPv6: the addresses are at 8 and 24. A packet of this host with other headers before those of TCP or UDP is refused.
+	first := loadPacket(8, stackKey+4, 16)
+	first[0] = first[0].WithSymbol("packet6")
+	in = append(in, first...)
+	in = append(in, ofThisHost(m, "6")...)
+	in = append(in, loadPacket(6, stackByte, 1)...)
+	in = append(in,
+		asm.LoadMem(asm.R1, asm.RFP, stackByte, asm.Byte),
+		asm.LoadMem(asm.R2, asm.R7, sockProtocol, asm.Word),
+		asm.JNE.Reg(asm.R1, asm.R2, "deny"),
+		asm.Mov.Imm(asm.R9, 40),
+	)
+	in = append(in, loadPacket(24, stackTuple, 16)...)
+	for i := range int16(4) {
+		in = append(in,
+			asm.LoadMem(asm.R1, asm.RFP, stackKey+4+4*i, asm.Word),
+			asm.StoreMem(asm.RFP, stackTuple+16+4*i, asm.R1, asm.Word),
+		)
+	}
+	in = append(in, sender(m, "6", 36, 32)...)
+	return append(in, verdicts()...)
+}
+
+// etherType is a protocol as the kernel keeps it with a packet.
+func etherType(protocol uint16) int32 {
+	var b [2]byte
+	binary.BigEndian.PutUint16(b[:], protocol)
+	return int32(binary.NativeEndian.Uint16(b[:]))
+}
+
+// loadPacket copies bytes of the packet's header to the stack, and denies a packet without them.
+func loadPacket(from int32, to, size int16) asm.Instructions {
+	return asm.Instructions{
+		asm.Mov.Reg(asm.R1, asm.R6),
+		asm.Mov.Imm(asm.R2, from),
+		asm.Mov.Reg(asm.R3, asm.RFP),
+		asm.Add.Imm(asm.R3, int32(to)),
+		asm.Mov.Imm(asm.R4, int32(size)),
+		asm.FnSkbLoadBytes.Call(),
+		asm.JNE.Imm(asm.R0, 0, "deny"),
+	}
+}
+
+// ofThisHost allows packets of other hosts. Those of this one arrive on the loopback interface, but for copies of what goes
+// to many hosts.
+func ofThisHost(m maps, label string) asm.Instructions {
+	return asm.Instructions{
+		asm.LoadMem(asm.R1, asm.R6, packetInterface, asm.Word),
+		asm.JEq.Imm(asm.R1, loopback, "own"+label),
+		asm.StoreImm(asm.RFP, stackKey, 128, asm.Word),
+		asm.LoadMapPtr(asm.R1, m.local.FD()),
+		asm.Mov.Reg(asm.R2, asm.RFP),
+		asm.Add.Imm(asm.R2, stackKey),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "allow"),
+		asm.Mov.Reg(asm.R1, asm.R6).WithSymbol("own" + label),
+	}
+}
+
+// sender finds the socket that sent the packet, as the one that an answer would reach. It allows the socket of a process
+// that is no instance, and one of the receiver's group.
+func sender(m maps, label string, size int32, ports int16) asm.Instructions {
+	udp, found := "senderUDP"+label, "sender"+label
+	in := asm.Instructions{
+		// The header's ports are those of the sender and the receiver, in this order.
+		asm.Mov.Reg(asm.R1, asm.R6),
+		asm.Mov.Reg(asm.R2, asm.R9),
+		asm.Mov.Reg(asm.R3, asm.RFP),
+		asm.Add.Imm(asm.R3, stackGID),
+		asm.Mov.Imm(asm.R4, 4),
+		asm.FnSkbLoadBytes.Call(),
+		asm.JNE.Imm(asm.R0, 0, "deny"),
+		asm.LoadMem(asm.R1, asm.RFP, stackGID+2, asm.Half),
+		asm.StoreMem(asm.RFP, stackTuple+ports, asm.R1, asm.Half),
+		asm.LoadMem(asm.R1, asm.RFP, stackGID, asm.Half),
+		asm.StoreMem(asm.RFP, stackTuple+ports+2, asm.R1, asm.Half),
+		asm.LoadMem(asm.R9, asm.R7, sockProtocol, asm.Word),
+		asm.JEq.Imm(asm.R9, unix.IPPROTO_UDP, udp),
+	}
+	args := lookUpArgs(size)
+	in = append(append(in, args...), asm.FnSkLookupTcp.Call(), asm.Ja.Label(found))
+	args[0] = args[0].WithSymbol(udp)
+	in = append(append(in, args...), asm.FnSkLookupUdp.Call())
+	return append(in,
+		// Who sends and closes the socket at once cannot be told.
+		asm.JEq.Imm(asm.R0, 0, "deny").WithSymbol(found),
+		asm.Mov.Reg(asm.R9, asm.R0),
+		asm.LoadMapPtr(asm.R1, m.tags.FD()),
+		asm.Mov.Reg(asm.R2, asm.R9),
+		asm.Mov.Imm(asm.R3, 0),
+		asm.Mov.Imm(asm.R4, 0),
+		asm.FnSkStorageGet.Call(),
+		asm.Mov.Reg(asm.R7, asm.R8), // no tag: not an instance's
+		asm.JEq.Imm(asm.R0, 0, "releaseSender"+label),
+		asm.LoadMem(asm.R7, asm.R0, 0, asm.Word),
+		asm.Mov.Reg(asm.R1, asm.R9).WithSymbol("releaseSender"+label),
+		asm.FnSkRelease.Call(),
+		asm.JEq.Reg(asm.R7, asm.R8, "allow"),
+		asm.Ja.Label("deny"),
+	)
 }
 
 // send4 denies instances what goes to a socket of another group on this host, by an address of IPv4.
@@ -213,15 +426,7 @@ func isLocal(m maps) asm.Instructions {
 // on the stack; its ports are at ports, and its size is that of IPv4 or IPv6.
 func lookUp(m maps, label string, size int32, ports int16) asm.Instructions {
 	udp, found := "udp"+label, "found"+label
-	// A call loses R1 to R5.
-	args := asm.Instructions{
-		asm.Mov.Reg(asm.R1, asm.R6),
-		asm.Mov.Reg(asm.R2, asm.RFP),
-		asm.Add.Imm(asm.R2, stackTuple),
-		asm.Mov.Imm(asm.R3, size),
-		asm.Mov.Imm(asm.R4, -1), // BPF_F_CURRENT_NETNS
-		asm.Mov.Imm(asm.R5, 0),
-	}
+	args := lookUpArgs(size)
 	in := asm.Instructions{
 		asm.LoadMem(asm.R1, asm.R6, addrPort, asm.Word),
 		asm.StoreImm(asm.RFP, stackTuple+ports, 0, asm.Half),
@@ -249,6 +454,18 @@ func lookUp(m maps, label string, size int32, ports int16) asm.Instructions {
 		asm.JEq.Reg(asm.R8, asm.R7, "allow"),
 		asm.Ja.Label("deny"),
 	)
+}
+
+// lookUpArgs are the arguments of a search for the socket of the tuple on the stack. A call loses R1 to R5.
+func lookUpArgs(size int32) asm.Instructions {
+	return asm.Instructions{
+		asm.Mov.Reg(asm.R1, asm.R6),
+		asm.Mov.Reg(asm.R2, asm.RFP),
+		asm.Add.Imm(asm.R2, stackTuple),
+		asm.Mov.Imm(asm.R3, size),
+		asm.Mov.Imm(asm.R4, -1), // BPF_F_CURRENT_NETNS
+		asm.Mov.Imm(asm.R5, 0),
+	}
 }
 
 // word is four bytes of an address as the kernel's programs load them.
