@@ -124,7 +124,7 @@ func callPatience() time.Duration {
 	if d, err := time.ParseDuration(os.Getenv(patienceEnv)); err == nil {
 		return d
 	}
-	return 5 * time.Second
+	return time.Minute
 }
 
 func say(err error) int {
@@ -575,11 +575,12 @@ func TestGuard(t *testing.T) {
 	})
 	t.Run("refuses datagrams to many hosts", func(t *testing.T) {
 		p := startVictim(t, groupA)
-		t.Setenv(patienceEnv, "50ms")
 		for _, of := range []struct {
-			gid  uint32
-			want bool
-		}{{groupB, false}, {groupA, true}} {
+			gid      uint32
+			patience string // of the sender, for an answer
+			want     bool
+		}{{groupB, "50ms", false}, {groupA, "1m", true}} {
+			t.Setenv(patienceEnv, of.patience)
 			before := received(t, p)
 			require.NoError(t, again(t, of.gid, fmt.Sprintf("%s=%d", broadcastEnv, p.UDP4)).Run())
 			require.Equal(t, of.want, before != received(t, p), "group %d", of.gid)
@@ -609,18 +610,18 @@ func TestGuard(t *testing.T) {
 
 		// The kernel chose the port of this one.
 		other := startVictim(t, groupB)
-		call := func() error {
-			c, err := net.DialTimeout("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(other.All4)), 300*time.Millisecond)
+		call := func(patience time.Duration) error {
+			c, err := net.DialTimeout("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(other.All4)), patience)
 			if err == nil {
 				err = c.Close()
 			}
 			return err
 		}
-		require.NoError(t, call())
+		require.NoError(t, call(time.Minute))
 		require.NoError(t, g.Reserve(groupA, other.All4))
-		require.Error(t, call())
+		require.Error(t, call(300*time.Millisecond))
 		require.NoError(t, g.Free(other.All4))
-		require.NoError(t, call())
+		require.NoError(t, call(time.Minute))
 	})
 	t.Run("does not keep an instance from the same port of another host", func(t *testing.T) {
 		// Nothing answers there, and the test does not wait: only EPERM would come from the guard.
