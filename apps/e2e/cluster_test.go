@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -98,14 +99,32 @@ func freeNetwork(t *testing.T) string {
 // there, whatever the product says.
 type cluster struct {
 	server, token string
-	http          *http.Client
+	// reads keep their connections, because a TLS handshake costs both sides more than a list of pods. A change has a
+	// connection of its own, because it is not sent again if the server closes the connection meanwhile.
+	reads, changes *http.Client
 }
 
+// clusters that are open, by the text of their kubeconfig.
+var clusters sync.Map
+
+// openCluster returns the same cluster for each kubeconfig with the same text.
 func openCluster(kubeconfig string) (*cluster, error) {
 	data, err := os.ReadFile(kubeconfig)
 	if err != nil {
 		return nil, err
 	}
+	if c, ok := clusters.Load(string(data)); ok {
+		return c.(*cluster), nil
+	}
+	c, err := newCluster(kubeconfig, data)
+	if err != nil {
+		return nil, err
+	}
+	opened, _ := clusters.LoadOrStore(string(data), c)
+	return opened.(*cluster), nil
+}
+
+func newCluster(kubeconfig string, data []byte) (*cluster, error) {
 	var cfg struct {
 		Clusters []struct {
 			Cluster struct {
@@ -127,11 +146,15 @@ func openCluster(kubeconfig string) (*cluster, error) {
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(cfg.Clusters[0].Cluster.CA)
+	client := func(keepAlive bool) *http.Client {
+		return &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{
+			DisableKeepAlives: !keepAlive, IdleConnTimeout: 10 * time.Second,
+			TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+		}}
+	}
 	return &cluster{
 		server: cfg.Clusters[0].Cluster.Server, token: cfg.Users[0].User.Token,
-		http: &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{
-			DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
-		}},
+		reads: client(true), changes: client(false),
 	}, nil
 }
 
@@ -155,7 +178,11 @@ func (c *cluster) call(ctx context.Context, method, path string, body, into any)
 	if req.Header.Set("Content-Type", "application/json"); method == http.MethodPatch {
 		req.Header.Set("Content-Type", "application/merge-patch+json")
 	}
-	resp, err := c.http.Do(req)
+	client := c.changes
+	if method == http.MethodGet {
+		client = c.reads
+	}
+	resp, err := client.Do(req)
 	if err != nil {
 		return err
 	}
