@@ -145,7 +145,7 @@ var (
 	between = regexp.MustCompile(`\s*(?:&&|\|)\s*`)
 	word    = regexp.MustCompile(`'[^']*'|"[^"]*"|\S+`)
 	// passed are the other commands that pages may use. Their arguments are not checked.
-	passed = []string{"curl", "jq", "kill", "export", "cd", "printf", "git", "go", "./smoke-test", "bash", "npm", "openssl", "tee", "python3"}
+	passed = []string{"curl", "jq", "kill", "export", "cd", "printf", "git", "go", "./smoke-test", "bash", "npm", "openssl", "tee", "python3", "date", "age-keygen", "aws"}
 )
 
 func checkLine(t *testing.T, page, line string) {
@@ -177,8 +177,14 @@ func checkLine(t *testing.T, page, line string) {
 		case model != nil:
 			app, err := model()
 			require.NoError(t, err)
+			node := app.Node
+			for _, w := range words[1:] {
+				if n := slices.IndexFunc(node.Children, func(c *kong.Node) bool { return c.Name == w }); n >= 0 {
+					node = node.Children[n]
+				}
+			}
 			var names []string
-			for _, group := range app.AllFlags(false) {
+			for _, group := range node.AllFlags(false) {
 				for _, f := range group {
 					names = append(names, f.Name)
 				}
