@@ -447,7 +447,7 @@ func TestIsolation(t *testing.T) {
 		if strings.Contains(strings.Join(seen.Capacity.Notes, " "), "port isolation") {
 			t.Skip("this kernel cannot isolate ports")
 		}
-		require.NoError(t, rt.Apply(t.Context(), ofWorkspace(assignment("dep_1", 1, "/bin/sh", "-c", "[ ! -e ran ] || exit 1; touch ran; exec "+h.program), "ws_a")))
+		require.NoError(t, rt.Apply(t.Context(), ofWorkspace(assignment("dep_1", 1, "/bin/sh", "-c", "[ ! -e ran ] || exec sleep 1000; touch ran; exec "+h.program), "ws_a")))
 		in := until(t, rt, "dep_1", allReady(1))[0]
 		take := func() string {
 			cmd := exec.CommandContext(t.Context(), h.program)

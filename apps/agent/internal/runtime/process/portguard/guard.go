@@ -205,7 +205,7 @@ func (p programs) maps() (m maps, err error) {
 }
 
 func fits(m *ebpf.Map, s *ebpf.MapSpec) bool {
-	return m.Type() == s.Type && m.KeySize() == s.KeySize && m.ValueSize() == s.ValueSize
+	return m.Type() == s.Type && m.KeySize() == s.KeySize && m.ValueSize() == s.ValueSize && m.Flags() == s.Flags
 }
 
 // openRoot opens the root of the host's hierarchy of cgroups (v2), below which all processes are.

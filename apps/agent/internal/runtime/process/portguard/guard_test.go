@@ -4,6 +4,7 @@ package portguard
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -20,6 +21,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -35,6 +37,7 @@ const (
 	bindEnv   = "WINDLASS_TEST_BIND"
 
 	broadcastEnv = "WINDLASS_TEST_BROADCAST"
+	meetEnv      = "WINDLASS_TEST_MEET"
 	// patienceEnv is for callers that are to get no answer.
 	patienceEnv = "WINDLASS_TEST_PATIENCE"
 )
@@ -50,6 +53,8 @@ func TestMain(m *testing.M) {
 		os.Exit(listen())
 	case os.Getenv(callEnv) != "":
 		os.Exit(call())
+	case os.Getenv(meetEnv) != "":
+		os.Exit(meet())
 	case os.Getenv(broadcastEnv) != "":
 		os.Exit(broadcast())
 	case os.Getenv(bindEnv) != "":
@@ -178,6 +183,7 @@ func waysTo(p ports, external string) []way {
 		add("UDP "+host, dial("udp6", host, p.UDP6))
 		add("unconnected UDP "+host, sendTo("udp6", host, p.UDP6))
 	}
+	add("a socket that took a connection", reused(p.All4))
 	add("Multipath TCP", raw6(unix.SOCK_STREAM, unix.IPPROTO_MPTCP, "::1", p.All6))
 	return all
 }
@@ -254,6 +260,83 @@ func sendTo(network, host string, port int) func() error {
 		return err
 	}
 }
+
+// reused connects by a socket that the kernel made for a connection, which has ended.
+func reused(port int) func() error {
+	return func() error {
+		l, err := socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = unix.Close(l) }()
+		if err := errors.Join(unix.Bind(l, &unix.SockaddrInet4{Addr: loopback4}), unix.Listen(l, 1)); err != nil {
+			return err
+		}
+		at, err := unix.Getsockname(l)
+		if err != nil {
+			return err
+		}
+		c, err := socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = unix.Close(c) }()
+		if err := unix.Connect(c, at); err != nil {
+			return fmt.Errorf("to itself: %v", err) //nolint:errorlint // it is not the refusal that the test looks for
+		}
+		taken, _, err := unix.Accept4(l, unix.SOCK_CLOEXEC)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = unix.Close(taken) }()
+		var none unix.RawSockaddrInet4 // its family is AF_UNSPEC, which disconnects
+		if _, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(taken), uintptr(unsafe.Pointer(&none)), unsafe.Sizeof(none)); errno != 0 {
+			return fmt.Errorf("disconnect: %v", errno) //nolint:errorlint // the same
+		}
+		wait := unix.NsecToTimeval(callPatience().Nanoseconds())
+		if err := errors.Join(unix.SetsockoptTimeval(taken, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait), unix.SetsockoptTimeval(taken, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &wait)); err != nil {
+			return err
+		}
+		if err := unix.Connect(taken, &unix.SockaddrInet4{Port: port, Addr: loopback4}); err != nil {
+			return err
+		}
+		return exchange(taken)
+	}
+}
+
+// meet connects from one port to another without a listener at either, and prints what it led to. If the other side does
+// the same at that moment, TCP makes a connection of the two. The kernel's refusals are dropped.
+func meet() int {
+	var gid, from, to int
+	if _, err := fmt.Sscanf(os.Getenv(meetEnv), "%d %d %d", &gid, &from, &to); err != nil {
+		return say(err)
+	}
+	fd, err := socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+	if err != nil {
+		return say(err)
+	}
+	// The flags of TCP are in byte 13 of its header, and 4 is that of a refusal.
+	filter := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 13},
+		{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, Jf: 1, K: 4},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 20},
+	}
+	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}); err != nil {
+		return say(fmt.Errorf("attach a filter: %w", err))
+	}
+	// Where root has filtered much, the kernel refuses filters of others.
+	if err := errors.Join(syscall.Setgid(gid), syscall.Setuid(gid)); err != nil {
+		return say(err)
+	}
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Port: from, Addr: loopback4}); err != nil {
+		return say(fmt.Errorf("bind port %d: %w", from, err))
+	}
+	_, _ = fmt.Fprintln(os.Stdout, unix.Connect(fd, &unix.SockaddrInet4{Port: to, Addr: loopback4}))
+	return 0
+}
+
+var loopback4 = [4]byte{127, 0, 0, 1}
 
 // fastOpen connects by sending.
 func fastOpen(host string, port int) func() error {
@@ -451,6 +534,14 @@ func externalAddress(t *testing.T) string {
 	return "127.0.0.2"
 }
 
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, l.Close()) }()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
 func openGuard(t *testing.T) *Guard {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -572,6 +663,24 @@ func TestGuard(t *testing.T) {
 		require.Equal(t, after, received(t, p), "datagrams of another group")
 		openGuard(t)
 		requireAll(t, "EPERM", callAs(t, groupB, p))
+	})
+	t.Run("refuses connections that both sides begin", func(t *testing.T) {
+		openGuard(t)
+		meetAs := func(one, other uint32) string {
+			a, b := freePort(t), freePort(t)
+			first := again(t, 0, fmt.Sprintf("%s=%d %d %d", meetEnv, one, a, b))
+			second := again(t, 0, fmt.Sprintf("%s=%d %d %d", meetEnv, other, b, a))
+			var out bytes.Buffer
+			first.Stdout = &out
+			require.NoError(t, first.Start())
+			answer, err := second.Output()
+			require.NoError(t, err)
+			require.NoError(t, first.Wait())
+			return out.String() + string(answer)
+		}
+		require.Equal(t, "<nil>\n<nil>\n", meetAs(groupA, groupA))
+		t.Setenv(patienceEnv, "3s")
+		require.NotContains(t, meetAs(groupA, groupB), "<nil>")
 	})
 	t.Run("refuses datagrams to many hosts", func(t *testing.T) {
 		p := startVictim(t, groupA)

@@ -19,6 +19,7 @@ const (
 	addrIP6      = 8 // four words
 	addrPort     = 24
 	addrProtocol = 36
+	addrSock     = 64
 
 	sockProtocol = 12
 	sockPort     = 44 // the socket's own, in the host's order
@@ -29,11 +30,12 @@ const (
 	packetSock      = 168
 )
 
-// listening is the state of a TCP socket that takes connections, and loopback the number of the interface on which a host
-// calls itself.
+// listening and connecting are states of a TCP socket that a first packet can reach, and loopback is the number of the
+// interface on which a host calls itself.
 const (
-	listening = 10
-	loopback  = 1
+	connecting = 2
+	listening  = 10
+	loopback   = 1
 )
 
 // Places on a program's stack, by their distance from its end.
@@ -58,7 +60,8 @@ type maps struct {
 func tagsSpec() *ebpf.MapSpec {
 	number := &btf.Int{Name: "unsigned int", Size: 4}
 	return &ebpf.MapSpec{
-		Name: "windlass_tags", Type: ebpf.SkStorage, KeySize: 4, ValueSize: 4, Flags: unix.BPF_F_NO_PREALLOC,
+		// A socket that takes a connection inherits the tag of the one that listens. It may be disconnected and used again.
+		Name: "windlass_tags", Type: ebpf.SkStorage, KeySize: 4, ValueSize: 4, Flags: unix.BPF_F_NO_PREALLOC | unix.BPF_F_CLONE,
 		Key: &btf.Int{Name: "int", Size: 4, Encoding: btf.Signed}, Value: number,
 	}
 }
@@ -121,6 +124,21 @@ func ofGroups(g groups) asm.Instructions {
 	}
 }
 
+// ofInstances is ofGroups for sockets that exist. It tags those without a tag: the kernel makes some by itself.
+func ofInstances(g groups, m maps) asm.Instructions {
+	return append(ofGroups(g),
+		asm.StoreMem(asm.RFP, stackGID, asm.R7, asm.Word),
+		asm.LoadMapPtr(asm.R1, m.tags.FD()),
+		asm.LoadMem(asm.R2, asm.R6, addrSock, asm.DWord),
+		asm.JEq.Imm(asm.R2, 0, "deny"),
+		asm.Mov.Reg(asm.R3, asm.RFP),
+		asm.Add.Imm(asm.R3, stackGID),
+		asm.Mov.Imm(asm.R4, unix.BPF_SK_STORAGE_GET_F_CREATE),
+		asm.FnSkStorageGet.Call(),
+		asm.JEq.Imm(asm.R0, 0, "deny"), // the kernel has no memory for it
+	)
+}
+
 // verdicts end each program.
 func verdicts() asm.Instructions {
 	return asm.Instructions{
@@ -154,7 +172,7 @@ func create(g groups, m maps) asm.Instructions {
 
 // bind denies instances the TCP ports of other groups: clients of an instance that has ended must not reach another one.
 func bind(g groups, m maps) asm.Instructions {
-	in := append(ofGroups(g),
+	in := append(ofInstances(g, m),
 		asm.LoadMem(asm.R1, asm.R6, addrProtocol, asm.Word),
 		asm.JNE.Imm(asm.R1, unix.IPPROTO_TCP, "allow"),
 		asm.LoadMem(asm.R1, asm.R6, addrPort, asm.Word),
@@ -194,6 +212,7 @@ func receive(_ groups, m maps) asm.Instructions {
 		asm.JEq.Imm(asm.R1, unix.IPPROTO_UDP, "tagged"),
 		asm.JNE.Imm(asm.R1, unix.IPPROTO_TCP, "allow"),
 		asm.LoadMem(asm.R1, asm.R7, sockState, asm.Word),
+		asm.JEq.Imm(asm.R1, connecting, "tagged"),
 		asm.JNE.Imm(asm.R1, listening, "allow"),
 
 		asm.LoadMapPtr(asm.R1, m.tags.FD()).WithSymbol("tagged"),
@@ -319,8 +338,15 @@ func sender(m maps, label string, size int32, ports int16) asm.Instructions {
 		asm.JEq.Imm(asm.R9, unix.IPPROTO_UDP, udp),
 	}
 	args := lookUpArgs(size)
-	in = append(append(in, args...), asm.FnSkLookupTcp.Call(), asm.Ja.Label(found))
-	args[0] = args[0].WithSymbol(udp)
+	in = append(append(in, args...), asm.FnSkLookupTcp.Call(), asm.Ja.Label(found),
+		// Of sockets that share a port, any could be the sender of a datagram to many.
+		asm.LoadMem(asm.R1, asm.R6, packetInterface, asm.Word).WithSymbol(udp),
+		asm.JEq.Imm(asm.R1, loopback, "search"+label),
+		asm.LoadMem(asm.R1, asm.RFP, stackGID, asm.Half),
+		asm.LoadMem(asm.R2, asm.RFP, stackGID+2, asm.Half),
+		asm.JEq.Reg(asm.R1, asm.R2, "deny"),
+	)
+	args[0] = args[0].WithSymbol("search" + label)
 	in = append(append(in, args...), asm.FnSkLookupUdp.Call())
 	return append(in,
 		// Who sends and closes the socket at once cannot be told.
@@ -343,7 +369,7 @@ func sender(m maps, label string, size int32, ports int16) asm.Instructions {
 
 // send4 denies instances what goes to a socket of another group on this host, by an address of IPv4.
 func send4(g groups, m maps) asm.Instructions {
-	in := append(ofGroups(g),
+	in := append(ofInstances(g, m),
 		asm.LoadMem(asm.R8, asm.R6, addrIP4, asm.Word),
 		asm.JNE.Imm(asm.R8, 0, "ip4"),
 		// 0.0.0.0 means this host. It is written out, so that the kernel goes where this looks.
@@ -356,7 +382,7 @@ func send4(g groups, m maps) asm.Instructions {
 
 // send6 is send4 for sockets of IPv6, which reach addresses of IPv4, too.
 func send6(g groups, m maps) asm.Instructions {
-	in := append(ofGroups(g),
+	in := append(ofInstances(g, m),
 		asm.LoadMem(asm.R8, asm.R6, addrIP6+12, asm.Word),
 		asm.LoadMem(asm.R1, asm.R6, addrIP6, asm.Word),
 		asm.JNE.Imm(asm.R1, 0, "ip6"),
