@@ -325,7 +325,7 @@ func meet() int {
 	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}); err != nil {
 		return say(fmt.Errorf("attach a filter: %w", err))
 	}
-	// Where root has filtered much, the kernel refuses filters of others.
+	// Recent kernels take filters of TCP sockets from root only.
 	if err := errors.Join(syscall.Setgid(gid), syscall.Setuid(gid)); err != nil {
 		return say(err)
 	}
