@@ -325,12 +325,12 @@ func meet() int {
 	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}); err != nil {
 		return say(fmt.Errorf("attach a filter: %w", err))
 	}
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Port: from, Addr: loopback4}); err != nil {
+		return say(fmt.Errorf("bind port %d: %w", from, err))
+	}
 	// Recent kernels take filters of TCP sockets from root only.
 	if err := errors.Join(syscall.Setgid(gid), syscall.Setuid(gid)); err != nil {
 		return say(err)
-	}
-	if err := unix.Bind(fd, &unix.SockaddrInet4{Port: from, Addr: loopback4}); err != nil {
-		return say(fmt.Errorf("bind port %d: %w", from, err))
 	}
 	_, _ = fmt.Fprintln(os.Stdout, unix.Connect(fd, &unix.SockaddrInet4{Port: to, Addr: loopback4}))
 	return 0
@@ -681,6 +681,16 @@ func TestGuard(t *testing.T) {
 		require.Equal(t, "<nil>\n<nil>\n", meetAs(groupA, groupA))
 		t.Setenv(patienceEnv, "3s")
 		require.NotContains(t, meetAs(groupA, groupB), "<nil>")
+	})
+	t.Run("lets instances connect from a port that is another group's", func(t *testing.T) {
+		g := openGuard(t)
+		p, from := startVictim(t, 0), freePort(t)
+		require.NoError(t, g.Reserve(groupA, from))
+		// Binding is refused to it, but not to root, whose socket it is until it connects. The kernel may choose the port, too.
+		out, err := again(t, 0, fmt.Sprintf("%s=%d %d %d", meetEnv, groupB, from, p.All4)).Output()
+		require.NoError(t, err)
+		require.Equal(t, "<nil>\n", string(out))
+		require.NoError(t, g.Free(from))
 	})
 	t.Run("refuses datagrams to many hosts", func(t *testing.T) {
 		p := startVictim(t, groupA)

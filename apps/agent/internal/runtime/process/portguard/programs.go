@@ -212,9 +212,11 @@ func receive(_ groups, m maps) asm.Instructions {
 		asm.JEq.Imm(asm.R1, unix.IPPROTO_UDP, "tagged"),
 		asm.JNE.Imm(asm.R1, unix.IPPROTO_TCP, "allow"),
 		asm.LoadMem(asm.R1, asm.R7, sockState, asm.Word),
-		asm.JEq.Imm(asm.R1, connecting, "tagged"),
-		asm.JNE.Imm(asm.R1, listening, "allow"),
-
+		asm.JEq.Imm(asm.R1, listening, "tagged"),
+		asm.JNE.Imm(asm.R1, connecting, "allow"),
+	}
+	in = append(in, opens()...)
+	in = append(in,
 		asm.LoadMapPtr(asm.R1, m.tags.FD()).WithSymbol("tagged"),
 		asm.Mov.Reg(asm.R2, asm.R7),
 		asm.Mov.Imm(asm.R3, 0),
@@ -239,7 +241,7 @@ func receive(_ groups, m maps) asm.Instructions {
 		asm.LoadMem(asm.R1, asm.R6, packetEtherType, asm.Word).WithSymbol("from"),
 		asm.JEq.Imm(asm.R1, etherType(unix.ETH_P_IPV6), "packet6"),
 		asm.JNE.Imm(asm.R1, etherType(unix.ETH_P_IP), "allow"),
-	}
+	)
 	// IPv4: the header's length is in its first byte, and its addresses are at 12 and 16.
 	in = append(in, loadPacket(0, stackByte, 1)...)
 	in = append(in,
@@ -280,6 +282,45 @@ func receive(_ groups, m maps) asm.Instructions {
 	in = append(in, sender(m, "6", 36, 32)...)
 	return append(in, verdicts()...)
 }
+
+// opens allows the answer of a listener to a socket that connects: that was judged before. What is left is the first packet
+// of another socket that connects.
+func opens() asm.Instructions {
+	in := asm.Instructions{
+		asm.LoadMem(asm.R1, asm.R6, packetEtherType, asm.Word),
+		asm.JEq.Imm(asm.R1, etherType(unix.ETH_P_IPV6), "opens6"),
+	}
+	in = append(in, loadPacket(0, stackByte, 1)...)
+	in = append(in,
+		asm.LoadMem(asm.R9, asm.RFP, stackByte, asm.Byte),
+		asm.And.Imm(asm.R9, 15),
+		asm.LSh.Imm(asm.R9, 2),
+		asm.Ja.Label("flags"),
+	)
+	six := loadPacket(6, stackByte, 1)
+	six[0] = six[0].WithSymbol("opens6")
+	in = append(in, six...)
+	return append(in,
+		asm.LoadMem(asm.R1, asm.RFP, stackByte, asm.Byte),
+		asm.JNE.Imm(asm.R1, unix.IPPROTO_TCP, "tagged"),
+		asm.Mov.Imm(asm.R9, 40),
+		// The flags of TCP are in byte 13 of its header.
+		asm.Mov.Reg(asm.R1, asm.R6).WithSymbol("flags"),
+		asm.Mov.Reg(asm.R2, asm.R9),
+		asm.Add.Imm(asm.R2, 13),
+		asm.Mov.Reg(asm.R3, asm.RFP),
+		asm.Add.Imm(asm.R3, stackByte),
+		asm.Mov.Imm(asm.R4, 1),
+		asm.FnSkbLoadBytes.Call(),
+		asm.JNE.Imm(asm.R0, 0, "deny"),
+		asm.LoadMem(asm.R1, asm.RFP, stackByte, asm.Byte),
+		asm.And.Imm(asm.R1, flagACK),
+		asm.JNE.Imm(asm.R1, 0, "allow"),
+	)
+}
+
+// flagACK says that a packet of TCP answers another one.
+const flagACK = 16
 
 // etherType is a protocol as the kernel keeps it with a packet.
 func etherType(protocol uint16) int32 {
