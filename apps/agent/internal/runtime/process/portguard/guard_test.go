@@ -70,7 +70,15 @@ type ports struct{ All4, All6, Loop4, UDP4, UDP6 int }
 
 func listen() int {
 	var p ports
-	config := net.ListenConfig{}
+	// As servers of multicast do it, others may have the port of UDP, too.
+	config := net.ListenConfig{Control: func(network, _ string, c syscall.RawConn) error {
+		if !strings.HasPrefix(network, "udp") {
+			return nil
+		}
+		var failed error
+		err := c.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
+		return errors.Join(err, failed)
+	}}
 	for _, one := range []struct {
 		port          *int
 		network, addr string
@@ -91,8 +99,8 @@ func listen() int {
 			}
 		}()
 	}
-	for port, network := range map[*int]string{&p.UDP4: "udp4", &p.UDP6: "udp"} {
-		c, err := config.ListenPacket(context.Background(), network, ":0")
+	for port, on := range map[*int][2]string{&p.UDP4: {"udp4", ":" + os.Getenv(listenEnv)}, &p.UDP6: {"udp", ":0"}} {
+		c, err := config.ListenPacket(context.Background(), on[0], on[1])
 		if err != nil {
 			return say(err)
 		}
@@ -389,19 +397,24 @@ func call() int {
 	return 0
 }
 
-// broadcast sends datagrams to all hosts at once.
+// broadcast sends datagrams to all hosts at once, from one port to another. From port 0 is from any. It says when it has
+// bound the port, and then waits for the end of its input.
 func broadcast() int {
-	port, err := strconv.Atoi(os.Getenv(broadcastEnv))
-	if err != nil {
+	var from, port int
+	if _, err := fmt.Sscanf(os.Getenv(broadcastEnv), "%d %d", &from, &port); err != nil {
 		return say(err)
 	}
 	fd, err := socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
 	if err != nil {
 		return say(err)
 	}
-	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BROADCAST, 1); err != nil {
+	err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BROADCAST, 1), unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
+		unix.Bind(fd, &unix.SockaddrInet4{Port: from}))
+	if err != nil {
 		return say(err)
 	}
+	_, _ = fmt.Fprintln(os.Stdout, "bound")
+	_, _ = io.Copy(io.Discard, os.Stdin)
 	for _, to := range [][4]byte{{255, 255, 255, 255}, {224, 0, 0, 1}, {127, 255, 255, 255}} {
 		_ = unix.Sendto(fd, []byte("?"), 0, &unix.SockaddrInet4{Port: port, Addr: to}) // some hosts have no such route
 	}
@@ -467,7 +480,13 @@ func startVictim(t *testing.T, gid uint32) ports {
 
 func startVictimToStop(t *testing.T, gid uint32) (ports, func()) {
 	t.Helper()
-	cmd := again(t, gid, listenEnv+"=1")
+	return startVictimAt(t, gid, 0)
+}
+
+// startVictimAt starts a victim at a port of UDP, 0 for any.
+func startVictimAt(t *testing.T, gid uint32, udp int) (ports, func()) {
+	t.Helper()
+	cmd := again(t, gid, fmt.Sprintf("%s=%d", listenEnv, udp))
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	out, err := cmd.StdoutPipe()
@@ -701,9 +720,27 @@ func TestGuard(t *testing.T) {
 		}{{groupB, "50ms", false}, {groupA, "1m", true}} {
 			t.Setenv(patienceEnv, of.patience)
 			before := received(t, p)
-			require.NoError(t, again(t, of.gid, fmt.Sprintf("%s=%d", broadcastEnv, p.UDP4)).Run())
+			require.NoError(t, again(t, of.gid, fmt.Sprintf("%s=%d %d", broadcastEnv, 0, p.UDP4)).Run())
 			require.Equal(t, of.want, before != received(t, p), "group %d", of.gid)
 		}
+	})
+	t.Run("refuses datagrams to many hosts from the receiver's own port", func(t *testing.T) {
+		port := freePort(t)
+		sender := again(t, groupB, fmt.Sprintf("%s=%d %d", broadcastEnv, port, port))
+		in, err := sender.StdinPipe()
+		require.NoError(t, err)
+		out, err := sender.StdoutPipe()
+		require.NoError(t, err)
+		sender.Env = append(sender.Env, patienceEnv+"=50ms")
+		require.NoError(t, sender.Start())
+		_, err = bufio.NewReader(out).ReadString('\n')
+		require.NoError(t, err)
+		// The search for the sender finds the socket that was bound last: the receiver's.
+		p, stop := startVictimAt(t, groupA, port)
+		defer stop()
+		require.NoError(t, in.Close())
+		require.NoError(t, sender.Wait())
+		require.Equal(t, "0", received(t, p))
 	})
 	t.Run("keeps the port of an instance that ended from others, and its clients from who got it", func(t *testing.T) {
 		g := openGuard(t)
