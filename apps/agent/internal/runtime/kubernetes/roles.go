@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	appsv1 "k8s.io/api/apps/v1"
@@ -150,7 +151,13 @@ type unit struct {
 	// leaves reports whether the workload is marked to be removed. empty reports whether nothing but such a
 	// workload is left.
 	leaves, empty bool
+	// look is after how long the workload has to be looked at again, 0 if only an event matters.
+	look time.Duration
 }
+
+// roomPatience is how long a pod may wait for a node before it counts as one without room. The scheduler may need up to
+// 10 s to find the room of a pod that has left.
+const roomPatience = 15 * time.Second
 
 // unitsOf returns the workloads of the instances of a deployment, by name.
 func (r families) unitsOf(at render.Ref) []*unit {
@@ -186,7 +193,7 @@ func placeOf(labels map[string]string) groups.ID {
 }
 
 // observed returns the instance as input for package groups.
-func (r families) observed(f *family, u *unit) groups.Instance {
+func (r families) observed(f *family, u *unit, now time.Time) groups.Instance {
 	want := f.a.TemplateOf(u.Role)
 	in := groups.Instance{
 		ID: u.ID, Key: u.ref.Name, Leaving: u.leaves,
@@ -195,7 +202,10 @@ func (r families) observed(f *family, u *unit) groups.Instance {
 	for _, p := range u.pods {
 		in.Ready = in.Ready || observe.IsReady(p) && !render.Drains(p)
 		in.Old = in.Old || p.Annotations[render.AnnotationTemplateHash] != want
-		in.Unfit = in.Unfit || p.Spec.NodeName == ""
+		if p.Spec.NodeName == "" {
+			u.look = max(0, roomPatience-now.Sub(p.CreationTimestamp.Time))
+			in.Unfit = in.Unfit || u.look == 0
+		}
 	}
 	if len(u.pods) == 0 {
 		in.Old = u.live.Spec.Template.Annotations[render.AnnotationTemplateHash] != want
@@ -215,7 +225,10 @@ func (r families) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 	for _, u := range all {
 		known[u.ID] = u
 		if !u.empty {
-			seen = append(seen, r.observed(f, u))
+			seen = append(seen, r.observed(f, u, time.Now()))
+		}
+		if u.look > 0 {
+			r.repairs.queue.AddAfter(at, u.look)
 		}
 	}
 	d := groups.Decide(f.wanted(), seen)

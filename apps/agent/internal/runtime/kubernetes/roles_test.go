@@ -3,6 +3,7 @@ package kubernetes_test
 import (
 	"encoding/json"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -164,4 +165,34 @@ func TestRoles_IdleAgentMakesNoCall(t *testing.T) {
 	require.NoError(t, p.rt.Apply(t.Context(), p.a))
 	p.awaits(t, 3, 0)
 	require.Equal(t, before, written(), "another agent writes nothing")
+}
+
+// Where all GPUs are in use, a new pod gets the room of the one before only when that has ended.
+func TestRoles_NextGroupWaitsForTheRoomOfTheFirst(t *testing.T) {
+	const patience = 15 * time.Second
+	p := placeRoles(t, assignment("dep_room", 2, twoRoles("router", "decode")), nil)
+	p.awaits(t, 6, 0)
+	p.change(t, func(a *runtime.Assignment) {
+		a.TemplateHash = "template-2"
+		a.Deployment.Spec.Roles[0].Resources = &windlassv1.Resources{CpuMillicores: 1_000_000_000} // no node has it
+	})
+	until(t, "the other group goes, too", func() bool {
+		waiting := time.Duration(0)
+		old := map[int]int{}
+		for _, one := range p.pods(t) {
+			if one.Spec.NodeName == "" {
+				waiting = max(waiting, time.Since(one.CreationTimestamp.Time))
+			}
+			if one.Annotations[render.AnnotationTemplateHash] == "template-1" {
+				group, err := strconv.Atoi(one.Labels[render.LabelGroup])
+				require.NoError(t, err)
+				old[group]++
+			}
+		}
+		if old[0] < 3 && old[1] < 3 {
+			require.GreaterOrEqual(t, waiting, patience-time.Second, "creation has whole seconds")
+			return true
+		}
+		return false
+	})
 }
