@@ -48,8 +48,8 @@ var (
 )
 
 // access is the only table of the roles that may call a procedure of windlass.v1. A procedure that is not in it
-// is closed to all. KEDA's calls need a viewer: see external_scaler.go. Some calls ask for more, depending on their arguments: see their files. It also says which calls change
-// what runs, and start work.
+// is closed to all. KEDA's calls need a viewer: see external_scaler.go. Some calls ask for more, depending on
+// their arguments: see their files. It also says which calls change what runs, and start work.
 var access = map[string]need{
 	w.AppServiceCreateAppProcedure:      deployer,
 	w.AppServiceGetAppProcedure:         viewer,

@@ -126,16 +126,48 @@ func ofGroups(g groups) asm.Instructions {
 
 // ofInstances is ofGroups for sockets that exist. It tags those without a tag: the kernel makes some by itself.
 func ofInstances(g groups, m maps) asm.Instructions {
-	return append(ofGroups(g),
-		asm.StoreMem(asm.RFP, stackGID, asm.R7, asm.Word),
-		asm.LoadMapPtr(asm.R1, m.tags.FD()),
+	in := append(ofGroups(g),
 		asm.LoadMem(asm.R2, asm.R6, addrSock, asm.DWord),
 		asm.JEq.Imm(asm.R2, 0, "deny"),
+	)
+	return append(in, setTag(m)...)
+}
+
+// setTag tags the socket in R2, unless it has a tag, with the group in R7.
+func setTag(m maps) asm.Instructions {
+	return asm.Instructions{
+		asm.StoreMem(asm.RFP, stackGID, asm.R7, asm.Word),
+		asm.LoadMapPtr(asm.R1, m.tags.FD()),
 		asm.Mov.Reg(asm.R3, asm.RFP),
 		asm.Add.Imm(asm.R3, stackGID),
 		asm.Mov.Imm(asm.R4, unix.BPF_SK_STORAGE_GET_F_CREATE),
 		asm.FnSkStorageGet.Call(),
 		asm.JEq.Imm(asm.R0, 0, "deny"), // the kernel has no memory for it
+	}
+}
+
+// getTag puts the address of a socket's tag into R0, 0 if it has none.
+func getTag(m maps, socket asm.Register) asm.Instructions {
+	return asm.Instructions{
+		asm.LoadMapPtr(asm.R1, m.tags.FD()),
+		asm.Mov.Reg(asm.R2, socket),
+		asm.Mov.Imm(asm.R3, 0),
+		asm.Mov.Imm(asm.R4, 0),
+		asm.FnSkStorageGet.Call(),
+	}
+}
+
+// judge ends a search: it allows the socket in R0 if it has no tag, because it is no instance's, or that of the group own.
+func judge(m maps, label string, own, other asm.Register) asm.Instructions {
+	in := append(asm.Instructions{asm.Mov.Reg(asm.R9, asm.R0)}, getTag(m, asm.R9)...)
+	return append(in,
+		asm.Mov.Reg(other, own),
+		asm.JEq.Imm(asm.R0, 0, label),
+		asm.LoadMem(other, asm.R0, 0, asm.Word),
+		asm.Mov.Reg(asm.R1, asm.R9).WithSymbol(label),
+		asm.FnSkRelease.Call(),
+		asm.JEq.Reg(other, own, "allow"),
+		asm.Ja.Label("deny"),
 	)
 }
 
@@ -156,17 +188,8 @@ func create(g groups, m maps) asm.Instructions {
 	for _, allowed := range []int32{unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_ICMP, unix.IPPROTO_ICMPV6} {
 		in = append(in, asm.JEq.Imm(asm.R1, allowed, "tag"))
 	}
-	in = append(in,
-		asm.Ja.Label("deny"),
-		asm.StoreMem(asm.RFP, stackGID, asm.R7, asm.Word).WithSymbol("tag"),
-		asm.LoadMapPtr(asm.R1, m.tags.FD()),
-		asm.Mov.Reg(asm.R2, asm.R6),
-		asm.Mov.Reg(asm.R3, asm.RFP),
-		asm.Add.Imm(asm.R3, stackGID),
-		asm.Mov.Imm(asm.R4, unix.BPF_SK_STORAGE_GET_F_CREATE),
-		asm.FnSkStorageGet.Call(),
-		asm.JEq.Imm(asm.R0, 0, "deny"), // the kernel has no memory for it
-	)
+	in = append(in, asm.Ja.Label("deny"), asm.Mov.Reg(asm.R2, asm.R6).WithSymbol("tag"))
+	in = append(in, setTag(m)...)
 	return append(in, verdicts()...)
 }
 
@@ -179,233 +202,21 @@ func bind(g groups, m maps) asm.Instructions {
 		asm.HostTo(asm.BE, asm.R1, asm.Half),
 		asm.StoreMem(asm.RFP, stackPort, asm.R1, asm.Word),
 	)
-	in = append(in, ofPort(m)...)
-	in = append(in, asm.JNE.Reg(asm.R1, asm.R7, "deny"))
+	in = append(in, ofPort(m, asm.R7, "allow")...)
 	return append(in, verdicts()...)
 }
 
-// ofPort puts the group that has the port on the stack into R1, and allows if none has.
-func ofPort(m maps) asm.Instructions {
+// ofPort denies if the port on the stack is of another group than own, and goes to none if it is of no group.
+func ofPort(m maps, own asm.Register, none string) asm.Instructions {
 	return asm.Instructions{
 		asm.LoadMapPtr(asm.R1, m.ports.FD()),
 		asm.Mov.Reg(asm.R2, asm.RFP),
 		asm.Add.Imm(asm.R2, stackPort),
 		asm.FnMapLookupElem.Call(),
-		asm.JEq.Imm(asm.R0, 0, "allow"),
+		asm.JEq.Imm(asm.R0, 0, none),
 		asm.LoadMem(asm.R1, asm.R0, 0, asm.Word),
+		asm.JNE.Reg(asm.R1, own, "deny"),
 	}
-}
-
-// receive judges again where a packet arrives: who listens may have changed since the sender connected, and some ways to
-// a socket ask no other hook. It looks at packets that open a TCP connection, and at datagrams, of instances' sockets.
-//
-// R6 is the packet, R7 the socket that receives, R8 the socket's tag, and R9 the length of the header of IP.
-func receive(_ groups, m maps) asm.Instructions {
-	in := asm.Instructions{
-		asm.Mov.Reg(asm.R6, asm.R1),
-		asm.LoadMem(asm.R1, asm.R6, packetSock, asm.DWord),
-		asm.JEq.Imm(asm.R1, 0, "allow"),
-		asm.FnSkFullsock.Call(),
-		asm.JEq.Imm(asm.R0, 0, "allow"),
-		asm.Mov.Reg(asm.R7, asm.R0),
-		asm.LoadMem(asm.R1, asm.R7, sockProtocol, asm.Word),
-		asm.JEq.Imm(asm.R1, unix.IPPROTO_UDP, "tagged"),
-		asm.JNE.Imm(asm.R1, unix.IPPROTO_TCP, "allow"),
-		asm.LoadMem(asm.R1, asm.R7, sockState, asm.Word),
-		asm.JEq.Imm(asm.R1, listening, "tagged"),
-		asm.JNE.Imm(asm.R1, connecting, "allow"),
-	}
-	in = append(in, opens()...)
-	in = append(in,
-		asm.LoadMapPtr(asm.R1, m.tags.FD()).WithSymbol("tagged"),
-		asm.Mov.Reg(asm.R2, asm.R7),
-		asm.Mov.Imm(asm.R3, 0),
-		asm.Mov.Imm(asm.R4, 0),
-		asm.FnSkStorageGet.Call(),
-		asm.JEq.Imm(asm.R0, 0, "allow"),
-		asm.LoadMem(asm.R8, asm.R0, 0, asm.Word),
-
-		// No client reaches a port of another group here, not even one of the host.
-		asm.LoadMem(asm.R1, asm.R7, sockProtocol, asm.Word),
-		asm.JNE.Imm(asm.R1, unix.IPPROTO_TCP, "from"),
-		asm.LoadMem(asm.R1, asm.R7, sockPort, asm.Word),
-		asm.StoreMem(asm.RFP, stackPort, asm.R1, asm.Word),
-		asm.LoadMapPtr(asm.R1, m.ports.FD()),
-		asm.Mov.Reg(asm.R2, asm.RFP),
-		asm.Add.Imm(asm.R2, stackPort),
-		asm.FnMapLookupElem.Call(),
-		asm.JEq.Imm(asm.R0, 0, "from"),
-		asm.LoadMem(asm.R1, asm.R0, 0, asm.Word),
-		asm.JNE.Reg(asm.R1, asm.R8, "deny"),
-
-		asm.LoadMem(asm.R1, asm.R6, packetEtherType, asm.Word).WithSymbol("from"),
-		asm.JEq.Imm(asm.R1, etherType(unix.ETH_P_IPV6), "packet6"),
-		asm.JNE.Imm(asm.R1, etherType(unix.ETH_P_IP), "allow"),
-	)
-	// IPv4: the header's length is in its first byte, and its addresses are at 12 and 16.
-	in = append(in, loadPacket(0, stackByte, 1)...)
-	in = append(in,
-		asm.LoadMem(asm.R9, asm.RFP, stackByte, asm.Byte),
-		asm.And.Imm(asm.R9, 15),
-		asm.LSh.Imm(asm.R9, 2),
-		asm.StoreImm(asm.RFP, stackKey+4, 0, asm.Word),
-		asm.StoreImm(asm.RFP, stackKey+8, 0, asm.Word),
-		asm.StoreImm(asm.RFP, stackKey+12, int64(word(0, 0, 255, 255)), asm.Word),
-	)
-	in = append(in, loadPacket(12, stackKey+16, 4)...)
-	in = append(in, ofThisHost(m, "4")...)
-	in = append(in, loadPacket(16, stackTuple, 4)...)
-	in = append(in,
-		asm.LoadMem(asm.R1, asm.RFP, stackKey+16, asm.Word),
-		asm.StoreMem(asm.RFP, stackTuple+4, asm.R1, asm.Word),
-	)
-	in = append(in, sender(m, "4", 12, 8)...)
-	// IPv6: the addresses are at 8 and 24. A packet of this host with other headers before those of TCP or UDP is refused.
-	first := loadPacket(8, stackKey+4, 16)
-	first[0] = first[0].WithSymbol("packet6")
-	in = append(in, first...)
-	in = append(in, ofThisHost(m, "6")...)
-	in = append(in, loadPacket(6, stackByte, 1)...)
-	in = append(in,
-		asm.LoadMem(asm.R1, asm.RFP, stackByte, asm.Byte),
-		asm.LoadMem(asm.R2, asm.R7, sockProtocol, asm.Word),
-		asm.JNE.Reg(asm.R1, asm.R2, "deny"),
-		asm.Mov.Imm(asm.R9, 40),
-	)
-	in = append(in, loadPacket(24, stackTuple, 16)...)
-	for i := range int16(4) {
-		in = append(in,
-			asm.LoadMem(asm.R1, asm.RFP, stackKey+4+4*i, asm.Word),
-			asm.StoreMem(asm.RFP, stackTuple+16+4*i, asm.R1, asm.Word),
-		)
-	}
-	in = append(in, sender(m, "6", 36, 32)...)
-	return append(in, verdicts()...)
-}
-
-// opens allows the answer of a listener to a socket that connects: that was judged before. What is left is the first packet
-// of another socket that connects.
-func opens() asm.Instructions {
-	in := asm.Instructions{
-		asm.LoadMem(asm.R1, asm.R6, packetEtherType, asm.Word),
-		asm.JEq.Imm(asm.R1, etherType(unix.ETH_P_IPV6), "opens6"),
-	}
-	in = append(in, loadPacket(0, stackByte, 1)...)
-	in = append(in,
-		asm.LoadMem(asm.R9, asm.RFP, stackByte, asm.Byte),
-		asm.And.Imm(asm.R9, 15),
-		asm.LSh.Imm(asm.R9, 2),
-		asm.Ja.Label("flags"),
-	)
-	six := loadPacket(6, stackByte, 1)
-	six[0] = six[0].WithSymbol("opens6")
-	in = append(in, six...)
-	return append(in,
-		asm.LoadMem(asm.R1, asm.RFP, stackByte, asm.Byte),
-		asm.JNE.Imm(asm.R1, unix.IPPROTO_TCP, "tagged"),
-		asm.Mov.Imm(asm.R9, 40),
-		// The flags of TCP are in byte 13 of its header.
-		asm.Mov.Reg(asm.R1, asm.R6).WithSymbol("flags"),
-		asm.Mov.Reg(asm.R2, asm.R9),
-		asm.Add.Imm(asm.R2, 13),
-		asm.Mov.Reg(asm.R3, asm.RFP),
-		asm.Add.Imm(asm.R3, stackByte),
-		asm.Mov.Imm(asm.R4, 1),
-		asm.FnSkbLoadBytes.Call(),
-		asm.JNE.Imm(asm.R0, 0, "deny"),
-		asm.LoadMem(asm.R1, asm.RFP, stackByte, asm.Byte),
-		asm.And.Imm(asm.R1, flagACK),
-		asm.JNE.Imm(asm.R1, 0, "allow"),
-	)
-}
-
-// flagACK says that a packet of TCP answers another one.
-const flagACK = 16
-
-// etherType is a protocol as the kernel keeps it with a packet.
-func etherType(protocol uint16) int32 {
-	var b [2]byte
-	binary.BigEndian.PutUint16(b[:], protocol)
-	return int32(binary.NativeEndian.Uint16(b[:]))
-}
-
-// loadPacket copies bytes of the packet's header to the stack, and denies a packet without them.
-func loadPacket(from int32, to, size int16) asm.Instructions {
-	return asm.Instructions{
-		asm.Mov.Reg(asm.R1, asm.R6),
-		asm.Mov.Imm(asm.R2, from),
-		asm.Mov.Reg(asm.R3, asm.RFP),
-		asm.Add.Imm(asm.R3, int32(to)),
-		asm.Mov.Imm(asm.R4, int32(size)),
-		asm.FnSkbLoadBytes.Call(),
-		asm.JNE.Imm(asm.R0, 0, "deny"),
-	}
-}
-
-// ofThisHost allows packets of other hosts. Those of this one arrive on the loopback interface, but for copies of what goes
-// to many hosts.
-func ofThisHost(m maps, label string) asm.Instructions {
-	return asm.Instructions{
-		asm.LoadMem(asm.R1, asm.R6, packetInterface, asm.Word),
-		asm.JEq.Imm(asm.R1, loopback, "own"+label),
-		asm.StoreImm(asm.RFP, stackKey, 128, asm.Word),
-		asm.LoadMapPtr(asm.R1, m.local.FD()),
-		asm.Mov.Reg(asm.R2, asm.RFP),
-		asm.Add.Imm(asm.R2, stackKey),
-		asm.FnMapLookupElem.Call(),
-		asm.JEq.Imm(asm.R0, 0, "allow"),
-		asm.Mov.Reg(asm.R1, asm.R6).WithSymbol("own" + label),
-	}
-}
-
-// sender finds the socket that sent the packet, as the one that an answer would reach. It allows the socket of a process
-// that is no instance, and one of the receiver's group.
-func sender(m maps, label string, size int32, ports int16) asm.Instructions {
-	udp, found := "senderUDP"+label, "sender"+label
-	in := asm.Instructions{
-		// The header's ports are those of the sender and the receiver, in this order.
-		asm.Mov.Reg(asm.R1, asm.R6),
-		asm.Mov.Reg(asm.R2, asm.R9),
-		asm.Mov.Reg(asm.R3, asm.RFP),
-		asm.Add.Imm(asm.R3, stackGID),
-		asm.Mov.Imm(asm.R4, 4),
-		asm.FnSkbLoadBytes.Call(),
-		asm.JNE.Imm(asm.R0, 0, "deny"),
-		asm.LoadMem(asm.R1, asm.RFP, stackGID+2, asm.Half),
-		asm.StoreMem(asm.RFP, stackTuple+ports, asm.R1, asm.Half),
-		asm.LoadMem(asm.R1, asm.RFP, stackGID, asm.Half),
-		asm.StoreMem(asm.RFP, stackTuple+ports+2, asm.R1, asm.Half),
-		asm.LoadMem(asm.R9, asm.R7, sockProtocol, asm.Word),
-		asm.JEq.Imm(asm.R9, unix.IPPROTO_UDP, udp),
-	}
-	args := lookUpArgs(size)
-	in = append(append(in, args...), asm.FnSkLookupTcp.Call(), asm.Ja.Label(found),
-		// Of sockets that share a port, any could be the sender of a datagram to many.
-		asm.LoadMem(asm.R1, asm.R6, packetInterface, asm.Word).WithSymbol(udp),
-		asm.JEq.Imm(asm.R1, loopback, "search"+label),
-		asm.LoadMem(asm.R1, asm.RFP, stackGID, asm.Half),
-		asm.LoadMem(asm.R2, asm.RFP, stackGID+2, asm.Half),
-		asm.JEq.Reg(asm.R1, asm.R2, "deny"),
-	)
-	args[0] = args[0].WithSymbol("search" + label)
-	in = append(append(in, args...), asm.FnSkLookupUdp.Call())
-	return append(in,
-		// Who sends and closes the socket at once cannot be told.
-		asm.JEq.Imm(asm.R0, 0, "deny").WithSymbol(found),
-		asm.Mov.Reg(asm.R9, asm.R0),
-		asm.LoadMapPtr(asm.R1, m.tags.FD()),
-		asm.Mov.Reg(asm.R2, asm.R9),
-		asm.Mov.Imm(asm.R3, 0),
-		asm.Mov.Imm(asm.R4, 0),
-		asm.FnSkStorageGet.Call(),
-		asm.Mov.Reg(asm.R7, asm.R8), // no tag: not an instance's
-		asm.JEq.Imm(asm.R0, 0, "releaseSender"+label),
-		asm.LoadMem(asm.R7, asm.R0, 0, asm.Word),
-		asm.Mov.Reg(asm.R1, asm.R9).WithSymbol("releaseSender"+label),
-		asm.FnSkRelease.Call(),
-		asm.JEq.Reg(asm.R7, asm.R8, "allow"),
-		asm.Ja.Label("deny"),
-	)
 }
 
 // send4 denies instances what goes to a socket of another group on this host, by an address of IPv4.
@@ -477,7 +288,7 @@ func judge4(m maps) asm.Instructions {
 	return append(in, lookUp(m, "4", 12, 8)...)
 }
 
-// isLocal allows what goes to other hosts.
+// isLocal allows what goes to other hosts, or comes from them. The address is on the stack.
 func isLocal(m maps) asm.Instructions {
 	return asm.Instructions{
 		asm.StoreImm(asm.RFP, stackKey, 128, asm.Word),
@@ -503,24 +314,14 @@ func lookUp(m maps, label string, size int32, ports int16) asm.Instructions {
 		asm.JNE.Imm(asm.R9, unix.IPPROTO_TCP, "allow"),
 	}
 	in = append(append(in, args...), asm.FnSkLookupTcp.Call(), asm.Ja.Label(found))
-	args[0] = args[0].WithSymbol(udp)
-	in = append(append(in, args...), asm.FnSkLookupUdp.Call())
-	return append(in,
-		asm.JEq.Imm(asm.R0, 0, "allow").WithSymbol(found),
-		asm.Mov.Reg(asm.R9, asm.R0),
-		asm.LoadMapPtr(asm.R1, m.tags.FD()),
-		asm.Mov.Reg(asm.R2, asm.R9),
-		asm.Mov.Imm(asm.R3, 0),
-		asm.Mov.Imm(asm.R4, 0),
-		asm.FnSkStorageGet.Call(),
-		asm.Mov.Reg(asm.R8, asm.R7), // no tag: not an instance's
-		asm.JEq.Imm(asm.R0, 0, "release"+label),
-		asm.LoadMem(asm.R8, asm.R0, 0, asm.Word),
-		asm.Mov.Reg(asm.R1, asm.R9).WithSymbol("release"+label),
-		asm.FnSkRelease.Call(),
-		asm.JEq.Reg(asm.R8, asm.R7, "allow"),
-		asm.Ja.Label("deny"),
-	)
+	in = append(append(in, labelled(udp, args)...), asm.FnSkLookupUdp.Call(), asm.JEq.Imm(asm.R0, 0, "allow").WithSymbol(found))
+	return append(in, judge(m, "judge"+label, asm.R7, asm.R8)...)
+}
+
+// labelled gives instructions a name, to which others can go.
+func labelled(name string, in asm.Instructions) asm.Instructions {
+	in[0] = in[0].WithSymbol(name)
+	return in
 }
 
 // lookUpArgs are the arguments of a search for the socket of the tuple on the stack. A call loses R1 to R5.

@@ -1,0 +1,189 @@
+//go:build linux && (amd64 || arm64)
+
+package portguard
+
+import (
+	"encoding/binary"
+
+	"github.com/cilium/ebpf/asm"
+	"golang.org/x/sys/unix"
+)
+
+// receive judges again where a packet arrives: who listens may have changed since the sender connected, and some ways to
+// a socket ask no other hook. It looks at packets that open a TCP connection, and at datagrams, of instances' sockets.
+//
+// R6 is the packet, R7 the socket that receives, R8 the socket's tag, and R9 the length of the header of IP.
+func receive(_ groups, m maps) asm.Instructions {
+	in := asm.Instructions{
+		asm.Mov.Reg(asm.R6, asm.R1),
+		asm.LoadMem(asm.R1, asm.R6, packetSock, asm.DWord),
+		asm.JEq.Imm(asm.R1, 0, "allow"),
+		asm.FnSkFullsock.Call(),
+		asm.JEq.Imm(asm.R0, 0, "allow"),
+		asm.Mov.Reg(asm.R7, asm.R0),
+		asm.LoadMem(asm.R1, asm.R7, sockProtocol, asm.Word),
+		asm.JEq.Imm(asm.R1, unix.IPPROTO_UDP, "tagged"),
+		asm.JNE.Imm(asm.R1, unix.IPPROTO_TCP, "allow"),
+		asm.LoadMem(asm.R1, asm.R7, sockState, asm.Word),
+		asm.JEq.Imm(asm.R1, listening, "tagged"),
+		asm.JNE.Imm(asm.R1, connecting, "allow"),
+	}
+	in = append(in, opens()...)
+	in = append(in, labelled("tagged", getTag(m, asm.R7))...)
+	in = append(in,
+		asm.JEq.Imm(asm.R0, 0, "allow"),
+		asm.LoadMem(asm.R8, asm.R0, 0, asm.Word),
+
+		// No client reaches a port of another group here, not even one of the host.
+		asm.LoadMem(asm.R1, asm.R7, sockProtocol, asm.Word),
+		asm.JNE.Imm(asm.R1, unix.IPPROTO_TCP, "from"),
+		asm.LoadMem(asm.R1, asm.R7, sockPort, asm.Word),
+		asm.StoreMem(asm.RFP, stackPort, asm.R1, asm.Word),
+	)
+	in = append(in, ofPort(m, asm.R8, "from")...)
+	in = append(in,
+		asm.LoadMem(asm.R1, asm.R6, packetEtherType, asm.Word).WithSymbol("from"),
+		asm.JEq.Imm(asm.R1, etherType(unix.ETH_P_IPV6), "packet6"),
+		asm.JNE.Imm(asm.R1, etherType(unix.ETH_P_IP), "allow"),
+	)
+	// IPv4: the header's length is in its first byte, and its addresses are at 12 and 16.
+	in = append(in, loadPacket(0, stackByte, 1)...)
+	in = append(in,
+		asm.LoadMem(asm.R9, asm.RFP, stackByte, asm.Byte),
+		asm.And.Imm(asm.R9, 15),
+		asm.LSh.Imm(asm.R9, 2),
+		asm.StoreImm(asm.RFP, stackKey+4, 0, asm.Word),
+		asm.StoreImm(asm.RFP, stackKey+8, 0, asm.Word),
+		asm.StoreImm(asm.RFP, stackKey+12, int64(word(0, 0, 255, 255)), asm.Word),
+	)
+	in = append(in, loadPacket(12, stackKey+16, 4)...)
+	in = append(in, ofThisHost(m, "own4")...)
+	in = append(in, labelled("own4", loadPacket(16, stackTuple, 4))...)
+	in = append(in,
+		asm.LoadMem(asm.R1, asm.RFP, stackKey+16, asm.Word),
+		asm.StoreMem(asm.RFP, stackTuple+4, asm.R1, asm.Word),
+	)
+	in = append(in, sender(m, "4", 12, 8)...)
+	// IPv6: the addresses are at 8 and 24. A packet of this host with other headers before those of TCP or UDP is refused.
+	in = append(in, labelled("packet6", loadPacket(8, stackKey+4, 16))...)
+	in = append(in, ofThisHost(m, "own6")...)
+	in = append(in, labelled("own6", loadPacket(6, stackByte, 1))...)
+	in = append(in,
+		asm.LoadMem(asm.R1, asm.RFP, stackByte, asm.Byte),
+		asm.LoadMem(asm.R2, asm.R7, sockProtocol, asm.Word),
+		asm.JNE.Reg(asm.R1, asm.R2, "deny"),
+		asm.Mov.Imm(asm.R9, 40),
+	)
+	in = append(in, loadPacket(24, stackTuple, 16)...)
+	for i := range int16(4) {
+		in = append(in,
+			asm.LoadMem(asm.R1, asm.RFP, stackKey+4+4*i, asm.Word),
+			asm.StoreMem(asm.RFP, stackTuple+16+4*i, asm.R1, asm.Word),
+		)
+	}
+	in = append(in, sender(m, "6", 36, 32)...)
+	return append(in, verdicts()...)
+}
+
+// opens allows the answer of a listener to a socket that connects: that was judged before. What is left is the first packet
+// of another socket that connects.
+func opens() asm.Instructions {
+	in := asm.Instructions{
+		asm.LoadMem(asm.R1, asm.R6, packetEtherType, asm.Word),
+		asm.JEq.Imm(asm.R1, etherType(unix.ETH_P_IPV6), "opens6"),
+	}
+	in = append(in, loadPacket(0, stackByte, 1)...)
+	in = append(in,
+		asm.LoadMem(asm.R9, asm.RFP, stackByte, asm.Byte),
+		asm.And.Imm(asm.R9, 15),
+		asm.LSh.Imm(asm.R9, 2),
+		asm.Ja.Label("flags"),
+	)
+	in = append(in, labelled("opens6", loadPacket(6, stackByte, 1))...)
+	return append(in,
+		asm.LoadMem(asm.R1, asm.RFP, stackByte, asm.Byte),
+		asm.JNE.Imm(asm.R1, unix.IPPROTO_TCP, "tagged"),
+		asm.Mov.Imm(asm.R9, 40),
+		// The flags of TCP are in byte 13 of its header.
+		asm.Mov.Reg(asm.R1, asm.R6).WithSymbol("flags"),
+		asm.Mov.Reg(asm.R2, asm.R9),
+		asm.Add.Imm(asm.R2, 13),
+		asm.Mov.Reg(asm.R3, asm.RFP),
+		asm.Add.Imm(asm.R3, stackByte),
+		asm.Mov.Imm(asm.R4, 1),
+		asm.FnSkbLoadBytes.Call(),
+		asm.JNE.Imm(asm.R0, 0, "deny"),
+		asm.LoadMem(asm.R1, asm.RFP, stackByte, asm.Byte),
+		asm.And.Imm(asm.R1, flagACK),
+		asm.JNE.Imm(asm.R1, 0, "allow"),
+	)
+}
+
+// flagACK says that a packet of TCP answers another one.
+const flagACK = 16
+
+// etherType is a protocol as the kernel keeps it with a packet.
+func etherType(protocol uint16) int32 {
+	var b [2]byte
+	binary.BigEndian.PutUint16(b[:], protocol)
+	return int32(binary.NativeEndian.Uint16(b[:]))
+}
+
+// loadPacket copies bytes of the packet's header to the stack, and denies a packet without them.
+func loadPacket(from int32, to, size int16) asm.Instructions {
+	return asm.Instructions{
+		asm.Mov.Reg(asm.R1, asm.R6),
+		asm.Mov.Imm(asm.R2, from),
+		asm.Mov.Reg(asm.R3, asm.RFP),
+		asm.Add.Imm(asm.R3, int32(to)),
+		asm.Mov.Imm(asm.R4, int32(size)),
+		asm.FnSkbLoadBytes.Call(),
+		asm.JNE.Imm(asm.R0, 0, "deny"),
+	}
+}
+
+// ofThisHost allows packets of other hosts, and goes to own, which follows it, with those of this one. These arrive on the
+// loopback interface, but for copies of what goes to many hosts.
+func ofThisHost(m maps, own string) asm.Instructions {
+	in := asm.Instructions{
+		asm.LoadMem(asm.R1, asm.R6, packetInterface, asm.Word),
+		asm.JEq.Imm(asm.R1, loopback, own),
+	}
+	return append(in, isLocal(m)...)
+}
+
+// sender finds the socket that sent the packet, as the one that an answer would reach. It allows the socket of a process
+// that is no instance, and one of the receiver's group.
+func sender(m maps, label string, size int32, ports int16) asm.Instructions {
+	udp, found := "senderUDP"+label, "sender"+label
+	in := asm.Instructions{
+		// The header's ports are those of the sender and the receiver, in this order.
+		asm.Mov.Reg(asm.R1, asm.R6),
+		asm.Mov.Reg(asm.R2, asm.R9),
+		asm.Mov.Reg(asm.R3, asm.RFP),
+		asm.Add.Imm(asm.R3, stackGID),
+		asm.Mov.Imm(asm.R4, 4),
+		asm.FnSkbLoadBytes.Call(),
+		asm.JNE.Imm(asm.R0, 0, "deny"),
+		asm.LoadMem(asm.R1, asm.RFP, stackGID+2, asm.Half),
+		asm.StoreMem(asm.RFP, stackTuple+ports, asm.R1, asm.Half),
+		asm.LoadMem(asm.R1, asm.RFP, stackGID, asm.Half),
+		asm.StoreMem(asm.RFP, stackTuple+ports+2, asm.R1, asm.Half),
+		asm.LoadMem(asm.R9, asm.R7, sockProtocol, asm.Word),
+		asm.JEq.Imm(asm.R9, unix.IPPROTO_UDP, udp),
+	}
+	args := lookUpArgs(size)
+	in = append(append(in, args...), asm.FnSkLookupTcp.Call(), asm.Ja.Label(found),
+		// Of sockets that share a port, any could be the sender of a datagram to many.
+		asm.LoadMem(asm.R1, asm.R6, packetInterface, asm.Word).WithSymbol(udp),
+		asm.JEq.Imm(asm.R1, loopback, "search"+label),
+		asm.LoadMem(asm.R1, asm.RFP, stackGID, asm.Half),
+		asm.LoadMem(asm.R2, asm.RFP, stackGID+2, asm.Half),
+		asm.JEq.Reg(asm.R1, asm.R2, "deny"),
+	)
+	in = append(append(in, labelled("search"+label, args)...), asm.FnSkLookupUdp.Call(),
+		// Who sends and closes the socket at once cannot be told.
+		asm.JEq.Imm(asm.R0, 0, "deny").WithSymbol(found),
+	)
+	return append(in, judge(m, "judge"+label, asm.R8, asm.R7)...)
+}

@@ -1,0 +1,416 @@
+//go:build linux && (amd64 || arm64)
+
+package portguard
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// ports are where a victim listens.
+type ports struct{ All4, All6, Loop4, UDP4, UDP6 int }
+
+func listen() int {
+	var p ports
+	// As servers of multicast do it, others may have the port of UDP, too.
+	config := net.ListenConfig{Control: func(network, _ string, c syscall.RawConn) error {
+		if !strings.HasPrefix(network, "udp") {
+			return nil
+		}
+		var failed error
+		err := c.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
+		return errors.Join(err, failed)
+	}}
+	for _, one := range []struct {
+		port          *int
+		network, addr string
+	}{{&p.All4, "tcp4", "0.0.0.0:0"}, {&p.All6, "tcp", "[::]:0"}, {&p.Loop4, "tcp", "127.0.0.1:0"}} {
+		l, err := config.Listen(context.Background(), one.network, one.addr)
+		if err != nil {
+			return say(err)
+		}
+		*one.port = l.Addr().(*net.TCPAddr).Port
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				_, _ = io.WriteString(c, "ok\n")
+				_ = c.Close()
+			}
+		}()
+	}
+	for port, on := range map[*int][2]string{&p.UDP4: {"udp4", ":" + os.Getenv(listenEnv)}, &p.UDP6: {"udp", ":0"}} {
+		c, err := config.ListenPacket(context.Background(), on[0], on[1])
+		if err != nil {
+			return say(err)
+		}
+		*port = c.LocalAddr().(*net.UDPAddr).Port
+		go answer(c)
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(p); err != nil {
+		return say(err)
+	}
+	_, _ = io.Copy(io.Discard, os.Stdin) // until the test ends
+	return 0
+}
+
+// answer answers each datagram, and one with "count" by the number of others.
+func answer(c net.PacketConn) {
+	b := make([]byte, 100)
+	for others := 0; ; {
+		n, from, err := c.ReadFrom(b)
+		if err != nil {
+			return
+		}
+		text := "ok\n"
+		if string(b[:n]) == "count" {
+			text = strconv.Itoa(others)
+		} else {
+			others++
+		}
+		_, _ = c.WriteTo([]byte(text), from)
+	}
+}
+
+// callPatience is how long a call waits for an answer.
+func callPatience() time.Duration {
+	if d, err := time.ParseDuration(os.Getenv(patienceEnv)); err == nil {
+		return d
+	}
+	return time.Minute
+}
+
+func say(err error) int {
+	_, _ = fmt.Fprintln(os.Stderr, err)
+	return 1
+}
+
+// way is one way to a victim.
+type way struct {
+	name string
+	call func() error
+}
+
+// waysTo are all ways to a victim. external is another address of the host.
+func waysTo(p ports, external string) []way {
+	dial := func(network, host string, port int) func() error {
+		return func() error {
+			c, err := net.DialTimeout(network, net.JoinHostPort(host, strconv.Itoa(port)), callPatience())
+			if err != nil {
+				return err
+			}
+			defer func() { _ = c.Close() }()
+			_ = c.SetDeadline(time.Now().Add(callPatience()))
+			if strings.HasPrefix(network, "udp") {
+				if _, err := io.WriteString(c, "?"); err != nil {
+					return err
+				}
+			}
+			_, err = bufio.NewReader(c).ReadString('\n')
+			return err
+		}
+	}
+	var all []way
+	add := func(name string, call func() error) { all = append(all, way{name, call}) }
+	for _, host := range []string{"127.0.0.1", "127.1.2.3", "0.0.0.0", external} {
+		add("TCP "+host, dial("tcp4", host, p.All4))
+		add("TCP to a listener of both "+host, dial("tcp4", host, p.All6))
+		add("mapped TCP "+host, raw6(unix.SOCK_STREAM, 0, "::ffff:"+host, p.All4))
+		if host != "127.1.2.3" { // the answer comes from 127.0.0.1, and a connected socket does not take it
+			add("UDP "+host, dial("udp4", host, p.UDP4))
+			add("mapped UDP "+host, raw6(unix.SOCK_DGRAM, 0, "::ffff:"+host, p.UDP4))
+		}
+		add("unconnected UDP "+host, sendTo("udp4", host, p.UDP4))
+		add("mapped unconnected UDP "+host, sendTo6("::ffff:"+host, p.UDP4))
+		add("fast open "+host, fastOpen(host, p.All4))
+	}
+	add("TCP to one address", dial("tcp4", "127.0.0.1", p.Loop4))
+	add("TCP to one address by 0", dial("tcp4", "0.0.0.0", p.Loop4))
+	for _, host := range []string{"::1", "::"} {
+		add("TCP "+host, dial("tcp6", host, p.All6))
+		add("UDP "+host, dial("udp6", host, p.UDP6))
+		add("unconnected UDP "+host, sendTo("udp6", host, p.UDP6))
+	}
+	add("a socket that took a connection", reused(p.All4))
+	add("Multipath TCP", raw6(unix.SOCK_STREAM, unix.IPPROTO_MPTCP, "::1", p.All6))
+	return all
+}
+
+func sockaddr6(host string, port int) *unix.SockaddrInet6 {
+	sa := &unix.SockaddrInet6{Port: port}
+	copy(sa.Addr[:], net.ParseIP(host).To16())
+	return sa
+}
+
+// exchange sends a byte if the socket is of datagrams, and waits for an answer.
+func exchange(fd int) error {
+	_, err := unix.Read(fd, make([]byte, 10))
+	return err
+}
+
+// socket makes a socket whose calls end after callPatience.
+func socket(domain, kind, protocol int) (int, error) {
+	fd, err := unix.Socket(domain, kind|unix.SOCK_CLOEXEC, protocol)
+	if err != nil {
+		return fd, err
+	}
+	wait := unix.NsecToTimeval(callPatience().Nanoseconds())
+	err = errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &wait))
+	return fd, err
+}
+
+// raw6 connects a socket of IPv6, which net.Dial does not do for addresses of IPv4.
+func raw6(kind, protocol int, host string, port int) func() error {
+	return func() error {
+		fd, err := socket(unix.AF_INET6, kind, protocol)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = unix.Close(fd) }()
+		if err := unix.Connect(fd, sockaddr6(host, port)); err != nil {
+			return err
+		}
+		if kind == unix.SOCK_DGRAM {
+			if _, err := unix.Write(fd, []byte("?")); err != nil {
+				return err
+			}
+		}
+		return exchange(fd)
+	}
+}
+
+func sendTo6(host string, port int) func() error {
+	return func() error {
+		fd, err := socket(unix.AF_INET6, unix.SOCK_DGRAM, 0)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = unix.Close(fd) }()
+		if err := unix.Sendto(fd, []byte("?"), 0, sockaddr6(host, port)); err != nil {
+			return err
+		}
+		return exchange(fd)
+	}
+}
+
+func sendTo(network, host string, port int) func() error {
+	return func() error {
+		c, err := net.ListenPacket(network, ":0")
+		if err != nil {
+			return err
+		}
+		defer func() { _ = c.Close() }()
+		_ = c.SetDeadline(time.Now().Add(callPatience()))
+		if _, err := c.WriteTo([]byte("?"), &net.UDPAddr{IP: net.ParseIP(host), Port: port}); err != nil {
+			return err
+		}
+		_, _, err = c.ReadFrom(make([]byte, 10))
+		return err
+	}
+}
+
+// reused connects by a socket that the kernel made for a connection, which has ended.
+func reused(port int) func() error {
+	return func() error {
+		l, err := socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = unix.Close(l) }()
+		if err := errors.Join(unix.Bind(l, &unix.SockaddrInet4{Addr: loopback4}), unix.Listen(l, 1)); err != nil {
+			return err
+		}
+		at, err := unix.Getsockname(l)
+		if err != nil {
+			return err
+		}
+		c, err := socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = unix.Close(c) }()
+		if err := unix.Connect(c, at); err != nil {
+			return fmt.Errorf("to itself: %v", err) //nolint:errorlint // it is not the refusal that the test looks for
+		}
+		taken, _, err := unix.Accept4(l, unix.SOCK_CLOEXEC)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = unix.Close(taken) }()
+		var none unix.RawSockaddrInet4 // its family is AF_UNSPEC, which disconnects
+		if _, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(taken), uintptr(unsafe.Pointer(&none)), unsafe.Sizeof(none)); errno != 0 {
+			return fmt.Errorf("disconnect: %v", errno) //nolint:errorlint // the same
+		}
+		wait := unix.NsecToTimeval(callPatience().Nanoseconds())
+		if err := errors.Join(unix.SetsockoptTimeval(taken, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait), unix.SetsockoptTimeval(taken, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &wait)); err != nil {
+			return err
+		}
+		if err := unix.Connect(taken, &unix.SockaddrInet4{Port: port, Addr: loopback4}); err != nil {
+			return err
+		}
+		return exchange(taken)
+	}
+}
+
+// meet connects from one port to another without a listener at either, and prints what it led to. If the other side does
+// the same at that moment, TCP makes a connection of the two. The kernel's refusals are dropped.
+func meet() int {
+	var gid, from, to int
+	if _, err := fmt.Sscanf(os.Getenv(meetEnv), "%d %d %d", &gid, &from, &to); err != nil {
+		return say(err)
+	}
+	fd, err := socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+	if err != nil {
+		return say(err)
+	}
+	// The flags of TCP are in byte 13 of its header, and 4 is that of a refusal.
+	filter := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 13},
+		{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, Jf: 1, K: 4},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 20},
+	}
+	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}); err != nil {
+		return say(fmt.Errorf("attach a filter: %w", err))
+	}
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Port: from, Addr: loopback4}); err != nil {
+		return say(fmt.Errorf("bind port %d: %w", from, err))
+	}
+	// Recent kernels take filters of TCP sockets from root only.
+	if err := errors.Join(syscall.Setgid(gid), syscall.Setuid(gid)); err != nil {
+		return say(err)
+	}
+	_, _ = fmt.Fprintln(os.Stdout, unix.Connect(fd, &unix.SockaddrInet4{Port: to, Addr: loopback4}))
+	return 0
+}
+
+var loopback4 = [4]byte{127, 0, 0, 1}
+
+// fastOpen connects by sending.
+func fastOpen(host string, port int) func() error {
+	return func() error {
+		fd, err := socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = unix.Close(fd) }()
+		sa := &unix.SockaddrInet4{Port: port}
+		copy(sa.Addr[:], net.ParseIP(host).To4())
+		if err := unix.Sendto(fd, []byte("?"), unix.MSG_FASTOPEN, sa); err != nil {
+			return err
+		}
+		return exchange(fd)
+	}
+}
+
+// call prints what each way led to: empty is an answer of the victim.
+func call() int {
+	var to struct {
+		Ports    ports
+		External string
+	}
+	if err := json.Unmarshal([]byte(os.Getenv(callEnv)), &to); err != nil {
+		return say(err)
+	}
+	out := map[string]string{}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for _, w := range waysTo(to.Ports, to.External) {
+		all.Go(func() {
+			err := w.call()
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				out[w.name] = ""
+			case errors.Is(err, unix.EPERM):
+				out[w.name] = "EPERM"
+			default:
+				out[w.name] = err.Error()
+			}
+		})
+	}
+	all.Wait()
+	if err := json.NewEncoder(os.Stdout).Encode(out); err != nil {
+		return say(err)
+	}
+	return 0
+}
+
+// broadcast sends datagrams to all hosts at once, from one port to another. From port 0 is from any. It says when it has
+// bound the port, and then waits for the end of its input.
+func broadcast() int {
+	var from, port int
+	if _, err := fmt.Sscanf(os.Getenv(broadcastEnv), "%d %d", &from, &port); err != nil {
+		return say(err)
+	}
+	fd, err := socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+	if err != nil {
+		return say(err)
+	}
+	err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BROADCAST, 1), unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
+		unix.Bind(fd, &unix.SockaddrInet4{Port: from}))
+	if err != nil {
+		return say(err)
+	}
+	_, _ = fmt.Fprintln(os.Stdout, "bound")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	for _, to := range [][4]byte{{255, 255, 255, 255}, {224, 0, 0, 1}, {127, 255, 255, 255}} {
+		_ = unix.Sendto(fd, []byte("?"), 0, &unix.SockaddrInet4{Port: port, Addr: to}) // some hosts have no such route
+	}
+	_ = exchange(fd) // it has to be open when they arrive
+	return 0
+}
+
+// bindAll prints what binding a port led to.
+func bindAll() int {
+	port, err := strconv.Atoi(os.Getenv(bindEnv))
+	if err != nil {
+		return say(err)
+	}
+	for _, sa := range []unix.Sockaddr{
+		&unix.SockaddrInet4{Port: port}, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}, &unix.SockaddrInet6{Port: port},
+	} {
+		domain := unix.AF_INET
+		if _, ok := sa.(*unix.SockaddrInet6); ok {
+			domain = unix.AF_INET6
+		}
+		fd, err := socket(domain, unix.SOCK_STREAM, 0)
+		if err != nil {
+			return say(err)
+		}
+		_, _ = fmt.Fprintln(os.Stdout, unix.Bind(fd, sa))
+		_ = unix.Close(fd)
+	}
+	return 0
+}
+
+// remote begins to connect to a port of an address that is reserved for documentation.
+func remote() int {
+	port, err := strconv.Atoi(os.Getenv(remoteEnv))
+	if err != nil {
+		return say(err)
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return say(err)
+	}
+	_, _ = fmt.Fprintln(os.Stdout, unix.Connect(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{192, 0, 2, 1}}))
+	return 0
+}
