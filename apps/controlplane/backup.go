@@ -121,6 +121,9 @@ func (f createBackupFlags) toFile(dump func(io.Writer) (backup.Totals, error)) (
 	if _, err := os.Lstat(f.File); err == nil && !f.Replace {
 		return totals, 0, fmt.Errorf("%s: %w: name another file, or use --replace", f.File, fs.ErrExist)
 	}
+	if _, err := os.Stat(filepath.Dir(f.File)); err != nil {
+		return totals, 0, fmt.Errorf("the folder of the file: %w: create it, or name a file elsewhere", err)
+	}
 	// It has mode 0600: it holds all specs and variables.
 	file, err := os.CreateTemp(filepath.Dir(f.File), "."+filepath.Base(f.File)+".*")
 	if err != nil {

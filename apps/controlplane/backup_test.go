@@ -56,6 +56,7 @@ func TestBackupCommands(t *testing.T) {
 	t.Run("mistakes name the flag and the fix", func(t *testing.T) {
 		require.ErrorContains(t, run("create", file+"2", "--mysql-dsn="+dsn, "--recipient=age1"), "--recipient=\"age1\"")
 		require.ErrorContains(t, run("create", file+"2", "--mysql-dsn="+dsn, "--recipients-file="+dir+"/none"), "--recipients-file")
+		require.ErrorContains(t, run("create", filepath.Join(dir, "none", "x"), "--mysql-dsn="+dsn), "the folder of the file")
 		require.ErrorContains(t, run("verify", file), "--identity-file")
 		require.ErrorContains(t, run("verify", file, "--identity-file="+dir+"/none"), "--identity-file")
 		require.ErrorContains(t, run("verify", keys), "no backup of Windlass")

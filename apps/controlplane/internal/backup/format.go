@@ -163,7 +163,11 @@ const ageMagic = "age-encryption.org/"
 func NewReader(in io.Reader, identities ...age.Identity) (*Reader, error) {
 	buffered := bufio.NewReader(in)
 	var from io.Reader = buffered
-	if magic, _ := buffered.Peek(len(ageMagic)); string(magic) == ageMagic {
+	magic, err := buffered.Peek(len(ageMagic))
+	if len(magic) == 0 {
+		return nil, fmt.Errorf("%w: it is empty (%w)", ErrDamaged, err)
+	}
+	if string(magic) == ageMagic {
 		if len(identities) == 0 {
 			return nil, errors.New("the backup is encrypted: name the file with its key by --identity-file")
 		}

@@ -113,6 +113,9 @@ func TestFormat(t *testing.T) {
 		require.Error(t, err, "cut off")
 	})
 	t.Run("what is no backup is refused", func(t *testing.T) {
+		_, err := backup.NewReader(bytes.NewReader(nil))
+		require.ErrorIs(t, err, backup.ErrDamaged)
+		require.ErrorContains(t, err, "it is empty")
 		for _, text := range []string{"", "CREATE TABLE apps", "age-encryption.org/v1\n"} {
 			_, err := backup.NewReader(bytes.NewReader([]byte(text)))
 			require.Error(t, err, text)
