@@ -32,6 +32,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane"
 	"github.com/windlass-run/windlass/apps/gateway"
 	"github.com/windlass-run/windlass/apps/simulator/internal/chaos"
+	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
 	"github.com/windlass-run/windlass/apps/simulator/internal/proxies"
 	"github.com/windlass-run/windlass/apps/simulator/internal/result"
 	"github.com/windlass-run/windlass/apps/simulator/internal/scenario"
@@ -173,9 +174,11 @@ func (f common) runScenario(ctx context.Context, name string, chosen scenario.Sc
 	ctx, cancel := context.WithTimeoutCause(ctx, deadline, fmt.Errorf("gave up after %s", deadline))
 	defer cancel()
 	r := result.New(name, f.Seed)
+	processors := measure.ReadProcessorTime()
 	if err := chosen.Run(ctx, scenario.Env{Options: options, Result: r}); err != nil {
 		r.Error = err.Error()
 	}
+	r.Machine.Stolen = measure.ReadProcessorTime().StolenSince(processors)
 	return r, nil
 }
 

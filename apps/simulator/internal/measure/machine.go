@@ -19,6 +19,9 @@ type Machine struct {
 	// Load is the mean number of processes that wanted a processor in the minute before the run. If it is
 	// above Cores, the figures are not reliable.
 	Load float64 `json:"load"`
+	// Stolen is the share of the wanted processor time, from 0 to 1, that the host of this virtual machine gave
+	// to others during the run. If it is above a few hundredths, the figures are not reliable.
+	Stolen float64 `json:"stolen"`
 }
 
 // ThisMachine describes this machine.

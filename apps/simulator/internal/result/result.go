@@ -91,7 +91,8 @@ func (r *Result) MarshalJSON() ([]byte, error) {
 // Table writes the result for a person.
 func (r *Result) Table(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
-	_, _ = fmt.Fprintf(t, "%s\tseed %d, commit %s, %d cores, load %.1f\n", r.Scenario, r.Seed, r.Commit, r.Machine.Cores, r.Machine.Load)
+	_, _ = fmt.Fprintf(t, "%s\tseed %d, commit %s, %d cores, load %.1f, %.0f%% stolen\n",
+		r.Scenario, r.Seed, r.Commit, r.Machine.Cores, r.Machine.Load, 100*r.Machine.Stolen)
 	for _, name := range slices.Sorted(maps.Keys(r.Sizes)) {
 		_, _ = fmt.Fprintf(t, "  %s\t%v\n", name, r.Sizes[name])
 	}

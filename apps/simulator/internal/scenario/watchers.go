@@ -19,7 +19,8 @@ import (
 // ready, before and during the streams. A deployment goes through the feed to a region and back. Each refused
 // stream is tried again. The scenario fails if more streams are open than a workspace may have. It also fails
 // if p99 is above the floor and more than twice the value before, or if the control plane uses more memory
-// than allowed. A window in which the disk pauses for longer than the floor is measured again.
+// than allowed. A window in which the disk pauses for longer than the floor, or in which the host of a virtual
+// machine takes more than a twentieth of the processor, is measured again.
 //
 // What limits it: the clients of the streams, a process of lower priority, share the processor with the
 // control plane and the database.
@@ -89,6 +90,8 @@ func (s *Watchers) Run(ctx context.Context, env Env) (err error) {
 	env.Result.Figure("ready_p99_ms", measure.Millis(during.ready), "ms during the streams")
 	env.Result.Figure("disk_pause_before_ms", measure.Millis(before.pause), "ms, the longest sync of the disk")
 	env.Result.Figure("disk_pause_ms", measure.Millis(during.pause), "ms during the streams")
+	env.Result.Figure("stolen_before", before.stolen, "of the processor time, which the host gave to others")
+	env.Result.Figure("stolen", during.stolen, "of it during the streams")
 	env.Result.Figure("plane_mib", mib, "MiB of the control plane at most")
 	var failures []error
 	if end.Most > int64(s.Most) {
@@ -100,8 +103,8 @@ func (s *Watchers) Run(ctx context.Context, env Env) (err error) {
 		"deployments until ready": {before.ready, during.ready},
 	} {
 		if p99[1] > 2*p99[0] && p99[1] > s.Floor {
-			failures = append(failures, fmt.Errorf("p99 of another workspace's %s went from %s to %s; the longest sync of the disk took %s and %s",
-				what, p99[0], p99[1], before.pause, during.pause))
+			failures = append(failures, fmt.Errorf("p99 of another workspace's %s went from %s to %s; the longest sync of the disk took %s and %s, and the host took %.0f %% and %.0f %% of the processor",
+				what, p99[0], p99[1], before.pause, during.pause, 100*before.stolen, 100*during.stolen))
 		}
 	}
 	if mib > s.PlaneMiB {
@@ -110,27 +113,31 @@ func (s *Watchers) Run(ctx context.Context, env Env) (err error) {
 	return errors.Join(failures...)
 }
 
-// windows limits how often a window is measured if the disk pauses. The last measurement counts.
-const windows = 3
-
 // served has p99 of reads, of calls that deploy, and of the times from these calls to ready. took is the
-// measured time, and pause the longest sync of the disk in it.
-type served struct{ reads, deploys, ready, took, pause time.Duration }
+// measured time, pause the longest sync of the disk in it, and stolen the share of the processor time that the
+// host took.
+type served struct {
+	reads, deploys, ready, took, pause time.Duration
+	stolen                             float64
+}
 
-// measureQuiet calls load until the disk does not pause for longer than the floor, but at most windows times.
+// measureQuiet makes load until nothing disturbs the machine, but at most measure.Windows times.
 func (s *Watchers) measureQuiet(ctx context.Context, w *testbed.Testbed) (out served, parts map[string]measure.Part, err error) {
 	for n := 1; ; n++ {
 		probe, err := measure.ProbeDisk(w.Stack.Dir())
 		if err != nil {
 			return out, nil, err
 		}
+		begun := measure.ReadProcessorTime()
 		out, parts, err = s.makeLoad(ctx, w)
+		out.stolen = measure.ReadProcessorTime().StolenSince(begun)
 		pause, stopped := probe.Stop()
 		out.pause = pause
-		if err = errors.Join(err, stopped); err != nil || pause <= s.Floor || n == windows {
+		quiet := pause <= s.Floor && out.stolen <= measure.MostStolen
+		if err = errors.Join(err, stopped); err != nil || quiet || n == measure.Windows {
 			return out, parts, err
 		}
-		w.Progressf("the disk paused for %s; the window is measured again", pause)
+		w.Progressf("the disk paused for %s, and the host took %.0f %% of the processor; the window is measured again", pause, 100*out.stolen)
 	}
 }
 
