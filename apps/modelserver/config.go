@@ -72,6 +72,18 @@ type Config struct {
 	// AppRole is the role in the app.
 	AppRole string `env:"WINDLASS_ROLE" hidden:""`
 
+	// ModelRepository is the folder of the models that are loaded and unloaded by the Open Inference Protocol.
+	// Empty means that the server does not speak this protocol.
+	ModelRepository string `help:"Folder of models, each a folder, to load and unload by the Open Inference Protocol."`
+	// ModelMemoryMiB is the memory for loaded models and adapters. 0 means no limit.
+	ModelMemoryMiB int `name:"model-memory-mib" default:"0" help:"Memory for loaded models and adapters, which they really hold; 0 for no limit."`
+	// ModelLoadTime is the time that loading a model or an adapter takes.
+	ModelLoadTime time.Duration `default:"0s" help:"Time that loading a model of the repository or an adapter takes."`
+	// AdapterSlots is how many adapters may be loaded at once. 0 means that the server takes none.
+	AdapterSlots int `default:"0" help:"Adapters that may be loaded at once by vLLM's calls; 0 for none."`
+	// AdapterMemoryMiB is the memory of an adapter whose path is not on this host.
+	AdapterMemoryMiB int `name:"adapter-memory-mib" default:"0" help:"Memory of an adapter whose path is no folder of this host. Others need the size of their files."`
+
 	// Engine has settings that only the command lines of vLLM and SGLang have.
 	Engine EngineConfig `kong:"-"`
 
@@ -183,6 +195,10 @@ func (c Config) Validate() error {
 	refuse(c.RequestTimeout < 0, "--request-timeout must not be negative")
 	refuse(c.DrainDelay < 0, "--drain-delay must not be negative")
 	refuse(c.DrainTimeout < 0, "--drain-timeout must not be negative")
+	refuse(c.ModelMemoryMiB < 0 || c.ModelMemoryMiB > maxMemoryMiB, "--model-memory-mib must be 0 to %d, not %d", maxMemoryMiB, c.ModelMemoryMiB)
+	refuse(c.ModelLoadTime < 0, "--model-load-time must not be negative")
+	refuse(c.AdapterSlots < 0, "--adapter-slots must not be negative, not %d", c.AdapterSlots)
+	refuse(c.AdapterMemoryMiB < 0 || c.AdapterMemoryMiB > maxMemoryMiB, "--adapter-memory-mib must be 0 to %d, not %d", maxMemoryMiB, c.AdapterMemoryMiB)
 	refuse(c.LogFormat != "text" && c.LogFormat != "json", "--log-format must be text or json, not %q", c.LogFormat)
 	if err := c.Faults.validate(); err != nil {
 		errs = append(errs, err)

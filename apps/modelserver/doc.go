@@ -5,7 +5,8 @@
 // names. With the command line of vLLM or SGLang it takes their flags and has their endpoints and metrics
 // instead (engine.go). It has no language model: the echo model repeats the words of the prompt, or of a
 // chat's last user message, one word per token. The text depends only on the request, so that a test knows
-// the answer.
+// the answer. With a model repository it also speaks the Open Inference Protocol (inference_protocol.go), and
+// with adapter slots it takes vLLM's calls for LoRA adapters (adapters.go).
 //
 //	          +-> 503 while loading
 //	          +-> hang (fault)
@@ -24,6 +25,8 @@
 //   - After SIGTERM (the end of Run's context) health is 503 and the listener is
 //     closed. Accepted requests, also queued ones, are answered in full, unless
 //     the drain timeout passes first. Imitated engines may end differently (engine.go).
+//   - Loaded models and adapters hold their memory, from the request to load until
+//     they are unloaded, and together never more than ModelMemoryMiB.
 //   - Faults change what the server does, but not what it reports: /metrics and
 //     /faults stay correct and reachable under every fault.
 package modelserver

@@ -17,5 +17,9 @@ var echo = engine{
 	routes: func(s *Server, route func(method, path string, handle http.HandlerFunc)) {
 		route("GET", "/health", s.handleHealth)
 		route("GET", "/metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{}).ServeHTTP)
+		adapterRoutes(s, route)
+		if s.cfg.ModelRepository != "" {
+			inferenceRoutes(s, route)
+		}
 	},
 }

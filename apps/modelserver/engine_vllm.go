@@ -289,6 +289,12 @@ func configureVLLM(p *parser, cfg *Config, args *arguments, own ownSettings) err
 		}
 		e.Aliases = append(e.Aliases, name)
 	}
+	// envs.py of vLLM takes these words, in any case.
+	if allowed, _ := own.lookup("VLLM_ALLOW_RUNTIME_LORA_UPDATING"); !args.isOn("--enable-lora") || !slices.Contains([]string{"1", "true"}, strings.ToLower(allowed)) {
+		cfg.AdapterSlots = 0
+	} else if !own.given["adapter-slots"] {
+		cfg.AdapterSlots = math.MaxInt
+	}
 	cfg.Host = "0.0.0.0"
 	if host, ok := args.textOf("--host"); ok {
 		cfg.Host = host
@@ -440,6 +446,7 @@ func vllmRoutes(s *Server, route func(method, path string, handle http.HandlerFu
 		writeJSON(w, http.StatusOK, map[string]int{"server_load": load})
 	})
 	route("GET", "/metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{}).ServeHTTP)
+	adapterRoutes(s, route)
 }
 
 // openAIError returns the error object of both engines.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"path"
 	"sync"
 	"time"
 )
@@ -23,6 +24,12 @@ type Faults struct {
 	Hang            bool     `json:"hang" help:"Accept requests, health checks included, and never answer."`
 	IgnoreSIGTERM   bool     `json:"ignoreSigterm" name:"ignore-sigterm" help:"Go on serving after SIGTERM."`
 	MemoryMiB       int      `json:"memoryMib" name:"memory-mib" default:"0" help:"Hold this much memory, every page touched."`
+	FailLoad        string   `json:"failLoad" help:"Fail to load models and adapters whose names match this pattern (* stands for any text)."`
+	HangLoad        string   `json:"hangLoad" help:"Never finish to load models and adapters whose names match this pattern."`
+	CrashLoad       string   `json:"crashLoad" help:"Exit abruptly when a model or an adapter whose name matches this pattern is loaded."`
+	SlowLoad        Duration `json:"slowLoad" default:"0s" help:"Time that each load of a model or an adapter takes longer."`
+	DenyReady       string   `json:"denyReady" help:"Say that loaded models whose names match this pattern are not ready."`
+	FalseReady      string   `json:"falseReady" help:"Fail each inference of models whose names match this pattern, although they say that they are ready."`
 	LogLines        int      `json:"logLines" default:"0" help:"Write this many log lines per second."`
 }
 
@@ -71,6 +78,13 @@ func (f Faults) validate() error {
 	refuse(!(f.ErrorRate >= 0 && f.ErrorRate <= 1), "fault errorRate must be 0 to 1, not %g", f.ErrorRate)
 	refuse(!(f.SlowFactor >= 1 && f.SlowFactor <= 1e6), "fault slowFactor must be 1 to 1000000, not %g", f.SlowFactor)
 	refuse(f.MemoryMiB < 0 || f.MemoryMiB > maxMemoryMiB, "fault memoryMib must be 0 to %d, not %d", maxMemoryMiB, f.MemoryMiB)
+	refuse(f.SlowLoad < 0, "fault slowLoad must not be negative")
+	for _, p := range []struct{ name, pattern string }{
+		{"failLoad", f.FailLoad}, {"hangLoad", f.HangLoad}, {"crashLoad", f.CrashLoad}, {"denyReady", f.DenyReady}, {"falseReady", f.FalseReady},
+	} {
+		_, err := path.Match(p.pattern, "")
+		refuse(err != nil, "fault %s must be a name with * for any text, not %q", p.name, p.pattern)
+	}
 	refuse(f.LogLines < 0 || f.LogLines > maxLogLines, "fault logLines must be 0 to %d, not %d", maxLogLines, f.LogLines)
 	return errors.Join(errs...)
 }

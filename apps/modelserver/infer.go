@@ -61,25 +61,12 @@ func (s *Server) serveInference(w http.ResponseWriter, r *http.Request, parse fu
 		code = statusClosedRequest
 		panic(http.ErrAbortHandler)
 	}
-	release, err := s.queue.acquire(ctx)
-	switch {
-	case errors.Is(err, errQueueFull):
-		refuse(&apiError{
-			status: s.engine.statusQueueFull, kind: "rate_limit_error", code: "queue_full",
-			message: "the server is at capacity and its queue is full; try again later", retryAfter: s.retryAfter(),
-		})
-		return
-	case err != nil:
-		refuse(interruptionError(err))
+	release, queued, refused := s.admit(ctx, arrived)
+	if refused != nil {
+		refuse(refused)
 		return
 	}
 	defer release()
-	queued := time.Since(arrived)
-	s.metrics.recordAdmission(queued)
-	if s.faults.drawError() {
-		refuse(&apiError{status: http.StatusInternalServerError, kind: "server_error", code: "injected_error", message: "an injected fault failed this request"})
-		return
-	}
 	if refused := s.takeKV(ctx, req, plan); refused != nil {
 		refuse(refused)
 		return
@@ -95,6 +82,28 @@ func (s *Server) serveInference(w http.ResponseWriter, r *http.Request, parse fu
 	if refused := s.writeAnswer(ctx, w, req, plan, form, arrived, queued); refused != nil {
 		refuse(refused)
 	}
+}
+
+// admit waits for a slot, and fails a share of the requests by the fault ErrorRate. Without an error the
+// caller must call release once.
+func (s *Server) admit(ctx context.Context, arrived time.Time) (release func(), queued time.Duration, refused *apiError) {
+	release, err := s.queue.acquire(ctx)
+	switch {
+	case errors.Is(err, errQueueFull):
+		return nil, 0, &apiError{
+			status: s.engine.statusQueueFull, kind: "rate_limit_error", code: "queue_full",
+			message: "the server is at capacity and its queue is full; try again later", retryAfter: s.retryAfter(),
+		}
+	case err != nil:
+		return nil, 0, interruptionError(err)
+	}
+	queued = time.Since(arrived)
+	s.metrics.recordAdmission(queued)
+	if s.faults.drawError() {
+		release()
+		return nil, 0, &apiError{status: http.StatusInternalServerError, kind: "server_error", code: "injected_error", message: "an injected fault failed this request"}
+	}
+	return release, queued, nil
 }
 
 // writeAnswer generates the answer and writes it. It returns an error only while nothing has been

@@ -300,12 +300,24 @@ func (s *Server) checkModel(asked string) *apiError {
 	return nil
 }
 
-// modelNames returns all names of the model. Answers carry the first one.
-func (s *Server) modelNames() []string { return append([]string{s.cfg.Model}, s.cfg.Engine.Aliases...) }
+// modelNames returns all names of the model, and then those of the loaded adapters.
+func (s *Server) modelNames() []string {
+	names := append([]string{s.cfg.Model}, s.cfg.Engine.Aliases...)
+	for _, a := range s.adapters.list() {
+		if a.state == modelReady {
+			names = append(names, a.name)
+		}
+	}
+	return names
+}
 
-// answeredModel returns the model's name for an answer.
+// answeredModel returns the model's name for an answer: an adapter's own name, or the first name of the
+// model.
 func (s *Server) answeredModel(asked string) string {
 	if s.engine.anyModel && asked != "" {
+		return asked
+	}
+	if _, ok := s.adapters.readyModel(asked); ok {
 		return asked
 	}
 	return s.cfg.Model

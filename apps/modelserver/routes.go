@@ -154,10 +154,14 @@ type modelObject struct {
 	Created     int64  `json:"created"`
 	OwnedBy     string `json:"owned_by"`
 	Root        string `json:"root,omitempty"`
+	Parent      string `json:"parent,omitempty"`
 	MaxModelLen int    `json:"max_model_len"`
 }
 
 func (s *Server) describeModel(name string) modelObject {
+	if a, ok := s.adapters.readyModel(name); ok {
+		return modelObject{ID: name, Object: "model", Created: s.started.Unix(), OwnedBy: s.engine.ownedBy, Root: a.source, Parent: s.cfg.Model, MaxModelLen: s.cfg.MaxModelLen}
+	}
 	return modelObject{ID: name, Object: "model", Created: s.started.Unix(), OwnedBy: s.engine.ownedBy, Root: s.cfg.Engine.ModelPath, MaxModelLen: s.cfg.MaxModelLen}
 }
 

@@ -40,6 +40,8 @@ func (s *Server) actOut(ctx context.Context, faults Faults, setAt time.Time, cha
 			return nil
 		case <-changed:
 			return nil
+		case err := <-s.crashes:
+			return err
 		case <-crash:
 			return &ExitError{Code: faults.ExitCode, Reason: "crashed after " + time.Duration(faults.CrashAfter).String()}
 		case <-log:

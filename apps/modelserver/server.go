@@ -27,6 +27,8 @@ type Server struct {
 	kv       *kvStore // nil without KV transfer
 	rooms    *kvRooms // nil without disaggregation
 	part     *part    // nil outside of groups
+	models   *modelSet
+	adapters *modelSet
 	metrics  recorder
 	registry *prometheus.Registry
 	handler  http.Handler
@@ -36,6 +38,11 @@ type Server struct {
 	draining atomic.Bool
 	// whenLoaded is closed when loaded is set.
 	whenLoaded chan struct{}
+	// crashes has the crash of a model that loads.
+	crashes chan *ExitError
+	// lifetime ends with Run. Loads of models and adapters end with it, and not with their requests.
+	lifetime    context.Context
+	endLifetime context.CancelFunc
 
 	idMu sync.Mutex
 	ids  *rand.Rand
@@ -64,7 +71,11 @@ func New(cfg Config) (*Server, error) {
 		cache:  &cache{size: cfg.KVCacheTokens},
 
 		whenLoaded: make(chan struct{}),
+		crashes:    make(chan *ExitError, 1),
 	}
+	s.lifetime, s.endLifetime = context.WithCancel(context.Background())
+	budget := &memoryBudget{limit: cfg.ModelMemoryMiB}
+	s.models, s.adapters = newModelSet(budget, 0), newModelSet(budget, cfg.AdapterSlots)
 	s.metrics, s.registry = s.engine.metrics(measured{cfg: &s.cfg, queue: s.queue, cache: s.cache})
 	if cfg.Engine.KVTransfer.Enabled {
 		s.kv = newKVStore(&s.cfg, s.newID())
@@ -84,6 +95,7 @@ func (s *Server) Handler() http.Handler { return s.handler }
 // Run serves until ctx ends, and then drains and returns nil. It returns an *ExitError after an injected
 // crash, and another error if it cannot serve.
 func (s *Server) Run(ctx context.Context) error {
+	defer s.endLifetime()
 	faults, _, _ := s.faults.currentFaults()
 	if faults.CrashAtStart {
 		return &ExitError{Code: faults.ExitCode, Reason: "crashed at start"}
