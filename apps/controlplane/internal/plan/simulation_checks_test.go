@@ -13,10 +13,13 @@ import (
 
 // What holds for every plan of a simulation, and for what it has written.
 
-// checkHosts: while nothing moves, a region has the app's hosts if the live version should be
-// there, whether or not anything serves, and has none once the app is deleted or has left it. Nor
-// has a closed region in which all is at zero.
-func (w *simulation) checkHosts() {
+// checkHosts checks the hosts of regions if the next plan changes nothing. A region has the app's hosts if the
+// live version should be there, whether or not anything serves. It has none once the app is deleted or has left
+// it. Nor has a closed region in which all is at zero.
+func (w *simulation) checkHosts(next Output) {
+	if next.Changed() || newFacts(w.input(), w.now).target() != nil {
+		return
+	}
 	active, live := map[string]bool{}, map[string]bool{}
 	for k, row := range w.rows {
 		if Active(row) {
@@ -24,10 +27,6 @@ func (w *simulation) checkHosts() {
 			shut := w.closed[k.region] && row.AtZero(w.deps[w.index(k.deployment)].Spec)
 			live[k.region] = live[k.region] || k.deployment == w.app.LiveDeploymentID && !shut
 		}
-	}
-	in := w.input()
-	if newFacts(in, w.now).target() != nil || Next(in, w.now).Changed() {
-		return
 	}
 	for region, r := range w.rts {
 		switch {
