@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,6 +34,7 @@ type createBackupFlags struct {
 	Recipient      []string `help:"Public key (age1...) to encrypt for. Can be repeated. \"age-keygen\" makes a pair." env:"WINDLASS_BACKUP_RECIPIENT"`
 	RecipientsFile []string `help:"File with public keys to encrypt for, one in a line. Can be repeated." type:"path" env:"WINDLASS_BACKUP_RECIPIENTS_FILE"`
 	Replace        bool     `help:"Replace the file if it exists, when the new backup is whole."`
+	Keep           int      `help:"When the new backup is whole, delete the oldest files that end in .backup from its folder, so that this many are left. The file's name must end so, too. 0: none is deleted." default:"0"`
 	MetricsFile    string   `help:"File for the time, size and duration of this backup as metrics, which the node exporter's textfile collector reads." type:"path" env:"WINDLASS_BACKUP_METRICS_FILE"`
 }
 
@@ -84,7 +86,58 @@ func (f createBackupFlags) recipients() ([]age.Recipient, error) {
 	return out, nil
 }
 
+// backupExtension is the end of the names of files that --keep deletes.
+const backupExtension = ".backup"
+
+func (f createBackupFlags) checkKeep() error {
+	switch {
+	case f.Keep < 0:
+		return fmt.Errorf("--keep=%d: use 0 to keep all backups, or the number of those to keep", f.Keep)
+	case f.Keep > 0 && filepath.Ext(f.File) != backupExtension:
+		return fmt.Errorf("--keep=%d: name a file that ends in %s, because only such files are counted and deleted", f.Keep, backupExtension)
+	}
+	return nil
+}
+
+// deleteOld deletes the oldest backups of the file's folder, and returns their names. The new file counts, but is never
+// deleted, whatever the clock says.
+func (f createBackupFlags) deleteOld() (deleted []string, err error) {
+	if f.Keep == 0 {
+		return nil, nil
+	}
+	entries, err := os.ReadDir(filepath.Dir(f.File))
+	if err != nil {
+		return nil, err
+	}
+	var backups []fs.FileInfo
+	for _, e := range entries {
+		// Names of files that are being written begin with a point.
+		if !e.Type().IsRegular() || filepath.Ext(e.Name()) != backupExtension || strings.HasPrefix(e.Name(), ".") || e.Name() == filepath.Base(f.File) {
+			continue
+		}
+		info, err := e.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		backups = append(backups, info)
+	}
+	slices.SortFunc(backups, func(a, b fs.FileInfo) int { return a.ModTime().Compare(b.ModTime()) })
+	for _, old := range backups[:max(0, len(backups)-f.Keep+1)] {
+		if err := os.Remove(filepath.Join(filepath.Dir(f.File), old.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return deleted, err
+		}
+		deleted = append(deleted, old.Name())
+	}
+	return deleted, nil
+}
+
 func (f createBackupFlags) run(ctx context.Context, out io.Writer, log *slog.Logger) error {
+	if err := f.checkKeep(); err != nil {
+		return err
+	}
 	recipients, err := f.recipients()
 	if err != nil {
 		return err
@@ -107,11 +160,17 @@ func (f createBackupFlags) run(ctx context.Context, out io.Writer, log *slog.Log
 		return fmt.Errorf("backup: %w", err)
 	}
 	log.InfoContext(ctx, "the backup is whole", "rows", totals.Rows, "tables", totals.Tables, "bytes", size, "encrypted", len(recipients) > 0, "took", time.Since(began).Round(time.Millisecond))
-	if f.MetricsFile == "" {
-		return nil
+	if f.MetricsFile != "" {
+		if err := backup.WriteMetrics(f.MetricsFile, time.Now(), time.Since(began), size, totals); err != nil {
+			return fmt.Errorf("--metrics-file: %w", err)
+		}
 	}
-	if err := backup.WriteMetrics(f.MetricsFile, time.Now(), time.Since(began), size, totals); err != nil {
-		return fmt.Errorf("--metrics-file: %w", err)
+	deleted, err := f.deleteOld()
+	if err != nil {
+		return fmt.Errorf("--keep: the new backup is whole, but an old one cannot be deleted: %w", err)
+	}
+	if len(deleted) > 0 {
+		log.InfoContext(ctx, "deleted old backups", "files", deleted)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"filippo.io/age"
 	"github.com/stretchr/testify/require"
@@ -52,6 +53,25 @@ func TestBackupCommands(t *testing.T) {
 		hidden, err := filepath.Glob(filepath.Join(dir, ".*"))
 		require.NoError(t, err)
 		require.Empty(t, append(names, hidden...))
+	})
+	t.Run("with --keep the oldest backups of the folder go", func(t *testing.T) {
+		folder := t.TempDir()
+		for age, name := range []string{"future.backup", "new.backup", "old.backup", "other.txt", "oldest.backup", ".half.backup"} {
+			path := filepath.Join(folder, name)
+			require.NoError(t, os.WriteFile(path, nil, 0o600))
+			at := time.Now().Add(time.Duration(1-age) * time.Hour)
+			require.NoError(t, os.Chtimes(path, at, at))
+		}
+		require.NoError(t, run("create", filepath.Join(folder, "this.backup"), "--keep=3", "--mysql-dsn="+dsn))
+		entries, err := os.ReadDir(folder)
+		require.NoError(t, err)
+		var names []string
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		require.Equal(t, []string{".half.backup", "future.backup", "new.backup", "other.txt", "this.backup"}, names)
+		require.ErrorContains(t, run("create", file, "--keep=3", "--mysql-dsn="+dsn), "--keep=3: name a file that ends in .backup")
+		require.ErrorContains(t, run("create", file, "--keep=-1", "--mysql-dsn="+dsn), "--keep=-1: use 0")
 	})
 	t.Run("mistakes name the flag and the fix", func(t *testing.T) {
 		require.ErrorContains(t, run("create", file+"2", "--mysql-dsn="+dsn, "--recipient=age1"), "--recipient=\"age1\"")
