@@ -1,44 +1,64 @@
 package controlplane
 
 import (
-	"os"
 	"path/filepath"
-	"regexp"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/pkg/charttest"
 )
 
 // Kubernetes takes any variable, and a program that does not know one ignores it.
 func TestManifest_NamesFlagsThatServeHas(t *testing.T) {
-	data, err := os.ReadFile(filepath.Join("..", "..", "deployments", "kubernetes", "controlplane.yaml"))
-	require.NoError(t, err)
-	set := regexp.MustCompile(`\{name: (WINDLASS_\w+), value: "?([^"}]*)"?\}`).FindAllStringSubmatch(string(data), -1)
-	require.Greater(t, len(set), 10)
-	var flags cli
-	parser, err := newParser(&flags)
-	require.NoError(t, err)
-	known := map[string]bool{}
-	for _, command := range parser.Model.Leaves(false) {
-		for _, flag := range command.Flags {
-			for _, env := range flag.Envs {
-				known[env] = true
-			}
-		}
+	all := charttest.Containers(t, filepath.Join("..", ".."), "Deployment", "controlplane")
+	require.Len(t, all, 3)
+	for file, c := range all {
+		t.Run(file, func(t *testing.T) {
+			require.Greater(t, len(c.Env), 10)
+			var flags cli
+			parser, err := newParser(&flags)
+			require.NoError(t, err)
+			c.SetEnv(t)
+			t.Setenv("WINDLASS_MYSQL_DSN", "user:password@tcp(db:3306)/windlass")
+			_, err = parser.Parse(c.Args)
+			require.NoError(t, err)
+			require.Equal(t, "/keyset/keyset.json", flags.Serve.KeyFile)
+			require.Contains(t, c.Text, "secretName: windlass-keyset\n            defaultMode: 0400\n", "the default mode is 0644, which is refused")
+			require.Contains(t, c.Text, "fsGroup: 65532")
+		})
 	}
-	for _, flag := range parser.Model.Flags {
-		for _, env := range flag.Envs {
-			known[env] = true
-		}
+	t.Run("flags of values reach the program", func(t *testing.T) {
+		c := all["windlass-controlplane.full.golden.yaml"]
+		var flags cli
+		parser, err := newParser(&flags)
+		require.NoError(t, err)
+		c.SetEnv(t)
+		t.Setenv("WINDLASS_MYSQL_DSN", "user:password@tcp(db:3306)/windlass")
+		_, err = parser.Parse(c.Args)
+		require.NoError(t, err)
+		require.Equal(t, int64(5_000_000), flags.Serve.Limits.Apps)
+		require.True(t, flags.Serve.Pprof)
+		require.Equal(t, []string{"10.0.0.0/8", "192.168.0.0/16"}, flags.Serve.TrustedProxies)
+	})
+}
+
+func TestManifest_BackupNamesFlags(t *testing.T) {
+	all := charttest.Containers(t, filepath.Join("..", ".."), "CronJob", "controlplane")
+	require.Len(t, all, 1)
+	for _, c := range all {
+		var flags cli
+		parser, err := newParser(&flags)
+		require.NoError(t, err)
+		c.SetEnv(t)
+		t.Setenv("WINDLASS_MYSQL_DSN", "user:password@tcp(db:3306)/windlass")
+		_, err = parser.Parse(c.Args)
+		require.NoError(t, err)
+		create := flags.Backup.Create
+		require.Equal(t, 48, create.Keep)
+		require.NoError(t, create.checkKeep())
+		recipients, err := create.recipients()
+		require.NoError(t, err)
+		require.Len(t, recipients, 1)
 	}
-	for _, s := range set {
-		require.True(t, known[s[1]], "%s is no flag's", s[1])
-		t.Setenv(s[1], s[2])
-	}
-	t.Setenv("WINDLASS_MYSQL_DSN", "user:password@tcp(db:3306)/windlass")
-	_, err = parser.Parse([]string{"serve"})
-	require.NoError(t, err)
-	require.Equal(t, "/keyset/keyset.json", flags.Serve.KeyFile)
-	require.Contains(t, string(data), "secret: {secretName: windlass-keyset, defaultMode: 0400}", "the default mode is 0644, which is refused")
-	require.Contains(t, string(data), "fsGroup: 65532")
 }

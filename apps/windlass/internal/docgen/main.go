@@ -1,7 +1,8 @@
 // Command docgen writes the reference of docs/reference from the code: the commands and flags of every
-// program, metrics, reasons, history entries, and the app file with its JSON schema. All files of that folder
-// are generated, and `go tool task drift` fails when a file differs from the output of this program. With
-// --explain it also writes the data of `windlass explain`, from docs/guides/troubleshooting.md.
+// program, metrics, reasons, history entries, the app file with its JSON schema, and values of charts. All files of
+// that folder are generated, and `go tool task drift` fails when a file differs from the output of this program. With
+// --explain it also writes the data of `windlass explain`, from docs/guides/troubleshooting.md, and with --charts the
+// schemas of the charts' values.
 //
 // The programs' flags and the CLI's commands are read from the values that the programs parse with. Metrics,
 // reasons and history entries are read from the syntax of the packages that define them, because a registry
@@ -23,10 +24,14 @@ import (
 func main() {
 	root := flag.String("root", ".", "root of the repository")
 	reasons := flag.String("explain", "", "file to write with what `windlass explain` knows")
+	folder := flag.String("charts", "", "folder with a folder for each chart, to write schemas of values into")
 	flag.Parse()
 	err := writePages(*root, flag.Arg(0))
 	if err == nil && *reasons != "" {
 		err = writeExplanations(*root, *reasons)
+	}
+	if err == nil && *folder != "" {
+		err = writeSchemas(*root, *folder)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "docgen:", err)
@@ -83,6 +88,7 @@ func generatePages(root string) (map[string]string, error) {
 		"history.md":          historyPage,
 		"app-file.md":         appFile,
 		"app.schema.json":     appFileSchema,
+		"charts.md":           chartsPage,
 	} {
 		text, err := write(src)
 		if err != nil {
@@ -110,6 +116,7 @@ These pages are generated from the code.
 | [flags.md](flags.md) | flags and environment variables of the control plane, agent, gateway and model server |
 | [app-file.md](app-file.md) | every field of an app's file |
 | [app.schema.json](app.schema.json) | JSON schema of an app's file, for editors |
+| [charts.md](charts.md) | every value of the Helm charts |
 | [metrics.md](metrics.md) | every metric with its type and labels |
 | [error-reasons.md](error-reasons.md) | reasons in errors of the API |
 | [instance-reasons.md](instance-reasons.md) | reasons of instances and of refused deployments |
