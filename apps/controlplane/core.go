@@ -96,7 +96,6 @@ type core struct {
 	// peerHandler serves other processes, on a listener of its own. nil: there are none.
 	peerHandler http.Handler
 	dispatch    *dispatch.Service
-	scaler      *scaler.Service
 	components  []service.Component
 }
 
@@ -125,9 +124,13 @@ func newCore(p parts) (*core, error) {
 	}
 	c := &core{parts: p}
 	lease := dispatch.NewLease(p.leaseTTL)
+	scalings, err := scaler.New(scaler.Config{Metrics: p.scalingMetrics(), Log: p.log, Registerer: p.registerer})
+	if err != nil {
+		return nil, err
+	}
 	ingestion, err := ingest.New(ingest.Config{
 		Store: store.Bind[ingest.Tx](p.store), Caller: fleet.Caller, Edges: rollup.Edges, RouteEdges: rollup.RouteEdges,
-		Loads: func(region string, reports []*agentv1.LoadReport) int { return c.scaler.Observe(region, reports) },
+		Loads: scalings.Observe,
 		Log:   p.log, Registerer: p.registerer, Lease: lease.Length,
 	})
 	if err != nil {
@@ -161,22 +164,20 @@ func newCore(p parts) (*core, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The API and workflows ask agents on any process, and peers ask those whose streams are here.
+	// The API and workflows ask agents and scalers on any process, and peers ask those on this one.
 	var agents api.Agents = c.dispatch
-	scalingHere := func(regionID, appID string) *windlassv1.RegionScaling { return c.scaler.Current(regionID, appID) }
-	scalingIn := func(_ context.Context, regionID, appID string) (*windlassv1.RegionScaling, error) {
-		return scalingHere(regionID, appID), nil
-	}
+	var decisions api.ScalingDecisions = scalingHere{scalings}
+	needs := scaler.Needs{Holds: c.dispatch.Connected}
 	var others *peers.Service
 	if p.peerID != "" {
 		others, err = peers.New(peers.Config{
-			ID: p.peerID, Address: p.peerAddress, Store: store.Bind[peers.Tx](p.store), Box: p.box, Agents: c.dispatch, Scaling: scalingHere,
+			ID: p.peerID, Address: p.peerAddress, Store: store.Bind[peers.Tx](p.store), Box: p.box, Agents: c.dispatch, Scaler: scalings,
 			HTTP: p.peerHTTP, Log: p.log, Registerer: p.registerer, Random: p.rand,
 		})
 		if err != nil {
 			return nil, err
 		}
-		agents, scalingIn = others, others.Scaling
+		agents, decisions, needs.PassOn = others, others, others.PassLoads
 	}
 	flows, err := p.newWorkflows(agents)
 	if err != nil {
@@ -188,17 +189,13 @@ func newCore(p parts) (*core, error) {
 		Domain: p.domain, LookupTXT: p.lookupTXT,
 		FailedLogins: admission.NewBuckets(admission.PerMinute(p.callers.FailedLogins)), Reads: admission.NewBuckets(admission.PerMinute(p.callers.Reads)),
 		KeyWatchers: p.callers.WatchersPerKey, WorkspaceWatchers: p.callers.WatchersPerWorkspace, Trail: audited,
-		ScalingNow:  func(appID string) map[string]*windlassv1.RegionScaling { return c.scaler.Live(appID) },
-		ScalingIn:   scalingIn,
+		Scaling:     decisions,
 		SessionIdle: p.sessions.Idle, SessionMax: p.sessions.Max, Proxies: p.proxies, IsUnavailable: p.isUnavailable,
 	})
 	if err != nil {
 		return nil, err
 	}
-	c.scaler, err = scaler.New(scaler.Config{Apps: users, Holds: c.dispatch.Connected, Metrics: p.scalingMetrics(), Log: p.log, Registerer: p.registerer})
-	if err != nil {
-		return nil, err
-	}
+	needs.Apps = users
 
 	// nudged makes streams and watchers on this process read what this process or another one committed.
 	nudged := func(n peers.Nudge) {
@@ -209,7 +206,7 @@ func newCore(p parts) (*core, error) {
 			c.dispatch.Nudge(n.Regions...)
 		}
 		users.Notify(n.Apps)
-		c.scaler.Changed(n.Apps)
+		scalings.Changed(n.Apps)
 	}
 	p.store.OnCommit(func(commit store.Commit) {
 		nudge := peers.Nudge{Regions: slices.Collect(maps.Keys(commit.Revisions)), Apps: commit.Apps}
@@ -229,7 +226,7 @@ func newCore(p parts) (*core, error) {
 		{Name: "leases", Run: fleets.Sweep},
 		{Name: "retention", Run: fleets.Maintain},
 		{Name: "watches", Run: users.Run},
-		{Name: "scaling", Run: c.scaler.Run},
+		{Name: "scaling", Run: func(ctx context.Context) error { return scalings.Run(ctx, needs) }},
 		{Name: "audit", Run: audited.Run},
 		{Name: "notifications", Run: notifier.Run},
 	}...)
@@ -238,6 +235,17 @@ func newCore(p parts) (*core, error) {
 		c.components = append(c.components, service.Component{Name: "peers", Run: others.Run})
 	}
 	return c, nil
+}
+
+// scalingHere has the scaling decisions of a process without peers.
+type scalingHere struct{ *scaler.Service }
+
+func (s scalingHere) Scaling(_ context.Context, regionID, appID string) (*windlassv1.RegionScaling, error) {
+	return s.Current(regionID, appID), nil
+}
+
+func (s scalingHere) ScalingNow(_ context.Context, appID string) map[string]*windlassv1.RegionScaling {
+	return s.Live(appID)
 }
 
 // scalingMetrics returns what answers metrics of type prometheus, nil for none.

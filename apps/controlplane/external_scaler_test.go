@@ -92,6 +92,19 @@ func TestExternalScaler_AnyProcessTellsTheLoad(t *testing.T) {
 	agent.reportLoad(d.AppId, d.DeploymentId, 9)
 	tells(9)
 
+	// A load balancer sends a report to the other process, which passes it on.
+	agent.calls = agent.dial(b)
+	agent.reportLoad(d.AppId, d.DeploymentId, 7)
+	tells(7)
+	require.Positive(t, b.metric("windlass_peer_loads_total", "outcome=ok"))
+	for _, p := range []*plane{a, b} {
+		now, err := w.user(p).scaling.GetScaling(t.Context(), &windlassv1.GetScalingRequest{App: "chat"})
+		require.NoError(t, err)
+		require.Len(t, now.Regions, 1)
+		require.InDelta(t, 7, now.Regions[0].Wants[0].GetValue(), 1e-9, "%s", p.address)
+	}
+	agent.calls = agent.dial(a)
+
 	stream, err := conns[b].NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true}, externalscalerconnect.ExternalScalerStreamIsActiveProcedure)
 	require.NoError(t, err)
 	require.NoError(t, stream.SendMsg(ref))

@@ -177,6 +177,7 @@ func acquainted(planes ...*plane) {
 type user struct {
 	apps        windlassv1connect.AppServiceClient
 	deployments windlassv1connect.DeploymentServiceClient
+	scaling     windlassv1connect.ScalingServiceClient
 }
 
 func (w *harness) user(p *plane) user {
@@ -186,6 +187,7 @@ func (w *harness) user(p *plane) user {
 	return user{
 		apps:        windlassv1connect.NewAppServiceClient(client, p.url, options...),
 		deployments: windlassv1connect.NewDeploymentServiceClient(client, p.url, options...),
+		scaling:     windlassv1connect.NewScalingServiceClient(client, p.url, options...),
 	}
 }
 

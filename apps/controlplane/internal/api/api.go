@@ -36,7 +36,6 @@ import (
 	"github.com/windlass-run/windlass/pkg/guard"
 	"github.com/windlass-run/windlass/pkg/preset"
 	"github.com/windlass-run/windlass/pkg/seal"
-	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
@@ -63,12 +62,8 @@ type Config struct {
 	ReadsMetrics bool
 	// AllowsHookAt reports whether workflows may call web-hooks at the address; nil: at any.
 	AllowsHookAt func(netip.Addr) bool
-	// ScalingNow returns the newest scaling decisions for an app that this process made, by region id; nil: none.
-	ScalingNow func(appID string) map[string]*windlassv1.RegionScaling
-	// ScalingIn returns the newest scaling decision for an app in a region, from whichever process has the region's
-	// stream. It returns nil if the region has not reported the load lately, and fails with
-	// model.ErrAgentUnreachable if no process has the stream or that one does not answer. nil: no decisions.
-	ScalingIn func(ctx context.Context, regionID, appID string) (*windlassv1.RegionScaling, error)
+	// Scaling has the newest scaling decisions; nil: none.
+	Scaling ScalingDecisions
 	// Domain is the domain below which apps have their hosts.
 	Domain string
 	// LookupTXT returns the TXT records of a name. A name without records is no error.

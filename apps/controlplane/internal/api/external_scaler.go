@@ -305,8 +305,8 @@ func (a externalScaler) isActive(ctx context.Context, t *trigger) (bool, error) 
 func (a externalScaler) measure(ctx context.Context, t *trigger) (float64, error) {
 	var now *windlassv1.RegionScaling
 	var err error
-	if a.cfg.ScalingIn != nil {
-		now, err = a.cfg.ScalingIn(ctx, t.region.ID, t.app.ID)
+	if a.cfg.Scaling != nil {
+		now, err = a.cfg.Scaling.Scaling(ctx, t.region.ID, t.app.ID)
 	}
 	switch {
 	case errors.Is(err, model.ErrAgentUnreachable):

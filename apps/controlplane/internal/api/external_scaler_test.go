@@ -67,10 +67,21 @@ func wantOf(of windlassv1.ScalingMetric_Type, value float64) *windlassv1.MetricW
 
 const inFlight = windlassv1.ScalingMetric_TYPE_IN_FLIGHT
 
+// decisions returns the decision for an app in a region.
+type decisions func(regionID, appID string) (*windlassv1.RegionScaling, error)
+
+func (d decisions) Scaling(_ context.Context, regionID, appID string) (*windlassv1.RegionScaling, error) {
+	return d(regionID, appID)
+}
+
+func (d decisions) ScalingNow(context.Context, string) map[string]*windlassv1.RegionScaling {
+	return nil
+}
+
 func withMeasures(t *testing.T, tweak ...func(*api.Config)) *measured {
 	m := &measured{}
 	m.harness = setup(t, append(tweak, func(c *api.Config) {
-		c.ScalingIn = func(_ context.Context, regionID, appID string) (*windlassv1.RegionScaling, error) {
+		c.Scaling = decisions(func(regionID, appID string) (*windlassv1.RegionScaling, error) {
 			if err := m.err.Load(); err != nil {
 				return nil, *err
 			}
@@ -78,7 +89,7 @@ func withMeasures(t *testing.T, tweak ...func(*api.Config)) *measured {
 				return nil, nil //nolint:nilnil // as the scaler says of a region that does not report
 			}
 			return m.now.Load(), nil
-		}
+		})
 	})...)
 	require.NoError(t, m.deployScaled(scalingPolicy(func(p *windlassv1.ScalingPolicy) {
 		p.Metrics = append(p.Metrics,
@@ -232,9 +243,9 @@ func TestExternalScaler_KeyIsInTheMessage(t *testing.T) {
 		c.Trail, c.Store = written, countingViews{c.Store, &views}
 		c.FailedLogins = admission.NewBuckets(admission.PerMinute(5))
 		c.KeyCacheTTL = time.Nanosecond // each call looks its key up
-		c.ScalingIn = func(context.Context, string, string) (*windlassv1.RegionScaling, error) {
+		c.Scaling = decisions(func(string, string) (*windlassv1.RegionScaling, error) {
 			return &windlassv1.RegionScaling{Wants: []*windlassv1.MetricWant{wantOf(inFlight, 3)}}, nil
-		}
+		})
 	})
 	require.NoError(t, m.deployScaled(scalingPolicy()))
 	m.settle("chat")

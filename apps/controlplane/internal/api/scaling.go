@@ -170,84 +170,111 @@ func (c *mutation) holdScaling(app model.App, r running, regionID, where string,
 
 type scalingService struct{ *server }
 
-// GetScaling returns how an app scales, and the newest decision in each region: that of this process, or else
-// the stored one.
+// ScalingDecisions has the newest scaling decisions of all processes.
+type ScalingDecisions interface {
+	// Scaling returns the decision for an app in a region, from the process that has the region's stream. It returns
+	// nil if the region has not reported the load lately. It fails with model.ErrAgentUnreachable if no process has
+	// the stream, or if that process does not answer.
+	Scaling(ctx context.Context, regionID, appID string) (*windlassv1.RegionScaling, error)
+	// ScalingNow returns the decisions for an app, by region id, of the processes that answer.
+	ScalingNow(ctx context.Context, appID string) map[string]*windlassv1.RegionScaling
+}
+
+// GetScaling returns how an app scales, and the newest decision in each region: that of the process with the region's
+// stream. If that process does not answer, it returns the stored one.
 func (a scalingService) GetScaling(ctx context.Context, req *windlassv1.GetScalingRequest) (*windlassv1.GetScalingResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return nil, err
 	}
-	res := &windlassv1.GetScalingResponse{}
+	var r storedScaling
 	err = a.cfg.Store.Snapshot(ctx, func(tx Tx) error {
 		app, err := a.app(tx, by.WorkspaceID, req.GetApp(), false)
 		if err != nil {
 			return err
 		}
-		return a.readScaling(tx, app, res)
+		r, err = readScaling(tx, app)
+		return err
 	})
-	if err != nil {
-		return nil, err
+	if err != nil || r.Policy == nil {
+		return &windlassv1.GetScalingResponse{}, err
 	}
-	return res, nil
+	if a.cfg.Scaling != nil {
+		maps.Copy(r.decisions, a.cfg.Scaling.ScalingNow(ctx, r.AppID))
+	}
+	return r.response(now()), nil
 }
 
-func (a scalingService) readScaling(tx Tx, app model.App, res *windlassv1.GetScalingResponse) error {
+// storedScaling is what the database has of how an app scales.
+type storedScaling struct {
+	model.Scaling
+
+	// decisions and names are by region id.
+	decisions map[string]*windlassv1.RegionScaling
+	names     map[string]string
+	// runsIn has the ids of the regions in which the app runs.
+	runsIn map[string]bool
+}
+
+func readScaling(tx Tx, app model.App) (r storedScaling, err error) {
 	found, err := tx.GetScalings([]string{app.ID})
 	if err != nil {
-		return fmt.Errorf("read scaling of app %s: %w", app.ID, err)
+		return r, fmt.Errorf("read scaling of app %s: %w", app.ID, err)
 	}
 	if len(found) == 0 || found[0].Policy == nil {
-		return nil
+		return r, nil
 	}
-	res.Policy = found[0].Policy
-	decisions, err := tx.ListScalingDecisions(app.ID)
+	r = storedScaling{Scaling: found[0], decisions: map[string]*windlassv1.RegionScaling{}, names: map[string]string{}, runsIn: map[string]bool{}}
+	stored, err := tx.ListScalingDecisions(app.ID)
 	if err != nil {
-		return fmt.Errorf("list scaling decisions of app %s: %w", app.ID, err)
+		return r, fmt.Errorf("list scaling decisions of app %s: %w", app.ID, err)
 	}
-	if a.cfg.ScalingNow != nil {
-		for region, d := range a.cfg.ScalingNow(app.ID) {
-			decisions = slices.DeleteFunc(decisions, func(stored model.ScalingDecision) bool { return stored.RegionID == region })
-			decisions = append(decisions, model.ScalingDecision{RegionID: region, Decision: proto.CloneOf(d), DecidedAt: d.GetAt()})
+	for _, d := range stored {
+		if d.DecidedAt != 0 {
+			r.decisions[d.RegionID] = d.Decision
 		}
 	}
 	rows, err := tx.ListTopology([]string{app.ID})
 	if err != nil {
-		return fmt.Errorf("list topology of app %s: %w", app.ID, err)
+		return r, fmt.Errorf("list topology of app %s: %w", app.ID, err)
 	}
-	// A decision for a region that the app has left is not shown.
-	decisions = slices.DeleteFunc(decisions, func(d model.ScalingDecision) bool {
-		return d.DecidedAt == 0 || !slices.ContainsFunc(rows, func(t model.Topology) bool { return t.RegionID == d.RegionID && topology.Active(t) })
-	})
-	at := now()
 	ids := map[string]bool{}
-	for _, d := range decisions {
-		ids[d.RegionID] = true
+	for _, t := range rows {
+		if topology.Active(t) {
+			r.runsIn[t.RegionID], ids[t.RegionID] = true, true
+		}
 	}
-	for _, h := range found[0].Holds {
+	for _, h := range r.Holds {
 		ids[h.RegionID] = true
 	}
 	delete(ids, "")
 	regions, err := tx.GetRegions(keys(ids))
 	if err != nil {
-		return fmt.Errorf("read regions of app %s: %w", app.ID, err)
+		return r, fmt.Errorf("read regions of app %s: %w", app.ID, err)
 	}
-	names := map[string]string{}
-	for _, r := range regions {
-		names[r.ID] = r.ShownName()
+	for _, region := range regions {
+		r.names[region.ID] = region.ShownName()
 	}
-	for _, d := range decisions {
-		if names[d.RegionID] != "" {
-			d.Decision.Region = names[d.RegionID]
-			res.Regions = append(res.Regions, d.Decision)
+	return r, nil
+}
+
+// response leaves out decisions for regions that the app has left.
+func (r *storedScaling) response(at int64) *windlassv1.GetScalingResponse {
+	res := &windlassv1.GetScalingResponse{Policy: r.Policy}
+	for id, d := range r.decisions {
+		if r.runsIn[id] && r.names[id] != "" {
+			d = proto.CloneOf(d)
+			d.Region = r.names[id]
+			res.Regions = append(res.Regions, d)
 		}
 	}
 	slices.SortFunc(res.Regions, func(a, b *windlassv1.RegionScaling) int { return cmp.Compare(a.GetRegion(), b.GetRegion()) })
-	for _, h := range found[0].Holds {
+	for _, h := range r.Holds {
 		if h.Until > at {
-			res.Holds = append(res.Holds, &windlassv1.ScalingHold{Region: names[h.RegionID], Replicas: h.Replicas, Until: h.Until, Who: h.Who})
+			res.Holds = append(res.Holds, &windlassv1.ScalingHold{Region: r.names[h.RegionID], Replicas: h.Replicas, Until: h.Until, Who: h.Who})
 		}
 	}
-	return nil
+	return res
 }
 
 // ScaledApps returns what the scaler reads of the apps, without those that have no policy. The number of

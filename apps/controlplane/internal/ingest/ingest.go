@@ -119,7 +119,8 @@ type Config struct {
 	// RouteEdges is Edges for an acknowledgement of routes.
 	RouteEdges func(before, after model.RouteObserved) bool
 	// Loads receives the loads of the region's apps, and returns how many it dropped: loads of apps that are not
-	// scaled there, or all if another process has the region's stream. It must not block. nil: all are dropped.
+	// scaled there, or all if no process is known that has the region's stream. It must not block. nil: all are
+	// dropped.
 	Loads      func(regionID string, reports []*agentv1.LoadReport) (unknown int)
 	Log        *slog.Logger
 	Registerer prometheus.Registerer

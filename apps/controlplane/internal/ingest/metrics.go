@@ -55,7 +55,7 @@ func newMetrics(reg prometheus.Registerer, s *Service) *metrics {
 		Buckets: []float64{0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60},
 	})
 	m.loadsDropped = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "windlass_load_reports_dropped_total", Help: "Loads of apps that were dropped: invalid (a figure is no number, negative or huge) or unknown (the app is not scaled in the region, or another process has the stream of the region).",
+		Name: "windlass_load_reports_dropped_total", Help: "Loads of apps that were dropped: invalid (a figure is no number, negative or huge) or unknown (the app is not scaled in the region, or no process is known that has the stream of the region).",
 	}, []string{"why"})
 	m.refused = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "windlass_report_refused_total", Help: "Reports refused because too much waits: behind, crowded or full.",

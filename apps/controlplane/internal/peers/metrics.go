@@ -6,6 +6,7 @@ type metrics struct {
 	nudges   *prometheus.CounterVec
 	received prometheus.Counter
 	asks     *prometheus.CounterVec
+	loads    *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer, count func() float64) *metrics {
@@ -19,8 +20,11 @@ func newMetrics(reg prometheus.Registerer, count func() float64) *metrics {
 		asks: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "windlass_peer_asks_total", Help: "Requests to agents that went through a peer, by outcome (ok, error).",
 		}, []string{"outcome"}),
+		loads: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "windlass_peer_loads_total", Help: "Loads of scaled apps that were passed on to a peer, by outcome (ok, error).",
+		}, []string{"outcome"}),
 	}
-	reg.MustRegister(m.nudges, m.received, m.asks, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	reg.MustRegister(m.nudges, m.received, m.asks, m.loads, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "windlass_peers", Help: "Other processes of the control plane that this one knows.",
 	}, count))
 	return m
@@ -35,3 +39,7 @@ func outcome(err error) string {
 
 func (m *metrics) sent(err error)  { m.nudges.WithLabelValues(outcome(err)).Inc() }
 func (m *metrics) asked(err error) { m.asks.WithLabelValues(outcome(err)).Inc() }
+
+func (m *metrics) passedLoads(n int, err error) {
+	m.loads.WithLabelValues(outcome(err)).Add(float64(n))
+}

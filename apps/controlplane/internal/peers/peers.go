@@ -6,6 +6,7 @@
 //	                         ^ who has it            v
 //	                       peers: id, address, last seen (one row a process)
 //	KEDA asks here ─> Scaling ─> region_streams ─> GetScaling ─> scaler there
+//	loads come here ─> PassLoads ─> TakeLoads ─> scaler there
 //
 // # Nothing depends on it
 //
@@ -80,6 +81,16 @@ type Agents interface {
 	Connected(regionID string) bool
 }
 
+// Scaler is the scaler of this process.
+type Scaler interface {
+	// Current returns the newest decision for an app in a region whose stream this process has, or nil.
+	Current(regionID, appID string) *windlassv1.RegionScaling
+	// Live returns the newest decisions for an app, by region id.
+	Live(appID string) map[string]*windlassv1.RegionScaling
+	// Take stores loads of a region whose stream this process has. It must not block.
+	Take(regionID string, loads []*agentv1.LoadReport) (dropped int)
+}
+
 // Nudge is the changes of commits that a process may have streams for.
 type Nudge struct {
 	// Regions are those whose feed has moved. AllRegions is true if there are too many to list.
@@ -96,9 +107,7 @@ type Config struct {
 	Store       Store
 	Box         *seal.Box
 	Agents      Agents
-	// Scaling returns the newest scaling decision of this process for an app in a region whose stream it has, or nil.
-	// Default: it always returns nil.
-	Scaling func(regionID, appID string) *windlassv1.RegionScaling
+	Scaler      Scaler
 	// HTTP carries calls to peers.
 	HTTP       *http.Client
 	Log        *slog.Logger
@@ -124,9 +133,6 @@ func (c *Config) defaults() {
 	set(&c.Beat, 5*time.Second)
 	set(&c.Lease, 30*time.Second)
 	set(&c.CallTimeout, 2*time.Second)
-	if c.Scaling == nil {
-		c.Scaling = func(string, string) *windlassv1.RegionScaling { return nil }
-	}
 	if c.Random == nil {
 		c.Random = rand.Float64
 	}
@@ -140,6 +146,7 @@ type Service struct {
 	metrics *metrics
 	refresh chan struct{} // buffer of one: read the table now
 	running sync.WaitGroup
+	takers  takers
 
 	mu      sync.RWMutex
 	senders map[string]*sender // by peer id
@@ -147,15 +154,16 @@ type Service struct {
 
 // New checks the config and returns a service. Run makes it known to its peers.
 func New(cfg Config) (*Service, error) {
-	if cfg.ID == "" || cfg.Address == "" || cfg.Store == nil || cfg.Box == nil || cfg.Agents == nil ||
+	if cfg.ID == "" || cfg.Address == "" || cfg.Store == nil || cfg.Box == nil || cfg.Agents == nil || cfg.Scaler == nil ||
 		cfg.HTTP == nil || cfg.Log == nil || cfg.Registerer == nil {
-		return nil, errors.New("peers: ID, Address, Store, Box, Agents, HTTP, Log and Registerer are required")
+		return nil, errors.New("peers: ID, Address, Store, Box, Agents, Scaler, HTTP, Log and Registerer are required")
 	}
 	cfg.defaults()
 	s := &Service{
 		cfg: cfg, started: time.Now(),
 		refresh: make(chan struct{}, 1),
 		senders: map[string]*sender{},
+		takers:  takers{by: map[string]string{}},
 	}
 	for _, id := range cfg.Box.Keys() {
 		s.keys = append(s.keys, model.PeerKey{KeyID: id, Seals: id == cfg.Box.Primary()})
@@ -302,12 +310,14 @@ func (s *Service) settle(ctx context.Context, others []model.Peer) {
 		to := newSender(s, p, cancel)
 		s.senders[p.ID] = to
 		s.running.Go(func() { to.run(sending) })
+		s.running.Go(func() { to.runLoads(sending) })
 		s.cfg.Log.Info("found a peer", "peer", p.ID, "address", p.Address)
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.senders)) {
 		if to := s.senders[id]; !there[id] {
 			to.cancel()
 			delete(s.senders, id)
+			s.takers.forget(id)
 			s.cfg.Log.Info("a peer is gone", "peer", id, "address", to.peer.Address)
 		}
 	}

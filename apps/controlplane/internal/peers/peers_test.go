@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -24,6 +25,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/rpc"
 	"github.com/windlass-run/windlass/pkg/seal"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 // wire carries calls inside of this process, to the handler that is plugged in at the
@@ -64,6 +66,49 @@ func (noAgents) Ask(context.Context, string, *agentv1.Request) ([]byte, error) {
 }
 func (noAgents) Connected(string) bool { return false }
 
+// fakeScaler has one decision in each region, and the loads that it took.
+type fakeScaler struct {
+	mu    sync.Mutex
+	has   map[string]*windlassv1.RegionScaling // by region id
+	taken []string                             // region and app
+}
+
+func (f *fakeScaler) Current(region, app string) *windlassv1.RegionScaling {
+	return f.Live(app)[region]
+}
+
+func (f *fakeScaler) Live(string) map[string]*windlassv1.RegionScaling {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := map[string]*windlassv1.RegionScaling{}
+	maps.Copy(out, f.has)
+	return out
+}
+
+func (f *fakeScaler) set(region string, d *windlassv1.RegionScaling) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.has = map[string]*windlassv1.RegionScaling{region: d}
+}
+
+func (f *fakeScaler) Take(region string, loads []*agentv1.LoadReport) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, l := range loads {
+		f.taken = append(f.taken, region+" "+l.GetAppId())
+	}
+	return 0
+}
+
+// took returns the loads that were taken since the last call.
+func (f *fakeScaler) took() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := f.taken
+	f.taken = nil
+	return out
+}
+
 // harness is a database, a network and the key of one installation.
 type harness struct {
 	t   *testing.T
@@ -102,7 +147,7 @@ func (h *harness) start(id string, change ...func(*Config)) *process {
 	h.t.Helper()
 	p := &process{}
 	cfg := Config{
-		ID: id, Address: id + ":1", Store: store.Bind[Tx](h.db), Box: h.box, Agents: noAgents{},
+		ID: id, Address: id + ":1", Store: store.Bind[Tx](h.db), Box: h.box, Agents: noAgents{}, Scaler: &fakeScaler{},
 		HTTP: &http.Client{Transport: h.net}, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	}
 	for _, f := range change {
@@ -344,7 +389,7 @@ func TestCredential_IsOfOneProcessPurposeAndTime(t *testing.T) {
 	h := setup(t)
 	to := func(id string) *Service {
 		s, err := New(Config{
-			ID: id, Address: id + ":1", Store: store.Bind[Tx](h.db), Box: h.box, Agents: noAgents{},
+			ID: id, Address: id + ":1", Store: store.Bind[Tx](h.db), Box: h.box, Agents: noAgents{}, Scaler: &fakeScaler{},
 			HTTP: http.DefaultClient,
 			Log:  slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 		})

@@ -16,5 +16,5 @@ func (h handler) GetScaling(_ context.Context, req *peerv1.GetScalingRequest) (*
 		return nil, rpc.Error(connect.CodeNotFound, windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND, "region_id",
 			"the region's stream is not here")
 	}
-	return &peerv1.GetScalingResponse{Scaling: h.cfg.Scaling(req.RegionId, req.AppId)}, nil
+	return &peerv1.GetScalingResponse{Scaling: h.cfg.Scaler.Current(req.RegionId, req.AppId)}, nil
 }

@@ -3,6 +3,7 @@ package peers
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	peerv1 "github.com/windlass-run/windlass/proto/gen/windlass/peer/v1"
@@ -14,7 +15,7 @@ import (
 // model.ErrAgentUnreachable if no process has the stream, or if that process does not answer.
 func (s *Service) Scaling(ctx context.Context, region, app string) (*windlassv1.RegionScaling, error) {
 	if s.cfg.Agents.Connected(region) {
-		return s.cfg.Scaling(region, app), nil
+		return s.cfg.Scaler.Current(region, app), nil
 	}
 	_, peer, err := s.holder(ctx, region)
 	switch {
@@ -30,4 +31,35 @@ func (s *Service) Scaling(ctx context.Context, region, app string) (*windlassv1.
 		return nil, fmt.Errorf("read the load in region %s through %s at %s: %w: %w", region, peer.ID, peer.Address, model.ErrAgentUnreachable, err)
 	}
 	return res.Scaling, nil
+}
+
+// ScalingNow returns the newest scaling decisions for an app, by region id: those of this process and of its peers. It
+// leaves out those of a peer that does not answer in time.
+func (s *Service) ScalingNow(ctx context.Context, app string) map[string]*windlassv1.RegionScaling {
+	out := s.cfg.Scaler.Live(app)
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.CallTimeout)
+	defer cancel()
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	s.mu.RLock()
+	for _, to := range s.senders {
+		asking.Go(func() {
+			res, err := to.client.ListScaling(ctx, &peerv1.ListScalingRequest{AppId: app})
+			if err != nil {
+				s.cfg.Log.DebugContext(ctx, "cannot ask a peer how an app scales", "peer", to.peer.ID, "app_id", app, "error", err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for region, d := range res.Regions {
+				// While a stream moves, two processes may have decided.
+				if d.GetAt() > out[region].GetAt() {
+					out[region] = d
+				}
+			}
+		})
+	}
+	s.mu.RUnlock()
+	asking.Wait()
+	return out
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/pkg/backoff"
 	"github.com/windlass-run/windlass/pkg/rpc"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	peerv1 "github.com/windlass-run/windlass/proto/gen/windlass/peer/v1"
 	"github.com/windlass-run/windlass/proto/gen/windlass/peer/v1/peerv1connect"
 )
@@ -28,6 +29,7 @@ type sender struct {
 	client peerv1connect.PeerServiceClient
 	cancel context.CancelFunc
 	signal chan struct{} // buffer of one
+	loads  waitingLoads
 
 	mu      sync.Mutex
 	regions map[string]struct{}
@@ -39,6 +41,7 @@ func newSender(s *Service, p model.Peer, cancel context.CancelFunc) *sender {
 	to := &sender{
 		svc: s, peer: p, client: s.client(p), cancel: cancel,
 		signal:  make(chan struct{}, 1),
+		loads:   waitingLoads{signal: make(chan struct{}, 1), by: map[string]map[string]*agentv1.LoadReport{}},
 		regions: map[string]struct{}{}, apps: map[string]struct{}{},
 	}
 	to.wake() // an empty nudge is the greeting

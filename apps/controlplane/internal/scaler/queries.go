@@ -56,7 +56,7 @@ type query struct {
 
 // ask queries for all metrics that are due, until ctx ends. The queries of a workspace do not wait for those of
 // others.
-func (s *Service) ask(ctx context.Context) {
+func (s *Service) ask(ctx context.Context, holds func(regionID string) bool) {
 	ticks := time.NewTicker(every)
 	defer ticks.Stop()
 	var asking sync.WaitGroup
@@ -67,7 +67,7 @@ func (s *Service) ask(ctx context.Context) {
 			return
 		case <-ticks.C:
 		}
-		for workspace, due := range s.due(time.Now()) {
+		for workspace, due := range s.due(time.Now(), holds) {
 			asking.Go(func() {
 				measures := make([]plan.Measure, len(due))
 				for i, q := range due {
@@ -80,13 +80,13 @@ func (s *Service) ask(ctx context.Context) {
 }
 
 // due returns the queries to ask now, by workspace, and marks their workspaces as being asked for.
-func (s *Service) due(now time.Time) map[string][]query {
+func (s *Service) due(now time.Time, holds func(regionID string) bool) map[string][]query {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := map[string][]query{}
 	for at, t := range s.targets {
 		a := s.apps[at.app]
-		if a == nil || a.policies[at.region] == nil || s.asking[a.WorkspaceID] || !s.cfg.Holds(at.region) {
+		if a == nil || a.policies[at.region] == nil || s.asking[a.WorkspaceID] || !holds(at.region) {
 			continue
 		}
 		policy := a.policies[at.region]

@@ -1,7 +1,7 @@
 // Package scaler decides how many replicas scaled apps have in their regions.
 //
-//	Report ─> ingest ─> Observe        keeps the newest load of each (app, region), and must not block
-//	                      │
+//	Report ─> ingest ─> Observe        keeps the newest load of each (app, region), and must not block. Passes on
+//	                      │            loads of a region whose stream is on another process
 //	                    step           reads apps that changed, in a few queries for all of them
 //	                      │            decides for what was observed or is due (package scaling)
 //	                      v
@@ -16,11 +16,14 @@
 package scaler
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -42,11 +45,18 @@ type Apps interface {
 	Rescale(ctx context.Context, r model.Rescale) error
 }
 
-// Config is of a Service.
-type Config struct {
+// Needs are the parts that a Service uses while it runs. They exist after it, because some of them call it.
+type Needs struct {
 	Apps Apps
 	// Holds reports whether the region's stream is on this process.
 	Holds func(regionID string) bool
+	// PassOn passes loads on to the process that has the region's stream. It returns how many loads it dropped. It
+	// must not block. nil: there are no other processes.
+	PassOn func(regionID string, loads []*agentv1.LoadReport) (dropped int)
+}
+
+// Config is of a Service.
+type Config struct {
 	// Metrics answers metrics of type prometheus. nil: they are missing.
 	Metrics    Measurer
 	Log        *slog.Logger
@@ -86,6 +96,8 @@ type Service struct {
 	cfg     Config
 	metrics *metrics
 	wake    chan struct{}
+	// needs is nil until Run.
+	needs atomic.Pointer[Needs]
 
 	mu   sync.Mutex
 	apps map[string]*app
@@ -152,10 +164,10 @@ type record struct {
 	limit  scaling.Limit
 }
 
-// New returns a Service that does nothing until Run.
+// New returns a Service that does nothing, and drops all loads, until Run.
 func New(cfg Config) (*Service, error) {
-	if cfg.Apps == nil || cfg.Holds == nil || cfg.Log == nil || cfg.Registerer == nil {
-		return nil, errors.New("scaler: Apps, Holds, Log and Registerer are required")
+	if cfg.Log == nil || cfg.Registerer == nil {
+		return nil, errors.New("scaler: Log and Registerer are required")
 	}
 	return &Service{
 		cfg: cfg, metrics: newMetrics(cfg.Registerer), wake: make(chan struct{}, 1),
@@ -163,13 +175,24 @@ func New(cfg Config) (*Service, error) {
 	}, nil
 }
 
-// Observe stores loads that a region reported. It returns how many of them it dropped: those of apps that are
-// known not to be scaled there, new ones above maxTargets and maxStrays, and all if the region's stream is on
-// another process. It does not block.
+// Observe takes loads that a region reported to this process. If the region's stream is on another process, it
+// passes them on. It returns how many of them were dropped. It does not block.
 func (s *Service) Observe(regionID string, loads []*agentv1.LoadReport) (dropped int) {
-	if !s.cfg.Holds(regionID) {
+	needs := s.needs.Load()
+	switch {
+	case needs == nil:
 		return len(loads)
+	case needs.Holds(regionID):
+		return s.Take(regionID, loads)
+	case needs.PassOn != nil:
+		return needs.PassOn(regionID, loads)
 	}
+	return len(loads)
+}
+
+// Take stores loads of a region whose stream is on this process. It returns how many of them it dropped: those of
+// apps that are known not to be scaled there, and new ones above maxTargets and maxStrays. It does not block.
+func (s *Service) Take(regionID string, loads []*agentv1.LoadReport) (dropped int) {
 	now := time.Now()
 	s.mu.Lock()
 	for _, load := range loads {
@@ -254,7 +277,7 @@ func (s *Service) Live(appID string) map[string]*windlassv1.RegionScaling {
 // Current returns the newest decision for an app in a region. It returns nil if the region's stream is on another
 // process, or if the region has not reported the app's load within scaling.Fresh.
 func (s *Service) Current(regionID, appID string) *windlassv1.RegionScaling {
-	if !s.cfg.Holds(regionID) {
+	if needs := s.needs.Load(); needs == nil || !needs.Holds(regionID) {
 		return nil
 	}
 	now := time.Now()
@@ -270,12 +293,16 @@ func (s *Service) Current(regionID, appID string) *windlassv1.RegionScaling {
 	return t.shown
 }
 
-// Run decides until ctx ends.
-func (s *Service) Run(ctx context.Context) error {
+// Run decides until ctx ends. All fields of needs but PassOn are required.
+func (s *Service) Run(ctx context.Context, needs Needs) error {
+	if needs.Apps == nil || needs.Holds == nil {
+		return errors.New("scaler: Apps and Holds are required")
+	}
+	s.needs.Store(&needs)
 	if s.cfg.Metrics != nil {
 		var asking sync.WaitGroup
 		defer asking.Wait()
-		asking.Go(func() { s.ask(ctx) })
+		asking.Go(func() { s.ask(ctx, needs.Holds) })
 	}
 	timer := time.NewTimer(every)
 	defer timer.Stop()
@@ -292,7 +319,7 @@ func (s *Service) Run(ctx context.Context) error {
 			case <-timer.C:
 			}
 		}
-		if err := s.step(ctx); err != nil && ctx.Err() == nil {
+		if err := s.step(ctx, needs); err != nil && ctx.Err() == nil {
 			s.cfg.Log.Warn("cannot scale apps", "error", err)
 		}
 		timer.Reset(every)
@@ -300,16 +327,16 @@ func (s *Service) Run(ctx context.Context) error {
 }
 
 // step reads what changed, decides, and writes.
-func (s *Service) step(ctx context.Context) error {
-	if err := s.read(ctx); err != nil {
+func (s *Service) step(ctx context.Context, needs Needs) error {
+	if err := s.read(ctx, needs.Apps); err != nil {
 		return err
 	}
-	writes := s.decide(time.Now())
+	writes := s.decide(time.Now(), needs.Holds)
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(writesAtOnce)
 	for _, w := range writes {
 		group.Go(func() error {
-			s.write(ctx, w)
+			s.write(ctx, needs.Apps, w)
 			return nil
 		})
 	}
@@ -317,15 +344,11 @@ func (s *Service) step(ctx context.Context) error {
 }
 
 // read reads the apps that changed. A read that fails leaves them to the next step.
-func (s *Service) read(ctx context.Context) error {
+func (s *Service) read(ctx context.Context, apps Apps) error {
 	for {
 		s.mu.Lock()
-		var ids []string
-		for id := range s.dirty {
-			if ids = append(ids, id); len(ids) == readAtOnce {
-				break
-			}
-		}
+		ids := slices.Sorted(maps.Keys(s.dirty))
+		ids = ids[:min(len(ids), readAtOnce)]
 		for _, id := range ids {
 			delete(s.dirty, id)
 		}
@@ -334,7 +357,7 @@ func (s *Service) read(ctx context.Context) error {
 			return nil
 		}
 		now := time.Now()
-		found, err := s.cfg.Apps.ScaledApps(ctx, ids)
+		found, err := apps.ScaledApps(ctx, ids)
 		s.mu.Lock()
 		if err != nil {
 			for _, id := range ids {
@@ -390,14 +413,15 @@ type write struct {
 	missing int
 }
 
-// decide decides for each app and region that was observed, or is due.
-func (s *Service) decide(now time.Time) (writes []write) {
+// decide decides for each app and region that was observed, or is due. It returns the decisions to write, in the
+// order of apps and regions.
+func (s *Service) decide(now time.Time, holds func(regionID string) bool) (writes []write) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.strays, func(_ string, in *strays) bool { return now.Sub(in.since) >= strayFor })
 	for at, t := range s.targets {
 		a := s.apps[at.app]
-		if a == nil || a.policies[at.region] == nil || now.Sub(t.heard) > forgetAfter || !s.cfg.Holds(at.region) {
+		if a == nil || a.policies[at.region] == nil || now.Sub(t.heard) > forgetAfter || !holds(at.region) {
 			if !s.dirty[at.app] {
 				s.metrics.forget(at.app, t.shown)
 				delete(s.targets, at)
@@ -421,6 +445,9 @@ func (s *Service) decide(now time.Time) (writes []write) {
 			writes = append(writes, w)
 		}
 	}
+	slices.SortFunc(writes, func(a, b write) int {
+		return cmp.Or(cmp.Compare(a.at.app, b.at.app), cmp.Compare(a.at.region, b.at.region))
+	})
 	return writes
 }
 
@@ -491,10 +518,10 @@ func (t *target) what(d scaling.Decision, now time.Time, writes, active bool) (w
 }
 
 // write writes one decision, and records the outcome.
-func (s *Service) write(ctx context.Context, w write) {
+func (s *Service) write(ctx context.Context, apps Apps, w write) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	err := s.cfg.Apps.Rescale(ctx, w.Rescale)
+	err := apps.Rescale(ctx, w.Rescale)
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()

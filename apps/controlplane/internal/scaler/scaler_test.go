@@ -37,6 +37,7 @@ type fleet struct {
 	writes []model.Rescale
 	err    error
 	held   bool
+	passed []*agentv1.LoadReport
 	svc    *Service
 	// figures answers queries; nil: there is no Prometheus.
 	figures func(context.Context, plan.Measure) analysis.Figures
@@ -91,6 +92,13 @@ func (f *fleet) Rescale(_ context.Context, r model.Rescale) error {
 	return nil
 }
 
+func (f *fleet) passOn(_ string, loads []*agentv1.LoadReport) (dropped int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.passed = append(f.passed, loads...)
+	return 0
+}
+
 func (f *fleet) replicas(app string) int32 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -124,11 +132,13 @@ func play(t *testing.T, replicas int32, test func(t *testing.T, f *fleet)) {
 			Regions: map[string]model.ScaledRegion{"reg_1": {Name: "us-east-1", Replicas: replicas, Counted: replicas, Generation: 1, Instances: 1, MadeFor: []string{"dep_1"}}},
 		}}}
 		var err error
-		f.svc, err = New(Config{Apps: f, Metrics: f, Holds: func(string) bool { f.mu.Lock(); defer f.mu.Unlock(); return f.held }, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
+		f.svc, err = New(Config{Metrics: f, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		go func() { done <- f.svc.Run(ctx) }()
+		needs := Needs{Apps: f, Holds: func(string) bool { f.mu.Lock(); defer f.mu.Unlock(); return f.held }, PassOn: f.passOn}
+		go func() { done <- f.svc.Run(ctx, needs) }()
+		synctest.Wait()
 		test(t, f)
 		cancel()
 		require.NoError(t, <-done)
@@ -266,9 +276,11 @@ func TestService_OneWriter(t *testing.T) {
 		f.report(2*time.Minute, 100)
 		require.EqualValues(t, 2, f.replicas("app_1"))
 		require.Empty(t, f.svc.Live("app_1"))
-		f.set(func() { f.held = true })
+		require.NotEmpty(t, f.passed, "loads go to the process that has the stream")
+		f.set(func() { f.held = true; f.passed = nil })
 		f.report(4*time.Minute, 1)
 		require.EqualValues(t, 2, f.replicas("app_1"), "the window is not full yet")
+		require.Empty(t, f.passed)
 		f.report(3*time.Minute, 1)
 		require.EqualValues(t, 1, f.replicas("app_1"))
 		// What another writer did is taken as it is.

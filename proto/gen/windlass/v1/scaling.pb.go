@@ -898,9 +898,9 @@ func (x *GetScalingResponse) GetHolds() []*ScalingHold {
 	return nil
 }
 
-// RegionScaling is the newest decision in a region. A control plane process that does not hold the
-// region's stream returns the last stored decision. A decision is stored if its number or limit
-// differs from the decision before.
+// RegionScaling is the newest decision in a region. If the control plane process with the region's
+// stream does not answer, it is the last stored decision. A decision is stored if its number or
+// limit differs from the decision before.
 type RegionScaling struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Region string                 `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`

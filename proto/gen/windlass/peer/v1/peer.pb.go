@@ -344,6 +344,236 @@ func (x *GetScalingResponse) GetScaling() *v11.RegionScaling {
 	return nil
 }
 
+type ListScalingRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	AppId         string                 `protobuf:"bytes,1,opt,name=app_id,json=appId,proto3" json:"app_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListScalingRequest) Reset() {
+	*x = ListScalingRequest{}
+	mi := &file_windlass_peer_v1_peer_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListScalingRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListScalingRequest) ProtoMessage() {}
+
+func (x *ListScalingRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_peer_v1_peer_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListScalingRequest.ProtoReflect.Descriptor instead.
+func (*ListScalingRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_peer_v1_peer_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ListScalingRequest) GetAppId() string {
+	if x != nil {
+		return x.AppId
+	}
+	return ""
+}
+
+type ListScalingResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By region id.
+	Regions       map[string]*v11.RegionScaling `protobuf:"bytes,1,rep,name=regions,proto3" json:"regions,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListScalingResponse) Reset() {
+	*x = ListScalingResponse{}
+	mi := &file_windlass_peer_v1_peer_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListScalingResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListScalingResponse) ProtoMessage() {}
+
+func (x *ListScalingResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_peer_v1_peer_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListScalingResponse.ProtoReflect.Descriptor instead.
+func (*ListScalingResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_peer_v1_peer_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ListScalingResponse) GetRegions() map[string]*v11.RegionScaling {
+	if x != nil {
+		return x.Regions
+	}
+	return nil
+}
+
+type TakeLoadsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Regions       []*RegionLoads         `protobuf:"bytes,1,rep,name=regions,proto3" json:"regions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TakeLoadsRequest) Reset() {
+	*x = TakeLoadsRequest{}
+	mi := &file_windlass_peer_v1_peer_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TakeLoadsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TakeLoadsRequest) ProtoMessage() {}
+
+func (x *TakeLoadsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_peer_v1_peer_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TakeLoadsRequest.ProtoReflect.Descriptor instead.
+func (*TakeLoadsRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_peer_v1_peer_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *TakeLoadsRequest) GetRegions() []*RegionLoads {
+	if x != nil {
+		return x.Regions
+	}
+	return nil
+}
+
+type RegionLoads struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	RegionId      string                 `protobuf:"bytes,1,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
+	Loads         []*v1.LoadReport       `protobuf:"bytes,2,rep,name=loads,proto3" json:"loads,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RegionLoads) Reset() {
+	*x = RegionLoads{}
+	mi := &file_windlass_peer_v1_peer_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RegionLoads) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RegionLoads) ProtoMessage() {}
+
+func (x *RegionLoads) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_peer_v1_peer_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RegionLoads.ProtoReflect.Descriptor instead.
+func (*RegionLoads) Descriptor() ([]byte, []int) {
+	return file_windlass_peer_v1_peer_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *RegionLoads) GetRegionId() string {
+	if x != nil {
+		return x.RegionId
+	}
+	return ""
+}
+
+func (x *RegionLoads) GetLoads() []*v1.LoadReport {
+	if x != nil {
+		return x.Loads
+	}
+	return nil
+}
+
+type TakeLoadsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Regions whose stream the receiver holds.
+	Taken         []string `protobuf:"bytes,1,rep,name=taken,proto3" json:"taken,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TakeLoadsResponse) Reset() {
+	*x = TakeLoadsResponse{}
+	mi := &file_windlass_peer_v1_peer_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TakeLoadsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TakeLoadsResponse) ProtoMessage() {}
+
+func (x *TakeLoadsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_peer_v1_peer_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TakeLoadsResponse.ProtoReflect.Descriptor instead.
+func (*TakeLoadsResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_peer_v1_peer_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *TakeLoadsResponse) GetTaken() []string {
+	if x != nil {
+		return x.Taken
+	}
+	return nil
+}
+
 var File_windlass_peer_v1_peer_proto protoreflect.FileDescriptor
 
 const file_windlass_peer_v1_peer_proto_rawDesc = "" +
@@ -367,12 +597,28 @@ const file_windlass_peer_v1_peer_proto_rawDesc = "" +
 	"\tregion_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\bregionId\x12 \n" +
 	"\x06app_id\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x05appId\"J\n" +
 	"\x12GetScalingResponse\x124\n" +
-	"\ascaling\x18\x01 \x01(\v2\x1a.windlass.v1.RegionScalingR\ascaling2\xf4\x01\n" +
+	"\ascaling\x18\x01 \x01(\v2\x1a.windlass.v1.RegionScalingR\ascaling\"6\n" +
+	"\x12ListScalingRequest\x12 \n" +
+	"\x06app_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x05appId\"\xbb\x01\n" +
+	"\x13ListScalingResponse\x12L\n" +
+	"\aregions\x18\x01 \x03(\v22.windlass.peer.v1.ListScalingResponse.RegionsEntryR\aregions\x1aV\n" +
+	"\fRegionsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x120\n" +
+	"\x05value\x18\x02 \x01(\v2\x1a.windlass.v1.RegionScalingR\x05value:\x028\x01\"V\n" +
+	"\x10TakeLoadsRequest\x12B\n" +
+	"\aregions\x18\x01 \x03(\v2\x1d.windlass.peer.v1.RegionLoadsB\t\xbaH\x06\x92\x01\x03\x10\x90NR\aregions\"u\n" +
+	"\vRegionLoads\x12&\n" +
+	"\tregion_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\bregionId\x12>\n" +
+	"\x05loads\x18\x02 \x03(\v2\x1d.windlass.agent.v1.LoadReportB\t\xbaH\x06\x92\x01\x03\x10\x90NR\x05loads\")\n" +
+	"\x11TakeLoadsResponse\x12\x14\n" +
+	"\x05taken\x18\x01 \x03(\tR\x05taken2\xa6\x03\n" +
 	"\vPeerService\x12H\n" +
 	"\x05Nudge\x12\x1e.windlass.peer.v1.NudgeRequest\x1a\x1f.windlass.peer.v1.NudgeResponse\x12B\n" +
 	"\x03Ask\x12\x1c.windlass.peer.v1.AskRequest\x1a\x1d.windlass.peer.v1.AskResponse\x12W\n" +
 	"\n" +
-	"GetScaling\x12#.windlass.peer.v1.GetScalingRequest\x1a$.windlass.peer.v1.GetScalingResponseB\xc7\x01\n" +
+	"GetScaling\x12#.windlass.peer.v1.GetScalingRequest\x1a$.windlass.peer.v1.GetScalingResponse\x12Z\n" +
+	"\vListScaling\x12$.windlass.peer.v1.ListScalingRequest\x1a%.windlass.peer.v1.ListScalingResponse\x12T\n" +
+	"\tTakeLoads\x12\".windlass.peer.v1.TakeLoadsRequest\x1a#.windlass.peer.v1.TakeLoadsResponseB\xc7\x01\n" +
 	"\x14com.windlass.peer.v1B\tPeerProtoP\x01ZBgithub.com/windlass-run/windlass/proto/gen/windlass/peer/v1;peerv1\xa2\x02\x03WPX\xaa\x02\x10Windlass.Peer.V1\xca\x02\x10Windlass\\Peer\\V1\xe2\x02\x1cWindlass\\Peer\\V1\\GPBMetadata\xea\x02\x12Windlass::Peer::V1b\x06proto3"
 
 var (
@@ -387,31 +633,46 @@ func file_windlass_peer_v1_peer_proto_rawDescGZIP() []byte {
 	return file_windlass_peer_v1_peer_proto_rawDescData
 }
 
-var file_windlass_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_windlass_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_windlass_peer_v1_peer_proto_goTypes = []any{
-	(*NudgeRequest)(nil),       // 0: windlass.peer.v1.NudgeRequest
-	(*NudgeResponse)(nil),      // 1: windlass.peer.v1.NudgeResponse
-	(*AskRequest)(nil),         // 2: windlass.peer.v1.AskRequest
-	(*AskResponse)(nil),        // 3: windlass.peer.v1.AskResponse
-	(*GetScalingRequest)(nil),  // 4: windlass.peer.v1.GetScalingRequest
-	(*GetScalingResponse)(nil), // 5: windlass.peer.v1.GetScalingResponse
-	(*v1.Request)(nil),         // 6: windlass.agent.v1.Request
-	(*v11.RegionScaling)(nil),  // 7: windlass.v1.RegionScaling
+	(*NudgeRequest)(nil),        // 0: windlass.peer.v1.NudgeRequest
+	(*NudgeResponse)(nil),       // 1: windlass.peer.v1.NudgeResponse
+	(*AskRequest)(nil),          // 2: windlass.peer.v1.AskRequest
+	(*AskResponse)(nil),         // 3: windlass.peer.v1.AskResponse
+	(*GetScalingRequest)(nil),   // 4: windlass.peer.v1.GetScalingRequest
+	(*GetScalingResponse)(nil),  // 5: windlass.peer.v1.GetScalingResponse
+	(*ListScalingRequest)(nil),  // 6: windlass.peer.v1.ListScalingRequest
+	(*ListScalingResponse)(nil), // 7: windlass.peer.v1.ListScalingResponse
+	(*TakeLoadsRequest)(nil),    // 8: windlass.peer.v1.TakeLoadsRequest
+	(*RegionLoads)(nil),         // 9: windlass.peer.v1.RegionLoads
+	(*TakeLoadsResponse)(nil),   // 10: windlass.peer.v1.TakeLoadsResponse
+	nil,                         // 11: windlass.peer.v1.ListScalingResponse.RegionsEntry
+	(*v1.Request)(nil),          // 12: windlass.agent.v1.Request
+	(*v11.RegionScaling)(nil),   // 13: windlass.v1.RegionScaling
+	(*v1.LoadReport)(nil),       // 14: windlass.agent.v1.LoadReport
 }
 var file_windlass_peer_v1_peer_proto_depIdxs = []int32{
-	6, // 0: windlass.peer.v1.AskRequest.request:type_name -> windlass.agent.v1.Request
-	7, // 1: windlass.peer.v1.GetScalingResponse.scaling:type_name -> windlass.v1.RegionScaling
-	0, // 2: windlass.peer.v1.PeerService.Nudge:input_type -> windlass.peer.v1.NudgeRequest
-	2, // 3: windlass.peer.v1.PeerService.Ask:input_type -> windlass.peer.v1.AskRequest
-	4, // 4: windlass.peer.v1.PeerService.GetScaling:input_type -> windlass.peer.v1.GetScalingRequest
-	1, // 5: windlass.peer.v1.PeerService.Nudge:output_type -> windlass.peer.v1.NudgeResponse
-	3, // 6: windlass.peer.v1.PeerService.Ask:output_type -> windlass.peer.v1.AskResponse
-	5, // 7: windlass.peer.v1.PeerService.GetScaling:output_type -> windlass.peer.v1.GetScalingResponse
-	5, // [5:8] is the sub-list for method output_type
-	2, // [2:5] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	12, // 0: windlass.peer.v1.AskRequest.request:type_name -> windlass.agent.v1.Request
+	13, // 1: windlass.peer.v1.GetScalingResponse.scaling:type_name -> windlass.v1.RegionScaling
+	11, // 2: windlass.peer.v1.ListScalingResponse.regions:type_name -> windlass.peer.v1.ListScalingResponse.RegionsEntry
+	9,  // 3: windlass.peer.v1.TakeLoadsRequest.regions:type_name -> windlass.peer.v1.RegionLoads
+	14, // 4: windlass.peer.v1.RegionLoads.loads:type_name -> windlass.agent.v1.LoadReport
+	13, // 5: windlass.peer.v1.ListScalingResponse.RegionsEntry.value:type_name -> windlass.v1.RegionScaling
+	0,  // 6: windlass.peer.v1.PeerService.Nudge:input_type -> windlass.peer.v1.NudgeRequest
+	2,  // 7: windlass.peer.v1.PeerService.Ask:input_type -> windlass.peer.v1.AskRequest
+	4,  // 8: windlass.peer.v1.PeerService.GetScaling:input_type -> windlass.peer.v1.GetScalingRequest
+	6,  // 9: windlass.peer.v1.PeerService.ListScaling:input_type -> windlass.peer.v1.ListScalingRequest
+	8,  // 10: windlass.peer.v1.PeerService.TakeLoads:input_type -> windlass.peer.v1.TakeLoadsRequest
+	1,  // 11: windlass.peer.v1.PeerService.Nudge:output_type -> windlass.peer.v1.NudgeResponse
+	3,  // 12: windlass.peer.v1.PeerService.Ask:output_type -> windlass.peer.v1.AskResponse
+	5,  // 13: windlass.peer.v1.PeerService.GetScaling:output_type -> windlass.peer.v1.GetScalingResponse
+	7,  // 14: windlass.peer.v1.PeerService.ListScaling:output_type -> windlass.peer.v1.ListScalingResponse
+	10, // 15: windlass.peer.v1.PeerService.TakeLoads:output_type -> windlass.peer.v1.TakeLoadsResponse
+	11, // [11:16] is the sub-list for method output_type
+	6,  // [6:11] is the sub-list for method input_type
+	6,  // [6:6] is the sub-list for extension type_name
+	6,  // [6:6] is the sub-list for extension extendee
+	0,  // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_windlass_peer_v1_peer_proto_init() }
@@ -425,7 +686,7 @@ func file_windlass_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_peer_v1_peer_proto_rawDesc), len(file_windlass_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

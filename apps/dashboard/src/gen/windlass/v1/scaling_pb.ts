@@ -541,9 +541,9 @@ export const GetScalingResponseSchema: GenMessage<GetScalingResponse> = /*@__PUR
   messageDesc(file_windlass_v1_scaling, 8);
 
 /**
- * RegionScaling is the newest decision in a region. A control plane process that does not hold the
- * region's stream returns the last stored decision. A decision is stored if its number or limit
- * differs from the decision before.
+ * RegionScaling is the newest decision in a region. If the control plane process with the region's
+ * stream does not answer, it is the last stored decision. A decision is stored if its number or
+ * limit differs from the decision before.
  *
  * @generated from message windlass.v1.RegionScaling
  */

@@ -46,6 +46,10 @@ const (
 	PeerServiceAskProcedure = "/windlass.peer.v1.PeerService/Ask"
 	// PeerServiceGetScalingProcedure is the fully-qualified name of the PeerService's GetScaling RPC.
 	PeerServiceGetScalingProcedure = "/windlass.peer.v1.PeerService/GetScaling"
+	// PeerServiceListScalingProcedure is the fully-qualified name of the PeerService's ListScaling RPC.
+	PeerServiceListScalingProcedure = "/windlass.peer.v1.PeerService/ListScaling"
+	// PeerServiceTakeLoadsProcedure is the fully-qualified name of the PeerService's TakeLoads RPC.
+	PeerServiceTakeLoadsProcedure = "/windlass.peer.v1.PeerService/TakeLoads"
 )
 
 // PeerServiceClient is a client for the windlass.peer.v1.PeerService service.
@@ -59,6 +63,11 @@ type PeerServiceClient interface {
 	// Returns how an app scales in a region whose stream the receiver holds. Fails with NOT_FOUND if the
 	// receiver has no such stream. The receiver never forwards the call to a third process.
 	GetScaling(context.Context, *v1.GetScalingRequest) (*v1.GetScalingResponse, error)
+	// Returns the newest scaling decisions that the receiver made for an app.
+	ListScaling(context.Context, *v1.ListScalingRequest) (*v1.ListScalingResponse, error)
+	// Passes on loads that agents sent to another process than the one with their stream. The receiver
+	// keeps those of regions whose stream it holds. It never forwards the others.
+	TakeLoads(context.Context, *v1.TakeLoadsRequest) (*v1.TakeLoadsResponse, error)
 }
 
 // NewPeerServiceClient constructs a client for the windlass.peer.v1.PeerService service. By
@@ -90,14 +99,28 @@ func NewPeerServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(peerServiceMethods.ByName("GetScaling")),
 			connect.WithClientOptions(opts...),
 		),
+		listScaling: connect.NewClient[v1.ListScalingRequest, v1.ListScalingResponse](
+			httpClient,
+			baseURL+PeerServiceListScalingProcedure,
+			connect.WithSchema(peerServiceMethods.ByName("ListScaling")),
+			connect.WithClientOptions(opts...),
+		),
+		takeLoads: connect.NewClient[v1.TakeLoadsRequest, v1.TakeLoadsResponse](
+			httpClient,
+			baseURL+PeerServiceTakeLoadsProcedure,
+			connect.WithSchema(peerServiceMethods.ByName("TakeLoads")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // peerServiceClient implements PeerServiceClient.
 type peerServiceClient struct {
-	nudge      *connect.Client[v1.NudgeRequest, v1.NudgeResponse]
-	ask        *connect.Client[v1.AskRequest, v1.AskResponse]
-	getScaling *connect.Client[v1.GetScalingRequest, v1.GetScalingResponse]
+	nudge       *connect.Client[v1.NudgeRequest, v1.NudgeResponse]
+	ask         *connect.Client[v1.AskRequest, v1.AskResponse]
+	getScaling  *connect.Client[v1.GetScalingRequest, v1.GetScalingResponse]
+	listScaling *connect.Client[v1.ListScalingRequest, v1.ListScalingResponse]
+	takeLoads   *connect.Client[v1.TakeLoadsRequest, v1.TakeLoadsResponse]
 }
 
 // Nudge calls windlass.peer.v1.PeerService.Nudge.
@@ -127,6 +150,24 @@ func (c *peerServiceClient) GetScaling(ctx context.Context, req *v1.GetScalingRe
 	return nil, err
 }
 
+// ListScaling calls windlass.peer.v1.PeerService.ListScaling.
+func (c *peerServiceClient) ListScaling(ctx context.Context, req *v1.ListScalingRequest) (*v1.ListScalingResponse, error) {
+	response, err := c.listScaling.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// TakeLoads calls windlass.peer.v1.PeerService.TakeLoads.
+func (c *peerServiceClient) TakeLoads(ctx context.Context, req *v1.TakeLoadsRequest) (*v1.TakeLoadsResponse, error) {
+	response, err := c.takeLoads.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // PeerServiceHandler is an implementation of the windlass.peer.v1.PeerService service.
 type PeerServiceHandler interface {
 	// Announces commits that streams of the receiver may need. It returns at once, and the receiver
@@ -138,6 +179,11 @@ type PeerServiceHandler interface {
 	// Returns how an app scales in a region whose stream the receiver holds. Fails with NOT_FOUND if the
 	// receiver has no such stream. The receiver never forwards the call to a third process.
 	GetScaling(context.Context, *v1.GetScalingRequest) (*v1.GetScalingResponse, error)
+	// Returns the newest scaling decisions that the receiver made for an app.
+	ListScaling(context.Context, *v1.ListScalingRequest) (*v1.ListScalingResponse, error)
+	// Passes on loads that agents sent to another process than the one with their stream. The receiver
+	// keeps those of regions whose stream it holds. It never forwards the others.
+	TakeLoads(context.Context, *v1.TakeLoadsRequest) (*v1.TakeLoadsResponse, error)
 }
 
 // NewPeerServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -165,6 +211,18 @@ func NewPeerServiceHandler(svc PeerServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(peerServiceMethods.ByName("GetScaling")),
 		connect.WithHandlerOptions(opts...),
 	)
+	peerServiceListScalingHandler := connect.NewUnaryHandlerSimple(
+		PeerServiceListScalingProcedure,
+		svc.ListScaling,
+		connect.WithSchema(peerServiceMethods.ByName("ListScaling")),
+		connect.WithHandlerOptions(opts...),
+	)
+	peerServiceTakeLoadsHandler := connect.NewUnaryHandlerSimple(
+		PeerServiceTakeLoadsProcedure,
+		svc.TakeLoads,
+		connect.WithSchema(peerServiceMethods.ByName("TakeLoads")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/windlass.peer.v1.PeerService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case PeerServiceNudgeProcedure:
@@ -173,6 +231,10 @@ func NewPeerServiceHandler(svc PeerServiceHandler, opts ...connect.HandlerOption
 			peerServiceAskHandler.ServeHTTP(w, r)
 		case PeerServiceGetScalingProcedure:
 			peerServiceGetScalingHandler.ServeHTTP(w, r)
+		case PeerServiceListScalingProcedure:
+			peerServiceListScalingHandler.ServeHTTP(w, r)
+		case PeerServiceTakeLoadsProcedure:
+			peerServiceTakeLoadsHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -192,4 +254,12 @@ func (UnimplementedPeerServiceHandler) Ask(context.Context, *v1.AskRequest) (*v1
 
 func (UnimplementedPeerServiceHandler) GetScaling(context.Context, *v1.GetScalingRequest) (*v1.GetScalingResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.peer.v1.PeerService.GetScaling is not implemented"))
+}
+
+func (UnimplementedPeerServiceHandler) ListScaling(context.Context, *v1.ListScalingRequest) (*v1.ListScalingResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.peer.v1.PeerService.ListScaling is not implemented"))
+}
+
+func (UnimplementedPeerServiceHandler) TakeLoads(context.Context, *v1.TakeLoadsRequest) (*v1.TakeLoadsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.peer.v1.PeerService.TakeLoads is not implemented"))
 }

@@ -1,0 +1,171 @@
+package peers
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	peerv1 "github.com/windlass-run/windlass/proto/gen/windlass/peer/v1"
+)
+
+// Loads of scaled apps belong to the process that has the region's stream. A load balancer may bring them to another
+// process, which then passes them on:
+//
+//	Report ─> PassLoads ─> the process that took the region's last loads; at first: every peer
+//	                          │
+//	                          └─ TakeLoads ─> the answer names the regions whose stream is there
+//
+// So no database is asked where a stream is. Loads that cannot be passed on are dropped, because the agent sends newer
+// ones within 30 s.
+
+// maxLoadDeployments bounds the deployments in one call, as agents do in one report, so that it stays below the
+// receiver's limit of bytes.
+const maxLoadDeployments = 4000
+
+// maxLoads bounds the apps whose loads wait for one peer.
+const maxLoads = 50_000
+
+// PassLoads passes the loads of a region whose stream is on another process on to that process. It returns how many
+// loads it dropped, which are all of them if no other process is known. It never blocks.
+func (s *Service) PassLoads(region string, loads []*agentv1.LoadReport) (dropped int) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if to := s.senders[s.takers.of(region)]; to != nil {
+		return to.loads.add(region, loads)
+	}
+	dropped = len(loads)
+	for _, id := range slices.Sorted(maps.Keys(s.senders)) {
+		dropped = min(dropped, s.senders[id].loads.add(region, loads))
+	}
+	return dropped
+}
+
+// takers has the peer that took a region's last loads, by region.
+type takers struct {
+	mu sync.Mutex
+	by map[string]string
+}
+
+func (t *takers) of(region string) (peer string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.by[region]
+}
+
+// note records an answer of the peer. Without an answer, taken is empty.
+func (t *takers) note(peer string, sent []*peerv1.RegionLoads, taken []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, r := range sent {
+		switch {
+		case slices.Contains(taken, r.RegionId):
+			t.by[r.RegionId] = peer
+		case t.by[r.RegionId] == peer:
+			delete(t.by, r.RegionId)
+		}
+	}
+}
+
+// forget drops a peer that is gone.
+func (t *takers) forget(peer string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	maps.DeleteFunc(t.by, func(_, by string) bool { return by == peer })
+}
+
+// waitingLoads are the newest loads that wait for one peer.
+type waitingLoads struct {
+	signal chan struct{} // buffer of one
+
+	mu sync.Mutex
+	// by has the loads by region, then by app.
+	by map[string]map[string]*agentv1.LoadReport
+	n  int
+}
+
+// add replaces waiting loads of the same app and region. It returns how many loads it dropped, because too many wait.
+func (w *waitingLoads) add(region string, loads []*agentv1.LoadReport) (dropped int) {
+	w.mu.Lock()
+	for _, l := range loads {
+		in := w.by[region]
+		if in[l.AppId] == nil {
+			if w.n >= maxLoads {
+				dropped++
+				continue
+			}
+			w.n++
+		}
+		if in == nil {
+			in = map[string]*agentv1.LoadReport{}
+			w.by[region] = in
+		}
+		in[l.AppId] = l
+	}
+	w.mu.Unlock()
+	select {
+	case w.signal <- struct{}{}:
+	default:
+	}
+	return dropped
+}
+
+// take returns what one call may bring, in the order of regions and apps. more reports whether there is more.
+func (w *waitingLoads) take() (out []*peerv1.RegionLoads, more bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	deployments := 0
+	for _, region := range slices.Sorted(maps.Keys(w.by)) {
+		next := &peerv1.RegionLoads{RegionId: region}
+		for _, app := range slices.Sorted(maps.Keys(w.by[region])) {
+			l := w.by[region][app]
+			if deployments += len(l.Deployments); deployments > maxLoadDeployments && len(out)+len(next.Loads) > 0 {
+				more = true
+				break
+			}
+			next.Loads = append(next.Loads, l)
+			delete(w.by[region], app)
+			w.n--
+		}
+		if len(w.by[region]) == 0 {
+			delete(w.by, region)
+		}
+		if len(next.Loads) > 0 {
+			out = append(out, next)
+		}
+		if more {
+			break
+		}
+	}
+	return out, more
+}
+
+// runLoads sends loads until ctx ends. It is apart from run, so that loads delay no nudge.
+func (to *sender) runLoads(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-to.loads.signal:
+		}
+		for more := true; more && ctx.Err() == nil; {
+			var loads []*peerv1.RegionLoads
+			if loads, more = to.loads.take(); len(loads) > 0 {
+				to.sendLoads(ctx, loads)
+			}
+		}
+	}
+}
+
+func (to *sender) sendLoads(ctx context.Context, loads []*peerv1.RegionLoads) {
+	ctx, cancel := context.WithTimeout(ctx, to.svc.cfg.CallTimeout)
+	defer cancel()
+	res, err := to.client.TakeLoads(ctx, &peerv1.TakeLoadsRequest{Regions: loads})
+	to.svc.takers.note(to.peer.ID, loads, res.GetTaken())
+	n := 0
+	for _, r := range loads {
+		n += len(r.Loads)
+	}
+	to.svc.metrics.passedLoads(n, err)
+}
