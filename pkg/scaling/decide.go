@@ -330,7 +330,7 @@ func (d *decider) scaleUp(goal int) {
 	if d.out.Panic {
 		every /= 10
 	} else if !d.w.Covers(d.p.Up.Window, d.now) {
-		d.out.Limit = WindowFilling
+		d.waitForWindow(d.p.Up.Window)
 		return
 	}
 	if next := d.mem.LastUp.Add(every); d.now.Before(next) {
@@ -346,6 +346,12 @@ func (d *decider) scaleUp(goal int) {
 	d.out.Wanted = goal
 }
 
+// waitForWindow keeps the number until samples cover the window.
+func (d *decider) waitForWindow(window time.Duration) {
+	d.decideAgainAt(d.w.began.Add(window))
+	d.out.Limit = WindowFilling
+}
+
 // scaleDown lowers the number toward goal, by at most one step, and not below the highest number that was
 // wanted within the window.
 func (d *decider) scaleDown(goal int) {
@@ -356,7 +362,7 @@ func (d *decider) scaleDown(goal int) {
 	case d.missing:
 		d.out.Limit = MetricMissing
 	case !d.w.Covers(d.p.Down.Window, d.now):
-		d.out.Limit = WindowFilling
+		d.waitForWindow(d.p.Down.Window)
 	case most >= d.st.Desired:
 		d.decideAgainAt(expires)
 		d.out.Limit = HighestInWindow

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/windlass-run/windlass/pkg/histogram"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -210,6 +211,17 @@ func TestDecide_Cases(t *testing.T) {
 		require.Equal(t, 7, r.decide().Wanted)
 		require.Equal(t, NoReport, r.last.Limit)
 		require.Equal(t, []int{7}, r.reportFor(4*time.Minute, func() Sample { return inFlight(7, 10) }), "the window fills again")
+	})
+	t.Run("a load that stays the same is decided on as soon as it was watched for long enough", func(t *testing.T) {
+		t.Parallel()
+		r := newSimulation(policy(t, func(p *windlassv1.ScalingPolicy) {
+			p.Up = &windlassv1.ScalingPace{Window: durationpb.New(7 * time.Second)}
+		}), 2)
+		d := r.report(inFlight(2, 30))
+		require.Equal(t, WindowFilling, d.Limit)
+		require.Equal(t, start.Add(7*time.Second), d.Next)
+		r.now = d.Next
+		require.Equal(t, 3, r.decide().Wanted)
 	})
 	t.Run("a quota limits scaling up", func(t *testing.T) {
 		t.Parallel()
