@@ -21,6 +21,9 @@ type SimulatedConfig struct {
 	// Failures returns how many starts of a new instance fail before one succeeds. Nil: none. Three are a
 	// crash loop.
 	Failures func() int
+	// CPU returns how many millicores the ready instances of an app use together. They share it evenly. ok is false
+	// if that is not known. Nil: it never is. It must not call the runtime.
+	CPU func(app string) (millicores float64, ok bool)
 	// Applied and Removed are called at once for every assignment that the runtime gets. Nil: they are not
 	// called.
 	Applied func(deploymentID string, epoch, generation int64)
@@ -46,7 +49,7 @@ func NewSimulated(cfg SimulatedConfig) *Simulated {
 		return 0
 	}
 	return &Simulated{simulated.New(simulated.Config{
-		Region: cfg.Region, Start: cfg.Start, Stop: cfg.Stop, Failures: failures,
+		Region: cfg.Region, Start: cfg.Start, Stop: cfg.Stop, Failures: failures, CPU: cfg.CPU,
 		Applied: cfg.Applied, Removed: cfg.Removed, Ready: cfg.Ready,
 	})}
 }

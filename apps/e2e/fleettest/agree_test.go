@@ -60,6 +60,9 @@ func (w *fleet) disagreement() disagreement {
 	if d := c.agreeInstances(ready, kept); d.kind != "" {
 		return d
 	}
+	if d := c.agreeScaled(); d.kind != "" {
+		return d
+	}
 	for _, id := range slices.Sorted(maps.Keys(c.acknowledged)) {
 		if _, ok := c.rows.deployments[id]; !ok {
 			return disagreement{"an acknowledged deployment is lost", c.acknowledged[id], place{deployment: id}, "no such row"}

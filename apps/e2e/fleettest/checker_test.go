@@ -32,6 +32,8 @@ type spotted struct {
 //	    acknowledged everywhere                          what was acknowledged is there
 //	  nothing is stopped before its region
 //	    acknowledged routes without it
+//	  only the scaler changes the replicas of
+//	    a scaled app
 //	all the time
 //	  an app that serves goes on serving
 //
@@ -49,8 +51,11 @@ type checker struct {
 	ready   map[spotted]bool // instances that ever were, each as every deployment's that had it
 	count   map[place]int    // of them
 	serving map[place]bool   // (region, app) that has served
-	// sawRoutes: a region has served routes.
-	sawRoutes bool
+	// decisions are the replicas that the scaler last wrote: by region id and app.
+	decisions map[place]int32
+	// sawRoutes: a region has served routes. sawScaling counts changes of replicas by the scaler.
+	sawRoutes  bool
+	sawScaling int
 
 	acknowledged map[string]string // deployments that users were told of; their apps
 	wasRestored  bool
@@ -130,7 +135,7 @@ func (m *mirror) clone() *mirror {
 func newChecker(w *fleet) *checker {
 	return &checker{
 		w: w, history: &history{begin: time.Now()}, rows: newMirror(),
-		applied: map[place]int64{}, removed: map[place]bool{}, ready: map[spotted]bool{}, count: map[place]int{}, serving: map[place]bool{},
+		applied: map[place]int64{}, removed: map[place]bool{}, ready: map[spotted]bool{}, count: map[place]int{}, serving: map[place]bool{}, decisions: map[place]int32{},
 		acknowledged: map[string]string{}, kinds: map[string]bool{},
 	}
 }
@@ -176,6 +181,7 @@ func (c *checker) restored(rows *mirror) {
 	c.rows, c.wasRestored = rows.clone(), true
 	clear(c.acknowledged)
 	clear(c.serving)
+	clear(c.decisions)
 }
 
 // onApplied, onRemoved and onReady are told by the regions' executors.
@@ -310,6 +316,7 @@ func (c *checker) onWrite(wrote controlplane.MemoryWrite) {
 		m.routes[p] = r.Generation
 	}
 	c.reports(wrote)
+	c.decided(wrote)
 	was := maps.Clone(m.topology)
 	for _, t := range wrote.Topology {
 		m.topology[place{t.RegionID, t.DeploymentID}] = topologyRow{t.AppID, t.Status, t.Generation, t.Replicas, t.Weight}

@@ -58,12 +58,16 @@ func TestFleet_ConvergesWhateverBreaks(t *testing.T) { //nolint:tparallel // bes
 		_, err := fmt.Sscanf(shard, "%d/%d", &i, &n)
 		require.NoError(t, err, shardVariable)
 		warm(t)
-		// A fleet may lose all apps before they are served, but not all fleets do.
-		routed := false
+		// A fleet may lose all apps before they are served, or before one scales, but not all fleets do.
+		routed, scaled := false, false
 		for seed := first + i; seed < first+count; seed += n {
-			t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { routed = runSeed(t, seed, false).check.sawRoutes || routed })
+			t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+				c := runSeed(t, seed, false).check
+				routed, scaled = routed || c.sawRoutes, scaled || c.sawScaling > 3
+			})
 		}
 		require.True(t, routed, "the checker saw no routes in any fleet")
+		require.True(t, scaled, "the checker saw hardly any scaling in any fleet")
 		return
 	}
 	// One P each, so one process for each CPU.

@@ -10,6 +10,9 @@ import (
 func (w *fleet) rage(of size, storm time.Duration) {
 	w.storming.Store(true)
 	defer w.storming.Store(false)
+	if scaledApp < of.apps {
+		w.actOn(of, scaledApp, 0) // early, so that it scales while things break
+	}
 	backup, mirrored := w.backup()
 	restored := false
 	deadline := time.Now().Add(storm)

@@ -19,8 +19,11 @@ const (
 )
 
 func appName(i int) string {
-	if i < fixedApps {
+	switch {
+	case i < fixedApps:
 		return fmt.Sprintf("fixed-%d", i)
+	case i == scaledApp:
+		return scaledName
 	}
 	return fmt.Sprintf("loose-%d", i-fixedApps)
 }
@@ -30,15 +33,22 @@ func appPath(i int) string { return "default/production/" + appName(i) }
 // act is one thing that a user does. Its error is the user's to see: the replica
 // may be away, or there may be nothing to do.
 func (w *fleet) act(of size) {
-	ctx, cancel := context.WithTimeout(w.ctx, 5*time.Second)
-	defer cancel()
 	i := w.fate.intn(of.apps)
-	app := appPath(i)
 	what := w.fate.intn(12)
 	if i < fixedApps {
 		// What changes neither replicas nor whether there are any.
 		what = []int{0, 1, 2, 5, 6, 7, 8}[w.fate.intn(7)]
 	}
+	if i == scaledApp && what == 11 {
+		what = 0 // it is not deleted
+	}
+	w.actOn(of, i, what)
+}
+
+func (w *fleet) actOn(of size, i, what int) {
+	ctx, cancel := context.WithTimeout(w.ctx, 5*time.Second)
+	defer cancel()
+	app := appPath(i)
 	var did, id string
 	var err error
 	switch what {
@@ -64,6 +74,9 @@ func (w *fleet) act(of size) {
 		n := w.fate.intn(4)
 		did = fmt.Sprintf("scale to %d", n)
 		_, err = w.apps.Scale(ctx, &windlassv1.ScaleRequest{App: app, Replicas: int32(n)})
+		if err == nil && i == scaledApp {
+			w.check.violatef("a scaled app was scaled by hand", place{}, "to %d replicas", n)
+		}
 	case 11:
 		did = "delete"
 		_, err = w.apps.DeleteApp(ctx, &windlassv1.DeleteAppRequest{App: app})
@@ -85,7 +98,7 @@ func (w *fleet) act(of size) {
 func (w *fleet) deploy(ctx context.Context, of size, i int, label string) (did, id string, err error) {
 	var names []string
 	replicas := int32(fixedReplicas)
-	if i < fixedApps {
+	if i < fixedApps || i == scaledApp {
 		names = []string{regionName(i % of.regions), regionName((i + of.regions/2) % of.regions)}
 	} else {
 		for r := range of.regions {
@@ -105,6 +118,11 @@ func (w *fleet) deploy(ctx context.Context, of size, i int, label string) (did, 
 	if i%3 == 2 {
 		spec.Roles = []*windlassv1.RoleSpec{{Name: "prefill", Instances: 2}, {Name: "decode", Entry: true, StartsAfter: []string{"prefill"}}}
 	}
-	resp, err := w.apps.Deploy(ctx, &windlassv1.DeployRequest{App: appPath(i), Spec: spec})
+	var policy *windlassv1.ScalingPolicy
+	if i == scaledApp {
+		policy, spec.Replicas = scalingPolicy(), nil
+		spec.Resources = &windlassv1.Resources{CpuMillicores: cpuMillicores}
+	}
+	resp, err := w.apps.Deploy(ctx, &windlassv1.DeployRequest{App: appPath(i), Spec: spec, Scaling: policy})
 	return fmt.Sprintf("deploy a version that is %s, %d each in %v", label, replicas, names), resp.GetDeploymentId(), err
 }

@@ -40,8 +40,9 @@ type Config struct {
 	// its template takes over. It is called before Observe can return the instance. It must not call the
 	// runtime. It may be nil.
 	Ready func(deploymentID, instanceID string)
-	// Usage returns what a ready instance of the deployment uses. Nil means that usage is not known.
-	Usage func(d *agentv1.Deployment, instanceID string) (runtime.Usage, bool)
+	// CPU returns how many millicores the ready instances of an app use together. They share it evenly. ok is false
+	// if that is not known. Nil means that it never is. It must not call the runtime.
+	CPU func(app string) (millicores float64, ok bool)
 }
 
 // Doomed is how many failures make a crash loop, as in real runtimes.
@@ -205,7 +206,7 @@ func (r *Runtime) Usage(_ context.Context, instanceIDs []string) (map[string]run
 		return nil, err
 	}
 	out := map[string]runtime.Usage{}
-	if r.cfg.Usage == nil {
+	if r.cfg.CPU == nil {
 		return out, nil
 	}
 	wanted := make(map[string]bool, len(instanceIDs))
@@ -214,12 +215,23 @@ func (r *Runtime) Usage(_ context.Context, instanceIDs []string) (map[string]run
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	ready := map[string][]string{} // by app
 	for _, w := range r.workloads {
 		for g := range w.instances {
-			if i := &w.instances[g]; i.ready() && wanted[i.id] {
-				if u, ok := r.cfg.Usage(w.owner().assignment.Deployment, i.id); ok {
-					out[i.id] = u
-				}
+			if i := &w.instances[g]; i.ready() {
+				app := w.owner().assignment.Deployment.AppName
+				ready[app] = append(ready[app], i.id)
+			}
+		}
+	}
+	for app, ids := range ready {
+		all, ok := r.cfg.CPU(app)
+		if !ok {
+			continue
+		}
+		for _, id := range ids {
+			if wanted[id] {
+				out[id] = runtime.Usage{CPUMillicores: all / float64(len(ids)), HasCPU: true}
 			}
 		}
 	}

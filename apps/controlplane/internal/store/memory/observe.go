@@ -21,6 +21,7 @@ type Written struct {
 	Observed      []model.Observed
 	RouteObserved []model.RouteObserved
 	Instances     []model.Instance
+	Decisions     []model.ScalingDecision
 	// Deletes counts the rows that it deleted.
 	Deletes int
 }
@@ -45,6 +46,7 @@ func (t *tx) written(s *state) Written {
 	w.Observed = rows(observedTable.in(t), &w)
 	w.RouteObserved = rows(routeObservedTable.in(t), &w)
 	w.Instances = rows(instanceTable.in(t), &w)
+	w.Decisions = rows(scalingDecisionTable.in(t), &w)
 	moved := maps.Clone(t.bumped)
 	for region, changes := range t.changes {
 		moved[region] = true
