@@ -296,4 +296,5 @@ func TestChaos_FindsNoViolation(t *testing.T) {
 	require.Contains(t, result, "detail_blows")
 	require.Contains(t, result, "reports")
 	require.Contains(t, result["detail_reports"], "doubled")
+	require.Contains(t, result, "scalings")
 }

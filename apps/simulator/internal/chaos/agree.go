@@ -75,6 +75,9 @@ func (c *checker) compareContent(b books, s sight) *disagreement {
 	if d := c.agreeInstances(b, s); d != nil {
 		return d
 	}
+	if d := agreeDecisions(b); d != nil {
+		return d
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for id, app := range c.acknowledged {
@@ -141,6 +144,19 @@ func (c *checker) agreeRows(b books, s sight) *disagreement {
 		for id, n := range deployments {
 			if p := (place{region, id}); !known[p] && !b.quarantined[p] && n > 0 {
 				return &disagreement{"an orphan runs", "", p, fmt.Sprintf("%d instances of what the database does not know", n)}
+			}
+		}
+	}
+	return nil
+}
+
+// agreeDecisions compares the replicas of scaled apps with the last decisions about them. All other rows of the apps are
+// of versions that have ended.
+func agreeDecisions(b books) *disagreement {
+	for _, d := range b.decisions {
+		for _, r := range b.rows {
+			if r.app == d.app && r.region == d.region && r.status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED && r.replicas != int(d.to) {
+				return &disagreement{anotherWriter, r.app, r.place, fmt.Sprintf("%d are wanted, and the last decision was %d", r.replicas, d.to)}
 			}
 		}
 	}

@@ -60,6 +60,7 @@ type run struct {
 	checker *checker
 	history *history
 	rnd     *rand.Rand
+	load    load
 
 	mu    sync.Mutex
 	calls map[string]int
@@ -78,7 +79,7 @@ func (s *Chaos) Run(ctx context.Context, env scenario.Env) (err error) {
 	h := newHistory(time.Now)
 	r := &run{
 		Chaos: s, net: newNetwork(), disks: &disks{}, history: h, checker: newChecker(h, env.Seed),
-		rnd: rand.New(rand.NewPCG(env.Seed, 7)), calls: map[string]int{}, blows: map[string]int{},
+		rnd: rand.New(rand.NewPCG(env.Seed, 7)), load: load{seed: env.Seed}, calls: map[string]int{}, blows: map[string]int{},
 	}
 	for i := range fixedApps {
 		r.checker.fixed[appName(i)] = fixedReplicas
@@ -157,6 +158,7 @@ func (r *run) regionRuntime(region string, rnd *rand.Rand) agent.SimulatedConfig
 		Start:   func() time.Duration { return time.Duration((0.01 + float()) * float64(time.Second/2)) },
 		Stop:    func() time.Duration { return time.Duration(float() * float64(time.Second/2)) },
 		Crashes: func(label string) bool { return label == crashes },
+		CPU:     func(app string) (float64, bool) { return r.load.cpu(region, app) },
 		Failures: func() int {
 			if float() < 0.05 {
 				return 1
@@ -174,6 +176,9 @@ func (r *run) breakAndMend(ctx context.Context) (n int, slowest time.Duration, e
 	var wg sync.WaitGroup
 	wg.Go(func() { r.checker.watchDatabase(watching) })
 	defer func() { stop(); wg.Wait() }()
+	if err := r.deployScaled(ctx); err != nil {
+		return 0, 0, err
+	}
 	begin := time.Now()
 	for time.Since(begin).Minutes() < r.Minutes && len(r.checker.foundViolations()) == 0 {
 		n++
@@ -203,20 +208,44 @@ func (r *run) backUp(ctx context.Context) error {
 	return errors.Join(r.w.Stack.Kill(stack.MariaDB), r.storm.backup.takeCopy(), r.w.Stack.Launch(ctx, stack.MariaDB))
 }
 
+func (r *run) newUser(number uint64) *user {
+	return &user{
+		api:     testbed.NewClient(r.w.URL(), r.w.Stack.APIKey()),
+		checker: r.checker, history: r.history, regions: r.w.Regions,
+		rnd: rand.New(rand.NewPCG(r.rnd.Uint64(), number)), mu: &r.mu, calls: r.calls,
+	}
+}
+
+// deployScaled deploys the scaled app, so that it scales during the first storm.
+func (r *run) deployScaled(ctx context.Context) error {
+	u := r.newUser(0)
+	defer u.api.Close()
+	_, err := u.deployApp(ctx, scaledApp, scaledName, "good")
+	return err
+}
+
 func (r *run) breakThings(ctx context.Context, round uint64) error {
 	users, rest := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	for i := range r.Users {
-		u := &user{
-			api:     testbed.NewClient(r.w.URL(), r.w.Stack.APIKey()),
-			checker: r.checker, history: r.history, regions: r.w.Regions,
-			rnd: rand.New(rand.NewPCG(r.rnd.Uint64(), round<<8+uint64(i))), mu: &r.mu, calls: r.calls,
-		}
+		u := r.newUser(round<<8 + uint64(i))
 		wg.Go(func() {
 			u.makeCalls(users, 2*time.Second)
 			u.api.Close()
 		})
 	}
+	wg.Go(func() {
+		changes := time.NewTicker(newLoadEvery)
+		defer changes.Stop()
+		for {
+			select {
+			case <-users.Done():
+				return
+			case <-changes.C:
+				r.load.at.Add(1)
+			}
+		}
+	})
 	counts, err := r.storm.breakAtRandom(ctx, rand.New(rand.NewPCG(r.rnd.Uint64(), round)), r.Storm, r.Rest)
 	rest()
 	wg.Wait()
@@ -292,6 +321,7 @@ func (r *run) writeResult(env scenario.Env, rounds int, slowest time.Duration, v
 	env.Result.Figure("blows", float64(blows), "things broken")
 	env.Result.Figure("calls", float64(r.calls["done"]), "changes that users made")
 	env.Result.Figure("slowest_ms", measure.Millis(slowest), "ms until all was settled, the slowest round")
+	env.Result.Figure("scalings", float64(r.checker.countScalings()), "decisions to scale that were seen")
 	env.Result.Figure("events", float64(r.history.total), "events in the history")
 	reports := map[string]int64{}
 	for _, m := range r.storm.mischiefs {

@@ -47,6 +47,8 @@ func violationsError(violations []Violation) error {
 //	                                         every place has the newest generation
 //	                                         feeds have no hole
 //	                                         what was acknowledged is there
+//	                                         a scaled app has the replicas that
+//	                                           the scaler wrote last
 //
 // A restored database is another history: generations and revisions may be lower than before, and
 // acknowledged changes may be gone. The inboxes of agents show the control plane the difference, and a new
@@ -67,6 +69,8 @@ type checker struct {
 	claimed       map[string]bool // deployments whose claim to be ready was checked
 	told          map[string]bool // instances whose row with status ready was checked
 	acknowledged  map[string]string
+	decided       map[[2]string]decision // the newest one that was seen, by app and region
+	scalings      int
 	restores      int               // of the database
 	losses        map[string]int    // of inboxes, by region
 	apps          map[string]string // of every deployment that was ever acknowledged
@@ -87,7 +91,7 @@ func (a applied) isOlder(b applied) bool {
 func newChecker(h *history, seed uint64) *checker {
 	return &checker{
 		seed: seed, history: h, apps: map[string]string{}, fixed: map[string]int{}, applied: map[place]applied{}, ready: map[instance]bool{}, count: map[place]int{},
-		epochs: map[string]int64{}, heads: map[string]int64{}, claimed: map[string]bool{}, told: map[string]bool{}, acknowledged: map[string]string{}, losses: map[string]int{},
+		epochs: map[string]int64{}, heads: map[string]int64{}, claimed: map[string]bool{}, told: map[string]bool{}, acknowledged: map[string]string{}, decided: map[[2]string]decision{}, losses: map[string]int{},
 	}
 }
 
@@ -133,6 +137,7 @@ func (c *checker) databaseRestored() {
 	defer c.mu.Unlock()
 	clear(c.acknowledged)
 	clear(c.heads)
+	clear(c.decided)
 	c.restores++
 }
 
@@ -163,6 +168,13 @@ func (c *checker) violatef(kind, app string, p place, format string, args ...any
 		Kind: kind, At: c.history.sinceBegin().Seconds(), App: app, Region: p.region, Deployment: p.deployment,
 		Text: fmt.Sprintf(format, args...), Seed: c.seed, History: c.history.eventsAbout(app, p),
 	})
+}
+
+// countScalings returns how many decisions to scale were seen. Some are replaced by later ones before they are seen.
+func (c *checker) countScalings() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.scalings
 }
 
 func (c *checker) foundViolations() []Violation {
@@ -214,6 +226,13 @@ func (c *checker) checkClaims(s claims) {
 			bad = append(bad, found{"revision went back", "", place{region: h.region}, fmt.Sprintf("from %d to %d in epoch %d", before, h.revision, h.epoch)})
 		}
 		c.heads[h.region], c.epochs[h.region] = h.revision, h.epoch
+	}
+	for _, d := range s.decisions {
+		at := [2]string{d.app, d.region}
+		if d.at != c.decided[at].at && d.from != d.to {
+			c.scalings++
+		}
+		c.decided[at] = d
 	}
 	for _, i := range s.ready {
 		if c.told[i.id] {

@@ -5,15 +5,25 @@ import (
 	"fmt"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/windlass-run/windlass/apps/simulator/internal/bare"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 // claims are statements of the database at one moment that must always be true.
 type claims struct {
-	heads  []head
-	ready  []instance
-	claims []claim
+	heads     []head
+	ready     []instance
+	claims    []claim
+	decisions []decision
+}
+
+// decision is the newest decision of the scaler about an app in a region.
+type decision struct {
+	app, region string
+	at          int64
+	from, to    int32
 }
 
 type head struct {
@@ -53,7 +63,26 @@ func readClaims(ctx context.Context, db *bare.DB) (c claims, err error) {
 	for _, r := range rows {
 		c.claims = append(c.claims, claim{r.Text(0), r.Text(1), strings.Split(r.Text(2), ",")})
 	}
+	if err != nil {
+		return c, err
+	}
+	c.decisions, err = readDecisions(ctx, db)
 	return c, err
+}
+
+func readDecisions(ctx context.Context, db *bare.DB) (out []decision, err error) {
+	rows, err := db.Rows(ctx, "SELECT a.name, r.name, s.decided_at, s.decision FROM scaling_decisions s JOIN apps a ON a.id = s.app_id JOIN regions r ON r.id = s.region WHERE s.decided_at > 0")
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range rows {
+		var d windlassv1.RegionScaling
+		if err := proto.Unmarshal([]byte(r.Text(3)), &d); err != nil {
+			return nil, err
+		}
+		out = append(out, decision{r.Text(0), r.Text(1), r.Int(2), d.GetReplicas(), d.GetWanted()})
+	}
+	return out, nil
 }
 
 // row is the row of a place in the database.
@@ -79,6 +108,7 @@ type books struct {
 	instances   []instance // that are alive
 	quarantined map[place]bool
 	moving      []moving
+	decisions   []decision
 	// holes are regions whose feed lacks a revision.
 	holes       []string
 	deployments map[string]bool
@@ -130,6 +160,9 @@ func readBooks(ctx context.Context, db *bare.DB) (b books, err error) {
 	}
 	for _, r := range rows {
 		b.moving = append(b.moving, moving{app: r.Text(1), text: fmt.Sprintf("rollout %s of %s is under way", r.Text(0), r.Text(1))})
+	}
+	if b.decisions, err = readDecisions(ctx, db); err != nil {
+		return b, err
 	}
 	if rows, err = db.Rows(ctx, "SELECT name, status, message FROM apps WHERE deleted_at = 0"); err != nil {
 		return b, err

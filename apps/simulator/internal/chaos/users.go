@@ -35,11 +35,16 @@ const (
 	fixedApps     = 2
 	fixedReplicas = 2
 	looseApps     = 5
+	scaledApp     = fixedApps + looseApps
+	allApps       = scaledApp + 1
 )
 
 func appName(i int) string {
-	if i < fixedApps {
+	switch {
+	case i < fixedApps:
 		return "fixed-" + strconv.Itoa(i)
+	case i == scaledApp:
+		return scaledName
 	}
 	return "loose-" + strconv.Itoa(i-fixedApps)
 }
@@ -61,12 +66,15 @@ func (u *user) makeCalls(ctx context.Context, rest time.Duration) {
 func (u *user) makeCall(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	i := u.rnd.IntN(fixedApps + looseApps)
+	i := u.rnd.IntN(allApps)
 	app := appName(i)
 	what := u.rnd.IntN(10)
 	if i < fixedApps {
 		// These calls change neither the number of replicas nor whether the app runs.
 		what = []int{0, 1, 2, 6, 7, 8}[u.rnd.IntN(6)]
+	}
+	if i == scaledApp && what == 9 {
+		what = 0 // it is not deleted
 	}
 	path := testbed.Path(app)
 	var did string
@@ -80,6 +88,9 @@ func (u *user) makeCall(ctx context.Context) {
 		n := u.rnd.Int32N(4)
 		did = fmt.Sprintf("scale to %d", n)
 		_, err = u.api.Apps.Scale(ctx, &windlassv1.ScaleRequest{Mutation: newMutation(), App: path, Replicas: n})
+		if i == scaledApp && err == nil {
+			u.checker.violatef(scaledByHand, app, place{}, "to %d replicas", n)
+		}
 	case 6:
 		n := u.rnd.IntN(1000)
 		did = fmt.Sprintf("set N=%d", n)
@@ -107,20 +118,24 @@ const crashes = "crashes"
 func (u *user) deployApp(ctx context.Context, i int, app, label string) (string, error) {
 	spec := testbed.App{Name: app, Version: strconv.Itoa(u.rnd.IntN(1_000_000)), Regions: u.placesOf(i), Replicas: fixedReplicas}.Spec()
 	spec.VersionLabel = label
-	if i >= fixedApps {
+	req := &windlassv1.DeployRequest{Mutation: newMutation(), App: testbed.Path(app), Spec: spec}
+	switch {
+	case i == scaledApp:
+		spec.Replicas, spec.Resources, req.Scaling = nil, &windlassv1.Resources{CpuMillicores: cpuMillicores}, scalingPolicy()
+	case i >= fixedApps:
 		n := 1 + u.rnd.Int32N(3)
 		spec.Replicas = &n
 	}
-	did := fmt.Sprintf("deploy a version that is %s, %d each in %v", label, *spec.Replicas, spec.Regions)
-	resp, err := u.api.Apps.Deploy(ctx, &windlassv1.DeployRequest{Mutation: newMutation(), App: testbed.Path(app), Spec: spec})
+	did := fmt.Sprintf("deploy a version that is %s, %d each in %v", label, spec.GetReplicas(), spec.Regions)
+	resp, err := u.api.Apps.Deploy(ctx, req)
 	u.recordAnswer(app, resp.GetDeploymentId())
 	return did, err
 }
 
-// placesOf returns the regions of an app. Fixed apps stay in theirs.
+// placesOf returns the regions of an app. Fixed apps and the scaled app stay in theirs.
 func (u *user) placesOf(i int) []string {
 	n := len(u.regions)
-	if i < fixedApps {
+	if i < fixedApps || i == scaledApp {
 		return []string{u.regions[i%n], u.regions[(i+n/2)%n]}[:min(n, 2)]
 	}
 	var out []string
