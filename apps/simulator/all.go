@@ -59,6 +59,8 @@ var entries = []entry{
 	{"retention", "--apps=1 --regions=2 --deploys=6 --scales=3 --crashes=3 --keep-changes=60 --keep-versions=10 --keep-history=80", ""},
 	{"siege", "--window=1s --floor=50ms --idle=500 --uploads=16 --poison=4 --watches=300 --half=594 --held=600", ""},
 	{"zero", "--times=4", ""},
+	{"scaling", "--apps=60 --regions=3 --window=10s --settle=3s --period=30s --floor=30s", ""},
+	{"scaling-everywhere", "", "--each=10"},
 	{"watchers", "--window=2s --streams=300 --most=2000 --floor=1s", ""},
 	{"regions", "--exist=10,100 --changes=100 --apps=10", ""},
 }

@@ -79,6 +79,7 @@ type cli struct {
 	Gateway   scenario.Gateway   `cmd:"" help:"Compare the cost of the gateway with that of nginx and HAProxy, which must be installed."`
 	Siege     scenario.Siege     `cmd:"" help:"Measure what attacks by one tenant's clients on a gateway cost another tenant."`
 	Zero      scenario.Zero      `cmd:"" help:"Scale an app to zero and back with real processes: failed requests, lost wakes, overhead of holding requests."`
+	Scaling   scenario.Scaling   `cmd:"" help:"Measure what it costs to scale many apps by their load, and how soon they scale."`
 	Watchers  scenario.Watchers  `cmd:"" help:"Measure what the WatchApp streams of one workspace cost another workspace."`
 	Baselines scenario.Baselines `cmd:"" help:"Measure the throughput of the database, of Restate and of Connect, each alone."`
 	Chaos     chaos.Chaos        `cmd:"" help:"Cause random faults in all parts, and check that no promise of the design breaks."`

@@ -211,6 +211,13 @@ func TestRetention_DatabaseStopsGrowing(t *testing.T) {
 	require.Contains(t, result["detail_rows"], "region_changes")
 }
 
+func TestScaling_EveryJumpOfTheLoadIsDecidedOn(t *testing.T) {
+	t.Parallel()
+	result := runScenario(t, "scaling", "--apps=6", "--regions=2", "--each=2", "--window=4s", "--settle=1s", "--period=10s", "--floor=40s")
+	requirePositive(t, result, "jumps", "p99_ms", "jumps_queries_per_s")
+	require.Len(t, result["rounds"], 2)
+}
+
 func TestRegions_ComparesFleets(t *testing.T) {
 	t.Parallel()
 	result := runScenario(t, "regions", "--exist=3,6", "--touch=1,3", "--apps=2", "--changes=20")
