@@ -12,13 +12,15 @@ import { DeploymentService, type ListInstancesResponseSchema } from "../src/gen/
 import { WatchFleetResponseSchema } from "../src/gen/windlass/v1/fleet_pb.js";
 import { FreezeService } from "../src/gen/windlass/v1/freeze_pb.js";
 import { HistoryService } from "../src/gen/windlass/v1/history_pb.js";
+import { FollowLogsResponseSchema, LogService } from "../src/gen/windlass/v1/logs_pb.js";
+import { PresetService } from "../src/gen/windlass/v1/preset_pb.js";
 import { RegionService } from "../src/gen/windlass/v1/region_pb.js";
 import { RolloutService } from "../src/gen/windlass/v1/rollout_pb.js";
 import { RouteService } from "../src/gen/windlass/v1/route_pb.js";
 import { ScalingService } from "../src/gen/windlass/v1/scaling_pb.js";
 import { WorkspaceService } from "../src/gen/windlass/v1/workspace_pb.js";
 
-const services: DescService[] = [AccessService, AppService, DeploymentService, FreezeService, HistoryService, RegionService, RolloutService, RouteService, ScalingService, WorkspaceService];
+const services: DescService[] = [AccessService, AppService, DeploymentService, FreezeService, HistoryService, LogService, PresetService, RegionService, RolloutService, RouteService, ScalingService, WorkspaceService];
 const methods = new Map<string, DescMethod>(services.flatMap((s) => s.methods.map((m) => [m.name, m] as const)));
 
 const dist = process.env.WINDLASS_DASHBOARD_DIST ?? path.resolve("../controlplane/internal/console/assets/dist");
@@ -31,6 +33,8 @@ export type Scene = {
   fleet: MessageInitShape<typeof WatchFleetResponseSchema>;
   app?: MessageInitShape<typeof WatchAppResponseSchema>;
   instances?: MessageInitShape<typeof ListInstancesResponseSchema>;
+  /** What each stream of logs sends, one after the other; the last of them for all that come later. */
+  logs?: MessageInitShape<typeof FollowLogsResponseSchema>[];
   /** What other procedures answer, by their names. */
   answers?: Record<string, object | ((request: Message & Record<string, unknown>) => object)>;
 };
@@ -93,7 +97,7 @@ export class Fake {
     }
     const body: Buffer[] = [];
     req.on("data", (part: Buffer) => body.push(part));
-    req.on("end", () => this.reply(procedure, Buffer.concat(body), res));
+    req.on("end", () => (procedure === "FollowLogs" ? this.follow(Buffer.concat(body), res) : this.reply(procedure, Buffer.concat(body), res)));
   }
 
   private reply(procedure: string, body: Uint8Array, res: http.ServerResponse): void {
@@ -117,11 +121,26 @@ export class Fake {
     send(method.output, given as MessageInitShape<DescMessage>);
   }
 
+  private follow(body: Buffer, res: http.ServerResponse): void {
+    const request = fromBinary(LogService.method.followLogs.input, body.subarray(5)) as Message & Record<string, unknown>;
+    const streams = this.scene.logs ?? [{}];
+    const nth = this.requests.filter((r) => r.procedure === "FollowLogs").length;
+    this.requests.push({ procedure: "FollowLogs", request });
+    res.writeHead(200, { "Content-Type": "application/connect+proto" });
+    this.frame(res, toBinary(FollowLogsResponseSchema, create(FollowLogsResponseSchema, streams[Math.min(nth, streams.length - 1)])));
+  }
+
   private send(res: http.ServerResponse, procedure: string): void {
-    const body =
+    this.frame(
+      res,
       procedure === "WatchFleet"
         ? toBinary(WatchFleetResponseSchema, create(WatchFleetResponseSchema, { reset: true, ...this.scene.fleet }))
-        : toBinary(WatchAppResponseSchema, create(WatchAppResponseSchema, this.scene.app ?? {}));
+        : toBinary(WatchAppResponseSchema, create(WatchAppResponseSchema, this.scene.app ?? {})),
+    );
+  }
+
+  /** One message of a stream, which stays open. */
+  private frame(res: http.ServerResponse, body: Uint8Array): void {
     const head = Buffer.alloc(5);
     head.writeUInt32BE(body.length, 1);
     res.write(Buffer.concat([head, body]));

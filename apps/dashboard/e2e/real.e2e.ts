@@ -54,6 +54,12 @@ it("shows a fleet as it is, and steers a rollout", async () => {
   await page.getByRole("heading", { name: "echo" }).waitFor(patience);
   await page.getByRole("row").filter({ hasText: "us-east-1 replica" }).first().getByText("ready", { exact: true }).waitFor(patience);
   await inspect(page, "real-app");
+  const tabs = page.getByRole("navigation", { name: "Pages of echo" });
+  await tabs.getByRole("link", { name: "Logs" }).click();
+  await page.getByText("windlass logs -f default/production/echo").waitFor(patience);
+  await page.getByRole("log", { name: "Output" }).getByRole("button", { name: /^v1 us-east-1 main/ }).first().waitFor(patience);
+  await inspect(page, "real-logs");
+  await tabs.getByRole("link", { name: "Overview" }).click();
 
   // An update, held and let go.
   windlass("deploy", "-f", "echo-canary.yaml", "--wait=false");

@@ -3,6 +3,7 @@ import { ScalingMetric_Type } from "../src/gen/windlass/v1/scaling_pb.js";
 import { CheckProgress_State, RegionProgress_State, RolloutPolicy_Strategy, WaveProgress_State } from "../src/gen/windlass/v1/rollout_pb.js";
 import { Freeze_OnStart } from "../src/gen/windlass/v1/freeze_pb.js";
 import { FieldChange_Kind, PlanDeployResponse_Outcome, PlanStep_Kind } from "../src/gen/windlass/v1/plan_pb.js";
+import { LogNote_Kind } from "../src/gen/windlass/v1/logs_pb.js";
 import { PinRegion_State } from "../src/gen/windlass/v1/pin_pb.js";
 import { Isolation } from "../src/gen/windlass/v1/region_pb.js";
 import { Refusal, type Scene } from "./fake.js";
@@ -136,6 +137,7 @@ const freezes = [
 
 export const pinned = {
   ...chat,
+  scaling: { max: 8, metrics: [{ type: ScalingMetric_Type.IN_FLIGHT, target: "32" }] },
   pins: [
     {
       deploymentId: "dep_3", version: 3, weight: 10, by: "ann", why: "compare with v4",
@@ -207,11 +209,17 @@ const keys = [
 
 const answers: Scene["answers"] = {
   GetScaling: {
-    policy: { max: 8, metrics: [{ type: ScalingMetric_Type.IN_FLIGHT, target: "32" }] },
     holds: [{ region: "eu-west-1", replicas: 6, until: ago(-3_600), who: "ann" }],
     regions: [
       { region: "us-east-1", at: ago(4), replicas: 4, wanted: 4, unlimited: 5, min: 1, max: 4, ready: 4, limit: "Quota", why: "the workspace's quota has room for no more", wants: [{ metric: { type: ScalingMetric_Type.IN_FLIGHT, target: "32" }, value: 140.25, replicas: 5 }] },
       { region: "eu-west-1", at: ago(9), replicas: 6, wanted: 6, unlimited: 2, min: 1, max: 8, ready: 6, limit: "Hold", why: "a person holds the number", wants: [{ metric: { type: ScalingMetric_Type.FIRST_TOKEN, target: "500ms" } }] },
+    ],
+  },
+  ListHistory: {
+    entries: [
+      { id: "hst_09", at: ago(1200), what: "ScalingDecided", region: "us-east-1", who: "windlass", why: "3 to 4 replicas: 98.5 requests in flight are 3.1 times the target of 32" },
+      { id: "hst_08", at: ago(4000), what: "ScalingHeld", region: "eu-west-1", who: "ann", why: "6 replicas for 2h" },
+      { id: "hst_07", at: ago(5000), what: "StepReached", region: "eu-west-1", who: "windlass", why: "not about scaling" },
     ],
   },
   GetQuota: {
@@ -249,7 +257,19 @@ const answers: Scene["answers"] = {
   UnpinVersion: { pin: pinned.pins[0]! },
 };
 
-export const full: Scene = { role: Role.DEPLOYER, fleet, app: { ...appScene, app: pinned, askedRollout: canary }, instances, answers };
+const told = ["GET /v1/chat/completions 200 in 412 ms", "\u001b[33mWARNING\u001b[0m queue is 31 long", "INFO engine: 1843.2 tokens/s, KV cache 61 %", "ERROR request 8f1c ended: client went away, and what was generated so far is thrown away with it"];
+
+/** What three instances write, and then what one of them writes after the stream broke. */
+const logs: Scene["logs"] = [
+  {
+    notes: [0, 1, 3].map((n) => ({ kind: LogNote_Kind.BEGAN, instance: `ins_${n}`, about: { ...instances.instances[n]! } })),
+    lines: Array.from({ length: 120 }, (_, i) => ({ at: ago(240 - 2 * i), instance: `ins_${[0, 1, 3][i % 3]}`, text: `${told[i % 4]} #${i}` })),
+    positions: [{ instance: "ins_0", position: { offset: 900n, line: 40n } }],
+  },
+  { notes: [{ kind: LogNote_Kind.LOST, instance: "ins_1", lines: 12n, message: "12 lines are missing: it wrote faster than they are read" }], lines: [{ at: ago(-1), instance: "ins_0", text: "after the break" }] },
+];
+
+export const full: Scene = { role: Role.DEPLOYER, fleet, app: { ...appScene, app: pinned, askedRollout: canary }, instances, answers, logs };
 
 export const owned: Scene = { ...full, role: Role.OWNER };
 
@@ -272,7 +292,7 @@ export const hostile: Scene = {
     apps: [app("chat", { message: nasty, description: nasty, regions: [nasty] })],
   },
   app: {
-    app: { ...chat, message: nasty, description: nasty, urls: ["javascript:window.hacked=1", nasty] },
+    app: { ...chat, scaling: {}, message: nasty, description: nasty, urls: ["javascript:window.hacked=1", nasty] },
     deployments: [{ id: "dep_4", version: 4, live: true, regions: [place(nasty, 1, 0, 100, { reason: nasty, message: nasty })] }],
     rollout: { ...canary, createdBy: nasty, reason: nasty, message: nasty, previewUrls: ["javascript:window.hacked=1"] },
     askedRollout: {
@@ -281,6 +301,7 @@ export const hostile: Scene = {
     },
     history: [{ id: "hst_1", at: 1n, what: nasty, why: nasty, who: nasty, region: nasty, rolloutId: "rol_1" }],
   },
+  logs: [{ notes: [{ kind: LogNote_Kind.LOST, message: nasty, instance: nasty }], lines: [{ at: 1n, instance: nasty, text: nasty }] }],
   instances: { instances: [instance(0, { reason: nasty, message: nasty, runtimeName: nasty, gpus: [nasty] })] },
   answers: {
     ListDeployments: {
@@ -290,7 +311,8 @@ export const hostile: Scene = {
       ],
     },
     GetQuota: { quota: { workspaceName: nasty } },
-    GetScaling: { policy: {}, holds: [{ region: nasty, who: nasty }], regions: [{ region: nasty, limit: nasty, why: nasty, wants: [{ metric: { target: nasty }, value: 1 }] }] },
+    ListHistory: { entries: [{ id: "hst_1", at: 1n, what: "ScalingDecided", why: nasty, who: nasty, region: nasty }] },
+    GetScaling: { holds: [{ region: nasty, who: nasty }], regions: [{ region: nasty, limit: nasty, why: nasty, wants: [{ metric: { target: nasty }, value: 1 }] }] },
     ListDomains: { domains: [{ name: nasty, createdBy: nasty, txtName: nasty, txtValue: nasty }] },
     ListAppKeys: { keys: [{ name: nasty, prefix: nasty, createdBy: nasty }] },
     ListAudit: { entries: [{ id: "aud_1", at: 1n, actor: nasty, source: nasty, procedure: nasty, resourceKind: nasty, resourceId: nasty, before: "", after: JSON.stringify({ outcome: nasty }) }] },
@@ -300,6 +322,33 @@ export const hostile: Scene = {
       steps: [{ wave: nasty, region: nasty, checks: [nasty], kind: PlanStep_Kind.PAUSE }], regions: [{ region: nasty, gpu: { product: nasty, pool: nasty } }], quota: { workspaceName: nasty },
     },
     ListFreezes: { freezes: [{ id: "frz_1", name: nasty, reason: nasty, inForce: true }] },
+  },
+};
+
+const role = (name: string, wanted: number, ready: number, more: object = {}) => ({ role: name, wanted, ready, instances: wanted, ...more });
+
+/** An app whose replicas are groups of two roles. */
+export const grouped: Scene = {
+  ...full,
+  app: {
+    ...appScene,
+    app: { ...chat, rolloutId: "", latestVersion: 4, status: AppStatus.DEGRADED, message: "us-east-1 has 1 of 2 replicas" },
+    rollout: { ...canary, status: RolloutStatus.SUCCEEDED },
+    deployments: [
+      {
+        id: "dep_4", version: 4, live: true, stable: true, status: DeploymentStatus.READY,
+        regions: [
+          place("us-east-1", 2, 1, 100, { roles: [role("prefill", 2, 2, { entry: true }), role("decode", 4, 3, { reason: "OutOfMemory", message: "killed at 64 GiB" })] }),
+          place("eu-west-1", 1, 1, 100, { roles: [role("prefill", 1, 1, { entry: true }), role("decode", 2, 2)] }),
+        ],
+      },
+    ],
+  },
+  instances: {
+    instances: [
+      instance(0, { role: "prefill", runtimeName: "chat-v4-0-prefill-0" }), instance(0, { id: "ins_d0", role: "decode", runtimeName: "chat-v4-0-decode-0" }),
+      instance(0, { id: "ins_d1", role: "decode", slot: 1, runtimeName: "chat-v4-0-decode-1", status: InstanceStatus.FAILED, reason: "OutOfMemory", message: "killed at 64 GiB" }),
+    ],
   },
 };
 

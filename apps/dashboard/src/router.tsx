@@ -116,8 +116,29 @@ const hosts = createRoute({
   component: lazyRouteComponent(() => import("./pages/hosts.js"), "HostsPage"),
 });
 
+export type LogsSearch = {
+  instance?: string | undefined;
+  region?: string | undefined;
+  role?: string | undefined;
+  version?: number | undefined;
+  minutes?: number | undefined;
+  grep?: string | undefined;
+};
+
+const logs = createRoute({
+  getParentRoute: () => root,
+  path: "/apps/$project/$environment/$name/logs",
+  component: lazyRouteComponent(() => import("./pages/logs.js"), "LogsPage"),
+  validateSearch: (raw: Record<string, unknown>): LogsSearch => {
+    const out: LogsSearch = {};
+    for (const name of ["instance", "region", "role", "grep"] as const) if (typeof raw[name] === "string" || typeof raw[name] === "number") out[name] = String(raw[name]).slice(0, 256);
+    for (const name of ["version", "minutes"] as const) if (Number.isSafeInteger(raw[name]) && Number(raw[name]) > 0) out[name] = Number(raw[name]);
+    return out;
+  },
+});
+
 export const router = createRouter({
-  routeTree: root.addChildren([index, fleet, apps, app, rollout, versions, plan, keys, audit, quota, hosts]),
+  routeTree: root.addChildren([index, fleet, apps, app, rollout, versions, plan, keys, audit, quota, hosts, logs]),
   basepath: "/ui",
   scrollRestoration: true,
   defaultPendingComponent: () => <Loading what="the page" />,

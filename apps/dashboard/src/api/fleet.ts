@@ -5,6 +5,7 @@ import type { WatchFleetResponse } from "../gen/windlass/v1/fleet_pb.js";
 import type { Region } from "../gen/windlass/v1/region_pb.js";
 import { explain, fleet } from "./clients.js";
 import { follow, type Link } from "./follow.js";
+import { whileLookedAt } from "./looked-at.js";
 
 export type Fleet = {
   /** Whether a whole picture was received. */
@@ -14,9 +15,11 @@ export type Fleet = {
   link: Link;
   /** How often the stream was broken and is opened again. */
   reopened: number;
+  /** How often the stream brought news. */
+  news: number;
 };
 
-export const emptyFleet: Fleet = { ready: false, regions: new Map(), apps: new Map(), link: { state: "connecting" }, reopened: 0 };
+export const emptyFleet: Fleet = { ready: false, regions: new Map(), apps: new Map(), link: { state: "connecting" }, reopened: 0, news: 0 };
 
 type Draft = { regions: Map<string, Region>; apps: Map<string, App> };
 
@@ -32,30 +35,26 @@ export function apply(draft: Draft, res: WatchFleetResponse): Draft {
 
 /** Three of the server's beats. */
 const silenceMs = 40_000;
-/** A page that is not looked at gives its connection back: a browser has six of a host without TLS. */
-const hiddenMs = 20_000;
 
 class FleetStore {
   private state: Fleet = emptyFleet;
   private listeners = new Set<() => void>();
   private stop: (() => void) | undefined;
-  private hide: ReturnType<typeof setTimeout> | undefined;
   private draft: Draft = { regions: new Map(), apps: new Map() };
   private more = false;
   private heard = 0;
 
   subscribe = (listener: () => void) => {
     this.listeners.add(listener);
-    if (this.listeners.size === 1) {
-      this.start();
-      document.addEventListener("visibilitychange", this.onVisibility);
-    }
+    if (this.listeners.size === 1)
+      this.stop = whileLookedAt(
+        () => this.start(),
+        () => this.set({ link: { state: "connecting" } }),
+      );
     return () => {
       this.listeners.delete(listener);
       if (this.listeners.size > 0) return;
-      document.removeEventListener("visibilitychange", this.onVisibility);
-      clearTimeout(this.hide);
-      this.end();
+      this.stop?.();
       this.state = emptyFleet;
       this.heard = 0;
     };
@@ -63,18 +62,8 @@ class FleetStore {
 
   get = () => this.state;
 
-  private onVisibility = () => {
-    clearTimeout(this.hide);
-    if (document.hidden)
-      this.hide = setTimeout(() => {
-        this.end();
-        this.set({ link: { state: "connecting" } });
-      }, hiddenMs);
-    else if (!this.stop) this.start();
-  };
-
-  private start() {
-    this.stop = follow<WatchFleetResponse>({
+  private start(): () => void {
+    return follow<WatchFleetResponse>({
       open: (signal) => fleet.watchFleet({}, { signal }),
       onMessage: (res) => {
         this.heard = Date.now();
@@ -82,18 +71,13 @@ class FleetStore {
         const wasMore = this.more;
         this.more = res.more;
         const news = wasMore || res.reset || res.regions.length + res.apps.length + res.removedRegions.length + res.removedApps.length > 0;
-        if (!res.more && news) this.set({ ready: true, regions: new Map(this.draft.regions), apps: new Map(this.draft.apps) });
+        if (!res.more && news) this.set({ ready: true, regions: new Map(this.draft.regions), apps: new Map(this.draft.apps), news: this.state.news + 1 });
       },
       onLink: (link) => this.set({ link, reopened: this.state.reopened + (link.state === "live" && this.state.link.state === "stale" ? 1 : 0) }),
       silenceMs,
       heard: this.heard,
       explain,
     });
-  }
-
-  private end() {
-    this.stop?.();
-    this.stop = undefined;
   }
 
   private set(change: Partial<Fleet>) {

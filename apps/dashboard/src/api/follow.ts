@@ -18,6 +18,8 @@ export type Follow<T> = {
   silenceMs: number;
   /** When the last message of an earlier stream of the same came. Default: none did. */
   heard?: number;
+  /** Asked when the server ended the stream without an error. True: nothing more will come, and it is not opened again. */
+  isOver?: () => boolean;
   explain: (error: unknown) => string;
 };
 
@@ -73,6 +75,7 @@ export function follow<T>(f: Follow<T>): () => void {
           since = Date.now();
           f.onMessage(message);
         }
+        if (f.isOver?.()) return;
       } catch (error) {
         if (stopped) return;
         if (error instanceof ConnectError && lasting.has(error.code)) {

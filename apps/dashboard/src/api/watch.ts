@@ -7,6 +7,8 @@ import type { HistoryEntry } from "../gen/windlass/v1/history_pb.js";
 import { apps, deployments, explain } from "./clients.js";
 import { useFleet } from "./fleet.js";
 import { follow, type Link } from "./follow.js";
+import { useRefetchOnFleetNews, useRefetchOnNews } from "./news.js";
+import { whileLookedAt } from "./looked-at.js";
 
 export type Watched = { picture: WatchAppResponse | null; history: HistoryEntry[]; link: Link; revision: number };
 
@@ -28,61 +30,34 @@ export function useApp(app: string, rollout = ""): Watched {
   const { reopened } = useFleet();
   useEffect(() => setWatched(nothing), [app, rollout]);
   useEffect(() => {
-    let stop: (() => void) | undefined;
-    let hide: ReturnType<typeof setTimeout> | undefined;
-    const start = () => {
-      stop = follow<WatchAppResponse>({
+    return whileLookedAt(() =>
+      follow<WatchAppResponse>({
         open: (signal) => apps.watchApp({ app, rollout }, { signal }),
-        onMessage: (picture) =>
-          setWatched((w) => ({ ...w, picture, history: mergeHistory(w.history, picture.history), revision: w.revision + 1 })),
+        onMessage: (picture) => setWatched((w) => ({ ...w, picture, history: mergeHistory(w.history, picture.history), revision: w.revision + 1 })),
         onLink: (link) => setWatched((w) => ({ ...w, link })),
         silenceMs: 0,
         explain,
-      });
-    };
-    const onVisibility = () => {
-      clearTimeout(hide);
-      if (document.hidden)
-        hide = setTimeout(() => {
-          stop?.();
-          stop = undefined;
-        }, 20_000);
-      else if (!stop) start();
-    };
-    start();
-    document.addEventListener("visibilitychange", onVisibility);
-    return () => {
-      document.removeEventListener("visibilitychange", onVisibility);
-      clearTimeout(hide);
-      stop?.();
-    };
+      }),
+    );
   }, [app, rollout, reopened]);
   return watched;
 }
 
 const instancesShown = 500;
-/** Least time between two reads of instances, however often the stream brings news. */
-const instancesLeastMs = 1000;
 
-export type Instances = { instances: Instance[]; more: boolean; revision: number };
+export type Instances = { instances: Instance[]; more: boolean };
 
-/** The app's instances, read anew when its stream brings news. */
+/** The app's instances, read again when the streams bring news. Restarts of single instances are news of the fleet's stream alone. */
 export function useInstances(app: string, revision: number) {
   const read = useQuery<Instances>({
     queryKey: ["instances", app],
     queryFn: async ({ signal }) => {
       const res = await deployments.listInstances({ app, page: { size: instancesShown } }, { signal });
-      return { instances: res.instances, more: res.page?.next !== undefined && res.page.next !== "", revision };
+      return { instances: res.instances, more: res.page?.next !== undefined && res.page.next !== "" };
     },
-    enabled: revision > 0,
-    // Restarts and reasons of single instances are no news of the stream.
-    refetchInterval: 10_000,
   });
-  const { data, dataUpdatedAt, refetch } = read;
-  useEffect(() => {
-    if (!data || data.revision === revision) return;
-    const timer = setTimeout(() => void refetch({ cancelRefetch: false }), Math.max(0, dataUpdatedAt + instancesLeastMs - Date.now()));
-    return () => clearTimeout(timer);
-  }, [data, dataUpdatedAt, refetch, revision]);
+  const refetch = () => void read.refetch({ cancelRefetch: false });
+  useRefetchOnNews(revision, refetch);
+  useRefetchOnFleetNews(refetch);
   return read;
 }

@@ -1,13 +1,16 @@
 import { getRouteApi, Link } from "@tanstack/react-router";
-import type { ReactNode } from "react";
+import { Fragment, type ReactNode } from "react";
 import { useFleet } from "../api/fleet.js";
 import { useInstances, useApp } from "../api/watch.js";
 import type { App, WatchAppResponse } from "../gen/windlass/v1/app_pb.js";
-import type { Deployment, Instance, RegionTopology } from "../gen/windlass/v1/deployment_pb.js";
+import { InstanceStatus } from "../gen/windlass/v1/common_pb.js";
+import type { Deployment, Instance, RegionTopology, RoleTopology } from "../gen/windlass/v1/deployment_pb.js";
 import type { HistoryEntry } from "../gen/windlass/v1/history_pb.js";
 import type { Pin } from "../gen/windlass/v1/pin_pb.js";
 import type { Rollout } from "../gen/windlass/v1/rollout_pb.js";
 import { appPath } from "../model/fleet.js";
+import { instanceLabel } from "../model/logs.js";
+import { groupInstances, roleOrder, rolesOf, sortInstances } from "../model/roles.js";
 import { running, trafficShare, waits } from "../model/rollout.js";
 import { absolute, ms } from "../model/time.js";
 import { appStatus, deploymentStatus, instanceStatus, pinState, rolloutStatus } from "../model/words.js";
@@ -47,7 +50,24 @@ const BarOf = ({ place }: { place: RegionTopology }) => (
   </span>
 );
 
-/** Regions by versions: replicas that are ready, and the share of the traffic. */
+/** What one role of a version has in a region. */
+function RoleCell({ role }: { role: RoleTopology | undefined }) {
+  if (!role) return <span className="dim">–</span>;
+  return (
+    <div className="small">
+      <span className="num nowrap">
+        {role.ready} of {role.wanted} ready
+      </span>
+      {role.reason || role.message ? (
+        <div className="dim">
+          {role.reason ? <Reason reason={role.reason} of="instance" /> : null} {role.message}
+        </div>
+      ) : null}
+    </div>
+  );
+}
+
+/** Regions by versions: replicas that are ready, and the share of the traffic. An app with several roles has a row for each below its region. */
 function Topology({ app, versions }: { app: App; versions: Deployment[] }) {
   const shown = versions.filter((d) => d.live || d.regions.some((r) => r.replicas > 0 || r.instances > 0));
   const regions = [...new Set(shown.flatMap((d) => d.regions.map((r) => r.region)))].sort();
@@ -55,22 +75,25 @@ function Topology({ app, versions }: { app: App; versions: Deployment[] }) {
   if (regions.length === 0) return <p className="dim">Nothing of it runs anywhere.</p>;
   return (
     <div className="scroll" tabIndex={0} role="region" aria-label="Topology, regions by versions">
-      <table>
-        <thead>
-          <tr>
-            <th scope="col">Region</th>
+      <table className="topology" role="table" aria-label="Topology">
+        <thead role="rowgroup">
+          <tr role="row">
+            <th scope="col" role="columnheader">
+              Region
+            </th>
             {shown.map((d) => (
-              <th scope="col" key={d.id}>
+              <th scope="col" role="columnheader" key={d.id}>
                 v{d.version} {d.live ? <span className="chip live">live</span> : null} {d.pinnedWeight > 0 ? <span className="chip">pinned {d.pinnedWeight} %</span> : null}{" "}
                 {!d.live ? <Badge word={deploymentStatus(d.status)} /> : null}
               </th>
             ))}
           </tr>
         </thead>
-        <tbody>
+        <tbody role="rowgroup">
           {regions.map((name) => (
-            <tr key={name}>
-              <th scope="row">
+            <Fragment key={name}>
+            <tr role="row">
+              <th scope="row" role="rowheader">
                 {name}
                 {away.has(name) ? (
                   <div>
@@ -81,12 +104,25 @@ function Topology({ app, versions }: { app: App; versions: Deployment[] }) {
               {shown.map((d) => {
                 const place = d.regions.find((r) => r.region === name);
                 return (
-                  <td key={d.id}>
+                  <td key={d.id} role="cell" data-label={`v${d.version}`}>
                     <Cell place={place} share={place ? trafficShare(app, d.id, place) : 0} />
                   </td>
                 );
               })}
             </tr>
+            {rolesOf(shown, name).map((role) => (
+              <tr role="row" key={role.role} className="role">
+                <th scope="row" role="rowheader">
+                  <span className="visually-hidden">{name}, role</span> {role.role} {role.entry ? <span className="chip" title="Requests go to its instances">entry</span> : null}
+                </th>
+                {shown.map((d) => (
+                  <td key={d.id} role="cell" data-label={`v${d.version}`}>
+                    <RoleCell role={d.regions.find((r) => r.region === name)?.roles.find((r) => r.role === role.role)} />
+                  </td>
+                ))}
+              </tr>
+            ))}
+            </Fragment>
           ))}
         </tbody>
       </table>
@@ -94,15 +130,19 @@ function Topology({ app, versions }: { app: App; versions: Deployment[] }) {
   );
 }
 
-const byPlace = (a: Instance, b: Instance) =>
-  a.region.localeCompare(b.region) || b.version - a.version || a.role.localeCompare(b.role) || a.group - b.group || a.slot - b.slot;
-
-function InstanceRow({ instance: i }: { instance: Instance }) {
-  const name = i.role === "main" ? `${i.group}` : `${i.role} ${i.group}/${i.slot}`;
+function InstanceRow({ app, instance: i, grouped }: { app: App; instance: Instance; grouped: boolean }) {
   return (
-    <tr>
+    <tr className={grouped ? "in-group" : undefined}>
       <td>
-        <span className="nowrap">{i.region}</span> <span className="dim">replica {name}</span>
+        {grouped ? (
+          <>
+            {i.role} <span className="dim num">{i.slot}</span>
+          </>
+        ) : (
+          <>
+            <span className="nowrap">{i.region}</span> <span className="dim">replica {i.group}</span>
+          </>
+        )}
         <div className="mono dim">{i.runtimeName || i.id}</div>
       </td>
       <td>
@@ -111,6 +151,16 @@ function InstanceRow({ instance: i }: { instance: Instance }) {
       <td className="num">v{i.version}</td>
       <td className="num nowrap">
         {i.restarts} <span className="dim">restart{i.restarts === 1 ? "" : "s"}</span>
+      </td>
+      <td>
+        <Link
+          to="/apps/$project/$environment/$name/logs"
+          params={{ project: app.projectName, environment: app.environmentName, name: app.name }}
+          search={{ instance: i.id }}
+          aria-label={`Logs of ${instanceLabel(i, i.id)}`}
+        >
+          Logs
+        </Link>
       </td>
       <td className="wide">
         {i.reason || i.message ? (
@@ -128,11 +178,26 @@ function InstanceRow({ instance: i }: { instance: Instance }) {
   );
 }
 
-function Instances({ app, revision }: { app: App; revision: number }) {
+/** The first row of a replica that has instances of several roles. */
+function GroupRow({ first, instances }: { first: Instance; instances: Instance[] }) {
+  const ready = instances.filter((i) => i.status === InstanceStatus.READY).length;
+  return (
+    <tr className="group">
+      <th scope="rowgroup" colSpan={6}>
+        {first.region} <span className="dim">replica {first.group}</span> <span className="chip num">v{first.version}</span>{" "}
+        <span className="small num">
+          {ready} of {instances.length} ready
+        </span>
+      </th>
+    </tr>
+  );
+}
+
+function Instances({ app, revision, versions }: { app: App; revision: number; versions: Deployment[] }) {
   const read = useInstances(app.id, revision);
   if (read.isPending) return <Loading what="the instances" />;
   if (read.isError && !read.data) return <p className="note warn">{explain(read.error)}</p>;
-  const rows = [...(read.data?.instances ?? [])].sort(byPlace);
+  const rows = sortInstances(read.data?.instances ?? [], roleOrder(versions));
   if (rows.length === 0) return <p className="dim">No instance exists.</p>;
   return (
     <>
@@ -143,14 +208,21 @@ function Instances({ app, revision }: { app: App; revision: number }) {
             <th scope="col">Status</th>
             <th scope="col">Version</th>
             <th scope="col">Restarts</th>
+            <th scope="col">Output</th>
             <th scope="col">Reason</th>
           </tr>
         </thead>
-        <tbody>
-          {rows.map((i) => (
-            <InstanceRow key={i.id} instance={i} />
-          ))}
-        </tbody>
+        {groupInstances(rows).map(({ key, instances }) => {
+          const grouped = instances.some((i) => i.role !== instances[0]?.role);
+          return (
+            <tbody key={key}>
+              {grouped ? <GroupRow first={instances[0]!} instances={instances} /> : null}
+              {instances.map((i) => (
+                <InstanceRow key={i.id} app={app} instance={i} grouped={grouped} />
+              ))}
+            </tbody>
+          );
+        })}
       </table>
       {read.data?.more ? <p className="dim small">There are more: `windlass list instances` shows all.</p> : null}
     </>
@@ -242,6 +314,9 @@ export function Head({ app, sub }: { app: App; sub?: string }) {
         </Link>
         <Link to="/apps/$project/$environment/$name/versions" params={params}>
           Versions
+        </Link>
+        <Link to="/apps/$project/$environment/$name/logs" params={params}>
+          Logs
         </Link>
         <Link to="/apps/$project/$environment/$name/hosts" params={params}>
           Hosts
@@ -384,7 +459,7 @@ export function AppPage() {
         <Panel id="topology" title="Topology">
           <Topology app={app} versions={picture.deployments} />
         </Panel>
-        <Scaling app={app} />
+        <Scaling app={app} watched={watched} />
         {app.pins.length > 0 ? (
           <Panel id="pins" title="Pins">
             <Pins app={app} />
@@ -394,7 +469,7 @@ export function AppPage() {
           {app.urls.length > 0 ? <Urls urls={app.urls} /> : <p className="dim">No host yet: no instance is ready.</p>}
         </Panel>
         <Panel id="instances" title="Instances">
-          <Instances app={app} revision={watched.revision} />
+          <Instances app={app} revision={watched.revision} versions={picture.deployments} />
         </Panel>
         <Panel id="history" title="History">
           <History entries={watched.history} />

@@ -52,7 +52,6 @@ export function AuditPage() {
       const res = await history.listAudit({ page: { size: pageSize, token } }, { signal });
       return { items: res.entries, next: res.page?.next ?? "" };
     },
-    { refetchInterval: 60_000 },
   );
   const since = useMemo(() => (hours > 0 ? Date.now() - hours * 3_600_000 : 0), [hours]);
   const shown = filterAudit(pages.items, { who, call, since });

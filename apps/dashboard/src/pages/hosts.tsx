@@ -144,7 +144,6 @@ export function HostsPage() {
       const res = await routes.listDomains({ app: path, page: { size: 100, token } }, { signal });
       return { items: res.domains, next: res.page?.next ?? "" };
     },
-    { refetchInterval: 10_000 },
   );
   const keys = usePages(
     ["appKeys", path],
@@ -152,7 +151,6 @@ export function HostsPage() {
       const res = await routes.listAppKeys({ app: path, page: { size: 100, token } }, { signal });
       return { items: res.keys, next: res.page?.next ?? "" };
     },
-    { refetchInterval: 30_000 },
   );
   const app = watched.picture?.app;
   if (!watched.picture || !app) return <NoApp watched={watched} path={path} />;

@@ -101,7 +101,6 @@ export function KeysPage() {
       const res = await access.listApiKeys({ page: { size: 100, token } }, { signal });
       return { items: res.keys, next: res.page?.next ?? "" };
     },
-    { refetchInterval: 30_000 },
   );
   const roles = rolesToGive(me.key?.role);
   const names = new Map(pages.items.map((k) => [k.id, k.name]));

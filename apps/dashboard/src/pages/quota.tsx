@@ -1,6 +1,7 @@
 import { createClient } from "@connectrpc/connect";
 import { useQuery } from "@tanstack/react-query";
 import { explain, transport } from "../api/clients.js";
+import { useRefetchOnFleetNews } from "../api/news.js";
 import { Role } from "../gen/windlass/v1/common_pb.js";
 import { WorkspaceService, type Limits, type Usage } from "../gen/windlass/v1/workspace_pb.js";
 import { Bar, Command, Loading, Panel, useTitle } from "../ui/pieces.js";
@@ -25,7 +26,8 @@ const limits: { name: Name; label: string; what: string; used?: Counted }[] = [
 export function QuotaPage() {
   useTitle("Quota");
   const { me } = useSession();
-  const read = useQuery({ queryKey: ["quota"], queryFn: async ({ signal }) => (await workspaces.getQuota({}, { signal })).quota ?? null, refetchInterval: 10_000 });
+  const read = useQuery({ queryKey: ["quota"], queryFn: async ({ signal }) => (await workspaces.getQuota({}, { signal })).quota ?? null });
+  useRefetchOnFleetNews(() => void read.refetch({ cancelRefetch: false }));
   const quota = read.data;
   return (
     <>

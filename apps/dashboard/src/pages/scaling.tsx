@@ -1,13 +1,24 @@
 import { createClient } from "@connectrpc/connect";
 import { useQuery } from "@tanstack/react-query";
+import { useMemo } from "react";
 import { explain, transport } from "../api/clients.js";
+import { useRefetchOnFleetNews, useRefetchOnNews } from "../api/news.js";
+import { mergeHistory, type Watched } from "../api/watch.js";
 import type { App } from "../gen/windlass/v1/app_pb.js";
+import { HistoryService, type HistoryEntry } from "../gen/windlass/v1/history_pb.js";
 import { ScalingMetric_Type, ScalingPolicy_Mode, ScalingService, type MetricWant, type RegionScaling } from "../gen/windlass/v1/scaling_pb.js";
+import { appPath } from "../model/fleet.js";
 import { absolute, ms } from "../model/time.js";
-import { Panel, Time } from "../ui/pieces.js";
+import { Command, Loading, Panel, Time } from "../ui/pieces.js";
 import { Rows } from "../ui/rows.js";
 
 const scaling = createClient(ScalingService, transport);
+const history = createClient(HistoryService, transport);
+
+/** Entries of the history about scaling, as `windlass scaling why` shows them. */
+const entries = new Set(["Scaled", "ScalingDecided", "ScalingLimited", "ScalingMetricMissing", "ScalingPolicyChanged", "ScalingHeld", "ScalingHoldEnded"]);
+const decisionsShown = 8;
+const decisionsRead = 200;
 
 const metrics: Partial<Record<ScalingMetric_Type, string>> = {
   [ScalingMetric_Type.IN_FLIGHT]: "requests in flight",
@@ -31,67 +42,125 @@ function Want({ want: w }: { want: MetricWant }) {
       {metrics[type] ?? "a metric"} <span className="num">{value}</span>
       {w.metric?.target ? <span className="dim"> of {w.metric.target}</span> : null}
       {w.value === undefined ? null : <span className="num"> → {w.replicas}</span>}
+      {w.problem ? <div className="dim">{w.problem}</div> : null}
     </div>
   );
 }
 
-/** How the replicas of an app follow the load; nothing of an app whose replicas do not. */
-export function Scaling({ app }: { app: App }) {
-  const read = useQuery({
-    queryKey: ["scaling", app.id],
-    queryFn: ({ signal }) => scaling.getScaling({ app: app.id }, { signal }),
-    // Decisions that change nothing are no news of the app's stream.
-    refetchInterval: (query) => (query.state.data?.policy ? 10_000 : false),
+/** The last decisions: those that the stream of the app brought, and those before. */
+function Decisions({ app, watched }: { app: App; watched: Watched }) {
+  const before = useQuery({
+    queryKey: ["decisions", app.id],
+    queryFn: async ({ signal }) => (await history.listHistory({ app: app.id, page: { size: decisionsRead } }, { signal })).entries.filter((e) => entries.has(e.what)),
   });
-  const { policy, regions = [], holds = [] } = read.data ?? {};
-  if (read.isError && !read.data)
-    return (
-      <Panel id="scaling" title="Scaling">
-        <p className="note warn">{explain(read.error)}</p>
-      </Panel>
-    );
-  if (!policy) return null;
+  const all = useMemo(() => mergeHistory(before.data ?? [], watched.history.filter((e) => entries.has(e.what))).slice(0, decisionsShown), [before.data, watched.history]);
+  return (
+    <>
+      <h3>Decisions</h3>
+      {all.length > 0 ? (
+        <ol className="history">
+          {all.map((e: HistoryEntry) => (
+            <li key={e.id}>
+              <span className="dim small">
+                <Time at={ms(e.at)} />
+              </span>
+              <div>
+                {e.what === "ScalingDecided" ? null : <b>{e.what} </b>}
+                {e.region ? <span className="chip">{e.region}</span> : null} {e.why}
+                {e.who === "windlass" ? null : <span className="dim small"> by {e.who}</span>}
+              </div>
+            </li>
+          ))}
+        </ol>
+      ) : before.isPending ? (
+        <Loading what="the decisions" />
+      ) : (
+        <p className="dim">{before.isError ? explain(before.error) : "None changed the number of replicas lately."}</p>
+      )}
+      <Command text={`windlass scaling why ${appPath(app)}`} what="the command" />
+    </>
+  );
+}
+
+/** How the replicas of an app follow the load; nothing of an app whose replicas do not. */
+export function Scaling({ app, watched }: { app: App; watched: Watched }) {
+  const read = useQuery({ queryKey: ["scaling", app.id], queryFn: ({ signal }) => scaling.getScaling({ app: app.id }, { signal }), enabled: app.scaling !== undefined });
+  const refetch = () => {
+    if (app.scaling) void read.refetch({ cancelRefetch: false });
+  };
+  useRefetchOnNews(watched.revision, refetch);
+  // Decisions that change nothing are no news of the app's stream.
+  useRefetchOnFleetNews(refetch);
+  if (!app.scaling) return null;
+  const { regions = [], holds = [] } = read.data ?? {};
   return (
     <Panel id="scaling" title="Scaling">
-      {policy.mode === ScalingPolicy_Mode.ADVISE ? <p className="dim">The policy is to advise: decisions are shown and change nothing.</p> : null}
-      {holds.map((h) => (
-        <p key={h.region} className="note idle">
-          {h.who} holds {h.replicas} replicas in {h.region || "every region"} until {absolute(ms(h.until))}.
-        </p>
-      ))}
-      {regions.length === 0 ? (
-        <p className="dim">No decision yet: the regions have not reported their load.</p>
-      ) : (
-        <Rows<RegionScaling>
-          label="Scaling, by region"
-          items={[...regions].sort((a, b) => a.region.localeCompare(b.region))}
-          keyOf={(r) => r.region}
-          columns={[
-            { name: "Region", cell: (r) => r.region },
-            {
-              name: "Replicas",
-              cell: (r) => (
-                <span className="num">
-                  {r.wanted} wanted <span className="dim">of {r.min} to {r.max}</span>
-                </span>
-              ),
-            },
-            { name: "By metrics", cell: (r) => r.wants.map((w, i) => <Want key={i} want={w} />) },
-            {
-              name: "Limit",
-              cell: (r) =>
-                r.limit ? (
+      <div className="stack tight">
+        {app.scaling.mode === ScalingPolicy_Mode.ADVISE ? <p className="dim">The policy is to advise: decisions are shown and change nothing.</p> : null}
+        {holds.map((h) => (
+          <p key={h.region} className="note idle">
+            {h.who} holds {h.replicas} replicas in {h.region || "every region"} until {absolute(ms(h.until))}.
+          </p>
+        ))}
+        {regions.length > 0 ? (
+          <Rows<RegionScaling>
+            label="Scaling, by region"
+            items={[...regions].sort((a, b) => a.region.localeCompare(b.region))}
+            keyOf={(r) => r.region}
+            columns={[
+              { name: "Region", cell: (r) => <b>{r.region}</b> },
+              {
+                name: "Replicas",
+                cell: (r) => (
                   <>
-                    {r.limit} <div className="dim small">{r.why}</div>
+                    <span className="num">
+                      {r.wanted} wanted <span className="dim">of {r.min} to {r.max}</span>
+                    </span>
+                    <div className="small dim num">
+                      {r.ready} ready{r.starting > 0 ? `, ${r.starting} starting` : ""}
+                    </div>
                   </>
-                ) : (
-                  <span className="dim">none</span>
                 ),
-            },
-            { name: "Decided", cell: (r) => <Time at={ms(r.at)} /> },
-          ]}
-        />
-      )}
+              },
+              {
+                name: "By metrics",
+                cell: (r) => (
+                  <>
+                    {r.wants.map((w, i) => (
+                      <Want key={i} want={w} />
+                    ))}
+                  </>
+                ),
+              },
+              {
+                name: "Why",
+                cell: (r) => (
+                  <div className="small">
+                    {r.limit ? <b>{r.limit}: </b> : null}
+                    {r.why || <span className="dim">no decision yet</span>}
+                    {r.limit && r.unlimited !== r.wanted ? <span className="dim num"> Without the limit: {r.unlimited}.</span> : null}
+                  </div>
+                ),
+              },
+              {
+                name: "Decided",
+                cell: (r) => (
+                  <span className="small dim">
+                    decided <Time at={ms(r.at)} />
+                  </span>
+                ),
+              },
+            ]}
+          />
+        ) : read.isPending ? (
+          <Loading what="the decisions of regions" />
+        ) : read.isError ? (
+          <p className="note warn">{explain(read.error)}</p>
+        ) : (
+          <p className="dim">No decision yet: the regions have not reported their load.</p>
+        )}
+        <Decisions app={app} watched={watched} />
+      </div>
     </Panel>
   );
 }

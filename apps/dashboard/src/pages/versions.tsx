@@ -2,7 +2,8 @@ import { useQuery } from "@tanstack/react-query";
 import { getRouteApi } from "@tanstack/react-router";
 import { useEffect, useId, useRef, useState } from "react";
 import { apps, deployments, explain, freezes, mutation } from "../api/clients.js";
-import { usePages, useRefetchOnNews } from "../api/pages.js";
+import { useRefetchOnFleetNews, useRefetchOnNews } from "../api/news.js";
+import { usePages } from "../api/pages.js";
 import { useApp } from "../api/watch.js";
 import type { App } from "../gen/windlass/v1/app_pb.js";
 import type { Deployment } from "../gen/windlass/v1/deployment_pb.js";
@@ -166,8 +167,8 @@ function Freezes({ app }: { app: App }) {
         if (!token) return all;
       }
     },
-    refetchInterval: 30_000,
   });
+  useRefetchOnFleetNews(() => void read.refetch({ cancelRefetch: false }));
   if (read.isError && !read.data) return <p className="note warn">Freezes could not be read: {explain(read.error)}</p>;
   const shown = freezesOf(app, read.data ?? []);
   if (shown.length === 0) return null;
@@ -295,7 +296,6 @@ export function VersionsPage() {
       const res = await deployments.listDeployments({ app: path, page: { size: 20, token } }, { signal });
       return { items: res.deployments, next: res.page?.next ?? "" };
     },
-    { refetchInterval: 30_000 },
   );
   useRefetchOnNews(watched.revision, list.refetch);
   const heading = useRef<HTMLDivElement>(null);

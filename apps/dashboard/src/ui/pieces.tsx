@@ -85,7 +85,7 @@ export function Panel({ title, end, children, id }: { title: string; end?: React
   );
 }
 
-export function Copy({ text, what }: { text: string; what: string }) {
+export function Copy({ text, what }: { text: string | (() => string); what: string }) {
   const [copied, setCopied] = useState(false);
   useEffect(() => {
     if (!copied) return;
@@ -94,7 +94,7 @@ export function Copy({ text, what }: { text: string; what: string }) {
   }, [copied]);
   const copy = () => {
     // Without TLS, but for loopback, a browser has no clipboard.
-    void navigator.clipboard?.writeText(text).then(() => setCopied(true));
+    void navigator.clipboard?.writeText(typeof text === "string" ? text : text()).then(() => setCopied(true));
   };
   if (!("clipboard" in navigator)) return null;
   return (
