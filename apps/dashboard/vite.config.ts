@@ -19,5 +19,5 @@ export default defineConfig({
     // Beside a control plane: `npm run dev`, then sign in with an API key.
     proxy: { "/windlass.v1.": "http://127.0.0.1:7700", "/ui/session": "http://127.0.0.1:7700" },
   },
-  test: { environment: "happy-dom", include: ["src/**/*.test.{ts,tsx}"] },
+  test: { environment: "happy-dom", include: ["src/**/*.test.{ts,tsx}"], testTimeout: 30_000 },
 });

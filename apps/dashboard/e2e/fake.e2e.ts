@@ -1,5 +1,6 @@
 import type { Browser, Page } from "playwright-core";
 import { afterAll, afterEach, beforeAll, describe, expect, it } from "vitest";
+import { Feature } from "../src/gen/windlass/v1/workspace_pb.js";
 import { complaints, contextOf, inspect, launch, looks } from "./browser.js";
 import { Fake, type Scene } from "./fake.js";
 import { empty, file, full, grouped, hostile, many, owned, platform } from "./scenes.js";
@@ -38,7 +39,7 @@ describe.each(looks)("at $name", (look) => {
     await page.getByRole("link", { name: "chat" }).click();
     await page.getByText("CrashLoop").first().waitFor();
     await page.getByText("chat-v4-0-x7k2p").waitFor();
-    await page.getByRole("row", { name: /us-east-1 4 wanted of 1 to 4 4 ready requests in flight 140.25 of 32 → 5 Quota: the workspace's quota has room for no more Without the limit: 5/ }).waitFor();
+    await page.getByRole("row", { name: /us-east-1 4 wanted of 1 to 4 4 ready requests in flight 140.25 of 32 → 5 Quota: the workspace's quota has room for no more \(5 without the limit\)/ }).waitFor();
     await page.getByText("ann holds 6 replicas in eu-west-1").waitFor();
     await page.getByText("98.5 requests in flight are 3.1 times the target").waitFor();
     expect(await page.getByText("not about scaling").count()).toBe(0);
@@ -212,14 +213,27 @@ describe.each(looks)("at $name", (look) => {
     expect(found).toEqual([]);
   });
 
-  it("the quota shows what is used of each limit", async () => {
-    const { page, found } = await open(owned, "/ui/fleet", look);
-    await page.getByRole("link", { name: "Quota" }).click();
+  it("the workspace shows what is used of each limit, and its features", async () => {
+    const { page, fake, found } = await open(owned, "/ui/fleet", look);
+    await page.getByRole("link", { name: "Workspace" }).click();
     await page.getByRole("row", { name: /GPUs.*30 of 30.*set for this workspace/ }).waitFor();
     await page.getByRole("row", { name: /Deployments.*4, no limit.*as of the control plane/ }).waitFor();
     await page.getByRole("row", { name: /Starts at once.*10, 7 left now/ }).waitFor();
     await page.getByText("windlass workspace quota --gpus 64").waitFor();
     await inspect(page, `quota-${look.name}`);
+    await page.getByRole("button", { name: "Lower limits" }).click();
+    await page.getByRole("dialog").getByLabel("Instances").fill("20");
+    await inspect(page, `limits-${look.name}`);
+    await page.getByRole("dialog").getByRole("button", { name: "Set the limits" }).click();
+    await page.getByRole("dialog").waitFor({ state: "detached" });
+    const set = fake.requests.find((r) => r.procedure === "SetQuota")?.request;
+    expect(set).toMatchObject({ workspace: "ws_1", own: { gpus: 30n, instances: 20n }, resourceVersion: 2n });
+    await page.getByRole("navigation", { name: "Pages of workspace acme" }).getByRole("link", { name: "Features" }).click();
+    await page.getByRole("row", { name: /canary.*yes.*allowed to this workspace/ }).waitFor();
+    await page.getByRole("row", { name: /roles.*no.*denied to this workspace/ }).waitFor();
+    await page.getByRole("row", { name: /autoscaling.*yes.*as tier basic has it/ }).waitFor();
+    expect(await page.getByRole("button", { name: "Set features" }).count()).toBe(0);
+    await inspect(page, `features-${look.name}`);
     expect(found).toEqual([]);
   });
 
@@ -297,6 +311,59 @@ describe.each(looks)("at $name", (look) => {
     expect(found).toEqual([]);
   });
 
+  it("presets say what they make of a model, and what a newer one would change", async () => {
+    const { page, fake, found } = await open(full, "/ui/fleet", look);
+    await page.getByRole("link", { name: "Presets" }).click();
+    await page.getByRole("row", { name: /vllm vllm\/3 vLLM version 0.20.0 by default 0.9.0 to before 0.22.0 models from hf, file, s3, gs/ }).waitFor();
+    await inspect(page, `presets-${look.name}`);
+    await page.getByRole("link", { name: "custom:ours" }).click();
+    await expect.poll(() => fake.requests.find((r) => r.procedure === "GetPreset")?.request).toMatchObject({ name: "custom:ours" });
+    await page.goto(`${fake.url}/ui/presets/vllm`);
+    await page.getByLabel("Model", { exact: true }).fill("hf://broken/model");
+    await page.getByRole("button", { name: "Show what it makes" }).click();
+    await page.getByText("8 GPUs are not 3 x 2").waitFor();
+    await page.getByLabel("Model", { exact: true }).fill("hf://meta-llama/Llama-3.1-8B");
+    await page.getByText("The fields are others now").waitFor();
+    await page.getByLabel("GPUs of an instance").fill("8");
+    await page.getByLabel("Product of the GPUs").fill("H100-80GB");
+    await page.getByLabel("Flags of the engine").fill("kv-cache-dtype=fp8\nenable-x");
+    await page.keyboard.press("Tab");
+    await page.keyboard.press("Enter");
+    await page.getByText("image: vllm/vllm-openai:v0.20.0").waitFor();
+    await page.getByText("ContextTooLarge").waitFor();
+    expect(fake.requests.at(-1)?.request).toMatchObject({
+      spec: { serve: { engine: "vllm/3", model: "hf://meta-llama/Llama-3.1-8B", options: { "kv-cache-dtype": "fp8", "enable-x": true } }, resources: { gpu: { count: 8, product: "H100-80GB" } } },
+    });
+    await page.getByLabel("App", { exact: true }).selectOption("default/production/chat");
+    await page.getByRole("table", { name: "From v4 to vllm/3" }).waitFor();
+    await page.getByText("windlass preset diff default/production/chat").waitFor();
+    await page.getByText("vllm:num_requests_waiting").waitFor();
+    await inspect(page, `preset-${look.name}`);
+    await page.getByLabel("Engine version", { exact: true }).fill("0.8.0");
+    await page.getByLabel("Engine version", { exact: true }).press("Enter");
+    await page.getByText("It knows no metric of that version.").waitFor();
+    expect(page.url()).toContain("engine=0.8.0");
+    expect(found).toEqual([]);
+  });
+
+  it("a filter of the apps is kept as a view", async () => {
+    const { page, fake, found } = await open(full, "/ui/apps", look);
+    await page.getByRole("button", { name: "failed 1" }).click();
+    await page.getByRole("button", { name: "Save this view" }).click();
+    await page.getByLabel("Name").fill("to mend");
+    await page.getByRole("dialog").getByRole("button", { name: "Save the view" }).click();
+    await page.goto(`${fake.url}/ui/apps`);
+    await page.getByRole("link", { name: "rerank" }).waitFor();
+    await page.getByRole("list", { name: "Saved views" }).getByRole("link", { name: "to mend" }).click();
+    await page.getByText("1 of 5").waitFor();
+    expect(await page.getByRole("link", { name: "to mend" }).getAttribute("aria-current")).toBe("page");
+    await inspect(page, `views-${look.name}`);
+    await page.getByRole("button", { name: "Remove view to mend" }).click();
+    await page.getByText("View to mend is removed.").waitFor();
+    expect(await page.evaluate(() => localStorage.length)).toBe(0);
+    expect(found).toEqual([]);
+  });
+
   it("the empty list shows the commands to type", async () => {
     const { page } = await open(empty, "/ui/apps", look);
     await page.getByText("windlass deploy -f app.yaml").waitFor();
@@ -312,6 +379,8 @@ describe.each(looks)("at $name", (look) => {
     await page.getByText("Nothing was written yet").waitFor();
     await page.getByText("windlass logs -f default/production/draft").waitFor();
     await inspect(page, `empty-logs-${look.name}`);
+    await page.goto(new URL("/ui/presets", page.url()).href);
+    await page.getByText("windlass preset list --remote").waitFor();
     await page.goto(new URL("/ui/audit", page.url()).href);
     await page.getByText("Nothing was changed yet").waitFor();
     await page.goto(new URL("/ui/keys", page.url()).href);
@@ -320,7 +389,7 @@ describe.each(looks)("at $name", (look) => {
 });
 
 it("texts of others are shown as they are, and run nowhere", async () => {
-  for (const path of ["/ui/fleet", "/ui/apps", app, rollout, `${app}/versions`, "/ui/plan", "/ui/keys", "/ui/audit", "/ui/quota", `${app}/hosts`, `${app}/logs`]) {
+  for (const path of ["/ui/fleet", "/ui/apps", app, rollout, `${app}/versions`, "/ui/plan", "/ui/keys", "/ui/audit", "/ui/quota", "/ui/features", "/ui/presets", "/ui/presets/vllm?app=default/production/chat", `${app}/hosts`, `${app}/logs`]) {
     const { page, found } = await open(hostile, path);
     if (path === "/ui/plan") {
       await page.getByLabel("YAML or JSON").fill(file);
@@ -365,6 +434,39 @@ it("an operator evicts a workspace from the platform's regions alone, after typi
   expect(await page.getByRole("link", { name: "Apps" }).count()).toBe(0);
 });
 
+describe.each(looks)("at $name, an operator", (look) => {
+  it("creates workspaces, and sets their limits and features", async () => {
+    const { page, fake, found } = await open(platform, "/ui/fleet", look);
+    await page.getByRole("link", { name: "Workspaces" }).click();
+    await page.getByRole("row", { name: /basic autoscaling, analysis, roles/ }).waitFor();
+    await page.getByRole("button", { name: "Create a workspace" }).click();
+    await page.getByLabel("Name").fill("vision");
+    await page.getByRole("dialog").getByRole("button", { name: "Create the workspace" }).click();
+    await page.getByText("wl_0wner-key-of-the-workspace").waitFor();
+    await inspect(page, `workspaces-${look.name}`);
+    await page.getByRole("button", { name: "I have kept it" }).click();
+    await page.getByRole("link", { name: "search" }).click();
+    await page.getByRole("row", { name: /GPUs.*30 of 30/ }).waitFor();
+    await page.getByRole("row", { name: /canary.*yes.*allowed to this workspace/ }).waitFor();
+    await inspect(page, `workspace-${look.name}`);
+    await page.getByRole("button", { name: "Set features" }).click();
+    await page.getByLabel("Tier").selectOption("none");
+    await page.getByLabel("multiRegion").selectOption("allowed");
+    await page.getByLabel("roles").selectOption("as the tier: no");
+    await inspect(page, `set-features-${look.name}`);
+    await page.getByRole("dialog").getByRole("button", { name: "Set the features" }).click();
+    await page.getByText("The features of search are set.").waitFor();
+    await page.getByRole("button", { name: "Set limits" }).click();
+    await page.getByRole("dialog").getByLabel("GPUs").fill("");
+    await page.getByRole("dialog").getByRole("button", { name: "Set the limits" }).click();
+    await page.getByText("The limits of search are set.").waitFor();
+    expect(fake.requests.filter((r) => /^(Create|Set)/.test(r.procedure)).map((r) => r.request)).toMatchObject([
+      { name: "vision" }, { workspace: "ws_1", tier: "none", allowed: [Feature.MULTI_REGION, Feature.CANARY], denied: [], resourceVersion: 3n }, { workspace: "ws_1", own: {}, resourceVersion: 2n },
+    ]);
+    expect(found).toEqual([]);
+  });
+});
+
 it("a viewer gets no buttons that change anything", async () => {
   const { page } = await open({ ...full, role: many.role }, rollout);
   await page.getByText("Your key reads only.").waitFor();
@@ -380,6 +482,9 @@ it("a viewer gets no buttons that change anything", async () => {
   await page.getByRole("button", { name: "Show the plan" }).click();
   await page.getByText("Your key reads only").waitFor();
   expect(await page.getByRole("button", { name: /Deploy/ }).count()).toBe(0);
+  await page.getByRole("link", { name: "Workspace" }).click();
+  await page.getByText("windlass workspace").first().waitFor({ state: "detached" });
+  expect(await page.getByRole("button", { name: "Lower limits" }).count()).toBe(0);
   await page.getByRole("link", { name: "Keys" }).click();
   await page.getByRole("row", { name: /wl_77b2/ }).waitFor();
   expect(await page.getByRole("button", { name: /Create|Revoke/ }).count()).toBe(0);

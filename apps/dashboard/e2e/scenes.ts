@@ -4,8 +4,10 @@ import { CheckProgress_State, RegionProgress_State, RolloutPolicy_Strategy, Wave
 import { Freeze_OnStart } from "../src/gen/windlass/v1/freeze_pb.js";
 import { FieldChange_Kind, PlanDeployResponse_Outcome, PlanStep_Kind } from "../src/gen/windlass/v1/plan_pb.js";
 import { LogNote_Kind } from "../src/gen/windlass/v1/logs_pb.js";
+import { PresetFinding_Severity } from "../src/gen/windlass/v1/preset_pb.js";
 import { PinRegion_State } from "../src/gen/windlass/v1/pin_pb.js";
 import { Isolation } from "../src/gen/windlass/v1/region_pb.js";
+import { Feature } from "../src/gen/windlass/v1/workspace_pb.js";
 import { Refusal, type Scene } from "./fake.js";
 
 const ago = (seconds: number) => BigInt(Date.now() - seconds * 1000);
@@ -207,6 +209,20 @@ const keys = [
   { id: "key_old", name: "old", role: Role.VIEWER, prefix: "wl_0c1d", createdAt: ago(2_000_000), revokedAt: ago(500_000) },
 ];
 
+const presets = [
+  {
+    name: "vllm", id: "vllm/3", title: "vLLM", defaultEngineVersion: "0.20.0", engineFrom: "0.9.0", engineBefore: "0.22.0", modelSchemes: ["hf", "file", "s3", "gs"],
+    metrics: [{ signal: "queue", metric: "vllm:num_requests_waiting", port: "http", path: "/metrics" }, { signal: "cache", metric: "vllm:kv_cache_usage_perc", port: "http", path: "/metrics" }],
+    aliases: { "-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size" }, sources: [{ about: "flags", page: "https://docs.vllm.example/serve", version: "0.20.0" }],
+  },
+  { name: "custom:ours", id: "custom:ours/1", title: "Our own engine", modelSchemes: ["file"] },
+];
+
+const features = {
+  workspaceId: "ws_1", tier: "basic", resourceVersion: 3n, features: [Feature.AUTOSCALING, Feature.ANALYSIS, Feature.CANARY], tierFeatures: [Feature.AUTOSCALING, Feature.ANALYSIS, Feature.ROLES],
+  allowed: [Feature.CANARY], denied: [Feature.ROLES],
+};
+
 const answers: Scene["answers"] = {
   GetScaling: {
     holds: [{ region: "eu-west-1", replicas: 6, until: ago(-3_600), who: "ann" }],
@@ -222,12 +238,30 @@ const answers: Scene["answers"] = {
       { id: "hst_07", at: ago(5000), what: "StepReached", region: "eu-west-1", who: "windlass", why: "not about scaling" },
     ],
   },
-  GetQuota: {
+  ListPresets: { presets },
+  GetPreset: ({ engineVersion }) => ({ preset: { ...presets[0]!, metrics: engineVersion === "0.8.0" ? [] : presets[0]!.metrics } }),
+  RenderPreset: ({ spec }) =>
+    (spec as { serve: { model: string } }).serve.model.includes("broken")
+      ? { findings: [{ severity: PresetFinding_Severity.ERROR, code: "ParallelMismatch", field: "serve.parallel.tensor", message: "8 GPUs are not 3 x 2", fix: "Leave tensor out: it is made of the GPUs." }] }
+      : {
+          spec: { generatedBy: "vllm/3", image: "vllm/vllm-openai:v0.20.0", args: ["--model", "meta-llama/Llama-3.1-8B", "--kv-cache-dtype", "fp8"], ports: [{ name: "http", port: 8000 }] },
+          findings: [
+            { severity: PresetFinding_Severity.WARNING, code: "ContextTooLarge", field: "serve.context", message: "an estimate: the KV cache of 131072 tokens does not fit beside the weights", fix: "Take 65536 or less." },
+            { severity: PresetFinding_Severity.NOTE, code: "ModelNotPinned", field: "serve.model", message: "the model may change, because no commit is named" },
+          ],
+        },
+  DiffPreset: {
+    version: 4, generatedBy: "vllm/2", newest: "vllm/3",
+    changes: [{ path: 'args["--enable-prefix-caching"]', kind: FieldChange_Kind.ADDED, new: "true" }, { path: "image", kind: FieldChange_Kind.CHANGED, old: "vllm/vllm-openai:v0.19.1", new: "vllm/vllm-openai:v0.20.0" }],
+  },
+  GetFeatures: ({ workspace }) => ({ features: { ...features, workspaceName: String(workspace || "acme") } }),
+  GetQuota: ({ workspace }) => ({
     quota: {
-      workspaceName: "acme", limits: { apps: 20n, deployments: 0n, instances: 24n, gpus: 30n, rollouts: 4n, startsPerMinute: 60n, startsBurst: 10n }, own: { gpus: 30n },
+      workspaceId: "ws_1", workspaceName: String(workspace || "acme"), resourceVersion: 2n, limits: { apps: 20n, deployments: 0n, instances: 24n, gpus: 30n, rollouts: 4n, startsPerMinute: 60n, startsBurst: 10n }, own: { gpus: 30n },
       usage: { apps: 5n, deployments: 4n, instances: 22n, gpus: 30n, rollouts: 1n, startsLeft: 7n },
     },
-  },
+  }),
+  SetQuota: {},
   ListDomains: {
     domains: [
       { name: "chat.example.com", verified: true, createdBy: "ann", createdAt: ago(90_000), txtName: "_windlass.chat.example.com", txtValue: "windlass-verify=8c1d50f0a7b3" },
@@ -279,7 +313,16 @@ export const platform: Scene = {
   role: Role.OPERATOR,
   fleet: { regions: [region("shared-1", { workspaceId: "" }), region("theirs-1")] },
   // In two steps, as a real one does of many apps.
-  answers: { EvictWorkspace: () => ({ apps: 2, replicas: 5, more: evictions++ % 2 === 0 }) },
+  answers: {
+    EvictWorkspace: () => ({ apps: 2, replicas: 5, more: evictions++ % 2 === 0 }),
+    ListWorkspaces: { workspaces: [{ id: "ws_1", name: "acme", createdAt: ago(9_000_000) }, { id: "ws_2", name: "search", createdAt: ago(500_000) }] },
+    ListTiers: { tiers: [{ name: "basic", features: features.tierFeatures }, { name: "default", features: Object.values(Feature).filter((f) => typeof f === "number" && f > 0) }, { name: "none" }] },
+    GetQuota: (r) => (answers.GetQuota as (r: object) => object)(r),
+    GetFeatures: (r) => (answers.GetFeatures as (r: object) => object)(r),
+    SetQuota: {},
+    SetFeatures: {},
+    CreateWorkspace: { apiKey: "wl_0wner-key-of-the-workspace" },
+  },
 };
 
 const nasty = `<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>`;
@@ -311,6 +354,10 @@ export const hostile: Scene = {
       ],
     },
     GetQuota: { quota: { workspaceName: nasty } },
+    ListPresets: { presets: [{ name: nasty, id: nasty, title: nasty, modelSchemes: [nasty], defaultEngineVersion: nasty }] },
+    GetPreset: { preset: { name: nasty, id: nasty, title: nasty, modelSchemes: [nasty], aliases: { [nasty]: nasty }, metrics: [{ signal: nasty, metric: nasty }], sources: [{ about: nasty, page: "javascript:window.hacked=1" }] } },
+    DiffPreset: { generatedBy: nasty, newest: nasty, changes: [{ path: nasty, old: nasty, new: nasty }], findings: [{ code: nasty, message: nasty, fix: nasty, field: nasty }] },
+    GetFeatures: { features: { workspaceName: nasty, tier: nasty } },
     ListHistory: { entries: [{ id: "hst_1", at: 1n, what: "ScalingDecided", why: nasty, who: nasty, region: nasty }] },
     GetScaling: { holds: [{ region: nasty, who: nasty }], regions: [{ region: nasty, limit: nasty, why: nasty, wants: [{ metric: { target: nasty }, value: 1 }] }] },
     ListDomains: { domains: [{ name: nasty, createdBy: nasty, txtName: nasty, txtValue: nasty }] },
@@ -361,5 +408,5 @@ export const empty: Scene = {
   role: Role.DEPLOYER,
   fleet: { regions: [region("us-east-1", { gpus: [] })], apps: [] },
   app: { app: app("draft", { status: AppStatus.IDLE, liveVersion: 0, latestVersion: 0, previousVersion: 0 }) },
-  answers: { GetScaling: {}, ListDeployments: {}, ListFreezes: {}, ListAudit: {}, ListApiKeys: {}, ListDomains: {}, ListAppKeys: {} },
+  answers: { GetScaling: {}, ListDeployments: {}, ListFreezes: {}, ListAudit: {}, ListApiKeys: {}, ListDomains: {}, ListAppKeys: {}, ListPresets: {} },
 };

@@ -110,6 +110,31 @@ const audit = createRoute({
 
 const quota = createRoute({ getParentRoute: () => root, path: "/quota", component: lazyRouteComponent(() => import("./pages/quota.js"), "QuotaPage") });
 
+const presets = createRoute({ getParentRoute: () => root, path: "/presets", component: lazyRouteComponent(() => import("./pages/presets.js"), "PresetsPage") });
+
+export type PresetSearch = { app?: string | undefined; engine?: string | undefined };
+
+const preset = createRoute({
+  getParentRoute: () => root,
+  path: "/presets/$preset",
+  component: lazyRouteComponent(() => import("./pages/presets.js"), "PresetPage"),
+  validateSearch: (raw: Record<string, unknown>): PresetSearch => {
+    const out: PresetSearch = {};
+    for (const name of ["app", "engine"] as const) if (typeof raw[name] === "string" || typeof raw[name] === "number") out[name] = String(raw[name]).slice(0, 256);
+    return out;
+  },
+});
+
+const features = createRoute({ getParentRoute: () => root, path: "/features", component: lazyRouteComponent(() => import("./pages/features.js"), "FeaturesPage") });
+
+const workspaces = createRoute({ getParentRoute: () => root, path: "/workspaces", component: lazyRouteComponent(() => import("./pages/workspaces.js"), "WorkspacesPage") });
+
+const workspace = createRoute({
+  getParentRoute: () => root,
+  path: "/workspaces/$workspace",
+  component: lazyRouteComponent(() => import("./pages/workspaces.js"), "WorkspacePage"),
+});
+
 const hosts = createRoute({
   getParentRoute: () => root,
   path: "/apps/$project/$environment/$name/hosts",
@@ -138,7 +163,7 @@ const logs = createRoute({
 });
 
 export const router = createRouter({
-  routeTree: root.addChildren([index, fleet, apps, app, rollout, versions, plan, keys, audit, quota, hosts, logs]),
+  routeTree: root.addChildren([index, fleet, apps, app, rollout, versions, plan, keys, audit, quota, hosts, logs, presets, preset, features, workspaces, workspace]),
   basepath: "/ui",
   scrollRestoration: true,
   defaultPendingComponent: () => <Loading what="the page" />,

@@ -9,6 +9,7 @@ import { ms } from "../model/time.js";
 import { appStatus, steers } from "../model/words.js";
 import { Badge, Command, Loading, Ready, Time, useTitle } from "../ui/pieces.js";
 import { useSession } from "../ui/session.js";
+import { useViews } from "../ui/views.js";
 
 const route = getRouteApi("/apps");
 const narrow = window.matchMedia("(max-width: 760px)");
@@ -145,6 +146,7 @@ export function AppsPage() {
     else if (sent.current.q === search.q) sent.current = null;
   }, [search.q]);
   const filtered = Boolean(search.q || search.status || search.region);
+  const views = useViews(search, filtered);
   if (!fleet.ready)
     return (
       <>
@@ -161,11 +163,13 @@ export function AppsPage() {
         <span className="dim num" role="status">
           {filtered ? `${shown.length} of ${all.length}` : `${all.length}`}
         </span>
+        <div className="end">{views.button}</div>
       </div>
       {all.length === 0 ? (
         <Empty region={[...fleet.regions.values()].map((r) => r.name).sort()[0] ?? ""} />
       ) : (
         <>
+          {views.list}
           <div className="filters" role="search">
             <input
               className="input search"

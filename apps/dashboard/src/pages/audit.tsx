@@ -9,6 +9,7 @@ import { ms } from "../model/time.js";
 import { Differences } from "../ui/differences.js";
 import { Badge, Command, Time, useTitle } from "../ui/pieces.js";
 import { Paged, Rows } from "../ui/rows.js";
+import { WorkspaceHead } from "../ui/workspace-tabs.js";
 
 const route = getRouteApi("/audit");
 const history = createClient(HistoryService, transport);
@@ -67,12 +68,14 @@ export function AuditPage() {
   }, [searching, loadingMore, loadMore]);
   return (
     <>
-      <div className="page-head">
-        <h1>Audit</h1>
-        <span className="dim num" role="status">
-          {pages.pending ? "" : filtered ? `${shown.length} of the newest ${pages.items.length}${searching ? ", reading on …" : ""}` : ""}
-        </span>
-      </div>
+      <WorkspaceHead
+        title="Audit"
+        end={
+          <span className="dim num" role="status">
+            {pages.pending ? "" : filtered ? `${shown.length} of the newest ${pages.items.length}${searching ? ", reading on …" : ""}` : ""}
+          </span>
+        }
+      />
       <p className="dim small lead">Calls that changed something have an entry each. Refused calls, and reads of logs, secrets and credentials, are counted by caller, call and minute.</p>
       <div className="filters" role="search">
         <input

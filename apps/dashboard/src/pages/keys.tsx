@@ -13,6 +13,7 @@ import { Badge, Command, Time, useNow, useTitle } from "../ui/pieces.js";
 import { Paged, Rows } from "../ui/rows.js";
 import { useSession } from "../ui/session.js";
 import { useToast } from "../ui/toast.js";
+import { WorkspaceHead } from "../ui/workspace-tabs.js";
 
 const days: [number, string][] = [
   [30, "30 days"],
@@ -107,14 +108,16 @@ export function KeysPage() {
   const close = () => setAsked(null);
   return (
     <>
-      <div className="page-head">
-        <h1 className="grow">Keys</h1>
-        {roles.length > 0 ? (
-          <button type="button" className="button primary" onClick={() => setAsked({ what: "new" })}>
-            Create a key
-          </button>
-        ) : null}
-      </div>
+      <WorkspaceHead
+        title="Keys"
+        end={
+          roles.length > 0 ? (
+            <button type="button" className="button primary" onClick={() => setAsked({ what: "new" })}>
+              Create a key
+            </button>
+          ) : null
+        }
+      />
       <div className="stack">
         {made ? <Once made={made} close={() => setMade(null)} /> : null}
         <section className="panel" aria-label="API keys">

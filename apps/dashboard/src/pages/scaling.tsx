@@ -138,7 +138,7 @@ export function Scaling({ app, watched }: { app: App; watched: Watched }) {
                   <div className="small">
                     {r.limit ? <b>{r.limit}: </b> : null}
                     {r.why || <span className="dim">no decision yet</span>}
-                    {r.limit && r.unlimited !== r.wanted ? <span className="dim num"> Without the limit: {r.unlimited}.</span> : null}
+                    {r.limit && r.unlimited !== r.wanted ? <span className="dim num"> ({r.unlimited} without the limit)</span> : null}
                   </div>
                 ),
               },

@@ -1,5 +1,5 @@
 import { useQuery } from "@tanstack/react-query";
-import { getRouteApi } from "@tanstack/react-router";
+import { getRouteApi, Link } from "@tanstack/react-router";
 import { useEffect, useId, useRef, useState } from "react";
 import { apps, deployments, explain, freezes, mutation } from "../api/clients.js";
 import { useRefetchOnFleetNews, useRefetchOnNews } from "../api/news.js";
@@ -57,7 +57,7 @@ function Status({ d }: { d: Deployment }) {
 /** A digest is told by its beginning. Compare shows it whole. */
 const short = (image: string) => image.replace(/(@sha256:[0-9a-f]{12})[0-9a-f]+$/, "$1…");
 
-function What({ d }: { d: Deployment }) {
+function What({ app, d }: { app: string; d: Deployment }) {
   const program = d.spec?.command.join(" ") ?? "";
   return (
     <>
@@ -65,6 +65,14 @@ function What({ d }: { d: Deployment }) {
       <div className="mono dim" title={d.resolvedImage || undefined}>
         {short(d.resolvedImage) || d.spec?.image || program || "–"}
       </div>
+      {d.spec?.generatedBy ? (
+        <div className="dim small">
+          made by preset{" "}
+          <Link to="/presets/$preset" params={{ preset: d.spec.generatedBy.replace(/\/[^/]*$/, "") }} search={{ app: d.live ? app : undefined }}>
+            {d.spec.generatedBy}
+          </Link>
+        </div>
+      ) : null}
       {d.spec?.sourceCommit ? <div className="dim small">commit {d.spec.sourceCommit}</div> : null}
     </>
   );
@@ -362,7 +370,7 @@ export function VersionsPage() {
                 columns={[
                   { name: "Version", cell: (d) => <Name d={d} /> },
                   { name: "Status", cell: (d) => <Status d={d} /> },
-                  { name: "What", cell: (d) => <What d={d} /> },
+                  { name: "What", cell: (d) => <What app={path} d={d} /> },
                   { name: "Made", cell: (d) => <Who d={d} /> },
                   {
                     name: "What can be done",

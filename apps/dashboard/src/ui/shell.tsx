@@ -1,4 +1,4 @@
-import { Link, Outlet } from "@tanstack/react-router";
+import { Link, Outlet, useLocation } from "@tanstack/react-router";
 import { DropdownMenu } from "radix-ui";
 import { useEffect } from "react";
 import { useFleet } from "../api/fleet.js";
@@ -10,6 +10,7 @@ import { useNow } from "./pieces.js";
 import { useSession } from "./session.js";
 import { setTheme, useTheme, type Theme } from "./theme.js";
 import { useToast } from "./toast.js";
+import { workspacePages } from "./workspace-tabs.js";
 
 const linkWords: Record<Stream["state"], { text: string; tone: string }> = {
   connecting: { text: "connecting", tone: "busy" },
@@ -84,6 +85,7 @@ function Account() {
 export function Shell() {
   const { link } = useFleet();
   const { lost, me } = useSession();
+  const inWorkspace = useLocation({ select: (l) => workspacePages.some((p) => l.pathname.startsWith(p)) });
   const signedOut = link.state === "refused" && link.signedOut;
   useEffect(() => {
     if (signedOut) lost();
@@ -106,11 +108,18 @@ export function Shell() {
               <>
                 <Link to="/apps">Apps</Link>
                 <Link to="/plan">Plan</Link>
+                <Link to="/presets">Presets</Link>
+                <Link to="/quota" className={inWorkspace ? "active" : ""} aria-current={inWorkspace ? "page" : undefined}>
+                  Workspace
+                </Link>
               </>
-            ) : null}
-            <Link to="/keys">Keys</Link>
-            {me.workspaceName ? <Link to="/quota">Quota</Link> : null}
-            {administers(me.key?.role) ? <Link to="/audit">Audit</Link> : null}
+            ) : (
+              <>
+                <Link to="/workspaces">Workspaces</Link>
+                <Link to="/keys">Keys</Link>
+                {administers(me.key?.role) ? <Link to="/audit">Audit</Link> : null}
+              </>
+            )}
           </nav>
           <div className="top-end">
             <span className="link-state" role="status" aria-label={`Data: ${word.text}`}>
