@@ -54,6 +54,7 @@ func testKubernetes(t *testing.T) {
 			"a lost node is told, and what was on it runs elsewhere":               testLostNode,
 			"a registry's new password replaces no pod":                            testPullSecret,
 			"output and restart of one instance":                                   testOnePod,
+			"charts come and go and do not drift":                                  testCharts,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()

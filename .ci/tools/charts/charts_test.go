@@ -1,4 +1,4 @@
-// Package charts tests the Helm charts of deployments/charts with helm itself. TestCharts of apps/e2e installs them in a
+// Package charts tests the Helm charts of deployments/charts with helm itself. testCharts of apps/e2e installs them in a
 // cluster.
 package charts
 
