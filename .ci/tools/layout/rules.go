@@ -53,6 +53,8 @@ var pure = []string{
 	"apps/agent/internal/traffic/...",
 	"pkg/digest/...",
 	"pkg/histogram/...",
+	"pkg/modelstate/...",
+	"pkg/placement/...",
 	"pkg/preset/...",
 }
 

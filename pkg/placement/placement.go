@@ -1,0 +1,302 @@
+// Package placement decides which servers hold which models. It is pure: the same servers and models give the
+// same answer, so that a plan shows what a region would do.
+//
+// # How a model finds its servers
+//
+// Filters pass over servers that must not hold the model, and count the reasons. Of the others, Place prefers
+// those that hold the model already. Then come those whose app holds it on another server, then the one with the
+// most free memory. Equal servers are in the order of names and indices.
+//
+// Invariants:
+//
+//   - A server is never assigned more than its memory and its slots. What it holds
+//     counts, whether it is loaded, loads or unloads.
+//   - First every model gets its minimum, then every model gets the rest. So no
+//     model gets a replica beyond its minimum while another one that fits into the
+//     same room is below its minimum.
+//   - A replica stays where it is while its server may hold it. Nothing moves to
+//     make room or to spread better.
+//   - A server that drains keeps a model until enough others serve it.
+package placement
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// Server is one replica of an app that serves models.
+type Server struct {
+	// App and Index identify the server.
+	App   string
+	Index int
+	// Scope is what servers and models must have in common: models of another scope do not know of the server.
+	Scope string
+	// Capabilities are what models may require.
+	Capabilities []string
+	// Memory is for models, in bytes.
+	Memory int64
+	// Overcommit is how many percent of Memory may be assigned beyond it.
+	Overcommit int
+	// Slots is how many models fit, whatever their memory. 0 means any number.
+	Slots int
+	// Draining is whether the server takes no further models, because it is going to stop.
+	Draining bool
+	// Holds are the models that have memory of the server, with those that load or unload.
+	Holds []Held
+}
+
+// Key identifies a server.
+type Key struct {
+	App   string
+	Index int
+}
+
+// Key returns the server's key.
+func (s *Server) Key() Key { return Key{s.App, s.Index} }
+
+// Held is a model on a server.
+type Held struct {
+	Model string
+	// Name is the model's name on the server, which holds one model of a name.
+	Name   string
+	Memory int64
+	// Serving is whether the model gets traffic.
+	Serving bool
+	// Leaving is whether the model is being unloaded. It has its memory until it is gone.
+	Leaving bool
+}
+
+// Model is a version of a model.
+type Model struct {
+	ID, Name, Scope string
+	// Requires are capabilities, all of which a server must have.
+	Requires []string
+	// App is the only app whose servers may hold the model. Empty means any.
+	App string
+	// Quarantined are the apps whose servers the model has killed.
+	Quarantined []string
+	// Failed are servers on which the model failed to load, while it is not tried there again.
+	Failed []Key
+	Memory int64
+	// Replicas is how many servers should hold the model, and MinReplicas how many must for it to be available.
+	Replicas, MinReplicas int
+}
+
+// Decision is where a model should be.
+type Decision struct {
+	Model string
+	// Servers should hold the model. Load are those of them that do not hold it yet.
+	Servers, Load []Key
+	// Unload are servers that should not hold the model any more.
+	Unload []Key
+	// Short is how many replicas have no server.
+	Short int
+	// Refused says why the other servers do not hold the model, if Short is not 0.
+	Refused Refused
+}
+
+// Place decides where models should be. Decisions are in the order of the models' ids.
+//
+// A server holds a model once at most. A model that a server holds and that is not among models is left alone,
+// because its absence says nothing.
+func Place(servers []Server, models []Model) []Decision {
+	p := newPlacement(servers)
+	order := slices.Clone(models)
+	slices.SortFunc(order, func(a, b Model) int { return cmp.Compare(a.ID, b.ID) })
+	decisions := make([]Decision, len(order))
+	kept := make([][]*room, len(order))
+	for i := range order {
+		kept[i] = p.keep(&order[i])
+		decisions[i].Model = order[i].ID
+	}
+	// The second pass comes after all of the first, so that minimums come before the rest.
+	for _, wanted := range []func(*Model) int{
+		func(m *Model) int { return min(m.MinReplicas, m.Replicas) },
+		func(m *Model) int { return m.Replicas },
+	} {
+		for i := range order {
+			for len(kept[i]) < wanted(&order[i]) {
+				next := p.next(&order[i])
+				if next == nil {
+					break
+				}
+				next.take(&order[i])
+				p.apps[appModel{next.server.App, order[i].ID}]++
+				kept[i] = append(kept[i], next)
+				decisions[i].Load = append(decisions[i].Load, next.server.Key())
+			}
+		}
+	}
+	for i := range order {
+		p.complete(&decisions[i], &order[i], kept[i])
+	}
+	return decisions
+}
+
+// room is a server with what is left of it.
+type room struct {
+	server *Server
+	free   int64
+	slots  int
+	holds  map[string]Held
+	// assigned are the models that this placement adds. names are those of all models, by which one has each.
+	assigned map[string]bool
+	names    map[string]string
+}
+
+type appModel struct{ app, model string }
+
+type placement struct {
+	rooms []*room
+	// apps counts the servers of an app that hold a model.
+	apps map[appModel]int
+	// holders are the servers that hold a model.
+	holders map[string][]*room
+}
+
+func newPlacement(servers []Server) *placement {
+	p := &placement{apps: map[appModel]int{}, holders: map[string][]*room{}}
+	for i := range servers {
+		s := &servers[i]
+		r := &room{server: s, free: limit(s.Memory, s.Overcommit), slots: math.MaxInt, holds: map[string]Held{}, assigned: map[string]bool{}, names: map[string]string{}}
+		if s.Slots > 0 {
+			r.slots = s.Slots
+		}
+		for _, h := range s.Holds {
+			r.holds[h.Model] = h
+			r.names[h.Name] = h.Model
+			r.free = subtract(r.free, h.Memory)
+			r.slots--
+		}
+		p.rooms = append(p.rooms, r)
+	}
+	slices.SortFunc(p.rooms, func(a, b *room) int {
+		return cmp.Or(cmp.Compare(a.server.App, b.server.App), cmp.Compare(a.server.Index, b.server.Index))
+	})
+	for _, r := range p.rooms {
+		for model, h := range r.holds {
+			p.holders[model] = append(p.holders[model], r)
+			if !h.Leaving {
+				p.apps[appModel{r.server.App, model}]++
+			}
+		}
+	}
+	return p
+}
+
+// keep returns the servers that hold a model and should go on to. The others of them are left for complete.
+func (p *placement) keep(m *Model) []*room {
+	var kept []*room
+	for _, r := range p.holders[m.ID] {
+		if !r.holds[m.ID].Leaving && !r.server.Draining && permits(r.server, m) == 0 {
+			kept = append(kept, r)
+		}
+	}
+	// A replica that serves goes last. Of two equal ones, the one with less free memory goes first.
+	slices.SortStableFunc(kept, func(a, b *room) int {
+		return cmp.Or(compareBool(a.holds[m.ID].Serving, b.holds[m.ID].Serving), cmp.Compare(b.free, a.free))
+	})
+	return kept[:min(len(kept), max(0, m.Replicas))]
+}
+
+// next returns the best server that can hold one more replica, or nil.
+func (p *placement) next(m *Model) *room {
+	var best *room
+	for _, r := range p.rooms {
+		if r.refuses(m) != 0 {
+			continue
+		}
+		if best == nil || p.compare(r, best, m) < 0 {
+			best = r
+		}
+	}
+	return best
+}
+
+// compare orders servers that can hold a model, the best first. Rooms are in the order of names, so that equal
+// servers keep it.
+func (p *placement) compare(a, b *room, m *Model) int {
+	has := func(r *room) bool { return p.apps[appModel{r.server.App, m.ID}] > 0 }
+	return cmp.Or(compareBool(has(a), has(b)), cmp.Compare(b.free, a.free))
+}
+
+// compareBool orders true before false.
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
+}
+
+func (r *room) take(m *Model) {
+	r.free = subtract(r.free, m.Memory)
+	r.slots--
+	r.assigned[m.ID] = true
+	r.names[m.Name] = m.ID
+}
+
+// complete fills in a decision from the servers that should hold the model.
+func (p *placement) complete(d *Decision, m *Model, kept []*room) {
+	serving := 0
+	should := map[*room]bool{}
+	for _, r := range kept {
+		should[r] = true
+		d.Servers = append(d.Servers, r.server.Key())
+		if r.holds[m.ID].Serving {
+			serving++
+		}
+	}
+	d.Short = max(0, m.Replicas-len(kept))
+	for _, r := range p.holders[m.ID] {
+		held := r.holds[m.ID]
+		if should[r] || held.Leaving {
+			continue
+		}
+		// What serves goes once enough others serve, and never because they have no room.
+		if held.Serving && m.Replicas > 0 && permits(r.server, m) == 0 && serving < m.Replicas {
+			continue
+		}
+		d.Unload = append(d.Unload, r.server.Key())
+	}
+	if d.Short > 0 {
+		d.Refused = p.explain(m)
+	}
+}
+
+// limit returns what may be assigned of memory with overcommit, and no more than the largest number.
+func limit(memory int64, overcommit int) int64 {
+	memory, percent := max(0, memory), int64(max(0, overcommit))
+	if percent == 0 {
+		return memory
+	}
+	extra := add(multiply(memory/100, percent), multiply(memory%100, percent)/100)
+	return add(memory, extra)
+}
+
+// add returns a sum of numbers that are not negative, or the largest number.
+func add(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}
+
+func multiply(a, b int64) int64 {
+	if b != 0 && a > math.MaxInt64/b {
+		return math.MaxInt64
+	}
+	return a * b
+}
+
+// subtract returns a-b, or the smallest number. Memory below 0 counts as 0.
+func subtract(a, b int64) int64 {
+	b = max(0, b)
+	if a < math.MinInt64+b {
+		return math.MinInt64
+	}
+	return a - b
+}

@@ -1,0 +1,204 @@
+package placement
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Reason is why a server does not hold a model. A server counts for the first reason that applies.
+type Reason int
+
+// The reasons, in the order of the filters. A later one is nearer to a fit.
+const (
+	// OtherScope means that the server is not the model's to know.
+	OtherScope Reason = iota + 1
+	// OtherApp means that the model names another app.
+	OtherApp
+	// LacksCapability means that the server lacks a required capability.
+	LacksCapability
+	// Quarantined means that the model has killed servers of this app.
+	Quarantined
+	// FailedToLoad means that the model failed to load on the server, and is not tried there again yet.
+	FailedToLoad
+	// Draining means that the server is going to stop, or is not ready.
+	Draining
+	// HasReplica means that the server holds a replica, or still unloads one.
+	HasReplica
+	// OtherVersion means that the server holds another model of the same name.
+	OtherVersion
+	// NoSlot means that the server holds as many models as it may.
+	NoSlot
+	// NoMemory means that the server has too little free memory.
+	NoMemory
+)
+
+// permits returns why a server must not hold a model, whatever else it holds. 0 means that it may.
+func permits(s *Server, m *Model) Reason {
+	switch {
+	case m.Scope != s.Scope:
+		return OtherScope
+	case m.App != "" && m.App != s.App:
+		return OtherApp
+	case missing(s, m) != "":
+		return LacksCapability
+	case slices.Contains(m.Quarantined, s.App):
+		return Quarantined
+	}
+	return 0
+}
+
+// missing returns the first required capability that a server lacks.
+func missing(s *Server, m *Model) string {
+	for _, c := range m.Requires {
+		if !slices.Contains(s.Capabilities, c) {
+			return c
+		}
+	}
+	return ""
+}
+
+// refuses returns why a server cannot take a replica of a model now. 0 means that it can.
+func (r *room) refuses(m *Model) Reason {
+	if reason := permits(r.server, m); reason != 0 {
+		return reason
+	}
+	_, holds := r.holds[m.ID]
+	switch {
+	case slices.Contains(m.Failed, r.server.Key()):
+		return FailedToLoad
+	case r.server.Draining:
+		return Draining
+	case holds || r.assigned[m.ID]:
+		return HasReplica
+	case m.Name != "" && r.names[m.Name] != "":
+		return OtherVersion
+	case r.slots <= 0:
+		return NoSlot
+	case r.free < max(0, m.Memory):
+		return NoMemory
+	}
+	return 0
+}
+
+// Refused counts why servers do not hold a model.
+type Refused struct {
+	// Servers is how many servers there are.
+	Servers int
+	// Counts has the number of servers by reason.
+	Counts map[Reason]int
+	// Capabilities has the number of servers by the first capability that they lack.
+	Capabilities map[string]int
+	// Needed is the model's memory. Lacking has what servers lack of it, least first.
+	Needed  int64
+	Lacking []int64
+	// Nearest is the server that is nearest to a fit, with its reason. Its App is empty if there is no server.
+	Nearest       Key
+	NearestReason Reason
+}
+
+// explain counts the reasons of all servers.
+func (p *placement) explain(m *Model) Refused {
+	f := Refused{Counts: map[Reason]int{}, Capabilities: map[string]int{}, Needed: max(0, m.Memory)}
+	var nearestLack int64
+	for _, r := range p.rooms {
+		reason := r.refuses(m)
+		if reason == OtherScope {
+			continue
+		}
+		f.Servers++
+		f.Counts[reason]++
+		var lack int64
+		switch reason {
+		case LacksCapability:
+			f.Capabilities[missing(r.server, m)]++
+		case NoMemory:
+			lack = subtract(f.Needed, r.free)
+			if r.free < 0 {
+				lack = f.Needed // The server has less than it holds, and that is not this model's need.
+			}
+			f.Lacking = append(f.Lacking, lack)
+		}
+		// A server with a replica is no miss.
+		if reason != HasReplica && (f.Nearest.App == "" || reason > f.NearestReason || reason == f.NearestReason && lack < nearestLack) {
+			f.Nearest, f.NearestReason, nearestLack = r.server.Key(), reason, lack
+		}
+	}
+	slices.Sort(f.Lacking)
+	return f
+}
+
+// String says why a model has no further server, with the numbers of servers. It is empty if nothing was
+// refused.
+func (f Refused) String() string {
+	if f.Servers == 0 {
+		return "there is no server of models"
+	}
+	var parts []string
+	say := func(n int, one, many string) {
+		switch {
+		case n == 1:
+			parts = append(parts, "1 server "+one)
+		case n > 1:
+			parts = append(parts, fmt.Sprintf("%d servers %s", n, many))
+		}
+	}
+	say(f.Counts[OtherApp], "is of another app", "are of other apps")
+	names := make([]string, 0, len(f.Capabilities))
+	for name := range f.Capabilities {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		say(f.Capabilities[name], "lacks capability "+name, "lack capability "+name)
+	}
+	say(f.Counts[Quarantined], "is of an app that the model has killed", "are of apps that the model has killed")
+	say(f.Counts[FailedToLoad], "failed to load it", "failed to load it")
+	say(f.Counts[Draining], "drains or is not ready", "drain or are not ready")
+	say(f.Counts[HasReplica], "has a replica already", "have a replica already")
+	say(f.Counts[OtherVersion], "has another version of it", "have another version of it")
+	say(f.Counts[NoSlot], "has no free slot", "have no free slot")
+	if n := len(f.Lacking); n > 0 {
+		say(n, "lacks "+lacks(f.Lacking, f.Needed), "lack "+lacks(f.Lacking, f.Needed))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// lacks lists up to three amounts, and for more of them the least.
+func lacks(amounts []int64, needed int64) string {
+	of := " of the " + formatBytes(needed) + " needed"
+	if len(amounts) > 3 {
+		return "memory, the nearest one " + formatBytes(amounts[0]) + of
+	}
+	texts := make([]string, len(amounts))
+	for i, a := range amounts {
+		texts[i] = formatBytes(a)
+	}
+	last := len(texts) - 1
+	if last == 0 {
+		return texts[0] + of
+	}
+	return strings.Join(texts[:last], ", ") + " and " + texts[last] + of
+}
+
+// formatBytes formats an amount with one decimal, rounded up, so that a lack is never 0.
+func formatBytes(n int64) string {
+	for _, unit := range []struct {
+		name string
+		size int64
+	}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
+		if n < unit.size {
+			continue
+		}
+		whole, rest := n/unit.size, n%unit.size
+		tenths := (rest*10 + unit.size - 1) / unit.size
+		if tenths == 10 {
+			whole, tenths = whole+1, 0
+		}
+		if tenths == 0 {
+			return fmt.Sprintf("%d %s", whole, unit.name)
+		}
+		return fmt.Sprintf("%d.%d %s", whole, tenths, unit.name)
+	}
+	return fmt.Sprintf("%d bytes", n)
+}
