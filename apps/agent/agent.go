@@ -150,7 +150,9 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("start runtime: %w", err)
 	}
-	a.runtime = made
+	if a.runtime, err = wrapModels(cfg, made); err != nil {
+		return nil, err
+	}
 	atZero, err := zero.Open(cfg.files(), zeroFile)
 	if err != nil {
 		return nil, err

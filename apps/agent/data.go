@@ -16,6 +16,7 @@ const (
 	gatewaysFile   = "gateways.json"
 	neighboursFile = "neighbours.binpb"
 	zeroFile       = "zero.json"
+	modelsFile     = "models.json"
 	gatewaySocket  = "gateway.sock"
 )
 

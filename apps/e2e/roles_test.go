@@ -100,6 +100,7 @@ func TestRoles(t *testing.T) {
 	_, err := s.owner.apps.Deploy(t.Context(), &windlassv1.DeployRequest{Mutation: mutation(), App: named(app), Spec: pooled})
 	require.ErrorContains(t, err, "not supported yet")
 	c.ok("delete", app, "--yes")
+	s.loadsModels(t)
 }
 
 // answer returns the header of the app's answer to a completion.

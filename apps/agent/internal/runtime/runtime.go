@@ -223,6 +223,7 @@ const (
 	ReasonNodeLost       = "NodeLost"       // its node no longer answers
 	ReasonQuotaExceeded  = "QuotaExceeded"  // the pool's or the namespace's quota has no room
 	ReasonUnknownPool    = "UnknownPool"    // the region has no pool of that name
+	ReasonLoadFailed     = "LoadFailed"     // no server has loaded the model, because the load failed
 	ReasonWaitsForRole   = "WaitsForRole"   // starts when other roles of its group are ready
 	ReasonPaused         = "Paused"         // a person told the agent not to change the workload
 	ReasonConflict       = "Conflict"       // another field manager owns a field that would have to change
@@ -247,6 +248,7 @@ var features = []agentv1.Feature{
 	agentv1.Feature_FEATURE_FOLLOW_LOGS,
 	agentv1.Feature_FEATURE_ROLES,
 	agentv1.Feature_FEATURE_SCALE_TO_ZERO,
+	agentv1.Feature_FEATURE_MODELS,
 }
 
 // Features returns the names that the agent announces.

@@ -19,6 +19,9 @@ const maxEnvBytes = 256 << 10
 // Check validates the rules between fields, which the schema cannot express. The spec has its defaults; field
 // paths begin with field.
 func Check(s *windlassv1.DeploymentSpec, field string) error {
+	if err := checkModels(s, field); err != nil {
+		return err
+	}
 	if err := checkPorts(s, field); err != nil {
 		return err
 	}

@@ -50,8 +50,10 @@ func fillDefaults(s *windlassv1.DeploymentSpec) *windlassv1.DeploymentSpec {
 	if s.Resources == nil {
 		s.Resources = &windlassv1.Resources{}
 	}
-	s.Resources.CpuMillicores = cmp.Or(s.Resources.CpuMillicores, defaultCPUMillicores)
-	s.Resources.MemoryMib = cmp.Or(s.Resources.MemoryMib, defaultMemoryMiB)
+	if s.Model == nil { // a model has what its servers have
+		s.Resources.CpuMillicores = cmp.Or(s.Resources.CpuMillicores, defaultCPUMillicores)
+		s.Resources.MemoryMib = cmp.Or(s.Resources.MemoryMib, defaultMemoryMiB)
+	}
 	if s.Resources.Gpu.GetCount() == 0 {
 		s.Resources.Gpu = nil
 	}
@@ -151,6 +153,8 @@ var concerns = map[protoreflect.Name]concern{
 	"pinned_overrides": ofInstances, "overrides": ofPeople,
 
 	"regions": ofRollouts, "progress_deadline": ofRollouts, "min_ready": ofRollouts, "routing": ofRollouts,
+	// Agents read models when they place models, and make no instance of it.
+	"model": ofInstances, "models": ofRollouts,
 
 	// The result of serve is in the other fields, and in generated.
 	"generated_by": ofRollouts, "generated": ofRollouts, "serve": ofPeople,

@@ -26,6 +26,7 @@ var features = []struct {
 			return r.GetEntry() || len(r.GetStartsAfter()) > 0 || len(r.GetEnv()) > 0
 		})
 	}},
+	{agentv1.Feature_FEATURE_MODELS, func(s *windlassv1.DeploymentSpec) bool { return s.GetModel() != nil }},
 	{agentv1.Feature_FEATURE_EXPECTED_CODES, func(s *windlassv1.DeploymentSpec) bool { return len(s.GetHealthCheck().GetExpectedCodes()) > 0 }},
 }
 

@@ -51,6 +51,7 @@ var agentReasons = map[string]Meaning{
 	"VolumeError":       {Condition: crash},
 	"DiskFull":          {Condition: crash},
 	"SandboxError":      {Condition: crash},
+	"LoadFailed":        {Condition: crash},
 	// Waits is not set, because the cause is in the roles that it waits for.
 	"WaitsForRole": {Condition: late},
 }

@@ -76,6 +76,58 @@ func (Layout) EnumDescriptor() ([]byte, []int) {
 	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{0}
 }
 
+type ModelServer_Protocol int32
+
+const (
+	ModelServer_PROTOCOL_UNSPECIFIED ModelServer_Protocol = 0
+	// Open Inference Protocol, version 2, with the repository extension. The server has a
+	// repository of models of its own.
+	ModelServer_PROTOCOL_V2 ModelServer_Protocol = 1
+	// LoRA adapters, by vLLM's calls.
+	ModelServer_PROTOCOL_LORA ModelServer_Protocol = 2
+)
+
+// Enum value maps for ModelServer_Protocol.
+var (
+	ModelServer_Protocol_name = map[int32]string{
+		0: "PROTOCOL_UNSPECIFIED",
+		1: "PROTOCOL_V2",
+		2: "PROTOCOL_LORA",
+	}
+	ModelServer_Protocol_value = map[string]int32{
+		"PROTOCOL_UNSPECIFIED": 0,
+		"PROTOCOL_V2":          1,
+		"PROTOCOL_LORA":        2,
+	}
+)
+
+func (x ModelServer_Protocol) Enum() *ModelServer_Protocol {
+	p := new(ModelServer_Protocol)
+	*p = x
+	return p
+}
+
+func (x ModelServer_Protocol) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ModelServer_Protocol) Descriptor() protoreflect.EnumDescriptor {
+	return file_windlass_v1_spec_proto_enumTypes[1].Descriptor()
+}
+
+func (ModelServer_Protocol) Type() protoreflect.EnumType {
+	return &file_windlass_v1_spec_proto_enumTypes[1]
+}
+
+func (x ModelServer_Protocol) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ModelServer_Protocol.Descriptor instead.
+func (ModelServer_Protocol) EnumDescriptor() ([]byte, []int) {
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{2, 0}
+}
+
 type RoleSpec_Slots int32
 
 const (
@@ -112,11 +164,11 @@ func (x RoleSpec_Slots) String() string {
 }
 
 func (RoleSpec_Slots) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_v1_spec_proto_enumTypes[1].Descriptor()
+	return file_windlass_v1_spec_proto_enumTypes[2].Descriptor()
 }
 
 func (RoleSpec_Slots) Type() protoreflect.EnumType {
-	return &file_windlass_v1_spec_proto_enumTypes[1]
+	return &file_windlass_v1_spec_proto_enumTypes[2]
 }
 
 func (x RoleSpec_Slots) Number() protoreflect.EnumNumber {
@@ -125,7 +177,7 @@ func (x RoleSpec_Slots) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RoleSpec_Slots.Descriptor instead.
 func (RoleSpec_Slots) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{6, 0}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{8, 0}
 }
 
 type ModelCache_Retention int32
@@ -164,11 +216,11 @@ func (x ModelCache_Retention) String() string {
 }
 
 func (ModelCache_Retention) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_v1_spec_proto_enumTypes[2].Descriptor()
+	return file_windlass_v1_spec_proto_enumTypes[3].Descriptor()
 }
 
 func (ModelCache_Retention) Type() protoreflect.EnumType {
-	return &file_windlass_v1_spec_proto_enumTypes[2]
+	return &file_windlass_v1_spec_proto_enumTypes[3]
 }
 
 func (x ModelCache_Retention) Number() protoreflect.EnumNumber {
@@ -177,7 +229,7 @@ func (x ModelCache_Retention) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ModelCache_Retention.Descriptor instead.
 func (ModelCache_Retention) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{8, 0}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{10, 0}
 }
 
 type KubernetesOptions_ZoneSpread int32
@@ -219,11 +271,11 @@ func (x KubernetesOptions_ZoneSpread) String() string {
 }
 
 func (KubernetesOptions_ZoneSpread) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_v1_spec_proto_enumTypes[3].Descriptor()
+	return file_windlass_v1_spec_proto_enumTypes[4].Descriptor()
 }
 
 func (KubernetesOptions_ZoneSpread) Type() protoreflect.EnumType {
-	return &file_windlass_v1_spec_proto_enumTypes[3]
+	return &file_windlass_v1_spec_proto_enumTypes[4]
 }
 
 func (x KubernetesOptions_ZoneSpread) Number() protoreflect.EnumNumber {
@@ -232,7 +284,7 @@ func (x KubernetesOptions_ZoneSpread) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use KubernetesOptions_ZoneSpread.Descriptor instead.
 func (KubernetesOptions_ZoneSpread) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{10, 0}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{12, 0}
 }
 
 // DeploymentSpec says what to run. The spec of a deployment never changes. Absent fields take the
@@ -316,7 +368,13 @@ type DeploymentSpec struct {
 	Generated *Generated `protobuf:"bytes,44,opt,name=generated,proto3" json:"generated,omitempty"`
 	// How requests are routed while this version is live. For this and for each absent field in it,
 	// the defaults stated there apply.
-	Routing       *RoutingPolicy `protobuf:"bytes,70,opt,name=routing,proto3" json:"routing,omitempty"`
+	Routing *RoutingPolicy `protobuf:"bytes,70,opt,name=routing,proto3" json:"routing,omitempty"`
+	// The app is a model: its replicas are not processes, but servers of other apps that have loaded
+	// it. Must not be set together with image, command, args, env, secrets, ports, roles, resources,
+	// serve, modelCache, kubernetes or models.
+	Model *LoadedModel `protobuf:"bytes,80,opt,name=model,proto3" json:"model,omitempty"`
+	// Instances are servers that load models while they run.
+	Models        *ModelServer `protobuf:"bytes,81,opt,name=models,proto3" json:"models,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -547,6 +605,176 @@ func (x *DeploymentSpec) GetRouting() *RoutingPolicy {
 	return nil
 }
 
+func (x *DeploymentSpec) GetModel() *LoadedModel {
+	if x != nil {
+		return x.Model
+	}
+	return nil
+}
+
+func (x *DeploymentSpec) GetModels() *ModelServer {
+	if x != nil {
+		return x.Models
+	}
+	return nil
+}
+
+// LoadedModel is a model that servers load. A replica is one server that has it. Servers are those
+// instances of the same environment whose app has models, and that fit.
+type LoadedModel struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name under which servers know the model, and requests name it. Default: the app's name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// App whose servers load the model. Default: any.
+	Server string `protobuf:"bytes,2,opt,name=server,proto3" json:"server,omitempty"`
+	// Capabilities that a server must have, all of them.
+	Requires []string `protobuf:"bytes,3,rep,name=requires,proto3" json:"requires,omitempty"`
+	// Memory of a server that the loaded model needs.
+	MemoryMib int64 `protobuf:"varint,4,opt,name=memory_mib,json=memoryMib,proto3" json:"memory_mib,omitempty"`
+	// For servers with the protocol lora: path or name of the adapter, as the server reads it.
+	Path          string `protobuf:"bytes,5,opt,name=path,proto3" json:"path,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LoadedModel) Reset() {
+	*x = LoadedModel{}
+	mi := &file_windlass_v1_spec_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LoadedModel) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LoadedModel) ProtoMessage() {}
+
+func (x *LoadedModel) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_spec_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LoadedModel.ProtoReflect.Descriptor instead.
+func (*LoadedModel) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *LoadedModel) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *LoadedModel) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+func (x *LoadedModel) GetRequires() []string {
+	if x != nil {
+		return x.Requires
+	}
+	return nil
+}
+
+func (x *LoadedModel) GetMemoryMib() int64 {
+	if x != nil {
+		return x.MemoryMib
+	}
+	return 0
+}
+
+func (x *LoadedModel) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+// ModelServer is what a server of models can hold.
+type ModelServer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How models are loaded.
+	Protocol ModelServer_Protocol `protobuf:"varint,1,opt,name=protocol,proto3,enum=windlass.v1.ModelServer_Protocol" json:"protocol,omitempty"`
+	// Capabilities that models may require.
+	Capabilities []string `protobuf:"bytes,2,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
+	// Memory of one instance for models.
+	MemoryMib int64 `protobuf:"varint,3,opt,name=memory_mib,json=memoryMib,proto3" json:"memory_mib,omitempty"`
+	// How many models one instance holds at most. 0: any number that has memory.
+	Slots         int32 `protobuf:"varint,4,opt,name=slots,proto3" json:"slots,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ModelServer) Reset() {
+	*x = ModelServer{}
+	mi := &file_windlass_v1_spec_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ModelServer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ModelServer) ProtoMessage() {}
+
+func (x *ModelServer) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_spec_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ModelServer.ProtoReflect.Descriptor instead.
+func (*ModelServer) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ModelServer) GetProtocol() ModelServer_Protocol {
+	if x != nil {
+		return x.Protocol
+	}
+	return ModelServer_PROTOCOL_UNSPECIFIED
+}
+
+func (x *ModelServer) GetCapabilities() []string {
+	if x != nil {
+		return x.Capabilities
+	}
+	return nil
+}
+
+func (x *ModelServer) GetMemoryMib() int64 {
+	if x != nil {
+		return x.MemoryMib
+	}
+	return 0
+}
+
+func (x *ModelServer) GetSlots() int32 {
+	if x != nil {
+		return x.Slots
+	}
+	return 0
+}
+
 // Override sets different values for regions, which it selects by name or by labels.
 type Override struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -581,7 +809,7 @@ type Override struct {
 
 func (x *Override) Reset() {
 	*x = Override{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[1]
+	mi := &file_windlass_v1_spec_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -593,7 +821,7 @@ func (x *Override) String() string {
 func (*Override) ProtoMessage() {}
 
 func (x *Override) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[1]
+	mi := &file_windlass_v1_spec_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -606,7 +834,7 @@ func (x *Override) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Override.ProtoReflect.Descriptor instead.
 func (*Override) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{1}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Override) GetRegions() []string {
@@ -687,7 +915,7 @@ type RoleOverride struct {
 
 func (x *RoleOverride) Reset() {
 	*x = RoleOverride{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[2]
+	mi := &file_windlass_v1_spec_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -699,7 +927,7 @@ func (x *RoleOverride) String() string {
 func (*RoleOverride) ProtoMessage() {}
 
 func (x *RoleOverride) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[2]
+	mi := &file_windlass_v1_spec_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -712,7 +940,7 @@ func (x *RoleOverride) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoleOverride.ProtoReflect.Descriptor instead.
 func (*RoleOverride) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{2}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *RoleOverride) GetName() string {
@@ -751,7 +979,7 @@ type PinnedOverride struct {
 
 func (x *PinnedOverride) Reset() {
 	*x = PinnedOverride{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[3]
+	mi := &file_windlass_v1_spec_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -763,7 +991,7 @@ func (x *PinnedOverride) String() string {
 func (*PinnedOverride) ProtoMessage() {}
 
 func (x *PinnedOverride) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[3]
+	mi := &file_windlass_v1_spec_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -776,7 +1004,7 @@ func (x *PinnedOverride) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinnedOverride.ProtoReflect.Descriptor instead.
 func (*PinnedOverride) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{3}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *PinnedOverride) GetRegion() string {
@@ -818,7 +1046,7 @@ type Resources struct {
 
 func (x *Resources) Reset() {
 	*x = Resources{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[4]
+	mi := &file_windlass_v1_spec_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -830,7 +1058,7 @@ func (x *Resources) String() string {
 func (*Resources) ProtoMessage() {}
 
 func (x *Resources) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[4]
+	mi := &file_windlass_v1_spec_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -843,7 +1071,7 @@ func (x *Resources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resources.ProtoReflect.Descriptor instead.
 func (*Resources) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{4}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Resources) GetCpuMillicores() int32 {
@@ -901,7 +1129,7 @@ type Gpu struct {
 
 func (x *Gpu) Reset() {
 	*x = Gpu{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[5]
+	mi := &file_windlass_v1_spec_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -913,7 +1141,7 @@ func (x *Gpu) String() string {
 func (*Gpu) ProtoMessage() {}
 
 func (x *Gpu) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[5]
+	mi := &file_windlass_v1_spec_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -926,7 +1154,7 @@ func (x *Gpu) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gpu.ProtoReflect.Descriptor instead.
 func (*Gpu) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{5}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Gpu) GetCount() int32 {
@@ -991,7 +1219,7 @@ type RoleSpec struct {
 
 func (x *RoleSpec) Reset() {
 	*x = RoleSpec{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[6]
+	mi := &file_windlass_v1_spec_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1003,7 +1231,7 @@ func (x *RoleSpec) String() string {
 func (*RoleSpec) ProtoMessage() {}
 
 func (x *RoleSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[6]
+	mi := &file_windlass_v1_spec_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1016,7 +1244,7 @@ func (x *RoleSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoleSpec.ProtoReflect.Descriptor instead.
 func (*RoleSpec) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{6}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RoleSpec) GetName() string {
@@ -1115,7 +1343,7 @@ type SecretReference struct {
 
 func (x *SecretReference) Reset() {
 	*x = SecretReference{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[7]
+	mi := &file_windlass_v1_spec_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1127,7 +1355,7 @@ func (x *SecretReference) String() string {
 func (*SecretReference) ProtoMessage() {}
 
 func (x *SecretReference) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[7]
+	mi := &file_windlass_v1_spec_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1140,7 +1368,7 @@ func (x *SecretReference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretReference.ProtoReflect.Descriptor instead.
 func (*SecretReference) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{7}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SecretReference) GetEnvName() string {
@@ -1188,7 +1416,7 @@ type ModelCache struct {
 
 func (x *ModelCache) Reset() {
 	*x = ModelCache{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[8]
+	mi := &file_windlass_v1_spec_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1200,7 +1428,7 @@ func (x *ModelCache) String() string {
 func (*ModelCache) ProtoMessage() {}
 
 func (x *ModelCache) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[8]
+	mi := &file_windlass_v1_spec_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1213,7 +1441,7 @@ func (x *ModelCache) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelCache.ProtoReflect.Descriptor instead.
 func (*ModelCache) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{8}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ModelCache) GetMountPath() string {
@@ -1259,7 +1487,7 @@ type VolumeClaim struct {
 
 func (x *VolumeClaim) Reset() {
 	*x = VolumeClaim{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[9]
+	mi := &file_windlass_v1_spec_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1271,7 +1499,7 @@ func (x *VolumeClaim) String() string {
 func (*VolumeClaim) ProtoMessage() {}
 
 func (x *VolumeClaim) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[9]
+	mi := &file_windlass_v1_spec_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1284,7 +1512,7 @@ func (x *VolumeClaim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeClaim.ProtoReflect.Descriptor instead.
 func (*VolumeClaim) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{9}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *VolumeClaim) GetSizeGib() int32 {
@@ -1333,7 +1561,7 @@ type KubernetesOptions struct {
 
 func (x *KubernetesOptions) Reset() {
 	*x = KubernetesOptions{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[10]
+	mi := &file_windlass_v1_spec_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1345,7 +1573,7 @@ func (x *KubernetesOptions) String() string {
 func (*KubernetesOptions) ProtoMessage() {}
 
 func (x *KubernetesOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[10]
+	mi := &file_windlass_v1_spec_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1358,7 +1586,7 @@ func (x *KubernetesOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubernetesOptions.ProtoReflect.Descriptor instead.
 func (*KubernetesOptions) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{10}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *KubernetesOptions) GetNodeSelector() map[string]string {
@@ -1438,7 +1666,7 @@ type Toleration struct {
 
 func (x *Toleration) Reset() {
 	*x = Toleration{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[11]
+	mi := &file_windlass_v1_spec_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1450,7 +1678,7 @@ func (x *Toleration) String() string {
 func (*Toleration) ProtoMessage() {}
 
 func (x *Toleration) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[11]
+	mi := &file_windlass_v1_spec_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1463,7 +1691,7 @@ func (x *Toleration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Toleration.ProtoReflect.Descriptor instead.
 func (*Toleration) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{11}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Toleration) GetKey() string {
@@ -1508,7 +1736,7 @@ type SecurityException struct {
 
 func (x *SecurityException) Reset() {
 	*x = SecurityException{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[12]
+	mi := &file_windlass_v1_spec_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1520,7 +1748,7 @@ func (x *SecurityException) String() string {
 func (*SecurityException) ProtoMessage() {}
 
 func (x *SecurityException) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[12]
+	mi := &file_windlass_v1_spec_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1533,7 +1761,7 @@ func (x *SecurityException) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecurityException.ProtoReflect.Descriptor instead.
 func (*SecurityException) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{12}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SecurityException) GetReason() string {
@@ -1592,7 +1820,7 @@ type Port struct {
 
 func (x *Port) Reset() {
 	*x = Port{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[13]
+	mi := &file_windlass_v1_spec_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1604,7 +1832,7 @@ func (x *Port) String() string {
 func (*Port) ProtoMessage() {}
 
 func (x *Port) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[13]
+	mi := &file_windlass_v1_spec_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1617,7 +1845,7 @@ func (x *Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Port.ProtoReflect.Descriptor instead.
 func (*Port) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{13}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Port) GetName() string {
@@ -1669,7 +1897,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[14]
+	mi := &file_windlass_v1_spec_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1681,7 +1909,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[14]
+	mi := &file_windlass_v1_spec_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1694,7 +1922,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{14}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *HealthCheck) GetPath() string {
@@ -1764,7 +1992,7 @@ var File_windlass_v1_spec_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\n" +
-	"\x16windlass/v1/spec.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x19windlass/v1/routing.proto\x1a\x17windlass/v1/serve.proto\"\xf8\x0e\n" +
+	"\x16windlass/v1/spec.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x19windlass/v1/routing.proto\x1a\x17windlass/v1/serve.proto\"\xf4\x0f\n" +
 	"\x0eDeploymentSpec\x12\x1e\n" +
 	"\x05image\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\x05image\x12-\n" +
 	"\acommand\x18\x02 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10\x80\x02\"\br\x06\x10\x01\x18\x80\x80\x02R\acommand\x12%\n" +
@@ -1803,12 +2031,33 @@ const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\x05serve\x18* \x01(\v2\x12.windlass.v1.ServeR\x05serve\x12!\n" +
 	"\fgenerated_by\x18+ \x01(\tR\vgeneratedBy\x124\n" +
 	"\tgenerated\x18, \x01(\v2\x16.windlass.v1.GeneratedR\tgenerated\x124\n" +
-	"\arouting\x18F \x01(\v2\x1a.windlass.v1.RoutingPolicyR\arouting\x1a6\n" +
+	"\arouting\x18F \x01(\v2\x1a.windlass.v1.RoutingPolicyR\arouting\x12.\n" +
+	"\x05model\x18P \x01(\v2\x18.windlass.v1.LoadedModelR\x05model\x120\n" +
+	"\x06models\x18Q \x01(\v2\x18.windlass.v1.ModelServerR\x06models\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01:\xe5\x01\xbaH\xe1\x01\x1a\xde\x01\n" +
-	"\x13spec.runs_something\x124set serve, image or command: there is nothing to run\x1a\x90\x01this.image != '' || size(this.command) > 0 || has(this.serve) || size(this.roles) > 0 && this.roles.all(r, r.image != '' || size(r.command) > 0)B\v\n" +
-	"\t_replicas\"\xbb\x05\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01:\xff\x01\xbaH\xfb\x01\x1a\xf8\x01\n" +
+	"\x13spec.runs_something\x12;set serve, image, command or model: there is nothing to run\x1a\xa3\x01this.image != '' || size(this.command) > 0 || has(this.serve) || has(this.model) || size(this.roles) > 0 && this.roles.all(r, r.image != '' || size(r.command) > 0)B\v\n" +
+	"\t_replicas\"\xbe\x02\n" +
+	"\vLoadedModel\x12K\n" +
+	"\x04name\x18\x01 \x01(\tB7\xbaH4r2\x18\xfd\x012-^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$R\x04name\x12C\n" +
+	"\x06server\x18\x02 \x01(\tB+\xbaH(r&2$^([a-z]([-a-z0-9]{0,61}[a-z0-9])?)?$R\x06server\x12R\n" +
+	"\brequires\x18\x03 \x03(\tB6\xbaH3\x92\x010\x10\x10\x18\x01\"*r(2&^[a-z0-9]([-a-z0-9._]{0,61}[a-z0-9])?$R\brequires\x12+\n" +
+	"\n" +
+	"memory_mib\x18\x04 \x01(\x03B\f\xbaH\t\"\a\x18\x80\x80\x80\b(\x00R\tmemoryMib\x12\x1c\n" +
+	"\x04path\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x04path\"\xcd\x02\n" +
+	"\vModelServer\x12I\n" +
+	"\bprotocol\x18\x01 \x01(\x0e2!.windlass.v1.ModelServer.ProtocolB\n" +
+	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\bprotocol\x12Z\n" +
+	"\fcapabilities\x18\x02 \x03(\tB6\xbaH3\x92\x010\x10\x10\x18\x01\"*r(2&^[a-z0-9]([-a-z0-9._]{0,61}[a-z0-9])?$R\fcapabilities\x12+\n" +
+	"\n" +
+	"memory_mib\x18\x03 \x01(\x03B\f\xbaH\t\"\a\x18\x80\x80\x80\b(\x00R\tmemoryMib\x12 \n" +
+	"\x05slots\x18\x04 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\x90N(\x00R\x05slots\"H\n" +
+	"\bProtocol\x12\x18\n" +
+	"\x14PROTOCOL_UNSPECIFIED\x10\x00\x12\x0f\n" +
+	"\vPROTOCOL_V2\x10\x01\x12\x11\n" +
+	"\rPROTOCOL_LORA\x10\x02\"\xbb\x05\n" +
 	"\bOverride\x12K\n" +
 	"\aregions\x18\x01 \x03(\tB1\xbaH.\x92\x01+\x10 \x18\x01\"%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\aregions\x12C\n" +
 	"\x06labels\x18\x02 \x03(\v2!.windlass.v1.Override.LabelsEntryB\b\xbaH\x05\x9a\x01\x02\x10\x10R\x06labels\x12+\n" +
@@ -1975,85 +2224,91 @@ func file_windlass_v1_spec_proto_rawDescGZIP() []byte {
 	return file_windlass_v1_spec_proto_rawDescData
 }
 
-var file_windlass_v1_spec_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_windlass_v1_spec_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_windlass_v1_spec_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_windlass_v1_spec_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_windlass_v1_spec_proto_goTypes = []any{
 	(Layout)(0),                       // 0: windlass.v1.Layout
-	(RoleSpec_Slots)(0),               // 1: windlass.v1.RoleSpec.Slots
-	(ModelCache_Retention)(0),         // 2: windlass.v1.ModelCache.Retention
-	(KubernetesOptions_ZoneSpread)(0), // 3: windlass.v1.KubernetesOptions.ZoneSpread
-	(*DeploymentSpec)(nil),            // 4: windlass.v1.DeploymentSpec
-	(*Override)(nil),                  // 5: windlass.v1.Override
-	(*RoleOverride)(nil),              // 6: windlass.v1.RoleOverride
-	(*PinnedOverride)(nil),            // 7: windlass.v1.PinnedOverride
-	(*Resources)(nil),                 // 8: windlass.v1.Resources
-	(*Gpu)(nil),                       // 9: windlass.v1.Gpu
-	(*RoleSpec)(nil),                  // 10: windlass.v1.RoleSpec
-	(*SecretReference)(nil),           // 11: windlass.v1.SecretReference
-	(*ModelCache)(nil),                // 12: windlass.v1.ModelCache
-	(*VolumeClaim)(nil),               // 13: windlass.v1.VolumeClaim
-	(*KubernetesOptions)(nil),         // 14: windlass.v1.KubernetesOptions
-	(*Toleration)(nil),                // 15: windlass.v1.Toleration
-	(*SecurityException)(nil),         // 16: windlass.v1.SecurityException
-	(*Port)(nil),                      // 17: windlass.v1.Port
-	(*HealthCheck)(nil),               // 18: windlass.v1.HealthCheck
-	nil,                               // 19: windlass.v1.DeploymentSpec.EnvEntry
-	nil,                               // 20: windlass.v1.Override.LabelsEntry
-	nil,                               // 21: windlass.v1.Override.EnvEntry
-	nil,                               // 22: windlass.v1.RoleSpec.EnvEntry
-	nil,                               // 23: windlass.v1.KubernetesOptions.NodeSelectorEntry
-	nil,                               // 24: windlass.v1.KubernetesOptions.PodAnnotationsEntry
-	nil,                               // 25: windlass.v1.KubernetesOptions.PodLabelsEntry
-	(*durationpb.Duration)(nil),       // 26: google.protobuf.Duration
-	(*Serve)(nil),                     // 27: windlass.v1.Serve
-	(*Generated)(nil),                 // 28: windlass.v1.Generated
-	(*RoutingPolicy)(nil),             // 29: windlass.v1.RoutingPolicy
+	(ModelServer_Protocol)(0),         // 1: windlass.v1.ModelServer.Protocol
+	(RoleSpec_Slots)(0),               // 2: windlass.v1.RoleSpec.Slots
+	(ModelCache_Retention)(0),         // 3: windlass.v1.ModelCache.Retention
+	(KubernetesOptions_ZoneSpread)(0), // 4: windlass.v1.KubernetesOptions.ZoneSpread
+	(*DeploymentSpec)(nil),            // 5: windlass.v1.DeploymentSpec
+	(*LoadedModel)(nil),               // 6: windlass.v1.LoadedModel
+	(*ModelServer)(nil),               // 7: windlass.v1.ModelServer
+	(*Override)(nil),                  // 8: windlass.v1.Override
+	(*RoleOverride)(nil),              // 9: windlass.v1.RoleOverride
+	(*PinnedOverride)(nil),            // 10: windlass.v1.PinnedOverride
+	(*Resources)(nil),                 // 11: windlass.v1.Resources
+	(*Gpu)(nil),                       // 12: windlass.v1.Gpu
+	(*RoleSpec)(nil),                  // 13: windlass.v1.RoleSpec
+	(*SecretReference)(nil),           // 14: windlass.v1.SecretReference
+	(*ModelCache)(nil),                // 15: windlass.v1.ModelCache
+	(*VolumeClaim)(nil),               // 16: windlass.v1.VolumeClaim
+	(*KubernetesOptions)(nil),         // 17: windlass.v1.KubernetesOptions
+	(*Toleration)(nil),                // 18: windlass.v1.Toleration
+	(*SecurityException)(nil),         // 19: windlass.v1.SecurityException
+	(*Port)(nil),                      // 20: windlass.v1.Port
+	(*HealthCheck)(nil),               // 21: windlass.v1.HealthCheck
+	nil,                               // 22: windlass.v1.DeploymentSpec.EnvEntry
+	nil,                               // 23: windlass.v1.Override.LabelsEntry
+	nil,                               // 24: windlass.v1.Override.EnvEntry
+	nil,                               // 25: windlass.v1.RoleSpec.EnvEntry
+	nil,                               // 26: windlass.v1.KubernetesOptions.NodeSelectorEntry
+	nil,                               // 27: windlass.v1.KubernetesOptions.PodAnnotationsEntry
+	nil,                               // 28: windlass.v1.KubernetesOptions.PodLabelsEntry
+	(*durationpb.Duration)(nil),       // 29: google.protobuf.Duration
+	(*Serve)(nil),                     // 30: windlass.v1.Serve
+	(*Generated)(nil),                 // 31: windlass.v1.Generated
+	(*RoutingPolicy)(nil),             // 32: windlass.v1.RoutingPolicy
 }
 var file_windlass_v1_spec_proto_depIdxs = []int32{
-	8,  // 0: windlass.v1.DeploymentSpec.resources:type_name -> windlass.v1.Resources
-	10, // 1: windlass.v1.DeploymentSpec.roles:type_name -> windlass.v1.RoleSpec
-	19, // 2: windlass.v1.DeploymentSpec.env:type_name -> windlass.v1.DeploymentSpec.EnvEntry
-	11, // 3: windlass.v1.DeploymentSpec.secrets:type_name -> windlass.v1.SecretReference
-	17, // 4: windlass.v1.DeploymentSpec.ports:type_name -> windlass.v1.Port
-	18, // 5: windlass.v1.DeploymentSpec.health_check:type_name -> windlass.v1.HealthCheck
-	26, // 6: windlass.v1.DeploymentSpec.termination_grace:type_name -> google.protobuf.Duration
-	26, // 7: windlass.v1.DeploymentSpec.progress_deadline:type_name -> google.protobuf.Duration
-	12, // 8: windlass.v1.DeploymentSpec.model_cache:type_name -> windlass.v1.ModelCache
-	14, // 9: windlass.v1.DeploymentSpec.kubernetes:type_name -> windlass.v1.KubernetesOptions
-	26, // 10: windlass.v1.DeploymentSpec.drain_delay:type_name -> google.protobuf.Duration
+	11, // 0: windlass.v1.DeploymentSpec.resources:type_name -> windlass.v1.Resources
+	13, // 1: windlass.v1.DeploymentSpec.roles:type_name -> windlass.v1.RoleSpec
+	22, // 2: windlass.v1.DeploymentSpec.env:type_name -> windlass.v1.DeploymentSpec.EnvEntry
+	14, // 3: windlass.v1.DeploymentSpec.secrets:type_name -> windlass.v1.SecretReference
+	20, // 4: windlass.v1.DeploymentSpec.ports:type_name -> windlass.v1.Port
+	21, // 5: windlass.v1.DeploymentSpec.health_check:type_name -> windlass.v1.HealthCheck
+	29, // 6: windlass.v1.DeploymentSpec.termination_grace:type_name -> google.protobuf.Duration
+	29, // 7: windlass.v1.DeploymentSpec.progress_deadline:type_name -> google.protobuf.Duration
+	15, // 8: windlass.v1.DeploymentSpec.model_cache:type_name -> windlass.v1.ModelCache
+	17, // 9: windlass.v1.DeploymentSpec.kubernetes:type_name -> windlass.v1.KubernetesOptions
+	29, // 10: windlass.v1.DeploymentSpec.drain_delay:type_name -> google.protobuf.Duration
 	0,  // 11: windlass.v1.DeploymentSpec.layout:type_name -> windlass.v1.Layout
-	5,  // 12: windlass.v1.DeploymentSpec.overrides:type_name -> windlass.v1.Override
-	7,  // 13: windlass.v1.DeploymentSpec.pinned_overrides:type_name -> windlass.v1.PinnedOverride
-	27, // 14: windlass.v1.DeploymentSpec.serve:type_name -> windlass.v1.Serve
-	28, // 15: windlass.v1.DeploymentSpec.generated:type_name -> windlass.v1.Generated
-	29, // 16: windlass.v1.DeploymentSpec.routing:type_name -> windlass.v1.RoutingPolicy
-	20, // 17: windlass.v1.Override.labels:type_name -> windlass.v1.Override.LabelsEntry
-	8,  // 18: windlass.v1.Override.resources:type_name -> windlass.v1.Resources
-	21, // 19: windlass.v1.Override.env:type_name -> windlass.v1.Override.EnvEntry
-	11, // 20: windlass.v1.Override.secrets:type_name -> windlass.v1.SecretReference
-	6,  // 21: windlass.v1.Override.roles:type_name -> windlass.v1.RoleOverride
-	8,  // 22: windlass.v1.RoleOverride.resources:type_name -> windlass.v1.Resources
-	5,  // 23: windlass.v1.PinnedOverride.values:type_name -> windlass.v1.Override
-	9,  // 24: windlass.v1.Resources.gpu:type_name -> windlass.v1.Gpu
-	8,  // 25: windlass.v1.RoleSpec.resources:type_name -> windlass.v1.Resources
-	22, // 26: windlass.v1.RoleSpec.env:type_name -> windlass.v1.RoleSpec.EnvEntry
-	1,  // 27: windlass.v1.RoleSpec.slots:type_name -> windlass.v1.RoleSpec.Slots
-	13, // 28: windlass.v1.ModelCache.claim:type_name -> windlass.v1.VolumeClaim
-	2,  // 29: windlass.v1.ModelCache.retention:type_name -> windlass.v1.ModelCache.Retention
-	23, // 30: windlass.v1.KubernetesOptions.node_selector:type_name -> windlass.v1.KubernetesOptions.NodeSelectorEntry
-	15, // 31: windlass.v1.KubernetesOptions.tolerations:type_name -> windlass.v1.Toleration
-	24, // 32: windlass.v1.KubernetesOptions.pod_annotations:type_name -> windlass.v1.KubernetesOptions.PodAnnotationsEntry
-	25, // 33: windlass.v1.KubernetesOptions.pod_labels:type_name -> windlass.v1.KubernetesOptions.PodLabelsEntry
-	3,  // 34: windlass.v1.KubernetesOptions.zone_spread:type_name -> windlass.v1.KubernetesOptions.ZoneSpread
-	16, // 35: windlass.v1.KubernetesOptions.security:type_name -> windlass.v1.SecurityException
-	26, // 36: windlass.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
-	26, // 37: windlass.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	26, // 38: windlass.v1.HealthCheck.startup_budget:type_name -> google.protobuf.Duration
-	39, // [39:39] is the sub-list for method output_type
-	39, // [39:39] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	8,  // 12: windlass.v1.DeploymentSpec.overrides:type_name -> windlass.v1.Override
+	10, // 13: windlass.v1.DeploymentSpec.pinned_overrides:type_name -> windlass.v1.PinnedOverride
+	30, // 14: windlass.v1.DeploymentSpec.serve:type_name -> windlass.v1.Serve
+	31, // 15: windlass.v1.DeploymentSpec.generated:type_name -> windlass.v1.Generated
+	32, // 16: windlass.v1.DeploymentSpec.routing:type_name -> windlass.v1.RoutingPolicy
+	6,  // 17: windlass.v1.DeploymentSpec.model:type_name -> windlass.v1.LoadedModel
+	7,  // 18: windlass.v1.DeploymentSpec.models:type_name -> windlass.v1.ModelServer
+	1,  // 19: windlass.v1.ModelServer.protocol:type_name -> windlass.v1.ModelServer.Protocol
+	23, // 20: windlass.v1.Override.labels:type_name -> windlass.v1.Override.LabelsEntry
+	11, // 21: windlass.v1.Override.resources:type_name -> windlass.v1.Resources
+	24, // 22: windlass.v1.Override.env:type_name -> windlass.v1.Override.EnvEntry
+	14, // 23: windlass.v1.Override.secrets:type_name -> windlass.v1.SecretReference
+	9,  // 24: windlass.v1.Override.roles:type_name -> windlass.v1.RoleOverride
+	11, // 25: windlass.v1.RoleOverride.resources:type_name -> windlass.v1.Resources
+	8,  // 26: windlass.v1.PinnedOverride.values:type_name -> windlass.v1.Override
+	12, // 27: windlass.v1.Resources.gpu:type_name -> windlass.v1.Gpu
+	11, // 28: windlass.v1.RoleSpec.resources:type_name -> windlass.v1.Resources
+	25, // 29: windlass.v1.RoleSpec.env:type_name -> windlass.v1.RoleSpec.EnvEntry
+	2,  // 30: windlass.v1.RoleSpec.slots:type_name -> windlass.v1.RoleSpec.Slots
+	16, // 31: windlass.v1.ModelCache.claim:type_name -> windlass.v1.VolumeClaim
+	3,  // 32: windlass.v1.ModelCache.retention:type_name -> windlass.v1.ModelCache.Retention
+	26, // 33: windlass.v1.KubernetesOptions.node_selector:type_name -> windlass.v1.KubernetesOptions.NodeSelectorEntry
+	18, // 34: windlass.v1.KubernetesOptions.tolerations:type_name -> windlass.v1.Toleration
+	27, // 35: windlass.v1.KubernetesOptions.pod_annotations:type_name -> windlass.v1.KubernetesOptions.PodAnnotationsEntry
+	28, // 36: windlass.v1.KubernetesOptions.pod_labels:type_name -> windlass.v1.KubernetesOptions.PodLabelsEntry
+	4,  // 37: windlass.v1.KubernetesOptions.zone_spread:type_name -> windlass.v1.KubernetesOptions.ZoneSpread
+	19, // 38: windlass.v1.KubernetesOptions.security:type_name -> windlass.v1.SecurityException
+	29, // 39: windlass.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
+	29, // 40: windlass.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	29, // 41: windlass.v1.HealthCheck.startup_budget:type_name -> google.protobuf.Duration
+	42, // [42:42] is the sub-list for method output_type
+	42, // [42:42] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_spec_proto_init() }
@@ -2064,15 +2319,15 @@ func file_windlass_v1_spec_proto_init() {
 	file_windlass_v1_routing_proto_init()
 	file_windlass_v1_serve_proto_init()
 	file_windlass_v1_spec_proto_msgTypes[0].OneofWrappers = []any{}
-	file_windlass_v1_spec_proto_msgTypes[1].OneofWrappers = []any{}
-	file_windlass_v1_spec_proto_msgTypes[10].OneofWrappers = []any{}
+	file_windlass_v1_spec_proto_msgTypes[3].OneofWrappers = []any{}
+	file_windlass_v1_spec_proto_msgTypes[12].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_spec_proto_rawDesc), len(file_windlass_v1_spec_proto_rawDesc)),
-			NumEnums:      4,
-			NumMessages:   22,
+			NumEnums:      5,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -17,7 +17,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file windlass/v1/spec.proto.
  */
 export const file_windlass_v1_spec: GenFile = /*@__PURE__*/
-  fileDesc("ChZ3aW5kbGFzcy92MS9zcGVjLnByb3RvEgt3aW5kbGFzcy52MSK+DAoORGVwbG95bWVudFNwZWMSFwoFaW1hZ2UYASABKAlCCLpIBXIDGIAEEiQKB2NvbW1hbmQYAiADKAlCE7pIEJIBDRCAAiIIcgYQARiAgAISHwoEYXJncxgDIAMoCUIRukgOkgELEIAIIgZyBBiAgAISKQoJcmVzb3VyY2VzGAQgASgLMhYud2luZGxhc3MudjEuUmVzb3VyY2VzEi4KBXJvbGVzGAUgAygLMhUud2luZGxhc3MudjEuUm9sZVNwZWNCCLpIBZIBAhAIEmUKA2VudhgGIAMoCzIkLndpbmRsYXNzLnYxLkRlcGxveW1lbnRTcGVjLkVudkVudHJ5QjK6SC+aASwQgAQiH3IdGIACMhheW0EtWmEtel9dW0EtWmEtejAtOV9dKiQqBnIEGICACBI4CgdzZWNyZXRzGAcgAygLMhwud2luZGxhc3MudjEuU2VjcmV0UmVmZXJlbmNlQgm6SAaSAQMQgAESKgoFcG9ydHMYCCADKAsyES53aW5kbGFzcy52MS5Qb3J0Qgi6SAWSAQIQEBIuCgxoZWFsdGhfY2hlY2sYCSABKAsyGC53aW5kbGFzcy52MS5IZWFsdGhDaGVjaxJDChF0ZXJtaW5hdGlvbl9ncmFjZRgKIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkINukgKqgEHIgMIkBwyABJGChFwcm9ncmVzc19kZWFkbGluZRgLIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkIQukgNqgEKIgQIgKMFMgIIARJECgdyZWdpb25zGAwgAygJQjO6SDCSAS0IARAgGAEiJXIjMiFeW2Etel0oWy1hLXowLTldezAsNjF9W2EtejAtOV0pPyQSIQoIcmVwbGljYXMYDSABKAVCCrpIBxoFGJBOKABIAIgBARIdCgltaW5fcmVhZHkYDiABKAVCCrpIBxoFGJBOKAASHwoNdmVyc2lvbl9sYWJlbBgPIAEoCUIIukgFcgMYgAESGQoHbWVzc2FnZRgQIAEoCUIIukgFcgMYgAgSHwoNc291cmNlX2NvbW1pdBgRIAEoCUIIukgFcgMYgAESFQoNaW5oZXJpdGVkX2VudhgSIAMoCRIsCgttb2RlbF9jYWNoZRgTIAEoCzIXLndpbmRsYXNzLnYxLk1vZGVsQ2FjaGUSMgoKa3ViZXJuZXRlcxgUIAEoCzIeLndpbmRsYXNzLnYxLkt1YmVybmV0ZXNPcHRpb25zEj0KC2RyYWluX2RlbGF5GBUgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQg26SAqqAQciAwjYBDIAEi0KBmxheW91dBgWIAEoDjITLndpbmRsYXNzLnYxLkxheW91dEIIukgFggECEAESMgoJb3ZlcnJpZGVzGCggAygLMhUud2luZGxhc3MudjEuT3ZlcnJpZGVCCLpIBZIBAhAgEjUKEHBpbm5lZF9vdmVycmlkZXMYKSADKAsyGy53aW5kbGFzcy52MS5QaW5uZWRPdmVycmlkZRIhCgVzZXJ2ZRgqIAEoCzISLndpbmRsYXNzLnYxLlNlcnZlEhQKDGdlbmVyYXRlZF9ieRgrIAEoCRIpCglnZW5lcmF0ZWQYLCABKAsyFi53aW5kbGFzcy52MS5HZW5lcmF0ZWQSKwoHcm91dGluZxhGIAEoCzIaLndpbmRsYXNzLnYxLlJvdXRpbmdQb2xpY3kaKgoIRW52RW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ATrlAbpI4QEa3gEKE3NwZWMucnVuc19zb21ldGhpbmcSNHNldCBzZXJ2ZSwgaW1hZ2Ugb3IgY29tbWFuZDogdGhlcmUgaXMgbm90aGluZyB0byBydW4akAF0aGlzLmltYWdlICE9ICcnIHx8IHNpemUodGhpcy5jb21tYW5kKSA+IDAgfHwgaGFzKHRoaXMuc2VydmUpIHx8IHNpemUodGhpcy5yb2xlcykgPiAwICYmIHRoaXMucm9sZXMuYWxsKHIsIHIuaW1hZ2UgIT0gJycgfHwgc2l6ZShyLmNvbW1hbmQpID4gMClCCwoJX3JlcGxpY2FzItcECghPdmVycmlkZRJCCgdyZWdpb25zGAEgAygJQjG6SC6SASsQIBgBIiVyIzIhXlthLXpdKFstYS16MC05XXswLDYxfVthLXowLTldKT8kEjsKBmxhYmVscxgCIAMoCzIhLndpbmRsYXNzLnYxLk92ZXJyaWRlLkxhYmVsc0VudHJ5Qgi6SAWaAQIQEBIhCghyZXBsaWNhcxgDIAEoBUIKukgHGgUYkE4oAEgAiAEBEikKCXJlc291cmNlcxgEIAEoCzIWLndpbmRsYXNzLnYxLlJlc291cmNlcxIfCgRhcmdzGAUgAygJQhG6SA6SAQsQgAgiBnIEGICAAhIlCgpleHRyYV9hcmdzGAYgAygJQhG6SA6SAQsQgAgiBnIEGICAAhJfCgNlbnYYByADKAsyHi53aW5kbGFzcy52MS5PdmVycmlkZS5FbnZFbnRyeUIyukgvmgEsEIABIh9yHRiAAjIYXltBLVphLXpfXVtBLVphLXowLTlfXSokKgZyBBiAgAgSNwoHc2VjcmV0cxgIIAMoCzIcLndpbmRsYXNzLnYxLlNlY3JldFJlZmVyZW5jZUIIukgFkgECEEASMgoFcm9sZXMYCSADKAsyGS53aW5kbGFzcy52MS5Sb2xlT3ZlcnJpZGVCCLpIBZIBAhAIGi0KC0xhYmVsc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEaKgoIRW52RW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4AUILCglfcmVwbGljYXMikgEKDFJvbGVPdmVycmlkZRI2CgRuYW1lGAEgASgJQii6SCVyIzIhXlthLXpdKFstYS16MC05XXswLDYxfVthLXowLTldKT8kEikKCXJlc291cmNlcxgCIAEoCzIWLndpbmRsYXNzLnYxLlJlc291cmNlcxIfCgRhcmdzGAMgAygJQhG6SA6SAQsQgAgiBnIEGICAAiJaCg5QaW5uZWRPdmVycmlkZRIOCgZyZWdpb24YASABKAkSEQoJcmVnaW9uX2lkGAIgASgJEiUKBnZhbHVlcxgDIAEoCzIVLndpbmRsYXNzLnYxLk92ZXJyaWRlIr4BCglSZXNvdXJjZXMSIwoOY3B1X21pbGxpY29yZXMYASABKAVCC7pICBoGGIDAPigAEiAKCm1lbW9yeV9taWIYAiABKAVCDLpICRoHGICAgAgoABIdCgNncHUYAyABKAsyEC53aW5kbGFzcy52MS5HcHUSHQoHc2htX21pYhgEIAEoBUIMukgJGgcYgICACCgAEiwKFWVwaGVtZXJhbF9zdG9yYWdlX21pYhgFIAEoBUINukgKGggYgICAgAQoACKQBAoDR3B1EhgKBWNvdW50GAEgASgFQgm6SAYaBBhAKAASLAoHcHJvZHVjdBgCIAEoCUIbukgYchYYgAEyEV5bLUEtWmEtejAtOV8uXSokEjkKBHBvb2wYAyABKAlCK7pIKHImMiReKFthLXpdKFstYS16MC05XXswLDYxfVthLXowLTldKT8pPyQSJAoObWluX21lbW9yeV9taWIYBCABKAVCDLpICRoHGICAgAgoABJtCg1yZXNvdXJjZV9uYW1lGAUgASgJQla6SFNyURiAATJMXihbYS16MC05XShbLWEtejAtOS5dKlthLXowLTldKT8vW0EtWmEtejAtOV0oWy1BLVphLXowLTlfLl0qW0EtWmEtejAtOV0pPyk/JDrwAbpI7AEa6QEKCWdwdS5jb3VudBJpcHJvZHVjdCwgcG9vbCwgbWluTWVtb3J5TWliIGFuZCByZXNvdXJjZU5hbWUgY2hvb3NlIGFtb25nIEdQVXM6IHNldCBjb3VudCB0byAxIG9yIG1vcmUsIG9yIGxlYXZlIHRoZW0gb3V0GnF0aGlzLmNvdW50ID4gMCB8fCAodGhpcy5wcm9kdWN0ID09ICcnICYmIHRoaXMucG9vbCA9PSAnJyAmJiB0aGlzLm1pbl9tZW1vcnlfbWliID09IDAgJiYgdGhpcy5yZXNvdXJjZV9uYW1lID09ICcnKSLQBAoIUm9sZVNwZWMSNgoEbmFtZRgBIAEoCUIoukglciMyIV5bYS16XShbLWEtejAtOV17MCw2MX1bYS16MC05XSk/JBIdCglpbnN0YW5jZXMYAiABKAVCCrpIBxoFGIACKAASFwoFaW1hZ2UYAyABKAlCCLpIBXIDGIAEEhoKB2NvbW1hbmQYBCADKAlCCbpIBpIBAxCAAhIXCgRhcmdzGAUgAygJQgm6SAaSAQMQgAgSKQoJcmVzb3VyY2VzGAYgASgLMhYud2luZGxhc3MudjEuUmVzb3VyY2VzEg0KBWVudHJ5GAcgASgIEkcKDHN0YXJ0c19hZnRlchgIIAMoCUIxukgukgErEAgYASIlciMyIV5bYS16XShbLWEtejAtOV17MCw2MX1bYS16MC05XSk/JBJfCgNlbnYYCSADKAsyHi53aW5kbGFzcy52MS5Sb2xlU3BlYy5FbnZFbnRyeUIyukgvmgEsEIABIh9yHRiAAjIYXltBLVphLXpfXVtBLVphLXowLTlfXSokKgZyBBiAgAgSGAoFaG9zdHMYCiABKAVCCbpIBhoEGGQoABI0CgVzbG90cxgLIAEoDjIbLndpbmRsYXNzLnYxLlJvbGVTcGVjLlNsb3RzQgi6SAWCAQIQARoqCghFbnZFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIj8KBVNsb3RzEhUKEVNMT1RTX1VOU1BFQ0lGSUVEEAASDQoJU0xPVFNfQU5ZEAESEAoMU0xPVFNfU1RBQkxFEAIi2wIKD1NlY3JldFJlZmVyZW5jZRIaCghlbnZfbmFtZRgBIAEoCUIIukgFcgMYgAISOAoGc2VjcmV0GAIgASgJQii6SCVyIzIhXlthLXpdKFstYS16MC05XXswLDYxfVthLXowLTldKT8kEhIKCmltYWdlX3B1bGwYAyABKAgSDwoHdmVyc2lvbhgEIAEoBTrMAbpIyAEaxQEKCnNlY3JldC51c2USXHNldCBlbnZOYW1lIChhIHZhcmlhYmxlJ3MgbmFtZSkgb3IgaW1hZ2VQdWxsLCBvbmUgb2YgdGhlIHR3bzogaXQgc2F5cyB3aGF0IHRoZSBzZWNyZXQgaXMgZm9yGll0aGlzLmltYWdlX3B1bGwgPyB0aGlzLmVudl9uYW1lID09ICcnIDogdGhpcy5lbnZfbmFtZS5tYXRjaGVzKCdeW0EtWmEtel9dW0EtWmEtejAtOV9dKiQnKSKGAwoKTW9kZWxDYWNoZRImCgptb3VudF9wYXRoGAEgASgJQhK6SA9yDRiACDIIXi9bXjpdKyQSJwoFY2xhaW0YAiABKAsyGC53aW5kbGFzcy52MS5Wb2x1bWVDbGFpbRIoCglob3N0X3BhdGgYAyABKAlCFbpIEnIQGIAIMgteKC9bXjpdKyk/JBI+CglyZXRlbnRpb24YBCABKA4yIS53aW5kbGFzcy52MS5Nb2RlbENhY2hlLlJldGVudGlvbkIIukgFggECEAEiUAoJUmV0ZW50aW9uEhkKFVJFVEVOVElPTl9VTlNQRUNJRklFRBAAEhQKEFJFVEVOVElPTl9ERUxFVEUQARISCg5SRVRFTlRJT05fS0VFUBACOmu6SGgaZgoSbW9kZWxfY2FjaGUudm9sdW1lEiVzZXQgY2xhaW0gb3IgaG9zdFBhdGgsIG9uZSBvZiB0aGUgdHdvGiloYXModGhpcy5jbGFpbSkgIT0gKHRoaXMuaG9zdF9wYXRoICE9ICcnKSKHAQoLVm9sdW1lQ2xhaW0SHQoIc2l6ZV9naWIYASABKAVCC7pICBoGGICAQCAAEkQKDXN0b3JhZ2VfY2xhc3MYAiABKAlCLbpIKnIoGP0BMiNeKFthLXowLTldKFstYS16MC05Ll0qW2EtejAtOV0pPyk/JBITCgtzaW5nbGVfbm9kZRgDIAEoCCK/CgoRS3ViZXJuZXRlc09wdGlvbnMS/gEKDW5vZGVfc2VsZWN0b3IYASADKAsyMC53aW5kbGFzcy52MS5LdWJlcm5ldGVzT3B0aW9ucy5Ob2RlU2VsZWN0b3JFbnRyeUK0AbpIsAGaAawBECAicHJuGL0CMlFeKFthLXowLTldKFstYS16MC05Ll0qW2EtejAtOV0pPy8pP1tBLVphLXowLTldKFstQS1aYS16MC05Xy5dezAsNjF9W0EtWmEtejAtOV0pPyRaFmt1YmVybmV0ZXMuaW8vaG9zdG5hbWUqNnI0MjJeKFtBLVphLXowLTldKFstQS1aYS16MC05Xy5dezAsNjF9W0EtWmEtejAtOV0pPyk/JBI2Cgt0b2xlcmF0aW9ucxgCIAMoCzIXLndpbmRsYXNzLnYxLlRvbGVyYXRpb25CCLpIBZIBAhAgErcBCg9wb2RfYW5ub3RhdGlvbnMYAyADKAsyMi53aW5kbGFzcy52MS5LdWJlcm5ldGVzT3B0aW9ucy5Qb2RBbm5vdGF0aW9uc0VudHJ5Qmq6SGeaAWQQQCJYclYYvQIyUV4oW2EtejAtOV0oWy1hLXowLTkuXSpbYS16MC05XSk/Lyk/W0EtWmEtejAtOV0oWy1BLVphLXowLTlfLl17MCw2MX1bQS1aYS16MC05XSk/JCoGcgQYgIABEuABCgpwb2RfbGFiZWxzGAQgAygLMi0ud2luZGxhc3MudjEuS3ViZXJuZXRlc09wdGlvbnMuUG9kTGFiZWxzRW50cnlCnAG6SJgBmgGUARAgIlhyVhi9AjJRXihbYS16MC05XShbLWEtejAtOS5dKlthLXowLTldKT8vKT9bQS1aYS16MC05XShbLUEtWmEtejAtOV8uXXswLDYxfVtBLVphLXowLTldKT8kKjZyNDIyXihbQS1aYS16MC05XShbLUEtWmEtejAtOV8uXXswLDYxfVtBLVphLXowLTldKT8pPyQSRQoOcHJpb3JpdHlfY2xhc3MYBSABKAlCLbpIKnIoGP0BMiNeKFthLXowLTldKFstYS16MC05Ll0qW2EtejAtOV0pPyk/JBJECg1ydW50aW1lX2NsYXNzGAYgASgJQi26SCpyKBj9ATIjXihbYS16MC05XShbLWEtejAtOS5dKlthLXowLTldKT8pPyQSSAoLem9uZV9zcHJlYWQYByABKA4yKS53aW5kbGFzcy52MS5LdWJlcm5ldGVzT3B0aW9ucy5ab25lU3ByZWFkQgi6SAWCAQIQARInCgtydW5fYXNfdXNlchgIIAEoA0INukgKIggY/////wcoAUgAiAEBEjAKCHNlY3VyaXR5GAkgASgLMh4ud2luZGxhc3MudjEuU2VjdXJpdHlFeGNlcHRpb24aMwoRTm9kZVNlbGVjdG9yRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ARo1ChNQb2RBbm5vdGF0aW9uc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEaMAoOUG9kTGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJ0Cgpab25lU3ByZWFkEhsKF1pPTkVfU1BSRUFEX1VOU1BFQ0lGSUVEEAASGQoVWk9ORV9TUFJFQURfUFJFRkVSUkVEEAESGAoUWk9ORV9TUFJFQURfUkVRVUlSRUQQAhIUChBaT05FX1NQUkVBRF9OT05FEANCDgoMX3J1bl9hc191c2VyIoUCCgpUb2xlcmF0aW9uEmsKA2tleRgBIAEoCUJeukhbclkYvQIyVF4oKFthLXowLTldKFstYS16MC05Ll0qW2EtejAtOV0pPy8pP1tBLVphLXowLTldKFstQS1aYS16MC05Xy5dezAsNjF9W0EtWmEtejAtOV0pPyk/JBJICgV2YWx1ZRgCIAEoCUI5ukg2cjQyMl4oW0EtWmEtejAtOV0oWy1BLVphLXowLTlfLl17MCw2MX1bQS1aYS16MC05XSk/KT8kEkAKBmVmZmVjdBgDIAEoCUIwukgtcitSAFIKTm9TY2hlZHVsZVIQUHJlZmVyTm9TY2hlZHVsZVIJTm9FeGVjdXRlIsMBChFTZWN1cml0eUV4Y2VwdGlvbhIaCgZyZWFzb24YASABKAlCCrpIB3IFEAEYgAgSEwoLcnVuX2FzX3Jvb3QYAiABKAgSEgoKcHJpdmlsZWdlZBgDIAEoCBIQCghob3N0X2lwYxgEIAEoCBIaChJ1bmNvbmZpbmVkX3NlY2NvbXAYBSABKAgSOwoQYWRkX2NhcGFiaWxpdGllcxgGIAMoCUIhukgekgEbECAYASIVchMyEV5bQS1aXVtBLVowLTlfXSokIlkKBFBvcnQSNgoEbmFtZRgBIAEoCUIoukglciMyIV5bYS16XShbLWEtejAtOV17MCw2MX1bYS16MC05XSk/JBIZCgRwb3J0GAIgASgFQgu6SAgaBhj//wMoACKsAwoLSGVhbHRoQ2hlY2sSJAoEcGF0aBgBIAEoCUIWukgTchEYgAgyDF4oL1shLX5dKik/JBIVCgRwb3J0GAIgASgJQge6SARyAhg/EiIKBm1ldGhvZBgDIAEoCUISukgPcg1SAFIDR0VUUgRIRUFEEj8KCGludGVydmFsGAQgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQhK6SA+qAQwiAwiQHDIFEIDC1y8SPgoHdGltZW91dBgFIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkISukgPqgEMIgMI2AQyBRCA4esXEiYKE3VuaGVhbHRoeV90aHJlc2hvbGQYBiABKAVCCbpIBhoEGGQoABIkChFoZWFsdGh5X3RocmVzaG9sZBgHIAEoBUIJukgGGgQYZCgAEkMKDnN0YXJ0dXBfYnVkZ2V0GAggASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQhC6SA2qAQoiBAiAowUyAggBEigKDmV4cGVjdGVkX2NvZGVzGAkgAygJQhC6SA2SAQoQEBgBIgRyAhgHKkgKBkxheW91dBIWChJMQVlPVVRfVU5TUEVDSUZJRUQQABITCg9MQVlPVVRfUkVQTElDQVMQARIRCg1MQVlPVVRfUE9PTEVEEAJiBnByb3RvMw", [file_buf_validate_validate, file_google_protobuf_duration, file_windlass_v1_routing, file_windlass_v1_serve]);
+  fileDesc("ChZ3aW5kbGFzcy92MS9zcGVjLnByb3RvEgt3aW5kbGFzcy52MSKrDQoORGVwbG95bWVudFNwZWMSFwoFaW1hZ2UYASABKAlCCLpIBXIDGIAEEiQKB2NvbW1hbmQYAiADKAlCE7pIEJIBDRCAAiIIcgYQARiAgAISHwoEYXJncxgDIAMoCUIRukgOkgELEIAIIgZyBBiAgAISKQoJcmVzb3VyY2VzGAQgASgLMhYud2luZGxhc3MudjEuUmVzb3VyY2VzEi4KBXJvbGVzGAUgAygLMhUud2luZGxhc3MudjEuUm9sZVNwZWNCCLpIBZIBAhAIEmUKA2VudhgGIAMoCzIkLndpbmRsYXNzLnYxLkRlcGxveW1lbnRTcGVjLkVudkVudHJ5QjK6SC+aASwQgAQiH3IdGIACMhheW0EtWmEtel9dW0EtWmEtejAtOV9dKiQqBnIEGICACBI4CgdzZWNyZXRzGAcgAygLMhwud2luZGxhc3MudjEuU2VjcmV0UmVmZXJlbmNlQgm6SAaSAQMQgAESKgoFcG9ydHMYCCADKAsyES53aW5kbGFzcy52MS5Qb3J0Qgi6SAWSAQIQEBIuCgxoZWFsdGhfY2hlY2sYCSABKAsyGC53aW5kbGFzcy52MS5IZWFsdGhDaGVjaxJDChF0ZXJtaW5hdGlvbl9ncmFjZRgKIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkINukgKqgEHIgMIkBwyABJGChFwcm9ncmVzc19kZWFkbGluZRgLIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkIQukgNqgEKIgQIgKMFMgIIARJECgdyZWdpb25zGAwgAygJQjO6SDCSAS0IARAgGAEiJXIjMiFeW2Etel0oWy1hLXowLTldezAsNjF9W2EtejAtOV0pPyQSIQoIcmVwbGljYXMYDSABKAVCCrpIBxoFGJBOKABIAIgBARIdCgltaW5fcmVhZHkYDiABKAVCCrpIBxoFGJBOKAASHwoNdmVyc2lvbl9sYWJlbBgPIAEoCUIIukgFcgMYgAESGQoHbWVzc2FnZRgQIAEoCUIIukgFcgMYgAgSHwoNc291cmNlX2NvbW1pdBgRIAEoCUIIukgFcgMYgAESFQoNaW5oZXJpdGVkX2VudhgSIAMoCRIsCgttb2RlbF9jYWNoZRgTIAEoCzIXLndpbmRsYXNzLnYxLk1vZGVsQ2FjaGUSMgoKa3ViZXJuZXRlcxgUIAEoCzIeLndpbmRsYXNzLnYxLkt1YmVybmV0ZXNPcHRpb25zEj0KC2RyYWluX2RlbGF5GBUgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQg26SAqqAQciAwjYBDIAEi0KBmxheW91dBgWIAEoDjITLndpbmRsYXNzLnYxLkxheW91dEIIukgFggECEAESMgoJb3ZlcnJpZGVzGCggAygLMhUud2luZGxhc3MudjEuT3ZlcnJpZGVCCLpIBZIBAhAgEjUKEHBpbm5lZF9vdmVycmlkZXMYKSADKAsyGy53aW5kbGFzcy52MS5QaW5uZWRPdmVycmlkZRIhCgVzZXJ2ZRgqIAEoCzISLndpbmRsYXNzLnYxLlNlcnZlEhQKDGdlbmVyYXRlZF9ieRgrIAEoCRIpCglnZW5lcmF0ZWQYLCABKAsyFi53aW5kbGFzcy52MS5HZW5lcmF0ZWQSKwoHcm91dGluZxhGIAEoCzIaLndpbmRsYXNzLnYxLlJvdXRpbmdQb2xpY3kSJwoFbW9kZWwYUCABKAsyGC53aW5kbGFzcy52MS5Mb2FkZWRNb2RlbBIoCgZtb2RlbHMYUSABKAsyGC53aW5kbGFzcy52MS5Nb2RlbFNlcnZlchoqCghFbnZFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBOv8Bukj7ARr4AQoTc3BlYy5ydW5zX3NvbWV0aGluZxI7c2V0IHNlcnZlLCBpbWFnZSwgY29tbWFuZCBvciBtb2RlbDogdGhlcmUgaXMgbm90aGluZyB0byBydW4aowF0aGlzLmltYWdlICE9ICcnIHx8IHNpemUodGhpcy5jb21tYW5kKSA+IDAgfHwgaGFzKHRoaXMuc2VydmUpIHx8IGhhcyh0aGlzLm1vZGVsKSB8fCBzaXplKHRoaXMucm9sZXMpID4gMCAmJiB0aGlzLnJvbGVzLmFsbChyLCByLmltYWdlICE9ICcnIHx8IHNpemUoci5jb21tYW5kKSA+IDApQgsKCV9yZXBsaWNhcyKVAgoLTG9hZGVkTW9kZWwSRQoEbmFtZRgBIAEoCUI3ukg0cjIY/QEyLV4oW0EtWmEtejAtOV0oWy1BLVphLXowLTlfLl0qW0EtWmEtejAtOV0pPyk/JBI7CgZzZXJ2ZXIYAiABKAlCK7pIKHImMiReKFthLXpdKFstYS16MC05XXswLDYxfVthLXowLTldKT8pPyQSSAoIcmVxdWlyZXMYAyADKAlCNrpIM5IBMBAQGAEiKnIoMiZeW2EtejAtOV0oWy1hLXowLTkuX117MCw2MX1bYS16MC05XSk/JBIgCgptZW1vcnlfbWliGAQgASgDQgy6SAkiBxiAgIAIKAASFgoEcGF0aBgFIAEoCUIIukgFcgMYgAgiowIKC01vZGVsU2VydmVyEj8KCHByb3RvY29sGAEgASgOMiEud2luZGxhc3MudjEuTW9kZWxTZXJ2ZXIuUHJvdG9jb2xCCrpIB4IBBBABIAASTAoMY2FwYWJpbGl0aWVzGAIgAygJQja6SDOSATAQEBgBIipyKDImXlthLXowLTldKFstYS16MC05Ll9dezAsNjF9W2EtejAtOV0pPyQSIAoKbWVtb3J5X21pYhgDIAEoA0IMukgJIgcYgICACCgAEhkKBXNsb3RzGAQgASgFQgq6SAcaBRiQTigAIkgKCFByb3RvY29sEhgKFFBST1RPQ09MX1VOU1BFQ0lGSUVEEAASDwoLUFJPVE9DT0xfVjIQARIRCg1QUk9UT0NPTF9MT1JBEAIi1wQKCE92ZXJyaWRlEkIKB3JlZ2lvbnMYASADKAlCMbpILpIBKxAgGAEiJXIjMiFeW2Etel0oWy1hLXowLTldezAsNjF9W2EtejAtOV0pPyQSOwoGbGFiZWxzGAIgAygLMiEud2luZGxhc3MudjEuT3ZlcnJpZGUuTGFiZWxzRW50cnlCCLpIBZoBAhAQEiEKCHJlcGxpY2FzGAMgASgFQgq6SAcaBRiQTigASACIAQESKQoJcmVzb3VyY2VzGAQgASgLMhYud2luZGxhc3MudjEuUmVzb3VyY2VzEh8KBGFyZ3MYBSADKAlCEbpIDpIBCxCACCIGcgQYgIACEiUKCmV4dHJhX2FyZ3MYBiADKAlCEbpIDpIBCxCACCIGcgQYgIACEl8KA2VudhgHIAMoCzIeLndpbmRsYXNzLnYxLk92ZXJyaWRlLkVudkVudHJ5QjK6SC+aASwQgAEiH3IdGIACMhheW0EtWmEtel9dW0EtWmEtejAtOV9dKiQqBnIEGICACBI3CgdzZWNyZXRzGAggAygLMhwud2luZGxhc3MudjEuU2VjcmV0UmVmZXJlbmNlQgi6SAWSAQIQQBIyCgVyb2xlcxgJIAMoCzIZLndpbmRsYXNzLnYxLlJvbGVPdmVycmlkZUIIukgFkgECEAgaLQoLTGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ARoqCghFbnZFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBQgsKCV9yZXBsaWNhcyKSAQoMUm9sZU92ZXJyaWRlEjYKBG5hbWUYASABKAlCKLpIJXIjMiFeW2Etel0oWy1hLXowLTldezAsNjF9W2EtejAtOV0pPyQSKQoJcmVzb3VyY2VzGAIgASgLMhYud2luZGxhc3MudjEuUmVzb3VyY2VzEh8KBGFyZ3MYAyADKAlCEbpIDpIBCxCACCIGcgQYgIACIloKDlBpbm5lZE92ZXJyaWRlEg4KBnJlZ2lvbhgBIAEoCRIRCglyZWdpb25faWQYAiABKAkSJQoGdmFsdWVzGAMgASgLMhUud2luZGxhc3MudjEuT3ZlcnJpZGUivgEKCVJlc291cmNlcxIjCg5jcHVfbWlsbGljb3JlcxgBIAEoBUILukgIGgYYgMA+KAASIAoKbWVtb3J5X21pYhgCIAEoBUIMukgJGgcYgICACCgAEh0KA2dwdRgDIAEoCzIQLndpbmRsYXNzLnYxLkdwdRIdCgdzaG1fbWliGAQgASgFQgy6SAkaBxiAgIAIKAASLAoVZXBoZW1lcmFsX3N0b3JhZ2VfbWliGAUgASgFQg26SAoaCBiAgICABCgAIpAECgNHcHUSGAoFY291bnQYASABKAVCCbpIBhoEGEAoABIsCgdwcm9kdWN0GAIgASgJQhu6SBhyFhiAATIRXlstQS1aYS16MC05Xy5dKiQSOQoEcG9vbBgDIAEoCUIrukgociYyJF4oW2Etel0oWy1hLXowLTldezAsNjF9W2EtejAtOV0pPyk/JBIkCg5taW5fbWVtb3J5X21pYhgEIAEoBUIMukgJGgcYgICACCgAEm0KDXJlc291cmNlX25hbWUYBSABKAlCVrpIU3JRGIABMkxeKFthLXowLTldKFstYS16MC05Ll0qW2EtejAtOV0pPy9bQS1aYS16MC05XShbLUEtWmEtejAtOV8uXSpbQS1aYS16MC05XSk/KT8kOvABukjsARrpAQoJZ3B1LmNvdW50Emlwcm9kdWN0LCBwb29sLCBtaW5NZW1vcnlNaWIgYW5kIHJlc291cmNlTmFtZSBjaG9vc2UgYW1vbmcgR1BVczogc2V0IGNvdW50IHRvIDEgb3IgbW9yZSwgb3IgbGVhdmUgdGhlbSBvdXQacXRoaXMuY291bnQgPiAwIHx8ICh0aGlzLnByb2R1Y3QgPT0gJycgJiYgdGhpcy5wb29sID09ICcnICYmIHRoaXMubWluX21lbW9yeV9taWIgPT0gMCAmJiB0aGlzLnJlc291cmNlX25hbWUgPT0gJycpItAECghSb2xlU3BlYxI2CgRuYW1lGAEgASgJQii6SCVyIzIhXlthLXpdKFstYS16MC05XXswLDYxfVthLXowLTldKT8kEh0KCWluc3RhbmNlcxgCIAEoBUIKukgHGgUYgAIoABIXCgVpbWFnZRgDIAEoCUIIukgFcgMYgAQSGgoHY29tbWFuZBgEIAMoCUIJukgGkgEDEIACEhcKBGFyZ3MYBSADKAlCCbpIBpIBAxCACBIpCglyZXNvdXJjZXMYBiABKAsyFi53aW5kbGFzcy52MS5SZXNvdXJjZXMSDQoFZW50cnkYByABKAgSRwoMc3RhcnRzX2FmdGVyGAggAygJQjG6SC6SASsQCBgBIiVyIzIhXlthLXpdKFstYS16MC05XXswLDYxfVthLXowLTldKT8kEl8KA2VudhgJIAMoCzIeLndpbmRsYXNzLnYxLlJvbGVTcGVjLkVudkVudHJ5QjK6SC+aASwQgAEiH3IdGIACMhheW0EtWmEtel9dW0EtWmEtejAtOV9dKiQqBnIEGICACBIYCgVob3N0cxgKIAEoBUIJukgGGgQYZCgAEjQKBXNsb3RzGAsgASgOMhsud2luZGxhc3MudjEuUm9sZVNwZWMuU2xvdHNCCLpIBYIBAhABGioKCEVudkVudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEiPwoFU2xvdHMSFQoRU0xPVFNfVU5TUEVDSUZJRUQQABINCglTTE9UU19BTlkQARIQCgxTTE9UU19TVEFCTEUQAiLbAgoPU2VjcmV0UmVmZXJlbmNlEhoKCGVudl9uYW1lGAEgASgJQgi6SAVyAxiAAhI4CgZzZWNyZXQYAiABKAlCKLpIJXIjMiFeW2Etel0oWy1hLXowLTldezAsNjF9W2EtejAtOV0pPyQSEgoKaW1hZ2VfcHVsbBgDIAEoCBIPCgd2ZXJzaW9uGAQgASgFOswBukjIARrFAQoKc2VjcmV0LnVzZRJcc2V0IGVudk5hbWUgKGEgdmFyaWFibGUncyBuYW1lKSBvciBpbWFnZVB1bGwsIG9uZSBvZiB0aGUgdHdvOiBpdCBzYXlzIHdoYXQgdGhlIHNlY3JldCBpcyBmb3IaWXRoaXMuaW1hZ2VfcHVsbCA/IHRoaXMuZW52X25hbWUgPT0gJycgOiB0aGlzLmVudl9uYW1lLm1hdGNoZXMoJ15bQS1aYS16X11bQS1aYS16MC05X10qJCcpIoYDCgpNb2RlbENhY2hlEiYKCm1vdW50X3BhdGgYASABKAlCErpID3INGIAIMgheL1teOl0rJBInCgVjbGFpbRgCIAEoCzIYLndpbmRsYXNzLnYxLlZvbHVtZUNsYWltEigKCWhvc3RfcGF0aBgDIAEoCUIVukgSchAYgAgyC14oL1teOl0rKT8kEj4KCXJldGVudGlvbhgEIAEoDjIhLndpbmRsYXNzLnYxLk1vZGVsQ2FjaGUuUmV0ZW50aW9uQgi6SAWCAQIQASJQCglSZXRlbnRpb24SGQoVUkVURU5USU9OX1VOU1BFQ0lGSUVEEAASFAoQUkVURU5USU9OX0RFTEVURRABEhIKDlJFVEVOVElPTl9LRUVQEAI6a7pIaBpmChJtb2RlbF9jYWNoZS52b2x1bWUSJXNldCBjbGFpbSBvciBob3N0UGF0aCwgb25lIG9mIHRoZSB0d28aKWhhcyh0aGlzLmNsYWltKSAhPSAodGhpcy5ob3N0X3BhdGggIT0gJycpIocBCgtWb2x1bWVDbGFpbRIdCghzaXplX2dpYhgBIAEoBUILukgIGgYYgIBAIAASRAoNc3RvcmFnZV9jbGFzcxgCIAEoCUItukgqcigY/QEyI14oW2EtejAtOV0oWy1hLXowLTkuXSpbYS16MC05XSk/KT8kEhMKC3NpbmdsZV9ub2RlGAMgASgIIr8KChFLdWJlcm5ldGVzT3B0aW9ucxL+AQoNbm9kZV9zZWxlY3RvchgBIAMoCzIwLndpbmRsYXNzLnYxLkt1YmVybmV0ZXNPcHRpb25zLk5vZGVTZWxlY3RvckVudHJ5QrQBukiwAZoBrAEQICJwcm4YvQIyUV4oW2EtejAtOV0oWy1hLXowLTkuXSpbYS16MC05XSk/Lyk/W0EtWmEtejAtOV0oWy1BLVphLXowLTlfLl17MCw2MX1bQS1aYS16MC05XSk/JFoWa3ViZXJuZXRlcy5pby9ob3N0bmFtZSo2cjQyMl4oW0EtWmEtejAtOV0oWy1BLVphLXowLTlfLl17MCw2MX1bQS1aYS16MC05XSk/KT8kEjYKC3RvbGVyYXRpb25zGAIgAygLMhcud2luZGxhc3MudjEuVG9sZXJhdGlvbkIIukgFkgECECAStwEKD3BvZF9hbm5vdGF0aW9ucxgDIAMoCzIyLndpbmRsYXNzLnYxLkt1YmVybmV0ZXNPcHRpb25zLlBvZEFubm90YXRpb25zRW50cnlCarpIZ5oBZBBAIlhyVhi9AjJRXihbYS16MC05XShbLWEtejAtOS5dKlthLXowLTldKT8vKT9bQS1aYS16MC05XShbLUEtWmEtejAtOV8uXXswLDYxfVtBLVphLXowLTldKT8kKgZyBBiAgAES4AEKCnBvZF9sYWJlbHMYBCADKAsyLS53aW5kbGFzcy52MS5LdWJlcm5ldGVzT3B0aW9ucy5Qb2RMYWJlbHNFbnRyeUKcAbpImAGaAZQBECAiWHJWGL0CMlFeKFthLXowLTldKFstYS16MC05Ll0qW2EtejAtOV0pPy8pP1tBLVphLXowLTldKFstQS1aYS16MC05Xy5dezAsNjF9W0EtWmEtejAtOV0pPyQqNnI0MjJeKFtBLVphLXowLTldKFstQS1aYS16MC05Xy5dezAsNjF9W0EtWmEtejAtOV0pPyk/JBJFCg5wcmlvcml0eV9jbGFzcxgFIAEoCUItukgqcigY/QEyI14oW2EtejAtOV0oWy1hLXowLTkuXSpbYS16MC05XSk/KT8kEkQKDXJ1bnRpbWVfY2xhc3MYBiABKAlCLbpIKnIoGP0BMiNeKFthLXowLTldKFstYS16MC05Ll0qW2EtejAtOV0pPyk/JBJICgt6b25lX3NwcmVhZBgHIAEoDjIpLndpbmRsYXNzLnYxLkt1YmVybmV0ZXNPcHRpb25zLlpvbmVTcHJlYWRCCLpIBYIBAhABEicKC3J1bl9hc191c2VyGAggASgDQg26SAoiCBj/////BygBSACIAQESMAoIc2VjdXJpdHkYCSABKAsyHi53aW5kbGFzcy52MS5TZWN1cml0eUV4Y2VwdGlvbhozChFOb2RlU2VsZWN0b3JFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBGjUKE1BvZEFubm90YXRpb25zRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ARowCg5Qb2RMYWJlbHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBInQKClpvbmVTcHJlYWQSGwoXWk9ORV9TUFJFQURfVU5TUEVDSUZJRUQQABIZChVaT05FX1NQUkVBRF9QUkVGRVJSRUQQARIYChRaT05FX1NQUkVBRF9SRVFVSVJFRBACEhQKEFpPTkVfU1BSRUFEX05PTkUQA0IOCgxfcnVuX2FzX3VzZXIihQIKClRvbGVyYXRpb24SawoDa2V5GAEgASgJQl66SFtyWRi9AjJUXigoW2EtejAtOV0oWy1hLXowLTkuXSpbYS16MC05XSk/Lyk/W0EtWmEtejAtOV0oWy1BLVphLXowLTlfLl17MCw2MX1bQS1aYS16MC05XSk/KT8kEkgKBXZhbHVlGAIgASgJQjm6SDZyNDIyXihbQS1aYS16MC05XShbLUEtWmEtejAtOV8uXXswLDYxfVtBLVphLXowLTldKT8pPyQSQAoGZWZmZWN0GAMgASgJQjC6SC1yK1IAUgpOb1NjaGVkdWxlUhBQcmVmZXJOb1NjaGVkdWxlUglOb0V4ZWN1dGUiwwEKEVNlY3VyaXR5RXhjZXB0aW9uEhoKBnJlYXNvbhgBIAEoCUIKukgHcgUQARiACBITCgtydW5fYXNfcm9vdBgCIAEoCBISCgpwcml2aWxlZ2VkGAMgASgIEhAKCGhvc3RfaXBjGAQgASgIEhoKEnVuY29uZmluZWRfc2VjY29tcBgFIAEoCBI7ChBhZGRfY2FwYWJpbGl0aWVzGAYgAygJQiG6SB6SARsQIBgBIhVyEzIRXltBLVpdW0EtWjAtOV9dKiQiWQoEUG9ydBI2CgRuYW1lGAEgASgJQii6SCVyIzIhXlthLXpdKFstYS16MC05XXswLDYxfVthLXowLTldKT8kEhkKBHBvcnQYAiABKAVCC7pICBoGGP//AygAIqwDCgtIZWFsdGhDaGVjaxIkCgRwYXRoGAEgASgJQha6SBNyERiACDIMXigvWyEtfl0qKT8kEhUKBHBvcnQYAiABKAlCB7pIBHICGD8SIgoGbWV0aG9kGAMgASgJQhK6SA9yDVIAUgNHRVRSBEhFQUQSPwoIaW50ZXJ2YWwYBCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb25CErpID6oBDCIDCJAcMgUQgMLXLxI+Cgd0aW1lb3V0GAUgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQhK6SA+qAQwiAwjYBDIFEIDh6xcSJgoTdW5oZWFsdGh5X3RocmVzaG9sZBgGIAEoBUIJukgGGgQYZCgAEiQKEWhlYWx0aHlfdGhyZXNob2xkGAcgASgFQgm6SAYaBBhkKAASQwoOc3RhcnR1cF9idWRnZXQYCCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb25CELpIDaoBCiIECICjBTICCAESKAoOZXhwZWN0ZWRfY29kZXMYCSADKAlCELpIDZIBChAQGAEiBHICGAcqSAoGTGF5b3V0EhYKEkxBWU9VVF9VTlNQRUNJRklFRBAAEhMKD0xBWU9VVF9SRVBMSUNBUxABEhEKDUxBWU9VVF9QT09MRUQQAmIGcHJvdG8z", [file_buf_validate_validate, file_google_protobuf_duration, file_windlass_v1_routing, file_windlass_v1_serve]);
 
 /**
  * DeploymentSpec says what to run. The spec of a deployment never changes. Absent fields take the
@@ -240,6 +240,22 @@ export type DeploymentSpec = Message<"windlass.v1.DeploymentSpec"> & {
    * @generated from field: windlass.v1.RoutingPolicy routing = 70;
    */
   routing?: RoutingPolicy | undefined;
+
+  /**
+   * The app is a model: its replicas are not processes, but servers of other apps that have loaded
+   * it. Must not be set together with image, command, args, env, secrets, ports, roles, resources,
+   * serve, modelCache, kubernetes or models.
+   *
+   * @generated from field: windlass.v1.LoadedModel model = 80;
+   */
+  model?: LoadedModel | undefined;
+
+  /**
+   * Instances are servers that load models while they run.
+   *
+   * @generated from field: windlass.v1.ModelServer models = 81;
+   */
+  models?: ModelServer | undefined;
 };
 
 /**
@@ -248,6 +264,129 @@ export type DeploymentSpec = Message<"windlass.v1.DeploymentSpec"> & {
  */
 export const DeploymentSpecSchema: GenMessage<DeploymentSpec> = /*@__PURE__*/
   messageDesc(file_windlass_v1_spec, 0);
+
+/**
+ * LoadedModel is a model that servers load. A replica is one server that has it. Servers are those
+ * instances of the same environment whose app has models, and that fit.
+ *
+ * @generated from message windlass.v1.LoadedModel
+ */
+export type LoadedModel = Message<"windlass.v1.LoadedModel"> & {
+  /**
+   * Name under which servers know the model, and requests name it. Default: the app's name.
+   *
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * App whose servers load the model. Default: any.
+   *
+   * @generated from field: string server = 2;
+   */
+  server: string;
+
+  /**
+   * Capabilities that a server must have, all of them.
+   *
+   * @generated from field: repeated string requires = 3;
+   */
+  requires: string[];
+
+  /**
+   * Memory of a server that the loaded model needs.
+   *
+   * @generated from field: int64 memory_mib = 4;
+   */
+  memoryMib: bigint;
+
+  /**
+   * For servers with the protocol lora: path or name of the adapter, as the server reads it.
+   *
+   * @generated from field: string path = 5;
+   */
+  path: string;
+};
+
+/**
+ * Describes the message windlass.v1.LoadedModel.
+ * Use `create(LoadedModelSchema)` to create a new message.
+ */
+export const LoadedModelSchema: GenMessage<LoadedModel> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_spec, 1);
+
+/**
+ * ModelServer is what a server of models can hold.
+ *
+ * @generated from message windlass.v1.ModelServer
+ */
+export type ModelServer = Message<"windlass.v1.ModelServer"> & {
+  /**
+   * How models are loaded.
+   *
+   * @generated from field: windlass.v1.ModelServer.Protocol protocol = 1;
+   */
+  protocol: ModelServer_Protocol;
+
+  /**
+   * Capabilities that models may require.
+   *
+   * @generated from field: repeated string capabilities = 2;
+   */
+  capabilities: string[];
+
+  /**
+   * Memory of one instance for models.
+   *
+   * @generated from field: int64 memory_mib = 3;
+   */
+  memoryMib: bigint;
+
+  /**
+   * How many models one instance holds at most. 0: any number that has memory.
+   *
+   * @generated from field: int32 slots = 4;
+   */
+  slots: number;
+};
+
+/**
+ * Describes the message windlass.v1.ModelServer.
+ * Use `create(ModelServerSchema)` to create a new message.
+ */
+export const ModelServerSchema: GenMessage<ModelServer> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_spec, 2);
+
+/**
+ * @generated from enum windlass.v1.ModelServer.Protocol
+ */
+export enum ModelServer_Protocol {
+  /**
+   * @generated from enum value: PROTOCOL_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * Open Inference Protocol, version 2, with the repository extension. The server has a
+   * repository of models of its own.
+   *
+   * @generated from enum value: PROTOCOL_V2 = 1;
+   */
+  V2 = 1,
+
+  /**
+   * LoRA adapters, by vLLM's calls.
+   *
+   * @generated from enum value: PROTOCOL_LORA = 2;
+   */
+  LORA = 2,
+}
+
+/**
+ * Describes the enum windlass.v1.ModelServer.Protocol.
+ */
+export const ModelServer_ProtocolSchema: GenEnum<ModelServer_Protocol> = /*@__PURE__*/
+  enumDesc(file_windlass_v1_spec, 2, 0);
 
 /**
  * Override sets different values for regions, which it selects by name or by labels.
@@ -331,7 +470,7 @@ export type Override = Message<"windlass.v1.Override"> & {
  * Use `create(OverrideSchema)` to create a new message.
  */
 export const OverrideSchema: GenMessage<Override> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 1);
+  messageDesc(file_windlass_v1_spec, 3);
 
 /**
  * RoleOverride sets different values for one role.
@@ -366,7 +505,7 @@ export type RoleOverride = Message<"windlass.v1.RoleOverride"> & {
  * Use `create(RoleOverrideSchema)` to create a new message.
  */
 export const RoleOverrideSchema: GenMessage<RoleOverride> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 2);
+  messageDesc(file_windlass_v1_spec, 4);
 
 /**
  * PinnedOverride is the effective override of one region.
@@ -400,7 +539,7 @@ export type PinnedOverride = Message<"windlass.v1.PinnedOverride"> & {
  * Use `create(PinnedOverrideSchema)` to create a new message.
  */
 export const PinnedOverrideSchema: GenMessage<PinnedOverride> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 3);
+  messageDesc(file_windlass_v1_spec, 5);
 
 /**
  * @generated from message windlass.v1.Resources
@@ -446,7 +585,7 @@ export type Resources = Message<"windlass.v1.Resources"> & {
  * Use `create(ResourcesSchema)` to create a new message.
  */
 export const ResourcesSchema: GenMessage<Resources> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 4);
+  messageDesc(file_windlass_v1_spec, 6);
 
 /**
  * @generated from message windlass.v1.Gpu
@@ -495,7 +634,7 @@ export type Gpu = Message<"windlass.v1.Gpu"> & {
  * Use `create(GpuSchema)` to create a new message.
  */
 export const GpuSchema: GenMessage<Gpu> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 5);
+  messageDesc(file_windlass_v1_spec, 7);
 
 /**
  * RoleSpec is one role within a replica. Absent fields are taken from the spec.
@@ -576,7 +715,7 @@ export type RoleSpec = Message<"windlass.v1.RoleSpec"> & {
  * Use `create(RoleSpecSchema)` to create a new message.
  */
 export const RoleSpecSchema: GenMessage<RoleSpec> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 6);
+  messageDesc(file_windlass_v1_spec, 8);
 
 /**
  * @generated from enum windlass.v1.RoleSpec.Slots
@@ -608,7 +747,7 @@ export enum RoleSpec_Slots {
  * Describes the enum windlass.v1.RoleSpec.Slots.
  */
 export const RoleSpec_SlotsSchema: GenEnum<RoleSpec_Slots> = /*@__PURE__*/
-  enumDesc(file_windlass_v1_spec, 6, 0);
+  enumDesc(file_windlass_v1_spec, 8, 0);
 
 /**
  * @generated from message windlass.v1.SecretReference
@@ -651,7 +790,7 @@ export type SecretReference = Message<"windlass.v1.SecretReference"> & {
  * Use `create(SecretReferenceSchema)` to create a new message.
  */
 export const SecretReferenceSchema: GenMessage<SecretReference> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 7);
+  messageDesc(file_windlass_v1_spec, 9);
 
 /**
  * ModelCache is one volume per app and region, which all versions of the app share, or one
@@ -692,7 +831,7 @@ export type ModelCache = Message<"windlass.v1.ModelCache"> & {
  * Use `create(ModelCacheSchema)` to create a new message.
  */
 export const ModelCacheSchema: GenMessage<ModelCache> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 8);
+  messageDesc(file_windlass_v1_spec, 10);
 
 /**
  * @generated from enum windlass.v1.ModelCache.Retention
@@ -724,7 +863,7 @@ export enum ModelCache_Retention {
  * Describes the enum windlass.v1.ModelCache.Retention.
  */
 export const ModelCache_RetentionSchema: GenEnum<ModelCache_Retention> = /*@__PURE__*/
-  enumDesc(file_windlass_v1_spec, 8, 0);
+  enumDesc(file_windlass_v1_spec, 10, 0);
 
 /**
  * VolumeClaim requests a volume from the region's storage.
@@ -758,7 +897,7 @@ export type VolumeClaim = Message<"windlass.v1.VolumeClaim"> & {
  * Use `create(VolumeClaimSchema)` to create a new message.
  */
 export const VolumeClaimSchema: GenMessage<VolumeClaim> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 9);
+  messageDesc(file_windlass_v1_spec, 11);
 
 /**
  * KubernetesOptions are settings of Kubernetes that the rest of the spec cannot express.
@@ -829,7 +968,7 @@ export type KubernetesOptions = Message<"windlass.v1.KubernetesOptions"> & {
  * Use `create(KubernetesOptionsSchema)` to create a new message.
  */
 export const KubernetesOptionsSchema: GenMessage<KubernetesOptions> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 10);
+  messageDesc(file_windlass_v1_spec, 12);
 
 /**
  * @generated from enum windlass.v1.KubernetesOptions.ZoneSpread
@@ -866,7 +1005,7 @@ export enum KubernetesOptions_ZoneSpread {
  * Describes the enum windlass.v1.KubernetesOptions.ZoneSpread.
  */
 export const KubernetesOptions_ZoneSpreadSchema: GenEnum<KubernetesOptions_ZoneSpread> = /*@__PURE__*/
-  enumDesc(file_windlass_v1_spec, 10, 0);
+  enumDesc(file_windlass_v1_spec, 12, 0);
 
 /**
  * @generated from message windlass.v1.Toleration
@@ -899,7 +1038,7 @@ export type Toleration = Message<"windlass.v1.Toleration"> & {
  * Use `create(TolerationSchema)` to create a new message.
  */
 export const TolerationSchema: GenMessage<Toleration> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 11);
+  messageDesc(file_windlass_v1_spec, 13);
 
 /**
  * SecurityException gives a pod more rights, if the region's operator allows them. Otherwise the
@@ -952,7 +1091,7 @@ export type SecurityException = Message<"windlass.v1.SecurityException"> & {
  * Use `create(SecurityExceptionSchema)` to create a new message.
  */
 export const SecurityExceptionSchema: GenMessage<SecurityException> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 12);
+  messageDesc(file_windlass_v1_spec, 14);
 
 /**
  * @generated from message windlass.v1.Port
@@ -979,7 +1118,7 @@ export type Port = Message<"windlass.v1.Port"> & {
  * Use `create(PortSchema)` to create a new message.
  */
 export const PortSchema: GenMessage<Port> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 13);
+  messageDesc(file_windlass_v1_spec, 15);
 
 /**
  * HealthCheck decides whether an instance is ready.
@@ -1064,7 +1203,7 @@ export type HealthCheck = Message<"windlass.v1.HealthCheck"> & {
  * Use `create(HealthCheckSchema)` to create a new message.
  */
 export const HealthCheckSchema: GenMessage<HealthCheck> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 14);
+  messageDesc(file_windlass_v1_spec, 16);
 
 /**
  * Layout says how the instances of several roles belong together.

@@ -1,0 +1,660 @@
+package models
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/pkg/modelstate"
+)
+
+// harness is a manager with servers and gateways in memory and virtual time.
+type harness struct {
+	t       *testing.T
+	manager *Manager
+	stop    func()
+
+	mu      sync.Mutex
+	servers map[string]*fakeServer
+	// loadTime and loads are of all servers.
+	loadTime time.Duration
+	loads    int
+	// fail has errors of loads, and unready the models that say they are not ready, by model or model@server.
+	fail    map[string]error
+	unready map[string]bool
+	// crash are models that end the server which loads them.
+	crash map[string]bool
+
+	// view are the routes of the gateway, and ackDelay how long it takes to have a new state.
+	view     map[string][]string
+	ackDelay time.Duration
+	// breaches are requests that went to a server without the model.
+	breaches []string
+}
+
+type fakeServer struct {
+	Server
+	has map[string]bool
+}
+
+func newHarness(t *testing.T) *harness {
+	h := &harness{
+		t: t, servers: map[string]*fakeServer{}, fail: map[string]error{}, unready: map[string]bool{}, crash: map[string]bool{},
+		loadTime: 100 * time.Millisecond, ackDelay: 20 * time.Millisecond, view: map[string][]string{},
+	}
+	h.start()
+	return h
+}
+
+// start starts an agent, which knows nothing of the one before.
+func (h *harness) start() {
+	m, err := New(Config{Loader: h, Released: h.released, Log: slog.New(slog.DiscardHandler), Rand: rand.New(rand.NewPCG(1, 2)).Float64})
+	require.NoError(h.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = m.Run(ctx) })
+	running.Go(func() { h.look(ctx, m) })
+	h.manager = m
+	h.stop = func() {
+		cancel()
+		running.Wait()
+	}
+}
+
+// look shows the gateway what the agent observes, as the reconciler does.
+func (h *harness) look(ctx context.Context, m *Manager) {
+	for ctx.Err() == nil {
+		view := map[string][]string{}
+		for _, s := range m.Status() {
+			for _, r := range s.Replicas {
+				if r.State.Facts().Routed {
+					view[s.ModelID] = append(view[s.ModelID], r.ServerID)
+				}
+			}
+		}
+		time.Sleep(h.ackDelay)
+		h.mu.Lock()
+		h.view = view
+		h.mu.Unlock()
+		m.Again()
+		select {
+		case <-m.Changed():
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (h *harness) released(modelID, serverID string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !slices.Contains(h.view[modelID], serverID)
+}
+
+// set makes these the models of the region. Those that are missing are forgotten.
+func (h *harness) set(models ...Model) {
+	wanted := map[string]bool{}
+	for _, m := range models {
+		wanted[m.ID] = true
+		h.manager.Put(m)
+	}
+	for _, s := range h.manager.Status() {
+		if !wanted[s.ModelID] {
+			h.manager.Drop(s.ModelID)
+		}
+	}
+}
+
+func (h *harness) add(id, app string, memory int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.servers[id] = &fakeServer{Server: Server{ID: id, Incarnation: "1", App: app, Index: len(h.servers), Address: id, Ready: true, Memory: memory}, has: map[string]bool{}}
+}
+
+// change changes a server, and tells the manager.
+func (h *harness) change(id string, change func(s *fakeServer)) {
+	h.mu.Lock()
+	if s := h.servers[id]; s != nil {
+		change(s)
+	}
+	h.mu.Unlock()
+	h.show()
+}
+
+// kill ends a server for good.
+func (h *harness) kill(id string) {
+	h.mu.Lock()
+	delete(h.servers, id)
+	h.mu.Unlock()
+	h.show()
+}
+
+// restart ends a server's process and starts another one.
+func (h *harness) restart(id string) {
+	h.change(id, func(s *fakeServer) { s.Incarnation += "1"; s.has = map[string]bool{} })
+}
+
+func (h *harness) show() {
+	h.mu.Lock()
+	var all []Server
+	for _, s := range h.servers {
+		all = append(all, s.Server)
+	}
+	h.mu.Unlock()
+	h.manager.SetServers(all)
+}
+
+func (h *harness) settle() {
+	time.Sleep(10 * time.Second)
+	synctest.Wait()
+}
+
+func (h *harness) status(id string) Status {
+	for _, s := range h.manager.Status() {
+		if s.ModelID == id {
+			return s
+		}
+	}
+	require.FailNow(h.t, "no such model", id)
+	return Status{}
+}
+
+// where returns the servers that have a model.
+func (h *harness) where(name string) []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var ids []string
+	for id, s := range h.servers {
+		if s.has[name] {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// routed returns the servers to which gateways send requests for a model.
+func (h *harness) routed(id string) []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.view[id]
+}
+
+// request sends a request as a gateway does: to a routed server, and to the next one if that has not the model.
+func (h *harness) request(id string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, server := range h.view[id] {
+		if s := h.servers[server]; s != nil && s.has[id] {
+			return true
+		}
+		h.breaches = append(h.breaches, id+"@"+server)
+	}
+	return false
+}
+
+func (h *harness) Held(_ context.Context, s Server) ([]Held, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	fake := h.servers[s.ID]
+	if fake == nil || fake.Incarnation != s.Incarnation {
+		return nil, errors.New("connection refused")
+	}
+	var held []Held
+	for name := range fake.has {
+		held = append(held, Held{Name: name, Ready: !h.unready[name] && !h.unready[name+"@"+s.ID]})
+	}
+	return held, nil
+}
+
+func (h *harness) Load(ctx context.Context, s Server, m Model) error {
+	h.mu.Lock()
+	h.loads++
+	takes := h.loadTime
+	h.mu.Unlock()
+	select {
+	case <-time.After(takes):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	h.mu.Lock()
+	fake := h.servers[s.ID]
+	crash := h.crash[m.Name]
+	defer h.mu.Unlock()
+	switch {
+	case fake == nil || fake.Incarnation != s.Incarnation:
+		return errors.New("connection refused")
+	case crash:
+		go h.restart(s.ID)
+		return errors.New("connection reset")
+	case h.fail[m.Name] != nil:
+		return h.fail[m.Name]
+	case h.fail[m.Name+"@"+s.ID] != nil:
+		return h.fail[m.Name+"@"+s.ID]
+	}
+	if h.unready[m.Name] {
+		fake.has[m.Name] = true
+		return errors.New("it is loaded, and says that it is not ready")
+	}
+	var used int64
+	for name := range fake.has {
+		used += memoryOf(name)
+	}
+	if used+m.Memory > fake.Memory {
+		h.t.Errorf("%s has no room for %s", s.ID, m.Name)
+	}
+	fake.has[m.Name] = true
+	return nil
+}
+
+// memoryOf returns the memory of a model of a test, whose name ends with it, or 1.
+func memoryOf(name string) int64 {
+	_, digits, _ := strings.Cut(name, "-")
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil {
+		return 1
+	}
+	return n
+}
+
+func (h *harness) Unload(_ context.Context, s Server, m Model) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if slices.Contains(h.view[m.ID], s.ID) {
+		h.t.Errorf("%s is unloaded from %s while gateways route to it", m.ID, s.ID)
+	}
+	if fake := h.servers[s.ID]; fake != nil {
+		delete(fake.has, m.Name)
+	}
+	return nil
+}
+
+func (h *harness) countLoads() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.loads
+}
+
+func model(id string, replicas int) Model {
+	return Model{ID: id, Name: id, Memory: memoryOf(id), Replicas: replicas, MinReplicas: min(replicas, 1)}
+}
+
+func run(t *testing.T, name string, test func(h *harness)) {
+	t.Run(name, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			h := newHarness(t)
+			defer func() {
+				h.stop()
+				synctest.Wait()
+			}()
+			test(h)
+		})
+	})
+}
+
+func TestManager(t *testing.T) {
+	run(t, "loads, spreads and unloads without a failed request", func(h *harness) {
+		for _, id := range []string{"s1", "s2", "s3"} {
+			h.add(id, "shared", 10)
+		}
+		h.show()
+		h.set(model("a", 1))
+		h.settle()
+		require.Equal(h.t, modelstate.ModelAvailable, h.status("a").State)
+		require.Len(h.t, h.where("a"), 1)
+
+		ended := make(chan struct{})
+		requests, failed := 0, 0
+		go func() {
+			defer close(ended)
+			for range 6000 {
+				requests++
+				if !h.request("a") {
+					failed++
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+		}()
+		h.set(model("a", 3))
+		h.settle()
+		require.Len(h.t, h.where("a"), 3)
+		h.set(model("a", 1))
+		h.settle()
+		require.Len(h.t, h.where("a"), 1)
+		h.set(model("a", 2))
+		h.settle()
+		<-ended
+		require.Zero(h.t, failed, "of %d", requests)
+		require.Empty(h.t, h.breaches)
+		require.Equal(h.t, h.where("a"), h.routed("a"))
+
+		gone := model("a", 2)
+		gone.Deleted = true
+		h.set(gone)
+		h.settle()
+		require.Equal(h.t, modelstate.ModelTerminated, h.status("a").State)
+		require.Empty(h.t, h.where("a"))
+	})
+
+	run(t, "more replicas than servers are partial, and come with servers", func(h *harness) {
+		h.add("s1", "shared", 10)
+		h.show()
+		h.set(model("a", 2))
+		h.settle()
+		s := h.status("a")
+		require.Equal(h.t, modelstate.ModelAvailable, s.State)
+		require.True(h.t, s.Partial)
+		require.Equal(h.t, "1 server has a replica already", s.Reason)
+		h.add("s2", "shared", 10)
+		h.show()
+		h.settle()
+		s = h.status("a")
+		require.False(h.t, s.Partial)
+		require.Empty(h.t, s.Reason)
+		require.Equal(h.t, []string{"s1", "s2"}, h.routed("a"))
+	})
+
+	run(t, "says why no server can hold a model", func(h *harness) {
+		h.add("s1", "shared", 3)
+		h.add("s2", "shared", 5)
+		h.show()
+		onnx := model("b", 1)
+		onnx.Requires = []string{"onnx"}
+		h.set(model("a-9", 1), onnx)
+		h.settle()
+		require.Equal(h.t, modelstate.ModelScheduleFailed, h.status("a-9").State)
+		require.Equal(h.t, "2 servers lack 4 bytes and 6 bytes of the 9 bytes needed", h.status("a-9").Reason)
+		require.Equal(h.t, "2 servers lack capability onnx", h.status("b").Reason)
+	})
+
+	run(t, "moves the models of a server that ends within a second", func(h *harness) {
+		for i := range 4 {
+			h.add(fmt.Sprint("s", i), "shared", 100)
+		}
+		h.loadTime = time.Millisecond
+		h.show()
+		var models []Model
+		for i := range 50 {
+			models = append(models, model(fmt.Sprint("m", i), 1))
+		}
+		h.set(models...)
+		h.settle()
+		h.kill("s2")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		for _, m := range models {
+			require.Equal(h.t, modelstate.ModelAvailable, h.status(m.ID).State)
+			require.Equal(h.t, h.where(m.ID), h.routed(m.ID))
+		}
+	})
+
+	run(t, "brings models back when their server restarts, before their traffic", func(h *harness) {
+		h.add("s1", "shared", 10)
+		h.show()
+		h.set(model("a", 1), model("b", 1))
+		h.settle()
+		h.loadTime = 5 * time.Second
+		h.restart("s1")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.Empty(h.t, h.routed("a"))
+		h.settle()
+		require.Equal(h.t, []string{"s1"}, h.routed("a"))
+		require.Equal(h.t, []string{"s1"}, h.routed("b"))
+	})
+
+	run(t, "adopts what is loaded after a restart of the agent", func(h *harness) {
+		h.add("s1", "shared", 10)
+		h.add("s2", "shared", 10)
+		h.show()
+		models := []Model{model("a", 2), model("b", 1)}
+		h.set(models...)
+		h.settle()
+		before, where := h.countLoads(), h.where("b")
+		h.stop()
+		h.start()
+		h.set(models...)
+		h.show()
+		h.settle()
+		require.Equal(h.t, before, h.countLoads(), "nothing is loaded again")
+		require.Equal(h.t, where, h.where("b"))
+		require.Equal(h.t, where, h.routed("b"))
+		require.Equal(h.t, []string{"s1", "s2"}, h.routed("a"))
+	})
+
+	run(t, "leaves models alone that it does not know", func(h *harness) {
+		h.add("s1", "shared", 10)
+		h.servers["s1"].has["other"] = true
+		h.show()
+		h.set(model("a", 1))
+		h.settle()
+		require.Equal(h.t, []string{"s1"}, h.where("other"))
+		h.set()
+		h.settle()
+		require.Equal(h.t, []string{"s1"}, h.where("a"), "a model that is missing is not deleted")
+	})
+
+	run(t, "drains a server without a gap", func(h *harness) {
+		h.add("s1", "shared", 10)
+		h.show()
+		h.set(model("a", 1))
+		h.settle()
+		h.change("s1", func(s *fakeServer) { s.Draining = true })
+		h.settle()
+		require.Equal(h.t, []string{"s1"}, h.routed("a"), "there is no other server")
+		require.Equal(h.t, modelstate.ModelAvailable, h.status("a").State)
+		h.loadTime = 3 * time.Second
+		h.add("s2", "shared", 10)
+		h.show()
+		for range 2000 {
+			require.True(h.t, h.request("a"))
+			time.Sleep(5 * time.Millisecond)
+		}
+		synctest.Wait()
+		require.Equal(h.t, []string{"s2"}, h.where("a"))
+		require.Equal(h.t, []string{"s2"}, h.routed("a"))
+	})
+
+	run(t, "retries a load that fails, elsewhere first", func(h *harness) {
+		h.add("s1", "shared", 10)
+		h.add("s2", "shared", 10)
+		h.fail["a@s1"] = errors.New("digest differs")
+		h.show()
+		h.set(model("a", 1))
+		h.settle()
+		require.Equal(h.t, []string{"s2"}, h.routed("a"))
+
+		h.mu.Lock()
+		h.fail["b"] = errors.New("the artifact is not there: 404")
+		h.mu.Unlock()
+		h.set(model("a", 1), model("b", 1))
+		h.settle()
+		s := h.status("b")
+		require.Contains(h.t, s.Reason, "the artifact is not there: 404")
+		require.Contains(h.t, s.Reason, "failed to load it")
+		loads := h.countLoads()
+		time.Sleep(10 * time.Minute)
+		require.Less(h.t, h.countLoads()-loads, 60, "attempts are spaced out")
+		h.mu.Lock()
+		delete(h.fail, "b")
+		h.mu.Unlock()
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		require.Equal(h.t, modelstate.ModelAvailable, h.status("b").State)
+	})
+
+	run(t, "takes a model that is not ready out of the routes, and loads it again", func(h *harness) {
+		h.add("s1", "shared", 10)
+		h.show()
+		h.set(model("a", 1))
+		h.settle()
+		h.mu.Lock()
+		h.unready["a"] = true
+		h.mu.Unlock()
+		h.settle()
+		require.Empty(h.t, h.routed("a"))
+		require.Equal(h.t, modelstate.ModelProgressing, h.status("a").State)
+		require.Contains(h.t, h.status("a").Reason, "not ready")
+		loads := h.countLoads()
+		time.Sleep(time.Minute)
+		h.mu.Lock()
+		h.unready["a"] = false
+		h.mu.Unlock()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Greater(h.t, h.countLoads(), loads)
+		require.Equal(h.t, []string{"s1"}, h.routed("a"))
+	})
+
+	run(t, "quarantines a model that ends servers, and brings its neighbours back", func(h *harness) {
+		h.add("s1", "shared", 10)
+		h.add("t1", "other", 1)
+		h.mu.Lock()
+		h.crash["bad"] = true
+		h.mu.Unlock()
+		h.show()
+		models := []Model{model("a", 1), model("b", 1), model("bad", 1), model("c-5", 1)}
+		h.set(models...)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		for _, id := range []string{"a", "b", "c-5"} {
+			require.Equal(h.t, modelstate.ModelAvailable, h.status(id).State, id)
+		}
+		require.NotEqual(h.t, modelstate.ModelAvailable, h.status("bad").State)
+		require.Contains(h.t, h.status("bad").Reason, "the model has killed")
+		loads := h.countLoads()
+		time.Sleep(10 * time.Minute)
+		require.Equal(h.t, loads, h.countLoads(), "it is not tried again")
+	})
+
+	run(t, "asks a server what it holds before it loads anything", func(h *harness) {
+		h.add("s1", "shared", 10)
+		h.servers["s1"].Ready = false
+		h.show()
+		h.set(model("a", 1))
+		h.settle()
+		require.Zero(h.t, h.countLoads())
+		require.Equal(h.t, "there is no server of models", h.status("a").Reason)
+		h.change("s1", func(s *fakeServer) { s.Ready = true })
+		h.settle()
+		require.Equal(h.t, []string{"s1"}, h.routed("a"))
+	})
+}
+
+func TestManager_ConvergesAfterRandomFaults(t *testing.T) {
+	for seed := range uint64(10) {
+		run(t, fmt.Sprint("seed ", seed), func(h *harness) {
+			rnd := rand.New(rand.NewPCG(seed, 7))
+			var models []Model
+			for i := range 20 {
+				models = append(models, model(fmt.Sprint("m", i), 1+rnd.IntN(3)))
+			}
+			for i := range 5 {
+				h.add(fmt.Sprint("s", i), "shared", 30)
+			}
+			h.show()
+			h.set(models...)
+			for range 100 {
+				id := fmt.Sprint("s", rnd.IntN(5))
+				switch rnd.IntN(7) {
+				case 0:
+					h.kill(id)
+				case 1:
+					h.mu.Lock()
+					exists := h.servers[id] != nil
+					h.mu.Unlock()
+					if !exists {
+						h.add(id, "shared", 30)
+						h.change(id, func(s *fakeServer) { s.Incarnation = fmt.Sprint(rnd.Int()) })
+					}
+				case 2:
+					h.restart(id)
+				case 3:
+					h.change(id, func(s *fakeServer) { s.Draining = !s.Draining })
+				case 4:
+					i := rnd.IntN(len(models))
+					models[i] = model(models[i].ID, rnd.IntN(4))
+					h.set(models...)
+				case 5:
+					h.stop()
+					h.start()
+					h.set(models...)
+					h.show()
+				case 6:
+					h.change(id, func(s *fakeServer) { s.Ready = !s.Ready })
+				}
+				time.Sleep(time.Duration(rnd.IntN(500)) * time.Millisecond)
+			}
+			for i := range 5 {
+				id := fmt.Sprint("s", i)
+				h.mu.Lock()
+				if h.servers[id] == nil {
+					h.mu.Unlock()
+					h.add(id, "shared", 30)
+					h.change(id, func(s *fakeServer) { s.Incarnation = "last" })
+					continue
+				}
+				h.mu.Unlock()
+				h.change(id, func(s *fakeServer) { s.Ready, s.Draining = true, false })
+			}
+			time.Sleep(3 * time.Minute)
+			synctest.Wait()
+			for _, m := range models {
+				require.Len(h.t, h.where(m.ID), m.Replicas, m.ID)
+				require.Equal(h.t, h.where(m.ID), append([]string(nil), h.routed(m.ID)...), m.ID)
+			}
+			loads := h.countLoads()
+			time.Sleep(10 * time.Minute)
+			require.Equal(h.t, loads, h.countLoads(), "nothing moves without a cause")
+		})
+	}
+}
+
+// TestManager_Thousands loads 1,000 models onto servers that answer at once, in real time.
+func TestManager_Thousands(t *testing.T) {
+	const models, servers = 1000, 20
+	h := newHarness(t)
+	defer func() { h.stop() }()
+	h.mu.Lock()
+	h.loadTime, h.ackDelay = 0, time.Millisecond
+	h.mu.Unlock()
+	for i := range servers {
+		h.add(fmt.Sprint("s", i), "shared", 2*models/servers)
+	}
+	h.show()
+	var all []Model
+	for i := range models {
+		all = append(all, model(fmt.Sprint("m", i), 1))
+	}
+	available := func() int {
+		n := 0
+		for _, s := range h.manager.Status() {
+			if s.State == modelstate.ModelAvailable {
+				n++
+			}
+		}
+		return n
+	}
+	await := func(what string, limit time.Duration) {
+		began := time.Now()
+		for available() < models {
+			require.Less(t, time.Since(began), limit, what)
+			time.Sleep(50 * time.Millisecond)
+		}
+		t.Logf("%s: %v", what, time.Since(began))
+	}
+	h.set(all...)
+	await("available", time.Minute)
+	h.kill("s3")
+	await("available elsewhere", time.Minute)
+}

@@ -1,0 +1,465 @@
+package models
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/disk"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/pkg/ident"
+	"github.com/windlass-run/windlass/pkg/modelstate"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// drainPatience is how long a server that should stop waits until its models serve elsewhere.
+const drainPatience = 10 * time.Minute
+
+// failuresUntilDoomed is how many loads of a replica fail before a rollout should not wait for it.
+const failuresUntilDoomed = 3
+
+// Runtime runs deployments of models on the servers that another runtime runs, and leaves all other deployments to
+// that runtime.
+//
+// A replica of a model is an instance to the rest of the agent. Its address is the server's, so that gateways
+// route to it, wait for it and release it as they do with processes.
+type Runtime struct {
+	base    runtime.Runtime
+	manager *Manager
+	files   disk.Files
+	name    string
+	log     *slog.Logger
+	changes chan struct{}
+	// released is Drain's. Nil: no gateway sends to instances.
+	released func(instanceID string) bool
+
+	mu   sync.Mutex
+	kept kept
+	// dirty means that kept differs from the file. writing is held while the file is written.
+	dirty   bool
+	writing sync.Mutex
+	// asked is when a server that drains was asked about first.
+	asked map[string]time.Time
+	// groups are the groups of the replicas of a model, by server.
+	groups map[string]map[string]int
+}
+
+// kept is the content of the file, by which a new agent process knows what to adopt before the reconciler has
+// applied everything.
+type kept struct {
+	// Models are the deployments of models by workload, and Servers those of servers by id.
+	Models  map[string]assignment `json:"models"`
+	Servers map[string]assignment `json:"servers"`
+}
+
+// assignment is what is kept of a deployment.
+type assignment struct {
+	DeploymentID  string `json:"deployment"`
+	AppName       string `json:"app"`
+	EnvironmentID string `json:"environment"`
+	Generation    int64  `json:"generation"`
+	TemplateHash  string `json:"template"`
+	Replicas      int    `json:"replicas"`
+	MinReady      int    `json:"minReady"`
+	// Deleted is whether the model should be unloaded everywhere.
+	Deleted bool                    `json:"deleted,omitempty"`
+	Model   *windlassv1.LoadedModel `json:"model,omitempty"`
+	Server  *windlassv1.ModelServer `json:"server,omitempty"`
+}
+
+// Wrap returns a Runtime around base. It reads what an earlier agent process kept in the file.
+func Wrap(base runtime.Runtime, loader Loader, files disk.Files, name string, log *slog.Logger, rand func() float64) (*Runtime, error) {
+	r := &Runtime{
+		base: base, files: files, name: name, log: log, changes: make(chan struct{}, 1),
+		kept:  kept{Models: map[string]assignment{}, Servers: map[string]assignment{}},
+		asked: map[string]time.Time{}, groups: map[string]map[string]int{},
+	}
+	var err error
+	if r.manager, err = New(Config{Loader: loader, Released: r.isReleased, Log: log, Rand: rand}); err != nil {
+		return nil, err
+	}
+	data, err := files.Read(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return r, nil
+	case err == nil:
+		err = json.Unmarshal(data, &r.kept)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read which models the region has from %s (without the file, models that were deleted meanwhile stay loaded): %w", name, err)
+	}
+	for workload, a := range r.kept.Models {
+		r.manager.Put(a.asModel(workload))
+	}
+	return r, nil
+}
+
+func (a assignment) asModel(workload string) Model {
+	return Model{
+		ID: workload, Name: cmp.Or(a.Model.GetName(), a.AppName), Path: a.Model.GetPath(), Requires: a.Model.GetRequires(), App: a.Model.GetServer(),
+		Scope: a.EnvironmentID, Memory: a.Model.GetMemoryMib() << 20, Replicas: a.Replicas, MinReplicas: cmp.Or(a.MinReady, min(1, a.Replicas)), Deleted: a.Deleted,
+	}
+}
+
+// Apply implements runtime.Runtime.
+func (r *Runtime) Apply(ctx context.Context, a runtime.Assignment) error {
+	d := a.Deployment
+	next := assignment{
+		DeploymentID: d.GetId(), AppName: d.GetAppName(), EnvironmentID: d.GetEnvironmentId(), Generation: a.Generation, TemplateHash: a.TemplateHash,
+		Replicas: int(d.GetReplicas()), MinReady: int(d.GetSpec().GetMinReady()), Model: d.GetSpec().GetModel(), Server: d.GetSpec().GetModels(),
+	}
+	if next.Model == nil {
+		// The file comes first: models on a server that is not known are not adopted.
+		if err := r.keepServer(d.GetId(), next); err != nil {
+			return err
+		}
+		return r.base.Apply(ctx, a)
+	}
+	workload := cmp.Or(a.WorkloadKey, d.GetId())
+	r.mu.Lock()
+	was, known := r.kept.Models[workload]
+	if known && !was.Deleted && was.DeploymentID != next.DeploymentID && was.TemplateHash != next.TemplateHash {
+		r.mu.Unlock()
+		return &runtime.Rejection{Code: runtime.ReasonUnsupported, Message: "models cannot take over the replicas of another version in place: use another rollout strategy"}
+	}
+	r.kept.Models[workload] = next
+	r.dirty = true
+	r.mu.Unlock()
+	if err := r.keep(); err != nil {
+		return err
+	}
+	r.manager.Put(next.asModel(workload))
+	r.signal()
+	return nil
+}
+
+// keepServer notes whether a deployment's instances are servers of models.
+func (r *Runtime) keepServer(id string, a assignment) error {
+	r.mu.Lock()
+	_, known := r.kept.Servers[id]
+	switch {
+	case a.Server != nil:
+		r.kept.Servers[id] = a
+		r.dirty = true
+	case known:
+		delete(r.kept.Servers, id)
+		r.dirty = true
+	}
+	r.mu.Unlock()
+	return r.keep()
+}
+
+// keep writes the file if it has to change. When it returns nil, every change before the call is in the file.
+func (r *Runtime) keep() error {
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	r.mu.Lock()
+	if !r.dirty {
+		r.mu.Unlock()
+		return nil
+	}
+	r.dirty = false
+	data, err := json.Marshal(r.kept)
+	r.mu.Unlock()
+	if err == nil {
+		err = r.files.Replace(r.name, data)
+	}
+	if err != nil {
+		r.mu.Lock()
+		r.dirty = true
+		r.mu.Unlock()
+		return fmt.Errorf("keep which models the region has: %w", err)
+	}
+	return nil
+}
+
+// Remove implements runtime.Runtime.
+func (r *Runtime) Remove(ctx context.Context, deploymentID string) error {
+	r.mu.Lock()
+	for workload, a := range r.kept.Models {
+		if a.DeploymentID != deploymentID {
+			continue
+		}
+		changed := !a.Deleted
+		a.Deleted = true
+		r.kept.Models[workload] = a
+		r.dirty = r.dirty || changed
+		r.mu.Unlock()
+		if err := r.keep(); err != nil {
+			return err
+		}
+		if changed {
+			r.manager.Put(a.asModel(workload))
+		}
+		r.signal()
+		return nil
+	}
+	r.mu.Unlock()
+	if err := r.keepServer(deploymentID, assignment{}); err != nil {
+		return err
+	}
+	return r.base.Remove(ctx, deploymentID)
+}
+
+// Observe implements runtime.Runtime.
+func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
+	seen, err := r.base.Observe(ctx)
+	if err != nil {
+		return seen, err
+	}
+	r.mu.Lock()
+	servers := r.serversOf(seen)
+	none := len(r.kept.Models) == 0 && len(servers) == 0
+	r.mu.Unlock()
+	r.manager.SetServers(servers)
+	if none {
+		return seen, nil
+	}
+	status := r.manager.Status()
+	r.mu.Lock()
+	gone := false
+	for _, s := range status {
+		a, ok := r.kept.Models[s.ModelID]
+		if !ok {
+			continue
+		}
+		if a.Deleted && s.State == modelstate.ModelTerminated {
+			delete(r.kept.Models, s.ModelID)
+			delete(r.groups, s.ModelID)
+			r.manager.Drop(s.ModelID)
+			r.dirty, gone = true, true
+			continue
+		}
+		seen.Deployments = append(seen.Deployments, r.describe(s, a))
+	}
+	r.mu.Unlock()
+	if gone {
+		err = r.keep()
+	}
+	return seen, err
+}
+
+// serversOf returns the instances that serve models.
+func (r *Runtime) serversOf(seen runtime.Observation) []Server {
+	var servers []Server
+	for _, d := range seen.Deployments {
+		a, ok := r.kept.Servers[d.DeploymentID]
+		if !ok {
+			continue
+		}
+		for _, in := range d.Instances {
+			s := Server{
+				ID: in.ID, Incarnation: fmt.Sprint(in.StartedAt.UnixNano(), "-", in.Restarts), App: a.AppName, Scope: a.EnvironmentID, Index: in.Group,
+				Address: in.Address, Protocol: V2, Capabilities: a.Server.GetCapabilities(), Memory: a.Server.GetMemoryMib() << 20, Slots: int(a.Server.GetSlots()),
+			}
+			if a.Server.GetProtocol() == windlassv1.ModelServer_PROTOCOL_LORA {
+				s.Protocol = LoRA
+			}
+			switch in.Status {
+			case windlassv1.InstanceStatus_INSTANCE_STATUS_READY:
+				s.Ready, s.Draining = true, d.Removing
+			case windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING:
+				s.Ready, s.Draining = true, true
+			case windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING:
+			default:
+				continue
+			}
+			if s.Address != "" {
+				servers = append(servers, s)
+			}
+		}
+	}
+	return servers
+}
+
+// instanceID returns the id of a model's replica on a server, which is the same after a restart of the agent.
+func instanceID(workload, server string) string {
+	sum := sha256.Sum256([]byte(workload + "\x00" + server))
+	return ident.From("ins", time.UnixMilli(0), binary.BigEndian.Uint64(sum[:]), binary.BigEndian.Uint64(sum[8:]))
+}
+
+// describe returns a model as the deployment that it is.
+func (r *Runtime) describe(s Status, a assignment) runtime.ObservedDeployment {
+	d := runtime.ObservedDeployment{DeploymentID: a.DeploymentID, Generation: a.Generation, TemplateHash: a.TemplateHash, Removing: a.Deleted}
+	add := func(server string, in runtime.Instance) {
+		in.ID, in.Role, in.TemplateHash, in.RuntimeName = instanceID(s.ModelID, server), "main", a.TemplateHash, server
+		in.Group = r.groupOf(s.ModelID, server)
+		d.Instances = append(d.Instances, in)
+	}
+	present := map[string]bool{}
+	for _, one := range s.Replicas {
+		in := runtime.Instance{StartedAt: one.Since, Message: one.Reason}
+		switch f := one.State.Facts(); {
+		case f.Routed && !one.ServerReady:
+			in.Status, in.Address, in.Reason = windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING, one.Address, runtime.ReasonHealthCheckFailed
+			in.Message = "server " + one.ServerID + " does not pass its health check"
+		case f.Routed:
+			in.Status, in.Address, in.ReadyAt, in.Message = windlassv1.InstanceStatus_INSTANCE_STATUS_READY, one.Address, one.Since, ""
+		case one.State == modelstate.LoadFailed:
+			in.Status, in.Reason, in.Doomed = windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED, runtime.ReasonLoadFailed, one.Failures >= failuresUntilDoomed
+			in.Message = "server " + one.ServerID + ": " + one.Reason
+		case one.State == modelstate.LoadedUnavailable:
+			// Without an address, gateways do not send to it even if few others are ready.
+			in.Status, in.Reason = windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING, runtime.ReasonHealthCheckFailed
+		case f.Leaving:
+			in.Status, in.Address = windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING, one.Address
+		default:
+			in.Status, in.Reason, in.Message = windlassv1.InstanceStatus_INSTANCE_STATUS_CREATING, runtime.ReasonNotReady, "server "+one.ServerID+" loads it"
+		}
+		present[one.ServerID] = true
+		add(one.ServerID, in)
+	}
+	if !a.Deleted {
+		for n := range s.Short {
+			server := fmt.Sprint("none-", n)
+			present[server] = true
+			add(server, runtime.Instance{Status: windlassv1.InstanceStatus_INSTANCE_STATUS_PENDING, Reason: runtime.ReasonUnschedulable, Message: s.Refused})
+		}
+	}
+	maps.DeleteFunc(r.groups[s.ModelID], func(server string, _ int) bool { return !present[server] })
+	return d
+}
+
+// groupOf returns the group of a replica: the lowest free one when it appears.
+func (r *Runtime) groupOf(workload, server string) int {
+	groups := r.groups[workload]
+	if groups == nil {
+		groups = map[string]int{}
+		r.groups[workload] = groups
+	}
+	group, ok := groups[server]
+	if !ok {
+		taken := slices.Sorted(maps.Values(groups))
+		for group = 0; group < len(taken) && taken[group] == group; group++ {
+		}
+		groups[server] = group
+	}
+	return group
+}
+
+// Changes implements runtime.Runtime.
+func (r *Runtime) Changes() <-chan struct{} { return r.changes }
+
+func (r *Runtime) signal() {
+	select {
+	case r.changes <- struct{}{}:
+	default:
+	}
+}
+
+// replicaOf returns the model and the server of an instance that is a replica.
+func (r *Runtime) replicaOf(id string) (workload, server string, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for workload, groups := range r.groups {
+		for server := range groups {
+			if instanceID(workload, server) == id {
+				return workload, server, true
+			}
+		}
+	}
+	return "", "", false
+}
+
+// Logs implements runtime.Runtime. A replica of a model has no output: its server has.
+func (r *Runtime) Logs(ctx context.Context, id string, tailLines int) ([]byte, error) {
+	return r.base.Logs(ctx, id, tailLines)
+}
+
+// ReadLog implements runtime.Runtime.
+func (r *Runtime) ReadLog(ctx context.Context, id string, q runtime.LogQuery) (runtime.LogPage, error) {
+	return r.base.ReadLog(ctx, id, q)
+}
+
+// Restart implements runtime.Runtime. It loads a replica of a model again.
+func (r *Runtime) Restart(ctx context.Context, id string) error {
+	workload, server, ok := r.replicaOf(id)
+	if !ok {
+		return r.base.Restart(ctx, id)
+	}
+	if !r.manager.Reload(workload, server) {
+		return runtime.ErrUnknownInstance
+	}
+	return nil
+}
+
+// Usage implements runtime.Meter. What replicas of models use of their servers is not known.
+func (r *Runtime) Usage(ctx context.Context, ids []string) (map[string]runtime.Usage, error) {
+	meter, ok := r.base.(runtime.Meter)
+	if !ok {
+		return nil, nil
+	}
+	return meter.Usage(ctx, ids)
+}
+
+// Drain implements runtime.Drainer. A server in service stops only once its models serve elsewhere, or after
+// drainPatience.
+func (r *Runtime) Drain(released func(instanceID string) bool, patience time.Duration) (again func()) {
+	r.released = released
+	base := func() {}
+	if d, ok := r.base.(runtime.Drainer); ok {
+		base = d.Drain(func(id string) bool { return r.mayStop(id, patience) }, drainPatience)
+	}
+	return func() {
+		r.manager.Again()
+		base()
+	}
+}
+
+// mayStop reports whether an instance of the other runtime may stop.
+func (r *Runtime) mayStop(id string, patience time.Duration) bool {
+	now := time.Now()
+	r.mu.Lock()
+	since, ok := r.asked[id]
+	if !ok {
+		since = now
+		r.asked[id] = now
+		maps.DeleteFunc(r.asked, func(_ string, at time.Time) bool { return now.Sub(at) > 2*drainPatience })
+	}
+	r.mu.Unlock()
+	return (r.released(id) || now.Sub(since) >= patience) && !r.manager.Serves(id)
+}
+
+// isReleased is Released of the manager.
+func (r *Runtime) isReleased(workload, server string) bool {
+	return r.released == nil || r.released(instanceID(workload, server))
+}
+
+// Run implements runtime.Runtime.
+func (r *Runtime) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return r.base.Run(ctx) })
+	group.Go(func() error { return r.manager.Run(ctx) })
+	group.Go(func() error {
+		for {
+			select {
+			case <-r.base.Changes():
+			case <-r.manager.Changed():
+			case <-ctx.Done():
+				return nil
+			}
+			r.signal()
+		}
+	})
+	return group.Wait()
+}
+
+// Close closes the other runtime, if it can be closed.
+func (r *Runtime) Close() error {
+	if closer, ok := r.base.(interface{ Close() error }); ok {
+		return closer.Close()
+	}
+	return nil
+}

@@ -1,0 +1,331 @@
+package models
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/disk"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/pkg/ident"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// fakeBase is a runtime whose instances the test sets.
+type fakeBase struct {
+	runtime.Runtime
+	mu       sync.Mutex
+	seen     []runtime.ObservedDeployment
+	applied  []string
+	removed  []string
+	mayStop  func(string) bool
+	patience time.Duration
+	changes  chan struct{}
+}
+
+func (f *fakeBase) Apply(_ context.Context, a runtime.Assignment) error {
+	f.applied = append(f.applied, a.Deployment.Id)
+	return nil
+}
+
+func (f *fakeBase) Remove(_ context.Context, id string) error {
+	f.removed = append(f.removed, id)
+	return nil
+}
+
+func (f *fakeBase) Observe(context.Context) (runtime.Observation, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return runtime.Observation{Deployments: f.seen}, nil
+}
+
+func (f *fakeBase) Changes() <-chan struct{} { return f.changes }
+
+func (f *fakeBase) Restart(context.Context, string) error { return runtime.ErrUnknownInstance }
+
+func (f *fakeBase) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+func (f *fakeBase) Drain(released func(string) bool, patience time.Duration) func() {
+	f.mayStop, f.patience = released, patience
+	return func() {}
+}
+
+// serve sets the instances of the app of servers.
+func (f *fakeBase) serve(instances ...runtime.Instance) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.seen = []runtime.ObservedDeployment{{DeploymentID: "dep_servers", Instances: instances}}
+}
+
+func instanceOf(id string, status windlassv1.InstanceStatus) runtime.Instance {
+	return runtime.Instance{ID: id, Status: status, Address: id + ":80", StartedAt: time.Unix(1, 0)}
+}
+
+// fakeLoader has what servers hold, by server.
+type fakeLoader struct {
+	mu   sync.Mutex
+	held map[string]map[string]bool
+	fail error
+}
+
+func (l *fakeLoader) Held(_ context.Context, s Server) ([]Held, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var held []Held
+	for name := range l.held[s.ID] {
+		held = append(held, Held{Name: name, Ready: true})
+	}
+	return held, nil
+}
+
+func (l *fakeLoader) Load(_ context.Context, s Server, m Model) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.fail != nil {
+		return l.fail
+	}
+	if l.held[s.ID] == nil {
+		l.held[s.ID] = map[string]bool{}
+	}
+	l.held[s.ID][m.Name] = true
+	return nil
+}
+
+func (l *fakeLoader) Unload(_ context.Context, s Server, m Model) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.held[s.ID], m.Name)
+	return nil
+}
+
+// modelRuntime is a Runtime with what surrounds it.
+type modelRuntime struct {
+	*Runtime
+	t      *testing.T
+	base   *fakeBase
+	loader *fakeLoader
+	files  disk.Files
+	// blocked are instances to which gateways still send.
+	mu      sync.Mutex
+	blocked map[string]bool
+	stop    func()
+}
+
+func newModelRuntime(t *testing.T, base *fakeBase, loader *fakeLoader, files disk.Files) *modelRuntime {
+	m := &modelRuntime{t: t, base: base, loader: loader, files: files, blocked: map[string]bool{}}
+	var err error
+	m.Runtime, err = Wrap(base, loader, files, "models.json", slog.New(slog.DiscardHandler), func() float64 { return 0.5 })
+	require.NoError(t, err)
+	m.Drain(func(id string) bool {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return !m.blocked[id]
+	}, 30*time.Second)
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = m.Run(ctx) })
+	m.stop = func() {
+		cancel()
+		running.Wait()
+	}
+	return m
+}
+
+func (m *modelRuntime) apply(id string, replicas int32, spec *windlassv1.DeploymentSpec) error {
+	return m.Apply(m.t.Context(), runtime.Assignment{
+		Deployment: &agentv1.Deployment{Id: id, AppName: "fraud", EnvironmentId: "env_1", Replicas: replicas, Spec: spec},
+		Generation: 3, TemplateHash: "template-" + id,
+	})
+}
+
+// look observes until all is settled, and returns the deployment; nil if there is none.
+func (m *modelRuntime) look(id string) *runtime.ObservedDeployment {
+	m.t.Helper()
+	var seen runtime.Observation
+	for range 5 {
+		var err error
+		seen, err = m.Observe(m.t.Context())
+		require.NoError(m.t, err)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+	}
+	seen, err := m.Observe(m.t.Context())
+	require.NoError(m.t, err)
+	for _, d := range seen.Deployments {
+		if d.DeploymentID == id {
+			return &d
+		}
+	}
+	return nil
+}
+
+var (
+	fraud   = &windlassv1.DeploymentSpec{Model: &windlassv1.LoadedModel{Requires: []string{"onnx"}, MemoryMib: 10}}
+	servers = &windlassv1.DeploymentSpec{Models: &windlassv1.ModelServer{Protocol: windlassv1.ModelServer_PROTOCOL_V2, Capabilities: []string{"onnx"}, MemoryMib: 100}}
+)
+
+const (
+	ready    = windlassv1.InstanceStatus_INSTANCE_STATUS_READY
+	draining = windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING
+	pending  = windlassv1.InstanceStatus_INSTANCE_STATUS_PENDING
+)
+
+func runRuntime(t *testing.T, name string, test func(t *testing.T, m *modelRuntime)) {
+	t.Run(name, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			m := newModelRuntime(t, &fakeBase{changes: make(chan struct{}, 1)}, &fakeLoader{held: map[string]map[string]bool{}}, disk.NewMemory())
+			defer func() { m.stop() }()
+			test(t, m)
+		})
+	})
+}
+
+func TestRuntime(t *testing.T) {
+	runRuntime(t, "runs a model as instances with the addresses of servers", func(t *testing.T, m *modelRuntime) {
+		require.NoError(t, m.apply("dep_servers", 2, servers))
+		require.NoError(t, m.apply("dep_fraud", 2, fraud))
+		require.Equal(t, []string{"dep_servers"}, m.base.applied, "the other runtime does not know the model")
+		m.base.serve(instanceOf("ins_a", ready), instanceOf("ins_b", ready))
+		d := m.look("dep_fraud")
+		require.EqualValues(t, 3, d.Generation)
+		require.Len(t, d.Instances, 2)
+		addresses, groups, ids := map[string]bool{}, map[int]bool{}, map[string]bool{}
+		for _, in := range d.Instances {
+			require.Equal(t, ready, in.Status)
+			require.True(t, ident.Valid("ins", in.ID), in.ID)
+			require.True(t, d.IsCurrent(&in))
+			addresses[in.Address], groups[in.Group], ids[in.ID] = true, true, true
+		}
+		require.Equal(t, map[string]bool{"ins_a:80": true, "ins_b:80": true}, addresses)
+		require.Equal(t, map[int]bool{0: true, 1: true}, groups)
+		require.Len(t, ids, 2)
+	})
+	runRuntime(t, "says why a replica has no server", func(t *testing.T, m *modelRuntime) {
+		require.NoError(t, m.apply("dep_servers", 1, &windlassv1.DeploymentSpec{Models: &windlassv1.ModelServer{Protocol: windlassv1.ModelServer_PROTOCOL_V2, MemoryMib: 100}}))
+		require.NoError(t, m.apply("dep_fraud", 1, fraud))
+		m.base.serve(instanceOf("ins_a", ready))
+		d := m.look("dep_fraud")
+		require.Len(t, d.Instances, 1)
+		require.Equal(t, pending, d.Instances[0].Status)
+		require.Equal(t, runtime.ReasonUnschedulable, d.Instances[0].Reason)
+		require.Equal(t, "1 server lacks capability onnx", d.Instances[0].Message)
+	})
+	runRuntime(t, "says why a load failed, and is doomed after some", func(t *testing.T, m *modelRuntime) {
+		m.loader.fail = errors.New("400 Bad Request: no such model")
+		require.NoError(t, m.apply("dep_servers", 1, servers))
+		require.NoError(t, m.apply("dep_fraud", 1, fraud))
+		m.base.serve(instanceOf("ins_a", ready))
+		failed := func() bool {
+			for _, in := range m.look("dep_fraud").Instances {
+				if in.Reason == runtime.ReasonLoadFailed {
+					require.Equal(t, "server ins_a: 400 Bad Request: no such model", in.Message)
+					return in.Doomed
+				}
+			}
+			return false
+		}
+		for range 20 {
+			if failed() {
+				return
+			}
+		}
+		require.Fail(t, "it is never doomed")
+	})
+	runRuntime(t, "unloads what gateways have released", func(t *testing.T, m *modelRuntime) {
+		require.NoError(t, m.apply("dep_servers", 1, servers))
+		require.NoError(t, m.apply("dep_fraud", 1, fraud))
+		m.base.serve(instanceOf("ins_a", ready))
+		id := m.look("dep_fraud").Instances[0].ID
+		m.blocked[id] = true
+		require.NoError(t, m.Remove(t.Context(), "dep_fraud"))
+		require.Empty(t, m.base.removed)
+		d := m.look("dep_fraud")
+		require.True(t, d.Removing)
+		require.Equal(t, draining, d.Instances[0].Status)
+		require.True(t, m.loader.held["ins_a"]["fraud"])
+		m.mu.Lock()
+		m.blocked[id] = false
+		m.mu.Unlock()
+		require.Nil(t, m.look("dep_fraud"))
+		require.False(t, m.loader.held["ins_a"]["fraud"])
+	})
+	runRuntime(t, "stops a server once its models serve elsewhere", func(t *testing.T, m *modelRuntime) {
+		require.NoError(t, m.apply("dep_servers", 2, servers))
+		require.NoError(t, m.apply("dep_fraud", 1, fraud))
+		m.base.serve(instanceOf("ins_a", ready))
+		require.Len(t, m.look("dep_fraud").Instances, 1)
+		require.False(t, m.base.mayStop("ins_a"))
+		require.True(t, m.base.mayStop("ins_other"))
+		m.base.serve(instanceOf("ins_a", draining))
+		d := m.look("dep_fraud")
+		require.Equal(t, ready, d.Instances[0].Status, "there is no other server")
+		require.False(t, m.base.mayStop("ins_a"))
+		m.base.serve(instanceOf("ins_a", draining), instanceOf("ins_b", ready))
+		d = m.look("dep_fraud")
+		require.Len(t, d.Instances, 1)
+		require.Equal(t, "ins_b:80", d.Instances[0].Address)
+		require.True(t, m.base.mayStop("ins_a"))
+	})
+	runRuntime(t, "adopts after a restart, and unloads what was deleted meanwhile", func(t *testing.T, m *modelRuntime) {
+		require.NoError(t, m.apply("dep_servers", 2, servers))
+		require.NoError(t, m.apply("dep_fraud", 1, fraud))
+		m.base.serve(instanceOf("ins_a", ready), instanceOf("ins_b", ready))
+		before := m.look("dep_fraud").Instances
+		m.stop()
+		again := newModelRuntime(t, m.base, m.loader, m.files)
+		m.stop = again.stop
+		require.Equal(t, before[0].ID, again.look("dep_fraud").Instances[0].ID)
+		require.NoError(t, again.Remove(t.Context(), "dep_fraud"))
+		require.Nil(t, again.look("dep_fraud"))
+		require.Empty(t, m.loader.held["ins_a"])
+		require.Empty(t, m.loader.held["ins_b"])
+	})
+	runRuntime(t, "is not ready while its server is not", func(t *testing.T, m *modelRuntime) {
+		require.NoError(t, m.apply("dep_servers", 1, servers))
+		require.NoError(t, m.apply("dep_fraud", 1, fraud))
+		m.base.serve(instanceOf("ins_a", ready))
+		require.Equal(t, ready, m.look("dep_fraud").Instances[0].Status)
+		m.base.serve(instanceOf("ins_a", windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING))
+		in := m.look("dep_fraud").Instances[0]
+		require.Equal(t, runtime.ReasonHealthCheckFailed, in.Reason)
+		require.Equal(t, "ins_a:80", in.Address)
+	})
+	runRuntime(t, "loads an instance again on request", func(t *testing.T, m *modelRuntime) {
+		require.NoError(t, m.apply("dep_servers", 1, servers))
+		require.NoError(t, m.apply("dep_fraud", 1, fraud))
+		m.base.serve(instanceOf("ins_a", ready))
+		id := m.look("dep_fraud").Instances[0].ID
+		require.NoError(t, m.Restart(t.Context(), id))
+		require.Equal(t, ready, m.look("dep_fraud").Instances[0].Status)
+		require.ErrorIs(t, m.Restart(t.Context(), "ins_none"), runtime.ErrUnknownInstance)
+	})
+	runRuntime(t, "refuses another version in the place of one", func(t *testing.T, m *modelRuntime) {
+		require.NoError(t, m.apply("dep_fraud", 1, fraud))
+		var rejection *runtime.Rejection
+		require.ErrorAs(t, m.Apply(t.Context(), runtime.Assignment{
+			Deployment: &agentv1.Deployment{Id: "dep_2", Spec: fraud}, WorkloadKey: "dep_fraud", TemplateHash: "other",
+		}), &rejection)
+		require.Equal(t, runtime.ReasonUnsupported, rejection.Code)
+		require.NoError(t, m.Apply(t.Context(), runtime.Assignment{
+			Deployment: &agentv1.Deployment{Id: "dep_2", AppName: "fraud", Spec: fraud, Replicas: 1}, WorkloadKey: "dep_fraud", TemplateHash: "template-dep_fraud",
+		}))
+		require.Nil(t, m.look("dep_fraud"))
+		require.NotNil(t, m.look("dep_2"))
+	})
+	runRuntime(t, "leaves servers of other environments alone", func(t *testing.T, m *modelRuntime) {
+		require.NoError(t, m.Apply(t.Context(), runtime.Assignment{Deployment: &agentv1.Deployment{Id: "dep_servers", AppName: "shared", EnvironmentId: "env_2", Spec: servers}}))
+		require.NoError(t, m.apply("dep_fraud", 1, fraud))
+		m.base.serve(instanceOf("ins_a", ready))
+		require.Equal(t, "there is no server of models", m.look("dep_fraud").Instances[0].Message)
+	})
+}
