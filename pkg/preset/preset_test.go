@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -29,22 +30,28 @@ var goldens = map[string]Input{
 		Engine: "vllm", Model: llama70b, Name: "llama", Context: 32768, GPU: GPU{Count: 8, Product: "NVIDIA-H100-80GB-HBM3"},
 		Options: map[string]Option{"kv-cache-dtype": {Values: []string{"fp8"}}, "enable-prefix-caching": {}}, CachePath: "/models", Facts: &llama70bFacts, Replicas: 2,
 	},
+	"vllm-0.9":           {Engine: "vllm", EngineVersion: "0.9.2", Model: "hf://org/m", GPU: GPU{Count: 2}},
 	"vllm-0.10":          {Engine: "vllm/1", EngineVersion: "v0.10.1", Model: "hf://org/m"},
 	"vllm-pipeline-s3":   {Engine: "vllm", Model: "s3://bucket/m", Parallel: Parallel{Pipeline: 2}, GPU: GPU{Count: 8}},
 	"sglang-0.5.9":       {Engine: "sglang", Model: "hf://org/m@main", Name: "m", Context: 8192, GPU: GPU{Count: 4}, Options: map[string]Option{"mem-fraction-static": {Values: []string{"0.85"}}}},
 	"sglang-0.4":         {Engine: "sglang", EngineVersion: "0.4.9", Model: "file:///models/m"},
+	"sglang-0.5":         {Engine: "sglang", EngineVersion: "0.5.1", Model: "hf://org/m", GPU: GPU{Count: 2}},
 	"sglang-dp":          {Engine: "sglang", Model: "hf://org/m", Parallel: Parallel{Data: 8}, GPU: GPU{Count: 8}, Options: map[string]Option{"enable-dp-attention": {}}},
 	"tgi-3.3":            {Engine: "tgi", Model: llama70b, Context: 4096, GPU: GPU{Count: 4}, CachePath: "/data"},
+	"tgi-2.4":            {Engine: "tgi", EngineVersion: "2.4.1", Model: "file:///models/m"},
+	"tei-1.2-cpu":        {Engine: "tei", EngineVersion: "1.2", Model: "file:///models/m"},
 	"tei-1.8-cpu":        {Engine: "tei", Model: "hf://BAAI/bge-large-en-v1.5"},
 	"tei-1.8-hopper":     {Engine: "tei", Model: "hf://BAAI/bge-large-en-v1.5", GPU: GPU{Count: 1, Product: "NVIDIA-H100-80GB-HBM3"}},
 	"llamacpp-cpu":       {Engine: "llamacpp", Model: "hf://ggml-org/gemma-3-1b-it-GGUF:Q4_K_M", Name: "gemma", Context: 4096, CachePath: "/models"},
 	"llamacpp-gpu-b6000": {Engine: "llamacpp", EngineVersion: "b6000", Model: "file:///models/m.gguf", GPU: GPU{Count: 1}},
+	"max-26.4-cpu":       {Engine: "max", EngineVersion: "26.4", Model: "hf://org/m"},
 	"max-gpu":            {Engine: "max", Model: "hf://org/m", Context: 2048, GPU: GPU{Count: 2}},
+	"nim-1.0":            {Engine: "nim", Model: "oci://nvcr.io/nim/meta/llama3-8b-instruct:1.0.3", GPU: GPU{Count: 1}},
 	"nim-1.8":            {Engine: "nim", Model: "oci://nvcr.io/nim/meta/llama-3.1-8b-instruct:1.8.0", Name: "llama", Context: 8192, GPU: GPU{Count: 1}, CachePath: "/opt/nim/.cache"},
 }
 
 func TestPresetGoldens(t *testing.T) {
-	made := map[string]bool{}
+	made, versions := map[string]bool{}, map[string][]string{}
 	for name, in := range goldens {
 		t.Run(name, func(t *testing.T) {
 			got := show(t, in)
@@ -58,10 +65,23 @@ func TestPresetGoldens(t *testing.T) {
 		})
 		p, _ := Find(in.Engine)
 		made[p.ID()] = true
+		f, _ := Generate(in)
+		versions[p.ID()] = append(versions[p.ID()], f.EngineVersion)
 	}
 	for _, p := range presets {
 		require.True(t, made[p.ID()], "%s has no golden", p.ID())
+		// The oldest version of the range, and the default one.
+		for _, version := range []string{p.From, p.DefaultEngine} {
+			same := func(have string) bool { return slices.Equal(firstTwo(have), firstTwo(version)) }
+			require.True(t, version == "" || slices.ContainsFunc(versions[p.ID()], same), "%s has no golden of version %s of the engine", p.ID(), version)
+		}
 	}
+}
+
+// firstTwo returns the first two numbers of a version: 0.9.2 is a version of 0.9, and 1.0.3 one of 1.
+func firstTwo(version string) []int {
+	n := append(numbers(version), 0, 0)
+	return n[:2]
 }
 
 func show(t *testing.T, in Input) []byte {

@@ -1,0 +1,37 @@
+package appspec
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"buf.build/go/protovalidate"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// What each built-in preset makes of each golden input passes the checks of a deploy.
+func TestPresetGoldens_PassTheChecksOfADeploy(t *testing.T) {
+	files, err := filepath.Glob("../../../../pkg/preset/testdata/*.json")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			data, err := os.ReadFile(file)
+			require.NoError(t, err)
+			var golden struct{ Spec json.RawMessage }
+			require.NoError(t, json.Unmarshal(data, &golden))
+			spec := &windlassv1.DeploymentSpec{}
+			require.NoError(t, protojson.Unmarshal(golden.Spec, spec))
+			spec.Regions = []string{"us-east-1"}
+			if spec.GetResources().GetShmMib() > 0 {
+				spec.Resources.MemoryMib = 2 * spec.GetResources().GetShmMib()
+			}
+			require.NoError(t, protovalidate.Validate(spec))
+			require.NoError(t, Check(WithDefaults(spec), "spec"))
+		})
+	}
+}
