@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -42,7 +43,30 @@ func testServe(t *testing.T, s *stack) {
 		require.Zero(t, again.code, again.stderr)
 		require.Contains(t, again.stderr, "nothing changed")
 	}
+	testCustomPreset(t, s, c)
 	c.fails(1, []string{"preset", "render", "vllm", "--model", "hf://org/m", "--gpus", "8", "--tensor", "3"}, "tensor 3 x pipeline 1 x data 1 is 3")
+}
+
+// testCustomPreset deploys the example with a preset of the workspace, and edits the preset.
+func testCustomPreset(t *testing.T, s *stack, c cli) {
+	definition, file := example(t, filepath.Join("presets", "modelserver.yaml")), example(t, "serve-custom.yaml")
+	c.fails(1, []string{"deploy", "-f", file}, "windlass preset set")
+	require.Contains(t, c.run("", "preset", "set", "modelserver", "-f", definition).stderr, "preset custom:modelserver/1 is set")
+	out := c.ok("deploy", "-f", file)
+	require.Contains(t, out, "serve-custom v1 is ready: 2 of 2 replicas")
+	url := urlLine.FindString(out)
+	require.Equal(t, "four score", completion(t, url, "llama", "four score"))
+
+	text := strings.Replace(c.ok("preset", "show", "custom:modelserver", "--definition"), "64 * gpus : 8", "64 * gpus : 16", 1)
+	edited := filepath.Join(t.TempDir(), "modelserver.yaml")
+	require.NoError(t, os.WriteFile(edited, []byte(text), 0o600))
+	require.Contains(t, c.run("", "preset", "set", "modelserver", "-f", edited).stderr, "preset custom:modelserver/2 is set")
+	for _, args := range [][]string{{"plan", "-f", file}, {"preset", "diff", "serve-custom"}} {
+		plan := c.ok(args...)
+		require.Contains(t, plan, "custom:modelserver/2")
+		require.Contains(t, plan, "--concurrency")
+	}
+	require.Equal(t, "custom:modelserver/1", must(t, s.owner.deployments.GetDeployment, &windlassv1.GetDeploymentRequest{App: named("serve-custom"), Version: 1}).Deployment.Spec.GeneratedBy)
 }
 
 // completion is a model's answer to a prompt.

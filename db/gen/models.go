@@ -352,6 +352,15 @@ type Peer struct {
 	LastSeen  int64
 }
 
+type Preset struct {
+	WorkspaceID string
+	Name        string
+	Version     int32
+	Definition  []byte
+	SetBy       string
+	SetAt       int64
+}
+
 type Project struct {
 	ID              string
 	WorkspaceID     string

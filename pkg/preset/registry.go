@@ -52,6 +52,12 @@ func (r *Registry) Find(name string) (*Preset, bool) {
 
 // Unknown returns what is wrong with the name of a preset that does not exist. The fix lists the presets.
 func (r *Registry) Unknown(name string) (text, fix string) {
+	if custom, ok := strings.CutPrefix(name, CustomPrefix); ok {
+		return fmt.Sprintf("the workspace has no preset %q", clip(custom)), "`windlass preset list --remote` lists its presets, and `windlass preset set` makes one"
+	}
+	if name == strings.TrimSuffix(CustomPrefix, ":") {
+		return "it does not say which preset of the workspace", "write " + CustomPrefix + "NAME: `windlass preset list --remote` lists them"
+	}
 	var names []string
 	best, distance := "", 4
 	base, _, _ := strings.Cut(strings.ToLower(name), "/")

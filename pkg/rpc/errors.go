@@ -116,12 +116,7 @@ func validationError(err *protovalidate.ValidationError) *connect.Error {
 	if len(err.Violations) == 0 {
 		return Error(connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "", "the request is invalid")
 	}
-	first := err.Violations[0]
-	field := jsonPath(protovalidate.FieldPathString(first.Proto.GetField()))
-	message := first.Proto.GetMessage()
-	if words := explainPattern(first); words != "" {
-		message = words
-	}
+	field, message := Violation(err.Violations[0])
 	if field != "" {
 		message = field + ": " + message
 	}
@@ -129,4 +124,13 @@ func validationError(err *protovalidate.ValidationError) *connect.Error {
 		message = fmt.Sprintf("%s (and %d more)", message, more)
 	}
 	return Error(connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, field, message)
+}
+
+// Violation returns the path of the field that breaks a rule, with JSON's names, and what is wrong with it.
+func Violation(v *protovalidate.Violation) (field, message string) {
+	field, message = jsonPath(protovalidate.FieldPathString(v.Proto.GetField())), v.Proto.GetMessage()
+	if words := explainPattern(v); words != "" {
+		message = words
+	}
+	return field, message
 }

@@ -141,6 +141,11 @@ var access = map[string]need{
 	w.PresetServiceGetPresetProcedure:    viewer,
 	w.PresetServiceRenderPresetProcedure: viewer,
 	w.PresetServiceDiffPresetProcedure:   viewer,
+	// Presets are shared by all projects, and their definitions decide what next deploys run.
+	w.PresetServiceSetPresetProcedure:          owner,
+	w.PresetServiceCheckPresetProcedure:        viewer,
+	w.PresetServiceDeletePresetProcedure:       owner,
+	w.PresetServiceListPresetVersionsProcedure: viewer,
 
 	w.FreezeServiceSetFreezeProcedure:   owner,
 	w.FreezeServiceListFreezesProcedure: viewer,

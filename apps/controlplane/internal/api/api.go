@@ -80,7 +80,7 @@ type Config struct {
 	Proxies guard.Networks
 	// IsUnavailable reports whether an error of the store means that it is out of reach; nil: none does.
 	IsUnavailable func(error) bool
-	// Presets are those of engines; nil: the built-in ones.
+	// Presets are the built-in ones of engines; nil: those of this release.
 	Presets *preset.Registry
 	// Trail writes refused calls and reads of logs into the audit; nil: they are not written.
 	Trail *trail.Trail

@@ -447,6 +447,8 @@ func dumpWorkspace(tx store.Tx, ws string, out map[string]any) (err error) {
 		features, e := tx.GetFeatures(ws)
 		put("features", features, e)
 	}
+	presets, e := tx.ListPresets(ws)
+	put("presets", presets, e)
 	tiers, e := tx.ListTiers()
 	put("tiers", tiers, e)
 	audit, e := tx.ListAudit(ws, all)

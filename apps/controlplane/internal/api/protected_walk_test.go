@@ -65,6 +65,8 @@ func TestProtection_EachMutationAsksItOrNeedsNot(t *testing.T) {
 		w.EnvironmentServiceDeleteEnvironmentProcedure:           ownersOnly + ": it has no apps any more",
 		w.EnvironmentServiceSetSecretProcedure:                   newRollout + "; so does a rollback that takes new values along",
 		w.EnvironmentServiceDeleteSecretProcedure:                lessOnly,
+		w.PresetServiceSetPresetProcedure:                        notARun + ": the next deploy with it asks",
+		w.PresetServiceDeletePresetProcedure:                     notARun,
 		w.FreezeServiceSetFreezeProcedure:                        ownersOnly,
 		w.FreezeServiceLiftFreezeProcedure:                       ownersOnly + ": what it held still has its gate",
 		w.ProtectionServiceSetProtectionProcedure:                ownersOnly,

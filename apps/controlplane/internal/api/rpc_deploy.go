@@ -39,7 +39,15 @@ import (
 
 // Deploy makes the app's next version. It answers after the commit.
 func (a appService) Deploy(ctx context.Context, req *windlassv1.DeployRequest) (res *windlassv1.DeployResponse, err error) {
-	spec, findings := appspec.Expand(req.GetSpec(), a.cfg.Presets)
+	by, err := callerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	presets, err := a.presetsFor(ctx, by.WorkspaceID, req.GetSpec())
+	if err != nil {
+		return nil, err
+	}
+	spec, findings := appspec.Expand(req.GetSpec(), presets)
 	if refused := appspec.Refusals(findings); len(refused) > 0 {
 		return nil, refused[0]
 	}
@@ -47,7 +55,7 @@ func (a appService) Deploy(ctx context.Context, req *windlassv1.DeployRequest) (
 		return nil, err
 	}
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.DeployResponse, error) {
-		return c.deploy(req, proto.CloneOf(spec), findings)
+		return c.deploy(req, proto.CloneOf(spec), presets, findings)
 	})
 	return res, err
 }
@@ -77,9 +85,9 @@ func (a appService) checkDeploy(req *windlassv1.DeployRequest, spec *windlassv1.
 	return spec, nil
 }
 
-// deploy is Deploy in its transaction. findings are those of the preset of the spec's serve.
-func (c *mutation) deploy(req *windlassv1.DeployRequest, spec *windlassv1.DeploymentSpec, findings []preset.Finding) (*windlassv1.DeployResponse, error) {
-	d := &deployment{versionMutation: versionMutation{c}, want: version{
+// deploy is Deploy in its transaction. findings are those of the preset of the spec's serve, which is one of presets.
+func (c *mutation) deploy(req *windlassv1.DeployRequest, spec *windlassv1.DeploymentSpec, presets *preset.Registry, findings []preset.Finding) (*windlassv1.DeployResponse, error) {
+	d := &deployment{versionMutation: versionMutation{c}, presets: presets, want: version{
 		Spec: spec, Source: "deploy",
 		SetsPolicy: true, Policy: appspec.PolicyWithDefaults(req.GetRollout()), Freeze: req.GetFreeze(), Scaling: req.GetScaling(),
 		Override: req.GetOverrideFreeze(),
@@ -120,7 +128,9 @@ func (c *mutation) deploy(req *windlassv1.DeployRequest, spec *windlassv1.Deploy
 type deployment struct {
 	versionMutation
 	want version
-	app  model.App // locked, so that versions have no gaps
+	// presets are those that the spec may use. Only Deploy sets them.
+	presets *preset.Registry
+	app     model.App // locked, so that versions have no gaps
 	// environment is the app's. Only Deploy sets it.
 	environment model.Environment
 	// was is what the app ran before.
@@ -196,7 +206,7 @@ func (d *deployment) resolveSpec(req *windlassv1.DeployRequest) (findings []pres
 	if err := d.hold(specs.pinOverrides(spec, "spec")); err != nil {
 		return nil, err
 	}
-	findings = appspec.ExpandRegions(spec, req.GetSpec(), d.api.cfg.Presets)
+	findings = appspec.ExpandRegions(spec, req.GetSpec(), d.presets)
 	for _, refusal := range appspec.Refusals(findings) {
 		if err := d.hold(refusal); err != nil {
 			return nil, err

@@ -20,6 +20,7 @@ func (a presetService) DiffPreset(ctx context.Context, req *windlassv1.DiffPrese
 	}
 	var app model.App
 	var live model.Deployment
+	var presets *preset.Registry
 	err = a.cfg.Store.Snapshot(ctx, func(tx Tx) (err error) {
 		if app, err = a.app(tx, by.WorkspaceID, req.GetApp(), true); err != nil || app.LiveDeploymentID == "" {
 			return err
@@ -27,7 +28,8 @@ func (a presetService) DiffPreset(ctx context.Context, req *windlassv1.DiffPrese
 		if live, err = tx.GetDeployment(by.WorkspaceID, app.LiveDeploymentID); err != nil {
 			return fmt.Errorf("read deployment %s: %w", app.LiveDeploymentID, err)
 		}
-		return nil
+		presets, err = a.presetsOf(tx, by.WorkspaceID, live.Spec.GetGeneratedBy(), live.Spec.GetServe().GetEngine())
+		return err
 	})
 	switch {
 	case err != nil:
@@ -37,9 +39,9 @@ func (a presetService) DiffPreset(ctx context.Context, req *windlassv1.DiffPrese
 	case live.Spec.GetGeneratedBy() == "":
 		return nil, apierr.NothingToDo(fmt.Sprintf("no preset made v%d of app %s", live.Version, app.Name), "Name an engine and a model in serve of its file, and deploy that.")
 	}
-	next, findings, ok := appspec.Upgrade(live.Spec, a.cfg.Presets)
+	next, findings, ok := appspec.Upgrade(live.Spec, presets)
 	if !ok {
-		return nil, apierr.NothingToDo(fmt.Sprintf("preset %s, which made v%d of app %s, is not known to this release", live.Spec.GetGeneratedBy(), live.Version, app.Name),
+		return nil, apierr.NothingToDo(fmt.Sprintf("preset %s, which made v%d of app %s, is gone, or not known to this release", live.Spec.GetGeneratedBy(), live.Version, app.Name),
 			"Use `windlass plan -f` with the app's file.")
 	}
 	res := &windlassv1.DiffPresetResponse{Version: live.Version, GeneratedBy: live.Spec.GetGeneratedBy(), Newest: next.GetGeneratedBy(), Findings: presetFindings(findings)}

@@ -44,12 +44,15 @@ func (a appService) previewDeploy(ctx context.Context, tx Tx, by caller, req *wi
 	c.dry = newDryTx(tx)
 	c.Tx = c.dry
 	var done *windlassv1.DeployResponse
-	var err error
-	spec, findings := appspec.Expand(req.GetSpec(), a.cfg.Presets)
+	presets, err := a.presetsOf(tx, by.WorkspaceID, req.GetSpec().GetServe().GetEngine())
+	if err != nil {
+		return nil, err
+	}
+	spec, findings := appspec.Expand(req.GetSpec(), presets)
 	c.dry.warnings = appspec.Warnings(findings)
 	if c.dry.against = appspec.Refusals(findings); len(c.dry.against) == 0 {
 		if spec, err = a.checkDeploy(req, spec); err == nil {
-			done, err = c.deploy(req, spec, findings)
+			done, err = c.deploy(req, spec, presets, findings)
 		}
 	}
 	c.dry.counts = true

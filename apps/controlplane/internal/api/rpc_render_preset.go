@@ -10,11 +10,19 @@ import (
 )
 
 // RenderPreset returns what the preset makes of a spec's serve.
-func (a presetService) RenderPreset(_ context.Context, req *windlassv1.RenderPresetRequest) (*windlassv1.RenderPresetResponse, error) {
+func (a presetService) RenderPreset(ctx context.Context, req *windlassv1.RenderPresetRequest) (*windlassv1.RenderPresetResponse, error) {
+	by, err := callerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
 	if req.GetSpec().GetServe() == nil {
 		return nil, apierr.InvalidFix("spec.serve", "the spec names no engine and model", "Set serve, for example {engine: vllm, model: hf://org/model}.")
 	}
-	spec, findings := appspec.Expand(req.GetSpec(), a.cfg.Presets)
+	presets, err := a.presetsFor(ctx, by.WorkspaceID, req.GetSpec())
+	if err != nil {
+		return nil, err
+	}
+	spec, findings := appspec.Expand(req.GetSpec(), presets)
 	res := &windlassv1.RenderPresetResponse{Findings: presetFindings(findings)}
 	if !preset.HasErrors(findings) {
 		res.Spec = spec

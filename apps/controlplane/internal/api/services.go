@@ -16,7 +16,7 @@ type (
 	logService struct{ *server }
 	// notificationService serves endpoints of notifications, and what was sent to them.
 	notificationService struct{ *server }
-	// presetService shows presets of engines.
+	// presetService shows presets of engines, and serves those of workspaces.
 	presetService struct{ *server }
 	// projectService serves projects.
 	projectService struct{ *server }

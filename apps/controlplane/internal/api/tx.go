@@ -37,6 +37,7 @@ type Tx interface {
 	recordTx
 	admissionTx
 	featureTx
+	presetTx
 	browserTx
 	notificationTx
 
@@ -232,6 +233,16 @@ type featureTx interface {
 	DeleteTier(name string) error
 	ListTiers() ([]model.Tier, error)
 	CountWorkspacesOfTier(name string) (int, error)
+}
+
+type presetTx interface {
+	InsertPreset(model.Preset) error
+	GetPreset(workspaceID, name string, version int32) (model.Preset, error)
+	ListPresets(workspaceID string) ([]model.Preset, error)
+	ListPresetVersions(workspaceID, name string) ([]model.Preset, error)
+	ForgetPresetVersions(workspaceID, name string, newest int32) error
+	DeletePreset(workspaceID, name string) error
+	PresetFloor(workspaceID string) (int32, error)
 }
 
 type browserTx interface {

@@ -38,6 +38,10 @@ func TestUnchanged_TheSameValueAgainChangesNothing(t *testing.T) {
 			require.Equal(t, int32(2), res.GetSecret().GetVersion())
 			return res.GetUnchanged(), err
 		},
+		"SetPreset": func() (bool, error) {
+			res, err := w.presets(w.owner).SetPreset(ctx, &windlassv1.SetPresetRequest{Name: "ember", Definition: ember()})
+			return res.GetUnchanged(), err
+		},
 		"SetEnvironment": func() (bool, error) {
 			res, err := w.apps(w.deployer).SetEnvironment(ctx, &windlassv1.SetEnvironmentRequest{App: "chat", Set: map[string]string{"A": "1"}})
 			return res.GetUnchanged(), err

@@ -2,6 +2,7 @@ package appspec
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"buf.build/go/protovalidate"
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -76,7 +78,29 @@ func Expand(in *windlassv1.DeploymentSpec, presets *preset.Registry) (*windlassv
 	out.Env = s.GetEnv()
 	out.GeneratedBy = f.GeneratedBy
 	out.Generated = &windlassv1.Generated{EngineVersion: f.EngineVersion, Env: generatedEnv(made.GetEnv(), s), Metrics: EngineMetrics(f.Metrics)}
-	return out, findings
+	return out, append(findings, checkGenerated(out, made)...)
+}
+
+// checkGenerated returns what the schema has against the fields of a spec that a preset made. The request of the
+// spec was checked without them.
+func checkGenerated(spec, made *windlassv1.DeploymentSpec) (findings []preset.Finding) {
+	invalid, ok := errors.AsType[*protovalidate.ValidationError](protovalidate.Validate(spec))
+	if !ok {
+		return nil
+	}
+	for _, v := range invalid.Violations {
+		path, message := rpc.Violation(v)
+		top, _, _ := strings.Cut(strings.ReplaceAll(path, "[", "."), ".")
+		if f := made.ProtoReflect().Descriptor().Fields().ByJSONName(top); f == nil || !made.ProtoReflect().Has(f) {
+			continue
+		}
+		findings = append(findings, preset.Finding{
+			Severity: preset.Error, Code: "GeneratedInvalid", Field: "/" + path,
+			Text: fmt.Sprintf("preset %s generates a value that is not allowed: %s", spec.GetGeneratedBy(), message),
+			Fix:  "change what the preset reads of the file, or set the field in the file",
+		})
+	}
+	return findings
 }
 
 // EngineMetrics returns a preset's metrics in the API's form.

@@ -101,6 +101,7 @@ type Tx interface {
 	SealedTx
 	AdmissionTx
 	FeatureTx
+	PresetTx
 	NotificationTx
 
 	// Batched reports whether other requests share the transaction. A batched request need not check

@@ -47,6 +47,7 @@ func commandRuns(server, file, model string) map[string][]commandRun {
 		}
 	}}
 	const traces = "../../../../deployments/examples/traces/"
+	const definition = "../../../../deployments/examples/presets/modelserver.yaml"
 	return map[string][]commandRun{
 		"deploy": {
 			{args: []string{"deploy", "-f", file}},
@@ -70,7 +71,10 @@ func commandRuns(server, file, model string) map[string][]commandRun {
 		"preset list":       {{args: []string{"preset", "list"}, offline: true}, {args: []string{"preset", "list", "--remote"}}},
 		"preset show":       {{args: []string{"preset", "show", "vllm"}, offline: true}, {args: []string{"preset", "show", "vllm", "--remote"}}},
 		"preset diff":       {{args: []string{"preset", "diff", "a"}}},
-		"preset render":     {{args: []string{"preset", "render", "vllm", "--model", "hf://org/m"}, offline: true}, {args: []string{"preset", "render", "vllm"}, fails: true, offline: true}},
+		"preset set":        {{args: []string{"preset", "set", "a", "-f", definition}}, {args: []string{"preset", "set", "a", "-f", definition, "--check"}}},
+		"preset history":    {{args: []string{"preset", "history", "a"}}},
+		"preset delete":     {{args: []string{"preset", "delete", "a"}}},
+		"preset render":     {{args: []string{"preset", "render", "vllm", "--model", "hf://org/m"}, offline: true}, {args: []string{"preset", "render", "vllm"}, fails: true, offline: true}, {args: []string{"preset", "render", "custom:a", "--model", "hf://org/m", "--definition", definition}, offline: true}},
 		"model inspect":     {{args: []string{"model", "inspect", model}, offline: true}},
 		"plan":              {{args: []string{"plan", "-f", file}, fails: true}},
 		"scale":             {{args: []string{"scale", "a", "--replicas", "2"}}, {args: []string{"scale", "a", "--replicas", "2", "--wait=false"}}, {args: []string{"scale", "a", "--replicas", "2", "--current-replicas", "1"}}},

@@ -92,8 +92,8 @@ func knownFields[M proto.Message](m M) (out M, err error) {
 // withoutPreset returns the file without the fields and flags that the preset generatedBy made, so that it has what
 // people write next to serve. It returns nil if that is not known: the whole file is right, too.
 func (a *app) withoutPreset(ctx context.Context, f *appFile, generatedBy string) *appFile {
-	p, known := preset.Find(generatedBy)
-	if f.Spec.GetServe() == nil || !known {
+	p := a.presetThatMade(ctx, generatedBy)
+	if f.Spec.GetServe() == nil || p == nil {
 		return nil
 	}
 	asked := &windlassv1.DeploymentSpec{
@@ -129,6 +129,21 @@ func (a *app) withoutPreset(ctx context.Context, f *appFile, generatedBy string)
 		r.ShmMib = 0
 	}
 	return &out
+}
+
+// presetThatMade returns the preset of a version's generatedBy, or nil if it is not known.
+func (a *app) presetThatMade(ctx context.Context, generatedBy string) *preset.Preset {
+	name, version, custom := preset.SplitCustom(generatedBy)
+	if !custom {
+		p, _ := preset.Find(generatedBy)
+		return p
+	}
+	resp, err := a.clients.presets.GetPreset(ctx, &windlassv1.GetPresetRequest{Name: generatedBy})
+	if err != nil {
+		return nil
+	}
+	p, _ := preset.Define(name, int(version), resp.GetPreset().GetDefinition())
+	return p
 }
 
 // clearEqual clears the fields of m that made has with the same value.

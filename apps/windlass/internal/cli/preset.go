@@ -11,6 +11,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"buf.build/go/protovalidate"
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
 	"sigs.k8s.io/yaml"
@@ -22,19 +23,23 @@ import (
 func (a *app) presetCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "preset",
-		Short: "Show presets of engines, and what they generate",
-		Long: `Show presets of engines, and what they generate. From an engine, a model and GPUs, a preset generates what
+		Short: "Show presets of engines and what they generate, and set those of the workspace",
+		Long: `Show presets of engines and what they generate, and set those of the workspace. From an engine, a model and GPUs, a preset generates what
 an app's file needs: image, command, flags, ports, health check, drain, and the names of the engine's metrics.
 List, show and render use the presets of this program and do not call the control plane. With --remote, list and
-show use those of the control plane. Deploys always use those of the control plane.`,
-	}, a.presetListCommand(), a.presetShowCommand(), a.presetRenderCommand(), a.presetDiffCommand())
+show use those of the control plane. Deploys always use those of the control plane.
+
+A workspace may have presets of its own, which set makes from a file. Their names begin with custom:, and the
+control plane alone has them.`,
+	}, a.presetListCommand(), a.presetShowCommand(), a.presetRenderCommand(), a.presetDiffCommand(), a.presetSetCommand(), a.presetHistoryCommand(),
+		a.presetDeleteCommand())
 }
 
 // presetOf converts a preset of the control plane to the form in which this program shows its own presets.
 func presetOf(p *windlassv1.Preset) presetView {
 	v := presetView{
 		Name: p.GetName(), Preset: p.GetId(), Engine: p.GetTitle(), DefaultEngine: p.GetDefaultEngineVersion(), From: p.GetEngineFrom(),
-		Before: p.GetEngineBefore(), Schemes: p.GetModelSchemes(), Aliases: p.GetAliases(),
+		Before: p.GetEngineBefore(), Schemes: p.GetModelSchemes(), Aliases: p.GetAliases(), SetBy: p.GetSetBy(), SetAt: p.GetSetAt(),
 	}
 	for _, m := range p.GetMetrics() {
 		v.Metrics = append(v.Metrics, preset.Metric{Signal: m.GetSignal(), Metric: m.GetMetric(), Port: m.GetPort(), Path: m.GetPath()})
@@ -102,6 +107,8 @@ type presetView struct {
 	Metrics       []preset.Metric   `json:"metrics"`
 	Aliases       map[string]string `json:"aliases,omitempty"`
 	Sources       []preset.Source   `json:"sources"`
+	SetBy         string            `json:"setBy,omitempty"`
+	SetAt         int64             `json:"setAt,omitempty"`
 }
 
 func viewPreset(p *preset.Preset, engine string) presetView {
@@ -166,11 +173,14 @@ func (a *app) presetListCommand() *cobra.Command {
 
 func (a *app) presetShowCommand() *cobra.Command {
 	var engine string
-	var remote bool
+	var remote, definition bool
 	showRemote := a.run(func(ctx context.Context, args []string) error {
 		resp, err := a.clients.presets.GetPreset(ctx, &windlassv1.GetPresetRequest{Name: args[0], EngineVersion: engine})
 		if err != nil {
 			return err
+		}
+		if definition {
+			return a.showDefinition(resp.GetPreset().GetDefinition())
 		}
 		return a.showPreset(presetOf(resp.GetPreset()))
 	})
@@ -178,11 +188,16 @@ func (a *app) presetShowCommand() *cobra.Command {
 		Use:   "show NAME",
 		Short: "Show what a preset knows about its engine, and its sources",
 		Example: `  windlass preset show vllm
-  windlass preset show vllm --engine-version 0.10.1`,
+  windlass preset show vllm --engine-version 0.10.1
+  windlass preset show custom:modelserver/2 --definition > modelserver.yaml`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completePresets,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if remote {
+			custom := strings.HasPrefix(args[0], preset.CustomPrefix)
+			if definition && !custom {
+				return fmt.Errorf("--definition: %s is built in: only presets of a workspace have a definition", args[0])
+			}
+			if remote || custom {
 				return showRemote(cmd, args)
 			}
 			p, ok := preset.Find(args[0])
@@ -195,7 +210,16 @@ func (a *app) presetShowCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&engine, "engine-version", "", "version of the engine whose metrics are shown")
 	cmd.Flags().BoolVar(&remote, "remote", false, remoteUsage)
+	cmd.Flags().BoolVar(&definition, "definition", false, "print the definition of a preset of the workspace, for preset set -f")
 	return cmd
+}
+
+// showDefinition prints a definition as a file for preset set.
+func (a *app) showDefinition(def *windlassv1.PresetDefinition) error {
+	if a.output == "table" {
+		a.output = "yaml"
+	}
+	return a.show(def, nil)
 }
 
 func (a *app) showPreset(v presetView) error {
@@ -213,6 +237,9 @@ func (a *app) showPreset(v presetView) error {
 		}
 		for _, s := range v.Sources {
 			row(w, "Source:", s.About, s.Page, s.Version)
+		}
+		if v.SetAt > 0 {
+			row(w, "Set:", timeText(v.SetAt)+" by "+v.SetBy)
 		}
 	})
 }
@@ -232,25 +259,47 @@ type renderFlags struct {
 	facts   string
 	app     string
 	regions []string
+	// definition is a file with the definition of a preset.
+	definition string
 }
 
 func (a *app) presetRenderCommand() *cobra.Command {
 	var f renderFlags
+	renderRemote := a.run(func(ctx context.Context, _ []string) error {
+		return a.render(f, func(f renderFlags) (preset.Fragment, []preset.Finding, error) { return a.renderCustom(ctx, f) })
+	})
 	cmd := &cobra.Command{
 		Use:   "render NAME",
 		Short: "Print the app file that a preset generates for a model",
 		Long: `Print the app file that a preset generates for a model. Standard output is an app file for
 windlass deploy -f; findings go to standard error. With --output=json it is an object with the spec, the metrics
 and the findings. The command fails if something certainly does not work, for example parallelism that does
-not fit the number of GPUs.`,
+not fit the number of GPUs. A preset of the workspace, custom:NAME, is rendered by the control plane, or by this
+program from --definition.`,
 		Example: `  windlass preset render vllm --model hf://meta-llama/Llama-3.1-8B-Instruct --name llama > llama.yaml
   windlass preset render vllm --model hf://meta-llama/Llama-3.1-70B-Instruct --gpus 8 \
-    --gpu-product NVIDIA-H100-80GB-HBM3 --context 32768 --option kv-cache-dtype=fp8`,
+    --gpu-product NVIDIA-H100-80GB-HBM3 --context 32768 --option kv-cache-dtype=fp8
+  windlass preset render custom:modelserver --definition modelserver.yaml --model hf://org/m`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completePresets,
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			f.in.Engine = args[0]
-			return a.render(f)
+			custom := strings.HasPrefix(args[0], preset.CustomPrefix)
+			if custom && f.definition == "" {
+				return renderRemote(cmd, args)
+			}
+			presets := preset.Builtin()
+			if f.definition != "" {
+				p, err := f.defined(a.Stdin)
+				if err != nil {
+					return err
+				}
+				presets = presets.With(p)
+			}
+			return a.render(f, func(f renderFlags) (preset.Fragment, []preset.Finding, error) {
+				fragment, findings := presets.Generate(f.in)
+				return fragment, findings, nil
+			})
 		},
 	}
 	flags := cmd.Flags()
@@ -269,12 +318,34 @@ not fit the number of GPUs.`,
 	flags.IntVar(&f.in.Replicas, "replicas", 0, "replicas in each region")
 	flags.StringVar(&f.in.CachePath, "cache", "", "mount path of a model cache that you add to the file")
 	flags.StringVar(&f.facts, "facts", "", "JSON file with facts of the model: layers, heads, kvHeads, headSize, maxContext, weightBytes, dtype")
+	flags.StringVar(&f.definition, "definition", "", "file with the definition of the preset, which is not stored")
 	flags.StringVar(&f.app, "app", "", "name of the app; default: the preset's")
 	flags.StringSliceVar(&f.regions, "region", []string{"us-east-1"}, "region of the app; can be repeated")
 	return cmd
 }
 
-func (a *app) render(f renderFlags) error {
+// defined returns the preset of the file in --definition.
+func (f renderFlags) defined(stdin io.Reader) (*preset.Preset, error) {
+	name, ok := strings.CutPrefix(f.in.Engine, preset.CustomPrefix)
+	if !ok {
+		return nil, fmt.Errorf("--definition: %s is built in: write %sNAME", f.in.Engine, preset.CustomPrefix)
+	}
+	def, err := readDefinition(f.definition, stdin)
+	if err != nil {
+		return nil, err
+	}
+	if err := protovalidate.Validate(def); err != nil {
+		return nil, fmt.Errorf("--definition: %w", err)
+	}
+	p, findings := preset.Define(name, 1, def)
+	if p == nil {
+		return nil, fmt.Errorf("--definition: %s", findingLines(findings))
+	}
+	return p, nil
+}
+
+// render prints what generate makes of the flags.
+func (a *app) render(f renderFlags, generate func(renderFlags) (preset.Fragment, []preset.Finding, error)) error {
 	if f.in.GPU.Count < 0 || f.in.MemoryMiB < 0 || f.in.GPU.MinMemoryMiB < 0 || f.in.Replicas < 0 {
 		return errors.New("--gpus, --gpu-memory, --memory and --replicas: use 0 or more")
 	}
@@ -287,7 +358,10 @@ func (a *app) render(f renderFlags) error {
 			return err
 		}
 	}
-	fragment, findings := preset.Generate(f.in)
+	fragment, findings, err := generate(f)
+	if err != nil {
+		return err
+	}
 	if preset.HasErrors(findings) {
 		if a.output != "table" {
 			if err := a.showValue(map[string]any{"findings": findings}); err != nil {
@@ -351,7 +425,8 @@ func (a *app) printAppFile(f renderFlags, fragment preset.Fragment, spec map[str
 	}
 	spec["app"], spec["regions"] = f.app, f.regions
 	if f.app == "" {
-		spec["app"] = strings.SplitN(fragment.GeneratedBy, "/", 2)[0]
+		name, _, _ := strings.Cut(strings.TrimPrefix(fragment.GeneratedBy, preset.CustomPrefix), "/")
+		spec["app"] = name
 	}
 	data, err := json.Marshal(spec)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 
 	validate "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	"buf.build/go/protovalidate"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/windlass-run/windlass/pkg/choices"
@@ -36,6 +37,11 @@ var top = []struct{ name, kind, text string }{
 
 // appFileMessages returns the messages of the app file: the spec, the policies, the freeze and their fields.
 func appFileMessages() []protoreflect.MessageDescriptor {
+	return messagesIn(&windlassv1.DeploymentSpec{}, &windlassv1.RolloutPolicy{}, &windlassv1.FileFreeze{}, &windlassv1.ScalingPolicy{})
+}
+
+// messagesIn returns the messages and those of their fields, each once.
+func messagesIn(all ...proto.Message) []protoreflect.MessageDescriptor {
 	var out []protoreflect.MessageDescriptor
 	seen := map[protoreflect.FullName]bool{}
 	var add func(m protoreflect.MessageDescriptor)
@@ -51,10 +57,9 @@ func appFileMessages() []protoreflect.MessageDescriptor {
 			}
 		}
 	}
-	add((&windlassv1.DeploymentSpec{}).ProtoReflect().Descriptor())
-	add((&windlassv1.RolloutPolicy{}).ProtoReflect().Descriptor())
-	add((&windlassv1.FileFreeze{}).ProtoReflect().Descriptor())
-	add((&windlassv1.ScalingPolicy{}).ProtoReflect().Descriptor())
+	for _, m := range all {
+		add(m.ProtoReflect().Descriptor())
+	}
 	return out
 }
 
@@ -78,8 +83,14 @@ func appFile(s *source) (string, error) {
 		t.addRow(asCode(f.name), f.kind, f.text)
 	}
 	out.WriteString(t.String())
-	for _, m := range appFileMessages() {
-		fmt.Fprintf(&out, "\n## %s\n\n", m.Name())
+	err := messagesOf(s, &out, appFileMessages())
+	return out.String(), err
+}
+
+// messagesOf writes the fields of each message.
+func messagesOf(s *source, out *strings.Builder, messages []protoreflect.MessageDescriptor) error {
+	for _, m := range messages {
+		fmt.Fprintf(out, "\n## %s\n\n", m.Name())
 		if about := s.comments[string(m.FullName())]; about != "" {
 			out.WriteString(commentMarkdown(about) + "\n\n")
 		}
@@ -92,11 +103,11 @@ func appFile(s *source) (string, error) {
 			t.addRow(asCode(f.JSONName()), typeText(f), escapeProse(describeLimits(f)), escapeProse(s.comments[string(f.FullName())]))
 		}
 		out.WriteString(t.String())
-		if err := enumsOf(s, &out, m); err != nil {
-			return "", err
+		if err := enumsOf(s, out, m); err != nil {
+			return err
 		}
 	}
-	return out.String(), nil
+	return nil
 }
 
 // commentMarkdown returns a comment as Markdown. It keeps blank lines, and turns indented lines into code.

@@ -89,6 +89,7 @@ func generatePages(root string) (map[string]string, error) {
 		"app-file.md":         appFile,
 		"app.schema.json":     appFileSchema,
 		"charts.md":           chartsPage,
+		"preset-file.md":      presetFile,
 	} {
 		text, err := write(src)
 		if err != nil {
@@ -117,6 +118,7 @@ These pages are generated from the code.
 | [app-file.md](app-file.md) | every field of an app's file |
 | [app.schema.json](app.schema.json) | JSON schema of an app's file, for editors |
 | [charts.md](charts.md) | every value of the Helm charts |
+| [preset-file.md](preset-file.md) | every field of a preset's file, and the variables of its expressions |
 | [metrics.md](metrics.md) | every metric with its type and labels |
 | [error-reasons.md](error-reasons.md) | reasons in errors of the API |
 | [instance-reasons.md](instance-reasons.md) | reasons of instances and of refused deployments |

@@ -10,6 +10,7 @@ import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -74,15 +75,15 @@ func (x PresetFinding_Severity) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PresetFinding_Severity.Descriptor instead.
 func (PresetFinding_Severity) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{2, 0}
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{8, 0}
 }
 
 // Preset is one version of the knowledge about an engine.
 type Preset struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the engine in app files.
+	// Name of the engine in app files: "vllm", or "custom:NAME" for a preset of the workspace.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Name and version of the preset: "vllm/1".
+	// Name and version of the preset: "vllm/1", "custom:NAME/3".
 	Id string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
 	// The engine's own name.
 	Title string `protobuf:"bytes,3,opt,name=title,proto3" json:"title,omitempty"`
@@ -99,7 +100,12 @@ type Preset struct {
 	// Alternative names of flags, each with the name that the preset uses.
 	Aliases map[string]string `protobuf:"bytes,9,rep,name=aliases,proto3" json:"aliases,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Pages that describe the flags, ports, paths and metrics.
-	Sources       []*PresetSource `protobuf:"bytes,10,rep,name=sources,proto3" json:"sources,omitempty"`
+	Sources []*PresetSource `protobuf:"bytes,10,rep,name=sources,proto3" json:"sources,omitempty"`
+	// Of a preset of the workspace: who set this version, and when.
+	SetBy string `protobuf:"bytes,11,opt,name=set_by,json=setBy,proto3" json:"set_by,omitempty"`
+	SetAt int64  `protobuf:"varint,12,opt,name=set_at,json=setAt,proto3" json:"set_at,omitempty"`
+	// Of a preset of the workspace, in answers to GetPreset.
+	Definition    *PresetDefinition `protobuf:"bytes,13,opt,name=definition,proto3" json:"definition,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -204,6 +210,27 @@ func (x *Preset) GetSources() []*PresetSource {
 	return nil
 }
 
+func (x *Preset) GetSetBy() string {
+	if x != nil {
+		return x.SetBy
+	}
+	return ""
+}
+
+func (x *Preset) GetSetAt() int64 {
+	if x != nil {
+		return x.SetAt
+	}
+	return 0
+}
+
+func (x *Preset) GetDefinition() *PresetDefinition {
+	if x != nil {
+		return x.Definition
+	}
+	return nil
+}
+
 // PresetSource is a page of an engine's documentation, with the version that it describes.
 type PresetSource struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -265,6 +292,660 @@ func (x *PresetSource) GetVersion() string {
 	return ""
 }
 
+// PresetDefinition is a preset of a workspace, as a file for `windlass preset set`. It says what runs
+// an engine, as a function of an app's serve block, resources and model cache.
+//
+// Fields that are called a template are texts with `${EXPRESSION}` in them; `$${` is a literal `${`.
+// Expressions are in CEL (https://cel.dev), and are checked when the definition is set.
+type PresetDefinition struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The engine's own name. Default: the preset's name.
+	Title string `protobuf:"bytes,1,opt,name=title,proto3" json:"title,omitempty"`
+	// Engine version for apps that name none. Empty: engineVersion is then empty in expressions.
+	DefaultEngineVersion string `protobuf:"bytes,2,opt,name=default_engine_version,json=defaultEngineVersion,proto3" json:"default_engine_version,omitempty"`
+	// Engine versions that the definition is written for: from engineFrom (inclusive) to engineBefore
+	// (exclusive). Other versions give a warning. Empty: no bound.
+	EngineFrom   string `protobuf:"bytes,3,opt,name=engine_from,json=engineFrom,proto3" json:"engine_from,omitempty"`
+	EngineBefore string `protobuf:"bytes,4,opt,name=engine_before,json=engineBefore,proto3" json:"engine_before,omitempty"`
+	// Schemes of model addresses that the engine can load.
+	ModelSchemes []string `protobuf:"bytes,5,rep,name=model_schemes,json=modelSchemes,proto3" json:"model_schemes,omitempty"`
+	// Ways in which the engine can split a model over GPUs. With "tensor", the product of tensor, pipeline
+	// and data must be the number of GPUs, and tensor is derived if the app leaves it out.
+	Parallelism []string `protobuf:"bytes,6,rep,name=parallelism,proto3" json:"parallelism,omitempty"`
+	// The engine spreads the model over all GPUs of an instance by itself.
+	WholeInstance bool `protobuf:"varint,7,opt,name=whole_instance,json=wholeInstance,proto3" json:"whole_instance,omitempty"`
+	// Share of a GPU's memory for weights and KV cache, for estimates of the largest context. 0: none are
+	// made.
+	MemoryShare float64 `protobuf:"fixed64,8,opt,name=memory_share,json=memoryShare,proto3" json:"memory_share,omitempty"`
+	// Alternative names of flags, with their dashes, each with the name that args has: "-tp":
+	// "--tensor-parallel-size". With them, a flag that is given twice is noticed.
+	Aliases map[string]string `protobuf:"bytes,9,rep,name=aliases,proto3" json:"aliases,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Container image. A template.
+	Image string `protobuf:"bytes,10,opt,name=image,proto3" json:"image,omitempty"`
+	// Program and its first arguments. Templates.
+	Command []string `protobuf:"bytes,11,rep,name=command,proto3" json:"command,omitempty"`
+	// Arguments after command, in their order.
+	Args []*PresetArg      `protobuf:"bytes,12,rep,name=args,proto3" json:"args,omitempty"`
+	Env  []*PresetVariable `protobuf:"bytes,13,rep,name=env,proto3" json:"env,omitempty"`
+	// The first one is for requests and the health check. Empty: one port "http", which the runtime
+	// allocates. `$(PORT)` in args is its number.
+	Ports []*Port `protobuf:"bytes,14,rep,name=ports,proto3" json:"ports,omitempty"`
+	// Default: GET /health, and 30 minutes to start.
+	HealthCheck *HealthCheck `protobuf:"bytes,15,opt,name=health_check,json=healthCheck,proto3" json:"health_check,omitempty"`
+	// Default 40 min. It must be longer than an instance may take to start.
+	ProgressDeadline *durationpb.Duration `protobuf:"bytes,16,opt,name=progress_deadline,json=progressDeadline,proto3" json:"progress_deadline,omitempty"`
+	// Time from SIGTERM to SIGKILL. Default 30 s.
+	TerminationGrace *durationpb.Duration `protobuf:"bytes,17,opt,name=termination_grace,json=terminationGrace,proto3" json:"termination_grace,omitempty"`
+	// Size of /dev/shm in MiB, as an expression with a whole number: "gpus > 1 ? 8192 : 0". Empty or 0:
+	// as without a preset.
+	ShmMib string `protobuf:"bytes,18,opt,name=shm_mib,json=shmMib,proto3" json:"shm_mib,omitempty"`
+	// Metrics of the engine.
+	Metrics []*PresetMetric `protobuf:"bytes,19,rep,name=metrics,proto3" json:"metrics,omitempty"`
+	// Findings of its own about what an app asks for.
+	Rules []*PresetRule `protobuf:"bytes,20,rep,name=rules,proto3" json:"rules,omitempty"`
+	// Pages of the engine's documentation that the definition was checked with.
+	Sources []*PresetSource `protobuf:"bytes,21,rep,name=sources,proto3" json:"sources,omitempty"`
+	// Each is rendered and checked as a deploy would be, when the definition is set.
+	Examples      []*PresetExample `protobuf:"bytes,22,rep,name=examples,proto3" json:"examples,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PresetDefinition) Reset() {
+	*x = PresetDefinition{}
+	mi := &file_windlass_v1_preset_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PresetDefinition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PresetDefinition) ProtoMessage() {}
+
+func (x *PresetDefinition) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_preset_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PresetDefinition.ProtoReflect.Descriptor instead.
+func (*PresetDefinition) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *PresetDefinition) GetTitle() string {
+	if x != nil {
+		return x.Title
+	}
+	return ""
+}
+
+func (x *PresetDefinition) GetDefaultEngineVersion() string {
+	if x != nil {
+		return x.DefaultEngineVersion
+	}
+	return ""
+}
+
+func (x *PresetDefinition) GetEngineFrom() string {
+	if x != nil {
+		return x.EngineFrom
+	}
+	return ""
+}
+
+func (x *PresetDefinition) GetEngineBefore() string {
+	if x != nil {
+		return x.EngineBefore
+	}
+	return ""
+}
+
+func (x *PresetDefinition) GetModelSchemes() []string {
+	if x != nil {
+		return x.ModelSchemes
+	}
+	return nil
+}
+
+func (x *PresetDefinition) GetParallelism() []string {
+	if x != nil {
+		return x.Parallelism
+	}
+	return nil
+}
+
+func (x *PresetDefinition) GetWholeInstance() bool {
+	if x != nil {
+		return x.WholeInstance
+	}
+	return false
+}
+
+func (x *PresetDefinition) GetMemoryShare() float64 {
+	if x != nil {
+		return x.MemoryShare
+	}
+	return 0
+}
+
+func (x *PresetDefinition) GetAliases() map[string]string {
+	if x != nil {
+		return x.Aliases
+	}
+	return nil
+}
+
+func (x *PresetDefinition) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+func (x *PresetDefinition) GetCommand() []string {
+	if x != nil {
+		return x.Command
+	}
+	return nil
+}
+
+func (x *PresetDefinition) GetArgs() []*PresetArg {
+	if x != nil {
+		return x.Args
+	}
+	return nil
+}
+
+func (x *PresetDefinition) GetEnv() []*PresetVariable {
+	if x != nil {
+		return x.Env
+	}
+	return nil
+}
+
+func (x *PresetDefinition) GetPorts() []*Port {
+	if x != nil {
+		return x.Ports
+	}
+	return nil
+}
+
+func (x *PresetDefinition) GetHealthCheck() *HealthCheck {
+	if x != nil {
+		return x.HealthCheck
+	}
+	return nil
+}
+
+func (x *PresetDefinition) GetProgressDeadline() *durationpb.Duration {
+	if x != nil {
+		return x.ProgressDeadline
+	}
+	return nil
+}
+
+func (x *PresetDefinition) GetTerminationGrace() *durationpb.Duration {
+	if x != nil {
+		return x.TerminationGrace
+	}
+	return nil
+}
+
+func (x *PresetDefinition) GetShmMib() string {
+	if x != nil {
+		return x.ShmMib
+	}
+	return ""
+}
+
+func (x *PresetDefinition) GetMetrics() []*PresetMetric {
+	if x != nil {
+		return x.Metrics
+	}
+	return nil
+}
+
+func (x *PresetDefinition) GetRules() []*PresetRule {
+	if x != nil {
+		return x.Rules
+	}
+	return nil
+}
+
+func (x *PresetDefinition) GetSources() []*PresetSource {
+	if x != nil {
+		return x.Sources
+	}
+	return nil
+}
+
+func (x *PresetDefinition) GetExamples() []*PresetExample {
+	if x != nil {
+		return x.Examples
+	}
+	return nil
+}
+
+// PresetArg is one flag with its values, or words without a flag.
+type PresetArg struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// With its dashes: "--max-model-len". Empty: the values are words of their own.
+	Flag string `protobuf:"bytes,1,opt,name=flag,proto3" json:"flag,omitempty"`
+	// Templates. A flag without values stands alone.
+	Values []string `protobuf:"bytes,2,rep,name=values,proto3" json:"values,omitempty"`
+	// An expression with true or false. If it is false, the argument is left out. Empty: true.
+	When string `protobuf:"bytes,3,opt,name=when,proto3" json:"when,omitempty"`
+	// Field of serve that this flag is for, so that options may not set it as well: "context", "model",
+	// "name", "parallel.tensor", "parallel.pipeline", "parallel.data".
+	Field string `protobuf:"bytes,4,opt,name=field,proto3" json:"field,omitempty"`
+	// Options may not set the flag, because each instance gets its own value, as the port.
+	Reserved      bool `protobuf:"varint,5,opt,name=reserved,proto3" json:"reserved,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PresetArg) Reset() {
+	*x = PresetArg{}
+	mi := &file_windlass_v1_preset_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PresetArg) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PresetArg) ProtoMessage() {}
+
+func (x *PresetArg) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_preset_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PresetArg.ProtoReflect.Descriptor instead.
+func (*PresetArg) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *PresetArg) GetFlag() string {
+	if x != nil {
+		return x.Flag
+	}
+	return ""
+}
+
+func (x *PresetArg) GetValues() []string {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
+func (x *PresetArg) GetWhen() string {
+	if x != nil {
+		return x.When
+	}
+	return ""
+}
+
+func (x *PresetArg) GetField() string {
+	if x != nil {
+		return x.Field
+	}
+	return ""
+}
+
+func (x *PresetArg) GetReserved() bool {
+	if x != nil {
+		return x.Reserved
+	}
+	return false
+}
+
+// PresetVariable is a variable of the environment of instances. The app's and the environment's own
+// variables win over it.
+type PresetVariable struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// A template.
+	Value string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	// An expression with true or false. If it is false, the variable is left out. Empty: true.
+	When          string `protobuf:"bytes,3,opt,name=when,proto3" json:"when,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PresetVariable) Reset() {
+	*x = PresetVariable{}
+	mi := &file_windlass_v1_preset_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PresetVariable) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PresetVariable) ProtoMessage() {}
+
+func (x *PresetVariable) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_preset_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PresetVariable.ProtoReflect.Descriptor instead.
+func (*PresetVariable) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *PresetVariable) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PresetVariable) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+func (x *PresetVariable) GetWhen() string {
+	if x != nil {
+		return x.When
+	}
+	return ""
+}
+
+// PresetMetric says which metric of some versions of the engine carries a signal. Of several that fit a
+// version and signal, the first one is used.
+type PresetMetric struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "queue" (requests that wait), "running" (requests that run) or "cache" (used part of the KV cache,
+	// 0 to 1).
+	Signal string `protobuf:"bytes,1,opt,name=signal,proto3" json:"signal,omitempty"`
+	Metric string `protobuf:"bytes,2,opt,name=metric,proto3" json:"metric,omitempty"`
+	// Name of a port. Default: the first one.
+	Port string `protobuf:"bytes,3,opt,name=port,proto3" json:"port,omitempty"`
+	// Default "/metrics".
+	Path string `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`
+	// Engine versions that have it: from engineFrom (inclusive) to engineBefore (exclusive). Empty: no
+	// bound.
+	EngineFrom    string `protobuf:"bytes,5,opt,name=engine_from,json=engineFrom,proto3" json:"engine_from,omitempty"`
+	EngineBefore  string `protobuf:"bytes,6,opt,name=engine_before,json=engineBefore,proto3" json:"engine_before,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PresetMetric) Reset() {
+	*x = PresetMetric{}
+	mi := &file_windlass_v1_preset_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PresetMetric) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PresetMetric) ProtoMessage() {}
+
+func (x *PresetMetric) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_preset_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PresetMetric.ProtoReflect.Descriptor instead.
+func (*PresetMetric) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *PresetMetric) GetSignal() string {
+	if x != nil {
+		return x.Signal
+	}
+	return ""
+}
+
+func (x *PresetMetric) GetMetric() string {
+	if x != nil {
+		return x.Metric
+	}
+	return ""
+}
+
+func (x *PresetMetric) GetPort() string {
+	if x != nil {
+		return x.Port
+	}
+	return ""
+}
+
+func (x *PresetMetric) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *PresetMetric) GetEngineFrom() string {
+	if x != nil {
+		return x.EngineFrom
+	}
+	return ""
+}
+
+func (x *PresetMetric) GetEngineBefore() string {
+	if x != nil {
+		return x.EngineBefore
+	}
+	return ""
+}
+
+// PresetRule gives a finding about an app, if its condition is true.
+type PresetRule struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// An expression with true or false.
+	When string `protobuf:"bytes,1,opt,name=when,proto3" json:"when,omitempty"`
+	// Error: it would certainly fail, and Deploy refuses it. Default: a warning.
+	Severity PresetFinding_Severity `protobuf:"varint,2,opt,name=severity,proto3,enum=windlass.v1.PresetFinding_Severity" json:"severity,omitempty"`
+	// Stable code for programs: "ContextTooShort".
+	Code string `protobuf:"bytes,3,opt,name=code,proto3" json:"code,omitempty"`
+	// Field of the app's file: "serve.context".
+	Field string `protobuf:"bytes,4,opt,name=field,proto3" json:"field,omitempty"`
+	// A template.
+	Message string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
+	// How to fix it. A template. Errors need one.
+	Fix           string `protobuf:"bytes,6,opt,name=fix,proto3" json:"fix,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PresetRule) Reset() {
+	*x = PresetRule{}
+	mi := &file_windlass_v1_preset_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PresetRule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PresetRule) ProtoMessage() {}
+
+func (x *PresetRule) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_preset_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PresetRule.ProtoReflect.Descriptor instead.
+func (*PresetRule) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *PresetRule) GetWhen() string {
+	if x != nil {
+		return x.When
+	}
+	return ""
+}
+
+func (x *PresetRule) GetSeverity() PresetFinding_Severity {
+	if x != nil {
+		return x.Severity
+	}
+	return PresetFinding_SEVERITY_UNSPECIFIED
+}
+
+func (x *PresetRule) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *PresetRule) GetField() string {
+	if x != nil {
+		return x.Field
+	}
+	return ""
+}
+
+func (x *PresetRule) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *PresetRule) GetFix() string {
+	if x != nil {
+		return x.Fix
+	}
+	return ""
+}
+
+// PresetExample is what an app with the preset might ask for.
+type PresetExample struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What is special about it: "eight GPUs".
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The app's serve block. Its engine is "custom:NAME".
+	Serve     *Serve     `protobuf:"bytes,2,opt,name=serve,proto3" json:"serve,omitempty"`
+	Resources *Resources `protobuf:"bytes,3,opt,name=resources,proto3" json:"resources,omitempty"`
+	// Path at which the app mounts a model cache. Empty: it has none.
+	CachePath string `protobuf:"bytes,4,opt,name=cache_path,json=cachePath,proto3" json:"cache_path,omitempty"`
+	// Code of the error that the example must have: "ParallelMismatch". Empty: it must have none.
+	Fails         string `protobuf:"bytes,5,opt,name=fails,proto3" json:"fails,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PresetExample) Reset() {
+	*x = PresetExample{}
+	mi := &file_windlass_v1_preset_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PresetExample) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PresetExample) ProtoMessage() {}
+
+func (x *PresetExample) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_preset_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PresetExample.ProtoReflect.Descriptor instead.
+func (*PresetExample) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *PresetExample) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PresetExample) GetServe() *Serve {
+	if x != nil {
+		return x.Serve
+	}
+	return nil
+}
+
+func (x *PresetExample) GetResources() *Resources {
+	if x != nil {
+		return x.Resources
+	}
+	return nil
+}
+
+func (x *PresetExample) GetCachePath() string {
+	if x != nil {
+		return x.CachePath
+	}
+	return ""
+}
+
+func (x *PresetExample) GetFails() string {
+	if x != nil {
+		return x.Fails
+	}
+	return ""
+}
+
 // PresetFinding is an error, warning or note about what a preset generates.
 type PresetFinding struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -282,7 +963,7 @@ type PresetFinding struct {
 
 func (x *PresetFinding) Reset() {
 	*x = PresetFinding{}
-	mi := &file_windlass_v1_preset_proto_msgTypes[2]
+	mi := &file_windlass_v1_preset_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -294,7 +975,7 @@ func (x *PresetFinding) String() string {
 func (*PresetFinding) ProtoMessage() {}
 
 func (x *PresetFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_preset_proto_msgTypes[2]
+	mi := &file_windlass_v1_preset_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -307,7 +988,7 @@ func (x *PresetFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PresetFinding.ProtoReflect.Descriptor instead.
 func (*PresetFinding) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{2}
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PresetFinding) GetSeverity() PresetFinding_Severity {
@@ -353,7 +1034,7 @@ type ListPresetsRequest struct {
 
 func (x *ListPresetsRequest) Reset() {
 	*x = ListPresetsRequest{}
-	mi := &file_windlass_v1_preset_proto_msgTypes[3]
+	mi := &file_windlass_v1_preset_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -365,7 +1046,7 @@ func (x *ListPresetsRequest) String() string {
 func (*ListPresetsRequest) ProtoMessage() {}
 
 func (x *ListPresetsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_preset_proto_msgTypes[3]
+	mi := &file_windlass_v1_preset_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -378,7 +1059,7 @@ func (x *ListPresetsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPresetsRequest.ProtoReflect.Descriptor instead.
 func (*ListPresetsRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{3}
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{9}
 }
 
 type ListPresetsResponse struct {
@@ -390,7 +1071,7 @@ type ListPresetsResponse struct {
 
 func (x *ListPresetsResponse) Reset() {
 	*x = ListPresetsResponse{}
-	mi := &file_windlass_v1_preset_proto_msgTypes[4]
+	mi := &file_windlass_v1_preset_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -402,7 +1083,7 @@ func (x *ListPresetsResponse) String() string {
 func (*ListPresetsResponse) ProtoMessage() {}
 
 func (x *ListPresetsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_preset_proto_msgTypes[4]
+	mi := &file_windlass_v1_preset_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -415,7 +1096,7 @@ func (x *ListPresetsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPresetsResponse.ProtoReflect.Descriptor instead.
 func (*ListPresetsResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{4}
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListPresetsResponse) GetPresets() []*Preset {
@@ -427,7 +1108,7 @@ func (x *ListPresetsResponse) GetPresets() []*Preset {
 
 type GetPresetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "vllm": the newest version. "vllm/1": that version.
+	// "vllm", "custom:NAME": the newest version. "vllm/1": that version.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Engine version whose metrics are shown. Empty: the default version.
 	EngineVersion string `protobuf:"bytes,2,opt,name=engine_version,json=engineVersion,proto3" json:"engine_version,omitempty"`
@@ -437,7 +1118,7 @@ type GetPresetRequest struct {
 
 func (x *GetPresetRequest) Reset() {
 	*x = GetPresetRequest{}
-	mi := &file_windlass_v1_preset_proto_msgTypes[5]
+	mi := &file_windlass_v1_preset_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -449,7 +1130,7 @@ func (x *GetPresetRequest) String() string {
 func (*GetPresetRequest) ProtoMessage() {}
 
 func (x *GetPresetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_preset_proto_msgTypes[5]
+	mi := &file_windlass_v1_preset_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -462,7 +1143,7 @@ func (x *GetPresetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPresetRequest.ProtoReflect.Descriptor instead.
 func (*GetPresetRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{5}
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetPresetRequest) GetName() string {
@@ -488,7 +1169,7 @@ type GetPresetResponse struct {
 
 func (x *GetPresetResponse) Reset() {
 	*x = GetPresetResponse{}
-	mi := &file_windlass_v1_preset_proto_msgTypes[6]
+	mi := &file_windlass_v1_preset_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -500,7 +1181,7 @@ func (x *GetPresetResponse) String() string {
 func (*GetPresetResponse) ProtoMessage() {}
 
 func (x *GetPresetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_preset_proto_msgTypes[6]
+	mi := &file_windlass_v1_preset_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -513,7 +1194,7 @@ func (x *GetPresetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPresetResponse.ProtoReflect.Descriptor instead.
 func (*GetPresetResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{6}
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetPresetResponse) GetPreset() *Preset {
@@ -532,7 +1213,7 @@ type RenderPresetRequest struct {
 
 func (x *RenderPresetRequest) Reset() {
 	*x = RenderPresetRequest{}
-	mi := &file_windlass_v1_preset_proto_msgTypes[7]
+	mi := &file_windlass_v1_preset_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -544,7 +1225,7 @@ func (x *RenderPresetRequest) String() string {
 func (*RenderPresetRequest) ProtoMessage() {}
 
 func (x *RenderPresetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_preset_proto_msgTypes[7]
+	mi := &file_windlass_v1_preset_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -557,7 +1238,7 @@ func (x *RenderPresetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenderPresetRequest.ProtoReflect.Descriptor instead.
 func (*RenderPresetRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{7}
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RenderPresetRequest) GetSpec() *DeploymentSpec {
@@ -579,7 +1260,7 @@ type RenderPresetResponse struct {
 
 func (x *RenderPresetResponse) Reset() {
 	*x = RenderPresetResponse{}
-	mi := &file_windlass_v1_preset_proto_msgTypes[8]
+	mi := &file_windlass_v1_preset_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -591,7 +1272,7 @@ func (x *RenderPresetResponse) String() string {
 func (*RenderPresetResponse) ProtoMessage() {}
 
 func (x *RenderPresetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_preset_proto_msgTypes[8]
+	mi := &file_windlass_v1_preset_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -604,7 +1285,7 @@ func (x *RenderPresetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenderPresetResponse.ProtoReflect.Descriptor instead.
 func (*RenderPresetResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{8}
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RenderPresetResponse) GetSpec() *DeploymentSpec {
@@ -631,7 +1312,7 @@ type DiffPresetRequest struct {
 
 func (x *DiffPresetRequest) Reset() {
 	*x = DiffPresetRequest{}
-	mi := &file_windlass_v1_preset_proto_msgTypes[9]
+	mi := &file_windlass_v1_preset_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -643,7 +1324,7 @@ func (x *DiffPresetRequest) String() string {
 func (*DiffPresetRequest) ProtoMessage() {}
 
 func (x *DiffPresetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_preset_proto_msgTypes[9]
+	mi := &file_windlass_v1_preset_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -656,7 +1337,7 @@ func (x *DiffPresetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffPresetRequest.ProtoReflect.Descriptor instead.
 func (*DiffPresetRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{9}
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DiffPresetRequest) GetApp() string {
@@ -683,7 +1364,7 @@ type DiffPresetResponse struct {
 
 func (x *DiffPresetResponse) Reset() {
 	*x = DiffPresetResponse{}
-	mi := &file_windlass_v1_preset_proto_msgTypes[10]
+	mi := &file_windlass_v1_preset_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -695,7 +1376,7 @@ func (x *DiffPresetResponse) String() string {
 func (*DiffPresetResponse) ProtoMessage() {}
 
 func (x *DiffPresetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_preset_proto_msgTypes[10]
+	mi := &file_windlass_v1_preset_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -708,7 +1389,7 @@ func (x *DiffPresetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffPresetResponse.ProtoReflect.Descriptor instead.
 func (*DiffPresetResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{10}
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DiffPresetResponse) GetVersion() int32 {
@@ -746,11 +1427,481 @@ func (x *DiffPresetResponse) GetFindings() []*PresetFinding {
 	return nil
 }
 
+type SetPresetRequest struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
+	// Name without "custom:".
+	Name          string            `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Definition    *PresetDefinition `protobuf:"bytes,3,opt,name=definition,proto3" json:"definition,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetPresetRequest) Reset() {
+	*x = SetPresetRequest{}
+	mi := &file_windlass_v1_preset_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetPresetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetPresetRequest) ProtoMessage() {}
+
+func (x *SetPresetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_preset_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetPresetRequest.ProtoReflect.Descriptor instead.
+func (*SetPresetRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *SetPresetRequest) GetMutation() *Mutation {
+	if x != nil {
+		return x.Mutation
+	}
+	return nil
+}
+
+func (x *SetPresetRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SetPresetRequest) GetDefinition() *PresetDefinition {
+	if x != nil {
+		return x.Definition
+	}
+	return nil
+}
+
+type SetPresetResponse struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Preset *Preset                `protobuf:"bytes,1,opt,name=preset,proto3" json:"preset,omitempty"`
+	// Warnings about the examples.
+	Findings []*PresetFinding `protobuf:"bytes,2,rep,name=findings,proto3" json:"findings,omitempty"`
+	// The newest version has this definition already: nothing changed.
+	Unchanged     bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetPresetResponse) Reset() {
+	*x = SetPresetResponse{}
+	mi := &file_windlass_v1_preset_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetPresetResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetPresetResponse) ProtoMessage() {}
+
+func (x *SetPresetResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_preset_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetPresetResponse.ProtoReflect.Descriptor instead.
+func (*SetPresetResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *SetPresetResponse) GetPreset() *Preset {
+	if x != nil {
+		return x.Preset
+	}
+	return nil
+}
+
+func (x *SetPresetResponse) GetFindings() []*PresetFinding {
+	if x != nil {
+		return x.Findings
+	}
+	return nil
+}
+
+func (x *SetPresetResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
+}
+
+type CheckPresetRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name without "custom:".
+	Name          string            `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Definition    *PresetDefinition `protobuf:"bytes,2,opt,name=definition,proto3" json:"definition,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckPresetRequest) Reset() {
+	*x = CheckPresetRequest{}
+	mi := &file_windlass_v1_preset_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckPresetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckPresetRequest) ProtoMessage() {}
+
+func (x *CheckPresetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_preset_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckPresetRequest.ProtoReflect.Descriptor instead.
+func (*CheckPresetRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *CheckPresetRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CheckPresetRequest) GetDefinition() *PresetDefinition {
+	if x != nil {
+		return x.Definition
+	}
+	return nil
+}
+
+type CheckPresetResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Version that SetPreset would store. Absent: a finding is an error.
+	Preset *Preset `protobuf:"bytes,1,opt,name=preset,proto3" json:"preset,omitempty"`
+	// Errors first, then warnings. Fields are paths in the definition: "args[2].when".
+	Findings      []*PresetFinding `protobuf:"bytes,2,rep,name=findings,proto3" json:"findings,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckPresetResponse) Reset() {
+	*x = CheckPresetResponse{}
+	mi := &file_windlass_v1_preset_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckPresetResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckPresetResponse) ProtoMessage() {}
+
+func (x *CheckPresetResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_preset_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckPresetResponse.ProtoReflect.Descriptor instead.
+func (*CheckPresetResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *CheckPresetResponse) GetPreset() *Preset {
+	if x != nil {
+		return x.Preset
+	}
+	return nil
+}
+
+func (x *CheckPresetResponse) GetFindings() []*PresetFinding {
+	if x != nil {
+		return x.Findings
+	}
+	return nil
+}
+
+type DeletePresetRequest struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
+	// Name without "custom:".
+	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeletePresetRequest) Reset() {
+	*x = DeletePresetRequest{}
+	mi := &file_windlass_v1_preset_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeletePresetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeletePresetRequest) ProtoMessage() {}
+
+func (x *DeletePresetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_preset_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeletePresetRequest.ProtoReflect.Descriptor instead.
+func (*DeletePresetRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *DeletePresetRequest) GetMutation() *Mutation {
+	if x != nil {
+		return x.Mutation
+	}
+	return nil
+}
+
+func (x *DeletePresetRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type DeletePresetResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeletePresetResponse) Reset() {
+	*x = DeletePresetResponse{}
+	mi := &file_windlass_v1_preset_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeletePresetResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeletePresetResponse) ProtoMessage() {}
+
+func (x *DeletePresetResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_preset_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeletePresetResponse.ProtoReflect.Descriptor instead.
+func (*DeletePresetResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{22}
+}
+
+type ListPresetVersionsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name without "custom:".
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPresetVersionsRequest) Reset() {
+	*x = ListPresetVersionsRequest{}
+	mi := &file_windlass_v1_preset_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPresetVersionsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPresetVersionsRequest) ProtoMessage() {}
+
+func (x *ListPresetVersionsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_preset_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPresetVersionsRequest.ProtoReflect.Descriptor instead.
+func (*ListPresetVersionsRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ListPresetVersionsRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type ListPresetVersionsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The newest 50.
+	Versions      []*PresetVersion `protobuf:"bytes,1,rep,name=versions,proto3" json:"versions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPresetVersionsResponse) Reset() {
+	*x = ListPresetVersionsResponse{}
+	mi := &file_windlass_v1_preset_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPresetVersionsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPresetVersionsResponse) ProtoMessage() {}
+
+func (x *ListPresetVersionsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_preset_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPresetVersionsResponse.ProtoReflect.Descriptor instead.
+func (*ListPresetVersionsResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ListPresetVersionsResponse) GetVersions() []*PresetVersion {
+	if x != nil {
+		return x.Versions
+	}
+	return nil
+}
+
+// PresetVersion is one version of a preset of the workspace.
+type PresetVersion struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Version       int32                  `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	SetBy         string                 `protobuf:"bytes,2,opt,name=set_by,json=setBy,proto3" json:"set_by,omitempty"`
+	SetAt         int64                  `protobuf:"varint,3,opt,name=set_at,json=setAt,proto3" json:"set_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PresetVersion) Reset() {
+	*x = PresetVersion{}
+	mi := &file_windlass_v1_preset_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PresetVersion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PresetVersion) ProtoMessage() {}
+
+func (x *PresetVersion) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_preset_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PresetVersion.ProtoReflect.Descriptor instead.
+func (*PresetVersion) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *PresetVersion) GetVersion() int32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *PresetVersion) GetSetBy() string {
+	if x != nil {
+		return x.SetBy
+	}
+	return ""
+}
+
+func (x *PresetVersion) GetSetAt() int64 {
+	if x != nil {
+		return x.SetAt
+	}
+	return 0
+}
+
 var File_windlass_v1_preset_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_preset_proto_rawDesc = "" +
 	"\n" +
-	"\x18windlass/v1/preset.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x16windlass/v1/plan.proto\x1a\x17windlass/v1/serve.proto\x1a\x16windlass/v1/spec.proto\"\xc5\x03\n" +
+	"\x18windlass/v1/preset.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x18windlass/v1/common.proto\x1a\x16windlass/v1/plan.proto\x1a\x17windlass/v1/serve.proto\x1a\x16windlass/v1/spec.proto\"\xb2\x04\n" +
 	"\x06Preset\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x14\n" +
@@ -763,14 +1914,87 @@ const file_windlass_v1_preset_proto_rawDesc = "" +
 	"\ametrics\x18\b \x03(\v2\x19.windlass.v1.EngineMetricR\ametrics\x12:\n" +
 	"\aaliases\x18\t \x03(\v2 .windlass.v1.Preset.AliasesEntryR\aaliases\x123\n" +
 	"\asources\x18\n" +
-	" \x03(\v2\x19.windlass.v1.PresetSourceR\asources\x1a:\n" +
+	" \x03(\v2\x19.windlass.v1.PresetSourceR\asources\x12\x15\n" +
+	"\x06set_by\x18\v \x01(\tR\x05setBy\x12\x15\n" +
+	"\x06set_at\x18\f \x01(\x03R\x05setAt\x12=\n" +
+	"\n" +
+	"definition\x18\r \x01(\v2\x1d.windlass.v1.PresetDefinitionR\n" +
+	"definition\x1a:\n" +
 	"\fAliasesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"R\n" +
-	"\fPresetSource\x12\x14\n" +
-	"\x05about\x18\x01 \x01(\tR\x05about\x12\x12\n" +
-	"\x04page\x18\x02 \x01(\tR\x04page\x12\x18\n" +
-	"\aversion\x18\x03 \x01(\tR\aversion\"\x89\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"o\n" +
+	"\fPresetSource\x12\x1e\n" +
+	"\x05about\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\x05about\x12\x1c\n" +
+	"\x04page\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x04page\x12!\n" +
+	"\aversion\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x18@R\aversion\"\xaf\v\n" +
+	"\x10PresetDefinition\x12\x1e\n" +
+	"\x05title\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x05title\x12=\n" +
+	"\x16default_engine_version\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18@R\x14defaultEngineVersion\x12(\n" +
+	"\vengine_from\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x18@R\n" +
+	"engineFrom\x12,\n" +
+	"\rengine_before\x18\x04 \x01(\tB\a\xbaH\x04r\x02\x18@R\fengineBefore\x12Q\n" +
+	"\rmodel_schemes\x18\x05 \x03(\tB,\xbaH)\x92\x01&\b\x01\x18\x01\" r\x1eR\x02hfR\x04fileR\x02s3R\x02gsR\x05httpsR\x03ociR\fmodelSchemes\x12F\n" +
+	"\vparallelism\x18\x06 \x03(\tB$\xbaH!\x92\x01\x1e\x18\x01\"\x1ar\x18R\x06tensorR\bpipelineR\x04dataR\vparallelism\x12%\n" +
+	"\x0ewhole_instance\x18\a \x01(\bR\rwholeInstance\x12:\n" +
+	"\fmemory_share\x18\b \x01(\x01B\x17\xbaH\x14\x12\x12\x19\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\x00\x00R\vmemoryShare\x12\xab\x01\n" +
+	"\aaliases\x18\t \x03(\v2*.windlass.v1.PresetDefinition.AliasesEntryBe\xbaHb\x9a\x01_\x10\x80\x02\",r*2(^-{1,2}[A-Za-z0-9][-A-Za-z0-9_.]{0,127}$*,r*2(^-{1,2}[A-Za-z0-9][-A-Za-z0-9_.]{0,127}$R\aaliases\x12\x1e\n" +
+	"\x05image\x18\n" +
+	" \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\x05image\x12,\n" +
+	"\acommand\x18\v \x03(\tB\x12\xbaH\x0f\x92\x01\f\x10\x80\x02\"\ar\x05\x10\x01\x18\x80 R\acommand\x125\n" +
+	"\x04args\x18\f \x03(\v2\x16.windlass.v1.PresetArgB\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\x04args\x128\n" +
+	"\x03env\x18\r \x03(\v2\x1b.windlass.v1.PresetVariableB\t\xbaH\x06\x92\x01\x03\x10\x80\x01R\x03env\x121\n" +
+	"\x05ports\x18\x0e \x03(\v2\x11.windlass.v1.PortB\b\xbaH\x05\x92\x01\x02\x10\x10R\x05ports\x12;\n" +
+	"\fhealth_check\x18\x0f \x01(\v2\x18.windlass.v1.HealthCheckR\vhealthCheck\x12X\n" +
+	"\x11progress_deadline\x18\x10 \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
+	"\"\x04\b\x80\xa3\x052\x02\b\x01R\x10progressDeadline\x12U\n" +
+	"\x11termination_grace\x18\x11 \x01(\v2\x19.google.protobuf.DurationB\r\xbaH\n" +
+	"\xaa\x01\a\"\x03\b\x90\x1c2\x00R\x10terminationGrace\x12!\n" +
+	"\ashm_mib\x18\x12 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06shmMib\x12=\n" +
+	"\ametrics\x18\x13 \x03(\v2\x19.windlass.v1.PresetMetricB\b\xbaH\x05\x92\x01\x02\x10 R\ametrics\x127\n" +
+	"\x05rules\x18\x14 \x03(\v2\x17.windlass.v1.PresetRuleB\b\xbaH\x05\x92\x01\x02\x10@R\x05rules\x12=\n" +
+	"\asources\x18\x15 \x03(\v2\x19.windlass.v1.PresetSourceB\b\xbaH\x05\x92\x01\x02\x10 R\asources\x12B\n" +
+	"\bexamples\x18\x16 \x03(\v2\x1a.windlass.v1.PresetExampleB\n" +
+	"\xbaH\a\x92\x01\x04\b\x01\x10 R\bexamples\x1a:\n" +
+	"\fAliasesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9e\x02\n" +
+	"\tPresetArg\x12F\n" +
+	"\x04flag\x18\x01 \x01(\tB2\xbaH/r-2+^(-{1,2}[A-Za-z0-9][-A-Za-z0-9_.]{0,127})?$R\x04flag\x12'\n" +
+	"\x06values\x18\x02 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10@\"\x05r\x03\x18\x80 R\x06values\x12\x1c\n" +
+	"\x04when\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x04when\x12f\n" +
+	"\x05field\x18\x04 \x01(\tBP\xbaHMrKR\x00R\acontextR\x05modelR\x04nameR\x0fparallel.tensorR\x11parallel.pipelineR\rparallel.dataR\x05field\x12\x1a\n" +
+	"\breserved\x18\x05 \x01(\bR\breserved\"\x86\x01\n" +
+	"\x0ePresetVariable\x126\n" +
+	"\x04name\x18\x01 \x01(\tB\"\xbaH\x1fr\x1d\x18\x80\x022\x18^[A-Za-z_][A-Za-z0-9_]*$R\x04name\x12\x1e\n" +
+	"\x05value\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\x05value\x12\x1c\n" +
+	"\x04when\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x04when\"\x89\x02\n" +
+	"\fPresetMetric\x124\n" +
+	"\x06signal\x18\x01 \x01(\tB\x1c\xbaH\x19r\x17R\x05queueR\arunningR\x05cacheR\x06signal\x12\"\n" +
+	"\x06metric\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x06metric\x12\x1b\n" +
+	"\x04port\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x18?R\x04port\x12*\n" +
+	"\x04path\x18\x04 \x01(\tB\x16\xbaH\x13r\x11\x18\x80\b2\f^(/[!-~]*)?$R\x04path\x12(\n" +
+	"\vengine_from\x18\x05 \x01(\tB\a\xbaH\x04r\x02\x18@R\n" +
+	"engineFrom\x12,\n" +
+	"\rengine_before\x18\x06 \x01(\tB\a\xbaH\x04r\x02\x18@R\fengineBefore\"\xc0\x02\n" +
+	"\n" +
+	"PresetRule\x12\x1e\n" +
+	"\x04when\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\bR\x04when\x12I\n" +
+	"\bseverity\x18\x02 \x01(\x0e2#.windlass.v1.PresetFinding.SeverityB\b\xbaH\x05\x82\x01\x02\x10\x01R\bseverity\x123\n" +
+	"\x04code\x18\x03 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[A-Z][A-Za-z0-9]{0,63}$R\x04code\x12P\n" +
+	"\x05field\x18\x04 \x01(\tB:\xbaH7r523^[a-z][A-Za-z0-9]{0,63}([.][A-Za-z0-9]{1,64}){0,4}$R\x05field\x12$\n" +
+	"\amessage\x18\x05 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\bR\amessage\x12\x1a\n" +
+	"\x03fix\x18\x06 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03fix\"\xec\x01\n" +
+	"\rPresetExample\x12\x1e\n" +
+	"\x04name\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\x04name\x120\n" +
+	"\x05serve\x18\x02 \x01(\v2\x12.windlass.v1.ServeB\x06\xbaH\x03\xc8\x01\x01R\x05serve\x124\n" +
+	"\tresources\x18\x03 \x01(\v2\x16.windlass.v1.ResourcesR\tresources\x124\n" +
+	"\n" +
+	"cache_path\x18\x04 \x01(\tB\x15\xbaH\x12r\x10\x18\x80\b2\v^(/[^:]+)?$R\tcachePath\x12\x1d\n" +
+	"\x05fails\x18\x05 \x01(\tB\a\xbaH\x04r\x02\x18@R\x05fails\"\x89\x02\n" +
 	"\rPresetFinding\x12?\n" +
 	"\bseverity\x18\x01 \x01(\x0e2#.windlass.v1.PresetFinding.SeverityR\bseverity\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\tR\x04code\x12\x14\n" +
@@ -784,9 +2008,10 @@ const file_windlass_v1_preset_proto_rawDesc = "" +
 	"\rSEVERITY_NOTE\x10\x03\"\x14\n" +
 	"\x12ListPresetsRequest\"D\n" +
 	"\x13ListPresetsResponse\x12-\n" +
-	"\apresets\x18\x01 \x03(\v2\x13.windlass.v1.PresetR\apresets\"a\n" +
-	"\x10GetPresetRequest\x12\x1d\n" +
-	"\x04name\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x04name\x12.\n" +
+	"\apresets\x18\x01 \x03(\v2\x13.windlass.v1.PresetR\apresets\"b\n" +
+	"\x10GetPresetRequest\x12\x1e\n" +
+	"\x04name\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\x04name\x12.\n" +
 	"\x0eengine_version\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18@R\rengineVersion\"@\n" +
 	"\x11GetPresetResponse\x12+\n" +
 	"\x06preset\x18\x01 \x01(\v2\x13.windlass.v1.PresetR\x06preset\"N\n" +
@@ -803,13 +2028,47 @@ const file_windlass_v1_preset_proto_rawDesc = "" +
 	"\fgenerated_by\x18\x02 \x01(\tR\vgeneratedBy\x12\x16\n" +
 	"\x06newest\x18\x03 \x01(\tR\x06newest\x122\n" +
 	"\achanges\x18\x04 \x03(\v2\x18.windlass.v1.FieldChangeR\achanges\x126\n" +
-	"\bfindings\x18\x05 \x03(\v2\x1a.windlass.v1.PresetFindingR\bfindings2\xe5\x02\n" +
+	"\bfindings\x18\x05 \x03(\v2\x1a.windlass.v1.PresetFindingR\bfindings\"\xca\x01\n" +
+	"\x10SetPresetRequest\x121\n" +
+	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12<\n" +
+	"\x04name\x18\x02 \x01(\tB(\xbaH%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\x04name\x12E\n" +
+	"\n" +
+	"definition\x18\x03 \x01(\v2\x1d.windlass.v1.PresetDefinitionB\x06\xbaH\x03\xc8\x01\x01R\n" +
+	"definition\"\x96\x01\n" +
+	"\x11SetPresetResponse\x12+\n" +
+	"\x06preset\x18\x01 \x01(\v2\x13.windlass.v1.PresetR\x06preset\x126\n" +
+	"\bfindings\x18\x02 \x03(\v2\x1a.windlass.v1.PresetFindingR\bfindings\x12\x1c\n" +
+	"\tunchanged\x18\x1e \x01(\bR\tunchanged\"\x99\x01\n" +
+	"\x12CheckPresetRequest\x12<\n" +
+	"\x04name\x18\x01 \x01(\tB(\xbaH%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\x04name\x12E\n" +
+	"\n" +
+	"definition\x18\x02 \x01(\v2\x1d.windlass.v1.PresetDefinitionB\x06\xbaH\x03\xc8\x01\x01R\n" +
+	"definition\"z\n" +
+	"\x13CheckPresetResponse\x12+\n" +
+	"\x06preset\x18\x01 \x01(\v2\x13.windlass.v1.PresetR\x06preset\x126\n" +
+	"\bfindings\x18\x02 \x03(\v2\x1a.windlass.v1.PresetFindingR\bfindings\"\x86\x01\n" +
+	"\x13DeletePresetRequest\x121\n" +
+	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12<\n" +
+	"\x04name\x18\x02 \x01(\tB(\xbaH%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\x04name\"\x16\n" +
+	"\x14DeletePresetResponse\"Y\n" +
+	"\x19ListPresetVersionsRequest\x12<\n" +
+	"\x04name\x18\x01 \x01(\tB(\xbaH%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\x04name\"T\n" +
+	"\x1aListPresetVersionsResponse\x126\n" +
+	"\bversions\x18\x01 \x03(\v2\x1a.windlass.v1.PresetVersionR\bversions\"W\n" +
+	"\rPresetVersion\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x05R\aversion\x12\x15\n" +
+	"\x06set_by\x18\x02 \x01(\tR\x05setBy\x12\x15\n" +
+	"\x06set_at\x18\x03 \x01(\x03R\x05setAt2\xc9\x05\n" +
 	"\rPresetService\x12U\n" +
 	"\vListPresets\x12\x1f.windlass.v1.ListPresetsRequest\x1a .windlass.v1.ListPresetsResponse\"\x03\x90\x02\x01\x12O\n" +
 	"\tGetPreset\x12\x1d.windlass.v1.GetPresetRequest\x1a\x1e.windlass.v1.GetPresetResponse\"\x03\x90\x02\x01\x12X\n" +
 	"\fRenderPreset\x12 .windlass.v1.RenderPresetRequest\x1a!.windlass.v1.RenderPresetResponse\"\x03\x90\x02\x01\x12R\n" +
 	"\n" +
-	"DiffPreset\x12\x1e.windlass.v1.DiffPresetRequest\x1a\x1f.windlass.v1.DiffPresetResponse\"\x03\x90\x02\x01B\xae\x01\n" +
+	"DiffPreset\x12\x1e.windlass.v1.DiffPresetRequest\x1a\x1f.windlass.v1.DiffPresetResponse\"\x03\x90\x02\x01\x12J\n" +
+	"\tSetPreset\x12\x1d.windlass.v1.SetPresetRequest\x1a\x1e.windlass.v1.SetPresetResponse\x12U\n" +
+	"\vCheckPreset\x12\x1f.windlass.v1.CheckPresetRequest\x1a .windlass.v1.CheckPresetResponse\"\x03\x90\x02\x01\x12S\n" +
+	"\fDeletePreset\x12 .windlass.v1.DeletePresetRequest\x1a!.windlass.v1.DeletePresetResponse\x12j\n" +
+	"\x12ListPresetVersions\x12&.windlass.v1.ListPresetVersionsRequest\x1a'.windlass.v1.ListPresetVersionsResponse\"\x03\x90\x02\x01B\xae\x01\n" +
 	"\x0fcom.windlass.v1B\vPresetProtoP\x01ZAgithub.com/windlass-run/windlass/proto/gen/windlass/v1;windlassv1\xa2\x02\x03WXX\xaa\x02\vWindlass.V1\xca\x02\vWindlass\\V1\xe2\x02\x17Windlass\\V1\\GPBMetadata\xea\x02\fWindlass::V1b\x06proto3"
 
 var (
@@ -825,50 +2084,104 @@ func file_windlass_v1_preset_proto_rawDescGZIP() []byte {
 }
 
 var file_windlass_v1_preset_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_windlass_v1_preset_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_windlass_v1_preset_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_windlass_v1_preset_proto_goTypes = []any{
-	(PresetFinding_Severity)(0),  // 0: windlass.v1.PresetFinding.Severity
-	(*Preset)(nil),               // 1: windlass.v1.Preset
-	(*PresetSource)(nil),         // 2: windlass.v1.PresetSource
-	(*PresetFinding)(nil),        // 3: windlass.v1.PresetFinding
-	(*ListPresetsRequest)(nil),   // 4: windlass.v1.ListPresetsRequest
-	(*ListPresetsResponse)(nil),  // 5: windlass.v1.ListPresetsResponse
-	(*GetPresetRequest)(nil),     // 6: windlass.v1.GetPresetRequest
-	(*GetPresetResponse)(nil),    // 7: windlass.v1.GetPresetResponse
-	(*RenderPresetRequest)(nil),  // 8: windlass.v1.RenderPresetRequest
-	(*RenderPresetResponse)(nil), // 9: windlass.v1.RenderPresetResponse
-	(*DiffPresetRequest)(nil),    // 10: windlass.v1.DiffPresetRequest
-	(*DiffPresetResponse)(nil),   // 11: windlass.v1.DiffPresetResponse
-	nil,                          // 12: windlass.v1.Preset.AliasesEntry
-	(*EngineMetric)(nil),         // 13: windlass.v1.EngineMetric
-	(*DeploymentSpec)(nil),       // 14: windlass.v1.DeploymentSpec
-	(*FieldChange)(nil),          // 15: windlass.v1.FieldChange
+	(PresetFinding_Severity)(0),        // 0: windlass.v1.PresetFinding.Severity
+	(*Preset)(nil),                     // 1: windlass.v1.Preset
+	(*PresetSource)(nil),               // 2: windlass.v1.PresetSource
+	(*PresetDefinition)(nil),           // 3: windlass.v1.PresetDefinition
+	(*PresetArg)(nil),                  // 4: windlass.v1.PresetArg
+	(*PresetVariable)(nil),             // 5: windlass.v1.PresetVariable
+	(*PresetMetric)(nil),               // 6: windlass.v1.PresetMetric
+	(*PresetRule)(nil),                 // 7: windlass.v1.PresetRule
+	(*PresetExample)(nil),              // 8: windlass.v1.PresetExample
+	(*PresetFinding)(nil),              // 9: windlass.v1.PresetFinding
+	(*ListPresetsRequest)(nil),         // 10: windlass.v1.ListPresetsRequest
+	(*ListPresetsResponse)(nil),        // 11: windlass.v1.ListPresetsResponse
+	(*GetPresetRequest)(nil),           // 12: windlass.v1.GetPresetRequest
+	(*GetPresetResponse)(nil),          // 13: windlass.v1.GetPresetResponse
+	(*RenderPresetRequest)(nil),        // 14: windlass.v1.RenderPresetRequest
+	(*RenderPresetResponse)(nil),       // 15: windlass.v1.RenderPresetResponse
+	(*DiffPresetRequest)(nil),          // 16: windlass.v1.DiffPresetRequest
+	(*DiffPresetResponse)(nil),         // 17: windlass.v1.DiffPresetResponse
+	(*SetPresetRequest)(nil),           // 18: windlass.v1.SetPresetRequest
+	(*SetPresetResponse)(nil),          // 19: windlass.v1.SetPresetResponse
+	(*CheckPresetRequest)(nil),         // 20: windlass.v1.CheckPresetRequest
+	(*CheckPresetResponse)(nil),        // 21: windlass.v1.CheckPresetResponse
+	(*DeletePresetRequest)(nil),        // 22: windlass.v1.DeletePresetRequest
+	(*DeletePresetResponse)(nil),       // 23: windlass.v1.DeletePresetResponse
+	(*ListPresetVersionsRequest)(nil),  // 24: windlass.v1.ListPresetVersionsRequest
+	(*ListPresetVersionsResponse)(nil), // 25: windlass.v1.ListPresetVersionsResponse
+	(*PresetVersion)(nil),              // 26: windlass.v1.PresetVersion
+	nil,                                // 27: windlass.v1.Preset.AliasesEntry
+	nil,                                // 28: windlass.v1.PresetDefinition.AliasesEntry
+	(*EngineMetric)(nil),               // 29: windlass.v1.EngineMetric
+	(*Port)(nil),                       // 30: windlass.v1.Port
+	(*HealthCheck)(nil),                // 31: windlass.v1.HealthCheck
+	(*durationpb.Duration)(nil),        // 32: google.protobuf.Duration
+	(*Serve)(nil),                      // 33: windlass.v1.Serve
+	(*Resources)(nil),                  // 34: windlass.v1.Resources
+	(*DeploymentSpec)(nil),             // 35: windlass.v1.DeploymentSpec
+	(*FieldChange)(nil),                // 36: windlass.v1.FieldChange
+	(*Mutation)(nil),                   // 37: windlass.v1.Mutation
 }
 var file_windlass_v1_preset_proto_depIdxs = []int32{
-	13, // 0: windlass.v1.Preset.metrics:type_name -> windlass.v1.EngineMetric
-	12, // 1: windlass.v1.Preset.aliases:type_name -> windlass.v1.Preset.AliasesEntry
+	29, // 0: windlass.v1.Preset.metrics:type_name -> windlass.v1.EngineMetric
+	27, // 1: windlass.v1.Preset.aliases:type_name -> windlass.v1.Preset.AliasesEntry
 	2,  // 2: windlass.v1.Preset.sources:type_name -> windlass.v1.PresetSource
-	0,  // 3: windlass.v1.PresetFinding.severity:type_name -> windlass.v1.PresetFinding.Severity
-	1,  // 4: windlass.v1.ListPresetsResponse.presets:type_name -> windlass.v1.Preset
-	1,  // 5: windlass.v1.GetPresetResponse.preset:type_name -> windlass.v1.Preset
-	14, // 6: windlass.v1.RenderPresetRequest.spec:type_name -> windlass.v1.DeploymentSpec
-	14, // 7: windlass.v1.RenderPresetResponse.spec:type_name -> windlass.v1.DeploymentSpec
-	3,  // 8: windlass.v1.RenderPresetResponse.findings:type_name -> windlass.v1.PresetFinding
-	15, // 9: windlass.v1.DiffPresetResponse.changes:type_name -> windlass.v1.FieldChange
-	3,  // 10: windlass.v1.DiffPresetResponse.findings:type_name -> windlass.v1.PresetFinding
-	4,  // 11: windlass.v1.PresetService.ListPresets:input_type -> windlass.v1.ListPresetsRequest
-	6,  // 12: windlass.v1.PresetService.GetPreset:input_type -> windlass.v1.GetPresetRequest
-	8,  // 13: windlass.v1.PresetService.RenderPreset:input_type -> windlass.v1.RenderPresetRequest
-	10, // 14: windlass.v1.PresetService.DiffPreset:input_type -> windlass.v1.DiffPresetRequest
-	5,  // 15: windlass.v1.PresetService.ListPresets:output_type -> windlass.v1.ListPresetsResponse
-	7,  // 16: windlass.v1.PresetService.GetPreset:output_type -> windlass.v1.GetPresetResponse
-	9,  // 17: windlass.v1.PresetService.RenderPreset:output_type -> windlass.v1.RenderPresetResponse
-	11, // 18: windlass.v1.PresetService.DiffPreset:output_type -> windlass.v1.DiffPresetResponse
-	15, // [15:19] is the sub-list for method output_type
-	11, // [11:15] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	3,  // 3: windlass.v1.Preset.definition:type_name -> windlass.v1.PresetDefinition
+	28, // 4: windlass.v1.PresetDefinition.aliases:type_name -> windlass.v1.PresetDefinition.AliasesEntry
+	4,  // 5: windlass.v1.PresetDefinition.args:type_name -> windlass.v1.PresetArg
+	5,  // 6: windlass.v1.PresetDefinition.env:type_name -> windlass.v1.PresetVariable
+	30, // 7: windlass.v1.PresetDefinition.ports:type_name -> windlass.v1.Port
+	31, // 8: windlass.v1.PresetDefinition.health_check:type_name -> windlass.v1.HealthCheck
+	32, // 9: windlass.v1.PresetDefinition.progress_deadline:type_name -> google.protobuf.Duration
+	32, // 10: windlass.v1.PresetDefinition.termination_grace:type_name -> google.protobuf.Duration
+	6,  // 11: windlass.v1.PresetDefinition.metrics:type_name -> windlass.v1.PresetMetric
+	7,  // 12: windlass.v1.PresetDefinition.rules:type_name -> windlass.v1.PresetRule
+	2,  // 13: windlass.v1.PresetDefinition.sources:type_name -> windlass.v1.PresetSource
+	8,  // 14: windlass.v1.PresetDefinition.examples:type_name -> windlass.v1.PresetExample
+	0,  // 15: windlass.v1.PresetRule.severity:type_name -> windlass.v1.PresetFinding.Severity
+	33, // 16: windlass.v1.PresetExample.serve:type_name -> windlass.v1.Serve
+	34, // 17: windlass.v1.PresetExample.resources:type_name -> windlass.v1.Resources
+	0,  // 18: windlass.v1.PresetFinding.severity:type_name -> windlass.v1.PresetFinding.Severity
+	1,  // 19: windlass.v1.ListPresetsResponse.presets:type_name -> windlass.v1.Preset
+	1,  // 20: windlass.v1.GetPresetResponse.preset:type_name -> windlass.v1.Preset
+	35, // 21: windlass.v1.RenderPresetRequest.spec:type_name -> windlass.v1.DeploymentSpec
+	35, // 22: windlass.v1.RenderPresetResponse.spec:type_name -> windlass.v1.DeploymentSpec
+	9,  // 23: windlass.v1.RenderPresetResponse.findings:type_name -> windlass.v1.PresetFinding
+	36, // 24: windlass.v1.DiffPresetResponse.changes:type_name -> windlass.v1.FieldChange
+	9,  // 25: windlass.v1.DiffPresetResponse.findings:type_name -> windlass.v1.PresetFinding
+	37, // 26: windlass.v1.SetPresetRequest.mutation:type_name -> windlass.v1.Mutation
+	3,  // 27: windlass.v1.SetPresetRequest.definition:type_name -> windlass.v1.PresetDefinition
+	1,  // 28: windlass.v1.SetPresetResponse.preset:type_name -> windlass.v1.Preset
+	9,  // 29: windlass.v1.SetPresetResponse.findings:type_name -> windlass.v1.PresetFinding
+	3,  // 30: windlass.v1.CheckPresetRequest.definition:type_name -> windlass.v1.PresetDefinition
+	1,  // 31: windlass.v1.CheckPresetResponse.preset:type_name -> windlass.v1.Preset
+	9,  // 32: windlass.v1.CheckPresetResponse.findings:type_name -> windlass.v1.PresetFinding
+	37, // 33: windlass.v1.DeletePresetRequest.mutation:type_name -> windlass.v1.Mutation
+	26, // 34: windlass.v1.ListPresetVersionsResponse.versions:type_name -> windlass.v1.PresetVersion
+	10, // 35: windlass.v1.PresetService.ListPresets:input_type -> windlass.v1.ListPresetsRequest
+	12, // 36: windlass.v1.PresetService.GetPreset:input_type -> windlass.v1.GetPresetRequest
+	14, // 37: windlass.v1.PresetService.RenderPreset:input_type -> windlass.v1.RenderPresetRequest
+	16, // 38: windlass.v1.PresetService.DiffPreset:input_type -> windlass.v1.DiffPresetRequest
+	18, // 39: windlass.v1.PresetService.SetPreset:input_type -> windlass.v1.SetPresetRequest
+	20, // 40: windlass.v1.PresetService.CheckPreset:input_type -> windlass.v1.CheckPresetRequest
+	22, // 41: windlass.v1.PresetService.DeletePreset:input_type -> windlass.v1.DeletePresetRequest
+	24, // 42: windlass.v1.PresetService.ListPresetVersions:input_type -> windlass.v1.ListPresetVersionsRequest
+	11, // 43: windlass.v1.PresetService.ListPresets:output_type -> windlass.v1.ListPresetsResponse
+	13, // 44: windlass.v1.PresetService.GetPreset:output_type -> windlass.v1.GetPresetResponse
+	15, // 45: windlass.v1.PresetService.RenderPreset:output_type -> windlass.v1.RenderPresetResponse
+	17, // 46: windlass.v1.PresetService.DiffPreset:output_type -> windlass.v1.DiffPresetResponse
+	19, // 47: windlass.v1.PresetService.SetPreset:output_type -> windlass.v1.SetPresetResponse
+	21, // 48: windlass.v1.PresetService.CheckPreset:output_type -> windlass.v1.CheckPresetResponse
+	23, // 49: windlass.v1.PresetService.DeletePreset:output_type -> windlass.v1.DeletePresetResponse
+	25, // 50: windlass.v1.PresetService.ListPresetVersions:output_type -> windlass.v1.ListPresetVersionsResponse
+	43, // [43:51] is the sub-list for method output_type
+	35, // [35:43] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_preset_proto_init() }
@@ -876,6 +2189,7 @@ func file_windlass_v1_preset_proto_init() {
 	if File_windlass_v1_preset_proto != nil {
 		return
 	}
+	file_windlass_v1_common_proto_init()
 	file_windlass_v1_plan_proto_init()
 	file_windlass_v1_serve_proto_init()
 	file_windlass_v1_spec_proto_init()
@@ -885,7 +2199,7 @@ func file_windlass_v1_preset_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_preset_proto_rawDesc), len(file_windlass_v1_preset_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   12,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -27,8 +27,8 @@ const (
 // command, args, ports, health check and more. Fields that the spec sets win.
 type Serve struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of a preset, "vllm", or of one of its versions, "vllm/1". `windlass preset list` shows
-	// the presets.
+	// Name of a preset, "vllm", or of one of its versions, "vllm/1". A preset of the workspace is
+	// "custom:NAME". `windlass preset list` shows the presets.
 	Engine string `protobuf:"bytes,1,opt,name=engine,proto3" json:"engine,omitempty"`
 	// Version of the engine, such as "0.20.0". Empty: the preset's default.
 	EngineVersion string `protobuf:"bytes,2,opt,name=engine_version,json=engineVersion,proto3" json:"engine_version,omitempty"`
@@ -440,9 +440,10 @@ var File_windlass_v1_serve_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_serve_proto_rawDesc = "" +
 	"\n" +
-	"\x17windlass/v1/serve.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\"\xdb\x02\n" +
-	"\x05Serve\x12!\n" +
-	"\x06engine\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x06engine\x12.\n" +
+	"\x17windlass/v1/serve.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\"\xdc\x02\n" +
+	"\x05Serve\x12\"\n" +
+	"\x06engine\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\x06engine\x12.\n" +
 	"\x0eengine_version\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18@R\rengineVersion\x12 \n" +
 	"\x05model\x18\x03 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\bR\x05model\x12\x1c\n" +

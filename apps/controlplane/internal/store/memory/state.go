@@ -279,6 +279,13 @@ var (
 		name: "features", copy: plain[model.WorkspaceFeatures],
 		key: func(f model.WorkspaceFeatures) string { return f.WorkspaceID },
 	})
+	presetTable = declare(schema[versionKey, model.Preset]{
+		name: "preset", copy: model.Preset.Clone, key: keyOfPreset,
+	})
+	presetFloorTable = declare(schema[string, presetFloor]{
+		name: "preset floor", copy: plain[presetFloor],
+		key: func(f presetFloor) string { return f.workspaceID },
+	})
 	limitsTable = declare(schema[string, model.Admission]{
 		name: "limits of workspace", copy: plain[model.Admission],
 		key: func(a model.Admission) string { return a.WorkspaceID },

@@ -58,6 +58,7 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"Peers", testPeers},
 		{"Admission", testAdmission},
 		{"Features", testFeatures},
+		{"Presets", testPresets},
 		{"Freezes", testFreezes},
 		{"Protections", testProtections},
 		{"Notifications", testNotifications},

@@ -44,11 +44,23 @@ const (
 	// PresetServiceDiffPresetProcedure is the fully-qualified name of the PresetService's DiffPreset
 	// RPC.
 	PresetServiceDiffPresetProcedure = "/windlass.v1.PresetService/DiffPreset"
+	// PresetServiceSetPresetProcedure is the fully-qualified name of the PresetService's SetPreset RPC.
+	PresetServiceSetPresetProcedure = "/windlass.v1.PresetService/SetPreset"
+	// PresetServiceCheckPresetProcedure is the fully-qualified name of the PresetService's CheckPreset
+	// RPC.
+	PresetServiceCheckPresetProcedure = "/windlass.v1.PresetService/CheckPreset"
+	// PresetServiceDeletePresetProcedure is the fully-qualified name of the PresetService's
+	// DeletePreset RPC.
+	PresetServiceDeletePresetProcedure = "/windlass.v1.PresetService/DeletePreset"
+	// PresetServiceListPresetVersionsProcedure is the fully-qualified name of the PresetService's
+	// ListPresetVersions RPC.
+	PresetServiceListPresetVersionsProcedure = "/windlass.v1.PresetService/ListPresetVersions"
 )
 
 // PresetServiceClient is a client for the windlass.v1.PresetService service.
 type PresetServiceClient interface {
-	// Returns the newest version of each preset, sorted by name.
+	// Returns the newest version of each preset: the built-in ones and then the workspace's, each sorted
+	// by name.
 	ListPresets(context.Context, *v1.ListPresetsRequest) (*v1.ListPresetsResponse, error)
 	GetPreset(context.Context, *v1.GetPresetRequest) (*v1.GetPresetResponse, error)
 	// Returns what the preset generates from spec.serve. Errors are returned as findings. It needs no
@@ -57,6 +69,18 @@ type PresetServiceClient interface {
 	// Returns what the newest version of the preset would change in an app's live version. If the app
 	// sets a field or flag to the value that the preset generated, it counts as generated.
 	DiffPreset(context.Context, *v1.DiffPresetRequest) (*v1.DiffPresetResponse, error)
+	// Adds a version to a preset of the workspace, or creates the preset. The definition is checked as
+	// CheckPreset does, and refused if a finding is an error. Nothing that runs changes: the next deploy
+	// of an app with the engine "custom:NAME" uses the new version. A repeated call changes nothing.
+	SetPreset(context.Context, *v1.SetPresetRequest) (*v1.SetPresetResponse, error)
+	// Checks a definition: its expressions, and for each of its examples what a deploy of it would check.
+	// It stores nothing.
+	CheckPreset(context.Context, *v1.CheckPresetRequest) (*v1.CheckPresetResponse, error)
+	// Deletes a preset of the workspace with all its versions. Apps that it generated keep what they run.
+	// Their next deploy is refused until the preset exists again, or their file names another engine.
+	DeletePreset(context.Context, *v1.DeletePresetRequest) (*v1.DeletePresetResponse, error)
+	// Returns the stored versions of a preset of the workspace, newest first.
+	ListPresetVersions(context.Context, *v1.ListPresetVersionsRequest) (*v1.ListPresetVersionsResponse, error)
 }
 
 // NewPresetServiceClient constructs a client for the windlass.v1.PresetService service. By default,
@@ -98,15 +122,45 @@ func NewPresetServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
+		setPreset: connect.NewClient[v1.SetPresetRequest, v1.SetPresetResponse](
+			httpClient,
+			baseURL+PresetServiceSetPresetProcedure,
+			connect.WithSchema(presetServiceMethods.ByName("SetPreset")),
+			connect.WithClientOptions(opts...),
+		),
+		checkPreset: connect.NewClient[v1.CheckPresetRequest, v1.CheckPresetResponse](
+			httpClient,
+			baseURL+PresetServiceCheckPresetProcedure,
+			connect.WithSchema(presetServiceMethods.ByName("CheckPreset")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		deletePreset: connect.NewClient[v1.DeletePresetRequest, v1.DeletePresetResponse](
+			httpClient,
+			baseURL+PresetServiceDeletePresetProcedure,
+			connect.WithSchema(presetServiceMethods.ByName("DeletePreset")),
+			connect.WithClientOptions(opts...),
+		),
+		listPresetVersions: connect.NewClient[v1.ListPresetVersionsRequest, v1.ListPresetVersionsResponse](
+			httpClient,
+			baseURL+PresetServiceListPresetVersionsProcedure,
+			connect.WithSchema(presetServiceMethods.ByName("ListPresetVersions")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // presetServiceClient implements PresetServiceClient.
 type presetServiceClient struct {
-	listPresets  *connect.Client[v1.ListPresetsRequest, v1.ListPresetsResponse]
-	getPreset    *connect.Client[v1.GetPresetRequest, v1.GetPresetResponse]
-	renderPreset *connect.Client[v1.RenderPresetRequest, v1.RenderPresetResponse]
-	diffPreset   *connect.Client[v1.DiffPresetRequest, v1.DiffPresetResponse]
+	listPresets        *connect.Client[v1.ListPresetsRequest, v1.ListPresetsResponse]
+	getPreset          *connect.Client[v1.GetPresetRequest, v1.GetPresetResponse]
+	renderPreset       *connect.Client[v1.RenderPresetRequest, v1.RenderPresetResponse]
+	diffPreset         *connect.Client[v1.DiffPresetRequest, v1.DiffPresetResponse]
+	setPreset          *connect.Client[v1.SetPresetRequest, v1.SetPresetResponse]
+	checkPreset        *connect.Client[v1.CheckPresetRequest, v1.CheckPresetResponse]
+	deletePreset       *connect.Client[v1.DeletePresetRequest, v1.DeletePresetResponse]
+	listPresetVersions *connect.Client[v1.ListPresetVersionsRequest, v1.ListPresetVersionsResponse]
 }
 
 // ListPresets calls windlass.v1.PresetService.ListPresets.
@@ -145,9 +199,46 @@ func (c *presetServiceClient) DiffPreset(ctx context.Context, req *v1.DiffPreset
 	return nil, err
 }
 
+// SetPreset calls windlass.v1.PresetService.SetPreset.
+func (c *presetServiceClient) SetPreset(ctx context.Context, req *v1.SetPresetRequest) (*v1.SetPresetResponse, error) {
+	response, err := c.setPreset.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// CheckPreset calls windlass.v1.PresetService.CheckPreset.
+func (c *presetServiceClient) CheckPreset(ctx context.Context, req *v1.CheckPresetRequest) (*v1.CheckPresetResponse, error) {
+	response, err := c.checkPreset.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// DeletePreset calls windlass.v1.PresetService.DeletePreset.
+func (c *presetServiceClient) DeletePreset(ctx context.Context, req *v1.DeletePresetRequest) (*v1.DeletePresetResponse, error) {
+	response, err := c.deletePreset.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ListPresetVersions calls windlass.v1.PresetService.ListPresetVersions.
+func (c *presetServiceClient) ListPresetVersions(ctx context.Context, req *v1.ListPresetVersionsRequest) (*v1.ListPresetVersionsResponse, error) {
+	response, err := c.listPresetVersions.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // PresetServiceHandler is an implementation of the windlass.v1.PresetService service.
 type PresetServiceHandler interface {
-	// Returns the newest version of each preset, sorted by name.
+	// Returns the newest version of each preset: the built-in ones and then the workspace's, each sorted
+	// by name.
 	ListPresets(context.Context, *v1.ListPresetsRequest) (*v1.ListPresetsResponse, error)
 	GetPreset(context.Context, *v1.GetPresetRequest) (*v1.GetPresetResponse, error)
 	// Returns what the preset generates from spec.serve. Errors are returned as findings. It needs no
@@ -156,6 +247,18 @@ type PresetServiceHandler interface {
 	// Returns what the newest version of the preset would change in an app's live version. If the app
 	// sets a field or flag to the value that the preset generated, it counts as generated.
 	DiffPreset(context.Context, *v1.DiffPresetRequest) (*v1.DiffPresetResponse, error)
+	// Adds a version to a preset of the workspace, or creates the preset. The definition is checked as
+	// CheckPreset does, and refused if a finding is an error. Nothing that runs changes: the next deploy
+	// of an app with the engine "custom:NAME" uses the new version. A repeated call changes nothing.
+	SetPreset(context.Context, *v1.SetPresetRequest) (*v1.SetPresetResponse, error)
+	// Checks a definition: its expressions, and for each of its examples what a deploy of it would check.
+	// It stores nothing.
+	CheckPreset(context.Context, *v1.CheckPresetRequest) (*v1.CheckPresetResponse, error)
+	// Deletes a preset of the workspace with all its versions. Apps that it generated keep what they run.
+	// Their next deploy is refused until the preset exists again, or their file names another engine.
+	DeletePreset(context.Context, *v1.DeletePresetRequest) (*v1.DeletePresetResponse, error)
+	// Returns the stored versions of a preset of the workspace, newest first.
+	ListPresetVersions(context.Context, *v1.ListPresetVersionsRequest) (*v1.ListPresetVersionsResponse, error)
 }
 
 // NewPresetServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -193,6 +296,32 @@ func NewPresetServiceHandler(svc PresetServiceHandler, opts ...connect.HandlerOp
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
+	presetServiceSetPresetHandler := connect.NewUnaryHandlerSimple(
+		PresetServiceSetPresetProcedure,
+		svc.SetPreset,
+		connect.WithSchema(presetServiceMethods.ByName("SetPreset")),
+		connect.WithHandlerOptions(opts...),
+	)
+	presetServiceCheckPresetHandler := connect.NewUnaryHandlerSimple(
+		PresetServiceCheckPresetProcedure,
+		svc.CheckPreset,
+		connect.WithSchema(presetServiceMethods.ByName("CheckPreset")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	presetServiceDeletePresetHandler := connect.NewUnaryHandlerSimple(
+		PresetServiceDeletePresetProcedure,
+		svc.DeletePreset,
+		connect.WithSchema(presetServiceMethods.ByName("DeletePreset")),
+		connect.WithHandlerOptions(opts...),
+	)
+	presetServiceListPresetVersionsHandler := connect.NewUnaryHandlerSimple(
+		PresetServiceListPresetVersionsProcedure,
+		svc.ListPresetVersions,
+		connect.WithSchema(presetServiceMethods.ByName("ListPresetVersions")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/windlass.v1.PresetService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case PresetServiceListPresetsProcedure:
@@ -203,6 +332,14 @@ func NewPresetServiceHandler(svc PresetServiceHandler, opts ...connect.HandlerOp
 			presetServiceRenderPresetHandler.ServeHTTP(w, r)
 		case PresetServiceDiffPresetProcedure:
 			presetServiceDiffPresetHandler.ServeHTTP(w, r)
+		case PresetServiceSetPresetProcedure:
+			presetServiceSetPresetHandler.ServeHTTP(w, r)
+		case PresetServiceCheckPresetProcedure:
+			presetServiceCheckPresetHandler.ServeHTTP(w, r)
+		case PresetServiceDeletePresetProcedure:
+			presetServiceDeletePresetHandler.ServeHTTP(w, r)
+		case PresetServiceListPresetVersionsProcedure:
+			presetServiceListPresetVersionsHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -226,4 +363,20 @@ func (UnimplementedPresetServiceHandler) RenderPreset(context.Context, *v1.Rende
 
 func (UnimplementedPresetServiceHandler) DiffPreset(context.Context, *v1.DiffPresetRequest) (*v1.DiffPresetResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.PresetService.DiffPreset is not implemented"))
+}
+
+func (UnimplementedPresetServiceHandler) SetPreset(context.Context, *v1.SetPresetRequest) (*v1.SetPresetResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.PresetService.SetPreset is not implemented"))
+}
+
+func (UnimplementedPresetServiceHandler) CheckPreset(context.Context, *v1.CheckPresetRequest) (*v1.CheckPresetResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.PresetService.CheckPreset is not implemented"))
+}
+
+func (UnimplementedPresetServiceHandler) DeletePreset(context.Context, *v1.DeletePresetRequest) (*v1.DeletePresetResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.PresetService.DeletePreset is not implemented"))
+}
+
+func (UnimplementedPresetServiceHandler) ListPresetVersions(context.Context, *v1.ListPresetVersionsRequest) (*v1.ListPresetVersionsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.PresetService.ListPresetVersions is not implemented"))
 }

@@ -5,11 +5,15 @@
 import type { GenEnum, GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import { enumDesc, fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
 import { file_buf_validate_validate } from "../../buf/validate/validate_pb.js";
+import type { Duration } from "@bufbuild/protobuf/wkt";
+import { file_google_protobuf_duration } from "@bufbuild/protobuf/wkt";
+import type { Mutation } from "./common_pb.js";
+import { file_windlass_v1_common } from "./common_pb.js";
 import type { FieldChange } from "./plan_pb.js";
 import { file_windlass_v1_plan } from "./plan_pb.js";
-import type { EngineMetric } from "./serve_pb.js";
+import type { EngineMetric, Serve } from "./serve_pb.js";
 import { file_windlass_v1_serve } from "./serve_pb.js";
-import type { DeploymentSpec } from "./spec_pb.js";
+import type { DeploymentSpec, HealthCheck, Port, Resources } from "./spec_pb.js";
 import { file_windlass_v1_spec } from "./spec_pb.js";
 import type { Message } from "@bufbuild/protobuf";
 
@@ -17,7 +21,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file windlass/v1/preset.proto.
  */
 export const file_windlass_v1_preset: GenFile = /*@__PURE__*/
-  fileDesc("Chh3aW5kbGFzcy92MS9wcmVzZXQucHJvdG8SC3dpbmRsYXNzLnYxIs8CCgZQcmVzZXQSDAoEbmFtZRgBIAEoCRIKCgJpZBgCIAEoCRINCgV0aXRsZRgDIAEoCRIeChZkZWZhdWx0X2VuZ2luZV92ZXJzaW9uGAQgASgJEhMKC2VuZ2luZV9mcm9tGAUgASgJEhUKDWVuZ2luZV9iZWZvcmUYBiABKAkSFQoNbW9kZWxfc2NoZW1lcxgHIAMoCRIqCgdtZXRyaWNzGAggAygLMhkud2luZGxhc3MudjEuRW5naW5lTWV0cmljEjEKB2FsaWFzZXMYCSADKAsyIC53aW5kbGFzcy52MS5QcmVzZXQuQWxpYXNlc0VudHJ5EioKB3NvdXJjZXMYCiADKAsyGS53aW5kbGFzcy52MS5QcmVzZXRTb3VyY2UaLgoMQWxpYXNlc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEiPAoMUHJlc2V0U291cmNlEg0KBWFib3V0GAEgASgJEgwKBHBhZ2UYAiABKAkSDwoHdmVyc2lvbhgDIAEoCSLkAQoNUHJlc2V0RmluZGluZxI1CghzZXZlcml0eRgBIAEoDjIjLndpbmRsYXNzLnYxLlByZXNldEZpbmRpbmcuU2V2ZXJpdHkSDAoEY29kZRgCIAEoCRINCgVmaWVsZBgDIAEoCRIPCgdtZXNzYWdlGAQgASgJEgsKA2ZpeBgFIAEoCSJhCghTZXZlcml0eRIYChRTRVZFUklUWV9VTlNQRUNJRklFRBAAEhIKDlNFVkVSSVRZX0VSUk9SEAESFAoQU0VWRVJJVFlfV0FSTklORxACEhEKDVNFVkVSSVRZX05PVEUQAyIUChJMaXN0UHJlc2V0c1JlcXVlc3QiOwoTTGlzdFByZXNldHNSZXNwb25zZRIkCgdwcmVzZXRzGAEgAygLMhMud2luZGxhc3MudjEuUHJlc2V0IkwKEEdldFByZXNldFJlcXVlc3QSFwoEbmFtZRgBIAEoCUIJukgGcgQQARhAEh8KDmVuZ2luZV92ZXJzaW9uGAIgASgJQge6SARyAhhAIjgKEUdldFByZXNldFJlc3BvbnNlEiMKBnByZXNldBgBIAEoCzITLndpbmRsYXNzLnYxLlByZXNldCJIChNSZW5kZXJQcmVzZXRSZXF1ZXN0EjEKBHNwZWMYASABKAsyGy53aW5kbGFzcy52MS5EZXBsb3ltZW50U3BlY0IGukgDyAEBIm8KFFJlbmRlclByZXNldFJlc3BvbnNlEikKBHNwZWMYASABKAsyGy53aW5kbGFzcy52MS5EZXBsb3ltZW50U3BlYxIsCghmaW5kaW5ncxgCIAMoCzIaLndpbmRsYXNzLnYxLlByZXNldEZpbmRpbmciLAoRRGlmZlByZXNldFJlcXVlc3QSFwoDYXBwGAEgASgJQgq6SAdyBRABGIACIqQBChJEaWZmUHJlc2V0UmVzcG9uc2USDwoHdmVyc2lvbhgBIAEoBRIUCgxnZW5lcmF0ZWRfYnkYAiABKAkSDgoGbmV3ZXN0GAMgASgJEikKB2NoYW5nZXMYBCADKAsyGC53aW5kbGFzcy52MS5GaWVsZENoYW5nZRIsCghmaW5kaW5ncxgFIAMoCzIaLndpbmRsYXNzLnYxLlByZXNldEZpbmRpbmcy5QIKDVByZXNldFNlcnZpY2USVQoLTGlzdFByZXNldHMSHy53aW5kbGFzcy52MS5MaXN0UHJlc2V0c1JlcXVlc3QaIC53aW5kbGFzcy52MS5MaXN0UHJlc2V0c1Jlc3BvbnNlIgOQAgESTwoJR2V0UHJlc2V0Eh0ud2luZGxhc3MudjEuR2V0UHJlc2V0UmVxdWVzdBoeLndpbmRsYXNzLnYxLkdldFByZXNldFJlc3BvbnNlIgOQAgESWAoMUmVuZGVyUHJlc2V0EiAud2luZGxhc3MudjEuUmVuZGVyUHJlc2V0UmVxdWVzdBohLndpbmRsYXNzLnYxLlJlbmRlclByZXNldFJlc3BvbnNlIgOQAgESUgoKRGlmZlByZXNldBIeLndpbmRsYXNzLnYxLkRpZmZQcmVzZXRSZXF1ZXN0Gh8ud2luZGxhc3MudjEuRGlmZlByZXNldFJlc3BvbnNlIgOQAgFiBnByb3RvMw", [file_buf_validate_validate, file_windlass_v1_plan, file_windlass_v1_serve, file_windlass_v1_spec]);
+  fileDesc("Chh3aW5kbGFzcy92MS9wcmVzZXQucHJvdG8SC3dpbmRsYXNzLnYxIqIDCgZQcmVzZXQSDAoEbmFtZRgBIAEoCRIKCgJpZBgCIAEoCRINCgV0aXRsZRgDIAEoCRIeChZkZWZhdWx0X2VuZ2luZV92ZXJzaW9uGAQgASgJEhMKC2VuZ2luZV9mcm9tGAUgASgJEhUKDWVuZ2luZV9iZWZvcmUYBiABKAkSFQoNbW9kZWxfc2NoZW1lcxgHIAMoCRIqCgdtZXRyaWNzGAggAygLMhkud2luZGxhc3MudjEuRW5naW5lTWV0cmljEjEKB2FsaWFzZXMYCSADKAsyIC53aW5kbGFzcy52MS5QcmVzZXQuQWxpYXNlc0VudHJ5EioKB3NvdXJjZXMYCiADKAsyGS53aW5kbGFzcy52MS5QcmVzZXRTb3VyY2USDgoGc2V0X2J5GAsgASgJEg4KBnNldF9hdBgMIAEoAxIxCgpkZWZpbml0aW9uGA0gASgLMh0ud2luZGxhc3MudjEuUHJlc2V0RGVmaW5pdGlvbhouCgxBbGlhc2VzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJZCgxQcmVzZXRTb3VyY2USFwoFYWJvdXQYASABKAlCCLpIBXIDGIACEhYKBHBhZ2UYAiABKAlCCLpIBXIDGIAIEhgKB3ZlcnNpb24YAyABKAlCB7pIBHICGEAirgkKEFByZXNldERlZmluaXRpb24SFwoFdGl0bGUYASABKAlCCLpIBXIDGIABEicKFmRlZmF1bHRfZW5naW5lX3ZlcnNpb24YAiABKAlCB7pIBHICGEASHAoLZW5naW5lX2Zyb20YAyABKAlCB7pIBHICGEASHgoNZW5naW5lX2JlZm9yZRgEIAEoCUIHukgEcgIYQBJDCg1tb2RlbF9zY2hlbWVzGAUgAygJQiy6SCmSASYIARgBIiByHlICaGZSBGZpbGVSAnMzUgJnc1IFaHR0cHNSA29jaRI5CgtwYXJhbGxlbGlzbRgGIAMoCUIkukghkgEeGAEiGnIYUgZ0ZW5zb3JSCHBpcGVsaW5lUgRkYXRhEhYKDndob2xlX2luc3RhbmNlGAcgASgIEi0KDG1lbW9yeV9zaGFyZRgIIAEoAUIXukgUEhIZAAAAAAAA8D8pAAAAAAAAAAASogEKB2FsaWFzZXMYCSADKAsyKi53aW5kbGFzcy52MS5QcmVzZXREZWZpbml0aW9uLkFsaWFzZXNFbnRyeUJlukhimgFfEIACIixyKjIoXi17MSwyfVtBLVphLXowLTldWy1BLVphLXowLTlfLl17MCwxMjd9JCoscioyKF4tezEsMn1bQS1aYS16MC05XVstQS1aYS16MC05Xy5dezAsMTI3fSQSFwoFaW1hZ2UYCiABKAlCCLpIBXIDGIAgEiMKB2NvbW1hbmQYCyADKAlCErpID5IBDBCAAiIHcgUQARiAIBIvCgRhcmdzGAwgAygLMhYud2luZGxhc3MudjEuUHJlc2V0QXJnQgm6SAaSAQMQgAISMwoDZW52GA0gAygLMhsud2luZGxhc3MudjEuUHJlc2V0VmFyaWFibGVCCbpIBpIBAxCAARIqCgVwb3J0cxgOIAMoCzIRLndpbmRsYXNzLnYxLlBvcnRCCLpIBZIBAhAQEi4KDGhlYWx0aF9jaGVjaxgPIAEoCzIYLndpbmRsYXNzLnYxLkhlYWx0aENoZWNrEkYKEXByb2dyZXNzX2RlYWRsaW5lGBAgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQhC6SA2qAQoiBAiAowUyAggBEkMKEXRlcm1pbmF0aW9uX2dyYWNlGBEgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQg26SAqqAQciAwiQHDIAEhkKB3NobV9taWIYEiABKAlCCLpIBXIDGIAIEjQKB21ldHJpY3MYEyADKAsyGS53aW5kbGFzcy52MS5QcmVzZXRNZXRyaWNCCLpIBZIBAhAgEjAKBXJ1bGVzGBQgAygLMhcud2luZGxhc3MudjEuUHJlc2V0UnVsZUIIukgFkgECEEASNAoHc291cmNlcxgVIAMoCzIZLndpbmRsYXNzLnYxLlByZXNldFNvdXJjZUIIukgFkgECECASOAoIZXhhbXBsZXMYFiADKAsyGi53aW5kbGFzcy52MS5QcmVzZXRFeGFtcGxlQgq6SAeSAQQIARAgGi4KDEFsaWFzZXNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIvkBCglQcmVzZXRBcmcSQAoEZmxhZxgBIAEoCUIyukgvci0yK14oLXsxLDJ9W0EtWmEtejAtOV1bLUEtWmEtejAtOV8uXXswLDEyN30pPyQSHwoGdmFsdWVzGAIgAygJQg+6SAySAQkQQCIFcgMYgCASFgoEd2hlbhgDIAEoCUIIukgFcgMYgAgSXwoFZmllbGQYBCABKAlCULpITXJLUgBSB2NvbnRleHRSBW1vZGVsUgRuYW1lUg9wYXJhbGxlbC50ZW5zb3JSEXBhcmFsbGVsLnBpcGVsaW5lUg1wYXJhbGxlbC5kYXRhEhAKCHJlc2VydmVkGAUgASgIInMKDlByZXNldFZhcmlhYmxlEjAKBG5hbWUYASABKAlCIrpIH3IdGIACMhheW0EtWmEtel9dW0EtWmEtejAtOV9dKiQSFwoFdmFsdWUYAiABKAlCCLpIBXIDGIAgEhYKBHdoZW4YAyABKAlCCLpIBXIDGIAIItMBCgxQcmVzZXRNZXRyaWMSLAoGc2lnbmFsGAEgASgJQhy6SBlyF1IFcXVldWVSB3J1bm5pbmdSBWNhY2hlEhoKBm1ldHJpYxgCIAEoCUIKukgHcgUQARiAAhIVCgRwb3J0GAMgASgJQge6SARyAhg/EiQKBHBhdGgYBCABKAlCFrpIE3IRGIAIMgxeKC9bIS1+XSopPyQSHAoLZW5naW5lX2Zyb20YBSABKAlCB7pIBHICGEASHgoNZW5naW5lX2JlZm9yZRgGIAEoCUIHukgEcgIYQCKVAgoKUHJlc2V0UnVsZRIYCgR3aGVuGAEgASgJQgq6SAdyBRABGIAIEj8KCHNldmVyaXR5GAIgASgOMiMud2luZGxhc3MudjEuUHJlc2V0RmluZGluZy5TZXZlcml0eUIIukgFggECEAESLQoEY29kZRgDIAEoCUIfukgcchoyGF5bQS1aXVtBLVphLXowLTldezAsNjN9JBJJCgVmaWVsZBgEIAEoCUI6ukg3cjUyM15bYS16XVtBLVphLXowLTldezAsNjN9KFsuXVtBLVphLXowLTldezEsNjR9KXswLDR9JBIbCgdtZXNzYWdlGAUgASgJQgq6SAdyBRABGIAIEhUKA2ZpeBgGIAEoCUIIukgFcgMYgAgiwgEKDVByZXNldEV4YW1wbGUSGAoEbmFtZRgBIAEoCUIKukgHcgUQARiAARIpCgVzZXJ2ZRgCIAEoCzISLndpbmRsYXNzLnYxLlNlcnZlQga6SAPIAQESKQoJcmVzb3VyY2VzGAMgASgLMhYud2luZGxhc3MudjEuUmVzb3VyY2VzEikKCmNhY2hlX3BhdGgYBCABKAlCFbpIEnIQGIAIMgteKC9bXjpdKyk/JBIWCgVmYWlscxgFIAEoCUIHukgEcgIYQCLkAQoNUHJlc2V0RmluZGluZxI1CghzZXZlcml0eRgBIAEoDjIjLndpbmRsYXNzLnYxLlByZXNldEZpbmRpbmcuU2V2ZXJpdHkSDAoEY29kZRgCIAEoCRINCgVmaWVsZBgDIAEoCRIPCgdtZXNzYWdlGAQgASgJEgsKA2ZpeBgFIAEoCSJhCghTZXZlcml0eRIYChRTRVZFUklUWV9VTlNQRUNJRklFRBAAEhIKDlNFVkVSSVRZX0VSUk9SEAESFAoQU0VWRVJJVFlfV0FSTklORxACEhEKDVNFVkVSSVRZX05PVEUQAyIUChJMaXN0UHJlc2V0c1JlcXVlc3QiOwoTTGlzdFByZXNldHNSZXNwb25zZRIkCgdwcmVzZXRzGAEgAygLMhMud2luZGxhc3MudjEuUHJlc2V0Ik0KEEdldFByZXNldFJlcXVlc3QSGAoEbmFtZRgBIAEoCUIKukgHcgUQARiAARIfCg5lbmdpbmVfdmVyc2lvbhgCIAEoCUIHukgEcgIYQCI4ChFHZXRQcmVzZXRSZXNwb25zZRIjCgZwcmVzZXQYASABKAsyEy53aW5kbGFzcy52MS5QcmVzZXQiSAoTUmVuZGVyUHJlc2V0UmVxdWVzdBIxCgRzcGVjGAEgASgLMhsud2luZGxhc3MudjEuRGVwbG95bWVudFNwZWNCBrpIA8gBASJvChRSZW5kZXJQcmVzZXRSZXNwb25zZRIpCgRzcGVjGAEgASgLMhsud2luZGxhc3MudjEuRGVwbG95bWVudFNwZWMSLAoIZmluZGluZ3MYAiADKAsyGi53aW5kbGFzcy52MS5QcmVzZXRGaW5kaW5nIiwKEURpZmZQcmVzZXRSZXF1ZXN0EhcKA2FwcBgBIAEoCUIKukgHcgUQARiAAiKkAQoSRGlmZlByZXNldFJlc3BvbnNlEg8KB3ZlcnNpb24YASABKAUSFAoMZ2VuZXJhdGVkX2J5GAIgASgJEg4KBm5ld2VzdBgDIAEoCRIpCgdjaGFuZ2VzGAQgAygLMhgud2luZGxhc3MudjEuRmllbGRDaGFuZ2USLAoIZmluZGluZ3MYBSADKAsyGi53aW5kbGFzcy52MS5QcmVzZXRGaW5kaW5nIq4BChBTZXRQcmVzZXRSZXF1ZXN0EicKCG11dGF0aW9uGAEgASgLMhUud2luZGxhc3MudjEuTXV0YXRpb24SNgoEbmFtZRgCIAEoCUIoukglciMyIV5bYS16XShbLWEtejAtOV17MCw2MX1bYS16MC05XSk/JBI5CgpkZWZpbml0aW9uGAMgASgLMh0ud2luZGxhc3MudjEuUHJlc2V0RGVmaW5pdGlvbkIGukgDyAEBInkKEVNldFByZXNldFJlc3BvbnNlEiMKBnByZXNldBgBIAEoCzITLndpbmRsYXNzLnYxLlByZXNldBIsCghmaW5kaW5ncxgCIAMoCzIaLndpbmRsYXNzLnYxLlByZXNldEZpbmRpbmcSEQoJdW5jaGFuZ2VkGB4gASgIIocBChJDaGVja1ByZXNldFJlcXVlc3QSNgoEbmFtZRgBIAEoCUIoukglciMyIV5bYS16XShbLWEtejAtOV17MCw2MX1bYS16MC05XSk/JBI5CgpkZWZpbml0aW9uGAIgASgLMh0ud2luZGxhc3MudjEuUHJlc2V0RGVmaW5pdGlvbkIGukgDyAEBImgKE0NoZWNrUHJlc2V0UmVzcG9uc2USIwoGcHJlc2V0GAEgASgLMhMud2luZGxhc3MudjEuUHJlc2V0EiwKCGZpbmRpbmdzGAIgAygLMhoud2luZGxhc3MudjEuUHJlc2V0RmluZGluZyJ2ChNEZWxldGVQcmVzZXRSZXF1ZXN0EicKCG11dGF0aW9uGAEgASgLMhUud2luZGxhc3MudjEuTXV0YXRpb24SNgoEbmFtZRgCIAEoCUIoukglciMyIV5bYS16XShbLWEtejAtOV17MCw2MX1bYS16MC05XSk/JCIWChREZWxldGVQcmVzZXRSZXNwb25zZSJTChlMaXN0UHJlc2V0VmVyc2lvbnNSZXF1ZXN0EjYKBG5hbWUYASABKAlCKLpIJXIjMiFeW2Etel0oWy1hLXowLTldezAsNjF9W2EtejAtOV0pPyQiSgoaTGlzdFByZXNldFZlcnNpb25zUmVzcG9uc2USLAoIdmVyc2lvbnMYASADKAsyGi53aW5kbGFzcy52MS5QcmVzZXRWZXJzaW9uIkAKDVByZXNldFZlcnNpb24SDwoHdmVyc2lvbhgBIAEoBRIOCgZzZXRfYnkYAiABKAkSDgoGc2V0X2F0GAMgASgDMskFCg1QcmVzZXRTZXJ2aWNlElUKC0xpc3RQcmVzZXRzEh8ud2luZGxhc3MudjEuTGlzdFByZXNldHNSZXF1ZXN0GiAud2luZGxhc3MudjEuTGlzdFByZXNldHNSZXNwb25zZSIDkAIBEk8KCUdldFByZXNldBIdLndpbmRsYXNzLnYxLkdldFByZXNldFJlcXVlc3QaHi53aW5kbGFzcy52MS5HZXRQcmVzZXRSZXNwb25zZSIDkAIBElgKDFJlbmRlclByZXNldBIgLndpbmRsYXNzLnYxLlJlbmRlclByZXNldFJlcXVlc3QaIS53aW5kbGFzcy52MS5SZW5kZXJQcmVzZXRSZXNwb25zZSIDkAIBElIKCkRpZmZQcmVzZXQSHi53aW5kbGFzcy52MS5EaWZmUHJlc2V0UmVxdWVzdBofLndpbmRsYXNzLnYxLkRpZmZQcmVzZXRSZXNwb25zZSIDkAIBEkoKCVNldFByZXNldBIdLndpbmRsYXNzLnYxLlNldFByZXNldFJlcXVlc3QaHi53aW5kbGFzcy52MS5TZXRQcmVzZXRSZXNwb25zZRJVCgtDaGVja1ByZXNldBIfLndpbmRsYXNzLnYxLkNoZWNrUHJlc2V0UmVxdWVzdBogLndpbmRsYXNzLnYxLkNoZWNrUHJlc2V0UmVzcG9uc2UiA5ACARJTCgxEZWxldGVQcmVzZXQSIC53aW5kbGFzcy52MS5EZWxldGVQcmVzZXRSZXF1ZXN0GiEud2luZGxhc3MudjEuRGVsZXRlUHJlc2V0UmVzcG9uc2USagoSTGlzdFByZXNldFZlcnNpb25zEiYud2luZGxhc3MudjEuTGlzdFByZXNldFZlcnNpb25zUmVxdWVzdBonLndpbmRsYXNzLnYxLkxpc3RQcmVzZXRWZXJzaW9uc1Jlc3BvbnNlIgOQAgFiBnByb3RvMw", [file_buf_validate_validate, file_google_protobuf_duration, file_windlass_v1_common, file_windlass_v1_plan, file_windlass_v1_serve, file_windlass_v1_spec]);
 
 /**
  * Preset is one version of the knowledge about an engine.
@@ -26,14 +30,14 @@ export const file_windlass_v1_preset: GenFile = /*@__PURE__*/
  */
 export type Preset = Message<"windlass.v1.Preset"> & {
   /**
-   * Name of the engine in app files.
+   * Name of the engine in app files: "vllm", or "custom:NAME" for a preset of the workspace.
    *
    * @generated from field: string name = 1;
    */
   name: string;
 
   /**
-   * Name and version of the preset: "vllm/1".
+   * Name and version of the preset: "vllm/1", "custom:NAME/3".
    *
    * @generated from field: string id = 2;
    */
@@ -93,6 +97,25 @@ export type Preset = Message<"windlass.v1.Preset"> & {
    * @generated from field: repeated windlass.v1.PresetSource sources = 10;
    */
   sources: PresetSource[];
+
+  /**
+   * Of a preset of the workspace: who set this version, and when.
+   *
+   * @generated from field: string set_by = 11;
+   */
+  setBy: string;
+
+  /**
+   * @generated from field: int64 set_at = 12;
+   */
+  setAt: bigint;
+
+  /**
+   * Of a preset of the workspace, in answers to GetPreset.
+   *
+   * @generated from field: windlass.v1.PresetDefinition definition = 13;
+   */
+  definition?: PresetDefinition | undefined;
 };
 
 /**
@@ -130,6 +153,422 @@ export type PresetSource = Message<"windlass.v1.PresetSource"> & {
  */
 export const PresetSourceSchema: GenMessage<PresetSource> = /*@__PURE__*/
   messageDesc(file_windlass_v1_preset, 1);
+
+/**
+ * PresetDefinition is a preset of a workspace, as a file for `windlass preset set`. It says what runs
+ * an engine, as a function of an app's serve block, resources and model cache.
+ *
+ * Fields that are called a template are texts with `${EXPRESSION}` in them; `$${` is a literal `${`.
+ * Expressions are in CEL (https://cel.dev), and are checked when the definition is set.
+ *
+ * @generated from message windlass.v1.PresetDefinition
+ */
+export type PresetDefinition = Message<"windlass.v1.PresetDefinition"> & {
+  /**
+   * The engine's own name. Default: the preset's name.
+   *
+   * @generated from field: string title = 1;
+   */
+  title: string;
+
+  /**
+   * Engine version for apps that name none. Empty: engineVersion is then empty in expressions.
+   *
+   * @generated from field: string default_engine_version = 2;
+   */
+  defaultEngineVersion: string;
+
+  /**
+   * Engine versions that the definition is written for: from engineFrom (inclusive) to engineBefore
+   * (exclusive). Other versions give a warning. Empty: no bound.
+   *
+   * @generated from field: string engine_from = 3;
+   */
+  engineFrom: string;
+
+  /**
+   * @generated from field: string engine_before = 4;
+   */
+  engineBefore: string;
+
+  /**
+   * Schemes of model addresses that the engine can load.
+   *
+   * @generated from field: repeated string model_schemes = 5;
+   */
+  modelSchemes: string[];
+
+  /**
+   * Ways in which the engine can split a model over GPUs. With "tensor", the product of tensor, pipeline
+   * and data must be the number of GPUs, and tensor is derived if the app leaves it out.
+   *
+   * @generated from field: repeated string parallelism = 6;
+   */
+  parallelism: string[];
+
+  /**
+   * The engine spreads the model over all GPUs of an instance by itself.
+   *
+   * @generated from field: bool whole_instance = 7;
+   */
+  wholeInstance: boolean;
+
+  /**
+   * Share of a GPU's memory for weights and KV cache, for estimates of the largest context. 0: none are
+   * made.
+   *
+   * @generated from field: double memory_share = 8;
+   */
+  memoryShare: number;
+
+  /**
+   * Alternative names of flags, with their dashes, each with the name that args has: "-tp":
+   * "--tensor-parallel-size". With them, a flag that is given twice is noticed.
+   *
+   * @generated from field: map<string, string> aliases = 9;
+   */
+  aliases: { [key: string]: string };
+
+  /**
+   * Container image. A template.
+   *
+   * @generated from field: string image = 10;
+   */
+  image: string;
+
+  /**
+   * Program and its first arguments. Templates.
+   *
+   * @generated from field: repeated string command = 11;
+   */
+  command: string[];
+
+  /**
+   * Arguments after command, in their order.
+   *
+   * @generated from field: repeated windlass.v1.PresetArg args = 12;
+   */
+  args: PresetArg[];
+
+  /**
+   * @generated from field: repeated windlass.v1.PresetVariable env = 13;
+   */
+  env: PresetVariable[];
+
+  /**
+   * The first one is for requests and the health check. Empty: one port "http", which the runtime
+   * allocates. `$(PORT)` in args is its number.
+   *
+   * @generated from field: repeated windlass.v1.Port ports = 14;
+   */
+  ports: Port[];
+
+  /**
+   * Default: GET /health, and 30 minutes to start.
+   *
+   * @generated from field: windlass.v1.HealthCheck health_check = 15;
+   */
+  healthCheck?: HealthCheck | undefined;
+
+  /**
+   * Default 40 min. It must be longer than an instance may take to start.
+   *
+   * @generated from field: google.protobuf.Duration progress_deadline = 16;
+   */
+  progressDeadline?: Duration | undefined;
+
+  /**
+   * Time from SIGTERM to SIGKILL. Default 30 s.
+   *
+   * @generated from field: google.protobuf.Duration termination_grace = 17;
+   */
+  terminationGrace?: Duration | undefined;
+
+  /**
+   * Size of /dev/shm in MiB, as an expression with a whole number: "gpus > 1 ? 8192 : 0". Empty or 0:
+   * as without a preset.
+   *
+   * @generated from field: string shm_mib = 18;
+   */
+  shmMib: string;
+
+  /**
+   * Metrics of the engine.
+   *
+   * @generated from field: repeated windlass.v1.PresetMetric metrics = 19;
+   */
+  metrics: PresetMetric[];
+
+  /**
+   * Findings of its own about what an app asks for.
+   *
+   * @generated from field: repeated windlass.v1.PresetRule rules = 20;
+   */
+  rules: PresetRule[];
+
+  /**
+   * Pages of the engine's documentation that the definition was checked with.
+   *
+   * @generated from field: repeated windlass.v1.PresetSource sources = 21;
+   */
+  sources: PresetSource[];
+
+  /**
+   * Each is rendered and checked as a deploy would be, when the definition is set.
+   *
+   * @generated from field: repeated windlass.v1.PresetExample examples = 22;
+   */
+  examples: PresetExample[];
+};
+
+/**
+ * Describes the message windlass.v1.PresetDefinition.
+ * Use `create(PresetDefinitionSchema)` to create a new message.
+ */
+export const PresetDefinitionSchema: GenMessage<PresetDefinition> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_preset, 2);
+
+/**
+ * PresetArg is one flag with its values, or words without a flag.
+ *
+ * @generated from message windlass.v1.PresetArg
+ */
+export type PresetArg = Message<"windlass.v1.PresetArg"> & {
+  /**
+   * With its dashes: "--max-model-len". Empty: the values are words of their own.
+   *
+   * @generated from field: string flag = 1;
+   */
+  flag: string;
+
+  /**
+   * Templates. A flag without values stands alone.
+   *
+   * @generated from field: repeated string values = 2;
+   */
+  values: string[];
+
+  /**
+   * An expression with true or false. If it is false, the argument is left out. Empty: true.
+   *
+   * @generated from field: string when = 3;
+   */
+  when: string;
+
+  /**
+   * Field of serve that this flag is for, so that options may not set it as well: "context", "model",
+   * "name", "parallel.tensor", "parallel.pipeline", "parallel.data".
+   *
+   * @generated from field: string field = 4;
+   */
+  field: string;
+
+  /**
+   * Options may not set the flag, because each instance gets its own value, as the port.
+   *
+   * @generated from field: bool reserved = 5;
+   */
+  reserved: boolean;
+};
+
+/**
+ * Describes the message windlass.v1.PresetArg.
+ * Use `create(PresetArgSchema)` to create a new message.
+ */
+export const PresetArgSchema: GenMessage<PresetArg> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_preset, 3);
+
+/**
+ * PresetVariable is a variable of the environment of instances. The app's and the environment's own
+ * variables win over it.
+ *
+ * @generated from message windlass.v1.PresetVariable
+ */
+export type PresetVariable = Message<"windlass.v1.PresetVariable"> & {
+  /**
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * A template.
+   *
+   * @generated from field: string value = 2;
+   */
+  value: string;
+
+  /**
+   * An expression with true or false. If it is false, the variable is left out. Empty: true.
+   *
+   * @generated from field: string when = 3;
+   */
+  when: string;
+};
+
+/**
+ * Describes the message windlass.v1.PresetVariable.
+ * Use `create(PresetVariableSchema)` to create a new message.
+ */
+export const PresetVariableSchema: GenMessage<PresetVariable> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_preset, 4);
+
+/**
+ * PresetMetric says which metric of some versions of the engine carries a signal. Of several that fit a
+ * version and signal, the first one is used.
+ *
+ * @generated from message windlass.v1.PresetMetric
+ */
+export type PresetMetric = Message<"windlass.v1.PresetMetric"> & {
+  /**
+   * "queue" (requests that wait), "running" (requests that run) or "cache" (used part of the KV cache,
+   * 0 to 1).
+   *
+   * @generated from field: string signal = 1;
+   */
+  signal: string;
+
+  /**
+   * @generated from field: string metric = 2;
+   */
+  metric: string;
+
+  /**
+   * Name of a port. Default: the first one.
+   *
+   * @generated from field: string port = 3;
+   */
+  port: string;
+
+  /**
+   * Default "/metrics".
+   *
+   * @generated from field: string path = 4;
+   */
+  path: string;
+
+  /**
+   * Engine versions that have it: from engineFrom (inclusive) to engineBefore (exclusive). Empty: no
+   * bound.
+   *
+   * @generated from field: string engine_from = 5;
+   */
+  engineFrom: string;
+
+  /**
+   * @generated from field: string engine_before = 6;
+   */
+  engineBefore: string;
+};
+
+/**
+ * Describes the message windlass.v1.PresetMetric.
+ * Use `create(PresetMetricSchema)` to create a new message.
+ */
+export const PresetMetricSchema: GenMessage<PresetMetric> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_preset, 5);
+
+/**
+ * PresetRule gives a finding about an app, if its condition is true.
+ *
+ * @generated from message windlass.v1.PresetRule
+ */
+export type PresetRule = Message<"windlass.v1.PresetRule"> & {
+  /**
+   * An expression with true or false.
+   *
+   * @generated from field: string when = 1;
+   */
+  when: string;
+
+  /**
+   * Error: it would certainly fail, and Deploy refuses it. Default: a warning.
+   *
+   * @generated from field: windlass.v1.PresetFinding.Severity severity = 2;
+   */
+  severity: PresetFinding_Severity;
+
+  /**
+   * Stable code for programs: "ContextTooShort".
+   *
+   * @generated from field: string code = 3;
+   */
+  code: string;
+
+  /**
+   * Field of the app's file: "serve.context".
+   *
+   * @generated from field: string field = 4;
+   */
+  field: string;
+
+  /**
+   * A template.
+   *
+   * @generated from field: string message = 5;
+   */
+  message: string;
+
+  /**
+   * How to fix it. A template. Errors need one.
+   *
+   * @generated from field: string fix = 6;
+   */
+  fix: string;
+};
+
+/**
+ * Describes the message windlass.v1.PresetRule.
+ * Use `create(PresetRuleSchema)` to create a new message.
+ */
+export const PresetRuleSchema: GenMessage<PresetRule> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_preset, 6);
+
+/**
+ * PresetExample is what an app with the preset might ask for.
+ *
+ * @generated from message windlass.v1.PresetExample
+ */
+export type PresetExample = Message<"windlass.v1.PresetExample"> & {
+  /**
+   * What is special about it: "eight GPUs".
+   *
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * The app's serve block. Its engine is "custom:NAME".
+   *
+   * @generated from field: windlass.v1.Serve serve = 2;
+   */
+  serve?: Serve | undefined;
+
+  /**
+   * @generated from field: windlass.v1.Resources resources = 3;
+   */
+  resources?: Resources | undefined;
+
+  /**
+   * Path at which the app mounts a model cache. Empty: it has none.
+   *
+   * @generated from field: string cache_path = 4;
+   */
+  cachePath: string;
+
+  /**
+   * Code of the error that the example must have: "ParallelMismatch". Empty: it must have none.
+   *
+   * @generated from field: string fails = 5;
+   */
+  fails: string;
+};
+
+/**
+ * Describes the message windlass.v1.PresetExample.
+ * Use `create(PresetExampleSchema)` to create a new message.
+ */
+export const PresetExampleSchema: GenMessage<PresetExample> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_preset, 7);
 
 /**
  * PresetFinding is an error, warning or note about what a preset generates.
@@ -174,7 +613,7 @@ export type PresetFinding = Message<"windlass.v1.PresetFinding"> & {
  * Use `create(PresetFindingSchema)` to create a new message.
  */
 export const PresetFindingSchema: GenMessage<PresetFinding> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_preset, 2);
+  messageDesc(file_windlass_v1_preset, 8);
 
 /**
  * @generated from enum windlass.v1.PresetFinding.Severity
@@ -211,7 +650,7 @@ export enum PresetFinding_Severity {
  * Describes the enum windlass.v1.PresetFinding.Severity.
  */
 export const PresetFinding_SeveritySchema: GenEnum<PresetFinding_Severity> = /*@__PURE__*/
-  enumDesc(file_windlass_v1_preset, 2, 0);
+  enumDesc(file_windlass_v1_preset, 8, 0);
 
 /**
  * @generated from message windlass.v1.ListPresetsRequest
@@ -224,7 +663,7 @@ export type ListPresetsRequest = Message<"windlass.v1.ListPresetsRequest"> & {
  * Use `create(ListPresetsRequestSchema)` to create a new message.
  */
 export const ListPresetsRequestSchema: GenMessage<ListPresetsRequest> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_preset, 3);
+  messageDesc(file_windlass_v1_preset, 9);
 
 /**
  * @generated from message windlass.v1.ListPresetsResponse
@@ -241,14 +680,14 @@ export type ListPresetsResponse = Message<"windlass.v1.ListPresetsResponse"> & {
  * Use `create(ListPresetsResponseSchema)` to create a new message.
  */
 export const ListPresetsResponseSchema: GenMessage<ListPresetsResponse> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_preset, 4);
+  messageDesc(file_windlass_v1_preset, 10);
 
 /**
  * @generated from message windlass.v1.GetPresetRequest
  */
 export type GetPresetRequest = Message<"windlass.v1.GetPresetRequest"> & {
   /**
-   * "vllm": the newest version. "vllm/1": that version.
+   * "vllm", "custom:NAME": the newest version. "vllm/1": that version.
    *
    * @generated from field: string name = 1;
    */
@@ -267,7 +706,7 @@ export type GetPresetRequest = Message<"windlass.v1.GetPresetRequest"> & {
  * Use `create(GetPresetRequestSchema)` to create a new message.
  */
 export const GetPresetRequestSchema: GenMessage<GetPresetRequest> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_preset, 5);
+  messageDesc(file_windlass_v1_preset, 11);
 
 /**
  * @generated from message windlass.v1.GetPresetResponse
@@ -284,7 +723,7 @@ export type GetPresetResponse = Message<"windlass.v1.GetPresetResponse"> & {
  * Use `create(GetPresetResponseSchema)` to create a new message.
  */
 export const GetPresetResponseSchema: GenMessage<GetPresetResponse> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_preset, 6);
+  messageDesc(file_windlass_v1_preset, 12);
 
 /**
  * @generated from message windlass.v1.RenderPresetRequest
@@ -301,7 +740,7 @@ export type RenderPresetRequest = Message<"windlass.v1.RenderPresetRequest"> & {
  * Use `create(RenderPresetRequestSchema)` to create a new message.
  */
 export const RenderPresetRequestSchema: GenMessage<RenderPresetRequest> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_preset, 7);
+  messageDesc(file_windlass_v1_preset, 13);
 
 /**
  * @generated from message windlass.v1.RenderPresetResponse
@@ -327,7 +766,7 @@ export type RenderPresetResponse = Message<"windlass.v1.RenderPresetResponse"> &
  * Use `create(RenderPresetResponseSchema)` to create a new message.
  */
 export const RenderPresetResponseSchema: GenMessage<RenderPresetResponse> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_preset, 8);
+  messageDesc(file_windlass_v1_preset, 14);
 
 /**
  * @generated from message windlass.v1.DiffPresetRequest
@@ -346,7 +785,7 @@ export type DiffPresetRequest = Message<"windlass.v1.DiffPresetRequest"> & {
  * Use `create(DiffPresetRequestSchema)` to create a new message.
  */
 export const DiffPresetRequestSchema: GenMessage<DiffPresetRequest> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_preset, 9);
+  messageDesc(file_windlass_v1_preset, 15);
 
 /**
  * @generated from message windlass.v1.DiffPresetResponse
@@ -391,16 +830,232 @@ export type DiffPresetResponse = Message<"windlass.v1.DiffPresetResponse"> & {
  * Use `create(DiffPresetResponseSchema)` to create a new message.
  */
 export const DiffPresetResponseSchema: GenMessage<DiffPresetResponse> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_preset, 10);
+  messageDesc(file_windlass_v1_preset, 16);
 
 /**
- * PresetService shows the presets that the control plane uses for DeploymentSpec.serve.
+ * @generated from message windlass.v1.SetPresetRequest
+ */
+export type SetPresetRequest = Message<"windlass.v1.SetPresetRequest"> & {
+  /**
+   * @generated from field: windlass.v1.Mutation mutation = 1;
+   */
+  mutation?: Mutation | undefined;
+
+  /**
+   * Name without "custom:".
+   *
+   * @generated from field: string name = 2;
+   */
+  name: string;
+
+  /**
+   * @generated from field: windlass.v1.PresetDefinition definition = 3;
+   */
+  definition?: PresetDefinition | undefined;
+};
+
+/**
+ * Describes the message windlass.v1.SetPresetRequest.
+ * Use `create(SetPresetRequestSchema)` to create a new message.
+ */
+export const SetPresetRequestSchema: GenMessage<SetPresetRequest> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_preset, 17);
+
+/**
+ * @generated from message windlass.v1.SetPresetResponse
+ */
+export type SetPresetResponse = Message<"windlass.v1.SetPresetResponse"> & {
+  /**
+   * @generated from field: windlass.v1.Preset preset = 1;
+   */
+  preset?: Preset | undefined;
+
+  /**
+   * Warnings about the examples.
+   *
+   * @generated from field: repeated windlass.v1.PresetFinding findings = 2;
+   */
+  findings: PresetFinding[];
+
+  /**
+   * The newest version has this definition already: nothing changed.
+   *
+   * @generated from field: bool unchanged = 30;
+   */
+  unchanged: boolean;
+};
+
+/**
+ * Describes the message windlass.v1.SetPresetResponse.
+ * Use `create(SetPresetResponseSchema)` to create a new message.
+ */
+export const SetPresetResponseSchema: GenMessage<SetPresetResponse> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_preset, 18);
+
+/**
+ * @generated from message windlass.v1.CheckPresetRequest
+ */
+export type CheckPresetRequest = Message<"windlass.v1.CheckPresetRequest"> & {
+  /**
+   * Name without "custom:".
+   *
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * @generated from field: windlass.v1.PresetDefinition definition = 2;
+   */
+  definition?: PresetDefinition | undefined;
+};
+
+/**
+ * Describes the message windlass.v1.CheckPresetRequest.
+ * Use `create(CheckPresetRequestSchema)` to create a new message.
+ */
+export const CheckPresetRequestSchema: GenMessage<CheckPresetRequest> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_preset, 19);
+
+/**
+ * @generated from message windlass.v1.CheckPresetResponse
+ */
+export type CheckPresetResponse = Message<"windlass.v1.CheckPresetResponse"> & {
+  /**
+   * Version that SetPreset would store. Absent: a finding is an error.
+   *
+   * @generated from field: windlass.v1.Preset preset = 1;
+   */
+  preset?: Preset | undefined;
+
+  /**
+   * Errors first, then warnings. Fields are paths in the definition: "args[2].when".
+   *
+   * @generated from field: repeated windlass.v1.PresetFinding findings = 2;
+   */
+  findings: PresetFinding[];
+};
+
+/**
+ * Describes the message windlass.v1.CheckPresetResponse.
+ * Use `create(CheckPresetResponseSchema)` to create a new message.
+ */
+export const CheckPresetResponseSchema: GenMessage<CheckPresetResponse> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_preset, 20);
+
+/**
+ * @generated from message windlass.v1.DeletePresetRequest
+ */
+export type DeletePresetRequest = Message<"windlass.v1.DeletePresetRequest"> & {
+  /**
+   * @generated from field: windlass.v1.Mutation mutation = 1;
+   */
+  mutation?: Mutation | undefined;
+
+  /**
+   * Name without "custom:".
+   *
+   * @generated from field: string name = 2;
+   */
+  name: string;
+};
+
+/**
+ * Describes the message windlass.v1.DeletePresetRequest.
+ * Use `create(DeletePresetRequestSchema)` to create a new message.
+ */
+export const DeletePresetRequestSchema: GenMessage<DeletePresetRequest> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_preset, 21);
+
+/**
+ * @generated from message windlass.v1.DeletePresetResponse
+ */
+export type DeletePresetResponse = Message<"windlass.v1.DeletePresetResponse"> & {
+};
+
+/**
+ * Describes the message windlass.v1.DeletePresetResponse.
+ * Use `create(DeletePresetResponseSchema)` to create a new message.
+ */
+export const DeletePresetResponseSchema: GenMessage<DeletePresetResponse> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_preset, 22);
+
+/**
+ * @generated from message windlass.v1.ListPresetVersionsRequest
+ */
+export type ListPresetVersionsRequest = Message<"windlass.v1.ListPresetVersionsRequest"> & {
+  /**
+   * Name without "custom:".
+   *
+   * @generated from field: string name = 1;
+   */
+  name: string;
+};
+
+/**
+ * Describes the message windlass.v1.ListPresetVersionsRequest.
+ * Use `create(ListPresetVersionsRequestSchema)` to create a new message.
+ */
+export const ListPresetVersionsRequestSchema: GenMessage<ListPresetVersionsRequest> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_preset, 23);
+
+/**
+ * @generated from message windlass.v1.ListPresetVersionsResponse
+ */
+export type ListPresetVersionsResponse = Message<"windlass.v1.ListPresetVersionsResponse"> & {
+  /**
+   * The newest 50.
+   *
+   * @generated from field: repeated windlass.v1.PresetVersion versions = 1;
+   */
+  versions: PresetVersion[];
+};
+
+/**
+ * Describes the message windlass.v1.ListPresetVersionsResponse.
+ * Use `create(ListPresetVersionsResponseSchema)` to create a new message.
+ */
+export const ListPresetVersionsResponseSchema: GenMessage<ListPresetVersionsResponse> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_preset, 24);
+
+/**
+ * PresetVersion is one version of a preset of the workspace.
+ *
+ * @generated from message windlass.v1.PresetVersion
+ */
+export type PresetVersion = Message<"windlass.v1.PresetVersion"> & {
+  /**
+   * @generated from field: int32 version = 1;
+   */
+  version: number;
+
+  /**
+   * @generated from field: string set_by = 2;
+   */
+  setBy: string;
+
+  /**
+   * @generated from field: int64 set_at = 3;
+   */
+  setAt: bigint;
+};
+
+/**
+ * Describes the message windlass.v1.PresetVersion.
+ * Use `create(PresetVersionSchema)` to create a new message.
+ */
+export const PresetVersionSchema: GenMessage<PresetVersion> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_preset, 25);
+
+/**
+ * PresetService has the presets that the control plane uses for DeploymentSpec.serve: built-in ones,
+ * and those of the caller's workspace, whose engines are called "custom:NAME".
  *
  * @generated from service windlass.v1.PresetService
  */
 export const PresetService: GenService<{
   /**
-   * Returns the newest version of each preset, sorted by name.
+   * Returns the newest version of each preset: the built-in ones and then the workspace's, each sorted
+   * by name.
    *
    * @generated from rpc windlass.v1.PresetService.ListPresets
    */
@@ -438,6 +1093,50 @@ export const PresetService: GenService<{
     methodKind: "unary";
     input: typeof DiffPresetRequestSchema;
     output: typeof DiffPresetResponseSchema;
+  },
+  /**
+   * Adds a version to a preset of the workspace, or creates the preset. The definition is checked as
+   * CheckPreset does, and refused if a finding is an error. Nothing that runs changes: the next deploy
+   * of an app with the engine "custom:NAME" uses the new version. A repeated call changes nothing.
+   *
+   * @generated from rpc windlass.v1.PresetService.SetPreset
+   */
+  setPreset: {
+    methodKind: "unary";
+    input: typeof SetPresetRequestSchema;
+    output: typeof SetPresetResponseSchema;
+  },
+  /**
+   * Checks a definition: its expressions, and for each of its examples what a deploy of it would check.
+   * It stores nothing.
+   *
+   * @generated from rpc windlass.v1.PresetService.CheckPreset
+   */
+  checkPreset: {
+    methodKind: "unary";
+    input: typeof CheckPresetRequestSchema;
+    output: typeof CheckPresetResponseSchema;
+  },
+  /**
+   * Deletes a preset of the workspace with all its versions. Apps that it generated keep what they run.
+   * Their next deploy is refused until the preset exists again, or their file names another engine.
+   *
+   * @generated from rpc windlass.v1.PresetService.DeletePreset
+   */
+  deletePreset: {
+    methodKind: "unary";
+    input: typeof DeletePresetRequestSchema;
+    output: typeof DeletePresetResponseSchema;
+  },
+  /**
+   * Returns the stored versions of a preset of the workspace, newest first.
+   *
+   * @generated from rpc windlass.v1.PresetService.ListPresetVersions
+   */
+  listPresetVersions: {
+    methodKind: "unary";
+    input: typeof ListPresetVersionsRequestSchema;
+    output: typeof ListPresetVersionsResponseSchema;
   },
 }> = /*@__PURE__*/
   serviceDesc(file_windlass_v1_preset, 0);

@@ -1,0 +1,30 @@
+package api
+
+import (
+	"context"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// CheckPreset returns what SetPreset would say of a definition.
+func (a presetService) CheckPreset(ctx context.Context, req *windlassv1.CheckPresetRequest) (*windlassv1.CheckPresetResponse, error) {
+	by, err := callerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var version int32
+	err = a.cfg.Store.View(ctx, func(tx Tx) error {
+		version, _, err = nextPresetVersion(tx, by.WorkspaceID, req.GetName())
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	p, findings := checkDefinition(req.GetName(), version, req.GetDefinition())
+	res := &windlassv1.CheckPresetResponse{Findings: presetFindings(findings)}
+	if p != nil {
+		res.Preset = customView(p, model.Preset{}, "")
+	}
+	return res, nil
+}

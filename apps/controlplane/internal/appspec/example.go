@@ -1,0 +1,77 @@
+package appspec
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/pkg/preset"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// CheckExamples renders each example of a workspace's preset, and makes the checks of a deploy that depend on the
+// spec alone. Fields of the findings are paths in the definition, after a slash. Notes are left out.
+func CheckExamples(p *preset.Preset, examples []*windlassv1.PresetExample) (findings []preset.Finding) {
+	presets := preset.Builtin().With(p)
+	for i, e := range examples {
+		field := fmt.Sprintf("/examples[%d]", i)
+		if engine := e.GetServe().GetEngine(); engine != p.Name {
+			findings = append(findings, preset.Finding{
+				Severity: preset.Error, Code: "ExampleInvalid", Field: field + ".serve.engine",
+				Text: fmt.Sprintf("%q is not this preset", clipped(engine)), Fix: "write " + p.Name,
+			})
+			continue
+		}
+		findings = append(findings, checkExample(presets, e, field)...)
+	}
+	return findings
+}
+
+func checkExample(presets *preset.Registry, e *windlassv1.PresetExample, field string) (findings []preset.Finding) {
+	spec := &windlassv1.DeploymentSpec{Regions: []string{"example"}, Serve: proto.CloneOf(e.GetServe()), Resources: proto.CloneOf(e.GetResources())}
+	if e.GetCachePath() != "" {
+		spec.ModelCache = &windlassv1.ModelCache{MountPath: e.GetCachePath(), Claim: &windlassv1.VolumeClaim{SizeGib: 1}}
+	}
+	expanded, found := Expand(spec, presets)
+	if !preset.HasErrors(found) {
+		if err := Check(WithDefaults(expanded), "spec"); err != nil {
+			detail := rpc.DetailOf(err)
+			found = append(found, preset.Finding{
+				Severity: preset.Error, Code: "GeneratedInvalid", Field: "/" + strings.TrimPrefix(detail.GetField(), "spec."), Text: messageOf(err),
+				Fix: cmp.Or(detail.GetFix(), "change the definition, so that a deploy of the example is accepted"),
+			})
+		}
+	}
+	fails := e.GetFails()
+	if fails != "" && slices.ContainsFunc(found, func(f preset.Finding) bool { return f.Severity == preset.Error && f.Code == fails }) {
+		return nil
+	}
+	for _, f := range found {
+		if f.Severity != preset.Note {
+			f.Text = fmt.Sprintf("example %q: %s: %s", e.GetName(), FileField(f), f.Text)
+			f.Field = field
+			findings = append(findings, f)
+		}
+	}
+	if fails != "" {
+		findings = append(findings, preset.Finding{
+			Severity: preset.Error, Code: "ExampleInvalid", Field: field + ".fails",
+			Text: fmt.Sprintf("example %q has no error %s", e.GetName(), fails), Fix: "remove fails, or mend the rule that should give the error",
+		})
+	}
+	return findings
+}
+
+// messageOf returns the message of an error of the API without its code.
+func messageOf(err error) string {
+	if coded, ok := errors.AsType[*connect.Error](err); ok {
+		return coded.Message()
+	}
+	return err.Error()
+}

@@ -1,0 +1,286 @@
+package preset
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"cel.dev/cel-go/cel"
+	"google.golang.org/protobuf/proto"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// CustomPrefix begins the names of engines whose presets are of a workspace: "custom:NAME".
+const CustomPrefix = "custom:"
+
+// SplitCustom splits the name of an engine, "custom:NAME" or "custom:NAME/3". version is 0 for the newest one. ok is
+// false for the name of a built-in preset, and for a version that is no number.
+func SplitCustom(engine string) (name string, version int32, ok bool) {
+	name, ok = strings.CutPrefix(engine, CustomPrefix)
+	name, text, has := strings.Cut(name, "/")
+	if !ok || !has {
+		return name, 0, ok
+	}
+	_, err := fmt.Sscanf(text, "%d", &version)
+	return name, version, err == nil && version > 0 && fmt.Sprint(version) == text
+}
+
+// custom is a compiled definition.
+type custom struct {
+	definition *windlassv1.PresetDefinition
+	image      template
+	command    []template
+	args       []customArg
+	env        []customVariable
+	shm        *expression
+	rules      []customRule
+}
+
+type customArg struct {
+	flag   string
+	values []template
+	when   *expression
+}
+
+type customVariable struct {
+	name  string
+	value template
+	when  *expression
+}
+
+type customRule struct {
+	severity     Severity
+	code, field  string
+	message, fix template
+	when         *expression
+}
+
+// Define returns the preset of a workspace's definition. Fields of its findings are paths in the definition, after a
+// slash: "/args[2].when". With an error among them, there is no preset. The definition satisfies its schema.
+func Define(name string, version int, def *windlassv1.PresetDefinition) (*Preset, []Finding) {
+	env, err := environment()
+	if err != nil {
+		return nil, []Finding{{Severity: Error, Code: "DefinitionInvalid", Field: "/", Text: err.Error(), Fix: "report it: this release is broken"}}
+	}
+	c := &compiler{env: env}
+	made := c.custom(proto.CloneOf(def))
+	p := &Preset{
+		Name: CustomPrefix + name, Version: version, Title: cmp.Or(def.GetTitle(), name),
+		DefaultEngine: strings.TrimPrefix(def.GetDefaultEngineVersion(), "v"), From: def.GetEngineFrom(), Before: def.GetEngineBefore(),
+		Schemes: def.GetModelSchemes(), MemoryShare: def.GetMemoryShare(),
+		Aliases: map[string]string{}, taken: map[string]string{},
+		axes: axes{
+			tensor:   slices.Contains(def.GetParallelism(), "tensor"),
+			pipeline: slices.Contains(def.GetParallelism(), "pipeline"),
+			data:     slices.Contains(def.GetParallelism(), "data"),
+		},
+		wholeInstance: def.GetWholeInstance(),
+		generate:      made.generate,
+		metrics:       made.metrics,
+	}
+	for _, s := range def.GetSources() {
+		p.Sources = append(p.Sources, Source{s.GetAbout(), s.GetPage(), s.GetVersion()})
+	}
+	c.names(p, def)
+	c.rest(p, def)
+	if len(c.findings) > 0 {
+		return nil, c.findings
+	}
+	return p, nil
+}
+
+// custom compiles all templates and expressions.
+func (c *compiler) custom(def *windlassv1.PresetDefinition) *custom {
+	made := &custom{
+		definition: def, image: c.template("image", def.GetImage()),
+		shm: c.expression("shmMib", def.GetShmMib(), cel.IntType),
+	}
+	for i, word := range def.GetCommand() {
+		made.command = append(made.command, c.template(fmt.Sprintf("command[%d]", i), word))
+	}
+	for i, a := range def.GetArgs() {
+		at := fmt.Sprintf("args[%d]", i)
+		arg := customArg{flag: a.GetFlag(), when: c.expression(at+".when", a.GetWhen(), cel.BoolType)}
+		for j, value := range a.GetValues() {
+			arg.values = append(arg.values, c.template(fmt.Sprintf("%s.values[%d]", at, j), value))
+		}
+		made.args = append(made.args, arg)
+	}
+	for i, v := range def.GetEnv() {
+		at := fmt.Sprintf("env[%d]", i)
+		made.env = append(made.env, customVariable{v.GetName(), c.template(at+".value", v.GetValue()), c.expression(at+".when", v.GetWhen(), cel.BoolType)})
+	}
+	for i, r := range def.GetRules() {
+		at := fmt.Sprintf("rules[%d]", i)
+		made.rules = append(made.rules, customRule{
+			severityOf(r.GetSeverity()), r.GetCode(), inputField(r.GetField()), c.template(at+".message", r.GetMessage()), c.template(at+".fix", r.GetFix()),
+			c.expression(at+".when", r.GetWhen(), cel.BoolType),
+		})
+	}
+	return made
+}
+
+func severityOf(s windlassv1.PresetFinding_Severity) Severity {
+	switch s {
+	case windlassv1.PresetFinding_SEVERITY_ERROR:
+		return Error
+	case windlassv1.PresetFinding_SEVERITY_NOTE:
+		return Note
+	case windlassv1.PresetFinding_SEVERITY_UNSPECIFIED, windlassv1.PresetFinding_SEVERITY_WARNING:
+	}
+	return Warning
+}
+
+// inputField returns the Field of a finding about a field of the app's file.
+func inputField(path string) string {
+	if field, ok := strings.CutPrefix(path, "serve."); ok {
+		return field
+	}
+	return "/" + path
+}
+
+// names checks the names of flags, and sets the preset's aliases and taken flags.
+func (c *compiler) names(p *Preset, def *windlassv1.PresetDefinition) {
+	maps.Copy(p.Aliases, def.GetAliases())
+	for _, alias := range slices.Sorted(maps.Keys(def.GetAliases())) {
+		if _, also := def.GetAliases()[def.GetAliases()[alias]]; also {
+			c.fail("AliasInvalid", fmt.Sprintf("aliases[%q]", alias), "it leads to another alias", "name the flag that args has")
+		}
+	}
+	for i, a := range def.GetArgs() {
+		at := fmt.Sprintf("args[%d]", i)
+		if flag, alias := def.GetAliases()[a.GetFlag()]; alias {
+			c.fail("AliasInvalid", at+".flag", fmt.Sprintf("%s is an alias of %s", a.GetFlag(), flag), "write "+flag)
+		}
+		if a.GetFlag() == "" && len(a.GetValues()) == 0 {
+			c.fail("DefinitionInvalid", at, "it has no flag and no values", "set one of them, or remove it")
+		}
+		if a.GetFlag() == "" && (a.GetField() != "" || a.GetReserved()) {
+			c.fail("DefinitionInvalid", at+".flag", "words without a flag are no options", "name the flag, or remove field and reserved")
+		}
+		if a.GetFlag() == "" {
+			continue
+		}
+		if a.GetReserved() {
+			p.taken[a.GetFlag()] = ""
+		} else if a.GetField() != "" {
+			p.taken[a.GetFlag()] = a.GetField()
+		}
+		// An option port is the flag -port if that is how the engine writes it.
+		if long := "-" + a.GetFlag(); !strings.HasPrefix(a.GetFlag(), "--") && len(long) > 3 && p.Aliases[long] == "" {
+			p.Aliases[long] = a.GetFlag()
+		}
+	}
+}
+
+// rest checks what neither the schema nor the compiler of expressions does.
+func (c *compiler) rest(p *Preset, def *windlassv1.PresetDefinition) {
+	for _, v := range []struct{ field, version string }{
+		{"defaultEngineVersion", p.DefaultEngine}, {"engineFrom", p.From}, {"engineBefore", p.Before},
+	} {
+		if v.version != "" && !versionText(v.version) {
+			c.fail("DefinitionInvalid", v.field, fmt.Sprintf("%q is not a version", clip(v.version)), "use letters, digits, dots, dashes and underscores, such as 0.20.0")
+		}
+	}
+	if p.From != "" && p.Before != "" && compareVersions(p.From, p.Before) >= 0 {
+		c.fail("DefinitionInvalid", "engineBefore", fmt.Sprintf("no version is from %s and before %s", p.From, p.Before), "set a later engineBefore")
+	}
+	if def.GetImage() == "" && len(def.GetCommand()) == 0 {
+		c.fail("DefinitionInvalid", "image", "the definition has no image and no command: there is nothing to run", "set one of them")
+	}
+	if (p.axes.pipeline || p.axes.data) && !p.axes.tensor {
+		c.fail("DefinitionInvalid", "parallelism", "pipeline and data split what tensor leaves", `add "tensor"`)
+	}
+	ports := map[string]bool{"": true}
+	for _, port := range def.GetPorts() {
+		ports[port.GetName()] = true
+	}
+	if len(def.GetPorts()) == 0 {
+		ports["http"] = true
+	}
+	for i, m := range def.GetMetrics() {
+		if !ports[m.GetPort()] {
+			c.fail("DefinitionInvalid", fmt.Sprintf("metrics[%d].port", i), fmt.Sprintf("no port is called %q", clip(m.GetPort())), "name a port of ports")
+		}
+	}
+	for i, r := range def.GetRules() {
+		if severityOf(r.GetSeverity()) == Error && r.GetFix() == "" {
+			c.fail("DefinitionInvalid", fmt.Sprintf("rules[%d].fix", i), "an error that says no fix leaves people alone", "say what to change in the app's file")
+		}
+	}
+}
+
+// generate fills in the draft from the definition.
+func (c *custom) generate(d *draft) {
+	e, def := d.evaluation(), c.definition
+	d.spec.Image = e.text(c.image)
+	for _, word := range c.command {
+		d.spec.Command = append(d.spec.Command, e.text(word))
+	}
+	for _, a := range c.args {
+		if !e.holds(a.when) {
+			continue
+		}
+		var values []string
+		for _, v := range a.values {
+			values = append(values, e.text(v))
+		}
+		if a.flag == "" {
+			d.flags = append(d.flags, flag{values: values})
+			continue
+		}
+		d.flags.set(a.flag, values...)
+	}
+	for _, v := range c.env {
+		if e.holds(v.when) {
+			d.env(v.name, e.text(v.value))
+		}
+	}
+	d.start("/health", 30*time.Second)
+	if def.GetHealthCheck() != nil {
+		proto.Merge(d.spec.GetHealthCheck(), def.GetHealthCheck())
+	}
+	if def.GetProgressDeadline() != nil {
+		d.spec.ProgressDeadline = proto.CloneOf(def.GetProgressDeadline())
+	}
+	if def.GetTerminationGrace() != nil {
+		d.spec.TerminationGrace = proto.CloneOf(def.GetTerminationGrace())
+	}
+	if d.port(0); len(def.GetPorts()) > 0 {
+		d.spec.Ports = proto.CloneOf(def).GetPorts()
+	}
+	if shm := e.number(c.shm); shm < 0 || shm > math.MaxInt32 {
+		e.fail("shmMib", fmt.Sprintf("%d is no size", shm))
+	} else if shm > 0 {
+		d.shm(int32(shm))
+	}
+	for _, r := range c.rules {
+		if r.when != nil && e.holds(r.when) {
+			d.add(r.severity, r.code, r.field, e.text(r.message), e.text(r.fix))
+		}
+	}
+}
+
+// metrics returns where a version of the engine has its signals.
+func (c *custom) metrics(engine string) []Metric {
+	first := "http"
+	if ports := c.definition.GetPorts(); len(ports) > 0 {
+		first = ports[0].GetName()
+	}
+	var list []Metric
+	for _, m := range c.definition.GetMetrics() {
+		if m.GetEngineFrom() != "" && compareVersions(engine, m.GetEngineFrom()) < 0 || m.GetEngineBefore() != "" && compareVersions(engine, m.GetEngineBefore()) >= 0 {
+			continue
+		}
+		if slices.ContainsFunc(list, func(have Metric) bool { return have.Signal == m.GetSignal() }) {
+			continue
+		}
+		list = append(list, Metric{m.GetSignal(), m.GetMetric(), cmp.Or(m.GetPort(), first), cmp.Or(m.GetPath(), "/metrics")})
+	}
+	return list
+}

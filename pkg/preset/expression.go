@@ -1,0 +1,350 @@
+package preset
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/common/types/ref"
+)
+
+// Variable is a value that expressions of a workspace's presets read.
+type Variable struct {
+	Name string
+	// Type is "text", "number", "true or false" or "list of texts".
+	Type  string
+	About string
+
+	of func(*draft) any
+}
+
+// variables are all that expressions read: the Input, and what checks of it worked out.
+var variables = []Variable{
+	{"engineVersion", "text", "engineVersion of serve, or the preset's default.", func(d *draft) any { return d.engine }},
+	{"model", "text", "model of serve, as it is written.", func(d *draft) any { return d.in.Model }},
+	{"scheme", "text", "Scheme of the model: `hf`, `file`, `s3`, `gs`, `https` or `oci`.", func(d *draft) any { return d.model.scheme }},
+	{"path", "text", "Model without its scheme and revision: `ORG/NAME`, or `/models/m`.", func(d *draft) any { return d.model.path }},
+	{"revision", "text", "Revision after the `@` of a model of `hf://`.", func(d *draft) any { return d.model.revision }},
+	{"weights", "text", "Model as most engines take it: the path for `hf` and `file`, else the whole URL.", func(d *draft) any { return d.weights() }},
+	{"name", "text", "Name of the model in requests.", func(d *draft) any { return d.in.Name }},
+	{"context", "number", "Longest prompt with its answer, in tokens.", func(d *draft) any { return d.in.Context }},
+	{"tensor", "number", "GPUs that share each layer, at least 1. It is derived if the app leaves it out.", func(d *draft) any { return d.parallel.Tensor }},
+	{"pipeline", "number", "Groups of GPUs that each hold a part of the layers, at least 1.", func(d *draft) any { return d.parallel.Pipeline }},
+	{"data", "number", "Copies of the model in an instance, at least 1.", func(d *draft) any { return d.parallel.Data }},
+	{"options", "list of texts", "Names of the options that the app sets, sorted: `\"trust-remote-code\" in options`.", (*draft).optionsSet},
+	{"gpus", "number", "GPUs of an instance.", func(d *draft) any { return d.in.GPU.Count }},
+	{"gpuProduct", "text", "Product of the GPUs.", func(d *draft) any { return d.in.GPU.Product }},
+	{"gpuMemoryMib", "number", "Memory of a GPU by its product or minMemoryMib.", func(d *draft) any { bytes, _ := d.in.GPU.memory(); return int(bytes >> 20) }},
+	{"memoryMib", "number", "Memory of an instance.", func(d *draft) any { return d.in.MemoryMiB }},
+	{"replicas", "number", "Replicas in each region.", func(d *draft) any { return d.in.Replicas }},
+	{"cachePath", "text", "Mount path of the model cache.", func(d *draft) any { return d.in.CachePath }},
+	{"layers", "number", "Layers of the model, by its facts.", func(d *draft) any { return d.facts().Layers }},
+	{"heads", "number", "Attention heads.", func(d *draft) any { return d.facts().Heads }},
+	{"kvHeads", "number", "Key-value heads.", func(d *draft) any { return d.facts().KVHeads }},
+	{"headSize", "number", "Size of a head.", func(d *draft) any { return d.facts().HeadSize }},
+	{"maxContext", "number", "Longest context of the model.", func(d *draft) any { return d.facts().MaxContext }},
+	{"weightBytes", "number", "Bytes of all weights.", func(d *draft) any { return d.facts().WeightBytes }},
+	{"dtype", "text", "Type of most weights.", func(d *draft) any { return d.facts().DType }},
+}
+
+// Variables returns what expressions of a workspace's presets read. A number that the app leaves out is 0, and a
+// text is empty.
+func Variables() []Variable { return variables }
+
+func (d *draft) optionsSet() any {
+	names := []string{}
+	for _, name := range d.in.optionNames() {
+		if !d.in.Options[name].Off {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// facts returns the model's facts, which are zero if they are not known.
+func (d *draft) facts() Facts {
+	if d.in.Facts == nil {
+		return Facts{}
+	}
+	return *d.in.Facts
+}
+
+const (
+	// maxExpression is the most characters of an expression, and maxDepth how deeply its parts are nested.
+	maxExpression = 1024
+	maxDepth      = 32
+	// maxCost bounds the work of an expression, and with it the size of its result. The standard functions of
+	// CEL tell their cost. A function that is added here must do so, too, or have a result of bounded size.
+	maxCost = 10_000
+	// maxExpressions is the most expressions of a definition, and maxCosts bounds the work of all together.
+	maxExpressions = 512
+	maxCosts       = 100_000
+)
+
+var celTypes = map[string]*cel.Type{
+	"text": cel.StringType, "number": cel.IntType, "list of texts": cel.ListType(cel.StringType),
+}
+
+// environment returns the variables and functions of expressions.
+func environment() (*cel.Env, error) {
+	options := []cel.EnvOption{
+		cel.ParserExpressionSizeLimit(maxExpression), cel.ParserRecursionLimit(maxDepth),
+		cel.Function("atLeast", cel.Overload("atLeast_string_string", []*cel.Type{cel.StringType, cel.StringType}, cel.BoolType, cel.BinaryBinding(atLeast))),
+	}
+	for _, v := range variables {
+		options = append(options, cel.Variable(v.Name, celTypes[v.Type]))
+	}
+	return cel.NewEnv(options...)
+}
+
+// atLeast compares versions of engines.
+func atLeast(version, least ref.Val) ref.Val {
+	a, isText := version.(types.String)
+	b, also := least.(types.String)
+	if !isText || !also {
+		return types.MaybeNoSuchOverloadErr(version)
+	}
+	return types.Bool(compareVersions(string(a), string(b)) >= 0)
+}
+
+// expression is compiled. A nil expression has no source.
+type expression struct {
+	// field is the path in the definition: "args[2].when".
+	field   string
+	program cel.Program
+}
+
+// template is a text with expressions in it.
+type template struct {
+	field string
+	parts []part
+}
+
+// part is a literal text, or an expression.
+type part struct {
+	text string
+	expr *expression
+}
+
+// compiler compiles the expressions of one definition, and collects what is wrong with them.
+type compiler struct {
+	env      *cel.Env
+	compiled int
+	findings []Finding
+}
+
+func (c *compiler) fail(code, field, text, fix string) {
+	c.findings = append(c.findings, Finding{Severity: Error, Code: code, Field: "/" + field, Text: text, Fix: fix})
+}
+
+// expression compiles a source whose result has one of the types. An empty source is a nil expression.
+func (c *compiler) expression(field, source string, want ...*cel.Type) *expression {
+	if strings.TrimSpace(source) == "" {
+		return nil
+	}
+	if c.compiled++; c.compiled > maxExpressions {
+		if c.compiled == maxExpressions+1 {
+			c.fail("DefinitionInvalid", field, fmt.Sprintf("the definition has more than %d expressions", maxExpressions), "write fewer")
+		}
+		return nil
+	}
+	ast, issues := c.env.Compile(source)
+	if issues.Err() != nil {
+		first := issues.Errors()[0]
+		c.fail("ExpressionInvalid", field, fmt.Sprintf("%q: %s", clip(source), strings.TrimSuffix(first.Message, " (in container '')")), expressionFix(first.Message))
+		return nil
+	}
+	fits, names := false, make([]string, 0, len(want))
+	for _, w := range want {
+		fits = fits || ast.OutputType().IsExactType(w)
+		names = append(names, typeName(w))
+	}
+	if !fits {
+		c.fail("ExpressionInvalid", field, fmt.Sprintf("%q gives %s", clip(source), typeName(ast.OutputType())), "write one that gives "+strings.Join(names, " or "))
+		return nil
+	}
+	program, err := c.env.Program(ast, cel.CostLimit(maxCost))
+	if err != nil {
+		c.fail("ExpressionInvalid", field, fmt.Sprintf("%q: %v", clip(source), err), "write a shorter one")
+		return nil
+	}
+	return &expression{field, program}
+}
+
+// expressionFix says what to do about an error of CEL.
+func expressionFix(message string) string {
+	if strings.Contains(message, "undeclared reference") {
+		names := make([]string, 0, len(variables))
+		for _, v := range variables {
+			names = append(names, v.Name)
+		}
+		return "the variables are " + strings.Join(names, ", ")
+	}
+	return `write an expression of CEL, such as context > 0 && scheme == "hf"`
+}
+
+func typeName(t *cel.Type) string {
+	for name, of := range celTypes {
+		if t.IsExactType(of) {
+			return "a " + name
+		}
+	}
+	if t.IsExactType(cel.BoolType) {
+		return "true or false"
+	}
+	return "a value of type " + t.String()
+}
+
+// template compiles a text with expressions.
+func (c *compiler) template(field, text string) template {
+	out := template{field: field}
+	literal := ""
+	for text != "" {
+		at := strings.Index(text, "${")
+		if at < 0 {
+			literal += text
+			break
+		}
+		if at > 0 && text[at-1] == '$' {
+			literal, text = literal+text[:at-1]+"${", text[at+2:]
+			continue
+		}
+		source, rest, ok := untilBrace(text[at+2:])
+		if !ok {
+			c.fail("TemplateInvalid", field, fmt.Sprintf("%q: a ${ has no }", clip(text)), "close the expression, or write $${ for the text ${")
+			return out
+		}
+		if strings.TrimSpace(source) == "" {
+			c.fail("TemplateInvalid", field, "${} has no expression", "name a variable, such as ${weights}")
+			return out
+		}
+		if literal, text = literal+text[:at], rest; literal != "" {
+			out.parts = append(out.parts, part{text: literal})
+			literal = ""
+		}
+		if e := c.expression(field, source, cel.StringType, cel.IntType, cel.BoolType, cel.DoubleType); e != nil {
+			out.parts = append(out.parts, part{expr: e})
+		}
+	}
+	if literal != "" {
+		out.parts = append(out.parts, part{text: literal})
+	}
+	return out
+}
+
+// untilBrace splits a text at the brace that closes an expression. Braces in quotes and pairs of braces belong to
+// the expression.
+func untilBrace(text string) (source, rest string, ok bool) {
+	depth, quote := 0, byte(0)
+	for i := 0; i < len(text); i++ {
+		switch b := text[i]; {
+		case quote != 0 && b == '\\':
+			i++
+		case quote != 0:
+			if b == quote {
+				quote = 0
+			}
+		case b == '"' || b == '\'':
+			quote = b
+		case b == '{':
+			depth++
+		case b == '}' && depth == 0:
+			return text[:i], text[i+1:], true
+		case b == '}':
+			depth--
+		}
+	}
+	return "", "", false
+}
+
+// evaluation evaluates expressions for one draft. After a failure it gives empty values.
+type evaluation struct {
+	d    *draft
+	vars map[string]any
+	// cost is the work of all expressions so far.
+	cost   uint64
+	failed bool
+}
+
+func (d *draft) evaluation() *evaluation {
+	e := &evaluation{d: d, vars: make(map[string]any, len(variables))}
+	for _, v := range variables {
+		e.vars[v.Name] = v.of(d)
+	}
+	return e
+}
+
+func (e *evaluation) fail(field, text string) {
+	if !e.failed {
+		e.d.fail("ExpressionFailed", "engine", fmt.Sprintf("%s: %s: %s", e.d.preset.ID(), field, text), "change what the app asks for, or mend the preset")
+	}
+	e.failed = true
+}
+
+func (e *evaluation) value(x *expression) ref.Val {
+	if e.failed {
+		return nil
+	}
+	v, details, err := x.program.Eval(e.vars)
+	if err != nil {
+		e.fail(x.field, err.Error())
+		return nil
+	}
+	if cost := details.ActualCost(); cost != nil {
+		e.cost += *cost
+	}
+	if e.cost > maxCosts {
+		e.fail(x.field, "the expressions of the preset take too much work together")
+		return nil
+	}
+	return v
+}
+
+// holds returns the value of a condition. A nil condition is true.
+func (e *evaluation) holds(x *expression) bool {
+	if x == nil {
+		return true
+	}
+	b, ok := e.value(x).(types.Bool)
+	return ok && bool(b)
+}
+
+// number returns the value of an expression. That of a nil one is 0.
+func (e *evaluation) number(x *expression) int64 {
+	if x == nil {
+		return 0
+	}
+	n, _ := e.value(x).(types.Int)
+	return int64(n)
+}
+
+// maxText is the most bytes of a text that a template gives, as the API bounds an argument.
+const maxText = 32768
+
+// text returns the text of a template.
+func (e *evaluation) text(t template) string {
+	var b strings.Builder
+	for _, p := range t.parts {
+		if p.expr == nil {
+			b.WriteString(p.text)
+			continue
+		}
+		switch v := e.value(p.expr).(type) {
+		case types.String:
+			b.WriteString(string(v))
+		case types.Int:
+			b.WriteString(strconv.FormatInt(int64(v), 10))
+		case types.Double:
+			b.WriteString(strconv.FormatFloat(float64(v), 'g', -1, 64))
+		case types.Bool:
+			b.WriteString(strconv.FormatBool(bool(v)))
+		}
+	}
+	if b.Len() > maxText || strings.ContainsRune(b.String(), 0) {
+		e.fail(t.field, fmt.Sprintf("the text has a zero byte, or more than %d bytes", maxText))
+		return ""
+	}
+	return b.String()
+}
