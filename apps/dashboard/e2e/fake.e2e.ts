@@ -311,6 +311,51 @@ describe.each(looks)("at $name", (look) => {
     expect(found).toEqual([]);
   });
 
+  it("variables are shown when asked for, and they and secrets are set and removed", async () => {
+    const { page, fake, found } = await open(full, app, look);
+    await page.getByRole("navigation", { name: "Pages of chat" }).getByRole("link", { name: "Variables" }).click();
+    // A change builds on the version in flight.
+    await page.getByRole("row", { name: /LOG_LEVEL not shown.*of the app/ }).waitFor();
+    await page.getByRole("row", { name: /REGISTRY not shown.*from the environment Change/ }).waitFor();
+    await page.getByRole("row", { name: /hf-token version 4/ }).waitFor();
+    await page.getByRole("row", { name: /TZ/ }).waitFor();
+    expect(await page.getByText("of the live version").count()).toBe(0);
+    expect(await page.getByText("debug", { exact: true }).count()).toBe(0);
+    await page.getByRole("button", { name: "Show the value of LOG_LEVEL" }).click();
+    await page.getByText("debug", { exact: true }).waitFor();
+    await inspect(page, `variables-${look.name}`);
+    const dialog = page.getByRole("dialog");
+    await page.getByRole("button", { name: "Change LOG_LEVEL" }).click();
+    await dialog.getByText("The rollout of v5, which is in flight, ends.").waitFor();
+    await dialog.getByLabel("Value").fill("info");
+    await dialog.getByLabel("Why, for the history (optional)").fill("too loud");
+    await dialog.getByRole("button", { name: "Set the variable" }).click();
+    await page.getByText("v6 is on its way. ap-south-1 is out of reach.").waitFor();
+    await page.getByRole("button", { name: "Remove BATCH" }).click();
+    await dialog.getByRole("button", { name: "Remove the variable" }).click();
+    await dialog.waitFor({ state: "detached" });
+    expect(await page.getByRole("button", { name: "Remove REGISTRY", exact: true }).count()).toBe(0);
+    await page.getByRole("button", { name: "Remove TZ from the environment" }).click();
+    await dialog.getByText("Nothing changes until then.").waitFor();
+    await dialog.getByRole("button", { name: "Remove the variable" }).click();
+    await page.getByText("TZ is removed, for the next version of each app.").waitFor();
+
+    await page.getByRole("button", { name: "Store a new value of hf-token" }).click();
+    await dialog.getByLabel("Value").fill("s3cr3t");
+    await inspect(page, `secret-${look.name}`);
+    await dialog.getByRole("button", { name: "Store the value" }).click();
+    await page.getByText("Version 5 of hf-token is stored, and 2 apps take it.").waitFor();
+    expect(await page.content()).not.toContain("s3cr3t");
+    await page.getByRole("button", { name: "Delete secret hf-token" }).click();
+    await dialog.getByRole("button", { name: "Delete the secret" }).click();
+    await dialog.getByText("V4 of chat refers to the secret").waitFor();
+    expect(fake.requests.filter((r) => /^(Set|Update|Delete)/.test(r.procedure)).map((r) => r.request)).toMatchObject([
+      { app: "app_chat", set: { LOG_LEVEL: "info" }, message: "too loud" }, { app: "app_chat", unset: ["BATCH"] }, { environment: "env_1", name: "production", variables: { REGISTRY: "registry.example" }, resourceVersion: 9n },
+      { environment: "default/production", name: "hf-token", value: "s3cr3t" }, { name: "hf-token" },
+    ]);
+    expect(found).toEqual([]);
+  });
+
   it("presets say what they make of a model, and what a newer one would change", async () => {
     const { page, fake, found } = await open(full, "/ui/fleet", look);
     await page.getByRole("link", { name: "Presets" }).click();
@@ -375,6 +420,9 @@ describe.each(looks)("at $name", (look) => {
     await page.goto(new URL("/ui/apps/default/production/draft/hosts", page.url()).href);
     await page.getByText("windlass domain add").waitFor();
     await page.getByText("windlass app-key create").waitFor();
+    await page.goto(new URL("/ui/apps/default/production/draft/variables", page.url()).href);
+    await page.getByText("windlass secret set").waitFor();
+    await page.getByText("windlass env shared").waitFor();
     await page.goto(new URL("/ui/apps/default/production/draft/logs", page.url()).href);
     await page.getByText("Nothing was written yet").waitFor();
     await page.getByText("windlass logs -f default/production/draft").waitFor();
@@ -389,7 +437,7 @@ describe.each(looks)("at $name", (look) => {
 });
 
 it("texts of others are shown as they are, and run nowhere", async () => {
-  for (const path of ["/ui/fleet", "/ui/apps", app, rollout, `${app}/versions`, "/ui/plan", "/ui/keys", "/ui/audit", "/ui/quota", "/ui/features", "/ui/presets", "/ui/presets/vllm?app=default/production/chat", `${app}/hosts`, `${app}/logs`]) {
+  for (const path of ["/ui/fleet", "/ui/apps", app, rollout, `${app}/versions`, "/ui/plan", "/ui/keys", "/ui/audit", `${app}/variables`, "/ui/quota", "/ui/features", "/ui/presets", "/ui/presets/vllm?app=default/production/chat", `${app}/hosts`, `${app}/logs`]) {
     const { page, found } = await open(hostile, path);
     if (path === "/ui/plan") {
       await page.getByLabel("YAML or JSON").fill(file);
@@ -474,6 +522,10 @@ it("a viewer gets no buttons that change anything", async () => {
   await page.getByRole("link", { name: "Versions" }).click();
   await page.getByRole("button", { name: "Compare v4" }).waitFor();
   expect(await page.getByRole("button", { name: /Roll back|[Pp]in/ }).count()).toBe(0);
+  await page.getByRole("link", { name: "Variables" }).click();
+  await page.getByText("version 4").first().waitFor();
+  await page.getByText("TZ").waitFor();
+  expect(await page.getByRole("button", { name: /Set|Change|Remove|Store|Delete/ }).count()).toBe(0);
   await page.getByRole("link", { name: "Hosts" }).click();
   await page.getByText("wak_91c").waitFor();
   expect(await page.getByRole("button", { name: /Add|Remove|Verify|Create|Revoke/ }).count()).toBe(0);

@@ -10,6 +10,7 @@ import { AppService, WatchAppResponseSchema } from "../src/gen/windlass/v1/app_p
 import { Role } from "../src/gen/windlass/v1/common_pb.js";
 import { DeploymentService, type ListInstancesResponseSchema } from "../src/gen/windlass/v1/deployment_pb.js";
 import { WatchFleetResponseSchema } from "../src/gen/windlass/v1/fleet_pb.js";
+import { EnvironmentService } from "../src/gen/windlass/v1/environment_pb.js";
 import { FreezeService } from "../src/gen/windlass/v1/freeze_pb.js";
 import { HistoryService } from "../src/gen/windlass/v1/history_pb.js";
 import { FollowLogsResponseSchema, LogService } from "../src/gen/windlass/v1/logs_pb.js";
@@ -20,7 +21,7 @@ import { RouteService } from "../src/gen/windlass/v1/route_pb.js";
 import { ScalingService } from "../src/gen/windlass/v1/scaling_pb.js";
 import { WorkspaceService } from "../src/gen/windlass/v1/workspace_pb.js";
 
-const services: DescService[] = [AccessService, AppService, DeploymentService, FreezeService, HistoryService, LogService, PresetService, RegionService, RolloutService, RouteService, ScalingService, WorkspaceService];
+const services: DescService[] = [AccessService, AppService, DeploymentService, EnvironmentService, FreezeService, HistoryService, LogService, PresetService, RegionService, RolloutService, RouteService, ScalingService, WorkspaceService];
 const methods = new Map<string, DescMethod>(services.flatMap((s) => s.methods.map((m) => [m.name, m] as const)));
 
 const dist = process.env.WINDLASS_DASHBOARD_DIST ?? path.resolve("../controlplane/internal/console/assets/dist");

@@ -82,14 +82,19 @@ export const canary = {
   },
 };
 
+const specOf = (env: Record<string, string>) => ({ env, inheritedEnv: ["REGISTRY"], secrets: [{ envName: "HF_TOKEN", secret: "hf-token", version: 4 }] });
+
 export const appScene = {
   app: chat,
   deployments: [
     {
-      id: "dep_4", version: 4, live: true, stable: true, status: DeploymentStatus.READY,
+      id: "dep_4", version: 4, live: true, stable: true, status: DeploymentStatus.READY, spec: specOf({ OLD: "of the live version" }),
       regions: [place("us-east-1", 3, 3, 75), place("eu-west-1", 2, 2, 100), place("ap-south-1", 2, 2, 100, { regionUnreachable: true })],
     },
-    { id: "dep_5", version: 5, status: DeploymentStatus.DEPLOYING, regions: [place("us-east-1", 1, 1, 25), place("eu-west-1", 1, 0, 0, { failed: 1, reason: "CrashLoop", message: "exit code 1, 3 times in 2 min" })] },
+    {
+      id: "dep_5", version: 5, status: DeploymentStatus.DEPLOYING,
+      spec: specOf({ LOG_LEVEL: "debug", BATCH: "32", REGISTRY: "registry.example" }), regions: [place("us-east-1", 1, 1, 25), place("eu-west-1", 1, 0, 0, { failed: 1, reason: "CrashLoop", message: "exit code 1, 3 times in 2 min" })],
+    },
   ],
   rollout: canary,
   history: [
@@ -238,6 +243,12 @@ const answers: Scene["answers"] = {
       { id: "hst_07", at: ago(5000), what: "StepReached", region: "eu-west-1", who: "windlass", why: "not about scaling" },
     ],
   },
+  GetEnvironment: { environment: { id: "env_1", projectName: "default", name: "production", variables: { REGISTRY: "registry.example", TZ: "UTC" }, resourceVersion: 9n } },
+  UpdateEnvironment: {},
+  SetEnvironment: { version: 6, warnings: ["ap-south-1 is out of reach."] },
+  ListSecrets: { secrets: [{ name: "hf-token", version: 4, createdAt: ago(900_000), updatedAt: ago(50_000) }, { name: "registry", version: 1, updatedAt: ago(900_000) }] },
+  SetSecret: { secret: { name: "hf-token", version: 5 }, appIds: ["app_chat", "app_rerank"] },
+  DeleteSecret: () => new Refusal("failed_precondition", "v4 of chat refers to the secret"),
   ListPresets: { presets },
   GetPreset: ({ engineVersion }) => ({ preset: { ...presets[0]!, metrics: engineVersion === "0.8.0" ? [] : presets[0]!.metrics } }),
   RenderPreset: ({ spec }) =>
@@ -336,7 +347,7 @@ export const hostile: Scene = {
   },
   app: {
     app: { ...chat, scaling: {}, message: nasty, description: nasty, urls: ["javascript:window.hacked=1", nasty] },
-    deployments: [{ id: "dep_4", version: 4, live: true, regions: [place(nasty, 1, 0, 100, { reason: nasty, message: nasty })] }],
+    deployments: [{ id: "dep_4", version: 4, live: true, spec: { env: { [nasty]: nasty }, secrets: [{ envName: nasty, secret: nasty }] }, regions: [place(nasty, 1, 0, 100, { reason: nasty, message: nasty })] }],
     rollout: { ...canary, createdBy: nasty, reason: nasty, message: nasty, previewUrls: ["javascript:window.hacked=1"] },
     askedRollout: {
       ...canary, createdBy: nasty, previewUrls: ["javascript:window.hacked=1"],
@@ -354,6 +365,8 @@ export const hostile: Scene = {
       ],
     },
     GetQuota: { quota: { workspaceName: nasty } },
+    GetEnvironment: { environment: { name: nasty, variables: { [nasty]: nasty } } },
+    ListSecrets: { secrets: [{ name: nasty }] },
     ListPresets: { presets: [{ name: nasty, id: nasty, title: nasty, modelSchemes: [nasty], defaultEngineVersion: nasty }] },
     GetPreset: { preset: { name: nasty, id: nasty, title: nasty, modelSchemes: [nasty], aliases: { [nasty]: nasty }, metrics: [{ signal: nasty, metric: nasty }], sources: [{ about: nasty, page: "javascript:window.hacked=1" }] } },
     DiffPreset: { generatedBy: nasty, newest: nasty, changes: [{ path: nasty, old: nasty, new: nasty }], findings: [{ code: nasty, message: nasty, fix: nasty, field: nasty }] },
@@ -408,5 +421,5 @@ export const empty: Scene = {
   role: Role.DEPLOYER,
   fleet: { regions: [region("us-east-1", { gpus: [] })], apps: [] },
   app: { app: app("draft", { status: AppStatus.IDLE, liveVersion: 0, latestVersion: 0, previousVersion: 0 }) },
-  answers: { GetScaling: {}, ListDeployments: {}, ListFreezes: {}, ListAudit: {}, ListApiKeys: {}, ListDomains: {}, ListAppKeys: {}, ListPresets: {} },
+  answers: { GetScaling: {}, ListDeployments: {}, ListFreezes: {}, ListAudit: {}, ListApiKeys: {}, ListDomains: {}, ListAppKeys: {}, ListPresets: {}, ListSecrets: {}, GetEnvironment: { environment: {} } },
 };

@@ -141,6 +141,12 @@ const hosts = createRoute({
   component: lazyRouteComponent(() => import("./pages/hosts.js"), "HostsPage"),
 });
 
+const variables = createRoute({
+  getParentRoute: () => root,
+  path: "/apps/$project/$environment/$name/variables",
+  component: lazyRouteComponent(() => import("./pages/variables.js"), "VariablesPage"),
+});
+
 export type LogsSearch = {
   instance?: string | undefined;
   region?: string | undefined;
@@ -163,7 +169,7 @@ const logs = createRoute({
 });
 
 export const router = createRouter({
-  routeTree: root.addChildren([index, fleet, apps, app, rollout, versions, plan, keys, audit, quota, hosts, logs, presets, preset, features, workspaces, workspace]),
+  routeTree: root.addChildren([index, fleet, apps, app, rollout, versions, plan, keys, audit, quota, hosts, variables, logs, presets, preset, features, workspaces, workspace]),
   basepath: "/ui",
   scrollRestoration: true,
   defaultPendingComponent: () => <Loading what="the page" />,

@@ -318,6 +318,9 @@ export function Head({ app, sub }: { app: App; sub?: string }) {
         <Link to="/apps/$project/$environment/$name/logs" params={params}>
           Logs
         </Link>
+        <Link to="/apps/$project/$environment/$name/variables" params={params}>
+          Variables
+        </Link>
         <Link to="/apps/$project/$environment/$name/hosts" params={params}>
           Hosts
         </Link>
