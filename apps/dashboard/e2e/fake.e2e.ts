@@ -242,6 +242,12 @@ describe.each(looks)("at $name", (look) => {
     await page.getByRole("navigation", { name: "Pages of chat" }).getByRole("link", { name: "Hosts" }).click();
     await page.getByText("windlass-verify=0f77aa21c9d4").waitFor();
     expect(await page.getByRole("button", { name: "Verify chat.example.com" }).count()).toBe(0);
+    await page.getByText('"content":"Say hello."').waitFor();
+    await page.getByLabel("At", { exact: true }).selectOption("https://chat.example.com");
+    await page.getByLabel("Ask for").selectOption("a completion, as it comes");
+    await page.getByLabel("Text", { exact: true }).fill("It's late");
+    await page.getByText("curl -sN 'https://chat.example.com/v1/completions'").waitFor();
+    await page.getByText(`"prompt":"It'\\''s late"`).waitFor();
     await page.getByRole("button", { name: "Verify new.example.com" }).click();
     await page.getByRole("alert").getByText("The DNS has no TXT record").waitFor();
     await inspect(page, `hosts-${look.name}`);

@@ -4,8 +4,11 @@ import { useId, useState } from "react";
 import { explain, mutation, transport } from "../api/clients.js";
 import { usePages } from "../api/pages.js";
 import { useApp } from "../api/watch.js";
+import type { App } from "../gen/windlass/v1/app_pb.js";
+import type { Deployment } from "../gen/windlass/v1/deployment_pb.js";
 import { RouteService, type AppKey, type Domain } from "../gen/windlass/v1/route_pb.js";
 import { ms } from "../model/time.js";
+import { tryCommand, type Ask } from "../model/try.js";
 import { steers, type Word } from "../model/words.js";
 import { Confirm } from "../ui/confirm.js";
 import { Once, type Made } from "../ui/once.js";
@@ -129,6 +132,54 @@ function Verify({ app, domain, done }: { app: string; domain: Domain; done: () =
   );
 }
 
+/** A command that asks the app something at one of its hosts. The page itself calls no other host. */
+function Try({ app, live }: { app: App; live: Deployment | undefined }) {
+  const id = useId();
+  const [ask, setAsk] = useState<Ask>("chat");
+  const [url, setUrl] = useState("");
+  const [text, setText] = useState("Say hello.");
+  const web = app.urls.filter((u) => /^https?:\/\//.test(u));
+  const at = web.includes(url) ? url : web[0];
+  if (!at) return null;
+  const model = live?.spec?.serve?.name || live?.spec?.serve?.model.replace(/^hf:\/\//, "").replace(/@[^@]*$/, "") || app.name;
+  const withKey = live?.spec?.routing?.requireApiKey ?? false;
+  return (
+    <Panel id="try" title="Try it">
+      <div className="stack tight">
+        <div className="pair">
+          <div className="field">
+            <label htmlFor={`${id}a`}>Ask for</label>
+            <select id={`${id}a`} className="select" value={ask} onChange={(e) => setAsk(e.target.value as Ask)}>
+              <option value="chat">an answer of a chat, as it comes</option>
+              <option value="completions">a completion, as it comes</option>
+              <option value="embeddings">embeddings</option>
+              <option value="get">the path /</option>
+            </select>
+          </div>
+          {web.length > 1 ? (
+            <div className="field">
+              <label htmlFor={`${id}u`}>At</label>
+              <select id={`${id}u`} className="select" value={at} onChange={(e) => setUrl(e.target.value)}>
+                {web.map((u) => (
+                  <option key={u}>{u}</option>
+                ))}
+              </select>
+            </div>
+          ) : null}
+        </div>
+        {ask === "get" ? null : (
+          <div className="field">
+            <label htmlFor={`${id}t`}>Text</label>
+            <input id={`${id}t`} className="input" maxLength={2000} autoComplete="off" value={text} onChange={(e) => setText(e.target.value)} />
+          </div>
+        )}
+        <Command text={tryCommand(ask, at, model, text, withKey)} what="the command" />
+        {withKey ? <p className="dim small">Requests need an app key: the command reads its value from APP_KEY.</p> : null}
+      </div>
+    </Panel>
+  );
+}
+
 export function HostsPage() {
   const { project, environment, name } = route.useParams();
   const path = `${project}/${environment}/${name}`;
@@ -165,6 +216,7 @@ export function HostsPage() {
         <Panel id="hosts" title="Hosts">
           {app.urls.length > 0 ? <Urls urls={app.urls} /> : <p className="dim">No host yet: no instance is ready.</p>}
         </Panel>
+        <Try app={app} live={watched.picture.deployments.find((d) => d.live)} />
         <Panel
           id="domains"
           title="Domains"
