@@ -1,0 +1,63 @@
+// Package pool is the arithmetic of pools. A pool is the one group that a region runs of an app with the layout
+// pooled: its roles are counted and scaled each for itself. It is pure.
+//
+// A replica of such an app is one percent of the pool. While a region moves from one version to the next, each
+// version has a share of the pool, and of every role as many instances as the share takes up. So what counts and
+// moves replicas moves pools, and never ends a step with prefill servers of one version and decode servers of
+// another one.
+package pool
+
+// Whole is the number of replicas of a pool.
+const Whole = 100
+
+// Role is how many instances of a role there are, of those that the whole pool has.
+type Role struct{ Have, Pool int }
+
+// Units returns how many instances of a role belong to a share of the pool: all that the share takes up in part.
+func Units(share, instances int) int { return units(share, Whole, instances) }
+
+// units is Units with a pool of another number of parts. A step of new parts and the rest of old ones then gives
+// ceil(k n / whole) new instances and n - floor(k n / whole) old ones.
+func units(share, whole, instances int) int {
+	share, instances = min(max(share, 0), whole), max(instances, 0)
+	return (share*instances + whole - 1) / whole
+}
+
+// Ready returns the share of the pool for which every role has its instances. Have is how many are ready. It is the
+// set capacity: 0 if a role has none.
+func Ready(roles []Role) int {
+	if len(roles) == 0 {
+		return 0
+	}
+	share := Whole
+	for _, r := range roles {
+		share = min(share, covered(r))
+	}
+	return max(share, 0)
+}
+
+// covered returns the largest share of which the role has all instances.
+func covered(r Role) int {
+	if r.Pool <= 0 || r.Have >= r.Pool {
+		return Whole
+	}
+	return max(r.Have, 0) * Whole / r.Pool
+}
+
+// Existing returns the smallest share to which the instances of every role belong. Have is how many exist in any
+// state. It is above Whole if a role has more instances than the pool.
+func Existing(roles []Role) int {
+	share := 0
+	for _, r := range roles {
+		if r.Have > 0 && r.Pool > 0 {
+			share = max(share, (r.Have-1)*Whole/r.Pool+1)
+		} else if r.Have > 0 {
+			share = max(share, 1)
+		}
+	}
+	return share
+}
+
+// Step returns how many instances of a role may be replaced at a time if unavailable percent of the pool may be out
+// of service. It is at least one.
+func Step(unavailable, instances int) int { return max(1, max(unavailable, 0)*instances/Whole) }
