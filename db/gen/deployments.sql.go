@@ -13,7 +13,7 @@ import (
 
 const desiredOfKeys = `-- name: DesiredOfKeys :many
 SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id, t.generation, t.weight,
-    t.reason, t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable,
+    t.reason, t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable, t.roles AS pool_roles,
     d.version, d.spec, d.spec_hash, d.made_as, d.roles_made, d.resolved_image,
     a.name AS app, a.project_id, a.environment_id,
     COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project,
@@ -48,6 +48,7 @@ type DesiredOfKeysRow struct {
 	WorkloadVersion int32
 	HandedOver      bool
 	MaxUnavailable  int32
+	PoolRoles       string
 	Version         sql.NullInt32
 	Spec            sql.NullString
 	SpecHash        sql.NullString
@@ -106,6 +107,7 @@ func (q *Queries) DesiredOfKeys(ctx context.Context, arg DesiredOfKeysParams) ([
 			&i.WorkloadVersion,
 			&i.HandedOver,
 			&i.MaxUnavailable,
+			&i.PoolRoles,
 			&i.Version,
 			&i.Spec,
 			&i.SpecHash,
@@ -135,7 +137,7 @@ func (q *Queries) DesiredOfKeys(ctx context.Context, arg DesiredOfKeysParams) ([
 
 const desiredOfRegion = `-- name: DesiredOfRegion :many
 SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id, t.generation, t.weight,
-    t.reason, t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable,
+    t.reason, t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable, t.roles AS pool_roles,
     d.version, d.spec, d.spec_hash, d.made_as, d.roles_made, d.resolved_image,
     a.name AS app, a.project_id, a.environment_id,
     COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project,
@@ -171,6 +173,7 @@ type DesiredOfRegionRow struct {
 	WorkloadVersion int32
 	HandedOver      bool
 	MaxUnavailable  int32
+	PoolRoles       string
 	Version         sql.NullInt32
 	Spec            sql.NullString
 	SpecHash        sql.NullString
@@ -212,6 +215,7 @@ func (q *Queries) DesiredOfRegion(ctx context.Context, arg DesiredOfRegionParams
 			&i.WorkloadVersion,
 			&i.HandedOver,
 			&i.MaxUnavailable,
+			&i.PoolRoles,
 			&i.Version,
 			&i.Spec,
 			&i.SpecHash,

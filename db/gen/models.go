@@ -199,6 +199,7 @@ type DeploymentTopology struct {
 	WorkloadVersion int32
 	HandedOver      bool
 	MaxUnavailable  int32
+	Roles           string
 }
 
 type Domain struct {

@@ -24,7 +24,7 @@ ORDER BY id DESC LIMIT ?;
 -- name: DesiredOfKeys :many
 -- Like DesiredOfRegion, but for given keys in several regions.
 SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id, t.generation, t.weight,
-    t.reason, t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable,
+    t.reason, t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable, t.roles AS pool_roles,
     d.version, d.spec, d.spec_hash, d.made_as, d.roles_made, d.resolved_image,
     a.name AS app, a.project_id, a.environment_id,
     COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project,
@@ -42,7 +42,7 @@ ORDER BY t.deployment_id, t.region;
 -- Only what is sent to the region's agent about each deployment, because a region may have very
 -- many. Tombstones need nothing else, and their other rows may be deleted already.
 SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id, t.generation, t.weight,
-    t.reason, t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable,
+    t.reason, t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable, t.roles AS pool_roles,
     d.version, d.spec, d.spec_hash, d.made_as, d.roles_made, d.resolved_image,
     a.name AS app, a.project_id, a.environment_id,
     COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project,

@@ -1138,8 +1138,10 @@ type ScaleRequest struct {
 	// region, has another number by now, the call is refused with ABORTED and ERROR_REASON_CONFLICT.
 	// During a rollout, the number is that of both versions together. Absent: not compared.
 	CurrentReplicas *int32 `protobuf:"varint,52,opt,name=current_replicas,json=currentReplicas,proto3,oneof" json:"current_replicas,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Role of an app with LAYOUT_POOLED. replicas is then how many instances of the role each region has.
+	Role          string `protobuf:"bytes,53,opt,name=role,proto3" json:"role,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ScaleRequest) Reset() {
@@ -1219,6 +1221,13 @@ func (x *ScaleRequest) GetCurrentReplicas() int32 {
 		return *x.CurrentReplicas
 	}
 	return 0
+}
+
+func (x *ScaleRequest) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
 }
 
 type ScaleResponse struct {
@@ -2053,7 +2062,7 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"\ttook_back\x18\x1f \x01(\x05R\btookBack\x12/\n" +
 	"\x14took_back_rollout_id\x18  \x01(\tR\x11tookBackRolloutId\x12\x1a\n" +
 	"\bwarnings\x18! \x03(\tR\bwarnings\x12'\n" +
-	"\x0fscaling_changed\x18\" \x01(\bR\x0escalingChanged\"\xdb\x02\n" +
+	"\x0fscaling_changed\x18\" \x01(\bR\x0escalingChanged\"\xf8\x02\n" +
 	"\fScaleRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
@@ -2064,7 +2073,8 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"\bhold_for\x182 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x05\b\x80\x9a\x9e\x012\x00R\aholdFor\x12\x19\n" +
 	"\bend_hold\x183 \x01(\bR\aendHold\x12:\n" +
 	"\x10current_replicas\x184 \x01(\x05B\n" +
-	"\xbaH\a\x1a\x05\x18\x90N(\x00H\x00R\x0fcurrentReplicas\x88\x01\x01B\x13\n" +
+	"\xbaH\a\x1a\x05\x18\x90N(\x00H\x00R\x0fcurrentReplicas\x88\x01\x01\x12\x1b\n" +
+	"\x04role\x185 \x01(\tB\a\xbaH\x04r\x02\x18?R\x04roleB\x13\n" +
 	"\x11_current_replicas\"Q\n" +
 	"\rScaleResponse\x12\"\n" +
 	"\x03app\x18\x01 \x01(\v2\x10.windlass.v1.AppR\x03app\x12\x1c\n" +

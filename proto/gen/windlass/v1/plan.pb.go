@@ -965,7 +965,10 @@ type PlanRegion struct {
 	GpusKept int32 `protobuf:"varint,14,opt,name=gpus_kept,json=gpusKept,proto3" json:"gpus_kept,omitempty"`
 	// If roles of the version request several kinds of GPUs: the other kinds. gpu and its fields are
 	// about the first kind.
-	OtherGpus     []*PlanGpus `protobuf:"bytes,15,rep,name=other_gpus,json=otherGpus,proto3" json:"other_gpus,omitempty"`
+	OtherGpus []*PlanGpus `protobuf:"bytes,15,rep,name=other_gpus,json=otherGpus,proto3" json:"other_gpus,omitempty"`
+	// With layout pooled, for a rollout from another version: the lowest set capacity on the way, in
+	// percent of the pool, with the number of steps and, below 100, what would keep it up.
+	SetCapacity   string `protobuf:"bytes,16,opt,name=set_capacity,json=setCapacity,proto3" json:"set_capacity,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1103,6 +1106,13 @@ func (x *PlanRegion) GetOtherGpus() []*PlanGpus {
 		return x.OtherGpus
 	}
 	return nil
+}
+
+func (x *PlanRegion) GetSetCapacity() string {
+	if x != nil {
+		return x.SetCapacity
+	}
+	return ""
 }
 
 // PlanGpus is what some roles of a version need of one kind of GPU in a region.
@@ -1282,7 +1292,7 @@ const file_windlass_v1_plan_proto_rawDesc = "" +
 	"\vPlanVersion\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x05R\aversion\x12\x1a\n" +
 	"\breplicas\x18\x02 \x01(\x05R\breplicas\x12\x16\n" +
-	"\x06weight\x18\x03 \x01(\x05R\x06weight\"\x96\x04\n" +
+	"\x06weight\x18\x03 \x01(\x05R\x06weight\"\xb9\x04\n" +
 	"\n" +
 	"PlanRegion\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x121\n" +
@@ -1303,7 +1313,8 @@ const file_windlass_v1_plan_proto_rawDesc = "" +
 	"\x05pools\x18\r \x03(\v2\x18.windlass.v1.GpuCapacityR\x05pools\x12\x1b\n" +
 	"\tgpus_kept\x18\x0e \x01(\x05R\bgpusKept\x124\n" +
 	"\n" +
-	"other_gpus\x18\x0f \x03(\v2\x15.windlass.v1.PlanGpusR\totherGpus\"\xb4\x01\n" +
+	"other_gpus\x18\x0f \x03(\v2\x15.windlass.v1.PlanGpusR\totherGpus\x12!\n" +
+	"\fset_capacity\x18\x10 \x01(\tR\vsetCapacity\"\xb4\x01\n" +
 	"\bPlanGpus\x12\"\n" +
 	"\x03gpu\x18\x01 \x01(\v2\x10.windlass.v1.GpuR\x03gpu\x12\x14\n" +
 	"\x05roles\x18\x02 \x03(\tR\x05roles\x12\x16\n" +

@@ -31,7 +31,8 @@ const (
 	Layout_LAYOUT_UNSPECIFIED Layout = 0
 	// Each replica is a group with all its roles, which is updated and scaled as a whole.
 	Layout_LAYOUT_REPLICAS Layout = 1
-	// One group per region, whose roles are counted and scaled separately. This release refuses it.
+	// One group per region, whose roles are counted and scaled separately. A replica is then one percent
+	// of the group: rollouts move a region's traffic and roles from version to version by percent.
 	Layout_LAYOUT_POOLED Layout = 2
 )
 
@@ -908,7 +909,9 @@ type RoleOverride struct {
 	// Like Override.resources.
 	Resources *Resources `protobuf:"bytes,2,opt,name=resources,proto3" json:"resources,omitempty"`
 	// Replaces all args of the role.
-	Args          []string `protobuf:"bytes,3,rep,name=args,proto3" json:"args,omitempty"`
+	Args []string `protobuf:"bytes,3,rep,name=args,proto3" json:"args,omitempty"`
+	// With LAYOUT_POOLED: instances of the role in the region. Not part of the version. 0: as in the spec.
+	Instances     int32 `protobuf:"varint,4,opt,name=instances,proto3" json:"instances,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -962,6 +965,13 @@ func (x *RoleOverride) GetArgs() []string {
 		return x.Args
 	}
 	return nil
+}
+
+func (x *RoleOverride) GetInstances() int32 {
+	if x != nil {
+		return x.Instances
+	}
+	return 0
 }
 
 // PinnedOverride is the effective override of one region.
@@ -1196,8 +1206,9 @@ func (x *Gpu) GetResourceName() string {
 type RoleSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Instances of this role in each replica; 0 means 1. Part of the version: a change replaces every
-	// group.
+	// Instances of this role in each replica. 0 means 1. Part of the version: a change replaces every
+	// group. With LAYOUT_POOLED, instances in each region: no part of the version, and 0 means as many
+	// as there are, or 1.
 	Instances int32      `protobuf:"varint,2,opt,name=instances,proto3" json:"instances,omitempty"`
 	Image     string     `protobuf:"bytes,3,opt,name=image,proto3" json:"image,omitempty"`
 	Command   []string   `protobuf:"bytes,4,rep,name=command,proto3" json:"command,omitempty"`
@@ -2076,11 +2087,13 @@ const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\v\n" +
-	"\t_replicas\"\xa9\x01\n" +
+	"\t_replicas\"\xd3\x01\n" +
 	"\fRoleOverride\x12<\n" +
 	"\x04name\x18\x01 \x01(\tB(\xbaH%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\x04name\x124\n" +
 	"\tresources\x18\x02 \x01(\v2\x16.windlass.v1.ResourcesR\tresources\x12%\n" +
-	"\x04args\x18\x03 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x80\b\"\x06r\x04\x18\x80\x80\x02R\x04args\"t\n" +
+	"\x04args\x18\x03 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x80\b\"\x06r\x04\x18\x80\x80\x02R\x04args\x12(\n" +
+	"\tinstances\x18\x04 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\x80\x02(\x00R\tinstances\"t\n" +
 	"\x0ePinnedOverride\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x12\x1b\n" +
 	"\tregion_id\x18\x02 \x01(\tR\bregionId\x12-\n" +

@@ -73,6 +73,8 @@ const (
 	Feature_FEATURE_SESSION_PROOF Feature = 11
 	// Several roles, and entry, starts_after or env of any role. If ignored: half a group.
 	Feature_FEATURE_ROLES Feature = 20
+	// layout pooled. If ignored: as many groups as there are percent of one.
+	Feature_FEATURE_POOLED_ROLES Feature = 21
 	// routing.cold_start, and wake. If ignored: an app at zero that no request wakes.
 	Feature_FEATURE_SCALE_TO_ZERO Feature = 30
 	// model. If ignored: a process without a command.
@@ -95,6 +97,7 @@ var (
 		10: "FEATURE_FOLLOW_LOGS",
 		11: "FEATURE_SESSION_PROOF",
 		20: "FEATURE_ROLES",
+		21: "FEATURE_POOLED_ROLES",
 		30: "FEATURE_SCALE_TO_ZERO",
 		40: "FEATURE_MODELS",
 	}
@@ -112,6 +115,7 @@ var (
 		"FEATURE_FOLLOW_LOGS":        10,
 		"FEATURE_SESSION_PROOF":      11,
 		"FEATURE_ROLES":              20,
+		"FEATURE_POOLED_ROLES":       21,
 		"FEATURE_SCALE_TO_ZERO":      30,
 		"FEATURE_MODELS":             40,
 	}
@@ -1777,7 +1781,9 @@ type Deployment struct {
 	ProjectName     string `protobuf:"bytes,12,opt,name=project_name,json=projectName,proto3" json:"project_name,omitempty"`
 	EnvironmentName string `protobuf:"bytes,13,opt,name=environment_name,json=environmentName,proto3" json:"environment_name,omitempty"`
 	// How many replicas may be out of service at a time while instances of another template are
-	// replaced. 0 means 1. It does not affect instances, so it is not part of template_hash.
+	// replaced. 0 means 1. With layout pooled: percent of the instances of each role, and 0 means
+	// that one instance more exists instead. It does not affect instances, so it is not part of
+	// template_hash.
 	MaxUnavailable int32 `protobuf:"varint,14,opt,name=max_unavailable,json=maxUnavailable,proto3" json:"max_unavailable,omitempty"`
 	// If there are several roles: the template_hash of each role. Instances of a role whose hash does not
 	// change stay. Empty: template_hash applies to every role.
@@ -3872,7 +3878,8 @@ type DeploymentRollup struct {
 	Restarts int32  `protobuf:"varint,12,opt,name=restarts,proto3" json:"restarts,omitempty"`
 	// Longest time from start to ready among the instances, in ms. 0: none is ready.
 	SlowestStartMs int64 `protobuf:"varint,13,opt,name=slowest_start_ms,json=slowestStartMs,proto3" json:"slowest_start_ms,omitempty"`
-	// Groups with at least one existing instance, in any state except terminated.
+	// Groups with at least one existing instance, in any state except terminated. With layout pooled: the
+	// percent of the group that exist.
 	Groups int32 `protobuf:"varint,14,opt,name=groups,proto3" json:"groups,omitempty"`
 	// Counts of each role of the newest generation, in the order of the spec. Empty: there is only
 	// one role.
@@ -4026,9 +4033,11 @@ type RoleRollup struct {
 	// Instances of the newest generation's template, without draining ones.
 	Updated int32 `protobuf:"varint,4,opt,name=updated,proto3" json:"updated,omitempty"`
 	// As in DeploymentRollup, for this role.
-	Doomed        int32  `protobuf:"varint,5,opt,name=doomed,proto3" json:"doomed,omitempty"`
-	Reason        string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
-	Message       string `protobuf:"bytes,7,opt,name=message,proto3" json:"message,omitempty"`
+	Doomed  int32  `protobuf:"varint,5,opt,name=doomed,proto3" json:"doomed,omitempty"`
+	Reason  string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	Message string `protobuf:"bytes,7,opt,name=message,proto3" json:"message,omitempty"`
+	// With layout pooled: instances of the role in the region's whole group.
+	Pool          int32 `protobuf:"varint,8,opt,name=pool,proto3" json:"pool,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4110,6 +4119,13 @@ func (x *RoleRollup) GetMessage() string {
 		return x.Message
 	}
 	return ""
+}
+
+func (x *RoleRollup) GetPool() int32 {
+	if x != nil {
+		return x.Pool
+	}
+	return 0
 }
 
 type Capacity struct {
@@ -4966,7 +4982,7 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\brestarts\x18\f \x01(\x05R\brestarts\x12(\n" +
 	"\x10slowest_start_ms\x18\r \x01(\x03R\x0eslowestStartMs\x12\x16\n" +
 	"\x06groups\x18\x0e \x01(\x05R\x06groups\x12=\n" +
-	"\x05roles\x18\x0f \x03(\v2\x1d.windlass.agent.v1.RoleRollupB\b\xbaH\x05\x92\x01\x02\x10\bR\x05roles\"\xc1\x01\n" +
+	"\x05roles\x18\x0f \x03(\v2\x1d.windlass.agent.v1.RoleRollupB\b\xbaH\x05\x92\x01\x02\x10\bR\x05roles\"\xd5\x01\n" +
 	"\n" +
 	"RoleRollup\x12\x1b\n" +
 	"\x04role\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18?R\x04role\x12\x1c\n" +
@@ -4975,7 +4991,8 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\aupdated\x18\x04 \x01(\x05R\aupdated\x12\x16\n" +
 	"\x06doomed\x18\x05 \x01(\x05R\x06doomed\x12\x16\n" +
 	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\a \x01(\tR\amessage\"\x96\x01\n" +
+	"\amessage\x18\a \x01(\tR\amessage\x12\x12\n" +
+	"\x04pool\x18\b \x01(\x05R\x04pool\"\x96\x01\n" +
 	"\bCapacity\x12%\n" +
 	"\x0ecpu_millicores\x18\x01 \x01(\x03R\rcpuMillicores\x12\x1d\n" +
 	"\n" +
@@ -5020,7 +5037,7 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x04data\x18\x02 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80@R\x04data\x12\x10\n" +
 	"\x03end\x18\x03 \x01(\bR\x03end\x12\x1e\n" +
 	"\x05error\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\x05error\"\x14\n" +
-	"\x12UploadLogsResponse*\x94\x03\n" +
+	"\x12UploadLogsResponse*\xae\x03\n" +
 	"\aFeature\x12\x17\n" +
 	"\x13FEATURE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10FEATURE_GPU_POOL\x10\x01\x12\x1a\n" +
@@ -5035,7 +5052,8 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x13FEATURE_FOLLOW_LOGS\x10\n" +
 	"\x12\x19\n" +
 	"\x15FEATURE_SESSION_PROOF\x10\v\x12\x11\n" +
-	"\rFEATURE_ROLES\x10\x14\x12\x19\n" +
+	"\rFEATURE_ROLES\x10\x14\x12\x18\n" +
+	"\x14FEATURE_POOLED_ROLES\x10\x15\x12\x19\n" +
 	"\x15FEATURE_SCALE_TO_ZERO\x10\x1e\x12\x12\n" +
 	"\x0eFEATURE_MODELS\x10(*U\n" +
 	"\bItemKind\x12\x19\n" +
