@@ -26,6 +26,9 @@ type Wanted struct {
 	// Unavailable is how many groups may be out of service while instances of older templates are replaced; less
 	// than 1 means 1.
 	Unavailable int
+	// Pooled means that roles are scaled and replaced each for itself, in at most one group. Unavailable of the
+	// roles then counts.
+	Pooled bool
 }
 
 // Role is a kind of instance within a group.
@@ -40,6 +43,9 @@ type Role struct {
 	// StartsAfter names roles of which every unit of the group must be ready before an instance of this role
 	// starts for the first time.
 	StartsAfter []string
+	// Unavailable is how many units of a pool may be out of service while units of older templates are replaced. 0
+	// means that one unit more than Units exists meanwhile.
+	Unavailable int
 }
 
 func (r Role) hosts() int { return max(r.Hosts, 1) }
@@ -151,7 +157,9 @@ func Decide(w Wanted, instances []Instance) Decision {
 		kept[g] = true
 		stay = append(stay, d.group(w, g, byGroup[g]))
 	}
-	d.replace(w, stay)
+	if !w.Pooled {
+		d.replace(w, stay)
+	}
 	for g, roles := range byGroup {
 		if !kept[g] {
 			for _, of := range roles {
@@ -251,13 +259,16 @@ func (d *Decision) group(w Wanted, number int, there map[string]units) *group {
 	for _, r := range w.Roles {
 		wanted[r.Name] = true
 		slots[r.Name] = keepSlots(r, there[r.Name])
+		if w.Pooled {
+			slots[r.Name] = poolSlots(r, there[r.Name])
+		}
 		ready := 0
 		for _, slot := range slots[r.Name] {
 			if isReady(r, there[r.Name][slot]) {
 				ready++
 			}
 		}
-		if ready < len(slots[r.Name]) {
+		if ready < min(r.Units, len(slots[r.Name])) {
 			missing[r.Name] = fmt.Sprintf("%s, of which %d of %d are ready", r.Name, ready, len(slots[r.Name]))
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/pkg/pool"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -11,7 +12,8 @@ import (
 // Rollup counts a deployment's instances. A replica is ready when each of its
 // instances is, all are of the newest template, and none is missing. With one role,
 // it has as many as the largest of its peers: a group that is still being filled, or
-// replaced, is not ready. With several roles, it has as many as each role says.
+// replaced, is not ready. With several roles, it has as many as each role says. Of a pool,
+// replicas are percent: those for which every role has its instances are ready.
 func Rollup(d runtime.ObservedDeployment) *agentv1.DeploymentRollup {
 	r := &agentv1.DeploymentRollup{DeploymentId: d.DeploymentID, Generation: d.Generation}
 	type group struct{ size, ready int }
@@ -66,6 +68,9 @@ func Rollup(d runtime.ObservedDeployment) *agentv1.DeploymentRollup {
 	if len(d.Roles) > 0 {
 		r.ReadyReplicas = int32(len(d.CompleteGroups(d.IsCurrent)))
 	}
+	if d.IsPool() {
+		r.ReadyReplicas, r.Groups = roles.shares()
+	}
 	r.Reason, r.Message = worst.told()
 	r.Roles = roles.list()
 	return r
@@ -95,12 +100,14 @@ func (w *worstOf) told() (reason, message string) {
 type roleRollups struct {
 	all   []*agentv1.RoleRollup
 	worst []worstOf
+	// serve has how many instances of the newest template are ready.
+	serve []int
 }
 
 func newRoleRollups(d *runtime.ObservedDeployment) *roleRollups {
-	r := &roleRollups{worst: make([]worstOf, len(d.Roles))}
+	r := &roleRollups{worst: make([]worstOf, len(d.Roles)), serve: make([]int, len(d.Roles))}
 	for _, one := range d.Roles {
-		r.all = append(r.all, &agentv1.RoleRollup{Role: one.Name})
+		r.all = append(r.all, &agentv1.RoleRollup{Role: one.Name, Pool: int32(one.Pool)})
 	}
 	return r
 }
@@ -114,6 +121,9 @@ func (r *roleRollups) add(i *runtime.Instance, current bool) {
 	one.Instances++
 	if i.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY {
 		one.Ready++
+		if current {
+			r.serve[at]++
+		}
 	}
 	if current && i.Status != windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING {
 		one.Updated++
@@ -122,6 +132,16 @@ func (r *roleRollups) add(i *runtime.Instance, current bool) {
 		one.Doomed++
 	}
 	r.worst[at].add(i, current)
+}
+
+// shares returns the percent of a pool that is ready with the newest template, and the percent that exists.
+func (r *roleRollups) shares() (ready, existing int32) {
+	var serve, exist []pool.Role
+	for n, one := range r.all {
+		serve = append(serve, pool.Role{Have: r.serve[n], Pool: int(one.Pool)})
+		exist = append(exist, pool.Role{Have: int(one.Instances), Pool: int(one.Pool)})
+	}
+	return int32(pool.Ready(serve)), int32(pool.Existing(exist))
 }
 
 func (r *roleRollups) list() []*agentv1.RoleRollup {

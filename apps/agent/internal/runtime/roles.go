@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/windlass-run/windlass/apps/agent/internal/groups"
+	"github.com/windlass-run/windlass/pkg/pool"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -17,6 +20,9 @@ type Role struct {
 	Name string
 	// Instances is the number of instances in each group, at least 1.
 	Instances int
+	// Pool is the number of instances in the region's whole pool, 0 unless the layout is pooled. Unavailable is how
+	// many of a pool may be out of service while instances of older templates are replaced.
+	Pool, Unavailable int
 	// Entry means that routes lead to its instances.
 	Entry bool
 	// StartsAfter names roles of the group that must be ready before an instance starts for the first time.
@@ -60,13 +66,52 @@ func Roles(s *windlassv1.DeploymentSpec) []Role {
 	return out
 }
 
+// IsPooled reports whether the roles of a spec are counted and scaled each for itself, in one group.
+func IsPooled(s *windlassv1.DeploymentSpec) bool {
+	return s.GetLayout() == windlassv1.Layout_LAYOUT_POOLED && HasRoles(s)
+}
+
+// RolesIn returns the roles of a deployment. With the layout pooled, they have the instances of the deployment's
+// share of the pool, which its replicas say.
+func RolesIn(d *agentv1.Deployment) []Role {
+	roles := Roles(d.GetSpec())
+	if !IsPooled(d.GetSpec()) {
+		return roles
+	}
+	for n := range roles {
+		r := &roles[n]
+		r.Pool, r.Instances = r.Instances, pool.Units(int(d.GetReplicas()), r.Instances)
+		if percent := int(d.GetMaxUnavailable()); percent > 0 {
+			r.Unavailable = pool.Step(percent, r.Instances)
+		}
+	}
+	return roles
+}
+
+// GroupsIn returns the number of groups of a deployment: one for each replica, and at most one with the layout pooled.
+func GroupsIn(d *agentv1.Deployment) int {
+	if IsPooled(d.GetSpec()) {
+		return min(int(d.GetReplicas()), 1)
+	}
+	return int(d.GetReplicas())
+}
+
+// GroupsWanted returns the assignment as input for package groups.
+func (a Assignment) GroupsWanted() groups.Wanted {
+	w := groups.Wanted{Replicas: GroupsIn(a.Deployment), Unavailable: a.MaxUnavailable(), Pooled: IsPooled(a.Deployment.GetSpec())}
+	for _, r := range RolesIn(a.Deployment) {
+		w.Roles = append(w.Roles, groups.Role{Name: r.Name, Units: r.Instances, StartsAfter: r.StartsAfter, Unavailable: r.Unavailable})
+	}
+	return w
+}
+
 // HasRoles reports whether a spec has several roles, so that a replica is a group of instances.
 func HasRoles(s *windlassv1.DeploymentSpec) bool { return len(s.GetRoles()) > 1 }
 
 // RefuseRoles returns why no runtime of this release can run the roles of a spec, nil if it may.
 func RefuseRoles(s *windlassv1.DeploymentSpec) *Rejection {
-	if s.GetLayout() == windlassv1.Layout_LAYOUT_POOLED {
-		return &Rejection{Code: ReasonUnsupported, Message: "spec.layout: pooled roles cannot run here yet: use the layout replicas"}
+	if s.GetLayout() == windlassv1.Layout_LAYOUT_POOLED && !HasRoles(s) {
+		return &Rejection{Code: ReasonInvalidSpec, Message: "spec.layout: a pool has several roles: leave layout out"}
 	}
 	index := map[string]int{}
 	entries := 0
@@ -120,8 +165,10 @@ func (a Assignment) TemplateOf(role string) string {
 // RoleCount is what one role of a deployment should be.
 type RoleCount struct {
 	Name string `json:"name"`
-	// Instances is the number of instances in each group.
+	// Instances is the number of instances in each group, and Pool that of the region's whole pool. Pool is 0 unless
+	// the layout is pooled.
 	Instances int `json:"instances"`
+	Pool      int `json:"pool,omitempty"`
 	// Entry means that routes lead to its instances.
 	Entry bool `json:"entry,omitempty"`
 	// TemplateHash is the template of the newest assignment.
@@ -134,8 +181,8 @@ func (a Assignment) RoleCounts() []RoleCount {
 		return nil
 	}
 	var out []RoleCount
-	for _, r := range Roles(a.Deployment.GetSpec()) {
-		out = append(out, RoleCount{r.Name, r.Instances, r.Entry, a.TemplateOf(r.Name)})
+	for _, r := range RolesIn(a.Deployment) {
+		out = append(out, RoleCount{r.Name, r.Instances, r.Pool, r.Entry, a.TemplateOf(r.Name)})
 	}
 	return out
 }
@@ -155,8 +202,12 @@ func (d *ObservedDeployment) IsEntry(role string) bool {
 	return len(d.Roles) == 0 || slices.ContainsFunc(d.Roles, func(r RoleCount) bool { return r.Entry && r.Name == role })
 }
 
-// CompleteGroups returns the groups in which every instance of every role is ready. It is nil if a replica is a
-// single instance. counts reports whether an instance may count as ready.
+// IsPool reports whether its one group is a pool, of which every replica is one percent.
+func (d *ObservedDeployment) IsPool() bool { return len(d.Roles) > 0 && d.Roles[0].Pool > 0 }
+
+// CompleteGroups returns the groups in which every instance of every role is ready. A pool serves with what it has,
+// and is complete if one instance of every role is ready. It is nil if a replica is a single instance. counts
+// reports whether an instance may count as ready.
 func (d *ObservedDeployment) CompleteGroups(counts func(*Instance) bool) map[int]bool {
 	if len(d.Roles) == 0 {
 		return nil
@@ -179,7 +230,7 @@ func (d *ObservedDeployment) CompleteGroups(counts func(*Instance) bool) map[int
 	}
 	for g := range out {
 		for _, r := range d.Roles {
-			if ready[place{g, r.Name}] < r.Instances {
+			if n := ready[place{g, r.Name}]; n == 0 || n < r.Instances && r.Pool == 0 {
 				delete(out, g)
 				break
 			}

@@ -247,6 +247,7 @@ var features = []agentv1.Feature{
 	agentv1.Feature_FEATURE_EXPECTED_CODES,
 	agentv1.Feature_FEATURE_FOLLOW_LOGS,
 	agentv1.Feature_FEATURE_ROLES,
+	agentv1.Feature_FEATURE_POOLED_ROLES,
 	agentv1.Feature_FEATURE_SCALE_TO_ZERO,
 	agentv1.Feature_FEATURE_MODELS,
 }

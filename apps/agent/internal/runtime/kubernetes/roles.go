@@ -93,7 +93,7 @@ type family struct {
 }
 
 func newFamily(a runtime.Assignment) *family {
-	f := &family{a: a, roles: runtime.Roles(a.Deployment.GetSpec()), parts: map[[2]int]*runtime.Assignment{}}
+	f := &family{a: a, roles: runtime.RolesIn(a.Deployment), parts: map[[2]int]*runtime.Assignment{}}
 	for _, r := range f.roles {
 		if r.Entry {
 			f.entry = r.Name
@@ -107,13 +107,7 @@ func (f *family) index(role string) int {
 }
 
 // wanted returns the assignment as input for package groups.
-func (f *family) wanted() groups.Wanted {
-	w := groups.Wanted{Replicas: int(f.a.Deployment.GetReplicas()), Unavailable: f.a.MaxUnavailable()}
-	for _, r := range f.roles {
-		w.Roles = append(w.Roles, groups.Role{Name: r.Name, Units: r.Instances, StartsAfter: r.StartsAfter})
-	}
-	return w
-}
+func (f *family) wanted() groups.Wanted { return f.a.GroupsWanted() }
 
 // assignment returns the assignment of one instance of the n-th role.
 func (f *family) assignment(n int, u runtime.Unit) runtime.Assignment {
@@ -135,7 +129,7 @@ func (f *family) assignment(n int, u runtime.Unit) runtime.Assignment {
 	}
 	out := *part
 	u.Role, u.At = f.roles[n].Name, fmt.Sprintf("spec.roles[%d].", n)
-	u.Entry, u.Roles, u.Replicas = f.entry, f.a.RoleCounts(), int(f.a.Deployment.GetReplicas())
+	u.Entry, u.Roles, u.Replicas = f.entry, f.a.RoleCounts(), runtime.GroupsIn(f.a.Deployment)
 	out.Unit = &u
 	return out
 }
@@ -366,6 +360,8 @@ func (r families) tellPeers(ctx context.Context, f *family, at render.Ref) error
 	}
 	var errs []error
 	for _, units := range members {
+		// The entry instances of a pool go on without an instance of another role that leaves.
+		stays := runtime.IsPooled(f.a.Deployment.GetSpec()) && slices.ContainsFunc(units, func(u *unit) bool { return u.Role == f.entry && !u.leaves })
 		var all []runtime.Instance
 		var pods []*corev1.Pod
 		for _, u := range units {
@@ -373,7 +369,7 @@ func (r families) tellPeers(ctx context.Context, f *family, at render.Ref) error
 				pods = append(pods, p)
 				in := runtime.Instance{ID: p.Name, Role: u.Role, Group: u.Group, Slot: u.Slot}
 				// An instance that drains serves requests that gateways still send to its group.
-				if observe.IsReady(p) {
+				if observe.IsReady(p) && (!stays || !u.leaves || u.Role == f.entry) {
 					in.Address = observe.AddressOf(p)
 				}
 				all = append(all, in)

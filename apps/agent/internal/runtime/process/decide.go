@@ -33,7 +33,9 @@ type wanted struct {
 	// Gone: nothing should be left. Paused: nothing should run for now.
 	Gone, Paused bool
 	Replicas     int
-	Roles        []wantedRole
+	// Pooled means that the roles are counted each for itself, in one group.
+	Pooled bool
+	Roles  []wantedRole
 	// Unavailable is how many replicas may be out of service while instances are replaced.
 	Unavailable int
 	// Held, when set, says why nothing may be started now.
@@ -50,6 +52,9 @@ type wantedRole struct {
 	Entry bool
 	// StartsAfter names roles that must be ready before an instance starts for the first time.
 	StartsAfter []string
+	// Unavailable is how many instances of a pool may be out of service while instances are replaced. 0: one more
+	// than Instances exists meanwhile.
+	Unavailable int
 }
 
 // template returns the template that instances of a role should have.
@@ -64,12 +69,12 @@ func (w wanted) template(role string) string {
 
 // groups returns what the workload should be, as package groups takes it.
 func (w wanted) groups() groups.Wanted {
-	out := groups.Wanted{Replicas: w.Replicas, Unavailable: w.Unavailable}
+	out := groups.Wanted{Replicas: w.Replicas, Pooled: w.Pooled, Unavailable: w.Unavailable}
 	if w.Gone {
 		out.Replicas = 0
 	}
 	for _, r := range w.Roles {
-		out.Roles = append(out.Roles, groups.Role{Name: r.Name, Units: r.Instances, StartsAfter: r.StartsAfter})
+		out.Roles = append(out.Roles, groups.Role{Name: r.Name, Units: r.Instances, StartsAfter: r.StartsAfter, Unavailable: r.Unavailable})
 	}
 	return out
 }

@@ -157,8 +157,8 @@ func (d *deployment) templateOf(role string) string {
 
 func (d *deployment) wantedRoles() []wantedRole {
 	var out []wantedRole
-	for _, r := range runtime.Roles(d.spec.GetSpec()) {
-		out = append(out, wantedRole{r.Name, r.Instances, d.templateOf(r.Name), r.Entry, r.StartsAfter})
+	for _, r := range runtime.RolesIn(d.spec) {
+		out = append(out, wantedRole{r.Name, r.Instances, d.templateOf(r.Name), r.Entry, r.StartsAfter, r.Unavailable})
 	}
 	return out
 }
@@ -217,7 +217,7 @@ func (r *Runtime) refuse(a runtime.Assignment) *runtime.Rejection {
 		return final(runtime.ReasonInvalidSpec, "spec.health_check.expected_codes: %v", err)
 	}
 	perReplica := 0
-	for _, ro := range runtime.Roles(d.GetSpec()) {
+	for _, ro := range runtime.RolesIn(d) {
 		perReplica += ro.Instances
 		if len(r.commandOf(ro)) == 0 {
 			if ro.Image != "" {
@@ -230,7 +230,7 @@ func (r *Runtime) refuse(a runtime.Assignment) *runtime.Rejection {
 			return rej
 		}
 	}
-	if n := perReplica * int(d.GetReplicas()); n > r.cfg.MaxInstances {
+	if n := perReplica * runtime.GroupsIn(d); n > r.cfg.MaxInstances {
 		return final(runtime.ReasonUnschedulable, "replicas: %d instances of one deployment, this host runs at most %d", n, r.cfg.MaxInstances)
 	}
 	return nil

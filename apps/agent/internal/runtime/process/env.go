@@ -94,7 +94,7 @@ func environment(d *agentv1.Deployment, ro runtime.Role, r *record, region strin
 	env["WINDLASS_GROUP"] = strconv.Itoa(r.Group)
 	env["WINDLASS_SLOT"] = strconv.Itoa(r.Slot)
 	// As it was when the instance started: scaling restarts nothing.
-	env["WINDLASS_REPLICAS"] = strconv.Itoa(int(d.GetReplicas()))
+	env["WINDLASS_REPLICAS"] = strconv.Itoa(runtime.GroupsIn(d))
 	return env
 }
 

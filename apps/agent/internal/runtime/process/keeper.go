@@ -337,7 +337,11 @@ func (w *workload) stop(in *instance, o order) {
 		// instances are better: its stop does not wait for those requests.
 		o.Drain = in.rec.Drain
 		if w.gated && !w.released(in) {
-			o.Await = o.At.Add(w.rt.patience)
+			patience := w.rt.patience
+			if w.leavesPool(in) {
+				patience = min(patience, peersPause)
+			}
+			o.Await = o.At.Add(patience)
 			w.awaits.Store(true) // before the next pass, so that no release is missed
 		}
 	}

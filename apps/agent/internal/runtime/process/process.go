@@ -387,7 +387,8 @@ func (r *Runtime) wantedOf(workload *workload) (_ wanted, _ *deployment, asOf in
 	}
 	w := wanted{
 		Paused:   r.paused,
-		Replicas: int(owner.spec.GetReplicas()),
+		Replicas: runtime.GroupsIn(owner.spec),
+		Pooled:   runtime.IsPooled(owner.spec.GetSpec()),
 		Roles:    owner.wantedRoles(),
 		Delay:    r.cfg.RestartDelay,
 

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 )
@@ -28,12 +29,32 @@ func (w *workload) released(in *instance) bool {
 	if w.roles == nil {
 		return w.rt.released(in.rec.ID)
 	}
+	if w.leavesPool(in) {
+		return false // the entry instances go on without it
+	}
 	for _, other := range w.instances {
 		if other.live && other.rec.Group == in.rec.Group && w.isEntry(other.rec.Role) && !w.rt.released(other.rec.ID) {
 			return false
 		}
 	}
 	return true
+}
+
+// peersPause is how long an instance that leaves a pool goes on, so that its peers have read that it leaves.
+const peersPause = 2 * time.Second
+
+// leavesPool reports whether entry instances of a pool stay when the instance leaves. They get the file of peers
+// without it, and no gateway says when they are done with it. Called with mu held.
+func (w *workload) leavesPool(in *instance) bool {
+	if len(w.roles) == 0 || w.roles[0].Pool == 0 || w.isEntry(in.rec.Role) {
+		return false
+	}
+	for _, other := range w.instances {
+		if other.live && other.rec.Stop == nil && other.rec.Group == in.rec.Group && w.isEntry(other.rec.Role) {
+			return true
+		}
+	}
+	return false
 }
 
 // tellPeers writes the file of peers of each instance, where it changed. Called with mu held.
@@ -50,7 +71,7 @@ func (w *workload) tellPeers() {
 	for _, in := range w.instances {
 		s := seen{record: in.rec, Live: in.live}
 		// One whose order to stop is held back serves requests that gateways still send to its group.
-		serving[in.rec.ID] = s.Live && s.Ready && (s.Stop == nil || !s.Stop.Await.IsZero())
+		serving[in.rec.ID] = s.Live && s.Ready && (s.Stop == nil || !s.Stop.Await.IsZero() && !w.leavesPool(in))
 		all = append(all, s.describe(nil))
 	}
 	files := runtime.PeersOf(roles, all, func(in *runtime.Instance) bool { return serving[in.ID] })

@@ -66,6 +66,7 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		"a role's template changes and the other's instances stay":   oneRoleChanges,
 		"groups are replaced one after the other, each as a whole":   groupsAreReplaced,
 		"a group that lost an instance is not complete, and goes":    groupWithFailedRole,
+		"roles of a pool are scaled and replaced each for itself":    pooledRoles,
 		"several roles survive a restart of the agent at any step":   rolesReopened,
 		"a deployment with several roles leaves nothing":             rolesLeaveNothing,
 		"roles that cannot run here are refused for good":            rolesRefused,

@@ -21,6 +21,20 @@ func pair(a *runtime.Assignment) {
 	}
 }
 
+// pooled gives the assignment one group, of which a replica is one percent.
+func pooled(a *runtime.Assignment) { a.Deployment.Spec.Layout = windlassv1.Layout_LAYOUT_POOLED }
+
+// roleInstances sets how many instances of a role there are.
+func roleInstances(role string, n int32) func(*runtime.Assignment) {
+	return func(a *runtime.Assignment) {
+		for _, r := range a.Deployment.Spec.Roles {
+			if r.Name == role {
+				r.Instances = n
+			}
+		}
+	}
+}
+
 // roleEnv sets a variable of one role.
 func roleEnv(role, name, value string) func(*runtime.Assignment) {
 	return func(a *runtime.Assignment) {
@@ -253,6 +267,49 @@ func groupWithFailedRole(t *testing.T, s *suite) {
 	}
 }
 
+func pooledRoles(t *testing.T, s *suite) {
+	a := s.assignment("dep_1", 100, pair, pooled, roleInstances("decode", 2), roleTemplates("p1", "d1"))
+	s.apply(t, a)
+	before := s.ready(t, "dep_1", 4)
+	require.Equal(t, []string{"decode/0.0", "decode/0.1", "prefill/0.0", "prefill/0.1"}, placesOf(before))
+	require.Equal(t, runtime.RoleCount{Name: "prefill", Instances: 2, Pool: 2, TemplateHash: "p1"}, s.observed(t, "dep_1").Roles[0])
+	for _, in := range before {
+		require.Equal(t, "1", variable(t, in, "WINDLASS_REPLICAS"))
+	}
+
+	a = next(a, roleTemplates("p1", "d2"), roleEnv("decode", "COLOUR", "blue"))
+	s.apply(t, a)
+	all := s.until(t, "decodes replaced", "dep_1", func(all []runtime.Instance) bool {
+		placed(t, all)
+		require.GreaterOrEqual(t, count(all, isReady), 4, "one more starts before one goes:\n%s", describe(all))
+		return len(all) == 4 && count(all, func(in runtime.Instance) bool {
+			return isReady(in) && (in.Role == "prefill" || in.TemplateHash == "d2")
+		}) == 4
+	})
+	for _, in := range before {
+		require.Equal(t, in.Role == "prefill", slices.Contains(ids(all, isReady), in.ID), "of %s, only decodes are replaced", place(in))
+	}
+
+	a = next(a, roleInstances("decode", 3))
+	s.apply(t, a)
+	more := s.ready(t, "dep_1", 5)
+	for _, in := range all {
+		require.Contains(t, more, in, "scaling a role changes no instance that is there")
+	}
+	a = next(a, roleInstances("prefill", 1), replicas(50))
+	s.apply(t, a)
+	left := s.ready(t, "dep_1", 3)
+	require.Len(t, ids(left, of("decode")), 2, "half of three decodes")
+	require.Len(t, ids(left, of("prefill")), 1)
+	for _, in := range left {
+		require.Contains(t, more, in)
+	}
+	require.Equal(t, map[int]bool{0: true}, s.complete(t))
+	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
+	s.gone(t, "dep_1")
+	require.Empty(t, s.Leftovers(t))
+}
+
 func rolesReopened(t *testing.T, s *suite) {
 	a := s.assignment("dep_1", 2, pair, roleTemplates("p1", "d1"))
 	reopen := func() {
@@ -314,7 +371,10 @@ func rolesLeaveNothing(t *testing.T, s *suite) {
 
 func rolesRefused(t *testing.T, s *suite) {
 	for says, change := range map[string]func(*runtime.Assignment){
-		"spec.layout":               func(a *runtime.Assignment) { a.Deployment.Spec.Layout = windlassv1.Layout_LAYOUT_POOLED },
+		"spec.layout": func(a *runtime.Assignment) {
+			pooled(a)
+			a.Deployment.Spec.Roles = a.Deployment.Spec.Roles[:1]
+		},
 		"spec.roles[0].hosts":       func(a *runtime.Assignment) { a.Deployment.Spec.Roles[0].Hosts = 2 },
 		"spec.roles[1].slots":       func(a *runtime.Assignment) { a.Deployment.Spec.Roles[1].Slots = windlassv1.RoleSpec_SLOTS_STABLE },
 		"spec.roles[1].name":        func(a *runtime.Assignment) { a.Deployment.Spec.Roles[1].Name = "prefill" },

@@ -53,13 +53,9 @@ func (r *Runtime) workRoles(w *workload, d *deployment) {
 }
 
 func wantedOf(d *deployment) groups.Wanted {
-	a := d.assignment
-	w := groups.Wanted{Replicas: int(a.Deployment.Replicas), Unavailable: a.MaxUnavailable()}
+	w := d.assignment.GroupsWanted()
 	if d.removing {
 		w.Replicas = 0
-	}
-	for _, r := range runtime.Roles(a.Deployment.GetSpec()) {
-		w.Roles = append(w.Roles, groups.Role{Name: r.Name, Units: r.Instances, StartsAfter: r.StartsAfter})
 	}
 	return w
 }

@@ -79,10 +79,10 @@ func TestRoles_GroupsStartInOrderAndGoWhole(t *testing.T) {
 	})
 }
 
-func TestRoles_PooledIsRefused(t *testing.T) {
+func TestRoles_PoolOfOneRoleIsRefused(t *testing.T) {
 	a := assignment("dep_1", 1, 1, "a")
 	a.Deployment.Spec = &windlassv1.DeploymentSpec{Layout: windlassv1.Layout_LAYOUT_POOLED}
 	var rej *runtime.Rejection
 	require.ErrorAs(t, New(Config{}).Apply(t.Context(), a), &rej)
-	require.Equal(t, runtime.ReasonUnsupported, rej.Code)
+	require.Equal(t, runtime.ReasonInvalidSpec, rej.Code)
 }

@@ -1,0 +1,139 @@
+package groups
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+func TestPool(t *testing.T) {
+	pool := func(unavailable int) Wanted {
+		return Wanted{Replicas: 1, Pooled: true, Roles: []Role{{Name: "p", Units: 2}, {Name: "d", Units: 2, Unavailable: unavailable}}}
+	}
+	prefill := []Instance{at("p/0.0"), at("p/0.1")}
+	for name, c := range map[string]struct {
+		want Wanted
+		have []Instance
+		do   string
+	}{
+		"another template: one unit more of the role": {
+			want: pool(0), have: []Instance{at("d/0.0", old), at("d/0.1", old)}, do: "create d/0.2.0@1",
+		},
+		"another template: nothing goes before the new unit is ready": {
+			want: pool(0), have: []Instance{at("d/0.0", old), at("d/0.1", old), at("d/0.2", unready)},
+		},
+		"another template: an old unit goes for a ready one": {
+			want: pool(0), have: []Instance{at("d/0.0", old), at("d/0.1", old), at("d/0.2")}, do: "delete d/0.1",
+		},
+		"another template: the next starts once the old unit is gone": {
+			want: pool(0), have: []Instance{at("d/0.0", old), at("d/0.1", old, leaving), at("d/0.2")}, do: "delete d/0.1",
+		},
+		"another template: and then takes the free slot": {
+			want: pool(0), have: []Instance{at("d/0.0", old), at("d/0.2")}, do: "create d/0.1.0@1",
+		},
+		"another template: a broken old unit goes at once": {
+			want: pool(0), have: []Instance{at("d/0.0", old), at("d/0.1", old, unready)}, do: "create d/0.2.0@1, delete d/0.1",
+		},
+		"another template: all new units serve": {
+			want: pool(0), have: []Instance{at("d/0.0"), at("d/0.1", old), at("d/0.2")}, do: "delete d/0.1",
+		},
+		"without room for one more: an old unit goes first": {
+			want: pool(1), have: []Instance{at("d/0.0", old), at("d/0.1", old)}, do: "delete d/0.1",
+		},
+		"without room for one more: its successor starts once it is gone": {
+			want: pool(1), have: []Instance{at("d/0.0", old)}, do: "create d/0.1.0@1",
+		},
+		"without room for one more: the next waits for the successor": {
+			want: pool(1), have: []Instance{at("d/0.0", old), at("d/0.1", unready)},
+		},
+		"back to the template before: the new unit goes": {
+			want: pool(0), have: []Instance{at("d/0.0"), at("d/0.1"), at("d/0.2", old, unready)}, do: "delete d/0.2",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, c.do, show(Decide(c.want, slices.Concat(prefill, c.have))))
+		})
+	}
+}
+
+func drawPool(t *rapid.T) Wanted {
+	w := Wanted{Replicas: rapid.IntRange(0, 1).Draw(t, "replicas"), Pooled: true}
+	for _, name := range []string{"a", "b"} {
+		w.Roles = append(w.Roles, Role{
+			Name: name, Units: rapid.IntRange(1, 4).Draw(t, "units"), Hosts: map[string]int{"a": 1, "b": 2}[name],
+			Unavailable: rapid.IntRange(0, 2).Draw(t, "unavailable"),
+		})
+	}
+	return w
+}
+
+// serving counts the units of a role that serve once the decision is carried out.
+func (s *simulation) serving(role Role, d Decision) (n int) {
+	ranks, bad := map[Unit]int{}, map[Unit]bool{}
+	for _, i := range s.all {
+		if i.Role == role.Name {
+			ranks[i.Unit()]++
+			bad[i.Unit()] = bad[i.Unit()] || !i.Ready || i.Leaving || slices.Contains(d.Delete, i.Key)
+		}
+	}
+	for u, have := range ranks {
+		if have == role.hosts() && !bad[u] {
+			n++
+		}
+	}
+	return n
+}
+
+func TestPool_ServesFromAnyHistory(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := &simulation{want: drawPool(t), template: map[string]int{}, made: map[string]int{}}
+		one := func(name string) *Instance {
+			if len(s.all) == 0 {
+				t.Skip("there is no instance")
+			}
+			return &s.all[rapid.IntRange(0, len(s.all)-1).Draw(t, name)]
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"": func(t *rapid.T) {
+				d := s.decide()
+				require.Empty(t, d.Replace)
+				for _, r := range s.want.Roles {
+					before, after := s.serving(r, Decision{}), s.serving(r, d)
+					if s.want.Replicas > 0 {
+						require.GreaterOrEqual(t, after, min(before, r.Units-r.Unavailable), "units of %s that serve", r.Name)
+					}
+				}
+			},
+			"wanted": func(t *rapid.T) { s.want = drawPool(t) },
+			"template": func(t *rapid.T) {
+				s.template[rapid.SampledFrom([]string{"a", "b"}).Draw(t, "role")] = rapid.IntRange(0, 2).Draw(t, "template")
+			},
+			"step":    func(t *rapid.T) { s.step(t) },
+			"start":   func(*rapid.T) { s.start() },
+			"unready": func(*rapid.T) { one("unready").Ready = false },
+			"vanish": func(*rapid.T) {
+				i := s.find(one("vanishes").Key)
+				s.all = slices.Delete(s.all, i, i+1)
+			},
+			"leave": func(*rapid.T) { i := one("leaves"); i.Leaving, i.Ready = true, false },
+		})
+		s.all = slices.DeleteFunc(s.all, func(i Instance) bool { return i.Leaving })
+		for range 1000 {
+			if !s.step(t) {
+				s.start()
+			}
+		}
+		require.Empty(t, show(s.decide()), "nothing is left to do")
+		perRole := map[string]int{}
+		for _, i := range s.all {
+			require.True(t, i.Ready, "%v is ready in the end", i.ID)
+			require.Equal(t, s.template[i.Role], s.made[i.Key], "%v has the template of its role", i.ID)
+			perRole[i.Role]++
+		}
+		for _, r := range s.want.Roles {
+			require.Equal(t, s.want.Replicas*r.Units*r.hosts(), perRole[r.Name], r.Name)
+		}
+	})
+}
