@@ -123,12 +123,10 @@ func cost(d *model.Deployment, rows []model.Topology) (instances, gpus int64) {
 	if d == nil {
 		return 0, 0
 	}
-	add := func(regionID string, replicas int32) {
-		spec := override.In(d.Spec, regionID)
-		each, gpusEach := PerReplica(spec)
-		n := int64(CountedReplicas(spec, replicas))
-		instances += n * each
-		gpus += n * gpusEach
+	add := func(t model.Topology) {
+		spec := t.In(override.In(d.Spec, t.RegionID))
+		more, moreGPUs := Of(spec, CountedReplicas(spec, t.Replicas))
+		instances, gpus = instances+more, gpus+moreGPUs
 	}
 	placed := false
 	for _, t := range rows {
@@ -137,7 +135,7 @@ func cost(d *model.Deployment, rows []model.Topology) (instances, gpus int64) {
 		}
 		placed = true
 		if topology.Active(t) {
-			add(t.RegionID, t.Replicas)
+			add(t)
 		}
 	}
 	if placed {
@@ -146,7 +144,7 @@ func cost(d *model.Deployment, rows []model.Topology) (instances, gpus int64) {
 	for _, name := range d.Spec.GetRegions() {
 		id := override.ID(d.Spec, name)
 		n, _ := override.Replicas(d.Spec, id)
-		add(id, n)
+		add(model.Topology{RegionID: id, Replicas: n})
 	}
 	return instances, gpus
 }
@@ -159,18 +157,17 @@ func CountedReplicas(spec *windlassv1.DeploymentSpec, replicas int32) int32 {
 	return max(replicas, at.WakeTo(spec))
 }
 
-// PerReplica returns how many instances make a replica of the spec, as it is in a region, and how many GPUs
-// they have.
-func PerReplica(spec *windlassv1.DeploymentSpec) (instances, gpus int64) {
+// Of returns how many instances the replicas of the spec have, as it is in a region, and how many GPUs they have.
+func Of(spec *windlassv1.DeploymentSpec, replicas int32) (instances, gpus int64) {
 	if len(spec.GetRoles()) == 0 {
-		return 1, int64(spec.GetResources().GetGpu().GetCount())
+		return int64(replicas), int64(replicas) * int64(spec.GetResources().GetGpu().GetCount())
 	}
 	for _, r := range spec.GetRoles() {
 		resources := r.GetResources()
 		if resources == nil {
 			resources = spec.GetResources()
 		}
-		n := int64(max(r.GetInstances(), 1))
+		n := int64(model.InstancesOf(spec, r, replicas))
 		instances += n
 		gpus += n * int64(resources.GetGpu().GetCount())
 	}

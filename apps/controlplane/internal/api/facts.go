@@ -117,7 +117,7 @@ func (f facts) place(t model.Topology) rollup.Place {
 		Observed: f.observedOf(t),
 		Region:   f.regions[t.RegionID],
 		MinReady: f.deployments[t.DeploymentID].Spec.GetMinReady(),
-		Roles:    f.deployments[t.DeploymentID].Spec.GetRoles(),
+		Spec:     t.In(f.deployments[t.DeploymentID].Spec),
 	}
 }
 

@@ -68,7 +68,7 @@ func grownRows(rows, changed []model.Topology) map[string]bool {
 	grown := map[string]bool{}
 	for _, now := range changed {
 		i := slices.IndexFunc(rows, func(t model.Topology) bool { return t.DeploymentID == now.DeploymentID && t.RegionID == now.RegionID })
-		if i < 0 || now.Replicas > rows[i].Replicas {
+		if i < 0 || now.Replicas > rows[i].Replicas || growsRole(rows[i], now) {
 			grown[now.RegionID] = true
 		}
 	}

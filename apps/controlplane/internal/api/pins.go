@@ -38,9 +38,8 @@ func pinnedUsage(tx Tx, appIDs []string) (map[string]model.Usage, error) {
 		for _, r := range p.Regions {
 			if kept && p.Stays(r) {
 				there := override.In(spec, r.RegionID)
-				instances, gpus := admission.PerReplica(there)
-				n := int64(admission.CountedReplicas(there, r.Replicas))
-				out[p.AppID] = out[p.AppID].Plus(model.Usage{Instances: n * instances, GPUs: n * gpus})
+				instances, gpus := admission.Of(there, admission.CountedReplicas(there, r.Replicas))
+				out[p.AppID] = out[p.AppID].Plus(model.Usage{Instances: instances, GPUs: gpus})
 			}
 		}
 	}

@@ -64,14 +64,13 @@ func (c versionMutation) portsFit(app model.App, was running, spec *windlassv1.D
 
 // instancesShare fails if more than one instance of the spec would have a fixed port in the region.
 func instancesShare(spec *windlassv1.DeploymentSpec, region model.Region, replicas int32, field string) error {
-	each, _ := admission.PerReplica(spec)
+	n, _ := admission.Of(spec, replicas)
 	i := fixedPort(spec)
-	n := int64(replicas) * each
 	if i < 0 || n <= 1 || !region.IsOneHost() {
 		return nil
 	}
 	fix := "Set the port to 0, and each instance gets one of its own, or run 1 replica there."
-	if each > 1 {
+	if model.InstancesEach(spec) > 1 {
 		fix = "Set the port to 0, and each instance gets one of its own."
 	}
 	return portRefusal(spec, i, region.Name, cmp.Or(field, portField(i)), fmt.Sprintf("%d instances would run there", n), fix)

@@ -19,6 +19,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/protection"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/preview"
 	"github.com/windlass-run/windlass/pkg/ident"
+	"github.com/windlass-run/windlass/pkg/pool"
 	"github.com/windlass-run/windlass/pkg/preset"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -141,6 +142,8 @@ type deployment struct {
 	progress *model.Progress
 	// scalingChanged means that the app's scaling policy has changed.
 	scalingChanged bool
+	// rolesScaled means that the counts of a pool's roles have changed.
+	rolesScaled bool
 	// out is the outcome. done means that no further step of makeVersion is needed.
 	out  outcome
 	done bool
@@ -225,6 +228,9 @@ func (d *deployment) resolveSpec(req *windlassv1.DeployRequest) (findings []pres
 	}
 	if spec.Replicas == nil {
 		spec.Replicas = new(d.app.Replicas)
+		if model.IsPooled(spec) && (d.app.LatestVersion == 0 || d.app.Replicas > 0) {
+			spec.Replicas = new(int32(pool.Whole))
+		}
 	}
 	if err := appspec.Check(spec, "spec"); err != nil {
 		return nil, err
@@ -247,7 +253,7 @@ func (d *deployment) makeVersion() (err error) {
 	if d.was, err = d.running(d.app); err != nil {
 		return err
 	}
-	for _, step := range []func() error{d.mayUseFeatures, d.setPolicy, d.keepRunning, d.compose, d.takePlace, d.write, d.tell} {
+	for _, step := range []func() error{d.mayUseFeatures, d.keepLayout, d.setPolicy, d.scaleRoles, d.keepRunning, d.compose, d.takePlace, d.write, d.tell} {
 		if err := step(); err != nil || d.done {
 			return err
 		}
@@ -339,6 +345,9 @@ func (d *deployment) keep(have model.Deployment) (err error) {
 		} else if err := d.release(d.app, f, d.want.Override); err != nil {
 			return err
 		}
+	}
+	if d.rolesScaled {
+		d.out.Unchanged, d.out.Scaled, d.out.Effect = false, true, windlassv1.VersionEffect_VERSION_EFFECT_SCALED
 	}
 	if err := d.scaleKept(have); err != nil {
 		return err

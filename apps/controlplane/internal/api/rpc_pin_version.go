@@ -58,6 +58,10 @@ func (c pinMutation) pinVersion(req *windlassv1.PinVersionRequest) (*windlassv1.
 	if err := mayBePinned(app, r, d, had); err != nil {
 		return nil, err
 	}
+	if model.IsPooled(d.Spec) {
+		return nil, apierr.InvalidFix("version", fmt.Sprintf("v%d is a pool, and a pool shares its region with no pinned version yet", d.Version),
+			"Deploy it as an app of another name, or use strategy canary to send it a part of the requests.")
+	}
 	if err := c.versions().mayServeAgain(app, d); err != nil {
 		return nil, err
 	}

@@ -76,10 +76,16 @@ func (c *mutation) scaleTo(app *model.App, was *running, req *windlassv1.ScaleRe
 		}
 		regionID, where = region.ID, region.Name
 	}
+	if req.GetRole() != "" {
+		return c.scaleRole(app, was, regionID, where, req)
+	}
 	if req.CurrentReplicas != nil {
 		if err := c.compareReplicas(*app, r, regionID, req.GetCurrentReplicas()); err != nil {
 			return false, err
 		}
+	}
+	if err := checkPoolSize(live.Spec, req.GetReplicas()); err != nil && !req.GetEndHold() {
+		return false, err
 	}
 	held, done, err := c.holdScaling(*app, r, regionID, where, req)
 	if err != nil || done {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -149,7 +150,7 @@ func counted(s model.RolloutState, app model.App, live, next *model.Deployment, 
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.Progress.Sizes)) {
 		out = append(out, model.Topology{
-			AppID: app.ID, DeploymentID: next.ID, RegionID: id, Replicas: s.Progress.Sizes[id],
+			AppID: app.ID, DeploymentID: next.ID, RegionID: id, Replicas: s.Progress.Sizes[id], Roles: rolesIn(rows, id),
 			Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED,
 		})
 	}
@@ -161,10 +162,11 @@ func countedLagging(s model.RolloutState, app model.App, live *model.Deployment,
 	if s.Progress == nil || len(s.Progress.Lagging) == 0 {
 		return rows
 	}
+	all := rows
 	rows = slices.DeleteFunc(slices.Clone(rows), func(t model.Topology) bool { return s.Progress.LaggingIn(t.RegionID) != nil })
 	for _, b := range s.Progress.Lagging {
 		rows = append(rows, model.Topology{
-			AppID: app.ID, DeploymentID: live.ID, RegionID: b.RegionID, Replicas: laggingSize(b),
+			AppID: app.ID, DeploymentID: live.ID, RegionID: b.RegionID, Replicas: laggingSize(b), Roles: rolesIn(all, b.RegionID),
 			Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED,
 		})
 	}
@@ -208,13 +210,14 @@ func (r running) currentSizes(app model.App) map[string]int32 {
 	return out
 }
 
-// missesSizes reports whether the version asks for other replicas than those with which the deployment will
-// begin. Scaling cannot set them, because there are no rows yet, and a stored spec does not change.
+// missesSizes reports whether the version asks for other replicas, or instances of a pool, than those with which the
+// deployment will begin. Scaling cannot set them, because there are no rows yet, and a stored spec does not change.
 func (r running) missesSizes(d model.Deployment, v version) bool {
-	if r.live != nil || v.Asked.Nothing() || slices.ContainsFunc(r.rows, func(t model.Topology) bool { return t.DeploymentID == d.ID }) {
+	if r.live != nil || v.Asked.Nothing() && !model.IsPooled(v.Spec) || slices.ContainsFunc(r.rows, func(t model.Topology) bool { return t.DeploymentID == d.ID }) {
 		return false
 	}
 	return slices.ContainsFunc(v.Spec.GetRegions(), func(region string) bool {
-		return appspec.ReplicasIn(d.Spec, region) != appspec.ReplicasIn(v.Spec, region)
+		at, was := override.ID(v.Spec, region), override.ID(d.Spec, region)
+		return !maps.Equal(askedCounts(d.Spec, was), askedCounts(v.Spec, at)) || appspec.ReplicasIn(d.Spec, region) != appspec.ReplicasIn(v.Spec, region)
 	})
 }

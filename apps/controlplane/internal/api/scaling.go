@@ -351,7 +351,7 @@ func scaledApp(in *plan.Input, s model.Scaling) (out model.ScaledApp, ok bool) {
 			size = plan.Size(r.rolloutState.Progress, t.RegionID)
 		}
 		spec := override.In(r.live.Spec, t.RegionID)
-		instances, gpus := admission.PerReplica(spec)
+		instances, gpus := admission.Of(spec, 1)
 		region := model.ScaledRegion{
 			Replicas: size, Counted: admission.CountedReplicas(spec, size), Generation: t.Generation, Moving: moving, Instances: instances, GPUs: gpus,
 			MadeFor: madeFor(in, out.Deployments, r.live.ID, t.RegionID),

@@ -148,7 +148,7 @@ func failedView(f facts, app model.App, r model.Rollout, c *model.Progress, st m
 	for _, t := range f.rows[app.ID] {
 		if pl := f.place(t); t.DeploymentID == r.DeploymentID && t.RegionID == st.RegionID && t.Replicas > 0 && pl.Observed.Doomed > 0 {
 			d := f.deployments[r.DeploymentID]
-			out.FailedInstances, out.FailedLimit = pl.Observed.Doomed, plan.FailedLimit(c.Policy, &d, t.Replicas)
+			out.FailedInstances, out.FailedLimit = pl.Observed.Doomed, plan.FailedLimit(c.Policy, &d, t)
 		}
 	}
 }

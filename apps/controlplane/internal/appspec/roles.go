@@ -13,6 +13,8 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
+	"github.com/windlass-run/windlass/pkg/pool"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -38,7 +40,9 @@ func fillRoles(s *windlassv1.DeploymentSpec) {
 			r.Entry = false
 			continue
 		}
-		r.Instances = max(r.Instances, 1)
+		if !model.IsPooled(s) {
+			r.Instances = max(r.Instances, 1) // a pool keeps what it has
+		}
 		if own := r.Resources; own != nil {
 			own.CpuMillicores = cmp.Or(own.CpuMillicores, s.Resources.GetCpuMillicores())
 			own.MemoryMib = cmp.Or(own.MemoryMib, s.Resources.GetMemoryMib())
@@ -54,9 +58,8 @@ func fillRoles(s *windlassv1.DeploymentSpec) {
 
 // checkRoles validates the roles of a spec with defaults.
 func checkRoles(s *windlassv1.DeploymentSpec, field string) error {
-	if s.GetLayout() == windlassv1.Layout_LAYOUT_POOLED {
-		return apierr.InvalidFix(field+".layout", "roles that are counted and scaled each for itself are not supported yet",
-			"Leave layout out: each replica is a group with all roles, and replicas counts groups.")
+	if err := checkPool(s, field); err != nil {
+		return err
 	}
 	names, entry := map[string]int{}, -1
 	for i, r := range s.GetRoles() {
@@ -78,6 +81,38 @@ func checkRoles(s *windlassv1.DeploymentSpec, field string) error {
 		}
 	}
 	return checkOrder(s.GetRoles(), names, field)
+}
+
+// checkPool validates what a spec with the layout pooled may not say.
+func checkPool(s *windlassv1.DeploymentSpec, field string) error {
+	if !model.IsPooled(s) {
+		return nil
+	}
+	switch n := s.GetReplicas(); {
+	case len(s.GetRoles()) < 2:
+		return apierr.InvalidFix(field+".layout", fmt.Sprintf("a pool has several roles, and the spec names %d", len(s.GetRoles())), "Name the roles, or leave layout out.")
+	case s.Replicas != nil && n != 0 && n != pool.Whole:
+		return apierr.InvalidFix(field+".replicas", fmt.Sprintf("%d replicas: a region has one pool, whose replicas are percent", n),
+			"Leave replicas out, and set instances of each role. Use 0 to stop the pool.")
+	case s.GetMinReady() > 0:
+		return apierr.InvalidFix(field+".minReady", "a pool is ready when every role has all its instances", "Leave minReady out.")
+	case s.GetRouting().GetColdStart() != nil:
+		return apierr.InvalidFix(field+".routing.coldStart", "a pool does not start when a request comes", "Leave coldStart out, or use layout replicas.")
+	}
+	return nil
+}
+
+// checkPoolPolicy validates what a rollout of a pool may not do.
+func checkPoolPolicy(p *windlassv1.RolloutPolicy, s *windlassv1.DeploymentSpec, field string) error {
+	const fix = "Use strategy rolling, which replaces instances in their places if one role differs, or recreate if there is no room for a second version."
+	switch {
+	case !model.IsPooled(s):
+	case strategy.Of(p).Order() == strategy.InPlace:
+		return apierr.InvalidFix(field+".strategy", "in the place of the old one, instances of two versions would serve each other", fix)
+	case none(p.GetMaxSurge()):
+		return apierr.InvalidFix(field+".maxSurge", "maxSurge is 0, and each version of a pool has at least one instance of every role", fix)
+	}
+	return nil
 }
 
 func checkRole(s *windlassv1.DeploymentSpec, r *windlassv1.RoleSpec, at string) error {
@@ -177,7 +212,9 @@ func checkRoleOverrides(s *windlassv1.DeploymentSpec, o *windlassv1.Override, at
 			return apierr.InvalidFix(where+".name", fmt.Sprintf("the app has no role %q", r.GetName()), "Its roles are "+strings.Join(names, ", ")+".")
 		case seen[r.GetName()]:
 			return apierr.InvalidFix(where+".name", fmt.Sprintf("role %q is there twice", r.GetName()), "Say all that is different of it in one entry.")
-		case r.GetResources() == nil && len(r.GetArgs()) == 0:
+		case r.GetInstances() > 0 && !model.IsPooled(s):
+			return apierr.InvalidFix(where+".instances", "each replica has the same roles in every region", "Use layout pooled, or set replicas of the region.")
+		case r.GetResources() == nil && len(r.GetArgs()) == 0 && r.GetInstances() == 0:
 			return apierr.InvalidFix(where, fmt.Sprintf("it changes nothing of role %q", r.GetName()), "Give it resources or args, or leave it out.")
 		}
 		seen[r.GetName()] = true

@@ -27,7 +27,10 @@ func parsed(t *testing.T, text string) *windlassv1.DeploymentSpec {
 func TestRoles_RefusalHasFieldAndFix(t *testing.T) {
 	digest := "@sha256:1111111111111111111111111111111111111111111111111111111111111111"
 	for _, c := range []struct{ name, more, field, message string }{
-		{"pooled", `layout: LAYOUT_POOLED`, "spec.layout", "not supported yet"},
+		{"a pool of replicas", `layout: LAYOUT_POOLED replicas: 2`, "spec.replicas", "a region has one pool"},
+		{"a pool that is ready before it is", `layout: LAYOUT_POOLED min_ready: 1`, "spec.minReady", "every role has all its instances"},
+		{"a pool at zero", `layout: LAYOUT_POOLED routing {cold_start {}}`, "spec.routing.coldStart", "does not start when a request comes"},
+		{"instances by region without a pool", `overrides {regions: "eu" roles {name: "decode" instances: 2}}`, "spec.overrides[0].roles[0].instances", "the same roles in every region"},
 		{"a name twice", `roles {name: "decode"}`, "spec.roles[2].name", "there twice"},
 		{"two entries", `roles {name: "router" entry: true}`, "spec.roles[2].entry", "both the entry role"},
 		{"several hosts", `roles {name: "big" hosts: 2}`, "spec.roles[2].hosts", "2 hosts is not supported yet"},
@@ -53,6 +56,9 @@ func TestRoles_RefusalHasFieldAndFix(t *testing.T) {
 		})
 	}
 	require.NoError(t, Check(parsed(t, pair+` layout: LAYOUT_REPLICAS roles {name: "router" hosts: 1 slots: SLOTS_ANY image: "router`+digest+`"}`), "spec"))
+	require.NoError(t, Check(parsed(t, pair+` layout: LAYOUT_POOLED replicas: 100 overrides {regions: "eu" roles {name: "decode" instances: 2}}`), "spec"))
+	single := parsed(t, `command: "serve" regions: "eu" layout: LAYOUT_POOLED roles {name: "main"}`)
+	require.Equal(t, "spec.layout", rpc.DetailOf(Check(single, "spec")).GetField())
 	one := `command: "serve" regions: "eu" roles {name: "main"} overrides {regions: "eu" roles {name: "main" args: "a"}}`
 	require.Equal(t, "spec.overrides[0].roles[0]", rpc.DetailOf(Check(parsed(t, one), "spec")).GetField())
 }
@@ -145,4 +151,41 @@ func TestRolesMade_ChangesWithTheRole(t *testing.T) {
 	require.NoError(t, err)
 	old := &model.Deployment{Spec: base.Spec, RolesMade: other}
 	require.Equal(t, map[string][]byte{"prefill": {1}, "decode": {2}}, made(pair, old).RoleHashes())
+}
+
+func TestPool_RefusedPoliciesHaveFieldAndFix(t *testing.T) {
+	spec := parsed(t, pair+` layout: LAYOUT_POOLED`)
+	for text, field := range map[string]string{
+		`strategy: STRATEGY_IN_PLACE`:                                      "rollout.strategy",
+		`strategy: STRATEGY_ROLLING max_surge: "0" max_unavailable: "25%"`: "rollout.maxSurge",
+	} {
+		p := &windlassv1.RolloutPolicy{}
+		require.NoError(t, prototext.Unmarshal([]byte(text), p))
+		detail := rpc.DetailOf(CheckPolicy(p, spec, "rollout"))
+		require.Equal(t, field, detail.GetField())
+		require.NotEmpty(t, detail.GetFix())
+		require.NotEqual(t, field, rpc.DetailOf(CheckPolicy(p, parsed(t, pair), "rollout")).GetField())
+	}
+	require.Equal(t, "scaling", rpc.DetailOf(CheckScaling(&windlassv1.ScalingPolicy{Max: 3, Metrics: []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_IN_FLIGHT, Target: "4"}}}, spec, "scaling")).GetField())
+}
+
+func TestPool_InstancesAreNoPartOfTheVersion(t *testing.T) {
+	a, b := parsed(t, pair+` layout: LAYOUT_POOLED`), parsed(t, pair+` layout: LAYOUT_POOLED`)
+	b.Roles[1].Instances = 6
+	b.PinnedOverrides = []*windlassv1.PinnedOverride{{Region: "eu", RegionId: "reg", Values: &windlassv1.Override{
+		Roles: []*windlassv1.RoleOverride{{Name: "decode", Instances: 3}},
+	}}}
+	same, err := Same(a, b)
+	require.NoError(t, err)
+	require.True(t, same)
+	require.Zero(t, a.Roles[1].Instances, "it keeps what it has")
+	b.Roles[1].Args = []string{"--x"}
+	same, err = Same(a, b)
+	require.NoError(t, err)
+	require.False(t, same)
+	c := parsed(t, pair)
+	c.Roles[1].Instances = 6
+	same, err = Same(c, parsed(t, pair))
+	require.NoError(t, err)
+	require.False(t, same, "of a group they are")
 }

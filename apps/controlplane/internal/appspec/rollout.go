@@ -49,6 +49,9 @@ func CheckPolicy(p *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec, f
 	if fault := strategy.Check(p); fault != nil {
 		return apierr.InvalidFix(field+"."+fault.Field, fault.Message, fault.Fix)
 	}
+	if err := checkPoolPolicy(p, spec, field); err != nil {
+		return err
+	}
 	if err := CheckApproval(p.GetStartApproval(), false, field+".startApproval"); err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/analysis"
 	"github.com/windlass-run/windlass/pkg/scaling"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -18,6 +19,9 @@ func CheckScaling(p *windlassv1.ScalingPolicy, spec *windlassv1.DeploymentSpec, 
 	}
 	if fault := scaling.Check(p); fault != nil {
 		return apierr.InvalidFix(field+"."+fault.Field, fault.Message, fault.Fix)
+	}
+	if model.IsPooled(spec) {
+		return apierr.InvalidFix(field, "the roles of a pool follow no load", "Leave scaling out, and scale each role: `windlass scale APP --role NAME=N`.")
 	}
 	for i, m := range p.GetMetrics() {
 		if _, err := analysis.Expand(m.GetQuery(), analysis.Subject{}); err != nil {

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	"github.com/windlass-run/windlass/pkg/healthcheck"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -183,6 +184,11 @@ func hashOf(spec *windlassv1.DeploymentSpec, last concern) ([]byte, error) {
 	s := proto.CloneOf(spec)
 	s.PinnedOverrides = override.Versioned(s)
 	slices.Sort(s.Regions)
+	if model.IsPooled(s) {
+		for _, r := range s.GetRoles() {
+			r.Instances = 0 // the region's, and not the version's
+		}
+	}
 	m := s.ProtoReflect()
 	m.Range(func(f protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
 		if concerns[f.Name()] > last {

@@ -3,6 +3,7 @@ package dispatch
 import (
 	"slices"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -27,6 +28,7 @@ var features = []struct {
 		})
 	}},
 	{agentv1.Feature_FEATURE_MODELS, func(s *windlassv1.DeploymentSpec) bool { return s.GetModel() != nil }},
+	{agentv1.Feature_FEATURE_POOLED_ROLES, model.IsPooled},
 	{agentv1.Feature_FEATURE_EXPECTED_CODES, func(s *windlassv1.DeploymentSpec) bool { return len(s.GetHealthCheck().GetExpectedCodes()) > 0 }},
 }
 

@@ -51,7 +51,7 @@ func deploymentState(it *model.DesiredItem) *agentv1.DeploymentState {
 	}
 	d := &it.Deployment
 	base := override.In(d.Spec, it.RegionID)
-	spec := base
+	spec := it.Topology.In(base)
 	if d.ResolvedImage != "" && d.ResolvedImage != spec.Image {
 		spec = withImage(spec, d.ResolvedImage)
 	}

@@ -186,10 +186,13 @@ type Topology struct {
 	// nothing in the region, until it takes the workload back or stops.
 	Transferred bool
 	// MaxUnavailable is how many replicas may be out of service at a time while the region replaces instances. 0
-	// means one.
+	// means one, and of a pool that one instance more exists instead.
 	MaxUnavailable int32
-	CreatedAt      int64
-	UpdatedAt      int64
+	// Roles has how many instances of each role the region's whole pool has, whatever share of it the row has. It is
+	// empty unless the layout is pooled. See RoleCounts.
+	Roles     string
+	CreatedAt int64
+	UpdatedAt int64
 }
 
 // Assignment is a deployment in a region to which it is or was assigned.

@@ -13,23 +13,15 @@ import (
 )
 
 // InstancesEach returns how many instances make a replica of the spec.
-func InstancesEach(spec *windlassv1.DeploymentSpec) int32 {
-	if len(spec.GetRoles()) == 0 {
-		return 1
-	}
-	var n int32
-	for _, r := range spec.GetRoles() {
-		n += max(r.GetInstances(), 1)
-	}
-	return n
-}
+func InstancesEach(spec *windlassv1.DeploymentSpec) int32 { return Instances(spec, 1) }
 
-// SameGroups reports whether groups of both specs have the same roles, with as many instances of each.
+// SameGroups reports whether groups of both specs have the same roles, with as many instances of each. The counts
+// of a pool are the region's, and the same for both.
 func SameGroups(a, b *windlassv1.DeploymentSpec) bool {
 	if len(a.GetRoles()) < 2 && len(b.GetRoles()) < 2 {
 		return true
 	}
-	if len(a.GetRoles()) != len(b.GetRoles()) {
+	if len(a.GetRoles()) != len(b.GetRoles()) || IsPooled(a) != IsPooled(b) {
 		return false
 	}
 	instances := map[string]int32{}
@@ -37,7 +29,7 @@ func SameGroups(a, b *windlassv1.DeploymentSpec) bool {
 		instances[r.GetName()] = max(r.GetInstances(), 1)
 	}
 	for _, r := range b.GetRoles() {
-		if instances[r.GetName()] != max(r.GetInstances(), 1) {
+		if n, there := instances[r.GetName()]; !there || n != max(r.GetInstances(), 1) && !IsPooled(a) {
 			return false
 		}
 	}
@@ -90,7 +82,7 @@ func EncodeRoleCounts(r *agentv1.DeploymentRollup) string {
 	for _, role := range r.GetRoles()[:min(len(r.GetRoles()), maxCountedRoles)] {
 		kept.Roles = append(kept.Roles, &agentv1.RoleRollup{
 			Role: cut(role.GetRole(), maxRoleName), Instances: max(role.GetInstances(), 0), Ready: max(role.GetReady(), 0), Updated: max(role.GetUpdated(), 0),
-			Doomed: max(role.GetDoomed(), 0), Reason: cut(role.GetReason(), maxRoleReason), Message: cut(role.GetMessage(), maxRoleMessage),
+			Pool: max(role.GetPool(), 0), Doomed: max(role.GetDoomed(), 0), Reason: cut(role.GetReason(), maxRoleReason), Message: cut(role.GetMessage(), maxRoleMessage),
 		})
 	}
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(kept)

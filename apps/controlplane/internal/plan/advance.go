@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -295,6 +296,25 @@ func (p *planner) assign(d *model.Deployment, region string, replicas int32) {
 	p.beginWorkload(t)
 	p.rows = append(p.rows, t)
 	slices.SortFunc(p.rows, compareRows)
+}
+
+// poolCounts returns how many instances of each role the row's pool has, as Topology.Roles has them: those of other
+// versions in its region, else those that it had, else those that its version begins with.
+func poolCounts(f *facts, t *model.Topology) string {
+	d := f.deps[t.DeploymentID]
+	if d == nil || !model.IsPooled(d.Spec) {
+		return ""
+	}
+	counts, there := model.RoleCounts{}, t.RoleCounts()
+	for _, o := range f.rows {
+		if o.RegionID == t.RegionID && o.Assigned() && o.DeploymentID != t.DeploymentID {
+			maps.Copy(there, o.RoleCounts())
+		}
+	}
+	for _, r := range override.In(d.Spec, t.RegionID).GetRoles() {
+		counts[r.GetName()] = cmp.Or(there[r.GetName()], max(r.GetInstances(), 1))
+	}
+	return counts.Encode()
 }
 
 func (p *planner) noteStarted(d *model.Deployment) {

@@ -133,7 +133,7 @@ func troubleOf(policy *windlassv1.RolloutPolicy, d *model.Deployment, pl rollup.
 	if t.reason, t.message, t.doomed = pl.Doomed(); t.doomed {
 		t.kind = onCrash
 		t.final = pl.Heard() && pl.Observed.Phase == int32(agentv1.AppliedState_PHASE_REJECTED)
-		t.doomed = t.final || pl.Observed.Doomed >= FailedLimit(policy, d, pl.Row.Replicas)
+		t.doomed = t.final || pl.Observed.Doomed >= FailedLimit(policy, d, pl.Row)
 		if text := failedText(policy, d, pl); text != "" && !t.final {
 			t.message = text + ": " + t.message
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
+	"github.com/windlass-run/windlass/pkg/pool"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -125,6 +126,18 @@ func drawLimits(t *rapid.T, policy *windlassv1.RolloutPolicy) {
 	}
 }
 
+// deployDrawnPool makes the spec a pool, and draws which roles differ from the live version.
+func (f *fleet) deployDrawnPool(s *windlassv1.DeploymentSpec) {
+	size := rapid.SampledFrom([]int32{0, pool.Whole, pool.Whole, pool.Whole})
+	s.Replicas, s.MinReady, s.Routing.ColdStart = new(size.Draw(f.t, "size of the pool")), 0, nil
+	for _, p := range s.GetPinnedOverrides() {
+		override.SetReplicas(s, p.GetRegion(), p.GetRegionId(), size.Draw(f.t, "size of the pool of "+p.GetRegion()))
+	}
+	id := f.deployPool(s, rapid.SampledFrom([]string{"", "decode", "prefill", "prefill, decode"}).Draw(f.t, "roles that differ"))
+	f.bad[id] = rapid.IntRange(0, 3).Draw(f.t, "bad version") == 0
+	f.poor[id] = rapid.IntRange(0, 3).Draw(f.t, "poor version") == 0
+}
+
 // deployStaged draws a version, and whether it is made as the live one.
 func (f *fleet) deployStaged() {
 	regions := rapid.SampledFrom([][]string{{"ap", "eu", "us"}, {"eu", "us"}, {"us"}, {"ap", "us"}}).Draw(f.t, "regions")
@@ -142,6 +155,10 @@ func (f *fleet) deployStaged() {
 	s.Routing = &windlassv1.RoutingPolicy{QueueSize: new(f.app.LatestVersion + 1)}
 	if rapid.IntRange(0, 2).Draw(f.t, "cold start") == 0 {
 		s.Routing.ColdStart = &windlassv1.ColdStart{}
+	}
+	if f.pool {
+		f.deployDrawnPool(s)
+		return
 	}
 	live := f.app.LiveDeploymentID
 	alike := rapid.IntRange(0, 2).Draw(f.t, "made alike") == 0

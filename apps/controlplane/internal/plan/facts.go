@@ -120,7 +120,7 @@ func (f *facts) place(t *model.Topology) rollup.Place {
 		Region:   f.regions[t.RegionID],
 	}
 	if d := f.deps[t.DeploymentID]; d != nil {
-		pl.MinReady, pl.Roles = d.Spec.GetMinReady(), d.Spec.GetRoles()
+		pl.MinReady, pl.Spec = d.Spec.GetMinReady(), t.In(d.Spec)
 	}
 	return pl
 }

@@ -25,10 +25,10 @@ func limitOf(text string, n int32) int32 {
 	return max(1, min(strategy.Amount(text, n), n))
 }
 
-// FailedLimit returns how many instances of the deployment have to fail for good before it
-// fails in a region that should run the given replicas.
-func FailedLimit(policy *windlassv1.RolloutPolicy, d *model.Deployment, replicas int32) int32 {
-	return limitOf(policy.GetAutoRollback().GetFailedInstances(), replicas*instancesEach(d))
+// FailedLimit returns how many instances of the row, which is of the deployment, have to fail for good
+// before it fails in its region.
+func FailedLimit(policy *windlassv1.RolloutPolicy, d *model.Deployment, t model.Topology) int32 {
+	return limitOf(policy.GetAutoRollback().GetFailedInstances(), instancesOf(d, t))
 }
 
 // failedText returns how many instances failed, of which limit. It is empty for a policy that
@@ -38,7 +38,7 @@ func failedText(policy *windlassv1.RolloutPolicy, d *model.Deployment, pl rollup
 		return ""
 	}
 	return fmt.Sprintf("%d of %d instances failed, limit %d",
-		pl.Observed.Doomed, pl.Row.Replicas*instancesEach(d), FailedLimit(policy, d, pl.Row.Replicas))
+		pl.Observed.Doomed, instancesOf(d, pl.Row), FailedLimit(policy, d, pl.Row))
 }
 
 // unhealthyFor returns how long too many replicas may not be ready any more, ms.

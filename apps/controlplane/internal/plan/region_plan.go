@@ -145,8 +145,11 @@ func (v *view) regionPlan(region string) *regionPlan {
 		l.RegionPlan.From = append(l.RegionPlan.From, s)
 		l.seen += v.seen(t)
 	}
-	v.joinWorkloads(l, order == strategy.InPlace && forward)
+	v.joinWorkloads(l, order == strategy.InPlace && forward, forward && l.Stop == nil && order == strategy.Beside)
 	v.keepInstances(l)
+	if v.keepsRoles(l) {
+		l.Keep = 0 // there is nothing else that could be kept
+	}
 	return l
 }
 
@@ -218,6 +221,9 @@ func (v *view) side(t *model.Topology) strategy.Side {
 func (f *facts) seen(t *model.Topology) int32 {
 	o := f.observed[rowKey{t.DeploymentID, t.RegionID}]
 	groups, _ := o.Counts() // a group of which instances are gone takes up more than its share of the rest
+	if d := f.deps[t.DeploymentID]; d != nil && model.IsPooled(d.Spec) {
+		return groups // percent
+	}
 	each := instancesEach(f.deps[t.DeploymentID])
 	return max(groups, (o.Instances()+each-1)/each)
 }
@@ -228,6 +234,14 @@ func instancesEach(d *model.Deployment) int32 {
 		return 1
 	}
 	return model.InstancesEach(d.Spec)
+}
+
+// instancesOf returns how many instances the row's replicas have.
+func instancesOf(d *model.Deployment, t model.Topology) int32 {
+	if d == nil {
+		return t.Replicas
+	}
+	return model.Instances(t.In(d.Spec), t.Replicas)
 }
 
 // moveRegions takes the next step in each region that is in reach.

@@ -23,9 +23,10 @@ import (
 // other, and what the planner makes of each:
 //
 //	regions us eu                connected regions of the simulation
-//	deploy us eu [replicas=2] [own=(us:5)] [min_ready=1] [image=...] [source=rollback] [sized=yes] [alike] [queue=5] [cold]
+//	deploy us eu [replicas=2] [own=(us:5)] [min_ready=1] [image=...] [source=rollback] [sized=yes] [alike] [queue=5] [cold] [pool=decode]
 //	                             own: replicas that are asked for in some regions
 //	                             sized: with a policy, too, every region gets this number
+//	                             pool=decode: a pool of 8 prefill and 2 decode servers, in which these roles differ
 //	                             alike: nothing that instances see differs from what is live
 //	                             queue: requests are routed with one of that size
 //	                             cold: at zero, requests wait and wake it
@@ -163,9 +164,12 @@ func run(t *testing.T, w *simulation, d *datadriven.TestData) {
 		if opts["cold"] != "" {
 			s.Routing = &windlassv1.RoutingPolicy{ColdStart: &windlassv1.ColdStart{}}
 		}
-		if opts["alike"] != "" {
+		switch {
+		case opts["alike"] != "":
 			w.deployAlike(s)
-		} else {
+		case opts["pool"] != "":
+			w.deployPool(s, opts["pool"])
+		default:
 			w.deploy(s)
 		}
 		w.deps[len(w.deps)-1].Source = opts["source"]

@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/analysis"
+	"github.com/windlass-run/windlass/pkg/pool"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -127,6 +129,9 @@ func (w *simulation) inInstances(o model.Observed) model.Observed {
 	if i < 0 || len(w.deps[i].Spec.GetRoles()) < 2 {
 		return o
 	}
+	if model.IsPooled(w.deps[i].Spec) {
+		return w.inPool(o, w.deps[i].Spec)
+	}
 	rollup := &agentv1.DeploymentRollup{Groups: o.Instances()}
 	for _, r := range w.deps[i].Spec.GetRoles() {
 		rollup.Roles = append(rollup.Roles, &agentv1.RoleRollup{Role: r.GetName(), Instances: o.Instances() * r.GetInstances(), Ready: o.Ready * r.GetInstances()})
@@ -137,6 +142,51 @@ func (w *simulation) inInstances(o model.Observed) model.Observed {
 		*n *= each
 	}
 	return o
+}
+
+// inPool is inInstances for a pool, of which the simulation counts percent.
+func (w *simulation) inPool(o model.Observed, spec *windlassv1.DeploymentSpec) model.Observed {
+	in := w.rows[rowKey{o.DeploymentID, o.RegionID}].In(spec)
+	rollup := &agentv1.DeploymentRollup{}
+	for _, r := range in.GetRoles() {
+		n := int(r.GetInstances())
+		rollup.Roles = append(rollup.Roles, &agentv1.RoleRollup{
+			Role: r.GetName(), Pool: r.GetInstances(), Instances: int32(pool.Units(int(o.Instances()), n)), Ready: int32(pool.Units(int(o.Ready), n)),
+		})
+	}
+	rollup.Groups = o.Instances()
+	o.RoleCounts = model.EncodeRoleCounts(rollup)
+	for _, n := range []*int32{&o.Pending, &o.Running, &o.Ready, &o.Draining, &o.Fail} {
+		*n = model.Instances(in, *n)
+	}
+	return o
+}
+
+// pooled makes the spec a pool of 8 prefill and 2 decode servers.
+func pooled(s *windlassv1.DeploymentSpec) *windlassv1.DeploymentSpec {
+	s.Layout = windlassv1.Layout_LAYOUT_POOLED
+	s.Roles = []*windlassv1.RoleSpec{{Name: "prefill", Instances: 8}, {Name: "decode", Instances: 2, Entry: true}}
+	return s
+}
+
+// deployPool is deploy for a pool. changed names the roles that differ from the live version.
+func (w *simulation) deployPool(spec *windlassv1.DeploymentSpec, changed string) string {
+	id := w.deploy(pooled(spec))
+	before := map[string][]byte{}
+	if w.app.LiveDeploymentID != "" {
+		before = w.deps[w.index(w.app.LiveDeploymentID)].RoleHashes()
+	}
+	hashes := map[string][]byte{}
+	for _, r := range spec.GetRoles() {
+		hashes[r.GetName()] = before[r.GetName()]
+		if hashes[r.GetName()] == nil || strings.Contains(changed, r.GetName()) {
+			hashes[r.GetName()] = []byte(id)
+		}
+	}
+	var err error
+	w.deps[w.index(id)].RolesMade, err = model.EncodeRoleHashes(hashes)
+	require.NoError(w.t, err)
+	return id
 }
 
 // groups returns a spec whose replicas are groups of three instances.

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/pool"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -27,6 +28,8 @@ type fleet struct {
 	poor   map[string]bool // versions whose figures are bad
 	// zeroed: people scaled to nothing, which stops what is routed to.
 	zeroed bool
+	// pool: the app's layout is pooled.
+	pool bool
 	// restored is a retained version that was made live again.
 	restored string
 	// most that existed before the last thing happened, by region.
@@ -215,6 +218,23 @@ func (f *fleet) obeyAll(region string) {
 	f.serveRoutes(region)
 }
 
+// scaleRoles is what the API does of a scale of a role. More of the pool is to start then.
+func (f *fleet) scaleRoles(region string) {
+	counts := model.RoleCounts{"prefill": rapid.Int32Range(1, 9).Draw(f.t, "prefill"), "decode": rapid.Int32Range(1, 4).Draw(f.t, "decode")}
+	for key, row := range f.rows {
+		if key.region != region || !row.Assigned() || row.Roles == counts.Encode() {
+			continue
+		}
+		row.Roles = counts.Encode()
+		row.Generation++
+		f.rows[key] = row
+		if r := f.runs[key]; r != nil {
+			less := r.ready / 2
+			r.ready, r.other = r.ready-less, r.other+less
+		}
+	}
+}
+
 // happen lets one thing happen.
 func (f *fleet) happen() {
 	t := f.t
@@ -239,7 +259,7 @@ func (f *fleet) happen() {
 	case 2:
 		f.closed = nil
 	}
-	switch e := rapid.IntRange(0, 37).Draw(t, "event"); {
+	switch e := rapid.IntRange(0, 38).Draw(t, "event"); {
 	case e == 36:
 		drawFreeze(t, f.simulation)
 	case e <= 4 && connected:
@@ -308,6 +328,8 @@ func (f *fleet) happen() {
 		if f.restore(progress.Retained()) {
 			f.restored = f.app.LiveDeploymentID
 		}
+	case e == 38 && f.pool:
+		f.scaleRoles(region)
 	case e == 37 && r != nil && r.outdated() > 0 && r.other == 0:
 		r.stop(1)
 		r.other = 1
@@ -334,7 +356,11 @@ func newFleet(t *rapid.T, policy *windlassv1.RolloutPolicy) *fleet {
 	if rapid.IntRange(0, 3).Draw(t, "an agent of a release before") == 0 {
 		f.setRegion("us", func(r *model.Region) { r.AgentFeatures = nil })
 	}
-	f.deploy(spec(2, "eu", "us"))
+	if f.pool = rapid.IntRange(0, 4).Draw(t, "pool") == 0; f.pool {
+		f.deployPool(spec(pool.Whole, "eu", "us"), "all")
+	} else {
+		f.deploy(spec(2, "eu", "us"))
+	}
 	f.heal()
 	return f
 }

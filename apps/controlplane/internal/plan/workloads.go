@@ -25,6 +25,10 @@ import (
 // by one, each stopped before its successor starts: no faster and no wider, only under another
 // name.
 //
+// A version of a pool in which at most one role differs takes the pool over under the strategy rolling, so that
+// instances of the other roles stay. If two roles differ, it does not: prefill servers of one version would serve
+// decode servers of the other one meanwhile.
+//
 // A version that is made as the one before it, which differs in what no instance sees, takes
 // workloads over under every strategy. Nothing is replaced then: a region has the new version
 // whole, or not at all, and goes back as fast.
@@ -36,13 +40,15 @@ func (f *facts) mayTransfer(region string) bool {
 
 // joinWorkloads finds the rows whose workloads go to the region plan's version, and counts a
 // workload that was transferred only once.
-func (v *view) joinWorkloads(l *regionPlan, inPlace bool) {
+//
+// inPlace says that the strategy takes over every workload, and rolls that it takes over pools with the same roles.
+func (v *view) joinWorkloads(l *regionPlan, inPlace, rolls bool) {
 	if v.mayTransfer(l.region) && l.to != nil && l.To.Assigned == 0 && l.Size > 0 && !v.hasTaken(l.row) {
 		for i := len(l.from) - 1; i >= 0; i-- {
 			t := l.from[i]
 			// A workload that was transferred goes back in place, whatever the policy is by now.
 			back := l.row != nil && l.row.Transferred && t.WorkloadKey() == l.row.WorkloadKey()
-			if t.Assigned() && t.Replicas > 0 && (inPlace && isOfEqualGroups(l.to, v.deps[t.DeploymentID]) || back || v.madeAlike(l.to, t)) {
+			if t.Assigned() && t.Replicas > 0 && (inPlace && isOfEqualGroups(l.to, v.deps[t.DeploymentID]) || rolls && sharesRoles(l.to, v.deps[t.DeploymentID]) || back || v.madeAlike(l.to, t)) {
 				l.RegionPlan.From[i].Transfers = true
 				break
 			}
@@ -60,6 +66,22 @@ func (v *view) joinWorkloads(l *regionPlan, inPlace bool) {
 	if took, serving, outdated := taken(*l.row, l.from, v.observedOf, v.deps[l.row.DeploymentID]); took {
 		l.To.Serving, l.To.Outdated = serving, outdated
 	}
+}
+
+// sharesRoles reports whether the deployments are pools of which at most one role differs.
+func sharesRoles(d, other *model.Deployment) bool {
+	changed, same := d.ChangedRoles(other)
+	return same && len(changed) <= 1
+}
+
+// keepsRoles reports whether the region plan's version takes over a pool in which a role differs, or has done so.
+func (v *view) keepsRoles(l *regionPlan) bool {
+	for i, t := range l.from {
+		if (l.RegionPlan.From[i].Transfers || hasOf(l.row, t)) && sharesRoles(l.to, v.deps[t.DeploymentID]) {
+			return true
+		}
+	}
+	return false
 }
 
 // madeAlike reports whether the row's instances are the deployment's as they are.
@@ -159,6 +181,9 @@ func hasOf(t, other *model.Topology) bool {
 //
 // Of several roles as many serve as the scarcest of them has ready instances for.
 func servingOf(o model.Observed, d *model.Deployment) int32 {
+	if ready, _, ok := o.Shares(); ok {
+		return max(o.ReadyReplicas, ready)
+	}
 	if d != nil && len(d.Spec.GetRoles()) > 1 {
 		_, roles := o.Counts()
 		ready := map[string]int32{}
@@ -219,8 +244,8 @@ func (s *stager) transfer(t, successor *model.Topology, replicas int32) {
 	if before, had := s.before[rowKey{successor.DeploymentID, successor.RegionID}]; had && successor.Generation == before.Generation {
 		successor.Generation++
 	}
-	successor.Replicas, successor.MaxUnavailable = replicas, 0
-	if _, n := regionBounds(s.progress, successor.RegionID, s.size(successor.DeploymentID, successor.RegionID)); n > 1 {
+	successor.Replicas, successor.MaxUnavailable, successor.Roles = replicas, 0, t.Roles
+	if _, n := regionBounds(s.progress, successor.RegionID, s.size(successor.DeploymentID, successor.RegionID)); n > 1 || n == 1 && successor.Roles != "" {
 		successor.MaxUnavailable = n
 	}
 	t.Replicas, t.Transferred = 0, true
@@ -238,6 +263,7 @@ func (f *facts) versionNumber(deployment string) int32 {
 // that was transferred, the one that the row which has it gave up in turn.
 func (p *planner) beginWorkload(t *model.Topology) {
 	t.Workload, t.WorkloadVersion, t.Transferred, t.MaxUnavailable = "", 0, false, 0
+	t.Roles = poolCounts(p.facts, t)
 	for holder := p.holder(t); holder != nil; holder = p.holder(t) {
 		t.Workload, t.WorkloadVersion = holder.DeploymentID, p.versionNumber(holder.DeploymentID)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
+	"github.com/windlass-run/windlass/pkg/pool"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -63,11 +64,12 @@ func (p *Preview) regionView(f forecast.Forecast, id string) (*windlassv1.PlanRe
 		return nil, has, err
 	}
 	v := &windlassv1.PlanRegion{Region: region.Name, Status: region.Status}
-	kinds := mergeShared(kindsOf(override.In(p.target.Spec, id)), has.gpus)
+	kinds := mergeShared(kindsOf(p.specIn(p.target.ID, p.target.Spec, id)), has.gpus)
 	for i, k := range append(kinds, kind{})[:max(1, len(kinds))] {
 		e := p.measureExtent(f, region, has.gpus, k)
 		v.ReplicasNow, v.ReplicasPeak, v.ReplicasAfter = e.now.replicas, e.peak.replicas, e.after.replicas
 		v.GpusNow, v.GpusPeak, v.GpusAfter = e.now.gpus, e.peak.gpus, e.after.gpus
+		v.SetCapacity = p.setCapacityText(e, id)
 		if k.gpu == nil || !e.runsTarget {
 			continue
 		}
@@ -163,28 +165,89 @@ type extent struct {
 	needed int32
 	// kept is how many of the needed GPUs are still needed after the rollout.
 	kept int32
+	// lowest is the lowest set capacity of a pool on the way, in percent, and moves are the steps.
+	lowest int32
+	moves  int
 	// runsTarget reports whether the region runs replicas of the target at any time.
 	runsTarget bool
+}
+
+// leastOf returns how many replicas serve at least between two steps. In place, of a pool, instances are replaced
+// without one more of each role if the policy lets some be out of service.
+func (p *Preview) leastOf(at, next map[string]int32, inPlace bool, spec *windlassv1.DeploymentSpec) (n int32) {
+	for id, replicas := range at {
+		n += min(replicas, next[id])
+	}
+	if !inPlace || !model.IsPooled(spec) {
+		return n
+	}
+	least := pool.Whole
+	_, unavailable := strategy.Of(p.policy()).Bounds(p.policy(), pool.Whole, strategy.Sizes{})
+	for _, r := range spec.GetRoles() {
+		if of := int(max(r.GetInstances(), 1)); unavailable > 0 {
+			least = min(least, pool.Ready([]pool.Role{{Have: of - pool.Step(int(unavailable), of), Pool: of}}))
+		}
+	}
+	return int32(least)
+}
+
+// setCapacityText describes what a rollout means for a pool in the region. It is empty for other layouts, and where no
+// other version runs.
+func (p *Preview) setCapacityText(e extent, region string) string {
+	if !model.IsPooled(p.target.Spec) || e.now.replicas == 0 || e.moves == 0 {
+		return ""
+	}
+	steps := "1 step"
+	if e.moves > 1 {
+		steps = fmt.Sprintf("%d steps", e.moves)
+	}
+	text := fmt.Sprintf("%d %% at worst, in %s", e.lowest, steps)
+	if e.lowest >= e.now.replicas {
+		return text
+	}
+	instances, gpus := admission.Of(p.specIn(p.target.ID, p.target.Spec, region), 1)
+	more := fmt.Sprintf("%d instances", instances)
+	if gpus > 0 {
+		more = fmt.Sprintf("%d GPUs", gpus)
+	}
+	return fmt.Sprintf("%s; strategy rolling with maxSurge 1%% and maxUnavailable 0 keeps %d %% and takes %s more meanwhile", text, e.now.replicas, more)
+}
+
+// policy returns the policy of the rollout.
+func (p *Preview) policy() *windlassv1.RolloutPolicy {
+	if c := p.progress(); c != nil {
+		return c.Policy
+	}
+	return nil
+}
+
+// specIn returns the deployment's spec as it is in the region, with the instances that a pool has there.
+func (p *Preview) specIn(deployment string, spec *windlassv1.DeploymentSpec, region string) *windlassv1.DeploymentSpec {
+	row := model.Topology{}
+	for _, t := range p.was {
+		if t.RegionID == region && topology.Active(t) && (row.Roles == "" || t.DeploymentID == deployment) {
+			row = t
+		}
+	}
+	return row.In(override.In(spec, region))
 }
 
 // measureExtent follows the region's steps, and counts the GPUs of the kind wanted that the target needs. Between two
 // steps, a version has at most the larger of its two numbers of replicas.
 func (p *Preview) measureExtent(f forecast.Forecast, region model.Region, pools []*windlassv1.GpuCapacity, wanted kind) (e extent) {
-	// perReplica has, by deployment, all GPUs of a replica. ofKind has the GPUs that count for the kind: those
-	// that a replica of the target takes of it, or that a replica of another version gives back to its pools.
-	perReplica, ofKind := map[string]int32{}, map[string]int32{}
+	// specs are those of the region, by deployment. ofKind has the GPUs that count for the kind: those that
+	// replicas of the target take of it, or that replicas of another version give back to its pools.
+	specs, ofKind := map[string]*windlassv1.DeploymentSpec{}, map[string]kind{}
 	for _, d := range p.in.Deployments {
-		there := override.In(d.Spec, region.ID)
-		_, n := admission.PerReplica(there)
-		perReplica[d.ID] = int32(n)
-		for _, theirs := range kindsOf(there) {
+		specs[d.ID] = p.specIn(d.ID, d.Spec, region.ID)
+		for _, theirs := range kindsOf(specs[d.ID]) {
 			// GPUs count as given back if each pool that fits them also fits the target.
 			if d.ID != p.target.ID && wanted.gpu != nil && isSubset(fittingPools(theirs.gpu, pools), fittingPools(wanted.gpu, pools)) {
-				ofKind[d.ID] += theirs.each
+				ofKind[d.ID] = ofKind[d.ID].add(theirs)
 			}
 		}
 	}
-	ofKind[p.target.ID] = wanted.each
+	ofKind[p.target.ID] = wanted
 	at := map[string]int32{}
 	for _, t := range p.was {
 		if t.RegionID == region.ID && topology.Active(t) {
@@ -195,19 +258,22 @@ func (p *Preview) measureExtent(f forecast.Forecast, region model.Region, pools 
 	sum := func(replicas map[string]int32) (a amount, needed int32) {
 		for id, n := range replicas {
 			a.replicas += n
-			a.gpus += n * perReplica[id]
-			needed += (n - start[id]) * ofKind[id]
+			if spec := specs[id]; spec != nil {
+				_, gpus := admission.Of(spec, n)
+				a.gpus += int32(gpus)
+			}
+			needed += ofKind[id].count(n) - ofKind[id].count(start[id])
 			e.runsTarget = e.runsTarget || id == p.target.ID && n > 0
 		}
 		for id, n := range start {
 			if _, still := replicas[id]; !still {
-				needed -= n * ofKind[id]
+				needed -= ofKind[id].count(n)
 			}
 		}
 		return a, needed
 	}
 	e.now, _ = sum(at)
-	e.peak, e.after = e.now, e.now
+	e.peak, e.after, e.lowest = e.now, e.now, e.now.replicas
 	for _, s := range f.Steps {
 		if s.Kind != windlassv1.PlanStep_KIND_MOVE || s.RegionID != region.ID {
 			continue
@@ -217,6 +283,8 @@ func (p *Preview) measureExtent(f forecast.Forecast, region model.Region, pools 
 			next[side.DeploymentID] = side.Replicas
 			most[side.DeploymentID] = max(most[side.DeploymentID], side.Replicas)
 		}
+		e.moves++
+		e.lowest = min(e.lowest, p.leastOf(at, next, s.InPlace, specs[p.target.ID]))
 		if s.InPlace {
 			most = maps.Clone(next) // no new instance runs next to the one that it replaces
 		}

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	"github.com/windlass-run/windlass/pkg/preset"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -26,6 +27,8 @@ func (d *Deploy) fieldChanges() ([]*windlassv1.FieldChange, error) {
 	after := proto.CloneOf(d.target.Spec)
 	after.Replicas = new(d.App.Replicas)
 	d.setSizes(before, after)
+	setCounts(before, d.was)
+	setCounts(after, d.in.Topology)
 	out, err := diffLeaves("", specLeaves(before), specLeaves(after))
 	if err != nil {
 		return nil, err
@@ -74,6 +77,26 @@ func (d *Deploy) setSizes(before, after *windlassv1.DeploymentSpec) {
 		if ok && differs && slices.Contains(after.GetRegions(), d.regions[id].Name) {
 			override.StateReplicas(after, d.regions[id].Name, id, n)
 		}
+	}
+}
+
+// setCounts sets the instances of a pool's roles to those of the rows if these are the same in all regions. Stored specs
+// do not have them, because scaling does not change a spec.
+func setCounts(spec *windlassv1.DeploymentSpec, rows []model.Topology) {
+	if !model.IsPooled(spec) {
+		return
+	}
+	counts := map[string]int32{}
+	for _, t := range rows {
+		for name, n := range t.RoleCounts() {
+			if was, seen := counts[name]; seen && was != n {
+				n = 0
+			}
+			counts[name] = n
+		}
+	}
+	for _, r := range spec.GetRoles() {
+		r.Instances = cmp.Or(counts[r.GetName()], r.GetInstances())
 	}
 }
 

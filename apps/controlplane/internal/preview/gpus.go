@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -49,11 +50,26 @@ func HasGPU(s *windlassv1.DeploymentSpec) bool { return len(kindsOf(s)) > 0 }
 type kind struct {
 	// gpu is the request of the role whose instances ask for the most GPUs of the kind.
 	gpu *windlassv1.Gpu
-	// each is how many GPUs of the kind a replica takes.
-	each  int32
+	// parts are the requests of the kind, one for each role.
+	parts []kindPart
 	roles []string
 	// field is the path of the field that has gpu.
 	field string
+}
+
+// kindPart is what one role takes of a kind of GPU.
+type kindPart struct {
+	spec *windlassv1.DeploymentSpec
+	role *windlassv1.RoleSpec
+	gpus int32
+}
+
+// count returns how many GPUs of the kind the replicas take.
+func (k kind) count(replicas int32) (n int32) {
+	for _, p := range k.parts {
+		n += model.InstancesOf(p.spec, p.role, replicas) * p.gpus
+	}
+	return n
 }
 
 // kindsOf returns the kinds of GPUs that the roles of the spec ask for. The spec is that of one region
@@ -74,7 +90,7 @@ func kindsOf(s *windlassv1.DeploymentSpec) (kinds []kind) {
 		if k.gpu.GetCount() == 0 {
 			continue
 		}
-		k.each = max(role.GetInstances(), 1) * k.gpu.GetCount()
+		k.parts = []kindPart{{s, role, k.gpu.GetCount()}}
 		if len(roles) > 1 {
 			k.roles = []string{role.GetName()}
 		}
@@ -93,7 +109,7 @@ func (k kind) add(o kind) kind {
 	if o.gpu.GetCount() > k.gpu.GetCount() {
 		k.gpu, k.field = o.gpu, o.field
 	}
-	k.each += o.each
+	k.parts = slices.Concat(k.parts, o.parts)
 	k.roles = slices.Concat(k.roles, o.roles)
 	return k
 }

@@ -10,20 +10,26 @@ import (
 )
 
 func TestKinds_AreSeparateForDifferentRequests(t *testing.T) {
+	// seen is a kind, with the GPUs of one replica.
+	type seen struct {
+		each  int32
+		field string
+		roles []string
+	}
 	for _, c := range []struct {
 		name, spec string
-		want       []kind
+		want       []seen
 	}{
 		{"none", `resources {memory_mib: 1}`, nil},
-		{"of one role", `resources {gpu {count: 2}}`, []kind{{each: 2, field: "spec.resources.gpu"}}},
-		{"of one role by name", `roles {name: "main" instances: 3 resources {gpu {count: 2}}}`, []kind{{each: 6, field: "spec.resources.gpu"}}},
+		{"of one role", `resources {gpu {count: 2}}`, []seen{{each: 2, field: "spec.resources.gpu"}}},
+		{"of one role by name", `roles {name: "main" instances: 3 resources {gpu {count: 2}}}`, []seen{{each: 6, field: "spec.resources.gpu"}}},
 		{
 			"of two roles, the same", `resources {gpu {count: 1}} roles {name: "prefill" instances: 2} roles {name: "decode" resources {gpu {count: 8}}}`,
-			[]kind{{each: 10, field: "spec.roles[1].resources.gpu", roles: []string{"prefill", "decode"}}},
+			[]seen{{each: 10, field: "spec.roles[1].resources.gpu", roles: []string{"prefill", "decode"}}},
 		},
 		{
 			"two kinds, and a role with none", `roles {name: "router"} roles {name: "a" resources {gpu {count: 1 product: "L4"}}} roles {name: "b" resources {gpu {count: 4 product: "H100"}}}`,
-			[]kind{
+			[]seen{
 				{each: 1, field: "spec.roles[1].resources.gpu", roles: []string{"a"}},
 				{each: 4, field: "spec.roles[2].resources.gpu", roles: []string{"b"}},
 			},
@@ -31,10 +37,10 @@ func TestKinds_AreSeparateForDifferentRequests(t *testing.T) {
 	} {
 		s := &windlassv1.DeploymentSpec{}
 		require.NoError(t, prototext.Unmarshal([]byte(c.spec), s), c.name)
-		got := kindsOf(s)
-		for i := range got {
-			require.NotZero(t, got[i].gpu.GetCount(), c.name)
-			got[i].gpu = nil
+		var got []seen
+		for _, k := range kindsOf(s) {
+			require.NotZero(t, k.gpu.GetCount(), c.name)
+			got = append(got, seen{k.count(1), k.field, k.roles})
 		}
 		require.Equal(t, c.want, got, c.name)
 		require.Equal(t, len(c.want) > 0, HasGPU(s), c.name)
@@ -43,14 +49,17 @@ func TestKinds_AreSeparateForDifferentRequests(t *testing.T) {
 
 // Roles that fit the same pools compete for the GPUs of these pools.
 func TestKinds_OfTheSamePoolsAreMerged(t *testing.T) {
+	part := func(instances, gpus int32) []kindPart {
+		return []kindPart{{&windlassv1.DeploymentSpec{}, &windlassv1.RoleSpec{Instances: instances}, gpus}}
+	}
 	kinds := []kind{
-		{gpu: &windlassv1.Gpu{Count: 1}, each: 2, roles: []string{"prefill"}},
-		{gpu: &windlassv1.Gpu{Count: 4, Product: "H100"}, each: 4, roles: []string{"decode"}},
+		{gpu: &windlassv1.Gpu{Count: 1}, parts: part(2, 1), roles: []string{"prefill"}},
+		{gpu: &windlassv1.Gpu{Count: 4, Product: "H100"}, parts: part(1, 4), roles: []string{"decode"}},
 	}
 	one := []*windlassv1.GpuCapacity{{Product: "H100", ResourceName: "nvidia.com/gpu", Allocatable: 8}}
 	merged := mergeShared(kinds, one)
 	require.Len(t, merged, 1)
-	require.EqualValues(t, 6, merged[0].each)
+	require.EqualValues(t, 6, merged[0].count(1))
 	require.EqualValues(t, 4, merged[0].gpu.GetCount())
 	require.Len(t, mergeShared(kinds, append(one, &windlassv1.GpuCapacity{Product: "L4", ResourceName: "nvidia.com/gpu", Allocatable: 8})), 2)
 	require.Len(t, mergeShared(kinds, nil), 2, "of a region that reported no pools")

@@ -35,8 +35,8 @@ type Place struct {
 	Region   model.Region
 	// MinReady is that of the deployment's spec. 0 means every replica.
 	MinReady int32
-	// Roles are those of the deployment's spec.
-	Roles []*windlassv1.RoleSpec
+	// Spec has the deployment's roles, with the instances that they have in the region. See model.Topology.In.
+	Spec *windlassv1.DeploymentSpec
 }
 
 // Need returns how many ready replicas make the place ready: MinReady if it is set and smaller, else all
@@ -227,12 +227,12 @@ func (p Place) Proto() *windlassv1.RegionTopology {
 
 // roles returns each of several roles as the API shows it.
 func (p Place) roles() (out []*windlassv1.RoleTopology) {
-	if len(p.Roles) < 2 {
+	if len(p.Spec.GetRoles()) < 2 {
 		return nil
 	}
 	_, counts := p.Observed.Counts()
-	for _, r := range p.Roles {
-		one := &windlassv1.RoleTopology{Role: r.GetName(), Entry: r.GetEntry(), Wanted: p.Row.Replicas * max(r.GetInstances(), 1)}
+	for _, r := range p.Spec.GetRoles() {
+		one := &windlassv1.RoleTopology{Role: r.GetName(), Entry: r.GetEntry(), Wanted: model.InstancesOf(p.Spec, r, p.Row.Replicas)}
 		for _, c := range counts {
 			if c.GetRole() == r.GetName() {
 				one.Ready, one.Instances, one.Reason, one.Message = c.GetReady(), c.GetInstances(), c.GetReason(), c.GetMessage()

@@ -18,7 +18,7 @@ func TestPlace_TellsItsRoles(t *testing.T) {
 	p := Place{
 		Row:      model.Topology{Replicas: 2, Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED},
 		Observed: model.Observed{Phase: phaseApplied, Ready: 5, Fail: 1, ReadyReplicas: 1, Reason: "CrashLoop", ReasonMessage: "exit code 3", RoleCounts: counts},
-		Roles:    []*windlassv1.RoleSpec{{Name: "prefill", Instances: 2}, {Name: "decode", Instances: 1, Entry: true}},
+		Spec:     &windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{{Name: "prefill", Instances: 2}, {Name: "decode", Instances: 1, Entry: true}}},
 	}
 	shown := p.Proto()
 	require.EqualValues(t, 1, shown.GetReady())
@@ -31,7 +31,7 @@ func TestPlace_TellsItsRoles(t *testing.T) {
 	require.True(t, decode.GetEntry())
 	require.Equal(t, "CrashLoop", decode.GetReason())
 
-	p.Roles, p.Observed.RoleCounts = nil, ""
+	p.Spec, p.Observed.RoleCounts = nil, ""
 	require.Empty(t, p.Proto().GetRoles(), "one role")
 	require.Equal(t, "exit code 3", p.Proto().GetMessage())
 }

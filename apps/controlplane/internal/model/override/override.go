@@ -127,12 +127,18 @@ func StateReplicas(spec *windlassv1.DeploymentSpec, region, regionID string, n i
 	p.Values.Replicas = &n
 }
 
-// Versioned returns the pinned overrides without replicas, which are not part of a version.
+// Versioned returns the pinned overrides without replicas and instances of roles, which are not part of a version.
 func Versioned(spec *windlassv1.DeploymentSpec) []*windlassv1.PinnedOverride {
 	var all []*windlassv1.PinnedOverride
 	for _, p := range spec.GetPinnedOverrides() {
 		p = proto.CloneOf(p)
 		p.Values.Replicas = nil
+		for _, r := range p.Values.GetRoles() {
+			r.Instances = 0
+		}
+		p.Values.Roles = slices.DeleteFunc(p.Values.Roles, func(r *windlassv1.RoleOverride) bool {
+			return r.GetResources() == nil && len(r.GetArgs()) == 0
+		})
 		if proto.Size(p.GetValues()) > 0 {
 			all = append(all, p)
 		}
@@ -169,6 +175,9 @@ func apply(s *windlassv1.DeploymentSpec, o *windlassv1.Override) {
 			}
 			if len(change.GetArgs()) > 0 {
 				r.Args = change.GetArgs()
+			}
+			if change.GetInstances() > 0 {
+				r.Instances = change.GetInstances()
 			}
 		}
 	}

@@ -151,6 +151,9 @@ func fields(o *windlassv1.Override) []field {
 		eachAmount(r.GetResources(), func(name string, alone *windlassv1.Resources) {
 			add(of+"resources."+name, at+"resources."+name, &windlassv1.Override{Roles: []*windlassv1.RoleOverride{{Name: r.GetName(), Resources: alone}}})
 		})
+		if r.GetInstances() > 0 {
+			add(of+"instances", at+"instances", &windlassv1.Override{Roles: []*windlassv1.RoleOverride{{Name: r.GetName(), Instances: r.GetInstances()}}})
+		}
 		if len(r.GetArgs()) > 0 {
 			add(of+"args", at+"args", &windlassv1.Override{Roles: []*windlassv1.RoleOverride{{Name: r.GetName(), Args: r.GetArgs()}}})
 		}

@@ -4,6 +4,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/analysis"
+	"github.com/windlass-run/windlass/pkg/pool"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -38,8 +39,7 @@ func (w *world) load() {
 		switch {
 		case is.deployment != t.DeploymentID:
 		case was.deployment != "" && was.deployment != is.deployment && !w.madeAlike(was.deployment, is.deployment):
-			atOnce := max(1, t.MaxUnavailable)
-			most = max(most, int((is.replicas+atOnce-1)/atOnce))
+			most = max(most, w.batches(t, is.replicas))
 		case is.replicas > was.replicas:
 			most = max(most, 1)
 		}
@@ -64,7 +64,7 @@ func (w *world) obey() {
 			Phase: int32(agentv1.AppliedState_PHASE_APPLIED), UpdatedAt: w.now,
 		}
 		if t.Assigned() {
-			o.ReadyReplicas, o.Ready = t.Replicas, t.Replicas*w.instancesPerReplica(t.DeploymentID)
+			o.ReadyReplicas, o.Ready = t.Replicas, w.instances(t)
 		} else {
 			o.Deleted = true
 		}
@@ -79,14 +79,28 @@ func (w *world) obey() {
 	}
 }
 
-// instancesPerReplica returns how many instances a replica of the deployment has.
-func (w *world) instancesPerReplica(deployment string) int32 {
+// instances returns how many instances the row's replicas have.
+func (w *world) instances(t model.Topology) int32 {
 	for _, d := range w.in.Deployments {
-		if d.ID == deployment {
-			return model.InstancesEach(d.Spec)
+		if d.ID == t.DeploymentID {
+			return model.Instances(t.In(d.Spec), t.Replicas)
 		}
 	}
-	return 1
+	return t.Replicas
+}
+
+// batches returns in how many batches the row's instances are replaced in their places.
+func (w *world) batches(t model.Topology, replicas int32) int {
+	if counts := t.RoleCounts(); len(counts) > 0 {
+		most := 0
+		for _, n := range counts {
+			atOnce := pool.Step(int(t.MaxUnavailable), int(n))
+			most = max(most, (int(n)+atOnce-1)/atOnce)
+		}
+		return most
+	}
+	atOnce := max(1, t.MaxUnavailable)
+	return int((replicas + atOnce - 1) / atOnce)
 }
 
 // passing changes the bounds of the policy's checks so that the figure 1 passes each of them. It does

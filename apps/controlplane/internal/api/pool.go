@@ -1,0 +1,169 @@
+package api
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
+	"github.com/windlass-run/windlass/pkg/pool"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// The counts of a pool's roles belong to a region, not to a version: all rows of the app there have the same ones. A
+// new row takes them from the others.
+
+// askedCounts returns how many instances of roles the spec asks for in a region. It is empty for a spec without
+// counts, and for one that is no pool.
+func askedCounts(spec *windlassv1.DeploymentSpec, regionID string) model.RoleCounts {
+	counts := model.RoleCounts{}
+	if model.IsPooled(spec) {
+		for _, r := range override.In(spec, regionID).GetRoles() {
+			if r.GetInstances() > 0 {
+				counts[r.GetName()] = r.GetInstances()
+			}
+		}
+	}
+	return counts
+}
+
+// setCounts sets how many instances of its roles the app's pool has in each region, and writes the rows that
+// change. asked returns the counts for a region. Roles that it does not name keep theirs, and roles that a row does
+// not have are left out. It returns the changes in words.
+func (c versionMutation) setCounts(app model.App, r *running, asked func(regionID string) model.RoleCounts) (text string, err error) {
+	var changed []model.Topology
+	changes := map[string]bool{}
+	for _, t := range r.rows {
+		if !t.Assigned() || t.Roles == "" {
+			continue
+		}
+		counts := t.RoleCounts()
+		for name, n := range asked(t.RegionID) {
+			if had, there := counts[name]; there && had != n {
+				counts[name] = n
+				changes[fmt.Sprintf("%s %d -> %d", name, had, n)] = true
+			}
+		}
+		if roles := counts.Encode(); roles != t.Roles {
+			t.Roles, t.Generation, t.Traceparent, t.UpdatedAt = roles, t.Generation+1, c.traceparent, c.at
+			changed = append(changed, t)
+		}
+	}
+	if len(changed) == 0 {
+		return "", nil
+	}
+	if err := c.mayGrow(grownRows(r.rows, changed), plan.Asked{}); err != nil {
+		return "", err
+	}
+	if err := topology.Write(c.mutation, topology.State{Rows: r.rows}, topology.State{Rows: changed}); err != nil {
+		return "", fmt.Errorf("scale roles of app %s: %w", app.ID, err)
+	}
+	r.rows = replaced(r.rows, changed)
+	c.claims(app, r.live, r.active.deployment, counted(r.rolloutState, app, r.live, r.active.deployment, r.rows))
+	return strings.Join(slices.Sorted(maps.Keys(changes)), ", "), c.wake(app.ID)
+}
+
+// rolesIn returns the counts of the pool that the rows have in the region, as Topology.Roles has them.
+func rolesIn(rows []model.Topology, regionID string) (roles string) {
+	for _, t := range rows {
+		if t.RegionID == regionID && t.Assigned() {
+			roles = cmp.Or(t.Roles, roles)
+		}
+	}
+	return roles
+}
+
+// growsRole reports whether a role of the row gets more instances than it had.
+func growsRole(was, now model.Topology) bool {
+	had := was.RoleCounts()
+	for name, n := range now.RoleCounts() {
+		if n > had[name] {
+			return true
+		}
+	}
+	return false
+}
+
+// scaleRole sets how many instances of a role the pool of the app has in the region, or in each if regionID is empty.
+func (c *mutation) scaleRole(app *model.App, r *running, regionID, where string, req *windlassv1.ScaleRequest) (scaled bool, err error) {
+	spec := r.live.Spec
+	var names []string
+	for _, role := range spec.GetRoles() {
+		names = append(names, role.GetName())
+	}
+	switch {
+	case !model.IsPooled(spec):
+		return false, apierr.InvalidFix("role", fmt.Sprintf("v%d of app %s has no pool: a role has as many instances in each replica as its version says", r.live.Version, app.Name),
+			"Scale replicas, deploy other instances of the role, or use layout pooled.")
+	case !slices.Contains(names, req.GetRole()):
+		return false, apierr.InvalidFix("role", fmt.Sprintf("app %s has no role %q", app.Name, req.GetRole()), "Its roles are "+strings.Join(names, ", ")+".")
+	case req.GetReplicas() == 0:
+		return false, apierr.InvalidFix("replicas", fmt.Sprintf("without role %s the pool would serve nothing", req.GetRole()), "Stop the whole pool with replicas 0 and no role, or leave the role 1 instance.")
+	case req.GetReplicas() > maxRoleInstances:
+		return false, apierr.InvalidFix("replicas", fmt.Sprintf("%d instances of one role", req.GetReplicas()), fmt.Sprintf("A role has at most %d in a region.", maxRoleInstances))
+	case req.HoldFor != nil || req.GetEndHold() || req.CurrentReplicas != nil:
+		return false, apierr.InvalidFix("role", "a role follows no load, and its replicas are not compared", "Leave out holdFor, endHold and currentReplicas.")
+	}
+	text, err := c.versions().setCounts(*app, r, func(id string) model.RoleCounts {
+		if regionID != "" && id != regionID {
+			return nil
+		}
+		return model.RoleCounts{req.GetRole(): req.GetReplicas()}
+	})
+	if err != nil || text == "" {
+		return false, err
+	}
+	c.log(*app, model.History{
+		What: "Scaled", Why: fmt.Sprintf("role %s in %s", text, where),
+		RolloutID: app.RolloutID, DeploymentID: r.live.ID, Version: r.live.Version, RegionID: regionID,
+	})
+	return true, nil
+}
+
+// maxRoleInstances is the limit of RoleSpec.instances.
+const maxRoleInstances = 256
+
+// checkPoolSize fails if the number of replicas means no pool.
+func checkPoolSize(spec *windlassv1.DeploymentSpec, replicas int32) error {
+	if !model.IsPooled(spec) || replicas == 0 || replicas == pool.Whole {
+		return nil
+	}
+	return apierr.InvalidFix("replicas", fmt.Sprintf("%d replicas: a replica of a pooled app is one percent of its pool", replicas),
+		"Scale a role: `windlass scale APP --role NAME=N`. Use 0 to stop the pool, and 100 to start it.")
+}
+
+// keepLayout fails if the version has another layout than what runs, because replicas then are not the same.
+func (d *deployment) keepLayout() error {
+	for _, have := range []*model.Deployment{d.was.live, d.was.active.deployment} {
+		if have != nil && model.IsPooled(have.Spec) != model.IsPooled(d.want.Spec) {
+			return apierr.InvalidFix("spec.layout", fmt.Sprintf("v%d has another layout, and no rollout leads from one to the other", have.Version),
+				"Deploy it as an app of another name, or delete the app first.")
+		}
+	}
+	return nil
+}
+
+// scaleRoles sets the instances of the pool's roles that came with the version, for all versions of the app. So a
+// rollout begins with them.
+func (d *deployment) scaleRoles() error {
+	if d.want.Source != "deploy" {
+		return nil // scaling outlasts versions
+	}
+	text, err := d.setCounts(d.app, &d.was, func(id string) model.RoleCounts { return askedCounts(d.want.Spec, id) })
+	if err != nil || text == "" {
+		return err
+	}
+	d.rolesScaled = true
+	have := cmp.Or(d.was.live, d.was.active.deployment)
+	d.log(d.app, model.History{
+		What: "Scaled", Why: "role " + text + ", as a deploy asked for",
+		RolloutID: d.app.RolloutID, DeploymentID: have.ID, Version: have.Version,
+	})
+	return nil
+}

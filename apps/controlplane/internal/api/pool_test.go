@@ -1,0 +1,116 @@
+package api_test
+
+import (
+	"fmt"
+	"testing"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// pooled makes the spec a pool of prefill and decode servers. A role with 0 instances keeps what it has.
+func pooled(prefill, decode int32) func(*windlassv1.DeploymentSpec) {
+	return func(s *windlassv1.DeploymentSpec) {
+		s.Layout = windlassv1.Layout_LAYOUT_POOLED
+		s.Roles = []*windlassv1.RoleSpec{{Name: "prefill", Instances: prefill}, {Name: "decode", Instances: decode, Entry: true}}
+	}
+}
+
+// pool returns how many instances of each role a version should have, by region.
+func (w *harness) pool(version int32) map[string]string {
+	w.t.Helper()
+	out := map[string]string{}
+	for _, region := range w.version("chat", version).GetRegions() {
+		text := ""
+		for _, r := range region.GetRoles() {
+			text += fmt.Sprintf("%d %s ", r.GetWanted(), r.GetRole())
+		}
+		out[region.GetRegion()] = text
+	}
+	return out
+}
+
+func (w *harness) scaleRole(role string, n int32, region string, edit ...func(*windlassv1.ScaleRequest)) (*windlassv1.ScaleResponse, error) {
+	req := &windlassv1.ScaleRequest{App: "chat", Role: role, Replicas: n, Region: region}
+	for _, f := range edit {
+		f(req)
+	}
+	return w.apps(w.deployer).Scale(w.t.Context(), req)
+}
+
+func TestPool_CountsMakeNoVersion(t *testing.T) {
+	onBoth(t, func(t *testing.T, w *harness) {
+		w.deploy("chat", pooled(4, 0))
+		w.settle("chat")
+		require.Equal(t, map[string]string{"us-east-1": "4 prefill 1 decode ", "eu-west-1": "4 prefill 1 decode "}, w.pool(1))
+		for n := range int32(20) {
+			_, err := w.scaleRole("decode", n+2, "")
+			require.NoError(t, err)
+		}
+		_, err := w.scaleRole("prefill", 8, "us-east-1")
+		require.NoError(t, err)
+		require.EqualValues(t, 1, w.app("chat").GetLatestVersion())
+		require.Equal(t, map[string]string{"us-east-1": "8 prefill 21 decode ", "eu-west-1": "4 prefill 21 decode "}, w.pool(1))
+		scales := 0
+		for _, what := range w.said("chat") {
+			if what == "Scaled" {
+				scales++
+			}
+		}
+		require.Equal(t, 21, scales)
+		same, err := w.scaleRole("prefill", 8, "us-east-1")
+		require.NoError(t, err)
+		require.True(t, same.GetUnchanged())
+		w.settle("chat")
+
+		// A file sets the counts that it has, and leaves the others.
+		res := w.deploy("chat", pooled(0, 3))
+		require.True(t, res.GetScaled())
+		require.EqualValues(t, 1, res.GetVersion())
+		require.Equal(t, map[string]string{"us-east-1": "8 prefill 3 decode ", "eu-west-1": "4 prefill 3 decode "}, w.pool(1))
+		require.True(t, w.deploy("chat", pooled(0, 3)).GetUnchanged())
+
+		// They outlast versions.
+		w.deploy("chat", pooled(0, 0), args("b"))
+		w.settle("chat")
+		require.Equal(t, map[string]string{"us-east-1": "8 prefill 3 decode ", "eu-west-1": "4 prefill 3 decode "}, w.pool(2))
+		_, err = w.scaleRole("decode", 5, "")
+		require.NoError(t, err)
+		_, err = w.apps(w.deployer).Rollback(t.Context(), &windlassv1.RollbackRequest{App: "chat", Version: 1})
+		require.NoError(t, err)
+		w.settle("chat")
+		require.Equal(t, map[string]string{"us-east-1": "8 prefill 5 decode ", "eu-west-1": "4 prefill 5 decode "}, w.pool(3))
+	})
+}
+
+func TestPool_RefusalsHaveFieldAndFix(t *testing.T) {
+	w := setup(t)
+	w.deploy("chat", pooled(2, 1))
+	w.settle("chat")
+	const invalid = windlassv1.ErrorReason_ERROR_REASON_VALIDATION
+	current := func(req *windlassv1.ScaleRequest) { req.CurrentReplicas = new(int32(1)) }
+	for field, try := range map[string]func() error{
+		"role":     func() error { _, err := w.scaleRole("router", 1, ""); return err },
+		"replicas": func() error { _, err := w.scaleRole("decode", 0, ""); return err },
+	} {
+		refused(t, try(), connect.CodeInvalidArgument, invalid, field)
+	}
+	_, err := w.scaleRole("decode", 1, "", current)
+	refused(t, err, connect.CodeInvalidArgument, invalid, "role")
+	_, err = w.scaleRole("decode", 300, "")
+	refused(t, err, connect.CodeInvalidArgument, invalid, "replicas")
+	_, err = w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Replicas: 3})
+	refused(t, err, connect.CodeInvalidArgument, invalid, "replicas")
+	_, err = w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Replicas: 0})
+	require.NoError(t, err, "a pool can be stopped")
+	_, err = w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Replicas: 100})
+	require.NoError(t, err)
+	_, err = w.apps(w.deployer).Deploy(t.Context(), &windlassv1.DeployRequest{App: "chat", Spec: echo(args("a"))})
+	refused(t, err, connect.CodeInvalidArgument, invalid, "spec.layout")
+	w.deploy("other", args("a"))
+	w.settle("other")
+	_, err = w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "other", Role: "decode", Replicas: 3})
+	refused(t, err, connect.CodeInvalidArgument, invalid, "role")
+}

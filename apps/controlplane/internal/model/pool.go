@@ -1,0 +1,111 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/pkg/pool"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// IsPooled reports whether roles of the spec are counted and scaled each for itself. A replica is then one percent
+// of the region's pool.
+func IsPooled(spec *windlassv1.DeploymentSpec) bool {
+	return spec.GetLayout() == windlassv1.Layout_LAYOUT_POOLED
+}
+
+// RoleCounts are how many instances of each role a region's whole pool has, by the role's name.
+type RoleCounts map[string]int32
+
+// Encode returns the form in which Topology.Roles has the counts: "decode=2,prefill=8".
+func (c RoleCounts) Encode() string {
+	var parts []string
+	for name, n := range c {
+		parts = append(parts, fmt.Sprintf("%s=%d", name, n))
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, ",")
+}
+
+// RoleCounts returns the counts of the row's roles. It is empty unless the layout is pooled.
+func (t Topology) RoleCounts() RoleCounts {
+	c := RoleCounts{}
+	for part := range strings.SplitSeq(t.Roles, ",") {
+		name, text, _ := strings.Cut(part, "=")
+		if n, err := strconv.ParseInt(text, 10, 32); err == nil {
+			c[name] = int32(n)
+		}
+	}
+	return c
+}
+
+// In returns the spec, which is of one region, with the row's counts of the roles of a pool. It returns the spec
+// itself for other layouts, so that callers must not change the result.
+func (t Topology) In(spec *windlassv1.DeploymentSpec) *windlassv1.DeploymentSpec {
+	if !IsPooled(spec) {
+		return spec
+	}
+	counts, out := t.RoleCounts(), proto.CloneOf(spec)
+	for _, r := range out.GetRoles() {
+		if n := counts[r.GetName()]; n > 0 {
+			r.Instances = n
+		}
+	}
+	return out
+}
+
+// InstancesOf returns how many instances of the role the replicas of the spec have.
+func InstancesOf(spec *windlassv1.DeploymentSpec, r *windlassv1.RoleSpec, replicas int32) int32 {
+	n := max(r.GetInstances(), 1)
+	if !IsPooled(spec) {
+		return n * replicas
+	}
+	return int32(pool.Units(int(replicas), int(n)))
+}
+
+// Instances returns how many instances the replicas of the spec have.
+func Instances(spec *windlassv1.DeploymentSpec, replicas int32) int32 {
+	if len(spec.GetRoles()) == 0 {
+		return replicas
+	}
+	var n int32
+	for _, r := range spec.GetRoles() {
+		n += InstancesOf(spec, r, replicas)
+	}
+	return n
+}
+
+// Shares returns the percent of the pool that is ready, whatever the version of its instances, and the percent that
+// exists. ok is false if the region reports no pool.
+func (o Observed) Shares() (ready, existing int32, ok bool) {
+	_, roles := o.Counts()
+	var serve, exist []pool.Role
+	for _, r := range roles {
+		if r.GetPool() == 0 {
+			return 0, 0, false
+		}
+		serve = append(serve, pool.Role{Have: int(r.GetReady()), Pool: int(r.GetPool())})
+		exist = append(exist, pool.Role{Have: int(r.GetInstances()), Pool: int(r.GetPool())})
+	}
+	return int32(pool.Ready(serve)), int32(pool.Existing(exist)), len(roles) > 0
+}
+
+// ChangedRoles returns the names of the roles of which instances of b are not made as those of d. same reports whether
+// both are pools of the same roles: one can then take over what the other one runs.
+func (d *Deployment) ChangedRoles(b *Deployment) (changed []string, same bool) {
+	if d == nil || b == nil || !IsPooled(d.Spec) || !IsPooled(b.Spec) || !SameGroups(d.Spec, b.Spec) {
+		return nil, false
+	}
+	left, right := d.RoleHashes(), b.RoleHashes()
+	for _, r := range d.Spec.GetRoles() {
+		now, was := left[r.GetName()], right[r.GetName()]
+		if now == nil || !slices.Equal(now, was) || r.GetImage() == "" && d.ResolvedImage != b.ResolvedImage {
+			changed = append(changed, r.GetName())
+		}
+	}
+	return changed, true
+}
