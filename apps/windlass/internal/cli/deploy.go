@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -197,13 +199,13 @@ func (a *app) showChanges(ctx context.Context, path string, f *appFile) (isNew b
 
 func (a *app) scaleCommand() *cobra.Command {
 	var replicas, current int32
-	var region string
+	var region, role string
 	var hold time.Duration
 	var endHold bool
 	var w waitFlags
 	c := &cobra.Command{
 		Use:   "scale APP --replicas N",
-		Short: "Set the number of replicas of the live version",
+		Short: "Set the number of replicas of the live version, or of instances of a role",
 		Long: `Scale sets the number of replicas in every region, or in one. That includes regions for which
 the app's file has an override. The number also holds for later versions, until a file with
 another number for the region is deployed. The command waits until the replicas are ready.
@@ -212,11 +214,14 @@ During a rollout, replicas of both versions count, and it does not wait for the 
 The replicas of an app with scaling follow the load. With --for the number holds for that time,
 and with --end-hold they follow the load again.
 
+With --role it sets how many instances of a role of an app with layout pooled each region has. That
+makes no version, and holds until a file with another number is deployed.
+
 With --current-replicas nothing changes if the region, or any of all regions, has another number
 by now. So programs that scale do not undo what others did since they read the number.
 
 ` + exitCodesText,
-		Example: "  windlass scale echo --replicas 4\n  windlass scale echo --replicas 1 --region eu-west-1\n  windlass scale echo --replicas 8 --for 2h\n  windlass scale echo --replicas 5 --current-replicas 4 --region eu-west-1",
+		Example: "  windlass scale echo --replicas 4\n  windlass scale echo --replicas 1 --region eu-west-1\n  windlass scale echo --replicas 8 --for 2h\n  windlass scale echo --replicas 5 --current-replicas 4 --region eu-west-1\n  windlass scale chat --role decode=6",
 		Args:    cobra.ExactArgs(1),
 	}
 	c.RunE = a.run(func(ctx context.Context, args []string) error {
@@ -227,9 +232,17 @@ by now. So programs that scale do not undo what others did since they read the n
 		if c.Flags().Changed("current-replicas") {
 			req.CurrentReplicas = &current
 		}
+		if role != "" {
+			if err := setRole(req, role); err != nil {
+				return err
+			}
+		}
 		resp, err := a.clients.apps.Scale(ctx, req)
 		if err != nil {
 			return err
+		}
+		if role != "" {
+			return a.finishRoleScale(ctx, req, resp, args[0], w)
 		}
 		if endHold {
 			text := "%s: the replicas in %s follow the load again"
@@ -254,11 +267,38 @@ by now. So programs that scale do not undo what others did since they read the n
 	c.Flags().Int32Var(&current, "current-replicas", 0, "change nothing unless this is the number now")
 	c.Flags().DurationVar(&hold, "for", 0, "hold the number for this time, of an app whose replicas follow the load")
 	c.Flags().BoolVar(&endHold, "end-hold", false, "end the hold: the replicas follow the load again")
+	c.Flags().StringVar(&role, "role", "", "role and its instances, as NAME=N, of an app with layout pooled")
 	w.addTo(c, false)
-	c.MarkFlagsOneRequired("replicas", "end-hold")
-	c.MarkFlagsMutuallyExclusive("replicas", "end-hold")
+	c.MarkFlagsOneRequired("replicas", "end-hold", "role")
+	c.MarkFlagsMutuallyExclusive("replicas", "end-hold", "role")
+	c.MarkFlagsMutuallyExclusive("for", "role")
+	c.MarkFlagsMutuallyExclusive("current-replicas", "role")
 	c.MarkFlagsMutuallyExclusive("for", "end-hold")
 	return c
+}
+
+// setRole makes the request scale a role by the text NAME=N.
+func setRole(req *windlassv1.ScaleRequest, text string) error {
+	name, count, found := strings.Cut(text, "=")
+	n, err := strconv.ParseInt(count, 10, 32)
+	if !found || name == "" || err != nil || n < 1 {
+		return fmt.Errorf("--role %s is not NAME=N, such as decode=6", text)
+	}
+	req.Role, req.Replicas = name, int32(n)
+	return nil
+}
+
+// finishRoleScale tells that a role is scaled, and waits until its instances are ready.
+func (a *app) finishRoleScale(ctx context.Context, req *windlassv1.ScaleRequest, resp *windlassv1.ScaleResponse, name string, w waitFlags) error {
+	if resp.Unchanged {
+		a.infof("%s: %d instances of role %s in %s are there or requested already", name, req.Replicas, req.Role, orAll(req.Region))
+	} else {
+		a.infof("%s: scaling role %s to %d in %s", name, req.Role, req.Replicas, orAll(req.Region))
+	}
+	return a.finishWork(ctx, startedWork{
+		app: resp.App.Id, answer: resp, done: isScaled,
+		judge: func(r *windlassv1.WatchAppResponse) verdict { return judgeRole(r, req) },
+	}, w)
 }
 
 // orAll returns the region, or "every region" if it is empty.

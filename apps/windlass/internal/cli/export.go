@@ -256,6 +256,7 @@ func (e *exporter) export(ctx context.Context, ref string) (*exportedApp, error)
 	if err != nil {
 		return nil, err
 	}
+	whole.adoptCounts(deployed.GetDeployment().GetRegions())
 	if short := e.withoutPreset(ctx, whole, spec.GetGeneratedBy()); short != nil {
 		if err := e.settle(ctx, &x, short); err != nil {
 			return nil, err

@@ -185,6 +185,37 @@ func (f *appFile) adoptSizes(p *windlassv1.PlanDeployResponse) bool {
 	return changed
 }
 
+// adoptCounts changes the instances of a pool's roles to those that all regions have now. Where regions differ, the
+// file leaves them out, so that a deploy of it changes none.
+func (f *appFile) adoptCounts(regions []*windlassv1.RegionTopology) {
+	if f.Spec.GetLayout() != windlassv1.Layout_LAYOUT_POOLED {
+		return
+	}
+	counts := map[string]int32{}
+	for _, t := range regions {
+		for _, r := range t.GetRoles() {
+			if n, seen := counts[r.GetRole()]; seen && n != r.GetWanted() || t.GetReplicas() != wholePool {
+				counts[r.GetRole()] = 0
+			} else {
+				counts[r.GetRole()] = r.GetWanted()
+			}
+		}
+	}
+	for _, r := range f.Spec.GetRoles() {
+		r.Instances = counts[r.GetName()]
+	}
+	for _, o := range f.Spec.GetOverrides() {
+		for _, r := range o.GetRoles() {
+			r.Instances = 0
+		}
+		o.Roles = slices.DeleteFunc(o.Roles, func(r *windlassv1.RoleOverride) bool { return r.GetResources() == nil && len(r.GetArgs()) == 0 })
+	}
+	f.Spec.Overrides = slices.DeleteFunc(f.Spec.Overrides, isEmptyOverride)
+}
+
+// wholePool is the number of replicas of a whole pool, of which each is one percent.
+const wholePool = 100
+
 // setReplicas sets the replicas of one region in the override that names the region. A region may be in one such
 // override only, so that an override for several regions is split.
 func (f *appFile) setReplicas(region string, n int32) {

@@ -125,11 +125,19 @@ func groupText(s *windlassv1.DeploymentSpec) string {
 	if len(s.GetRoles()) < 2 {
 		return ""
 	}
+	pooled := s.GetLayout() == windlassv1.Layout_LAYOUT_POOLED
 	var parts []string
 	instances := int32(0)
 	for _, r := range s.GetRoles() {
-		parts = append(parts, fmt.Sprintf("%d %s", max(r.GetInstances(), 1), r.GetName()))
-		instances += max(r.GetInstances(), 1)
+		n := max(r.GetInstances(), 1)
+		if instances += n; pooled && r.GetInstances() == 0 {
+			parts = append(parts, r.GetName()) // as many as there are
+			continue
+		}
+		parts = append(parts, fmt.Sprintf("%d %s", n, r.GetName()))
+	}
+	if pooled {
+		return "one percent of a region's pool: " + strings.Join(parts, ", ")
 	}
 	return fmt.Sprintf("a group of %d instances: %s", instances, strings.Join(parts, ", "))
 }
@@ -367,6 +375,11 @@ func regionsTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {
 			fmt.Sprintf("%d, %d, %d", r.ReplicasNow, r.ReplicasPeak, r.ReplicasAfter), gpus, needed, free, kind)
 		for _, o := range r.GetOtherGpus() {
 			row(w, r.Region, "", "", "", "", o.Needed, o.Free, kindText(o.Gpu, o.Roles))
+		}
+	}
+	for _, r := range p.Regions {
+		if r.GetSetCapacity() != "" {
+			row(w, "Set capacity in "+r.Region+": "+r.GetSetCapacity())
 		}
 	}
 }

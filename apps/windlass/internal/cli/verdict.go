@@ -265,6 +265,28 @@ func judgeSize(r *windlassv1.WatchAppResponse, region string, asked int32, seen 
 	return verdict{over: isAsked && settled, outcome: outcomeSucceeded}
 }
 
+// judgeRole returns the verdict on scaling a role. The versions that serve count.
+func judgeRole(r *windlassv1.WatchAppResponse, req *windlassv1.ScaleRequest) verdict {
+	seen := false
+	for _, d := range r.GetDeployments() {
+		for _, t := range d.GetRegions() {
+			if t.GetStatus() == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED || t.GetReplicas() == 0 || req.GetRegion() != "" && t.GetRegion() != req.GetRegion() {
+				continue
+			}
+			for _, role := range t.GetRoles() {
+				if role.GetRole() != req.GetRole() {
+					continue
+				}
+				// The counts are of the generation that has the number of instances.
+				if seen = true; role.GetReady() < role.GetWanted() || t.GetAppliedGeneration() < t.GetGeneration() {
+					return verdict{}
+				}
+			}
+		}
+	}
+	return verdict{over: seen, outcome: outcomeSucceeded}
+}
+
 // size holds the replicas that a region should have and those that are ready.
 type size struct{ wanted, ready int32 }
 
