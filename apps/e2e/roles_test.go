@@ -96,11 +96,84 @@ func TestRoles(t *testing.T) {
 	require.Contains(t, c.ok("plan", "-f", file), "a group of 3 instances: 2 prefill, 1 decode")
 	require.Contains(t, c.ok("plan", "-f", example(t, "router.yaml")), "a group of 4 instances: 1 router, 2 decode, 1 prefill")
 	pooled := pair()
-	pooled.Layout = windlassv1.Layout_LAYOUT_POOLED
+	pooled.Layout, pooled.Replicas = windlassv1.Layout_LAYOUT_POOLED, nil
 	_, err := s.owner.apps.Deploy(t.Context(), &windlassv1.DeployRequest{Mutation: mutation(), App: named(app), Spec: pooled})
-	require.ErrorContains(t, err, "not supported yet")
+	require.ErrorContains(t, err, "v2 has another layout")
 	c.ok("delete", app, "--yes")
 	s.loadsModels(t)
+	s.poolOfRoles(t)
+}
+
+// poolOfRoles: the roles of a pool are scaled and updated each for itself. If all of them change, every version that
+// serves has instances of each.
+func (s *stack) poolOfRoles(t *testing.T) {
+	const app = "pool"
+	c := s.cli(t)
+	pool := func(change ...func(*windlassv1.DeploymentSpec)) *windlassv1.DeploymentSpec {
+		sp := spec(regions(us))
+		sp.Layout, sp.Replicas = windlassv1.Layout_LAYOUT_POOLED, nil
+		sp.Roles = []*windlassv1.RoleSpec{{Name: "prefill", Instances: 2}, {Name: "decode", Entry: true, StartsAfter: []string{"prefill"}}}
+		for _, f := range change {
+			f(sp)
+		}
+		return sp
+	}
+	s.deployReady(t, app, pool(label("v1")))
+	s.waitPool(t, app, 1, 2, 1)
+	load := s.callers(s.host(t, app, windlassv1.Route_KIND_STABLE, 0))
+
+	// Scaling a role makes no version.
+	before := keysOf(s.runningOf(app))
+	c.ok("scale", app, "--role", "decode=2")
+	s.waitPool(t, app, 1, 2, 2)
+	require.Subset(t, keysOf(s.runningOf(app)), before, "scaling a role replaced instances")
+	require.Regexp(t, `decode \(entry\)\s+us-east-1\s+2/2\s+2`, c.ok("status", app))
+	require.Contains(t, c.ok("history", app, "-o", "json"), "role decode 1 -> 2 in each region")
+
+	// Prefill servers stay if only decode servers change.
+	prefills := keysOf(s.role(app, "prefill"))
+	again := pool(label("v1"), func(sp *windlassv1.DeploymentSpec) { sp.Roles[1].Env = map[string]string{"NOTE": "2"} })
+	s.deployReady(t, app, again)
+	s.waitPool(t, app, 2, 2, 2)
+	require.ElementsMatch(t, prefills, keysOf(s.role(app, "prefill")), "prefill servers were replaced")
+	load.requireNoneFailed(t, "an update of decode servers")
+
+	s.deployReady(t, app, pool(label("v2")))
+	s.waitPool(t, app, 3, 2, 2)
+	must(t, s.owner.apps.Scale, &windlassv1.ScaleRequest{Mutation: mutation(), App: named(app), Role: "prefill", Replicas: 1})
+	s.waitPool(t, app, 3, 1, 2)
+	load.stop()
+	load.requireNoneFailed(t, "an update of all roles, and fewer prefill servers")
+	c.ok("delete", app, "--yes")
+}
+
+// role returns the running processes of a role of the app.
+func (s *stack) role(app, role string) []process {
+	return s.instances(func(p process) bool { return p.app() == app && p.env["WINDLASS_ROLE"] == role })
+}
+
+// waitPool waits until the app's pool has exactly these instances, all decode servers are of the version, and no
+// rollout is left.
+func (s *stack) waitPool(t *testing.T, app string, version, prefill, decode int) {
+	t.Helper()
+	s.eventually(t, fmt.Sprintf("a pool of %d and %d of v%d", prefill, decode, version), func(ctx context.Context) error {
+		resp, err := s.owner.apps.GetApp(ctx, &windlassv1.GetAppRequest{App: named(app)})
+		if err != nil {
+			return err
+		}
+		if got := resp.App; got.Status != windlassv1.AppStatus_APP_STATUS_READY || got.ReadyReplicas != 100 {
+			return fmt.Errorf("%s, %d percent are ready: %s", got.Status, got.ReadyReplicas, got.Message)
+		}
+		if p, d := len(s.role(app, "prefill")), len(s.role(app, "decode")); p != prefill || d != decode {
+			return fmt.Errorf("%d prefill and %d decode servers run", p, d)
+		}
+		for _, p := range s.role(app, "decode") {
+			if p.env["WINDLASS_VERSION"] != fmt.Sprint(version) {
+				return fmt.Errorf("another version runs: %s", p)
+			}
+		}
+		return nil
+	})
 }
 
 // answer returns the header of the app's answer to a completion.
