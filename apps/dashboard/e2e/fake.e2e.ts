@@ -251,6 +251,9 @@ describe.each(looks)("at $name", (look) => {
     await page.getByRole("button", { name: "Verify new.example.com" }).click();
     await page.getByRole("alert").getByText("The DNS has no TXT record").waitFor();
     await inspect(page, `hosts-${look.name}`);
+    const tab = page.getByRole("navigation", { name: "Pages of chat" }).getByRole("link", { name: "Hosts" });
+    const edge = await tab.evaluate((e) => e.getBoundingClientRect().right);
+    expect(edge, "the tab of the page is in view").toBeLessThanOrEqual(look.width);
     await page.getByRole("button", { name: "Add a domain" }).click();
     await page.getByLabel("Domain", { exact: true }).fill("more.example.com");
     await page.getByRole("dialog").getByRole("button", { name: "Add the domain" }).click();

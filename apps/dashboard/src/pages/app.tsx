@@ -16,6 +16,7 @@ import { absolute, ms } from "../model/time.js";
 import { appStatus, deploymentStatus, instanceStatus, pinState, rolloutStatus } from "../model/words.js";
 import { explain } from "../api/clients.js";
 import { Badge, Command, Loading, Panel, Ready, Reason, Time, Urls, useNow, useTitle } from "../ui/pieces.js";
+import { Tabs } from "../ui/tabs.js";
 import { Scaling } from "./scaling.js";
 import { Steer } from "./steer.js";
 
@@ -308,7 +309,7 @@ export function Head({ app, sub }: { app: App; sub?: string }) {
           {!sub && app.description ? <p className="dim">{app.description}</p> : null}
         </div>
       </div>
-      <nav className="tabs" aria-label={`Pages of ${app.name}`}>
+      <Tabs label={`Pages of ${app.name}`}>
         <Link to="/apps/$project/$environment/$name" params={params} activeOptions={{ exact: true }}>
           Overview
         </Link>
@@ -324,7 +325,7 @@ export function Head({ app, sub }: { app: App; sub?: string }) {
         <Link to="/apps/$project/$environment/$name/hosts" params={params}>
           Hosts
         </Link>
-      </nav>
+      </Tabs>
     </>
   );
 }

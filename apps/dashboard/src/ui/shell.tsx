@@ -8,6 +8,7 @@ import { administers, roleName } from "../model/words.js";
 import { duration } from "../model/time.js";
 import { useNow } from "./pieces.js";
 import { useSession } from "./session.js";
+import { Tabs } from "./tabs.js";
 import { setTheme, useTheme, type Theme } from "./theme.js";
 import { useToast } from "./toast.js";
 import { workspacePages } from "./workspace-tabs.js";
@@ -102,7 +103,7 @@ export function Shell() {
             <img src={icon} alt="" />
             <span>Windlass</span>
           </Link>
-          <nav className="nav" aria-label="Pages">
+          <Tabs className="nav" label="Pages">
             <Link to="/fleet">Fleet</Link>
             {me.workspaceName ? (
               <>
@@ -120,7 +121,7 @@ export function Shell() {
                 {administers(me.key?.role) ? <Link to="/audit">Audit</Link> : null}
               </>
             )}
-          </nav>
+          </Tabs>
           <div className="top-end">
             <span className="link-state" role="status" aria-label={`Data: ${word.text}`}>
               <i className={`dot ${word.tone}`} aria-hidden="true" />

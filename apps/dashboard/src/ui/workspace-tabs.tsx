@@ -2,6 +2,7 @@ import { Link } from "@tanstack/react-router";
 import type { ReactNode } from "react";
 import { administers } from "../model/words.js";
 import { useSession } from "./session.js";
+import { Tabs } from "./tabs.js";
 
 /** Pages about the workspace, by their paths. */
 export const workspacePages = ["/quota", "/features", "/keys", "/audit"] as const;
@@ -18,12 +19,12 @@ export function WorkspaceHead({ title, end }: { title: string; end?: ReactNode }
         {end}
       </div>
       {me.workspaceName ? (
-        <nav className="tabs" aria-label={`Pages of workspace ${me.workspaceName}`}>
+        <Tabs label={`Pages of workspace ${me.workspaceName}`}>
           <Link to="/quota">Quota</Link>
           <Link to="/features">Features</Link>
           <Link to="/keys">Keys</Link>
           {administers(me.key?.role) ? <Link to="/audit">Audit</Link> : null}
-        </nav>
+        </Tabs>
       ) : null}
     </>
   );
