@@ -80,6 +80,7 @@ func Summarize(w Wanted, replicas []Replica) Summary {
 			unloadFailed++
 		case Unknown:
 			unknown++
+		default: // The other states are counted above.
 		}
 	}
 	s.Partial = s.Available > 0 && s.Available < w.Replicas

@@ -177,6 +177,7 @@ func (s *simulation) work() {
 		s.late = append(s.late, result{UnloadDone, tick})
 	case UnloadFailed:
 		s.apply(RequestUnload, 0)
+	default: // The other states ask for nothing.
 	}
 }
 

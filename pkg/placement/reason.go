@@ -118,6 +118,7 @@ func (p *placement) explain(m *Model) Refused {
 				lack = f.Needed // The server has less than it holds, and that is not this model's need.
 			}
 			f.Lacking = append(f.Lacking, lack)
+		default: // The other reasons have no amount.
 		}
 		// A server with a replica is no miss.
 		if reason != HasReplica && (f.Nearest.App == "" || reason > f.NearestReason || reason == f.NearestReason && lack < nearestLack) {

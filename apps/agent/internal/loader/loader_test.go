@@ -39,7 +39,7 @@ func newEngine(t *testing.T) (*engine, *Loader, models.Server) {
 	})
 	mux.HandleFunc("POST /v2/repository/models/{name}/load", func(w http.ResponseWriter, r *http.Request) {
 		if text := e.fail[r.PathValue("name")]; text != "" {
-			w.WriteHeader(400)
+			w.WriteHeader(http.StatusBadRequest)
 			_ = json.NewEncoder(w).Encode(map[string]string{"error": text})
 			return
 		}
@@ -48,7 +48,7 @@ func newEngine(t *testing.T) (*engine, *Loader, models.Server) {
 	mux.HandleFunc("POST /v2/repository/models/{name}/unload", func(_ http.ResponseWriter, r *http.Request) { e.states[r.PathValue("name")] = "UNAVAILABLE" })
 	mux.HandleFunc("GET /v2/models/{name}/ready", func(w http.ResponseWriter, r *http.Request) {
 		if e.states[r.PathValue("name")] != "READY" || e.unready[r.PathValue("name")] {
-			w.WriteHeader(400)
+			w.WriteHeader(http.StatusBadRequest)
 		}
 	})
 	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
@@ -62,7 +62,7 @@ func newEngine(t *testing.T) (*engine, *Loader, models.Server) {
 		var body map[string]string
 		_ = json.NewDecoder(r.Body).Decode(&body)
 		if _, ok := e.adapters[body["lora_name"]]; ok {
-			w.WriteHeader(400)
+			w.WriteHeader(http.StatusBadRequest)
 			_, _ = io.WriteString(w, `{"error":{"message":"The lora adapter has already been loaded."}}`)
 			return
 		}
@@ -74,7 +74,7 @@ func newEngine(t *testing.T) (*engine, *Loader, models.Server) {
 		var body map[string]string
 		_ = json.NewDecoder(r.Body).Decode(&body)
 		if _, ok := e.adapters[body["lora_name"]]; !ok {
-			w.WriteHeader(404)
+			w.WriteHeader(http.StatusNotFound)
 			return
 		}
 		delete(e.adapters, body["lora_name"])

@@ -383,6 +383,7 @@ func (m *Manager) apply(key replicaKey, r *replica, e modelstate.Event, tick int
 		r.retryAt = now.Add(m.cfg.Retry.Delay(r.failures, m.cfg.Rand))
 		r.failures++
 		m.cfg.Log.Warn("a server failed to load or unload a model", "instance", key.server, "model", m.models[key.model].Name, "state", next.State.String(), "reason", reason)
+	default: // The other states wait.
 	}
 	m.placeDirty = true
 	m.signal()
@@ -510,6 +511,7 @@ func (m *Manager) advance(key replicaKey, r *replica, now time.Time, soon func(t
 			// The failures stay known, so that delays grow.
 			m.replicas[key] = &replica{Replica: modelstate.Replica{State: modelstate.Unloaded, Tick: r.Tick + 1}, since: now, failures: r.failures}
 		}
+	default: // The other states wait for servers or for the placement.
 	}
 }
 

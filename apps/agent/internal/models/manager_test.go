@@ -61,7 +61,7 @@ func newHarness(t *testing.T) *harness {
 func (h *harness) start() {
 	m, err := New(Config{Loader: h, Released: h.released, Log: slog.New(slog.DiscardHandler), Rand: rand.New(rand.NewPCG(1, 2)).Float64})
 	require.NoError(h.t, err)
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(h.t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { _ = m.Run(ctx) })
 	running.Go(func() { h.look(ctx, m) })

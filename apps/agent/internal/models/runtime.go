@@ -40,7 +40,6 @@ type Runtime struct {
 	manager *Manager
 	files   disk.Files
 	name    string
-	log     *slog.Logger
 	changes chan struct{}
 	// released is Drain's. Nil: no gateway sends to instances.
 	released func(instanceID string) bool
@@ -82,7 +81,7 @@ type assignment struct {
 // Wrap returns a Runtime around base. It reads what an earlier agent process kept in the file.
 func Wrap(base runtime.Runtime, loader Loader, files disk.Files, name string, log *slog.Logger, rand func() float64) (*Runtime, error) {
 	r := &Runtime{
-		base: base, files: files, name: name, log: log, changes: make(chan struct{}, 1),
+		base: base, files: files, name: name, changes: make(chan struct{}, 1),
 		kept:  kept{Models: map[string]assignment{}, Servers: map[string]assignment{}},
 		asked: map[string]time.Time{}, groups: map[string]map[string]int{},
 	}
@@ -341,8 +340,10 @@ func (r *Runtime) groupOf(workload, server string) int {
 	}
 	group, ok := groups[server]
 	if !ok {
-		taken := slices.Sorted(maps.Values(groups))
-		for group = 0; group < len(taken) && taken[group] == group; group++ {
+		for _, taken := range slices.Sorted(maps.Values(groups)) {
+			if taken == group {
+				group++
+			}
 		}
 		groups[server] = group
 	}
@@ -399,7 +400,7 @@ func (r *Runtime) Restart(ctx context.Context, id string) error {
 func (r *Runtime) Usage(ctx context.Context, ids []string) (map[string]runtime.Usage, error) {
 	meter, ok := r.base.(runtime.Meter)
 	if !ok {
-		return nil, nil
+		return map[string]runtime.Usage{}, nil
 	}
 	return meter.Usage(ctx, ids)
 }

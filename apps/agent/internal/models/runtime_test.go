@@ -131,7 +131,7 @@ func newModelRuntime(t *testing.T, base *fakeBase, loader *fakeLoader, files dis
 		defer m.mu.Unlock()
 		return !m.blocked[id]
 	}, 30*time.Second)
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { _ = m.Run(ctx) })
 	m.stop = func() {
@@ -151,10 +151,8 @@ func (m *modelRuntime) apply(id string, replicas int32, spec *windlassv1.Deploym
 // look observes until all is settled, and returns the deployment; nil if there is none.
 func (m *modelRuntime) look(id string) *runtime.ObservedDeployment {
 	m.t.Helper()
-	var seen runtime.Observation
 	for range 5 {
-		var err error
-		seen, err = m.Observe(m.t.Context())
+		_, err := m.Observe(m.t.Context())
 		require.NoError(m.t, err)
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
