@@ -22,7 +22,7 @@ func TestAppFile_ExamplesAreValid(t *testing.T) {
 	for _, path := range files {
 		f, err := readAppFile(path, nil)
 		require.NoError(t, err, path)
-		require.NotEmpty(t, f.Spec.Image+strings.Join(f.Spec.Command, " ")+f.Spec.Serve.GetEngine(), path)
+		require.NotEmpty(t, f.Spec.Image+strings.Join(f.Spec.Command, " ")+f.Spec.Serve.GetEngine()+f.Spec.Model.GetServer(), path)
 	}
 }
 
