@@ -37,6 +37,8 @@ var notApplicable = map[string]string{
 	"spec.generated_by":     "as spec.serve",
 	"spec.generated":        "the agent reads the engine's metrics by it; its variables are in env",
 	"spec.secrets.secret":   "whatever its name, its value is in the variable; of those that pull, see below",
+	"spec.model":            "servers of another app load it; it has no pods",
+	"spec.models":           "decides which models the agent lets the pods load",
 	"spec.roles.entry":      "routes obey it; of several roles, the agent tells gateways whose instances they reach",
 	"spec.secrets.version":  "says to the control plane which value to send",
 }
