@@ -26,8 +26,10 @@ type fleet struct {
 	routes map[string][]string
 	bad    map[string]bool // versions that crash
 	poor   map[string]bool // versions whose figures are bad
-	// zeroed: people scaled to nothing, which stops what is routed to.
-	zeroed bool
+	// zeroed: people scaled to nothing, which stops what is routed to. emptied are regions in which a rollout
+	// wanted nothing, which does the same.
+	zeroed  bool
+	emptied map[string]bool
 	// pool: the app's layout is pooled.
 	pool bool
 	// restored is a retained version that was made live again.
@@ -77,7 +79,7 @@ func (f *fleet) pull(key rowKey) {
 	} else if r.workload != row.WorkloadKey() {
 		f.adopt(key, row.WorkloadKey())
 	}
-	if told == 0 && r.ready > 0 && row.Weight == 0 && !f.zeroed {
+	if told == 0 && r.ready > 0 && row.Weight == 0 && !f.zeroed && !f.emptied[key.region] {
 		require.NotContains(f.t, f.routes[key.region], key.deployment, "%s is stopped in %s, where traffic goes to it", key.deployment, key.region)
 	}
 	grows := told > r.ready+r.other+r.outdated()
@@ -113,6 +115,11 @@ func (f *fleet) step() Output {
 	staged := f.rolloutState.Progress.Active(f.app.RolloutID)
 	before, behind, live := maps.Clone(f.rows), f.rolloutState.Progress.Clone(), f.app.LiveDeploymentID
 	out := f.simulation.step()
+	if c := f.rolloutState.Progress; c.Active(f.app.RolloutID) {
+		for region, n := range c.Sizes {
+			f.emptied[region] = f.emptied[region] || n == 0
+		}
+	}
 	f.requireAgreed(behind, before, live)
 	if f.app.LiveDeploymentID != live {
 		f.requireServes(f.app.LiveDeploymentID)
@@ -351,12 +358,17 @@ func (f *fleet) happen() {
 }
 
 func newFleet(t *rapid.T, policy *windlassv1.RolloutPolicy) *fleet {
-	f := &fleet{simulation: newSimulation(t, places...), t: t, runs: map[rowKey]*running{}, routes: map[string][]string{}, bad: map[string]bool{}, poor: map[string]bool{}, may: map[string]int32{}, agreed: agreed{map[waitingPlace]bool{}, map[waitingPlace][]string{}}, moved: map[string]int32{}, resized: map[string]bool{}}
+	return newFleetOf(t, policy, rapid.IntRange(0, 4).Draw(t, "pool") == 0)
+}
+
+// newFleetOf is newFleet of an app whose layout is pooled, or not.
+func newFleetOf(t *rapid.T, policy *windlassv1.RolloutPolicy, pooled bool) *fleet {
+	f := &fleet{simulation: newSimulation(t, places...), t: t, runs: map[rowKey]*running{}, routes: map[string][]string{}, bad: map[string]bool{}, poor: map[string]bool{}, may: map[string]int32{}, agreed: agreed{map[waitingPlace]bool{}, map[waitingPlace][]string{}}, moved: map[string]int32{}, resized: map[string]bool{}, emptied: map[string]bool{}}
 	f.policy(policy)
 	if rapid.IntRange(0, 3).Draw(t, "an agent of a release before") == 0 {
 		f.setRegion("us", func(r *model.Region) { r.AgentFeatures = nil })
 	}
-	if f.pool = rapid.IntRange(0, 4).Draw(t, "pool") == 0; f.pool {
+	if f.pool = pooled; f.pool {
 		f.deployPool(spec(pool.Whole, "eu", "us"), "all")
 	} else {
 		f.deploy(spec(2, "eu", "us"))
