@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -185,5 +184,5 @@ func testCharts(t *testing.T, s *stack) {
 	require.Equal(t, "secret/windlass-database\n", own, "only what the operator made is left")
 	_, err = k.run("", k.kubectl, "get", "namespace", "windlass-routes")
 	require.Error(t, err)
-	require.True(t, errors.As(err, new(*exec.ExitError)))
+	require.ErrorAs(t, err, new(*exec.ExitError))
 }
