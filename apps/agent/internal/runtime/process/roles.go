@@ -32,6 +32,9 @@ func (w *workload) released(in *instance) bool {
 	if w.leavesPool(in) {
 		return false // the entry instances go on without it
 	}
+	if len(w.roles) > 0 && w.roles[0].Pool != 0 && w.isEntry(in.rec.Role) {
+		return w.rt.released(in.rec.ID) // the others of the pool go on
+	}
 	for _, other := range w.instances {
 		if other.live && other.rec.Group == in.rec.Group && w.isEntry(other.rec.Role) && !w.rt.released(other.rec.ID) {
 			return false
