@@ -31,7 +31,7 @@ const gatewayDrain = time.Second
 func (a *Agent) drain() {
 	again := func() {}
 	if d, ok := a.runtime.(runtime.Drainer); ok {
-		again = d.Drain(a.gateways.Released, gateways.Patience)
+		again = d.Drain(a.gateways.Released, func(string) time.Duration { return gateways.Patience })
 	}
 	a.gateways.OnProgress(func() {
 		a.reconciler.Proceed()

@@ -24,7 +24,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// drainPatience is how long a server that should stop waits until its models serve elsewhere.
+// drainPatience is how long a server that should stop waits until its models serve elsewhere, at least.
 const drainPatience = 10 * time.Minute
 
 // failuresUntilDoomed is how many loads of a replica fail before a rollout should not wait for it.
@@ -49,8 +49,6 @@ type Runtime struct {
 	// dirty means that kept differs from the file. writing is held while the file is written.
 	dirty   bool
 	writing sync.Mutex
-	// asked is when a server that drains was asked about first.
-	asked map[string]time.Time
 	// groups are the groups of the replicas of a model, by server.
 	groups map[string]map[string]int
 }
@@ -82,8 +80,8 @@ type assignment struct {
 func Wrap(base runtime.Runtime, loader Loader, files disk.Files, name string, log *slog.Logger, rand func() float64) (*Runtime, error) {
 	r := &Runtime{
 		base: base, files: files, name: name, changes: make(chan struct{}, 1),
-		kept:  kept{Models: map[string]assignment{}, Servers: map[string]assignment{}},
-		asked: map[string]time.Time{}, groups: map[string]map[string]int{},
+		kept:   kept{Models: map[string]assignment{}, Servers: map[string]assignment{}},
+		groups: map[string]map[string]int{},
 	}
 	var err error
 	if r.manager, err = New(Config{Loader: loader, Released: r.isReleased, Log: log, Rand: rand}); err != nil {
@@ -406,31 +404,24 @@ func (r *Runtime) Usage(ctx context.Context, ids []string) (map[string]runtime.U
 }
 
 // Drain implements runtime.Drainer. A server in service stops only once its models serve elsewhere, or after
-// drainPatience.
-func (r *Runtime) Drain(released func(instanceID string) bool, patience time.Duration) (again func()) {
+// drainPatience. All other instances stop as the caller says.
+func (r *Runtime) Drain(released func(instanceID string) bool, patience func(instanceID string) time.Duration) (again func()) {
 	r.released = released
 	base := func() {}
 	if d, ok := r.base.(runtime.Drainer); ok {
-		base = d.Drain(func(id string) bool { return r.mayStop(id, patience) }, drainPatience)
+		base = d.Drain(
+			func(id string) bool { return released(id) && !r.manager.Serves(id) },
+			func(id string) time.Duration {
+				if r.manager.Serves(id) {
+					return max(drainPatience, patience(id))
+				}
+				return patience(id)
+			})
 	}
 	return func() {
 		r.manager.Again()
 		base()
 	}
-}
-
-// mayStop reports whether an instance of the other runtime may stop.
-func (r *Runtime) mayStop(id string, patience time.Duration) bool {
-	now := time.Now()
-	r.mu.Lock()
-	since, ok := r.asked[id]
-	if !ok {
-		since = now
-		r.asked[id] = now
-		maps.DeleteFunc(r.asked, func(_ string, at time.Time) bool { return now.Sub(at) > 2*drainPatience })
-	}
-	r.mu.Unlock()
-	return (r.released(id) || now.Sub(since) >= patience) && !r.manager.Serves(id)
 }
 
 // isReleased is Released of the manager.

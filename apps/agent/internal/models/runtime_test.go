@@ -26,7 +26,7 @@ type fakeBase struct {
 	applied  []string
 	removed  []string
 	mayStop  func(string) bool
-	patience time.Duration
+	patience func(string) time.Duration
 	changes  chan struct{}
 }
 
@@ -55,7 +55,7 @@ func (f *fakeBase) Run(ctx context.Context) error {
 	return nil
 }
 
-func (f *fakeBase) Drain(released func(string) bool, patience time.Duration) func() {
+func (f *fakeBase) Drain(released func(string) bool, patience func(string) time.Duration) func() {
 	f.mayStop, f.patience = released, patience
 	return func() {}
 }
@@ -130,7 +130,7 @@ func newModelRuntime(t *testing.T, base *fakeBase, loader *fakeLoader, files dis
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		return !m.blocked[id]
-	}, 30*time.Second)
+	}, func(string) time.Duration { return 30 * time.Second })
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { _ = m.Run(ctx) })
@@ -273,6 +273,19 @@ func TestRuntime(t *testing.T) {
 		require.Len(t, d.Instances, 1)
 		require.Equal(t, "ins_b:80", d.Instances[0].Address)
 		require.True(t, m.base.mayStop("ins_a"))
+	})
+	runRuntime(t, "waits for gateways however often and long it is asked", func(t *testing.T, m *modelRuntime) {
+		require.NoError(t, m.apply("dep_servers", 1, servers))
+		require.NoError(t, m.apply("dep_fraud", 1, fraud))
+		m.base.serve(instanceOf("ins_a", ready))
+		require.Len(t, m.look("dep_fraud").Instances, 1)
+		m.blocked["ins_other"] = true
+		for range 60 {
+			require.False(t, m.base.mayStop("ins_other"), "a gateway still sends to it")
+			time.Sleep(time.Second)
+		}
+		require.Equal(t, 30*time.Second, m.base.patience("ins_other"))
+		require.Equal(t, 10*time.Minute, m.base.patience("ins_a"), "its model serves nowhere else")
 	})
 	runRuntime(t, "adopts after a restart, and unloads what was deleted meanwhile", func(t *testing.T, m *modelRuntime) {
 		require.NoError(t, m.apply("dep_servers", 2, servers))

@@ -57,10 +57,10 @@ type Runtime interface {
 // the stop.
 type Drainer interface {
 	// Drain gives the runtime released, which reports whether no gateway sends to an instance any more. The
-	// runtime calls it for each instance that it will stop and reports as draining, for patience at most.
-	// released must not call the runtime. The caller must call again whenever answers may have changed. Call
-	// Drain before Run.
-	Drain(released func(instanceID string) bool, patience time.Duration) (again func())
+	// runtime asks for each instance that it will stop and reports as draining, as often as it likes, and waits
+	// for patience of the instance at most. Both must not call the runtime. The caller must call again whenever
+	// answers may have changed. Call Drain before Run.
+	Drain(released func(instanceID string) bool, patience func(instanceID string) time.Duration) (again func())
 }
 
 // Meter is a Runtime that measures what its instances use.
@@ -124,6 +124,12 @@ type Unit struct {
 	// Leaves that it will be removed.
 	Waits         string
 	Holds, Leaves bool
+}
+
+// IsEntryOfPool reports whether gateways send to the instance itself and the other entry instances of its pool go on
+// without it.
+func (u *Unit) IsEntryOfPool() bool {
+	return u.Role == u.Entry && len(u.Roles) > 0 && u.Roles[0].Pool > 0
 }
 
 // MaxUnavailable is how many replicas at a time may be out of service while instances

@@ -45,7 +45,9 @@ func gated(t *testing.T, replicas int, longest time.Duration) (*placed, *door) {
 	t.Parallel()
 	d := &door{done: map[string]bool{}}
 	p := &placed{harness: newHarness(t), a: assignment("dep_chat", replicas)}
-	p.before = func(rt *kubernetes.Runtime) { d.again = rt.Drain(d.released, longest) }
+	p.before = func(rt *kubernetes.Runtime) {
+		d.again = rt.Drain(d.released, func(string) time.Duration { return longest })
+	}
 	p.rt = p.open(t)
 	require.NoError(t, p.rt.Apply(t.Context(), p.a))
 	p.name, p.namespace = render.WorkloadName(p.a), p.namespaceOf(t, p.a)

@@ -43,7 +43,7 @@ type Runtime struct {
 	usages    usages
 	// released and patience are the arguments of Drain. Nil means that no gateway sends to instances.
 	released func(instanceID string) bool
-	patience time.Duration
+	patience func(instanceID string) time.Duration
 
 	wanted *wanted
 

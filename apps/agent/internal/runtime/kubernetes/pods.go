@@ -19,7 +19,7 @@ import (
 var _ runtime.Drainer = (*Runtime)(nil)
 
 // Drain implements runtime.Drainer.
-func (r *Runtime) Drain(released func(instanceID string) bool, patience time.Duration) (again func()) {
+func (r *Runtime) Drain(released func(instanceID string) bool, patience func(instanceID string) time.Duration) (again func()) {
 	r.released, r.patience = released, patience
 	return func() {
 		r.repairs.add(r.wanted.draining()...)
@@ -36,7 +36,7 @@ func (r *Runtime) drainOf(p *desired.Plan) replacement.Drain {
 		return replacement.Drain{}
 	}
 	released := r.released
-	if u != nil {
+	if u != nil && !u.IsEntryOfPool() {
 		at := familyRef(p.Ref.Namespace, p.Assignment)
 		released = func(string) bool { return families{r}.releasedInGroup(at, u) }
 	}

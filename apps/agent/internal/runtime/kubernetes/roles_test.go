@@ -31,7 +31,9 @@ func placeRoles(t *testing.T, a runtime.Assignment, gateways *door) *placed {
 	t.Parallel()
 	p := &placed{harness: newHarness(t), a: a}
 	if gateways != nil {
-		p.before = func(rt *kubernetes.Runtime) { gateways.again = rt.Drain(gateways.released, time.Hour) }
+		p.before = func(rt *kubernetes.Runtime) {
+			gateways.again = rt.Drain(gateways.released, func(string) time.Duration { return time.Hour })
+		}
 	}
 	p.rt = p.open(t)
 	require.NoError(t, p.rt.Apply(t.Context(), p.a))
@@ -129,6 +131,20 @@ func TestRoles_GroupGoesOnceGatewaysAreDoneWithItsEntry(t *testing.T) {
 	gateways.release(entry)
 	p.awaits(t, 3, 0)
 	until(t, "three left", func() bool { return len(p.instances(t)) == 3 })
+}
+
+func TestDrain_EntryInstanceOfAPoolWaitsForItsOwnRelease(t *testing.T) {
+	gateways := &door{done: map[string]bool{}}
+	p := placeRoles(t, assignment("dep_pool", 100, func(s *windlassv1.DeploymentSpec) {
+		s.Layout = windlassv1.Layout_LAYOUT_POOLED
+		s.Roles = []*windlassv1.RoleSpec{{Name: "prefill", Entry: true, Instances: 2}, {Name: "decode"}}
+	}), gateways)
+	p.awaits(t, 3, 0)
+	p.change(t, func(a *runtime.Assignment) { a.Deployment.Spec.Roles[0].Instances = 1 })
+	leave := p.awaits(t, 2, 1)
+	gateways.release(leave[0])
+	p.awaits(t, 2, 0)
+	until(t, "two left, though gateways send to the other entry instance", func() bool { return len(p.instances(t)) == 2 })
 }
 
 func TestRoles_IdleAgentMakesNoCall(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 var _ runtime.Drainer = (*Runtime)(nil)
 
 // Drain implements runtime.Drainer.
-func (r *Runtime) Drain(released func(instanceID string) bool, patience time.Duration) (again func()) {
+func (r *Runtime) Drain(released func(instanceID string) bool, patience func(instanceID string) time.Duration) (again func()) {
 	r.released, r.patience = released, patience
 	return func() {
 		r.mu.Lock()

@@ -188,6 +188,7 @@ func (w *workload) pass(ctx context.Context, now time.Time) (next time.Time, emp
 		for id, in := range w.instances {
 			in.waits = p.Waits[id]
 		}
+		w.stopEntriesFirst(p.Actions)
 		for _, a := range p.Actions {
 			w.act(ctx, a, d, now)
 		}
@@ -337,7 +338,7 @@ func (w *workload) stop(in *instance, o order) {
 		// instances are better: its stop does not wait for those requests.
 		o.Drain = in.rec.Drain
 		if w.gated && !w.released(in) {
-			patience := w.rt.patience
+			patience := w.rt.patience(in.rec.ID)
 			if w.leavesPool(in) {
 				patience = min(patience, peersPause)
 			}

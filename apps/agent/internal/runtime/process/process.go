@@ -40,7 +40,7 @@ type Runtime struct {
 	guard  *portguard.Guard // nil: instances can call each other's ports
 	// released and patience are Drain's; nil: no gateway sends to instances.
 	released func(instanceID string) bool
-	patience time.Duration
+	patience func(instanceID string) time.Duration
 
 	// disk serialises what is written about one deployment: the locks are shared
 	// out by id, so that many deployments are synced at one time. Taken before mu,

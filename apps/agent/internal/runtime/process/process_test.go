@@ -108,7 +108,7 @@ func (h *host) open(t *testing.T) *process.Runtime {
 	rt, err := process.New(t.Context(), h.cfg)
 	require.NoError(t, err)
 	if h.released != nil {
-		h.again = rt.Drain(h.released, h.patience)
+		h.again = rt.Drain(h.released, func(string) time.Duration { return h.patience })
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

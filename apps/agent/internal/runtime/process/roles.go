@@ -60,6 +60,22 @@ func (w *workload) leavesPool(in *instance) bool {
 	return false
 }
 
+// stopEntriesFirst moves the stops of a pool's entry instances to the front. Whether other instances wait for
+// gateways depends on which entry instances stay, so all of those that go must have their order before. Called
+// with mu held.
+func (w *workload) stopEntriesFirst(actions []action) {
+	if len(w.roles) == 0 || w.roles[0].Pool == 0 {
+		return
+	}
+	first := func(a action) int {
+		if in := w.instances[a.ID]; in != nil && (a.Kind == doStop || a.Kind == doRetire) && w.isEntry(in.rec.Role) {
+			return 0
+		}
+		return 1
+	}
+	slices.SortStableFunc(actions, func(a, b action) int { return first(a) - first(b) })
+}
+
 // tellPeers writes the file of peers of each instance, where it changed. Called with mu held.
 func (w *workload) tellPeers() {
 	if w.roles == nil {

@@ -67,7 +67,7 @@ type Input struct {
 	// Released reports whether no gateway sends to an instance. Patience limits a draining pod's wait for
 	// that.
 	Released func(instanceID string) bool
-	Patience time.Duration
+	Patience func(instanceID string) time.Duration
 	Now      time.Time
 }
 
@@ -81,14 +81,15 @@ func DrainOf(in Input) Drain {
 		want = int(*in.Goal.Spec.Replicas)
 	}
 	released := func(p *corev1.Pod) bool { return in.Released(render.InstanceID(p.UID)) }
+	patience := func(p *corev1.Pod) time.Duration { return in.Patience(render.InstanceID(p.UID)) }
 	pods := slices.DeleteFunc(slices.Clone(in.Pods), func(p *corev1.Pod) bool { return !counts(p) })
 	m := replacementOf(in.Live, pods, in.Sets, in.Assignment, in.Switched)
-	return m.decide(pods, want, in.Switched, released, in.Patience, in.Now)
+	return m.decide(pods, want, in.Switched, released, patience, in.Now)
 }
 
 // decide returns what must be done before the workload has want replicas of the wanted template. pods are the
 // pods for which counts is true. decide is a pure function.
-func (m *replacement) decide(pods []*corev1.Pod, want int, switched bool, released func(*corev1.Pod) bool, patience time.Duration, now time.Time) Drain {
+func (m *replacement) decide(pods []*corev1.Pod, want int, switched bool, released func(*corev1.Pod) bool, patience func(*corev1.Pod) time.Duration, now time.Time) Drain {
 	// A pod that is not ready, or not created yet, may become ready before it goes, and gateways would send
 	// to it. Pods to which no gateway sends are not marked.
 	sends := len(pods) < m.replicas || slices.ContainsFunc(pods, func(p *corev1.Pod) bool {
@@ -137,7 +138,7 @@ func counts(p *corev1.Pod) bool {
 
 // drained decides which pods to mark and unmark. pods are the pods for which counts is true. replaces is
 // whether pods are being replaced. drained is a pure function.
-func drained(pods []*corev1.Pod, replicas, want int, replaces bool, released func(*corev1.Pod) bool, patience time.Duration, now time.Time) Drain {
+func drained(pods []*corev1.Pod, replicas, want int, replaces bool, released func(*corev1.Pod) bool, patience func(*corev1.Pod) time.Duration, now time.Time) Drain {
 	var out Drain
 	surplus := len(pods) - want
 	switch {
@@ -160,9 +161,9 @@ func drained(pods []*corev1.Pod, replicas, want int, replaces bool, released fun
 		case n >= surplus:
 		case !marked:
 			out.Mark = append(out.Mark, p)
-			out.Left = patience
+			out.Left = max(out.Left, patience(p))
 		case !released(p):
-			out.Left = max(out.Left, min(drainsSince(p).Add(patience).Sub(now), patience))
+			out.Left = max(out.Left, min(drainsSince(p).Add(patience(p)).Sub(now), patience(p)))
 		}
 	}
 	if out.Left > 0 {

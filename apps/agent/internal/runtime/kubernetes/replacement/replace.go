@@ -86,7 +86,7 @@ type replacement struct {
 // controller would take an unmarked pod. So no cohort may have more pods than its controller knows of, and
 // the workload must have its full number. next also waits for missing pods, because they may become ready and
 // take the place of a pod that has to go. It does not wait if their controller reports a failure.
-func (m *replacement) next(released func(*corev1.Pod) bool, patience time.Duration, now time.Time) Drain {
+func (m *replacement) next(released func(*corev1.Pod) bool, patience func(*corev1.Pod) time.Duration, now time.Time) Drain {
 	var old, fresh []cohort
 	left, freshReplicas, ready := 0, 0, 0
 	switched := false
@@ -127,10 +127,10 @@ func (m *replacement) next(released func(*corev1.Pod) bool, patience time.Durati
 		case !render.Drains(p):
 			out.Mark = append(out.Mark, p)
 			if isReady(p) {
-				out.Left = patience
+				out.Left = max(out.Left, patience(p))
 			}
 		case isReady(p) && !released(p):
-			out.Left = max(out.Left, min(drainsSince(p).Add(patience).Sub(now), patience))
+			out.Left = max(out.Left, min(drainsSince(p).Add(patience(p)).Sub(now), patience(p)))
 		}
 	}
 	out.Unmark = marked(m.cohorts, leaving)

@@ -83,7 +83,7 @@ func TestReplace_NewPodsAreAsManyAsReleased(t *testing.T) {
 			for _, s := range c.sets {
 				m.replicas, m.available = m.replicas+s.replicas, m.available+s.available
 			}
-			d := m.next(func(p *corev1.Pod) bool { return strings.Contains(p.Name, "!") }, patience, now)
+			d := m.next(func(p *corev1.Pod) bool { return strings.Contains(p.Name, "!") }, func(*corev1.Pod) time.Duration { return patience }, now)
 			names := func(pods []*corev1.Pod) (out words) {
 				for _, p := range pods {
 					out = append(out, p.Name)
