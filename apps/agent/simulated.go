@@ -21,8 +21,8 @@ type SimulatedConfig struct {
 	// Failures returns how many starts of a new instance fail before one succeeds. Nil: none. Three are a
 	// crash loop.
 	Failures func() int
-	// CPU returns how many millicores the ready instances of an app use together. They share it evenly. ok is false
-	// if that is not known. Nil: it never is. It must not call the runtime.
+	// CPU returns how many millicores the ready instances of an app's assigned deployments use together. They share
+	// it evenly. ok is false if that is not known. Nil: it never is. It must not call the runtime.
 	CPU func(app string) (millicores float64, ok bool)
 	// Applied and Removed are called at once for every assignment that the runtime gets. Nil: they are not
 	// called.

@@ -40,8 +40,9 @@ type Config struct {
 	// its template takes over. It is called before Observe can return the instance. It must not call the
 	// runtime. It may be nil.
 	Ready func(deploymentID, instanceID string)
-	// CPU returns how many millicores the ready instances of an app use together. They share it evenly. ok is false
-	// if that is not known. Nil means that it never is. It must not call the runtime.
+	// CPU returns how many millicores the ready instances of an app use together. Those that one call of Usage asks
+	// about share it evenly: instances of deployments that are not assigned are not measured, and get no
+	// requests. ok is false if that is not known. Nil means that it never is. It must not call the runtime.
 	CPU func(app string) (millicores float64, ok bool)
 }
 
@@ -218,7 +219,7 @@ func (r *Runtime) Usage(_ context.Context, instanceIDs []string) (map[string]run
 	ready := map[string][]string{} // by app
 	for _, w := range r.workloads {
 		for g := range w.instances {
-			if i := &w.instances[g]; i.ready() {
+			if i := &w.instances[g]; i.ready() && wanted[i.id] {
 				app := w.owner().assignment.Deployment.AppName
 				ready[app] = append(ready[app], i.id)
 			}
@@ -230,9 +231,7 @@ func (r *Runtime) Usage(_ context.Context, instanceIDs []string) (map[string]run
 			continue
 		}
 		for _, id := range ids {
-			if wanted[id] {
-				out[id] = runtime.Usage{CPUMillicores: all / float64(len(ids)), HasCPU: true}
-			}
+			out[id] = runtime.Usage{CPUMillicores: all / float64(len(ids)), HasCPU: true}
 		}
 	}
 	return out, nil

@@ -102,6 +102,20 @@ func TestCrashLoop_IsThreeFailures(t *testing.T) {
 	})
 }
 
+func TestUsage_IsSharedByTheInstancesThatAreAskedAbout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := New(Config{CPU: func(string) (float64, bool) { return 600, true }})
+		require.NoError(t, r.Apply(t.Context(), assignment("dep_1", 2, 1, "a")))
+		require.NoError(t, r.Apply(t.Context(), assignment("dep_unwanted", 1, 1, "a")))
+		time.Sleep(time.Second)
+		asked := r.Ready()["dep_1"]
+		used, err := r.Usage(t.Context(), append(asked, "ins_none"))
+		require.NoError(t, err)
+		half := runtime.Usage{CPUMillicores: 300, HasCPU: true}
+		require.Equal(t, map[string]runtime.Usage{asked[0]: half, asked[1]: half}, used)
+	})
+}
+
 func TestObservation_IsImmutable(t *testing.T) {
 	r := New(Config{})
 	require.NoError(t, r.Apply(t.Context(), assignment("dep_1", 2, 1, "a")))
