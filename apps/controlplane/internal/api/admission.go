@@ -276,7 +276,7 @@ func (a *server) claimsOf(tx Tx, apps []model.App) ([]model.Claim, error) {
 	claims := make([]model.Claim, 0, len(apps))
 	for _, app := range apps {
 		live, newer := deployments[app.LiveDeploymentID], deployments[next[app.ID]]
-		claim := admission.Claim(app, live, newer, counted(rolloutStates[app.ID], app, live, newer, rows[app.ID]))
+		claim := admission.Claim(app, live, newer, quotaRows(rolloutStates[app.ID], app, live, newer, rows[app.ID]))
 		claim.Instances += pinned[app.ID].Instances
 		claim.GPUs += pinned[app.ID].GPUs
 		claims = append(claims, claim)

@@ -207,8 +207,8 @@ func (a *API) Handlers(options ...connect.HandlerOption) []Handler {
 // now returns the time in unix milliseconds.
 func now() int64 { return time.Now().UnixMilli() }
 
-// counted counts a call that changes what runs.
-func (a *server) counted(operation string, err error) {
+// countOperation counts a call that changes what runs, by its outcome: "ok" or the code of err.
+func (a *server) countOperation(operation string, err error) {
 	outcome := "ok"
 	if err != nil {
 		outcome = connect.CodeOf(err).String()

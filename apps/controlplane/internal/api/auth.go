@@ -326,7 +326,7 @@ func (a *API) Interceptor() connect.Interceptor {
 		return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
 			res, err := next(ctx, req)
 			if operation := access[req.Spec().Procedure].Operation; operation != "" {
-				a.counted(operation, err)
+				a.countOperation(operation, err)
 			}
 			if connect.CodeOf(err) == connect.CodePermissionDenied {
 				if by, failed := callerOf(ctx); failed == nil {

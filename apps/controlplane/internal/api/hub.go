@@ -74,10 +74,11 @@ type picture struct {
 
 func (p *picture) same(other shown) bool {
 	o, ok := other.(*picture)
-	return ok && proto.Equal(p.view, o.view) && newest(p.history) == newest(o.history)
+	return ok && proto.Equal(p.view, o.view) && newestEntryID(p.history) == newestEntryID(o.history)
 }
 
-func newest(entries []*windlassv1.HistoryEntry) string {
+// newestEntryID returns the id of the last entry, or "" without entries.
+func newestEntryID(entries []*windlassv1.HistoryEntry) string {
 	if len(entries) == 0 {
 		return ""
 	}

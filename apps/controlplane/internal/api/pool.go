@@ -65,7 +65,7 @@ func (c versionMutation) setCounts(app model.App, r *running, asked func(regionI
 		return "", fmt.Errorf("scale roles of app %s: %w", app.ID, err)
 	}
 	r.rows = replaced(r.rows, changed)
-	c.claims(app, r.live, r.active.deployment, counted(r.rolloutState, app, r.live, r.active.deployment, r.rows))
+	c.claims(app, r.live, r.active.deployment, quotaRows(r.rolloutState, app, r.live, r.active.deployment, r.rows))
 	return strings.Join(slices.Sorted(maps.Keys(changes)), ", "), c.wake(app.ID)
 }
 

@@ -95,7 +95,7 @@ func (c regionMutation) appsNaming(r model.Region, apps []model.App) (users []st
 		behind[s.AppID] = s.Progress != nil && s.Progress.LaggingIn(r.ID) != nil
 	}
 	for _, app := range apps {
-		newest, err := c.secrets().newest(app)
+		newest, err := c.secrets().wantedDeployment(app)
 		if err != nil {
 			return nil, err
 		}

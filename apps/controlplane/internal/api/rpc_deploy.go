@@ -525,7 +525,7 @@ func (d *deployment) write() error {
 			return err
 		}
 	}
-	d.claims(d.app, d.was.live, &d.next, counted(state, d.app, d.was.live, &d.next, d.was.rows))
+	d.claims(d.app, d.was.live, &d.next, quotaRows(state, d.app, d.was.live, &d.next, d.was.rows))
 	return nil
 }
 

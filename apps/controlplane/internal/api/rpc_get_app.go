@@ -44,10 +44,11 @@ func (a *server) appView(tx Tx, app model.App) (*windlassv1.App, error) {
 	if err != nil {
 		return nil, err
 	}
-	return appView(tx, f, app)
+	return appWithURLs(tx, f, app)
 }
 
-func appView(tx Tx, f facts, app model.App) (_ *windlassv1.App, err error) {
+// appWithURLs returns the app as the API shows it, from facts that hold the app.
+func appWithURLs(tx Tx, f facts, app model.App) (_ *windlassv1.App, err error) {
 	out := appProto(f, app)
 	out.Urls, err = urls(tx, f, app)
 	return out, err

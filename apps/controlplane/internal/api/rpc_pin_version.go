@@ -327,7 +327,7 @@ func (c pinMutation) tellPin(app model.App, r running, p model.Pin, before *wind
 	if err := c.versions().countPins(app); err != nil {
 		return nil, err
 	}
-	c.claims(app, r.live, r.active.deployment, counted(r.rolloutState, app, r.live, r.active.deployment, r.rows))
+	c.claims(app, r.live, r.active.deployment, quotaRows(r.rolloutState, app, r.live, r.active.deployment, r.rows))
 	if err := c.wake(app.ID); err != nil {
 		return nil, err
 	}

@@ -123,7 +123,7 @@ func (c *mutation) previewRollout(p *preview.Deploy) (err error) {
 		return nil
 	}
 	p.Sizes = map[string]int32{}
-	for _, row := range counted(t.rolloutState, *t.app, p.Live, p.Deployment(id), t.topology()) {
+	for _, row := range quotaRows(t.rolloutState, *t.app, p.Live, p.Deployment(id), t.topology()) {
 		if row.DeploymentID == id && topology.Active(row) {
 			p.Sizes[row.RegionID] = row.Replicas
 		}

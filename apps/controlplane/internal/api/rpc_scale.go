@@ -36,7 +36,7 @@ func (a appService) Scale(ctx context.Context, req *windlassv1.ScaleRequest) (re
 		if err != nil {
 			return nil, err
 		}
-		before, err := appView(c, f, app)
+		before, err := appWithURLs(c, f, app)
 		if err != nil {
 			return nil, err
 		}

@@ -28,7 +28,7 @@ func (a appService) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvir
 		if err != nil {
 			return nil, err
 		}
-		base, err := c.secrets().newest(app)
+		base, err := c.secrets().wantedDeployment(app)
 		if err != nil {
 			return nil, err
 		}

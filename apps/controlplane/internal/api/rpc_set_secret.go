@@ -127,7 +127,7 @@ func (c secretMutation) rotateOf(app model.App, s model.Secret, override string,
 	if app.DeletingSince != 0 {
 		return false, "", nil
 	}
-	base, err := c.newest(app)
+	base, err := c.wantedDeployment(app)
 	if err != nil {
 		return false, "", err
 	}
@@ -206,9 +206,9 @@ func (c secretMutation) rotateOf(app model.App, s model.Secret, override string,
 	return true, "", d.findRoom()
 }
 
-// newest returns the deployment that the app should run: the one in flight unless it is aborted, or else the
+// wantedDeployment returns the deployment that the app should run: the one in flight unless it is aborted, or else the
 // live one, or nil. A change is based on it, so that no earlier change is lost.
-func (c secretMutation) newest(app model.App) (*model.Deployment, error) {
+func (c secretMutation) wantedDeployment(app model.App) (*model.Deployment, error) {
 	f, err := c.versions().activeRolloutOf(app)
 	if err != nil || f.deployment != nil {
 		return f.deployment, err

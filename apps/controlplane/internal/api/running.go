@@ -56,7 +56,7 @@ func (c versionMutation) running(app model.App) (r running, err error) {
 	if err := c.countPins(app); err != nil {
 		return r, err
 	}
-	c.claims(app, r.live, r.active.deployment, counted(r.rolloutState, app, r.live, r.active.deployment, r.rows))
+	c.claims(app, r.live, r.active.deployment, quotaRows(r.rolloutState, app, r.live, r.active.deployment, r.rows))
 	return r, nil
 }
 
@@ -127,14 +127,14 @@ func (c versionMutation) countPins(app model.App) error {
 	return err
 }
 
-// counted returns the rows by which the app counts in its workspace's quotas. In a staged rollout, regions
+// quotaRows returns the rows by which the app counts in its workspace's quotas. In a staged rollout, regions
 // count with the replicas that they will have, because rows have those of the moment.
-func counted(s model.RolloutState, app model.App, live, next *model.Deployment, rows []model.Topology) []model.Topology {
+func quotaRows(s model.RolloutState, app model.App, live, next *model.Deployment, rows []model.Topology) []model.Topology {
 	if live == nil {
 		return rows
 	}
 	if !s.Progress.Active(app.RolloutID) {
-		return countedLagging(s, app, live, rows)
+		return laggingQuotaRows(s, app, live, rows)
 	}
 	var out []model.Topology
 	for _, t := range rows {
@@ -157,8 +157,8 @@ func counted(s model.RolloutState, app model.App, live, next *model.Deployment, 
 	return out
 }
 
-// countedLagging returns the rows, with lagging regions as they will be after they have caught up.
-func countedLagging(s model.RolloutState, app model.App, live *model.Deployment, rows []model.Topology) []model.Topology {
+// laggingQuotaRows returns the rows, with lagging regions as they will be after they have caught up.
+func laggingQuotaRows(s model.RolloutState, app model.App, live *model.Deployment, rows []model.Topology) []model.Topology {
 	if s.Progress == nil || len(s.Progress.Lagging) == 0 {
 		return rows
 	}

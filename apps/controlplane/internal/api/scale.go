@@ -38,7 +38,7 @@ func (c versionMutation) scale(app *model.App, r running, deploymentIDs []string
 	if err := topology.Write(c.mutation, topology.State{Rows: r.rows}, topology.State{Rows: changed}); err != nil {
 		return 0, fmt.Errorf("scale app %s: %w", app.ID, err)
 	}
-	c.claims(*app, r.live, r.active.deployment, counted(r.rolloutState, *app, r.live, r.active.deployment, replaced(r.rows, changed)))
+	c.claims(*app, r.live, r.active.deployment, quotaRows(r.rolloutState, *app, r.live, r.active.deployment, replaced(r.rows, changed)))
 	if r.active.rollout == nil && r.rolloutState.Progress == nil {
 		return len(changed), c.expect(app.ID) // only the regions have something to do
 	}
@@ -105,6 +105,6 @@ func (c versionMutation) resize(app *model.App, r running, asked plan.Asked) (in
 	if err := c.putRolloutState(s); err != nil || n == 0 {
 		return 0, err
 	}
-	c.claims(*app, r.live, r.active.deployment, counted(s, *app, r.live, r.active.deployment, r.rows))
+	c.claims(*app, r.live, r.active.deployment, quotaRows(s, *app, r.live, r.active.deployment, r.rows))
 	return n, c.wake(app.ID)
 }
