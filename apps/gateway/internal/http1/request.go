@@ -28,15 +28,15 @@ var methods = [...]string{"GET", "POST", "PUT", "DELETE", "HEAD", "PATCH", "OPTI
 // begins. The verdict Other says nothing about the request.
 func ParseRequest(b []byte, r *Request) (n int, verdict Verdict) {
 	*r = Request{Fields: r.Fields[:0]}
-	line, n, verdict := requestLine(b, 0)
+	line, n, verdict := cutLine(b, 0)
 	if verdict != Whole {
 		return 0, verdict
 	}
-	if !r.requestLine(line) {
+	if !r.readRequestLine(line) {
 		return 0, Other
 	}
 	for connection := false; ; {
-		if line, n, verdict = requestLine(b, n); verdict != Whole {
+		if line, n, verdict = cutLine(b, n); verdict != Whole {
 			return 0, verdict
 		}
 		if len(line) == 0 {
@@ -54,9 +54,9 @@ func ParseRequest(b []byte, r *Request) (n int, verdict Verdict) {
 	return n, Whole
 }
 
-// requestLine returns the line that begins at from, without its end, and where the next line begins. The line
+// cutLine returns the line that begins at from, without its end, and where the next line begins. The line
 // must end in CR and LF, and have neither within.
-func requestLine(b []byte, from int) (line []byte, next int, verdict Verdict) {
+func cutLine(b []byte, from int) (line []byte, next int, verdict Verdict) {
 	end := bytes.IndexByte(b[from:], '\n')
 	switch {
 	case end < 0:
@@ -67,7 +67,8 @@ func requestLine(b []byte, from int) (line []byte, next int, verdict Verdict) {
 	return b[from : from+end-1], from + end + 1, Whole
 }
 
-func (r *Request) requestLine(line []byte) bool {
+// readRequestLine reads method, target and version. It returns false if the line is not one of HTTP/1.1.
+func (r *Request) readRequestLine(line []byte) bool {
 	method, rest, ok := bytes.Cut(line, []byte(" "))
 	if !ok {
 		return false

@@ -225,7 +225,7 @@ func (c *trip) handOver(reason upstream.Reason) (done bool, err error) {
 		if own := failureOf(err); own != nil && own != failExhausted {
 			t.regions.Unreachable(at)
 		}
-		if req.Context().Err() != nil || attempt.Sent && !isIdempotent(req) || !canResend(x, body) {
+		if req.Context().Err() != nil || attempt.Sent && !isIdempotentRequest(req) || !canResend(x, body) {
 			return true, fmt.Errorf("hand over to region %s: %w", at.Name, err)
 		}
 	}

@@ -184,7 +184,7 @@ func (d *direct) attemptOn(lease *upstream.Lease) (decide.Attempt, error) {
 		}
 		d.conn.Store(nil)
 		a.Status = 0
-		a.Failure, err = x.judgeFault(d.faultOf(err, time.Since(begun)), lease, err)
+		a.Failure, err = x.judgeFault(d.attemptFault(err, time.Since(begun)), lease, err)
 		a.Over = d.gone.Load() || d.isExpired()
 		lease.End()
 		return a, err
@@ -412,9 +412,9 @@ func (d *direct) limitWait(at time.Time) {
 // isExpired reports whether the time for the whole request has passed.
 func (d *direct) isExpired() bool { return !d.end.IsZero() && !time.Now().Before(d.end) }
 
-// faultOf returns the fault that err shows in an attempt. silent is how long the answer did not begin, 0 if
+// attemptFault returns the fault that err shows in an attempt. silent is how long the answer did not begin, 0 if
 // it did.
-func (d *direct) faultOf(err error, silent time.Duration) decide.Fault {
+func (d *direct) attemptFault(err error, silent time.Duration) decide.Fault {
 	f := instanceFault(err)
 	f.ClientGone, f.TotalPassed, f.Silent = d.gone.Load(), d.isExpired(), silent
 	f.TimedOut, f.Late = errors.Is(err, failTimeout), decide.IsLate(time.Since(d.late), 0)

@@ -154,7 +154,7 @@ func (d *direct) passAnswer(lease *upstream.Lease) engine.Outcome {
 	}
 	d.conn.Store(nil)
 	if b.broken != nil {
-		x.failBegun(x.judgeFault(d.faultOf(b.broken, 0), lease, b.broken))
+		x.failBegun(x.judgeFault(d.attemptFault(b.broken, 0), lease, b.broken))
 	}
 	if err == nil && lease.Observed() {
 		lease.Fared(decide.Work(r.Status))

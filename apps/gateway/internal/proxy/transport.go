@@ -141,7 +141,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	c := &trip{t: t, req: req, x: x, body: body}
 	want := x.wantedInstance(x.affinityKey(c))
-	if _, err := x.driveToAnswer(c, t.metrics, &want, isIdempotent(req)); err != nil {
+	if _, err := x.driveToAnswer(c, t.metrics, &want, isIdempotentRequest(req)); err != nil {
 		return nil, err
 	}
 	return c.res, nil
@@ -337,8 +337,8 @@ func instanceFault(err error) decide.Fault {
 	return decide.Fault{NoConnection: noConn, Local: isLocal(err), TooLarge: errors.Is(err, http1.ErrTooLarge)}
 }
 
-// isIdempotent reports whether the request may be sent twice.
-func isIdempotent(req *http.Request) bool {
+// isIdempotentRequest reports whether the request may be sent twice.
+func isIdempotentRequest(req *http.Request) bool {
 	return decide.Idempotent(req.Method, req.Header.Get("Idempotency-Key") != "", req.Header.Get("Upgrade") != "")
 }
 
