@@ -69,7 +69,7 @@ func oneOf(values ...string) object {
 
 func atLeast(minimum int) object { return object{"minimum": minimum} }
 
-func listOf(items object) object { return object{"items": items} }
+func arrayOf(items object) object { return object{"items": items} }
 
 // constraints are what the values of all charts have to be beyond their types, by the path of the value. The
 // last part of a path alone is for all values with that name.
@@ -91,15 +91,15 @@ var constraints = map[string]object{
 	"podAnnotations":   {"additionalProperties": object{"type": "string"}},
 	"annotations":      {"additionalProperties": object{"type": "string"}},
 	"nodeSelector":     {"additionalProperties": object{"type": "string"}},
-	"tolerations":      listOf(object{"type": "object"}),
+	"tolerations":      arrayOf(object{"type": "object"}),
 
 	"image.repository":  text(`^[a-z0-9][-._a-z0-9:/]*[a-z0-9]$`),
 	"image.digest":      text(orNone + `^sha256:[0-9a-f]{64}$`),
 	"image.tag":         text(orNone + `^[\w][-.\w]{0,127}$`),
 	"image.pullPolicy":  oneOf("Always", "IfNotPresent", "Never"),
-	"image.pullSecrets": listOf(named(object{"name": text(nameOfObject)})),
+	"image.pullSecrets": arrayOf(named(object{"name": text(nameOfObject)})),
 
-	"env": listOf(object{
+	"env": arrayOf(object{
 		"type": "object", "required": []string{"name"}, "additionalProperties": false,
 		"properties": object{
 			"name":      object{"type": "string", "minLength": 1, "description": "Name of the variable."},
@@ -107,10 +107,10 @@ var constraints = map[string]object{
 			"valueFrom": object{"type": "object", "description": "Where its value comes from, such as {secretKeyRef: {name: NAME, key: KEY}}."},
 		},
 	}),
-	"extraVolumes":      listOf(object{"type": "object", "required": []string{"name"}}),
-	"extraVolumeMounts": listOf(object{"type": "object", "required": []string{"name", "mountPath"}}),
-	"extraManifests":    listOf(object{"type": "object", "required": []string{"apiVersion", "kind", "metadata"}}),
-	"topologySpread":    listOf(object{"type": "object", "required": []string{"topologyKey", "maxSkew", "whenUnsatisfiable"}}),
+	"extraVolumes":      arrayOf(object{"type": "object", "required": []string{"name"}}),
+	"extraVolumeMounts": arrayOf(object{"type": "object", "required": []string{"name", "mountPath"}}),
+	"extraManifests":    arrayOf(object{"type": "object", "required": []string{"apiVersion", "kind", "metadata"}}),
+	"topologySpread":    arrayOf(object{"type": "object", "required": []string{"topologyKey", "maxSkew", "whenUnsatisfiable"}}),
 
 	"log.format":                         oneOf("json", "text"),
 	"log.level":                          oneOf("debug", "info", "warn", "error"),
@@ -119,31 +119,31 @@ var constraints = map[string]object{
 
 	"service.type":                     oneOf("ClusterIP", "NodePort", "LoadBalancer"),
 	"service.externalTrafficPolicy":    oneOf("Cluster", "Local"),
-	"service.loadBalancerSourceRanges": listOf(text(`^[0-9a-fA-F.:]+/\d+$`)),
+	"service.loadBalancerSourceRanges": arrayOf(text(`^[0-9a-fA-F.:]+/\d+$`)),
 	"port":                             {"minimum": 1, "maximum": 65535},
 	"httpPort":                         {"minimum": 1, "maximum": 65535},
 	"httpsPort":                        {"minimum": 1, "maximum": 65535},
-	"networkPolicy.from":               listOf(object{"type": "object"}),
-	"networkPolicy.apiFrom":            listOf(object{"type": "object"}),
-	"networkPolicy.metricsFrom":        listOf(object{"type": "object"}),
-	"networkPolicy.restateFrom":        listOf(object{"type": "object"}),
-	"networkPolicy.routesFrom":         listOf(object{"type": "object"}),
-	"networkPolicy.egress":             listOf(object{"type": "object"}),
+	"networkPolicy.from":               arrayOf(object{"type": "object"}),
+	"networkPolicy.apiFrom":            arrayOf(object{"type": "object"}),
+	"networkPolicy.metricsFrom":        arrayOf(object{"type": "object"}),
+	"networkPolicy.restateFrom":        arrayOf(object{"type": "object"}),
+	"networkPolicy.routesFrom":         arrayOf(object{"type": "object"}),
+	"networkPolicy.egress":             arrayOf(object{"type": "object"}),
 
 	"database.dsn.secret":  text(nameOfObject),
 	"keyset.secret":        text(nameOfObject),
 	"domain":               text(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`),
 	"restate.ingress":      text(url),
 	"restate.admin":        text(url),
-	"restate.identityKeys": listOf(text(`^publickeyv1_\w+$`)),
-	"backup.recipients":    listOf(text(`^age1[a-z0-9]+$`)),
+	"restate.identityKeys": arrayOf(text(`^publickeyv1_\w+$`)),
+	"backup.recipients":    arrayOf(text(`^age1[a-z0-9]+$`)),
 	"backup.schedule":      text(`^(@\w+|\S+( \S+){4})$`),
 	"backup.keep":          atLeast(0),
 
 	"backup.activeDeadlineSeconds": atLeast(1),
 
 	"server":                     text(url),
-	"pools":                      listOf(object{"type": "object", "required": []string{"name", "nodeSelector"}}),
+	"pools":                      arrayOf(object{"type": "object", "required": []string{"name", "nodeSelector"}}),
 	"gatewayAPI.gateway":         text(orNone + `^[-a-z0-9]+/[-.a-z0-9]+(:[-.a-z0-9]+)?$`),
 	"gatewayAPI.routesNamespace": text(nameOfObject),
 	"agent.url":                  text(`^(https?://[^@\s/]+|unix:/\S+)$`),

@@ -271,7 +271,8 @@ func (e evaluator) textOf(x ast.Expr) (string, bool) {
 	return "", false
 }
 
-func (e evaluator) listOf(x ast.Expr) ([]string, bool) {
+// constantTexts returns the strings of a list that is known without running the program.
+func (e evaluator) constantTexts(x ast.Expr) ([]string, bool) {
 	switch x := x.(type) {
 	case *ast.CompositeLit:
 		var out []string
@@ -288,17 +289,17 @@ func (e evaluator) listOf(x ast.Expr) ([]string, bool) {
 			return nil, true
 		}
 		if v, ok := e.lookUp(x.Name); ok {
-			return e.listOf(v)
+			return e.constantTexts(v)
 		}
 	case *ast.CallExpr:
 		switch calleeName(x) {
 		case "Clone":
-			return e.listOf(x.Args[0])
+			return e.constantTexts(x.Args[0])
 		case "append", "Concat":
 			var out []string
 			for i, arg := range x.Args {
 				if i == 0 || x.Ellipsis.IsValid() || calleeName(x) == "Concat" {
-					more, ok := e.listOf(arg)
+					more, ok := e.constantTexts(arg)
 					if !ok {
 						return nil, false
 					}
@@ -355,7 +356,7 @@ func (e evaluator) metricOptions(call *ast.CallExpr, constructor string) (m metr
 		}
 	}
 	if strings.HasSuffix(constructor, "Vec") && len(call.Args) > 1 {
-		labels, ok := e.listOf(call.Args[1])
+		labels, ok := e.constantTexts(call.Args[1])
 		if !ok {
 			return m, "the metric's labels are not written out"
 		}
@@ -375,7 +376,7 @@ func (e evaluator) metricDesc(call *ast.CallExpr) (m metric, problem string) {
 	if m.help, ok = e.textOf(call.Args[1]); !ok {
 		return m, "the metric's help is not written out"
 	}
-	if m.labels, ok = e.listOf(call.Args[2]); !ok {
+	if m.labels, ok = e.constantTexts(call.Args[2]); !ok {
 		return m, "the metric's labels are not written out"
 	}
 	return m, ""
