@@ -323,7 +323,7 @@ func (s *subject) ending(c *corev1.Container, t *corev1.ContainerStateTerminated
 }
 
 // probeText returns the message of a failed check, without values of secrets that the answer may contain.
-func (s *subject) probeText(n *note) string { return probeText(s.secrets.Blank(n.text)) }
+func (s *subject) probeText(n *note) string { return shortenProbeText(s.secrets.Blank(n.text)) }
 
 // probeSlack allows for times that are rounded to whole seconds.
 const probeSlack = 2 * time.Second

@@ -173,9 +173,9 @@ func schedulerText(s string, asked corev1.ResourceList) string {
 // byContainer is the text that the kubelet puts around the message of the container that makes a check.
 var byContainer = regexp.MustCompile(`^error: health rpc probe failed: rpc error: code = \w+ desc = `)
 
-// probeText shortens the kubelet's "Readiness probe failed: HTTP probe failed with
+// shortenProbeText shortens the kubelet's "Readiness probe failed: HTTP probe failed with
 // statuscode: 503" by what the reason already says.
-func probeText(s string) string {
+func shortenProbeText(s string) string {
 	if _, rest, ok := strings.Cut(s, " probe failed: "); ok {
 		s = rest
 	} else if _, rest, ok := strings.Cut(s, " probe errored and resulted in "); ok {
