@@ -2,6 +2,7 @@ package preset
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"math"
@@ -60,15 +61,9 @@ type customRule struct {
 	when         *expression
 }
 
-// Define returns the preset of a workspace's definition. Fields of its findings are paths in the definition, after a
-// slash: "/args[2].when". With an error among them, there is no preset. The definition satisfies its schema.
-func Define(name string, version int, def *windlassv1.PresetDefinition) (*Preset, []Finding) {
-	env, err := environment()
-	if err != nil {
-		return nil, []Finding{{Severity: Error, Code: "DefinitionInvalid", Field: "/", Text: err.Error(), Fix: "report it: this release is broken"}}
-	}
-	c := &compiler{env: env}
-	made := c.custom(proto.CloneOf(def))
+// Describe returns the preset of a workspace's definition without its expressions. It is cheap, and never fails: also
+// not for a definition that this release refuses. The preset is for views. Its Generate always fails.
+func Describe(name string, version int, def *windlassv1.PresetDefinition) *Preset {
 	p := &Preset{
 		Name: CustomPrefix + name, Version: version, Title: cmp.Or(def.GetTitle(), name),
 		DefaultEngine: strings.TrimPrefix(def.GetDefaultEngineVersion(), "v"), From: def.GetEngineFrom(), Before: def.GetEngineBefore(),
@@ -80,13 +75,49 @@ func Define(name string, version int, def *windlassv1.PresetDefinition) (*Preset
 			data:     slices.Contains(def.GetParallelism(), "data"),
 		},
 		wholeInstance: def.GetWholeInstance(),
-		generate:      made.generate,
-		metrics:       made.metrics,
+		generate: func(d *draft) {
+			d.fail("DefinitionInvalid", "engine", d.preset.ID()+" was read without its expressions", "report it: this release is broken")
+		},
+		metrics: func(engine string) []Metric { return metricsOf(def, engine) },
 	}
 	for _, s := range def.GetSources() {
 		p.Sources = append(p.Sources, Source{s.GetAbout(), s.GetPage(), s.GetVersion()})
 	}
-	c.names(p, def)
+	p.describeFlags(def)
+	return p
+}
+
+// describeFlags sets the preset's aliases and taken flags.
+func (p *Preset) describeFlags(def *windlassv1.PresetDefinition) {
+	maps.Copy(p.Aliases, def.GetAliases())
+	for _, a := range def.GetArgs() {
+		if a.GetFlag() == "" {
+			continue
+		}
+		if a.GetReserved() {
+			p.taken[a.GetFlag()] = ""
+		} else if a.GetField() != "" {
+			p.taken[a.GetFlag()] = a.GetField()
+		}
+		// An option port is the flag -port if that is how the engine writes it.
+		if long := "-" + a.GetFlag(); !strings.HasPrefix(a.GetFlag(), "--") && len(long) > 3 && p.Aliases[long] == "" {
+			p.Aliases[long] = a.GetFlag()
+		}
+	}
+}
+
+// Define returns the preset of a workspace's definition. Fields of its findings are paths in the definition, after a
+// slash: "/args[2].when". With an error among them, there is no preset. The definition satisfies its schema. Define
+// stops early, with an error among the findings, if ctx ends.
+func Define(ctx context.Context, name string, version int, def *windlassv1.PresetDefinition) (*Preset, []Finding) {
+	env, err := environment()
+	if err != nil {
+		return nil, []Finding{{Severity: Error, Code: "DefinitionInvalid", Field: "/", Text: err.Error(), Fix: "report it: this release is broken"}}
+	}
+	def = proto.CloneOf(def)
+	c, p := &compiler{ctx: ctx, env: env}, Describe(name, version, def)
+	p.generate = c.custom(def).generate
+	c.names(def)
 	c.rest(p, def)
 	if len(c.findings) > 0 {
 		return nil, c.findings
@@ -144,9 +175,8 @@ func inputField(path string) string {
 	return "/" + path
 }
 
-// names checks the names of flags, and sets the preset's aliases and taken flags.
-func (c *compiler) names(p *Preset, def *windlassv1.PresetDefinition) {
-	maps.Copy(p.Aliases, def.GetAliases())
+// names checks the names of flags.
+func (c *compiler) names(def *windlassv1.PresetDefinition) {
 	for _, alias := range slices.Sorted(maps.Keys(def.GetAliases())) {
 		if _, also := def.GetAliases()[def.GetAliases()[alias]]; also {
 			c.fail("AliasInvalid", fmt.Sprintf("aliases[%q]", alias), "it leads to another alias", "name the flag that args has")
@@ -162,18 +192,6 @@ func (c *compiler) names(p *Preset, def *windlassv1.PresetDefinition) {
 		}
 		if a.GetFlag() == "" && (a.GetField() != "" || a.GetReserved()) {
 			c.fail("DefinitionInvalid", at+".flag", "words without a flag are no options", "name the flag, or remove field and reserved")
-		}
-		if a.GetFlag() == "" {
-			continue
-		}
-		if a.GetReserved() {
-			p.taken[a.GetFlag()] = ""
-		} else if a.GetField() != "" {
-			p.taken[a.GetFlag()] = a.GetField()
-		}
-		// An option port is the flag -port if that is how the engine writes it.
-		if long := "-" + a.GetFlag(); !strings.HasPrefix(a.GetFlag(), "--") && len(long) > 3 && p.Aliases[long] == "" {
-			p.Aliases[long] = a.GetFlag()
 		}
 	}
 }
@@ -266,14 +284,14 @@ func (c *custom) generate(d *draft) {
 	}
 }
 
-// metrics returns where a version of the engine has its signals.
-func (c *custom) metrics(engine string) []Metric {
+// metricsOf returns where a version of the engine has its signals.
+func metricsOf(def *windlassv1.PresetDefinition, engine string) []Metric {
 	first := "http"
-	if ports := c.definition.GetPorts(); len(ports) > 0 {
+	if ports := def.GetPorts(); len(ports) > 0 {
 		first = ports[0].GetName()
 	}
 	var list []Metric
-	for _, m := range c.definition.GetMetrics() {
+	for _, m := range def.GetMetrics() {
 		if m.GetEngineFrom() != "" && compareVersions(engine, m.GetEngineFrom()) < 0 || m.GetEngineBefore() != "" && compareVersions(engine, m.GetEngineBefore()) >= 0 {
 			continue
 		}

@@ -1,6 +1,7 @@
 package preset
 
 import (
+	"context"
 	"strings"
 	"testing"
 
@@ -49,7 +50,7 @@ func definition(edit ...func(*windlassv1.PresetDefinition)) *windlassv1.PresetDe
 
 func TestDefine(t *testing.T) {
 	t.Run("a definition makes what its templates and conditions say", func(t *testing.T) {
-		p, findings := Define("ember", 3, definition())
+		p, findings := Define(t.Context(), "ember", 3, definition())
 		require.Empty(t, findings)
 		require.Equal(t, "custom:ember/3", p.ID())
 		f, findings := Builtin().With(p).Generate(Input{
@@ -76,7 +77,7 @@ func TestDefine(t *testing.T) {
 		require.Equal(t, "ember_queue", f.Metrics[0].Metric, "P6: the metric of that version of the engine")
 	})
 	t.Run("it has the checks of built-in ones, and its own", func(t *testing.T) {
-		p, _ := Define("ember", 1, definition())
+		p, _ := Define(t.Context(), "ember", 1, definition())
 		for name, c := range map[string]struct {
 			in          Input
 			code, field string
@@ -126,7 +127,7 @@ func TestDefine(t *testing.T) {
 			"an error without fix": {func(d *windlassv1.PresetDefinition) { d.Rules[0].Fix = "" }, "DefinitionInvalid", "/rules[0].fix", "no fix"},
 		} {
 			t.Run(name, func(t *testing.T) {
-				p, findings := Define("ember", 1, definition(c.edit))
+				p, findings := Define(t.Context(), "ember", 1, definition(c.edit))
 				require.Nil(t, p)
 				require.NotEmpty(t, findings)
 				require.Equal(t, c.code, findings[0].Code, "%+v", findings)
@@ -144,7 +145,7 @@ func TestDefine(t *testing.T) {
 			"growing text":     "size(" + strings.Repeat("[", 7) + "model" + strings.Repeat("].map(x, x+x+x+x+x+x+x+x)[0]", 7) + ") > 0",
 		} {
 			t.Run(name, func(t *testing.T) {
-				p, findings := Define("ember", 1, definition(func(d *windlassv1.PresetDefinition) { d.Args[5].When = source }))
+				p, findings := Define(t.Context(), "ember", 1, definition(func(d *windlassv1.PresetDefinition) { d.Args[5].When = source }))
 				require.Empty(t, findings)
 				f, findings := p.Generate(Input{Model: "hf://org/m"})
 				require.Nil(t, f.Spec)
@@ -162,12 +163,12 @@ func TestDefine(t *testing.T) {
 				}
 			})
 		}
-		p, findings := Define("ember", 1, many(200, "[1,1,1,1,1,1,1,1].all(x, [1,1,1,1,1,1,1,1].all(x, [1,1,1,1,1,1,1,1].all(x, x == 1)))"))
+		p, findings := Define(t.Context(), "ember", 1, many(200, loops))
 		require.Empty(t, findings)
 		_, findings = p.Generate(Input{Model: "hf://org/m"})
 		require.Equal(t, "ExpressionFailed", findings[0].Code)
 		require.Contains(t, findings[0].Text, "too much work together")
-		_, findings = Define("ember", 1, many(600, "true"))
+		_, findings = Define(t.Context(), "ember", 1, many(600, "true"))
 		require.Len(t, findings, 1)
 		require.Contains(t, findings[0].Text, "more than 512 expressions")
 	})
@@ -175,7 +176,7 @@ func TestDefine(t *testing.T) {
 		for text, want := range map[string]string{
 			"a $${path} b": "a ${path} b", "${'}'}x": "}x", `${"\"}"}`: `"}`, "${ {'a': path}['a'] }": "org/m", "$(PORT) $5 }": "$(PORT) $5 }", "": "",
 		} {
-			p, findings := Define("ember", 1, definition(func(d *windlassv1.PresetDefinition) {
+			p, findings := Define(t.Context(), "ember", 1, definition(func(d *windlassv1.PresetDefinition) {
 				d.Args = []*windlassv1.PresetArg{{Flag: "--a", Values: []string{text}}}
 			}))
 			require.Empty(t, findings, text)
@@ -184,7 +185,7 @@ func TestDefine(t *testing.T) {
 		}
 	})
 	t.Run("one input has one result", func(t *testing.T) {
-		p, _ := Define("ember", 1, definition())
+		p, _ := Define(t.Context(), "ember", 1, definition())
 		rapid.Check(t, func(t *rapid.T) {
 			in := drawInput(t)
 			first, findings := p.Generate(in)
@@ -193,6 +194,106 @@ func TestDefine(t *testing.T) {
 			require.True(t, proto.Equal(first.Spec, again.Spec))
 		})
 	})
+}
+
+func TestDescribe(t *testing.T) {
+	t.Run("it has all that Define has, without the expressions", func(t *testing.T) {
+		def := definition(func(d *windlassv1.PresetDefinition) {
+			d.Args = append(d.Args, &windlassv1.PresetArg{Flag: "-port"})
+		})
+		p, findings := Define(t.Context(), "ember", 3, def)
+		require.Empty(t, findings)
+		described := Describe("ember", 3, def)
+		require.Equal(t, p.Metrics("2.1"), described.Metrics("2.1"))
+		for _, q := range []*Preset{p, described} {
+			q.generate, q.metrics = nil, nil
+		}
+		require.Equal(t, p, described)
+	})
+	t.Run("it fails for no definition, and generates nothing", func(t *testing.T) {
+		p := Describe("ember", 1, definition(func(d *windlassv1.PresetDefinition) { d.Image = "${later}" }))
+		require.Equal(t, "custom:ember/1", p.ID())
+		f, findings := p.Generate(Input{Model: "hf://org/m"})
+		require.Nil(t, f.Spec)
+		require.Equal(t, "DefinitionInvalid", findings[0].Code)
+	})
+}
+
+// loops is a condition of about a thousand steps.
+const loops = "[1,1,1,1,1,1,1,1].all(x, [1,1,1,1,1,1,1,1].all(x, [1,1,1,1,1,1,1,1].all(x, x == 1)))"
+
+func TestRegistry_BoundsTheWorkOfARequest(t *testing.T) {
+	heavy, findings := Define(t.Context(), "ember", 1, definition(func(d *windlassv1.PresetDefinition) {
+		d.Args = nil
+		for range 10 {
+			d.Args = append(d.Args, &windlassv1.PresetArg{Flag: "--a", When: loops})
+		}
+	}))
+	require.Empty(t, findings)
+	in := Input{Engine: "custom:ember", Model: "hf://org/m"}
+	t.Run("the work of one request is bounded, however often it generates", func(t *testing.T) {
+		within := Builtin().With(heavy).Within(t.Context())
+		times := 0
+		for ; times < 1000; times++ {
+			if _, findings = within.Generate(in); HasErrors(findings) {
+				break
+			}
+		}
+		require.Equal(t, "ExpressionFailed", findings[0].Code)
+		require.Contains(t, findings[0].Text, "for all examples or regions together")
+		require.Greater(t, times, maxRequestCosts/maxCosts)
+		require.Less(t, times, 500)
+		_, findings = within.Generate(Input{Engine: "vllm", Model: "hf://org/m", GPU: GPU{Count: 1}})
+		require.False(t, HasErrors(findings), "built-in presets have no expressions")
+		_, findings = Builtin().With(heavy).Within(t.Context()).Generate(in)
+		require.False(t, HasErrors(findings), "another request")
+	})
+	t.Run("it ends with the request", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		within := Builtin().With(heavy).Within(ctx)
+		_, findings := within.Generate(in)
+		require.False(t, HasErrors(findings))
+		cancel()
+		_, findings = within.Generate(in)
+		require.Contains(t, findings[0].Text, context.Canceled.Error())
+		p, findings := Define(ctx, "ember", 1, definition())
+		require.Nil(t, p)
+		require.Len(t, findings, 1)
+		require.Contains(t, findings[0].Text, context.Canceled.Error())
+	})
+	t.Run("a loop looks whether the request has ended", func(t *testing.T) {
+		// For some of these requests, that is in the middle of an expression.
+		interrupted := 0
+		for after := range 20 {
+			_, findings := Builtin().With(heavy).Within(&endsLate{Context: t.Context(), after: after}).Generate(in)
+			if HasErrors(findings) && strings.Contains(findings[0].Text, "operation interrupted") {
+				interrupted++
+			}
+		}
+		require.Positive(t, interrupted)
+	})
+}
+
+// endsLate is a context that has ended once Err and Done were called more than after times.
+type endsLate struct {
+	context.Context
+
+	asked, after int
+}
+
+func (c *endsLate) Err() error {
+	if c.asked++; c.asked > c.after {
+		return context.Canceled
+	}
+	return nil
+}
+
+func (c *endsLate) Done() <-chan struct{} {
+	done := make(chan struct{})
+	if c.Err() != nil {
+		close(done)
+	}
+	return done
 }
 
 func TestSplitCustom(t *testing.T) {
@@ -220,7 +321,7 @@ func TestSplitCustom(t *testing.T) {
 func BenchmarkDefine(b *testing.B) {
 	def := definition()
 	for b.Loop() {
-		if p, _ := Define("ember", 1, def); p == nil {
+		if p, _ := Define(b.Context(), "ember", 1, def); p == nil {
 			b.Fatal("refused")
 		}
 	}

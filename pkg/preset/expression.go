@@ -1,9 +1,12 @@
 package preset
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/types"
@@ -81,14 +84,20 @@ const (
 	// maxExpressions is the most expressions of a definition, and maxCosts bounds the work of all together.
 	maxExpressions = 512
 	maxCosts       = 100_000
+	// maxRequestCosts bounds the work of all expressions within one request, which may generate many times: for each
+	// example of a definition, or for each region with overrides.
+	maxRequestCosts = 500_000
+	// interruptEvery is after how many elements of a loop an expression looks whether its request has ended.
+	interruptEvery = 100
 )
 
 var celTypes = map[string]*cel.Type{
 	"text": cel.StringType, "number": cel.IntType, "list of texts": cel.ListType(cel.StringType),
 }
 
-// environment returns the variables and functions of expressions.
-func environment() (*cel.Env, error) {
+// environment returns the variables and functions of expressions. It is made once, because that takes longer than to
+// compile most definitions.
+var environment = sync.OnceValues(func() (*cel.Env, error) {
 	options := []cel.EnvOption{
 		cel.ParserExpressionSizeLimit(maxExpression), cel.ParserRecursionLimit(maxDepth),
 		cel.Function("atLeast", cel.Overload("atLeast_string_string", []*cel.Type{cel.StringType, cel.StringType}, cel.BoolType, cel.BinaryBinding(atLeast))),
@@ -97,6 +106,26 @@ func environment() (*cel.Env, error) {
 		options = append(options, cel.Variable(v.Name, celTypes[v.Type]))
 	}
 	return cel.NewEnv(options...)
+})
+
+// bound is the bound of the work within one request. It is not safe for concurrent use.
+type bound struct {
+	ctx context.Context
+	// cost is the work of all expressions so far.
+	cost uint64
+}
+
+// Within returns the registry for one request. The expressions of workspaces' presets end with ctx, and their work is
+// bounded, however often the request generates. The result is not safe for concurrent use.
+func (r *Registry) Within(ctx context.Context) *Registry {
+	out, within := &Registry{slices.Clone(r.presets)}, &bound{ctx: ctx}
+	for i, p := range out.presets {
+		if strings.HasPrefix(p.Name, CustomPrefix) {
+			copied := *p
+			copied.within, out.presets[i] = within, &copied
+		}
+	}
+	return out
 }
 
 // atLeast compares versions of engines.
@@ -130,8 +159,11 @@ type part struct {
 
 // compiler compiles the expressions of one definition, and collects what is wrong with them.
 type compiler struct {
+	ctx      context.Context
 	env      *cel.Env
 	compiled int
+	// stopped is true after ctx has ended.
+	stopped  bool
 	findings []Finding
 }
 
@@ -150,6 +182,13 @@ func (c *compiler) expression(field, source string, want ...*cel.Type) *expressi
 		}
 		return nil
 	}
+	if err := c.ctx.Err(); err != nil {
+		if !c.stopped {
+			c.fail("DefinitionInvalid", field, "the request ended before the definition was checked: "+err.Error(), "try again")
+		}
+		c.stopped = true
+		return nil
+	}
 	ast, issues := c.env.Compile(source)
 	if issues.Err() != nil {
 		first := issues.Errors()[0]
@@ -165,7 +204,7 @@ func (c *compiler) expression(field, source string, want ...*cel.Type) *expressi
 		c.fail("ExpressionInvalid", field, fmt.Sprintf("%q gives %s", clip(source), typeName(ast.OutputType())), "write one that gives "+strings.Join(names, " or "))
 		return nil
 	}
-	program, err := c.env.Program(ast, cel.CostLimit(maxCost))
+	program, err := c.env.Program(ast, cel.CostLimit(maxCost), cel.InterruptCheckFrequency(interruptEvery))
 	if err != nil {
 		c.fail("ExpressionInvalid", field, fmt.Sprintf("%q: %v", clip(source), err), "write a shorter one")
 		return nil
@@ -261,15 +300,19 @@ func untilBrace(text string) (source, rest string, ok bool) {
 
 // evaluation evaluates expressions for one draft. After a failure it gives empty values.
 type evaluation struct {
-	d    *draft
-	vars map[string]any
+	d      *draft
+	vars   map[string]any
+	within *bound
 	// cost is the work of all expressions so far.
 	cost   uint64
 	failed bool
 }
 
 func (d *draft) evaluation() *evaluation {
-	e := &evaluation{d: d, vars: make(map[string]any, len(variables))}
+	e := &evaluation{d: d, vars: make(map[string]any, len(variables)), within: d.preset.within}
+	if e.within == nil {
+		e.within = &bound{ctx: context.Background()}
+	}
 	for _, v := range variables {
 		e.vars[v.Name] = v.of(d)
 	}
@@ -287,19 +330,26 @@ func (e *evaluation) value(x *expression) ref.Val {
 	if e.failed {
 		return nil
 	}
-	v, details, err := x.program.Eval(e.vars)
-	if err != nil {
-		e.fail(x.field, err.Error())
+	if err := e.within.ctx.Err(); err != nil {
+		e.fail(x.field, "the request ended before it was evaluated: "+err.Error())
 		return nil
 	}
+	v, details, err := x.program.ContextEval(e.within.ctx, e.vars)
 	if cost := details.ActualCost(); cost != nil {
 		e.cost += *cost
+		e.within.cost += *cost
 	}
-	if e.cost > maxCosts {
+	switch {
+	case err != nil:
+		e.fail(x.field, err.Error())
+	case e.cost > maxCosts:
 		e.fail(x.field, "the expressions of the preset take too much work together")
-		return nil
+	case e.within.cost > maxRequestCosts:
+		e.fail(x.field, "the expressions of the preset take too much work for all examples or regions together")
+	default:
+		return v
 	}
-	return v
+	return nil
 }
 
 // holds returns the value of a condition. A nil condition is true.

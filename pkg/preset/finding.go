@@ -36,8 +36,8 @@ func HasErrors(findings []Finding) bool {
 
 var severities = []Severity{Error, Warning, Note}
 
-// sortFindings puts errors first, then warnings, then notes.
-func sortFindings(findings []Finding) {
+// SortFindings puts errors first, then warnings, then notes.
+func SortFindings(findings []Finding) {
 	slices.SortStableFunc(findings, func(a, b Finding) int {
 		return cmp.Compare(slices.Index(severities, a.Severity), slices.Index(severities, b.Severity))
 	})

@@ -41,6 +41,8 @@ type Preset struct {
 	wholeInstance bool
 	generate      func(*draft)
 	metrics       func(engine string) []Metric
+	// within bounds the work of expressions, nil for one call of Generate.
+	within *bound
 }
 
 // Source is a page of the engine's documentation, or a file of its source, with its version.

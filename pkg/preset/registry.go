@@ -102,7 +102,7 @@ func (p *Preset) Generate(in Input) (Fragment, []Finding) {
 		d.setOptions()
 		d.checkMemory()
 	}
-	sortFindings(d.findings)
+	SortFindings(d.findings)
 	if HasErrors(d.findings) {
 		return Fragment{}, d.findings
 	}

@@ -258,14 +258,103 @@ func TestCustomPreset_IsRefused(t *testing.T) {
 		require.NoError(t, remove(w.owner))
 		require.NoError(t, set(w.owner, "more", more))
 	})
-	t.Run("a stored definition that this release does not know is shown by its name", func(t *testing.T) {
-		w.update(func(tx store.Tx) error {
-			return tx.InsertPreset(model.Preset{WorkspaceID: w.workspace, Name: "later", Version: 1, Definition: ember(func(d *windlassv1.PresetDefinition) { d.Image = "${later}" })})
-		})
-		list, err := w.presets(w.viewer).ListPresets(ctx, &windlassv1.ListPresetsRequest{})
-		require.NoError(t, err)
-		require.Contains(t, list.String(), "custom:later/1")
-		_, err = w.presets(w.viewer).GetPreset(ctx, &windlassv1.GetPresetRequest{Name: "custom:later"})
-		refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.serve.engine")
+}
+
+func TestCustomPreset_RefusedDefinitionCanBeMended(t *testing.T) {
+	w := setup(t)
+	ctx := t.Context()
+	later := ember(func(d *windlassv1.PresetDefinition) { d.Image = "${later}" })
+	w.update(func(tx store.Tx) error {
+		return tx.InsertPreset(model.Preset{WorkspaceID: w.workspace, Name: "ember", Version: 7, Definition: later, SetBy: "ada"})
 	})
+	list, err := w.presets(w.viewer).ListPresets(ctx, &windlassv1.ListPresetsRequest{})
+	require.NoError(t, err)
+	shown := list.GetPresets()[len(preset.All())]
+	require.Equal(t, "custom:ember/7", shown.GetId())
+	require.Equal(t, "ember_queue", shown.GetMetrics()[0].GetMetric())
+	got, err := w.presets(w.viewer).GetPreset(ctx, &windlassv1.GetPresetRequest{Name: "custom:ember"})
+	require.NoError(t, err)
+	require.Equal(t, later.String(), got.GetPreset().GetDefinition().String())
+	require.Equal(t, "ada", got.GetPreset().GetSetBy())
+
+	_, err = w.apps(w.deployer).Deploy(ctx, &windlassv1.DeployRequest{App: "llama", Spec: echo(servingEmber())})
+	refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.serve.engine")
+	_, err = w.apps(w.viewer).PlanDeploy(ctx, &windlassv1.PlanDeployRequest{App: "llama", Spec: echo(servingEmber())})
+	refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.serve.engine")
+
+	require.Equal(t, "custom:ember/8", w.setPreset("ember", ember()).GetPreset().GetId())
+	audit, err := w.history(w.owner).ListAudit(ctx, &windlassv1.ListAuditRequest{})
+	require.NoError(t, err)
+	require.Contains(t, audit.GetEntries()[0].GetBefore(), "${later}")
+	w.deploy("llama", servingEmber())
+	_, err = w.presets(w.owner).DeletePreset(ctx, &windlassv1.DeletePresetRequest{Name: "ember"})
+	require.NoError(t, err)
+}
+
+func TestCustomPreset_RepeatedDeployHasTheFirstAnswer(t *testing.T) {
+	w := setup(t)
+	ctx := t.Context()
+	w.setPreset("ember", ember())
+	deploy := func(key string, edit ...func(*windlassv1.DeploymentSpec)) (*windlassv1.DeployResponse, error) {
+		return w.apps(w.deployer).Deploy(ctx, &windlassv1.DeployRequest{App: "llama", Spec: echo(servingEmber(edit...)), Mutation: &windlassv1.Mutation{IdempotencyKey: key}})
+	}
+	first, err := deploy("one")
+	require.NoError(t, err)
+	check := func() {
+		t.Helper()
+		again, err := deploy("one")
+		require.NoError(t, err)
+		require.Equal(t, first.String(), again.String())
+		_, err = deploy("one", args("--other"))
+		refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_IDEMPOTENCY_MISMATCH, "mutation.idempotencyKey")
+	}
+	check()
+	_, err = w.presets(w.owner).DeletePreset(ctx, &windlassv1.DeletePresetRequest{Name: "ember"})
+	require.NoError(t, err)
+	check()
+	_, err = deploy("two")
+	refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_UNKNOWN_ENGINE, "spec.serve.engine")
+	w.update(func(tx store.Tx) error {
+		return tx.InsertPreset(model.Preset{WorkspaceID: w.workspace, Name: "ember", Version: 7, Definition: ember(func(d *windlassv1.PresetDefinition) { d.Image = "${later}" })})
+	})
+	check()
+	_, err = deploy("two")
+	refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.serve.engine")
+}
+
+func TestCustomPreset_FindingsAreSorted(t *testing.T) {
+	w := setup(t)
+	def := ember(func(d *windlassv1.PresetDefinition) {
+		d.Rules = []*windlassv1.PresetRule{{When: "true", Code: "Always", Field: "serve.context", Message: "it warns"}}
+		d.Examples = append(d.Examples, &windlassv1.PresetExample{
+			Name: "three of two", Serve: &windlassv1.Serve{Engine: "custom:ember", Model: "hf://org/m", Parallel: &windlassv1.Parallelism{Tensor: 3}},
+		})
+	})
+	checked, err := w.presets(w.viewer).CheckPreset(t.Context(), &windlassv1.CheckPresetRequest{Name: "ember", Definition: def})
+	require.NoError(t, err)
+	var severities []windlassv1.PresetFinding_Severity
+	for _, f := range checked.GetFindings() {
+		severities = append(severities, f.GetSeverity())
+	}
+	require.Equal(t, []windlassv1.PresetFinding_Severity{windlassv1.PresetFinding_SEVERITY_ERROR, windlassv1.PresetFinding_SEVERITY_WARNING}, severities)
+}
+
+func TestCustomPreset_WorkOfACheckIsBounded(t *testing.T) {
+	w := setup(t)
+	// One example alone may do as much, as one deploy may.
+	def := ember(func(d *windlassv1.PresetDefinition) {
+		for i := range 25 {
+			d.Args = append(d.Args, &windlassv1.PresetArg{
+				Flag: fmt.Sprintf("--f%d", i), When: "[1,1,1,1,1,1,1,1].all(x, [1,1,1,1,1,1,1,1].all(x, [1,1,1,1,1,1,1,1].all(x, x == 1)))",
+			})
+		}
+		for len(d.Examples) < 32 {
+			d.Examples = append(d.Examples, d.Examples[0])
+		}
+	})
+	checked, err := w.presets(w.viewer).CheckPreset(t.Context(), &windlassv1.CheckPresetRequest{Name: "ember", Definition: def})
+	require.NoError(t, err)
+	require.Nil(t, checked.GetPreset())
+	require.Equal(t, "ExpressionFailed", checked.GetFindings()[0].GetCode())
+	require.Contains(t, checked.GetFindings()[0].GetMessage(), "for all examples")
 }

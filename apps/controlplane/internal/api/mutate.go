@@ -65,12 +65,9 @@ func mutate[R proto.Message](ctx context.Context, a *server, req request, fn fun
 	if err != nil {
 		return res, false, err
 	}
-	key := req.GetMutation().GetIdempotencyKey()
-	record := model.Idempotency{WorkspaceID: by.WorkspaceID, Key: key, Procedure: by.Procedure}
-	if key != "" {
-		if record.RequestHash, err = requestHash(by.Procedure, req); err != nil {
-			return res, false, err
-		}
+	record, err := recordOf(by, req)
+	if err != nil {
+		return res, false, err
 	}
 	begins, entered := access[by.Procedure].Starts, false
 	var earlier *model.Idempotency
@@ -106,7 +103,7 @@ func mutate[R proto.Message](ctx context.Context, a *server, req request, fn fun
 	}
 	// The call may have failed because another call with this key did the work meanwhile. Then the answer of
 	// that call is this call's, too.
-	if err != nil && key != "" && ctx.Err() == nil && earlier == nil {
+	if err != nil && record.Key != "" && ctx.Err() == nil && earlier == nil {
 		viewErr := a.cfg.Store.View(ctx, func(tx Tx) (err error) {
 			earlier, err = a.earlier(tx, record)
 			return err
@@ -150,6 +147,40 @@ func (a *server) turnAway(workspaceID string) error {
 		return a.refused(tooFast(workspaceID, rate, wait))
 	}
 	return nil
+}
+
+// recordOf returns the record of the request's idempotency key, without an answer. The key may be empty.
+func recordOf(by caller, req request) (record model.Idempotency, err error) {
+	record = model.Idempotency{WorkspaceID: by.WorkspaceID, Key: req.GetMutation().GetIdempotencyKey(), Procedure: by.Procedure}
+	if record.Key != "" {
+		record.RequestHash, err = requestHash(by.Procedure, req)
+	}
+	return record, err
+}
+
+// earlierOr returns the answer of an earlier call with the request's idempotency key. Without one, it returns failed,
+// with which this call failed before its transaction. The state that led to the error may be newer than that answer.
+func earlierOr[R proto.Message](ctx context.Context, a *server, req request, failed error) (R, error) {
+	var none R
+	by, err := callerOf(ctx)
+	if err != nil {
+		return none, err
+	}
+	record, err := recordOf(by, req)
+	if err != nil {
+		return none, err
+	}
+	var earlier *model.Idempotency
+	if record.Key != "" && ctx.Err() == nil {
+		err = a.cfg.Store.View(ctx, func(tx Tx) (err error) {
+			earlier, err = a.earlier(tx, record)
+			return err
+		})
+	}
+	if err != nil || earlier == nil {
+		return none, failed
+	}
+	return replay[R](*earlier, record)
 }
 
 // earlier returns the record of the key, or nil.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -14,25 +15,34 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A workspace's presets are rows with a definition. They are compiled when a call needs them: presets that are built
-// in, and those of the workspace that the call names, are the registry of that call.
+// A workspace's presets are rows with a definition. They are compiled when a call needs what they generate: presets that
+// are built in, and those of the workspace that the call names, are the registry of that call. Views are made of rows
+// alone, so that a definition that this release refuses can be read, mended and deleted.
 
-// presetsFor returns the presets that a spec of the workspace may use.
-func (a *server) presetsFor(ctx context.Context, workspaceID string, spec *windlassv1.DeploymentSpec) (presets *preset.Registry, err error) {
-	if _, _, custom := preset.SplitCustom(spec.GetServe().GetEngine()); !custom {
+// presetsFor returns the built-in presets, and those of the workspace's that the engines name, for the request of ctx.
+// Engines that do not exist are left out.
+func (a *server) presetsFor(ctx context.Context, workspaceID string, engines ...string) (*preset.Registry, error) {
+	if !slices.ContainsFunc(engines, isCustom) {
 		return a.cfg.Presets, nil
 	}
-	err = a.cfg.Store.View(ctx, func(tx Tx) error {
-		presets, err = a.presetsOf(tx, workspaceID, spec.GetServe().GetEngine())
+	var rows []model.Preset
+	err := a.cfg.Store.View(ctx, func(tx Tx) (err error) {
+		rows, err = presetRows(tx, workspaceID, engines...)
 		return err
 	})
-	return presets, err
+	if err != nil {
+		return nil, err
+	}
+	return a.compiled(ctx, rows)
 }
 
-// presetsOf returns the built-in presets, and those of the workspace's that the engines name. Engines that do not
-// exist are left out.
-func (a *server) presetsOf(tx Tx, workspaceID string, engines ...string) (*preset.Registry, error) {
-	presets := a.cfg.Presets
+func isCustom(engine string) bool {
+	_, _, custom := preset.SplitCustom(engine)
+	return custom
+}
+
+// presetRows reads those of the workspace's presets that the engines name. Engines that do not exist are left out.
+func presetRows(tx Tx, workspaceID string, engines ...string) (rows []model.Preset, err error) {
 	for _, engine := range engines {
 		name, version, custom := preset.SplitCustom(engine)
 		if !custom {
@@ -45,45 +55,48 @@ func (a *server) presetsOf(tx Tx, workspaceID string, engines ...string) (*prese
 		if err != nil {
 			return nil, fmt.Errorf("read preset %s: %w", engine, err)
 		}
-		p, err := compilePreset(row)
-		if err != nil {
+		rows = append(rows, row)
+	}
+	return rows, nil
+}
+
+// compiled returns the built-in presets and those of the rows, for the request of ctx. It takes milliseconds, so that
+// it must not be called in a transaction. It fails if this release refuses what an earlier one accepted.
+func (a *server) compiled(ctx context.Context, rows []model.Preset) (*preset.Registry, error) {
+	presets := a.cfg.Presets
+	for _, row := range rows {
+		p, findings := preset.Define(ctx, row.Name, int(row.Version), row.Definition)
+		if err := ctx.Err(); err != nil {
 			return nil, err
+		}
+		if p == nil {
+			return nil, apierr.InvalidFix("spec.serve.engine", fmt.Sprintf("preset %s%s/%d: %s: %s", preset.CustomPrefix, row.Name, row.Version, appspec.FileField(findings[0]), findings[0].Text),
+				"Set the preset again: `windlass preset set` says what to mend.")
 		}
 		presets = presets.With(p)
 	}
-	return presets, nil
-}
-
-// compilePreset returns the preset of a stored version. It fails if a later release of Windlass refuses what an
-// earlier one accepted.
-func compilePreset(row model.Preset) (*preset.Preset, error) {
-	p, findings := preset.Define(row.Name, int(row.Version), row.Definition)
-	if p == nil {
-		return nil, apierr.InvalidFix("spec.serve.engine", fmt.Sprintf("preset %s%s/%d: %s: %s", preset.CustomPrefix, row.Name, row.Version, appspec.FileField(findings[0]), findings[0].Text),
-			"Set the preset again: `windlass preset set` says what to mend.")
-	}
-	return p, nil
+	return presets.Within(ctx), nil
 }
 
 // maxDefinition is the most bytes of a stored definition.
 const maxDefinition = 64 << 10
 
-// checkDefinition returns the preset of a definition, and what is wrong with it or its examples. With an error among
-// the findings, there is no preset.
-func checkDefinition(name string, version int32, def *windlassv1.PresetDefinition) (*preset.Preset, []preset.Finding) {
+// checkDefinition returns the preset of a definition, and what is wrong with it or its examples, errors first. With an
+// error among the findings, there is no preset. It fails if ctx ends.
+func checkDefinition(ctx context.Context, name string, version int32, def *windlassv1.PresetDefinition) (*preset.Preset, []preset.Finding, error) {
 	if size := proto.Size(def); size > maxDefinition {
 		return nil, []preset.Finding{{
 			Severity: preset.Error, Code: "DefinitionInvalid", Field: "/args", Text: fmt.Sprintf("the definition has %d bytes, and %d are the most", size, maxDefinition), Fix: "write a shorter one",
-		}}
+		}}, nil
 	}
-	p, findings := preset.Define(name, int(version), def)
-	if p == nil {
-		return nil, findings
+	p, findings := preset.Define(ctx, name, int(version), def)
+	if p != nil {
+		findings = appspec.CheckExamples(ctx, p, def.GetExamples())
 	}
-	if findings = appspec.CheckExamples(p, def.GetExamples()); preset.HasErrors(findings) {
-		return nil, findings
+	if preset.HasErrors(findings) {
+		p = nil
 	}
-	return p, findings
+	return p, findings, ctx.Err()
 }
 
 // nextPresetVersion returns the version that the preset gets when it is set, and its newest one, nil for none.
@@ -102,10 +115,18 @@ func nextPresetVersion(tx Tx, workspaceID, name string) (next int32, newest *mod
 	return floor + 1, nil, nil
 }
 
-// customView returns a preset of a workspace as the API shows it.
-func customView(p *preset.Preset, row model.Preset, engine string) *windlassv1.Preset {
-	v := presetView(p, engine)
+// rowView returns a stored version as the API shows it, without its definition. engine is the version of the engine
+// whose metrics are shown, or "".
+func rowView(row model.Preset, engine string) *windlassv1.Preset {
+	v := presetView(preset.Describe(row.Name, int(row.Version), row.Definition), engine)
 	v.SetBy, v.SetAt = row.SetBy, row.SetAt
+	return v
+}
+
+// storedView is rowView with the definition.
+func storedView(row model.Preset, engine string) *windlassv1.Preset {
+	v := rowView(row, engine)
+	v.Definition = row.Definition
 	return v
 }
 

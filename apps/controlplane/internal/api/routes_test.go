@@ -313,11 +313,17 @@ func TestDomain_LapsedServesUntilAnotherAppVerifiesIt(t *testing.T) {
 
 		// Its app can have it looked up at once.
 		w.records.set(d.GetTxtName(), d.GetTxtValue())
-		d, err = w.verifyDomain("chat", name)
+		keyed := &windlassv1.VerifyDomainRequest{App: "chat", Domain: name, Mutation: &windlassv1.Mutation{IdempotencyKey: "verify"}}
+		first, err := w.routes(w.deployer).VerifyDomain(t.Context(), keyed)
 		require.NoError(t, err)
+		d = first.GetDomain()
 		require.Zero(t, d.GetLapsedAt()+d.GetMissingSince())
 
 		w.lapse(name)
+		w.records.set(d.GetTxtName(), "nothing of ours")
+		again, err := w.routes(w.deployer).VerifyDomain(t.Context(), keyed)
+		require.NoError(t, err, "a repeated call has the first answer, although the record is gone")
+		require.Equal(t, first.String(), again.String())
 		theirs, err := w.routes(w.rival).AddDomain(t.Context(), claim)
 		require.NoError(t, err)
 		verify := &windlassv1.VerifyDomainRequest{App: "theirs", Domain: name}

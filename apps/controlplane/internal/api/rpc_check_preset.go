@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 
-	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -14,17 +13,20 @@ func (a presetService) CheckPreset(ctx context.Context, req *windlassv1.CheckPre
 		return nil, err
 	}
 	var version int32
-	err = a.cfg.Store.View(ctx, func(tx Tx) error {
+	err = a.cfg.Store.View(ctx, func(tx Tx) (err error) {
 		version, _, err = nextPresetVersion(tx, by.WorkspaceID, req.GetName())
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	p, findings := checkDefinition(req.GetName(), version, req.GetDefinition())
+	p, findings, err := checkDefinition(ctx, req.GetName(), version, req.GetDefinition())
+	if err != nil {
+		return nil, err
+	}
 	res := &windlassv1.CheckPresetResponse{Findings: presetFindings(findings)}
 	if p != nil {
-		res.Preset = customView(p, model.Preset{}, "")
+		res.Preset = presetView(p, "")
 	}
 	return res, nil
 }

@@ -25,9 +25,7 @@ func (a presetService) DeletePreset(ctx context.Context, req *windlassv1.DeleteP
 		if err := c.DeletePreset(c.workspaceID, row.Name); err != nil {
 			return nil, fmt.Errorf("delete preset %s: %w", row.Name, err)
 		}
-		// It may be one that this release can no longer compile.
-		before := &windlassv1.Preset{Name: auditID(row.Name), SetBy: row.SetBy, SetAt: row.SetAt, Definition: row.Definition}
-		return &windlassv1.DeletePresetResponse{}, c.audit("preset", auditID(row.Name), before, nil)
+		return &windlassv1.DeletePresetResponse{}, c.audit("preset", auditID(row.Name), storedView(row, ""), nil)
 	})
 	return res, err
 }

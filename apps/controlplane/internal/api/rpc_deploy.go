@@ -44,21 +44,31 @@ func (a appService) Deploy(ctx context.Context, req *windlassv1.DeployRequest) (
 	if err != nil {
 		return nil, err
 	}
-	presets, err := a.presetsFor(ctx, by.WorkspaceID, req.GetSpec())
+	presets, err := a.presetsFor(ctx, by.WorkspaceID, req.GetSpec().GetServe().GetEngine())
 	if err != nil {
-		return nil, err
+		return earlierOr[*windlassv1.DeployResponse](ctx, a.server, req, err)
 	}
-	spec, findings := appspec.Expand(req.GetSpec(), presets)
-	if refused := appspec.Refusals(findings); len(refused) > 0 {
-		return nil, refused[0]
-	}
-	if spec, err = a.checkDeploy(req, spec); err != nil {
-		return nil, err
+	spec, findings, err := a.expand(req, presets)
+	if err != nil {
+		// The preset may have been deleted or changed since an earlier call with the key.
+		return earlierOr[*windlassv1.DeployResponse](ctx, a.server, req, err)
 	}
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.DeployResponse, error) {
-		return c.deploy(req, proto.CloneOf(spec), presets, findings)
+		// The transaction may run again, which must not use up the work that expressions may do.
+		return c.deploy(req, proto.CloneOf(spec), presets.Within(ctx), findings)
 	})
 	return res, err
+}
+
+// expand returns the spec with what the preset of its serve makes, and with its defaults, after the checks that need no
+// database. findings are those of the preset.
+func (a appService) expand(req *windlassv1.DeployRequest, presets *preset.Registry) (spec *windlassv1.DeploymentSpec, findings []preset.Finding, err error) {
+	spec, findings = appspec.Expand(req.GetSpec(), presets)
+	if refused := appspec.Refusals(findings); len(refused) > 0 {
+		return nil, nil, refused[0]
+	}
+	spec, err = a.checkDeploy(req, spec)
+	return spec, findings, err
 }
 
 // checkDeploy makes the checks that need no database. It returns the spec, which is already expanded, with

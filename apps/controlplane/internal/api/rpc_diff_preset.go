@@ -20,7 +20,7 @@ func (a presetService) DiffPreset(ctx context.Context, req *windlassv1.DiffPrese
 	}
 	var app model.App
 	var live model.Deployment
-	var presets *preset.Registry
+	var rows []model.Preset
 	err = a.cfg.Store.Snapshot(ctx, func(tx Tx) (err error) {
 		if app, err = a.app(tx, by.WorkspaceID, req.GetApp(), true); err != nil || app.LiveDeploymentID == "" {
 			return err
@@ -28,7 +28,7 @@ func (a presetService) DiffPreset(ctx context.Context, req *windlassv1.DiffPrese
 		if live, err = tx.GetDeployment(by.WorkspaceID, app.LiveDeploymentID); err != nil {
 			return fmt.Errorf("read deployment %s: %w", app.LiveDeploymentID, err)
 		}
-		presets, err = a.presetsOf(tx, by.WorkspaceID, live.Spec.GetGeneratedBy(), live.Spec.GetServe().GetEngine())
+		rows, err = presetRows(tx, by.WorkspaceID, live.Spec.GetGeneratedBy(), live.Spec.GetServe().GetEngine())
 		return err
 	})
 	switch {
@@ -38,6 +38,10 @@ func (a presetService) DiffPreset(ctx context.Context, req *windlassv1.DiffPrese
 		return nil, apierr.NothingToDo(fmt.Sprintf("app %s has no live version", app.Name), "Deploy it first, or wait until it is ready.")
 	case live.Spec.GetGeneratedBy() == "":
 		return nil, apierr.NothingToDo(fmt.Sprintf("no preset made v%d of app %s", live.Version, app.Name), "Name an engine and a model in serve of its file, and deploy that.")
+	}
+	presets, err := a.compiled(ctx, rows)
+	if err != nil {
+		return nil, err
 	}
 	next, findings, ok := appspec.Upgrade(live.Spec, presets)
 	if !ok {

@@ -25,7 +25,7 @@ func (a presetService) GetPreset(ctx context.Context, req *windlassv1.GetPresetR
 		return &windlassv1.GetPresetResponse{Preset: presetView(p, req.GetEngineVersion())}, nil
 	}
 	var row model.Preset
-	err = a.cfg.Store.View(ctx, func(tx Tx) error {
+	err = a.cfg.Store.View(ctx, func(tx Tx) (err error) {
 		row, err = tx.GetPreset(by.WorkspaceID, name, version)
 		return err
 	})
@@ -35,11 +35,5 @@ func (a presetService) GetPreset(ctx context.Context, req *windlassv1.GetPresetR
 	if err != nil {
 		return nil, fmt.Errorf("read preset %s: %w", req.GetName(), err)
 	}
-	p, err := compilePreset(row)
-	if err != nil {
-		return nil, err
-	}
-	v := customView(p, row, req.GetEngineVersion())
-	v.Definition = row.Definition
-	return &windlassv1.GetPresetResponse{Preset: v}, nil
+	return &windlassv1.GetPresetResponse{Preset: storedView(row, req.GetEngineVersion())}, nil
 }

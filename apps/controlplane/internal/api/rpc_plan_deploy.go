@@ -9,6 +9,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/preview"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
+	"github.com/windlass-run/windlass/pkg/preset"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -19,9 +20,13 @@ func (a appService) PlanDeploy(ctx context.Context, req *windlassv1.PlanDeployRe
 		return nil, err
 	}
 	deploy := deployOf(req)
+	presets, err := a.presetsFor(ctx, by.WorkspaceID, req.GetSpec().GetServe().GetEngine())
+	if err != nil {
+		return nil, err
+	}
 	var p *preview.Deploy
 	err = a.cfg.Store.Snapshot(ctx, func(tx Tx) (err error) {
-		p, err = a.previewDeploy(ctx, tx, by, deploy)
+		p, err = a.previewDeploy(ctx, tx, by, deploy, presets)
 		return err
 	})
 	if err != nil {
@@ -38,16 +43,14 @@ func deployOf(req *windlassv1.PlanDeployRequest) *windlassv1.DeployRequest {
 	}
 }
 
-// previewDeploy runs the deploy on a transaction that writes nothing.
-func (a appService) previewDeploy(ctx context.Context, tx Tx, by caller, req *windlassv1.DeployRequest) (*preview.Deploy, error) {
+// previewDeploy runs the deploy on a transaction that writes nothing. presets are those that the spec may use.
+func (a appService) previewDeploy(ctx context.Context, tx Tx, by caller, req *windlassv1.DeployRequest, presets *preset.Registry) (*preview.Deploy, error) {
 	c := a.newMutation(ctx, tx, by, true)
 	c.dry = newDryTx(tx)
 	c.Tx = c.dry
 	var done *windlassv1.DeployResponse
-	presets, err := a.presetsOf(tx, by.WorkspaceID, req.GetSpec().GetServe().GetEngine())
-	if err != nil {
-		return nil, err
-	}
+	var err error
+	presets = presets.Within(ctx) // the transaction may run again
 	spec, findings := appspec.Expand(req.GetSpec(), presets)
 	c.dry.warnings = appspec.Warnings(findings)
 	if c.dry.against = appspec.Refusals(findings); len(c.dry.against) == 0 {

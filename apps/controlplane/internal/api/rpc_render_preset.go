@@ -18,7 +18,7 @@ func (a presetService) RenderPreset(ctx context.Context, req *windlassv1.RenderP
 	if req.GetSpec().GetServe() == nil {
 		return nil, apierr.InvalidFix("spec.serve", "the spec names no engine and model", "Set serve, for example {engine: vllm, model: hf://org/model}.")
 	}
-	presets, err := a.presetsFor(ctx, by.WorkspaceID, req.GetSpec())
+	presets, err := a.presetsFor(ctx, by.WorkspaceID, req.GetSpec().GetServe().GetEngine())
 	if err != nil {
 		return nil, err
 	}

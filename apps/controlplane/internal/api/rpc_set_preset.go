@@ -16,9 +16,12 @@ import (
 // SetPreset adds a version to a preset of the workspace, or creates the preset.
 func (a presetService) SetPreset(ctx context.Context, req *windlassv1.SetPresetRequest) (*windlassv1.SetPresetResponse, error) {
 	// The definition is checked before the transaction, because that takes milliseconds.
-	p, findings := checkDefinition(req.GetName(), 1, req.GetDefinition())
+	p, findings, err := checkDefinition(ctx, req.GetName(), 1, req.GetDefinition())
+	if err != nil {
+		return nil, err
+	}
 	if p == nil {
-		return nil, refusedDefinition(findings)
+		return earlierOr[*windlassv1.SetPresetResponse](ctx, a.server, req, refusedDefinition(findings))
 	}
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.SetPresetResponse, error) {
 		if _, err := c.LockAdmission(c.workspaceID); err != nil { // the lock of the workspace
@@ -32,8 +35,7 @@ func (a presetService) SetPreset(ctx context.Context, req *windlassv1.SetPresetR
 			WorkspaceID: c.workspaceID, Name: req.GetName(), Version: version, Definition: req.GetDefinition(), SetBy: c.by.Name, SetAt: c.at,
 		}
 		if newest != nil && proto.Equal(newest.Definition, row.Definition) {
-			view, err := storedView(*newest)
-			return &windlassv1.SetPresetResponse{Preset: view, Findings: presetFindings(findings), Unchanged: true}, err
+			return &windlassv1.SetPresetResponse{Preset: storedView(*newest, ""), Findings: presetFindings(findings), Unchanged: true}, nil
 		}
 		if newest == nil {
 			have, err := c.ListPresets(c.workspaceID)
@@ -50,15 +52,10 @@ func (a presetService) SetPreset(ctx context.Context, req *windlassv1.SetPresetR
 		if err := c.ForgetPresetVersions(c.workspaceID, row.Name, version-model.KeptPresetVersions); err != nil {
 			return nil, fmt.Errorf("forget versions of preset %s: %w", row.Name, err)
 		}
-		after, err := storedView(row)
-		if err != nil {
-			return nil, err
-		}
+		after := storedView(row, "")
 		var before proto.Message
 		if newest != nil {
-			if before, err = storedView(*newest); err != nil {
-				return nil, err
-			}
+			before = storedView(*newest, "")
 		}
 		return &windlassv1.SetPresetResponse{Preset: after, Findings: presetFindings(findings)}, c.audit("preset", auditID(row.Name), before, after)
 	})
@@ -68,17 +65,6 @@ func (a presetService) SetPreset(ctx context.Context, req *windlassv1.SetPresetR
 // auditID names a preset in the audit. It has no id of its own.
 func auditID(name string) string { return preset.CustomPrefix + name }
 
-// storedView returns a stored version as the API shows it, with its definition.
-func storedView(row model.Preset) (*windlassv1.Preset, error) {
-	p, err := compilePreset(row)
-	if err != nil {
-		return nil, err
-	}
-	v := customView(p, row, "")
-	v.Definition = row.Definition
-	return v, nil
-}
-
 // refusedDefinition returns the error for a definition: the first finding that is an error, and how many there are.
 func refusedDefinition(findings []preset.Finding) error {
 	errs := 0
@@ -87,13 +73,7 @@ func refusedDefinition(findings []preset.Finding) error {
 			errs++
 		}
 	}
-	first := findings[0]
-	for _, f := range findings {
-		if f.Severity == preset.Error {
-			first = f
-			break
-		}
-	}
+	first := findings[0] // errors are first
 	field, text := "definition."+appspec.FileField(first), first.Text
 	if errs > 1 {
 		text = fmt.Sprintf("%s (and %d more)", text, errs-1)

@@ -45,13 +45,13 @@ func (a routeService) VerifyDomain(ctx context.Context, req *windlassv1.VerifyDo
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return earlierOr[*windlassv1.VerifyDomainResponse](ctx, a.server, req, err)
 	}
 	var texts []string
 	if d.VerifiedAt == 0 || d.MissingSince != 0 {
 		// The DNS is asked before the transaction, which must not wait for the network.
 		if texts, err = a.lookForRecord(ctx, d); err != nil {
-			return nil, err
+			return earlierOr[*windlassv1.VerifyDomainResponse](ctx, a.server, req, err)
 		}
 	}
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.VerifyDomainResponse, error) {

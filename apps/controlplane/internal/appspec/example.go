@@ -2,6 +2,7 @@ package appspec
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -16,10 +17,14 @@ import (
 )
 
 // CheckExamples renders each example of a workspace's preset, and makes the checks of a deploy that depend on the
-// spec alone. Fields of the findings are paths in the definition, after a slash. Notes are left out.
-func CheckExamples(p *preset.Preset, examples []*windlassv1.PresetExample) (findings []preset.Finding) {
-	presets := preset.Builtin().With(p)
+// spec alone. Fields of the findings are paths in the definition, after a slash. Errors are first, and notes are left
+// out. The work of expressions is bounded for all examples together, and ends with ctx.
+func CheckExamples(ctx context.Context, p *preset.Preset, examples []*windlassv1.PresetExample) (findings []preset.Finding) {
+	presets := preset.Builtin().With(p).Within(ctx)
 	for i, e := range examples {
+		if ctx.Err() != nil {
+			break
+		}
 		field := fmt.Sprintf("/examples[%d]", i)
 		if engine := e.GetServe().GetEngine(); engine != p.Name {
 			findings = append(findings, preset.Finding{
@@ -30,6 +35,7 @@ func CheckExamples(p *preset.Preset, examples []*windlassv1.PresetExample) (find
 		}
 		findings = append(findings, checkExample(presets, e, field)...)
 	}
+	preset.SortFindings(findings)
 	return findings
 }
 

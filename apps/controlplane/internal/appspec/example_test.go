@@ -2,6 +2,7 @@ package appspec
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"github.com/windlass-run/windlass/pkg/preset"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -34,4 +36,18 @@ func TestPresetGoldens_PassTheChecksOfADeploy(t *testing.T) {
 			require.NoError(t, Check(WithDefaults(spec), "spec"))
 		})
 	}
+}
+
+func TestExpand_FindingsAreSorted(t *testing.T) {
+	p, findings := preset.Define(t.Context(), "ember", 1, &windlassv1.PresetDefinition{
+		ModelSchemes: []string{"hf"}, Command: []string{"ember"},
+		Rules: []*windlassv1.PresetRule{{When: "true", Code: "Always", Field: "serve.context", Message: "it warns"}},
+	})
+	require.Empty(t, findings)
+	spec := &windlassv1.DeploymentSpec{Regions: []string{"us"}, Serve: &windlassv1.Serve{Engine: "custom:ember", Model: "hf://org/m"}}
+	for i := range maxArgs + 1 {
+		spec.Args = append(spec.Args, fmt.Sprintf("--f%d", i))
+	}
+	_, findings = Expand(spec, preset.Builtin().With(p))
+	require.Equal(t, []string{"TooManyArgs", "Always"}, []string{findings[0].Code, findings[1].Code})
 }

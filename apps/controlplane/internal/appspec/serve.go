@@ -32,8 +32,15 @@ import (
 // the preset changes no running version.
 
 // Expand returns a copy of the spec with the fields that the preset of its serve makes, and the preset's
-// findings. A spec without serve stays as it is. With an error among the findings, the spec is not complete.
+// findings: errors first, then warnings, then notes. A spec without serve stays as it is. With an error among the
+// findings, the spec is not complete.
 func Expand(in *windlassv1.DeploymentSpec, presets *preset.Registry) (*windlassv1.DeploymentSpec, []preset.Finding) {
+	s, findings := expand(in, presets)
+	preset.SortFindings(findings)
+	return s, findings
+}
+
+func expand(in *windlassv1.DeploymentSpec, presets *preset.Registry) (*windlassv1.DeploymentSpec, []preset.Finding) {
 	s := proto.CloneOf(in)
 	s.GeneratedBy, s.Generated = "", nil
 	if s.GetServe() == nil {

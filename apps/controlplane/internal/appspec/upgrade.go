@@ -27,6 +27,7 @@ func Upgrade(spec *windlassv1.DeploymentSpec, presets *preset.Registry) (_ *wind
 	}
 	regions := ExpandRegions(next, asked, presets)
 	findings = append(findings, regions...)
+	preset.SortFindings(findings)
 	next = fillDefaults(next)
 	InheritEnv(next, inheritedOf(spec), OwnEnv(spec))
 	return next, findings, true

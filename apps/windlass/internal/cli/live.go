@@ -142,8 +142,7 @@ func (a *app) presetThatMade(ctx context.Context, generatedBy string) *preset.Pr
 	if err != nil {
 		return nil
 	}
-	p, _ := preset.Define(name, int(version), resp.GetPreset().GetDefinition())
-	return p
+	return preset.Describe(name, int(version), resp.GetPreset().GetDefinition())
 }
 
 // clearEqual clears the fields of m that made has with the same value.

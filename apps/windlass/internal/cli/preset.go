@@ -290,7 +290,7 @@ program from --definition.`,
 			}
 			presets := preset.Builtin()
 			if f.definition != "" {
-				p, err := f.defined(a.Stdin)
+				p, err := f.defined(cmd.Context(), a.Stdin)
 				if err != nil {
 					return err
 				}
@@ -325,7 +325,7 @@ program from --definition.`,
 }
 
 // defined returns the preset of the file in --definition.
-func (f renderFlags) defined(stdin io.Reader) (*preset.Preset, error) {
+func (f renderFlags) defined(ctx context.Context, stdin io.Reader) (*preset.Preset, error) {
 	name, ok := strings.CutPrefix(f.in.Engine, preset.CustomPrefix)
 	if !ok {
 		return nil, fmt.Errorf("--definition: %s is built in: write %sNAME", f.in.Engine, preset.CustomPrefix)
@@ -337,7 +337,7 @@ func (f renderFlags) defined(stdin io.Reader) (*preset.Preset, error) {
 	if err := protovalidate.Validate(def); err != nil {
 		return nil, fmt.Errorf("--definition: %w", err)
 	}
-	p, findings := preset.Define(name, 1, def)
+	p, findings := preset.Define(ctx, name, 1, def)
 	if p == nil {
 		return nil, fmt.Errorf("--definition: %s", findingLines(findings))
 	}
