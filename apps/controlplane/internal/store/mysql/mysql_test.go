@@ -276,6 +276,25 @@ func TestViewReadsListsFromTheReplicaAndTheFeedFromThePrimary(t *testing.T) {
 	}))
 }
 
+func TestViewReadsAPresetFromThePrimary(t *testing.T) {
+	replica := stacktest.MariaDB(t)
+	open(t, mysql.Config{DSN: replica}) // an empty one: it lags for ever
+	s := open(t, mysql.Config{ReadDSN: replica})
+	update(t, s, func(tx store.Tx) error {
+		return tx.InsertPreset(model.Preset{WorkspaceID: "ws_1", Name: "ember", Version: 3, Definition: &windlassv1.PresetDefinition{Title: "Ember"}})
+	})
+	require.NoError(t, s.View(t.Context(), func(tx store.Tx) error {
+		for _, version := range []int32{0, 3} {
+			p, err := tx.GetPreset("ws_1", "ember", version)
+			if err != nil {
+				return err
+			}
+			require.EqualValues(t, 3, p.Version)
+		}
+		return nil
+	}))
+}
+
 func TestChain_OfANewEpochHoldsAtItsFirstRevision(t *testing.T) {
 	s := open(t, mysql.Config{})
 	ids := regions(t, s, 1)

@@ -32,12 +32,13 @@ func (t *tx) InsertPreset(p model.Preset) error {
 	}), "insert preset", p.Name)
 }
 
+// GetPreset reads the primary, because a deploy must use the version that was set before it.
 func (t *tx) GetPreset(workspaceID, name string, version int32) (model.Preset, error) {
 	read := get(t, "get preset", name, preset)
 	if version == 0 {
-		return read(t.q.GetNewestPreset(t.ctx, gen.GetNewestPresetParams{WorkspaceID: workspaceID, Name: name}))
+		return read(t.primary.GetNewestPreset(t.ctx, gen.GetNewestPresetParams{WorkspaceID: workspaceID, Name: name}))
 	}
-	return read(t.q.GetPreset(t.ctx, gen.GetPresetParams{WorkspaceID: workspaceID, Name: name, Version: version}))
+	return read(t.primary.GetPreset(t.ctx, gen.GetPresetParams{WorkspaceID: workspaceID, Name: name, Version: version}))
 }
 
 func (t *tx) ListPresets(workspaceID string) ([]model.Preset, error) {
