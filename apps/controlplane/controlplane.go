@@ -381,7 +381,7 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 		return rpc.Serve(ctx, server, clients.ListenAs("api", listener), drainGrace)
 	}}
 	peerMessages := rpc.NewBudget("peers", peerBudget, registry)
-	peerServer := rpc.NewServer(rpc.ServerConfig{Handler: c.peerHandler, TLS: peerServerTLS, Log: log, Limits: func(string) rpc.Limits { return rpc.Limits{Budget: peerMessages} }})
+	peerServer := rpc.NewServer(rpc.ServerConfig{Handler: c.peerHandler, TLS: peerServerTLS, Log: log, Limits: peers.Limits(peerMessages)})
 	peering := service.Component{Name: "peer-calls", Run: func(ctx context.Context) error {
 		return rpc.Serve(ctx, peerServer, clients.ListenAs("peers", peerListener), drainGrace)
 	}}
@@ -461,8 +461,8 @@ func reachable(url string, remote func(*http.Transport)) func(ctx context.Contex
 	}
 }
 
-// peerBudget bounds the bytes of all calls of peers that are under way.
-const peerBudget = 32 << 20
+// peerBudget bounds the bytes of all calls of peers that are under way. Two of the largest calls fit.
+const peerBudget = 64 << 20
 
 // peerDialTimeout is shorter than the timeout of a nudge.
 const peerDialTimeout = time.Second

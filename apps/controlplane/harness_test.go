@@ -108,7 +108,7 @@ func (w *harness) start(cfg planeConfig) *plane {
 	}})
 	if !cfg.deaf {
 		components = append(components, service.Component{Name: "peer-calls", Run: func(ctx context.Context) error {
-			return rpc.Serve(ctx, rpc.NewServer(rpc.ServerConfig{Handler: p.core.peerHandler, TLS: peerServerTLS}), peer, drainGrace)
+			return rpc.Serve(ctx, rpc.NewServer(rpc.ServerConfig{Handler: p.core.peerHandler, TLS: peerServerTLS, Limits: peers.Limits(nil)}), peer, drainGrace)
 		}})
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))

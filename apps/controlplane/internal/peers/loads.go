@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	peerv1 "github.com/windlass-run/windlass/proto/gen/windlass/peer/v1"
@@ -18,11 +19,15 @@ import (
 //	                          └─ TakeLoads ─> the answer names the regions whose stream is there
 //
 // So no database is asked where a stream is. Loads that cannot be passed on are dropped, because the agent sends newer
-// ones within 30 s.
+// ones within 30 s. So are those of a region that no peer took, for searchAgain: otherwise each of its loads would go to
+// every peer for as long as its agent reports without a stream. A peer never passes on loads that it gets.
 
-// maxLoadDeployments bounds the deployments in one call, as agents do in one report, so that it stays below the
-// receiver's limit of bytes.
-const maxLoadDeployments = 4000
+// maxLoadItems bounds the loads in one call together with their deployments, so that it stays below the receiver's
+// limits of bytes and elements.
+const maxLoadItems = 2000
+
+// searchAgain is how long no peer is asked to take the loads of a region whose loads no peer took.
+const searchAgain = 10 * time.Second
 
 // maxLoads bounds the apps whose loads wait for one peer.
 const maxLoads = 50_000
@@ -32,10 +37,14 @@ const maxLoads = 50_000
 func (s *Service) PassLoads(region string, loads []*agentv1.LoadReport) (dropped int) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	if to := s.senders[s.takers.of(region)]; to != nil {
+	peer, search := s.takers.of(region, time.Now())
+	if to := s.senders[peer]; to != nil {
 		return to.loads.add(region, loads)
 	}
 	dropped = len(loads)
+	if !search {
+		return dropped
+	}
 	for _, id := range slices.Sorted(maps.Keys(s.senders)) {
 		dropped = min(dropped, s.senders[id].loads.add(region, loads))
 	}
@@ -46,24 +55,31 @@ func (s *Service) PassLoads(region string, loads []*agentv1.LoadReport) (dropped
 type takers struct {
 	mu sync.Mutex
 	by map[string]string
+	// none is when a peer did not take the loads of a region that no peer is known to take.
+	none map[string]time.Time
 }
 
-func (t *takers) of(region string) (peer string) {
+// of returns the peer that took the region's last loads, or "". search reports whether to ask all peers then.
+func (t *takers) of(region string, now time.Time) (peer string, search bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.by[region]
+	return t.by[region], now.Sub(t.none[region]) >= searchAgain
 }
 
 // note records an answer of the peer. Without an answer, taken is empty.
-func (t *takers) note(peer string, sent []*peerv1.RegionLoads, taken []string) {
+func (t *takers) note(peer string, sent []*peerv1.RegionLoads, taken []string, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	maps.DeleteFunc(t.none, func(_ string, at time.Time) bool { return now.Sub(at) >= searchAgain })
 	for _, r := range sent {
 		switch {
 		case slices.Contains(taken, r.RegionId):
 			t.by[r.RegionId] = peer
+			delete(t.none, r.RegionId)
 		case t.by[r.RegionId] == peer:
-			delete(t.by, r.RegionId)
+			delete(t.by, r.RegionId) // the stream has moved: the next load finds out where
+		case t.by[r.RegionId] == "":
+			t.none[r.RegionId] = now
 		}
 	}
 }
@@ -85,11 +101,19 @@ type waitingLoads struct {
 	n  int
 }
 
-// add replaces waiting loads of the same app and region. It returns how many loads it dropped, because too many wait.
+func newWaitingLoads() waitingLoads {
+	return waitingLoads{signal: make(chan struct{}, 1), by: map[string]map[string]*agentv1.LoadReport{}}
+}
+
+// add replaces older loads of the same app and region that wait. It returns how many loads it dropped, because too many
+// wait.
 func (w *waitingLoads) add(region string, loads []*agentv1.LoadReport) (dropped int) {
 	w.mu.Lock()
 	for _, l := range loads {
 		in := w.by[region]
+		if have := in[l.AppId]; have != nil && have.At > l.At {
+			continue
+		}
 		if in[l.AppId] == nil {
 			if w.n >= maxLoads {
 				dropped++
@@ -115,12 +139,12 @@ func (w *waitingLoads) add(region string, loads []*agentv1.LoadReport) (dropped 
 func (w *waitingLoads) take() (out []*peerv1.RegionLoads, more bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	deployments := 0
+	items := 0
 	for _, region := range slices.Sorted(maps.Keys(w.by)) {
 		next := &peerv1.RegionLoads{RegionId: region}
 		for _, app := range slices.Sorted(maps.Keys(w.by[region])) {
 			l := w.by[region][app]
-			if deployments += len(l.Deployments); deployments > maxLoadDeployments && len(out)+len(next.Loads) > 0 {
+			if items += 1 + len(l.Deployments); items > maxLoadItems && len(out)+len(next.Loads) > 0 {
 				more = true
 				break
 			}
@@ -162,10 +186,18 @@ func (to *sender) sendLoads(ctx context.Context, loads []*peerv1.RegionLoads) {
 	ctx, cancel := context.WithTimeout(ctx, to.svc.cfg.CallTimeout)
 	defer cancel()
 	res, err := to.client.TakeLoads(ctx, &peerv1.TakeLoadsRequest{Regions: loads})
-	to.svc.takers.note(to.peer.ID, loads, res.GetTaken())
-	n := 0
+	to.svc.takers.note(to.peer.ID, loads, res.GetTaken(), time.Now())
 	for _, r := range loads {
-		n += len(r.Loads)
+		outcome := "elsewhere"
+		switch {
+		case err != nil:
+			outcome = "error"
+		case slices.Contains(res.GetTaken(), r.RegionId):
+			outcome = "ok"
+		}
+		to.svc.metrics.loads.WithLabelValues(outcome).Add(float64(len(r.Loads)))
 	}
-	to.svc.metrics.passedLoads(n, err)
+	if err != nil {
+		to.svc.cfg.Log.DebugContext(ctx, "cannot pass loads on to a peer", "peer", to.peer.ID, "error", err)
+	}
 }

@@ -21,7 +21,7 @@ func newMetrics(reg prometheus.Registerer, count func() float64) *metrics {
 			Name: "windlass_peer_asks_total", Help: "Requests to agents that went through a peer, by outcome (ok, error).",
 		}, []string{"outcome"}),
 		loads: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "windlass_peer_loads_total", Help: "Loads of scaled apps that were passed on to a peer, by outcome (ok, error).",
+			Name: "windlass_peer_loads_total", Help: "Loads of scaled apps that were sent to a peer, by outcome: ok (it took them), elsewhere (it does not have the stream of their region) or error.",
 		}, []string{"outcome"}),
 	}
 	reg.MustRegister(m.nudges, m.received, m.asks, m.loads, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -39,7 +39,3 @@ func outcome(err error) string {
 
 func (m *metrics) sent(err error)  { m.nudges.WithLabelValues(outcome(err)).Inc() }
 func (m *metrics) asked(err error) { m.asks.WithLabelValues(outcome(err)).Inc() }
-
-func (m *metrics) passedLoads(n int, err error) {
-	m.loads.WithLabelValues(outcome(err)).Add(float64(n))
-}

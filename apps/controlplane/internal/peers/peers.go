@@ -163,7 +163,7 @@ func New(cfg Config) (*Service, error) {
 		cfg: cfg, started: time.Now(),
 		refresh: make(chan struct{}, 1),
 		senders: map[string]*sender{},
-		takers:  takers{by: map[string]string{}},
+		takers:  takers{by: map[string]string{}, none: map[string]time.Time{}},
 	}
 	for _, id := range cfg.Box.Keys() {
 		s.keys = append(s.keys, model.PeerKey{KeyID: id, Seals: id == cfg.Box.Primary()})

@@ -143,6 +143,12 @@ func (p *process) hear(n Nudge) {
 	p.heard = append(p.heard, n)
 }
 
+// serve returns the handler of the process, behind the limits of its server.
+func (p *process) serve() http.Handler {
+	_, handler := p.Handler(rpc.Config{}, p.hear)
+	return rpc.NewServer(rpc.ServerConfig{Handler: handler, Limits: Limits(nil)}).Handler
+}
+
 func (h *harness) start(id string, change ...func(*Config)) *process {
 	h.t.Helper()
 	p := &process{}
@@ -156,8 +162,7 @@ func (h *harness) start(id string, change ...func(*Config)) *process {
 	var err error
 	p.Service, err = New(cfg)
 	require.NoError(h.t, err)
-	_, handler := p.Handler(rpc.Config{}, p.hear)
-	h.net.plug(cfg.Address, handler)
+	h.net.plug(cfg.Address, p.serve())
 	ctx, cancel := context.WithCancel(h.t.Context())
 	ended := make(chan struct{})
 	go func() {
@@ -169,6 +174,12 @@ func (h *harness) start(id string, change ...func(*Config)) *process {
 		<-ended
 	})
 	return p
+}
+
+// taker returns the peer that took the region's last loads.
+func (p *process) taker(region string) string {
+	peer, _ := p.takers.of(region, time.Now())
+	return peer
 }
 
 func (p *process) told() []Nudge {
@@ -264,14 +275,13 @@ func TestMissedNudge_IsSentOnceThePeerIsReached(t *testing.T) {
 		defer a.stop()
 		defer b.stop()
 		time.Sleep(time.Second)
-		_, handler := b.Handler(rpc.Config{}, b.hear)
 		h.net.plug("cp_b:1", nil)
 		for i := range 3 {
 			a.Tell(Nudge{Regions: []string{fmt.Sprint("reg_", i)}})
 			time.Sleep(10 * time.Second)
 		}
 		require.Empty(t, b.told())
-		h.net.plug("cp_b:1", handler)
+		h.net.plug("cp_b:1", b.serve())
 		time.Sleep(10 * time.Second)
 		require.Equal(t, []Nudge{{Regions: []string{"reg_0", "reg_1", "reg_2"}}}, b.told(), "all in one call")
 	})
@@ -285,7 +295,6 @@ func TestHangingPeer_IsBoundedAndDelaysNoOther(t *testing.T) {
 		defer b.stop()
 		defer c.stop()
 		time.Sleep(time.Second)
-		_, handler := b.Handler(rpc.Config{}, b.hear)
 		h.net.plug("cp_b:1", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 		const regions = maxNames + 10
 		begin := time.Now()
@@ -309,7 +318,7 @@ func TestHangingPeer_IsBoundedAndDelaysNoOther(t *testing.T) {
 		require.LessOrEqual(t, len(to.apps), maxNames)
 		to.mu.Unlock()
 
-		h.net.plug("cp_b:1", handler)
+		h.net.plug("cp_b:1", b.serve())
 		time.Sleep(10 * time.Second)
 		told := b.told()
 		require.NotEmpty(t, told)

@@ -43,9 +43,10 @@ func (h handler) Ask(ctx context.Context, req *peerv1.AskRequest) (*peerv1.AskRe
 	return &peerv1.AskResponse{Error: err.Error()}, nil
 }
 
-// Handler returns the handler for calls of peers. Mount it at its path, on a listener that only they reach.
+// Handler returns the handler for calls of peers. Mount it at its path, on a listener that only they reach, in a server
+// with Limits.
 // It calls nudged with the changes that other processes committed, which must not block.
 func (s *Service) Handler(cfg rpc.Config, nudged func(Nudge)) (path string, h http.Handler) {
-	cfg.Gate = s.gate
+	cfg.Gate, cfg.ReadMaxBytes = s.gate, maxCallBytes
 	return peerv1connect.NewPeerServiceHandler(handler{s, nudged}, rpc.HandlerOptions(cfg)...)
 }

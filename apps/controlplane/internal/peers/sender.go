@@ -11,7 +11,6 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/pkg/backoff"
 	"github.com/windlass-run/windlass/pkg/rpc"
-	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	peerv1 "github.com/windlass-run/windlass/proto/gen/windlass/peer/v1"
 	"github.com/windlass-run/windlass/proto/gen/windlass/peer/v1/peerv1connect"
 )
@@ -41,7 +40,7 @@ func newSender(s *Service, p model.Peer, cancel context.CancelFunc) *sender {
 	to := &sender{
 		svc: s, peer: p, client: s.client(p), cancel: cancel,
 		signal:  make(chan struct{}, 1),
-		loads:   waitingLoads{signal: make(chan struct{}, 1), by: map[string]map[string]*agentv1.LoadReport{}},
+		loads:   newWaitingLoads(),
 		regions: map[string]struct{}{}, apps: map[string]struct{}{},
 	}
 	to.wake() // an empty nudge is the greeting
