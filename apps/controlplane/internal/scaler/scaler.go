@@ -80,6 +80,9 @@ const (
 	forgetAfter = 10 * time.Minute
 	// limitEvery is the shortest time between two history entries for a limit alone.
 	limitEvery = 5 * time.Minute
+	// lateFor is for how long after a load an older one of its app and region is late, because it took another way.
+	// Later, it means that the agent's clock was set back. It is shorter than scaling.Fresh.
+	lateFor = 15 * time.Second
 	// refusedFor is how long a refusal is assumed to hold.
 	refusedFor = time.Minute
 	// maxTargets and maxNone bound the memory, because a report may name apps that do not exist.
@@ -133,9 +136,11 @@ type app struct {
 type target struct {
 	window scaling.Window
 	kept   scaling.Kept
-	// load is the newest report until it is added to the window. heard is when it came.
+	// load is the newest report until it is added to the window. heard is when it came, and at is its time by the
+	// agent's clock, in Unix ms.
 	load  *agentv1.LoadReport
 	heard time.Time
+	at    int64
 	// results are of the queries of metrics, by query.
 	results map[string]result
 	next    time.Time
@@ -191,7 +196,8 @@ func (s *Service) Observe(regionID string, loads []*agentv1.LoadReport) (dropped
 }
 
 // Take stores loads of a region whose stream is on this process. It returns how many of them it dropped: those of
-// apps that are known not to be scaled there, and new ones above maxTargets and maxStrays. It does not block.
+// apps that are known not to be scaled there, and new ones above maxTargets and maxStrays. A load that is older than the
+// last one is ignored. It does not block.
 func (s *Service) Take(regionID string, loads []*agentv1.LoadReport) (dropped int) {
 	now := time.Now()
 	s.mu.Lock()
@@ -213,10 +219,13 @@ func (s *Service) Take(regionID string, loads []*agentv1.LoadReport) (dropped in
 			}
 			s.targets[at] = t
 		}
+		if load.GetAt() < t.at && now.Sub(t.heard) < lateFor {
+			continue
+		}
 		if old {
 			s.dirty[at.app] = true
 		}
-		t.load, t.heard = load, now
+		t.load, t.heard, t.at = load, now, load.GetAt()
 	}
 	s.mu.Unlock()
 	select {

@@ -411,3 +411,29 @@ func TestService_SaysWhatIsMissing(t *testing.T) {
 		require.EqualValues(t, 4, f.replicas("app_1"))
 	})
 }
+
+func TestService_OlderLoadsAreIgnored(t *testing.T) {
+	t.Parallel()
+	play(t, 2, func(t *testing.T, f *fleet) {
+		at := time.Now().UnixMilli()
+		observe := func(at int64, inFlight float64) {
+			require.Zero(t, f.svc.Observe("reg_1", []*agentv1.LoadReport{{
+				AppId: "app_1", At: at, Deployments: []*agentv1.DeploymentLoad{{DeploymentId: "dep_1", Ready: 2, InFlight: &inFlight}},
+			}}))
+		}
+		value := func() float64 {
+			time.Sleep(2 * time.Second)
+			return f.svc.Current("reg_1", "app_1").GetWants()[0].GetValue()
+		}
+		observe(at, 12)
+		observe(at-1000, 99)
+		require.InDelta(t, 12, value(), 1e-9, "before a step")
+		observe(at-1, 99)
+		require.InDelta(t, 12, value(), 1e-9, "after a step")
+		observe(at+1, 13)
+		require.InDelta(t, 13, value(), 1e-9)
+		time.Sleep(lateFor)
+		observe(at-3_600_000, 14)
+		require.Greater(t, value(), 13.1, "the agent's clock was set back")
+	})
+}
