@@ -3,17 +3,18 @@ package api
 import (
 	"fmt"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/preview"
 )
 
 // checkCapacity fails if the deployment, which the transaction has written, cannot begin with what regions
-// have.
-func (c versionMutation) checkCapacity(appID, deploymentID string) error {
+// have. was has the rows of the app before the call, nil if the call changed none.
+func (c versionMutation) checkCapacity(appID, deploymentID string, was []model.Topology) error {
 	app, err := c.GetApp(c.workspaceID, appID)
 	if err != nil {
 		return fmt.Errorf("read app %s: %w", appID, err)
 	}
-	p, err := preview.Read(c.Tx, app, deploymentID, nil)
+	p, err := preview.Read(c.Tx, app, deploymentID, was)
 	if err != nil {
 		return err
 	}

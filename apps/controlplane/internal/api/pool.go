@@ -155,11 +155,12 @@ func (d *deployment) scaleRoles() error {
 	if d.want.Source != "deploy" {
 		return nil // scaling outlasts versions
 	}
+	before := d.was.rows
 	text, err := d.setCounts(d.app, &d.was, func(id string) model.RoleCounts { return askedCounts(d.want.Spec, id) })
 	if err != nil || text == "" {
 		return err
 	}
-	d.rolesScaled = true
+	d.rolesScaled, d.unscaled = true, before
 	have := cmp.Or(d.was.live, d.was.active.deployment)
 	d.log(d.app, model.History{
 		What: "Scaled", Why: "role " + text + ", as a deploy asked for",

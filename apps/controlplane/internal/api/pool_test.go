@@ -114,3 +114,34 @@ func TestPool_RefusalsHaveFieldAndFix(t *testing.T) {
 	_, err = w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "other", Role: "decode", Replicas: 3})
 	refused(t, err, connect.CodeInvalidArgument, invalid, "role")
 }
+
+func TestPool_PlanOfAScaleShowsMoreGPUs(t *testing.T) {
+	w := setup(t)
+	gpus := func(s *windlassv1.DeploymentSpec) {
+		for _, r := range s.Roles {
+			r.Resources = &windlassv1.Resources{Gpu: &windlassv1.Gpu{Count: 1}}
+		}
+	}
+	w.connected(16)
+	w.deploy("chat", pooled(4, 2), gpus)
+	w.settle("chat")
+	w.connected(3)
+	shown := func(prefill, decode int32, edit ...func(*windlassv1.DeploymentSpec)) (*windlassv1.PlanDeployResponse, []int32) {
+		p := w.planned("chat", nil, append([]func(*windlassv1.DeploymentSpec){pooled(prefill, decode), gpus}, edit...)...)
+		r := p.GetRegions()[0]
+		return p, []int32{r.GetGpusNow(), r.GetGpusPeak(), r.GetGpusAfter(), r.GetGpusNeeded(), r.GetGpusFree()}
+	}
+	p, numbers := shown(0, 5)
+	require.Equal(t, windlassv1.PlanDeployResponse_OUTCOME_SCALED, p.GetOutcome())
+	require.Equal(t, []int32{6, 9, 9, 3, 3}, numbers)
+	require.True(t, p.GetWouldRun())
+	p, numbers = shown(0, 6)
+	require.Equal(t, []int32{6, 10, 10, 4, 3}, numbers)
+	require.Contains(t, reasons(p), "NO_CAPACITY spec.roles[0].resources.gpu")
+	_, numbers = shown(3, 2)
+	require.Equal(t, []int32{6, 6, 5, 0, 3}, numbers)
+
+	// A version that comes with a scale has no room to begin.
+	_, err := w.apps(w.deployer).Deploy(t.Context(), &windlassv1.DeployRequest{App: "chat", Spec: echo(pooled(0, 6), gpus, args("b"))})
+	refused(t, err, connect.CodeFailedPrecondition, noCapacity, "spec.roles[0].resources.gpu")
+}

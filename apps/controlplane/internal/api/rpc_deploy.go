@@ -154,6 +154,8 @@ type deployment struct {
 	scalingChanged bool
 	// rolesScaled means that the counts of a pool's roles have changed.
 	rolesScaled bool
+	// unscaled are the app's rows before that, nil if the counts have not changed.
+	unscaled []model.Topology
 	// out is the outcome. done means that no further step of makeVersion is needed.
 	out  outcome
 	done bool
@@ -595,7 +597,7 @@ func (d *deployment) findRoom() error {
 	if d.dry != nil || d.done || !slices.ContainsFunc(override.Any(d.out.Deployment.Spec), preview.HasGPU) {
 		return nil
 	}
-	return d.checkCapacity(d.app.ID, d.out.Deployment.ID)
+	return d.checkCapacity(d.app.ID, d.out.Deployment.ID, d.unscaled)
 }
 
 // auditVersion writes the version into the audit, unless nothing changed. base is the version that it was

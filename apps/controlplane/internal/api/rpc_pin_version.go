@@ -367,5 +367,5 @@ func (c pinMutation) capacityForPin(app model.App, d model.Deployment, p model.P
 	if !slices.ContainsFunc(p.Regions, func(r model.PinRegion) bool { return preview.HasGPU(override.In(d.Spec, r.RegionID)) }) {
 		return nil
 	}
-	return c.versions().checkCapacity(app.ID, d.ID)
+	return c.versions().checkCapacity(app.ID, d.ID, nil)
 }

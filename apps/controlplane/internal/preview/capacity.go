@@ -64,7 +64,7 @@ func (p *Preview) regionView(f forecast.Forecast, id string) (*windlassv1.PlanRe
 		return nil, has, err
 	}
 	v := &windlassv1.PlanRegion{Region: region.Name, Status: region.Status}
-	kinds := mergeShared(kindsOf(p.specIn(p.target.ID, p.target.Spec, id)), has.gpus)
+	kinds := mergeShared(kindsOf(specIn(p.in.Topology, p.target.ID, p.target.Spec, id)), has.gpus)
 	for i, k := range append(kinds, kind{})[:max(1, len(kinds))] {
 		e := p.measureExtent(f, region, has.gpus, k)
 		v.ReplicasNow, v.ReplicasPeak, v.ReplicasAfter = e.now.replicas, e.peak.replicas, e.after.replicas
@@ -157,6 +157,16 @@ func (p *Preview) gpuField(v *windlassv1.PlanRegion) string {
 // amount is a number of an app's replicas, and of the GPUs that they take.
 type amount struct{ replicas, gpus int32 }
 
+// plus returns the amount with replicas of the spec added. Those of an unknown spec, which is nil, take no GPUs.
+func (a amount) plus(spec *windlassv1.DeploymentSpec, replicas int32) amount {
+	a.replicas += replicas
+	if spec != nil {
+		_, gpus := admission.Of(spec, replicas)
+		a.gpus += int32(gpus)
+	}
+	return a
+}
+
 // extent is what the app takes of a region: before the rollout, at its peak, and after it.
 type extent struct {
 	now, peak, after amount
@@ -205,7 +215,7 @@ func (p *Preview) setCapacityText(e extent, region string) string {
 	if e.lowest >= e.now.replicas {
 		return text
 	}
-	instances, gpus := admission.Of(p.specIn(p.target.ID, p.target.Spec, region), 1)
+	instances, gpus := admission.Of(specIn(p.in.Topology, p.target.ID, p.target.Spec, region), 1)
 	more := fmt.Sprintf("%d instances", instances)
 	if gpus > 0 {
 		more = fmt.Sprintf("%d GPUs", gpus)
@@ -221,10 +231,10 @@ func (p *Preview) policy() *windlassv1.RolloutPolicy {
 	return nil
 }
 
-// specIn returns the deployment's spec as it is in the region, with the instances that a pool has there.
-func (p *Preview) specIn(deployment string, spec *windlassv1.DeploymentSpec, region string) *windlassv1.DeploymentSpec {
+// specIn returns the deployment's spec as it is in the region, with the instances that a pool has there by the rows.
+func specIn(rows []model.Topology, deployment string, spec *windlassv1.DeploymentSpec, region string) *windlassv1.DeploymentSpec {
 	row := model.Topology{}
-	for _, t := range p.was {
+	for _, t := range rows {
 		if t.RegionID == region && topology.Active(t) && (row.Roles == "" || t.DeploymentID == deployment) {
 			row = t
 		}
@@ -236,10 +246,13 @@ func (p *Preview) specIn(deployment string, spec *windlassv1.DeploymentSpec, reg
 // steps, a version has at most the larger of its two numbers of replicas.
 func (p *Preview) measureExtent(f forecast.Forecast, region model.Region, pools []*windlassv1.GpuCapacity, wanted kind) (e extent) {
 	// specs are those of the region, by deployment. ofKind has the GPUs that count for the kind: those that
-	// replicas of the target take of it, or that replicas of another version give back to its pools.
+	// replicas of the target take of it, or that replicas of another version give back to its pools. specsWas and
+	// ofKindWas are those before the call, which may scale roles of a pool.
 	specs, ofKind := map[string]*windlassv1.DeploymentSpec{}, map[string]kind{}
+	specsWas, ofKindWas := map[string]*windlassv1.DeploymentSpec{}, map[string]kind{}
 	for _, d := range p.in.Deployments {
-		specs[d.ID] = p.specIn(d.ID, d.Spec, region.ID)
+		specs[d.ID] = specIn(p.in.Topology, d.ID, d.Spec, region.ID)
+		specsWas[d.ID] = specIn(p.was, d.ID, d.Spec, region.ID)
 		for _, theirs := range kindsOf(specs[d.ID]) {
 			// GPUs count as given back if each pool that fits them also fits the target.
 			if d.ID != p.target.ID && wanted.gpu != nil && isSubset(fittingPools(theirs.gpu, pools), fittingPools(wanted.gpu, pools)) {
@@ -248,6 +261,9 @@ func (p *Preview) measureExtent(f forecast.Forecast, region model.Region, pools 
 		}
 	}
 	ofKind[p.target.ID] = wanted
+	for id, k := range ofKind {
+		ofKindWas[id] = k.of(specsWas[id])
+	}
 	at := map[string]int32{}
 	for _, t := range p.was {
 		if t.RegionID == region.ID && topology.Active(t) {
@@ -257,23 +273,25 @@ func (p *Preview) measureExtent(f forecast.Forecast, region model.Region, pools 
 	start := at
 	sum := func(replicas map[string]int32) (a amount, needed int32) {
 		for id, n := range replicas {
-			a.replicas += n
-			if spec := specs[id]; spec != nil {
-				_, gpus := admission.Of(spec, n)
-				a.gpus += int32(gpus)
-			}
-			needed += ofKind[id].count(n) - ofKind[id].count(start[id])
+			a = a.plus(specs[id], n)
+			needed += ofKind[id].count(n) - ofKindWas[id].count(start[id])
 			e.runsTarget = e.runsTarget || id == p.target.ID && n > 0
 		}
 		for id, n := range start {
 			if _, still := replicas[id]; !still {
-				needed -= ofKind[id].count(n)
+				needed -= ofKindWas[id].count(n)
 			}
 		}
 		return a, needed
 	}
-	e.now, _ = sum(at)
-	e.peak, e.after, e.lowest = e.now, e.now, e.now.replicas
+	for id, n := range at {
+		e.now = e.now.plus(specsWas[id], n)
+	}
+	// Roles of a pool are scaled before the first step.
+	e.after, e.kept = sum(at)
+	e.kept = max(0, e.kept)
+	e.needed, e.lowest = e.kept, e.now.replicas
+	e.peak = amount{e.now.replicas, max(e.now.gpus, e.after.gpus)}
 	for _, s := range f.Steps {
 		if s.Kind != windlassv1.PlanStep_KIND_MOVE || s.RegionID != region.ID {
 			continue

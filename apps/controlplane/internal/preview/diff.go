@@ -13,6 +13,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
 	"github.com/windlass-run/windlass/pkg/preset"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -88,6 +89,9 @@ func setCounts(spec *windlassv1.DeploymentSpec, rows []model.Topology) {
 	}
 	counts := map[string]int32{}
 	for _, t := range rows {
+		if !topology.Active(t) {
+			continue // its counts are those of long ago
+		}
 		for name, n := range t.RoleCounts() {
 			if was, seen := counts[name]; seen && was != n {
 				n = 0

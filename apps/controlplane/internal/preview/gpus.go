@@ -72,6 +72,19 @@ func (k kind) count(replicas int32) (n int32) {
 	return n
 }
 
+// of returns the kind with the instances of another spec, which has the same roles.
+func (k kind) of(spec *windlassv1.DeploymentSpec) kind {
+	k.parts = slices.Clone(k.parts)
+	for i, p := range k.parts {
+		for _, role := range spec.GetRoles() {
+			if role.GetName() == p.role.GetName() {
+				k.parts[i] = kindPart{spec, role, p.gpus}
+			}
+		}
+	}
+	return k
+}
+
 // kindsOf returns the kinds of GPUs that the roles of the spec ask for. The spec is that of one region
 // (override.In).
 func kindsOf(s *windlassv1.DeploymentSpec) (kinds []kind) {

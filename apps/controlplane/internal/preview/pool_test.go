@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/forecast"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -47,7 +48,49 @@ func TestPool_GPUsAreThoseOfShares(t *testing.T) {
 
 func TestPool_CountsOfRowsAreShown(t *testing.T) {
 	s := poolSpec()
-	setCounts(s, []model.Topology{{Roles: "decode=6,prefill=4"}, {Roles: "decode=6,prefill=5"}})
+	setCounts(s, []model.Topology{
+		{Roles: "decode=6,prefill=4", Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED}, {Roles: "decode=6,prefill=5", Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING},
+	})
 	require.EqualValues(t, 8, s.Roles[0].Instances, "regions differ")
+	require.EqualValues(t, 6, s.Roles[1].Instances)
+}
+
+func TestPool_ScaledRolesNeedMoreGPUs(t *testing.T) {
+	row := func(roles string) model.Topology {
+		return model.Topology{DeploymentID: "v1", RegionID: "us", Replicas: 100, Roles: roles, Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED}
+	}
+	gpus := []*windlassv1.GpuCapacity{{Allocatable: 64, Free: 8}}
+	p := &Preview{target: &model.Deployment{ID: "v1", Spec: poolSpec()}, was: []model.Topology{row("decode=2,prefill=8")}}
+	p.in.Deployments, p.in.Topology = []model.Deployment{*p.target}, []model.Topology{row("decode=6,prefill=8")}
+	measure := func(f forecast.Forecast) extent {
+		spec := specIn(p.in.Topology, p.target.ID, p.target.Spec, "us")
+		return p.measureExtent(f, model.Region{ID: "us"}, gpus, mergeShared(kindsOf(spec), gpus)[0])
+	}
+	e := measure(forecast.Forecast{})
+	require.Equal(t, []int32{16, 32, 32, 16, 16}, []int32{e.now.gpus, e.peak.gpus, e.after.gpus, e.needed, e.kept})
+	require.True(t, e.runsTarget)
+
+	// A rollout that begins with the scale adds its surge.
+	next := model.Deployment{ID: "v2", Spec: poolSpec()}
+	p.in.Deployments, p.target, p.in.App.LiveDeploymentID = append(p.in.Deployments, next), &next, "v1"
+	move := func(v1, v2 int32) forecast.Step {
+		return forecast.Step{Kind: windlassv1.PlanStep_KIND_MOVE, RegionID: "us", Sides: []forecast.Side{{DeploymentID: "v1", Replicas: v1}, {DeploymentID: "v2", Replicas: v2}}}
+	}
+	e = measure(forecast.Forecast{Steps: []forecast.Step{move(100, 25), move(75, 25)}})
+	require.Equal(t, []int32{16, 42, 36}, []int32{e.now.gpus, e.peak.gpus, e.after.gpus})
+	require.EqualValues(t, 16+10, e.needed, "2 prefill and 2 decode more")
+
+	// It gives GPUs back.
+	p.in.Topology = []model.Topology{row("decode=1,prefill=8")}
+	p.target = &p.in.Deployments[0]
+	e = measure(forecast.Forecast{})
+	require.Equal(t, []int32{16, 16, 12, 0, 0}, []int32{e.now.gpus, e.peak.gpus, e.after.gpus, e.needed, e.kept})
+}
+
+func TestPool_CountsOfStoppedRowsAreNotShown(t *testing.T) {
+	s := poolSpec()
+	stopped := model.Topology{Roles: "decode=1,prefill=1", Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED}
+	setCounts(s, []model.Topology{stopped, {Roles: "decode=6,prefill=4", Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED}})
+	require.EqualValues(t, 4, s.Roles[0].Instances)
 	require.EqualValues(t, 6, s.Roles[1].Instances)
 }
