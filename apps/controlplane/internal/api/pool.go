@@ -79,6 +79,33 @@ func rolesIn(rows []model.Topology, regionID string) (roles string) {
 	return roles
 }
 
+// wholePoolText describes the pool of the spec: "8 prefill and 2 decode". Instances that the spec leaves out are those
+// that the rows have. If regions differ, it has the smallest and the largest number: "4 to 8 prefill and 2 decode".
+func wholePoolText(spec *windlassv1.DeploymentSpec, rows []model.Topology) string {
+	least, most := model.RoleCounts{}, model.RoleCounts{}
+	for _, t := range rows {
+		if !topology.Active(t) {
+			continue
+		}
+		for name, n := range t.RoleCounts() {
+			least[name], most[name] = min(cmp.Or(least[name], n), n), max(most[name], n)
+		}
+	}
+	var parts []string
+	for _, r := range spec.GetRoles() {
+		name, n := r.GetName(), max(r.GetInstances(), 1)
+		text := fmt.Sprintf("%d %s", cmp.Or(most[name], n), name)
+		if least[name] < most[name] {
+			text = fmt.Sprintf("%d to %s", least[name], text)
+		}
+		parts = append(parts, text)
+	}
+	if last := len(parts) - 1; last > 0 {
+		return strings.Join(parts[:last], ", ") + " and " + parts[last]
+	}
+	return strings.Join(parts, "")
+}
+
 // growsRole reports whether a role of the row gets more instances than it had.
 func growsRole(was, now model.Topology) bool {
 	had := was.RoleCounts()

@@ -145,3 +145,35 @@ func TestPool_PlanOfAScaleShowsMoreGPUs(t *testing.T) {
 	_, err := w.apps(w.deployer).Deploy(t.Context(), &windlassv1.DeployRequest{App: "chat", Spec: echo(pooled(0, 6), gpus, args("b"))})
 	refused(t, err, connect.CodeFailedPrecondition, noCapacity, "spec.roles[0].resources.gpu")
 }
+
+func TestPool_HistorySaysWhatAWholePoolIs(t *testing.T) {
+	w := setup(t)
+	said := func(what string) string {
+		t.Helper()
+		res, err := w.history(w.viewer).ListHistory(t.Context(), &windlassv1.ListHistoryRequest{App: "chat", Page: &windlassv1.PageRequest{Size: 200}})
+		require.NoError(t, err)
+		for _, h := range res.GetEntries() {
+			if h.GetWhat() == what {
+				return h.GetWhy()
+			}
+		}
+		return ""
+	}
+	w.deploy("chat", pooled(4, 0))
+	require.Equal(t, "a new configuration was deployed; a whole pool in each of us-east-1, eu-west-1; a whole pool is 4 prefill and 1 decode", said("DeploymentCreated"))
+	w.settle("chat")
+	for _, text := range []string{said("DeploymentCreated"), said("RegionsStarting")} {
+		require.NotContains(t, text, "100")
+	}
+	_, err := w.scaleRole("decode", 3, "us-east-1")
+	require.NoError(t, err)
+	w.deploy("chat", pooled(0, 0), args("b"))
+	require.Contains(t, said("DeploymentCreated"), "a whole pool is 4 prefill and 1 to 3 decode; v1 is live")
+	w.settle("chat")
+	_, err = w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Replicas: 0})
+	require.NoError(t, err)
+	require.Contains(t, said("Scaled"), "gets no pool in")
+	_, err = w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Replicas: 100})
+	require.NoError(t, err)
+	require.Contains(t, said("Scaled"), "gets a whole pool in")
+}

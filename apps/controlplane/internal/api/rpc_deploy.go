@@ -544,7 +544,7 @@ func (d *deployment) write() error {
 // tell notes the version for the history and the answer, and wakes the app's workflow.
 func (d *deployment) tell() error {
 	d.log(d.app, model.History{
-		What: "DeploymentCreated", Why: whyCreated(d.want, d.next, d.rollout),
+		What: "DeploymentCreated", Why: whyCreated(d.want, d.next, d.rollout, d.was.rows),
 		RolloutID: d.rollout.ID, DeploymentID: d.next.ID, Version: d.next.Version,
 	})
 	if len(d.out.Tightened) > 0 {
@@ -560,8 +560,8 @@ func (d *deployment) tell() error {
 	return d.wake(d.app.ID)
 }
 
-// whyCreated returns the history's text of why the version was made.
-func whyCreated(v version, d model.Deployment, r model.Rollout) string {
+// whyCreated returns the history's text of why the version was made. rows are those of the app.
+func whyCreated(v version, d model.Deployment, r model.Rollout, rows []model.Topology) string {
 	why := map[string]string{
 		"deploy": "a new configuration was deployed", "environment": "its variables were changed",
 		model.SourceSecret: "a secret has a new value",
@@ -575,8 +575,10 @@ func whyCreated(v version, d model.Deployment, r model.Rollout) string {
 	for _, text := range leftOut(v.Gone) {
 		why += "; " + text
 	}
-	why += "; " + plan.ReplicasText(v.Spec.GetRegions(), func(region string) int32 { return appspec.ReplicasIn(v.Spec, region) })
-	if group := appspec.GroupText(v.Spec); group != "" {
+	why += "; " + plan.ReplicasText(v.Spec, func(region string) int32 { return appspec.ReplicasIn(v.Spec, region) })
+	if model.IsPooled(v.Spec) {
+		why += "; a whole pool is " + wholePoolText(v.Spec, rows)
+	} else if group := appspec.GroupText(v.Spec); group != "" {
 		why += "; a replica is " + group
 	}
 	if r.FromVersion != 0 {

@@ -100,7 +100,7 @@ func (c *mutation) scaleTo(app *model.App, was *running, req *windlassv1.ScaleRe
 		return held, err
 	}
 	c.log(*app, model.History{
-		What: "Scaled", Why: fmt.Sprintf("v%d gets %d replicas in %s", live.Version, req.GetReplicas(), where),
+		What: "Scaled", Why: fmt.Sprintf("v%d gets %s in %s", live.Version, model.SizeText(live.Spec, req.GetReplicas()), where),
 		RolloutID: app.RolloutID, DeploymentID: live.ID, Version: live.Version, RegionID: regionID,
 	})
 	return true, nil

@@ -9,6 +9,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/pkg/rpc"
@@ -118,17 +119,23 @@ func AskedText(asked plan.Asked, spec *windlassv1.DeploymentSpec) string {
 	var parts []string
 	for _, name := range slices.Sorted(slices.Values(spec.GetRegions())) {
 		if n, ok := asked.Regions[override.ID(spec, name)]; ok {
-			parts = append(parts, fmt.Sprintf("%d in %s", n, name))
+			size := fmt.Sprint(n)
+			if model.IsPooled(spec) {
+				size = model.SizeText(spec, n)
+			}
+			parts = append(parts, size+" in "+name)
 		}
 	}
 	text := strings.Join(parts, ", ")
 	switch {
+	case asked.All == nil && model.IsPooled(spec):
+		return text
 	case asked.All == nil:
 		return "as replicas " + text
 	case text == "":
-		return fmt.Sprintf("%d replicas in each region", *asked.All)
+		return model.SizeText(spec, *asked.All) + " in each region"
 	}
-	return fmt.Sprintf("%d replicas in each region, but %s", *asked.All, text)
+	return model.SizeText(spec, *asked.All) + " in each region, but " + text
 }
 
 // ReplicasIn returns how many replicas the spec begins with in the region.

@@ -18,6 +18,20 @@ func IsPooled(spec *windlassv1.DeploymentSpec) bool {
 	return spec.GetLayout() == windlassv1.Layout_LAYOUT_POOLED
 }
 
+// SizeText returns a number of replicas of the spec in words: "2 replicas", or "a whole pool", "no pool" and "25% of a
+// pool" for a pool.
+func SizeText(spec *windlassv1.DeploymentSpec, replicas int32) string {
+	switch {
+	case !IsPooled(spec):
+		return fmt.Sprintf("%d replicas", replicas)
+	case replicas == 0:
+		return "no pool"
+	case replicas == pool.Whole:
+		return "a whole pool"
+	}
+	return fmt.Sprintf("%d%% of a pool", replicas)
+}
+
 // RoleCounts are how many instances of each role a region's whole pool has, by the role's name.
 type RoleCounts map[string]int32
 

@@ -246,15 +246,15 @@ func (p *planner) start(d *model.Deployment) {
 		p.assign(d, p.in.RegionIDs[n], sizes[n])
 	}
 	p.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING)
-	p.log("RegionsStarting", ReplicasText(d.Spec.GetRegions(), func(n string) int32 { return sizes[n] }), d, "")
+	p.log("RegionsStarting", ReplicasText(d.Spec, func(n string) int32 { return sizes[n] }), d, "")
 }
 
-// ReplicasText returns how many replicas regions have, in words: "2 replicas in each of
-// eu-west-1, us-east-1; 6 in us-west-2".
-func ReplicasText(regions []string, of func(region string) int32) string {
+// ReplicasText returns how many replicas the spec's regions have, in words: "2 replicas in each of
+// eu-west-1, us-east-1; 6 in us-west-2". For a pool it is "a whole pool in each of eu-west-1, us-east-1".
+func ReplicasText(spec *windlassv1.DeploymentSpec, of func(region string) int32) string {
 	var sizes []int32
 	by := map[int32][]string{}
-	for _, n := range regions {
+	for _, n := range spec.GetRegions() {
 		if by[of(n)] == nil {
 			sizes = append(sizes, of(n))
 		}
@@ -263,14 +263,14 @@ func ReplicasText(regions []string, of func(region string) int32) string {
 	slices.SortStableFunc(sizes, func(a, b int32) int { return cmp.Compare(len(by[b]), len(by[a])) })
 	var parts []string
 	for i, n := range sizes {
-		text := fmt.Sprintf("%d in %s", n, strings.Join(by[n], ", "))
+		size, in := model.SizeText(spec, n), " in "
 		switch {
-		case i == 0 && len(sizes) > 1 && len(by[n]) == 1:
-			text = fmt.Sprintf("%d replicas in %s", n, by[n][0])
-		case i == 0:
-			text = fmt.Sprintf("%d replicas in each of %s", n, strings.Join(by[n], ", "))
+		case i > 0 && !model.IsPooled(spec):
+			size = fmt.Sprint(n)
+		case i == 0 && (len(sizes) == 1 || len(by[n]) > 1):
+			in = " in each of "
 		}
-		parts = append(parts, text)
+		parts = append(parts, size+in+strings.Join(by[n], ", "))
 	}
 	return strings.Join(parts, "; ")
 }
