@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/apps/windlass/internal/explain"
+	"github.com/windlass-run/windlass/pkg/pool"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -31,6 +32,7 @@ const (
 	outcomePeople      = "waits-for-people"
 	outcomePaused      = "paused"
 	outcomeInterrupted = "interrupted"
+	outcomeStopped     = "stopped"
 )
 
 // verdict is the state of a rollout or an app that a command waits for.
@@ -265,12 +267,17 @@ func judgeSize(r *windlassv1.WatchAppResponse, region string, asked int32, seen 
 	return verdict{over: isAsked && settled, outcome: outcomeSucceeded}
 }
 
-// judgeRole returns the verdict on scaling a role. The versions that serve count.
+// judgeRole returns the verdict on scaling a role. The versions that serve count. Where the pool is stopped, the number
+// is kept, and there is nothing to wait for.
 func judgeRole(r *windlassv1.WatchAppResponse, req *windlassv1.ScaleRequest) verdict {
-	seen := false
+	seen, stopped := false, false
 	for _, d := range r.GetDeployments() {
 		for _, t := range d.GetRegions() {
-			if t.GetStatus() == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED || t.GetReplicas() == 0 || req.GetRegion() != "" && t.GetRegion() != req.GetRegion() {
+			if req.GetRegion() != "" && t.GetRegion() != req.GetRegion() {
+				continue
+			}
+			if t.GetStatus() == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED || t.GetReplicas() == 0 {
+				stopped = true
 				continue
 			}
 			for _, role := range t.GetRoles() {
@@ -283,6 +290,11 @@ func judgeRole(r *windlassv1.WatchAppResponse, req *windlassv1.ScaleRequest) ver
 				}
 			}
 		}
+	}
+	if stopped && !seen {
+		name := r.GetApp().GetName()
+		return verdict{over: true, outcome: outcomeStopped, message: fmt.Sprintf("%s: the pool is stopped in %s, so that no instance runs: `windlass scale %s --replicas %d` starts it",
+			name, orAll(req.GetRegion()), name, pool.Whole)}
 	}
 	return verdict{over: seen, outcome: outcomeSucceeded}
 }

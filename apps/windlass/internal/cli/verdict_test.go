@@ -172,3 +172,30 @@ func TestJudgeSize(t *testing.T) {
 	v := judgeSize(picture(3, 1, nil), "eu", 4, &seen)
 	require.Equal(t, codeSuperseded, v.code, "another person scaled it")
 }
+
+func TestJudgeRole_StoppedPoolIsNotWaitedFor(t *testing.T) {
+	row := func(region string, replicas, ready, wanted int32) *windlassv1.RegionTopology {
+		return &windlassv1.RegionTopology{
+			Region: region, Replicas: replicas, Generation: 2, AppliedGeneration: 2, Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED,
+			Roles: []*windlassv1.RoleTopology{{Role: "decode", Wanted: wanted, Ready: ready}},
+		}
+	}
+	judge := func(region string, rows ...*windlassv1.RegionTopology) verdict {
+		return judgeRole(&windlassv1.WatchAppResponse{
+			App: &windlassv1.App{Name: "chat"}, Deployments: []*windlassv1.Deployment{{Id: "dep_1", Regions: rows}},
+		}, &windlassv1.ScaleRequest{Role: "decode", Replicas: 6, Region: region})
+	}
+	require.Equal(t, verdict{over: true, outcome: outcomeSucceeded}, judge("", row("eu", 100, 6, 6), row("us", 0, 0, 6)), "where it runs, it is ready")
+	require.False(t, judge("", row("eu", 100, 5, 6), row("us", 0, 0, 6)).over)
+	require.False(t, judge("").over, "nothing is known yet")
+	for _, v := range []verdict{judge("", row("eu", 0, 0, 6)), judge("us", row("eu", 100, 5, 6), row("us", 0, 0, 6))} {
+		require.True(t, v.over)
+		require.Equal(t, "stopped", v.outcome)
+		require.NoError(t, v.err())
+		require.Contains(t, v.message, "the pool is stopped in ")
+		require.Contains(t, v.message, "windlass scale chat --replicas 100")
+	}
+	gone := row("eu", 100, 0, 6)
+	gone.Status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED
+	require.Equal(t, "stopped", judge("", gone).outcome)
+}
