@@ -108,10 +108,10 @@ func TestStatus_ShowsApprovers(t *testing.T) {
 func TestPlan_ShowsApprovers(t *testing.T) {
 	gate := &windlassv1.Approval{Role: windlassv1.Role_ROLE_OWNER, Count: 2}
 	step := &windlassv1.PlanStep{Kind: windlassv1.PlanStep_KIND_GATE, Region: "eu", Step: 1, Steps: 2, Approval: gate}
-	require.Equal(t, "step 1 of 2: waits for approval by 2 of role owner", stepText(step))
+	require.Equal(t, "step 1 of 2: waits for approval by 2 of role owner", stepText(step, false))
 	step.Wait = durationpb.New(10 * time.Minute)
-	require.Equal(t, "step 1 of 2: waits 10m00s, and for approval by 2 of role owner", stepText(step))
+	require.Equal(t, "step 1 of 2: waits 10m00s, and for approval by 2 of role owner", stepText(step, false))
 	end := &windlassv1.PlanStep{Kind: windlassv1.PlanStep_KIND_GATE, Wave: "canary", Approval: &windlassv1.Approval{Role: windlassv1.Role_ROLE_DEPLOYER, NotDeployer: true}}
-	require.Equal(t, "the end of the wave waits for approval by deployer, not who deployed", stepText(end))
+	require.Equal(t, "the end of the wave waits for approval by deployer, not who deployed", stepText(end, false))
 	require.Contains(t, waitsText(&windlassv1.PlanDeployResponse{Steps: []*windlassv1.PlanStep{step, end}}), ", and until people approve, 2 times")
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"github.com/windlass-run/windlass/pkg/pool"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -106,7 +107,10 @@ func planTable(w *tabwriter.Writer, path string, file *appFile, p *windlassv1.Pl
 		verdict = "it would be accepted, and nothing moves"
 	}
 	row(w, "Verdict:", verdict)
-	if group := groupText(file.Spec); group != "" {
+	pooled := file.Spec.GetLayout() == windlassv1.Layout_LAYOUT_POOLED
+	if pooled {
+		row(w, "Pool:", poolText(file.Spec, p.GetLiveVersion() == 0))
+	} else if group := groupText(file.Spec); group != "" {
 		row(w, "Replica:", group)
 	}
 	if len(p.GetSteps()) > 0 {
@@ -114,8 +118,8 @@ func planTable(w *tabwriter.Writer, path string, file *appFile, p *windlassv1.Pl
 	}
 	findingsTable(w, file, p)
 	changesTable(w, p)
-	stepsTable(w, p)
-	regionsTable(w, p)
+	stepsTable(w, p, pooled)
+	regionsTable(w, p, pooled)
 	planFeaturesTable(w, p)
 	planQuotaTable(w, p)
 }
@@ -125,21 +129,41 @@ func groupText(s *windlassv1.DeploymentSpec) string {
 	if len(s.GetRoles()) < 2 {
 		return ""
 	}
-	pooled := s.GetLayout() == windlassv1.Layout_LAYOUT_POOLED
 	var parts []string
 	instances := int32(0)
 	for _, r := range s.GetRoles() {
 		n := max(r.GetInstances(), 1)
-		if instances += n; pooled && r.GetInstances() == 0 {
-			parts = append(parts, r.GetName()) // as many as there are
-			continue
-		}
+		instances += n
 		parts = append(parts, fmt.Sprintf("%d %s", n, r.GetName()))
 	}
-	if pooled {
-		return "one percent of a region's pool: " + strings.Join(parts, ", ")
-	}
 	return fmt.Sprintf("a group of %d instances: %s", instances, strings.Join(parts, ", "))
+}
+
+// poolText describes the pool of a spec. isNew is true for the first version of an app, whose roles have one instance
+// each if the file leaves the number out. Those of other versions stay as they are.
+func poolText(s *windlassv1.DeploymentSpec, isNew bool) string {
+	var parts []string
+	for _, r := range s.GetRoles() {
+		count := fmt.Sprint(max(r.GetInstances(), 1))
+		if r.GetInstances() == 0 && !isNew {
+			count = "as many as now of"
+		}
+		parts = append(parts, count+" "+r.GetName())
+	}
+	return strings.Join(parts, ", ") + " in each region"
+}
+
+// sizeText describes how much of a version runs. A replica of a pooled app is one percent of the pool.
+func sizeText(replicas int32, version string, pooled bool) string {
+	switch {
+	case !pooled:
+		return fmt.Sprintf("%d of %s", replicas, version)
+	case replicas == pool.Whole:
+		return "the pool of " + version
+	case replicas == 0:
+		return "nothing of " + version
+	}
+	return fmt.Sprintf("%d%% of the pool as %s", replicas, version)
 }
 
 func outcomeText(p *windlassv1.PlanDeployResponse) string {
@@ -264,15 +288,19 @@ func changeLine(c *windlassv1.FieldChange) string {
 	return fmt.Sprintf("%s %s: %s", sign, c.Path, firstLine(text))
 }
 
-func stepsTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {
+func stepsTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse, pooled bool) {
 	if len(p.GetSteps()) == 0 {
 		return
 	}
-	printSection(w, "Steps, when all goes well (replicas, and their share of the traffic):")
+	counted := "replicas"
+	if pooled {
+		counted = "versions"
+	}
+	printSection(w, "Steps, when all goes well ("+counted+", and their share of the traffic):")
 	row(w, "AT", "WAVE", "REGION", "WHAT")
 	show := func(steps []*windlassv1.PlanStep) {
 		for _, s := range steps {
-			row(w, atText(s), orDash(s.Wave), orDash(s.Region), stepText(s))
+			row(w, atText(s), orDash(s.Wave), orDash(s.Region), stepText(s, pooled))
 		}
 	}
 	for rest := p.Steps; len(rest) > 0; {
@@ -316,7 +344,7 @@ func countMoves(steps []*windlassv1.PlanStep) (n int) {
 	return n
 }
 
-func stepText(s *windlassv1.PlanStep) string {
+func stepText(s *windlassv1.PlanStep, pooled bool) string {
 	wait := durationText(s.GetWait().AsDuration())
 	if len(s.Checks) > 0 {
 		wait += ", until " + strings.Join(s.Checks, ", ") + " pass"
@@ -341,7 +369,7 @@ func stepText(s *windlassv1.PlanStep) string {
 	}
 	var parts []string
 	for _, v := range s.Versions {
-		parts = append(parts, fmt.Sprintf("%d of %s (%d%%)", v.Replicas, versionText(v.Version), v.Weight))
+		parts = append(parts, fmt.Sprintf("%s (%d%%)", sizeText(v.Replicas, versionText(v.Version), pooled), v.Weight))
 	}
 	if len(parts) == 0 {
 		return "nothing runs"
@@ -356,12 +384,16 @@ func stepText(s *windlassv1.PlanStep) string {
 	return text
 }
 
-func regionsTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {
+func regionsTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse, pooled bool) {
 	if len(p.GetRegions()) == 0 {
 		return
 	}
 	printSection(w, "Regions (now, at the peak, after):")
-	row(w, "REGION", "STATUS", "WAVE", "REPLICAS", "GPUS", "NEEDED", "FREE", "KIND")
+	header, replicas := "REPLICAS", "%d, %d, %d"
+	if pooled {
+		header, replicas = "POOL", "%d%%, %d%%, %d%%"
+	}
+	row(w, "REGION", "STATUS", "WAVE", header, "GPUS", "NEEDED", "FREE", "KIND")
 	for _, r := range p.Regions {
 		gpus, needed, free, kind := "-", "-", "-", "-"
 		if r.GpusPeak > 0 {
@@ -372,7 +404,7 @@ func regionsTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {
 			kind = kindText(r.Gpu, nil)
 		}
 		row(w, r.Region, enumText(r.Status, "REGION_STATUS_"), orDash(r.Wave),
-			fmt.Sprintf("%d, %d, %d", r.ReplicasNow, r.ReplicasPeak, r.ReplicasAfter), gpus, needed, free, kind)
+			fmt.Sprintf(replicas, r.ReplicasNow, r.ReplicasPeak, r.ReplicasAfter), gpus, needed, free, kind)
 		for _, o := range r.GetOtherGpus() {
 			row(w, r.Region, "", "", "", "", o.Needed, o.Free, kindText(o.Gpu, o.Roles))
 		}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"text/tabwriter"
 	"time"
 
 	"connectrpc.com/connect"
@@ -255,4 +256,38 @@ func TestDryRun(t *testing.T) {
 		_, err = f.windlass(t, "deploy", "--dry-run=server", "--diff")
 		require.ErrorContains(t, err, "--dry-run and --diff")
 	})
+}
+
+func TestPlan_SpeaksOfPools(t *testing.T) {
+	spec := &windlassv1.DeploymentSpec{
+		Layout: windlassv1.Layout_LAYOUT_POOLED,
+		Roles:  []*windlassv1.RoleSpec{{Name: "prefill", Instances: 8}, {Name: "decode"}},
+	}
+	p := &windlassv1.PlanDeployResponse{
+		Outcome: windlassv1.PlanDeployResponse_OUTCOME_ROLLOUT, WouldRun: true, Version: 2, LiveVersion: 1,
+		Steps: []*windlassv1.PlanStep{
+			{Kind: windlassv1.PlanStep_KIND_MOVE, Region: "eu", Versions: versions(1, 75, 75, 2, 25, 25)},
+			{Kind: windlassv1.PlanStep_KIND_MOVE, Region: "eu", Versions: versions(1, 0, 0, 2, 100, 100)},
+		},
+		Regions: []*windlassv1.PlanRegion{{Region: "eu", ReplicasNow: 100, ReplicasPeak: 125, ReplicasAfter: 100, SetCapacity: "75 % at worst, in 2 steps"}},
+	}
+	show := func() string {
+		var out bytes.Buffer
+		w := tabwriter.NewWriter(&out, 0, 0, 3, ' ', 0)
+		planTable(w, "a/b/chat", &appFile{Spec: spec}, p)
+		require.NoError(t, w.Flush())
+		return out.String()
+	}
+	text := show()
+	for _, want := range []string{
+		"8 prefill, as many as now of decode in each region", "versions, and their share of the traffic",
+		"75% of the pool as v1 (75%), 25% of the pool as v2 (25%)", "nothing of v1 (0%), the pool of v2 (100%)",
+		"POOL", "100%, 125%, 100%", "Set capacity in eu: 75 % at worst",
+	} {
+		require.Contains(t, text, want)
+	}
+	require.NotContains(t, text, "one percent")
+	require.NotContains(t, text, "REPLICAS")
+	p.LiveVersion = 0
+	require.Contains(t, show(), "8 prefill, 1 decode in each region")
 }
