@@ -19,6 +19,7 @@ import (
 
 	"github.com/windlass-run/windlass/pkg/ident"
 	"github.com/windlass-run/windlass/pkg/localstack/atomicfile"
+	"github.com/windlass-run/windlass/pkg/preset"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -120,6 +121,8 @@ type exporter struct {
 	exportFlags
 	// freezes are the freezes of app files, by the paths of their apps.
 	freezes map[string]*windlassv1.FileFreeze
+	// presets are those of the workspace that were read, by name and version. nil: it does not exist any more.
+	presets map[string]*preset.Preset
 }
 
 // noFileError says why an app has no file, and what to do.
@@ -257,7 +260,11 @@ func (e *exporter) export(ctx context.Context, ref string) (*exportedApp, error)
 		return nil, err
 	}
 	whole.adoptCounts(deployed.GetDeployment().GetRegions())
-	if short := e.withoutPreset(ctx, whole, spec.GetGeneratedBy()); short != nil {
+	short, err := e.withoutPreset(ctx, whole, spec.GetGeneratedBy())
+	if err != nil {
+		return nil, err
+	}
+	if short != nil {
 		if err := e.settle(ctx, &x, short); err != nil {
 			return nil, err
 		}

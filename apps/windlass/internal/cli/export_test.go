@@ -42,6 +42,20 @@ type liveServer struct {
 	sizes map[string]map[string]int32
 	// newer are changes that any deploy of the app makes.
 	newer map[string][]*windlassv1.FieldChange
+	// presets are those of the workspace, by name and version. presetErr is the error of reading or rendering them.
+	presets   map[string]*windlassv1.PresetDefinition
+	presetErr error
+	// read counts reads of presets.
+	read int
+}
+
+func (s *liveServer) GetPreset(_ context.Context, r *windlassv1.GetPresetRequest) (*windlassv1.GetPresetResponse, error) {
+	s.read++
+	def := s.presets[r.Name]
+	if s.presetErr != nil || def == nil {
+		return nil, cmp.Or(s.presetErr, error(connect.NewError(connect.CodeNotFound, errors.New("no such preset"))))
+	}
+	return &windlassv1.GetPresetResponse{Preset: &windlassv1.Preset{Id: r.Name, Definition: def}}, nil
 }
 
 func (s *liveServer) find(ref string) (*windlassv1.App, error) {
@@ -82,6 +96,15 @@ func (s *liveServer) ListFreezes(context.Context, *windlassv1.ListFreezesRequest
 
 // RenderPreset fills the fields that the spec leaves out, as the control plane does.
 func (s *liveServer) RenderPreset(_ context.Context, r *windlassv1.RenderPresetRequest) (*windlassv1.RenderPresetResponse, error) {
+	name, _, custom := preset.SplitCustom(r.Spec.Serve.Engine)
+	if custom && s.presets["custom:"+name+"/3"] != nil {
+		made := &windlassv1.DeploymentSpec{Command: []string{"ember"}, Args: []string{"--port", "$(PORT)"}}
+		proto.Merge(made, r.Spec)
+		return &windlassv1.RenderPresetResponse{Spec: made}, nil
+	}
+	if custom {
+		return &windlassv1.RenderPresetResponse{Spec: r.Spec}, nil
+	}
 	made, _ := preset.Generate(preset.Input{
 		Engine: r.Spec.Serve.Engine, Model: r.Spec.Serve.Model, GPU: preset.GPU{Count: int(r.Spec.Resources.GetGpu().GetCount())},
 	})
@@ -106,9 +129,14 @@ func (s *liveServer) PlanDeploy(ctx context.Context, r *windlassv1.PlanDeployReq
 	asked, want := proto.CloneOf(r.Spec), live.Spec
 	if asked.Serve != nil {
 		made, _ := s.RenderPreset(ctx, &windlassv1.RenderPresetRequest{Spec: &windlassv1.DeploymentSpec{Serve: asked.Serve, Resources: asked.Resources}})
-		p, _ := preset.Find(asked.Serve.Engine)
+		p, builtin := preset.Find(asked.Serve.Engine)
+		if !builtin {
+			p = preset.Describe("ember", 3, s.presets["custom:ember/3"])
+		}
 		args := p.Merge(made.Spec.Args, asked.Args)
-		proto.Merge(made.Spec.HealthCheck, asked.HealthCheck)
+		if made.Spec.HealthCheck != nil {
+			proto.Merge(made.Spec.HealthCheck, asked.HealthCheck)
+		}
 		health := made.Spec.HealthCheck
 		made.Spec.Args, asked.Args = nil, nil
 		proto.Merge(made.Spec, asked)
@@ -379,6 +407,39 @@ func TestExport_FileLeavesOutWhatThePresetMakes(t *testing.T) {
 	require.Zero(t, got.code, got.stderr)
 	require.Equal(t, "app: a\nproject: default\nenvironment: production\nserve:\n  engine: vllm\n  model: hf://org/m\nregions:\n- eu\n"+
 		"args:\n- --seed\n- \"7\"\nresources:\n  gpu:\n    count: 2\n", got.stdout)
+}
+
+func TestExport_PresetOfTheWorkspaceIsReadOnce(t *testing.T) {
+	ember := func() *windlassv1.DeploymentSpec {
+		return &windlassv1.DeploymentSpec{
+			Serve: &windlassv1.Serve{Engine: "custom:ember", Model: "hf://org/m"}, Regions: []string{"eu"}, Command: []string{"ember"},
+			Args: []string{"--port", "$(PORT)", "--seed", "7"}, GeneratedBy: "custom:ember/3", Generated: &windlassv1.Generated{},
+		}
+	}
+	s := &liveServer{presets: map[string]*windlassv1.PresetDefinition{"custom:ember/3": {
+		// The program is of another release, which does not know the variable.
+		Image: "${later}", Args: []*windlassv1.PresetArg{{Flag: "--port", Values: []string{"$(PORT)"}, Reserved: true}},
+	}}}
+	for _, name := range []string{"a", "b", "c"} {
+		s.add("default/production/"+name, ember())
+	}
+	got := s.run(t, filepath.Join(t.TempDir(), "apps"), "--all")
+	require.Zero(t, got.code, got.stderr)
+	require.Equal(t, 1, s.read)
+	got = s.run(t, "", "a")
+	require.Zero(t, got.code, got.stderr)
+	require.Equal(t, "app: a\nproject: default\nenvironment: production\nserve:\n  engine: custom:ember\n  model: hf://org/m\nregions:\n- eu\nargs:\n- --seed\n- \"7\"\n", got.stdout)
+
+	s.presets, s.read = nil, 0
+	got = s.run(t, filepath.Join(t.TempDir(), "apps"), "--all", "--force")
+	require.Zero(t, got.code, got.stderr)
+	require.Equal(t, 1, s.read, "one that is gone is asked for once, too")
+
+	s.presetErr = connect.NewError(connect.CodeUnavailable, errors.New("the database is away"))
+	got = s.run(t, "", "a")
+	require.NotZero(t, got.code)
+	require.Empty(t, got.stdout, "no file with what the preset made")
+	require.Contains(t, got.stderr, "the database is away")
 }
 
 func TestExport_ChangeOfADeployIsNamed(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
@@ -91,10 +92,13 @@ func knownFields[M proto.Message](m M) (out M, err error) {
 
 // withoutPreset returns the file without the fields and flags that the preset generatedBy made, so that it has what
 // people write next to serve. It returns nil if that is not known: the whole file is right, too.
-func (a *app) withoutPreset(ctx context.Context, f *appFile, generatedBy string) *appFile {
-	p := a.presetThatMade(ctx, generatedBy)
-	if f.Spec.GetServe() == nil || p == nil {
-		return nil
+func (e *exporter) withoutPreset(ctx context.Context, f *appFile, generatedBy string) (*appFile, error) {
+	if f.Spec.GetServe() == nil {
+		return nil, nil
+	}
+	p, err := e.presetThatMade(ctx, generatedBy)
+	if err != nil || p == nil {
+		return nil, err
 	}
 	asked := &windlassv1.DeploymentSpec{
 		Serve: proto.CloneOf(f.Spec.Serve), Resources: proto.CloneOf(f.Spec.Resources), Roles: f.Spec.Roles, ModelCache: f.Spec.ModelCache,
@@ -104,10 +108,12 @@ func (a *app) withoutPreset(ctx context.Context, f *appFile, generatedBy string)
 	if asked.Resources != nil {
 		asked.Resources.ShmMib = 0
 	}
-	// If this call fails, the plan of the whole file says why.
-	resp, err := a.clients.presets.RenderPreset(ctx, &windlassv1.RenderPresetRequest{Spec: asked})
-	if err != nil || resp.GetSpec() == nil {
-		return nil
+	resp, err := e.clients.presets.RenderPreset(ctx, &windlassv1.RenderPresetRequest{Spec: asked})
+	if isRefusal(err) || err == nil && resp.GetSpec() == nil {
+		return nil, nil // the plan of the whole file says why
+	}
+	if err != nil {
+		return nil, err
 	}
 	made := proto.CloneOf(resp.GetSpec())
 	health, shm := made.GetHealthCheck(), made.GetResources().GetShmMib()
@@ -128,21 +134,45 @@ func (a *app) withoutPreset(ctx context.Context, f *appFile, generatedBy string)
 	if r := out.Spec.Resources; r != nil && r.ShmMib == shm {
 		r.ShmMib = 0
 	}
-	return &out
+	return &out, nil
 }
 
-// presetThatMade returns the preset of a version's generatedBy, or nil if it is not known.
-func (a *app) presetThatMade(ctx context.Context, generatedBy string) *preset.Preset {
+// presetThatMade returns the preset of a version's generatedBy, or nil if it is not known. It reads each preset of the
+// workspace once.
+func (e *exporter) presetThatMade(ctx context.Context, generatedBy string) (*preset.Preset, error) {
 	name, version, custom := preset.SplitCustom(generatedBy)
 	if !custom {
 		p, _ := preset.Find(generatedBy)
-		return p
+		return p, nil
 	}
-	resp, err := a.clients.presets.GetPreset(ctx, &windlassv1.GetPresetRequest{Name: generatedBy})
-	if err != nil {
-		return nil
+	if p, known := e.presets[generatedBy]; known {
+		return p, nil
 	}
-	return preset.Describe(name, int(version), resp.GetPreset().GetDefinition())
+	resp, err := e.clients.presets.GetPreset(ctx, &windlassv1.GetPresetRequest{Name: generatedBy})
+	var p *preset.Preset
+	switch {
+	case err == nil:
+		// Only its flags are needed, also if this release refuses its expressions.
+		p = preset.Describe(name, int(version), resp.GetPreset().GetDefinition())
+	case !isRefusal(err):
+		return nil, err
+	}
+	if e.presets == nil {
+		e.presets = map[string]*preset.Preset{}
+	}
+	e.presets[generatedBy] = p
+	return p, nil
+}
+
+// isRefusal reports whether the control plane answered that what was asked for does not exist or is not valid. With any
+// other error, the answer is not known.
+func isRefusal(err error) bool {
+	switch connect.CodeOf(err) {
+	case connect.CodeInvalidArgument, connect.CodeNotFound, connect.CodeFailedPrecondition, connect.CodeUnimplemented:
+		return err != nil
+	default:
+		return false
+	}
 }
 
 // clearEqual clears the fields of m that made has with the same value.
