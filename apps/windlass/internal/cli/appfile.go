@@ -40,8 +40,8 @@ type appFile struct {
 // maxAppFile is more than the API accepts, because YAML needs more bytes than the API's form.
 const maxAppFile = 4 << 20
 
-// readAppFile reads a file, or standard input for "-".
-func readAppFile(path string, stdin io.Reader) (*appFile, error) {
+// readFile reads a file of at most maxAppFile bytes, or standard input for "-".
+func readFile(path string, stdin io.Reader) ([]byte, error) {
 	in := stdin
 	if path != "-" {
 		f, err := os.Open(path)
@@ -57,6 +57,15 @@ func readAppFile(path string, stdin io.Reader) (*appFile, error) {
 	}
 	if len(data) > maxAppFile {
 		return nil, fmt.Errorf("%s: larger than %d MiB", path, maxAppFile>>20)
+	}
+	return data, nil
+}
+
+// readAppFile reads a file, or standard input for "-".
+func readAppFile(path string, stdin io.Reader) (*appFile, error) {
+	data, err := readFile(path, stdin)
+	if err != nil {
+		return nil, err
 	}
 	file, err := parseAppFile(data)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/windlass-run/windlass/pkg/pool"
 	"github.com/windlass-run/windlass/pkg/preset"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -223,7 +224,7 @@ func (f *appFile) adoptCounts(regions []*windlassv1.RegionTopology) {
 	counts := map[string]int32{}
 	for _, t := range regions {
 		for _, r := range t.GetRoles() {
-			if n, seen := counts[r.GetRole()]; seen && n != r.GetWanted() || t.GetReplicas() != wholePool {
+			if n, seen := counts[r.GetRole()]; seen && n != r.GetWanted() || t.GetReplicas() != pool.Whole {
 				counts[r.GetRole()] = 0
 			} else {
 				counts[r.GetRole()] = r.GetWanted()
@@ -241,9 +242,6 @@ func (f *appFile) adoptCounts(regions []*windlassv1.RegionTopology) {
 	}
 	f.Spec.Overrides = slices.DeleteFunc(f.Spec.Overrides, isEmptyOverride)
 }
-
-// wholePool is the number of replicas of a whole pool, of which each is one percent.
-const wholePool = 100
 
 // setReplicas sets the replicas of one region in the override that names the region. A region may be in one such
 // override only, so that an override for several regions is split.

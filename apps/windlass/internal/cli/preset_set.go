@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"text/tabwriter"
 
@@ -123,21 +122,9 @@ func (a *app) presetHistoryCommand() *cobra.Command {
 
 // readDefinition reads the definition of a preset from a file, or from standard input for "-".
 func readDefinition(path string, stdin io.Reader) (*windlassv1.PresetDefinition, error) {
-	in := stdin
-	if path != "-" {
-		f, err := os.Open(path)
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close() //nolint:errcheck // read only
-		in = f
-	}
-	data, err := io.ReadAll(io.LimitReader(in, maxAppFile+1))
+	data, err := readFile(path, stdin)
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
-	}
-	if len(data) > maxAppFile {
-		return nil, fmt.Errorf("%s: larger than %d MiB", path, maxAppFile>>20)
+		return nil, err
 	}
 	def, err := parseDefinition(data)
 	if err != nil {
