@@ -9,6 +9,19 @@ import (
 	"github.com/windlass-run/windlass/pkg/charttest"
 )
 
+// parseContainer returns the flags that the program reads of the container's variables and arguments.
+func parseContainer(t *testing.T, c charttest.Container) *cli {
+	t.Helper()
+	flags := &cli{}
+	parser, err := newParser(flags)
+	require.NoError(t, err)
+	c.SetEnv(t)
+	t.Setenv("WINDLASS_MYSQL_DSN", "user:password@tcp(db:3306)/windlass")
+	_, err = parser.Parse(c.Args)
+	require.NoError(t, err)
+	return flags
+}
+
 // Kubernetes takes any variable, and a program that does not know one ignores it.
 func TestManifest_NamesFlagsThatServeHas(t *testing.T) {
 	all := charttest.Containers(t, filepath.Join("..", ".."), "Deployment", "controlplane")
@@ -16,27 +29,14 @@ func TestManifest_NamesFlagsThatServeHas(t *testing.T) {
 	for file, c := range all {
 		t.Run(file, func(t *testing.T) {
 			require.Greater(t, len(c.Env), 10)
-			var flags cli
-			parser, err := newParser(&flags)
-			require.NoError(t, err)
-			c.SetEnv(t)
-			t.Setenv("WINDLASS_MYSQL_DSN", "user:password@tcp(db:3306)/windlass")
-			_, err = parser.Parse(c.Args)
-			require.NoError(t, err)
+			flags := parseContainer(t, c)
 			require.Equal(t, "/keyset/keyset.json", flags.Serve.KeyFile)
 			require.Contains(t, c.Text, "secretName: windlass-keyset\n            defaultMode: 0400\n", "the default mode is 0644, which is refused")
 			require.Contains(t, c.Text, "fsGroup: 65532")
 		})
 	}
 	t.Run("flags of values reach the program", func(t *testing.T) {
-		c := all["windlass-controlplane.full.golden.yaml"]
-		var flags cli
-		parser, err := newParser(&flags)
-		require.NoError(t, err)
-		c.SetEnv(t)
-		t.Setenv("WINDLASS_MYSQL_DSN", "user:password@tcp(db:3306)/windlass")
-		_, err = parser.Parse(c.Args)
-		require.NoError(t, err)
+		flags := parseContainer(t, all["windlass-controlplane.full.golden.yaml"])
 		require.Equal(t, int64(5_000_000), flags.Serve.Limits.Apps)
 		require.True(t, flags.Serve.Pprof)
 		require.Equal(t, []string{"10.0.0.0/8", "192.168.0.0/16"}, flags.Serve.TrustedProxies)
@@ -47,14 +47,7 @@ func TestManifest_BackupNamesFlags(t *testing.T) {
 	all := charttest.Containers(t, filepath.Join("..", ".."), "CronJob", "controlplane")
 	require.Len(t, all, 1)
 	for _, c := range all {
-		var flags cli
-		parser, err := newParser(&flags)
-		require.NoError(t, err)
-		c.SetEnv(t)
-		t.Setenv("WINDLASS_MYSQL_DSN", "user:password@tcp(db:3306)/windlass")
-		_, err = parser.Parse(c.Args)
-		require.NoError(t, err)
-		create := flags.Backup.Create
+		create := parseContainer(t, c).Backup.Create
 		require.Equal(t, 48, create.Keep)
 		require.NoError(t, create.checkKeep())
 		recipients, err := create.recipients()
