@@ -24,6 +24,7 @@ type all struct {
 	Out   string   `help:"File for the results. Default: a file in .cache/bench, named after the time and the commit." type:"path"`
 	Only  []string `help:"Run only entries whose names begin with one of these prefixes."`
 	Skip  []string `help:"Leave out entries whose names begin with one of these prefixes."`
+	Page  string   `help:"Markdown page whose table gets the figures, such as docs/performance.md. Not with --small." type:"existingfile"`
 }
 
 // entry is one line of the benchmark table. The first part of its name, up to a hyphen, is the scenario.
@@ -57,7 +58,7 @@ var entries = []entry{
 	{"flood", "--deploys=30 --rounds=1", ""},
 	{"overload", "--instances=4000 --regions=8 --edges=1 --calm=3s --window=8s", ""},
 	{"retention", "--apps=1 --regions=2 --deploys=6 --scales=3 --crashes=3 --keep-changes=60 --keep-versions=10 --keep-history=80", ""},
-	{"siege", "--window=1s --floor=50ms --idle=500 --uploads=16 --poison=4 --watches=300 --half=594 --held=600", ""},
+	{"siege", "--window=1s --floor=50ms --idle=500 --uploads=16 --poison=4 --watches=300 --half=594 --held=600", "--realtime"},
 	{"zero", "--times=4", ""},
 	{"scaling", "--apps=60 --regions=3 --window=10s --settle=3s --period=30s --floor=30s", ""},
 	{"scaling-everywhere", "", "--each=10"},
@@ -104,6 +105,9 @@ type resultsFile struct {
 }
 
 func (a *all) run(ctx context.Context, flags common, stdout, stderr io.Writer) error {
+	if a.Small && a.Page != "" {
+		return errors.New("--page: small runs give no figures for a page: leave out --small")
+	}
 	out := resultsFile{Scenario: "all", OK: true, Small: a.Small, Commit: measure.Commit(), Started: time.Now().UTC(), Machine: measure.ThisMachine()}
 	if out.File = a.Out; out.File == "" {
 		out.File = filepath.Join(".cache", "bench", out.Started.Format("20060102T150405Z")+"-"+strings.TrimSuffix(out.Commit, "+")+"-scenarios.json")
@@ -134,6 +138,11 @@ func (a *all) run(ctx context.Context, flags common, stdout, stderr io.Writer) e
 		// The file is written after each entry, so that a later failure does not lose earlier results.
 		if err := out.write(); err != nil {
 			return err
+		}
+		if a.Page != "" {
+			if err := updatePage(a.Page, out.Results); err != nil {
+				return err
+			}
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)

@@ -40,6 +40,8 @@ func runScenario(t *testing.T, args ...string) map[string]any {
 	var result map[string]any
 	require.NoError(t, json.Unmarshal([]byte(lines[0]), &result))
 	require.Equal(t, true, result["ok"])
+	_, err = simulator.FillPage("| subject | figures | benchmark | measured |\n", []json.RawMessage{json.RawMessage(lines[0])})
+	require.NoError(t, err, "the result has all figures of its row in docs/performance.md")
 	if parts := result["parts"].(map[string]any); args[0] != "chaos" {
 		for _, part := range []string{"controlplane-1", "mariadb", "restate", "simulator"} {
 			require.Contains(t, parts, part)

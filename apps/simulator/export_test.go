@@ -1,0 +1,4 @@
+package simulator
+
+// FillPage is fillPage, for tests that run scenarios.
+var FillPage = fillPage
