@@ -246,7 +246,7 @@ describe.each(looks)("at $name", (look) => {
     await page.getByLabel("At", { exact: true }).selectOption("https://chat.example.com");
     await page.getByLabel("Ask for").selectOption("a completion, as it comes");
     await page.getByLabel("Text", { exact: true }).fill("It's late");
-    await page.getByText("curl -sN 'https://chat.example.com/v1/completions'").waitFor();
+    await page.getByText("curl -sN https://chat.example.com/v1/completions").waitFor();
     await page.getByText(`"prompt":"It'\\''s late"`).waitFor();
     await page.getByRole("button", { name: "Verify new.example.com" }).click();
     await page.getByRole("alert").getByText("The DNS has no TXT record").waitFor();
@@ -459,6 +459,13 @@ it("texts of others are shown as they are, and run nowhere", async () => {
     expect(await page.locator('a[href^="javascript"]').count(), path).toBe(0);
     expect(found, path).toEqual([]);
   }
+});
+
+it("names in addresses add no command to those that are offered to copy", async () => {
+  const { page } = await open(platform, `/ui/workspaces/${encodeURIComponent("a; rm -rf ~ #")}`);
+  await page.getByText("windlass workspace quota 'a; rm -rf ~ #' --gpus 64").waitFor();
+  const { page: own } = await open(full, "/ui/presets/vllm?app=--help");
+  await own.getByText("windlass preset diff -- --help").waitFor();
 });
 
 it("a thousand apps are scrolled through with few rows, and found by a word", async () => {

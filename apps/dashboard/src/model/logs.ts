@@ -1,6 +1,7 @@
 // What instances write, as the page keeps it: the newest rows, within bounds.
 import type { Instance } from "../gen/windlass/v1/deployment_pb.js";
 import { LogNote_Kind, type FollowLogsResponse, type InstancePosition, type LogNote } from "../gen/windlass/v1/logs_pb.js";
+import { windlass } from "./shell.js";
 import type { Tone } from "./words.js";
 
 export type LogRow =
@@ -99,15 +100,13 @@ export function clockTime(at: number): string {
 
 export type LogFilter = { instance: string; region: string; role: string; version: number; minutes: number; grep: string };
 
-const quoted = (text: string) => (/^[\w.:/@%+=,-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
-
 /** The same in a terminal. */
 export function logsCommand(app: string, f: LogFilter): string {
-  const out = ["windlass logs -f", f.instance || app];
-  if (f.region) out.push("--region", quoted(f.region));
-  if (f.version > 0) out.push("--version", `v${f.version}`);
-  if (f.role) out.push("--role", quoted(f.role));
-  if (f.minutes > 0) out.push("--since", `${f.minutes}m`);
-  if (f.grep) out.push("--grep", quoted(f.grep));
-  return out.join(" ");
+  const flags: string[] = [];
+  if (f.region) flags.push("--region", f.region);
+  if (f.version > 0) flags.push("--version", `v${f.version}`);
+  if (f.role) flags.push("--role", f.role);
+  if (f.minutes > 0) flags.push("--since", `${f.minutes}m`);
+  if (f.grep) flags.push("--grep", f.grep);
+  return windlass("logs -f", [f.instance || app], flags);
 }

@@ -1,6 +1,5 @@
 // Commands that ask an app something, to be copied.
-
-const quoted = (text: string) => `'${text.replaceAll("'", `'\\''`)}'`;
+import { quoted } from "./shell.js";
 
 export type Ask = "chat" | "completions" | "embeddings" | "get";
 

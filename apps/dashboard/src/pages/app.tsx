@@ -12,6 +12,7 @@ import { appPath } from "../model/fleet.js";
 import { instanceLabel } from "../model/logs.js";
 import { groupInstances, roleOrder, rolesOf, sortInstances } from "../model/roles.js";
 import { running, trafficShare, waits } from "../model/rollout.js";
+import { windlass } from "../model/shell.js";
 import { absolute, ms } from "../model/time.js";
 import { appStatus, deploymentStatus, instanceStatus, pinState, rolloutStatus } from "../model/words.js";
 import { explain } from "../api/clients.js";
@@ -387,7 +388,7 @@ function RolloutSummary({ picture, app, history }: { picture: WatchAppResponse; 
     return (
       <>
         <p className="dim">No rollout yet.</p>
-        <Command text={`windlass deploy -f app.yaml`} what="the command" />
+        <Command text="windlass deploy -f app.yaml" what="the command" />
       </>
     );
   const words = waits(r, app, now, history);
@@ -478,7 +479,7 @@ export function AppPage() {
         <Panel id="history" title="History">
           <History entries={watched.history} />
           <p className="dim small">
-            <code>windlass history {appPath(app)}</code> shows all.
+            <code>{windlass("history", [appPath(app)])}</code> shows all.
           </p>
         </Panel>
       </div>

@@ -3,6 +3,7 @@ import { useFleet } from "../api/fleet.js";
 import { RegionStatus, Role } from "../gen/windlass/v1/common_pb.js";
 import { Isolation, type GpuCapacity, type Region } from "../gen/windlass/v1/region_pb.js";
 import { gpus, lag, sortRegions } from "../model/fleet.js";
+import { windlass } from "../model/shell.js";
 import { ms } from "../model/time.js";
 import { administers, regionStatus } from "../model/words.js";
 import { Once, type Made } from "../ui/once.js";
@@ -68,7 +69,7 @@ function RegionCard({ region, buttons }: { region: Region; buttons: ReactNode })
         {region.status === RegionStatus.PENDING ? (
           <>
             <p className="dim small">No agent has joined yet. Make a token, and start an agent with it:</p>
-            <Command text={`windlass region token ${region.name}`} what="the command" />
+            <Command text={windlass("region token", [region.name])} what="the command" />
           </>
         ) : (
           <dl className="facts">
@@ -104,7 +105,7 @@ function RegionCard({ region, buttons }: { region: Region; buttons: ReactNode })
         )}
         {region.quarantined > 0 ? (
           <p className="note warn">
-            {region.quarantined} workload{region.quarantined === 1 ? "" : "s"} there that the control plane does not know: see <code>windlass region prune {region.name}</code>.
+            {region.quarantined} workload{region.quarantined === 1 ? "" : "s"} there that the control plane does not know: see <code>{windlass("region prune", [region.name])}</code>.
           </p>
         ) : null}
         {region.notes.map((n) => (

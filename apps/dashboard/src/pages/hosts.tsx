@@ -7,6 +7,7 @@ import { useApp } from "../api/watch.js";
 import type { App } from "../gen/windlass/v1/app_pb.js";
 import type { Deployment } from "../gen/windlass/v1/deployment_pb.js";
 import { RouteService, type AppKey, type Domain } from "../gen/windlass/v1/route_pb.js";
+import { windlass } from "../model/shell.js";
 import { ms } from "../model/time.js";
 import { tryCommand, type Ask } from "../model/try.js";
 import { steers, type Word } from "../model/words.js";
@@ -234,7 +235,7 @@ export function HostsPage() {
             empty={
               <div className="stack tight">
                 <p className="dim">The app has no domain of yours yet.</p>
-                <Command text={`windlass domain add chat.example.com --app ${name}`} what="the command" />
+                <Command text={windlass("domain add", ["chat.example.com"], ["--app", path])} what="the command" />
               </div>
             }
           >
@@ -304,7 +305,7 @@ export function HostsPage() {
             empty={
               <div className="stack tight">
                 <p className="dim">No key yet. Requests need one if the app&rsquo;s file says so.</p>
-                <Command text={`windlass app-key create mobile --app ${name} --ttl 2160h`} what="the command" />
+                <Command text={windlass("app-key create", ["mobile"], ["--app", path, "--ttl", "2160h"])} what="the command" />
               </div>
             }
           >

@@ -11,6 +11,7 @@ import { PresetService, type Preset, type PresetFinding, type RenderPresetRespon
 import { appPath, byName } from "../model/fleet.js";
 import { changesOf } from "../model/plan.js";
 import { readOptions, renderedFile, severity, writtenFor } from "../model/presets.js";
+import { windlass } from "../model/shell.js";
 import { Differences } from "../ui/differences.js";
 import { Badge, Command, Loading, Panel, useTitle } from "../ui/pieces.js";
 import { Rows } from "../ui/rows.js";
@@ -225,7 +226,7 @@ function Newest({ app, choose }: { app: string; choose: (app: string) => void })
           <Differences changes={changesOf(diff.changes)} before={`v${diff.version}`} after={diff.newest || "the newest"} none="The newest version of the preset would change nothing." />
         </>
       ) : null}
-      <Command text={`windlass preset diff ${app || "APP"}`} what="the command" />
+      <Command text={windlass("preset diff", [app || "APP"])} what="the command" />
     </div>
   );
 }

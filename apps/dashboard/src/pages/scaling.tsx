@@ -8,6 +8,7 @@ import type { App } from "../gen/windlass/v1/app_pb.js";
 import { HistoryService, type HistoryEntry } from "../gen/windlass/v1/history_pb.js";
 import { ScalingMetric_Type, ScalingPolicy_Mode, ScalingService, type MetricWant, type RegionScaling } from "../gen/windlass/v1/scaling_pb.js";
 import { appPath } from "../model/fleet.js";
+import { windlass } from "../model/shell.js";
 import { absolute, ms } from "../model/time.js";
 import { Command, Loading, Panel, Time } from "../ui/pieces.js";
 import { Rows } from "../ui/rows.js";
@@ -77,7 +78,7 @@ function Decisions({ app, watched }: { app: App; watched: Watched }) {
       ) : (
         <p className="dim">{before.isError ? explain(before.error) : "None changed the number of replicas lately."}</p>
       )}
-      <Command text={`windlass scaling why ${appPath(app)}`} what="the command" />
+      <Command text={windlass("scaling why", [appPath(app)])} what="the command" />
     </>
   );
 }

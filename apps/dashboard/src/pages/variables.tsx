@@ -8,6 +8,7 @@ import { usePages } from "../api/pages.js";
 import { useApp } from "../api/watch.js";
 import type { App } from "../gen/windlass/v1/app_pb.js";
 import { EnvironmentService, type Environment, type Secret } from "../gen/windlass/v1/environment_pb.js";
+import { windlass } from "../model/shell.js";
 import { ms } from "../model/time.js";
 import { basis, variablesOf, type Variable } from "../model/variables.js";
 import { steers } from "../model/words.js";
@@ -266,7 +267,7 @@ export function VariablesPage() {
                 ))}
               </ul>
             ) : null}
-            <Command text={`windlass env set ${path} LOG_LEVEL=debug`} what="the command" />
+            <Command text={windlass("env set", [path, "LOG_LEVEL=debug"])} what="the command" />
           </div>
         </Panel>
         <Panel

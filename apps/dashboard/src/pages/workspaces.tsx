@@ -7,6 +7,7 @@ import { useRefetchOnFleetNews } from "../api/news.js";
 import { usePages } from "../api/pages.js";
 import { WorkspaceService, type Tier } from "../gen/windlass/v1/workspace_pb.js";
 import { allFeatures, featureName } from "../model/features.js";
+import { windlass } from "../model/shell.js";
 import { ms } from "../model/time.js";
 import { Confirm } from "../ui/confirm.js";
 import { NameField } from "../ui/name-field.js";
@@ -176,7 +177,7 @@ export function WorkspacePage() {
         {failed ? <p className="note bad">{explain(failed)}</p> : null}
         {quota.data ? <QuotaPanel quota={quota.data} end={button("quota", "Set limits")} /> : quota.isPending ? <Loading what="the quota" /> : null}
         {features.data ? <FeaturesPanel features={features.data} end={button("features", "Set features")} /> : features.isPending ? <Loading what="the features" /> : null}
-        <Command text={`windlass workspace quota ${workspace} --gpus 64\nwindlass workspace features ${workspace} --tier basic --allow canary`} what="the commands" />
+        <Command text={[windlass("workspace quota", [workspace], ["--gpus", "64"]), windlass("workspace features", [workspace], ["--tier", "basic", "--allow", "canary"])].join("\n")} what="the commands" />
       </div>
       {asked === "quota" && quota.data ? (
         <AskQuota

@@ -1,4 +1,5 @@
 import { useEffect, useState, useSyncExternalStore, type ReactNode } from "react";
+import { windlass } from "../model/shell.js";
 import { absolute, relative } from "../model/time.js";
 import type { Tone, Word } from "../model/words.js";
 
@@ -43,7 +44,7 @@ const reasons = "https://github.com/windlass-run/windlass/blob/main/docs/guides/
 export function Reason({ reason, of }: { reason: string; of: "instance" | "rollout" }) {
   const section = of === "instance" ? "instance-reasons" : "reasons-of-deployments-rollouts-and-regions";
   return (
-    <a className="reason" href={`${reasons}#${section}`} target="_blank" rel="noreferrer noopener" title={`windlass explain ${reason}`}>
+    <a className="reason" href={`${reasons}#${section}`} target="_blank" rel="noreferrer noopener" title={windlass("explain", [reason])}>
       {reason}
     </a>
   );
