@@ -2,7 +2,7 @@ import type { Browser, Page } from "playwright-core";
 import { afterAll, afterEach, beforeAll, describe, expect, it } from "vitest";
 import { Feature } from "../src/gen/windlass/v1/workspace_pb.js";
 import { complaints, contextOf, inspect, launch, looks } from "./browser.js";
-import { Fake, type Scene } from "./fake.js";
+import { Fake, Refusal, type Scene } from "./fake.js";
 import { empty, file, full, grouped, hostile, many, owned, platform } from "./scenes.js";
 
 let browser: Browser;
@@ -466,6 +466,22 @@ it("names in addresses add no command to those that are offered to copy", async 
   await page.getByText("windlass workspace quota 'a; rm -rf ~ #' --gpus 64").waitFor();
   const { page: own } = await open(full, "/ui/presets/vllm?app=--help");
   await own.getByText("windlass preset diff -- --help").waitFor();
+});
+
+it("a dialog does not overwrite what somebody else changed while it was open", async () => {
+  const { page, fake } = await open(owned, "/ui/quota");
+  await page.getByRole("button", { name: "Lower limits" }).click();
+  const dialog = page.getByRole("dialog");
+  await dialog.getByLabel("Instances").fill("20");
+  fake.scene = {
+    ...owned,
+    answers: { ...owned.answers, GetQuota: { quota: { workspaceId: "ws_1", workspaceName: "acme", own: { gpus: 10n }, resourceVersion: 3n } }, SetQuota: () => new Refusal("aborted", "quota of workspace ws_1 has changed since") },
+  };
+  await fake.restart(0);
+  await dialog.getByText("changed while this dialog was open").waitFor({ timeout: 30_000 });
+  await dialog.getByRole("button", { name: "Set the limits" }).click();
+  await dialog.getByRole("alert").getByText("has changed since").waitFor();
+  expect(fake.requests.findLast((r) => r.procedure === "SetQuota")?.request).toMatchObject({ own: { gpus: 30n, instances: 20n }, resourceVersion: 2n });
 });
 
 it("a thousand apps are scrolled through with few rows, and found by a word", async () => {

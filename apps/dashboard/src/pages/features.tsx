@@ -4,6 +4,7 @@ import { useId, useState, type ReactNode } from "react";
 import { explain, mutation, transport } from "../api/clients.js";
 import { useRefetchOnFleetNews } from "../api/news.js";
 import { WorkspaceService, type Feature, type Tier, type WorkspaceFeatures } from "../gen/windlass/v1/workspace_pb.js";
+import { changedMeanwhile } from "../model/changed.js";
 import { featureAbout, featureName, featureRows } from "../model/features.js";
 import { Confirm } from "../ui/confirm.js";
 import { Badge, Command, Loading, Panel, useTitle } from "../ui/pieces.js";
@@ -23,14 +24,15 @@ export function useFeatures(workspace: string) {
 
 type Choice = "tier" | "allowed" | "denied";
 
-/** Sets the tier of a workspace, and what is allowed or denied to it alone. */
-export function AskFeatures({ of: w, tiers, done, close }: { of: WorkspaceFeatures; tiers: Tier[]; done: () => void; close: () => void }) {
+/** Sets the tier of a workspace, and what is allowed or denied to it alone. The call is refused if they changed since the dialog was opened. */
+export function AskFeatures({ of, tiers, done, close }: { of: WorkspaceFeatures; tiers: Tier[]; done: () => void; close: () => void }) {
   const id = useId();
+  const [w] = useState(of);
   const [tier, setTier] = useState(w.tier);
   const rows = featureRows(w);
   const [by, setBy] = useState<ReadonlyMap<Feature, Choice>>(new Map(rows.map((r) => [r.feature, r.by])));
   const has = tiers.find((t) => t.name === tier)?.features ?? [];
-  const of = (choice: Choice) => rows.map((r) => r.feature).filter((f) => by.get(f) === choice);
+  const chosen = (choice: Choice) => rows.map((r) => r.feature).filter((f) => by.get(f) === choice);
   return (
     <Confirm
       ask={{
@@ -41,12 +43,13 @@ export function AskFeatures({ of: w, tiers, done, close }: { of: WorkspaceFeatur
         reason: "",
       }}
       act={async () => {
-        await workspaces.setFeatures({ mutation: mutation(), workspace: w.workspaceId, tier, allowed: of("allowed"), denied: of("denied"), resourceVersion: w.resourceVersion });
+        await workspaces.setFeatures({ mutation: mutation(), workspace: w.workspaceId, tier, allowed: chosen("allowed"), denied: chosen("denied"), resourceVersion: w.resourceVersion });
         done();
       }}
       onClose={close}
       explain={explain}
     >
+      {of.resourceVersion === w.resourceVersion ? null : <p className="note warn">{changedMeanwhile}</p>}
       <div className="field">
         <label htmlFor={`${id}t`}>Tier</label>
         <select id={`${id}t`} className="select" value={tier} onChange={(e) => setTier(e.target.value)}>

@@ -5,6 +5,7 @@ import { explain, mutation, transport } from "../api/clients.js";
 import { useRefetchOnFleetNews } from "../api/news.js";
 import { Role } from "../gen/windlass/v1/common_pb.js";
 import { WorkspaceService, type Limits, type Quota, type Usage } from "../gen/windlass/v1/workspace_pb.js";
+import { changedMeanwhile } from "../model/changed.js";
 import { Confirm } from "../ui/confirm.js";
 import { Bar, Command, Loading, Panel, useTitle } from "../ui/pieces.js";
 import { Rows } from "../ui/rows.js";
@@ -85,9 +86,10 @@ export function QuotaPanel({ quota, end }: { quota: Quota; end?: ReactNode }) {
   );
 }
 
-/** Sets a workspace's own limits. An empty field leaves the limit to the control plane's default. */
-export function AskQuota({ quota, done, close }: { quota: Quota; done: () => void; close: () => void }) {
+/** Sets a workspace's own limits. An empty field leaves the limit to the control plane's default. The call is refused if they changed since the dialog was opened. */
+export function AskQuota({ quota: now, done, close }: { quota: Quota; done: () => void; close: () => void }) {
   const id = useId();
+  const [quota] = useState(now);
   const [own, setOwn] = useState<Partial<Record<Name, string>>>(Object.fromEntries(limits.map((l) => [l.name, quota.own?.[l.name]?.toString() ?? ""])));
   return (
     <Confirm
@@ -106,6 +108,7 @@ export function AskQuota({ quota, done, close }: { quota: Quota; done: () => voi
       onClose={close}
       explain={explain}
     >
+      {now.resourceVersion === quota.resourceVersion ? null : <p className="note warn">{changedMeanwhile}</p>}
       <div className="stack tight">
         {limits.map((l) => (
           <div key={l.name} className="split">

@@ -8,6 +8,7 @@ import { usePages } from "../api/pages.js";
 import { useApp } from "../api/watch.js";
 import type { App } from "../gen/windlass/v1/app_pb.js";
 import { EnvironmentService, type Environment, type Secret } from "../gen/windlass/v1/environment_pb.js";
+import { mustBeUnchanged } from "../model/changed.js";
 import { windlass } from "../model/shell.js";
 import { ms } from "../model/time.js";
 import { basis, variablesOf, type Variable } from "../model/variables.js";
@@ -136,18 +137,27 @@ function useEnvironment(path: string) {
   return read;
 }
 
-function Dialog({ asked, app, of, path, done, close }: { asked: Asked; app: App; of: Environment | null | undefined; path: string; done: (text: string) => void; close: () => void }) {
+type DialogProps = { asked: Asked; app: App; own: Variable[]; of: Environment | null | undefined; path: string; done: (text: string) => void; close: () => void };
+
+export function Dialog({ asked, app, own, of, path, done, close }: DialogProps) {
+  const [opened] = useState({ own, shared: of?.variables });
+  const valueOf = (variables: Variable[], name: string) => variables.find((v) => v.name === name)?.value;
   const next = `Makes the app's next version with the change, and rolls it out by the app's policy.${app.rolloutId !== "" ? ` The rollout of v${app.latestVersion}, which is in flight, ends.` : ""}`;
   const later = "Apps of the environment take it with their next version. Nothing changes until then.";
   const why = "Why, for the history (optional)";
-  const setApp = async (change: { set?: Record<string, string>; unset?: string[] }, message: string) => {
-    const res = await apps.setEnvironment({ mutation: mutation(), app: app.id, message, ...change });
+  const setApp = async (name: string, value: string | undefined, message: string) => {
+    mustBeUnchanged(name, valueOf(opened.own, name), valueOf(own, name));
+    const res = await apps.setEnvironment({ mutation: mutation(), app: app.id, message, ...(value === undefined ? { unset: [name] } : { set: { [name]: value } }) });
     done([res.unchanged ? `Nothing changed: v${res.version} is that already.` : `v${res.version} is on its way.`, res.hold ? `Freeze ${res.hold.freeze} holds it.` : "", ...res.warnings].filter(Boolean).join(" "));
   };
-  const setShared = async (variables: Record<string, string>, text: string) => {
+  // The call has all variables: those of now, with the change of this one.
+  const setShared = async (name: string, value: string | undefined) => {
     if (!of) return;
+    mustBeUnchanged(name, opened.shared?.[name], of.variables[name]);
+    const { [name]: _, ...rest } = of.variables;
+    const variables = value === undefined ? rest : { ...rest, [name]: value };
     await environments.updateEnvironment({ mutation: mutation(), environment: of.id, name: of.name, variables, resourceVersion: of.resourceVersion });
-    done(text);
+    done(`${name} is ${value === undefined ? "removed" : "set"}, for the next version of each app.`);
   };
   switch (asked.what) {
     case "set":
@@ -155,7 +165,7 @@ function Dialog({ asked, app, of, path, done, close }: { asked: Asked; app: App;
         <AskVariable
           ask={{ title: asked.variable ? `Change ${asked.variable.name}` : "Set a variable", effect: next, label: "Set the variable", grave: false, reason: why }}
           variable={asked.variable}
-          act={(name, value, message) => setApp({ set: { [name]: value } }, message)}
+          act={setApp}
           close={close}
         />
       );
@@ -164,19 +174,18 @@ function Dialog({ asked, app, of, path, done, close }: { asked: Asked; app: App;
         <AskVariable
           ask={{ title: asked.variable ? `Change ${asked.variable.name} of ${path}` : `Set a variable of ${path}`, effect: later, label: "Set the variable", grave: false, reason: "" }}
           variable={asked.variable}
-          act={(name, value) => setShared({ ...of?.variables, [name]: value }, `${name} is set, for the next version of each app.`)}
+          act={setShared}
           close={close}
         />
       );
     case "unset":
     case "unshare": {
       const name = asked.variable?.name ?? "";
-      const { [name]: _, ...rest } = of?.variables ?? {};
-      const own = asked.what === "unset";
+      const ofApp = asked.what === "unset";
       return (
         <Confirm
-          ask={{ title: `Remove ${name}${own ? "" : ` from ${path}`}`, effect: own ? next : later, label: "Remove the variable", grave: true, reason: own ? why : "" }}
-          act={(message) => (own ? setApp({ unset: [name] }, message) : setShared(rest, `${name} is removed, for the next version of each app.`))}
+          ask={{ title: `Remove ${name}${ofApp ? "" : ` from ${path}`}`, effect: ofApp ? next : later, label: "Remove the variable", grave: true, reason: ofApp ? why : "" }}
+          act={(message) => (ofApp ? setApp(name, undefined, message) : setShared(name, undefined))}
           onClose={close}
           explain={explain}
         />
@@ -364,6 +373,7 @@ export function VariablesPage() {
         <Dialog
           asked={asked}
           app={app}
+          own={own}
           of={shared.data}
           path={place}
           done={(text) => {

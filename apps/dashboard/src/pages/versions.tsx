@@ -9,6 +9,7 @@ import type { App } from "../gen/windlass/v1/app_pb.js";
 import type { Deployment } from "../gen/windlass/v1/deployment_pb.js";
 import { Freeze_OnStart, type Freeze } from "../gen/windlass/v1/freeze_pb.js";
 import type { Pin } from "../gen/windlass/v1/pin_pb.js";
+import { mustBeUnchanged } from "../model/changed.js";
 import { diffVersions } from "../model/diff.js";
 import { appPath } from "../model/fleet.js";
 import { ms } from "../model/time.js";
@@ -228,7 +229,7 @@ function AskRollback({ app, live, version: d, close }: { app: App; live: Deploym
   );
 }
 
-function AskPin({ app, version, pin, close }: { app: App; version: number; pin: Pin | undefined; close: () => void }) {
+function AskPin({ app, version, pin, now, close }: { app: App; version: number; pin: Pin | undefined; now: Pin | undefined; close: () => void }) {
   const say = useToast();
   const id = useId();
   const [weight, setWeight] = useState(String(pin?.weight ?? 10));
@@ -245,6 +246,7 @@ function AskPin({ app, version, pin, close }: { app: App; version: number; pin: 
         reason: "Why, for the history (optional)",
       }}
       act={async (why) => {
+        mustBeUnchanged(`The pin of v${version}`, pin?.weight, now?.weight);
         const res = await apps.pinVersion({ mutation: mutation(), app: app.id, version, weight: Number(weight), why, ...(replicas ? { replicas: Number(replicas) } : {}) });
         say(res.unchanged ? `v${version} is pinned so already.` : `v${version} is pinned at ${weight} % of the traffic.`);
       }}
@@ -409,7 +411,7 @@ export function VersionsPage() {
         ) : null}
       </div>
       {asked?.what === "rollback" ? <AskRollback app={app} live={live} version={asked.version} close={close} /> : null}
-      {asked?.what === "pin" ? <AskPin app={app} version={asked.version} pin={asked.pin} close={close} /> : null}
+      {asked?.what === "pin" ? <AskPin app={app} version={asked.version} pin={asked.pin} now={app.pins.find((p) => p.version === asked.version)} close={close} /> : null}
       {asked?.what === "unpin" ? <AskUnpin app={app} pin={asked.pin} close={close} /> : null}
     </>
   );
