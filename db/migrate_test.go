@@ -3,6 +3,7 @@ package db
 import (
 	"fmt"
 	"io/fs"
+	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -151,6 +152,73 @@ func TestMigrationsAfterTheFirstReleaseOnlyExpand(t *testing.T) {
 	}
 	if s["APPS.LIVE_DEPLOYMENT_ID"] == "" {
 		t.Error("migrations are not written as this test reads them")
+	}
+}
+
+// migrationName is the name of a migration's file: its number and what it is about.
+var migrationName = regexp.MustCompile(`^(\d{5})_[a-z0-9_]+\.sql$`)
+
+// unused are numbers that no migration has. Databases are past them, so that goose would refuse to run such a migration.
+var unused = []int{34}
+
+// numberFaults returns what is wrong with the numbers of migrations: each follows the one before it, and is there once.
+func numberFaults(names []string) (faults []string) {
+	last, owner := 0, ""
+	for _, name := range slices.Sorted(slices.Values(names)) {
+		m := migrationName.FindStringSubmatch(name)
+		if m == nil {
+			faults = append(faults, name+": name it NUMBER_SUBJECT.sql, with five digits")
+			continue
+		}
+		n, _ := strconv.Atoi(m[1])
+		next := last + 1
+		for slices.Contains(unused, next) {
+			next++
+		}
+		switch {
+		case n == last:
+			faults = append(faults, fmt.Sprintf("%s: %s has this number: take the next", name, owner))
+		case slices.Contains(unused, n):
+			faults = append(faults, fmt.Sprintf("%s: the number was left out, and databases are past it: take the next", name))
+		case n != next:
+			faults = append(faults, fmt.Sprintf("%s: the next number is %05d", name, next))
+		}
+		last, owner = n, name
+	}
+	return faults
+}
+
+func TestMigrations_NumbersFollowEachOther(t *testing.T) {
+	var names []string
+	for _, name := range migrationFiles() {
+		names = append(names, path.Base(name))
+	}
+	for _, fault := range numberFaults(names) {
+		t.Error(fault)
+	}
+}
+
+func TestMigrations_NumberFaultsAreFound(t *testing.T) {
+	var good []string
+	for n := 1; n <= 36; n++ {
+		if n != 34 {
+			good = append(good, fmt.Sprintf("%05d_a.sql", n))
+		}
+	}
+	if faults := numberFaults(good); len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	for name, want := range map[string]string{
+		"00036_b.sql": "00036_a.sql has this number",
+		"00034_b.sql": "was left out",
+		"00038_b.sql": "the next number is 00037",
+		"37_b.sql":    "with five digits",
+		"00037-b.sql": "with five digits",
+	} {
+		faults := strings.Join(numberFaults(append(slices.Clone(good), name)), ", ")
+		if !strings.Contains(faults, want) {
+			t.Errorf("%s: %q", name, faults)
+		}
 	}
 }
 
