@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store/mysql"
 	"github.com/windlass-run/windlass/db"
 	"github.com/windlass-run/windlass/pkg/localstack/stacktest"
@@ -70,6 +72,18 @@ func TestOpen_BadDSNIsNamed(t *testing.T) {
 	for _, dsn := range []string{"", "not a dsn", "root@tcp(127.0.0.1:3306)/"} {
 		_, err := mysql.Open(t.Context(), mysql.Config{DSN: dsn})
 		require.ErrorContains(t, err, "DSN")
+	}
+}
+
+func TestOpen_DSNsMayHaveSpaceAroundThem(t *testing.T) {
+	dsn := stacktest.MariaDB(t)
+	for _, cfg := range []mysql.Config{{DSN: dsn + "\n"}, {DSN: " " + dsn + "\r\n", ReadDSN: dsn + "\n"}, {DSN: dsn, ReadDSN: "\n"}} {
+		s := open(t, cfg)
+		require.NoError(t, s.View(t.Context(), func(tx store.Tx) error {
+			_, err := tx.GetRegion("reg_none")
+			require.ErrorIs(t, err, model.ErrNotFound)
+			return nil
+		}))
 	}
 }
 

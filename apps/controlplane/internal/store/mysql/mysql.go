@@ -43,6 +43,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -82,6 +83,8 @@ type Config struct {
 }
 
 func (c *Config) setDefaults() error {
+	// Files and Secrets often end with a newline, which the driver would read as a part of the last parameter or name.
+	c.DSN, c.ReadDSN = strings.TrimSpace(c.DSN), strings.TrimSpace(c.ReadDSN)
 	if c.DSN == "" {
 		return errors.New("store: DSN is empty; set it to user:password@tcp(host:port)/name")
 	}
