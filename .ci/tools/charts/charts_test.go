@@ -145,6 +145,8 @@ func TestCharts_MistakesNameTheValue(t *testing.T) {
 		"service.type=Headless":                              {gateway, "at '/service/type': value must be one of"},
 		"podDisruptionBudget.maxUnavailable=half":            {gateway, "at '/podDisruptionBudget/maxUnavailable': 'half' does not match pattern"},
 		"pools[0].name=h100":                                 {agent, "at '/pools/0': missing property 'nodeSelector'"},
+		"networkPolicy.restateFrom=null":                     {controlplane, "networkPolicy.restateFrom: name Restate's pods"},
+		"networkPolicy.restateFrom=[]":                       {controlplane, "at '/networkPolicy/restateFrom': minItems: got 0, want 1"},
 		"gatewayAPI.gateway=public":                          {agent, "at '/gatewayAPI/gateway': 'public' does not match pattern"},
 		"tls.certificate=,tls.clientCA=clients":              {controlplane, "tls.clientCA: clients send certificates only with TLS: set tls.certificate"},
 		"backup.enabled=true":                                {controlplane, "backup.volume: set it, such as to {persistentVolumeClaim: {claimName: NAME}}"},
@@ -156,7 +158,11 @@ func TestCharts_MistakesNameTheValue(t *testing.T) {
 		"env[0].name=A,env[1].name=A":                        {agent, "env[1].name: the chart sets A itself, or it is there twice"},
 	} {
 		t.Run(set, func(t *testing.T) {
-			text, err := helm(t, "template", c.chart, filepath.Join(folder, c.chart), "--set", set)
+			flag := "--set"
+			if strings.HasSuffix(set, "=[]") {
+				flag = "--set-json"
+			}
+			text, err := helm(t, "template", c.chart, filepath.Join(folder, c.chart), flag, set)
 			require.Error(t, err)
 			require.Contains(t, text, c.want)
 		})

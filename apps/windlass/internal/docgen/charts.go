@@ -126,7 +126,7 @@ var constraints = map[string]object{
 	"networkPolicy.from":               arrayOf(object{"type": "object"}),
 	"networkPolicy.apiFrom":            arrayOf(object{"type": "object"}),
 	"networkPolicy.metricsFrom":        arrayOf(object{"type": "object"}),
-	"networkPolicy.restateFrom":        arrayOf(object{"type": "object"}),
+	"networkPolicy.restateFrom":        {"items": object{"type": "object"}, "minItems": 1}, // an empty list lets everybody connect
 	"networkPolicy.routesFrom":         arrayOf(object{"type": "object"}),
 	"networkPolicy.egress":             arrayOf(object{"type": "object"}),
 
