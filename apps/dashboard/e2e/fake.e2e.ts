@@ -3,7 +3,7 @@ import { afterAll, afterEach, beforeAll, describe, expect, it } from "vitest";
 import { Feature } from "../src/gen/windlass/v1/workspace_pb.js";
 import { complaints, contextOf, inspect, launch, looks } from "./browser.js";
 import { Fake, Refusal, type Scene } from "./fake.js";
-import { empty, file, full, grouped, hostile, many, owned, platform } from "./scenes.js";
+import { empty, file, full, grouped, hostile, many, owned, platform, pooled } from "./scenes.js";
 
 let browser: Browser;
 beforeAll(async () => void (browser = await launch()));
@@ -283,6 +283,17 @@ describe.each(looks)("at $name", (look) => {
     await page.getByText("2 of 3 ready").waitFor();
     await page.getByText("chat-v4-0-decode-1").waitFor();
     await inspect(page, `roles-${look.name}`);
+    expect(found).toEqual([]);
+  });
+
+  it("a pool is shown by the instances of each role", async () => {
+    const { page, fake, found } = await open(pooled, app, look);
+    await page.getByText("prefill: 12 of 16 ready").waitFor();
+    await page.getByText("decode: 4 of 4 ready").waitFor();
+    await page.getByRole("row", { name: /us-east-1 50 of 100 % of the pool ready/ }).waitFor();
+    await inspect(page, `pool-${look.name}`);
+    await page.goto(`${fake.url}${rollout}`);
+    await page.getByText("old: prefill 4 of 8, decode 2 of 2 ready").first().waitFor();
     expect(found).toEqual([]);
   });
 

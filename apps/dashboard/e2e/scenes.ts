@@ -7,6 +7,7 @@ import { LogNote_Kind } from "../src/gen/windlass/v1/logs_pb.js";
 import { PresetFinding_Severity } from "../src/gen/windlass/v1/preset_pb.js";
 import { PinRegion_State } from "../src/gen/windlass/v1/pin_pb.js";
 import { Isolation } from "../src/gen/windlass/v1/region_pb.js";
+import { Layout } from "../src/gen/windlass/v1/spec_pb.js";
 import { Feature } from "../src/gen/windlass/v1/workspace_pb.js";
 import { Refusal, type Scene } from "./fake.js";
 
@@ -408,6 +409,26 @@ export const grouped: Scene = {
     instances: [
       instance(0, { role: "prefill", runtimeName: "chat-v4-0-prefill-0" }), instance(0, { id: "ins_d0", role: "decode", runtimeName: "chat-v4-0-decode-0" }),
       instance(0, { id: "ins_d1", role: "decode", slot: 1, runtimeName: "chat-v4-0-decode-1", status: InstanceStatus.FAILED, reason: "OutOfMemory", message: "killed at 64 GiB" }),
+    ],
+  },
+};
+
+/** An app with layout pooled: its roles are counted each for itself. */
+export const pooled: Scene = {
+  ...full,
+  app: {
+    ...appScene,
+    app: { ...chat, replicas: 200, readyReplicas: 150, rolloutId: "", latestVersion: 4 },
+    rollout: { ...canary, status: RolloutStatus.SUCCEEDED },
+    askedRollout: canary,
+    deployments: [
+      {
+        id: "dep_4", version: 4, live: true, stable: true, status: DeploymentStatus.READY, spec: { layout: Layout.POOLED },
+        regions: [
+          place("us-east-1", 100, 50, 100, { roles: [role("prefill", 8, 4), role("decode", 2, 2, { entry: true })] }),
+          place("eu-west-1", 100, 100, 100, { roles: [role("prefill", 8, 8), role("decode", 2, 2, { entry: true })] }),
+        ],
+      },
     ],
   },
 };

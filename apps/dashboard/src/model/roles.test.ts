@@ -1,7 +1,8 @@
 import { create } from "@bufbuild/protobuf";
 import { expect, it } from "vitest";
 import { DeploymentSchema, InstanceSchema } from "../gen/windlass/v1/deployment_pb.js";
-import { groupInstances, roleOrder, rolesOf, sortInstances } from "./roles.js";
+import { Layout } from "../gen/windlass/v1/spec_pb.js";
+import { groupInstances, isPooled, poolRoles, roleOrder, rolesOf, rolesText, sortInstances } from "./roles.js";
 
 const version = create(DeploymentSchema, { regions: [{ region: "eu", roles: [{ role: "prefill", entry: true }, { role: "decode" }] }, { region: "us" }] });
 const instance = (role: string, group: number, slot = 0, more: object = {}) => create(InstanceSchema, { id: `${role}${group}${slot}`, region: "eu", version: 2, role, group, slot, ...more });
@@ -10,6 +11,15 @@ it("has the roles of a region in the order of the spec, each once", () => {
   expect(rolesOf([version, version], "eu").map((r) => [r.role, r.entry])).toEqual([["prefill", true], ["decode", false]]);
   expect(rolesOf([version], "us")).toEqual([]);
   expect(roleOrder([version, version])).toEqual(["prefill", "decode"]);
+});
+
+it("counts the instances of a pool by role, in a region and in all", () => {
+  const roles = (prefill: number) => [{ role: "prefill", ready: prefill, wanted: 8 }, { role: "decode", ready: 1, wanted: 2 }];
+  const pool = create(DeploymentSchema, { version: 3, spec: { layout: Layout.POOLED }, regions: [{ region: "eu", roles: roles(8) }, { region: "us", roles: roles(5) }] });
+  expect(rolesText(poolRoles([version, pool], 3, "us"))).toBe("prefill 5 of 8, decode 1 of 2 ready");
+  expect(rolesText(poolRoles([version, pool], 3))).toBe("prefill 13 of 16, decode 2 of 4 ready");
+  expect([isPooled(pool), isPooled(version), isPooled(undefined)]).toEqual([true, false, false]);
+  expect([poolRoles([version, pool], 3, "asia"), poolRoles([version], 3), poolRoles([version], 0, "eu")]).toEqual([[], [], []]);
 });
 
 it("keeps the instances of a replica together, roles in the order of the spec", () => {

@@ -1,5 +1,29 @@
 // Roles of an app, and its instances by the replica that they are of.
 import type { Deployment, Instance, RoleTopology } from "../gen/windlass/v1/deployment_pb.js";
+import { Layout } from "../gen/windlass/v1/spec_pb.js";
+
+/** Whether the roles of a version are counted each for itself. Its replicas are then percent of the pool. */
+export const isPooled = (d: Deployment | undefined) => d?.spec?.layout === Layout.POOLED;
+
+export type RoleCount = { role: string; ready: number; wanted: number };
+
+/** Instances of the roles that a version has in a region, or in all its regions. None of a version that is no pool. */
+export function poolRoles(versions: Deployment[], version: number, region?: string): RoleCount[] {
+  const d = versions.find((v) => v.version === version);
+  const out = new Map<string, RoleCount>();
+  if (!d || !isPooled(d)) return [];
+  for (const place of d.regions) {
+    if (region !== undefined && place.region !== region) continue;
+    for (const { role, ready, wanted } of place.roles) {
+      const before = out.get(role) ?? { role, ready: 0, wanted: 0 };
+      out.set(role, { role, ready: before.ready + ready, wanted: before.wanted + wanted });
+    }
+  }
+  return [...out.values()];
+}
+
+/** Ready of wanted instances: "prefill 8 of 8, decode 1 of 2 ready". */
+export const rolesText = (roles: RoleCount[]) => `${roles.map((r) => `${r.role} ${r.ready} of ${r.wanted}`).join(", ")} ready`;
 
 /** The roles that the versions have in a region, in the order of their specs, each once. */
 export function rolesOf(versions: Deployment[], region: string): RoleTopology[] {

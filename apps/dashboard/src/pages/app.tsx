@@ -10,7 +10,7 @@ import type { Pin } from "../gen/windlass/v1/pin_pb.js";
 import type { Rollout } from "../gen/windlass/v1/rollout_pb.js";
 import { appPath } from "../model/fleet.js";
 import { instanceLabel } from "../model/logs.js";
-import { groupInstances, roleOrder, rolesOf, sortInstances } from "../model/roles.js";
+import { groupInstances, isPooled, poolRoles, roleOrder, rolesOf, sortInstances } from "../model/roles.js";
 import { running, trafficShare, waits } from "../model/rollout.js";
 import { windlass } from "../model/shell.js";
 import { absolute, ms } from "../model/time.js";
@@ -23,13 +23,13 @@ import { Steer } from "./steer.js";
 
 const route = getRouteApi("/apps/$project/$environment/$name");
 
-function Cell({ place, share }: { place: RegionTopology | undefined; share: number }) {
+function Cell({ place, share, pooled }: { place: RegionTopology | undefined; share: number; pooled: boolean }) {
   if (!place || (place.replicas === 0 && place.instances === 0)) return <span className="dim">–</span>;
   return (
     <div className="cell small">
       <div className="row">
         <span className="num nowrap">
-          {place.ready} of {place.replicas} ready
+          {pooled ? `${place.ready} of ${place.replicas} % of the pool ready` : `${place.ready} of ${place.replicas} ready`}
         </span>
         <span className="chip num">{share} %</span>
       </div>
@@ -107,7 +107,7 @@ function Topology({ app, versions }: { app: App; versions: Deployment[] }) {
                 const place = d.regions.find((r) => r.region === name);
                 return (
                   <td key={d.id} role="cell" data-label={`v${d.version}`}>
-                    <Cell place={place} share={place ? trafficShare(app, d.id, place) : 0} />
+                    <Cell place={place} share={place ? trafficShare(app, d.id, place) : 0} pooled={isPooled(d)} />
                   </td>
                 );
               })}
@@ -432,6 +432,7 @@ export function AppPage() {
         <p className="note idle">The app was deleted.</p>
       </>
     );
+  const pool = poolRoles(picture.deployments, app.liveVersion);
   return (
     <>
       <Head app={app} />
@@ -446,9 +447,17 @@ export function AppPage() {
             </dd>
           </div>
           <div className="panel tile">
-            <dt>Replicas</dt>
+            <dt>{pool.length > 0 ? "Instances" : "Replicas"}</dt>
             <dd className="num small">
-              <Ready ready={app.readyReplicas} wanted={app.replicas} />
+              {pool.length > 0 ? (
+                pool.map((r) => (
+                  <div key={r.role}>
+                    {r.role}: <Ready ready={r.ready} wanted={r.wanted} />
+                  </div>
+                ))
+              ) : (
+                <Ready ready={app.readyReplicas} wanted={app.replicas} />
+              )}
             </dd>
           </div>
           <div className="panel tile">

@@ -1,6 +1,8 @@
 import { getRouteApi } from "@tanstack/react-router";
 import { useApp } from "../api/watch.js";
+import type { Deployment } from "../gen/windlass/v1/deployment_pb.js";
 import { WaveProgress_State, type ApprovalProgress, type RegionProgress, type Rollout, type VersionProgress } from "../gen/windlass/v1/rollout_pb.js";
+import { poolRoles, rolesText, type RoleCount } from "../model/roles.js";
 import { figures, running, steps, waits, waveName } from "../model/rollout.js";
 import { ms } from "../model/time.js";
 import { checkState, regionState, roleName, rolloutStatus, strategyName, waveState } from "../model/words.js";
@@ -10,15 +12,16 @@ import { Steer } from "./steer.js";
 
 const route = getRouteApi("/apps/$project/$environment/$name/rollouts/$rollout");
 
-function Version({ version, label, fresh }: { version: VersionProgress; label: string; fresh: boolean }) {
+function Version({ version, roles, label, fresh }: { version: VersionProgress; roles: RoleCount[]; label: string; fresh: boolean }) {
+  const pooled = roles.length > 0;
   return (
     <>
       <span className="chip num">v{version.version}</span>
       <span className="cell">
         <span className="small row">
           <span>
-            {label}: <span className="num">{version.ready} of {version.replicas} ready</span>
-            {version.outdated > 0 ? `, ${version.outdated} to be replaced` : ""}
+            {label}: <span className="num">{pooled ? rolesText(roles) : `${version.ready} of ${version.replicas} ready`}</span>
+            {version.outdated > 0 ? `, ${version.outdated}${pooled ? " %" : ""} to be replaced` : ""}
           </span>
         </span>
         <Bar
@@ -54,7 +57,8 @@ function Gate({ gate, of }: { gate: ApprovalProgress; of: string }) {
   );
 }
 
-function Lane({ rollout, region: p }: { rollout: Rollout; region: RegionProgress }) {
+function Lane({ rollout, versions, region: p }: { rollout: Rollout; versions: Deployment[]; region: RegionProgress }) {
+  const roles = (v: VersionProgress) => poolRoles(versions, v.version, p.region);
   const now = useNow();
   const all = steps(rollout, p);
   return (
@@ -85,10 +89,10 @@ function Lane({ rollout, region: p }: { rollout: Rollout; region: RegionProgress
       </div>
       <div>
         <div className="move">
-          {p.old && p.old.version > 0 ? <Version version={p.old} label="old" fresh={false} /> : null}
-          {p.new ? <Version version={p.new} label="new" fresh /> : null}
+          {p.old && p.old.version > 0 ? <Version version={p.old} roles={roles(p.old)} label="old" fresh={false} /> : null}
+          {p.new ? <Version version={p.new} roles={roles(p.new)} label="new" fresh /> : null}
           {p.others.map((v) => (
-            <Version key={v.version} version={v} label="other" fresh={false} />
+            <Version key={v.version} version={v} roles={roles(v)} label="other" fresh={false} />
           ))}
         </div>
         {all.length > 0 ? (
@@ -134,7 +138,7 @@ function Lane({ rollout, region: p }: { rollout: Rollout; region: RegionProgress
   );
 }
 
-function Waves({ rollout }: { rollout: Rollout }) {
+function Waves({ rollout, versions }: { rollout: Rollout; versions: Deployment[] }) {
   const waves = rollout.progress?.waves ?? [];
   if (waves.length === 0)
     return <p className="dim">{running(rollout) ? "It has no waves: it goes to all its regions at once, or it has yet to start." : "Where its regions were is kept of the newest rollout only."}</p>;
@@ -156,7 +160,7 @@ function Waves({ rollout }: { rollout: Rollout }) {
             </header>
             <div className="body">
               {w.regions.map((p) => (
-                <Lane key={p.region} rollout={rollout} region={p} />
+                <Lane key={p.region} rollout={rollout} versions={versions} region={p} />
               ))}
               {w.approval ? <Gate gate={w.approval} of="Gate at its end" /> : null}
             </div>
@@ -251,12 +255,12 @@ export function RolloutPage() {
           </Panel>
         ) : null}
         <section aria-label="Waves">
-          <Waves rollout={r} />
+          <Waves rollout={r} versions={picture.deployments} />
         </section>
         {r.progress && r.progress.behind.length > 0 ? (
           <Panel id="behind" title="Regions that catch up">
             {r.progress.behind.flatMap((w) => w.regions).map((p) => (
-              <Lane key={p.region} rollout={r} region={p} />
+              <Lane key={p.region} rollout={r} versions={picture.deployments} region={p} />
             ))}
           </Panel>
         ) : null}

@@ -167,8 +167,8 @@ func rolloutWithID(r *windlassv1.WatchAppResponse, id string) *windlassv1.Rollou
 
 // readyLine returns the last line for a version that serves.
 func readyLine(last *windlassv1.WatchAppResponse, after time.Duration) string {
-	return fmt.Sprintf("%s %s is ready: %d of %d replicas in %s, after %s", last.GetApp().GetName(), versionText(last.GetApp().GetLiveVersion()),
-		last.GetApp().GetReadyReplicas(), last.GetApp().GetReplicas(), strings.Join(last.GetApp().GetRegions(), ", "), durationText(after))
+	return fmt.Sprintf("%s %s is ready: %s in %s, after %s", last.GetApp().GetName(), versionText(last.GetApp().GetLiveVersion()),
+		readyText(last), strings.Join(last.GetApp().GetRegions(), ", "), durationText(after))
 }
 
 // pollEvery is the minimum time between two polls. The maximum is twice as long.

@@ -109,7 +109,7 @@ func statusTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 		status += ": " + app.Message
 	}
 	row(w, "Status:", status)
-	row(w, "Live:", fmt.Sprintf("%s, %d of %d replicas ready", versionText(app.LiveVersion), app.ReadyReplicas, app.Replicas))
+	row(w, "Live:", fmt.Sprintf("%s, %s ready", versionText(app.LiveVersion), readyText(r)))
 	if ro := r.Rollout; ro != nil {
 		text := fmt.Sprintf("%s -> %s %s", versionText(ro.FromVersion), versionText(ro.Version), enumText(ro.Status, "ROLLOUT_STATUS_"))
 		if why := reasonText(ro.Reason, ro.Message); why != "" {
@@ -157,7 +157,7 @@ func statusTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 			if t.RegionUnreachable {
 				why = strings.TrimSpace("region unreachable " + why)
 			}
-			row(w, name, t.Region, enumText(t.Status, "TOPOLOGY_STATUS_"), fmt.Sprintf("%d/%d", t.Ready, t.Replicas), t.Instances, trafficShare(app, d.Id, t.Region, t.Weight), why)
+			row(w, name, t.Region, enumText(t.Status, "TOPOLOGY_STATUS_"), topologyReady(d, t), t.Instances, trafficShare(app, d.Id, t.Region, t.Weight), why)
 			roleRows(w, t)
 		}
 		if len(d.Regions) == 0 {

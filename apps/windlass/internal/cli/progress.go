@@ -88,7 +88,11 @@ func progressLines(r *windlassv1.WatchAppResponse, rolloutID, deploymentID strin
 			if t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {
 				continue
 			}
-			line := fmt.Sprintf("%-4s %-16s %-9s %s %d/%d ready", versionText(d.Version), t.Region, enumText(t.Status, "TOPOLOGY_STATUS_"), progressBar(t.Ready, t.Replicas), t.Ready, t.Replicas)
+			ready := topologyReady(d, t)
+			if roles := poolRoles(r, d.Version, t.Region); len(roles) > 0 {
+				ready = rolesText(roles)
+			}
+			line := fmt.Sprintf("%-4s %-16s %-9s %s %s ready", versionText(d.Version), t.Region, enumText(t.Status, "TOPOLOGY_STATUS_"), progressBar(t.Ready, t.Replicas), ready)
 			if t.RegionUnreachable {
 				line += "  region unreachable"
 			}

@@ -196,14 +196,14 @@ func rolloutTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 			if j > 0 {
 				name = ""
 			}
-			row(w, withOthers(others, othersText(g), name, g.Region, regionState(wave, g), replicasText(g.Old), replicasText(g.New), g.Replicas,
+			row(w, withOthers(others, othersText(r, g), name, g.Region, regionState(wave, g), replicasText(r, g, g.Old), replicasText(r, g, g.New), wantedText(r, g),
 				fmt.Sprintf("%d/%d", g.GetOld().GetWeight(), g.GetNew().GetWeight()), ageText(g.Since), firstLine(reasonText(g.Reason, g.Message)))...)
 			cut.add(g.Region, g.Reason, g.Message)
 		}
 	}
 	for _, wave := range p.Behind {
 		for _, g := range wave.Regions {
-			row(w, withOthers(others, othersText(g), "behind", g.Region, regionState(wave, g), versionReplicasText(g.Old), versionReplicasText(g.New), g.Replicas,
+			row(w, withOthers(others, othersText(r, g), "behind", g.Region, regionState(wave, g), versionReplicasText(r, g, g.Old), versionReplicasText(r, g, g.New), wantedText(r, g),
 				fmt.Sprintf("%d/%d", g.GetOld().GetWeight(), g.GetNew().GetWeight()), ageText(g.Since), firstLine(reasonText(g.Reason, g.Message)))...)
 			cut.add(g.Region, g.Reason, g.Message)
 		}
@@ -230,10 +230,10 @@ func withOthers(others bool, cell any, cells ...any) []any {
 }
 
 // othersText lists the versions of earlier rollouts that still have replicas or traffic: "v2 1/1 25%".
-func othersText(g *windlassv1.RegionProgress) string {
+func othersText(r *windlassv1.WatchAppResponse, g *windlassv1.RegionProgress) string {
 	var parts []string
 	for _, v := range g.GetOthers() {
-		parts = append(parts, fmt.Sprintf("%s %d%%", versionReplicasText(v), v.GetWeight()))
+		parts = append(parts, fmt.Sprintf("%s %d%%", versionReplicasText(r, g, v), v.GetWeight()))
 	}
 	return cmp.Or(strings.Join(parts, ", "), "-")
 }
@@ -424,23 +424,37 @@ func limitsText(p *windlassv1.RolloutPolicy) (parts []string) {
 }
 
 // replicasText returns the replicas that are ready, the replicas that the region should run and, if there are any,
-// the outdated replicas that still serve.
-func replicasText(v *windlassv1.VersionProgress) string {
+// the outdated replicas that still serve. Of a pool it returns the instances of each role.
+func replicasText(r *windlassv1.WatchAppResponse, g *windlassv1.RegionProgress, v *windlassv1.VersionProgress) string {
 	if v.GetReplicas() == 0 && v.GetReady() == 0 {
 		return "-"
 	}
-	if v.Outdated > 0 {
-		return fmt.Sprintf("%d/%d (%d old)", v.Ready, v.Replicas, v.Outdated)
+	text, percent := fmt.Sprintf("%d/%d", v.Ready, v.Replicas), ""
+	if roles := poolRoles(r, v.GetVersion(), g.GetRegion()); len(roles) > 0 {
+		text, percent = rolesText(roles), "%"
 	}
-	return fmt.Sprintf("%d/%d", v.Ready, v.Replicas)
+	if v.Outdated > 0 {
+		text += fmt.Sprintf(" (%d%s old)", v.Outdated, percent)
+	}
+	return text
+}
+
+// wantedText returns the replicas that the region should run of both versions together, with % for a pool.
+func wantedText(r *windlassv1.WatchAppResponse, g *windlassv1.RegionProgress) string {
+	for _, d := range r.GetDeployments() {
+		if v := d.GetVersion(); isPooled(d) && (v == g.GetOld().GetVersion() || v == g.GetNew().GetVersion()) {
+			return fmt.Sprintf("%d%%", g.GetReplicas())
+		}
+	}
+	return fmt.Sprint(g.GetReplicas())
 }
 
 // versionReplicasText returns the counts with the version, for a region that has versions of its own.
-func versionReplicasText(v *windlassv1.VersionProgress) string {
+func versionReplicasText(r *windlassv1.WatchAppResponse, g *windlassv1.RegionProgress, v *windlassv1.VersionProgress) string {
 	if v.GetVersion() == 0 {
 		return "-"
 	}
-	return versionText(v.Version) + " " + replicasText(v)
+	return versionText(v.Version) + " " + replicasText(r, g, v)
 }
 
 // regionState describes where the region is in the rollout, and the failures that count towards a limit.

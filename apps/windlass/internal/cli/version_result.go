@@ -132,7 +132,7 @@ func (x versionResult) text() string {
 // isLive returns the last line for a version that was live before and stays live.
 func isLive(last *windlassv1.WatchAppResponse, _ time.Duration) string {
 	app := last.GetApp()
-	return fmt.Sprintf("%s %s is live: %d of %d replicas ready", app.GetName(), versionText(app.GetLiveVersion()), app.GetReadyReplicas(), app.GetReplicas())
+	return fmt.Sprintf("%s %s is live: %s ready", app.GetName(), versionText(app.GetLiveVersion()), readyText(last))
 }
 
 // isScaled returns the last line for an app whose replicas are ready, whatever their version.
