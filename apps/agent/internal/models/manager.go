@@ -50,8 +50,10 @@ const (
 
 // Model is a version of a model that the region should have.
 type Model struct {
-	// ID is the version's id. Name is the model's name on servers.
+	// ID is the version's id. Name is the model's name on servers, which several versions may have.
 	ID, Name string
+	// Order is greater than that of each version that was added earlier.
+	Order int64
 	// Path is from where a server loads an adapter.
 	Path                  string
 	Requires              []string
@@ -85,8 +87,14 @@ type Config struct {
 	// Released reports whether no gateway sends to the replica of a model on a server any more, nor has a request in
 	// flight there. It must not call the manager.
 	Released func(modelID, serverID string) bool
-	Log      *slog.Logger
-	Rand     func() float64
+	// Claim durably notes which version a server loads under a name. The manager calls it before a load if several
+	// versions have the name. The load fails if Claim does. Nil: nothing is noted.
+	Claim func(serverID, name, modelID string) error
+	// Claimed returns the version that was noted last for a name on a server, and "" if there is none. It must not
+	// call the manager. Nil: nothing was noted.
+	Claimed func(serverID, name string) (modelID string)
+	Log     *slog.Logger
+	Rand    func() float64
 	// Patience is how long the unload of a model waits for gateways. Default: 30 s.
 	Patience time.Duration
 	// LoadTimeout limits a load, and AskTimeout a question to a server. Defaults: 30 min, 5 s.
@@ -119,8 +127,10 @@ type Manager struct {
 	changed chan struct{}
 	work    sync.WaitGroup
 
-	mu       sync.Mutex
-	models   map[string]Model
+	mu     sync.Mutex
+	models map[string]Model
+	// versions are the ids of the models of a name.
+	versions map[scopedName]map[string]bool
 	servers  map[string]*server
 	replicas map[replicaKey]*replica
 	// kills counts the servers of an app that ended while they loaded a model.
@@ -143,6 +153,8 @@ type replicaKey struct{ model, server string }
 
 type appModel struct{ app, model string }
 
+type scopedName struct{ scope, name string }
+
 type server struct {
 	Server
 	// adopted is whether the server has told what it holds. alive is whether it has answered since the last load that
@@ -155,6 +167,10 @@ type server struct {
 	alone bool
 	// held are the models that the server said it has, by name.
 	held map[string]bool
+	// owners are the ids of the versions that the server holds or held last, by name.
+	owners map[string]string
+	// droppedAt is when a version that the server may have held was dropped last.
+	droppedAt time.Time
 	// queue are replicas to load or unload. Their states may have changed since they came into it.
 	queue []replicaKey
 	// brokeAt is when the last load failed.
@@ -189,7 +205,7 @@ func New(cfg Config) (*Manager, error) {
 	}
 	return &Manager{
 		cfg: cfg, wake: make(chan struct{}, 1), changed: make(chan struct{}, 1),
-		models: map[string]Model{}, servers: map[string]*server{}, replicas: map[replicaKey]*replica{}, kills: map[appModel]int{},
+		models: map[string]Model{}, versions: map[scopedName]map[string]bool{}, servers: map[string]*server{}, replicas: map[replicaKey]*replica{}, kills: map[appModel]int{},
 		short: map[string]int{}, refused: map[string]placement.Refused{},
 	}, nil
 }
@@ -201,10 +217,18 @@ func (m *Manager) Changed() <-chan struct{} { return m.changed }
 func (m *Manager) Put(model Model) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	_, known := m.models[model.ID]
+	was, known := m.models[model.ID]
+	if known {
+		m.forgetName(was)
+	}
 	m.models[model.ID] = model
+	name := scopedName{model.Scope, model.Name}
+	if m.versions[name] == nil {
+		m.versions[name] = map[string]bool{}
+	}
+	m.versions[name][model.ID] = true
 	for _, s := range m.servers {
-		if _, has := s.held[model.Name]; has && !known {
+		if _, has := s.held[model.Name]; has && !known && s.mayHave(model) {
 			s.askAt = time.Time{} // It told so when the model was not known.
 		}
 	}
@@ -216,12 +240,56 @@ func (m *Manager) Put(model Model) {
 func (m *Manager) Drop(modelID string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	model := m.models[modelID]
+	m.forgetName(model)
 	delete(m.models, modelID)
-	for id := range m.servers {
+	now := time.Now()
+	for id, s := range m.servers {
 		delete(m.replicas, replicaKey{modelID, id})
+		if s.owners[model.Name] == modelID {
+			delete(s.owners, model.Name)
+			s.droppedAt = now
+		}
 	}
 	m.placeDirty = true
 	m.signal()
+}
+
+func (m *Manager) forgetName(model Model) {
+	name := scopedName{model.Scope, model.Name}
+	delete(m.versions[name], model.ID)
+	if len(m.versions[name]) == 0 {
+		delete(m.versions, name)
+	}
+}
+
+// mayHave reports whether what a server has under a model's name can be the model.
+func (s *server) mayHave(model Model) bool {
+	return model.Scope == s.Scope && (model.App == "" || model.App == s.App)
+}
+
+// ownerOf returns the version that a server has under a name, and "" if it is none of the models.
+//
+// Servers do not tell versions apart. A load is noted if several versions have the name. What was not noted was
+// loaded while its version was the only one, so that it is the oldest.
+func (m *Manager) ownerOf(s *server, name string) string {
+	versions := m.versions[scopedName{s.Scope, name}]
+	if id := s.owners[name]; versions[id] {
+		return id
+	}
+	if m.cfg.Claimed != nil {
+		if id := m.cfg.Claimed(s.ID, name); versions[id] {
+			return id
+		}
+	}
+	oldest := ""
+	for id := range versions {
+		model := m.models[id]
+		if s.mayHave(model) && (oldest == "" || cmp.Or(cmp.Compare(model.Order, m.models[oldest].Order), cmp.Compare(id, oldest)) < 0) {
+			oldest = id
+		}
+	}
+	return oldest
 }
 
 // Reload unloads the replica of a model and loads it again.
@@ -276,7 +344,7 @@ func (m *Manager) SetServers(servers []Server) {
 			known = nil
 		}
 		if known == nil {
-			m.servers[s.ID] = &server{Server: s}
+			m.servers[s.ID] = &server{Server: s, owners: map[string]string{}}
 		} else {
 			known.Server = s
 		}
@@ -530,6 +598,11 @@ func (m *Manager) start(ctx context.Context, s *server, key replicaKey, r *repli
 	m.apply(key, r, e, tick, "", now)
 	s.busy++
 	load := e == modelstate.LoadStarted
+	shared := false
+	if load {
+		s.owners[model.Name] = key.model
+		shared = len(m.versions[scopedName{model.Scope, model.Name}]) > 1 && m.cfg.Claim != nil
+	}
 	if load && m.kills[appModel{s.App, key.model}] > 0 {
 		s.alone = true
 	}
@@ -540,7 +613,13 @@ func (m *Manager) start(ctx context.Context, s *server, key replicaKey, r *repli
 		}
 		limited, cancel := context.WithTimeout(ctx, m.cfg.LoadTimeout)
 		defer cancel()
-		err := call(limited, target, model)
+		var err error
+		if shared {
+			err = m.cfg.Claim(target.ID, model.Name, model.ID)
+		}
+		if err == nil {
+			err = call(limited, target, model)
+		}
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if m.servers[s.ID] != s {
@@ -598,35 +677,39 @@ func (m *Manager) ask(ctx context.Context, s *server) {
 			return
 		}
 		s.askAt = now.Add(m.cfg.Observe/2 + time.Duration(m.cfg.Rand()*float64(m.cfg.Observe)))
-		m.observe(s, held, ticks, now)
+		m.observe(s, held, began, ticks, now)
 	})
 }
 
-// observe takes over what a server says that it holds. ticks are of when it was asked.
-func (m *Manager) observe(s *server, held []Held, ticks map[replicaKey]int64, now time.Time) {
-	names := map[string]bool{}
-	ready := map[string]bool{}
+// observe takes over what a server says that it holds. ticks are of began, when it was asked.
+func (m *Manager) observe(s *server, held []Held, began time.Time, ticks map[replicaKey]int64, now time.Time) {
+	s.held = map[string]bool{}
 	for _, h := range held {
-		names[h.Name], ready[h.Name] = true, h.Ready
-	}
-	s.held = ready
-	for id, model := range m.models {
+		s.held[h.Name] = h.Ready
+		id := m.ownerOf(s, h.Name)
 		key := replicaKey{id, s.ID}
-		r := m.replicas[key]
-		tick, asked := ticks[key]
-		switch {
-		case r == nil && names[model.Name]:
-			// The agent was not there when it was loaded.
-			r = &replica{Replica: modelstate.Replica{State: modelstate.Unknown}, since: now}
-			m.replicas[key] = r
-		case r == nil || !asked:
+		// A version that was dropped meanwhile may be what the server had when it was asked.
+		if id == "" || m.replicas[key] != nil || began.Before(s.droppedAt) {
 			continue
 		}
+		// The agent was not there when it was loaded.
+		m.replicas[key] = &replica{Replica: modelstate.Replica{State: modelstate.Unknown}, since: now}
+		s.owners[h.Name] = id
+		ticks[key] = 0
+	}
+	for key, tick := range ticks {
+		r := m.replicas[key]
+		if r == nil {
+			continue
+		}
+		name := m.models[key.model].Name
+		ready, has := s.held[name]
 		e, reason := modelstate.SeenAbsent, ""
 		switch {
-		case ready[model.Name]:
+		case !has || m.ownerOf(s, name) != key.model:
+		case ready:
 			e = modelstate.SeenReady
-		case names[model.Name]:
+		default:
 			e, reason = modelstate.SeenUnready, "the server has the model, and says that it is not ready"
 		}
 		m.apply(key, r, e, tick, reason, now)

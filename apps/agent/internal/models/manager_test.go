@@ -35,6 +35,9 @@ type harness struct {
 	unready map[string]bool
 	// crash are models that end the server which loads them.
 	crash map[string]bool
+	// claim and claimed are those of the Config. Default: none.
+	claim   func(server, name, model string) error
+	claimed func(server, name string) string
 
 	// view are the routes of the gateway, and ackDelay how long it takes to have a new state.
 	view     map[string][]string
@@ -59,7 +62,7 @@ func newHarness(t *testing.T) *harness {
 
 // start starts an agent, which knows nothing of the one before.
 func (h *harness) start() {
-	m, err := New(Config{Loader: h, Released: h.released, Log: slog.New(slog.DiscardHandler), Rand: rand.New(rand.NewPCG(1, 2)).Float64})
+	m, err := New(Config{Loader: h, Released: h.released, Claim: h.claim, Claimed: h.claimed, Log: slog.New(slog.DiscardHandler), Rand: rand.New(rand.NewPCG(1, 2)).Float64})
 	require.NoError(h.t, err)
 	ctx, cancel := context.WithCancel(h.t.Context())
 	var running sync.WaitGroup
@@ -548,6 +551,85 @@ func TestManager(t *testing.T) {
 		h.change("s1", func(s *fakeServer) { s.Ready = true })
 		h.settle()
 		require.Equal(h.t, []string{"s1"}, h.routed("a"))
+	})
+}
+
+func TestManager_AdoptsOnlyItsOwn(t *testing.T) {
+	run(t, "a server of another scope keeps its model to itself", func(h *harness) {
+		h.add("s1", "shared", 10)
+		h.servers["s1"].Scope = "env_1"
+		h.servers["s1"].has["a"] = true
+		h.show()
+		other := model("a", 1)
+		other.Scope = "env_2"
+		h.set(other)
+		h.settle()
+		require.Empty(h.t, h.routed("a"))
+		require.Empty(h.t, h.status("a").Replicas)
+		h.set(model("b", 1), other)
+		h.settle()
+		require.Equal(h.t, []string{"s1"}, h.where("a"))
+	})
+	run(t, "a server of another app keeps its model to itself", func(h *harness) {
+		h.add("s1", "shared", 10)
+		h.servers["s1"].has["a"] = true
+		h.show()
+		other := model("a", 1)
+		other.App = "base"
+		h.set(other)
+		h.settle()
+		require.Empty(h.t, h.routed("a"))
+		require.Equal(h.t, []string{"s1"}, h.where("a"))
+	})
+	run(t, "a new version is loaded anew, on a server without the old one", func(h *harness) {
+		h.add("s1", "shared", 10)
+		h.show()
+		old, next := model("a", 1), model("b", 1)
+		next.Name, next.Order = "a", 1
+		h.set(old)
+		h.settle()
+		loads := h.countLoads()
+		h.set(old, next)
+		h.settle()
+		require.Empty(h.t, h.routed("b"))
+		require.Equal(h.t, "1 server has another version of it", h.status("b").Reason)
+		require.Equal(h.t, []string{"s1"}, h.routed("a"))
+		old.Deleted = true
+		h.set(old, next)
+		h.settle()
+		require.Equal(h.t, []string{"s1"}, h.routed("b"))
+		require.Equal(h.t, loads+1, h.countLoads())
+	})
+	run(t, "knows after a restart of the agent which version a server has", func(h *harness) {
+		claims := map[string]string{}
+		h.claim = func(server, name, model string) error {
+			claims[server+"/"+name] = model
+			return nil
+		}
+		h.claimed = func(server, name string) string { return claims[server+"/"+name] }
+		h.stop()
+		h.start()
+		h.add("s1", "shared", 10)
+		h.show()
+		old, next := model("a", 1), model("b", 1)
+		next.Name, next.Order = "a", 1
+		h.set(old)
+		h.settle()
+		require.Empty(h.t, claims, "only one version has the name")
+		h.set(next, old)
+		h.add("s2", "shared", 10)
+		h.show()
+		h.settle()
+		require.Equal(h.t, map[string]string{"s2/a": "b"}, claims)
+		loads := h.countLoads()
+		h.stop()
+		h.start()
+		h.set(next, old)
+		h.show()
+		h.settle()
+		require.Equal(h.t, []string{"s1"}, h.routed("a"))
+		require.Equal(h.t, []string{"s2"}, h.routed("b"))
+		require.Equal(h.t, loads, h.countLoads())
 	})
 }
 

@@ -51,6 +51,11 @@ type Runtime struct {
 	writing sync.Mutex
 	// groups are the groups of the replicas of a model, by server.
 	groups map[string]map[string]int
+	// order is the greatest Order so far.
+	order int64
+
+	// claims guards kept.Claims. The manager's lock may be held when it is taken.
+	claims sync.Mutex
 }
 
 // kept is the content of the file, by which a new agent process knows what to adopt before the reconciler has
@@ -59,6 +64,9 @@ type kept struct {
 	// Models are the deployments of models by workload, and Servers those of servers by id.
 	Models  map[string]assignment `json:"models"`
 	Servers map[string]assignment `json:"servers"`
+	// Claims are the workloads whose models servers loaded last, by the server's instance and the model's name. A load
+	// of a name that only one workload has is not among them.
+	Claims map[string]map[string]string `json:"claims,omitempty"`
 }
 
 // assignment is what is kept of a deployment.
@@ -70,6 +78,8 @@ type assignment struct {
 	TemplateHash  string `json:"template"`
 	Replicas      int    `json:"replicas"`
 	MinReady      int    `json:"minReady"`
+	// Order counts the models in the order in which they were added.
+	Order int64 `json:"order,omitempty"`
 	// Deleted is whether the model should be unloaded everywhere.
 	Deleted bool                    `json:"deleted,omitempty"`
 	Model   *windlassv1.LoadedModel `json:"model,omitempty"`
@@ -84,7 +94,7 @@ func Wrap(base runtime.Runtime, loader Loader, files disk.Files, name string, lo
 		groups: map[string]map[string]int{},
 	}
 	var err error
-	if r.manager, err = New(Config{Loader: loader, Released: r.isReleased, Log: log, Rand: rand}); err != nil {
+	if r.manager, err = New(Config{Loader: loader, Released: r.isReleased, Claim: r.claim, Claimed: r.claimed, Log: log, Rand: rand}); err != nil {
 		return nil, err
 	}
 	data, err := files.Read(name)
@@ -98,6 +108,7 @@ func Wrap(base runtime.Runtime, loader Loader, files disk.Files, name string, lo
 		return nil, fmt.Errorf("read which models the region has from %s (without the file, models that were deleted meanwhile stay loaded): %w", name, err)
 	}
 	for workload, a := range r.kept.Models {
+		r.order = max(r.order, a.Order)
 		r.manager.Put(a.asModel(workload))
 	}
 	return r, nil
@@ -105,7 +116,7 @@ func Wrap(base runtime.Runtime, loader Loader, files disk.Files, name string, lo
 
 func (a assignment) asModel(workload string) Model {
 	return Model{
-		ID: workload, Name: cmp.Or(a.Model.GetName(), a.AppName), Path: a.Model.GetPath(), Requires: a.Model.GetRequires(), App: a.Model.GetServer(),
+		ID: workload, Order: a.Order, Name: cmp.Or(a.Model.GetName(), a.AppName), Path: a.Model.GetPath(), Requires: a.Model.GetRequires(), App: a.Model.GetServer(),
 		Scope: a.EnvironmentID, Memory: a.Model.GetMemoryMib() << 20, Replicas: a.Replicas, MinReplicas: cmp.Or(a.MinReady, min(1, a.Replicas)), Deleted: a.Deleted,
 	}
 }
@@ -124,10 +135,14 @@ func (r *Runtime) Apply(ctx context.Context, a runtime.Assignment) error {
 		}
 		return r.base.Apply(ctx, a)
 	}
-	workload := cmp.Or(a.WorkloadKey, d.GetId())
 	r.mu.Lock()
+	workload := r.workloadOf(a)
 	was, known := r.kept.Models[workload]
-	if known && !was.Deleted && was.DeploymentID != next.DeploymentID && was.TemplateHash != next.TemplateHash {
+	if next.Order = was.Order; !known {
+		r.order++
+		next.Order = r.order
+	}
+	if known && was.DeploymentID != next.DeploymentID && was.TemplateHash != next.TemplateHash {
 		r.mu.Unlock()
 		return &runtime.Rejection{Code: runtime.ReasonUnsupported, Message: "models cannot take over the replicas of another version in place: use another rollout strategy"}
 	}
@@ -140,6 +155,62 @@ func (r *Runtime) Apply(ctx context.Context, a runtime.Assignment) error {
 	r.manager.Put(next.asModel(workload))
 	r.signal()
 	return nil
+}
+
+// workloadOf returns the workload of a model. The lock must be held.
+func (r *Runtime) workloadOf(a runtime.Assignment) string {
+	id := a.Deployment.GetId()
+	was := r.kept.Models[a.WorkloadKey]
+	// Servers still unload a version that was deleted: another one is no longer its workload.
+	if a.WorkloadKey == "" || r.kept.Models[id].DeploymentID == id || was.Deleted && was.TemplateHash != a.TemplateHash {
+		return id
+	}
+	return a.WorkloadKey
+}
+
+// claim is Claim of the manager.
+func (r *Runtime) claim(server, name, workload string) error {
+	r.claims.Lock()
+	changed := r.kept.Claims[server][name] != workload
+	if changed {
+		if r.kept.Claims == nil {
+			r.kept.Claims = map[string]map[string]string{}
+		}
+		if r.kept.Claims[server] == nil {
+			r.kept.Claims[server] = map[string]string{}
+		}
+		r.kept.Claims[server][name] = workload
+	}
+	r.claims.Unlock()
+	if changed {
+		r.mu.Lock()
+		r.dirty = true
+		r.mu.Unlock()
+	}
+	return r.keep()
+}
+
+// claimed is Claimed of the manager.
+func (r *Runtime) claimed(server, name string) string {
+	r.claims.Lock()
+	defer r.claims.Unlock()
+	return r.kept.Claims[server][name]
+}
+
+// dropClaims forgets the claims of workloads and of instances that are not there any more. The lock must be held.
+func (r *Runtime) dropClaims(instances map[string]bool) {
+	r.claims.Lock()
+	defer r.claims.Unlock()
+	if len(r.kept.Claims) == 0 {
+		return
+	}
+	maps.DeleteFunc(r.kept.Claims, func(server string, names map[string]string) bool {
+		maps.DeleteFunc(names, func(_, workload string) bool {
+			_, known := r.kept.Models[workload]
+			return !known
+		})
+		return len(names) == 0 || !instances[server]
+	})
 }
 
 // keepServer notes whether a deployment's instances are servers of models.
@@ -168,7 +239,9 @@ func (r *Runtime) keep() error {
 		return nil
 	}
 	r.dirty = false
+	r.claims.Lock()
 	data, err := json.Marshal(r.kept)
+	r.claims.Unlock()
 	r.mu.Unlock()
 	if err == nil {
 		err = r.files.Replace(r.name, data)
@@ -224,6 +297,12 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 	if none {
 		return seen, nil
 	}
+	instances := map[string]bool{}
+	for _, d := range seen.Deployments {
+		for _, in := range d.Instances {
+			instances[in.ID] = true
+		}
+	}
 	status := r.manager.Status()
 	r.mu.Lock()
 	gone := false
@@ -240,6 +319,9 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 			continue
 		}
 		seen.Deployments = append(seen.Deployments, r.describe(s, a))
+	}
+	if gone {
+		r.dropClaims(instances)
 	}
 	r.mu.Unlock()
 	if gone {

@@ -301,6 +301,47 @@ func TestRuntime(t *testing.T) {
 		require.Empty(t, m.loader.held["ins_a"])
 		require.Empty(t, m.loader.held["ins_b"])
 	})
+	runRuntime(t, "loads a new version anew, and knows after a restart which one a server has", func(t *testing.T, m *modelRuntime) {
+		require.NoError(t, m.apply("dep_servers", 2, servers))
+		require.NoError(t, m.apply("dep_2", 1, fraud))
+		m.base.serve(instanceOf("ins_a", ready))
+		require.Equal(t, "ins_a:80", m.look("dep_2").Instances[0].Address)
+		require.NoError(t, m.apply("dep_1", 1, fraud))
+		require.Equal(t, "1 server has another version of it", m.look("dep_1").Instances[0].Message)
+		m.base.serve(instanceOf("ins_a", ready), instanceOf("ins_b", ready))
+		require.Equal(t, "ins_b:80", m.look("dep_1").Instances[0].Address)
+		m.stop()
+		again := newModelRuntime(t, m.base, m.loader, m.files)
+		m.stop = again.stop
+		require.Equal(t, "ins_b:80", again.look("dep_1").Instances[0].Address)
+		require.Equal(t, "ins_a:80", again.look("dep_2").Instances[0].Address)
+		require.NoError(t, again.Remove(t.Context(), "dep_1"))
+		require.Nil(t, again.look("dep_1"))
+		require.Empty(t, again.kept.Claims)
+		require.True(t, m.loader.held["ins_a"]["fraud"])
+		require.False(t, m.loader.held["ins_b"]["fraud"])
+	})
+	runRuntime(t, "gives a version that follows a deleted one a workload of its own", func(t *testing.T, m *modelRuntime) {
+		require.NoError(t, m.apply("dep_servers", 1, servers))
+		require.NoError(t, m.apply("dep_fraud", 1, fraud))
+		m.base.serve(instanceOf("ins_a", ready))
+		id := m.look("dep_fraud").Instances[0].ID
+		m.blocked[id] = true
+		require.NoError(t, m.Remove(t.Context(), "dep_fraud"))
+		next := runtime.Assignment{
+			Deployment:  &agentv1.Deployment{Id: "dep_2", AppName: "fraud", EnvironmentId: "env_1", Spec: fraud, Replicas: 1},
+			WorkloadKey: "dep_fraud", TemplateHash: "other",
+		}
+		require.NoError(t, m.Apply(t.Context(), next))
+		require.Equal(t, pending, m.look("dep_2").Instances[0].Status)
+		m.mu.Lock()
+		m.blocked[id] = false
+		m.mu.Unlock()
+		require.Equal(t, ready, m.look("dep_2").Instances[0].Status)
+		require.NoError(t, m.Apply(t.Context(), next))
+		require.Equal(t, ready, m.look("dep_2").Instances[0].Status)
+		require.Nil(t, m.look("dep_fraud"))
+	})
 	runRuntime(t, "is not ready while its server is not", func(t *testing.T, m *modelRuntime) {
 		require.NoError(t, m.apply("dep_servers", 1, servers))
 		require.NoError(t, m.apply("dep_fraud", 1, fraud))
