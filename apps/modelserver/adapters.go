@@ -57,7 +57,7 @@ func (s adapterAPI) handleLoadAdapter(w http.ResponseWriter, r *http.Request) {
 	}
 	err := errModelLoaded
 	// The model's own names are taken.
-	if !slices.Contains(append(s.cfg.Engine.Aliases, s.cfg.Model), body.Name) {
+	if body.Name != s.cfg.Model && !slices.Contains(s.cfg.Engine.Aliases, body.Name) {
 		err = s.load(r.Context(), s.adapters, hostedModel{name: body.Name, version: "1", source: body.Path, mib: mib}, 0)
 	}
 	switch {

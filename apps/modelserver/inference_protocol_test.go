@@ -2,6 +2,8 @@ package modelserver
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -299,4 +301,49 @@ func TestAdapters(t *testing.T) {
 			require.Equal(t, want, load(e, "sql", "org/sql").status)
 		}
 	})
+}
+
+// TestAdapters_LoadAndUnloadAtOnce is for the race detector.
+func TestAdapters_LoadAndUnloadAtOnce(t *testing.T) {
+	cfg := Config{AdapterSlots: 4}
+	cfg.Engine.Aliases = append(make([]string, 0, 8), "other")
+	e := startReady(t, cfg)
+	var calls sync.WaitGroup
+	for i := range 8 {
+		calls.Go(func() {
+			name := fmt.Sprint("adapter-", i%2)
+			for range 20 {
+				for path, body := range map[string]string{
+					"/v1/load_lora_adapter":   `{"lora_name":"` + name + `","lora_path":"x"}`,
+					"/v1/completions":         `{"model":"` + name + `","prompt":"a"}`,
+					"/v1/unload_lora_adapter": `{"lora_name":"` + name + `"}`,
+				} {
+					if _, err := e.try("POST", path, body); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	calls.Wait()
+}
+
+// TestModelSet_WaitsForAnUnload is for the race detector.
+func TestModelSet_WaitsForAnUnload(t *testing.T) {
+	set := newModelSet(&memoryBudget{}, 0)
+	var calls sync.WaitGroup
+	for range 8 {
+		calls.Go(func() {
+			for range 200 {
+				if err := set.load(t.Context(), hostedModel{name: "a"}, func() error { return nil }); err != nil && !errors.Is(err, errModelLoaded) {
+					t.Error(err)
+				}
+				if err := set.unload(t.Context(), "a"); err != nil && !errors.Is(err, errModelNotLoaded) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	calls.Wait()
+	require.Empty(t, set.list())
 }

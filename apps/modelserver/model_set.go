@@ -60,7 +60,8 @@ type hostedModel struct {
 	memory [][]byte
 	// running counts the requests that use the model.
 	running int
-	// settled is closed when the state is neither LOADING nor UNLOADING.
+	// settled is closed when the state is neither LOADING nor UNLOADING. An unload replaces it, so that it must be read
+	// with the lock held.
 	settled chan struct{}
 	// idle is closed when an unloading model has no request left.
 	idle chan struct{}
@@ -85,15 +86,15 @@ func newModelSet(budget *memoryBudget, slots int) *modelSet {
 // of the first one. It returns errModelLoaded for a version that is loaded already.
 func (s *modelSet) load(ctx context.Context, wanted hostedModel, fill func() error) error {
 	for {
-		model, started, err := s.begin(wanted)
+		model, settled, err := s.begin(wanted)
 		switch {
 		case err != nil:
 			return err
-		case started:
+		case settled == nil:
 			return s.finish(model, fill())
 		}
 		select {
-		case <-model.settled:
+		case <-settled:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -106,8 +107,9 @@ func (s *modelSet) load(ctx context.Context, wanted hostedModel, fill func() err
 	}
 }
 
-// begin returns a new model that the caller must load, or the one that is being loaded or unloaded.
-func (s *modelSet) begin(wanted hostedModel) (model *hostedModel, started bool, err error) {
+// begin returns a new model that the caller must load, or the one that is being loaded or unloaded. settled is closed
+// when that has ended. It is nil for a new model.
+func (s *modelSet) begin(wanted hostedModel) (model *hostedModel, settled <-chan struct{}, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	held := 0
@@ -117,9 +119,9 @@ func (s *modelSet) begin(wanted hostedModel) (model *hostedModel, started bool, 
 		}
 		if name == wanted.name {
 			if m.state == modelReady {
-				return nil, false, errModelLoaded
+				return nil, nil, errModelLoaded
 			}
-			return m, false, nil
+			return m, m.settled, nil
 		}
 		held++
 	}
@@ -133,10 +135,10 @@ func (s *modelSet) begin(wanted hostedModel) (model *hostedModel, started bool, 
 		model.state, model.reason, model.mib = modelUnavailable, err.Error(), 0
 		close(model.settled)
 		s.models[wanted.name] = model
-		return nil, false, err
+		return nil, nil, err
 	}
 	s.models[wanted.name] = model
-	return model, true, nil
+	return model, nil, nil
 }
 
 func (s *modelSet) finish(model *hostedModel, err error) error {
