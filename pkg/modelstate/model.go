@@ -7,15 +7,16 @@ type Model int
 
 // The states of a model version.
 const (
-	// ModelUnknown means that nothing is known of the model yet.
+	// ModelUnknown means that a server that may have the model was not asked yet.
 	ModelUnknown Model = iota
-	// ModelProgressing means that replicas are coming, or that the model moves.
+	// ModelProgressing means that replicas are being loaded or unloaded.
 	ModelProgressing
 	// ModelAvailable means that at least the minimum of replicas is available.
 	ModelAvailable
-	// ModelFailed means that no replica is coming, because loads have failed.
+	// ModelFailed means that too few replicas are available or being loaded, because loads have failed.
 	ModelFailed
-	// ModelScheduleFailed means that no replica is coming, because no server can hold the model.
+	// ModelScheduleFailed means that too few replicas are available or being loaded, because too few servers can hold the
+	// model.
 	ModelScheduleFailed
 	// ModelScaledDown means that the model should have no replicas, and has none.
 	ModelScaledDown
@@ -38,10 +39,10 @@ func (m Model) String() string {
 	return modelNames[m]
 }
 
-// Wanted is what a model version should be.
+// Wanted is what the region should have of a model version.
 type Wanted struct {
 	Replicas, MinReplicas int
-	// Deleted is whether the model should be gone.
+	// Deleted is whether the model should be unloaded from all servers.
 	Deleted bool
 	// Short is how many replicas have no server.
 	Short int
@@ -50,9 +51,10 @@ type Wanted struct {
 // Summary is a model version's state with the numbers behind it.
 type Summary struct {
 	State Model
-	// Available, Coming, Failed and Leaving are numbers of replicas.
+	// Available, Coming, Failed and Leaving are numbers of replicas. Coming ones are being loaded, and leaving ones are
+	// being unloaded.
 	Available, Coming, Failed, Leaving int
-	// Partial is whether the model is available with less replicas than it should have.
+	// Partial is whether the model is available with fewer replicas than it should have.
 	Partial bool
 }
 

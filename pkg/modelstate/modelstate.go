@@ -1,7 +1,6 @@
-// Package modelstate has the states of models and of their replicas, as tables. It is pure.
+// Package modelstate defines the states of models and of their replicas, as tables. It is pure.
 //
-// A replica is a model version on one server. Its state follows from what was asked for and from what was
-// observed:
+// A replica is a model version on one server. Requests, results of operations and observations change its state:
 //
 //	LoadRequested -> Loading -> Loaded -> Available -> UnrouteRequested -> UnloadRequested -> Unloading -> Unloaded
 //	                    |                     ^  |                                              |
@@ -11,9 +10,9 @@
 // Loaded is not Available: a model is available when the gateways have acknowledged its route. It is unloaded
 // only when they have acknowledged that the route is gone, and no request is in flight.
 //
-// Each request and each observation that changes the state begins a new tick. A result has the tick of its
-// request, an observation has the tick at which it began, and what is of an older tick loses. So a load that was
-// given up and ends late changes nothing.
+// Each request and each observation that changes the state increments the tick of the replica. A result carries the
+// tick of its request, and an observation the tick at which it began. An event with an older tick is ignored. So the
+// late result of a load that was given up changes nothing.
 package modelstate
 
 import "fmt"
@@ -23,27 +22,27 @@ type State int
 
 // The states of a replica.
 const (
-	// Unknown means that the agent has not asked the server yet.
+	// Unknown means that the agent does not know yet what the server has. Requests wait until it does.
 	Unknown State = iota
-	// LoadRequested means that the server should load the model, and was not told yet.
+	// LoadRequested means that the server should load the model, and that no call was made yet.
 	LoadRequested
-	// Loading means that the server was told to load the model.
+	// Loading means that the call to load the model runs.
 	Loading
-	// Loaded means that the server has the model, and no gateway routes to it yet.
+	// Loaded means that the server has the model. Gateways may route to it, and have not acknowledged that yet.
 	Loaded
-	// LoadFailed means that the server, or the fetch of the model, failed.
+	// LoadFailed means that the load failed.
 	LoadFailed
 	// Available means that gateways route to the replica.
 	Available
 	// LoadedUnavailable means that the server has the model, and that it is not known to be ready.
 	LoadedUnavailable
-	// Draining means that the server will stop, and the replica serves until others do.
+	// Draining means that the server will stop, and that the replica serves until replicas on other servers do.
 	Draining
 	// UnrouteRequested means that gateways should no longer route to the replica.
 	UnrouteRequested
-	// UnloadRequested means that gateways do not route to the replica, and the server was not told yet.
+	// UnloadRequested means that gateways do not route to the replica, and that no call to unload was made yet.
 	UnloadRequested
-	// Unloading means that the server was told to unload the model.
+	// Unloading means that the call to unload the model runs.
 	Unloading
 	// Unloaded means that the server does not have the model.
 	Unloaded
@@ -52,10 +51,10 @@ const (
 	states
 )
 
-// Facts are what code asks about a state.
+// Facts are the properties of a state.
 type Facts struct {
 	Name string
-	// Holds is whether the replica has memory of the server.
+	// Holds is whether the replica occupies memory of the server.
 	Holds bool
 	// Routed is whether gateways may send requests to it.
 	Routed bool
@@ -63,7 +62,7 @@ type Facts struct {
 	Coming bool
 	// Leaving is whether it is going to be unloaded.
 	Leaving bool
-	// Busy is whether an operation of the server runs.
+	// Busy is whether a call to load or unload runs.
 	Busy bool
 }
 
@@ -83,7 +82,7 @@ var facts = [states]Facts{
 	UnloadFailed:      {Name: "UnloadFailed", Holds: true, Leaving: true},
 }
 
-// Facts returns what is known of a state.
+// Facts returns the properties of a state.
 func (s State) Facts() Facts {
 	if s < 0 || s >= states {
 		return Facts{Name: fmt.Sprintf("State(%d)", int(s))}
@@ -105,17 +104,17 @@ func States() []State {
 // Event is what happens to a replica.
 type Event int
 
-// The events. Those of the first group are requests. Those of the second group are results of operations. Those
-// of the third group are observations.
+// The events. The first group are requests, the second group are results of operations, and the third group are
+// observations.
 const (
-	// RequestLoad asks for the model.
+	// RequestLoad requests that the server loads the model.
 	RequestLoad Event = iota
-	// RequestUnload asks that the model goes.
+	// RequestUnload requests that the server unloads the model.
 	RequestUnload
 	// Drain says that the server is going to stop.
 	Drain
 
-	// LoadStarted says that the server was told to load.
+	// LoadStarted says that the call to load began.
 	LoadStarted
 	// LoadDone says that the server has the model, and that the model is ready.
 	LoadDone
@@ -123,10 +122,10 @@ const (
 	LoadBroke
 	// Routed says that all gateways route to the replica.
 	Routed
-	// Unrouted says that no gateway routes to the replica, and that its requests have ended or the time for
-	// them has.
+	// Unrouted says that no gateway routes to the replica, and that its requests have ended, or that the time limit for
+	// this has passed.
 	Unrouted
-	// UnloadStarted says that the server was told to unload.
+	// UnloadStarted says that the call to unload began.
 	UnloadStarted
 	// UnloadDone says that the server does not have the model.
 	UnloadDone
@@ -139,7 +138,7 @@ const (
 	SeenUnready
 	// SeenAbsent says that the server answers and does not have the model.
 	SeenAbsent
-	// ServerLost says that the server has ended. It has no tick, because it is true of every operation.
+	// ServerLost says that the server has ended. It has no tick, because it ends every operation.
 	ServerLost
 	events
 )
@@ -170,27 +169,28 @@ func (e Event) isRequest() bool { return e <= Drain }
 
 func (e Event) isResult() bool { return e >= LoadStarted && e <= UnloadBroke }
 
-// hasTick reports whether an event that is of an older tick loses.
+// hasTick reports whether an event with an older tick is ignored.
 func (e Event) hasTick() bool { return !e.isRequest() && e != ServerLost }
 
-// none marks a pair of state and event that changes nothing.
+// none marks a pair of a state and an event that changes nothing.
 const none State = -1
 
 // table has the next state of each state, by event. Columns are in the order of the states:
 // Unknown, LoadRequested, Loading, Loaded, LoadFailed, Available, LoadedUnavailable, Draining,
 // UnrouteRequested, UnloadRequested, Unloading, Unloaded, UnloadFailed.
 var table = [events][states]State{
-	// What is asked for.
+	// Requests.
 	RequestLoad: {
-		LoadRequested, none, none, none, LoadRequested, none, none, Loaded,
-		// The server has the model still, or so it seems. An observation decides whether it gets traffic again.
+		// Unknown waits for an observation: only the server knows whether it has the model.
+		none, none, none, none, LoadRequested, none, none, Loaded,
+		// The server probably still has the model. An observation decides whether it gets traffic again.
 		LoadedUnavailable, LoadedUnavailable,
-		// What the server does meanwhile cannot be taken back. The load follows it.
+		// A running unload cannot be taken back. The load follows it.
 		LoadRequested, LoadRequested, LoadRequested,
 	},
 	RequestUnload: {
-		UnrouteRequested, Unloaded,
-		// A load cannot be taken back. The unload follows it.
+		none, Unloaded,
+		// A running load cannot be taken back. The unload follows it.
 		UnloadRequested, UnrouteRequested, Unloaded, UnrouteRequested, UnrouteRequested, UnrouteRequested,
 		none, none, none, none, UnloadRequested,
 	},
@@ -199,7 +199,7 @@ var table = [events][states]State{
 		none, none, none, none, none,
 	},
 
-	// What became of it.
+	// Results.
 	LoadStarted: {
 		none, Loading, none, none, none, none, none, none, none, none, none, none, none,
 	},
@@ -225,11 +225,11 @@ var table = [events][states]State{
 		none, none, none, none, none, none, none, none, none, UnloadFailed, UnloadFailed, none, none,
 	},
 
-	// What is seen.
+	// Observations.
 	SeenReady: {
-		// Adopted: the server has it already, and nothing is loaded again.
+		// Unknown: the model was loaded before the agent started, and is not loaded again.
 		Loaded, Loaded, none, none, Loaded, none, Loaded, none, none, none, none,
-		// The server has what it should not have.
+		// Unloaded: the server has a model that it should not have.
 		UnrouteRequested, none,
 	},
 	SeenUnready: {
@@ -258,8 +258,8 @@ type Replica struct {
 }
 
 // Apply returns the replica after an event. tick is the tick at which a result's request was made or an
-// observation began. It is not read for requests and ServerLost. changed is false if the event changes nothing, or
-// is of an older tick.
+// observation began. It is ignored for requests and for ServerLost. changed is false if the event changes nothing, or
+// has an older tick.
 func (r Replica) Apply(e Event, tick int64, reason string) (next Replica, changed bool) {
 	if e < 0 || e >= events || r.State < 0 || r.State >= states || e.hasTick() && tick != r.Tick {
 		return r, false
