@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/netip"
 	"syscall"
+	"time"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/loader"
 	"github.com/windlass-run/windlass/apps/agent/internal/models"
@@ -13,7 +14,7 @@ import (
 
 // wrapModels returns a runtime that also runs models on the servers of base. If it fails, base is closed.
 func wrapModels(cfg Config, base Runtime) (Runtime, error) {
-	wrapped, err := models.Wrap(base, &loader.Loader{Client: serverClient()}, cfg.files(), modelsFile, cfg.Log, cfg.Rand)
+	wrapped, err := models.Wrap(base, &loader.Loader{Client: serverClient()}, cfg.files(), modelsFile, cfg.Log, cfg.Registerer, cfg.Rand)
 	if err == nil {
 		return wrapped, nil
 	}
@@ -23,16 +24,26 @@ func wrapModels(cfg Config, base Runtime) (Runtime, error) {
 	return nil, err
 }
 
-// maxServerHeader bounds the header of a server's answer.
-const maxServerHeader = 64 << 10
+const (
+	// maxServerHeader bounds the header of a server's answer, in bytes.
+	maxServerHeader = 64 << 10
+	// serverDial limits the time to connect to a server. serverIdle is how long an idle connection is kept: it must be
+	// longer than the time from one question to the next.
+	serverDial = 5 * time.Second
+	serverIdle = 30 * time.Second
+	// maxServerConns is enough for the loads and questions that a server gets at once.
+	maxServerConns = 16
+)
 
 // serverClient calls servers of models, at the addresses of instances alone.
 func serverClient() *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
 			Proxy:                  nil,
-			DialContext:            (&net.Dialer{Control: refuseSpecial}).DialContext,
+			DialContext:            (&net.Dialer{Control: refuseSpecial, Timeout: serverDial}).DialContext,
 			MaxIdleConnsPerHost:    2,
+			MaxConnsPerHost:        maxServerConns,
+			IdleConnTimeout:        serverIdle,
 			MaxResponseHeaderBytes: maxServerHeader,
 			DisableCompression:     true,
 		},

@@ -2,13 +2,16 @@ package loader
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -17,18 +20,26 @@ import (
 )
 
 const (
-	// maxAnswer bounds an answer of a server. An index of 10,000 models has about 1 MiB.
-	maxAnswer = 8 << 20
+	// maxList bounds a list of a server's models, in bytes. An index of 10,000 models has about 1 MiB. maxAnswer bounds
+	// other answers, and errors.
+	maxList   = 8 << 20
+	maxAnswer = 64 << 10
 	// maxMessage bounds what is taken over of an error.
 	maxMessage = 512
 	// readyAtOnce is how many models of a server are asked at a time whether they are ready, and readyEach how many
-	// for each question to the server. The models take turns.
+	// for each question to the server.
 	readyAtOnce = 8
 	readyEach   = 64
 	// pause is the time between two looks at a model that is not ready yet, or not unloaded.
 	pause = 100 * time.Millisecond
 	// patience is how long a loaded model may take to be ready, and an unloaded one to be gone.
 	patience = time.Minute
+	// questionTimeout limits a question to a server, and unloadTimeout an unload, which may wait for requests. A load
+	// has the time of the caller.
+	questionTimeout = 10 * time.Second
+	unloadTimeout   = 5 * time.Minute
+	// forget is the time after which a server that is not asked any more is forgotten.
+	forget = time.Hour
 )
 
 // Loader calls servers of models. It is safe for concurrent use.
@@ -37,14 +48,22 @@ type Loader struct {
 	Client *http.Client
 
 	mu sync.Mutex
-	// turns has, by server, the model from which the next are asked whether they are ready.
-	turns map[string]int
+	// checks has, by server, when its models were asked last whether they are ready.
+	checks map[string]*checks
+}
+
+// checks are of one process of a server.
+type checks struct {
+	incarnation string
+	// asked is when the server was asked last.
+	asked time.Time
+	at    map[string]time.Time
 }
 
 var _ models.Loader = (*Loader)(nil)
 
 // Held implements models.Loader.
-func (l *Loader) Held(ctx context.Context, s models.Server) ([]models.Held, error) {
+func (l *Loader) Held(ctx context.Context, s models.Server, first []string) ([]models.Held, error) {
 	if s.Protocol == models.LoRA {
 		return l.adapters(ctx, s)
 	}
@@ -53,25 +72,33 @@ func (l *Loader) Held(ctx context.Context, s models.Server) ([]models.Held, erro
 		return nil, err
 	}
 	var held []models.Held
-	var ready []int
-	for _, m := range index {
+	at, ready := map[string]int{}, map[string]bool{}
+	for _, m := range index { // It has each version of a model.
 		switch m.State {
 		case "READY":
-			ready = append(ready, len(held))
-			held = append(held, models.Held{Name: m.Name, Ready: true})
+			ready[m.Name] = true
 		case "LOADING", "UNLOADING":
+		default:
+			continue
+		}
+		if _, ok := at[m.Name]; !ok {
+			at[m.Name] = len(held)
 			held = append(held, models.Held{Name: m.Name})
 		}
 	}
+	for i := range held {
+		held[i].Checked = !ready[held[i].Name] // The index says that the others are not ready.
+	}
 	slots := make(chan struct{}, readyAtOnce)
 	var asking sync.WaitGroup
-	for _, i := range l.turn(s.ID, ready) {
+	for _, name := range l.next(s, slices.Collect(maps.Keys(ready)), first) {
 		slots <- struct{}{}
 		asking.Go(func() {
 			defer func() { <-slots }()
 			// A server that does not answer this says nothing about the model.
-			if ok, err := l.isReady(ctx, s, held[i].Name); err == nil {
-				held[i].Ready = ok
+			if ok, err := l.isReady(ctx, s, name); err == nil {
+				held[at[name]].Checked, held[at[name]].Ready = true, ok
+				l.noteChecked(s, name)
 			}
 		})
 	}
@@ -79,19 +106,46 @@ func (l *Loader) Held(ctx context.Context, s models.Server) ([]models.Held, erro
 	return held, nil
 }
 
-// turn returns the next readyEach of the items.
-func (l *Loader) turn(server string, items []int) []int {
-	if len(items) <= readyEach {
-		return items
-	}
+// next returns at most readyEach of the names: those of first, and then those that were checked longest ago.
+func (l *Loader) next(s models.Server, names, first []string) []string {
+	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.turns == nil {
-		l.turns = map[string]int{}
+	known := l.checks[s.ID]
+	if known == nil || known.incarnation != s.Incarnation {
+		if l.checks == nil {
+			l.checks = map[string]*checks{}
+		}
+		known = &checks{incarnation: s.Incarnation, at: map[string]time.Time{}}
+		l.checks[s.ID] = known
 	}
-	from := l.turns[server] % len(items)
-	l.turns[server] = from + readyEach
-	return append(items[from:len(items):len(items)], items[:from]...)[:readyEach]
+	known.asked = now
+	maps.DeleteFunc(l.checks, func(_ string, c *checks) bool { return now.Sub(c.asked) > forget })
+	if len(names) <= readyEach {
+		return names
+	}
+	rank := make(map[string]int, len(first))
+	for _, name := range first {
+		rank[name] = -1
+	}
+	at := make(map[string]time.Time, len(names))
+	for _, name := range names {
+		at[name] = known.at[name]
+	}
+	known.at = at // without the models that are gone
+	slices.SortFunc(names, func(a, b string) int {
+		return cmp.Or(cmp.Compare(rank[a], rank[b]), at[a].Compare(at[b]), cmp.Compare(a, b))
+	})
+	return names[:readyEach]
+}
+
+// noteChecked notes that a server has said whether a model is ready.
+func (l *Loader) noteChecked(s models.Server, name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if known := l.checks[s.ID]; known != nil && known.incarnation == s.Incarnation {
+		known.at[name] = time.Now()
+	}
 }
 
 // Load implements models.Loader.
@@ -99,7 +153,7 @@ func (l *Loader) Load(ctx context.Context, s models.Server, m models.Model) erro
 	if s.Protocol == models.LoRA {
 		return l.loadAdapter(ctx, s, m)
 	}
-	if _, err := l.call(ctx, s, http.MethodPost, "/v2/repository/models/"+url.PathEscape(m.Name)+"/load", map[string]any{}); err != nil {
+	if _, err := l.call(ctx, s, request{method: http.MethodPost, path: "/v2/repository/models/" + url.PathEscape(m.Name) + "/load", body: map[string]any{}}); err != nil {
 		return fmt.Errorf("the server did not load it: %w", err)
 	}
 	return wait(ctx, "the server has loaded it, and says that it is not ready", func(ctx context.Context) (bool, error) { return l.isReady(ctx, s, m.Name) })
@@ -110,7 +164,9 @@ func (l *Loader) Unload(ctx context.Context, s models.Server, m models.Model) er
 	if s.Protocol == models.LoRA {
 		return l.unloadAdapter(ctx, s, m)
 	}
-	if _, err := l.call(ctx, s, http.MethodPost, "/v2/repository/models/"+url.PathEscape(m.Name)+"/unload", map[string]any{}); err != nil && statusOf(err) != http.StatusNotFound {
+	if _, err := l.call(ctx, s, request{
+		method: http.MethodPost, path: "/v2/repository/models/" + url.PathEscape(m.Name) + "/unload", body: map[string]any{}, within: unloadTimeout,
+	}); err != nil && statusOf(err) != http.StatusNotFound {
 		return fmt.Errorf("the server did not unload it: %w", err)
 	}
 	return wait(ctx, "the server has not unloaded it", func(ctx context.Context) (bool, error) {
@@ -136,7 +192,7 @@ func wait(ctx context.Context, otherwise string, done func(ctx context.Context) 
 		select {
 		case <-time.After(pause):
 		case <-limited.Done():
-			return errors.New(otherwise)
+			return notDoneError(otherwise)
 		}
 	}
 }
@@ -144,7 +200,7 @@ func wait(ctx context.Context, otherwise string, done func(ctx context.Context) 
 type indexEntry struct{ Name, State string }
 
 func (l *Loader) index(ctx context.Context, s models.Server) ([]indexEntry, error) {
-	answer, err := l.call(ctx, s, http.MethodPost, "/v2/repository/index", map[string]any{})
+	answer, err := l.call(ctx, s, request{method: http.MethodPost, path: "/v2/repository/index", body: map[string]any{}, most: maxList, within: questionTimeout})
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +213,7 @@ func (l *Loader) index(ctx context.Context, s models.Server) ([]indexEntry, erro
 
 // isReady reports whether a server says that a model is ready.
 func (l *Loader) isReady(ctx context.Context, s models.Server, name string) (bool, error) {
-	_, err := l.call(ctx, s, http.MethodGet, "/v2/models/"+url.PathEscape(name)+"/ready", nil)
+	_, err := l.call(ctx, s, request{method: http.MethodGet, path: "/v2/models/" + url.PathEscape(name) + "/ready", within: questionTimeout})
 	if status := statusOf(err); status >= 400 && status < 600 {
 		return false, nil
 	}
@@ -166,7 +222,7 @@ func (l *Loader) isReady(ctx context.Context, s models.Server, name string) (boo
 
 // adapters lists the adapters of a server. The list of models has them with the model whose adapters they are.
 func (l *Loader) adapters(ctx context.Context, s models.Server) ([]models.Held, error) {
-	answer, err := l.call(ctx, s, http.MethodGet, "/v1/models", nil)
+	answer, err := l.call(ctx, s, request{method: http.MethodGet, path: "/v1/models", most: maxList, within: questionTimeout})
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +235,7 @@ func (l *Loader) adapters(ctx context.Context, s models.Server) ([]models.Held, 
 	var held []models.Held
 	for _, m := range list.Data {
 		if m.Parent != "" {
-			held = append(held, models.Held{Name: m.ID, Ready: true})
+			held = append(held, models.Held{Name: m.ID, Checked: true, Ready: true})
 		}
 	}
 	return held, nil
@@ -189,8 +245,19 @@ func (l *Loader) loadAdapter(ctx context.Context, s models.Server, m models.Mode
 	if m.Path == "" {
 		return errors.New("an adapter needs model.path, from which the server loads it")
 	}
-	_, err := l.call(ctx, s, http.MethodPost, "/v1/load_lora_adapter", map[string]any{"lora_name": m.Name, "lora_path": m.Path})
-	if err != nil && !strings.Contains(err.Error(), "already been loaded") {
+	load := func() error {
+		_, err := l.call(ctx, s, request{method: http.MethodPost, path: "/v1/load_lora_adapter", body: map[string]any{"lora_name": m.Name, "lora_path": m.Path}})
+		return err
+	}
+	err := load()
+	if err != nil && strings.Contains(err.Error(), "already been loaded") {
+		// It may be another version, or one of an earlier attempt. No gateway sends to it.
+		if err = l.unloadAdapter(ctx, s, m); err != nil {
+			return fmt.Errorf("the server has an adapter of the name: %w", err)
+		}
+		err = load()
+	}
+	if err != nil {
 		return fmt.Errorf("the server did not load it: %w", err)
 	}
 	// The answer is not believed: a server may say that it has loaded an adapter and not serve it.
@@ -198,7 +265,7 @@ func (l *Loader) loadAdapter(ctx context.Context, s models.Server, m models.Mode
 }
 
 func (l *Loader) unloadAdapter(ctx context.Context, s models.Server, m models.Model) error {
-	_, err := l.call(ctx, s, http.MethodPost, "/v1/unload_lora_adapter", map[string]any{"lora_name": m.Name})
+	_, err := l.call(ctx, s, request{method: http.MethodPost, path: "/v1/unload_lora_adapter", body: map[string]any{"lora_name": m.Name}, within: unloadTimeout})
 	if err != nil && statusOf(err) != http.StatusNotFound {
 		return fmt.Errorf("the server did not unload it: %w", err)
 	}
@@ -226,6 +293,15 @@ type statusError struct {
 
 func (e *statusError) Error() string { return e.message }
 
+func (e *statusError) Is(target error) bool { return target == models.ErrRefused }
+
+// notDoneError is that a server has answered, and has not done what it was asked for.
+type notDoneError string
+
+func (e notDoneError) Error() string { return string(e) }
+
+func (e notDoneError) Is(target error) bool { return target == models.ErrNotDone }
+
 // statusOf returns the status of a statusError, or 0.
 func statusOf(err error) int {
 	if known := (*statusError)(nil); errors.As(err, &known) {
@@ -234,21 +310,57 @@ func statusOf(err error) int {
 	return 0
 }
 
-// call calls a server. body is sent as JSON, unless it is nil.
-func (l *Loader) call(ctx context.Context, s models.Server, method, path string, body any) ([]byte, error) {
+// request is a call of a server.
+type request struct {
+	method, path string
+	// body is sent as JSON, unless it is nil.
+	body any
+	// most is how many bytes the answer may have. Default: maxAnswer.
+	most int
+	// within is how long the call may take. 0 means as long as the caller's context.
+	within time.Duration
+}
+
+// noAnswerError is that a server did not answer in time.
+type noAnswerError struct {
+	path   string
+	within time.Duration
+}
+
+func (e *noAnswerError) Error() string {
+	return fmt.Sprintf("the server did not answer %s within %s", e.path, e.within)
+}
+
+func (e *noAnswerError) Is(target error) bool { return target == context.DeadlineExceeded }
+
+// call calls a server. The error of an answer that is not 200 is a *statusError.
+func (l *Loader) call(ctx context.Context, s models.Server, q request) ([]byte, error) {
+	if q.within > 0 {
+		limited, cancel := context.WithTimeoutCause(ctx, q.within, &noAnswerError{q.path, q.within})
+		defer cancel()
+		ctx = limited
+	}
+	answer, err := l.exchange(ctx, s, q)
+	if late := (*noAnswerError)(nil); err != nil && statusOf(err) == 0 && errors.As(context.Cause(ctx), &late) {
+		return nil, late
+	}
+	return answer, err
+}
+
+func (l *Loader) exchange(ctx context.Context, s models.Server, q request) ([]byte, error) {
 	var content io.Reader
-	if body != nil {
-		data, err := json.Marshal(body)
+	if q.body != nil {
+		data, err := json.Marshal(q.body)
 		if err != nil {
 			return nil, err
 		}
 		content = bytes.NewReader(data)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+s.Address+path, content)
+	req, err := http.NewRequestWithContext(ctx, q.method, "http://"+s.Address+q.path, content)
 	if err != nil {
 		return nil, err
 	}
-	if body != nil {
+	if q.body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
 	res, err := l.Client.Do(req)
@@ -259,14 +371,18 @@ func (l *Loader) call(ctx context.Context, s models.Server, method, path string,
 		return nil, err
 	}
 	defer res.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
+	most := cmp.Or(q.most, maxAnswer)
+	if res.StatusCode != http.StatusOK {
+		most = maxAnswer
+	}
+	answer, err := io.ReadAll(io.LimitReader(res.Body, int64(most)+1))
 	switch {
 	case res.StatusCode != http.StatusOK:
-		return nil, &statusError{res.StatusCode, fmt.Sprintf("%s: %s", res.Status, message(answer))}
+		return nil, &statusError{res.StatusCode, fmt.Sprintf("%s: %s", res.Status, message(answer[:min(len(answer), most)]))}
 	case err != nil:
 		return nil, err
-	case len(answer) > maxAnswer:
-		return nil, fmt.Errorf("its answer to %s has more than %d bytes", path, maxAnswer)
+	case len(answer) > most:
+		return nil, fmt.Errorf("its answer to %s has more than %d bytes", q.path, most)
 	}
 	return answer, nil
 }

@@ -3,12 +3,17 @@ package loader
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -24,11 +29,13 @@ type engine struct {
 	// unready and fail are by model. lie is whether loads of adapters have no effect.
 	unready map[string]bool
 	fail    map[string]string
-	lie     bool
+	// silent are models about which the server breaks connections.
+	silent map[string]bool
+	lie    bool
 }
 
 func newEngine(t *testing.T) (*engine, *Loader, models.Server) {
-	e := &engine{states: map[string]string{}, adapters: map[string]string{}, unready: map[string]bool{}, fail: map[string]string{}}
+	e := &engine{states: map[string]string{}, adapters: map[string]string{}, unready: map[string]bool{}, silent: map[string]bool{}, fail: map[string]string{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v2/repository/index", func(w http.ResponseWriter, _ *http.Request) {
 		var index []map[string]string
@@ -47,6 +54,9 @@ func newEngine(t *testing.T) (*engine, *Loader, models.Server) {
 	})
 	mux.HandleFunc("POST /v2/repository/models/{name}/unload", func(_ http.ResponseWriter, r *http.Request) { e.states[r.PathValue("name")] = "UNAVAILABLE" })
 	mux.HandleFunc("GET /v2/models/{name}/ready", func(w http.ResponseWriter, r *http.Request) {
+		if e.silent[r.PathValue("name")] {
+			panic(http.ErrAbortHandler)
+		}
 		if e.states[r.PathValue("name")] != "READY" || e.unready[r.PathValue("name")] {
 			w.WriteHeader(http.StatusBadRequest)
 		}
@@ -94,26 +104,30 @@ func TestLoader_V2(t *testing.T) {
 	e.states["other"] = "UNAVAILABLE"
 	fraud := models.Model{ID: "mv_1", Name: "fraud"}
 	require.NoError(t, l.Load(t.Context(), s, fraud))
-	held, err := l.Held(t.Context(), s)
+	held, err := l.Held(t.Context(), s, nil)
 	require.NoError(t, err)
-	require.Equal(t, []models.Held{{Name: "fraud", Ready: true}}, held)
+	require.Equal(t, []models.Held{{Name: "fraud", Checked: true, Ready: true}}, held)
 	e.unready["fraud"] = true
-	held, err = l.Held(t.Context(), s)
+	held, err = l.Held(t.Context(), s, nil)
 	require.NoError(t, err)
-	require.Equal(t, []models.Held{{Name: "fraud"}}, held)
+	require.Equal(t, []models.Held{{Name: "fraud", Checked: true}}, held)
 	require.NoError(t, l.Unload(t.Context(), s, fraud))
 	require.NoError(t, l.Unload(t.Context(), s, fraud), "a model that is gone")
-	held, err = l.Held(t.Context(), s)
+	held, err = l.Held(t.Context(), s, nil)
 	require.NoError(t, err)
 	require.Empty(t, held)
 
 	e.fail["fraud"] = "failed to load 'fraud': it needs 2 MiB of memory"
-	require.EqualError(t, l.Load(t.Context(), s, fraud), "the server did not load it: 400 Bad Request: failed to load 'fraud': it needs 2 MiB of memory")
+	err = l.Load(t.Context(), s, fraud)
+	require.ErrorIs(t, err, models.ErrRefused)
+	require.EqualError(t, err, "the server did not load it: 400 Bad Request: failed to load 'fraud': it needs 2 MiB of memory")
 	ctx, cancel := context.WithTimeout(t.Context(), 3*pause)
 	defer cancel()
 	slow := models.Model{Name: "slow"}
 	e.unready["slow"] = true
-	require.EqualError(t, l.Load(ctx, s, slow), "the server has loaded it, and says that it is not ready")
+	err = l.Load(ctx, s, slow)
+	require.EqualError(t, err, "the server has loaded it, and says that it is not ready")
+	require.ErrorIs(t, err, models.ErrNotDone)
 }
 
 func TestLoader_Adapters(t *testing.T) {
@@ -123,9 +137,9 @@ func TestLoader_Adapters(t *testing.T) {
 	require.NoError(t, l.Load(t.Context(), s, sql))
 	require.Equal(t, "org/sql", e.adapters["sql"])
 	require.NoError(t, l.Load(t.Context(), s, sql), "an adapter that is there")
-	held, err := l.Held(t.Context(), s)
+	held, err := l.Held(t.Context(), s, nil)
 	require.NoError(t, err)
-	require.Equal(t, []models.Held{{Name: "sql", Ready: true}}, held, "the base model is no adapter")
+	require.Equal(t, []models.Held{{Name: "sql", Checked: true, Ready: true}}, held, "the base model is no adapter")
 	require.NoError(t, l.Unload(t.Context(), s, sql))
 	require.NoError(t, l.Unload(t.Context(), s, sql))
 	require.ErrorContains(t, l.Load(t.Context(), s, models.Model{Name: "sql"}), "needs model.path")
@@ -135,20 +149,117 @@ func TestLoader_Adapters(t *testing.T) {
 	require.EqualError(t, l.Load(ctx, s, sql), "the server has loaded it, and does not list it")
 }
 
-func TestLoader_ReadyTakesTurns(t *testing.T) {
-	l := &Loader{}
-	items := make([]int, 150)
-	for i := range items {
-		items[i] = i
+func TestLoader_ChecksSomeModelsAtATime(t *testing.T) {
+	const all = 150
+	e, l, s := newEngine(t)
+	for i := range all {
+		e.states[fmt.Sprint("m", i)] = "READY"
 	}
-	seen := map[int]int{}
-	for range 3 {
-		turn := l.turn("s", items)
-		require.Len(t, turn, readyEach)
-		for _, i := range turn {
-			seen[i]++
+	ask := func(first ...string) map[string]bool {
+		held, err := l.Held(t.Context(), s, first)
+		require.NoError(t, err)
+		require.Len(t, held, all)
+		checked := map[string]bool{}
+		for _, h := range held {
+			require.Equal(t, h.Checked, h.Ready, "only a model that was checked is ready")
+			if h.Checked {
+				checked[h.Name] = true
+			}
 		}
+		require.Len(t, checked, readyEach)
+		return checked
 	}
-	require.Len(t, seen, 150)
-	require.Len(t, l.turn("s", items[:5]), 5)
+	seen := map[string]bool{}
+	for range 3 {
+		maps.Copy(seen, ask())
+	}
+	require.Len(t, seen, all, "each model gets its turn")
+	for i := range all {
+		name := fmt.Sprint("m", i)
+		require.True(t, ask(name)[name], "the caller asks for it")
+	}
+	s.Incarnation = "2"
+	clear(seen)
+	for range 3 {
+		maps.Copy(seen, ask())
+	}
+	require.Len(t, seen, all)
+}
+
+func TestLoader_SilentServerSaysNothingOfAModel(t *testing.T) {
+	e, l, s := newEngine(t)
+	e.states["fraud"] = "READY"
+	e.silent["fraud"] = true
+	held, err := l.Held(t.Context(), s, nil)
+	require.NoError(t, err)
+	require.Equal(t, []models.Held{{Name: "fraud"}}, held)
+}
+
+func TestLoader_ReplacesAnAdapterOfTheSameName(t *testing.T) {
+	e, l, s := newEngine(t)
+	s.Protocol = models.LoRA
+	e.adapters["sql"] = "org/old"
+	require.NoError(t, l.Load(t.Context(), s, models.Model{Name: "sql", Path: "org/new"}))
+	require.Equal(t, "org/new", e.adapters["sql"])
+}
+
+func TestLoader_BoundsAnswers(t *testing.T) {
+	var status, size int
+	var read atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		for range size >> 10 {
+			n, err := w.Write(make([]byte, 1<<10))
+			if err != nil {
+				return
+			}
+			read.Add(int64(n))
+		}
+	}))
+	t.Cleanup(server.Close)
+	l := &Loader{Client: server.Client()}
+	s := models.Server{ID: "ins_1", Address: strings.TrimPrefix(server.URL, "http://"), Protocol: models.V2}
+	for name, c := range map[string]struct {
+		status, size int
+		want         string
+	}{
+		"list":   {http.StatusOK, 2 * maxList, "its answer to /v2/repository/index has more than 8388608 bytes"},
+		"answer": {http.StatusOK, 2 * maxAnswer, "the server did not load it: its answer to /v2/repository/models/fraud/load has more than 65536 bytes"},
+		"error":  {http.StatusBadRequest, 64 << 20, "400 Bad Request"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			status, size = c.status, c.size
+			read.Store(0)
+			var err error
+			if name == "list" {
+				_, err = l.Held(t.Context(), s, nil)
+			} else {
+				err = l.Load(t.Context(), s, models.Model{Name: "fraud"})
+			}
+			require.ErrorContains(t, err, c.want)
+			require.Less(t, len(err.Error()), 1024)
+			require.Less(t, read.Load(), int64(32<<20), "the rest is not read")
+		})
+	}
+}
+
+func TestLoader_GivesUpAServerThatDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &Loader{Client: &http.Client{Transport: silentServer{}}}
+		began := time.Now()
+		_, err := l.Held(t.Context(), models.Server{ID: "ins_1", Protocol: models.LoRA}, nil)
+		require.EqualError(t, err, "the server did not answer /v1/models within 10s")
+		require.Equal(t, questionTimeout, time.Since(began))
+		began = time.Now()
+		require.Error(t, l.Unload(t.Context(), models.Server{ID: "ins_1", Protocol: models.V2}, models.Model{Name: "fraud"}))
+		require.Equal(t, unloadTimeout, time.Since(began))
+	})
+}
+
+// silentServer never answers.
+type silentServer struct{}
+
+func (silentServer) RoundTrip(r *http.Request) (*http.Response, error) {
+	<-r.Context().Done()
+	return nil, r.Context().Err()
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -14,9 +15,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/windlass-run/windlass/apps/agent/internal/disk"
 	"github.com/windlass-run/windlass/pkg/modelstate"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 // harness is a manager with servers and gateways in memory and virtual time.
@@ -30,11 +34,16 @@ type harness struct {
 	// loadTime and loads are of all servers.
 	loadTime time.Duration
 	loads    int
+	unloads  int
 	// fail has errors of loads, and unready the models that say they are not ready, by model or model@server.
 	fail    map[string]error
 	unready map[string]bool
 	// crash are models that end the server which loads them.
 	crash map[string]bool
+	// checks is how many models a server is asked about at a time. 0 means all.
+	checks int
+	// registerer is that of the Config. Default: none.
+	registerer prometheus.Registerer
 	// claim and claimed are those of the Config. Default: none.
 	claim   func(server, name, model string) error
 	claimed func(server, name string) string
@@ -62,7 +71,7 @@ func newHarness(t *testing.T) *harness {
 
 // start starts an agent, which knows nothing of the one before.
 func (h *harness) start() {
-	m, err := New(Config{Loader: h, Released: h.released, Claim: h.claim, Claimed: h.claimed, Log: slog.New(slog.DiscardHandler), Rand: rand.New(rand.NewPCG(1, 2)).Float64})
+	m, err := New(Config{Loader: h, Released: h.released, Claim: h.claim, Claimed: h.claimed, Registerer: h.registerer, Log: slog.New(slog.DiscardHandler), Rand: rand.New(rand.NewPCG(1, 2)).Float64})
 	require.NoError(h.t, err)
 	ctx, cancel := context.WithCancel(h.t.Context())
 	var running sync.WaitGroup
@@ -165,7 +174,7 @@ func (h *harness) settle() {
 func (h *harness) status(id string) Status {
 	for _, s := range h.manager.Status() {
 		if s.ModelID == id {
-			return s
+			return *s
 		}
 	}
 	require.FailNow(h.t, "no such model", id)
@@ -206,7 +215,7 @@ func (h *harness) request(id string) bool {
 	return false
 }
 
-func (h *harness) Held(_ context.Context, s Server) ([]Held, error) {
+func (h *harness) Held(_ context.Context, s Server, first []string) ([]Held, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	fake := h.servers[s.ID]
@@ -214,8 +223,17 @@ func (h *harness) Held(_ context.Context, s Server) ([]Held, error) {
 		return nil, errors.New("connection refused")
 	}
 	var held []Held
-	for name := range fake.has {
-		held = append(held, Held{Name: name, Ready: !h.unready[name] && !h.unready[name+"@"+s.ID]})
+	checked := 0
+	for _, name := range append(first, slices.Collect(maps.Keys(fake.has))...) {
+		if !fake.has[name] || slices.ContainsFunc(held, func(other Held) bool { return other.Name == name }) {
+			continue
+		}
+		one := Held{Name: name}
+		if h.checks == 0 || checked < h.checks {
+			checked++
+			one.Checked, one.Ready = true, !h.unready[name] && !h.unready[name+"@"+s.ID]
+		}
+		held = append(held, one)
 	}
 	return held, nil
 }
@@ -273,6 +291,7 @@ func memoryOf(name string) int64 {
 func (h *harness) Unload(_ context.Context, s Server, m Model) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.unloads++
 	if slices.Contains(h.view[m.ID], s.ID) {
 		h.t.Errorf("%s is unloaded from %s while gateways route to it", m.ID, s.ID)
 	}
@@ -286,6 +305,12 @@ func (h *harness) countLoads() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.loads
+}
+
+func (h *harness) countUnloads() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.unloads
 }
 
 func model(id string, replicas int) Model {
@@ -540,6 +565,82 @@ func TestManager(t *testing.T) {
 		require.Equal(h.t, loads, h.countLoads(), "it is not tried again")
 	})
 
+	run(t, "retries a load that failed while other models change all the time", func(h *harness) {
+		h.add("s1", "shared", 10)
+		h.fail["a"] = errors.New("404")
+		h.show()
+		h.set(model("a", 1))
+		time.Sleep(500 * time.Millisecond)
+		synctest.Wait()
+		m := h.manager
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		failed := m.replicas[replicaKey{"a", "s1"}]
+		require.Equal(h.t, modelstate.LoadFailed, failed.State)
+		now := failed.retryAt
+		m.placeDirty, m.placeAt, m.placedAt = true, now.Add(time.Second), failed.since.Add(-1)
+		m.step(h.t.Context(), now)
+		require.Equal(h.t, modelstate.LoadFailed, m.replicas[replicaKey{"a", "s1"}].State, "no placement has seen the failure")
+		m.placedAt = failed.since
+		m.step(h.t.Context(), now)
+		require.Equal(h.t, modelstate.Unloaded, m.replicas[replicaKey{"a", "s1"}].State)
+	})
+
+	run(t, "does not hold the end of a server that drains against a model", func(h *harness) {
+		h.add("s1", "shared", 10)
+		h.loadTime = time.Hour
+		h.show()
+		h.set(model("a", 1))
+		time.Sleep(time.Second)
+		h.change("s1", func(s *fakeServer) { s.Draining = true })
+		h.kill("s1")
+		require.Empty(h.t, h.manager.kills)
+	})
+
+	run(t, "holds the ends of servers against a model for some time", func(h *harness) {
+		h.add("s1", "shared", 10)
+		h.mu.Lock()
+		h.crash["bad"] = true
+		h.mu.Unlock()
+		h.show()
+		h.set(model("bad", 1))
+		time.Sleep(time.Minute)
+		loads := h.countLoads()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		require.Equal(h.t, loads+1, h.countLoads(), "one more attempt")
+		require.Contains(h.t, h.status("bad").Reason, "the model has killed")
+		h.mu.Lock()
+		delete(h.crash, "bad")
+		h.mu.Unlock()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		require.Equal(h.t, []string{"s1"}, h.routed("bad"))
+		require.Len(h.t, h.manager.kills, 1)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		require.Empty(h.t, h.manager.kills)
+	})
+
+	run(t, "starts anew with a new version of a model that ended servers", func(h *harness) {
+		h.add("s1", "shared", 10)
+		h.mu.Lock()
+		h.crash["bad"] = true
+		h.mu.Unlock()
+		h.show()
+		old, next := model("bad", 1), model("good", 1)
+		next.Name = "bad"
+		h.set(old)
+		time.Sleep(time.Minute)
+		h.mu.Lock()
+		delete(h.crash, "bad")
+		h.mu.Unlock()
+		h.set(next)
+		h.settle()
+		require.Equal(h.t, []string{"s1"}, h.routed("good"))
+		require.Empty(h.t, h.manager.kills)
+	})
+
 	run(t, "asks a server what it holds before it loads anything", func(h *harness) {
 		h.add("s1", "shared", 10)
 		h.servers["s1"].Ready = false
@@ -581,6 +682,37 @@ func TestManager_AdoptsOnlyItsOwn(t *testing.T) {
 		require.Empty(h.t, h.routed("a"))
 		require.Equal(h.t, []string{"s1"}, h.where("a"))
 	})
+	run(t, "a model that was not checked is not ready", func(h *harness) {
+		h.add("s1", "shared", 100)
+		var models []Model
+		for i := range 20 {
+			models = append(models, model(fmt.Sprint("m", i), 1))
+			h.servers["s1"].has[models[i].Name] = true
+		}
+		h.checks = 3
+		h.unready["m7"] = true
+		h.ackDelay = time.Microsecond
+		h.set(models...)
+		h.show()
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		ready := func() (n int) {
+			for _, s := range h.manager.Status() {
+				require.Len(h.t, s.Replicas, 1)
+				if s.Replicas[0].State.Facts().Routed {
+					n++
+				}
+			}
+			return n
+		}
+		require.LessOrEqual(h.t, ready(), 3)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.Equal(h.t, 19, ready(), "the others are asked about at once")
+		require.Empty(h.t, h.routed("m7"))
+		require.Zero(h.t, h.countLoads())
+		require.Zero(h.t, h.countUnloads())
+	})
 	run(t, "a new version is loaded anew, on a server without the old one", func(h *harness) {
 		h.add("s1", "shared", 10)
 		h.show()
@@ -599,6 +731,22 @@ func TestManager_AdoptsOnlyItsOwn(t *testing.T) {
 		h.settle()
 		require.Equal(h.t, []string{"s1"}, h.routed("b"))
 		require.Equal(h.t, loads+1, h.countLoads())
+	})
+	run(t, "an old version does not unload the one that took its place", func(h *harness) {
+		h.add("s1", "shared", 10)
+		h.show()
+		old, next := model("a", 1), model("b", 1)
+		next.Name, next.Order = "a", 1
+		h.set(old)
+		h.settle()
+		old.Replicas = 0
+		h.set(old, next)
+		h.settle()
+		require.Equal(h.t, []string{"s1"}, h.routed("b"))
+		unloads := h.countUnloads()
+		h.settle()
+		require.Equal(h.t, []string{"s1"}, h.routed("b"))
+		require.Equal(h.t, unloads, h.countUnloads())
 	})
 	run(t, "knows after a restart of the agent which version a server has", func(h *harness) {
 		claims := map[string]string{}
@@ -699,6 +847,119 @@ func TestManager_ConvergesAfterRandomFaults(t *testing.T) {
 			time.Sleep(10 * time.Minute)
 			require.Equal(h.t, loads, h.countLoads(), "nothing moves without a cause")
 		})
+	}
+}
+
+func TestManager_StatusIsMadeAnewOnlyForWhatChanged(t *testing.T) {
+	run(t, "a model and its servers", func(h *harness) {
+		h.add("s1", "shared", 10)
+		h.add("s2", "shared", 10)
+		h.show()
+		h.set(model("a", 1), model("b", 1), model("c-99", 1))
+		h.settle()
+		was := h.manager.Status()
+		require.Equal(h.t, []string{"a", "b", "c-99"}, []string{was[0].ModelID, was[1].ModelID, was[2].ModelID})
+		same := func(i int) bool { return was[i] == h.manager.Status()[i] }
+		require.True(h.t, same(0) && same(1) && same(2))
+		h.set(model("a", 2), model("b", 1), model("c-99", 1))
+		h.settle()
+		require.Equal(h.t, 2, h.status("a").Available)
+		require.True(h.t, !same(0) && same(1))
+		was = h.manager.Status()
+		at := h.where("b")[0]
+		h.change(at, func(s *fakeServer) { s.Ready = false })
+		require.False(h.t, h.status("b").Replicas[0].ServerReady)
+		h.change(at, func(s *fakeServer) { s.Ready = true })
+		h.settle()
+		h.add("s3", "shared", 1000)
+		h.show()
+		h.settle()
+		require.Equal(h.t, []string{"s3"}, h.routed("c-99"))
+		h.set(model("b", 1), model("c-99", 1))
+		require.Len(h.t, h.manager.Status(), 2)
+	})
+}
+
+func TestManager_ServesIsWhatStatesSay(t *testing.T) {
+	run(t, "while servers come, drain and go", func(h *harness) {
+		rnd := rand.New(rand.NewPCG(3, 4))
+		check := func() {
+			m := h.manager
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			serving := map[string]int{}
+			for key, r := range m.replicas {
+				require.Same(h.t, r, m.replicasOf[key.model][key.server])
+				require.Same(h.t, r, m.servers[key.server].replicas[key.model])
+				if r.State.Facts().Routed || r.State == modelstate.UnrouteRequested {
+					serving[key.server]++
+				}
+			}
+			for id, s := range m.servers {
+				require.Equal(h.t, serving[id], s.serving, id)
+			}
+		}
+		for step := range 300 {
+			id := fmt.Sprint("s", rnd.IntN(4))
+			switch rnd.IntN(4) {
+			case 0:
+				h.kill(id)
+			case 1:
+				h.mu.Lock()
+				exists := h.servers[id] != nil
+				h.mu.Unlock()
+				if !exists {
+					h.add(id, "shared", 10)
+					h.change(id, func(s *fakeServer) { s.Incarnation = fmt.Sprint(step) })
+				}
+			case 2:
+				h.change(id, func(s *fakeServer) { s.Draining = !s.Draining })
+			case 3:
+				h.set(model("a", rnd.IntN(3)), model("b", rnd.IntN(3)), model(fmt.Sprint("c", rnd.IntN(2)), 1))
+			}
+			time.Sleep(time.Duration(rnd.IntN(300)) * time.Millisecond)
+			check()
+		}
+	})
+}
+
+// BenchmarkRuntime_Observe observes 5,000 models while one of them changes.
+func BenchmarkRuntime_Observe(b *testing.B) {
+	const all = 5000
+	base, loader := &fakeBase{changes: make(chan struct{}, 1)}, &fakeLoader{held: map[string]map[string]bool{}}
+	m, err := Wrap(base, loader, disk.NewMemory(), "models.json", slog.New(slog.DiscardHandler), nil, rand.Float64)
+	require.NoError(b, err)
+	ctx, cancel := context.WithCancel(b.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = m.Run(ctx) })
+	defer running.Wait()
+	defer cancel()
+	require.NoError(b, m.keepServer("dep_servers", assignment{AppName: "shared", Server: &windlassv1.ModelServer{}}))
+	base.serve(instanceOf("ins_a", ready))
+	for i := range all {
+		id := fmt.Sprint("dep_", i)
+		one := assignment{DeploymentID: id, AppName: id, Replicas: 1, Model: &windlassv1.LoadedModel{}}
+		m.kept.Models[id] = one
+		m.manager.Put(one.asModel(id))
+	}
+	for available := 0; available < all; {
+		available = 0
+		seen, err := m.Observe(ctx)
+		require.NoError(b, err)
+		for _, d := range seen.Deployments[1:] {
+			if len(d.Instances) > 0 && d.Instances[0].Status == ready {
+				available++
+			}
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	for b.Loop() {
+		m.manager.mu.Lock()
+		m.manager.stale["dep_7"] = true
+		m.manager.mu.Unlock()
+		if _, err := m.Observe(ctx); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/disk"
@@ -27,6 +28,9 @@ import (
 // drainPatience is how long a server that should stop waits until its models serve elsewhere, at least.
 const drainPatience = 10 * time.Minute
 
+// retryRemoval is the time from a failed removal of servers to the next attempt.
+const retryRemoval = 5 * time.Second
+
 // failuresUntilDoomed is how many loads of a replica fail before a rollout should not wait for it.
 const failuresUntilDoomed = 3
 
@@ -38,6 +42,7 @@ const failuresUntilDoomed = 3
 type Runtime struct {
 	base    runtime.Runtime
 	manager *Manager
+	log     *slog.Logger
 	files   disk.Files
 	name    string
 	changes chan struct{}
@@ -51,6 +56,15 @@ type Runtime struct {
 	writing sync.Mutex
 	// groups are the groups of the replicas of a model, by server.
 	groups map[string]map[string]int
+	// described are what describe returned last, by workload.
+	described map[string]described
+	// removed are the deployments of servers that base was told to remove.
+	removed map[string]bool
+	// removing is held while base is told so.
+	removing sync.Mutex
+	// alarm signals changes at alarmAt.
+	alarm   *time.Timer
+	alarmAt time.Time
 	// order is the greatest Order so far.
 	order int64
 
@@ -61,7 +75,8 @@ type Runtime struct {
 // kept is the content of the file, by which a new agent process knows what to adopt before the reconciler has
 // applied everything.
 type kept struct {
-	// Models are the deployments of models by workload, and Servers those of servers by id.
+	// Models are the deployments of models by workload, and Servers those of servers by id. Both have those that were
+	// removed until nothing is left of them.
 	Models  map[string]assignment `json:"models"`
 	Servers map[string]assignment `json:"servers"`
 	// Claims are the workloads whose models servers loaded last, by the server's instance and the model's name. A load
@@ -80,21 +95,29 @@ type assignment struct {
 	MinReady      int    `json:"minReady"`
 	// Order counts the models in the order in which they were added.
 	Order int64 `json:"order,omitempty"`
-	// Deleted is whether the model should be unloaded everywhere.
-	Deleted bool                    `json:"deleted,omitempty"`
-	Model   *windlassv1.LoadedModel `json:"model,omitempty"`
-	Server  *windlassv1.ModelServer `json:"server,omitempty"`
+	// Deleted is whether the model should be unloaded everywhere, or the servers should end. DeletedAt is since when.
+	Deleted   bool                    `json:"deleted,omitempty"`
+	DeletedAt time.Time               `json:"deletedAt,omitzero"`
+	Model     *windlassv1.LoadedModel `json:"model,omitempty"`
+	Server    *windlassv1.ModelServer `json:"server,omitempty"`
+}
+
+// described is a model as the deployment that it is, with what it was made from.
+type described struct {
+	status     *Status
+	assignment assignment
+	deployment runtime.ObservedDeployment
 }
 
 // Wrap returns a Runtime around base. It reads what an earlier agent process kept in the file.
-func Wrap(base runtime.Runtime, loader Loader, files disk.Files, name string, log *slog.Logger, rand func() float64) (*Runtime, error) {
+func Wrap(base runtime.Runtime, loader Loader, files disk.Files, name string, log *slog.Logger, reg prometheus.Registerer, rand func() float64) (*Runtime, error) {
 	r := &Runtime{
-		base: base, files: files, name: name, changes: make(chan struct{}, 1),
+		base: base, log: log, files: files, name: name, changes: make(chan struct{}, 1),
 		kept:   kept{Models: map[string]assignment{}, Servers: map[string]assignment{}},
-		groups: map[string]map[string]int{},
+		groups: map[string]map[string]int{}, removed: map[string]bool{}, described: map[string]described{},
 	}
 	var err error
-	if r.manager, err = New(Config{Loader: loader, Released: r.isReleased, Claim: r.claim, Claimed: r.claimed, Log: log, Rand: rand}); err != nil {
+	if r.manager, err = New(Config{Loader: loader, Released: r.isReleased, Claim: r.claim, Claimed: r.claimed, Registerer: reg, Log: log, Rand: rand}); err != nil {
 		return nil, err
 	}
 	data, err := files.Read(name)
@@ -198,11 +221,17 @@ func (r *Runtime) claimed(server, name string) string {
 }
 
 // dropClaims forgets the claims of workloads and of instances that are not there any more. The lock must be held.
-func (r *Runtime) dropClaims(instances map[string]bool) {
+func (r *Runtime) dropClaims(seen []runtime.ObservedDeployment) {
 	r.claims.Lock()
 	defer r.claims.Unlock()
 	if len(r.kept.Claims) == 0 {
 		return
+	}
+	instances := map[string]bool{}
+	for _, d := range seen {
+		for _, in := range d.Instances {
+			instances[in.ID] = true
+		}
 	}
 	maps.DeleteFunc(r.kept.Claims, func(server string, names map[string]string) bool {
 		maps.DeleteFunc(names, func(_, workload string) bool {
@@ -213,18 +242,25 @@ func (r *Runtime) dropClaims(instances map[string]bool) {
 	})
 }
 
-// keepServer notes whether a deployment's instances are servers of models.
+// keepServer notes whether a deployment's instances are servers of models. A removal of these that has begun has ended
+// when it returns, and no other one begins.
 func (r *Runtime) keepServer(id string, a assignment) error {
 	r.mu.Lock()
 	_, known := r.kept.Servers[id]
-	switch {
-	case a.Server != nil:
-		r.kept.Servers[id] = a
-		r.dirty = true
-	case known:
-		delete(r.kept.Servers, id)
-		r.dirty = true
+	r.mu.Unlock()
+	if a.Server == nil && !known {
+		return nil
 	}
+	r.removing.Lock()
+	defer r.removing.Unlock()
+	r.mu.Lock()
+	if a.Server != nil {
+		r.kept.Servers[id] = a
+	} else {
+		delete(r.kept.Servers, id)
+	}
+	delete(r.removed, id)
+	r.dirty = true
 	r.mu.Unlock()
 	return r.keep()
 }
@@ -276,11 +312,99 @@ func (r *Runtime) Remove(ctx context.Context, deploymentID string) error {
 		r.signal()
 		return nil
 	}
+	a, ok := r.kept.Servers[deploymentID]
+	if !ok {
+		r.mu.Unlock()
+		return r.base.Remove(ctx, deploymentID)
+	}
+	if !a.Deleted {
+		a.Deleted, a.DeletedAt = true, time.Now()
+		r.kept.Servers[deploymentID] = a
+		r.dirty = true
+	}
 	r.mu.Unlock()
-	if err := r.keepServer(deploymentID, assignment{}); err != nil {
+	if err := r.keep(); err != nil {
 		return err
 	}
-	return r.base.Remove(ctx, deploymentID)
+	r.signal()
+	return nil
+}
+
+// removeServers makes base remove the servers that were removed and whose models serve elsewhere, or have had
+// drainPatience to. It forgets those that base has removed. The manager must know the servers of seen.
+func (r *Runtime) removeServers(ctx context.Context, seen runtime.Observation) error {
+	present := map[string]*runtime.ObservedDeployment{}
+	for i := range seen.Deployments {
+		present[seen.Deployments[i].DeploymentID] = &seen.Deployments[i]
+	}
+	var due []string
+	r.mu.Lock()
+	for id, a := range r.kept.Servers {
+		if !a.Deleted {
+			continue
+		}
+		d := present[id]
+		if d == nil && r.removed[id] {
+			delete(r.kept.Servers, id)
+			delete(r.removed, id)
+			r.dirty = true
+			continue
+		}
+		if d != nil {
+			d.Removing = true
+		}
+		if r.removed[id] {
+			continue
+		}
+		left := drainPatience - time.Since(a.DeletedAt)
+		if d == nil || left <= 0 || !slices.ContainsFunc(d.Instances, func(in runtime.Instance) bool { return !r.manager.IsEmpty(in.ID) }) {
+			due = append(due, id)
+			continue
+		}
+		r.lookIn(left)
+	}
+	r.mu.Unlock()
+	for _, id := range due {
+		if err := r.removeServer(ctx, id); err != nil {
+			r.log.WarnContext(ctx, "cannot remove servers of models; will try again", "deployment", id, "error", err, "retry_in", retryRemoval)
+			r.mu.Lock()
+			r.lookIn(retryRemoval)
+			r.mu.Unlock()
+		}
+	}
+	return r.keep()
+}
+
+// lookIn signals Changes after some time, unless it is to be signalled earlier anyway. The lock must be held.
+func (r *Runtime) lookIn(after time.Duration) {
+	at := time.Now().Add(after)
+	if r.alarm != nil && time.Now().Before(r.alarmAt) {
+		if !at.Before(r.alarmAt) {
+			return
+		}
+		r.alarm.Stop()
+	}
+	r.alarm, r.alarmAt = time.AfterFunc(after, r.signal), at
+}
+
+// removeServer makes base remove servers, unless they were applied again.
+func (r *Runtime) removeServer(ctx context.Context, id string) error {
+	r.removing.Lock()
+	defer r.removing.Unlock()
+	r.mu.Lock()
+	deleted := r.kept.Servers[id].Deleted
+	r.mu.Unlock()
+	if !deleted {
+		return nil
+	}
+	if err := r.base.Remove(ctx, id); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	r.removed[id] = true
+	r.mu.Unlock()
+	r.signal()
+	return nil
 }
 
 // Observe implements runtime.Runtime.
@@ -294,16 +418,15 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 	none := len(r.kept.Models) == 0 && len(servers) == 0
 	r.mu.Unlock()
 	r.manager.SetServers(servers)
+	if err := r.removeServers(ctx, seen); err != nil {
+		return seen, err
+	}
 	if none {
 		return seen, nil
 	}
-	instances := map[string]bool{}
-	for _, d := range seen.Deployments {
-		for _, in := range d.Instances {
-			instances[in.ID] = true
-		}
-	}
+	ofBase := seen.Deployments
 	status := r.manager.Status()
+	seen.Deployments = slices.Grow(slices.Clip(seen.Deployments), len(status))
 	r.mu.Lock()
 	gone := false
 	for _, s := range status {
@@ -314,14 +437,20 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 		if a.Deleted && s.State == modelstate.ModelTerminated {
 			delete(r.kept.Models, s.ModelID)
 			delete(r.groups, s.ModelID)
+			delete(r.described, s.ModelID)
 			r.manager.Drop(s.ModelID)
 			r.dirty, gone = true, true
 			continue
 		}
-		seen.Deployments = append(seen.Deployments, r.describe(s, a))
+		was := r.described[s.ModelID]
+		if was.status != s || was.assignment != a {
+			was = described{s, a, r.describe(s, a)}
+			r.described[s.ModelID] = was
+		}
+		seen.Deployments = append(seen.Deployments, was.deployment)
 	}
 	if gone {
-		r.dropClaims(instances)
+		r.dropClaims(ofBase)
 	}
 	r.mu.Unlock()
 	if gone {
@@ -343,12 +472,13 @@ func (r *Runtime) serversOf(seen runtime.Observation) []Server {
 				ID: in.ID, Incarnation: fmt.Sprint(in.StartedAt.UnixNano(), "-", in.Restarts), App: a.AppName, Scope: a.EnvironmentID, Index: in.Group,
 				Address: in.Address, Protocol: V2, Capabilities: a.Server.GetCapabilities(), Memory: a.Server.GetMemoryMib() << 20, Slots: int(a.Server.GetSlots()),
 			}
+			s.Draining = d.Removing || a.Deleted
 			if a.Server.GetProtocol() == windlassv1.ModelServer_PROTOCOL_LORA {
 				s.Protocol = LoRA
 			}
 			switch in.Status {
 			case windlassv1.InstanceStatus_INSTANCE_STATUS_READY:
-				s.Ready, s.Draining = true, d.Removing
+				s.Ready = true
 			case windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING:
 				s.Ready, s.Draining = true, true
 			case windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING:
@@ -369,8 +499,8 @@ func instanceID(workload, server string) string {
 	return ident.From("ins", time.UnixMilli(0), binary.BigEndian.Uint64(sum[:]), binary.BigEndian.Uint64(sum[8:]))
 }
 
-// describe returns a model as the deployment that it is.
-func (r *Runtime) describe(s Status, a assignment) runtime.ObservedDeployment {
+// describe returns a model as the deployment that it is. The lock must be held.
+func (r *Runtime) describe(s *Status, a assignment) runtime.ObservedDeployment {
 	d := runtime.ObservedDeployment{DeploymentID: a.DeploymentID, Generation: a.Generation, TemplateHash: a.TemplateHash, Removing: a.Deleted}
 	add := func(server string, in runtime.Instance) {
 		in.ID, in.Role, in.TemplateHash, in.RuntimeName = instanceID(s.ModelID, server), "main", a.TemplateHash, server

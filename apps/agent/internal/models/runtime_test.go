@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -28,6 +29,8 @@ type fakeBase struct {
 	mayStop  func(string) bool
 	patience func(string) time.Duration
 	changes  chan struct{}
+	// refuse is the error of Remove.
+	refuse error
 }
 
 func (f *fakeBase) Apply(_ context.Context, a runtime.Assignment) error {
@@ -36,14 +39,20 @@ func (f *fakeBase) Apply(_ context.Context, a runtime.Assignment) error {
 }
 
 func (f *fakeBase) Remove(_ context.Context, id string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.refuse != nil {
+		return f.refuse
+	}
 	f.removed = append(f.removed, id)
+	f.seen = slices.DeleteFunc(slices.Clone(f.seen), func(d runtime.ObservedDeployment) bool { return d.DeploymentID == id })
 	return nil
 }
 
 func (f *fakeBase) Observe(context.Context) (runtime.Observation, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return runtime.Observation{Deployments: f.seen}, nil
+	return runtime.Observation{Deployments: slices.Clone(f.seen)}, nil
 }
 
 func (f *fakeBase) Changes() <-chan struct{} { return f.changes }
@@ -78,12 +87,12 @@ type fakeLoader struct {
 	fail error
 }
 
-func (l *fakeLoader) Held(_ context.Context, s Server) ([]Held, error) {
+func (l *fakeLoader) Held(_ context.Context, s Server, _ []string) ([]Held, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var held []Held
 	for name := range l.held[s.ID] {
-		held = append(held, Held{Name: name, Ready: true})
+		held = append(held, Held{Name: name, Checked: true, Ready: true})
 	}
 	return held, nil
 }
@@ -124,7 +133,7 @@ type modelRuntime struct {
 func newModelRuntime(t *testing.T, base *fakeBase, loader *fakeLoader, files disk.Files) *modelRuntime {
 	m := &modelRuntime{t: t, base: base, loader: loader, files: files, blocked: map[string]bool{}}
 	var err error
-	m.Runtime, err = Wrap(base, loader, files, "models.json", slog.New(slog.DiscardHandler), func() float64 { return 0.5 })
+	m.Runtime, err = Wrap(base, loader, files, "models.json", slog.New(slog.DiscardHandler), nil, func() float64 { return 0.5 })
 	require.NoError(t, err)
 	m.Drain(func(id string) bool {
 		m.mu.Lock()
@@ -286,6 +295,72 @@ func TestRuntime(t *testing.T) {
 		}
 		require.Equal(t, 30*time.Second, m.base.patience("ins_other"))
 		require.Equal(t, 10*time.Minute, m.base.patience("ins_a"), "its model serves nowhere else")
+	})
+	runRuntime(t, "removes servers once their models serve elsewhere", func(t *testing.T, m *modelRuntime) {
+		other := func(d runtime.ObservedDeployment) {
+			m.base.mu.Lock()
+			defer m.base.mu.Unlock()
+			m.base.seen = append(m.base.seen, d)
+		}
+		require.NoError(t, m.apply("dep_servers", 1, servers))
+		require.NoError(t, m.apply("dep_others", 1, servers))
+		require.NoError(t, m.apply("dep_fraud", 1, fraud))
+		m.base.serve(instanceOf("ins_a", ready))
+		require.Equal(t, "ins_a:80", m.look("dep_fraud").Instances[0].Address)
+		require.NoError(t, m.Remove(t.Context(), "dep_servers"))
+		d := m.look("dep_fraud")
+		require.Equal(t, ready, d.Instances[0].Status, "there is no other server")
+		require.Equal(t, "ins_a:80", d.Instances[0].Address)
+		require.Empty(t, m.base.removed)
+		require.True(t, m.look("dep_servers").Removing)
+
+		// An agent that starts meanwhile goes on with it.
+		m.stop()
+		again := newModelRuntime(t, m.base, m.loader, m.files)
+		m.stop = again.stop
+		again.look("dep_fraud")
+		require.Empty(t, m.base.removed)
+		other(runtime.ObservedDeployment{DeploymentID: "dep_others", Instances: []runtime.Instance{instanceOf("ins_b", ready)}})
+		require.Equal(t, "ins_b:80", again.look("dep_fraud").Instances[0].Address)
+		require.Equal(t, []string{"dep_servers"}, m.base.removed)
+		require.Nil(t, again.look("dep_servers"))
+		require.NotContains(t, again.kept.Servers, "dep_servers")
+	})
+	runRuntime(t, "removes servers whose models serve nowhere else after a time", func(t *testing.T, m *modelRuntime) {
+		require.NoError(t, m.apply("dep_servers", 1, servers))
+		require.NoError(t, m.apply("dep_fraud", 1, fraud))
+		m.base.serve(instanceOf("ins_a", ready))
+		m.look("dep_fraud")
+		require.NoError(t, m.Remove(t.Context(), "dep_servers"))
+		m.look("dep_fraud")
+		wait := func() {
+			select {
+			case <-m.Changes():
+			default:
+			}
+			began := time.Now()
+			<-m.Changes()
+			require.Less(t, time.Since(began), drainPatience)
+		}
+		wait()
+		m.base.refuse = errors.New("the cluster does not answer")
+		require.NotNil(t, m.look("dep_servers"))
+		m.base.refuse = nil
+		wait()
+		require.Equal(t, pending, m.look("dep_fraud").Instances[0].Status)
+		require.Equal(t, []string{"dep_servers"}, m.base.removed)
+	})
+	runRuntime(t, "keeps servers that are applied again while they drain", func(t *testing.T, m *modelRuntime) {
+		require.NoError(t, m.apply("dep_servers", 1, servers))
+		require.NoError(t, m.apply("dep_fraud", 1, fraud))
+		m.base.serve(instanceOf("ins_a", ready))
+		m.look("dep_fraud")
+		require.NoError(t, m.Remove(t.Context(), "dep_servers"))
+		m.look("dep_fraud")
+		require.NoError(t, m.apply("dep_servers", 1, servers))
+		time.Sleep(2 * drainPatience)
+		require.Equal(t, "ins_a:80", m.look("dep_fraud").Instances[0].Address)
+		require.Empty(t, m.base.removed)
 	})
 	runRuntime(t, "adopts after a restart, and unloads what was deleted meanwhile", func(t *testing.T, m *modelRuntime) {
 		require.NoError(t, m.apply("dep_servers", 2, servers))

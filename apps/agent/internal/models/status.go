@@ -32,49 +32,65 @@ type ReplicaStatus struct {
 	Failures int
 }
 
-// Status returns the states of all models, by id.
-func (m *Manager) Status() []Status {
+// Status returns the states of all models, by id. What it returns must not be changed. The status of a model is the
+// same pointer as in the last call if it is the same.
+func (m *Manager) Status() []*Status {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.looks++
-	of := map[string][]replicaKey{}
-	for key, r := range m.replicas {
-		of[key.model] = append(of[key.model], key)
-		if r.State == modelstate.UnrouteRequested && m.looks <= r.look+2 {
+	for _, r := range m.unrouting {
+		if m.looks <= r.look+2 {
 			m.signal() // Its unload waits for the next look.
+			break
 		}
 	}
-	all := make([]Status, 0, len(m.models))
-	for _, id := range slices.Sorted(maps.Keys(m.models)) {
-		model := m.models[id]
-		status := Status{ModelID: id}
-		var states []modelstate.Replica
-		slices.SortFunc(of[id], compareKeys)
-		for _, key := range of[id] {
-			r := m.replicas[key]
-			states = append(states, r.Replica)
-			if r.State == modelstate.Unloaded {
-				continue
-			}
-			one := ReplicaStatus{ServerID: key.server, State: r.State, Reason: r.Reason, Since: r.since, Failures: r.failures}
-			if s := m.servers[key.server]; s != nil {
-				one.Address, one.ServerReady = s.Address, s.Ready
-			}
-			status.Replicas = append(status.Replicas, one)
-			if r.Reason != "" {
-				status.Reason = r.Reason
-			}
-		}
-		if status.Short = m.short[id]; status.Short > 0 {
-			status.Refused = m.refused[id].String()
-			status.Reason = join(status.Refused, status.Reason)
-		}
-		status.Summary = modelstate.Summarize(modelstate.Wanted{
-			Replicas: model.Replicas, MinReplicas: model.MinReplicas, Deleted: model.Deleted, Short: m.short[id],
-		}, states)
-		all = append(all, status)
+	if m.ids != nil && len(m.stale) == 0 {
+		return m.listed
 	}
-	return all
+	for id := range m.stale {
+		if model, ok := m.models[id]; ok {
+			m.statuses[id] = m.statusOf(model)
+		}
+	}
+	clear(m.stale)
+	if m.ids == nil {
+		m.ids = slices.AppendSeq(make([]string, 0, len(m.statuses)), maps.Keys(m.statuses))
+		slices.Sort(m.ids)
+	}
+	m.listed = make([]*Status, 0, len(m.ids))
+	for _, id := range m.ids {
+		m.listed = append(m.listed, m.statuses[id])
+	}
+	return m.listed
+}
+
+func (m *Manager) statusOf(model Model) *Status {
+	status := &Status{ModelID: model.ID}
+	var states []modelstate.Replica
+	of := m.replicasOf[model.ID]
+	for _, server := range slices.Sorted(maps.Keys(of)) {
+		r := of[server]
+		states = append(states, r.Replica)
+		if r.State == modelstate.Unloaded {
+			continue
+		}
+		one := ReplicaStatus{ServerID: server, State: r.State, Reason: r.Reason, Since: r.since, Failures: r.failures}
+		if s := m.servers[server]; s != nil {
+			one.Address, one.ServerReady = s.Address, s.Ready
+		}
+		status.Replicas = append(status.Replicas, one)
+		if r.Reason != "" {
+			status.Reason = r.Reason
+		}
+	}
+	if status.Short = m.short[model.ID]; status.Short > 0 {
+		status.Refused = m.refused[model.ID]
+		status.Reason = join(status.Refused, status.Reason)
+	}
+	status.Summary = modelstate.Summarize(modelstate.Wanted{
+		Replicas: model.Replicas, MinReplicas: model.MinReplicas, Deleted: model.Deleted, Short: status.Short,
+	}, states)
+	return status
 }
 
 func join(a, b string) string {

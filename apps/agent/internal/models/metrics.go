@@ -1,0 +1,87 @@
+package models
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Errors of a Loader, by which failures are counted. A Loader's other errors are those of connections.
+var (
+	// ErrRefused is an answer of a server that says no.
+	ErrRefused = errors.New("the server refused")
+	// ErrNotDone is that a server has answered, and has not done what it was asked for.
+	ErrNotDone = errors.New("the server has not done it")
+)
+
+// errNotNoted is that the agent could not note a load before it began.
+var errNotNoted = errors.New("cannot note which version is loaded")
+
+// metrics of the manager. No label names a model: their number has no bound.
+type metrics struct {
+	loads, unloads *prometheus.CounterVec
+	loadTime       prometheus.Histogram
+	deaths         prometheus.Counter
+}
+
+func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+	m := &metrics{
+		loads: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "windlass_agent_model_loads_total",
+			Help: "Loads of models on servers that ended, by result: loaded, refused (by the server), not_done (the server answered, and the model is not ready), " +
+				"timeout, unreachable (the connection failed), not_noted (the agent could not write to its disk) or canceled (the agent ended).",
+		}, []string{"result"}),
+		unloads: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "windlass_agent_model_unloads_total", Help: "Unloads of models on servers that ended, by result: unloaded, or as for loads.",
+		}, []string{"result"}),
+		loadTime: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "windlass_agent_model_load_time_seconds", Help: "Time from the request of a load to a server until the model was ready there.",
+			Buckets: []float64{0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800},
+		}),
+		deaths: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "windlass_agent_model_server_ends_total", Help: "Servers that ended while they loaded a model, once for each model.",
+		}),
+	}
+	if reg == nil {
+		return m, nil
+	}
+	for _, c := range []prometheus.Collector{m.loads, m.unloads, m.loadTime, m.deaths} {
+		if err := reg.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+func (m *metrics) ended(load bool, took time.Duration, err error) {
+	switch {
+	case !load:
+		m.unloads.WithLabelValues(resultOf(err, "unloaded")).Inc()
+	case err == nil:
+		m.loadTime.Observe(took.Seconds())
+		fallthrough
+	default:
+		m.loads.WithLabelValues(resultOf(err, "loaded")).Inc()
+	}
+}
+
+// resultOf returns the kind of a failure, or done.
+func resultOf(err error, done string) string {
+	switch {
+	case err == nil:
+		return done
+	case errors.Is(err, ErrRefused):
+		return "refused"
+	case errors.Is(err, ErrNotDone):
+		return "not_done"
+	case errors.Is(err, errNotNoted):
+		return "not_noted"
+	case errors.Is(err, context.Canceled):
+		return "canceled"
+	case errors.Is(err, context.DeadlineExceeded):
+		return "timeout"
+	}
+	return "unreachable"
+}

@@ -1,0 +1,233 @@
+package models
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/windlass-run/windlass/pkg/modelstate"
+)
+
+type replicaKey struct{ model, server string }
+
+type replica struct {
+	modelstate.Replica
+	// since is when the state began.
+	since    time.Time
+	failures int
+	retryAt  time.Time
+	// look is the number of looks when the state began.
+	look int64
+	// reload is whether the model is unloaded to be loaded again, which is not taken back.
+	reload bool
+}
+
+// setReplica adds a replica, or replaces it.
+func (m *Manager) setReplica(key replicaKey, r *replica) {
+	m.dropReplica(key)
+	m.replicas[key] = r
+	if m.replicasOf[key.model] == nil {
+		m.replicasOf[key.model] = map[string]*replica{}
+	}
+	m.replicasOf[key.model][key.server] = r
+	if s := m.servers[key.server]; s != nil {
+		s.replicas[key.model] = r
+	}
+	m.count(key, r, 1)
+	m.stale[key.model] = true
+}
+
+// dropReplica forgets a replica.
+func (m *Manager) dropReplica(key replicaKey) {
+	r := m.replicas[key]
+	if r == nil {
+		return
+	}
+	m.count(key, r, -1)
+	m.stale[key.model] = true
+	delete(m.replicas, key)
+	delete(m.replicasOf[key.model], key.server)
+	if len(m.replicasOf[key.model]) == 0 {
+		delete(m.replicasOf, key.model)
+	}
+	if s := m.servers[key.server]; s != nil {
+		delete(s.replicas, key.model)
+	}
+}
+
+// count adds a replica to what is counted by state, or takes it away: by is 1 or -1.
+func (m *Manager) count(key replicaKey, r *replica, by int) {
+	unrouting := r.State == modelstate.UnrouteRequested
+	if s := m.servers[key.server]; s != nil && (unrouting || r.State.Facts().Routed) {
+		s.serving += by
+	}
+	switch {
+	case !unrouting:
+	case by > 0:
+		m.unrouting[key] = r
+	default:
+		delete(m.unrouting, key)
+	}
+}
+
+// apply applies an event to a replica, and notes what has to be done again because of it.
+func (m *Manager) apply(key replicaKey, r *replica, e modelstate.Event, tick int64, reason string, now time.Time) bool {
+	next, changed := r.Apply(e, tick, reason)
+	if !changed {
+		return false
+	}
+	m.count(key, r, -1)
+	r.Replica, r.since, r.look = next, now, m.looks
+	m.count(key, r, 1)
+	m.stale[key.model] = true
+	switch next.State {
+	case modelstate.Available:
+		r.failures = 0
+	case modelstate.LoadRequested, modelstate.UnloadRequested:
+		if s := m.servers[key.server]; s != nil {
+			s.queue = append(s.queue, key)
+		}
+	case modelstate.Unloaded:
+		r.reload = false
+	case modelstate.LoadedUnavailable:
+		if s := m.servers[key.server]; s != nil && e == modelstate.RequestLoad {
+			s.askAt = now // An unload was taken back: only the server knows whether the model is ready.
+		}
+	case modelstate.LoadFailed, modelstate.UnloadFailed:
+		r.retryAt = now.Add(m.cfg.Retry.Delay(r.failures, m.cfg.Rand))
+		r.failures++
+		m.cfg.Log.Warn("a server failed to load or unload a model", "instance", key.server, "model", m.models[key.model].Name, "state", next.State.String(), "reason", reason)
+	default: // The other states wait.
+	}
+	m.placeDirty = true
+	m.signal()
+	return true
+}
+
+// advance does what time and gateways make of a replica's state.
+func (m *Manager) advance(key replicaKey, r *replica, now time.Time, soon func(time.Time)) {
+	switch r.State {
+	case modelstate.Loaded:
+		// The agent's observation tells gateways, and counts the replica as ready when they have acknowledged it.
+		m.apply(key, r, modelstate.Routed, r.Tick, "", now)
+	case modelstate.UnrouteRequested:
+		due := r.since.Add(m.cfg.Patience)
+		// What gateways released before they knew the state says nothing. They know it when the look after the one
+		// that has it begins.
+		if m.looks >= r.look+2 && m.cfg.Released(key.model, key.server) || !now.Before(due) {
+			m.apply(key, r, modelstate.Unrouted, r.Tick, "", now)
+		} else {
+			soon(due)
+		}
+	case modelstate.LoadedUnavailable:
+		if due := r.since.Add(m.cfg.Unready); now.Before(due) {
+			soon(due)
+		} else {
+			r.reload = true
+			m.apply(key, r, modelstate.RequestUnload, 0, "", now)
+		}
+	case modelstate.UnloadFailed:
+		if now.Before(r.retryAt) {
+			soon(r.retryAt)
+		} else {
+			m.apply(key, r, modelstate.RequestUnload, 0, "", now)
+		}
+	case modelstate.LoadFailed:
+		switch {
+		case now.Before(r.retryAt):
+			soon(r.retryAt)
+		case m.placedAt.Before(r.since):
+			soon(m.placeAt) // A placement that knows of the failure comes first: it prefers other servers.
+		default:
+			m.placeDirty = true
+			soon(m.placeAt)
+			// The failures stay known, so that delays grow.
+			m.setReplica(key, &replica{Replica: modelstate.Replica{State: modelstate.Unloaded, Tick: r.Tick + 1}, since: now, failures: r.failures})
+		}
+	default: // The other states wait for servers or for the placement.
+	}
+}
+
+// startQueued starts the operations of a server that may run now, in the order in which they were requested.
+func (m *Manager) startQueued(ctx context.Context, s *server, now time.Time) {
+	for len(s.queue) > 0 {
+		key := s.queue[0]
+		r := m.replicas[key]
+		switch {
+		case r != nil && r.State == modelstate.LoadRequested:
+			if !m.mayStart(s, key.model) {
+				return
+			}
+			m.start(ctx, s, key, r, modelstate.LoadStarted, now)
+		case r != nil && r.State == modelstate.UnloadRequested:
+			if !m.mayStart(s, "") {
+				return
+			}
+			m.start(ctx, s, key, r, modelstate.UnloadStarted, now)
+		}
+		s.queue = s.queue[1:]
+	}
+}
+
+// mayStart reports whether a server may begin another operation. model is the model to load, and empty for an
+// unload. A model that is suspected to end servers is loaded alone.
+func (m *Manager) mayStart(s *server, model string) bool {
+	if !s.Ready || !s.alive || s.alone || s.busy >= m.cfg.LoadsAtOnce {
+		return false
+	}
+	return model == "" || m.kills[appModel{s.App, model}].count == 0 || s.busy == 0
+}
+
+// start tells a server to load or unload a model.
+func (m *Manager) start(ctx context.Context, s *server, key replicaKey, r *replica, e modelstate.Event, now time.Time) {
+	model, target, tick := m.models[key.model], s.Server, r.Tick
+	m.apply(key, r, e, tick, "", now)
+	s.busy++
+	load := e == modelstate.LoadStarted
+	shared := false
+	if load {
+		s.owners[model.Name] = key.model
+		shared = len(m.versions[scopedName{model.Scope, model.Name}]) > 1 && m.cfg.Claim != nil
+	}
+	if load && m.kills[appModel{s.App, key.model}].count > 0 {
+		s.alone = true
+	}
+	m.work.Go(func() {
+		call, done, broke := m.cfg.Loader.Unload, modelstate.UnloadDone, modelstate.UnloadBroke
+		if load {
+			call, done, broke = m.cfg.Loader.Load, modelstate.LoadDone, modelstate.LoadBroke
+		}
+		limited, cancel := context.WithTimeout(ctx, m.cfg.LoadTimeout)
+		defer cancel()
+		var err error
+		if shared {
+			if err = m.cfg.Claim(target.ID, model.Name, model.ID); err != nil {
+				err = fmt.Errorf("%w: %w", errNotNoted, err)
+			}
+		}
+		if err == nil {
+			err = call(limited, target, model)
+		}
+		m.metrics.ended(load, time.Since(now), err)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.servers[s.ID] != s {
+			return
+		}
+		now := time.Now()
+		s.busy--
+		s.alone = s.alone && s.busy > 0
+		m.Again()
+		event, reason := done, ""
+		if err != nil {
+			s.alive, s.askAt, s.brokeAt = false, time.Time{}, now
+			event, reason = broke, err.Error()
+		}
+		if current := m.replicas[key]; current != nil {
+			m.apply(key, current, event, tick, reason, now)
+		}
+		if ctx.Err() == nil {
+			m.startQueued(ctx, s, now)
+		}
+	})
+}

@@ -1,0 +1,123 @@
+package models
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/windlass-run/windlass/pkg/modelstate"
+	"github.com/windlass-run/windlass/pkg/placement"
+)
+
+// place decides where models should be, and requests it.
+func (m *Manager) place(now time.Time) {
+	servers, ids := m.placementServers()
+	keys := map[string]placement.Key{}
+	for key, id := range ids {
+		keys[id] = key
+	}
+	failed := map[string][]placement.Key{}
+	for key, r := range m.replicas {
+		if r.State == modelstate.LoadFailed {
+			if at, ok := keys[key.server]; ok {
+				failed[key.model] = append(failed[key.model], at)
+			}
+		}
+	}
+	quarantined := map[string][]string{}
+	for k, n := range m.kills {
+		if n.count >= killsBeforeQuarantine {
+			quarantined[k.model] = append(quarantined[k.model], k.app)
+		}
+	}
+	var models []placement.Model
+	for id, model := range m.models {
+		p := placement.Model{
+			ID: id, Name: model.Name, Scope: model.Scope, Requires: model.Requires, App: model.App, Memory: model.Memory, Replicas: model.Replicas, MinReplicas: model.MinReplicas,
+			Failed: failed[id], Quarantined: quarantined[id],
+		}
+		if model.Deleted {
+			p.Replicas, p.MinReplicas = 0, 0
+		}
+		models = append(models, p)
+	}
+	for _, d := range placement.Place(servers, models) {
+		m.noteShort(d)
+		for _, at := range d.Servers {
+			m.request(replicaKey{d.Model, ids[at]}, modelstate.RequestLoad, now)
+		}
+		for _, at := range d.Unload {
+			m.request(replicaKey{d.Model, ids[at]}, modelstate.RequestUnload, now)
+		}
+	}
+	for _, s := range m.servers {
+		if !s.Draining {
+			continue
+		}
+		for model, r := range s.replicas {
+			m.apply(replicaKey{model, s.ID}, r, modelstate.Drain, 0, "", now)
+		}
+	}
+}
+
+// noteShort notes how many replicas of a model have no server, and why.
+func (m *Manager) noteShort(d placement.Decision) {
+	refused := ""
+	if d.Short > 0 {
+		refused = d.Refused.String()
+	}
+	if m.short[d.Model] == d.Short && m.refused[d.Model] == refused {
+		return
+	}
+	m.stale[d.Model] = true
+	m.signal()
+	if d.Short == 0 {
+		delete(m.short, d.Model)
+		delete(m.refused, d.Model)
+		return
+	}
+	m.short[d.Model], m.refused[d.Model] = d.Short, refused
+}
+
+func (m *Manager) request(key replicaKey, e modelstate.Event, now time.Time) {
+	r := m.replicas[key]
+	if r == nil {
+		r = &replica{Replica: modelstate.Replica{State: modelstate.Unloaded}, since: now}
+		m.setReplica(key, r)
+	}
+	m.apply(key, r, e, 0, "", now)
+}
+
+// placementServers returns the servers that have told what they hold, and their ids.
+func (m *Manager) placementServers() ([]placement.Server, map[placement.Key]string) {
+	order := slices.SortedFunc(maps.Values(m.servers), func(a, b *server) int {
+		return cmp.Or(cmp.Compare(a.App, b.App), cmp.Compare(a.Index, b.Index), cmp.Compare(a.ID, b.ID))
+	})
+	holds := map[string][]placement.Held{}
+	for key, r := range m.replicas {
+		if r.State.Facts().Holds {
+			holds[key.server] = append(holds[key.server], placement.Held{
+				Model: key.model, Name: m.models[key.model].Name, Memory: m.models[key.model].Memory,
+				Serving: r.State.Facts().Routed,
+				// An unload that the server was not told can be taken back.
+				Leaving: r.reload || r.State == modelstate.Unloading || r.State == modelstate.UnloadFailed,
+			})
+		}
+	}
+	var servers []placement.Server
+	ids := map[placement.Key]string{}
+	for i, s := range order {
+		if !s.adopted {
+			continue
+		}
+		// Two instances of an app may have the same index during a rollout.
+		p := placement.Server{
+			App: s.App, Index: i, Scope: s.Scope, Capabilities: s.Capabilities, Memory: s.Memory, Overcommit: s.Overcommit, Slots: s.Slots,
+			Draining: s.Draining || !s.Ready, Holds: holds[s.ID],
+		}
+		servers = append(servers, p)
+		ids[p.Key()] = s.ID
+	}
+	return servers, ids
+}

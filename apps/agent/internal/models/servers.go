@@ -1,0 +1,315 @@
+package models
+
+import (
+	"cmp"
+	"context"
+	"reflect"
+	"time"
+
+	"github.com/windlass-run/windlass/pkg/modelstate"
+)
+
+// Server is an instance that serves models.
+type Server struct {
+	// ID is the instance's id. Incarnation differs after each restart of its process.
+	ID, Incarnation string
+	// App is the app of the instance, and Index orders the instances of an app. Scope is what a server and its models
+	// have in common.
+	App   string
+	Scope string
+	Index int
+	// Address is host:port.
+	Address string
+	// Protocol is how models are loaded.
+	Protocol Protocol
+	// Ready is whether the instance passes its health check. Draining is whether it is going to stop.
+	Ready, Draining bool
+	Capabilities    []string
+	Memory          int64
+	Overcommit      int
+	Slots           int
+}
+
+// Protocol is how a server loads models.
+type Protocol string
+
+// The protocols.
+const (
+	// V2 is the Open Inference Protocol with the repository extension.
+	V2 Protocol = "v2"
+	// LoRA is vLLM's calls for adapters.
+	LoRA Protocol = "lora"
+)
+
+// Held is a model that a server says it has.
+type Held struct {
+	Name string
+	// Checked is whether the server was asked whether the model is ready, and Ready what it said.
+	Checked, Ready bool
+}
+
+// askSpacing is the time from one question to a server to the next while some of its models were never checked.
+const askSpacing = 10 * time.Millisecond
+
+// seenLate is how long after its end a server may be seen to have ended.
+const seenLate = 5 * time.Second
+
+// killsBeforeQuarantine is how many ends of servers quarantine the model that they were loading.
+const killsBeforeQuarantine = 2
+
+type server struct {
+	Server
+	// adopted is whether the server has told what it holds. alive is whether it has answered since the last load that
+	// failed: a load fails as well because the server ends.
+	adopted, alive, asking bool
+	askAt                  time.Time
+	failures               int
+	// busy is how many operations run, and alone is whether one of them must stay alone.
+	busy  int
+	alone bool
+	// replicas are by model, and serving is how many of them gateways may send to.
+	replicas map[string]*replica
+	serving  int
+	// held are the models that the server said it has, by name.
+	held map[string]Held
+	// owners are the ids of the versions that the server holds or held last, by name.
+	owners map[string]string
+	// droppedAt is when a version that the server may have held was dropped last.
+	droppedAt time.Time
+	// queue are replicas to load or unload. Their states may have changed since they came into it.
+	queue []replicaKey
+	// brokeAt is when the last load failed.
+	brokeAt time.Time
+}
+
+type appModel struct{ app, model string }
+
+// kills is how many servers ended, at most killsBeforeQuarantine. since is when the count changed.
+type kills struct {
+	count int
+	since time.Time
+}
+
+type scopedName struct{ scope, name string }
+
+// SetServers replaces the servers. One that is missing, or that has another incarnation, has lost its models.
+func (m *Manager) SetServers(servers []Server) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now()
+	if m.began.IsZero() {
+		m.began = now
+	} else if m.hasServers(servers) {
+		return
+	}
+	seen := map[string]bool{}
+	for _, s := range servers {
+		seen[s.ID] = true
+		known := m.servers[s.ID]
+		if known != nil && (known.Incarnation != s.Incarnation || known.Address != s.Address) {
+			m.loseServer(known, now)
+			known = nil
+		}
+		if known == nil {
+			m.servers[s.ID] = &server{Server: s, owners: map[string]string{}, replicas: map[string]*replica{}}
+		} else {
+			known.Server = s
+			for model := range known.replicas {
+				m.stale[model] = true
+			}
+		}
+	}
+	for id, s := range m.servers {
+		if !seen[id] {
+			m.loseServer(s, now)
+			delete(m.servers, id)
+		}
+	}
+	m.placeDirty = true
+	m.signal()
+}
+
+// hasServers reports whether the servers are those that the manager has.
+func (m *Manager) hasServers(servers []Server) bool {
+	if len(servers) != len(m.servers) {
+		return false
+	}
+	for _, s := range servers {
+		if known := m.servers[s.ID]; known == nil || !reflect.DeepEqual(known.Server, s) {
+			return false
+		}
+	}
+	return true
+}
+
+// loseServer drops the replicas of a server that has ended, and counts the models that may have ended it.
+func (m *Manager) loseServer(s *server, now time.Time) {
+	for model, r := range s.replicas {
+		key := replicaKey{model, s.ID}
+		// The load may have failed before the end of the server was seen. A server that drains was told to end.
+		if !s.Draining && (r.State == modelstate.Loading || r.State == modelstate.LoadFailed && now.Sub(r.since) < seenLate) {
+			suspect := appModel{s.App, key.model}
+			count := min(m.kills[suspect].count+1, killsBeforeQuarantine)
+			m.kills[suspect] = kills{count, now}
+			m.metrics.deaths.Inc()
+			m.cfg.Log.Warn("a server ended while it loaded a model", "instance", s.ID, "app", s.App, "model", m.models[key.model].Name,
+				"times", count, "quarantined", count >= killsBeforeQuarantine)
+		}
+		m.apply(key, r, modelstate.ServerLost, 0, "", now)
+		m.dropReplica(key)
+	}
+}
+
+// forgive takes one off each count of kills that did not change for a time. So a quarantined model is tried again, and
+// one more end of a server quarantines it again.
+func (m *Manager) forgive(now time.Time, soon func(time.Time)) {
+	for suspect, k := range m.kills {
+		due := k.since.Add(m.cfg.Forgive)
+		switch {
+		case now.Before(due):
+			soon(due)
+			continue
+		case k.count > 1:
+			m.kills[suspect] = kills{k.count - 1, now}
+			soon(now.Add(m.cfg.Forgive))
+		default:
+			delete(m.kills, suspect)
+		}
+		m.placeDirty = true
+	}
+}
+
+// Serves reports whether gateways may send requests for models to a server.
+func (m *Manager) Serves(serverID string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.servers[serverID]
+	return s != nil && s.serving > 0
+}
+
+// IsEmpty reports whether a server has told what it holds, and gateways may not send requests for models to it. It is
+// true for an unknown server.
+func (m *Manager) IsEmpty(serverID string) bool {
+	m.mu.Lock()
+	s := m.servers[serverID]
+	told := s == nil || s.adopted || !s.Ready
+	m.mu.Unlock()
+	return told && !m.Serves(serverID)
+}
+
+// mayHave reports whether what a server has under a model's name can be the model.
+func (s *server) mayHave(model Model) bool {
+	return model.Scope == s.Scope && (model.App == "" || model.App == s.App)
+}
+
+// ownerOf returns the version that a server has under a name, and "" if it is none of the models.
+//
+// Servers do not tell versions apart. A load is noted if several versions have the name. What was not noted was
+// loaded while its version was the only one, so that it is the oldest.
+func (m *Manager) ownerOf(s *server, name string) string {
+	versions := m.versions[scopedName{s.Scope, name}]
+	if id := s.owners[name]; versions[id] {
+		return id
+	}
+	if m.cfg.Claimed != nil {
+		if id := m.cfg.Claimed(s.ID, name); versions[id] {
+			return id
+		}
+	}
+	oldest := ""
+	for id := range versions {
+		model := m.models[id]
+		if s.mayHave(model) && (oldest == "" || cmp.Or(cmp.Compare(model.Order, m.models[oldest].Order), cmp.Compare(id, oldest)) < 0) {
+			oldest = id
+		}
+	}
+	return oldest
+}
+
+// ask asks a server what it holds.
+func (m *Manager) ask(ctx context.Context, s *server) {
+	s.asking = true
+	target, began := s.Server, time.Now()
+	ticks := map[replicaKey]int64{}
+	var first []string
+	for model, r := range s.replicas {
+		f := r.State.Facts()
+		if f.Busy {
+			continue
+		}
+		ticks[replicaKey{model, s.ID}] = r.Tick
+		name := m.models[model].Name
+		if _, has := s.held[name]; has && !f.Routed {
+			first = append(first, name)
+		}
+	}
+	m.work.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, m.cfg.AskTimeout)
+		defer cancel()
+		held, err := m.cfg.Loader.Held(ctx, target, first)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.servers[s.ID] != s {
+			return
+		}
+		now := time.Now()
+		s.asking = false
+		defer m.Again()
+		if err != nil {
+			s.askAt = now.Add(m.cfg.Retry.Delay(s.failures, m.cfg.Rand))
+			s.failures++
+			return
+		}
+		s.failures = 0
+		s.alive = s.alive || !began.Before(s.brokeAt)
+		if !s.alive {
+			s.askAt = now
+			return
+		}
+		s.askAt = now.Add(m.cfg.Observe/2 + time.Duration(m.cfg.Rand()*float64(m.cfg.Observe)))
+		m.observe(s, held, began, ticks, now)
+	})
+}
+
+// observe takes over what a server says that it holds. ticks are of began, when it was asked.
+func (m *Manager) observe(s *server, held []Held, began time.Time, ticks map[replicaKey]int64, now time.Time) {
+	s.held = make(map[string]Held, len(held))
+	for _, h := range held {
+		s.held[h.Name] = h
+		id := m.ownerOf(s, h.Name)
+		key := replicaKey{id, s.ID}
+		// A version that was dropped meanwhile may be what the server had when it was asked.
+		if id == "" || m.replicas[key] != nil || began.Before(s.droppedAt) {
+			continue
+		}
+		// The agent was not there when it was loaded.
+		m.setReplica(key, &replica{Replica: modelstate.Replica{State: modelstate.Unknown}, since: now})
+		s.owners[h.Name] = id
+		ticks[key] = 0
+	}
+	for key, tick := range ticks {
+		r := m.replicas[key]
+		if r == nil {
+			continue
+		}
+		name := m.models[key.model].Name
+		h, has := s.held[name]
+		e, reason := modelstate.SeenAbsent, ""
+		switch {
+		case !has || m.ownerOf(s, name) != key.model:
+		case !h.Checked:
+			if r.State == modelstate.Unknown {
+				s.askAt = now.Add(askSpacing)
+			}
+			continue
+		case h.Ready:
+			e = modelstate.SeenReady
+		default:
+			e, reason = modelstate.SeenUnready, "the server has the model, and says that it is not ready"
+		}
+		m.apply(key, r, e, tick, reason, now)
+	}
+	if !s.adopted {
+		s.adopted, m.placeDirty = true, true
+	}
+}
