@@ -30,11 +30,11 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		loads: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "windlass_agent_model_loads_total",
-			Help: "Loads of models on servers that ended, by result: loaded, refused (by the server), not_done (the server answered, and the model is not ready), " +
+			Help: "Ended loads of models by servers, by result: loaded, refused (by the server), not_done (the server answered, and the model is not ready), " +
 				"timeout, unreachable (the connection failed), not_noted (the agent could not write to its disk) or canceled (the agent ended).",
 		}, []string{"result"}),
 		unloads: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "windlass_agent_model_unloads_total", Help: "Unloads of models on servers that ended, by result: unloaded, or as for loads.",
+			Name: "windlass_agent_model_unloads_total", Help: "Ended unloads of models by servers, by result: unloaded, or as for loads.",
 		}, []string{"result"}),
 		loadTime: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "windlass_agent_model_load_time_seconds", Help: "Time from the request of a load to a server until the model was ready there.",
