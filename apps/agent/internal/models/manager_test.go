@@ -166,8 +166,11 @@ func (h *harness) show() {
 	h.manager.SetServers(all)
 }
 
-func (h *harness) settle() {
-	time.Sleep(10 * time.Second)
+func (h *harness) settle() { h.pass(10 * time.Second) }
+
+// pass lets time pass.
+func (h *harness) pass(d time.Duration) {
+	time.Sleep(d)
 	synctest.Wait()
 }
 

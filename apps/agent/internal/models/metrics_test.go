@@ -22,7 +22,7 @@ func TestManager_CountsLoadsByResult(t *testing.T) {
 		h.add("s1", "shared", 10)
 		h.show()
 		h.set(model("a", 1), model("refused", 1), model("unready", 1), model("broken", 1))
-		time.Sleep(500 * time.Millisecond)
+		h.pass(500 * time.Millisecond)
 		m := h.manager.metrics
 		for result, n := range map[string]float64{"loaded": 1, "refused": 1, "not_done": 1, "unreachable": 1, "timeout": 0} {
 			require.InDelta(h.t, n, testutil.ToFloat64(m.loads.WithLabelValues(result)), 0, result)

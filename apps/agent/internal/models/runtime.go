@@ -375,7 +375,7 @@ func (r *Runtime) removeServers(ctx context.Context, seen runtime.Observation) e
 	return r.keep()
 }
 
-// lookIn signals Changes after some time, unless it is to be signalled earlier anyway. The lock must be held.
+// lookIn signals Changes after some time, unless the alarm does so earlier. The lock must be held.
 func (r *Runtime) lookIn(after time.Duration) {
 	at := time.Now().Add(after)
 	if r.alarm != nil && time.Now().Before(r.alarmAt) {
