@@ -1,0 +1,70 @@
+package scaler
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/scaling"
+)
+
+// read reads the apps that changed. A read that fails leaves them to the next step.
+func (s *Service) read(ctx context.Context, apps Apps) error {
+	for {
+		s.mu.Lock()
+		ids := slices.Sorted(maps.Keys(s.dirty))
+		ids = ids[:min(len(ids), readAtOnce)]
+		for _, id := range ids {
+			delete(s.dirty, id)
+		}
+		s.mu.Unlock()
+		if len(ids) == 0 {
+			return nil
+		}
+		now := time.Now()
+		found, err := apps.ScaledApps(ctx, ids)
+		s.mu.Lock()
+		if err != nil {
+			for _, id := range ids {
+				s.dirty[id] = true
+			}
+		} else {
+			s.take(ids, found, now)
+		}
+		s.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// take stores what was read of the apps.
+func (s *Service) take(ids []string, found []model.ScaledApp, now time.Time) {
+	have := map[string]bool{}
+	for _, f := range found {
+		have[f.AppID] = true
+		a := &app{ScaledApp: f, readAt: now, policies: map[string]*scaling.Policy{}}
+		for id := range f.Regions {
+			policy, fault := scaling.New(f.Scaling.Policy, id)
+			if fault != nil {
+				// The API checks policies. Only a newer release can have written one that is not valid here.
+				s.cfg.Log.Warn("cannot use scaling policy", "app_id", f.AppID, "error", fault)
+				continue
+			}
+			a.policies[id] = &policy
+		}
+		s.apps[f.AppID] = a
+		delete(s.none, f.AppID)
+	}
+	for _, id := range ids {
+		if !have[id] {
+			delete(s.apps, id)
+			if len(s.none) >= maxNone {
+				clear(s.none) // apps that are reported again are read again
+			}
+			s.none[id] = now
+		}
+	}
+}
