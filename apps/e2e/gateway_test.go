@@ -50,6 +50,13 @@ func callEvery() time.Duration {
 const buried = 5000
 
 func (s *stack) callers(host string) *callers {
+	return s.callersOf(func(ctx context.Context, client *http.Client, url string) error {
+		return completeBy(ctx, client, url, host)
+	})
+}
+
+// callersOf are callers whose requests send makes. It gets a gateway's URL, and must have a deadline.
+func (s *stack) callersOf(send func(ctx context.Context, client *http.Client, url string) error) *callers {
 	ctx, cancel := context.WithCancel(s.t.Context())
 	c := &callers{open: map[string]int{}}
 	var all sync.WaitGroup
@@ -70,7 +77,7 @@ func (s *stack) callers(host string) *callers {
 				if n%freshEvery == 0 {
 					client = freshCaller
 				}
-				all.Go(func() { c.end(region, completeBy(context.WithoutCancel(ctx), client, url, host)) })
+				all.Go(func() { c.end(region, send(context.WithoutCancel(ctx), client, url)) })
 				due = due.Add(callEvery())
 			}
 		})

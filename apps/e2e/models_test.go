@@ -9,18 +9,18 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// loadsModels: servers of one app load the models of others. A model is scaled without a lost request, moves when its
+// TestModels: servers of one app load the models of others. A model is scaled without a lost request, moves when its
 // server is killed, and says why no server can hold it.
-func (s *stack) loadsModels(t *testing.T) {
+func TestModels(t *testing.T) {
+	t.Parallel()
+	s := newStack(t, stackConfig{gateways: true, regions: []string{us}})
 	repository := filepath.Join(s.dir, "models")
 	for _, name := range []string{"fraud", "big"} {
 		require.NoError(t, os.MkdirAll(filepath.Join(repository, name), 0o755))
@@ -43,14 +43,16 @@ func (s *stack) loadsModels(t *testing.T) {
 	}
 	s.deployReady(t, "fraud", model())
 	host := s.host(t, "fraud", windlassv1.Route_KIND_STABLE, 0)
-	infer := func(ctx context.Context) error {
+	inferBy := func(ctx context.Context, client *http.Client, url string) error {
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
 		body := `{"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["hello"]}]}`
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.gateways[us]+"/v2/models/fraud/infer", strings.NewReader(body))
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v2/models/fraud/infer", strings.NewReader(body))
 		if err != nil {
 			return err
 		}
 		req.Host = host
-		resp, err := caller.Do(req)
+		resp, err := client.Do(req)
 		if err != nil {
 			return err
 		}
@@ -61,52 +63,34 @@ func (s *stack) loadsModels(t *testing.T) {
 		}
 		return err
 	}
+	infer := func(ctx context.Context) error { return inferBy(ctx, caller, s.gateways[us]) }
 	s.eventually(t, "an answer of the model", infer)
 
-	ctx, stop := context.WithCancel(t.Context())
-	var users sync.WaitGroup
-	failures := make(chan error, 100)
-	for range 2 {
-		users.Go(func() {
-			for ctx.Err() == nil {
-				if err := infer(context.WithoutCancel(ctx)); err != nil {
-					select {
-					case failures <- err:
-					default:
-					}
-				}
-				select {
-				case <-time.After(5 * time.Millisecond):
-				case <-ctx.Done():
-				}
-			}
-		})
-	}
+	load := s.callersOf(inferBy)
+	t.Cleanup(load.stop)
+	var was []*windlassv1.Instance
 	for _, n := range []int32{3, 1} {
 		must(t, s.owner.apps.Scale, &windlassv1.ScaleRequest{Mutation: mutation(), App: named("fraud"), Replicas: n})
-		s.eventually(t, fmt.Sprintf("%d replicas of the model", n), func(ctx context.Context) error {
-			list, err := s.replicasOf(ctx, "fraud")
-			if err == nil && len(list) != int(n) {
-				err = fmt.Errorf("there are %v", list)
-			}
+		s.eventually(t, fmt.Sprintf("%d replicas of the model, and no other that a server still has", n), func(ctx context.Context) (err error) {
+			was, err = s.replicasOf(ctx, "fraud", int(n))
 			return err
 		})
 	}
-	stop()
-	users.Wait()
-	require.Empty(t, failures, "scaling out and in")
+	load.stop()
+	load.requireNoneFailed(t, "scaling out and in")
 
-	was, err := s.replicasOf(t.Context(), "fraud")
-	require.NoError(t, err)
+	killed := 0
 	for _, p := range s.runningOf("shared") {
 		if p.instance() == was[0].RuntimeName {
 			require.NoError(t, p.kill9())
+			killed++
 		}
 	}
+	require.Equal(t, 1, killed, "servers with the model")
 	s.eventually(t, "the model is elsewhere", func(ctx context.Context) error {
-		list, err := s.replicasOf(ctx, "fraud")
-		if err == nil && (len(list) != 1 || list[0].RuntimeName == was[0].RuntimeName) {
-			err = fmt.Errorf("there are %v", list)
+		list, err := s.replicasOf(ctx, "fraud", 1)
+		if err == nil && list[0].RuntimeName == was[0].RuntimeName {
+			err = fmt.Errorf("it is there again: %v", list)
 		}
 		return errors.Join(err, infer(ctx))
 	})
@@ -126,24 +110,27 @@ func (s *stack) loadsModels(t *testing.T) {
 	})
 	both := model()
 	both.Image = "registry.test/echo:v1"
-	_, err = s.owner.apps.Deploy(t.Context(), &windlassv1.DeployRequest{Mutation: mutation(), App: named("other"), Spec: both})
+	_, err := s.owner.apps.Deploy(t.Context(), &windlassv1.DeployRequest{Mutation: mutation(), App: named("other"), Spec: both})
 	require.ErrorContains(t, err, "image has no effect")
 	for _, app := range []string{"big", "fraud", "shared"} {
 		s.cli(t).ok("delete", app, "--yes")
 	}
 }
 
-// replicasOf returns the ready instances of an app that is a model.
-func (s *stack) replicasOf(ctx context.Context, app string) ([]*windlassv1.Instance, error) {
+// replicasOf returns the instances of an app that is a model, which are the servers that have it. It returns an error
+// unless there are n and all are ready: a server that is about to unload the model still counts.
+func (s *stack) replicasOf(ctx context.Context, app string, n int) ([]*windlassv1.Instance, error) {
 	resp, err := s.owner.deployments.ListInstances(ctx, &windlassv1.ListInstancesRequest{App: named(app)})
 	if err != nil {
 		return nil, err
 	}
-	var ready []*windlassv1.Instance
+	if len(resp.Instances) != n {
+		return nil, fmt.Errorf("there are %d: %v", len(resp.Instances), resp.Instances)
+	}
 	for _, in := range resp.Instances {
-		if in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY {
-			ready = append(ready, in)
+		if in.Status != windlassv1.InstanceStatus_INSTANCE_STATUS_READY {
+			return nil, fmt.Errorf("one is not ready: %v", in)
 		}
 	}
-	return ready, nil
+	return resp.Instances, nil
 }

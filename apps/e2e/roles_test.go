@@ -13,11 +13,16 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// TestRoles: a replica of several roles is a group. It serves once all its instances are ready, is updated and
-// scaled whole, and no request ever meets a prefill and a decode server of two versions.
 func TestRoles(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, stackConfig{gateways: true, regions: []string{us}})
+	t.Run("groups are updated and scaled whole", func(t *testing.T) { testGroupsOfRoles(t, s) })
+	t.Run("roles of a pool are updated and scaled each for itself", func(t *testing.T) { testPoolOfRoles(t, s) })
+}
+
+// testGroupsOfRoles: a replica of several roles is a group. It serves once all its instances are ready, is updated and
+// scaled whole, and no request ever meets a prefill and a decode server of two versions.
+func testGroupsOfRoles(t *testing.T, s *stack) {
 	const app = "pair"
 	c := s.cli(t)
 	pair := func(change ...func(*windlassv1.DeploymentSpec)) *windlassv1.DeploymentSpec {
@@ -49,6 +54,7 @@ func TestRoles(t *testing.T) {
 	require.Contains(t, c.ok("history", app, "-o", "json"), "a replica is 2 prefill and 1 decode")
 
 	load := s.callers(host)
+	t.Cleanup(load.stop)
 	answeredBy := func(version string) func(context.Context) error {
 		return func(ctx context.Context) error {
 			h, err := s.answer(ctx, host)
@@ -100,13 +106,10 @@ func TestRoles(t *testing.T) {
 	_, err := s.owner.apps.Deploy(t.Context(), &windlassv1.DeployRequest{Mutation: mutation(), App: named(app), Spec: pooled})
 	require.ErrorContains(t, err, "v2 has another layout")
 	c.ok("delete", app, "--yes")
-	s.loadsModels(t)
-	s.poolOfRoles(t)
 }
 
-// poolOfRoles: the roles of a pool are scaled and updated each for itself. If all of them change, every version that
-// serves has instances of each.
-func (s *stack) poolOfRoles(t *testing.T) {
+// testPoolOfRoles: if all roles of a pool change, every version that serves has instances of each.
+func testPoolOfRoles(t *testing.T, s *stack) {
 	const app = "pool"
 	c := s.cli(t)
 	pool := func(change ...func(*windlassv1.DeploymentSpec)) *windlassv1.DeploymentSpec {
@@ -121,6 +124,7 @@ func (s *stack) poolOfRoles(t *testing.T) {
 	s.deployReady(t, app, pool(label("v1")))
 	s.waitPool(t, app, 1, 2, 1)
 	load := s.callers(s.host(t, app, windlassv1.Route_KIND_STABLE, 0))
+	t.Cleanup(load.stop)
 
 	// Scaling a role makes no version.
 	before := keysOf(s.runningOf(app))
