@@ -72,6 +72,20 @@ type Config struct {
 	// AppRole is the role in the app.
 	AppRole string `env:"WINDLASS_ROLE" hidden:""`
 
+	// Hosts is how many ranks the server has, each a process on a host of its own; see ranks.go. 0 means 1. Rank is the
+	// one of this process, and UnitEpoch is that of all of them.
+	Hosts     int    `env:"WINDLASS_HOSTS" default:"0" hidden:""`
+	Rank      int    `env:"WINDLASS_RANK" default:"0" hidden:""`
+	UnitEpoch string `env:"WINDLASS_UNIT_EPOCH" hidden:""`
+	// Leader is the address of rank 0, with or without a port.
+	Leader string `env:"WINDLASS_LEADER" hidden:""`
+	// RendezvousHost is the address at which rank 0 waits for the others. Default: Host.
+	RendezvousHost string `env:"WINDLASS_POD_IP" hidden:""`
+	// RendezvousPort is the port at which rank 0 waits for the others. Default: 29500.
+	RendezvousPort int `default:"29500" help:"Port at which rank 0 of a server on several hosts waits for the others."`
+	// RendezvousTimeout is how long ranks wait for each other before they exit. Default: 10 min.
+	RendezvousTimeout time.Duration `default:"10m" help:"Time in which the ranks of a server on several hosts must have met, or exit."`
+
 	// ModelRepository is the folder of the models that are loaded and unloaded by the Open Inference Protocol.
 	// Empty means that the server does not speak this protocol.
 	ModelRepository string `help:"Folder of models, each a folder, to load and unload by the Open Inference Protocol."`
@@ -152,6 +166,8 @@ func (c Config) withDefaults() Config {
 	c.RequestTimeout = cmp.Or(c.RequestTimeout, 10*time.Minute)
 	c.LogFormat = cmp.Or(c.LogFormat, "text")
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, 30*time.Second)
+	c.RendezvousPort = cmp.Or(c.RendezvousPort, 29500)
+	c.RendezvousTimeout = cmp.Or(c.RendezvousTimeout, 10*time.Minute)
 	c.Faults = c.Faults.withDefaults()
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -204,6 +220,9 @@ func (c Config) Validate() error {
 		errs = append(errs, err)
 	}
 	if err := c.validatePart(); err != nil {
+		errs = append(errs, err)
+	}
+	if err := c.validateRanks(); err != nil {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)

@@ -27,6 +27,7 @@ type Server struct {
 	kv       *kvStore // nil without KV transfer
 	rooms    *kvRooms // nil without disaggregation
 	part     *part    // nil outside of groups
+	ranks    *rankSet // nil on one host
 	models   *modelSet
 	adapters *modelSet
 	metrics  recorder
@@ -83,7 +84,7 @@ func New(cfg Config) (*Server, error) {
 	if r := cfg.Engine.Role; r == sglangPrefill || r == sglangDecode {
 		s.rooms = newKVRooms(&s.cfg)
 	}
-	s.part = newPart(&cfg)
+	s.part, s.ranks = newPart(&cfg), newRankSet(&cfg)
 	s.handler = s.newHandler()
 	return s, nil
 }
@@ -109,9 +110,18 @@ func (s *Server) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer stopBackground()
-	crashed := make(chan error, 1)
+	crashed := make(chan error, 2)
 	running.Go(func() { s.loadModel(background) })
 	running.Go(func() { crashed <- s.runFaults(background) })
+	together, leave := context.WithCancel(background)
+	defer leave()
+	if s.ranks != nil {
+		running.Go(func() {
+			if err := s.ranks.run(together); err != nil {
+				crashed <- err
+			}
+		})
+	}
 	stop := make(chan struct{})
 	running.Go(func() {
 		if s.awaitStop(ctx, background) {
@@ -181,6 +191,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return errors.Join(err, ignoreClosed(server.Close()))
 	case <-stop:
 	}
+	leave() // a rank that stops is lost for the others
 	return s.drain(context.WithoutCancel(ctx), server, crashed, cutRequests)
 }
 
@@ -314,10 +325,10 @@ func (s *Server) awaitStop(ctx, ended context.Context) bool {
 	}
 }
 
-// loadModel makes the server ready after LoadTime and the end of the fault NeverReady. An engine that warms
+// loadModel makes the server ready after all ranks have met, LoadTime and the end of the fault NeverReady. An engine that warms
 // up is ready before it is healthy.
 func (s *Server) loadModel(ctx context.Context) {
-	if sleepUntil(ctx, time.Now().Add(s.cfg.LoadTime)) != nil || !s.engine.warmsUp && !s.awaitReadiness(ctx) {
+	if !s.ranks.await(ctx) || sleepUntil(ctx, time.Now().Add(s.cfg.LoadTime)) != nil || !s.engine.warmsUp && !s.awaitReadiness(ctx) {
 		return
 	}
 	s.loaded.Store(true)

@@ -1,0 +1,345 @@
+package modelserver
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// A server that spans several hosts is one process for each rank. They meet at rank 0, the leader, and stay connected:
+//
+//	rank 1..n --hello--> leader --whole, once all are there--> rank 1..n
+//	          <--- a byte every second, in both directions --->
+//
+// A rank is not loaded before all are there. When a connection ends after that, both of its ends fail, and the leader
+// takes all others with it: a part of a model answers nothing. The leader refuses ranks of another version or epoch,
+// and these fail.
+
+// leadersHere has the addresses of the leaders in this process, by their names. kubelab runs the model servers of all
+// pods in one process, and has no DNS for the names of pods.
+var leadersHere sync.Map
+
+// Times of connections between ranks.
+const (
+	// rankBeat is how often a rank sends a sign of life, and rankSilence after how long without one it counts as lost.
+	rankBeat    = time.Second
+	rankSilence = 10 * time.Second
+	// rankRetry is the time between attempts to reach the leader.
+	rankRetry = 200 * time.Millisecond
+)
+
+// rankHello is what a rank says first.
+type rankHello struct {
+	Rank    int    `json:"rank"`
+	Hosts   int    `json:"hosts"`
+	Epoch   string `json:"epoch"`
+	Version string `json:"version"`
+	Model   string `json:"model"`
+}
+
+// rankAnswer is the leader's answer: Whole once all ranks are there, or why it refuses the rank.
+type rankAnswer struct {
+	Whole   bool   `json:"whole,omitempty"`
+	Refused string `json:"refused,omitempty"`
+}
+
+// rankSet is one rank's view of all of them.
+type rankSet struct {
+	own     rankHello
+	host    string
+	port    int
+	leader  string
+	timeout time.Duration
+	log     *slog.Logger
+
+	// whole is closed when all ranks have met.
+	whole     chan struct{}
+	wholeOnce sync.Once
+	// failed has the first error that ends this rank.
+	failed chan error
+
+	mu     sync.Mutex
+	joined map[int]net.Conn
+}
+
+// newRankSet returns nil for a server on one host.
+func newRankSet(cfg *Config) *rankSet {
+	if cfg.Hosts < 2 {
+		return nil
+	}
+	return &rankSet{
+		own:  rankHello{Rank: cfg.Rank, Hosts: cfg.Hosts, Epoch: cfg.UnitEpoch, Version: cfg.VersionLabel, Model: cfg.Model},
+		host: cmp.Or(cfg.RendezvousHost, cfg.Host), port: cfg.RendezvousPort, leader: cfg.Leader, timeout: cfg.RendezvousTimeout, log: cfg.Logger,
+		whole: make(chan struct{}), failed: make(chan error, 1), joined: map[int]net.Conn{},
+	}
+}
+
+// await returns true once all ranks have met, and false when ctx ends first. It returns true for nil.
+func (r *rankSet) await(ctx context.Context) bool {
+	if r == nil {
+		return true
+	}
+	select {
+	case <-r.whole:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// run connects the ranks until ctx ends, and then returns nil. It returns an error if this rank cannot go on.
+func (r *rankSet) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	patience := time.AfterFunc(r.timeout, func() {
+		if !r.isWhole() {
+			r.fail(fmt.Errorf("rank %d of %d has not met the others within %s", r.own.Rank, r.own.Hosts, r.timeout))
+		}
+	})
+	defer patience.Stop()
+	if r.own.Rank == 0 {
+		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(r.host, strconv.Itoa(r.port)))
+		if err != nil {
+			return fmt.Errorf("cannot listen for other ranks (choose another --rendezvous-port): %w", err)
+		}
+		defer context.AfterFunc(ctx, func() { _ = listener.Close() })()
+		defer func() { _ = listener.Close() }()
+		if here := listener.Addr().String(); r.leader != "" {
+			leadersHere.Store(r.leader, here)
+			defer leadersHere.CompareAndDelete(r.leader, here)
+		}
+		r.log.Info("waiting for other ranks", "address", listener.Addr().String(), "hosts", r.own.Hosts, "epoch", r.own.Epoch)
+		running.Go(func() { r.accept(ctx, listener, &running) })
+	} else {
+		running.Go(func() { r.join(ctx) })
+	}
+	select {
+	case err := <-r.failed:
+		return err
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+func (r *rankSet) isWhole() bool {
+	select {
+	case <-r.whole:
+		return true
+	default:
+		return false
+	}
+}
+
+func (r *rankSet) fail(err error) {
+	select {
+	case r.failed <- err:
+	default:
+	}
+}
+
+// accept serves connections of other ranks until the listener is closed.
+func (r *rankSet) accept(ctx context.Context, listener net.Listener, running *sync.WaitGroup) {
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			if ctx.Err() == nil {
+				r.fail(fmt.Errorf("accept other ranks: %w", err))
+			}
+			return
+		}
+		running.Go(func() {
+			defer func() { _ = conn.Close() }()
+			defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+			r.serve(ctx, conn)
+		})
+	}
+}
+
+// serve is the leader's end of one connection.
+func (r *rankSet) serve(ctx context.Context, conn net.Conn) {
+	lines := bufio.NewReader(conn)
+	var hello rankHello
+	if err := readLine(conn, lines, &hello); err != nil {
+		return // a port scan or a check of the port
+	}
+	if why := r.admit(hello, conn); why != "" {
+		r.log.Error("refused a rank", "rank", hello.Rank, "address", conn.RemoteAddr().String(), "error", why)
+		_ = writeLine(conn, rankAnswer{Refused: why})
+		return
+	}
+	r.log.Info("a rank has joined", "rank", hello.Rank, "address", conn.RemoteAddr().String())
+	err := r.keep(ctx, conn, lines)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.joined[hello.Rank] != conn {
+		return // another connection of the rank took its place
+	}
+	delete(r.joined, hello.Rank)
+	if r.isWhole() && ctx.Err() == nil {
+		r.fail(fmt.Errorf("lost rank %d of %d: %w", hello.Rank, r.own.Hosts, err))
+	}
+}
+
+// admit takes a rank in, or returns why not. When the last one has come, it tells all.
+func (r *rankSet) admit(hello rankHello, conn net.Conn) (refused string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	want := r.own
+	want.Rank = hello.Rank
+	switch {
+	case hello.Epoch != want.Epoch:
+		return fmt.Sprintf("it is of epoch %q, and the leader of epoch %q", hello.Epoch, want.Epoch)
+	case hello.Version != want.Version:
+		return fmt.Sprintf("it is of version %q, and the leader of version %q", hello.Version, want.Version)
+	case hello != want:
+		return fmt.Sprintf("it has model %q on %d hosts, and the leader %q on %d", hello.Model, hello.Hosts, want.Model, want.Hosts)
+	case hello.Rank < 1 || hello.Rank >= want.Hosts:
+		return fmt.Sprintf("rank %d is not 1 to %d", hello.Rank, want.Hosts-1)
+	case r.isWhole():
+		return fmt.Sprintf("all ranks are there already: rank %d has lost the others", hello.Rank)
+	}
+	if before := r.joined[hello.Rank]; before != nil {
+		_ = before.Close()
+	}
+	r.joined[hello.Rank] = conn
+	if len(r.joined) < want.Hosts-1 {
+		return ""
+	}
+	r.wholeOnce.Do(func() { close(r.whole) })
+	for _, one := range r.joined {
+		_ = writeLine(one, rankAnswer{Whole: true}) // a lost connection is found by its reader
+	}
+	r.log.Info("all ranks are there", "hosts", want.Hosts, "epoch", want.Epoch)
+	return ""
+}
+
+// join keeps this rank connected to the leader until ctx ends. Before all ranks were there, it tries again and again.
+func (r *rankSet) join(ctx context.Context) {
+	address := r.leader
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		address = net.JoinHostPort(address, strconv.Itoa(r.port))
+	}
+	last := ""
+	for ctx.Err() == nil {
+		at := address
+		if here, ok := leadersHere.Load(r.leader); ok {
+			at, _ = here.(string)
+		}
+		err := r.visit(ctx, at)
+		switch refused := (*refusedError)(nil); {
+		case ctx.Err() != nil:
+			return
+		case errors.As(err, &refused):
+			r.log.Error("the leader refused this rank", "leader", address, "error", err)
+			r.fail(err)
+			return
+		case r.isWhole():
+			r.fail(fmt.Errorf("rank %d of %d has lost its leader %s: %w", r.own.Rank, r.own.Hosts, address, err))
+			return
+		case err.Error() != last:
+			last = err.Error()
+			r.log.Info("waiting for the leader", "leader", address, "error", err)
+		}
+		if sleepUntil(ctx, time.Now().Add(rankRetry)) != nil {
+			return
+		}
+	}
+}
+
+type refusedError struct{ why string }
+
+func (e *refusedError) Error() string { return "the leader refused this rank: " + e.why }
+
+// visit is this rank's end of one connection. It returns why the connection ended.
+func (r *rankSet) visit(ctx context.Context, address string) error {
+	conn, err := (&net.Dialer{Timeout: peerDial}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	if err := writeLine(conn, r.own); err != nil {
+		return err
+	}
+	return r.keep(ctx, conn, bufio.NewReader(conn))
+}
+
+// keep sends signs of life and reads those of the other end, until the connection is lost or ctx ends.
+func (r *rankSet) keep(ctx context.Context, conn net.Conn, lines *bufio.Reader) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var beating sync.WaitGroup
+	defer beating.Wait()
+	defer cancel()
+	beating.Go(func() {
+		for sleepUntil(ctx, time.Now().Add(rankBeat)) == nil {
+			if writeLine(conn, rankAnswer{}) != nil {
+				return
+			}
+		}
+	})
+	for {
+		var answer rankAnswer
+		if err := readLine(conn, lines, &answer); err != nil {
+			return err
+		}
+		switch {
+		case answer.Refused != "":
+			return &refusedError{answer.Refused}
+		case answer.Whole:
+			r.log.Info("all ranks are there", "rank", r.own.Rank, "hosts", r.own.Hosts, "epoch", r.own.Epoch)
+			r.wholeOnce.Do(func() { close(r.whole) })
+		}
+	}
+}
+
+func readLine(conn net.Conn, lines *bufio.Reader, into any) error {
+	if err := conn.SetReadDeadline(time.Now().Add(rankSilence)); err != nil {
+		return err
+	}
+	line, err := lines.ReadSlice('\n') // a line that is longer than the reader's buffer is an error
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(line, into)
+}
+
+func writeLine(conn net.Conn, message any) error {
+	data, err := json.Marshal(message)
+	if err != nil {
+		return err
+	}
+	if err := conn.SetWriteDeadline(time.Now().Add(rankSilence)); err != nil {
+		return err
+	}
+	_, err = conn.Write(append(data, '\n'))
+	return err
+}
+
+// validateRanks returns what is wrong with the rank.
+func (c Config) validateRanks() error {
+	switch {
+	case c.Hosts < 0 || c.Hosts > 100:
+		return fmt.Errorf("WINDLASS_HOSTS must be 1 to 100, not %d", c.Hosts)
+	case c.Hosts < 2:
+		return nil
+	case c.Rank < 0 || c.Rank >= c.Hosts:
+		return fmt.Errorf("WINDLASS_RANK must be 0 to %d, not %d", c.Hosts-1, c.Rank)
+	case c.Rank > 0 && c.Leader == "":
+		return errors.New("a rank above 0 needs the address of its leader: WINDLASS_LEADER")
+	case c.RendezvousPort < 0 || c.RendezvousPort > 65535:
+		return fmt.Errorf("--rendezvous-port must be 0 to 65535, not %d", c.RendezvousPort)
+	case c.RendezvousTimeout < 0:
+		return errors.New("--rendezvous-timeout must not be negative")
+	}
+	return nil
+}

@@ -1,0 +1,136 @@
+package modelserver
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// freePort returns a port on which nothing listens now.
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// rankOf returns the configuration of one rank.
+func rankOf(port, rank, hosts int, change ...func(*Config)) Config {
+	cfg := Config{Rank: rank, Hosts: hosts, Leader: "127.0.0.1", RendezvousPort: port, UnitEpoch: "1", VersionLabel: "v1"}
+	if rank == 0 {
+		cfg.Leader = ""
+	}
+	for _, c := range change {
+		c(&cfg)
+	}
+	return cfg
+}
+
+func (e *endpoint) health() int {
+	e.t.Helper()
+	return e.do(http.MethodGet, "/health", "").status
+}
+
+func TestRanks_AreReadyOnceAllAreThere(t *testing.T) {
+	port := freePort(t)
+	second := start(t, rankOf(port, 2, 3))
+	leader := start(t, rankOf(port, 0, 3))
+	require.Never(t, func() bool {
+		return leader.health() != http.StatusServiceUnavailable || second.health() != http.StatusServiceUnavailable
+	}, 3*rankRetry, rankRetry/4, "a rank is missing")
+	first := start(t, rankOf(port, 1, 3))
+	for _, e := range []*endpoint{leader, first, second} {
+		e.awaitHealth(http.StatusOK)
+	}
+}
+
+func TestRanks_OfOneProcessNeedNoDNS(t *testing.T) {
+	port := freePort(t)
+	named := func(c *Config) { c.Leader = "rank-0.chat.shop.svc" }
+	other := start(t, rankOf(port, 1, 2, named))
+	leader := start(t, rankOf(port, 0, 2, named))
+	leader.awaitHealth(http.StatusOK)
+	other.awaitHealth(http.StatusOK)
+	leader.stop()
+	require.NoError(t, leader.exit())
+	require.ErrorContains(t, other.exit(), "has lost its leader")
+	_, known := leadersHere.Load("rank-0.chat.shop.svc")
+	require.False(t, known)
+}
+
+func TestRanks_LossOfOneEndsAll(t *testing.T) {
+	for lost, name := range map[int]string{0: "the leader", 1: "another rank"} {
+		t.Run(name, func(t *testing.T) {
+			port := freePort(t)
+			var all []*endpoint
+			for rank := range 3 {
+				all = append(all, start(t, rankOf(port, rank, 3, func(c *Config) { c.AllowFaultAPI = true })))
+			}
+			for _, e := range all {
+				e.awaitHealth(http.StatusOK)
+			}
+			require.Equal(t, http.StatusOK, all[lost].do(http.MethodPost, "/faults", `{"crashAfter": "1ms", "exitCode": 3}`).status)
+			for rank, e := range all {
+				err := e.exit()
+				require.Error(t, err, "rank %d", rank)
+				if rank != lost {
+					require.ErrorContains(t, err, "lost")
+				}
+			}
+		})
+	}
+}
+
+func TestRanks_StopOfAllIsNoFailure(t *testing.T) {
+	port := freePort(t)
+	leader, other := start(t, rankOf(port, 0, 2)), start(t, rankOf(port, 1, 2))
+	leader.awaitHealth(http.StatusOK)
+	other.awaitHealth(http.StatusOK)
+	other.stop()
+	require.NoError(t, other.exit())
+	require.ErrorContains(t, leader.exit(), "lost rank 1 of 2")
+}
+
+func TestRanks_OthersAreRefused(t *testing.T) {
+	for says, change := range map[string]func(*Config){
+		`it is of epoch "2", and the leader of epoch "1"`:             func(c *Config) { c.UnitEpoch = "2" },
+		`it is of version "v2", and the leader of version "v1"`:       func(c *Config) { c.VersionLabel = "v2" },
+		`it has model "echo" on 3 hosts, and the leader "echo" on 2`:  func(c *Config) { c.Hosts = 3 },
+		`it has model "other" on 2 hosts, and the leader "echo" on 2`: func(c *Config) { c.Model = "other" },
+	} {
+		t.Run(says, func(t *testing.T) {
+			port := freePort(t)
+			leader := start(t, rankOf(port, 0, 2))
+			other := start(t, rankOf(port, 1, 2, change))
+			require.ErrorContains(t, other.exit(), "the leader refused this rank: "+says)
+			require.Equal(t, http.StatusServiceUnavailable, leader.health())
+			start(t, rankOf(port, 1, 2)).awaitHealth(http.StatusOK)
+			leader.awaitHealth(http.StatusOK)
+			late := start(t, rankOf(port, 1, 2))
+			require.ErrorContains(t, late.exit(), "all ranks are there already")
+		})
+	}
+}
+
+func TestRanks_AloneEndsInTheEnd(t *testing.T) {
+	for rank := range 2 {
+		alone := start(t, rankOf(freePort(t), rank, 2, func(c *Config) { c.RendezvousTimeout = 50 * time.Millisecond }))
+		require.ErrorContains(t, alone.exit(), fmt.Sprintf("rank %d of 2 has not met the others within 50ms", rank))
+	}
+}
+
+func TestRanks_BadConfigurationIsRefused(t *testing.T) {
+	for says, cfg := range map[string]Config{
+		"WINDLASS_HOSTS must be 1 to 100, not 101": {Hosts: 101},
+		"WINDLASS_RANK must be 0 to 1, not 2":      {Hosts: 2, Rank: 2, Leader: "x"},
+		"needs the address of its leader":          {Hosts: 2, Rank: 1},
+	} {
+		_, err := New(cfg)
+		require.ErrorContains(t, err, says)
+	}
+}
