@@ -74,6 +74,8 @@ type Config struct {
 	Silence time.Duration
 	// Isolates says that instances of different workspaces cannot reach each other's secrets.
 	Isolates bool
+	// SpansHosts says that the runtime runs instances of several hosts.
+	SpansHosts bool
 	// Gateways is how many gateways must serve a route before the region reports that it does. 0: those that
 	// are connected.
 	Gateways int
@@ -223,6 +225,9 @@ func (c Config) features() []string {
 	out := append(runtime.Features(), agentv1.Feature_FEATURE_SESSION_PROOF.String())
 	if c.Isolates {
 		out = append(out, agentv1.Feature_FEATURE_INSTANCE_ISOLATION.String())
+	}
+	if c.SpansHosts {
+		out = append(out, agentv1.Feature_FEATURE_UNIT_HOSTS.String())
 	}
 	return out
 }

@@ -167,7 +167,7 @@ type term struct {
 func runInCluster(ctx context.Context, f flags, cfg Config, registry *prometheus.Registry, metricsTLS *tls.Config) error {
 	access.LogTo(cfg.Log)
 	// Each environment has a namespace, a network policy and pods without rights of their own.
-	cfg.Isolates = true
+	cfg.Isolates, cfg.SpansHosts = true, true
 	m := &member{flags: f, cfg: cfg}
 	var err error
 	if m.runtime, err = f.Cluster.runtimeConfig(); err != nil {

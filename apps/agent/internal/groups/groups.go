@@ -87,6 +87,8 @@ type Instance struct {
 	// Started means that it ran at least once. Ended means that it ran, and does not run any more.
 	Started, Ended bool
 	Ready          bool
+	// Joined means that all ranks of its unit were ready while it ran. A unit of which a rank is gone then starts anew.
+	Joined bool
 	// Unrouted means that it is ready but no gateway sends to it. Scaling in prefers it to one that serves.
 	Unrouted bool
 	// Leaving means that it is stopping and must not start again.
@@ -305,17 +307,17 @@ func (d *Decision) group(w Wanted, number int, there map[string]units) *group {
 
 // unit decides about one unit that stays. why, if it is not empty, is what first starts wait for.
 func (d *Decision) unit(r Role, u Unit, ranks []Instance, why string) {
-	epoch, began, ended, behind := 1, false, false, false
+	epoch, joined, ended, behind := 1, false, false, false
 	for _, i := range ranks {
 		epoch = max(epoch, i.Epoch)
-		began = began || i.Started
+		joined = joined || i.Joined || i.Ready
 		ended = ended || i.Ended
 	}
 	for _, i := range ranks {
 		behind = behind || i.Started && i.Epoch < epoch
 	}
 	if r.hosts() > 1 && !slices.ContainsFunc(ranks, func(i Instance) bool { return i.Leaving }) {
-		switch lost := ended || began && len(ranks) < r.hosts(); {
+		switch lost := ended || joined && len(ranks) < r.hosts(); {
 		case behind:
 			// A restart is under way: the ranks of earlier epochs follow.
 			d.Restart = append(d.Restart, Restart{u, epoch})

@@ -34,6 +34,7 @@ func leaving(i *Instance)              { i.Ready, i.Leaving = false, true }
 func ended(i *Instance)                { i.Ready, i.Ended = false, true }
 func unstarted(i *Instance)            { i.Ready, i.Started = false, false }
 func old(i *Instance)                  { i.Old = true }
+func wasWhole(i *Instance)             { i.Joined = true }
 func unfit(i *Instance)                { i.Ready, i.Started, i.Unfit = false, false, true }
 
 func show(d Decision) string {
@@ -179,6 +180,12 @@ func TestDecide(t *testing.T) {
 		},
 		"a unit that has not begun gets its missing rank": {
 			want: wide, have: []Instance{at("w/0.0.0", unstarted)}, do: "create w/0.0.1@1",
+		},
+		"a unit that starts gets its missing rank": {
+			want: wide, have: []Instance{at("w/0.0.0", unready)}, do: "create w/0.0.1@1",
+		},
+		"a unit that was whole once, and lost a rank": {
+			want: wide, have: []Instance{at("w/0.0.0", unready, wasWhole)}, do: "create w/0.0.1@2, restart w/0.0@2",
 		},
 		"a unit that leaves is not restarted": {
 			want: wide, have: []Instance{at("w/0.0.0", leaving), at("w/0.0.1", ended)},

@@ -23,6 +23,8 @@ type Role struct {
 	// Pool is the number of instances in the region's whole pool, 0 unless the layout is pooled. Unavailable is how
 	// many of a pool may be out of service while instances of older templates are replaced.
 	Pool, Unavailable int
+	// Hosts is the number of ranks of one instance, at least 1.
+	Hosts int
 	// Entry means that routes lead to its instances.
 	Entry bool
 	// StartsAfter names roles of the group that must be ready before an instance starts for the first time.
@@ -39,14 +41,14 @@ type Role struct {
 func Roles(s *windlassv1.DeploymentSpec) []Role {
 	if len(s.GetRoles()) == 0 {
 		return []Role{{
-			Name: DefaultRole, Instances: 1, Entry: true,
+			Name: DefaultRole, Instances: 1, Hosts: 1, Entry: true,
 			Image: s.GetImage(), Command: s.GetCommand(), Args: s.GetArgs(), Resources: s.GetResources(),
 		}}
 	}
 	out := make([]Role, 0, len(s.GetRoles()))
 	for _, one := range s.GetRoles() {
 		r := Role{
-			Name: one.GetName(), Instances: max(int(one.GetInstances()), 1), Entry: one.GetEntry(), StartsAfter: one.GetStartsAfter(),
+			Name: one.GetName(), Instances: max(int(one.GetInstances()), 1), Hosts: max(int(one.GetHosts()), 1), Entry: one.GetEntry(), StartsAfter: one.GetStartsAfter(),
 			Image: cmp.Or(one.GetImage(), s.GetImage()), Command: one.GetCommand(), Args: one.GetArgs(), Env: one.GetEnv(), Resources: one.GetResources(),
 		}
 		if len(r.Command) == 0 {
@@ -100,13 +102,28 @@ func GroupsIn(d *agentv1.Deployment) int {
 func (a Assignment) GroupsWanted() groups.Wanted {
 	w := groups.Wanted{Replicas: GroupsIn(a.Deployment), Unavailable: a.MaxUnavailable(), Pooled: IsPooled(a.Deployment.GetSpec())}
 	for _, r := range RolesIn(a.Deployment) {
-		w.Roles = append(w.Roles, groups.Role{Name: r.Name, Units: r.Instances, StartsAfter: r.StartsAfter, Unavailable: r.Unavailable})
+		w.Roles = append(w.Roles, groups.Role{Name: r.Name, Units: r.Instances, Hosts: r.Hosts, StartsAfter: r.StartsAfter, Unavailable: r.Unavailable})
 	}
 	return w
 }
 
 // HasRoles reports whether a spec has several roles, so that a replica is a group of instances.
 func HasRoles(s *windlassv1.DeploymentSpec) bool { return len(s.GetRoles()) > 1 }
+
+// HasSeveralHosts reports whether an instance of some role of the spec spans several hosts.
+func HasSeveralHosts(s *windlassv1.DeploymentSpec) bool {
+	return slices.ContainsFunc(s.GetRoles(), func(r *windlassv1.RoleSpec) bool { return r.GetHosts() > 1 })
+}
+
+// RefuseHosts returns why a runtime whose instances are on one host cannot run the roles of a spec, nil if it may.
+func RefuseHosts(s *windlassv1.DeploymentSpec) *Rejection {
+	for i, r := range s.GetRoles() {
+		if r.GetHosts() > 1 {
+			return &Rejection{Code: ReasonUnsupported, Message: fmt.Sprintf("spec.roles[%d].hosts: an instance cannot span %d hosts in this region: use a Kubernetes region, or leave it out", i, r.GetHosts())}
+		}
+	}
+	return nil
+}
 
 // RefuseRoles returns why no runtime of this release can run the roles of a spec, nil if it may.
 func RefuseRoles(s *windlassv1.DeploymentSpec) *Rejection {
@@ -120,8 +137,8 @@ func RefuseRoles(s *windlassv1.DeploymentSpec) *Rejection {
 		switch _, twice := index[r.GetName()]; {
 		case twice:
 			return &Rejection{Code: ReasonInvalidSpec, Message: fmt.Sprintf("%sname: %q is there twice", at, r.GetName())}
-		case r.GetHosts() > 1:
-			return &Rejection{Code: ReasonUnsupported, Message: at + "hosts: an instance cannot span several hosts here yet: leave it out"}
+		case r.GetHosts() > 1 && s.GetLayout() == windlassv1.Layout_LAYOUT_POOLED:
+			return &Rejection{Code: ReasonUnsupported, Message: at + "hosts: an instance of a pool cannot span several hosts: leave it out, or use layout replicas"}
 		case r.GetSlots() == windlassv1.RoleSpec_SLOTS_STABLE:
 			return &Rejection{Code: ReasonUnsupported, Message: at + "slots: stable slots cannot be kept here yet: leave it out"}
 		}

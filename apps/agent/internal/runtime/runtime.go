@@ -113,6 +113,9 @@ type Assignment struct {
 type Unit struct {
 	Role        string
 	Group, Slot int
+	// Hosts is the number of ranks that the instance has, and Rank is the one that the workload runs. Epoch grows with
+	// each restart of all ranks.
+	Hosts, Rank, Epoch int
 	// At is the path of the role in the spec.
 	At string
 	// Entry is the role that routes lead to, and Roles are all of them.
@@ -258,7 +261,7 @@ var features = []agentv1.Feature{
 	agentv1.Feature_FEATURE_MODELS,
 }
 
-// Features returns the names that the agent announces.
+// Features returns the names of the features that every runtime supports.
 func Features() []string {
 	out := make([]string, len(features))
 	for i, f := range features {

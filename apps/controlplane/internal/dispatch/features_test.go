@@ -26,6 +26,7 @@ func TestFeatures_OfAnItemFollowItsDeployment(t *testing.T) {
 		agentv1.Feature_FEATURE_SCALE_TO_ZERO:      {Routing: &windlassv1.RoutingPolicy{ColdStart: &windlassv1.ColdStart{}}},
 		agentv1.Feature_FEATURE_MODELS:             {Model: &windlassv1.LoadedModel{}},
 		agentv1.Feature_FEATURE_POOLED_ROLES:       {Layout: windlassv1.Layout_LAYOUT_POOLED},
+		agentv1.Feature_FEATURE_UNIT_HOSTS:         {Roles: []*windlassv1.RoleSpec{{Name: "main", Hosts: 2}}},
 		agentv1.Feature_FEATURE_ROLES:              {Roles: []*windlassv1.RoleSpec{{Name: "prefill"}, {Name: "decode"}}},
 		agentv1.Feature_FEATURE_EXPECTED_CODES:     {HealthCheck: &windlassv1.HealthCheck{ExpectedCodes: []string{"204"}}},
 	}

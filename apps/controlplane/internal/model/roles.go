@@ -3,6 +3,7 @@ package model
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -15,9 +16,29 @@ import (
 // InstancesEach returns how many instances make a replica of the spec.
 func InstancesEach(spec *windlassv1.DeploymentSpec) int32 { return Instances(spec, 1) }
 
-// SameGroups reports whether groups of both specs have the same roles, with as many instances of each. The counts
-// of a pool are the region's, and the same for both.
+// HostsOf returns how many hosts an instance of the role has.
+func HostsOf(r *windlassv1.RoleSpec) int32 { return max(r.GetHosts(), 1) }
+
+// HasSeveralHosts reports whether an instance of some role of the spec has several hosts.
+func HasSeveralHosts(spec *windlassv1.DeploymentSpec) bool { return RoleOfSeveralHosts(spec) >= 0 }
+
+// RoleOfSeveralHosts returns the index of the first role of which an instance has several hosts, -1 for none.
+func RoleOfSeveralHosts(spec *windlassv1.DeploymentSpec) int {
+	return slices.IndexFunc(spec.GetRoles(), func(r *windlassv1.RoleSpec) bool { return HostsOf(r) > 1 })
+}
+
+// RunsSeveralHosts reports whether the region's agent runs instances of several hosts. A region that no agent has
+// joined may get one that does.
+func (r Region) RunsSeveralHosts() bool {
+	return r.AgentRuntime == "" || slices.Contains(r.AgentFeatures, agentv1.Feature_FEATURE_UNIT_HOSTS.String())
+}
+
+// SameGroups reports whether groups of both specs have the same roles, with as many instances of each and as many
+// hosts of each instance. The counts of a pool are the region's, and the same for both.
 func SameGroups(a, b *windlassv1.DeploymentSpec) bool {
+	if !sameHosts(a, b) {
+		return false
+	}
 	if len(a.GetRoles()) < 2 && len(b.GetRoles()) < 2 {
 		return true
 	}
@@ -34,6 +55,20 @@ func SameGroups(a, b *windlassv1.DeploymentSpec) bool {
 		}
 	}
 	return true
+}
+
+// sameHosts reports whether no instance of a role has another number of hosts in b than in a.
+func sameHosts(a, b *windlassv1.DeploymentSpec) bool {
+	hosts := func(spec *windlassv1.DeploymentSpec) map[string]int32 {
+		out := map[string]int32{}
+		for _, r := range spec.GetRoles() {
+			if HostsOf(r) > 1 {
+				out[r.GetName()] = HostsOf(r)
+			}
+		}
+		return out
+	}
+	return maps.Equal(hosts(a), hosts(b))
 }
 
 // EncodeRoleHashes returns the form in which Deployment.RolesMade has hashes of roles by name.

@@ -179,6 +179,8 @@ func TestGroups_OnlyEqualOnesAreReplacedInPlace(t *testing.T) {
 		"several and one":    {two, spec(1), false},
 		"another number":     {two, &windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{{Name: "prefill", Instances: 3}, {Name: "decode"}}}, false},
 		"another role":       {two, &windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{{Name: "prefill", Instances: 2}, {Name: "router"}}}, false},
+		"other hosts":        {two, &windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{{Name: "prefill", Instances: 2}, {Name: "decode", Hosts: 2}}}, false},
+		"one role of hosts":  {spec(1), &windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{{Name: "main", Hosts: 2}}}, false},
 		"a role in addition": {two, &windlassv1.DeploymentSpec{Roles: append([]*windlassv1.RoleSpec{{Name: "router"}}, two.GetRoles()...)}, false},
 	} {
 		require.Equal(t, c.want, model.SameGroups(c.a, c.b), name)

@@ -28,7 +28,7 @@ func (r *Runtime) Apply(ctx context.Context, a runtime.Assignment) error {
 	if err := r.ready(ctx); err != nil {
 		return err
 	}
-	if runtime.HasRoles(a.Deployment.GetSpec()) {
+	if spec := a.Deployment.GetSpec(); runtime.HasRoles(spec) || runtime.HasSeveralHosts(spec) {
 		return families{r}.applyRoles(ctx, a)
 	}
 	objects, err := r.rendered(a)

@@ -37,10 +37,12 @@ type Runtime struct {
 	synced    chan struct{}
 	locks     access.Locks
 	repairs   *repairs
-	quota     *quota
-	tidier    tidier
-	notices   notices
-	usages    usages
+	// restarts has how often all ranks of an instance of several hosts were started anew.
+	restarts *replacement.History
+	quota    *quota
+	tidier   tidier
+	notices  notices
+	usages   usages
 	// released and patience are the arguments of Drain. Nil means that no gateway sends to instances.
 	released func(instanceID string) bool
 	patience func(instanceID string) time.Duration
@@ -89,6 +91,7 @@ func New(cfg Config) (*Runtime, error) {
 	}
 	r.recorder = r.broadcast.NewRecorder(scheme.Scheme, corev1.EventSource{Component: access.FieldManager})
 	r.repairs = newRepairs(cfg.Repair)
+	r.restarts = replacement.NewHistory(cfg.Repair)
 	return r, r.handle()
 }
 
@@ -124,6 +127,8 @@ func (r *Runtime) podMoved(old, now *corev1.Pod) {
 		r.podChanged(now)
 		if replacement.DrainMoved(old, now) {
 			r.repairs.add(render.WorkloadOf(now))
+			r.lookAtFamily(now)
+		} else if hasEnded(old) != hasEnded(now) {
 			r.lookAtFamily(now)
 		}
 	}

@@ -64,11 +64,11 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 	}
 	parts, ends := map[string][]part{}, map[string]bool{}
 	// The lists of a deployment with several roles are joined at the end.
-	add := func(d *runtime.ObservedDeployment, key string, list []runtime.Instance) {
+	add := func(d *runtime.ObservedDeployment, key string, list []runtime.Instance, w *appsv1.Deployment) {
 		if key == render.ParentKey(key) {
 			d.Instances = joined(d.Instances, list)
 		} else if len(list) > 0 {
-			parts[d.DeploymentID] = append(parts[d.DeploymentID], part{key, list})
+			parts[d.DeploymentID] = append(parts[d.DeploymentID], r.partOf(key, list, w))
 		}
 	}
 	for _, o := range r.caches.Every(render.KindWorkload) {
@@ -87,7 +87,7 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 			d.Generation, d.TemplateHash = n, w.Annotations[render.AnnotationTemplateHash]
 		}
 		key := access.Namespaced(w, render.LabelWorkload)
-		add(d, key, look(key, w.Annotations[render.AnnotationTemplateHash], w))
+		add(d, key, look(key, w.Annotations[render.AnnotationTemplateHash], w), w)
 		d.Unsettled = d.Unsettled || r.unsettled(w)
 	}
 	// Pods that outlive their workload are listed under the deployment for which the workload was made. This
@@ -98,7 +98,7 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 		}
 		_, name, _ := strings.Cut(key, "/")
 		d := at(render.ParentKey(name))
-		add(d, key, look(key, "", nil))
+		add(d, key, look(key, "", nil), nil)
 	}
 	// ReplicaSets without pods are listed in the same way.
 	for _, key := range r.caches.ReplicaSetKeys() {
@@ -124,21 +124,26 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 	return out, nil
 }
 
-// noteRoles records what the workload of one instance shows of its deployment, which has several roles. The
+// noteRoles records what the workload of one instance shows of its deployment, which has several roles or instances of
+// several hosts. The
 // deployment's generation is the lowest one of its workloads. Workloads that are being deleted may lag
 // behind, so they count only if no others were seen. ends has the deployments of which only such workloads
 // were seen.
 func noteRoles(d *runtime.ObservedDeployment, w *appsv1.Deployment, ends map[string]bool) {
 	n, err := strconv.ParseInt(w.Annotations[render.AnnotationGeneration], 10, 64)
 	deleted := w.DeletionTimestamp != nil
-	if err != nil || d.Roles != nil && !ends[d.DeploymentID] && (deleted || n > d.Generation) {
+	ending, known := ends[d.DeploymentID]
+	if err != nil || known && !ending && (deleted || n > d.Generation) {
 		return
 	}
-	var roles []runtime.RoleCount
-	if json.Unmarshal([]byte(w.Annotations[render.AnnotationRoles]), &roles) != nil || len(roles) == 0 {
-		return
+	template, roles := w.Annotations[render.AnnotationTemplateHash], []runtime.RoleCount(nil)
+	if text := w.Annotations[render.AnnotationRoles]; text != "" {
+		if json.Unmarshal([]byte(text), &roles) != nil || len(roles) == 0 {
+			return
+		}
+		template = roles[0].TemplateHash
 	}
-	d.Generation, d.Roles, d.TemplateHash = n, roles, roles[0].TemplateHash
+	d.Generation, d.Roles, d.TemplateHash = n, roles, template
 	ends[d.DeploymentID] = deleted
 }
 
@@ -146,10 +151,32 @@ func noteRoles(d *runtime.ObservedDeployment, w *appsv1.Deployment, ends map[str
 type part struct {
 	key  string
 	list []runtime.Instance
+	// hosts is 0 unless the workload is a rank of an instance of several hosts. epoch is then that of the workload, and
+	// stale has the ids of pods of other epochs.
+	hosts, epoch int
+	stale        map[string]bool
+}
+
+func (r *Runtime) partOf(key string, list []runtime.Instance, w *appsv1.Deployment) part {
+	p := part{key: key, list: list}
+	if w == nil || w.Labels[render.LabelRank] == "" {
+		return p
+	}
+	p.hosts, _ = strconv.Atoi(w.Annotations[render.AnnotationHosts])
+	p.epoch = epochOf(w.Spec.Template.Annotations)
+	for _, pod := range r.caches.PodsOf(w.Namespace, w.Labels[render.LabelWorkload]) {
+		if epochOf(pod.Annotations) != p.epoch {
+			if p.stale == nil {
+				p.stale = map[string]bool{}
+			}
+			p.stale[render.InstanceID(pod.UID)] = true
+		}
+	}
+	return p
 }
 
 func (p part) same(o part) bool {
-	return p.key == o.key && len(p.list) == len(o.list) && &p.list[0] == &o.list[0]
+	return p.key == o.key && p.hosts == o.hosts && p.epoch == o.epoch && len(p.stale) == len(o.stale) && len(p.list) == len(o.list) && &p.list[0] == &o.list[0]
 }
 
 // joins keeps the lists of deployments with several roles, so that a list is the same one while none of its parts
@@ -169,8 +196,12 @@ func (j *joins) join(seen map[string]*runtime.ObservedDeployment, parts map[stri
 		one := (*j)[id]
 		if !slices.EqualFunc(one.parts, all, part.same) {
 			one = join{parts: all}
-			for _, p := range all {
-				one.list = append(one.list, p.list...)
+			for _, instance := range instancesOf(all) {
+				if len(instance) > 1 || isRank(instance[0]) {
+					one.list = append(one.list, joinedRanks(instance)...)
+				} else {
+					one.list = append(one.list, instance[0].list...)
+				}
 			}
 			slices.SortStableFunc(one.list, func(a, b runtime.Instance) int {
 				return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Role, b.Role), cmp.Compare(a.Slot, b.Slot), cmp.Compare(a.ID, b.ID))

@@ -32,7 +32,7 @@ func (r *Runtime) drainOf(p *desired.Plan) replacement.Drain {
 	if u != nil && u.Holds && p.Live != nil && !p.Switched() {
 		return replacement.Drain{Hold: true}
 	}
-	if r.released == nil || p.Live == nil {
+	if r.released == nil || p.Live == nil || u != nil && p.Restarts() && !u.Leaves {
 		return replacement.Drain{}
 	}
 	released := r.released

@@ -26,8 +26,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A deployment with several roles is one workload for each instance: a Deployment of one pod with the labels
-// of its role, group and slot. Kubernetes keeps each workload alive by itself. Package groups says which of
+// A deployment with several roles, or with instances of several hosts, is one workload for each instance, or for
+// each rank of one: a Deployment of one pod with the labels of its role, group, slot and rank. Kubernetes keeps each workload alive by itself. Package groups says which of
 // them should be there, which wait, and which may take another template:
 //
 //	to create      the workload is made. While it waits for roles, it has no pod
@@ -129,17 +129,20 @@ func (f *family) assignment(n int, u runtime.Unit) runtime.Assignment {
 	}
 	out := *part
 	u.Role, u.At = f.roles[n].Name, fmt.Sprintf("spec.roles[%d].", n)
+	u.Hosts, u.Epoch = f.roles[n].Hosts, max(u.Epoch, 1)
 	u.Entry, u.Roles, u.Replicas = f.entry, f.a.RoleCounts(), runtime.GroupsIn(f.a.Deployment)
 	out.Unit = &u
 	return out
 }
 
-// unit is the workload of one instance.
+// unit is the workload of one instance, or of one rank of an instance of several hosts.
 type unit struct {
 	groups.ID
 
 	ref  render.Ref
 	live *appsv1.Deployment
+	// epoch is that of the workload's template, 0 for an instance of one host.
+	epoch int
 	// pods has the pods that count as a replica of the workload.
 	pods []*corev1.Pod
 	// leaves reports whether the workload is marked to be removed. empty reports whether nothing but such a
@@ -162,6 +165,7 @@ func (r families) unitsOf(at render.Ref) []*unit {
 			continue
 		}
 		u := &unit{ID: placeOf(w.Labels), ref: render.NewRef(render.KindWorkload, w.Namespace, w.Name), live: w}
+		u.epoch = epochOf(w.Spec.Template.Annotations)
 		all := r.caches.PodsOf(w.Namespace, w.Labels[render.LabelWorkload])
 		runs := false
 		for _, p := range all {
@@ -183,18 +187,19 @@ func (r families) unitsOf(at render.Ref) []*unit {
 func placeOf(labels map[string]string) groups.ID {
 	group, _ := strconv.Atoi(labels[render.LabelGroup])
 	slot, _ := strconv.Atoi(labels[render.LabelSlot])
-	return groups.ID{Role: labels[render.LabelComponent], Group: group, Slot: slot}
+	rank, _ := strconv.Atoi(labels[render.LabelRank])
+	return groups.ID{Role: labels[render.LabelComponent], Group: group, Slot: slot, Rank: rank}
 }
 
 // observed returns the instance as input for package groups.
 func (r families) observed(f *family, u *unit, now time.Time) groups.Instance {
 	want := f.a.TemplateOf(u.Role)
 	in := groups.Instance{
-		ID: u.ID, Key: u.ref.Name, Leaving: u.leaves,
+		ID: u.ID, Key: u.ref.Name, Leaving: u.leaves, Epoch: u.epoch,
 		Started: len(u.pods) > 0 || u.live.Annotations[render.AnnotationWaits] == "" && ptr.Deref(u.live.Spec.Replicas, 1) > 0,
 	}
 	for _, p := range u.pods {
-		in.Ready = in.Ready || observe.IsReady(p) && !render.Drains(p)
+		in.Ready = in.Ready || observe.IsReady(p) && !render.Drains(p) && epochOf(p.Annotations) == u.epoch
 		in.Old = in.Old || p.Annotations[render.AnnotationTemplateHash] != want
 		if p.Spec.NodeName == "" {
 			u.look = max(0, roomPatience-now.Sub(p.CreationTimestamp.Time))
@@ -204,9 +209,9 @@ func (r families) observed(f *family, u *unit, now time.Time) groups.Instance {
 	if len(u.pods) == 0 {
 		in.Old = u.live.Spec.Template.Annotations[render.AnnotationTemplateHash] != want
 	}
-	in.Unrouted = r.released != nil && u.Role == f.entry && !slices.ContainsFunc(u.pods, func(p *corev1.Pod) bool {
+	in.Unrouted = r.released != nil && u.Role == f.entry && (u.Rank > 0 || !slices.ContainsFunc(u.pods, func(p *corev1.Pod) bool {
 		return !r.released(render.InstanceID(p.UID))
-	})
+	}))
 	return in
 }
 
@@ -225,9 +230,15 @@ func (r families) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 			r.repairs.queue.AddAfter(at, u.look)
 		}
 	}
+	f.joinRanks(all, seen)
 	d := groups.Decide(f.wanted(), seen)
+	restarts := r.restartsOf(at, f, d.Restart, all)
+	started := map[groups.Unit]bool{}
+	for n := range seen {
+		started[seen[n].Unit()] = started[seen[n].Unit()] || seen[n].Started
+	}
 	for _, c := range d.Create {
-		seen = append(seen, groups.Instance{ID: c.ID, Key: "new"})
+		seen = append(seen, groups.Instance{ID: c.ID, Key: "new", Started: started[c.Unit()]})
 	}
 	// Instances that are created may have to wait, too.
 	waits := groups.Decide(f.wanted(), seen).Wait
@@ -235,12 +246,12 @@ func (r families) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 	var puts []runtime.Assignment
 	put := func(id groups.ID, u runtime.Unit) {
 		if n := f.index(id.Role); n >= 0 {
-			u.Group, u.Slot = id.Group, id.Slot
+			u.Group, u.Slot, u.Rank = id.Group, id.Slot, id.Rank
 			puts = append(puts, f.assignment(n, u))
 		}
 	}
 	for _, c := range d.Create {
-		put(c.ID, runtime.Unit{Waits: waits[c.ID]})
+		put(c.ID, runtime.Unit{Waits: waits[c.ID], Epoch: c.Epoch})
 	}
 	var gone []*unit
 	head := f.headOf(all, len(d.Create) > 0)
@@ -250,14 +261,17 @@ func (r families) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 		case f.index(u.Role) < 0:
 			gone = append(gone, u) // the assignment does not have this role
 		case u.empty && u == head:
-			put(u.ID, runtime.Unit{Leaves: true})
+			put(u.ID, runtime.Unit{Leaves: true, Epoch: u.epoch})
 		case u.empty && !slices.ContainsFunc(d.Create, func(c groups.Start) bool { return c.ID == u.ID }):
 			gone = append(gone, u)
 		case u.empty: // it is put again
-		case u.leaves || slices.Contains(d.Delete, u.ref.Name):
-			put(u.ID, runtime.Unit{Leaves: true})
+		case seen[in].Leaving || slices.Contains(d.Delete, u.ref.Name):
+			put(u.ID, runtime.Unit{Leaves: true, Epoch: u.epoch})
+		case restarts[u.Unit()] > 0:
+			// All ranks start anew with the newest template, whatever they had.
+			put(u.ID, runtime.Unit{Epoch: restarts[u.Unit()]})
 		default:
-			put(u.ID, runtime.Unit{Waits: waits[u.ID], Holds: seen[in].Old && !slices.Contains(d.Replace, u.ref.Name)})
+			put(u.ID, runtime.Unit{Waits: waits[u.ID], Holds: seen[in].Old && !slices.Contains(d.Replace, u.ref.Name), Epoch: u.epoch})
 		}
 	}
 	if head == nil && len(f.roles) > 0 && f.a.Deployment.GetReplicas() == 0 && len(all) == 0 {
@@ -270,7 +284,7 @@ func (r families) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 	for _, u := range gone {
 		errs = append(errs, r.removeUnit(ctx, u, f.a.Deployment.GetId()))
 	}
-	errs = append(errs, r.tellPeers(ctx, f, at))
+	errs = append(errs, r.markJoined(ctx, f, all, seen), r.tellPeers(ctx, f, at))
 	for _, u := range all {
 		if r.wanted.drains(u.ref) {
 			r.repairs.add(u.ref) // it may have waited for another instance of its group
@@ -285,7 +299,7 @@ func (f *family) headOf(all []*unit, creates bool) *unit {
 		return nil
 	}
 	return slices.MinFunc(all, func(a, b *unit) int {
-		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(f.index(a.Role), f.index(b.Role)), cmp.Compare(a.Slot, b.Slot))
+		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(f.index(a.Role), f.index(b.Role)), cmp.Compare(a.Slot, b.Slot), cmp.Compare(a.Rank, b.Rank))
 	})
 }
 
@@ -300,7 +314,7 @@ func (r families) putUnits(ctx context.Context, puts []runtime.Assignment, known
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, unitsAtOnce)
 	for _, a := range puts {
-		u := known[groups.ID{Role: a.Unit.Role, Group: a.Unit.Group, Slot: a.Unit.Slot}]
+		u := known[groups.ID{Role: a.Unit.Role, Group: a.Unit.Group, Slot: a.Unit.Slot, Rank: a.Unit.Rank}]
 		if u != nil && r.wanted.hasUnit(u.ref, a) {
 			continue
 		}
@@ -331,14 +345,16 @@ func (r families) putUnit(ctx context.Context, a runtime.Assignment) error {
 
 // removeUnit deletes the workload of an instance that is not wanted any more.
 func (r families) removeUnit(ctx context.Context, u *unit, deploymentID string) error {
+	r.restarts.Forget(restartKey(u.ref.Namespace, u.live.Labels[render.LabelUnitOf], u.Unit()))
 	return r.removeWorkload(ctx, u.ref, cmp.Or(u.live.Labels[render.LabelDeployment], deploymentID))
 }
 
 // releasedInGroup reports whether no gateway sends to the pods of an instance. Gateways send requests only to
-// the entry instances of its group. Through these, requests reach the other instances.
+// the entry instances of its group, and to rank 0 of those. Through these, requests reach the other instances.
 func (r families) releasedInGroup(at render.Ref, u *runtime.Unit) bool {
 	for _, p := range r.caches.PodsOfGroup(at.Namespace, at.Name, u.Group) {
-		if observe.Holds(p) && p.Labels[render.LabelComponent] == u.Entry && !r.released(render.InstanceID(p.UID)) {
+		rank := p.Labels[render.LabelRank]
+		if observe.Holds(p) && p.Labels[render.LabelComponent] == u.Entry && (rank == "" || rank == "0") && !r.released(render.InstanceID(p.UID)) {
 			return false
 		}
 	}
@@ -364,12 +380,16 @@ func (r families) tellPeers(ctx context.Context, f *family, at render.Ref) error
 		stays := runtime.IsPooled(f.a.Deployment.GetSpec()) && slices.ContainsFunc(units, func(u *unit) bool { return u.Role == f.entry && !u.leaves })
 		var all []runtime.Instance
 		var pods []*corev1.Pod
+		whole := f.wholeUnits(units)
 		for _, u := range units {
 			for _, p := range u.pods {
 				pods = append(pods, p)
+				if u.Rank > 0 {
+					continue // its instance has the address of rank 0
+				}
 				in := runtime.Instance{ID: p.Name, Role: u.Role, Group: u.Group, Slot: u.Slot}
 				// An instance that drains serves requests that gateways still send to its group.
-				if observe.IsReady(p) && (!stays || !u.leaves || u.Role == f.entry) {
+				if observe.IsReady(p) && whole[u.Unit()] && (!stays || !u.leaves || u.Role == f.entry) {
 					in.Address = observe.AddressOf(p)
 				}
 				all = append(all, in)
@@ -406,7 +426,7 @@ func (r families) tellGroup(ctx context.Context, f *family, units []*unit, pods 
 // writePeers writes the file of peers of a group. Its instances own it together.
 func (r families) writePeers(ctx context.Context, f *family, units []*unit, content []byte) error {
 	u := units[0]
-	a := f.assignment(f.index(u.Role), runtime.Unit{Group: u.Group, Slot: u.Slot})
+	a := f.assignment(f.index(u.Role), runtime.Unit{Group: u.Group, Slot: u.Slot, Rank: u.Rank})
 	cfg := r.render
 	cfg.Namespace = u.ref.Namespace
 	secret, err := render.Peers(cfg, a, content)

@@ -200,6 +200,9 @@ func (r *Runtime) refuse(a runtime.Assignment) *runtime.Rejection {
 	if rej := runtime.RefuseRoles(d.GetSpec()); rej != nil {
 		return rej
 	}
+	if rej := runtime.RefuseHosts(d.GetSpec()); rej != nil {
+		return rej
+	}
 	names, numbers := map[string]bool{}, map[int]bool{}
 	for i, p := range portsOf(d.GetSpec()) {
 		if names[p.name] {

@@ -70,6 +70,8 @@ type Platform struct {
 	// Grows: hosts may be added, so that an instance that fits on none of them waits and is
 	// not refused.
 	Grows bool
+	// SpansHosts: an instance may have several hosts, of which the platform runs a rank each.
+	SpansHosts bool
 }
 
 // patience is the deadline of every wait. It is long, because the machine may be busy.

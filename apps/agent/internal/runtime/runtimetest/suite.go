@@ -70,6 +70,7 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		"several roles survive a restart of the agent at any step":   rolesReopened,
 		"a deployment with several roles leaves nothing":             rolesLeaveNothing,
 		"roles that cannot run here are refused for good":            rolesRefused,
+		"ranks of several hosts are one instance, and fail as one":   severalHosts,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, setup(t, newHarness)) })
 	}

@@ -375,7 +375,11 @@ func rolesRefused(t *testing.T, s *suite) {
 			pooled(a)
 			a.Deployment.Spec.Roles = a.Deployment.Spec.Roles[:1]
 		},
-		"spec.roles[0].hosts":       func(a *runtime.Assignment) { a.Deployment.Spec.Roles[0].Hosts = 2 },
+		"spec.roles[0].hosts": func(a *runtime.Assignment) {
+			if a.Deployment.Spec.Roles[0].Hosts = 2; s.Platform.SpansHosts {
+				pooled(a)
+			}
+		},
 		"spec.roles[1].slots":       func(a *runtime.Assignment) { a.Deployment.Spec.Roles[1].Slots = windlassv1.RoleSpec_SLOTS_STABLE },
 		"spec.roles[1].name":        func(a *runtime.Assignment) { a.Deployment.Spec.Roles[1].Name = "prefill" },
 		"2 roles are the entry":     func(a *runtime.Assignment) { a.Deployment.Spec.Roles[0].Entry = true },
@@ -388,4 +392,49 @@ func rolesRefused(t *testing.T, s *suite) {
 		require.Contains(t, rej.Message, says)
 	}
 	require.Nil(t, s.observed(t, "dep_1"))
+}
+
+// severalHosts: the platform runs each rank of an instance, and the runtime reports one instance.
+func severalHosts(t *testing.T, s *suite) {
+	a := s.assignment("dep_1", 2, func(a *runtime.Assignment) {
+		a.Deployment.Spec.Roles = []*windlassv1.RoleSpec{{Name: "shard", Hosts: 2}}
+	})
+	if !s.Platform.SpansHosts {
+		var rej *runtime.Rejection
+		require.ErrorAs(t, s.rt.Apply(t.Context(), a), &rej)
+		require.Equal(t, runtime.ReasonUnsupported, rej.Code)
+		require.Contains(t, rej.Message, "spec.roles[0].hosts")
+		return
+	}
+	s.apply(t, a)
+	all := s.ready(t, "dep_1", 2)
+	require.Equal(t, []string{"shard/0.0", "shard/1.0"}, placesOf(all))
+	require.Empty(t, s.observed(t, "dep_1").Roles, "one role")
+	leaders := map[string]bool{}
+	for _, in := range all {
+		require.Equal(t, "0", variable(t, in, "WINDLASS_RANK"), "requests go to rank 0")
+		require.Equal(t, "2", variable(t, in, "WINDLASS_HOSTS"))
+		require.Equal(t, "1", variable(t, in, "WINDLASS_UNIT_EPOCH"))
+		leaders[variable(t, in, "WINDLASS_LEADER")] = true
+	}
+	require.Len(t, leaders, 2, "each instance has a leader of its own")
+
+	first, other := all[0], all[1]
+	tell(t, first, "/exit?code=3")
+	again := s.until(t, "all ranks start anew", "dep_1", func(all []runtime.Instance) bool {
+		return count(all, isReady) == 2 && !slices.ContainsFunc(all, func(in runtime.Instance) bool { return in.ID == first.ID && isReady(in) })
+	})
+	again = slices.DeleteFunc(again, func(in runtime.Instance) bool { return !isReady(in) })
+	require.Equal(t, "2", variable(t, again[0], "WINDLASS_UNIT_EPOCH"))
+	require.Equal(t, 1, again[0].Restarts, "one restart, of all ranks")
+	require.False(t, leaders[variable(t, again[0], "WINDLASS_LEADER")], "ranks of another epoch have another leader")
+	requireUntouched(t, other, again[1])
+
+	s.apply(t, next(a, template("template-2")))
+	s.until(t, "both are replaced", "dep_1", func(all []runtime.Instance) bool {
+		return count(all, func(in runtime.Instance) bool { return isReady(in) && in.TemplateHash == "template-2" }) == 2
+	})
+	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
+	s.gone(t, "dep_1")
+	require.Empty(t, s.Leftovers(t))
 }

@@ -133,6 +133,9 @@ func (r *Runtime) Apply(_ context.Context, a runtime.Assignment) error {
 	if rej := runtime.RefuseRoles(a.Deployment.GetSpec()); rej != nil {
 		return rej
 	}
+	if rej := runtime.RefuseHosts(a.Deployment.GetSpec()); rej != nil {
+		return rej
+	}
 	if r.cfg.Applied != nil {
 		r.cfg.Applied(a.Deployment.Id, a.Epoch, a.Generation)
 	}

@@ -75,6 +75,8 @@ const (
 	Feature_FEATURE_ROLES Feature = 20
 	// layout pooled. If ignored: as many groups as there are percent of one.
 	Feature_FEATURE_POOLED_ROLES Feature = 21
+	// hosts of any role. If ignored: a part of a model on one host.
+	Feature_FEATURE_UNIT_HOSTS Feature = 22
 	// routing.cold_start, and wake. If ignored: an app at zero that no request wakes.
 	Feature_FEATURE_SCALE_TO_ZERO Feature = 30
 	// model. If ignored: a process without a command.
@@ -98,6 +100,7 @@ var (
 		11: "FEATURE_SESSION_PROOF",
 		20: "FEATURE_ROLES",
 		21: "FEATURE_POOLED_ROLES",
+		22: "FEATURE_UNIT_HOSTS",
 		30: "FEATURE_SCALE_TO_ZERO",
 		40: "FEATURE_MODELS",
 	}
@@ -116,6 +119,7 @@ var (
 		"FEATURE_SESSION_PROOF":      11,
 		"FEATURE_ROLES":              20,
 		"FEATURE_POOLED_ROLES":       21,
+		"FEATURE_UNIT_HOSTS":         22,
 		"FEATURE_SCALE_TO_ZERO":      30,
 		"FEATURE_MODELS":             40,
 	}
@@ -5037,7 +5041,7 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x04data\x18\x02 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80@R\x04data\x12\x10\n" +
 	"\x03end\x18\x03 \x01(\bR\x03end\x12\x1e\n" +
 	"\x05error\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\x05error\"\x14\n" +
-	"\x12UploadLogsResponse*\xae\x03\n" +
+	"\x12UploadLogsResponse*\xc6\x03\n" +
 	"\aFeature\x12\x17\n" +
 	"\x13FEATURE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10FEATURE_GPU_POOL\x10\x01\x12\x1a\n" +
@@ -5053,7 +5057,8 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x12\x19\n" +
 	"\x15FEATURE_SESSION_PROOF\x10\v\x12\x11\n" +
 	"\rFEATURE_ROLES\x10\x14\x12\x18\n" +
-	"\x14FEATURE_POOLED_ROLES\x10\x15\x12\x19\n" +
+	"\x14FEATURE_POOLED_ROLES\x10\x15\x12\x16\n" +
+	"\x12FEATURE_UNIT_HOSTS\x10\x16\x12\x19\n" +
 	"\x15FEATURE_SCALE_TO_ZERO\x10\x1e\x12\x12\n" +
 	"\x0eFEATURE_MODELS\x10(*U\n" +
 	"\bItemKind\x12\x19\n" +

@@ -117,7 +117,14 @@ func New(in Input) (*Plan, error) {
 // Switched reports whether the workload has the wanted template already. It returns true without a kept
 // template, because then there is none to hold.
 func (s *Plan) Switched() bool {
-	return s.kept == nil || s.kept.hash == s.Assignment.TemplateHash
+	return s.kept == nil || s.kept.hash == s.Assignment.TemplateHash && !s.Restarts()
+}
+
+// Restarts reports whether the workload is a rank of an instance of several hosts, of which all ranks start anew with
+// another epoch.
+func (s *Plan) Restarts() bool {
+	u := s.Assignment.Unit
+	return u != nil && u.Hosts > 1 && s.kept != nil && s.kept.epoch != u.Epoch
 }
 
 // Decide sets the steps, in order. With hold the workload keeps its template for now. shape changes the
@@ -228,6 +235,8 @@ func (st *Step) check(complete bool) (bool, error) {
 type keptPods struct {
 	template *coreac.PodTemplateSpecApplyConfiguration
 	hash     string
+	// epoch is 0 unless the workload is a rank of an instance of several hosts.
+	epoch int
 }
 
 // keptOf returns the template that was last sent for live, or nil if live has none.
@@ -242,6 +251,7 @@ func keptOf(live *appsv1.Deployment) (*keptPods, error) {
 	k := &keptPods{template: t}
 	if t.ObjectMetaApplyConfiguration != nil {
 		k.hash = t.Annotations[render.AnnotationTemplateHash]
+		k.epoch, _ = strconv.Atoi(t.Annotations[render.AnnotationUnitEpoch])
 	}
 	return k, nil
 }
@@ -249,7 +259,7 @@ func keptOf(live *appsv1.Deployment) (*keptPods, error) {
 // template returns the template that all pods of the assignment should have. It is the kept one if that has
 // the assignment's hash.
 func (s *Plan) template() *coreac.PodTemplateSpecApplyConfiguration {
-	if s.kept == nil || s.kept.hash != s.Assignment.TemplateHash {
+	if s.kept == nil || s.kept.hash != s.Assignment.TemplateHash || s.Restarts() {
 		return s.Objects.Workload.Spec.Template
 	}
 	rendered := map[string]bool{}

@@ -139,6 +139,14 @@ func (r *rendering) env() []*coreac.EnvVarApplyConfiguration {
 	if r.a.Unit != nil {
 		out = append(out, value(runtime.PeersEnv, peersPath+"/"+peersFile))
 	}
+	if n := r.hosts(); n > 1 {
+		out = append(
+			out,
+			value("WINDLASS_RANK", strconv.Itoa(r.a.Unit.Rank)), value("WINDLASS_HOSTS", strconv.Itoa(n)),
+			value("WINDLASS_UNIT_EPOCH", strconv.Itoa(r.a.Unit.Epoch)),
+			value("WINDLASS_LEADER", RankHost(r.a, 0)+"."+RanksName(r.a)+"."+r.namespace+".svc"),
+		)
+	}
 	for i, p := range r.ports {
 		n := strconv.Itoa(int(p.number))
 		if i == 0 {
@@ -198,6 +206,14 @@ func (r *rendering) slot() int {
 		return 0
 	}
 	return r.a.Unit.Slot
+}
+
+// hosts returns the number of ranks of the instance.
+func (r *rendering) hosts() int {
+	if r.a.Unit == nil {
+		return 1
+	}
+	return max(r.a.Unit.Hosts, 1)
 }
 
 func (r *rendering) mounts() []*coreac.VolumeMountApplyConfiguration {

@@ -49,6 +49,8 @@ const (
 	LabelUnitOf = Domain + "unit-of"
 	LabelGroup  = Domain + "group"
 	LabelSlot   = Domain + "slot"
+	// LabelRank is on objects of one rank of an instance of several hosts.
+	LabelRank = Domain + "rank"
 )
 
 // Annotations.
@@ -68,6 +70,11 @@ const (
 	AnnotationRoles  = Domain + "roles"
 	AnnotationWaits  = Domain + "waits"
 	AnnotationLeaves = Domain + "leaves"
+	// Annotations of an instance of several hosts. On the workload of each rank: how many ranks there are. On pods: the
+	// epoch of the instance, and whether the pod was there when all ranks were ready.
+	AnnotationHosts     = Domain + "hosts"
+	AnnotationUnitEpoch = Domain + "unit-epoch"
+	AnnotationJoined    = Domain + "joined"
 	// AnnotationPeers is on pods: a hash of their file of peers as it was last written. A change of a pod makes its
 	// node look at the file at once.
 	AnnotationPeers = Domain + "peers"

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -73,11 +74,31 @@ func WorkloadName(a runtime.Assignment) string {
 	return cut(a.Deployment.GetAppName(), maxWorkload-len(tail)) + tail
 }
 
-// unitName returns the name of the workload of one instance: the app's name, the version, the role, the group and
-// the slot, and a hash that makes it unique even if names are cut.
+// unitName returns the name of the workload of one instance: the app's name, the version, the role, the group, the
+// slot and the rank, and a hash that makes it unique even if names are cut.
 func unitName(a runtime.Assignment) string {
+	at := fmt.Sprintf("-%d-%d", a.Unit.Group, a.Unit.Slot)
+	if a.Unit.Hosts > 1 {
+		at += fmt.Sprintf("-%d", a.Unit.Rank)
+	}
+	return placeName(a, at+"-"+hash(workloadKey(a), shortHash))
+}
+
+// RanksName returns the name of the Service with the addresses of all ranks of an instance of several hosts.
+func RanksName(a runtime.Assignment) string {
 	u := a.Unit
-	tail := fmt.Sprintf("-%d-%d-%s", u.Group, u.Slot, hash(workloadKey(a), shortHash))
+	return placeName(a, fmt.Sprintf("-%d-%d-ranks-%s", u.Group, u.Slot, hash(UnitKey(FamilyKey(a), u.Role, u.Group, u.Slot), shortHash)))
+}
+
+// RankHost returns the host name of the pod of a rank. It is another one for each template and each epoch, so that
+// no rank finds the leader of others. All ranks share the assignment's template and epoch.
+func RankHost(a runtime.Assignment, rank int) string {
+	return fmt.Sprintf("rank-%d-%s", rank, hash(fmt.Sprintf("%s/%d", a.TemplateHash, a.Unit.Epoch), environmentHash))
+}
+
+// placeName returns a name that ends with tail: the app's name, the version and the role.
+func placeName(a runtime.Assignment, tail string) string {
+	u := a.Unit
 	version := ""
 	if a.WorkloadVersion > 0 {
 		version = fmt.Sprintf("-v%d", a.WorkloadVersion)
@@ -86,6 +107,25 @@ func unitName(a runtime.Assignment) string {
 	// If one name is short, the other may be longer.
 	app := cut(a.Deployment.GetAppName(), max(room/2, room-len(u.Role)))
 	return app + version + "-" + cut(u.Role, room-len(app)) + tail
+}
+
+// RankKey returns the workload key of one rank of an instance of several hosts.
+func RankKey(parent, role string, group, slot, rank int) string {
+	tail := fmt.Sprintf(".%d.%d.%d.%s", group, slot, rank, hash(role, environmentHash))
+	if len(parent)+len(tail) > maxLabel {
+		parent = hash(parent, contentHash)
+	}
+	return parent + tail
+}
+
+// RankOf returns the rank that a workload key names. ok is false if it names an instance of one host.
+func RankOf(key string) (rank int, ok bool) {
+	m := unitTail.FindStringSubmatch(key)
+	if m == nil || m[2] == "" {
+		return 0, false
+	}
+	rank, err := strconv.Atoi(m[2])
+	return rank, err == nil
 }
 
 // UnitKey returns the workload key of one instance of a deployment with several roles, whose key is parent.
@@ -97,7 +137,7 @@ func UnitKey(parent, role string, group, slot int) string {
 	return parent + tail
 }
 
-var unitTail = regexp.MustCompile(`^(.+)\.\d+\.\d+\.[a-z2-7]{6}$`)
+var unitTail = regexp.MustCompile(`^(.+?)\.\d+\.\d+(?:\.(\d+))?\.[a-z2-7]{6}$`)
 
 // ParentKey returns the key of the deployment's instances if key is that of one of several, or else key itself.
 func ParentKey(key string) string {
@@ -114,9 +154,11 @@ func PeersName(a runtime.Assignment, group int) string {
 }
 
 // workloadKey returns the key of the assignment's workload. Of a deployment with several roles, each instance has
-// one.
+// one, and each rank of an instance of several hosts.
 func workloadKey(a runtime.Assignment) string {
-	if u := a.Unit; u != nil {
+	if u := a.Unit; u != nil && u.Hosts > 1 {
+		return RankKey(FamilyKey(a), u.Role, u.Group, u.Slot, u.Rank)
+	} else if u != nil {
 		return UnitKey(FamilyKey(a), u.Role, u.Group, u.Slot)
 	}
 	return FamilyKey(a)

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -60,6 +61,9 @@ func (r *rendering) template(variables *coreac.SecretApplyConfiguration, pulls [
 	if r.health.asked > 0 {
 		pod.WithContainers(r.healthContainer())
 	}
+	if r.hosts() > 1 {
+		pod.WithHostname(RankHost(r.a, r.a.Unit.Rank)).WithSubdomain(RanksName(r.a))
+	}
 	for _, p := range pulls {
 		pod.WithImagePullSecrets(coreac.LocalObjectReference().WithName(*p.Name))
 	}
@@ -86,6 +90,9 @@ func (r *rendering) template(variables *coreac.SecretApplyConfiguration, pulls [
 func (r *rendering) podAnnotations(secretHash string) (map[string]string, error) {
 	out := map[string]string{AnnotationSecretHash: secretHash, annotationDefaultContainer: ContainerName}
 	set(out, AnnotationTemplateHash, r.a.TemplateHash)
+	if r.hosts() > 1 {
+		out[AnnotationUnitEpoch] = strconv.Itoa(r.a.Unit.Epoch)
+	}
 	set(out, AnnotationSecurityException, r.spec.GetKubernetes().GetSecurity().GetReason())
 	given := r.spec.GetKubernetes().GetPodAnnotations()
 	for _, k := range slices.Sorted(maps.Keys(given)) {
@@ -137,7 +144,16 @@ func (r *rendering) schedule(pod *coreac.PodSpecApplyConfiguration) error {
 			coreac.PodAffinityTerm().WithTopologyKey(hostLabel).
 				WithLabelSelector(metaac.LabelSelector().WithMatchLabels(map[string]string{LabelRegion: r.cfg.Region, LabelApp: r.d.GetAppId()}))))
 	}
-	if affinity.NodeAffinity != nil || affinity.PodAffinity != nil {
+	if r.hosts() > 1 {
+		// Ranks prefer nodes of their own. On a cluster with fewer nodes they share one, if it has room.
+		affinity.WithPodAntiAffinity(coreac.PodAntiAffinity().WithPreferredDuringSchedulingIgnoredDuringExecution(
+			coreac.WeightedPodAffinityTerm().WithWeight(100).WithPodAffinityTerm(coreac.PodAffinityTerm().WithTopologyKey(hostLabel).
+				WithLabelSelector(metaac.LabelSelector().WithMatchLabels(r.ranks())))))
+		if spread == windlassv1.KubernetesOptions_ZONE_SPREAD_UNSPECIFIED {
+			spread = windlassv1.KubernetesOptions_ZONE_SPREAD_NONE // ranks send each other much, and zones are far apart
+		}
+	}
+	if affinity.NodeAffinity != nil || affinity.PodAffinity != nil || affinity.PodAntiAffinity != nil {
 		pod.WithAffinity(affinity)
 	}
 	unsatisfiable := corev1.ScheduleAnyway

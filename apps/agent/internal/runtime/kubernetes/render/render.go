@@ -47,8 +47,11 @@ func Render(cfg Config, a runtime.Assignment) (*Objects, error) {
 		Workload:        workload,
 		NetworkPolicies: r.networkPolicies(),
 	}
-	if r.a.Unit == nil {
+	switch u := r.a.Unit; {
+	case u == nil:
 		out.Service, out.DisruptionBudget = r.service(), r.disruptionBudget()
+	case u.Hosts > 1 && u.Rank == 0:
+		out.Service = r.ranksService()
 	}
 	if variables != nil {
 		out.Secrets = append(out.Secrets, variables)
@@ -124,6 +127,9 @@ func prepare(cfg Config, a runtime.Assignment) (*rendering, error) {
 	}
 	if rej := runtime.RefuseRoles(r.spec); a.Unit == nil && rej != nil {
 		return nil, rej
+	}
+	if rej := runtime.RefuseHosts(r.spec); a.Unit == nil && rej != nil {
+		return nil, rej // each rank is a workload of its own
 	}
 	r.name = WorkloadName(a)
 	r.namespace = cfg.NamespaceName(d.GetProjectName(), d.GetEnvironmentName(), d.GetEnvironmentId())
@@ -286,6 +292,9 @@ func (r *rendering) objectLabels() map[string]string {
 	if u := r.a.Unit; u != nil {
 		l[LabelUnitOf] = FamilyKey(r.a)
 		l[LabelGroup], l[LabelSlot] = strconv.Itoa(u.Group), strconv.Itoa(u.Slot)
+		if u.Hosts > 1 {
+			l[LabelRank] = strconv.Itoa(u.Rank)
+		}
 	}
 	return l
 }

@@ -142,7 +142,7 @@ func Peers(cfg Config, a runtime.Assignment, content []byte) (*coreac.SecretAppl
 		return nil, err
 	}
 	l := r.objectLabels()
-	for _, own := range []string{LabelWorkload, LabelInstance, LabelComponent, LabelSlot} {
+	for _, own := range []string{LabelWorkload, LabelInstance, LabelComponent, LabelSlot, LabelRank} {
 		delete(l, own)
 	}
 	return coreac.Secret(PeersName(a, a.Unit.Group), r.namespace).

@@ -47,14 +47,19 @@ func (r *rendering) deployment(variables *coreac.SecretApplyConfiguration, pulls
 	set(annotations, AnnotationMessage, r.spec.GetMessage())
 	set(annotations, AnnotationSourceCommit, r.spec.GetSourceCommit())
 	if u := r.a.Unit; u != nil {
-		roles, err := json.Marshal(u.Roles)
-		if err != nil {
-			return nil, err
+		if len(u.Roles) > 0 {
+			roles, err := json.Marshal(u.Roles)
+			if err != nil {
+				return nil, err
+			}
+			annotations[AnnotationRoles] = string(roles)
 		}
-		annotations[AnnotationRoles] = string(roles)
 		set(annotations, AnnotationWaits, u.Waits)
 		if u.Leaves {
 			annotations[AnnotationLeaves] = True
+		}
+		if u.Hosts > 1 {
+			annotations[AnnotationHosts] = strconv.Itoa(u.Hosts)
 		}
 	}
 	return appsac.Deployment(r.name, r.namespace).
@@ -93,6 +98,25 @@ func (r *rendering) service() *coreac.ServiceApplyConfiguration {
 		spec.WithPorts(one)
 	}
 	return coreac.Service(r.name, r.namespace).WithLabels(r.objectLabels()).WithSpec(spec)
+}
+
+// ranksService gives the pods of all ranks of an instance names in the cluster, before they are ready, because they
+// are ready only once they have found each other.
+func (r *rendering) ranksService() *coreac.ServiceApplyConfiguration {
+	spec := coreac.ServiceSpec().WithType(corev1.ServiceTypeClusterIP).WithClusterIP(corev1.ClusterIPNone).
+		WithPublishNotReadyAddresses(true).WithSelector(r.ranks())
+	for _, p := range r.ports {
+		spec.WithPorts(coreac.ServicePort().WithName(p.name).WithPort(p.number).WithTargetPort(intstr.FromInt32(p.number)).WithProtocol(corev1.ProtocolTCP))
+	}
+	return coreac.Service(RanksName(r.a), r.namespace).WithLabels(r.objectLabels()).WithSpec(spec)
+}
+
+// ranks returns the labels that all ranks of an instance have.
+func (r *rendering) ranks() map[string]string {
+	u := r.a.Unit
+	return map[string]string{
+		LabelUnitOf: FamilyKey(r.a), LabelComponent: r.role.name, LabelGroup: strconv.Itoa(u.Group), LabelSlot: strconv.Itoa(u.Slot),
+	}
 }
 
 // disruptionBudget allows the eviction of one instance at a time. Instances that are not ready

@@ -1,0 +1,217 @@
+package kubernetes_test
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// ofHosts gives a spec one role, of which an instance has n hosts.
+func ofHosts(n int32) func(*windlassv1.DeploymentSpec) {
+	return func(s *windlassv1.DeploymentSpec) {
+		s.Roles = []*windlassv1.RoleSpec{{Name: "shard", Hosts: n}}
+		s.Args = []string{"--allow-fault-api"}
+	}
+}
+
+// ranks returns the pods of one instance that are not being deleted, by rank.
+func (p *placed) ranks(t *testing.T, group string) map[string]corev1.Pod {
+	t.Helper()
+	out := map[string]corev1.Pod{}
+	for _, one := range p.pods(t) {
+		if one.Labels[render.LabelGroup] == group && one.Labels[render.LabelUnitOf] == render.FamilyKey(p.a) {
+			out[one.Labels[render.LabelRank]] = one
+		}
+	}
+	return out
+}
+
+// epochs returns the epochs of an instance's pods, by rank.
+func (p *placed) epochs(t *testing.T, group string) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for rank, pod := range p.ranks(t, group) {
+		out[rank] = pod.Annotations[render.AnnotationUnitEpoch]
+	}
+	return out
+}
+
+// untilEpoch waits until all n ranks of group 0 are ready in the epoch.
+func (p *placed) untilEpoch(t *testing.T, n int, epoch string) {
+	t.Helper()
+	until(t, "all ranks in epoch "+epoch, func() bool {
+		of := p.ranks(t, "0")
+		for _, one := range of {
+			if one.Annotations[render.AnnotationUnitEpoch] != epoch || one.Annotations[render.AnnotationJoined] != render.True {
+				return false
+			}
+		}
+		return len(of) == n && slices.ContainsFunc(p.instances(t), func(in runtime.Instance) bool { return in.Group == 0 && in.Status == ready })
+	})
+}
+
+// inject sets faults of the model server in a pod.
+func inject(t *testing.T, pod corev1.Pod, faults string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+pod.Status.PodIP+":8000/faults", strings.NewReader(faults))
+	require.NoError(t, err)
+	res, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, res.StatusCode)
+	require.NoError(t, res.Body.Close())
+}
+
+// The model servers of all ranks meet at their leader, and exit when they lose each other.
+func TestHosts_RanksAreOneInstance(t *testing.T) {
+	p := placeRoles(t, assignment("dep_hosts", 1, ofHosts(3)), nil)
+	p.untilEpoch(t, 3, "1")
+	of := p.ranks(t, "0")
+	all := p.instances(t)
+	require.Len(t, all, 1)
+	require.Equal(t, render.InstanceID(of["0"].UID), all[0].ID)
+	require.True(t, strings.HasPrefix(all[0].Address, of["0"].Status.PodIP+":"), all[0].Address)
+
+	services, err := p.api.CoreV1().Services(p.namespace).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Len(t, services.Items, 1, "one for all ranks")
+	service := services.Items[0]
+	require.Equal(t, corev1.ClusterIPNone, service.Spec.ClusterIP)
+	require.True(t, service.Spec.PublishNotReadyAddresses, "ranks find each other before they are ready")
+	leader := of["0"].Spec.Hostname + "." + service.Name + "." + p.namespace + ".svc"
+	for rank, one := range of {
+		require.Equal(t, service.Name, one.Spec.Subdomain)
+		require.True(t, strings.HasPrefix(one.Spec.Hostname, "rank-"+rank+"-"), one.Spec.Hostname)
+		for k, v := range service.Spec.Selector {
+			require.Equal(t, v, one.Labels[k], k)
+		}
+		env := map[string]string{}
+		for _, e := range one.Spec.Containers[0].Env {
+			env[e.Name] = e.Value
+		}
+		require.Equal(t, []string{rank, "3", "1", leader}, []string{env["WINDLASS_RANK"], env["WINDLASS_HOSTS"], env["WINDLASS_UNIT_EPOCH"], env["WINDLASS_LEADER"]})
+	}
+
+	inject(t, of["1"], `{"failHealth": true}`)
+	until(t, "the instance is not ready", func() bool {
+		all = p.instances(t)
+		return len(all) == 1 && all[0].Status != ready
+	})
+	require.Equal(t, runtime.ReasonHealthCheckFailed, all[0].Reason)
+	require.True(t, strings.HasPrefix(all[0].Message, "rank 1 of 3: "), all[0].Message)
+}
+
+func TestHosts_EndOfOneRankRestartsAllOfItsInstance(t *testing.T) {
+	gateways := &door{done: map[string]bool{}}
+	p := placeRoles(t, assignment("dep_ends", 2, ofHosts(2)), gateways)
+	p.untilEpoch(t, 2, "1")
+	p.awaits(t, 2, 0)
+	beside := p.ranks(t, "1")
+
+	// Gateways release nothing: a restart does not wait for them, because the instance serves no more.
+	inject(t, p.ranks(t, "0")["1"], `{"crashAfter": "1ms", "exitCode": 3}`)
+	p.untilEpoch(t, 2, "2")
+	before := p.ranks(t, "0")
+	require.NoError(t, p.api.CoreV1().Pods(p.namespace).Delete(t.Context(), before["1"].Name, metav1.DeleteOptions{}))
+	p.untilEpoch(t, 2, "3")
+	for rank, one := range p.ranks(t, "0") {
+		require.NotEqual(t, before[rank].UID, one.UID, "rank %s is a new pod", rank)
+		require.NotEqual(t, before[rank].Spec.Hostname, one.Spec.Hostname)
+	}
+
+	// The end of a rank while no agent runs counts, too.
+	before = p.ranks(t, "0")
+	p.shut(t)
+	require.NoError(t, p.api.CoreV1().Pods(p.namespace).Delete(t.Context(), before["0"].Name, metav1.DeleteOptions{}))
+	until(t, "Kubernetes replaces the pod", func() bool {
+		now := p.ranks(t, "0")["0"]
+		return now.UID != "" && now.UID != before["0"].UID
+	})
+	p.rt = p.open(t)
+	require.NoError(t, p.rt.Apply(t.Context(), p.a))
+	until(t, "all ranks in one epoch again", func() bool {
+		of := p.epochs(t, "0")
+		return len(of) == 2 && of["0"] == of["1"] && of["0"] == "4"
+	})
+	for rank, one := range p.ranks(t, "1") {
+		require.Equal(t, beside[rank].UID, one.UID, "the other instance stays")
+	}
+}
+
+func TestHosts_UpdateAndScaleTakeWholeInstances(t *testing.T) {
+	gateways := &door{done: map[string]bool{}}
+	p := placeRoles(t, assignment("dep_whole", 2, ofHosts(2)), gateways)
+	p.awaits(t, 2, 0)
+	old := map[string]bool{}
+	for _, one := range p.pods(t) {
+		old[string(one.UID)] = true
+	}
+	p.replace(t, "template-2")
+	until(t, "both are replaced", func() bool {
+		n := 0
+		for _, in := range p.instances(t) {
+			require.False(t, in.Status == draining && in.TemplateHash != "template-1", "%+v", in)
+			if in.Status == draining {
+				gateways.release(in.ID)
+			} else if in.Status == ready && in.TemplateHash == "template-2" {
+				n++
+			}
+		}
+		return n == 2
+	})
+	for _, one := range p.pods(t) {
+		require.False(t, old[string(one.UID)], "%s is of the last template", one.Name)
+	}
+	p.scale(t, 1)
+	gateways.release(p.awaits(t, 1, 1)...)
+	until(t, "two pods left", func() bool { return len(p.pods(t)) == 2 && len(p.ranks(t, "0")) == 2 })
+	p.scale(t, 0)
+	gateways.release(p.awaits(t, 0, 1)...)
+	until(t, "no pod left", func() bool { return len(p.pods(t)) == 0 })
+	p.scale(t, 1)
+	p.awaits(t, 1, 0)
+	require.NoError(t, p.rt.Remove(t.Context(), p.a.Deployment.Id))
+	require.Empty(t, p.leftovers(t))
+}
+
+func TestHosts_AreAmongOtherRoles(t *testing.T) {
+	p := placeRoles(t, assignment("dep_mixed", 1, func(s *windlassv1.DeploymentSpec) {
+		s.Roles = []*windlassv1.RoleSpec{{Name: "router", Entry: true, StartsAfter: []string{"decode"}}, {Name: "decode", Instances: 2, Hosts: 2}}
+	}), nil)
+	p.awaits(t, 3, 0)
+	require.Len(t, p.pods(t), 5)
+	all := p.instances(t)
+	require.Len(t, all, 3, "two instances of decode, and the router")
+	o, err := p.rt.Observe(t.Context())
+	require.NoError(t, err)
+	at := slices.IndexFunc(o.Deployments, func(d runtime.ObservedDeployment) bool { return d.DeploymentID == "dep_mixed" })
+	require.Equal(t, map[int]bool{0: true}, o.Deployments[at].CompleteGroups(o.Deployments[at].IsCurrent))
+	p.rt = p.open(t)
+	require.NoError(t, p.rt.Apply(t.Context(), p.a))
+	p.awaits(t, 3, 0)
+	p.change(t, func(a *runtime.Assignment) {
+		a.TemplateHash, a.RoleTemplates = "r2", map[string]string{"router": "r2", "decode": "template-1"}
+	})
+	until(t, "the router alone is replaced", func() bool {
+		return slices.ContainsFunc(p.instances(t), func(in runtime.Instance) bool {
+			return in.Role == "router" && in.TemplateHash == "r2" && in.Status == ready
+		})
+	})
+	for _, in := range all {
+		if in.Role == "decode" {
+			require.True(t, slices.ContainsFunc(p.instances(t), func(now runtime.Instance) bool { return now.ID == in.ID && now.Status == ready }), "decode stays")
+		}
+	}
+}

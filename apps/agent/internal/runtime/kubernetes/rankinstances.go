@@ -1,0 +1,186 @@
+package kubernetes
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// isRank reports whether the workload is a rank of an instance of several hosts.
+func isRank(p part) bool {
+	_, ok := render.RankOf(p.key)
+	return ok
+}
+
+// instancesOf groups the lists of workloads by instance, in the order in which the first rank of each comes.
+func instancesOf(all []part) (out [][]part) {
+	index := map[string]int{}
+	for _, p := range all {
+		rank, ok := render.RankOf(p.key)
+		if !ok {
+			out = append(out, []part{p})
+			continue
+		}
+		first := p.list[0]
+		at := fmt.Sprintf("%s/%s/%d/%d", render.ParentKey(p.key), first.Role, first.Group, first.Slot)
+		n, known := index[at]
+		if !known {
+			n = len(out)
+			index[at] = n
+			out = append(out, nil)
+		}
+		where, _ := slices.BinarySearchFunc(out[n], rank, func(p part, rank int) int {
+			of, _ := render.RankOf(p.key)
+			return cmp.Compare(of, rank)
+		})
+		out[n] = slices.Insert(out[n], where, p)
+	}
+	return out
+}
+
+// rankInstance is the instance of one rank.
+type rankInstance struct {
+	rank int
+	runtime.Instance
+}
+
+// joinedRanks returns one instance for all ranks of an instance of several hosts, one for ranks of an earlier epoch or
+// template that are stopping, and the newest that has ended. The parts are in the order of the ranks.
+func joinedRanks(ranks []part) (out []runtime.Instance) {
+	var present, past, ended []rankInstance
+	hosts, epoch, sameEpoch := 0, 0, true
+	for _, p := range ranks {
+		rank, _ := render.RankOf(p.key)
+		if sameEpoch = sameEpoch && (epoch == 0 || p.epoch == epoch); p.hosts > hosts {
+			hosts = p.hosts
+		}
+		epoch = max(epoch, p.epoch)
+		newest := -1
+		for n := range p.list {
+			in := &p.list[n]
+			switch {
+			case in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED || p.stale[in.ID]:
+			case newest < 0, in.Status != windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING, p.list[newest].Status == windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING:
+				newest = n
+			}
+		}
+		for n := range p.list {
+			switch in := (rankInstance{rank, p.list[n]}); {
+			case in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED:
+				ended = append(ended, in)
+			case n == newest:
+				present = append(present, in)
+			default:
+				in.Status = windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING
+				past = append(past, in)
+			}
+		}
+	}
+	// A rank of an older template that drains is not one of those that take its place.
+	isOld := func(in rankInstance) bool {
+		return in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING && slices.ContainsFunc(present, func(o rankInstance) bool {
+			return o.Status != windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING && o.TemplateHash != in.TemplateHash
+		})
+	}
+	present, past = split(present, past, isOld)
+	if len(ended) > 0 {
+		out = append(out, slices.MaxFunc(ended, func(a, b rankInstance) int { return a.StartedAt.Compare(b.StartedAt) }).Instance)
+	}
+	if len(past) > 0 {
+		out = append(out, joinedInstance(past, hosts))
+	}
+	if len(present) > 0 {
+		one := joinedInstance(present, hosts)
+		if one.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY && !sameEpoch {
+			one.Status, one.Reason, one.Message = windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING, runtime.ReasonNotReady, "its ranks start anew"
+		}
+		one.Restarts += max(epoch-1, 0)
+		out = append(out, one)
+	}
+	return out
+}
+
+// split moves the instances for which moves is true from one list to another.
+func split(from, to []rankInstance, moves func(rankInstance) bool) (left, moved []rankInstance) {
+	for _, in := range from {
+		if moves(in) {
+			to = append(to, in)
+		} else {
+			left = append(left, in)
+		}
+	}
+	return left, to
+}
+
+// joinedInstance returns one instance for the present pods of its ranks: ready if every rank is, or else with the state
+// and the message of the worst one. It has the id and the address of rank 0.
+func joinedInstance(ranks []rankInstance, hosts int) runtime.Instance {
+	out := ranks[0].Instance
+	worst, ready, template := 0, 0, true
+	out.GPUs, out.ReadyAt = nil, ranks[0].ReadyAt
+	for n := range ranks {
+		in := &ranks[n]
+		if severity(in) > severity(&ranks[worst]) {
+			worst = n
+		}
+		if in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY {
+			ready++
+		}
+		template = template && in.TemplateHash == out.TemplateHash
+		out.GPUs = append(out.GPUs, in.GPUs...)
+		out.Restarts, out.Doomed = max(out.Restarts, in.Restarts), out.Doomed || in.Doomed
+		if in.ReadyAt.After(out.ReadyAt) {
+			out.ReadyAt = in.ReadyAt
+		}
+		if in.StartedAt.After(out.StartedAt) {
+			out.StartedAt = in.StartedAt
+		}
+	}
+	bad := ranks[worst]
+	out.Status, out.Reason, out.Message = bad.Status, bad.Reason, bad.Message
+	if bad.Message != "" {
+		out.Message = fmt.Sprintf("rank %d of %d: %s", bad.rank, max(hosts, len(ranks)), bad.Message)
+	}
+	if out.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY && (ready < hosts || hosts == 0 || !template) {
+		out.Status, out.Reason, out.Message = windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING, runtime.ReasonNotReady, fmt.Sprintf("%d of %d ranks are ready", ready, hosts)
+		if !template {
+			out.Message = "its ranks are being replaced"
+		}
+	}
+	if out.Status != windlassv1.InstanceStatus_INSTANCE_STATUS_READY {
+		out.ReadyAt = time.Time{}
+	}
+	if ranks[0].rank != 0 {
+		out.Address = ""
+	}
+	return out
+}
+
+// severity orders the states of ranks: the state of the worst one is that of their instance.
+func severity(in *rankInstance) int {
+	if in.Doomed {
+		return 10
+	}
+	switch in.Status {
+	case windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING:
+		return 9
+	case windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED:
+		return 8
+	case windlassv1.InstanceStatus_INSTANCE_STATUS_PENDING:
+		return 6
+	case windlassv1.InstanceStatus_INSTANCE_STATUS_CREATING:
+		return 5
+	case windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING:
+		if in.Reason != "" && in.Reason != runtime.ReasonNotReady {
+			return 7
+		}
+		return 4
+	default:
+		return 0
+	}
+}
