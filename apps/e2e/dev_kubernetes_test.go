@@ -53,6 +53,13 @@ func testDevOnKubernetes(t *testing.T) {
 	d.ok("deploy", "-f", example(t, "echo-kubernetes-v2.yaml"))
 	second := d.pods("echo", 4)
 	require.NotSubset(t, first, second)
+
+	// The model servers of two pods each are ready once they have met.
+	require.Contains(t, d.ok("deploy", "-f", example(t, "tensor-parallel.yaml")), "tensor-parallel v1 is ready: 2 of 2")
+	d.pods("tensor-parallel", 4)
+	require.Contains(t, d.ok("list", "instances", "tensor-parallel"), "shard")
+	d.ok("delete", "tensor-parallel", "--yes")
+	d.pods("tensor-parallel", 0)
 	for file, says := range map[string][]string{
 		"echo-kubernetes-image.yaml": {"failed: ImagePullError", "cannot pull registry.example/modelserver@sha256:"},
 		"echo-kubernetes-crash.yaml": {"failed: CrashLoop", "exit code 1", "last output:", "engine core failed to start"},

@@ -157,7 +157,8 @@ func CountedReplicas(spec *windlassv1.DeploymentSpec, replicas int32) int32 {
 	return max(replicas, at.WakeTo(spec))
 }
 
-// Of returns how many instances the replicas of the spec have, as it is in a region, and how many GPUs they have.
+// Of returns how many instances the replicas of the spec have, as it is in a region, and how many GPUs they have. An
+// instance of several hosts counts once for each host.
 func Of(spec *windlassv1.DeploymentSpec, replicas int32) (instances, gpus int64) {
 	if len(spec.GetRoles()) == 0 {
 		return int64(replicas), int64(replicas) * int64(spec.GetResources().GetGpu().GetCount())
@@ -167,7 +168,7 @@ func Of(spec *windlassv1.DeploymentSpec, replicas int32) (instances, gpus int64)
 		if resources == nil {
 			resources = spec.GetResources()
 		}
-		n := int64(model.InstancesOf(spec, r, replicas))
+		n := int64(model.InstancesOf(spec, r, replicas)) * int64(model.HostsOf(r))
 		instances += n
 		gpus += n * int64(resources.GetGpu().GetCount())
 	}

@@ -50,6 +50,15 @@ func TestQuota_RefusesOnlyGrowthBeyondTheLimit(t *testing.T) {
 	require.True(t, Counted(model.Limits{Rollouts: 1}))
 }
 
+func TestUsage_CountsEachHostOfAnInstance(t *testing.T) {
+	spec := &windlassv1.DeploymentSpec{Resources: &windlassv1.Resources{Gpu: &windlassv1.Gpu{Count: 8}}, Roles: []*windlassv1.RoleSpec{
+		{Name: "router", Resources: &windlassv1.Resources{}}, {Name: "decode", Instances: 2, Hosts: 4},
+	}}
+	instances, gpus := Of(spec, 3)
+	require.EqualValues(t, 3*(1+2*4), instances)
+	require.EqualValues(t, 3*2*4*8, gpus)
+}
+
 func TestCeiling_HoldsForAMomentBelowEveryLimit(t *testing.T) {
 	const now, second = int64(1_000_000_000_000), int64(1_000_000)
 	limits := model.Limits{Apps: 10, Instances: 20}

@@ -90,6 +90,9 @@ func (c pinMutation) pinVersion(req *windlassv1.PinVersionRequest) (*windlassv1.
 	if err := c.leaveSome(p, others); err != nil {
 		return nil, err
 	}
+	if err := c.versions().hostsFitPinned(d, p); err != nil {
+		return nil, err
+	}
 	if err := c.versions().portsFitPinned(app, r, d, p); err != nil {
 		return nil, err
 	}

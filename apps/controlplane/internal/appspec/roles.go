@@ -76,6 +76,9 @@ func checkRoles(s *windlassv1.DeploymentSpec, field string) error {
 		if r.GetEntry() {
 			entry = i
 		}
+		if err := checkHosts(s, r, at, field); err != nil {
+			return err
+		}
 		if err := checkRole(s, r, at); err != nil {
 			return err
 		}
@@ -115,12 +118,29 @@ func checkPoolPolicy(p *windlassv1.RolloutPolicy, s *windlassv1.DeploymentSpec, 
 	return nil
 }
 
-func checkRole(s *windlassv1.DeploymentSpec, r *windlassv1.RoleSpec, at string) error {
+// checkHosts validates what a spec with instances of several hosts may not say. Whether its regions run such instances
+// depends on their agents, and is checked where the regions are known.
+func checkHosts(s *windlassv1.DeploymentSpec, r *windlassv1.RoleSpec, at, field string) error {
+	n := model.HostsOf(r)
+	which := fmt.Sprintf("instances of role %q have %d hosts", r.GetName(), n)
 	switch {
-	case r.GetHosts() > 1:
-		return apierr.InvalidFix(at+".hosts", fmt.Sprintf("an instance of %d hosts is not supported yet", r.GetHosts()),
-			"Leave hosts out, and use a model or a quantization that fits one host.")
-	case r.GetSlots() == windlassv1.RoleSpec_SLOTS_STABLE:
+	case n == 1:
+	case model.IsPooled(s):
+		return apierr.InvalidFix(at+".hosts", fmt.Sprintf("an instance of a pool has one host, not %d", n), "Leave hosts out, or use layout replicas.")
+	case s.GetServe() != nil:
+		return apierr.InvalidFix(field+".serve", which+", and serve makes the arguments of a server on one host", "Leave serve out, and write the arguments: they may refer to $(WINDLASS_RANK) and $(WINDLASS_LEADER).")
+	case s.GetModels() != nil:
+		return apierr.InvalidFix(at+".hosts", fmt.Sprintf("a server of models has one host, not %d", n), "Leave hosts or models out.")
+	case s.GetRouting().GetColdStart() != nil:
+		return apierr.InvalidFix(field+".routing.coldStart", which+", and no request starts such instances", "Leave coldStart out, or leave hosts out.")
+	case s.GetModelCache().GetClaim().GetSingleNode():
+		return apierr.InvalidFix(field+".modelCache.claim.singleNode", which+", and the cache keeps all of them on one node", "Leave singleNode out, or leave hosts out.")
+	}
+	return nil
+}
+
+func checkRole(s *windlassv1.DeploymentSpec, r *windlassv1.RoleSpec, at string) error {
+	if r.GetSlots() == windlassv1.RoleSpec_SLOTS_STABLE {
 		return apierr.InvalidFix(at+".slots", "slots that keep their names over replacement are not supported yet", "Leave slots out, and keep state elsewhere.")
 	}
 	if err := checkCommand(r.GetCommand(), r.GetArgs(), at); err != nil {
@@ -288,7 +308,7 @@ func roleHash(spec *windlassv1.DeploymentSpec, name string) ([]byte, error) {
 	return hashOf(s, ofInstances)
 }
 
-// GroupText describes in words what a replica of several roles is: "2 prefill and 1 decode". It is empty for
+// GroupText describes in words what a replica of several roles is: "2 prefill and 1 decode of 2 hosts". It is empty for
 // one role.
 func GroupText(spec *windlassv1.DeploymentSpec) string {
 	if len(spec.GetRoles()) < 2 {
@@ -296,7 +316,11 @@ func GroupText(spec *windlassv1.DeploymentSpec) string {
 	}
 	var parts []string
 	for _, r := range spec.GetRoles() {
-		parts = append(parts, fmt.Sprintf("%d %s", max(r.GetInstances(), 1), r.GetName()))
+		part := fmt.Sprintf("%d %s", max(r.GetInstances(), 1), r.GetName())
+		if n := model.HostsOf(r); n > 1 {
+			part += fmt.Sprintf(" of %d hosts", n)
+		}
+		parts = append(parts, part)
 	}
 	return strings.Join(parts[:len(parts)-1], ", ") + " and " + parts[len(parts)-1]
 }

@@ -61,6 +61,7 @@ type kind struct {
 type kindPart struct {
 	spec *windlassv1.DeploymentSpec
 	role *windlassv1.RoleSpec
+	// gpus is how many of them all hosts of an instance have.
 	gpus int32
 }
 
@@ -103,7 +104,7 @@ func kindsOf(s *windlassv1.DeploymentSpec) (kinds []kind) {
 		if k.gpu.GetCount() == 0 {
 			continue
 		}
-		k.parts = []kindPart{{s, role, k.gpu.GetCount()}}
+		k.parts = []kindPart{{s, role, k.gpu.GetCount() * model.HostsOf(role)}}
 		if len(roles) > 1 {
 			k.roles = []string{role.GetName()}
 		}

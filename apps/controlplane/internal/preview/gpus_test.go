@@ -23,6 +23,7 @@ func TestKinds_AreSeparateForDifferentRequests(t *testing.T) {
 		{"none", `resources {memory_mib: 1}`, nil},
 		{"of one role", `resources {gpu {count: 2}}`, []seen{{each: 2, field: "spec.resources.gpu"}}},
 		{"of one role by name", `roles {name: "main" instances: 3 resources {gpu {count: 2}}}`, []seen{{each: 6, field: "spec.resources.gpu"}}},
+		{"of several hosts", `roles {name: "main" instances: 3 hosts: 4 resources {gpu {count: 2}}}`, []seen{{each: 24, field: "spec.resources.gpu"}}},
 		{
 			"of two roles, the same", `resources {gpu {count: 1}} roles {name: "prefill" instances: 2} roles {name: "decode" resources {gpu {count: 8}}}`,
 			[]seen{{each: 10, field: "spec.roles[1].resources.gpu", roles: []string{"prefill", "decode"}}},

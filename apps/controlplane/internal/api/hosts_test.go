@@ -1,0 +1,50 @@
+package api_test
+
+import (
+	"testing"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func ofHosts(n int32) func(*windlassv1.DeploymentSpec) {
+	return func(s *windlassv1.DeploymentSpec) { s.Roles = []*windlassv1.RoleSpec{{Name: "shard", Hosts: n}} }
+}
+
+func TestHosts_NeedAgentsThatRunThem(t *testing.T) {
+	w := setup(t)
+	joins := func(runtime string, features ...string) {
+		w.runtime = runtime
+		w.update(func(tx store.Tx) error {
+			for _, id := range w.regions {
+				if _, _, err := tx.StartSession(id, "session-"+id, 60_000, model.Region{AgentRuntime: runtime, AgentFeatures: features}); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	for runtime, features := range map[string][]string{
+		model.RuntimeProcess: {agentv1.Feature_FEATURE_ROLES.String()},
+		"kubernetes":         {agentv1.Feature_FEATURE_POOLED_ROLES.String()},
+	} {
+		joins(runtime, features...)
+		_, err := w.deployBy("chat", nil, ofHosts(2))
+		refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.roles[0].hosts")
+		require.ErrorContains(t, err, `instances of role "shard" have 2 hosts, and the agent of region us-east-1, whose runtime is `+runtime+`, runs none of several hosts`)
+		plan := w.planned("chat", nil, ofHosts(2))
+		require.False(t, plan.GetWouldRun())
+		require.Equal(t, []string{"VALIDATION spec.roles[0].hosts"}, reasons(plan))
+		_, err = w.deployBy("one-"+runtime, nil, ofHosts(1))
+		require.NoError(t, err)
+	}
+	joins("kubernetes", agentv1.Feature_FEATURE_UNIT_HOSTS.String())
+	require.True(t, w.planned("chat", nil, ofHosts(2)).GetWouldRun())
+	_, err := w.deployBy("chat", nil, ofHosts(2))
+	require.NoError(t, err)
+}
