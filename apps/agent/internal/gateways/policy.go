@@ -29,6 +29,10 @@ var crossRegion = map[windlassv1.RoutingPolicy_CrossRegion]gatewayv1.CrossRegion
 	windlassv1.RoutingPolicy_CROSS_REGION_SPILLOVER: gatewayv1.CrossRegion_CROSS_REGION_SPILLOVER,
 }
 
+// closedPaths are the calls by which models are loaded, unloaded and listed. Servers of models answer them to
+// everybody, and hosts of models and of their servers lead there.
+var closedPaths = []string{"/v2/repository", "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/inference.grpcinferenceservice/repository"}
+
 // policyOf converts a route's policy to the gateways' message.
 func policyOf(p *windlassv1.RoutingPolicy) *gatewayv1.RoutePolicy {
 	if p == nil {

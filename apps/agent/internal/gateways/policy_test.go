@@ -155,3 +155,20 @@ func TestGatewaysMakeTheCheckThatTheyCan(t *testing.T) {
 	spec.HealthCheck.Port = "admin"
 	require.Nil(t, checkOf(spec), "requests go to another port")
 }
+
+func TestCallsThatLoadModelsAreClosed(t *testing.T) {
+	for name, spec := range map[string]*windlassv1.DeploymentSpec{
+		"":       {},
+		"model":  {Model: &windlassv1.LoadedModel{}},
+		"server": {Models: &windlassv1.ModelServer{}},
+	} {
+		state := &agentv1.DeploymentState{Action: agentv1.DeploymentState_ACTION_APPLY, Deployment: &agentv1.Deployment{
+			Id: "dep_1", AppId: "app_1", PreviewHost: "v1.chat.test", Spec: spec,
+		}}
+		tab := newTable(func(string) *agentv1.DeploymentState { return state })
+		tab.hold("dep_1", state)
+		require.Equal(t, name != "", len(tab.apps["app_1"].told.ClosedPaths) > 0, "a preview of %s", name)
+		tab.route(&agentv1.Routes{AppId: "app_1", Hosts: []string{"chat.test"}, Targets: []*agentv1.RouteTarget{{DeploymentId: "dep_1", Weight: 100}}}, 1, 1)
+		require.Equal(t, name != "", len(tab.apps["app_1"].told.ClosedPaths) > 0, "a host of %s", name)
+	}
+}

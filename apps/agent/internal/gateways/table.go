@@ -297,6 +297,9 @@ func (t *table) describe(a *app, epoch, generation int64) *gatewayv1.AppRoutes {
 	for _, target := range out.Targets {
 		out.CountLoad = out.CountLoad || t.assignment(target.DeploymentId).GetDeployment().GetScaling() != nil
 		out.AppName = cmp.Or(out.AppName, t.assignment(target.DeploymentId).GetDeployment().GetAppName())
+		if spec := t.assignment(target.DeploymentId).GetDeployment().GetSpec(); spec.GetModel() != nil || spec.GetModels() != nil {
+			out.ClosedPaths = closedPaths
+		}
 	}
 	if len(out.Hosts) > 0 {
 		out.AppName = cmp.Or(out.AppName, a.told.AppName) // without targets nothing says it

@@ -71,7 +71,7 @@ func partOf(r *gatewayv1.AppRoutes, region string) *part {
 	case keyed:
 		p.hosts = append(p.hosts, keyedHost(r.AppId, r.Hosts))
 	default:
-		p.hosts = append(p.hosts, hostOf(r.AppId, r.Hosts, r.Targets, r.Policy))
+		p.hosts = append(p.hosts, hostOf(r.AppId, r.Hosts, r.Targets, r))
 	}
 	for _, preview := range r.Previews {
 		name, hosts := r.AppId+"/"+preview.DeploymentId, []string{preview.Host}
@@ -80,7 +80,7 @@ func partOf(r *gatewayv1.AppRoutes, region string) *part {
 			continue
 		}
 		only := []*gatewayv1.Target{{DeploymentId: preview.DeploymentId, Weight: 1}}
-		p.hosts = append(p.hosts, hostOf(name, hosts, only, r.Policy))
+		p.hosts = append(p.hosts, hostOf(name, hosts, only, r))
 	}
 	return p
 }
@@ -286,7 +286,8 @@ func addressOf(hostPort string) *corev3.Address {
 }
 
 // hostOf returns the virtual host of an app, or of a preview.
-func hostOf(name string, domains []string, targets []*gatewayv1.Target, policy *gatewayv1.RoutePolicy) *routev3.VirtualHost {
+func hostOf(name string, domains []string, targets []*gatewayv1.Target, r *gatewayv1.AppRoutes) *routev3.VirtualHost {
+	policy := r.GetPolicy()
 	action := &routev3.RouteAction{
 		// 0: a stream has no limit.
 		Timeout:     durationpb.New(policy.GetRequestTimeout().AsDuration()),
@@ -315,12 +316,24 @@ func hostOf(name string, domains []string, targets []*gatewayv1.Target, policy *
 	default:
 		action.ClusterSpecifier = &routev3.RouteAction_WeightedClusters{WeightedClusters: &routev3.WeightedCluster{Clusters: weighted}}
 	}
+	var routes []*routev3.Route
+	for _, closed := range r.GetClosedPaths() {
+		routes = append(routes, &routev3.Route{
+			Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: closed}, CaseSensitive: wrapperspb.Bool(false)},
+			Action: &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{
+				Status: http.StatusForbidden,
+				Body: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{
+					InlineString: "this path loads, unloads or lists models, which only the region's agent may do\n",
+				}},
+			}},
+		})
+	}
 	return &routev3.VirtualHost{
 		Name: name, Domains: slices.Clone(domains),
-		Routes: []*routev3.Route{{
+		Routes: append(routes, &routev3.Route{
 			Match:  &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: ""}},
 			Action: &routev3.Route_Route{Route: action},
-		}},
+		}),
 	}
 }
 

@@ -179,3 +179,19 @@ func TestHost_ThatNeedsAKeyIsRefused(t *testing.T) {
 	r.Policy = &gatewayv1.RoutePolicy{RequireApiKey: true}
 	require.Equal(t, []string{"chat.test", "v1.chat.test", "v2.chat.test"}, refused())
 }
+
+func TestHost_ClosesPaths(t *testing.T) {
+	r := app("app_1", 1, "chat.test", target("dep_1", 1))
+	r.Previews = []*gatewayv1.Preview{{Host: "v1.chat.test", DeploymentId: "dep_1"}}
+	r.ClosedPaths = []string{"/v2/repository"}
+	hosts := partOf(r, "eu").hosts
+	require.Len(t, hosts, 2)
+	for _, h := range hosts {
+		require.NoError(t, h.ValidateAll())
+		require.Len(t, h.Routes, 2)
+		require.Equal(t, "/v2/repository", h.Routes[0].Match.GetPrefix(), "the first route that fits is used")
+		require.False(t, h.Routes[0].Match.GetCaseSensitive().GetValue())
+		require.EqualValues(t, 403, h.Routes[0].GetDirectResponse().GetStatus())
+		require.NotNil(t, h.Routes[1].GetRoute())
+	}
+}

@@ -82,7 +82,7 @@ func (p *Proxy) Handle(ctx context.Context, c *engine.Conn, r *http1.Request, bo
 	kept := d.x.tail.kept
 	d.x = exchange{start: now, host: d.host, route: route, spec: spec, policy: &spec.Policy, answerPace: pace.Of(p.cfg.Answers)}
 	d.x.tail.kept = kept[:0] // it keeps its capacity, but nothing of the answer before
-	if !d.readFields() || spec.NeedsKey(d.host) && !d.x.admitsKey(d) {
+	if !d.readFields() || spec.NeedsKey(d.host) && !d.x.admitsKey(d) || len(spec.ClosedPaths) > 0 && isClosed(string(r.Path), spec.ClosedPaths) {
 		return engine.Other
 	}
 	d.x.id = requestID(string(d.fields.id), now)

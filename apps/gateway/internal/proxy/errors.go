@@ -56,6 +56,10 @@ var (
 		code: "api_key", status: http.StatusUnauthorized, connect: "unauthenticated", reason: windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED,
 		message: "the request has no API key of the app, or one that has ended", fix: "Send `Authorization: Bearer KEY`, or X-Api-Key: KEY, with a key that `windlass app-key create` made for the app.",
 	}
+	failClosedPath = &failure{
+		code: "closed_path", status: http.StatusForbidden, connect: "permission_denied", reason: windlassv1.ErrorReason_ERROR_REASON_PERMISSION_DENIED,
+		message: "this path loads, unloads or lists models, which only the region's agent may do", fix: "Deploy, scale or delete the model's app.",
+	}
 	failNoTable = &failure{
 		code: "no_table", status: http.StatusServiceUnavailable, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
 		message: "the gateway has no routes yet: it waits for the region's agent", fix: "Call again in a moment.", retry: 5 * time.Second,

@@ -363,6 +363,13 @@ func (p *Proxy) serveHTTP(w http.ResponseWriter, r *http.Request, x *exchange) {
 		p.answerFailure(w, x, failKey, nil)
 		return
 	}
+	if len(x.spec.ClosedPaths) > 0 && isClosed(r.URL.EscapedPath(), x.spec.ClosedPaths) {
+		if r.ContentLength != 0 {
+			w.Header().Set("Connection", "close") // the body is not read
+		}
+		p.answerFailure(w, x, failClosedPath, nil)
+		return
+	}
 	if r.ContentLength > x.policy.MaxBody {
 		// The connection cannot be used again because the body is not read.
 		w.Header().Set("Connection", "close")

@@ -41,6 +41,12 @@ func specOf(a *gatewayv1.AppRoutes) (upstream.Spec, error) {
 			return fail("host %q is not lower case, without port and trailing dot", host)
 		}
 	}
+	for _, closed := range a.ClosedPaths {
+		if !strings.HasPrefix(closed, "/") || strings.ToLower(closed) != closed {
+			return fail("closed path %q is not a path in lower case", closed)
+		}
+	}
+	spec.ClosedPaths = a.ClosedPaths
 	targets := map[string]bool{}
 	for _, t := range a.Targets {
 		if targets[t.DeploymentId] {

@@ -44,6 +44,8 @@ type Spec struct {
 	Elsewhere bool
 	// Hold is how requests for Hosts wait while the app is at zero in the region. Nil: it is not at zero.
 	Hold *hold.Policy
+	// ClosedPaths are paths that no client may call, in lower case, with all that begins with them.
+	ClosedPaths []string
 	// CountsLoad is whether the agent wants the load that the app's clients cause.
 	CountsLoad bool
 }

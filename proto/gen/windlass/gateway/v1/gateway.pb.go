@@ -1018,7 +1018,11 @@ type AppRoutes struct {
 	// If held: estimated time of a start. Absent: unknown.
 	StartTime *durationpb.Duration `protobuf:"bytes,51,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
 	// The gateway must report the app's load, because the app has a ScalingPolicy here.
-	CountLoad     bool `protobuf:"varint,52,opt,name=count_load,json=countLoad,proto3" json:"count_load,omitempty"`
+	CountLoad bool `protobuf:"varint,52,opt,name=count_load,json=countLoad,proto3" json:"count_load,omitempty"`
+	// Paths that no client may call, in lower case, with all that begins with them: calls by which the
+	// agent loads and unloads models. A request for one is refused with 403, however the path is
+	// written.
+	ClosedPaths   []string `protobuf:"bytes,53,rep,name=closed_paths,json=closedPaths,proto3" json:"closed_paths,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1142,6 +1146,13 @@ func (x *AppRoutes) GetCountLoad() bool {
 		return x.CountLoad
 	}
 	return false
+}
+
+func (x *AppRoutes) GetClosedPaths() []string {
+	if x != nil {
+		return x.ClosedPaths
+	}
+	return nil
 }
 
 // ApiKey is a key of the app. Clients send it as "Authorization: Bearer KEY" or "X-Api-Key: KEY".
@@ -2531,7 +2542,7 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\tNeighbour\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x12\x1f\n" +
 	"\vgateway_url\x18\x02 \x01(\tR\n" +
-	"gatewayUrl\"\xf1\x03\n" +
+	"gatewayUrl\"\x94\x04\n" +
 	"\tAppRoutes\x12\x15\n" +
 	"\x06app_id\x18\x01 \x01(\tR\x05appId\x12\x19\n" +
 	"\bapp_name\x18\x02 \x01(\tR\aappName\x12\x14\n" +
@@ -2550,7 +2561,8 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\n" +
 	"start_time\x183 \x01(\v2\x19.google.protobuf.DurationR\tstartTime\x12\x1d\n" +
 	"\n" +
-	"count_load\x184 \x01(\bR\tcountLoad\"X\n" +
+	"count_load\x184 \x01(\bR\tcountLoad\x12!\n" +
+	"\fclosed_paths\x185 \x03(\tR\vclosedPaths\"X\n" +
 	"\x06ApiKey\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1b\n" +
 	"\x04hash\x18\x02 \x01(\fB\a\xbaH\x04z\x02h R\x04hash\x12\x1d\n" +

@@ -226,13 +226,23 @@ func (o objects) route(r *gatewayv1.AppRoutes, name string, hosts []string, shar
 		TypeMeta: metav1.TypeMeta{APIVersion: gwv1.GroupVersion.String(), Kind: "HTTPRoute"}, ObjectMeta: meta(r, name, at),
 		Spec: gwv1.HTTPRouteSpec{
 			CommonRouteSpec: gwv1.CommonRouteSpec{ParentRefs: []gwv1.ParentReference{parent}},
-			Rules:           []gwv1.HTTPRouteRule{rule},
+			Rules:           append(closedRules(r.ClosedPaths), rule),
 		},
 	}
 	for _, h := range hosts {
 		out.Spec.Hostnames = append(out.Spec.Hostnames, gwv1.Hostname(h))
 	}
 	o.routes[name] = out
+}
+
+// closedRules returns rules that lead nowhere, so that the data plane answers requests for the paths with an error. They
+// win over the rule for all paths, because their paths are longer.
+func closedRules(paths []string) (rules []gwv1.HTTPRouteRule) {
+	for _, closed := range paths {
+		kind := gwv1.PathMatchPathPrefix
+		rules = append(rules, gwv1.HTTPRouteRule{Matches: []gwv1.HTTPRouteMatch{{Path: &gwv1.HTTPPathMatch{Type: &kind, Value: &closed}}}})
+	}
+	return rules
 }
 
 // timeout returns a time in the API's format, with at most four units. 0 means no timeout. It is always set,

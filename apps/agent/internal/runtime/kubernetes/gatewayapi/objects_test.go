@@ -154,3 +154,17 @@ func TestRoute_IsServedOnceEveryGatewayAccepts(t *testing.T) {
 		require.Equal(t, c.why, whyNotServed(route, parent))
 	}
 }
+
+func TestClosedPathsLeadNowhere(t *testing.T) {
+	o := objectsOf(&gatewayv1.AppRoutes{
+		AppId: "app_1", Hosts: []string{"chat.test"}, Targets: []*gatewayv1.Target{{DeploymentId: "dep_1", Weight: 1}}, ClosedPaths: []string{"/v2/repository", "/v1/load_lora_adapter"},
+	}, here)
+	rules := o.routes["app-1-0"].Spec.Rules
+	require.Len(t, rules, 3)
+	for i, closed := range []string{"/v2/repository", "/v1/load_lora_adapter"} {
+		require.Equal(t, closed, *rules[i].Matches[0].Path.Value)
+		require.Equal(t, gwv1.PathMatchPathPrefix, *rules[i].Matches[0].Path.Type)
+		require.Empty(t, rules[i].BackendRefs)
+	}
+	require.Len(t, rules[2].BackendRefs, 1)
+}

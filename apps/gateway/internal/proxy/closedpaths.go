@@ -1,0 +1,49 @@
+package proxy
+
+import (
+	"net/url"
+	"path"
+	"strings"
+)
+
+// maxUnescapes is how often a path is decoded. Instances decode it once, and something in front of them may have done
+// so before.
+const maxUnescapes = 3
+
+// isClosed reports whether an instance may take the path for one of the closed ones, or for one that begins with it.
+// Instances differ in how they read escapes, slashes, dots and parameters, so that each reading counts.
+func isClosed(requested string, closed []string) bool {
+	begins := func(p string) bool {
+		p = strings.ToLower(p)
+		for _, c := range closed {
+			if strings.HasPrefix(p, c) {
+				return true
+			}
+		}
+		return false
+	}
+	for range maxUnescapes {
+		if begins(requested) || begins(plainPath(requested)) {
+			return true
+		}
+		decoded, err := url.PathUnescape(requested)
+		if err != nil || decoded == requested {
+			return false
+		}
+		requested = decoded
+	}
+	return begins(requested) || begins(plainPath(requested))
+}
+
+// plainPath returns the path without parameters of segments, double slashes, backslashes and dots.
+func plainPath(p string) string {
+	p, _, _ = strings.Cut(p, "?")
+	if !strings.ContainsAny(p, `\;`) && !strings.Contains(p, "//") && !strings.Contains(p, "/.") {
+		return p
+	}
+	segments := strings.Split(strings.ReplaceAll(p, `\`, "/"), "/")
+	for i, s := range segments {
+		segments[i], _, _ = strings.Cut(s, ";")
+	}
+	return path.Clean("/" + strings.Join(segments, "/"))
+}
