@@ -42,6 +42,9 @@ type harness struct {
 	crash map[string]bool
 	// checks is how many models a server is asked about at a time. 0 means all.
 	checks int
+	// silent is a model of which servers never say whether it is ready. questions counts what servers were asked.
+	silent    string
+	questions int
 	// registerer is that of the Config. Default: none.
 	registerer prometheus.Registerer
 	// claim and claimed are those of the Config. Default: none.
@@ -226,13 +229,14 @@ func (h *harness) Held(_ context.Context, s Server, first []string) ([]Held, err
 		return nil, errors.New("connection refused")
 	}
 	var held []Held
+	h.questions++
 	checked := 0
 	for _, name := range append(first, slices.Collect(maps.Keys(fake.has))...) {
 		if !fake.has[name] || slices.ContainsFunc(held, func(other Held) bool { return other.Name == name }) {
 			continue
 		}
 		one := Held{Name: name}
-		if h.checks == 0 || checked < h.checks {
+		if name != h.silent && (h.checks == 0 || checked < h.checks) {
 			checked++
 			one.Checked, one.Ready = true, !h.unready[name] && !h.unready[name+"@"+s.ID]
 		}
@@ -715,6 +719,20 @@ func TestManager_AdoptsOnlyItsOwn(t *testing.T) {
 		require.Empty(h.t, h.routed("m7"))
 		require.Zero(h.t, h.countLoads())
 		require.Zero(h.t, h.countUnloads())
+	})
+	run(t, "a server that says nothing of a model is not asked all the time", func(h *harness) {
+		h.add("s1", "shared", 100)
+		h.servers["s1"].has["a"] = true
+		h.servers["s1"].has["b"] = true
+		h.silent = "b"
+		h.set(model("a", 1), model("b", 1))
+		h.show()
+		h.pass(time.Minute)
+		require.Equal(h.t, []string{"s1"}, h.routed("a"))
+		require.Empty(h.t, h.routed("b"))
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		require.Less(h.t, h.questions, 30)
 	})
 	run(t, "a new version is loaded anew, on a server without the old one", func(h *harness) {
 		h.add("s1", "shared", 10)

@@ -48,7 +48,8 @@ type Held struct {
 	Checked, Ready bool
 }
 
-// askSpacing is the time from one question to a server to the next while some of its models were never checked.
+// askSpacing is the time from one question to a server to the next while some of its models were never checked, and the
+// last question settled others.
 const askSpacing = 10 * time.Millisecond
 
 // seenLate is how long after its end a server may be seen to have ended.
@@ -287,27 +288,30 @@ func (m *Manager) observe(s *server, held []Held, began time.Time, ticks map[rep
 		s.owners[h.Name] = id
 		ticks[key] = 0
 	}
+	unknown, settled := false, false
 	for key, tick := range ticks {
 		r := m.replicas[key]
 		if r == nil {
 			continue
 		}
+		wasUnknown := r.State == modelstate.Unknown
 		name := m.models[key.model].Name
 		h, has := s.held[name]
 		e, reason := modelstate.SeenAbsent, ""
 		switch {
 		case !has || m.ownerOf(s, name) != key.model:
 		case !h.Checked:
-			if r.State == modelstate.Unknown {
-				s.askAt = now.Add(askSpacing)
-			}
+			unknown = unknown || wasUnknown
 			continue
 		case h.Ready:
 			e = modelstate.SeenReady
 		default:
 			e, reason = modelstate.SeenUnready, "the server has the model, and says that it is not ready"
 		}
-		m.apply(key, r, e, tick, reason, now)
+		settled = m.apply(key, r, e, tick, reason, now) && wasUnknown || settled
+	}
+	if unknown && settled {
+		s.askAt = now.Add(askSpacing)
 	}
 	if !s.adopted {
 		s.adopted, m.placeDirty = true, true
