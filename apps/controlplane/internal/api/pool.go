@@ -189,6 +189,9 @@ func (d *deployment) scaleRoles() error {
 	}
 	d.rolesScaled, d.unscaled = true, before
 	have := cmp.Or(d.was.live, d.was.active.deployment)
+	if have == nil {
+		return nil // only what is left of failed versions had other counts
+	}
 	d.log(d.app, model.History{
 		What: "Scaled", Why: "role " + text + ", as a deploy asked for",
 		RolloutID: d.app.RolloutID, DeploymentID: have.ID, Version: have.Version,

@@ -85,6 +85,18 @@ func TestPool_CountsMakeNoVersion(t *testing.T) {
 	})
 }
 
+func TestPool_DeployAfterAFirstVersionThatFailedSetsItsOwnCounts(t *testing.T) {
+	onBoth(t, func(t *testing.T, w *harness) {
+		w.deploy("chat", pooled(2, 1))
+		require.NoError(t, w.stepper.Step(t.Context(), w.app("chat").GetId()))
+		_, err := w.apps(w.deployer).Cancel(t.Context(), &windlassv1.CancelRequest{App: "chat"})
+		require.NoError(t, err)
+		w.deploy("chat", pooled(3, 2))
+		w.settle("chat")
+		require.Equal(t, map[string]string{"us-east-1": "3 prefill 2 decode ", "eu-west-1": "3 prefill 2 decode "}, w.pool(2))
+	})
+}
+
 func TestPool_RefusalsHaveFieldAndFix(t *testing.T) {
 	w := setup(t)
 	w.deploy("chat", pooled(2, 1))
