@@ -132,7 +132,7 @@ func (c *checker) agreePlaces(running map[string]map[string]int, ready map[strin
 		switch t.status {
 		case windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED:
 			replicas = int(t.replicas)
-			wants = replicas * int(c.rows.deployments[p.deployment].each)
+			wants = int(t.instances(c.rows.deployments[p.deployment]))
 		case windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED:
 		default:
 			return disagreement{"a place is stuck", app, spot, t.status.String()}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/apps/controlplane"
+	"github.com/windlass-run/windlass/pkg/pool"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -53,9 +54,11 @@ type checker struct {
 	serving map[place]bool   // (region, app) that has served
 	// decisions are the replicas that the scaler last wrote: by region id and app.
 	decisions map[place]int32
-	// sawRoutes: a region has served routes. sawScaling counts changes of replicas by the scaler.
+	// sawRoutes: a region has served routes. sawScaling counts changes of replicas by the scaler,
+	// and sawPools versions of pools that went live in a region.
 	sawRoutes  bool
 	sawScaling int
+	sawPools   int
 
 	acknowledged map[string]string // deployments that users were told of; their apps
 	wasRestored  bool
@@ -94,12 +97,14 @@ type (
 		app     string
 		readyAt int64
 		each    int32 // instances of a replica
+		pooled  bool  // a replica is one percent of the pool
 	}
 	topologyRow struct {
 		app              string
 		status           windlassv1.TopologyStatus
 		generation       int64
 		replicas, weight int32
+		roles            map[string]int32 // of the whole pool
 	}
 	observedRow struct {
 		guard             int64
@@ -306,7 +311,7 @@ func (c *checker) onWrite(wrote controlplane.MemoryWrite) {
 		m.heads[h.RegionID] = head{h.Epoch, h.Revision}
 	}
 	for _, d := range wrote.Deployments {
-		m.deployments[d.ID] = deploymentRow{d.AppID, d.ReadyAt, instancesEach(d.Spec)}
+		m.deployments[d.ID] = deploymentRow{d.AppID, d.ReadyAt, instancesEach(d.Spec), d.Spec.GetLayout() == windlassv1.Layout_LAYOUT_POOLED}
 	}
 	for _, r := range wrote.Routes {
 		p := place{r.RegionID, r.AppID}
@@ -319,7 +324,7 @@ func (c *checker) onWrite(wrote controlplane.MemoryWrite) {
 	c.decided(wrote)
 	was := maps.Clone(m.topology)
 	for _, t := range wrote.Topology {
-		m.topology[place{t.RegionID, t.DeploymentID}] = topologyRow{t.AppID, t.Status, t.Generation, t.Replicas, t.Weight}
+		m.topology[place{t.RegionID, t.DeploymentID}] = topologyRow{t.AppID, t.Status, t.Generation, t.Replicas, t.Weight, t.RoleCounts()}
 	}
 	for _, t := range wrote.Topology {
 		c.placed(was[place{t.RegionID, t.DeploymentID}], place{t.RegionID, t.DeploymentID})
@@ -371,7 +376,7 @@ func (c *checker) reports(wrote controlplane.MemoryWrite) {
 			c.violateLockedf("what was never applied is said to be", "", spot, "generation %d is, the executor was handed %d at most", now.generation, c.applied[spot])
 		case now.phase == phaseApplied && now.deleted && !before.deleted && c.applied[spot] > 0 && !c.removed[spot] && !c.wasRestored:
 			c.violateLockedf("what was never removed is said to be", "", spot, "generation %d", now.generation)
-		case int(now.ready) > c.count[spot]:
+		case int(now.ready) > c.count[spot] && (c.count[spot] == 0 || !m.deployments[p.deployment].pooled):
 			c.violateLockedf("replicas are said to be ready that never were", "", spot, "%d are, of %d that ever were", now.ready, c.count[spot])
 		}
 		m.observed[p] = now
@@ -439,7 +444,10 @@ func (c *checker) succeeded(id string, a appRow) {
 			continue
 		}
 		spot := place{m.names[p.region], p.deployment}
-		if all := t.replicas * m.deployments[p.deployment].each; c.count[spot] < int(all) {
+		if m.deployments[p.deployment].pooled {
+			c.sawPools++
+		}
+		if all := t.instances(m.deployments[p.deployment]); c.count[spot] < int(all) {
 			c.violateLockedf("a deployment went live that was not ready", a.name, spot, "%d of %d instances ever were", c.count[spot], all)
 		}
 		if !c.acked(p.region, id) {
@@ -459,6 +467,17 @@ func (c *checker) kept(id string) {
 			c.violateLockedf("the live deployment is stopped", a.name, place{c.rows.names[p.region], p.deployment}, "it is %s", t.status)
 		}
 	}
+}
+
+// instances returns how many instances the row asks for.
+func (t topologyRow) instances(d deploymentRow) (n int32) {
+	if !d.pooled {
+		return t.replicas * d.each
+	}
+	for _, whole := range t.roles {
+		n += int32(pool.Units(int(t.replicas), int(whole)))
+	}
+	return n
 }
 
 // instancesEach returns how many instances make a replica of the spec.

@@ -59,15 +59,16 @@ func TestFleet_ConvergesWhateverBreaks(t *testing.T) { //nolint:tparallel // bes
 		require.NoError(t, err, shardVariable)
 		warm(t)
 		// A fleet may lose all apps before they are served, or before one scales, but not all fleets do.
-		routed, scaled := false, false
+		routed, scaled, pooled := false, false, false
 		for seed := first + i; seed < first+count; seed += n {
 			t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 				c := runSeed(t, seed, false).check
-				routed, scaled = routed || c.sawRoutes, scaled || c.sawScaling > 3
+				routed, scaled, pooled = routed || c.sawRoutes, scaled || c.sawScaling > 3, pooled || c.sawPools > 1
 			})
 		}
 		require.True(t, routed, "the checker saw no routes in any fleet")
 		require.True(t, scaled, "the checker saw hardly any scaling in any fleet")
+		require.True(t, pooled, "the checker saw hardly any versions of pools go live in any fleet")
 		return
 	}
 	// One P each, so one process for each CPU.

@@ -16,12 +16,16 @@ import (
 const (
 	fixedApps     = 2
 	fixedReplicas = 2
+	// The pooled app has prefill and decode servers that are counted and scaled each for itself.
+	pooledApp = 3
 )
 
 func appName(i int) string {
 	switch {
 	case i < fixedApps:
 		return fmt.Sprintf("fixed-%d", i)
+	case i == pooledApp:
+		return "pool-0"
 	case i == scaledApp:
 		return scaledName
 	}
@@ -71,11 +75,15 @@ func (w *fleet) actOn(of size, i, what int) {
 		did = "cancel"
 		_, err = w.apps.Cancel(ctx, &windlassv1.CancelRequest{App: app})
 	case 9, 10:
-		n := w.fate.intn(4)
-		did = fmt.Sprintf("scale to %d", n)
-		_, err = w.apps.Scale(ctx, &windlassv1.ScaleRequest{App: app, Replicas: int32(n)})
+		req := &windlassv1.ScaleRequest{App: app, Replicas: int32(w.fate.intn(4))}
+		if i == pooledApp {
+			req.Role = []string{"prefill", "decode"}[w.fate.intn(2)]
+			req.Replicas = max(req.Replicas, 1)
+		}
+		did = fmt.Sprintf("scale %s to %d", req.Role, req.Replicas)
+		_, err = w.apps.Scale(ctx, req)
 		if err == nil && i == scaledApp {
-			w.check.violatef("a scaled app was scaled by hand", place{}, "to %d replicas", n)
+			w.check.violatef("a scaled app was scaled by hand", place{}, "to %d replicas", req.Replicas)
 		}
 	case 11:
 		did = "delete"
@@ -114,6 +122,10 @@ func (w *fleet) deploy(ctx context.Context, of size, i int, label string) (did, 
 	spec := &windlassv1.DeploymentSpec{
 		Command: []string{"serve"}, Regions: names, VersionLabel: label, Replicas: &replicas,
 		Env: map[string]string{"VERSION": strconv.Itoa(w.fate.intn(1_000_000)), "LABEL": label},
+	}
+	if i == pooledApp {
+		spec.Layout, spec.Replicas = windlassv1.Layout_LAYOUT_POOLED, nil
+		spec.Roles = []*windlassv1.RoleSpec{{Name: "prefill", Instances: 1 + replicas}, {Name: "decode", Instances: replicas, Entry: true}}
 	}
 	if i%3 == 2 {
 		spec.Roles = []*windlassv1.RoleSpec{{Name: "prefill", Instances: 2}, {Name: "decode", Entry: true, StartsAfter: []string{"prefill"}}}
