@@ -90,6 +90,7 @@ func generatePages(root string) (map[string]string, error) {
 		"app.schema.json":     appFileSchema,
 		"charts.md":           chartsPage,
 		"preset-file.md":      presetFile,
+		"preset.schema.json":  presetFileSchema,
 	} {
 		text, err := write(src)
 		if err != nil {
@@ -119,6 +120,7 @@ These pages are generated from the code.
 | [app.schema.json](app.schema.json) | JSON schema of an app's file, for editors |
 | [charts.md](charts.md) | every value of the Helm charts |
 | [preset-file.md](preset-file.md) | every field of a preset's file, and the variables of its expressions |
+| [preset.schema.json](preset.schema.json) | JSON schema of a preset's file, for editors |
 | [metrics.md](metrics.md) | every metric with its type and labels |
 | [error-reasons.md](error-reasons.md) | reasons in errors of the API |
 | [instance-reasons.md](instance-reasons.md) | reasons of instances and of refused deployments |
@@ -127,7 +129,8 @@ These pages are generated from the code.
 
 [Troubleshooting](../guides/troubleshooting.md) has the cause and the remedy of each reason.
 
-An editor that knows JSON schemas checks an app's file when its first line is
+An editor that knows JSON schemas checks an app's file when its first line is the one below, and a preset's file with
+` + "`preset.schema.json`" + `.
 
 ` + "```yaml\n# yaml-language-server: $schema=./docs/reference/app.schema.json\n```\n", nil
 }

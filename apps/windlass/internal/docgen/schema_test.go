@@ -17,39 +17,41 @@ import (
 
 const repository = "../../../.."
 
-func compiled(t *testing.T) *jsonschema.Schema {
+func compiled(t *testing.T, schema func(*source) (string, error)) *jsonschema.Schema {
 	t.Helper()
 	src, err := readSource(repository)
 	require.NoError(t, err)
-	text, err := appFileSchema(src)
+	text, err := schema(src)
 	require.NoError(t, err)
 	document, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
 	require.NoError(t, err)
 	compiler := jsonschema.NewCompiler()
-	require.NoError(t, compiler.AddResource("app.schema.json", document))
-	s, err := compiler.Compile("app.schema.json")
+	require.NoError(t, compiler.AddResource("schema.json", document))
+	s, err := compiler.Compile("schema.json")
 	require.NoError(t, err)
 	return s
 }
 
 func TestSchemaTakesEveryExample(t *testing.T) {
-	s := compiled(t)
-	files, err := filepath.Glob(repository + "/deployments/examples/*.yaml")
-	require.NoError(t, err)
-	require.NotEmpty(t, files)
-	for _, path := range files {
-		data, err := os.ReadFile(path)
+	for pattern, schema := range map[string]func(*source) (string, error){"*.yaml": appFileSchema, "presets/*.yaml": presetFileSchema} {
+		s := compiled(t, schema)
+		files, err := filepath.Glob(repository + "/deployments/examples/" + pattern)
 		require.NoError(t, err)
-		var file any
-		require.NoError(t, yaml.Unmarshal(data, &file))
-		require.NoError(t, s.Validate(file), path)
+		require.NotEmpty(t, files)
+		for _, path := range files {
+			data, err := os.ReadFile(path)
+			require.NoError(t, err)
+			var file any
+			require.NoError(t, yaml.Unmarshal(data, &file))
+			require.NoError(t, s.Validate(file), path)
+		}
 	}
 }
 
 // The CLI reads every file of this test that the schema accepts. It refuses only some of the other files,
 // because the API checks bounds and formats.
 func TestSchemaTakesWhatTheCLIReads(t *testing.T) {
-	s := compiled(t)
+	s := compiled(t, appFileSchema)
 	const head = "app: a\ncommand: [x]\nregions: [eu]\n"
 	for text, good := range map[string]bool{
 		"health_check: {path: /up}":                                                    true,
@@ -84,6 +86,37 @@ func TestSchemaTakesWhatTheCLIReads(t *testing.T) {
 		} else {
 			require.Error(t, err, text)
 		}
+	}
+}
+
+func TestPresetSchema(t *testing.T) {
+	s := compiled(t, presetFileSchema)
+	const head = "title: x\nmodelSchemes: [hf]\nexamples: [{name: small, serve: {engine: \"custom:x\", model: \"hf://a/b\"}}]\n"
+	for text, good := range map[string]bool{
+		"command: [serve]": true,
+		"args: [{flag: --model, values: [\"${path}\"], field: model}]": true,
+		"aliases: {\"-tp\": --tensor-parallel-size}":                   true,
+		"health_check: {path: /up}":                                    true,
+		"memoryShare: 0.9":                                             true,
+		"memoryShare: 2":                                               false,
+		"argz: []":                                                     false,
+		"args: [{flag: model}]":                                        false,
+		"args: [{flag: --model, field: modell}]":                       false,
+		"rules: [{severity: fatal}]":                                   false,
+		"progressDeadline: 90":                                         false,
+	} {
+		var file any
+		require.NoError(t, yaml.Unmarshal([]byte(head+text), &file), text)
+		if err := s.Validate(file); good {
+			require.NoError(t, err, text)
+		} else {
+			require.Error(t, err, text)
+		}
+	}
+	for _, text := range []string{"title: x\nexamples: []", "modelSchemes: [ftp]"} {
+		var file any
+		require.NoError(t, yaml.Unmarshal([]byte(text), &file), text)
+		require.Error(t, s.Validate(file), text)
 	}
 }
 
