@@ -2,12 +2,15 @@ package e2e
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -59,8 +62,11 @@ func newCharts(t *testing.T, s *stack) *charts {
 	return k
 }
 
+// run runs a program for 5 minutes at most, which is longer than helm waits.
 func (k *charts) run(stdin, program string, args ...string) (string, error) {
-	cmd := exec.CommandContext(k.t.Context(), program, args...)
+	ctx, cancel := context.WithTimeout(k.t.Context(), 5*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+k.kubeconfig, "HOME="+k.dir)
 	cmd.Stdin = strings.NewReader(stdin)
 	var out, stderr bytes.Buffer
@@ -141,10 +147,15 @@ func testCharts(t *testing.T, s *stack) {
 		k.apply("upgrade", folder, r)
 	}
 	k.requireNoDrift("after the upgrade")
-	images := k.ok(k.kubectl, "get", "pods", "-A", "-l", "app.kubernetes.io/name in (windlass-controlplane,windlass-agent,windlass-gateway)",
-		"--field-selector=status.phase=Running", "-o", `jsonpath={range .items[*]}{.spec.containers[0].image}{"\n"}{end}`)
-	require.NotContains(t, images, "v0.0.9")
-	require.Equal(t, 6, strings.Count(images, ":v0.1.0"), images)
+	// helm does not wait for pods that are ending.
+	s.eventually(t, "6 pods, all of the new release", func(context.Context) error {
+		images, err := k.run("", k.kubectl, "get", "pods", "-A", "-l", "app.kubernetes.io/name in (windlass-controlplane,windlass-agent,windlass-gateway)",
+			"-o", `jsonpath={range .items[*]}{.spec.containers[0].image}{"\n"}{end}`)
+		if err == nil && (strings.Count(images, "\n") != 6 || strings.Count(images, ":v0.1.0\n") != 6) {
+			err = fmt.Errorf("there are %s", images)
+		}
+		return err
+	})
 	policies := k.ok(k.kubectl, "get", "networkpolicies,poddisruptionbudgets", "-A", "-l", "app.kubernetes.io/part-of=windlass", "-o", "name")
 	require.Len(t, strings.Fields(policies), 7, policies)
 
@@ -158,14 +169,22 @@ func testCharts(t *testing.T, s *stack) {
 
 	gateways := releases[2]
 	k.apply("upgrade", folder, gateways, "--set=replicas=3,log.level=debug")
-	replicasOf := func() string {
-		return k.ok(k.kubectl, "-n", gateways.namespace, "get", "deployment", gateways.chart, "-o", "jsonpath={.spec.replicas} {.status.readyReplicas}")
+	waitReplicas := func(n int) {
+		t.Helper()
+		want := fmt.Sprintf("%d %d %d", n, n, n)
+		s.eventually(t, want+" replicas of the gateways", func(context.Context) error {
+			got, err := k.run("", k.kubectl, "-n", gateways.namespace, "get", "deployment", gateways.chart, "-o", "jsonpath={.spec.replicas} {.status.replicas} {.status.readyReplicas}")
+			if err == nil && got != want {
+				err = fmt.Errorf("there are %s", got)
+			}
+			return err
+		})
 	}
-	require.Equal(t, "3 3", replicasOf())
+	waitReplicas(3)
 	_, err := k.run("", k.helm, "upgrade", gateways.chart, filepath.Join(folder, gateways.chart), "--namespace="+gateways.namespace, "--set=replica=4")
 	require.ErrorContains(t, err, "additional properties 'replica' not allowed")
 	k.ok(k.helm, "rollback", gateways.chart, "2", "--namespace="+gateways.namespace, "--wait", "--timeout=4m")
-	require.Equal(t, "2 2", replicasOf())
+	waitReplicas(2)
 	for _, r := range releases {
 		k.ok(k.helm, "rollback", r.chart, "1", "--namespace="+r.namespace, "--wait", "--timeout=4m")
 	}
@@ -177,12 +196,25 @@ func testCharts(t *testing.T, s *stack) {
 		k.ok(k.helm, "uninstall", r.chart, "--namespace="+r.namespace, "--wait", "--timeout=4m")
 	}
 	kinds := strings.Fields(k.ok(k.kubectl, "api-resources", "--verbs=list", "-o", "name"))
-	left := k.ok(k.kubectl, "get", strings.Join(kinds, ","), "-A", "-o", "name",
-		"-l", "app.kubernetes.io/instance in (windlass-controlplane,windlass-agent,windlass-gateway)")
-	require.Empty(t, left, "the charts leave it")
+	// The cluster removes what belongs to the charts' objects, such as pods, after helm has removed those.
+	s.eventually(t, "nothing of the charts is left", func(context.Context) error {
+		left, err := k.run("", k.kubectl, "get", strings.Join(kinds, ","), "-A", "-o", "name",
+			"-l", "app.kubernetes.io/instance in (windlass-controlplane,windlass-agent,windlass-gateway)")
+		if err == nil && left != "" {
+			err = fmt.Errorf("there are %s", left)
+		}
+		return err
+	})
 	own := k.ok(k.kubectl, "get", "secrets", "-n", "windlass", "-o", "name") + k.ok(k.kubectl, "get", "secrets", "-n", "windlass-system", "-o", "name")
 	require.Equal(t, "secret/windlass-database\n", own, "only what the operator made is left")
-	_, err = k.run("", k.kubectl, "get", "namespace", "windlass-routes")
-	require.Error(t, err)
-	require.ErrorAs(t, err, new(*exec.ExitError))
+	s.eventually(t, "the namespace of the routes is removed", func(context.Context) error {
+		_, err := k.run("", k.kubectl, "get", "namespace", "windlass-routes")
+		if err == nil {
+			return errors.New("it is there")
+		}
+		if !strings.Contains(err.Error(), `namespaces "windlass-routes" not found`) {
+			return err
+		}
+		return nil
+	})
 }
