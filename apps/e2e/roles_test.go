@@ -13,7 +13,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func TestRoles(t *testing.T) {
+func TestRoles(t *testing.T) { //nolint:tparallel // its subtests share a stack
 	t.Parallel()
 	s := newStack(t, stackConfig{gateways: true, regions: []string{us}})
 	t.Run("groups are updated and scaled whole", func(t *testing.T) { testGroupsOfRoles(t, s) })
