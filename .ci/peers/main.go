@@ -1,12 +1,12 @@
-// Command peers is a proxy that is made from a library which serves HTTP without net/http: fasthttp, or
-// hertz with netpoll. The simulator's gateway scenario measures the gateway beside it. It is outside of
-// go.work, so that no program of the product brings these libraries along.
+// Command peers is a minimal reverse proxy, for comparison with the gateway in the simulator's gateway scenario. It is
+// made with fasthttp, or with hertz and netpoll, which serve HTTP without net/http. It is outside of go.work, so that no
+// program of the product depends on these libraries.
 //
-//	peers fasthttp at=to,to at=to,to
+//	peers fasthttp LISTEN=INSTANCE,INSTANCE LISTEN=INSTANCE,INSTANCE
 //
-// Each at is an address to listen on; its requests go to the instances behind it in turn. It does what the
-// gateway does for every request, as far as a library has it: fields of the hop are dropped, X-Forwarded-For
-// is set, answers go on as they come. It knows no routes, limits, retries or figures.
+// LISTEN is an address to listen on, and INSTANCE the address of an instance. Requests go to the instances of their
+// LISTEN in turn. As in the gateway, hop-by-hop fields are removed, X-Forwarded-For is set, and response bodies are
+// streamed. There are no routes, limits, retries or metrics.
 package main
 
 import (
@@ -19,21 +19,21 @@ import (
 	"time"
 )
 
-// balancer gives instances in turn.
+// balancer selects instances in turn.
 type balancer struct {
 	instances []string
 	turn      atomic.Uint64
 }
 
-func (b *balancer) next() string { return b.instances[b.turn.Add(1)%uint64(len(b.instances))] }
+func (b *balancer) nextInstance() string { return b.instances[b.turn.Add(1)%uint64(len(b.instances))] }
 
 const (
-	connections = 1024
-	idle        = 75 * time.Second
+	maxConnections = 1024
+	idleTimeout    = 75 * time.Second
 )
 
-// hop are fields between two sides of a connection.
-var hop = [...]string{"Connection", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Upgrade", "Proxy-Authenticate", "Proxy-Authorization"}
+// hopFields are the header fields that apply to one connection only: RFC 9110, section 7.6.1.
+var hopFields = [...]string{"Connection", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Upgrade", "Proxy-Authenticate", "Proxy-Authorization"}
 
 func main() {
 	if err := run(os.Args[1:]); err != nil {
@@ -43,23 +43,23 @@ func main() {
 }
 
 func run(args []string) error {
-	serve := map[string]func(at string, to *balancer) error{"fasthttp": serveFast, "hertz": serveHertz}
+	serve := map[string]func(listen string, instances *balancer) error{"fasthttp": serveFasthttp, "hertz": serveHertz}
 	if len(args) < 2 || serve[args[0]] == nil {
-		return errors.New("use: peers fasthttp|hertz at=to,to at=to,to")
+		return errors.New("use: peers fasthttp|hertz LISTEN=INSTANCE,INSTANCE LISTEN=INSTANCE,INSTANCE")
 	}
 	failed := make(chan error, len(args))
 	for _, arg := range args[1:] {
-		at, to, ok := strings.Cut(arg, "=")
+		listen, instances, ok := strings.Cut(arg, "=")
 		if !ok {
-			return fmt.Errorf("%q: use at=to,to", arg)
+			return fmt.Errorf("%q: use LISTEN=INSTANCE,INSTANCE", arg)
 		}
-		go func() { failed <- serve[args[0]](at, &balancer{instances: strings.Split(to, ",")}) }()
+		go func() { failed <- serve[args[0]](listen, &balancer{instances: strings.Split(instances, ",")}) }()
 	}
 	return <-failed
 }
 
-// forwarded is X-Forwarded-For with the client behind what was there.
-func forwarded(before []byte, client string) string {
+// appendClient returns the value of X-Forwarded-For: the value before it, and the client.
+func appendClient(before []byte, client string) string {
 	if len(before) == 0 {
 		return client
 	}
