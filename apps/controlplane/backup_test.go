@@ -79,7 +79,7 @@ func TestBackupCommands(t *testing.T) {
 		require.ErrorContains(t, run("create", filepath.Join(dir, "none", "x"), "--mysql-dsn="+dsn), "the folder of the file")
 		require.ErrorContains(t, run("verify", file), "--identity-file")
 		require.ErrorContains(t, run("verify", file, "--identity-file="+dir+"/none"), "--identity-file")
-		require.ErrorContains(t, run("verify", keys), "no backup of Windlass")
+		require.ErrorContains(t, run("verify", keys), "not a Windlass backup")
 	})
 	t.Run("a whole backup is restored, and a damaged one changes nothing", func(t *testing.T) {
 		require.NoError(t, run("verify", file, "--identity-file="+keys))

@@ -1,5 +1,5 @@
-// Package apierr makes the errors that callers of the API get: each with its code, a reason that
-// programs can read, the field that is wrong and what to do about it.
+// Package apierr makes the errors that callers of the API get. An error has a code, a reason that programs can read,
+// the field that is wrong, and a sentence on how to fix it.
 package apierr
 
 import (
@@ -14,71 +14,73 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Invalid refuses a field that the schema cannot judge. INVALID_ARGUMENT, VALIDATION.
+// Invalid returns the error for a field whose value breaks a rule that the protos do not state. Its code is
+// INVALID_ARGUMENT.
 func Invalid(field, message string) error {
 	return rpc.Error(connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, field, message)
 }
 
-// InvalidFix is Invalid with a sentence on how to mend the field.
+// InvalidFix is Invalid with a sentence on how to fix the field.
 func InvalidFix(field, message, fix string) error {
 	return rpc.ErrorWith(connect.CodeInvalidArgument, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION, Field: field, Fix: fix,
 	}, message)
 }
 
-// Missing refuses a reference to a thing that the caller's workspace does not have. It is the same
-// whether or not another workspace has one. NOT_FOUND.
+// Missing returns the error for a reference to an object that the caller's workspace does not have. It does not show
+// that another workspace has one. Its code is NOT_FOUND.
 func Missing(field, kind, ref, fix string) error {
 	return rpc.ErrorWith(connect.CodeNotFound, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND, Field: field, Fix: fix,
 	}, fmt.Sprintf("%s %q does not exist", kind, ref))
 }
 
-// Exists refuses a name that is taken. ALREADY_EXISTS.
+// Exists returns the error for a name that another object has. Its code is ALREADY_EXISTS.
 func Exists(field, kind, name string) error {
 	return rpc.ErrorWith(connect.CodeAlreadyExists, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_ALREADY_EXISTS, Field: field, Fix: "Choose another name.",
 	}, fmt.Sprintf("%s %q exists already", kind, name))
 }
 
-// Conflict refuses a change of a thing that has another resource version by now. ABORTED.
-func Conflict(kind, id string, have int64) error {
+// Conflict returns the error for a change of an object that changed since the caller read it. current is its
+// resource version now. Its code is ABORTED.
+func Conflict(kind, id string, current int64) error {
 	return rpc.ErrorWith(connect.CodeAborted, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_CONFLICT, Field: "resource_version",
 		Fix: "Read it again, then repeat the change on what you read.",
-	}, fmt.Sprintf("%s %s has changed since: its resource_version is %d", kind, id, have))
+	}, fmt.Sprintf("%s %s has changed since: its resource_version is %d", kind, id, current))
 }
 
-// Denied refuses what the caller's key may not do. PERMISSION_DENIED.
+// Denied returns the error for a call that the caller's key may not make. Its code is PERMISSION_DENIED.
 func Denied(message, fix string) error {
 	return rpc.ErrorWith(connect.CodePermissionDenied, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_PERMISSION_DENIED, Fix: fix,
 	}, message)
 }
 
-// InUse refuses to remove a thing that others depend on. FAILED_PRECONDITION.
+// InUse returns the error for the removal of an object that other objects use. Its code is FAILED_PRECONDITION.
 func InUse(message, fix string) error {
 	return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_IN_USE, Fix: fix,
 	}, message)
 }
 
-// NothingToDo refuses a call whose subject is not in a state to which it applies.
-// FAILED_PRECONDITION.
+// NothingToDo returns the error for a call on an object that is not in a state in which the call has an effect. Its
+// code is FAILED_PRECONDITION.
 func NothingToDo(message, fix string) error {
 	return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_NOTHING_TO_DO, Fix: fix,
 	}, message)
 }
 
-// OverLimit refuses what is above a limit. RESOURCE_EXHAUSTED.
+// OverLimit returns the error for a call that would exceed a limit. Its code is RESOURCE_EXHAUSTED.
 func OverLimit(field, message, fix string) error {
 	return rpc.ErrorWith(connect.CodeResourceExhausted, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED, Field: field, Fix: fix,
 	}, message)
 }
 
-// WithReason is the refusal with another reason; an error that is no refusal stays as it is.
+// WithReason returns err with another reason. It returns an error without a code unchanged.
 func WithReason(err error, reason windlassv1.ErrorReason) error {
 	coded, ok := errors.AsType[*connect.Error](err)
 	if !ok {
@@ -89,7 +91,8 @@ func WithReason(err error, reason windlassv1.ErrorReason) error {
 	return rpc.ErrorWith(coded.Code(), detail, coded.Message())
 }
 
-// Clip shortens what a message quotes to at most n bytes, at the end of a character.
+// Clip cuts a text that a message quotes to at most n bytes, without a part of a character. It removes bytes that
+// are not UTF-8.
 func Clip(s string, n int) string {
 	if len(s) > n {
 		s = s[:n]
@@ -97,7 +100,7 @@ func Clip(s string, n int) string {
 	return strings.ToValidUTF8(s, "")
 }
 
-// Message is the error's text, without its code.
+// Message returns the error's text without its code.
 func Message(err error) string {
 	if coded, ok := errors.AsType[*connect.Error](err); ok {
 		return coded.Message()

@@ -7,7 +7,7 @@
 //	["app_1",{"base64":"AAE="}]
 //	{"end":{"rows":1,"tables":1,"sha256":"..."}}
 //
-// The sum is over all lines before the last one. A backup without its last line is cut off.
+// sha256 is the checksum of all lines before the last one. A backup without its last line is truncated.
 package backup
 
 import (
@@ -31,7 +31,7 @@ const (
 	FormatVersion = 1
 )
 
-// Header says what a backup is of.
+// Header describes a backup: its format, and the database and program that it comes from.
 type Header struct {
 	Format  string `json:"format"`
 	Version int    `json:"version"`
@@ -42,15 +42,15 @@ type Header struct {
 	Taken   time.Time `json:"taken"`
 }
 
-// Table begins the rows of a table.
+// Table is the line before the rows of a table.
 type Table struct {
 	Name    string   `json:"table"`
 	Columns []string `json:"columns"`
-	// Binary says which columns hold bytes that are no text.
+	// Binary has one element for each column. It is true if the values are bytes and not text.
 	Binary []bool `json:"binary"`
 }
 
-// Totals end a backup.
+// Totals is the last line of a backup.
 type Totals struct {
 	Rows   int64  `json:"rows"`
 	Tables int    `json:"tables"`
@@ -66,16 +66,17 @@ type bytesValue struct {
 	Base64 []byte `json:"base64"`
 }
 
-// ErrDamaged says that a backup is cut off or was changed.
+// ErrDamaged means that a backup is truncated or was changed.
 var ErrDamaged = errors.New("the backup is damaged")
 
 // Writer writes a backup.
 type Writer struct {
-	out    *bufio.Writer
-	close  []io.Closer
-	sum    hash.Hash
-	table  Table
-	totals Totals
+	out *bufio.Writer
+	// closers are closed by Close, the last one first.
+	closers []io.Closer
+	sum     hash.Hash
+	table   Table
+	totals  Totals
 }
 
 // NewWriter writes h to out, encrypted for recipients if there are any. The caller must call Close.
@@ -86,16 +87,17 @@ func NewWriter(out io.Writer, h Header, recipients ...age.Recipient) (*Writer, e
 		if err != nil {
 			return nil, fmt.Errorf("encrypt: %w", err)
 		}
-		w.close, out = append(w.close, sealed), sealed
+		w.closers, out = append(w.closers, sealed), sealed
 	}
 	packed := gzip.NewWriter(out)
-	w.close = append(w.close, packed)
+	w.closers = append(w.closers, packed)
 	w.out = bufio.NewWriterSize(packed, 1<<16)
 	h.Format, h.Version = Format, FormatVersion
-	return w, w.line(h)
+	return w, w.writeLine(h)
 }
 
-func (w *Writer) line(v any) error {
+// writeLine writes a line of JSON, and adds it to the checksum.
+func (w *Writer) writeLine(v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -110,10 +112,11 @@ func (w *Writer) line(v any) error {
 func (w *Writer) Begin(t Table) error {
 	w.table = t
 	w.totals.Tables++
-	return w.line(t)
+	return w.writeLine(t)
 }
 
-// Row writes the values of a row as the server writes them; nil is NULL.
+// Row writes a row of the table that Begin began last. The values are as the database server returned them. A nil
+// value is NULL.
 func (w *Writer) Row(values [][]byte) error {
 	if len(values) != len(w.table.Columns) {
 		return fmt.Errorf("table %s: a row of %d values for %d columns", w.table.Name, len(values), len(w.table.Columns))
@@ -129,18 +132,18 @@ func (w *Writer) Row(values [][]byte) error {
 		}
 	}
 	w.totals.Rows++
-	return w.line(row)
+	return w.writeLine(row)
 }
 
-// Close ends the backup. Without it, the backup counts as cut off.
+// Close writes the last line. A backup without it counts as truncated. Close does not close the writer of NewWriter.
 func (w *Writer) Close() (Totals, error) {
 	w.totals.SHA256 = hex.EncodeToString(w.sum.Sum(nil))
-	err := w.line(end{&w.totals})
+	err := w.writeLine(end{&w.totals})
 	if err == nil {
 		err = w.out.Flush()
 	}
-	for i := len(w.close) - 1; i >= 0 && err == nil; i-- {
-		err = w.close[i].Close()
+	for i := len(w.closers) - 1; i >= 0 && err == nil; i-- {
+		err = w.closers[i].Close()
 	}
 	return w.totals, err
 }
@@ -179,15 +182,15 @@ func NewReader(in io.Reader, identities ...age.Identity) (*Reader, error) {
 	}
 	unpacked, err := gzip.NewReader(from)
 	if err != nil {
-		return nil, fmt.Errorf("this is no backup of Windlass: %w", err)
+		return nil, fmt.Errorf("this is not a Windlass backup: %w", err)
 	}
 	r := &Reader{in: bufio.NewReaderSize(unpacked, 1<<16), sum: sha256.New()}
-	line, err := r.line()
+	line, err := r.readLine()
 	if err != nil {
 		return nil, err
 	}
 	if err := json.Unmarshal(line, &r.Header); err != nil || r.Header.Format != Format {
-		return nil, errors.New("this is no backup of Windlass")
+		return nil, errors.New("this is not a Windlass backup")
 	}
 	if r.Header.Version > FormatVersion {
 		return nil, fmt.Errorf("the backup has format %d, and this program reads up to %d: use the program of version %s or later", r.Header.Version, FormatVersion, r.Header.Program)
@@ -196,7 +199,7 @@ func NewReader(in io.Reader, identities ...age.Identity) (*Reader, error) {
 	return r, nil
 }
 
-func (r *Reader) line() ([]byte, error) {
+func (r *Reader) readLine() ([]byte, error) {
 	b, err := r.in.ReadBytes('\n')
 	if err != nil {
 		return nil, fmt.Errorf("%w: it ends before its last line (%w)", ErrDamaged, err)
@@ -211,19 +214,19 @@ type Row struct {
 	Values []any
 }
 
-// Next returns the next row, and io.EOF after the last one of a whole backup.
+// Next returns the next row. After the last row it returns io.EOF if the backup is complete, or else ErrDamaged.
 func (r *Reader) Next() (Row, error) {
 	for {
 		if r.ended {
 			return Row{}, io.EOF
 		}
-		line, err := r.line()
+		line, err := r.readLine()
 		if err != nil {
 			return Row{}, err
 		}
 		if line[0] == '[' {
 			r.sum.Write(line)
-			return r.row(line)
+			return r.parseRow(line)
 		}
 		var head struct {
 			Table
@@ -233,7 +236,7 @@ func (r *Reader) Next() (Row, error) {
 			return Row{}, fmt.Errorf("%w: %w", ErrDamaged, err)
 		}
 		if head.End != nil {
-			return Row{}, r.finish(*head.End)
+			return Row{}, r.verifyTotals(*head.End)
 		}
 		if head.Name == "" || len(head.Columns) == 0 || len(head.Binary) != len(head.Columns) {
 			return Row{}, fmt.Errorf("%w: a table without a name or columns", ErrDamaged)
@@ -244,13 +247,13 @@ func (r *Reader) Next() (Row, error) {
 	}
 }
 
-// finish returns io.EOF if the backup is whole.
-func (r *Reader) finish(want Totals) error {
+// verifyTotals returns io.EOF if the backup is complete and unchanged.
+func (r *Reader) verifyTotals(want Totals) error {
 	r.totals.SHA256 = hex.EncodeToString(r.sum.Sum(nil))
 	if r.totals != want {
-		return fmt.Errorf("%w: its sum or its number of rows is not what its last line says", ErrDamaged)
+		return fmt.Errorf("%w: its checksum, tables or rows are not those in its last line", ErrDamaged)
 	}
-	// Reading on makes gzip and age check their own ends.
+	// gzip and age check their ends only when these are read.
 	n, err := io.Copy(io.Discard, r.in)
 	if err != nil {
 		return fmt.Errorf("%w: after its last line: %w", ErrDamaged, err)
@@ -262,7 +265,7 @@ func (r *Reader) finish(want Totals) error {
 	return io.EOF
 }
 
-func (r *Reader) row(line []byte) (Row, error) {
+func (r *Reader) parseRow(line []byte) (Row, error) {
 	var cells []json.RawMessage
 	if err := json.Unmarshal(line, &cells); err != nil {
 		return Row{}, fmt.Errorf("%w: %w", ErrDamaged, err)
@@ -296,10 +299,10 @@ func (r *Reader) row(line []byte) (Row, error) {
 	return row, nil
 }
 
-// Totals returns what was read up to now.
+// Totals returns the number of tables and rows that were read so far. Its SHA256 is empty before the last line was read.
 func (r *Reader) Totals() Totals { return r.totals }
 
-// Verify reads a backup to its end.
+// Verify reads a backup to its end. It returns ErrDamaged if the backup is truncated or was changed.
 func Verify(r *Reader) (Totals, error) {
 	for {
 		if _, err := r.Next(); errors.Is(err, io.EOF) {

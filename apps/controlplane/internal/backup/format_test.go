@@ -15,7 +15,7 @@ import (
 
 var header = backup.Header{Schema: 63, Program: "1.4.0", Taken: time.Date(2026, 11, 29, 10, 0, 0, 0, time.UTC)}
 
-func write(t require.TestingT, rows [][][]byte, recipients ...age.Recipient) []byte {
+func writeBackup(t require.TestingT, rows [][][]byte, recipients ...age.Recipient) []byte {
 	var out bytes.Buffer
 	w, err := backup.NewWriter(&out, header, recipients...)
 	require.NoError(t, err)
@@ -42,7 +42,7 @@ func TestFormat(t *testing.T) {
 				}
 				in = append(in, row)
 			}
-			r, err := backup.NewReader(bytes.NewReader(write(t, in)))
+			r, err := backup.NewReader(bytes.NewReader(writeBackup(t, in)))
 			require.NoError(t, err)
 			for _, want := range in {
 				got, err := r.Next()
@@ -62,8 +62,8 @@ func TestFormat(t *testing.T) {
 			require.ErrorIs(t, err, io.EOF)
 		})
 	})
-	t.Run("a backup that is cut off or changed anywhere is refused", func(t *testing.T) {
-		whole := write(t, rows)
+	t.Run("a backup that is truncated or changed at any byte is refused", func(t *testing.T) {
+		whole := writeBackup(t, rows)
 		check := func(b []byte) error {
 			r, err := backup.NewReader(bytes.NewReader(b))
 			if err != nil {
@@ -91,7 +91,7 @@ func TestFormat(t *testing.T) {
 		require.NoError(t, err)
 		other, err := age.GenerateX25519Identity()
 		require.NoError(t, err)
-		sealed := write(t, rows, mine.Recipient())
+		sealed := writeBackup(t, rows, mine.Recipient())
 		require.NotContains(t, string(sealed), "app_1")
 
 		_, err = backup.NewReader(bytes.NewReader(sealed))
@@ -112,7 +112,7 @@ func TestFormat(t *testing.T) {
 		}
 		require.Error(t, err, "cut off")
 	})
-	t.Run("what is no backup is refused", func(t *testing.T) {
+	t.Run("input that is not a backup is refused", func(t *testing.T) {
 		_, err := backup.NewReader(bytes.NewReader(nil))
 		require.ErrorIs(t, err, backup.ErrDamaged)
 		require.ErrorContains(t, err, "it is empty")

@@ -6,8 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// WriteMetrics replaces a file with the metrics of a backup that ended at a time, took so long and has size bytes. The
-// node exporter's textfile collector reads it.
+// WriteMetrics writes the metrics of a successful backup to the file at path, which it replaces. at is when the backup
+// ended, took is how long it took, and size is its size in bytes. The node exporter's textfile collector reads the file.
 func WriteMetrics(path string, at time.Time, took time.Duration, size int64, totals Totals) error {
 	when := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "windlass_backup_last_success_timestamp_seconds", Help: "When the last whole backup of the control plane's database ended.",
