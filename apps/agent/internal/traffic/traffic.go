@@ -1,12 +1,13 @@
-// Package traffic keeps what a region's gateways saw of each deployment, for those who
-// judge a rollout: a day of it, the finer the younger. It is pure; time is an argument.
+// Package traffic keeps the requests that a region's gateways counted in the last 24 hours, for the analysis of
+// rollouts. It is pure: the time is an argument.
 //
-//	slots of  1 s   5 s   1 min   10 min
-//	reach     2 min 10 min 2 h    24 h
+// Each deployment has slots of four widths. A slot has the requests that ended within it:
 //
-// A look back adds up the slots of the finest kind that reaches so far, and only those
-// that begin within the window. A slot without traffic takes no room; a deployment that is
-// busy all day takes 270 KiB.
+//	width     1 s     5 s      1 min    10 min
+//	kept for  2 min   10 min   2 h      24 h
+//
+// Look uses the narrowest slots that are kept for the whole window. It adds up the slots that begin within the
+// window. A slot without requests takes no memory.
 package traffic
 
 import (
@@ -17,21 +18,25 @@ import (
 	"github.com/windlass-run/windlass/pkg/histogram"
 )
 
-// Reach is how far anybody can look back.
+// Reach is the longest window that Look covers.
 const Reach = 24 * time.Hour
 
-var tiers = [...]struct{ width, reach time.Duration }{
+// slotKind is a width of slots, and for how long such slots are kept.
+type slotKind struct{ width, reach time.Duration }
+
+// slotKinds are in the order of their widths.
+var slotKinds = [...]slotKind{
 	{time.Second, 2 * time.Minute},
 	{5 * time.Second, 10 * time.Minute},
 	{time.Minute, 2 * time.Hour},
 	{10 * time.Minute, Reach},
 }
 
-// Counts of requests that ended.
+// Counts counts requests that ended.
 type Counts struct {
 	Requests, Errors uint64
-	// Latency to the last byte, and time to the first byte of the body of those that
-	// streamed.
+	// Latency counts the times to the last byte. FirstToken counts the times to the first byte of the body, of
+	// streamed responses only.
 	Latency, FirstToken histogram.Counts
 }
 
@@ -42,7 +47,8 @@ func (c *Counts) add(more *Counts) {
 	c.FirstToken.Add(&more.FirstToken)
 }
 
-// since is what came to c after before; all of it when c began anew.
+// since returns the requests in c that are not in before. A counter of c that is lower than in before began again at
+// 0, so all of c is new.
 func (c *Counts) since(before *Counts) Counts {
 	if c.Requests < before.Requests || c.Errors < before.Errors {
 		return *c
@@ -55,95 +61,96 @@ func (c *Counts) since(before *Counts) Counts {
 	return out
 }
 
-// History of a region. It is not safe for concurrent use.
+// History has the request counts of a region. It is not safe for concurrent use.
 type History struct {
 	deployments map[string]*deployment
-	// told is what each gateway said last, by deployment.
-	told map[string]map[string]Counts
+	// reported has the last counts of each gateway, by gateway and deployment.
+	reported map[string]map[string]Counts
 }
 
 type deployment struct {
-	tiers [len(tiers)]map[int64]*Counts // by number of the slot
+	// slots has, for each of slotKinds, the slots by number. A number is a slot's start in widths since 1970.
+	slots [len(slotKinds)]map[int64]*Counts
 }
 
-// New is a history of nothing.
+// New returns an empty History.
 func New() *History {
-	return &History{deployments: map[string]*deployment{}, told: map[string]map[string]Counts{}}
+	return &History{deployments: map[string]*deployment{}, reported: map[string]map[string]Counts{}}
 }
 
-// Joined notes that a gateway has begun: all that it will tell comes after this.
+// Joined adds a gateway whose process has just begun, so that all requests in its reports are new.
 func (h *History) Joined(gateway string) {
-	if h.told[gateway] == nil {
-		h.told[gateway] = map[string]Counts{}
+	if h.reported[gateway] == nil {
+		h.reported[gateway] = map[string]Counts{}
 	}
 }
 
-// Left forgets a gateway.
-func (h *History) Left(gateway string) { delete(h.told, gateway) }
+// Left forgets the last counts of a gateway. The requests that it reported stay.
+func (h *History) Left(gateway string) { delete(h.reported, gateway) }
 
-// Tell takes what a gateway counted of deployments since its process began. The first counts of
-// a gateway that has not joined here are only where counting begins, because it is not known when
-// they were counted.
+// Tell adds a gateway's report: its counts since its process began, by deployment. If Joined was not called for the
+// gateway, its first report only sets the start of the count, because the times of the requests in it are not known.
 func (h *History) Tell(gateway string, all map[string]Counts, now time.Time) {
-	known, ok := h.told[gateway]
+	known, ok := h.reported[gateway]
 	if !ok {
-		h.told[gateway] = maps.Clone(all)
+		h.reported[gateway] = maps.Clone(all)
 		return
 	}
 	for id, counts := range all {
 		before := known[id]
 		if more := counts.since(&before); more.Requests > 0 {
-			h.add(id, &more, now)
+			h.addToSlots(id, &more, now)
 		}
 		known[id] = counts
 	}
 }
 
-func (h *History) add(id string, more *Counts, now time.Time) {
+func (h *History) addToSlots(id string, more *Counts, now time.Time) {
 	d := h.deployments[id]
 	if d == nil {
 		d = &deployment{}
 		h.deployments[id] = d
 	}
-	for i, t := range tiers {
-		number := now.UnixNano() / int64(t.width)
-		if d.tiers[i] == nil {
-			d.tiers[i] = map[int64]*Counts{}
+	for i, kind := range slotKinds {
+		number := now.UnixNano() / int64(kind.width)
+		if d.slots[i] == nil {
+			d.slots[i] = map[int64]*Counts{}
 		}
-		slot := d.tiers[i][number]
+		slot := d.slots[i][number]
 		if slot == nil {
 			slot = &Counts{}
-			d.tiers[i][number] = slot
-			oldest := now.Add(-t.reach).UnixNano() / int64(t.width)
-			maps.DeleteFunc(d.tiers[i], func(n int64, _ *Counts) bool { return n < oldest })
+			d.slots[i][number] = slot
+			oldest := now.Add(-kind.reach).UnixNano() / int64(kind.width)
+			maps.DeleteFunc(d.slots[i], func(n int64, _ *Counts) bool { return n < oldest })
 		}
 		slot.add(more)
 	}
 }
 
-// Look adds up what the deployment got within the window, up to now.
+// Look returns the requests of the deployment that ended within the window before now. The start of the window is
+// exact to one slot.
 func (h *History) Look(id string, window time.Duration, now time.Time) (sum Counts) {
 	d := h.deployments[id]
 	if d == nil {
 		return sum
 	}
-	i := slices.IndexFunc(tiers[:], func(t struct{ width, reach time.Duration }) bool { return window <= t.reach })
+	i := slices.IndexFunc(slotKinds[:], func(kind slotKind) bool { return window <= kind.reach })
 	if i < 0 {
-		i = len(tiers) - 1
+		i = len(slotKinds) - 1
 	}
 	begin := now.Add(-window).UnixNano()
-	for number, slot := range d.tiers[i] {
-		if number*int64(tiers[i].width) >= begin {
+	for number, slot := range d.slots[i] {
+		if number*int64(slotKinds[i].width) >= begin {
 			sum.add(slot)
 		}
 	}
 	return sum
 }
 
-// Forget drops the deployments that are not to be kept.
+// Forget drops the deployments for which keep returns false.
 func (h *History) Forget(keep func(deploymentID string) bool) {
 	maps.DeleteFunc(h.deployments, func(id string, _ *deployment) bool { return !keep(id) })
-	for _, all := range h.told {
+	for _, all := range h.reported {
 		maps.DeleteFunc(all, func(id string, _ Counts) bool { return !keep(id) })
 	}
 }
