@@ -14,7 +14,7 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// steady is a region in which all is well.
+// steady is a region whose instances are all ready.
 type steady struct {
 	simulation
 	capacity *agentv1.Capacity
@@ -45,7 +45,7 @@ func (s *steady) Observation() (runtime.Observation, bool) {
 	return seen, ok
 }
 
-// restart one instance of one deployment.
+// restart restarts one instance of one deployment.
 func (s *steady) restart(n int) {
 	d := &s.deployments[n%len(s.deployments)]
 	d.Instances = slices.Clone(d.Instances)
@@ -68,9 +68,9 @@ func TestReport_ReusesWhatDidNotChange(t *testing.T) {
 	}
 }
 
-// BenchmarkLookAfterOneChange is what it costs to find the one instance that
-// changed: where the runtime shares the lists of what did not, where it makes all
-// anew each time (which costs most of it), and in one deployment that has them all.
+// BenchmarkLookAfterOneChange measures how long it takes to find the one instance that
+// changed. In its cases, the runtime shares the lists of unchanged deployments, it copies all
+// lists each time, and one deployment has all instances.
 func BenchmarkLookAfterOneChange(b *testing.B) {
 	for _, instances := range []int{1000, 20_000, 200_000} {
 		for _, c := range []struct {
@@ -80,9 +80,9 @@ func BenchmarkLookAfterOneChange(b *testing.B) {
 		}{{"shared", 100, false}, {"copied", 100, true}, {"one deployment", instances, false}} {
 			b.Run(fmt.Sprintf("instances=%d/%s", instances, c.name), func(b *testing.B) {
 				s := newSteady(instances/c.each, c.each, c.copies)
-				base := heap()
+				base := heapBytes()
 				before, _ := takePicture(s, emptyPicture())
-				held := heap() - base
+				used := heapBytes() - base
 				b.ReportAllocs()
 				for n := 0; b.Loop(); n++ {
 					b.StopTimer()
@@ -95,14 +95,14 @@ func BenchmarkLookAfterOneChange(b *testing.B) {
 					}
 					before = now
 				}
-				b.ReportMetric(float64(held)/float64(instances), "held-B/instance")
+				b.ReportMetric(float64(used)/float64(instances), "used-B/instance")
 			})
 		}
 	}
 }
 
-// heap is how many bytes are in use.
-func heap() int64 {
+// heapBytes returns how many bytes of the heap are in use.
+func heapBytes() int64 {
 	var m goruntime.MemStats
 	goruntime.GC()
 	goruntime.ReadMemStats(&m)

@@ -11,19 +11,19 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// picture is everything to report, at one moment. It shares what did not change with
+// picture is everything that can be reported, at one moment. It shares unchanged parts with
 // the picture before it. So two pictures are compared by pointers, and take little more
-// memory than one. Instances are the runtime's own lists. Messages are made when they
-// are sent.
+// memory than one. Its instances are the runtime's own lists. Their messages are made when
+// they are sent.
 type picture struct {
 	applied     map[key]*agentv1.AppliedState
 	deployments map[string]*deployment
-	// rollups has the counts of each deployment, also of those that are applied and have no instances.
+	// rollups has the counts of each deployment, including applied ones without instances.
 	rollups     map[string]*agentv1.DeploymentRollup
 	capacity    *agentv1.Capacity
 	quarantined []*agentv1.QuarantinedKey
-	// judged: quarantined is known.
-	judged bool
+	// quarantineKnown: quarantined is known.
+	quarantineKnown bool
 	// notices are the newest ones at that moment, in order.
 	notices []runtime.Notice
 }
@@ -34,13 +34,13 @@ type key struct {
 	name string
 }
 
-// deployment is one as it was seen. It is never changed.
+// deployment is an observed deployment. It is never changed.
 type deployment struct {
 	seen   runtime.ObservedDeployment
 	rollup *agentv1.DeploymentRollup
-	// held: the control plane wants it. since is the number of Source.HeldSince.
-	held  bool
-	since int64
+	// held and heldSince are the results of Source.HeldSince.
+	held      bool
+	heldSince int64
 }
 
 func emptyPicture() picture {
@@ -51,7 +51,7 @@ func emptyPicture() picture {
 	}
 }
 
-// takePicture makes a picture of what the source knows; before is the one taken last.
+// takePicture makes a picture of what the source knows. before is the picture before it.
 // Deployments that are applied or being removed have counts even when nothing of
 // them exists, because a removal waits for zero counts. States are read before the
 // observation, so that counts are never older than the state they are sent with.
@@ -78,27 +78,27 @@ func takePicture(src Source, before picture) (picture, bool) {
 		}
 		p.applied[key{a.Kind, a.Key}] = a
 		if a.Kind == agentv1.ItemKind_ITEM_KIND_DEPLOYMENT && p.deployments[a.Key] == nil {
-			p.rollups[a.Key] = before.noneOf(a.Key, a.Generation)
+			p.rollups[a.Key] = before.zeroCounts(a.Key, a.Generation)
 		}
 	}
 	p.capacity, p.notices = seen.Capacity, seen.Notices
-	p.quarantined, p.judged = src.Quarantined()
+	p.quarantined, p.quarantineKnown = src.Quarantined()
 	return p, true
 }
 
-// noneOf returns the counts of a deployment of which nothing exists.
-func (p picture) noneOf(id string, generation int64) *agentv1.DeploymentRollup {
+// zeroCounts returns the counts of a deployment of which nothing exists.
+func (p picture) zeroCounts(id string, generation int64) *agentv1.DeploymentRollup {
 	if was := p.rollups[id]; was != nil && p.deployments[id] == nil && was.Generation == generation {
 		return was
 	}
 	return &agentv1.DeploymentRollup{DeploymentId: id, Generation: generation}
 }
 
-// wantsAgain reports whether a deployment that was there before is wanted now and was not, at
-// least for a moment in between.
+// wantsAgain reports whether the control plane assigned a deployment that ran before, after
+// a time without an assignment.
 func (p picture) wantsAgain(before picture) bool {
 	for id, d := range p.deployments {
-		if was := before.deployments[id]; was != nil && was != d && d.held && (!was.held || was.since != d.since) {
+		if was := before.deployments[id]; was != nil && was != d && d.held && (!was.held || was.heldSince != d.heldSince) {
 			return true
 		}
 	}
@@ -107,23 +107,24 @@ func (p picture) wantsAgain(before picture) bool {
 
 // nextSeen returns the deployment as it is seen now: d itself if nothing changed. d may be nil.
 func (d *deployment) nextSeen(seen runtime.ObservedDeployment, held bool, since int64) *deployment {
-	if d != nil && d.held == held && d.since == since && d.seen.Generation == seen.Generation && d.seen.TemplateHash == seen.TemplateHash &&
+	if d != nil && d.held == held && d.heldSince == since && d.seen.Generation == seen.Generation && d.seen.TemplateHash == seen.TemplateHash &&
 		slices.Equal(d.seen.Roles, seen.Roles) && d.seen.Unsettled == seen.Unsettled && sameList(d.seen.Instances, seen.Instances) {
 		return d
 	}
 	rollup := Rollup(seen)
 	if seen.Unsettled {
 		// The instances may still be those of an earlier generation, so the counts keep that
-		// generation. A higher one is of another epoch, and would look like a later one of this.
+		// generation. A higher generation belongs to another epoch, and would look like a later
+		// one of this epoch.
 		rollup.Generation = 0
 		if d != nil && d.rollup.Generation <= seen.Generation {
 			rollup.Generation = d.rollup.Generation
 		}
 	}
-	return &deployment{seen: seen, rollup: rollup, held: held, since: since}
+	return &deployment{seen: seen, rollup: rollup, held: held, heldSince: since}
 }
 
-// sameList reports whether two lists say the same: at once when they are one.
+// sameList reports whether the instances of two lists are identical. It does not compare them if both are one list.
 func sameList(a, b []runtime.Instance) bool {
 	if len(a) != len(b) {
 		return false
@@ -151,9 +152,9 @@ func sameFacts(a, b *runtime.Instance) bool {
 		a.Address == b.Address && a.RuntimeName == b.RuntimeName && a.Restarts == b.Restarts && slices.Equal(a.GPUs, b.GPUs)
 }
 
-// tellsTheSame reports whether a and b, which are of one deployment, make the same
+// reportsTheSame reports whether a and b, which belong to one deployment, give the same
 // InstanceState.
-func tellsTheSame(a, b *runtime.Instance) bool {
+func reportsTheSame(a, b *runtime.Instance) bool {
 	return sameFacts(a, b) && millis(a.StartedAt) == millis(b.StartedAt) && millis(a.ReadyAt) == millis(b.ReadyAt) &&
 		sameText(a.Reason, b.Reason) && sameText(a.Message, b.Message)
 }
@@ -175,11 +176,11 @@ func millis(t time.Time) int64 {
 	return t.UnixMilli()
 }
 
-// maxText is as much as the control plane keeps of a message. It keeps less of a reason.
+// maxText is the bytes that the control plane keeps of a message. It keeps fewer of a reason.
 const maxText = 1024
 
-// boundText bounds a text of a runtime or an instance, and removes bytes that are not UTF-8,
-// because no report with such a text can be sent.
+// boundText cuts a text of a runtime or an instance to maxText. It removes bytes that are not
+// UTF-8, because a report with such a text cannot be sent.
 func boundText(s string) string {
 	if len(s) > maxText {
 		s = s[:maxText]

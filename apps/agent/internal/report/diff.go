@@ -11,7 +11,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// diff is what changed since it was reported, apart from instances.
+// diff has the facts that changed since they were reported.
 type diff struct {
 	applied     []*agentv1.AppliedState
 	rollups     []*agentv1.DeploymentRollup
@@ -19,7 +19,7 @@ type diff struct {
 	quarantine  bool
 	quarantined []*agentv1.QuarantinedKey
 	notices     []runtime.Notice
-	// edge: a rollout may wait for a part of it; do not coalesce.
+	// edge: a rollout may wait for a part of it, so it is sent at once.
 	edge bool
 	// urgent has the parts that a rollout may wait for.
 	urgent struct {
@@ -28,14 +28,14 @@ type diff struct {
 	}
 }
 
-// told is an instance to report: as it is, or, when it is gone, as it was.
-type told struct {
+// instanceChange is an instance to report: its present state, or its last state if it is gone.
+type instanceChange struct {
 	deployment string
 	*runtime.Instance
 	gone bool
 }
 
-func (t told) stateOf() *agentv1.InstanceState {
+func (t instanceChange) stateOf() *agentv1.InstanceState {
 	s := instanceState(t.deployment, t.Instance)
 	if t.gone {
 		return terminatedState(s)
@@ -52,7 +52,7 @@ func (d *diff) urgentParts() diff {
 	return diff{applied: d.urgent.applied, rollups: d.urgent.rollups, edge: d.edge}
 }
 
-// compareFacts finds what changed, apart from instances.
+// compareFacts returns the facts that changed.
 func compareFacts(before, now picture) diff {
 	var d diff
 	for k, a := range now.applied {
@@ -72,7 +72,7 @@ func compareFacts(before, now picture) diff {
 		if now.rollups[id] != nil {
 			continue
 		}
-		// Zero counts are told once.
+		// Zero counts are reported once.
 		if none := (&agentv1.DeploymentRollup{DeploymentId: id, Generation: was.Generation}); !proto.Equal(was, none) {
 			d.addCounts(was, none)
 		}
@@ -82,7 +82,7 @@ func compareFacts(before, now picture) diff {
 		d.capacity = now.capacity
 	}
 	same := func(a, b *agentv1.QuarantinedKey) bool { return proto.Equal(a, b) }
-	if now.judged && (!before.judged || !slices.EqualFunc(before.quarantined, now.quarantined, same)) {
+	if now.quarantineKnown && (!before.quarantineKnown || !slices.EqualFunc(before.quarantined, now.quarantined, same)) {
 		d.quarantine, d.quarantined = true, now.quarantined
 	}
 	d.notices = newNotices(before.notices, now.notices)
@@ -105,24 +105,24 @@ func (d *diff) addCounts(was, is *agentv1.DeploymentRollup) {
 	}
 }
 
-// moves are the instances that a deployment has now and had not, and those that it
-// had and has no more. One that is in both was adopted by another deployment.
-type moves struct {
-	came []told
-	went map[string]told
+// movedInstances has the instances that deployments gained (arrived) and lost (departed). An
+// instance that is in both was taken over by another deployment.
+type movedInstances struct {
+	arrived  []instanceChange
+	departed map[string]instanceChange
 }
 
 // changes are instances to report, and whether a rollout may wait for one of them.
 type changes struct {
-	list []told
+	list []instanceChange
 	edge bool
 }
 
-// compareInstances returns the instances that changed, sorted by id. It looks only into
-// deployments that are not the same in both pictures.
-func compareInstances(before, now picture) (list []told, edge bool) {
+// compareInstances returns the instances that changed, sorted by id. It compares only
+// deployments that differ between the pictures. edge is true if a rollout may wait for a change.
+func compareInstances(before, now picture) (list []instanceChange, edge bool) {
 	var d changes
-	m := moves{went: map[string]told{}}
+	m := movedInstances{departed: map[string]instanceChange{}}
 	for id, is := range now.deployments {
 		was := before.deployments[id]
 		switch {
@@ -137,38 +137,38 @@ func compareInstances(before, now picture) (list []told, edge bool) {
 			d.compareLists(&m, id, was.seen.Instances, nil)
 		}
 	}
-	for _, t := range m.came {
+	for _, t := range m.arrived {
 		was := windlassv1.InstanceStatus_INSTANCE_STATUS_UNSPECIFIED
-		if w, ok := m.went[t.ID]; ok {
+		if w, ok := m.departed[t.ID]; ok {
 			was = w.Status
-			delete(m.went, t.ID)
+			delete(m.departed, t.ID)
 		}
 		d.addInstance(t, was)
 	}
-	for _, t := range m.went {
-		// An instance that is no longer there has ended, if that is not known yet.
+	for _, t := range m.departed {
+		// An instance that vanished has ended. Report that unless its end was reported.
 		if t.Status != windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED {
 			t.gone = true
 			d.list = append(d.list, t)
 			d.edge = true
 		}
 	}
-	slices.SortFunc(d.list, func(a, b told) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(d.list, func(a, b instanceChange) int { return cmp.Compare(a.ID, b.ID) })
 	return d.list, d.edge
 }
 
-func (d *changes) addInstance(t told, was windlassv1.InstanceStatus) {
+func (d *changes) addInstance(t instanceChange, was windlassv1.InstanceStatus) {
 	d.list = append(d.list, t)
 	d.edge = d.edge || isEdge(was) != isEdge(t.Status)
 }
 
-// compareLists compares the instances of one deployment. Lists mostly have the same
-// instances in the same order, so it searches only between the first and the last place
-// where they differ.
-func (d *changes) compareLists(m *moves, id string, was, is []runtime.Instance) {
+// compareLists compares the instances of one deployment. Two lists mostly have the same
+// instances in the same order. So it matches by id only between the first and the last place
+// where the ids differ.
+func (d *changes) compareLists(m *movedInstances, id string, was, is []runtime.Instance) {
 	pair := func(w, i *runtime.Instance) {
-		if !tellsTheSame(w, i) {
-			d.addInstance(told{deployment: id, Instance: i}, w.Status)
+		if !reportsTheSame(w, i) {
+			d.addInstance(instanceChange{deployment: id, Instance: i}, w.Status)
 		}
 	}
 	for len(was) > 0 && len(is) > 0 && was[0].ID == is[0].ID {
@@ -189,16 +189,16 @@ func (d *changes) compareLists(m *moves, id string, was, is []runtime.Instance) 
 			delete(left, i.ID)
 			pair(w, i)
 		} else {
-			m.came = append(m.came, told{deployment: id, Instance: i})
+			m.arrived = append(m.arrived, instanceChange{deployment: id, Instance: i})
 		}
 	}
 	for name, w := range left {
-		m.went[name] = told{deployment: id, Instance: w}
+		m.departed[name] = instanceChange{deployment: id, Instance: w}
 	}
 }
 
 // newRequest makes a report of the diff and of a part of the instances.
-func (d *diff) newRequest(part []told) *agentv1.ReportRequest {
+func (d *diff) newRequest(part []instanceChange) *agentv1.ReportRequest {
 	req := &agentv1.ReportRequest{
 		Applied: d.applied, Rollups: d.rollups, Capacity: d.capacity,
 		QuarantineComplete: d.quarantine, Quarantined: d.quarantined, Notices: noticesOf(d.notices),
@@ -209,8 +209,8 @@ func (d *diff) newRequest(part []told) *agentv1.ReportRequest {
 	return req
 }
 
-// terminatedState returns the last state of an instance that is gone. One that failed, or
-// drained for a reason (evicted, replaced), keeps that reason. Any other was stopped.
+// terminatedState returns the last state of an instance that is gone. An instance that failed
+// or drained keeps its reason, if it has one. The reason of any other is ReasonStopped.
 func terminatedState(was *agentv1.InstanceState) *agentv1.InstanceState {
 	gone := proto.CloneOf(was)
 	gone.Status = windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED
@@ -226,7 +226,7 @@ func terminatedState(was *agentv1.InstanceState) *agentv1.InstanceState {
 	return gone
 }
 
-// isEdge reports whether a rollout waits for the state or fails on it.
+// isEdge reports whether a rollout waits for the state, or fails because of it.
 func isEdge(s windlassv1.InstanceStatus) bool {
 	return s == windlassv1.InstanceStatus_INSTANCE_STATUS_READY || s == windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestHeldAgent_SendsItsInventoryOnceItHolds(t *testing.T) {
+func TestHeld_InventoryWaitsForTheDesiredState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newHarness(t, "ins_1", "ins_2")
 		held := make(chan struct{})
@@ -28,7 +28,7 @@ func TestHeldAgent_SendsItsInventoryOnceItHolds(t *testing.T) {
 	})
 }
 
-func TestHeldRegion_IsNotUnknownForLong(t *testing.T) {
+func TestHeld_InventoryWaitsForLongestHeldAtMost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newHarness(t, "ins_1")
 		held := make(chan struct{})
@@ -39,7 +39,7 @@ func TestHeldRegion_IsNotUnknownForLong(t *testing.T) {
 		got := p.take()
 		require.NotEmpty(t, got, "signs of life")
 		for _, r := range got {
-			require.False(t, saysMore(r))
+			require.False(t, saysMoreThanAlive(r))
 			require.False(t, r.InventoryBegin)
 		}
 

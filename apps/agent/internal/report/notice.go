@@ -10,14 +10,14 @@ func newNotices(before, now []runtime.Notice) []runtime.Notice {
 	if len(before) == 0 {
 		return now
 	}
-	said := before[len(before)-1].Seq
-	for len(now) > 0 && now[0].Seq <= said {
+	newest := before[len(before)-1].Seq
+	for len(now) > 0 && now[0].Seq <= newest {
 		now = now[1:]
 	}
 	return now
 }
 
-// noticesOf returns the newest notices, as many as a report may have.
+// noticesOf converts the newest notices, runtime.MaxNotices at most.
 func noticesOf(notices []runtime.Notice) []*agentv1.Notice {
 	notices = notices[max(0, len(notices)-runtime.MaxNotices):]
 	out := make([]*agentv1.Notice, len(notices))

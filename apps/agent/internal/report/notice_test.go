@@ -14,8 +14,8 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// notice has the source tell of more.
-func (p *harness) notice(seqs ...int64) {
+// addNotices adds notices to the observation.
+func (p *harness) addNotices(seqs ...int64) {
 	p.mu.Lock()
 	for _, n := range seqs {
 		p.notices = append(p.notices, runtime.Notice{
@@ -26,8 +26,8 @@ func (p *harness) notice(seqs ...int64) {
 	p.signal()
 }
 
-// noticed are the objects that reports gave notice of, in order.
-func noticed(reports []*agentv1.ReportRequest) (out []string) {
+// noticedObjects returns the objects of the notices in the reports, in order.
+func noticedObjects(reports []*agentv1.ReportRequest) (out []string) {
 	for _, r := range reports {
 		for _, n := range r.Notices {
 			out = append(out, n.Object)
@@ -39,28 +39,28 @@ func noticed(reports []*agentv1.ReportRequest) (out []string) {
 func TestNotices_AreSentOnceOverSessions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newHarness(t, "ins_1")
-		p.notice(1, 2)
+		p.addNotices(1, 2)
 		stop := p.run(Session{ID: "session-1", Epoch: 1, Fence: 1})
 		got := p.take()
-		require.Equal(t, []string{"Service 1", "Service 2"}, noticed(got))
+		require.Equal(t, []string{"Service 1", "Service 2"}, noticedObjects(got))
 		first := got[len(got)-1].Notices[0]
 		require.Equal(t, "dep_1", first.DeploymentId)
 		require.EqualValues(t, 2, first.Times)
 		require.Equal(t, agentv1.Notice_KIND_DRIFT, first.Kind)
 
-		p.notice(3)
+		p.addNotices(3)
 		time.Sleep(time.Second)
-		require.Equal(t, []string{"Service 3"}, noticed(p.take()))
+		require.Equal(t, []string{"Service 3"}, noticedObjects(p.take()))
 		time.Sleep(time.Hour) // and two inventories
-		require.Empty(t, noticed(p.take()))
+		require.Empty(t, noticedObjects(p.take()))
 		require.NoError(t, stop())
 
 		stop = p.run(Session{ID: "session-1", Epoch: 1, Fence: 2})
 		time.Sleep(time.Minute)
-		require.Empty(t, noticed(p.take()), "a new session's inventory is of what is")
-		p.notice(4)
+		require.Empty(t, noticedObjects(p.take()), "an inventory has states, and no events")
+		p.addNotices(4)
 		time.Sleep(time.Second)
-		require.Equal(t, []string{"Service 4"}, noticed(p.take()))
+		require.Equal(t, []string{"Service 4"}, noticedObjects(p.take()))
 		require.NoError(t, stop())
 	})
 }
@@ -79,13 +79,13 @@ func TestNotice_UnansweredComesWithTheNextSession(t *testing.T) {
 			return nil
 		}
 		p.mu.Unlock()
-		p.notice(1)
+		p.addNotices(1)
 		require.ErrorIs(t, <-over, ErrSessionOver)
 		p.mu.Lock()
 		p.answer = nil
 		p.mu.Unlock()
 		stop := p.run(Session{ID: "session-1", Epoch: 1, Fence: 2})
-		require.Equal(t, []string{"Service 1"}, noticed(p.take()))
+		require.Equal(t, []string{"Service 1"}, noticedObjects(p.take()))
 		require.NoError(t, stop())
 	})
 }
@@ -98,7 +98,7 @@ func TestNotices_AreBoundedToTheNewest(t *testing.T) {
 	out := noticesOf(all)
 	require.Len(t, out, runtime.MaxNotices)
 	require.Equal(t, fmt.Sprint(2*runtime.MaxNotices), out[len(out)-1].Object)
-	require.Empty(t, out[0].Message, "what cannot be sent is left out")
+	require.Empty(t, out[0].Message, "bytes that are not UTF-8 are removed")
 	require.Len(t, newNotices(all[:50], all), 2*runtime.MaxNotices-50)
 	require.Empty(t, newNotices(all, all[:50]))
 }

@@ -16,8 +16,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// behind is a control plane that asks for a pause between instances.
-func behind(pause time.Duration) Session {
+// pausedSession is a session whose control plane asks for a pause between instances.
+func pausedSession(pause time.Duration) Session {
 	s := first
 	s.Resumed = true
 	s.Limits = &agentv1.ReportLimits{MinInterval: durationpb.New(4 * time.Second), MaxInstances: 2, Pause: durationpb.New(pause)}
@@ -30,8 +30,8 @@ func busy(after time.Duration) error {
 	}, "later")
 }
 
-// steps are the times between the reports that were stored.
-func (p *harness) steps() (out []time.Duration) {
+// gaps returns the times between the reports that were stored.
+func (p *harness) gaps() (out []time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range max(len(p.at)-1, 0) {
@@ -40,7 +40,7 @@ func (p *harness) steps() (out []time.Duration) {
 	return out
 }
 
-func many(n int) (ids []string) {
+func instanceIDs(n int) (ids []string) {
 	for i := range n {
 		ids = append(ids, fmt.Sprintf("ins_%03d", i))
 	}
@@ -56,15 +56,15 @@ func instancesIn(reqs []*agentv1.ReportRequest) (n int) {
 
 func TestOverload_PausesInstancesAndLetsEdgesPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newHarness(t, many(6)...)
+		p := newHarness(t, instanceIDs(6)...)
 		stop := p.run(first)
 		p.take()
 		require.NoError(t, stop())
-		stop = p.run(behind(3 * time.Second))
+		stop = p.run(pausedSession(3 * time.Second))
 		defer func() { require.NoError(t, stop()) }()
-		p.set(windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED, many(6)...)
+		p.set(windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED, instanceIDs(6)...)
 		got := p.take()
-		require.Len(t, got, 1, "an agent that comes back holds back, too")
+		require.Len(t, got, 1, "an agent that reconnects waits with instances, too")
 		require.Empty(t, got[0].Instances)
 		require.EqualValues(t, 6, got[0].Rollups[0].Failed, "but rollups are reported at once")
 
@@ -74,14 +74,14 @@ func TestOverload_PausesInstancesAndLetsEdgesPass(t *testing.T) {
 		got = p.take()
 		require.Len(t, got, 1)
 		require.Empty(t, got[0].Instances)
-		require.EqualValues(t, 1, got[0].Rollups[0].ReadyReplicas, "at once, in the midst of a pass")
+		require.EqualValues(t, 1, got[0].Rollups[0].ReadyReplicas, "at once, during a pass")
 		p.set(ready, "ins_004")
 		require.EqualValues(t, 2, p.take()[0].Rollups[0].ReadyReplicas)
 		time.Sleep(30 * time.Second)
 		got = p.take()
 		all := states(got, "ins_005")
-		require.Equal(t, ready, all[len(all)-1], "and the instance in the end")
-		require.LessOrEqual(t, instancesIn(got), 6, "each of them, and those that changed meanwhile once more")
+		require.Equal(t, ready, all[len(all)-1], "and the instance later")
+		require.LessOrEqual(t, instancesIn(got), 6, "each instance once, and once more if it changed meanwhile")
 	})
 }
 
@@ -91,7 +91,7 @@ func TestOverload_LastStateOfAPauseIsSentOnce(t *testing.T) {
 		stop := p.run(first)
 		p.take()
 		require.NoError(t, stop())
-		stop = p.run(behind(10 * time.Second))
+		stop = p.run(pausedSession(10 * time.Second))
 		defer func() { require.NoError(t, stop()) }()
 		for n := range 1000 {
 			p.mu.Lock()
@@ -128,10 +128,10 @@ func TestOverload_RefusedStatesAreSentLater(t *testing.T) {
 		begin := time.Now()
 		p.set(windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED, "ins_1")
 		got := p.take()
-		require.Len(t, got, 1, "what somebody waits for, without what was refused")
+		require.Len(t, got, 1, "the facts, without the instances that were refused")
 		require.EqualValues(t, 1, got[0].Rollups[0].Failed)
 		p.set(running, "ins_1")
-		require.Zero(t, p.take()[0].Rollups[0].Failed, "and what comes to it meanwhile")
+		require.Zero(t, p.take()[0].Rollups[0].Failed, "and later changes of the facts")
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
 		require.EqualValues(t, 2, refusals.Load(), "each refusal for longer than the one before: 2 s, 4 s, 8 s")
@@ -141,16 +141,16 @@ func TestOverload_RefusedStatesAreSentLater(t *testing.T) {
 		p.mu.Lock()
 		got, at := p.got, p.at
 		p.mu.Unlock()
-		require.Equal(t, []windlassv1.InstanceStatus{running}, states(got, "ins_1"), "what is so by then, and not what was refused")
+		require.Equal(t, []windlassv1.InstanceStatus{running}, states(got, "ins_1"), "the state at that time, and not the refused one")
 		for n, r := range got {
 			if len(r.Instances) > 0 {
 				require.Equal(t, 14*time.Second, at[n].Sub(begin))
 			}
 		}
-		for _, d := range p.steps() {
-			require.LessOrEqual(t, d, 5*time.Second, "and the lease is renewed")
+		for _, d := range p.gaps() {
+			require.LessOrEqual(t, d, 5*time.Second, "signs of life renew the lease")
 		}
-		require.False(t, got[len(got)-1].InventoryBegin, "nothing of it is unknown")
+		require.False(t, got[len(got)-1].InventoryBegin, "no inventory is needed")
 	})
 }
 
@@ -169,14 +169,14 @@ func TestOverload_RefusedInventoryStartsAgain(t *testing.T) {
 		defer func() { require.NoError(t, stop()) }()
 		got := p.take()
 		require.Len(t, got, 1)
-		require.True(t, got[0].InventoryBegin, "its facts go ahead")
+		require.True(t, got[0].InventoryBegin, "its facts are sent before its instances")
 		require.EqualValues(t, 3, got[0].Rollups[0].ReadyReplicas)
 		require.False(t, got[0].InventoryEnd)
 		since := got[0].Sequence
 		time.Sleep(10 * time.Second)
 		got = p.take()
 		last := got[len(got)-1]
-		for n := len(got) - 1; !saysMore(last); n-- {
+		for n := len(got) - 1; !saysMoreThanAlive(last); n-- {
 			last = got[n]
 		}
 		require.True(t, last.InventoryEnd)
@@ -200,7 +200,7 @@ func TestOverload_RefusalOfEverythingWaits(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
 		require.Greater(t, asked.Load(), int32(5))
-		require.Less(t, asked.Load(), int32(100), "of one that names no time")
+		require.Less(t, asked.Load(), int32(100), "a refusal without a time is a wait of minRefusal at least")
 		p.mu.Lock()
 		p.answer = nil
 		p.mu.Unlock()
@@ -227,7 +227,7 @@ func TestOverload_EdgesAreRetriedInSeconds(t *testing.T) {
 		p.mu.Lock()
 		p.answer = nil
 		p.mu.Unlock()
-		time.Sleep(longestSilence)
+		time.Sleep(maxFactsDelay)
 		got := p.take()
 		require.NotEmpty(t, got)
 		require.EqualValues(t, 1, got[len(got)-1].Rollups[0].Failed)

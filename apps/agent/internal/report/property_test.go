@@ -17,17 +17,17 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// whole is the picture as a plain reading of the protocol has it: everything, made
-// anew, by id. It is what the picture that shares has to agree with.
-type whole struct {
+// wholePicture is a picture that shares nothing: it has all messages, made anew, by id. A
+// picture must agree with it.
+type wholePicture struct {
 	instances map[string]*agentv1.InstanceState
 	rollups   map[string]*agentv1.DeploymentRollup
-	// settled is the generation that was settled last, of each deployment that exists.
+	// settled has the last settled generation of each deployment that exists.
 	settled map[string]int64
 }
 
-func takeWhole(src Source, before whole) whole {
-	w := whole{instances: map[string]*agentv1.InstanceState{}, rollups: map[string]*agentv1.DeploymentRollup{}, settled: map[string]int64{}}
+func takeWhole(src Source, before wholePicture) wholePicture {
+	w := wholePicture{instances: map[string]*agentv1.InstanceState{}, rollups: map[string]*agentv1.DeploymentRollup{}, settled: map[string]int64{}}
 	for _, a := range src.Applied() {
 		w.rollups[a.Key] = &agentv1.DeploymentRollup{DeploymentId: a.Key, Generation: a.Generation}
 	}
@@ -49,8 +49,8 @@ func takeWhole(src Source, before whole) whole {
 	return w
 }
 
-// changes are what the next report has to say, and whether somebody waits for it.
-func (w whole) changes(now whole) (instances []*agentv1.InstanceState, rollups []*agentv1.DeploymentRollup, edge bool) {
+// changesTo returns what the next report must have, and whether a rollout may wait for it.
+func (w wholePicture) changesTo(now wholePicture) (instances []*agentv1.InstanceState, rollups []*agentv1.DeploymentRollup, edge bool) {
 	for _, id := range slices.Sorted(maps.Keys(now.instances)) {
 		if was, is := w.instances[id], now.instances[id]; !proto.Equal(was, is) {
 			instances = append(instances, is)
@@ -79,8 +79,8 @@ func (w whole) changes(now whole) (instances []*agentv1.InstanceState, rollups [
 	return instances, rollups, edge
 }
 
-// simulation is a region to which anything may happen. It never changes a list that it
-// has shown.
+// simulation is a region in which deployments and instances change at random. It never changes a
+// list that it has returned.
 type simulation struct {
 	deployments []runtime.ObservedDeployment
 	applied     []*agentv1.AppliedState
@@ -110,8 +110,8 @@ func (s *simulation) pick(t *rapid.T) *runtime.ObservedDeployment {
 	return &s.deployments[rapid.IntRange(0, len(s.deployments)-1).Draw(t, "deployment")]
 }
 
-// happen is one thing that happens.
-func (s *simulation) happen(t *rapid.T) {
+// changeRandomly makes one random change.
+func (s *simulation) changeRandomly(t *rapid.T) {
 	d := s.pick(t)
 	what := rapid.SampledFrom([]string{
 		"nothing", "copies", "deploy", "scale", "scale", "end", "move", "shuffle", "reassign", "forget", "settle", "state", "state", "state", "applied",
@@ -152,19 +152,19 @@ func (s *simulation) happen(t *rapid.T) {
 			d.Instances = slices.Insert(d.Instances, at, runtime.Instance{ID: fmt.Sprint("ins_", s.born), Group: at, TemplateHash: "a"})
 		}
 	case len(d.Instances) > 0:
-		s.happenTo(t, d, what, rapid.IntRange(0, len(d.Instances)-1).Draw(t, "instance"))
+		s.changeInstance(t, d, what, rapid.IntRange(0, len(d.Instances)-1).Draw(t, "instance"))
 	}
 }
 
-// happenTo is what happens to one instance of a deployment.
-func (s *simulation) happenTo(t *rapid.T, d *runtime.ObservedDeployment, what string, n int) {
+// changeInstance changes one instance of a deployment.
+func (s *simulation) changeInstance(t *rapid.T, d *runtime.ObservedDeployment, what string, n int) {
 	i := d.Instances[n]
 	d.Instances = slices.Delete(slices.Clone(d.Instances), n, n+1)
 	switch what {
 	case "move": // another deployment adopts it
 		to := s.pick(t)
 		to.Instances = append(slices.Clone(to.Instances), i)
-	case "state": // one thing at a time: each has to be noticed by itself
+	case "state": // one field at a time, because each change alone must be found
 		switch rapid.SampledFrom([]string{"status", "status", "reason", "message", "template", "started", "doomed", "gpus"}).Draw(t, "field") {
 		case "status":
 			i.Status = rapid.SampledFrom([]windlassv1.InstanceStatus{
@@ -191,9 +191,9 @@ func TestPicture_SharedEqualsWholeProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &simulation{}
 		latest, reported := emptyPicture(), emptyPicture()
-		stored, seen := whole{}, whole{}
+		stored, seen := wholePicture{}, wholePicture{}
 		for range rapid.IntRange(100, 250).Draw(t, "length") {
-			s.happen(t)
+			s.changeRandomly(t)
 			now, ok := takePicture(s, latest)
 			require.True(t, ok)
 			latest = now
@@ -202,7 +202,7 @@ func TestPicture_SharedEqualsWholeProperty(t *testing.T) {
 
 			d := compareFacts(reported, now)
 			list, edgeOfOne := compareInstances(reported, now)
-			instances, rollups, edge := stored.changes(is)
+			instances, rollups, edge := stored.changesTo(is)
 			said := d.newRequest(list)
 			slices.SortFunc(instances, func(a, b *agentv1.InstanceState) int { return cmp.Compare(a.Id, b.Id) })
 			slices.SortFunc(rollups, func(a, b *agentv1.DeploymentRollup) int { return cmp.Compare(a.DeploymentId, b.DeploymentId) })
@@ -223,7 +223,7 @@ func TestPicture_SharedEqualsWholeProperty(t *testing.T) {
 			case rapid.Bool().Draw(t, "edges alone"):
 				urgent.learnFacts(&reported)
 				left := compareFacts(reported, now)
-				require.False(t, left.edge, "edges that were told are told")
+				require.False(t, left.edge, "edges that were sent are not sent again")
 				for _, r := range urgent.rollups {
 					stored.rollups = withRollup(stored.rollups, r)
 				}

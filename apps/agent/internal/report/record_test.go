@@ -13,15 +13,15 @@ import (
 	"google.golang.org/protobuf/encoding/protodelim"
 )
 
-// TestRecord records the reports of this version's agent for later control
-// planes, which must go on to take them:
+// TestRecord records the reports of this version's agent. Tests of later control planes check
+// that they still accept these reports:
 //
 //	go test -tags record -run TestRecord ./apps/agent/internal/report
 //
-// A release adds a recording of its own; recordings are never changed.
+// Each release adds a recording. Recordings are never changed.
 func TestRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlace(t, "ins_1", "ins_2", "ins_3")
+		p := newHarness(t, "ins_1", "ins_2", "ins_3")
 		stop := p.run(first)
 		defer func() { require.NoError(t, stop()) }()
 		all := p.take()

@@ -1,36 +1,38 @@
-// Package report tells the control plane what the region runs: coalesced,
-// batched, and at once when a rollout may wait for it.
+// Package report sends the control plane what the region runs. It coalesces and batches
+// changes, and sends a change that a rollout may wait for at once.
 //
-// One report is in flight at a time, which is the flow control. A report that
-// was not answered is sent again as it was, under the same sequence, since the
-// control plane may have stored it: what is new meanwhile goes into the next.
-// Only an answered report moves the picture of what the control plane knows, so
-// a lost one is never a lost change.
+// One report is in flight at a time, which is the flow control. A report that was not
+// answered is sent again unchanged, under the same sequence, because the control plane may
+// have stored it. Later changes go into the next report. Only the answer to a report
+// updates the agent's picture of what the control plane knows, so no change is lost with a
+// report.
 //
-// A session begins with a complete inventory, in as many reports as the limits
-// ask for. What changes while it runs is told after it. There is another inventory:
+// A session begins with a complete inventory, in as many reports as the limits require.
+// Changes during the inventory are reported after it. Another inventory is sent:
 //
-//   - when a stream ended before a report was answered, because what it named may
-//     be stored, and may be gone by now
-//   - when the control plane wants a deployment that ran while it did not know it,
-//     as after a restored backup
+//   - when a stream ended before a report was answered, because the control plane may have
+//     stored instances of that report that no longer exist
+//   - when the control plane assigns a deployment that ran while the control plane did not
+//     know it, for example after its database was restored
 //   - from time to time, in case anything else was missed
 //
-// An agent that holds nothing of what its region should run gives signs of life only,
-// until it does or longestHeld has passed. An earlier inventory would compete with the
-// snapshot for both sides' processors, and would be out of date at the snapshot's end:
-// each key would be told once as unknown, and once more as applied.
+// An agent that does not hold the region's desired state yet sends only signs of life, for
+// longestHeld at most. An earlier inventory would compete with the snapshot for both sides'
+// processors. It would also be out of date at the end of the snapshot: each key would be
+// reported once as unknown, and once more as applied.
 //
 // # When the control plane is behind
 //
-// What is told of a region is of two kinds. Facts are what decisions read: applied
-// states, counts, capacity, notices. Instances are for people, and there are many of
-// them: they are told in passes, from one picture to another, in parts. Facts go with
-// the first part, and those that a rollout may wait for (edges) with each part, as they
-// are at that time. While the control plane asks for a pause between instances, or has
-// refused some and said for how long, edges go alone. What is held back is a picture
-// and not a queue: however long it lasts and however often things change, it is one
-// state of each instance, the last one.
+// Reports have two kinds of content. Facts are what decisions are based on: applied states,
+// counts, capacity, notices. Instances are shown to people, and there are many. They are
+// sent in passes: a pass sends, in parts, the instances that changed between two pictures.
+//
+// Facts go with the first part of a pass. Facts that a rollout may wait for (edges) go with
+// every part, in their state at that time. While the control plane asks for a pause between
+// instances, or has refused instances for a time, edges are sent alone.
+//
+// A delay keeps one picture and no queue. So after a delay of any length, one state of each
+// instance is sent: the last one.
 package report
 
 import (
@@ -51,25 +53,26 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Source is what there is to report.
+// Source supplies what a Reporter reports.
 type Source interface {
-	// Observation returns what runs. A list of instances must not change once it was
-	// returned. A list that is returned again means that nothing of its deployment
-	// changed, and its instances are not compared. Those of a new list are. An instance
-	// is of one deployment at a time.
-	Observation() (runtime.Observation, bool)
+	// Observation returns what runs. ok is false while that is not known. A list of
+	// instances must not change after it was returned. If the same list is returned again,
+	// the deployment did not change, and its instances are not compared. An instance
+	// belongs to one deployment at a time.
+	Observation() (_ runtime.Observation, ok bool)
+	// Applied returns the applied state of each key that the agent knows.
 	Applied() []*agentv1.AppliedState
-	// Quarantined is everything quarantined; ok is false while that is not known.
+	// Quarantined returns all quarantined keys. ok is false while these are not known.
 	Quarantined() (keys []*agentv1.QuarantinedKey, ok bool)
-	// HeldSince returns a number for the time since which the control plane wants something of
-	// the deployment, without a break. ok is false while it wants nothing.
+	// HeldSince returns the number of the inbox's frame since which the inbox has held the
+	// deployment without a break. ok is false while the inbox does not hold it.
 	HeldSince(deploymentID string) (number int64, ok bool)
-	// Changed is signalled when any of them would tell something new.
+	// Changed is signalled when another method may return something new.
 	Changed() <-chan struct{}
 }
 
-// Loads are reports of the load of scaled apps. They are sent in reports of their own. No inventory has them,
-// because the next load replaces one that is lost.
+// Loads supplies the load of scaled apps, which is sent in separate reports. An inventory has no loads, because the
+// next load replaces one that is lost.
 type Loads interface {
 	// Due returns the loads that must be sent now. Answered records that the control plane has answered a report with
 	// these loads.
@@ -86,30 +89,30 @@ type Config struct {
 	Source Source
 	// Loads is nil where no app is scaled.
 	Loads Loads
-	// Send makes the call. An error of code FailedPrecondition or Unauthenticated
-	// ends the session; one of reason RATE_LIMITED says that nothing was stored; any
-	// other is tried again.
+	// Send makes the call. An error of code FailedPrecondition, Unauthenticated, NotFound,
+	// PermissionDenied or InvalidArgument ends the session. An error of reason RATE_LIMITED
+	// means that nothing was stored. After any other error, the call is repeated.
 	Send func(ctx context.Context, req *agentv1.ReportRequest) (*agentv1.ReportResponse, error)
-	// Received is the resume cursor's revision.
+	// Received returns the revision up to which the agent has received the desired state.
 	Received   func() int64
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 	Rand       func() float64
-	// Retry spaces out attempts: 200 ms to 4 s, below a third of a lease.
+	// Retry spaces out attempts. Default: 200 ms to 4 s, which is below a third of a lease.
 	Retry backoff.Policy
-	// SendTimeout bounds one attempt: 10 s.
+	// SendTimeout bounds one attempt. Default: 10 s.
 	SendTimeout time.Duration
-	// Resync is the shortest time between two inventories of a session; the
-	// longest is twice that: 15 min.
+	// Resync is the shortest time between two inventories of a session. The longest is
+	// twice that. Default: 15 min.
 	Resync time.Duration
 }
 
-// Reporter reports for one session after the other.
+// Reporter sends the reports of one session at a time.
 type Reporter struct {
 	cfg      Config
 	sequence int64
-	// previous is the sequence of the last answered report that said anything, since
-	// the inventory began. A control plane that has not stored it has lost reports.
+	// previous is the sequence of the last answered report since the inventory began that
+	// was more than a sign of life. A control plane that has not stored it has lost reports.
 	previous int64
 	session  Session
 	// heard is signalled by Heard; a buffer of one.
@@ -120,36 +123,36 @@ type Reporter struct {
 	limits *agentv1.ReportLimits
 	ttl    time.Duration
 
-	// latest is the picture that was taken last; reported is what the control plane
-	// has stored of it, as far as we know.
-	latest   picture
-	reported picture
-	complete bool // the session's inventory was stored
-	// owed: the control plane wants a deployment again that was perhaps told while it did not
-	// know it. It ignored those reports, and only an inventory repeats them.
-	owed  bool
-	holds holds
+	// latest is the picture that was taken last. reported is what the control plane has
+	// stored, as far as the answers show.
+	latest          picture
+	reported        picture
+	inventoryStored bool // the session's inventory, and all reports since then, were answered
+	// inventoryOwed: the control plane assigned a deployment again, and may have ignored
+	// earlier reports of it. Only an inventory repeats them.
+	inventoryOwed bool
+	delays        delays
 }
 
-// Session is what a Hello gave.
+// Session has the results of the Hello that began a session.
 type Session struct {
 	ID           string
 	Epoch, Fence int64
 	Resumed      bool
 	LeaseTTL     time.Duration
 	Limits       *agentv1.ReportLimits
-	// Held is closed once the agent holds what its region should run; nil: it does already.
+	// Held is closed once the agent holds the region's desired state. Nil: it holds it already.
 	Held <-chan struct{}
 }
 
-// longestHeld is how long a session waits for its region's desired state at most: a region
-// must not stay unknown because other regions get theirs first.
+// longestHeld is how long a session waits at most for the region's desired state. It is short
+// because a region must not stay unknown while other regions receive their states first.
 const longestHeld = 2 * time.Second
 
 // ErrSessionOver says that the control plane refuses this session's reports.
 var ErrSessionOver = errors.New("the control plane no longer accepts this session's reports")
 
-// New checks the config.
+// New checks the config and returns a Reporter.
 func New(cfg Config) (*Reporter, error) {
 	if cfg.Source == nil || cfg.Send == nil || cfg.Received == nil || cfg.Log == nil || cfg.Registerer == nil || cfg.Rand == nil {
 		return nil, errors.New("report: every field of Config without a default is required")
@@ -171,7 +174,7 @@ func New(cfg Config) (*Reporter, error) {
 // it (ErrSessionOver). Calls must not overlap.
 func (r *Reporter) Run(ctx context.Context, s Session) error {
 	if !s.Resumed || s.ID != r.session.ID || s.Epoch != r.session.Epoch || s.Fence != r.session.Fence {
-		r.complete = false
+		r.inventoryStored = false
 	}
 	if s.ID != r.session.ID || s.Fence != r.session.Fence {
 		r.sequence, r.previous = 0, 0
@@ -181,12 +184,12 @@ func (r *Reporter) Run(ctx context.Context, s Session) error {
 		r.cfg.Loads.Reset()
 	}
 	r.adoptLimits(s.Limits, s.LeaseTTL)
-	r.holds = holds{}
+	r.delays = delays{}
 	if pause := r.currentPace().pause; pause > 0 {
-		// All agents come back at once to a control plane that is behind already.
-		r.holds.parts = time.Now().Add(time.Duration(r.cfg.Rand() * float64(pause)))
+		// All agents reconnect at the same time to a control plane that is behind already.
+		r.delays.instances = time.Now().Add(time.Duration(r.cfg.Rand() * float64(pause)))
 	}
-	return cleanEnd(ctx, r.runTalk(ctx))
+	return cleanEnd(ctx, r.runSession(ctx))
 }
 
 // cleanEnd returns nil for an error that comes from the end of ctx.
@@ -200,7 +203,7 @@ func cleanEnd(ctx context.Context, err error) error {
 func (r *Reporter) currentPicture() (picture, bool) {
 	now, ok := takePicture(r.cfg.Source, r.latest)
 	if ok {
-		r.owed = r.owed || now.wantsAgain(r.latest)
+		r.inventoryOwed = r.inventoryOwed || now.wantsAgain(r.latest)
 		r.latest = now
 	}
 	return now, ok
@@ -213,10 +216,10 @@ func (r *Reporter) nextBeat() time.Duration {
 	return max(time.Duration(float64(r.ttl)/3*(0.8+0.2*r.cfg.Rand())), 100*time.Millisecond)
 }
 
-// pace is what the control plane asks for.
+// pace is how fast the control plane asks to be sent reports.
 type pace struct {
-	size            int // instances in a report
-	interval, pause time.Duration
+	size            int           // instances in a report
+	interval, pause time.Duration // between facts, and between parts of instances
 }
 
 func (r *Reporter) currentPace() pace {
@@ -243,18 +246,19 @@ func (r *Reporter) adoptLimits(limits *agentv1.ReportLimits, ttl time.Duration) 
 	}
 }
 
-// Reported is the sequence of the last answered report that said anything, 0
-// when the next thing said is an inventory. Call it while Run does not run.
+// Reported returns the sequence of the last answered report that was more than a sign of
+// life, or 0 if the next report begins an inventory. It must not be called while Run runs.
 func (r *Reporter) Reported() int64 {
-	if !r.complete {
+	if !r.inventoryStored {
 		return 0
 	}
 	return r.previous
 }
 
-// Heard says that the control plane gave a sign of life, which it gives to many sessions at
-// once. If ours is due soon, it is given in answer. So those of many agents come together,
-// and an idle control plane wakes up once for all of them. Heard never blocks.
+// Heard must be called when the control plane sends a sign of life, which it sends to many
+// sessions at the same time. If the agent's own sign of life is due soon, it is sent now. So
+// the signs of life of many agents arrive together, and an idle control plane wakes up once
+// for all of them. Heard never blocks.
 func (r *Reporter) Heard() {
 	select {
 	case r.heard <- struct{}{}:
@@ -262,13 +266,13 @@ func (r *Reporter) Heard() {
 	}
 }
 
-// saysMore reports whether a report is more than a sign of life. Notices alone do not count,
+// saysMoreThanAlive reports whether a report is more than a sign of life. Notices alone do not count,
 // because a control plane of an earlier release does not store them, and has lost nothing.
-func saysMore(req *agentv1.ReportRequest) bool {
+func saysMoreThanAlive(req *agentv1.ReportRequest) bool {
 	return len(req.Applied)+len(req.Instances)+len(req.Rollups) > 0 || req.Capacity != nil || req.InventoryEnd || req.QuarantineComplete
 }
 
-// refusal is an answer that says that nothing of a report was stored.
+// refusal is the error of a report of which the control plane stored nothing. after is when to send it again.
 type refusal struct {
 	cause error
 	after time.Duration
@@ -277,15 +281,17 @@ type refusal struct {
 func (r *refusal) Error() string { return fmt.Sprintf("refused for %s: %v", r.after, r.cause) }
 func (r *refusal) Unwrap() error { return r.cause }
 
+// asRefusal converts an error of reason RATE_LIMITED.
 func asRefusal(err error) (*refusal, bool) {
 	if rpc.ReasonOf(err) != windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED {
 		return nil, false
 	}
 	after := time.Duration(rpc.DetailOf(err).GetLimit().GetRetryAfterMs()) * time.Millisecond
-	return &refusal{cause: err, after: max(after, shortestRefusal)}, true
+	return &refusal{cause: err, after: max(after, minRefusal)}, true
 }
 
-// sendReport sends the report, again and again until it is answered, refused (a *refusal), or ctx ends.
+// sendReport repeats the report until it is answered or ctx ends. The error is a *refusal if the control plane refused
+// it, and ErrSessionOver if the session has ended.
 func (r *Reporter) sendReport(ctx context.Context, req *agentv1.ReportRequest) error {
 	r.sequence++
 	req.SessionId, req.Epoch, req.Fence, req.Sequence = r.session.ID, r.session.Epoch, r.session.Fence, r.sequence
@@ -297,7 +303,7 @@ func (r *Reporter) sendReport(ctx context.Context, req *agentv1.ReportRequest) e
 		cancel()
 		if err == nil {
 			r.latency.Observe(time.Since(start).Seconds())
-			if saysMore(req) {
+			if saysMoreThanAlive(req) {
 				r.previous = req.Sequence
 			}
 			if len(req.Loads) > 0 {
@@ -309,15 +315,15 @@ func (r *Reporter) sendReport(ctx context.Context, req *agentv1.ReportRequest) e
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if no, ok := asRefusal(err); ok {
-			return no
+		if refused, ok := asRefusal(err); ok {
+			return refused
 		}
 		switch connect.CodeOf(err) {
 		case connect.CodeFailedPrecondition, connect.CodeUnauthenticated, connect.CodeNotFound, connect.CodePermissionDenied:
 			return errors.Join(ErrSessionOver, err)
 		case connect.CodeInvalidArgument:
-			// It will be as invalid the next time. The next stream tells everything anew.
-			r.complete = false
+			// A repeated report would be invalid, too. The next session begins with an inventory.
+			r.inventoryStored = false
 			return errors.Join(ErrSessionOver, fmt.Errorf("report %d is invalid: %w", req.Sequence, err))
 		}
 		wait := r.cfg.Retry.Delay(attempt, r.cfg.Rand)

@@ -40,8 +40,8 @@ type harness struct {
 	message   string
 	notices   []runtime.Notice
 	judged    bool
-	unwanted  bool  // the deployment is in quarantine; else it is applied, once it was
-	since     int64 // when it was first wanted
+	unwanted  bool  // the deployment is in quarantine
+	since     int64 // the number that HeldSince returns
 	applied   bool
 	got       []*agentv1.ReportRequest
 	at        []time.Time
@@ -120,7 +120,7 @@ func (p *harness) send(ctx context.Context, req *agentv1.ReportRequest) (*agentv
 	return &agentv1.ReportResponse{}, ctx.Err()
 }
 
-// set changes instances; UNSPECIFIED takes one away.
+// set sets the status of instances. The status UNSPECIFIED removes them.
 func (p *harness) set(status windlassv1.InstanceStatus, ids ...string) {
 	p.mu.Lock()
 	for _, id := range ids {
@@ -185,7 +185,7 @@ func states(reqs []*agentv1.ReportRequest, id string) (out []windlassv1.Instance
 func TestSession_StartsWithACompleteInventory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newHarness(t, "ins_1", "ins_2", "ins_3", "ins_4", "ins_5")
-		// What changes while the inventory runs is told after it.
+		// A change during the inventory is reported after it.
 		p.answer = func(r *agentv1.ReportRequest) error {
 			if r.Sequence == 2 {
 				p.set(0, "ins_1")
@@ -203,9 +203,9 @@ func TestSession_StartsWithACompleteInventory(t *testing.T) {
 		}
 		require.EqualValues(t, 1, got[2].InventorySince)
 		require.True(t, got[0].QuarantineComplete)
-		require.EqualValues(t, 5, got[0].Rollups[0].ReadyReplicas, "counts go with the first")
+		require.EqualValues(t, 5, got[0].Rollups[0].ReadyReplicas, "the first report has the counts")
 		require.Empty(t, got[1].Rollups)
-		require.EqualValues(t, 4, got[2].Rollups[0].ReadyReplicas, "and edges with each, as they are by then")
+		require.EqualValues(t, 4, got[2].Rollups[0].ReadyReplicas, "each report has the edges at that time")
 		require.Equal(t, []windlassv1.InstanceStatus{ready, ended}, states(got, "ins_1"))
 		require.NoError(t, stop())
 
@@ -214,8 +214,8 @@ func TestSession_StartsWithACompleteInventory(t *testing.T) {
 		require.NoError(t, stop())
 		stop = p.run(first)
 		got = p.take()
-		require.True(t, got[0].InventoryBegin, "one that was not resumed tells everything")
-		require.EqualValues(t, 5, got[0].Sequence, "under sequences that go on, since its fence is the same")
+		require.True(t, got[0].InventoryBegin, "a session that was not resumed begins with an inventory")
+		require.EqualValues(t, 5, got[0].Sequence, "the sequence continues, because the fence is the same")
 		require.NoError(t, stop())
 		next := first
 		next.Fence = 2
@@ -266,7 +266,7 @@ func TestReport_UnansweredOutlivesItsStream(t *testing.T) {
 		p.lose = nil
 		stop = p.run(resumed(first))
 		got := p.take()
-		require.True(t, got[0].InventoryEnd, "so that it is found to be gone")
+		require.True(t, got[0].InventoryEnd, "only an inventory shows that the instance is gone")
 		require.Empty(t, states(got, "ins_1"))
 		require.NoError(t, stop())
 	})
@@ -303,24 +303,24 @@ func TestInstance_EndKeepsItsReason(t *testing.T) {
 	}
 }
 
-func TestEdgesGoAtOnceAndTheRestIsCoalesced(t *testing.T) {
+func TestReport_SendsEdgesAtOnceAndCoalescesOtherChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newHarness(t, "ins_1")
 		p.set(running, "ins_1")
 		stop := p.run(first)
 		defer func() { require.NoError(t, stop()) }()
 		p.take()
-		say := func(m string) {
+		setMessage := func(m string) {
 			p.mu.Lock()
 			p.message = m
 			p.mu.Unlock()
 			p.signal()
 			synctest.Wait()
 		}
-		say("one")
+		setMessage("one")
 		require.Len(t, p.take(), 1)
-		say("two")
-		say("three")
+		setMessage("two")
+		setMessage("three")
 		require.Empty(t, p.take())
 		time.Sleep(200 * time.Millisecond)
 		got := p.take()
@@ -357,7 +357,7 @@ func TestHeartbeat_DueSoonIsSentInAnswer(t *testing.T) {
 		stop := p.run(first)
 		defer func() { require.NoError(t, stop()) }()
 		p.take()
-		// heard tells how many are given at once when the control plane is heard after d.
+		// heard returns how many signs of life are sent at once if the control plane sends one after d.
 		heard := func(d time.Duration) int {
 			time.Sleep(d)
 			p.take()
@@ -365,8 +365,8 @@ func TestHeartbeat_DueSoonIsSentInAnswer(t *testing.T) {
 			synctest.Wait()
 			return len(p.take())
 		}
-		require.Zero(t, heard(time.Second), "one was given just now")
-		require.Equal(t, 1, heard(2*time.Second), "of 4 to 5 s")
+		require.Zero(t, heard(time.Second), "one was sent just now")
+		require.Equal(t, 1, heard(2*time.Second), "more than half of the 4 to 5 s have passed")
 		require.Zero(t, heard(0))
 	})
 }
@@ -395,7 +395,7 @@ func TestQuarantine_UnknownIsNotReportedAsEmpty(t *testing.T) {
 		p.judged = false
 		stop := p.run(first)
 		defer func() { require.NoError(t, stop()) }()
-		require.False(t, p.take()[0].QuarantineComplete, "it would clear what an operator approved")
+		require.False(t, p.take()[0].QuarantineComplete, "an empty list would clear the keys that an operator approved")
 		p.mu.Lock()
 		p.judged = true
 		p.mu.Unlock()
@@ -405,9 +405,9 @@ func TestQuarantine_UnknownIsNotReportedAsEmpty(t *testing.T) {
 	})
 }
 
-// The control plane takes no note of what it did not assign. When it does after all, as
-// when a restored backup comes to a step again that it had taken before, it hears all of it.
-func TestWant_ReportsAgain(t *testing.T) {
+// The control plane ignores reports of a deployment that it did not assign. If it assigns the deployment later, for
+// example after its database was restored, all of the deployment is reported again.
+func TestAssignment_OfARunningDeploymentIsReportedInFull(t *testing.T) {
 	again := func(t *testing.T, p *harness, change func()) {
 		t.Helper()
 		p.mu.Lock()
@@ -426,10 +426,10 @@ func TestWant_ReportsAgain(t *testing.T) {
 	}
 	for name, change := range map[string]func(*harness){
 		"from quarantine": func(p *harness) { p.unwanted, p.applied = false, true },
-		// It is out of quarantine once it is wanted, and applied only after that.
+		// It leaves the quarantine once it is assigned, and is applied later.
 		"before it is applied": func(p *harness) { p.unwanted = false },
-		// A snapshot that leaves it out and a delta that has it may both arrive while a report
-		// is under way.
+		// A snapshot without the deployment and a delta with it may both arrive while a report is
+		// in flight.
 		"between two looks": func(p *harness) { p.unwanted, p.applied, p.since = false, true, 7 },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -447,14 +447,14 @@ func TestWant_ReportsAgain(t *testing.T) {
 				p.signal()
 				time.Sleep(time.Second)
 				for _, r := range p.take() {
-					require.False(t, r.InventoryBegin, "that it is applied is no new cause")
+					require.False(t, r.InventoryBegin, "it was reported when it was assigned")
 				}
 			})
 		})
 	}
 }
 
-func TestWant_ReportsAgainAfterARefusal(t *testing.T) {
+func TestAssignment_InventoryIsRepeatedAfterARefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newHarness(t, "ins_1")
 		p.unwanted = true

@@ -8,21 +8,21 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestRest_FollowsALookForAsLongAsItTook(t *testing.T) {
+func TestRest_LengthFollowsFromTheLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for took, want := range map[time.Duration]time.Duration{
 			0:                0,
 			time.Millisecond: lookShare * time.Millisecond,
-			time.Second:      longestRest,
+			time.Second:      maxRest,
 		} {
-			talk := &talk{}
+			talk := &sessionState{}
 			talk.awaitLook(t.Context())
 			time.Sleep(took)
 			talk.noteLook()
 			begin := time.Now()
 			talk.awaitLook(t.Context())
 			require.Equal(t, want, time.Since(begin), took)
-			require.Equal(t, time.Now(), talk.begun)
+			require.Equal(t, time.Now(), talk.lookBegan)
 		}
 	})
 }

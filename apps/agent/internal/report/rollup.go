@@ -9,17 +9,16 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Rollup counts a deployment's instances. A replica is ready when each of its
-// instances is, all are of the newest template, and none is missing. With one role,
-// it has as many as the largest of its peers: a group that is still being filled, or
-// replaced, is not ready. With several roles, it has as many as each role says. Of a pool,
-// replicas are percent: those for which every role has its instances are ready.
+// Rollup counts a deployment's instances. A replica is ready when all its instances are ready,
+// all have the newest template, and none is missing. With one role, an instance is missing if
+// the group is smaller than the largest group of the deployment. With several roles, each role
+// says how many instances it has. Of a pool, replicas are percent, see roleRollups.shares.
 func Rollup(d runtime.ObservedDeployment) *agentv1.DeploymentRollup {
 	r := &agentv1.DeploymentRollup{DeploymentId: d.DeploymentID, Generation: d.Generation}
 	type group struct{ size, ready int }
 	groups, exist := make(map[int]group, len(d.Instances)), make(map[int]bool, len(d.Instances))
 	largest := 0
-	var worst worstOf
+	var worst worstInstance
 	roles := newRoleRollups(&d)
 	for n := range d.Instances {
 		i := &d.Instances[n]
@@ -40,7 +39,7 @@ func Rollup(d runtime.ObservedDeployment) *agentv1.DeploymentRollup {
 		exist[i.Group] = true
 		current := d.IsCurrent(i)
 		roles.add(i, current)
-		// What is about to be replaced says nothing about what replaces it.
+		// An instance that will be replaced says nothing about its successor.
 		if i.Doomed && current {
 			r.Doomed++
 		}
@@ -71,41 +70,42 @@ func Rollup(d runtime.ObservedDeployment) *agentv1.DeploymentRollup {
 	if d.IsPool() {
 		r.ReadyReplicas, r.Groups = roles.shares()
 	}
-	r.Reason, r.Message = worst.told()
+	r.Reason, r.Message = worst.reasonAndMessage()
 	r.Roles = roles.list()
 	return r
 }
 
-// worstOf finds the instance whose reason tells most.
-type worstOf struct {
-	in   *runtime.Instance
-	rank int
+// worstInstance finds the instance with the most severe reason.
+type worstInstance struct {
+	instance *runtime.Instance
+	rank     int
 }
 
-// add takes one instance. What is about to be replaced says nothing about what replaces it.
-func (w *worstOf) add(i *runtime.Instance, current bool) {
+// add considers one instance. It ignores a doomed instance that will be replaced, because it says nothing about its
+// successor.
+func (w *worstInstance) add(i *runtime.Instance, current bool) {
 	if rank := severity(i); rank > w.rank && (current || !i.Doomed) {
-		w.in, w.rank = i, rank
+		w.instance, w.rank = i, rank
 	}
 }
 
-func (w *worstOf) told() (reason, message string) {
-	if w.in == nil {
+func (w *worstInstance) reasonAndMessage() (reason, message string) {
+	if w.instance == nil {
 		return "", ""
 	}
-	return boundText(w.in.Reason), boundText(w.in.Message)
+	return boundText(w.instance.Reason), boundText(w.instance.Message)
 }
 
 // roleRollups counts the instances of each role of a deployment that has several.
 type roleRollups struct {
 	all   []*agentv1.RoleRollup
-	worst []worstOf
-	// serve has how many instances of the newest template are ready.
-	serve []int
+	worst []worstInstance
+	// readyCurrent has, by role, how many instances of the newest template are ready.
+	readyCurrent []int
 }
 
 func newRoleRollups(d *runtime.ObservedDeployment) *roleRollups {
-	r := &roleRollups{worst: make([]worstOf, len(d.Roles)), serve: make([]int, len(d.Roles))}
+	r := &roleRollups{worst: make([]worstInstance, len(d.Roles)), readyCurrent: make([]int, len(d.Roles))}
 	for _, one := range d.Roles {
 		r.all = append(r.all, &agentv1.RoleRollup{Role: one.Name, Pool: int32(one.Pool)})
 	}
@@ -122,7 +122,7 @@ func (r *roleRollups) add(i *runtime.Instance, current bool) {
 	if i.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY {
 		one.Ready++
 		if current {
-			r.serve[at]++
+			r.readyCurrent[at]++
 		}
 	}
 	if current && i.Status != windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING {
@@ -138,7 +138,7 @@ func (r *roleRollups) add(i *runtime.Instance, current bool) {
 func (r *roleRollups) shares() (ready, existing int32) {
 	var serve, exist []pool.Role
 	for n, one := range r.all {
-		serve = append(serve, pool.Role{Have: r.serve[n], Pool: int(one.Pool)})
+		serve = append(serve, pool.Role{Have: r.readyCurrent[n], Pool: int(one.Pool)})
 		exist = append(exist, pool.Role{Have: int(one.Instances), Pool: int(one.Pool)})
 	}
 	return int32(pool.Ready(serve)), int32(pool.Existing(exist))
@@ -146,12 +146,12 @@ func (r *roleRollups) shares() (ready, existing int32) {
 
 func (r *roleRollups) list() []*agentv1.RoleRollup {
 	for n, one := range r.all {
-		one.Reason, one.Message = r.worst[n].told()
+		one.Reason, one.Message = r.worst[n].reasonAndMessage()
 	}
 	return r.all
 }
 
-// severity orders instances by how much their reason tells; 0 says nothing.
+// severity orders instances by how severe their reason is. 0: there is no reason to show.
 func severity(i *runtime.Instance) int {
 	switch {
 	case i.Reason == "" || i.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY:

@@ -18,9 +18,9 @@ func TestReplica_BeingReplacedIsNotReady(t *testing.T) {
 		{Group: 1, Role: "worker", TemplateHash: "old", Status: ready},
 	}}
 	r := Rollup(d)
-	require.Zero(t, r.ReadyReplicas, "one role of two is not a replica")
+	require.Zero(t, r.ReadyReplicas, "a group with an old instance is not a ready replica")
 	require.Equal(t, int32(3), r.Ready)
-	require.Zero(t, r.Doomed, "what is about to be replaced dooms nothing")
+	require.Zero(t, r.Doomed, "an instance that will be replaced does not count as doomed")
 	require.Empty(t, r.Reason)
 
 	for i := range d.Instances {
@@ -32,20 +32,20 @@ func TestReplica_BeingReplacedIsNotReady(t *testing.T) {
 	require.Equal(t, runtime.ReasonCrashLoop, r.Reason)
 }
 
-func TestCountsAreOfAGenerationOnceNothingOfTheOneBeforeMayCome(t *testing.T) {
-	told := func(d *deployment, generation int64, unsettled bool) *deployment {
+func TestRollup_KeepsTheSettledGenerationWhileUnsettled(t *testing.T) {
+	nextSeen := func(d *deployment, generation int64, unsettled bool) *deployment {
 		return d.nextSeen(runtime.ObservedDeployment{DeploymentID: "v1", Generation: generation, Unsettled: unsettled}, true, 0)
 	}
-	d := told(nil, 1, true)
+	d := nextSeen(nil, 1, true)
 	require.Zero(t, d.rollup.Generation)
-	d = told(d, 1, false)
+	d = nextSeen(d, 1, false)
 	require.EqualValues(t, 1, d.rollup.Generation)
-	d = told(d, 2, true)
+	d = nextSeen(d, 2, true)
 	require.EqualValues(t, 1, d.rollup.Generation)
-	d = told(told(d, 3, true), 3, false)
+	d = nextSeen(nextSeen(d, 3, true), 3, false)
 	require.EqualValues(t, 3, d.rollup.Generation)
-	require.EqualValues(t, 3, told(d, 3, true).rollup.Generation, "what was told is not taken back")
-	require.Zero(t, told(d, 1, true).rollup.Generation, "after a fork, 3 is of the epoch before")
+	require.EqualValues(t, 3, nextSeen(d, 3, true).rollup.Generation, "a reported generation is not taken back")
+	require.Zero(t, nextSeen(d, 1, true).rollup.Generation, "after a fork of history, 3 belongs to the earlier epoch")
 }
 
 func TestRollup_CountsGroupsAndRoles(t *testing.T) {
@@ -66,7 +66,7 @@ func TestRollup_CountsGroupsAndRoles(t *testing.T) {
 		},
 	}
 	r := Rollup(d)
-	require.EqualValues(t, 1, r.ReadyReplicas, "one lacks an instance, one has an older template, one leaves")
+	require.EqualValues(t, 1, r.ReadyReplicas, "one lacks an instance, one has an older template, one drains")
 	require.EqualValues(t, 4, r.Groups)
 	require.EqualValues(t, 1, r.Doomed)
 	require.Len(t, r.Roles, 2)
@@ -75,5 +75,5 @@ func TestRollup_CountsGroupsAndRoles(t *testing.T) {
 	require.Equal(t, []any{"decode", int32(4), int32(2), int32(2), int32(1), runtime.ReasonCrashLoop}, []any{c.Role, c.Instances, c.Ready, c.Updated, c.Doomed, c.Reason})
 
 	d.Roles = nil
-	require.Empty(t, Rollup(d).Roles, "one role is not counted apart")
+	require.Empty(t, Rollup(d).Roles, "a deployment with one role has no counts by role")
 }
