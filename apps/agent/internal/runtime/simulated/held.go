@@ -6,8 +6,8 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 )
 
-// Held is the runtime as one agent holds it. A region may have two agents for a while. Only the one that
-// holds the region's Lease can use the runtime.
+// Held is the runtime for one agent. A region may have two agents for a while. Only the agent that
+// holds the region's Lease can use the runtime; calls of the other one fail.
 type Held struct {
 	*Runtime
 	changes chan struct{}
@@ -21,7 +21,8 @@ func (r *Runtime) Take() *Held {
 	return r.holder
 }
 
-func (h *Held) holds() error {
+// checkHolder fails if another agent has taken the runtime.
+func (h *Held) checkHolder() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.holder != h {
@@ -32,7 +33,7 @@ func (h *Held) holds() error {
 
 // Apply implements runtime.Runtime.
 func (h *Held) Apply(ctx context.Context, a runtime.Assignment) error {
-	if err := h.holds(); err != nil {
+	if err := h.checkHolder(); err != nil {
 		return err
 	}
 	return h.Runtime.Apply(ctx, a)
@@ -40,7 +41,7 @@ func (h *Held) Apply(ctx context.Context, a runtime.Assignment) error {
 
 // Remove implements runtime.Runtime.
 func (h *Held) Remove(ctx context.Context, id string) error {
-	if err := h.holds(); err != nil {
+	if err := h.checkHolder(); err != nil {
 		return err
 	}
 	return h.Runtime.Remove(ctx, id)
@@ -48,7 +49,7 @@ func (h *Held) Remove(ctx context.Context, id string) error {
 
 // Observe implements runtime.Runtime.
 func (h *Held) Observe(ctx context.Context) (runtime.Observation, error) {
-	if err := h.holds(); err != nil {
+	if err := h.checkHolder(); err != nil {
 		return runtime.Observation{}, err
 	}
 	return h.Runtime.Observe(ctx)

@@ -9,30 +9,30 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// workRoles is work for a workload with several roles. Package groups decides about its instances. Those that wait for
-// other roles are rows that were not started; rolling says that they, or instances of an older template, wait until
-// others are ready.
-func (r *Runtime) workRoles(w *workload, d *deployment) {
+// reconcileRoles is reconcile for a workload with several roles. Package groups decides which instances to create, to
+// delete and to replace. A row with an instance that waits for other roles has the status PENDING. rolling is set while
+// there is such a row, or an instance of an older template.
+func (r *Runtime) reconcileRoles(w *workload, d *deployment) {
 	want := wantedOf(d)
-	r.tell(w, d)
-	w.rolling = false // an instance that is ready at once must not call this again
+	r.reportTakenOver(w, d)
+	w.rolling = false // because an instance that is ready at once must not call reconcileRoles again
 	for again := true; again; {
 		again = false
-		seen, rows := observed(w, d)
+		seen, rows := rolesObserved(w, d)
 		decision := groups.Decide(want, seen)
 		for _, key := range decision.Delete {
-			r.end(w, rows[key])
+			r.stopRow(w, rows[key])
 		}
 		for _, key := range decision.Replace {
-			r.end(w, rows[key])
-			again = true // its successor
+			r.stopRow(w, rows[key])
+			again = true // decide again, to create its successor
 		}
 		for _, c := range decision.Create {
-			r.create(w, c.ID)
-			again = true // it starts, or waits
+			r.createPending(w, c.ID)
+			again = true // decide again whether it waits
 		}
 		if again {
-			continue // whether those that were made wait is not known yet
+			continue // only the next decision knows which new instances wait
 		}
 		for n := range w.instances {
 			i := &w.instances[n]
@@ -40,8 +40,8 @@ func (r *Runtime) workRoles(w *workload, d *deployment) {
 				continue
 			}
 			w.count--
-			r.startAs(w, n, i.place)
-			again = true // if it is ready at once, others need not wait
+			r.startInRow(w, n, i.place)
+			again = true // if it is ready at once, other instances need not wait
 		}
 	}
 	for n := range w.instances {
@@ -52,6 +52,7 @@ func (r *Runtime) workRoles(w *workload, d *deployment) {
 	}
 }
 
+// wantedOf returns what a deployment wants: no groups if it is being removed.
 func wantedOf(d *deployment) groups.Wanted {
 	w := d.assignment.GroupsWanted()
 	if d.removing {
@@ -60,8 +61,8 @@ func wantedOf(d *deployment) groups.Wanted {
 	return w
 }
 
-// observed returns the instances of a workload, and their rows by key.
-func observed(w *workload, d *deployment) (seen []groups.Instance, rows map[string]int) {
+// rolesObserved returns the instances of a workload, and their rows by key.
+func rolesObserved(w *workload, d *deployment) (seen []groups.Instance, rows map[string]int) {
 	rows = map[string]int{}
 	for n := range w.instances {
 		i := &w.instances[n]
@@ -69,20 +70,20 @@ func observed(w *workload, d *deployment) (seen []groups.Instance, rows map[stri
 			continue
 		}
 		if i.place == nil {
-			i.place = &groups.ID{Role: runtime.DefaultRole, Group: n} // it had one role before
+			i.place = &groups.ID{Role: runtime.DefaultRole, Group: n} // the workload had one role when this instance started
 		}
 		key := strconv.FormatUint(uint64(i.serial), 10)
 		rows[key] = n
 		seen = append(seen, groups.Instance{
-			ID: *i.place, Key: key, Started: i.status != windlassv1.InstanceStatus_INSTANCE_STATUS_PENDING, Ready: i.ready(),
+			ID: *i.place, Key: key, Started: i.status != windlassv1.InstanceStatus_INSTANCE_STATUS_PENDING, Ready: i.isReady(),
 			Old: i.hash != d.assignment.TemplateOf(i.role()),
 		})
 	}
 	return seen, rows
 }
 
-// create makes an instance that is not started yet.
-func (r *Runtime) create(w *workload, place groups.ID) {
+// createPending adds an instance that is not started yet.
+func (r *Runtime) createPending(w *workload, place groups.ID) {
 	row := 0
 	for row < len(w.instances) && w.instances[row].serial != 0 {
 		row++
@@ -102,13 +103,13 @@ func (r *Runtime) create(w *workload, place groups.ID) {
 	w.view = nil
 }
 
-// end stops the instance in a row. One that was never started is gone at once.
-func (r *Runtime) end(w *workload, row int) {
+// stopRow stops the instance in a row. An instance that was never started is gone at once.
+func (r *Runtime) stopRow(w *workload, row int) {
 	if w.instances[row].status == windlassv1.InstanceStatus_INSTANCE_STATUS_PENDING {
 		w.instances[row] = instance{}
 		w.count--
 		w.view = nil
 		return
 	}
-	r.stop(w, row)
+	r.stopStarted(w, row)
 }

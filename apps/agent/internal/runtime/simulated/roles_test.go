@@ -18,7 +18,7 @@ func withRoles(a runtime.Assignment) runtime.Assignment {
 	return a
 }
 
-func TestRoles_GroupsStartInOrderAndGoWhole(t *testing.T) {
+func TestRoles_GroupsStartInOrderAndStopAsAWhole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := New(Config{Start: func() time.Duration { return time.Second }, Stop: func() time.Duration { return time.Second }})
 		require.NoError(t, r.Apply(t.Context(), withRoles(assignment("dep_1", 2, 1, "a"))))
@@ -52,7 +52,7 @@ func TestRoles_GroupsStartInOrderAndGoWhole(t *testing.T) {
 			if len(groups) == 2 {
 				break
 			}
-			require.GreaterOrEqual(t, len(r.Ready()["dep_1"]), 5, "one decode at a time is away")
+			require.GreaterOrEqual(t, len(r.Ready()["dep_1"]), 5, "one decode instance at a time is out of service")
 			time.Sleep(100 * time.Millisecond)
 		}
 		_, _, groups = seen()
@@ -65,14 +65,14 @@ func TestRoles_GroupsStartInOrderAndGoWhole(t *testing.T) {
 				}
 			}
 		}
-		require.Equal(t, 4, kept, "prefills stay")
+		require.Equal(t, 4, kept, "prefill instances have the same template, and stay")
 
 		require.NoError(t, r.Crash("dep_1"))
 		require.NoError(t, r.Apply(t.Context(), withRoles(assignment("dep_1", 1, 3, "b"))))
 		time.Sleep(10 * time.Second)
 		_, ready, groups = seen()
 		require.Equal(t, 3, ready)
-		require.Equal(t, map[int]bool{1: true}, groups, "the group that was not complete went")
+		require.Equal(t, map[int]bool{1: true}, groups, "the group that was not complete was deleted")
 		require.NoError(t, r.Remove(t.Context(), "dep_1"))
 		time.Sleep(2 * time.Second)
 		require.Empty(t, observe(t, r).Deployments)

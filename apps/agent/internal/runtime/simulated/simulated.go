@@ -1,11 +1,11 @@
 // Package simulated is a runtime without processes. Instances become ready after a drawn time, and may fail.
-// It serves tests in virtual time and fleets larger than one machine could run. Its state outlives the agent
-// that uses it, as processes and pods do: give the same *Runtime to the next agent.
+// It is for tests in virtual time, and for fleets that are larger than one machine could run. Its state outlives
+// the agent that uses it, as processes and pods do: pass the same *Runtime to the next agent.
 //
-// It holds hundreds of thousands of instances in a region. An instance is a row in its workload's slice,
-// without a pointer or a timer. One timeline with one timer has the events that are due, which refer to a row
-// by (group, serial). A replaced row has another serial, so that events of its predecessor find nothing. An
-// observation shares the lists of deployments that did not change since the one before.
+// It is made for hundreds of thousands of instances in a region. An instance is a row in its workload's slice,
+// without a pointer or a timer. One timeline with one timer has the future events, which refer to a row by
+// (row, serial). A replaced row has another serial, so that events of its predecessor have no effect. An
+// observation shares the lists of unchanged deployments with the observation before it.
 package simulated
 
 import (
@@ -40,13 +40,14 @@ type Config struct {
 	// its template takes over. It is called before Observe can return the instance. It must not call the
 	// runtime. It may be nil.
 	Ready func(deploymentID, instanceID string)
-	// CPU returns how many millicores the ready instances of an app use together. Those that one call of Usage asks
-	// about share it evenly: instances of deployments that are not assigned are not measured, and get no
-	// requests. ok is false if that is not known. Nil means that it never is. It must not call the runtime.
+	// CPU returns how many millicores the ready instances of an app use together. The ready instances in one call
+	// of Usage share it evenly. The agent leaves instances of deployments that are not assigned out of that call,
+	// because they get no requests. ok is false if the number is not known. Nil means that it never is. CPU must
+	// not call the runtime.
 	CPU func(app string) (millicores float64, ok bool)
 }
 
-// Doomed is how many failures make a crash loop, as in real runtimes.
+// Doomed is the number of failures that make a crash loop, as in real runtimes.
 const Doomed = runtime.LoopAfter
 
 // Runtime is a simulated runtime. It is safe for concurrent use.
@@ -59,7 +60,7 @@ type Runtime struct {
 	deployments map[string]*deployment
 	workloads   map[string]*workload
 	timeline    timeline
-	starts      int
+	starts      int // instances that were ever started
 	serial      uint32
 	holder      *Held // nil if Take was not called
 }
@@ -70,8 +71,8 @@ type deployment struct {
 	workload   *workload
 }
 
-// same reports whether the assignment changes nothing.
-func (d *deployment) same(a runtime.Assignment) bool {
+// hasAssignment reports whether the deployment has this assignment already.
+func (d *deployment) hasAssignment(a runtime.Assignment) bool {
 	return !d.removing && d.assignment.Generation == a.Generation && d.assignment.TemplateHash == a.TemplateHash &&
 		maps.Equal(d.assignment.RoleTemplates, a.RoleTemplates) && d.assignment.Deployment.Replicas == a.Deployment.Replicas && d.assignment.MaxUnavailable() == a.MaxUnavailable()
 }
@@ -86,7 +87,7 @@ type instance struct {
 	// failures is how many starts will still fail.
 	failures int8
 	status   windlassv1.InstanceStatus
-	// place is nil in a workload with one role, whose rows are its groups.
+	// place is nil in a workload with one role. There, the number of a row is the number of its group.
 	place *groups.ID
 }
 
@@ -108,26 +109,27 @@ func (r *Runtime) Starts() int {
 }
 
 // Silence makes Apply, Remove, Observe and Usage fail, as without an API server, until it is called with
-// false. Instances go on.
+// false. Instances go on to start and to stop.
 func (r *Runtime) Silence(on bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.silent = on
 }
 
-func (r *Runtime) answers() error {
+// checkReachable fails while the runtime is silent.
+func (r *Runtime) checkReachable() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.silent {
-		return &runtime.Rejection{Code: runtime.ReasonUnavailable, Message: "the executor does not answer", Retryable: true}
+		return &runtime.Rejection{Code: runtime.ReasonUnavailable, Message: "the runtime does not answer", Retryable: true}
 	}
 	return nil
 }
 
-// Apply takes the assignment, which may have several roles. Its deployment then has the workload that it names, with the existing
+// Apply implements runtime.Runtime. The deployment takes over the workload that the assignment names, with its
 // instances. Instances of another template are replaced, MaxUnavailable at a time.
 func (r *Runtime) Apply(_ context.Context, a runtime.Assignment) error {
-	if err := r.answers(); err != nil {
+	if err := r.checkReachable(); err != nil {
 		return err
 	}
 	if rej := runtime.RefuseRoles(a.Deployment.GetSpec()); rej != nil {
@@ -148,20 +150,20 @@ func (r *Runtime) Apply(_ context.Context, a runtime.Assignment) error {
 		r.deployments[a.Deployment.Id] = d
 	}
 	if d.workload == nil || d.workload.key != key {
-		r.leave(d)
-		r.join(d, key)
-	} else if !d.same(a) {
-		d.workload.last(d)
+		r.leaveWorkload(d)
+		r.joinWorkload(d, key)
+	} else if !d.hasAssignment(a) {
+		d.workload.moveLast(d)
 	}
 	d.assignment, d.removing = a, false
-	r.work(d.workload)
+	r.reconcile(d.workload)
 	r.signal()
 	return nil
 }
 
-// Remove ends every instance of the deployment, unless another one has taken them over.
+// Remove stops every instance of the deployment, unless another deployment has taken them over.
 func (r *Runtime) Remove(_ context.Context, id string) error {
-	if err := r.answers(); err != nil {
+	if err := r.checkReachable(); err != nil {
 		return err
 	}
 	if r.cfg.Removed != nil {
@@ -174,14 +176,14 @@ func (r *Runtime) Remove(_ context.Context, id string) error {
 		return nil
 	}
 	d.removing = true
-	r.work(d.workload)
+	r.reconcile(d.workload)
 	r.signal()
 	return nil
 }
 
 // Observe returns all deployments with their instances.
 func (r *Runtime) Observe(context.Context) (runtime.Observation, error) {
-	if err := r.answers(); err != nil {
+	if err := r.checkReachable(); err != nil {
 		return runtime.Observation{}, err
 	}
 	r.mu.Lock()
@@ -195,8 +197,8 @@ func (r *Runtime) Observe(context.Context) (runtime.Observation, error) {
 			DeploymentID: id, Generation: d.assignment.Generation,
 			TemplateHash: d.assignment.TemplateHash, Roles: d.assignment.RoleCounts(), Removing: d.removing,
 		}
-		if d.has() {
-			seen.Instances = d.workload.look()
+		if d.ownsWorkload() {
+			seen.Instances = d.workload.observation()
 		}
 		out.Deployments = append(out.Deployments, seen)
 	}
@@ -206,7 +208,7 @@ func (r *Runtime) Observe(context.Context) (runtime.Observation, error) {
 
 // Usage implements runtime.Meter.
 func (r *Runtime) Usage(_ context.Context, instanceIDs []string) (map[string]runtime.Usage, error) {
-	if err := r.answers(); err != nil {
+	if err := r.checkReachable(); err != nil {
 		return nil, err
 	}
 	out := map[string]runtime.Usage{}
@@ -222,7 +224,7 @@ func (r *Runtime) Usage(_ context.Context, instanceIDs []string) (map[string]run
 	ready := map[string][]string{} // by app
 	for _, w := range r.workloads {
 		for g := range w.instances {
-			if i := &w.instances[g]; i.ready() && wanted[i.id] {
+			if i := &w.instances[g]; i.isReady() && wanted[i.id] {
 				app := w.owner().assignment.Deployment.AppName
 				ready[app] = append(ready[app], i.id)
 			}
@@ -277,15 +279,15 @@ func (r *Runtime) Restart(_ context.Context, id string) error {
 	return nil
 }
 
-// Churn restarts every ready instance at once, and returns their number, which is how many states must be
-// reported.
+// Churn counts a restart of every ready instance. It returns their number, which is the number of states that the
+// agent must report.
 func (r *Runtime) Churn() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	n := 0
 	for _, w := range r.workloads {
 		for g := range w.instances {
-			if w.instances[g].ready() {
+			if w.instances[g].isReady() {
 				w.instances[g].restarts++
 				n++
 			}
@@ -296,12 +298,12 @@ func (r *Runtime) Churn() int {
 	return n
 }
 
-// Crash ends one instance of the deployment, and starts a new one in its place.
+// Crash removes one started instance of the deployment, and starts a new one in its row.
 func (r *Runtime) Crash(deploymentID string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	d := r.deployments[deploymentID]
-	if d == nil || !d.has() || d.workload.count == 0 {
+	if d == nil || !d.ownsWorkload() || d.workload.count == 0 {
 		return errors.New("nothing to crash")
 	}
 	w := d.workload
@@ -312,12 +314,12 @@ func (r *Runtime) Crash(deploymentID string) error {
 		return errors.New("nothing to crash")
 	}
 	w.count--
-	r.startAs(w, g, w.instances[g].place)
+	r.startInRow(w, g, w.instances[g].place)
 	r.signal()
 	return nil
 }
 
-// find looks through all workloads, because single instances of large regions are not asked for.
+// find searches all workloads. That is slow in a large region, where callers do not look up single instances.
 func (r *Runtime) find(id string) (*workload, *instance) {
 	for _, w := range r.workloads {
 		for g := range w.instances {
@@ -335,7 +337,7 @@ func (r *Runtime) Run(ctx context.Context) error {
 	return nil
 }
 
-// signal is called with mu held.
+// signal signals Changes of the present holder. The caller holds mu.
 func (r *Runtime) signal() {
 	changes := r.changes
 	if r.holder != nil {
@@ -355,7 +357,7 @@ func (r *Runtime) Running() map[string]int {
 	out := make(map[string]int, len(r.deployments))
 	for id, d := range r.deployments {
 		out[id] = 0
-		if d.has() {
+		if d.ownsWorkload() {
 			out[id] = d.workload.count + d.workload.stopping
 		}
 	}
@@ -368,11 +370,11 @@ func (r *Runtime) Ready() map[string][]string {
 	defer r.mu.Unlock()
 	out := make(map[string][]string, len(r.deployments))
 	for id, d := range r.deployments {
-		if !d.has() {
+		if !d.ownsWorkload() {
 			continue
 		}
 		for g := range d.workload.instances {
-			if i := &d.workload.instances[g]; i.ready() {
+			if i := &d.workload.instances[g]; i.isReady() {
 				out[id] = append(out[id], i.id)
 			}
 		}

@@ -29,7 +29,7 @@ func observe(t *testing.T, r *Runtime) runtime.Observation {
 	return seen
 }
 
-func TestInstancesBecomeReadyAtTheTimeThatWasDrawn(t *testing.T) {
+func TestInstances_BecomeReadyAfterTheDrawnTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		draws := []time.Duration{3 * time.Second, time.Second, 2 * time.Second}
 		r := New(Config{Start: func() time.Duration { d := draws[0]; draws = draws[1:]; return d }})
@@ -47,27 +47,27 @@ func TestInstancesBecomeReadyAtTheTimeThatWasDrawn(t *testing.T) {
 	})
 }
 
-func TestTemplate_OtherReplacesAndFewerReplicasStop(t *testing.T) {
+func TestApply_ReplacesAnotherTemplateAndStopsSurplusReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := New(Config{Stop: func() time.Duration { return time.Second }})
 		require.NoError(t, r.Apply(t.Context(), assignment("dep_1", 3, 1, "a")))
 		before := r.Ready()["dep_1"]
 		require.NoError(t, r.Apply(t.Context(), assignment("dep_1", 2, 2, "a")))
 		require.Equal(t, before[:2], r.Ready()["dep_1"])
-		require.Equal(t, 3, r.Running()["dep_1"], "one is still ending")
+		require.Equal(t, 3, r.Running()["dep_1"], "one is still stopping")
 		require.NoError(t, r.Apply(t.Context(), assignment("dep_1", 2, 3, "b")))
 		require.NotContains(t, r.Ready()["dep_1"], before[0])
 		time.Sleep(2 * time.Second)
 		require.Equal(t, 2, r.Running()["dep_1"])
 		require.NoError(t, r.Remove(t.Context(), "dep_1"))
-		require.Len(t, observe(t, r).Deployments, 1, "what is being stopped is there")
+		require.Len(t, observe(t, r).Deployments, 1, "a deployment whose instances are stopping is observed")
 		time.Sleep(2 * time.Second)
 		require.Empty(t, observe(t, r).Deployments)
 		require.Equal(t, 5, r.Starts())
 	})
 }
 
-func TestReplacement_IsFreeOfItsPredecessorsEvents(t *testing.T) {
+func TestReplacement_IgnoresEventsOfItsPredecessor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := New(Config{Start: func() time.Duration { return 10 * time.Second }})
 		require.NoError(t, r.Apply(t.Context(), assignment("dep_1", 1, 1, "a")))
@@ -102,7 +102,7 @@ func TestCrashLoop_IsThreeFailures(t *testing.T) {
 	})
 }
 
-func TestUsage_IsSharedByTheInstancesThatAreAskedAbout(t *testing.T) {
+func TestUsage_IsSharedByTheInstancesInTheCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := New(Config{CPU: func(string) (float64, bool) { return 600, true }})
 		require.NoError(t, r.Apply(t.Context(), assignment("dep_1", 2, 1, "a")))
@@ -129,7 +129,7 @@ func TestObservation_IsImmutable(t *testing.T) {
 	require.ErrorIs(t, r.Restart(t.Context(), "ins_none"), runtime.ErrUnknownInstance)
 }
 
-func TestSilentRuntime_RefusesAndItsInstancesGoOn(t *testing.T) {
+func TestSilence_FailsCallsWhileInstancesStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := New(Config{Start: func() time.Duration { return time.Second }})
 		require.NoError(t, r.Apply(t.Context(), assignment("dep_1", 2, 1, "a")))
@@ -147,8 +147,7 @@ func TestSilentRuntime_RefusesAndItsInstancesGoOn(t *testing.T) {
 	})
 }
 
-// BenchmarkLargeRegion is a region of 200 deployments with 1,000 instances each
-// that start over a while.
+// BenchmarkLargeRegion measures the start of 200 deployments with 1,000 instances each, within 100 ms.
 func BenchmarkLargeRegion(b *testing.B) {
 	for range b.N {
 		r := New(Config{Start: func() time.Duration { return time.Duration(rand.IntN(int(100 * time.Millisecond))) }})

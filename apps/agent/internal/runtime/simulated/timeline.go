@@ -5,32 +5,32 @@ import (
 	"time"
 )
 
-// what is the kind of an event.
-type what uint8
+// eventKind is the kind of an event.
+type eventKind uint8
 
 const (
-	started what = iota // a start has succeeded or failed
-	stopped             // an instance has ended
+	startEnded eventKind = iota // a start has succeeded or failed
+	stopEnded                   // an instance has ended
 )
 
-// event is an event that is due. Events of one time happen in the order of their creation, so that equal
-// seeds give equal histories.
+// event is a future event. Events of the same time are handled in the order of their creation, so that equal seeds
+// give equal histories.
 type event struct {
 	at       int64 // unix ns
 	order    uint64
 	workload *workload
-	group    int32
+	row      int32
 	serial   uint32
-	what     what
+	kind     eventKind
 }
 
-// timeline holds the events that are due, earliest first, under its runtime's lock.
+// timeline is a heap of the future events, earliest first. Its runtime's lock guards it.
 type timeline struct {
 	events []event
 	order  uint64
 	timer  *time.Timer
-	// doing is whether due is handling events. It sets the timer at its end.
-	doing bool
+	// handling is true while handleDue runs, which sets the timer at its end.
+	handling bool
 }
 
 func (t *timeline) Len() int { return len(t.events) }
@@ -52,14 +52,14 @@ func (t *timeline) Pop() any {
 	return e
 }
 
-// after schedules the event after a drawn delay, or handles it at once without one.
-func (r *Runtime) after(draw func() time.Duration, e event) {
+// schedule adds the event with a drawn delay. It handles the event at once if the delay is 0 or draw is nil.
+func (r *Runtime) schedule(draw func() time.Duration, e event) {
 	delay := time.Duration(0)
 	if draw != nil {
 		delay = draw()
 	}
 	if delay <= 0 {
-		r.happen(e)
+		r.handle(e)
 		return
 	}
 	t := &r.timeline
@@ -67,27 +67,27 @@ func (r *Runtime) after(draw func() time.Duration, e event) {
 	t.order++
 	heap.Push(t, e)
 	switch {
-	case t.doing:
+	case t.handling:
 	case t.timer == nil:
-		t.timer = time.AfterFunc(delay, r.due)
+		t.timer = time.AfterFunc(delay, r.handleDue)
 	case t.events[0] == e:
 		t.timer.Reset(delay)
 	}
 }
 
-// due handles all events whose time has come.
-func (r *Runtime) due() {
+// handleDue handles all events whose time has come.
+func (r *Runtime) handleDue() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	t := &r.timeline
 	now := time.Now().UnixNano()
-	t.doing = true
+	t.handling = true
 	for len(t.events) > 0 && t.events[0].at <= now {
-		r.happen(heap.Pop(t).(event))
+		r.handle(heap.Pop(t).(event))
 	}
-	t.doing, t.timer = false, nil
+	t.handling, t.timer = false, nil
 	if len(t.events) > 0 {
-		t.timer = time.AfterFunc(time.Duration(t.events[0].at-now), r.due)
+		t.timer = time.AfterFunc(time.Duration(t.events[0].at-now), r.handleDue)
 	}
 	r.signal()
 }

@@ -12,64 +12,65 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// workload is the instances under one key. Its methods are called with the runtime's mu held.
+// workload has the instances under one key. The caller of a method holds the runtime's mu.
 type workload struct {
 	key string
-	// names are the deployments that name it, in the order in which they were assigned.
-	names []*deployment
-	// instances are by group with one role, and in any order with several; a row without a serial is empty.
+	// members are the deployments whose assignment names the workload, in the order in which they were assigned.
+	members []*deployment
+	// instances are the rows. With one role, they are ordered by group. A row without a serial is empty.
 	instances []instance
-	count     int
-	stopping  int
-	// told is the deployment for which Config.Ready was last called after a takeover.
-	told *deployment
-	// rolling is whether instances of another template wait until others are ready.
+	count     int // rows that are not empty
+	stopping  int // instances that have no row any more, and have not ended yet
+	// reportedTo is the deployment for which reportTakenOver last called Config.Ready.
+	reportedTo *deployment
+	// rolling is true while instances of another template wait until other instances are ready.
 	rolling bool
-	// grouped is whether it has several roles.
+	// grouped is true if the workload has, or had, several roles.
 	grouped bool
-	// view is what Observe returns of it. Nil after a change.
+	// view is the list that Observe returned last. It is nil after a change.
 	view []runtime.Instance
 }
 
-// owner returns the deployment that has the workload: the wanted one that was assigned last. If none is
-// wanted, it is the last of all, and its instances are ending.
+// owner returns the deployment that has the instances: the one that was assigned last and is not being removed. If
+// all are being removed, it is the last one of all.
 func (w *workload) owner() *deployment {
-	for _, d := range slices.Backward(w.names) {
+	for _, d := range slices.Backward(w.members) {
 		if !d.removing {
 			return d
 		}
 	}
-	return w.names[len(w.names)-1]
+	return w.members[len(w.members)-1]
 }
 
-// has reports whether the workload is the deployment's.
-func (d *deployment) has() bool { return d.workload.owner() == d }
+// ownsWorkload reports whether the workload's instances are the deployment's.
+func (d *deployment) ownsWorkload() bool { return d.workload.owner() == d }
 
-// last makes d the deployment that was assigned last.
-func (w *workload) last(d *deployment) {
-	w.names = append(slices.DeleteFunc(w.names, func(o *deployment) bool { return o == d }), d)
+// moveLast makes d the deployment that was assigned last.
+func (w *workload) moveLast(d *deployment) {
+	w.members = append(slices.DeleteFunc(w.members, func(o *deployment) bool { return o == d }), d)
 }
 
-func (r *Runtime) join(d *deployment, key string) {
+// joinWorkload adds the deployment to the workload, which it makes if there is none.
+func (r *Runtime) joinWorkload(d *deployment, key string) {
 	w := r.workloads[key]
 	if w == nil {
 		w = &workload{key: key}
 		r.workloads[key] = w
 	}
-	w.names = append(w.names, d)
+	w.members = append(w.members, d)
 	d.workload = w
 }
 
-// leave takes the deployment off its workload.
-func (r *Runtime) leave(d *deployment) {
+// leaveWorkload removes the deployment from its workload.
+func (r *Runtime) leaveWorkload(d *deployment) {
 	w := d.workload
 	if w == nil {
 		return
 	}
 	d.workload = nil
-	w.names = slices.DeleteFunc(w.names, func(o *deployment) bool { return o == d })
-	if len(w.names) > 0 {
-		r.work(w)
+	w.members = slices.DeleteFunc(w.members, func(o *deployment) bool { return o == d })
+	if len(w.members) > 0 {
+		r.reconcile(w)
 		return
 	}
 	// Its instances that are ending are no longer reported.
@@ -77,12 +78,12 @@ func (r *Runtime) leave(d *deployment) {
 	w.instances = nil
 }
 
-// work brings the workload to what its owner wants, as far as possible now.
-func (r *Runtime) work(w *workload) {
+// reconcile starts, stops and replaces instances until the workload has what its owner wants, as far as possible now.
+func (r *Runtime) reconcile(w *workload) {
 	d := w.owner()
 	if w.grouped = w.grouped || runtime.HasRoles(d.assignment.Deployment.GetSpec()); w.grouped {
-		r.workRoles(w, d)
-		r.sweep(w)
+		r.reconcileRoles(w, d)
+		r.forgetRemoved(w)
 		return
 	}
 	want := 0
@@ -91,78 +92,79 @@ func (r *Runtime) work(w *workload) {
 	}
 	for g := want; g < len(w.instances); g++ {
 		if w.instances[g].serial != 0 {
-			r.stop(w, g)
+			r.stopStarted(w, g)
 		}
 	}
 	if want < len(w.instances) {
 		w.instances = slices.Clip(w.instances[:want])
 	}
 	w.instances = slices.Grow(w.instances, want-len(w.instances))[:want]
-	r.tell(w, d)
+	r.reportTakenOver(w, d)
 	for g := range w.instances {
 		switch i := &w.instances[g]; {
 		case i.serial == 0:
-			r.start(w, g)
-		case i.hash != d.assignment.TemplateHash && !i.ready():
-			r.replace(w, g)
+			r.startRow(w, g)
+		case i.hash != d.assignment.TemplateHash && !i.isReady():
+			r.replaceRow(w, g)
 		}
 	}
-	r.roll(w)
-	r.sweep(w)
+	r.replaceOld(w)
+	r.forgetRemoved(w)
 }
 
-// tell calls Config.Ready for the ready instances that d has taken over.
-func (r *Runtime) tell(w *workload, d *deployment) {
-	if w.told == d || d.removing {
+// reportTakenOver calls Config.Ready for the ready instances that d has taken over, once.
+func (r *Runtime) reportTakenOver(w *workload, d *deployment) {
+	if w.reportedTo == d || d.removing {
 		return
 	}
-	w.told = d
+	w.reportedTo = d
 	for g := range w.instances {
-		if i := &w.instances[g]; r.cfg.Ready != nil && i.ready() && i.hash == d.assignment.TemplateOf(i.role()) {
+		if i := &w.instances[g]; r.cfg.Ready != nil && i.isReady() && i.hash == d.assignment.TemplateOf(i.role()) {
 			r.cfg.Ready(d.assignment.Deployment.Id, i.id)
 		}
 	}
 }
 
-// roll replaces ready instances of another template, with at most MaxUnavailable out of service.
-func (r *Runtime) roll(w *workload) {
+// replaceOld replaces ready instances of another template, while fewer than MaxUnavailable instances are out of
+// service.
+func (r *Runtime) replaceOld(w *workload) {
 	w.rolling = false
-	if len(w.names) == 0 {
-		return // it is over
+	if len(w.members) == 0 {
+		return // all deployments of the workload were removed
 	}
 	a := w.owner().assignment
 	away := 0
 	for g := range w.instances {
-		if !w.instances[g].ready() {
+		if !w.instances[g].isReady() {
 			away++
 		}
 	}
 	for g := range w.instances {
-		if !w.instances[g].ready() || w.instances[g].hash == a.TemplateHash {
+		if !w.instances[g].isReady() || w.instances[g].hash == a.TemplateHash {
 			continue
 		}
 		if away >= a.MaxUnavailable() {
 			w.rolling = true
 			return
 		}
-		r.replace(w, g)
-		if !w.instances[g].ready() {
+		r.replaceRow(w, g)
+		if !w.instances[g].isReady() {
 			away++
 		}
 	}
 }
 
-func (r *Runtime) replace(w *workload, group int) {
-	r.stop(w, group)
-	r.start(w, group)
+func (r *Runtime) replaceRow(w *workload, row int) {
+	r.stopStarted(w, row)
+	r.startRow(w, row)
 }
 
-func (r *Runtime) start(w *workload, group int) {
-	r.startAs(w, group, nil)
+func (r *Runtime) startRow(w *workload, row int) {
+	r.startInRow(w, row, nil)
 }
 
-// startAs starts an instance in a row. place is nil with one role.
-func (r *Runtime) startAs(w *workload, row int, place *groups.ID) {
+// startInRow starts an instance in a row. place is nil with one role.
+func (r *Runtime) startInRow(w *workload, row int, place *groups.ID) {
 	if r.serial++; r.serial == 0 {
 		r.serial = 1
 	}
@@ -186,29 +188,30 @@ func (r *Runtime) startAs(w *workload, row int, place *groups.ID) {
 	w.count++
 	w.view = nil
 	r.starts++
-	r.after(r.cfg.Start, event{workload: w, group: int32(row), serial: r.serial, what: started})
+	r.schedule(r.cfg.Start, event{workload: w, row: int32(row), serial: r.serial, kind: startEnded})
 }
 
-func (r *Runtime) stop(w *workload, group int) {
-	w.instances[group] = instance{}
+// stopStarted empties the row of an instance that was started. The instance counts as stopping until it has ended.
+func (r *Runtime) stopStarted(w *workload, row int) {
+	w.instances[row] = instance{}
 	w.count--
 	w.stopping++
 	w.view = nil
-	r.after(r.cfg.Stop, event{workload: w, what: stopped})
+	r.schedule(r.cfg.Stop, event{workload: w, kind: stopEnded})
 }
 
-// happen handles an event.
-func (r *Runtime) happen(e event) {
+// handle handles an event.
+func (r *Runtime) handle(e event) {
 	w := e.workload
-	if e.what == stopped {
+	if e.kind == stopEnded {
 		w.stopping--
-		r.sweep(w)
+		r.forgetRemoved(w)
 		return
 	}
-	if int(e.group) >= len(w.instances) || w.instances[e.group].serial != e.serial {
+	if int(e.row) >= len(w.instances) || w.instances[e.row].serial != e.serial {
 		return
 	}
-	i := &w.instances[e.group]
+	i := &w.instances[e.row]
 	w.view = nil
 	if i.failures == 0 {
 		i.status, i.readyAt = windlassv1.InstanceStatus_INSTANCE_STATUS_READY, time.Now().UnixMilli()
@@ -218,9 +221,9 @@ func (r *Runtime) happen(e event) {
 		switch {
 		case !w.rolling:
 		case w.grouped:
-			r.work(w)
+			r.reconcile(w)
 		default:
-			r.roll(w)
+			r.replaceOld(w)
 		}
 		return
 	}
@@ -231,28 +234,29 @@ func (r *Runtime) happen(e event) {
 		return
 	}
 	i.failures--
-	r.after(r.cfg.Start, e)
+	r.schedule(r.cfg.Start, e)
 }
 
-// sweep forgets removed deployments without instances.
-func (r *Runtime) sweep(w *workload) {
-	if len(w.names) == 0 {
-		return // it was left
+// forgetRemoved drops removed deployments without instances.
+func (r *Runtime) forgetRemoved(w *workload) {
+	if len(w.members) == 0 {
+		return // leaveWorkload has dropped it
 	}
-	ends := w.owner()
-	w.names = slices.DeleteFunc(w.names, func(d *deployment) bool {
-		if !d.removing || d == ends && w.stopping+w.count > 0 {
+	owner := w.owner()
+	w.members = slices.DeleteFunc(w.members, func(d *deployment) bool {
+		if !d.removing || d == owner && w.stopping+w.count > 0 {
 			return false
 		}
 		delete(r.deployments, d.assignment.Deployment.Id)
 		return true
 	})
-	if len(w.names) == 0 {
+	if len(w.members) == 0 {
 		delete(r.workloads, w.key)
 	}
 }
 
-func (w *workload) look() []runtime.Instance {
+// observation returns the instances as Observe shows them.
+func (w *workload) observation() []runtime.Instance {
 	if w.view != nil {
 		return w.view
 	}
@@ -294,4 +298,4 @@ func (i *instance) role() string {
 	return i.place.Role
 }
 
-func (i *instance) ready() bool { return i.status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY }
+func (i *instance) isReady() bool { return i.status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY }

@@ -13,7 +13,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 )
 
-// successor is an assignment of another deployment's workload.
+// successor returns an assignment by which a deployment takes over another deployment's workload.
 func successor(id, workload string, replicas int, generation int64, template string) runtime.Assignment {
 	a := assignment(id, replicas, generation, template)
 	a.WorkloadKey = workload
@@ -29,16 +29,16 @@ func TestWorkload_BelongsToTheLastAssignment(t *testing.T) {
 		before := r.Ready()["dep_1"]
 		require.Len(t, before, 2)
 		require.NoError(t, r.Apply(t.Context(), successor("dep_2", "dep_1", 2, 1, "a")))
-		require.Equal(t, before, r.Ready()["dep_2"], "unharmed")
+		require.Equal(t, before, r.Ready()["dep_2"], "the instances are the same")
 		require.Empty(t, r.Ready()["dep_1"])
 		require.NoError(t, r.Apply(t.Context(), old))
-		require.Equal(t, before, r.Ready()["dep_2"], "what was said before is not said anew")
+		require.Equal(t, before, r.Ready()["dep_2"], "an assignment that is repeated takes nothing back")
 		require.NoError(t, r.Remove(t.Context(), "dep_1"))
 		require.Equal(t, map[string]int{"dep_2": 2}, r.Running())
 		require.Equal(t, before, r.Ready()["dep_2"])
 		require.Equal(t, 2, r.Starts())
 		require.NoError(t, r.Remove(t.Context(), "dep_2"))
-		require.Equal(t, map[string]int{"dep_2": 2}, r.Running(), "they are ending")
+		require.Equal(t, map[string]int{"dep_2": 2}, r.Running(), "they are stopping")
 		time.Sleep(2 * time.Second)
 		require.Empty(t, observe(t, r).Deployments)
 	})
@@ -53,7 +53,7 @@ func TestTransfer_OfReadyInstancesIsReported(t *testing.T) {
 			defer mu.Unlock()
 			count[id]++
 		}})
-		told := func() map[string]int {
+		reported := func() map[string]int {
 			synctest.Wait()
 			mu.Lock()
 			defer mu.Unlock()
@@ -62,14 +62,14 @@ func TestTransfer_OfReadyInstancesIsReported(t *testing.T) {
 		require.NoError(t, r.Apply(t.Context(), assignment("dep_1", 2, 1, "a")))
 		time.Sleep(2 * time.Second)
 		require.NoError(t, r.Apply(t.Context(), successor("dep_2", "dep_1", 3, 1, "a")))
-		require.Equal(t, map[string]int{"dep_1": 2, "dep_2": 2}, told())
+		require.Equal(t, map[string]int{"dep_1": 2, "dep_2": 2}, reported())
 		time.Sleep(2 * time.Second)
 		require.NoError(t, r.Apply(t.Context(), successor("dep_2", "dep_1", 3, 2, "a")))
-		require.Equal(t, map[string]int{"dep_1": 2, "dep_2": 3}, told())
+		require.Equal(t, map[string]int{"dep_1": 2, "dep_2": 3}, reported())
 		require.NoError(t, r.Apply(t.Context(), successor("dep_3", "dep_1", 3, 1, "b")))
-		require.Zero(t, told()["dep_3"], "these are replaced first")
+		require.Zero(t, reported()["dep_3"], "the instances are replaced first")
 		time.Sleep(10 * time.Second)
-		require.Equal(t, 3, told()["dep_3"])
+		require.Equal(t, 3, reported()["dep_3"])
 	})
 }
 
@@ -97,19 +97,19 @@ func TestReplacement_IsMaxUnavailableAtATime(t *testing.T) {
 	}
 }
 
-// What a workload comes to is what the deployment wants that was assigned last and not
-// removed since, however it came to it.
+// After any assignments and removals, a workload gets the replicas and the template of the deployment that was
+// assigned last and not removed since.
 func TestWorkload_FollowsItsOwnerProperty(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		synctest.Test(t, func(t *testing.T) {
 			second := func() time.Duration { return time.Second }
 			r := New(Config{Start: second, Stop: second})
 			ids := []string{"dep_1", "dep_2", "dep_3"}
-			var names []runtime.Assignment // wanted, the last assigned last
+			var members []runtime.Assignment // not removed, in the order of assignment
 			drop := func(id string) {
-				for i := range names {
-					if names[i].Deployment.Id == id {
-						names = append(names[:i:i], names[i+1:]...)
+				for i := range members {
+					if members[i].Deployment.Id == id {
+						members = append(members[:i:i], members[i+1:]...)
 						return
 					}
 				}
@@ -123,15 +123,15 @@ func TestWorkload_FollowsItsOwnerProperty(t *testing.T) {
 					a := successor(id, "dep_1", rapid.IntRange(0, 4).Draw(rt, "replicas"), generation, rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "template"))
 					a.Deployment.MaxUnavailable = int32(rapid.IntRange(0, 3).Draw(rt, "unavailable"))
 					require.NoError(t, r.Apply(t.Context(), a))
-					names = append(names, a)
+					members = append(members, a)
 				}
 				time.Sleep(time.Duration(rapid.IntRange(0, 3000).Draw(rt, "ms")) * time.Millisecond)
 			}
 			time.Sleep(time.Minute)
 			want := map[string]int{}
-			for i, a := range names {
+			for i, a := range members {
 				want[a.Deployment.Id] = 0
-				if i == len(names)-1 {
+				if i == len(members)-1 {
 					want[a.Deployment.Id] = int(a.Deployment.Replicas)
 				}
 			}
