@@ -1,14 +1,14 @@
 // Package groups decides which instances of a deployment to create, to delete, to replace and to restart together,
-// and which must wait. It is pure. All runtimes ask it, for deployments with one role or with several.
+// and which must wait. It is pure. All runtimes use it, for deployments with one role or with several.
 //
 //	group   one replica: a complete set of the deployment's roles
 //	unit    one slot of a role: ranks 0 to Hosts-1, which start, fail and restart together
 //	epoch   grows with each restart of a unit
 //
-// A group's number and a unit's slot are names, not ranks in an order: they stay for life, and gaps are allowed.
+// A group's number and a unit's slot are names: they never change while the group or unit exists, and gaps are allowed.
 //
-// Nothing remembers a decision: each follows from what is wanted and what is observed. So a runtime that is killed
-// between two actions goes on where it was.
+// Decisions are not stored: each follows from the wanted and the observed state. So a runtime that was killed between
+// two actions continues with the remaining ones.
 package groups
 
 import (
@@ -26,8 +26,8 @@ type Wanted struct {
 	// Unavailable is how many groups may be out of service while instances of older templates are replaced; less
 	// than 1 means 1.
 	Unavailable int
-	// Pooled means that roles are scaled and replaced each for itself, in at most one group. Unavailable of the
-	// roles then counts.
+	// Pooled means that each role is scaled and replaced separately, in one group at most. Role.Unavailable then
+	// applies instead of Unavailable.
 	Pooled bool
 }
 
@@ -44,7 +44,7 @@ type Role struct {
 	// starts for the first time.
 	StartsAfter []string
 	// Unavailable is how many units of a pool may be out of service while units of older templates are replaced. 0
-	// means that one unit more than Units exists meanwhile.
+	// means that one unit more than Units exists during the replacement.
 	Unavailable int
 }
 
@@ -93,10 +93,10 @@ type Instance struct {
 	Unrouted bool
 	// Leaving means that it is stopping and must not start again.
 	Leaving bool
-	// Old means that it was made from another template than its role has now.
+	// Old means that its template is not the present template of its role.
 	Old bool
-	// Unfit means that it never started because there is no room for it. Its group does not count as out of
-	// service, because no order of replacing makes room.
+	// Unfit means that it was never started because there is no room for it. It does not make its group count as
+	// out of service, because a replacement that waits for the group would make no room.
 	Unfit bool
 }
 
@@ -106,12 +106,12 @@ type Decision struct {
 	Create []Start
 	// Delete are the keys of instances that are not wanted.
 	Delete []string
-	// Replace are the keys of wanted instances of older templates that make room now, by group. Those that are
-	// ready come last.
+	// Replace are the keys of wanted instances of older templates to delete now, so that a successor is created in
+	// their place. Instances that are ready come last.
 	Replace []string
 	// Restart are units that lost a rank: every rank of the unit starts again, in the given epoch.
 	Restart []Restart
-	// Wait has what instances that were not started yet wait for.
+	// Wait has the reason why an instance must not start yet.
 	Wait map[ID]string
 }
 
@@ -155,12 +155,12 @@ func Decide(w Wanted, instances []Instance) Decision {
 	}
 	kept := map[int]bool{}
 	var stay []*group
-	for _, g := range keepGroups(w, byGroup) {
+	for _, g := range chooseGroups(w, byGroup) {
 		kept[g] = true
-		stay = append(stay, d.group(w, g, byGroup[g]))
+		stay = append(stay, d.decideGroup(w, g, byGroup[g]))
 	}
 	if !w.Pooled {
-		d.replace(w, stay)
+		d.decideReplacements(w, stay)
 	}
 	for g, roles := range byGroup {
 		if !kept[g] {
@@ -176,73 +176,75 @@ func Decide(w Wanted, instances []Instance) Decision {
 // units are the instances of one role of one group, by slot and in the order of their ranks.
 type units map[int][]Instance
 
-// group is what replace needs to know of a group that stays.
+// group is what decideReplacements needs to know of a group that stays.
 type group struct {
-	// away means that it is out of service.
-	away bool
-	// begun means that some of its instances are being replaced or were, and others of older templates are left.
-	begun bool
-	// down are the keys of its wanted instances of older templates that are not ready, and ready those of ready
-	// ones by unit.
-	down  []string
-	ready [][]string
+	// outOfService means that the group does not serve with all its instances.
+	outOfService bool
+	// replacing means that some instances were replaced, or are being replaced, and others of older templates remain.
+	replacing bool
+	// downKeys are the keys of its wanted instances of older templates that are not ready. readyKeys are the keys of
+	// the ready ones, by unit.
+	downKeys  []string
+	readyKeys [][]string
 }
 
-// add takes the instances of one wanted unit.
-func (g *group) add(r Role, ranks []Instance) (isNew bool) {
+// addUnit adds the instances of one wanted unit. isNew reports whether a rank of the unit is missing, or has the present
+// template.
+func (g *group) addUnit(r Role, ranks []Instance) (isNew bool) {
 	isNew = len(ranks) < r.hosts()
-	g.away = g.away || isNew
+	g.outOfService = g.outOfService || isNew
 	var ready []string
 	for _, i := range ranks {
-		g.away = g.away || i.Leaving || !i.Ready && !i.Unfit
+		g.outOfService = g.outOfService || i.Leaving || !i.Ready && !i.Unfit
 		switch {
 		case !i.Old:
 			isNew = true
 		case i.Leaving:
-			g.begun = true
+			g.replacing = true
 		case i.Ready:
 			ready = append(ready, i.Key)
 		default:
-			g.away, g.begun = true, true
-			g.down = append(g.down, i.Key)
+			g.outOfService, g.replacing = true, true
+			g.downKeys = append(g.downKeys, i.Key)
 		}
 	}
 	if ready != nil {
-		g.ready = append(g.ready, ready)
+		g.readyKeys = append(g.readyKeys, ready)
 	}
 	return isNew
 }
 
-// replace decides which instances of older templates make room. Those that are not ready do at once: they serve
-// nothing, and a broken one must not hold up the template that repairs it. A group with one role goes one ready
-// unit at a time. A group with several roles goes as a whole, so that no group that serves mixes templates.
-func (d *Decision) replace(w Wanted, stay []*group) {
+// decideReplacements decides which instances of older templates to replace. Instances that are not ready are replaced
+// at once, because they serve nothing, and a broken one must not delay the template that repairs it. In a group with one
+// role, one ready unit is replaced at a time. A group with several roles is replaced as a whole, so that no group that
+// serves has two templates.
+func (d *Decision) decideReplacements(w Wanted, stay []*group) {
 	whole := len(w.Roles) > 1
 	away := 0
 	for _, g := range stay {
-		d.Replace = append(d.Replace, g.down...)
-		if g.away {
+		d.Replace = append(d.Replace, g.downKeys...)
+		if g.outOfService {
 			away++
 		}
 	}
-	slices.SortStableFunc(stay, func(a, b *group) int { return compareBool(a.begun, b.begun) })
+	slices.SortStableFunc(stay, func(a, b *group) int { return trueFirst(a.replacing, b.replacing) })
 	for _, g := range stay {
 		switch {
-		case whole && g.begun && g.away:
-			d.Replace = append(d.Replace, slices.Concat(g.ready...)...)
-		case g.away || len(g.ready) == 0 || away >= max(w.Unavailable, 1):
+		case whole && g.replacing && g.outOfService:
+			d.Replace = append(d.Replace, slices.Concat(g.readyKeys...)...)
+		case g.outOfService || len(g.readyKeys) == 0 || away >= max(w.Unavailable, 1):
 		case whole:
-			d.Replace = append(d.Replace, slices.Concat(g.ready...)...)
+			d.Replace = append(d.Replace, slices.Concat(g.readyKeys...)...)
 			away++
 		default:
-			d.Replace = append(d.Replace, g.ready[0]...)
+			d.Replace = append(d.Replace, g.readyKeys[0]...)
 			away++
 		}
 	}
 }
 
-// compareBool orders true before false.
-func compareBool(a, b bool) int {
+// trueFirst orders true before false.
+func trueFirst(a, b bool) int {
 	switch {
 	case a == b:
 		return 0
@@ -252,21 +254,21 @@ func compareBool(a, b bool) int {
 	return 1
 }
 
-// group decides about one group that stays.
-func (d *Decision) group(w Wanted, number int, there map[string]units) *group {
+// decideGroup decides about one group that stays.
+func (d *Decision) decideGroup(w Wanted, number int, there map[string]units) *group {
 	out := &group{}
 	missing := map[string]string{}
 	wanted := map[string]bool{}
 	slots := map[string][]int{}
 	for _, r := range w.Roles {
 		wanted[r.Name] = true
-		slots[r.Name] = keepSlots(r, there[r.Name])
+		slots[r.Name] = chooseSlots(r, there[r.Name])
 		if w.Pooled {
-			slots[r.Name] = poolSlots(r, there[r.Name])
+			slots[r.Name] = choosePoolSlots(r, there[r.Name])
 		}
 		ready := 0
 		for _, slot := range slots[r.Name] {
-			if isReady(r, there[r.Name][slot]) {
+			if isUnitReady(r, there[r.Name][slot]) {
 				ready++
 			}
 		}
@@ -294,12 +296,12 @@ func (d *Decision) group(w Wanted, number int, there map[string]units) *group {
 		isNew, isOld := false, false
 		for _, slot := range slots[r.Name] {
 			d.unit(r, Unit{number, r.Name, slot}, left[slot], why)
-			before := len(out.ready)
-			isNew = out.add(r, left[slot]) || isNew
-			isOld = isOld || len(out.ready) > before
+			before := len(out.readyKeys)
+			isNew = out.addUnit(r, left[slot]) || isNew
+			isOld = isOld || len(out.readyKeys) > before
 			delete(left, slot)
 		}
-		out.begun = out.begun || isNew && isOld
+		out.replacing = out.replacing || isNew && isOld
 		d.deleteUnits(left)
 	}
 	return out
@@ -348,53 +350,53 @@ func (d *Decision) deleteUnits(of units) {
 	}
 }
 
-// isReady reports whether every rank of the unit is there and ready.
-func isReady(r Role, ranks []Instance) bool {
+// isUnitReady reports whether every rank of the unit exists and is ready.
+func isUnitReady(r Role, ranks []Instance) bool {
 	return len(ranks) == r.hosts() && !slices.ContainsFunc(ranks, func(i Instance) bool { return !i.Ready || i.Leaving })
 }
 
 // The states of groups and units. Scaling in deletes those with the highest state first.
 const (
-	serves = iota
-	outOfRoutes
-	notReady
-	leaves
+	unitServes = iota
+	unitUnrouted
+	unitNotReady
+	unitLeaves
 )
 
-func stateOf(r Role, ranks []Instance) int {
-	state := serves
+func unitState(r Role, ranks []Instance) int {
+	state := unitServes
 	for _, i := range ranks {
 		switch {
 		case i.Leaving:
-			return leaves
+			return unitLeaves
 		case !i.Ready:
-			state = max(state, notReady)
+			state = max(state, unitNotReady)
 		case i.Unrouted:
-			state = max(state, outOfRoutes)
+			state = max(state, unitUnrouted)
 		}
 	}
 	if len(ranks) < r.hosts() {
-		state = notReady
+		state = unitNotReady
 	}
 	return state
 }
 
-// keepGroups returns the groups that stay, and the lowest free numbers for those that are missing.
-func keepGroups(w Wanted, there map[int]map[string]units) []int {
+// chooseGroups returns the groups that stay, and the lowest free numbers for those that are missing.
+func chooseGroups(w Wanted, there map[int]map[string]units) []int {
 	state := map[int]int{}
 	for g, roles := range there {
 		for _, r := range w.Roles {
-			slots := keepSlots(r, roles[r.Name])
+			slots := chooseSlots(r, roles[r.Name])
 			for _, slot := range slots {
-				state[g] = max(state[g], stateOf(r, roles[r.Name][slot]))
+				state[g] = max(state[g], unitState(r, roles[r.Name][slot]))
 			}
 		}
 	}
-	return keep(max(w.Replicas, 0), slices.Collect(maps.Keys(there)), state)
+	return chooseNumbers(max(w.Replicas, 0), slices.Collect(maps.Keys(there)), state)
 }
 
-// keepSlots returns the slots of a role of a group that stay, and the slots for units that are missing.
-func keepSlots(r Role, there units) []int {
+// chooseSlots returns the slots of a role of a group that stay, and the lowest free slots for units that are missing.
+func chooseSlots(r Role, there units) []int {
 	n := max(r.Units, 0)
 	if r.Stable {
 		out := make([]int, n)
@@ -405,13 +407,13 @@ func keepSlots(r Role, there units) []int {
 	}
 	state := map[int]int{}
 	for slot, ranks := range there {
-		state[slot] = stateOf(r, ranks)
+		state[slot] = unitState(r, ranks)
 	}
-	return keep(n, slices.Collect(maps.Keys(there)), state)
+	return chooseNumbers(n, slices.Collect(maps.Keys(there)), state)
 }
 
-// keep returns n numbers: first existing ones by state and number, then the lowest free ones.
-func keep(n int, there []int, state map[int]int) []int {
+// chooseNumbers returns n numbers: existing ones, lowest state and number first, and then the lowest free ones.
+func chooseNumbers(n int, there []int, state map[int]int) []int {
 	slices.SortFunc(there, func(a, b int) int { return cmp.Or(cmp.Compare(state[a], state[b]), cmp.Compare(a, b)) })
 	taken := there[:min(n, len(there))]
 	out := slices.Clone(taken)

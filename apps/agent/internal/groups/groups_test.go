@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// at is an instance that serves: "prefill/0.2" is of group 0 and slot 2, "decode/1.0.3" of rank 3.
+// at returns an instance that serves. "prefill/0.2" has group 0 and slot 2. "decode/1.0.3" has group 1, slot 0 and rank 3.
 func at(place string, change ...func(*Instance)) Instance {
 	i := Instance{Key: place, Epoch: 1, Started: true, Ready: true}
 	role, rest, _ := strings.Cut(place, "/")
@@ -95,17 +95,17 @@ func TestDecide(t *testing.T) {
 			},
 		},
 
-		"fewer units: those that are not ready go first":      {want: workers(3), have: five, do: "delete w/0.1, delete w/0.3"},
-		"fewer units: then the highest slot":                  {want: workers(2), have: five, do: "delete w/0.1, delete w/0.3, delete w/0.4"},
-		"fewer units: what no gateway sends to goes before":   {want: workers(1), have: []Instance{at("w/0.0", unrouted), at("w/0.1")}, do: "delete w/0.0"},
-		"fewer units: what leaves anyway goes before":         {want: workers(1), have: []Instance{at("w/0.0", leaving), at("w/0.1", unready)}, do: "delete w/0.0"},
-		"more units: the lowest free slots":                   {want: workers(3), have: []Instance{at("w/0.1"), at("w/0.3")}, do: "create w/0.0.0@1"},
-		"stable slots go from the top, ready or not":          {want: stable(3), have: five, do: "delete w/0.3, delete w/0.4"},
-		"stable slots are filled where they are missing":      {want: stable(2), have: []Instance{at("w/0.1"), at("w/0.2")}, do: "create w/0.0.0@1, delete w/0.2"},
-		"no units: all of the role go":                        {want: workers(0), have: five, do: "delete w/0.0, delete w/0.1, delete w/0.2, delete w/0.3, delete w/0.4"},
-		"a role that is not wanted goes":                      {want: workers(1), have: []Instance{at("w/0.0"), at("x/0.0")}, do: "delete x/0.0"},
-		"two of one identity: the one with the higher key":    {want: workers(1), have: []Instance{at("w/0.0", named("b")), at("w/0.0", named("a"))}, do: "delete b"},
-		"an instance that leaves is replaced once it is gone": {want: workers(1), have: []Instance{at("w/0.0", leaving)}},
+		"fewer units: those that are not ready go first":               {want: workers(3), have: five, do: "delete w/0.1, delete w/0.3"},
+		"fewer units: then the highest slot":                           {want: workers(2), have: five, do: "delete w/0.1, delete w/0.3, delete w/0.4"},
+		"fewer units: an instance that no gateway sends to goes first": {want: workers(1), have: []Instance{at("w/0.0", unrouted), at("w/0.1")}, do: "delete w/0.0"},
+		"fewer units: an instance that is leaving goes first":          {want: workers(1), have: []Instance{at("w/0.0", leaving), at("w/0.1", unready)}, do: "delete w/0.0"},
+		"more units: the lowest free slots":                            {want: workers(3), have: []Instance{at("w/0.1"), at("w/0.3")}, do: "create w/0.0.0@1"},
+		"stable slots go from the top, ready or not":                   {want: stable(3), have: five, do: "delete w/0.3, delete w/0.4"},
+		"stable slots are filled where they are missing":               {want: stable(2), have: []Instance{at("w/0.1"), at("w/0.2")}, do: "create w/0.0.0@1, delete w/0.2"},
+		"no units: all of the role go":                                 {want: workers(0), have: five, do: "delete w/0.0, delete w/0.1, delete w/0.2, delete w/0.3, delete w/0.4"},
+		"a role that is not wanted goes":                               {want: workers(1), have: []Instance{at("w/0.0"), at("x/0.0")}, do: "delete x/0.0"},
+		"two of one identity: the one with the higher key":             {want: workers(1), have: []Instance{at("w/0.0", named("b")), at("w/0.0", named("a"))}, do: "delete b"},
+		"an instance that leaves is replaced once it is gone":          {want: workers(1), have: []Instance{at("w/0.0", leaving)}},
 
 		"fewer replicas: a whole group, the highest": {
 			want: Wanted{Replicas: 1, Roles: pair},
@@ -144,12 +144,12 @@ func TestDecide(t *testing.T) {
 			have: []Instance{at("p/0.0", old), at("d/0.0"), at("d/0.1"), at("p/1.0", old), at("d/1.0"), at("d/1.1")},
 			do:   "replace p/0.0, replace p/1.0",
 		},
-		"another template: what is not ready goes at once, and its group with it": {
+		"another template: an instance that is not ready goes at once, and its group with it": {
 			want: pairs(2),
 			have: []Instance{at("p/0.0", old), at("d/0.0", old), at("d/0.1", old), at("p/1.0", old), at("d/1.0", old, unready), at("d/1.1", old)},
 			do:   "replace d/1.0, replace d/1.1, replace p/1.0",
 		},
-		"another template: a group that began goes on": {
+		"another template: a replacement of a group that has begun is finished": {
 			want: pairs(2),
 			have: []Instance{at("p/0.0", old), at("d/0.0", old, leaving), at("d/0.1", old), at("p/1.0", old), at("d/1.0", old), at("d/1.1", old)},
 			do:   "replace d/0.1, replace p/0.0",
@@ -199,11 +199,11 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// simulation is a runtime that does what is decided, one action at a time and in any order.
+// simulation is a runtime that carries out decisions, one action at a time and in any order.
 type simulation struct {
 	want Wanted
 	all  []Instance
-	n    int
+	n    int // instances that were ever created
 	// template has the present template of each role, and made the template of each instance.
 	template map[string]int
 	made     map[string]int
@@ -248,14 +248,15 @@ func (s *simulation) step(t *rapid.T) bool {
 		for i := range s.all {
 			if in := &s.all[i]; in.Unit() == r.Unit && (in.Epoch < r.Epoch || in.Ended) {
 				in.Epoch, in.Started, in.Ended, in.Ready = r.Epoch, true, false, false
-				break // the next rank is another action, and anything may come between
+				break // the next rank is another action, and any other action may come before it
 			}
 		}
 	}
 	return true
 }
 
-// start starts what may start, and makes ready what runs. An instance of one host that ended starts again.
+// start starts the instances that may start, and makes those that run ready. An ended instance of a unit with one host
+// starts again.
 func (s *simulation) start() {
 	wait := s.decide().Wait
 	wide := map[string]bool{}
@@ -279,7 +280,7 @@ func (s *simulation) check(t *rapid.T) {
 	for _, key := range d.Delete {
 		deleted[key] = true
 	}
-	// After the decision there is exactly what is wanted, each identity once, in whole units.
+	// With the decision carried out, there is one instance of each wanted identity, in whole units.
 	after := map[ID]bool{}
 	for _, i := range s.all {
 		if !deleted[i.Key] {
@@ -312,7 +313,7 @@ func (s *simulation) check(t *rapid.T) {
 	if some {
 		require.Len(t, inGroup, s.want.Replicas)
 	}
-	// The order does not matter, and asking changes nothing.
+	// The order of the instances does not matter, and a second call returns the same.
 	again := slices.Clone(s.all)
 	rand.New(rand.NewPCG(1, uint64(len(again)))).Shuffle(len(again), func(i, j int) { again[i], again[j] = again[j], again[i] })
 	require.Equal(t, show(d), show(Decide(s.want, again)))
@@ -360,7 +361,7 @@ func drawWanted(t *rapid.T) Wanted {
 			Name: name, Units: rapid.IntRange(0, 3).Draw(t, "units"), Hosts: rapid.IntRange(1, 3).Draw(t, "hosts"),
 			Stable: rapid.Bool().Draw(t, "stable"),
 		}
-		for _, before := range w.Roles { // no circle
+		for _, before := range w.Roles { // only earlier roles, so that there is no cycle
 			if rapid.Bool().Draw(t, "after") {
 				r.StartsAfter = append(r.StartsAfter, before.Name)
 			}

@@ -5,24 +5,24 @@ import (
 	"slices"
 )
 
-// poolSlots returns the slots of a role of a pool that stay, and those of units that are missing. Units of the role's
-// template take the places of units of older ones:
+// choosePoolSlots returns the slots of a role of a pool that stay, and the slots for units that are missing. Units of
+// the role's present template replace units of older templates:
 //
-//	Unavailable 0    one new unit starts, and an old one goes once the new one is ready
-//	Unavailable n    n old units go, and new ones start where they were
+//	Unavailable 0    one new unit starts, and an old unit is deleted once the new one is ready
+//	Unavailable n    n old units are deleted, and then new units start in their place
 //
-// Old units that are not ready go at once: they serve nothing, and a broken one must not hold up the template that
-// repairs it. As long as an old unit exists in any state, it takes up its place.
-func poolSlots(r Role, there units) []int {
+// Old units that are not ready are deleted at once, because they serve nothing, and a broken one must not delay the
+// template that repairs it. A unit that exists in any state takes up room, also while it is leaving.
+func choosePoolSlots(r Role, there units) []int {
 	var present, fresh, old []int
 	state, replacing := map[int]int{}, false
 	for slot, ranks := range there {
 		present = append(present, slot)
-		state[slot] = stateOf(r, ranks)
+		state[slot] = unitState(r, ranks)
 		isOld := slices.ContainsFunc(ranks, func(i Instance) bool { return i.Old })
 		replacing = replacing || isOld
 		switch {
-		case state[slot] == leaves:
+		case state[slot] == unitLeaves:
 		case isOld:
 			old = append(old, slot)
 		default:
@@ -30,7 +30,7 @@ func poolSlots(r Role, there units) []int {
 		}
 	}
 	if !replacing {
-		return keepSlots(r, there)
+		return chooseSlots(r, there)
 	}
 	byState := func(a, b int) int { return cmp.Or(cmp.Compare(state[a], state[b]), cmp.Compare(a, b)) }
 	slices.SortFunc(fresh, byState)
@@ -38,12 +38,12 @@ func poolSlots(r Role, there units) []int {
 	fresh = fresh[:min(len(fresh), max(r.Units, 0))]
 	stay, serve := slices.Clone(fresh), 0
 	for _, slot := range fresh {
-		if state[slot] < notReady {
+		if state[slot] < unitNotReady {
 			serve++
 		}
 	}
 	for _, slot := range old {
-		if state[slot] < notReady && serve < r.Units-r.Unavailable {
+		if state[slot] < unitNotReady && serve < r.Units-r.Unavailable {
 			stay = append(stay, slot)
 			serve++
 		}

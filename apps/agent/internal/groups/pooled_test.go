@@ -21,7 +21,7 @@ func TestPool(t *testing.T) {
 		"another template: one unit more of the role": {
 			want: pool(0), have: []Instance{at("d/0.0", old), at("d/0.1", old)}, do: "create d/0.2.0@1",
 		},
-		"another template: nothing goes before the new unit is ready": {
+		"another template: no old unit goes before the new unit is ready": {
 			want: pool(0), have: []Instance{at("d/0.0", old), at("d/0.1", old), at("d/0.2", unready)},
 		},
 		"another template: an old unit goes for a ready one": {
@@ -30,7 +30,7 @@ func TestPool(t *testing.T) {
 		"another template: the next starts once the old unit is gone": {
 			want: pool(0), have: []Instance{at("d/0.0", old), at("d/0.1", old, leaving), at("d/0.2")}, do: "delete d/0.1",
 		},
-		"another template: and then takes the free slot": {
+		"another template: the next new unit takes the free slot": {
 			want: pool(0), have: []Instance{at("d/0.0", old), at("d/0.2")}, do: "create d/0.1.0@1",
 		},
 		"another template: a broken old unit goes at once": {
