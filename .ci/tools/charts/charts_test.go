@@ -19,16 +19,16 @@ import (
 )
 
 const (
-	root   = "../../.."
-	folder = root + "/deployments/charts"
+	repositoryRoot = "../../.."
+	chartsDir      = repositoryRoot + "/deployments/charts"
 )
 
 var update = flag.Bool("update", false, "write the rendered charts of testdata")
 
-// helmPath is helm's program, which is fetched on first use.
+// helmPath returns the path of the helm binary. The first call downloads it if it is absent.
 var helmPath = sync.OnceValues(func() (string, error) {
 	var stderr bytes.Buffer
-	cmd := exec.Command(root+"/.ci/tool", "helm")
+	cmd := exec.Command(repositoryRoot+"/.ci/tool", "helm")
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
@@ -37,7 +37,7 @@ var helmPath = sync.OnceValues(func() (string, error) {
 	return strings.TrimSpace(string(out)), err
 })
 
-// helm runs helm, and returns what it printed.
+// helm runs helm and returns its output.
 func helm(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	path, err := helmPath()
@@ -46,11 +46,11 @@ func helm(t *testing.T, args ...string) (string, error) {
 	return string(out), err
 }
 
-// namespaces are those of the charts in the guide.
+// namespaces has the namespace of each chart, as in the guide.
 var namespaces = map[string]string{"windlass-controlplane": "windlass", "windlass-agent": "windlass-system", "windlass-gateway": "windlass-system"}
 
-// cases returns the files with values by chart: testdata/CHART.CASE.values.yaml.
-func cases(t *testing.T) map[string][]string {
+// valueFiles returns the files testdata/CHART.CASE.values.yaml, by chart. The rendered chart is in CHART.CASE.golden.yaml.
+func valueFiles(t *testing.T) map[string][]string {
 	t.Helper()
 	files, err := filepath.Glob("testdata/*.values.yaml")
 	require.NoError(t, err)
@@ -64,63 +64,63 @@ func cases(t *testing.T) map[string][]string {
 	return out
 }
 
-func render(t *testing.T, chart, values string) string {
+func renderChart(t *testing.T, chart, values string) string {
 	t.Helper()
-	text, err := helm(t, "template", chart, filepath.Join(folder, chart), "--namespace", namespaces[chart], "--values", values)
+	text, err := helm(t, "template", chart, filepath.Join(chartsDir, chart), "--namespace", namespaces[chart], "--values", values)
 	require.NoError(t, err, text)
 	return text
 }
 
-func TestCharts_RenderTheirGoldens(t *testing.T) {
-	for chart, files := range cases(t) {
+func TestCharts_RenderAsInTheGoldenFiles(t *testing.T) {
+	for chart, files := range valueFiles(t) {
 		for _, file := range files {
 			t.Run(filepath.Base(file), func(t *testing.T) {
-				text := render(t, chart, file)
+				text := renderChart(t, chart, file)
 				golden := strings.TrimSuffix(file, ".values.yaml") + ".golden.yaml"
 				if *update {
 					require.NoError(t, os.WriteFile(golden, []byte(text), 0o644))
 				}
 				want, err := os.ReadFile(golden)
 				require.NoError(t, err)
-				require.Equal(t, string(want), text, "run go test ./.ci/tools/charts -update, and read the difference")
+				require.Equal(t, string(want), text, "run go test ./.ci/tools/charts -update, and review the difference")
 			})
 		}
 	}
 }
 
 func TestCharts_PassHelmsLint(t *testing.T) {
-	for chart, files := range cases(t) {
+	for chart, files := range valueFiles(t) {
 		for _, file := range files {
-			text, err := helm(t, "lint", "--strict", "--quiet", "--namespace", namespaces[chart], "--values", file, filepath.Join(folder, chart))
+			text, err := helm(t, "lint", "--strict", "--quiet", "--namespace", namespaces[chart], "--values", file, filepath.Join(chartsDir, chart))
 			require.NoError(t, err, "%s: %s", file, text)
 		}
 	}
 }
 
-// TestCharts_CasesCoverTheTemplates: each variable and kind of the templates is in a golden.
+// TestCharts_CasesCoverTheTemplates: each environment variable and kind in the templates is in a golden file of testdata.
 func TestCharts_CasesCoverTheTemplates(t *testing.T) {
-	named := regexp.MustCompile(`WINDLASS_\w+|(?m:^kind: \w+$)`)
-	for chart, files := range cases(t) {
+	variableOrKind := regexp.MustCompile(`WINDLASS_\w+|(?m:^kind: \w+$)`)
+	for chart, files := range valueFiles(t) {
 		var rendered strings.Builder
 		for _, file := range files {
 			text, err := os.ReadFile(strings.TrimSuffix(file, ".values.yaml") + ".golden.yaml")
 			require.NoError(t, err)
 			rendered.Write(text)
 		}
-		templates, err := filepath.Glob(filepath.Join(folder, chart, "templates", "*.*"))
+		templates, err := filepath.Glob(filepath.Join(chartsDir, chart, "templates", "*.*"))
 		require.NoError(t, err)
 		require.NotEmpty(t, templates)
 		for _, file := range templates {
 			text, err := os.ReadFile(file)
 			require.NoError(t, err)
-			for _, name := range named.FindAllString(string(text), -1) {
+			for _, name := range variableOrKind.FindAllString(string(text), -1) {
 				require.Contains(t, rendered.String(), name, "%s: add it to a case in testdata", file)
 			}
 		}
 	}
 }
 
-func TestCharts_MistakesNameTheValue(t *testing.T) {
+func TestCharts_ErrorsNameTheWrongValue(t *testing.T) {
 	const (
 		controlplane = "windlass-controlplane"
 		agent        = "windlass-agent"
@@ -162,16 +162,16 @@ func TestCharts_MistakesNameTheValue(t *testing.T) {
 			if strings.HasSuffix(set, "=[]") {
 				flag = "--set-json"
 			}
-			text, err := helm(t, "template", c.chart, filepath.Join(folder, c.chart), flag, set)
+			text, err := helm(t, "template", c.chart, filepath.Join(chartsDir, c.chart), flag, set)
 			require.Error(t, err)
 			require.Contains(t, text, c.want)
 		})
 	}
 }
 
-// TestCharts_HaveNoSecrets: values are in releases and in git, so Secrets are only referred to.
+// TestCharts_HaveNoSecrets: values are stored in Helm releases and in git, so charts only refer to existing Secrets.
 func TestCharts_HaveNoSecrets(t *testing.T) {
-	for _, files := range cases(t) {
+	for _, files := range valueFiles(t) {
 		for _, file := range files {
 			text, err := os.ReadFile(strings.TrimSuffix(file, ".values.yaml") + ".golden.yaml")
 			require.NoError(t, err)
@@ -196,13 +196,13 @@ func TestCharts_HaveNoSecrets(t *testing.T) {
 // TestCharts_DescribeEachValue: editors and `helm show values` show the same text.
 func TestCharts_DescribeEachValue(t *testing.T) {
 	for chart := range namespaces {
-		text, err := os.ReadFile(filepath.Join(folder, chart, "values.schema.json"))
+		text, err := os.ReadFile(filepath.Join(chartsDir, chart, "values.schema.json"))
 		require.NoError(t, err)
 		var schema map[string]any
 		require.NoError(t, json.Unmarshal(text, &schema))
 		described := 0
-		var walk func(at string, of map[string]any)
-		walk = func(at string, of map[string]any) {
+		var checkSchema func(at string, of map[string]any)
+		checkSchema = func(at string, of map[string]any) {
 			properties, known := of["properties"].(map[string]any)
 			for name, p := range properties {
 				one, ok := p.(map[string]any)
@@ -210,20 +210,20 @@ func TestCharts_DescribeEachValue(t *testing.T) {
 				if at != "" || name != "global" {
 					require.NotEmpty(t, one["type"], "%s: %s.%s", chart, at, name)
 				}
-				walk(at+"."+name, one)
+				checkSchema(at+"."+name, one)
 				if !strings.Contains(at, "[]") {
 					require.NotEmpty(t, one["description"], "%s: %s.%s", chart, at, name)
 					described++
 				}
 			}
 			if additional, ok := of["additionalProperties"].(bool); known && (!ok || additional) {
-				require.Fail(t, "it accepts values that it does not know", "%s: %s", chart, at)
+				require.Fail(t, "it accepts unknown values: set additionalProperties to false", "%s: %s", chart, at)
 			}
 			if items, ok := of["items"].(map[string]any); ok {
-				walk(at+"[]", items)
+				checkSchema(at+"[]", items)
 			}
 		}
-		walk("", schema)
+		checkSchema("", schema)
 		require.Greater(t, described, 60, chart)
 	}
 }
