@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// tolerance is the share by which a figure may differ from the one reported last.
+	// tolerance is the share by which a figure may differ from its last reported value without a new report.
 	tolerance = 0.05
-	// again is the time after which a load that did not change is reported again.
-	again = 30 * time.Second
+	// repeatAfter is the time after which an unchanged load is reported again.
+	repeatAfter = 30 * time.Second
 )
 
 // quantiles are the quantiles that timesChanged compares.
@@ -25,15 +25,16 @@ var quantiles = [...]float64{0.5, 0.9, 0.95, 0.99}
 func Due(answered, now map[string]*agentv1.LoadReport) []*agentv1.LoadReport {
 	var out []*agentv1.LoadReport
 	for _, id := range slices.Sorted(maps.Keys(now)) {
-		if before := answered[id]; before == nil || changed(before, now[id]) {
+		if before := answered[id]; before == nil || reportChanged(before, now[id]) {
 			out = append(out, now[id])
 		}
 	}
 	return out
 }
 
-func changed(before, now *agentv1.LoadReport) bool {
-	if now.At < before.At || now.At-before.At >= again.Milliseconds() {
+// reportChanged reports whether a load differs from its last report, or that report is too old.
+func reportChanged(before, now *agentv1.LoadReport) bool {
+	if now.At < before.At || now.At-before.At >= repeatAfter.Milliseconds() {
 		return true
 	}
 	return differ(before.Queued, now.Queued) ||
@@ -43,7 +44,7 @@ func changed(before, now *agentv1.LoadReport) bool {
 func deploymentChanged(a, b *agentv1.DeploymentLoad) bool {
 	return a.DeploymentId != b.DeploymentId || a.Ready != b.Ready || a.Starting != b.Starting ||
 		differ(a.InFlight, b.InFlight) || differ(a.Rate, b.Rate) ||
-		!maps.EqualFunc(a.Levels, b.Levels, func(x, y float64) bool { return !far(x, y) }) ||
+		!maps.EqualFunc(a.Levels, b.Levels, func(x, y float64) bool { return !exceedsTolerance(x, y) }) ||
 		timesChanged(a.FirstToken, b.FirstToken) || timesChanged(a.Latency, b.Latency)
 }
 
@@ -52,18 +53,21 @@ func differ(a, b *float64) bool {
 	if a == nil || b == nil {
 		return a != b
 	}
-	return far(*a, *b)
+	return exceedsTolerance(*a, *b)
 }
 
-func far(a, b float64) bool { return math.Abs(a-b) > tolerance*max(math.Abs(a), math.Abs(b)) }
+// exceedsTolerance reports whether two figures differ by more than the tolerance.
+func exceedsTolerance(a, b float64) bool {
+	return math.Abs(a-b) > tolerance*max(math.Abs(a), math.Abs(b))
+}
 
-// timesChanged compares quantiles, because the counts themselves change with every request.
+// timesChanged reports whether a quantile changed. It does not compare counts, because they change with every request.
 func timesChanged(a, b []uint64) bool {
 	before, now := histogram.Unpack(a), histogram.Unpack(b)
 	for _, q := range quantiles {
 		x, knownBefore := before.Quantile(q)
 		y, knownNow := now.Quantile(q)
-		if knownBefore != knownNow || far(x.Seconds(), y.Seconds()) {
+		if knownBefore != knownNow || exceedsTolerance(x.Seconds(), y.Seconds()) {
 			return true
 		}
 	}

@@ -69,6 +69,6 @@ func TestDue(t *testing.T) {
 	} {
 		require.Equal(t, c.want, due(c.change), name)
 	}
-	require.Equal(t, []*agentv1.LoadReport{before}, load.Due(nil, map[string]*agentv1.LoadReport{"app_1": before}), "after a reconnect, all")
+	require.Equal(t, []*agentv1.LoadReport{before}, load.Due(nil, map[string]*agentv1.LoadReport{"app_1": before}), "after a reconnect, all loads are due")
 	require.Empty(t, load.Due(map[string]*agentv1.LoadReport{"app_1": before}, nil))
 }

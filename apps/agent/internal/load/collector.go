@@ -130,7 +130,7 @@ func (c *Collector) Run(ctx context.Context) error {
 	for {
 		deployments := c.cfg.Deployments()
 		if len(deployments) == 0 {
-			c.set(nil)
+			c.setReports(nil)
 			select {
 			case <-ctx.Done():
 				return nil
@@ -142,7 +142,7 @@ func (c *Collector) Run(ctx context.Context) error {
 		reports, ok := c.measure(bounded, deployments)
 		cancel()
 		if ok {
-			c.set(reports)
+			c.setReports(reports)
 		}
 		// The jitter spreads the reports of different regions, and the scrapes of one region, over time.
 		wait := time.NewTimer(time.Duration((0.9 + 0.1*c.cfg.Rand()) * float64(Interval)))
@@ -155,7 +155,8 @@ func (c *Collector) Run(ctx context.Context) error {
 	}
 }
 
-func (c *Collector) set(reports map[string]*agentv1.LoadReport) {
+// setReports replaces the measured loads; nil: no app is scaled.
+func (c *Collector) setReports(reports map[string]*agentv1.LoadReport) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.now = reports
@@ -186,12 +187,13 @@ func wantsOf(d *agentv1.Deployment) wants {
 	return out
 }
 
-func (w wants) usage() bool {
+// needsUsage reports whether the policy needs the CPU or memory that instances use.
+func (w wants) needsUsage() bool {
 	return w[windlassv1.ScalingMetric_TYPE_CPU] || w[windlassv1.ScalingMetric_TYPE_MEMORY]
 }
 
-// signals returns the set of engine signals that the policy needs, by name.
-func (w wants) signals() map[string]bool {
+// neededSignals returns the set of engine signals that the policy needs, by name.
+func (w wants) neededSignals() map[string]bool {
 	return map[string]bool{scrape.Queue: w[windlassv1.ScalingMetric_TYPE_QUEUE], scrape.Cache: w[windlassv1.ScalingMetric_TYPE_KV_CACHE]}
 }
 
@@ -209,10 +211,10 @@ func (c *Collector) measure(ctx context.Context, deployments []*agentv1.Deployme
 	var targets []scrape.Target
 	for _, d := range deployments {
 		w := wantsOf(d)
-		if w.usage() {
+		if w.needsUsage() {
 			usageOf = append(usageOf, readyOf(instances[d.Id])...)
 		}
-		targets = append(targets, targetsOf(d, instances[d.Id], w.signals())...)
+		targets = append(targets, targetsOf(d, instances[d.Id], w.neededSignals())...)
 	}
 	var used map[string]runtime.Usage
 	var measuring sync.WaitGroup
@@ -250,7 +252,7 @@ func (c *Collector) measure(ctx context.Context, deployments []*agentv1.Deployme
 			}
 		}
 		a, known := asked[d.AppId]
-		r.Deployments = append(r.Deployments, c.deployment(d, instances[d.Id], used, signals, a, known, now))
+		r.Deployments = append(r.Deployments, c.deploymentLoad(d, instances[d.Id], used, signals, a, known, now))
 	}
 	for _, r := range out {
 		slices.SortFunc(r.Deployments, func(a, b *agentv1.DeploymentLoad) int { return cmp.Compare(a.DeploymentId, b.DeploymentId) })
@@ -259,7 +261,8 @@ func (c *Collector) measure(ctx context.Context, deployments []*agentv1.Deployme
 	return out, true
 }
 
-func (c *Collector) deployment(d *agentv1.Deployment, instances []runtime.Instance, used map[string]runtime.Usage, signals map[string]scrape.Signals, a Asked, known bool, now time.Time) *agentv1.DeploymentLoad {
+// deploymentLoad returns the load of one deployment. known is false while no gateway has reported the app's demand a.
+func (c *Collector) deploymentLoad(d *agentv1.Deployment, instances []runtime.Instance, used map[string]runtime.Usage, signals map[string]scrape.Signals, a Asked, known bool, now time.Time) *agentv1.DeploymentLoad {
 	out := Count(instances, sizeOf(d))
 	out.DeploymentId = d.Id
 	w := wantsOf(d)
@@ -282,7 +285,7 @@ func (c *Collector) deployment(d *agentv1.Deployment, instances []runtime.Instan
 		if runtime.HasRoles(d.GetSpec()) {
 			return // a mean over instances that do different work has no meaning
 		}
-		if v, ok := mean(instances, of); ok {
+		if v, ok := meanOverReady(instances, of); ok {
 			if out.Levels == nil {
 				out.Levels = map[string]float64{}
 			}
@@ -330,8 +333,8 @@ func readyOf(instances []runtime.Instance) (ids []string) {
 	return ids
 }
 
-// mean returns the mean over the ready instances whose value is known; ok is false if there are none.
-func mean(instances []runtime.Instance, of func(instanceID string) (float64, bool)) (v float64, ok bool) {
+// meanOverReady returns the mean over the ready instances whose value is known. ok is false if there are none.
+func meanOverReady(instances []runtime.Instance, of func(instanceID string) (float64, bool)) (v float64, ok bool) {
 	n := 0
 	for i := range instances {
 		if instances[i].Status != windlassv1.InstanceStatus_INSTANCE_STATUS_READY {

@@ -138,7 +138,7 @@ func collect(t *testing.T, r *region, test func(t *testing.T, c *load.Collector)
 }
 
 func TestCollector(t *testing.T) {
-	t.Run("looks at nothing while no app is scaled", func(t *testing.T) {
+	t.Run("measures nothing while no app is scaled", func(t *testing.T) {
 		r := &region{}
 		collect(t, r, func(t *testing.T, c *load.Collector) {
 			time.Sleep(24 * time.Hour)
@@ -146,7 +146,7 @@ func TestCollector(t *testing.T) {
 			require.Empty(t, c.Due())
 			select {
 			case <-c.Changed():
-				t.Fatal("there is nothing to tell")
+				t.Fatal("nothing is due")
 			default:
 			}
 			r.set(func() { r.deployments = []*agentv1.Deployment{scaled(windlassv1.ScalingMetric_TYPE_IN_FLIGHT)} })
@@ -156,7 +156,7 @@ func TestCollector(t *testing.T) {
 		})
 	})
 
-	t.Run("tells what changed, all of it to a new session, and again after 30 s", func(t *testing.T) {
+	t.Run("reports changes, all loads to a new session, and every load again after 30 s", func(t *testing.T) {
 		r := &region{
 			deployments: []*agentv1.Deployment{scaled(windlassv1.ScalingMetric_TYPE_IN_FLIGHT)}, known: true,
 			asked:     load.Asked{Queued: 1, InFlight: map[string]float64{"dep_1": 8}, Rate: map[string]float64{"dep_1": 2}},
@@ -183,7 +183,7 @@ func TestCollector(t *testing.T) {
 			c.Answered(c.Due())
 			c.Reset()
 			<-c.Changed()
-			require.Len(t, c.Due(), 1, "another session knows nothing")
+			require.Len(t, c.Due(), 1, "a new session has received no loads")
 			c.Answered(c.Due())
 			begin = time.Now()
 			<-c.Changed()
@@ -223,7 +223,7 @@ func TestCollector(t *testing.T) {
 		})
 	})
 
-	t.Run("has the mean of the ready instances whose value is known", func(t *testing.T) {
+	t.Run("reports the mean of the ready instances whose value is known", func(t *testing.T) {
 		r := &region{
 			deployments: []*agentv1.Deployment{scaled(windlassv1.ScalingMetric_TYPE_CPU, windlassv1.ScalingMetric_TYPE_MEMORY, windlassv1.ScalingMetric_TYPE_LATENCY)},
 			known:       true,
@@ -269,7 +269,7 @@ func TestCollector(t *testing.T) {
 		})
 	})
 
-	t.Run("leaves out what it does not know", func(t *testing.T) {
+	t.Run("leaves out unknown values", func(t *testing.T) {
 		r := &region{
 			deployments: []*agentv1.Deployment{scaled(windlassv1.ScalingMetric_TYPE_CPU, windlassv1.ScalingMetric_TYPE_LATENCY)},
 			instances:   []runtime.Instance{instance(0, ready)},

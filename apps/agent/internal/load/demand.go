@@ -19,7 +19,7 @@ type Demand struct {
 	// gateways has the last report of each gateway, by app. fresh is false for a gateway that ran before this
 	// agent. The first report of such a gateway for an app only sets the start of the count.
 	gateways map[string]*reported
-	apps     map[string]*asked
+	apps     map[string]*appRates
 }
 
 type reported struct {
@@ -27,14 +27,14 @@ type reported struct {
 	apps  map[string]*gatewayv1.AppLoad
 }
 
-// asked is the state of an app from all reports so far.
-type asked struct {
-	// since is when its requests began to be counted.
+// appRates has the request rates of an app.
+type appRates struct {
+	// since is when the first gateway reported the app.
 	since time.Time
 	rates map[string]*rate // by deployment
 }
 
-// rate counts the requests of the last seconds.
+// rate has the number of requests in each of the last rateWindow seconds.
 type rate [rateWindow + 1]struct {
 	second int64
 	n      uint64
@@ -60,7 +60,7 @@ func (r *rate) sum(now time.Time) (n uint64) {
 
 // NewDemand returns a Demand without gateways.
 func NewDemand() *Demand {
-	return &Demand{gateways: map[string]*reported{}, apps: map[string]*asked{}}
+	return &Demand{gateways: map[string]*reported{}, apps: map[string]*appRates{}}
 }
 
 // Joined adds a gateway whose process has not reported to an agent yet, so that all its requests are new.
@@ -81,18 +81,18 @@ func (d *Demand) Tell(gateway string, loads []*gatewayv1.AppLoad, now time.Time)
 	for _, l := range loads {
 		before, known := g.apps[l.AppId]
 		g.apps[l.AppId] = l
-		a := d.app(l.AppId, now)
-		if counts := known || g.fresh; !counts {
-			continue
+		a := d.ratesOf(l.AppId, now)
+		if !known && !g.fresh {
+			continue // the times of the requests counted so far are not known
 		}
 		for _, dep := range l.Deployments {
-			a.rate(dep.DeploymentId).add(more(dep.Began, beganOf(before, dep.DeploymentId)), now)
+			a.rateOf(dep.DeploymentId).add(counterGrowth(dep.Began, beganOf(before, dep.DeploymentId)), now)
 		}
 	}
 }
 
-// more returns by how much a counter grew. A counter that is lower than before has begun anew.
-func more(now, before uint64) uint64 {
+// counterGrowth returns by how much a counter grew. A counter that is lower than before began again at 0.
+func counterGrowth(now, before uint64) uint64 {
 	if now < before {
 		return now
 	}
@@ -108,16 +108,16 @@ func beganOf(l *gatewayv1.AppLoad, deploymentID string) uint64 {
 	return 0
 }
 
-func (d *Demand) app(id string, now time.Time) *asked {
+func (d *Demand) ratesOf(id string, now time.Time) *appRates {
 	a := d.apps[id]
 	if a == nil {
-		a = &asked{since: now, rates: map[string]*rate{}}
+		a = &appRates{since: now, rates: map[string]*rate{}}
 		d.apps[id] = a
 	}
 	return a
 }
 
-func (a *asked) rate(deploymentID string) *rate {
+func (a *appRates) rateOf(deploymentID string) *rate {
 	r := a.rates[deploymentID]
 	if r == nil {
 		r = &rate{}

@@ -11,7 +11,7 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-func told(queued, inFlight int32, began uint64) []*gatewayv1.AppLoad {
+func appLoads(queued, inFlight int32, began uint64) []*gatewayv1.AppLoad {
 	return []*gatewayv1.AppLoad{{
 		AppId: "app_1", Queued: queued,
 		Deployments: []*gatewayv1.DeploymentLoad{{DeploymentId: "dep_1", InFlight: inFlight, Began: began}},
@@ -21,7 +21,7 @@ func told(queued, inFlight int32, began uint64) []*gatewayv1.AppLoad {
 func TestDemand(t *testing.T) {
 	t.Parallel()
 	begin := time.Unix(1_700_000_000, 0)
-	t.Run("is not known before a gateway reported", func(t *testing.T) {
+	t.Run("is not known before a gateway has reported it", func(t *testing.T) {
 		t.Parallel()
 		_, ok := load.NewDemand().Look("app_1", begin)
 		require.False(t, ok)
@@ -31,8 +31,8 @@ func TestDemand(t *testing.T) {
 		d := load.NewDemand()
 		d.Joined("gw_1")
 		d.Joined("gw_2")
-		d.Tell("gw_1", told(1, 10, 20), begin)
-		d.Tell("gw_2", told(2, 30, 40), begin)
+		d.Tell("gw_1", appLoads(1, 10, 20), begin)
+		d.Tell("gw_2", appLoads(2, 30, 40), begin)
 		got, ok := d.Look("app_1", begin.Add(5*time.Second))
 		require.True(t, ok)
 		require.InDelta(t, 3, got.Queued, 0)
@@ -47,26 +47,26 @@ func TestDemand(t *testing.T) {
 		_, ok = d.Look("app_1", begin.Add(5*time.Second))
 		require.False(t, ok)
 	})
-	t.Run("counts nothing of what a gateway had counted for another agent", func(t *testing.T) {
+	t.Run("ignores requests that a gateway counted before this agent", func(t *testing.T) {
 		t.Parallel()
 		d := load.NewDemand()
-		d.Tell("gw_1", told(0, 4, 1_000_000), begin)
+		d.Tell("gw_1", appLoads(0, 4, 1_000_000), begin)
 		got, _ := d.Look("app_1", begin.Add(5*time.Second))
 		require.InDelta(t, 4, got.InFlight["dep_1"], 0)
 		require.Zero(t, got.Rate["dep_1"])
-		d.Tell("gw_1", told(0, 4, 1_000_050), begin.Add(5*time.Second))
+		d.Tell("gw_1", appLoads(0, 4, 1_000_050), begin.Add(5*time.Second))
 		got, _ = d.Look("app_1", begin.Add(5*time.Second))
 		require.InDelta(t, 10, got.Rate["dep_1"], 0.001)
 	})
-	t.Run("has a rate once it counted for a moment, and it ends with the requests", func(t *testing.T) {
+	t.Run("has a rate after leastRate, which becomes 0 after the last requests", func(t *testing.T) {
 		t.Parallel()
 		d := load.NewDemand()
 		d.Joined("gw_1")
-		d.Tell("gw_1", told(0, 0, 50), begin)
+		d.Tell("gw_1", appLoads(0, 0, 50), begin)
 		got, _ := d.Look("app_1", begin.Add(time.Second))
 		require.Empty(t, got.Rate)
 		for s := range 20 {
-			d.Tell("gw_1", told(0, 0, 50+uint64(10*s)), begin.Add(time.Duration(s)*time.Second))
+			d.Tell("gw_1", appLoads(0, 0, 50+uint64(10*s)), begin.Add(time.Duration(s)*time.Second))
 		}
 		got, _ = d.Look("app_1", begin.Add(19*time.Second))
 		require.InDelta(t, 10, got.Rate["dep_1"], 0.001)
@@ -77,8 +77,8 @@ func TestDemand(t *testing.T) {
 		t.Parallel()
 		d := load.NewDemand()
 		d.Joined("gw_1")
-		d.Tell("gw_1", told(0, 0, 50), begin)
-		later := told(0, 0, 10)
+		d.Tell("gw_1", appLoads(0, 0, 50), begin)
+		later := appLoads(0, 0, 10)
 		later[0].Deployments[0].DeploymentId = "dep_2"
 		d.Tell("gw_1", later, begin.Add(5*time.Second))
 		got, _ := d.Look("app_1", begin.Add(6*time.Second))
@@ -90,7 +90,7 @@ func TestDemand(t *testing.T) {
 		t.Parallel()
 		d := load.NewDemand()
 		d.Joined("gw_1")
-		d.Tell("gw_1", told(0, 3, 1), begin)
+		d.Tell("gw_1", appLoads(0, 3, 1), begin)
 		d.Forget(func(string) bool { return false })
 		_, ok := d.Look("app_1", begin)
 		require.False(t, ok)
@@ -118,7 +118,7 @@ func TestDemand_SumsProperty(t *testing.T) {
 				delete(last, gw)
 			default:
 				n := rapid.Int32Range(0, 1000).Draw(t, "in flight")
-				d.Tell(gw, told(0, n, rapid.Uint64Range(0, 1<<40).Draw(t, "began")), now)
+				d.Tell(gw, appLoads(0, n, rapid.Uint64Range(0, 1<<40).Draw(t, "began")), now)
 				last[gw] = n
 			}
 			got, ok := d.Look("app_1", now)
