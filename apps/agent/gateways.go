@@ -47,7 +47,7 @@ func (a *Agent) drain() {
 
 // changed makes gateways, the reconciler and the load collector look at the keys that a frame changed.
 func (a *Agent) changed(keys ...inbox.Key) {
-	a.gateways.Held(keys...)
+	a.gateways.Received(keys...)
 	a.reconciler.Enqueue(keys...)
 	for _, k := range keys {
 		if item, ok := a.inbox.Get(k); ok && item.GetDeployment().GetDeployment().GetScaling() != nil {

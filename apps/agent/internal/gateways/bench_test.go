@@ -18,14 +18,14 @@ func BenchmarkLookAfterOneChange(b *testing.B) {
 			for n := range deployments {
 				id := fmt.Sprintf("dep_%032d", n)
 				seen = append(seen, runtime.ObservedDeployment{DeploymentID: id, Instances: []runtime.Instance{{ID: id}}})
-				table.route(&agentv1.Routes{AppId: id, Hosts: []string{id}, Targets: []*agentv1.RouteTarget{{DeploymentId: id, Weight: 1}}}, 1, 1)
+				table.setRoute(&agentv1.Routes{AppId: id, Hosts: []string{id}, Targets: []*agentv1.RouteTarget{{DeploymentId: id, Weight: 1}}}, 1, 1)
 			}
-			table.see(seen)
+			table.setObserved(seen)
 			b.ReportAllocs()
 			for n := 0; b.Loop(); n++ {
 				d := &seen[n%deployments]
 				d.Instances = []runtime.Instance{{ID: d.DeploymentID, Restarts: n}}
-				table.see(seen)
+				table.setObserved(seen)
 			}
 		})
 	}

@@ -14,12 +14,12 @@ import (
 
 // Caller identifies the gateway that sent a call.
 type Caller struct {
-	// Name in the gateway's certificate; empty: it has no certificate.
+	// Name is the name in the gateway's certificate. Empty: the gateway has no certificate.
 	Name string
-	// Verified reports whether the gateway has proved that it is one of the region's. Where the
-	// operator allows it, an unverified gateway receives the routes, but no rollout is judged by
-	// its reports: no route waits for it, and its request counts are not used. Only the removal of
-	// an instance waits for its requests, for Patience at most.
+	// Verified reports whether the gateway has proved that it belongs to the region. If the
+	// operator allows it, an unverified gateway receives the routes. Its reports have no effect on
+	// rollouts: no route waits for it, and its request counts are not used. Only the removal of an
+	// instance waits for its requests, for Patience at most.
 	Verified bool
 }
 
@@ -41,7 +41,7 @@ func Certified(r *http.Request) Caller {
 // Unverified returns the caller of a request on a listener without authentication.
 func Unverified(*http.Request) Caller { return Caller{Name: "unverified"} }
 
-// separator stands between the id of a gateway and the name in its certificate.
+// separator separates the id of a gateway from the name in its certificate.
 const separator = "@"
 
 // identify adds the caller's name to the id, so that a gateway cannot use the id of a gateway

@@ -15,9 +15,9 @@ import (
 )
 
 func TestCaller(t *testing.T) {
-	t.Run("a gateway cannot speak for one with another certificate", func(t *testing.T) {
+	t.Run("a gateway cannot report for a gateway with another certificate", func(t *testing.T) {
 		r := startHarness(t, disk.NewMemory(), 0)
-		r.hold(t)
+		r.receiveSnapshot(t)
 		r.as.Store(&Caller{Name: "edge-1", Verified: true})
 		w := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first})
 		table, apps := w.table()
@@ -37,13 +37,13 @@ func TestCaller(t *testing.T) {
 		r.report(t, first, table, apps[0])
 		require.Empty(t, r.Routed("app_1", 0, 4))
 	})
-	t.Run("what an unverified gateway says decides nothing", func(t *testing.T) {
+	t.Run("reports of an unverified gateway have no effect on rollouts", func(t *testing.T) {
 		r := startHarness(t, disk.NewMemory(), 0)
-		route := r.hold(t)
+		route := r.receiveSnapshot(t)
 		r.as.Store(&Caller{Name: "unverified"})
 		w := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first})
 		table, apps := w.table()
-		require.Len(t, apps, 1, "it is sent the routes")
+		require.Len(t, apps, 1, "it receives the routes")
 		require.Empty(t, r.Routed("app_1", 0, 4), "no route waits for it")
 		_, err := r.client.Report(t.Context(), &gatewayv1.ReportRequest{
 			GatewayId: first, TableId: table,
@@ -53,13 +53,13 @@ func TestCaller(t *testing.T) {
 		})
 		require.NoError(t, err)
 		ran := running(windlassv1.InstanceStatus_INSTANCE_STATUS_READY)
-		require.Equal(t, ran, r.Countable(ran), "no instance counts less for it")
+		require.Equal(t, ran, r.Countable(ran), "its reports change no instance")
 		told := r.Traffic(&agentv1.TrafficRequest{Queries: []*agentv1.TrafficQuery{{DeploymentId: "dep_2", Window: durationpb.New(time.Minute)}}})
 		require.Zero(t, told.Gateways)
 		require.Zero(t, told.Traffic[0].Requests)
 		require.Contains(t, r.Annotate(&agentv1.Capacity{}).Notes[0], "1 gateways are not authenticated")
 
-		require.False(t, r.Released("ins_1"), "its requests are waited for")
+		require.False(t, r.Released("ins_1"), "a removal waits for its requests")
 		r.Route(route, 0, 5)
 		require.Empty(t, r.Routed("app_1", 0, 5))
 		require.NoError(t, r.keep())
@@ -68,7 +68,7 @@ func TestCaller(t *testing.T) {
 	})
 	t.Run("expected gateways are verified ones", func(t *testing.T) {
 		r := startHarness(t, disk.NewMemory(), 1)
-		r.hold(t)
+		r.receiveSnapshot(t)
 		r.as.Store(&Caller{Name: "unverified"})
 		w := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first})
 		table, apps := w.table()

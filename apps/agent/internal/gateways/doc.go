@@ -1,17 +1,17 @@
-// Package gateways tells the region's gateways what to serve, and the rest of the agent
-// what they do serve.
+// Package gateways sends the region's gateways the routes and instances to serve, and tells the
+// rest of the agent what the gateways serve.
 //
 //	inbox    --routes-----.                  .--Watch-->  gateway
 //	                       >-- table -- hub <
 //	runtime  --instances--'                  '<-Report--  gateway
 //	                                    |
-//	   reconcile, runtime, report <--  is it served? have gateways stopped sending to it?
-//	                                   can it be sent to?
+//	   reconcile, runtime, report <--  is the route served? have gateways stopped sending to
+//	                                   the instance? can gateways reach the instance?
 //
-// The table is the newest state of each app: its route and the instances behind it. Each
-// state has a number, change, which only grows. The hub holds, for each gateway, the apps
-// that must still be sent to it (a set, never a queue) and the change of each app that it
-// serves. Comparing the table with what gateways serve answers every question:
+// The table has the newest state of each app: its route and the instances behind it. Each
+// state has a number, its change, which only grows. The hub has, for each gateway, the set of
+// apps whose newest state was not sent yet, and the change of each app that the gateway serves.
+// A comparison of the table with what gateways serve answers these questions:
 //
 //   - a route is served when each gateway that counts serves the change with which the route
 //     came, or a later one;
@@ -19,15 +19,14 @@
 //     request in flight there, and serves, for every app, a change since which the instance gets
 //     no new requests;
 //   - an instance that passes its check counts as ready once each gateway that reports serves the
-//     change with which the instance came, or a later one, and has reached the instance. It
-//     counts until no gateway can connect to it. See routable.
+//     change with which the instance came, or a later one, and has reached the instance. The
+//     instance counts until no gateway can connect to it. See routable.
 //
-// A gateway counts from its Watch until it was away for Grace, because it goes on serving what
-// it last received. A small file keeps which gateways count across a restart of the agent: an
-// agent that has just started does not know yet what they serve. A gateway that reported that
-// it is leaving counts until its stream ends. Where no gateway counts and none is expected,
-// every route counts as served and no gateway as sending to an instance: then requests enter
-// the region in another way, and what the agent knows by itself is enough.
+// A gateway counts from its Watch until it was away for Grace, because meanwhile it serves the
+// states that it received last. The ids of the gateways that count are in a file, so that the
+// agent waits for them after its restart, too. A gateway that reported that it is leaving counts
+// until its stream ends. If no gateway counts and none is expected, requests enter the region in
+// another way. Then every route counts as served, and no gateway sends to an instance.
 //
 // Every wait ends: a silent gateway loses its stream and stops counting after Grace, and a
 // caller that waits for an instance sets a deadline.

@@ -6,16 +6,16 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-// Feed gives the table to a part of this process that serves it in another protocol. All
-// clients of that part count together as one gateway while it has any.
+// Feed supplies the table to a part of this process that serves it in another protocol. The
+// clients of that part count together as one gateway, while there are any.
 type Feed struct {
 	g   *Gateways
 	one *gateway
 }
 
-// Follow returns the feed of one protocol. id stands for the feed where gateways are counted. It
-// is kept in the file, so it must be the same after a restart. verified says that the feed's
-// clients have proved that they are the region's, see Caller.
+// Follow returns the feed of one protocol. id is the feed's id among those of gateways. It is
+// stored in the file, so it must be the same after a restart. verified means that the feed's
+// clients have proved that they belong to the region, see Caller.
 func (g *Gateways) Follow(id string, verified bool) *Feed {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -25,9 +25,9 @@ func (g *Gateways) Follow(id string, verified bool) *Feed {
 }
 
 // Known is closed when the table is complete. Until then Take returns nothing.
-func (f *Feed) Known() <-chan struct{} { return f.g.known }
+func (f *Feed) Known() <-chan struct{} { return f.g.complete }
 
-// Changed is signalled when Take would return something new.
+// Changed is signalled when Take may return something new.
 func (f *Feed) Changed() <-chan struct{} { return f.one.poke }
 
 // Take returns the present state of every app that changed since the last call; the first call
@@ -37,65 +37,66 @@ func (f *Feed) Take() []*gatewayv1.AppRoutes {
 	defer f.g.mu.Unlock()
 	switch {
 	case f.one.begun:
-	case f.g.knows:
-		f.g.hub.begin(f.one, time.Now())
+	case f.g.tableComplete:
+		f.g.hub.beginTable(f.one, time.Now())
 	default:
 		return nil
 	}
-	return f.g.hub.take(f.one)
+	return f.g.hub.takeDirty(f.one)
 }
 
-// Serves reports what the feed's clients serve. changes has, by app id, the change that every
-// client serves by now. anybody says whether there is a client. notes are shown to people. If
-// changes is not nil, no client holds state of another table, except for apps that were taken
-// and never reported here. Clients that are gone count for Grace, as a gateway does. Serves may
-// be called at any time.
+// Serves records what the feed's clients serve. changes has, by app id, the change that every
+// client serves now. anybody is true if there is a client. notes are shown to people.
+//
+// If changes is not nil, no client has states of another table, except of apps that Take
+// returned and no call of Serves has reported. After the last client is gone, the feed counts
+// for Grace, as a gateway does. Serves may be called at any time.
 func (f *Feed) Serves(changes map[string]int64, anybody bool, notes []string) {
 	f.g.mu.Lock()
-	f.g.hub.serves(f.one, changes, anybody, notes, time.Now())
-	f.g.reassess()
+	f.g.hub.recordFeed(f.one, changes, anybody, notes, time.Now())
+	f.g.renewAsleep()
 	f.g.mu.Unlock()
 	signal(f.g.wake)
 	f.g.progress()
 }
 
-// anything is not an app's id. It stands for state of another table that the feed's clients may hold.
-const anything = ""
+// anyApp is no app's id. In gateway.have, it stands for states of another table that the feed's clients may have.
+const anyApp = ""
 
 // follow adds a feed, which does not count yet.
 func (h *hub) follow(id string) *gateway {
 	f := &gateway{
 		id: id, verified: true, have: map[string]version{}, dirty: map[string]bool{}, poke: make(chan struct{}, 1),
-		holds: map[string]bool{}, served: map[string]int64{},
+		mayServe: map[string]bool{}, served: map[string]int64{},
 	}
 	h.feeds[id] = f
 	return f
 }
 
-// serves records what the feed's clients serve. The feed counts while it has clients.
-func (h *hub) serves(f *gateway, changes map[string]int64, anybody bool, notes []string, now time.Time) {
+// recordFeed records what the feed's clients serve. The feed counts while it has clients.
+func (h *hub) recordFeed(f *gateway, changes map[string]int64, anybody bool, notes []string, now time.Time) {
 	there := f.stream != 0
 	if anybody && !there {
-		// New clients may hold anything, as a gateway that comes back does.
-		f.have[anything] = version{}
+		// New clients may have states of any app, as a gateway that reconnects may.
+		f.have[anyApp] = version{}
 		for id, a := range h.apps {
-			if !a.gone() {
+			if !a.isGone() {
 				f.have[id] = version{}
 				delete(f.served, id)
 			}
 		}
 	}
-	if _, ok := f.have[anything]; ok && changes != nil {
-		// An app that was taken and is not in changes may still be served as another table had it.
-		for id := range f.holds {
+	if _, ok := f.have[anyApp]; ok && changes != nil {
+		// An app that was taken and is not in changes may still be served in its state in another table.
+		for id := range f.mayServe {
 			if _, told := changes[id]; !told && h.apps[id] != nil {
 				f.have[id] = version{}
 			}
 		}
-		delete(f.have, anything)
+		delete(f.have, anyApp)
 	}
 	for id, change := range changes {
-		h.serve(f, id, change)
+		h.recordServed(f, id, change)
 	}
 	switch {
 	case anybody && !there:

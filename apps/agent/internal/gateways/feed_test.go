@@ -11,34 +11,34 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// An agent before this one routed an app to one deployment, and this one is told of another.
-// Until those behind the feed serve that, they send to the first, whatever else they serve.
+// The previous agent process routed an app to one deployment, and this process receives a route to another. Until the
+// feed's clients serve the new route, they send to the first deployment.
 func TestFeed_ReleasesNothingFromBeforeARestart(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	h := newHub(newTable(func(string) *agentv1.DeploymentState { return nil }), 0, time.Minute)
-	h.recall([]string{"feed"}, now)
+	h.countKept([]string{"feed"}, now)
 	f := h.follow("feed")
-	h.serves(f, nil, true, nil, now)
+	h.recordFeed(f, nil, true, nil, now)
 	for app, deployment := range map[string]string{"app_1": "dep_2", "app_2": "dep_3"} {
-		h.touched(h.route(&agentv1.Routes{AppId: app, Hosts: []string{app + ".test"}, Targets: []*agentv1.RouteTarget{{DeploymentId: deployment, Weight: 1}}}, 1, 2))
+		h.markDirty(h.setRoute(&agentv1.Routes{AppId: app, Hosts: []string{app + ".test"}, Targets: []*agentv1.RouteTarget{{DeploymentId: deployment, Weight: 1}}}, 1, 2))
 	}
-	h.touched(h.see([]runtime.ObservedDeployment{
+	h.markDirty(h.setObserved([]runtime.ObservedDeployment{
 		{DeploymentID: "dep_1", Instances: []runtime.Instance{{ID: "ins_1", Address: "10.0.0.1:1", Status: windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING}}},
 		{DeploymentID: "dep_2", Instances: []runtime.Instance{{ID: "ins_2", Address: "10.0.0.2:1", Status: windlassv1.InstanceStatus_INSTANCE_STATUS_READY}}},
 	}))
-	h.begin(f, now)
+	h.beginTable(f, now)
 	changes := map[string]int64{}
-	for _, a := range h.take(f) {
+	for _, a := range h.takeDirty(f) {
 		changes[a.AppId] = a.Change
 	}
-	require.False(t, h.released("ins_1"), "before anything is told")
+	require.False(t, h.released("ins_1"), "before the clients serve anything")
 	waits := changes["app_1"]
 	delete(changes, "app_1")
-	h.serves(f, changes, true, nil, now)
-	require.Empty(t, h.routed("app_2", 1, 2))
-	require.NotEmpty(t, h.routed("app_1", 1, 2))
+	h.recordFeed(f, changes, true, nil, now)
+	require.Empty(t, h.whyNotServed("app_2", 1, 2))
+	require.NotEmpty(t, h.whyNotServed("app_1", 1, 2))
 	require.False(t, h.released("ins_1"), "the old route still leads to it")
-	h.serves(f, map[string]int64{"app_1": waits}, true, nil, now)
-	require.Empty(t, h.routed("app_1", 1, 2))
+	h.recordFeed(f, map[string]int64{"app_1": waits}, true, nil, now)
+	require.Empty(t, h.whyNotServed("app_1", 1, 2))
 	require.True(t, h.released("ins_1"))
 }

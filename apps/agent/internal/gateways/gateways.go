@@ -26,31 +26,31 @@ import (
 )
 
 const (
-	// Interval of heartbeats: a gateway finds within 15 s that its agent is gone. It costs two
-	// small messages every 5 s.
+	// Interval is the time between heartbeats. A gateway finds within three intervals that its
+	// agent is gone.
 	Interval = 5 * time.Second
-	// silences is how many intervals without a report end a stream.
+	// silences is the number of intervals without a report after which a stream ends.
 	silences = 3
-	// Grace is how long a gateway that is away counts. It is longer than a gateway takes to find
-	// that its stream is dead and to come back.
+	// Grace is how long a gateway that is away counts. It is longer than the time in which a
+	// gateway finds that its stream is dead and reconnects.
 	Grace = 30 * time.Second
 	// Patience is how long the removal of a deployment waits for requests in flight before it
 	// orders the instances to stop. Their own grace begins with that order.
 	Patience = 30 * time.Second
 )
 
-// Config of Gateways.
+// Config configures Gateways.
 type Config struct {
 	Inbox *inbox.Inbox
 	// Zero knows which deployments are at zero. Default: one in memory only.
 	Zero *zero.Zero
-	// Files keeps the ids of the gateways that count, under Name, and the regions around this one,
-	// under Around.
+	// Files stores two files: the ids of the gateways that count, under Name, and the neighbours
+	// of the region, under Around.
 	Files        disk.Files
 	Name, Around string
 	// TableID is new with each start of the agent.
 	TableID string
-	// Expected is how many gateways must serve a route for the region to serve it.
+	// Expected is the number of gateways that must serve a route before the region serves it.
 	Expected   int
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
@@ -59,8 +59,8 @@ type Config struct {
 // Gateways is safe for concurrent use.
 type Gateways struct {
 	cfg Config
-	// wake makes Run look for gateways that expire. progress is called when routed or released
-	// may return something else.
+	// wake makes Run look for gateways that expire. progress is called when Routed, Leave or
+	// Released may return something else.
 	wake     chan struct{}
 	progress func()
 	// woken is called with deployments that a request woke.
@@ -69,39 +69,39 @@ type Gateways struct {
 	mu   sync.Mutex
 	hub  *hub
 	kept []string // the ids that the file holds
-	// seen has the request counts that gateways reported, and demand the load of scaled apps.
-	seen   *traffic.History
-	demand *load.Demand
-	// since has, by deployment, the time of its first Leave.
-	since map[string]time.Time
-	// falling has, by deployment that goes to zero, the time of its first Sleep.
-	falling map[string]time.Time
-	// knows is true once the table is complete; known is closed then. looked is true once the
-	// runtime was observed.
-	knows, looked bool
-	known         chan struct{}
-	// around has the regions that requests may be handed to, as the control plane sent them last.
-	// aroundKept is what the file holds.
+	// traffic has the request counts that gateways reported, and demand the load of scaled apps.
+	traffic *traffic.History
+	demand  *load.Demand
+	// leavingSince has, by deployment, the time of its first Leave.
+	leavingSince map[string]time.Time
+	// sleepingSince has, by deployment that goes to zero, the time of its first Sleep.
+	sleepingSince map[string]time.Time
+	// tableComplete is true once completeTable has loaded the inbox. complete is closed then.
+	// observed is true once the runtime was observed.
+	tableComplete, observed bool
+	complete                chan struct{}
+	// around has the neighbours that the control plane sent last: the regions to which requests
+	// may be handed over. aroundKept has the neighbours in the file.
 	around, aroundKept *neighbours.Picture
 	// capacity is the last argument of Annotate, and noted its result.
 	capacity, noted *agentv1.Capacity
 }
 
-// New returns Gateways that count the gateways in the file.
+// New returns Gateways that count the gateways whose ids are in the file.
 func New(cfg Config) (*Gateways, error) {
 	if cfg.Inbox == nil || cfg.Files == nil || cfg.Name == "" || cfg.Around == "" || cfg.TableID == "" || cfg.Log == nil || cfg.Registerer == nil {
 		return nil, errors.New("gateways: every field of Config but Expected is required")
 	}
 	if cfg.Expected < 0 || cfg.Expected > maxGateways {
-		return nil, fmt.Errorf("gateways: %d are expected: use 0 (none need to be there) to %d", cfg.Expected, maxGateways)
+		return nil, fmt.Errorf("gateways: Expected is %d: use 0 (routes wait for no gateway) to %d", cfg.Expected, maxGateways)
 	}
 	if cfg.Zero == nil {
 		cfg.Zero = zero.New()
 	}
 	g := &Gateways{
 		cfg: cfg, wake: make(chan struct{}, 1), progress: func() {},
-		woken: func([]string) {}, since: map[string]time.Time{}, falling: map[string]time.Time{}, known: make(chan struct{}),
-		seen: traffic.New(), demand: load.NewDemand(),
+		woken: func([]string) {}, leavingSince: map[string]time.Time{}, sleepingSince: map[string]time.Time{}, complete: make(chan struct{}),
+		traffic: traffic.New(), demand: load.NewDemand(),
 	}
 	t := newTable(g.assignment)
 	t.phase = func(id string) zero.Phase { return cfg.Zero.Phase(id, g.assignment(id)) }
@@ -114,7 +114,7 @@ func New(cfg Config) (*Gateways, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("read gateways %s: %w", cfg.Name, err)
 	}
-	g.hub.recall(g.kept, time.Now())
+	g.hub.countKept(g.kept, time.Now())
 	if err := g.recallAround(); err != nil {
 		cfg.Log.Error("new gateways do not learn of apps in other regions until the control plane is connected", "error", err)
 	}
@@ -135,23 +135,22 @@ func (g *Gateways) assignment(deploymentID string) *agentv1.DeploymentState {
 func (g *Gateways) Route(r *agentv1.Routes, epoch, generation int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.hub.touched(g.hub.route(r, epoch, generation))
-	g.learn()
+	g.hub.markDirty(g.hub.setRoute(r, epoch, generation))
+	g.completeTable()
 }
 
-// Held sends gateways what they need of the deployments among the keys, for which the inbox holds
-// something new: previews, whether load is counted, and whether requests are held. It ignores keys
-// of other kinds.
-func (g *Gateways) Held(keys ...inbox.Key) {
+// Received updates gateways after the inbox has received new states of these keys. A deployment decides about its
+// preview, and whether gateways count its app's load and hold its requests. Keys of other kinds are ignored.
+func (g *Gateways) Received(keys ...inbox.Key) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.learn() {
-		return // it has read the whole inbox
+	if g.completeTable() {
+		return // completeTable has read the whole inbox
 	}
 	for _, k := range keys {
 		if k.Kind == agentv1.ItemKind_ITEM_KIND_DEPLOYMENT {
-			g.hub.touched(g.hub.hold(k.Name, g.assignment(k.Name)))
-			g.hub.touched(g.hub.turn(k.Name)) // its phase may have changed
+			g.hub.markDirty(g.hub.setDeployment(k.Name, g.assignment(k.Name)))
+			g.hub.markDirty(g.hub.renewIfPhaseChanged(k.Name)) // a new state may change the phase
 		}
 	}
 }
@@ -160,44 +159,44 @@ func (g *Gateways) Held(keys ...inbox.Key) {
 func (g *Gateways) See(seen runtime.Observation) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	first := !g.looked
-	g.looked = true
-	g.hub.touched(g.hub.see(seen.Deployments))
-	g.hub.meet(seen.Deployments, first)
+	first := !g.observed
+	g.observed = true
+	g.hub.markDirty(g.hub.setObserved(seen.Deployments))
+	g.hub.updateCandidates(seen.Deployments, first)
 	g.noteReady(seen.Deployments)
-	for id := range g.since {
+	for id := range g.leavingSince {
 		if !slices.ContainsFunc(seen.Deployments, func(d runtime.ObservedDeployment) bool { return d.DeploymentID == id }) {
-			delete(g.since, id)
-			g.hub.touched(g.hub.stay(id))
+			delete(g.leavingSince, id)
+			g.hub.markDirty(g.hub.stopDraining(id))
 		}
 	}
-	g.forgetFallen(seen.Deployments)
-	g.seen.Forget(func(id string) bool { return g.assignment(id) != nil })
-	if g.knows {
+	g.forgetStopped(seen.Deployments)
+	g.traffic.Forget(func(id string) bool { return g.assignment(id) != nil })
+	if g.tableComplete {
 		maps.DeleteFunc(g.hub.shown, func(id string, _ zero.Phase) bool { return g.assignment(id) == nil })
 		g.cfg.Zero.Forget(func(id string) bool { return g.assignment(id) != nil }, func(id string) bool { return g.hub.apps[id] != nil })
 	}
 	g.demand.Forget(func(appID string) bool { return g.hub.apps[appID].isScaled() })
-	g.learn()
+	g.completeTable()
 }
 
-// Learn checks whether the inbox has received the region's desired state.
+// Learn completes the table if the inbox has received the region's desired state.
 func (g *Gateways) Learn() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.learn()
+	g.completeTable()
 }
 
-// learn completes the table, once, when the inbox is synced and the runtime was observed. It
-// loads all routes and previews of the inbox, and reports whether it did so in this call.
-// Called with mu held.
-func (g *Gateways) learn() bool {
-	if g.knows || !g.looked || !g.cfg.Inbox.Synced() {
+// completeTable loads all routes and previews of the inbox into the table, once, when the inbox
+// is synced and the runtime was observed. It reports whether it did so in this call. The caller
+// holds mu.
+func (g *Gateways) completeTable() bool {
+	if g.tableComplete || !g.observed || !g.cfg.Inbox.Synced() {
 		return false
 	}
-	g.hub.touched(g.hub.load(g.cfg.Inbox.Items()))
-	g.knows = true
-	close(g.known)
+	g.hub.markDirty(g.hub.setItems(g.cfg.Inbox.Items()))
+	g.tableComplete = true
+	close(g.complete)
 	return true
 }
 
@@ -205,7 +204,7 @@ func (g *Gateways) learn() bool {
 func (g *Gateways) Routed(appID string, epoch, generation int64) (why string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.hub.routed(appID, epoch, generation)
+	return g.hub.whyNotServed(appID, epoch, generation)
 }
 
 // Released reports whether no gateway sends to the instance any more, or has a request in
@@ -217,25 +216,25 @@ func (g *Gateways) Released(instanceID string) bool {
 }
 
 // Leave ends new requests to a deployment that will be removed. It returns why the deployment
-// must not be removed yet, and for how long that may last; "" when it may be removed. seen is
-// what runs; nil if that is not known yet.
-func (g *Gateways) Leave(deploymentID string, seen *runtime.Observation) (why string, left time.Duration) {
+// must not be removed yet, and the longest time until it may be; "" when it may be removed. seen
+// is what runs; nil: that is not known yet.
+func (g *Gateways) Leave(deploymentID string, seen *runtime.Observation) (why string, remaining time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(g.hub.gateways) == 0 {
 		return "", 0
 	}
 	now := time.Now()
-	if _, ok := g.since[deploymentID]; !ok {
-		g.since[deploymentID] = now
-		g.hub.touched(g.hub.leave(deploymentID))
+	if _, ok := g.leavingSince[deploymentID]; !ok {
+		g.leavingSince[deploymentID] = now
+		g.hub.markDirty(g.hub.startDraining(deploymentID))
 	}
-	left = g.since[deploymentID].Add(Patience).Sub(now)
+	remaining = g.leavingSince[deploymentID].Add(Patience).Sub(now)
 	switch {
-	case left <= 0:
+	case remaining <= 0:
 		return "", 0
 	case seen == nil:
-		return "waits until it is known what runs", left
+		return "waits for the first observation of the runtime", remaining
 	}
 	for _, d := range seen.Deployments {
 		if d.DeploymentID != deploymentID {
@@ -243,28 +242,28 @@ func (g *Gateways) Leave(deploymentID string, seen *runtime.Observation) (why st
 		}
 		for n := range d.Instances {
 			if id := d.Instances[n].ID; !g.hub.released(id) {
-				return fmt.Sprintf("waits for the gateways to be done with instance %s, %s at most", id, Patience), left
+				return fmt.Sprintf("waits until the gateways have finished their requests to instance %s, %s at most", id, Patience), remaining
 			}
 		}
 	}
 	return "", 0
 }
 
-// Stay takes Leave back: the deployment is wanted after all.
+// Stay undoes Leave: the deployment is not removed.
 func (g *Gateways) Stay(deploymentID string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	delete(g.since, deploymentID)
-	g.hub.touched(g.hub.stay(deploymentID))
+	delete(g.leavingSince, deploymentID)
+	g.hub.markDirty(g.hub.stopDraining(deploymentID))
 }
 
-// Countable returns what runs, with each instance as it counts in the region: one that passes
-// its check but that no gateway can connect to is not ready. While nothing changes, the same
+// Countable returns what runs, with the states that count in the region. An instance that passes
+// its check, but that no gateway can connect to, is not ready. While nothing changes, the same
 // argument gives the same lists.
 func (g *Gateways) Countable(seen []runtime.ObservedDeployment) []runtime.ObservedDeployment {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.hub.mask(seen)
+	return g.hub.applyFindings(seen)
 }
 
 // Annotate adds notes about the gateways, for people, to the region's capacity report. While
@@ -284,6 +283,7 @@ func (g *Gateways) Annotate(c *agentv1.Capacity) *agentv1.Capacity {
 	return g.noted
 }
 
+// connected returns the number of verified gateways with an open stream.
 func (g *Gateways) connected() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -296,7 +296,7 @@ func (g *Gateways) connected() int {
 	return n
 }
 
-// Run expires gateways and keeps the file up to date, until ctx ends.
+// Run expires gateways and writes the files, until ctx ends.
 func (g *Gateways) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -304,7 +304,7 @@ func (g *Gateways) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			// The next agent must not wait for gateways that left just before this one ends.
-			g.keepOrSay(ctx)
+			g.keepFiles(ctx)
 			return nil
 		case <-g.wake:
 		case <-timer.C:
@@ -312,15 +312,15 @@ func (g *Gateways) Run(ctx context.Context) error {
 		g.mu.Lock()
 		expired, next := g.hub.expire(time.Now())
 		for _, id := range expired {
-			g.left(id)
+			g.forgetCounts(id)
 		}
-		g.hub.judge()
-		g.reassess()
+		g.hub.computeFindings()
+		g.renewAsleep()
 		g.mu.Unlock()
 		for _, id := range expired {
 			g.cfg.Log.WarnContext(ctx, "a gateway was away too long: routes no longer wait for it", "gateway", id, "after", Grace)
 		}
-		g.keepOrSay(ctx)
+		g.keepFiles(ctx)
 		if len(expired) > 0 {
 			g.progress()
 		}
@@ -332,22 +332,23 @@ func (g *Gateways) Run(ctx context.Context) error {
 	}
 }
 
-func (g *Gateways) keepOrSay(ctx context.Context) {
+// keepFiles writes the files that are out of date, and logs errors.
+func (g *Gateways) keepFiles(ctx context.Context) {
 	if err := g.keep(); err != nil {
-		g.cfg.Log.ErrorContext(ctx, "cannot store the list of gateways: after a restart the agent may wait for the wrong ones", "error", err)
+		g.cfg.Log.ErrorContext(ctx, "cannot store the list of gateways: after a restart the agent may wait for gateways that are gone, or not wait for others", "error", err)
 	}
 	if err := g.cfg.Zero.Keep(); err != nil {
 		g.cfg.Log.ErrorContext(ctx, "after a restart the agent may hold requests for longer than necessary", "error", err)
 	}
 	if err := g.keepAround(); err != nil {
-		g.cfg.Log.ErrorContext(ctx, "cannot store the neighbours of the region: after a restart the agent sends older ones to gateways", "error", err)
+		g.cfg.Log.ErrorContext(ctx, "cannot store the neighbours of the region: after a restart the agent sends older neighbours to gateways", "error", err)
 	}
 }
 
-// keep writes the file when the gateways that count are not those in it. Only Run calls it.
+// keep writes the file if the gateways that count are not those in it. Only Run calls it.
 func (g *Gateways) keep() error {
 	g.mu.Lock()
-	ids := g.hub.known()
+	ids := g.hub.countingIDs()
 	g.mu.Unlock()
 	if slices.Equal(ids, g.kept) {
 		return nil

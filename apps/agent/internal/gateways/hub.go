@@ -10,18 +10,18 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-// hub knows, for each gateway, what must still be sent to it and what it serves. It is pure,
+// hub has, for each gateway, the apps that must still be sent to it, and what it serves. It is pure,
 // and not safe for concurrent use.
 type hub struct {
 	*table
 	*routable
 	grace time.Duration
-	// expected is how many gateways must serve a route for the region to serve it.
+	// expected is the number of gateways that must serve a route before the region serves it.
 	expected int
 	gateways map[string]*gateway
 	streams  int64
-	// feeds are the entries of feeds, by id, whether they count or not. Each stands for the clients
-	// of another protocol.
+	// feeds has the entries of all feeds, by id. An entry stands for the clients of another protocol.
+	// While it counts, it is in gateways, too.
 	feeds map[string]*gateway
 }
 
@@ -30,7 +30,8 @@ type gateway struct {
 	id string
 	// holdsRequests: it can hold requests of apps at zero.
 	holdsRequests bool
-	// verified: it is one of the region's. Reports of other gateways decide nothing, see Caller.
+	// verified: it has proved that it belongs to the region. Reports of other gateways have no effect
+	// on rollouts, see Caller.
 	verified bool
 	// process is the process that has the id; empty: not known.
 	process string
@@ -42,25 +43,25 @@ type gateway struct {
 	// leaving: it takes no new requests.
 	leaving bool
 
-	// begun: Begin was sent on its stream. have is what it held before that, until it reports
-	// which change of that it serves.
+	// begun: Begin was sent on its stream. have has the apps that it had before that, until it
+	// reports which change of an app it serves.
 	begun bool
 	have  map[string]version
-	// same: have is of this table.
+	// same: the versions in have are of this table.
 	same bool
-	// dirty are the apps whose present state it was not sent. poke signals that there are some.
+	// dirty are the apps whose present state was not sent to it. poke signals that there are some.
 	dirty map[string]bool
 	poke  chan struct{}
-	// holds are the apps that it was sent, or held before. served has the change of each that it
-	// serves.
-	holds  map[string]bool
-	served map[string]int64
-	// busy counts, by instance that gets no new requests, the requests that it has in flight there.
-	// ejected are the instances that it ejected, with the reason.
+	// mayServe are the apps that were sent to it, or that it had before. served has the change of
+	// each app that it serves.
+	mayServe map[string]bool
+	served   map[string]int64
+	// busy has, for each instance to which it sends no new requests, the number of its requests in
+	// flight there. ejected are the instances that it ejected, with the reason.
 	busy    map[string]int32
 	ejected map[string]string
-	// unproven are the instances that it has not reached yet, with the error if it tried. unproven
-	// and ejected are nil before its first report.
+	// unproven are the instances that it has not reached yet, with the error of its last attempt, if
+	// any. unproven and ejected are nil before its first report.
 	unproven map[string]string
 	// notes are shown to people, about the clients of a feed.
 	notes []string
@@ -72,43 +73,43 @@ func newHub(t *table, expected int, grace time.Duration) *hub {
 	return &hub{table: t, routable: newRoutable(), expected: expected, grace: grace, gateways: map[string]*gateway{}, feeds: map[string]*gateway{}}
 }
 
-// recall counts gateways that the previous agent process knew, until they come back or were
+// countKept counts gateways that the previous agent process counted, until they reconnect or were
 // away for the grace.
-func (h *hub) recall(ids []string, now time.Time) {
+func (h *hub) countKept(ids []string, now time.Time) {
 	for _, id := range ids {
 		h.gateways[id] = &gateway{id: id, verified: true, since: now}
 	}
 }
 
-// open counts a gateway from now on and replaces an earlier one of that id. have is what it
-// holds already; same says that have is of this table.
-func (h *hub) open(id, process string, have []*gatewayv1.AppVersion, same bool, now time.Time) *gateway {
+// openStream counts a gateway from now on. It replaces an earlier stream of that id. have are the
+// versions that the gateway has already. same means that they are of this table.
+func (h *hub) openStream(id, process string, have []*gatewayv1.AppVersion, same bool, now time.Time) *gateway {
 	if old := h.gateways[id]; old != nil && old.poke != nil {
-		signal(old.poke) // the old stream finds that another has replaced it
+		signal(old.poke) // so that the old stream finds that this one has replaced it
 	}
 	h.streams++
 	g := &gateway{
 		id: id, verified: true, process: process, stream: h.streams, since: now, heard: now, same: same,
 		have: map[string]version{}, dirty: map[string]bool{}, poke: make(chan struct{}, 1),
-		holds: map[string]bool{}, served: map[string]int64{},
+		mayServe: map[string]bool{}, served: map[string]int64{},
 	}
 	for _, v := range have {
 		g.have[v.AppId] = version{v.Epoch, v.Generation, v.Change}
-		g.holds[v.AppId] = true
+		g.mayServe[v.AppId] = true
 	}
 	h.gateways[id] = g
-	h.regard()
-	h.judge()
+	h.adoptUnwatched()
+	h.computeFindings()
 	return g
 }
 
-// begin marks every app that the gateway does not have as to be sent.
-func (h *hub) begin(g *gateway, now time.Time) {
+// beginTable marks every app dirty whose present state the gateway does not have.
+func (h *hub) beginTable(g *gateway, now time.Time) {
 	g.begun, g.heard = true, now
 	for id, a := range h.apps {
 		had, holds := g.have[id]
-		at := version{a.told.Epoch, a.told.Generation, a.told.Change}
-		if a.gone() && !holds || g.same && had == at {
+		at := version{a.state.Epoch, a.state.Generation, a.state.Change}
+		if a.isGone() && !holds || g.same && had == at {
 			continue
 		}
 		g.dirty[id] = true
@@ -121,22 +122,22 @@ func (h *hub) begin(g *gateway, now time.Time) {
 	signal(g.poke)
 }
 
-// touched marks the apps as to be sent to every gateway.
-func (h *hub) touched(apps []string) {
+// markDirty marks the apps dirty for every gateway and feed.
+func (h *hub) markDirty(apps []string) {
 	if len(h.gateways) == 0 {
 		h.tidy()
 	}
 	for _, g := range h.gateways {
 		if h.feeds[g.id] != g {
-			g.owe(apps)
+			g.markDirty(apps)
 		}
 	}
 	for _, f := range h.feeds {
-		f.owe(apps)
+		f.markDirty(apps)
 	}
 }
 
-func (g *gateway) owe(apps []string) {
+func (g *gateway) markDirty(apps []string) {
 	if !g.begun || len(apps) == 0 {
 		return
 	}
@@ -146,29 +147,29 @@ func (g *gateway) owe(apps []string) {
 	signal(g.poke)
 }
 
-// take returns what the gateway must be sent now: each app in its present state.
-func (h *hub) take(g *gateway) []*gatewayv1.AppRoutes {
+// takeDirty returns the present state of each dirty app of the gateway, which the caller sends.
+func (h *hub) takeDirty(g *gateway) []*gatewayv1.AppRoutes {
 	out := make([]*gatewayv1.AppRoutes, 0, len(g.dirty))
 	for _, id := range slices.Sorted(maps.Keys(g.dirty)) {
 		a := h.apps[id]
 		switch {
-		case a != nil && a.gone() && !g.holds[id]:
+		case a != nil && a.isGone() && !g.mayServe[id]:
 			continue
 		case a != nil:
-			out = append(out, a.told)
+			out = append(out, a.state)
 		default:
 			h.change++
 			out = append(out, &gatewayv1.AppRoutes{AppId: id, Change: h.change})
 		}
-		g.holds[id] = true
+		g.mayServe[id] = true
 	}
 	clear(g.dirty)
 	return out
 }
 
-// close records that a stream has ended. left reports whether its gateway has left. It is false
-// if another stream has replaced this one.
-func (h *hub) close(g *gateway, now time.Time) (left bool) {
+// closeStream records that a stream has ended. left is true if its gateway had reported that it is
+// leaving. It is false if another stream has replaced this one.
+func (h *hub) closeStream(g *gateway, now time.Time) (left bool) {
 	if h.gateways[g.id] != g {
 		return false
 	}
@@ -177,19 +178,19 @@ func (h *hub) close(g *gateway, now time.Time) (left bool) {
 	} else {
 		g.stream, g.since, g.begun, g.poke = 0, now, false, nil
 	}
-	h.judge()
+	h.computeFindings()
 	return left
 }
 
-// heed takes a report. It returns false if that gateway's process has no stream.
-func (h *hub) heed(r *gatewayv1.ReportRequest, now time.Time) bool {
+// applyReport records a gateway's report. It returns false if that gateway's process has no stream.
+func (h *hub) applyReport(r *gatewayv1.ReportRequest, now time.Time) bool {
 	g := h.gateways[r.GatewayId]
 	if g == nil || g.stream == 0 || !g.begun || g.process != r.ProcessId {
 		return false
 	}
 	g.heard, g.leaving = now, g.leaving || r.Leaving
 	for _, s := range r.Served {
-		h.serve(g, s.AppId, s.InstancesChange)
+		h.recordServed(g, s.AppId, s.InstancesChange)
 	}
 	g.busy, g.ejected, g.unproven = map[string]int32{}, map[string]string{}, map[string]string{}
 	for _, in := range r.Instances {
@@ -204,13 +205,13 @@ func (h *hub) heed(r *gatewayv1.ReportRequest, now time.Time) bool {
 		}
 	}
 	h.tidy()
-	h.judge()
+	h.computeFindings()
 	return true
 }
 
-// serve records the change of an app that the gateway serves. A number beyond the newest change
-// counts as the newest change.
-func (h *hub) serve(g *gateway, appID string, change int64) {
+// recordServed records the change of an app that the gateway serves. A number above the newest
+// change counts as the newest change.
+func (h *hub) recordServed(g *gateway, appID string, change int64) {
 	g.served[appID] = max(g.served[appID], min(change, h.change))
 	delete(g.have, appID)
 }
@@ -219,31 +220,32 @@ func (h *hub) serve(g *gateway, appID string, change int64) {
 func (h *hub) tidy() {
 	for _, g := range h.gateways {
 		if len(g.have) > 0 || g.stream == 0 {
-			return // it is not known what it serves
+			return // what the gateway serves is not known
 		}
 	}
 	for instance, apps := range h.closed {
 		for id, change := range apps {
-			if h.everybodyServes(id, change) {
-				h.past(instance, id)
+			if h.allServe(id, change) {
+				h.forgetClosed(instance, id)
 			}
 		}
 	}
 	for id := range h.removed {
-		if !h.everybodyServes(id, h.apps[id].told.Change) {
+		if !h.allServe(id, h.apps[id].state.Change) {
 			continue
 		}
-		h.forget(id)
+		h.dropApp(id)
 		for _, g := range h.gateways {
-			delete(g.holds, id)
+			delete(g.mayServe, id)
 			delete(g.served, id)
 		}
 	}
 }
 
-func (h *hub) everybodyServes(appID string, change int64) bool {
+// allServe reports whether no gateway serves an earlier change of the app.
+func (h *hub) allServe(appID string, change int64) bool {
 	for _, g := range h.gateways {
-		if g.holds[appID] && g.served[appID] < change || g.dirty[appID] && !g.holds[appID] {
+		if g.mayServe[appID] && g.served[appID] < change || g.dirty[appID] && !g.mayServe[appID] {
 			return false
 		}
 	}
@@ -273,15 +275,15 @@ func (h *hub) expire(now time.Time) (expired []string, next time.Time) {
 	return expired, next
 }
 
-// routed returns why an app's route, which the table was given, is not served yet; "" when it
-// is. A newer route answers for an older one.
-func (h *hub) routed(appID string, epoch, generation int64) (why string) {
+// whyNotServed returns why a route that the table has received is not served yet; "" if it is. If a
+// newer route of the app is served, so is this one.
+func (h *hub) whyNotServed(appID string, epoch, generation int64) (why string) {
 	a := h.apps[appID]
 	if a == nil {
 		return "" // the app was removed, and every gateway serves that
 	}
-	// An app without a route is in the table for its previews: there was no route to remove.
-	if a.routes != nil && (a.told.Epoch < epoch || a.told.Epoch == epoch && a.told.Generation < generation) {
+	// An app without a route is in the table because of its previews: there was no route to remove.
+	if a.routes != nil && (a.state.Epoch < epoch || a.state.Epoch == epoch && a.state.Generation < generation) {
 		return "the table of routes does not have it yet"
 	}
 	serving := 0
@@ -291,7 +293,7 @@ func (h *hub) routed(appID string, epoch, generation int64) (why string) {
 		_, untold := g.have[appID]
 		switch {
 		case !g.verified:
-		case !untold && g.begun && (g.served[appID] >= a.routed || a.gone() && !g.holds[appID]):
+		case !untold && g.begun && (g.served[appID] >= a.routeChange || a.isGone() && !g.mayServe[appID]):
 			if g.stream != 0 && !g.leaving {
 				serving++
 			}
@@ -303,7 +305,7 @@ func (h *hub) routed(appID string, epoch, generation int64) (why string) {
 	}
 	switch {
 	case len(behind) > 0:
-		return fmt.Sprintf("waits for gateway %s to serve it", list(behind))
+		return fmt.Sprintf("waits for gateway %s to serve it", joinFirst(behind))
 	case serving < h.expected:
 		return fmt.Sprintf("%d of %d expected gateways serve it", serving, h.expected)
 	}
@@ -324,7 +326,7 @@ func (h *hub) released(instanceID string) bool {
 			return false
 		}
 		for id, change := range h.closed[instanceID] {
-			if g.holds[id] && g.served[id] < change {
+			if g.mayServe[id] && g.served[id] < change {
 				return false
 			}
 		}
@@ -332,7 +334,7 @@ func (h *hub) released(instanceID string) bool {
 	return true
 }
 
-// notes returns what people should know about the gateways.
+// notes returns problems of the gateways, for people.
 func (h *hub) notes() []string {
 	connected, unverified := 0, 0
 	var out []string
@@ -341,15 +343,15 @@ func (h *hub) notes() []string {
 		switch {
 		case !g.verified:
 			unverified++
-		case h.feeds[id] == g && g.stream == 0: // its own notes say who
+		case h.feeds[id] == g && g.stream == 0: // the notes of the feed name the clients
 		case g.stream == 0:
-			out = append(out, fmt.Sprintf("gateway %s is away: it counts no more %s after it went, at %s", id, h.grace, g.since.UTC().Format(time.TimeOnly)))
+			out = append(out, fmt.Sprintf("gateway %s is away since %s: routes wait for it for %s at most", id, g.since.UTC().Format(time.TimeOnly), h.grace))
 		case !g.leaving:
 			connected++
 		}
 	}
 	if unverified > 0 {
-		out = append(out, fmt.Sprintf("%d gateways are not authenticated: routes do not wait for them, and their figures do not count; leave --listen-insecure out", unverified))
+		out = append(out, fmt.Sprintf("%d gateways are not authenticated: routes do not wait for them, and their request counts are not used; start the agent without --listen-insecure", unverified))
 	}
 	for _, id := range slices.Sorted(maps.Keys(h.feeds)) {
 		out = append(out, h.feeds[id].notes...)
@@ -360,8 +362,8 @@ func (h *hub) notes() []string {
 	return out
 }
 
-// known returns the ids of the gateways that count.
-func (h *hub) known() []string {
+// countingIDs returns the ids of the verified gateways that count.
+func (h *hub) countingIDs() []string {
 	var out []string
 	for id, g := range h.gateways {
 		if g.verified {
@@ -372,8 +374,8 @@ func (h *hub) known() []string {
 	return out
 }
 
-// list joins the first few names.
-func list(names []string) string {
+// joinFirst joins the first names, and counts the others.
+func joinFirst(names []string) string {
 	const few = 3
 	if len(names) <= few {
 		return strings.Join(names, ", ")
@@ -388,7 +390,7 @@ func signal(c chan struct{}) {
 	}
 }
 
-// silent reports whether the gateway, since its Begin, has sent no report for longest.
-func (g *gateway) silent(now time.Time, longest time.Duration) bool {
+// isSilent reports whether the gateway has sent no report for longer than longest, after its Begin.
+func (g *gateway) isSilent(now time.Time, longest time.Duration) bool {
 	return g.begun && now.Sub(g.heard) > longest
 }

@@ -14,12 +14,12 @@ import (
 )
 
 func TestDemand(t *testing.T) {
-	// scaled is a region with a scaled app and a gateway.
-	scaled := func(t *testing.T) (*harness, *gatewayv1.AppRoutes) {
+	// startScaled starts a region with a scaled app and a gateway.
+	startScaled := func(t *testing.T) (*harness, *gatewayv1.AppRoutes) {
 		t.Helper()
 		r := startHarness(t, disk.NewMemory(), 0)
 		stream := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first})
-		r.Route(r.hold(t), 0, 4)
+		r.Route(r.receiveSnapshot(t), 0, 4)
 		_, apps := stream.table()
 		require.False(t, apps[0].CountLoad)
 		item := &agentv1.Item{Kind: agentv1.ItemKind_ITEM_KIND_DEPLOYMENT, Key: "dep_2", Generation: 2, Content: &agentv1.Item_Deployment{Deployment: &agentv1.DeploymentState{
@@ -28,7 +28,7 @@ func TestDemand(t *testing.T) {
 		}}}
 		keys, err := r.inbox.Delta(&agentv1.Delta{After: 1, Upto: 2, Items: []*agentv1.Item{item}})
 		require.NoError(t, err)
-		r.Held(keys...)
+		r.Received(keys...)
 		return r, stream.next().GetApps().Apps[0]
 	}
 	report := func(t *testing.T, r *harness, loads ...*gatewayv1.AppLoad) {
@@ -41,8 +41,8 @@ func TestDemand(t *testing.T) {
 	load := func(app string) *gatewayv1.AppLoad {
 		return &gatewayv1.AppLoad{AppId: app, Queued: 1, Deployments: []*gatewayv1.DeploymentLoad{{DeploymentId: "dep_2", InFlight: 7}}}
 	}
-	t.Run("is asked of gateways for apps that are scaled, and known from their reports", func(t *testing.T) {
-		r, app := scaled(t)
+	t.Run("gateways count the load of scaled apps and report it", func(t *testing.T) {
+		r, app := startScaled(t)
 		require.True(t, app.CountLoad)
 		_, ok := r.Demand("app_1", time.Now())
 		require.False(t, ok)
@@ -53,8 +53,8 @@ func TestDemand(t *testing.T) {
 		_, ok = r.Demand("app_2", time.Now())
 		require.False(t, ok, "it is not scaled here")
 	})
-	t.Run("of a gateway that is not verified does not count", func(t *testing.T) {
-		r, _ := scaled(t)
+	t.Run("reports of an unverified gateway do not count", func(t *testing.T) {
+		r, _ := startScaled(t)
 		r.as.Store(&Caller{})
 		r.watch(t, &gatewayv1.WatchRequest{GatewayId: first}).table()
 		report(t, r, load("app_1"))

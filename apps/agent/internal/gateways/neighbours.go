@@ -11,9 +11,9 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-// Around sends the neighbours of this region to the gateways. It keeps them for the next agent
+// Around sends the neighbours of this region to the gateways. It stores them for the next agent
 // process, which sends them until the control plane sends new ones. So a gateway that starts
-// without a file learns the neighbours as it learns the routes.
+// without a file receives the neighbours with the routes, even while there is no control plane.
 func (g *Gateways) Around(n *gatewayv1.Neighbours) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -26,9 +26,9 @@ func (g *Gateways) Around(n *gatewayv1.Neighbours) {
 	}
 }
 
-// neighbours returns the present picture, and the frames that a gateway needs which was sent the
-// picture told.
-func (g *Gateways) neighbours(told *neighbours.Picture) (*neighbours.Picture, []*gatewayv1.WatchResponse) {
+// neighbourFrames returns the present neighbours, and the frames that update a gateway that has
+// the neighbours told.
+func (g *Gateways) neighbourFrames(told *neighbours.Picture) (*neighbours.Picture, []*gatewayv1.WatchResponse) {
 	g.mu.Lock()
 	now := g.around
 	g.mu.Unlock()
@@ -57,7 +57,7 @@ func (g *Gateways) recallAround() error {
 	return nil
 }
 
-// keepAround writes the file when the neighbours are not those in it. Only Run calls it.
+// keepAround writes the file if the neighbours are not those in it. Only Run calls it.
 func (g *Gateways) keepAround() error {
 	g.mu.Lock()
 	now := g.around

@@ -82,6 +82,7 @@ func checkOf(spec *windlassv1.DeploymentSpec) *gatewayv1.HealthCheck {
 	return out
 }
 
+// apiKeysOf converts app keys to the gateways' message.
 func apiKeysOf(keys []*agentv1.AppKey) []*gatewayv1.ApiKey {
 	out := make([]*gatewayv1.ApiKey, 0, len(keys))
 	for _, k := range keys {

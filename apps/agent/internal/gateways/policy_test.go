@@ -14,7 +14,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// policy has every field set; of affinity, the header.
+// policy returns a policy with every field set. Of affinity, it has the header.
 func policy() *windlassv1.RoutingPolicy {
 	return &windlassv1.RoutingPolicy{
 		Balancing: windlassv1.RoutingPolicy_BALANCING_AFFINITY, Affinity: &windlassv1.Affinity{Header: "X-Session"},
@@ -40,7 +40,7 @@ func TestPolicy_EveryFieldReachesGateways(t *testing.T) {
 	got := policyOf(from)
 	for _, m := range []proto.Message{got, got.Cors, got.PayloadLog, got.ColdStart} {
 		for f := range fields(m) {
-			require.True(t, m.ProtoReflect().Has(f) || f.Name() == "affinity_cookie", "%s does not get through", f.FullName())
+			require.True(t, m.ProtoReflect().Has(f) || f.Name() == "affinity_cookie", "%s does not reach gateways", f.FullName())
 		}
 	}
 	want := &gatewayv1.RoutePolicy{
@@ -87,48 +87,48 @@ func TestPolicy_IsServedWithItsGeneration(t *testing.T) {
 	route := func(p *windlassv1.RoutingPolicy) *agentv1.Routes {
 		return &agentv1.Routes{AppId: "app_1", Hosts: []string{"chat.test"}, Targets: []*agentv1.RouteTarget{{DeploymentId: "dep_1", Weight: 100}}, Policy: p}
 	}
-	require.NotEmpty(t, tab.route(route(nil), 1, 1))
-	require.Nil(t, tab.apps["app_1"].told.Policy)
-	first := tab.apps["app_1"].told.Change
+	require.NotEmpty(t, tab.setRoute(route(nil), 1, 1))
+	require.Nil(t, tab.apps["app_1"].state.Policy)
+	first := tab.apps["app_1"].state.Change
 
-	require.Equal(t, []string{"app_1"}, tab.route(route(policy()), 1, 2))
-	told := tab.apps["app_1"].told
+	require.Equal(t, []string{"app_1"}, tab.setRoute(route(policy()), 1, 2))
+	told := tab.apps["app_1"].state
 	require.Equal(t, int64(2), told.Generation)
 	require.Greater(t, told.Change, first)
 	require.Equal(t, "X-Session", told.Policy.GetAffinityHeader())
-	require.Equal(t, told.Change, tab.apps["app_1"].routed, "what gateways must serve for generation 2 to be acknowledged has the policy")
+	require.Equal(t, told.Change, tab.apps["app_1"].routeChange, "generation 2 counts as served only once gateways serve its policy")
 
-	require.Empty(t, tab.route(route(nil), 1, 1), "an older generation takes no policy away")
-	require.NotEmpty(t, tab.route(route(nil), 1, 3))
-	require.Nil(t, tab.apps["app_1"].told.Policy)
+	require.Empty(t, tab.setRoute(route(nil), 1, 1), "an older generation does not remove the policy")
+	require.NotEmpty(t, tab.setRoute(route(nil), 1, 3))
+	require.Nil(t, tab.apps["app_1"].state.Policy)
 
-	require.NotEmpty(t, tab.route(&agentv1.Routes{AppId: "app_1", Policy: policy()}, 1, 4), "a route without hosts is none")
-	require.Nil(t, tab.apps["app_1"].told.Policy)
+	require.NotEmpty(t, tab.setRoute(&agentv1.Routes{AppId: "app_1", Policy: policy()}, 1, 4), "a message without hosts means that there is no route")
+	require.Nil(t, tab.apps["app_1"].state.Policy)
 }
 
-// A version that wants keys wants them at its own host, too, though its app's are not known.
-func TestHostsWithoutTargetsAreToldToGateways(t *testing.T) {
+func TestRoute_WithoutTargetsHasItsHosts(t *testing.T) {
 	tb := newTable(func(string) *agentv1.DeploymentState {
 		return &agentv1.DeploymentState{Deployment: &agentv1.Deployment{AppName: "chat"}}
 	})
-	tb.route(&agentv1.Routes{AppId: "app_1", Hosts: []string{"chat.test"}, Targets: []*agentv1.RouteTarget{{DeploymentId: "dep_1", Weight: 100}}}, 1, 1)
-	tb.route(&agentv1.Routes{AppId: "app_1", Hosts: []string{"chat.test"}}, 1, 2)
-	told := tb.apps["app_1"].told
+	tb.setRoute(&agentv1.Routes{AppId: "app_1", Hosts: []string{"chat.test"}, Targets: []*agentv1.RouteTarget{{DeploymentId: "dep_1", Weight: 100}}}, 1, 1)
+	tb.setRoute(&agentv1.Routes{AppId: "app_1", Hosts: []string{"chat.test"}}, 1, 2)
+	told := tb.apps["app_1"].state
 	require.Equal(t, []string{"chat.test"}, told.Hosts)
 	require.Empty(t, told.Targets)
 	require.Equal(t, []any{"chat", int64(2)}, []any{told.AppName, told.Generation})
-	tb.route(&agentv1.Routes{AppId: "app_1"}, 1, 3)
-	require.True(t, tb.apps["app_1"].gone())
+	tb.setRoute(&agentv1.Routes{AppId: "app_1"}, 1, 3)
+	require.True(t, tb.apps["app_1"].isGone())
 }
 
-func TestKeysAreToldAndWithoutThemAPreviewIsClosed(t *testing.T) {
+// A preview of a version that requires keys requires them even while the app's keys are not known.
+func TestKeys_AreSentAndPreviewsRequireThem(t *testing.T) {
 	state := &agentv1.DeploymentState{Action: agentv1.DeploymentState_ACTION_APPLY, Deployment: &agentv1.Deployment{
 		Id: "dep_1", AppId: "app_1", PreviewHost: "v1.chat.test",
 		Spec: &windlassv1.DeploymentSpec{Routing: &windlassv1.RoutingPolicy{RequireApiKey: true}},
 	}}
 	tab := newTable(func(string) *agentv1.DeploymentState { return state })
-	tab.hold("dep_1", state)
-	told := tab.apps["app_1"].told
+	tab.setDeployment("dep_1", state)
+	told := tab.apps["app_1"].state
 	require.True(t, told.Previews[0].RequireApiKey)
 	require.Empty(t, told.ApiKeys)
 	require.Nil(t, told.Policy)
@@ -137,13 +137,13 @@ func TestKeysAreToldAndWithoutThemAPreviewIsClosed(t *testing.T) {
 		AppId: "app_1", Hosts: []string{"chat.test"}, Targets: []*agentv1.RouteTarget{{DeploymentId: "dep_1", Weight: 100}},
 		Keys: []*agentv1.AppKey{{Name: "mobile", Hash: []byte{1}, ExpiresAt: 5}},
 	}
-	require.Equal(t, []string{"app_1"}, tab.route(route, 1, 1))
-	told = tab.apps["app_1"].told
+	require.Equal(t, []string{"app_1"}, tab.setRoute(route, 1, 1))
+	told = tab.apps["app_1"].state
 	require.Len(t, told.ApiKeys, 1)
 	require.True(t, proto.Equal(&gatewayv1.ApiKey{Name: "mobile", Hash: []byte{1}, ExpiresAt: 5}, told.ApiKeys[0]))
 }
 
-func TestGatewaysMakeTheCheckThatTheyCan(t *testing.T) {
+func TestHealthCheck_OnThePortOfRequestsIsSent(t *testing.T) {
 	require.Nil(t, checkOf(nil), "not known")
 	defaults := &gatewayv1.HealthCheck{Path: "/health", Method: "GET", Timeout: durationpb.New(5 * time.Second)}
 	require.True(t, proto.Equal(defaults, checkOf(&windlassv1.DeploymentSpec{})))
@@ -153,10 +153,10 @@ func TestGatewaysMakeTheCheckThatTheyCan(t *testing.T) {
 	}
 	require.True(t, proto.Equal(&gatewayv1.HealthCheck{Path: "/ready", Method: "HEAD", Timeout: durationpb.New(time.Second), ExpectedCodes: []string{"204"}}, checkOf(spec)))
 	spec.HealthCheck.Port = "admin"
-	require.Nil(t, checkOf(spec), "requests go to another port")
+	require.Nil(t, checkOf(spec), "a gateway checks only the port that it sends requests to")
 }
 
-func TestCallsThatLoadModelsAreClosed(t *testing.T) {
+func TestModels_CallsThatLoadThemAreClosed(t *testing.T) {
 	for name, spec := range map[string]*windlassv1.DeploymentSpec{
 		"":       {},
 		"model":  {Model: &windlassv1.LoadedModel{}},
@@ -166,9 +166,9 @@ func TestCallsThatLoadModelsAreClosed(t *testing.T) {
 			Id: "dep_1", AppId: "app_1", PreviewHost: "v1.chat.test", Spec: spec,
 		}}
 		tab := newTable(func(string) *agentv1.DeploymentState { return state })
-		tab.hold("dep_1", state)
-		require.Equal(t, name != "", len(tab.apps["app_1"].told.ClosedPaths) > 0, "a preview of %s", name)
-		tab.route(&agentv1.Routes{AppId: "app_1", Hosts: []string{"chat.test"}, Targets: []*agentv1.RouteTarget{{DeploymentId: "dep_1", Weight: 100}}}, 1, 1)
-		require.Equal(t, name != "", len(tab.apps["app_1"].told.ClosedPaths) > 0, "a host of %s", name)
+		tab.setDeployment("dep_1", state)
+		require.Equal(t, name != "", len(tab.apps["app_1"].state.ClosedPaths) > 0, "a preview of %s", name)
+		tab.setRoute(&agentv1.Routes{AppId: "app_1", Hosts: []string{"chat.test"}, Targets: []*agentv1.RouteTarget{{DeploymentId: "dep_1", Weight: 100}}}, 1, 1)
+		require.Equal(t, name != "", len(tab.apps["app_1"].state.ClosedPaths) > 0, "a host of %s", name)
 	}
 }

@@ -14,23 +14,23 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// peer is a gateway as it is, whatever the hub believes.
+// peer is the true state of a gateway, or of the clients of a feed. The hub knows only what it reported.
 type peer struct {
 	id string
-	// stream is nil while it is away; since when it is.
+	// stream is nil while it is away. since is when it went away.
 	stream *gateway
 	since  time.Time
 	begun  bool
-	// feed that it is behind; nil: it is a gateway.
+	// feed is set if the peer stands for the clients of a feed.
 	feed *gateway
-	// sent is on its way, served what it decides by.
+	// sent are the states that were sent and not applied yet. served are the states by which it routes.
 	sent   []*gatewayv1.AppRoutes
 	served map[string]*gatewayv1.AppRoutes
-	// table that served is of.
+	// table is the number of the table that served is of.
 	table int
-	// told are the apps that the hub was told of since Begin.
+	// told are the apps that it may report since Begin. For a feed, with the changes to report.
 	told map[string]int64
-	// flight are requests that it has, by instance.
+	// flight has the number of its requests in flight, by instance.
 	flight map[string]int32
 }
 
@@ -43,41 +43,41 @@ func (p *peer) sendsTo(instance string) bool {
 	return p.flight[instance] > 0
 }
 
-// model is a region of two apps, three deployments and some gateways.
+// model is a region with two apps, three deployments, three gateways and two feeds.
 type model struct {
 	t     *rapid.T
 	now   time.Time
 	h     *hub
 	table int
 	peers []*peer
-	// behind are what those behind each feed do, as one: sent is what they were sent and have
-	// not acknowledged, told what was not told of what they did.
+	// behind has one peer for the clients of each feed. Its sent are the states that the clients have
+	// not acknowledged, and its told the changes that the feed has not reported.
 	behind []*peer
 	lists  map[string][]runtime.Instance
 	gens   map[string]int64
 	made   int
 }
 
-func (m *model) fresh() {
+func (m *model) startAgent() {
 	known := []string{}
 	if m.h != nil {
-		known = m.h.known()
+		known = m.h.countingIDs()
 	}
 	m.table++
 	m.h = newHub(newTable(func(string) *agentv1.DeploymentState { return nil }), 0, Grace)
-	m.h.recall(known, m.now)
+	m.h.countKept(known, m.now)
 	for _, b := range m.behind {
 		b.feed, b.begun, b.sent, b.told = m.h.follow(b.id), false, nil, map[string]int64{}
 	}
 }
 
-// follow takes what a feed has. Those behind it, if there are any, apply some of it.
+// follow takes the changed apps of a feed. Its clients, if there are any, apply some of them.
 func (m *model) follow(b *peer) {
 	if !b.begun {
-		m.h.begin(b.feed, m.now)
+		m.h.beginTable(b.feed, m.now)
 		b.begun = true
 	}
-	b.sent = append(b.sent, m.h.take(b.feed)...)
+	b.sent = append(b.sent, m.h.takeDirty(b.feed)...)
 	n := len(b.sent)
 	if b.stream != nil {
 		n = rapid.IntRange(0, n).Draw(m.t, "applied")
@@ -85,7 +85,7 @@ func (m *model) follow(b *peer) {
 	m.acknowledge(b, n)
 }
 
-// acknowledge has what was sent first served, and told once that is all.
+// acknowledge applies the first n states that were sent. Once all are applied, the feed reports them.
 func (m *model) acknowledge(b *peer, n int) {
 	for _, a := range b.sent[:n] {
 		if b.told[a.AppId] = a.Change; b.stream != nil {
@@ -95,30 +95,30 @@ func (m *model) acknowledge(b *peer, n int) {
 	if b.sent = b.sent[n:]; len(b.sent) > 0 {
 		return
 	}
-	// They have what they were sent, and nothing else.
+	// The clients serve only apps that were sent to them.
 	for id := range b.served {
 		if b.stream != nil && m.h.apps[id] == nil {
 			delete(b.served, id)
 		}
 	}
-	m.h.serves(b.feed, b.told, b.stream != nil, nil, m.now)
+	m.h.recordFeed(b.feed, b.told, b.stream != nil, nil, m.now)
 	b.told = map[string]int64{}
 }
 
-// come has somebody be behind a feed, who is sent all of it.
-func (m *model) come(b *peer) {
+// addClient connects a client to the feed, which sends it the whole table.
+func (m *model) addClient(b *peer) {
 	if b.stream != nil || !b.begun {
 		return
 	}
-	m.h.serves(b.feed, nil, true, nil, m.now)
-	b.stream, b.sent = b.feed, m.h.take(b.feed)
+	m.h.recordFeed(b.feed, nil, true, nil, m.now)
+	b.stream, b.sent = b.feed, m.h.takeDirty(b.feed)
 	sent := map[string]bool{}
 	for _, a := range b.sent {
 		sent[a.AppId] = true
 	}
 	for id, a := range m.h.apps {
 		if !sent[id] {
-			b.sent = append(b.sent, a.told)
+			b.sent = append(b.sent, a.state)
 		}
 	}
 }
@@ -127,7 +127,7 @@ func (m *model) come(b *peer) {
 func (m *model) leaveFeed(b *peer) {
 	if b.stream != nil {
 		b.stream, b.since, b.sent = nil, m.now, nil
-		m.h.serves(b.feed, nil, false, nil, m.now)
+		m.h.recordFeed(b.feed, nil, false, nil, m.now)
 	}
 }
 
@@ -136,7 +136,7 @@ func (m *model) observe() {
 	for _, id := range []string{"dep_1", "dep_2", "dep_3"} {
 		seen = append(seen, runtime.ObservedDeployment{DeploymentID: id, Instances: slices.Clone(m.lists[id])})
 	}
-	m.h.touched(m.h.see(seen))
+	m.h.markDirty(m.h.setObserved(seen))
 }
 
 func (m *model) route(app string) {
@@ -150,17 +150,17 @@ func (m *model) route(app string) {
 			}
 		}
 	}
-	m.h.touched(m.h.route(r, 1, m.gens[app]))
+	m.h.markDirty(m.h.setRoute(r, 1, m.gens[app]))
 }
 
-// hold has a deployment of an app assigned, with a preview or without, or deleted.
-func (m *model) hold(app string) {
+// assign assigns a deployment of an app with a preview, or deletes it.
+func (m *model) assign(app string) {
 	id := rapid.SampledFrom([]string{"dep_1", "dep_2", "dep_3"}).Draw(m.t, "deployment")
 	state := &agentv1.DeploymentState{Action: agentv1.DeploymentState_ACTION_DELETE}
 	if rapid.Bool().Draw(m.t, "apply") {
 		state = &agentv1.DeploymentState{Action: agentv1.DeploymentState_ACTION_APPLY, Deployment: &agentv1.Deployment{Id: id, AppId: app, PreviewHost: id + ".test"}}
 	}
-	m.h.touched(m.h.hold(id, state))
+	m.h.markDirty(m.h.setDeployment(id, state))
 }
 
 func (m *model) watch(p *peer) {
@@ -171,26 +171,26 @@ func (m *model) watch(p *peer) {
 	for id, a := range p.served {
 		have = append(have, &gatewayv1.AppVersion{AppId: id, Epoch: a.Epoch, Generation: a.Generation, Change: a.Change})
 	}
-	p.stream, p.begun, p.sent, p.told = m.h.open(p.id, "", have, p.table == m.table, m.now), false, nil, map[string]int64{}
+	p.stream, p.begun, p.sent, p.told = m.h.openStream(p.id, "", have, p.table == m.table, m.now), false, nil, map[string]int64{}
 }
 
 func (m *model) leave(p *peer) {
 	if p.stream != nil {
-		m.h.close(p.stream, m.now)
+		m.h.closeStream(p.stream, m.now)
 		p.stream, p.since = nil, m.now
 	}
 }
 
-// receive takes what the hub has for the gateway, and applies some of it.
+// receive takes the dirty apps of the gateway, and applies some of them.
 func (m *model) receive(p *peer) {
 	if p.stream == nil {
 		return
 	}
 	if !p.begun {
-		m.h.begin(p.stream, m.now)
+		m.h.beginTable(p.stream, m.now)
 		p.begun, p.table = true, m.table
 	}
-	p.sent = append(p.sent, m.h.take(p.stream)...)
+	p.sent = append(p.sent, m.h.takeDirty(p.stream)...)
 	n := rapid.IntRange(0, len(p.sent)).Draw(m.t, "applied")
 	for _, a := range p.sent[:n] {
 		p.served[a.AppId] = a
@@ -209,7 +209,7 @@ func (m *model) report(p *peer) {
 	}
 	req := &gatewayv1.ReportRequest{GatewayId: p.id}
 	for id, a := range p.served {
-		// What was kept from another table is not of this one until it was sent again.
+		// The change of an app that the gateway kept from another table must not be reported before it was sent again.
 		_, fresh := p.told[id]
 		if fresh || p.stream.same && !waiting[id] {
 			req.Served = append(req.Served, &gatewayv1.Served{AppId: id, Epoch: a.Epoch, Generation: a.Generation, InstancesChange: a.Change})
@@ -226,12 +226,12 @@ func (m *model) report(p *peer) {
 			req.Instances = append(req.Instances, &gatewayv1.InstanceHealth{InstanceId: id, InFlight: n})
 		}
 	}
-	if !m.h.heed(req, m.now) {
+	if !m.h.applyReport(req, m.now) {
 		m.t.Fatalf("the report of a gateway with a stream was refused")
 	}
 }
 
-// requests go wherever the gateway may send them; others end.
+// requests begins requests to instances that the gateway may send to, and ends requests to others.
 func (m *model) requests(p *peer) {
 	for _, list := range m.lists {
 		for _, in := range list {
@@ -272,7 +272,7 @@ func (m *model) requireNoneSends(instance string) {
 	for _, p := range slices.Concat(m.peers, m.behind) {
 		away := p.stream == nil && !m.now.Before(p.since.Add(Grace))
 		if !away && p.sendsTo(instance) {
-			m.t.Fatalf("%s would be stopped while %s sends to it", instance, p.id)
+			m.t.Fatalf("%s may be stopped while %s sends to it", instance, p.id)
 		}
 	}
 }
@@ -286,7 +286,7 @@ func TestRelease_WaitsForEveryGatewayProperty(t *testing.T) {
 		for _, id := range []string{"feed", "other feed"} {
 			m.behind = append(m.behind, &peer{id: id, since: m.now.Add(-time.Hour), served: map[string]*gatewayv1.AppRoutes{}, told: map[string]int64{}})
 		}
-		m.fresh()
+		m.startAgent()
 		for n := range 3 {
 			m.peers = append(m.peers, &peer{
 				id: fmt.Sprintf("gateway-%d", n), since: m.now.Add(-time.Hour),
@@ -297,13 +297,13 @@ func TestRelease_WaitsForEveryGatewayProperty(t *testing.T) {
 		behind := func() *peer { return rapid.SampledFrom(m.behind).Draw(t, "feed") }
 		t.Repeat(map[string]func(*rapid.T){
 			"route":    func(*rapid.T) { m.route(rapid.SampledFrom([]string{"app_1", "app_2"}).Draw(t, "app")) },
-			"preview":  func(*rapid.T) { m.hold(rapid.SampledFrom([]string{"app_1", "app_2"}).Draw(t, "app")) },
+			"preview":  func(*rapid.T) { m.assign(rapid.SampledFrom([]string{"app_1", "app_2"}).Draw(t, "app")) },
 			"instance": func(*rapid.T) { m.instances() },
 			"watch":    func(*rapid.T) { m.watch(pick()) },
 			"receive":  func(*rapid.T) { m.receive(pick()) },
 			"report":   func(*rapid.T) { m.report(pick()) },
 			"feed":     func(*rapid.T) { m.follow(behind()) },
-			"come":     func(*rapid.T) { m.come(behind()) },
+			"come":     func(*rapid.T) { m.addClient(behind()) },
 			"go":       func(*rapid.T) { m.leaveFeed(behind()) },
 			"requests": func(*rapid.T) { m.requests(pick()) },
 			"break":    func(*rapid.T) { m.leave(pick()) },
@@ -319,13 +319,13 @@ func TestRelease_WaitsForEveryGatewayProperty(t *testing.T) {
 					m.leaveFeed(b)
 				}
 				old := m.h.apps
-				m.fresh()
+				m.startAgent()
 				for id, a := range old {
 					for deployment, p := range a.previews {
-						m.h.hold(deployment, &agentv1.DeploymentState{Action: agentv1.DeploymentState_ACTION_APPLY, Deployment: &agentv1.Deployment{AppId: id, PreviewHost: p.host}})
+						m.h.setDeployment(deployment, &agentv1.DeploymentState{Action: agentv1.DeploymentState_ACTION_APPLY, Deployment: &agentv1.Deployment{AppId: id, PreviewHost: p.host}})
 					}
 					if a.routes != nil {
-						m.h.route(a.routes, a.told.Epoch, a.told.Generation)
+						m.h.setRoute(a.routes, a.state.Epoch, a.state.Generation)
 					}
 				}
 				m.observe()
@@ -341,7 +341,7 @@ func TestRelease_WaitsForEveryGatewayProperty(t *testing.T) {
 			},
 		})
 
-		// Every wait ends once all report.
+		// Every wait ends once all gateways and feeds have reported.
 		for _, p := range m.peers {
 			m.watch(p)
 			for range 2 {
@@ -359,12 +359,12 @@ func TestRelease_WaitsForEveryGatewayProperty(t *testing.T) {
 		}
 		for _, b := range m.behind {
 			m.follow(b)
-			m.come(b)
+			m.addClient(b)
 			m.follow(b)
 			m.acknowledge(b, len(b.sent))
 		}
 		for app, generation := range m.gens {
-			if why := m.h.routed(app, 1, generation); why != "" {
+			if why := m.h.whyNotServed(app, 1, generation); why != "" {
 				t.Fatalf("%s is not served: %s", app, why)
 			}
 		}
@@ -376,7 +376,7 @@ func TestRelease_WaitsForEveryGatewayProperty(t *testing.T) {
 			}
 		}
 		if len(m.h.closed) > 0 && !slices.ContainsFunc(m.peers, func(p *peer) bool { return len(p.stream.have) > 0 }) {
-			t.Fatalf("what everybody is past is kept: %v", m.h.closed)
+			t.Fatalf("closed has entries that no gateway needs: %v", m.h.closed)
 		}
 	})
 }

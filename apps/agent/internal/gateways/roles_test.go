@@ -11,7 +11,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// pairs is two groups of a router, which is the entry, and a decode.
+// pairs returns a deployment with two groups. Each has a router, which is the entry, and a decode instance.
 func pairs(change ...func(all []runtime.Instance)) runtime.ObservedDeployment {
 	const ready = windlassv1.InstanceStatus_INSTANCE_STATUS_READY
 	d := runtime.ObservedDeployment{
@@ -56,9 +56,9 @@ func TestTable_RoutesToTheEntryOfCompleteGroups(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tab := newTable(func(string) *agentv1.DeploymentState { return nil })
-			tab.see([]runtime.ObservedDeployment{pairs(c.change)})
+			tab.setObserved([]runtime.ObservedDeployment{pairs(c.change)})
 			got := map[string]gatewayv1.Instance_State{}
-			for _, in := range tab.instances("dep", "dep") {
+			for _, in := range tab.reachableInstances("dep", "dep") {
 				got[in.InstanceId] = in.State
 			}
 			require.Equal(t, c.want, got)
@@ -67,9 +67,9 @@ func TestTable_RoutesToTheEntryOfCompleteGroups(t *testing.T) {
 }
 
 func TestRoutable_EntryOfACompleteGroupIsReached(t *testing.T) {
-	c := newCounted(t)
-	c.runs() // what ran before the agent counts as it is
-	g := c.joins("g1")
+	c := newRoutableRegion(t)
+	c.setReady() // instances that ran before the agent count without a report
+	g := c.addGateway("g1")
 	broken := func(all []runtime.Instance) {
 		all[0].Status, all[0].Reason = windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING, runtime.ReasonNotReady
 	}
@@ -77,9 +77,9 @@ func TestRoutable_EntryOfACompleteGroupIsReached(t *testing.T) {
 	require.Empty(t, c.h.routable.waiting["d1"], "no gateway needs to reach it")
 	require.NotNil(t, c.h.routable.waiting["r1"])
 	require.Nil(t, c.h.routable.ready["r0"], "its group is not complete")
-	c.reports(g)
+	c.report(g)
 	c.see(pairs())
-	require.NotNil(t, c.h.routable.waiting["r0"], "now gateways have to reach it")
-	c.reports(g)
-	c.holds(none)
+	require.NotNil(t, c.h.routable.waiting["r0"], "its group is complete, so gateways must reach it")
+	c.report(g)
+	c.requireFindings(noFindings)
 }

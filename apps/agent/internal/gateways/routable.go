@@ -10,28 +10,30 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// routable knows what the gateways report about instances that pass their check. A new instance
-// does not count as ready while a gateway that reports has not reached it. Nor does an instance
-// that all these gateways have ejected because they cannot connect to it. An instance that all
-// have ejected because of its answers does count: the rollout's analysis judges it, and the
-// finding says so. routable is pure.
+// routable decides which instances that pass their check count as ready, by the gateways' reports:
+//
+//   - a new instance does not count while a gateway that reports has not reached it
+//   - an instance does not count while all these gateways have ejected it because they cannot
+//     connect to it
+//   - an instance that all have ejected because of its answers does count, with a finding, because
+//     the rollout's analysis judges it
 //
 // An instance that ran before this agent process, or that has no route, counts as the runtime
-// reports it. So does every instance while no gateway reports. A new gateway is not considered
-// before it reports what it serves, and a gateway that is away is not considered at all.
+// reports it. So does every instance while no gateway reports. A gateway is ignored before its
+// first report, and while it is away. routable is pure.
 type routable struct {
-	// unwatched is what ran while no gateway counted. No gateway checks instances then, so they
-	// count.
+	// unwatched has the last observation while no gateway counted. Its instances count, because no
+	// gateway could check them.
 	unwatched []runtime.ObservedDeployment
 	// seen has the last list of each deployment.
 	seen map[string]runtime.ObservedDeployment
 	// ready are the instances that pass their check, by id.
 	ready map[string]*candidate
-	// waiting are those of ready that some gateway has not reached yet.
+	// waiting are the entries of ready that some gateway has not reached yet.
 	waiting map[string]*candidate
 	// found has the findings, by deployment and instance id.
 	found map[string]map[string]finding
-	// masked has the lists that mask returns, for deployments in found.
+	// masked has the lists that applyFindings returns, for deployments in found.
 	masked map[string]masked
 }
 
@@ -51,6 +53,7 @@ type finding struct {
 	reason, message string
 }
 
+// masked is a list with findings applied, and the list and findings that it was made of.
 type masked struct {
 	from  []runtime.Instance
 	found map[string]finding
@@ -64,15 +67,16 @@ func newRoutable() *routable {
 	}
 }
 
-// meet takes what runs, after the table took it. first says that it ran before this agent
-// process. The cost grows with the deployments, and with the instances of those that changed.
-func (h *hub) meet(seen []runtime.ObservedDeployment, first bool) {
+// updateCandidates records the observed instances. It must be called after table.setObserved. first
+// means that they ran before this agent process. The cost grows with the number of deployments, and
+// of the instances of changed deployments.
+func (h *hub) updateCandidates(seen []runtime.ObservedDeployment, first bool) {
 	if len(h.gateways) == 0 {
 		h.routable = newRoutable()
 		h.unwatched = seen
 		return
 	}
-	h.regard()
+	h.adoptUnwatched()
 	r := h.routable
 	now := make(map[string]runtime.ObservedDeployment, len(seen))
 	for _, d := range seen {
@@ -100,33 +104,33 @@ func (h *hub) meet(seen []runtime.ObservedDeployment, first bool) {
 			c := &candidate{deployment: d.DeploymentID, address: in.Address}
 			r.ready[in.ID] = c
 			if delete(r.waiting, in.ID); !first {
-				if c.since = h.toldReady(d.DeploymentID, in.ID); len(c.since) > 0 {
+				if c.since = h.statesWithReady(d.DeploymentID, in.ID); len(c.since) > 0 {
 					r.waiting[in.ID] = c
 				}
 			}
 		}
-		r.drop(was, there)
+		r.dropCandidates(was, there)
 	}
 	for id, was := range r.seen {
 		if _, ok := now[id]; !ok {
-			r.drop(was, nil)
+			r.dropCandidates(was, nil)
 		}
 	}
 	r.seen = now
-	h.judge()
+	h.computeFindings()
 }
 
-// regard takes the instances that ran while no gateway counted, now that one does.
-func (h *hub) regard() {
+// adoptUnwatched records the instances that ran while no gateway counted, once a gateway counts.
+func (h *hub) adoptUnwatched() {
 	if before := h.unwatched; before != nil && len(h.gateways) > 0 {
 		h.unwatched = nil
-		h.meet(before, true)
+		h.updateCandidates(before, true)
 	}
 }
 
-// drop forgets instances of the list that are not ready any more, unless another
+// dropCandidates forgets instances of the list that are not ready any more, unless another
 // deployment has them.
-func (r *routable) drop(was runtime.ObservedDeployment, ready map[string]bool) {
+func (r *routable) dropCandidates(was runtime.ObservedDeployment, ready map[string]bool) {
 	for n := range was.Instances {
 		id := was.Instances[n].ID
 		if c := r.ready[id]; c != nil && c.deployment == was.DeploymentID && !ready[id] {
@@ -136,20 +140,21 @@ func (r *routable) drop(was runtime.ObservedDeployment, ready map[string]bool) {
 	}
 }
 
-// toldReady returns, by app whose state lists the instance as ready, the app's change.
-func (h *hub) toldReady(deploymentID, instanceID string) map[string]int64 {
+// statesWithReady returns the apps whose state lists the instance as ready, with the app's change.
+func (h *hub) statesWithReady(deploymentID, instanceID string) map[string]int64 {
 	since := map[string]int64{}
 	for appID := range h.users[cmp.Or(h.assignment(deploymentID).GetWorkloadKey(), deploymentID)] {
 		a := h.apps[appID]
-		if readyIn(a.told, instanceID) {
-			since[appID] = a.told.Change
+		if readyIn(a.state, instanceID) {
+			since[appID] = a.state.Change
 		}
 	}
 	return since
 }
 
-// judge computes all findings anew. The cost grows with the instances that wait or are ejected.
-func (h *hub) judge() {
+// computeFindings computes all findings anew. The cost grows with the number of instances that wait
+// or are ejected.
+func (h *hub) computeFindings() {
 	r := h.routable
 	found := map[string]map[string]finding{}
 	find := func(c *candidate, id string, f finding) {
@@ -160,7 +165,7 @@ func (h *hub) judge() {
 	}
 	reporting := h.reporting()
 	for id, c := range r.waiting {
-		if why := h.unreached(id, c, reporting); why != "" {
+		if why := h.whyUnreached(id, c, reporting); why != "" {
 			find(c, id, finding{reason: runtime.ReasonNotRoutable, message: why})
 			continue
 		}
@@ -176,7 +181,7 @@ func (h *hub) judge() {
 			if slices.ContainsFunc(reporting, func(g *gateway) bool { _, out := g.ejected[id]; return !out }) {
 				continue
 			}
-			f := finding{ready: true, reason: runtime.ReasonEjected, message: "no gateway sends to it for what requests found: " + reason}
+			f := finding{ready: true, reason: runtime.ReasonEjected, message: "no gateway sends to it, because requests failed: " + reason}
 			if reason == connectError {
 				f = finding{reason: runtime.ReasonNotRoutable, message: "no gateway can connect to it at " + c.address}
 			}
@@ -198,12 +203,12 @@ func (h *hub) reporting() []*gateway {
 	return out
 }
 
-// unreached returns why the instance does not count yet; "" if it does.
-func (h *hub) unreached(id string, c *candidate, reporting []*gateway) string {
+// whyUnreached returns why the instance does not count yet; "" if it does.
+func (h *hub) whyUnreached(id string, c *candidate, reporting []*gateway) string {
 	for _, g := range reporting {
 		for appID, change := range c.since {
 			if h.apps[appID] != nil && g.served[appID] < change {
-				return fmt.Sprintf("waits for gateway %s to know of it", g.id)
+				return fmt.Sprintf("waits for gateway %s to receive it", g.id)
 			}
 		}
 		switch reason, unproven := g.unproven[id]; {
@@ -218,9 +223,9 @@ func (h *hub) unreached(id string, c *candidate, reporting []*gateway) string {
 	return ""
 }
 
-// mask returns what runs, with the findings applied. A list without a finding is returned as it
-// is. A list with a finding is the same one as before while nothing changed.
-func (r *routable) mask(seen []runtime.ObservedDeployment) []runtime.ObservedDeployment {
+// applyFindings returns what runs, with the findings applied. A list without findings is returned
+// unchanged. While nothing changes, a list with findings is the same list in each call.
+func (r *routable) applyFindings(seen []runtime.ObservedDeployment) []runtime.ObservedDeployment {
 	if len(r.found) == 0 {
 		return seen
 	}

@@ -20,14 +20,14 @@ import (
 )
 
 const (
-	// maxGateways bounds the gateways of a region: a client that makes ids in a loop must not use
-	// up the agent's memory.
+	// maxGateways bounds the gateways of a region, because a client that makes ids in a loop must not
+	// use up the agent's memory.
 	maxGateways = 1000
 	// maxFrame bounds the bytes of a frame with several apps.
 	maxFrame = 1 << 20
 	// maxReport bounds the bytes of a report: enough for 100,000 apps.
 	maxReport = 32 << 20
-	// maxElements bounds the elements of that report: a few for the traffic of each app.
+	// maxElements bounds the elements of a report. The traffic of an app has a few elements.
 	maxElements = 500_000
 )
 
@@ -41,8 +41,8 @@ func (g *Gateways) Handler(cfg rpc.Config, callerOf func(*http.Request) Caller) 
 	})
 }
 
-// Limits of what gateways send. A report of the largest region fits twice, and several
-// of the usual size.
+// Limits returns the limits of the messages of gateways. The budget has room for four reports of the
+// largest size at the same time.
 func Limits(registerer prometheus.Registerer) func(procedure string) rpc.Limits {
 	limits := rpc.Limits{MessageBytes: maxReport, Elements: maxElements, Budget: rpc.NewBudget("gateways", 4*maxReport, registerer)}
 	return func(string) rpc.Limits { return limits }
@@ -52,14 +52,14 @@ func Limits(registerer prometheus.Registerer) func(procedure string) rpc.Limits 
 // the time that a gateway waits for one.
 func (g *Gateways) Watch(ctx context.Context, req *gatewayv1.WatchRequest, stream *connect.ServerStream[gatewayv1.WatchResponse]) error {
 	if ctx.Err() != nil {
-		return context.Cause(ctx) // the caller gave up before: it must not end another stream
+		return context.Cause(ctx) // the caller gave up already, so this call must not replace another stream
 	}
 	caller := callerOf(ctx)
 	err := caller.identify(&req.GatewayId)
 	if err != nil {
 		return err
 	}
-	one, err := g.open(req, caller.Verified)
+	one, err := g.openStream(req, caller.Verified)
 	if err != nil {
 		return err
 	}
@@ -67,11 +67,11 @@ func (g *Gateways) Watch(ctx context.Context, req *gatewayv1.WatchRequest, strea
 	log.InfoContext(ctx, "a gateway connected", "holds", len(req.Have))
 	defer func() {
 		g.mu.Lock()
-		left := g.hub.close(one, time.Now())
+		left := g.hub.closeStream(one, time.Now())
 		if left {
-			g.left(one.id)
+			g.forgetCounts(one.id)
 		}
-		g.reassess()
+		g.renewAsleep()
 		g.mu.Unlock()
 		signal(g.wake)
 		g.progress()
@@ -79,7 +79,7 @@ func (g *Gateways) Watch(ctx context.Context, req *gatewayv1.WatchRequest, strea
 	}()
 	send := func(frames ...*gatewayv1.WatchResponse) error {
 		for _, frame := range frames {
-			// A gateway that reads nothing must not count as connected.
+			// The deadline ends the stream of a gateway that reads nothing, so that it does not count as connected.
 			rpc.SetWriteDeadline(ctx, time.Now().Add(silences*Interval))
 			if err := stream.Send(frame); err != nil {
 				return err
@@ -92,8 +92,8 @@ func (g *Gateways) Watch(ctx context.Context, req *gatewayv1.WatchRequest, strea
 	}
 	beat := time.NewTicker(Interval)
 	defer beat.Stop()
-	known := g.known
-	var around *neighbours.Picture // the one that was sent last
+	known := g.complete
+	var around *neighbours.Picture // the picture that was sent last
 	for quiet := true; ; {
 		var frames, more []*gatewayv1.WatchResponse
 		select {
@@ -101,15 +101,15 @@ func (g *Gateways) Watch(ctx context.Context, req *gatewayv1.WatchRequest, strea
 			return context.Cause(ctx)
 		case <-known:
 			known, quiet = nil, false
-			frames = g.whole(one)
-			around, more = g.neighbours(around)
+			frames = g.wholeTable(one)
+			around, more = g.neighbourFrames(around)
 		case <-one.poke:
-			frames, err = g.news(one)
-			around, more = g.neighbours(around)
+			frames, err = g.changedApps(one)
+			around, more = g.neighbourFrames(around)
 			quiet = quiet && len(frames)+len(more) == 0
 		case <-beat.C:
 			g.Learn()
-			if err = g.stillThere(one); quiet {
+			if err = g.checkReporting(one); quiet {
 				frames = []*gatewayv1.WatchResponse{heartbeat()}
 			}
 			quiet = true
@@ -127,59 +127,60 @@ func heartbeat() *gatewayv1.WatchResponse {
 	return &gatewayv1.WatchResponse{Frame: &gatewayv1.WatchResponse_Heartbeat{Heartbeat: &gatewayv1.Heartbeat{Interval: durationpb.New(Interval)}}}
 }
 
-func (g *Gateways) open(req *gatewayv1.WatchRequest, verified bool) (*gateway, error) {
+func (g *Gateways) openStream(req *gatewayv1.WatchRequest, verified bool) (*gateway, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	old := g.hub.gateways[req.GatewayId]
 	if old == nil && len(g.hub.gateways) >= maxGateways {
 		return nil, rpc.Error(connect.CodeResourceExhausted, windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED, "gateway_id",
-			fmt.Sprintf("%d gateways are here already; a gateway keeps its gateway_id for as long as its process lives", maxGateways))
+			fmt.Sprintf("the region has %d gateways already, which is the limit; a gateway must keep its gateway_id while its process runs", maxGateways))
 	}
 	defer signal(g.wake)
 	if old != nil && old.process != "" && old.process != req.ProcessId {
-		g.left(req.GatewayId)
-		g.joined(req.GatewayId) // a new process counts its requests from 0
+		g.forgetCounts(req.GatewayId)
+		g.countFromNow(req.GatewayId) // a new process counts its requests from 0
 	}
 	if req.TableId == "" {
-		g.joined(req.GatewayId) // it has not reported to any agent yet
+		g.countFromNow(req.GatewayId) // it has not reported to any agent yet
 	}
-	one := g.hub.open(req.GatewayId, req.ProcessId, req.Have, req.TableId == g.cfg.TableID, time.Now())
+	one := g.hub.openStream(req.GatewayId, req.ProcessId, req.Have, req.TableId == g.cfg.TableID, time.Now())
 	one.holdsRequests = slices.Contains(req.Features, featureHold)
 	if one.verified = verified; !verified {
-		g.hub.judge()
+		g.hub.computeFindings()
 	}
-	g.reassess()
+	g.renewAsleep()
 	return one, nil
 }
 
-// whole returns the frames, from Begin to End, of all that the gateway does not have.
-func (g *Gateways) whole(one *gateway) []*gatewayv1.WatchResponse {
+// wholeTable returns the frames, from Begin to End, of all apps whose state the gateway does not have.
+func (g *Gateways) wholeTable(one *gateway) []*gatewayv1.WatchResponse {
 	g.mu.Lock()
-	g.hub.begin(one, time.Now())
-	apps := g.hub.take(one)
+	g.hub.beginTable(one, time.Now())
+	apps := g.hub.takeDirty(one)
 	g.mu.Unlock()
 	out := []*gatewayv1.WatchResponse{{Frame: &gatewayv1.WatchResponse_Begin{Begin: &gatewayv1.Begin{TableId: g.cfg.TableID}}}}
-	out = append(out, framed(apps)...)
+	out = append(out, packFrames(apps)...)
 	return append(out, &gatewayv1.WatchResponse{Frame: &gatewayv1.WatchResponse_End{End: &gatewayv1.End{}}})
 }
 
-func (g *Gateways) news(one *gateway) ([]*gatewayv1.WatchResponse, error) {
+// changedApps returns the frames of the dirty apps. It fails if another stream has replaced this one.
+func (g *Gateways) changedApps(one *gateway) ([]*gatewayv1.WatchResponse, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch now := g.hub.gateways[one.id]; {
 	case now == one:
 	case now != nil && now.process != one.process:
 		return nil, rpc.Error(connect.CodeAborted, windlassv1.ErrorReason_ERROR_REASON_CONFLICT, "gateway_id",
-			"a stream of another process took the place of this one; each process needs a gateway_id of its own")
+			"a stream of another process has replaced this one: give each process its own gateway_id")
 	default:
 		return nil, rpc.Error(connect.CodeUnavailable, windlassv1.ErrorReason_ERROR_REASON_STALE_SESSION, "gateway_id",
-			"a later stream of this gateway took the place of this one: watch again")
+			"a later stream of this gateway has replaced this one: watch again")
 	}
-	return framed(g.hub.take(one)), nil
+	return packFrames(g.hub.takeDirty(one)), nil
 }
 
-// framed packs apps into frames.
-func framed(apps []*gatewayv1.AppRoutes) []*gatewayv1.WatchResponse {
+// packFrames packs apps into frames of maxFrame bytes at most. A larger app gets its own frame.
+func packFrames(apps []*gatewayv1.AppRoutes) []*gatewayv1.WatchResponse {
 	var out []*gatewayv1.WatchResponse
 	var frame []*gatewayv1.AppRoutes
 	size := 0
@@ -200,12 +201,13 @@ func framed(apps []*gatewayv1.AppRoutes) []*gatewayv1.WatchResponse {
 	return out
 }
 
-func (g *Gateways) stillThere(one *gateway) error {
+// checkReporting fails if the gateway is silent.
+func (g *Gateways) checkReporting(one *gateway) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if one.silent(time.Now(), silences*Interval) {
+	if one.isSilent(time.Now(), silences*Interval) {
 		return rpc.Error(connect.CodeDeadlineExceeded, windlassv1.ErrorReason_ERROR_REASON_UNSPECIFIED, "gateway_id",
-			fmt.Sprintf("this gateway did not report for %s: it is to report every %s", silences*Interval, Interval))
+			fmt.Sprintf("this gateway did not report for %s: it must report every %s", silences*Interval, Interval))
 	}
 	return nil
 }
@@ -219,17 +221,17 @@ func (g *Gateways) Report(ctx context.Context, req *gatewayv1.ReportRequest) (*g
 	ok := req.TableId == g.cfg.TableID
 	if ok {
 		g.mu.Lock()
-		if ok = g.hub.heed(req, time.Now()); ok && caller.Verified {
+		if ok = g.hub.applyReport(req, time.Now()); ok && caller.Verified {
 			now := time.Now()
-			g.seen.Tell(req.GatewayId, countsOf(req.Traffic), now)
-			g.demand.Tell(req.GatewayId, g.scaled(req.Loads), now)
+			g.traffic.Tell(req.GatewayId, countsOf(req.Traffic), now)
+			g.demand.Tell(req.GatewayId, g.scaledLoads(req.Loads), now)
 		}
-		g.reassess()
+		g.renewAsleep()
 		g.mu.Unlock()
 	}
 	if !ok {
 		return nil, rpc.Error(connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_STALE_SESSION, "table_id",
-			"there is no stream of this gateway with this table: watch again")
+			"this gateway has no stream with this table: watch again")
 	}
 	g.progress()
 	return &gatewayv1.ReportResponse{}, nil

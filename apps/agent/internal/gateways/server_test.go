@@ -27,14 +27,14 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// harness is Gateways on a unix socket, with what they learn from.
+// harness serves Gateways on a unix socket, with an inbox and files.
 type harness struct {
 	*Gateways
 	files    disk.Files
 	inbox    *inbox.Inbox
 	progress chan struct{}
 	client   gatewayv1connect.RouteServiceClient
-	// as is the caller of requests that come now; its zero is the socket's.
+	// as is the caller of new requests. Nil: the caller of a request on the socket.
 	as atomic.Pointer[Caller]
 }
 
@@ -57,7 +57,7 @@ func startHarness(t *testing.T, files disk.Files, expected int) *harness {
 	require.NoError(t, err)
 	r.OnProgress(func() { signal(r.progress) })
 
-	// A socket's path is short, and a test's directory is not.
+	// The path of a socket must be short, and the path of the test's directory is long.
 	dir := t.TempDir()
 	t.Chdir(dir)
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "unix", "gateway.sock")
@@ -83,8 +83,8 @@ func startHarness(t *testing.T, files disk.Files, expected int) *harness {
 	return r
 }
 
-// hold is a whole snapshot of one deployment, ready on one instance, and a route to it.
-func (r *harness) hold(t *testing.T) *agentv1.Routes {
+// receiveSnapshot receives a snapshot with one deployment, which has one ready instance, and a route to it.
+func (r *harness) receiveSnapshot(t *testing.T) *agentv1.Routes {
 	t.Helper()
 	route := &agentv1.Routes{AppId: "app_1", Hosts: []string{"chat.test"}, Targets: []*agentv1.RouteTarget{{DeploymentId: "dep_2", Weight: 100, WorkloadKey: "dep_1"}}}
 	items := []*agentv1.Item{
@@ -98,11 +98,11 @@ func (r *harness) hold(t *testing.T) *agentv1.Routes {
 	}
 	_, err := r.inbox.Snapshot(&agentv1.SnapshotBegin{Revision: 1, Count: int64(len(items))}, items)
 	require.NoError(t, err)
-	r.see(windlassv1.InstanceStatus_INSTANCE_STATUS_READY)
+	r.observe(windlassv1.InstanceStatus_INSTANCE_STATUS_READY)
 	return route
 }
 
-func (r *harness) see(status windlassv1.InstanceStatus) {
+func (r *harness) observe(status windlassv1.InstanceStatus) {
 	r.See(runtime.Observation{Deployments: running(status)})
 }
 
@@ -139,7 +139,7 @@ func (w watcher) next() *gatewayv1.WatchResponse {
 	return nil
 }
 
-// table is all that comes from Begin to End.
+// table returns the apps that are sent from Begin to End.
 func (w watcher) table() (id string, apps []*gatewayv1.AppRoutes) {
 	w.t.Helper()
 	begin := w.next().GetBegin()
@@ -166,7 +166,7 @@ const first = "gateway-0001"
 func TestWatch_SendsRoutesAndInstancesAndTakesReports(t *testing.T) {
 	r := startHarness(t, disk.NewMemory(), 0)
 	w := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first, Have: []*gatewayv1.AppVersion{{AppId: "app_gone", Change: 7}}})
-	route := r.hold(t)
+	route := r.receiveSnapshot(t)
 	table, apps := w.table()
 	require.Len(t, apps, 2)
 	chat := apps[0]
@@ -177,18 +177,18 @@ func TestWatch_SendsRoutesAndInstancesAndTakesReports(t *testing.T) {
 	require.Equal(t, gatewayv1.Instance_STATE_READY, chat.Targets[0].Instances[0].State)
 	require.Equal(t, "/ready", chat.Targets[0].HealthCheck.GetPath())
 	require.False(t, chat.Targets[0].Instances[0].OtherVersion)
-	require.Equal(t, "app_gone", apps[1].AppId, "what the region does not route is taken out by a message")
+	require.Equal(t, "app_gone", apps[1].AppId, "a message removes an app that the region does not route")
 	require.Empty(t, apps[1].Hosts)
 
 	require.Equal(t, "waits for gateway "+first+" to serve it", r.Routed("app_1", 0, 4))
 	r.report(t, first, table, chat)
 	<-r.progress
 	require.Empty(t, r.Routed("app_1", 0, 4))
-	require.False(t, r.Released("ins_1"), "it tells of another app yet")
+	require.False(t, r.Released("ins_1"), "the gateway has not reported the other app yet")
 	r.report(t, first, table, apps[1])
 	require.False(t, r.Released("ins_1"), "it gets requests")
 
-	r.see(windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING)
+	r.observe(windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING)
 	drained := w.next().GetApps().GetApps()[0]
 	require.Equal(t, gatewayv1.Instance_STATE_DRAINING, drained.Targets[0].Instances[0].State)
 	require.Greater(t, drained.Change, chat.Change)
@@ -210,23 +210,23 @@ func TestWatch_SendsRoutesAndInstancesAndTakesReports(t *testing.T) {
 
 func TestWatch_DoesNotResendWhatAGatewayHas(t *testing.T) {
 	r := startHarness(t, disk.NewMemory(), 0)
-	r.hold(t)
+	r.receiveSnapshot(t)
 	w := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first})
 	table, apps := w.table()
 	have := []*gatewayv1.AppVersion{{AppId: "app_1", Generation: 4, Change: apps[0].Change}}
 	again := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first, TableId: table, Have: have})
 	for w.Receive() {
 	}
-	require.Equal(t, connect.CodeUnavailable, connect.CodeOf(w.Err()), "one stream per gateway")
+	require.Equal(t, connect.CodeUnavailable, connect.CodeOf(w.Err()), "a gateway has one stream")
 	_, apps = again.table()
 	require.Empty(t, apps)
 	other := r.watch(t, &gatewayv1.WatchRequest{GatewayId: "gateway-0002", TableId: "tbl_other", Have: have})
 	_, apps = other.table()
-	require.Len(t, apps, 1, "changes compare within one table")
+	require.Len(t, apps, 1, "changes of different tables cannot be compared")
 	require.Empty(t, r.Annotate(&agentv1.Capacity{}).Notes)
 }
 
-func TestReport_WithoutItsStreamIsRefused(t *testing.T) {
+func TestReport_WithoutAStreamIsRefused(t *testing.T) {
 	r := startHarness(t, disk.NewMemory(), 0)
 	_, err := r.client.Report(t.Context(), &gatewayv1.ReportRequest{GatewayId: first, TableId: "tbl_" + t.Name()})
 	require.Equal(t, connect.CodeFailedPrecondition, connect.CodeOf(err))
@@ -235,9 +235,9 @@ func TestReport_WithoutItsStreamIsRefused(t *testing.T) {
 	require.Equal(t, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, rpc.ReasonOf(err))
 }
 
-func TestExpectedGatewaysAreWaitedForAndThePeopleAreTold(t *testing.T) {
+func TestExpected_RoutesWaitAndANoteSaysSo(t *testing.T) {
 	r := startHarness(t, disk.NewMemory(), 2)
-	r.hold(t)
+	r.receiveSnapshot(t)
 	require.Equal(t, "0 of 2 expected gateways serve it", r.Routed("app_1", 0, 4))
 	for n := range 2 {
 		id := fmt.Sprintf("gateway-%04d", n)
@@ -252,14 +252,14 @@ func TestExpectedGatewaysAreWaitedForAndThePeopleAreTold(t *testing.T) {
 	short := startHarness(t, disk.NewMemory(), 1)
 	noted := short.Annotate(c)
 	require.Equal(t, []string{"cgroup limits: not permitted", "0 of 1 expected gateways are connected: new routes wait"}, noted.Notes)
-	require.Same(t, noted, short.Annotate(c), "what did not change is the same")
+	require.Same(t, noted, short.Annotate(c), "the same result while nothing changes")
 }
 
 func TestGateway_CountsAcrossAgentRestartsUnlessItLeft(t *testing.T) {
 	files := disk.NewMemory()
 	require.NoError(t, files.Replace("gateways.json", []byte(`["`+first+`"]`)))
 	r := startHarness(t, files, 0)
-	r.hold(t)
+	r.receiveSnapshot(t)
 	require.Contains(t, r.Routed("app_1", 0, 4), first+", which is away")
 	require.False(t, r.Released("ins_none"), "what it serves is not known")
 	require.Contains(t, r.Annotate(&agentv1.Capacity{}).Notes[0], "gateway "+first+" is away")
@@ -271,7 +271,7 @@ func TestGateway_CountsAcrossAgentRestartsUnlessItLeft(t *testing.T) {
 	_, err = r.client.Report(t.Context(), &gatewayv1.ReportRequest{GatewayId: first, TableId: table, Leaving: true})
 	require.NoError(t, err)
 	<-r.progress
-	require.False(t, r.Released("ins_1"), "it has not told that it is done")
+	require.False(t, r.Released("ins_1"), "it has not reported that its requests have ended")
 	cancel()
 	<-r.progress
 	require.Empty(t, r.Routed("app_1", 0, 4))
@@ -290,31 +290,30 @@ func TestPreview_LeadsToOneDeploymentWithOrWithoutARoute(t *testing.T) {
 	state := func(id string, action agentv1.DeploymentState_Action) *agentv1.DeploymentState {
 		return &agentv1.DeploymentState{Action: action, WorkloadKey: "dep_1", Deployment: &agentv1.Deployment{Id: id, AppId: "app_1", PreviewHost: id + ".test"}}
 	}
-	require.Equal(t, []string{"app_1"}, tab.hold("dep_2", state("dep_2", apply)))
-	require.Empty(t, tab.hold("dep_2", state("dep_2", apply)), "it is the same")
-	require.Equal(t, []string{"app_1"}, tab.see([]runtime.ObservedDeployment{{DeploymentID: "dep_2", TemplateHash: "new", Instances: []runtime.Instance{
+	require.Equal(t, []string{"app_1"}, tab.setDeployment("dep_2", state("dep_2", apply)))
+	require.Empty(t, tab.setDeployment("dep_2", state("dep_2", apply)), "nothing changed")
+	require.Equal(t, []string{"app_1"}, tab.setObserved([]runtime.ObservedDeployment{{DeploymentID: "dep_2", TemplateHash: "new", Instances: []runtime.Instance{
 		{ID: "ins_old", Address: "127.0.0.1:1", Status: ready, TemplateHash: "old"}, {ID: "ins_new", Address: "127.0.0.1:2", Status: ready, TemplateHash: "new"},
 	}}}))
-	told := tab.apps["app_1"].told
+	told := tab.apps["app_1"].state
 	require.Empty(t, told.Hosts)
 	require.Equal(t, []any{"chat", "dep_2.test", "dep_2"}, []any{told.AppName, told.Previews[0].Host, told.Previews[0].DeploymentId})
-	require.Len(t, told.Targets[0].Instances, 1, "what it has yet to replace is of another version")
+	require.Len(t, told.Targets[0].Instances, 1, "the instance that will be replaced has another version")
 	require.Equal(t, "ins_new", told.Targets[0].Instances[0].InstanceId)
 	require.Zero(t, told.Targets[0].Weight)
 
-	tab.route(&agentv1.Routes{AppId: "app_1", Hosts: []string{"chat.test"}, Targets: []*agentv1.RouteTarget{{DeploymentId: "dep_1", Weight: 100}}}, 1, 1)
-	told = tab.apps["app_1"].told
+	tab.setRoute(&agentv1.Routes{AppId: "app_1", Hosts: []string{"chat.test"}, Targets: []*agentv1.RouteTarget{{DeploymentId: "dep_1", Weight: 100}}}, 1, 1)
+	told = tab.apps["app_1"].state
 	require.Equal(t, []int32{100, 0}, []int32{told.Targets[0].Weight, told.Targets[1].Weight})
 	require.Len(t, told.Previews, 1)
-	require.Equal(t, []string{"app_1"}, tab.route(&agentv1.Routes{AppId: "app_1"}, 1, 2), "the preview stays")
-	require.False(t, tab.apps["app_1"].gone())
-	require.Equal(t, []string{"app_1"}, tab.hold("dep_2", state("dep_2", remove)))
-	require.True(t, tab.apps["app_1"].gone())
+	require.Equal(t, []string{"app_1"}, tab.setRoute(&agentv1.Routes{AppId: "app_1"}, 1, 2), "the preview stays")
+	require.False(t, tab.apps["app_1"].isGone())
+	require.Equal(t, []string{"app_1"}, tab.setDeployment("dep_2", state("dep_2", remove)))
+	require.True(t, tab.apps["app_1"].isGone())
 	require.Empty(t, tab.users)
 }
 
-// What is around the region a gateway is told whole, and then what changes; one that comes
-// later, all of it.
+// A gateway receives all neighbours, and then their changes. A gateway that connects later receives all.
 func TestWatch_SendsOtherRegions(t *testing.T) {
 	r := startHarness(t, disk.NewMemory(), 0)
 	around := func(whole bool, app string, regions ...string) {
@@ -335,7 +334,7 @@ func TestWatch_SendsOtherRegions(t *testing.T) {
 	}
 	w := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first})
 	around(true, "app_1", "there")
-	r.hold(t)
+	r.receiveSnapshot(t)
 	if f := w.next(); f.GetNeighbours() != nil { // before the table or after it
 		has = has.With(f.GetNeighbours())
 		w.table()
@@ -359,8 +358,8 @@ func TestWatch_SendsOtherRegions(t *testing.T) {
 	require.Len(t, told(late), 1)
 }
 
-// An agent that has yet to hear from its control plane tells what the one before it was told; what
-// it cannot read it does without.
+// An agent that is not connected to the control plane yet sends the neighbours that the previous process stored. It
+// starts without them if the file is damaged.
 func TestNeighbours_AreSentAfterARestart(t *testing.T) {
 	files := disk.NewMemory()
 	r := startHarness(t, files, 0)
@@ -377,7 +376,7 @@ func TestNeighbours_AreSentAfterARestart(t *testing.T) {
 	require.Eventually(t, func() bool { return proto.Equal(want, kept()) }, 30*time.Second, time.Millisecond)
 
 	r = startHarness(t, files, 0)
-	r.hold(t)
+	r.receiveSnapshot(t)
 	w := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first})
 	w.table()
 	got := w.next().GetNeighbours()
@@ -389,14 +388,14 @@ func TestNeighbours_AreSentAfterARestart(t *testing.T) {
 	require.Eventually(t, func() bool { return proto.Equal(nothing, kept()) }, 30*time.Second, time.Millisecond)
 
 	require.NoError(t, files.Replace("neighbours.binpb", []byte("x")))
-	startHarness(t, files, 0).hold(t)
+	startHarness(t, files, 0).receiveSnapshot(t)
 }
 
-// An agent that was frozen answers, when it goes on, every attempt that a gateway made meanwhile.
+// An agent process that was suspended answers every call that a gateway made meanwhile, once it runs again.
 func TestWatch(t *testing.T) {
-	t.Run("a late retry of a process is not another's", func(t *testing.T) {
+	t.Run("a late retry of the same process is not a conflict", func(t *testing.T) {
 		r := startHarness(t, disk.NewMemory(), 0)
-		r.hold(t)
+		r.receiveSnapshot(t)
 		var late []watcher
 		for range 3 {
 			w := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first, ProcessId: "run_1"})
@@ -410,9 +409,9 @@ func TestWatch(t *testing.T) {
 		}
 		require.Equal(t, 1, r.connected())
 	})
-	t.Run("one that was given up ends no stream", func(t *testing.T) {
+	t.Run("a call whose caller has given up replaces no stream", func(t *testing.T) {
 		r := startHarness(t, disk.NewMemory(), 0)
-		r.hold(t)
+		r.receiveSnapshot(t)
 		w := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first, ProcessId: "run_2"})
 		table, _ := w.table()
 		gone, cancel := context.WithCancel(t.Context())
@@ -423,11 +422,11 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// A gateway that crashed is not waited for once another process has its place, and what it may
-// still have told is not that one's word.
+// Once another process has the id of a gateway that crashed, nothing waits for the crashed process, and its late
+// reports are refused.
 func TestGateway_TakesThePlaceOfAnEndedProcess(t *testing.T) {
 	r := startHarness(t, disk.NewMemory(), 0)
-	r.hold(t)
+	r.receiveSnapshot(t)
 	w := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first, ProcessId: "run_1"})
 	table, apps := w.table()
 	tell := func(process string, leaving bool) error {
@@ -446,7 +445,7 @@ func TestGateway_TakesThePlaceOfAnEndedProcess(t *testing.T) {
 	for w.Receive() {
 	}
 	require.Equal(t, connect.CodeAborted, connect.CodeOf(w.Err()))
-	require.NotEmpty(t, r.Routed("app_1", 0, 4), "it has not told that it serves it")
+	require.NotEmpty(t, r.Routed("app_1", 0, 4), "the new process has not reported the app yet")
 	require.Equal(t, connect.CodeFailedPrecondition, connect.CodeOf(tell("run_1", true)))
 	require.NotEmpty(t, r.Routed("app_1", 0, 4))
 	require.NoError(t, tell("run_2", false))

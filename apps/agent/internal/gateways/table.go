@@ -15,7 +15,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// table is the newest state of each app. It is pure, and not safe for concurrent use.
+// table has the newest state of each app. It is pure, and not safe for concurrent use.
 type table struct {
 	// assignment returns the desired state of a deployment in this region; nil: there is none.
 	assignment func(deploymentID string) *agentv1.DeploymentState
@@ -25,26 +25,26 @@ type table struct {
 	// mayHold: every gateway can hold requests of apps at zero. Otherwise no app goes to zero.
 	mayHold bool
 	// stopping has, by deployment that goes to zero, the instances that the reconciler may stop. They get no new
-	// requests, even if an older look says that they are ready. Slept removes them.
+	// requests, even if an older observation shows them as ready. Slept removes them.
 	stopping map[string]map[string]bool
-	// shown has the phases by which the states of apps were computed, except Awake. See turn.
+	// shown has, by deployment, the phase with which the apps' states were computed, except Awake.
 	shown map[string]zero.Phase
 	apps  map[string]*app
-	// workloads are those that have instances, by the workload key that targets name.
+	// workloads are the observed workloads, by the workload key that targets name.
 	workloads map[string]*workload
-	// looks counts the calls of see.
-	looks int64
+	// observations counts the calls of setObserved.
+	observations int64
 	// users has, by workload key, the apps whose state includes the workload's instances.
 	users map[string]map[string]bool
 	// previewed has, by deployment with a preview, its app.
 	previewed map[string]string
-	// leaving are deployments that are about to be removed.
+	// leaving are deployments that will be removed. Their instances are shown as draining.
 	leaving map[string]bool
-	// opened counts, by instance, the apps that send it new requests. closed has, by instance and
-	// app, the change since which the app sends it no new requests any more.
+	// opened counts, by instance, the apps whose state allows new requests to it. closed has, by
+	// instance and app, the change since which the app's state does not allow them any more.
 	opened map[string]int
 	closed map[string]map[string]int64
-	// removed are apps without a route.
+	// removed are apps without a route and without previews.
 	removed map[string]bool
 	// change is the number of the newest change.
 	change int64
@@ -53,18 +53,19 @@ type table struct {
 // workload has the observed lists of the deployments that have, or had, the workload.
 type workload struct {
 	lists []runtime.ObservedDeployment
-	// look is the number of the last look that found a list of it, and found how many it found.
-	look  int64
-	found int
+	// observation is the number of the last observation with the workload, and found the number of
+	// its lists there.
+	observation int64
+	found       int
 }
 
-// app has a route or a preview. An app that lost both stays until every gateway serves that.
+// app has a route or a preview. An app that lost both stays until every gateway serves its removal.
 type app struct {
 	routes *agentv1.Routes
-	// told is the state that gateways are sent. It is replaced, never changed in place.
-	told *gatewayv1.AppRoutes
-	// routed is the change with which the present route came.
-	routed int64
+	// state is the state that is sent to gateways. It is replaced, never changed in place.
+	state *gatewayv1.AppRoutes
+	// routeChange is the change with which the present route came.
+	routeChange int64
 	// previews by deployment. keys are the workloads whose instances the state includes.
 	previews map[string]preview
 	keys     []string
@@ -74,13 +75,13 @@ type app struct {
 type preview struct{ host, key string }
 
 func newApp(id string) *app {
-	return &app{told: &gatewayv1.AppRoutes{AppId: id}, previews: map[string]preview{}}
+	return &app{state: &gatewayv1.AppRoutes{AppId: id}, previews: map[string]preview{}}
 }
 
 // isScaled reports whether gateways count the app's load. The app may be nil.
-func (a *app) isScaled() bool { return a != nil && a.told.CountLoad }
+func (a *app) isScaled() bool { return a != nil && a.state.CountLoad }
 
-func (a *app) gone() bool { return len(a.told.Hosts) == 0 && len(a.told.Previews) == 0 }
+func (a *app) isGone() bool { return len(a.state.Hosts) == 0 && len(a.state.Previews) == 0 }
 
 func newTable(assignment func(string) *agentv1.DeploymentState) *table {
 	return &table{
@@ -92,35 +93,35 @@ func newTable(assignment func(string) *agentv1.DeploymentState) *table {
 	}
 }
 
-// route takes an app's route and returns the apps that changed. A route of a lower (epoch,
-// generation) than the present one changes nothing.
-func (t *table) route(r *agentv1.Routes, epoch, generation int64) []string {
+// setRoute sets an app's route and returns the apps that changed. It ignores a route with a lower
+// (epoch, generation) than the present one.
+func (t *table) setRoute(r *agentv1.Routes, epoch, generation int64) []string {
 	a := t.apps[r.AppId]
 	if a == nil {
-		if !routes(r) {
+		if !isRoute(r) {
 			return nil
 		}
 		a = newApp(r.AppId)
 		t.apps[r.AppId] = a
-	} else if epoch < a.told.Epoch || epoch == a.told.Epoch && generation < a.told.Generation {
+	} else if epoch < a.state.Epoch || epoch == a.state.Epoch && generation < a.state.Generation {
 		return nil
 	}
 	a.routes = r
-	t.index(a)
-	fresh := epoch != a.told.Epoch || generation != a.told.Generation
+	t.indexWorkloads(a)
+	fresh := epoch != a.state.Epoch || generation != a.state.Generation
 	if !t.renew(a, epoch, generation) {
 		return nil
 	}
 	if fresh {
-		a.routed = a.told.Change
+		a.routeChange = a.state.Change
 	}
 	return []string{r.AppId}
 }
 
-// see takes what runs and returns the apps that changed. The cost grows with the deployments,
-// and with the instances of those that changed.
-func (t *table) see(seen []runtime.ObservedDeployment) []string {
-	t.looks++
+// setObserved sets the observed instances and returns the apps that changed. The cost grows with the
+// number of deployments, and of the instances of changed deployments.
+func (t *table) setObserved(seen []runtime.ObservedDeployment) []string {
+	t.observations++
 	dirty := map[string]bool{}
 	for _, d := range seen {
 		key := cmp.Or(t.assignment(d.DeploymentID).GetWorkloadKey(), d.DeploymentID)
@@ -129,8 +130,8 @@ func (t *table) see(seen []runtime.ObservedDeployment) []string {
 			w = &workload{}
 			t.workloads[key] = w
 		}
-		if w.look != t.looks {
-			w.look, w.found = t.looks, 0
+		if w.observation != t.observations {
+			w.observation, w.found = t.observations, 0
 		}
 		if w.found == len(w.lists) {
 			w.lists = append(w.lists, runtime.ObservedDeployment{})
@@ -142,7 +143,7 @@ func (t *table) see(seen []runtime.ObservedDeployment) []string {
 		w.found++
 	}
 	for key, w := range t.workloads {
-		if w.look != t.looks {
+		if w.observation != t.observations {
 			maps.Copy(dirty, t.users[key])
 			delete(t.workloads, key)
 		} else if w.found < len(w.lists) {
@@ -153,8 +154,8 @@ func (t *table) see(seen []runtime.ObservedDeployment) []string {
 	return t.renewAll(dirty)
 }
 
-// runs returns the observed lists of a workload.
-func (t *table) runs(key string) []runtime.ObservedDeployment {
+// listsOf returns the observed lists of a workload.
+func (t *table) listsOf(key string) []runtime.ObservedDeployment {
 	if w := t.workloads[key]; w != nil {
 		return w.lists
 	}
@@ -168,14 +169,14 @@ func sameLists(a, b runtime.ObservedDeployment) bool {
 		(len(a.Instances) == 0 || &a.Instances[0] == &b.Instances[0])
 }
 
-// leave shows all instances of a deployment as draining until stay is called, whatever the
-// runtime reports. It returns the apps that changed.
-func (t *table) leave(deploymentID string) []string {
+// startDraining shows all instances of a deployment as draining, in any state that the runtime
+// reports, until stopDraining is called. It returns the apps that changed.
+func (t *table) startDraining(deploymentID string) []string {
 	t.leaving[deploymentID] = true
 	return t.renewAll(t.usersOf(deploymentID))
 }
 
-func (t *table) stay(deploymentID string) []string {
+func (t *table) stopDraining(deploymentID string) []string {
 	if !t.leaving[deploymentID] {
 		return nil
 	}
@@ -183,6 +184,7 @@ func (t *table) stay(deploymentID string) []string {
 	return t.renewAll(t.usersOf(deploymentID))
 }
 
+// usersOf returns the apps whose state includes instances of the deployment.
 func (t *table) usersOf(deploymentID string) map[string]bool {
 	dirty := map[string]bool{}
 	for key, w := range t.workloads {
@@ -193,16 +195,17 @@ func (t *table) usersOf(deploymentID string) map[string]bool {
 	return dirty
 }
 
-// forget drops an app whose removal every gateway serves.
-func (t *table) forget(appID string) {
+// dropApp drops an app whose removal every gateway serves.
+func (t *table) dropApp(appID string) {
 	delete(t.apps, appID)
 	delete(t.removed, appID)
 }
 
+// renewAll calls renew for the apps, and returns those that changed.
 func (t *table) renewAll(apps map[string]bool) []string {
 	var changed []string
 	for id := range apps {
-		if a := t.apps[id]; t.renew(a, a.told.Epoch, a.told.Generation) {
+		if a := t.apps[id]; t.renew(a, a.state.Epoch, a.state.Generation) {
 			changed = append(changed, id)
 		}
 	}
@@ -212,15 +215,15 @@ func (t *table) renewAll(apps map[string]bool) []string {
 
 // renew computes the app's state anew and reports whether it changed.
 func (t *table) renew(a *app, epoch, generation int64) bool {
-	next := t.describe(a, epoch, generation)
-	next.Change = a.told.Change
-	if a.told.Change > 0 && proto.Equal(next, a.told) {
+	next := t.newState(a, epoch, generation)
+	next.Change = a.state.Change
+	if a.state.Change > 0 && proto.Equal(next, a.state) {
 		return false
 	}
 	t.change++
 	next.Change = t.change
-	t.settle(next.AppId, openIn(a.told), openIn(next))
-	if a.told = next; a.gone() {
+	t.recordOpened(next.AppId, openIn(a.state), openIn(next))
+	if a.state = next; a.isGone() {
 		t.removed[next.AppId] = true
 	} else {
 		delete(t.removed, next.AppId)
@@ -228,13 +231,14 @@ func (t *table) renew(a *app, epoch, generation int64) bool {
 	return true
 }
 
-// settle records which instances an app has opened and closed with the newest change.
-func (t *table) settle(appID string, was, is map[string]bool) {
+// recordOpened updates opened and closed after the newest change of an app. was and is are the
+// results of openIn before and after it.
+func (t *table) recordOpened(appID string, was, is map[string]bool) {
 	for id := range is {
 		if !was[id] {
 			t.opened[id]++
 		}
-		t.past(id, appID)
+		t.forgetClosed(id, appID)
 	}
 	for id := range was {
 		if is[id] {
@@ -250,8 +254,8 @@ func (t *table) settle(appID string, was, is map[string]bool) {
 	}
 }
 
-// past forgets that the app had closed the instance.
-func (t *table) past(instanceID, appID string) {
+// forgetClosed forgets since when the app allows no new requests to the instance.
+func (t *table) forgetClosed(instanceID, appID string) {
 	delete(t.closed[instanceID], appID)
 	if len(t.closed[instanceID]) == 0 {
 		delete(t.closed, instanceID)
@@ -271,20 +275,21 @@ func openIn(r *gatewayv1.AppRoutes) map[string]bool {
 	return out
 }
 
-func (t *table) describe(a *app, epoch, generation int64) *gatewayv1.AppRoutes {
-	out := &gatewayv1.AppRoutes{AppId: a.told.AppId, Epoch: epoch, Generation: generation}
+// newState computes the app's state from its route, its previews and the observed instances.
+func (t *table) newState(a *app, epoch, generation int64) *gatewayv1.AppRoutes {
+	out := &gatewayv1.AppRoutes{AppId: a.state.AppId, Epoch: epoch, Generation: generation}
 	routed := map[string]bool{}
-	if routes(a.routes) {
+	if isRoute(a.routes) {
 		out.Hosts, out.Policy, out.ApiKeys = a.routes.Hosts, policyOf(a.routes.Policy), apiKeysOf(a.routes.Keys)
 		for _, target := range a.routes.Targets {
 			routed[target.DeploymentId] = true
-			out.Targets = append(out.Targets, t.target(target.DeploymentId, cmp.Or(target.WorkloadKey, target.DeploymentId), target.Weight))
+			out.Targets = append(out.Targets, t.newTarget(target.DeploymentId, cmp.Or(target.WorkloadKey, target.DeploymentId), target.Weight))
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(a.previews)) {
 		if !routed[id] {
-			target := t.target(id, a.previews[id].key, 0)
-			target.Instances = slices.DeleteFunc(target.Instances, func(in *gatewayv1.Instance) bool { return !t.isOf(in.InstanceId, id, a.previews[id].key) })
+			target := t.newTarget(id, a.previews[id].key, 0)
+			target.Instances = slices.DeleteFunc(target.Instances, func(in *gatewayv1.Instance) bool { return !t.isOwnVersion(in.InstanceId, id, a.previews[id].key) })
 			out.Targets = append(out.Targets, target)
 		}
 		out.Previews = append(out.Previews, &gatewayv1.Preview{
@@ -302,24 +307,24 @@ func (t *table) describe(a *app, epoch, generation int64) *gatewayv1.AppRoutes {
 		}
 	}
 	if len(out.Hosts) > 0 {
-		out.AppName = cmp.Or(out.AppName, a.told.AppName) // without targets nothing says it
+		out.AppName = cmp.Or(out.AppName, a.state.AppName) // without targets, the name is not known
 	}
 	t.holdRequests(out)
 	return out
 }
 
-func (t *table) target(deploymentID, key string, weight int32) *gatewayv1.Target {
+func (t *table) newTarget(deploymentID, key string, weight int32) *gatewayv1.Target {
 	d := t.assignment(deploymentID).GetDeployment()
 	return &gatewayv1.Target{
 		DeploymentId: deploymentID, Version: d.GetVersion(), Weight: weight,
-		WorkloadKey: key, Instances: t.instances(deploymentID, key), HealthCheck: checkOf(d.GetSpec()),
+		WorkloadKey: key, Instances: t.reachableInstances(deploymentID, key), HealthCheck: checkOf(d.GetSpec()),
 	}
 }
 
-// isOf reports whether an instance is of the deployment's own version. An instance that the
-// deployment took over and must still replace is of the version before.
-func (t *table) isOf(instanceID, deploymentID, key string) bool {
-	for _, d := range t.runs(key) {
+// isOwnVersion reports whether an instance has the deployment's version. An instance that the
+// deployment took over and must still replace has an earlier version.
+func (t *table) isOwnVersion(instanceID, deploymentID, key string) bool {
+	for _, d := range t.listsOf(key) {
 		if d.DeploymentID != deploymentID {
 			continue
 		}
@@ -332,23 +337,23 @@ func (t *table) isOf(instanceID, deploymentID, key string) bool {
 	return false
 }
 
-// hold takes the desired state of a deployment, nil for none, and returns the apps that changed.
-// Only a deployment that should run has a preview.
-func (t *table) hold(deploymentID string, state *agentv1.DeploymentState) []string {
+// setDeployment updates the apps after a deployment's desired state has changed; nil: it has none
+// any more. It returns the apps that changed. Only a deployment that should run has a preview.
+func (t *table) setDeployment(deploymentID string, state *agentv1.DeploymentState) []string {
 	dirty := map[string]bool{}
-	t.preview(deploymentID, state, dirty)
+	t.setPreview(deploymentID, state, dirty)
 	if d := state.GetDeployment(); t.apps[d.GetAppId()] != nil && t.apps[d.GetAppId()].isScaled() != (d.GetScaling() != nil) {
 		dirty[d.AppId] = true
 	}
 	return t.renewPreviews(dirty)
 }
 
-// load is hold and route for many items: it computes each app's state once.
-func (t *table) load(items []*agentv1.Item) []string {
+// setItems is setDeployment and setRoute for many items. It computes each app's state once.
+func (t *table) setItems(items []*agentv1.Item) []string {
 	dirty := map[string]bool{}
 	for _, item := range items {
 		if item.Kind == agentv1.ItemKind_ITEM_KIND_DEPLOYMENT {
-			t.preview(item.Key, item.GetDeployment(), dirty)
+			t.setPreview(item.Key, item.GetDeployment(), dirty)
 		}
 	}
 	var changed []string
@@ -357,7 +362,7 @@ func (t *table) load(items []*agentv1.Item) []string {
 		if r == nil || r.AppId != item.Key {
 			continue
 		}
-		if renewed := t.route(r, item.Epoch, item.Generation); len(renewed) > 0 {
+		if renewed := t.setRoute(r, item.Epoch, item.Generation); len(renewed) > 0 {
 			delete(dirty, r.AppId)
 			changed = append(changed, r.AppId)
 		}
@@ -367,14 +372,14 @@ func (t *table) load(items []*agentv1.Item) []string {
 
 func (t *table) renewPreviews(dirty map[string]bool) []string {
 	for id := range dirty {
-		t.index(t.apps[id])
+		t.indexWorkloads(t.apps[id])
 	}
 	return t.renewAll(dirty)
 }
 
-// preview records the preview in the desired state of a deployment. It adds to dirty the apps
-// whose state must be computed anew.
-func (t *table) preview(deploymentID string, state *agentv1.DeploymentState, dirty map[string]bool) {
+// setPreview records the preview in the desired state of a deployment. It adds the apps whose state
+// must be computed anew to dirty.
+func (t *table) setPreview(deploymentID string, state *agentv1.DeploymentState, dirty map[string]bool) {
 	if id, ok := t.previewed[deploymentID]; ok {
 		delete(t.apps[id].previews, deploymentID)
 		delete(t.previewed, deploymentID)
@@ -393,9 +398,9 @@ func (t *table) preview(deploymentID string, state *agentv1.DeploymentState, dir
 	}
 }
 
-// index records which workloads the app's state includes.
-func (t *table) index(a *app) {
-	id := a.told.AppId
+// indexWorkloads records in users which workloads the app's state includes.
+func (t *table) indexWorkloads(a *app) {
+	id := a.state.AppId
 	for _, key := range a.keys {
 		delete(t.users[key], id)
 		if len(t.users[key]) == 0 {
@@ -414,11 +419,11 @@ func (t *table) index(a *app) {
 	}
 }
 
-// instances returns those of a deployment's workload that can be reached, ordered by id. With several roles, these
-// are instances of the entry role. They get new requests only while their group is complete.
-func (t *table) instances(deploymentID, key string) []*gatewayv1.Instance {
+// reachableInstances returns the instances of a deployment's workload that have an address, ordered by id. With several
+// roles, these are instances of the entry role. They get new requests only while their group is complete.
+func (t *table) reachableInstances(deploymentID, key string) []*gatewayv1.Instance {
 	var out []*gatewayv1.Instance
-	for _, d := range t.runs(key) {
+	for _, d := range t.listsOf(key) {
 		complete := d.CompleteGroups(func(*runtime.Instance) bool { return true })
 		for n := range d.Instances {
 			in := &d.Instances[n]
@@ -442,7 +447,7 @@ func (t *table) instances(deploymentID, key string) []*gatewayv1.Instance {
 	return out
 }
 
-// stateOf returns the state for gateways; unspecified: gateways must not see the instance.
+// stateOf returns the state for gateways. UNSPECIFIED: gateways must not see the instance.
 func stateOf(in *runtime.Instance) gatewayv1.Instance_State {
 	if in.Address == "" {
 		return gatewayv1.Instance_STATE_UNSPECIFIED
@@ -470,13 +475,13 @@ func readyIn(r *gatewayv1.AppRoutes, instanceID string) bool {
 	return false
 }
 
-// routes reports whether r is a route, and not the message that the app has none. A route without
-// targets has hosts that nothing serves now: gateways must know them.
-func routes(r *agentv1.Routes) bool { return len(r.GetHosts()) > 0 }
+// isRoute reports whether r is a route, and not the message that the app has none. A route without
+// targets is a route, because gateways must know its hosts to answer for them.
+func isRoute(r *agentv1.Routes) bool { return len(r.GetHosts()) > 0 }
 
 // keysOf returns the workloads that a route names.
 func keysOf(r *agentv1.Routes) []string {
-	if !routes(r) {
+	if !isRoute(r) {
 		return nil
 	}
 	var out []string

@@ -11,6 +11,7 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
+// countsOf converts the request counts of a report, by deployment.
 func countsOf(told []*gatewayv1.Traffic) map[string]traffic.Counts {
 	out := make(map[string]traffic.Counts, len(told))
 	for _, t := range told {
@@ -28,7 +29,7 @@ func (g *Gateways) Traffic(req *agentv1.TrafficRequest) *agentv1.TrafficResponse
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, q := range req.Queries {
-		seen := g.seen.Look(q.DeploymentId, q.Window.AsDuration(), time.Now())
+		seen := g.traffic.Look(q.DeploymentId, q.Window.AsDuration(), time.Now())
 		out.Traffic = append(out.Traffic, &agentv1.Traffic{
 			Requests: seen.Requests, Errors: seen.Errors, LatencyP95: p95(&seen.Latency),
 			Streams: seen.FirstToken.Total(), FirstTokenP95: p95(&seen.FirstToken),
@@ -37,19 +38,20 @@ func (g *Gateways) Traffic(req *agentv1.TrafficRequest) *agentv1.TrafficResponse
 	return out
 }
 
-// joined notes that a gateway's process has begun, and left that it is gone. Called with mu held.
-func (g *Gateways) joined(id string) {
-	g.seen.Joined(id)
+// countFromNow expects the reports of a gateway's process that has just begun. forgetCounts forgets a
+// process that has ended. The caller holds mu.
+func (g *Gateways) countFromNow(id string) {
+	g.traffic.Joined(id)
 	g.demand.Joined(id)
 }
 
-func (g *Gateways) left(id string) {
-	g.seen.Left(id)
+func (g *Gateways) forgetCounts(id string) {
+	g.traffic.Left(id)
 	g.demand.Left(id)
 }
 
-// scaled returns the loads of the apps that are scaled in this region. Called with mu held.
-func (g *Gateways) scaled(loads []*gatewayv1.AppLoad) []*gatewayv1.AppLoad {
+// scaledLoads returns the loads of the apps that are scaled in this region. The caller holds mu.
+func (g *Gateways) scaledLoads(loads []*gatewayv1.AppLoad) []*gatewayv1.AppLoad {
 	return slices.DeleteFunc(loads, func(l *gatewayv1.AppLoad) bool { return !g.hub.apps[l.AppId].isScaled() })
 }
 
@@ -64,7 +66,7 @@ func (g *Gateways) Demand(appID string, now time.Time) (_ load.Asked, ok bool) {
 func (g *Gateways) Times(deploymentID string, window time.Duration, now time.Time) (latency, firstToken histogram.Counts) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	seen := g.seen.Look(deploymentID, window, now)
+	seen := g.traffic.Look(deploymentID, window, now)
 	return seen.Latency, seen.FirstToken
 }
 

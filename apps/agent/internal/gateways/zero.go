@@ -20,21 +20,21 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// To zero, and back:
+// How an app goes to zero and starts again:
 //
 //	assignment without replicas   gateways hold requests, and the instances get no new ones
-//	every gateway serves that     the instances stop
-//	Wake                          instances start; gateways go on to hold requests
+//	every gateway serves this     the instances stop
+//	Wake                          instances start; gateways continue to hold requests
 //	an instance is ready          gateways send to it
 //
-// The state of an app is computed from the assignment, the marks of package zero and what runs. So it is
-// the same whether a wake or an assignment without replicas came first.
+// The state of an app is computed from the assignment, the marks of package zero and the observed instances.
+// So it does not depend on whether a wake or an assignment without replicas came first.
 
 // featureHold is announced by gateways that can hold requests; see gatewayv1.WatchRequest.
 const featureHold = "hold"
 
 // holdRequests completes an app's state: instances of deployments at zero get no new requests, and
-// requests are held while no deployment that they could go to is awake.
+// requests are held while every deployment with a weight is at zero or starting.
 func (t *table) holdRequests(out *gatewayv1.AppRoutes) {
 	weighted, held := 0, 0
 	for _, target := range out.Targets {
@@ -69,24 +69,24 @@ func (t *table) holdRequests(out *gatewayv1.AppRoutes) {
 	}
 }
 
-// turn computes the apps that send to a deployment anew if its phase has changed. It returns those that
-// changed.
-func (t *table) turn(deploymentID string) []string {
+// renewIfPhaseChanged renews the states of the apps that send to a deployment, if its phase has changed. It
+// returns the apps that changed.
+func (t *table) renewIfPhaseChanged(deploymentID string) []string {
 	if t.phase(deploymentID) == t.shown[deploymentID] {
 		return nil
 	}
-	return t.again(deploymentID)
+	return t.renewUsersOf(deploymentID)
 }
 
-// again computes the apps that send to a deployment's workload anew. It returns those that changed.
-func (t *table) again(deploymentID string) []string {
+// renewUsersOf renews the states of the apps that send to a deployment's workload. It returns the apps that
+// changed.
+func (t *table) renewUsersOf(deploymentID string) []string {
 	return t.renewAll(t.users[cmp.Or(t.assignment(deploymentID).GetWorkloadKey(), deploymentID)])
 }
 
-// mayNotHold returns why requests of apps at zero would not all be held; "" if they would. It waits for a
-// gateway that is away and has not come back to this agent process, because that gateway may still send
-// requests.
-func (h *hub) mayNotHold() (why string) {
+// whyNotHold returns why some requests of apps at zero would not be held; "" if all would be. A gateway that is
+// away, and has not connected to this agent process, is a reason, because it may still send requests.
+func (h *hub) whyNotHold() (why string) {
 	holding := 0
 	for _, id := range slices.Sorted(maps.Keys(h.gateways)) {
 		g := h.gateways[id]
@@ -109,50 +109,51 @@ func (h *hub) mayNotHold() (why string) {
 	return ""
 }
 
-// reassess computes the apps at zero anew if mayNotHold has another result than before. Called with mu held.
-func (g *Gateways) reassess() {
-	may := g.hub.mayNotHold() == ""
+// renewAsleep renews the states of apps at zero if gateways began or ceased to hold all requests. The caller
+// holds mu.
+func (g *Gateways) renewAsleep() {
+	may := g.hub.whyNotHold() == ""
 	if g.hub.mayHold == may {
 		return
 	}
 	g.hub.mayHold = may
 	dirty := map[string]bool{}
 	for id, a := range g.hub.apps {
-		if slices.ContainsFunc(a.told.Targets, func(t *gatewayv1.Target) bool { return g.hub.phase(t.DeploymentId) == zero.Asleep }) {
+		if slices.ContainsFunc(a.state.Targets, func(t *gatewayv1.Target) bool { return g.hub.phase(t.DeploymentId) == zero.Asleep }) {
 			dirty[id] = true
 		}
 	}
-	g.hub.touched(g.hub.renewAll(dirty))
+	g.hub.markDirty(g.hub.renewAll(dirty))
 }
 
 // Sleep ends new requests to a deployment that goes to zero. It returns why the instances must not stop
-// yet, and after how long to call it again; "" when they may. seen is what runs; nil: that is not known yet.
-func (g *Gateways) Sleep(deploymentID string, seen *runtime.Observation) (why string, left time.Duration) {
+// yet, and after what time to call it again; "" when they may stop. seen is what runs; nil: that is not known yet.
+func (g *Gateways) Sleep(deploymentID string, seen *runtime.Observation) (why string, remaining time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if seen == nil {
-		return "waits until it is known what runs", Patience
+		return "waits for the first observation of the runtime", Patience
 	}
 	at := slices.IndexFunc(seen.Deployments, func(d runtime.ObservedDeployment) bool { return d.DeploymentID == deploymentID })
 	if at < 0 || len(seen.Deployments[at].Instances) == 0 {
-		delete(g.falling, deploymentID)
+		delete(g.sleepingSince, deploymentID)
 		return "", 0
 	}
-	if why = g.hub.mayNotHold(); why != "" {
-		delete(g.falling, deploymentID)
+	if why = g.hub.whyNotHold(); why != "" {
+		delete(g.sleepingSince, deploymentID)
 		return why, Patience
 	}
-	g.hub.touched(g.hub.turn(deploymentID))
+	g.hub.markDirty(g.hub.renewIfPhaseChanged(deploymentID))
 	now := time.Now()
-	if _, ok := g.falling[deploymentID]; !ok {
-		g.falling[deploymentID] = now
+	if _, ok := g.sleepingSince[deploymentID]; !ok {
+		g.sleepingSince[deploymentID] = now
 	}
-	left = g.falling[deploymentID].Add(Patience).Sub(now)
+	remaining = g.sleepingSince[deploymentID].Add(Patience).Sub(now)
 	stopping := map[string]bool{}
 	for n := range seen.Deployments[at].Instances {
 		id := seen.Deployments[at].Instances[n].ID
-		if left > 0 && !g.hub.released(id) {
-			return fmt.Sprintf("waits until the gateways hold its requests and have finished those of instance %s, %s at most", id, Patience), left
+		if remaining > 0 && !g.hub.released(id) {
+			return fmt.Sprintf("waits until the gateways hold new requests and have finished those to instance %s, %s at most", id, Patience), remaining
 		}
 		stopping[id] = true
 	}
@@ -160,26 +161,26 @@ func (g *Gateways) Sleep(deploymentID string, seen *runtime.Observation) (why st
 	return "", 0
 }
 
-// Slept ends the time in which no instance of Sleep gets new requests. The look seen began after the runtime
-// was asked to stop the instances, so those that it finds ready, because the deployment was woken meanwhile,
-// get requests again.
+// Slept ends the time in which the instances of Sleep get no new requests. The observation seen must have begun
+// after the runtime was asked to stop the instances. Instances that it shows as ready, because the deployment
+// was woken meanwhile, get requests again.
 func (g *Gateways) Slept(deploymentID string, seen runtime.Observation) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.hub.stopping, deploymentID)
 	g.noteReady(seen.Deployments)
-	g.hub.touched(g.hub.again(deploymentID))
+	g.hub.markDirty(g.hub.renewUsersOf(deploymentID))
 }
 
-// Rise takes Sleep back, because the deployment has replicas or was woken.
+// Rise undoes Sleep, because the deployment has replicas or was woken.
 func (g *Gateways) Rise(deploymentID string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	delete(g.falling, deploymentID)
-	g.hub.touched(g.hub.turn(deploymentID))
+	delete(g.sleepingSince, deploymentID)
+	g.hub.markDirty(g.hub.renewIfPhaseChanged(deploymentID))
 }
 
-// noteReady notes which of the deployments that were woken are ready. Called with mu held.
+// noteReady records which woken deployments are ready. The caller holds mu.
 func (g *Gateways) noteReady(seen []runtime.ObservedDeployment) {
 	starting := g.cfg.Zero.Starting()
 	if len(starting) == 0 {
@@ -200,22 +201,22 @@ func (g *Gateways) noteReady(seen []runtime.ObservedDeployment) {
 		state := g.assignment(d.DeploymentID)
 		if n, _ := g.cfg.Zero.Replicas(d.DeploymentID, state); ready && n > 0 {
 			g.cfg.Zero.Ready(d.DeploymentID, state.GetDeployment().GetAppId(), now)
-			signal(g.wake) // Run keeps it
+			signal(g.wake) // Run writes the file
 		}
 	}
 }
 
-// forgetFallen drops the entries of falling and stopping of deployments that do not run any more. Called
-// with mu held.
-func (g *Gateways) forgetFallen(seen []runtime.ObservedDeployment) {
-	if len(g.falling)+len(g.hub.stopping) == 0 {
+// forgetStopped drops the entries of sleepingSince and stopping for deployments that do not run any more. The
+// caller holds mu.
+func (g *Gateways) forgetStopped(seen []runtime.ObservedDeployment) {
+	if len(g.sleepingSince)+len(g.hub.stopping) == 0 {
 		return
 	}
 	there := map[string]bool{}
 	for _, d := range seen {
 		there[d.DeploymentID] = true
 	}
-	maps.DeleteFunc(g.falling, func(id string, _ time.Time) bool { return !there[id] })
+	maps.DeleteFunc(g.sleepingSince, func(id string, _ time.Time) bool { return !there[id] })
 	maps.DeleteFunc(g.hub.stopping, func(id string, _ map[string]bool) bool { return !there[id] })
 }
 
@@ -231,10 +232,10 @@ func (g *Gateways) Wake(ctx context.Context, req *gatewayv1.WakeRequest) (*gatew
 	}
 	if !caller.Verified {
 		return nil, rpc.Error(connect.CodePermissionDenied, windlassv1.ErrorReason_ERROR_REASON_PERMISSION_DENIED, "gateway_id",
-			"a gateway that is not authenticated starts no instances; leave --listen-insecure out")
+			"a gateway that is not authenticated must not start instances: start the agent without --listen-insecure")
 	}
 	item, ok := g.cfg.Inbox.Get(inbox.Key{Kind: agentv1.ItemKind_ITEM_KIND_ROUTES, Name: req.AppId})
-	if !ok || !routes(item.GetRoutes()) {
+	if !ok || !isRoute(item.GetRoutes()) {
 		return nil, rpc.Error(connect.CodeNotFound, windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND, "app_id", "this region does not route the app")
 	}
 	now := time.Now()
@@ -247,7 +248,7 @@ func (g *Gateways) Wake(ctx context.Context, req *gatewayv1.WakeRequest) (*gatew
 	if len(woken) > 0 {
 		g.mu.Lock()
 		for _, id := range woken {
-			g.hub.touched(g.hub.turn(id)) // instances that have not stopped yet get requests again
+			g.hub.markDirty(g.hub.renewIfPhaseChanged(id)) // instances that have not stopped yet get requests again
 		}
 		g.mu.Unlock()
 		// The reconciler starts instances while the file is written. If the agent dies before it answers, the
@@ -256,8 +257,8 @@ func (g *Gateways) Wake(ctx context.Context, req *gatewayv1.WakeRequest) (*gatew
 		g.cfg.Log.InfoContext(ctx, "a request woke an app at zero", "app_id", req.AppId, "deployments", woken, "gateway", req.GatewayId)
 	}
 	if err := g.cfg.Zero.Keep(); err != nil {
-		g.cfg.Log.ErrorContext(ctx, "an app that a request woke may stop when the agent restarts", "app_id", req.AppId, "error", err)
-		return nil, rpc.Error(connect.CodeUnavailable, windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE, "", "the agent cannot keep that the app was woken: call again")
+		g.cfg.Log.ErrorContext(ctx, "cannot store that a request woke an app: the app may stop when the agent restarts", "app_id", req.AppId, "error", err)
+		return nil, rpc.Error(connect.CodeUnavailable, windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE, "", "the agent cannot store that the app was woken: call again")
 	}
 	res := &gatewayv1.WakeResponse{}
 	if took := g.cfg.Zero.StartTime(req.AppId); took > 0 {

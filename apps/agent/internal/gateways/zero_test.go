@@ -39,17 +39,17 @@ type zeroRegion struct {
 	kept    *inbox.Memory
 	runtime *simulated.Runtime
 	table   int
-	// follows: the control plane is reachable, and answers a wake.
+	// follows: the control plane is reachable, and assigns a replica after a wake.
 	follows    bool
 	generation int64
 	revision   int64
 
-	in    *inbox.Inbox
-	zero  *zero.Zero
-	g     *Gateways
-	r     *reconcile.Reconciler
-	stop  func()
-	alive *aGateway
+	in      *inbox.Inbox
+	zero    *zero.Zero
+	g       *Gateways
+	r       *reconcile.Reconciler
+	stop    func()
+	gateway *fakeGateway
 }
 
 func startZeroRegion(t *testing.T) *zeroRegion {
@@ -76,15 +76,15 @@ func startZeroRegion(t *testing.T) *zeroRegion {
 	keys, err := z.in.Snapshot(&agentv1.SnapshotBegin{Revision: 1, Count: int64(len(items))}, items)
 	require.NoError(t, err)
 	z.revision = 1
-	z.changed(keys...)
-	z.alive = &aGateway{z: z}
-	z.rest(startTime + 10*time.Second)
-	require.Len(t, z.alive.ready(), 1)
+	z.received(keys...)
+	z.gateway = &fakeGateway{z: z}
+	z.runFor(startTime + 10*time.Second)
+	require.Len(t, z.gateway.ready(), 1)
 	return z
 }
 
-func (z *zeroRegion) changed(keys ...inbox.Key) {
-	z.g.Held(keys...)
+func (z *zeroRegion) received(keys ...inbox.Key) {
+	z.g.Received(keys...)
 	z.r.Enqueue(keys...)
 }
 
@@ -132,10 +132,10 @@ func (z *zeroRegion) open() {
 // kill ends the agent as kill -9 does, and starts another.
 func (z *zeroRegion) kill() {
 	files := z.files
-	z.files = files.Clone() // as of now: nothing that the agent does at its end is there
+	z.files = files.Clone() // without the writes of the agent's shutdown
 	z.in.Abandon()
 	z.stop()
-	z.alive.one = nil
+	z.gateway.one = nil
 	z.open()
 }
 
@@ -155,11 +155,11 @@ func (z *zeroRegion) assign(replicas int32) {
 	z.revision++
 	keys, err := z.in.Delta(&agentv1.Delta{After: z.revision - 1, Upto: z.revision, Items: []*agentv1.Item{z.deployment(replicas)}})
 	require.NoError(z.t, err)
-	z.changed(keys...)
+	z.received(keys...)
 }
 
-// answer is what the control plane does when it hears that a request woke the deployment.
-func (z *zeroRegion) answer() {
+// followWake assigns a replica, as the control plane does, if the agent reports that a request woke the deployment.
+func (z *zeroRegion) followWake() {
 	for _, s := range z.r.Applied() {
 		if s.Key == "dep_1" && s.Code == "Woken" && s.Generation == z.generation {
 			z.assign(1)
@@ -179,39 +179,39 @@ func (z *zeroRegion) instances() map[string]windlassv1.InstanceStatus {
 	return out
 }
 
-// rest lets the gateway and, with follows, the control plane act every 500 ms for a time.
-func (z *zeroRegion) rest(d time.Duration) {
+// runFor runs the gateway and, with follows, the control plane for d: a step every 500 ms.
+func (z *zeroRegion) runFor(d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
-		z.alive.pull()
-		z.alive.report()
-		z.alive.wake()
-		z.alive.look()
+		z.gateway.pull()
+		z.gateway.report()
+		z.gateway.wake()
+		z.gateway.sendRequests()
 		if z.follows {
-			z.answer()
+			z.followWake()
 		}
 		time.Sleep(500 * time.Millisecond)
 	}
 }
 
-// asked is a request of a client at the gateway.
-type asked struct {
+// clientRequest is a request of a client at the gateway.
+type clientRequest struct {
 	at       time.Time
 	instance string
 	sent     time.Time
 	done     bool
 }
 
-// aGateway does what the contract says a gateway does, one step at a time.
-type aGateway struct {
+// fakeGateway follows the protocol of gateways, one step at a time.
+type fakeGateway struct {
 	z        *zeroRegion
 	one      *gateway
 	table    string
 	routes   *gatewayv1.AppRoutes
-	requests []*asked
+	requests []*clientRequest
 	woke     int
 }
 
-func (a *aGateway) ready() (ids []string) {
+func (a *fakeGateway) ready() (ids []string) {
 	for _, target := range a.routes.GetTargets() {
 		for _, in := range target.Instances {
 			if in.State == gatewayv1.Instance_STATE_READY {
@@ -223,7 +223,7 @@ func (a *aGateway) ready() (ids []string) {
 }
 
 // pull applies what the agent has to send.
-func (a *aGateway) pull() {
+func (a *fakeGateway) pull() {
 	g := a.z.g
 	var frames []*gatewayv1.WatchResponse
 	if a.one == nil {
@@ -231,20 +231,20 @@ func (a *aGateway) pull() {
 		if a.routes != nil {
 			req.Have = []*gatewayv1.AppVersion{{AppId: "app_1", Generation: a.routes.Generation, Change: a.routes.Change}}
 		}
-		one, err := g.open(req, true)
+		one, err := g.openStream(req, true)
 		require.NoError(a.z.t, err)
 		a.one = one
 	}
 	select {
-	case <-g.known:
+	case <-g.complete:
 	default:
 		return
 	}
 	if !a.one.begun {
-		frames = g.whole(a.one)
+		frames = g.wholeTable(a.one)
 	} else {
 		var err error
-		frames, err = g.news(a.one)
+		frames, err = g.changedApps(a.one)
 		require.NoError(a.z.t, err)
 	}
 	for _, f := range frames {
@@ -255,10 +255,10 @@ func (a *aGateway) pull() {
 			a.routes = app
 		}
 	}
-	a.look()
+	a.sendRequests()
 }
 
-func (a *aGateway) report() {
+func (a *fakeGateway) report() {
 	if a.one == nil || !a.one.begun || a.routes == nil {
 		return
 	}
@@ -275,14 +275,14 @@ func (a *aGateway) report() {
 		req.Instances = append(req.Instances, &gatewayv1.InstanceHealth{InstanceId: id, InFlight: n})
 	}
 	a.z.g.mu.Lock()
-	require.True(a.z.t, a.z.g.hub.heed(req, time.Now()))
+	require.True(a.z.t, a.z.g.hub.applyReport(req, time.Now()))
 	a.z.g.mu.Unlock()
 	a.z.g.progress()
 }
 
 // wake calls the agent while requests are held.
-func (a *aGateway) wake() {
-	if a.routes.GetHeld() && slices.ContainsFunc(a.requests, func(q *asked) bool { return q.instance == "" }) {
+func (a *fakeGateway) wake() {
+	if a.routes.GetHeld() && slices.ContainsFunc(a.requests, func(q *clientRequest) bool { return q.instance == "" }) {
 		ctx := context.WithValue(a.z.t.Context(), callerKey{}, Caller{Verified: true})
 		_, err := a.z.g.Wake(ctx, &gatewayv1.WakeRequest{GatewayId: first, AppId: "app_1"})
 		require.NoError(a.z.t, err)
@@ -290,13 +290,14 @@ func (a *aGateway) wake() {
 	}
 }
 
-func (a *aGateway) ask() {
-	a.requests = append(a.requests, &asked{at: time.Now()})
-	a.look()
+func (a *fakeGateway) ask() {
+	a.requests = append(a.requests, &clientRequest{at: time.Now()})
+	a.sendRequests()
 }
 
-// look sends the requests that can be sent, ends those that took their time, and fails on those that waited too long.
-func (a *aGateway) look() {
+// sendRequests sends the requests that can be sent, and ends requests after requestTime. It fails the test if a request
+// waited too long.
+func (a *fakeGateway) sendRequests() {
 	for _, q := range a.requests {
 		wait := queueTime
 		if a.routes.GetHeld() {
@@ -370,20 +371,20 @@ func TestZero_EveryInterleavingOfRequestDecisionAndWake(t *testing.T) {
 						case 'd':
 							z.assign(0)
 						case 'a':
-							z.alive.ask()
+							z.gateway.ask()
 						case 'p':
-							z.alive.pull()
+							z.gateway.pull()
 						case 'r':
-							z.alive.report()
+							z.gateway.report()
 						case 'w':
-							z.alive.wake()
+							z.gateway.wake()
 						case 'k':
 							z.kill()
 						}
 						synctest.Wait()
 					}
-					z.rest(holdTime + 10*time.Second)
-					require.True(t, z.alive.requests[0].done)
+					z.runFor(holdTime + 10*time.Second)
+					require.True(t, z.gateway.requests[0].done)
 				})
 			})
 			if !ok {
@@ -397,8 +398,8 @@ func TestZero(t *testing.T) {
 	asleep := func(t *testing.T) *zeroRegion {
 		z := startZeroRegion(t)
 		z.assign(0)
-		z.rest(10 * time.Second)
-		require.True(t, z.alive.routes.Held)
+		z.runFor(10 * time.Second)
+		require.True(t, z.gateway.routes.Held)
 		require.Empty(t, z.instances())
 		return z
 	}
@@ -408,11 +409,11 @@ func TestZero(t *testing.T) {
 			z.assign(0)
 			time.Sleep(time.Second)
 			require.Len(t, z.instances(), 1, "the gateway does not serve it yet")
-			z.alive.pull()
-			require.True(t, z.alive.routes.Held)
+			z.gateway.pull()
+			require.True(t, z.gateway.routes.Held)
 			time.Sleep(time.Second)
 			require.Equal(t, []windlassv1.InstanceStatus{windlassv1.InstanceStatus_INSTANCE_STATUS_READY}, slices.Collect(maps.Values(z.instances())))
-			z.alive.report()
+			z.gateway.report()
 			time.Sleep(2 * time.Second)
 			require.Empty(t, z.instances())
 		})
@@ -430,15 +431,15 @@ func TestZero(t *testing.T) {
 	t.Run("no instance stops while a gateway cannot hold requests", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			z := startZeroRegion(t)
-			z.alive.one.holdsRequests = false
+			z.gateway.one.holdsRequests = false
 			z.g.mu.Lock()
-			z.g.reassess()
+			z.g.renewAsleep()
 			z.g.mu.Unlock()
 			z.assign(0)
-			z.rest(2 * Patience)
+			z.runFor(2 * Patience)
 			require.Len(t, z.instances(), 1)
-			require.False(t, z.alive.routes.Held)
-			require.Len(t, z.alive.ready(), 1)
+			require.False(t, z.gateway.routes.Held)
+			require.Len(t, z.gateway.ready(), 1)
 			var why string
 			for _, s := range z.r.Applied() {
 				if s.Key == "dep_1" {
@@ -451,23 +452,23 @@ func TestZero(t *testing.T) {
 	t.Run("the first request wakes the app without the control plane, and is answered", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			z := asleep(t)
-			z.alive.ask()
-			z.alive.wake()
+			z.gateway.ask()
+			z.gateway.wake()
 			synctest.Wait()
 			time.Sleep(10 * time.Millisecond)
 			require.Len(t, z.instances(), 1, "it starts at once")
-			z.rest(startTime + 5*time.Second)
-			require.True(t, z.alive.requests[0].done)
-			require.False(t, z.alive.routes.Held)
-			require.Less(t, z.alive.requests[0].sent.Sub(z.alive.requests[0].at), startTime+time.Second)
+			z.runFor(startTime + 5*time.Second)
+			require.True(t, z.gateway.requests[0].done)
+			require.False(t, z.gateway.routes.Held)
+			require.Less(t, z.gateway.requests[0].sent.Sub(z.gateway.requests[0].at), startTime+time.Second)
 			require.InDelta(t, startTime.Seconds(), z.zero.StartTime("app_1").Seconds(), 1)
 		})
 	})
 	t.Run("a woken deployment reports it, and the next generation starts nothing anew", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			z := asleep(t)
-			z.alive.ask()
-			z.rest(startTime + 5*time.Second)
+			z.gateway.ask()
+			z.runFor(startTime + 5*time.Second)
 			code := func() (code string) {
 				for _, s := range z.r.Applied() {
 					if s.Key == "dep_1" && s.Generation == z.generation {
@@ -478,23 +479,23 @@ func TestZero(t *testing.T) {
 			}
 			require.Equal(t, "PHASE_APPLIEDWoken", code())
 			before := z.instances()
-			z.answer()
-			z.rest(5 * time.Second)
+			z.followWake()
+			z.runFor(5 * time.Second)
 			require.Equal(t, "PHASE_APPLIED", code())
 			require.Equal(t, before, z.instances())
 			z.assign(0)
-			z.rest(5 * time.Second)
+			z.runFor(5 * time.Second)
 			require.Empty(t, z.instances(), "the control plane knew of the wake")
 		})
 	})
 	t.Run("a generation without replicas that crossed the wake stops nothing", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			z := asleep(t)
-			z.alive.ask()
-			z.alive.wake()
+			z.gateway.ask()
+			z.gateway.wake()
 			z.assign(0)
-			z.rest(startTime + 5*time.Second)
-			require.True(t, z.alive.requests[0].done)
+			z.runFor(startTime + 5*time.Second)
+			require.True(t, z.gateway.requests[0].done)
 			require.Len(t, z.instances(), 1)
 		})
 	})
@@ -502,14 +503,14 @@ func TestZero(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			z := asleep(t)
 			z.assign(1)
-			z.rest(startTime / 2)
-			require.True(t, z.alive.routes.Held)
+			z.runFor(startTime / 2)
+			require.True(t, z.gateway.routes.Held)
 			z.kill()
-			z.rest(startTime / 4)
-			require.True(t, z.alive.routes.Held)
-			z.rest(startTime / 2)
-			require.False(t, z.alive.routes.Held)
-			require.Zero(t, z.alive.woke)
+			z.runFor(startTime / 4)
+			require.True(t, z.gateway.routes.Held)
+			z.runFor(startTime / 2)
+			require.False(t, z.gateway.routes.Held)
+			require.Zero(t, z.gateway.woke)
 		})
 	})
 	t.Run("the first request wakes the app after a day and a restart of agent and gateway", func(t *testing.T) {
@@ -517,12 +518,12 @@ func TestZero(t *testing.T) {
 			z := asleep(t)
 			time.Sleep(24 * time.Hour)
 			z.kill()
-			kept := z.alive.routes
-			z.alive = &aGateway{z: z, routes: kept} // from its file
-			z.alive.ask()
-			z.alive.wake() // before it has a stream
-			z.rest(startTime + 10*time.Second)
-			require.True(t, z.alive.requests[0].done)
+			kept := z.gateway.routes
+			z.gateway = &fakeGateway{z: z, routes: kept} // from its file
+			z.gateway.ask()
+			z.gateway.wake() // before it has a stream
+			z.runFor(startTime + 10*time.Second)
+			require.True(t, z.gateway.requests[0].done)
 		})
 	})
 	t.Run("Wake starts nothing for an unknown app, an unverified gateway or an app that is awake", func(t *testing.T) {

@@ -164,7 +164,7 @@ func (c *clients) serve(t told, now time.Time) state {
 			continue
 		}
 		wait(end)
-		out.notes = append(out.notes, fmt.Sprintf("Envoy %s is away: it counts no more %s after it went, at %s", node, c.grace, c.away[node].UTC().Format(time.TimeOnly)))
+		out.notes = append(out.notes, fmt.Sprintf("Envoy %s is away since %s: routes wait for it for %s at most", node, c.away[node].UTC().Format(time.TimeOnly), c.grace))
 	}
 	return out
 }

@@ -76,7 +76,7 @@ func TestNode_IsAwayAfterItsLastStream(t *testing.T) {
 	c.closed(2, at)
 	c.closed(3, at) // none of ours
 	require.Equal(t, state{
-		next: at.Add(time.Minute), notes: []string{"Envoy edge is away: it counts no more 1m0s after it went, at 12:00:00"},
+		next: at.Add(time.Minute), notes: []string{"Envoy edge is away since 12:00:00: routes wait for it for 1m0s at most"},
 	}, c.serve(all("v1"), at.Add(time.Second)))
 	require.Equal(t, state{all: true}, c.serve(all("v1"), at.Add(time.Minute)))
 }

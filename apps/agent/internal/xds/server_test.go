@@ -113,7 +113,7 @@ func (r *harness) hold(revision int64, shares ...int32) {
 	items = append(items, &agentv1.Item{Kind: agentv1.ItemKind_ITEM_KIND_ROUTES, Key: "app_1", Generation: revision, Content: &agentv1.Item_Routes{Routes: route}})
 	keys, err := r.inbox.Snapshot(&agentv1.SnapshotBegin{Revision: revision, Count: int64(len(items))}, items)
 	require.NoError(r.t, err)
-	r.Held(keys...)
+	r.Received(keys...)
 	r.Route(route, 0, revision)
 }
 
