@@ -20,12 +20,16 @@ import (
 )
 
 const (
-	// maxList bounds a list of a server's models, in bytes. An index of 10,000 models has about 1 MiB. maxAnswer bounds
-	// other answers, and errors.
+	// maxList bounds a list of a server's models, in bytes, and maxListed in models. An index of 10,000 models has about
+	// 1 MiB. maxAnswer bounds other answers, and errors.
 	maxList   = 8 << 20
+	maxListed = 20_000
 	maxAnswer = 64 << 10
-	// maxMessage bounds what is taken over of an error.
-	maxMessage = 512
+	// maxHeld bounds the loaded models of a server, of which the agent keeps the names. maxNames bounds these in bytes,
+	// and maxName each: those with longer names are none of an app.
+	maxHeld  = 10_000
+	maxNames = 512 << 10
+	maxName  = 253
 	// readyAtOnce is how many models of a server are asked at a time whether they are ready, and readyEach how many
 	// for each question to the server.
 	readyAtOnce = 8
@@ -89,6 +93,9 @@ func (l *Loader) Held(ctx context.Context, s models.Server, first []string) ([]m
 	for i := range held {
 		held[i].Checked = !ready[held[i].Name] // The index says that the others are not ready.
 	}
+	if err := checkSize(held); err != nil {
+		return nil, err
+	}
 	slots := make(chan struct{}, readyAtOnce)
 	var asking sync.WaitGroup
 	for _, name := range l.next(s, slices.Collect(maps.Keys(ready)), first) {
@@ -104,6 +111,18 @@ func (l *Loader) Held(ctx context.Context, s models.Server, first []string) ([]m
 	}
 	asking.Wait()
 	return held, nil
+}
+
+// checkSize fails if there are more models than the agent keeps of a server.
+func checkSize(held []models.Held) error {
+	names := 0
+	for _, h := range held {
+		names += len(h.Name)
+	}
+	if len(held) > maxHeld || names > maxNames {
+		return errHeld
+	}
+	return nil
 }
 
 // next returns at most readyEach of the names: those of first, and then those that were checked longest ago.
@@ -205,11 +224,52 @@ func (l *Loader) index(ctx context.Context, s models.Server) ([]indexEntry, erro
 		return nil, err
 	}
 	var index []indexEntry
-	if err := json.Unmarshal(answer, &index); err != nil {
-		return nil, fmt.Errorf("the server's index of models is no list: %w", err)
+	err = eachOf(answer, func(d *json.Decoder) error {
+		var e indexEntry
+		if err := d.Decode(&e); err != nil {
+			return err
+		}
+		if len(e.Name) <= maxName && e.State != "" && e.State != "UNAVAILABLE" {
+			index = append(index, indexEntry{strings.Clone(e.Name), e.State})
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("the server's index of models cannot be read: %w", err)
 	}
 	return index, nil
 }
+
+// eachOf calls decode for each element of a list in JSON. It fails if there are more than maxListed, so that a server
+// decides neither how much memory nor how much time its list takes.
+func eachOf(list []byte, decode func(*json.Decoder) error) error {
+	d := json.NewDecoder(bytes.NewReader(list))
+	open, err := d.Token()
+	switch {
+	case err != nil:
+		return err
+	case open == nil: // null
+		return nil
+	case open != json.Delim('['):
+		return errNoList
+	}
+	for n := 0; d.More(); n++ {
+		if n == maxListed {
+			return errTooMany
+		}
+		if err := decode(d); err != nil {
+			return err
+		}
+	}
+	_, err = d.Token()
+	return err
+}
+
+var (
+	errNoList  = errors.New("it is no list")
+	errTooMany = fmt.Errorf("it has more than %d models", maxListed)
+	errHeld    = fmt.Errorf("the server says that it has more than %d models loaded, or names of more than %d bytes", maxHeld, maxNames)
+)
 
 // isReady reports whether a server says that a model is ready.
 func (l *Loader) isReady(ctx context.Context, s models.Server, name string) (bool, error) {
@@ -226,19 +286,24 @@ func (l *Loader) adapters(ctx context.Context, s models.Server) ([]models.Held, 
 	if err != nil {
 		return nil, err
 	}
-	var list struct {
-		Data []struct{ ID, Parent string }
+	var list struct{ Data json.RawMessage }
+	var held []models.Held
+	if err = json.Unmarshal(answer, &list); err == nil && list.Data != nil {
+		err = eachOf(list.Data, func(d *json.Decoder) error {
+			var m struct{ ID, Parent string }
+			if err := d.Decode(&m); err != nil {
+				return err
+			}
+			if m.Parent != "" && len(m.ID) <= maxName {
+				held = append(held, models.Held{Name: m.ID, Checked: true, Ready: true})
+			}
+			return nil
+		})
 	}
-	if err := json.Unmarshal(answer, &list); err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("the server's list of models cannot be read: %w", err)
 	}
-	var held []models.Held
-	for _, m := range list.Data {
-		if m.Parent != "" {
-			held = append(held, models.Held{Name: m.ID, Checked: true, Ready: true})
-		}
-	}
-	return held, nil
+	return held, checkSize(held)
 }
 
 func (l *Loader) loadAdapter(ctx context.Context, s models.Server, m models.Model) error {
@@ -406,9 +471,5 @@ func message(body []byte) string {
 			text = v.Message
 		}
 	}
-	text = strings.ToValidUTF8(strings.TrimSpace(text), "?")
-	if len(text) > maxMessage {
-		text = strings.ToValidUTF8(text[:maxMessage], "") + "..."
-	}
-	return text
+	return strings.ToValidUTF8(strings.TrimSpace(text), "?")
 }

@@ -237,7 +237,7 @@ func TestLoader_BoundsAnswers(t *testing.T) {
 				err = l.Load(t.Context(), s, models.Model{Name: "fraud"})
 			}
 			require.ErrorContains(t, err, c.want)
-			require.Less(t, len(err.Error()), 1024)
+			require.Less(t, len(err.Error()), maxAnswer+1024, "the caller blanks secrets, and then cuts it")
 			require.Less(t, read.Load(), int64(32<<20), "the rest is not read")
 		})
 	}
@@ -262,4 +262,52 @@ type silentServer struct{}
 func (silentServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	<-r.Context().Done()
 	return nil, r.Context().Err()
+}
+
+func TestHeld_IsBounded(t *testing.T) {
+	var list string
+	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, list) }))
+	t.Cleanup(engine.Close)
+	l := &Loader{Client: engine.Client()}
+	held := func(protocol models.Protocol) ([]models.Held, error) {
+		return l.Held(t.Context(), models.Server{ID: "s", Address: engine.Listener.Addr().String(), Protocol: protocol}, nil)
+	}
+	long := strings.Repeat("x", 300)
+	many := func(element string) string { return "[" + strings.Repeat(element+",", 20_000) + element + "]" }
+	list = many(`{}`)
+	_, err := held(models.V2)
+	require.ErrorContains(t, err, "more than 20000 models")
+	list = `{"data": ` + many(`{}`) + `}`
+	_, err = held(models.LoRA)
+	require.ErrorContains(t, err, "more than 20000 models")
+
+	for _, names := range []struct{ count, length int }{{10_001, 5}, {5_000, 200}} {
+		var index []map[string]string
+		for n := range names.count {
+			index = append(index, map[string]string{"name": fmt.Sprintf("%0*d", names.length, n), "state": "LOADING"})
+		}
+		text, _ := json.Marshal(index)
+		list = string(text)
+		_, err = held(models.V2)
+		require.ErrorContains(t, err, "the server says that it has more than")
+	}
+
+	list = `[{"name": "` + long + `", "state": "LOADING"}, {"name": "a", "state": "LOADING"}, {"name": "b", "state": "UNAVAILABLE"}]`
+	got, err := held(models.V2)
+	require.NoError(t, err)
+	require.Equal(t, []models.Held{{Name: "a", Checked: true}}, got)
+	list = `{"data": [{"id": "` + long + `", "parent": "base"}, {"id": "a", "parent": "base"}]}`
+	got, err = held(models.LoRA)
+	require.NoError(t, err)
+	require.Equal(t, []models.Held{{Name: "a", Checked: true, Ready: true}}, got)
+
+	for _, list = range []string{`null`, `[]`} {
+		got, err = held(models.V2)
+		require.NoError(t, err, list)
+		require.Empty(t, got)
+	}
+	for _, list = range []string{`{}`, `[1]`, `[{}`, `"`, ``} {
+		_, err = held(models.V2)
+		require.ErrorContains(t, err, "index of models", list)
+	}
 }

@@ -89,6 +89,7 @@ type assignment struct {
 	DeploymentID  string `json:"deployment"`
 	AppName       string `json:"app"`
 	EnvironmentID string `json:"environment"`
+	WorkspaceID   string `json:"workspace,omitempty"`
 	Generation    int64  `json:"generation"`
 	TemplateHash  string `json:"template"`
 	Replicas      int    `json:"replicas"`
@@ -117,7 +118,7 @@ func Wrap(base runtime.Runtime, loader Loader, files disk.Files, name string, lo
 		groups: map[string]map[string]int{}, removed: map[string]bool{}, described: map[string]described{},
 	}
 	var err error
-	if r.manager, err = New(Config{Loader: loader, Released: r.isReleased, Claim: r.claim, Claimed: r.claimed, Registerer: reg, Log: log, Rand: rand}); err != nil {
+	if r.manager, err = New(Config{Loader: guardLoader(loader, base), Released: r.isReleased, Claim: r.claim, Claimed: r.claimed, Registerer: reg, Log: log, Rand: rand}); err != nil {
 		return nil, err
 	}
 	data, err := files.Read(name)
@@ -148,7 +149,8 @@ func (a assignment) asModel(workload string) Model {
 func (r *Runtime) Apply(ctx context.Context, a runtime.Assignment) error {
 	d := a.Deployment
 	next := assignment{
-		DeploymentID: d.GetId(), AppName: d.GetAppName(), EnvironmentID: d.GetEnvironmentId(), Generation: a.Generation, TemplateHash: a.TemplateHash,
+		DeploymentID: d.GetId(), AppName: d.GetAppName(), EnvironmentID: d.GetEnvironmentId(), WorkspaceID: d.GetWorkspaceId(),
+		Generation: a.Generation, TemplateHash: a.TemplateHash,
 		Replicas: int(d.GetReplicas()), MinReady: int(d.GetSpec().GetMinReady()), Model: d.GetSpec().GetModel(), Server: d.GetSpec().GetModels(),
 	}
 	if next.Model == nil {
@@ -469,7 +471,7 @@ func (r *Runtime) serversOf(seen runtime.Observation) []Server {
 		}
 		for _, in := range d.Instances {
 			s := Server{
-				ID: in.ID, Incarnation: fmt.Sprint(in.StartedAt.UnixNano(), "-", in.Restarts), App: a.AppName, Scope: a.EnvironmentID, Index: in.Group,
+				ID: in.ID, Incarnation: fmt.Sprint(in.StartedAt.UnixNano(), "-", in.Restarts), App: a.AppName, Scope: a.EnvironmentID, Workspace: a.WorkspaceID, Index: in.Group,
 				Address: in.Address, Protocol: V2, Capabilities: a.Server.GetCapabilities(), Memory: a.Server.GetMemoryMib() << 20, Slots: int(a.Server.GetSlots()),
 			}
 			s.Draining = d.Removing || a.Deleted

@@ -17,7 +17,9 @@ type Server struct {
 	// have in common.
 	App   string
 	Scope string
-	Index int
+	// Workspace is whose share of the questions to servers it takes.
+	Workspace string
+	Index     int
 	// Address is host:port.
 	Address string
 	// Protocol is how models are loaded.

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/redact"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -272,6 +273,13 @@ func Features() []string {
 
 // ErrUnknownInstance means that no instance has that id.
 var ErrUnknownInstance = errors.New("unknown instance")
+
+// SecretKeeper is a Runtime that gives instances secrets.
+type SecretKeeper interface {
+	// Secrets returns the values to blank in what an instance says. It fails with ErrUnknownInstance if there is none
+	// of that id, and with ErrSecretsUnknown while the values are not known.
+	Secrets(instanceID string) (*redact.Values, error)
+}
 
 // ErrSecretsUnknown means that an instance's output cannot be returned yet.
 var ErrSecretsUnknown = errors.New("its secrets are not known yet, so that they cannot be left out: try again once the region's agent has them")

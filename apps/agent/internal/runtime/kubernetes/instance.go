@@ -10,6 +10,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/access"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/redact"
 )
 
 // pod returns the pod of an instance.
@@ -38,9 +39,9 @@ func (r *Runtime) Logs(ctx context.Context, instanceID string, tailLines int) ([
 	if tailLines <= 0 {
 		return nil, nil
 	}
-	secrets := r.wanted.secretsOf(render.WorkloadOf(p))
-	if !secrets.Known() {
-		return nil, fmt.Errorf("logs of pod %s/%s: %w", p.Namespace, p.Name, runtime.ErrSecretsUnknown)
+	secrets, err := r.secretsOf(p)
+	if err != nil {
+		return nil, err
 	}
 	out, err := r.api.Log(ctx, p, tailLines, false)
 	if err == nil && len(bytes.TrimSpace(out)) == 0 && restarted(p) {
@@ -49,6 +50,23 @@ func (r *Runtime) Logs(ctx context.Context, instanceID string, tailLines int) ([
 		}
 	}
 	return []byte(secrets.Blank(string(out))), err
+}
+
+// Secrets implements runtime.SecretKeeper.
+func (r *Runtime) Secrets(instanceID string) (*redact.Values, error) {
+	p, err := r.pod(instanceID)
+	if err != nil {
+		return nil, err
+	}
+	return r.secretsOf(p)
+}
+
+func (r *Runtime) secretsOf(p *corev1.Pod) (*redact.Values, error) {
+	secrets := r.wanted.secretsOf(render.WorkloadOf(p))
+	if !secrets.Known() {
+		return nil, fmt.Errorf("output of pod %s/%s: %w", p.Namespace, p.Name, runtime.ErrSecretsUnknown)
+	}
+	return secrets, nil
 }
 
 func restarted(p *corev1.Pod) bool {

@@ -2,7 +2,6 @@ package kubernetes
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -33,9 +32,9 @@ func (r *Runtime) ReadLog(ctx context.Context, instanceID string, q runtime.LogQ
 	if err != nil {
 		return page, err
 	}
-	secrets := r.wanted.secretsOf(render.WorkloadOf(p))
-	if !secrets.Known() {
-		return page, fmt.Errorf("logs of pod %s/%s: %w", p.Namespace, p.Name, runtime.ErrSecretsUnknown)
+	secrets, err := r.secretsOf(p)
+	if err != nil {
+		return page, err
 	}
 	lines, lostMore, err := podLog{r.api, p}.lines(ctx, q)
 	if err != nil {

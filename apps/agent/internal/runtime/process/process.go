@@ -265,7 +265,7 @@ func (r *Runtime) changed() {
 
 // Logs implements runtime.Runtime.
 func (r *Runtime) Logs(_ context.Context, instanceID string, tailLines int) ([]byte, error) {
-	secrets, err := r.secretsToBlank(instanceID)
+	secrets, err := r.Secrets(instanceID)
 	if err != nil {
 		return nil, err
 	}
@@ -278,7 +278,7 @@ func (r *Runtime) Logs(_ context.Context, instanceID string, tailLines int) ([]b
 
 // ReadLog implements runtime.Runtime.
 func (r *Runtime) ReadLog(_ context.Context, instanceID string, q runtime.LogQuery) (runtime.LogPage, error) {
-	secrets, err := r.secretsToBlank(instanceID)
+	secrets, err := r.Secrets(instanceID)
 	if err != nil {
 		return runtime.LogPage{}, err
 	}
@@ -289,11 +289,11 @@ func (r *Runtime) ReadLog(_ context.Context, instanceID string, q runtime.LogQue
 	return page, nil
 }
 
-// secretsToBlank returns the secret values to blank in the instance's output.
-func (r *Runtime) secretsToBlank(instanceID string) (*redact.Values, error) {
+// Secrets implements runtime.SecretKeeper.
+func (r *Runtime) Secrets(instanceID string) (*redact.Values, error) {
 	w := r.find(instanceID)
 	if w == nil {
-		return nil, fmt.Errorf("logs of instance %s: %w", instanceID, runtime.ErrUnknownInstance)
+		return nil, fmt.Errorf("secrets of instance %s: %w", instanceID, runtime.ErrUnknownInstance)
 	}
 	w.mu.Lock()
 	_, d, _ := r.wantedOf(w)
@@ -301,7 +301,7 @@ func (r *Runtime) secretsToBlank(instanceID string) (*redact.Values, error) {
 	secrets := w.secrets
 	w.mu.Unlock()
 	if !secrets.Known() {
-		return nil, fmt.Errorf("logs of instance %s: %w", instanceID, runtime.ErrSecretsUnknown)
+		return nil, fmt.Errorf("output of instance %s: %w", instanceID, runtime.ErrSecretsUnknown)
 	}
 	return secrets, nil
 }

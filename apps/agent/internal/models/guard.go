@@ -1,0 +1,81 @@
+package models
+
+import (
+	"context"
+	"strings"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/pkg/share"
+)
+
+const (
+	// asksAtOnce is how many questions to servers run at a time, of which one workspace has half if it is alone. What
+	// is read of an answer takes memory and time of the agent.
+	asksAtOnce = 64
+	// maxReason bounds what is taken over of a server's error, in bytes.
+	maxReason = 512
+)
+
+// guarded is a Loader for servers that are not trusted: workspaces share questions to servers, and values of the
+// secrets that a server was given are blanked in its errors, which people see who may not see the secrets.
+type guarded struct {
+	Loader
+
+	// keeper is nil if instances have no secrets.
+	keeper runtime.SecretKeeper
+	asks   *share.Slots
+}
+
+// guardLoader returns a Loader for the servers that base runs.
+func guardLoader(loader Loader, base runtime.Runtime) *guarded {
+	keeper, _ := base.(runtime.SecretKeeper)
+	return &guarded{Loader: loader, keeper: keeper, asks: share.NewSlots(asksAtOnce)}
+}
+
+// Held implements Loader.
+func (g *guarded) Held(ctx context.Context, s Server, first []string) ([]Held, error) {
+	if err := g.asks.Acquire(ctx, s.Workspace); err != nil {
+		return nil, err
+	}
+	defer g.asks.Release(s.Workspace)
+	return g.Loader.Held(ctx, s, first)
+}
+
+// Load implements Loader.
+func (g *guarded) Load(ctx context.Context, s Server, m Model) error {
+	return g.told(s, g.Loader.Load(ctx, s, m))
+}
+
+// Unload implements Loader.
+func (g *guarded) Unload(ctx context.Context, s Server, m Model) error {
+	return g.told(s, g.Loader.Unload(ctx, s, m))
+}
+
+// told returns the error with a text that may be shown.
+func (g *guarded) told(s Server, err error) error {
+	if err == nil {
+		return nil
+	}
+	text := err.Error()
+	if g.keeper != nil {
+		secrets, unknown := g.keeper.Secrets(s.ID)
+		if unknown != nil || !secrets.Known() {
+			return &toldError{"it failed, and what the server says is not shown, because the values of its secrets are not known", err}
+		}
+		text = secrets.Blank(text)
+	}
+	if len(text) > maxReason {
+		text = strings.ToValidUTF8(text[:maxReason], "") + "..."
+	}
+	return &toldError{text, err}
+}
+
+// toldError is an error with another text.
+type toldError struct {
+	text string
+	err  error
+}
+
+func (e *toldError) Error() string { return e.text }
+
+func (e *toldError) Unwrap() error { return e.err }
