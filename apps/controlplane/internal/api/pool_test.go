@@ -7,6 +7,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -188,4 +189,61 @@ func TestPool_HistorySaysWhatAWholePoolIs(t *testing.T) {
 	_, err = w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Replicas: 100})
 	require.NoError(t, err)
 	require.Contains(t, said("Scaled"), "gets a whole pool in")
+}
+
+func TestPool_GrowsNoRoleWhereTheGrantIsRevoked(t *testing.T) {
+	w := setup(t)
+	w.shared("shared-1")
+	both := regions("us-east-1", "shared-1")
+	w.deploy("chat", pooled(2, 2), both)
+	w.settle("chat")
+	w.ungrant("shared-1")
+	for _, region := range []string{"shared-1", ""} {
+		_, err := w.scaleRole("decode", 3, region)
+		requireClosed(t, err)
+	}
+	_, err := w.scaleRole("decode", 3, "us-east-1")
+	require.NoError(t, err)
+	_, err = w.scaleRole("decode", 1, "shared-1")
+	require.NoError(t, err)
+	_, err = w.scaleRole("decode", 2, "shared-1")
+	requireClosed(t, err)
+	require.Equal(t, map[string]string{"us-east-1": "2 prefill 3 decode ", "shared-1": "2 prefill 1 decode "}, w.pool(1))
+}
+
+func TestPool_GrowsWithinTheQuotaAlone(t *testing.T) {
+	w := setup(t, limited(model.Limits{Instances: 12}))
+	whole := func(n int32) error {
+		_, err := w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Replicas: n})
+		return err
+	}
+	w.deploy("chat", pooled(2, 2))
+	w.settle("chat")
+	require.EqualValues(t, 8, w.usage().Instances)
+	_, err := w.scaleRole("decode", 4, "")
+	require.NoError(t, err)
+	_, err = w.scaleRole("decode", 5, "us-east-1")
+	limitOf(t, err, beyond, "instances")
+	_, err = w.tryDeploy("chat", "", pooled(2, 5))
+	limitOf(t, err, beyond, "instances")
+
+	// The counts of a stopped pool do not count. It starts with them only if the quota has room.
+	require.NoError(t, whole(0))
+	w.settle("chat")
+	require.Zero(t, w.usage().Instances)
+	_, err = w.scaleRole("decode", 256, "")
+	require.NoError(t, err)
+	limitOf(t, whole(100), beyond, "instances")
+	_, err = w.scaleRole("decode", 4, "")
+	require.NoError(t, err)
+	require.NoError(t, whole(100))
+	require.EqualValues(t, 12, w.usage().Instances)
+
+	// In a rollout, too.
+	w.deploy("chat", pooled(0, 0), args("b"))
+	_, err = w.scaleRole("prefill", 3, "")
+	limitOf(t, err, beyond, "instances")
+	w.settle("chat")
+	_, err = w.scaleRole("prefill", 3, "")
+	limitOf(t, err, beyond, "instances")
 }
