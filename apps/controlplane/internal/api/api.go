@@ -36,6 +36,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/guard"
 	"github.com/windlass-run/windlass/pkg/preset"
 	"github.com/windlass-run/windlass/pkg/seal"
+	"github.com/windlass-run/windlass/pkg/share"
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
@@ -91,11 +92,13 @@ type API struct{ *server }
 
 // server is what the services share.
 type server struct {
-	cfg        Config
-	keys       *keyring
-	hub        *hub
-	logs       *logrelay.Relay
-	gate       *admission.Gate
+	cfg  Config
+	keys *keyring
+	hub  *hub
+	logs *logrelay.Relay
+	gate *admission.Gate
+	// compilers are the places of requests that compile definitions of presets.
+	compilers  *share.Slots
 	operations *prometheus.CounterVec
 	refusals   *prometheus.CounterVec
 	// featureRefusals counts refused features.
@@ -147,8 +150,9 @@ func New(cfg Config) (*API, error) {
 		cfg.Reads = admission.NewBuckets(admission.Rate{})
 	}
 	s := &server{
-		cfg:  cfg,
-		gate: admission.NewGate(),
+		cfg:       cfg,
+		gate:      admission.NewGate(),
+		compilers: share.NewSlots(maxCompilers),
 	}
 	s.keys = newKeyring(s)
 	s.hub = newHub(cfg.MaxWatchers, cfg.KeyWatchers, cfg.WorkspaceWatchers)

@@ -33,7 +33,7 @@ func (a *server) presetsFor(ctx context.Context, workspaceID string, engines ...
 	if err != nil {
 		return nil, err
 	}
-	return a.compiled(ctx, rows)
+	return a.compiled(ctx, workspaceID, rows)
 }
 
 func isCustom(engine string) bool {
@@ -62,7 +62,11 @@ func presetRows(tx Tx, workspaceID string, engines ...string) (rows []model.Pres
 
 // compiled returns the built-in presets and those of the rows, for the request of ctx. It takes milliseconds, so that
 // it must not be called in a transaction. It fails if this release refuses what an earlier one accepted.
-func (a *server) compiled(ctx context.Context, rows []model.Preset) (*preset.Registry, error) {
+func (a *server) compiled(ctx context.Context, workspaceID string, rows []model.Preset) (*preset.Registry, error) {
+	if err := a.compilers.Acquire(ctx, workspaceID); err != nil {
+		return nil, fmt.Errorf("wait to compile presets: %w", err)
+	}
+	defer a.compilers.Release(workspaceID)
 	presets := a.cfg.Presets
 	for _, row := range rows {
 		p, findings := preset.Define(ctx, row.Name, int(row.Version), row.Definition)
@@ -78,17 +82,25 @@ func (a *server) compiled(ctx context.Context, rows []model.Preset) (*preset.Reg
 	return presets.Within(ctx), nil
 }
 
+// maxCompilers is how many requests compile definitions at a time. A definition takes up to a second of one processor, and
+// any viewer may have one checked as often as they may read. One workspace has half of these places at most.
+const maxCompilers = 4
+
 // maxDefinition is the most bytes of a stored definition.
 const maxDefinition = 64 << 10
 
 // checkDefinition returns the preset of a definition, and what is wrong with it or its examples, errors first. With an
 // error among the findings, there is no preset. It fails if ctx ends.
-func checkDefinition(ctx context.Context, name string, version int32, def *windlassv1.PresetDefinition) (*preset.Preset, []preset.Finding, error) {
+func (a *server) checkDefinition(ctx context.Context, workspaceID, name string, version int32, def *windlassv1.PresetDefinition) (*preset.Preset, []preset.Finding, error) {
 	if size := proto.Size(def); size > maxDefinition {
 		return nil, []preset.Finding{{
 			Severity: preset.Error, Code: "DefinitionInvalid", Field: "/args", Text: fmt.Sprintf("the definition has %d bytes, and %d are the most", size, maxDefinition), Fix: "write a shorter one",
 		}}, nil
 	}
+	if err := a.compilers.Acquire(ctx, workspaceID); err != nil {
+		return nil, nil, fmt.Errorf("wait to check preset %s: %w", name, err)
+	}
+	defer a.compilers.Release(workspaceID)
 	p, findings := preset.Define(ctx, name, int(version), def)
 	if p != nil {
 		findings = appspec.CheckExamples(ctx, p, def.GetExamples())

@@ -20,7 +20,7 @@ func (a presetService) CheckPreset(ctx context.Context, req *windlassv1.CheckPre
 	if err != nil {
 		return nil, err
 	}
-	p, findings, err := checkDefinition(ctx, req.GetName(), version, req.GetDefinition())
+	p, findings, err := a.checkDefinition(ctx, by.WorkspaceID, req.GetName(), version, req.GetDefinition())
 	if err != nil {
 		return nil, err
 	}

@@ -39,7 +39,7 @@ func (a presetService) DiffPreset(ctx context.Context, req *windlassv1.DiffPrese
 	case live.Spec.GetGeneratedBy() == "":
 		return nil, apierr.NothingToDo(fmt.Sprintf("no preset made v%d of app %s", live.Version, app.Name), "Name an engine and a model in serve of its file, and deploy that.")
 	}
-	presets, err := a.compiled(ctx, rows)
+	presets, err := a.compiled(ctx, by.WorkspaceID, rows)
 	if err != nil {
 		return nil, err
 	}

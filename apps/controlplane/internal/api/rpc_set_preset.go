@@ -15,8 +15,12 @@ import (
 
 // SetPreset adds a version to a preset of the workspace, or creates the preset.
 func (a presetService) SetPreset(ctx context.Context, req *windlassv1.SetPresetRequest) (*windlassv1.SetPresetResponse, error) {
+	by, err := callerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
 	// The definition is checked before the transaction, because that takes milliseconds.
-	p, findings, err := checkDefinition(ctx, req.GetName(), 1, req.GetDefinition())
+	p, findings, err := a.checkDefinition(ctx, by.WorkspaceID, req.GetName(), 1, req.GetDefinition())
 	if err != nil {
 		return nil, err
 	}
