@@ -37,7 +37,9 @@ func TestAccess_TableHasEveryMethod(t *testing.T) {
 	known := methods()
 	require.NotEmpty(t, known)
 	for procedure := range known {
-		require.Contains(t, api.Access, procedure)
+		if _, ok := api.Access[procedure]; !ok {
+			t.Errorf("%s has no row in access.go: say which role may call it", procedure)
+		}
 	}
 	for procedure := range api.Access {
 		require.Contains(t, known, procedure, "the table names a method that does not exist")

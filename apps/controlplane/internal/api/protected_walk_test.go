@@ -87,7 +87,9 @@ func TestProtection_EachMutationAsksItOrNeedsNot(t *testing.T) {
 			require.NotContains(t, walk, procedure, "it changes nothing")
 			continue
 		}
-		require.Contains(t, walk, procedure, "say how protections are asked, or why that is not needed")
+		if _, ok := walk[procedure]; !ok {
+			t.Errorf("%s has no row here: say how protections are asked, or why that is not needed", procedure)
+		}
 	}
 	for procedure, answer := range walk {
 		require.Contains(t, access, procedure)
