@@ -87,6 +87,9 @@ var (
 	errorPlaces = []place{
 		{"apps/**/*_test.go", `ERROR_REASON_NAME\b`, "test that a call is refused with it", map[string]string{"INTERNAL": "it is made of every error without a reason, in pkg/rpc"}},
 	}
+	numericTextPlaces = []place{
+		{"apps/dashboard/src/model/appfile.ts", `"NAME"`, "let the dashboard read a number there as the CLI does", nil},
+	}
 	reasonPlaces = []place{
 		{"apps/agent/**/*.go", `runtime\.ReasonNAME\b`, "give it to an instance or a rejection", nil},
 		{"apps/agent/**/*_test.go", `\bReasonNAME\b|"NAME"`, "test when an instance has it", nil},
@@ -130,6 +133,7 @@ func TestPlaces_NameEveryThingOfTheirKind(t *testing.T) {
 	missing("runtime", ofRuntimes, runtimePlaces)
 	missing("RPC", namesIn("proto/windlass/v1/*.proto", `(?m)^  rpc (\w+)\(`), rpcPlaces)
 	missing("list", namesIn("apps/controlplane/internal/store/store.go", `(?m)^\t(\w+)\((?:.* )?Page\)`), listPlaces)
+	missing("text that may be a number", namesIn("apps/windlass/internal/cli/scalar.go", `(?m)^\t"(windlass\.v1\.\w+\.\w+)": +(?:true|false),$`), numericTextPlaces)
 	missing("error reason", namesIn("proto/windlass/v1/common.proto", `(?m)^  ERROR_REASON_(\w+) = [1-9]`), errorPlaces)
 	missing("instance reason", namesIn("apps/agent/internal/runtime/runtime.go", `(?m)^\tReason\w+ += "(\w+)"`), reasonPlaces)
 }
@@ -153,11 +157,21 @@ func readFiles(t *testing.T, root, pattern string) map[string]string {
 	require.NotEmpty(t, paths, pattern)
 	out := map[string]string{}
 	for _, path := range paths {
+		if info, err := os.Stat(path); err == nil && info.IsDir() {
+			continue // such as testdata/rapid, in which rapid keeps failed draws
+		}
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
 		out[path] = string(text)
 	}
 	return out
+}
+
+func TestReadFiles_SkipsFolders(t *testing.T) {
+	root := t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "testdata", "rapid"), 0o750))
+	require.NoError(t, os.WriteFile(filepath.Join(root, "testdata", "01_rolling"), []byte("strategy=rolling"), 0o600))
+	require.Equal(t, map[string]string{filepath.Join(root, "testdata", "01_rolling"): "strategy=rolling"}, readFiles(t, root, "testdata/*"))
 }
 
 // filesBelow returns the files in the tree whose name matches the pattern.

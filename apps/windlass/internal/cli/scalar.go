@@ -51,7 +51,7 @@ func checkScalar(field protoreflect.FieldDescriptor, value any) (any, error) {
 		}
 		return on, nil
 	case protoreflect.StringKind:
-		if numericTexts[field.FullName()] {
+		if _, isNumeric := numericTexts[field.FullName()]; isNumeric {
 			switch n := value.(type) {
 			case json.Number:
 				return n.String(), nil
@@ -103,21 +103,25 @@ func parseBool(value any) (on, ok bool) {
 	return false, false
 }
 
-// numericTexts are the fields of type string in which a number need not be in quotes.
+// numericTexts are the fields of type string in which a number need not be in quotes. The value is true if a number
+// is valid there. If it is false, the API refuses the number with a better error.
 var numericTexts = map[protoreflect.FullName]bool{
-	"windlass.v1.RolloutPolicy.max_surge":       true,
 	"windlass.v1.AutoRollback.failed_instances": true,
 	"windlass.v1.AutoRollback.unhealthy":        true,
-	"windlass.v1.RolloutPolicy.max_unavailable": true,
-	// The API refuses a pause without a unit, with a better error.
-	"windlass.v1.CanaryStep.pause":     true,
-	"windlass.v1.ScalingMetric.target": true,
-	"windlass.v1.ScalingMetric.up":     true,
-	"windlass.v1.ScalingMetric.down":   true,
-	"windlass.v1.ScalingPace.step":     true,
+	// A pause needs a unit.
+	"windlass.v1.CanaryStep.pause": false,
 	// A code such as 204 is valid next to ranges.
-	"windlass.v1.HealthCheck.expected_codes": true,
+	"windlass.v1.HealthCheck.expected_codes":    true,
+	"windlass.v1.RolloutPolicy.max_surge":       true,
+	"windlass.v1.RolloutPolicy.max_unavailable": true,
+	"windlass.v1.ScalingMetric.down":            true,
+	"windlass.v1.ScalingMetric.target":          true,
+	"windlass.v1.ScalingMetric.up":              true,
+	"windlass.v1.ScalingPace.step":              true,
 }
+
+// IsNumericText reports whether the field is a text, and a number without quotes is valid for it in an app file.
+func IsNumericText(field protoreflect.FullName) bool { return numericTexts[field] }
 
 // wordSeparators removes the separators of words from a name.
 var wordSeparators = strings.NewReplacer("-", "", "_", "")

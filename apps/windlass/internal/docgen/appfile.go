@@ -21,8 +21,6 @@ const (
 	policyName   = "windlass.v1.RolloutPolicy"
 	freezeName   = "windlass.v1.FileFreeze"
 	scalingName  = "windlass.v1.ScalingPolicy"
-
-	scalingMetric = "windlass.v1.ScalingMetric"
 )
 
 // top are the fields of an app's file that do not belong to the deployment.

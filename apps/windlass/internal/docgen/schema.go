@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/windlass-run/windlass/apps/windlass/internal/cli"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -18,19 +19,6 @@ type object = map[string]any
 
 // durationPattern matches texts that time.ParseDuration parses and the API accepts.
 const durationPattern = `^\+?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$`
-
-// amounts are text fields that also accept a number in a file, as in the CLI.
-var amounts = map[protoreflect.FullName]bool{
-	policyName + ".max_surge":                   true,
-	policyName + ".max_unavailable":             true,
-	"windlass.v1.AutoRollback.failed_instances": true,
-	"windlass.v1.AutoRollback.unhealthy":        true,
-	"windlass.v1.HealthCheck.expected_codes":    true,
-	scalingMetric + ".target":                   true,
-	scalingMetric + ".up":                       true,
-	scalingMetric + ".down":                     true,
-	"windlass.v1.ScalingPace.step":              true,
-}
 
 // appFileSchema returns the JSON schema of an app's file.
 func appFileSchema(s *source) (string, error) {
@@ -232,7 +220,7 @@ func (s *source) valueSchema(f protoreflect.FieldDescriptor, pattern string, in 
 			}
 		}
 		return object{"enum": names}
-	case f.Kind() == protoreflect.StringKind && amounts[f.FullName()]:
+	case f.Kind() == protoreflect.StringKind && cli.IsNumericText(f.FullName()):
 		out := object{"type": []string{"string", "integer"}}
 		if pattern != "" {
 			out["pattern"] = pattern
