@@ -24,6 +24,22 @@ const (
 	apiFinish = "(*apps/controlplane/internal/api.mutation).finish"
 )
 
+// loadedControlPlane is the result of controlPlaneCode. Tests share it because it takes long to load.
+var loadedControlPlane *Code
+
+// controlPlaneCode returns the code of the control plane.
+func controlPlaneCode() (*Code, error) {
+	if loadedControlPlane != nil {
+		return loadedControlPlane, nil
+	}
+	root, err := Root(".")
+	if err != nil {
+		return nil, err
+	}
+	loadedControlPlane, err = LoadCode(root, "apps/controlplane")
+	return loadedControlPlane, err
+}
+
 // wakeless are functions that write what a plan reads and wake no app: what they write, and why no plan
 // changes with that.
 var wakeless = map[string]struct {
@@ -59,8 +75,7 @@ var wakeless = map[string]struct {
 // that writes a table of which planinput reads wakes the apps concerned. Both sides follow from the code:
 // the tables from the methods of the in-memory store, and the writers from the calls of these methods.
 func TestWakes_CoverEveryInputOfPlans(t *testing.T) {
-	root, _ := workspace(t)
-	code, err := LoadCode(root, "apps/controlplane")
+	code, err := controlPlaneCode()
 	require.NoError(t, err)
 	tables := code.tables()
 	inputs := map[string]bool{"app": true} // which callers of planinput have read
