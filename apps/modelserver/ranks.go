@@ -112,7 +112,8 @@ func (r *rankSet) run(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("cannot listen for other ranks (choose another --rendezvous-port): %w", err)
 		}
-		defer context.AfterFunc(ctx, func() { _ = listener.Close() })()
+		stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
+		defer stop()
 		defer func() { _ = listener.Close() }()
 		if here := listener.Addr().String(); r.leader != "" {
 			leadersHere.Store(r.leader, here)
@@ -159,7 +160,8 @@ func (r *rankSet) accept(ctx context.Context, listener net.Listener, running *sy
 		}
 		running.Go(func() {
 			defer func() { _ = conn.Close() }()
-			defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+			stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
 			r.serve(ctx, conn)
 		})
 	}
@@ -267,7 +269,8 @@ func (r *rankSet) visit(ctx context.Context, address string) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
 	if err := writeLine(conn, r.own); err != nil {
 		return err
 	}

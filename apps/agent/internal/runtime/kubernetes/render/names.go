@@ -121,7 +121,7 @@ func RankKey(parent, role string, group, slot, rank int) string {
 // RankOf returns the rank that a workload key names. ok is false if it names an instance of one host.
 func RankOf(key string) (rank int, ok bool) {
 	m := unitTail.FindStringSubmatch(key)
-	if m == nil || m[2] == "" {
+	if len(m) < 3 || m[2] == "" {
 		return 0, false
 	}
 	rank, err := strconv.Atoi(m[2])
