@@ -161,7 +161,7 @@ func (r *rankSet) accept(ctx context.Context, listener net.Listener, running *sy
 		running.Go(func() {
 			defer func() { _ = conn.Close() }()
 			stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	defer stop()
+			defer stop()
 			r.serve(ctx, conn)
 		})
 	}
