@@ -3,6 +3,7 @@ package preset
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -264,7 +265,7 @@ func TestRegistry_BoundsTheWorkOfARequest(t *testing.T) {
 	t.Run("a loop looks whether the request has ended", func(t *testing.T) {
 		// For some of these requests, that is in the middle of an expression.
 		interrupted := 0
-		for after := range 20 {
+		for after := range int64(20) {
 			_, findings := Builtin().With(heavy).Within(&endsLate{Context: t.Context(), after: after}).Generate(in)
 			if HasErrors(findings) && strings.Contains(findings[0].Text, "operation interrupted") {
 				interrupted++
@@ -278,11 +279,12 @@ func TestRegistry_BoundsTheWorkOfARequest(t *testing.T) {
 type endsLate struct {
 	context.Context
 
-	asked, after int
+	asked atomic.Int64 // a derived context asks on a goroutine of its own
+	after int64
 }
 
 func (c *endsLate) Err() error {
-	if c.asked++; c.asked > c.after {
+	if c.asked.Add(1) > c.after {
 		return context.Canceled
 	}
 	return nil
