@@ -94,6 +94,8 @@ func TestFields_OnlySoundOnesReachAnInstance(t *testing.T) {
 		{name: "another host in the target", send: "GET http://other.local/a HTTP/1.1\r\nHost: echo.local\r\n\r\n" + next, answers: []int{404, 200}, kept: true, saw: []string{"GET /smuggled "}},
 		{name: "a user in the target's host", send: "GET http://echo.local@other.local/a HTTP/1.1\r\nHost: echo.local\r\n\r\n" + next, answers: []int{400}},
 		{name: "a user before the target's host", send: "GET http://user@echo.local/a HTTP/1.1\r\nHost: echo.local\r\n\r\n" + next, answers: []int{400}},
+		{name: "a target in a target", send: "GET x:http://other.local/a HTTP/1.1\r\nHost: echo.local\r\n\r\n" + next, answers: []int{400}},
+		{name: "a target with a scheme and no host", send: "GET x:a HTTP/1.1\r\nHost: echo.local\r\n\r\n" + next, answers: []int{400}},
 		{name: "no host", send: "GET /a HTTP/1.1\r\n\r\n" + next, answers: []int{400}},
 		{name: "no host in HTTP/1.0", send: "GET /a HTTP/1.0\r\n\r\n" + next, answers: []int{400}},
 		{name: "an empty host", send: "GET /a HTTP/1.1\r\nHost:\r\n\r\n", answers: []int{400}, kept: true},

@@ -11,8 +11,12 @@ import (
 const maxUnescapes = 3
 
 // isClosed reports whether an instance may take the path for one of the closed ones, or for one that begins with it.
-// Instances differ in how they read escapes, slashes, dots and parameters, so that each reading counts.
+// Instances differ in how they read escapes, slashes, dots and parameters, so that each reading counts. What a segment
+// ".." takes away depends on that reading, and clients resolve it before they send. So every path with one is closed.
 func isClosed(requested string, closed []string) bool {
+	if len(closed) == 0 {
+		return false
+	}
 	begins := func(p string) bool {
 		p = strings.ToLower(p)
 		for _, c := range closed {
@@ -23,7 +27,7 @@ func isClosed(requested string, closed []string) bool {
 		return false
 	}
 	for range maxUnescapes {
-		if begins(requested) || begins(plainPath(requested)) {
+		if goesUp(requested) || begins(requested) || begins(plainPath(requested)) {
 			return true
 		}
 		decoded, err := url.PathUnescape(requested)
@@ -32,7 +36,21 @@ func isClosed(requested string, closed []string) bool {
 		}
 		requested = decoded
 	}
-	return begins(requested) || begins(plainPath(requested))
+	return goesUp(requested) || begins(requested) || begins(plainPath(requested))
+}
+
+// goesUp reports whether a segment of the path is "..".
+func goesUp(p string) bool {
+	if !strings.Contains(p, "..") {
+		return false
+	}
+	p, _, _ = strings.Cut(p, "?")
+	for s := range strings.SplitSeq(strings.ReplaceAll(p, `\`, "/"), "/") {
+		if s, _, _ = strings.Cut(s, ";"); s == ".." {
+			return true
+		}
+	}
+	return false
 }
 
 // plainPath returns the path without parameters of segments, double slashes, backslashes and dots.

@@ -34,6 +34,8 @@ func whyMalformed(r *http.Request) string {
 		return "the target * is for OPTIONS only"
 	case r.URL.User != nil:
 		return "the target names a user"
+	case r.URL.Opaque != "": // an instance would get all of it, and another host in it
+		return "the target has a scheme and no host"
 	case r.ProtoMajor < 2:
 		return ""
 	}
