@@ -28,8 +28,9 @@ type ledger struct {
 	served map[types.UID]bool
 	// wrong has the pods that were deleted while gateways still sent to them.
 	wrong []string
-	// fewest is the lowest number of pods that served at one time.
+	// fewest is the lowest number of pods that served at one time, and then describes the pods at that time.
 	fewest int
+	then   string
 }
 
 // follow records what happens to the pods until the test ends.
@@ -70,7 +71,13 @@ func (l *ledger) saw(now *corev1.Pod) {
 			serve++
 		}
 	}
-	l.fewest = min(l.fewest, serve)
+	if serve < l.fewest {
+		l.fewest, l.then = serve, ""
+		for _, one := range l.pods {
+			l.then += fmt.Sprintf("%s of %s: ready %t, deleted %t, drains %t, changed now: %t\n",
+				one.Name, one.Annotations[render.AnnotationTemplateHash], up(one), one.DeletionTimestamp != nil, render.Drains(one), one.UID == now.UID)
+		}
+	}
 }
 
 func up(p *corev1.Pod) bool {
@@ -89,7 +96,7 @@ func (l *ledger) requireOrderly(t *testing.T, fewest int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	require.Empty(t, l.wrong)
-	require.GreaterOrEqual(t, l.fewest, fewest)
+	require.GreaterOrEqual(t, l.fewest, fewest, l.then)
 }
 
 // gateways plays the gateways: it releases draining instances after a moment, until the test ends or stop is

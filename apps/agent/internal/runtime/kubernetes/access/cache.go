@@ -51,6 +51,13 @@ type Caches struct {
 	written map[render.Ref]written
 	// ended are objects whose deletion the server accepted.
 	ended map[types.UID]bool
+	// annotated are pods whose annotations we wrote, by UID, for as long as the watch has an older version.
+	annotated map[types.UID]annotatedPod
+}
+
+type annotatedPod struct {
+	pod *corev1.Pod
+	at  time.Time
 }
 
 type written struct {
@@ -86,6 +93,7 @@ func newCaches(c clients, again patience, region string) *Caches {
 		Nodes:       informer(core.Nodes(), again, &corev1.Node{}, func(*metav1.ListOptions) {}, slimNode, nil),
 		written:     map[render.Ref]written{},
 		ended:       map[types.UID]bool{},
+		annotated:   map[types.UID]annotatedPod{},
 	}
 }
 
@@ -367,7 +375,40 @@ func handler[T any](handle func(old, now T)) cache.ResourceEventHandlerFuncs {
 
 // PodsOf returns the pods of a workload, by its label.
 func (c *Caches) PodsOf(namespace, workload string) []*corev1.Pod {
-	return podsIn(c.Pods.GetIndexer().ByIndex(ByWorkload, namespace+"/"+workload))
+	return c.newestPods(podsIn(c.Pods.GetIndexer().ByIndex(ByWorkload, namespace+"/"+workload)))
+}
+
+// newestPods replaces pods whose annotations we wrote by the server's answer, until the watch has reported it. So a
+// decision knows which pods an earlier one marked. The slice is changed.
+func (c *Caches) newestPods(pods []*corev1.Pod) []*corev1.Pod {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for n, seen := range pods {
+		own, ok := c.annotated[seen.UID]
+		switch {
+		case !ok:
+		case newer(own.pod.ResourceVersion, seen.ResourceVersion):
+			pods[n] = own.pod
+		default:
+			delete(c.annotated, seen.UID)
+		}
+	}
+	return pods
+}
+
+// annotatedAs stores the pod that the server returned for new annotations. It forgets those of pods that are gone.
+func (c *Caches) annotatedAs(p *corev1.Pod) {
+	if obj, err := slimPod(p); err != nil || obj != any(p) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for uid, old := range c.annotated {
+		if time.Since(old.at) > unseenFor && len(c.PodsOfUID(uid)) == 0 {
+			delete(c.annotated, uid)
+		}
+	}
+	c.annotated[p.UID] = annotatedPod{pod: p, at: time.Now()}
 }
 
 // EveryPod returns all pods of ours.
@@ -393,7 +434,7 @@ func (c *Caches) HoldsPods(namespace string) bool {
 
 // PodsOfGroup returns the pods of a group of a deployment with several roles.
 func (c *Caches) PodsOfGroup(namespace, key string, group int) []*corev1.Pod {
-	return podsIn(c.Pods.GetIndexer().ByIndex(byGroup, namespace+"/"+key+"/"+strconv.Itoa(group)))
+	return c.newestPods(podsIn(c.Pods.GetIndexer().ByIndex(byGroup, namespace+"/"+key+"/"+strconv.Itoa(group))))
 }
 
 func indexGroup(o metav1.Object) string {

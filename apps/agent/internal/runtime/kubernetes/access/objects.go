@@ -160,7 +160,10 @@ func (a *API) Annotate(ctx context.Context, p *corev1.Pod, annotations map[strin
 		return err
 	}
 	err = a.Call(ctx, "annotate pod "+p.Namespace+"/"+p.Name, func(ctx context.Context) error {
-		_, err := a.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: FieldManager})
+		now, err := a.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: FieldManager})
+		if err == nil {
+			a.Caches.annotatedAs(now)
+		}
 		return found(err)
 	})
 	rej, ok := errors.AsType[*runtime.Rejection](err)
