@@ -98,7 +98,10 @@ func (h *harness) look(ctx context.Context, m *Manager) {
 				}
 			}
 		}
-		time.Sleep(h.ackDelay)
+		h.mu.Lock()
+		delay := h.ackDelay
+		h.mu.Unlock()
+		time.Sleep(delay)
 		h.mu.Lock()
 		h.view = view
 		h.mu.Unlock()
@@ -698,7 +701,9 @@ func TestManager_AdoptsOnlyItsOwn(t *testing.T) {
 		}
 		h.checks = 3
 		h.unready["m7"] = true
+		h.mu.Lock()
 		h.ackDelay = time.Microsecond
+		h.mu.Unlock()
 		h.set(models...)
 		h.show()
 		time.Sleep(time.Millisecond)
