@@ -651,6 +651,22 @@ func TestManager(t *testing.T) {
 		require.Empty(h.t, h.manager.kills)
 	})
 
+	run(t, "unloads a deleted model whose load failed although the server has it", func(h *harness) {
+		h.add("s1", "shared", 10)
+		h.unready["a"] = true // Load leaves it on the server, and fails.
+		h.show()
+		a := model("a", 1)
+		h.set(a)
+		h.pass(300 * time.Millisecond)
+		require.Equal(h.t, modelstate.ModelFailed, h.status("a").State)
+		a.Deleted = true
+		h.manager.Put(a)
+		require.False(h.t, h.manager.IsGone("a"))
+		h.pass(30 * time.Second)
+		require.Empty(h.t, h.where("a"))
+		require.True(h.t, h.manager.IsGone("a"))
+	})
+
 	run(t, "asks a server what it holds before it loads anything", func(h *harness) {
 		h.add("s1", "shared", 10)
 		h.servers["s1"].Ready = false

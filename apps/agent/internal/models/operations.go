@@ -134,9 +134,9 @@ func (m *Manager) advance(key replicaKey, r *replica, now time.Time, soon func(t
 		}
 	case modelstate.LoadFailed:
 		switch {
-		case now.Before(r.retryAt):
+		case !m.models[key.model].Deleted && now.Before(r.retryAt):
 			soon(r.retryAt)
-		case m.placedAt.Before(r.since):
+		case !m.models[key.model].Deleted && m.placedAt.Before(r.since):
 			soon(m.placeAt) // A placement that knows of the failure comes first: it prefers other servers.
 		default:
 			m.placeDirty = true
@@ -222,6 +222,8 @@ func (m *Manager) start(ctx context.Context, s *server, key replicaKey, r *repli
 		if err != nil {
 			s.alive, s.askAt, s.brokeAt = false, time.Time{}, now
 			event, reason = broke, err.Error()
+		} else if !load {
+			delete(s.held, model.Name) // IsGone need not wait for the next question.
 		}
 		if current := m.replicas[key]; current != nil {
 			m.apply(key, current, event, tick, reason, now)

@@ -31,6 +31,9 @@ const drainPatience = 10 * time.Minute
 // retryRemoval is the time from a failed removal of servers to the next attempt.
 const retryRemoval = 5 * time.Second
 
+// retryGone is the time from one look whether servers still have a deleted model to the next.
+const retryGone = time.Second
+
 // failuresUntilDoomed is how many loads of a replica fail before a rollout should not wait for it.
 const failuresUntilDoomed = 3
 
@@ -436,7 +439,11 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 		if !ok {
 			continue
 		}
-		if a.Deleted && s.State == modelstate.ModelTerminated {
+		isGone := a.Deleted && s.State == modelstate.ModelTerminated && r.manager.IsGone(s.ModelID)
+		if a.Deleted && s.State == modelstate.ModelTerminated && !isGone {
+			r.lookIn(retryGone) // An answer of a server that changes no replica signals nothing.
+		}
+		if isGone {
 			delete(r.kept.Models, s.ModelID)
 			delete(r.groups, s.ModelID)
 			delete(r.described, s.ModelID)

@@ -150,6 +150,13 @@ func newModelRuntime(t *testing.T, base *fakeBase, loader *fakeLoader, files dis
 	return m
 }
 
+// block sets whether gateways still send to an instance.
+func (m *modelRuntime) block(id string, blocked bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.blocked[id] = blocked
+}
+
 func (m *modelRuntime) apply(id string, replicas int32, spec *windlassv1.DeploymentSpec) error {
 	return m.Apply(m.t.Context(), runtime.Assignment{
 		Deployment: &agentv1.Deployment{Id: id, AppName: "fraud", EnvironmentId: "env_1", Replicas: replicas, Spec: spec},
@@ -375,6 +382,28 @@ func TestRuntime(t *testing.T) {
 		require.Nil(t, again.look("dep_fraud"))
 		require.Empty(t, m.loader.held["ins_a"])
 		require.Empty(t, m.loader.held["ins_b"])
+	})
+	runRuntime(t, "goes on after a restart to unload what was deleted, and does not take it for the next version", func(t *testing.T, m *modelRuntime) {
+		require.NoError(t, m.apply("dep_servers", 1, servers))
+		require.NoError(t, m.apply("dep_1", 1, fraud))
+		m.base.serve(instanceOf("ins_a", ready))
+		id := m.look("dep_1").Instances[0].ID
+		m.block(id, true)
+		require.NoError(t, m.apply("dep_2", 1, fraud))
+		require.NoError(t, m.Remove(t.Context(), "dep_1"))
+		require.NotNil(t, m.look("dep_1"))
+		m.stop()
+		again := newModelRuntime(t, m.base, m.loader, m.files)
+		m.stop = again.stop
+		again.block(id, true)
+		require.NotNil(t, again.look("dep_1"), "its server has it")
+		require.Equal(t, pending, again.look("dep_2").Instances[0].Status, "the server has the old version")
+		again.block(id, false)
+		require.Equal(t, ready, again.look("dep_2").Instances[0].Status)
+		require.Nil(t, again.look("dep_1"))
+		require.NoError(t, again.Remove(t.Context(), "dep_2"))
+		require.Nil(t, again.look("dep_2"))
+		require.Empty(t, m.loader.held["ins_a"])
 	})
 	runRuntime(t, "loads a new version anew, and knows after a restart which one a server has", func(t *testing.T, m *modelRuntime) {
 		require.NoError(t, m.apply("dep_servers", 2, servers))

@@ -57,6 +57,9 @@ const askSpacing = 10 * time.Millisecond
 // seenLate is how long after its end a server may be seen to have ended.
 const seenLate = 5 * time.Second
 
+// tellWithin is how long after its start the agent waits for what servers say about deleted models.
+const tellWithin = time.Minute
+
 // killsBeforeQuarantine is how many ends of servers quarantine the model that they were loading.
 const killsBeforeQuarantine = 2
 
@@ -198,6 +201,30 @@ func (m *Manager) IsEmpty(serverID string) bool {
 	told := s == nil || s.adopted || !s.Ready
 	m.mu.Unlock()
 	return told && !m.Serves(serverID)
+}
+
+// IsGone reports whether no server has a model, by what servers have told since its last load failed. The states of
+// replicas do not say this: there are none before servers were asked, and a server may have a model whose load failed.
+func (m *Manager) IsGone(modelID string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	model := m.models[modelID]
+	early := time.Since(m.began) < tellWithin
+	for id, s := range m.servers {
+		if !s.mayHave(model) {
+			continue
+		}
+		r := m.replicas[replicaKey{modelID, id}]
+		_, has := s.held[model.Name]
+		switch {
+		case !s.adopted && early,
+			r != nil && s.Ready && s.adopted && !s.alive,
+			r != nil && r.State == modelstate.LoadFailed,
+			has && m.ownerOf(s, model.Name) == modelID:
+			return false
+		}
+	}
+	return true
 }
 
 // mayHave reports whether what a server has under a model's name can be the model.
