@@ -667,6 +667,39 @@ func TestManager(t *testing.T) {
 		require.True(h.t, h.manager.IsGone("a"))
 	})
 
+	run(t, "unloads a model that is deleted while it loads, after the load", func(h *harness) {
+		h.add("s1", "shared", 10)
+		h.loadTime = 20 * time.Second
+		h.show()
+		a := model("a", 1)
+		h.set(a)
+		h.pass(time.Second)
+		a.Deleted = true
+		h.manager.Put(a)
+		h.pass(15 * time.Second)
+		require.Zero(h.t, h.countUnloads(), "the load still runs")
+		require.Equal(h.t, modelstate.ModelTerminating, h.status("a").State)
+		h.pass(10 * time.Second)
+		require.Empty(h.t, h.where("a"))
+		require.Equal(h.t, 1, h.countUnloads())
+		require.Equal(h.t, modelstate.ModelTerminated, h.status("a").State)
+	})
+
+	run(t, "loads a model once that is not wanted for a moment while it loads", func(h *harness) {
+		h.add("s1", "shared", 10)
+		h.loadTime = 2 * time.Minute
+		h.show()
+		h.set(model("a", 1))
+		h.pass(time.Second)
+		h.set(model("a", 0))
+		h.pass(time.Second)
+		h.set(model("a", 1))
+		h.pass(3 * time.Minute)
+		require.Equal(h.t, []string{"s1"}, h.routed("a"))
+		require.Equal(h.t, 1, h.countLoads())
+		require.Zero(h.t, h.countUnloads())
+	})
+
 	run(t, "asks a server what it holds before it loads anything", func(h *harness) {
 		h.add("s1", "shared", 10)
 		h.servers["s1"].Ready = false

@@ -120,9 +120,13 @@ func (m *Manager) advance(key replicaKey, r *replica, now time.Time, soon func(t
 			soon(due)
 		}
 	case modelstate.LoadedUnavailable:
-		if due := r.since.Add(m.cfg.Unready); now.Before(due) {
+		due := r.since.Add(m.cfg.Unready)
+		s := m.servers[key.server]
+		switch {
+		case s != nil && s.calls[key.model]: // The end of the call says more.
+		case now.Before(due):
 			soon(due)
-		} else {
+		default:
 			r.reload = true
 			m.apply(key, r, modelstate.RequestUnload, 0, "", now)
 		}
@@ -148,12 +152,17 @@ func (m *Manager) advance(key replicaKey, r *replica, now time.Time, soon func(t
 	}
 }
 
-// startQueued starts the operations of a server that may run now, in the order in which they were requested.
+// startQueued starts the operations of a server that may run now, in the order in which they were requested. An
+// operation waits while an earlier one of the same model runs.
 func (m *Manager) startQueued(ctx context.Context, s *server, now time.Time) {
+	var waiting []replicaKey
+	defer func() { s.queue = append(waiting, s.queue...) }()
 	for len(s.queue) > 0 {
 		key := s.queue[0]
 		r := m.replicas[key]
 		switch {
+		case r != nil && s.calls[key.model] && (r.State == modelstate.LoadRequested || r.State == modelstate.UnloadRequested):
+			waiting = append(waiting, key)
 		case r != nil && r.State == modelstate.LoadRequested:
 			if !m.mayStart(s, key.model) {
 				return
@@ -183,6 +192,7 @@ func (m *Manager) start(ctx context.Context, s *server, key replicaKey, r *repli
 	model, target, tick := m.models[key.model], s.Server, r.Tick
 	m.apply(key, r, e, tick, "", now)
 	s.busy++
+	s.calls[key.model] = true
 	load := e == modelstate.LoadStarted
 	shared := false
 	if load {
@@ -216,6 +226,7 @@ func (m *Manager) start(ctx context.Context, s *server, key replicaKey, r *repli
 		}
 		now := time.Now()
 		s.busy--
+		delete(s.calls, key.model)
 		s.alone = s.alone && s.busy > 0
 		m.Again()
 		event, reason := done, ""
@@ -225,8 +236,8 @@ func (m *Manager) start(ctx context.Context, s *server, key replicaKey, r *repli
 		} else if !load {
 			delete(s.held, model.Name) // IsGone need not wait for the next question.
 		}
-		if current := m.replicas[key]; current != nil {
-			m.apply(key, current, event, tick, reason, now)
+		if current := m.replicas[key]; current != nil && !m.apply(key, current, event, tick, reason, now) && current.State == modelstate.LoadedUnavailable {
+			current.since, s.askAt = now, now // The server was not asked about it meanwhile.
 		}
 		if ctx.Err() == nil {
 			m.startQueued(ctx, s, now)

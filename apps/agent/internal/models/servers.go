@@ -73,6 +73,8 @@ type server struct {
 	// busy is how many operations run, and alone is whether one of them must stay alone.
 	busy  int
 	alone bool
+	// calls are the models of which a load or an unload runs, even if the result is no longer wanted.
+	calls map[string]bool
 	// replicas are by model, and serving is how many of them gateways may send to.
 	replicas map[string]*replica
 	serving  int
@@ -117,7 +119,7 @@ func (m *Manager) SetServers(servers []Server) {
 			known = nil
 		}
 		if known == nil {
-			m.servers[s.ID] = &server{Server: s, owners: map[string]string{}, replicas: map[string]*replica{}}
+			m.servers[s.ID] = &server{Server: s, owners: map[string]string{}, replicas: map[string]*replica{}, calls: map[string]bool{}}
 		} else {
 			known.Server = s
 			for model := range known.replicas {
@@ -264,7 +266,7 @@ func (m *Manager) ask(ctx context.Context, s *server) {
 	var first []string
 	for model, r := range s.replicas {
 		f := r.State.Facts()
-		if f.Busy {
+		if f.Busy || s.calls[model] {
 			continue
 		}
 		ticks[replicaKey{model, s.ID}] = r.Tick
