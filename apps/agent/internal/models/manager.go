@@ -216,13 +216,14 @@ func (m *Manager) forgetName(model Model) {
 	}
 }
 
-// Reload unloads the replica of a model and loads it again.
+// Reload unloads the replica of a model and loads it again. It returns false, and does nothing, if the server does not
+// have the model, or was not asked whether it is ready.
 func (m *Manager) Reload(modelID, serverID string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	key := replicaKey{modelID, serverID}
 	r := m.replicas[key]
-	if r == nil || !r.State.Facts().Holds {
+	if r == nil || !r.State.Facts().Holds || r.State == modelstate.Unknown {
 		return false
 	}
 	r.reload = true

@@ -788,6 +788,25 @@ func TestManager_AdoptsOnlyItsOwn(t *testing.T) {
 		defer h.mu.Unlock()
 		require.Less(h.t, h.questions, 30)
 	})
+	run(t, "a replica of unknown state is not loaded again, and can be deleted later", func(h *harness) {
+		h.add("s1", "shared", 10)
+		h.servers["s1"].has["a"] = true
+		h.silent = "a"
+		a := model("a", 1)
+		h.set(a)
+		h.show()
+		h.settle()
+		require.False(h.t, h.manager.Reload("a", "s1"))
+		h.mu.Lock()
+		h.silent = ""
+		h.mu.Unlock()
+		h.settle()
+		require.Equal(h.t, []string{"s1"}, h.routed("a"))
+		a.Deleted = true
+		h.set(a)
+		h.settle()
+		require.Empty(h.t, h.where("a"))
+	})
 	run(t, "a new version is loaded anew, on a server without the old one", func(h *harness) {
 		h.add("s1", "shared", 10)
 		h.show()
