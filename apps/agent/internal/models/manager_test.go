@@ -807,6 +807,26 @@ func TestManager_AdoptsOnlyItsOwn(t *testing.T) {
 		h.settle()
 		require.Empty(h.t, h.where("a"))
 	})
+	for what, change := range map[string]func(m *Model){
+		"deleted":        func(m *Model) { m.Deleted = true },
+		"scaled to zero": func(m *Model) { m.Replicas, m.MinReplicas = 0, 0 },
+	} {
+		run(t, "a model of which a server says nothing is unloaded when it is "+what, func(h *harness) {
+			h.add("s1", "shared", 10)
+			h.servers["s1"].has["a"] = true
+			h.silent = "a"
+			a := model("a", 1)
+			h.set(a)
+			h.show()
+			h.settle()
+			require.Equal(h.t, []string{"s1"}, h.where("a"))
+			change(&a)
+			h.set(a)
+			h.settle()
+			require.Empty(h.t, h.where("a"))
+			require.Empty(h.t, h.status("a").Replicas)
+		})
+	}
 	run(t, "a new version is loaded anew, on a server without the old one", func(h *harness) {
 		h.add("s1", "shared", 10)
 		h.show()

@@ -326,11 +326,14 @@ func (m *Manager) observe(s *server, held []Held, began time.Time, ticks map[rep
 			continue
 		}
 		wasUnknown := r.State == modelstate.Unknown
-		name := m.models[key.model].Name
-		h, has := s.held[name]
+		model := m.models[key.model]
+		h, has := s.held[model.Name]
 		e, reason := modelstate.SeenAbsent, ""
 		switch {
-		case !has || m.ownerOf(s, name) != key.model:
+		case !has || m.ownerOf(s, model.Name) != key.model:
+		case !h.Checked && wasUnknown && (model.Deleted || model.Replicas == 0):
+			// It is unloaded whether it is ready or not.
+			e, reason = modelstate.SeenUnready, "the server has the model, and was not asked whether it is ready"
 		case !h.Checked:
 			unknown = unknown || wasUnknown
 			continue
