@@ -172,3 +172,16 @@ func TestModels_CallsThatLoadThemAreClosed(t *testing.T) {
 		require.Equal(t, name != "", len(tab.apps["app_1"].state.ClosedPaths) > 0, "a host of %s", name)
 	}
 }
+
+func TestModels_ClosePathsWhenTheRouteComesFirst(t *testing.T) {
+	var state *agentv1.DeploymentState
+	tab := newTable(func(string) *agentv1.DeploymentState { return state })
+	tab.setRoute(&agentv1.Routes{AppId: "app_1", Hosts: []string{"chat.test"}, Targets: []*agentv1.RouteTarget{{DeploymentId: "dep_1", Weight: 100}}}, 1, 1)
+	require.Empty(t, tab.apps["app_1"].state.ClosedPaths)
+	state = &agentv1.DeploymentState{Action: agentv1.DeploymentState_ACTION_APPLY, Deployment: &agentv1.Deployment{
+		Id: "dep_1", AppId: "app_1", Spec: &windlassv1.DeploymentSpec{Model: &windlassv1.LoadedModel{}},
+	}}
+	require.Equal(t, []string{"app_1"}, tab.setDeployment("dep_1", state))
+	require.NotEmpty(t, tab.apps["app_1"].state.ClosedPaths)
+	require.Empty(t, tab.setDeployment("dep_1", state), "nothing changed")
+}

@@ -302,7 +302,7 @@ func (t *table) newState(a *app, epoch, generation int64) *gatewayv1.AppRoutes {
 	for _, target := range out.Targets {
 		out.CountLoad = out.CountLoad || t.assignment(target.DeploymentId).GetDeployment().GetScaling() != nil
 		out.AppName = cmp.Or(out.AppName, t.assignment(target.DeploymentId).GetDeployment().GetAppName())
-		if spec := t.assignment(target.DeploymentId).GetDeployment().GetSpec(); spec.GetModel() != nil || spec.GetModels() != nil {
+		if hasModels(t.assignment(target.DeploymentId).GetDeployment().GetSpec()) {
 			out.ClosedPaths = closedPaths
 		}
 	}
@@ -311,6 +311,11 @@ func (t *table) newState(a *app, epoch, generation int64) *gatewayv1.AppRoutes {
 	}
 	t.holdRequests(out)
 	return out
+}
+
+// hasModels reports whether instances are servers of models, or replicas of a model.
+func hasModels(spec *windlassv1.DeploymentSpec) bool {
+	return spec.GetModel() != nil || spec.GetModels() != nil
 }
 
 func (t *table) newTarget(deploymentID, key string, weight int32) *gatewayv1.Target {
@@ -342,7 +347,11 @@ func (t *table) isOwnVersion(instanceID, deploymentID, key string) bool {
 func (t *table) setDeployment(deploymentID string, state *agentv1.DeploymentState) []string {
 	dirty := map[string]bool{}
 	t.setPreview(deploymentID, state, dirty)
-	if d := state.GetDeployment(); t.apps[d.GetAppId()] != nil && t.apps[d.GetAppId()].isScaled() != (d.GetScaling() != nil) {
+	d := state.GetDeployment()
+	a := t.apps[d.GetAppId()]
+	// The route may have come before the deployment.
+	mustClose := a != nil && len(a.state.ClosedPaths) == 0 && hasModels(d.GetSpec())
+	if mustClose || a != nil && a.isScaled() != (d.GetScaling() != nil) {
 		dirty[d.AppId] = true
 	}
 	return t.renewPreviews(dirty)
