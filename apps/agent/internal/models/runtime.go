@@ -63,6 +63,8 @@ type Runtime struct {
 	described map[string]described
 	// removed are the deployments of servers that base was told to remove.
 	removed map[string]bool
+	// instances are the instances of servers that Observe saw last.
+	instances map[string]bool
 	// removing is held while base is told so.
 	removing sync.Mutex
 	// alarm signals changes at alarmAt.
@@ -239,12 +241,32 @@ func (r *Runtime) dropClaims(seen []runtime.ObservedDeployment) {
 		}
 	}
 	maps.DeleteFunc(r.kept.Claims, func(server string, names map[string]string) bool {
+		before := len(names)
 		maps.DeleteFunc(names, func(_, workload string) bool {
 			_, known := r.kept.Models[workload]
 			return !known
 		})
-		return len(names) == 0 || !instances[server]
+		gone := len(names) == 0 || !instances[server]
+		r.dirty = r.dirty || gone || len(names) < before
+		return gone
 	})
+}
+
+// noteInstances notes the instances of servers, and reports whether one is not there any more. The lock must be held.
+func (r *Runtime) noteInstances(seen []runtime.ObservedDeployment) (lost bool) {
+	instances := map[string]bool{}
+	for _, d := range seen {
+		if _, ok := r.kept.Servers[d.DeploymentID]; ok {
+			for _, in := range d.Instances {
+				instances[in.ID] = true
+			}
+		}
+	}
+	for id := range r.instances {
+		lost = lost || !instances[id]
+	}
+	r.instances = instances
+	return lost
 }
 
 // keepServer notes whether a deployment's instances are servers of models. A removal of these that has begun has ended
@@ -420,6 +442,9 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 	}
 	r.mu.Lock()
 	servers := r.serversOf(seen)
+	if r.noteInstances(seen.Deployments) {
+		r.dropClaims(seen.Deployments)
+	}
 	none := len(r.kept.Models) == 0 && len(servers) == 0
 	r.mu.Unlock()
 	r.manager.SetServers(servers)

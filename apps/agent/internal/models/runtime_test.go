@@ -2,8 +2,10 @@ package models
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -424,6 +426,27 @@ func TestRuntime(t *testing.T) {
 		require.Empty(t, again.kept.Claims)
 		require.True(t, m.loader.held["ins_a"]["fraud"])
 		require.False(t, m.loader.held["ins_b"]["fraud"])
+	})
+	runRuntime(t, "forgets what servers loaded that are not there any more", func(t *testing.T, m *modelRuntime) {
+		require.NoError(t, m.apply("dep_servers", 2, servers))
+		require.NoError(t, m.apply("dep_1", 1, fraud))
+		require.NoError(t, m.apply("dep_2", 1, fraud))
+		m.base.serve(instanceOf("ins_a", ready), instanceOf("ins_b", ready))
+		m.look("dep_1")
+		claimed := func() []string {
+			data, err := m.files.Read("models.json")
+			require.NoError(t, err)
+			var file kept
+			require.NoError(t, json.Unmarshal(data, &file))
+			return slices.Sorted(maps.Keys(file.Claims))
+		}
+		require.Equal(t, []string{"ins_a", "ins_b"}, claimed())
+		m.base.serve(instanceOf("ins_b", ready), instanceOf("ins_c", ready))
+		m.look("dep_1")
+		require.Equal(t, []string{"ins_b", "ins_c"}, claimed())
+		m.base.serve()
+		m.look("dep_1")
+		require.Empty(t, claimed())
 	})
 	runRuntime(t, "gives a version that follows a deleted one a workload of its own", func(t *testing.T, m *modelRuntime) {
 		require.NoError(t, m.apply("dep_servers", 1, servers))
