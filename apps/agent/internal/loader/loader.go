@@ -76,12 +76,14 @@ func (l *Loader) Held(ctx context.Context, s models.Server, first []string) ([]m
 		return nil, err
 	}
 	var held []models.Held
-	at, ready := map[string]int{}, map[string]bool{}
+	at, ready, loading := map[string]int{}, map[string]bool{}, map[string]bool{}
 	for _, m := range index { // It has each version of a model.
 		switch m.State {
 		case "READY":
 			ready[m.Name] = true
-		case "LOADING", "UNLOADING":
+		case "LOADING":
+			loading[m.Name] = true
+		case "UNLOADING":
 		default:
 			continue
 		}
@@ -91,7 +93,9 @@ func (l *Loader) Held(ctx context.Context, s models.Server, first []string) ([]m
 		}
 	}
 	for i := range held {
-		held[i].Checked = !ready[held[i].Name] // The index says that the others are not ready.
+		// The index says that the others are not ready.
+		name := held[i].Name
+		held[i].Checked, held[i].Loading = !ready[name], loading[name] && !ready[name]
 	}
 	if err := checkSize(held); err != nil {
 		return nil, err

@@ -295,7 +295,7 @@ func TestHeld_IsBounded(t *testing.T) {
 	list = `[{"name": "` + long + `", "state": "LOADING"}, {"name": "a", "state": "LOADING"}, {"name": "b", "state": "UNAVAILABLE"}]`
 	got, err := held(models.V2)
 	require.NoError(t, err)
-	require.Equal(t, []models.Held{{Name: "a", Checked: true}}, got)
+	require.Equal(t, []models.Held{{Name: "a", Checked: true, Loading: true}}, got)
 	list = `{"data": [{"id": "` + long + `", "parent": "base"}, {"id": "a", "parent": "base"}]}`
 	got, err = held(models.LoRA)
 	require.NoError(t, err)

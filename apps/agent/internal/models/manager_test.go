@@ -45,6 +45,8 @@ type harness struct {
 	// silent is a model of which servers never say whether it is ready. questions counts what servers were asked.
 	silent    string
 	questions int
+	// loading is a model that servers say they are loading.
+	loading string
 	// registerer is that of the Config. Default: none.
 	registerer prometheus.Registerer
 	// claim and claimed are those of the Config. Default: none.
@@ -239,7 +241,9 @@ func (h *harness) Held(_ context.Context, s Server, first []string) ([]Held, err
 			continue
 		}
 		one := Held{Name: name}
-		if name != h.silent && (h.checks == 0 || checked < h.checks) {
+		if name == h.loading {
+			one.Checked, one.Loading = true, true
+		} else if name != h.silent && (h.checks == 0 || checked < h.checks) {
 			checked++
 			one.Checked, one.Ready = true, !h.unready[name] && !h.unready[name+"@"+s.ID]
 		}
@@ -827,6 +831,34 @@ func TestManager_AdoptsOnlyItsOwn(t *testing.T) {
 			require.Empty(h.t, h.status("a").Replicas)
 		})
 	}
+	run(t, "a load that an earlier agent began is left to its end", func(h *harness) {
+		h.add("s1", "shared", 10)
+		h.servers["s1"].has["a"] = true
+		h.loading = "a"
+		h.set(model("a", 1))
+		h.show()
+		h.pass(5 * time.Minute)
+		require.Empty(h.t, h.routed("a"))
+		require.Zero(h.t, h.countUnloads())
+		h.mu.Lock()
+		h.loading = ""
+		h.mu.Unlock()
+		h.settle()
+		require.Equal(h.t, []string{"s1"}, h.routed("a"))
+		require.Zero(h.t, h.countLoads())
+		require.Zero(h.t, h.countUnloads())
+	})
+	run(t, "a load that an earlier agent began has the time of a load", func(h *harness) {
+		h.add("s1", "shared", 10)
+		h.servers["s1"].has["a"] = true
+		h.loading = "a"
+		h.set(model("a", 1))
+		h.show()
+		h.pass(29 * time.Minute)
+		require.Zero(h.t, h.countUnloads())
+		h.pass(2 * time.Minute)
+		require.NotZero(h.t, h.countUnloads())
+	})
 	run(t, "a new version is loaded anew, on a server without the old one", func(h *harness) {
 		h.add("s1", "shared", 10)
 		h.show()

@@ -48,6 +48,8 @@ type Held struct {
 	Name string
 	// Checked is whether the server was asked whether the model is ready, and Ready what it said.
 	Checked, Ready bool
+	// Loading is whether the server says that it is loading the model.
+	Loading bool
 }
 
 // askSpacing is the time from one question to a server to the next while some of its models were never checked, and the
@@ -331,6 +333,8 @@ func (m *Manager) observe(s *server, held []Held, began time.Time, ticks map[rep
 		e, reason := modelstate.SeenAbsent, ""
 		switch {
 		case !has || m.ownerOf(s, model.Name) != key.model:
+		case h.Loading && wasUnknown && now.Sub(r.since) < m.cfg.LoadTimeout:
+			continue // An earlier agent process began the load, which goes on without it.
 		case !h.Checked && wasUnknown && (model.Deleted || model.Replicas == 0):
 			// It is unloaded whether it is ready or not.
 			e, reason = modelstate.SeenUnready, "the server has the model, and was not asked whether it is ready"
