@@ -550,4 +550,6 @@ func TestBootstrap_OfTheGuideIsValid(t *testing.T) {
 	manager := &hcmv3.HttpConnectionManager{}
 	require.NoError(t, got.StaticResources.Listeners[0].FilterChains[0].Filters[0].GetTypedConfig().UnmarshalTo(manager))
 	require.Equal(t, xds.RouteName, manager.GetRds().GetRouteConfigName())
+	require.True(t, manager.GetNormalizePath().GetValue() && manager.GetMergeSlashes(), "routes refuse paths by their plain form")
+	require.Equal(t, hcmv3.HttpConnectionManager_UNESCAPE_AND_REDIRECT, manager.GetPathWithEscapedSlashesAction())
 }
