@@ -309,6 +309,9 @@ func (d *Decision) decideGroup(w Wanted, number int, there map[string]units) *gr
 
 // unit decides about one unit that stays. why, if it is not empty, is what first starts wait for.
 func (d *Decision) unit(r Role, u Unit, ranks []Instance, why string) {
+	if r.hosts() > 1 && slices.ContainsFunc(ranks, func(i Instance) bool { return i.Leaving }) {
+		return // all ranks are created once the last one is gone: a new one would be with those that stop
+	}
 	epoch, joined, ended, behind := 1, false, false, false
 	for _, i := range ranks {
 		epoch = max(epoch, i.Epoch)
@@ -318,7 +321,7 @@ func (d *Decision) unit(r Role, u Unit, ranks []Instance, why string) {
 	for _, i := range ranks {
 		behind = behind || i.Started && i.Epoch < epoch
 	}
-	if r.hosts() > 1 && !slices.ContainsFunc(ranks, func(i Instance) bool { return i.Leaving }) {
+	if r.hosts() > 1 {
 		switch lost := ended || joined && len(ranks) < r.hosts(); {
 		case behind:
 			// A restart is under way: the ranks of earlier epochs follow.

@@ -190,6 +190,9 @@ func TestDecide(t *testing.T) {
 		"a unit that leaves is not restarted": {
 			want: wide, have: []Instance{at("w/0.0.0", leaving), at("w/0.0.1", ended)},
 		},
+		"a unit of which some ranks leave gets no rank before all of it is gone": {
+			want: wide, have: []Instance{at("w/0.0.0", leaving)},
+		},
 		"a unit of one host is restarted by the runtime": {want: workers(1), have: []Instance{at("w/0.0", ended)}},
 		"ranks that are not wanted go": {
 			want: workers(1), have: []Instance{at("w/0.0.0"), at("w/0.0.1")}, do: "delete w/0.0.1",
@@ -280,6 +283,10 @@ func (s *simulation) check(t *rapid.T) {
 	for _, key := range d.Delete {
 		deleted[key] = true
 	}
+	leaves := map[Unit]bool{}
+	for _, i := range s.all {
+		leaves[i.Unit()] = leaves[i.Unit()] || i.Leaving && !deleted[i.Key]
+	}
 	// With the decision carried out, there is one instance of each wanted identity, in whole units.
 	after := map[ID]bool{}
 	for _, i := range s.all {
@@ -290,6 +297,7 @@ func (s *simulation) check(t *rapid.T) {
 	}
 	for _, c := range d.Create {
 		require.False(t, after[c.ID], "%v is there already", c.ID)
+		require.False(t, leaves[c.Unit()], "%v would be with ranks that leave", c.ID)
 		after[c.ID] = true
 	}
 	ranks, perRole, inGroup := map[Unit]int{}, map[string]int{}, map[int]bool{}
@@ -305,7 +313,7 @@ func (s *simulation) check(t *rapid.T) {
 		require.Equal(t, s.want.Replicas*r.Units, perRole[r.Name], r.Name)
 		some = some || r.Units > 0
 		for u, n := range ranks {
-			if u.Role == r.Name {
+			if u.Role == r.Name && (r.hosts() == 1 || !leaves[u]) {
 				require.Equal(t, r.hosts(), n, "half a unit of %v", u)
 			}
 		}
