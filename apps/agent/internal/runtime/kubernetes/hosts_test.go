@@ -53,7 +53,7 @@ func (p *placed) untilEpoch(t *testing.T, n int, epoch string) {
 	until(t, "all ranks in epoch "+epoch, func() bool {
 		of := p.ranks(t, "0")
 		for _, one := range of {
-			if one.Annotations[render.AnnotationUnitEpoch] != epoch || one.Annotations[render.AnnotationJoined] != render.True {
+			if one.Annotations[render.AnnotationUnitEpoch] != epoch || one.Annotations[render.AnnotationJoined] == "" {
 				return false
 			}
 		}

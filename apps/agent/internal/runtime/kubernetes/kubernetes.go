@@ -128,7 +128,7 @@ func (r *Runtime) podMoved(old, now *corev1.Pod) {
 		if replacement.DrainMoved(old, now) {
 			r.repairs.add(render.WorkloadOf(now))
 			r.lookAtFamily(now)
-		} else if hasEnded(old) != hasEnded(now) {
+		} else if runsOf(old) != runsOf(now) {
 			r.lookAtFamily(now)
 		}
 	}

@@ -151,10 +151,11 @@ func noteRoles(d *runtime.ObservedDeployment, w *appsv1.Deployment, ends map[str
 type part struct {
 	key  string
 	list []runtime.Instance
-	// hosts is 0 unless the workload is a rank of an instance of several hosts. epoch is then that of the workload, and
-	// stale has the ids of pods of other epochs.
+	// hosts is 0 unless the workload is a rank of an instance of several hosts. epoch is then that of the workload,
+	// stale has the ids of pods of other epochs, and pod says whether the rank has ended.
 	hosts, epoch int
 	stale        map[string]bool
+	pod          rankPod
 }
 
 func (r *Runtime) partOf(key string, list []runtime.Instance, w *appsv1.Deployment) part {
@@ -164,7 +165,9 @@ func (r *Runtime) partOf(key string, list []runtime.Instance, w *appsv1.Deployme
 	}
 	p.hosts, _ = strconv.Atoi(w.Annotations[render.AnnotationHosts])
 	p.epoch = epochOf(w.Spec.Template.Annotations)
-	for _, pod := range r.caches.PodsOf(w.Namespace, w.Labels[render.LabelWorkload]) {
+	pods := r.caches.PodsOf(w.Namespace, w.Labels[render.LabelWorkload])
+	p.pod = rankPodOf(w, pods)
+	for _, pod := range pods {
 		if epochOf(pod.Annotations) != p.epoch {
 			if p.stale == nil {
 				p.stale = map[string]bool{}
@@ -176,7 +179,7 @@ func (r *Runtime) partOf(key string, list []runtime.Instance, w *appsv1.Deployme
 }
 
 func (p part) same(o part) bool {
-	return p.key == o.key && p.hosts == o.hosts && p.epoch == o.epoch && len(p.stale) == len(o.stale) && len(p.list) == len(o.list) && &p.list[0] == &o.list[0]
+	return p.key == o.key && p.hosts == o.hosts && p.epoch == o.epoch && p.pod == o.pod && len(p.stale) == len(o.stale) && len(p.list) == len(o.list) && &p.list[0] == &o.list[0]
 }
 
 // joins keeps the lists of deployments with several roles, so that a list is the same one while none of its parts

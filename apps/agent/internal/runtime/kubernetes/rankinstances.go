@@ -53,6 +53,11 @@ type rankInstance struct {
 // template that are stopping, and the newest that has ended. The parts are in the order of the ranks.
 func joinedRanks(ranks []part) (out []runtime.Instance) {
 	var present, past, ended []rankInstance
+	var pods []rankPod
+	for _, p := range ranks {
+		pods = append(pods, p.pod)
+	}
+	restarts := slices.Contains(endedRanks(pods), true)
 	hosts, epoch, sameEpoch := 0, 0, true
 	for _, p := range ranks {
 		rank, _ := render.RankOf(p.key)
@@ -70,7 +75,11 @@ func joinedRanks(ranks []part) (out []runtime.Instance) {
 			}
 		}
 		for n := range p.list {
-			switch in := (rankInstance{rank, p.list[n]}); {
+			in := rankInstance{rank, p.list[n]}
+			if in.Reason == runtime.ReasonStartupTimeout && in.ID == render.InstanceID(p.pod.uid) && endedAlone(pods, p.pod) {
+				excuse(&in.Instance)
+			}
+			switch {
 			case in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED:
 				ended = append(ended, in)
 			case n == newest:
@@ -96,13 +105,22 @@ func joinedRanks(ranks []part) (out []runtime.Instance) {
 	}
 	if len(present) > 0 {
 		one := joinedInstance(present, hosts)
-		if one.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY && !sameEpoch {
+		if one.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY && (!sameEpoch || restarts) {
 			one.Status, one.Reason, one.Message = windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING, runtime.ReasonNotReady, "its ranks start anew"
+			one.ReadyAt = time.Time{}
 		}
 		one.Restarts += max(epoch-1, 0)
 		out = append(out, one)
 	}
 	return out
+}
+
+// excuse makes a rank that was not ready in time one that still starts: it waited for another rank, which had not run.
+func excuse(in *runtime.Instance) {
+	in.Doomed, in.Reason, in.Message = false, runtime.ReasonNotReady, "waits for another rank"
+	if in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED {
+		in.Status = windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING
+	}
 }
 
 // split moves the instances for which moves is true from one list to another.

@@ -1,11 +1,18 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/groups"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/observe"
@@ -16,6 +23,9 @@ import (
 // Its ranks are ready, routed, replaced and removed together, and when one of them ends, all start anew:
 //
 //	epoch 1 --all ready--> pods joined --a container ended, or a joined pod is gone--> epoch 2
+//
+// An end while another rank has not run yet is no reason: no rank has met that one. Kubernetes then starts the container
+// again in its place, so that a rank that waits for a node, or for its image, costs the others nothing.
 //
 // The epoch is part of each rank's template, so that a restart replaces every pod, without a drain. It is also part of
 // the pods' host names, so that a rank only finds the leader of its own epoch and template: pods of the last epoch may
@@ -28,14 +38,30 @@ func epochOf(annotations map[string]string) int {
 	return epoch
 }
 
-// hasEnded reports whether the app's container ended since its pod started.
-func hasEnded(p *corev1.Pod) bool {
+// runs is what the app's container did since its pod started.
+type runs struct {
+	// ran means that it started at least once, and ended that it ended at least once.
+	ran, ended bool
+	// began is when it started. It is zero if it ended since then. finished is its last end, zero if there is none.
+	began, finished time.Time
+}
+
+func runsOf(p *corev1.Pod) (out runs) {
 	for i := range p.Status.ContainerStatuses {
-		if c := &p.Status.ContainerStatuses[i]; c.Name == render.ContainerName {
-			return c.RestartCount > 0 || c.State.Terminated != nil
+		c := &p.Status.ContainerStatuses[i]
+		if c.Name != render.ContainerName {
+			continue
+		}
+		out.ended = c.RestartCount > 0 || c.State.Terminated != nil
+		out.ran = out.ended || c.State.Running != nil
+		if last := cmp.Or(c.State.Terminated, c.LastTerminationState.Terminated); last != nil {
+			out.finished = last.FinishedAt.Time
+		}
+		if !out.ended && c.State.Running != nil {
+			out.began = c.State.Running.StartedAt.Time
 		}
 	}
-	return false
+	return out
 }
 
 // joinRanks makes what is observed of the ranks of each instance of several hosts the same where it concerns the
@@ -52,6 +78,7 @@ func (f *family) joinRanks(all []*unit, seen []groups.Instance) {
 		}
 	}
 	for at, of := range ranks {
+		slices.SortFunc(of, func(a, b *groups.Instance) int { return cmp.Compare(a.Rank, b.Rank) })
 		whole := groups.Instance{Ready: len(of) == f.hostsOf(at.Role), Unrouted: true}
 		var pods []rankPod
 		for _, in := range of {
@@ -61,12 +88,14 @@ func (f *family) joinRanks(all []*unit, seen []groups.Instance) {
 			whole.Leaving = whole.Leaving || in.Leaving
 			whole.Unfit = whole.Unfit || in.Unfit
 			whole.Unrouted = whole.Unrouted && in.Unrouted
-			pods = append(pods, rankPodOf(byKey[in.Key]))
+			u := byKey[in.Key]
+			pods = append(pods, rankPodOf(u.live, u.pods))
 		}
-		ended := endedRanks(pods, whole.Ready)
+		ended := endedRanks(pods)
+		whole.Ready = whole.Ready && !slices.Contains(ended, true)
 		for n, in := range of {
 			in.Ready, in.Old, in.Started, in.Leaving = whole.Ready, whole.Old, whole.Started, whole.Leaving
-			in.Unfit, in.Unrouted, in.Ended, in.Joined = whole.Unfit, whole.Unrouted, ended[n], pods[n].joined
+			in.Unfit, in.Unrouted, in.Ended, in.Joined = whole.Unfit, whole.Unrouted, ended[n], pods[n].joined != ""
 		}
 	}
 }
@@ -84,39 +113,85 @@ type rankPod struct {
 	// template and epoch are those of the workload.
 	template string
 	epoch    int
-	// there means that the workload has a pod of that template and epoch. ended means that the pod's container ended
-	// at least once, and joined that all ranks were ready while the pod was there.
-	there, ended, joined bool
+	// there means that the workload has a pod of that template and epoch, and uid is that of the pod.
+	there bool
+	uid   types.UID
+	// joined names the pods that were ready together with the pod. It is empty if they never all were.
+	joined string
+	runs
 }
 
-func rankPodOf(u *unit) rankPod {
-	out := rankPod{template: u.live.Spec.Template.Annotations[render.AnnotationTemplateHash], epoch: u.epoch}
-	for _, p := range u.pods {
-		if p.Annotations[render.AnnotationTemplateHash] == out.template && epochOf(p.Annotations) == out.epoch {
-			out.there = true
-			out.ended = out.ended || hasEnded(p)
-			out.joined = out.joined || p.Annotations[render.AnnotationJoined] == render.True
+// rankPodOf reads the workload of a rank and its pods. Pods that do not count as its replica may be among them.
+func rankPodOf(w *appsv1.Deployment, pods []*corev1.Pod) rankPod {
+	of := w.Spec.Template.Annotations
+	out := rankPod{template: of[render.AnnotationTemplateHash], epoch: epochOf(of)}
+	for _, p := range pods {
+		if !observe.Holds(p) || p.Annotations[render.AnnotationTemplateHash] != out.template || epochOf(p.Annotations) != out.epoch {
+			continue
+		}
+		if !out.there || p.UID < out.uid {
+			out.there, out.uid, out.joined, out.runs = true, p.UID, p.Annotations[render.AnnotationJoined], runsOf(p)
 		}
 	}
 	return out
+}
+
+// ranksOf returns the workloads of each instance of several hosts, in the order of the ranks.
+func (f *family) ranksOf(all []*unit) map[groups.Unit][]*unit {
+	out := map[groups.Unit][]*unit{}
+	for _, u := range all {
+		if f.hostsOf(u.Role) > 1 {
+			out[u.Unit()] = append(out[u.Unit()], u)
+		}
+	}
+	for _, ranks := range out {
+		slices.SortFunc(ranks, func(a, b *unit) int { return cmp.Compare(a.Rank, b.Rank) })
+	}
+	return out
+}
+
+func rankPodsOf(ranks []*unit) (out []rankPod) {
+	for _, u := range ranks {
+		out = append(out, rankPodOf(u.live, u.pods))
+	}
+	return out
+}
+
+// setOf names the pods of all ranks, which are in the order of the ranks. Another pod in any place gives another name.
+func setOf(ranks []rankPod) string {
+	h := sha256.New()
+	for _, r := range ranks {
+		_, _ = fmt.Fprintln(h, r.uid)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8])
+}
+
+// areAlike reports whether all ranks have one template and one epoch.
+func areAlike(ranks []rankPod) bool {
+	return !slices.ContainsFunc(ranks, func(r rankPod) bool { return r.template != ranks[0].template || r.epoch != ranks[0].epoch })
 }
 
 // endedRanks returns which ranks of an instance have ended, so that all must start anew. A pod that is not the one that
 // joined the others is new, and the others have lost the one before. Ranks whose templates or epochs differ are being
-// changed, and none of them counts as ended.
-func endedRanks(ranks []rankPod, ready bool) []bool {
+// changed, and none of them counts as ended. The ranks are in their order.
+func endedRanks(ranks []rankPod) []bool {
 	out := make([]bool, len(ranks))
-	joined := false
-	for _, r := range ranks {
-		if r.template != ranks[0].template || r.epoch != ranks[0].epoch {
-			return out
-		}
-		joined = joined || r.joined
+	if !areAlike(ranks) {
+		return out
 	}
+	set := setOf(ranks)
+	lost := slices.ContainsFunc(ranks, func(r rankPod) bool { return r.joined != "" && r.joined != set })
 	for n, r := range ranks {
-		out[n] = r.ended || joined && !r.joined && !ready
+		out[n] = r.ended && !endedAlone(ranks, r) || lost && r.joined == ""
 	}
 	return out
+}
+
+// endedAlone reports whether another rank had not started yet when the rank last ended.
+func endedAlone(ranks []rankPod, r rankPod) bool {
+	return slices.ContainsFunc(ranks, func(o rankPod) bool {
+		return !o.ran || !r.finished.IsZero() && o.began.After(r.finished)
+	})
 }
 
 // restartsOf returns the epochs of the instances whose ranks start anew now. An instance that ends again soon waits
@@ -151,23 +226,25 @@ func restartKey(namespace, family string, u groups.Unit) render.Ref {
 	return render.NewRef(render.KindRoles, namespace, render.UnitKey(family, u.Role, u.Group, u.Slot))
 }
 
-// markJoined marks the pods of instances of which all ranks are ready.
+// markJoined marks the pods of instances of which all ranks are ready. The mark names all of them.
 func (r families) markJoined(ctx context.Context, f *family, all []*unit, seen []groups.Instance) error {
 	ready := map[groups.Unit]bool{}
 	for n := range seen {
-		if in := &seen[n]; in.Ready && f.hostsOf(in.Role) > 1 {
-			ready[in.Unit()] = true
-		}
+		ready[seen[n].Unit()] = seen[n].Ready
 	}
 	var errs []error
-	for _, u := range all {
-		if !ready[u.Unit()] {
+	for at, ranks := range f.ranksOf(all) {
+		pods := rankPodsOf(ranks)
+		if !ready[at] || !areAlike(pods) {
 			continue
 		}
-		for _, p := range u.pods {
-			if observe.IsReady(p) && p.Annotations[render.AnnotationJoined] == "" {
-				if err := r.api.Annotate(ctx, p, map[string]any{render.AnnotationJoined: render.True}); err != nil {
-					errs = append(errs, err)
+		set := setOf(pods)
+		for n, u := range ranks {
+			for _, p := range u.pods {
+				if p.UID == pods[n].uid && observe.IsReady(p) && p.Annotations[render.AnnotationJoined] != set {
+					if err := r.api.Annotate(ctx, p, map[string]any{render.AnnotationJoined: set}); err != nil {
+						errs = append(errs, err)
+					}
 				}
 			}
 		}
@@ -175,7 +252,7 @@ func (r families) markJoined(ctx context.Context, f *family, all []*unit, seen [
 	return worst(errs)
 }
 
-// wholeUnits returns the instances of which all ranks are ready.
+// wholeUnits returns the instances of which all ranks are ready, and none has ended.
 func (f *family) wholeUnits(units []*unit) map[groups.Unit]bool {
 	ready := map[groups.Unit]int{}
 	for _, u := range units {
@@ -189,6 +266,9 @@ func (f *family) wholeUnits(units []*unit) map[groups.Unit]bool {
 	out := map[groups.Unit]bool{}
 	for at, n := range ready {
 		out[at] = n >= f.hostsOf(at.Role)
+	}
+	for at, ranks := range f.ranksOf(units) {
+		out[at] = out[at] && !slices.Contains(endedRanks(rankPodsOf(ranks)), true)
 	}
 	return out
 }

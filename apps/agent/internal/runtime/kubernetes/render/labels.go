@@ -71,7 +71,7 @@ const (
 	AnnotationWaits  = Domain + "waits"
 	AnnotationLeaves = Domain + "leaves"
 	// Annotations of an instance of several hosts. On the workload of each rank: how many ranks there are. On pods: the
-	// epoch of the instance, and whether the pod was there when all ranks were ready.
+	// epoch of the instance, and a name of the pods of all ranks that were ready together with the pod.
 	AnnotationHosts     = Domain + "hosts"
 	AnnotationUnitEpoch = Domain + "unit-epoch"
 	AnnotationJoined    = Domain + "joined"
