@@ -13,7 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+	"github.com/windlass-run/windlass/pkg/backoff"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -147,6 +149,34 @@ func TestHosts_EndOfOneRankRestartsAllOfItsInstance(t *testing.T) {
 	})
 	for rank, one := range p.ranks(t, "1") {
 		require.Equal(t, beside[rank].UID, one.UID, "the other instance stays")
+	}
+}
+
+func TestHosts_MissingRankWaitsForTheRestart(t *testing.T) {
+	p := placeRoles(t, assignment("dep_missing", 1, ofHosts(2)), nil, func(c *kubernetes.Config) {
+		c.Repair = backoff.Policy{Min: time.Hour, Max: time.Hour}
+	})
+	p.untilEpoch(t, 2, "1")
+	inject(t, p.ranks(t, "0")["1"], `{"crashAfter": "1ms", "exitCode": 3}`)
+	p.untilEpoch(t, 2, "2") // the next restart has to wait for an hour
+	lost := p.ranks(t, "0")["1"]
+	deployments := p.api.AppsV1().Deployments(p.namespace)
+	list, err := deployments.List(t.Context(), metav1.ListOptions{LabelSelector: render.LabelWorkload + "=" + lost.Labels[render.LabelWorkload]})
+	require.NoError(t, err)
+	require.Len(t, list.Items, 1)
+	require.NoError(t, deployments.Delete(t.Context(), list.Items[0].Name, metav1.DeleteOptions{}))
+	until(t, "the rank is there again", func() bool {
+		now := p.ranks(t, "0")["1"]
+		return now.UID != "" && now.UID != lost.UID
+	})
+	until(t, "its pod is ready", func() bool {
+		return slices.ContainsFunc(p.ranks(t, "0")["1"].Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		})
+	})
+	require.Equal(t, map[string]string{"0": "2", "1": "2"}, p.epochs(t, "0"))
+	for _, in := range p.instances(t) {
+		require.NotEqual(t, ready, in.Status, "%+v", in)
 	}
 }
 

@@ -250,8 +250,18 @@ func (r families) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 			puts = append(puts, f.assignment(n, u))
 		}
 	}
+	epochs := map[groups.Unit]int{}
+	for _, u := range all {
+		if !u.empty {
+			epochs[u.Unit()] = max(epochs[u.Unit()], u.epoch)
+		}
+	}
 	for _, c := range d.Create {
-		put(c.ID, runtime.Unit{Waits: waits[c.ID], Epoch: c.Epoch})
+		epoch := c.Epoch
+		if now := epochs[c.Unit()]; now > 0 && restarts[c.Unit()] == 0 {
+			epoch = now // in the next epoch it would begin a restart, which has to wait
+		}
+		put(c.ID, runtime.Unit{Waits: waits[c.ID], Epoch: epoch})
 	}
 	var gone []*unit
 	head := f.headOf(all, len(d.Create) > 0)

@@ -26,10 +26,10 @@ func twoRoles(entry, other string) func(*windlassv1.DeploymentSpec) {
 }
 
 // placeRoles applies a deployment with two roles. gateways is nil if none send to it.
-func placeRoles(t *testing.T, a runtime.Assignment, gateways *door) *placed {
+func placeRoles(t *testing.T, a runtime.Assignment, gateways *door, change ...func(*kubernetes.Config)) *placed {
 	t.Helper()
 	t.Parallel()
-	p := &placed{harness: newHarness(t), a: a}
+	p := &placed{harness: newHarness(t, change...), a: a}
 	if gateways != nil {
 		p.before = func(rt *kubernetes.Runtime) {
 			gateways.again = rt.Drain(gateways.released, func(string) time.Duration { return time.Hour })
