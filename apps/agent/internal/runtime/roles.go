@@ -139,6 +139,8 @@ func RefuseRoles(s *windlassv1.DeploymentSpec) *Rejection {
 			return &Rejection{Code: ReasonInvalidSpec, Message: fmt.Sprintf("%sname: %q is there twice", at, r.GetName())}
 		case r.GetHosts() > 1 && s.GetLayout() == windlassv1.Layout_LAYOUT_POOLED:
 			return &Rejection{Code: ReasonUnsupported, Message: at + "hosts: an instance of a pool cannot span several hosts: leave it out, or use layout replicas"}
+		case r.GetHosts() > 1 && r.GetInstances() > 1 && len(s.GetRoles()) == 1:
+			return &Rejection{Code: ReasonUnsupported, Message: at + "instances: a replica of one role is one instance of several hosts: leave it out, and raise replicas"}
 		case r.GetSlots() == windlassv1.RoleSpec_SLOTS_STABLE:
 			return &Rejection{Code: ReasonUnsupported, Message: at + "slots: stable slots cannot be kept here yet: leave it out"}
 		}

@@ -86,3 +86,12 @@ func TestRoles_PoolOfOneRoleIsRefused(t *testing.T) {
 	require.ErrorAs(t, New(Config{}).Apply(t.Context(), a), &rej)
 	require.Equal(t, runtime.ReasonInvalidSpec, rej.Code)
 }
+
+func TestRoles_SeveralInstancesOfSeveralHostsNeedSeveralRoles(t *testing.T) {
+	shard := &windlassv1.RoleSpec{Name: "shard", Hosts: 2, Instances: 2}
+	rej := runtime.RefuseRoles(&windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{shard}})
+	require.NotNil(t, rej)
+	require.Equal(t, runtime.ReasonUnsupported, rej.Code)
+	require.Contains(t, rej.Message, "spec.roles[0].instances")
+	require.Nil(t, runtime.RefuseRoles(&windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{{Name: "router", Entry: true}, shard}}))
+}
