@@ -125,6 +125,8 @@ func checkHosts(s *windlassv1.DeploymentSpec, r *windlassv1.RoleSpec, at, field 
 	which := fmt.Sprintf("instances of role %q have %d hosts", r.GetName(), n)
 	switch {
 	case n == 1:
+	case len(s.GetRoles()) == 1 && r.GetInstances() > 1:
+		return apierr.InvalidFix(at+".instances", which+", and a replica of one role is one such instance", "Leave instances out, and raise replicas.")
 	case model.IsPooled(s):
 		return apierr.InvalidFix(at+".hosts", fmt.Sprintf("an instance of a pool has one host, not %d", n), "Leave hosts out, or use layout replicas.")
 	case s.GetServe() != nil:

@@ -59,6 +59,9 @@ func TestRoles_RefusalHasFieldAndFix(t *testing.T) {
 	}
 	require.NoError(t, Check(parsed(t, pair+` layout: LAYOUT_REPLICAS roles {name: "router" hosts: 1 slots: SLOTS_ANY image: "router`+digest+`"}`), "spec"))
 	require.NoError(t, Check(parsed(t, pair+` layout: LAYOUT_POOLED replicas: 100 overrides {regions: "eu" roles {name: "decode" instances: 2}}`), "spec"))
+	many := Check(parsed(t, `command: "serve" regions: "eu" roles {name: "shard" hosts: 2 instances: 2}`), "spec")
+	require.Equal(t, "spec.roles[0].instances", rpc.DetailOf(many).GetField())
+	require.Equal(t, "Leave instances out, and raise replicas.", rpc.DetailOf(many).GetFix())
 	single := parsed(t, `command: "serve" regions: "eu" layout: LAYOUT_POOLED roles {name: "main"}`)
 	require.Equal(t, "spec.layout", rpc.DetailOf(Check(single, "spec")).GetField())
 	one := `command: "serve" regions: "eu" roles {name: "main"} overrides {regions: "eu" roles {name: "main" args: "a"}}`
