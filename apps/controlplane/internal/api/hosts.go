@@ -6,6 +6,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -51,6 +52,29 @@ func (c versionMutation) hostsFitPinned(d model.Deployment, p model.Pin) error {
 		}
 		if err := hostsFitIn(d.Spec, r); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// hostsFitScaled fails if a region that gets more replicas of the live version, or of the one in flight, runs no
+// instances of several hosts, and the version has some.
+func (c versionMutation) hostsFitScaled(r running, asked plan.Asked) error {
+	have := r.sizes()
+	for _, d := range []*model.Deployment{r.live, r.active.deployment} {
+		if d == nil || !model.HasSeveralHosts(d.Spec) {
+			continue
+		}
+		regions, err := c.specs().regionsNamed(d.Spec.GetRegions())
+		if err != nil {
+			return err
+		}
+		for _, region := range regions {
+			if n, ok := asked.In(region.ID); ok && n > have[region.ID] {
+				if err := hostsFitIn(d.Spec, region); err != nil {
+					return err
+				}
+			}
 		}
 	}
 	return nil

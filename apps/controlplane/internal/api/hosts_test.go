@@ -43,8 +43,25 @@ func TestHosts_NeedAgentsThatRunThem(t *testing.T) {
 		_, err = w.deployBy("one-"+runtime, nil, ofHosts(1))
 		require.NoError(t, err)
 	}
+	idle := func(replicas int32) func(*windlassv1.DeploymentSpec) {
+		return func(s *windlassv1.DeploymentSpec) {
+			ofHosts(2)(s)
+			s.Replicas = new(replicas)
+		}
+	}
+	_, err := w.deployBy("idle", nil, idle(0))
+	require.NoError(t, err, "a version without replicas runs nowhere")
+	w.settle("idle")
+	scale := func() error {
+		_, err := w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "idle", Replicas: 1})
+		return err
+	}
+	refused(t, scale(), connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.roles[0].hosts")
+	_, err = w.deployBy("idle", nil, idle(1))
+	refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.roles[0].hosts")
 	joins("kubernetes", agentv1.Feature_FEATURE_UNIT_HOSTS.String())
 	require.True(t, w.planned("chat", nil, ofHosts(2)).GetWouldRun())
-	_, err := w.deployBy("chat", nil, ofHosts(2))
+	_, err = w.deployBy("chat", nil, ofHosts(2))
 	require.NoError(t, err)
+	require.NoError(t, scale())
 }

@@ -378,6 +378,9 @@ func (d *deployment) scaleKept(have model.Deployment) error {
 	if err := d.hold(d.portsFitScaled(d.was, d.want.Asked, "")); err != nil {
 		return err
 	}
+	if err := d.hold(d.hostsFitScaled(d.was, d.want.Asked)); err != nil {
+		return err
+	}
 	n, err := d.scale(&d.app, d.was, []string{have.ID}, d.want.Asked)
 	if err != nil || n == 0 {
 		return err

@@ -95,6 +95,9 @@ func (c *mutation) scaleTo(app *model.App, was *running, req *windlassv1.ScaleRe
 	if err := c.versions().portsFitScaled(r, asked, "replicas"); err != nil {
 		return false, err
 	}
+	if err := c.versions().hostsFitScaled(r, asked); err != nil {
+		return false, err
+	}
 	n, err := c.versions().scale(app, r, ids, asked)
 	if err != nil || n == 0 {
 		return held, err

@@ -454,6 +454,9 @@ func (c *mutation) rescaleRegion(app *model.App, was running, r model.Rescale) e
 	if err := c.versions().portsFitScaled(was, asked, "replicas"); err != nil {
 		return err
 	}
+	if err := c.versions().hostsFitScaled(was, asked); err != nil {
+		return err
+	}
 	ids := []string{was.live.ID}
 	if f := was.active; f.deployment != nil && f.deployment.ID != was.live.ID {
 		ids = append(ids, f.deployment.ID)
