@@ -134,7 +134,8 @@ func (s *Service) readPictures(ctx context.Context) error {
 	return nil
 }
 
-// storePictures stores the pictures, and wakes the streams whose region has another picture than before.
+// storePictures stores the pictures, and wakes the streams whose region has another picture than before, in the order
+// of their regions.
 func (s *Service) storePictures(next map[string]*neighbours.Picture) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,12 +146,12 @@ func (s *Service) storePictures(next map[string]*neighbours.Picture) {
 	}
 	was := s.pictures
 	s.pictures = next
-	for region, st := range s.streams {
+	for _, region := range slices.Sorted(maps.Keys(s.streams)) {
 		if was != nil && next[region] == was[region] {
 			continue
 		}
 		select {
-		case st.around <- struct{}{}:
+		case s.streams[region].around <- struct{}{}:
 		default: // it is signalled already
 		}
 	}
