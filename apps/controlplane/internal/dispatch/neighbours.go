@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/pkg/backoff"
@@ -75,14 +76,15 @@ func neighboursFor(serving []model.AppRegion, regionID string, platform, wakes b
 	return app
 }
 
-// lookAround keeps telling every stream the neighbours of its region. While the database is away it
-// retries with full jitter, and streams keep what they were told.
+// lookAround keeps telling every stream the neighbours of its region. Its waits differ a little, so that it does not read
+// at the same time as the tailer, which begins with it. While the database is away it retries with full jitter, and
+// streams keep what they were told.
 func (s *Service) lookAround(ctx context.Context) {
 	policy := backoff.Policy{Min: s.cfg.Neighbours, Max: 4 * s.cfg.Neighbours}
 	failures := 0
 	for {
 		err := s.readPictures(ctx)
-		wait := s.cfg.Neighbours
+		wait := time.Duration((0.95 + 0.1*s.cfg.Random()) * float64(s.cfg.Neighbours))
 		switch {
 		case ctx.Err() != nil:
 			return
