@@ -1,6 +1,7 @@
 package kubernetes_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -352,7 +353,7 @@ func TestReplace_DrainedNodeHoldsNothingUp(t *testing.T) {
 	until(t, "the first of the new ones", func() bool { return p.of(t, "template-2") >= 1 })
 	var node string
 	for _, one := range p.pods(t) {
-		node = one.Spec.NodeName
+		node = cmp.Or(node, one.Spec.NodeName) // the new one may have none yet
 	}
 	cordon := func(ctx context.Context, yes bool) {
 		_, err := p.api.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, yes), metav1.PatchOptions{})
