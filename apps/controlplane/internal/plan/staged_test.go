@@ -381,8 +381,12 @@ func newFleetOf(t *rapid.T, policy *windlassv1.RolloutPolicy, pooled bool) *flee
 // People resume or abort what they paused.
 func (f *fleet) heal() {
 	f.closed = nil
+	rounds := 400
+	if f.pool {
+		rounds *= 4 // it may move by one percent at a time
+	}
 	for n := 0; ; n++ {
-		require.Less(f.t, n, 400, "it stands still: %s", f.app.Message)
+		require.Less(f.t, n, rounds, "it stands still: %s", f.app.Message)
 		for _, r := range places {
 			f.setRegion(r, func(r *model.Region) {
 				r.Status, r.LastReportAt = windlassv1.RegionStatus_REGION_STATUS_CONNECTED, f.now
