@@ -112,8 +112,10 @@ func TestBurst_DeliversChangesOfTheAPIAndOfAnotherWriter(t *testing.T) {
 func TestSnapshot_IsCompleteAtEverySize(t *testing.T) {
 	t.Parallel()
 	result := runScenario(t, "snapshot", "--items=4,20", "--repeat=2")
-	requirePositive(t, result, "items_per_s", "items_per_s_4", "items_per_s_20", "cpu_us_per_item",
+	requirePositive(t, result, "items_per_s", "items_per_s_4", "items_per_s_20",
 		"floor_read_items_per_s", "floor_store_items_per_s", "floor_store_durable_items_per_s")
+	// The kernel counts processor time in ticks of 10 ms. So few items may take none.
+	require.GreaterOrEqual(t, result["cpu_us_per_item"], 0.0)
 	require.Len(t, result["rounds"], 2)
 }
 
@@ -138,7 +140,8 @@ func TestIdle_MeasuresAgentsThatStayConnected(t *testing.T) {
 func TestConverge_EndsReadyAlthoughSomeStartsFail(t *testing.T) {
 	t.Parallel()
 	result := runScenario(t, "converge", "--instances=60", "--regions=3", "--deployments=2", "--rounds=2", "--start-p50=20ms", "--start-p99=100ms", "--fail=0.05")
-	requirePositive(t, result, "seconds", "cpu_s")
+	requirePositive(t, result, "seconds")
+	require.GreaterOrEqual(t, result["cpu_s"], 0.0, "it is counted in ticks of 10 ms")
 	require.Len(t, result["rounds"], 2)
 }
 
