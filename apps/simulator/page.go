@@ -45,7 +45,7 @@ var pageRows = []pageRow{
 	{"siege", "a gateway that is attacked; another tenant's p99 before and during, with `--realtime`", "20,000 idle connections {{n .idle_p99_before_ms}} and {{n .idle_p99_ms}} ms; 64 slow uploads {{n .uploads_p99_before_ms}} and {{n .uploads_p99_ms}} ms; " +
 		"24 poisonous answers {{n .poison_p99_before_ms}} and {{n .poison_p99_ms}} ms; 10,000 streams {{n .watches_p99_before_ms}} and {{n .watches_p99_ms}} ms; " +
 		"18,000 half HTTP/3 requests {{n .half_p99_before_ms}} and {{n .half_p99_ms}} ms; 8,000 held requests {{n .held_p99_before_ms}} and {{n .held_p99_ms}} ms. " +
-		"The gateway had {{n .half_rss_mib}} MiB at most"},
+		"The gateway had {{most .rounds `rss_mib`}} MiB at most"},
 	{"watchers", "a workspace that opens 10,000 WatchApp streams", "{{n .streams}} are open, {{n .refused_per_s}} tries a second are refused. Another workspace's p99 before and during: reads {{n .reads_p99_before_ms}} and {{n .reads_p99_ms}} ms; " +
 		"calls that deploy {{n .deploys_p99_before_ms}} and {{n .deploys_p99_ms}} ms; call to ready {{n .ready_p99_before_ms}} and {{n .ready_p99_ms}} ms. The control plane had {{n .plane_mib}} MiB at most"},
 }
@@ -102,7 +102,7 @@ func pageLine(text json.RawMessage) (line, name string, err error) {
 		return "", head.Scenario, nil
 	}
 	row := pageRows[n]
-	t, err := template.New(row.entry).Funcs(template.FuncMap{"n": shortNumber}).Option("missingkey=error").Parse(row.figures)
+	t, err := template.New(row.entry).Funcs(template.FuncMap{"n": shortNumber, "most": highest}).Option("missingkey=error").Parse(row.figures)
 	if err != nil {
 		return "", row.entry, err
 	}
@@ -115,6 +115,20 @@ func pageLine(text json.RawMessage) (line, name string, err error) {
 		measured += fmt.Sprintf(", while the host took %.0f %% of the processor", 100*head.Machine.Stolen)
 	}
 	return fmt.Sprintf("| %s | %s | `%s` | %s |", row.subject, out.String(), row.entry, measured), row.entry, nil
+}
+
+// highest returns the highest figure of that name of all rounds.
+func highest(rounds []any, name string) (string, error) {
+	most := math.Inf(-1)
+	for _, r := range rounds {
+		round, _ := r.(map[string]any)
+		x, ok := round[name].(float64)
+		if !ok {
+			return "", fmt.Errorf("a round has no %s", name)
+		}
+		most = max(most, x)
+	}
+	return shortNumber(most)
 }
 
 // shortNumber writes a number for people: three significant digits, and commas in thousands.

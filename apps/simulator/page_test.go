@@ -35,6 +35,15 @@ func TestPage_RowsAreFilled(t *testing.T) {
 		"\nMore.\n", filled)
 }
 
+func TestHighest_IsOfAllRounds(t *testing.T) {
+	rounds := []any{map[string]any{"rss_mib": 10.0}, map[string]any{"rss_mib": 1126.97}, map[string]any{"rss_mib": 387.0}}
+	text, err := highest(rounds, "rss_mib")
+	require.NoError(t, err)
+	require.Equal(t, "1,130", text)
+	_, err = highest(rounds, "cpu")
+	require.ErrorContains(t, err, "no cpu")
+}
+
 func TestPage_FigureThatIsMissingIsAnError(t *testing.T) {
 	_, err := fillPage(pageHead, results(`{"scenario":"reconnect","ok":true}`))
 	require.ErrorContains(t, err, "row of reconnect")
