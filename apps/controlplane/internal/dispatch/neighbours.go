@@ -76,9 +76,9 @@ func neighboursFor(serving []model.AppRegion, regionID string, platform, wakes b
 	return app
 }
 
-// lookAround keeps telling every stream the neighbours of its region. Its waits differ a little, so that it does not read
-// at the same time as the tailer, which begins with it. While the database is away it retries with full jitter, and
-// streams keep what they were told.
+// lookAround keeps telling every stream the neighbours of its region. Its waits are drawn, because the tailer starts at
+// the same moment, and both would read the database at the same times. While the database is away it retries with full
+// jitter, and streams keep what they were told.
 func (s *Service) lookAround(ctx context.Context) {
 	policy := backoff.Policy{Min: s.cfg.Neighbours, Max: 4 * s.cfg.Neighbours}
 	failures := 0
