@@ -170,7 +170,7 @@ func (e *exporter) presetThatMade(ctx context.Context, generatedBy string) (*pre
 func isRefusal(err error) bool {
 	switch connect.CodeOf(err) {
 	case connect.CodeInvalidArgument, connect.CodeNotFound, connect.CodeFailedPrecondition, connect.CodeUnimplemented:
-		return err != nil
+		return true
 	default:
 		return false
 	}
