@@ -1,6 +1,7 @@
 package fleettest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -80,7 +81,7 @@ func (w *fleet) actOn(of size, i, what int) {
 			req.Role = []string{"prefill", "decode"}[w.fate.intn(2)]
 			req.Replicas = max(req.Replicas, 1)
 		}
-		did = fmt.Sprintf("scale %s to %d", req.Role, req.Replicas)
+		did = fmt.Sprintf("scale to %d %s", req.Replicas, cmp.Or(req.Role, "replicas"))
 		_, err = w.apps.Scale(ctx, req)
 		if err == nil && i == scaledApp {
 			w.check.violatef("a scaled app was scaled by hand", place{}, "to %d replicas", req.Replicas)
