@@ -77,7 +77,7 @@ func (l *Loader) Held(ctx context.Context, s models.Server, first []string) ([]m
 	}
 	var held []models.Held
 	at, ready, loading := map[string]int{}, map[string]bool{}, map[string]bool{}
-	for _, m := range index { // It has each version of a model.
+	for _, m := range index { // An index has an entry for each version of a model.
 		switch m.State {
 		case "READY":
 			ready[m.Name] = true
@@ -93,7 +93,7 @@ func (l *Loader) Held(ctx context.Context, s models.Server, first []string) ([]m
 		}
 	}
 	for i := range held {
-		// The index says that the others are not ready.
+		// Only a model that the index calls ready is asked. The index itself says that the others are not.
 		name := held[i].Name
 		held[i].Checked, held[i].Loading = !ready[name], loading[name] && !ready[name]
 	}
@@ -144,6 +144,11 @@ func (l *Loader) next(s models.Server, names, first []string) []string {
 	}
 	known.asked = now
 	maps.DeleteFunc(l.checks, func(_ string, c *checks) bool { return now.Sub(c.asked) > forget })
+	at := make(map[string]time.Time, len(names))
+	for _, name := range names {
+		at[name] = known.at[name]
+	}
+	known.at = at // without the models that are gone
 	if len(names) <= readyEach {
 		return names
 	}
@@ -151,11 +156,6 @@ func (l *Loader) next(s models.Server, names, first []string) []string {
 	for _, name := range first {
 		rank[name] = -1
 	}
-	at := make(map[string]time.Time, len(names))
-	for _, name := range names {
-		at[name] = known.at[name]
-	}
-	known.at = at // without the models that are gone
 	slices.SortFunc(names, func(a, b string) int {
 		return cmp.Or(cmp.Compare(rank[a], rank[b]), at[a].Compare(at[b]), cmp.Compare(a, b))
 	})
@@ -194,12 +194,7 @@ func (l *Loader) Unload(ctx context.Context, s models.Server, m models.Model) er
 	}
 	return wait(ctx, "the server has not unloaded it", func(ctx context.Context) (bool, error) {
 		index, err := l.index(ctx, s)
-		for _, held := range index {
-			if held.Name == m.Name && held.State != "UNAVAILABLE" && held.State != "" {
-				return false, err
-			}
-		}
-		return true, err
+		return !slices.ContainsFunc(index, func(e indexEntry) bool { return e.Name == m.Name }), err
 	})
 }
 
@@ -222,6 +217,7 @@ func wait(ctx context.Context, otherwise string, done func(ctx context.Context) 
 
 type indexEntry struct{ Name, State string }
 
+// index lists the models that a server has. It leaves out those that are not loaded.
 func (l *Loader) index(ctx context.Context, s models.Server) ([]indexEntry, error) {
 	answer, err := l.call(ctx, s, request{method: http.MethodPost, path: "/v2/repository/index", body: map[string]any{}, most: maxList, within: questionTimeout})
 	if err != nil {
@@ -329,7 +325,7 @@ func (l *Loader) loadAdapter(ctx context.Context, s models.Server, m models.Mode
 	if err != nil {
 		return fmt.Errorf("the server did not load it: %w", err)
 	}
-	// The answer is not believed: a server may say that it has loaded an adapter and not serve it.
+	// The answer is checked, because a server may say that it has loaded an adapter and not serve it.
 	return wait(ctx, "the server has loaded it, and does not list it", func(ctx context.Context) (bool, error) { return l.hasAdapter(ctx, s, m.Name) })
 }
 

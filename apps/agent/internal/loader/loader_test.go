@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -184,6 +185,16 @@ func TestLoader_ChecksSomeModelsAtATime(t *testing.T) {
 		maps.Copy(seen, ask())
 	}
 	require.Len(t, seen, all)
+}
+
+func TestLoader_ForgetsChecksOfModelsThatAreGone(t *testing.T) {
+	e, l, s := newEngine(t)
+	for i := range 3 {
+		e.states = map[string]string{fmt.Sprint("m", i): "READY"}
+		_, err := l.Held(t.Context(), s, nil)
+		require.NoError(t, err)
+	}
+	require.Equal(t, []string{"m2"}, slices.Collect(maps.Keys(l.checks[s.ID].at)))
 }
 
 func TestLoader_SilentServerSaysNothingOfAModel(t *testing.T) {
