@@ -1,14 +1,10 @@
 package models
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"maps"
 	"slices"
@@ -25,16 +21,17 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// drainPatience is how long a server that should stop waits until its models serve elsewhere, at least.
+// drainPatience is how long a server that should stop waits for its models to serve elsewhere. The caller of Drain may
+// give it more time, and not less.
 const drainPatience = 10 * time.Minute
 
 // retryRemoval is the time from a failed removal of servers to the next attempt.
 const retryRemoval = 5 * time.Second
 
-// retryGone is the time from one look whether servers still have a deleted model to the next.
+// retryGone is the time between two checks whether servers still have a deleted model.
 const retryGone = time.Second
 
-// failuresUntilDoomed is how many loads of a replica fail before a rollout should not wait for it.
+// failuresUntilDoomed is the number of failed loads of a replica after which a rollout should no longer wait for it.
 const failuresUntilDoomed = 3
 
 // Runtime runs deployments of models on the servers that another runtime runs, and leaves all other deployments to
@@ -59,13 +56,13 @@ type Runtime struct {
 	writing sync.Mutex
 	// groups are the groups of the replicas of a model, by server.
 	groups map[string]map[string]int
-	// described are what describe returned last, by workload.
+	// described has the last results of describe, by workload.
 	described map[string]described
-	// removed are the deployments of servers that base was told to remove.
+	// removed are the ids of deployments of servers whose removal base has accepted. Base may still observe them.
 	removed map[string]bool
-	// instances are the instances of servers that Observe saw last.
+	// instances are the ids of the servers in the last observation.
 	instances map[string]bool
-	// removing is held while base is told so.
+	// removing is held while a removal of servers is passed to base, and while one is taken back.
 	removing sync.Mutex
 	// alarm signals changes at alarmAt.
 	alarm   *time.Timer
@@ -75,37 +72,6 @@ type Runtime struct {
 
 	// claims guards kept.Claims. The manager's lock may be held when it is taken.
 	claims sync.Mutex
-}
-
-// kept is the content of the file, by which a new agent process knows what to adopt before the reconciler has
-// applied everything.
-type kept struct {
-	// Models are the deployments of models by workload, and Servers those of servers by id. Both have those that were
-	// removed until nothing is left of them.
-	Models  map[string]assignment `json:"models"`
-	Servers map[string]assignment `json:"servers"`
-	// Claims are the workloads whose models servers loaded last, by the server's instance and the model's name. A load
-	// of a name that only one workload has is not among them.
-	Claims map[string]map[string]string `json:"claims,omitempty"`
-}
-
-// assignment is what is kept of a deployment.
-type assignment struct {
-	DeploymentID  string `json:"deployment"`
-	AppName       string `json:"app"`
-	EnvironmentID string `json:"environment"`
-	WorkspaceID   string `json:"workspace,omitempty"`
-	Generation    int64  `json:"generation"`
-	TemplateHash  string `json:"template"`
-	Replicas      int    `json:"replicas"`
-	MinReady      int    `json:"minReady"`
-	// Order counts the models in the order in which they were added.
-	Order int64 `json:"order,omitempty"`
-	// Deleted is whether the model should be unloaded everywhere, or the servers should end. DeletedAt is since when.
-	Deleted   bool                    `json:"deleted,omitempty"`
-	DeletedAt time.Time               `json:"deletedAt,omitzero"`
-	Model     *windlassv1.LoadedModel `json:"model,omitempty"`
-	Server    *windlassv1.ModelServer `json:"server,omitempty"`
 }
 
 // described is a model as the deployment that it is, with what it was made from.
@@ -126,28 +92,14 @@ func Wrap(base runtime.Runtime, loader Loader, files disk.Files, name string, lo
 	if r.manager, err = New(Config{Loader: guardLoader(loader, base), Released: r.isReleased, Claim: r.claim, Claimed: r.claimed, Registerer: reg, Log: log, Rand: rand}); err != nil {
 		return nil, err
 	}
-	data, err := files.Read(name)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return r, nil
-	case err == nil:
-		err = json.Unmarshal(data, &r.kept)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read which models the region has from %s (without the file, models that were deleted meanwhile stay loaded): %w", name, err)
+	if err = r.recall(); err != nil {
+		return nil, err
 	}
 	for workload, a := range r.kept.Models {
 		r.order = max(r.order, a.Order)
 		r.manager.Put(a.asModel(workload))
 	}
 	return r, nil
-}
-
-func (a assignment) asModel(workload string) Model {
-	return Model{
-		ID: workload, Order: a.Order, Name: cmp.Or(a.Model.GetName(), a.AppName), Path: a.Model.GetPath(), Requires: a.Model.GetRequires(), App: a.Model.GetServer(),
-		Scope: a.EnvironmentID, Memory: a.Model.GetMemoryMib() << 20, Replicas: a.Replicas, MinReplicas: cmp.Or(a.MinReady, min(1, a.Replicas)), Deleted: a.Deleted,
-	}
 }
 
 // Apply implements runtime.Runtime.
@@ -198,60 +150,6 @@ func (r *Runtime) workloadOf(a runtime.Assignment) string {
 	return a.WorkloadKey
 }
 
-// claim is Claim of the manager.
-func (r *Runtime) claim(server, name, workload string) error {
-	r.claims.Lock()
-	changed := r.kept.Claims[server][name] != workload
-	if changed {
-		if r.kept.Claims == nil {
-			r.kept.Claims = map[string]map[string]string{}
-		}
-		if r.kept.Claims[server] == nil {
-			r.kept.Claims[server] = map[string]string{}
-		}
-		r.kept.Claims[server][name] = workload
-	}
-	r.claims.Unlock()
-	if changed {
-		r.mu.Lock()
-		r.dirty = true
-		r.mu.Unlock()
-	}
-	return r.keep()
-}
-
-// claimed is Claimed of the manager.
-func (r *Runtime) claimed(server, name string) string {
-	r.claims.Lock()
-	defer r.claims.Unlock()
-	return r.kept.Claims[server][name]
-}
-
-// dropClaims forgets the claims of workloads and of instances that are not there any more. The lock must be held.
-func (r *Runtime) dropClaims(seen []runtime.ObservedDeployment) {
-	r.claims.Lock()
-	defer r.claims.Unlock()
-	if len(r.kept.Claims) == 0 {
-		return
-	}
-	instances := map[string]bool{}
-	for _, d := range seen {
-		for _, in := range d.Instances {
-			instances[in.ID] = true
-		}
-	}
-	maps.DeleteFunc(r.kept.Claims, func(server string, names map[string]string) bool {
-		before := len(names)
-		maps.DeleteFunc(names, func(_, workload string) bool {
-			_, known := r.kept.Models[workload]
-			return !known
-		})
-		gone := len(names) == 0 || !instances[server]
-		r.dirty = r.dirty || gone || len(names) < before
-		return gone
-	})
-}
-
 // noteInstances notes the instances of servers, and reports whether one is not there any more. The lock must be held.
 func (r *Runtime) noteInstances(seen []runtime.ObservedDeployment) (lost bool) {
 	instances := map[string]bool{}
@@ -267,55 +165,6 @@ func (r *Runtime) noteInstances(seen []runtime.ObservedDeployment) (lost bool) {
 	}
 	r.instances = instances
 	return lost
-}
-
-// keepServer notes whether a deployment's instances are servers of models. A removal of these that has begun has ended
-// when it returns, and no other one begins.
-func (r *Runtime) keepServer(id string, a assignment) error {
-	r.mu.Lock()
-	_, known := r.kept.Servers[id]
-	r.mu.Unlock()
-	if a.Server == nil && !known {
-		return nil
-	}
-	r.removing.Lock()
-	defer r.removing.Unlock()
-	r.mu.Lock()
-	if a.Server != nil {
-		r.kept.Servers[id] = a
-	} else {
-		delete(r.kept.Servers, id)
-	}
-	delete(r.removed, id)
-	r.dirty = true
-	r.mu.Unlock()
-	return r.keep()
-}
-
-// keep writes the file if it has to change. When it returns nil, every change before the call is in the file.
-func (r *Runtime) keep() error {
-	r.writing.Lock()
-	defer r.writing.Unlock()
-	r.mu.Lock()
-	if !r.dirty {
-		r.mu.Unlock()
-		return nil
-	}
-	r.dirty = false
-	r.claims.Lock()
-	data, err := json.Marshal(r.kept)
-	r.claims.Unlock()
-	r.mu.Unlock()
-	if err == nil {
-		err = r.files.Replace(r.name, data)
-	}
-	if err != nil {
-		r.mu.Lock()
-		r.dirty = true
-		r.mu.Unlock()
-		return fmt.Errorf("keep which models the region has: %w", err)
-	}
-	return nil
 }
 
 // Remove implements runtime.Runtime.
@@ -443,7 +292,7 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 	r.mu.Lock()
 	servers := r.serversOf(seen)
 	if r.noteInstances(seen.Deployments) {
-		r.dropClaims(seen.Deployments)
+		r.dropClaims()
 	}
 	none := len(r.kept.Models) == 0 && len(servers) == 0
 	r.mu.Unlock()
@@ -454,7 +303,6 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 	if none {
 		return seen, nil
 	}
-	ofBase := seen.Deployments
 	status := r.manager.Status()
 	seen.Deployments = slices.Grow(slices.Clip(seen.Deployments), len(status))
 	r.mu.Lock()
@@ -484,7 +332,7 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 		seen.Deployments = append(seen.Deployments, was.deployment)
 	}
 	if gone {
-		r.dropClaims(ofBase)
+		r.dropClaims()
 	}
 	r.mu.Unlock()
 	if gone {

@@ -1,0 +1,162 @@
+package models
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"time"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// kept is the content of the file. It tells a new agent process what to adopt before the reconciler has applied
+// everything.
+type kept struct {
+	// Models are the deployments of models by workload, and Servers those of servers by id. Both have those that were
+	// removed until nothing is left of them.
+	Models  map[string]assignment `json:"models"`
+	Servers map[string]assignment `json:"servers"`
+	// Claims are the workloads whose models servers loaded last, by the server's instance and the model's name. A load
+	// of a name that only one workload has is not among them.
+	Claims map[string]map[string]string `json:"claims,omitempty"`
+}
+
+// assignment is what is kept of a deployment.
+type assignment struct {
+	DeploymentID  string `json:"deployment"`
+	AppName       string `json:"app"`
+	EnvironmentID string `json:"environment"`
+	WorkspaceID   string `json:"workspace,omitempty"`
+	Generation    int64  `json:"generation"`
+	TemplateHash  string `json:"template"`
+	Replicas      int    `json:"replicas"`
+	MinReady      int    `json:"minReady"`
+	// Order counts the models in the order in which they were added.
+	Order int64 `json:"order,omitempty"`
+	// Deleted is whether the model should be unloaded everywhere, or the servers should end. DeletedAt is when servers
+	// were deleted.
+	Deleted   bool                    `json:"deleted,omitempty"`
+	DeletedAt time.Time               `json:"deletedAt,omitzero"`
+	Model     *windlassv1.LoadedModel `json:"model,omitempty"`
+	Server    *windlassv1.ModelServer `json:"server,omitempty"`
+}
+
+func (a assignment) asModel(workload string) Model {
+	return Model{
+		ID: workload, Order: a.Order, Name: cmp.Or(a.Model.GetName(), a.AppName), Path: a.Model.GetPath(), Requires: a.Model.GetRequires(), App: a.Model.GetServer(),
+		Scope: a.EnvironmentID, Memory: a.Model.GetMemoryMib() << 20, Replicas: a.Replicas, MinReplicas: cmp.Or(a.MinReady, min(1, a.Replicas)), Deleted: a.Deleted,
+	}
+}
+
+// recall reads the file that an earlier agent process kept. There need not be one.
+func (r *Runtime) recall() error {
+	data, err := r.files.Read(r.name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err == nil:
+		err = json.Unmarshal(data, &r.kept)
+	}
+	if err != nil {
+		return fmt.Errorf("read which models the region has from %s (without the file, models that were deleted meanwhile stay loaded): %w", r.name, err)
+	}
+	return nil
+}
+
+// keepServer notes whether a deployment's instances are servers of models, and takes their removal back. It waits for
+// a removal that has begun.
+func (r *Runtime) keepServer(id string, a assignment) error {
+	r.mu.Lock()
+	_, known := r.kept.Servers[id]
+	r.mu.Unlock()
+	if a.Server == nil && !known {
+		return nil
+	}
+	r.removing.Lock()
+	defer r.removing.Unlock()
+	r.mu.Lock()
+	if a.Server != nil {
+		r.kept.Servers[id] = a
+	} else {
+		delete(r.kept.Servers, id)
+	}
+	delete(r.removed, id)
+	r.dirty = true
+	r.mu.Unlock()
+	return r.keep()
+}
+
+// keep writes the file if it has to change. When it returns nil, every change before the call is in the file.
+func (r *Runtime) keep() error {
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	r.mu.Lock()
+	if !r.dirty {
+		r.mu.Unlock()
+		return nil
+	}
+	r.dirty = false
+	r.claims.Lock()
+	data, err := json.Marshal(r.kept)
+	r.claims.Unlock()
+	r.mu.Unlock()
+	if err == nil {
+		err = r.files.Replace(r.name, data)
+	}
+	if err != nil {
+		r.mu.Lock()
+		r.dirty = true
+		r.mu.Unlock()
+		return fmt.Errorf("keep which models the region has: %w", err)
+	}
+	return nil
+}
+
+// claim is Claim of the manager.
+func (r *Runtime) claim(server, name, workload string) error {
+	r.claims.Lock()
+	changed := r.kept.Claims[server][name] != workload
+	if changed {
+		if r.kept.Claims == nil {
+			r.kept.Claims = map[string]map[string]string{}
+		}
+		if r.kept.Claims[server] == nil {
+			r.kept.Claims[server] = map[string]string{}
+		}
+		r.kept.Claims[server][name] = workload
+	}
+	r.claims.Unlock()
+	if changed {
+		r.mu.Lock()
+		r.dirty = true
+		r.mu.Unlock()
+	}
+	return r.keep()
+}
+
+// claimed is Claimed of the manager.
+func (r *Runtime) claimed(server, name string) string {
+	r.claims.Lock()
+	defer r.claims.Unlock()
+	return r.kept.Claims[server][name]
+}
+
+// dropClaims forgets the claims of workloads that are gone, and of instances that the last observation does not have.
+// The lock must be held.
+func (r *Runtime) dropClaims() {
+	r.claims.Lock()
+	defer r.claims.Unlock()
+	maps.DeleteFunc(r.kept.Claims, func(server string, names map[string]string) bool {
+		before := len(names)
+		maps.DeleteFunc(names, func(_, workload string) bool {
+			_, known := r.kept.Models[workload]
+			return !known
+		})
+		gone := len(names) == 0 || !r.instances[server]
+		r.dirty = r.dirty || gone || len(names) < before
+		return gone
+	})
+}
