@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	// asksAtOnce is how many questions to servers run at a time, of which one workspace has half if it is alone. What
-	// is read of an answer takes memory and time of the agent.
+	// asksAtOnce is how many questions to servers run at a time, because each answer takes memory and time of the agent.
+	// A workspace has half of them at most, see package share.
 	asksAtOnce = 64
-	// maxReason bounds what is taken over of a server's error, in bytes.
+	// maxReason is the longest text of a server's error that is shown, in bytes.
 	maxReason = 512
 )
 
-// guarded is a Loader for servers that are not trusted: workspaces share questions to servers, and values of the
-// secrets that a server was given are blanked in its errors, which people see who may not see the secrets.
+// guarded is a Loader for servers that are not trusted. Workspaces share the questions to servers. Values of a server's
+// secrets are blanked in its errors, because not everyone who sees an error may see the secrets.
 type guarded struct {
 	Loader
 
@@ -43,16 +43,16 @@ func (g *guarded) Held(ctx context.Context, s Server, first []string) ([]Held, e
 
 // Load implements Loader.
 func (g *guarded) Load(ctx context.Context, s Server, m Model) error {
-	return g.told(s, g.Loader.Load(ctx, s, m))
+	return g.withSafeText(s, g.Loader.Load(ctx, s, m))
 }
 
 // Unload implements Loader.
 func (g *guarded) Unload(ctx context.Context, s Server, m Model) error {
-	return g.told(s, g.Loader.Unload(ctx, s, m))
+	return g.withSafeText(s, g.Loader.Unload(ctx, s, m))
 }
 
-// told returns the error with a text that may be shown.
-func (g *guarded) told(s Server, err error) error {
+// withSafeText returns the error with a text that may be shown to people.
+func (g *guarded) withSafeText(s Server, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -60,22 +60,22 @@ func (g *guarded) told(s Server, err error) error {
 	if g.keeper != nil {
 		secrets, unknown := g.keeper.Secrets(s.ID)
 		if unknown != nil || !secrets.Known() {
-			return &toldError{"it failed, and what the server says is not shown, because the values of its secrets are not known", err}
+			return &shownError{"it failed, and what the server says is not shown, because the values of its secrets are not known", err}
 		}
 		text = secrets.Blank(text)
 	}
 	if len(text) > maxReason {
 		text = strings.ToValidUTF8(text[:maxReason], "") + "..."
 	}
-	return &toldError{text, err}
+	return &shownError{text, err}
 }
 
-// toldError is an error with another text.
-type toldError struct {
+// shownError is an error with another text, which may be shown.
+type shownError struct {
 	text string
 	err  error
 }
 
-func (e *toldError) Error() string { return e.text }
+func (e *shownError) Error() string { return e.text }
 
-func (e *toldError) Unwrap() error { return e.err }
+func (e *shownError) Unwrap() error { return e.err }

@@ -177,7 +177,7 @@ func (m *Manager) Put(model Model) {
 	}
 	for _, s := range m.servers {
 		if _, has := s.held[model.Name]; has && !known && s.mayHave(model) {
-			s.askAt = time.Time{} // It told so when the model was not known.
+			s.askAt = time.Time{} // Its last answer came before the model was known, and has to be read again.
 		}
 	}
 	m.placeDirty = true

@@ -55,15 +55,15 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
+// ended counts a load or an unload that has ended.
 func (m *metrics) ended(load bool, took time.Duration, err error) {
-	switch {
-	case !load:
+	if !load {
 		m.unloads.WithLabelValues(resultOf(err, "unloaded")).Inc()
-	case err == nil:
+		return
+	}
+	m.loads.WithLabelValues(resultOf(err, "loaded")).Inc()
+	if err == nil {
 		m.loadTime.Observe(took.Seconds())
-		fallthrough
-	default:
-		m.loads.WithLabelValues(resultOf(err, "loaded")).Inc()
 	}
 }
 

@@ -13,15 +13,11 @@ import (
 // place decides where models should be, and requests it.
 func (m *Manager) place(now time.Time) {
 	servers, ids := m.placementServers()
-	keys := map[string]placement.Key{}
-	for key, id := range ids {
-		keys[id] = key
-	}
 	failed := map[string][]placement.Key{}
-	for key, r := range m.replicas {
-		if r.State == modelstate.LoadFailed {
-			if at, ok := keys[key.server]; ok {
-				failed[key.model] = append(failed[key.model], at)
+	for at, id := range ids {
+		for model, r := range m.servers[id].replicas {
+			if r.State == modelstate.LoadFailed {
+				failed[model] = append(failed[model], at)
 			}
 		}
 	}
@@ -94,17 +90,6 @@ func (m *Manager) placementServers() ([]placement.Server, map[placement.Key]stri
 	order := slices.SortedFunc(maps.Values(m.servers), func(a, b *server) int {
 		return cmp.Or(cmp.Compare(a.App, b.App), cmp.Compare(a.Index, b.Index), cmp.Compare(a.ID, b.ID))
 	})
-	holds := map[string][]placement.Held{}
-	for key, r := range m.replicas {
-		if r.State.Facts().Holds {
-			holds[key.server] = append(holds[key.server], placement.Held{
-				Model: key.model, Name: m.models[key.model].Name, Memory: m.models[key.model].Memory,
-				Serving: r.State.Facts().Routed,
-				// An unload that the server was not told can be taken back.
-				Leaving: r.reload || r.State == modelstate.Unloading || r.State == modelstate.UnloadFailed,
-			})
-		}
-	}
 	var servers []placement.Server
 	ids := map[placement.Key]string{}
 	for i, s := range order {
@@ -114,7 +99,17 @@ func (m *Manager) placementServers() ([]placement.Server, map[placement.Key]stri
 		// Two instances of an app may have the same index during a rollout.
 		p := placement.Server{
 			App: s.App, Index: i, Scope: s.Scope, Capabilities: s.Capabilities, Memory: s.Memory, Overcommit: s.Overcommit, Slots: s.Slots,
-			Draining: s.Draining || !s.Ready, Holds: holds[s.ID],
+			Draining: s.Draining || !s.Ready,
+		}
+		for model, r := range s.replicas {
+			if !r.State.Facts().Holds {
+				continue
+			}
+			p.Holds = append(p.Holds, placement.Held{
+				Model: model, Name: m.models[model].Name, Memory: m.models[model].Memory, Serving: r.State.Facts().Routed,
+				// An unload that has not begun can be taken back.
+				Leaving: r.reload || r.State == modelstate.Unloading || r.State == modelstate.UnloadFailed,
+			})
 		}
 		servers = append(servers, p)
 		ids[p.Key()] = s.ID

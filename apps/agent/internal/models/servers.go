@@ -52,23 +52,23 @@ type Held struct {
 	Loading bool
 }
 
-// askSpacing is the time from one question to a server to the next while some of its models were never checked, and the
-// last question settled others.
+// askSpacing is the time between two questions to a server while some of its models were never checked, and the last
+// question settled others.
 const askSpacing = 10 * time.Millisecond
 
-// seenLate is how long after its end a server may be seen to have ended.
+// seenLate is the longest time from the end of a server until the agent observes it.
 const seenLate = 5 * time.Second
 
-// tellWithin is how long after its start the agent waits for what servers say about deleted models.
+// tellWithin is how long after its start the agent waits at most for servers to say whether they have a deleted model.
 const tellWithin = time.Minute
 
-// killsBeforeQuarantine is how many ends of servers quarantine the model that they were loading.
+// killsBeforeQuarantine is the number of ends of servers after which the model that they loaded is quarantined.
 const killsBeforeQuarantine = 2
 
 type server struct {
 	Server
 	// adopted is whether the server has told what it holds. alive is whether it has answered since the last load that
-	// failed: a load fails as well because the server ends.
+	// failed, because the end of the server can be the cause of the failure.
 	adopted, alive, asking bool
 	askAt                  time.Time
 	failures               int
@@ -156,7 +156,8 @@ func (m *Manager) hasServers(servers []Server) bool {
 func (m *Manager) loseServer(s *server, now time.Time) {
 	for model, r := range s.replicas {
 		key := replicaKey{model, s.ID}
-		// The load may have failed before the end of the server was seen. A server that drains was told to end.
+		// A load fails when its server ends, and the agent may see the end only later. So a load that has just failed
+		// counts as running. The end of a server that drains is wanted, and no fault of a model.
 		if !s.Draining && (r.State == modelstate.Loading || r.State == modelstate.LoadFailed && now.Sub(r.since) < seenLate) {
 			suspect := appModel{s.App, key.model}
 			count := min(m.kills[suspect].count+1, killsBeforeQuarantine)
@@ -197,14 +198,13 @@ func (m *Manager) Serves(serverID string) bool {
 	return s != nil && s.serving > 0
 }
 
-// IsEmpty reports whether a server has told what it holds, and gateways may not send requests for models to it. It is
-// true for an unknown server.
+// IsEmpty reports whether gateways may not send requests for models to a server. It is false for a server that is
+// ready and has not told what it holds. It is true for an unknown server.
 func (m *Manager) IsEmpty(serverID string) bool {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	s := m.servers[serverID]
-	told := s == nil || s.adopted || !s.Ready
-	m.mu.Unlock()
-	return told && !m.Serves(serverID)
+	return s == nil || (s.adopted || !s.Ready) && s.serving == 0
 }
 
 // IsGone reports whether no server has a model, by what servers have told since its last load failed. The states of
@@ -316,7 +316,7 @@ func (m *Manager) observe(s *server, held []Held, began time.Time, ticks map[rep
 		if id == "" || m.replicas[key] != nil || began.Before(s.droppedAt) {
 			continue
 		}
-		// The agent was not there when it was loaded.
+		// It was loaded before the agent started, or while its version was not known.
 		m.setReplica(key, &replica{Replica: modelstate.Replica{State: modelstate.Unknown}, since: now})
 		s.owners[h.Name] = id
 		ticks[key] = 0
