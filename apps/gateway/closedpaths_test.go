@@ -9,8 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Servers of models load and unload them for everybody who can call them. Clients of a gateway cannot.
-func TestClosedPath_ReachesNoInstance(t *testing.T) {
+// TestClosedPaths_ReachNoInstance checks both engines. A server of models loads and unloads them for every caller, so that
+// gateways must refuse these calls of clients.
+func TestClosedPaths_ReachNoInstance(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
 		var calls atomic.Int32

@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// maxUnescapes is how often a path is decoded. Instances decode it once, and something in front of them may have done
-// so before.
+// maxUnescapes is how often a path is decoded at most. Instances decode it once, and a proxy in front of them may decode
+// it, too.
 const maxUnescapes = 3
 
-// isClosed reports whether an instance may take the path for one of the closed ones, or for one that begins with it.
-// Instances differ in how they read escapes, slashes, dots and parameters, so that each reading counts. What a segment
-// ".." takes away depends on that reading, and clients resolve it before they send. So every path with one is closed.
+// isClosed reports whether an instance may read the path as one that begins with a closed path. Instances differ in how
+// they read escapes, slashes, dots and parameters, so that each reading counts. A path with a segment ".." is always
+// closed: what the segment removes depends on the reading, and clients resolve it before they send.
 func isClosed(requested string, closed []string) bool {
 	if len(closed) == 0 {
 		return false
@@ -26,17 +26,16 @@ func isClosed(requested string, closed []string) bool {
 		}
 		return false
 	}
-	for range maxUnescapes {
+	for unescapes := 0; ; unescapes++ {
 		if goesUp(requested) || begins(requested) || begins(plainPath(requested)) {
 			return true
 		}
 		decoded, err := url.PathUnescape(requested)
-		if err != nil || decoded == requested {
+		if err != nil || decoded == requested || unescapes == maxUnescapes {
 			return false
 		}
 		requested = decoded
 	}
-	return goesUp(requested) || begins(requested) || begins(plainPath(requested))
 }
 
 // goesUp reports whether a segment of the path is "..".

@@ -12,7 +12,7 @@ func TestClosedPaths_EachReadingCounts(t *testing.T) {
 		"/v2/repository/index", "/v2/repository", "/v2/repository/models/fraud/load", "/v1/load_lora_adapter", "/v1/load_lora_adapter/",
 		"/V2/Repository/index", "//v2/repository/index", "/v2//repository/index", "/v2/./repository/index", "/x/../v2/repository/index",
 		"/v2/models/../repository/index", "/v2/repository/../models/fraud/infer", "/v2/%72epository/index", "/v2%2frepository%2Findex",
-		"/v2/%2572epository/index", "/v2%5crepository/index", `/v2\repository\index`, "/v2;a=b/repository;c/index", "/v2/%2e%2e/v2/repository/index",
+		"/v2/%2572epository/index", "/v2/%252572epository/index", "/v2%5crepository/index", `/v2\repository\index`, "/v2;a=b/repository;c/index", "/v2/%2e%2e/v2/repository/index",
 		"/v2/repository%3fa=b",
 		"/v2//../repository/index", "/v2/;/../repository/index", "/v2/a%2fb/../%72epository/index", `/v2/\/../repository/index`, "/v2/%2e%2e;x/repository",
 	} {
