@@ -19,9 +19,9 @@ import (
 //	rank 1..n --hello--> leader --whole, once all are there--> rank 1..n
 //	          <--- a byte every second, in both directions --->
 //
-// A rank is not loaded before all are there. When a connection ends after that, both of its ends fail, and the leader
-// takes all others with it: a part of a model answers nothing. The leader refuses ranks of another version or epoch,
-// and these fail.
+// A rank loads its model once all ranks are there. When a connection ends after that, the processes at both of its ends
+// exit with an error. The exit of the leader ends all other connections, so that all ranks exit: a part of a model can
+// serve no request. A rank of another version or epoch is refused by the leader, and exits with an error.
 
 // leadersHere has the addresses of the leaders in this process, by their names. kubelab runs the model servers of all
 // pods in one process, and has no DNS for the names of pods.
@@ -29,7 +29,7 @@ var leadersHere sync.Map
 
 // Times of connections between ranks.
 const (
-	// rankBeat is how often a rank sends a sign of life, and rankSilence after how long without one it counts as lost.
+	// rankBeat is the time between two signs of life of a rank. A rank without one for rankSilence counts as lost.
 	rankBeat    = time.Second
 	rankSilence = 10 * time.Second
 	// rankRetry is the time between attempts to reach the leader.
@@ -112,14 +112,13 @@ func (r *rankSet) run(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("cannot listen for other ranks (choose another --rendezvous-port): %w", err)
 		}
-		stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
-		defer stop()
-		defer func() { _ = listener.Close() }()
-		if here := listener.Addr().String(); r.leader != "" {
+		defer func() { _ = listener.Close() }() // ends accept
+		here := listener.Addr().String()
+		if r.leader != "" {
 			leadersHere.Store(r.leader, here)
 			defer leadersHere.CompareAndDelete(r.leader, here)
 		}
-		r.log.Info("waiting for other ranks", "address", listener.Addr().String(), "hosts", r.own.Hosts, "epoch", r.own.Epoch)
+		r.log.Info("waiting for other ranks", "address", here, "hosts", r.own.Hosts, "epoch", r.own.Epoch)
 		running.Go(func() { r.accept(ctx, listener, &running) })
 	} else {
 		running.Go(func() { r.join(ctx) })
@@ -153,9 +152,7 @@ func (r *rankSet) accept(ctx context.Context, listener net.Listener, running *sy
 	for {
 		conn, err := listener.Accept()
 		if err != nil {
-			if ctx.Err() == nil {
-				r.fail(fmt.Errorf("accept other ranks: %w", err))
-			}
+			r.fail(fmt.Errorf("accept other ranks: %w", err)) // ignored after the end of run
 			return
 		}
 		running.Go(func() {
@@ -225,7 +222,7 @@ func (r *rankSet) admit(hello rankHello, conn net.Conn) (refused string) {
 	return ""
 }
 
-// join keeps this rank connected to the leader until ctx ends. Before all ranks were there, it tries again and again.
+// join keeps this rank connected to the leader until ctx ends. It connects again until all ranks were there once.
 func (r *rankSet) join(ctx context.Context) {
 	address := r.leader
 	if _, _, err := net.SplitHostPort(address); err != nil {

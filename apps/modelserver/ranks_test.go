@@ -50,7 +50,7 @@ func TestRanks_AreReadyOnceAllAreThere(t *testing.T) {
 	}
 }
 
-func TestRanks_OfOneProcessNeedNoDNS(t *testing.T) {
+func TestRanks_InOneProcessNeedNoDNS(t *testing.T) {
 	port := freePort(t)
 	named := func(c *Config) { c.Leader = "rank-0.chat.shop.svc" }
 	other := start(t, rankOf(port, 1, 2, named))
@@ -64,7 +64,7 @@ func TestRanks_OfOneProcessNeedNoDNS(t *testing.T) {
 	require.False(t, known)
 }
 
-func TestRanks_LossOfOneEndsAll(t *testing.T) {
+func TestRanks_CrashOfOneEndsAll(t *testing.T) {
 	for lost, name := range map[int]string{0: "the leader", 1: "another rank"} {
 		t.Run(name, func(t *testing.T) {
 			port := freePort(t)
@@ -87,7 +87,7 @@ func TestRanks_LossOfOneEndsAll(t *testing.T) {
 	}
 }
 
-func TestRanks_StopOfAllIsNoFailure(t *testing.T) {
+func TestRanks_StopOfOneIsNoFailureOfItsOwn(t *testing.T) {
 	port := freePort(t)
 	leader, other := start(t, rankOf(port, 0, 2)), start(t, rankOf(port, 1, 2))
 	leader.awaitHealth(http.StatusOK)
@@ -97,7 +97,7 @@ func TestRanks_StopOfAllIsNoFailure(t *testing.T) {
 	require.ErrorContains(t, leader.exit(), "lost rank 1 of 2")
 }
 
-func TestRanks_OthersAreRefused(t *testing.T) {
+func TestRanks_LeaderRefusesRanksOfAnotherServer(t *testing.T) {
 	for says, change := range map[string]func(*Config){
 		`it is of epoch "2", and the leader of epoch "1"`:             func(c *Config) { c.UnitEpoch = "2" },
 		`it is of version "v2", and the leader of version "v1"`:       func(c *Config) { c.VersionLabel = "v2" },
@@ -118,7 +118,7 @@ func TestRanks_OthersAreRefused(t *testing.T) {
 	}
 }
 
-func TestRanks_AloneEndsInTheEnd(t *testing.T) {
+func TestRanks_ExitIfTheyDoNotMeetInTime(t *testing.T) {
 	for rank := range 2 {
 		alone := start(t, rankOf(freePort(t), rank, 2, func(c *Config) { c.RendezvousTimeout = 50 * time.Millisecond }))
 		require.ErrorContains(t, alone.exit(), fmt.Sprintf("rank %d of 2 has not met the others within 50ms", rank))

@@ -191,7 +191,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return errors.Join(err, ignoreClosed(server.Close()))
 	case <-stop:
 	}
-	leave() // a rank that stops is lost for the others
+	leave() // a rank that stops leaves the other ranks at once, so that they exit, too
 	return s.drain(context.WithoutCancel(ctx), server, crashed, cutRequests)
 }
 
@@ -325,8 +325,8 @@ func (s *Server) awaitStop(ctx, ended context.Context) bool {
 	}
 }
 
-// loadModel makes the server ready after all ranks have met, LoadTime and the end of the fault NeverReady. An engine that warms
-// up is ready before it is healthy.
+// loadModel makes the server ready once all ranks have met, LoadTime has passed and the fault NeverReady has ended. An
+// engine that warms up is ready before it is healthy.
 func (s *Server) loadModel(ctx context.Context) {
 	if !s.ranks.await(ctx) || sleepUntil(ctx, time.Now().Add(s.cfg.LoadTime)) != nil || !s.engine.warmsUp && !s.awaitReadiness(ctx) {
 		return
