@@ -31,6 +31,8 @@ type harness struct {
 
 	mu      sync.Mutex
 	servers map[string]*fakeServer
+	// added counts the calls of addIfMissing.
+	added int
 	// loadTime and loads are of all servers.
 	loadTime time.Duration
 	loads    int
@@ -141,6 +143,13 @@ func (h *harness) add(id, app string, memory int64) {
 	h.servers[id] = &fakeServer{Server: Server{ID: id, Incarnation: "1", App: app, Index: len(h.servers), Address: id, Ready: true, Memory: memory}, has: map[string]bool{}}
 }
 
+// update changes what the harness does.
+func (h *harness) update(change func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	change()
+}
+
 // change changes a server, and tells the manager.
 func (h *harness) change(id string, change func(s *fakeServer)) {
 	h.mu.Lock()
@@ -149,6 +158,20 @@ func (h *harness) change(id string, change func(s *fakeServer)) {
 	}
 	h.mu.Unlock()
 	h.show()
+}
+
+// addIfMissing adds a server of another incarnation than before unless it is there, and reports whether it did so.
+func (h *harness) addIfMissing(id string, memory int64) bool {
+	h.mu.Lock()
+	exists := h.servers[id] != nil
+	h.added++
+	incarnation := fmt.Sprint("added ", h.added)
+	h.mu.Unlock()
+	if !exists {
+		h.add(id, "shared", memory)
+		h.change(id, func(s *fakeServer) { s.Incarnation = incarnation })
+	}
+	return !exists
 }
 
 // kill ends a server for good.
@@ -432,8 +455,7 @@ func TestManager(t *testing.T) {
 		h.set(models...)
 		h.settle()
 		h.kill("s2")
-		time.Sleep(time.Second)
-		synctest.Wait()
+		h.pass(time.Second)
 		for _, m := range models {
 			require.Equal(h.t, modelstate.ModelAvailable, h.status(m.ID).State)
 			require.Equal(h.t, h.where(m.ID), h.routed(m.ID))
@@ -447,8 +469,7 @@ func TestManager(t *testing.T) {
 		h.settle()
 		h.loadTime = 5 * time.Second
 		h.restart("s1")
-		time.Sleep(time.Second)
-		synctest.Wait()
+		h.pass(time.Second)
 		require.Empty(h.t, h.routed("a"))
 		h.settle()
 		require.Equal(h.t, []string{"s1"}, h.routed("a"))
@@ -516,9 +537,7 @@ func TestManager(t *testing.T) {
 		h.settle()
 		require.Equal(h.t, []string{"s2"}, h.routed("a"))
 
-		h.mu.Lock()
-		h.fail["b"] = errors.New("the artifact is not there: 404")
-		h.mu.Unlock()
+		h.update(func() { h.fail["b"] = errors.New("the artifact is not there: 404") })
 		h.set(model("a", 1), model("b", 1))
 		h.settle()
 		s := h.status("b")
@@ -527,11 +546,8 @@ func TestManager(t *testing.T) {
 		loads := h.countLoads()
 		time.Sleep(10 * time.Minute)
 		require.Less(h.t, h.countLoads()-loads, 60, "attempts are spaced out")
-		h.mu.Lock()
-		delete(h.fail, "b")
-		h.mu.Unlock()
-		time.Sleep(2 * time.Minute)
-		synctest.Wait()
+		h.update(func() { delete(h.fail, "b") })
+		h.pass(2 * time.Minute)
 		require.Equal(h.t, modelstate.ModelAvailable, h.status("b").State)
 	})
 
@@ -540,20 +556,15 @@ func TestManager(t *testing.T) {
 		h.show()
 		h.set(model("a", 1))
 		h.settle()
-		h.mu.Lock()
-		h.unready["a"] = true
-		h.mu.Unlock()
+		h.update(func() { h.unready["a"] = true })
 		h.settle()
 		require.Empty(h.t, h.routed("a"))
 		require.Equal(h.t, modelstate.ModelProgressing, h.status("a").State)
 		require.Contains(h.t, h.status("a").Reason, "not ready")
 		loads := h.countLoads()
 		time.Sleep(time.Minute)
-		h.mu.Lock()
-		h.unready["a"] = false
-		h.mu.Unlock()
-		time.Sleep(time.Minute)
-		synctest.Wait()
+		h.update(func() { h.unready["a"] = false })
+		h.pass(time.Minute)
 		require.Greater(h.t, h.countLoads(), loads)
 		require.Equal(h.t, []string{"s1"}, h.routed("a"))
 	})
@@ -561,14 +572,11 @@ func TestManager(t *testing.T) {
 	run(t, "quarantines a model that ends servers, and brings its neighbours back", func(h *harness) {
 		h.add("s1", "shared", 10)
 		h.add("t1", "other", 1)
-		h.mu.Lock()
-		h.crash["bad"] = true
-		h.mu.Unlock()
+		h.update(func() { h.crash["bad"] = true })
 		h.show()
 		models := []Model{model("a", 1), model("b", 1), model("bad", 1), model("c-5", 1)}
 		h.set(models...)
-		time.Sleep(time.Minute)
-		synctest.Wait()
+		h.pass(time.Minute)
 		for _, id := range []string{"a", "b", "c-5"} {
 			require.Equal(h.t, modelstate.ModelAvailable, h.status(id).State, id)
 		}
@@ -584,8 +592,7 @@ func TestManager(t *testing.T) {
 		h.fail["a"] = errors.New("404")
 		h.show()
 		h.set(model("a", 1))
-		time.Sleep(500 * time.Millisecond)
-		synctest.Wait()
+		h.pass(500 * time.Millisecond)
 		m := h.manager
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -613,42 +620,31 @@ func TestManager(t *testing.T) {
 
 	run(t, "holds the ends of servers against a model for some time", func(h *harness) {
 		h.add("s1", "shared", 10)
-		h.mu.Lock()
-		h.crash["bad"] = true
-		h.mu.Unlock()
+		h.update(func() { h.crash["bad"] = true })
 		h.show()
 		h.set(model("bad", 1))
 		time.Sleep(time.Minute)
 		loads := h.countLoads()
-		time.Sleep(time.Hour)
-		synctest.Wait()
+		h.pass(time.Hour)
 		require.Equal(h.t, loads+1, h.countLoads(), "one more attempt")
 		require.Contains(h.t, h.status("bad").Reason, "the model has killed")
-		h.mu.Lock()
-		delete(h.crash, "bad")
-		h.mu.Unlock()
-		time.Sleep(time.Hour)
-		synctest.Wait()
+		h.update(func() { delete(h.crash, "bad") })
+		h.pass(time.Hour)
 		require.Equal(h.t, []string{"s1"}, h.routed("bad"))
 		require.Len(h.t, h.manager.kills, 1)
-		time.Sleep(time.Hour)
-		synctest.Wait()
+		h.pass(time.Hour)
 		require.Empty(h.t, h.manager.kills)
 	})
 
 	run(t, "starts anew with a new version of a model that ended servers", func(h *harness) {
 		h.add("s1", "shared", 10)
-		h.mu.Lock()
-		h.crash["bad"] = true
-		h.mu.Unlock()
+		h.update(func() { h.crash["bad"] = true })
 		h.show()
 		old, next := model("bad", 1), model("good", 1)
 		next.Name = "bad"
 		h.set(old)
 		time.Sleep(time.Minute)
-		h.mu.Lock()
-		delete(h.crash, "bad")
-		h.mu.Unlock()
+		h.update(func() { delete(h.crash, "bad") })
 		h.set(next)
 		h.settle()
 		require.Equal(h.t, []string{"s1"}, h.routed("good"))
@@ -754,13 +750,10 @@ func TestManager_AdoptsOnlyItsOwn(t *testing.T) {
 		}
 		h.checks = 3
 		h.unready["m7"] = true
-		h.mu.Lock()
-		h.ackDelay = time.Microsecond
-		h.mu.Unlock()
+		h.update(func() { h.ackDelay = time.Microsecond })
 		h.set(models...)
 		h.show()
-		time.Sleep(time.Millisecond)
-		synctest.Wait()
+		h.pass(time.Millisecond)
 		ready := func() (n int) {
 			for _, s := range h.manager.Status() {
 				require.Len(h.t, s.Replicas, 1)
@@ -771,8 +764,7 @@ func TestManager_AdoptsOnlyItsOwn(t *testing.T) {
 			return n
 		}
 		require.LessOrEqual(h.t, ready(), 3)
-		time.Sleep(time.Second)
-		synctest.Wait()
+		h.pass(time.Second)
 		require.Equal(h.t, 19, ready(), "the others are asked about at once")
 		require.Empty(h.t, h.routed("m7"))
 		require.Zero(h.t, h.countLoads())
@@ -801,9 +793,7 @@ func TestManager_AdoptsOnlyItsOwn(t *testing.T) {
 		h.show()
 		h.settle()
 		require.False(h.t, h.manager.Reload("a", "s1"))
-		h.mu.Lock()
-		h.silent = ""
-		h.mu.Unlock()
+		h.update(func() { h.silent = "" })
 		h.settle()
 		require.Equal(h.t, []string{"s1"}, h.routed("a"))
 		a.Deleted = true
@@ -840,9 +830,7 @@ func TestManager_AdoptsOnlyItsOwn(t *testing.T) {
 		h.pass(5 * time.Minute)
 		require.Empty(h.t, h.routed("a"))
 		require.Zero(h.t, h.countUnloads())
-		h.mu.Lock()
-		h.loading = ""
-		h.mu.Unlock()
+		h.update(func() { h.loading = "" })
 		h.settle()
 		require.Equal(h.t, []string{"s1"}, h.routed("a"))
 		require.Zero(h.t, h.countLoads())
@@ -946,13 +934,7 @@ func TestManager_ConvergesAfterRandomFaults(t *testing.T) {
 				case 0:
 					h.kill(id)
 				case 1:
-					h.mu.Lock()
-					exists := h.servers[id] != nil
-					h.mu.Unlock()
-					if !exists {
-						h.add(id, "shared", 30)
-						h.change(id, func(s *fakeServer) { s.Incarnation = fmt.Sprint(rnd.Int()) })
-					}
+					h.addIfMissing(id, 30)
 				case 2:
 					h.restart(id)
 				case 3:
@@ -973,18 +955,11 @@ func TestManager_ConvergesAfterRandomFaults(t *testing.T) {
 			}
 			for i := range 5 {
 				id := fmt.Sprint("s", i)
-				h.mu.Lock()
-				if h.servers[id] == nil {
-					h.mu.Unlock()
-					h.add(id, "shared", 30)
-					h.change(id, func(s *fakeServer) { s.Incarnation = "last" })
-					continue
+				if !h.addIfMissing(id, 30) {
+					h.change(id, func(s *fakeServer) { s.Ready, s.Draining = true, false })
 				}
-				h.mu.Unlock()
-				h.change(id, func(s *fakeServer) { s.Ready, s.Draining = true, false })
 			}
-			time.Sleep(3 * time.Minute)
-			synctest.Wait()
+			h.pass(3 * time.Minute)
 			for _, m := range models {
 				require.Len(h.t, h.where(m.ID), m.Replicas, m.ID)
 				require.Equal(h.t, h.where(m.ID), append([]string(nil), h.routed(m.ID)...), m.ID)
@@ -1029,6 +1004,7 @@ func TestManager_StatusIsMadeAnewOnlyForWhatChanged(t *testing.T) {
 func TestManager_ServesIsWhatStatesSay(t *testing.T) {
 	run(t, "while servers come, drain and go", func(h *harness) {
 		rnd := rand.New(rand.NewPCG(3, 4))
+		served := 0
 		check := func() {
 			m := h.manager
 			m.mu.Lock()
@@ -1039,25 +1015,20 @@ func TestManager_ServesIsWhatStatesSay(t *testing.T) {
 				require.Same(h.t, r, m.servers[key.server].replicas[key.model])
 				if r.State.Facts().Routed || r.State == modelstate.UnrouteRequested {
 					serving[key.server]++
+					served++
 				}
 			}
 			for id, s := range m.servers {
 				require.Equal(h.t, serving[id], s.serving, id)
 			}
 		}
-		for step := range 300 {
+		for range 300 {
 			id := fmt.Sprint("s", rnd.IntN(4))
 			switch rnd.IntN(4) {
 			case 0:
 				h.kill(id)
 			case 1:
-				h.mu.Lock()
-				exists := h.servers[id] != nil
-				h.mu.Unlock()
-				if !exists {
-					h.add(id, "shared", 10)
-					h.change(id, func(s *fakeServer) { s.Incarnation = fmt.Sprint(step) })
-				}
+				h.addIfMissing(id, 10)
 			case 2:
 				h.change(id, func(s *fakeServer) { s.Draining = !s.Draining })
 			case 3:
@@ -1066,6 +1037,7 @@ func TestManager_ServesIsWhatStatesSay(t *testing.T) {
 			time.Sleep(time.Duration(rnd.IntN(300)) * time.Millisecond)
 			check()
 		}
+		require.NotZero(h.t, served)
 	})
 }
 
@@ -1114,9 +1086,7 @@ func TestManager_Thousands(t *testing.T) {
 	const models, servers = 1000, 20
 	h := newHarness(t)
 	defer func() { h.stop() }()
-	h.mu.Lock()
-	h.loadTime, h.ackDelay = 0, time.Millisecond
-	h.mu.Unlock()
+	h.update(func() { h.loadTime, h.ackDelay = 0, time.Millisecond })
 	for i := range servers {
 		h.add(fmt.Sprint("s", i), "shared", 2*models/servers)
 	}

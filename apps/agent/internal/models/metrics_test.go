@@ -33,9 +33,7 @@ func TestManager_CountsLoadsByResult(t *testing.T) {
 		h.set(gone)
 		h.settle()
 		require.InDelta(h.t, 1, testutil.ToFloat64(m.unloads.WithLabelValues("unloaded")), 0)
-		h.mu.Lock()
-		h.crash["bad"] = true
-		h.mu.Unlock()
+		h.update(func() { h.crash["bad"] = true })
 		h.set(model("bad", 1))
 		h.settle()
 		require.InDelta(h.t, 2, testutil.ToFloat64(m.deaths), 0)

@@ -166,6 +166,22 @@ func (m *modelRuntime) apply(id string, replicas int32, spec *windlassv1.Deploym
 	})
 }
 
+// serveFraud deploys a model and its server, ins_a.
+func (m *modelRuntime) serveFraud() {
+	m.t.Helper()
+	require.NoError(m.t, m.apply("dep_servers", 1, servers))
+	require.NoError(m.t, m.apply("dep_fraud", 1, fraud))
+	m.base.serve(instanceOf("ins_a", ready))
+}
+
+// restart ends the agent, and returns the next one with the same servers and file.
+func (m *modelRuntime) restart() *modelRuntime {
+	m.stop()
+	again := newModelRuntime(m.t, m.base, m.loader, m.files)
+	m.stop = again.stop
+	return again
+}
+
 // look observes until all is settled, and returns the deployment; nil if there is none.
 func (m *modelRuntime) look(id string) *runtime.ObservedDeployment {
 	m.t.Helper()
@@ -238,9 +254,7 @@ func TestRuntime(t *testing.T) {
 	})
 	runRuntime(t, "says why a load failed, and is doomed after some", func(t *testing.T, m *modelRuntime) {
 		m.loader.fail = errors.New("400 Bad Request: no such model")
-		require.NoError(t, m.apply("dep_servers", 1, servers))
-		require.NoError(t, m.apply("dep_fraud", 1, fraud))
-		m.base.serve(instanceOf("ins_a", ready))
+		m.serveFraud()
 		failed := func() bool {
 			for _, in := range m.look("dep_fraud").Instances {
 				if in.Reason == runtime.ReasonLoadFailed {
@@ -258,20 +272,16 @@ func TestRuntime(t *testing.T) {
 		require.Fail(t, "it is never doomed")
 	})
 	runRuntime(t, "unloads what gateways have released", func(t *testing.T, m *modelRuntime) {
-		require.NoError(t, m.apply("dep_servers", 1, servers))
-		require.NoError(t, m.apply("dep_fraud", 1, fraud))
-		m.base.serve(instanceOf("ins_a", ready))
+		m.serveFraud()
 		id := m.look("dep_fraud").Instances[0].ID
-		m.blocked[id] = true
+		m.block(id, true)
 		require.NoError(t, m.Remove(t.Context(), "dep_fraud"))
 		require.Empty(t, m.base.removed)
 		d := m.look("dep_fraud")
 		require.True(t, d.Removing)
 		require.Equal(t, draining, d.Instances[0].Status)
 		require.True(t, m.loader.held["ins_a"]["fraud"])
-		m.mu.Lock()
-		m.blocked[id] = false
-		m.mu.Unlock()
+		m.block(id, false)
 		require.Nil(t, m.look("dep_fraud"))
 		require.False(t, m.loader.held["ins_a"]["fraud"])
 	})
@@ -293,11 +303,9 @@ func TestRuntime(t *testing.T) {
 		require.True(t, m.base.mayStop("ins_a"))
 	})
 	runRuntime(t, "waits for gateways however often and long it is asked", func(t *testing.T, m *modelRuntime) {
-		require.NoError(t, m.apply("dep_servers", 1, servers))
-		require.NoError(t, m.apply("dep_fraud", 1, fraud))
-		m.base.serve(instanceOf("ins_a", ready))
+		m.serveFraud()
 		require.Len(t, m.look("dep_fraud").Instances, 1)
-		m.blocked["ins_other"] = true
+		m.block("ins_other", true)
 		for range 60 {
 			require.False(t, m.base.mayStop("ins_other"), "a gateway still sends to it")
 			time.Sleep(time.Second)
@@ -324,9 +332,7 @@ func TestRuntime(t *testing.T) {
 		require.True(t, m.look("dep_servers").Removing)
 
 		// An agent that starts meanwhile goes on with it.
-		m.stop()
-		again := newModelRuntime(t, m.base, m.loader, m.files)
-		m.stop = again.stop
+		again := m.restart()
 		again.look("dep_fraud")
 		require.Empty(t, m.base.removed)
 		other(runtime.ObservedDeployment{DeploymentID: "dep_others", Instances: []runtime.Instance{instanceOf("ins_b", ready)}})
@@ -336,9 +342,7 @@ func TestRuntime(t *testing.T) {
 		require.NotContains(t, again.kept.Servers, "dep_servers")
 	})
 	runRuntime(t, "removes servers whose models serve nowhere else after a time", func(t *testing.T, m *modelRuntime) {
-		require.NoError(t, m.apply("dep_servers", 1, servers))
-		require.NoError(t, m.apply("dep_fraud", 1, fraud))
-		m.base.serve(instanceOf("ins_a", ready))
+		m.serveFraud()
 		m.look("dep_fraud")
 		require.NoError(t, m.Remove(t.Context(), "dep_servers"))
 		m.look("dep_fraud")
@@ -360,9 +364,7 @@ func TestRuntime(t *testing.T) {
 		require.Equal(t, []string{"dep_servers"}, m.base.removed)
 	})
 	runRuntime(t, "keeps servers that are applied again while they drain", func(t *testing.T, m *modelRuntime) {
-		require.NoError(t, m.apply("dep_servers", 1, servers))
-		require.NoError(t, m.apply("dep_fraud", 1, fraud))
-		m.base.serve(instanceOf("ins_a", ready))
+		m.serveFraud()
 		m.look("dep_fraud")
 		require.NoError(t, m.Remove(t.Context(), "dep_servers"))
 		m.look("dep_fraud")
@@ -376,9 +378,7 @@ func TestRuntime(t *testing.T) {
 		require.NoError(t, m.apply("dep_fraud", 1, fraud))
 		m.base.serve(instanceOf("ins_a", ready), instanceOf("ins_b", ready))
 		before := m.look("dep_fraud").Instances
-		m.stop()
-		again := newModelRuntime(t, m.base, m.loader, m.files)
-		m.stop = again.stop
+		again := m.restart()
 		require.Equal(t, before[0].ID, again.look("dep_fraud").Instances[0].ID)
 		require.NoError(t, again.Remove(t.Context(), "dep_fraud"))
 		require.Nil(t, again.look("dep_fraud"))
@@ -394,9 +394,7 @@ func TestRuntime(t *testing.T) {
 		require.NoError(t, m.apply("dep_2", 1, fraud))
 		require.NoError(t, m.Remove(t.Context(), "dep_1"))
 		require.NotNil(t, m.look("dep_1"))
-		m.stop()
-		again := newModelRuntime(t, m.base, m.loader, m.files)
-		m.stop = again.stop
+		again := m.restart()
 		again.block(id, true)
 		require.NotNil(t, again.look("dep_1"), "its server has it")
 		require.Equal(t, pending, again.look("dep_2").Instances[0].Status, "the server has the old version")
@@ -416,9 +414,7 @@ func TestRuntime(t *testing.T) {
 		require.Equal(t, "1 server has another version of it", m.look("dep_1").Instances[0].Message)
 		m.base.serve(instanceOf("ins_a", ready), instanceOf("ins_b", ready))
 		require.Equal(t, "ins_b:80", m.look("dep_1").Instances[0].Address)
-		m.stop()
-		again := newModelRuntime(t, m.base, m.loader, m.files)
-		m.stop = again.stop
+		again := m.restart()
 		require.Equal(t, "ins_b:80", again.look("dep_1").Instances[0].Address)
 		require.Equal(t, "ins_a:80", again.look("dep_2").Instances[0].Address)
 		require.NoError(t, again.Remove(t.Context(), "dep_1"))
@@ -449,11 +445,9 @@ func TestRuntime(t *testing.T) {
 		require.Empty(t, claimed())
 	})
 	runRuntime(t, "gives a version that follows a deleted one a workload of its own", func(t *testing.T, m *modelRuntime) {
-		require.NoError(t, m.apply("dep_servers", 1, servers))
-		require.NoError(t, m.apply("dep_fraud", 1, fraud))
-		m.base.serve(instanceOf("ins_a", ready))
+		m.serveFraud()
 		id := m.look("dep_fraud").Instances[0].ID
-		m.blocked[id] = true
+		m.block(id, true)
 		require.NoError(t, m.Remove(t.Context(), "dep_fraud"))
 		next := runtime.Assignment{
 			Deployment:  &agentv1.Deployment{Id: "dep_2", AppName: "fraud", EnvironmentId: "env_1", Spec: fraud, Replicas: 1},
@@ -461,18 +455,14 @@ func TestRuntime(t *testing.T) {
 		}
 		require.NoError(t, m.Apply(t.Context(), next))
 		require.Equal(t, pending, m.look("dep_2").Instances[0].Status)
-		m.mu.Lock()
-		m.blocked[id] = false
-		m.mu.Unlock()
+		m.block(id, false)
 		require.Equal(t, ready, m.look("dep_2").Instances[0].Status)
 		require.NoError(t, m.Apply(t.Context(), next))
 		require.Equal(t, ready, m.look("dep_2").Instances[0].Status)
 		require.Nil(t, m.look("dep_fraud"))
 	})
 	runRuntime(t, "is not ready while its server is not", func(t *testing.T, m *modelRuntime) {
-		require.NoError(t, m.apply("dep_servers", 1, servers))
-		require.NoError(t, m.apply("dep_fraud", 1, fraud))
-		m.base.serve(instanceOf("ins_a", ready))
+		m.serveFraud()
 		require.Equal(t, ready, m.look("dep_fraud").Instances[0].Status)
 		m.base.serve(instanceOf("ins_a", windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING))
 		in := m.look("dep_fraud").Instances[0]
@@ -480,9 +470,7 @@ func TestRuntime(t *testing.T) {
 		require.Equal(t, "ins_a:80", in.Address)
 	})
 	runRuntime(t, "loads an instance again on request", func(t *testing.T, m *modelRuntime) {
-		require.NoError(t, m.apply("dep_servers", 1, servers))
-		require.NoError(t, m.apply("dep_fraud", 1, fraud))
-		m.base.serve(instanceOf("ins_a", ready))
+		m.serveFraud()
 		id := m.look("dep_fraud").Instances[0].ID
 		require.NoError(t, m.Restart(t.Context(), id))
 		require.Equal(t, ready, m.look("dep_fraud").Instances[0].Status)
