@@ -29,8 +29,8 @@ var crossRegion = map[windlassv1.RoutingPolicy_CrossRegion]gatewayv1.CrossRegion
 	windlassv1.RoutingPolicy_CROSS_REGION_SPILLOVER: gatewayv1.CrossRegion_CROSS_REGION_SPILLOVER,
 }
 
-// closedPaths are the calls by which models are loaded, unloaded and listed. Servers of models answer them to
-// everybody, and hosts of models and of their servers lead there.
+// closedPaths are the paths of calls that load, unload and list models. A server of models answers them for every
+// caller, and clients reach it through its app's hosts and the hosts of its models.
 var closedPaths = []string{"/v2/repository", "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/inference.grpcinferenceservice/repository"}
 
 // policyOf converts a route's policy to the gateways' message.

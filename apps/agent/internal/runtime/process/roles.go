@@ -60,9 +60,9 @@ func (w *workload) leavesPool(in *instance) bool {
 	return false
 }
 
-// stopEntriesFirst moves the stops of a pool's entry instances to the front. Whether other instances wait for
-// gateways depends on which entry instances stay, so all of those that go must have their order before. Called
-// with mu held.
+// stopEntriesFirst moves the stops of a pool's entry instances to the front. Whether the stop of another instance
+// waits for gateways depends on which entry instances stay, so those that do not stay must be stopping before.
+// Called with mu held.
 func (w *workload) stopEntriesFirst(actions []action) {
 	if len(w.roles) == 0 || w.roles[0].Pool == 0 {
 		return
