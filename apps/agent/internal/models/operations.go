@@ -181,26 +181,23 @@ func (m *Manager) startQueued(ctx context.Context, s *server, now time.Time) {
 // mayStart reports whether a server may begin another operation. model is the model to load, and empty for an
 // unload. A model that is suspected to end servers is loaded alone.
 func (m *Manager) mayStart(s *server, model string) bool {
-	if !s.Ready || !s.alive || s.alone || s.busy >= m.cfg.LoadsAtOnce {
+	if !s.Ready || !s.alive || s.alone || len(s.calls) >= m.cfg.LoadsAtOnce {
 		return false
 	}
-	return model == "" || m.kills[appModel{s.App, model}].count == 0 || s.busy == 0
+	return model == "" || m.kills[appModel{s.App, model}].count == 0 || len(s.calls) == 0
 }
 
 // start tells a server to load or unload a model.
 func (m *Manager) start(ctx context.Context, s *server, key replicaKey, r *replica, e modelstate.Event, now time.Time) {
 	model, target, tick := m.models[key.model], s.Server, r.Tick
 	m.apply(key, r, e, tick, "", now)
-	s.busy++
 	s.calls[key.model] = true
 	load := e == modelstate.LoadStarted
 	shared := false
 	if load {
 		s.owners[model.Name] = key.model
 		shared = len(m.versions[scopedName{model.Scope, model.Name}]) > 1 && m.cfg.Claim != nil
-	}
-	if load && m.kills[appModel{s.App, key.model}].count > 0 {
-		s.alone = true
+		s.alone = m.kills[appModel{s.App, key.model}].count > 0
 	}
 	m.work.Go(func() {
 		call, done, broke := m.cfg.Loader.Unload, modelstate.UnloadDone, modelstate.UnloadBroke
@@ -225,9 +222,8 @@ func (m *Manager) start(ctx context.Context, s *server, key replicaKey, r *repli
 			return
 		}
 		now := time.Now()
-		s.busy--
 		delete(s.calls, key.model)
-		s.alone = s.alone && s.busy > 0
+		s.alone = false // a model that is loaded alone has the only call
 		m.Again()
 		event, reason := done, ""
 		if err != nil {

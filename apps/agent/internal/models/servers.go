@@ -72,11 +72,10 @@ type server struct {
 	adopted, alive, asking bool
 	askAt                  time.Time
 	failures               int
-	// busy is how many operations run, and alone is whether one of them must stay alone.
-	busy  int
-	alone bool
-	// calls are the models of which a load or an unload runs, even if the result is no longer wanted.
+	// calls are the models of which a load or an unload runs, even if the result is no longer wanted. At most one runs
+	// of a model. alone is whether no other one may begin.
 	calls map[string]bool
+	alone bool
 	// replicas are by model, and serving is how many of them gateways may send to.
 	replicas map[string]*replica
 	serving  int
