@@ -16,19 +16,24 @@ func ofHosts(n int32) func(*windlassv1.DeploymentSpec) {
 	return func(s *windlassv1.DeploymentSpec) { s.Roles = []*windlassv1.RoleSpec{{Name: "shard", Hosts: n}} }
 }
 
+// joins connects an agent to each of the regions.
+func (w *harness) joins(runtime string, features []string, regions ...string) {
+	w.t.Helper()
+	w.runtime = runtime
+	w.update(func(tx store.Tx) error {
+		for _, name := range regions {
+			id := w.regions[name]
+			if _, _, err := tx.StartSession(id, "session-"+id, 60_000, model.Region{AgentRuntime: runtime, AgentFeatures: features}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
 func TestHosts_NeedAgentsThatRunThem(t *testing.T) {
 	w := setup(t)
-	joins := func(runtime string, features ...string) {
-		w.runtime = runtime
-		w.update(func(tx store.Tx) error {
-			for _, id := range w.regions {
-				if _, _, err := tx.StartSession(id, "session-"+id, 60_000, model.Region{AgentRuntime: runtime, AgentFeatures: features}); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
+	joins := func(runtime string, features ...string) { w.joins(runtime, features, "us-east-1", "eu-west-1") }
 	for runtime, features := range map[string][]string{
 		model.RuntimeProcess: {agentv1.Feature_FEATURE_ROLES.String()},
 		"kubernetes":         {agentv1.Feature_FEATURE_POOLED_ROLES.String()},
@@ -36,20 +41,14 @@ func TestHosts_NeedAgentsThatRunThem(t *testing.T) {
 		joins(runtime, features...)
 		_, err := w.deployBy("chat", nil, ofHosts(2))
 		refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.roles[0].hosts")
-		require.ErrorContains(t, err, `instances of role "shard" have 2 hosts, and the agent of region us-east-1, whose runtime is `+runtime+`, runs none of several hosts`)
+		require.ErrorContains(t, err, `instances of role "shard" have 2 hosts, and the agent of region us-east-1, whose runtime is `+runtime+`, runs no instances of several hosts`)
 		plan := w.planned("chat", nil, ofHosts(2))
 		require.False(t, plan.GetWouldRun())
 		require.Equal(t, []string{"VALIDATION spec.roles[0].hosts"}, reasons(plan))
 		_, err = w.deployBy("one-"+runtime, nil, ofHosts(1))
 		require.NoError(t, err)
 	}
-	idle := func(replicas int32) func(*windlassv1.DeploymentSpec) {
-		return func(s *windlassv1.DeploymentSpec) {
-			ofHosts(2)(s)
-			s.Replicas = new(replicas)
-		}
-	}
-	_, err := w.deployBy("idle", nil, idle(0))
+	_, err := w.deployBy("idle", nil, ofHosts(2), replicas(0))
 	require.NoError(t, err, "a version without replicas runs nowhere")
 	w.settle("idle")
 	scale := func() error {
@@ -57,11 +56,53 @@ func TestHosts_NeedAgentsThatRunThem(t *testing.T) {
 		return err
 	}
 	refused(t, scale(), connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.roles[0].hosts")
-	_, err = w.deployBy("idle", nil, idle(1))
+	_, err = w.deployBy("idle", nil, ofHosts(2), replicas(1))
 	refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.roles[0].hosts")
 	joins("kubernetes", agentv1.Feature_FEATURE_UNIT_HOSTS.String())
 	require.True(t, w.planned("chat", nil, ofHosts(2)).GetWouldRun())
 	_, err = w.deployBy("chat", nil, ofHosts(2))
 	require.NoError(t, err)
 	require.NoError(t, scale())
+}
+
+func TestHosts_AreCheckedWhereTheVersionGetsReplicas(t *testing.T) {
+	w := setup(t)
+	unitHosts := []string{agentv1.Feature_FEATURE_UNIT_HOSTS.String()}
+	w.deploy("chat")
+	w.settle("chat")
+	scale := func(region string, n int32) {
+		t.Helper()
+		_, err := w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Replicas: n, Region: region})
+		require.NoError(t, err)
+		w.settle("chat")
+	}
+	scale("eu-west-1", 0)
+	w.joins(model.RuntimeProcess, nil, "us-east-1", "eu-west-1")
+	w.joins("kubernetes", unitHosts, "us-east-1")
+	require.Empty(t, reasons(w.planned("chat", nil, ofHosts(2))), "it gets no replicas in eu-west-1")
+
+	scale("", 0)
+	scale("eu-west-1", 1)
+	w.joins(model.RuntimeProcess, nil, "us-east-1", "eu-west-1")
+	w.joins("kubernetes", unitHosts, "us-east-1")
+	_, err := w.deployBy("chat", nil, ofHosts(2))
+	refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.roles[0].hosts")
+	require.ErrorContains(t, err, "the agent of region eu-west-1")
+}
+
+func TestHosts_PinNeedsAgentsThatRunThem(t *testing.T) {
+	w := setup(t)
+	unitHosts := []string{agentv1.Feature_FEATURE_UNIT_HOSTS.String()}
+	w.joins("kubernetes", unitHosts, "us-east-1", "eu-west-1")
+	w.deploy("chat", ofHosts(2))
+	w.settle("chat")
+	w.deploy("chat")
+	w.settle("chat")
+	w.joins("kubernetes", nil, "us-east-1")
+	w.joins("kubernetes", unitHosts, "eu-west-1")
+	_, err := w.pin(1, 10, pinnedWith(1, "us-east-1", "eu-west-1"))
+	refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.roles[0].hosts")
+	require.ErrorContains(t, err, "the agent of region us-east-1")
+	_, err = w.pin(1, 10, pinnedWith(1, "eu-west-1"))
+	require.NoError(t, err)
 }

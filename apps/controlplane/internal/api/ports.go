@@ -8,7 +8,6 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
-	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
@@ -25,7 +24,7 @@ func (c versionMutation) portsFit(app model.App, was running, spec *windlassv1.D
 	if fixedPort(spec) < 0 {
 		return nil
 	}
-	regions, err := c.specs().regionsNamed(spec.GetRegions())
+	sizes, err := c.startSizes(spec, progress)
 	if err != nil {
 		return err
 	}
@@ -33,15 +32,11 @@ func (c versionMutation) portsFit(app model.App, was running, spec *windlassv1.D
 	if err != nil {
 		return err
 	}
-	for _, r := range regions {
-		size := appspec.ReplicasIn(spec, r.Name)
-		if progress != nil {
-			size = plan.Size(progress, r.ID)
-		}
-		if size == 0 || !r.IsOneHost() {
+	for _, r := range sizes {
+		if !r.IsOneHost() {
 			continue
 		}
-		if err := instancesShare(spec, r, size, ""); err != nil {
+		if err := instancesShare(spec, r, ""); err != nil {
 			return err
 		}
 		for _, d := range pinned[r.ID] {
@@ -63,8 +58,8 @@ func (c versionMutation) portsFit(app model.App, was running, spec *windlassv1.D
 }
 
 // instancesShare fails if more than one instance of the spec would have a fixed port in the region.
-func instancesShare(spec *windlassv1.DeploymentSpec, region model.Region, replicas int32, field string) error {
-	n, _ := admission.Of(spec, replicas)
+func instancesShare(spec *windlassv1.DeploymentSpec, region regionSize, field string) error {
+	n, _ := admission.Of(spec, region.replicas)
 	i := fixedPort(spec)
 	if i < 0 || n <= 1 || !region.IsOneHost() {
 		return nil
@@ -149,20 +144,17 @@ func (c versionMutation) pinnedIn(app model.App) (map[string][]model.Deployment,
 // portsFitScaled fails if more replicas of the live version, or of the one in flight, would need a
 // fixed port of a region twice. The error names field, or the port if field is empty.
 func (c versionMutation) portsFitScaled(r running, asked plan.Asked, field string) error {
-	have := r.sizes()
 	for _, d := range []*model.Deployment{r.live, r.active.deployment} {
 		if d == nil || fixedPort(d.Spec) < 0 {
 			continue
 		}
-		regions, err := c.specs().regionsNamed(d.Spec.GetRegions())
+		sizes, err := c.scaledUpSizes(r, *d, asked)
 		if err != nil {
 			return err
 		}
-		for _, region := range regions {
-			if n, ok := asked.In(region.ID); ok && n > have[region.ID] {
-				if err := instancesShare(d.Spec, region, n, field); err != nil {
-					return err
-				}
+		for _, region := range sizes {
+			if err := instancesShare(d.Spec, region, field); err != nil {
+				return err
 			}
 		}
 	}
@@ -175,24 +167,20 @@ func (c versionMutation) portsFitPinned(app model.App, r running, d model.Deploy
 	if fixedPort(d.Spec) < 0 {
 		return nil
 	}
-	ids := map[string]bool{}
-	for _, in := range p.Regions {
-		ids[in.RegionID] = p.Stays(in) && in.Replicas > 0
-	}
-	regions, err := c.GetRegions(keys(ids))
+	sizes, err := c.pinSizes(p)
 	if err != nil {
-		return fmt.Errorf("read regions: %w", err)
+		return err
 	}
 	pinned, err := c.pinnedIn(app)
 	if err != nil {
 		return err
 	}
 	have := r.sizes()
-	for _, region := range regions {
-		if !ids[region.ID] || !region.IsOneHost() {
+	for _, region := range sizes {
+		if !region.IsOneHost() {
 			continue
 		}
-		if err := instancesShare(d.Spec, region, p.In(region.ID).Replicas, "replicas"); err != nil {
+		if err := instancesShare(d.Spec, region, "replicas"); err != nil {
 			return err
 		}
 		beside := pinned[region.ID]

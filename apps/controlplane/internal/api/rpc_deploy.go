@@ -506,9 +506,10 @@ func (d *deployment) beginProgress(asked plan.Asked, protections []model.Protect
 }
 
 // takePlace ends the rollout in flight, which the new one replaces. It fails if a region cannot run the
-// version's instances of several hosts or give the version its ports, or if a freeze refuses the rollout. A freeze that only holds the rollout is noted.
+// version's instances of several hosts or give the version its ports, or if a freeze refuses the rollout. A freeze
+// that only holds the rollout is noted.
 func (d *deployment) takePlace() (err error) {
-	if err := d.hold(d.hostsFit(d.want.Spec)); err != nil {
+	if err := d.hold(d.hostsFit(d.want.Spec, d.progress)); err != nil {
 		return err
 	}
 	if err := d.hold(d.portsFit(d.app, d.was, d.want.Spec, d.progress, len(d.next.MadeAs) > 0)); err != nil {
