@@ -62,6 +62,9 @@ func TestHosts_NeedAgentsThatRunThem(t *testing.T) {
 	require.True(t, w.planned("chat", nil, ofHosts(2)).GetWouldRun())
 	_, err = w.deployBy("chat", nil, ofHosts(2))
 	require.NoError(t, err)
+	history, err := w.history(w.viewer).ListHistory(t.Context(), &windlassv1.ListHistoryRequest{App: "chat"})
+	require.NoError(t, err)
+	require.Contains(t, history.String(), "; a replica is an instance of 2 hosts")
 	require.NoError(t, scale())
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/appspec"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
@@ -100,10 +101,7 @@ func wholePoolText(spec *windlassv1.DeploymentSpec, rows []model.Topology) strin
 		}
 		parts = append(parts, text)
 	}
-	if last := len(parts) - 1; last > 0 {
-		return strings.Join(parts[:last], ", ") + " and " + parts[last]
-	}
-	return strings.Join(parts, "")
+	return appspec.ListText(parts)
 }
 
 // growsRole reports whether a role of the row gets more instances than it had.

@@ -118,8 +118,8 @@ func checkPoolPolicy(p *windlassv1.RolloutPolicy, s *windlassv1.DeploymentSpec, 
 	return nil
 }
 
-// checkHosts validates what a spec with instances of several hosts may not say. Whether its regions run such instances
-// depends on their agents, and is checked where the regions are known.
+// checkHosts refuses fields that do not go together with instances of several hosts. Whether a region runs such instances
+// depends on its agent, and the API checks that.
 func checkHosts(s *windlassv1.DeploymentSpec, r *windlassv1.RoleSpec, at, field string) error {
 	n := model.HostsOf(r)
 	which := fmt.Sprintf("instances of role %q have %d hosts", r.GetName(), n)
@@ -310,19 +310,32 @@ func roleHash(spec *windlassv1.DeploymentSpec, name string) ([]byte, error) {
 	return hashOf(s, ofInstances)
 }
 
-// GroupText describes in words what a replica of several roles is: "2 prefill and 1 decode of 2 hosts". It is empty for
-// one role.
+// GroupText describes in words what a replica of several roles or several hosts is: "2 prefill and 1 decode of 2 hosts"
+// or "an instance of 2 hosts". It is empty for other specs.
 func GroupText(spec *windlassv1.DeploymentSpec) string {
-	if len(spec.GetRoles()) < 2 {
-		return ""
+	roles := spec.GetRoles()
+	if len(roles) < 2 {
+		if !model.HasSeveralHosts(spec) {
+			return ""
+		}
+		return fmt.Sprintf("an instance of %d hosts", model.HostsOf(roles[0]))
 	}
 	var parts []string
-	for _, r := range spec.GetRoles() {
+	for _, r := range roles {
 		part := fmt.Sprintf("%d %s", max(r.GetInstances(), 1), r.GetName())
 		if n := model.HostsOf(r); n > 1 {
 			part += fmt.Sprintf(" of %d hosts", n)
 		}
 		parts = append(parts, part)
 	}
-	return strings.Join(parts[:len(parts)-1], ", ") + " and " + parts[len(parts)-1]
+	return ListText(parts)
+}
+
+// ListText joins parts to "a, b and c".
+func ListText(parts []string) string {
+	last := len(parts) - 1
+	if last < 1 {
+		return strings.Join(parts, "")
+	}
+	return strings.Join(parts[:last], ", ") + " and " + parts[last]
 }

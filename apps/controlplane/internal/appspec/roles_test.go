@@ -194,3 +194,15 @@ func TestPool_InstancesAreNoPartOfTheVersion(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, same, "of a group they are")
 }
+
+func TestGroupText(t *testing.T) {
+	for spec, want := range map[string]string{
+		`command: "serve"`:                    "",
+		`roles {name: "main" instances: 3}`:   "",
+		`roles {name: "shard" hosts: 2}`:      "an instance of 2 hosts",
+		`roles {name: "a"} roles {name: "b"}`: "1 a and 1 b",
+		`roles {name: "a" instances: 2} roles {name: "b"} roles {name: "c" hosts: 4}`: "2 a, 1 b and 1 c of 4 hosts",
+	} {
+		require.Equal(t, want, GroupText(parsed(t, spec)), spec)
+	}
+}
