@@ -90,8 +90,8 @@ func RanksName(a runtime.Assignment) string {
 	return placeName(a, fmt.Sprintf("-%d-%d-ranks-%s", u.Group, u.Slot, hash(UnitKey(FamilyKey(a), u.Role, u.Group, u.Slot), shortHash)))
 }
 
-// RankHost returns the host name of the pod of a rank. It is another one for each template and each epoch, so that
-// no rank finds the leader of others. All ranks share the assignment's template and epoch.
+// RankHost returns the host name of the pod of a rank. It differs for each template and each epoch, so that a rank
+// never finds the leader of an earlier one. All ranks share the assignment's template and epoch.
 func RankHost(a runtime.Assignment, rank int) string {
 	return fmt.Sprintf("rank-%d-%s", rank, hash(fmt.Sprintf("%s/%d", a.TemplateHash, a.Unit.Epoch), environmentHash))
 }
@@ -111,11 +111,7 @@ func placeName(a runtime.Assignment, tail string) string {
 
 // RankKey returns the workload key of one rank of an instance of several hosts.
 func RankKey(parent, role string, group, slot, rank int) string {
-	tail := fmt.Sprintf(".%d.%d.%d.%s", group, slot, rank, hash(role, environmentHash))
-	if len(parent)+len(tail) > maxLabel {
-		parent = hash(parent, contentHash)
-	}
-	return parent + tail
+	return placeKey(parent, role, fmt.Sprintf(".%d.%d.%d", group, slot, rank))
 }
 
 // RankOf returns the rank that a workload key names. ok is false if it names an instance of one host.
@@ -130,7 +126,12 @@ func RankOf(key string) (rank int, ok bool) {
 
 // UnitKey returns the workload key of one instance of a deployment with several roles, whose key is parent.
 func UnitKey(parent, role string, group, slot int) string {
-	tail := fmt.Sprintf(".%d.%d.%s", group, slot, hash(role, environmentHash))
+	return placeKey(parent, role, fmt.Sprintf(".%d.%d", group, slot))
+}
+
+// placeKey returns parent with the place and the role. A parent that is too long for a label is replaced by its hash.
+func placeKey(parent, role, place string) string {
+	tail := place + "." + hash(role, environmentHash)
 	if len(parent)+len(tail) > maxLabel {
 		parent = hash(parent, contentHash)
 	}
@@ -153,8 +154,8 @@ func PeersName(a runtime.Assignment, group int) string {
 	return cut(a.Deployment.GetAppName(), maxLabel-len(tail)) + tail
 }
 
-// workloadKey returns the key of the assignment's workload. Of a deployment with several roles, each instance has
-// one, and each rank of an instance of several hosts.
+// workloadKey returns the key of the assignment's workload. In a deployment with several roles, each instance has a key,
+// and so has each rank of an instance of several hosts.
 func workloadKey(a runtime.Assignment) string {
 	if u := a.Unit; u != nil && u.Hosts > 1 {
 		return RankKey(FamilyKey(a), u.Role, u.Group, u.Slot, u.Rank)
