@@ -87,7 +87,7 @@ type Instance struct {
 	// Started means that it ran at least once. Ended means that it ran, and does not run any more.
 	Started, Ended bool
 	Ready          bool
-	// Joined means that all ranks of its unit were ready while it ran. A unit of which a rank is gone then starts anew.
+	// Joined means that all ranks of its unit were ready while it ran. If a rank is gone then, the unit starts anew.
 	Joined bool
 	// Unrouted means that it is ready but no gateway sends to it. Scaling in prefers it to one that serves.
 	Unrouted bool
@@ -310,7 +310,7 @@ func (d *Decision) decideGroup(w Wanted, number int, there map[string]units) *gr
 // unit decides about one unit that stays. why, if it is not empty, is what first starts wait for.
 func (d *Decision) unit(r Role, u Unit, ranks []Instance, why string) {
 	if r.hosts() > 1 && slices.ContainsFunc(ranks, func(i Instance) bool { return i.Leaving }) {
-		return // all ranks are created once the last one is gone: a new one would be with those that stop
+		return // missing ranks are created once all are gone, because a new rank must not meet ranks that stop
 	}
 	epoch, joined, ended, behind := 1, false, false, false
 	for _, i := range ranks {

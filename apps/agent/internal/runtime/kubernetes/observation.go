@@ -125,10 +125,9 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 }
 
 // noteRoles records what the workload of one instance shows of its deployment, which has several roles or instances of
-// several hosts. The
-// deployment's generation is the lowest one of its workloads. Workloads that are being deleted may lag
-// behind, so they count only if no others were seen. ends has the deployments of which only such workloads
-// were seen.
+// several hosts. The deployment's generation is the lowest one of its workloads. Workloads that are being deleted may
+// lag behind, so they count only if no others were seen. ends has the deployments of which workloads were seen, and
+// whether all of those are being deleted.
 func noteRoles(d *runtime.ObservedDeployment, w *appsv1.Deployment, ends map[string]bool) {
 	n, err := strconv.ParseInt(w.Annotations[render.AnnotationGeneration], 10, 64)
 	deleted := w.DeletionTimestamp != nil
@@ -151,8 +150,8 @@ func noteRoles(d *runtime.ObservedDeployment, w *appsv1.Deployment, ends map[str
 type part struct {
 	key  string
 	list []runtime.Instance
-	// hosts is 0 unless the workload is a rank of an instance of several hosts. epoch is then that of the workload,
-	// stale has the ids of pods of other epochs, and pod says whether the rank has ended.
+	// hosts is 0 unless the workload is a rank of an instance of several hosts. Then epoch is the workload's epoch,
+	// stale has the ids of pods of other epochs, and pod has what endedRanks needs.
 	hosts, epoch int
 	stale        map[string]bool
 	pod          rankPod

@@ -49,8 +49,9 @@ type rankInstance struct {
 	runtime.Instance
 }
 
-// joinedRanks returns one instance for all ranks of an instance of several hosts, one for ranks of an earlier epoch or
-// template that are stopping, and the newest that has ended. The parts are in the order of the ranks.
+// joinedRanks returns up to three instances for the ranks of an instance of several hosts: the newest rank that is
+// terminated, one for ranks of an earlier epoch or template that are stopping, and one for the present ranks. The parts
+// are in the order of the ranks.
 func joinedRanks(ranks []part) (out []runtime.Instance) {
 	var present, past, ended []rankInstance
 	var pods []rankPod
@@ -90,7 +91,7 @@ func joinedRanks(ranks []part) (out []runtime.Instance) {
 			}
 		}
 	}
-	// A rank of an older template that drains is not one of those that take its place.
+	// A rank that drains belongs to the past if other ranks have another template already.
 	isOld := func(in rankInstance) bool {
 		return in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING && slices.ContainsFunc(present, func(o rankInstance) bool {
 			return o.Status != windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING && o.TemplateHash != in.TemplateHash
@@ -115,7 +116,7 @@ func joinedRanks(ranks []part) (out []runtime.Instance) {
 	return out
 }
 
-// excuse makes a rank that was not ready in time one that still starts: it waited for another rank, which had not run.
+// excuse shows a rank that was not ready in time as one that still starts, because it waited for a rank that had not run.
 func excuse(in *runtime.Instance) {
 	in.Doomed, in.Reason, in.Message = false, runtime.ReasonNotReady, "waits for another rank"
 	if in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED {

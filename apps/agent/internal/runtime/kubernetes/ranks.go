@@ -24,8 +24,8 @@ import (
 //
 //	epoch 1 --all ready--> pods joined --a container ended, or a joined pod is gone--> epoch 2
 //
-// An end while another rank has not run yet is no reason: no rank has met that one. Kubernetes then starts the container
-// again in its place, so that a rank that waits for a node, or for its image, costs the others nothing.
+// If a container ends before every other rank has started, the ranks do not start anew, because they had not met yet.
+// Kubernetes restarts the container in its pod. So while one rank waits for a node or an image, the others keep theirs.
 //
 // The epoch is part of each rank's template, so that a restart replaces every pod, without a drain. It is also part of
 // the pods' host names, so that a rank only finds the leader of its own epoch and template: pods of the last epoch may
@@ -64,8 +64,8 @@ func runsOf(p *corev1.Pod) (out runs) {
 	return out
 }
 
-// joinRanks makes what is observed of the ranks of each instance of several hosts the same where it concerns the
-// instance as a whole, and finds the ranks that have ended.
+// joinRanks gives all ranks of an instance of several hosts the state of the instance, for example Ready only if every
+// rank is. It also sets which ranks have ended.
 func (f *family) joinRanks(all []*unit, seen []groups.Instance) {
 	byKey := make(map[string]*unit, len(all))
 	for _, u := range all {
@@ -157,7 +157,8 @@ func rankPodsOf(ranks []*unit) (out []rankPod) {
 	return out
 }
 
-// setOf names the pods of all ranks, which are in the order of the ranks. Another pod in any place gives another name.
+// setOf returns a name for the pods of all ranks. The pods are in the order of the ranks. Other pods, or another order,
+// have another name.
 func setOf(ranks []rankPod) string {
 	h := sha256.New()
 	for _, r := range ranks {
@@ -171,9 +172,9 @@ func areAlike(ranks []rankPod) bool {
 	return !slices.ContainsFunc(ranks, func(r rankPod) bool { return r.template != ranks[0].template || r.epoch != ranks[0].epoch })
 }
 
-// endedRanks returns which ranks of an instance have ended, so that all must start anew. A pod that is not the one that
-// joined the others is new, and the others have lost the one before. Ranks whose templates or epochs differ are being
-// changed, and none of them counts as ended. The ranks are in their order.
+// endedRanks returns which ranks of an instance have ended, so that all must start anew. A rank has also ended if its
+// pod is not the one that joined the others, because the others lost that one. While templates or epochs of the ranks
+// differ, a change is under way, and no rank counts as ended. The ranks are in their order.
 func endedRanks(ranks []rankPod) []bool {
 	out := make([]bool, len(ranks))
 	if !areAlike(ranks) {

@@ -26,9 +26,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A deployment with several roles, or with instances of several hosts, is one workload for each instance, or for
-// each rank of one: a Deployment of one pod with the labels of its role, group, slot and rank. Kubernetes keeps each workload alive by itself. Package groups says which of
-// them should be there, which wait, and which may take another template:
+// A deployment with several roles, or with instances of several hosts, has one workload for each instance, or for
+// each rank: a Deployment of one pod with the labels of its role, group, slot and rank. Kubernetes keeps each
+// workload alive by itself. Package groups says which workloads should exist, which wait, and which may take another
+// template:
 //
 //	to create      the workload is made. While it waits for roles, it has no pod
 //	to replace     the workload takes the new template. Until then it holds the old one

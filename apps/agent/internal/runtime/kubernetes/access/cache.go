@@ -396,7 +396,8 @@ func (c *Caches) newestPods(pods []*corev1.Pod) []*corev1.Pod {
 	return pods
 }
 
-// annotatedAs stores the pod that the server returned for new annotations. It forgets those of pods that are gone.
+// annotatedAs stores the pod that the server returned for new annotations, in the form of the watch. It forgets pods
+// that no longer exist.
 func (c *Caches) annotatedAs(p *corev1.Pod) {
 	if obj, err := slimPod(p); err != nil || obj != any(p) {
 		return
