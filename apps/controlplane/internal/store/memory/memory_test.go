@@ -1,6 +1,7 @@
 package memory_test
 
 import (
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -176,4 +177,34 @@ func TestListenersOutliveARestore(t *testing.T) {
 	s.Restore(s.Clone())
 	change(t, s, "reg_1", "a")
 	require.Equal(t, 1, told)
+}
+
+// A row that was inserted and deleted again is not one that was never there.
+func TestTransactionRunsAgainIfAnAbsentRowCameAndWent(t *testing.T) {
+	for _, deleted := range []int{0, 5000} {
+		s := memory.New(now)
+		claim := model.Idempotency{WorkspaceID: "ws_1", Key: "claim"}
+		insert := func(i model.Idempotency) {
+			require.NoError(t, s.Update(t.Context(), func(tx store.Tx) error { return tx.InsertIdempotency(i) }))
+		}
+		remove := func(key string) {
+			require.NoError(t, s.Update(t.Context(), func(tx store.Tx) error { return tx.DeleteIdempotencyKey("ws_1", key) }))
+		}
+		tries := 0
+		require.NoError(t, s.Update(t.Context(), func(tx store.Tx) error {
+			if tries++; tries == 1 {
+				require.NoError(t, tx.InsertIdempotency(claim))
+				insert(claim)
+				remove("claim")
+				for n := range deleted {
+					other := model.Idempotency{WorkspaceID: "ws_1", Key: strconv.Itoa(n)}
+					insert(other)
+					remove(other.Key)
+				}
+				return nil
+			}
+			return tx.InsertIdempotency(claim)
+		}))
+		require.Equal(t, 2, tries)
+	}
 }

@@ -30,11 +30,16 @@ type table[K comparable, V any] struct {
 	*schema[K, V]
 	rows   map[K]row[V]
 	unique []map[string]K // per unique key of the schema
+	gone   map[K]uint64   // the commits that deleted the rows that were deleted last
+	before uint64         // no later commit deleted a row that is neither there nor in gone
 	frozen bool           // a snapshot holds it, so it is copied before the next write
 }
 
+// keepGone bounds the rows that a table knows to be deleted.
+const keepGone = 1000
+
 func newTable[K comparable, V any](s *schema[K, V]) *table[K, V] {
-	t := &table[K, V]{schema: s, rows: map[K]row[V]{}}
+	t := &table[K, V]{schema: s, rows: map[K]row[V]{}, gone: map[K]uint64{}}
 	for range s.unique {
 		t.unique = append(t.unique, map[string]K{})
 	}
@@ -50,7 +55,7 @@ func (t *table[K, V]) thawed() *table[K, V] {
 	if !t.frozen {
 		return t
 	}
-	c := &table[K, V]{schema: t.schema, rows: maps.Clone(t.rows)}
+	c := &table[K, V]{schema: t.schema, rows: maps.Clone(t.rows), gone: maps.Clone(t.gone), before: t.before}
 	for _, u := range t.unique {
 		c.unique = append(c.unique, maps.Clone(u))
 	}
@@ -67,8 +72,10 @@ func (t *table[K, V]) set(k K, v *V, at uint64) {
 	}
 	if v == nil {
 		delete(t.rows, k)
+		t.forget(k, at)
 		return
 	}
+	delete(t.gone, k)
 	t.rows[k] = row[V]{value: *v, at: at}
 	for i, f := range t.schema.unique {
 		if u := f(*v); u != "" {
@@ -77,12 +84,30 @@ func (t *table[K, V]) set(k K, v *V, at uint64) {
 	}
 }
 
+// forget notes that a commit deleted a row.
+func (t *table[K, V]) forget(k K, at uint64) {
+	if len(t.gone) == keepGone {
+		clear(t.gone)
+		t.before = at
+	}
+	t.gone[k] = at
+}
+
+// at returns the commit that last touched the row, also if it is deleted. For a row that is not there and was not
+// deleted lately it may return a later one, so that a transaction runs again without need.
+func (t *table[K, V]) at(k K) uint64 {
+	if r, ok := t.rows[k]; ok {
+		return r.at
+	}
+	return max(t.gone[k], t.before)
+}
+
 // overlay is a table as one transaction sees it: the newest committed rows under its own writes.
 type overlay[K comparable, V any] struct {
 	*declared[K, V]
 	tx     *tx
 	writes map[K]*V     // nil: deleted
-	locked map[K]uint64 // commit that last touched the row before it was locked; 0: absent
+	locked map[K]uint64 // commit that last touched the row before it was locked
 }
 
 // participant is an overlay of any type.
@@ -119,7 +144,7 @@ func (o *overlay[K, V]) lock(k K) (v V, ok bool, err error) {
 	if o.tx.readOnly {
 		return v, false, errReadOnly
 	}
-	o.base(func(t *table[K, V]) { o.note(k, t.rows[k].at) })
+	o.base(func(t *table[K, V]) { o.note(k, t.at(k)) })
 	// The row is read after the lock was noted. If a commit comes in between, this transaction runs again.
 	v, ok = o.get(k)
 	return v, ok, nil
@@ -250,7 +275,7 @@ func (o *overlay[K, V]) valid(s *state) bool {
 	}
 	t := o.of(s)
 	for k, at := range o.locked {
-		if t.rows[k].at != at {
+		if t.at(k) != at {
 			return false
 		}
 	}
