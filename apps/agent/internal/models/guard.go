@@ -38,7 +38,8 @@ func (g *guarded) Held(ctx context.Context, s Server, first []string) ([]Held, e
 		return nil, err
 	}
 	defer g.asks.Release(s.Workspace)
-	return g.Loader.Held(ctx, s, first)
+	held, err := g.Loader.Held(ctx, s, first)
+	return held, g.withSafeText(s, err)
 }
 
 // Load implements Loader.

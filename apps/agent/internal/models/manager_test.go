@@ -42,6 +42,8 @@ type harness struct {
 	unready map[string]bool
 	// crash are models that end the server which loads them.
 	crash map[string]bool
+	// heldFails is the answer of all servers to what they hold, unless it is nil.
+	heldFails error
 	// checks is how many models a server is asked about at a time. 0 means all.
 	checks int
 	// silent is a model of which servers never say whether it is ready. questions counts what servers were asked.
@@ -255,6 +257,9 @@ func (h *harness) Held(_ context.Context, s Server, first []string) ([]Held, err
 	fake := h.servers[s.ID]
 	if fake == nil || fake.Incarnation != s.Incarnation {
 		return nil, errors.New("connection refused")
+	}
+	if h.heldFails != nil {
+		return nil, h.heldFails
 	}
 	var held []Held
 	h.questions++
@@ -1079,6 +1084,32 @@ func BenchmarkRuntime_Observe(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+func TestManager_SilentServers(t *testing.T) {
+	run(t, "a model without a server says that a server does not answer", func(h *harness) {
+		h.update(func() { h.heldFails = errors.New("500 Internal Server Error: cannot read the repository") })
+		h.add("s1", "shared", 10)
+		h.set(model("a", 1))
+		h.show()
+		h.settle()
+		h.settle()
+		require.Equal(h.t, "1 server does not say which models it has: 500 Internal Server Error: cannot read the repository", h.manager.Status()[0].Refused)
+		h.update(func() { h.heldFails = nil })
+		time.Sleep(time.Minute)
+		h.settle()
+		require.Empty(h.t, h.manager.Status()[0].Refused)
+		require.Len(h.t, h.manager.Status()[0].Replicas, 1)
+	})
+	run(t, "a server that never answers may stop a minute after the agent's start", func(h *harness) {
+		h.update(func() { h.heldFails = errors.New("refused") })
+		h.add("s1", "shared", 10)
+		h.show()
+		h.settle()
+		require.False(h.t, h.manager.IsEmpty("s1"), "an earlier agent may have loaded models there")
+		time.Sleep(time.Minute)
+		require.True(h.t, h.manager.IsEmpty("s1"))
+	})
 }
 
 // TestManager_Thousands loads 1,000 models onto servers that answer at once, in real time.

@@ -2,8 +2,10 @@ package models
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/windlass-run/windlass/pkg/modelstate"
@@ -61,7 +63,7 @@ func (m *Manager) place(now time.Time) {
 func (m *Manager) noteShort(d placement.Decision) {
 	refused := ""
 	if d.Short > 0 {
-		refused = d.Refused.String()
+		refused = m.refusedText(d)
 	}
 	if m.short[d.Model] == d.Short && m.refused[d.Model] == refused {
 		return
@@ -74,6 +76,31 @@ func (m *Manager) noteShort(d placement.Decision) {
 		return
 	}
 	m.short[d.Model], m.refused[d.Model] = d.Short, refused
+}
+
+// refusedText says why a model has no further server. Servers that do not say what they hold come first, because the
+// placement does not know them.
+func (m *Manager) refusedText(d placement.Decision) string {
+	model, silent, why := m.models[d.Model], 0, ""
+	for _, s := range m.servers {
+		if s.adopted || s.silent == "" || s.Scope != model.Scope || model.App != "" && s.App != model.App {
+			continue
+		}
+		if silent++; why == "" || s.silent < why {
+			why = s.silent
+		}
+	}
+	var parts []string
+	switch {
+	case silent == 1:
+		parts = append(parts, "1 server does not say which models it has: "+why)
+	case silent > 1:
+		parts = append(parts, fmt.Sprintf("%d servers do not say which models they have: %s", silent, why))
+	}
+	if silent == 0 || d.Refused.Servers > 0 {
+		parts = append(parts, d.Refused.String())
+	}
+	return strings.Join(parts, "; ")
 }
 
 func (m *Manager) request(key replicaKey, e modelstate.Event, now time.Time) {

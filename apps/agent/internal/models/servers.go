@@ -72,6 +72,8 @@ type server struct {
 	adopted, alive, asking bool
 	askAt                  time.Time
 	failures               int
+	// silent is why the server did not answer the last question, empty if it did.
+	silent string
 	// calls are the models of which a load or an unload runs, even if the result is no longer wanted. At most one runs
 	// of a model. alone is whether no other one may begin.
 	calls map[string]bool
@@ -197,13 +199,14 @@ func (m *Manager) Serves(serverID string) bool {
 	return s != nil && s.serving > 0
 }
 
-// IsEmpty reports whether gateways may not send requests for models to a server. It is false for a server that is
-// ready and has not told what it holds. It is true for an unknown server.
+// IsEmpty reports whether gateways may not send requests for models to a server. For tellWithin after the agent's start it
+// is false for a server that is ready and has not told what it holds, because an earlier agent may have loaded models
+// there. It is true for an unknown server.
 func (m *Manager) IsEmpty(serverID string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := m.servers[serverID]
-	return s == nil || (s.adopted || !s.Ready) && s.serving == 0
+	return s == nil || s.serving == 0 && (s.adopted || !s.Ready || time.Since(m.began) >= tellWithin)
 }
 
 // IsGone reports whether no server has a model, by what servers have told since its last load failed. The states of
@@ -291,9 +294,11 @@ func (m *Manager) ask(ctx context.Context, s *server) {
 		if err != nil {
 			s.askAt = now.Add(m.cfg.Retry.Delay(s.failures, m.cfg.Rand))
 			s.failures++
+			m.noteSilent(s, err.Error())
 			return
 		}
 		s.failures = 0
+		m.noteSilent(s, "")
 		s.alive = s.alive || !began.Before(s.brokeAt)
 		if !s.alive {
 			s.askAt = now
@@ -302,6 +307,18 @@ func (m *Manager) ask(ctx context.Context, s *server) {
 		s.askAt = now.Add(m.cfg.Observe/2 + time.Duration(m.cfg.Rand()*float64(m.cfg.Observe)))
 		m.observe(s, held, began, ticks, now)
 	})
+}
+
+// noteSilent notes why a server does not say what it holds. Models without a server name the reason.
+func (m *Manager) noteSilent(s *server, why string) {
+	if s.silent == why {
+		return
+	}
+	if s.silent == "" {
+		m.cfg.Log.Warn("a server does not say which models it has", "server", s.ID, "app", s.App, "error", why)
+	}
+	s.silent = why
+	m.placeDirty = m.placeDirty || !s.adopted
 }
 
 // observe takes over what a server says that it holds. ticks are of began, when it was asked.
