@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -149,6 +150,9 @@ Then, in another shell:   windlass deploy -f deployments/examples/echo.yaml`,
 		for _, c := range commands {
 			c.GroupID = id
 			root.AddCommand(c)
+			if !slices.Contains(cfg.Extra, c) {
+				refuseRepeats(c)
+			}
 		}
 	}
 	add("apps", a.deployCommand(), a.planCommand(), a.exportCommand(), a.scaleCommand(), a.rollbackCommand(), a.rolloutCommand(), a.cancelCommand(), a.deleteCommand(), a.envCommand(), a.secretCommand(), a.restartCommand(), a.freezeCommand(), a.protectionCommand(), a.notifyCommand(), a.pinCommand(), a.unpinCommand(), a.domainCommand(), a.appKeyCommand())

@@ -204,7 +204,7 @@ func (a *app) scaleCommand() *cobra.Command {
 	var endHold bool
 	var w waitFlags
 	c := &cobra.Command{
-		Use:   "scale APP --replicas N",
+		Use:   "scale APP (--replicas N | --role NAME=N | --end-hold)",
 		Short: "Set the number of replicas of the live version, or of instances of a role",
 		Long: `Scale sets the number of replicas in every region, or in one. That includes regions for which
 the app's file has an override. The number also holds for later versions, until a file with
@@ -281,7 +281,10 @@ by now. So programs that scale do not undo what others did since they read the n
 func setRole(req *windlassv1.ScaleRequest, text string) error {
 	name, count, found := strings.Cut(text, "=")
 	n, err := strconv.ParseInt(count, 10, 32)
-	if !found || name == "" || err != nil || n < 1 {
+	if err == nil && n < 1 {
+		return fmt.Errorf("--role %s: a role has at least 1 instance", text)
+	}
+	if !found || name == "" || err != nil {
 		return fmt.Errorf("--role %s is not NAME=N, such as decode=6", text)
 	}
 	req.Role, req.Replicas = name, int32(n)

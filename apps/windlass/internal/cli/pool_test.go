@@ -66,3 +66,14 @@ func TestPool_RolesAreAddedUpOverRegions(t *testing.T) {
 	require.Empty(t, poolRoles(r, 1, "asia"))
 	require.Empty(t, poolRoles(r, 3, ""))
 }
+
+func TestSetRole(t *testing.T) {
+	for text, want := range map[string]string{
+		"decode=0": "--role decode=0: a role has at least 1 instance",
+		"decode":   "--role decode is not NAME=N, such as decode=6",
+		"=2":       "--role =2 is not NAME=N, such as decode=6",
+		"decode=x": "--role decode=x is not NAME=N, such as decode=6",
+	} {
+		require.EqualError(t, setRole(&windlassv1.ScaleRequest{}, text), want)
+	}
+}

@@ -73,3 +73,31 @@ func nearFlag(flags *pflag.FlagSet, name string) (near string) {
 	})
 	return near
 }
+
+// refuseRepeats makes the flags of a command, and of those under it, refuse a second value, unless they are lists. Else
+// the first value would be dropped silently.
+func refuseRepeats(c *cobra.Command) {
+	c.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+		_, list := f.Value.(pflag.SliceValue)
+		if kind := f.Value.Type(); !list && (kind == "string" || strings.HasPrefix(kind, "int")) {
+			f.Value = &onceValue{Value: f.Value}
+		}
+	})
+	for _, sub := range c.Commands() {
+		refuseRepeats(sub)
+	}
+}
+
+// onceValue is the value of a flag that may be given once.
+type onceValue struct {
+	pflag.Value
+	given bool
+}
+
+func (v *onceValue) Set(text string) error {
+	if v.given {
+		return fmt.Errorf("it already is %s: give one value, and call again for another", v)
+	}
+	v.given = true
+	return v.Value.Set(text)
+}
