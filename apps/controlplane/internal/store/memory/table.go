@@ -72,7 +72,7 @@ func (t *table[K, V]) set(k K, v *V, at uint64) {
 	}
 	if v == nil {
 		delete(t.rows, k)
-		t.forget(k, at)
+		t.noteGone(k, at)
 		return
 	}
 	delete(t.gone, k)
@@ -84,8 +84,8 @@ func (t *table[K, V]) set(k K, v *V, at uint64) {
 	}
 }
 
-// forget notes that a commit deleted a row.
-func (t *table[K, V]) forget(k K, at uint64) {
+// noteGone notes that a commit deleted a row.
+func (t *table[K, V]) noteGone(k K, at uint64) {
 	if len(t.gone) == keepGone {
 		clear(t.gone)
 		t.before = at
