@@ -128,7 +128,7 @@ func clauses(list string) (parts []string) {
 	return append(parts, strings.TrimSpace(list[from:]))
 }
 
-func TestMigrationsAfterTheFirstReleaseOnlyExpand(t *testing.T) {
+func TestMigrations_OnlyExpandAfterTheFirstRelease(t *testing.T) {
 	s := schema{}
 	files, err := fs.Glob(migrations, "migrations/*.sql")
 	if err != nil || len(files) <= Baseline {

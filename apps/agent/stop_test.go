@@ -62,7 +62,7 @@ func untilRunning(t *testing.T, rt *process.Runtime, id string) {
 	}, 20*time.Second, 10*time.Millisecond)
 }
 
-func TestInstancesOfAnEndedAgentStopAndComeBackWithTheNext(t *testing.T) {
+func TestStop_InstancesReturnWithTheNextAgent(t *testing.T) {
 	dir := t.TempDir()
 	started := filepath.Join(t.TempDir(), "started")
 	const id = "dep_1"

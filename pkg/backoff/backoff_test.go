@@ -15,7 +15,7 @@ import (
 
 func fixed(v float64) func() float64 { return func() float64 { return v } }
 
-func TestDelayStaysInItsBoundsAndNeverFalls(t *testing.T) {
+func TestDelay_StaysInItsBoundsAndNeverFalls(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := Policy{
 			Min: time.Duration(rapid.Int64Range(1, math.MaxInt64).Draw(t, "min")),
@@ -32,7 +32,7 @@ func TestDelayStaysInItsBoundsAndNeverFalls(t *testing.T) {
 	})
 }
 
-func TestJitterCoversTheWholeRangeUpToTheDoublingCeiling(t *testing.T) {
+func TestJitter_CoversTheWholeRangeUpToTheCeiling(t *testing.T) {
 	p := Policy{Min: time.Second, Max: 10 * time.Second}
 	almost := fixed(math.Nextafter(1, 0))
 	for attempt, ceiling := range []time.Duration{2 * time.Second, 4 * time.Second, 8 * time.Second, p.Max, p.Max} {
@@ -50,7 +50,7 @@ func TestPolicy_ZeroIsNoHotLoop(t *testing.T) {
 	}
 }
 
-func TestRetryWaitsBetweenAttemptsUntilSuccess(t *testing.T) {
+func TestRetry_WaitsBetweenAttemptsUntilSuccess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := Policy{Min: time.Second, Max: 4 * time.Second}
 		var at []time.Time
@@ -69,7 +69,7 @@ func TestRetryWaitsBetweenAttemptsUntilSuccess(t *testing.T) {
 	})
 }
 
-func TestRetryEndsAtOnceWithItsContextAndTellsWhy(t *testing.T) {
+func TestRetry_EndsAtOnceWithItsContextAndSaysWhy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -82,7 +82,7 @@ func TestRetryEndsAtOnceWithItsContextAndTellsWhy(t *testing.T) {
 	})
 }
 
-func TestRetryDoesNotStartUnderAnEndedContext(t *testing.T) {
+func TestRetry_DoesNotStartUnderAnEndedContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	err := Retry(ctx, Policy{}, func(context.Context) error {
@@ -112,7 +112,7 @@ type busyError time.Duration
 func (e busyError) Error() string             { return "busy" }
 func (e busyError) RetryAfter() time.Duration { return time.Duration(e) }
 
-func TestRetryComesBackNoSoonerThanItWasTold(t *testing.T) {
+func TestRetry_WaitsAsLongAsTheServerAsks(t *testing.T) {
 	for told, least := range map[time.Duration]time.Duration{
 		time.Minute:  time.Minute,
 		-time.Minute: 0,
@@ -143,7 +143,7 @@ func TestRest_IsAMultipleWithinItsBounds(t *testing.T) {
 	}
 }
 
-func TestSleepEndsEarlyWithItsContext(t *testing.T) {
+func TestSleep_EndsEarlyWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()

@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestHashMatchesTheProtocolsTestVector(t *testing.T) {
+func TestHash_MatchesTheProtocolsTestVector(t *testing.T) {
 	require.Equal(t, 31, Bucket("dep_1"))
 	require.Equal(t, uint64(0x4e7beac4eeab5fac), Hash(1, "dep_1", 3, []byte{1, 2}))
 }

@@ -43,7 +43,7 @@ func TestLock_ForgottenIsHeld(t *testing.T) {
 	require.ErrorIs(t, err, flock.ErrHeld)
 }
 
-func TestLettingGoTwiceKeepsOthersLocks(t *testing.T) {
+func TestLock_ReleasedTwiceKeepsTheNextHolders(t *testing.T) {
 	first, err := flock.Try(filepath.Join(t.TempDir(), "first"))
 	require.NoError(t, err)
 	require.NoError(t, first.Unlock())
@@ -55,7 +55,7 @@ func TestLettingGoTwiceKeepsOthersLocks(t *testing.T) {
 	require.ErrorIs(t, err, flock.ErrHeld)
 }
 
-func TestWaitingEndsWithItsContext(t *testing.T) {
+func TestLock_WaitEndsWithItsContext(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	held, err := flock.Try(path)
 	require.NoError(t, err)

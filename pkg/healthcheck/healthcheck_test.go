@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestCodesAreNumbersAndRanges(t *testing.T) {
+func TestCodes_AreNumbersAndRanges(t *testing.T) {
 	for _, bad := range []string{"", "2xx", "99", "199", "600", "0204", "+204", "204-", "-204", "200-", "200-299-300", "299-200", "200 - 299", "200,204", "200-600"} {
 		_, err := ParseCodes([]string{"204", bad})
 		var code *CodeError

@@ -13,7 +13,7 @@ import (
 )
 
 // An agent that follows the frames has the picture, wherever it began.
-func TestFramesMakeThePicture(t *testing.T) {
+func TestPicture_IsMadeOfFrames(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
 		var told, has *neighbours.Picture

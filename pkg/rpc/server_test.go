@@ -99,7 +99,7 @@ func TestStreams_ShareOneConnectionWithoutTLS(t *testing.T) {
 	require.Len(t, peers, 1)
 }
 
-func TestTLSNegotiatesHTTP2(t *testing.T) {
+func TestTLS_NegotiatesHTTP2(t *testing.T) {
 	// httptest has a certificate for 127.0.0.1.
 	donor := httptest.NewTLSServer(nil)
 	defer donor.Close()

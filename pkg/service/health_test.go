@@ -24,7 +24,7 @@ func get(t *testing.T, h http.Handler) (int, Report) {
 	return w.Code, report
 }
 
-func TestReadyTellsEachDependencyApart(t *testing.T) {
+func TestReady_NamesEachDependency(t *testing.T) {
 	var h Health
 	code, report := get(t, h.ReadyHandler())
 	require.Equal(t, http.StatusOK, code)
@@ -48,7 +48,7 @@ func TestReadyTellsEachDependencyApart(t *testing.T) {
 	require.Equal(t, http.StatusOK, code)
 }
 
-func TestChecksRunAtOnceAndUnderTheirDeadline(t *testing.T) {
+func TestChecks_RunInParallelAndUnderTheirDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := Health{Timeout: 3 * time.Second}
 		for _, name := range []string{"a", "b", "c"} {

@@ -143,7 +143,7 @@ func TestSignal_FirstEndsTheContextAndSecondKills(t *testing.T) {
 	}
 }
 
-func TestStopEndsTheSignalContext(t *testing.T) {
+func TestStop_EndsTheSignalContext(t *testing.T) {
 	ctx, stop := SignalContext(t.Context())
 	require.NoError(t, ctx.Err())
 	stop()

@@ -166,7 +166,7 @@ func TestReader(t *testing.T) {
 
 // A Reader returns the same bytes for a connection, regardless of the sizes of the reads. These are all bytes
 // of the connection, or a sound prefix and the bytes that net/http refuses.
-func TestReaderAgreesWithItself(t *testing.T) {
+func TestReader_ResultDoesNotDependOnTheSplit(t *testing.T) {
 	t.Parallel()
 	part := rapid.SampledFrom([]string{get, post, next, chunked, "\r\n", "\n", "\r", " ", "\t", "X: y", "Content-Length: 3\r\n", "abc", "1\r\na\r\n", "0\r\n\r\n", ";e", "\x00", ":", "Transfer-Encoding: chunked\r\n", "HTTP/1.0"})
 	rapid.Check(t, func(t *rapid.T) {
@@ -296,7 +296,7 @@ func TestListeners(t *testing.T) {
 
 // A closed listener still returns connections whose handshakes end soon, and does not wait for a silent
 // client.
-func TestListenTLSCloses(t *testing.T) {
+func TestListenTLS_Closes(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -95,7 +95,7 @@ func TestSpan_HasAnIDWithoutAnExporter(t *testing.T) {
 	require.Regexp(t, `^00-0af7651916cd43dd8448eb211c80319c-[0-9a-f]{16}-01$`, Inject(ctx))
 }
 
-func TestSpansReachACollectorGivenByConfigOrEnvironment(t *testing.T) {
+func TestSpan_ReachesTheCollectorOfConfigOrEnvironment(t *testing.T) {
 	var mu sync.Mutex
 	paths := map[string]int{}
 	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -138,7 +138,7 @@ func TestCollector_RefusalIsLoggedOnly(t *testing.T) {
 	require.Contains(t, out.String(), "spans lost")
 }
 
-func TestBadTracerConfigNamesTheFieldAndTheFix(t *testing.T) {
+func TestTracerConfig_ErrorNamesTheFieldAndTheFix(t *testing.T) {
 	for want, cfg := range map[string]TracerConfig{
 		"service name":               {},
 		"from 0 to 1":                {ServiceName: "x", SampleRatio: 1.5},
@@ -174,7 +174,7 @@ func TestLog_LineCarriesItsTrace(t *testing.T) {
 	require.NotContains(t, out.String(), "below")
 }
 
-func TestSecretsAreNotLogged(t *testing.T) {
+func TestLog_HasNoSecrets(t *testing.T) {
 	var out bytes.Buffer
 	log, err := NewLogger(&out, "text", "debug")
 	require.NoError(t, err)
@@ -201,7 +201,7 @@ func TestSecretsAreNotLogged(t *testing.T) {
 	}
 }
 
-func TestUnknownLogSettingsNameTheChoices(t *testing.T) {
+func TestLogSettings_ErrorNamesTheChoices(t *testing.T) {
 	_, err := NewLogger(&bytes.Buffer{}, "xml", "info")
 	require.EqualError(t, err, `log format "xml": use text or json`)
 	_, err = NewLogger(&bytes.Buffer{}, "json", "loud")

@@ -28,7 +28,7 @@ func TestPoller_IsNeverBlocked(t *testing.T) {
 	}
 }
 
-func TestBlockingIsFound(t *testing.T) {
+func TestPoller_BlockingCallsAreFound(t *testing.T) {
 	_, err := (&Code{}).Blocking([]string{"gone"}, nil)
 	require.ErrorContains(t, err, "there is no gone")
 

@@ -44,7 +44,7 @@ var otherWords = []string{
 var readable = []string{".go", ".proto", ".sql", ".md", ".sh", ".yaml", ".yml", ".tpl", ".ts", ".tsx", ".mjs", ".css", ""}
 
 // Code is read by strangers, most of whom learned English as a second language.
-func TestCodeSpeaksPlainly(t *testing.T) {
+func TestPhrases_AreNotInCode(t *testing.T) {
 	root, err := Root(".")
 	require.NoError(t, err)
 	for _, top := range []string{".ci", "apps", "db", "deployments", "docs", "pkg", "proto", "README.md", "CONTRIBUTING.md", "SECURITY.md", "Taskfile.yml", ".golangci.yml"} {
@@ -117,7 +117,7 @@ func namedLikeMethods(files []*ast.File) []*ast.FuncDecl {
 	return slices.DeleteFunc(functions, func(fn *ast.FuncDecl) bool { return !methods[fn.Name.Name] })
 }
 
-func TestFunctionsNamedLikeMethodsAreFound(t *testing.T) {
+func TestFunctions_NamedLikeMethodsAreFound(t *testing.T) {
 	var files []*ast.File
 	for _, text := range []string{"func move() {}\nfunc faultOf() {}\nfunc All() {}\nfunc one() {}", "type T int\nfunc (T) move() {}\nfunc (T) faultOf() {}\nfunc (T) All() {}"} {
 		f, err := parser.ParseFile(token.NewFileSet(), "a.go", "package a\n"+text+"\n", parser.SkipObjectResolution)
@@ -135,7 +135,7 @@ func TestFunctionsNamedLikeMethodsAreFound(t *testing.T) {
 const longestSentence = 35
 
 // A long sentence has to be read twice.
-func TestCommentSentencesAreShort(t *testing.T) {
+func TestComments_HaveShortSentences(t *testing.T) {
 	root, err := Root(".")
 	require.NoError(t, err)
 	_, packages := workspace(t)
@@ -194,7 +194,7 @@ func longSentences(text string) []string {
 	return slices.DeleteFunc(sentenceEnd.Split(text, -1), func(s string) bool { return len(strings.Fields(s)) <= longestSentence })
 }
 
-func TestLongSentencesAreFound(t *testing.T) {
+func TestComments_LongSentencesAreFound(t *testing.T) {
 	long := strings.Repeat("word ", longestSentence)
 	for _, text := range []string{"// " + long + "end.", "// First.\n// " + long + "\n// end.", "//   - " + long + "\n//     end"} {
 		require.Len(t, longIn(t, text), 1, text)

@@ -30,14 +30,14 @@ func workspace(t *testing.T) (root string, packages []Package) {
 	return root, slices.Clone(loaded)
 }
 
-func TestImportsFlowOneWay(t *testing.T) {
+func TestImports_FlowOneWay(t *testing.T) {
 	_, packages := workspace(t)
 	for _, v := range Check(packages, Rules) {
 		t.Error(v)
 	}
 }
 
-func TestModulesBringNothingUnwanted(t *testing.T) {
+func TestModules_HaveNoUnwantedDependency(t *testing.T) {
 	root, _ := workspace(t)
 	for i := range ModuleRules {
 		for _, dir := range ModuleRules[i].From {
@@ -52,7 +52,7 @@ func TestModulesBringNothingUnwanted(t *testing.T) {
 
 // Time is an argument of a pure function: a decision that reads the clock cannot
 // be replayed.
-func TestPurePackagesNeverReadTheClock(t *testing.T) {
+func TestPurePackages_NeverReadTheClock(t *testing.T) {
 	_, packages := workspace(t)
 	clock := []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}
 	for _, p := range packages {
@@ -95,7 +95,7 @@ func TestTests_DoNotSleep(t *testing.T) {
 }
 
 // A metric is found in one place of its package.
-func TestMetricsAreRegisteredInMetricsGo(t *testing.T) {
+func TestMetrics_AreRegisteredInMetricsGo(t *testing.T) {
 	const path = "github.com/prometheus/client_golang/prometheus"
 	var constructors []string
 	for _, kind := range []string{"Counter", "Gauge", "Histogram", "Summary"} {
@@ -116,7 +116,7 @@ func TestMetricsAreRegisteredInMetricsGo(t *testing.T) {
 }
 
 // A main that decides something is code that no test can call.
-func TestMainIsUnder30Lines(t *testing.T) {
+func TestMain_HasUnder30Lines(t *testing.T) {
 	_, packages := workspace(t)
 	for _, p := range packages {
 		for _, file := range p.GoFiles {
@@ -188,7 +188,7 @@ func TestRules_FindViolations(t *testing.T) {
 	}
 }
 
-func TestRulesSpareWhatIsAllowed(t *testing.T) {
+func TestRules_AllowWhatTheyShould(t *testing.T) {
 	const cp = "apps/controlplane/internal/"
 	for path, imports := range map[string][]string{
 		"apps/controlplane":          {cp + "store/mysql", cp + "api", "database/sql", "github.com/restatedev/sdk-go", "db"},
@@ -206,7 +206,7 @@ func TestRulesSpareWhatIsAllowed(t *testing.T) {
 	}
 }
 
-func TestRulesLookBelowAndIntoTests(t *testing.T) {
+func TestRules_CoverSubfoldersAndTests(t *testing.T) {
 	below := Package{Path: "apps/controlplane/internal/plan", Imports: []string{"pkg/ident"}, Deps: []string{"pkg/ident", "net/http"}}
 	found := Check([]Package{below}, Rules)
 	require.Len(t, found, 1)

@@ -37,7 +37,7 @@ func TestRaceDetector_IsLeftOutOnlyWithoutGoroutines(t *testing.T) {
 	require.Greater(t, matched, 5, "packages that match %s", plain)
 }
 
-func TestConcurrentCodeIsFound(t *testing.T) {
+func TestRaceDetector_ConcurrentCodeIsFound(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "made.go")
 	require.NoError(t, os.WriteFile(path, []byte("package made\n\nimport _ \"sync/atomic\"\n\nfunc f() { go f() }\n"), 0o600))
 	require.Len(t, concurrent(t, path), 2)

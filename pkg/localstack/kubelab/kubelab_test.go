@@ -157,7 +157,7 @@ func TestCheckout_IsFound(t *testing.T) {
 	require.Equal(t, root, found)
 }
 
-func TestOldBuildsAreRemovedAndTheOneInUseIsNot(t *testing.T) {
+func TestBuild_OldOnesAreRemovedUnlessInUse(t *testing.T) {
 	all := t.TempDir()
 	old := time.Now().Add(-2 * keep)
 	for _, name := range []string{"current", "recent", "old", "broken"} {

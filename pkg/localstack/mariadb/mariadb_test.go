@@ -63,7 +63,7 @@ func TestSettings_AreThoseThatWindlassNeeds(t *testing.T) {
 	require.True(t, cfg.ClientFoundRows)
 }
 
-func TestTCPConnectionsNeedThePassword(t *testing.T) {
+func TestPassword_IsNeededOverTCP(t *testing.T) {
 	s := start(t, mariadb.Config{Dir: t.TempDir()})
 	for _, user := range []string{"root", "windlass", ""} {
 		cfg, err := mysql.ParseDSN(s.DSN(""))
@@ -77,7 +77,7 @@ func TestTCPConnectionsNeedThePassword(t *testing.T) {
 	}
 }
 
-func TestCommittedRowsSurviveKillAndRestartOnTheSameDir(t *testing.T) {
+func TestRestart_KeepsCommittedRowsAfterAKill(t *testing.T) {
 	dir := t.TempDir()
 	s := start(t, mariadb.Config{Dir: dir})
 	require.NoError(t, s.CreateDatabase(t.Context(), "one"))

@@ -77,7 +77,7 @@ func waitForLog(t *testing.T, s proc.Spec, text string) {
 	}, 10*time.Second, 5*time.Millisecond)
 }
 
-func TestStopAsksFirst(t *testing.T) {
+func TestStop_AsksFirst(t *testing.T) {
 	s := sh(t, `trap 'echo asked; exit 0' TERM; echo ready; while :; do sleep 0.01; done`)
 	p := start(t, s)
 	waitForLog(t, s, "ready")
@@ -87,7 +87,7 @@ func TestStopAsksFirst(t *testing.T) {
 	require.NoFileExists(t, s.RecordFile)
 }
 
-func TestStopKillsTheWholeGroupOfOneThatDoesNotListen(t *testing.T) {
+func TestStop_KillsTheGroupOfAProcessThatIgnoresIt(t *testing.T) {
 	s := sh(t, `trap '' TERM; sleep 300 & echo child=$!; wait; wait`)
 	p := start(t, s)
 	waitForLog(t, s, "child=")

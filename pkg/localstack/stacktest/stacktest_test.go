@@ -39,7 +39,7 @@ func TestDatabase_IsNewAndGoesWithItsTest(t *testing.T) {
 	}
 }
 
-func TestRestateAnswers(t *testing.T) {
+func TestRestate_Answers(t *testing.T) {
 	ingress, admin := stacktest.Restate(t)
 	for _, url := range []string{ingress + "/restate/health", admin + "/health"} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)

@@ -16,7 +16,7 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-func TestStreamsThatEarlierControlPlanesSentAreUnderstood(t *testing.T) {
+func TestStream_OfEarlierControlPlanesIsUnderstood(t *testing.T) {
 	recordings, err := filepath.Glob("testdata/recorded/watch-*.binpb")
 	require.NoError(t, err)
 	require.NotEmpty(t, recordings)

@@ -55,7 +55,7 @@ func TestCluster_IsServedAfterItsEndpoints(t *testing.T) {
 	require.True(t, c.serve(all("v1"), at).all)
 }
 
-func TestAnswersToOldResponsesSayNothing(t *testing.T) {
+func TestAcknowledgement_OfAnOldResponseIsIgnored(t *testing.T) {
 	c := newClients(time.Minute)
 	take(c, 1, resource.ClusterType, "v1")
 	c.sent(1, resource.ClusterType, response{nonce: "n2", version: "v2"})

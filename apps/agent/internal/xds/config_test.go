@@ -74,7 +74,7 @@ func TestRoute_HasItsPolicy(t *testing.T) {
 	require.NotNil(t, action.Timeout, "without one an Envoy ends every stream after 15 s")
 }
 
-func TestWeightedIsByLoadForWhoCanAndElseRoundRobin(t *testing.T) {
+func TestWeighted_IsByLoadWhereSupportedElseRoundRobin(t *testing.T) {
 	c := clusterOf("dep_1", &gatewayv1.RoutePolicy{Balancing: gatewayv1.Balancing_BALANCING_WEIGHTED})
 	require.NoError(t, c.ValidateAll())
 	var types []string
@@ -100,7 +100,7 @@ func TestHost_OfTwoAppsBelongsToTheLastChanged(t *testing.T) {
 
 // Whatever follows whatever: at no stage a route leads to a cluster that is not there, none
 // leads to a cluster that came with the same stage, and the last stage is what is wanted.
-func TestHostsWithoutTargetsLeadToNoEndpoint(t *testing.T) {
+func TestHost_WithoutTargetsHasNoEndpoint(t *testing.T) {
 	c := assemble(map[string]*part{"app_1": partOf(app("app_1", 1, "chat.test"), "eu")})
 	require.Len(t, c.routes.VirtualHosts, 1)
 	cluster := c.routes.VirtualHosts[0].Routes[0].GetRoute().GetCluster()
@@ -109,7 +109,7 @@ func TestHostsWithoutTargetsLeadToNoEndpoint(t *testing.T) {
 	require.Contains(t, c.listeners, "chat.test")
 }
 
-func TestStagesNeverLeadNowhere(t *testing.T) {
+func TestStages_NeverLeadNowhere(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		drawn := func(label string) *config {
 			parts := map[string]*part{}

@@ -449,7 +449,7 @@ func (e *envoy) come() {
 	e.ask(resource.RouteType, xds.RouteName)
 }
 
-func TestEnvoysAreWaitedForStageByStage(t *testing.T) {
+func TestStages_WaitForEveryEnvoy(t *testing.T) {
 	r := start(t, 10*time.Minute)
 	r.hold(1, 100)
 	r.see(ready("127.0.0.1:4001"))
@@ -519,7 +519,7 @@ func TestRefusal_IsNamedAndBounded(t *testing.T) {
 	e.eventually(func() bool { return r.Routed("app_1", 0, 2) == "" && r.notes() == "" })
 }
 
-func TestIncrementalIsRefusedWithTheWayOut(t *testing.T) {
+func TestIncremental_IsRefusedWithTheFix(t *testing.T) {
 	r := start(t, time.Minute)
 	conn, err := grpc.NewClient(r.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)

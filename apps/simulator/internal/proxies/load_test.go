@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestFiguresOfWrkAreRead(t *testing.T) {
+func TestWrk_FiguresAreRead(t *testing.T) {
 	const said = `Running 2s test @ http://127.0.0.1:8080/
   1 threads and 64 connections
   Thread Stats   Avg      Stdev     Max   +/- Stdev
@@ -32,7 +32,7 @@ Transfer/sec:     15.56MB
 	require.ErrorContains(t, err, "no figures")
 }
 
-func TestStreamsComeWhole(t *testing.T) {
+func TestStreams_ComeWhole(t *testing.T) {
 	at, stop, err := streaming(t.Context(), 100)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, stop()) }()

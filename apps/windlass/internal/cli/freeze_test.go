@@ -46,7 +46,7 @@ func TestFreeze_IsReadAsTyped(t *testing.T) {
 	}
 }
 
-func TestFreezesAreListedWithWhatTheyDoAndWhen(t *testing.T) {
+func TestFreezeList_SaysWhatFreezesDoAndWhen(t *testing.T) {
 	var b bytes.Buffer
 	w := tabwriter.NewWriter(&b, 0, 4, 2, ' ', 0)
 	later := time.Now().Add(time.Hour).UnixMilli()

@@ -41,7 +41,7 @@ func TestConfig_IsReadByItsUserAlone(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-func TestCommandsThatUpdateAtOnceLoseNothingOfEachOther(t *testing.T) {
+func TestConfig_LosesNoConcurrentUpdate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	var wg sync.WaitGroup
 	errs := make([]error, 20)
@@ -123,7 +123,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-func TestRemovingTheCurrentContextLeavesNoneCurrent(t *testing.T) {
+func TestConfig_HasNoCurrentContextAfterItsRemoval(t *testing.T) {
 	f := clientconfig.File{Current: "one", Contexts: []clientconfig.Context{{Name: "one"}}}
 	require.True(t, f.Remove("one"))
 	require.False(t, f.Remove("one"))

@@ -238,7 +238,7 @@ func TestDev_TakesOverWhatAKillLeft(t *testing.T) {
 	require.Empty(t, m.status().Left)
 }
 
-func TestDetachedItReturnsWhenReadyAndStopEndsIt(t *testing.T) {
+func TestDetach_ReturnsWhenReadyAndStopEndsIt(t *testing.T) {
 	m := setup(t)
 	other := filepath.Join(t.TempDir(), "other.yaml")
 	out, err := m.command("--detach", "--regions", "here", "--config", other).CombinedOutput()
@@ -308,7 +308,7 @@ func TestDev_FailedStartIsOneLineAndLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestResetBeginsAnew(t *testing.T) {
+func TestReset_BeginsAnew(t *testing.T) {
 	m := setup(t)
 	require.NoError(t, os.MkdirAll(m.dir, 0o700))
 	mine := filepath.Join(m.dir, "notes.txt")
@@ -324,7 +324,7 @@ func TestResetBeginsAnew(t *testing.T) {
 	second.signal(syscall.SIGTERM)
 }
 
-func TestBadOptionsAreNamed(t *testing.T) {
+func TestOptions_BadOnesAreNamed(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	for _, c := range []struct {

@@ -148,7 +148,7 @@ func TestCluster_FailedStartSaysWhy(t *testing.T) {
 	require.Empty(t, m.status().Left)
 }
 
-func TestBadOptionsOfClustersAreNamed(t *testing.T) {
+func TestClusterOptions_BadOnesAreNamed(t *testing.T) {
 	for _, c := range []struct {
 		args []string
 		want string

@@ -15,7 +15,7 @@ import (
 
 func silent(string) {}
 
-func TestRegionsKeepTheirNetworksAndShareNone(t *testing.T) {
+func TestNetwork_StaysWithItsRegionAlone(t *testing.T) {
 	claims := t.TempDir()
 	first, err := assignNetworks(claims, nil, []string{"a", "b"}, silent)
 	require.NoError(t, err)

@@ -32,7 +32,7 @@ func compiled(t *testing.T, schema func(*source) (string, error)) *jsonschema.Sc
 	return s
 }
 
-func TestSchemaTakesEveryExample(t *testing.T) {
+func TestSchema_AcceptsEveryExample(t *testing.T) {
 	for pattern, schema := range map[string]func(*source) (string, error){"*.yaml": appFileSchema, "presets/*.yaml": presetFileSchema} {
 		s := compiled(t, schema)
 		files, err := filepath.Glob(repository + "/deployments/examples/" + pattern)
@@ -50,7 +50,7 @@ func TestSchemaTakesEveryExample(t *testing.T) {
 
 // The CLI reads every file of this test that the schema accepts. It refuses only some of the other files,
 // because the API checks bounds and formats.
-func TestSchemaTakesWhatTheCLIReads(t *testing.T) {
+func TestSchema_AcceptsWhatTheCLIReads(t *testing.T) {
 	s := compiled(t, appFileSchema)
 	const head = "app: a\ncommand: [x]\nregions: [eu]\n"
 	for text, good := range map[string]bool{
@@ -140,7 +140,7 @@ func readByCLI(t *testing.T, text string) error {
 	return err
 }
 
-func TestReferenceIsDeterministic(t *testing.T) {
+func TestReference_IsDeterministic(t *testing.T) {
 	first, err := generatePages(repository)
 	require.NoError(t, err)
 	second, err := generatePages(repository)

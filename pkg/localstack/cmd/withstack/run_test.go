@@ -66,7 +66,7 @@ func TestRun_SignalReachesTheCommandAndServersStop(t *testing.T) {
 	}
 }
 
-func TestUsageAndAMissingCommandAreSaidBeforeAnythingStarts(t *testing.T) {
+func TestUsage_IsPrintedBeforeAnythingStarts(t *testing.T) {
 	for _, args := range [][]string{nil, {"--"}, {"no-such-command-here"}} {
 		cmd := withstack(t, args...)
 		out, err := cmd.CombinedOutput()

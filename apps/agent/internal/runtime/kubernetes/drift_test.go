@@ -265,7 +265,7 @@ func (p *placed) secrets(t *testing.T) []string {
 	return names
 }
 
-func TestSecretsOfOldTemplatesAreRemovedOnceNoPodHasThem(t *testing.T) {
+func TestSecret_OfAnOldTemplateGoesWithItsLastPod(t *testing.T) {
 	p := place(t, 2, func(s *windlassv1.DeploymentSpec) { s.Env = map[string]string{"COLOUR": "green"} })
 	until(t, "ready pods", func() bool { return p.workload(t).Status.ReadyReplicas == 2 })
 	before := p.secrets(t)

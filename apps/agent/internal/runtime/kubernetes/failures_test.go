@@ -236,7 +236,7 @@ func pod(i runtime.Instance) (namespace, name string) {
 }
 
 //nolint:tparallel // it has a cluster of its own, which needs much of the machine, so no other test runs at the same time
-func TestStagedFailuresAreToldForWhatTheyAre(t *testing.T) {
+func TestFailures_HaveTheReasonOfTheirCause(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a Kubernetes control plane")
 	}

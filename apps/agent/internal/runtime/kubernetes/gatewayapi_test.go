@@ -251,7 +251,7 @@ func installGatewayAPI(t *testing.T, admin dynamic.Interface) {
 	require.NoError(t, err)
 }
 
-func TestRoutesAreWrittenAsHTTPRoutes(t *testing.T) {
+func TestRoutes_AreWrittenAsHTTPRoutes(t *testing.T) {
 	const ready, draining = windlassv1.InstanceStatus_INSTANCE_STATUS_READY, windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING
 	e := newEdge(t)
 	app := e.id("app")

@@ -34,7 +34,7 @@ func healthMain() int {
 func byHead(s *windlassv1.DeploymentSpec) { s.HealthCheck.Method = "HEAD" }
 
 // The health check of an app becomes one that a container makes, and then one that the kubelet makes again.
-func TestPodsGetWhoMakesTheirHealthCheckInPlace(t *testing.T) {
+func TestHealthCheck_CheckerIsSetInPlaceOnPods(t *testing.T) {
 	p := place(t, 2)
 	r := &ownCluster{rt: p.rt, api: p.api}
 	id := p.a.Deployment.GetId()

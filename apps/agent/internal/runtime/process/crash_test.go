@@ -204,7 +204,7 @@ func TestAgent_SecondOnTheSameDataIsRefused(t *testing.T) {
 	require.NoError(t, rt.Close())
 }
 
-func TestStopInstancesOnExitStopsAllAndBringsThemBack(t *testing.T) {
+func TestStopInstancesOnExit_StopsAllAndRestartsThem(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.cfg.StopInstancesOnExit = true

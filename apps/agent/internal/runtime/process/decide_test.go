@@ -194,7 +194,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-func TestBackoffDoublesToItsLimitAndIsJittered(t *testing.T) {
+func TestBackoff_DoublesToItsLimitWithJitter(t *testing.T) {
 	delay := backoff.Policy{Min: time.Second, Max: time.Minute}
 	longest := time.Duration(0)
 	for streak := 1; streak < 10; streak++ {

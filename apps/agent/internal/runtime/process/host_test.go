@@ -48,7 +48,7 @@ func TestGPU_TooSmallOrUnknownIsNotGiven(t *testing.T) {
 	}
 }
 
-func TestRefusalsOfGPUsSayWhatThisHostHas(t *testing.T) {
+func TestGPU_RefusalSaysWhatTheHostHas(t *testing.T) {
 	for _, c := range []struct {
 		pool, code, says string
 		gpu              *windlassv1.Gpu
@@ -96,7 +96,7 @@ func TestDrain_DurationIgnoresTheClock(t *testing.T) {
 
 var someGPUs = []GPU{{ID: "0", Product: "A"}, {ID: "1", Product: "B"}, {ID: "2", Product: "A"}}
 
-func TestGPUsGoToOneOwnerAndStayWithHim(t *testing.T) {
+func TestGPU_HasOneOwnerWhichKeepsIt(t *testing.T) {
 	l := testLedger(Config{GPUs: someGPUs})
 	a, b := &record{ID: "a"}, &record{ID: "b"}
 	require.Nil(t, l.claim(a, need{gpus: needGPUs{count: 1, product: "A"}}, false, t0))
@@ -119,7 +119,7 @@ func TestGPUsGoToOneOwnerAndStayWithHim(t *testing.T) {
 	require.Nil(t, l.claim(&record{ID: "c"}, need{gpus: needGPUs{count: 2, product: "A"}}, false, t0))
 }
 
-func TestMemoryIsRefusedOnlyIfSoConfigured(t *testing.T) {
+func TestMemory_IsRefusedOnlyIfConfigured(t *testing.T) {
 	over := need{memoryMiB: 600}
 	l := testLedger(Config{MemoryMiB: 1000})
 	require.Nil(t, l.claim(&record{ID: "a"}, over, false, t0))
@@ -131,7 +131,7 @@ func TestMemoryIsRefusedOnlyIfSoConfigured(t *testing.T) {
 	require.Equal(t, "needs 600 MiB of memory, 400 of 1000 MiB free", l.claim(&record{ID: "b"}, over, false, t0).Message)
 }
 
-func TestPortsAreRememberedAndExchangedWhenTaken(t *testing.T) {
+func TestPort_IsKeptAndReplacedWhenTaken(t *testing.T) {
 	l := testLedger(Config{Ports: PortRange{Min: 100, Max: 102}})
 	two := need{ports: []needPort{{name: "http"}, {name: "metrics"}}}
 	a := &record{ID: "a"}
@@ -213,7 +213,7 @@ func TestPort_TakenNamesTheListener(t *testing.T) {
 	require.Contains(t, b.Message, "is in use by pid "+strconv.Itoa(os.Getpid())+" (")
 }
 
-func TestArgumentsNameVariables(t *testing.T) {
+func TestArguments_NameVariables(t *testing.T) {
 	env := map[string]string{"PORT": "8080", "A": "$(PORT)"}
 	for in, want := range map[string]string{
 		"--port=$(PORT)":    "--port=8080",
@@ -246,7 +246,7 @@ func TestInstance_InheritsNothingOfTheAgent(t *testing.T) {
 	}
 }
 
-func TestProgramsAreFoundAsAShellFindsThem(t *testing.T) {
+func TestProgram_IsFoundAsAShellFindsIt(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "run"), nil, 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "data"), nil, 0o600))
@@ -271,7 +271,7 @@ func TestProgramsAreFoundAsAShellFindsThem(t *testing.T) {
 	}
 }
 
-func TestOutputKeepsItsEndWithinItsLimit(t *testing.T) {
+func TestOutput_KeepsItsEndWithinItsLimit(t *testing.T) {
 	dir := t.TempDir()
 	o, err := openOutput(dir, 4096)
 	require.NoError(t, err)
@@ -321,7 +321,7 @@ func TestLastLines(t *testing.T) {
 	}
 }
 
-func TestStatIsReadPastStrangeNames(t *testing.T) {
+func TestStat_IsReadPastStrangeNames(t *testing.T) {
 	st, err := parseStat([]byte("12 (a) S (b)) Z 7 12 9 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 1 0 987654 0 0"))
 	require.NoError(t, err)
 	require.Equal(t, stat{state: 'Z', ppid: 7, session: 9, threads: 1, start: 987654}, st)
@@ -339,7 +339,7 @@ func TestStatIsReadPastStrangeNames(t *testing.T) {
 	}
 }
 
-func TestNvidiaIsUnderstood(t *testing.T) {
+func TestGPU_OutputOfNvidiaSMIIsRead(t *testing.T) {
 	require.Equal(t, []GPU{
 		{ID: "GPU-8f1c", Product: "NVIDIA-H100-80GB-HBM3", MemoryMiB: 81559},
 		{ID: "GPU-77aa", Product: "NVIDIA-A10", MemoryMiB: 23028},

@@ -509,7 +509,7 @@ func processesOf(t *testing.T, uid int) int {
 	return n
 }
 
-func TestWorkspacesOfAnUnisolatedHost(t *testing.T) {
+func TestIsolation_WorkspacesOfAnUnisolatedHost(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	rt := h.open(t)

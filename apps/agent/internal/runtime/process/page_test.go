@@ -30,7 +30,7 @@ func textSize(p runtime.LogPage) (n int) {
 	return n
 }
 
-func TestPagesOfOutput(t *testing.T) {
+func TestOutput_IsReadInPages(t *testing.T) {
 	dir := t.TempDir()
 	o, err := openOutput(dir, 4096)
 	require.NoError(t, err)
@@ -103,7 +103,7 @@ func TestPagesOfOutput(t *testing.T) {
 
 // An instance may write 50 MB in a second: a page of it is as small as any other, and the lines that
 // it leaves out are counted.
-func TestPagesOfOutput_flood(t *testing.T) {
+func TestOutput_IsReadInPagesOfAFlood(t *testing.T) {
 	dir := t.TempDir()
 	o, err := openOutput(dir, 8<<20)
 	require.NoError(t, err)

@@ -126,7 +126,7 @@ func TestHealthCheck_SickThroughRestartsIsReplaced(t *testing.T) {
 	})
 }
 
-func TestMetricsTellWhatHappens(t *testing.T) {
+func TestMetrics_CountWhatHappens(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	reg := prometheus.NewPedanticRegistry()

@@ -16,7 +16,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-func TestDifferencesAreOfOurFieldsAndOfWhatTheyMean(t *testing.T) {
+func TestDiff_ComparesTheMeaningOfOurFieldsOnly(t *testing.T) {
 	want := appsac.Deployment("chat", "ns").WithLabels(map[string]string{"a": "1"}).WithSpec(appsac.DeploymentSpec().
 		WithReplicas(2).
 		WithStrategy(appsac.DeploymentStrategy().WithRollingUpdate(appsac.RollingUpdateDeployment().WithMaxSurge(intstr.FromInt32(0)))).

@@ -31,7 +31,7 @@ func TestParent_IsNamespaceAndNameAndMayHaveASection(t *testing.T) {
 	}
 }
 
-func TestInstancesAreEndpointsOfTheirDeploymentsService(t *testing.T) {
+func TestInstances_AreEndpointsOfTheirDeploymentsService(t *testing.T) {
 	const ready, broken, draining = gatewayv1.Instance_STATE_READY, gatewayv1.Instance_STATE_NOT_READY, gatewayv1.Instance_STATE_DRAINING
 	target := &gatewayv1.Target{DeploymentId: "dep_1"}
 	add := func(id, address string, state gatewayv1.Instance_State) {
@@ -101,7 +101,7 @@ func TestHosts_AreSplitOverRoutes(t *testing.T) {
 	require.Equal(t, []string{"app chat has no HTTPRoute: 19 versions share its hosts, and one takes 16"}, objectsOf(r, here).notes)
 }
 
-func TestHostsWithoutTargetsLeadToAServiceWithoutEndpoints(t *testing.T) {
+func TestHosts_WithoutTargetsHaveAServiceWithoutEndpoints(t *testing.T) {
 	o := objectsOf(&gatewayv1.AppRoutes{AppId: "app_1", Hosts: []string{"chat.test"}}, here)
 	backends := o.routes["app-1-0"].Spec.Rules[0].BackendRefs
 	require.Len(t, backends, 1)
@@ -155,7 +155,7 @@ func TestRoute_IsServedOnceEveryGatewayAccepts(t *testing.T) {
 	}
 }
 
-func TestClosedPathsLeadNowhere(t *testing.T) {
+func TestClosedPaths_LeadNowhere(t *testing.T) {
 	o := objectsOf(&gatewayv1.AppRoutes{
 		AppId: "app_1", Hosts: []string{"chat.test"}, Targets: []*gatewayv1.Target{{DeploymentId: "dep_1", Weight: 1}}, ClosedPaths: []string{"/v2/repository", "/v1/load_lora_adapter"},
 	}, here)

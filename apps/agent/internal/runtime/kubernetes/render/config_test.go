@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-func TestPoolsAreReadAsTheOperatorWroteThem(t *testing.T) {
+func TestPools_AreReadAsTheOperatorWroteThem(t *testing.T) {
 	pools, err := ParsePools([]byte(`
 pools:
 - name: h100

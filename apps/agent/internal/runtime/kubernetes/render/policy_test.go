@@ -17,7 +17,7 @@ var generous = Policy{
 	Tolerations: []string{"spot", "spotx"}, Annotations: []string{"example.com/"},
 }
 
-func TestPolicyAllowsWhatTheOperatorListsOnly(t *testing.T) {
+func TestPolicy_AllowsOnlyWhatTheOperatorLists(t *testing.T) {
 	security := func(x *windlassv1.SecurityException) *windlassv1.KubernetesOptions {
 		x.Reason = "a test"
 		return &windlassv1.KubernetesOptions{Security: x}
@@ -84,7 +84,7 @@ func TestPolicyAllowsWhatTheOperatorListsOnly(t *testing.T) {
 	})
 }
 
-func TestParsePolicyNamesWhatIsWrong(t *testing.T) {
+func TestParsePolicy_NamesWhatIsWrong(t *testing.T) {
 	p, err := ParsePolicy([]byte("capabilities: [IPC_LOCK]\nhostPaths: [/var/cache/models]\nrunAsRoot: true\n"))
 	require.NoError(t, err)
 	require.Equal(t, Policy{RunAsRoot: true, Capabilities: []string{"IPC_LOCK"}, HostPaths: []string{"/var/cache/models"}}, p)
@@ -99,7 +99,7 @@ func TestParsePolicyNamesWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestPolicyLevelIsTheStrictestThatItsPodsPass(t *testing.T) {
+func TestPolicyLevel_IsTheStrictestThatItsPodsPass(t *testing.T) {
 	for want, policies := range map[string][]Policy{
 		"restricted": {{}, {Capabilities: []string{"NET_BIND_SERVICE"}}, {Tolerations: []string{"spot"}, PriorityClasses: []string{"x"}, Annotations: []string{"a/"}}},
 		"baseline":   {{RunAsRoot: true}, {Capabilities: []string{"CHOWN"}}},

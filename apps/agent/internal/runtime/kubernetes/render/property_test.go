@@ -341,7 +341,7 @@ func kubelet(s string, env map[string]string) string {
 
 var promised = regexp.MustCompile(`\$\$\(|\$\(([A-Za-z_][A-Za-z0-9_]*)\)`)
 
-func TestArgumentsMeanWhatTheSpecSaysOfThem(t *testing.T) {
+func TestArguments_MeanWhatTheSpecSays(t *testing.T) {
 	env := map[string]string{"A": "alpha", "_B9": "$(A) $$(A)", "E": ""}
 	spec := func(arg string) string {
 		return promised.ReplaceAllStringFunc(arg, func(m string) string {

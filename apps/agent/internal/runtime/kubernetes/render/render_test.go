@@ -63,7 +63,7 @@ func TestNamespace_StaysWhenAProjectIsRenamed(t *testing.T) {
 	require.Equal(t, cfg.Namespace, *render(t, cfg, a).Namespace.Name)
 }
 
-func TestRegionsThatShareAClusterShareNoNamespace(t *testing.T) {
+func TestNamespace_IsNotSharedByRegionsOfACluster(t *testing.T) {
 	one, other := config(), config()
 	other.Region = "eu-2"
 	require.NotEqual(t, *render(t, one, minimal()).Namespace.Name, *render(t, other, minimal()).Namespace.Name)
@@ -151,7 +151,7 @@ func TestKubelet_WaitsForTheHealthChecker(t *testing.T) {
 	}
 }
 
-func TestStoppingWaitsForTheDelayAndThenForTheGrace(t *testing.T) {
+func TestStop_WaitsForTheDelayAndThenTheGrace(t *testing.T) {
 	for _, c := range []struct {
 		drain, grace *durationpb.Duration
 		sleep, total int64
@@ -198,7 +198,7 @@ func restricted(s corev1.PodSpec) []string {
 	return broken
 }
 
-func TestPodsAreRestrictedUnlessTheSpecSaysWhyNot(t *testing.T) {
+func TestPod_IsRestrictedUnlessTheSpecSaysWhyNot(t *testing.T) {
 	for name, g := range goldens() {
 		pod := podOf(t, render(t, g.cfg, g.a))
 		broken := restricted(pod.Spec)
@@ -233,7 +233,7 @@ func TestPod_WithoutGPUsSeesNone(t *testing.T) {
 	require.False(t, ok, "the device plugin sets it")
 }
 
-func TestRefusalsNameTheFieldAndTheWayOut(t *testing.T) {
+func TestRefusals_NameTheFieldAndTheFix(t *testing.T) {
 	gpu := func(g *windlassv1.Gpu) func(*runtime.Assignment) {
 		return func(a *runtime.Assignment) { a.Deployment.Spec.Resources = &windlassv1.Resources{Gpu: g} }
 	}
