@@ -160,7 +160,7 @@ func TestPeers_AgentIsAskedThroughItsProcess(t *testing.T) {
 	require.Less(t, time.Since(begin), 5*time.Second, "a missing peer is known at once")
 }
 
-func TestRolloutsThatACallSupersedesAreCounted(t *testing.T) {
+func TestPeers_CountRolloutsThatACallSupersedes(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t, "us")
 	a := w.start(planeConfig{})

@@ -88,7 +88,7 @@ func TestRefusal_SaysWhatThereIsAndWhatWasAskedFor(t *testing.T) {
 	require.Equal(t, "the workspace may have 8 GPUs: it has 7, and this call asks for 3 more", r.String())
 }
 
-func TestOwnLimitsStandInForOurs(t *testing.T) {
+func TestLimits_OfAWorkspaceReplaceTheDefaults(t *testing.T) {
 	ours := model.Limits{Apps: 1, Deployments: 2, Instances: 3, GPUs: 4, Rollouts: 5, StartsPerMinute: 6, StartsBurst: 7}
 	require.Equal(t, ours, InForce(ours, model.NoLimitsOfItsOwn))
 	own := model.Limits{Apps: 10, Deployments: 20, Instances: 30, GPUs: 40, Rollouts: 50, StartsPerMinute: 60, StartsBurst: 70}

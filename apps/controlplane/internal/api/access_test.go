@@ -73,7 +73,7 @@ func TestAccess_MethodsServeExactlyTheirRoles(t *testing.T) {
 	}
 }
 
-func TestReadsAreMarkedSoThatGetWorks(t *testing.T) {
+func TestReads_AreMarkedSoThatGetWorks(t *testing.T) {
 	for procedure, method := range methods() {
 		mutation := method.Input().Fields().ByName("mutation") != nil
 		options, ok := method.Options().(*descriptorpb.MethodOptions)
@@ -83,7 +83,7 @@ func TestReadsAreMarkedSoThatGetWorks(t *testing.T) {
 	}
 }
 
-func TestKeysThatDoNotWorkSayWhy(t *testing.T) {
+func TestKey_RefusalSaysWhy(t *testing.T) {
 	w := setup(t)
 	expired := "wl_" + "expiredexpiredexpiredexpiredexpiredexpired1"
 	w.update(func(tx store.Tx) error {

@@ -73,7 +73,7 @@ func limitOf(t *testing.T, err error, reason windlassv1.ErrorReason, name string
 	return limit
 }
 
-func TestDeploysAtOnceFillAQuotaAndNotOneMore(t *testing.T) {
+func TestQuota_IsFilledExactlyByConcurrentDeploys(t *testing.T) {
 	for name, c := range map[string]struct {
 		limits model.Limits
 		passes int
@@ -213,7 +213,7 @@ func TestQuota_EndedWorkloadsAreFree(t *testing.T) {
 }
 
 // Apps of a time before there were claims, or of a control plane that writes none.
-func TestAppsWithoutAClaimAreCounted(t *testing.T) {
+func TestQuota_CountsAppsWithoutAClaim(t *testing.T) {
 	w := setup(t, limited(model.Limits{Instances: 5*4 + 3}))
 	for i := range 5 {
 		w.deploy(fmt.Sprintf("app-%d", i))
@@ -259,7 +259,7 @@ func TestIdempotencyKey_IsNeitherRefusedNorChargedTwice(t *testing.T) {
 	limitOf(t, err, tooFast, "starts_per_minute")
 }
 
-func TestCallsOfOneKeyAtOnceAreOneStart(t *testing.T) {
+func TestIdempotencyKey_ConcurrentCallsAreOneStart(t *testing.T) {
 	w := setup(t, limited(model.Limits{Apps: 1, StartsPerMinute: 1, StartsBurst: 1}))
 	var wg sync.WaitGroup
 	errs := make([]error, 8)

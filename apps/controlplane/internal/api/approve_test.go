@@ -93,7 +93,7 @@ func TestGate_WaitsForItsCountOfTheRole(t *testing.T) {
 	})
 }
 
-func TestGatesThatMakeNoSenseAreToldByField(t *testing.T) {
+func TestGate_WithoutSenseIsRefusedByField(t *testing.T) {
 	w := setup(t)
 	gate := &windlassv1.Approval{}
 	for name, c := range map[string]struct {
@@ -144,7 +144,7 @@ func TestGate_LooserTakesAKeyThatMayApprove(t *testing.T) {
 	require.Empty(t, w.app("chat").GetRolloutPolicy().GetSteps())
 }
 
-func TestKeysOfOneFamilyAreOneApprover(t *testing.T) {
+func TestApproval_KeysOfOneFamilyAreOneApprover(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *harness) {
 		ctx := t.Context()
 		mint := func(by, name string) string {

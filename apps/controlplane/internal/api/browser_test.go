@@ -185,7 +185,7 @@ func TestCookie_IsForTheDashboardsRequestsOnly(t *testing.T) {
 	require.NoError(t, err, "an old browser, its own origin")
 }
 
-func TestSignOutEndsTheSessionWhereverTheCookieIs(t *testing.T) {
+func TestSignOut_EndsTheSessionWhereverTheCookieIs(t *testing.T) {
 	w := setup(t)
 	b, other := w.browser().signIn(w.viewer), w.browser().signIn(w.viewer)
 	stranger := w.browser().signIn(w.owner)
@@ -228,7 +228,7 @@ func TestSession_EndsWithItsRevokedKeyAndSoDoStreams(t *testing.T) {
 	require.Equal(t, http.StatusUnauthorized, status)
 }
 
-func TestSignOutEndsOpenStreams(t *testing.T) {
+func TestSignOut_EndsOpenStreams(t *testing.T) {
 	w := setup(t, func(c *api.Config) { c.KeyCacheTTL = 50 * time.Millisecond })
 	b := w.browser().signIn(w.viewer)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -274,7 +274,7 @@ func TestSession_RenewalEndsTheOldValueSoon(t *testing.T) {
 	old.requireOut()
 }
 
-func TestFailuresOfOthersAtItsAddressDoNotSignABrowserOut(t *testing.T) {
+func TestSession_OutlivesFailedLoginsAtItsAddress(t *testing.T) {
 	w := setup(t, func(c *api.Config) { c.FailedLogins = admission.NewBuckets(admission.PerMinute(5)) })
 	b, renewed := w.browser().signIn(w.viewer), w.browser().signIn(w.viewer)
 	made := w.browser()

@@ -157,7 +157,7 @@ func TestRollout_EndedByACallIsReportedOnceDurable(t *testing.T) {
 	require.NotZero(t, ended[0].FinishedAt)
 }
 
-func TestDeployingWhatIsLiveTakesBackWhatIsInFlight(t *testing.T) {
+func TestDeploy_OfTheLiveVersionCancelsTheRollout(t *testing.T) {
 	w := setup(t)
 	w.deploy("chat", args("a"))
 	w.settle("chat")
@@ -173,7 +173,7 @@ func TestDeployingWhatIsLiveTakesBackWhatIsInFlight(t *testing.T) {
 	require.Equal(t, windlassv1.AppStatus_APP_STATUS_READY, app.GetStatus())
 }
 
-func TestConcurrentDeploysNumberVersionsWithoutGaps(t *testing.T) {
+func TestDeploy_ConcurrentOnesNumberVersionsWithoutGaps(t *testing.T) {
 	w := setup(t)
 	const n = 12
 	var group sync.WaitGroup
@@ -201,7 +201,7 @@ func TestConcurrentDeploysNumberVersionsWithoutGaps(t *testing.T) {
 	require.Len(t, apps.GetApps(), 1)
 }
 
-func TestScaleSetsReplicasInOneRegionOrInAll(t *testing.T) {
+func TestScale_SetsReplicasInOneRegionOrInAll(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	_, err := w.apps(w.deployer).CreateApp(ctx, &windlassv1.CreateAppRequest{Name: "chat"})
@@ -235,7 +235,7 @@ func TestScaleSetsReplicasInOneRegionOrInAll(t *testing.T) {
 	require.Zero(t, w.version("chat", 2).GetSpec().GetReplicas())
 }
 
-func TestVariablesArePinnedAndTheAppsOwnWin(t *testing.T) {
+func TestVariables_ArePinnedAndTheAppsOwnWin(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	setEnvironment := func(version int64, variables map[string]string) {
@@ -272,7 +272,7 @@ func TestVariablesArePinnedAndTheAppsOwnWin(t *testing.T) {
 	require.Equal(t, w.version("chat", 1).GetSpec().GetEnv(), w.version("chat", 3).GetSpec().GetEnv())
 }
 
-func TestRollbackMakesAVersionWithTheOldConfiguration(t *testing.T) {
+func TestRollback_MakesAVersionWithTheOldConfiguration(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	w.deploy("chat", args("a"))
@@ -299,7 +299,7 @@ func TestRollbackMakesAVersionWithTheOldConfiguration(t *testing.T) {
 	require.Equal(t, int32(3), w.settle("chat").GetLiveVersion())
 }
 
-func TestCancelLeavesWhatIsLive(t *testing.T) {
+func TestCancel_KeepsTheLiveVersion(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	w.deploy("chat", args("a"))
@@ -372,7 +372,7 @@ func TestDeleteApp_LetsNothingStart(t *testing.T) {
 	require.Equal(t, int32(1), w.deploy("chat").GetVersion(), "its name is free")
 }
 
-func TestDeployRefusesWhatOnlyTheWholeSpecCanTell(t *testing.T) {
+func TestDeploy_RefusesWhatOnlyTheWholeSpecShows(t *testing.T) {
 	w := setup(t)
 	w.deploy("chat")
 	before := w.dump()
@@ -469,7 +469,7 @@ func (w *harness) woken() func() []string {
 }
 
 // What has not begun has no rows that could be scaled.
-func TestReplicasAskedForBeforeAFirstVersionBeginsAreNotLost(t *testing.T) {
+func TestReplicas_SetBeforeTheFirstVersionAreKept(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *harness) {
 		w.deploy("chat", replicas(1))
 		res := w.deploy("chat", replicas(3))

@@ -300,7 +300,7 @@ func TestFreezes_AreBoundedByWhatAStepReads(t *testing.T) {
 	w.freeze("one-more", hold)
 }
 
-func TestFreezesThatMakeNoSenseAreToldByField(t *testing.T) {
+func TestFreeze_WithoutSenseIsRefusedByField(t *testing.T) {
 	w := setup(t)
 	w.deploy("chat")
 	now := time.Now().UnixMilli()

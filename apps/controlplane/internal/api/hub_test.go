@@ -243,7 +243,7 @@ func TestHub_UnchangedPictureIsNotSent(t *testing.T) {
 	})
 }
 
-func TestHistoryIsToldOnceEvenIfClocksDisagree(t *testing.T) {
+func TestHub_SendsHistoryOnceEvenIfClocksDisagree(t *testing.T) {
 	entries := func(ids ...string) *picture {
 		p := &picture{view: &windlassv1.WatchAppResponse{}}
 		for _, id := range ids {

@@ -102,7 +102,7 @@ func TestIdempotencyKey_MayBeRepeatedAfterAFailure(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestValuesOfCredentialsAreNotReplayed(t *testing.T) {
+func TestIdempotencyKey_ReplaysNoValueOfACredential(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	key := &windlassv1.CreateApiKeyRequest{Mutation: keyed("a"), Name: "ci", Role: windlassv1.Role_ROLE_VIEWER}

@@ -30,7 +30,7 @@ func spec(edit object) object {
 	return s
 }
 
-func TestBadInputIsRefusedByNameAndChangesNothing(t *testing.T) {
+func TestInput_BadOneIsRefusedByNameAndChangesNothing(t *testing.T) {
 	w := setup(t)
 	mine := w.deploy("chat", args("a"))
 	w.settle("chat")
@@ -349,7 +349,7 @@ func manyVariables(size int) object {
 	return out
 }
 
-func TestReadsAnswerToPlainGet(t *testing.T) {
+func TestReads_AnswerToPlainGet(t *testing.T) {
 	w := setup(t)
 	w.deploy("chat")
 	query := url.Values{"connect": {"v1"}, "encoding": {"json"}, "message": {`{"app":"chat"}`}}
@@ -381,7 +381,7 @@ func TestReadsAnswerToPlainGet(t *testing.T) {
 	require.Equal(t, http.StatusMethodNotAllowed, res.StatusCode)
 }
 
-func TestPagesAreStableUnderInserts(t *testing.T) {
+func TestPages_AreStableUnderInserts(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	for _, name := range []string{"b", "d", "f", "h", "j"} {

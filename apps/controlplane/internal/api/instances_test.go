@@ -36,7 +36,7 @@ func (w *harness) putInstance(of *windlassv1.DeployResponse, id, region string, 
 	})
 }
 
-func TestInstancesAreListedByFilterAndShownWithTheirNames(t *testing.T) {
+func TestInstances_AreListedByFilterAndWithTheirNames(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	made := w.deploy("chat")
@@ -115,7 +115,7 @@ func TestPreview_IsNotWhatWillBeReplaced(t *testing.T) {
 	require.NotEmpty(t, preview(), "all of them were replaced")
 }
 
-func TestLogsComeFromTheInstancesRegion(t *testing.T) {
+func TestLogs_ComeFromTheInstancesRegion(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	id := w.instance("chat")

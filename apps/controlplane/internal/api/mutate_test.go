@@ -139,7 +139,7 @@ func (c counted) ListInstances(f model.InstanceFilter, p model.Page) ([]model.In
 	return c.Tx.ListInstances(f, p)
 }
 
-func TestListsAskTheStoreAsOftenHoweverLongTheyAre(t *testing.T) {
+func TestLists_QueryTheStoreAsOftenForAnyLength(t *testing.T) {
 	var calls atomic.Int32
 	w := setup(t, func(c *api.Config) { c.Store = counting{c.Store, &calls} })
 	ctx := t.Context()

@@ -81,7 +81,7 @@ func onBoth(t *testing.T, test func(*testing.T, *harness)) {
 	}
 }
 
-func TestOverridesArePartOfTheVersionAndTheirReplicasAreNot(t *testing.T) {
+func TestOverrides_ArePartOfTheVersionWithoutReplicas(t *testing.T) {
 	onBoth(t, func(t *testing.T, w *harness) {
 		w.label("us-east-1", map[string]string{"tier": "large"})
 		w.label("eu-west-1", map[string]string{"tier": "small"})
@@ -119,7 +119,7 @@ func TestOverridesArePartOfTheVersionAndTheirReplicasAreNot(t *testing.T) {
 	})
 }
 
-func TestScalingOutlastsVersionsUntilAFileSaysOtherwise(t *testing.T) {
+func TestScaling_IsKeptUntilAFileChangesIt(t *testing.T) {
 	for name, policy := range map[string]*windlassv1.RolloutPolicy{"at once": nil, "by waves": {MaxSurge: "100%"}} {
 		t.Run(name, func(t *testing.T) {
 			onBoth(t, func(t *testing.T, w *harness) {
@@ -216,7 +216,7 @@ func TestOverrides_ApplyFromARegionsFirstRow(t *testing.T) {
 	})
 }
 
-func TestSecretsOfAnOverrideAreThoseRegionsAlone(t *testing.T) {
+func TestOverrides_SecretsAreOfTheirRegionAlone(t *testing.T) {
 	onBoth(t, func(t *testing.T, w *harness) {
 		ctx := t.Context()
 		own := with(inRegions("eu-west-1"), func(o *windlassv1.Override) {
@@ -306,7 +306,7 @@ func TestPlan_ReplicasThatWereScaledAreNoChange(t *testing.T) {
 	require.Equal(t, []string{`regions["eu-west-1"].replicas`, "3", "1"}, []string{p.GetChanges()[0].GetPath(), p.GetChanges()[0].GetOld(), p.GetChanges()[0].GetNew()})
 }
 
-func TestOverridesThatContradictAreRefused(t *testing.T) {
+func TestOverrides_ThatContradictAreRefused(t *testing.T) {
 	w := setup(t)
 	w.label("eu-west-1", map[string]string{"tier": "small", "gpu": "l4"})
 	labelled := func(key, value string) *windlassv1.Override {

@@ -18,7 +18,7 @@ func TestAudit_HasNoSecretFields(t *testing.T) {
 	require.Empty(t, doc)
 }
 
-func TestRequestsAreToldApartByAllButTheirKey(t *testing.T) {
+func TestRequestHash_IsOfAllButTheKey(t *testing.T) {
 	hash := func(procedure, key, name, value string) string {
 		h, err := requestHash(procedure, &windlassv1.SetSecretRequest{
 			Mutation: &windlassv1.Mutation{IdempotencyKey: key}, Name: name, Value: value,
@@ -41,7 +41,7 @@ func TestVariables_OwnAndInheritedDiffer(t *testing.T) {
 	require.Equal(t, own, appspec.OwnEnv(s))
 }
 
-func TestSpecsAreEqualWhenTheyRunTheSame(t *testing.T) {
+func TestSpec_EqualsASpecThatRunsTheSame(t *testing.T) {
 	base := func() *windlassv1.DeploymentSpec {
 		return appspec.WithDefaults(&windlassv1.DeploymentSpec{Command: []string{"x"}, Regions: []string{"a", "b"}, InheritedEnv: []string{"forged"}})
 	}

@@ -93,7 +93,7 @@ func TestControl_MayBeRepeated(t *testing.T) {
 	require.Equal(t, 2, paused, "the second time it is no news")
 }
 
-func TestCancellingAStagedRolloutBringsEveryRegionBack(t *testing.T) {
+func TestCancel_ReturnsEveryRegionOfAStagedRollout(t *testing.T) {
 	w := rollingOut(t)
 	id := w.app("chat").GetRolloutId()
 	_, err := w.apps(w.deployer).Cancel(t.Context(), &windlassv1.CancelRequest{App: "chat", Why: "second thoughts"})

@@ -40,7 +40,7 @@ func inCluster(edit ...func(*windlassv1.DeploymentSpec)) *windlassv1.DeploymentS
 	}}, edit...)...)
 }
 
-func TestDeployRefusesWhatNoClusterWouldTake(t *testing.T) {
+func TestKubernetesSpec_RefusesWhatNoClusterAccepts(t *testing.T) {
 	w := setup(t)
 	w.deploy("chat")
 	w.setSecret("registry", `{"auths":{}}`)

@@ -137,7 +137,7 @@ func TestDeleteEnvironment_LeavesNoApp(t *testing.T) {
 	}
 }
 
-func TestPlatformRegionsAreUsedByGrant(t *testing.T) {
+func TestPlatformRegion_IsUsedByGrant(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	made, err := w.regionService(w.operator).CreateRegion(ctx, &windlassv1.CreateRegionRequest{Name: "shared", Platform: true})
@@ -181,7 +181,7 @@ func TestPlatformRegionsAreUsedByGrant(t *testing.T) {
 	refused(t, err, failed, windlassv1.ErrorReason_ERROR_REASON_NOTHING_TO_DO, "")
 }
 
-func TestApproveGatewayIsOfOneAddressByOperators(t *testing.T) {
+func TestApproveGateway_IsOfOneAddressByOperators(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	got, err := w.regionService(w.owner).GetRegion(ctx, &windlassv1.GetRegionRequest{Region: "us-east-1"})
@@ -269,7 +269,7 @@ func TestRegion_InUseIsKept(t *testing.T) {
 	require.NotZero(t, list.GetRegions()[0].GetRevision())
 }
 
-func TestRevokedCredentialsEndStreamsWithANewEpoch(t *testing.T) {
+func TestRevocation_EndsStreamsWithANewEpoch(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	head := func() (h model.Head) {
@@ -298,7 +298,7 @@ func TestRevokedCredentialsEndStreamsWithANewEpoch(t *testing.T) {
 	require.Equal(t, windlassv1.AppStatus_APP_STATUS_READY, w.settle("chat").GetStatus())
 }
 
-func TestPruningReleasesExactlyWhatWasNamed(t *testing.T) {
+func TestPrune_ReleasesExactlyWhatWasNamed(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	region := w.regions["us-east-1"]

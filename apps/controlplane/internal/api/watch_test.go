@@ -123,7 +123,7 @@ func TestWatchApp_EndsSoonAfterItsKeyWasRevoked(t *testing.T) {
 	require.Equal(t, connect.CodeUnauthenticated, connect.CodeOf(x.stream.Err()))
 }
 
-func TestWatchersEndWhenTheServerStops(t *testing.T) {
+func TestWatch_EndsWhenTheServerStops(t *testing.T) {
 	w := setup(t)
 	w.deploy("chat")
 	x := w.watch(w.viewer, "chat")
@@ -136,7 +136,7 @@ func TestWatchersEndWhenTheServerStops(t *testing.T) {
 	refused(t, x.stream.Err(), connect.CodeUnavailable, windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE, "")
 }
 
-func TestWatchersBeyondTheLimitAreRefused(t *testing.T) {
+func TestWatch_BeyondTheLimitIsRefused(t *testing.T) {
 	w := setup(t, func(c *api.Config) { c.MaxWatchers = 1 })
 	w.deploy("chat")
 	x := w.watch(w.viewer, "chat")

@@ -10,7 +10,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-func TestFramesOfRandomHistoriesAreGapFreeAndEndInTheFinalState(t *testing.T) {
+func TestCursor_FramesHaveNoGapAndEndInTheFinalState(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var (
 			log   []model.Change

@@ -56,7 +56,7 @@ func TestPage_ServesEveryPathAndLoadsNothingForeign(t *testing.T) {
 	}
 }
 
-func TestAssetsAreKeptForEverAndSentAsTheBrowserTakesThem(t *testing.T) {
+func TestAssets_AreCachedForeverAndInTheBrowsersEncoding(t *testing.T) {
 	for encoding, want := range map[string][2]string{
 		"gzip, deflate, br": {"br", "brotli"}, "gzip": {"gzip", "gzipped"}, "": {"", "plain"}, "br;q=0, gzip;q=0.5": {"gzip", "gzipped"},
 	} {

@@ -8,7 +8,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-func TestAroundTellsRegionsOfThePlatformOnlyApprovedAddresses(t *testing.T) {
+func TestNeighbours_HavePlatformRegionsByApprovedAddress(t *testing.T) {
 	row := func(region, url string, platform, approved bool) model.AppRegion {
 		return model.AppRegion{
 			AppID: "app_1", WorkspaceID: "ws_1", RegionID: region, RegionName: region, GatewayURL: url,

@@ -449,7 +449,7 @@ func TestBookmark_BadBucketIsSentAgain(t *testing.T) {
 	}
 }
 
-func TestDrainingSendsStreamsAway(t *testing.T) {
+func TestDrain_EndsStreams(t *testing.T) {
 	h := setup(t, time.Minute)
 	w := newWatcher(t, "session-1")
 	cancel := w.connect(h)

@@ -26,7 +26,7 @@ func TestExcess_IsBeyondAShareAndChance(t *testing.T) {
 	}
 }
 
-func TestAgentsComeBackOverATimeThatGrowsWithTheirNumber(t *testing.T) {
+func TestExcess_DelayGrowsWithTheNumberOfAgents(t *testing.T) {
 	require.Equal(t, 100*time.Millisecond, spreadOf(0))
 	require.Equal(t, 2*time.Second, spreadOf(1000))
 	require.Equal(t, 10*time.Second, spreadOf(1_000_000))

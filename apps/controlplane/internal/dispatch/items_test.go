@@ -59,7 +59,7 @@ func TestItem_HashesAreThoseOfEarlierReleases(t *testing.T) {
 	require.Equal(t, "19cd23925d9cc960802c2fbc58ec8ec6", hex.EncodeToString(item.GetDeployment().GetDeployment().GetTemplateHash()))
 }
 
-func TestNamesThatPeopleReadAreToldAndAreNoChange(t *testing.T) {
+func TestItem_HasDisplayNamesThatAreNoChange(t *testing.T) {
 	before := encoded(t, nil)
 	named := encoded(t, func(it *model.DesiredItem) { it.App.ProjectName, it.App.EnvironmentName = "chat", "production" })
 	state := named.GetDeployment()

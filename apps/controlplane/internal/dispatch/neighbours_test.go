@@ -17,7 +17,7 @@ import (
 
 // An agent is told of the other regions that have a ready instance of an app which may hand its
 // requests to them, whole on each stream and then when that changes; of no other app.
-func TestAgentsAreToldWhereElseTheirAppsAreReady(t *testing.T) {
+func TestNeighbours_SayWhereElseAnAppIsReady(t *testing.T) {
 	h := setup(t, time.Minute, func(c *dispatch.Config) { c.Neighbours = 5 * time.Millisecond })
 	// serve lets both regions serve app_1. reg_2 has that number of ready instances.
 	serve := func(cross windlassv1.RoutingPolicy_CrossRegion, ready int32) {
@@ -105,7 +105,7 @@ func TestAgentsAreToldWhereElseTheirAppsAreReady(t *testing.T) {
 
 // A region that an app could run in, and does not, is told of its hosts and where it is ready: it
 // hands over what it is asked for them. One of another workspace is told nothing.
-func TestAgentsAreToldOfAppsThatRunElsewhereAlone(t *testing.T) {
+func TestNeighbours_HaveAppsThatRunOnlyElsewhere(t *testing.T) {
 	h := setup(t, time.Minute, func(c *dispatch.Config) { c.Neighbours = 5 * time.Millisecond })
 	h.update(func(tx store.Tx) error {
 		if err := errors.Join(

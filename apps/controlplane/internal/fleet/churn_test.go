@@ -190,7 +190,7 @@ func testChurn(t *testing.T, db store.Store, rows func() map[string]int) {
 	}
 }
 
-func TestMonthsOfChurnLeaveTheDatabaseFlat(t *testing.T) {
+func TestMaintenance_KeepsTheDatabaseFlatOverMonths(t *testing.T) {
 	t.Run("memory", func(t *testing.T) {
 		db := memory.New(func() int64 { return time.Now().UnixMilli() })
 		testChurn(t, db, db.Rows)

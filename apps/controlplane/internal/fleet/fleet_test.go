@@ -223,7 +223,7 @@ func TestRevocation_EndsCredentialsAndEarlierTokens(t *testing.T) {
 	})
 }
 
-func TestSecretsGoOnlyToARegionThatIsToRunTheDeployment(t *testing.T) {
+func TestSecrets_GoOnlyToRegionsThatRunTheDeployment(t *testing.T) {
 	h := setup(t)
 	const value = "hunter2"
 	sealed, err := h.svc.cfg.Box.Seal([]byte(value), model.SecretContext("env_1", "key", 1))
@@ -380,7 +380,7 @@ func TestLease_ExpiresAfterATTLOfOurOwnHealth(t *testing.T) {
 	})
 }
 
-func TestMaintenanceKeepsWhatIsNeededAndForgetsTheRest(t *testing.T) {
+func TestMaintenance_KeepsWhatIsNeededAndDeletesTheRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := setup(t)
 		row := func(id string, status windlassv1.InstanceStatus) model.Instance {
@@ -422,7 +422,7 @@ func TestMaintenanceKeepsWhatIsNeededAndForgetsTheRest(t *testing.T) {
 	})
 }
 
-func TestScrapesCostAtMostOneQueryInFiveSeconds(t *testing.T) {
+func TestScrape_CostsAtMostOneQueryInFiveSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := setup(t)
 		h.update(func(tx store.Tx) error {

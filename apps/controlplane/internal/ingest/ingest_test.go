@@ -287,7 +287,7 @@ func (t takeover) CheckSessions(ids []string) ([]model.Region, error) {
 	return rows, err
 }
 
-func TestRepeatedAndLateReportsChangeNothingAndWakeNoApp(t *testing.T) {
+func TestReport_RepeatedOrLateChangesNothing(t *testing.T) {
 	h := setup(t)
 	first := says(1, has("dep_1", ready, "ins_1"), counts("dep_1", 1), applied("dep_1"))
 	second := says(2, has("dep_1", windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED, "ins_1"), counts("dep_1", 0))
@@ -368,7 +368,7 @@ func TestWake_IsByEdgesOnly(t *testing.T) {
 	require.Empty(t, h.woken(), "an acknowledgement that says nothing new")
 }
 
-func TestReportsAboutAnAppThatNoRolloutWaitsForAreGathered(t *testing.T) {
+func TestReport_ThatNoRolloutWaitsForIsGathered(t *testing.T) {
 	h := setup(t)
 	woken := make(chan map[string]time.Duration, 10)
 	h.db.OnCommit(func(c store.Commit) {
@@ -469,7 +469,7 @@ func TestCredential_RevokedIsRefused(t *testing.T) {
 	require.Equal(t, connect.CodeUnauthenticated, connect.CodeOf(h.report(east, says(3))), "and a heartbeat of it")
 }
 
-func TestTextsAndIDsThatNoColumnHoldsDoNotFailAReport(t *testing.T) {
+func TestReport_IsStoredDespiteTextsThatFitNoColumn(t *testing.T) {
 	h := setup(t)
 	require.NoError(t, h.report(east, says(1,
 		has("dep_1", ready, "ins_1", "", "ins ü", strings.Repeat("x", 65)),
@@ -531,7 +531,7 @@ func (p poisoned) PutInstances(rows []model.Instance) error {
 	return p.Tx.PutInstances(rows)
 }
 
-func TestReportsThatAreQueuedAtTheEndAreAnswered(t *testing.T) {
+func TestQueue_AnswersItsReportsWhenItStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := setup(t, func(f *faulty) {
 			f.fail = func() error { time.Sleep(time.Minute); return errors.New("database is away") }

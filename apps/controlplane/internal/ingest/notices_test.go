@@ -105,7 +105,7 @@ func TestNotices_AreBoundedInTheHistory(t *testing.T) {
 	})
 }
 
-func TestNoticesOfAReportThatCouldNotBeStoredAreNotSpent(t *testing.T) {
+func TestNotices_OfAReportThatFailedAreNotUsedUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := true
 		h := setup(t, func(f *faulty) {

@@ -100,7 +100,7 @@ func (l *line) began() [][]string {
 	return batches
 }
 
-func TestLimitsFollowHowFarTheStoreIsBehind(t *testing.T) {
+func TestQueue_LimitsFollowHowFarTheStoreIsBehind(t *testing.T) {
 	const shortest, most = 200 * time.Millisecond, 1000
 	for _, c := range []struct {
 		load load
@@ -208,7 +208,7 @@ func TestQueue_LoudRegionDelaysItselfAlone(t *testing.T) {
 	})
 }
 
-func TestSmallReportsAreOneBatchAtATimeUnlessThatTakesLong(t *testing.T) {
+func TestQueue_SmallReportsAreOneBatchUnlessThatTakesLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLine()
 		l.push(t.Context(), report("reg_a", 1))
@@ -228,7 +228,7 @@ func TestSmallReportsAreOneBatchAtATimeUnlessThatTakesLong(t *testing.T) {
 	})
 }
 
-func TestLargeReportsLeaveRoomForASmallOne(t *testing.T) {
+func TestQueue_LargeReportsLeaveRoomForASmallOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLine()
 		for n := range bulkBatches + 2 {
@@ -245,7 +245,7 @@ func TestLargeReportsLeaveRoomForASmallOne(t *testing.T) {
 	})
 }
 
-func TestBatchesTakeTheirShareOfWhatIsStoredInTheirTime(t *testing.T) {
+func TestQueue_BatchesHaveTheShareStoredInTheirTime(t *testing.T) {
 	for _, c := range []struct {
 		rate float64
 		want int

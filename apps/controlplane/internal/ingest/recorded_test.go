@@ -15,7 +15,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func TestReportsThatEarlierAgentsSentAreTaken(t *testing.T) {
+func TestReport_OfAnEarlierAgentIsAccepted(t *testing.T) {
 	recordings, err := filepath.Glob("testdata/recorded/reports-*.binpb")
 	require.NoError(t, err)
 	require.NotEmpty(t, recordings)

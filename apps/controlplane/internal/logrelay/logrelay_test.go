@@ -90,7 +90,7 @@ func texts(n News) string {
 	return strings.Join(out, " ")
 }
 
-func TestReadersShareOneRequest(t *testing.T) {
+func TestRelay_ReadersShareOneRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &agent{lines: map[string][]string{"ins_1": {"a", "b"}, "ins_2": {"x"}}, per: 1000}
 		r := newRelay(t, a)

@@ -53,7 +53,7 @@ func requireTable[S status](t *testing.T, table []Move[S], first S, ends ...S) {
 	}
 }
 
-func TestTablesCoverEveryStatusAndEndWhereStated(t *testing.T) {
+func TestStates_TablesCoverEveryStatusAndEndWhereStated(t *testing.T) {
 	requireTable(t, DeploymentMoves, depPending, depFailed, depSuperseded, depStopped)
 	requireTable(t, TopologyMoves, topStarting)
 	requireTable(t, RouteMoves, rtePending)
@@ -62,7 +62,7 @@ func TestTablesCoverEveryStatusAndEndWhereStated(t *testing.T) {
 	requireTable(t, AppMoves, appIdle, appDeleting)
 }
 
-func TestDeploymentPassesEveryStateOnItsWayToReady(t *testing.T) {
+func TestStates_DeploymentPassesAllOnItsWayToReady(t *testing.T) {
 	way := []windlassv1.DeploymentStatus{depPending, depBuilding, depDeploying, depNetwork, depReady}
 	for i, from := range way {
 		for j, to := range way {
@@ -72,7 +72,7 @@ func TestDeploymentPassesEveryStateOnItsWayToReady(t *testing.T) {
 	}
 }
 
-func TestStoppedTopologyIsReachedOnlyThroughStopping(t *testing.T) {
+func TestStates_StoppedComesOnlyAfterStopping(t *testing.T) {
 	for _, m := range TopologyMoves {
 		if m.To == topStopped {
 			require.Equal(t, topStopping, m.From)

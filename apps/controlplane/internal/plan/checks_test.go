@@ -178,7 +178,7 @@ func TestChecks_AskPrometheusOnlyWhatIsDue(t *testing.T) {
 	}
 }
 
-func TestChecksBeyondWhatAStepMeasuresAreMeasuredInTheNext(t *testing.T) {
+func TestChecks_BeyondTheBoundOfAStepAreMeasuredNext(t *testing.T) {
 	var regions []string
 	for i := range MaxRegions {
 		regions = append(regions, "r"+strconv.Itoa(i))
@@ -355,7 +355,7 @@ func TestChecks_PoorVersionIsNeverLiveProperty(t *testing.T) {
 
 // Instances that a version goes on with give their figures under the name of the version that
 // they were made for, and no other version serves beside them that could be compared with.
-func TestInstancesThatAreKeptAreMeasuredUnderTheNameThatTheyHave(t *testing.T) {
+func TestChecks_KeptInstancesAreMeasuredByTheirName(t *testing.T) {
 	w := newSimulation(t, "us")
 	w.policy(&windlassv1.RolloutPolicy{
 		Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, MaxSurge: "1", Steps: []*windlassv1.CanaryStep{{Weight: 50, Pause: "1m"}},

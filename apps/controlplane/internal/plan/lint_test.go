@@ -31,7 +31,7 @@ func (w *simulation) change(deployment string, edit func(*model.Topology)) Outpu
 	return Output{Topology: []model.Topology{row}, Routes: []model.Route{w.rts["us"]}}
 }
 
-func TestLintFindsAPlanThatGoesBeyondAStep(t *testing.T) {
+func TestLint_FindsAPlanThatGoesBeyondAStep(t *testing.T) {
 	w := rolledTo(t, &windlassv1.RolloutPolicy{
 		Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, MaxSurge: "4",
 		Steps: []*windlassv1.CanaryStep{{Weight: 25, Pause: strategy.Manual}},
@@ -45,7 +45,7 @@ func TestLintFindsAPlanThatGoesBeyondAStep(t *testing.T) {
 	require.Equal(t, []string{"us: v2 gets 40 % of the traffic, and its step is 25 %"}, Lint(w.input(), shift))
 }
 
-func TestLintFindsAPlanThatTouchesWhatIsRetained(t *testing.T) {
+func TestLint_FindsAPlanThatChangesRetainedDeployments(t *testing.T) {
 	w := rolledTo(t, &windlassv1.RolloutPolicy{
 		Strategy: windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN, Retain: durationpb.New(time.Hour),
 	})
@@ -60,7 +60,7 @@ func TestLintFindsAPlanThatTouchesWhatIsRetained(t *testing.T) {
 	}
 }
 
-func TestLintFindsAPlanThatGoesOnWithoutFigures(t *testing.T) {
+func TestLint_FindsAPlanThatGoesOnWithoutFigures(t *testing.T) {
 	w := rolledTo(t, &windlassv1.RolloutPolicy{
 		Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, MaxSurge: "4", Steps: []*windlassv1.CanaryStep{{Weight: 25, Pause: "1m"}},
 		Waves:    []*windlassv1.Wave{{BakeTime: durationpb.New(time.Minute)}},
@@ -87,7 +87,7 @@ func TestLintFindsAPlanThatGoesOnWithoutFigures(t *testing.T) {
 	require.Empty(t, goesOn(done))
 }
 
-func TestLintFindsReplicasThatAreLostAsTheyAreTransferred(t *testing.T) {
+func TestLint_FindsReplicasLostInATransfer(t *testing.T) {
 	w := newSimulation(t, "eu", "us")
 	w.policy(&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{Regions: []string{"eu"}}, {Regions: []string{"us"}}}})
 	w.deploy(spec(4, "eu", "us"))
@@ -107,7 +107,7 @@ func TestLintFindsReplicasThatAreLostAsTheyAreTransferred(t *testing.T) {
 	require.Equal(t, []string{"us: 1 replicas are left to serve of 4, of at least 4"}, Lint(w.input(), transfer(1)))
 }
 
-func TestLintFindsAWorkloadThatTwoRowsOfARegionWant(t *testing.T) {
+func TestLint_FindsAWorkloadThatTwoRowsOfARegionWant(t *testing.T) {
 	w := newSimulation(t, "us", "eu")
 	w.deploy(spec(2, "us", "eu"))
 	w.settle()
@@ -122,7 +122,7 @@ func TestLintFindsAWorkloadThatTwoRowsOfARegionWant(t *testing.T) {
 	require.Equal(t, []string{"eu: v1 and v2 are to run with workload v1"}, Lint(w.input(), Output{Topology: []model.Topology{successor, old}}))
 }
 
-func TestLintFindsAPlanThatPassesAGate(t *testing.T) {
+func TestLint_FindsAPlanThatPassesAGate(t *testing.T) {
 	w := rolledTo(t, &windlassv1.RolloutPolicy{
 		Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, MaxSurge: "4",
 		Steps: []*windlassv1.CanaryStep{{Weight: 25, Pause: strategy.Manual}, {Weight: 50, Approval: &windlassv1.Approval{}}},

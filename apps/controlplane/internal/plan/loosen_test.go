@@ -8,7 +8,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func TestLoosenedGatesAreThoseThatAPolicyDoesNotKeep(t *testing.T) {
+func TestLoosenedGates_AreThoseThatAPolicyDoesNotKeep(t *testing.T) {
 	gate := func(role windlassv1.Role, count int32, notDeployer bool) *windlassv1.Approval {
 		return &windlassv1.Approval{Role: role, Count: count, NotDeployer: notDeployer}
 	}

@@ -196,7 +196,7 @@ func TestPins_HistoryKeepsTheRulesProperty(t *testing.T) {
 	})
 }
 
-func TestLintFindsAPlanThatTouchesWhatIsPinned(t *testing.T) {
+func TestLint_FindsAPlanThatChangesAPinnedRegion(t *testing.T) {
 	w := newSimulation(t, "us")
 	for range 2 {
 		w.deploy(spec(4, "us"))

@@ -205,7 +205,7 @@ func TestRouting_PolicyEncodingDoesNotMatter(t *testing.T) {
 
 // Keys are the app's, and not a version's: a change of them is a generation of each region's
 // routes, beside whatever else goes on, and never two.
-func TestKeysAreToldWithTheNextGeneration(t *testing.T) {
+func TestRouting_HasKeysWithTheNextGeneration(t *testing.T) {
 	w := newSimulation(t, "eu", "us")
 	w.keys = []byte("a")
 	w.deploy(routed(1, "eu", "us"))

@@ -73,7 +73,7 @@ import (
 //	break us                     the newest version crashes there
 //	host us                      the region's agent runs processes
 //	trace                        as settle, without time passing, decision by decision
-func TestScriptsReadAsDocumented(t *testing.T) {
+func TestScript_ReadsAsDocumented(t *testing.T) {
 	scripts, err := filepath.Glob("testdata/[0-9]*") // not the drawn histories that failed
 	require.NoError(t, err)
 	require.NotEmpty(t, scripts)

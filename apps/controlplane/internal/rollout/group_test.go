@@ -87,7 +87,7 @@ func (c *crowd) come(ctx context.Context, appIDs ...string) []*step {
 	return all
 }
 
-func TestStepsThatComeMeanwhileAreDecidedTogetherAndOneOfEachApp(t *testing.T) {
+func TestGroup_HasOneStepOfEachAppThatWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCrowd()
 		c.busy(t)

@@ -39,7 +39,7 @@ func (m mortal) Wake(ctx context.Context, ids []string) error {
 	return m.Driver.Wake(ctx, ids)
 }
 
-func TestMemoryDriverKeepsTheContract(t *testing.T) {
+func TestMemoryDriver_KeepsTheContract(t *testing.T) {
 	rollouttest.Run(t, func(t testing.TB) rollouttest.Harness { return memoryHarness{t} },
 		func(t *testing.T, part func(t *testing.T)) { synctest.Test(t, part) })
 }

@@ -132,7 +132,7 @@ func TestStep_DeadlineHoldsWithoutReports(t *testing.T) {
 	})
 }
 
-func TestLostWakesAreMadeUpFor(t *testing.T) {
+func TestWaker_MakesUpForLostWakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, nil, "us-east-1")
 		app := h.newApp("chat")
@@ -170,7 +170,7 @@ func TestImage_IsResolvedOnceDespiteTransientErrors(t *testing.T) {
 	})
 }
 
-func TestRepeatedAndConcurrentStepsDecideOnce(t *testing.T) {
+func TestStep_RepeatedAndConcurrentOnesDecideOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, nil, "us-east-1", "eu-west-1")
 		app := h.newApp("chat")
@@ -231,7 +231,7 @@ func metric(t *testing.T, h *harness, name, status string) float64 {
 	return 0
 }
 
-func TestMetricsHaveTheirNamesAndNoIds(t *testing.T) {
+func TestMetrics_HaveTheirNamesAndNoIDs(t *testing.T) {
 	bubble(t, func(t *testing.T, h *harness) {
 		app := h.newApp("chat")
 		h.deploy(app, func(s *windlassv1.DeploymentSpec) { s.Image = "registry.test/echo:v1" })

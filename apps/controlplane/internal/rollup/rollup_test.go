@@ -45,7 +45,7 @@ func TestFacts_CountOnlyWhenCurrent(t *testing.T) {
 	require.False(t, with(gone, func(p *Place) { p.Region.SessionEpoch = 3 }).Gone())
 }
 
-func TestNeedIsNeverZeroUnlessNothingIsWanted(t *testing.T) {
+func TestNeed_IsZeroOnlyIfNothingIsWanted(t *testing.T) {
 	for _, c := range []struct{ replicas, minReady, need int32 }{
 		{2, 0, 2}, {3, 1, 1}, {3, 5, 3}, {0, 0, 0}, {0, 2, 0}, {1, 1, 1},
 	} {
@@ -229,7 +229,7 @@ func TestEdge_NoneMeansTheSameDecision(t *testing.T) {
 	})
 }
 
-func TestRouteIsAcknowledgedOnlyInThePresentEpochAndGeneration(t *testing.T) {
+func TestRouteStatus_IsOfThePresentEpochAndGeneration(t *testing.T) {
 	region := model.Region{SessionEpoch: 2}
 	route := model.Route{Generation: 4}
 	o := model.RouteObserved{Epoch: 2, Generation: 4, Phase: phaseApplied}

@@ -197,7 +197,7 @@ func TestOverride_PinnedIgnoresLabels(t *testing.T) {
 	require.Len(t, s.GetPinnedOverrides(), 1, "region ap no longer exists")
 }
 
-func TestReplicasAreNotPartOfTheVersion(t *testing.T) {
+func TestOverride_ReplicasAreNotPartOfTheVersion(t *testing.T) {
 	s := pinnedSpec(t, `overrides {regions: ["eu"] replicas: 5 env {key: "A" value: "b"}}
 overrides {regions: ["us"] replicas: 7}`)
 	require.Len(t, Versioned(s), 1)

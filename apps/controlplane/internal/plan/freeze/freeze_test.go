@@ -25,7 +25,7 @@ func weekly(zone string, windows ...string) model.Freeze {
 	return f
 }
 
-func TestWindowsGoByTheClocksOfTheirTimeZone(t *testing.T) {
+func TestWindow_UsesTheClockOfItsTimeZone(t *testing.T) {
 	weekend := weekly("Europe/London", "Fri 16:00", "Mon 08:00")
 	nights := weekly("America/New_York", "22:00", "06:00")
 	wrapped := weekly("UTC", "Mon 09:00", "Mon 08:00")
@@ -171,7 +171,7 @@ func TestWindows_RefusingComesFirstThenLasting(t *testing.T) {
 	require.False(t, frozen)
 }
 
-func TestWindowsThatMakeNoSenseAreTold(t *testing.T) {
+func TestWindow_WithoutSenseIsRefused(t *testing.T) {
 	now := at(t, "2026-11-22T00:00:00Z")
 	for text, f := range map[string]model.Freeze{
 		"no weekday":     weekly("UTC", "Fry 16:00", "Mon 08:00"),

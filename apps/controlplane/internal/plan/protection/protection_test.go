@@ -30,7 +30,7 @@ func TestProtections_OfAnAppAreThoseOfItsScopes(t *testing.T) {
 	require.Equal(t, []string{"workspace", "workspace, by an operator", "project", "environment"}, scopes)
 }
 
-func TestTightenReturnsTheStricterOfPolicyAndProtections(t *testing.T) {
+func TestTighten_ReturnsTheStricterOfPolicyAndProtections(t *testing.T) {
 	const deployer, owner = windlassv1.Role_ROLE_DEPLOYER, windlassv1.Role_ROLE_OWNER
 	gate := func(role windlassv1.Role, count int32, notDeployer bool) *windlassv1.Approval {
 		return &windlassv1.Approval{Role: role, Count: count, NotDeployer: notDeployer}

@@ -452,7 +452,7 @@ func judge(t require.TestingT, before, after *region) {
 	require.LessOrEqual(t, sum, Full)
 }
 
-func TestWeightsAreSharesOfWhatIsReady(t *testing.T) {
+func TestWeights_AreSharesOfReadyReplicas(t *testing.T) {
 	for _, c := range []struct{ parts, want string }{
 		{"1 3", "25 75"}, {"1 1 1", "34 33 33"}, {"0 5", "0 100"}, {"1 1000", "1 99"}, {"2 0", "100 0"},
 	} {
@@ -470,7 +470,7 @@ func TestWeightsAreSharesOfWhatIsReady(t *testing.T) {
 	require.False(t, ok)
 }
 
-func TestReplicasAreTransferredAllAtOnceWithTheirTraffic(t *testing.T) {
+func TestTransfer_MovesAllReplicasWithTheirTraffic(t *testing.T) {
 	t.Parallel()
 	regionPlan := func() RegionPlan {
 		return RegionPlan{

@@ -66,9 +66,9 @@ func TestMinReady(t *testing.T) {
 	})
 }
 
-// TestMinReadyConverges: as many ready replicas as minReady and maxUnavailable both ask for
+// TestMinReady_Converges: as many ready replicas as minReady and maxUnavailable both ask for
 // are enough, although the others of the version never become ready.
-func TestMinReadyConverges(t *testing.T) {
+func TestMinReady_Converges(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		l := RegionPlan{Size: rapid.Int32Range(1, 8).Draw(t, "size")}

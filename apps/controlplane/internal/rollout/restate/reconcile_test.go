@@ -111,7 +111,7 @@ func TestInvocation_OfLostCodeHoldsNoKey(t *testing.T) {
 	await(t, "the app's key is free", func() bool { return c.count(app) > before })
 }
 
-func TestGoingBackToAnOlderVersionLeads(t *testing.T) {
+func TestRegistration_OlderVersionThatComesBackLeads(t *testing.T) {
 	r, c, app := newHarness(t), newCounter(), ident.New("app")
 	old := r.start(c.step)
 	await(t, "the old version leads", func() bool { return r.leads(old.Driver) })
@@ -238,7 +238,7 @@ func TestInvocation_FailedIsRetriedOnceAStepPasses(t *testing.T) {
 	require.True(t, time.Now().Before(due), "the invocations were retried only when they were due")
 }
 
-func TestConfigNamesWhatIsWrong(t *testing.T) {
+func TestConfig_NamesWhatIsWrong(t *testing.T) {
 	good := Config{
 		Step: func(context.Context, string) error { return nil }, Lost: func(context.Context) error { return nil },
 		Ingress: "http://127.0.0.1:8080", Admin: "http://127.0.0.1:9070", Listen: "127.0.0.1:0", Log: testLog(t),

@@ -108,7 +108,7 @@ func await(t testing.TB, what string, condition func() bool) {
 	}
 }
 
-func TestRestateDriverKeepsTheContract(t *testing.T) {
+func TestDriver_KeepsTheContract(t *testing.T) {
 	rollouttest.Run(t, func(t testing.TB) rollouttest.Harness { return newHarness(t) },
 		func(t *testing.T, part func(t *testing.T)) { part(t) })
 }

@@ -49,7 +49,7 @@ func keys(t *testing.T, s store.Store, region string) []string {
 	return out
 }
 
-func TestTransactionsOverlapInVirtualTimeAndTheLaterOneRunsAgain(t *testing.T) {
+func TestTransaction_RunsAgainIfItOverlapsAnEarlierOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memory.New(now)
 		require.NoError(t, s.Update(t.Context(), func(tx store.Tx) error {
@@ -114,7 +114,7 @@ func TestAttempt_ThatSawTwoMomentsReturnsNoError(t *testing.T) {
 	require.Equal(t, 2, try)
 }
 
-func TestLeasesRunOnTheClockThatItIsGiven(t *testing.T) {
+func TestLease_RunsOnTheGivenClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memory.New(now)
 		region(t, s, "reg_1")
@@ -169,7 +169,7 @@ func TestRestore_DuringATransactionRunsItAgain(t *testing.T) {
 	require.Equal(t, []string{"a"}, keys(t, s, "reg_1"))
 }
 
-func TestListenersOutliveARestore(t *testing.T) {
+func TestRestore_KeepsListeners(t *testing.T) {
 	s := memory.New(now)
 	region(t, s, "reg_1")
 	told := 0
@@ -180,7 +180,7 @@ func TestListenersOutliveARestore(t *testing.T) {
 }
 
 // A row that was inserted and deleted again is not one that was never there.
-func TestTransactionRunsAgainIfAnAbsentRowCameAndWent(t *testing.T) {
+func TestTransaction_RunsAgainIfAnAbsentRowCameAndWent(t *testing.T) {
 	for _, deleted := range []int{0, 5000} {
 		s := memory.New(now)
 		claim := model.Idempotency{WorkspaceID: "ws_1", Key: "claim"}

@@ -74,7 +74,7 @@ func there(t *testing.T, s store.Store, n int) (ids []int) {
 	return ids
 }
 
-func TestWorksTogetherShareStatements(t *testing.T) {
+func TestBatch_SharesStatements(t *testing.T) {
 	s := open(t, mysql.Config{}).Patient()
 	for _, err := range party(t, s, insert(0), insert(1), insert(2), insert(3)) {
 		require.NoError(t, err)
@@ -124,7 +124,7 @@ func run(t *testing.T, s store.Store, apps ...int) {
 	})
 }
 
-func TestWorksThatAskAlikeOfTheirAppsAreAnsweredTogether(t *testing.T) {
+func TestBatch_AnswersTheSameQueryOfAppsTogether(t *testing.T) {
 	s := open(t, mysql.Config{}).Patient()
 	run(t, s, 0, 1, 2, 3)
 	names := []string{app(0).Name, app(1).Name, app(2).Name, app(3).Name}
@@ -218,7 +218,7 @@ func TestBatch_FailingWorkFailsAlone(t *testing.T) {
 	}
 }
 
-func TestWorksThatDoNotGoTogetherAreFewerTheNextTime(t *testing.T) {
+func TestBatch_IsSmallerAfterOneThatWasTooLarge(t *testing.T) {
 	s := open(t, mysql.Config{}).Patient()
 	ids := regions(t, s, store.MaxRegions+8)
 	wide := func(from int) func(store.Tx) (func() error, error) {

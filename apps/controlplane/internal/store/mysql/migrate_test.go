@@ -17,13 +17,13 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/stacktest"
 )
 
-func TestMigrateTwiceChangesNothing(t *testing.T) {
+func TestMigrate_TwiceChangesNothing(t *testing.T) {
 	d := handle(t, stacktest.MariaDB(t))
 	require.NoError(t, db.Migrate(t.Context(), d))
 	require.NoError(t, db.Migrate(t.Context(), d))
 }
 
-func TestProcessesThatMigrateAtOnceAllSucceed(t *testing.T) {
+func TestMigrate_ConcurrentProcessesAllSucceed(t *testing.T) {
 	dsn := stacktest.MariaDB(t)
 	var wg sync.WaitGroup
 	errs := make([]error, 6)

@@ -217,7 +217,7 @@ func TestOversizeText_IsCutAtARuneAndFailsNothing(t *testing.T) {
 	}))
 }
 
-func TestLeasesRunOnTheDatabasesClock(t *testing.T) {
+func TestLease_RunsOnTheDatabasesClock(t *testing.T) {
 	dsn := stacktest.MariaDB(t)
 	s := open(t, mysql.Config{DSN: dsn})
 	ids := regions(t, s, 2)
@@ -261,7 +261,7 @@ func TestLeasesRunOnTheDatabasesClock(t *testing.T) {
 	}))
 }
 
-func TestViewReadsListsFromTheReplicaAndTheFeedFromThePrimary(t *testing.T) {
+func TestView_ReadsListsFromTheReplicaAndTheFeedNot(t *testing.T) {
 	replica := stacktest.MariaDB(t)
 	open(t, mysql.Config{DSN: replica}) // an empty one: it lags for ever
 	s := open(t, mysql.Config{ReadDSN: replica})
@@ -276,7 +276,7 @@ func TestViewReadsListsFromTheReplicaAndTheFeedFromThePrimary(t *testing.T) {
 	}))
 }
 
-func TestViewReadsAPresetFromThePrimary(t *testing.T) {
+func TestView_ReadsAPresetFromThePrimary(t *testing.T) {
 	replica := stacktest.MariaDB(t)
 	open(t, mysql.Config{DSN: replica}) // an empty one: it lags for ever
 	s := open(t, mysql.Config{ReadDSN: replica})
@@ -314,7 +314,7 @@ func TestChain_OfANewEpochHoldsAtItsFirstRevision(t *testing.T) {
 	}))
 }
 
-func TestNamesThatNoColumnCouldHoldAreNotFound(t *testing.T) {
+func TestNames_ThatNoColumnCouldHoldAreNotFound(t *testing.T) {
 	s := open(t, mysql.Config{})
 	twoApps(t, s)
 	for _, id := range []string{"app_é", "'; DROP TABLE apps; --", "app_a\x00", string(make([]byte, 5000)), "\xff\xfe", "%"} {

@@ -42,7 +42,7 @@ func revisions(t *testing.T, s *mysql.Store, region string, after int64) []int64
 	return found
 }
 
-func TestCompactedChangesAreNoTornRead(t *testing.T) {
+func TestSnapshot_CompactedChangesAreNoTornRead(t *testing.T) {
 	s, region, _ := holed(t)
 	update(t, s, func(tx store.Tx) error { _, err := tx.CompactChanges(region, 3, 10); return err })
 	require.Equal(t, []int64{4, 5}, revisions(t, s, region, 0))

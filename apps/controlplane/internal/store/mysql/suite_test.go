@@ -13,12 +13,12 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/stacktest"
 )
 
-func TestMySQLKeepsTheStoresContract(t *testing.T) {
+func TestMySQL_KeepsTheStoresContract(t *testing.T) {
 	keepsContract(t, func(_ testing.TB, s *mysql.Store) store.Store { return s })
 }
 
 // What a work may rely on alone it may rely on in a batch.
-func TestMySQLKeepsTheStoresContractInABatch(t *testing.T) {
+func TestMySQL_KeepsTheStoresContractInABatch(t *testing.T) {
 	keepsContract(t, mysql.Accompanied)
 }
 
