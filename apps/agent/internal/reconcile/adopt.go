@@ -20,7 +20,7 @@ import (
 // Nothing of this is kept over a restart. The successor is then applied again, which changes
 // nothing. Until then, nothing that the runtime has is removed.
 
-// codeAdopting says why a key waits for another of its workload.
+// codeAdopting is why a deployment waits: another deployment takes over its instances, or is applied to them first.
 const codeAdopting = "Adopting"
 
 // lockWorkload locks the workload for the key until unlockWorkload. It returns false if another key holds it.

@@ -33,7 +33,7 @@ type Gateways interface {
 	Slept(deploymentID string, seen runtime.Observation)
 }
 
-// codeGateways says why a route waits.
+// codeGateways is why an app waits: gateways of the region have not confirmed its route.
 const codeGateways = "AwaitingGateways"
 
 // Proceed enqueues the keys that wait for gateways.

@@ -25,6 +25,18 @@ Do:     ask for less, or set `+"`rollout.waitForCapacity`"+`
 Page:   https://github.com/windlass-run/windlass/blob/main/docs/guides/troubleshooting.md#error-reasons
 `, out)
 	})
+	t.Run("a code of gateways", func(t *testing.T) {
+		out, err := run("no_route")
+		require.NoError(t, err)
+		require.Contains(t, out, "no_route (Answers of gateways)\nCause:  status 404: ")
+	})
+	t.Run("a reason with which an agent waits", func(t *testing.T) {
+		for _, reason := range []string{"AwaitingGateways", "Draining", "Adopting"} {
+			out, err := run(reason)
+			require.NoError(t, err)
+			require.Contains(t, out, reason+" (Reasons of deployments, rollouts and regions)")
+		}
+	})
 	t.Run("links become paths", func(t *testing.T) {
 		out, err := run("Unsupported")
 		require.NoError(t, err)

@@ -43,6 +43,21 @@ const (
 	EnvFile = "WINDLASS_CONFIG"
 )
 
+// Variable is an environment variable that commands read.
+type Variable struct{ Name, Meaning string }
+
+// Variables lists the variables of this package, in the order of the reference.
+var Variables = []Variable{
+	{EnvFile, "path of the file that holds the contexts, as `--config`"},
+	{EnvContext, "name of the context to use, as `--context`"},
+	{EnvServer, "URL of the control plane. A URL that differs from the context's needs `" + EnvAPIKey + "`, too, and is called without the context's certificates. With both, no file is needed"},
+	{EnvAPIKey, "API key, in place of the context's"},
+	{EnvServerCA, "path of a PEM file with the CAs of the server's certificate. Default: the context's, else the CAs of this machine"},
+	{EnvClientCert, "path of a PEM file with a client certificate"},
+	{EnvClientKey, "path of a PEM file with the key of the client certificate"},
+	{EnvInsecure, "`true` allows an http:// URL of another machine; `false` forbids it"},
+}
+
 // lockDeadline bounds the wait for other updates, which are short.
 const lockDeadline = 10 * time.Second
 

@@ -15,6 +15,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway"
 	"github.com/windlass-run/windlass/apps/modelserver"
 	"github.com/windlass-run/windlass/apps/windlass/internal/cli"
+	"github.com/windlass-run/windlass/apps/windlass/internal/clientconfig"
 	"github.com/windlass-run/windlass/apps/windlass/internal/dev"
 )
 
@@ -35,7 +36,13 @@ func commandLine(*source) (string, error) {
 	var out strings.Builder
 	out.WriteString(generated + "# The windlass command\n\n" + root.Long + "\n\n## Flags of every command\n\n")
 	writeFlags(&out, root.PersistentFlags())
-	out.WriteString("\n## Commands\n\n")
+	out.WriteString("\n## Environment of every command\n\nA flag wins over its variable, and a variable over the value of the context.\n\n")
+	variables := newTable("variable", "meaning")
+	for _, v := range clientconfig.Variables {
+		variables.addRow(asCode(v.Name), escapeProse(v.Meaning))
+	}
+	variables.addRow(asCode("NO_COLOR"), "any value: no colours, and no lines that are written over")
+	out.WriteString(variables.String() + "\n## Commands\n\n")
 	list := newTable("command", "does")
 	visitCommands(root, func(c *cobra.Command) {
 		if c.HasSubCommands() && !c.Runnable() {

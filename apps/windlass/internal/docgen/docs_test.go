@@ -1,10 +1,12 @@
 package main
 
 import (
+	"go/ast"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -108,6 +110,66 @@ func TestDocs(t *testing.T) {
 			}
 			require.ElementsMatch(t, names, got, title)
 		}
+	})
+	t.Run("troubleshooting has each code of gateways once, with its status", func(t *testing.T) {
+		src, err := readSource(repository)
+		require.NoError(t, err)
+		want, err := gatewayAnswers(src)
+		require.NoError(t, err)
+		_, section, ok := strings.Cut(all[troubleshooting], "\n## Answers of gateways\n")
+		require.True(t, ok)
+		section, _, _ = strings.Cut(section, "\n## ")
+		var got []answer
+		for line := range strings.SplitSeq(section, "\n") {
+			if m := gatewayRow.FindStringSubmatch(line); m != nil {
+				status, err := strconv.Atoi(m[2])
+				require.NoError(t, err)
+				got = append(got, answer{m[1], status})
+			}
+		}
+		require.ElementsMatch(t, want, got)
+	})
+	t.Run("the guide has every variable that instances get from agents", func(t *testing.T) {
+		src, err := readSource(repository)
+		require.NoError(t, err)
+		_, section, ok := strings.Cut(all["docs/guides/deploy.md"], "\n## What an instance sees\n")
+		require.True(t, ok)
+		section, _, _ = strings.Cut(section, "\n## ")
+		variable := regexp.MustCompile(`^(WINDLASS_[A-Z_]+|PORT|(CUDA|NVIDIA)_VISIBLE_DEVICES)$`)
+		found := map[string]bool{}
+		for _, dir := range []string{runtimeDir, runtimeDir + "/process", runtimeDir + "/kubernetes/render"} {
+			require.NotNil(t, src.packages[dir], dir)
+			for _, f := range src.packages[dir].files {
+				ast.Inspect(f, func(n ast.Node) bool {
+					if e, ok := n.(ast.Expr); ok {
+						if name, ok := literalText(e); ok && variable.MatchString(name) {
+							found[name] = true
+							require.Contains(t, section, "`"+name+"`", dir)
+						}
+					}
+					return true
+				})
+			}
+		}
+		require.Greater(t, len(found), 15, "in which packages are these variables now?")
+	})
+	t.Run("the reference has every environment variable of commands", func(t *testing.T) {
+		page := all["docs/reference/cli.md"]
+		constants := regexp.MustCompile(`(?m)^\s*(?:const )?[eE]nv\w+\s*= "(\w+)"`)
+		found := 0
+		for _, dir := range []string{"cli", "clientconfig", "dev"} {
+			files, err := filepath.Glob(repository + "/apps/windlass/internal/" + dir + "/*.go")
+			require.NoError(t, err)
+			for _, path := range files {
+				text, err := os.ReadFile(path)
+				require.NoError(t, err)
+				for _, m := range constants.FindAllStringSubmatch(string(text), -1) {
+					found++
+					require.Contains(t, page, m[1], path)
+				}
+			}
+		}
+		require.Greater(t, found, 5)
 	})
 	t.Run("commands of shell blocks are commands with these flags", func(t *testing.T) {
 		for page, text := range all {

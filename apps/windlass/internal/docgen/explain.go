@@ -14,7 +14,9 @@ import (
 const troubleshooting = "docs/guides/troubleshooting.md"
 
 var (
-	reasonRow    = regexp.MustCompile("^\\| `(\\w+)` \\| (.+) \\| (.+) \\|$")
+	reasonRow = regexp.MustCompile("^\\| `(\\w+)` \\| (.+) \\| (.+) \\|$")
+	// gatewayRow has the status of the answer, too.
+	gatewayRow   = regexp.MustCompile("^\\| `(\\w+)` \\| (\\d{3}) \\| (.+) \\| (.+) \\|$")
 	markdownLink = regexp.MustCompile(`\[([^\]]+)\]\(([^)]+)\)`)
 )
 
@@ -42,7 +44,11 @@ func explainedIn(page string) ([]explain.Entry, error) {
 			if where, ok := strings.CutPrefix(line, "Where to see one: "); ok {
 				seen = plainText(where)
 			}
-			if m := reasonRow.FindStringSubmatch(line); m != nil {
+			m := reasonRow.FindStringSubmatch(line)
+			if g := gatewayRow.FindStringSubmatch(line); g != nil {
+				m = []string{g[0], g[1], "status " + g[2] + ": " + g[3], g[4]}
+			}
+			if m != nil {
 				if seen == "" {
 					return nil, fmt.Errorf("the section %q has no line `Where to see one: ...` before its table", title)
 				}

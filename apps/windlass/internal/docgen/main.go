@@ -118,6 +118,7 @@ These pages are generated from the code.
 | [flags.md](flags.md) | flags and environment variables of the control plane, agent, gateway and model server |
 | [app-file.md](app-file.md) | every field of an app's file |
 | [app.schema.json](app.schema.json) | JSON schema of an app's file, for editors |
+| [OpenAPI](../../proto/gen/openapi/windlass.swagger.json) | every call of the API with its fields; [how to call it](../guides/control-plane.md#api) |
 | [charts.md](charts.md) | every value of the Helm charts |
 | [preset-file.md](preset-file.md) | every field of a preset's file, and the variables of its expressions |
 | [preset.schema.json](preset.schema.json) | JSON schema of a preset's file, for editors |

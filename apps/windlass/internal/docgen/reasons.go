@@ -17,6 +17,7 @@ const (
 	scalerDir  = "apps/controlplane/internal/scaler"
 	pinsDir    = "apps/controlplane/internal/plan/pins"
 	rollupDir  = "apps/controlplane/internal/rollup"
+	agentDir   = "apps/agent/internal/reconcile"
 	remedy     = "[Troubleshooting](../guides/troubleshooting.md) has the cause and the remedy of each.\n\n"
 )
 
@@ -54,8 +55,8 @@ func instanceReasons(s *source) (string, error) {
 		remedy + reasonTable(all), nil
 }
 
-// rolloutConstants returns the reasons that the control plane sets. Some have the same name as a reason of an
-// agent.
+// rolloutConstants returns the reasons that the control plane sets, and those with which an agent says that it waits.
+// Some have the same name as a reason of an instance.
 func rolloutConstants(s *source) ([]constant, error) {
 	all, err := s.constantsWithPrefix(planDir, "Reason")
 	if err != nil {
@@ -66,8 +67,29 @@ func rolloutConstants(s *source) ([]constant, error) {
 		return nil, err
 	}
 	all = append(all, more...)
+	waits, err := waitConstants(s)
+	if err != nil {
+		return nil, err
+	}
+	all = append(all, waits...)
 	slices.SortFunc(all, func(a, b constant) int { return strings.Compare(a.value, b.value) })
 	return slices.CompactFunc(all, func(a, b constant) bool { return a.value == b.value }), nil
+}
+
+// waitConstants returns the reasons with which an agent says that an app or a deployment waits. An agent's code that
+// is a history entry is not one of them.
+func waitConstants(s *source) ([]constant, error) {
+	all, err := s.constantsWithPrefix(agentDir, "code")
+	if err != nil {
+		return nil, err
+	}
+	entries, err := historyEntries(s)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(all, func(c constant) bool {
+		return slices.ContainsFunc(entries, func(e entry) bool { return e.name == c.value })
+	}), nil
 }
 
 func rolloutReasons(s *source) (string, error) {
@@ -75,7 +97,7 @@ func rolloutReasons(s *source) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return generated + "# Reasons of deployments, rollouts and regions\n\nThe control plane gives these reasons itself. A deployment or region that fails for what its instances say " +
+	return generated + "# Reasons of deployments, rollouts and regions\n\nThe control plane gives these reasons itself, or an agent gives them while an app or a deployment waits in its region. A deployment or region that fails for what its instances say " +
 		"carries the [reason of the instance](instance-reasons.md). `windlass rollout status APP` shows them. " + remedy + reasonTable(all), nil
 }
 
