@@ -148,7 +148,7 @@ func (s *acmeServer) until(t *testing.T, r *running, host string, holds func(*x5
 
 func whichever(*x509.Certificate) bool { return true }
 
-func TestCertificatesComeByACMEForHostsThatAreRouted(t *testing.T) { //nolint:tparallel // its subtests share a port that nothing listens on
+func TestACME_CertificatesAreForRoutedHosts(t *testing.T) { //nolint:tparallel // its subtests share a port that nothing listens on
 	t.Parallel()
 	dead, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -219,7 +219,7 @@ func TestCertificatesComeByACMEForHostsThatAreRouted(t *testing.T) { //nolint:tp
 	}
 }
 
-func TestCertificatesAreRenewedWhileTheyServe(t *testing.T) {
+func TestACME_CertificatesAreRenewedWhileTheyServe(t *testing.T) {
 	t.Parallel()
 	server := startACME(t)
 	r := start(t, func(c *gateway.Config) { c.TLSListen, c.ACME = "127.0.0.1:0", server.config(filepath.Dir(c.StateFile)) })
@@ -286,7 +286,7 @@ func TestOrder_IsMadeByOneOfGatewaysThatShareAFolder(t *testing.T) {
 	require.EqualValues(t, 2*len(app.Hosts), server.orders.Load())
 }
 
-func TestOrdersForSeveralHostsDoNotWaitForEachOther(t *testing.T) {
+func TestACME_OrdersDoNotWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	server := startACME(t)
 	r := start(t, func(c *gateway.Config) { c.TLSListen, c.ACME = "127.0.0.1:0", server.config(filepath.Dir(c.StateFile)) })

@@ -18,7 +18,7 @@ import (
 
 // A client that stops midway is answered and let go, and what it has sent is no request
 // to an instance, or one without end.
-func TestClientsThatStopMidwayAreLetGo(t *testing.T) {
+func TestClient_ThatStopsMidwayIsReleased(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		t.Parallel()
 		long := strings.Repeat("x", 100<<10) // too long to be kept

@@ -73,7 +73,7 @@ func takeDescriptors(t *testing.T) (giveBack func()) {
 }
 
 // A gateway that has run out of descriptors says so, and blames no instance for it.
-func TestLackOfDescriptorsIsTheGateways(t *testing.T) {
+func TestDescriptors_LackOfThemIsNoFaultOfInstances(t *testing.T) {
 	if !runAlone(t) { // other tests close descriptors, and need them
 		return
 	}

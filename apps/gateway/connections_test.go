@@ -20,7 +20,7 @@ import (
 
 // Where there are as many connections as there may be, the one that is idle for longest makes room. One
 // with a request stays, whichever way that goes.
-func TestConnectionsHaveALimit(t *testing.T) {
+func TestConnections_HaveALimit(t *testing.T) {
 	for name, limits := range map[string]conns.Limits{"in all": {Total: 3, PerAddress: -1}, "by address": {PerAddress: 3}} {
 		t.Run(name, func(t *testing.T) {
 			bothEngines(t, func(t *testing.T) {

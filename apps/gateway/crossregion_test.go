@@ -170,7 +170,7 @@ func TestCrossRegion_RegionWithoutReadyInstancesHandsOver(t *testing.T) {
 
 // What is told of other regions is a few seconds old: a request waits in the queue meanwhile, and goes
 // to the other region as soon as that is known to have an instance.
-func TestAcrossQueuedRequestsGoToARegionThatComesUp(t *testing.T) {
+func TestCrossRegion_QueuedRequestsGoToARegionThatComesUp(t *testing.T) {
 	here, there := start(t, equallyNear), start(t, nil)
 	there.put(t, crossing(failover, instance(t, named("there"))))
 	app := crossing(failover)
@@ -185,7 +185,7 @@ func TestAcrossQueuedRequestsGoToARegionThatComesUp(t *testing.T) {
 }
 
 // Hosts that nothing serves now are known: a client may come again.
-func TestHostsWithoutTargetsAnswer503(t *testing.T) {
+func TestHost_WithoutTargetsAnswers503(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
 		app := echo()
@@ -390,7 +390,7 @@ func TestCrossRegion_RegionOverItsLimitHandsOver(t *testing.T) {
 
 // Who owns a region tells where its gateways are. An address that the operator of this gateway
 // does not allow gets no connection, whatever is known of how near it is.
-func TestRegionsAreReachedAtAllowedAddressesOnly(t *testing.T) {
+func TestCrossRegion_OnlyAllowedAddressesAreCalled(t *testing.T) {
 	near := func(c *gateway.Config) {
 		c.NeighbourAllow = nil
 		c.Near = func(context.Context, *url.URL) (time.Duration, error) { return time.Millisecond, nil }
@@ -419,7 +419,7 @@ func TestRegionsAreReachedAtAllowedAddressesOnly(t *testing.T) {
 
 // Other regions are reached by TLS, with the certificate of the app's host; and what was known
 // of them is kept over a restart without agent.
-func TestRegionsAreReachedByTLSAndRemembered(t *testing.T) {
+func TestCrossRegion_UsesTLSAndRemembersRegions(t *testing.T) {
 	t.Parallel()
 	certs := t.TempDir()
 	certify(t, certs)

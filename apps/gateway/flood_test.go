@@ -36,7 +36,7 @@ func ping(t *testing.T, data [8]byte) []byte {
 }
 
 // What one connection of HTTP/2 sends without end costs memory that has a bound, and others are served.
-func TestFloodsOfHTTP2AreBounded(t *testing.T) {
+func TestHTTP2_FloodsAreBounded(t *testing.T) {
 	// Of requests, a connection may have a thousand at a time. Each costs up to 64 KiB for its
 	// header or for two buffers that pass its body on, and two connections with buffers.
 	const bound, boundOfRequests = 16 << 20, 1000 * (128 << 10)

@@ -24,7 +24,7 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-func TestWeightsHoldThroughSocketsFromTheAcknowledgementOn(t *testing.T) {
+func TestWeights_HoldFromTheAcknowledgementOn(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
 		before, after := instance(t, named("old")), instance(t, named("new"))
@@ -67,7 +67,7 @@ func TestWeightsHoldThroughSocketsFromTheAcknowledgementOn(t *testing.T) {
 	})
 }
 
-func TestTokensArriveOneByOne(t *testing.T) {
+func TestTokens_ArriveOneByOne(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
 		next := make(chan string)
@@ -169,7 +169,7 @@ func TestRetry_RepeatsOnlyWhatMayBeSentTwice(t *testing.T) {
 	})
 }
 
-func TestInstancesThatMisbehaveAreTold(t *testing.T) {
+func TestInstance_FaultsAreReported(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		release := make(chan struct{})
 		defer close(release)
@@ -233,7 +233,7 @@ func TestInstancesThatMisbehaveAreTold(t *testing.T) {
 	})
 }
 
-func TestErrorsOfTheGatewayAreForPrograms(t *testing.T) {
+func TestErrors_AreForPrograms(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
 		app := echo(instance(t, named("a")))
@@ -282,7 +282,7 @@ func TestErrorsOfTheGatewayAreForPrograms(t *testing.T) {
 	})
 }
 
-func TestHeadersAreBoundedAndTellWhoAsks(t *testing.T) {
+func TestHeaders_AreBoundedAndNameTheClient(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
 		seen := make(chan http.Header, 1)

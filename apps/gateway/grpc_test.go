@@ -135,7 +135,7 @@ func (r *harness) grpc(t *testing.T) grpc_testing.TestServiceClient {
 // What grpc-go's client and server say to each other without TLS is the same on every path: through
 // a gateway, through a region's where the app does not run, and through another region's, with TLS
 // in between or without.
-func TestGRPCWithoutTLSIsTheSameAcrossRegions(t *testing.T) { //nolint:tparallel // its subtests share gateways
+func TestGRPC_WithoutTLSIsTheSameAcrossRegions(t *testing.T) { //nolint:tparallel // its subtests share gateways
 	t.Parallel()
 	certs := t.TempDir()
 	certify(t, certs)
@@ -291,7 +291,7 @@ func isOurs(t *testing.T, err error, code codes.Code, reason windlassv1.ErrorRea
 }
 
 // What a call came to counts, by any of the ways in which a server says that.
-func TestCallsOfGRPCCountByTheirStatus(t *testing.T) {
+func TestGRPC_CallsCountByTheirStatus(t *testing.T) {
 	r := start(t, nil)
 	instance, address := startGRPC(t)
 	r.put(t, echo(address))
@@ -317,7 +317,7 @@ func TestCallsOfGRPCCountByTheirStatus(t *testing.T) {
 }
 
 // A client may go away while its gateway waits for what it sends, and at any moment of that.
-func TestClientsOfStreamsThatGoAwayEndNoGateway(t *testing.T) {
+func TestGRPC_ClientsThatLeaveStreamsEndNoGateway(t *testing.T) {
 	t.Parallel()
 	r := start(t, nil)
 	_, address := startGRPC(t)

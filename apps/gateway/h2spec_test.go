@@ -27,8 +27,8 @@ var knownOfHTTP2 = map[string]string{
 	"http2/8.1.2.2/2": "net/http answers 400 to fields of a connection, where RFC 9113 has the stream reset",
 }
 
-// TestConformanceOfHTTP2 runs h2spec, whose cases are of RFC 7540 and 7541, against a gateway.
-func TestConformanceOfHTTP2(t *testing.T) { //nolint:tparallel // h2spec has one standard output
+// TestHTTP2_Conformance runs h2spec, whose cases are of RFC 7540 and 7541, against a gateway.
+func TestHTTP2_Conformance(t *testing.T) { //nolint:tparallel // h2spec has one standard output
 	t.Parallel()
 	// Some cases wait for nothing to come, others for the end of a connection, which net/http gives a
 	// second after its GOAWAY.

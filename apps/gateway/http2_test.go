@@ -240,7 +240,7 @@ func runFrames(t *testing.T, cases []framesCase) {
 // A client that takes each request back as soon as it is sent (CVE-2023-44487) costs what
 // its handlers cost. No more of them are under way than the client may have streams, and
 // other clients are served.
-func TestStreamsThatAreResetAtOnceDoNotHoldUpOtherClients(t *testing.T) {
+func TestHTTP2_ResetStreamsDoNotDelayOtherClients(t *testing.T) {
 	r := start(t, nil)
 	instance := startRecorder(t)
 	r.put(t, echo(instance.address))

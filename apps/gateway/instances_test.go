@@ -352,7 +352,7 @@ func TestInstance_LateAnswerThatHangsIsCut(t *testing.T) {
 
 // Names of fields are anybody's to write as they like (RFC 9110, section 5.1), and the short
 // way leaves them so: that it did is how this tells which way a request went.
-func TestPlainRequestsGoTheShortWay(t *testing.T) {
+func TestFastPath_HasPlainRequests(t *testing.T) {
 	r := start(t, nil)
 	r.put(t, echo(instance(t, func(w http.ResponseWriter, q *http.Request) {
 		w.Header()["x-WAY"] = []string{"y"}

@@ -93,7 +93,7 @@ func TestMetrics_AreByDeployment(t *testing.T) {
 }
 
 // A request that fails has no tokens, whatever the answer before it on its connection had.
-func TestTokensOfAnAnswerAreCountedOnce(t *testing.T) {
+func TestTokens_OfAnAnswerAreCountedOnce(t *testing.T) {
 	const version = "version=1,windlass_deployment=dep_1"
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
@@ -115,7 +115,7 @@ func TestTokensOfAnAnswerAreCountedOnce(t *testing.T) {
 
 // What is under way, waits, failed or was repeated is told of each app and version by itself,
 // though two apps have one name, as those of two environments may.
-func TestAppsOfOneNameAreToldApart(t *testing.T) {
+func TestMetrics_SeparateAppsOfOneName(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
 		release := make(chan struct{})

@@ -23,7 +23,7 @@ import (
 )
 
 // gRPC is HTTP/2 with trailers, to the instance, too.
-func TestGRPCPassesWithItsTrailers(t *testing.T) {
+func TestGRPC_PassesWithItsTrailers(t *testing.T) {
 	r := start(t, nil)
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)

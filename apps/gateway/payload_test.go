@@ -40,7 +40,7 @@ func (l *payloadLines) until(t *testing.T, n int) []string {
 	return all
 }
 
-func TestPayloadsAreLoggedOfAppsThatWantIt(t *testing.T) {
+func TestPayload_IsLoggedForAppsThatAsk(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		to := &payloadLines{}
 		r := start(t, func(c *gateway.Config) { c.Payloads = to })

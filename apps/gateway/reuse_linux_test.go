@@ -23,7 +23,7 @@ func TestBacklog_IsKnown(t *testing.T) {
 	require.False(t, hasQueued(l))
 }
 
-func TestNewConnectionsGoToTheSuccessor(t *testing.T) {
+func TestRestart_NewConnectionsGoToTheSuccessor(t *testing.T) {
 	leaves, err := listenShared(t.Context(), "127.0.0.1:0")
 	require.NoError(t, err)
 	stays, err := listenShared(t.Context(), leaves.Addr().String())

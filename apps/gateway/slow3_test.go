@@ -52,7 +52,7 @@ func request3(t *testing.T, ctx context.Context, address string) *http.Request {
 }
 
 // Clients of HTTP/3 that send slowly are refused as others are, and no instance is blamed.
-func TestSlowUploadsOfHTTP3AreTheClients(t *testing.T) {
+func TestHTTP3_SlowUploadIsTheClientsFault(t *testing.T) {
 	const clients = 6 // one more than the failures that eject
 	r, config, address := startHTTP3(t, func(c *gateway.Config) { c.MinBodyRate, c.RateAfter = 10<<20, 300*time.Millisecond })
 	app := echo(instance(t, func(w http.ResponseWriter, q *http.Request) { _, _ = io.Copy(io.Discard, q.Body) }))
@@ -98,7 +98,7 @@ func TestSlowUploadsOfHTTP3AreTheClients(t *testing.T) {
 }
 
 // A client of HTTP/3 that takes an answer slowly is cut off, and the instance has its place back.
-func TestSlowReadersOfHTTP3AreCutOff(t *testing.T) {
+func TestHTTP3_SlowReaderIsCutOff(t *testing.T) {
 	r, config, address := startHTTP3(t, func(c *gateway.Config) { c.MinAnswerRate, c.RateAfter = 100<<20, 200*time.Millisecond })
 	block := strings.Repeat("x", 1<<20)
 	app := echo(instance(t, func(w http.ResponseWriter, q *http.Request) {
@@ -127,7 +127,7 @@ func TestSlowReadersOfHTTP3AreCutOff(t *testing.T) {
 
 // Halves of requests of HTTP/3 cost memory that has a bound, and are gone with their connection, which
 // ends because none of them is a request.
-func TestHalvesOfRequestsOfHTTP3AreBounded(t *testing.T) {
+func TestHTTP3_HalfRequestsAreBounded(t *testing.T) {
 	const connections, streams, part, bound = 10, 99, 8 << 10, 64 << 20
 	r, config, address := startHTTP3(t, func(c *gateway.Config) { c.HeaderTimeout = 3 * time.Second })
 	r.put(t, echo(instance(t, named("a"))))
@@ -182,7 +182,7 @@ func halfOf3(method string) (first, rest []byte) {
 
 // A stream of HTTP/3 whose header does not end in time is reset. Its connection, the other requests and the
 // streams that it may have go on.
-func TestHTTP3HeadersHaveADeadline(t *testing.T) {
+func TestHTTP3_HeadersHaveADeadline(t *testing.T) {
 	const header, streams = time.Second, 99
 	r, config, address := startHTTP3(t, func(c *gateway.Config) { c.HeaderTimeout = header })
 	release := make(chan struct{})
@@ -279,7 +279,7 @@ func TestHTTP3HeadersHaveADeadline(t *testing.T) {
 // A client that sends halves of headers again and again loses its connection, however it ends them, and its address gets
 // no further connection of HTTP/3 for a time. A connection of the same address whose requests are whole goes on, and
 // so does TCP.
-func TestHTTP3HalvesThatGoOnEndTheConnection(t *testing.T) {
+func TestHTTP3_HalfRequestsThatGoOnEndTheConnection(t *testing.T) {
 	for name, end := range map[string]func(*quic.Stream){
 		"reset by the gateway": func(s *quic.Stream) { _, _ = s.Read(make([]byte, 1)) },
 		"reset by the client":  func(s *quic.Stream) { s.CancelWrite(quic.StreamErrorCode(http3.ErrCodeRequestCanceled)) },
@@ -347,7 +347,7 @@ func TestHTTP3HalvesThatGoOnEndTheConnection(t *testing.T) {
 }
 
 // Requests of which the client takes no answer are whole: they are no fault.
-func TestHTTP3RequestsThatAreCancelledAreNoFault(t *testing.T) {
+func TestHTTP3_CancelledRequestsAreNoFault(t *testing.T) {
 	r, config, address := startHTTP3(t, func(*gateway.Config) {})
 	r.put(t, echo(instance(t, func(_ http.ResponseWriter, q *http.Request) { <-q.Context().Done() })))
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -370,7 +370,7 @@ func TestHTTP3RequestsThatAreCancelledAreNoFault(t *testing.T) {
 
 // A gateway that stops tells clients of HTTP/3 which of their requests it handles: those that it has begun.
 // Later ones are rejected, so that they can be sent elsewhere.
-func TestHTTP3SaysWhichRequestsItLeaves(t *testing.T) {
+func TestHTTP3_SaysWhichRequestsItLeaves(t *testing.T) {
 	r, config, address := startHTTP3(t, func(*gateway.Config) {})
 	began, release := make(chan struct{}), make(chan struct{})
 	finish := sync.OnceFunc(func() { close(release) })

@@ -29,7 +29,7 @@ func drip(conn net.Conn) {
 
 // Clients that send slowly are refused, and nothing of it is the instance's: they hold its place for a
 // bounded time, and neither ejection nor the share of errors that rollouts go by tells of them.
-func TestSlowUploadsAreTheClients(t *testing.T) {
+func TestSlowUpload_IsTheClientsFault(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		const clients = 6 // one more than the failures that eject
 		for name, header := range map[string]string{
@@ -131,7 +131,7 @@ func (zeros) Read(p []byte) (int, error) {
 }
 
 // A client that takes an answer slowly is cut off, and the instance has its place back.
-func TestSlowReadersAreCutOff(t *testing.T) {
+func TestSlowReader_IsCutOff(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, func(c *gateway.Config) {
 			c.MinAnswerRate, c.RateAfter = 100<<20, 200*time.Millisecond
@@ -171,7 +171,7 @@ func TestSlowReadersAreCutOff(t *testing.T) {
 }
 
 // A websocket on which neither side says anything ends, and the instance has its place back.
-func TestSilentWebsocketsEnd(t *testing.T) {
+func TestSilentWebsocket_Ends(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, func(c *gateway.Config) { c.UpgradedIdle = 200 * time.Millisecond })
 		told := make(chan error, 1)
@@ -205,7 +205,7 @@ func TestSilentWebsocketsEnd(t *testing.T) {
 }
 
 // Any client may ask an app for a stream that has nothing to say. It ends, and no instance is ejected for it.
-func TestSilentStreamsEjectNoInstance(t *testing.T) {
+func TestSilentStream_EjectsNoInstance(t *testing.T) {
 	const streams = 6 // one more than the failures that eject
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)

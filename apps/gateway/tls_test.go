@@ -147,7 +147,7 @@ func TestHTTP3_ServesClientsThatKnow(t *testing.T) {
 	r.wait(t)
 }
 
-func TestFlagsThatCannotBeAreNamed(t *testing.T) {
+func TestFlags_BadOnesAreNamed(t *testing.T) {
 	for want, args := range map[string][]string{
 		"--agent":                                 {},
 		"use unix:PATH":                           {"--agent", "somewhere"},

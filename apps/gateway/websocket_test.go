@@ -38,7 +38,7 @@ func (w websocket) echoes(t *testing.T) {
 
 // A websocket is an HTTP upgrade and then bytes in both directions: by TLS as without, and while a
 // gateway leaves for as long as others have, too.
-func TestWebsocketsCarryBytesBothWaysUntilTheGatewayHasToEnd(t *testing.T) {
+func TestWebsocket_CarriesBytesBothWaysUntilTheGatewayEnds(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		dir := t.TempDir()
 		roots := certify(t, dir)

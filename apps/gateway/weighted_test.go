@@ -117,7 +117,7 @@ func TestWeighted_FasterInstanceHasMoreRequests(t *testing.T) {
 
 // The instances are equally fast and say how loaded they are: in each format, in the header and in
 // trailers. Clients do not see it, except on routes whose strategy does not read it.
-func TestInstancesThatSayTheirLoadHaveRequestsByIt(t *testing.T) {
+func TestWeighted_InstancesGetRequestsByTheirReportedLoad(t *testing.T) {
 	t.Parallel()
 	for name, say := range map[string]func(w http.ResponseWriter, utilization float64){
 		"text": func(w http.ResponseWriter, u float64) {
@@ -211,7 +211,7 @@ func TestWeighted_UnreadableLoadIsIgnored(t *testing.T) {
 }
 
 // grpc-go's own servers say their load in the binary trailer of each call.
-func TestGRPCServersSayTheirLoad(t *testing.T) {
+func TestWeighted_GRPCServersReportTheirLoad(t *testing.T) {
 	t.Parallel()
 	r := start(t, nil)
 	startReporting := func(utilization float64) (*counted, string) {

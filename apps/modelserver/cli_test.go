@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestFlagDefaultsAreTheZeroConfigsDefaults(t *testing.T) {
+func TestFlags_DefaultsAreTheZeroConfigs(t *testing.T) {
 	var cfg Config
 	parser, err := kong.New(&cfg)
 	require.NoError(t, err)

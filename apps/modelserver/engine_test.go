@@ -585,7 +585,7 @@ func TestEngineStops(t *testing.T) {
 	})
 }
 
-func TestThroughputIsOfTheLastWholeSecond(t *testing.T) {
+func TestThroughput_IsOfTheLastWholeSecond(t *testing.T) {
 	var s throughput
 	at := func(second int64) time.Time { return time.Unix(second, 5) }
 	s.advanceSecond(at(10))

@@ -28,7 +28,7 @@ func TestNeverReady_HoldsUntilLifted(t *testing.T) {
 	require.Equal(t, 503, e.do("POST", "/v1/completions", sayA).status)
 }
 
-func TestCrashAtStartEndsBeforeListening(t *testing.T) {
+func TestCrash_AtStartIsBeforeListening(t *testing.T) {
 	s, err := New(Config{Faults: Faults{CrashAtStart: true, ExitCode: 3}})
 	require.NoError(t, err)
 	var exit *ExitError
@@ -61,7 +61,7 @@ func TestCrash_ComesAtItsTime(t *testing.T) {
 	})
 }
 
-func TestHealthFailsWithinItsWindowOnly(t *testing.T) {
+func TestHealth_FailsWithinItsWindowOnly(t *testing.T) {
 	f := Faults{FailHealth: true, FailHealthAfter: Duration(10 * time.Second), FailHealthUntil: Duration(20 * time.Second)}
 	require.False(t, f.healthFails(0))
 	require.False(t, f.healthFails(10*time.Second-1))
@@ -80,7 +80,7 @@ func TestHealthFailsWithinItsWindowOnly(t *testing.T) {
 	e.awaitHealth(http.StatusOK)
 }
 
-func TestErrorsComeAtTheirRate(t *testing.T) {
+func TestFaults_ErrorsComeAtTheirRate(t *testing.T) {
 	e := startReady(t, Config{Seed: 11, Faults: Faults{ErrorRate: 0.5}})
 	failed := 0
 	for range 60 {
@@ -96,7 +96,7 @@ func TestErrorsComeAtTheirRate(t *testing.T) {
 	e.awaitLoad(0, 0)
 }
 
-func TestSlownessStretchesEveryWait(t *testing.T) {
+func TestSlowness_StretchesEveryWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		var at []time.Duration
@@ -111,7 +111,7 @@ func TestSlownessStretchesEveryWait(t *testing.T) {
 	require.Positive(t, newPace(1<<62, 1, 1e6).first)
 }
 
-func TestHangAnswersNothingButMetricsAndFaults(t *testing.T) {
+func TestHang_AnswersOnlyMetricsAndFaults(t *testing.T) {
 	e := startReady(t, Config{AllowFaultAPI: true})
 	e.do("POST", "/faults", `{"hang":true}`)
 	for _, ask := range [][3]string{{"GET", "/health", ""}, {"POST", "/v1/completions", sayA}} {
@@ -133,7 +133,7 @@ func TestHangAnswersNothingButMetricsAndFaults(t *testing.T) {
 	require.Equal(t, 200, (<-late).status, "a request that hung is answered when the fault is lifted")
 }
 
-func TestIgnoredSIGTERMKeepsServingUntilTheFaultIsLifted(t *testing.T) {
+func TestIgnoredSIGTERM_ServesUntilTheFaultIsRemoved(t *testing.T) {
 	e := startReady(t, Config{AllowFaultAPI: true, Faults: Faults{IgnoreSIGTERM: true}})
 	e.stop()
 	require.Equal(t, 200, e.do("POST", "/v1/completions", sayA).status)
@@ -154,7 +154,7 @@ func TestHog_HoldsItsMemory(t *testing.T) {
 	require.Empty(t, resizeHog(hog, 0))
 }
 
-func TestLogNoiseComesAtItsRate(t *testing.T) {
+func TestLogNoise_ComesAtItsRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out lockedBuffer
 		s, err := New(Config{Logger: slog.New(slog.NewTextHandler(&out, nil)), Faults: Faults{LogLines: 100}})
@@ -198,7 +198,7 @@ func TestFaults_MergeAndUnknownOnesAreRefused(t *testing.T) {
 	require.Equal(t, Faults{}.withDefaults(), parse[Faults](t, e.do("DELETE", "/faults", "").body))
 }
 
-func TestSlotsPassInOrderAndNoneIsLost(t *testing.T) {
+func TestSlots_PassInOrderAndNoneIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &admission{slots: 1, queue: 3}
 		first, err := a.acquire(t.Context())

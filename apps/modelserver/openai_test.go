@@ -15,7 +15,7 @@ const never = 0.001
 
 const helloChat = `{"model":"echo","messages":[{"role":"system","content":"be brief"},{"role":"user","content":"hello brave new world"}]%s}`
 
-func TestChatCompletionEchoesTheLastUserMessage(t *testing.T) {
+func TestChat_EchoesTheLastUserMessage(t *testing.T) {
 	e := startReady(t, Config{VersionLabel: "v7"})
 	r := e.do("POST", "/v1/chat/completions", fmt.Sprintf(helloChat, ""))
 	require.Equal(t, http.StatusOK, r.status, string(r.body))
@@ -34,7 +34,7 @@ func TestChatCompletionEchoesTheLastUserMessage(t *testing.T) {
 	require.Equal(t, 10, c.Usage.TotalTokens)
 }
 
-func TestCompletionHonoursLimitsAndStop(t *testing.T) {
+func TestCompletion_HonoursLimitsAndStop(t *testing.T) {
 	e := startReady(t, Config{})
 	for name, tc := range map[string]struct {
 		body, text, finish string
@@ -66,13 +66,13 @@ func TestCompletionHonoursLimitsAndStop(t *testing.T) {
 	}
 }
 
-func TestChatContentMayComeInParts(t *testing.T) {
+func TestChat_ContentMayComeInParts(t *testing.T) {
 	e := startReady(t, Config{})
 	r := e.do("POST", "/v1/chat/completions", `{"model":"echo","messages":[{"role":"user","content":[{"type":"text","text":"two "},{"type":"text","text":"parts"}]}]}`)
 	require.Equal(t, "two parts", parse[clientCompletion](t, r.body).Choices[0].Message.Content)
 }
 
-func TestStreamsAreWholeForAClient(t *testing.T) {
+func TestStream_IsWholeForAClient(t *testing.T) {
 	e := startReady(t, Config{VersionLabel: "v2"})
 	for _, path := range []string{"/v1/chat/completions", "/v1/completions"} {
 		for _, withUsage := range []bool{false, true} {
@@ -133,7 +133,7 @@ func TestStream_FirstTokenPrecedesTheSecond(t *testing.T) {
 	require.Zero(t, e.metric("vllm:kv_cache_usage_perc"))
 }
 
-func TestBadRequestsAreRefusedInOpenAIsForm(t *testing.T) {
+func TestErrors_HaveOpenAIsForm(t *testing.T) {
 	e := startReady(t, Config{MaxBodyBytes: 2000, MaxModelLen: 20})
 	for name, tc := range map[string]struct {
 		method, path, body string
@@ -184,7 +184,7 @@ func TestBadRequestsAreRefusedInOpenAIsForm(t *testing.T) {
 	require.EqualValues(t, 1, e.metric("modelserver_http_responses_total", "code", "413"))
 }
 
-func TestModelsAreListed(t *testing.T) {
+func TestModels_AreListed(t *testing.T) {
 	e := startReady(t, Config{Model: "acme/parrot"})
 	type object struct{ ID, Object string }
 	list := parse[struct {

@@ -9,7 +9,7 @@ import (
 	"github.com/windlass-run/windlass/apps/modelserver"
 )
 
-func TestParseArgsTakesWhatItKnowsOutOfAnotherProgramsCommandLine(t *testing.T) {
+func TestParseArgs_ReadsTheCommandLineOfAnotherProgram(t *testing.T) {
 	t.Setenv("MODELSERVER_CONCURRENCY", "77") // of this process: it must not be read
 	env := map[string]string{"MODELSERVER_FAULT_NEVER_READY": "true", "MODELSERVER_LOAD_TIME": "9s", "PORT": "7000"}
 	cfg, portGiven, err := modelserver.ParseArgs(
@@ -26,7 +26,7 @@ func TestParseArgsTakesWhatItKnowsOutOfAnotherProgramsCommandLine(t *testing.T) 
 	require.Equal(t, 8, cfg.Concurrency, "the default")
 }
 
-func TestParseArgsSaysWhichValueDoesNotFit(t *testing.T) {
+func TestParseArgs_SaysWhichValueDoesNotFit(t *testing.T) {
 	_, _, err := modelserver.ParseArgs([]string{"--load-time", "soon"}, nil)
 	require.ErrorContains(t, err, "--load-time")
 	_, _, err = modelserver.ParseArgs([]string{"--port"}, nil)

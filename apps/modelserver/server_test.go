@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestHealthIs503UntilTheModelIsLoaded(t *testing.T) {
+func TestHealth_Is503UntilTheModelIsLoaded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, err := New(Config{LoadTime: time.Minute})
 		require.NoError(t, err)
@@ -71,7 +71,7 @@ func TestQueue_FullRefusesWith429AndLosesNoRequest(t *testing.T) {
 	require.EqualValues(t, 1, e.metric("modelserver_http_responses_total", "code", "429"))
 }
 
-func TestStoppingAnswersEveryAcceptedRequest(t *testing.T) {
+func TestStop_AnswersEveryAcceptedRequest(t *testing.T) {
 	e := startReady(t, Config{TokenRate: 100, Concurrency: 2, Queue: 8})
 	leave := e.occupy(2)
 	var running sync.WaitGroup
@@ -159,7 +159,7 @@ func TestSeed_GivesTheSameIDsAndFailures(t *testing.T) {
 	require.NotEqual(t, run(0), run(0), "seed 0 is random")
 }
 
-func TestConfigErrorsNameTheFlag(t *testing.T) {
+func TestConfig_ErrorNamesTheFlag(t *testing.T) {
 	for flag, cfg := range map[string]Config{
 		"--port":                {Port: 70000},
 		"--version-label":       {VersionLabel: "v1\r\nX-Evil: 1"},

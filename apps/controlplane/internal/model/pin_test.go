@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestSharesAreExact(t *testing.T) {
+func TestShares_AreExact(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name string

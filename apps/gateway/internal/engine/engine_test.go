@@ -300,7 +300,7 @@ func TestClient_ThatLeavesIsSeen(t *testing.T) {
 }
 
 // Connections of other listeners must be served by net/http.
-func TestModeFits(t *testing.T) {
+func TestMode_Fits(t *testing.T) {
 	t.Parallel()
 	socket, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestConnectionsAreKeptForAsLongAsAnInstanceKeepsThem(t *testing.T) {
+func TestPool_KeepsConnectionsAsLongAsTheInstance(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -21,7 +21,7 @@ const ok = "HTTP/1.1 200 OK\r\n"
 
 const get = "GET /a HTTP/1.1\r\nHost: echo.local\r\n"
 
-func TestPlainRequestsAreReadInPlace(t *testing.T) {
+func TestRequest_PlainOnesAreReadInPlace(t *testing.T) {
 	t.Parallel()
 	var r Request
 	text := "POST /v1/chat?a=b%20c&d=?e HTTP/1.1\r\nhost: Echo.local:80\r\nX: \t a b \r\nContent-Length: 2\r\nConnection: Close\r\n\r\nab"
@@ -92,7 +92,7 @@ func TestParse_LeavesWhatIsNotPlain(t *testing.T) {
 	}
 }
 
-func TestAnswersAreReadOrRefused(t *testing.T) {
+func TestResponse_IsReadOrRefused(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]struct {
 		status  int
@@ -155,7 +155,7 @@ func parse(text []byte, r *Response) (int, error) {
 }
 
 // A header that arrives byte by byte is read once: what was read may be anything by then.
-func TestResponseIsParsedOnce(t *testing.T) {
+func TestResponse_IsParsedOnce(t *testing.T) {
 	t.Parallel()
 	header := ok + "Content-Length: 2\r\nX Y: z\r\n" + strings.Repeat("A: b\r\n", MaxResponseFields-3) + "Connection: close\r\n\r\n"
 	var r Response
@@ -175,7 +175,7 @@ func TestResponseIsParsedOnce(t *testing.T) {
 	require.Equal(t, []any{int64(2), true, 200}, []any{r.ContentLength, r.Close, r.Status})
 }
 
-func TestResponseHasABoundOfFields(t *testing.T) {
+func TestResponse_HasALimitOfFields(t *testing.T) {
 	t.Parallel()
 	var r Response
 	for fields, want := range map[int]error{MaxResponseFields: nil, MaxResponseFields + 1: ErrTooLarge} {
@@ -227,7 +227,7 @@ func BenchmarkResponse(b *testing.B) {
 	}
 }
 
-func TestChunksAreTakenApartHoweverTheyArrive(t *testing.T) {
+func TestChunks_AreReadHoweverTheyArrive(t *testing.T) {
 	t.Parallel()
 	const text = "5\r\nhello\r\nA ;x=\"y\"\r\n, chunked \r\n005 \r\nworld\r\n0\r\nX: y\r\nZ: 1\r\n\r\n"
 	for size := 1; size <= len(text); size++ {

@@ -50,7 +50,7 @@ func TestReport_UnreadableIsNone(t *testing.T) {
 	}
 }
 
-func TestUtilizationIsTheApplicationsAndElseTheProcessors(t *testing.T) {
+func TestUtilization_IsTheApplicationsElseTheProcessors(t *testing.T) {
 	for _, c := range []struct {
 		load                 Load
 		utilization, failing float64
@@ -70,7 +70,7 @@ func TestUtilizationIsTheApplicationsAndElseTheProcessors(t *testing.T) {
 }
 
 // What protobuf's own encoders write is read as their decoders would.
-func TestReportsOfTheStandardsOwnMessageAreRead(t *testing.T) {
+func TestReport_OfTheStandardsMessageIsRead(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		number := rapid.Float64Range(0, 1e6)
 		m := &orcav3.OrcaLoadReport{

@@ -36,7 +36,7 @@ func logged(t *testing.T, p *payload.Policy, f payload.Facts, request, answer st
 	return entry
 }
 
-func TestFieldsAreRedactedWhereverTheyAre(t *testing.T) {
+func TestRedaction_IsOfFieldsAtAnyDepth(t *testing.T) {
 	t.Parallel()
 	p := &payload.Policy{Sample: 1, MaxBytes: 1000, Redact: map[string]bool{"content": true, "user": true}}
 	f := payload.Facts{Time: time.Unix(1, 0).UTC(), RequestID: "req_1", App: "chat", Method: "POST", Path: "/v1", Status: 200, AnswerType: "text/event-stream; charset=utf-8"}
@@ -100,7 +100,7 @@ type broken struct{}
 
 func (broken) Write([]byte) (int, error) { return 0, errors.New("the disk is full") }
 
-func TestRequestsDoNotWaitForTheLog(t *testing.T) {
+func TestPayload_RequestsDoNotWaitForTheLog(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
 	l, err := payload.New(broken{}, func() float64 { return 0.5 }, registry)

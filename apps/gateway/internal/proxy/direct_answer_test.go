@@ -12,7 +12,7 @@ import (
 
 // head takes as much memory, and so makes as many calls, for an answer of many fields as for one of
 // few, whatever its Connection names.
-func TestHeadOfManyFields(t *testing.T) {
+func TestHead_WithManyFields(t *testing.T) {
 	made := map[int]float64{}
 	for _, fields := range []int{8, http1.MaxResponseFields - 1} {
 		d := &direct{out: make([]byte, 0, 64<<10)}

@@ -17,7 +17,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 )
 
-func TestFiguresOfADeploymentOutliveItByOneSweep(t *testing.T) {
+func TestMetrics_OfADeploymentOutliveItByOneSweep(t *testing.T) {
 	routes := table.New(upstream.Config{Now: time.Now, Random: rand.Uint64, Ejected: func(upstream.Ejection) {}, Drained: func(string) {}})
 	registry := prometheus.NewRegistry()
 	m, err := newMetrics(registry, routes, &traffic.Traffic{})
@@ -109,7 +109,7 @@ func TestMetrics_EachIsRegisteredAndSwept(t *testing.T) {
 }
 
 // There are thousands of deployments, and each answers with few statuses.
-func TestFiguresOfADeploymentAreSmallAndCountEveryStatus(t *testing.T) {
+func TestMetrics_OfADeploymentAreSmallAndHaveEveryStatus(t *testing.T) {
 	require.Less(t, unsafe.Sizeof(figures{}), uintptr(256))
 	routes := table.New(upstream.Config{Now: time.Now, Random: rand.Uint64, Ejected: func(upstream.Ejection) {}, Drained: func(string) {}})
 	registry := prometheus.NewRegistry()

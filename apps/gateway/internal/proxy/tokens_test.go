@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestTokensAreWhatTheAnswerSays(t *testing.T) {
+func TestTokens_AreWhatTheAnswerSays(t *testing.T) {
 	t.Parallel()
 	const said = `"usage": {"prompt_tokens": 12, "completion_tokens": 34, "total_tokens": 46, "details": {"cached": [1, {}]}}`
 	long := strings.Repeat("x", 3*usageWithin)

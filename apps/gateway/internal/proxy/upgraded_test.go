@@ -32,7 +32,7 @@ func opened(limit time.Duration) (u *upgraded, client, instance net.Conn, at *pl
 	return newUpgraded(theirs, &responseBody{x: x, at: at, cancel: func(error) {}}, limit), client, instance, at
 }
 
-func TestUpgradedEnds(t *testing.T) {
+func TestUpgraded_Ends(t *testing.T) {
 	const limit = 10 * time.Minute
 	ended := func(t *testing.T, ends ...net.Conn) time.Duration {
 		t.Helper()

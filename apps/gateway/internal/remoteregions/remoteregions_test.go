@@ -96,7 +96,7 @@ func TestRegion_NearestThatMayTakeItIsChosen(t *testing.T) {
 	require.Equal(t, "us", choose())
 }
 
-func TestGatewaysAreTriedUntilTheyAreReached(t *testing.T) {
+func TestConnect_TriesGatewaysUntilOneIsReached(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
@@ -138,7 +138,7 @@ func TestGatewaysAreTriedUntilTheyAreReached(t *testing.T) {
 	require.ErrorIs(t, <-ended, context.Canceled)
 }
 
-func TestConnectGoesToAllowedAddressesOnly(t *testing.T) {
+func TestConnect_UsesAllowedAddressesOnly(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()

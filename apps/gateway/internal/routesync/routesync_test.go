@@ -95,7 +95,7 @@ func TestPreview_StaysClosedAfterItsAppLeft(t *testing.T) {
 	require.Equal(t, upstream.DefaultPolicy(), here.Policy)
 }
 
-func TestRoutesThatCannotBeServedNameWhatIsWrong(t *testing.T) {
+func TestRoutes_ErrorNamesWhatIsWrong(t *testing.T) {
 	for want, change := range map[string]func(*gatewayv1.AppRoutes){
 		`host "Echo.local" is not lower case`:       func(a *gatewayv1.AppRoutes) { a.Hosts[0] = "Echo.local" },
 		`host "echo.local:80" is not`:               func(a *gatewayv1.AppRoutes) { a.Hosts[0] = "echo.local:80" },
@@ -235,7 +235,7 @@ func TestFeed_RepeatsOnlyWhatWasNotSent(t *testing.T) {
 	require.True(t, s.nextReport(time.Now()).all)
 }
 
-func TestTrafficIsToldOfOnceInAnInterval(t *testing.T) {
+func TestTraffic_IsReportedOnceInAnInterval(t *testing.T) {
 	s, _, err := open(t, "")
 	require.NoError(t, err)
 	s.beginTable("table-1")

@@ -26,7 +26,7 @@ func spec(app string, generation int64, hosts ...string) upstream.Spec {
 	return s
 }
 
-func TestHostsAreComparedAsDNSDoes(t *testing.T) {
+func TestHost_IsComparedAsDNSDoes(t *testing.T) {
 	for from, want := range map[string]string{
 		"echo.example.com":      "echo.example.com",
 		"Echo.Example.COM":      "echo.example.com",
@@ -80,7 +80,7 @@ func TestHost_LeadsToItsApp(t *testing.T) {
 	require.Equal(t, 1, table.Len())
 }
 
-func TestRoutesThatCannotBeServedLeaveThoseFromBefore(t *testing.T) {
+func TestTable_KeepsItsRoutesIfNewOnesAreBad(t *testing.T) {
 	table := newTable()
 	require.NoError(t, table.Put(spec("a", 1, "a.local")))
 	bad := spec("a", 2, "a.local", "new.a.local")

@@ -35,7 +35,7 @@ func TestEjection_IsIgnoredWhenTooFewAreLeft(t *testing.T) {
 
 // Each letter is an instance: w is well, e ready and ejected, l was ready and is not, n never
 // was, d drains after it was.
-func TestTrafficGoesToAllThatWereReadyRatherThanToFewOfThem(t *testing.T) {
+func TestChoose_AllThatWereReadyRatherThanFewOfThem(t *testing.T) {
 	for _, c := range []struct{ have, served string }{
 		{"w", "w"},
 		{"wl", "w"}, // exactly half

@@ -69,7 +69,7 @@ func take(t require.TestingT, r *Route, n int) (by map[string]int) {
 	return by
 }
 
-func TestWeightsHoldBetweenDeploymentsAndInstancesShareThem(t *testing.T) {
+func TestWeights_HoldAndInstancesShareThem(t *testing.T) {
 	r, _ := newRoute(t, app(90, 10, []State{Ready, Ready, Ready}, []State{Ready}, nil))
 	by := take(t, r, 10_000)
 	require.InDelta(t, 1000, by["new-0"], 100)
@@ -222,7 +222,7 @@ func TestEjection_EndsByOneTrial(t *testing.T) {
 	})
 }
 
-func TestAnswersThatStopEjectAnInstanceThatBeginsNoOther(t *testing.T) {
+func TestEjection_OfAnInstanceWhoseAnswersStop(t *testing.T) {
 	const limit = time.Minute
 	acquire := func(t *testing.T, r *Route) *Lease {
 		l, err := r.Acquire(t.Context(), want())
@@ -266,7 +266,7 @@ func TestAnswersThatStopEjectAnInstanceThatBeginsNoOther(t *testing.T) {
 	}
 }
 
-func TestRequestsWaitInOrderForAnInstanceAndNoLongerThanTheyMay(t *testing.T) {
+func TestQueue_IsInOrderAndEndsAtTheTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := func(p *Policy) { p.MaxInFlight, p.QueueSize = 1, 3 }
 		r, _ := newRoute(t, app(1, 0, []State{Ready}, nil, limit))

@@ -56,7 +56,7 @@ func TestWeighted_RouteAloneReadsLoads(t *testing.T) {
 
 // Weights outlive changes of the route and of instances beside; those of an instance that has
 // become ready anew begin again.
-func TestWeightsAreOfTheInstanceAsItIs(t *testing.T) {
+func TestWeighted_WeightIsOfTheInstanceAsItIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := newRoute(t, weightedApp(Ready, Ready))
 		ask(t, r, 2000, serves)

@@ -97,7 +97,7 @@ func (p *process) exitCode() int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-func TestSIGTERMDrainsAndExitsWithZero(t *testing.T) {
+func TestSIGTERM_DrainsAndExitsWithZero(t *testing.T) {
 	p := launch(t, []string{"PORT=0"}, "--token-rate=50").ready()
 	r, err := http.Post("http://"+p.addr+"/v1/completions", "application/json",
 		strings.NewReader(`{"model":"echo","prompt":"0 1 2 3 4 5 6 7 8 9","stream":true}`))
@@ -120,7 +120,7 @@ func TestCrash_HasItsExitCode(t *testing.T) {
 	require.Equal(t, 9, launch(t, []string{"MODELSERVER_FAULT_EXIT_CODE=9"}, "--port=0", "--fault-crash-after=10ms").exitCode())
 }
 
-func TestIgnoredSIGTERMNeedsSIGKILL(t *testing.T) {
+func TestIgnoredSIGTERM_NeedsSIGKILL(t *testing.T) {
 	p := launch(t, nil, "--port=0", "--fault-ignore-sigterm").ready()
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
 	p.await("ignoring")
@@ -141,7 +141,7 @@ func TestPort_ClashExitsWithOneAndSaysWhatToDo(t *testing.T) {
 	require.Equal(t, 1, p.exitCode())
 }
 
-func TestFlagsWinOverEnvironmentAndModelserverPortOverPort(t *testing.T) {
+func TestFlag_WinsOverTheEnvironment(t *testing.T) {
 	p := launch(t, []string{"PORT=1", "MODELSERVER_PORT=0", "MODELSERVER_VERSION_LABEL=env", "MODELSERVER_MODEL=env"}, "--version-label=flag").ready()
 	r, err := http.Get("http://" + p.addr + "/v1/models/env")
 	require.NoError(t, err)
@@ -200,7 +200,7 @@ func TestEngine_CommandLine(t *testing.T) {
 	})
 }
 
-func TestKVTransferBetweenProcesses(t *testing.T) {
+func TestKVTransfer_BetweenProcesses(t *testing.T) {
 	serve := func(role string) *process {
 		return launch(t, []string{"VLLM_NIXL_SIDE_CHANNEL_PORT=0", "MODELSERVER_TOKEN_RATE=0"}, "vllm", "serve", "m", "--host", "127.0.0.1", "--port", "0",
 			"--kv-transfer-config", `{"kv_connector":"NixlConnector","kv_role":"`+role+`"}`).ready()
