@@ -22,10 +22,10 @@ import (
 // chaosApps are changed all the time, each by two users.
 const chaosApps, chaosUsers = 4, 8
 
-// TestKillAtRandom kills parts and instances at random while users go on
+// TestKills_AtRandom kills parts and instances at random while users go on
 // changing apps. Then all parts run again, and soon everything is as asked: what
 // the API says is what runs, no rollout is stuck, nothing is there twice.
-func TestKillAtRandom(t *testing.T) {
+func TestKills_AtRandom(t *testing.T) {
 	t.Parallel()
 	duration := time.Duration(envInt(t, "WINDLASS_CHAOS_SECONDS", 60)) * time.Second
 	seed := uint64(envInt(t, "WINDLASS_CHAOS_SEED", int(time.Now().UnixNano()%1_000_000)))

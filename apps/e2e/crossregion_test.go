@@ -132,9 +132,9 @@ func (s *stack) hold(t *testing.T, region, host string) (end func()) {
 	return cancel
 }
 
-// TestRegionsHandRequestsToEachOther: when they are at their limit, and when they do not run the
+// TestCrossRegion_RegionsHandRequestsToEachOther: when they are at their limit, and when they do not run the
 // app.
-func TestRegionsHandRequestsToEachOther(t *testing.T) {
+func TestCrossRegion_RegionsHandRequestsToEachOther(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, stackConfig{gateways: true})
 	s.atTheLimit(t)

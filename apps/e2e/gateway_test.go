@@ -34,7 +34,7 @@ type callers struct {
 	failures int
 }
 
-// callsEach is how many requests each change of TestGatewaysLoseNoRequest is to see, which it
+// callsEach is how many requests each change of TestGateways_AnswerEveryRequest is to see, which it
 // is made again for; 0: those that come while it is made once.
 var callsEach, _ = strconv.Atoi(os.Getenv("WINDLASS_E2E_REQUESTS"))
 
@@ -253,9 +253,9 @@ func (s *stack) host(t *testing.T, app string, kind windlassv1.Route_Kind, versi
 	return host
 }
 
-// TestGatewaysLoseNoRequest has versions, replicas, gateways and agents come and go under
+// TestGateways_AnswerEveryRequest has versions, replicas, gateways and agents come and go under
 // a load that may not be repeated.
-func TestGatewaysLoseNoRequest(t *testing.T) {
+func TestGateways_AnswerEveryRequest(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, stackConfig{gateways: true})
 	load, host := s.loseNoRequest(t, spec)

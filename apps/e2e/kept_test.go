@@ -12,9 +12,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// TestVersionsThatDifferInRoutingAloneKeepTheirInstances: no model is loaded again for another
+// TestInstances_AreKeptByVersionsOfOtherRouting: no model is loaded again for another
 // CORS header, whatever the strategy, neither on the way there nor on the way back.
-func TestVersionsThatDifferInRoutingAloneKeepTheirInstances(t *testing.T) {
+func TestInstances_AreKeptByVersionsOfOtherRouting(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, stackConfig{gateways: true})
 	canary := euThenUs()

@@ -15,9 +15,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// TestKillEachPartAlone kills every part while an app is on its way to its next
+// TestKills_OfEachPartAlone kills every part while an app is on its way to its next
 // version. It arrives all the same, and what ran runs on in the same processes.
-func TestKillEachPartAlone(t *testing.T) { //nolint:tparallel // its subtests share one house
+func TestKills_OfEachPartAlone(t *testing.T) { //nolint:tparallel // its subtests share one house
 	t.Parallel()
 	s := newStack(t, stackConfig{})
 	s.deployReady(t, "steady", spec(replicas(2)))

@@ -20,9 +20,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// TestCertificatesRenewedUnderLoad replaces the certificates of all parts and their CA: first both
+// TestCertificates_AreRenewedUnderLoad replaces the certificates of all parts and their CA: first both
 // CAs are trusted, then the certificates are replaced, then the old CA is taken out.
-func TestCertificatesRenewedUnderLoad(t *testing.T) {
+func TestCertificates_AreRenewedUnderLoad(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, stackConfig{tls: true, gateways: true, replicas: 2})
 	cas, err := rootCAs()
