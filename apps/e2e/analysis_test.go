@@ -51,7 +51,7 @@ func watched() *windlassv1.RolloutPolicy {
 }
 
 // TestAnalysis: real figures of real processes, by a real Prometheus.
-func TestAnalysis(t *testing.T) { //nolint:tparallel // its subtests share one house
+func TestAnalysis(t *testing.T) { //nolint:tparallel // its subtests share one stack
 	t.Parallel()
 	s := newStack(t, stackConfig{prometheus: true})
 	t.Run("a canary whose figures are good goes on", func(t *testing.T) { testAnalysisPasses(t, s) })
@@ -67,7 +67,7 @@ func testAnalysisOnKubernetes(t *testing.T) {
 }
 
 // TestAnalysisByGateways: without a Prometheus, by what gateways see of real requests.
-func TestAnalysisByGateways(t *testing.T) { //nolint:tparallel // its subtests share one house
+func TestAnalysisByGateways(t *testing.T) { //nolint:tparallel // its subtests share one stack
 	t.Parallel()
 	s := newStack(t, stackConfig{gateways: true})
 	const app = "seen"

@@ -60,7 +60,7 @@ func TestKills_AtRandom(t *testing.T) {
 	s.waitAgree(t)
 	t.Logf("settled %s after the last blow", time.Since(healed).Round(time.Millisecond))
 	calm.require(t)
-	// And the house is in order: everything can be changed once more.
+	// And the stack works: everything can be changed once more.
 	for i := range chaosApps {
 		d := s.deploy(t, fmt.Sprint("chaos-", i), spec(label("last"), replicas(2)))
 		if !d.Unchanged && !d.Scaled {

@@ -14,7 +14,7 @@ import (
 
 // TestFreezesAndGates: what waits for a time or for people waits through the death of the
 // control plane, and goes on by itself when that has come.
-func TestFreezesAndGates(t *testing.T) { //nolint:tparallel // its subtests share one house, and kill in it
+func TestFreezesAndGates(t *testing.T) { //nolint:tparallel // its subtests share one stack, and kill in it
 	t.Parallel()
 	s := newStack(t, stackConfig{})
 	require.True(t, t.Run("a freeze refuses a deploy, and an owner overrides it", func(t *testing.T) { testFreezeRefuses(t, s) }))

@@ -17,7 +17,7 @@ import (
 
 // TestKills_OfEachPartAlone kills every part while an app is on its way to its next
 // version. It arrives all the same, and what ran runs on in the same processes.
-func TestKills_OfEachPartAlone(t *testing.T) { //nolint:tparallel // its subtests share one house
+func TestKills_OfEachPartAlone(t *testing.T) { //nolint:tparallel // its subtests share one stack
 	t.Parallel()
 	s := newStack(t, stackConfig{})
 	s.deployReady(t, "steady", spec(replicas(2)))
@@ -56,7 +56,7 @@ func TestKills_OfEachPartAlone(t *testing.T) { //nolint:tparallel // its subtest
 			requireSame(t, steady, s.runningOf("steady"), "a healthy instance was restarted")
 		}))
 	}
-	// Each needs the house in the order that the one before leaves it in.
+	// Each needs the stack in the state in which the one before leaves it.
 	require.True(t, t.Run("the database or Restate is away", func(t *testing.T) { testAway(t, s) }))
 	require.True(t, t.Run("who comes back resumes where it was", func(t *testing.T) { testResume(t, s) }))
 	require.True(t, t.Run("a region is out of reach", func(t *testing.T) { testUnreachable(t, s) }))

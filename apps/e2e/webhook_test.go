@@ -130,7 +130,7 @@ func judged(v *verdicts) *windlassv1.RolloutPolicy {
 }
 
 // TestWebHooks: a real server judges real rollouts.
-func TestWebHooks(t *testing.T) { //nolint:tparallel // its subtests share one house
+func TestWebHooks(t *testing.T) { //nolint:tparallel // its subtests share one stack
 	t.Parallel()
 	s := newStack(t, stackConfig{})
 	must(t, s.owner.environments.SetSecret, &windlassv1.SetSecretRequest{
