@@ -22,6 +22,8 @@ import (
 // A rank loads its model once all ranks are there. When a connection ends after that, the processes at both of its ends
 // exit with an error. The exit of the leader ends all other connections, so that all ranks exit: a part of a model can
 // serve no request. A rank of another version or epoch is refused by the leader, and exits with an error.
+//
+// A leader that is told to stop leaves the other ranks once its requests have ended. Any other rank leaves at once.
 
 // leadersHere has the addresses of the leaders in this process, by their names. kubelab runs the model servers of all
 // pods in one process, and has no DNS for the names of pods.

@@ -97,6 +97,33 @@ func TestRanks_StopOfOneIsNoFailureOfItsOwn(t *testing.T) {
 	require.ErrorContains(t, leader.exit(), "lost rank 1 of 2")
 }
 
+func TestRanks_LeaderFinishesItsRequestsWithTheOthers(t *testing.T) {
+	for name, loses := range map[string]bool{"the other rank stays": false, "the other rank stops": true} {
+		t.Run(name, func(t *testing.T) {
+			port := freePort(t)
+			leader, other := start(t, rankOf(port, 0, 2, func(c *Config) { c.TokenRate = 20 })), start(t, rankOf(port, 1, 2))
+			leader.awaitHealth(http.StatusOK)
+			other.awaitHealth(http.StatusOK)
+			in := leader.stream(t.Context(), "/v1/completions", `{"model":"echo","prompt":"0 1 2 3 4 5 6 7 8 9","stream":true}`)
+			data, ok := in.next()
+			require.True(t, ok)
+			leader.stop()
+			if loses {
+				other.stop()
+				require.ErrorContains(t, leader.exit(), "lost rank 1 of 2")
+				return
+			}
+			last := data
+			for ; ok; data, ok = in.next() {
+				last = data
+			}
+			require.Equal(t, "[DONE]", last)
+			require.NoError(t, leader.exit())
+			require.ErrorContains(t, other.exit(), "has lost its leader")
+		})
+	}
+}
+
 func TestRanks_LeaderRefusesRanksOfAnotherServer(t *testing.T) {
 	for says, change := range map[string]func(*Config){
 		`it is of epoch "2", and the leader of epoch "1"`:             func(c *Config) { c.UnitEpoch = "2" },

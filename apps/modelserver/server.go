@@ -191,7 +191,9 @@ func (s *Server) Run(ctx context.Context) error {
 		return errors.Join(err, ignoreClosed(server.Close()))
 	case <-stop:
 	}
-	leave() // a rank that stops leaves the other ranks at once, so that they exit, too
+	if s.cfg.Rank > 0 {
+		leave() // the leader cannot finish its requests without this rank, and exits
+	}
 	return s.drain(context.WithoutCancel(ctx), server, crashed, cutRequests)
 }
 
