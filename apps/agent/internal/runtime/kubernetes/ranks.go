@@ -67,35 +67,27 @@ func runsOf(p *corev1.Pod) (out runs) {
 // joinRanks gives all ranks of an instance of several hosts the state of the instance, for example Ready only if every
 // rank is. It also sets which ranks have ended.
 func (f *family) joinRanks(all []*unit, seen []groups.Instance) {
-	byKey := make(map[string]*unit, len(all))
-	for _, u := range all {
-		byKey[u.ref.Name] = u
-	}
-	ranks := map[groups.Unit][]*groups.Instance{}
+	byKey := make(map[string]*groups.Instance, len(seen))
 	for n := range seen {
-		if f.hostsOf(seen[n].Role) > 1 {
-			ranks[seen[n].Unit()] = append(ranks[seen[n].Unit()], &seen[n])
-		}
+		byKey[seen[n].Key] = &seen[n]
 	}
-	for at, of := range ranks {
-		slices.SortFunc(of, func(a, b *groups.Instance) int { return cmp.Compare(a.Rank, b.Rank) })
-		whole := groups.Instance{Ready: len(of) == f.hostsOf(at.Role), Unrouted: true}
-		var pods []rankPod
-		for _, in := range of {
+	for at, ranks := range f.ranksOf(all) {
+		whole := groups.Instance{Ready: len(ranks) == f.hostsOf(at.Role), Unrouted: true}
+		for _, u := range ranks {
+			in := byKey[u.ref.Name]
 			whole.Ready = whole.Ready && in.Ready
 			whole.Old = whole.Old || in.Old
 			whole.Started = whole.Started || in.Started
 			whole.Leaving = whole.Leaving || in.Leaving
 			whole.Unfit = whole.Unfit || in.Unfit
 			whole.Unrouted = whole.Unrouted && in.Unrouted
-			u := byKey[in.Key]
-			pods = append(pods, rankPodOf(u.live, u.pods))
 		}
-		ended := endedRanks(pods)
+		ended := endedRanks(rankPodsOf(ranks))
 		whole.Ready = whole.Ready && !slices.Contains(ended, true)
-		for n, in := range of {
+		for n, u := range ranks {
+			in := byKey[u.ref.Name]
 			in.Ready, in.Old, in.Started, in.Leaving = whole.Ready, whole.Old, whole.Started, whole.Leaving
-			in.Unfit, in.Unrouted, in.Ended, in.Joined = whole.Unfit, whole.Unrouted, ended[n], pods[n].joined != ""
+			in.Unfit, in.Unrouted, in.Ended, in.Joined = whole.Unfit, whole.Unrouted, ended[n], u.rank.joined != ""
 		}
 	}
 }
@@ -136,11 +128,11 @@ func rankPodOf(w *appsv1.Deployment, pods []*corev1.Pod) rankPod {
 	return out
 }
 
-// ranksOf returns the workloads of each instance of several hosts, in the order of the ranks.
+// ranksOf returns the workloads of each instance of several hosts, in the order of the ranks, without empty ones.
 func (f *family) ranksOf(all []*unit) map[groups.Unit][]*unit {
 	out := map[groups.Unit][]*unit{}
 	for _, u := range all {
-		if f.hostsOf(u.Role) > 1 {
+		if f.hostsOf(u.Role) > 1 && !u.empty {
 			out[u.Unit()] = append(out[u.Unit()], u)
 		}
 	}
@@ -152,7 +144,7 @@ func (f *family) ranksOf(all []*unit) map[groups.Unit][]*unit {
 
 func rankPodsOf(ranks []*unit) (out []rankPod) {
 	for _, u := range ranks {
-		out = append(out, rankPodOf(u.live, u.pods))
+		out = append(out, u.rank)
 	}
 	return out
 }

@@ -146,6 +146,8 @@ type unit struct {
 	epoch int
 	// pods has the pods that count as a replica of the workload.
 	pods []*corev1.Pod
+	// rank has what the workload and its pod say about a rank of an instance of several hosts.
+	rank rankPod
 	// leaves reports whether the workload is marked to be removed. empty reports whether nothing but such a
 	// workload is left.
 	leaves, empty bool
@@ -175,6 +177,9 @@ func (r families) unitsOf(at render.Ref) []*unit {
 			if observe.Holds(p) {
 				u.pods = append(u.pods, p)
 			}
+		}
+		if w.Labels[render.LabelRank] != "" {
+			u.rank = rankPodOf(w, u.pods)
 		}
 		u.leaves = w.Annotations[render.AnnotationLeaves] == render.True || w.DeletionTimestamp != nil
 		u.empty = u.leaves && w.DeletionTimestamp == nil && !runs && ptr.Deref(w.Spec.Replicas, 1) == 0 && !r.unsettled(w)
