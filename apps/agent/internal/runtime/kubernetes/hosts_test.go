@@ -1,7 +1,10 @@
 package kubernetes_test
 
 import (
+	"bufio"
 	"context"
+	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -10,7 +13,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes"
@@ -113,6 +118,75 @@ func TestHosts_RanksAreOneInstance(t *testing.T) {
 	})
 	require.Equal(t, runtime.ReasonHealthCheckFailed, all[0].Reason)
 	require.True(t, strings.HasPrefix(all[0].Message, "rank 1 of 3: "), all[0].Message)
+}
+
+// ask asks the model server in a pod for an answer of several seconds, and returns once the answer has begun. finish
+// waits for the rest of it.
+func ask(t *testing.T, pod corev1.Pod) (finish func()) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	body := `{"model": "echo", "prompt": "` + strings.Repeat("word ", 20) + `", "stream": true}`
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+pod.Status.PodIP+":8000/v1/completions", strings.NewReader(body))
+	require.NoError(t, err)
+	res, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = res.Body.Close() })
+	require.Equal(t, http.StatusOK, res.StatusCode)
+	lines := bufio.NewReader(res.Body)
+	_, err = lines.ReadString('\n')
+	require.NoError(t, err)
+	return func() {
+		t.Helper()
+		rest, err := io.ReadAll(lines)
+		require.NoError(t, err)
+		require.Contains(t, string(rest), "data: [DONE]", "the answer is whole")
+	}
+}
+
+func TestHosts_RanksOutliveTheirLeader(t *testing.T) {
+	t.Parallel()
+	pods := func(p *placed) typedcorev1.PodInterface { return p.api.CoreV1().Pods(p.namespace) }
+	for n, c := range []struct {
+		name string
+		end  func(*testing.T, *placed, corev1.Pod)
+		// epoch and template are those of the instance after that. Without them, there is none.
+		epoch, template string
+	}{
+		{"scale in", func(t *testing.T, p *placed, _ corev1.Pod) { p.scale(t, 0) }, "", ""},
+		{"removal", func(t *testing.T, p *placed, _ corev1.Pod) {
+			require.NoError(t, p.rt.Remove(t.Context(), p.a.Deployment.Id))
+		}, "", ""},
+		{"another template", func(t *testing.T, p *placed, _ corev1.Pod) { p.replace(t, "template-2") }, "1", "template-2"},
+		{"deletion of the leader's pod", func(t *testing.T, p *placed, leader corev1.Pod) {
+			require.NoError(t, pods(p).Delete(t.Context(), leader.Name, metav1.DeleteOptions{}))
+		}, "2", "template-1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			gateways := &door{done: map[string]bool{}}
+			p := placeRoles(t, assignment(fmt.Sprint("dep_outlive_", n), 1, ofHosts(2), func(s *windlassv1.DeploymentSpec) {
+				s.Args = append(s.Args, "--token-rate=5") // 20 tokens take 4 s
+			}), gateways)
+			p.untilEpoch(t, 2, "1")
+			of := p.ranks(t, "0")
+			gateways.release(render.InstanceID(of["0"].UID))
+			finish := ask(t, of["0"])
+			c.end(t, p, of["0"])
+			finish()
+			until(t, "the other rank has ended, too", func() bool {
+				now, err := pods(p).Get(t.Context(), of["1"].Name, metav1.GetOptions{})
+				return apierrors.IsNotFound(err) || err == nil && now.UID != of["1"].UID
+			})
+			if c.epoch == "" {
+				until(t, "no pod is left", func() bool { return len(p.pods(t)) == 0 })
+				return
+			}
+			p.untilEpoch(t, 2, c.epoch)
+			for _, pod := range p.ranks(t, "0") {
+				require.Equal(t, c.template, pod.Annotations[render.AnnotationTemplateHash])
+			}
+		})
+	}
 }
 
 func TestHosts_EndOfOneRankRestartsAllOfItsInstance(t *testing.T) {

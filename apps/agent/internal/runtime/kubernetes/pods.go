@@ -32,19 +32,25 @@ func (r *Runtime) drainOf(p *desired.Plan) replacement.Drain {
 	if u != nil && u.Holds && p.Live != nil && !p.Switched() {
 		return replacement.Drain{Hold: true}
 	}
-	if r.released == nil || p.Live == nil || u != nil && p.Restarts() && !u.Leaves {
+	follows := u != nil && u.Rank > 0
+	if r.released == nil && !follows || p.Live == nil || u != nil && p.Restarts() && !u.Leaves {
 		return replacement.Drain{}
 	}
-	released := r.released
-	if u != nil && !u.IsEntryOfPool() {
-		at := familyRef(p.Ref.Namespace, p.Assignment)
-		released = func(string) bool { return families{r}.releasedInGroup(at, u) }
-	}
-	return replacement.DrainOf(replacement.Input{
+	in := replacement.Input{
 		Live: p.Live, Goal: p.Goal, Assignment: p.Assignment, Switched: p.Switched(),
 		Pods: r.caches.PodsOf(p.Live.Namespace, p.Live.Labels[render.LabelWorkload]), Sets: r.caches.ReplicaSetsOf(p.Live),
-		Released: released, Patience: r.patience, Now: time.Now(),
-	})
+		Released: func(pod *corev1.Pod) bool { return r.released(render.InstanceID(pod.UID)) },
+		Patience: func(pod *corev1.Pod) time.Duration { return r.patience(render.InstanceID(pod.UID)) },
+		Now:      time.Now(),
+	}
+	switch {
+	case follows:
+		leaders{r}.follow(&in)
+	case u != nil && !u.IsEntryOfPool():
+		at := familyRef(p.Ref.Namespace, p.Assignment)
+		in.Released = func(*corev1.Pod) bool { return families{r}.releasedInGroup(at, u) }
+	}
+	return replacement.DrainOf(in)
 }
 
 // mark annotates pods with whether they leave or stay.

@@ -26,10 +26,8 @@ func (r *Runtime) Remove(ctx context.Context, deploymentID string) error {
 		r.wanted.forgetRoles(at, deploymentID)
 		unlock()
 	}
-	for _, w := range r.workloadsToRemove(deploymentID) {
-		if err := r.removeWorkload(ctx, w, deploymentID); err != nil {
-			return err
-		}
+	if err := r.removeWorkloads(ctx, deploymentID); err != nil {
+		return err
 	}
 	return r.removeOrphans(ctx, deploymentID)
 }

@@ -79,6 +79,12 @@ func (r families) lookAtRoles(ctx context.Context, at render.Ref) error {
 	defer unlock()
 	a, ok := r.wanted.roles(at)
 	if !ok {
+		if id := r.wanted.takeRemoval(at); id != "" {
+			if err := r.removeWorkloads(ctx, id); err != nil {
+				r.wanted.noteRemoval(at, id)
+				return err
+			}
+		}
 		return nil
 	}
 	return r.ensureRoles(ctx, at, newFamily(a))
@@ -239,6 +245,16 @@ func (r families) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 	f.joinRanks(all, seen)
 	d := groups.Decide(f.wanted(), seen)
 	restarts := r.restartsOf(at, f, d.Restart, all)
+	lead, stops := leaders{r.Runtime}, map[groups.Unit]bool{}
+	for one, ranks := range f.ranksOf(all) {
+		if restarts[one] == 0 {
+			continue
+		}
+		if left := lead.stopFor(ranks, time.Now()); left > 0 {
+			stops[one] = true
+			r.repairs.queue.AddAfter(at, left)
+		}
+	}
 	started := map[groups.Unit]bool{}
 	for n := range seen {
 		started[seen[n].Unit()] = started[seen[n].Unit()] || seen[n].Started
@@ -283,6 +299,8 @@ func (r families) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 		case u.empty: // it is put again
 		case seen[in].Leaving || slices.Contains(d.Delete, u.ref.Name):
 			put(u.ID, runtime.Unit{Leaves: true, Epoch: u.epoch})
+		case stops[u.Unit()] && u.Rank > 0:
+			put(u.ID, runtime.Unit{Holds: true, Epoch: u.epoch}) // its leader still needs it
 		case restarts[u.Unit()] > 0:
 			// All ranks start anew with the newest template, whatever they had.
 			put(u.ID, runtime.Unit{Epoch: restarts[u.Unit()]})
@@ -298,6 +316,10 @@ func (r families) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 		errs = append(errs, r.removePeers(ctx, f, at, head))
 	}
 	for _, u := range gone {
+		if _, left := lead.outlives(u.ref, time.Now()); left > 0 {
+			r.repairs.queue.AddAfter(at, left)
+			continue
+		}
 		errs = append(errs, r.removeUnit(ctx, u, f.a.Deployment.GetId()))
 	}
 	errs = append(errs, r.markJoined(ctx, f, all, seen), r.tellPeers(ctx, f, at))

@@ -30,6 +30,8 @@ type wanted struct {
 	workloads map[render.Ref]*want
 	// families has the assignments with several roles.
 	families map[render.Ref]runtime.Assignment
+	// removals has the deployments that are being removed, of which some workloads stay for others.
+	removals map[render.Ref]string
 	// noPeers has the deployments with several roles whose file of peers was removed.
 	noPeers map[render.Ref]bool
 	// pruned has Secrets that were removed and may still be listed.
@@ -37,7 +39,7 @@ type wanted struct {
 }
 
 func newWanted() *wanted {
-	return &wanted{workloads: map[render.Ref]*want{}, families: map[render.Ref]runtime.Assignment{}, noPeers: map[render.Ref]bool{}, pruned: map[render.Ref]bool{}}
+	return &wanted{workloads: map[render.Ref]*want{}, families: map[render.Ref]runtime.Assignment{}, removals: map[render.Ref]string{}, noPeers: map[render.Ref]bool{}, pruned: map[render.Ref]bool{}}
 }
 
 // want records what a workload should be.
@@ -131,6 +133,25 @@ func (w *wanted) wantRoles(at render.Ref, a runtime.Assignment) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.families[at] = a
+	delete(w.removals, at)
+}
+
+// noteRemoval records that the workloads of a deployment with several roles that are left must be removed later.
+func (w *wanted) noteRemoval(at render.Ref, deploymentID string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, wanted := w.families[at]; !wanted {
+		w.removals[at] = deploymentID
+	}
+}
+
+// takeRemoval returns the deployment that noteRemoval recorded, "" if there is none, and forgets it.
+func (w *wanted) takeRemoval(at render.Ref) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	id := w.removals[at]
+	delete(w.removals, at)
+	return id
 }
 
 // roles returns what wantRoles recorded.

@@ -64,10 +64,10 @@ type Input struct {
 	Assignment runtime.Assignment
 	// Switched is whether Live has the template of the assignment already.
 	Switched bool
-	// Released reports whether no gateway sends to an instance. Patience limits a draining pod's wait for
-	// that.
-	Released func(instanceID string) bool
-	Patience func(instanceID string) time.Duration
+	// Released reports whether a pod may go, because no gateway sends to it. Patience limits a draining pod's
+	// wait for that.
+	Released func(*corev1.Pod) bool
+	Patience func(*corev1.Pod) time.Duration
 	Now      time.Time
 }
 
@@ -80,11 +80,9 @@ func DrainOf(in Input) Drain {
 	if in.Goal.Spec.Replicas != nil {
 		want = int(*in.Goal.Spec.Replicas)
 	}
-	released := func(p *corev1.Pod) bool { return in.Released(render.InstanceID(p.UID)) }
-	patience := func(p *corev1.Pod) time.Duration { return in.Patience(render.InstanceID(p.UID)) }
 	pods := slices.DeleteFunc(slices.Clone(in.Pods), func(p *corev1.Pod) bool { return !counts(p) })
 	m := replacementOf(in.Live, pods, in.Sets, in.Assignment, in.Switched)
-	return m.decide(pods, want, in.Switched, released, patience, in.Now)
+	return m.decide(pods, want, in.Switched, in.Released, in.Patience, in.Now)
 }
 
 // decide returns what must be done before the workload has want replicas of the wanted template. pods are the
@@ -163,7 +161,7 @@ func drained(pods []*corev1.Pod, replicas, want int, replaces bool, released fun
 			out.Mark = append(out.Mark, p)
 			out.Left = max(out.Left, patience(p))
 		case !released(p):
-			out.Left = max(out.Left, min(drainsSince(p).Add(patience(p)).Sub(now), patience(p)))
+			out.Left = max(out.Left, min(DrainsSince(p).Add(patience(p)).Sub(now), patience(p)))
 		}
 	}
 	if out.Left > 0 {
@@ -212,8 +210,8 @@ func deletionCost(p *corev1.Pod) int64 {
 // leastCost is the least deletion cost that Kubernetes accepts.
 const leastCost = "-2147483648"
 
-// drainsSince returns when the pod was marked, or the zero time if its annotation cannot be read.
-func drainsSince(p *corev1.Pod) time.Time {
+// DrainsSince returns when the pod was marked, or the zero time if its annotation cannot be read.
+func DrainsSince(p *corev1.Pod) time.Time {
 	t, _ := time.Parse(time.RFC3339, p.Annotations[render.AnnotationDraining])
 	return t
 }

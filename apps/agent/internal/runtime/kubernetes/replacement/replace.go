@@ -130,7 +130,7 @@ func (m *replacement) next(released func(*corev1.Pod) bool, patience func(*corev
 				out.Left = max(out.Left, patience(p))
 			}
 		case isReady(p) && !released(p):
-			out.Left = max(out.Left, min(drainsSince(p).Add(patience(p)).Sub(now), patience(p)))
+			out.Left = max(out.Left, min(DrainsSince(p).Add(patience(p)).Sub(now), patience(p)))
 		}
 	}
 	out.Unmark = marked(m.cohorts, leaving)

@@ -170,7 +170,7 @@ func (m *model) count(s *modelSet) {
 	for len(pods) > s.replicas {
 		p := pods[0]
 		pods = pods[1:]
-		require.False(m.t, p.sent && m.now.Sub(drainsSince(p.Pod)) < modelPatience, "%s goes, which gateways send to", p.Name)
+		require.False(m.t, p.sent && m.now.Sub(DrainsSince(p.Pod)) < modelPatience, "%s goes, which gateways send to", p.Name)
 		m.pods = slices.DeleteFunc(m.pods, func(q *modelPod) bool { return p == q })
 	}
 	for len(pods) < s.replicas {
