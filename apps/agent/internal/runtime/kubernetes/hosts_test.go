@@ -111,13 +111,23 @@ func TestHosts_RanksAreOneInstance(t *testing.T) {
 		require.Equal(t, []string{rank, "3", "1", leader}, []string{env["WINDLASS_RANK"], env["WINDLASS_HOSTS"], env["WINDLASS_UNIT_EPOCH"], env["WINDLASS_LEADER"]})
 	}
 
+	for rank, one := range of {
+		checks := one.Spec.Containers[0].ReadinessProbe != nil || one.Spec.Containers[0].LivenessProbe != nil || one.Spec.Containers[0].StartupProbe != nil
+		require.Equal(t, rank == "0", checks, "rank %s", rank)
+	}
 	inject(t, of["1"], `{"failHealth": true}`)
+	inject(t, of["0"], `{"failHealth": true}`)
 	until(t, "the instance is not ready", func() bool {
 		all = p.instances(t)
 		return len(all) == 1 && all[0].Status != ready
 	})
 	require.Equal(t, runtime.ReasonHealthCheckFailed, all[0].Reason)
-	require.True(t, strings.HasPrefix(all[0].Message, "rank 1 of 3: "), all[0].Message)
+	require.True(t, strings.HasPrefix(all[0].Message, "rank 0 of 3: "), all[0].Message)
+	inject(t, of["0"], `{"failHealth": false}`)
+	until(t, "the leader alone decides", func() bool {
+		all = p.instances(t)
+		return len(all) == 1 && all[0].Status == ready
+	})
 }
 
 // ask asks the model server in a pod for an answer of several seconds, and returns once the answer has begun. finish

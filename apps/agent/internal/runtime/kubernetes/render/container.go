@@ -57,7 +57,9 @@ func (r *rendering) container(variables *coreac.SecretApplyConfiguration) (*core
 	c.WithEnvFrom(coreac.EnvFromSource().WithSecretRef(coreac.SecretEnvSource().WithName(identityName(r.name))))
 	c.WithEnv(r.env()...)
 	c.WithVolumeMounts(r.mounts()...)
-	c.StartupProbe, c.ReadinessProbe, c.LivenessProbe = r.health.probes()
+	if r.isChecked() {
+		c.StartupProbe, c.ReadinessProbe, c.LivenessProbe = r.health.probes()
+	}
 	if r.health.drain > 0 {
 		c.WithLifecycle(coreac.Lifecycle().WithPreStop(coreac.LifecycleHandler().
 			WithSleep(coreac.SleepAction().WithSeconds(r.health.drain))))

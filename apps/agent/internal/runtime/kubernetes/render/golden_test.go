@@ -111,6 +111,12 @@ func goldens() map[string]golden {
 			Roles: []runtime.RoleCount{{Name: "prefill", Instances: 1, TemplateHash: "aa"}, {Name: "decode", Instances: 2, Entry: true, TemplateHash: "bb"}},
 		}
 	})
+	add("rank", func(g *golden) {
+		spec(g).HealthCheck = &windlassv1.HealthCheck{Method: "HEAD"}
+		spec(g).Roles = []*windlassv1.RoleSpec{{Name: "shard", Hosts: 2}}
+		g.a.Deployment.Replicas = 1
+		g.a.Unit = &runtime.Unit{Role: "shard", Rank: 1, Hosts: 2, Epoch: 3, At: "spec.roles[0].", Entry: "shard", Replicas: 2}
+	})
 	add("unicode", func(g *golden) {
 		spec(g).Env = map[string]string{"GREETING": "Grüße, 世界 🚢", "LINES": "one\ntwo\n", "EMPTY": "", "DOLLAR": "$(PORT)"}
 		spec(g).Message = "Größer, schneller, 🚀"

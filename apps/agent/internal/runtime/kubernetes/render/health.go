@@ -24,6 +24,10 @@ const (
 	healthUser = 65532
 )
 
+// isChecked reports whether the health check is made of the pod. It is not made of ranks above 0, because engines serve
+// HTTP on the leader only, and the leader is not healthy without the other ranks. These count as ready while they run.
+func (r *rendering) isChecked() bool { return r.hosts() == 1 || r.a.Unit.Rank == 0 }
+
 // healthContainer returns the container that makes a health check that the kubelet cannot make.
 // It runs the agent's own program. It calls the pod's address as a kubelet does, because some
 // servers listen only there. It gets none of the app's variables and volumes, and the spec's

@@ -58,7 +58,7 @@ func (r *rendering) template(variables *coreac.SecretApplyConfiguration, pulls [
 		WithSecurityContext(security).
 		WithContainers(c).
 		WithVolumes(r.volumes()...)
-	if r.health.asked > 0 {
+	if r.health.asked > 0 && r.isChecked() {
 		pod.WithContainers(r.healthContainer())
 	}
 	if r.hosts() > 1 {
