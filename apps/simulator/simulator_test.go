@@ -132,9 +132,19 @@ func TestIngest_StoresTheLastStateOfEveryInstance(t *testing.T) {
 func TestIdle_MeasuresAgentsThatStayConnected(t *testing.T) {
 	t.Parallel()
 	result := runScenario(t, "idle", "--agents=0,5", "--window=1s", "--settle=1s")
-	require.Len(t, result["rounds"], 2)
-	requirePositive(t, result, "qps")
-	require.Contains(t, result, "rss_per_agent_kib")
+	rounds := result["rounds"].([]any)
+	require.Len(t, rounds, 2)
+	for i, agents := range []float64{0, 5} {
+		round := rounds[i].(map[string]any)
+		require.Equal(t, agents, round["agents"])
+		require.Equal(t, agents, round["snapshots"], "an agent gets one snapshot")
+		require.Greater(t, round["qps"], 0.0)
+		require.Greater(t, round["rss_mib"], 0.0)
+	}
+	last, first := rounds[1].(map[string]any), rounds[0].(map[string]any)
+	require.InDelta(t, last["qps"], result["qps"], 0.01)
+	require.InDelta(t, (last["qps"].(float64)-first["qps"].(float64))/5, result["qps_per_agent"], 0.01)
+	require.InDelta(t, 1024*(last["rss_mib"].(float64)-first["rss_mib"].(float64))/5, result["rss_per_agent_kib"], 1)
 }
 
 func TestConverge_EndsReadyAlthoughSomeStartsFail(t *testing.T) {
@@ -223,11 +233,19 @@ func TestScaling_EveryJumpOfTheLoadIsDecidedOn(t *testing.T) {
 	require.Len(t, result["rounds"], 2)
 }
 
-func TestRegions_ComparesFleets(t *testing.T) {
+func TestRegions_DeliverEveryChangeInEveryFleet(t *testing.T) {
 	t.Parallel()
 	result := runScenario(t, "regions", "--exist=3,6", "--touch=1,3", "--apps=2", "--changes=20")
-	require.Len(t, result["rounds"], 4)
-	requirePositive(t, result, "cpu_ms_per_change")
+	rounds := result["rounds"].([]any)
+	require.Len(t, rounds, 4)
+	for i, sizes := range [][2]float64{{3, 1}, {3, 3}, {6, 1}, {6, 3}} {
+		round := rounds[i].(map[string]any)
+		require.Equal(t, sizes, [2]float64{round["exist"].(float64), round["touch"].(float64)})
+		require.Equal(t, 20*sizes[1], round["delivered"], "each change reaches each region of its app once: %v", round)
+		require.Greater(t, round["p99_ms"], 0.0)
+		require.GreaterOrEqual(t, round["gross_cpu_ms_per_change"], round["cpu_ms_per_change"])
+	}
+	require.GreaterOrEqual(t, result["cpu_ms_per_change"], 0.0, "it is counted in ticks of 10 ms")
 }
 
 func TestBaselines_MeasureEveryPartAlone(t *testing.T) {

@@ -63,9 +63,26 @@ func (db *DB) Upserts(ctx context.Context, window time.Duration, writers, batch 
 		return put(ctx, w)
 	})
 	if err == nil {
+		err = db.requireUpserted(ctx, writers*batch, guard.Load())
+	}
+	if err == nil {
 		_, err = db.ExecContext(ctx, "DELETE FROM instances WHERE workspace_id = 'ws_bare'")
 	}
 	return perSecond * float64(batch), err
+}
+
+// requireUpserted returns an error unless the database has this number of instances of Upserts, and the last
+// upsert changed its rows.
+func (db *DB) requireUpserted(ctx context.Context, instances int, guard int64) error {
+	var stored int
+	var last int64
+	if err := db.QueryRowContext(ctx, "SELECT COUNT(*), MAX(guard_no) FROM instances WHERE workspace_id = 'ws_bare'").Scan(&stored, &last); err != nil {
+		return fmt.Errorf("read the instances: %w", err)
+	}
+	if stored != instances || last != guard {
+		return fmt.Errorf("upserts stored %d of %d instances, and %d of %d upserts", stored, instances, last, guard)
+	}
+	return nil
 }
 
 // Trips commits n changes of one region to the feed, and waits for the duration every after each. It reads
@@ -130,9 +147,27 @@ func (db *DB) FeedTransactions(ctx context.Context, window time.Duration, writer
 			return 0, err
 		}
 	}
+	before, err := db.Heads(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var committed atomic.Int64
 	perSecond, err := rate(ctx, window, writers, func(ctx context.Context, i int64) error {
-		return w.Commit(ctx, id(i), regions, int(i%10))
+		err := w.Commit(ctx, id(i), regions, int(i%10))
+		if err == nil {
+			committed.Add(1)
+		}
+		return err
 	})
+	if err != nil {
+		return 0, err
+	}
+	after, err := db.Heads(ctx)
+	for _, region := range regions {
+		if got := after[region] - before[region]; err == nil && got != committed.Load() {
+			err = fmt.Errorf("the feed of region %s has %d changes of %d transactions", region, got, committed.Load())
+		}
+	}
 	if err == nil {
 		_, err = db.ExecContext(ctx, "DELETE FROM deployment_topology WHERE workspace_id = 'ws_bare'")
 	}

@@ -20,6 +20,8 @@ import (
 
 // Seen is what clients saw.
 type Seen struct {
+	// Events is how many events of streams came, and 0 for requests without streams.
+	Events int
 	// PerSecond is the rate of answers, or of events of streams.
 	PerSecond float64
 	// P99 is the 99th percentile of the time of an answer, or of a whole stream.
@@ -59,13 +61,14 @@ func readWrk(out []byte) (s Seen, err error) {
 	return s, nil
 }
 
-// Events reads streams to their end, a number of them at the same time.
+// Events reads streams to their end, a number of them at the same time. A stream that has another number of events is an error.
 func (p *Proxy) Events(ctx context.Context, window time.Duration, streams, events int) (Seen, error) {
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: streams, DisableCompression: true}}
 	defer client.CloseIdleConnections()
 	var mu sync.Mutex
 	var times measure.Durations
 	var failed error
+	seen := 0
 	begin := time.Now()
 	end := begin.Add(window)
 	var all sync.WaitGroup
@@ -73,8 +76,12 @@ func (p *Proxy) Events(ctx context.Context, window time.Duration, streams, event
 		all.Go(func() {
 			for time.Now().Before(end) && ctx.Err() == nil {
 				at := time.Now()
-				err := stream(ctx, client, "http://"+p.Streams+"/stream")
+				n, err := stream(ctx, client, "http://"+p.Streams+"/stream")
+				if err == nil && n != events {
+					err = fmt.Errorf("a stream has %d of %d events", n, events)
+				}
 				mu.Lock()
+				seen += n
 				times.Add(time.Since(at))
 				failed = errors.Join(failed, err)
 				stop := failed != nil
@@ -89,25 +96,25 @@ func (p *Proxy) Events(ctx context.Context, window time.Duration, streams, event
 	if failed != nil {
 		return Seen{}, failed
 	}
-	return Seen{PerSecond: float64(times.Len()*events) / time.Since(begin).Seconds(), P99: times.Quantile(0.99)}, ctx.Err()
+	return Seen{Events: seen, PerSecond: float64(seen) / time.Since(begin).Seconds(), P99: times.Quantile(0.99)}, ctx.Err()
 }
 
-// stream reads one answer to its end, either a stream or an immediate answer.
-func stream(ctx context.Context, client *http.Client, url string) error {
+// stream reads one answer to its end, either a stream or an immediate answer. It returns how many events a stream has.
+func stream(ctx context.Context, client *http.Client, url string) (events int, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, http.NoBody)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if req.Host = Host; strings.HasSuffix(url, "/stream") {
 		req.Host = streamsHost
 	}
 	res, err := client.Do(req)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer func() { _ = res.Body.Close() }()
 	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("it answers %s", res.Status)
+		return 0, fmt.Errorf("it answers %s", res.Status)
 	}
 	in := bufio.NewReader(res.Body)
 	last := ""
@@ -115,18 +122,21 @@ func stream(ctx context.Context, client *http.Client, url string) error {
 		line, err := in.ReadString('\n')
 		if line = strings.TrimSpace(line); line != "" {
 			last = line
+			if strings.HasPrefix(line, "data:") {
+				events++
+			}
 		}
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
-			return err
+			return 0, err
 		}
 	}
 	if req.Host == streamsHost && last != "data: [DONE]" || last == "" {
-		return fmt.Errorf("it ends with %q", last)
+		return 0, fmt.Errorf("it ends with %q", last)
 	}
-	return nil
+	return events, nil
 }
 
 // streaming serves an instance that answers each request with a number of events, as fast as possible, each

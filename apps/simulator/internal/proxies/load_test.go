@@ -37,10 +37,20 @@ func TestStreams_ComeWhole(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, stop()) }()
 	p := &Proxy{Streams: at}
-	seen, err := p.Events(t.Context(), 50*time.Millisecond, 4, 100)
+	const window = 50 * time.Millisecond
+	begin := time.Now()
+	seen, err := p.Events(t.Context(), window, 4, 100)
+	took := time.Since(begin)
 	require.NoError(t, err)
-	require.Positive(t, seen.PerSecond)
+	require.GreaterOrEqual(t, seen.Events, 4*100, "each client reads one stream or more")
+	require.Zero(t, seen.Events%100, "each stream has all events")
+	require.Less(t, seen.PerSecond, float64(seen.Events)/window.Seconds())
+	require.GreaterOrEqual(t, seen.PerSecond, float64(seen.Events)/took.Seconds())
+	require.Less(t, seen.P99, took)
 	require.Positive(t, seen.P99)
+
+	_, err = p.Events(t.Context(), window, 4, 101)
+	require.ErrorContains(t, err, "a stream has 100 of 101 events")
 }
 
 func TestPace_IsKept(t *testing.T) {

@@ -256,7 +256,7 @@ func answers(ctx context.Context, url string) error {
 	client := &http.Client{Transport: &http.Transport{}}
 	defer client.CloseIdleConnections()
 	for {
-		err := stream(ctx, client, url)
+		_, err := stream(ctx, client, url)
 		if err == nil {
 			return nil
 		}

@@ -98,7 +98,7 @@ func (s *Idle) Run(ctx context.Context, env Env) (err error) {
 		// One of these statements is the second query of the counter itself.
 		qps := float64(after-before-1) / took.Seconds()
 		round := map[string]any{
-			"agents": agents, "qps": qps, "cpu_percent": parts[plane].CPUPercent, "rss_mib": parts[plane].RSSMiB,
+			"agents": agents, "snapshots": synced.Load(), "qps": qps, "cpu_percent": parts[plane].CPUPercent, "rss_mib": parts[plane].RSSMiB,
 			"mariadb_cpu_percent": parts[stack.MariaDB].CPUPercent, "restate_cpu_percent": parts[stack.Restate].CPUPercent,
 			"simulator_rss_mib": parts[testbed.Simulator].RSSMiB, "statements": byName,
 		}
