@@ -46,7 +46,7 @@ func programMain() int {
 	return 0
 }
 
-// cluster is a lab in which everything is as deployments/kubernetes makes it, but for
+// cluster is a kubelab in which everything is as deployments/kubernetes makes it, but for
 // the agents: those are processes of this machine.
 type cluster struct {
 	t     *testing.T
@@ -57,13 +57,13 @@ type cluster struct {
 func startCluster(t *testing.T) *cluster {
 	t.Helper()
 	dir := t.TempDir()
-	lab, err := kubelab.Start(t.Context(), kubelab.Config{
+	started, err := kubelab.Start(t.Context(), kubelab.Config{
 		DataDir: dir, CIDR: "127.85.0.0/16", Groups: []string{"name=cpu,nodes=1"}, DieWithParent: true,
 		Progress: func(line string) { t.Log(line) },
 	})
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, lab.Stop(context.WithoutCancel(t.Context()))) })
-	admin, err := clientcmd.BuildConfigFromFlags("", lab.Kubeconfig)
+	t.Cleanup(func() { require.NoError(t, started.Stop(context.WithoutCancel(t.Context()))) })
+	admin, err := clientcmd.BuildConfigFromFlags("", started.Kubeconfig)
 	require.NoError(t, err)
 	c := &cluster{t: t}
 	c.admin, err = kubernetes.NewForConfig(admin)

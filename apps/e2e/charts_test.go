@@ -37,8 +37,8 @@ drain: {delaySeconds: 0, timeoutSeconds: 5}
 `},
 }
 
-// inLab are values for kubelab, whose pods are model servers.
-const inLab = `
+// inKubelab are values for kubelab, whose pods are model servers.
+const inKubelab = `
 probes: {liveness: {httpGet: {path: /health}}, readiness: {httpGet: {path: /health}, periodSeconds: 1}}
 nodeSelector: {kubelab.windlass.run/group: cpu}
 `
@@ -89,7 +89,7 @@ func (k *charts) ok(program string, args ...string) string {
 func (k *charts) apply(verb, folder string, r release, more ...string) {
 	k.t.Helper()
 	values := filepath.Join(k.dir, r.chart+".yaml")
-	require.NoError(k.t, os.WriteFile(values, []byte(inLab+r.values), 0o600))
+	require.NoError(k.t, os.WriteFile(values, []byte(inKubelab+r.values), 0o600))
 	k.ok(k.helm, append([]string{
 		verb, r.chart, filepath.Join(folder, r.chart), "--namespace=" + r.namespace, "--values=" + values, "--wait", "--timeout=4m",
 	}, more...)...)

@@ -52,11 +52,11 @@ func (s *stack) addClusters() {
 			cfg.NodeGrace = 6 * time.Second
 		}
 		s.add(partCluster(region), filepath.Join(dir, "kubelab.log"), func(ctx context.Context) (server, error) {
-			lab, err := kubelab.Start(ctx, cfg)
+			cluster, err := kubelab.Start(ctx, cfg)
 			if err != nil {
 				return nil, err
 			}
-			return lab, nil
+			return cluster, nil
 		})
 	}
 }

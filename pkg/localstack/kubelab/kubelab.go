@@ -3,7 +3,7 @@
 //
 // The program is not imported, because it contains Kubernetes, whose modules are outside this workspace on
 // purpose. It is found, or built into the user's cache under the hash of its sources, so that a checkout
-// always runs its own kubelab. A lab is ready when the program writes its ready file.
+// always runs its own kubelab. A cluster is ready when the program writes its ready file.
 package kubelab
 
 import (
@@ -30,7 +30,7 @@ const (
 	poll      = 25 * time.Millisecond
 )
 
-// Config configures a lab. Zero values stand for the defaults of the program's flags.
+// Config configures a cluster. Zero values stand for the defaults of the program's flags.
 type Config struct {
 	// DataDir is the private directory, which is created if missing. It is required.
 	DataDir string
@@ -46,7 +46,7 @@ type Config struct {
 	// NodeGrace is how long a node may be silent before it is NotReady. EvictAfter is how long pods stay on
 	// it then. CrashBackoff is the first delay before a crashed container is started again.
 	NodeGrace, EvictAfter, CrashBackoff time.Duration
-	// DieWithParent is as in proc.Spec. The lab's own children always die with it.
+	// DieWithParent is as in proc.Spec. The cluster's own children always die with it.
 	DieWithParent bool
 	// Log may be nil.
 	Log *slog.Logger
@@ -54,8 +54,8 @@ type Config struct {
 	Progress func(string)
 }
 
-// Lab is a running kubelab.
-type Lab struct {
+// Cluster is a running kubelab.
+type Cluster struct {
 	// Kubeconfig is the path of the administrator's kubeconfig.
 	Kubeconfig string
 
@@ -63,17 +63,17 @@ type Lab struct {
 	dir  string
 }
 
-// Start starts a lab on the directory, and stops one that a killed parent left there. It returns when pods
+// Start starts a cluster on the directory, and stops one that a killed parent left there. It returns when pods
 // can be created. If needed, it builds the program first, which takes minutes.
-func Start(ctx context.Context, cfg Config) (*Lab, error) {
-	lab, err := startLab(ctx, cfg)
+func Start(ctx context.Context, cfg Config) (*Cluster, error) {
+	cluster, err := startCluster(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("start kubelab: %w", err)
 	}
-	return lab, nil
+	return cluster, nil
 }
 
-func startLab(ctx context.Context, cfg Config) (*Lab, error) {
+func startCluster(ctx context.Context, cfg Config) (*Cluster, error) {
 	if cfg.DataDir == "" {
 		return nil, errors.New("DataDir is empty")
 	}
@@ -96,29 +96,29 @@ func startLab(ctx context.Context, cfg Config) (*Lab, error) {
 	if pid != 0 {
 		log.InfoContext(ctx, "stopped a kubelab that an earlier run left behind", "pid", pid)
 	}
-	lab := &Lab{Kubeconfig: filepath.Join(dir, "kubeconfig"), dir: dir}
+	cluster := &Cluster{Kubeconfig: filepath.Join(dir, "kubeconfig"), dir: dir}
 	began := time.Now()
-	if err := lab.start(ctx, program, cfg); err != nil {
+	if err := cluster.start(ctx, program, cfg); err != nil {
 		return nil, err
 	}
-	log.InfoContext(ctx, "kubelab is ready", "pid", lab.PID(), "kubeconfig", lab.Kubeconfig,
+	log.InfoContext(ctx, "kubelab is ready", "pid", cluster.PID(), "kubeconfig", cluster.Kubeconfig,
 		"took", time.Since(began).Round(time.Millisecond))
-	return lab, nil
+	return cluster, nil
 }
 
-func (l *Lab) start(ctx context.Context, program string, cfg Config) error {
+func (c *Cluster) start(ctx context.Context, program string, cfg Config) error {
 	// The ready file of an earlier run would make this one ready at once.
-	if err := os.Remove(l.readyFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(c.readyFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	var logStart int64
-	if st, err := os.Stat(l.LogFile()); err == nil && st.Size() <= proc.LogLimit {
+	if st, err := os.Stat(c.LogFile()); err == nil && st.Size() <= proc.LogLimit {
 		logStart = st.Size()
 	}
 	var err error
-	l.proc, err = proc.Start(proc.Spec{
-		Name: "kubelab", Path: program, Args: l.args(cfg), Dir: l.dir,
-		RecordFile: RecordFile(l.dir), LogFile: l.LogFile(), DieWithParent: cfg.DieWithParent,
+	c.proc, err = proc.Start(proc.Spec{
+		Name: "kubelab", Path: program, Args: c.args(cfg), Dir: c.dir,
+		RecordFile: RecordFile(c.dir), LogFile: c.LogFile(), DieWithParent: cfg.DieWithParent,
 	})
 	if err != nil {
 		return err
@@ -128,23 +128,23 @@ func (l *Lab) start(ctx context.Context, program string, cfg Config) error {
 	tick := time.NewTicker(poll)
 	defer tick.Stop()
 	for {
-		if _, err := os.Stat(l.readyFile()); err == nil {
+		if _, err := os.Stat(c.readyFile()); err == nil {
 			return nil
 		}
 		select {
-		case <-l.proc.Done():
-			return fmt.Errorf("it ended (%w): %s (log: %s)", l.ended(), lastLine(l.LogFile(), logStart), l.LogFile())
+		case <-c.proc.Done():
+			return fmt.Errorf("it ended (%w): %s (log: %s)", c.ended(), lastLine(c.LogFile(), logStart), c.LogFile())
 		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("%w (log: %s)", context.Cause(ctx), l.LogFile()), l.Stop(context.WithoutCancel(ctx)))
+			return errors.Join(fmt.Errorf("%w (log: %s)", context.Cause(ctx), c.LogFile()), c.Stop(context.WithoutCancel(ctx)))
 		case <-tick.C:
 		}
 	}
 }
 
-func (l *Lab) args(cfg Config) []string {
+func (c *Cluster) args(cfg Config) []string {
 	args := []string{
-		"up", "--data-dir=" + filepath.Join(l.dir, "cluster"),
-		"--kubeconfig=" + l.Kubeconfig, "--ready-file=" + l.readyFile(),
+		"up", "--data-dir=" + filepath.Join(c.dir, "cluster"),
+		"--kubeconfig=" + c.Kubeconfig, "--ready-file=" + c.readyFile(),
 	}
 	if cfg.CIDR != "" {
 		args = append(args, "--cidr="+cfg.CIDR)
@@ -165,52 +165,52 @@ func (l *Lab) args(cfg Config) []string {
 	return args
 }
 
-func (l *Lab) readyFile() string { return filepath.Join(l.dir, "ready") }
+func (c *Cluster) readyFile() string { return filepath.Join(c.dir, "ready") }
 
 // ended returns how the program ended. It is never nil.
-func (l *Lab) ended() error {
-	if err := l.proc.Wait(); err != nil {
+func (c *Cluster) ended() error {
+	if err := c.proc.Wait(); err != nil {
 		return err
 	}
 	return errors.New("exit status 0")
 }
 
 // PID returns the program's pid.
-func (l *Lab) PID() int { return l.proc.PID() }
+func (c *Cluster) PID() int { return c.proc.PID() }
 
 // LogFile returns the path of the program's log. The logs of its components are in cluster/log next to it.
-func (l *Lab) LogFile() string { return filepath.Join(l.dir, "kubelab.log") }
+func (c *Cluster) LogFile() string { return filepath.Join(c.dir, "kubelab.log") }
 
 // Done returns a channel that is closed when the program has ended.
-func (l *Lab) Done() <-chan struct{} { return l.proc.Done() }
+func (c *Cluster) Done() <-chan struct{} { return c.proc.Done() }
 
 // Wait blocks until the program has ended. It returns nil for exit status 0.
-func (l *Lab) Wait() error { return l.proc.Wait() }
+func (c *Cluster) Wait() error { return c.proc.Wait() }
 
-// Stop ends the lab, and kills it after stopGrace or when ctx ends. The cluster's objects are kept for the
+// Stop ends the cluster, and kills it after stopGrace or when ctx ends. The cluster's objects are kept for the
 // next Start on the directory.
-func (l *Lab) Stop(ctx context.Context) error {
-	if err := l.proc.Stop(ctx, stopGrace); err != nil {
+func (c *Cluster) Stop(ctx context.Context) error {
+	if err := c.proc.Stop(ctx, stopGrace); err != nil {
 		return fmt.Errorf("stop kubelab: %w", err)
 	}
 	return nil
 }
 
-// Kill ends the lab as a power failure would, and waits until its process is gone.
-func (l *Lab) Kill() error {
+// Kill ends the cluster as a power failure would, and waits until its process is gone.
+func (c *Cluster) Kill() error {
 	// The ended context leaves no grace.
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := l.proc.Stop(ctx, 0); err != nil {
+	if err := c.proc.Stop(ctx, 0); err != nil {
 		return fmt.Errorf("kill kubelab: %w", err)
 	}
 	return nil
 }
 
-// RecordFile returns the path of the record of a directory's lab; see proc.Find.
+// RecordFile returns the path of the record of a directory's cluster; see proc.Find.
 func RecordFile(dir string) string { return filepath.Join(dir, "kubelab.json") }
 
-// StopStray stops the lab that a killed parent left running on a directory, and
+// StopStray stops the cluster that a killed parent left running on a directory, and
 // returns its pid, or 0 if there was none.
 func StopStray(ctx context.Context, dir string) (int, error) {
 	pid, err := proc.StopStray(ctx, RecordFile(dir), stopGrace)

@@ -31,35 +31,35 @@ for a in "$@"; do case "$a" in --ready-file=*) touch "${a#--ready-file=}";; esac
 while :; do sleep 0.02; done
 `
 
-func TestLab_IsReadyAndEndsWhenAsked(t *testing.T) {
+func TestCluster_IsReadyAndEndsWhenAsked(t *testing.T) {
 	standIn(t, obedient)
 	dir := t.TempDir()
 	group := "name=h100,nodes=2,gpu=nvidia.com/gpu=8"
-	lab, err := Start(t.Context(), Config{
+	cluster, err := Start(t.Context(), Config{
 		DataDir: dir, CIDR: "127.70.0.0/16", Groups: []string{group}, EvictAfter: 3 * time.Second, DieWithParent: true,
 	})
 	require.NoError(t, err)
 	args, err := os.ReadFile(filepath.Join(dir, "args"))
 	require.NoError(t, err)
 	require.Equal(t, []string{
-		"up", "--data-dir=" + dir + "/cluster", "--kubeconfig=" + lab.Kubeconfig, "--ready-file=" + dir + "/ready",
+		"up", "--data-dir=" + dir + "/cluster", "--kubeconfig=" + cluster.Kubeconfig, "--ready-file=" + dir + "/ready",
 		"--cidr=127.70.0.0/16", "--group=" + group, "--evict-after=3s",
 	}, strings.Fields(string(args)))
 
-	require.NoError(t, lab.Stop(t.Context()))
-	require.NoError(t, lab.Wait())
-	log, err := os.ReadFile(lab.LogFile())
+	require.NoError(t, cluster.Stop(t.Context()))
+	require.NoError(t, cluster.Wait())
+	log, err := os.ReadFile(cluster.LogFile())
 	require.NoError(t, err)
 	require.Contains(t, string(log), "asked")
 }
 
-func TestLab_EarlyEndShowsItsLastWords(t *testing.T) {
+func TestCluster_EarlyEndShowsItsLastWords(t *testing.T) {
 	standIn(t, "echo first; echo 'kubelab: port 6443 is taken' >&2; exit 1")
 	_, err := Start(t.Context(), Config{DataDir: t.TempDir(), DieWithParent: true})
 	require.ErrorContains(t, err, "start kubelab: it ended (exit status 1): kubelab: port 6443 is taken")
 }
 
-func TestLab_NeverReadyIsStoppedAtTheDeadline(t *testing.T) {
+func TestCluster_NeverReadyIsStoppedAtTheDeadline(t *testing.T) {
 	standIn(t, "trap 'exit 0' TERM; echo $$ > pid; while :; do sleep 0.02; done")
 	dir := t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -80,7 +80,7 @@ func TestLab_NeverReadyIsStoppedAtTheDeadline(t *testing.T) {
 	require.Error(t, err, "it was left running")
 }
 
-func TestLab_NextStartReplacesTheLast(t *testing.T) {
+func TestCluster_NextStartReplacesTheLast(t *testing.T) {
 	standIn(t, obedient)
 	dir := t.TempDir()
 	first, err := Start(t.Context(), Config{DataDir: dir, DieWithParent: true})

@@ -168,19 +168,19 @@ func (r *run) clusterChild(region string) child {
 		name: "kubelab/" + region, title: "Kubernetes " + region, detail: shortPath(kubeconfigFile(dir)),
 		log: filepath.Join(dir, "kubelab.log"), kubeconfig: kubeconfigFile(dir),
 		start: func(ctx context.Context) (server, error) {
-			lab, err := kubelab.Start(ctx, kubelab.Config{
+			cluster, err := kubelab.Start(ctx, kubelab.Config{
 				DataDir: dir, CIDR: networkCIDR(r.networks[region]), Groups: r.groups, Progress: r.reportNote,
 			})
 			if err != nil {
-				// A nil *Lab must not become a non-nil server.
+				// A nil *Cluster must not become a non-nil server.
 				return nil, err
 			}
-			return lab, nil
+			return cluster, nil
 		},
 	}
 }
 
-// kubeconfigFile returns the kubeconfig of the cluster's administrator: see kubelab.Lab.
+// kubeconfigFile returns the kubeconfig of the cluster's administrator: see kubelab.Cluster.
 func kubeconfigFile(dir string) string { return filepath.Join(dir, "kubeconfig") }
 
 // writePools writes the file of the region's pools: one for each group of nodes with GPUs.

@@ -67,17 +67,17 @@ type ownCluster struct {
 // cluster.
 func startOwnCluster(t testing.TB, cfg kubelab.Config, wrap func(*rest.Config)) *ownCluster {
 	cfg.DataDir, cfg.DieWithParent, cfg.Progress = t.TempDir(), true, func(line string) { t.Log(line) }
-	lab, err := kubelab.Start(t.Context(), cfg)
+	cluster, err := kubelab.Start(t.Context(), cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		if err := lab.Stop(context.WithoutCancel(t.Context())); err != nil {
+		if err := cluster.Stop(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
 		}
 		if t.Failed() {
-			logTail(t, lab.LogFile())
+			logTail(t, cluster.LogFile())
 		}
 	})
-	rc, _, err := access.LoadClient(lab.Kubeconfig, "")
+	rc, _, err := access.LoadClient(cluster.Kubeconfig, "")
 	require.NoError(t, err)
 	api, err := client.NewForConfig(rest.CopyConfig(rc))
 	require.NoError(t, err)

@@ -64,7 +64,7 @@ type clients struct{ admin, agent *rest.Config }
 const suiteGPU = "NVIDIA-L40S"
 
 // started is the cluster of the tests. It is nil until a test needs it.
-var started *kubelab.Lab
+var started *kubelab.Cluster
 
 func TestMain(m *testing.M) {
 	if text := os.Getenv(agentEnv); text != "" {
