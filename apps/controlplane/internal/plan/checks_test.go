@@ -274,7 +274,7 @@ func drawAnalysis(t *rapid.T) (out []*windlassv1.AnalysisCheck) {
 
 // answer has checks that are due be measured from now on: 0 as the version is, 1 not at
 // all, 2 without any figure.
-func (f *fleet) answer(how int) {
+func (f *stagedSimulation) answer(how int) {
 	f.answers = map[string]analysis.Figures{}
 	good, poor, old := 0.1, 0.9, 0.3
 	figures := analysis.Figures{New: &good, Old: &old, Answer: &analysis.Answer{Verdict: analysis.Passed}}
@@ -316,7 +316,7 @@ func TestChecks_PoorVersionIsNeverLiveProperty(t *testing.T) {
 		for _, w := range policy.Waves {
 			w.BakeTime = durationpb.New(max(time.Second, w.GetBakeTime().AsDuration()))
 		}
-		f := newFleet(t, policy)
+		f := newStagedSimulation(t, policy)
 		// Each region under analysis has the old version and will have the new one.
 		f.poor[f.deploy(spec(2, "eu", "us"))] = true
 		for range rapid.IntRange(0, 60).Draw(t, "length") {

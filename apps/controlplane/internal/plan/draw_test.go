@@ -127,7 +127,7 @@ func drawLimits(t *rapid.T, policy *windlassv1.RolloutPolicy) {
 }
 
 // deployDrawnPool makes the spec a pool, and draws which roles differ from the live version.
-func (f *fleet) deployDrawnPool(s *windlassv1.DeploymentSpec) {
+func (f *stagedSimulation) deployDrawnPool(s *windlassv1.DeploymentSpec) {
 	size := rapid.SampledFrom([]int32{0, pool.Whole, pool.Whole, pool.Whole})
 	s.Replicas, s.MinReady, s.Routing.ColdStart = new(size.Draw(f.t, "size of the pool")), 0, nil
 	for _, p := range s.GetPinnedOverrides() {
@@ -139,7 +139,7 @@ func (f *fleet) deployDrawnPool(s *windlassv1.DeploymentSpec) {
 }
 
 // deployStaged draws a version, and whether it is made as the live one.
-func (f *fleet) deployStaged() {
+func (f *stagedSimulation) deployStaged() {
 	regions := rapid.SampledFrom([][]string{{"ap", "eu", "us"}, {"eu", "us"}, {"us"}, {"ap", "us"}}).Draw(f.t, "regions")
 	s := spec(rapid.Int32Range(0, 4).Draw(f.t, "replicas"), regions...)
 	s.ProgressDeadline = durationpb.New(time.Duration(deadline) * time.Millisecond)

@@ -24,7 +24,7 @@ type agreed struct {
 }
 
 // promote is somebody's promotion, which counts where regions wait now.
-func (f *fleet) promote(full bool) error {
+func (f *stagedSimulation) promote(full bool) error {
 	before := f.rolloutState.Progress.Clone()
 	_, err := Promote(f.rolloutState.Progress, "ada", full, f.now)
 	if err == nil {
@@ -36,7 +36,7 @@ func (f *fleet) promote(full bool) error {
 }
 
 // approve has people approve what waits for it; dora, who deployed, is refused by some.
-func (f *fleet) approve(who ...string) {
+func (f *stagedSimulation) approve(who ...string) {
 	for _, name := range who {
 		before := f.rolloutState.Progress.Clone()
 		_, _, err := Approve(f.rolloutState.Progress, model.Approval{
@@ -69,7 +69,7 @@ func waitingPlaces(c *model.Progress) map[waitingPlace]bool {
 }
 
 // isApproved reports whether enough people approved there.
-func (f *fleet) isApproved(gate *windlassv1.Approval, at waitingPlace) bool {
+func (f *stagedSimulation) isApproved(gate *windlassv1.Approval, at waitingPlace) bool {
 	n := 0
 	for _, who := range f.agreed.approved[at] {
 		if who != "dora" || !gate.GetNotDeployer() {
@@ -81,7 +81,7 @@ func (f *fleet) isApproved(gate *windlassv1.Approval, at waitingPlace) bool {
 
 // requireAgreed checks that no region is past a step and no rollout past a wave without the
 // approvals and promotions that it needs. before is the state before the planner ran.
-func (f *fleet) requireAgreed(before *model.Progress, rows map[rowKey]model.Topology, live string) {
+func (f *stagedSimulation) requireAgreed(before *model.Progress, rows map[rowKey]model.Topology, live string) {
 	after := f.rolloutState.Progress
 	if before == nil || after == nil || before.RolloutID != after.RolloutID || after.Back || len(before.Waves) == 0 {
 		return
@@ -117,7 +117,7 @@ func (f *fleet) requireAgreed(before *model.Progress, rows map[rowKey]model.Topo
 	}
 }
 
-func (f *fleet) requireAgreedStep(c *model.Progress, st model.RegionProgress, n int) {
+func (f *stagedSimulation) requireAgreedStep(c *model.Progress, st model.RegionProgress, n int) {
 	step := stepsOf(c.Policy)[n]
 	at := waitingPlace{c.RolloutID, st.RegionID, n, st.StoppedAt}
 	if step.Approval != nil {

@@ -92,7 +92,7 @@ func describePins(b *strings.Builder, out Output) {
 
 // requirePins compares a simulation at rest with its pins: each is in its regions, serves with its
 // weight or has failed, and nothing is left of removed pins.
-func (f *fleet) requirePins() {
+func (f *stagedSimulation) requirePins() {
 	for _, p := range f.pins {
 		require.False(f.t, p.Removing)
 		for _, r := range p.Regions {
@@ -121,7 +121,7 @@ func (w *simulation) isPinned(key rowKey) bool {
 }
 
 // happenPinned lets one thing happen to pins.
-func (f *fleet) happenPinned() {
+func (f *stagedSimulation) happenPinned() {
 	t := f.t
 	id := fmt.Sprintf("v%d", rapid.Int32Range(1, f.app.LatestVersion).Draw(t, "pinned"))
 	if rapid.IntRange(0, 2).Draw(t, "unpin") == 0 {
@@ -143,7 +143,7 @@ func (f *fleet) happenPinned() {
 
 // mendUntried has versions work that may have come to be live with no replicas, untried: what
 // is to come of those is for rollouts, and not for pins.
-func (f *fleet) mendUntried() {
+func (f *stagedSimulation) mendUntried() {
 	for _, d := range f.deps {
 		if f.zeroed || d.Spec.GetReplicas() == 0 {
 			f.bad[d.ID] = false
@@ -160,7 +160,7 @@ func (f *fleet) mendUntried() {
 func TestPins_HistoryKeepsTheRulesProperty(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		f := newFleetOf(t, drawPolicy(t), false) // the API refuses pins of pools
+		f := newStagedSimulationOf(t, drawPolicy(t), false) // the API refuses pins of pools
 		f.deployStaged()
 		f.mendUntried()
 		if rapid.Bool().Draw(t, "begin with two versions") {

@@ -15,10 +15,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// fleet is what really runs, apart from what was said of it: agents that take what they
+// stagedSimulation is what really runs, apart from what was said of it: agents that take what they
 // are told late, replicas that come and go as they like, and routes as regions serve
 // them. The rules hold of this, whatever the planner knew.
-type fleet struct {
+type stagedSimulation struct {
 	*simulation
 	t    *rapid.T
 	runs map[rowKey]*running
@@ -60,7 +60,7 @@ func (r *running) existing() int32 { return r.ready + r.other + r.draining + r.o
 
 // pull has the region's agent take the row as it is now: told to have fewer it stops
 // those first that are not ready.
-func (f *fleet) pull(key rowKey) {
+func (f *stagedSimulation) pull(key rowKey) {
 	row, ok := f.rows[key]
 	if !ok {
 		return
@@ -100,7 +100,7 @@ func (f *fleet) pull(key rowKey) {
 	}
 }
 
-func (f *fleet) requireBelowCeiling(region string) {
+func (f *stagedSimulation) requireBelowCeiling(region string) {
 	var exist int32
 	for key, r := range f.runs {
 		if key.region == region && !f.isPinned(key) {
@@ -111,7 +111,7 @@ func (f *fleet) requireBelowCeiling(region string) {
 }
 
 // step notes how many replicas may exist where it has some start.
-func (f *fleet) step() Output {
+func (f *stagedSimulation) step() Output {
 	staged := f.rolloutState.Progress.Active(f.app.RolloutID)
 	before, behind, live := maps.Clone(f.rows), f.rolloutState.Progress.Clone(), f.app.LiveDeploymentID
 	out := f.simulation.step()
@@ -153,7 +153,7 @@ func (f *fleet) step() Output {
 
 // requireServes checks that a version that cannot serve becomes live only where it has no
 // replicas. If people scale it up later, its failure there is theirs.
-func (f *fleet) requireServes(live string) {
+func (f *stagedSimulation) requireServes(live string) {
 	for k, row := range f.rows {
 		if k.deployment == live && f.rolloutState.Progress.LaggingIn(k.region) == nil {
 			require.False(f.t, f.bad[live] && row.Replicas > 0, "a version that never served becomes live: %v", k)
@@ -173,7 +173,7 @@ func ceiling(c *model.Progress, region string) (ceiling int32) {
 }
 
 // report tells the control plane what is.
-func (f *fleet) report(key rowKey) {
+func (f *stagedSimulation) report(key rowKey) {
 	r := f.runs[key]
 	if r == nil {
 		return
@@ -191,7 +191,7 @@ func (f *fleet) report(key rowKey) {
 	})
 }
 
-func (f *fleet) serveRoutes(region string) {
+func (f *stagedSimulation) serveRoutes(region string) {
 	f.routes[region] = nil
 	for key, row := range f.rows {
 		if key.region == region && row.Weight > 0 {
@@ -202,7 +202,7 @@ func (f *fleet) serveRoutes(region string) {
 }
 
 // obeyAll has a region do all that it is told, and tell.
-func (f *fleet) obeyAll(region string) {
+func (f *stagedSimulation) obeyAll(region string) {
 	for _, key := range sortedRows(f.rows) {
 		if key.region != region {
 			continue
@@ -226,7 +226,7 @@ func (f *fleet) obeyAll(region string) {
 }
 
 // scaleRoles is what the API does of a scale of a role. More of the pool is to start then.
-func (f *fleet) scaleRoles(region string) {
+func (f *stagedSimulation) scaleRoles(region string) {
 	counts := model.RoleCounts{"prefill": rapid.Int32Range(1, 9).Draw(f.t, "prefill"), "decode": rapid.Int32Range(1, 4).Draw(f.t, "decode")}
 	for key, row := range f.rows {
 		if key.region != region || !row.Assigned() || row.Roles == counts.Encode() {
@@ -243,7 +243,7 @@ func (f *fleet) scaleRoles(region string) {
 }
 
 // happen lets one thing happen.
-func (f *fleet) happen() {
+func (f *stagedSimulation) happen() {
 	t := f.t
 	region := rapid.SampledFrom(places).Draw(t, "region")
 	connected := f.regs[region].Status == windlassv1.RegionStatus_REGION_STATUS_CONNECTED
@@ -357,13 +357,13 @@ func (f *fleet) happen() {
 	}
 }
 
-func newFleet(t *rapid.T, policy *windlassv1.RolloutPolicy) *fleet {
-	return newFleetOf(t, policy, rapid.IntRange(0, 4).Draw(t, "pool") == 0)
+func newStagedSimulation(t *rapid.T, policy *windlassv1.RolloutPolicy) *stagedSimulation {
+	return newStagedSimulationOf(t, policy, rapid.IntRange(0, 4).Draw(t, "pool") == 0)
 }
 
-// newFleetOf is newFleet of an app whose layout is pooled, or not.
-func newFleetOf(t *rapid.T, policy *windlassv1.RolloutPolicy, pooled bool) *fleet {
-	f := &fleet{simulation: newSimulation(t, places...), t: t, runs: map[rowKey]*running{}, routes: map[string][]string{}, bad: map[string]bool{}, poor: map[string]bool{}, may: map[string]int32{}, agreed: agreed{map[waitingPlace]bool{}, map[waitingPlace][]string{}}, moved: map[string]int32{}, resized: map[string]bool{}, emptied: map[string]bool{}}
+// newStagedSimulationOf is newStagedSimulation of an app whose layout is pooled, or not.
+func newStagedSimulationOf(t *rapid.T, policy *windlassv1.RolloutPolicy, pooled bool) *stagedSimulation {
+	f := &stagedSimulation{simulation: newSimulation(t, places...), t: t, runs: map[rowKey]*running{}, routes: map[string][]string{}, bad: map[string]bool{}, poor: map[string]bool{}, may: map[string]int32{}, agreed: agreed{map[waitingPlace]bool{}, map[waitingPlace][]string{}}, moved: map[string]int32{}, resized: map[string]bool{}, emptied: map[string]bool{}}
 	f.policy(policy)
 	if rapid.IntRange(0, 3).Draw(t, "an agent of a release before") == 0 {
 		f.setRegion("us", func(r *model.Region) { r.AgentFeatures = nil })
@@ -379,7 +379,7 @@ func newFleetOf(t *rapid.T, policy *windlassv1.RolloutPolicy, pooled bool) *flee
 
 // heal mends the simulation: regions return, and every version works but those that are bad.
 // People resume or abort what they paused.
-func (f *fleet) heal() {
+func (f *stagedSimulation) heal() {
 	f.closed = nil
 	rounds := 400
 	if f.pool {
@@ -432,7 +432,7 @@ func (f *fleet) heal() {
 }
 
 // waits reports whether a region waits for somebody to promote.
-func (f *fleet) waits(c *model.Progress) bool {
+func (f *stagedSimulation) waits(c *model.Progress) bool {
 	for _, w := range c.Waves {
 		for _, st := range w.Regions {
 			if _, person := Waits(c, st); person && (!st.Emptied || c.Sizes[st.RegionID] == 0) {
@@ -449,7 +449,7 @@ func (f *fleet) waits(c *model.Progress) bool {
 func TestStaged_HistoryKeepsTheRulesProperty(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		f := newFleet(t, drawPolicy(t))
+		f := newStagedSimulation(t, drawPolicy(t))
 		if rapid.IntRange(0, 4).Draw(t, "no policy") == 0 {
 			f.rolloutState.Policy = nil
 		}
@@ -464,7 +464,7 @@ func TestStaged_HistoryKeepsTheRulesProperty(t *testing.T) {
 	})
 }
 
-func requireAtRestStaged(t *rapid.T, f *fleet) {
+func requireAtRestStaged(t *rapid.T, f *stagedSimulation) {
 	live := f.app.LiveDeploymentID
 	require.NotEmpty(t, live)
 	if c := f.rolloutState.Progress; c != nil && c.RolloutID == "rol-"+live {

@@ -28,7 +28,7 @@ func (r *running) stop(n int32) {
 }
 
 // adopt has the row go on with what runs under its workload.
-func (f *fleet) adopt(key rowKey, workload string) {
+func (f *stagedSimulation) adopt(key rowKey, workload string) {
 	r := f.runs[key]
 	r.workload = workload
 	if r.taken == nil {
@@ -55,7 +55,7 @@ func (f *fleet) adopt(key rowKey, workload string) {
 
 // awaitsSuccessor reports whether the region takes nothing of the row away yet: who is to go on with
 // it comes first.
-func (f *fleet) awaitsSuccessor(row model.Topology) bool {
+func (f *stagedSimulation) awaitsSuccessor(row model.Topology) bool {
 	for k, successor := range f.rows {
 		if !row.Assigned() && k.region == row.RegionID && successor.Assigned() && successor.WorkloadKey() == row.WorkloadKey() &&
 			(f.runs[k] == nil || f.runs[k].workload != successor.WorkloadKey()) {
@@ -72,7 +72,7 @@ func TestWorkload_EqualVersionStartsAndStopsNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		policy := drawPolicy(t)
 		policy.Analysis, policy.Deadlines = nil, nil
-		f := newFleet(t, policy)
+		f := newStagedSimulation(t, policy)
 		for range rapid.IntRange(1, 3).Draw(t, "versions") {
 			clear(f.moved)
 			s := spec(2, "eu", "us")

@@ -16,24 +16,24 @@ import (
 )
 
 // byQuery makes the app scale by a query with the target 10.
-func (f *fleet) byQuery(text string, kind windlassv1.ScalingMetric_Kind) {
-	f.set(func() {
-		f.apps["app_1"].Scaling.Policy.Metrics = []*windlassv1.ScalingMetric{
+func (h *harness) byQuery(text string, kind windlassv1.ScalingMetric_Kind) {
+	h.set(func() {
+		h.apps["app_1"].Scaling.Policy.Metrics = []*windlassv1.ScalingMetric{
 			{Type: windlassv1.ScalingMetric_TYPE_PROMETHEUS, Target: "10", Query: text, Kind: kind},
 		}
 	})
 }
 
 // answer makes every query have the figures.
-func (f *fleet) answer(figures analysis.Figures) {
-	f.set(func() { f.figures = func(context.Context, plan.Measure) analysis.Figures { return figures } })
+func (h *harness) answer(figures analysis.Figures) {
+	h.set(func() { h.figures = func(context.Context, plan.Measure) analysis.Figures { return figures } })
 }
 
 func TestQueries_WantReplicasLikeOtherMetrics(t *testing.T) {
 	t.Parallel()
 	t.Run("a total", func(t *testing.T) {
 		t.Parallel()
-		play(t, 2, func(t *testing.T, f *fleet) {
+		play(t, 2, func(t *testing.T, f *harness) {
 			f.byQuery("sum(jobs{{{selector}}})", windlassv1.ScalingMetric_KIND_TOTAL)
 			f.answer(analysis.Figures{New: new(60.0)})
 			f.report(3*time.Minute, 0)
@@ -45,7 +45,7 @@ func TestQueries_WantReplicasLikeOtherMetrics(t *testing.T) {
 	})
 	t.Run("a level", func(t *testing.T) {
 		t.Parallel()
-		play(t, 2, func(t *testing.T, f *fleet) {
+		play(t, 2, func(t *testing.T, f *harness) {
 			f.byQuery("avg(jobs{{{selector}}})", windlassv1.ScalingMetric_KIND_LEVEL)
 			f.set(func() {
 				f.figures = func(context.Context, plan.Measure) analysis.Figures {
@@ -73,7 +73,7 @@ func TestQueries_MissingValueIsNeverZero(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			play(t, 2, func(t *testing.T, f *fleet) {
+			play(t, 2, func(t *testing.T, f *harness) {
 				f.byQuery("sum(jobs)", windlassv1.ScalingMetric_KIND_TOTAL)
 				f.answer(analysis.Figures{New: new(60.0)})
 				f.report(3*time.Minute, 0)
@@ -98,7 +98,7 @@ func TestQueries_MissingValueIsNeverZero(t *testing.T) {
 
 func TestQueries_OneFailureMakesNoMetricMissing(t *testing.T) {
 	t.Parallel()
-	play(t, 2, func(t *testing.T, f *fleet) {
+	play(t, 2, func(t *testing.T, f *harness) {
 		f.byQuery("sum(jobs)", windlassv1.ScalingMetric_KIND_TOTAL)
 		n := 0
 		f.set(func() {
@@ -117,7 +117,7 @@ func TestQueries_OneFailureMakesNoMetricMissing(t *testing.T) {
 
 func TestQueries_AreOfTheAppsOwnSeries(t *testing.T) {
 	t.Parallel()
-	play(t, 2, func(t *testing.T, f *fleet) {
+	play(t, 2, func(t *testing.T, f *harness) {
 		f.set(func() {
 			region := f.apps["app_1"].Regions["reg_1"]
 			region.MadeFor = []string{"dep_1", "dep_0"}
@@ -138,7 +138,7 @@ func TestQueries_AreOfTheAppsOwnSeries(t *testing.T) {
 
 func TestQueries_SlowWorkspaceDelaysNoOther(t *testing.T) {
 	t.Parallel()
-	play(t, 2, func(t *testing.T, f *fleet) {
+	play(t, 2, func(t *testing.T, f *harness) {
 		f.byQuery("sum(jobs)", windlassv1.ScalingMetric_KIND_TOTAL)
 		f.set(func() {
 			slow := *f.apps["app_1"]

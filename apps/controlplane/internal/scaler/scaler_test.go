@@ -29,8 +29,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// fleet is what apps have, and what was written.
-type fleet struct {
+// harness is the service with what apps have, and what was written.
+type harness struct {
 	mu     sync.Mutex
 	apps   map[string]*model.ScaledApp
 	reads  int
@@ -44,11 +44,11 @@ type fleet struct {
 	asked   []plan.Measure
 }
 
-func (f *fleet) Measure(ctx context.Context, due []plan.Measure) (out []plan.Measurement) {
-	f.mu.Lock()
-	answer := f.figures
-	f.asked = append(f.asked, due...)
-	f.mu.Unlock()
+func (h *harness) Measure(ctx context.Context, due []plan.Measure) (out []plan.Measurement) {
+	h.mu.Lock()
+	answer := h.figures
+	h.asked = append(h.asked, due...)
+	h.mu.Unlock()
 	for _, m := range due {
 		figures := analysis.Figures{Problem: "there is no Prometheus"}
 		if answer != nil {
@@ -59,12 +59,12 @@ func (f *fleet) Measure(ctx context.Context, due []plan.Measure) (out []plan.Mea
 	return out
 }
 
-func (f *fleet) ScaledApps(_ context.Context, ids []string) (out []model.ScaledApp, err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.reads++
+func (h *harness) ScaledApps(_ context.Context, ids []string) (out []model.ScaledApp, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.reads++
 	for _, id := range ids {
-		if a := f.apps[id]; a != nil {
+		if a := h.apps[id]; a != nil {
 			read := *a
 			read.Regions = maps.Clone(a.Regions)
 			out = append(out, read)
@@ -73,58 +73,58 @@ func (f *fleet) ScaledApps(_ context.Context, ids []string) (out []model.ScaledA
 	return out, nil
 }
 
-func (f *fleet) Rescale(_ context.Context, r model.Rescale) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.err != nil {
-		return f.err
+func (h *harness) Rescale(_ context.Context, r model.Rescale) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.err != nil {
+		return h.err
 	}
-	a := f.apps[r.AppID]
+	a := h.apps[r.AppID]
 	region := a.Regions[r.RegionID]
 	if region.Replicas != r.From || region.Generation != r.Generation || a.Scaling.UpdatedAt != r.ScalingAt {
 		return model.ErrStale
 	}
-	if f.writes = append(f.writes, r); r.Writes {
+	if h.writes = append(h.writes, r); r.Writes {
 		region.Replicas, region.Generation = r.Decision.GetWanted(), region.Generation+1
 		a.Regions[r.RegionID] = region
 	}
-	f.svc.Changed([]string{r.AppID})
+	h.svc.Changed([]string{r.AppID})
 	return nil
 }
 
-func (f *fleet) passOn(_ string, loads []*agentv1.LoadReport) (dropped int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.passed = append(f.passed, loads...)
+func (h *harness) passOn(_ string, loads []*agentv1.LoadReport) (dropped int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.passed = append(h.passed, loads...)
 	return 0
 }
 
-func (f *fleet) replicas(app string) int32 {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.apps[app].Regions["reg_1"].Replicas
+func (h *harness) replicas(app string) int32 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.apps[app].Regions["reg_1"].Replicas
 }
 
-func (f *fleet) entries() (out []string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, w := range f.writes {
+func (h *harness) entries() (out []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, w := range h.writes {
 		out = append(out, w.What)
 	}
 	return out
 }
 
-func (f *fleet) set(change func()) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (h *harness) set(change func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	change()
 }
 
 // play runs test beside a scaler in virtual time.
-func play(t *testing.T, replicas int32, test func(t *testing.T, f *fleet)) {
+func play(t *testing.T, replicas int32, test func(t *testing.T, f *harness)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		f := &fleet{held: true, apps: map[string]*model.ScaledApp{"app_1": {
+		f := &harness{held: true, apps: map[string]*model.ScaledApp{"app_1": {
 			AppID: "app_1", WorkspaceID: "ws_1", Name: "chat", Deployments: map[string]bool{"dep_1": true},
 			Scaling: model.Scaling{UpdatedAt: 1, Policy: &windlassv1.ScalingPolicy{
 				Max: 10, Metrics: []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_IN_FLIGHT, Target: "10"}},
@@ -146,31 +146,31 @@ func play(t *testing.T, replicas int32, test func(t *testing.T, f *fleet)) {
 }
 
 // report tells every 5 s, for so long, that the replicas are ready and have requests in flight.
-func (f *fleet) report(d time.Duration, inFlight float64) { f.reportOf(d, inFlight, "app_1") }
+func (h *harness) report(d time.Duration, inFlight float64) { h.reportOf(d, inFlight, "app_1") }
 
 // reportOf is report for each of the apps.
-func (f *fleet) reportOf(d time.Duration, inFlight float64, apps ...string) {
+func (h *harness) reportOf(d time.Duration, inFlight float64, apps ...string) {
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(5 * time.Second) {
 		var loads []*agentv1.LoadReport
 		for _, id := range apps {
 			loads = append(loads, &agentv1.LoadReport{AppId: id, Deployments: []*agentv1.DeploymentLoad{
-				{DeploymentId: "dep_1", Ready: f.replicas(id), InFlight: &inFlight},
+				{DeploymentId: "dep_1", Ready: h.replicas(id), InFlight: &inFlight},
 				{DeploymentId: "dep_pinned", Ready: 5, InFlight: new(1000.0)},
 			}})
 		}
-		f.svc.Observe("reg_1", loads)
+		h.svc.Observe("reg_1", loads)
 	}
 }
 
 func TestService_SeriesEndWithTheApp(t *testing.T) {
 	t.Parallel()
-	for name, gone := range map[string]func(f *fleet){
-		"the region has left": func(f *fleet) { f.apps["app_1"].Regions = map[string]model.ScaledRegion{} },
-		"the app is deleted":  func(f *fleet) { delete(f.apps, "app_1") },
+	for name, gone := range map[string]func(f *harness){
+		"the region has left": func(f *harness) { f.apps["app_1"].Regions = map[string]model.ScaledRegion{} },
+		"the app is deleted":  func(f *harness) { delete(f.apps, "app_1") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			play(t, 2, func(t *testing.T, f *fleet) {
+			play(t, 2, func(t *testing.T, f *harness) {
 				f.report(time.Minute, 20)
 				require.Equal(t, 1, testutil.CollectAndCount(f.svc.metrics.wanted))
 				f.set(func() { gone(f) })
@@ -186,7 +186,7 @@ func TestService_SeriesEndWithTheApp(t *testing.T) {
 
 func TestService_MemoryIsBounded(t *testing.T) {
 	t.Parallel()
-	play(t, 2, func(t *testing.T, f *fleet) {
+	play(t, 2, func(t *testing.T, f *harness) {
 		for report := range 2*maxNone/1000 + 1 {
 			loads := make([]*agentv1.LoadReport, 1000)
 			for i := range loads {
@@ -207,7 +207,7 @@ func TestService_MemoryIsBounded(t *testing.T) {
 
 func TestService_StraysOfARegionAreBounded(t *testing.T) {
 	t.Parallel()
-	play(t, 2, func(t *testing.T, f *fleet) {
+	play(t, 2, func(t *testing.T, f *harness) {
 		f.report(time.Minute, 30)
 		before := f.reads
 		for report := range 100 {
@@ -226,7 +226,7 @@ func TestService_StraysOfARegionAreBounded(t *testing.T) {
 	})
 	t.Run("apps that are scaled in the region are none", func(t *testing.T) {
 		t.Parallel()
-		play(t, 2, func(t *testing.T, f *fleet) {
+		play(t, 2, func(t *testing.T, f *harness) {
 			loads := make([]*agentv1.LoadReport, 2*maxStrays)
 			f.set(func() {
 				for i := range loads {
@@ -246,7 +246,7 @@ func TestService_StraysOfARegionAreBounded(t *testing.T) {
 
 func TestService_FollowsTheLoad(t *testing.T) {
 	t.Parallel()
-	play(t, 2, func(t *testing.T, f *fleet) {
+	play(t, 2, func(t *testing.T, f *harness) {
 		f.report(6*time.Minute, 20)
 		require.Empty(t, f.entries())
 		reads := f.reads
@@ -269,7 +269,7 @@ func TestService_FollowsTheLoad(t *testing.T) {
 
 func TestService_OneWriter(t *testing.T) {
 	t.Parallel()
-	play(t, 2, func(t *testing.T, f *fleet) {
+	play(t, 2, func(t *testing.T, f *harness) {
 		f.report(6*time.Minute, 20)
 		// A process without the region's stream decides nothing, and begins anew when it has it again.
 		f.set(func() { f.held = false })
@@ -295,7 +295,7 @@ func TestService_OneWriter(t *testing.T) {
 
 func TestService_CurrentIsNeverOld(t *testing.T) {
 	t.Parallel()
-	play(t, 2, func(t *testing.T, f *fleet) {
+	play(t, 2, func(t *testing.T, f *harness) {
 		require.Nil(t, f.svc.Current("reg_1", "app_1"))
 		f.report(time.Minute, 21)
 		got := f.svc.Current("reg_1", "app_1")
@@ -315,7 +315,7 @@ func TestService_CurrentIsNeverOld(t *testing.T) {
 
 func TestService_HoldsAndAdvice(t *testing.T) {
 	t.Parallel()
-	play(t, 2, func(t *testing.T, f *fleet) {
+	play(t, 2, func(t *testing.T, f *harness) {
 		f.set(func() {
 			f.apps["app_1"].Scaling.Holds = []model.ScalingHold{{Replicas: 2, Until: time.Now().Add(time.Hour).UnixMilli()}}
 		})
@@ -334,7 +334,7 @@ func TestService_HoldsAndAdvice(t *testing.T) {
 
 func TestService_Failures(t *testing.T) {
 	t.Parallel()
-	play(t, 2, func(t *testing.T, f *fleet) {
+	play(t, 2, func(t *testing.T, f *harness) {
 		require.Zero(t, f.svc.Observe("reg_1", []*agentv1.LoadReport{{AppId: "app_plain"}}))
 		time.Sleep(2 * time.Second)
 		require.Equal(t, 1, f.svc.Observe("reg_1", []*agentv1.LoadReport{{AppId: "app_plain"}}))
@@ -360,7 +360,7 @@ func TestService_Failures(t *testing.T) {
 
 func TestService_LostNudges(t *testing.T) {
 	t.Parallel()
-	play(t, 2, func(t *testing.T, f *fleet) {
+	play(t, 2, func(t *testing.T, f *harness) {
 		f.report(6*time.Minute, 500)
 		require.EqualValues(t, 10, f.replicas("app_1"))
 		f.set(func() {
@@ -381,7 +381,7 @@ func TestService_LostNudges(t *testing.T) {
 
 func TestService_Refusals(t *testing.T) {
 	t.Parallel()
-	play(t, 2, func(t *testing.T, f *fleet) {
+	play(t, 2, func(t *testing.T, f *harness) {
 		var log bytes.Buffer
 		f.svc.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
 		f.set(func() {
@@ -398,7 +398,7 @@ func TestService_Refusals(t *testing.T) {
 
 func TestService_SaysWhatIsMissing(t *testing.T) {
 	t.Parallel()
-	play(t, 4, func(t *testing.T, f *fleet) {
+	play(t, 4, func(t *testing.T, f *harness) {
 		f.set(func() { f.err = errors.New("database away") })
 		for look := range 10 * 12 {
 			if look == 7*12 {
@@ -414,7 +414,7 @@ func TestService_SaysWhatIsMissing(t *testing.T) {
 
 func TestService_OlderLoadsAreIgnored(t *testing.T) {
 	t.Parallel()
-	play(t, 2, func(t *testing.T, f *fleet) {
+	play(t, 2, func(t *testing.T, f *harness) {
 		at := time.Now().UnixMilli()
 		observe := func(at int64, inFlight float64) {
 			require.Zero(t, f.svc.Observe("reg_1", []*agentv1.LoadReport{{

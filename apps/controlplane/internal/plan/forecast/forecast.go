@@ -1,4 +1,4 @@
-// Package forecast runs the planner in a simulated world in which nothing goes wrong. Every region
+// Package forecast runs the planner in a simulation in which nothing goes wrong. Every region
 // applies a change at once, every replica becomes ready, and every check passes. People approve and
 // promote as soon as everything else has settled. The planner's decisions there are the steps of the
 // forecast.
@@ -91,44 +91,44 @@ func Begin(was []model.Topology, in plan.Input, now int64, deployment string) Fo
 // forecast calls the planner at most looks times. It ends earlier when nothing is left to do, or when
 // the deployment whose id is until has replicas.
 func forecast(was []model.Topology, in plan.Input, now int64, looks int, until string) Forecast {
-	w := newWorld(in, now)
-	w.moves(was, w.in.Topology, w.progress())
-	w.runs = runsOf(was)
-	w.obey()
+	sim := newSimulation(in, now)
+	sim.moves(was, sim.in.Topology, sim.progress())
+	sim.runs = runsOf(was)
+	sim.obey()
 	for range looks {
-		if until != "" && slices.ContainsFunc(w.in.Topology, func(t model.Topology) bool {
+		if until != "" && slices.ContainsFunc(sim.in.Topology, func(t model.Topology) bool {
 			return t.DeploymentID == until && plan.Active(t) && t.Replicas > 0
 		}) {
-			return w.end()
+			return sim.end()
 		}
-		out := plan.Next(w.in, w.now)
-		w.note(out)
-		w.apply(out)
-		w.in.Resolved, w.in.Measurements = nil, nil
+		out := plan.Next(sim.in, sim.now)
+		sim.note(out)
+		sim.apply(out)
+		sim.in.Resolved, sim.in.Measurements = nil, nil
 		switch {
 		case out.Resolve != "":
-			w.in.Resolved = &plan.Resolution{Image: out.Resolve, Digested: out.Resolve}
+			sim.in.Resolved = &plan.Resolution{Image: out.Resolve, Digested: out.Resolve}
 		case len(out.Measure) > 0:
-			w.in.Measurements = w.measured(out.Measure)
-		case out.Changed() || out.Next == w.now:
-			w.obey()
+			sim.in.Measurements = sim.measured(out.Measure)
+		case out.Changed() || out.Next == sim.now:
+			sim.obey()
 		default:
-			if w.approve() {
+			if sim.approve() {
 				break
 			}
-			if next := w.nextTime(); next != 0 {
-				w.now = next
-			} else if !w.promote() {
-				w.out.Complete = true
-				return w.end()
+			if next := sim.nextTime(); next != 0 {
+				sim.now = next
+			} else if !sim.promote() {
+				sim.out.Complete = true
+				return sim.end()
 			}
 		}
 	}
-	return w.end()
+	return sim.end()
 }
 
-// world is an app in simulated regions where nothing goes wrong.
-type world struct {
+// simulation is an app in simulated regions where nothing goes wrong.
+type simulation struct {
 	in         plan.Input
 	start, now int64
 	versions   map[string]int32
@@ -141,27 +141,27 @@ type world struct {
 	loads int
 }
 
-func newWorld(in plan.Input, now int64) *world {
-	w := &world{in: in, start: now, now: now, versions: map[string]int32{}}
-	w.in.Topology = slices.Clone(in.Topology)
-	w.in.Deployments = slices.Clone(in.Deployments)
-	w.in.Hosts, w.in.Jitter = []string{"forecast"}, 0.5
+func newSimulation(in plan.Input, now int64) *simulation {
+	sim := &simulation{in: in, start: now, now: now, versions: map[string]int32{}}
+	sim.in.Topology = slices.Clone(in.Topology)
+	sim.in.Deployments = slices.Clone(in.Deployments)
+	sim.in.Hosts, sim.in.Jitter = []string{"forecast"}, 0.5
 	for _, d := range in.Deployments {
-		w.versions[d.ID] = d.Version
+		sim.versions[d.ID] = d.Version
 	}
 	if in.RolloutState != nil {
 		s := in.RolloutState.Clone()
-		w.in.RolloutState = &s
+		sim.in.RolloutState = &s
 		if s.Progress != nil {
-			w.checks = names(s.Progress.Policy)
+			sim.checks = names(s.Progress.Policy)
 			passing(s.Progress.Policy)
 		}
 	}
-	w.in.Regions = slices.Clone(in.Regions)
-	for i := range w.in.Regions {
-		w.in.Regions[i].Status = windlassv1.RegionStatus_REGION_STATUS_CONNECTED
+	sim.in.Regions = slices.Clone(in.Regions)
+	for i := range sim.in.Regions {
+		sim.in.Regions[i].Status = windlassv1.RegionStatus_REGION_STATUS_CONNECTED
 	}
-	w.in.Routes = nil
+	sim.in.Routes = nil
 	routed := map[string]bool{}
 	var policy []byte
 	for _, d := range in.Deployments {
@@ -172,65 +172,65 @@ func newWorld(in plan.Input, now int64) *world {
 	for _, t := range in.Topology {
 		if t.Weight > 0 && !routed[t.RegionID] {
 			routed[t.RegionID] = true
-			w.in.Routes = append(w.in.Routes, model.Route{
+			sim.in.Routes = append(sim.in.Routes, model.Route{
 				WorkspaceID: in.App.WorkspaceID, AppID: in.App.ID, RegionID: t.RegionID,
-				Hosts: slices.Clone(w.in.Hosts), Generation: 1, UpdatedAt: now, Policy: policy, Keys: bytes.Clone(in.Keys),
+				Hosts: slices.Clone(sim.in.Hosts), Generation: 1, UpdatedAt: now, Policy: policy, Keys: bytes.Clone(in.Keys),
 			})
 		}
 	}
-	return w
+	return sim
 }
 
-func (w *world) end() Forecast {
-	w.out.Lasts, w.out.Loads = w.now-w.start, w.loads
-	w.out.Rollout = w.in.Rollout
-	if w.in.RolloutState != nil {
-		w.out.Progress = w.in.RolloutState.Progress
+func (sim *simulation) end() Forecast {
+	sim.out.Lasts, sim.out.Loads = sim.now-sim.start, sim.loads
+	sim.out.Rollout = sim.in.Rollout
+	if sim.in.RolloutState != nil {
+		sim.out.Progress = sim.in.RolloutState.Progress
 	}
-	return w.out
+	return sim.out
 }
 
 // progress returns the progress of the rollout, nil for a rollout without a policy.
-func (w *world) progress() *model.Progress {
-	if w.in.RolloutState == nil {
+func (sim *simulation) progress() *model.Progress {
+	if sim.in.RolloutState == nil {
 		return nil
 	}
-	return w.in.RolloutState.Progress
+	return sim.in.RolloutState.Progress
 }
 
 // apply writes what the planner decided.
-func (w *world) apply(out plan.Output) {
+func (sim *simulation) apply(out plan.Output) {
 	if out.App != nil {
-		w.in.App = *out.App
+		sim.in.App = *out.App
 	}
 	if out.Rollout != nil {
 		r := *out.Rollout
-		w.in.Rollout = &r
+		sim.in.Rollout = &r
 	}
 	if out.RolloutState != nil {
 		s := out.RolloutState.Clone()
-		w.in.RolloutState = &s
+		sim.in.RolloutState = &s
 	}
 	for _, d := range out.Deployments {
-		for i := range w.in.Deployments {
-			if w.in.Deployments[i].ID == d.ID {
-				w.in.Deployments[i] = d
+		for i := range sim.in.Deployments {
+			if sim.in.Deployments[i].ID == d.ID {
+				sim.in.Deployments[i] = d
 			}
 		}
 	}
-	w.in.Topology = merged(w.in.Topology, out.Topology)
-	w.in.Pins = slices.DeleteFunc(slices.Clone(w.in.Pins), func(p model.Pin) bool { return slices.Contains(out.Unpinned, p.DeploymentID) })
+	sim.in.Topology = merged(sim.in.Topology, out.Topology)
+	sim.in.Pins = slices.DeleteFunc(slices.Clone(sim.in.Pins), func(p model.Pin) bool { return slices.Contains(out.Unpinned, p.DeploymentID) })
 	for _, p := range out.Pins {
-		if i := slices.IndexFunc(w.in.Pins, func(was model.Pin) bool { return was.DeploymentID == p.DeploymentID }); i >= 0 {
-			w.in.Pins[i] = p
+		if i := slices.IndexFunc(sim.in.Pins, func(was model.Pin) bool { return was.DeploymentID == p.DeploymentID }); i >= 0 {
+			sim.in.Pins[i] = p
 		}
 	}
 	for _, r := range out.Routes {
-		i := slices.IndexFunc(w.in.Routes, func(have model.Route) bool { return have.RegionID == r.RegionID })
+		i := slices.IndexFunc(sim.in.Routes, func(have model.Route) bool { return have.RegionID == r.RegionID })
 		if i < 0 {
-			w.in.Routes = append(w.in.Routes, r)
+			sim.in.Routes = append(sim.in.Routes, r)
 		} else {
-			w.in.Routes[i] = r
+			sim.in.Routes[i] = r
 		}
 	}
 }
@@ -254,17 +254,17 @@ func merged(rows, changed []model.Topology) []model.Topology {
 
 // nextTime returns the earliest time at which a wait ends, 0 if nothing waits for a time. It leaves out
 // measurements during a wait, because they pass.
-func (w *world) nextTime() (next int64) {
+func (sim *simulation) nextTime() (next int64) {
 	take := func(at int64) {
-		if at > w.now && (next == 0 || at < next) {
+		if at > sim.now && (next == 0 || at < next) {
 			next = at
 		}
 	}
-	c := w.progress()
+	c := sim.progress()
 	if c == nil {
 		return 0
 	}
-	if c.Active(w.in.App.RolloutID) && !c.Back && c.PausedAt == 0 {
+	if c.Active(sim.in.App.RolloutID) && !c.Back && c.PausedAt == 0 {
 		for i := range c.Waves {
 			wave := &c.Waves[i]
 			baked := wave.BakingSince + plan.BakeTime(c, *wave)
@@ -276,7 +276,7 @@ func (w *world) nextTime() (next int64) {
 				}
 				switch {
 				case person || until == 0:
-				case until > w.now:
+				case until > sim.now:
 					take(until)
 				case plan.Measuring(wave, st):
 					for _, check := range st.Checks {
@@ -293,19 +293,19 @@ func (w *world) nextTime() (next int64) {
 }
 
 // approve gives the approvals that the rollout waits for, and reports whether there were any.
-func (w *world) approve() (opened bool) {
-	if r := w.in.Rollout; r != nil && plan.StartMissing(*r) != "" {
-		return w.approveStart(*r)
+func (sim *simulation) approve() (opened bool) {
+	if r := sim.in.Rollout; r != nil && plan.StartMissing(*r) != "" {
+		return sim.approveStart(*r)
 	}
-	c := w.progress()
-	if c == nil || !c.Active(w.in.App.RolloutID) || c.Back {
+	c := sim.progress()
+	if c == nil || !c.Active(sim.in.App.RolloutID) || c.Back {
 		return false
 	}
 	for i := range maxApprovals + 1 { // one more, because an approval by the deployer may not count
 		who := fmt.Sprintf("somebody %d", i+1)
 		where, _, err := plan.Approve(c, model.Approval{
-			ByID: who, By: who, Role: windlassv1.Role_ROLE_OWNER, At: w.now,
-		}, w.regionName)
+			ByID: who, By: who, Role: windlassv1.Role_ROLE_OWNER, At: sim.now,
+		}, sim.regionName)
 		opened = opened || err == nil && len(where) > 0
 	}
 	return opened
@@ -315,15 +315,15 @@ func (w *world) approve() (opened bool) {
 const maxApprovals = 10
 
 // promote promotes regions that wait for a person, and reports whether there were any.
-func (w *world) promote() bool {
-	c := w.progress()
-	if c == nil || !c.Active(w.in.App.RolloutID) || c.Back {
+func (sim *simulation) promote() bool {
+	c := sim.progress()
+	if c == nil || !c.Active(sim.in.App.RolloutID) || c.Back {
 		return false
 	}
 	for _, wave := range c.Waves {
 		for _, st := range wave.Regions {
 			if _, person := plan.Waits(c, st); person && st.State == windlassv1.RegionProgress_STATE_ROLLING {
-				_, err := plan.Promote(c, "somebody", false, w.now)
+				_, err := plan.Promote(c, "somebody", false, sim.now)
 				return err == nil
 			}
 		}
@@ -332,40 +332,40 @@ func (w *world) promote() bool {
 }
 
 // note adds the steps that follow from the planner's output, before the output is applied.
-func (w *world) note(out plan.Output) {
-	before, after := w.progress(), w.progress()
+func (sim *simulation) note(out plan.Output) {
+	before, after := sim.progress(), sim.progress()
 	if out.RolloutState != nil {
 		after = out.RolloutState.Progress
 	}
 	if after != nil {
-		w.waves(before, after)
+		sim.waves(before, after)
 	}
-	if out.App != nil && out.App.LiveDeploymentID != w.in.App.LiveDeploymentID {
-		w.add(Step{Kind: windlassv1.PlanStep_KIND_LIVE, Sides: []Side{w.side(model.Topology{DeploymentID: out.App.LiveDeploymentID})}})
+	if out.App != nil && out.App.LiveDeploymentID != sim.in.App.LiveDeploymentID {
+		sim.add(Step{Kind: windlassv1.PlanStep_KIND_LIVE, Sides: []Side{sim.side(model.Topology{DeploymentID: out.App.LiveDeploymentID})}})
 	}
-	w.moves(w.in.Topology, merged(w.in.Topology, out.Topology), after)
+	sim.moves(sim.in.Topology, merged(sim.in.Topology, out.Topology), after)
 	if after != nil {
-		w.waits(before, after)
+		sim.waits(before, after)
 	}
 }
 
-func (w *world) add(s Step) {
-	s.At, s.Loads = w.now-w.start, w.loads
-	w.out.Steps = append(w.out.Steps, s)
+func (sim *simulation) add(s Step) {
+	s.At, s.Loads = sim.now-sim.start, sim.loads
+	sim.out.Steps = append(sim.out.Steps, s)
 }
 
 // waves adds a step for each wave that begins.
-func (w *world) waves(before, after *model.Progress) {
+func (sim *simulation) waves(before, after *model.Progress) {
 	for i, wave := range after.Waves {
 		if wave.State != windlassv1.WaveProgress_STATE_WAITING &&
 			(i >= len(before.Waves) || before.Waves[i].State == windlassv1.WaveProgress_STATE_WAITING) {
-			w.add(Step{Kind: windlassv1.PlanStep_KIND_WAVE, Wave: wave.Name})
+			sim.add(Step{Kind: windlassv1.PlanStep_KIND_WAVE, Wave: wave.Name})
 		}
 	}
 }
 
 // waits adds a step for each wait that begins.
-func (w *world) waits(before, after *model.Progress) {
+func (sim *simulation) waits(before, after *model.Progress) {
 	for i, wave := range after.Waves {
 		var was model.WaveProgress
 		if i < len(before.Waves) {
@@ -381,7 +381,7 @@ func (w *world) waits(before, after *model.Progress) {
 			}
 			s := Step{
 				Kind: windlassv1.PlanStep_KIND_PAUSE, Wave: wave.Name, RegionID: st.RegionID,
-				Step: st.Step + 1, Steps: plan.Steps(after.Policy), Checks: w.checks,
+				Step: st.Step + 1, Steps: plan.Steps(after.Policy), Checks: sim.checks,
 			}
 			until, person := plan.Waits(after, st)
 			if s.Approval = plan.StepGate(after, st); person || s.Approval != nil {
@@ -390,31 +390,31 @@ func (w *world) waits(before, after *model.Progress) {
 			if !person {
 				s.Wait = time.Duration(until-st.StoppedAt) * time.Millisecond
 			}
-			w.add(s)
+			sim.add(s)
 		}
 		bake := plan.BakeTime(after, wave)
 		if wave.BakingSince != 0 && wave.BakingSince != was.BakingSince && bake > 0 {
-			w.add(Step{
+			sim.add(Step{
 				Kind: windlassv1.PlanStep_KIND_BAKE, Wave: wave.Name, Wait: time.Duration(bake) * time.Millisecond,
 				Checks: absolute(after.Policy),
 			})
 		}
 		if gate := plan.WaveGate(after, wave); gate != nil && wave.BakingSince != was.BakingSince {
-			w.add(Step{Kind: windlassv1.PlanStep_KIND_GATE, Wave: wave.Name, Approval: gate})
+			sim.add(Step{Kind: windlassv1.PlanStep_KIND_GATE, Wave: wave.Name, Approval: gate})
 		}
 	}
 	if id := after.Retained(); id != "" && before.Retained() != id {
-		w.add(Step{
-			Kind: windlassv1.PlanStep_KIND_RETAIN, Sides: []Side{w.side(model.Topology{DeploymentID: id})},
-			Wait: time.Duration(after.RetainedUntil-w.now) * time.Millisecond,
+		sim.add(Step{
+			Kind: windlassv1.PlanStep_KIND_RETAIN, Sides: []Side{sim.side(model.Topology{DeploymentID: id})},
+			Wait: time.Duration(after.RetainedUntil-sim.now) * time.Millisecond,
 		})
 	}
 }
 
 // moves adds a step for each region whose rows differ, in the order of names. c is the progress after
 // the change.
-func (w *world) moves(before, after []model.Topology, c *model.Progress) {
-	was, is := w.sides(before), w.sides(after)
+func (sim *simulation) moves(before, after []model.Topology, c *model.Progress) {
+	was, is := sim.sides(before), sim.sides(after)
 	inPlace, keeps := map[string]bool{}, map[string]bool{}
 	for _, t := range after {
 		already := slices.ContainsFunc(before, func(o model.Topology) bool {
@@ -423,7 +423,7 @@ func (w *world) moves(before, after []model.Topology, c *model.Progress) {
 		if t.Transferred && !already {
 			inPlace[t.RegionID] = true
 			keeps[t.RegionID] = slices.ContainsFunc(after, func(o model.Topology) bool {
-				return o.Assigned() && o.RegionID == t.RegionID && o.WorkloadKey() == t.WorkloadKey() && w.madeAlike(o.DeploymentID, t.DeploymentID)
+				return o.Assigned() && o.RegionID == t.RegionID && o.WorkloadKey() == t.WorkloadKey() && sim.madeAlike(o.DeploymentID, t.DeploymentID)
 			})
 		}
 	}
@@ -435,27 +435,27 @@ func (w *world) moves(before, after []model.Topology, c *model.Progress) {
 		regions[id] = true
 	}
 	for _, id := range slices.SortedFunc(maps.Keys(regions), func(a, b string) int {
-		return cmp.Or(cmp.Compare(w.regionName(a), w.regionName(b)), cmp.Compare(a, b))
+		return cmp.Or(cmp.Compare(sim.regionName(a), sim.regionName(b)), cmp.Compare(a, b))
 	}) {
 		if !slices.Equal(was[id], is[id]) {
-			w.add(Step{Kind: windlassv1.PlanStep_KIND_MOVE, Wave: w.waveOf(c, id), RegionID: id, Sides: is[id], InPlace: inPlace[id], Keeps: keeps[id]})
+			sim.add(Step{Kind: windlassv1.PlanStep_KIND_MOVE, Wave: sim.waveOf(c, id), RegionID: id, Sides: is[id], InPlace: inPlace[id], Keeps: keeps[id]})
 		}
 	}
 }
 
-func (w *world) madeAlike(a, b string) bool {
+func (sim *simulation) madeAlike(a, b string) bool {
 	of := func(id string) int {
-		return slices.IndexFunc(w.in.Deployments, func(d model.Deployment) bool { return d.ID == id })
+		return slices.IndexFunc(sim.in.Deployments, func(d model.Deployment) bool { return d.ID == id })
 	}
 	i, j := of(a), of(b)
-	return i >= 0 && j >= 0 && w.in.Deployments[i].MadeAlike(&w.in.Deployments[j])
+	return i >= 0 && j >= 0 && sim.in.Deployments[i].MadeAlike(&sim.in.Deployments[j])
 }
 
 // sides returns the versions that have replicas or traffic, by region.
-func (w *world) sides(rows []model.Topology) map[string][]Side {
+func (sim *simulation) sides(rows []model.Topology) map[string][]Side {
 	out := map[string][]Side{}
 	for _, t := range rows {
-		if s := w.side(t); s.Replicas > 0 || s.Weight > 0 {
+		if s := sim.side(t); s.Replicas > 0 || s.Weight > 0 {
 			out[t.RegionID] = append(out[t.RegionID], s)
 		}
 	}
@@ -467,16 +467,16 @@ func (w *world) sides(rows []model.Topology) map[string][]Side {
 	return out
 }
 
-func (w *world) side(t model.Topology) Side {
-	s := Side{DeploymentID: t.DeploymentID, Version: w.versions[t.DeploymentID], Weight: t.Weight}
+func (sim *simulation) side(t model.Topology) Side {
+	s := Side{DeploymentID: t.DeploymentID, Version: sim.versions[t.DeploymentID], Weight: t.Weight}
 	if plan.Active(t) {
 		s.Replicas = t.Replicas
 	}
 	return s
 }
 
-func (w *world) regionName(id string) string {
-	for _, r := range w.in.Regions {
+func (sim *simulation) regionName(id string) string {
+	for _, r := range sim.in.Regions {
 		if r.ID == id {
 			return r.ShownName()
 		}
@@ -484,8 +484,8 @@ func (w *world) regionName(id string) string {
 	return model.DeletedRegion
 }
 
-func (w *world) waveOf(c *model.Progress, region string) string {
-	if c == nil || !c.Active(w.in.App.RolloutID) {
+func (sim *simulation) waveOf(c *model.Progress, region string) string {
+	if c == nil || !c.Active(sim.in.App.RolloutID) {
 		return ""
 	}
 	for _, wave := range c.Waves {

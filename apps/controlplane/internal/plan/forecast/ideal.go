@@ -28,60 +28,60 @@ func runsOf(rows []model.Topology) map[workload]run {
 	return out
 }
 
-// load adds to w.loads the periods in which replicas become ready, one period after another, when
+// load adds to sim.loads the periods in which replicas become ready, one period after another, when
 // regions apply the rows. New replicas of a region become ready together. Replicas that are replaced in
 // place become ready in batches of the size of MaxUnavailable.
-func (w *world) load() {
-	most, now := 0, runsOf(w.in.Topology)
-	for _, t := range w.in.Topology {
+func (sim *simulation) load() {
+	most, now := 0, runsOf(sim.in.Topology)
+	for _, t := range sim.in.Topology {
 		at := workload{t.WorkloadKey(), t.RegionID}
-		was, is := w.runs[at], now[at]
+		was, is := sim.runs[at], now[at]
 		switch {
 		case is.deployment != t.DeploymentID:
-		case was.deployment != "" && was.deployment != is.deployment && !w.madeAlike(was.deployment, is.deployment):
-			most = max(most, w.batches(t, is.replicas))
+		case was.deployment != "" && was.deployment != is.deployment && !sim.madeAlike(was.deployment, is.deployment):
+			most = max(most, sim.batches(t, is.replicas))
 		case is.replicas > was.replicas:
 			most = max(most, 1)
 		}
 	}
-	w.loads += most
-	w.runs = now
+	sim.loads += most
+	sim.runs = now
 }
 
 // obey makes every region apply all rows and routes, and report it.
-func (w *world) obey() {
-	w.load()
+func (sim *simulation) obey() {
+	sim.load()
 	epochs := map[string]int64{}
-	for i := range w.in.Regions {
-		w.in.Regions[i].LastReportAt = w.now
-		epochs[w.in.Regions[i].ID] = w.in.Regions[i].SessionEpoch
+	for i := range sim.in.Regions {
+		sim.in.Regions[i].LastReportAt = sim.now
+		epochs[sim.in.Regions[i].ID] = sim.in.Regions[i].SessionEpoch
 	}
-	w.in.Observed = w.in.Observed[:0:0]
-	for _, t := range w.in.Topology {
+	sim.in.Observed = sim.in.Observed[:0:0]
+	for _, t := range sim.in.Topology {
 		o := model.Observed{
 			WorkspaceID: t.WorkspaceID, AppID: t.AppID, DeploymentID: t.DeploymentID, RegionID: t.RegionID,
 			AppliedEpoch: epochs[t.RegionID], AppliedGeneration: t.Generation, CountsGeneration: t.Generation,
-			Phase: int32(agentv1.AppliedState_PHASE_APPLIED), UpdatedAt: w.now,
+			Phase: int32(agentv1.AppliedState_PHASE_APPLIED), UpdatedAt: sim.now,
 		}
 		if t.Assigned() {
-			o.ReadyReplicas, o.Ready = t.Replicas, w.instances(t)
+			o.ReadyReplicas, o.Ready = t.Replicas, sim.instances(t)
 		} else {
 			o.Deleted = true
 		}
-		w.in.Observed = append(w.in.Observed, o)
+		sim.in.Observed = append(sim.in.Observed, o)
 	}
-	w.in.RouteObserved = w.in.RouteObserved[:0:0]
-	for _, r := range w.in.Routes {
-		w.in.RouteObserved = append(w.in.RouteObserved, model.RouteObserved{
+	sim.in.RouteObserved = sim.in.RouteObserved[:0:0]
+	for _, r := range sim.in.Routes {
+		sim.in.RouteObserved = append(sim.in.RouteObserved, model.RouteObserved{
 			AppID: r.AppID, RegionID: r.RegionID, Epoch: epochs[r.RegionID], Generation: r.Generation,
-			Phase: int32(agentv1.AppliedState_PHASE_APPLIED), UpdatedAt: w.now,
+			Phase: int32(agentv1.AppliedState_PHASE_APPLIED), UpdatedAt: sim.now,
 		})
 	}
 }
 
 // instances returns how many instances the row's replicas have.
-func (w *world) instances(t model.Topology) int32 {
-	for _, d := range w.in.Deployments {
+func (sim *simulation) instances(t model.Topology) int32 {
+	for _, d := range sim.in.Deployments {
 		if d.ID == t.DeploymentID {
 			return model.Instances(t.In(d.Spec), t.Replicas)
 		}
@@ -90,7 +90,7 @@ func (w *world) instances(t model.Topology) int32 {
 }
 
 // batches returns in how many batches the row's instances are replaced in their places.
-func (w *world) batches(t model.Topology, replicas int32) int {
+func (sim *simulation) batches(t model.Topology, replicas int32) int {
 	if counts := t.RoleCounts(); len(counts) > 0 {
 		most := 0
 		for _, n := range counts {
@@ -121,10 +121,10 @@ func passing(policy *windlassv1.RolloutPolicy) {
 	}
 }
 
-func (w *world) measured(asked []plan.Measure) (out []plan.Measurement) {
+func (sim *simulation) measured(asked []plan.Measure) (out []plan.Measurement) {
 	for _, m := range asked {
 		out = append(out, plan.Measurement{
-			RegionID: m.RegionID, Check: m.Check, Since: m.Since, At: w.now,
+			RegionID: m.RegionID, Check: m.Check, Since: m.Since, At: sim.now,
 			Figures: analysis.Figures{New: new(1.0), Old: new(1.0), Answer: &analysis.Answer{Verdict: analysis.Passed}},
 		})
 	}

@@ -9,15 +9,15 @@ import (
 )
 
 // approveStart gives the approvals that the rollout needs to start, and reports whether it may start.
-func (w *world) approveStart(r model.Rollout) (opened bool) {
+func (sim *simulation) approveStart(r model.Rollout) (opened bool) {
 	gate, _ := r.Gate()
 	for i := range maxApprovals + 1 {
 		who := fmt.Sprintf("somebody %d", i+1)
-		if _, _, err := plan.ApproveStart(&r, model.Approval{ByID: who, By: who, Role: windlassv1.Role_ROLE_OWNER, At: w.now}); err != nil {
+		if _, _, err := plan.ApproveStart(&r, model.Approval{ByID: who, By: who, Role: windlassv1.Role_ROLE_OWNER, At: sim.now}); err != nil {
 			break
 		}
 	}
-	w.in.Rollout = &r
-	w.add(Step{Kind: windlassv1.PlanStep_KIND_GATE, Approval: gate.Asked()})
+	sim.in.Rollout = &r
+	sim.add(Step{Kind: windlassv1.PlanStep_KIND_GATE, Approval: gate.Asked()})
 	return plan.StartMissing(r) == ""
 }
