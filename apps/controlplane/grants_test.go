@@ -13,10 +13,10 @@ import (
 )
 
 // operator calls this process with the platform's key.
-func (w *harness) operator(p *plane) windlassv1connect.RegionServiceClient {
+func (h *harness) operator(p *plane) windlassv1connect.RegionServiceClient {
 	client := rpc.NewHTTPClient(rpc.HTTPClientConfig{})
-	w.t.Cleanup(client.CloseIdleConnections)
-	return windlassv1connect.NewRegionServiceClient(client, p.url, rpc.ClientOptions(rpc.ClientConfig{Token: func() string { return w.boot.OperatorKey }})...)
+	h.t.Cleanup(client.CloseIdleConnections)
+	return windlassv1connect.NewRegionServiceClient(client, p.url, rpc.ClientOptions(rpc.ClientConfig{Token: func() string { return h.boot.OperatorKey }})...)
 }
 
 // items waits until the stream has brought newer items of both keys, and returns them.

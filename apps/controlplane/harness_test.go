@@ -76,21 +76,21 @@ type planeConfig struct {
 }
 
 // start starts a process; the test's end stops it.
-func (w *harness) start(cfg planeConfig) *plane {
-	w.t.Helper()
+func (h *harness) start(cfg planeConfig) *plane {
+	h.t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	p := &plane{t: w.t, registry: prometheus.NewRegistry()}
-	db, err := mysql.Open(w.t.Context(), mysql.Config{DSN: w.dsn, MaxOpen: 8})
-	require.NoError(w.t, err)
-	box, err := seal.New(w.keyset)
-	require.NoError(w.t, err)
-	api, peer := listen(w.t), listen(w.t)
+	p := &plane{t: h.t, registry: prometheus.NewRegistry()}
+	db, err := mysql.Open(h.t.Context(), mysql.Config{DSN: h.dsn, MaxOpen: 8})
+	require.NoError(h.t, err)
+	box, err := seal.New(h.keyset)
+	require.NoError(h.t, err)
+	api, peer := listen(h.t), listen(h.t)
 	p.url, p.address = "http://"+api.Addr().String(), peer.Addr().String()
 	if cfg.deaf {
-		require.NoError(w.t, peer.Close())
+		require.NoError(h.t, peer.Close())
 	}
 	peerServerTLS, peerClientTLS, err := peers.TLS(box, time.Now())
-	require.NoError(w.t, err)
+	require.NoError(h.t, err)
 	peerHTTP := rpc.NewHTTPClient(rpc.HTTPClientConfig{TLS: peerClientTLS, DialTimeout: peerDialTimeout})
 	p.core, err = newCore(parts{
 		store: db, unavailable: mysql.IsUnavailable, images: rollout.Registry{}, box: box,
@@ -101,7 +101,7 @@ func (w *harness) start(cfg planeConfig) *plane {
 		rand: rand.Float64, domain: "windlass.local", leaseTTL: 15 * time.Second, beat: cfg.beat,
 		peerID: ident.New("cp"), peerAddress: p.address, peerHTTP: peerHTTP,
 	})
-	require.NoError(w.t, err)
+	require.NoError(h.t, err)
 	components := append(slices.Clone(p.core.components), service.Component{Name: "api", Run: func(ctx context.Context) error {
 		defer context.AfterFunc(ctx, p.core.dispatch.Drain)()
 		return rpc.Serve(ctx, rpc.NewServer(rpc.ServerConfig{Handler: p.core.handler, Limits: newLimits(nil)}), api, drainGrace)
@@ -111,20 +111,20 @@ func (w *harness) start(cfg planeConfig) *plane {
 			return rpc.Serve(ctx, rpc.NewServer(rpc.ServerConfig{Handler: p.core.peerHandler, TLS: peerServerTLS, Limits: peers.Limits(nil)}), peer, drainGrace)
 		}})
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
+	ctx, cancel := context.WithCancel(context.WithoutCancel(h.t.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- service.Run(ctx, log, stopGrace, components...) }()
 	p.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
-			w.t.Errorf("stop a control plane: %v", err)
+			h.t.Errorf("stop a control plane: %v", err)
 		}
 		peerHTTP.CloseIdleConnections()
 		if err := db.Close(); err != nil {
-			w.t.Errorf("close its database: %v", err)
+			h.t.Errorf("close its database: %v", err)
 		}
 	})
-	w.t.Cleanup(p.stop)
+	h.t.Cleanup(p.stop)
 	return p
 }
 
@@ -180,10 +180,10 @@ type user struct {
 	scaling     windlassv1connect.ScalingServiceClient
 }
 
-func (w *harness) user(p *plane) user {
+func (h *harness) user(p *plane) user {
 	client := rpc.NewHTTPClient(rpc.HTTPClientConfig{})
-	w.t.Cleanup(client.CloseIdleConnections)
-	options := rpc.ClientOptions(rpc.ClientConfig{Token: func() string { return w.boot.APIKey }})
+	h.t.Cleanup(client.CloseIdleConnections)
+	options := rpc.ClientOptions(rpc.ClientConfig{Token: func() string { return h.boot.APIKey }})
 	return user{
 		apps:        windlassv1connect.NewAppServiceClient(client, p.url, options...),
 		deployments: windlassv1connect.NewDeploymentServiceClient(client, p.url, options...),
@@ -215,12 +215,12 @@ type agent struct {
 }
 
 // join makes the region's agent known, through the process.
-func (w *harness) join(p *plane, region string) *agent {
-	w.t.Helper()
-	a := &agent{t: w.t, client: rpc.NewHTTPClient(rpc.HTTPClientConfig{}), session: ident.New("ses"), leave: func() {}}
-	w.t.Cleanup(a.client.CloseIdleConnections)
-	res, err := a.dial(p).Join(w.t.Context(), &agentv1.JoinRequest{Token: w.boot.JoinTokens[region], JoinId: "join_0123456789abcdef"})
-	require.NoError(w.t, err)
+func (h *harness) join(p *plane, region string) *agent {
+	h.t.Helper()
+	a := &agent{t: h.t, client: rpc.NewHTTPClient(rpc.HTTPClientConfig{}), session: ident.New("ses"), leave: func() {}}
+	h.t.Cleanup(a.client.CloseIdleConnections)
+	res, err := a.dial(p).Join(h.t.Context(), &agentv1.JoinRequest{Token: h.boot.JoinTokens[region], JoinId: "join_0123456789abcdef"})
+	require.NoError(h.t, err)
 	a.region, a.credential = res.RegionId, res.Credential.Value
 	return a
 }
@@ -307,16 +307,16 @@ func (a *agent) answer(data, refusal string) *agentv1.Request {
 }
 
 // write runs a transaction of no process of the control plane.
-func (w *harness) write(fn func(store.Tx) error) {
-	w.t.Helper()
-	db, err := mysql.Open(w.t.Context(), mysql.Config{DSN: w.dsn, MaxOpen: 2})
-	require.NoError(w.t, err)
-	err = db.Update(w.t.Context(), fn)
-	require.NoError(w.t, errors.Join(err, db.Close()))
+func (h *harness) write(fn func(store.Tx) error) {
+	h.t.Helper()
+	db, err := mysql.Open(h.t.Context(), mysql.Config{DSN: h.dsn, MaxOpen: 2})
+	require.NoError(h.t, err)
+	err = db.Update(h.t.Context(), fn)
+	require.NoError(h.t, errors.Join(err, db.Close()))
 }
 
 // peerRow makes the others believe in a process at the address.
-func (w *harness) peerRow(id, address string) {
-	w.t.Helper()
-	w.write(func(tx store.Tx) error { return tx.PutPeer(model.Peer{ID: id, Address: address}) })
+func (h *harness) peerRow(id, address string) {
+	h.t.Helper()
+	h.write(func(tx store.Tx) error { return tx.PutPeer(model.Peer{ID: id, Address: address}) })
 }

@@ -142,10 +142,10 @@ func strictly(text string) (requests []string) {
 }
 
 // exchange sends text on a connection of its own, and returns the status codes of the answers.
-func (r *harness) exchange(text string) (answers []int) {
-	conn, in, err := r.connect()
+func (h *harness) exchange(text string) (answers []int) {
+	conn, in, err := h.connect()
 	for err != nil { // on a busy machine, the handshake may take longer than the time-out
-		conn, in, err = r.connect()
+		conn, in, err = h.connect()
 	}
 	defer conn.Close()
 	_, _ = io.WriteString(conn, text) // it may be refused midway

@@ -49,43 +49,43 @@ func equallyNear(c *gateway.Config) {
 
 // around has the region's gateway told of where else the app is, by name and URL, and waits
 // until it goes by that and has seen how near each is.
-func (r *harness) around(t testing.TB, pairs ...string) {
+func (h *harness) around(t testing.TB, pairs ...string) {
 	t.Helper()
 	n := &gatewayv1.Neighbours{Region: "here", Whole: true, Apps: []*gatewayv1.AppNeighbours{{AppId: "app_1"}}}
 	for i := 0; i < len(pairs); i += 2 {
 		n.Apps[0].Regions = append(n.Apps[0].Regions, &gatewayv1.Neighbour{Region: pairs[i], GatewayUrl: pairs[i+1]})
 	}
-	r.look(t, n)
+	h.look(t, n)
 }
 
 // look has the gateway told of what is around.
-func (r *harness) look(t testing.TB, n *gatewayv1.Neighbours) {
+func (h *harness) look(t testing.TB, n *gatewayv1.Neighbours) {
 	t.Helper()
-	r.mu.Lock()
-	r.agent.around = append(r.agent.around, n)
-	r.signal()
-	r.mu.Unlock()
+	h.mu.Lock()
+	h.agent.around = append(h.agent.around, n)
+	h.signal()
+	h.mu.Unlock()
 	// Frames come in order: what follows is served after this was taken.
-	r.put(t, &gatewayv1.AppRoutes{AppId: "app_next", Hosts: []string{fmt.Sprintf("n%d.local", len(r.agent.around))}})
+	h.put(t, &gatewayv1.AppRoutes{AppId: "app_next", Hosts: []string{fmt.Sprintf("n%d.local", len(h.agent.around))}})
 	reached := 0
 	for _, app := range n.Apps {
 		reached += len(app.Regions)
 	}
 	require.Eventually(t, func() bool {
-		return r.gauge(t, "windlass_gateway_regions_reached") == float64(reached)
+		return h.gauge(t, "windlass_gateway_regions_reached") == float64(reached)
 	}, patience, 5*time.Millisecond)
 }
 
 // waiting waits until n requests wait for an instance.
-func (r *harness) waiting(t testing.TB, n float64) {
+func (h *harness) waiting(t testing.TB, n float64) {
 	t.Helper()
-	require.Eventually(t, func() bool { return r.gauge(t, "windlass_gateway_queue") == n }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return h.gauge(t, "windlass_gateway_queue") == n }, patience, 5*time.Millisecond)
 }
 
 // get returns the answer's status, region, gateway's error and body.
-func (r *harness) get(t testing.TB, method, body string) string {
+func (h *harness) get(t testing.TB, method, body string) string {
 	t.Helper()
-	res, got := r.do(t, r.request(t, method, "/", body))
+	res, got := h.do(t, h.request(t, method, "/", body))
 	if code := res.Header.Get("Windlass-Error"); code != "" {
 		got = code
 	}
@@ -93,9 +93,9 @@ func (r *harness) get(t testing.TB, method, body string) string {
 }
 
 // untilGot waits until a GET has that answer.
-func (r *harness) untilGot(t testing.TB, want string) {
+func (h *harness) untilGot(t testing.TB, want string) {
 	t.Helper()
-	require.Eventually(t, func() bool { return r.get(t, http.MethodGet, "") == want }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return h.get(t, http.MethodGet, "") == want }, patience, 5*time.Millisecond)
 }
 
 func TestCrossRegion_RegionWithoutReadyInstancesHandsOver(t *testing.T) {

@@ -123,9 +123,9 @@ func (i *grpcInstance) FullDuplexCall(both grpc.BidiStreamingServer[grpc_testing
 }
 
 // grpc is a client of grpc-go of the region's app.
-func (r *harness) grpc(t *testing.T) grpc_testing.TestServiceClient {
+func (h *harness) grpc(t *testing.T) grpc_testing.TestServiceClient {
 	t.Helper()
-	conn, err := grpc.NewClient("passthrough:///"+strings.TrimPrefix(r.url, "http://"),
+	conn, err := grpc.NewClient("passthrough:///"+strings.TrimPrefix(h.url, "http://"),
 		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority("echo.local"))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })

@@ -405,16 +405,16 @@ func engineOf(t testing.TB) engine.Mode {
 }
 
 // request for the host of the app.
-func (r *harness) request(t testing.TB, method, path, body string) *http.Request {
-	req, err := http.NewRequestWithContext(t.Context(), method, r.url+path, strings.NewReader(body))
+func (h *harness) request(t testing.TB, method, path, body string) *http.Request {
+	req, err := http.NewRequestWithContext(t.Context(), method, h.url+path, strings.NewReader(body))
 	require.NoError(t, err)
 	req.Host = "echo.local"
 	return req
 }
 
-func (r *harness) do(t testing.TB, req *http.Request) (*http.Response, string) {
+func (h *harness) do(t testing.TB, req *http.Request) (*http.Response, string) {
 	t.Helper()
-	res, err := r.client.Do(req)
+	res, err := h.client.Do(req)
 	require.NoError(t, err)
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)

@@ -28,30 +28,30 @@ func atZero() *gatewayv1.AppRoutes {
 }
 
 // wakes sets what becomes of Wake.
-func (r *harness) wakes(f func(appID string) error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.onWake = f
+func (h *harness) wakes(f func(appID string) error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.onWake = f
 }
 
-func (r *harness) wokenTimes() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.woken["app_1"]
+func (h *harness) wokenTimes() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.woken["app_1"]
 }
 
 // held waits until n requests are held.
-func (r *harness) held(t testing.TB, n float64) {
+func (h *harness) held(t testing.TB, n float64) {
 	t.Helper()
-	require.Eventually(t, func() bool { return r.gauge(t, "windlass_gateway_held") == n }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return h.gauge(t, "windlass_gateway_held") == n }, patience, time.Millisecond)
 }
 
 // ask sends a GET of its own connection, and returns where its answer comes.
-func (r *harness) ask(t testing.TB, path string) <-chan string {
+func (h *harness) ask(t testing.TB, path string) <-chan string {
 	got := make(chan string, 1)
-	req := r.request(t, http.MethodGet, path, "")
+	req := h.request(t, http.MethodGet, path, "")
 	go func() {
-		res, err := r.client.Do(req)
+		res, err := h.client.Do(req)
 		if err != nil {
 			got <- err.Error()
 			return

@@ -21,9 +21,9 @@ type frames struct {
 	stream uint32
 }
 
-func (r *harness) frames(t *testing.T) *frames {
+func (h *harness) frames(t *testing.T) *frames {
 	t.Helper()
-	conn, _ := r.dial(t)
+	conn, _ := h.dial(t)
 	f := &frames{conn: conn, framer: http2.NewFramer(conn, conn), stream: 1}
 	f.framer.AllowIllegalWrites = true
 	f.framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
@@ -285,4 +285,4 @@ func TestHTTP2_ResetStreamsDoNotDelayOtherClients(t *testing.T) {
 }
 
 // inFlight is what the gateway counts of the app's requests.
-func (r *harness) inFlight(t *testing.T) float64 { return r.gauge(t, "windlass_gateway_in_flight") }
+func (h *harness) inFlight(t *testing.T) float64 { return h.gauge(t, "windlass_gateway_in_flight") }

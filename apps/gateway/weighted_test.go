@@ -52,7 +52,7 @@ func (g *gpu) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 
 // load runs clients at once. Each sends its next request when the last one is answered, until they
 // have sent as many requests as answers says.
-func (r *harness) load(t *testing.T, clients, answers int64) {
+func (h *harness) load(t *testing.T, clients, answers int64) {
 	t.Helper()
 	var left atomic.Int64
 	left.Store(answers)
@@ -60,7 +60,7 @@ func (r *harness) load(t *testing.T, clients, answers int64) {
 	for range clients {
 		all.Go(func() {
 			for left.Add(-1) >= 0 {
-				res, err := r.client.Do(r.request(t, http.MethodGet, "/", ""))
+				res, err := h.client.Do(h.request(t, http.MethodGet, "/", ""))
 				if err != nil {
 					t.Error(err)
 					return

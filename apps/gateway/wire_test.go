@@ -253,11 +253,11 @@ type wireCase struct {
 }
 
 // connect to the gateway.
-func (r *harness) connect() (conn net.Conn, in *bufio.Reader, err error) {
-	if r.tls != nil {
-		conn, err = tls.Dial("tcp", r.gateway.Addresses()[1].String(), r.tls)
+func (h *harness) connect() (conn net.Conn, in *bufio.Reader, err error) {
+	if h.tls != nil {
+		conn, err = tls.Dial("tcp", h.gateway.Addresses()[1].String(), h.tls)
 	} else {
-		conn, err = net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
+		conn, err = net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
 	}
 	if err != nil {
 		return nil, nil, err
@@ -266,9 +266,9 @@ func (r *harness) connect() (conn net.Conn, in *bufio.Reader, err error) {
 }
 
 // dial the gateway until the end of the test.
-func (r *harness) dial(t *testing.T) (net.Conn, *bufio.Reader) {
+func (h *harness) dial(t *testing.T) (net.Conn, *bufio.Reader) {
 	t.Helper()
-	conn, in, err := r.connect()
+	conn, in, err := h.connect()
 	require.NoError(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return conn, in

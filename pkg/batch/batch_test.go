@@ -71,17 +71,17 @@ func newHarness(change ...func(*config)) *harness {
 	return b
 }
 
-func (b *harness) count(n int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.running += n
+func (h *harness) count(n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.running += n
 }
 
 // runningCommits returns how many commits run.
-func (b *harness) runningCommits() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.running
+func (h *harness) runningCommits() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.running
 }
 
 func answersOf(requests []string) (results []string) {
@@ -99,13 +99,13 @@ type answer struct {
 }
 
 // submit calls Do for each request, in this order, each in a goroutine of its own. It does not wait for results.
-func (b *harness) submit(ctx context.Context, requests ...string) []*answer {
+func (h *harness) submit(ctx context.Context, requests ...string) []*answer {
 	var all []*answer
 	for _, r := range requests {
 		a := &answer{}
 		all = append(all, a)
 		go func() {
-			a.result, a.err = b.Do(ctx, r)
+			a.result, a.err = h.Do(ctx, r)
 			a.done = true
 		}()
 		synctest.Wait()

@@ -93,12 +93,12 @@ func setup(t *testing.T, s settings) *harness {
 	return f
 }
 
-func (f *harness) projects(options ...connect.ClientOption) windlassv1connect.ProjectServiceClient {
-	return windlassv1connect.NewProjectServiceClient(f.http, f.url, options...)
+func (h *harness) projects(options ...connect.ClientOption) windlassv1connect.ProjectServiceClient {
+	return windlassv1connect.NewProjectServiceClient(h.http, h.url, options...)
 }
 
-func (f *harness) apps(options ...connect.ClientOption) windlassv1connect.AppServiceClient {
-	return windlassv1connect.NewAppServiceClient(f.http, f.url, options...)
+func (h *harness) apps(options ...connect.ClientOption) windlassv1connect.AppServiceClient {
+	return windlassv1connect.NewAppServiceClient(h.http, h.url, options...)
 }
 
 var echo = &windlassv1.GetProjectRequest{Project: "echo"}

@@ -38,8 +38,8 @@ type harness struct {
 	as atomic.Pointer[Caller]
 }
 
-func (r *harness) caller(req *http.Request) Caller {
-	if c := r.as.Load(); c != nil {
+func (h *harness) caller(req *http.Request) Caller {
+	if c := h.as.Load(); c != nil {
 		return *c
 	}
 	return Socket(req)
@@ -84,7 +84,7 @@ func startHarness(t *testing.T, files disk.Files, expected int) *harness {
 }
 
 // receiveSnapshot receives a snapshot with one deployment, which has one ready instance, and a route to it.
-func (r *harness) receiveSnapshot(t *testing.T) *agentv1.Routes {
+func (h *harness) receiveSnapshot(t *testing.T) *agentv1.Routes {
 	t.Helper()
 	route := &agentv1.Routes{AppId: "app_1", Hosts: []string{"chat.test"}, Targets: []*agentv1.RouteTarget{{DeploymentId: "dep_2", Weight: 100, WorkloadKey: "dep_1"}}}
 	items := []*agentv1.Item{
@@ -96,14 +96,14 @@ func (r *harness) receiveSnapshot(t *testing.T) *agentv1.Routes {
 		}}},
 		{Kind: agentv1.ItemKind_ITEM_KIND_ROUTES, Key: "app_1", Generation: 4, Content: &agentv1.Item_Routes{Routes: route}},
 	}
-	_, err := r.inbox.Snapshot(&agentv1.SnapshotBegin{Revision: 1, Count: int64(len(items))}, items)
+	_, err := h.inbox.Snapshot(&agentv1.SnapshotBegin{Revision: 1, Count: int64(len(items))}, items)
 	require.NoError(t, err)
-	r.observe(windlassv1.InstanceStatus_INSTANCE_STATUS_READY)
+	h.observe(windlassv1.InstanceStatus_INSTANCE_STATUS_READY)
 	return route
 }
 
-func (r *harness) observe(status windlassv1.InstanceStatus) {
-	r.See(runtime.Observation{Deployments: running(status)})
+func (h *harness) observe(status windlassv1.InstanceStatus) {
+	h.See(runtime.Observation{Deployments: running(status)})
 }
 
 func running(status windlassv1.InstanceStatus) []runtime.ObservedDeployment {
@@ -116,11 +116,11 @@ type watcher struct {
 	t *testing.T
 }
 
-func (r *harness) watch(t *testing.T, req *gatewayv1.WatchRequest) watcher {
+func (h *harness) watch(t *testing.T, req *gatewayv1.WatchRequest) watcher {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	t.Cleanup(cancel)
-	stream, err := r.client.Watch(ctx, req)
+	stream, err := h.client.Watch(ctx, req)
 	require.NoError(t, err)
 	require.True(t, stream.Receive(), stream.Err())
 	require.Equal(t, Interval, stream.Msg().GetHeartbeat().GetInterval().AsDuration(), "the first frame comes at once")
@@ -153,9 +153,9 @@ func (w watcher) table() (id string, apps []*gatewayv1.AppRoutes) {
 	}
 }
 
-func (r *harness) report(t *testing.T, id, table string, a *gatewayv1.AppRoutes, instances ...*gatewayv1.InstanceHealth) {
+func (h *harness) report(t *testing.T, id, table string, a *gatewayv1.AppRoutes, instances ...*gatewayv1.InstanceHealth) {
 	t.Helper()
-	_, err := r.client.Report(t.Context(), &gatewayv1.ReportRequest{GatewayId: id, TableId: table, Instances: instances, Served: []*gatewayv1.Served{
+	_, err := h.client.Report(t.Context(), &gatewayv1.ReportRequest{GatewayId: id, TableId: table, Instances: instances, Served: []*gatewayv1.Served{
 		{AppId: a.AppId, Epoch: a.Epoch, Generation: a.Generation, InstancesChange: a.Change},
 	}})
 	require.NoError(t, err)

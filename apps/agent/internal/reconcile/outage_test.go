@@ -25,8 +25,8 @@ func crowd() (items []*agentv1.Item) {
 	return items
 }
 
-func (g *harness) appliedCount() (n int) {
-	for _, a := range g.r.Applied() {
+func (h *harness) appliedCount() (n int) {
+	for _, a := range h.r.Applied() {
 		if a.Phase == isApplied {
 			n++
 		}

@@ -152,24 +152,24 @@ const (
 )
 
 // snapshot gives the region everything it should hold, in an epoch.
-func (g *harness) snapshot(epoch int64, items ...*agentv1.Item) {
-	g.t.Helper()
-	g.revision = 1
-	changed, err := g.in.Snapshot(&agentv1.SnapshotBegin{Epoch: epoch, Revision: 1, Count: int64(len(items))}, items)
-	require.NoError(g.t, err)
-	g.r.Enqueue(changed...)
+func (h *harness) snapshot(epoch int64, items ...*agentv1.Item) {
+	h.t.Helper()
+	h.revision = 1
+	changed, err := h.in.Snapshot(&agentv1.SnapshotBegin{Epoch: epoch, Revision: 1, Count: int64(len(items))}, items)
+	require.NoError(h.t, err)
+	h.r.Enqueue(changed...)
 }
 
-func (g *harness) delta(items ...*agentv1.Item) {
-	g.t.Helper()
-	changed, err := g.in.Delta(&agentv1.Delta{Epoch: g.in.Cursor().Epoch, After: g.revision, Upto: g.revision + 1, Items: items})
-	require.NoError(g.t, err)
-	g.revision++
-	g.r.Enqueue(changed...)
+func (h *harness) delta(items ...*agentv1.Item) {
+	h.t.Helper()
+	changed, err := h.in.Delta(&agentv1.Delta{Epoch: h.in.Cursor().Epoch, After: h.revision, Upto: h.revision + 1, Items: items})
+	require.NoError(h.t, err)
+	h.revision++
+	h.r.Enqueue(changed...)
 }
 
-func (g *harness) state(key string) *agentv1.AppliedState {
-	for _, a := range g.r.Applied() {
+func (h *harness) state(key string) *agentv1.AppliedState {
+	for _, a := range h.r.Applied() {
 		if a.Key == key {
 			return a
 		}
@@ -177,11 +177,11 @@ func (g *harness) state(key string) *agentv1.AppliedState {
 	return nil
 }
 
-func (g *harness) requireState(key string, epoch, generation int64, phase agentv1.AppliedState_Phase, deleted bool) {
-	g.t.Helper()
-	s := g.state(key)
-	require.NotNil(g.t, s)
-	require.Equal(g.t, []any{epoch, generation, phase, deleted}, []any{s.Epoch, s.Generation, s.Phase, s.Deleted})
+func (h *harness) requireState(key string, epoch, generation int64, phase agentv1.AppliedState_Phase, deleted bool) {
+	h.t.Helper()
+	s := h.state(key)
+	require.NotNil(h.t, s)
+	require.Equal(h.t, []any{epoch, generation, phase, deleted}, []any{s.Epoch, s.Generation, s.Phase, s.Deleted})
 }
 
 const (

@@ -15,15 +15,15 @@ import (
 )
 
 // addNotices adds notices to the observation.
-func (p *harness) addNotices(seqs ...int64) {
-	p.mu.Lock()
+func (h *harness) addNotices(seqs ...int64) {
+	h.mu.Lock()
 	for _, n := range seqs {
-		p.notices = append(p.notices, runtime.Notice{
+		h.notices = append(h.notices, runtime.Notice{
 			Seq: n, Kind: agentv1.Notice_KIND_DRIFT, DeploymentID: "dep_1", Object: fmt.Sprint("Service ", n), Message: "gone", Times: 2, At: time.Now(),
 		})
 	}
-	p.mu.Unlock()
-	p.signal()
+	h.mu.Unlock()
+	h.signal()
 }
 
 // noticedObjects returns the objects of the notices in the reports, in order.

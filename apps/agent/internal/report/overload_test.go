@@ -31,11 +31,11 @@ func busy(after time.Duration) error {
 }
 
 // gaps returns the times between the reports that were stored.
-func (p *harness) gaps() (out []time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for i := range max(len(p.at)-1, 0) {
-		out = append(out, p.at[i+1].Sub(p.at[i]))
+func (h *harness) gaps() (out []time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i := range max(len(h.at)-1, 0) {
+		out = append(out, h.at[i+1].Sub(h.at[i]))
 	}
 	return out
 }

@@ -63,55 +63,55 @@ func newHarness(t *testing.T, ids ...string) *harness {
 	return p
 }
 
-func (p *harness) Observation() (runtime.Observation, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (h *harness) Observation() (runtime.Observation, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	d := runtime.ObservedDeployment{DeploymentID: "dep_1", Generation: 1}
-	for _, id := range slices.Sorted(maps.Keys(p.instances)) {
-		d.Instances = append(d.Instances, runtime.Instance{ID: id, Group: int(id[len(id)-1]), Status: p.instances[id], Message: p.message})
+	for _, id := range slices.Sorted(maps.Keys(h.instances)) {
+		d.Instances = append(d.Instances, runtime.Instance{ID: id, Group: int(id[len(id)-1]), Status: h.instances[id], Message: h.message})
 	}
-	return runtime.Observation{Deployments: []runtime.ObservedDeployment{d}, Notices: p.notices}, true
+	return runtime.Observation{Deployments: []runtime.ObservedDeployment{d}, Notices: h.notices}, true
 }
 
-func (p *harness) Applied() []*agentv1.AppliedState {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.applied {
+func (h *harness) Applied() []*agentv1.AppliedState {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.applied {
 		return nil
 	}
 	return []*agentv1.AppliedState{{Kind: agentv1.ItemKind_ITEM_KIND_DEPLOYMENT, Key: "dep_1", Generation: 1}}
 }
 
-func (p *harness) Quarantined() ([]*agentv1.QuarantinedKey, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.unwanted {
-		return []*agentv1.QuarantinedKey{{Key: "dep_1", Generation: 1}}, p.judged
+func (h *harness) Quarantined() ([]*agentv1.QuarantinedKey, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.unwanted {
+		return []*agentv1.QuarantinedKey{{Key: "dep_1", Generation: 1}}, h.judged
 	}
-	return nil, p.judged
+	return nil, h.judged
 }
 
-func (p *harness) HeldSince(string) (int64, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.since, !p.unwanted
+func (h *harness) HeldSince(string) (int64, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.since, !h.unwanted
 }
 
-func (p *harness) Changed() <-chan struct{} { return p.changed }
+func (h *harness) Changed() <-chan struct{} { return h.changed }
 
-func (p *harness) send(ctx context.Context, req *agentv1.ReportRequest) (*agentv1.ReportResponse, error) {
-	p.mu.Lock()
-	answer, lose := p.answer, p.lose
-	p.mu.Unlock()
+func (h *harness) send(ctx context.Context, req *agentv1.ReportRequest) (*agentv1.ReportResponse, error) {
+	h.mu.Lock()
+	answer, lose := h.answer, h.lose
+	h.mu.Unlock()
 	if answer != nil {
 		if err := answer(req); err != nil {
 			return nil, err
 		}
 	}
-	p.mu.Lock()
-	p.got = append(p.got, proto.CloneOf(req))
-	p.at = append(p.at, time.Now())
-	p.mu.Unlock()
+	h.mu.Lock()
+	h.got = append(h.got, proto.CloneOf(req))
+	h.at = append(h.at, time.Now())
+	h.mu.Unlock()
 	if lose != nil {
 		if err := lose(req); err != nil {
 			return nil, err
@@ -121,40 +121,40 @@ func (p *harness) send(ctx context.Context, req *agentv1.ReportRequest) (*agentv
 }
 
 // set sets the status of instances. The status UNSPECIFIED removes them.
-func (p *harness) set(status windlassv1.InstanceStatus, ids ...string) {
-	p.mu.Lock()
+func (h *harness) set(status windlassv1.InstanceStatus, ids ...string) {
+	h.mu.Lock()
 	for _, id := range ids {
 		if status == 0 {
-			delete(p.instances, id)
+			delete(h.instances, id)
 		} else {
-			p.instances[id] = status
+			h.instances[id] = status
 		}
 	}
-	p.mu.Unlock()
-	p.signal()
+	h.mu.Unlock()
+	h.signal()
 }
 
-func (p *harness) signal() {
+func (h *harness) signal() {
 	select {
-	case p.changed <- struct{}{}:
+	case h.changed <- struct{}{}:
 	default:
 	}
 }
 
 // take returns the reports so far and forgets them.
-func (p *harness) take() []*agentv1.ReportRequest {
+func (h *harness) take() []*agentv1.ReportRequest {
 	synctest.Wait()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	got := p.got
-	p.got, p.at = nil, nil
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	got := h.got
+	h.got, h.at = nil, nil
 	return got
 }
 
-func (p *harness) run(s Session) (stop func() error) {
+func (h *harness) run(s Session) (stop func() error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- p.rep.Run(ctx, s) }()
+	go func() { done <- h.rep.Run(ctx, s) }()
 	return func() error {
 		cancel()
 		return <-done

@@ -98,9 +98,9 @@ func startTLS(t *testing.T, grace time.Duration, config *tls.Config) *harness {
 }
 
 // hold is the region's desired state: deployments of one app, and shares of its requests.
-func (r *harness) hold(revision int64, shares ...int32) {
-	r.t.Helper()
-	route := &agentv1.Routes{AppId: "app_1", Hosts: []string{"chat.test"}, Policy: r.policy}
+func (h *harness) hold(revision int64, shares ...int32) {
+	h.t.Helper()
+	route := &agentv1.Routes{AppId: "app_1", Hosts: []string{"chat.test"}, Policy: h.policy}
 	var items []*agentv1.Item
 	for i, share := range shares {
 		id := fmt.Sprintf("dep_%d", i+1)
@@ -111,10 +111,10 @@ func (r *harness) hold(revision int64, shares ...int32) {
 		route.Targets = append(route.Targets, &agentv1.RouteTarget{DeploymentId: id, Weight: share, WorkloadKey: id})
 	}
 	items = append(items, &agentv1.Item{Kind: agentv1.ItemKind_ITEM_KIND_ROUTES, Key: "app_1", Generation: revision, Content: &agentv1.Item_Routes{Routes: route}})
-	keys, err := r.inbox.Snapshot(&agentv1.SnapshotBegin{Revision: revision, Count: int64(len(items))}, items)
-	require.NoError(r.t, err)
-	r.Received(keys...)
-	r.Route(route, 0, revision)
+	keys, err := h.inbox.Snapshot(&agentv1.SnapshotBegin{Revision: revision, Count: int64(len(items))}, items)
+	require.NoError(h.t, err)
+	h.Received(keys...)
+	h.Route(route, 0, revision)
 }
 
 // instance is one that runs, or is about to stop.
@@ -124,7 +124,7 @@ type instance struct {
 }
 
 // see has the n-th deployment run what is given.
-func (r *harness) see(all ...[]instance) {
+func (h *harness) see(all ...[]instance) {
 	var seen runtime.Observation
 	for i, some := range all {
 		d := runtime.ObservedDeployment{DeploymentID: fmt.Sprintf("dep_%d", i+1)}
@@ -133,7 +133,7 @@ func (r *harness) see(all ...[]instance) {
 		}
 		seen.Deployments = append(seen.Deployments, d)
 	}
-	r.See(seen)
+	h.See(seen)
 }
 
 func ready(addresses ...string) (out []instance) {
@@ -174,18 +174,18 @@ func serve(t *testing.T, before ...func(context.Context)) *backend {
 }
 
 // client is grpc-go's own, with the agent as its only source.
-func (r *harness) client(host string) healthv1.HealthClient {
-	return r.clientWith(host, `{"type": "insecure"}`)
+func (h *harness) client(host string) healthv1.HealthClient {
+	return h.clientWith(host, `{"type": "insecure"}`)
 }
 
-func (r *harness) clientWith(host, channel string) healthv1.HealthClient {
-	r.t.Helper()
+func (h *harness) clientWith(host, channel string) healthv1.HealthClient {
+	h.t.Helper()
 	resolver, err := grpcxds.NewXDSResolverWithConfigForTesting(fmt.Appendf(nil,
-		`{"xds_servers": [{"server_uri": %q, "channel_creds": [%s], "server_features": ["xds_v3"]}], "node": {"id": "a-client"}}`, r.address, channel))
-	require.NoError(r.t, err)
+		`{"xds_servers": [{"server_uri": %q, "channel_creds": [%s], "server_features": ["xds_v3"]}], "node": {"id": "a-client"}}`, h.address, channel))
+	require.NoError(h.t, err)
 	conn, err := grpc.NewClient("xds:///"+host, grpc.WithResolvers(resolver), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	require.NoError(r.t, err)
-	r.t.Cleanup(func() { require.NoError(r.t, conn.Close()) })
+	require.NoError(h.t, err)
+	h.t.Cleanup(func() { require.NoError(h.t, conn.Close()) })
 	return healthv1.NewHealthClient(conn)
 }
 
@@ -282,19 +282,19 @@ type envoy struct {
 	last     map[string]*discoveryv3.DiscoveryResponse // acknowledged
 }
 
-func (r *harness) envoy(id string) *envoy { return r.envoyWith(id, insecure.NewCredentials()) }
+func (h *harness) envoy(id string) *envoy { return h.envoyWith(id, insecure.NewCredentials()) }
 
-func (r *harness) envoyWith(id string, security credentials.TransportCredentials) *envoy {
-	r.t.Helper()
-	conn, err := grpc.NewClient(r.address, grpc.WithTransportCredentials(security))
-	require.NoError(r.t, err)
-	r.t.Cleanup(func() { require.NoError(r.t, conn.Close()) })
-	ctx, cancel := context.WithTimeout(r.t.Context(), 2*patience)
-	r.t.Cleanup(cancel)
+func (h *harness) envoyWith(id string, security credentials.TransportCredentials) *envoy {
+	h.t.Helper()
+	conn, err := grpc.NewClient(h.address, grpc.WithTransportCredentials(security))
+	require.NoError(h.t, err)
+	h.t.Cleanup(func() { require.NoError(h.t, conn.Close()) })
+	ctx, cancel := context.WithTimeout(h.t.Context(), 2*patience)
+	h.t.Cleanup(cancel)
 	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx)
-	require.NoError(r.t, err)
+	require.NoError(h.t, err)
 	e := &envoy{
-		t: r.t, stream: stream, received: make(chan *discoveryv3.DiscoveryResponse), node: &corev3.Node{Id: id, UserAgentName: "envoy"}, cancel: cancel,
+		t: h.t, stream: stream, received: make(chan *discoveryv3.DiscoveryResponse), node: &corev3.Node{Id: id, UserAgentName: "envoy"}, cancel: cancel,
 		names: map[string][]string{}, last: map[string]*discoveryv3.DiscoveryResponse{},
 	}
 	go func() {
@@ -489,8 +489,8 @@ func TestStages_WaitForEveryEnvoy(t *testing.T) {
 	require.NotContains(t, r.notes(), "gateway xds", "it is said once")
 }
 
-func (r *harness) notes() string {
-	return strings.Join(r.Annotate(&agentv1.Capacity{}).GetNotes(), " ")
+func (h *harness) notes() string {
+	return strings.Join(h.Annotate(&agentv1.Capacity{}).GetNotes(), " ")
 }
 
 func TestRefusal_IsNamedAndBounded(t *testing.T) {

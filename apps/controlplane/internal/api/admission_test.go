@@ -37,28 +37,28 @@ func gpus(n int32) func(*windlassv1.DeploymentSpec) {
 	}
 }
 
-func (w *harness) tryDeploy(app, key string, edit ...func(*windlassv1.DeploymentSpec)) (*windlassv1.DeployResponse, error) {
-	return w.apps(w.deployer).Deploy(w.t.Context(), &windlassv1.DeployRequest{Mutation: keyed(key), App: app, Spec: echo(edit...)})
+func (h *harness) tryDeploy(app, key string, edit ...func(*windlassv1.DeploymentSpec)) (*windlassv1.DeployResponse, error) {
+	return h.apps(h.deployer).Deploy(h.t.Context(), &windlassv1.DeployRequest{Mutation: keyed(key), App: app, Spec: echo(edit...)})
 }
 
-func (w *harness) quota() *windlassv1.Quota {
-	w.t.Helper()
-	res, err := w.workspaces(w.viewer).GetQuota(w.t.Context(), &windlassv1.GetQuotaRequest{})
-	require.NoError(w.t, err)
+func (h *harness) quota() *windlassv1.Quota {
+	h.t.Helper()
+	res, err := h.workspaces(h.viewer).GetQuota(h.t.Context(), &windlassv1.GetQuotaRequest{})
+	require.NoError(h.t, err)
 	return res.GetQuota()
 }
 
 // usage is the workspace's, without what the rate allows.
-func (w *harness) usage() model.Usage {
-	w.t.Helper()
-	u := w.quota().GetUsage()
+func (h *harness) usage() model.Usage {
+	h.t.Helper()
+	u := h.quota().GetUsage()
 	return model.Usage{Apps: u.GetApps(), Deployments: u.GetDeployments(), Instances: u.GetInstances(), GPUs: u.GetGpus(), Rollouts: u.GetRollouts()}
 }
 
-func (w *harness) setQuota(key string, own *windlassv1.Limits) (*windlassv1.Quota, error) {
-	w.t.Helper()
-	res, err := w.workspaces(key).SetQuota(w.t.Context(), &windlassv1.SetQuotaRequest{
-		Workspace: "acme", Own: own, ResourceVersion: w.quota().GetResourceVersion(),
+func (h *harness) setQuota(key string, own *windlassv1.Limits) (*windlassv1.Quota, error) {
+	h.t.Helper()
+	res, err := h.workspaces(key).SetQuota(h.t.Context(), &windlassv1.SetQuotaRequest{
+		Workspace: "acme", Own: own, ResourceVersion: h.quota().GetResourceVersion(),
 	})
 	return res.GetQuota(), err
 }
@@ -351,19 +351,19 @@ func TestRate_HoldsAcrossProcesses(t *testing.T) {
 }
 
 // another process of the control plane on the same store.
-func (w *harness) another(cfg api.Config) *harness {
-	w.t.Helper()
+func (h *harness) another(cfg api.Config) *harness {
+	h.t.Helper()
 	cfg.Registerer = prometheus.NewRegistry()
 	second, err := api.New(cfg)
-	require.NoError(w.t, err)
+	require.NoError(h.t, err)
 	mux := http.NewServeMux()
-	for _, h := range second.Handlers(rpc.HandlerOptions(rpc.Config{Log: cfg.Log, Gate: second.Gate})...) {
-		mux.Handle(h.Path, h)
+	for _, handler := range second.Handlers(rpc.HandlerOptions(rpc.Config{Log: cfg.Log, Gate: second.Gate})...) {
+		mux.Handle(handler.Path, handler)
 	}
 	server := httptest.NewServer(mux)
-	w.t.Cleanup(server.Close)
-	w.t.Cleanup(server.CloseClientConnections)
-	copied := *w
+	h.t.Cleanup(server.Close)
+	h.t.Cleanup(server.CloseClientConnections)
+	copied := *h
 	copied.api, copied.url = second, server.URL
 	return &copied
 }

@@ -15,16 +15,16 @@ const (
 )
 
 // personsKey is a key that an operator makes: it is of no family of other keys of the workspace.
-func (w *harness) personsKey(name string, role windlassv1.Role) string {
-	w.t.Helper()
-	res, err := w.access(w.operator).CreateApiKey(w.t.Context(), &windlassv1.CreateApiKeyRequest{Name: name, Role: role, Workspace: "acme"})
-	require.NoError(w.t, err)
-	require.Equal(w.t, w.workspace, res.GetKey().GetWorkspaceId())
+func (h *harness) personsKey(name string, role windlassv1.Role) string {
+	h.t.Helper()
+	res, err := h.access(h.operator).CreateApiKey(h.t.Context(), &windlassv1.CreateApiKeyRequest{Name: name, Role: role, Workspace: "acme"})
+	require.NoError(h.t, err)
+	require.Equal(h.t, h.workspace, res.GetKey().GetWorkspaceId())
 	return res.GetValue()
 }
 
-func (w *harness) approve(key, comment string) (*windlassv1.ApproveResponse, error) {
-	return w.rollouts(key).Approve(w.t.Context(), &windlassv1.ApproveRequest{App: "chat", Comment: comment})
+func (h *harness) approve(key, comment string) (*windlassv1.ApproveResponse, error) {
+	return h.rollouts(key).Approve(h.t.Context(), &windlassv1.ApproveRequest{App: "chat", Comment: comment})
 }
 
 func TestGate_WaitsForItsCountOfTheRole(t *testing.T) {

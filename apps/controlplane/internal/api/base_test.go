@@ -105,10 +105,10 @@ func setupBase(t *testing.T) *harness {
 }
 
 // newestSpec is what the app is to run in the end.
-func (w *harness) newestSpec(app string) *windlassv1.DeploymentSpec {
-	w.t.Helper()
-	res, err := w.deployments(w.viewer).GetDeployment(w.t.Context(), &windlassv1.GetDeploymentRequest{App: app, Version: w.app(app).GetLatestVersion()})
-	require.NoError(w.t, err)
+func (h *harness) newestSpec(app string) *windlassv1.DeploymentSpec {
+	h.t.Helper()
+	res, err := h.deployments(h.viewer).GetDeployment(h.t.Context(), &windlassv1.GetDeploymentRequest{App: app, Version: h.app(app).GetLatestVersion()})
+	require.NoError(h.t, err)
 	return res.GetDeployment().GetSpec()
 }
 

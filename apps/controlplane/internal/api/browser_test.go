@@ -32,8 +32,8 @@ type browser struct {
 	headers map[string]string
 }
 
-func (w *harness) browser() *browser {
-	return &browser{w: w, cookies: map[string]string{}, headers: map[string]string{"Windlass-Dashboard": "1", "Sec-Fetch-Site": "same-origin"}}
+func (h *harness) browser() *browser {
+	return &browser{w: h, cookies: map[string]string{}, headers: map[string]string{"Windlass-Dashboard": "1", "Sec-Fetch-Site": "same-origin"}}
 }
 
 // RoundTrip sends what a browser sends, and keeps the cookies that it gets.

@@ -14,9 +14,9 @@ import (
 
 // saidTo says a word about chat's rollout, and returns its effect or its refusal. A word that
 // changed nothing begins with "=".
-func (w *harness) saidTo(word string) string {
-	w.t.Helper()
-	ctx, c := w.t.Context(), w.rollouts(w.deployer)
+func (h *harness) saidTo(word string) string {
+	h.t.Helper()
+	ctx, c := h.t.Context(), h.rollouts(h.deployer)
 	type answer interface {
 		GetEffect() string
 		GetUnchanged() bool
@@ -35,13 +35,13 @@ func (w *harness) saidTo(word string) string {
 	case "skip-bake":
 		res, err = c.SkipBake(ctx, &windlassv1.SkipBakeRequest{App: "chat"})
 	case "approve":
-		return w.saidOtherwise(func(ctx context.Context) (bool, error) {
-			res, err := w.rollouts(w.owner).Approve(ctx, &windlassv1.ApproveRequest{App: "chat"})
+		return h.saidOtherwise(func(ctx context.Context) (bool, error) {
+			res, err := h.rollouts(h.owner).Approve(ctx, &windlassv1.ApproveRequest{App: "chat"})
 			return res.GetUnchanged(), err
 		})
 	case "abort":
-		return w.saidOtherwise(func(ctx context.Context) (bool, error) {
-			res, err := w.apps(w.deployer).Cancel(ctx, &windlassv1.CancelRequest{App: "chat"})
+		return h.saidOtherwise(func(ctx context.Context) (bool, error) {
+			res, err := h.apps(h.deployer).Cancel(ctx, &windlassv1.CancelRequest{App: "chat"})
 			return res.GetUnchanged(), err
 		})
 	}
@@ -55,8 +55,8 @@ func (w *harness) saidTo(word string) string {
 }
 
 // saidOtherwise is saidTo for a word whose answer has no effect.
-func (w *harness) saidOtherwise(say func(context.Context) (bool, error)) string {
-	switch unchanged, err := say(w.t.Context()); {
+func (h *harness) saidOtherwise(say func(context.Context) (bool, error)) string {
+	switch unchanged, err := say(h.t.Context()); {
 	case err != nil:
 		return "refused: " + err.Error() + " / " + rpc.DetailOf(err).GetFix()
 	case unchanged:

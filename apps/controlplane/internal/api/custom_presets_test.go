@@ -45,10 +45,10 @@ func servingEmber(edit ...func(*windlassv1.DeploymentSpec)) func(*windlassv1.Dep
 	}}, edit...)...)
 }
 
-func (w *harness) setPreset(name string, def *windlassv1.PresetDefinition) *windlassv1.SetPresetResponse {
-	w.t.Helper()
-	res, err := w.presets(w.owner).SetPreset(w.t.Context(), &windlassv1.SetPresetRequest{Name: name, Definition: def})
-	require.NoError(w.t, err)
+func (h *harness) setPreset(name string, def *windlassv1.PresetDefinition) *windlassv1.SetPresetResponse {
+	h.t.Helper()
+	res, err := h.presets(h.owner).SetPreset(h.t.Context(), &windlassv1.SetPresetRequest{Name: name, Definition: def})
+	require.NoError(h.t, err)
 	return res
 }
 

@@ -19,28 +19,28 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func (w *harness) app(ref string) *windlassv1.App {
-	w.t.Helper()
-	res, err := w.apps(w.viewer).GetApp(w.t.Context(), &windlassv1.GetAppRequest{App: ref})
-	require.NoError(w.t, err)
+func (h *harness) app(ref string) *windlassv1.App {
+	h.t.Helper()
+	res, err := h.apps(h.viewer).GetApp(h.t.Context(), &windlassv1.GetAppRequest{App: ref})
+	require.NoError(h.t, err)
 	return res.GetApp()
 }
 
-func (w *harness) version(app string, n int32) *windlassv1.Deployment {
-	w.t.Helper()
-	res, err := w.deployments(w.viewer).GetDeployment(w.t.Context(), &windlassv1.GetDeploymentRequest{App: app, Version: n})
-	require.NoError(w.t, err)
+func (h *harness) version(app string, n int32) *windlassv1.Deployment {
+	h.t.Helper()
+	res, err := h.deployments(h.viewer).GetDeployment(h.t.Context(), &windlassv1.GetDeploymentRequest{App: app, Version: n})
+	require.NoError(h.t, err)
 	return res.GetDeployment()
 }
 
 // said returns what the app's history tells, the newest first.
-func (w *harness) said(app string) []string {
-	w.t.Helper()
-	res, err := w.history(w.viewer).ListHistory(w.t.Context(), &windlassv1.ListHistoryRequest{App: app, Page: &windlassv1.PageRequest{Size: 200}})
-	require.NoError(w.t, err)
+func (h *harness) said(app string) []string {
+	h.t.Helper()
+	res, err := h.history(h.viewer).ListHistory(h.t.Context(), &windlassv1.ListHistoryRequest{App: app, Page: &windlassv1.PageRequest{Size: 200}})
+	require.NoError(h.t, err)
 	var what []string
-	for _, h := range res.GetEntries() {
-		what = append(what, h.GetWhat())
+	for _, entry := range res.GetEntries() {
+		what = append(what, entry.GetWhat())
 	}
 	return what
 }
@@ -453,10 +453,10 @@ func TestMutations_WakeTheirWorkflow(t *testing.T) {
 }
 
 // woken tells which apps were woken since.
-func (w *harness) woken() func() []string {
+func (h *harness) woken() func() []string {
 	var woken []string
 	var mu sync.Mutex
-	w.store.OnCommit(func(c store.Commit) {
+	h.store.OnCommit(func(c store.Commit) {
 		mu.Lock()
 		defer mu.Unlock()
 		woken = slices.AppendSeq(woken, maps.Keys(c.Woken))

@@ -32,17 +32,17 @@ const (
 )
 
 // keda calls as KEDA does: by gRPC, and without a header.
-func (w *harness) keda() externalscalerconnect.ExternalScalerClient {
+func (h *harness) keda() externalscalerconnect.ExternalScalerClient {
 	client := rpc.NewHTTPClient(rpc.HTTPClientConfig{})
-	w.t.Cleanup(client.CloseIdleConnections)
-	return externalscalerconnect.NewExternalScalerClient(client, w.url, connect.WithGRPC())
+	h.t.Cleanup(client.CloseIdleConnections)
+	return externalscalerconnect.NewExternalScalerClient(client, h.url, connect.WithGRPC())
 }
 
 // trigger is the reference of a ScaledObject whose trigger has the metadata, besides what each has.
-func (w *harness) trigger(metadata ...string) *externalscaler.ScaledObjectRef {
+func (h *harness) trigger(metadata ...string) *externalscaler.ScaledObjectRef {
 	all := map[string]string{
 		"scalerAddress": "windlass.example:7700", "enableTLS": "true",
-		"apiKeyFromEnv": w.viewer, "app": "chat", "region": "us-east-1", "metric": "inFlight",
+		"apiKeyFromEnv": h.viewer, "app": "chat", "region": "us-east-1", "metric": "inFlight",
 	}
 	for i := 0; i < len(metadata); i += 2 {
 		all[metadata[i]] = metadata[i+1]

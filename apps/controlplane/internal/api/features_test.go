@@ -24,30 +24,30 @@ const (
 	serveFeature       = windlassv1.Feature_FEATURE_SERVE
 )
 
-func (w *harness) features() *windlassv1.WorkspaceFeatures {
-	w.t.Helper()
-	res, err := w.workspaces(w.viewer).GetFeatures(w.t.Context(), &windlassv1.GetFeaturesRequest{})
-	require.NoError(w.t, err)
+func (h *harness) features() *windlassv1.WorkspaceFeatures {
+	h.t.Helper()
+	res, err := h.workspaces(h.viewer).GetFeatures(h.t.Context(), &windlassv1.GetFeaturesRequest{})
+	require.NoError(h.t, err)
 	return res.GetFeatures()
 }
 
 // setFeatures sets the features of the workspace, by its id: a test may rename it.
-func (w *harness) setFeatures(tier string, allowed, denied []windlassv1.Feature) *windlassv1.SetFeaturesResponse {
-	w.t.Helper()
-	res, err := w.workspaces(w.operator).SetFeatures(w.t.Context(), &windlassv1.SetFeaturesRequest{
-		Workspace: w.workspace, Tier: tier, Allowed: allowed, Denied: denied, ResourceVersion: w.features().GetResourceVersion(),
+func (h *harness) setFeatures(tier string, allowed, denied []windlassv1.Feature) *windlassv1.SetFeaturesResponse {
+	h.t.Helper()
+	res, err := h.workspaces(h.operator).SetFeatures(h.t.Context(), &windlassv1.SetFeaturesRequest{
+		Workspace: h.workspace, Tier: tier, Allowed: allowed, Denied: denied, ResourceVersion: h.features().GetResourceVersion(),
 	})
-	require.NoError(w.t, err)
+	require.NoError(h.t, err)
 	return res
 }
 
-func (w *harness) deny(features ...windlassv1.Feature) {
-	w.t.Helper()
-	w.setFeatures("", nil, features)
+func (h *harness) deny(features ...windlassv1.Feature) {
+	h.t.Helper()
+	h.setFeatures("", nil, features)
 }
 
-func (w *harness) setTier(name string, version int64, features ...windlassv1.Feature) error {
-	_, err := w.workspaces(w.operator).SetTier(w.t.Context(), &windlassv1.SetTierRequest{Name: name, Features: features, ResourceVersion: version})
+func (h *harness) setTier(name string, version int64, features ...windlassv1.Feature) error {
+	_, err := h.workspaces(h.operator).SetTier(h.t.Context(), &windlassv1.SetTierRequest{Name: name, Features: features, ResourceVersion: version})
 	return err
 }
 

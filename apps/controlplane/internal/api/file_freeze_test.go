@@ -12,15 +12,15 @@ import (
 
 const ofAFile = windlassv1.ErrorReason_ERROR_REASON_FREEZE_OF_FILE
 
-func (w *harness) deployFrozen(freeze *windlassv1.FileFreeze, edit ...func(*windlassv1.DeploymentSpec)) (*windlassv1.DeployResponse, error) {
-	w.t.Helper()
-	return w.apps(w.deployer).Deploy(w.t.Context(), &windlassv1.DeployRequest{App: "chat", Spec: echo(edit...), Freeze: freeze})
+func (h *harness) deployFrozen(freeze *windlassv1.FileFreeze, edit ...func(*windlassv1.DeploymentSpec)) (*windlassv1.DeployResponse, error) {
+	h.t.Helper()
+	return h.apps(h.deployer).Deploy(h.t.Context(), &windlassv1.DeployRequest{App: "chat", Spec: echo(edit...), Freeze: freeze})
 }
 
-func (w *harness) allFreezes() []*windlassv1.Freeze {
-	w.t.Helper()
-	res, err := w.freezes(w.viewer).ListFreezes(w.t.Context(), &windlassv1.ListFreezesRequest{})
-	require.NoError(w.t, err)
+func (h *harness) allFreezes() []*windlassv1.Freeze {
+	h.t.Helper()
+	res, err := h.freezes(h.viewer).ListFreezes(h.t.Context(), &windlassv1.ListFreezesRequest{})
+	require.NoError(h.t, err)
 	return res.GetFreezes()
 }
 

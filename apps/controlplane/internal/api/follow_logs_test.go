@@ -19,9 +19,9 @@ import (
 )
 
 // followable makes the agents of all regions ones that can follow.
-func (w *harness) followable() {
-	w.update(func(tx store.Tx) error {
-		for _, id := range w.regions {
+func (h *harness) followable() {
+	h.update(func(tx store.Tx) error {
+		for _, id := range h.regions {
 			_, _, err := tx.StartSession(id, "session-"+id, 60_000, model.Region{AgentFeatures: []string{agentv1.Feature_FEATURE_FOLLOW_LOGS.String()}})
 			if err != nil {
 				return err
@@ -33,8 +33,8 @@ func (w *harness) followable() {
 
 // answerLogs has each instance write lines 0, 1, 2 and so on, as many as written says; less than 0:
 // no agent answers.
-func (w *harness) answerLogs(written *atomic.Int64) {
-	w.agents.answer = func(_ string, req *agentv1.Request) ([]byte, error) {
+func (h *harness) answerLogs(written *atomic.Int64) {
+	h.agents.answer = func(_ string, req *agentv1.Request) ([]byte, error) {
 		if written.Load() < 0 {
 			return nil, model.ErrAgentUnreachable
 		}

@@ -27,35 +27,35 @@ func onBothStores(t *testing.T, test func(*testing.T, *harness)) {
 	}
 }
 
-func (w *harness) freeze(name string, on windlassv1.Freeze_OnStart, edit ...func(*windlassv1.SetFreezeRequest)) *windlassv1.Freeze {
-	w.t.Helper()
+func (h *harness) freeze(name string, on windlassv1.Freeze_OnStart, edit ...func(*windlassv1.SetFreezeRequest)) *windlassv1.Freeze {
+	h.t.Helper()
 	req := &windlassv1.SetFreezeRequest{Name: name, Reason: "the quarter ends", OnStart: on}
 	for _, f := range edit {
 		f(req)
 	}
-	res, err := w.freezes(w.owner).SetFreeze(w.t.Context(), req)
-	require.NoError(w.t, err)
+	res, err := h.freezes(h.owner).SetFreeze(h.t.Context(), req)
+	require.NoError(h.t, err)
 	return res.GetFreeze()
 }
 
-func (w *harness) lift(name string) *windlassv1.LiftFreezeResponse {
-	w.t.Helper()
-	res, err := w.freezes(w.owner).LiftFreeze(w.t.Context(), &windlassv1.LiftFreezeRequest{Name: name})
-	require.NoError(w.t, err)
+func (h *harness) lift(name string) *windlassv1.LiftFreezeResponse {
+	h.t.Helper()
+	res, err := h.freezes(h.owner).LiftFreeze(h.t.Context(), &windlassv1.LiftFreezeRequest{Name: name})
+	require.NoError(h.t, err)
 	return res
 }
 
 // wakesDue are the apps whose wake-up is due.
-func (w *harness) wakesDue() (ids []string) {
-	w.t.Helper()
-	err := w.store.View(w.t.Context(), func(tx store.Tx) error {
+func (h *harness) wakesDue() (ids []string) {
+	h.t.Helper()
+	err := h.store.View(h.t.Context(), func(tx store.Tx) error {
 		rows, err := tx.DueWakes(0, 0, 100)
 		for _, r := range rows {
 			ids = append(ids, r.AppID)
 		}
 		return err
 	})
-	require.NoError(w.t, err)
+	require.NoError(h.t, err)
 	return ids
 }
 

@@ -16,19 +16,19 @@ func regions(names ...string) func(*windlassv1.DeploymentSpec) {
 }
 
 // temporary makes a region that no agent joins.
-func (w *harness) temporary(name string) (id string) {
-	w.t.Helper()
-	made, err := w.regionService(w.owner).CreateRegion(w.t.Context(), &windlassv1.CreateRegionRequest{Name: name})
-	require.NoError(w.t, err)
-	if w.away == nil {
-		w.away = map[string]bool{}
+func (h *harness) temporary(name string) (id string) {
+	h.t.Helper()
+	made, err := h.regionService(h.owner).CreateRegion(h.t.Context(), &windlassv1.CreateRegionRequest{Name: name})
+	require.NoError(h.t, err)
+	if h.away == nil {
+		h.away = map[string]bool{}
 	}
-	w.away[made.GetRegion().GetId()] = true
+	h.away[made.GetRegion().GetId()] = true
 	return made.GetRegion().GetId()
 }
 
-func (w *harness) deleteRegion(name string) error {
-	_, err := w.regionService(w.owner).DeleteRegion(w.t.Context(), &windlassv1.DeleteRegionRequest{Region: name})
+func (h *harness) deleteRegion(name string) error {
+	_, err := h.regionService(h.owner).DeleteRegion(h.t.Context(), &windlassv1.DeleteRegionRequest{Region: name})
 	return err
 }
 
@@ -54,26 +54,26 @@ func TestDeleteRegion_IsRefusedWhileAnAppIsToRunThere(t *testing.T) {
 
 // requireNoIDOf holds that nothing of app chat that people are shown has the region's id in place of
 // its name.
-func (w *harness) requireNoIDOf(region string) {
-	w.t.Helper()
-	ctx := w.t.Context()
-	x := w.watch(w.viewer, "chat")
+func (h *harness) requireNoIDOf(region string) {
+	h.t.Helper()
+	ctx := h.t.Context()
+	x := h.watch(h.viewer, "chat")
 	defer x.cancel()
 	picture := x.until(func(*windlassv1.WatchAppResponse) bool { return true })
-	history, err := w.history(w.viewer).ListHistory(ctx, &windlassv1.ListHistoryRequest{App: "chat"})
-	require.NoError(w.t, err)
-	deployments, err := w.deployments(w.viewer).ListDeployments(ctx, &windlassv1.ListDeploymentsRequest{App: "chat"})
-	require.NoError(w.t, err)
-	rollouts, err := w.rollouts(w.viewer).ListRollouts(ctx, &windlassv1.ListRolloutsRequest{App: "chat"})
-	require.NoError(w.t, err)
-	routes, err := w.routes(w.viewer).ListRoutes(ctx, &windlassv1.ListRoutesRequest{App: "chat", Ended: true})
-	require.NoError(w.t, err)
+	history, err := h.history(h.viewer).ListHistory(ctx, &windlassv1.ListHistoryRequest{App: "chat"})
+	require.NoError(h.t, err)
+	deployments, err := h.deployments(h.viewer).ListDeployments(ctx, &windlassv1.ListDeploymentsRequest{App: "chat"})
+	require.NoError(h.t, err)
+	rollouts, err := h.rollouts(h.viewer).ListRollouts(ctx, &windlassv1.ListRolloutsRequest{App: "chat"})
+	require.NoError(h.t, err)
+	routes, err := h.routes(h.viewer).ListRoutes(ctx, &windlassv1.ListRoutesRequest{App: "chat", Ended: true})
+	require.NoError(h.t, err)
 	for _, shown := range []proto.Message{picture, history, deployments, rollouts, routes} {
 		text, err := protojson.Marshal(shown)
-		require.NoError(w.t, err)
-		require.NotContains(w.t, string(text), region)
+		require.NoError(h.t, err)
+		require.NotContains(h.t, string(text), region)
 	}
-	require.Contains(w.t, protojson.Format(history), "a deleted region")
+	require.Contains(h.t, protojson.Format(history), "a deleted region")
 }
 
 func TestDeleteRegion_OfThePlatformNamesWorkspacesAlone(t *testing.T) {

@@ -16,28 +16,28 @@ import (
 const regionClosed = windlassv1.ErrorReason_ERROR_REASON_REGION_CLOSED
 
 // shared makes a region of the platform, which acme may use.
-func (w *harness) shared(name string) {
-	w.t.Helper()
-	made, err := w.regionService(w.operator).CreateRegion(w.t.Context(), &windlassv1.CreateRegionRequest{Name: name, Platform: true})
-	require.NoError(w.t, err)
-	w.regions[name] = made.GetRegion().GetId()
-	w.grant(name)
+func (h *harness) shared(name string) {
+	h.t.Helper()
+	made, err := h.regionService(h.operator).CreateRegion(h.t.Context(), &windlassv1.CreateRegionRequest{Name: name, Platform: true})
+	require.NoError(h.t, err)
+	h.regions[name] = made.GetRegion().GetId()
+	h.grant(name)
 }
 
-func (w *harness) grant(region string) {
-	w.t.Helper()
-	_, err := w.regionService(w.operator).GrantRegion(w.t.Context(), &windlassv1.GrantRegionRequest{Region: region, Workspace: "acme"})
-	require.NoError(w.t, err)
+func (h *harness) grant(region string) {
+	h.t.Helper()
+	_, err := h.regionService(h.operator).GrantRegion(h.t.Context(), &windlassv1.GrantRegionRequest{Region: region, Workspace: "acme"})
+	require.NoError(h.t, err)
 }
 
-func (w *harness) ungrant(region string) {
-	w.t.Helper()
-	_, err := w.regionService(w.operator).RevokeGrant(w.t.Context(), &windlassv1.RevokeGrantRequest{Region: region, Workspace: "acme"})
-	require.NoError(w.t, err)
+func (h *harness) ungrant(region string) {
+	h.t.Helper()
+	_, err := h.regionService(h.operator).RevokeGrant(h.t.Context(), &windlassv1.RevokeGrantRequest{Region: region, Workspace: "acme"})
+	require.NoError(h.t, err)
 }
 
-func (w *harness) scale(region string, n int32) error {
-	_, err := w.apps(w.deployer).Scale(w.t.Context(), &windlassv1.ScaleRequest{App: "chat", Region: region, Replicas: n})
+func (h *harness) scale(region string, n int32) error {
+	_, err := h.apps(h.deployer).Scale(h.t.Context(), &windlassv1.ScaleRequest{App: "chat", Region: region, Replicas: n})
 	return err
 }
 
@@ -185,18 +185,18 @@ func cold(s *windlassv1.DeploymentSpec) {
 
 // wakes returns whether the region's agent is told that a request may wake the version, and the hosts that
 // its gateways are told. Other regions must be told the same.
-func (w *harness) wakes(app string, version int32, region string) (wakes bool, hosts []string) {
-	w.t.Helper()
-	it := w.desired(app, version, region)
-	require.NoError(w.t, w.store.View(w.t.Context(), func(tx store.Tx) error {
+func (h *harness) wakes(app string, version int32, region string) (wakes bool, hosts []string) {
+	h.t.Helper()
+	it := h.desired(app, version, region)
+	require.NoError(h.t, h.store.View(h.t.Context(), func(tx store.Tx) error {
 		routes, err := tx.DesiredItems(model.KindRoutes, map[string][]string{it.RegionID: {it.Deployment.AppID}})
 		if err != nil {
 			return err
 		}
-		require.Len(w.t, routes, 1)
+		require.Len(h.t, routes, 1)
 		hosts = routes[0].Route.Hosts
 		across, err := tx.CrossRegion()
-		require.Equal(w.t, len(hosts) > 0, slices.ContainsFunc(across, func(r model.AppRegion) bool {
+		require.Equal(h.t, len(hosts) > 0, slices.ContainsFunc(across, func(r model.AppRegion) bool {
 			return r.AppID == it.Deployment.AppID && r.RegionID == it.RegionID
 		}), "what other regions hear of it")
 		return err

@@ -52,11 +52,11 @@ type harness struct {
 }
 
 // lose has a region of acme be out of reach, until find.
-func (w *harness) lose(region string) {
-	w.t.Helper()
-	w.away = map[string]bool{w.regions[region]: true}
-	id := w.regions[region]
-	w.update(func(tx store.Tx) error {
+func (h *harness) lose(region string) {
+	h.t.Helper()
+	h.away = map[string]bool{h.regions[region]: true}
+	id := h.regions[region]
+	h.update(func(tx store.Tx) error {
 		// A lease that was over as it began.
 		if _, _, err := tx.StartSession(id, "session-"+id, -60_000, model.Region{}); err != nil {
 			return err
@@ -66,7 +66,7 @@ func (w *harness) lose(region string) {
 	})
 }
 
-func (w *harness) find() { w.away = nil }
+func (h *harness) find() { h.away = nil }
 
 // fakeAgents answers for regions that are connected.
 type fakeAgents struct {
@@ -134,100 +134,100 @@ func (noImages) Resolve(context.Context, string, []string) (string, error) {
 }
 
 // seed makes an operator's key; the rest is made through the API.
-func (w *harness) seed() {
-	w.operator = "wl_" + "operatoroperatoroperatoroperatoroperator123"
-	w.update(func(tx store.Tx) error {
+func (h *harness) seed() {
+	h.operator = "wl_" + "operatoroperatoroperatoroperatoroperator123"
+	h.update(func(tx store.Tx) error {
 		return tx.InsertAPIKey(model.APIKey{
 			ID: ident.New("key"), Name: "operator", Role: windlassv1.Role_ROLE_OPERATOR,
-			Prefix: "wl_opera", Hash: model.HashToken(w.operator), CreatedAt: 1,
+			Prefix: "wl_opera", Hash: model.HashToken(h.operator), CreatedAt: 1,
 		})
 	})
-	ctx := w.t.Context()
-	acme, err := w.workspaces(w.operator).CreateWorkspace(ctx, &windlassv1.CreateWorkspaceRequest{Name: "acme"})
-	require.NoError(w.t, err)
-	w.owner, w.workspace = acme.GetApiKey(), acme.GetWorkspace().GetId()
-	rival, err := w.workspaces(w.operator).CreateWorkspace(ctx, &windlassv1.CreateWorkspaceRequest{Name: "rival"})
-	require.NoError(w.t, err)
-	w.rival = rival.GetApiKey()
+	ctx := h.t.Context()
+	acme, err := h.workspaces(h.operator).CreateWorkspace(ctx, &windlassv1.CreateWorkspaceRequest{Name: "acme"})
+	require.NoError(h.t, err)
+	h.owner, h.workspace = acme.GetApiKey(), acme.GetWorkspace().GetId()
+	rival, err := h.workspaces(h.operator).CreateWorkspace(ctx, &windlassv1.CreateWorkspaceRequest{Name: "rival"})
+	require.NoError(h.t, err)
+	h.rival = rival.GetApiKey()
 	for role, key := range map[windlassv1.Role]*string{
-		windlassv1.Role_ROLE_DEPLOYER: &w.deployer, windlassv1.Role_ROLE_VIEWER: &w.viewer,
+		windlassv1.Role_ROLE_DEPLOYER: &h.deployer, windlassv1.Role_ROLE_VIEWER: &h.viewer,
 	} {
-		res, err := w.access(w.owner).CreateApiKey(ctx, &windlassv1.CreateApiKeyRequest{
+		res, err := h.access(h.owner).CreateApiKey(ctx, &windlassv1.CreateApiKeyRequest{
 			Name: fmt.Sprintf("role-%d", role), Role: role,
 		})
-		require.NoError(w.t, err)
+		require.NoError(h.t, err)
 		*key = res.GetValue()
 	}
 	for _, name := range []string{"us-east-1", "eu-west-1"} {
-		res, err := w.regionService(w.owner).CreateRegion(ctx, &windlassv1.CreateRegionRequest{Name: name})
-		require.NoError(w.t, err)
-		w.regions[name] = res.GetRegion().GetId()
+		res, err := h.regionService(h.owner).CreateRegion(ctx, &windlassv1.CreateRegionRequest{Name: name})
+		require.NoError(h.t, err)
+		h.regions[name] = res.GetRegion().GetId()
 	}
 }
 
-func (w *harness) update(fn func(store.Tx) error) {
-	w.t.Helper()
-	require.NoError(w.t, w.store.Update(w.t.Context(), fn))
+func (h *harness) update(fn func(store.Tx) error) {
+	h.t.Helper()
+	require.NoError(h.t, h.store.Update(h.t.Context(), fn))
 }
 
-func (w *harness) options(key string) []connect.ClientOption {
+func (h *harness) options(key string) []connect.ClientOption {
 	return rpc.ClientOptions(rpc.ClientConfig{Token: func() string { return key }, UserAgent: "test/1"})
 }
 
-func (w *harness) apps(key string) windlassv1connect.AppServiceClient {
-	return windlassv1connect.NewAppServiceClient(http.DefaultClient, w.url, w.options(key)...)
+func (h *harness) apps(key string) windlassv1connect.AppServiceClient {
+	return windlassv1connect.NewAppServiceClient(http.DefaultClient, h.url, h.options(key)...)
 }
 
-func (w *harness) deployments(key string) windlassv1connect.DeploymentServiceClient {
-	return windlassv1connect.NewDeploymentServiceClient(http.DefaultClient, w.url, w.options(key)...)
+func (h *harness) deployments(key string) windlassv1connect.DeploymentServiceClient {
+	return windlassv1connect.NewDeploymentServiceClient(http.DefaultClient, h.url, h.options(key)...)
 }
 
-func (w *harness) logs(key string) windlassv1connect.LogServiceClient {
-	return windlassv1connect.NewLogServiceClient(http.DefaultClient, w.url, w.options(key)...)
+func (h *harness) logs(key string) windlassv1connect.LogServiceClient {
+	return windlassv1connect.NewLogServiceClient(http.DefaultClient, h.url, h.options(key)...)
 }
 
-func (w *harness) rollouts(key string) windlassv1connect.RolloutServiceClient {
-	return windlassv1connect.NewRolloutServiceClient(http.DefaultClient, w.url, w.options(key)...)
+func (h *harness) rollouts(key string) windlassv1connect.RolloutServiceClient {
+	return windlassv1connect.NewRolloutServiceClient(http.DefaultClient, h.url, h.options(key)...)
 }
 
-func (w *harness) regionService(key string) windlassv1connect.RegionServiceClient {
-	return windlassv1connect.NewRegionServiceClient(http.DefaultClient, w.url, w.options(key)...)
+func (h *harness) regionService(key string) windlassv1connect.RegionServiceClient {
+	return windlassv1connect.NewRegionServiceClient(http.DefaultClient, h.url, h.options(key)...)
 }
 
-func (w *harness) access(key string) windlassv1connect.AccessServiceClient {
-	return windlassv1connect.NewAccessServiceClient(http.DefaultClient, w.url, w.options(key)...)
+func (h *harness) access(key string) windlassv1connect.AccessServiceClient {
+	return windlassv1connect.NewAccessServiceClient(http.DefaultClient, h.url, h.options(key)...)
 }
 
-func (w *harness) workspaces(key string) windlassv1connect.WorkspaceServiceClient {
-	return windlassv1connect.NewWorkspaceServiceClient(http.DefaultClient, w.url, w.options(key)...)
+func (h *harness) workspaces(key string) windlassv1connect.WorkspaceServiceClient {
+	return windlassv1connect.NewWorkspaceServiceClient(http.DefaultClient, h.url, h.options(key)...)
 }
 
-func (w *harness) projects(key string) windlassv1connect.ProjectServiceClient {
-	return windlassv1connect.NewProjectServiceClient(http.DefaultClient, w.url, w.options(key)...)
+func (h *harness) projects(key string) windlassv1connect.ProjectServiceClient {
+	return windlassv1connect.NewProjectServiceClient(http.DefaultClient, h.url, h.options(key)...)
 }
 
-func (w *harness) environments(key string) windlassv1connect.EnvironmentServiceClient {
-	return windlassv1connect.NewEnvironmentServiceClient(http.DefaultClient, w.url, w.options(key)...)
+func (h *harness) environments(key string) windlassv1connect.EnvironmentServiceClient {
+	return windlassv1connect.NewEnvironmentServiceClient(http.DefaultClient, h.url, h.options(key)...)
 }
 
-func (w *harness) notifications(key string) windlassv1connect.NotificationServiceClient {
-	return windlassv1connect.NewNotificationServiceClient(http.DefaultClient, w.url, w.options(key)...)
+func (h *harness) notifications(key string) windlassv1connect.NotificationServiceClient {
+	return windlassv1connect.NewNotificationServiceClient(http.DefaultClient, h.url, h.options(key)...)
 }
 
-func (w *harness) protections(key string) windlassv1connect.ProtectionServiceClient {
-	return windlassv1connect.NewProtectionServiceClient(http.DefaultClient, w.url, w.options(key)...)
+func (h *harness) protections(key string) windlassv1connect.ProtectionServiceClient {
+	return windlassv1connect.NewProtectionServiceClient(http.DefaultClient, h.url, h.options(key)...)
 }
 
-func (w *harness) freezes(key string) windlassv1connect.FreezeServiceClient {
-	return windlassv1connect.NewFreezeServiceClient(http.DefaultClient, w.url, w.options(key)...)
+func (h *harness) freezes(key string) windlassv1connect.FreezeServiceClient {
+	return windlassv1connect.NewFreezeServiceClient(http.DefaultClient, h.url, h.options(key)...)
 }
 
-func (w *harness) routes(key string) windlassv1connect.RouteServiceClient {
-	return windlassv1connect.NewRouteServiceClient(http.DefaultClient, w.url, w.options(key)...)
+func (h *harness) routes(key string) windlassv1connect.RouteServiceClient {
+	return windlassv1connect.NewRouteServiceClient(http.DefaultClient, h.url, h.options(key)...)
 }
 
-func (w *harness) history(key string) windlassv1connect.HistoryServiceClient {
-	return windlassv1connect.NewHistoryServiceClient(http.DefaultClient, w.url, w.options(key)...)
+func (h *harness) history(key string) windlassv1connect.HistoryServiceClient {
+	return windlassv1connect.NewHistoryServiceClient(http.DefaultClient, h.url, h.options(key)...)
 }
 
 // echo is a spec that is good.
@@ -247,40 +247,40 @@ func replicas(n int32) func(*windlassv1.DeploymentSpec) {
 	return func(s *windlassv1.DeploymentSpec) { s.Replicas = new(n) }
 }
 
-func (w *harness) deploy(app string, edit ...func(*windlassv1.DeploymentSpec)) *windlassv1.DeployResponse {
-	w.t.Helper()
-	res, err := w.apps(w.deployer).Deploy(w.t.Context(), &windlassv1.DeployRequest{App: app, Spec: echo(edit...)})
-	require.NoError(w.t, err)
+func (h *harness) deploy(app string, edit ...func(*windlassv1.DeploymentSpec)) *windlassv1.DeployResponse {
+	h.t.Helper()
+	res, err := h.apps(h.deployer).Deploy(h.t.Context(), &windlassv1.DeployRequest{App: app, Spec: echo(edit...)})
+	require.NoError(h.t, err)
 	return res
 }
 
 // settle plays workflow and regions until the app has nothing left to do: regions
 // are connected and do at once what they are told.
-func (w *harness) settle(app string) *windlassv1.App {
-	w.t.Helper()
-	ctx := w.t.Context()
-	got, err := w.apps(w.viewer).GetApp(ctx, &windlassv1.GetAppRequest{App: app})
-	require.NoError(w.t, err)
+func (h *harness) settle(app string) *windlassv1.App {
+	h.t.Helper()
+	ctx := h.t.Context()
+	got, err := h.apps(h.viewer).GetApp(ctx, &windlassv1.GetAppRequest{App: app})
+	require.NoError(h.t, err)
 	for range 40 {
-		err := w.stepper.Step(ctx, got.GetApp().GetId())
-		require.NoError(w.t, err)
-		w.report(got.GetApp().GetId())
+		err := h.stepper.Step(ctx, got.GetApp().GetId())
+		require.NoError(h.t, err)
+		h.report(got.GetApp().GetId())
 	}
-	after, err := w.apps(w.viewer).GetApp(ctx, &windlassv1.GetAppRequest{App: got.GetApp().GetId()})
+	after, err := h.apps(h.viewer).GetApp(ctx, &windlassv1.GetAppRequest{App: got.GetApp().GetId()})
 	if connect.CodeOf(err) == connect.CodeNotFound {
 		return nil
 	}
-	require.NoError(w.t, err)
+	require.NoError(h.t, err)
 	return after.GetApp()
 }
 
 var guards atomic.Int64
 
 // report has every region say that it runs what it is told.
-func (w *harness) report(appID string) {
-	w.t.Helper()
+func (h *harness) report(appID string) {
+	h.t.Helper()
 	now := time.Now().UnixMilli()
-	w.update(func(tx store.Tx) error {
+	h.update(func(tx store.Tx) error {
 		rows, err := tx.ListTopology([]string{appID})
 		if err != nil {
 			return err
@@ -291,11 +291,11 @@ func (w *harness) report(appID string) {
 		}
 		var observed []model.Observed
 		for _, t := range rows {
-			if w.away[t.RegionID] {
+			if h.away[t.RegionID] {
 				continue
 			}
 			r, _, err := tx.StartSession(t.RegionID, "session-"+t.RegionID, 60_000, model.Region{
-				AgentFeatures: []string{agentv1.Feature_FEATURE_IN_PLACE.String()}, GatewayURL: w.gateways[t.RegionID], AgentRuntime: w.runtime,
+				AgentFeatures: []string{agentv1.Feature_FEATURE_IN_PLACE.String()}, GatewayURL: h.gateways[t.RegionID], AgentRuntime: h.runtime,
 			})
 			if err != nil {
 				return err
@@ -314,7 +314,7 @@ func (w *harness) report(appID string) {
 		}
 		var acknowledged []model.RouteObserved
 		for _, r := range routes {
-			if w.away[r.RegionID] {
+			if h.away[r.RegionID] {
 				continue
 			}
 			region, err := tx.GetRegion(r.RegionID)
@@ -346,41 +346,41 @@ func refused(t *testing.T, err error, code connect.Code, reason windlassv1.Error
 }
 
 // post calls a procedure as curl would.
-func (w *harness) post(key, procedure string, body any) (int, map[string]any) {
-	w.t.Helper()
+func (h *harness) post(key, procedure string, body any) (int, map[string]any) {
+	h.t.Helper()
 	raw, ok := body.([]byte)
 	if !ok {
 		var err error
 		raw, err = json.Marshal(body)
-		require.NoError(w.t, err)
+		require.NoError(h.t, err)
 	}
-	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, w.url+procedure, bytes.NewReader(raw))
-	require.NoError(w.t, err)
+	req, err := http.NewRequestWithContext(h.t.Context(), http.MethodPost, h.url+procedure, bytes.NewReader(raw))
+	require.NoError(h.t, err)
 	req.Header.Set("Content-Type", "application/json")
-	return w.do(key, req)
+	return h.do(key, req)
 }
 
-func (w *harness) do(key string, req *http.Request) (int, map[string]any) {
-	w.t.Helper()
+func (h *harness) do(key string, req *http.Request) (int, map[string]any) {
+	h.t.Helper()
 	if key != "" {
 		req.Header.Set("Authorization", "Bearer "+key)
 	}
 	res, err := http.DefaultClient.Do(req)
-	require.NoError(w.t, err)
+	require.NoError(h.t, err)
 	defer res.Body.Close()
 	data, err := io.ReadAll(res.Body)
-	require.NoError(w.t, err)
+	require.NoError(h.t, err)
 	out := map[string]any{}
-	require.NoError(w.t, json.Unmarshal(data, &out), "%s", data)
+	require.NoError(h.t, json.Unmarshal(data, &out), "%s", data)
 	return res.StatusCode, out
 }
 
 // dump is all that mutations could have changed, but for what was only looked at.
-func (w *harness) dump() string {
-	w.t.Helper()
+func (h *harness) dump() string {
+	h.t.Helper()
 	all := model.Page{Limit: 1000}
 	out := map[string]any{}
-	err := w.store.Snapshot(w.t.Context(), func(tx store.Tx) (err error) {
+	err := h.store.Snapshot(h.t.Context(), func(tx store.Tx) (err error) {
 		workspaces, err := tx.ListWorkspaces(all)
 		out["workspaces"] = workspaces
 		if err != nil {
@@ -393,9 +393,9 @@ func (w *harness) dump() string {
 		}
 		return nil
 	})
-	require.NoError(w.t, err)
+	require.NoError(h.t, err)
 	b, err := json.MarshalIndent(out, "", " ")
-	require.NoError(w.t, err)
+	require.NoError(h.t, err)
 	return string(b)
 }
 

@@ -17,12 +17,12 @@ func ofHosts(n int32) func(*windlassv1.DeploymentSpec) {
 }
 
 // joins connects an agent to each of the regions.
-func (w *harness) joins(runtime string, features []string, regions ...string) {
-	w.t.Helper()
-	w.runtime = runtime
-	w.update(func(tx store.Tx) error {
+func (h *harness) joins(runtime string, features []string, regions ...string) {
+	h.t.Helper()
+	h.runtime = runtime
+	h.update(func(tx store.Tx) error {
 		for _, name := range regions {
-			id := w.regions[name]
+			id := h.regions[name]
 			if _, _, err := tx.StartSession(id, "session-"+id, 60_000, model.Region{AgentRuntime: runtime, AgentFeatures: features}); err != nil {
 				return err
 			}

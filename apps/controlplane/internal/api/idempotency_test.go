@@ -143,15 +143,15 @@ func TestIdempotencyKey_ReplaysNoValueOfACredential(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func (w *harness) restart(ctx context.Context, key, id string) error {
-	_, err := w.deployments(w.deployer).RestartInstance(ctx, &windlassv1.RestartInstanceRequest{Mutation: keyed(key), Instance: id})
+func (h *harness) restart(ctx context.Context, key, id string) error {
+	_, err := h.deployments(h.deployer).RestartInstance(ctx, &windlassv1.RestartInstanceRequest{Mutation: keyed(key), Instance: id})
 	return err
 }
 
 // restarts returns how many restarts the history of the app has.
-func (w *harness) restarts(app string) (n int) {
-	w.t.Helper()
-	for _, what := range w.said(app) {
+func (h *harness) restarts(app string) (n int) {
+	h.t.Helper()
+	for _, what := range h.said(app) {
 		if what == "InstanceRestarted" {
 			n++
 		}

@@ -16,20 +16,20 @@ import (
 )
 
 // instance makes the app live, with one instance that its region reported.
-func (w *harness) instance(app string) string {
-	w.t.Helper()
-	made := w.deploy(app)
-	w.settle(app)
+func (h *harness) instance(app string) string {
+	h.t.Helper()
+	made := h.deploy(app)
+	h.settle(app)
 	id := ident.New("ins")
-	w.putInstance(made, id, "us-east-1", windlassv1.InstanceStatus_INSTANCE_STATUS_READY)
+	h.putInstance(made, id, "us-east-1", windlassv1.InstanceStatus_INSTANCE_STATUS_READY)
 	return id
 }
 
-func (w *harness) putInstance(of *windlassv1.DeployResponse, id, region string, status windlassv1.InstanceStatus) {
-	w.t.Helper()
-	w.update(func(tx store.Tx) error {
+func (h *harness) putInstance(of *windlassv1.DeployResponse, id, region string, status windlassv1.InstanceStatus) {
+	h.t.Helper()
+	h.update(func(tx store.Tx) error {
 		return tx.PutInstances([]model.Instance{{
-			ID: id, WorkspaceID: w.workspace, AppID: of.GetAppId(), DeploymentID: of.GetDeploymentId(), RegionID: w.regions[region],
+			ID: id, WorkspaceID: h.workspace, AppID: of.GetAppId(), DeploymentID: of.GetDeploymentId(), RegionID: h.regions[region],
 			Role: "main", Status: status, Address: "127.0.0.1:8000", Guard: model.NewGuard(1, guards.Add(1)),
 			UpdatedAt: time.Now().UnixMilli(),
 		}})

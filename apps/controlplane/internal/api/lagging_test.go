@@ -28,12 +28,12 @@ func withLagging(t *testing.T) *harness {
 	return w
 }
 
-func (w *harness) lastRollout(app string) *windlassv1.Rollout {
-	w.t.Helper()
-	res, err := w.rollouts(w.viewer).ListRollouts(w.t.Context(), &windlassv1.ListRolloutsRequest{App: app})
-	require.NoError(w.t, err)
-	got, err := w.rollouts(w.viewer).GetRollout(w.t.Context(), &windlassv1.GetRolloutRequest{Rollout: res.GetRollouts()[0].GetId()})
-	require.NoError(w.t, err)
+func (h *harness) lastRollout(app string) *windlassv1.Rollout {
+	h.t.Helper()
+	res, err := h.rollouts(h.viewer).ListRollouts(h.t.Context(), &windlassv1.ListRolloutsRequest{App: app})
+	require.NoError(h.t, err)
+	got, err := h.rollouts(h.viewer).GetRollout(h.t.Context(), &windlassv1.GetRolloutRequest{Rollout: res.GetRollouts()[0].GetId()})
+	require.NoError(h.t, err)
 	return got.GetRollout()
 }
 

@@ -21,22 +21,22 @@ import (
 const hookURL = "https://hooks.example/services/T0/hunter2"
 
 // setEndpoint sets one that exists or not.
-func (w *harness) setEndpoint(req *windlassv1.SetNotificationEndpointRequest) *windlassv1.SetNotificationEndpointResponse {
-	w.t.Helper()
-	res, err := w.notifications(w.owner).SetNotificationEndpoint(w.t.Context(), req)
-	require.NoError(w.t, err)
+func (h *harness) setEndpoint(req *windlassv1.SetNotificationEndpointRequest) *windlassv1.SetNotificationEndpointResponse {
+	h.t.Helper()
+	res, err := h.notifications(h.owner).SetNotificationEndpoint(h.t.Context(), req)
+	require.NoError(h.t, err)
 	return res
 }
 
 // targetOf opens what is sealed of the endpoint.
-func (w *harness) targetOf(id string) (t notification.Target) {
-	w.t.Helper()
-	w.update(func(tx store.Tx) error {
-		s, err := tx.GetSecret(w.workspace, id, model.EndpointSecret)
+func (h *harness) targetOf(id string) (t notification.Target) {
+	h.t.Helper()
+	h.update(func(tx store.Tx) error {
+		s, err := tx.GetSecret(h.workspace, id, model.EndpointSecret)
 		if err != nil {
 			return err
 		}
-		plain, err := w.box.Open(s.Ciphertext, model.SecretContext(id, model.EndpointSecret, s.Version))
+		plain, err := h.box.Open(s.Ciphertext, model.SecretContext(id, model.EndpointSecret, s.Version))
 		if err != nil {
 			return err
 		}
@@ -46,10 +46,10 @@ func (w *harness) targetOf(id string) (t notification.Target) {
 	return t
 }
 
-func (w *harness) deliveriesOf(name string, state windlassv1.NotificationDelivery_State) []*windlassv1.NotificationDelivery {
-	w.t.Helper()
-	res, err := w.notifications(w.viewer).ListNotificationDeliveries(w.t.Context(), &windlassv1.ListNotificationDeliveriesRequest{Endpoint: name, State: state})
-	require.NoError(w.t, err)
+func (h *harness) deliveriesOf(name string, state windlassv1.NotificationDelivery_State) []*windlassv1.NotificationDelivery {
+	h.t.Helper()
+	res, err := h.notifications(h.viewer).ListNotificationDeliveries(h.t.Context(), &windlassv1.ListNotificationDeliveriesRequest{Endpoint: name, State: state})
+	require.NoError(h.t, err)
 	return res.GetDeliveries()
 }
 

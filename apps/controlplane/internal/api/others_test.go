@@ -10,9 +10,9 @@ import (
 
 // requireWhole holds what is shown of the app now: in each region the weights of the versions that
 // are shown add up to 100, or to 0 where nothing serves.
-func (w *harness) requireWhole(app string) *windlassv1.WatchAppResponse {
-	w.t.Helper()
-	x := w.watch(w.viewer, app)
+func (h *harness) requireWhole(app string) *windlassv1.WatchAppResponse {
+	h.t.Helper()
+	x := h.watch(h.viewer, app)
 	defer x.cancel()
 	r := x.until(func(*windlassv1.WatchAppResponse) bool { return true })
 	sums := map[string]int32{}
@@ -22,7 +22,7 @@ func (w *harness) requireWhole(app string) *windlassv1.WatchAppResponse {
 		}
 	}
 	for region, sum := range sums {
-		require.Contains(w.t, []int32{0, 100}, sum, "weights of versions in %s", region)
+		require.Contains(h.t, []int32{0, 100}, sum, "weights of versions in %s", region)
 	}
 	p := r.GetRollout().GetProgress()
 	for _, wave := range append(p.GetWaves(), p.GetBehind()...) {
@@ -31,23 +31,23 @@ func (w *harness) requireWhole(app string) *windlassv1.WatchAppResponse {
 			for _, v := range g.GetOthers() {
 				sum += v.GetWeight()
 			}
-			require.Contains(w.t, []int32{0, 100}, sum, "weights of the rollout in %s: %v", g.GetRegion(), g)
+			require.Contains(h.t, []int32{0, 100}, sum, "weights of the rollout in %s: %v", g.GetRegion(), g)
 		}
 	}
 	return r
 }
 
 // settleWhole is settle, and looks at what is shown after each step.
-func (w *harness) settleWhole(app string) *windlassv1.WatchAppResponse {
-	w.t.Helper()
-	id := w.app(app).GetId()
+func (h *harness) settleWhole(app string) *windlassv1.WatchAppResponse {
+	h.t.Helper()
+	id := h.app(app).GetId()
 	for range 15 {
-		require.NoError(w.t, w.stepper.Step(w.t.Context(), id))
-		w.requireWhole(app)
-		w.report(id)
-		w.requireWhole(app)
+		require.NoError(h.t, h.stepper.Step(h.t.Context(), id))
+		h.requireWhole(app)
+		h.report(id)
+		h.requireWhole(app)
 	}
-	return w.requireWhole(app)
+	return h.requireWhole(app)
 }
 
 func TestRegion_ViewAddsUp(t *testing.T) {

@@ -39,22 +39,22 @@ func extra(o *windlassv1.Override, args ...string) *windlassv1.Override {
 }
 
 // label gives a region of acme labels.
-func (w *harness) label(region string, labels map[string]string) {
-	w.t.Helper()
-	ctx := w.t.Context()
-	got, err := w.regionService(w.owner).GetRegion(ctx, &windlassv1.GetRegionRequest{Region: region})
-	require.NoError(w.t, err)
-	_, err = w.regionService(w.owner).UpdateRegion(ctx, &windlassv1.UpdateRegionRequest{
+func (h *harness) label(region string, labels map[string]string) {
+	h.t.Helper()
+	ctx := h.t.Context()
+	got, err := h.regionService(h.owner).GetRegion(ctx, &windlassv1.GetRegionRequest{Region: region})
+	require.NoError(h.t, err)
+	_, err = h.regionService(h.owner).UpdateRegion(ctx, &windlassv1.UpdateRegionRequest{
 		Region: region, Labels: labels, ResourceVersion: got.GetRegion().GetResourceVersion(),
 	})
-	require.NoError(w.t, err)
+	require.NoError(h.t, err)
 }
 
 // sizes of a version's regions, by name.
-func (w *harness) sizes(app string, version int32) map[string]int32 {
-	w.t.Helper()
+func (h *harness) sizes(app string, version int32) map[string]int32 {
+	h.t.Helper()
 	out := map[string]int32{}
-	for _, r := range w.version(app, version).GetRegions() {
+	for _, r := range h.version(app, version).GetRegions() {
 		if r.GetStatus() <= windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED {
 			out[r.GetRegion()] = r.GetReplicas()
 		}
@@ -63,15 +63,15 @@ func (w *harness) sizes(app string, version int32) map[string]int32 {
 }
 
 // desired is what the region's agent is told to run of a version.
-func (w *harness) desired(app string, version int32, region string) model.DesiredItem {
-	w.t.Helper()
-	id := w.version(app, version).GetId()
+func (h *harness) desired(app string, version int32, region string) model.DesiredItem {
+	h.t.Helper()
+	id := h.version(app, version).GetId()
 	var items []model.DesiredItem
-	require.NoError(w.t, w.store.Snapshot(w.t.Context(), func(tx store.Tx) (err error) {
-		items, err = tx.DesiredItems(model.KindDeployment, map[string][]string{w.regions[region]: {id}})
+	require.NoError(h.t, h.store.Snapshot(h.t.Context(), func(tx store.Tx) (err error) {
+		items, err = tx.DesiredItems(model.KindDeployment, map[string][]string{h.regions[region]: {id}})
 		return err
 	}))
-	require.Len(w.t, items, 1)
+	require.Len(h.t, items, 1)
 	return items[0]
 }
 

@@ -21,26 +21,26 @@ const (
 )
 
 // versions deploys the app so often, each time with other arguments, and lets it settle.
-func (w *harness) versions(app string, names ...string) *windlassv1.App {
-	w.t.Helper()
+func (h *harness) versions(app string, names ...string) *windlassv1.App {
+	h.t.Helper()
 	var out *windlassv1.App
 	for _, name := range names {
-		w.deploy(app, args(name))
-		out = w.settle(app)
+		h.deploy(app, args(name))
+		out = h.settle(app)
 	}
 	return out
 }
 
-func (w *harness) pin(version, weight int32, edit ...func(*windlassv1.PinVersionRequest)) (*windlassv1.PinVersionResponse, error) {
+func (h *harness) pin(version, weight int32, edit ...func(*windlassv1.PinVersionRequest)) (*windlassv1.PinVersionResponse, error) {
 	req := &windlassv1.PinVersionRequest{App: "chat", Version: version, Weight: weight, Why: "to compare"}
 	for _, f := range edit {
 		f(req)
 	}
-	return w.apps(w.deployer).PinVersion(w.t.Context(), req)
+	return h.apps(h.deployer).PinVersion(h.t.Context(), req)
 }
 
-func (w *harness) unpin(version int32) (*windlassv1.UnpinVersionResponse, error) {
-	return w.apps(w.deployer).UnpinVersion(w.t.Context(), &windlassv1.UnpinVersionRequest{App: "chat", Version: version, Why: "compared"})
+func (h *harness) unpin(version int32) (*windlassv1.UnpinVersionResponse, error) {
+	return h.apps(h.deployer).UnpinVersion(h.t.Context(), &windlassv1.UnpinVersionRequest{App: "chat", Version: version, Why: "compared"})
 }
 
 func pinnedWith(replicas int32, regions ...string) func(*windlassv1.PinVersionRequest) {
@@ -48,11 +48,11 @@ func pinnedWith(replicas int32, regions ...string) func(*windlassv1.PinVersionRe
 }
 
 // shares are the targets of the app's route in the region, by version.
-func (w *harness) shares(app *windlassv1.App, region string) map[int32]int32 {
-	w.t.Helper()
+func (h *harness) shares(app *windlassv1.App, region string) map[int32]int32 {
+	h.t.Helper()
 	out := map[int32]int32{}
-	require.NoError(w.t, w.store.Snapshot(w.t.Context(), func(tx store.Tx) error {
-		items, err := tx.DesiredItems(model.KindRoutes, map[string][]string{w.regions[region]: {app.GetId()}})
+	require.NoError(h.t, h.store.Snapshot(h.t.Context(), func(tx store.Tx) error {
+		items, err := tx.DesiredItems(model.KindRoutes, map[string][]string{h.regions[region]: {app.GetId()}})
 		if err != nil {
 			return err
 		}

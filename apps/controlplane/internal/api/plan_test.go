@@ -30,13 +30,13 @@ const (
 )
 
 // planned is what a deploy would do. It holds that to ask has changed nothing.
-func (w *harness) planned(app string, policy *windlassv1.RolloutPolicy, edit ...func(*windlassv1.DeploymentSpec)) *windlassv1.PlanDeployResponse {
-	w.t.Helper()
-	before, quota := w.dump(), w.quota()
-	res, err := w.apps(w.viewer).PlanDeploy(w.t.Context(), &windlassv1.PlanDeployRequest{App: app, Spec: echo(edit...), Rollout: policy})
-	require.NoError(w.t, err)
-	require.Equal(w.t, before, w.dump(), "a plan writes nothing")
-	require.True(w.t, proto.Equal(quota, w.quota()), "a plan uses no quota")
+func (h *harness) planned(app string, policy *windlassv1.RolloutPolicy, edit ...func(*windlassv1.DeploymentSpec)) *windlassv1.PlanDeployResponse {
+	h.t.Helper()
+	before, quota := h.dump(), h.quota()
+	res, err := h.apps(h.viewer).PlanDeploy(h.t.Context(), &windlassv1.PlanDeployRequest{App: app, Spec: echo(edit...), Rollout: policy})
+	require.NoError(h.t, err)
+	require.Equal(h.t, before, h.dump(), "a plan writes nothing")
+	require.True(h.t, proto.Equal(quota, h.quota()), "a plan uses no quota")
 	return res
 }
 
@@ -51,14 +51,14 @@ func reasons(p *windlassv1.PlanDeployResponse) (out []string) {
 }
 
 // connected makes every region report that it is connected, with free of its 16 GPUs.
-func (w *harness) connected(free int32) {
-	w.t.Helper()
+func (h *harness) connected(free int32) {
+	h.t.Helper()
 	capacity, err := proto.Marshal(&agentv1.Capacity{Gpus: []*agentv1.GpuPool{
 		{Product: "H100", Pool: "h100", Allocatable: 16, Requested: 16 - free, Free: free, LargestFree: min(free, 8), Hosts: 2, ResourceName: "nvidia.com/gpu"},
 	}})
-	require.NoError(w.t, err)
-	w.update(func(tx store.Tx) error {
-		for _, id := range w.regions {
+	require.NoError(h.t, err)
+	h.update(func(tx store.Tx) error {
+		for _, id := range h.regions {
 			session, _, err := tx.StartSession(id, "session-"+id, 60_000, model.Region{AgentFeatures: []string{agentv1.Feature_FEATURE_IN_PLACE.String()}})
 			if err != nil {
 				return err
@@ -89,13 +89,13 @@ func state(rows []model.Topology, versions map[string]int32, region string) stri
 }
 
 // moves of each region until the workflow has nothing left to do.
-func (w *harness) moves(appID string, versions map[string]int32) map[string][]string {
-	w.t.Helper()
+func (h *harness) moves(appID string, versions map[string]int32) map[string][]string {
+	h.t.Helper()
 	out, last := map[string][]string{}, map[string]string{}
 	look := func(note bool) {
-		require.NoError(w.t, w.store.View(w.t.Context(), func(tx store.Tx) error {
+		require.NoError(h.t, h.store.View(h.t.Context(), func(tx store.Tx) error {
 			rows, err := tx.ListTopology([]string{appID})
-			for name, id := range w.regions {
+			for name, id := range h.regions {
 				if now := state(rows, versions, id); now != last[name] {
 					last[name] = now
 					if note {
@@ -108,9 +108,9 @@ func (w *harness) moves(appID string, versions map[string]int32) map[string][]st
 	}
 	look(false)
 	for range 40 {
-		require.NoError(w.t, w.stepper.Step(w.t.Context(), appID))
+		require.NoError(h.t, h.stepper.Step(h.t.Context(), appID))
 		look(true)
-		w.report(appID)
+		h.report(appID)
 	}
 	return out
 }

@@ -20,10 +20,10 @@ func pooled(prefill, decode int32) func(*windlassv1.DeploymentSpec) {
 }
 
 // pool returns how many instances of each role a version should have, by region.
-func (w *harness) pool(version int32) map[string]string {
-	w.t.Helper()
+func (h *harness) pool(version int32) map[string]string {
+	h.t.Helper()
 	out := map[string]string{}
-	for _, region := range w.version("chat", version).GetRegions() {
+	for _, region := range h.version("chat", version).GetRegions() {
 		text := ""
 		for _, r := range region.GetRoles() {
 			text += fmt.Sprintf("%d %s ", r.GetWanted(), r.GetRole())
@@ -33,12 +33,12 @@ func (w *harness) pool(version int32) map[string]string {
 	return out
 }
 
-func (w *harness) scaleRole(role string, n int32, region string, edit ...func(*windlassv1.ScaleRequest)) (*windlassv1.ScaleResponse, error) {
+func (h *harness) scaleRole(role string, n int32, region string, edit ...func(*windlassv1.ScaleRequest)) (*windlassv1.ScaleResponse, error) {
 	req := &windlassv1.ScaleRequest{App: "chat", Role: role, Replicas: n, Region: region}
 	for _, f := range edit {
 		f(req)
 	}
-	return w.apps(w.deployer).Scale(w.t.Context(), req)
+	return h.apps(h.deployer).Scale(h.t.Context(), req)
 }
 
 func TestPool_CountsMakeNoVersion(t *testing.T) {

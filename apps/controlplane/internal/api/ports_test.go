@@ -12,11 +12,11 @@ import (
 )
 
 // joined has agents of the runtime join all regions.
-func (w *harness) joined(runtime string) {
-	w.t.Helper()
-	w.runtime = runtime
-	w.update(func(tx store.Tx) error {
-		for _, id := range w.regions {
+func (h *harness) joined(runtime string) {
+	h.t.Helper()
+	h.runtime = runtime
+	h.update(func(tx store.Tx) error {
+		for _, id := range h.regions {
 			if _, _, err := tx.StartSession(id, "session-"+id, 60_000, model.Region{AgentRuntime: runtime}); err != nil {
 				return err
 			}

@@ -14,12 +14,12 @@ import (
 const production = "default/production"
 
 // protect sets the protection of production.
-func (w *harness) protect(rules *windlassv1.ProtectionRules) *windlassv1.SetProtectionResponse {
-	w.t.Helper()
-	res, err := w.protections(w.owner).SetProtection(w.t.Context(), &windlassv1.SetProtectionRequest{
+func (h *harness) protect(rules *windlassv1.ProtectionRules) *windlassv1.SetProtectionResponse {
+	h.t.Helper()
+	res, err := h.protections(h.owner).SetProtection(h.t.Context(), &windlassv1.SetProtectionRequest{
 		Environment: production, Rules: rules, Reason: "two people see each change",
 	})
-	require.NoError(w.t, err)
+	require.NoError(h.t, err)
 	return res
 }
 
@@ -28,21 +28,21 @@ func owners(n int32) *windlassv1.ProtectionRules {
 }
 
 // rolloutOf the app that is in flight.
-func (w *harness) activeRollout(app string) *windlassv1.Rollout {
-	w.t.Helper()
-	res, err := w.rollouts(w.viewer).GetRollout(w.t.Context(), &windlassv1.GetRolloutRequest{Rollout: w.app(app).GetRolloutId()})
-	require.NoError(w.t, err)
+func (h *harness) activeRollout(app string) *windlassv1.Rollout {
+	h.t.Helper()
+	res, err := h.rollouts(h.viewer).GetRollout(h.t.Context(), &windlassv1.GetRolloutRequest{Rollout: h.app(app).GetRolloutId()})
+	require.NoError(h.t, err)
 	return res.GetRollout()
 }
 
-func (w *harness) historyOf(app string) map[string]string {
-	w.t.Helper()
-	res, err := w.history(w.viewer).ListHistory(w.t.Context(), &windlassv1.ListHistoryRequest{App: app, Page: &windlassv1.PageRequest{Size: 200}})
-	require.NoError(w.t, err)
+func (h *harness) historyOf(app string) map[string]string {
+	h.t.Helper()
+	res, err := h.history(h.viewer).ListHistory(h.t.Context(), &windlassv1.ListHistoryRequest{App: app, Page: &windlassv1.PageRequest{Size: 200}})
+	require.NoError(h.t, err)
 	out := map[string]string{}
-	for _, h := range res.GetEntries() {
-		if out[h.GetWhat()] == "" {
-			out[h.GetWhat()] = h.GetWhy() // the newest
+	for _, entry := range res.GetEntries() {
+		if out[entry.GetWhat()] == "" {
+			out[entry.GetWhat()] = entry.GetWhy() // the newest
 		}
 	}
 	return out

@@ -12,11 +12,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func (w *harness) rollback(req *windlassv1.RollbackRequest) *windlassv1.RollbackResponse {
-	w.t.Helper()
+func (h *harness) rollback(req *windlassv1.RollbackRequest) *windlassv1.RollbackResponse {
+	h.t.Helper()
 	req.App = "chat"
-	res, err := w.apps(w.deployer).Rollback(w.t.Context(), req)
-	require.NoError(w.t, err)
+	res, err := h.apps(h.deployer).Rollback(h.t.Context(), req)
+	require.NoError(h.t, err)
 	return res
 }
 
@@ -26,14 +26,14 @@ func gated() *windlassv1.RolloutPolicy {
 }
 
 // rolledOut deploys each of the arguments in turn, all approved.
-func (w *harness) rolledOut(policy *windlassv1.RolloutPolicy, all ...string) {
-	w.t.Helper()
+func (h *harness) rolledOut(policy *windlassv1.RolloutPolicy, all ...string) {
+	h.t.Helper()
 	for _, arg := range all {
-		_, err := w.deployBy("chat", policy, args(arg))
-		require.NoError(w.t, err)
-		for w.settle("chat").GetRolloutId() != "" {
-			_, err := w.rollouts(w.owner).Approve(w.t.Context(), &windlassv1.ApproveRequest{App: "chat"})
-			require.NoError(w.t, err)
+		_, err := h.deployBy("chat", policy, args(arg))
+		require.NoError(h.t, err)
+		for h.settle("chat").GetRolloutId() != "" {
+			_, err := h.rollouts(h.owner).Approve(h.t.Context(), &windlassv1.ApproveRequest{App: "chat"})
+			require.NoError(h.t, err)
 		}
 	}
 }

@@ -13,9 +13,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func (w *harness) deployBy(app string, policy *windlassv1.RolloutPolicy, edit ...func(*windlassv1.DeploymentSpec)) (*windlassv1.DeployResponse, error) {
-	w.t.Helper()
-	return w.apps(w.deployer).Deploy(w.t.Context(), &windlassv1.DeployRequest{App: app, Spec: echo(edit...), Rollout: policy})
+func (h *harness) deployBy(app string, policy *windlassv1.RolloutPolicy, edit ...func(*windlassv1.DeploymentSpec)) (*windlassv1.DeployResponse, error) {
+	h.t.Helper()
+	return h.apps(h.deployer).Deploy(h.t.Context(), &windlassv1.DeployRequest{App: app, Spec: echo(edit...), Rollout: policy})
 }
 
 // rollingOut is an app that v2 of has moved to the first of two regions, and bakes.
@@ -33,10 +33,10 @@ func rollingOut(t *testing.T) *harness {
 	return w
 }
 
-func (w *harness) progress(app string) (*windlassv1.Rollout, *windlassv1.RolloutProgress) {
-	w.t.Helper()
-	res, err := w.rollouts(w.viewer).GetRollout(w.t.Context(), &windlassv1.GetRolloutRequest{Rollout: w.app(app).GetRolloutId()})
-	require.NoError(w.t, err)
+func (h *harness) progress(app string) (*windlassv1.Rollout, *windlassv1.RolloutProgress) {
+	h.t.Helper()
+	res, err := h.rollouts(h.viewer).GetRollout(h.t.Context(), &windlassv1.GetRolloutRequest{Rollout: h.app(app).GetRolloutId()})
+	require.NoError(h.t, err)
 	return res.GetRollout(), res.GetRollout().GetProgress()
 }
 
@@ -329,10 +329,10 @@ func switched(t *testing.T) *harness {
 }
 
 // rows of a version in its regions, as "replicas weight generation".
-func (w *harness) told(app string, version int32) map[string][]int32 {
-	w.t.Helper()
-	res, err := w.deployments(w.viewer).GetDeployment(w.t.Context(), &windlassv1.GetDeploymentRequest{App: app, Version: version})
-	require.NoError(w.t, err)
+func (h *harness) told(app string, version int32) map[string][]int32 {
+	h.t.Helper()
+	res, err := h.deployments(h.viewer).GetDeployment(h.t.Context(), &windlassv1.GetDeploymentRequest{App: app, Version: version})
+	require.NoError(h.t, err)
 	out := map[string][]int32{}
 	for _, r := range res.GetDeployment().GetRegions() {
 		if r.GetStatus() != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {

@@ -48,21 +48,21 @@ func (r *records) lookup(_ context.Context, name string) ([]string, error) {
 }
 
 // routesOf are the app's routes by host.
-func (w *harness) routesOf(app string) map[string]*windlassv1.Route {
-	w.t.Helper()
-	return w.listRoutes(&windlassv1.ListRoutesRequest{App: app})
+func (h *harness) routesOf(app string) map[string]*windlassv1.Route {
+	h.t.Helper()
+	return h.listRoutes(&windlassv1.ListRoutesRequest{App: app})
 }
 
 // endedRoutesOf has also those of versions that are over.
-func (w *harness) endedRoutesOf(app string) map[string]*windlassv1.Route {
-	w.t.Helper()
-	return w.listRoutes(&windlassv1.ListRoutesRequest{App: app, Ended: true})
+func (h *harness) endedRoutesOf(app string) map[string]*windlassv1.Route {
+	h.t.Helper()
+	return h.listRoutes(&windlassv1.ListRoutesRequest{App: app, Ended: true})
 }
 
-func (w *harness) listRoutes(req *windlassv1.ListRoutesRequest) map[string]*windlassv1.Route {
-	w.t.Helper()
-	res, err := w.routes(w.viewer).ListRoutes(w.t.Context(), req)
-	require.NoError(w.t, err)
+func (h *harness) listRoutes(req *windlassv1.ListRoutesRequest) map[string]*windlassv1.Route {
+	h.t.Helper()
+	res, err := h.routes(h.viewer).ListRoutes(h.t.Context(), req)
+	require.NoError(h.t, err)
 	out := map[string]*windlassv1.Route{}
 	for _, r := range res.GetRoutes() {
 		out[r.GetHost()] = r
@@ -70,13 +70,13 @@ func (w *harness) listRoutes(req *windlassv1.ListRoutesRequest) map[string]*wind
 	return out
 }
 
-func (w *harness) addDomain(app, name string) (*windlassv1.Domain, error) {
-	res, err := w.routes(w.deployer).AddDomain(w.t.Context(), &windlassv1.AddDomainRequest{App: app, Domain: name})
+func (h *harness) addDomain(app, name string) (*windlassv1.Domain, error) {
+	res, err := h.routes(h.deployer).AddDomain(h.t.Context(), &windlassv1.AddDomainRequest{App: app, Domain: name})
 	return res.GetDomain(), err
 }
 
-func (w *harness) verifyDomain(app, name string) (*windlassv1.Domain, error) {
-	res, err := w.routes(w.deployer).VerifyDomain(w.t.Context(), &windlassv1.VerifyDomainRequest{App: app, Domain: name})
+func (h *harness) verifyDomain(app, name string) (*windlassv1.Domain, error) {
+	res, err := h.routes(h.deployer).VerifyDomain(h.t.Context(), &windlassv1.VerifyDomainRequest{App: app, Domain: name})
 	return res.GetDomain(), err
 }
 
@@ -277,9 +277,9 @@ func TestDomain_BelongsToOneApp(t *testing.T) {
 }
 
 // lapse has the domain lapse, as if its record had been gone for long.
-func (w *harness) lapse(name string) {
-	w.t.Helper()
-	w.update(func(tx store.Tx) error {
+func (h *harness) lapse(name string) {
+	h.t.Helper()
+	h.update(func(tx store.Tx) error {
 		return tx.NoteDomainChecks(model.DomainChecks{Missing: []string{name}, Lapsed: []string{name}}, 1)
 	})
 }

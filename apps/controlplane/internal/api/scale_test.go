@@ -16,12 +16,12 @@ import (
 const conflict = windlassv1.ErrorReason_ERROR_REASON_CONFLICT
 
 // scaleFrom scales the app if it has the number of replicas.
-func (w *harness) scaleFrom(current, replicas int32, region string, edit ...func(*windlassv1.ScaleRequest)) error {
+func (h *harness) scaleFrom(current, replicas int32, region string, edit ...func(*windlassv1.ScaleRequest)) error {
 	req := &windlassv1.ScaleRequest{App: "chat", Replicas: replicas, Region: region, CurrentReplicas: &current}
 	for _, f := range edit {
 		f(req)
 	}
-	_, err := w.apps(w.deployer).Scale(w.t.Context(), req)
+	_, err := h.apps(h.deployer).Scale(h.t.Context(), req)
 	return err
 }
 

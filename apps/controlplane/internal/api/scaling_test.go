@@ -29,25 +29,25 @@ func scalingPolicy(edit ...func(*windlassv1.ScalingPolicy)) *windlassv1.ScalingP
 	return p
 }
 
-func (w *harness) deployScaled(p *windlassv1.ScalingPolicy, edit ...func(*windlassv1.DeploymentSpec)) error {
-	_, err := w.apps(w.deployer).Deploy(w.t.Context(), &windlassv1.DeployRequest{App: "chat", Spec: echo(edit...), Scaling: p})
+func (h *harness) deployScaled(p *windlassv1.ScalingPolicy, edit ...func(*windlassv1.DeploymentSpec)) error {
+	_, err := h.apps(h.deployer).Deploy(h.t.Context(), &windlassv1.DeployRequest{App: "chat", Spec: echo(edit...), Scaling: p})
 	return err
 }
 
-func (w *harness) scaledApp() model.ScaledApp {
-	w.t.Helper()
-	got, err := w.apps(w.viewer).GetApp(w.t.Context(), &windlassv1.GetAppRequest{App: "chat"})
-	require.NoError(w.t, err)
-	apps, err := w.api.ScaledApps(w.t.Context(), []string{got.GetApp().GetId(), "app_none"})
-	require.NoError(w.t, err)
-	require.Len(w.t, apps, 1)
+func (h *harness) scaledApp() model.ScaledApp {
+	h.t.Helper()
+	got, err := h.apps(h.viewer).GetApp(h.t.Context(), &windlassv1.GetAppRequest{App: "chat"})
+	require.NoError(h.t, err)
+	apps, err := h.api.ScaledApps(h.t.Context(), []string{got.GetApp().GetId(), "app_none"})
+	require.NoError(h.t, err)
+	require.Len(h.t, apps, 1)
 	return apps[0]
 }
 
 // decision is one on what the app has.
-func (w *harness) decision(region string, wanted int32) model.Rescale {
-	w.t.Helper()
-	app, id := w.scaledApp(), w.regions[region]
+func (h *harness) decision(region string, wanted int32) model.Rescale {
+	h.t.Helper()
+	app, id := h.scaledApp(), h.regions[region]
 	return model.Rescale{
 		AppID: app.AppID, WorkspaceID: app.WorkspaceID, RegionID: id, From: app.Regions[id].Replicas, Generation: app.Regions[id].Generation,
 		ScalingAt: app.Scaling.UpdatedAt, Writes: true, What: "ScalingDecided",
@@ -55,11 +55,11 @@ func (w *harness) decision(region string, wanted int32) model.Rescale {
 	}
 }
 
-func (w *harness) getScaling() *windlassv1.GetScalingResponse {
-	w.t.Helper()
-	client := windlassv1connect.NewScalingServiceClient(http.DefaultClient, w.url, w.options(w.viewer)...)
-	res, err := client.GetScaling(w.t.Context(), &windlassv1.GetScalingRequest{App: "chat"})
-	require.NoError(w.t, err)
+func (h *harness) getScaling() *windlassv1.GetScalingResponse {
+	h.t.Helper()
+	client := windlassv1connect.NewScalingServiceClient(http.DefaultClient, h.url, h.options(h.viewer)...)
+	res, err := client.GetScaling(h.t.Context(), &windlassv1.GetScalingRequest{App: "chat"})
+	require.NoError(h.t, err)
 	return res
 }
 

@@ -12,12 +12,12 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func (w *harness) setSecret(name, value string) *windlassv1.SetSecretResponse {
-	w.t.Helper()
-	res, err := w.environments(w.deployer).SetSecret(w.t.Context(), &windlassv1.SetSecretRequest{
+func (h *harness) setSecret(name, value string) *windlassv1.SetSecretResponse {
+	h.t.Helper()
+	res, err := h.environments(h.deployer).SetSecret(h.t.Context(), &windlassv1.SetSecretRequest{
 		Environment: "default/production", Name: name, Value: value,
 	})
-	require.NoError(w.t, err)
+	require.NoError(h.t, err)
 	return res
 }
 

@@ -49,12 +49,12 @@ func options(values map[string]any) func(*windlassv1.DeploymentSpec) {
 }
 
 // hosts makes all regions hosts that run processes: they pull no images.
-func (w *harness) hosts() {
-	w.t.Helper()
-	w.runtime = model.RuntimeProcess
-	w.update(func(tx store.Tx) error {
-		for _, id := range w.regions {
-			if _, _, err := tx.StartSession(id, "session-"+id, 60_000, model.Region{AgentRuntime: w.runtime}); err != nil {
+func (h *harness) hosts() {
+	h.t.Helper()
+	h.runtime = model.RuntimeProcess
+	h.update(func(tx store.Tx) error {
+		for _, id := range h.regions {
+			if _, _, err := tx.StartSession(id, "session-"+id, 60_000, model.Region{AgentRuntime: h.runtime}); err != nil {
 				return err
 			}
 		}
@@ -294,8 +294,8 @@ func TestServe_FindingsRefuseOrWarn(t *testing.T) {
 	})
 }
 
-func (w *harness) presets(key string) windlassv1connect.PresetServiceClient {
-	return windlassv1connect.NewPresetServiceClient(http.DefaultClient, w.url, w.options(key)...)
+func (h *harness) presets(key string) windlassv1connect.PresetServiceClient {
+	return windlassv1connect.NewPresetServiceClient(http.DefaultClient, h.url, h.options(key)...)
 }
 
 func TestPresets_AreShown(t *testing.T) {

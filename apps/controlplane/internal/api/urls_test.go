@@ -9,15 +9,15 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func (w *harness) urlsOf(app string) []string {
-	w.t.Helper()
-	res, err := w.apps(w.viewer).GetApp(w.t.Context(), &windlassv1.GetAppRequest{App: app})
-	require.NoError(w.t, err)
-	watch, err := w.apps(w.viewer).WatchApp(w.t.Context(), &windlassv1.WatchAppRequest{App: app})
-	require.NoError(w.t, err)
+func (h *harness) urlsOf(app string) []string {
+	h.t.Helper()
+	res, err := h.apps(h.viewer).GetApp(h.t.Context(), &windlassv1.GetAppRequest{App: app})
+	require.NoError(h.t, err)
+	watch, err := h.apps(h.viewer).WatchApp(h.t.Context(), &windlassv1.WatchAppRequest{App: app})
+	require.NoError(h.t, err)
 	defer watch.Close()
-	require.True(w.t, watch.Receive(), "%v", watch.Err())
-	require.Equal(w.t, res.GetApp().GetUrls(), watch.Msg().GetApp().GetUrls(), "who watches sees the same")
+	require.True(h.t, watch.Receive(), "%v", watch.Err())
+	require.Equal(h.t, res.GetApp().GetUrls(), watch.Msg().GetApp().GetUrls(), "who watches sees the same")
 	return res.GetApp().GetUrls()
 }
 

@@ -19,13 +19,13 @@ type watching struct {
 	cancel context.CancelFunc
 }
 
-func (w *harness) watch(key, app string) *watching {
-	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), 20*time.Second)
-	stream, err := w.apps(key).WatchApp(ctx, &windlassv1.WatchAppRequest{App: app})
-	require.NoError(w.t, err)
-	x := &watching{t: w.t, stream: stream, cancel: cancel}
-	w.t.Cleanup(func() { cancel(); _ = stream.Close() })
+func (h *harness) watch(key, app string) *watching {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(h.t.Context(), 20*time.Second)
+	stream, err := h.apps(key).WatchApp(ctx, &windlassv1.WatchAppRequest{App: app})
+	require.NoError(h.t, err)
+	x := &watching{t: h.t, stream: stream, cancel: cancel}
+	h.t.Cleanup(func() { cancel(); _ = stream.Close() })
 	return x
 }
 

@@ -16,10 +16,10 @@ func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 type memoryHarness struct{ t testing.TB }
 
-func (r memoryHarness) Start(step rollout.Step) rollouttest.Process {
+func (h memoryHarness) Start(step rollout.Step) rollouttest.Process {
 	var dead atomic.Bool
 	m := rollout.NewMemory(step, discard())
-	r.t.Cleanup(m.Close)
+	h.t.Cleanup(m.Close)
 	return rollouttest.Process{
 		Driver: mortal{m, &dead},
 		Crash:  func() { dead.Store(true); m.Close() },

@@ -60,13 +60,13 @@ func (c *counter) count(id string) int {
 
 // latest reports whether new invocations go to the driver's address, and how many addresses
 // Restate knows for the service.
-func (r *harness) latest(d *Driver) (leads bool, known int) {
+func (h *harness) latest(d *Driver) (leads bool, known int) {
 	all, err := d.admin.deployments(context.Background())
-	require.NoError(r.t, err)
-	latest, err := d.admin.latest(context.Background(), r.service)
-	require.NoError(r.t, err)
+	require.NoError(h.t, err)
+	latest, err := d.admin.latest(context.Background(), h.service)
+	require.NoError(h.t, err)
 	for _, dep := range all {
-		if dep.serves(r.service) {
+		if dep.serves(h.service) {
 			known++
 			leads = leads || (dep.ID == latest && sameAddress(dep.URI, d.Endpoint()))
 		}
@@ -75,17 +75,17 @@ func (r *harness) latest(d *Driver) (leads bool, known int) {
 }
 
 // leads reports whether Restate knows no address but the driver's.
-func (r *harness) leads(d *Driver) bool {
-	leads, known := r.latest(d)
+func (h *harness) leads(d *Driver) bool {
+	leads, known := h.latest(d)
 	return leads && known == 1
 }
 
 // leave starts a step on a process with the version, and kills the process during the step.
-func (r *harness) leave(c *counter, version, app string) process {
-	p := r.startVersion(c.step, version)
-	await(r.t, "it leads", func() bool { leads, _ := r.latest(p.Driver); return leads })
+func (h *harness) leave(c *counter, version, app string) process {
+	p := h.startVersion(c.step, version)
+	await(h.t, "it leads", func() bool { leads, _ := h.latest(p.Driver); return leads })
 	held := c.holdNext()
-	require.NoError(r.t, p.Wake(context.Background(), []string{app}))
+	require.NoError(h.t, p.Wake(context.Background(), []string{app}))
 	<-held
 	p.crash()
 	return p

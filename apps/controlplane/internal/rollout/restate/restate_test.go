@@ -50,9 +50,9 @@ type process struct {
 	crash func()
 }
 
-func (r *harness) start(step rollout.Step) process { return r.startVersion(step, handlersVersion) }
+func (h *harness) start(step rollout.Step) process { return h.startVersion(step, handlersVersion) }
 
-func (r *harness) startVersion(step rollout.Step, version string) process {
+func (h *harness) startVersion(step rollout.Step, version string) process {
 	ctx, cancel := context.WithCancel(context.Background())
 	var lost atomic.Int64
 	d, err := newVersion(Config{
@@ -64,10 +64,10 @@ func (r *harness) startVersion(step rollout.Step, version string) process {
 			defer context.AfterFunc(ctx, stop)()
 			return step(run, id)
 		},
-		Ingress: r.ingress, Admin: r.admin, Listen: "127.0.0.1:0", Service: r.service, Log: testLog(r.t),
+		Ingress: h.ingress, Admin: h.admin, Listen: "127.0.0.1:0", Service: h.service, Log: testLog(h.t),
 		ReconcileEvery: 300 * time.Millisecond,
 	}, version)
-	require.NoError(r.t, err)
+	require.NoError(h.t, err)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -80,14 +80,14 @@ func (r *harness) startVersion(step rollout.Step, version string) process {
 		cancel()
 		<-done
 	}
-	r.t.Cleanup(crash)
+	h.t.Cleanup(crash)
 	return process{Driver: d, dead: &dead, lost: &lost, crash: crash}
 }
 
-func (r *harness) Start(step rollout.Step) rollouttest.Process {
-	p := r.start(step)
-	await(r.t, "it is registered", func() bool { return p.Check(context.Background()) == nil })
-	await(r.t, "it is ready", func() bool { return p.Ready(context.Background()) == nil })
+func (h *harness) Start(step rollout.Step) rollouttest.Process {
+	p := h.start(step)
+	await(h.t, "it is registered", func() bool { return p.Check(context.Background()) == nil })
+	await(h.t, "it is ready", func() bool { return p.Ready(context.Background()) == nil })
 	return rollouttest.Process{Driver: p, Crash: p.crash}
 }
 
