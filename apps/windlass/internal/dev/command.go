@@ -79,7 +79,7 @@ started again.`,
   windlass dev stop`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := forPeople(cmd); err != nil {
+			if err := forPeople(cmd, cfg, opts); err != nil {
 				return err
 			}
 			if cmd.Flags().Changed("tls") {
@@ -115,12 +115,18 @@ started again.`,
 	return cmd
 }
 
-// forPeople returns an error if --output asks for a format for programs.
-func forPeople(cmd *cobra.Command) error {
-	if f := cmd.Flag("output"); f != nil && f.Value.String() != "table" {
-		return fmt.Errorf("--output=%s: %s speaks to people only: `windlass dev status -o %[1]s` tells programs how it is", f.Value, cmd.CommandPath())
+// forPeople returns an error if --output asks for a format for programs. It names the command for programs as a
+// shell in this folder calls it.
+func forPeople(cmd *cobra.Command, cfg Config, o options) error {
+	f := cmd.Flag("output")
+	if f == nil || f.Value.String() == "table" {
+		return nil
 	}
-	return nil
+	if err := o.completeDataDir(cfg); err != nil {
+		return err
+	}
+	return fmt.Errorf("--output=%s: %s speaks to people only: `%s -o %[1]s` tells programs how it is",
+		f.Value, cmd.CommandPath(), o.dataLayout().shellCommand(programName(), "status"))
 }
 
 // completeAndCheck checks the options and fills in the values that were not given.
@@ -319,6 +325,15 @@ func commandName(self string, getenv func(string) string) string {
 		}
 	}
 	return shortPath(self)
+}
+
+// programName returns the commandName of this program, or its usual name if its path is not known.
+func programName() string {
+	self, err := os.Executable()
+	if err != nil {
+		return "windlass"
+	}
+	return commandName(self, os.Getenv)
 }
 
 func sameFile(a, b string) bool {

@@ -1,10 +1,12 @@
 package dev
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
 
+	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 )
 
@@ -20,7 +22,33 @@ func TestLayoutCommand(t *testing.T) {
 		require.Equal(t, want, o.dataLayout().shellCommand("windlass", "stop"))
 	}
 	l := layout{root: "/tmp/dev"}
-	require.ErrorContains(t, l.alreadyRuns(), "see `windlass dev status --data-dir /tmp/dev`, or end it with `windlass dev stop --data-dir /tmp/dev`")
+	name := programName()
+	require.ErrorContains(t, l.alreadyRuns(), "see `"+name+" dev status --data-dir /tmp/dev`, or end it with `"+name+" dev stop --data-dir /tmp/dev`")
+}
+
+// A hint can be pasted into the shell that got it: it names this program and the data directory.
+func TestHint_CanBePasted(t *testing.T) {
+	for _, args := range [][]string{{"dev"}, {"dev", "stop"}} {
+		root := &cobra.Command{Use: "windlass", SilenceErrors: true}
+		root.PersistentFlags().StringP("output", "o", "table", "")
+		root.AddCommand(Command(Config{Getenv: func(string) string { return "" }}))
+		root.SetArgs(append(args, "--data-dir", "/tmp/it's dev", "-o", "json"))
+		root.SetOut(io.Discard)
+		root.SetErr(io.Discard)
+		require.ErrorContains(t, root.ExecuteContext(t.Context()), "`"+programName()+` dev status --data-dir '/tmp/it'\''s dev' -o json`+"`")
+	}
+	require.NotEqual(t, "windlass", programName(), "the test's program is not in PATH")
+}
+
+// An instance finds the programs of examples behind those of the host.
+func TestProgramEnv_EndsWithExamples(t *testing.T) {
+	root := t.TempDir()
+	t.Chdir(root)
+	dir := filepath.Join(root, "deployments", "examples")
+	require.NoError(t, os.MkdirAll(dir, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "echo.yaml"), nil, 0o600))
+	t.Setenv("PATH", "/usr/bin:/bin")
+	require.Contains(t, (&run{self: "/opt/windlass/windlass"}).programEnv(), "PATH=/opt/windlass:/usr/bin:/bin:"+filepath.Join(dir, "bin"))
 }
 
 func TestExamplesDir(t *testing.T) {

@@ -22,7 +22,7 @@ func stopCommand(cfg Config, opts *options) *cobra.Command {
 was killed. Apps and history stay, and the next start brings them back.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := errors.Join(forPeople(cmd), opts.completeDataDir(cfg)); err != nil {
+			if err := errors.Join(forPeople(cmd, cfg, *opts), opts.completeDataDir(cfg)); err != nil {
 				return err
 			}
 			cmd.SilenceUsage = true

@@ -142,6 +142,7 @@ func (l layout) alreadyRuns() error {
 	if s, err := loadState(l.statePath()); err == nil && s.PID != 0 {
 		where = fmt.Sprintf(" (pid %d, %s)", s.PID, urlOf(s.TLS, s.Ports[portAPI]))
 	}
+	name := programName()
 	return fmt.Errorf("windlass dev already runs on %s%s; see `%s`, or end it with `%s`",
-		shortPath(l.root), where, l.shellCommand("windlass", "status"), l.shellCommand("windlass", "stop"))
+		shortPath(l.root), where, l.shellCommand(name, "status"), l.shellCommand(name, "stop"))
 }
