@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -22,8 +24,18 @@ import (
 //
 //	<!-- run: windlass deploy -f deployments/examples/echo.yaml -->
 //
-// A line whose remark says that it fails or is refused has to fail, any other to end well.
-var shellBlock = regexp.MustCompile("(?s)(?:<!-- not run: ([^>]+?) -->\n)?```sh\n(.*?\n)```\n|<!-- run: (.*?) -->")
+// A line whose remark says that it fails or is refused has to fail, any other to end well. A block may be indented, as in
+// a list. DEV_SERVER, DEV_KEY and DEV_OPERATOR_KEY are the address and the keys of this Windlass.
+var shellBlock = regexp.MustCompile("(?s)(?:<!-- not run: ([^>]+?) -->\n *)?```sh\n(.*?\n) *```\n|<!-- run: (.*?) -->")
+
+// unrunPages are the pages of which no block is run, so that no other page falls silent.
+var unrunPages = map[string]string{
+	"alerts.md": "rules and dashboards of Prometheus and Grafana", "backup.md": "needs an installation; a test of the control plane does the same",
+	"bare-hosts.md": "needs a host of its own", "dashboard.md": "is used in a browser", "doctor.md": "its own tests run the commands",
+	"gateway-api.md": "needs a cluster", "gateways.md": "needs a host of its own", "images.md": "takes minutes",
+	"install.md": "needs a cluster", "keda.md": "needs a cluster", "kubernetes.md": "the tests on Kubernetes deploy its files",
+	"observability.md": "has no commands", "overrides.md": "has no commands", "troubleshooting.md": "has no blocks", "xds.md": "needs an Envoy",
+}
 
 var (
 	continued = regexp.MustCompile(`\\\n\s*`)
@@ -76,17 +88,24 @@ func TestDocs(t *testing.T) {
 		require.NoError(t, err)
 		name, err := filepath.Rel(repository, path)
 		require.NoError(t, err)
-		if script := scriptOf(string(text)); script != "" {
+		script := scriptOf(string(text))
+		_, unrun := unrunPages[filepath.Base(path)]
+		require.Equal(t, script == "", unrun, "%s: a page has to be in unrunPages if, and only if, no block of it is run", name)
+		if script != "" {
 			scripts[name] = script
 			order = append(order, name)
 		}
 	}
-	require.Greater(t, len(order), 5)
 
 	d := newDevStack(t)
 	path := filepath.Dir(d.path) + ":" + filepath.Join(d.dir, "bin") + ":" + os.Getenv("PATH")
 	d.folder = repository // where it finds the programs of examples
 	d.up("--regions", us+","+eu)
+	var keys struct{ APIKey, OperatorKey string }
+	text, err := os.ReadFile(filepath.Join(d.data(), "credentials.json"))
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &keys))
+	state, _ := d.status()
 	for _, name := range order {
 		t.Run(name, func(t *testing.T) {
 			// As if it were the root of the repository, but for what a page writes.
@@ -96,11 +115,19 @@ func TestDocs(t *testing.T) {
 			defer cancel()
 			cmd := exec.CommandContext(ctx, "bash", "-c", scripts[name])
 			cmd.Dir = folder
-			cmd.Env = append(slices.Clone(d.env), "PATH="+path)
+			cmd.Env = append(slices.Clone(d.env), "PATH="+path, "DEV_SERVER="+state.API, "DEV_KEY="+keys.APIKey, "DEV_OPERATOR_KEY="+keys.OperatorKey)
+			cmd.WaitDelay = time.Second // a program that a failed page left has its output
 			out, err := cmd.CombinedOutput()
 			require.NoError(t, err, "%s", out)
 		})
 	}
 	d.dev("stop")
 	d.requireNothingRuns()
+}
+
+func TestScriptOf_ReadsIndentedBlocks(t *testing.T) {
+	t.Parallel()
+	const block = "1. Do this:\n\n   ```sh\n   windlass status echo\n   ```\n"
+	require.Contains(t, scriptOf(block), "\nwindlass status echo\n")
+	require.Empty(t, scriptOf(strings.Replace(block, "   ```sh", "   <!-- not run: it is an example -->\n   ```sh", 1)))
 }

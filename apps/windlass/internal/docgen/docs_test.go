@@ -44,10 +44,12 @@ func pages(t *testing.T) map[string]string {
 }
 
 var (
-	fence   = regexp.MustCompile("(?s)(?m:^)```.*?\n```(?m:$)")
-	span    = regexp.MustCompile("`[^`\n]*`")
-	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
-	heading = regexp.MustCompile(`(?m)^#{1,6} (.+)$`)
+	fence = regexp.MustCompile("(?s)(?m:^) *```.*?\n *```(?m:$)")
+	// A block may be indented, as in a list.
+	shellBlock = regexp.MustCompile("(?s)(?m:^) *```sh\n(.*?\n) *```(?m:$)")
+	span       = regexp.MustCompile("`[^`\n]*`")
+	link       = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading    = regexp.MustCompile(`(?m)^#{1,6} (.+)$`)
 )
 
 func TestDocs(t *testing.T) {
@@ -176,7 +178,7 @@ func TestDocs(t *testing.T) {
 			if strings.HasPrefix(page, "docs/reference/") {
 				continue
 			}
-			for _, block := range regexp.MustCompile("(?s)(?m:^)```sh\n(.*?\n)```(?m:$)").FindAllStringSubmatchIndex(text, -1) {
+			for _, block := range shellBlock.FindAllStringSubmatchIndex(text, -1) {
 				// Commands are parsed here. The whole-product tests run them.
 				for line := range strings.SplitSeq(strings.ReplaceAll(text[block[2]:block[3]], "\\\n", " "), "\n") {
 					checkLine(t, page, line)
@@ -184,6 +186,47 @@ func TestDocs(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestExamples_AreLinkedFromAGuide(t *testing.T) {
+	all := pages(t)
+	examples := repository + "/deployments/examples"
+	require.NoError(t, filepath.WalkDir(examples, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			if err == nil && (d.Name() == "bin" || d.Name() == "embeddings") {
+				return filepath.SkipDir // programs of examples
+			}
+			return err
+		}
+		rel, err := filepath.Rel(repository, path)
+		require.NoError(t, err)
+		names := regexp.QuoteMeta(filepath.ToSlash(rel))
+		if folder := filepath.Dir(rel); filepath.Base(folder) != "examples" {
+			names += "|" + regexp.QuoteMeta(filepath.ToSlash(folder))
+		}
+		named, this := false, regexp.MustCompile("("+names+")[)`\\s]")
+		for page, text := range all {
+			named = named || !strings.HasPrefix(page, "docs/reference/") && this.MatchString(text)
+		}
+		require.True(t, named, "no page names %s or its folder", rel)
+		return nil
+	}))
+}
+
+// Files that are no app files are in their guides as well, so that a reader of either sees the same.
+func TestExamples_AreTheTextOfTheirGuides(t *testing.T) {
+	for file, guide := range map[string]string{
+		"envoy/bootstrap.yaml": "xds", "nftables/windlass.nft": "bare-hosts",
+		"helm/controlplane.yaml": "install", "helm/us-east-1.yaml": "install", "helm/gateway.yaml": "install",
+	} {
+		text, err := os.ReadFile(repository + "/deployments/examples/" + file)
+		require.NoError(t, err)
+		_, body, ok := strings.Cut(string(text), "\n") // after the comment
+		require.True(t, ok, file)
+		page, err := os.ReadFile(repository + "/docs/guides/" + guide + ".md")
+		require.NoError(t, err)
+		require.Contains(t, string(page), "\n"+body+"```\n", "%s differs from its block in %s.md", file, guide)
+	}
 }
 
 // The example of a workflow is code that users copy.

@@ -48,6 +48,20 @@ func TestSchema_AcceptsEveryExample(t *testing.T) {
 	}
 }
 
+func TestSchemas_OfChartsTakeTheExamples(t *testing.T) {
+	for file, chart := range map[string]string{"controlplane": "windlass-controlplane", "us-east-1": "windlass-agent", "gateway": "windlass-gateway"} {
+		s, err := jsonschema.NewCompiler().Compile(repository + "/deployments/charts/" + chart + "/values.schema.json")
+		require.NoError(t, err)
+		data, err := os.ReadFile(repository + "/deployments/examples/helm/" + file + ".yaml")
+		require.NoError(t, err)
+		var values any
+		require.NoError(t, yaml.Unmarshal([]byte(strings.ReplaceAll(string(data), "sha256:...", "sha256:"+strings.Repeat("0", 64))), &values))
+		require.NoError(t, s.Validate(values), file)
+		values.(map[string]any)["nonesuch"] = true //nolint:forcetypeassert // as the file is
+		require.Error(t, s.Validate(values), file)
+	}
+}
+
 // The CLI reads every file of this test that the schema accepts. It refuses only some of the other files,
 // because the API checks bounds and formats.
 func TestSchema_AcceptsWhatTheCLIReads(t *testing.T) {
