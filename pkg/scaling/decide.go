@@ -39,6 +39,8 @@ const (
 	Rollout Limit = "Rollout"
 	// RegionClosed: the region takes no new replicas.
 	RegionClosed Limit = "RegionClosed"
+	// Ratio: the ratio to the instances of a coupled role wants more.
+	Ratio Limit = "Ratio"
 	// HoldLimit: a person set the number, until the hold ends.
 	HoldLimit Limit = "Hold"
 )
@@ -117,19 +119,9 @@ const maxPause = 15 * time.Second
 
 // Decide returns how many replicas there should be.
 func Decide(p *Policy, w *Window, st State, now time.Time) Decision {
-	d := decider{p: p, w: w, st: st, now: now, mem: st.Kept}
-	d.out = Decision{At: now, Desired: st.Desired, Wanted: st.Desired, Unlimited: st.Desired, Bounds: p.Bounds(now), Next: now.Add(maxPause)}
-	d.decideAgainAt(d.out.Bounds.Next)
+	d := newDecider(p, w, st, now)
 	d.decide()
-	d.out.Unwritten = d.mem
-	switch {
-	case d.out.Wanted > st.Desired:
-		d.mem.LastUp = now
-	case d.out.Wanted < st.Desired:
-		d.mem.LastDown = now
-	}
-	d.out.Kept = d.mem
-	return d.out
+	return d.decision()
 }
 
 type decider struct {
@@ -142,6 +134,26 @@ type decider struct {
 
 	newest  *Sample
 	missing bool
+}
+
+func newDecider(p *Policy, w *Window, st State, now time.Time) decider {
+	d := decider{p: p, w: w, st: st, now: now, mem: st.Kept}
+	d.out = Decision{At: now, Desired: st.Desired, Wanted: st.Desired, Unlimited: st.Desired, Bounds: p.Bounds(now), Next: now.Add(maxPause)}
+	d.decideAgainAt(d.out.Bounds.Next)
+	return d
+}
+
+// decision returns the decision, with the state for the next one.
+func (d *decider) decision() Decision {
+	d.out.Unwritten = d.mem
+	switch {
+	case d.out.Wanted > d.st.Desired:
+		d.mem.LastUp = d.now
+	case d.out.Wanted < d.st.Desired:
+		d.mem.LastDown = d.now
+	}
+	d.out.Kept = d.mem
+	return d.out
 }
 
 // decideAgainAt makes at the time of the next decision, if at is in the future and before the time set so far.

@@ -40,6 +40,10 @@ func In(p *windlassv1.ScalingPolicy, region string) *windlassv1.ScalingPolicy {
 	}
 	out := proto.CloneOf(p)
 	out.Overrides = nil
+	for i, r := range p.GetRoles() {
+		in := In(policyOf(p, r), region)
+		out.Roles[i].Min, out.Roles[i].Max, out.Roles[i].Overrides = in.Min, in.Max, nil
+	}
 	for _, o := range p.GetOverrides() {
 		if !slices.Contains(o.GetRegions(), region) && !slices.Contains(o.GetRegionIds(), region) {
 			continue
@@ -57,11 +61,23 @@ func In(p *windlassv1.ScalingPolicy, region string) *windlassv1.ScalingPolicy {
 	return out
 }
 
-// Check returns the first error in the policy, including its overrides, or nil.
+// Check returns the first error in the policy, including its overrides and roles, or nil.
 func Check(p *windlassv1.ScalingPolicy) *Fault {
+	if len(p.GetRoles()) > 0 {
+		return checkRoles(p)
+	}
+	return check(p)
+}
+
+func check(p *windlassv1.ScalingPolicy) *Fault {
 	if _, fault := New(p, ""); fault != nil {
 		return fault
 	}
+	return checkOverrides(p, nil)
+}
+
+// checkOverrides returns the first error in the overrides of an app's policy, or of a role's with its couple.
+func checkOverrides(p *windlassv1.ScalingPolicy, couple *Couple) *Fault {
 	seen := map[string]int{}
 	for i, o := range p.GetOverrides() {
 		field := fmt.Sprintf("overrides[%d]", i)
@@ -73,7 +89,7 @@ func Check(p *windlassv1.ScalingPolicy) *Fault {
 				return &Fault{field + ".regions", fmt.Sprintf("region %s is in overrides[%d] already", region, before), "Name each region in one override."}
 			}
 			seen[region] = i
-			if _, fault := New(p, region); fault != nil {
+			if _, fault := newPolicy(p, region, couple); fault != nil {
 				fault.Field = field + "." + fault.Field
 				return fault
 			}
@@ -82,10 +98,15 @@ func Check(p *windlassv1.ScalingPolicy) *Fault {
 	return nil
 }
 
-// New returns the policy for a region.
+// New returns the policy for a region. NewRoles does for a policy with roles.
 func New(p *windlassv1.ScalingPolicy, region string) (Policy, *Fault) {
+	return newPolicy(p, region, nil)
+}
+
+// newPolicy returns the policy for a region, of a role with couple, nil for none.
+func newPolicy(p *windlassv1.ScalingPolicy, region string, couple *Couple) (Policy, *Fault) {
 	m := In(p, region)
-	out := Policy{Min: 1, Max: int(m.GetMax()), Advise: m.GetMode() == windlassv1.ScalingPolicy_MODE_ADVISE}
+	out := Policy{Min: 1, Max: int(m.GetMax()), Advise: m.GetMode() == windlassv1.ScalingPolicy_MODE_ADVISE, Couple: couple}
 	if m.Min != nil {
 		out.Min = int(m.GetMin())
 	}
@@ -104,7 +125,7 @@ func New(p *windlassv1.ScalingPolicy, region string) (Policy, *Fault) {
 			return out, &Fault{"initial", fmt.Sprintf("%d is not between min and max, %d and %d", out.Initial, out.Min, out.Max), "Set it to a number between them, or leave it out."}
 		}
 	}
-	if len(m.GetMetrics()) == 0 {
+	if len(m.GetMetrics()) == 0 && couple == nil {
 		return out, &Fault{"metrics", "missing", "Add one, for example {type: inFlight, target: 32}."}
 	}
 	if len(m.GetMetrics()) > MaxMetrics {

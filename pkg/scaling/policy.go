@@ -24,6 +24,15 @@ type Policy struct {
 	Schedule []Entry
 	// Advise means that decisions are shown, but not carried out.
 	Advise bool
+	// Couple is nil for a role that is not coupled to another one, and for an app. Metrics may be empty with it.
+	Couple *Couple
+}
+
+// Couple bounds the ratio of a role's instances to those of another role.
+type Couple struct {
+	Role string
+	// Low and High are numbers of instances for each instance of Role.
+	Low, High float64
 }
 
 // MetricType says what a metric measures. Its values are the words of the app file.

@@ -1130,13 +1130,15 @@ type ScaleRequest struct {
 	// a deploy whose spec sets replicas for all regions or for this one.
 	Region string `protobuf:"bytes,4,opt,name=region,proto3" json:"region,omitempty"`
 	// How long the replicas stay at this number before they follow the load again. Required for apps
-	// with an active ScalingPolicy, except with end_hold. Other apps must leave it out.
+	// with an active ScalingPolicy, except with end_hold. Other apps, and roles of a pool that the policy
+	// does not list, must leave it out.
 	HoldFor *durationpb.Duration `protobuf:"bytes,50,opt,name=hold_for,json=holdFor,proto3" json:"hold_for,omitempty"`
-	// Ends the hold. replicas is then ignored.
+	// Ends the hold, with role that of the role. replicas is then ignored.
 	EndHold bool `protobuf:"varint,51,opt,name=end_hold,json=endHold,proto3" json:"end_hold,omitempty"`
 	// The number of replicas that the caller read and decided on. If the region, or any region without
 	// region, has another number by now, the call is refused with ABORTED and ERROR_REASON_CONFLICT.
-	// During a rollout, the number is that of both versions together. Absent: not compared.
+	// During a rollout, the number is that of both versions together. With role, it is that of the role's
+	// instances. Absent: not compared.
 	CurrentReplicas *int32 `protobuf:"varint,52,opt,name=current_replicas,json=currentReplicas,proto3,oneof" json:"current_replicas,omitempty"`
 	// Role of an app with LAYOUT_POOLED. replicas is then how many instances of the role each region has.
 	Role          string `protobuf:"bytes,53,opt,name=role,proto3" json:"role,omitempty"`

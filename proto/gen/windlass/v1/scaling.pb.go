@@ -150,7 +150,7 @@ func (x ScalingMetric_Type) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ScalingMetric_Type.Descriptor instead.
 func (ScalingMetric_Type) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_scaling_proto_rawDescGZIP(), []int{1, 0}
+	return file_windlass_v1_scaling_proto_rawDescGZIP(), []int{3, 0}
 }
 
 // Meaning of the query's result.
@@ -203,7 +203,7 @@ func (x ScalingMetric_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ScalingMetric_Kind.Descriptor instead.
 func (ScalingMetric_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_scaling_proto_rawDescGZIP(), []int{1, 1}
+	return file_windlass_v1_scaling_proto_rawDescGZIP(), []int{3, 1}
 }
 
 // ScalingPolicy makes the number of replicas follow the load, in each region of an app separately.
@@ -218,10 +218,11 @@ type ScalingPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Minimum of replicas in a region. Default 1. 0: the app can go to zero (see zero).
 	Min *int32 `protobuf:"varint,1,opt,name=min,proto3,oneof" json:"min,omitempty"`
-	// Maximum of replicas in a region.
+	// Maximum of replicas in a region. Required without roles.
 	Max int32 `protobuf:"varint,2,opt,name=max,proto3" json:"max,omitempty"`
 	// Replicas with which the app begins in a region. Default: min, but at least 1.
-	Initial *int32           `protobuf:"varint,3,opt,name=initial,proto3,oneof" json:"initial,omitempty"`
+	Initial *int32 `protobuf:"varint,3,opt,name=initial,proto3,oneof" json:"initial,omitempty"`
+	// Required without roles.
 	Metrics []*ScalingMetric `protobuf:"bytes,4,rep,name=metrics,proto3" json:"metrics,omitempty"`
 	// How replicas are added. Default: window 1 min, step "100%", every 30 s.
 	//
@@ -237,7 +238,10 @@ type ScalingPolicy struct {
 	Schedule []*ScalingSchedule `protobuf:"bytes,8,rep,name=schedule,proto3" json:"schedule,omitempty"`
 	Mode     ScalingPolicy_Mode `protobuf:"varint,9,opt,name=mode,proto3,enum=windlass.v1.ScalingPolicy_Mode" json:"mode,omitempty"`
 	// Different values for some regions. A region may be in at most one override.
-	Overrides     []*ScalingOverride `protobuf:"bytes,10,rep,name=overrides,proto3" json:"overrides,omitempty"`
+	Overrides []*ScalingOverride `protobuf:"bytes,10,rep,name=overrides,proto3" json:"overrides,omitempty"`
+	// How the roles of an app with LAYOUT_POOLED follow the load, each for itself. Such an app must set
+	// this, and no other field but mode. Roles that are not listed keep their instances.
+	Roles         []*RoleScaling `protobuf:"bytes,11,rep,name=roles,proto3" json:"roles,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -342,6 +346,196 @@ func (x *ScalingPolicy) GetOverrides() []*ScalingOverride {
 	return nil
 }
 
+func (x *ScalingPolicy) GetRoles() []*RoleScaling {
+	if x != nil {
+		return x.Roles
+	}
+	return nil
+}
+
+// RoleScaling makes the instances of one role of a pool follow the load. What gateways measure
+// (IN_FLIGHT, REQUESTS_PER_SECOND, FIRST_TOKEN, LATENCY) is of the whole pool in the region, and a
+// target is for one instance of the role. KV_CACHE, CPU, MEMORY and the queues of engines are of the
+// role's instances alone.
+type RoleScaling struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of a role of the spec. The spec must not set its instances.
+	Role string `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
+	// Minimum of instances in a region. Default 1.
+	Min *int32 `protobuf:"varint,2,opt,name=min,proto3,oneof" json:"min,omitempty"`
+	// Maximum of instances in a region.
+	Max int32 `protobuf:"varint,3,opt,name=max,proto3" json:"max,omitempty"`
+	// Instances with which the role of a new app begins in a region. Default: min.
+	Initial *int32 `protobuf:"varint,4,opt,name=initial,proto3,oneof" json:"initial,omitempty"`
+	// May be empty if the role is coupled to another one: its instances then follow that role alone.
+	Metrics  []*ScalingMetric   `protobuf:"bytes,5,rep,name=metrics,proto3" json:"metrics,omitempty"`
+	Up       *ScalingPace       `protobuf:"bytes,6,opt,name=up,proto3" json:"up,omitempty"`
+	Down     *ScalingPace       `protobuf:"bytes,7,opt,name=down,proto3" json:"down,omitempty"`
+	Schedule []*ScalingSchedule `protobuf:"bytes,8,rep,name=schedule,proto3" json:"schedule,omitempty"`
+	// Different bounds for some regions. Must not set initial.
+	Overrides     []*ScalingOverride `protobuf:"bytes,9,rep,name=overrides,proto3" json:"overrides,omitempty"`
+	Couple        *ScalingCouple     `protobuf:"bytes,10,opt,name=couple,proto3" json:"couple,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RoleScaling) Reset() {
+	*x = RoleScaling{}
+	mi := &file_windlass_v1_scaling_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RoleScaling) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RoleScaling) ProtoMessage() {}
+
+func (x *RoleScaling) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_scaling_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RoleScaling.ProtoReflect.Descriptor instead.
+func (*RoleScaling) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_scaling_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *RoleScaling) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *RoleScaling) GetMin() int32 {
+	if x != nil && x.Min != nil {
+		return *x.Min
+	}
+	return 0
+}
+
+func (x *RoleScaling) GetMax() int32 {
+	if x != nil {
+		return x.Max
+	}
+	return 0
+}
+
+func (x *RoleScaling) GetInitial() int32 {
+	if x != nil && x.Initial != nil {
+		return *x.Initial
+	}
+	return 0
+}
+
+func (x *RoleScaling) GetMetrics() []*ScalingMetric {
+	if x != nil {
+		return x.Metrics
+	}
+	return nil
+}
+
+func (x *RoleScaling) GetUp() *ScalingPace {
+	if x != nil {
+		return x.Up
+	}
+	return nil
+}
+
+func (x *RoleScaling) GetDown() *ScalingPace {
+	if x != nil {
+		return x.Down
+	}
+	return nil
+}
+
+func (x *RoleScaling) GetSchedule() []*ScalingSchedule {
+	if x != nil {
+		return x.Schedule
+	}
+	return nil
+}
+
+func (x *RoleScaling) GetOverrides() []*ScalingOverride {
+	if x != nil {
+		return x.Overrides
+	}
+	return nil
+}
+
+func (x *RoleScaling) GetCouple() *ScalingCouple {
+	if x != nil {
+		return x.Couple
+	}
+	return nil
+}
+
+// ScalingCouple bounds the ratio of a role's instances to those of another role. If the ratio is too
+// low, this role gets more instances, and if it is too high, the other one does. Neither loses any
+// because of it. The maximum of a role, its quota and a hold win over the ratio.
+type ScalingCouple struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A role that has an entry in roles as well. Couples must not form a circle.
+	Role string `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
+	// Lowest and highest number of instances of this role for each instance of the other one: [0.5, 4].
+	Ratio         []float64 `protobuf:"fixed64,2,rep,packed,name=ratio,proto3" json:"ratio,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScalingCouple) Reset() {
+	*x = ScalingCouple{}
+	mi := &file_windlass_v1_scaling_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScalingCouple) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScalingCouple) ProtoMessage() {}
+
+func (x *ScalingCouple) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_scaling_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScalingCouple.ProtoReflect.Descriptor instead.
+func (*ScalingCouple) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_scaling_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ScalingCouple) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *ScalingCouple) GetRatio() []float64 {
+	if x != nil {
+		return x.Ratio
+	}
+	return nil
+}
+
 type ScalingMetric struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Type  ScalingMetric_Type     `protobuf:"varint,1,opt,name=type,proto3,enum=windlass.v1.ScalingMetric_Type" json:"type,omitempty"`
@@ -369,7 +563,7 @@ type ScalingMetric struct {
 
 func (x *ScalingMetric) Reset() {
 	*x = ScalingMetric{}
-	mi := &file_windlass_v1_scaling_proto_msgTypes[1]
+	mi := &file_windlass_v1_scaling_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -381,7 +575,7 @@ func (x *ScalingMetric) String() string {
 func (*ScalingMetric) ProtoMessage() {}
 
 func (x *ScalingMetric) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_scaling_proto_msgTypes[1]
+	mi := &file_windlass_v1_scaling_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -394,7 +588,7 @@ func (x *ScalingMetric) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScalingMetric.ProtoReflect.Descriptor instead.
 func (*ScalingMetric) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_scaling_proto_rawDescGZIP(), []int{1}
+	return file_windlass_v1_scaling_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ScalingMetric) GetType() ScalingMetric_Type {
@@ -459,7 +653,7 @@ type ScalingPace struct {
 
 func (x *ScalingPace) Reset() {
 	*x = ScalingPace{}
-	mi := &file_windlass_v1_scaling_proto_msgTypes[2]
+	mi := &file_windlass_v1_scaling_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -471,7 +665,7 @@ func (x *ScalingPace) String() string {
 func (*ScalingPace) ProtoMessage() {}
 
 func (x *ScalingPace) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_scaling_proto_msgTypes[2]
+	mi := &file_windlass_v1_scaling_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -484,7 +678,7 @@ func (x *ScalingPace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScalingPace.ProtoReflect.Descriptor instead.
 func (*ScalingPace) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_scaling_proto_rawDescGZIP(), []int{2}
+	return file_windlass_v1_scaling_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ScalingPace) GetWindow() *durationpb.Duration {
@@ -521,7 +715,7 @@ type ScaleToZero struct {
 
 func (x *ScaleToZero) Reset() {
 	*x = ScaleToZero{}
-	mi := &file_windlass_v1_scaling_proto_msgTypes[3]
+	mi := &file_windlass_v1_scaling_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -533,7 +727,7 @@ func (x *ScaleToZero) String() string {
 func (*ScaleToZero) ProtoMessage() {}
 
 func (x *ScaleToZero) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_scaling_proto_msgTypes[3]
+	mi := &file_windlass_v1_scaling_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -546,7 +740,7 @@ func (x *ScaleToZero) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScaleToZero.ProtoReflect.Descriptor instead.
 func (*ScaleToZero) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_scaling_proto_rawDescGZIP(), []int{3}
+	return file_windlass_v1_scaling_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ScaleToZero) GetAfter() *durationpb.Duration {
@@ -581,7 +775,7 @@ type ScalingSchedule struct {
 
 func (x *ScalingSchedule) Reset() {
 	*x = ScalingSchedule{}
-	mi := &file_windlass_v1_scaling_proto_msgTypes[4]
+	mi := &file_windlass_v1_scaling_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -593,7 +787,7 @@ func (x *ScalingSchedule) String() string {
 func (*ScalingSchedule) ProtoMessage() {}
 
 func (x *ScalingSchedule) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_scaling_proto_msgTypes[4]
+	mi := &file_windlass_v1_scaling_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -606,7 +800,7 @@ func (x *ScalingSchedule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScalingSchedule.ProtoReflect.Descriptor instead.
 func (*ScalingSchedule) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_scaling_proto_rawDescGZIP(), []int{4}
+	return file_windlass_v1_scaling_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ScalingSchedule) GetCron() string {
@@ -659,7 +853,7 @@ type ScalingOverride struct {
 
 func (x *ScalingOverride) Reset() {
 	*x = ScalingOverride{}
-	mi := &file_windlass_v1_scaling_proto_msgTypes[5]
+	mi := &file_windlass_v1_scaling_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -671,7 +865,7 @@ func (x *ScalingOverride) String() string {
 func (*ScalingOverride) ProtoMessage() {}
 
 func (x *ScalingOverride) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_scaling_proto_msgTypes[5]
+	mi := &file_windlass_v1_scaling_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -684,7 +878,7 @@ func (x *ScalingOverride) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScalingOverride.ProtoReflect.Descriptor instead.
 func (*ScalingOverride) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_scaling_proto_rawDescGZIP(), []int{5}
+	return file_windlass_v1_scaling_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ScalingOverride) GetRegions() []string {
@@ -730,14 +924,16 @@ type ScalingHold struct {
 	Replicas int32  `protobuf:"varint,2,opt,name=replicas,proto3" json:"replicas,omitempty"`
 	Until    int64  `protobuf:"varint,3,opt,name=until,proto3" json:"until,omitempty"`
 	// Name of the key that set it.
-	Who           string `protobuf:"bytes,4,opt,name=who,proto3" json:"who,omitempty"`
+	Who string `protobuf:"bytes,4,opt,name=who,proto3" json:"who,omitempty"`
+	// Role of a pool whose instances it keeps. replicas is then their number.
+	Role          string `protobuf:"bytes,5,opt,name=role,proto3" json:"role,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ScalingHold) Reset() {
 	*x = ScalingHold{}
-	mi := &file_windlass_v1_scaling_proto_msgTypes[6]
+	mi := &file_windlass_v1_scaling_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -749,7 +945,7 @@ func (x *ScalingHold) String() string {
 func (*ScalingHold) ProtoMessage() {}
 
 func (x *ScalingHold) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_scaling_proto_msgTypes[6]
+	mi := &file_windlass_v1_scaling_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -762,7 +958,7 @@ func (x *ScalingHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScalingHold.ProtoReflect.Descriptor instead.
 func (*ScalingHold) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_scaling_proto_rawDescGZIP(), []int{6}
+	return file_windlass_v1_scaling_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ScalingHold) GetRegion() string {
@@ -793,6 +989,13 @@ func (x *ScalingHold) GetWho() string {
 	return ""
 }
 
+func (x *ScalingHold) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
 type GetScalingRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	App           string                 `protobuf:"bytes,1,opt,name=app,proto3" json:"app,omitempty"`
@@ -802,7 +1005,7 @@ type GetScalingRequest struct {
 
 func (x *GetScalingRequest) Reset() {
 	*x = GetScalingRequest{}
-	mi := &file_windlass_v1_scaling_proto_msgTypes[7]
+	mi := &file_windlass_v1_scaling_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -814,7 +1017,7 @@ func (x *GetScalingRequest) String() string {
 func (*GetScalingRequest) ProtoMessage() {}
 
 func (x *GetScalingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_scaling_proto_msgTypes[7]
+	mi := &file_windlass_v1_scaling_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -827,7 +1030,7 @@ func (x *GetScalingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetScalingRequest.ProtoReflect.Descriptor instead.
 func (*GetScalingRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_scaling_proto_rawDescGZIP(), []int{7}
+	return file_windlass_v1_scaling_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetScalingRequest) GetApp() string {
@@ -840,7 +1043,8 @@ func (x *GetScalingRequest) GetApp() string {
 type GetScalingResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Absent: the app has no ScalingPolicy.
-	Policy        *ScalingPolicy   `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
+	Policy *ScalingPolicy `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
+	// One entry for each region, or for each role of a pool in each region.
 	Regions       []*RegionScaling `protobuf:"bytes,2,rep,name=regions,proto3" json:"regions,omitempty"`
 	Holds         []*ScalingHold   `protobuf:"bytes,3,rep,name=holds,proto3" json:"holds,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -849,7 +1053,7 @@ type GetScalingResponse struct {
 
 func (x *GetScalingResponse) Reset() {
 	*x = GetScalingResponse{}
-	mi := &file_windlass_v1_scaling_proto_msgTypes[8]
+	mi := &file_windlass_v1_scaling_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -861,7 +1065,7 @@ func (x *GetScalingResponse) String() string {
 func (*GetScalingResponse) ProtoMessage() {}
 
 func (x *GetScalingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_scaling_proto_msgTypes[8]
+	mi := &file_windlass_v1_scaling_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -874,7 +1078,7 @@ func (x *GetScalingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetScalingResponse.ProtoReflect.Descriptor instead.
 func (*GetScalingResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_scaling_proto_rawDescGZIP(), []int{8}
+	return file_windlass_v1_scaling_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetScalingResponse) GetPolicy() *ScalingPolicy {
@@ -919,17 +1123,22 @@ type RegionScaling struct {
 	// Time of the next decision if no report comes before.
 	Next int64 `protobuf:"varint,9,opt,name=next,proto3" json:"next,omitempty"`
 	// Bounds in force, after overrides and schedule.
-	Min           int32 `protobuf:"varint,10,opt,name=min,proto3" json:"min,omitempty"`
-	Max           int32 `protobuf:"varint,11,opt,name=max,proto3" json:"max,omitempty"`
-	Ready         int32 `protobuf:"varint,12,opt,name=ready,proto3" json:"ready,omitempty"`
-	Starting      int32 `protobuf:"varint,13,opt,name=starting,proto3" json:"starting,omitempty"`
+	Min      int32 `protobuf:"varint,10,opt,name=min,proto3" json:"min,omitempty"`
+	Max      int32 `protobuf:"varint,11,opt,name=max,proto3" json:"max,omitempty"`
+	Ready    int32 `protobuf:"varint,12,opt,name=ready,proto3" json:"ready,omitempty"`
+	Starting int32 `protobuf:"varint,13,opt,name=starting,proto3" json:"starting,omitempty"`
+	// Role of a pool that the decision is about: replicas are then its instances. Empty: the app.
+	Role string `protobuf:"bytes,14,opt,name=role,proto3" json:"role,omitempty"`
+	// Decisions for the roles of a pool, in processes of the control plane. GetScalingResponse has each
+	// of them as an entry of regions instead.
+	Roles         []*RegionScaling `protobuf:"bytes,15,rep,name=roles,proto3" json:"roles,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RegionScaling) Reset() {
 	*x = RegionScaling{}
-	mi := &file_windlass_v1_scaling_proto_msgTypes[9]
+	mi := &file_windlass_v1_scaling_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -941,7 +1150,7 @@ func (x *RegionScaling) String() string {
 func (*RegionScaling) ProtoMessage() {}
 
 func (x *RegionScaling) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_scaling_proto_msgTypes[9]
+	mi := &file_windlass_v1_scaling_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -954,7 +1163,7 @@ func (x *RegionScaling) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionScaling.ProtoReflect.Descriptor instead.
 func (*RegionScaling) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_scaling_proto_rawDescGZIP(), []int{9}
+	return file_windlass_v1_scaling_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RegionScaling) GetRegion() string {
@@ -1048,6 +1257,20 @@ func (x *RegionScaling) GetStarting() int32 {
 	return 0
 }
 
+func (x *RegionScaling) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *RegionScaling) GetRoles() []*RegionScaling {
+	if x != nil {
+		return x.Roles
+	}
+	return nil
+}
+
 // MetricWant is the number of replicas that one metric asks for.
 type MetricWant struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -1066,7 +1289,7 @@ type MetricWant struct {
 
 func (x *MetricWant) Reset() {
 	*x = MetricWant{}
-	mi := &file_windlass_v1_scaling_proto_msgTypes[10]
+	mi := &file_windlass_v1_scaling_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1078,7 +1301,7 @@ func (x *MetricWant) String() string {
 func (*MetricWant) ProtoMessage() {}
 
 func (x *MetricWant) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_scaling_proto_msgTypes[10]
+	mi := &file_windlass_v1_scaling_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1091,7 +1314,7 @@ func (x *MetricWant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MetricWant.ProtoReflect.Descriptor instead.
 func (*MetricWant) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_scaling_proto_rawDescGZIP(), []int{10}
+	return file_windlass_v1_scaling_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *MetricWant) GetMetric() *ScalingMetric {
@@ -1133,31 +1356,53 @@ var File_windlass_v1_scaling_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_scaling_proto_rawDesc = "" +
 	"\n" +
-	"\x19windlass/v1/scaling.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xce\x05\n" +
+	"\x19windlass/v1/scaling.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xa0\x06\n" +
 	"\rScalingPolicy\x12!\n" +
 	"\x03min\x18\x01 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\x90N(\x00H\x00R\x03min\x88\x01\x01\x12\x1c\n" +
 	"\x03max\x18\x02 \x01(\x05B\n" +
-	"\xbaH\a\x1a\x05\x18\x90N(\x01R\x03max\x12)\n" +
+	"\xbaH\a\x1a\x05\x18\x90N(\x00R\x03max\x12)\n" +
 	"\ainitial\x18\x03 \x01(\x05B\n" +
-	"\xbaH\a\x1a\x05\x18\x90N(\x00H\x01R\ainitial\x88\x01\x01\x12@\n" +
-	"\ametrics\x18\x04 \x03(\v2\x1a.windlass.v1.ScalingMetricB\n" +
-	"\xbaH\a\x92\x01\x04\b\x01\x10\bR\ametrics\x12(\n" +
+	"\xbaH\a\x1a\x05\x18\x90N(\x00H\x01R\ainitial\x88\x01\x01\x12>\n" +
+	"\ametrics\x18\x04 \x03(\v2\x1a.windlass.v1.ScalingMetricB\b\xbaH\x05\x92\x01\x02\x10\bR\ametrics\x12(\n" +
 	"\x02up\x18\x05 \x01(\v2\x18.windlass.v1.ScalingPaceR\x02up\x12,\n" +
 	"\x04down\x18\x06 \x01(\v2\x18.windlass.v1.ScalingPaceR\x04down\x12,\n" +
 	"\x04zero\x18\a \x01(\v2\x18.windlass.v1.ScaleToZeroR\x04zero\x12B\n" +
 	"\bschedule\x18\b \x03(\v2\x1c.windlass.v1.ScalingScheduleB\b\xbaH\x05\x92\x01\x02\x10 R\bschedule\x12=\n" +
 	"\x04mode\x18\t \x01(\x0e2\x1f.windlass.v1.ScalingPolicy.ModeB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04mode\x12D\n" +
 	"\toverrides\x18\n" +
-	" \x03(\v2\x1c.windlass.v1.ScalingOverrideB\b\xbaH\x05\x92\x01\x02\x10 R\toverrides\">\n" +
+	" \x03(\v2\x1c.windlass.v1.ScalingOverrideB\b\xbaH\x05\x92\x01\x02\x10 R\toverrides\x128\n" +
+	"\x05roles\x18\v \x03(\v2\x18.windlass.v1.RoleScalingB\b\xbaH\x05\x92\x01\x02\x10\bR\x05roles\">\n" +
 	"\x04Mode\x12\x14\n" +
 	"\x10MODE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vMODE_ACTIVE\x10\x01\x12\x0f\n" +
-	"\vMODE_ADVISE\x10\x02:l\xbaHi\x1ag\n" +
-	"\x0fscaling.min_max\x12(min is above max: set max to min or more\x1a*(has(this.min) ? this.min : 1) <= this.maxB\x06\n" +
+	"\vMODE_ADVISE\x10\x02:\x85\x01\xbaH\x81\x01\x1a\x7f\n" +
+	"\x0fscaling.min_max\x12(min is above max: set max to min or more\x1aBsize(this.roles) > 0 || (has(this.min) ? this.min : 1) <= this.maxB\x06\n" +
 	"\x04_minB\n" +
 	"\n" +
-	"\b_initial\"\xcf\x04\n" +
+	"\b_initial\"\x82\x04\n" +
+	"\vRoleScaling\x12\x1d\n" +
+	"\x04role\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\x04role\x12!\n" +
+	"\x03min\x18\x02 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\x80\x02(\x01H\x00R\x03min\x88\x01\x01\x12\x1c\n" +
+	"\x03max\x18\x03 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\x80\x02(\x01R\x03max\x12)\n" +
+	"\ainitial\x18\x04 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\x80\x02(\x01H\x01R\ainitial\x88\x01\x01\x12>\n" +
+	"\ametrics\x18\x05 \x03(\v2\x1a.windlass.v1.ScalingMetricB\b\xbaH\x05\x92\x01\x02\x10\bR\ametrics\x12(\n" +
+	"\x02up\x18\x06 \x01(\v2\x18.windlass.v1.ScalingPaceR\x02up\x12,\n" +
+	"\x04down\x18\a \x01(\v2\x18.windlass.v1.ScalingPaceR\x04down\x12B\n" +
+	"\bschedule\x18\b \x03(\v2\x1c.windlass.v1.ScalingScheduleB\b\xbaH\x05\x92\x01\x02\x10 R\bschedule\x12D\n" +
+	"\toverrides\x18\t \x03(\v2\x1c.windlass.v1.ScalingOverrideB\b\xbaH\x05\x92\x01\x02\x10 R\toverrides\x122\n" +
+	"\x06couple\x18\n" +
+	" \x01(\v2\x1a.windlass.v1.ScalingCoupleR\x06coupleB\x06\n" +
+	"\x04_minB\n" +
+	"\n" +
+	"\b_initial\"P\n" +
+	"\rScalingCouple\x12\x1d\n" +
+	"\x04role\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\x04role\x12 \n" +
+	"\x05ratio\x18\x02 \x03(\x01B\n" +
+	"\xbaH\a\x92\x01\x04\b\x02\x10\x02R\x05ratio\"\xcf\x04\n" +
 	"\rScalingMetric\x12?\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x1f.windlass.v1.ScalingMetric.TypeB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\x04type\x12!\n" +
@@ -1224,19 +1469,20 @@ const file_windlass_v1_scaling_proto_rawDesc = "" +
 	"\x04_minB\x06\n" +
 	"\x04_maxB\n" +
 	"\n" +
-	"\b_initial\"i\n" +
+	"\b_initial\"}\n" +
 	"\vScalingHold\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x12\x1a\n" +
 	"\breplicas\x18\x02 \x01(\x05R\breplicas\x12\x14\n" +
 	"\x05until\x18\x03 \x01(\x03R\x05until\x12\x10\n" +
-	"\x03who\x18\x04 \x01(\tR\x03who\"1\n" +
+	"\x03who\x18\x04 \x01(\tR\x03who\x12\x12\n" +
+	"\x04role\x18\x05 \x01(\tR\x04role\"1\n" +
 	"\x11GetScalingRequest\x12\x1c\n" +
 	"\x03app\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\"\xae\x01\n" +
 	"\x12GetScalingResponse\x122\n" +
 	"\x06policy\x18\x01 \x01(\v2\x1a.windlass.v1.ScalingPolicyR\x06policy\x124\n" +
 	"\aregions\x18\x02 \x03(\v2\x1a.windlass.v1.RegionScalingR\aregions\x12.\n" +
-	"\x05holds\x18\x03 \x03(\v2\x18.windlass.v1.ScalingHoldR\x05holds\"\xca\x02\n" +
+	"\x05holds\x18\x03 \x03(\v2\x18.windlass.v1.ScalingHoldR\x05holds\"\x90\x03\n" +
 	"\rRegionScaling\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x1a\n" +
@@ -1251,7 +1497,9 @@ const file_windlass_v1_scaling_proto_rawDesc = "" +
 	" \x01(\x05R\x03min\x12\x10\n" +
 	"\x03max\x18\v \x01(\x05R\x03max\x12\x14\n" +
 	"\x05ready\x18\f \x01(\x05R\x05ready\x12\x1a\n" +
-	"\bstarting\x18\r \x01(\x05R\bstarting\"\xc0\x01\n" +
+	"\bstarting\x18\r \x01(\x05R\bstarting\x12\x12\n" +
+	"\x04role\x18\x0e \x01(\tR\x04role\x120\n" +
+	"\x05roles\x18\x0f \x03(\v2\x1a.windlass.v1.RegionScalingR\x05roles\"\xc0\x01\n" +
 	"\n" +
 	"MetricWant\x122\n" +
 	"\x06metric\x18\x01 \x01(\v2\x1a.windlass.v1.ScalingMetricR\x06metric\x12\x19\n" +
@@ -1278,50 +1526,60 @@ func file_windlass_v1_scaling_proto_rawDescGZIP() []byte {
 }
 
 var file_windlass_v1_scaling_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_windlass_v1_scaling_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_windlass_v1_scaling_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_windlass_v1_scaling_proto_goTypes = []any{
 	(ScalingPolicy_Mode)(0),     // 0: windlass.v1.ScalingPolicy.Mode
 	(ScalingMetric_Type)(0),     // 1: windlass.v1.ScalingMetric.Type
 	(ScalingMetric_Kind)(0),     // 2: windlass.v1.ScalingMetric.Kind
 	(*ScalingPolicy)(nil),       // 3: windlass.v1.ScalingPolicy
-	(*ScalingMetric)(nil),       // 4: windlass.v1.ScalingMetric
-	(*ScalingPace)(nil),         // 5: windlass.v1.ScalingPace
-	(*ScaleToZero)(nil),         // 6: windlass.v1.ScaleToZero
-	(*ScalingSchedule)(nil),     // 7: windlass.v1.ScalingSchedule
-	(*ScalingOverride)(nil),     // 8: windlass.v1.ScalingOverride
-	(*ScalingHold)(nil),         // 9: windlass.v1.ScalingHold
-	(*GetScalingRequest)(nil),   // 10: windlass.v1.GetScalingRequest
-	(*GetScalingResponse)(nil),  // 11: windlass.v1.GetScalingResponse
-	(*RegionScaling)(nil),       // 12: windlass.v1.RegionScaling
-	(*MetricWant)(nil),          // 13: windlass.v1.MetricWant
-	(*durationpb.Duration)(nil), // 14: google.protobuf.Duration
+	(*RoleScaling)(nil),         // 4: windlass.v1.RoleScaling
+	(*ScalingCouple)(nil),       // 5: windlass.v1.ScalingCouple
+	(*ScalingMetric)(nil),       // 6: windlass.v1.ScalingMetric
+	(*ScalingPace)(nil),         // 7: windlass.v1.ScalingPace
+	(*ScaleToZero)(nil),         // 8: windlass.v1.ScaleToZero
+	(*ScalingSchedule)(nil),     // 9: windlass.v1.ScalingSchedule
+	(*ScalingOverride)(nil),     // 10: windlass.v1.ScalingOverride
+	(*ScalingHold)(nil),         // 11: windlass.v1.ScalingHold
+	(*GetScalingRequest)(nil),   // 12: windlass.v1.GetScalingRequest
+	(*GetScalingResponse)(nil),  // 13: windlass.v1.GetScalingResponse
+	(*RegionScaling)(nil),       // 14: windlass.v1.RegionScaling
+	(*MetricWant)(nil),          // 15: windlass.v1.MetricWant
+	(*durationpb.Duration)(nil), // 16: google.protobuf.Duration
 }
 var file_windlass_v1_scaling_proto_depIdxs = []int32{
-	4,  // 0: windlass.v1.ScalingPolicy.metrics:type_name -> windlass.v1.ScalingMetric
-	5,  // 1: windlass.v1.ScalingPolicy.up:type_name -> windlass.v1.ScalingPace
-	5,  // 2: windlass.v1.ScalingPolicy.down:type_name -> windlass.v1.ScalingPace
-	6,  // 3: windlass.v1.ScalingPolicy.zero:type_name -> windlass.v1.ScaleToZero
-	7,  // 4: windlass.v1.ScalingPolicy.schedule:type_name -> windlass.v1.ScalingSchedule
+	6,  // 0: windlass.v1.ScalingPolicy.metrics:type_name -> windlass.v1.ScalingMetric
+	7,  // 1: windlass.v1.ScalingPolicy.up:type_name -> windlass.v1.ScalingPace
+	7,  // 2: windlass.v1.ScalingPolicy.down:type_name -> windlass.v1.ScalingPace
+	8,  // 3: windlass.v1.ScalingPolicy.zero:type_name -> windlass.v1.ScaleToZero
+	9,  // 4: windlass.v1.ScalingPolicy.schedule:type_name -> windlass.v1.ScalingSchedule
 	0,  // 5: windlass.v1.ScalingPolicy.mode:type_name -> windlass.v1.ScalingPolicy.Mode
-	8,  // 6: windlass.v1.ScalingPolicy.overrides:type_name -> windlass.v1.ScalingOverride
-	1,  // 7: windlass.v1.ScalingMetric.type:type_name -> windlass.v1.ScalingMetric.Type
-	2,  // 8: windlass.v1.ScalingMetric.kind:type_name -> windlass.v1.ScalingMetric.Kind
-	14, // 9: windlass.v1.ScalingPace.window:type_name -> google.protobuf.Duration
-	14, // 10: windlass.v1.ScalingPace.every:type_name -> google.protobuf.Duration
-	14, // 11: windlass.v1.ScaleToZero.after:type_name -> google.protobuf.Duration
-	14, // 12: windlass.v1.ScalingSchedule.for:type_name -> google.protobuf.Duration
-	3,  // 13: windlass.v1.GetScalingResponse.policy:type_name -> windlass.v1.ScalingPolicy
-	12, // 14: windlass.v1.GetScalingResponse.regions:type_name -> windlass.v1.RegionScaling
-	9,  // 15: windlass.v1.GetScalingResponse.holds:type_name -> windlass.v1.ScalingHold
-	13, // 16: windlass.v1.RegionScaling.wants:type_name -> windlass.v1.MetricWant
-	4,  // 17: windlass.v1.MetricWant.metric:type_name -> windlass.v1.ScalingMetric
-	10, // 18: windlass.v1.ScalingService.GetScaling:input_type -> windlass.v1.GetScalingRequest
-	11, // 19: windlass.v1.ScalingService.GetScaling:output_type -> windlass.v1.GetScalingResponse
-	19, // [19:20] is the sub-list for method output_type
-	18, // [18:19] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	10, // 6: windlass.v1.ScalingPolicy.overrides:type_name -> windlass.v1.ScalingOverride
+	4,  // 7: windlass.v1.ScalingPolicy.roles:type_name -> windlass.v1.RoleScaling
+	6,  // 8: windlass.v1.RoleScaling.metrics:type_name -> windlass.v1.ScalingMetric
+	7,  // 9: windlass.v1.RoleScaling.up:type_name -> windlass.v1.ScalingPace
+	7,  // 10: windlass.v1.RoleScaling.down:type_name -> windlass.v1.ScalingPace
+	9,  // 11: windlass.v1.RoleScaling.schedule:type_name -> windlass.v1.ScalingSchedule
+	10, // 12: windlass.v1.RoleScaling.overrides:type_name -> windlass.v1.ScalingOverride
+	5,  // 13: windlass.v1.RoleScaling.couple:type_name -> windlass.v1.ScalingCouple
+	1,  // 14: windlass.v1.ScalingMetric.type:type_name -> windlass.v1.ScalingMetric.Type
+	2,  // 15: windlass.v1.ScalingMetric.kind:type_name -> windlass.v1.ScalingMetric.Kind
+	16, // 16: windlass.v1.ScalingPace.window:type_name -> google.protobuf.Duration
+	16, // 17: windlass.v1.ScalingPace.every:type_name -> google.protobuf.Duration
+	16, // 18: windlass.v1.ScaleToZero.after:type_name -> google.protobuf.Duration
+	16, // 19: windlass.v1.ScalingSchedule.for:type_name -> google.protobuf.Duration
+	3,  // 20: windlass.v1.GetScalingResponse.policy:type_name -> windlass.v1.ScalingPolicy
+	14, // 21: windlass.v1.GetScalingResponse.regions:type_name -> windlass.v1.RegionScaling
+	11, // 22: windlass.v1.GetScalingResponse.holds:type_name -> windlass.v1.ScalingHold
+	15, // 23: windlass.v1.RegionScaling.wants:type_name -> windlass.v1.MetricWant
+	14, // 24: windlass.v1.RegionScaling.roles:type_name -> windlass.v1.RegionScaling
+	6,  // 25: windlass.v1.MetricWant.metric:type_name -> windlass.v1.ScalingMetric
+	12, // 26: windlass.v1.ScalingService.GetScaling:input_type -> windlass.v1.GetScalingRequest
+	13, // 27: windlass.v1.ScalingService.GetScaling:output_type -> windlass.v1.GetScalingResponse
+	27, // [27:28] is the sub-list for method output_type
+	26, // [26:27] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_scaling_proto_init() }
@@ -1330,16 +1588,17 @@ func file_windlass_v1_scaling_proto_init() {
 		return
 	}
 	file_windlass_v1_scaling_proto_msgTypes[0].OneofWrappers = []any{}
-	file_windlass_v1_scaling_proto_msgTypes[4].OneofWrappers = []any{}
-	file_windlass_v1_scaling_proto_msgTypes[5].OneofWrappers = []any{}
-	file_windlass_v1_scaling_proto_msgTypes[10].OneofWrappers = []any{}
+	file_windlass_v1_scaling_proto_msgTypes[1].OneofWrappers = []any{}
+	file_windlass_v1_scaling_proto_msgTypes[6].OneofWrappers = []any{}
+	file_windlass_v1_scaling_proto_msgTypes[7].OneofWrappers = []any{}
+	file_windlass_v1_scaling_proto_msgTypes[12].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_scaling_proto_rawDesc), len(file_windlass_v1_scaling_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   11,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -296,7 +296,7 @@ func (x Notice_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Notice_Kind.Descriptor instead.
 func (Notice_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{38, 0}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{39, 0}
 }
 
 type AppliedState_Phase int32
@@ -352,7 +352,7 @@ func (x AppliedState_Phase) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AppliedState_Phase.Descriptor instead.
 func (AppliedState_Phase) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{40, 0}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{41, 0}
 }
 
 type JoinRequest struct {
@@ -3355,8 +3355,10 @@ type DeploymentLoad struct {
 	Levels map[string]float64 `protobuf:"bytes,8,rep,name=levels,proto3" json:"levels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
 	// Histograms of the times of requests in the last 30 s, with the buckets of
 	// windlass.gateway.v1.Traffic. Empty: no request ended, or unknown.
-	FirstToken    []uint64 `protobuf:"varint,9,rep,packed,name=first_token,json=firstToken,proto3" json:"first_token,omitempty"`
-	Latency       []uint64 `protobuf:"varint,10,rep,packed,name=latency,proto3" json:"latency,omitempty"`
+	FirstToken []uint64 `protobuf:"varint,9,rep,packed,name=first_token,json=firstToken,proto3" json:"first_token,omitempty"`
+	Latency    []uint64 `protobuf:"varint,10,rep,packed,name=latency,proto3" json:"latency,omitempty"`
+	// One entry for each role of a pool. Empty: another layout, or an agent of an earlier release.
+	Roles         []*RoleLoad `protobuf:"bytes,11,rep,name=roles,proto3" json:"roles,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3447,6 +3449,84 @@ func (x *DeploymentLoad) GetLatency() []uint64 {
 	return nil
 }
 
+func (x *DeploymentLoad) GetRoles() []*RoleLoad {
+	if x != nil {
+		return x.Roles
+	}
+	return nil
+}
+
+// RoleLoad is the load of the instances of one role of a pool.
+type RoleLoad struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Role  string                 `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
+	// Instances by state. An instance that crashes repeatedly is neither.
+	Ready    int32 `protobuf:"varint,2,opt,name=ready,proto3" json:"ready,omitempty"`
+	Starting int32 `protobuf:"varint,3,opt,name=starting,proto3" json:"starting,omitempty"`
+	// As in DeploymentLoad, over the role's instances.
+	Levels        map[string]float64 `protobuf:"bytes,4,rep,name=levels,proto3" json:"levels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RoleLoad) Reset() {
+	*x = RoleLoad{}
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RoleLoad) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RoleLoad) ProtoMessage() {}
+
+func (x *RoleLoad) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RoleLoad.ProtoReflect.Descriptor instead.
+func (*RoleLoad) Descriptor() ([]byte, []int) {
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *RoleLoad) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *RoleLoad) GetReady() int32 {
+	if x != nil {
+		return x.Ready
+	}
+	return 0
+}
+
+func (x *RoleLoad) GetStarting() int32 {
+	if x != nil {
+		return x.Starting
+	}
+	return 0
+}
+
+func (x *RoleLoad) GetLevels() map[string]float64 {
+	if x != nil {
+		return x.Levels
+	}
+	return nil
+}
+
 // Notice informs people about something that the agent did by itself. It becomes an entry of the
 // app's history. No decision reads it. Notices about one object of a deployment are merged: the
 // first is sent at once, the next after 10 min, and while they continue, the pause doubles up to 6
@@ -3472,7 +3552,7 @@ type Notice struct {
 
 func (x *Notice) Reset() {
 	*x = Notice{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3484,7 +3564,7 @@ func (x *Notice) String() string {
 func (*Notice) ProtoMessage() {}
 
 func (x *Notice) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3497,7 +3577,7 @@ func (x *Notice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Notice.ProtoReflect.Descriptor instead.
 func (*Notice) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{38}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Notice) GetKind() Notice_Kind {
@@ -3552,7 +3632,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3564,7 +3644,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3577,7 +3657,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{39}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ReportResponse) GetLimits() *ReportLimits {
@@ -3616,7 +3696,7 @@ type AppliedState struct {
 
 func (x *AppliedState) Reset() {
 	*x = AppliedState{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3628,7 +3708,7 @@ func (x *AppliedState) String() string {
 func (*AppliedState) ProtoMessage() {}
 
 func (x *AppliedState) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3641,7 +3721,7 @@ func (x *AppliedState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppliedState.ProtoReflect.Descriptor instead.
 func (*AppliedState) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{40}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *AppliedState) GetKind() ItemKind {
@@ -3729,7 +3809,7 @@ type InstanceState struct {
 
 func (x *InstanceState) Reset() {
 	*x = InstanceState{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3741,7 +3821,7 @@ func (x *InstanceState) String() string {
 func (*InstanceState) ProtoMessage() {}
 
 func (x *InstanceState) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3754,7 +3834,7 @@ func (x *InstanceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceState.ProtoReflect.Descriptor instead.
 func (*InstanceState) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{41}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *InstanceState) GetId() string {
@@ -3894,7 +3974,7 @@ type DeploymentRollup struct {
 
 func (x *DeploymentRollup) Reset() {
 	*x = DeploymentRollup{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3906,7 +3986,7 @@ func (x *DeploymentRollup) String() string {
 func (*DeploymentRollup) ProtoMessage() {}
 
 func (x *DeploymentRollup) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3919,7 +3999,7 @@ func (x *DeploymentRollup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeploymentRollup.ProtoReflect.Descriptor instead.
 func (*DeploymentRollup) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{42}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *DeploymentRollup) GetDeploymentId() string {
@@ -4048,7 +4128,7 @@ type RoleRollup struct {
 
 func (x *RoleRollup) Reset() {
 	*x = RoleRollup{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4060,7 +4140,7 @@ func (x *RoleRollup) String() string {
 func (*RoleRollup) ProtoMessage() {}
 
 func (x *RoleRollup) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4073,7 +4153,7 @@ func (x *RoleRollup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoleRollup.ProtoReflect.Descriptor instead.
 func (*RoleRollup) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{43}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *RoleRollup) GetRole() string {
@@ -4146,7 +4226,7 @@ type Capacity struct {
 
 func (x *Capacity) Reset() {
 	*x = Capacity{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4158,7 +4238,7 @@ func (x *Capacity) String() string {
 func (*Capacity) ProtoMessage() {}
 
 func (x *Capacity) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4171,7 +4251,7 @@ func (x *Capacity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capacity.ProtoReflect.Descriptor instead.
 func (*Capacity) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{44}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Capacity) GetCpuMillicores() int64 {
@@ -4226,7 +4306,7 @@ type GpuPool struct {
 
 func (x *GpuPool) Reset() {
 	*x = GpuPool{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4238,7 +4318,7 @@ func (x *GpuPool) String() string {
 func (*GpuPool) ProtoMessage() {}
 
 func (x *GpuPool) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4251,7 +4331,7 @@ func (x *GpuPool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GpuPool.ProtoReflect.Descriptor instead.
 func (*GpuPool) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{45}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *GpuPool) GetProduct() string {
@@ -4335,7 +4415,7 @@ type QuarantinedKey struct {
 
 func (x *QuarantinedKey) Reset() {
 	*x = QuarantinedKey{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4347,7 +4427,7 @@ func (x *QuarantinedKey) String() string {
 func (*QuarantinedKey) ProtoMessage() {}
 
 func (x *QuarantinedKey) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4360,7 +4440,7 @@ func (x *QuarantinedKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedKey.ProtoReflect.Descriptor instead.
 func (*QuarantinedKey) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{46}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *QuarantinedKey) GetKey() string {
@@ -4394,7 +4474,7 @@ type GetSecretsRequest struct {
 
 func (x *GetSecretsRequest) Reset() {
 	*x = GetSecretsRequest{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4406,7 +4486,7 @@ func (x *GetSecretsRequest) String() string {
 func (*GetSecretsRequest) ProtoMessage() {}
 
 func (x *GetSecretsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4419,7 +4499,7 @@ func (x *GetSecretsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSecretsRequest.ProtoReflect.Descriptor instead.
 func (*GetSecretsRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{47}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *GetSecretsRequest) GetDeploymentId() string {
@@ -4445,7 +4525,7 @@ type GetSecretsResponse struct {
 
 func (x *GetSecretsResponse) Reset() {
 	*x = GetSecretsResponse{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[48]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4457,7 +4537,7 @@ func (x *GetSecretsResponse) String() string {
 func (*GetSecretsResponse) ProtoMessage() {}
 
 func (x *GetSecretsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[48]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4470,7 +4550,7 @@ func (x *GetSecretsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSecretsResponse.ProtoReflect.Descriptor instead.
 func (*GetSecretsResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{48}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *GetSecretsResponse) GetSecrets() []*SecretValue {
@@ -4491,7 +4571,7 @@ type SecretValue struct {
 
 func (x *SecretValue) Reset() {
 	*x = SecretValue{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[49]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4503,7 +4583,7 @@ func (x *SecretValue) String() string {
 func (*SecretValue) ProtoMessage() {}
 
 func (x *SecretValue) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[49]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4516,7 +4596,7 @@ func (x *SecretValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretValue.ProtoReflect.Descriptor instead.
 func (*SecretValue) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{49}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *SecretValue) GetSecret() string {
@@ -4553,7 +4633,7 @@ type UploadLogsRequest struct {
 
 func (x *UploadLogsRequest) Reset() {
 	*x = UploadLogsRequest{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[50]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4565,7 +4645,7 @@ func (x *UploadLogsRequest) String() string {
 func (*UploadLogsRequest) ProtoMessage() {}
 
 func (x *UploadLogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[50]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4578,7 +4658,7 @@ func (x *UploadLogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadLogsRequest.ProtoReflect.Descriptor instead.
 func (*UploadLogsRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{50}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *UploadLogsRequest) GetRequestId() string {
@@ -4617,7 +4697,7 @@ type UploadLogsResponse struct {
 
 func (x *UploadLogsResponse) Reset() {
 	*x = UploadLogsResponse{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[51]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4629,7 +4709,7 @@ func (x *UploadLogsResponse) String() string {
 func (*UploadLogsResponse) ProtoMessage() {}
 
 func (x *UploadLogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[51]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4642,7 +4722,7 @@ func (x *UploadLogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadLogsResponse.ProtoReflect.Descriptor instead.
 func (*UploadLogsResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{51}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{52}
 }
 
 var File_windlass_agent_v1_agent_proto protoreflect.FileDescriptor
@@ -4901,7 +4981,7 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x1b\n" +
 	"\x06queued\x18\x03 \x01(\x01H\x00R\x06queued\x88\x01\x01\x12M\n" +
 	"\vdeployments\x18\x04 \x03(\v2!.windlass.agent.v1.DeploymentLoadB\b\xbaH\x05\x92\x01\x02\x10@R\vdeploymentsB\t\n" +
-	"\a_queued\"\xa0\x03\n" +
+	"\a_queued\"\xdd\x03\n" +
 	"\x0eDeploymentLoad\x12/\n" +
 	"\rdeployment_id\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\fdeploymentId\x12\x14\n" +
@@ -4913,13 +4993,22 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\vfirst_token\x18\t \x03(\x04B\b\xbaH\x05\x92\x01\x02\x10@R\n" +
 	"firstToken\x12\"\n" +
 	"\alatency\x18\n" +
-	" \x03(\x04B\b\xbaH\x05\x92\x01\x02\x10@R\alatency\x1a9\n" +
+	" \x03(\x04B\b\xbaH\x05\x92\x01\x02\x10@R\alatency\x12;\n" +
+	"\x05roles\x18\v \x03(\v2\x1b.windlass.agent.v1.RoleLoadB\b\xbaH\x05\x92\x01\x02\x10\x10R\x05roles\x1a9\n" +
 	"\vLevelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01B\f\n" +
 	"\n" +
 	"_in_flightB\a\n" +
-	"\x05_rate\"\xe7\x01\n" +
+	"\x05_rate\"\xe1\x01\n" +
+	"\bRoleLoad\x12\x1d\n" +
+	"\x04role\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\x04role\x12\x14\n" +
+	"\x05ready\x18\x02 \x01(\x05R\x05ready\x12\x1a\n" +
+	"\bstarting\x18\x03 \x01(\x05R\bstarting\x12I\n" +
+	"\x06levels\x18\x04 \x03(\v2'.windlass.agent.v1.RoleLoad.LevelsEntryB\b\xbaH\x05\x9a\x01\x02\x10\x10R\x06levels\x1a9\n" +
+	"\vLevelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\xe7\x01\n" +
 	"\x06Notice\x122\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1e.windlass.agent.v1.Notice.KindR\x04kind\x12#\n" +
 	"\rdeployment_id\x18\x02 \x01(\tR\fdeploymentId\x12\x16\n" +
@@ -5090,7 +5179,7 @@ func file_windlass_agent_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_windlass_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_windlass_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
+var file_windlass_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
 var file_windlass_agent_v1_agent_proto_goTypes = []any{
 	(Feature)(0),                    // 0: windlass.agent.v1.Feature
 	(ItemKind)(0),                   // 1: windlass.agent.v1.ItemKind
@@ -5135,29 +5224,31 @@ var file_windlass_agent_v1_agent_proto_goTypes = []any{
 	(*ReportRequest)(nil),           // 40: windlass.agent.v1.ReportRequest
 	(*LoadReport)(nil),              // 41: windlass.agent.v1.LoadReport
 	(*DeploymentLoad)(nil),          // 42: windlass.agent.v1.DeploymentLoad
-	(*Notice)(nil),                  // 43: windlass.agent.v1.Notice
-	(*ReportResponse)(nil),          // 44: windlass.agent.v1.ReportResponse
-	(*AppliedState)(nil),            // 45: windlass.agent.v1.AppliedState
-	(*InstanceState)(nil),           // 46: windlass.agent.v1.InstanceState
-	(*DeploymentRollup)(nil),        // 47: windlass.agent.v1.DeploymentRollup
-	(*RoleRollup)(nil),              // 48: windlass.agent.v1.RoleRollup
-	(*Capacity)(nil),                // 49: windlass.agent.v1.Capacity
-	(*GpuPool)(nil),                 // 50: windlass.agent.v1.GpuPool
-	(*QuarantinedKey)(nil),          // 51: windlass.agent.v1.QuarantinedKey
-	(*GetSecretsRequest)(nil),       // 52: windlass.agent.v1.GetSecretsRequest
-	(*GetSecretsResponse)(nil),      // 53: windlass.agent.v1.GetSecretsResponse
-	(*SecretValue)(nil),             // 54: windlass.agent.v1.SecretValue
-	(*UploadLogsRequest)(nil),       // 55: windlass.agent.v1.UploadLogsRequest
-	(*UploadLogsResponse)(nil),      // 56: windlass.agent.v1.UploadLogsResponse
-	nil,                             // 57: windlass.agent.v1.DeploymentLoad.LevelsEntry
-	(*v1.Neighbours)(nil),           // 58: windlass.gateway.v1.Neighbours
-	(*durationpb.Duration)(nil),     // 59: google.protobuf.Duration
-	(*v11.DeploymentSpec)(nil),      // 60: windlass.v1.DeploymentSpec
-	(*v11.ScalingPolicy)(nil),       // 61: windlass.v1.ScalingPolicy
-	(*v11.RoutingPolicy)(nil),       // 62: windlass.v1.RoutingPolicy
-	(*v11.LogPosition)(nil),         // 63: windlass.v1.LogPosition
-	(*v11.LogLine)(nil),             // 64: windlass.v1.LogLine
-	(v11.InstanceStatus)(0),         // 65: windlass.v1.InstanceStatus
+	(*RoleLoad)(nil),                // 43: windlass.agent.v1.RoleLoad
+	(*Notice)(nil),                  // 44: windlass.agent.v1.Notice
+	(*ReportResponse)(nil),          // 45: windlass.agent.v1.ReportResponse
+	(*AppliedState)(nil),            // 46: windlass.agent.v1.AppliedState
+	(*InstanceState)(nil),           // 47: windlass.agent.v1.InstanceState
+	(*DeploymentRollup)(nil),        // 48: windlass.agent.v1.DeploymentRollup
+	(*RoleRollup)(nil),              // 49: windlass.agent.v1.RoleRollup
+	(*Capacity)(nil),                // 50: windlass.agent.v1.Capacity
+	(*GpuPool)(nil),                 // 51: windlass.agent.v1.GpuPool
+	(*QuarantinedKey)(nil),          // 52: windlass.agent.v1.QuarantinedKey
+	(*GetSecretsRequest)(nil),       // 53: windlass.agent.v1.GetSecretsRequest
+	(*GetSecretsResponse)(nil),      // 54: windlass.agent.v1.GetSecretsResponse
+	(*SecretValue)(nil),             // 55: windlass.agent.v1.SecretValue
+	(*UploadLogsRequest)(nil),       // 56: windlass.agent.v1.UploadLogsRequest
+	(*UploadLogsResponse)(nil),      // 57: windlass.agent.v1.UploadLogsResponse
+	nil,                             // 58: windlass.agent.v1.DeploymentLoad.LevelsEntry
+	nil,                             // 59: windlass.agent.v1.RoleLoad.LevelsEntry
+	(*v1.Neighbours)(nil),           // 60: windlass.gateway.v1.Neighbours
+	(*durationpb.Duration)(nil),     // 61: google.protobuf.Duration
+	(*v11.DeploymentSpec)(nil),      // 62: windlass.v1.DeploymentSpec
+	(*v11.ScalingPolicy)(nil),       // 63: windlass.v1.ScalingPolicy
+	(*v11.RoutingPolicy)(nil),       // 64: windlass.v1.RoutingPolicy
+	(*v11.LogPosition)(nil),         // 65: windlass.v1.LogPosition
+	(*v11.LogLine)(nil),             // 66: windlass.v1.LogLine
+	(v11.InstanceStatus)(0),         // 67: windlass.v1.InstanceStatus
 }
 var file_windlass_agent_v1_agent_proto_depIdxs = []int32{
 	7,  // 0: windlass.agent.v1.JoinRequest.agent:type_name -> windlass.agent.v1.AgentInfo
@@ -5172,11 +5263,11 @@ var file_windlass_agent_v1_agent_proto_depIdxs = []int32{
 	19, // 9: windlass.agent.v1.WatchResponse.bookmark:type_name -> windlass.agent.v1.Bookmark
 	28, // 10: windlass.agent.v1.WatchResponse.request:type_name -> windlass.agent.v1.Request
 	39, // 11: windlass.agent.v1.WatchResponse.go_away:type_name -> windlass.agent.v1.GoAway
-	58, // 12: windlass.agent.v1.WatchResponse.neighbours:type_name -> windlass.gateway.v1.Neighbours
-	59, // 13: windlass.agent.v1.Hello.lease_ttl:type_name -> google.protobuf.Duration
+	60, // 12: windlass.agent.v1.WatchResponse.neighbours:type_name -> windlass.gateway.v1.Neighbours
+	61, // 13: windlass.agent.v1.Hello.lease_ttl:type_name -> google.protobuf.Duration
 	14, // 14: windlass.agent.v1.Hello.limits:type_name -> windlass.agent.v1.ReportLimits
-	59, // 15: windlass.agent.v1.ReportLimits.min_interval:type_name -> google.protobuf.Duration
-	59, // 16: windlass.agent.v1.ReportLimits.pause:type_name -> google.protobuf.Duration
+	61, // 15: windlass.agent.v1.ReportLimits.min_interval:type_name -> google.protobuf.Duration
+	61, // 16: windlass.agent.v1.ReportLimits.pause:type_name -> google.protobuf.Duration
 	20, // 17: windlass.agent.v1.SnapshotItems.items:type_name -> windlass.agent.v1.Item
 	20, // 18: windlass.agent.v1.Delta.items:type_name -> windlass.agent.v1.Item
 	1,  // 19: windlass.agent.v1.Item.kind:type_name -> windlass.agent.v1.ItemKind
@@ -5184,62 +5275,64 @@ var file_windlass_agent_v1_agent_proto_depIdxs = []int32{
 	25, // 21: windlass.agent.v1.Item.routes:type_name -> windlass.agent.v1.Routes
 	2,  // 22: windlass.agent.v1.DeploymentState.action:type_name -> windlass.agent.v1.DeploymentState.Action
 	22, // 23: windlass.agent.v1.DeploymentState.deployment:type_name -> windlass.agent.v1.Deployment
-	60, // 24: windlass.agent.v1.Deployment.spec:type_name -> windlass.v1.DeploymentSpec
+	62, // 24: windlass.agent.v1.Deployment.spec:type_name -> windlass.v1.DeploymentSpec
 	24, // 25: windlass.agent.v1.Deployment.secrets:type_name -> windlass.agent.v1.SecretVersion
 	23, // 26: windlass.agent.v1.Deployment.role_templates:type_name -> windlass.agent.v1.RoleTemplate
-	61, // 27: windlass.agent.v1.Deployment.scaling:type_name -> windlass.v1.ScalingPolicy
+	63, // 27: windlass.agent.v1.Deployment.scaling:type_name -> windlass.v1.ScalingPolicy
 	27, // 28: windlass.agent.v1.Routes.targets:type_name -> windlass.agent.v1.RouteTarget
-	62, // 29: windlass.agent.v1.Routes.policy:type_name -> windlass.v1.RoutingPolicy
+	64, // 29: windlass.agent.v1.Routes.policy:type_name -> windlass.v1.RoutingPolicy
 	26, // 30: windlass.agent.v1.Routes.keys:type_name -> windlass.agent.v1.AppKey
 	29, // 31: windlass.agent.v1.Request.logs:type_name -> windlass.agent.v1.LogsRequest
 	30, // 32: windlass.agent.v1.Request.restart:type_name -> windlass.agent.v1.RestartRequest
 	35, // 33: windlass.agent.v1.Request.traffic:type_name -> windlass.agent.v1.TrafficRequest
 	31, // 34: windlass.agent.v1.Request.follow:type_name -> windlass.agent.v1.FollowRequest
 	32, // 35: windlass.agent.v1.FollowRequest.instances:type_name -> windlass.agent.v1.FollowedInstance
-	59, // 36: windlass.agent.v1.FollowRequest.wait:type_name -> google.protobuf.Duration
-	63, // 37: windlass.agent.v1.FollowedInstance.after:type_name -> windlass.v1.LogPosition
+	61, // 36: windlass.agent.v1.FollowRequest.wait:type_name -> google.protobuf.Duration
+	65, // 37: windlass.agent.v1.FollowedInstance.after:type_name -> windlass.v1.LogPosition
 	34, // 38: windlass.agent.v1.FollowResponse.logs:type_name -> windlass.agent.v1.InstanceLog
-	64, // 39: windlass.agent.v1.InstanceLog.lines:type_name -> windlass.v1.LogLine
-	63, // 40: windlass.agent.v1.InstanceLog.next:type_name -> windlass.v1.LogPosition
+	66, // 39: windlass.agent.v1.InstanceLog.lines:type_name -> windlass.v1.LogLine
+	65, // 40: windlass.agent.v1.InstanceLog.next:type_name -> windlass.v1.LogPosition
 	36, // 41: windlass.agent.v1.TrafficRequest.queries:type_name -> windlass.agent.v1.TrafficQuery
-	59, // 42: windlass.agent.v1.TrafficQuery.window:type_name -> google.protobuf.Duration
+	61, // 42: windlass.agent.v1.TrafficQuery.window:type_name -> google.protobuf.Duration
 	38, // 43: windlass.agent.v1.TrafficResponse.traffic:type_name -> windlass.agent.v1.Traffic
-	59, // 44: windlass.agent.v1.GoAway.retry_after:type_name -> google.protobuf.Duration
-	45, // 45: windlass.agent.v1.ReportRequest.applied:type_name -> windlass.agent.v1.AppliedState
-	46, // 46: windlass.agent.v1.ReportRequest.instances:type_name -> windlass.agent.v1.InstanceState
-	47, // 47: windlass.agent.v1.ReportRequest.rollups:type_name -> windlass.agent.v1.DeploymentRollup
-	49, // 48: windlass.agent.v1.ReportRequest.capacity:type_name -> windlass.agent.v1.Capacity
-	51, // 49: windlass.agent.v1.ReportRequest.quarantined:type_name -> windlass.agent.v1.QuarantinedKey
-	43, // 50: windlass.agent.v1.ReportRequest.notices:type_name -> windlass.agent.v1.Notice
+	61, // 44: windlass.agent.v1.GoAway.retry_after:type_name -> google.protobuf.Duration
+	46, // 45: windlass.agent.v1.ReportRequest.applied:type_name -> windlass.agent.v1.AppliedState
+	47, // 46: windlass.agent.v1.ReportRequest.instances:type_name -> windlass.agent.v1.InstanceState
+	48, // 47: windlass.agent.v1.ReportRequest.rollups:type_name -> windlass.agent.v1.DeploymentRollup
+	50, // 48: windlass.agent.v1.ReportRequest.capacity:type_name -> windlass.agent.v1.Capacity
+	52, // 49: windlass.agent.v1.ReportRequest.quarantined:type_name -> windlass.agent.v1.QuarantinedKey
+	44, // 50: windlass.agent.v1.ReportRequest.notices:type_name -> windlass.agent.v1.Notice
 	41, // 51: windlass.agent.v1.ReportRequest.loads:type_name -> windlass.agent.v1.LoadReport
 	42, // 52: windlass.agent.v1.LoadReport.deployments:type_name -> windlass.agent.v1.DeploymentLoad
-	57, // 53: windlass.agent.v1.DeploymentLoad.levels:type_name -> windlass.agent.v1.DeploymentLoad.LevelsEntry
-	3,  // 54: windlass.agent.v1.Notice.kind:type_name -> windlass.agent.v1.Notice.Kind
-	14, // 55: windlass.agent.v1.ReportResponse.limits:type_name -> windlass.agent.v1.ReportLimits
-	59, // 56: windlass.agent.v1.ReportResponse.lease_ttl:type_name -> google.protobuf.Duration
-	1,  // 57: windlass.agent.v1.AppliedState.kind:type_name -> windlass.agent.v1.ItemKind
-	4,  // 58: windlass.agent.v1.AppliedState.phase:type_name -> windlass.agent.v1.AppliedState.Phase
-	65, // 59: windlass.agent.v1.InstanceState.status:type_name -> windlass.v1.InstanceStatus
-	48, // 60: windlass.agent.v1.DeploymentRollup.roles:type_name -> windlass.agent.v1.RoleRollup
-	50, // 61: windlass.agent.v1.Capacity.gpus:type_name -> windlass.agent.v1.GpuPool
-	54, // 62: windlass.agent.v1.GetSecretsResponse.secrets:type_name -> windlass.agent.v1.SecretValue
-	5,  // 63: windlass.agent.v1.AgentService.Join:input_type -> windlass.agent.v1.JoinRequest
-	9,  // 64: windlass.agent.v1.AgentService.RenewCredential:input_type -> windlass.agent.v1.RenewCredentialRequest
-	11, // 65: windlass.agent.v1.AgentService.Watch:input_type -> windlass.agent.v1.WatchRequest
-	40, // 66: windlass.agent.v1.AgentService.Report:input_type -> windlass.agent.v1.ReportRequest
-	52, // 67: windlass.agent.v1.AgentService.GetSecrets:input_type -> windlass.agent.v1.GetSecretsRequest
-	55, // 68: windlass.agent.v1.AgentService.UploadLogs:input_type -> windlass.agent.v1.UploadLogsRequest
-	6,  // 69: windlass.agent.v1.AgentService.Join:output_type -> windlass.agent.v1.JoinResponse
-	10, // 70: windlass.agent.v1.AgentService.RenewCredential:output_type -> windlass.agent.v1.RenewCredentialResponse
-	12, // 71: windlass.agent.v1.AgentService.Watch:output_type -> windlass.agent.v1.WatchResponse
-	44, // 72: windlass.agent.v1.AgentService.Report:output_type -> windlass.agent.v1.ReportResponse
-	53, // 73: windlass.agent.v1.AgentService.GetSecrets:output_type -> windlass.agent.v1.GetSecretsResponse
-	56, // 74: windlass.agent.v1.AgentService.UploadLogs:output_type -> windlass.agent.v1.UploadLogsResponse
-	69, // [69:75] is the sub-list for method output_type
-	63, // [63:69] is the sub-list for method input_type
-	63, // [63:63] is the sub-list for extension type_name
-	63, // [63:63] is the sub-list for extension extendee
-	0,  // [0:63] is the sub-list for field type_name
+	58, // 53: windlass.agent.v1.DeploymentLoad.levels:type_name -> windlass.agent.v1.DeploymentLoad.LevelsEntry
+	43, // 54: windlass.agent.v1.DeploymentLoad.roles:type_name -> windlass.agent.v1.RoleLoad
+	59, // 55: windlass.agent.v1.RoleLoad.levels:type_name -> windlass.agent.v1.RoleLoad.LevelsEntry
+	3,  // 56: windlass.agent.v1.Notice.kind:type_name -> windlass.agent.v1.Notice.Kind
+	14, // 57: windlass.agent.v1.ReportResponse.limits:type_name -> windlass.agent.v1.ReportLimits
+	61, // 58: windlass.agent.v1.ReportResponse.lease_ttl:type_name -> google.protobuf.Duration
+	1,  // 59: windlass.agent.v1.AppliedState.kind:type_name -> windlass.agent.v1.ItemKind
+	4,  // 60: windlass.agent.v1.AppliedState.phase:type_name -> windlass.agent.v1.AppliedState.Phase
+	67, // 61: windlass.agent.v1.InstanceState.status:type_name -> windlass.v1.InstanceStatus
+	49, // 62: windlass.agent.v1.DeploymentRollup.roles:type_name -> windlass.agent.v1.RoleRollup
+	51, // 63: windlass.agent.v1.Capacity.gpus:type_name -> windlass.agent.v1.GpuPool
+	55, // 64: windlass.agent.v1.GetSecretsResponse.secrets:type_name -> windlass.agent.v1.SecretValue
+	5,  // 65: windlass.agent.v1.AgentService.Join:input_type -> windlass.agent.v1.JoinRequest
+	9,  // 66: windlass.agent.v1.AgentService.RenewCredential:input_type -> windlass.agent.v1.RenewCredentialRequest
+	11, // 67: windlass.agent.v1.AgentService.Watch:input_type -> windlass.agent.v1.WatchRequest
+	40, // 68: windlass.agent.v1.AgentService.Report:input_type -> windlass.agent.v1.ReportRequest
+	53, // 69: windlass.agent.v1.AgentService.GetSecrets:input_type -> windlass.agent.v1.GetSecretsRequest
+	56, // 70: windlass.agent.v1.AgentService.UploadLogs:input_type -> windlass.agent.v1.UploadLogsRequest
+	6,  // 71: windlass.agent.v1.AgentService.Join:output_type -> windlass.agent.v1.JoinResponse
+	10, // 72: windlass.agent.v1.AgentService.RenewCredential:output_type -> windlass.agent.v1.RenewCredentialResponse
+	12, // 73: windlass.agent.v1.AgentService.Watch:output_type -> windlass.agent.v1.WatchResponse
+	45, // 74: windlass.agent.v1.AgentService.Report:output_type -> windlass.agent.v1.ReportResponse
+	54, // 75: windlass.agent.v1.AgentService.GetSecrets:output_type -> windlass.agent.v1.GetSecretsResponse
+	57, // 76: windlass.agent.v1.AgentService.UploadLogs:output_type -> windlass.agent.v1.UploadLogsResponse
+	71, // [71:77] is the sub-list for method output_type
+	65, // [65:71] is the sub-list for method input_type
+	65, // [65:65] is the sub-list for extension type_name
+	65, // [65:65] is the sub-list for extension extendee
+	0,  // [0:65] is the sub-list for field type_name
 }
 
 func init() { file_windlass_agent_v1_agent_proto_init() }
@@ -5277,7 +5370,7 @@ func file_windlass_agent_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_agent_v1_agent_proto_rawDesc), len(file_windlass_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   53,
+			NumMessages:   55,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -607,14 +607,15 @@ export type ScaleRequest = Message<"windlass.v1.ScaleRequest"> & {
 
   /**
    * How long the replicas stay at this number before they follow the load again. Required for apps
-   * with an active ScalingPolicy, except with end_hold. Other apps must leave it out.
+   * with an active ScalingPolicy, except with end_hold. Other apps, and roles of a pool that the policy
+   * does not list, must leave it out.
    *
    * @generated from field: google.protobuf.Duration hold_for = 50;
    */
   holdFor?: Duration | undefined;
 
   /**
-   * Ends the hold. replicas is then ignored.
+   * Ends the hold, with role that of the role. replicas is then ignored.
    *
    * @generated from field: bool end_hold = 51;
    */
@@ -623,7 +624,8 @@ export type ScaleRequest = Message<"windlass.v1.ScaleRequest"> & {
   /**
    * The number of replicas that the caller read and decided on. If the region, or any region without
    * region, has another number by now, the call is refused with ABORTED and ERROR_REASON_CONFLICT.
-   * During a rollout, the number is that of both versions together. Absent: not compared.
+   * During a rollout, the number is that of both versions together. With role, it is that of the role's
+   * instances. Absent: not compared.
    *
    * @generated from field: optional int32 current_replicas = 52;
    */

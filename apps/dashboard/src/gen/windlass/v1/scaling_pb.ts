@@ -13,7 +13,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file windlass/v1/scaling.proto.
  */
 export const file_windlass_v1_scaling: GenFile = /*@__PURE__*/
-  fileDesc("Chl3aW5kbGFzcy92MS9zY2FsaW5nLnByb3RvEgt3aW5kbGFzcy52MSKHBQoNU2NhbGluZ1BvbGljeRIcCgNtaW4YASABKAVCCrpIBxoFGJBOKABIAIgBARIXCgNtYXgYAiABKAVCCrpIBxoFGJBOKAESIAoHaW5pdGlhbBgDIAEoBUIKukgHGgUYkE4oAEgBiAEBEjcKB21ldHJpY3MYBCADKAsyGi53aW5kbGFzcy52MS5TY2FsaW5nTWV0cmljQgq6SAeSAQQIARAIEiQKAnVwGAUgASgLMhgud2luZGxhc3MudjEuU2NhbGluZ1BhY2USJgoEZG93bhgGIAEoCzIYLndpbmRsYXNzLnYxLlNjYWxpbmdQYWNlEiYKBHplcm8YByABKAsyGC53aW5kbGFzcy52MS5TY2FsZVRvWmVybxI4CghzY2hlZHVsZRgIIAMoCzIcLndpbmRsYXNzLnYxLlNjYWxpbmdTY2hlZHVsZUIIukgFkgECECASNwoEbW9kZRgJIAEoDjIfLndpbmRsYXNzLnYxLlNjYWxpbmdQb2xpY3kuTW9kZUIIukgFggECEAESOQoJb3ZlcnJpZGVzGAogAygLMhwud2luZGxhc3MudjEuU2NhbGluZ092ZXJyaWRlQgi6SAWSAQIQICI+CgRNb2RlEhQKEE1PREVfVU5TUEVDSUZJRUQQABIPCgtNT0RFX0FDVElWRRABEg8KC01PREVfQURWSVNFEAI6bLpIaRpnCg9zY2FsaW5nLm1pbl9tYXgSKG1pbiBpcyBhYm92ZSBtYXg6IHNldCBtYXggdG8gbWluIG9yIG1vcmUaKihoYXModGhpcy5taW4pID8gdGhpcy5taW4gOiAxKSA8PSB0aGlzLm1heEIGCgRfbWluQgoKCF9pbml0aWFsIp4ECg1TY2FsaW5nTWV0cmljEjkKBHR5cGUYASABKA4yHy53aW5kbGFzcy52MS5TY2FsaW5nTWV0cmljLlR5cGVCCrpIB4IBBBABIAASGQoGdGFyZ2V0GAIgASgJQgm6SAZyBBABGCASEwoCdXAYAyABKAlCB7pIBHICGCASFQoEZG93bhgEIAEoCUIHukgEcgIYIBIrCgpwZXJjZW50aWxlGAUgASgBQhe6SBQSEhEAAAAAAABZQCkAAAAAAAAAABIXCgVxdWVyeRgGIAEoCUIIukgFcgMYgCASNwoEa2luZBgHIAEoDjIfLndpbmRsYXNzLnYxLlNjYWxpbmdNZXRyaWMuS2luZEIIukgFggECEAEizQEKBFR5cGUSFAoQVFlQRV9VTlNQRUNJRklFRBAAEhIKDlRZUEVfSU5fRkxJR0hUEAESHAoYVFlQRV9SRVFVRVNUU19QRVJfU0VDT05EEAISDgoKVFlQRV9RVUVVRRADEhEKDVRZUEVfS1ZfQ0FDSEUQBBIMCghUWVBFX0NQVRAFEg8KC1RZUEVfTUVNT1JZEAYSFAoQVFlQRV9GSVJTVF9UT0tFThAHEhAKDFRZUEVfTEFURU5DWRAIEhMKD1RZUEVfUFJPTUVUSEVVUxAJIjwKBEtpbmQSFAoQS0lORF9VTlNQRUNJRklFRBAAEg4KCktJTkRfVE9UQUwQARIOCgpLSU5EX0xFVkVMEAIisgEKC1NjYWxpbmdQYWNlEjgKBndpbmRvdxgBIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkINukgKqgEHIgMIkBwyABIwCgRzdGVwGAIgASgJQiK6SB9yHTIbXihbMC05XXsxLDV9fFswLTldezEsNH0lKT8kEjcKBWV2ZXJ5GAMgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQg26SAqqAQciAwiQHDIAImYKC1NjYWxlVG9aZXJvEjoKBWFmdGVyGAEgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQhC6SA2qAQoiBAiA9SQyAggKEhsKB3dha2VfdG8YAiABKAVCCrpIBxoFGJBOKAAivAIKD1NjYWxpbmdTY2hlZHVsZRIYCgRjcm9uGAEgASgJQgq6SAdyBRABGIABEhoKCXRpbWVfem9uZRgCIAEoCUIHukgEcgIYQBI5CgNmb3IYAyABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb25CEbpIDqoBCyIFCICKig8yAgg8EhwKA21pbhgEIAEoBUIKukgHGgUYkE4oAEgAiAEBEhwKA21heBgFIAEoBUIKukgHGgUYkE4oAUgBiAEBOmy6SGkaZwoQc2NhbGluZy5zY2hlZHVsZRIzc2V0IG1pbiwgb3IgbWF4LCBvciBib3RoOiB0aGUgZW50cnkgY2hhbmdlcyBub3RoaW5nGh5oYXModGhpcy5taW4pIHx8IGhhcyh0aGlzLm1heClCBgoEX21pbkIGCgRfbWF4IuUBCg9TY2FsaW5nT3ZlcnJpZGUSRAoHcmVnaW9ucxgBIAMoCUIzukgwkgEtCAEQIBgBIiVyIzIhXlthLXpdKFstYS16MC05XXswLDYxfVthLXowLTldKT8kEhwKA21pbhgCIAEoBUIKukgHGgUYkE4oAEgAiAEBEhwKA21heBgDIAEoBUIKukgHGgUYkE4oAUgBiAEBEiAKB2luaXRpYWwYBCABKAVCCrpIBxoFGJBOKABIAogBARISCgpyZWdpb25faWRzGAUgAygJQgYKBF9taW5CBgoEX21heEIKCghfaW5pdGlhbCJLCgtTY2FsaW5nSG9sZBIOCgZyZWdpb24YASABKAkSEAoIcmVwbGljYXMYAiABKAUSDQoFdW50aWwYAyABKAMSCwoDd2hvGAQgASgJIiwKEUdldFNjYWxpbmdSZXF1ZXN0EhcKA2FwcBgBIAEoCUIKukgHcgUQARiAAiKWAQoSR2V0U2NhbGluZ1Jlc3BvbnNlEioKBnBvbGljeRgBIAEoCzIaLndpbmRsYXNzLnYxLlNjYWxpbmdQb2xpY3kSKwoHcmVnaW9ucxgCIAMoCzIaLndpbmRsYXNzLnYxLlJlZ2lvblNjYWxpbmcSJwoFaG9sZHMYAyADKAsyGC53aW5kbGFzcy52MS5TY2FsaW5nSG9sZCLtAQoNUmVnaW9uU2NhbGluZxIOCgZyZWdpb24YASABKAkSCgoCYXQYAiABKAMSEAoIcmVwbGljYXMYAyABKAUSDgoGd2FudGVkGAQgASgFEhEKCXVubGltaXRlZBgFIAEoBRImCgV3YW50cxgGIAMoCzIXLndpbmRsYXNzLnYxLk1ldHJpY1dhbnQSDQoFbGltaXQYByABKAkSCwoDd2h5GAggASgJEgwKBG5leHQYCSABKAMSCwoDbWluGAogASgFEgsKA21heBgLIAEoBRINCgVyZWFkeRgMIAEoBRIQCghzdGFydGluZxgNIAEoBSKQAQoKTWV0cmljV2FudBIqCgZtZXRyaWMYASABKAsyGi53aW5kbGFzcy52MS5TY2FsaW5nTWV0cmljEhIKBXZhbHVlGAIgASgBSACIAQESEAoIcmVwbGljYXMYAyABKAUSFQoNbWlzc2luZ19zaW5jZRgEIAEoAxIPCgdwcm9ibGVtGAUgASgJQggKBl92YWx1ZTJkCg5TY2FsaW5nU2VydmljZRJSCgpHZXRTY2FsaW5nEh4ud2luZGxhc3MudjEuR2V0U2NhbGluZ1JlcXVlc3QaHy53aW5kbGFzcy52MS5HZXRTY2FsaW5nUmVzcG9uc2UiA5ACAWIGcHJvdG8z", [file_buf_validate_validate, file_google_protobuf_duration]);
+  fileDesc("Chl3aW5kbGFzcy92MS9zY2FsaW5nLnByb3RvEgt3aW5kbGFzcy52MSLSBQoNU2NhbGluZ1BvbGljeRIcCgNtaW4YASABKAVCCrpIBxoFGJBOKABIAIgBARIXCgNtYXgYAiABKAVCCrpIBxoFGJBOKAASIAoHaW5pdGlhbBgDIAEoBUIKukgHGgUYkE4oAEgBiAEBEjUKB21ldHJpY3MYBCADKAsyGi53aW5kbGFzcy52MS5TY2FsaW5nTWV0cmljQgi6SAWSAQIQCBIkCgJ1cBgFIAEoCzIYLndpbmRsYXNzLnYxLlNjYWxpbmdQYWNlEiYKBGRvd24YBiABKAsyGC53aW5kbGFzcy52MS5TY2FsaW5nUGFjZRImCgR6ZXJvGAcgASgLMhgud2luZGxhc3MudjEuU2NhbGVUb1plcm8SOAoIc2NoZWR1bGUYCCADKAsyHC53aW5kbGFzcy52MS5TY2FsaW5nU2NoZWR1bGVCCLpIBZIBAhAgEjcKBG1vZGUYCSABKA4yHy53aW5kbGFzcy52MS5TY2FsaW5nUG9saWN5Lk1vZGVCCLpIBYIBAhABEjkKCW92ZXJyaWRlcxgKIAMoCzIcLndpbmRsYXNzLnYxLlNjYWxpbmdPdmVycmlkZUIIukgFkgECECASMQoFcm9sZXMYCyADKAsyGC53aW5kbGFzcy52MS5Sb2xlU2NhbGluZ0IIukgFkgECEAgiPgoETW9kZRIUChBNT0RFX1VOU1BFQ0lGSUVEEAASDwoLTU9ERV9BQ1RJVkUQARIPCgtNT0RFX0FEVklTRRACOoUBukiBARp/Cg9zY2FsaW5nLm1pbl9tYXgSKG1pbiBpcyBhYm92ZSBtYXg6IHNldCBtYXggdG8gbWluIG9yIG1vcmUaQnNpemUodGhpcy5yb2xlcykgPiAwIHx8IChoYXModGhpcy5taW4pID8gdGhpcy5taW4gOiAxKSA8PSB0aGlzLm1heEIGCgRfbWluQgoKCF9pbml0aWFsIrkDCgtSb2xlU2NhbGluZxIXCgRyb2xlGAEgASgJQgm6SAZyBBABGD8SHAoDbWluGAIgASgFQgq6SAcaBRiAAigBSACIAQESFwoDbWF4GAMgASgFQgq6SAcaBRiAAigBEiAKB2luaXRpYWwYBCABKAVCCrpIBxoFGIACKAFIAYgBARI1CgdtZXRyaWNzGAUgAygLMhoud2luZGxhc3MudjEuU2NhbGluZ01ldHJpY0IIukgFkgECEAgSJAoCdXAYBiABKAsyGC53aW5kbGFzcy52MS5TY2FsaW5nUGFjZRImCgRkb3duGAcgASgLMhgud2luZGxhc3MudjEuU2NhbGluZ1BhY2USOAoIc2NoZWR1bGUYCCADKAsyHC53aW5kbGFzcy52MS5TY2FsaW5nU2NoZWR1bGVCCLpIBZIBAhAgEjkKCW92ZXJyaWRlcxgJIAMoCzIcLndpbmRsYXNzLnYxLlNjYWxpbmdPdmVycmlkZUIIukgFkgECECASKgoGY291cGxlGAogASgLMhoud2luZGxhc3MudjEuU2NhbGluZ0NvdXBsZUIGCgRfbWluQgoKCF9pbml0aWFsIkMKDVNjYWxpbmdDb3VwbGUSFwoEcm9sZRgBIAEoCUIJukgGcgQQARg/EhkKBXJhdGlvGAIgAygBQgq6SAeSAQQIAhACIp4ECg1TY2FsaW5nTWV0cmljEjkKBHR5cGUYASABKA4yHy53aW5kbGFzcy52MS5TY2FsaW5nTWV0cmljLlR5cGVCCrpIB4IBBBABIAASGQoGdGFyZ2V0GAIgASgJQgm6SAZyBBABGCASEwoCdXAYAyABKAlCB7pIBHICGCASFQoEZG93bhgEIAEoCUIHukgEcgIYIBIrCgpwZXJjZW50aWxlGAUgASgBQhe6SBQSEhEAAAAAAABZQCkAAAAAAAAAABIXCgVxdWVyeRgGIAEoCUIIukgFcgMYgCASNwoEa2luZBgHIAEoDjIfLndpbmRsYXNzLnYxLlNjYWxpbmdNZXRyaWMuS2luZEIIukgFggECEAEizQEKBFR5cGUSFAoQVFlQRV9VTlNQRUNJRklFRBAAEhIKDlRZUEVfSU5fRkxJR0hUEAESHAoYVFlQRV9SRVFVRVNUU19QRVJfU0VDT05EEAISDgoKVFlQRV9RVUVVRRADEhEKDVRZUEVfS1ZfQ0FDSEUQBBIMCghUWVBFX0NQVRAFEg8KC1RZUEVfTUVNT1JZEAYSFAoQVFlQRV9GSVJTVF9UT0tFThAHEhAKDFRZUEVfTEFURU5DWRAIEhMKD1RZUEVfUFJPTUVUSEVVUxAJIjwKBEtpbmQSFAoQS0lORF9VTlNQRUNJRklFRBAAEg4KCktJTkRfVE9UQUwQARIOCgpLSU5EX0xFVkVMEAIisgEKC1NjYWxpbmdQYWNlEjgKBndpbmRvdxgBIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkINukgKqgEHIgMIkBwyABIwCgRzdGVwGAIgASgJQiK6SB9yHTIbXihbMC05XXsxLDV9fFswLTldezEsNH0lKT8kEjcKBWV2ZXJ5GAMgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQg26SAqqAQciAwiQHDIAImYKC1NjYWxlVG9aZXJvEjoKBWFmdGVyGAEgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQhC6SA2qAQoiBAiA9SQyAggKEhsKB3dha2VfdG8YAiABKAVCCrpIBxoFGJBOKAAivAIKD1NjYWxpbmdTY2hlZHVsZRIYCgRjcm9uGAEgASgJQgq6SAdyBRABGIABEhoKCXRpbWVfem9uZRgCIAEoCUIHukgEcgIYQBI5CgNmb3IYAyABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb25CEbpIDqoBCyIFCICKig8yAgg8EhwKA21pbhgEIAEoBUIKukgHGgUYkE4oAEgAiAEBEhwKA21heBgFIAEoBUIKukgHGgUYkE4oAUgBiAEBOmy6SGkaZwoQc2NhbGluZy5zY2hlZHVsZRIzc2V0IG1pbiwgb3IgbWF4LCBvciBib3RoOiB0aGUgZW50cnkgY2hhbmdlcyBub3RoaW5nGh5oYXModGhpcy5taW4pIHx8IGhhcyh0aGlzLm1heClCBgoEX21pbkIGCgRfbWF4IuUBCg9TY2FsaW5nT3ZlcnJpZGUSRAoHcmVnaW9ucxgBIAMoCUIzukgwkgEtCAEQIBgBIiVyIzIhXlthLXpdKFstYS16MC05XXswLDYxfVthLXowLTldKT8kEhwKA21pbhgCIAEoBUIKukgHGgUYkE4oAEgAiAEBEhwKA21heBgDIAEoBUIKukgHGgUYkE4oAUgBiAEBEiAKB2luaXRpYWwYBCABKAVCCrpIBxoFGJBOKABIAogBARISCgpyZWdpb25faWRzGAUgAygJQgYKBF9taW5CBgoEX21heEIKCghfaW5pdGlhbCJZCgtTY2FsaW5nSG9sZBIOCgZyZWdpb24YASABKAkSEAoIcmVwbGljYXMYAiABKAUSDQoFdW50aWwYAyABKAMSCwoDd2hvGAQgASgJEgwKBHJvbGUYBSABKAkiLAoRR2V0U2NhbGluZ1JlcXVlc3QSFwoDYXBwGAEgASgJQgq6SAdyBRABGIACIpYBChJHZXRTY2FsaW5nUmVzcG9uc2USKgoGcG9saWN5GAEgASgLMhoud2luZGxhc3MudjEuU2NhbGluZ1BvbGljeRIrCgdyZWdpb25zGAIgAygLMhoud2luZGxhc3MudjEuUmVnaW9uU2NhbGluZxInCgVob2xkcxgDIAMoCzIYLndpbmRsYXNzLnYxLlNjYWxpbmdIb2xkIqYCCg1SZWdpb25TY2FsaW5nEg4KBnJlZ2lvbhgBIAEoCRIKCgJhdBgCIAEoAxIQCghyZXBsaWNhcxgDIAEoBRIOCgZ3YW50ZWQYBCABKAUSEQoJdW5saW1pdGVkGAUgASgFEiYKBXdhbnRzGAYgAygLMhcud2luZGxhc3MudjEuTWV0cmljV2FudBINCgVsaW1pdBgHIAEoCRILCgN3aHkYCCABKAkSDAoEbmV4dBgJIAEoAxILCgNtaW4YCiABKAUSCwoDbWF4GAsgASgFEg0KBXJlYWR5GAwgASgFEhAKCHN0YXJ0aW5nGA0gASgFEgwKBHJvbGUYDiABKAkSKQoFcm9sZXMYDyADKAsyGi53aW5kbGFzcy52MS5SZWdpb25TY2FsaW5nIpABCgpNZXRyaWNXYW50EioKBm1ldHJpYxgBIAEoCzIaLndpbmRsYXNzLnYxLlNjYWxpbmdNZXRyaWMSEgoFdmFsdWUYAiABKAFIAIgBARIQCghyZXBsaWNhcxgDIAEoBRIVCg1taXNzaW5nX3NpbmNlGAQgASgDEg8KB3Byb2JsZW0YBSABKAlCCAoGX3ZhbHVlMmQKDlNjYWxpbmdTZXJ2aWNlElIKCkdldFNjYWxpbmcSHi53aW5kbGFzcy52MS5HZXRTY2FsaW5nUmVxdWVzdBofLndpbmRsYXNzLnYxLkdldFNjYWxpbmdSZXNwb25zZSIDkAIBYgZwcm90bzM", [file_buf_validate_validate, file_google_protobuf_duration]);
 
 /**
  * ScalingPolicy makes the number of replicas follow the load, in each region of an app separately.
@@ -36,7 +36,7 @@ export type ScalingPolicy = Message<"windlass.v1.ScalingPolicy"> & {
   min?: number | undefined;
 
   /**
-   * Maximum of replicas in a region.
+   * Maximum of replicas in a region. Required without roles.
    *
    * @generated from field: int32 max = 2;
    */
@@ -50,6 +50,8 @@ export type ScalingPolicy = Message<"windlass.v1.ScalingPolicy"> & {
   initial?: number | undefined;
 
   /**
+   * Required without roles.
+   *
    * @generated from field: repeated windlass.v1.ScalingMetric metrics = 4;
    */
   metrics: ScalingMetric[];
@@ -96,6 +98,14 @@ export type ScalingPolicy = Message<"windlass.v1.ScalingPolicy"> & {
    * @generated from field: repeated windlass.v1.ScalingOverride overrides = 10;
    */
   overrides: ScalingOverride[];
+
+  /**
+   * How the roles of an app with LAYOUT_POOLED follow the load, each for itself. Such an app must set
+   * this, and no other field but mode. Roles that are not listed keep their instances.
+   *
+   * @generated from field: repeated windlass.v1.RoleScaling roles = 11;
+   */
+  roles: RoleScaling[];
 };
 
 /**
@@ -134,6 +144,115 @@ export enum ScalingPolicy_Mode {
  */
 export const ScalingPolicy_ModeSchema: GenEnum<ScalingPolicy_Mode> = /*@__PURE__*/
   enumDesc(file_windlass_v1_scaling, 0, 0);
+
+/**
+ * RoleScaling makes the instances of one role of a pool follow the load. What gateways measure
+ * (IN_FLIGHT, REQUESTS_PER_SECOND, FIRST_TOKEN, LATENCY) is of the whole pool in the region, and a
+ * target is for one instance of the role. KV_CACHE, CPU, MEMORY and the queues of engines are of the
+ * role's instances alone.
+ *
+ * @generated from message windlass.v1.RoleScaling
+ */
+export type RoleScaling = Message<"windlass.v1.RoleScaling"> & {
+  /**
+   * Name of a role of the spec. The spec must not set its instances.
+   *
+   * @generated from field: string role = 1;
+   */
+  role: string;
+
+  /**
+   * Minimum of instances in a region. Default 1.
+   *
+   * @generated from field: optional int32 min = 2;
+   */
+  min?: number | undefined;
+
+  /**
+   * Maximum of instances in a region.
+   *
+   * @generated from field: int32 max = 3;
+   */
+  max: number;
+
+  /**
+   * Instances with which the role of a new app begins in a region. Default: min.
+   *
+   * @generated from field: optional int32 initial = 4;
+   */
+  initial?: number | undefined;
+
+  /**
+   * May be empty if the role is coupled to another one: its instances then follow that role alone.
+   *
+   * @generated from field: repeated windlass.v1.ScalingMetric metrics = 5;
+   */
+  metrics: ScalingMetric[];
+
+  /**
+   * @generated from field: windlass.v1.ScalingPace up = 6;
+   */
+  up?: ScalingPace | undefined;
+
+  /**
+   * @generated from field: windlass.v1.ScalingPace down = 7;
+   */
+  down?: ScalingPace | undefined;
+
+  /**
+   * @generated from field: repeated windlass.v1.ScalingSchedule schedule = 8;
+   */
+  schedule: ScalingSchedule[];
+
+  /**
+   * Different bounds for some regions. Must not set initial.
+   *
+   * @generated from field: repeated windlass.v1.ScalingOverride overrides = 9;
+   */
+  overrides: ScalingOverride[];
+
+  /**
+   * @generated from field: windlass.v1.ScalingCouple couple = 10;
+   */
+  couple?: ScalingCouple | undefined;
+};
+
+/**
+ * Describes the message windlass.v1.RoleScaling.
+ * Use `create(RoleScalingSchema)` to create a new message.
+ */
+export const RoleScalingSchema: GenMessage<RoleScaling> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_scaling, 1);
+
+/**
+ * ScalingCouple bounds the ratio of a role's instances to those of another role. If the ratio is too
+ * low, this role gets more instances, and if it is too high, the other one does. Neither loses any
+ * because of it. The maximum of a role, its quota and a hold win over the ratio.
+ *
+ * @generated from message windlass.v1.ScalingCouple
+ */
+export type ScalingCouple = Message<"windlass.v1.ScalingCouple"> & {
+  /**
+   * A role that has an entry in roles as well. Couples must not form a circle.
+   *
+   * @generated from field: string role = 1;
+   */
+  role: string;
+
+  /**
+   * Lowest and highest number of instances of this role for each instance of the other one: [0.5, 4].
+   *
+   * @generated from field: repeated double ratio = 2;
+   */
+  ratio: number[];
+};
+
+/**
+ * Describes the message windlass.v1.ScalingCouple.
+ * Use `create(ScalingCoupleSchema)` to create a new message.
+ */
+export const ScalingCoupleSchema: GenMessage<ScalingCouple> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_scaling, 2);
 
 /**
  * @generated from message windlass.v1.ScalingMetric
@@ -196,7 +315,7 @@ export type ScalingMetric = Message<"windlass.v1.ScalingMetric"> & {
  * Use `create(ScalingMetricSchema)` to create a new message.
  */
 export const ScalingMetricSchema: GenMessage<ScalingMetric> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_scaling, 1);
+  messageDesc(file_windlass_v1_scaling, 3);
 
 /**
  * @generated from enum windlass.v1.ScalingMetric.Type
@@ -275,7 +394,7 @@ export enum ScalingMetric_Type {
  * Describes the enum windlass.v1.ScalingMetric.Type.
  */
 export const ScalingMetric_TypeSchema: GenEnum<ScalingMetric_Type> = /*@__PURE__*/
-  enumDesc(file_windlass_v1_scaling, 1, 0);
+  enumDesc(file_windlass_v1_scaling, 3, 0);
 
 /**
  * Meaning of the query's result.
@@ -309,7 +428,7 @@ export enum ScalingMetric_Kind {
  * Describes the enum windlass.v1.ScalingMetric.Kind.
  */
 export const ScalingMetric_KindSchema: GenEnum<ScalingMetric_Kind> = /*@__PURE__*/
-  enumDesc(file_windlass_v1_scaling, 1, 1);
+  enumDesc(file_windlass_v1_scaling, 3, 1);
 
 /**
  * @generated from message windlass.v1.ScalingPace
@@ -340,7 +459,7 @@ export type ScalingPace = Message<"windlass.v1.ScalingPace"> & {
  * Use `create(ScalingPaceSchema)` to create a new message.
  */
 export const ScalingPaceSchema: GenMessage<ScalingPace> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_scaling, 2);
+  messageDesc(file_windlass_v1_scaling, 4);
 
 /**
  * @generated from message windlass.v1.ScaleToZero
@@ -367,7 +486,7 @@ export type ScaleToZero = Message<"windlass.v1.ScaleToZero"> & {
  * Use `create(ScaleToZeroSchema)` to create a new message.
  */
 export const ScaleToZeroSchema: GenMessage<ScaleToZero> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_scaling, 3);
+  messageDesc(file_windlass_v1_scaling, 5);
 
 /**
  * ScalingSchedule changes min and max at certain times. If several entries overlap, the one that
@@ -413,7 +532,7 @@ export type ScalingSchedule = Message<"windlass.v1.ScalingSchedule"> & {
  * Use `create(ScalingScheduleSchema)` to create a new message.
  */
 export const ScalingScheduleSchema: GenMessage<ScalingSchedule> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_scaling, 4);
+  messageDesc(file_windlass_v1_scaling, 6);
 
 /**
  * ScalingOverride replaces fields of the policy in some regions of the app.
@@ -454,7 +573,7 @@ export type ScalingOverride = Message<"windlass.v1.ScalingOverride"> & {
  * Use `create(ScalingOverrideSchema)` to create a new message.
  */
 export const ScalingOverrideSchema: GenMessage<ScalingOverride> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_scaling, 5);
+  messageDesc(file_windlass_v1_scaling, 7);
 
 /**
  * ScalingHold keeps the number of replicas that a person set, until its end.
@@ -485,6 +604,13 @@ export type ScalingHold = Message<"windlass.v1.ScalingHold"> & {
    * @generated from field: string who = 4;
    */
   who: string;
+
+  /**
+   * Role of a pool whose instances it keeps. replicas is then their number.
+   *
+   * @generated from field: string role = 5;
+   */
+  role: string;
 };
 
 /**
@@ -492,7 +618,7 @@ export type ScalingHold = Message<"windlass.v1.ScalingHold"> & {
  * Use `create(ScalingHoldSchema)` to create a new message.
  */
 export const ScalingHoldSchema: GenMessage<ScalingHold> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_scaling, 6);
+  messageDesc(file_windlass_v1_scaling, 8);
 
 /**
  * @generated from message windlass.v1.GetScalingRequest
@@ -509,7 +635,7 @@ export type GetScalingRequest = Message<"windlass.v1.GetScalingRequest"> & {
  * Use `create(GetScalingRequestSchema)` to create a new message.
  */
 export const GetScalingRequestSchema: GenMessage<GetScalingRequest> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_scaling, 7);
+  messageDesc(file_windlass_v1_scaling, 9);
 
 /**
  * @generated from message windlass.v1.GetScalingResponse
@@ -523,6 +649,8 @@ export type GetScalingResponse = Message<"windlass.v1.GetScalingResponse"> & {
   policy?: ScalingPolicy | undefined;
 
   /**
+   * One entry for each region, or for each role of a pool in each region.
+   *
    * @generated from field: repeated windlass.v1.RegionScaling regions = 2;
    */
   regions: RegionScaling[];
@@ -538,7 +666,7 @@ export type GetScalingResponse = Message<"windlass.v1.GetScalingResponse"> & {
  * Use `create(GetScalingResponseSchema)` to create a new message.
  */
 export const GetScalingResponseSchema: GenMessage<GetScalingResponse> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_scaling, 8);
+  messageDesc(file_windlass_v1_scaling, 10);
 
 /**
  * RegionScaling is the newest decision in a region. If the control plane process with the region's
@@ -626,6 +754,21 @@ export type RegionScaling = Message<"windlass.v1.RegionScaling"> & {
    * @generated from field: int32 starting = 13;
    */
   starting: number;
+
+  /**
+   * Role of a pool that the decision is about: replicas are then its instances. Empty: the app.
+   *
+   * @generated from field: string role = 14;
+   */
+  role: string;
+
+  /**
+   * Decisions for the roles of a pool, in processes of the control plane. GetScalingResponse has each
+   * of them as an entry of regions instead.
+   *
+   * @generated from field: repeated windlass.v1.RegionScaling roles = 15;
+   */
+  roles: RegionScaling[];
 };
 
 /**
@@ -633,7 +776,7 @@ export type RegionScaling = Message<"windlass.v1.RegionScaling"> & {
  * Use `create(RegionScalingSchema)` to create a new message.
  */
 export const RegionScalingSchema: GenMessage<RegionScaling> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_scaling, 9);
+  messageDesc(file_windlass_v1_scaling, 11);
 
 /**
  * MetricWant is the number of replicas that one metric asks for.
@@ -679,7 +822,7 @@ export type MetricWant = Message<"windlass.v1.MetricWant"> & {
  * Use `create(MetricWantSchema)` to create a new message.
  */
 export const MetricWantSchema: GenMessage<MetricWant> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_scaling, 10);
+  messageDesc(file_windlass_v1_scaling, 12);
 
 /**
  * ScalingService shows how apps with a ScalingPolicy scale. AppService.Scale can hold their
