@@ -45,7 +45,13 @@ func deploymentChanged(a, b *agentv1.DeploymentLoad) bool {
 	return a.DeploymentId != b.DeploymentId || a.Ready != b.Ready || a.Starting != b.Starting ||
 		differ(a.InFlight, b.InFlight) || differ(a.Rate, b.Rate) ||
 		!maps.EqualFunc(a.Levels, b.Levels, func(x, y float64) bool { return !exceedsTolerance(x, y) }) ||
-		timesChanged(a.FirstToken, b.FirstToken) || timesChanged(a.Latency, b.Latency)
+		timesChanged(a.FirstToken, b.FirstToken) || timesChanged(a.Latency, b.Latency) ||
+		!slices.EqualFunc(a.Roles, b.Roles, func(x, y *agentv1.RoleLoad) bool { return !roleChanged(x, y) })
+}
+
+func roleChanged(a, b *agentv1.RoleLoad) bool {
+	return a.Role != b.Role || a.Ready != b.Ready || a.Starting != b.Starting ||
+		!maps.EqualFunc(a.Levels, b.Levels, func(x, y float64) bool { return !exceedsTolerance(x, y) })
 }
 
 // differ reports whether a figure changed by more than the tolerance, or became known or unknown.

@@ -184,6 +184,11 @@ func wantsOf(d *agentv1.Deployment) wants {
 	for _, m := range d.GetScaling().GetMetrics() {
 		out[m.Type] = true
 	}
+	for _, r := range d.GetScaling().GetRoles() {
+		for _, m := range r.Metrics {
+			out[m.Type] = true
+		}
+	}
 	return out
 }
 
@@ -281,35 +286,77 @@ func (c *Collector) deploymentLoad(d *agentv1.Deployment, instances []runtime.In
 			}
 		}
 	}
-	level := func(name string, of func(instanceID string) (float64, bool)) {
-		if runtime.HasRoles(d.GetSpec()) {
-			return // a mean over instances that do different work has no meaning
+	m := measured{wants: w, used: used, signals: signals}
+	switch {
+	case runtime.IsPooled(d.GetSpec()):
+		for _, role := range runtime.Roles(d.GetSpec()) {
+			out.Roles = append(out.Roles, roleLoad(role, instances, m))
 		}
-		if v, ok := meanOverReady(instances, of); ok {
-			if out.Levels == nil {
-				out.Levels = map[string]float64{}
+	case !runtime.HasRoles(d.GetSpec()): // a mean over instances that do different work has no meaning
+		out.Levels = m.levels(instances, d.GetSpec().GetResources())
+	}
+	return out
+}
+
+// roleLoad returns the load of the instances of one role of a pool.
+func roleLoad(role runtime.Role, instances []runtime.Instance, m measured) *agentv1.RoleLoad {
+	out := &agentv1.RoleLoad{Role: role.Name}
+	var own []runtime.Instance
+	for n := range instances {
+		i := &instances[n]
+		if i.Role != role.Name {
+			continue
+		}
+		own = append(own, *i)
+		switch i.Status {
+		case windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING, windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED:
+		case windlassv1.InstanceStatus_INSTANCE_STATUS_READY:
+			out.Ready++
+		default:
+			if !i.Doomed {
+				out.Starting++
 			}
-			out.Levels[name] = v
 		}
 	}
-	asks := d.GetSpec().GetResources()
-	if w[windlassv1.ScalingMetric_TYPE_CPU] && asks.GetCpuMillicores() > 0 {
+	out.Levels = m.levels(own, role.Resources)
+	return out
+}
+
+// measured is what was measured at instances, by their ids.
+type measured struct {
+	wants   wants
+	used    map[string]runtime.Usage
+	signals map[string]scrape.Signals
+}
+
+// levels returns the means over the ready instances, by the names of DeploymentLoad.levels; nil if none is known. asks
+// is what each of them requests.
+func (m measured) levels(instances []runtime.Instance, asks *windlassv1.Resources) (out map[string]float64) {
+	level := func(name string, of func(instanceID string) (float64, bool)) {
+		if v, ok := meanOverReady(instances, of); ok {
+			if out == nil {
+				out = map[string]float64{}
+			}
+			out[name] = v
+		}
+	}
+	if m.wants[windlassv1.ScalingMetric_TYPE_CPU] && asks.GetCpuMillicores() > 0 {
 		level("cpu", func(id string) (float64, bool) {
-			u, ok := used[id]
+			u, ok := m.used[id]
 			return 100 * u.CPUMillicores / float64(asks.CpuMillicores), ok && u.HasCPU
 		})
 	}
-	if w[windlassv1.ScalingMetric_TYPE_MEMORY] && asks.GetMemoryMib() > 0 {
+	if m.wants[windlassv1.ScalingMetric_TYPE_MEMORY] && asks.GetMemoryMib() > 0 {
 		level("memory", func(id string) (float64, bool) {
-			u, ok := used[id]
+			u, ok := m.used[id]
 			return 100 * float64(u.MemoryBytes) / float64(int64(asks.MemoryMib)<<20), ok
 		})
 	}
-	if w[windlassv1.ScalingMetric_TYPE_QUEUE] {
-		level("queue", func(id string) (float64, bool) { v, ok := signals[id][scrape.Queue]; return v, ok })
+	if m.wants[windlassv1.ScalingMetric_TYPE_QUEUE] {
+		level("queue", func(id string) (float64, bool) { v, ok := m.signals[id][scrape.Queue]; return v, ok })
 	}
-	if w[windlassv1.ScalingMetric_TYPE_KV_CACHE] {
-		level("kvCache", func(id string) (float64, bool) { v, ok := signals[id][scrape.Cache]; return v, ok })
+	if m.wants[windlassv1.ScalingMetric_TYPE_KV_CACHE] {
+		level("kvCache", func(id string) (float64, bool) { v, ok := m.signals[id][scrape.Cache]; return v, ok })
 	}
 	return out
 }
