@@ -164,13 +164,19 @@ func Of(spec *windlassv1.DeploymentSpec, replicas int32) (instances, gpus int64)
 		return int64(replicas), int64(replicas) * int64(spec.GetResources().GetGpu().GetCount())
 	}
 	for _, r := range spec.GetRoles() {
-		resources := r.GetResources()
-		if resources == nil {
-			resources = spec.GetResources()
-		}
-		n := int64(model.InstancesOf(spec, r, replicas)) * int64(model.HostsOf(r))
-		instances += n
-		gpus += n * int64(resources.GetGpu().GetCount())
+		n, one := int64(model.InstancesOf(spec, r, replicas)), CostOfRole(spec, r)
+		instances += n * one.Instances
+		gpus += n * one.GPUs
 	}
 	return instances, gpus
+}
+
+// CostOfRole returns what one instance of a role of the spec takes.
+func CostOfRole(spec *windlassv1.DeploymentSpec, r *windlassv1.RoleSpec) model.RoleCost {
+	resources := r.GetResources()
+	if resources == nil {
+		resources = spec.GetResources()
+	}
+	hosts := int64(model.HostsOf(r))
+	return model.RoleCost{Instances: hosts, GPUs: hosts * int64(resources.GetGpu().GetCount())}
 }

@@ -41,6 +41,11 @@ func (a *server) canMeasure(p *windlassv1.RolloutPolicy, field string) error {
 
 // canScaleBy fails for a metric that this control plane cannot measure.
 func (a *server) canScaleBy(p *windlassv1.ScalingPolicy, field string) error {
+	for i, r := range p.GetRoles() {
+		if err := a.canScaleBy(&windlassv1.ScalingPolicy{Metrics: r.GetMetrics()}, fmt.Sprintf("%s.roles[%d]", field, i)); err != nil {
+			return err
+		}
+	}
 	for i, m := range p.GetMetrics() {
 		if m.GetType() == windlassv1.ScalingMetric_TYPE_PROMETHEUS && !a.cfg.ReadsMetrics {
 			return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{

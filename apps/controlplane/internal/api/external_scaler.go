@@ -180,13 +180,20 @@ func (a externalScaler) admitByMessage(ctx context.Context, procedure string, re
 type trigger struct {
 	app        model.App
 	region     model.Region
+	role       string // empty: the app
 	metric     scaling.Metric
 	target     float64
 	activation float64
 }
 
 // name is the metric's name for KEDA, in lower case because Kubernetes has it in URLs.
-func (t *trigger) name() string { return "windlass-" + strings.ToLower(string(t.metric.Type)) }
+func (t *trigger) name() string {
+	name := "windlass-" + strings.ToLower(string(t.metric.Type))
+	if t.role != "" {
+		name += "-" + t.role
+	}
+	return name
+}
 
 func (t *trigger) spec() *externalscaler.GetMetricSpecResponse {
 	return &externalscaler.GetMetricSpecResponse{MetricSpecs: []*externalscaler.MetricSpec{
@@ -210,10 +217,7 @@ func (a externalScaler) trigger(ctx context.Context, by caller, ref *externalsca
 			return nil, apierr.Invalid(key, fmt.Sprintf("the trigger's metadata has no %s: set %s, %s and %s", key, appOfTrigger, regionOfTrigger, metricOfTrigger))
 		}
 	}
-	if given[roleOfTrigger] != "" {
-		return nil, apierr.Invalid(roleOfTrigger, "roles have no load of their own, because replicas are whole groups: leave role out")
-	}
-	t := &trigger{}
+	t := &trigger{role: given[roleOfTrigger]}
 	err := a.cfg.Store.View(ctx, func(tx Tx) (err error) {
 		if t.app, err = a.app(tx, by.WorkspaceID, given[appOfTrigger], false); err != nil {
 			return err
@@ -229,7 +233,11 @@ func (a externalScaler) trigger(ctx context.Context, by caller, ref *externalsca
 			return apierr.Invalid(appOfTrigger, fmt.Sprintf(
 				"the load of app %s is not known, because it has no scaling: add it to the app's file, with `mode: advise` if it should change nothing", t.app.Name))
 		}
-		t.metric, err = metricNamed(found[0].Policy, t.app, given[metricOfTrigger])
+		metrics, err := metricsOf(found[0].Policy, t.app, t.role)
+		if err != nil {
+			return err
+		}
+		t.metric, err = metricNamed(metrics, t.app, given[metricOfTrigger])
 		return err
 	})
 	if err != nil {
@@ -270,15 +278,36 @@ func liveRegion(tx Tx, app model.App, ref string) (model.Region, error) {
 	return regionAmong(tx, app, ids, ref)
 }
 
-// metricNamed finds the metric of the policy that has the type.
-func metricNamed(policy *windlassv1.ScalingPolicy, app model.App, word string) (found scaling.Metric, err error) {
-	p, fault := scaling.New(policy, "")
-	if fault != nil {
-		return found, fmt.Errorf("read scaling of app %s: %w", app.ID, fault)
+// metricsOf returns the metrics by which the app scales, or the role of its pool.
+func metricsOf(policy *windlassv1.ScalingPolicy, app model.App, role string) ([]scaling.Metric, error) {
+	if len(policy.GetRoles()) == 0 {
+		if role != "" {
+			return nil, apierr.Invalid(roleOfTrigger, fmt.Sprintf("the roles of app %s have no load of their own, because replicas are whole groups: leave role out", app.Name))
+		}
+		p, fault := scaling.New(policy, "")
+		if fault != nil {
+			return nil, fmt.Errorf("read scaling of app %s: %w", app.ID, fault)
+		}
+		return p.Metrics, nil
 	}
+	policies, fault := scaling.NewRoles(policy, "")
+	if fault != nil {
+		return nil, fmt.Errorf("read scaling of app %s: %w", app.ID, fault)
+	}
+	var names []string
+	for _, p := range policies {
+		if names = append(names, p.Role); p.Role == role {
+			return p.Metrics, nil
+		}
+	}
+	return nil, apierr.Invalid(roleOfTrigger, fmt.Sprintf("role: app %s is a pool, and %q is no role of its scaling: set role to one of %s", app.Name, role, strings.Join(names, ", ")))
+}
+
+// metricNamed finds the one of the metrics that has the type.
+func metricNamed(metrics []scaling.Metric, app model.App, word string) (found scaling.Metric, err error) {
 	var has []string
 	n := 0
-	for _, m := range p.Metrics {
+	for _, m := range metrics {
 		if has = append(has, string(m.Type)); string(m.Type) == word {
 			found = m
 			n++
@@ -316,6 +345,13 @@ func (a externalScaler) measure(ctx context.Context, t *trigger) (float64, error
 		return 0, fmt.Errorf("read load of app %s in region %s: %w", t.app.ID, t.region.ID, err)
 	case now == nil:
 		return 0, unknownLoad(t, fmt.Sprintf("the region has not reported it for %s", scaling.Fresh))
+	}
+	if t.role != "" {
+		i := slices.IndexFunc(now.GetRoles(), func(r *windlassv1.RegionScaling) bool { return r.GetRole() == t.role })
+		if i < 0 {
+			return 0, unknownLoad(t, "the region has not reported the role")
+		}
+		now = now.GetRoles()[i]
 	}
 	for _, want := range now.GetWants() {
 		if m := want.GetMetric(); m.GetType() != t.metric.Type.Proto() || m.GetQuery() != t.metric.Query {

@@ -233,6 +233,39 @@ func TestExternalScaler_SaysWhatIsWrongWithATrigger(t *testing.T) {
 	refused(t, err, connect.CodeUnauthenticated, unauthenticated, "")
 }
 
+func TestExternalScaler_ARoleOfAPoolHasItsOwnMetrics(t *testing.T) {
+	m := withMeasures(t)
+	policy := rolesPolicy()
+	_, err := m.apps(m.deployer).Deploy(t.Context(), &windlassv1.DeployRequest{App: "pool", Spec: echo(pooled(0, 0)), Scaling: policy})
+	require.NoError(t, err)
+	m.settle("pool")
+	decode := []string{"app", "pool", "role", "decode", "metric", "kvCache"}
+	spec, err := m.keda().GetMetricSpec(t.Context(), m.trigger(decode...))
+	require.NoError(t, err)
+	require.Equal(t, "windlass-kvcache-decode", spec.GetMetricSpecs()[0].GetMetricName())
+	require.InDelta(t, 0.8, spec.GetMetricSpecs()[0].GetTargetSizeFloat(), 1e-9)
+	value := func() (float64, error) {
+		res, err := m.keda().GetMetrics(t.Context(), &externalscaler.GetMetricsRequest{ScaledObjectRef: m.trigger(decode...), MetricName: "windlass-kvcache-decode"})
+		if err != nil {
+			return 0, err
+		}
+		return res.GetMetricValues()[0].GetMetricValueFloat(), nil
+	}
+	cache := wantOf(windlassv1.ScalingMetric_TYPE_KV_CACHE, 0.6)
+	m.now.Store(&windlassv1.RegionScaling{Roles: []*windlassv1.RegionScaling{{Role: "prefill"}, {Role: "decode", Wants: []*windlassv1.MetricWant{cache}}}})
+	v, err := value()
+	require.NoError(t, err)
+	require.InDelta(t, 0.6, v, 1e-9)
+	m.now.Store(&windlassv1.RegionScaling{Roles: []*windlassv1.RegionScaling{{Role: "prefill"}}})
+	_, err = value()
+	refused(t, err, connect.CodeUnavailable, unavailable, "metric")
+	for _, role := range []string{"", "router"} {
+		_, err := m.keda().GetMetricSpec(t.Context(), m.trigger("app", "pool", "role", role))
+		refused(t, err, connect.CodeInvalidArgument, invalid, "role")
+		require.ErrorContains(t, err, "prefill, decode")
+	}
+}
+
 func TestExternalScaler_KeyIsInTheMessage(t *testing.T) {
 	on := newStore(t)
 	written, err := trail.New(store.Bind[trail.Tx](on), slog.New(slog.DiscardHandler), prometheus.NewRegistry())

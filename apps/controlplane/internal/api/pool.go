@@ -128,12 +128,19 @@ func (c *mutation) scaleRole(app *model.App, r *running, regionID, where string,
 			"Scale replicas, deploy other instances of the role, or use layout pooled.")
 	case !slices.Contains(names, req.GetRole()):
 		return false, apierr.InvalidFix("role", fmt.Sprintf("app %s has no role %q", app.Name, req.GetRole()), "Its roles are "+strings.Join(names, ", ")+".")
-	case req.GetReplicas() == 0:
+	case req.GetReplicas() == 0 && !req.GetEndHold():
 		return false, apierr.InvalidFix("replicas", fmt.Sprintf("without role %s the pool would serve nothing", req.GetRole()), "Stop the whole pool with replicas 0 and no role, or leave the role 1 instance.")
 	case req.GetReplicas() > maxRoleInstances:
 		return false, apierr.InvalidFix("replicas", fmt.Sprintf("%d instances of one role", req.GetReplicas()), fmt.Sprintf("A role has at most %d in a region.", maxRoleInstances))
-	case req.HoldFor != nil || req.GetEndHold() || req.CurrentReplicas != nil:
-		return false, apierr.InvalidFix("role", "a role follows no load, and its replicas are not compared", "Leave out holdFor, endHold and currentReplicas.")
+	}
+	if req.CurrentReplicas != nil {
+		if err := c.compareCounts(*app, *r, regionID, req.GetRole(), req.GetCurrentReplicas()); err != nil {
+			return false, err
+		}
+	}
+	held, done, err := c.holdScaling(*app, *r, regionID, where, req)
+	if err != nil || done {
+		return held, err
 	}
 	text, err := c.versions().setCounts(*app, r, func(id string) model.RoleCounts {
 		if regionID != "" && id != regionID {
@@ -142,13 +149,27 @@ func (c *mutation) scaleRole(app *model.App, r *running, regionID, where string,
 		return model.RoleCounts{req.GetRole(): req.GetReplicas()}
 	})
 	if err != nil || text == "" {
-		return false, err
+		return held, err
 	}
 	c.log(*app, model.History{
 		What: "Scaled", Why: fmt.Sprintf("role %s in %s", text, where),
 		RolloutID: app.RolloutID, DeploymentID: r.live.ID, Version: r.live.Version, RegionID: regionID,
 	})
 	return true, nil
+}
+
+// compareCounts fails if the region, or any region for "", does not have the number of instances of the role that the
+// caller decided on.
+func (c *mutation) compareCounts(app model.App, r running, regionID, role string, want int32) error {
+	counts := map[string]int32{}
+	for _, t := range r.rows {
+		if t.DeploymentID == r.live.ID && topology.Active(t) && (regionID == "" || t.RegionID == regionID) {
+			if n := t.RoleCounts()[role]; n != want {
+				counts[t.RegionID] = n
+			}
+		}
+	}
+	return c.conflict(app, fmt.Sprintf("%d instances of role %s", want, role), counts)
 }
 
 // maxRoleInstances is the limit of RoleSpec.instances.

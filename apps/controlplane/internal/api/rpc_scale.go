@@ -114,6 +114,11 @@ func (c *mutation) scaleTo(app *model.App, was *running, req *windlassv1.ScaleRe
 func (c *mutation) compareReplicas(app model.App, r running, regionID string, want int32) error {
 	sizes := r.currentSizes(app)
 	maps.DeleteFunc(sizes, func(id string, n int32) bool { return n == want || regionID != "" && id != regionID })
+	return c.conflict(app, fmt.Sprintf("%d replicas", want), sizes)
+}
+
+// conflict fails if sizes, by the ids of regions, has the numbers of regions that do not have what the caller decided on.
+func (c *mutation) conflict(app model.App, want string, sizes map[string]int32) error {
 	if len(sizes) == 0 {
 		return nil
 	}
@@ -129,7 +134,7 @@ func (c *mutation) compareReplicas(app model.App, r running, regionID string, wa
 	return rpc.ErrorWith(connect.CodeAborted, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_CONFLICT, Field: "current_replicas",
 		Fix: "Read the number again, then decide and repeat the call with it.",
-	}, fmt.Sprintf("app %s does not have %d replicas, but %s", app.Name, want, strings.Join(have, ", ")))
+	}, fmt.Sprintf("app %s does not have %s, but %s", app.Name, want, strings.Join(have, ", ")))
 }
 
 // regionOf finds a region in which the deployment runs, or will run after it has caught up.

@@ -56,7 +56,7 @@ func (d *deployment) pinScaling() error {
 	}
 	p = proto.CloneOf(p)
 	var names []string
-	for _, o := range p.GetOverrides() {
+	for _, o := range scaling.Overrides(p) {
 		names = append(names, o.GetRegions()...)
 	}
 	ids := map[string]string{}
@@ -69,7 +69,7 @@ func (d *deployment) pinScaling() error {
 			ids[r.Name] = r.ID
 		}
 	}
-	for _, o := range p.GetOverrides() {
+	for _, o := range scaling.Overrides(p) {
 		o.RegionIds = nil
 		for _, name := range o.GetRegions() {
 			if ids[name] != "" {
@@ -79,6 +79,9 @@ func (d *deployment) pinScaling() error {
 		slices.Sort(o.RegionIds)
 	}
 	d.want.Scaling = p
+	if len(p.GetRoles()) > 0 {
+		return d.pinInitialRoles()
+	}
 	if d.app.LatestVersion > 0 || d.want.Spec.Replicas != nil {
 		return nil
 	}
@@ -96,6 +99,25 @@ func (d *deployment) pinScaling() error {
 	return nil
 }
 
+// pinInitialRoles sets the instances with which scaled roles begin, if no version of the app is live yet.
+func (d *deployment) pinInitialRoles() error {
+	policies, fault := scaling.NewRoles(d.want.Scaling, "")
+	if fault != nil {
+		return apierr.InvalidFix("scaling."+fault.Field, fault.Message, fault.Fix)
+	}
+	if d.app.LiveDeploymentID != "" {
+		return nil
+	}
+	for _, p := range policies {
+		for _, r := range d.want.Spec.GetRoles() {
+			if r.GetName() == p.Role && r.GetInstances() == 0 {
+				r.Instances = int32(p.Initial)
+			}
+		}
+	}
+	return nil
+}
+
 // setScaling sets the app's scaling policy to the one that came with the version, nil for none. Agents get
 // the policy with each deployment, so that each gets a new generation.
 func (d *deployment) setScaling() error {
@@ -105,6 +127,11 @@ func (d *deployment) setScaling() error {
 	}
 	why := "its replicas follow the load by the policy that came with it"
 	switch {
+	case len(d.want.Scaling.GetRoles()) > 0 && d.want.Scaling.GetMode() != windlassv1.ScalingPolicy_MODE_ADVISE:
+		why = "the instances of its roles follow the load by the policy that came with it"
+		s.Holds = slices.DeleteFunc(s.Holds, func(h model.ScalingHold) bool {
+			return !slices.ContainsFunc(d.want.Scaling.GetRoles(), func(r *windlassv1.RoleScaling) bool { return r.GetRole() == h.Role })
+		})
 	case d.want.Scaling == nil:
 		why, s.Holds = "its replicas follow the load no longer: no policy came with it", nil
 	case d.want.Scaling.GetMode() == windlassv1.ScalingPolicy_MODE_ADVISE:
@@ -128,44 +155,57 @@ func (d *deployment) setScaling() error {
 }
 
 // holdScaling sets or ends a hold for Scale, because replicas that a person sets in an app that scales have
-// an end. done means that there is nothing to scale, held that a hold was set or ended.
+// an end, and so have instances of a role that scales. done means that there is nothing to scale, held that a hold was set or ended.
 func (c *mutation) holdScaling(app model.App, r running, regionID, where string, req *windlassv1.ScaleRequest) (held, done bool, err error) {
-	s, hold := r.scaling.Clone(), req.GetHoldFor().AsDuration()
+	s, hold, role := r.scaling.Clone(), req.GetHoldFor().AsDuration(), req.GetRole()
+	active := s.Scales(role)
+	subject, unit, flags := "the replicas of app "+app.Name, "replicas", fmt.Sprintf("--replicas %d", req.GetReplicas())
+	if role != "" {
+		subject, unit, flags = fmt.Sprintf("the instances of role %s of app %s", role, app.Name), "instances of role "+role, fmt.Sprintf("--role %s=%d", role, req.GetReplicas())
+	}
 	switch {
-	case !s.Active() && (hold > 0 || req.GetEndHold()):
+	case !active && (hold > 0 || req.GetEndHold()):
 		field := "hold_for"
 		if req.GetEndHold() {
 			field = "end_hold"
 		}
-		return false, true, apierr.InvalidFix(field, fmt.Sprintf("the replicas of app %s do not follow the load", app.Name), "Leave it out.")
-	case !s.Active():
+		return false, true, apierr.InvalidFix(field, subject+" do not follow the load", "Leave it out.")
+	case !active:
 		return false, false, nil
 	case hold > 0 && req.GetEndHold():
 		return false, true, apierr.InvalidFix("end_hold", "hold_for and end_hold exclude each other", "Set one of them.")
 	case req.GetEndHold():
 		// Without the hold in one region, the one in all regions would still keep the number there.
-		if all := s.HoldInAll(c.at); regionID != "" && all != nil {
-			return false, true, apierr.InvalidFix("region", fmt.Sprintf("a hold of app %s is in every region: %d replicas until %s, by %s",
-				app.Name, all.Replicas, time.UnixMilli(all.Until).UTC().Format(time.RFC3339), all.Who), "Leave it out, to end the holds in every region.")
+		if all := s.HoldInAll(role, c.at); regionID != "" && all != nil {
+			return false, true, apierr.InvalidFix("region", fmt.Sprintf("a hold of app %s is in every region: %d %s until %s, by %s",
+				app.Name, all.Replicas, unit, time.UnixMilli(all.Until).UTC().Format(time.RFC3339), all.Who), "Leave it out, to end the holds in every region.")
 		}
-		if !s.EndHold(regionID, c.at) {
+		if !s.EndHold(regionID, role, c.at) {
 			return false, true, nil
 		}
-		c.log(app, model.History{What: "ScalingHoldEnded", Why: "its replicas follow the load again in " + where, RegionID: regionID})
+		c.log(app, model.History{What: "ScalingHoldEnded", Why: endedText(role) + where, RegionID: regionID})
 		return true, true, c.putScaling(s)
 	case hold == 0:
 		return false, true, rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
 			Reason: windlassv1.ErrorReason_ERROR_REASON_SCALED, Field: "replicas",
-			Fix: fmt.Sprintf("Hold the number for a time: `windlass scale %s --replicas %d --for 2h`. Or change min and max of its scaling, and deploy.", app.Name, req.GetReplicas()),
-		}, fmt.Sprintf("the replicas of app %s follow the load", app.Name))
+			Fix: fmt.Sprintf("Hold the number for a time: `windlass scale %s %s --for 2h`. Or change min and max of its scaling, and deploy.", app.Name, flags),
+		}, subject+" follow the load")
 	}
 	until := c.at + hold.Milliseconds()
-	s.Hold(model.ScalingHold{RegionID: regionID, Replicas: req.GetReplicas(), Until: until, Who: c.by.Name}, c.at)
+	s.Hold(model.ScalingHold{RegionID: regionID, Role: role, Replicas: req.GetReplicas(), Until: until, Who: c.by.Name}, c.at)
 	c.log(app, model.History{
 		What: "ScalingHeld", RegionID: regionID,
-		Why: fmt.Sprintf("%d replicas in %s until %s", req.GetReplicas(), where, time.UnixMilli(until).UTC().Format(time.RFC3339)),
+		Why: fmt.Sprintf("%d %s in %s until %s", req.GetReplicas(), unit, where, time.UnixMilli(until).UTC().Format(time.RFC3339)),
 	})
 	return true, false, c.putScaling(s)
+}
+
+// endedText says what follows the load again after a hold.
+func endedText(role string) string {
+	if role != "" {
+		return "the instances of role " + role + " follow the load again in "
+	}
+	return "its replicas follow the load again in "
 }
 
 type scalingService struct{ *server }
@@ -264,14 +304,20 @@ func (r *storedScaling) response(at int64) *windlassv1.GetScalingResponse {
 	for id, d := range r.decisions {
 		if r.runsIn[id] && r.names[id] != "" {
 			d = proto.CloneOf(d)
-			d.Region = r.names[id]
-			res.Regions = append(res.Regions, d)
+			shown := d.GetRoles()
+			if d.Roles = nil; len(shown) == 0 {
+				shown = []*windlassv1.RegionScaling{d}
+			}
+			for _, one := range shown {
+				one.Region = r.names[id]
+			}
+			res.Regions = append(res.Regions, shown...)
 		}
 	}
-	slices.SortFunc(res.Regions, func(a, b *windlassv1.RegionScaling) int { return cmp.Compare(a.GetRegion(), b.GetRegion()) })
+	slices.SortStableFunc(res.Regions, func(a, b *windlassv1.RegionScaling) int { return cmp.Compare(a.GetRegion(), b.GetRegion()) })
 	for _, h := range r.Holds {
 		if h.Until > at {
-			res.Holds = append(res.Holds, &windlassv1.ScalingHold{Region: r.names[h.RegionID], Replicas: h.Replicas, Until: h.Until, Who: h.Who})
+			res.Holds = append(res.Holds, &windlassv1.ScalingHold{Region: r.names[h.RegionID], Role: h.Role, Replicas: h.Replicas, Until: h.Until, Who: h.Who})
 		}
 	}
 	return res
@@ -356,6 +402,12 @@ func scaledApp(in *plan.Input, s model.Scaling) (out model.ScaledApp, ok bool) {
 			Replicas: size, Counted: admission.CountedReplicas(spec, size), Generation: t.Generation, Moving: moving, Instances: instances, GPUs: gpus,
 			MadeFor: madeFor(in, out.Deployments, r.live.ID, t.RegionID),
 		}
+		if model.IsPooled(spec) {
+			region.Roles, region.RoleCosts = t.RoleCounts(), map[string]model.RoleCost{}
+			for _, role := range spec.GetRoles() {
+				region.RoleCosts[role.GetName()] = admission.CostOfRole(spec, role)
+			}
+		}
 		for _, found := range in.Regions {
 			if found.ID == t.RegionID {
 				region.Name = found.ShownName()
@@ -415,14 +467,18 @@ func (c *mutation) rescale(r model.Rescale) error {
 	if was.live == nil || was.scaling.UpdatedAt != r.ScalingAt {
 		return model.ErrStale
 	}
-	if r.Decision.GetWanted() != r.From && r.Writes {
-		if err := c.rescaleRegion(&app, was, r); err != nil {
-			return err
-		}
+	switch {
+	case r.Writes && len(r.Roles) > 0:
+		err = c.rescaleRoles(app, was, r)
+	case r.Writes && r.Decision.GetWanted() != r.From:
+		err = c.rescaleRegion(&app, was, r)
 	}
-	if r.What != "" {
+	if err != nil {
+		return err
+	}
+	for _, e := range r.Entries {
 		c.log(app, model.History{
-			What: r.What, Why: r.Decision.GetWhy(), RolloutID: app.RolloutID, DeploymentID: was.live.ID, Version: was.live.Version, RegionID: r.RegionID,
+			What: e.What, Why: e.Why, RolloutID: app.RolloutID, DeploymentID: was.live.ID, Version: was.live.Version, RegionID: r.RegionID,
 		})
 	}
 	if err := c.PutScalingDecision(model.ScalingDecision{
@@ -442,7 +498,7 @@ func (c *mutation) rescaleRegion(app *model.App, was running, r model.Rescale) e
 	}
 	// A rollout that began after the decision has the same size. It keeps all of its replicas.
 	shrinks := moving && r.Decision.GetWanted() < r.From
-	if !ok || have != r.From || shrinks || was.scaling.HeldUntil(r.RegionID, c.at) > 0 {
+	if !ok || have != r.From || shrinks || was.scaling.HeldUntil(r.RegionID, "", c.at) > 0 {
 		return model.ErrStale
 	}
 	for _, t := range was.rows {
@@ -462,5 +518,35 @@ func (c *mutation) rescaleRegion(app *model.App, was running, r model.Rescale) e
 		ids = append(ids, f.deployment.ID)
 	}
 	_, err := c.versions().scale(app, was, ids, asked)
+	return err
+}
+
+// rescaleRoles sets the instances of the roles of the region's pool, unless what the decision was made on has changed.
+func (c *mutation) rescaleRoles(app model.App, was running, r model.Rescale) error {
+	moving := was.rolloutState.Progress.Active(app.RolloutID)
+	var live *model.Topology
+	for i, t := range was.rows {
+		if t.DeploymentID == was.live.ID && t.RegionID == r.RegionID && topology.Active(t) {
+			live = &was.rows[i]
+		}
+	}
+	if live == nil || !moving && live.Generation != r.Generation {
+		return model.ErrStale
+	}
+	have, wanted := live.RoleCounts(), model.RoleCounts{}
+	for _, role := range r.Roles {
+		// A rollout that began after the decision has the same counts. It keeps all of its instances.
+		shrinks := moving && role.Wanted < role.From
+		if have[role.Role] != role.From || role.Wanted < 1 || shrinks || was.scaling.HeldUntil(r.RegionID, role.Role, c.at) > 0 {
+			return model.ErrStale
+		}
+		wanted[role.Role] = role.Wanted
+	}
+	_, err := c.versions().setCounts(app, &was, func(regionID string) model.RoleCounts {
+		if regionID != r.RegionID {
+			return nil
+		}
+		return wanted
+	})
 	return err
 }

@@ -50,7 +50,7 @@ func (h *harness) decision(region string, wanted int32) model.Rescale {
 	app, id := h.scaledApp(), h.regions[region]
 	return model.Rescale{
 		AppID: app.AppID, WorkspaceID: app.WorkspaceID, RegionID: id, From: app.Regions[id].Replicas, Generation: app.Regions[id].Generation,
-		ScalingAt: app.Scaling.UpdatedAt, Writes: true, What: "ScalingDecided",
+		ScalingAt: app.Scaling.UpdatedAt, Writes: true, Entries: []model.ScalingEntry{{What: "ScalingDecided", Why: "because"}},
 		Decision: &windlassv1.RegionScaling{At: time.Now().UnixMilli(), Replicas: app.Regions[id].Replicas, Wanted: wanted, Why: "because"},
 	}
 }

@@ -20,14 +20,16 @@ func CheckScaling(p *windlassv1.ScalingPolicy, spec *windlassv1.DeploymentSpec, 
 	if fault := scaling.Check(p); fault != nil {
 		return apierr.InvalidFix(field+"."+fault.Field, fault.Message, fault.Fix)
 	}
-	if model.IsPooled(spec) {
-		return apierr.InvalidFix(field, "the roles of a pool follow no load", "Leave scaling out, and scale each role: `windlass scale APP --role NAME=N`.")
+	switch pooled := model.IsPooled(spec); {
+	case pooled && len(p.GetRoles()) == 0:
+		return apierr.InvalidFix(field, "a pool has no replicas that could follow the load: its roles scale each for itself", "Write an entry for each role that follows the load into scaling.roles.")
+	case !pooled && len(p.GetRoles()) > 0:
+		return apierr.InvalidFix(field+".roles", "the roles of the app are not counted each for itself", "Set spec.layout to pooled, or write the fields of the role into scaling itself.")
+	case pooled:
+		return checkScaledRoles(p, spec, field)
 	}
-	for i, m := range p.GetMetrics() {
-		if _, err := analysis.Expand(m.GetQuery(), analysis.Subject{}); err != nil {
-			return apierr.InvalidFix(fmt.Sprintf("%s.metrics[%d].query", field, i), err.Error(),
-				"Use the variables {{"+strings.Join(analysis.Variables(), "}}, {{")+"}}.")
-		}
+	if err := checkQueries(p.GetMetrics(), field); err != nil {
+		return err
 	}
 	if err := checkRoleMetrics(p, spec, field); err != nil {
 		return err
@@ -36,12 +38,9 @@ func CheckScaling(p *windlassv1.ScalingPolicy, spec *windlassv1.DeploymentSpec, 
 	at := []string{field + ".min"}
 	for i, o := range p.GetOverrides() {
 		lows, at = append(lows, o.Min), append(at, fmt.Sprintf("%s.overrides[%d].min", field, i))
-		for j, region := range o.GetRegions() {
-			if !slices.Contains(spec.GetRegions(), region) {
-				return apierr.InvalidFix(fmt.Sprintf("%s.overrides[%d].regions[%d]", field, i, j),
-					fmt.Sprintf("the app does not run in region %q", region), "Name one of the app's regions, or leave it out.")
-			}
-		}
+	}
+	if err := checkScaledRegions(p.GetOverrides(), spec, field); err != nil {
+		return err
 	}
 	for i, low := range lows {
 		if low != nil && *low == 0 && spec.GetRouting().GetColdStart() == nil {
@@ -76,6 +75,73 @@ func checkRoleMetrics(p *windlassv1.ScalingPolicy, spec *windlassv1.DeploymentSp
 				"the metric is measured at instances, and those of an app with several roles do different work",
 				"Use what gateways measure: inFlight, requestsPerSecond, firstToken or latency.")
 		default:
+		}
+	}
+	return nil
+}
+
+// checkQueries fails for a query of the metrics with an unknown variable.
+func checkQueries(metrics []*windlassv1.ScalingMetric, field string) error {
+	for i, m := range metrics {
+		if _, err := analysis.Expand(m.GetQuery(), analysis.Subject{}); err != nil {
+			return apierr.InvalidFix(fmt.Sprintf("%s.metrics[%d].query", field, i), err.Error(),
+				"Use the variables {{"+strings.Join(analysis.Variables(), "}}, {{")+"}}.")
+		}
+	}
+	return nil
+}
+
+// checkScaledRegions fails for an override that names a region in which the app does not run.
+func checkScaledRegions(overrides []*windlassv1.ScalingOverride, spec *windlassv1.DeploymentSpec, field string) error {
+	for i, o := range overrides {
+		for j, region := range o.GetRegions() {
+			if !slices.Contains(spec.GetRegions(), region) {
+				return apierr.InvalidFix(fmt.Sprintf("%s.overrides[%d].regions[%d]", field, i, j),
+					fmt.Sprintf("the app does not run in region %q", region), "Name one of the app's regions, or leave it out.")
+			}
+		}
+	}
+	return nil
+}
+
+// checkScaledRoles is CheckScaling for the roles of a pool.
+func checkScaledRoles(p *windlassv1.ScalingPolicy, spec *windlassv1.DeploymentSpec, field string) error {
+	var names []string
+	for _, r := range spec.GetRoles() {
+		names = append(names, r.GetName())
+	}
+	scaled := map[string]int{}
+	for i, r := range p.GetRoles() {
+		at := fmt.Sprintf("%s.roles[%d]", field, i)
+		scaled[r.GetRole()] = i
+		if !slices.Contains(names, r.GetRole()) {
+			return apierr.InvalidFix(at+".role", fmt.Sprintf("the app has no role %q", r.GetRole()), "Its roles are "+strings.Join(names, ", ")+".")
+		}
+		if err := checkQueries(r.GetMetrics(), at); err != nil {
+			return err
+		}
+		if err := checkScaledRegions(r.GetOverrides(), spec, at); err != nil {
+			return err
+		}
+	}
+	if p.GetMode() == windlassv1.ScalingPolicy_MODE_ADVISE {
+		return nil
+	}
+	set := func(at, name string) error {
+		i := scaled[name]
+		return apierr.InvalidFix(at, fmt.Sprintf("the instances of role %q follow the load", name),
+			fmt.Sprintf("Leave instances out: %s.roles[%d].initial says what the role begins with. Or set scaling.mode to advise.", field, i))
+	}
+	for i, r := range spec.GetRoles() {
+		if _, follows := scaled[r.GetName()]; follows && r.GetInstances() > 0 {
+			return set(fmt.Sprintf("spec.roles[%d].instances", i), r.GetName())
+		}
+	}
+	for i, o := range spec.GetOverrides() {
+		for j, r := range o.GetRoles() {
+			if _, follows := scaled[r.GetName()]; follows && r.GetInstances() > 0 {
+				return set(fmt.Sprintf("spec.overrides[%d].roles[%d].instances", i, j), r.GetName())
+			}
 		}
 	}
 	return nil

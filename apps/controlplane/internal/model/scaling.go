@@ -20,10 +20,12 @@ type Scaling struct {
 	UpdatedAt int64
 }
 
-// ScalingHold keeps a number of replicas that a person set.
+// ScalingHold keeps a number of replicas that a person set, or of instances of a role of a pool.
 type ScalingHold struct {
 	// RegionID is empty for a hold in all regions.
 	RegionID string
+	// Role is empty for a hold of the app's replicas.
+	Role     string
 	Replicas int32
 	Until    int64
 	Who      string
@@ -41,20 +43,28 @@ func (s *Scaling) Active() bool {
 	return s.Policy != nil && s.Policy.GetMode() != windlassv1.ScalingPolicy_MODE_ADVISE
 }
 
-// HeldUntil returns when the hold in the region ends, 0 without one.
-func (s *Scaling) HeldUntil(regionID string, now int64) (until int64) {
+// Scales reports whether the policy sets the instances of the role of a pool, or the app's replicas if role is empty.
+func (s *Scaling) Scales(role string) bool {
+	if roles := s.Policy.GetRoles(); len(roles) > 0 || role != "" {
+		return s.Active() && slices.ContainsFunc(roles, func(r *windlassv1.RoleScaling) bool { return r.GetRole() == role })
+	}
+	return s.Active()
+}
+
+// HeldUntil returns when the hold in the region ends, 0 without one. role is empty for the app's replicas.
+func (s *Scaling) HeldUntil(regionID, role string, now int64) (until int64) {
 	for _, h := range s.Holds {
-		if (h.RegionID == "" || h.RegionID == regionID) && h.Until > now {
+		if (h.RegionID == "" || h.RegionID == regionID) && h.Role == role && h.Until > now {
 			until = max(until, h.Until)
 		}
 	}
 	return until
 }
 
-// HoldInAll returns the hold that is in force in all regions, nil for none.
-func (s *Scaling) HoldInAll(now int64) *ScalingHold {
+// HoldInAll returns the hold that is in force in all regions, nil for none. role is empty for the app's replicas.
+func (s *Scaling) HoldInAll(role string, now int64) *ScalingHold {
 	for i, h := range s.Holds {
-		if h.RegionID == "" && h.Until > now {
+		if h.RegionID == "" && h.Role == role && h.Until > now {
 			return &s.Holds[i]
 		}
 	}
@@ -63,15 +73,15 @@ func (s *Scaling) HoldInAll(now int64) *ScalingHold {
 
 // Hold adds a hold. It drops holds that the new one replaces, and holds that have ended.
 func (s *Scaling) Hold(h ScalingHold, now int64) {
-	s.EndHold(h.RegionID, now)
+	s.EndHold(h.RegionID, h.Role, now)
 	s.Holds = append(s.Holds, h)
 }
 
-// EndHold drops the hold of the region, or all holds if regionID is empty, and holds that have ended. It
-// reports whether one of the former was in force.
-func (s *Scaling) EndHold(regionID string, now int64) (ended bool) {
+// EndHold drops the hold of the region, or in all regions if regionID is empty, and holds that have ended. It reports
+// whether one of the former was in force. role is empty for holds of the app's replicas.
+func (s *Scaling) EndHold(regionID, role string, now int64) (ended bool) {
 	s.Holds = slices.DeleteFunc(slices.Clone(s.Holds), func(h ScalingHold) bool {
-		about := regionID == "" || h.RegionID == regionID
+		about := h.Role == role && (regionID == "" || h.RegionID == regionID)
 		ended = ended || about && h.Until > now
 		return about || h.Until <= now
 	})
@@ -138,6 +148,19 @@ type ScaledRegion struct {
 	// MadeFor are the ids of the deployments that instances here were made for, pinned ones apart, the live
 	// one first.
 	MadeFor []string
+	// Roles are the counts of the roles of a pool, and RoleCosts what one instance of each takes, both by name. They
+	// are empty for other layouts.
+	Roles     RoleCounts
+	RoleCosts map[string]RoleCost
+}
+
+// RoleCost is what one instance of a role counts against quotas.
+type RoleCost struct{ Instances, GPUs int64 }
+
+// RescaledRole is a decision about the instances of one role of a pool. From is the number on which it was made.
+type RescaledRole struct {
+	Role         string
+	From, Wanted int32
 }
 
 // Rescale is a decision of the scaler, and the state on which it was made.
@@ -147,9 +170,14 @@ type Rescale struct {
 	// Scaling.UpdatedAt.
 	From                  int32
 	Generation, ScalingAt int64
-	// Writes is true if the replicas are written. Otherwise only the decision is stored.
+	// Writes is true if the replicas, or the instances of Roles, are written. Otherwise only the decision is stored.
 	Writes bool
-	// What is that of the history entry, empty for none.
-	What     string
+	// Roles are the roles of a pool whose instances change.
+	Roles []RescaledRole
+	// Entries are those of the history.
+	Entries  []ScalingEntry
 	Decision *windlassv1.RegionScaling
 }
+
+// ScalingEntry is what a history entry about a decision says.
+type ScalingEntry struct{ What, Why string }

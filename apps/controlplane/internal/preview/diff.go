@@ -15,6 +15,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
 	"github.com/windlass-run/windlass/pkg/preset"
+	"github.com/windlass-run/windlass/pkg/scaling"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -45,7 +46,7 @@ func (d *Deploy) fieldChanges() ([]*windlassv1.FieldChange, error) {
 // scalingLeaves returns the leaves of the policy, except the ids of regions, which the control plane adds.
 func scalingLeaves(p *windlassv1.ScalingPolicy) leavesResult {
 	p = proto.CloneOf(p)
-	for _, o := range p.GetOverrides() {
+	for _, o := range scaling.Overrides(p) {
 		o.RegionIds = nil
 	}
 	return leavesOf(p)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/pkg/scaling"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 // write is a decision to write.
@@ -15,8 +16,16 @@ type write struct {
 	at place
 	model.Rescale
 
+	parts []part
+	heard time.Time
+}
+
+// part is the decision about replicas, or about a role of a pool.
+type part struct {
+	role     string // empty: replicas
 	decision scaling.Decision
-	heard    time.Time
+	// writes is true if the number changes.
+	writes bool
 	// missing is the index of the metric that the history entry is about, -1 for none.
 	missing int
 }
@@ -29,7 +38,7 @@ func (s *Service) decide(now time.Time, holds func(regionID string) bool) (write
 	maps.DeleteFunc(s.strays, func(_ string, in *strays) bool { return now.Sub(in.since) >= strayFor })
 	for at, t := range s.targets {
 		a := s.apps[at.app]
-		if a == nil || a.policies[at.region] == nil || now.Sub(t.heard) > forgetAfter || !holds(at.region) {
+		if a == nil || !a.scales(at.region) || now.Sub(t.heard) > forgetAfter || !holds(at.region) {
 			if !s.dirty[at.app] {
 				s.metrics.forget(at.app, t.shown)
 				delete(s.targets, at)
@@ -37,18 +46,18 @@ func (s *Service) decide(now time.Time, holds func(regionID string) bool) (write
 			continue
 		}
 		s.noStray(at, t)
-		policy := a.policies[at.region]
 		observed := t.load != nil
 		if observed {
-			sample := sampleOf(t.load, a.Deployments, t.heard)
-			sample.Results = t.fresh(policy, now)
-			t.window.Add(sample, policy.Up.Window)
-			t.load = nil
+			t.observe(a, at.region, now)
 		}
 		if t.writing || s.dirty[at.app] || !observed && now.Before(t.next) {
 			continue
 		}
-		if w, ok := s.decideFor(at, a, t, policy, now); ok {
+		decide := s.decideFor
+		if a.policies[at.region] == nil {
+			decide = s.decideRoles
+		}
+		if w, ok := decide(at, a, t, now); ok {
 			t.writing = true
 			writes = append(writes, w)
 		}
@@ -59,19 +68,43 @@ func (s *Service) decide(now time.Time, holds func(regionID string) bool) (write
 	return writes
 }
 
-func (s *Service) decideFor(at place, a *app, t *target, policy *scaling.Policy, now time.Time) (write, bool) {
-	region := a.Regions[at.region]
-	state := scaling.State{Desired: int(region.Replicas), StartupBudget: a.StartupBudget, Kept: t.kept}
-	if until := a.Scaling.HeldUntil(at.region, now.UnixMilli()); until > 0 {
+// observe adds the load to the windows.
+func (t *target) observe(a *app, regionID string, now time.Time) {
+	results := t.fresh(a.queries(regionID), now)
+	if policy := a.policies[regionID]; policy != nil {
+		sample := sampleOf(t.load, a.Deployments, t.heard)
+		sample.Results = results
+		t.window.Add(sample, policy.Up.Window)
+	}
+	for i := range a.roles[regionID] {
+		p := &a.roles[regionID][i]
+		if sample, ok := roleSampleOf(t.load, a.Deployments, p.Role, t.heard); ok {
+			sample.Results = results
+			t.role(p.Role).window.Add(sample, p.Up.Window)
+		}
+	}
+	t.load = nil
+}
+
+// stateOf returns the state of a role of a pool, or of the app if role is empty, that has the number desired.
+func (t *target) stateOf(a *app, regionID, role string, desired int32, now time.Time) scaling.State {
+	of := t.part(role)
+	state := scaling.State{Desired: int(desired), StartupBudget: a.StartupBudget, Kept: of.kept, Closed: now.Before(t.closedUntil)}
+	if until := a.Scaling.HeldUntil(regionID, role, now.UnixMilli()); until > 0 {
 		state.HoldUntil = time.UnixMilli(until)
 	}
-	if region.Moving {
-		state.Floor = int(region.Replicas)
+	if a.Regions[regionID].Moving {
+		state.Floor = int(desired)
 	}
-	if t.quota != nil && now.Before(t.quotaUntil) {
-		state.Quota = t.quota
+	if of.quota != nil && now.Before(of.quotaUntil) {
+		state.Quota = of.quota
 	}
-	state.Closed = now.Before(t.closedUntil)
+	return state
+}
+
+func (s *Service) decideFor(at place, a *app, t *target, now time.Time) (write, bool) {
+	region, policy := a.Regions[at.region], a.policies[at.region]
+	state := t.stateOf(a, at.region, "", region.Replicas, now)
 	d := scaling.Decide(policy, &t.window, state, now)
 	t.kept, t.next = d.Unwritten, d.Next
 	t.shown = show(d, region.Name)
@@ -80,19 +113,81 @@ func (s *Service) decideFor(at place, a *app, t *target, policy *scaling.Policy,
 			t.shown.Wants[i].Problem = t.results[want.Metric.Query].problem
 		}
 	}
-	s.metrics.note(a, region.Name, d)
+	s.metrics.note(a, region.Name, "", d)
 	if now.Before(t.retryAt) {
 		return write{}, false
 	}
 	writes := d.Wanted != d.Desired && a.Scaling.Active()
 	what, missing := t.what(d, now, writes, a.Scaling.Active())
-	if what == "" && !writes {
+	if what == "" {
 		return write{}, false
 	}
-	return write{at: at, decision: d, heard: t.heard, missing: missing, Rescale: model.Rescale{
+	return write{at: at, parts: []part{{"", d, writes, missing}}, heard: t.heard, Rescale: model.Rescale{
 		AppID: a.AppID, WorkspaceID: a.WorkspaceID, RegionID: at.region, From: region.Replicas, Generation: region.Generation,
-		ScalingAt: a.Scaling.UpdatedAt, Writes: writes, What: what, Decision: t.shown,
+		ScalingAt: a.Scaling.UpdatedAt, Writes: writes, Entries: []model.ScalingEntry{{What: what, Why: t.shown.GetWhy()}}, Decision: t.shown,
 	}}, true
+}
+
+// decideRoles is decideFor for a pool. One write has the numbers of all roles, because couples make them change
+// together.
+func (s *Service) decideRoles(at place, a *app, t *target, now time.Time) (write, bool) {
+	region := a.Regions[at.region]
+	if t.next = now.Add(every); region.Replicas == 0 {
+		s.metrics.forget(at.app, t.shown)
+		t.shown = nil
+		return write{}, false // the pool is stopped
+	}
+	var names []string
+	var roles []scaling.Role
+	for i := range a.roles[at.region] {
+		p := &a.roles[at.region][i]
+		if region.Roles[p.Role] == 0 {
+			continue // the version has no such role
+		}
+		of := t.role(p.Role)
+		names = append(names, p.Role)
+		roles = append(roles, scaling.Role{Name: p.Role, Policy: &p.Policy, Window: &of.window, State: t.stateOf(a, at.region, p.Role, region.Roles[p.Role], now)})
+	}
+	if len(roles) == 0 {
+		return write{}, false
+	}
+	out := write{at: at, heard: t.heard, Rescale: model.Rescale{
+		AppID: a.AppID, WorkspaceID: a.WorkspaceID, RegionID: at.region, From: region.Replicas, Generation: region.Generation, ScalingAt: a.Scaling.UpdatedAt,
+	}}
+	t.shown = &windlassv1.RegionScaling{Region: region.Name, At: now.UnixMilli()}
+	mayWrite := !now.Before(t.retryAt)
+	for i, d := range scaling.DecideRoles(roles, now) {
+		of := t.roles[names[i]]
+		of.kept = d.Unwritten
+		if i == 0 || d.Next.Before(t.next) {
+			t.next = d.Next
+		}
+		of.shown = showRole(d, region.Name, names[i], roles[i].Policy.Couple)
+		for j, want := range d.Wants {
+			if want.Missing {
+				of.shown.Wants[j].Problem = t.results[want.Metric.Query].problem
+			}
+		}
+		t.shown.Roles = append(t.shown.Roles, of.shown)
+		s.metrics.note(a, region.Name, names[i], d)
+		if !mayWrite {
+			continue
+		}
+		writes := d.Wanted != d.Desired && a.Scaling.Active()
+		what, missing := of.what(d, now, writes, a.Scaling.Active())
+		if what == "" {
+			continue
+		}
+		if writes {
+			out.Writes = true
+			out.Roles = append(out.Roles, model.RescaledRole{Role: names[i], From: int32(d.Desired), Wanted: int32(d.Wanted)})
+		}
+		out.parts = append(out.parts, part{names[i], d, writes, missing})
+		out.Entries = append(out.Entries, model.ScalingEntry{What: what, Why: of.shown.GetWhy()})
+	}
+	t.shown.Next = t.next.UnixMilli()
+	out.Decision = t.shown
+	return out, len(out.parts) > 0
 }
 
 // what returns the kind of the decision's history entry, empty for none. There is an entry for another

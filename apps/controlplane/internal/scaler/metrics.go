@@ -17,17 +17,17 @@ type metrics struct {
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
-	place := []string{"app_id", "region"}
+	place := []string{"app_id", "region", "role"}
 	m := &metrics{
 		wanted: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "windlass_scaling_wanted_replicas", Help: "Replicas that scaling wants for an app in a region, after limits.",
+			Name: "windlass_scaling_wanted_replicas", Help: "Replicas that scaling wants for an app in a region, after limits, or instances of a role of a pool.",
 		}, place),
 		ready: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "windlass_scaling_ready_replicas", Help: "Replicas of a scaled app that are ready in a region.",
+			Name: "windlass_scaling_ready_replicas", Help: "Replicas of a scaled app that are ready in a region, or instances of a role of a pool.",
 		}, place),
 		limited: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "windlass_scaling_limited", Help: "1 while a limit keeps an app in a region from the replicas that its metrics want.",
-		}, []string{"app_id", "region", "limit"}),
+		}, []string{"app_id", "region", "role", "limit"}),
 		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "windlass_scaling_decisions_total", Help: "Scaling decisions that were written, by outcome.",
 		}, []string{"outcome"}),
@@ -44,13 +44,13 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// note sets the gauges to a decision.
-func (m *metrics) note(a *app, region string, d scaling.Decision) {
-	m.wanted.WithLabelValues(a.AppID, region).Set(float64(d.Wanted))
-	m.ready.WithLabelValues(a.AppID, region).Set(float64(d.Ready))
-	m.limited.DeletePartialMatch(prometheus.Labels{"app_id": a.AppID, "region": region})
+// note sets the gauges to a decision. role is empty for one about replicas.
+func (m *metrics) note(a *app, region, role string, d scaling.Decision) {
+	m.wanted.WithLabelValues(a.AppID, region, role).Set(float64(d.Wanted))
+	m.ready.WithLabelValues(a.AppID, region, role).Set(float64(d.Ready))
+	m.limited.DeletePartialMatch(prometheus.Labels{"app_id": a.AppID, "region": region, "role": role})
 	if limit := lasting(d.Limit); limit != scaling.None {
-		m.limited.WithLabelValues(a.AppID, region, string(limit)).Set(1)
+		m.limited.WithLabelValues(a.AppID, region, role, string(limit)).Set(1)
 	}
 }
 

@@ -86,18 +86,17 @@ func (s *Service) due(now time.Time, holds func(regionID string) bool) map[strin
 	out := map[string][]query{}
 	for at, t := range s.targets {
 		a := s.apps[at.app]
-		if a == nil || a.policies[at.region] == nil || s.asking[a.WorkspaceID] || !holds(at.region) {
+		if a == nil || !a.scales(at.region) || s.asking[a.WorkspaceID] || !holds(at.region) {
 			continue
 		}
-		policy := a.policies[at.region]
-		for _, m := range policy.Metrics {
-			if m.Type != scaling.Prometheus || now.Before(t.results[m.Query].next) {
+		for text, window := range a.queries(at.region) {
+			if now.Before(t.results[text].next) {
 				continue
 			}
-			q, err := queryOf(a, at, m.Query, policy.Up.Window)
+			q, err := queryOf(a, at, text, window)
 			if err != nil {
 				// The API checks queries. Only a newer release can have written one with other variables.
-				t.keep(m.Query, result{problem: err.Error(), next: now.Add(askAgain)})
+				t.keep(text, result{problem: err.Error(), next: now.Add(askAgain)})
 				continue
 			}
 			out[a.WorkspaceID] = append(out[a.WorkspaceID], q)
@@ -105,6 +104,26 @@ func (s *Service) due(now time.Time, holds func(regionID string) bool) map[strin
 	}
 	for workspace := range out {
 		s.asking[workspace] = true
+	}
+	return out
+}
+
+// queries returns the window of each query by which the app scales in the region. A query of several roles has the
+// longest window of theirs.
+func (a *app) queries(regionID string) map[string]time.Duration {
+	out := map[string]time.Duration{}
+	add := func(p *scaling.Policy) {
+		for _, m := range p.Metrics {
+			if m.Type == scaling.Prometheus {
+				out[m.Query] = max(out[m.Query], p.Up.Window)
+			}
+		}
+	}
+	if p := a.policies[regionID]; p != nil {
+		add(p)
+	}
+	for i := range a.roles[regionID] {
+		add(&a.roles[regionID][i].Policy)
 	}
 	return out
 }
@@ -172,13 +191,9 @@ func (t *target) keep(query string, r result) {
 	t.results[query] = r
 }
 
-// fresh returns the results that count, by query. It forgets the queries that the policy does not have.
-func (t *target) fresh(policy *scaling.Policy, now time.Time) map[string]float64 {
-	has := map[string]bool{}
-	for _, m := range policy.Metrics {
-		has[m.Query] = true
-	}
-	maps.DeleteFunc(t.results, func(query string, _ result) bool { return !has[query] })
+// fresh returns the results that count, by query. It forgets the queries that are not among asked.
+func (t *target) fresh(asked map[string]time.Duration, now time.Time) map[string]float64 {
+	maps.DeleteFunc(t.results, func(query string, _ result) bool { _, has := asked[query]; return !has })
 	out := map[string]float64{}
 	for query, r := range t.results {
 		if r.counts(now) {

@@ -45,8 +45,17 @@ func (s *Service) take(ids []string, found []model.ScaledApp, now time.Time) {
 	have := map[string]bool{}
 	for _, f := range found {
 		have[f.AppID] = true
-		a := &app{ScaledApp: f, readAt: now, policies: map[string]*scaling.Policy{}}
+		a := &app{ScaledApp: f, readAt: now, policies: map[string]*scaling.Policy{}, roles: map[string][]scaling.RolePolicy{}}
 		for id := range f.Regions {
+			if len(f.Scaling.Policy.GetRoles()) > 0 {
+				roles, fault := scaling.NewRoles(f.Scaling.Policy, id)
+				if fault != nil {
+					s.cfg.Log.Warn("cannot use scaling policy", "app_id", f.AppID, "error", fault)
+					continue
+				}
+				a.roles[id] = roles
+				continue
+			}
 			policy, fault := scaling.New(f.Scaling.Policy, id)
 			if fault != nil {
 				// The API checks policies. Only a newer release can have written one that is not valid here.

@@ -123,11 +123,17 @@ type app struct {
 	model.ScaledApp
 
 	readAt time.Time
-	// policies are by region id.
+	// policies are by region id. roles are those of pools, whose apps have no policy.
 	policies map[string]*scaling.Policy
+	roles    map[string][]scaling.RolePolicy
 }
 
-// target is an app in a region, with the last decision for it.
+// scales reports whether the app scales in the region.
+func (a *app) scales(regionID string) bool {
+	return a.policies[regionID] != nil || a.roles[regionID] != nil
+}
+
+// target is an app in a region, or a role of its pool there, with the last decision for it.
 type target struct {
 	window scaling.Window
 	kept   scaling.Kept
@@ -153,8 +159,30 @@ type target struct {
 	quotaUntil time.Time
 	// closedUntil is until when the region counts as closed, after a refusal.
 	closedUntil time.Time
+	// roles are those of a pool, by name. Of a target of roles, the load, the queries' results and the times of the
+	// next decision and write are for all of them, and so is closedUntil.
+	roles map[string]*target
 	// silent marks, by index, the missing metrics that already have a history entry.
 	silent [scaling.MaxMetrics]bool
+}
+
+// part returns the target of a role, or t itself for "". It returns nil if the role has none.
+func (t *target) part(role string) *target {
+	if role == "" {
+		return t
+	}
+	return t.roles[role]
+}
+
+// role returns the target of a role, which it makes if there is none.
+func (t *target) role(name string) *target {
+	if t.roles == nil {
+		t.roles = map[string]*target{}
+	}
+	if t.roles[name] == nil {
+		t.roles[name] = &target{}
+	}
+	return t.roles[name]
 }
 
 // record is the part of a decision that the next one is compared with.
@@ -211,7 +239,7 @@ func (s *Service) Current(regionID, appID string) *windlassv1.RegionScaling {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a, t := s.apps[appID], s.targets[place{appID, regionID}]
-	if a == nil || a.policies[regionID] == nil || t == nil || t.shown == nil {
+	if a == nil || !a.scales(regionID) || t == nil || t.shown == nil {
 		return nil
 	}
 	if now.Sub(t.heard) > scaling.Fresh || now.Sub(time.UnixMilli(t.shown.GetAt())) > scaling.Fresh {

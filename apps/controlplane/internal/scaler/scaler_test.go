@@ -84,7 +84,18 @@ func (h *harness) Rescale(_ context.Context, r model.Rescale) error {
 	if region.Replicas != r.From || region.Generation != r.Generation || a.Scaling.UpdatedAt != r.ScalingAt {
 		return model.ErrStale
 	}
-	if h.writes = append(h.writes, r); r.Writes {
+	for _, role := range r.Roles {
+		if region.Roles[role.Role] != role.From {
+			return model.ErrStale
+		}
+	}
+	if h.writes = append(h.writes, r); r.Writes && len(r.Roles) > 0 {
+		region.Roles, region.Generation = maps.Clone(region.Roles), region.Generation+1
+		for _, role := range r.Roles {
+			region.Roles[role.Role] = role.Wanted
+		}
+		a.Regions[r.RegionID] = region
+	} else if r.Writes {
 		region.Replicas, region.Generation = r.Decision.GetWanted(), region.Generation+1
 		a.Regions[r.RegionID] = region
 	}
@@ -109,7 +120,9 @@ func (h *harness) entries() (out []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, w := range h.writes {
-		out = append(out, w.What)
+		for _, e := range w.Entries {
+			out = append(out, e.What)
+		}
 	}
 	return out
 }

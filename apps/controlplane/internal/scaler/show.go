@@ -16,7 +16,7 @@ import (
 func lasting(l scaling.Limit) scaling.Limit {
 	switch l {
 	case scaling.HighestInWindow, scaling.StepLimit, scaling.StartingLimit, scaling.PanicLimit, scaling.WindowFilling, scaling.MetricMissing,
-		scaling.NoReport, scaling.Minimum, scaling.HoldLimit, scaling.ScheduleLimit, scaling.None:
+		scaling.NoReport, scaling.Minimum, scaling.HoldLimit, scaling.ScheduleLimit, scaling.Ratio, scaling.None:
 		return scaling.None
 	case scaling.Maximum, scaling.Quota, scaling.QuotaBelowMinimum, scaling.Rollout, scaling.RegionClosed:
 	}
@@ -37,17 +37,10 @@ func sampleOf(load *agentv1.LoadReport, counts map[string]bool, at time.Time) sc
 		s.Ready, s.Starting = s.Ready+int(d.GetReady()), s.Starting+int(d.GetStarting())
 		knowsInFlight, knowsRate = knowsInFlight && d.InFlight != nil, knowsRate && d.Rate != nil
 		inFlight, rate = inFlight+d.GetInFlight(), rate+d.GetRate()
-		for name, v := range d.GetLevels() {
-			s.Levels[name] += v * float64(d.GetReady())
-			weights[name] += float64(d.GetReady())
-		}
+		addLevels(s.Levels, weights, d.GetLevels(), d.GetReady())
 		s.FirstToken, s.Latency = add(s.FirstToken, d.GetFirstToken()), add(s.Latency, d.GetLatency())
 	}
-	for name, weight := range weights {
-		if s.Levels[name] /= weight; weight == 0 {
-			delete(s.Levels, name)
-		}
-	}
+	meanLevels(s.Levels, weights)
 	if told && knowsInFlight {
 		s.InFlight = &inFlight
 	}
@@ -55,6 +48,45 @@ func sampleOf(load *agentv1.LoadReport, counts map[string]bool, at time.Time) sc
 		s.Rate = &rate
 	}
 	return s
+}
+
+// roleSampleOf is sampleOf for a role of a pool: what gateways measure is of the whole pool. ok is false if the agent does
+// not report roles.
+func roleSampleOf(load *agentv1.LoadReport, counts map[string]bool, role string, at time.Time) (s scaling.Sample, ok bool) {
+	s = sampleOf(load, counts, at)
+	s.Ready, s.Starting, s.Levels = 0, 0, map[string]float64{}
+	weights := map[string]float64{}
+	for _, d := range load.GetDeployments() {
+		if !counts[d.GetDeploymentId()] {
+			continue
+		}
+		for _, r := range d.GetRoles() {
+			if r.GetRole() != role {
+				continue
+			}
+			ok = true
+			s.Ready, s.Starting = s.Ready+int(r.GetReady()), s.Starting+int(r.GetStarting())
+			addLevels(s.Levels, weights, r.GetLevels(), r.GetReady())
+		}
+	}
+	meanLevels(s.Levels, weights)
+	return s, ok
+}
+
+// addLevels adds the levels of ready instances to sums and their weights, and meanLevels makes means of the sums.
+func addLevels(sums, weights, levels map[string]float64, ready int32) {
+	for name, v := range levels {
+		sums[name] += v * float64(ready)
+		weights[name] += float64(ready)
+	}
+}
+
+func meanLevels(sums, weights map[string]float64) {
+	for name, weight := range weights {
+		if sums[name] /= weight; weight == 0 {
+			delete(sums, name)
+		}
+	}
 }
 
 func add(to *histogram.Counts, packed []uint64) *histogram.Counts {
@@ -67,6 +99,17 @@ func add(to *histogram.Counts, packed []uint64) *histogram.Counts {
 	more := histogram.Unpack(packed)
 	to.Add(&more)
 	return to
+}
+
+// showRole returns the decision for a role of a pool as a message of the API.
+func showRole(d scaling.Decision, region, role string, couple *scaling.Couple) *windlassv1.RegionScaling {
+	out := show(d, region)
+	out.Role = role
+	if couple != nil && (d.Limit == scaling.Ratio || len(d.Wants) == 0) {
+		out.Why += fmt.Sprintf("; coupled to %s: %g to %g for each instance of it", couple.Role, couple.Low, couple.High)
+	}
+	out.Why = "role " + role + ": " + strings.ReplaceAll(out.Why, "replicas", "instances")
+	return out
 }
 
 // show returns the decision as a message of the API.
@@ -115,6 +158,7 @@ var limits = map[scaling.Limit]string{
 	scaling.QuotaBelowMinimum: "the workspace's quota allows fewer replicas than the minimum",
 	scaling.Rollout:           "a rollout is under way",
 	scaling.RegionClosed:      "the region takes no new replicas",
+	scaling.Ratio:             "the ratio to the instances of a coupled role wants more replicas",
 	scaling.HoldLimit:         "a person set the number for a time",
 }
 
@@ -133,6 +177,9 @@ func why(d scaling.Decision) string {
 	text := fmt.Sprintf("%d replicas", d.Wanted)
 	if d.Wanted != d.Desired {
 		text = fmt.Sprintf("%d replicas instead of %d", d.Wanted, d.Desired)
+	}
+	if len(parts) == 0 { // a role that follows another one
+		parts = append(parts, "no metric")
 	}
 	text += ": " + strings.Join(parts, ", ")
 	if d.Limit != scaling.None {

@@ -36,12 +36,20 @@ func (s *Service) write(ctx context.Context, apps Apps, w write) {
 		return
 	}
 	if err == nil {
-		t.recorded = record{now, w.decision.Wanted, lasting(w.decision.Limit)}
-		if w.missing >= 0 {
-			t.silent[w.missing] = true
+		for _, p := range w.parts {
+			of := t.part(p.role)
+			if of == nil {
+				continue
+			}
+			of.recorded = record{now, p.decision.Wanted, lasting(p.decision.Limit)}
+			if p.missing >= 0 {
+				of.silent[p.missing] = true
+			}
+			if p.writes {
+				of.kept = p.decision.Kept
+			}
 		}
 		if w.Writes {
-			t.kept = w.decision.Kept
 			s.metrics.delay.Observe(now.Sub(w.heard).Seconds())
 		}
 		return
@@ -50,8 +58,12 @@ func (s *Service) write(ctx context.Context, apps Apps, w write) {
 	if errors.Is(err, model.ErrStale) {
 		return
 	}
-	if quota, ok := quotaOf(err, s.apps[w.at.app], w); ok {
-		t.quota, t.quotaUntil = &quota, now.Add(refusedFor)
+	if quotas := quotasOf(err, s.apps[w.at.app], w); quotas != nil {
+		for role, quota := range quotas {
+			if of := t.part(role); of != nil {
+				of.quota, of.quotaUntil = &quota, now.Add(refusedFor)
+			}
+		}
 		return
 	}
 	if rpc.DetailOf(err).GetReason() == windlassv1.ErrorReason_ERROR_REASON_REGION_CLOSED {
@@ -79,22 +91,49 @@ func outcomeOf(w write, err error) string {
 		return "error"
 	case !w.Writes:
 		return "kept"
-	case w.decision.Wanted > w.decision.Desired:
-		return "up"
+	}
+	for _, p := range w.parts {
+		if p.decision.Wanted > p.decision.Desired {
+			return "up"
+		}
 	}
 	return "down"
 }
 
-// quotaOf returns how many replicas the quota allows in the region, from the error of a refused decision.
-func quotaOf(err error, a *app, w write) (replicas int, ok bool) {
+// quotasOf returns how many replicas the quota allows in the region, from the error of a refused decision; of a pool,
+// how many instances of each role that was to grow. It returns nil for another error.
+func quotasOf(err error, a *app, w write) map[string]int {
 	detail := rpc.DetailOf(err)
 	if detail.GetReason() != windlassv1.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED || a == nil {
-		return 0, false
+		return nil
 	}
 	region := a.Regions[w.RegionID]
-	free, each := max(detail.GetLimit().GetMax()-detail.GetLimit().GetUsed(), 0), region.Instances
-	if detail.GetLimit().GetName() == "gpus" {
-		each = region.GPUs
+	free := max(detail.GetLimit().GetMax()-detail.GetLimit().GetUsed(), 0)
+	cost := func(instances, gpus int64) int64 {
+		if detail.GetLimit().GetName() == "gpus" {
+			return max(gpus, 1)
+		}
+		return max(instances, 1)
 	}
-	return int(region.Counted) + int(free/max(each, 1)), true
+	if len(w.Roles) == 0 {
+		return map[string]int{"": int(region.Counted) + int(free/cost(region.Instances, region.GPUs))}
+	}
+	out := map[string]int{}
+	// What the quota has left goes to the roles in their order, because all grow in one change.
+	for _, r := range w.Roles {
+		if r.Wanted <= r.From {
+			continue
+		}
+		each := cost(region.RoleCosts[r.Role].Instances, region.RoleCosts[r.Role].GPUs)
+		if detail.GetLimit().GetName() == "gpus" && region.RoleCosts[r.Role].GPUs == 0 {
+			continue // the role takes nothing of it
+		}
+		room := free / each
+		out[r.Role] = int(r.From) + int(room)
+		free -= min(room, int64(r.Wanted-r.From)) * each
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	return out
 }

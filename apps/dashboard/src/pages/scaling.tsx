@@ -99,19 +99,27 @@ export function Scaling({ app, watched }: { app: App; watched: Watched }) {
       <div className="stack tight">
         {app.scaling.mode === ScalingPolicy_Mode.ADVISE ? <p className="dim">The policy is to advise: decisions are shown and change nothing.</p> : null}
         {holds.map((h) => (
-          <p key={h.region} className="note idle">
-            {h.who} holds {h.replicas} replicas in {h.region || "every region"} until {absolute(ms(h.until))}.
+          <p key={`${h.region}/${h.role}`} className="note idle">
+            {h.who} holds {h.replicas} {h.role ? `instances of role ${h.role}` : "replicas"} in {h.region || "every region"} until {absolute(ms(h.until))}.
           </p>
         ))}
         {regions.length > 0 ? (
           <Rows<RegionScaling>
             label="Scaling, by region"
-            items={[...regions].sort((a, b) => a.region.localeCompare(b.region))}
-            keyOf={(r) => r.region}
+            items={[...regions].sort((a, b) => a.region.localeCompare(b.region) || a.role.localeCompare(b.role))}
+            keyOf={(r) => `${r.region}/${r.role}`}
             columns={[
-              { name: "Region", cell: (r) => <b>{r.region}</b> },
               {
-                name: "Replicas",
+                name: "Region",
+                cell: (r) => (
+                  <>
+                    <b>{r.region}</b>
+                    {r.role ? <div className="small">role {r.role}</div> : null}
+                  </>
+                ),
+              },
+              {
+                name: regions.some((r) => r.role) ? "Instances" : "Replicas",
                 cell: (r) => (
                   <>
                     <span className="num">

@@ -204,7 +204,7 @@ func (a *app) scaleCommand() *cobra.Command {
 	var endHold bool
 	var w waitFlags
 	c := &cobra.Command{
-		Use:   "scale APP (--replicas N | --role NAME=N | --end-hold)",
+		Use:   "scale APP (--replicas N | --role NAME=N | --end-hold [--role NAME])",
 		Short: "Set the number of replicas of the live version, or of instances of a role",
 		Long: `Scale sets the number of replicas in every region, or in one. That includes regions for which
 the app's file has an override. The number also holds for later versions, until a file with
@@ -215,13 +215,14 @@ The replicas of an app with scaling follow the load. With --for the number holds
 and with --end-hold they follow the load again.
 
 With --role it sets how many instances of a role of an app with layout pooled each region has. That
-makes no version, and holds until a file with another number is deployed.
+makes no version, and holds until a file with another number is deployed. Instances of a role that
+the app's scaling lists follow the load: --for holds their number, and --end-hold --role NAME ends that.
 
 With --current-replicas nothing changes if the region, or any of all regions, has another number
 by now. So programs that scale do not undo what others did since they read the number.
 
 ` + exitCodesText,
-		Example: "  windlass scale echo --replicas 4\n  windlass scale echo --replicas 1 --region eu-west-1\n  windlass scale echo --replicas 8 --for 2h\n  windlass scale echo --replicas 5 --current-replicas 4 --region eu-west-1\n  windlass scale chat --role decode=6",
+		Example: "  windlass scale echo --replicas 4\n  windlass scale echo --replicas 1 --region eu-west-1\n  windlass scale echo --replicas 8 --for 2h\n  windlass scale echo --replicas 5 --current-replicas 4 --region eu-west-1\n  windlass scale chat --role decode=6\n  windlass scale chat --role decode=6 --for 2h\n  windlass scale chat --end-hold --role decode",
 		Args:    cobra.ExactArgs(1),
 	}
 	c.RunE = a.run(func(ctx context.Context, args []string) error {
@@ -237,19 +238,23 @@ by now. So programs that scale do not undo what others did since they read the n
 				return err
 			}
 		}
+		subject := "replicas"
+		if role != "" {
+			subject = "instances of role " + req.Role
+		}
 		resp, err := a.clients.apps.Scale(ctx, req)
 		if err != nil {
 			return err
 		}
+		if endHold {
+			text := "%s: the %s in %s follow the load again"
+			if resp.Unchanged {
+				text = "%s: no hold of %s is in force in %s"
+			}
+			return a.showDone(resp, text, args[0], subject, orAll(region))
+		}
 		if role != "" {
 			return a.finishRoleScale(ctx, req, resp, args[0], w)
-		}
-		if endHold {
-			text := "%s: the replicas in %s follow the load again"
-			if resp.Unchanged {
-				text = "%s: no hold is in force in %s"
-			}
-			return a.showDone(resp, text, args[0], orAll(region))
 		}
 		if resp.Unchanged {
 			a.infof("%s: %d replicas in %s are there or requested already", args[0], replicas, orAll(region))
@@ -267,19 +272,25 @@ by now. So programs that scale do not undo what others did since they read the n
 	c.Flags().Int32Var(&current, "current-replicas", 0, "change nothing unless this is the number now")
 	c.Flags().DurationVar(&hold, "for", 0, "hold the number for this time, of an app whose replicas follow the load")
 	c.Flags().BoolVar(&endHold, "end-hold", false, "end the hold: the replicas follow the load again")
-	c.Flags().StringVar(&role, "role", "", "role and its instances, as NAME=N, of an app with layout pooled")
+	c.Flags().StringVar(&role, "role", "", "role and its instances, as NAME=N, of an app with layout pooled. With --end-hold: NAME")
 	w.addTo(c, false)
 	c.MarkFlagsOneRequired("replicas", "end-hold", "role")
-	c.MarkFlagsMutuallyExclusive("replicas", "end-hold", "role")
-	c.MarkFlagsMutuallyExclusive("for", "role")
-	c.MarkFlagsMutuallyExclusive("current-replicas", "role")
+	c.MarkFlagsMutuallyExclusive("replicas", "end-hold")
+	c.MarkFlagsMutuallyExclusive("replicas", "role")
 	c.MarkFlagsMutuallyExclusive("for", "end-hold")
 	return c
 }
 
-// setRole makes the request scale a role by the text NAME=N.
+// setRole makes the request scale a role by the text NAME=N, or end its hold by the text NAME.
 func setRole(req *windlassv1.ScaleRequest, text string) error {
 	name, count, found := strings.Cut(text, "=")
+	if req.EndHold {
+		if found {
+			return fmt.Errorf("--role %s: with --end-hold, write the name alone: --role %s", text, name)
+		}
+		req.Role = name
+		return nil
+	}
 	n, err := strconv.ParseInt(count, 10, 32)
 	if err == nil && n < 1 {
 		return fmt.Errorf("--role %s: a role has at least 1 instance", text)

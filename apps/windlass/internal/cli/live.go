@@ -14,6 +14,7 @@ import (
 
 	"github.com/windlass-run/windlass/pkg/pool"
 	"github.com/windlass-run/windlass/pkg/preset"
+	"github.com/windlass-run/windlass/pkg/scaling"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -46,7 +47,7 @@ func liveFile(app *windlassv1.App, spec *windlassv1.DeploymentSpec, freeze *wind
 			ref.Version = 0
 		}
 	}
-	for _, o := range f.Scaling.GetOverrides() {
+	for _, o := range scaling.Overrides(f.Scaling) {
 		o.RegionIds = nil
 	}
 	if f.setsReplicas() {
@@ -233,6 +234,9 @@ func (f *appFile) adoptCounts(regions []*windlassv1.RegionTopology) {
 	}
 	for _, r := range f.Spec.GetRoles() {
 		r.Instances = counts[r.GetName()]
+		if f.setsReplicas() && slices.ContainsFunc(f.Scaling.GetRoles(), func(s *windlassv1.RoleScaling) bool { return s.GetRole() == r.GetName() }) {
+			r.Instances = 0 // the file's scaling sets them
+		}
 	}
 	for _, o := range f.Spec.GetOverrides() {
 		for _, r := range o.GetRoles() {

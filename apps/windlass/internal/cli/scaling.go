@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -58,25 +60,47 @@ func scalingTable(w *tabwriter.Writer, resp *windlassv1.GetScalingResponse) {
 }
 
 func decisionTable(w *tabwriter.Writer, regions []*windlassv1.RegionScaling) {
-	row(w, "REGION", "REPLICAS", "READY", "WANTED", "MIN", "MAX", "LIMIT", "METRIC", "VALUE", "TARGET", "WANTS", "WHEN")
+	pooled := slices.ContainsFunc(regions, func(r *windlassv1.RegionScaling) bool { return r.GetRole() != "" })
+	titles := []any{"REGION", "REPLICAS", "READY", "WANTED", "MIN", "MAX", "LIMIT", "METRIC", "VALUE", "TARGET", "WANTS", "WHEN"}
+	if pooled {
+		titles = slices.Insert(titles, 1, any("ROLE"))
+		titles[2] = "INSTANCES"
+	}
+	row(w, titles...)
 	for _, r := range regions {
 		head := []any{r.GetRegion(), r.GetReplicas(), r.GetReady(), r.GetWanted(), r.GetMin(), r.GetMax(), orDash(r.GetLimit())}
+		if pooled {
+			head = slices.Insert(head, 1, any(r.GetRole()))
+		}
+		if len(r.GetWants()) == 0 {
+			row(w, append(head, "-", "-", "-", "-", timeText(r.GetAt()))...)
+		}
 		for _, want := range r.GetWants() {
 			value, wants := "missing", "-"
 			if want.Value != nil {
 				value, wants = metricValue(want), strconv.Itoa(int(want.GetReplicas()))
 			}
 			row(w, append(head, metricName(want.GetMetric()), value, want.GetMetric().GetTarget(), wants, timeText(r.GetAt()))...)
-			head = []any{"", "", "", "", "", "", ""}
+			for i := range head {
+				head[i] = ""
+			}
 		}
 	}
 	for _, r := range regions {
 		for _, want := range r.GetWants() {
 			if want.GetProblem() != "" {
-				row(w, "Missing:", fmt.Sprintf("%s in %s: %s", metricName(want.GetMetric()), r.GetRegion(), want.GetProblem()))
+				row(w, "Missing:", fmt.Sprintf("%s in %s: %s", metricName(want.GetMetric()), placeOf(r), want.GetProblem()))
 			}
 		}
 	}
+}
+
+// placeOf names the region of a decision, and the role of a pool.
+func placeOf(r *windlassv1.RegionScaling) string {
+	if r.GetRole() == "" {
+		return r.GetRegion()
+	}
+	return r.GetRegion() + ", role " + r.GetRole()
 }
 
 // metricName returns the name of the metric in the app file.
@@ -95,7 +119,7 @@ func metricValue(want *windlassv1.MetricWant) string {
 
 func holdLines(w *tabwriter.Writer, resp *windlassv1.GetScalingResponse) {
 	for _, h := range resp.GetHolds() {
-		row(w, "Hold:", fmt.Sprintf("%d replicas in %s until %s, by %s", h.GetReplicas(), orAll(h.GetRegion()), timeText(h.GetUntil()), h.GetWho()))
+		row(w, "Hold:", fmt.Sprintf("%d %s in %s until %s, by %s", h.GetReplicas(), unitOf(h.GetRole()), orAll(h.GetRegion()), timeText(h.GetUntil()), h.GetWho()))
 	}
 }
 
@@ -105,13 +129,25 @@ func scalingLines(w *tabwriter.Writer, resp *windlassv1.GetScalingResponse) {
 		return
 	}
 	for _, r := range resp.GetRegions() {
-		text := fmt.Sprintf("%s: %d of %d to %d replicas wanted", r.GetRegion(), r.GetWanted(), r.GetMin(), r.GetMax())
+		unit := "replicas"
+		if r.GetRole() != "" {
+			unit = "instances"
+		}
+		text := fmt.Sprintf("%s: %d of %d to %d %s wanted", placeOf(r), r.GetWanted(), r.GetMin(), r.GetMax(), unit)
 		if r.GetLimit() != "" {
 			text += fmt.Sprintf(", %d by the metrics: %s", r.GetUnlimited(), r.GetLimit())
 		}
 		row(w, "Scaling:", text)
 	}
 	holdLines(w, resp)
+}
+
+// unitOf names what a hold keeps the number of.
+func unitOf(role string) string {
+	if role == "" {
+		return "replicas"
+	}
+	return "instances of role " + role
 }
 
 // scalingEntries are the kinds of history entries about scaling.
@@ -124,11 +160,13 @@ func (a *app) scalingWhyCommand() *cobra.Command {
 	var at string
 	var limit int
 	var since time.Duration
+	var role string
 	cmd := &cobra.Command{
 		Use:   "why APP",
 		Short: "Show the decisions about an app's replicas, with their numbers",
 		Long: `Why shows the decisions about an app's replicas, with their reasons: changes of the number, of the limit and of the
-policy, and holds. With --at it shows what was in force at a time: the last decision before it in each region.
+policy, and holds. With --at it shows what was in force at a time: the last decision before it in each region,
+and for each role of a pool. With --role it shows the decisions about one role.
 It looks back 7 days, or as far as --since says.`,
 		Example: "  windlass scaling why echo\n  windlass scaling why echo --at 2026-11-28T08:15:00Z --since 720h",
 		Args:    cobra.ExactArgs(1),
@@ -143,7 +181,7 @@ It looks back 7 days, or as far as --since says.`,
 			if since <= 0 {
 				return fmt.Errorf("--since=%s: use a time above 0", since)
 			}
-			items, err := a.scalingHistory(ctx, a.appPath(args[0]), until.Add(-since), until, at != "", limit)
+			items, err := a.scalingHistory(ctx, a.appPath(args[0]), role, until.Add(-since), until, at != "", limit)
 			if err != nil {
 				return err
 			}
@@ -158,6 +196,7 @@ It looks back 7 days, or as far as --since says.`,
 			})
 		}),
 	}
+	cmd.Flags().StringVar(&role, "role", "", "only decisions about this role of a pool")
 	cmd.Flags().StringVar(&at, "at", "", "what was in force at this time (RFC 3339)")
 	cmd.Flags().DurationVar(&since, "since", 7*24*time.Hour, "how far to look back")
 	cmd.Flags().IntVar(&limit, "limit", 50, "maximum number, newest first; 0: all")
@@ -165,8 +204,8 @@ It looks back 7 days, or as far as --since says.`,
 }
 
 // scalingHistory returns the newest entries about scaling between two times. It reads no page after it has limit
-// entries (0: all). newest: only the first of each region.
-func (a *app) scalingHistory(ctx context.Context, app string, since, until time.Time, newest bool, limit int) (out []*windlassv1.HistoryEntry, err error) {
+// entries (0: all). newest: only the first of each region and role. role is empty for all roles.
+func (a *app) scalingHistory(ctx context.Context, app, role string, since, until time.Time, newest bool, limit int) (out []*windlassv1.HistoryEntry, err error) {
 	seen := map[string]bool{}
 	page := &windlassv1.PageRequest{Size: 500}
 	for {
@@ -180,10 +219,12 @@ func (a *app) scalingHistory(ctx context.Context, app string, since, until time.
 			if h.GetAt() < since.UnixMilli() {
 				return out, nil // a control plane of an earlier release does not know the times
 			}
-			if !scalingEntries[h.GetWhat()] || h.GetAt() > until.UnixMilli() || newest && seen[h.GetRegion()] {
+			about := roleOfEntry(h)
+			of := h.GetRegion() + "/" + about
+			if !scalingEntries[h.GetWhat()] || h.GetAt() > until.UnixMilli() || newest && seen[of] || role != "" && about != role {
 				continue
 			}
-			seen[h.GetRegion()] = true
+			seen[of] = true
 			if out = append(out, h); limit > 0 && len(out) == limit {
 				return out, nil
 			}
@@ -194,11 +235,21 @@ func (a *app) scalingHistory(ctx context.Context, app string, since, until time.
 	}
 }
 
+var entryRole = regexp.MustCompile(`\brole ([a-z][-a-z0-9]*)`)
+
+// roleOfEntry returns the role of a pool that the entry is about, empty for the app.
+func roleOfEntry(h *windlassv1.HistoryEntry) string {
+	if found := entryRole.FindStringSubmatch(h.GetWhy()); found != nil {
+		return found[1]
+	}
+	return ""
+}
+
 // maxTrace bounds the size of a trace, in bytes.
 const maxTrace = 64 << 20
 
 func (a *app) scalingSimulateCommand() *cobra.Command {
-	var file, trace, region string
+	var file, trace, region, role string
 	m := simulate.Model{}
 	cmd := &cobra.Command{
 		Use:   "simulate -f FILE --trace FILE",
@@ -206,7 +257,7 @@ func (a *app) scalingSimulateCommand() *cobra.Command {
 		Long: `Simulate plays a trace of requests against the scaling of an app's file, with the algorithm of the control
 plane. For comparison, it does the same with the Kubernetes HorizontalPodAutoscaler and with Knative, with
 their defaults. For each it shows replica-hours, and the share of requests that waited longer than the objective.
-It does not call the control plane.
+It does not call the control plane. Of a pool it simulates one role, without its couple.
 
 The trace is CSV with the columns seconds and requests_per_second, or JSON, a list of objects with seconds and
 requestsPerSecond. Each rate holds up to the next point, and the last point is the end.`,
@@ -218,7 +269,7 @@ requestsPerSecond. Each rate holds up to the next point, and the last point is t
 			if err != nil {
 				return err
 			}
-			outcomes, err := runSimulation(f, trace, region, m)
+			outcomes, err := runSimulation(f, trace, region, role, m)
 			if err != nil {
 				return err
 			}
@@ -238,6 +289,7 @@ requestsPerSecond. Each rate holds up to the next point, and the last point is t
 	flags.StringVarP(&file, "file", "f", "", "the app's file, - for standard input")
 	flags.StringVar(&trace, "trace", "", "the trace, CSV or JSON")
 	flags.StringVar(&region, "region", "", "use the overrides of this region")
+	flags.StringVar(&role, "role", "", "the role of a pool to simulate: all requests then go through it")
 	flags.DurationVar(&m.Start, "start", 45*time.Second, "time until a replica is ready")
 	flags.DurationVar(&m.Service, "service", 2*time.Second, "time that a request takes, without waiting")
 	flags.IntVar(&m.Concurrency, "concurrency", 32, "requests that a replica serves at a time")
@@ -249,22 +301,16 @@ requestsPerSecond. Each rate holds up to the next point, and the last point is t
 	return cmd
 }
 
-func runSimulation(f *appFile, trace, region string, m simulate.Model) ([]simulate.Outcome, error) {
+func runSimulation(f *appFile, trace, region, role string, m simulate.Model) ([]simulate.Outcome, error) {
 	if f.Scaling == nil {
 		return nil, fmt.Errorf("%s: scaling: missing: the replicas do not follow the load", f.path)
 	}
 	if fault := scaling.Check(f.Scaling); fault != nil {
 		return nil, fmt.Errorf("%s: %w: %s", f.path, f.fieldInFile("scaling."+fault.Field, fault.Message), fault.Fix)
 	}
-	for i, m := range f.Scaling.GetMetrics() {
-		if m.GetType() == windlassv1.ScalingMetric_TYPE_PROMETHEUS {
-			return nil, fmt.Errorf("%s: %w: use another metric, such as inFlight", f.path,
-				f.fieldInFile(fmt.Sprintf("scaling.metrics[%d].type", i), "a trace has no results of queries"))
-		}
-	}
-	policy, fault := scaling.New(f.Scaling, region)
-	if fault != nil {
-		return nil, fmt.Errorf("%s: scaling.%w", f.path, fault)
+	policy, err := simulatedPolicy(f, region, role)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f.path, err)
 	}
 	switch {
 	case m.Start < 0 || m.Start > time.Hour:
@@ -295,4 +341,43 @@ func runSimulation(f *appFile, trace, region string, m simulate.Model) ([]simula
 		}
 	}
 	return nil, fmt.Errorf("%s: %w", trace, err)
+}
+
+// simulatedPolicy returns the scaling of the file for the region, or that of a role of a pool.
+func simulatedPolicy(f *appFile, region, role string) (policy scaling.Policy, err error) {
+	metrics, at := f.Scaling.GetMetrics(), "scaling."
+	if pool := f.Scaling.GetRoles(); len(pool) > 0 {
+		var names []string
+		for _, r := range pool {
+			names = append(names, r.GetRole())
+		}
+		i := slices.Index(names, role)
+		switch {
+		case role == "":
+			return policy, fmt.Errorf("scaling.roles: the roles of a pool scale each for itself: name one with --role: %s", strings.Join(names, ", "))
+		case i < 0:
+			return policy, fmt.Errorf("--role=%s: scaling has no such role, but %s", role, strings.Join(names, ", "))
+		case len(pool[i].GetMetrics()) == 0:
+			return policy, fmt.Errorf("--role=%s: the role has no metrics and follows role %s: simulate that one", role, pool[i].GetCouple().GetRole())
+		}
+		policies, fault := scaling.NewRoles(f.Scaling, region)
+		if fault != nil {
+			return policy, fmt.Errorf("scaling.%w", fault)
+		}
+		policy, metrics, at = policies[i].Policy, pool[i].GetMetrics(), fmt.Sprintf("scaling.roles[%d].", i)
+	} else {
+		if role != "" {
+			return policy, fmt.Errorf("--role=%s: the file's scaling has no roles: leave it out", role)
+		}
+		var fault *scaling.Fault
+		if policy, fault = scaling.New(f.Scaling, region); fault != nil {
+			return policy, fmt.Errorf("scaling.%w", fault)
+		}
+	}
+	for i, m := range metrics {
+		if m.GetType() == windlassv1.ScalingMetric_TYPE_PROMETHEUS {
+			return policy, fmt.Errorf("%w: use another metric, such as inFlight", f.fieldInFile(fmt.Sprintf("%smetrics[%d].type", at, i), "a trace has no results of queries"))
+		}
+	}
+	return policy, nil
 }

@@ -26,6 +26,8 @@ type historyServer struct {
 	now     time.Time
 	entries int
 	calls   []*windlassv1.ListHistoryRequest
+	// whys are the reasons of the first decisions, all in one region.
+	whys []string
 }
 
 func (c *historyServer) ListHistory(_ context.Context, req *windlassv1.ListHistoryRequest) (*windlassv1.ListHistoryResponse, error) {
@@ -36,6 +38,9 @@ func (c *historyServer) ListHistory(_ context.Context, req *windlassv1.ListHisto
 		h := &windlassv1.HistoryEntry{At: c.now.Add(-time.Duration(i) * 36 * time.Second).UnixMilli(), What: "Drift"}
 		if i%100 == 0 {
 			h.What, h.Why, h.Region = "ScalingDecided", fmt.Sprintf("decision %d", i/100), []string{"eu", "us"}[i/100%2]
+		}
+		if i%100 == 0 && i/100 < len(c.whys) {
+			h.Why, h.Region = c.whys[i/100], "eu"
 		}
 		if c.bounds && (h.GetAt() > req.GetUntil() || h.GetAt() < req.GetSince()) {
 			continue

@@ -1,0 +1,210 @@
+package api_test
+
+import (
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// rolesPolicy is of the roles that pooled makes. prefill is coupled to decode.
+func rolesPolicy(edit ...func(*windlassv1.ScalingPolicy)) *windlassv1.ScalingPolicy {
+	p := &windlassv1.ScalingPolicy{Roles: []*windlassv1.RoleScaling{
+		{
+			Role: "prefill", Max: 8, Initial: new(int32(3)), Metrics: []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_REQUESTS_PER_SECOND, Target: "8"}},
+			Couple: &windlassv1.ScalingCouple{Role: "decode", Ratio: []float64{0.5, 4}},
+		},
+		{
+			Role: "decode", Min: new(int32(2)), Max: 8, Metrics: []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_KV_CACHE, Target: "0.8"}},
+			Overrides: []*windlassv1.ScalingOverride{{Regions: []string{"eu-west-1"}, Max: new(int32(20))}},
+		},
+	}}
+	for _, f := range edit {
+		f(p)
+	}
+	return p
+}
+
+// roleDecision is one on what the pool has.
+func (w *harness) roleDecision(region string, roles ...model.RescaledRole) model.Rescale {
+	w.t.Helper()
+	r := w.decision(region, 0)
+	r.Decision = &windlassv1.RegionScaling{At: time.Now().UnixMilli()}
+	r.Entries = nil
+	for _, role := range roles {
+		r.Decision.Roles = append(r.Decision.Roles, &windlassv1.RegionScaling{Role: role.Role, Replicas: role.From, Wanted: role.Wanted})
+		r.Entries = append(r.Entries, model.ScalingEntry{What: "ScalingDecided", Why: "role " + role.Role + ": because"})
+	}
+	r.Roles = roles
+	return r
+}
+
+func TestScalingRoles_CountsFollowDecisions(t *testing.T) {
+	onBoth(t, func(t *testing.T, w *harness) {
+		ctx := t.Context()
+		require.NoError(t, w.deployScaled(rolesPolicy(), pooled(0, 0)))
+		w.settle("chat")
+		require.Equal(t, map[string]string{"us-east-1": "3 prefill 2 decode ", "eu-west-1": "3 prefill 2 decode "}, w.pool(1), "the roles begin with initial, or min")
+		require.Equal(t, []string{w.regions["eu-west-1"]}, w.desired("chat", 1, "eu-west-1").Scaling.GetRoles()[1].GetOverrides()[0].GetRegionIds())
+
+		app := w.scaledApp()
+		require.Equal(t, model.RoleCounts{"prefill": 3, "decode": 2}, app.Regions[w.regions["eu-west-1"]].Roles)
+		stale := w.roleDecision("eu-west-1", model.RescaledRole{Role: "decode", From: 2, Wanted: 7})
+		require.NoError(t, w.api.Rescale(ctx, w.roleDecision("eu-west-1", model.RescaledRole{Role: "prefill", From: 3, Wanted: 4}, model.RescaledRole{Role: "decode", From: 2, Wanted: 6})))
+		want := map[string]string{"us-east-1": "3 prefill 2 decode ", "eu-west-1": "4 prefill 6 decode "}
+		require.Equal(t, want, w.pool(1))
+		require.ErrorIs(t, w.api.Rescale(ctx, stale), model.ErrStale)
+		wrong := w.roleDecision("eu-west-1", model.RescaledRole{Role: "decode", From: 5, Wanted: 7})
+		require.ErrorIs(t, w.api.Rescale(ctx, wrong), model.ErrStale)
+		require.Equal(t, want, w.pool(1))
+
+		got := w.getScaling()
+		require.Len(t, got.GetRegions(), 2)
+		for i, role := range []string{"prefill", "decode"} {
+			require.Equal(t, []any{"eu-west-1", role}, []any{got.GetRegions()[i].GetRegion(), got.GetRegions()[i].GetRole()})
+		}
+		require.EqualValues(t, 6, got.GetRegions()[1].GetWanted())
+
+		// Deploys, and versions, leave the counts.
+		require.NoError(t, w.deployScaled(rolesPolicy(), pooled(0, 0)))
+		require.EqualValues(t, 1, w.app("chat").GetLatestVersion())
+		require.NoError(t, w.deployScaled(rolesPolicy(), pooled(0, 0), args("b")))
+		w.settle("chat")
+		require.Equal(t, want, w.pool(2))
+		require.NoError(t, w.deployScaled(nil, pooled(0, 0), args("b")))
+		require.Equal(t, want, w.pool(2))
+		require.Nil(t, w.getScaling().GetPolicy())
+	})
+}
+
+func TestScalingRoles_AHoldKeepsOneRole(t *testing.T) {
+	onBoth(t, func(t *testing.T, w *harness) {
+		ctx := t.Context()
+		hold := func(req *windlassv1.ScaleRequest) { req.HoldFor = durationpb.New(time.Hour) }
+		end := func(req *windlassv1.ScaleRequest) { req.EndHold = true }
+		require.NoError(t, w.deployScaled(rolesPolicy(func(p *windlassv1.ScalingPolicy) { p.Roles = p.Roles[1:] }), pooled(2, 0)))
+		w.settle("chat")
+		_, err := w.scaleRole("decode", 5, "")
+		refused(t, err, connect.CodeFailedPrecondition, scaled, "replicas")
+		require.Contains(t, err.Error(), "the instances of role decode of app chat follow the load")
+		_, err = w.scaleRole("prefill", 4, "")
+		require.NoError(t, err, "its instances do not follow the load")
+		_, err = w.scaleRole("prefill", 5, "", hold)
+		refused(t, err, connect.CodeInvalidArgument, invalid, "holdFor")
+		_, err = w.scaleRole("decode", 5, "us-east-1", hold)
+		require.NoError(t, err)
+		require.Equal(t, map[string]string{"us-east-1": "4 prefill 5 decode ", "eu-west-1": "4 prefill 2 decode "}, w.pool(1))
+		held := w.getScaling().GetHolds()
+		require.Len(t, held, 1)
+		require.Equal(t, []any{"decode", "us-east-1", int32(5)}, []any{held[0].GetRole(), held[0].GetRegion(), held[0].GetReplicas()})
+		require.ErrorIs(t, w.api.Rescale(ctx, w.roleDecision("us-east-1", model.RescaledRole{Role: "decode", From: 5, Wanted: 6})), model.ErrStale)
+		require.NoError(t, w.api.Rescale(ctx, w.roleDecision("eu-west-1", model.RescaledRole{Role: "decode", From: 2, Wanted: 3})))
+
+		res, err := w.scaleRole("decode", 0, "", end)
+		require.NoError(t, err)
+		require.False(t, res.GetUnchanged())
+		require.Empty(t, w.getScaling().GetHolds())
+		res, err = w.scaleRole("decode", 0, "", end)
+		require.NoError(t, err)
+		require.True(t, res.GetUnchanged())
+		require.NoError(t, w.api.Rescale(ctx, w.roleDecision("us-east-1", model.RescaledRole{Role: "decode", From: 5, Wanted: 6})))
+
+		// The pool itself follows nothing.
+		_, err = w.apps(w.deployer).Scale(ctx, &windlassv1.ScaleRequest{App: "chat", Replicas: 0})
+		require.NoError(t, err)
+	})
+}
+
+func TestScalingRoles_ACallerComparesCounts(t *testing.T) {
+	w := setup(t)
+	w.deploy("chat", pooled(4, 2))
+	w.settle("chat")
+	current := func(n int32) func(*windlassv1.ScaleRequest) {
+		return func(req *windlassv1.ScaleRequest) { req.CurrentReplicas = &n }
+	}
+	_, err := w.scaleRole("decode", 3, "us-east-1", current(2))
+	require.NoError(t, err)
+	_, err = w.scaleRole("decode", 4, "", current(2))
+	refused(t, err, connect.CodeAborted, windlassv1.ErrorReason_ERROR_REASON_CONFLICT, "currentReplicas")
+	require.Contains(t, err.Error(), "does not have 2 instances of role decode, but 3 in us-east-1")
+	require.Equal(t, map[string]string{"us-east-1": "4 prefill 3 decode ", "eu-west-1": "4 prefill 2 decode "}, w.pool(1))
+}
+
+func TestScalingRoles_ARolloutLosesNoInstances(t *testing.T) {
+	w := setup(t)
+	require.NoError(t, w.deployScaled(rolesPolicy(), pooled(0, 0)))
+	w.settle("chat")
+	_, err := w.apps(w.deployer).Deploy(t.Context(), &windlassv1.DeployRequest{
+		App: "chat", Spec: echo(pooled(0, 0), args("b")), Scaling: rolesPolicy(), Rollout: &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_ROLLING},
+	})
+	require.NoError(t, err)
+	require.NoError(t, w.stepper.Step(t.Context(), w.app("chat").GetId()))
+	require.ErrorIs(t, w.api.Rescale(t.Context(), w.roleDecision("us-east-1", model.RescaledRole{Role: "prefill", From: 3, Wanted: 2})), model.ErrStale)
+	require.NoError(t, w.api.Rescale(t.Context(), w.roleDecision("us-east-1", model.RescaledRole{Role: "prefill", From: 3, Wanted: 5})))
+	w.settle("chat")
+	require.Equal(t, map[string]string{"us-east-1": "5 prefill 2 decode ", "eu-west-1": "3 prefill 2 decode "}, w.pool(2))
+}
+
+func TestScalingRoles_GrowWithinQuotaAndGrant(t *testing.T) {
+	w := setup(t, limited(model.Limits{Instances: 12}))
+	require.NoError(t, w.deployScaled(rolesPolicy(), pooled(0, 0)))
+	w.settle("chat")
+	err := w.api.Rescale(t.Context(), w.roleDecision("us-east-1", model.RescaledRole{Role: "decode", From: 2, Wanted: 5}))
+	limitOf(t, err, beyond, "instances")
+	require.NoError(t, w.api.Rescale(t.Context(), w.roleDecision("us-east-1", model.RescaledRole{Role: "decode", From: 2, Wanted: 4})))
+	require.EqualValues(t, 12, w.usage().Instances)
+	cost := w.scaledApp().Regions[w.regions["us-east-1"]].RoleCosts
+	require.Equal(t, model.RoleCost{Instances: 1}, cost["decode"])
+}
+
+func TestScalingRoles_RefusalsHaveFieldAndFix(t *testing.T) {
+	w := setup(t)
+	role := func(i int, edit func(r *windlassv1.RoleScaling)) *windlassv1.ScalingPolicy {
+		return rolesPolicy(func(p *windlassv1.ScalingPolicy) { edit(p.Roles[i]) })
+	}
+	pool := pooled(0, 0)
+	for name, c := range map[string]struct {
+		policy *windlassv1.ScalingPolicy
+		spec   func(*windlassv1.DeploymentSpec)
+		field  string
+	}{
+		"a pool without roles":  {scalingPolicy(), pool, "scaling"},
+		"roles without a pool":  {rolesPolicy(), args("a"), "scaling.roles"},
+		"both":                  {rolesPolicy(func(p *windlassv1.ScalingPolicy) { p.Max = 4 }), pool, "scaling.max"},
+		"a missing role":        {role(0, func(r *windlassv1.RoleScaling) { r.Role = "router" }), pool, "scaling.roles[0].role"},
+		"instances in the spec": {rolesPolicy(), pooled(0, 3), "spec.roles[1].instances"},
+		"instances of a region": {rolesPolicy(), func(s *windlassv1.DeploymentSpec) {
+			pool(s)
+			s.Overrides = []*windlassv1.Override{{Regions: []string{"us-east-1"}, Roles: []*windlassv1.RoleOverride{{Name: "prefill", Instances: 2}}}}
+		}, "spec.overrides[0].roles[0].instances"},
+		"couple to a missing role": {role(0, func(r *windlassv1.RoleScaling) { r.Couple.Role = "router" }), pool, "scaling.roles[0].couple.role"},
+		"couple to itself":         {role(0, func(r *windlassv1.RoleScaling) { r.Couple.Role = "prefill" }), pool, "scaling.roles[0].couple.role"},
+		"a circle": {role(1, func(r *windlassv1.RoleScaling) {
+			r.Couple = &windlassv1.ScalingCouple{Role: "prefill", Ratio: []float64{1, 2}}
+		}), pool, "scaling.roles[0].couple.role"},
+		"a region of others": {role(1, func(r *windlassv1.RoleScaling) { r.Overrides[0].Regions = []string{"ap-south-1"} }), pool, "scaling.roles[1].overrides[0].regions[0]"},
+		"a variable of nothing": {role(1, func(r *windlassv1.RoleScaling) {
+			r.Metrics = []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_PROMETHEUS, Query: "x{{nothing}}", Target: "1"}}
+		}), pool, "scaling.roles[1].metrics[0].query"},
+		"no Prometheus": {role(1, func(r *windlassv1.RoleScaling) {
+			r.Metrics = []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_PROMETHEUS, Query: "x", Target: "1"}}
+		}), pool, "scaling.roles[1].metrics[0].type"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := w.deployScaled(c.policy, c.spec)
+			require.Error(t, err)
+			detail := detailOf(err)
+			require.Equal(t, c.field, detail.GetField())
+			require.NotEmpty(t, detail.GetFix())
+		})
+	}
+	// Advice needs no counts of its own.
+	require.NoError(t, w.deployScaled(rolesPolicy(func(p *windlassv1.ScalingPolicy) { p.Mode = windlassv1.ScalingPolicy_MODE_ADVISE }), pooled(2, 3)))
+	w.settle("chat")
+	require.Equal(t, map[string]string{"us-east-1": "2 prefill 3 decode ", "eu-west-1": "2 prefill 3 decode "}, w.pool(1))
+}

@@ -1,0 +1,202 @@
+package scaler
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/analysis"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// playPool is play with a pool of prefill servers, which are coupled to decode servers.
+func playPool(t *testing.T, test func(t *testing.T, f *harness)) {
+	t.Helper()
+	play(t, 100, func(t *testing.T, f *harness) {
+		f.set(func() {
+			a := f.apps["app_1"]
+			a.Scaling.Policy = &windlassv1.ScalingPolicy{Roles: []*windlassv1.RoleScaling{
+				{
+					Role: "prefill", Max: 8, Metrics: []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_IN_FLIGHT, Target: "10"}},
+					Couple: &windlassv1.ScalingCouple{Role: "decode", Ratio: []float64{0.5, 4}},
+				},
+				{Role: "decode", Max: 8, Metrics: []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_KV_CACHE, Target: "0.5"}}},
+			}}
+			a.Regions["reg_1"] = model.ScaledRegion{
+				Name: "us-east-1", Replicas: 100, Counted: 100, Generation: 1, MadeFor: []string{"dep_1"},
+				Roles: model.RoleCounts{"prefill": 2, "decode": 2}, RoleCosts: map[string]model.RoleCost{"prefill": {Instances: 1}, "decode": {Instances: 1, GPUs: 2}},
+			}
+		})
+		test(t, f)
+	})
+}
+
+// reportPool reports every 5 s, for so long, that the instances are ready, have requests, and use so much of the caches.
+func (h *harness) reportPool(d time.Duration, inFlight, cache float64) {
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(5 * time.Second) {
+		counts := h.counts()
+		h.svc.Observe("reg_1", []*agentv1.LoadReport{{AppId: "app_1", Deployments: []*agentv1.DeploymentLoad{
+			{DeploymentId: "dep_1", InFlight: &inFlight, Ready: 1, Roles: []*agentv1.RoleLoad{
+				{Role: "prefill", Ready: counts["prefill"]},
+				{Role: "decode", Ready: counts["decode"], Levels: map[string]float64{"kvCache": cache}},
+			}},
+			{DeploymentId: "dep_pinned", InFlight: new(1000.0), Roles: []*agentv1.RoleLoad{{Role: "decode", Ready: 50, Levels: map[string]float64{"kvCache": 1}}}},
+		}}})
+	}
+}
+
+func (h *harness) counts() model.RoleCounts {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.apps["app_1"].Regions["reg_1"].Roles
+}
+
+func (h *harness) shownRole(role string) *windlassv1.RegionScaling {
+	for _, r := range h.svc.Live("app_1")["reg_1"].GetRoles() {
+		if r.GetRole() == role {
+			return r
+		}
+	}
+	return nil
+}
+
+func TestService_RolesFollowTheLoadEachForItself(t *testing.T) {
+	t.Parallel()
+	playPool(t, func(t *testing.T, f *harness) {
+		f.reportPool(2*time.Minute, 20, 0.5)
+		require.Equal(t, model.RoleCounts{"prefill": 2, "decode": 2}, f.counts())
+		f.reportPool(90*time.Second, 50, 0.5)
+		require.Equal(t, model.RoleCounts{"prefill": 5, "decode": 2}, f.counts())
+		require.Equal(t, 2, testutil.CollectAndCount(f.svc.metrics.wanted))
+		require.InDelta(t, 5, testutil.ToFloat64(f.svc.metrics.ready.WithLabelValues("app_1", "us-east-1", "prefill")), 1e-9)
+		last := f.writes[len(f.writes)-1]
+		require.Equal(t, []model.RescaledRole{{Role: "prefill", From: 4, Wanted: 5}}, last.Roles)
+		require.Len(t, last.Entries, 1)
+		require.Equal(t, "ScalingDecided", last.Entries[0].What)
+		require.Contains(t, last.Entries[0].Why, "role prefill: 5 instances instead of 4: inFlight")
+
+		// 8 decode servers need 4 prefill servers, which the load alone would not keep.
+		f.reportPool(10*time.Minute, 50, 1)
+		require.Equal(t, model.RoleCounts{"prefill": 5, "decode": 8}, f.counts())
+		require.Equal(t, "Maximum", f.shownRole("decode").GetLimit())
+		require.Contains(t, f.entries(), "ScalingLimited")
+		f.reportPool(20*time.Minute, 1, 0.5)
+		require.Equal(t, model.RoleCounts{"prefill": 4, "decode": 8}, f.counts())
+		require.Equal(t, "Ratio", f.shownRole("prefill").GetLimit())
+		require.Contains(t, f.shownRole("prefill").GetWhy(), "coupled to decode: 0.5 to 4 for each instance of it")
+		f.reportPool(20*time.Minute, 1, 0.01)
+		require.Equal(t, model.RoleCounts{"prefill": 1, "decode": 1}, f.counts())
+	})
+}
+
+func TestService_RolesThatMayNotChange(t *testing.T) {
+	t.Parallel()
+	t.Run("an agent of an earlier release reports no roles", func(t *testing.T) {
+		t.Parallel()
+		playPool(t, func(t *testing.T, f *harness) {
+			f.report(10*time.Minute, 90)
+			require.Equal(t, model.RoleCounts{"prefill": 2, "decode": 2}, f.counts())
+			require.Equal(t, "NoReport", f.shownRole("decode").GetLimit())
+		})
+	})
+	t.Run("a hold of one role", func(t *testing.T) {
+		t.Parallel()
+		playPool(t, func(t *testing.T, f *harness) {
+			f.set(func() {
+				f.apps["app_1"].Scaling.Holds = []model.ScalingHold{{Role: "decode", Replicas: 2, Until: time.Now().Add(time.Hour).UnixMilli()}}
+			})
+			f.reportPool(10*time.Minute, 90, 1)
+			require.Equal(t, model.RoleCounts{"prefill": 8, "decode": 2}, f.counts())
+			require.Equal(t, "Hold", f.shownRole("decode").GetLimit())
+		})
+	})
+	t.Run("a stopped pool", func(t *testing.T) {
+		t.Parallel()
+		playPool(t, func(t *testing.T, f *harness) {
+			f.reportPool(time.Minute, 20, 0.5)
+			f.set(func() {
+				region := f.apps["app_1"].Regions["reg_1"]
+				region.Replicas = 0
+				f.apps["app_1"].Regions["reg_1"] = region
+			})
+			f.svc.Changed([]string{"app_1"})
+			f.reportPool(10*time.Minute, 90, 1)
+			require.Equal(t, model.RoleCounts{"prefill": 2, "decode": 2}, f.counts())
+			require.Zero(t, testutil.CollectAndCount(f.svc.metrics.wanted))
+		})
+	})
+	t.Run("a role that the version does not have", func(t *testing.T) {
+		t.Parallel()
+		playPool(t, func(t *testing.T, f *harness) {
+			f.set(func() {
+				region := f.apps["app_1"].Regions["reg_1"]
+				region.Roles = model.RoleCounts{"decode": 2, "other": 3}
+				f.apps["app_1"].Regions["reg_1"] = region
+			})
+			f.reportPool(10*time.Minute, 90, 1)
+			require.Equal(t, model.RoleCounts{"decode": 8, "other": 3}, f.counts())
+		})
+	})
+	t.Run("advice", func(t *testing.T) {
+		t.Parallel()
+		playPool(t, func(t *testing.T, f *harness) {
+			f.set(func() { f.apps["app_1"].Scaling.Policy.Mode = windlassv1.ScalingPolicy_MODE_ADVISE })
+			f.reportPool(10*time.Minute, 90, 1)
+			require.Equal(t, model.RoleCounts{"prefill": 2, "decode": 2}, f.counts())
+			require.EqualValues(t, 4, f.shownRole("decode").GetWanted())
+		})
+	})
+}
+
+func TestService_RolesShareWhatAQuotaHasLeft(t *testing.T) {
+	t.Parallel()
+	refuse := func(f *harness, limit string, used int64) {
+		f.set(func() {
+			f.err = rpc.ErrorWith(connect.CodeResourceExhausted, &windlassv1.ErrorDetail{
+				Reason: windlassv1.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED, Limit: &windlassv1.LimitDetail{Name: limit, Max: 10, Used: used, Asked: 4},
+			}, "too many")
+		})
+		f.reportPool(10*time.Second, 40, 1)
+		f.set(func() { f.err = nil })
+		f.reportPool(20*time.Second, 40, 1)
+	}
+	t.Run("of instances", func(t *testing.T) {
+		t.Parallel()
+		playPool(t, func(t *testing.T, f *harness) {
+			refuse(f, "instances", 7)
+			require.Equal(t, model.RoleCounts{"prefill": 4, "decode": 3}, f.counts())
+			require.Equal(t, "Quota", f.shownRole("decode").GetLimit())
+			f.reportPool(5*time.Minute, 40, 0.6)
+			require.Greater(t, f.counts()["decode"], int32(3), "it is tried again")
+		})
+	})
+	t.Run("of GPUs", func(t *testing.T) {
+		t.Parallel()
+		playPool(t, func(t *testing.T, f *harness) {
+			refuse(f, "gpus", 7)
+			require.Equal(t, model.RoleCounts{"prefill": 4, "decode": 3}, f.counts(), "a prefill server has none")
+		})
+	})
+}
+
+func TestService_RolesFollowQueries(t *testing.T) {
+	t.Parallel()
+	playPool(t, func(t *testing.T, f *harness) {
+		f.set(func() {
+			f.apps["app_1"].Scaling.Policy.Roles[0].Metrics = []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_PROMETHEUS, Query: "jobs", Target: "10"}}
+			f.figures = func(context.Context, plan.Measure) analysis.Figures { return analysis.Figures{New: new(60.0)} }
+		})
+		f.reportPool(3*time.Minute, 1, 0.5)
+		synctest.Wait()
+		require.Equal(t, model.RoleCounts{"prefill": 6, "decode": 2}, f.counts())
+	})
+}
