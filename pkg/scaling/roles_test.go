@@ -232,7 +232,7 @@ func TestCheck_RolesHaveFieldAndFix(t *testing.T) {
 	})
 }
 
-func TestIn_MergesOverridesOfRoles(t *testing.T) {
+func TestPolicy_MergesOverridesOfRoles(t *testing.T) {
 	t.Parallel()
 	p := poolPolicy(func(p *windlassv1.ScalingPolicy) {
 		p.Roles[1].Overrides = []*windlassv1.ScalingOverride{{Regions: []string{"eu"}, RegionIds: []string{"reg_1"}, Max: new(int32(20)), Min: new(int32(3))}}
