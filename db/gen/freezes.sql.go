@@ -166,14 +166,14 @@ func (q *Queries) ListFreezesFor(ctx context.Context, arg ListFreezesForParams) 
 	return items, nil
 }
 
-const listHeldApps = `-- name: ListHeldApps :many
+const listFrozenApps = `-- name: ListFrozenApps :many
 SELECT a.id FROM apps a JOIN rollouts r ON r.id = a.rollout_id
 WHERE a.workspace_id = ? AND a.deleted_at = 0 AND a.rollout_id <> '' AND r.held_since > 0
 ORDER BY a.id
 `
 
-func (q *Queries) ListHeldApps(ctx context.Context, workspaceID string) ([]string, error) {
-	rows, err := q.db.QueryContext(ctx, listHeldApps, workspaceID)
+func (q *Queries) ListFrozenApps(ctx context.Context, workspaceID string) ([]string, error) {
+	rows, err := q.db.QueryContext(ctx, listFrozenApps, workspaceID)
 	if err != nil {
 		return nil, err
 	}

@@ -25,7 +25,7 @@ WHERE workspace_id = sqlc.arg(workspace_id)
 -- name: DeleteFreezesOfWorkspace :exec
 DELETE FROM freezes WHERE workspace_id = ?;
 
--- name: ListHeldApps :many
+-- name: ListFrozenApps :many
 SELECT a.id FROM apps a JOIN rollouts r ON r.id = a.rollout_id
 WHERE a.workspace_id = ? AND a.deleted_at = 0 AND a.rollout_id <> '' AND r.held_since > 0
 ORDER BY a.id;

@@ -194,7 +194,7 @@ func TestRate_UnlimitedPassesEverything(t *testing.T) {
 func TestGate_RefusesWhatItKnowsAndAsksOnceASecond(t *testing.T) {
 	const ms = int64(1000)
 	rate := RateOf(model.Limits{StartsPerMinute: 6, StartsBurst: 2})
-	g := NewGate()
+	g := NewLimiter()
 	now := int64(1e12)
 	enter := func(id string) time.Duration {
 		_, wait := g.Enter(id, now)
@@ -222,7 +222,7 @@ func TestGate_RefusesWhatItKnowsAndAsksOnceASecond(t *testing.T) {
 }
 
 func TestGate_MemoryIsBounded(t *testing.T) {
-	g := NewGate()
+	g := NewLimiter()
 	rate := RateOf(model.Limits{StartsPerMinute: 60})
 	for i := range maxGates + 10 {
 		g.Learn(string(rune('a'+i%26))+time.Duration(i).String(), rate, time.Second, 0)

@@ -73,7 +73,7 @@ const maxGates = 10_000
 
 // Gate refuses floods of calls before they cost a transaction. It is safe for concurrent use. Times are
 // microseconds of any one clock.
-type Gate struct {
+type Limiter struct {
 	mu         sync.Mutex
 	workspaces map[string]*copied
 }
@@ -87,10 +87,10 @@ type copied struct {
 }
 
 // NewGate returns a gate that knows no workspaces: all calls may pass.
-func NewGate() *Gate { return &Gate{workspaces: map[string]*copied{}} }
+func NewLimiter() *Limiter { return &Limiter{workspaces: map[string]*copied{}} }
 
 // Enter takes a token of the copy, or returns how long to wait. It also returns the rate.
-func (g *Gate) Enter(workspaceID string, now int64) (Rate, time.Duration) {
+func (g *Limiter) Enter(workspaceID string, now int64) (Rate, time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c := g.workspaces[workspaceID]
@@ -107,7 +107,7 @@ func (g *Gate) Enter(workspaceID string, now int64) (Rate, time.Duration) {
 }
 
 // Leave gives the token back, because the call did no work.
-func (g *Gate) Leave(workspaceID string) {
+func (g *Limiter) Leave(workspaceID string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if c := g.workspaces[workspaceID]; c != nil {
@@ -116,7 +116,7 @@ func (g *Gate) Leave(workspaceID string) {
 }
 
 // Learn updates the copy from the row: the rate, and how long until the bucket is full.
-func (g *Gate) Learn(workspaceID string, rate Rate, missing time.Duration, now int64) {
+func (g *Limiter) Learn(workspaceID string, rate Rate, missing time.Duration, now int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c := g.workspaces[workspaceID]
@@ -138,7 +138,7 @@ func (g *Gate) Learn(workspaceID string, rate Rate, missing time.Duration, now i
 }
 
 // forget removes the buckets that are full, because a missing bucket counts as full.
-func (g *Gate) forget(now int64) {
+func (g *Limiter) forget(now int64) {
 	for id, c := range g.workspaces {
 		if c.fullAt <= now {
 			delete(g.workspaces, id)

@@ -66,7 +66,7 @@ func (c *mutation) admit() error {
 	limits := admission.InForce(c.api.cfg.Limits, have.Own)
 	stored := have
 	if c.starts {
-		if err := c.hold(c.start(&have, admission.RateOf(limits))); err != nil {
+		if err := c.collectRefusal(c.start(&have, admission.RateOf(limits))); err != nil {
 			return err
 		}
 	}
@@ -158,7 +158,7 @@ func (c *mutation) grow(have *model.Admission, limits model.Limits) error {
 	}
 	have.Ceiling = model.Ceiling{Usage: others.Plus(now), CountedAt: have.Now}
 	if r := admission.Check(limits, others, was, now); r != nil {
-		return c.hold(c.refused(beyond(c.workspaceID, r)))
+		return c.collectRefusal(c.refused(beyond(c.workspaceID, r)))
 	}
 	return nil
 }

@@ -96,7 +96,7 @@ type server struct {
 	keys *keyring
 	hub  *hub
 	logs *logrelay.Relay
-	gate *admission.Gate
+	gate *admission.Limiter
 	// compilers are the places of requests that compile definitions of presets.
 	compilers  *share.Slots
 	operations *prometheus.CounterVec
@@ -151,7 +151,7 @@ func New(cfg Config) (*API, error) {
 	}
 	s := &server{
 		cfg:       cfg,
-		gate:      admission.NewGate(),
+		gate:      admission.NewLimiter(),
 		compilers: share.NewSlots(maxCompilers),
 	}
 	s.keys = newKeyring(s)

@@ -228,7 +228,7 @@ func (a rolloutService) Promote(ctx context.Context, req *windlassv1.PromoteRequ
 	}
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.PromoteResponse, error) {
 		out, err := c.rollouts().control(req.GetApp(), what, req.GetWhy(), func(progress *model.Progress) (string, error) {
-			held, failed := progress.PromotionHeld, progress.Failed
+			held, failed := progress.PromotionPaused, progress.Failed
 			if err := c.versions().maySkip(progress); req.GetFull() && err != nil {
 				return "", err
 			}

@@ -48,7 +48,7 @@ func newDryTx(tx Tx) *dryTx {
 
 // hold returns an error that refuses the mutation. A dry run notes the error instead and goes on, to find
 // further ones.
-func (c *mutation) hold(err error) error {
+func (c *mutation) collectRefusal(err error) error {
 	if err == nil || c.dry == nil || rpc.DetailOf(err) == nil {
 		return err
 	}

@@ -55,7 +55,7 @@ func (d *deployment) mayUseFeatures() error {
 		return err
 	}
 	for _, refusal := range refusals {
-		if err := d.hold(refusal); err != nil {
+		if err := d.collectRefusal(refusal); err != nil {
 			return err
 		}
 	}

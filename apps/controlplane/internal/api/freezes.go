@@ -98,7 +98,7 @@ func (c freezeMutation) setFileFreeze(app model.App, want *windlassv1.FileFreeze
 		return fmt.Errorf("store freeze %s: %w", f.Name, err)
 	}
 	c.log(app, model.History{What: "FreezeSet", Why: fmt.Sprintf("freeze %s, of the file that was deployed: %s", f.Name, f.Reason)})
-	if err := c.wakeIfHeld(app); err != nil {
+	if err := c.wakeIfFrozen(app); err != nil {
 		return err
 	}
 	return c.audit("freeze", f.ID, auditable(before), after)
@@ -122,14 +122,14 @@ func (c freezeMutation) dropFileFreeze(app model.App, was *model.Freeze) error {
 		return fmt.Errorf("lift freeze %s: %w", was.Name, err)
 	}
 	c.log(app, model.History{What: "FreezeLifted", Why: fmt.Sprintf("freeze %s is not in the file that was deployed, or has ended", was.Name)})
-	if err := c.wakeIfHeld(app); err != nil {
+	if err := c.wakeIfFrozen(app); err != nil {
 		return err
 	}
 	return c.audit("freeze", was.ID, before, nil)
 }
 
-// wakeIfHeld asks for a step of an app whose rollout a freeze may hold.
-func (c freezeMutation) wakeIfHeld(app model.App) error {
+// wakeIfFrozen asks for a step of an app whose rollout a freeze may hold.
+func (c freezeMutation) wakeIfFrozen(app model.App) error {
 	if app.RolloutID == "" {
 		return nil
 	}
@@ -236,10 +236,10 @@ func (c versionMutation) release(app model.App, f activeRollout, why string) err
 
 // holdProto returns the freeze that holds the rollout, nil for none.
 func holdProto(r model.Rollout) *windlassv1.FreezeHold {
-	if r.HeldSince == 0 || r.Status != windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING {
+	if r.FrozenSince == 0 || r.Status != windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING {
 		return nil
 	}
 	return &windlassv1.FreezeHold{
-		Freeze: r.HeldBy, Scope: r.HeldScope, Reason: r.HeldWhy, Since: r.HeldSince, Until: r.HeldUntil,
+		Freeze: r.FrozenBy, Scope: r.FrozenScope, Reason: r.FrozenWhy, Since: r.FrozenSince, Until: r.FrozenUntil,
 	}
 }

@@ -212,18 +212,18 @@ func (d *deployment) resolveSpec(req *windlassv1.DeployRequest) (findings []pres
 	if err := specs.checkRegions(spec, "spec"); err != nil {
 		return nil, err
 	}
-	if err := specs.pinSecrets(d.environment.ID, spec, "spec"); err != nil {
+	if err := specs.resolveSecrets(d.environment.ID, spec, "spec"); err != nil {
 		return nil, err
 	}
 	if err := specs.checkSigningSecrets(d.environment.ID, policy, "rollout.analysis"); err != nil {
 		return nil, err
 	}
-	if err := d.hold(specs.pinOverrides(spec, "spec")); err != nil {
+	if err := d.collectRefusal(specs.resolveOverrides(spec, "spec")); err != nil {
 		return nil, err
 	}
 	findings = appspec.ExpandRegions(spec, req.GetSpec(), d.presets)
 	for _, refusal := range appspec.Refusals(findings) {
-		if err := d.hold(refusal); err != nil {
+		if err := d.collectRefusal(refusal); err != nil {
 			return nil, err
 		}
 	}
@@ -231,11 +231,11 @@ func (d *deployment) resolveSpec(req *windlassv1.DeployRequest) (findings []pres
 	if err := appspec.CheckEnv(spec.GetEnv(), "spec.env"); err != nil {
 		return nil, err
 	}
-	if err := d.hold(specs.checkWaves(policy, spec)); err != nil {
+	if err := d.collectRefusal(specs.checkWaves(policy, spec)); err != nil {
 		return nil, err
 	}
 	d.want.Asked = appspec.AskedBy(spec)
-	if err := d.pinScaling(); err != nil {
+	if err := d.resolveScaling(); err != nil {
 		return nil, err
 	}
 	if spec.Replicas == nil {
@@ -280,7 +280,7 @@ func (d *deployment) setPolicy() error {
 		return nil
 	}
 	if s := &d.was.rolloutState; !proto.Equal(s.Policy, d.want.Policy) {
-		if err := d.hold(d.mayLoosen(s.Policy, d.want.Policy)); err != nil {
+		if err := d.collectRefusal(d.mayLoosen(s.Policy, d.want.Policy)); err != nil {
 			return err
 		}
 		why := "rollouts go by the policy that came with it from now on"
@@ -299,7 +299,7 @@ func (d *deployment) setPolicy() error {
 	if err := d.setScaling(); err != nil {
 		return err
 	}
-	return d.hold(freezeMutation{d.mutation}.setFileFreeze(d.app, d.want.Freeze))
+	return d.collectRefusal(freezeMutation{d.mutation}.setFileFreeze(d.app, d.want.Freeze))
 }
 
 // keepRunning keeps what runs if the app runs the version already, or has a rollout to it.
@@ -375,10 +375,10 @@ func (d *deployment) scaleKept(have model.Deployment) error {
 	if d.want.Asked.Nothing() {
 		return nil
 	}
-	if err := d.hold(d.portsFitScaled(d.was, d.want.Asked, "")); err != nil {
+	if err := d.collectRefusal(d.portsFitScaled(d.was, d.want.Asked, "")); err != nil {
 		return err
 	}
-	if err := d.hold(d.hostsFitScaled(d.was, d.want.Asked)); err != nil {
+	if err := d.collectRefusal(d.hostsFitScaled(d.was, d.want.Asked)); err != nil {
 		return err
 	}
 	n, err := d.scale(&d.app, d.was, []string{have.ID}, d.want.Asked)
@@ -500,7 +500,7 @@ func (d *deployment) beginProgress(asked plan.Asked, protections []model.Protect
 	d.progress.DeployedBy, d.progress.DeployedByID, d.progress.DeployedByFamily = d.by.Name, d.by.ID, d.by.Family()
 	if d.want.Source == model.SourceRollback {
 		// A person decided to roll back: this rollout's promotions are not held, but the next one's are.
-		d.progress.PromotionHeld, d.progress.RolledBack = false, true
+		d.progress.PromotionPaused, d.progress.RolledBack = false, true
 	}
 	return policy
 }
@@ -509,10 +509,10 @@ func (d *deployment) beginProgress(asked plan.Asked, protections []model.Protect
 // version's instances of several hosts or give the version its ports, or if a freeze refuses the rollout. A freeze
 // that only holds the rollout is noted.
 func (d *deployment) takePlace() (err error) {
-	if err := d.hold(d.hostsFit(d.want.Spec, d.progress)); err != nil {
+	if err := d.collectRefusal(d.hostsFit(d.want.Spec, d.progress)); err != nil {
 		return err
 	}
-	if err := d.hold(d.portsFit(d.app, d.was, d.want.Spec, d.progress, len(d.next.MadeAs) > 0)); err != nil {
+	if err := d.collectRefusal(d.portsFit(d.app, d.was, d.want.Spec, d.progress, len(d.next.MadeAs) > 0)); err != nil {
 		return err
 	}
 	if d.was.active.rollout != nil {
@@ -521,7 +521,7 @@ func (d *deployment) takePlace() (err error) {
 		}
 	}
 	d.out.Hold, err = d.thaw(d.app, d.was.active, &d.rollout, d.want)
-	return d.hold(err)
+	return d.collectRefusal(err)
 }
 
 // write stores the version, its rollout and its progress, and updates the app.

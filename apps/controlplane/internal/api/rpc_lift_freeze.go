@@ -31,7 +31,7 @@ func (a freezeService) LiftFreeze(ctx context.Context, req *windlassv1.LiftFreez
 		if err := c.DeleteFreeze(c.workspaceID, have[i].Name); err != nil {
 			return nil, fmt.Errorf("lift freeze %s: %w", have[i].Name, err)
 		}
-		ids, err := c.freezing().wakeHeld()
+		ids, err := c.freezing().wakeFrozen()
 		if err != nil {
 			return nil, err
 		}

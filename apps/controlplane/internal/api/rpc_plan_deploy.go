@@ -62,7 +62,7 @@ func (a appService) previewDeploy(ctx context.Context, tx Tx, by caller, req *wi
 	if err == nil && done != nil {
 		err = c.admit()
 	}
-	if err := c.hold(err); err != nil {
+	if err := c.collectRefusal(err); err != nil {
 		return nil, err
 	}
 	p := &preview.Deploy{

@@ -75,7 +75,7 @@ func (c rollbackMutation) rollbackAnew(app model.App, e model.Environment, old m
 		return nil, err
 	}
 	if !req.GetWithSecrets() {
-		if err := c.specs().pinSecrets(e.ID, spec, "spec"); err != nil {
+		if err := c.specs().resolveSecrets(e.ID, spec, "spec"); err != nil {
 			return nil, err
 		}
 	}

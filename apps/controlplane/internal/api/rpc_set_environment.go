@@ -50,7 +50,7 @@ func (a appService) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvir
 			return nil, apierr.InUse(fmt.Sprintf("app %s serves in region %s, which the workspace may no longer use", app.Name, region),
 				"Deploy it without that region first, or ask an operator to grant the region again.")
 		}
-		if err := c.specs().pinSecrets(environment.ID, spec, "spec"); err != nil {
+		if err := c.specs().resolveSecrets(environment.ID, spec, "spec"); err != nil {
 			return nil, err
 		}
 		d, err := c.makeVersion(app, version{Spec: spec, Source: "environment", ResolvedImage: base.ResolvedImage, Override: req.GetOverrideFreeze(), Gone: gone})

@@ -63,7 +63,7 @@ func (a freezeService) SetFreeze(ctx context.Context, req *windlassv1.SetFreezeR
 		if err := c.PutFreeze(f); err != nil {
 			return nil, fmt.Errorf("store freeze %s: %w", f.Name, err)
 		}
-		if _, err := c.freezing().wakeHeld(); err != nil {
+		if _, err := c.freezing().wakeFrozen(); err != nil {
 			return nil, err
 		}
 		return &windlassv1.SetFreezeResponse{Freeze: after}, c.audit("freeze", f.ID, auditable(before), after)
@@ -172,11 +172,11 @@ func (c freezeMutation) forgetEnded(have []model.Freeze) (left []model.Freeze, e
 	return left, nil
 }
 
-// wakeHeld asks for a step of every app with a rollout that a freeze holds. It misses an app if a step has
+// wakeFrozen asks for a step of every app with a rollout that a freeze holds. It misses an app if a step has
 // read the freezes just before this call and is not committed yet. That app looks again by itself, a little
 // later.
-func (c freezeMutation) wakeHeld() ([]string, error) {
-	ids, err := c.ListHeldApps(c.workspaceID)
+func (c freezeMutation) wakeFrozen() ([]string, error) {
+	ids, err := c.ListFrozenApps(c.workspaceID)
 	if err != nil {
 		return nil, fmt.Errorf("list held apps: %w", err)
 	}

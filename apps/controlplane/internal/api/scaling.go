@@ -47,9 +47,9 @@ func (c *mutation) putScaling(s model.Scaling) error {
 	return nil
 }
 
-// pinScaling sets the ids of the regions that overrides of the policy name, and the initial replicas of an
+// resolveScaling sets the ids of the regions that overrides of the policy name, and the initial replicas of an
 // app's first version.
-func (d *deployment) pinScaling() error {
+func (d *deployment) resolveScaling() error {
 	p := d.want.Scaling
 	if p == nil {
 		return nil

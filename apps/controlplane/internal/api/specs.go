@@ -35,7 +35,7 @@ func (c specMutation) checkRegions(spec *windlassv1.DeploymentSpec, field string
 				return fmt.Errorf("read region %s: %w", name, err)
 			}
 		}
-		if err := c.hold(unknownRegion(fmt.Sprintf("%s.regions[%d]", field, i), name, known)); err != nil {
+		if err := c.collectRefusal(unknownRegion(fmt.Sprintf("%s.regions[%d]", field, i), name, known)); err != nil {
 			return err
 		}
 	}
@@ -56,8 +56,8 @@ func unknownRegion(field, name string, known []model.Region) error {
 	}, fmt.Sprintf("region %q is unknown to the workspace", name))
 }
 
-// pinSecrets sets the spec's versions of secrets to the newest. It fails on a secret that has none.
-func (c specMutation) pinSecrets(environmentID string, spec *windlassv1.DeploymentSpec, field string) error {
+// resolveSecrets sets the spec's versions of secrets to the newest. It fails on a secret that has none.
+func (c specMutation) resolveSecrets(environmentID string, spec *windlassv1.DeploymentSpec, field string) error {
 	versions, err := c.secretVersions(environmentID, spec, field)
 	if err != nil {
 		return err
@@ -85,7 +85,7 @@ func (c specMutation) secretVersions(environmentID string, spec *windlassv1.Depl
 		if versions[name] != 0 {
 			continue
 		}
-		if err := c.hold(unknownSecret(fields[i], name)); err != nil {
+		if err := c.collectRefusal(unknownSecret(fields[i], name)); err != nil {
 			return nil, err
 		}
 	}
@@ -125,16 +125,16 @@ func (c specMutation) checkSigningSecrets(environmentID string, p *windlassv1.Ro
 		if name == "" || versions[name] != 0 {
 			continue
 		}
-		if err := c.hold(unknownSecret(fmt.Sprintf("%s[%d].webhook.signingSecret", field, i), name)); err != nil {
+		if err := c.collectRefusal(unknownSecret(fmt.Sprintf("%s[%d].webhook.signingSecret", field, i), name)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// pinOverrides sets the result of the spec's overrides in each of its regions. The spec has no variables of
+// resolveOverrides sets the result of the spec's overrides in each of its regions. The spec has no variables of
 // its environment yet, because an override may repeat one of these.
-func (c specMutation) pinOverrides(spec *windlassv1.DeploymentSpec, field string) error {
+func (c specMutation) resolveOverrides(spec *windlassv1.DeploymentSpec, field string) error {
 	spec.PinnedOverrides = nil
 	if len(spec.GetOverrides()) == 0 {
 		return nil

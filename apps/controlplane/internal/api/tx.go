@@ -157,7 +157,7 @@ type appTx interface {
 	ListFreezesFor(workspaceID, name string, appIDs ...string) ([]model.Freeze, error)
 	DeleteFreeze(workspaceID, name string) error
 	DeleteFreezesOf(workspaceID, projectID, appID string) error
-	ListHeldApps(workspaceID string) ([]string, error)
+	ListFrozenApps(workspaceID string) ([]string, error)
 
 	Wake(appIDs []string, due, now int64) error
 }

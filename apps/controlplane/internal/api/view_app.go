@@ -106,7 +106,7 @@ func (f facts) status(app model.App, live []rollup.Place) (windlassv1.AppStatus,
 	case app.RolloutID != "":
 		target := f.target(app)
 		if r := f.rollouts[app.RolloutID]; holdProto(r) != nil || plan.StartMissing(r) != "" {
-			in.Progress = plan.HeldMessage(r)
+			in.Progress = plan.FrozenMessage(r)
 		}
 		if f.rolloutStates[app.ID].Progress.Active(app.RolloutID) {
 			in.Progress = app.Message // only the workflow knows the waves

@@ -43,7 +43,7 @@ func rolloutView(f facts, app model.App, r model.Rollout) *windlassv1.Rollout {
 func progressProto(c *model.Progress) *windlassv1.RolloutProgress {
 	out := &windlassv1.RolloutProgress{
 		Policy: proto.CloneOf(c.Policy), GoingBack: c.Back, Paused: c.PausedAt != 0,
-		PausedBy: c.PausedBy, PausedWhy: c.PausedWhy, PausedAt: c.PausedAt, PromotionHeld: c.PromotionHeld,
+		PausedBy: c.PausedBy, PausedWhy: c.PausedWhy, PausedAt: c.PausedAt, PromotionHeld: c.PromotionPaused,
 		RetainedUntil: c.RetainedUntil, PromotedInFullBy: c.FullBy,
 	}
 	for _, w := range c.Waves {
@@ -85,7 +85,7 @@ func checksProto(c *model.Progress, w *model.WaveProgress, st *model.RegionProgr
 			Name: check.Name, State: check.State, Figure: number(check.New), OldFigure: number(check.Old),
 			Samples: number(check.NewSamples), OldSamples: number(check.OldSamples),
 			Failures: check.Failures, FailureLimit: limits[check.Name], Message: check.Message,
-			HeldSince: check.HeldSince, MeasuredAt: check.MeasuredAt,
+			HeldSince: check.InconclusiveSince, MeasuredAt: check.MeasuredAt,
 		}
 		if plan.Measuring(w, st) && c.DoneAt == 0 && !c.Back {
 			v.DueAt = check.DueAt

@@ -155,11 +155,11 @@ type Rollout struct {
 	CreatedAt  int64
 	Deadline   int64
 	FinishedAt int64
-	// HeldSince is when a freeze began to keep it from starting, 0 while none does. HeldUntil is when to check
-	// the freeze again, 0 for when it is lifted. HeldBy is the freeze's name, HeldScope its scope, HeldWhy its
+	// FrozenSince is when a freeze began to keep it from starting, 0 while none does. FrozenUntil is when to check
+	// the freeze again, 0 for when it is lifted. FrozenBy is the freeze's name, FrozenScope its scope, FrozenWhy its
 	// reason.
-	HeldSince, HeldUntil       int64
-	HeldBy, HeldScope, HeldWhy string
+	FrozenSince, FrozenUntil         int64
+	FrozenBy, FrozenScope, FrozenWhy string
 	// OverrideBy is the name of the key that let it start in spite of freezes, and OverrideWhy is the reason.
 	// Both are empty without an override.
 	OverrideBy, OverrideWhy string

@@ -17,7 +17,7 @@ func (c *Progress) Equal(other *Progress) bool {
 		sameMap(c.OldSizes, other.OldSizes) && sameMap(c.Sizes, other.Sizes) &&
 		c.Back == other.Back && c.Final == other.Final && c.Reason == other.Reason && c.Message == other.Message &&
 		c.PausedAt == other.PausedAt && c.PausedBy == other.PausedBy && c.PausedWhy == other.PausedWhy && c.Failed == other.Failed &&
-		c.SkipsNew == other.SkipsNew && c.RolledBack == other.RolledBack && c.PromotionHeld == other.PromotionHeld && c.FullBy == other.FullBy &&
+		c.SkipsNew == other.SkipsNew && c.RolledBack == other.RolledBack && c.PromotionPaused == other.PromotionPaused && c.FullBy == other.FullBy &&
 		c.DeployedBy == other.DeployedBy && c.DeployedByID == other.DeployedByID && c.DeployedByFamily == other.DeployedByFamily &&
 		c.BakeProtected == other.BakeProtected && c.DoneAt == other.DoneAt &&
 		c.RetainedID == other.RetainedID && c.RetainedUntil == other.RetainedUntil && c.CatchesUp == other.CatchesUp &&
@@ -56,7 +56,7 @@ func (c *CheckProgress) equal(other *CheckProgress) bool {
 		c.DueAt == other.DueAt && c.MeasuredAt == other.MeasuredAt && c.Taken == other.Taken &&
 		sameFigure(c.New, other.New) && sameFigure(c.NewSamples, other.NewSamples) &&
 		sameFigure(c.Old, other.Old) && sameFigure(c.OldSamples, other.OldSamples) &&
-		c.Failures == other.Failures && c.HeldSince == other.HeldSince && c.HeldFor == other.HeldFor && c.Message == other.Message
+		c.Failures == other.Failures && c.InconclusiveSince == other.InconclusiveSince && c.InconclusiveFor == other.InconclusiveFor && c.Message == other.Message
 }
 
 // sameFigure compares two figures, nil for a missing one.

@@ -64,10 +64,10 @@ type Progress struct {
 	// SkipsNew leaves out regions that are new to the app and that no agent has joined yet. It is set for
 	// rollouts without a policy of the app's own.
 	SkipsNew bool `json:",omitempty"`
-	// RolledBack is true after the app went back, until a person promotes. PromotionHeld is true if that was so
+	// RolledBack is true after the app went back, until a person promotes. PromotionPaused is true if that was so
 	// in the rollout before: then nothing is promoted automatically.
-	RolledBack    bool
-	PromotionHeld bool `json:"Held"`
+	RolledBack      bool
+	PromotionPaused bool `json:"Held"`
 	// FullBy is the person who promoted it in full, after which only gates stop it.
 	FullBy string
 	// DeployedBy is the name of the key that requested it, and DeployedByID is its id.
@@ -289,10 +289,12 @@ type CheckProgress struct {
 	// These are the figures of the last measurement, nil if it had none.
 	New, NewSamples, Old, OldSamples *float64
 	Failures                         int32
-	// HeldSince is when measurements began to be inconclusive, 0 if the last was conclusive. HeldFor is how long
+	// InconclusiveSince is when measurements began to be inconclusive, 0 if the last was conclusive. InconclusiveFor is
+	// how long
 	// they have been since, in ms, without the time in which there was no measurement.
-	HeldSince, HeldFor int64
-	Message            string
+	InconclusiveSince int64 `json:"HeldSince"`
+	InconclusiveFor   int64 `json:"HeldFor"`
+	Message           string
 }
 
 // Clone returns a copy that shares nothing with c, nil for nil.

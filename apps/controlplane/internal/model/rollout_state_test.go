@@ -27,7 +27,7 @@ func TestDecodeProgress_FieldsSideBySide(t *testing.T) {
 		EmptySteps:    EmptySteps{Emptied: true},
 	}
 	require.Equal(t, []RegionProgress{want}, c.Waves[0].Regions)
-	require.True(t, c.PromotionHeld)
+	require.True(t, c.PromotionPaused)
 
 	c.Policy = &windlassv1.RolloutPolicy{}
 	b, err := EncodeProgress(c)

@@ -53,10 +53,10 @@ type Measurement struct {
 }
 
 const (
-	checkWaiting = windlassv1.CheckProgress_STATE_WAITING
-	checkPassed  = windlassv1.CheckProgress_STATE_PASSED
-	checkFailed  = windlassv1.CheckProgress_STATE_FAILED
-	checkHeld    = windlassv1.CheckProgress_STATE_HELD
+	checkWaiting      = windlassv1.CheckProgress_STATE_WAITING
+	checkPassed       = windlassv1.CheckProgress_STATE_PASSED
+	checkFailed       = windlassv1.CheckProgress_STATE_FAILED
+	checkInconclusive = windlassv1.CheckProgress_STATE_HELD
 )
 
 // checksOf returns the policy's checks that apply. compares: the old version serves next to
@@ -201,12 +201,12 @@ func (s *stager) takeIn(
 	}
 	switch verdict {
 	case analysis.Passed:
-		check.State, check.HeldSince, check.HeldFor = checkPassed, 0, 0
+		check.State, check.InconclusiveSince, check.InconclusiveFor = checkPassed, 0, 0
 		if was != checkPassed {
 			say("CheckPassed", text)
 		}
 	case analysis.Failed:
-		check.State, check.HeldSince, check.HeldFor = checkFailed, 0, 0
+		check.State, check.InconclusiveSince, check.InconclusiveFor = checkFailed, 0, 0
 		check.Failures++
 		text = fmt.Sprintf("%s; failures: %d, of at most %d", text, check.Failures, c.GetFailureLimit())
 		say("CheckFailed", text)
@@ -215,15 +215,15 @@ func (s *stager) takeIn(
 			return true
 		}
 	default:
-		if check.State = checkHeld; was != checkHeld {
-			check.HeldSince, check.HeldFor = s.now, 0
+		if check.State = checkInconclusive; was != checkInconclusive {
+			check.InconclusiveSince, check.InconclusiveFor = s.now, 0
 			say("CheckHeld", text)
 		} else {
 			// A pause, an unreachable region or an outage of the control plane fails no check.
-			check.HeldFor += min(apart, 2*analysis.Interval(c).Milliseconds())
+			check.InconclusiveFor += min(apart, 2*analysis.Interval(c).Milliseconds())
 		}
 		limit := c.GetHoldLimit().AsDuration()
-		if held := time.Duration(check.HeldFor) * time.Millisecond; c.GetHoldLimit() != nil && held >= limit {
+		if held := time.Duration(check.InconclusiveFor) * time.Millisecond; c.GetHoldLimit() != nil && held >= limit {
 			s.failRegion(d, w, st, ReasonAnalysisInconclusive, fmt.Sprintf("%s: inconclusive for %d s, of at most %s: %s",
 				check.Name, int64(held/time.Second), limit, text))
 			return true

@@ -25,30 +25,30 @@ func (p *planner) frozen(d *model.Deployment) bool {
 	if MayBeFrozen(*r, *d) {
 		found, frozen = freeze.Longest(p.in.Freezes, *p.app, p.now)
 	}
-	was := r.HeldBy
+	was := r.FrozenBy
 	switch {
-	case !frozen && r.HeldSince == 0:
+	case !frozen && r.FrozenSince == 0:
 		return false
 	case !frozen:
 		why := fmt.Sprintf("freeze %s is over", was)
 		if r.OverrideBy != "" {
 			why = fmt.Sprintf("%s overrode freeze %s", r.OverrideBy, was)
 		}
-		p.log("RolloutReleased", fmt.Sprintf("%s, after %d s: it starts now", why, (p.now-r.HeldSince)/1000), d, "")
-		r.HeldSince, r.HeldUntil, r.HeldBy, r.HeldScope, r.HeldWhy = 0, 0, "", "", ""
+		p.log("RolloutReleased", fmt.Sprintf("%s, after %d s: it starts now", why, (p.now-r.FrozenSince)/1000), d, "")
+		r.FrozenSince, r.FrozenUntil, r.FrozenBy, r.FrozenScope, r.FrozenWhy = 0, 0, "", "", ""
 		if limit := p.progressDeadline(d); limit > 0 {
 			r.Deadline = p.now + limit
 		}
 		return false
 	}
-	since := r.HeldSince
+	since := r.FrozenSince
 	if since == 0 {
 		since, was = p.now, ""
 	}
-	r.HeldSince, r.HeldUntil, r.HeldBy = since, found.End, found.Name
-	r.HeldScope, r.HeldWhy, r.Deadline = freeze.Scope(found.Freeze), found.Reason, 0
-	if was != r.HeldBy {
-		p.log("RolloutHeld", HeldText(*r), d, "")
+	r.FrozenSince, r.FrozenUntil, r.FrozenBy = since, found.End, found.Name
+	r.FrozenScope, r.FrozenWhy, r.Deadline = freeze.Scope(found.Freeze), found.Reason, 0
+	if was != r.FrozenBy {
+		p.log("RolloutHeld", FrozenText(*r), d, "")
 	}
 	return true
 }
@@ -56,15 +56,15 @@ func (p *planner) frozen(d *model.Deployment) bool {
 // mayNotStart reports whether a freeze or a gate keeps the rollout in flight from starting.
 func (f *facts) mayNotStart() bool {
 	d := f.target()
-	return d != nil && (f.rollout.HeldSince != 0 || StartMissing(*f.rollout) != "") && d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING
+	return d != nil && (f.rollout.FrozenSince != 0 || StartMissing(*f.rollout) != "") && d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING
 }
 
-// HeldText returns what holds the rollout and until when, empty for nothing.
-func HeldText(r model.Rollout) string {
-	if r.HeldSince == 0 {
+// FrozenText returns what holds the rollout and until when, empty for nothing.
+func FrozenText(r model.Rollout) string {
+	if r.FrozenSince == 0 {
 		return ""
 	}
-	return FreezeText(r.HeldBy, r.HeldScope, r.HeldUntil, r.HeldWhy)
+	return FreezeText(r.FrozenBy, r.FrozenScope, r.FrozenUntil, r.FrozenWhy)
 }
 
 // FreezeText names a freeze, whose it is, its end and its reason.
@@ -76,10 +76,10 @@ func FreezeText(name, scope string, until int64, reason string) string {
 	return fmt.Sprintf("freeze %s of the %s, %s: %s", name, scope, end, reason)
 }
 
-// HeldMessage returns what holds the rollout, a freeze or the gate before it, for the app's status.
-func HeldMessage(r model.Rollout) string {
-	if r.HeldSince == 0 {
+// FrozenMessage returns what holds the rollout, a freeze or the gate before it, for the app's status.
+func FrozenMessage(r model.Rollout) string {
+	if r.FrozenSince == 0 {
 		return fmt.Sprintf("v%d waits for %s before it starts", r.Version, StartMissing(r))
 	}
-	return fmt.Sprintf("v%d is held by %s", r.Version, HeldText(r))
+	return fmt.Sprintf("v%d is held by %s", r.Version, FrozenText(r))
 }

@@ -32,7 +32,7 @@ func statusFacts(f *facts) rollup.Facts {
 	if f.staged() && (f.progress.Back || len(f.progress.Waves) > 0) {
 		out.Progress = mainView(f).stageMessage()
 	} else if f.mayNotStart() {
-		out.Progress = HeldMessage(*f.rollout)
+		out.Progress = FrozenMessage(*f.rollout)
 	}
 	if out.Target != nil {
 		out.TargetPlaces = f.places(f.activeRows(out.Target.ID))
@@ -107,8 +107,8 @@ func (d *decision) nextLook() int64 {
 			}
 		}
 	}
-	if d.mayNotStart() && d.rollout.HeldUntil > d.now {
-		due = min(due, d.rollout.HeldUntil)
+	if d.mayNotStart() && d.rollout.FrozenUntil > d.now {
+		due = min(due, d.rollout.FrozenUntil)
 	}
 	if d.staged() {
 		due = d.nextOf(d.progress, due)

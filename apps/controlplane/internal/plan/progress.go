@@ -33,7 +33,7 @@ func NextProgress(s model.RolloutState, app model.App, rows []model.Topology, ro
 	}
 	asked.note(c)
 	if s.Progress != nil {
-		c.PromotionHeld, c.RolledBack = s.Progress.RolledBack, s.Progress.RolledBack
+		c.PromotionPaused, c.RolledBack = s.Progress.RolledBack, s.Progress.RolledBack
 	}
 	unfinished := s.Progress != nil && (s.Progress.DoneAt == 0 || len(s.Progress.Lagging) > 0)
 	for _, t := range rows {
@@ -155,8 +155,8 @@ func Promote(c *model.Progress, who string, full bool, now int64) (waves []strin
 	if waves, err = acceptFailed(c, who, now); err != nil {
 		return nil, err
 	}
-	said := c.PromotionHeld || len(waves) > 0 || full
-	c.PromotionHeld, c.RolledBack = false, false
+	said := c.PromotionPaused || len(waves) > 0 || full
+	c.PromotionPaused, c.RolledBack = false, false
 	if full && c.FullBy == "" {
 		c.FullBy = who
 	}

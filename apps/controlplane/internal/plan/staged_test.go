@@ -509,7 +509,7 @@ func requireAtRestStaged(t *rapid.T, f *stagedSimulation) {
 }
 
 func TestStaged_CrashedIsNotPromotedInFull(t *testing.T) {
-	progress := &model.Progress{RolloutID: "rol", Failed: true, PausedAt: 1, PromotionHeld: true, Waves: []model.WaveProgress{{
+	progress := &model.Progress{RolloutID: "rol", Failed: true, PausedAt: 1, PromotionPaused: true, Waves: []model.WaveProgress{{
 		State: waveRolling, Regions: []model.RegionProgress{{RegionID: "us", State: regionFailed, Reason: "CrashLoop"}},
 	}}}
 	before := progress.Clone()

@@ -28,7 +28,7 @@ func wait(s strategy.Step, c *model.Progress, st model.RegionProgress) (pause ti
 		return s.Pause, false
 	}
 	shows := s.Pause > 0 || len(c.Policy.GetAnalysis()) > 0
-	return s.Pause, s.Manual || c.PromotionHeld && s.Approval == nil && (s.Whole || s.Pause > 0) || st.Emptied && shows
+	return s.Pause, s.Manual || c.PromotionPaused && s.Approval == nil && (s.Whole || s.Pause > 0) || st.Emptied && shows
 }
 
 // Waits returns until when the region waits at its step, or that it waits for a person.

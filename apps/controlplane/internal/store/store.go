@@ -259,8 +259,8 @@ type AppTx interface {
 	DeleteFreeze(workspaceID, name string) error
 	// DeleteFreezesOf deletes the freezes of the project and of the app. An empty id means none.
 	DeleteFreezesOf(workspaceID, projectID, appID string) error
-	// ListHeldApps returns the apps whose rollout in flight a freeze holds, by id.
-	ListHeldApps(workspaceID string) ([]string, error)
+	// ListFrozenApps returns the apps whose rollout in flight a freeze holds, by id.
+	ListFrozenApps(workspaceID string) ([]string, error)
 
 	// Wake asks for a step of each app at due, or at once if due is not after now. Only the
 	// difference of the two counts, because rows are on the database's clock. A row keeps the

@@ -216,7 +216,7 @@ func (l RegionPlan) Existing() int32 {
 // Next returns the step that the region may take now. It may be called again, whether the step was taken
 // or not.
 func Next(l RegionPlan) Targets {
-	if i := l.handsOver(); i >= 0 {
+	if i := l.transferring(); i >= 0 {
 		return l.takeOver(i)
 	}
 	s := Targets{From: l.shrunk()}
@@ -242,8 +242,8 @@ func Next(l RegionPlan) Targets {
 	return s
 }
 
-// handsOver returns the index in From of the version that hands over its replicas now, -1 for none.
-func (l RegionPlan) handsOver() int {
+// transferring returns the index in From of the version that transfers its replicas now, -1 for none.
+func (l RegionPlan) transferring() int {
 	if l.Hold || l.To.Assigned > 0 {
 		return -1
 	}

@@ -47,12 +47,12 @@ func (t *tx) deleteFreezes(which func(model.Freeze) bool) error {
 	return nil
 }
 
-func (t *tx) ListHeldApps(workspaceID string) ([]string, error) {
+func (t *tx) ListFrozenApps(workspaceID string) ([]string, error) {
 	var ids []string
 	for _, a := range appTable.in(t).list(func(a model.App) bool {
 		return a.WorkspaceID == workspaceID && a.DeletedAt == 0 && a.RolloutID != ""
 	}) {
-		if r, ok := rolloutTable.in(t).get(a.RolloutID); ok && r.HeldSince > 0 {
+		if r, ok := rolloutTable.in(t).get(a.RolloutID); ok && r.FrozenSince > 0 {
 			ids = append(ids, a.ID)
 		}
 	}

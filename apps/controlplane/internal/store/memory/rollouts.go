@@ -75,8 +75,8 @@ func (t *tx) updateRollout(r model.Rollout) error {
 	stored.CancelRequested, stored.CancelledBy, stored.CancelWhy = r.CancelRequested, r.CancelledBy, r.CancelWhy
 	stored.Traceparent, stored.Attempts = r.Traceparent, r.Attempts
 	stored.Deadline, stored.FinishedAt = r.Deadline, r.FinishedAt
-	stored.HeldSince, stored.HeldUntil = r.HeldSince, r.HeldUntil
-	stored.HeldBy, stored.HeldScope, stored.HeldWhy = r.HeldBy, r.HeldScope, r.HeldWhy
+	stored.FrozenSince, stored.FrozenUntil = r.FrozenSince, r.FrozenUntil
+	stored.FrozenBy, stored.FrozenScope, stored.FrozenWhy = r.FrozenBy, r.FrozenScope, r.FrozenWhy
 	stored.OverrideBy, stored.OverrideWhy = r.OverrideBy, r.OverrideWhy
 	stored.StartGate = r.StartGate
 	t.touch(stored.AppID)

@@ -73,7 +73,7 @@ func (t *tx) DeleteFreezesOf(workspaceID, projectID, appID string) error {
 	}), "delete freezes of", projectID+appID)
 }
 
-func (t *tx) ListHeldApps(workspaceID string) ([]string, error) {
-	ids, err := t.q.ListHeldApps(t.ctx, workspaceID)
+func (t *tx) ListFrozenApps(workspaceID string) ([]string, error) {
+	ids, err := t.q.ListFrozenApps(t.ctx, workspaceID)
 	return ids, t.err(err, "list held apps of", workspaceID)
 }

@@ -20,8 +20,8 @@ func rollout(r gen.Rollout) (model.Rollout, error) {
 		Reason: r.Reason, Message: r.Message, CreatedBy: r.CreatedBy, CancelRequested: r.CancelRequested,
 		CancelledBy: r.CancelledBy, CancelWhy: r.CancelWhy, Traceparent: r.Traceparent, Attempts: r.Attempts,
 		CreatedAt: r.CreatedAt, Deadline: r.Deadline, FinishedAt: r.FinishedAt,
-		HeldSince: r.HeldSince, HeldUntil: r.HeldUntil, HeldBy: r.HeldBy, HeldScope: r.HeldScope,
-		HeldWhy: r.HeldWhy, OverrideBy: r.OverrideBy, OverrideWhy: r.OverrideWhy, StartGate: r.StartGate.String,
+		FrozenSince: r.HeldSince, FrozenUntil: r.HeldUntil, FrozenBy: r.HeldBy, FrozenScope: r.HeldScope,
+		FrozenWhy: r.HeldWhy, OverrideBy: r.OverrideBy, OverrideWhy: r.OverrideWhy, StartGate: r.StartGate.String,
 	}, nil
 }
 
@@ -47,7 +47,7 @@ func (t *tx) insertRollouts(rollouts []model.Rollout) error {
 	return t.err(runBulk(t, t.db, insertRollouts, rollouts, func(args []any, r model.Rollout) []any {
 		return append(args, r.ID, r.WorkspaceID, r.AppID, r.DeploymentID, r.Version, r.FromDeploymentID, r.FromVersion, int32(r.Status),
 			clip(r.Reason, maxReason), clip(r.Message, maxMessage), r.CreatedBy, r.CancelRequested, r.CancelledBy, r.CancelWhy, r.Traceparent, r.Attempts,
-			r.CreatedAt, r.Deadline, r.FinishedAt, r.HeldSince, r.HeldUntil, r.HeldBy, r.HeldScope, r.HeldWhy, r.OverrideBy, r.OverrideWhy, r.StartGate)
+			r.CreatedAt, r.Deadline, r.FinishedAt, r.FrozenSince, r.FrozenUntil, r.FrozenBy, r.FrozenScope, r.FrozenWhy, r.OverrideBy, r.OverrideWhy, r.StartGate)
 	}), "insert rollout", rollouts[0].ID)
 }
 
@@ -91,7 +91,7 @@ func (t *tx) UpdateRollout(rollouts ...model.Rollout) error {
 	n, err := runRewrite(t, updateRollouts, rollouts, func(args []any, r model.Rollout) []any {
 		return append(args, r.ID, r.WorkspaceID, int32(r.Status), clip(r.Reason, maxReason), clip(r.Message, maxMessage),
 			r.CancelRequested, r.CancelledBy, r.CancelWhy, r.Traceparent, r.Attempts, r.Deadline, r.FinishedAt,
-			r.HeldSince, r.HeldUntil, r.HeldBy, r.HeldScope, r.HeldWhy, r.OverrideBy, r.OverrideWhy, r.StartGate)
+			r.FrozenSince, r.FrozenUntil, r.FrozenBy, r.FrozenScope, r.FrozenWhy, r.OverrideBy, r.OverrideWhy, r.StartGate)
 	})
 	return t.allFound(n, len(rollouts), err, "update rollouts")
 }

@@ -106,7 +106,7 @@ func testFreezes(t *testing.T, setup setup) {
 			ids = append(ids, app.ID)
 			r := model.Rollout{ID: ident.New("rol"), WorkspaceID: w.ws, AppID: app.ID, CreatedAt: now}
 			if i == 0 {
-				r.HeldSince, r.HeldBy = now, "quarter"
+				r.FrozenSince, r.FrozenBy = now, "quarter"
 			}
 			w.update(func(tx store.Tx) error {
 				if i < 2 {
@@ -124,7 +124,7 @@ func testFreezes(t *testing.T, setup setup) {
 			})
 		}
 		held := func(ws string) []string {
-			return read(w, func(tx store.Tx) ([]string, error) { return tx.ListHeldApps(ws) })
+			return read(w, func(tx store.Tx) ([]string, error) { return tx.ListFrozenApps(ws) })
 		}
 		require.Equal(t, ids[:1], held(w.ws))
 		require.Empty(t, held("ws_other"))
