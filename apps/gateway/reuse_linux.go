@@ -17,7 +17,7 @@ func listenShared(ctx context.Context, address string) (net.Listener, error) {
 		var err error
 		if ctrlErr := c.Control(func(fd uintptr) {
 			if err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err == nil {
-				// This detaches the program of a process that has left (see handOver). A kernel without the
+				// This detaches the program of a process that has left (see yieldNewConnections). A kernel without the
 				// option has none.
 				_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DETACH_REUSEPORT_BPF, 1)
 			}
@@ -32,12 +32,12 @@ func listenShared(ctx context.Context, address string) (net.Listener, error) {
 	return config.Listen(ctx, "tcp", address)
 }
 
-// handOver makes the kernel give new connections to the process that bound the address after this one. This
+// yieldNewConnections makes the kernel give new connections to the process that bound the address after this one. This
 // process still takes the connections that it was given, because closing a socket resets those in its queue.
 // The sockets of an address are numbered in the order of binding: this process, the older one, is 0, and its
 // successor is 1. When 0 closes, the last socket gets its number. Where there is no number 1, the kernel
 // spreads connections as before. After an error, nothing has changed.
-func handOver(listener net.Listener) error {
+func yieldNewConnections(listener net.Listener) error {
 	tcp, ok := listener.(*net.TCPListener)
 	if !ok {
 		return nil

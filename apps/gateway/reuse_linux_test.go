@@ -29,7 +29,7 @@ func TestRestart_NewConnectionsGoToTheSuccessor(t *testing.T) {
 	stays, err := listenShared(t.Context(), leaves.Addr().String())
 	require.NoError(t, err)
 	defer func() { require.NoError(t, stays.Close()) }()
-	require.NoError(t, handOver(leaves))
+	require.NoError(t, yieldNewConnections(leaves))
 	for range 100 {
 		client, err := new(net.Dialer).DialContext(t.Context(), "tcp", stays.Addr().String())
 		require.NoError(t, err)

@@ -135,7 +135,7 @@ func (g *Gateway) serveListeners(ctx context.Context) error {
 	rest := context.WithoutCancel(ctx)
 	_ = backoff.Sleep(rest, g.cfg.DrainDelay)
 	for _, l := range g.bound {
-		if err := handOver(l); err != nil {
+		if err := yieldNewConnections(l); err != nil {
 			g.cfg.Log.DebugContext(ctx, "cannot direct new connections to the next gateway", "error", err)
 		}
 	}

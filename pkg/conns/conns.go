@@ -28,11 +28,11 @@ func (l Limits) isExempt(host netip.Addr) bool { return l.Exempt != nil && l.Exe
 
 // Table holds the connections of a process. It is safe for concurrent use. A nil Table limits nothing.
 type Table struct {
-	limits  Limits
-	refused atomic.Int64
-	shed    atomic.Int64
-	waiting atomic.Int64 // streams
-	gate    *gate        // of TLS handshakes
+	limits     Limits
+	refused    atomic.Int64
+	shed       atomic.Int64
+	waiting    atomic.Int64    // streams
+	handshakes *handshakeQueue // of TLS handshakes
 
 	mu        sync.Mutex
 	all       queue
@@ -50,7 +50,7 @@ type queue struct{ list.List }
 func New(limits Limits) *Table {
 	return &Table{
 		limits: limits, addresses: map[netip.Addr]*queue{}, tallies: map[string]*tally{},
-		holdback: holdback[netip.AddrPort]{}, callers: holdback[string]{}, gate: newGate(runtime.GOMAXPROCS(0)),
+		holdback: holdback[netip.AddrPort]{}, callers: holdback[string]{}, handshakes: newHandshakeQueue(runtime.GOMAXPROCS(0)),
 	}
 }
 

@@ -29,12 +29,12 @@ var handshakeRefusals = [...]struct {
 // queuePerSlot is how many handshakes may wait for each slot. A slot takes a few seconds to work through them.
 const queuePerSlot = 1024
 
-// gate bounds how many handshakes compute at a time. If too many share the processor, each of them ends too late for
+// handshakeQueue bounds how many handshakes compute at a time. If too many share the processor, each of them ends too late for
 // its client. The other handshakes wait for a slot. Handshakes that have begun continue before others begin.
 //
 // Clients take turns in rounds. A new client is the first of its round, and the newest handshake is the first of its
 // client, because a client that has waited for long may have given up.
-type gate struct {
+type handshakeQueue struct {
 	queue, perClient int
 
 	mu   sync.Mutex
@@ -48,28 +48,28 @@ type gate struct {
 	left       int
 }
 
-// clientQueue has the waiters of a client that are in gate.all. The oldest is first.
+// clientQueue has the waiters of a client that are in handshakeQueue.all. The oldest is first.
 type clientQueue struct {
 	client  netip.AddrPort
 	waiters list.List
-	place   *list.Element // in gate.now, or in gate.later if had
+	place   *list.Element // in handshakeQueue.now, or in handshakeQueue.later if had
 	had     bool
 }
 
-// waiter is a handshake that waits for a slot. The gate's mu guards it.
+// waiter is a handshake that waits for a slot. The queue's mu guards it.
 type waiter struct {
 	handshake *Handshake
 	// ended receives nil when the handshake has a slot, or why it is refused.
 	ended chan error
-	// inBegun is its element of gate.begun. Nil: it is in gate.all, and all of the below is set.
+	// inBegun is its element of handshakeQueue.begun. Nil: it is in handshakeQueue.all, and all of the below is set.
 	inBegun         *list.Element
 	of              *clientQueue
 	inAll, inClient *list.Element
 	tally           *tally
 }
 
-func newGate(slots int) *gate {
-	return &gate{free: slots, queue: slots * queuePerSlot, perClient: slots * queuePerSlot / 4, clients: map[netip.AddrPort]*clientQueue{}}
+func newHandshakeQueue(slots int) *handshakeQueue {
+	return &handshakeQueue{free: slots, queue: slots * queuePerSlot, perClient: slots * queuePerSlot / 4, clients: map[netip.AddrPort]*clientQueue{}}
 }
 
 // longestRound is how many turns a round has at most. A flood from many addresses would else make rounds so long that
@@ -78,8 +78,8 @@ const longestRound = 64
 
 // Handshake is a TLS handshake that has begun. A nil Handshake has no limits.
 type Handshake struct {
-	gate *gate
-	held bool // it has a slot; the gate's mu guards it
+	queue *handshakeQueue
+	held  bool // it has a slot; the queue's mu guards it
 }
 
 // BeginHandshake waits for a slot for a TLS handshake of the connection, at most until the given time. Call it after the
@@ -89,7 +89,7 @@ func (e *Entry) BeginHandshake(ctx context.Context, until time.Time) (*Handshake
 	if e == nil {
 		return nil, nil //nolint:nilnil // there is no limit
 	}
-	return e.table.gate.begin(ctx, e.faulty, e.tally, until)
+	return e.table.handshakes.begin(ctx, e.faulty, e.tally, until)
 }
 
 // BeginHandshake is Entry.BeginHandshake for a connection from remote that has no entry yet. NewCollector counts it under
@@ -98,7 +98,7 @@ func (t *Table) BeginHandshake(ctx context.Context, listener string, remote net.
 	if t == nil {
 		return nil, nil //nolint:nilnil // there is no limit
 	}
-	return t.gate.begin(ctx, t.faulty(remote), t.tallyOf(listener), until)
+	return t.handshakes.begin(ctx, t.faulty(remote), t.tallyOf(listener), until)
 }
 
 // HandshakesWait reports whether handshakes wait for their turn.
@@ -106,15 +106,15 @@ func (t *Table) HandshakesWait() bool {
 	if t == nil {
 		return false
 	}
-	t.gate.mu.Lock()
-	defer t.gate.mu.Unlock()
-	return t.gate.free == 0 && t.gate.all.Len() > 0
+	t.handshakes.mu.Lock()
+	defer t.handshakes.mu.Unlock()
+	return t.handshakes.free == 0 && t.handshakes.all.Len() > 0
 }
 
-func (g *gate) begin(ctx context.Context, client netip.AddrPort, of *tally, until time.Time) (*Handshake, error) {
+func (g *handshakeQueue) begin(ctx context.Context, client netip.AddrPort, of *tally, until time.Time) (*Handshake, error) {
 	ctx, cancel := context.WithDeadlineCause(ctx, until, ErrHandshakeLate)
 	defer cancel()
-	h := &Handshake{gate: g}
+	h := &Handshake{queue: g}
 	g.mu.Lock()
 	w := h.takeFree()
 	if w != nil {
@@ -127,16 +127,16 @@ func (g *gate) begin(ctx context.Context, client netip.AddrPort, of *tally, unti
 
 // takeFree takes a free slot, or returns a waiter for one. The caller holds mu.
 func (h *Handshake) takeFree() *waiter {
-	if h.gate.free == 0 {
+	if h.queue.free == 0 {
 		return &waiter{handshake: h, ended: make(chan error, 1)}
 	}
-	h.gate.free--
+	h.queue.free--
 	h.held = true
 	return nil
 }
 
 // wait returns nil once the waiter has a slot. A nil waiter has one.
-func (g *gate) wait(ctx context.Context, w *waiter) error {
+func (g *handshakeQueue) wait(ctx context.Context, w *waiter) error {
 	if w == nil {
 		return nil
 	}
@@ -154,7 +154,7 @@ func (g *gate) wait(ctx context.Context, w *waiter) error {
 }
 
 // enqueue adds a waiter, and refuses the oldest where there are too many. The caller holds mu.
-func (g *gate) enqueue(client netip.AddrPort, w *waiter) {
+func (g *handshakeQueue) enqueue(client netip.AddrPort, w *waiter) {
 	q := g.clients[client]
 	switch {
 	case q == nil:
@@ -174,12 +174,12 @@ func (g *gate) enqueue(client netip.AddrPort, w *waiter) {
 	}
 }
 
-func (g *gate) refuse(e *list.Element, reason error) {
+func (g *handshakeQueue) refuse(e *list.Element, reason error) {
 	g.end(e.Value.(*waiter), reason) //nolint:forcetypeassert // nothing else is stored
 }
 
 // end takes a waiter out of the lists, and gives it a slot or tells it why it gets none. The caller holds mu.
-func (g *gate) end(w *waiter, err error) {
+func (g *handshakeQueue) end(w *waiter, err error) {
 	w.handshake.held = err == nil
 	w.ended <- err
 	if w.inBegun != nil {
@@ -207,7 +207,7 @@ func (g *gate) end(w *waiter, err error) {
 }
 
 // pass gives a slot that is not held any more to the next waiter. The caller holds mu.
-func (g *gate) pass() {
+func (g *handshakeQueue) pass() {
 	next := g.begun.Front()
 	if next == nil {
 		next = g.next()
@@ -220,7 +220,7 @@ func (g *gate) pass() {
 }
 
 // next returns the waiter whose handshake begins next. It returns nil if none waits.
-func (g *gate) next() *list.Element {
+func (g *handshakeQueue) next() *list.Element {
 	if g.left == 0 || g.now.Len() == 0 {
 		for e := g.later.Back(); e != nil; e = g.later.Back() {
 			q := g.later.Remove(e).(*clientQueue) //nolint:forcetypeassert // nothing else is stored
@@ -243,11 +243,11 @@ func (h *Handshake) Pause() {
 	if h == nil {
 		return
 	}
-	h.gate.mu.Lock()
-	defer h.gate.mu.Unlock()
+	h.queue.mu.Lock()
+	defer h.queue.mu.Unlock()
 	if h.held {
 		h.held = false
-		h.gate.pass()
+		h.queue.pass()
 	}
 }
 
@@ -256,7 +256,7 @@ func (h *Handshake) Resume(ctx context.Context) error {
 	if h == nil {
 		return nil
 	}
-	g := h.gate
+	g := h.queue
 	g.mu.Lock()
 	var w *waiter
 	if !h.held {

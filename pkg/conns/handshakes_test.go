@@ -45,8 +45,8 @@ func (p processors) compute(ctx context.Context, cost time.Duration) error {
 	return nil
 }
 
-// shake makes a handshake, and returns an error if it does not end in time. A nil gate limits nothing.
-func shake(p processors, g *gate, client netip.AddrPort) error {
+// shake makes a handshake, and returns an error if it does not end in time. A nil queue limits nothing.
+func shake(p processors, g *handshakeQueue, client netip.AddrPort) error {
 	ctx, cancel := context.WithTimeout(context.Background(), allowed)
 	defer cancel()
 	var h *Handshake
@@ -78,7 +78,7 @@ const (
 
 // flood offers ten times the capacity, and returns how many handshakes of each client end in time and before the flood
 // ends. clientOf returns the client of the n-th handshake.
-func flood(g *gate, clientOf func(n int) netip.AddrPort) map[netip.AddrPort]int {
+func flood(g *handshakeQueue, clientOf func(n int) netip.AddrPort) map[netip.AddrPort]int {
 	p := make(processors, testSlots)
 	random := rand.New(rand.NewPCG(1, 2))
 	end := time.Now().Add(floodTime)
@@ -103,22 +103,22 @@ func flood(g *gate, clientOf func(n int) netip.AddrPort) map[netip.AddrPort]int 
 func TestHandshakes_KeepTheirGoodputInAFlood(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct {
-		gate     *gate
+		queue    *handshakeQueue
 		clientOf func(n int) netip.AddrPort
 		min, max int
 	}{
-		"each of a client of its own": {newGate(testSlots), clientNumber, capacity * 8 / 10, capacity},
-		"of a hundred clients":        {newGate(testSlots), func(n int) netip.AddrPort { return clientNumber(n % 100) }, capacity * 8 / 10, capacity},
-		"of one client":               {newGate(testSlots), func(int) netip.AddrPort { return clientNumber(0) }, capacity * 8 / 10, capacity},
-		// This is why there is a gate.
-		"without a gate": {nil, clientNumber, 0, capacity / 2},
+		"each of a client of its own": {newHandshakeQueue(testSlots), clientNumber, capacity * 8 / 10, capacity},
+		"of a hundred clients":        {newHandshakeQueue(testSlots), func(n int) netip.AddrPort { return clientNumber(n % 100) }, capacity * 8 / 10, capacity},
+		"of one client":               {newHandshakeQueue(testSlots), func(int) netip.AddrPort { return clientNumber(0) }, capacity * 8 / 10, capacity},
+		// This is why there is a queue.
+		"without a queue": {nil, clientNumber, 0, capacity / 2},
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				got := 0
-				for _, n := range flood(test.gate, test.clientOf) {
+				for _, n := range flood(test.queue, test.clientOf) {
 					got += n
 				}
 				t.Logf("%d of %d", got, capacity)
@@ -147,7 +147,7 @@ func TestHandshakes_OfAClientStarveNoOther(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				ended := flood(newGate(testSlots), func(n int) netip.AddrPort {
+				ended := flood(newHandshakeQueue(testSlots), func(n int) netip.AddrPort {
 					if n%test.every == 0 {
 						return few
 					}
@@ -161,7 +161,7 @@ func TestHandshakes_OfAClientStarveNoOther(t *testing.T) {
 }
 
 // gateIsSound checks what holds between calls.
-func gateIsSound(t require.TestingT, g *gate) {
+func gateIsSound(t require.TestingT, g *handshakeQueue) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.free > 0 {
@@ -183,7 +183,7 @@ func TestHandshakes_NeverHoldMoreThanTheSlots(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		steps := rapid.SliceOfN(rapid.IntRange(0, 1<<16), 1, 60).Draw(r, "steps")
 		synctest.Test(t, func(t *testing.T) {
-			g := &gate{free: testSlots, queue: 8, perClient: 3, clients: map[netip.AddrPort]*clientQueue{}}
+			g := &handshakeQueue{free: testSlots, queue: 8, perClient: 3, clients: map[netip.AddrPort]*clientQueue{}}
 			counts := &tally{}
 			var held atomic.Int64
 			for i, step := range steps {
@@ -230,7 +230,7 @@ func TestHandshakes_NeverHoldMoreThanTheSlots(t *testing.T) {
 func TestHandshakes_AreRefusedForAReason(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := &gate{free: 1, queue: 3, perClient: 2, clients: map[netip.AddrPort]*clientQueue{}}
+		g := &handshakeQueue{free: 1, queue: 3, perClient: 2, clients: map[netip.AddrPort]*clientQueue{}}
 		counts := &tally{}
 		errs := map[string]error{}
 		var mu sync.Mutex
@@ -263,11 +263,11 @@ func TestHandshakes_AreRefusedForAReason(t *testing.T) {
 		for i, r := range handshakeRefusals {
 			require.Equal(t, int64(1), counts.handshakes[i].Load(), r.name)
 		}
-		(&Handshake{gate: g, held: true}).Pause()
+		(&Handshake{queue: g, held: true}).Pause()
 		synctest.Wait()
 		require.Contains(t, ended(), "of client 3", "the newest client is first")
 		require.NotContains(t, ended(), "of client 2")
-		(&Handshake{gate: g, held: true}).Pause()
+		(&Handshake{queue: g, held: true}).Pause()
 		synctest.Wait()
 		require.Contains(t, ended(), "of client 2")
 	})
@@ -277,12 +277,12 @@ func TestHandshakes_AreRefusedForAReason(t *testing.T) {
 func BenchmarkHandshakes_RefusedInAFlood(b *testing.B) {
 	for name, clients := range map[string]int{"of one client": 1, "of a thousand clients": 1000, "of a client each": 1 << 22} {
 		b.Run(name, func(b *testing.B) {
-			g, counts := newGate(1), &tally{}
+			g, counts := newHandshakeQueue(1), &tally{}
 			g.free = 0
 			b.ReportAllocs()
 			for n := 0; b.Loop(); n++ {
 				g.mu.Lock()
-				g.enqueue(clientNumber(n%clients), &waiter{handshake: &Handshake{gate: g}, ended: make(chan error, 1), tally: counts})
+				g.enqueue(clientNumber(n%clients), &waiter{handshake: &Handshake{queue: g}, ended: make(chan error, 1), tally: counts})
 				g.mu.Unlock()
 			}
 		})

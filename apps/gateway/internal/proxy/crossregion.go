@@ -26,10 +26,10 @@ const HandedOverHeader = "Windlass-Handed-Over"
 const RegionHeader = "Windlass-Region"
 
 const (
-	// idleAcross is how long an idle connection to another region is kept. A new one takes several round
+	// idleCrossRegion is how long an idle connection to another region is kept. A new one takes several round
 	// trips, and the gateways there keep theirs for longer. When an HTTP/2 connection ends, it is known which
 	// requests were not handled, and these are sent again.
-	idleAcross = 45 * time.Second
+	idleCrossRegion = 45 * time.Second
 	// idlePlain is the same in HTTP/1.1, where that is not known. It is well below the 2 s for which a
 	// gateway that stops still reads from connections without a request.
 	idlePlain = time.Second
@@ -70,7 +70,7 @@ func (a *regionTransports) crossingTo(at remoteregions.Region) crossing {
 	c.secure.HTTP2 = keepAlive()
 	c.secure.TLSClientConfig = a.tls.Clone()
 	c.secure.TLSHandshakeTimeout = upstream.DefaultPolicy().Connect * 2
-	c.plain.IdleConnTimeout, c.h2c.IdleConnTimeout, c.secure.IdleConnTimeout = idlePlain, idleAcross, idleAcross
+	c.plain.IdleConnTimeout, c.h2c.IdleConnTimeout, c.secure.IdleConnTimeout = idlePlain, idleCrossRegion, idleCrossRegion
 	if a.to == nil {
 		a.to = map[string]crossing{}
 	}
@@ -120,8 +120,8 @@ func (region) RecordOutcome(health.Outcome) {}
 func (region) RecordStall(time.Duration) {}
 func (region) End()                      {}
 
-// awaitAcross implements carrier. The answer of another region is in c.res.
-func (c *trip) awaitAcross(want *upstream.Want, why *upstream.Refused) (*upstream.Lease, error) {
+// awaitCrossRegion implements carrier. The answer of another region is in c.res.
+func (c *trip) awaitCrossRegion(want *upstream.Want, why *upstream.Refused) (*upstream.Lease, error) {
 	if done, err := c.handOver(why.Reason); done {
 		return nil, err
 	}

@@ -145,9 +145,9 @@ func (d *direct) serveExchange(ctx context.Context) engine.Outcome {
 	return d.passAnswer(lease)
 }
 
-// awaitAcross implements carrier. It leaves the request to net/http, which gets other regions' answers. A
+// awaitCrossRegion implements carrier. It leaves the request to net/http, which gets other regions' answers. A
 // gateway that is stopping gives net/http no more connections.
-func (d *direct) awaitAcross(want *upstream.Want, why *upstream.Refused) (*upstream.Lease, error) {
+func (d *direct) awaitCrossRegion(want *upstream.Want, why *upstream.Refused) (*upstream.Lease, error) {
 	switch {
 	case why.Reason == upstream.Held && why.Full:
 		return nil, why // it has no place in a queue

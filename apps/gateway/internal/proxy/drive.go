@@ -17,9 +17,9 @@ import (
 type carrier interface {
 	// awaitInstance waits in the queue for an instance.
 	awaitInstance(*upstream.Want) (*upstream.Lease, error)
-	// awaitAcross is awaitInstance for a request that another region may answer, because this one refused it
+	// awaitCrossRegion is awaitInstance for a request that another region may answer, because this one refused it
 	// for now. If it returns no lease and no error, another carrier must answer the request.
-	awaitAcross(*upstream.Want, *upstream.Refused) (*upstream.Lease, error)
+	awaitCrossRegion(*upstream.Want, *upstream.Refused) (*upstream.Lease, error)
 	// heldRequests returns the count of the requests that wait for an app at zero.
 	heldRequests() *hold.Holds
 	// leavesHeld reports whether another carrier must answer a request for an app at zero. The reason is that
@@ -98,7 +98,7 @@ func (x *exchange) awaitPlace(c carrier, want *upstream.Want, why *upstream.Refu
 			return nil, why // the region that handed it over has a queue, and knows other regions
 		}
 	case x.policy.Cross != upstream.CrossOff && !x.spec.IsPreview(x.host):
-		return c.awaitAcross(want, why)
+		return c.awaitCrossRegion(want, why)
 	}
 	return c.awaitInstance(want)
 }

@@ -39,7 +39,7 @@ func (x *exchange) holdAtZero(c carrier, want *upstream.Want) (*upstream.Lease, 
 	var err error
 	switch {
 	case handsOver:
-		lease, err = c.awaitAcross(want, &upstream.Refused{Reason: upstream.Held, Full: refused != nil})
+		lease, err = c.awaitCrossRegion(want, &upstream.Refused{Reason: upstream.Held, Full: refused != nil})
 	case refused == nil:
 		lease, err = c.awaitInstance(want)
 	default:

@@ -36,9 +36,9 @@ func (r *Runtime) Apply(ctx context.Context, a runtime.Assignment) error {
 		return err
 	}
 	w := render.RefOf(render.KindWorkload, objects.Workload)
-	let := r.locks.Together("Namespace " + w.Namespace)
+	let := r.locks.Shared("Namespace " + w.Namespace)
 	defer let()
-	unlock := r.locks.Alone(w.String())
+	unlock := r.locks.Exclusive(w.String())
 	defer unlock()
 	return r.ensure(ctx, w, a, objects, false)
 }
@@ -239,7 +239,7 @@ func (r *Runtime) put(ctx context.Context, st desired.Step, dry bool) (render.Ob
 	if st.Shared() {
 		// Versions of an app share the claim. Each version writes all owners that exist now. Only one version
 		// writes at a time, so that the last one misses no owner.
-		unlock := r.locks.Alone(st.Ref.String())
+		unlock := r.locks.Exclusive(st.Ref.String())
 		defer unlock()
 		if err := st.Reown(); err != nil {
 			return nil, err

@@ -22,7 +22,7 @@ func (r *Runtime) Remove(ctx context.Context, deploymentID string) error {
 	}
 	for _, at := range r.wanted.familiesOf(deploymentID) {
 		// This waits until a running look has ended, so that the look creates no instance again.
-		unlock := r.locks.Alone(at.String())
+		unlock := r.locks.Exclusive(at.String())
 		r.wanted.forgetRoles(at, deploymentID)
 		unlock()
 	}
@@ -61,7 +61,7 @@ func (r *Runtime) unwant(w render.Ref, deploymentID string) {
 const removeAttempts = 5
 
 func (r *Runtime) removeWorkload(ctx context.Context, w render.Ref, deploymentID string) error {
-	unlock := r.locks.Alone(w.String())
+	unlock := r.locks.Exclusive(w.String())
 	defer unlock()
 	r.unwant(w, deploymentID)
 	o := r.caches.Get(w)
@@ -223,7 +223,7 @@ func (r *Runtime) tidyNamespace(ctx context.Context, name string, now time.Time)
 	if !known || now.Sub(since) < emptyFor {
 		return nil
 	}
-	unlock := r.locks.Alone("Namespace " + name)
+	unlock := r.locks.Exclusive("Namespace " + name)
 	defer unlock()
 	if !r.idleNamespace(name) {
 		return nil

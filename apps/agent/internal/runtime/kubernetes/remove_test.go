@@ -116,7 +116,7 @@ func TestRemove_EndsARepairUnderWay(t *testing.T) {
 			}
 			a := runtime.Assignment{Deployment: &agentv1.Deployment{Id: "dep_1"}, WorkloadKey: "dep_1"}
 			r.wanted.want(w, a)
-			repaired := r.locks.Alone(w.String())
+			repaired := r.locks.Exclusive(w.String())
 			removed := make(chan error)
 			go func() { removed <- r.Remove(t.Context(), "dep_1") }()
 			for r.locks.Waiting(w.String()) == 0 {

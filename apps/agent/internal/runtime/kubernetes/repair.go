@@ -82,9 +82,9 @@ func (r *Runtime) lookAt(ctx context.Context, w render.Ref) error {
 	if r.wanted.get(w) == nil {
 		return nil
 	}
-	let := r.locks.Together("Namespace " + w.Namespace)
+	let := r.locks.Shared("Namespace " + w.Namespace)
 	defer let()
-	unlock := r.locks.Alone(w.String())
+	unlock := r.locks.Exclusive(w.String())
 	defer unlock()
 	known := r.wanted.get(w)
 	if known == nil || known.hash == "" {

@@ -63,9 +63,9 @@ func (r families) applyRoles(ctx context.Context, a runtime.Assignment) error {
 		namespace = render.RefOf(render.KindWorkload, objects.Workload).Namespace
 	}
 	at := familyRef(namespace, a)
-	let := r.locks.Together("Namespace " + namespace)
+	let := r.locks.Shared("Namespace " + namespace)
 	defer let()
-	unlock := r.locks.Alone(at.String())
+	unlock := r.locks.Exclusive(at.String())
 	defer unlock()
 	r.wanted.wantRoles(at, a)
 	return r.ensureRoles(ctx, at, f)
@@ -73,9 +73,9 @@ func (r families) applyRoles(ctx context.Context, a runtime.Assignment) error {
 
 // lookAtRoles looks at the instances of a deployment with several roles, and repairs what is not as wanted.
 func (r families) lookAtRoles(ctx context.Context, at render.Ref) error {
-	let := r.locks.Together("Namespace " + at.Namespace)
+	let := r.locks.Shared("Namespace " + at.Namespace)
 	defer let()
-	unlock := r.locks.Alone(at.String())
+	unlock := r.locks.Exclusive(at.String())
 	defer unlock()
 	a, ok := r.wanted.roles(at)
 	if !ok {
@@ -376,7 +376,7 @@ func (r families) putUnit(ctx context.Context, a runtime.Assignment) error {
 		return err
 	}
 	w := render.RefOf(render.KindWorkload, objects.Workload)
-	unlock := r.locks.Alone(w.String())
+	unlock := r.locks.Exclusive(w.String())
 	defer unlock()
 	return r.ensure(ctx, w, a, objects, r.repairs.Suspected(w))
 }

@@ -236,17 +236,17 @@ func TestExit_Meanings(t *testing.T) {
 		{"third end in a row", ins(0, notReady, streak(2)), crashed, runtime.ReasonCrashLoop, 3, false, true, []string{"3 times", "exit code 3", "boom"}},
 		{"second end in a row, after it was ready", ins(0, streak(1)), crashed, runtime.ReasonExited, 2, false, false, nil},
 		{"third end in a row, after it was ready", ins(0, streak(2)), crashed, runtime.ReasonCrashLoop, 3, false, true, []string{"3 times", "exit code 3", "boom"}},
-		{"third end in a row, for lost health", ins(0, streak(2), unready, stopping(false, runtime.ReasonHealthCheckFailed)), exit{At: t0, Kind: exitedBySignal, Signal: "SIGTERM", Told: true}, runtime.ReasonHealthCheckFailed, 3, false, true, nil},
-		{"an end that was asked for is none in a row", ins(0, streak(2), stopping(false, runtime.ReasonStopped)), exit{At: t0, Kind: exitedByCode, Told: true}, runtime.ReasonStopped, 2, true, false, nil},
+		{"third end in a row, for lost health", ins(0, streak(2), unready, stopping(false, runtime.ReasonHealthCheckFailed)), exit{At: t0, Kind: exitedBySignal, Signal: "SIGTERM", StopRequested: true}, runtime.ReasonHealthCheckFailed, 3, false, true, nil},
+		{"an end that was asked for is none in a row", ins(0, streak(2), stopping(false, runtime.ReasonStopped)), exit{At: t0, Kind: exitedByCode, StopRequested: true}, runtime.ReasonStopped, 2, true, false, nil},
 		{"after it served for long", ins(0, streak(9), func(s *seen) { s.Sick = 2; s.ReadyAt = t0.Add(-time.Hour) }), crashed, runtime.ReasonExited, 1, false, false, nil},
 		{"out of memory", ins(0, notReady), exit{At: t0, Kind: exitedByOOM}, runtime.ReasonOOMKilled, 1, false, false, []string{"memory"}},
 		{"bad command", ins(0, notReady), exit{At: t0, Kind: exitBadCommand, Message: "cannot run /x: no such file"}, runtime.ReasonBadCommand, 1, false, true, []string{"/x"}},
-		{"not ready in time", ins(0, notReady, stopping(false, runtime.ReasonStartupTimeout)), exit{At: t0, Kind: exitedBySignal, Signal: "SIGTERM", Told: true}, runtime.ReasonStartupTimeout, 1, false, true, nil},
-		{"restart", ins(0, stopping(false, runtime.ReasonStopped)), exit{At: t0, Kind: exitedByCode, Told: true}, runtime.ReasonStopped, 0, true, false, nil},
+		{"not ready in time", ins(0, notReady, stopping(false, runtime.ReasonStartupTimeout)), exit{At: t0, Kind: exitedBySignal, Signal: "SIGTERM", StopRequested: true}, runtime.ReasonStartupTimeout, 1, false, true, nil},
+		{"restart", ins(0, stopping(false, runtime.ReasonStopped)), exit{At: t0, Kind: exitedByCode, StopRequested: true}, runtime.ReasonStopped, 0, true, false, nil},
 		{"reboot", ins(0), exit{At: t0, Kind: exitRebooted}, runtime.ReasonLost, 0, true, false, []string{"restarted"}},
 		{"shim killed", ins(0, notReady), exit{At: t0, Kind: exitLost}, runtime.ReasonLost, 1, false, false, nil},
 		{"disk full", ins(0, notReady, streak(2)), exit{At: t0, Kind: exitNoSpace, Message: "no space left"}, runtime.ReasonDiskFull, 2, false, false, []string{"no space left"}},
-		{"told by somebody else", ins(0), exit{At: t0, Kind: exitedBySignal, Signal: "SIGTERM", Told: true}, runtime.ReasonStopped, 0, true, false, nil},
+		{"told by somebody else", ins(0), exit{At: t0, Kind: exitedBySignal, Signal: "SIGTERM", StopRequested: true}, runtime.ReasonStopped, 0, true, false, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := c.have.concluded(c.exit, 0.5)
@@ -466,7 +466,7 @@ func checkDecide(t *testing.T, roles []wantedRole) {
 			"stop": func(*rapid.T) {
 				for i := range w.all {
 					if w.all[i].Live && w.all[i].Stop != nil {
-						w.end(i, exit{At: w.now, Kind: exitedByCode, Told: true})
+						w.end(i, exit{At: w.now, Kind: exitedByCode, StopRequested: true})
 					}
 				}
 			},
@@ -527,7 +527,7 @@ func checkDecide(t *testing.T, roles []wantedRole) {
 			for i := range w.all {
 				switch s := w.all[i]; {
 				case s.Live && s.Stop != nil:
-					w.end(i, exit{At: w.now, Kind: exitedByCode, Told: true})
+					w.end(i, exit{At: w.now, Kind: exitedByCode, StopRequested: true})
 				case s.Live:
 					w.all[i].Passes, w.all[i].Fails = 2, 0
 				}

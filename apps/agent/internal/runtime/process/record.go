@@ -150,9 +150,9 @@ type exit struct {
 	// Code is the exit code, Signal the name of what killed it.
 	Code   int    `json:"code,omitempty"`
 	Signal string `json:"signal,omitempty"`
-	// Told: it was asked to stop. Forced: it did not within its grace.
-	Told   bool `json:"told,omitempty"`
-	Forced bool `json:"forced,omitempty"`
+	// StopRequested: it was asked to stop. Forced: it did not within its grace.
+	StopRequested bool `json:"told,omitempty"`
+	Forced        bool `json:"forced,omitempty"`
 	// Message says why it could not be started.
 	Message string `json:"message,omitempty"`
 	// Tail is its last output, at most tailLines lines, secrets blanked.

@@ -323,7 +323,7 @@ func (s *stopper) reap() exit {
 			continue
 		}
 		s.ended = true
-		x := exit{At: time.Now(), Kind: exitedByCode, Code: ws.ExitStatus(), Told: s.told, Forced: s.forced}
+		x := exit{At: time.Now(), Kind: exitedByCode, Code: ws.ExitStatus(), StopRequested: s.told, Forced: s.forced}
 		s.mu.Unlock()
 		if ws.Signaled() {
 			x.Kind, x.Code, x.Signal = exitedBySignal, 0, unix.SignalName(ws.Signal())

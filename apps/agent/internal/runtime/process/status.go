@@ -48,7 +48,7 @@ func (r record) concluded(x exit, jitter float64) record {
 		e.Reason = runtime.ReasonOOMKilled
 	case x.Kind == exitLost || x.Kind == exitNoShim:
 		e.Reason = runtime.ReasonLost
-	case x.Told:
+	case x.StopRequested:
 		// Somebody told the shim: the host is going down, or an administrator.
 		e.Reason, e.Free = runtime.ReasonStopped, true
 	default:

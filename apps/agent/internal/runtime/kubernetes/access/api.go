@@ -21,7 +21,7 @@ import (
 const FieldManager = "windlass-agent"
 
 // A region must be as wanted within 10 s after an outage of any length, so the longest pauses
-// together must be shorter. A change waits for the gate (Outage) and for the reconciler's
+// together must be shorter. A change waits for the breaker (Outage) and for the reconciler's
 // turn, 4 s at most. A missed event is seen when a list succeeds (Outage) and a watch opens
 // (Reopen). During an outage, eleven watches and lists call the API server every 2 s on
 // average, and all changes together make one call. Regions do not share API servers, so other
@@ -58,14 +58,14 @@ type API struct {
 
 	cfg       Config
 	Resources map[render.Kind]Resource
-	gate      *gate
+	breaker   *breaker
 	rights    *rights
 	again     patience
 }
 
 // New returns an API that has not called the server yet.
 func New(cfg Config) (*API, error) {
-	g := &gate{policy: cfg.Outage, random: cfg.Random}
+	g := &breaker{policy: cfg.Outage, random: cfg.Random}
 	client, err := newClient(cfg, newCalls(cfg.Registerer), g)
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes client: %w", err)
@@ -73,7 +73,7 @@ func New(cfg Config) (*API, error) {
 	again := patience{cfg.Outage, cfg.Random, new(atomic.Pointer[error])}
 	return &API{
 		clients: client, Caches: newCaches(client, again, cfg.Region), cfg: cfg,
-		Resources: resourcesOf(client), gate: g, rights: newRights(), again: again,
+		Resources: resourcesOf(client), breaker: g, rights: newRights(), again: again,
 	}, nil
 }
 

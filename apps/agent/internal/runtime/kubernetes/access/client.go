@@ -30,7 +30,7 @@ const (
 )
 
 // newClient returns a client within our limits, whose calls are counted.
-func newClient(cfg Config, calls *prometheus.CounterVec, g *gate) (*clientset, error) {
+func newClient(cfg Config, calls *prometheus.CounterVec, g *breaker) (*clientset, error) {
 	c := rest.CopyConfig(cfg.Client)
 	c.QPS, c.Burst = callsPerSecond, callBurst
 	c.UserAgent = "windlass-agent/" + cfg.AgentVersion
@@ -41,7 +41,7 @@ func newClient(cfg Config, calls *prometheus.CounterVec, g *gate) (*clientset, e
 		return nil, err
 	}
 	c.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return &counted{next: next, calls: calls, gate: g, pace: &pacer{policy: cfg.Reopen, random: cfg.Random}}
+		return &counted{next: next, calls: calls, breaker: g, pace: &pacer{policy: cfg.Reopen, random: cfg.Random}}
 	})
 	return newClientset(c)
 }
@@ -63,13 +63,13 @@ func findDeadConnections() error {
 }
 
 // counted counts calls by verb, resource and answer. It also hides Retry-After
-// from client-go, which would repeat the call up to ten times by itself. Only the gate
+// from client-go, which would repeat the call up to ten times by itself. Only the breaker
 // decides how often calls are repeated.
 type counted struct {
-	next  http.RoundTripper
-	calls *prometheus.CounterVec
-	gate  *gate
-	pace  *pacer
+	next    http.RoundTripper
+	calls   *prometheus.CounterVec
+	breaker *breaker
+	pace    *pacer
 }
 
 func (c *counted) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -85,7 +85,7 @@ func (c *counted) RoundTrip(req *http.Request) (*http.Response, error) {
 		if after := res.Header.Get("Retry-After"); after != "" {
 			res.Header.Del("Retry-After")
 			if seconds, err := strconv.Atoi(after); err == nil {
-				c.gate.asked(time.Now().Add(min(time.Duration(seconds)*time.Second, maxRetryAfter)))
+				c.breaker.asked(time.Now().Add(min(time.Duration(seconds)*time.Second, maxRetryAfter)))
 			}
 		}
 	}
@@ -199,10 +199,10 @@ func (p *pacer) delay(watch string, now time.Time) time.Duration {
 	return d
 }
 
-// gate holds back calls to a server that could not answer. From time to time, it lets one
+// breaker holds back calls to a server that could not answer. From time to time, it lets one
 // call through to find out whether the server is back. So the number of calls during an
 // outage depends only on its duration, not on the number of deployments that wait.
-type gate struct {
+type breaker struct {
 	policy backoff.Policy
 	random func() float64
 
@@ -213,7 +213,7 @@ type gate struct {
 }
 
 // pass returns 0 if a call may be made now. Otherwise it returns how long to wait, and why.
-func (g *gate) pass(now time.Time) (wait time.Duration, cause error) {
+func (g *breaker) pass(now time.Time) (wait time.Duration, cause error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if now.Before(g.until) {
@@ -227,7 +227,7 @@ func (g *gate) pass(now time.Time) (wait time.Duration, cause error) {
 }
 
 // asked notes that the server asked for no calls before until.
-func (g *gate) asked(until time.Time) {
+func (g *breaker) asked(until time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if until.After(g.until) {
@@ -236,7 +236,7 @@ func (g *gate) asked(until time.Time) {
 }
 
 // failed notes that the server could not answer.
-func (g *gate) failed(now time.Time, cause error) {
+func (g *breaker) failed(now time.Time, cause error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if until := now.Add(g.policy.Delay(g.failures, g.random)); until.After(g.until) {
@@ -246,7 +246,7 @@ func (g *gate) failed(now time.Time, cause error) {
 	g.cause = cause
 }
 
-func (g *gate) succeeded() {
+func (g *breaker) succeeded() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.failures > 0 {

@@ -16,7 +16,7 @@ import (
 func middle() float64 { return 0.5 }
 
 func TestGate_LetsOneCallTryTheServer(t *testing.T) {
-	g := &gate{policy: backoff.Policy{Min: time.Second, Max: 16 * time.Second}, random: middle}
+	g := &breaker{policy: backoff.Policy{Min: time.Second, Max: 16 * time.Second}, random: middle}
 	now := time.Unix(1000, 0)
 	pass := func() bool {
 		wait, _ := g.pass(now)

@@ -4,7 +4,7 @@
 //	Caches   objects from the watches, and from the answers to our own writes
 //	Cluster  the agent's own namespace: the lease of the region, and shared Secrets
 //
-// Every call passes one gate. While the server cannot answer, the gate lets one call through from time to time,
+// Every call passes one breaker. While the server cannot answer, the breaker lets one call through from time to time,
 // to find out whether the server is back. This package retries after short failures, and its callers after an
 // outage. The error of a call is a *runtime.Rejection, so that callers can return it unchanged.
 //

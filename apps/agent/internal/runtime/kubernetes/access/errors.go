@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// attempts bounds the attempts of one call, and longestWait the wait for the gate before
+	// attempts bounds the attempts of one call, and longestWait the wait for the breaker before
 	// each. A short failure is retried here, an outage by the caller.
 	attempts    = 3
 	longestWait = 2 * time.Second
@@ -26,8 +26,8 @@ const (
 // cannot answer. Its error is a *runtime.Rejection or ctx's.
 func (a *API) Call(ctx context.Context, what string, f func(context.Context) error) error {
 	for attempt := 1; ; attempt++ {
-		wait, cause := a.gate.pass(time.Now())
-		for ; wait > 0; wait, cause = a.gate.pass(time.Now()) {
+		wait, cause := a.breaker.pass(time.Now())
+		for ; wait > 0; wait, cause = a.breaker.pass(time.Now()) {
 			if wait > longestWait {
 				return unavailable(what, cause)
 			}
@@ -40,21 +40,21 @@ func (a *API) Call(ctx context.Context, what string, f func(context.Context) err
 		cancel()
 		switch {
 		case err == nil:
-			a.gate.succeeded()
+			a.breaker.succeeded()
 			return nil
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case IsNotFound(err):
-			a.gate.succeeded()
+			a.breaker.succeeded()
 			return err
 		case answered(err):
-			a.gate.succeeded()
+			a.breaker.succeeded()
 			if apierrors.IsForbidden(err) {
 				a.rights.doubt()
 			}
 			return rejection(what, err)
 		}
-		a.gate.failed(time.Now(), err)
+		a.breaker.failed(time.Now(), err)
 		if attempt == attempts {
 			return unavailable(what, err)
 		}

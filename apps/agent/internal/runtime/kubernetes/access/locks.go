@@ -38,8 +38,8 @@ func (l *Locks) leave(name string) {
 	}
 }
 
-// Alone locks name exclusively, until unlock is called.
-func (l *Locks) Alone(name string) (unlock func()) {
+// Exclusive locks name exclusively, until unlock is called.
+func (l *Locks) Exclusive(name string) (unlock func()) {
 	k := l.use(name)
 	k.Lock()
 	return func() {
@@ -48,8 +48,8 @@ func (l *Locks) Alone(name string) (unlock func()) {
 	}
 }
 
-// Together locks name for several callers of Together at once, and excludes callers of Alone.
-func (l *Locks) Together(name string) (unlock func()) {
+// Shared locks name for several callers of Shared at once, and excludes callers of Exclusive.
+func (l *Locks) Shared(name string) (unlock func()) {
 	k := l.use(name)
 	k.RLock()
 	return func() {

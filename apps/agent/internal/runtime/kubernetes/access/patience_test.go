@@ -18,7 +18,7 @@ const reconcilerTurn = 4 * time.Second
 
 func TestPatience_PausesOfAnOutageAreUnderTenSeconds(t *testing.T) {
 	const work = 2 * time.Second // for the calls after the outage
-	require.LessOrEqual(t, Outage.Max+reconcilerTurn+work, 10*time.Second, "a change waits for its turn and for the gate")
+	require.LessOrEqual(t, Outage.Max+reconcilerTurn+work, 10*time.Second, "a change waits for its turn and for the breaker")
 	require.LessOrEqual(t, Outage.Max+Reopen.Max+work, 10*time.Second, "missed events are listed, and then a watch opens")
 }
 
