@@ -76,7 +76,7 @@ func TestWakesComeInOrderAndMove(t *testing.T) {
 }
 
 func TestLaneIsNeverWiderAndPassesOverWhatIsNotNeeded(t *testing.T) {
-	l := lane{width: 2}
+	l := jobQueue{width: 2}
 	ran := make(chan int, 10)
 	add := func(n int, needed bool) {
 		l.addJob(func() func() {

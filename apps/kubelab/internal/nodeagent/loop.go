@@ -57,7 +57,7 @@ type loop struct {
 	addresses *addresses
 	wakes     wakes
 
-	writes, starts, checks lane
+	writes, starts, checks jobQueue
 
 	live liveRuns
 }
@@ -113,9 +113,9 @@ func newLoop(cfg Config, client kubernetes.Interface, spawner *workload.Spawner)
 		names:     map[types.NamespacedName]*pod{},
 		lost:      map[string]bool{},
 		addresses: newAddresses(cfg.CIDR),
-		writes:    lane{width: writesAtOnce},
-		starts:    lane{width: startsAtOnce},
-		checks:    lane{width: checksAtOnce},
+		writes:    jobQueue{width: writesAtOnce},
+		starts:    jobQueue{width: startsAtOnce},
+		checks:    jobQueue{width: checksAtOnce},
 	}
 }
 

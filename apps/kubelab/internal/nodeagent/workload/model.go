@@ -125,7 +125,7 @@ func (p *model) openPorts(ctx context.Context, address netip.Addr) (net.Listener
 		return nil, net.ErrClosed
 	}
 	p.listener = newListener(inner)
-	p.listener.gate.freeze(p.frozen)
+	p.listener.blocker.freeze(p.frozen)
 	return p.listener, nil
 }
 
@@ -200,7 +200,7 @@ func (p *model) freeze(frozen bool) {
 	defer p.mu.Unlock()
 	p.frozen = frozen
 	if p.listener != nil {
-		p.listener.gate.freeze(frozen)
+		p.listener.blocker.freeze(frozen)
 	}
 }
 

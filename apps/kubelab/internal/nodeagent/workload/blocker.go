@@ -5,13 +5,13 @@ import (
 	"sync"
 )
 
-// gate blocks the bytes of a pod's connections while its node is lost.
-type gate struct {
+// blocker holds up the bytes of a pod's connections while its node is lost.
+type blocker struct {
 	mu   sync.Mutex
-	shut chan struct{} // nil while open; closed when the gate opens
+	shut chan struct{} // nil while open; closed when it opens
 }
 
-func (g *gate) freeze(frozen bool) {
+func (g *blocker) freeze(frozen bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
@@ -23,8 +23,8 @@ func (g *gate) freeze(frozen bool) {
 	}
 }
 
-// waitOpen waits until the gate is open or done closes.
-func (g *gate) waitOpen(done <-chan struct{}) {
+// waitOpen waits until it is open or done closes.
+func (g *blocker) waitOpen(done <-chan struct{}) {
 	for {
 		g.mu.Lock()
 		shut := g.shut
@@ -40,10 +40,10 @@ func (g *gate) waitOpen(done <-chan struct{}) {
 	}
 }
 
-// listener joins all listeners of one run. Its connections pass its gate, and closeAll closes them.
+// listener joins all listeners of one run. Its connections pass its blocker, and closeAll closes them.
 type listener struct {
-	gate  gate
-	inner []net.Listener
+	blocker blocker
+	inner   []net.Listener
 
 	accepted chan net.Conn // nil with one inner listener, which Accept uses directly
 	closed   chan struct{}
@@ -147,12 +147,12 @@ type conn struct {
 
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	c.listener.gate.waitOpen(c.done)
+	c.listener.blocker.waitOpen(c.done)
 	return n, err
 }
 
 func (c *conn) Write(p []byte) (int, error) {
-	c.listener.gate.waitOpen(c.done)
+	c.listener.blocker.waitOpen(c.done)
 	return c.Conn.Write(p)
 }
 

@@ -1,7 +1,7 @@
 package nodeagent
 
-// lane runs at most width jobs at once. Other jobs wait in order. Only the loop calls its methods.
-type lane struct {
+// jobQueue runs at most width jobs at once. Other jobs wait in order. Only the loop calls its methods.
+type jobQueue struct {
 	width   int
 	running int
 	waiting []func() (job func())
@@ -10,7 +10,7 @@ type lane struct {
 // addJob queues a job. The loop calls prepare when it is the job's turn, so that the job acts on the state of
 // that time. The job runs in a separate goroutine, and must make the loop call jobDone. prepare returns nil
 // when nothing is left to do.
-func (l *lane) addJob(prepare func() (job func())) {
+func (l *jobQueue) addJob(prepare func() (job func())) {
 	if l.running >= l.width {
 		l.waiting = append(l.waiting, prepare)
 		return
@@ -21,7 +21,7 @@ func (l *lane) addJob(prepare func() (job func())) {
 	}
 }
 
-func (l *lane) jobDone() {
+func (l *jobQueue) jobDone() {
 	l.running--
 	for len(l.waiting) > 0 && l.running < l.width {
 		prepare := l.waiting[0]
