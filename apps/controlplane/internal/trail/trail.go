@@ -76,13 +76,11 @@ type count struct {
 
 // New makes a Trail; Run writes it.
 func New(store Store, log *slog.Logger, registerer prometheus.Registerer) (*Trail, error) {
-	t := &Trail{
-		store: store, log: log, most: maxRows, counts: map[Entry]*count{}, dropped: newDropped(),
-	}
-	if err := registerer.Register(t.dropped); err != nil {
+	dropped, err := registerDropped(registerer)
+	if err != nil {
 		return nil, fmt.Errorf("trail: register metrics: %w", err)
 	}
-	return t, nil
+	return &Trail{store: store, log: log, most: maxRows, counts: map[Entry]*count{}, dropped: dropped}, nil
 }
 
 // Note counts a call at unix ms. It does not block.

@@ -88,8 +88,11 @@ func New(cfg Config) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a client of Prometheus: %w", err)
 	}
-	s := &Source{cfg: cfg, api: v1.NewAPI(client), slots: share.NewSlots(maxQueries), took: newDuration()}
-	return s, cfg.Registerer.Register(s.took)
+	took, err := registerDuration(cfg.Registerer)
+	if err != nil {
+		return nil, err
+	}
+	return &Source{cfg: cfg, api: v1.NewAPI(client), slots: share.NewSlots(maxQueries), took: took}, nil
 }
 
 func redacted(text string) string {

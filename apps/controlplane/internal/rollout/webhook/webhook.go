@@ -85,8 +85,11 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Lookup == nil || cfg.Log == nil || cfg.Registerer == nil {
 		return nil, errors.New("webhook: Lookup, Log and Registerer are required")
 	}
-	c := &Client{cfg: cfg, slots: share.NewSlots(maxCalls), took: newDuration(), http: callout.NewClient(cfg.Allow, stepTimeout)}
-	return c, cfg.Registerer.Register(c.took)
+	took, err := registerDuration(cfg.Registerer)
+	if err != nil {
+		return nil, err
+	}
+	return &Client{cfg: cfg, slots: share.NewSlots(maxCalls), took: took, http: callout.NewClient(cfg.Allow, stepTimeout)}, nil
 }
 
 // Measure calls what is due, all of one app. What it does not come to in time it leaves

@@ -1,6 +1,12 @@
 package mysql
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"database/sql"
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
 
 type metrics struct {
 	queries *prometheus.CounterVec
@@ -42,6 +48,17 @@ func newMetrics() *metrics {
 	}
 }
 
-func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.queries, m.retries, m.torn, m.parted, m.batch, m.seconds}
+// register registers the metrics, and those of the connections to the databases. They are the same if there is no
+// database for reads.
+func (m *metrics) register(r prometheus.Registerer, primary, reads *sql.DB) error {
+	all := []prometheus.Collector{m.queries, m.retries, m.torn, m.parted, m.batch, m.seconds, collectors.NewDBStatsCollector(primary, "primary")}
+	if reads != primary {
+		all = append(all, collectors.NewDBStatsCollector(reads, "read"))
+	}
+	for _, c := range all {
+		if err := r.Register(c); err != nil {
+			return fmt.Errorf("store: register metrics: %w", err)
+		}
+	}
+	return nil
 }

@@ -49,7 +49,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	"github.com/windlass-run/windlass/db"
@@ -161,16 +160,7 @@ func (s *Store) open(ctx context.Context) error {
 	if s.cfg.Registerer == nil {
 		return nil
 	}
-	all := append(s.metrics.collectors(), collectors.NewDBStatsCollector(s.db, "primary"))
-	if s.reads != s.db {
-		all = append(all, collectors.NewDBStatsCollector(s.reads, "read"))
-	}
-	for _, c := range all {
-		if err := s.cfg.Registerer.Register(c); err != nil {
-			return fmt.Errorf("store: register metrics: %w", err)
-		}
-	}
-	return nil
+	return s.metrics.register(s.cfg.Registerer, s.db, s.reads)
 }
 
 func openDB(cfg Config, dsn string) (*sql.DB, error) {
