@@ -35,7 +35,7 @@ import (
 const (
 	// patience bounds every wait for a condition.
 	patience = 2 * time.Minute
-	// never is a beat that no test lives to see: what arrives was told.
+	// never is an interval that no test waits for: what arrives came by a nudge.
 	never = time.Hour
 )
 

@@ -234,7 +234,7 @@ var kinds = []string{
 	"api/v1/persistentvolumeclaims", "apis/policy/v1/poddisruptionbudgets", "apis/networking.k8s.io/v1/networkpolicies",
 }
 
-// leftIn lists what there is with the labels, of every kind.
+// leftIn lists the objects with the labels, of every kind.
 func (c *cluster) leftIn(ctx context.Context, selector string) ([]string, error) {
 	var left []string
 	for _, kind := range kinds {

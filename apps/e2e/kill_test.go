@@ -122,7 +122,7 @@ func testResume(t *testing.T, s *stack) {
 	require.NoError(t, err)
 	require.Zero(t, starts, "the restarted agent started something")
 
-	// An agent that lost what it was told is told again, and finds it all running.
+	// An agent that lost its state receives it again, and finds it all running.
 	s.kill9(partAgent(us))
 	require.NoError(t, os.Remove(filepath.Join(s.agentDir(us), "data", "inbox.db")))
 	s.start(partAgent(us))

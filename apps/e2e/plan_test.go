@@ -138,7 +138,7 @@ rollout:
 			done[region] = append(all, [2]int32{0, last[1]})
 		}
 	}
-	require.Equal(t, p.replicasOf(), done, "what was told, and what was done")
+	require.Equal(t, p.replicasOf(), done, "what plan said, and what was done")
 
 	bad := filepath.Join(t.TempDir(), "bad.yaml")
 	require.NoError(t, os.WriteFile(bad, []byte("app: "+app+"\ncommand: [modelserver]\nregions: [mars]\nsecrets: [{envName: A, secret: none}]\n"), 0o600))

@@ -320,7 +320,7 @@ func TestCertificate_OwnPrecedesACMEs(t *testing.T) {
 	server.until(t, r.running, "chat.example.test", whichever)
 	_, err := handshake(r.running, "echo.local", own)
 	require.NoError(t, err)
-	require.EqualValues(t, 1, server.orders.Load(), "none for what there is one for")
+	require.EqualValues(t, 1, server.orders.Load(), "none for a host that has a certificate")
 }
 
 func TestOrder_FailedIsRetriedLater(t *testing.T) {

@@ -301,7 +301,7 @@ type running struct {
 	ended chan error
 }
 
-// wait for a gateway that was told to stop.
+// wait for a gateway that stops.
 func (r *running) wait(t testing.TB) {
 	t.Helper()
 	select {

@@ -58,7 +58,7 @@ func TestPayload_IsLoggedForAppsThatAsk(t *testing.T) {
 			req.Header.Set("Authorization", "Bearer hidden")
 			res, body := r.do(t, req)
 			require.Equal(t, http.StatusOK, res.StatusCode)
-			require.Contains(t, body, "secret", "the client gets what there is")
+			require.Contains(t, body, "secret", "the client gets the whole payload")
 		}
 		r.put(t, app)
 		ask()

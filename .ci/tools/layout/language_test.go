@@ -27,6 +27,8 @@ var phrases = []struct {
 	{phrase(`whoever`), `name the caller, the process, the agent or the transaction`, "Whoever asks"},
 	{phrase(`\bso many\b`), `name the argument or the number: "n replicas", "at most limit rows"`, "has so\n-- many rows"},
 	{phrase(`\b(is|are|was|were) to (be|have)\b`), `"will be", "must be", "should have", or a plain verb`, "rows that are to be sent"},
+	{phrase(`\b(was|were) told\b`), `name the message: "received", "has the route", "was marked"`, "what the agent was told"},
+	{phrase(`\bwhat there is\b`), `name the thing`, "reads what there is"},
 }
 
 func phrase(words string) *regexp.Regexp {

@@ -60,7 +60,7 @@ type checker struct {
 	sawScaling int
 	sawPools   int
 
-	acknowledged map[string]string // deployments that users were told of; their apps
+	acknowledged map[string]string // deployments that users got in an answer, with their apps
 	wasRestored  bool
 	violations   []string
 	kinds        map[string]bool

@@ -363,7 +363,7 @@ func TestOverrides_ThatContradictAreRefused(t *testing.T) {
 	}
 }
 
-// A release that hashes what there is otherwise makes a version of every app that is
+// A release that hashes the same spec otherwise makes a version of every app that is
 // deployed again.
 func TestOverrides_NoneLeavesTheHashOfTheSpec(t *testing.T) {
 	w := setup(t)

@@ -30,8 +30,8 @@ var (
 	errUneven  = errors.New("other servers have fewer streams")
 )
 
-// Each agent that comes back costs a transaction and 2 ms of processor time (see the agent's
-// reconnect). At one agent per 2 ms they keep less than a core busy: 1,000 are spread over 2 s.
+// Each agent that comes back costs a transaction and some processor time, which docs/performance.md states. At one agent per
+// 2 ms they keep less than a core busy: 1,000 are spread over 2 s.
 // A region's changes wait meanwhile, so that few agents come back sooner.
 const (
 	spreadEach = 2 * time.Millisecond

@@ -26,7 +26,7 @@ type Lease struct {
 
 	mu     sync.Mutex
 	agents int
-	// length is the lease that agents were told last, and since is when it was computed.
+	// length is the lease that agents got last, and since is when it was computed.
 	length time.Duration
 	since  time.Time
 }

@@ -78,7 +78,7 @@ func neighboursFor(serving []model.AppRegion, regionID string, platform, wakes b
 
 // lookAround keeps telling every stream the neighbours of its region. Its waits are drawn, because the tailer starts at
 // the same moment, and both would read the database at the same times. While the database is away it retries with full
-// jitter, and streams keep what they were told.
+// jitter, and streams keep what they have sent.
 func (s *Service) lookAround(ctx context.Context) {
 	policy := backoff.Policy{Min: s.cfg.Neighbours, Max: 4 * s.cfg.Neighbours}
 	failures := 0

@@ -81,7 +81,7 @@ func TestTailer_ReadsHeadsOnlyWhenOneMoved(t *testing.T) {
 			sub, _ := tailer.subscribeAgent(id, changefeed.Position{Epoch: 1}, head)
 			return sub
 		}
-		// owed is the revision up to which the stream was told of changes.
+		// owed is the revision up to which the stream has been woken for changes.
 		owed := func(sub *subscription) int64 {
 			t.Helper()
 			b, _, reset := sub.takeBatch()

@@ -14,7 +14,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 )
 
-// dns answers for the records of domains by name, and for all that it was told nothing of
+// dns answers for the records of domains by name, and for all others
 // that there is none.
 type dns struct {
 	texts map[string][]string

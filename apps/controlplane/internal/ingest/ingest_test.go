@@ -308,7 +308,7 @@ func TestReport_RepeatedOrLateChangesNothing(t *testing.T) {
 func TestReport_LateBringsNothingBack(t *testing.T) {
 	h := setup(t)
 	lost := says(1, has("dep_1", ready, "ins_gone"), counts("dep_1", 1))
-	// It was not answered, so all was told again; the instance had ended by then.
+	// It was not answered, so all was reported again; the instance had ended by then.
 	require.NoError(t, h.report(east, says(2, inventory(2), counts("dep_1", 0))))
 	require.Equal(t, []string{"app_1"}, h.woken())
 	before := h.row()

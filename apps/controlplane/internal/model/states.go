@@ -104,7 +104,7 @@ var RouteMoves = []Move[windlassv1.RouteState]{
 	{rteRunning, rteProvisioning, "it changed, or another region is told of it"},
 	{rteRunning, rteTerminating, "its app or version ends, or its domain was removed"},
 	{rteTerminating, rteProvisioning, "it is wanted again"},
-	{rteTerminating, rteRunning, "it is wanted again, and no region was told otherwise yet"},
+	{rteTerminating, rteRunning, "it is wanted again, and no region has its end yet"},
 	{rteTerminating, rtePending, "no region serves it any more, and its app goes on"},
 	{rteTerminating, rteTerminated, "no region serves it any more, and its app or version is over"},
 	{rteTerminated, rteProvisioning, "the version is assigned to the region again"},

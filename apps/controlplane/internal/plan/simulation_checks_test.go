@@ -111,7 +111,7 @@ func (w *simulation) check(in Input, out Output) {
 	}
 }
 
-// checkClosed: no plan has a closed region run more than it was told to, or than the version that
+// checkClosed: no plan has a closed region run more than it ran before, or than the version that
 // it goes back to had there. No other version grows there. This holds of each layer apart: what
 // pins run counts neither for nor against what a rollout may go back to, and never grows.
 func (w *simulation) checkClosed(in Input, out Output) {

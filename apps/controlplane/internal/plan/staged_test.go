@@ -38,10 +38,10 @@ type stagedSimulation struct {
 	most map[string]int32
 	// resized regions, while they were behind.
 	resized map[string]bool
-	// may exist, by region, as of when something was told to start last.
+	// may exist, by region, at the last start of something.
 	may    map[string]int32
 	agreed agreed
-	// moved are how many replicas regions were told to start or to stop.
+	// moved are how many replicas plans started or stopped in regions.
 	moved map[string]int32
 }
 
@@ -138,7 +138,7 @@ func (f *stagedSimulation) step() Output {
 			from := before[rowKey{t.DeploymentID, t.RegionID}]
 			return t.RegionID == row.RegionID && t.Transferred && !from.Transferred && t.WorkloadKey() == row.WorkloadKey() && row.Replicas <= from.Replicas
 		}) {
-			continue // it goes on with what somebody was told to start before
+			continue // it goes on with what an earlier plan started
 		}
 		f.may[row.RegionID] = 1000
 		if staged {
@@ -475,7 +475,7 @@ func requireAtRestStaged(t *rapid.T, f *stagedSimulation) {
 			}
 		}
 	}
-	scaledUp := false // went live with nothing, and was told to run something after that
+	scaledUp := false // went live with nothing, and got replicas after that
 	for k, row := range f.rows {
 		if k.deployment != live {
 			require.Equal(t, windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED, row.Status, k)

@@ -11,7 +11,7 @@ import (
 
 const host = "chat.example.com"
 
-// routed is a host in two regions: what each was told, and whether it has said that it does
+// routed is a host in two regions: what each has as its route, and whether it has said that it does
 // that. Generations are those of a history as short as possible.
 type routed struct {
 	wanted, over bool

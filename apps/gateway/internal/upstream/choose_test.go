@@ -134,7 +134,7 @@ func TestEjection_EndsByATrialWhereAllGetTraffic(t *testing.T) {
 		require.NoError(t, r.Update(app(1, 0, []State{Ready, Ready, NotReady, NotReady, NotReady}, nil, nil)))
 		eject(r, "old-0")
 		require.Len(t, take(t, r, 100), 5)
-		require.Len(t, r.Health(), 1, "it was told to stay away for a second")
+		require.Len(t, r.Health(), 1, "it is ejected for a second")
 		time.Sleep(time.Second)
 		require.Len(t, take(t, r, 100), 5)
 		require.Empty(t, r.Health())

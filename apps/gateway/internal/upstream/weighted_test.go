@@ -79,7 +79,7 @@ func TestWeighted_WeightIsOfTheInstanceAsItIs(t *testing.T) {
 	})
 }
 
-// What was told to have failed did, whatever is said of its answer then.
+// An attempt that was reported as failed has failed, whatever is reported of its answer later.
 func TestWeighted_FailedRequestIsNotServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := newRoute(t, weightedApp(Ready, Ready))

@@ -48,7 +48,7 @@ func (s *Converge) Run(ctx context.Context, env Env) (err error) {
 		"start_p50", s.StartP50.String(), "start_p99", s.StartP99.String(), "fail", s.Fail)
 	pool := s.BufferPool
 	if pool == 0 {
-		// An instance takes about 700 bytes with its indexes, twice while versions overlap.
+		// A MiB has room for more than 1,000 instances with their indexes, while versions overlap, too.
 		pool = 512 + instances/1000
 	}
 	ctx, w, err := env.startTestbed(ctx, testbed.Config{Regions: s.Regions, Runtime: s.simulatedRuntime, BufferPoolMiB: min(pool, 4096)})

@@ -85,7 +85,7 @@ func TestBatch_SharesStatements(t *testing.T) {
 	}
 }
 
-// ask is a work that reads what there is of an app.
+// ask is a work that reads an app with its rollouts.
 func ask(i int, got *model.App) func(store.Tx) (func() error, error) {
 	return func(tx store.Tx) (func() error, error) {
 		a, err := tx.GetAppByName("ws", "env", app(i).Name)

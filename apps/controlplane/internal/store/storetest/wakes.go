@@ -140,7 +140,7 @@ func testWakes(t *testing.T, setup setup) {
 		require.Equal(t, []string{"app_1", "app_3", "app_0"}, due(w, hour, hour), "they were sent and lost")
 	})
 
-	t.Run("who was told late that a step was sent says nothing of a row that came since", func(t *testing.T) {
+	t.Run("a late report that a step was sent does not touch a newer row", func(t *testing.T) {
 		w := setup(t)
 		w.update(func(tx store.Tx) error { return tx.Wake([]string{"app_1"}, now-1000, now) })
 		read := last(w)

@@ -76,7 +76,7 @@ func TestReplace_NewPodsAreAsManyAsReleased(t *testing.T) {
 		"its pod is yet to go":                  {sets: []cohort{{replicas: 1, available: 1, pods: []*corev1.Pod{pod("1m!"), pod("3")}}, fresh("2")}, most: 1, may: 1, wantMay: 1},
 		"none is left":                          {sets: []cohort{fresh("2", "3")}, most: 1, may: 2, over: true},
 		"back, where some are":                  {sets: []cohort{set(cohort{live: true, guarded: true}, "2m!-"), set(cohort{wanted: true}, "1", "3")}, most: 1, may: 1, wantMay: 1},
-		"fewer at once than were told to leave": {sets: []cohort{old("1m", "2m", "3")}, most: 1, hold: true, unmark: words{"2m"}, left: 20 * time.Second},
+		"fewer at once than are marked to leave": {sets: []cohort{old("1m", "2m", "3")}, most: 1, hold: true, unmark: words{"2m"}, left: 20 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := replacement{cohorts: c.sets, most: c.most, may: c.may, observed: !c.unobserved}
