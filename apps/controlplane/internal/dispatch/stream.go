@@ -63,8 +63,8 @@ type stream struct {
 	// be, which the service's mutex guards.
 	due   chan struct{}
 	dueAt time.Time
-	// away ends the stream so that its agent goes elsewhere; a buffer of one. leaving: it was
-	// told to, which the service's mutex guards.
+	// away ends the stream so that its agent goes elsewhere; a buffer of one. leaving is
+	// true once away has a value, which the service's mutex guards.
 	away    chan goAway
 	leaving bool
 	// around wakes the stream when the region has another picture; a buffer of one. told is the

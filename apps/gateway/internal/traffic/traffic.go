@@ -49,8 +49,8 @@ func (t *Traffic) Ended(r Request) {
 	c.requests.Add(1)
 }
 
-// Changed returns, of the deployments whose count of requests is not the one in told, what
-// there is to tell, in no order; and the counts of all.
+// Changed returns the figures of the deployments whose count of requests differs from that in told, in no
+// order, and the counts of all.
 func (t *Traffic) Changed(told map[string]uint64) (changed []*gatewayv1.Traffic, counts map[string]uint64) {
 	counts = map[string]uint64{}
 	t.deployments.Range(func(key, value any) bool {
