@@ -155,7 +155,7 @@ func (r *Runtime) removeWorkloads(ctx context.Context, deploymentID string) erro
 			continue
 		}
 		r.wanted.noteRemoval(at, deploymentID)
-		unlock := r.locks.Alone(w.String())
+		unlock := r.locks.Exclusive(w.String())
 		r.unwant(w, deploymentID)
 		unlock()
 		r.repairs.queue.AddAfter(at, left)
