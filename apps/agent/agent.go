@@ -31,6 +31,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/reconcile"
 	"github.com/windlass-run/windlass/apps/agent/internal/report"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/series"
 	"github.com/windlass-run/windlass/apps/agent/internal/session"
 	"github.com/windlass-run/windlass/apps/agent/internal/xds"
 	"github.com/windlass-run/windlass/apps/agent/internal/zero"
@@ -105,6 +106,8 @@ type Agent struct {
 	session    *session.Session
 	gateways   *gateways.Gateways
 	loads      *load.Collector
+	series     *series.Recorder
+	seen       annotated
 	xds        *xds.Server // nil: not served
 	written    RouteWriter // nil: not written
 	conns      connTables
@@ -159,10 +162,11 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	if err != nil {
 		return nil, err
 	}
+	a.series = series.New(time.Now())
 	tableID := ident.New("tbl")
 	a.gateways, err = gateways.New(gateways.Config{
 		Inbox: a.inbox, Zero: atZero, Files: cfg.files(), Name: gatewaysFile, Around: neighboursFile, TableID: tableID, Expected: cfg.Gateways,
-		Log: cfg.Log, Registerer: cfg.Registerer,
+		Counted: a.series.Count, Log: cfg.Log, Registerer: cfg.Registerer,
 	})
 	if err != nil {
 		return nil, err
@@ -189,12 +193,12 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 		return nil, err
 	}
 	a.drain()
-	seen := annotated{a.reconciler, a.gateways}
-	if a.loads, err = a.newLoads(seen); err != nil {
+	a.seen = annotated{a.reconciler, a.gateways}
+	if a.loads, err = a.newLoads(a.seen); err != nil {
 		return nil, err
 	}
 	reporter, err := report.New(report.Config{
-		Source: seen, Loads: a.loads, Send: client.Report,
+		Source: a.seen, Loads: a.loads, Send: client.Report,
 		Received:   func() int64 { return a.inbox.Cursor().Revision },
 		Log:        cfg.Log,
 		Registerer: cfg.Registerer,
@@ -205,7 +209,7 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	}
 	a.session, err = session.New(session.Config{
 		Client: client, Credentials: credentials, TokenFile: cfg.TokenFile, Info: info, Elsewhere: cfg.HTTPClient.CloseIdleConnections,
-		Inbox: a.inbox, Reporter: reporter, Changed: a.changed, Neighbours: a.gateways.Around, Instances: a.runtime, Traffic: a.gateways.Traffic,
+		Inbox: a.inbox, Reporter: reporter, Changed: a.changed, Neighbours: a.gateways.Around, Instances: a.runtime, Traffic: a.gateways.Traffic, Series: a.series.Answer,
 		Log: cfg.Log, Registerer: cfg.Registerer, Rand: cfg.Rand, Silence: cfg.Silence,
 	})
 	if err != nil {
@@ -272,6 +276,7 @@ func (a *Agent) Components() []service.Component {
 		{Name: "reconcile", Run: a.reconciler.Run},
 		{Name: "gateways", Run: a.gateways.Run},
 		{Name: "load", Run: a.loads.Run},
+		{Name: "series", Run: a.runSeries},
 		{Name: "routes for gateways", Run: a.serveGateways},
 		{Name: "routes over xDS", Run: a.serveXDS},
 		{Name: "routes of the Gateway API", Run: a.writeRoutes},

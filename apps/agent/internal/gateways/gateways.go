@@ -51,7 +51,9 @@ type Config struct {
 	// TableID is new with each start of the agent.
 	TableID string
 	// Expected is the number of gateways that must serve a route before the region serves it.
-	Expected   int
+	Expected int
+	// Counted is called with the requests of an app that gateways report, and must not block. Nil: it is not called.
+	Counted    func(appID string, more *traffic.Counts, now time.Time)
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 }
@@ -90,7 +92,7 @@ type Gateways struct {
 // New returns Gateways that count the gateways whose ids are in the file.
 func New(cfg Config) (*Gateways, error) {
 	if cfg.Inbox == nil || cfg.Files == nil || cfg.Name == "" || cfg.Around == "" || cfg.TableID == "" || cfg.Log == nil || cfg.Registerer == nil {
-		return nil, errors.New("gateways: every field of Config but Expected is required")
+		return nil, errors.New("gateways: every field of Config but Zero, Expected and Counted is required")
 	}
 	if cfg.Expected < 0 || cfg.Expected > maxGateways {
 		return nil, fmt.Errorf("gateways: Expected is %d: use 0 (routes wait for no gateway) to %d", cfg.Expected, maxGateways)
@@ -102,6 +104,13 @@ func New(cfg Config) (*Gateways, error) {
 		cfg: cfg, wake: make(chan struct{}, 1), progress: func() {},
 		woken: func([]string) {}, leavingSince: map[string]time.Time{}, sleepingSince: map[string]time.Time{}, complete: make(chan struct{}),
 		traffic: traffic.New(), demand: load.NewDemand(),
+	}
+	if cfg.Counted != nil {
+		g.traffic.Counted = func(deploymentID string, more *traffic.Counts, now time.Time) {
+			if appID := g.assignment(deploymentID).GetDeployment().GetAppId(); appID != "" {
+				cfg.Counted(appID, more, now)
+			}
+		}
 	}
 	t := newTable(g.assignment)
 	t.phase = func(id string) zero.Phase { return cfg.Zero.Phase(id, g.assignment(id)) }

@@ -62,6 +62,9 @@ func (g *Gateways) Demand(appID string, now time.Time) (_ load.Asked, ok bool) {
 	return g.demand.Look(appID, now)
 }
 
+// AreConnected reports whether any gateway is connected.
+func (g *Gateways) AreConnected() bool { return g.connected() > 0 }
+
 // Times returns how long answers of a deployment took within the window.
 func (g *Gateways) Times(deploymentID string, window time.Duration, now time.Time) (latency, firstToken histogram.Counts) {
 	g.mu.Lock()

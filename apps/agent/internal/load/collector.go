@@ -268,7 +268,7 @@ func (c *Collector) measure(ctx context.Context, deployments []*agentv1.Deployme
 
 // deploymentLoad returns the load of one deployment. known is false while no gateway has reported the app's demand a.
 func (c *Collector) deploymentLoad(d *agentv1.Deployment, instances []runtime.Instance, used map[string]runtime.Usage, signals map[string]scrape.Signals, a Asked, known bool, now time.Time) *agentv1.DeploymentLoad {
-	out := Count(instances, sizeOf(d))
+	out := Count(instances, Size(d))
 	out.DeploymentId = d.Id
 	w := wantsOf(d)
 	if known {
@@ -395,8 +395,8 @@ func meanOverReady(instances []runtime.Instance, of func(instanceID string) (flo
 	return v / float64(max(n, 1)), n > 0
 }
 
-// sizeOf returns the number of instances that make a replica of the deployment.
-func sizeOf(d *agentv1.Deployment) (n int) {
+// Size returns the number of instances that make a replica of the deployment.
+func Size(d *agentv1.Deployment) (n int) {
 	for _, r := range runtime.Roles(d.GetSpec()) {
 		n += r.Instances
 	}

@@ -256,6 +256,7 @@ var features = []agentv1.Feature{
 	agentv1.Feature_FEATURE_IN_PLACE,
 	agentv1.Feature_FEATURE_EXPECTED_CODES,
 	agentv1.Feature_FEATURE_FOLLOW_LOGS,
+	agentv1.Feature_FEATURE_SERIES,
 	agentv1.Feature_FEATURE_ROLES,
 	agentv1.Feature_FEATURE_POOLED_ROLES,
 	agentv1.Feature_FEATURE_SCALE_TO_ZERO,

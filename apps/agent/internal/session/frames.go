@@ -165,6 +165,8 @@ func (f *frames) answer(ctx context.Context, req *agentv1.Request) {
 		err = s.cfg.Instances.Restart(ctx, kind.Restart.InstanceId)
 	case *agentv1.Request_Traffic:
 		data, err = proto.Marshal(s.cfg.Traffic(kind.Traffic))
+	case *agentv1.Request_Series:
+		data, err = proto.Marshal(s.cfg.Series(kind.Series))
 	case *agentv1.Request_Follow:
 		var answer *agentv1.FollowResponse
 		if answer, err = logs.Follow(ctx, s.cfg.Instances, kind.Follow); err == nil {

@@ -62,7 +62,7 @@ func FuzzWatchFrames(f *testing.F) {
 		}
 		s, err := New(Config{
 			Client: silentClient{}, Credentials: &Credentials{}, Inbox: in, Reporter: quietReporter{},
-			Changed: func(...inbox.Key) {}, Instances: nothing{}, Traffic: func(*agentv1.TrafficRequest) *agentv1.TrafficResponse { return nil }, Log: slog.New(slog.DiscardHandler),
+			Changed: func(...inbox.Key) {}, Instances: nothing{}, Traffic: func(*agentv1.TrafficRequest) *agentv1.TrafficResponse { return nil }, Series: func(*agentv1.SeriesRequest) *agentv1.SeriesResponse { return nil }, Log: slog.New(slog.DiscardHandler),
 			Registerer: prometheus.NewRegistry(), Rand: func() float64 { return 0 },
 		})
 		if err != nil {

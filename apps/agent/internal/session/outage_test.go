@@ -58,7 +58,7 @@ func (n *absent) RenewCredential(context.Context, *agentv1.RenewCredentialReques
 func alone(t *testing.T, in *inbox.Inbox, c Client, credential identity, seed uint64) *Session {
 	s, err := New(Config{
 		Client: c, Credentials: &Credentials{files: disk.NewMemory(), name: "credential.json", id: credential, session: "run_of_a_test"}, Info: &agentv1.AgentInfo{},
-		Inbox: in, Reporter: &reporter{sessions: make(chan report.Session, 1)}, Changed: func(...inbox.Key) {}, Instances: nothing{}, Traffic: func(*agentv1.TrafficRequest) *agentv1.TrafficResponse { return nil },
+		Inbox: in, Reporter: &reporter{sessions: make(chan report.Session, 1)}, Changed: func(...inbox.Key) {}, Instances: nothing{}, Traffic: func(*agentv1.TrafficRequest) *agentv1.TrafficResponse { return nil }, Series: func(*agentv1.SeriesRequest) *agentv1.SeriesResponse { return nil },
 		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Rand: rand.New(rand.NewPCG(seed, 0)).Float64,
 	})
 	require.NoError(t, err)

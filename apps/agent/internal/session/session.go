@@ -67,7 +67,9 @@ type Config struct {
 	Neighbours func(*gatewayv1.Neighbours)
 	Instances  Instances
 	// Traffic returns the traffic that the region's gateways counted.
-	Traffic    func(*agentv1.TrafficRequest) *agentv1.TrafficResponse
+	Traffic func(*agentv1.TrafficRequest) *agentv1.TrafficResponse
+	// Series returns the samples of an app.
+	Series     func(*agentv1.SeriesRequest) *agentv1.SeriesResponse
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 	Rand       func() float64
@@ -122,7 +124,7 @@ type Session struct {
 
 // New checks the config and returns a Session.
 func New(cfg Config) (*Session, error) {
-	if cfg.Client == nil || cfg.Credentials == nil || cfg.Inbox == nil || cfg.Reporter == nil || cfg.Changed == nil || cfg.Instances == nil || cfg.Traffic == nil || cfg.Log == nil || cfg.Registerer == nil || cfg.Rand == nil {
+	if cfg.Client == nil || cfg.Credentials == nil || cfg.Inbox == nil || cfg.Reporter == nil || cfg.Changed == nil || cfg.Instances == nil || cfg.Traffic == nil || cfg.Series == nil || cfg.Log == nil || cfg.Registerer == nil || cfg.Rand == nil {
 		return nil, errors.New("session: every field of Config without a default is required")
 	}
 	if cfg.Reconnect == (backoff.Policy{}) {

@@ -141,7 +141,7 @@ func setup(t *testing.T, silence time.Duration) *agent {
 	client := agentv1connect.NewAgentServiceClient(httpClient, httpServer.URL)
 	a.s, err = New(Config{
 		Client: client, Credentials: creds, TokenFile: token, Info: &agentv1.AgentInfo{}, Inbox: in, Reporter: a.rep,
-		Changed: func(...inbox.Key) {}, Instances: nothing{}, Traffic: func(*agentv1.TrafficRequest) *agentv1.TrafficResponse { return nil }, Log: slog.New(slog.DiscardHandler),
+		Changed: func(...inbox.Key) {}, Instances: nothing{}, Traffic: func(*agentv1.TrafficRequest) *agentv1.TrafficResponse { return nil }, Series: func(*agentv1.SeriesRequest) *agentv1.SeriesResponse { return nil }, Log: slog.New(slog.DiscardHandler),
 		Elsewhere:  func() { a.left.Add(1) },
 		Registerer: prometheus.NewRegistry(), Rand: func() float64 { return 0.5 },
 		Reconnect: backoff.Policy{Min: time.Millisecond, Max: 5 * time.Millisecond}, Silence: silence,

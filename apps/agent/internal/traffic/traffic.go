@@ -40,7 +40,8 @@ type Counts struct {
 	Latency, FirstToken histogram.Counts
 }
 
-func (c *Counts) add(more *Counts) {
+// Add adds the requests of more.
+func (c *Counts) Add(more *Counts) {
 	c.Requests += more.Requests
 	c.Errors += more.Errors
 	c.Latency.Add(&more.Latency)
@@ -66,6 +67,8 @@ type History struct {
 	deployments map[string]*deployment
 	// reported has the last counts of each gateway, by gateway and deployment.
 	reported map[string]map[string]Counts
+	// Counted is called with the requests that a report adds to a deployment. Nil: it is not called.
+	Counted func(deploymentID string, more *Counts, now time.Time)
 }
 
 type deployment struct {
@@ -100,6 +103,9 @@ func (h *History) Tell(gateway string, all map[string]Counts, now time.Time) {
 		before := known[id]
 		if more := counts.since(&before); more.Requests > 0 {
 			h.addToSlots(id, &more, now)
+			if h.Counted != nil {
+				h.Counted(id, &more, now)
+			}
 		}
 		known[id] = counts
 	}
@@ -123,7 +129,7 @@ func (h *History) addToSlots(id string, more *Counts, now time.Time) {
 			oldest := now.Add(-kind.reach).UnixNano() / int64(kind.width)
 			maps.DeleteFunc(d.slots[i], func(n int64, _ *Counts) bool { return n < oldest })
 		}
-		slot.add(more)
+		slot.Add(more)
 	}
 }
 
@@ -141,7 +147,7 @@ func (h *History) Look(id string, window time.Duration, now time.Time) (sum Coun
 	begin := now.Add(-window).UnixNano()
 	for number, slot := range d.slots[i] {
 		if number*int64(slotKinds[i].width) >= begin {
-			sum.add(slot)
+			sum.Add(slot)
 		}
 	}
 	return sum

@@ -43,6 +43,9 @@ func TestFeatures_OfAnItemFollowItsDeployment(t *testing.T) {
 		if agentv1.Feature(n) == agentv1.Feature_FEATURE_FOLLOW_LOGS {
 			continue // of the agent's answers to readers of logs
 		}
+		if agentv1.Feature(n) == agentv1.Feature_FEATURE_SERIES {
+			continue // of the agent's answers to readers of series
+		}
 		if agentv1.Feature(n) == agentv1.Feature_FEATURE_SESSION_PROOF {
 			continue // of the agent's calls
 		}

@@ -71,6 +71,8 @@ const (
 	Feature_FEATURE_FOLLOW_LOGS Feature = 10
 	// Never required. It says that the proofs of the agent's key name the session of Watch.
 	Feature_FEATURE_SESSION_PROOF Feature = 11
+	// Never required. It says that the agent answers a SeriesRequest.
+	Feature_FEATURE_SERIES Feature = 12
 	// Several roles, and entry, starts_after or env of any role. If ignored: half a group.
 	Feature_FEATURE_ROLES Feature = 20
 	// layout pooled. If ignored: as many groups as there are percent of one.
@@ -98,6 +100,7 @@ var (
 		9:  "FEATURE_INSTANCE_ISOLATION",
 		10: "FEATURE_FOLLOW_LOGS",
 		11: "FEATURE_SESSION_PROOF",
+		12: "FEATURE_SERIES",
 		20: "FEATURE_ROLES",
 		21: "FEATURE_POOLED_ROLES",
 		22: "FEATURE_UNIT_HOSTS",
@@ -117,6 +120,7 @@ var (
 		"FEATURE_INSTANCE_ISOLATION": 9,
 		"FEATURE_FOLLOW_LOGS":        10,
 		"FEATURE_SESSION_PROOF":      11,
+		"FEATURE_SERIES":             12,
 		"FEATURE_ROLES":              20,
 		"FEATURE_POOLED_ROLES":       21,
 		"FEATURE_UNIT_HOSTS":         22,
@@ -296,7 +300,7 @@ func (x Notice_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Notice_Kind.Descriptor instead.
 func (Notice_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{39, 0}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{41, 0}
 }
 
 type AppliedState_Phase int32
@@ -352,7 +356,7 @@ func (x AppliedState_Phase) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AppliedState_Phase.Descriptor instead.
 func (AppliedState_Phase) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{41, 0}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{43, 0}
 }
 
 type JoinRequest struct {
@@ -2287,6 +2291,7 @@ type Request struct {
 	//	*Request_Restart
 	//	*Request_Traffic
 	//	*Request_Follow
+	//	*Request_Series
 	Kind          isRequest_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2379,6 +2384,15 @@ func (x *Request) GetFollow() *FollowRequest {
 	return nil
 }
 
+func (x *Request) GetSeries() *SeriesRequest {
+	if x != nil {
+		if x, ok := x.Kind.(*Request_Series); ok {
+			return x.Series
+		}
+	}
+	return nil
+}
+
 type isRequest_Kind interface {
 	isRequest_Kind()
 }
@@ -2399,6 +2413,10 @@ type Request_Follow struct {
 	Follow *FollowRequest `protobuf:"bytes,6,opt,name=follow,proto3,oneof"`
 }
 
+type Request_Series struct {
+	Series *SeriesRequest `protobuf:"bytes,7,opt,name=series,proto3,oneof"`
+}
+
 func (*Request_Logs) isRequest_Kind() {}
 
 func (*Request_Restart) isRequest_Kind() {}
@@ -2406,6 +2424,8 @@ func (*Request_Restart) isRequest_Kind() {}
 func (*Request_Traffic) isRequest_Kind() {}
 
 func (*Request_Follow) isRequest_Kind() {}
+
+func (*Request_Series) isRequest_Kind() {}
 
 type LogsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3018,6 +3038,115 @@ func (x *Traffic) GetFirstTokenP95() float64 {
 	return 0
 }
 
+// SeriesRequest asks for the samples of an app in this region. The agent keeps them in memory for
+// an hour. The answer's data is a SeriesResponse.
+type SeriesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	AppId string                 `protobuf:"bytes,1,opt,name=app_id,json=appId,proto3" json:"app_id,omitempty"`
+	// Leave out samples that begin before this time, unix ms by the agent's clock. 0: send all.
+	Since         int64 `protobuf:"varint,2,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SeriesRequest) Reset() {
+	*x = SeriesRequest{}
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SeriesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SeriesRequest) ProtoMessage() {}
+
+func (x *SeriesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SeriesRequest.ProtoReflect.Descriptor instead.
+func (*SeriesRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *SeriesRequest) GetAppId() string {
+	if x != nil {
+		return x.AppId
+	}
+	return ""
+}
+
+func (x *SeriesRequest) GetSince() int64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
+type SeriesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When the agent's process began to keep samples of all apps, unix ms by its clock.
+	KeptSince int64 `protobuf:"varint,1,opt,name=kept_since,json=keptSince,proto3" json:"kept_since,omitempty"`
+	// Sorted by time. A step in which nothing of the app was here has no sample.
+	Samples       []*v11.SeriesSample `protobuf:"bytes,2,rep,name=samples,proto3" json:"samples,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SeriesResponse) Reset() {
+	*x = SeriesResponse{}
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SeriesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SeriesResponse) ProtoMessage() {}
+
+func (x *SeriesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SeriesResponse.ProtoReflect.Descriptor instead.
+func (*SeriesResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *SeriesResponse) GetKeptSince() int64 {
+	if x != nil {
+		return x.KeptSince
+	}
+	return 0
+}
+
+func (x *SeriesResponse) GetSamples() []*v11.SeriesSample {
+	if x != nil {
+		return x.Samples
+	}
+	return nil
+}
+
 // GoAway says that the server is about to stop. The agent watches again after a random part of
 // retry_after, on another server if there is one.
 type GoAway struct {
@@ -3030,7 +3159,7 @@ type GoAway struct {
 
 func (x *GoAway) Reset() {
 	*x = GoAway{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3042,7 +3171,7 @@ func (x *GoAway) String() string {
 func (*GoAway) ProtoMessage() {}
 
 func (x *GoAway) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3055,7 +3184,7 @@ func (x *GoAway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoAway.ProtoReflect.Descriptor instead.
 func (*GoAway) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{34}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *GoAway) GetRetryAfter() *durationpb.Duration {
@@ -3119,7 +3248,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3131,7 +3260,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3144,7 +3273,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{35}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ReportRequest) GetSessionId() string {
@@ -3284,7 +3413,7 @@ type LoadReport struct {
 
 func (x *LoadReport) Reset() {
 	*x = LoadReport{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3296,7 +3425,7 @@ func (x *LoadReport) String() string {
 func (*LoadReport) ProtoMessage() {}
 
 func (x *LoadReport) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3309,7 +3438,7 @@ func (x *LoadReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadReport.ProtoReflect.Descriptor instead.
 func (*LoadReport) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{36}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *LoadReport) GetAppId() string {
@@ -3365,7 +3494,7 @@ type DeploymentLoad struct {
 
 func (x *DeploymentLoad) Reset() {
 	*x = DeploymentLoad{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3377,7 +3506,7 @@ func (x *DeploymentLoad) String() string {
 func (*DeploymentLoad) ProtoMessage() {}
 
 func (x *DeploymentLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3390,7 +3519,7 @@ func (x *DeploymentLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeploymentLoad.ProtoReflect.Descriptor instead.
 func (*DeploymentLoad) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{37}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *DeploymentLoad) GetDeploymentId() string {
@@ -3471,7 +3600,7 @@ type RoleLoad struct {
 
 func (x *RoleLoad) Reset() {
 	*x = RoleLoad{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3483,7 +3612,7 @@ func (x *RoleLoad) String() string {
 func (*RoleLoad) ProtoMessage() {}
 
 func (x *RoleLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3496,7 +3625,7 @@ func (x *RoleLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoleLoad.ProtoReflect.Descriptor instead.
 func (*RoleLoad) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{38}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *RoleLoad) GetRole() string {
@@ -3552,7 +3681,7 @@ type Notice struct {
 
 func (x *Notice) Reset() {
 	*x = Notice{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3564,7 +3693,7 @@ func (x *Notice) String() string {
 func (*Notice) ProtoMessage() {}
 
 func (x *Notice) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3577,7 +3706,7 @@ func (x *Notice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Notice.ProtoReflect.Descriptor instead.
 func (*Notice) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{39}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Notice) GetKind() Notice_Kind {
@@ -3632,7 +3761,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3644,7 +3773,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3657,7 +3786,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{40}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ReportResponse) GetLimits() *ReportLimits {
@@ -3696,7 +3825,7 @@ type AppliedState struct {
 
 func (x *AppliedState) Reset() {
 	*x = AppliedState{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3708,7 +3837,7 @@ func (x *AppliedState) String() string {
 func (*AppliedState) ProtoMessage() {}
 
 func (x *AppliedState) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3721,7 +3850,7 @@ func (x *AppliedState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppliedState.ProtoReflect.Descriptor instead.
 func (*AppliedState) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{41}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *AppliedState) GetKind() ItemKind {
@@ -3809,7 +3938,7 @@ type InstanceState struct {
 
 func (x *InstanceState) Reset() {
 	*x = InstanceState{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3821,7 +3950,7 @@ func (x *InstanceState) String() string {
 func (*InstanceState) ProtoMessage() {}
 
 func (x *InstanceState) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3834,7 +3963,7 @@ func (x *InstanceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceState.ProtoReflect.Descriptor instead.
 func (*InstanceState) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{42}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *InstanceState) GetId() string {
@@ -3974,7 +4103,7 @@ type DeploymentRollup struct {
 
 func (x *DeploymentRollup) Reset() {
 	*x = DeploymentRollup{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3986,7 +4115,7 @@ func (x *DeploymentRollup) String() string {
 func (*DeploymentRollup) ProtoMessage() {}
 
 func (x *DeploymentRollup) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3999,7 +4128,7 @@ func (x *DeploymentRollup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeploymentRollup.ProtoReflect.Descriptor instead.
 func (*DeploymentRollup) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{43}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *DeploymentRollup) GetDeploymentId() string {
@@ -4128,7 +4257,7 @@ type RoleRollup struct {
 
 func (x *RoleRollup) Reset() {
 	*x = RoleRollup{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4140,7 +4269,7 @@ func (x *RoleRollup) String() string {
 func (*RoleRollup) ProtoMessage() {}
 
 func (x *RoleRollup) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4153,7 +4282,7 @@ func (x *RoleRollup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoleRollup.ProtoReflect.Descriptor instead.
 func (*RoleRollup) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{44}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *RoleRollup) GetRole() string {
@@ -4226,7 +4355,7 @@ type Capacity struct {
 
 func (x *Capacity) Reset() {
 	*x = Capacity{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4238,7 +4367,7 @@ func (x *Capacity) String() string {
 func (*Capacity) ProtoMessage() {}
 
 func (x *Capacity) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4251,7 +4380,7 @@ func (x *Capacity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capacity.ProtoReflect.Descriptor instead.
 func (*Capacity) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{45}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Capacity) GetCpuMillicores() int64 {
@@ -4306,7 +4435,7 @@ type GpuPool struct {
 
 func (x *GpuPool) Reset() {
 	*x = GpuPool{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4318,7 +4447,7 @@ func (x *GpuPool) String() string {
 func (*GpuPool) ProtoMessage() {}
 
 func (x *GpuPool) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4331,7 +4460,7 @@ func (x *GpuPool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GpuPool.ProtoReflect.Descriptor instead.
 func (*GpuPool) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{46}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *GpuPool) GetProduct() string {
@@ -4415,7 +4544,7 @@ type QuarantinedKey struct {
 
 func (x *QuarantinedKey) Reset() {
 	*x = QuarantinedKey{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4427,7 +4556,7 @@ func (x *QuarantinedKey) String() string {
 func (*QuarantinedKey) ProtoMessage() {}
 
 func (x *QuarantinedKey) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4440,7 +4569,7 @@ func (x *QuarantinedKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedKey.ProtoReflect.Descriptor instead.
 func (*QuarantinedKey) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{47}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *QuarantinedKey) GetKey() string {
@@ -4474,7 +4603,7 @@ type GetSecretsRequest struct {
 
 func (x *GetSecretsRequest) Reset() {
 	*x = GetSecretsRequest{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[48]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4486,7 +4615,7 @@ func (x *GetSecretsRequest) String() string {
 func (*GetSecretsRequest) ProtoMessage() {}
 
 func (x *GetSecretsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[48]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4499,7 +4628,7 @@ func (x *GetSecretsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSecretsRequest.ProtoReflect.Descriptor instead.
 func (*GetSecretsRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{48}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *GetSecretsRequest) GetDeploymentId() string {
@@ -4525,7 +4654,7 @@ type GetSecretsResponse struct {
 
 func (x *GetSecretsResponse) Reset() {
 	*x = GetSecretsResponse{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[49]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4537,7 +4666,7 @@ func (x *GetSecretsResponse) String() string {
 func (*GetSecretsResponse) ProtoMessage() {}
 
 func (x *GetSecretsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[49]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4550,7 +4679,7 @@ func (x *GetSecretsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSecretsResponse.ProtoReflect.Descriptor instead.
 func (*GetSecretsResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{49}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *GetSecretsResponse) GetSecrets() []*SecretValue {
@@ -4571,7 +4700,7 @@ type SecretValue struct {
 
 func (x *SecretValue) Reset() {
 	*x = SecretValue{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[50]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4583,7 +4712,7 @@ func (x *SecretValue) String() string {
 func (*SecretValue) ProtoMessage() {}
 
 func (x *SecretValue) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[50]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4596,7 +4725,7 @@ func (x *SecretValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretValue.ProtoReflect.Descriptor instead.
 func (*SecretValue) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{50}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *SecretValue) GetSecret() string {
@@ -4633,7 +4762,7 @@ type UploadLogsRequest struct {
 
 func (x *UploadLogsRequest) Reset() {
 	*x = UploadLogsRequest{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[51]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4645,7 +4774,7 @@ func (x *UploadLogsRequest) String() string {
 func (*UploadLogsRequest) ProtoMessage() {}
 
 func (x *UploadLogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[51]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4658,7 +4787,7 @@ func (x *UploadLogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadLogsRequest.ProtoReflect.Descriptor instead.
 func (*UploadLogsRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{51}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *UploadLogsRequest) GetRequestId() string {
@@ -4697,7 +4826,7 @@ type UploadLogsResponse struct {
 
 func (x *UploadLogsResponse) Reset() {
 	*x = UploadLogsResponse{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[52]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4709,7 +4838,7 @@ func (x *UploadLogsResponse) String() string {
 func (*UploadLogsResponse) ProtoMessage() {}
 
 func (x *UploadLogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[52]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4722,14 +4851,14 @@ func (x *UploadLogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadLogsResponse.ProtoReflect.Descriptor instead.
 func (*UploadLogsResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{52}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{54}
 }
 
 var File_windlass_agent_v1_agent_proto protoreflect.FileDescriptor
 
 const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x1dwindlass/agent/v1/agent.proto\x12\x11windlass.agent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a!windlass/gateway/v1/gateway.proto\x1a\x18windlass/v1/common.proto\x1a\x16windlass/v1/logs.proto\x1a\x19windlass/v1/routing.proto\x1a\x19windlass/v1/scaling.proto\x1a\x16windlass/v1/spec.proto\"\xb2\x01\n" +
+	"\x1dwindlass/agent/v1/agent.proto\x12\x11windlass.agent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a!windlass/gateway/v1/gateway.proto\x1a\x18windlass/v1/common.proto\x1a\x16windlass/v1/logs.proto\x1a\x19windlass/v1/routing.proto\x1a\x19windlass/v1/scaling.proto\x1a\x18windlass/v1/series.proto\x1a\x16windlass/v1/spec.proto\"\xb2\x01\n" +
 	"\vJoinRequest\x12#\n" +
 	"\x05token\x18\x01 \x01(\tB\r\xbaH\ar\x05\x10\x01\x18\x80\b\x80\x01\x01R\x05token\x122\n" +
 	"\x05agent\x18\x02 \x01(\v2\x1c.windlass.agent.v1.AgentInfoR\x05agent\x12\"\n" +
@@ -4890,14 +5019,15 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\vRouteTarget\x12#\n" +
 	"\rdeployment_id\x18\x01 \x01(\tR\fdeploymentId\x12\x16\n" +
 	"\x06weight\x18\x02 \x01(\x05R\x06weight\x12!\n" +
-	"\fworkload_key\x18\x03 \x01(\tR\vworkloadKey\"\xad\x02\n" +
+	"\fworkload_key\x18\x03 \x01(\tR\vworkloadKey\"\xe9\x02\n" +
 	"\aRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
 	"\bdeadline\x18\x02 \x01(\x03R\bdeadline\x124\n" +
 	"\x04logs\x18\x03 \x01(\v2\x1e.windlass.agent.v1.LogsRequestH\x00R\x04logs\x12=\n" +
 	"\arestart\x18\x04 \x01(\v2!.windlass.agent.v1.RestartRequestH\x00R\arestart\x12=\n" +
 	"\atraffic\x18\x05 \x01(\v2!.windlass.agent.v1.TrafficRequestH\x00R\atraffic\x12:\n" +
-	"\x06follow\x18\x06 \x01(\v2 .windlass.agent.v1.FollowRequestH\x00R\x06followB\x06\n" +
+	"\x06follow\x18\x06 \x01(\v2 .windlass.agent.v1.FollowRequestH\x00R\x06follow\x12:\n" +
+	"\x06series\x18\a \x01(\v2 .windlass.agent.v1.SeriesRequestH\x00R\x06seriesB\x06\n" +
 	"\x04kind\"M\n" +
 	"\vLogsRequest\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\tR\n" +
@@ -4945,7 +5075,14 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\astreams\x18\x04 \x01(\x04R\astreams\x12+\n" +
 	"\x0ffirst_token_p95\x18\x05 \x01(\x01H\x01R\rfirstTokenP95\x88\x01\x01B\x0e\n" +
 	"\f_latency_p95B\x12\n" +
-	"\x10_first_token_p95\"\\\n" +
+	"\x10_first_token_p95\"<\n" +
+	"\rSeriesRequest\x12\x15\n" +
+	"\x06app_id\x18\x01 \x01(\tR\x05appId\x12\x14\n" +
+	"\x05since\x18\x02 \x01(\x03R\x05since\"d\n" +
+	"\x0eSeriesResponse\x12\x1d\n" +
+	"\n" +
+	"kept_since\x18\x01 \x01(\x03R\tkeptSince\x123\n" +
+	"\asamples\x18\x02 \x03(\v2\x19.windlass.v1.SeriesSampleR\asamples\"\\\n" +
 	"\x06GoAway\x12:\n" +
 	"\vretry_after\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"retryAfter\x12\x16\n" +
@@ -5130,7 +5267,7 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x04data\x18\x02 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80@R\x04data\x12\x10\n" +
 	"\x03end\x18\x03 \x01(\bR\x03end\x12\x1e\n" +
 	"\x05error\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\x05error\"\x14\n" +
-	"\x12UploadLogsResponse*\xc6\x03\n" +
+	"\x12UploadLogsResponse*\xda\x03\n" +
 	"\aFeature\x12\x17\n" +
 	"\x13FEATURE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10FEATURE_GPU_POOL\x10\x01\x12\x1a\n" +
@@ -5144,7 +5281,8 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x1aFEATURE_INSTANCE_ISOLATION\x10\t\x12\x17\n" +
 	"\x13FEATURE_FOLLOW_LOGS\x10\n" +
 	"\x12\x19\n" +
-	"\x15FEATURE_SESSION_PROOF\x10\v\x12\x11\n" +
+	"\x15FEATURE_SESSION_PROOF\x10\v\x12\x12\n" +
+	"\x0eFEATURE_SERIES\x10\f\x12\x11\n" +
 	"\rFEATURE_ROLES\x10\x14\x12\x18\n" +
 	"\x14FEATURE_POOLED_ROLES\x10\x15\x12\x16\n" +
 	"\x12FEATURE_UNIT_HOSTS\x10\x16\x12\x19\n" +
@@ -5179,7 +5317,7 @@ func file_windlass_agent_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_windlass_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_windlass_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
+var file_windlass_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
 var file_windlass_agent_v1_agent_proto_goTypes = []any{
 	(Feature)(0),                    // 0: windlass.agent.v1.Feature
 	(ItemKind)(0),                   // 1: windlass.agent.v1.ItemKind
@@ -5220,35 +5358,38 @@ var file_windlass_agent_v1_agent_proto_goTypes = []any{
 	(*TrafficQuery)(nil),            // 36: windlass.agent.v1.TrafficQuery
 	(*TrafficResponse)(nil),         // 37: windlass.agent.v1.TrafficResponse
 	(*Traffic)(nil),                 // 38: windlass.agent.v1.Traffic
-	(*GoAway)(nil),                  // 39: windlass.agent.v1.GoAway
-	(*ReportRequest)(nil),           // 40: windlass.agent.v1.ReportRequest
-	(*LoadReport)(nil),              // 41: windlass.agent.v1.LoadReport
-	(*DeploymentLoad)(nil),          // 42: windlass.agent.v1.DeploymentLoad
-	(*RoleLoad)(nil),                // 43: windlass.agent.v1.RoleLoad
-	(*Notice)(nil),                  // 44: windlass.agent.v1.Notice
-	(*ReportResponse)(nil),          // 45: windlass.agent.v1.ReportResponse
-	(*AppliedState)(nil),            // 46: windlass.agent.v1.AppliedState
-	(*InstanceState)(nil),           // 47: windlass.agent.v1.InstanceState
-	(*DeploymentRollup)(nil),        // 48: windlass.agent.v1.DeploymentRollup
-	(*RoleRollup)(nil),              // 49: windlass.agent.v1.RoleRollup
-	(*Capacity)(nil),                // 50: windlass.agent.v1.Capacity
-	(*GpuPool)(nil),                 // 51: windlass.agent.v1.GpuPool
-	(*QuarantinedKey)(nil),          // 52: windlass.agent.v1.QuarantinedKey
-	(*GetSecretsRequest)(nil),       // 53: windlass.agent.v1.GetSecretsRequest
-	(*GetSecretsResponse)(nil),      // 54: windlass.agent.v1.GetSecretsResponse
-	(*SecretValue)(nil),             // 55: windlass.agent.v1.SecretValue
-	(*UploadLogsRequest)(nil),       // 56: windlass.agent.v1.UploadLogsRequest
-	(*UploadLogsResponse)(nil),      // 57: windlass.agent.v1.UploadLogsResponse
-	nil,                             // 58: windlass.agent.v1.DeploymentLoad.LevelsEntry
-	nil,                             // 59: windlass.agent.v1.RoleLoad.LevelsEntry
-	(*v1.Neighbours)(nil),           // 60: windlass.gateway.v1.Neighbours
-	(*durationpb.Duration)(nil),     // 61: google.protobuf.Duration
-	(*v11.DeploymentSpec)(nil),      // 62: windlass.v1.DeploymentSpec
-	(*v11.ScalingPolicy)(nil),       // 63: windlass.v1.ScalingPolicy
-	(*v11.RoutingPolicy)(nil),       // 64: windlass.v1.RoutingPolicy
-	(*v11.LogPosition)(nil),         // 65: windlass.v1.LogPosition
-	(*v11.LogLine)(nil),             // 66: windlass.v1.LogLine
-	(v11.InstanceStatus)(0),         // 67: windlass.v1.InstanceStatus
+	(*SeriesRequest)(nil),           // 39: windlass.agent.v1.SeriesRequest
+	(*SeriesResponse)(nil),          // 40: windlass.agent.v1.SeriesResponse
+	(*GoAway)(nil),                  // 41: windlass.agent.v1.GoAway
+	(*ReportRequest)(nil),           // 42: windlass.agent.v1.ReportRequest
+	(*LoadReport)(nil),              // 43: windlass.agent.v1.LoadReport
+	(*DeploymentLoad)(nil),          // 44: windlass.agent.v1.DeploymentLoad
+	(*RoleLoad)(nil),                // 45: windlass.agent.v1.RoleLoad
+	(*Notice)(nil),                  // 46: windlass.agent.v1.Notice
+	(*ReportResponse)(nil),          // 47: windlass.agent.v1.ReportResponse
+	(*AppliedState)(nil),            // 48: windlass.agent.v1.AppliedState
+	(*InstanceState)(nil),           // 49: windlass.agent.v1.InstanceState
+	(*DeploymentRollup)(nil),        // 50: windlass.agent.v1.DeploymentRollup
+	(*RoleRollup)(nil),              // 51: windlass.agent.v1.RoleRollup
+	(*Capacity)(nil),                // 52: windlass.agent.v1.Capacity
+	(*GpuPool)(nil),                 // 53: windlass.agent.v1.GpuPool
+	(*QuarantinedKey)(nil),          // 54: windlass.agent.v1.QuarantinedKey
+	(*GetSecretsRequest)(nil),       // 55: windlass.agent.v1.GetSecretsRequest
+	(*GetSecretsResponse)(nil),      // 56: windlass.agent.v1.GetSecretsResponse
+	(*SecretValue)(nil),             // 57: windlass.agent.v1.SecretValue
+	(*UploadLogsRequest)(nil),       // 58: windlass.agent.v1.UploadLogsRequest
+	(*UploadLogsResponse)(nil),      // 59: windlass.agent.v1.UploadLogsResponse
+	nil,                             // 60: windlass.agent.v1.DeploymentLoad.LevelsEntry
+	nil,                             // 61: windlass.agent.v1.RoleLoad.LevelsEntry
+	(*v1.Neighbours)(nil),           // 62: windlass.gateway.v1.Neighbours
+	(*durationpb.Duration)(nil),     // 63: google.protobuf.Duration
+	(*v11.DeploymentSpec)(nil),      // 64: windlass.v1.DeploymentSpec
+	(*v11.ScalingPolicy)(nil),       // 65: windlass.v1.ScalingPolicy
+	(*v11.RoutingPolicy)(nil),       // 66: windlass.v1.RoutingPolicy
+	(*v11.LogPosition)(nil),         // 67: windlass.v1.LogPosition
+	(*v11.LogLine)(nil),             // 68: windlass.v1.LogLine
+	(*v11.SeriesSample)(nil),        // 69: windlass.v1.SeriesSample
+	(v11.InstanceStatus)(0),         // 70: windlass.v1.InstanceStatus
 }
 var file_windlass_agent_v1_agent_proto_depIdxs = []int32{
 	7,  // 0: windlass.agent.v1.JoinRequest.agent:type_name -> windlass.agent.v1.AgentInfo
@@ -5262,12 +5403,12 @@ var file_windlass_agent_v1_agent_proto_depIdxs = []int32{
 	18, // 8: windlass.agent.v1.WatchResponse.delta:type_name -> windlass.agent.v1.Delta
 	19, // 9: windlass.agent.v1.WatchResponse.bookmark:type_name -> windlass.agent.v1.Bookmark
 	28, // 10: windlass.agent.v1.WatchResponse.request:type_name -> windlass.agent.v1.Request
-	39, // 11: windlass.agent.v1.WatchResponse.go_away:type_name -> windlass.agent.v1.GoAway
-	60, // 12: windlass.agent.v1.WatchResponse.neighbours:type_name -> windlass.gateway.v1.Neighbours
-	61, // 13: windlass.agent.v1.Hello.lease_ttl:type_name -> google.protobuf.Duration
+	41, // 11: windlass.agent.v1.WatchResponse.go_away:type_name -> windlass.agent.v1.GoAway
+	62, // 12: windlass.agent.v1.WatchResponse.neighbours:type_name -> windlass.gateway.v1.Neighbours
+	63, // 13: windlass.agent.v1.Hello.lease_ttl:type_name -> google.protobuf.Duration
 	14, // 14: windlass.agent.v1.Hello.limits:type_name -> windlass.agent.v1.ReportLimits
-	61, // 15: windlass.agent.v1.ReportLimits.min_interval:type_name -> google.protobuf.Duration
-	61, // 16: windlass.agent.v1.ReportLimits.pause:type_name -> google.protobuf.Duration
+	63, // 15: windlass.agent.v1.ReportLimits.min_interval:type_name -> google.protobuf.Duration
+	63, // 16: windlass.agent.v1.ReportLimits.pause:type_name -> google.protobuf.Duration
 	20, // 17: windlass.agent.v1.SnapshotItems.items:type_name -> windlass.agent.v1.Item
 	20, // 18: windlass.agent.v1.Delta.items:type_name -> windlass.agent.v1.Item
 	1,  // 19: windlass.agent.v1.Item.kind:type_name -> windlass.agent.v1.ItemKind
@@ -5275,64 +5416,66 @@ var file_windlass_agent_v1_agent_proto_depIdxs = []int32{
 	25, // 21: windlass.agent.v1.Item.routes:type_name -> windlass.agent.v1.Routes
 	2,  // 22: windlass.agent.v1.DeploymentState.action:type_name -> windlass.agent.v1.DeploymentState.Action
 	22, // 23: windlass.agent.v1.DeploymentState.deployment:type_name -> windlass.agent.v1.Deployment
-	62, // 24: windlass.agent.v1.Deployment.spec:type_name -> windlass.v1.DeploymentSpec
+	64, // 24: windlass.agent.v1.Deployment.spec:type_name -> windlass.v1.DeploymentSpec
 	24, // 25: windlass.agent.v1.Deployment.secrets:type_name -> windlass.agent.v1.SecretVersion
 	23, // 26: windlass.agent.v1.Deployment.role_templates:type_name -> windlass.agent.v1.RoleTemplate
-	63, // 27: windlass.agent.v1.Deployment.scaling:type_name -> windlass.v1.ScalingPolicy
+	65, // 27: windlass.agent.v1.Deployment.scaling:type_name -> windlass.v1.ScalingPolicy
 	27, // 28: windlass.agent.v1.Routes.targets:type_name -> windlass.agent.v1.RouteTarget
-	64, // 29: windlass.agent.v1.Routes.policy:type_name -> windlass.v1.RoutingPolicy
+	66, // 29: windlass.agent.v1.Routes.policy:type_name -> windlass.v1.RoutingPolicy
 	26, // 30: windlass.agent.v1.Routes.keys:type_name -> windlass.agent.v1.AppKey
 	29, // 31: windlass.agent.v1.Request.logs:type_name -> windlass.agent.v1.LogsRequest
 	30, // 32: windlass.agent.v1.Request.restart:type_name -> windlass.agent.v1.RestartRequest
 	35, // 33: windlass.agent.v1.Request.traffic:type_name -> windlass.agent.v1.TrafficRequest
 	31, // 34: windlass.agent.v1.Request.follow:type_name -> windlass.agent.v1.FollowRequest
-	32, // 35: windlass.agent.v1.FollowRequest.instances:type_name -> windlass.agent.v1.FollowedInstance
-	61, // 36: windlass.agent.v1.FollowRequest.wait:type_name -> google.protobuf.Duration
-	65, // 37: windlass.agent.v1.FollowedInstance.after:type_name -> windlass.v1.LogPosition
-	34, // 38: windlass.agent.v1.FollowResponse.logs:type_name -> windlass.agent.v1.InstanceLog
-	66, // 39: windlass.agent.v1.InstanceLog.lines:type_name -> windlass.v1.LogLine
-	65, // 40: windlass.agent.v1.InstanceLog.next:type_name -> windlass.v1.LogPosition
-	36, // 41: windlass.agent.v1.TrafficRequest.queries:type_name -> windlass.agent.v1.TrafficQuery
-	61, // 42: windlass.agent.v1.TrafficQuery.window:type_name -> google.protobuf.Duration
-	38, // 43: windlass.agent.v1.TrafficResponse.traffic:type_name -> windlass.agent.v1.Traffic
-	61, // 44: windlass.agent.v1.GoAway.retry_after:type_name -> google.protobuf.Duration
-	46, // 45: windlass.agent.v1.ReportRequest.applied:type_name -> windlass.agent.v1.AppliedState
-	47, // 46: windlass.agent.v1.ReportRequest.instances:type_name -> windlass.agent.v1.InstanceState
-	48, // 47: windlass.agent.v1.ReportRequest.rollups:type_name -> windlass.agent.v1.DeploymentRollup
-	50, // 48: windlass.agent.v1.ReportRequest.capacity:type_name -> windlass.agent.v1.Capacity
-	52, // 49: windlass.agent.v1.ReportRequest.quarantined:type_name -> windlass.agent.v1.QuarantinedKey
-	44, // 50: windlass.agent.v1.ReportRequest.notices:type_name -> windlass.agent.v1.Notice
-	41, // 51: windlass.agent.v1.ReportRequest.loads:type_name -> windlass.agent.v1.LoadReport
-	42, // 52: windlass.agent.v1.LoadReport.deployments:type_name -> windlass.agent.v1.DeploymentLoad
-	58, // 53: windlass.agent.v1.DeploymentLoad.levels:type_name -> windlass.agent.v1.DeploymentLoad.LevelsEntry
-	43, // 54: windlass.agent.v1.DeploymentLoad.roles:type_name -> windlass.agent.v1.RoleLoad
-	59, // 55: windlass.agent.v1.RoleLoad.levels:type_name -> windlass.agent.v1.RoleLoad.LevelsEntry
-	3,  // 56: windlass.agent.v1.Notice.kind:type_name -> windlass.agent.v1.Notice.Kind
-	14, // 57: windlass.agent.v1.ReportResponse.limits:type_name -> windlass.agent.v1.ReportLimits
-	61, // 58: windlass.agent.v1.ReportResponse.lease_ttl:type_name -> google.protobuf.Duration
-	1,  // 59: windlass.agent.v1.AppliedState.kind:type_name -> windlass.agent.v1.ItemKind
-	4,  // 60: windlass.agent.v1.AppliedState.phase:type_name -> windlass.agent.v1.AppliedState.Phase
-	67, // 61: windlass.agent.v1.InstanceState.status:type_name -> windlass.v1.InstanceStatus
-	49, // 62: windlass.agent.v1.DeploymentRollup.roles:type_name -> windlass.agent.v1.RoleRollup
-	51, // 63: windlass.agent.v1.Capacity.gpus:type_name -> windlass.agent.v1.GpuPool
-	55, // 64: windlass.agent.v1.GetSecretsResponse.secrets:type_name -> windlass.agent.v1.SecretValue
-	5,  // 65: windlass.agent.v1.AgentService.Join:input_type -> windlass.agent.v1.JoinRequest
-	9,  // 66: windlass.agent.v1.AgentService.RenewCredential:input_type -> windlass.agent.v1.RenewCredentialRequest
-	11, // 67: windlass.agent.v1.AgentService.Watch:input_type -> windlass.agent.v1.WatchRequest
-	40, // 68: windlass.agent.v1.AgentService.Report:input_type -> windlass.agent.v1.ReportRequest
-	53, // 69: windlass.agent.v1.AgentService.GetSecrets:input_type -> windlass.agent.v1.GetSecretsRequest
-	56, // 70: windlass.agent.v1.AgentService.UploadLogs:input_type -> windlass.agent.v1.UploadLogsRequest
-	6,  // 71: windlass.agent.v1.AgentService.Join:output_type -> windlass.agent.v1.JoinResponse
-	10, // 72: windlass.agent.v1.AgentService.RenewCredential:output_type -> windlass.agent.v1.RenewCredentialResponse
-	12, // 73: windlass.agent.v1.AgentService.Watch:output_type -> windlass.agent.v1.WatchResponse
-	45, // 74: windlass.agent.v1.AgentService.Report:output_type -> windlass.agent.v1.ReportResponse
-	54, // 75: windlass.agent.v1.AgentService.GetSecrets:output_type -> windlass.agent.v1.GetSecretsResponse
-	57, // 76: windlass.agent.v1.AgentService.UploadLogs:output_type -> windlass.agent.v1.UploadLogsResponse
-	71, // [71:77] is the sub-list for method output_type
-	65, // [65:71] is the sub-list for method input_type
-	65, // [65:65] is the sub-list for extension type_name
-	65, // [65:65] is the sub-list for extension extendee
-	0,  // [0:65] is the sub-list for field type_name
+	39, // 35: windlass.agent.v1.Request.series:type_name -> windlass.agent.v1.SeriesRequest
+	32, // 36: windlass.agent.v1.FollowRequest.instances:type_name -> windlass.agent.v1.FollowedInstance
+	63, // 37: windlass.agent.v1.FollowRequest.wait:type_name -> google.protobuf.Duration
+	67, // 38: windlass.agent.v1.FollowedInstance.after:type_name -> windlass.v1.LogPosition
+	34, // 39: windlass.agent.v1.FollowResponse.logs:type_name -> windlass.agent.v1.InstanceLog
+	68, // 40: windlass.agent.v1.InstanceLog.lines:type_name -> windlass.v1.LogLine
+	67, // 41: windlass.agent.v1.InstanceLog.next:type_name -> windlass.v1.LogPosition
+	36, // 42: windlass.agent.v1.TrafficRequest.queries:type_name -> windlass.agent.v1.TrafficQuery
+	63, // 43: windlass.agent.v1.TrafficQuery.window:type_name -> google.protobuf.Duration
+	38, // 44: windlass.agent.v1.TrafficResponse.traffic:type_name -> windlass.agent.v1.Traffic
+	69, // 45: windlass.agent.v1.SeriesResponse.samples:type_name -> windlass.v1.SeriesSample
+	63, // 46: windlass.agent.v1.GoAway.retry_after:type_name -> google.protobuf.Duration
+	48, // 47: windlass.agent.v1.ReportRequest.applied:type_name -> windlass.agent.v1.AppliedState
+	49, // 48: windlass.agent.v1.ReportRequest.instances:type_name -> windlass.agent.v1.InstanceState
+	50, // 49: windlass.agent.v1.ReportRequest.rollups:type_name -> windlass.agent.v1.DeploymentRollup
+	52, // 50: windlass.agent.v1.ReportRequest.capacity:type_name -> windlass.agent.v1.Capacity
+	54, // 51: windlass.agent.v1.ReportRequest.quarantined:type_name -> windlass.agent.v1.QuarantinedKey
+	46, // 52: windlass.agent.v1.ReportRequest.notices:type_name -> windlass.agent.v1.Notice
+	43, // 53: windlass.agent.v1.ReportRequest.loads:type_name -> windlass.agent.v1.LoadReport
+	44, // 54: windlass.agent.v1.LoadReport.deployments:type_name -> windlass.agent.v1.DeploymentLoad
+	60, // 55: windlass.agent.v1.DeploymentLoad.levels:type_name -> windlass.agent.v1.DeploymentLoad.LevelsEntry
+	45, // 56: windlass.agent.v1.DeploymentLoad.roles:type_name -> windlass.agent.v1.RoleLoad
+	61, // 57: windlass.agent.v1.RoleLoad.levels:type_name -> windlass.agent.v1.RoleLoad.LevelsEntry
+	3,  // 58: windlass.agent.v1.Notice.kind:type_name -> windlass.agent.v1.Notice.Kind
+	14, // 59: windlass.agent.v1.ReportResponse.limits:type_name -> windlass.agent.v1.ReportLimits
+	63, // 60: windlass.agent.v1.ReportResponse.lease_ttl:type_name -> google.protobuf.Duration
+	1,  // 61: windlass.agent.v1.AppliedState.kind:type_name -> windlass.agent.v1.ItemKind
+	4,  // 62: windlass.agent.v1.AppliedState.phase:type_name -> windlass.agent.v1.AppliedState.Phase
+	70, // 63: windlass.agent.v1.InstanceState.status:type_name -> windlass.v1.InstanceStatus
+	51, // 64: windlass.agent.v1.DeploymentRollup.roles:type_name -> windlass.agent.v1.RoleRollup
+	53, // 65: windlass.agent.v1.Capacity.gpus:type_name -> windlass.agent.v1.GpuPool
+	57, // 66: windlass.agent.v1.GetSecretsResponse.secrets:type_name -> windlass.agent.v1.SecretValue
+	5,  // 67: windlass.agent.v1.AgentService.Join:input_type -> windlass.agent.v1.JoinRequest
+	9,  // 68: windlass.agent.v1.AgentService.RenewCredential:input_type -> windlass.agent.v1.RenewCredentialRequest
+	11, // 69: windlass.agent.v1.AgentService.Watch:input_type -> windlass.agent.v1.WatchRequest
+	42, // 70: windlass.agent.v1.AgentService.Report:input_type -> windlass.agent.v1.ReportRequest
+	55, // 71: windlass.agent.v1.AgentService.GetSecrets:input_type -> windlass.agent.v1.GetSecretsRequest
+	58, // 72: windlass.agent.v1.AgentService.UploadLogs:input_type -> windlass.agent.v1.UploadLogsRequest
+	6,  // 73: windlass.agent.v1.AgentService.Join:output_type -> windlass.agent.v1.JoinResponse
+	10, // 74: windlass.agent.v1.AgentService.RenewCredential:output_type -> windlass.agent.v1.RenewCredentialResponse
+	12, // 75: windlass.agent.v1.AgentService.Watch:output_type -> windlass.agent.v1.WatchResponse
+	47, // 76: windlass.agent.v1.AgentService.Report:output_type -> windlass.agent.v1.ReportResponse
+	56, // 77: windlass.agent.v1.AgentService.GetSecrets:output_type -> windlass.agent.v1.GetSecretsResponse
+	59, // 78: windlass.agent.v1.AgentService.UploadLogs:output_type -> windlass.agent.v1.UploadLogsResponse
+	73, // [73:79] is the sub-list for method output_type
+	67, // [67:73] is the sub-list for method input_type
+	67, // [67:67] is the sub-list for extension type_name
+	67, // [67:67] is the sub-list for extension extendee
+	0,  // [0:67] is the sub-list for field type_name
 }
 
 func init() { file_windlass_agent_v1_agent_proto_init() }
@@ -5360,17 +5503,18 @@ func file_windlass_agent_v1_agent_proto_init() {
 		(*Request_Restart)(nil),
 		(*Request_Traffic)(nil),
 		(*Request_Follow)(nil),
+		(*Request_Series)(nil),
 	}
 	file_windlass_agent_v1_agent_proto_msgTypes[33].OneofWrappers = []any{}
-	file_windlass_agent_v1_agent_proto_msgTypes[36].OneofWrappers = []any{}
-	file_windlass_agent_v1_agent_proto_msgTypes[37].OneofWrappers = []any{}
+	file_windlass_agent_v1_agent_proto_msgTypes[38].OneofWrappers = []any{}
+	file_windlass_agent_v1_agent_proto_msgTypes[39].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_agent_v1_agent_proto_rawDesc), len(file_windlass_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   55,
+			NumMessages:   57,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
