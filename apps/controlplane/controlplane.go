@@ -160,8 +160,8 @@ func (f limitFlags) Validate() error {
 type callerFlags struct {
 	FailedLogins         int64 `help:"Failed log-ins and joins from one address per minute, on each replica, before the address must wait. IPv6 addresses count by /64. 0: no limit." default:"60" env:"WINDLASS_MAX_FAILED_LOGINS"`
 	Reads                int64 `help:"Reads with one key per minute, on each replica. 0: no limit." default:"12000" env:"WINDLASS_MAX_READS"`
-	WatchersPerKey       int   `help:"Open WatchApp, WatchFleet and FollowLogs streams, and streams of KEDA, with one key, on each replica." default:"200" env:"WINDLASS_MAX_WATCHERS_PER_KEY"`
-	WatchersPerWorkspace int   `help:"Open WatchApp, WatchFleet and FollowLogs streams, and streams of KEDA, of one workspace, on each replica." default:"2000" env:"WINDLASS_MAX_WATCHERS_PER_WORKSPACE"`
+	WatchersPerKey       int   `help:"Open WatchApp, WatchFleet, WatchSeries and FollowLogs streams, and streams of KEDA, with one key, on each replica." default:"200" env:"WINDLASS_MAX_WATCHERS_PER_KEY"`
+	WatchersPerWorkspace int   `help:"Open WatchApp, WatchFleet, WatchSeries and FollowLogs streams, and streams of KEDA, of one workspace, on each replica." default:"2000" env:"WINDLASS_MAX_WATCHERS_PER_WORKSPACE"`
 }
 
 // Validate implements kong's check.

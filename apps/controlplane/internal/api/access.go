@@ -77,6 +77,8 @@ var access = map[string]need{
 
 	w.LogServiceFollowLogsProcedure: viewer,
 
+	w.SeriesServiceWatchSeriesProcedure: viewer,
+
 	w.RolloutServiceGetRolloutProcedure:    viewer,
 	w.RolloutServiceListRolloutsProcedure:  viewer,
 	w.RolloutServicePauseRolloutProcedure:  deployer.changes("pause"),

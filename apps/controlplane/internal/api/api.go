@@ -191,6 +191,7 @@ func (a *API) Handlers(options ...connect.HandlerOption) []Handler {
 		handler(windlassv1connect.NewAppServiceHandler(appService{a.server}, options...)),
 		handler(windlassv1connect.NewDeploymentServiceHandler(deploymentService{a.server}, options...)),
 		handler(windlassv1connect.NewLogServiceHandler(logService{a.server}, options...)),
+		handler(windlassv1connect.NewSeriesServiceHandler(seriesService{a.server}, options...)),
 		handler(windlassv1connect.NewRolloutServiceHandler(rolloutService{a.server}, options...)),
 		handler(windlassv1connect.NewFleetServiceHandler(fleetService{a.server}, options...)),
 		handler(windlassv1connect.NewRegionServiceHandler(regionService{a.server}, options...)),

@@ -186,6 +186,10 @@ func (h *harness) logs(key string) windlassv1connect.LogServiceClient {
 	return windlassv1connect.NewLogServiceClient(http.DefaultClient, h.url, h.options(key)...)
 }
 
+func (h *harness) series(key string) windlassv1connect.SeriesServiceClient {
+	return windlassv1connect.NewSeriesServiceClient(http.DefaultClient, h.url, h.options(key)...)
+}
+
 func (h *harness) rollouts(key string) windlassv1connect.RolloutServiceClient {
 	return windlassv1connect.NewRolloutServiceClient(http.DefaultClient, h.url, h.options(key)...)
 }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -128,6 +129,9 @@ type pace struct {
 
 // topic is one app, or one workspace's fleet, that has watchers.
 type topic struct {
+	// name is that of the kind, if most bounds the topics of it. most 0: no bound.
+	name     string
+	most     int
 	pace     pace
 	watchers int
 	dirty    chan struct{}
@@ -172,10 +176,31 @@ func (h *hub) full(by caller) error {
 	default:
 		return nil
 	}
+	return refusedWatcher(text, name, used, most)
+}
+
+// fullOf returns the refusal of another topic of the kind if there are as many as there may be, else nil.
+func (h *hub) fullOf(kind *topic) error {
+	if kind.most == 0 {
+		return nil
+	}
+	used := 0
+	for _, t := range h.topics {
+		if t.name == kind.name {
+			used++
+		}
+	}
+	if used < kind.most {
+		return nil
+	}
+	return refusedWatcher(fmt.Sprintf("this server watches the %s of as many apps as it may", kind.name), "watched_"+kind.name, used, kind.most)
+}
+
+func refusedWatcher(text, limit string, used, most int) error {
 	wait := watchAgain + rand.N(watchAgain)
 	return rpc.TooFast(wait, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED, Fix: "Poll with once set, or try again later.",
-		Limit: &windlassv1.LimitDetail{Name: name, Max: int64(most), Used: int64(used), Asked: 1, RetryAfterMs: wait.Milliseconds()},
+		Limit: &windlassv1.LimitDetail{Name: limit, Max: int64(most), Used: int64(used), Asked: 1, RetryAfterMs: wait.Milliseconds()},
 	}, text)
 }
 
@@ -211,11 +236,19 @@ func (h *hub) join(by caller, id string, kind *topic, log *slog.Logger, read fun
 	if err := h.full(by); err != nil {
 		return nil, nil, err
 	}
-	if t = h.topics[id]; t != nil {
+	if t = h.topics[id]; t == nil {
+		if err := h.fullOf(kind); err != nil {
+			return nil, nil, err
+		}
+	}
+	if t != nil {
 		t.stir() // its first picture must be read after now
 	} else {
 		ctx, cancel := context.WithCancel(context.Background())
-		t = &topic{pace: kind.pace, concerns: kind.concerns, dirty: make(chan struct{}, 1), cancel: cancel, changed: make(chan struct{}), read: make(chan struct{})}
+		t = &topic{
+			name: kind.name, most: kind.most, pace: kind.pace, concerns: kind.concerns,
+			dirty: make(chan struct{}, 1), cancel: cancel, changed: make(chan struct{}), read: make(chan struct{}),
+		}
 		h.topics[id] = t
 		if t.concerns != nil {
 			h.wide[t] = true

@@ -267,3 +267,27 @@ func TestHub_SendsHistoryOnceEvenIfClocksDisagree(t *testing.T) {
 	require.Empty(t, told(first.since(first)))
 	require.Equal(t, []string{"x"}, told(entries("x").since(entries())))
 }
+
+func TestHub_TopicsOfAKindAreBounded(t *testing.T) {
+	h := newHub(100, 100, 100)
+	kind := &topic{name: "series", most: 2, pace: ofSeries.pace}
+	read := func(context.Context) (shown, error) { return &seriesPicture{}, nil }
+	join := func(id string, kind *topic) (func(), error) {
+		_, leave, err := h.join(caller{}, id, kind, slog.New(slog.DiscardHandler), read)
+		return leave, err
+	}
+	_, err := join("series/1", kind)
+	require.NoError(t, err)
+	leave, err := join("series/2", kind)
+	require.NoError(t, err)
+	_, err = join("series/3", kind)
+	require.Equal(t, "watched_series", rpc.DetailOf(err).GetLimit().GetName())
+	_, err = join("series/1", kind)
+	require.NoError(t, err, "watchers of the same app are not bounded by it")
+	_, err = join("app_1", ofApp)
+	require.NoError(t, err, "another kind has its own bound")
+	leave()
+	_, err = join("series/3", kind)
+	require.NoError(t, err)
+	h.stop()
+}

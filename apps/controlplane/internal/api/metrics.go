@@ -24,7 +24,7 @@ func (a *server) registerMetrics() error {
 		Help: "Sessions of browsers, by event: signed_in, renewed, signed_out, signed_out_everywhere, link_made, refused.",
 	}, []string{"event"})
 	watchers := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "windlass_app_watchers", Help: "Open WatchApp, WatchFleet and FollowLogs streams.",
+		Name: "windlass_app_watchers", Help: "Open WatchApp, WatchFleet, WatchSeries and FollowLogs streams.",
 	}, a.hub.count)
 	registerer := a.cfg.Registerer
 	return errors.Join(registerer.Register(a.operations), registerer.Register(a.refusals), registerer.Register(a.featureRefusals),

@@ -30,6 +30,8 @@ type (
 	regionService struct{ *server }
 	// rolloutService serves rollouts.
 	rolloutService struct{ *server }
+	// seriesService shows how requests and replicas of apps changed.
+	seriesService struct{ *server }
 	// routeService serves routes, domains and keys of apps.
 	routeService struct{ *server }
 	// workspaceService serves workspaces and their quotas.

@@ -1,0 +1,299 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/rpc"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+const (
+	// seriesStep is the time of one sample of an agent, and seriesKept how long it keeps samples.
+	seriesStep = 30 * time.Second
+	seriesKept = time.Hour
+	// maxSamples is how many samples of a region are kept while an app is watched.
+	maxSamples = int(seriesKept/seriesStep) + 1
+	// seriesEvery is how often the regions of a watched app are asked. The proto states it.
+	seriesEvery = 5 * time.Second
+	// seriesTimeout is how long a region may take to answer. It is below readTimeout, so that a region that is
+	// silent delays the others by less than their next picture.
+	seriesTimeout = 3 * time.Second
+	// seriesRegions is how many regions are asked at once for an app.
+	seriesRegions = 8
+	// maxSeries bounds the apps whose series are watched, because each takes about 30 KiB for each region. The
+	// proto states it.
+	maxSeries = 256
+	// maxFigure is above any value of a sample, including its time.
+	maxFigure = 1e15
+)
+
+// ofSeries is the kind of a topic that shows the series of an app.
+var ofSeries = &topic{name: "series", most: maxSeries, pace: pace{least: seriesEvery, reread: seriesEvery / 2}}
+
+// seriesPicture is what a topic of series shows to its watchers. A sample that did not change is the same pointer as
+// in the picture before.
+type seriesPicture struct {
+	deleted bool
+	regions map[string]*regionSeries // by name
+}
+
+// regionSeries has the samples of one region, sorted by time.
+type regionSeries struct {
+	samples   []*windlassv1.SeriesSample
+	keptSince int64
+	problem   string
+}
+
+func (p *seriesPicture) same(other shown) bool {
+	o, ok := other.(*seriesPicture)
+	return ok && p.deleted == o.deleted && maps.EqualFunc(p.regions, o.regions, func(a, b *regionSeries) bool {
+		return a.keptSince == b.keptSince && a.problem == b.problem && slices.Equal(a.samples, b.samples)
+	})
+}
+
+// since returns the response by which a reader gets from the picture sent, nil for none, to p.
+func (p *seriesPicture) since(sent *seriesPicture) *windlassv1.WatchSeriesResponse {
+	res := &windlassv1.WatchSeriesResponse{Reset_: sent == nil, StepMs: seriesStep.Milliseconds(), SentAt: now()}
+	if sent == nil {
+		sent = &seriesPicture{}
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.regions)) {
+		r, before := p.regions[name], sent.regions[name]
+		view := &windlassv1.RegionSeries{Region: name, KeptSince: r.keptSince, Problem: r.problem}
+		if before == nil {
+			before = &regionSeries{keptSince: -1}
+		}
+		known := before.byTime()
+		for _, s := range r.samples {
+			if known[s.GetAt()] != s {
+				view.Samples = append(view.Samples, s)
+			}
+		}
+		if len(view.GetSamples()) > 0 || r.keptSince != before.keptSince || r.problem != before.problem {
+			res.Regions = append(res.Regions, view)
+		}
+	}
+	res.RemovedRegions = removedKeys(p.regions, sent.regions)
+	return res
+}
+
+func (r *regionSeries) byTime() map[int64]*windlassv1.SeriesSample {
+	out := make(map[int64]*windlassv1.SeriesSample, len(r.samples))
+	for _, s := range r.samples {
+		out[s.GetAt()] = s
+	}
+	return out
+}
+
+// WatchSeries sends the samples of an app, and then what changes. It ends with the caller or its key, with the app,
+// or with the server.
+func (a seriesService) WatchSeries(ctx context.Context, req *windlassv1.WatchSeriesRequest, out *connect.ServerStream[windlassv1.WatchSeriesResponse]) error {
+	by, err := callerOf(ctx)
+	if err != nil {
+		return err
+	}
+	if !req.GetOnce() {
+		if err := a.hub.check(by); err != nil { // before the app is read: clients that are refused try again
+			return a.refused(err)
+		}
+	}
+	var app model.App
+	err = a.cfg.Store.View(ctx, func(tx Tx) error {
+		app, err = a.app(tx, by.WorkspaceID, req.GetApp(), false)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	send := func(res *windlassv1.WatchSeriesResponse) error {
+		if err := out.Send(res); err != nil {
+			return fmt.Errorf("send series of app %s: %w", app.ID, err)
+		}
+		return nil
+	}
+	if req.GetOnce() {
+		p, err := a.seriesPicture(ctx, app, nil)
+		if err != nil {
+			return err
+		}
+		return send(p.since(nil))
+	}
+	return a.watchSeries(ctx, by, app, send)
+}
+
+func (a seriesService) watchSeries(ctx context.Context, by caller, app model.App, send func(*windlassv1.WatchSeriesResponse) error) error {
+	var last *seriesPicture
+	//nolint:contextcheck // what is read for all watchers outlives the first of them
+	t, leave, err := a.hub.join(by, "series/"+app.ID, ofSeries, a.cfg.Log, func(ctx context.Context) (shown, error) {
+		p, err := a.seriesPicture(ctx, app, last)
+		if err != nil {
+			return nil, err
+		}
+		last = p
+		return p, nil
+	})
+	if err != nil {
+		return a.refused(err)
+	}
+	defer leave()
+
+	good, beat := time.NewTicker(a.cfg.KeyCacheTTL), time.NewTicker(fleetBeat)
+	defer good.Stop()
+	defer beat.Stop()
+	var sent *seriesPicture
+	for {
+		// A picture that was read before this watcher joined is as good: it is at most seriesEvery old.
+		latest, changed := t.current(time.Time{})
+		if p, _ := latest.(*seriesPicture); p != nil && p != sent {
+			if err := send(p.since(sent)); err != nil || p.deleted {
+				return err
+			}
+			sent = p
+			beat.Reset(fleetBeat)
+		}
+		select {
+		case <-changed:
+		case <-good.C:
+			if err := a.stillIn(ctx, by); err != nil {
+				return err
+			}
+		case <-beat.C:
+			if sent == nil {
+				continue // no picture was read yet, which the missing beat shows
+			}
+			if err := send(&windlassv1.WatchSeriesResponse{StepMs: seriesStep.Milliseconds(), SentAt: now()}); err != nil {
+				return err
+			}
+		case <-a.hub.stopped:
+			return rpc.Error(connect.CodeUnavailable, windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE, "", "the server is stopping: watch again")
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// seriesPicture asks all regions of the app for their samples since the picture before, nil for none.
+func (a seriesService) seriesPicture(ctx context.Context, app model.App, before *seriesPicture) (*seriesPicture, error) {
+	p := &seriesPicture{regions: map[string]*regionSeries{}}
+	var regions map[string]model.Region
+	err := a.cfg.Store.View(ctx, func(tx Tx) error {
+		read, err := tx.GetApp(app.WorkspaceID, app.ID)
+		if errors.Is(err, model.ErrNotFound) || err == nil && read.DeletedAt != 0 {
+			p.deleted = true
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read app %s: %w", app.ID, err)
+		}
+		rows, err := tx.ListTopology([]string{app.ID})
+		if err != nil {
+			return fmt.Errorf("list topology of app %s: %w", app.ID, err)
+		}
+		ids := map[string]bool{}
+		for _, t := range rows {
+			if t.Status != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED || t.UpdatedAt > now()-seriesKept.Milliseconds() {
+				ids[t.RegionID] = true
+			}
+		}
+		regions, err = a.regionsByID(tx, ids)
+		return err
+	})
+	if err != nil || p.deleted {
+		return p, err
+	}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, seriesRegions)
+	for _, r := range regions {
+		var known *regionSeries
+		if before != nil {
+			known = before.regions[r.Name]
+		}
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			got := a.regionSeries(ctx, app.ID, r, known)
+			mu.Lock()
+			defer mu.Unlock()
+			p.regions[r.Name] = got
+		})
+	}
+	wg.Wait()
+	return p, nil
+}
+
+// regionSeries asks a region's agent for the samples of an app. What is known already stays if it does not answer.
+func (a seriesService) regionSeries(ctx context.Context, appID string, r model.Region, known *regionSeries) *regionSeries {
+	if known == nil {
+		known = &regionSeries{}
+	}
+	out := &regionSeries{samples: known.samples, keptSince: known.keptSince}
+	if !slices.Contains(r.AgentFeatures, agentv1.Feature_FEATURE_SERIES.String()) {
+		out.problem = fmt.Sprintf("the agent of region %s (%s) keeps no series: update it", r.Name, cmp.Or(r.AgentVersion, "unknown version"))
+		return out
+	}
+	req := &agentv1.SeriesRequest{AppId: appID}
+	if n := len(known.samples); n > 0 {
+		req.Since = known.samples[n-1].GetAt() // it may have been sent before its step ended
+	}
+	ctx, cancel := context.WithTimeout(ctx, seriesTimeout)
+	defer cancel()
+	data, err := a.cfg.Agents.Ask(ctx, r.ID, &agentv1.Request{Kind: &agentv1.Request_Series{Series: req}})
+	var res agentv1.SeriesResponse
+	if err == nil {
+		err = proto.Unmarshal(data, &res)
+	}
+	if err != nil {
+		out.problem = fmt.Sprintf("region %s does not answer: it is asked again and again", r.Name)
+		return out
+	}
+	out.keptSince = res.GetKeptSince()
+	out.samples = mergeSamples(known.samples, res.GetSamples())
+	return out
+}
+
+// mergeSamples adds the samples of an agent to those that are known, and drops what is older than seriesKept. Agents of
+// tenants may send anything, so samples that no agent of ours sends are dropped.
+func mergeSamples(known, more []*windlassv1.SeriesSample) []*windlassv1.SeriesSample {
+	byTime := (&regionSeries{samples: known}).byTime()
+	for _, s := range more[max(0, len(more)-maxSamples):] {
+		if !isSoundSample(s) {
+			continue
+		}
+		if old := byTime[s.GetAt()]; old == nil || !proto.Equal(old, s) {
+			byTime[s.GetAt()] = s
+		}
+	}
+	out := slices.SortedFunc(maps.Values(byTime), func(x, y *windlassv1.SeriesSample) int { return cmp.Compare(x.GetAt(), y.GetAt()) })
+	out = out[max(0, len(out)-maxSamples):]
+	for len(out) > 0 && out[0].GetAt() < out[len(out)-1].GetAt()-seriesKept.Milliseconds() {
+		out = out[1:]
+	}
+	return out
+}
+
+// isSoundSample reports whether people may be shown the sample.
+func isSoundSample(s *windlassv1.SeriesSample) bool {
+	for _, v := range []float64{
+		float64(s.GetAt()), float64(s.GetSpanMs()), float64(s.GetRequests()), float64(s.GetErrors()), float64(s.GetWanted()), float64(s.GetReady()),
+		s.GetLatencyP95(), s.GetFirstTokenP95(), s.GetQueued(),
+	} {
+		if math.IsNaN(v) || v < 0 || v > maxFigure {
+			return false
+		}
+	}
+	return s.GetAt()%seriesStep.Milliseconds() == 0 && s.GetSpanMs() <= seriesStep.Milliseconds()
+}
