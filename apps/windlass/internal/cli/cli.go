@@ -73,6 +73,7 @@ type clients struct {
 	logs          windlassv1connect.LogServiceClient
 	presets       windlassv1connect.PresetServiceClient
 	scaling       windlassv1connect.ScalingServiceClient
+	series        windlassv1connect.SeriesServiceClient
 }
 
 func newClients(httpClient *http.Client, server string, options ...connect.ClientOption) *clients {
@@ -93,6 +94,7 @@ func newClients(httpClient *http.Client, server string, options ...connect.Clien
 		routes:        windlassv1connect.NewRouteServiceClient(httpClient, server, options...),
 		presets:       windlassv1connect.NewPresetServiceClient(httpClient, server, options...),
 		scaling:       windlassv1connect.NewScalingServiceClient(httpClient, server, options...),
+		series:        windlassv1connect.NewSeriesServiceClient(httpClient, server, options...),
 	}
 }
 
@@ -156,7 +158,7 @@ Then, in another shell:   windlass deploy -f deployments/examples/echo.yaml`,
 		}
 	}
 	add("apps", a.deployCommand(), a.planCommand(), a.exportCommand(), a.scaleCommand(), a.rollbackCommand(), a.rolloutCommand(), a.cancelCommand(), a.deleteCommand(), a.envCommand(), a.secretCommand(), a.restartCommand(), a.freezeCommand(), a.protectionCommand(), a.notifyCommand(), a.pinCommand(), a.unpinCommand(), a.domainCommand(), a.appKeyCommand())
-	add("look", a.statusCommand(), a.listCommand(), a.historyCommand(), a.pinsCommand(), a.urlCommand(), a.dashboardCommand(), a.routeCommand(), a.logsCommand(), a.auditCommand(), a.explainCommand(), a.presetCommand(), a.modelCommand(), a.scalingCommand())
+	add("look", a.statusCommand(), a.listCommand(), a.historyCommand(), a.pinsCommand(), a.urlCommand(), a.dashboardCommand(), a.routeCommand(), a.logsCommand(), a.topCommand(), a.auditCommand(), a.explainCommand(), a.presetCommand(), a.modelCommand(), a.scalingCommand())
 	add("platform", append(cfg.Extra, a.loginCommand(), a.regionCommand(), a.workspaceCommand(), a.projectCommand(), a.environmentCommand(), a.keyCommand(), a.doctorCommand(), a.supportBundleCommand(), a.versionCommand())...)
 	root.AddCommand(exitCodesTopic())
 	explainArgs(root)

@@ -66,6 +66,7 @@ func commandRuns(server, file, model string) map[string][]commandRun {
 			{args: []string{"export", "--all", "--folder", filepath.Join(filepath.Dir(file), ".exported"), "--force"}, answers: named},
 		},
 		"dashboard":         {{args: []string{"dashboard"}}},
+		"top":               {{args: []string{"top", "a"}}, {args: []string{"top", "a", "--watch"}}},
 		"url":               {{args: []string{"url", "a"}}, {args: []string{"url", "a", "--all"}}},
 		"explain":           {{args: []string{"explain"}, offline: true}, {args: []string{"explain", "CrashLoop"}, offline: true}},
 		"preset list":       {{args: []string{"preset", "list"}, offline: true}, {args: []string{"preset", "list", "--remote"}}},

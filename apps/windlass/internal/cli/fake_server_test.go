@@ -118,6 +118,18 @@ func (s *fakeServer) stream(w http.ResponseWriter, m protoreflect.MethodDescript
 		send(2, []byte("{}"))
 		return
 	}
+	if m.Name() == "WatchSeries" {
+		r := &windlassv1.WatchSeriesResponse{}
+		fillMessage(r.ProtoReflect(), 0)
+		r.RemovedRegions = nil
+		data, err := proto.Marshal(r)
+		if err != nil {
+			panic(err)
+		}
+		send(0, data)
+		send(2, []byte("{}"))
+		return
+	}
 	if m.Name() != "WatchApp" {
 		panic(m.FullName())
 	}
