@@ -237,6 +237,32 @@ describe.each(looks)("at $name", (look) => {
     expect(found).toEqual([]);
   });
 
+  it("the load of the last hour is drawn, with what is missing, and read by keyboard", async () => {
+    const { page, found } = await open(full, app, look);
+    await page.getByRole("navigation", { name: "Pages of chat" }).getByRole("link", { name: "Load" }).click();
+    await page.getByRole("img", { name: /^Requests a second in the last hour: lowest/ }).waitFor();
+    expect(await page.locator(".plot canvas").count()).toBe(6);
+    await page.getByText("Region ap-south-1 does not answer: it is asked again and again. What is shown of it ends at").waitFor();
+    await page.getByText(/Of eu-west-1, nothing is known before \d\d:\d\d:\d\d, when its agent started/).waitFor();
+    await page.getByRole("row", { name: /us-east-1 [\d.]+.* 4 of 4/ }).waitFor();
+    await page.getByRole("row", { name: /ap-south-1 –/ }).waitFor();
+    await page.getByText("windlass top default/production/chat --watch").waitFor();
+    await inspect(page, `load-${look.name}`);
+    // Ten minutes ago its samples were missing.
+    const time = page.getByRole("slider", { name: "Time" });
+    await time.focus();
+    for (let i = 0; i < 10; i++) await page.keyboard.press("ArrowLeft");
+    await page.getByRole("row", { name: /ap-south-1 missing/ }).waitFor();
+    await page.keyboard.press("Home");
+    await page.getByRole("row", { name: /us-east-1 .* 3 of 3/ }).waitFor();
+    await page.getByRole("row", { name: /eu-west-1 missing/ }).waitFor();
+    await page.getByRole("button", { name: "Follow the newest" }).click();
+    await page.getByRole("combobox", { name: "Region" }).selectOption("us-east-1");
+    expect(page.url()).toContain("region=us-east-1");
+    await page.getByText("does not answer").waitFor({ state: "detached" });
+    expect(found).toEqual([]);
+  });
+
   it("domains are added and verified, and app keys shown once", async () => {
     const { page, fake, found } = await open(full, app, look);
     await page.getByRole("navigation", { name: "Pages of chat" }).getByRole("link", { name: "Hosts" }).click();
@@ -457,7 +483,7 @@ describe.each(looks)("at $name", (look) => {
 });
 
 it("texts of others are shown as they are, and run nowhere", async () => {
-  for (const path of ["/ui/fleet", "/ui/apps", app, rollout, `${app}/versions`, "/ui/plan", "/ui/keys", "/ui/audit", `${app}/variables`, "/ui/quota", "/ui/features", "/ui/presets", "/ui/presets/vllm?app=default/production/chat", `${app}/hosts`, `${app}/logs`]) {
+  for (const path of ["/ui/fleet", "/ui/apps", app, rollout, `${app}/versions`, "/ui/plan", "/ui/keys", "/ui/audit", `${app}/variables`, "/ui/quota", "/ui/features", "/ui/presets", "/ui/presets/vllm?app=default/production/chat", `${app}/hosts`, `${app}/logs`, `${app}/load`]) {
     const { page, found } = await open(hostile, path);
     if (path === "/ui/plan") {
       await page.getByLabel("YAML or JSON").fill(file);

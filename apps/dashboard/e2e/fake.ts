@@ -19,6 +19,7 @@ import { RegionService } from "../src/gen/windlass/v1/region_pb.js";
 import { RolloutService } from "../src/gen/windlass/v1/rollout_pb.js";
 import { RouteService } from "../src/gen/windlass/v1/route_pb.js";
 import { ScalingService } from "../src/gen/windlass/v1/scaling_pb.js";
+import { WatchSeriesResponseSchema } from "../src/gen/windlass/v1/series_pb.js";
 import { WorkspaceService } from "../src/gen/windlass/v1/workspace_pb.js";
 
 const services: DescService[] = [AccessService, AppService, DeploymentService, EnvironmentService, FreezeService, HistoryService, LogService, PresetService, RegionService, RolloutService, RouteService, ScalingService, WorkspaceService];
@@ -34,6 +35,8 @@ export type Scene = {
   fleet: MessageInitShape<typeof WatchFleetResponseSchema>;
   app?: MessageInitShape<typeof WatchAppResponseSchema>;
   instances?: MessageInitShape<typeof ListInstancesResponseSchema>;
+  /** What each stream of series sends. */
+  series?: () => MessageInitShape<typeof WatchSeriesResponseSchema>;
   /** What each stream of logs sends, one after the other; the last of them for all that come later. */
   logs?: MessageInitShape<typeof FollowLogsResponseSchema>[];
   /** What other procedures answer, by their names. */
@@ -136,7 +139,9 @@ export class Fake {
       res,
       procedure === "WatchFleet"
         ? toBinary(WatchFleetResponseSchema, create(WatchFleetResponseSchema, { reset: true, ...this.scene.fleet }))
-        : toBinary(WatchAppResponseSchema, create(WatchAppResponseSchema, this.scene.app ?? {})),
+        : procedure === "WatchSeries"
+          ? toBinary(WatchSeriesResponseSchema, create(WatchSeriesResponseSchema, { reset: true, stepMs: 30_000n, sentAt: BigInt(Date.now()), ...this.scene.series?.() }))
+          : toBinary(WatchAppResponseSchema, create(WatchAppResponseSchema, this.scene.app ?? {})),
     );
   }
 

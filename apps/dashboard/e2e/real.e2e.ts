@@ -59,6 +59,11 @@ it("shows a fleet as it is, and steers a rollout", async () => {
   await page.getByText("windlass logs -f default/production/echo").waitFor(patience);
   await page.getByRole("log", { name: "Output" }).getByRole("button", { name: /^v1 us-east-1 main/ }).first().waitFor(patience);
   await inspect(page, "real-logs");
+  await tabs.getByRole("link", { name: "Load" }).click();
+  await page.getByRole("img", { name: /^Requests a second in the last hour/ }).waitFor(patience);
+  await page.getByRole("img", { name: /^Replicas in the last hour/ }).waitFor(patience);
+  await page.getByRole("row", { name: /us-east-1 .*([1-9]) of \1/ }).waitFor(patience);
+  await inspect(page, "real-load");
   await tabs.getByRole("link", { name: "Overview" }).click();
 
   // An update, held and let go.

@@ -315,7 +315,29 @@ const logs: Scene["logs"] = [
   { notes: [{ kind: LogNote_Kind.LOST, instance: "ins_1", lines: 12n, message: "12 lines are missing: it wrote faster than they are read" }], lines: [{ at: ago(-1), instance: "ins_0", text: "after the break" }] },
 ];
 
-export const full: Scene = { role: Role.DEPLOYER, fleet, app: { ...appScene, app: pinned, askedRollout: canary }, instances, answers, logs };
+const step = 30_000;
+const nowStep = () => Math.floor(Date.now() / step) * step;
+/** Samples of the last hour, from `from` to `to` steps ago. */
+const samples = (from: number, to: number, level: number) =>
+  Array.from({ length: from - to + 1 }, (_, i) => {
+    const ago = from - i;
+    const wave = 1 + 0.6 * Math.sin((120 - ago) / 11) + 0.15 * Math.sin(ago * 1.7);
+    const requests = Math.round(30 * level * wave);
+    return {
+      at: BigInt(nowStep() - ago * step), spanMs: ago === 0 ? 15_000n : BigInt(step), requests: BigInt(ago === 0 ? Math.round(requests / 2) : requests), errors: BigInt(ago > 40 && ago < 50 ? Math.round(requests / 12) : 0),
+      latencyP95: 0.8 + 0.5 * wave, firstTokenP95: 0.12 + 0.1 * wave, queued: Math.max(0, Math.round(6 * (wave - 1.1))), wanted: ago < 60 ? 4 : 3, ready: ago < 55 ? 4 : 3,
+    };
+  });
+
+const series = () => ({
+  regions: [
+    { region: "us-east-1", keptSince: 1n, samples: samples(120, 0, 24) },
+    { region: "eu-west-1", keptSince: BigInt(nowStep() - 70 * step), samples: samples(70, 0, 9) },
+    { region: "ap-south-1", keptSince: 1n, samples: samples(120, 20, 5), problem: "region ap-south-1 does not answer: it is asked again and again" },
+  ],
+});
+
+export const full: Scene = { role: Role.DEPLOYER, fleet, app: { ...appScene, app: pinned, askedRollout: canary }, instances, answers, logs, series };
 
 export const owned: Scene = { ...full, role: Role.OWNER };
 
@@ -342,6 +364,7 @@ const nasty = `<img src=x onerror="window.hacked=1"><script>window.hacked=1</scr
 /** Texts that a tenant, a program or an agent chooses. */
 export const hostile: Scene = {
   role: Role.DEPLOYER,
+  series: () => ({ regions: [{ region: nasty, problem: nasty, keptSince: BigInt(nowStep()), samples: samples(0, 0, 1) }] }),
   fleet: {
     regions: [region("us-east-1", { message: nasty, notes: [nasty], labels: { [nasty]: nasty }, agentVersion: nasty, runtime: nasty, gpus: [{ product: nasty, pool: nasty, allocatable: 1 }] })],
     apps: [app("chat", { message: nasty, description: nasty, regions: [nasty] })],

@@ -147,6 +147,15 @@ const variables = createRoute({
   component: lazyRouteComponent(() => import("./pages/variables.js"), "VariablesPage"),
 });
 
+export type LoadSearch = { region?: string | undefined };
+
+const load = createRoute({
+  getParentRoute: () => root,
+  path: "/apps/$project/$environment/$name/load",
+  component: lazyRouteComponent(() => import("./pages/load.js"), "LoadPage"),
+  validateSearch: (raw: Record<string, unknown>): LoadSearch => (typeof raw.region === "string" ? { region: raw.region.slice(0, 63) } : {}),
+});
+
 export type LogsSearch = {
   instance?: string | undefined;
   region?: string | undefined;
@@ -169,7 +178,7 @@ const logs = createRoute({
 });
 
 export const router = createRouter({
-  routeTree: root.addChildren([index, fleet, apps, app, rollout, versions, plan, keys, audit, quota, hosts, variables, logs, presets, preset, features, workspaces, workspace]),
+  routeTree: root.addChildren([index, fleet, apps, app, rollout, versions, plan, keys, audit, quota, hosts, variables, load, logs, presets, preset, features, workspaces, workspace]),
   basepath: "/ui",
   scrollRestoration: true,
   defaultPendingComponent: () => <Loading what="the page" />,
