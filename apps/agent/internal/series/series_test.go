@@ -47,7 +47,7 @@ func TestRecorder_KeepsOneSampleForEachStep(t *testing.T) {
 	r.Note(map[string]State{"app": {}}, true, begin.Add(Step))
 	got = ask(r, begin.Add(Step+time.Second))
 	require.Len(t, got, 2)
-	require.EqualValues(t, Step.Milliseconds(), got[0].GetSpanMs())
+	require.Equal(t, Step.Milliseconds(), got[0].GetSpanMs())
 	require.InDelta(t, 0.024, got[0].GetLatencyP95(), 0.01, "it stays after the step has ended")
 	require.EqualValues(t, 0, *got[1].Requests)
 	require.Nil(t, got[1].LatencyP95)
