@@ -109,3 +109,13 @@ func TestHosts_PinNeedsAgentsThatRunThem(t *testing.T) {
 	_, err = w.pin(1, 10, pinnedWith(1, "eu-west-1"))
 	require.NoError(t, err)
 }
+
+func TestHosts_NeedTheFeatureOfRoles(t *testing.T) {
+	w := setup(t)
+	w.joins("kubernetes", []string{agentv1.Feature_FEATURE_UNIT_HOSTS.String()}, "us-east-1", "eu-west-1")
+	w.deny(windlassv1.Feature_FEATURE_ROLES)
+	_, err := w.deployBy("chat", nil, ofHosts(2))
+	refused(t, err, connect.CodePermissionDenied, notAllowed, "spec.roles")
+	_, err = w.deployBy("chat", nil, ofHosts(1))
+	require.NoError(t, err)
+}

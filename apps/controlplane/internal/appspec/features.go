@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -65,7 +66,7 @@ var features = []struct {
 	{
 		windlassv1.Feature_FEATURE_ROLES, "spec.roles",
 		func(s *windlassv1.DeploymentSpec, _ *windlassv1.RolloutPolicy, _ *windlassv1.ScalingPolicy) int {
-			return useIf(len(s.GetRoles()) > 1)
+			return useIf(len(s.GetRoles()) > 1 || model.HasSeveralHosts(s))
 		},
 	},
 }

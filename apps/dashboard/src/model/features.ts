@@ -14,7 +14,7 @@ export const featureAbout: Partial<Record<Feature, string>> = {
   [Feature.BLUE_GREEN]: "rollouts of the strategy blueGreen",
   [Feature.ANALYSIS]: "rollouts that metrics judge",
   [Feature.SERVE]: "an engine and a model in the place of a command",
-  [Feature.ROLES]: "several roles in a replica",
+  [Feature.ROLES]: "several roles in a replica, or several hosts in an instance",
 };
 
 export const allFeatures: Feature[] = Object.values(Feature).filter((f): f is Feature => typeof f === "number" && f !== Feature.UNSPECIFIED);

@@ -45,7 +45,7 @@ const (
 	Feature_FEATURE_ANALYSIS Feature = 7
 	// serve: an engine and a model instead of a command.
 	Feature_FEATURE_SERVE Feature = 8
-	// More than one role.
+	// More than one role, or instances of several hosts.
 	Feature_FEATURE_ROLES Feature = 9
 )
 

@@ -945,7 +945,7 @@ export enum Feature {
   SERVE = 8,
 
   /**
-   * More than one role.
+   * More than one role, or instances of several hosts.
    *
    * @generated from enum value: FEATURE_ROLES = 9;
    */
