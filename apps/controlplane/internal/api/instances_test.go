@@ -67,6 +67,24 @@ func TestInstances_AreListedByFilterAndWithTheirNames(t *testing.T) {
 	require.Empty(t, theirs.GetInstances())
 }
 
+func TestInstances_TellTheirHosts(t *testing.T) {
+	w := setup(t)
+	w.joins("kubernetes", []string{agentv1.Feature_FEATURE_UNIT_HOSTS.String()}, "us-east-1", "eu-west-1")
+	one := w.deploy("one")
+	w.putInstance(one, ident.New("ins"), "us-east-1", windlassv1.InstanceStatus_INSTANCE_STATUS_READY)
+	several, err := w.deployBy("several", nil, func(s *windlassv1.DeploymentSpec) {
+		s.Roles = []*windlassv1.RoleSpec{{Name: "main", Hosts: 4}}
+	})
+	require.NoError(t, err)
+	w.putInstance(several, ident.New("ins"), "us-east-1", windlassv1.InstanceStatus_INSTANCE_STATUS_READY)
+	for app, hosts := range map[string]int32{"one": 1, "several": 4} {
+		res, err := w.deployments(w.viewer).ListInstances(t.Context(), &windlassv1.ListInstancesRequest{App: app})
+		require.NoError(t, err)
+		require.Len(t, res.GetInstances(), 1)
+		require.Equal(t, hosts, res.GetInstances()[0].GetHosts(), app)
+	}
+}
+
 func TestPreview_EndsWhenTheVersionIsLive(t *testing.T) {
 	w := setup(t)
 	preview := func(rollout string) []string {

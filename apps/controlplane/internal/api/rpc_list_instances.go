@@ -84,9 +84,9 @@ func (a deploymentService) instanceViews(tx Tx, rows []model.Instance) ([]*windl
 	if err != nil {
 		return nil, err
 	}
-	versions := map[string]int32{}
+	made := map[string]model.Deployment{}
 	for _, d := range deployments {
-		versions[d.ID] = d.Version
+		made[d.ID] = d
 	}
 	regions, err := a.regionsByID(tx, regionIDs)
 	if err != nil {
@@ -95,8 +95,8 @@ func (a deploymentService) instanceViews(tx Tx, rows []model.Instance) ([]*windl
 	out := make([]*windlassv1.Instance, 0, len(rows))
 	for _, i := range rows {
 		out = append(out, &windlassv1.Instance{
-			Id: i.ID, AppId: i.AppID, AppName: apps[i.AppID].Name, DeploymentId: i.DeploymentID, Version: versions[i.DeploymentID],
-			Region: regions[i.RegionID].ShownName(), Role: i.Role, Group: i.Group, Slot: i.Slot,
+			Id: i.ID, AppId: i.AppID, AppName: apps[i.AppID].Name, DeploymentId: i.DeploymentID, Version: made[i.DeploymentID].Version,
+			Region: regions[i.RegionID].ShownName(), Role: i.Role, Group: i.Group, Slot: i.Slot, Hosts: model.HostsOfInstance(made[i.DeploymentID].Spec, i.Role),
 			Status: i.Status, Reason: i.Reason, Message: i.Message, Address: i.Address, Restarts: i.Restarts,
 			Gpus: i.GPUs, RuntimeName: i.RuntimeName, StartedAt: i.StartedAt, ReadyAt: i.ReadyAt, UpdatedAt: i.UpdatedAt,
 		})

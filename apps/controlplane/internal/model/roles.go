@@ -19,6 +19,16 @@ func InstancesEach(spec *windlassv1.DeploymentSpec) int32 { return Instances(spe
 // HostsOf returns how many hosts an instance of the role has.
 func HostsOf(r *windlassv1.RoleSpec) int32 { return max(r.GetHosts(), 1) }
 
+// HostsOfInstance returns how many hosts an instance of the role with that name has, 1 if the spec has no such role.
+func HostsOfInstance(spec *windlassv1.DeploymentSpec, role string) int32 {
+	for _, r := range spec.GetRoles() {
+		if r.GetName() == role {
+			return HostsOf(r)
+		}
+	}
+	return 1
+}
+
 // HasSeveralHosts reports whether an instance of some role of the spec has several hosts.
 func HasSeveralHosts(spec *windlassv1.DeploymentSpec) bool { return RoleOfSeveralHosts(spec) >= 0 }
 

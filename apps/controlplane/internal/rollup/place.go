@@ -232,7 +232,7 @@ func (p Place) roles() (out []*windlassv1.RoleTopology) {
 	}
 	_, counts := p.Observed.Counts()
 	for _, r := range p.Spec.GetRoles() {
-		one := &windlassv1.RoleTopology{Role: r.GetName(), Entry: r.GetEntry(), Wanted: model.InstancesOf(p.Spec, r, p.Row.Replicas)}
+		one := &windlassv1.RoleTopology{Role: r.GetName(), Entry: r.GetEntry(), Wanted: model.InstancesOf(p.Spec, r, p.Row.Replicas), Hosts: model.HostsOf(r)}
 		for _, c := range counts {
 			if c.GetRole() == r.GetName() {
 				one.Ready, one.Instances, one.Reason, one.Message = c.GetReady(), c.GetInstances(), c.GetReason(), c.GetMessage()

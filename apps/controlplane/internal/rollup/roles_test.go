@@ -18,7 +18,7 @@ func TestPlace_TellsItsRoles(t *testing.T) {
 	p := Place{
 		Row:      model.Topology{Replicas: 2, Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED},
 		Observed: model.Observed{Phase: phaseApplied, Ready: 5, Fail: 1, ReadyReplicas: 1, Reason: "CrashLoop", ReasonMessage: "exit code 3", RoleCounts: counts},
-		Spec:     &windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{{Name: "prefill", Instances: 2}, {Name: "decode", Instances: 1, Entry: true}}},
+		Spec:     &windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{{Name: "prefill", Instances: 2}, {Name: "decode", Instances: 1, Hosts: 4, Entry: true}}},
 	}
 	shown := p.Proto()
 	require.EqualValues(t, 1, shown.GetReady())
@@ -29,6 +29,7 @@ func TestPlace_TellsItsRoles(t *testing.T) {
 	require.False(t, prefill.GetEntry())
 	require.Equal(t, []int32{2, 1, 2}, []int32{decode.GetWanted(), decode.GetReady(), decode.GetInstances()})
 	require.True(t, decode.GetEntry())
+	require.Equal(t, []int32{1, 4}, []int32{prefill.GetHosts(), decode.GetHosts()})
 	require.Equal(t, "CrashLoop", decode.GetReason())
 
 	p.Spec, p.Observed.RoleCounts = nil, ""

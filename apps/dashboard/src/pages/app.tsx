@@ -52,6 +52,16 @@ const BarOf = ({ place }: { place: RegionTopology }) => (
   </span>
 );
 
+/** How many hosts an instance, or each instance of a role, has. Nothing for one host. */
+function HostsChip({ of }: { of: { hosts: number } }) {
+  if (of.hosts < 2) return null;
+  return (
+    <span className="chip" title="One pod on each, ready and restarted as one">
+      {of.hosts} hosts
+    </span>
+  );
+}
+
 /** What one role of a version has in a region. */
 function RoleCell({ role }: { role: RoleTopology | undefined }) {
   if (!role) return <span className="dim">–</span>;
@@ -115,7 +125,7 @@ function Topology({ app, versions }: { app: App; versions: Deployment[] }) {
             {rolesOf(shown, name).map((role) => (
               <tr role="row" key={role.role} className="role">
                 <th scope="row" role="rowheader">
-                  <span className="visually-hidden">{name}, role</span> {role.role} {role.entry ? <span className="chip" title="Requests go to its instances">entry</span> : null}
+                  <span className="visually-hidden">{name}, role</span> {role.role} <HostsChip of={role} /> {role.entry ? <span className="chip" title="Requests go to its instances">entry</span> : null}
                 </th>
                 {shown.map((d) => (
                   <td key={d.id} role="cell" data-label={`v${d.version}`}>
@@ -138,11 +148,11 @@ function InstanceRow({ app, instance: i, grouped }: { app: App; instance: Instan
       <td>
         {grouped ? (
           <>
-            {i.role} <span className="dim num">{i.slot}</span>
+            {i.role} <span className="dim num">{i.slot}</span> <HostsChip of={i} />
           </>
         ) : (
           <>
-            <span className="nowrap">{i.region}</span> <span className="dim">replica {i.group}</span>
+            <span className="nowrap">{i.region}</span> <span className="dim">replica {i.group}</span> <HostsChip of={i} />
           </>
         )}
         <div className="mono dim">{i.runtimeName || i.id}</div>

@@ -109,7 +109,7 @@ func statusTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 		status += ": " + app.Message
 	}
 	row(w, "Status:", status)
-	row(w, "Live:", fmt.Sprintf("%s, %s ready", versionText(app.LiveVersion), readyText(r)))
+	row(w, "Live:", fmt.Sprintf("%s, %s ready", versionText(app.LiveVersion), readyText(r))+replicaHosts(r))
 	if ro := r.Rollout; ro != nil {
 		text := fmt.Sprintf("%s -> %s %s", versionText(ro.FromVersion), versionText(ro.Version), enumText(ro.Status, "ROLLOUT_STATUS_"))
 		if why := reasonText(ro.Reason, ro.Message); why != "" {
@@ -174,7 +174,7 @@ func statusTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 // roleRows writes a row for each of several roles of a version in a region.
 func roleRows(w *tabwriter.Writer, t *windlassv1.RegionTopology) {
 	for _, r := range t.GetRoles() {
-		name, why := "  "+r.GetRole(), ""
+		name, why := "  "+r.GetRole()+hostsText(r.GetHosts()), ""
 		if r.GetEntry() {
 			name += " (entry)"
 		}
@@ -305,11 +305,24 @@ func (a *app) listInstances(ctx context.Context, app, region string, all bool) e
 		var cut cutTexts
 		for _, i := range items {
 			cut.add(i.Id, i.Reason, i.Message)
-			row(w, i.Id, i.AppName, versionText(i.Version), i.Region, fmt.Sprintf("%s/%d.%d", i.Role, i.Group, i.Slot),
+			row(w, i.Id, i.AppName, versionText(i.Version), i.Region, slotText(i),
 				enumText(i.Status, "INSTANCE_STATUS_"), orDash(i.Address), i.Restarts, ageText(i.StartedAt), firstLine(reasonText(i.Reason, i.Message)))
 		}
 		cut.print(w)
 	})
+}
+
+// slotText names the place of an instance in its app: "decode/0.1", or "decode/0.1 of 2 hosts".
+func slotText(i *windlassv1.Instance) string {
+	return fmt.Sprintf("%s/%d.%d", i.GetRole(), i.GetGroup(), i.GetSlot()) + hostsText(i.GetHosts())
+}
+
+// hostsText is " of 2 hosts" for what has several hosts, and empty for what has one.
+func hostsText(hosts int32) string {
+	if hosts < 2 {
+		return ""
+	}
+	return fmt.Sprintf(" of %d hosts", hosts)
 }
 
 func (a *app) historyCommand() *cobra.Command {

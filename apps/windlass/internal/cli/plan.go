@@ -126,23 +126,18 @@ func planTable(w *tabwriter.Writer, path string, file *appFile, p *windlassv1.Pl
 
 // groupText describes what one replica of a spec with several roles or several hosts is. It is empty for others.
 func groupText(s *windlassv1.DeploymentSpec) string {
-	if len(s.GetRoles()) < 2 {
-		for _, r := range s.GetRoles() {
-			if r.GetHosts() > 1 {
-				return fmt.Sprintf("an instance of %d hosts", r.GetHosts())
-			}
-		}
+	switch roles := s.GetRoles(); {
+	case len(roles) == 1 && roles[0].GetHosts() > 1:
+		return "an instance" + hostsText(roles[0].GetHosts())
+	case len(roles) < 2:
 		return ""
 	}
 	var parts []string
 	instances := int32(0)
 	for _, r := range s.GetRoles() {
 		n := max(r.GetInstances(), 1)
-		if instances += n; r.GetHosts() > 1 {
-			parts = append(parts, fmt.Sprintf("%d %s of %d hosts", n, r.GetName(), r.GetHosts()))
-			continue
-		}
-		parts = append(parts, fmt.Sprintf("%d %s", n, r.GetName()))
+		instances += n
+		parts = append(parts, fmt.Sprintf("%d %s", n, r.GetName())+hostsText(r.GetHosts()))
 	}
 	return fmt.Sprintf("a group of %d instances: %s", instances, strings.Join(parts, ", "))
 }

@@ -59,6 +59,17 @@ func readyText(r *windlassv1.WatchAppResponse) string {
 	return fmt.Sprintf("%d of %d replicas", app.GetReadyReplicas(), app.GetReplicas())
 }
 
+// replicaHosts is ", each of 2 hosts" if a replica of the app's live version is one instance of several hosts. It is
+// empty for others.
+func replicaHosts(r *windlassv1.WatchAppResponse) string {
+	for _, d := range r.GetDeployments() {
+		if roles := d.GetSpec().GetRoles(); d.GetVersion() == r.GetApp().GetLiveVersion() && len(roles) == 1 && roles[0].GetHosts() > 1 {
+			return ", each" + hostsText(roles[0].GetHosts())
+		}
+	}
+	return ""
+}
+
 // topologyReady returns the ready and the wanted replicas of a version in a region, with % for a pool.
 func topologyReady(d *windlassv1.Deployment, t *windlassv1.RegionTopology) string {
 	text := fmt.Sprintf("%d/%d", t.GetReady(), t.GetReplicas())

@@ -55,6 +55,27 @@ v2 in ap-1: CrashLoop
 	require.NotContains(t, out, "\x1b")
 }
 
+func TestStatus_ShowsHosts(t *testing.T) {
+	status := func(spec *windlassv1.DeploymentSpec, roles ...*windlassv1.RoleTopology) string {
+		return printTable(func(w *tabwriter.Writer) {
+			statusTable(w, &windlassv1.WatchAppResponse{
+				App:         &windlassv1.App{Name: "llama", ProjectName: "default", EnvironmentName: "production", LiveVersion: 2, Replicas: 2, ReadyReplicas: 1},
+				Deployments: []*windlassv1.Deployment{{Version: 2, Spec: spec, Regions: []*windlassv1.RegionTopology{{Region: "eu-west-1", Replicas: 2, Roles: roles}}}},
+			})
+		})
+	}
+	one := []*windlassv1.RoleSpec{{Name: "shard", Hosts: 4}}
+	require.Contains(t, status(&windlassv1.DeploymentSpec{Roles: one}), "v2, 1 of 2 replicas ready, each of 4 hosts\n")
+	require.Contains(t, status(&windlassv1.DeploymentSpec{}), "v2, 1 of 2 replicas ready\n")
+	out := status(&windlassv1.DeploymentSpec{Roles: append(one, &windlassv1.RoleSpec{Name: "router"})},
+		&windlassv1.RoleTopology{Role: "shard", Hosts: 4, Entry: true}, &windlassv1.RoleTopology{Role: "router", Hosts: 1})
+	require.Contains(t, out, "v2, 1 of 2 replicas ready\n")
+	require.Contains(t, out, "  shard of 4 hosts (entry) ")
+	require.Contains(t, out, "  router  ")
+	require.Equal(t, "shard/0.1 of 4 hosts", slotText(&windlassv1.Instance{Role: "shard", Slot: 1, Hosts: 4}))
+	require.Equal(t, "shard/0.1", slotText(&windlassv1.Instance{Role: "shard", Slot: 1}), "a control plane of an earlier release")
+}
+
 func TestStatus_ShowsRegionsAtZero(t *testing.T) {
 	const started = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
 	cold := &windlassv1.DeploymentSpec{Routing: &windlassv1.RoutingPolicy{ColdStart: &windlassv1.ColdStart{}}}

@@ -386,8 +386,10 @@ type RoleTopology struct {
 	// Existing instances, without terminated ones.
 	Instances int32 `protobuf:"varint,5,opt,name=instances,proto3" json:"instances,omitempty"`
 	// The most important reason among the instances, with its message.
-	Reason        string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
-	Message       string `protobuf:"bytes,7,opt,name=message,proto3" json:"message,omitempty"`
+	Reason  string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	Message string `protobuf:"bytes,7,opt,name=message,proto3" json:"message,omitempty"`
+	// Hosts of each instance, at least 1.
+	Hosts         int32 `protobuf:"varint,8,opt,name=hosts,proto3" json:"hosts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -471,6 +473,13 @@ func (x *RoleTopology) GetMessage() string {
 	return ""
 }
 
+func (x *RoleTopology) GetHosts() int32 {
+	if x != nil {
+		return x.Hosts
+	}
+	return 0
+}
+
 type Instance struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	Id           string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -490,10 +499,14 @@ type Instance struct {
 	Restarts int32    `protobuf:"varint,14,opt,name=restarts,proto3" json:"restarts,omitempty"`
 	Gpus     []string `protobuf:"bytes,15,rep,name=gpus,proto3" json:"gpus,omitempty"`
 	// Its name in the runtime: that of a pod or a process.
-	RuntimeName   string `protobuf:"bytes,16,opt,name=runtime_name,json=runtimeName,proto3" json:"runtime_name,omitempty"`
-	StartedAt     int64  `protobuf:"varint,17,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
-	ReadyAt       int64  `protobuf:"varint,18,opt,name=ready_at,json=readyAt,proto3" json:"ready_at,omitempty"`
-	UpdatedAt     int64  `protobuf:"varint,19,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
+	RuntimeName string `protobuf:"bytes,16,opt,name=runtime_name,json=runtimeName,proto3" json:"runtime_name,omitempty"`
+	StartedAt   int64  `protobuf:"varint,17,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
+	ReadyAt     int64  `protobuf:"varint,18,opt,name=ready_at,json=readyAt,proto3" json:"ready_at,omitempty"`
+	UpdatedAt   int64  `protobuf:"varint,19,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
+	// Number of its hosts, at least 1. If it is above 1, the instance has one pod for each rank, 0 to
+	// hosts-1. The id, the address, the name in the runtime and the logs are those of rank 0. The status
+	// is that of the worst rank.
+	Hosts         int32 `protobuf:"varint,20,opt,name=hosts,proto3" json:"hosts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -657,6 +670,13 @@ func (x *Instance) GetReadyAt() int64 {
 func (x *Instance) GetUpdatedAt() int64 {
 	if x != nil {
 		return x.UpdatedAt
+	}
+	return 0
+}
+
+func (x *Instance) GetHosts() int32 {
+	if x != nil {
+		return x.Hosts
 	}
 	return 0
 }
@@ -1241,7 +1261,7 @@ const file_windlass_v1_deployment_proto_rawDesc = "" +
 	"\x06reason\x18\v \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\f \x01(\tR\amessage\x12-\n" +
 	"\x12region_unreachable\x18\r \x01(\bR\x11regionUnreachable\x12/\n" +
-	"\x05roles\x18\x0e \x03(\v2\x19.windlass.v1.RoleTopologyR\x05roles\"\xb6\x01\n" +
+	"\x05roles\x18\x0e \x03(\v2\x19.windlass.v1.RoleTopologyR\x05roles\"\xcc\x01\n" +
 	"\fRoleTopology\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12\x14\n" +
 	"\x05entry\x18\x02 \x01(\bR\x05entry\x12\x16\n" +
@@ -1249,7 +1269,8 @@ const file_windlass_v1_deployment_proto_rawDesc = "" +
 	"\x05ready\x18\x04 \x01(\x05R\x05ready\x12\x1c\n" +
 	"\tinstances\x18\x05 \x01(\x05R\tinstances\x12\x16\n" +
 	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\a \x01(\tR\amessage\"\x8e\x04\n" +
+	"\amessage\x18\a \x01(\tR\amessage\x12\x14\n" +
+	"\x05hosts\x18\b \x01(\x05R\x05hosts\"\xa4\x04\n" +
 	"\bInstance\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x15\n" +
 	"\x06app_id\x18\x02 \x01(\tR\x05appId\x12\x19\n" +
@@ -1272,7 +1293,8 @@ const file_windlass_v1_deployment_proto_rawDesc = "" +
 	"started_at\x18\x11 \x01(\x03R\tstartedAt\x12\x19\n" +
 	"\bready_at\x18\x12 \x01(\x03R\areadyAt\x12\x1d\n" +
 	"\n" +
-	"updated_at\x18\x13 \x01(\x03R\tupdatedAt\"\x7f\n" +
+	"updated_at\x18\x13 \x01(\x03R\tupdatedAt\x12\x14\n" +
+	"\x05hosts\x18\x14 \x01(\x05R\x05hosts\"\x7f\n" +
 	"\x14GetDeploymentRequest\x12(\n" +
 	"\n" +
 	"deployment\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\n" +

@@ -1223,8 +1223,8 @@ type RoleSpec struct {
 	Env map[string]string `protobuf:"bytes,9,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Number of hosts of one instance, for models that are split over hosts. 0 means 1. The instance
 	// then has one pod for each rank, 0 to hosts-1. They start, fail and restart together, and requests
-	// go to rank 0. Resources are those of each pod. Only Kubernetes regions run instances of several
-	// hosts, and only without LAYOUT_POOLED.
+	// and health checks go to rank 0. Resources are those of each pod. Only Kubernetes regions run
+	// instances of several hosts, and only without LAYOUT_POOLED.
 	Hosts         int32          `protobuf:"varint,10,opt,name=hosts,proto3" json:"hosts,omitempty"`
 	Slots         RoleSpec_Slots `protobuf:"varint,11,opt,name=slots,proto3,enum=windlass.v1.RoleSpec_Slots" json:"slots,omitempty"`
 	unknownFields protoimpl.UnknownFields

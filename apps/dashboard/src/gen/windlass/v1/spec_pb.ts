@@ -708,8 +708,8 @@ export type RoleSpec = Message<"windlass.v1.RoleSpec"> & {
   /**
    * Number of hosts of one instance, for models that are split over hosts. 0 means 1. The instance
    * then has one pod for each rank, 0 to hosts-1. They start, fail and restart together, and requests
-   * go to rank 0. Resources are those of each pod. Only Kubernetes regions run instances of several
-   * hosts, and only without LAYOUT_POOLED.
+   * and health checks go to rank 0. Resources are those of each pod. Only Kubernetes regions run
+   * instances of several hosts, and only without LAYOUT_POOLED.
    *
    * @generated from field: int32 hosts = 10;
    */
