@@ -57,7 +57,8 @@ func testDevOnKubernetes(t *testing.T) {
 	// The model servers of two pods each are ready once they have met.
 	require.Contains(t, d.ok("deploy", "-f", example(t, "tensor-parallel.yaml")), "tensor-parallel v1 is ready: 2 of 2")
 	d.pods("tensor-parallel", 4)
-	require.Contains(t, d.ok("list", "instances", "tensor-parallel"), "shard")
+	require.Contains(t, d.ok("list", "instances", "tensor-parallel"), "shard/0.0 of 2 hosts")
+	require.Contains(t, d.ok("status", "tensor-parallel"), "2 of 2 replicas ready, each of 2 hosts")
 	d.ok("delete", "tensor-parallel", "--yes")
 	d.pods("tensor-parallel", 0)
 	for file, says := range map[string][]string{
