@@ -245,7 +245,7 @@ func (r families) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 	f.joinRanks(all, seen)
 	d := groups.Decide(f.wanted(), seen)
 	restarts := r.restartsOf(at, f, d.Restart, all)
-	lead, stops := leaders{r.Runtime}, map[groups.Unit]bool{}
+	lead, stops := leaders(r), map[groups.Unit]bool{}
 	for one, ranks := range f.ranksOf(all) {
 		if restarts[one] == 0 {
 			continue
