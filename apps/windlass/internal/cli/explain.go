@@ -16,7 +16,8 @@ func (a *app) explainCommand() *cobra.Command {
 		Short: "Show the cause of a reason, where to see it, and what to do",
 		Long: `Show the cause of a reason, where to see it, and what to do. Reasons are part of errors, of the
 status of apps, rollouts, instances and regions, and of histories. The code in the header
-Windlass-Error of a gateway's answer is a reason, too. Without an argument, all reasons are listed. The command does not call the control plane.`,
+Windlass-Error of a gateway's answer is a reason, too, and so is a limit of scaling. Without an
+argument, all reasons are listed. The command does not call the control plane.`,
 		Example: `  windlass explain CrashLoop
   windlass explain no-capacity
   windlass explain no_instance`,

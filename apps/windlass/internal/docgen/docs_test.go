@@ -101,6 +101,7 @@ func TestDocs(t *testing.T) {
 		for _, e := range entries {
 			want["History entries"] = append(want["History entries"], e.name)
 		}
+		want["Limits of scaling"] = scalingLimits(src)
 		row := regexp.MustCompile("(?m)^\\| `(\\w+)` \\| .+ \\| .+ \\|$")
 		for title, names := range want {
 			_, section, ok := strings.Cut(all["docs/guides/troubleshooting.md"], "\n## "+title+"\n")
@@ -186,6 +187,25 @@ func TestDocs(t *testing.T) {
 			}
 		}
 	})
+}
+
+// scalingLimits returns the values of the constants of type Limit in pkg/scaling, without the empty one.
+func scalingLimits(s *source) (out []string) {
+	for _, f := range s.packages["pkg/scaling"].files {
+		ast.Inspect(f, func(n ast.Node) bool {
+			spec, ok := n.(*ast.ValueSpec)
+			if !ok {
+				return true
+			}
+			if name, ok := spec.Type.(*ast.Ident); ok && name.Name == "Limit" && len(spec.Values) == 1 {
+				if text, ok := literalText(spec.Values[0]); ok && text != "" {
+					out = append(out, text)
+				}
+			}
+			return true
+		})
+	}
+	return out
 }
 
 func TestExamples_AreLinkedFromAGuide(t *testing.T) {
