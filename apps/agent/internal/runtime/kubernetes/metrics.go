@@ -7,6 +7,7 @@ type metrics struct {
 	conflicts prometheus.Counter
 	forced    prometheus.Counter
 	ended     prometheus.Counter
+	restarts  prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -23,7 +24,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		ended: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "windlass_agent_kubernetes_ended_pods_removed_total", Help: "Pods that were over, as by eviction, and were removed.",
 		}),
+		restarts: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "windlass_agent_kubernetes_rank_restarts_total", Help: "Times that all ranks of an instance of several hosts were started anew, because one had ended.",
+		}),
 	}
-	reg.MustRegister(m.drift, m.conflicts, m.forced, m.ended)
+	reg.MustRegister(m.drift, m.conflicts, m.forced, m.ended, m.restarts)
 	return m
 }

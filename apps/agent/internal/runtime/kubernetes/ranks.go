@@ -207,6 +207,7 @@ func (r families) restartsOf(at render.Ref, f *family, restarts []groups.Restart
 			continue
 		}
 		r.restarts.Done(key, now)
+		r.metrics.restarts.Inc()
 		out[one.Unit] = one.Epoch
 		r.cfg.Log.Info("a rank has ended; all ranks of its instance start anew", "deployment", f.a.Deployment.GetId(),
 			"role", one.Role, "group", one.Group, "slot", one.Slot, "epoch", one.Epoch)
