@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -234,6 +235,56 @@ func TestHosts_EndOfOneRankRestartsAllOfItsInstance(t *testing.T) {
 	for rank, one := range p.ranks(t, "1") {
 		require.Equal(t, beside[rank].UID, one.UID, "the other instance stays")
 	}
+}
+
+func TestHosts_OnePodIsEvictedAtATime(t *testing.T) {
+	p := placeRoles(t, assignment("dep_evicted", 2, ofHosts(2)), nil)
+	p.untilEpoch(t, 2, "1")
+	p.awaits(t, 2, 0)
+	budgets := p.api.PolicyV1().PodDisruptionBudgets(p.namespace)
+	budget := func() policyv1.PodDisruptionBudget {
+		list, err := budgets.List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		require.Len(t, list.Items, 1, "one for all instances")
+		return list.Items[0]
+	}
+	first := budget()
+	allowed := func(n int32) {
+		t.Helper()
+		until(t, fmt.Sprint(n, " of four pods may be evicted"), func() bool {
+			status := budget().Status
+			return status.ExpectedPods == 4 && status.DisruptionsAllowed == n
+		})
+	}
+	evict := func(pod corev1.Pod) error {
+		return p.api.PolicyV1().Evictions(p.namespace).Evict(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: pod.Name}})
+	}
+	of, other := p.ranks(t, "0"), p.ranks(t, "1")
+	inject(t, of["0"], `{"failHealth": true}`)
+	allowed(0)
+	require.True(t, apierrors.IsTooManyRequests(evict(other["1"])), "an instance that is ready stays while another one is not")
+	inject(t, of["0"], `{"failHealth": false}`)
+	allowed(1)
+	require.NoError(t, evict(of["1"]))
+	p.untilEpoch(t, 2, "2")
+	require.Equal(t, other["0"].UID, p.ranks(t, "1")["0"].UID)
+	require.InDelta(t, 1, p.counted(t, "windlass_agent_kubernetes_rank_restarts_total", nil), 0)
+
+	// It outlives instances, is put back, and goes with the last one.
+	p.scale(t, 3)
+	p.awaits(t, 3, 0)
+	require.Equal(t, first.OwnerReferences, budget().OwnerReferences, "another instance does not write it")
+	p.scale(t, 0)
+	until(t, "no pod left", func() bool { return len(p.pods(t)) == 0 })
+	p.scale(t, 1)
+	p.awaits(t, 1, 0)
+	require.NoError(t, budgets.Delete(t.Context(), first.Name, metav1.DeleteOptions{}))
+	until(t, "it is there again", func() bool {
+		list, err := budgets.List(t.Context(), metav1.ListOptions{})
+		return err == nil && len(list.Items) == 1 && list.Items[0].UID != first.UID
+	})
+	require.NoError(t, p.rt.Remove(t.Context(), p.a.Deployment.Id))
+	until(t, "nothing is left", func() bool { return len(p.leftovers(t)) == 0 })
 }
 
 func TestHosts_MissingRankWaitsForTheRestart(t *testing.T) {

@@ -153,7 +153,7 @@ func (r *Runtime) touched(k render.Kind, before, o render.Object) {
 		}
 		return
 	}
-	if k == render.KindWorkload {
+	if k == render.KindWorkload || k == render.KindDisruptionBudget {
 		r.lookAtFamily(o)
 	}
 	switch k {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	client "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -230,13 +232,16 @@ func (h *harness) leftovers(t *testing.T) []string {
 	collected := func() bool {
 		left = nil
 		all := h.objects(t)
-		workloads := map[string]bool{}
+		workloads, owners := map[string]bool{}, map[types.UID]bool{}
 		for _, o := range all {
 			if o.Kind == "Deployment" {
-				workloads[o.Namespace+"/"+o.Labels[render.LabelWorkload]] = true
+				workloads[o.Namespace+"/"+o.Labels[render.LabelWorkload]], owners[o.UID] = true, true
 			}
 		}
 		for _, o := range all {
+			if o.Kind == "PodDisruptionBudget" && slices.ContainsFunc(o.OwnerReferences, func(r metav1.OwnerReference) bool { return owners[r.UID] }) {
+				continue // that of all instances belongs to no workload alone
+			}
 			if o.Kind == "Pod" || !workloads[o.Namespace+"/"+o.Labels[render.LabelWorkload]] {
 				left = append(left, o.String())
 			}

@@ -322,7 +322,8 @@ func (r families) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 		}
 		errs = append(errs, r.removeUnit(ctx, u, f.a.Deployment.GetId()))
 	}
-	errs = append(errs, r.markJoined(ctx, f, all, seen), r.tellPeers(ctx, f, at))
+	now := r.unitsOf(at)
+	errs = append(errs, r.markJoined(ctx, f, all, seen), r.tellPeers(ctx, f, now), r.putBudget(ctx, f, now))
 	for _, u := range all {
 		if r.wanted.drains(u.ref) {
 			r.repairs.add(u.ref) // it may have waited for another instance of its group
@@ -401,13 +402,13 @@ func (r families) releasedInGroup(at render.Ref, u *runtime.Unit) bool {
 
 // tellPeers writes the file of peers of each group where it changed. A pod's annotation says which one was last
 // written for it, so that nothing is written twice.
-func (r families) tellPeers(ctx context.Context, f *family, at render.Ref) error {
+func (r families) tellPeers(ctx context.Context, f *family, all []*unit) error {
 	var names []string
 	for _, role := range f.roles {
 		names = append(names, role.Name)
 	}
 	members := map[int][]*unit{}
-	for _, u := range r.unitsOf(at) {
+	for _, u := range all {
 		if f.index(u.Role) >= 0 && u.live.DeletionTimestamp == nil {
 			members[u.Group] = append(members[u.Group], u)
 		}
@@ -416,7 +417,7 @@ func (r families) tellPeers(ctx context.Context, f *family, at render.Ref) error
 	for _, units := range members {
 		// The entry instances of a pool go on without an instance of another role that leaves.
 		stays := runtime.IsPooled(f.a.Deployment.GetSpec()) && slices.ContainsFunc(units, func(u *unit) bool { return u.Role == f.entry && !u.leaves })
-		var all []runtime.Instance
+		var peers []runtime.Instance
 		var pods []*corev1.Pod
 		whole := f.wholeUnits(units)
 		for _, u := range units {
@@ -430,10 +431,10 @@ func (r families) tellPeers(ctx context.Context, f *family, at render.Ref) error
 				if observe.IsReady(p) && whole[u.Unit()] && (!stays || !u.leaves || u.Role == f.entry) {
 					in.Address = observe.AddressOf(p)
 				}
-				all = append(all, in)
+				peers = append(peers, in)
 			}
 		}
-		for _, content := range runtime.PeersOf(names, all, func(*runtime.Instance) bool { return true }) {
+		for _, content := range runtime.PeersOf(names, peers, func(*runtime.Instance) bool { return true }) {
 			errs = append(errs, r.tellGroup(ctx, f, units, pods, content))
 		}
 	}
@@ -478,6 +479,43 @@ func (r families) writePeers(ctx context.Context, f *family, units []*unit, cont
 	secret.WithOwnerReferences(desired.OwnerReferences(owners)...)
 	r.wanted.notePeers(render.NewRef(render.KindRoles, u.ref.Namespace, render.FamilyKey(f.a)), true)
 	_, err = r.api.Apply(ctx, render.RefOf(render.KindSecret, secret), secret, nil, false)
+	return err
+}
+
+// putBudget puts the disruption budget of all instances. Its owners are instances that stay.
+func (r families) putBudget(ctx context.Context, f *family, all []*unit) error {
+	var stay, left []render.Object
+	var first *unit
+	for _, u := range all {
+		switch {
+		case u.live.DeletionTimestamp != nil || f.index(u.Role) < 0:
+			continue
+		case u.leaves:
+			left = append(left, u.live)
+		default:
+			stay = append(stay, u.live)
+		}
+		if first == nil {
+			first = u
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	if len(stay) == 0 {
+		stay = left
+	}
+	cfg := r.render
+	cfg.Namespace = first.ref.Namespace
+	budget, err := render.FamilyBudget(cfg, f.assignment(f.index(first.Role), runtime.Unit{Group: first.Group, Slot: first.Slot, Rank: first.Rank}))
+	if err != nil {
+		return err
+	}
+	step, err := desired.Joint(budget, stay, r.caches.Get(render.RefOf(render.KindDisruptionBudget, budget)))
+	if step == nil || err != nil {
+		return err
+	}
+	_, err = r.put(ctx, *step, false)
 	return err
 }
 

@@ -48,6 +48,35 @@ func (s *Plan) planNamespace() (*Step, error) {
 	return &st, err
 }
 
+// Joint returns the step that puts an object which workloads own together, nil if the object is as it should be. live is
+// the object as it is, nil for none. The object keeps its owners while one of them is among the workloads, so that it is
+// not written for each workload that comes or goes.
+func Joint(config any, workloads []render.Object, live render.Object) (*Step, error) {
+	st := Step{Ref: render.RefOf(render.KindOf(config), config), Config: config, Live: live}
+	meta := render.MetaOf(config)
+	var err error
+	if st.hash, err = seal(config); err != nil {
+		return nil, err
+	}
+	if live != nil {
+		for _, w := range workloads {
+			if slices.ContainsFunc(live.GetOwnerReferences(), func(o metav1.OwnerReference) bool { return o.UID == w.GetUID() }) {
+				meta.OwnerReferences = append(meta.OwnerReferences, ownerReference(w))
+			}
+		}
+	}
+	if len(meta.OwnerReferences) == 0 {
+		for _, w := range workloads {
+			meta.OwnerReferences = append(meta.OwnerReferences, ownerReference(w))
+		}
+	}
+	needed, err := st.check(live != nil && live.GetAnnotations()[hashAnnotation] == st.hash)
+	if err != nil || !needed {
+		return nil, err
+	}
+	return &st, nil
+}
+
 // share completes the config of an app's claim. All workloads of the app own the claim, unless its retention
 // is to keep it. Its size does not shrink.
 func (s *Plan) share(at render.Ref, c *coreac.PersistentVolumeClaimApplyConfiguration) {

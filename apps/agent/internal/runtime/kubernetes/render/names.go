@@ -154,6 +154,12 @@ func PeersName(a runtime.Assignment, group int) string {
 	return cut(a.Deployment.GetAppName(), maxLabel-len(tail)) + tail
 }
 
+// FamilyBudgetName returns the name of the disruption budget of a deployment with several roles.
+func FamilyBudgetName(a runtime.Assignment) string {
+	tail := "-all-" + hash(FamilyKey(a), shortHash)
+	return cut(a.Deployment.GetAppName(), maxLabel-len(tail)) + tail
+}
+
 // workloadKey returns the key of the assignment's workload. In a deployment with several roles, each instance has a key,
 // and so has each rank of an instance of several hosts.
 func workloadKey(a runtime.Assignment) string {

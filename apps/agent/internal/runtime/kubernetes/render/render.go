@@ -299,6 +299,15 @@ func (r *rendering) objectLabels() map[string]string {
 	return l
 }
 
+// familyLabels returns the labels of objects that instances of a deployment with several roles share.
+func (r *rendering) familyLabels() map[string]string {
+	l := r.objectLabels()
+	for _, own := range []string{LabelWorkload, LabelInstance, LabelComponent, LabelGroup, LabelSlot, LabelRank} {
+		delete(l, own)
+	}
+	return l
+}
+
 // podLabels returns the labels of pods. No later assignment with the same template may change
 // them, because another label would change the template and replace instances.
 func (r *rendering) podLabels() (map[string]string, error) {

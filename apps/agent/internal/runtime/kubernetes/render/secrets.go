@@ -141,10 +141,8 @@ func Peers(cfg Config, a runtime.Assignment, content []byte) (*coreac.SecretAppl
 	if err != nil {
 		return nil, err
 	}
-	l := r.objectLabels()
-	for _, own := range []string{LabelWorkload, LabelInstance, LabelComponent, LabelSlot, LabelRank} {
-		delete(l, own)
-	}
+	l := r.familyLabels()
+	l[LabelGroup] = strconv.Itoa(a.Unit.Group)
 	return coreac.Secret(PeersName(a, a.Unit.Group), r.namespace).
 		WithLabels(l).WithType(corev1.SecretTypeOpaque).WithData(map[string][]byte{peersFile: content}), nil
 }

@@ -15,6 +15,8 @@ import (
 	metaac "k8s.io/client-go/applyconfigurations/meta/v1"
 	networkingac "k8s.io/client-go/applyconfigurations/networking/v1"
 	policyac "k8s.io/client-go/applyconfigurations/policy/v1"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 )
 
 // revisionHistory is how many old ReplicaSets a Deployment keeps, for people to inspect. Windlass does
@@ -122,11 +124,26 @@ func (r *rendering) ranks() map[string]string {
 // disruptionBudget allows the eviction of one instance at a time. Instances that are not ready
 // can always be evicted.
 func (r *rendering) disruptionBudget() *policyac.PodDisruptionBudgetApplyConfiguration {
-	return policyac.PodDisruptionBudget(r.name, r.namespace).WithLabels(r.objectLabels()).
-		WithSpec(policyac.PodDisruptionBudgetSpec().
-			WithSelector(r.selector()).
-			WithMaxUnavailable(intstr.FromInt32(1)).
-			WithUnhealthyPodEvictionPolicy(policyv1.AlwaysAllow))
+	return policyac.PodDisruptionBudget(r.name, r.namespace).WithLabels(r.objectLabels()).WithSpec(oneAway(r.selector()))
+}
+
+func oneAway(pods *metaac.LabelSelectorApplyConfiguration) *policyac.PodDisruptionBudgetSpecApplyConfiguration {
+	return policyac.PodDisruptionBudgetSpec().
+		WithSelector(pods).
+		WithMaxUnavailable(intstr.FromInt32(1)).
+		WithUnhealthyPodEvictionPolicy(policyv1.AlwaysAllow)
+}
+
+// FamilyBudget returns the disruption budget of a deployment with several roles, or with instances of several hosts. It
+// allows the eviction of one pod while all pods are ready, because a pod that goes takes its group or its instance out of
+// service. a is the assignment of one of the instances.
+func FamilyBudget(cfg Config, a runtime.Assignment) (*policyac.PodDisruptionBudgetApplyConfiguration, error) {
+	r, err := prepare(cfg, a)
+	if err != nil {
+		return nil, err
+	}
+	return policyac.PodDisruptionBudget(FamilyBudgetName(a), r.namespace).WithLabels(r.familyLabels()).
+		WithSpec(oneAway(metaac.LabelSelector().WithMatchLabels(map[string]string{LabelUnitOf: FamilyKey(a)}))), nil
 }
 
 // networkPolicies allow only the gateway, the monitoring and other instances of the group to connect to instances. They do not
