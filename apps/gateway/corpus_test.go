@@ -169,82 +169,84 @@ func isTimeout(answers []int) bool {
 // No request is smuggled: of what a client sends, only what is a request by the letter of RFC 9112 reaches an
 // instance as one, and all that does is sound.
 func TestFraming_DrawnIsReadOneWay(t *testing.T) {
-	ways := map[string]func(*testing.T, func(*gateway.Config)) *harness{
-		"short": func(t *testing.T, change func(*gateway.Config)) *harness { return start(t, change) },
-		"long": func(t *testing.T, change func(*gateway.Config)) *harness {
-			return start(t, func(c *gateway.Config) { change(c); c.Engine = "net" })
-		},
-		"HTTPS": startTLSWith,
-	}
-	for name, begin := range ways {
-		t.Run(name, func(t *testing.T) {
-			cases, clients := 3000, 128 // most clients wait for a time-out
-			if name == "HTTPS" {        // each case has a handshake
-				cases, clients = 1000, 32
-			}
-			instance := startRecorder(t)
-			r := begin(t, func(c *gateway.Config) {
-				// Some wait for what does not come.
-				c.HeaderTimeout, c.SlowClient = 300*time.Millisecond, 300*time.Millisecond
-			})
-			r.put(t, echo(instance.address))
-			rnd := rand.New(rand.NewPCG(1, 9112))
-			texts := make([]string, cases)
-			for n := range texts {
-				texts[n] = drawFraming(rnd, "echo.local", n)
-			}
-			queue := make(chan int)
-			answers := make([][]int, cases)
-			sent := make([]int, cases)
-			var all sync.WaitGroup
-			for range clients {
-				all.Go(func() {
-					for n := range queue {
-						// A client of the test may send its request, or the rest of it, after the time-out.
-						for again := true; again; again = sent[n] < 20 && len(strictly(texts[n])) > 0 && isTimeout(answers[n]) {
-							answers[n] = r.exchange(texts[n])
-							sent[n]++
+	bothEngines(t, func(t *testing.T) {
+		ways := map[string]func(*testing.T, func(*gateway.Config)) *harness{
+			"short": func(t *testing.T, change func(*gateway.Config)) *harness { return start(t, change) },
+			"long": func(t *testing.T, change func(*gateway.Config)) *harness {
+				return start(t, func(c *gateway.Config) { change(c); c.Engine = "net" })
+			},
+			"HTTPS": startTLSWith,
+		}
+		for name, begin := range ways {
+			t.Run(name, func(t *testing.T) {
+				cases, clients := 3000, 128 // most clients wait for a time-out
+				if name == "HTTPS" {        // each case has a handshake
+					cases, clients = 1000, 32
+				}
+				instance := startRecorder(t)
+				r := begin(t, func(c *gateway.Config) {
+					// Some wait for what does not come.
+					c.HeaderTimeout, c.SlowClient = 300*time.Millisecond, 300*time.Millisecond
+				})
+				r.put(t, echo(instance.address))
+				rnd := rand.New(rand.NewPCG(1, 9112))
+				texts := make([]string, cases)
+				for n := range texts {
+					texts[n] = drawFraming(rnd, "echo.local", n)
+				}
+				queue := make(chan int)
+				answers := make([][]int, cases)
+				sent := make([]int, cases)
+				var all sync.WaitGroup
+				for range clients {
+					all.Go(func() {
+						for n := range queue {
+							// A client of the test may send its request, or the rest of it, after the time-out.
+							for again := true; again; again = sent[n] < 20 && len(strictly(texts[n])) > 0 && isTimeout(answers[n]) {
+								answers[n] = r.exchange(texts[n])
+								sent[n]++
+							}
+						}
+					})
+				}
+				for n := range texts {
+					queue <- n
+				}
+				close(queue)
+				all.Wait()
+				r.stop()
+				r.running.wait(t)
+				instance.wait(t)
+				require.Empty(t, instance.unsound)
+				got := map[string]int{}
+				instance.mu.Lock()
+				defer instance.mu.Unlock()
+				for _, q := range instance.whole {
+					got[q.target]++
+					require.Regexp(t, "^/(first|second|last)-[0-9]+$", q.target)
+					_, number, _ := strings.Cut(q.target, "-")
+					n, err := strconv.Atoi(number)
+					require.NoError(t, err)
+					require.LessOrEqual(t, got[q.target], sent[n], "%s came more often than it was sent", q.target)
+				}
+				seconds, refused := 0, 0
+				for n, text := range texts {
+					sound := strictly(text)
+					for _, later := range []string{"second", "last"} {
+						if name := fmt.Sprintf("/%s-%d", later, n); got[name] > 0 {
+							seconds++
+							require.Contains(t, sound, name, "%q: it was smuggled", text)
 						}
 					}
-				})
-			}
-			for n := range texts {
-				queue <- n
-			}
-			close(queue)
-			all.Wait()
-			r.stop()
-			r.running.wait(t)
-			instance.wait(t)
-			require.Empty(t, instance.unsound)
-			got := map[string]int{}
-			instance.mu.Lock()
-			defer instance.mu.Unlock()
-			for _, q := range instance.whole {
-				got[q.target]++
-				require.Regexp(t, "^/(first|second|last)-[0-9]+$", q.target)
-				_, number, _ := strings.Cut(q.target, "-")
-				n, err := strconv.Atoi(number)
-				require.NoError(t, err)
-				require.LessOrEqual(t, got[q.target], sent[n], "%s came more often than it was sent", q.target)
-			}
-			seconds, refused := 0, 0
-			for n, text := range texts {
-				sound := strictly(text)
-				for _, later := range []string{"second", "last"} {
-					if name := fmt.Sprintf("/%s-%d", later, n); got[name] > 0 {
-						seconds++
-						require.Contains(t, sound, name, "%q: it was smuggled", text)
+					if got[fmt.Sprint("/first-", n)] == 0 {
+						refused++
 					}
 				}
-				if got[fmt.Sprint("/first-", n)] == 0 {
-					refused++
-				}
-			}
-			t.Logf("%d requests: %d refused, %d sound ones behind others", cases, refused, seconds)
-			require.Greater(t, refused, cases/4)
-			require.Greater(t, cases-refused, cases/20)
-			require.Positive(t, seconds)
-		})
-	}
+				t.Logf("%d requests: %d refused, %d sound ones behind others", cases, refused, seconds)
+				require.Greater(t, refused, cases/4)
+				require.Greater(t, cases-refused, cases/20)
+				require.Positive(t, seconds)
+			})
+		}
+	})
 }

@@ -99,89 +99,93 @@ func (h *harness) untilGot(t testing.TB, want string) {
 }
 
 func TestCrossRegion_RegionWithoutReadyInstancesHandsOver(t *testing.T) {
-	var access bytes.Buffer
-	here := start(t, func(c *gateway.Config) {
-		c.Access = slog.New(slog.NewJSONHandler(&access, nil))
-		equallyNear(c)
-	})
-	near, far := start(t, nil), start(t, nil)
-	var got atomic.Pointer[http.Request]
-	echoed := func(name string) string {
-		return instance(t, func(w http.ResponseWriter, q *http.Request) {
-			body, _ := io.ReadAll(q.Body)
-			got.Store(q)
-			w.Header().Set("Windlass-Region", "mine")
-			w.Header().Set("Windlass-Error", "mine")
-			_, _ = fmt.Fprintf(w, "%s %d", name, len(body))
+	bothEngines(t, func(t *testing.T) {
+		var access bytes.Buffer
+		here := start(t, func(c *gateway.Config) {
+			c.Access = slog.New(slog.NewJSONHandler(&access, nil))
+			equallyNear(c)
 		})
-	}
-	near.put(t, crossing(failover, echoed("near")))
-	far.put(t, crossing(failover, echoed("far")))
-	here.put(t, crossing(failover))
-	require.Equal(t, "503  no_instance", here.get(t, http.MethodGet, ""), "there is no other region")
-	here.around(t, "a-near", near.url, "b-far", far.url)
+		near, far := start(t, nil), start(t, nil)
+		var got atomic.Pointer[http.Request]
+		echoed := func(name string) string {
+			return instance(t, func(w http.ResponseWriter, q *http.Request) {
+				body, _ := io.ReadAll(q.Body)
+				got.Store(q)
+				w.Header().Set("Windlass-Region", "mine")
+				w.Header().Set("Windlass-Error", "mine")
+				_, _ = fmt.Fprintf(w, "%s %d", name, len(body))
+			})
+		}
+		near.put(t, crossing(failover, echoed("near")))
+		far.put(t, crossing(failover, echoed("far")))
+		here.put(t, crossing(failover))
+		require.Equal(t, "503  no_instance", here.get(t, http.MethodGet, ""), "there is no other region")
+		here.around(t, "a-near", near.url, "b-far", far.url)
 
-	// Whatever the method and the size: no instance had it.
-	req := here.request(t, http.MethodPost, "/v1/chat?x=y", "hello")
-	req.Header.Set("X-Request-Id", "req-1")
-	res, body := here.do(t, req)
-	require.Equal(t, "near 5", body)
-	require.Equal(t, []string{"a-near"}, res.Header["Windlass-Region"])
-	require.Empty(t, res.Header["Windlass-Error"])
-	require.Equal(t, []string{"req-1"}, res.Header["X-Request-Id"])
-	q := got.Load()
-	require.Equal(t, "echo.local/v1/chat?x=y", q.Host+q.RequestURI)
-	require.Equal(t, []string{"req-1"}, q.Header["X-Request-Id"])
-	require.Empty(t, q.Header["Windlass-Handed-Over"])
-	require.Contains(t, access.String(), `"handed_to":"a-near"`)
-	require.Equal(t, "200 a-near near 1000000", here.get(t, http.MethodPost, strings.Repeat("x", 1_000_000)))
+		// Whatever the method and the size: no instance had it.
+		req := here.request(t, http.MethodPost, "/v1/chat?x=y", "hello")
+		req.Header.Set("X-Request-Id", "req-1")
+		res, body := here.do(t, req)
+		require.Equal(t, "near 5", body)
+		require.Equal(t, []string{"a-near"}, res.Header["Windlass-Region"])
+		require.Empty(t, res.Header["Windlass-Error"])
+		require.Equal(t, []string{"req-1"}, res.Header["X-Request-Id"])
+		q := got.Load()
+		require.Equal(t, "echo.local/v1/chat?x=y", q.Host+q.RequestURI)
+		require.Equal(t, []string{"req-1"}, q.Header["X-Request-Id"])
+		require.Empty(t, q.Header["Windlass-Handed-Over"])
+		require.Contains(t, access.String(), `"handed_to":"a-near"`)
+		require.Equal(t, "200 a-near near 1000000", here.get(t, http.MethodPost, strings.Repeat("x", 1_000_000)))
 
-	// What the nearest refuses, or is not reached for, the next one has.
-	near.put(t, crossing(failover))
-	require.Equal(t, "200 b-far far 5", here.get(t, http.MethodPost, "hello"))
-	near.put(t, crossing(failover, echoed("near")))
-	here.untilGot(t, "200 a-near near 0") // which refused just before, and gets none for a moment
-	near.stop()
-	near.wait(t)
-	require.Equal(t, "200 b-far far 5", here.get(t, http.MethodPost, "hello"))
+		// What the nearest refuses, or is not reached for, the next one has.
+		near.put(t, crossing(failover))
+		require.Equal(t, "200 b-far far 5", here.get(t, http.MethodPost, "hello"))
+		near.put(t, crossing(failover, echoed("near")))
+		here.untilGot(t, "200 a-near near 0") // which refused just before, and gets none for a moment
+		near.stop()
+		near.wait(t)
+		require.Equal(t, "200 b-far far 5", here.get(t, http.MethodPost, "hello"))
 
-	// One that has come up again has its requests, and a region's own instance before all.
-	near.running = startGateway(t, near.dir, strings.TrimPrefix(near.url, "http://"), nil)
-	here.untilGot(t, "200 a-near near 0") // which is tried now and then
-	here.put(t, crossing(failover, instance(t, named("here"))))
-	require.Equal(t, "200  here", here.get(t, http.MethodPost, "hello"))
+		// One that has come up again has its requests, and a region's own instance before all.
+		near.running = startGateway(t, near.dir, strings.TrimPrefix(near.url, "http://"), nil)
+		here.untilGot(t, "200 a-near near 0") // which is tried now and then
+		here.put(t, crossing(failover, instance(t, named("here"))))
+		require.Equal(t, "200  here", here.get(t, http.MethodPost, "hello"))
 
-	// One that cannot be connected to is as good as none, and one that does not count is none.
-	here.put(t, crossing(failover, "127.0.0.1:1"))
-	require.Equal(t, "200 a-near near 5", here.get(t, http.MethodPost, "hello"))
-	here.put(t, crossing(gatewayv1.CrossRegion_CROSS_REGION_OFF))
-	require.Equal(t, "503  no_instance", here.get(t, http.MethodGet, ""))
-	preview := crossing(failover)
-	preview.Hosts, preview.Previews = []string{"other.local"}, []*gatewayv1.Preview{{Host: "echo.local", DeploymentId: "dep_1"}}
-	here.put(t, preview)
-	require.Equal(t, "503  no_instance", here.get(t, http.MethodGet, ""), "a version's own host")
+		// One that cannot be connected to is as good as none, and one that does not count is none.
+		here.put(t, crossing(failover, "127.0.0.1:1"))
+		require.Equal(t, "200 a-near near 5", here.get(t, http.MethodPost, "hello"))
+		here.put(t, crossing(gatewayv1.CrossRegion_CROSS_REGION_OFF))
+		require.Equal(t, "503  no_instance", here.get(t, http.MethodGet, ""))
+		preview := crossing(failover)
+		preview.Hosts, preview.Previews = []string{"other.local"}, []*gatewayv1.Preview{{Host: "echo.local", DeploymentId: "dep_1"}}
+		here.put(t, preview)
+		require.Equal(t, "503  no_instance", here.get(t, http.MethodGet, ""), "a version's own host")
 
-	// What is around is gone with the message that does not have it.
-	here.put(t, crossing(failover))
-	require.Equal(t, "200 a-near near 0", here.get(t, http.MethodGet, ""))
-	here.around(t)
-	require.Equal(t, "503  no_instance", here.get(t, http.MethodGet, ""))
+		// What is around is gone with the message that does not have it.
+		here.put(t, crossing(failover))
+		require.Equal(t, "200 a-near near 0", here.get(t, http.MethodGet, ""))
+		here.around(t)
+		require.Equal(t, "503  no_instance", here.get(t, http.MethodGet, ""))
+	})
 }
 
 // What is told of other regions is a few seconds old: a request waits in the queue meanwhile, and goes
 // to the other region as soon as that is known to have an instance.
 func TestCrossRegion_QueuedRequestsGoToARegionThatComesUp(t *testing.T) {
-	here, there := start(t, equallyNear), start(t, nil)
-	there.put(t, crossing(failover, instance(t, named("there"))))
-	app := crossing(failover)
-	app.Targets, app.Policy.QueueSize, app.Policy.QueueWait = nil, new(int32(1)), durationpb.New(patience)
-	here.put(t, app)
-	got := make(chan string, 1)
-	go func() { got <- here.get(t, http.MethodPost, "hello") }()
-	here.waiting(t, 1)
-	here.around(t, "there", there.url)
-	require.Equal(t, "200 there there", <-got)
-	require.Zero(t, here.gauge(t, "windlass_gateway_queue"))
+	bothEngines(t, func(t *testing.T) {
+		here, there := start(t, equallyNear), start(t, nil)
+		there.put(t, crossing(failover, instance(t, named("there"))))
+		app := crossing(failover)
+		app.Targets, app.Policy.QueueSize, app.Policy.QueueWait = nil, new(int32(1)), durationpb.New(patience)
+		here.put(t, app)
+		got := make(chan string, 1)
+		go func() { got <- here.get(t, http.MethodPost, "hello") }()
+		here.waiting(t, 1)
+		here.around(t, "there", there.url)
+		require.Equal(t, "200 there there", <-got)
+		require.Zero(t, here.gauge(t, "windlass_gateway_queue"))
+	})
 }
 
 // Hosts that nothing serves now are known: a client may come again.
@@ -241,69 +245,73 @@ func TestCrossRegion_HandsOverOnce(t *testing.T) {
 // A body that is streamed, as gRPC's is, cannot be sent again to who has room; what comes next goes
 // there, and not to who has none.
 func TestCrossRegion_PassesOverARegionThatRefusesAStream(t *testing.T) {
-	here, near, far := start(t, equallyNear), start(t, nil), start(t, nil)
-	here.put(t, crossing(failover))
-	near.put(t, crossing(failover))
-	far.put(t, crossing(failover, instance(t, func(w http.ResponseWriter, q *http.Request) { _, _ = io.Copy(w, q.Body) })))
-	here.around(t, "a-near", near.url, "b-far", far.url)
-	streamed := func() string {
-		t.Helper()
-		out, in := io.Pipe()
-		req := here.request(t, http.MethodPost, "/", "")
-		req.Body, req.ContentLength = out, -1
-		go func() {
-			_, _ = io.WriteString(in, "hello") // an answer may come before it is read
-			_ = in.Close()
-		}()
-		res, body := here.do(t, req)
-		if code := res.Header.Get("Windlass-Error"); code != "" {
-			body = code
+	bothEngines(t, func(t *testing.T) {
+		here, near, far := start(t, equallyNear), start(t, nil), start(t, nil)
+		here.put(t, crossing(failover))
+		near.put(t, crossing(failover))
+		far.put(t, crossing(failover, instance(t, func(w http.ResponseWriter, q *http.Request) { _, _ = io.Copy(w, q.Body) })))
+		here.around(t, "a-near", near.url, "b-far", far.url)
+		streamed := func() string {
+			t.Helper()
+			out, in := io.Pipe()
+			req := here.request(t, http.MethodPost, "/", "")
+			req.Body, req.ContentLength = out, -1
+			go func() {
+				_, _ = io.WriteString(in, "hello") // an answer may come before it is read
+				_ = in.Close()
+			}()
+			res, body := here.do(t, req)
+			if code := res.Header.Get("Windlass-Error"); code != "" {
+				body = code
+			}
+			return strings.Join([]string{res.Status[:3], res.Header.Get("Windlass-Region"), body}, " ")
 		}
-		return strings.Join([]string{res.Status[:3], res.Header.Get("Windlass-Region"), body}, " ")
-	}
-	if got := streamed(); got != "200 b-far hello" { // it was refused before any of it was sent
-		require.Equal(t, "503 a-near no_instance", got)
-	}
-	require.Eventually(t, func() bool { return streamed() == "200 b-far hello" }, patience, 5*time.Millisecond)
+		if got := streamed(); got != "200 b-far hello" { // it was refused before any of it was sent
+			require.Equal(t, "503 a-near no_instance", got)
+		}
+		require.Eventually(t, func() bool { return streamed() == "200 b-far hello" }, patience, 5*time.Millisecond)
+	})
 }
 
 // A client that goes away says nothing about the region that its request was handed over to.
 func TestCrossRegion_ClientThatLeftCountsNotAgainstARegion(t *testing.T) {
-	var seen sync.Map
-	here := start(t, func(c *gateway.Config) {
-		c.Near = func(ctx context.Context, u *url.URL) (time.Duration, error) {
-			if _, again := seen.LoadOrStore(u.Host, true); again {
-				<-ctx.Done() // what is taken for unreached stays so
+	bothEngines(t, func(t *testing.T) {
+		var seen sync.Map
+		here := start(t, func(c *gateway.Config) {
+			c.Near = func(ctx context.Context, u *url.URL) (time.Duration, error) {
+				if _, again := seen.LoadOrStore(u.Host, true); again {
+					<-ctx.Done() // what is taken for unreached stays so
+				}
+				return time.Millisecond, ctx.Err()
 			}
-			return time.Millisecond, ctx.Err()
+		})
+		near, far := start(t, nil), start(t, nil)
+		entered := make(chan struct{}, 1)
+		near.put(t, crossing(failover, instance(t, func(w http.ResponseWriter, q *http.Request) {
+			if q.Method == http.MethodPost {
+				_, _ = q.Body.Read(make([]byte, 1))
+				entered <- struct{}{}
+				if _, err := io.Copy(io.Discard, q.Body); err == nil {
+					<-q.Context().Done()
+				}
+				return
+			}
+			_, _ = io.WriteString(w, "near")
+		})))
+		far.put(t, crossing(failover, instance(t, named("far"))))
+		here.put(t, crossing(failover))
+		here.around(t, "a-near", near.url, "b-far", far.url)
+		for name, length := range map[string]int{"before an answer": 1, "in a body": 100_000} { // not all of which is sent
+			conn, _ := here.dial(t)
+			_, err := fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: echo.local\r\nContent-Length: %d\r\n\r\n%s", length, strings.Repeat("x", min(length, 50_000)))
+			require.NoError(t, err)
+			<-entered
+			before := here.gauge(t, "windlass_gateway_requests_total")
+			require.NoError(t, conn.Close())
+			require.Eventually(t, func() bool { return here.gauge(t, "windlass_gateway_requests_total") > before }, patience, 5*time.Millisecond)
+			require.Equal(t, "200 a-near near", here.get(t, http.MethodGet, ""), name)
 		}
 	})
-	near, far := start(t, nil), start(t, nil)
-	entered := make(chan struct{}, 1)
-	near.put(t, crossing(failover, instance(t, func(w http.ResponseWriter, q *http.Request) {
-		if q.Method == http.MethodPost {
-			_, _ = q.Body.Read(make([]byte, 1))
-			entered <- struct{}{}
-			if _, err := io.Copy(io.Discard, q.Body); err == nil {
-				<-q.Context().Done()
-			}
-			return
-		}
-		_, _ = io.WriteString(w, "near")
-	})))
-	far.put(t, crossing(failover, instance(t, named("far"))))
-	here.put(t, crossing(failover))
-	here.around(t, "a-near", near.url, "b-far", far.url)
-	for name, length := range map[string]int{"before an answer": 1, "in a body": 100_000} { // not all of which is sent
-		conn, _ := here.dial(t)
-		_, err := fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: echo.local\r\nContent-Length: %d\r\n\r\n%s", length, strings.Repeat("x", min(length, 50_000)))
-		require.NoError(t, err)
-		<-entered
-		before := here.gauge(t, "windlass_gateway_requests_total")
-		require.NoError(t, conn.Close())
-		require.Eventually(t, func() bool { return here.gauge(t, "windlass_gateway_requests_total") > before }, patience, 5*time.Millisecond)
-		require.Equal(t, "200 a-near near", here.get(t, http.MethodGet, ""), name)
-	}
 }
 
 // A region whose instances have as many requests as they take hands over what would wait, if
@@ -391,154 +399,160 @@ func TestCrossRegion_RegionOverItsLimitHandsOver(t *testing.T) {
 // Who owns a region tells where its gateways are. An address that the operator of this gateway
 // does not allow gets no connection, whatever is known of how near it is.
 func TestCrossRegion_OnlyAllowedAddressesAreCalled(t *testing.T) {
-	near := func(c *gateway.Config) {
-		c.NeighbourAllow = nil
-		c.Near = func(context.Context, *url.URL) (time.Duration, error) { return time.Millisecond, nil }
-	}
-	var connections atomic.Int64
-	inner := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "secret") }))
-	inner.Config.ConnState = func(_ net.Conn, s http.ConnState) {
-		if s == http.StateNew {
-			connections.Add(1)
+	bothEngines(t, func(t *testing.T) {
+		near := func(c *gateway.Config) {
+			c.NeighbourAllow = nil
+			c.Near = func(context.Context, *url.URL) (time.Duration, error) { return time.Millisecond, nil }
 		}
-	}
-	inner.Start()
-	t.Cleanup(inner.Close)
-	_, port, err := net.SplitHostPort(inner.Listener.Addr().String())
-	require.NoError(t, err)
-	for name, host := range map[string]string{"by address": "http://127.0.0.1:", "by name": "http://localhost:", "by TLS": "https://127.0.0.1:"} {
-		t.Run(name, func(t *testing.T) {
-			here := start(t, near)
-			here.put(t, crossing(failover))
-			here.around(t, "there", host+port)
-			require.Equal(t, "503  no_instance", here.get(t, http.MethodGet, ""))
-			require.Zero(t, connections.Load())
-		})
-	}
+		var connections atomic.Int64
+		inner := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "secret") }))
+		inner.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+			if s == http.StateNew {
+				connections.Add(1)
+			}
+		}
+		inner.Start()
+		t.Cleanup(inner.Close)
+		_, port, err := net.SplitHostPort(inner.Listener.Addr().String())
+		require.NoError(t, err)
+		for name, host := range map[string]string{"by address": "http://127.0.0.1:", "by name": "http://localhost:", "by TLS": "https://127.0.0.1:"} {
+			t.Run(name, func(t *testing.T) {
+				here := start(t, near)
+				here.put(t, crossing(failover))
+				here.around(t, "there", host+port)
+				require.Equal(t, "503  no_instance", here.get(t, http.MethodGet, ""))
+				require.Zero(t, connections.Load())
+			})
+		}
+	})
 }
 
 // Other regions are reached by TLS, with the certificate of the app's host; and what was known
 // of them is kept over a restart without agent.
 func TestCrossRegion_UsesTLSAndRemembersRegions(t *testing.T) {
 	t.Parallel()
-	certs := t.TempDir()
-	certify(t, certs)
-	secure := func(c *gateway.Config) {
-		c.TLSListen, c.TLSCert, c.TLSKey = "127.0.0.1:0", filepath.Join(certs, "cert.pem"), filepath.Join(certs, "key.pem")
-	}
-	trusting := func(c *gateway.Config) { c.NeighbourRoots = filepath.Join(certs, "cert.pem") }
-	here, stranger, there := start(t, trusting), start(t, nil), start(t, secure)
-	var protocol atomic.Value
-	next := make(chan struct{})
-	there.put(t, crossing(failover, instance(t, func(w http.ResponseWriter, q *http.Request) {
-		protocol.Store(q.Header.Get("X-Forwarded-Proto"))
-		w.Header().Set("Content-Type", "text/event-stream")
-		for range 3 {
-			_, _ = io.WriteString(w, "data: token\n\n")
-			w.(http.Flusher).Flush()
-			<-next
+	bothEngines(t, func(t *testing.T) {
+		certs := t.TempDir()
+		certify(t, certs)
+		secure := func(c *gateway.Config) {
+			c.TLSListen, c.TLSCert, c.TLSKey = "127.0.0.1:0", filepath.Join(certs, "cert.pem"), filepath.Join(certs, "key.pem")
 		}
-	})))
-	at := "https://" + there.gateway.Addresses()[1].String()
-	here.put(t, crossing(failover))
-	here.around(t, "there", at)
-	streams := func(r *harness) {
-		t.Helper()
-		res, err := r.client.Do(r.request(t, http.MethodPost, "/", strings.Repeat("x", 100)))
-		require.NoError(t, err)
-		defer res.Body.Close()
-		require.Equal(t, []string{"there"}, res.Header["Windlass-Region"])
-		event := make([]byte, len("data: token\n\n"))
-		for range 3 {
-			_, err = io.ReadFull(res.Body, event)
+		trusting := func(c *gateway.Config) { c.NeighbourRoots = filepath.Join(certs, "cert.pem") }
+		here, stranger, there := start(t, trusting), start(t, nil), start(t, secure)
+		var protocol atomic.Value
+		next := make(chan struct{})
+		there.put(t, crossing(failover, instance(t, func(w http.ResponseWriter, q *http.Request) {
+			protocol.Store(q.Header.Get("X-Forwarded-Proto"))
+			w.Header().Set("Content-Type", "text/event-stream")
+			for range 3 {
+				_, _ = io.WriteString(w, "data: token\n\n")
+				w.(http.Flusher).Flush()
+				<-next
+			}
+		})))
+		at := "https://" + there.gateway.Addresses()[1].String()
+		here.put(t, crossing(failover))
+		here.around(t, "there", at)
+		streams := func(r *harness) {
+			t.Helper()
+			res, err := r.client.Do(r.request(t, http.MethodPost, "/", strings.Repeat("x", 100)))
 			require.NoError(t, err)
-			next <- struct{}{}
+			defer res.Body.Close()
+			require.Equal(t, []string{"there"}, res.Header["Windlass-Region"])
+			event := make([]byte, len("data: token\n\n"))
+			for range 3 {
+				_, err = io.ReadFull(res.Body, event)
+				require.NoError(t, err)
+				next <- struct{}{}
+			}
+			_, err = io.ReadFull(res.Body, event)
+			require.ErrorIs(t, err, io.EOF)
+			require.Equal(t, "https", protocol.Load())
 		}
-		_, err = io.ReadFull(res.Body, event)
-		require.ErrorIs(t, err, io.EOF)
-		require.Equal(t, "https", protocol.Load())
-	}
-	streams(here)
-	streams(here)
+		streams(here)
+		streams(here)
 
-	stranger.put(t, crossing(failover))
-	stranger.around(t, "there", at)
-	require.Equal(t, "503  no_instance", stranger.get(t, http.MethodGet, ""), "a certificate that it does not trust")
+		stranger.put(t, crossing(failover))
+		stranger.around(t, "there", at)
+		require.Equal(t, "503  no_instance", stranger.get(t, http.MethodGet, ""), "a certificate that it does not trust")
 
-	here.stop()
-	here.wait(t)
-	here.stopAgent()
-	here.running = startGateway(t, here.dir, "127.0.0.1:0", trusting)
-	here.url = "http://" + here.gateway.Addresses()[0].String()
-	streams(here)
+		here.stop()
+		here.wait(t)
+		here.stopAgent()
+		here.running = startGateway(t, here.dir, "127.0.0.1:0", trusting)
+		here.url = "http://" + here.gateway.Addresses()[0].String()
+		streams(here)
 
-	_, err := gateway.New(context.Background(), gateway.Config{
-		Agent: "unix:x", Listen: []string{"127.0.0.1:0"}, NeighbourRoots: filepath.Join(certs, "none.pem"),
-		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Random: func() uint64 { return 0 }, Rand: func() float64 { return 0 },
+		_, err := gateway.New(context.Background(), gateway.Config{
+			Agent: "unix:x", Listen: []string{"127.0.0.1:0"}, NeighbourRoots: filepath.Join(certs, "none.pem"),
+			Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Random: func() uint64 { return 0 }, Rand: func() float64 { return 0 },
+		})
+		require.ErrorContains(t, err, "roots of other regions' gateways")
 	})
-	require.ErrorContains(t, err, "roots of other regions' gateways")
 }
 
 // The DNS may lead to any region of an app that crosses them, also to one that it does not run in.
 func TestCrossRegion_RegionWithoutTheAppHandsOver(t *testing.T) {
 	t.Parallel()
-	here, there := start(t, nil), start(t, nil)
-	app := crossing(failover, instance(t, named("there")))
-	app.Policy.RequireApiKey, app.ApiKeys = true, []*gatewayv1.ApiKey{apiKey("mobile", "secret", time.Time{})}
-	there.put(t, app)
-	ask := func(method, key string) string {
-		t.Helper()
-		req := here.request(t, method, "/", "hello")
-		if key != "" {
-			req.Header.Set("Authorization", "Bearer "+key)
+	bothEngines(t, func(t *testing.T) {
+		here, there := start(t, nil), start(t, nil)
+		app := crossing(failover, instance(t, named("there")))
+		app.Policy.RequireApiKey, app.ApiKeys = true, []*gatewayv1.ApiKey{apiKey("mobile", "secret", time.Time{})}
+		there.put(t, app)
+		ask := func(method, key string) string {
+			t.Helper()
+			req := here.request(t, method, "/", "hello")
+			if key != "" {
+				req.Header.Set("Authorization", "Bearer "+key)
+			}
+			res, body := here.do(t, req)
+			if code := res.Header.Get("Windlass-Error"); code != "" {
+				body = code
+			}
+			return strings.Join([]string{res.Status[:3], res.Header.Get("Windlass-Region"), body}, " ")
 		}
-		res, body := here.do(t, req)
-		if code := res.Header.Get("Windlass-Error"); code != "" {
-			body = code
+		around := func(regions ...*gatewayv1.Neighbour) *gatewayv1.Neighbours {
+			return &gatewayv1.Neighbours{Region: "here", Whole: true, Apps: []*gatewayv1.AppNeighbours{
+				{AppId: "app_1", AppName: "echo", Hosts: []string{"echo.local"}, Regions: regions},
+			}}
 		}
-		return strings.Join([]string{res.Status[:3], res.Header.Get("Windlass-Region"), body}, " ")
-	}
-	around := func(regions ...*gatewayv1.Neighbour) *gatewayv1.Neighbours {
-		return &gatewayv1.Neighbours{Region: "here", Whole: true, Apps: []*gatewayv1.AppNeighbours{
-			{AppId: "app_1", AppName: "echo", Hosts: []string{"echo.local"}, Regions: regions},
-		}}
-	}
-	here.put(t, &gatewayv1.AppRoutes{AppId: "app_other", Hosts: []string{"other.local"}})
-	require.Equal(t, "404  no_route", ask(http.MethodGet, "secret"))
-	at := &gatewayv1.Neighbour{Region: "there", GatewayUrl: there.url}
-	here.look(t, around(at))
-	require.Equal(t, "200 there there", ask(http.MethodPost, "secret"))
-	require.Equal(t, "401 there api_key", ask(http.MethodPost, ""), "whom the app lets in is for the region to say that runs it")
-	require.InDelta(t, 2, here.gauge(t, "windlass_gateway_routes"), 0, "those of apps that are here")
+		here.put(t, &gatewayv1.AppRoutes{AppId: "app_other", Hosts: []string{"other.local"}})
+		require.Equal(t, "404  no_route", ask(http.MethodGet, "secret"))
+		at := &gatewayv1.Neighbour{Region: "there", GatewayUrl: there.url}
+		here.look(t, around(at))
+		require.Equal(t, "200 there there", ask(http.MethodPost, "secret"))
+		require.Equal(t, "401 there api_key", ask(http.MethodPost, ""), "whom the app lets in is for the region to say that runs it")
+		require.InDelta(t, 2, here.gauge(t, "windlass_gateway_routes"), 0, "those of apps that are here")
 
-	here.look(t, around())
-	require.Equal(t, "503  no_instance", ask(http.MethodPost, "secret"), "it runs, and is not ready anywhere")
-	here.look(t, around(at))
+		here.look(t, around())
+		require.Equal(t, "503  no_instance", ask(http.MethodPost, "secret"), "it runs, and is not ready anywhere")
+		here.look(t, around(at))
 
-	// Its own routes go before, while there are any.
-	own := crossing(failover, instance(t, named("here")))
-	here.put(t, own)
-	require.Equal(t, "200  here", ask(http.MethodPost, "secret"))
-	own.Previews, own.Hosts, own.Policy = []*gatewayv1.Preview{{Host: "v1.echo.local", DeploymentId: "dep_1"}}, nil, nil
-	own.Targets[0].Weight = 0
-	here.put(t, own)
-	require.Equal(t, "200 there there", ask(http.MethodPost, "secret"), "what is left of it here is to stop")
-	here.put(t, &gatewayv1.AppRoutes{AppId: own.AppId})
-	require.Equal(t, "200 there there", ask(http.MethodPost, "secret"))
+		// Its own routes go before, while there are any.
+		own := crossing(failover, instance(t, named("here")))
+		here.put(t, own)
+		require.Equal(t, "200  here", ask(http.MethodPost, "secret"))
+		own.Previews, own.Hosts, own.Policy = []*gatewayv1.Preview{{Host: "v1.echo.local", DeploymentId: "dep_1"}}, nil, nil
+		own.Targets[0].Weight = 0
+		here.put(t, own)
+		require.Equal(t, "200 there there", ask(http.MethodPost, "secret"), "what is left of it here is to stop")
+		here.put(t, &gatewayv1.AppRoutes{AppId: own.AppId})
+		require.Equal(t, "200 there there", ask(http.MethodPost, "secret"))
 
-	// A gateway that starts without an agent remembers, and one that finds another agent is told
-	// nothing of an app that this does not know.
-	here.stop()
-	here.wait(t)
-	here.stopAgent()
-	here.running = startGateway(t, here.dir, "127.0.0.1:0", nil)
-	here.url = "http://" + here.gateway.Addresses()[0].String()
-	require.Equal(t, "200 there there", ask(http.MethodPost, "secret"))
-	here.agent, here.stopAgent = startAgent(t, filepath.Join(here.dir, "gateway.sock"), "table-2")
-	here.put(t, &gatewayv1.AppRoutes{AppId: "app_other", Hosts: []string{"other.local"}})
-	here.until(t, func() bool { return here.served["app_other"] > 0 && here.served["app_1"] == 0 })
-	require.Equal(t, "200 there there", ask(http.MethodPost, "secret"))
+		// A gateway that starts without an agent remembers, and one that finds another agent is told
+		// nothing of an app that this does not know.
+		here.stop()
+		here.wait(t)
+		here.stopAgent()
+		here.running = startGateway(t, here.dir, "127.0.0.1:0", nil)
+		here.url = "http://" + here.gateway.Addresses()[0].String()
+		require.Equal(t, "200 there there", ask(http.MethodPost, "secret"))
+		here.agent, here.stopAgent = startAgent(t, filepath.Join(here.dir, "gateway.sock"), "table-2")
+		here.put(t, &gatewayv1.AppRoutes{AppId: "app_other", Hosts: []string{"other.local"}})
+		here.until(t, func() bool { return here.served["app_other"] > 0 && here.served["app_1"] == 0 })
+		require.Equal(t, "200 there there", ask(http.MethodPost, "secret"))
 
-	here.look(t, &gatewayv1.Neighbours{Region: "here", Whole: true})
-	require.Equal(t, "404  no_route", ask(http.MethodGet, "secret"))
+		here.look(t, &gatewayv1.Neighbours{Region: "here", Whole: true})
+		require.Equal(t, "404  no_route", ask(http.MethodGet, "secret"))
+	})
 }

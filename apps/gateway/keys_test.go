@@ -122,23 +122,25 @@ func TestKey_IsRequired(t *testing.T) {
 
 // Who hands a request over hands its key over, too.
 func TestKey_GoesToTheOtherRegion(t *testing.T) {
-	here, there := start(t, nil), start(t, nil)
-	good := apiKey("mobile", "k-good", time.Time{})
-	route := func(address string) *gatewayv1.AppRoutes {
-		app := keyed(address, good)
-		app.Policy.CrossRegion, app.Policy.QueueSize = failover, new(int32(0))
-		return app
-	}
-	there.put(t, route(instance(t, func(w http.ResponseWriter, q *http.Request) {
-		_, _ = io.WriteString(w, "got "+q.Header.Get("Authorization"))
-	})))
-	app := route("127.0.0.1:1")
-	app.Targets[0].Instances = nil
-	here.put(t, app)
-	here.around(t, "there", there.url)
-	req := here.request(t, http.MethodPost, "/", strings.Repeat("x", 10))
-	req.Header.Set("Authorization", "Bearer k-good")
-	res, body := here.do(t, req)
-	require.Equal(t, "200 OK there got ", res.Status+" "+res.Header.Get("Windlass-Region")+" "+body)
-	require.Equal(t, "401  api_key", here.get(t, http.MethodPost, "x"))
+	bothEngines(t, func(t *testing.T) {
+		here, there := start(t, nil), start(t, nil)
+		good := apiKey("mobile", "k-good", time.Time{})
+		route := func(address string) *gatewayv1.AppRoutes {
+			app := keyed(address, good)
+			app.Policy.CrossRegion, app.Policy.QueueSize = failover, new(int32(0))
+			return app
+		}
+		there.put(t, route(instance(t, func(w http.ResponseWriter, q *http.Request) {
+			_, _ = io.WriteString(w, "got "+q.Header.Get("Authorization"))
+		})))
+		app := route("127.0.0.1:1")
+		app.Targets[0].Instances = nil
+		here.put(t, app)
+		here.around(t, "there", there.url)
+		req := here.request(t, http.MethodPost, "/", strings.Repeat("x", 10))
+		req.Header.Set("Authorization", "Bearer k-good")
+		res, body := here.do(t, req)
+		require.Equal(t, "200 OK there got ", res.Status+" "+res.Header.Get("Windlass-Region")+" "+body)
+		require.Equal(t, "401  api_key", here.get(t, http.MethodPost, "x"))
+	})
 }
