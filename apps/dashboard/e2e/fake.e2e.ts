@@ -263,6 +263,81 @@ describe.each(looks)("at $name", (look) => {
     expect(found).toEqual([]);
   });
 
+  it("freezes are set with their effect stated, and lifted", async () => {
+    const { page, fake, found } = await open(owned, "/ui/freezes", look);
+    await page.getByRole("row", { name: /launch-week.*in force.*project default.*waits for its end/ }).waitFor();
+    await page.getByRole("row", { name: /nights.*waits.*the workspace.*is refused/ }).waitFor();
+    await inspect(page, `freezes-${look.name}`);
+    await page.getByRole("button", { name: "Set a freeze" }).click();
+    const dialog = page.getByRole("dialog");
+    await dialog.getByText("From now until somebody lifts it, no rollout of the workspace starts: deploys and changes of variables are refused.").waitFor();
+    await dialog.getByLabel("Name", { exact: true }).fill("nights");
+    await dialog.getByLabel(/^Reason/).fill("no one is on call");
+    await dialog.getByLabel("Scope").selectOption("an app");
+    await dialog.getByLabel(/^App, as/).fill("default/production/chat");
+    await dialog.getByLabel("A deploy meanwhile").selectOption("hold");
+    await dialog.getByLabel(/^Only in these windows/).fill("22:00 - 25:00");
+    await dialog.getByLabel("Time zone of the windows").fill("Europe/London");
+    await dialog.getByText("no rollout of app default/production/chat starts: deploys are accepted, and their rollouts wait for its end").waitFor();
+    await inspect(page, `freeze-${look.name}`);
+    await dialog.getByRole("button", { name: "Set the freeze" }).click();
+    await dialog.getByRole("alert").getByText('Window 1, "22:00 - 25:00", is none').waitFor();
+    await dialog.getByLabel(/^Only in these windows/).fill("22:00 - 06:00");
+    await dialog.getByRole("button", { name: "Set the freeze" }).click();
+    await dialog.getByRole("alert").getByText("A freeze nights exists already").waitFor();
+    expect(fake.calls).not.toContain("SetFreeze");
+    await dialog.getByLabel("Name", { exact: true }).fill("evenings");
+    await dialog.getByRole("button", { name: "Set the freeze" }).click();
+    await page.getByText("Freeze evenings is set").waitFor();
+    expect(fake.requests.find((r) => r.procedure === "SetFreeze")?.request).toMatchObject({
+      name: "evenings", reason: "no one is on call", onStart: 2, project: "", app: "default/production/chat", from: 0n, until: 0n, weekly: [{ start: "22:00", end: "06:00" }], timeZone: "Europe/London",
+    });
+    await page.getByRole("button", { name: "Lift launch-week" }).click();
+    await dialog.getByText("Rollouts that it holds start at once, unless another freeze holds them.").waitFor();
+    await dialog.getByRole("button", { name: "Lift the freeze" }).click();
+    await page.getByText("Freeze launch-week is lifted. It held the rollouts of 1 app.").waitFor();
+    expect(found).toEqual([]);
+    const { page: seen } = await open(full, "/ui/freezes", look);
+    await seen.getByText("launch-week").waitFor();
+    expect(await seen.getByRole("button", { name: /Lift|Set a freeze/ }).count()).toBe(0);
+    const { page: none } = await open({ ...owned, answers: { ...owned.answers, ListFreezes: {} } }, "/ui/freezes", look);
+    await none.getByText("windlass freeze set weekends").waitFor();
+  });
+
+  it("endpoints of notifications are added, tested and removed, and deliveries shown", async () => {
+    const { page, fake, found } = await open(owned, "/ui/notifications", look);
+    await page.getByRole("row", { name: /pager.*https:\/\/hooks.example.com.*the workspace.*all.*CloudEvents.*1 pending, 3 dead/ }).waitFor();
+    await page.getByRole("button", { name: "Deliveries to pager", exact: true }).click();
+    await page.getByRole("row", { name: /failed default\/production\/chat v5.*pending.*2 tries.*answered 503/ }).waitFor();
+    await page.getByRole("row", { name: /region-unreachable region ap-south-1, 4 apps.*dead/ }).waitFor();
+    await inspect(page, `notifications-${look.name}`);
+    const dialog = page.getByRole("dialog");
+    await page.getByRole("button", { name: "Send dead deliveries to pager again" }).click();
+    await dialog.getByRole("button", { name: "Send them again" }).click();
+    await page.getByText("3 deliveries are sent again.").waitFor();
+    await page.getByRole("button", { name: "Send a test to team" }).click();
+    await page.getByText("A test is on its way to https://hooks.slack.com").waitFor();
+    await page.getByRole("button", { name: "Add an endpoint" }).click();
+    await dialog.getByLabel("Name", { exact: true }).fill("oncall");
+    await dialog.getByLabel("URL").fill("https://example.com/hook");
+    await dialog.getByLabel("region-back").uncheck();
+    await dialog.getByText("for events of the workspace: failed, rolled-back, approval-needed, held, region-unreachable.").waitFor();
+    await inspect(page, `endpoint-${look.name}`);
+    await dialog.getByRole("button", { name: "Add the endpoint" }).click();
+    await page.getByText("whsec_s3cr3t-of-the-endpoint").waitFor();
+    expect(fake.requests.find((r) => r.procedure === "SetNotificationEndpoint")?.request).toMatchObject({ name: "oncall", url: "https://example.com/hook", format: 1, kinds: [1, 2, 3, 4, 5], project: "", app: "" });
+    await page.getByRole("button", { name: "I have kept it" }).click();
+    expect(await page.content()).not.toContain("whsec_");
+    await page.getByRole("button", { name: "Remove pager" }).click();
+    await dialog.getByText("1 pending and 3 dead deliveries are deleted with it.").waitFor();
+    await dialog.getByRole("button", { name: "Remove the endpoint" }).click();
+    await page.getByText("Endpoint pager is removed.").waitFor();
+    expect(found).toEqual([]);
+    const { page: seen } = await open({ ...owned, role: full.role }, "/ui/notifications", look);
+    await seen.getByText("pager").first().waitFor();
+    expect(await seen.getByRole("button", { name: /Remove|Test|Add/ }).count()).toBe(0);
+  });
+
   it("domains are added and verified, and app keys shown once", async () => {
     const { page, fake, found } = await open(full, app, look);
     await page.getByRole("navigation", { name: "Pages of chat" }).getByRole("link", { name: "Hosts" }).click();
@@ -483,7 +558,7 @@ describe.each(looks)("at $name", (look) => {
 });
 
 it("texts of others are shown as they are, and run nowhere", async () => {
-  for (const path of ["/ui/fleet", "/ui/apps", app, rollout, `${app}/versions`, "/ui/plan", "/ui/keys", "/ui/audit", `${app}/variables`, "/ui/quota", "/ui/features", "/ui/presets", "/ui/presets/vllm?app=default/production/chat", `${app}/hosts`, `${app}/logs`, `${app}/load`]) {
+  for (const path of ["/ui/fleet", "/ui/apps", app, rollout, `${app}/versions`, "/ui/plan", "/ui/keys", "/ui/audit", `${app}/variables`, "/ui/quota", "/ui/features", "/ui/presets", "/ui/presets/vllm?app=default/production/chat", `${app}/hosts`, `${app}/logs`, `${app}/load`, "/ui/freezes", "/ui/notifications"]) {
     const { page, found } = await open(hostile, path);
     if (path === "/ui/plan") {
       await page.getByLabel("YAML or JSON").fill(file);

@@ -14,6 +14,7 @@ import { EnvironmentService } from "../src/gen/windlass/v1/environment_pb.js";
 import { FreezeService } from "../src/gen/windlass/v1/freeze_pb.js";
 import { HistoryService } from "../src/gen/windlass/v1/history_pb.js";
 import { FollowLogsResponseSchema, LogService } from "../src/gen/windlass/v1/logs_pb.js";
+import { NotificationService } from "../src/gen/windlass/v1/notification_pb.js";
 import { PresetService } from "../src/gen/windlass/v1/preset_pb.js";
 import { RegionService } from "../src/gen/windlass/v1/region_pb.js";
 import { RolloutService } from "../src/gen/windlass/v1/rollout_pb.js";
@@ -22,7 +23,7 @@ import { ScalingService } from "../src/gen/windlass/v1/scaling_pb.js";
 import { WatchSeriesResponseSchema } from "../src/gen/windlass/v1/series_pb.js";
 import { WorkspaceService } from "../src/gen/windlass/v1/workspace_pb.js";
 
-const services: DescService[] = [AccessService, AppService, DeploymentService, EnvironmentService, FreezeService, HistoryService, LogService, PresetService, RegionService, RolloutService, RouteService, ScalingService, WorkspaceService];
+const services: DescService[] = [AccessService, AppService, DeploymentService, EnvironmentService, FreezeService, HistoryService, LogService, NotificationService, PresetService, RegionService, RolloutService, RouteService, ScalingService, WorkspaceService];
 const methods = new Map<string, DescMethod>(services.flatMap((s) => s.methods.map((m) => [m.name, m] as const)));
 
 const dist = process.env.WINDLASS_DASHBOARD_DIST ?? path.resolve("../controlplane/internal/console/assets/dist");

@@ -339,7 +339,21 @@ const series = () => ({
 
 export const full: Scene = { role: Role.DEPLOYER, fleet, app: { ...appScene, app: pinned, askedRollout: canary }, instances, answers, logs, series };
 
-export const owned: Scene = { ...full, role: Role.OWNER };
+const endpoints = [
+  { id: "nep_1", name: "pager", origin: "https://hooks.example.com", format: 1, kinds: [1, 2, 3, 4, 5, 6], createdBy: "ann", createdAt: ago(90_000), pending: 1n, dead: 3n },
+  { id: "nep_2", name: "team", origin: "https://hooks.slack.com", format: 2, kinds: [1, 2], project: "default", createdBy: "ann", createdAt: ago(90_000) },
+];
+const deliveries = [
+  { id: "msg_1", kind: 1, state: 1, at: ago(60), why: "v5 failed in eu-west-1: CrashLoop", app: "default/production/chat", version: 5, events: 1, attempts: 2, nextAt: BigInt(Date.now() + 60_000), problem: "answered 503" },
+  { id: "msg_2", kind: 5, state: 3, at: ago(90_000), what: "RegionUnreachable", region: "ap-south-1", apps: 4, events: 1, attempts: 31, doneAt: ago(3600), problem: "no route to host" },
+  { id: "msg_3", kind: 7, state: 2, at: ago(600), what: "Test", attempts: 1, doneAt: ago(599) },
+];
+const notifying = {
+  ListNotificationEndpoints: { endpoints }, ListNotificationDeliveries: { deliveries }, TestNotificationEndpoint: { delivery: deliveries[2] }, ReplayNotifications: { replayed: 3 }, RemoveNotificationEndpoint: {},
+  SetNotificationEndpoint: { endpoint: endpoints[0], secret: "whsec_s3cr3t-of-the-endpoint" }, SetFreeze: { freeze: freezes[0] }, LiftFreeze: { appIds: ["app_chat"] },
+};
+
+export const owned: Scene = { ...full, role: Role.OWNER, answers: { ...answers, ...notifying } };
 
 let evictions = 0;
 

@@ -147,6 +147,10 @@ const variables = createRoute({
   component: lazyRouteComponent(() => import("./pages/variables.js"), "VariablesPage"),
 });
 
+const freezesPage = createRoute({ getParentRoute: () => root, path: "/freezes", component: lazyRouteComponent(() => import("./pages/freezes.js"), "FreezesPage") });
+
+const notifications = createRoute({ getParentRoute: () => root, path: "/notifications", component: lazyRouteComponent(() => import("./pages/notifications.js"), "NotificationsPage") });
+
 export type LoadSearch = { region?: string | undefined };
 
 const load = createRoute({
@@ -178,7 +182,7 @@ const logs = createRoute({
 });
 
 export const router = createRouter({
-  routeTree: root.addChildren([index, fleet, apps, app, rollout, versions, plan, keys, audit, quota, hosts, variables, load, logs, presets, preset, features, workspaces, workspace]),
+  routeTree: root.addChildren([index, fleet, apps, app, rollout, versions, plan, keys, audit, quota, hosts, variables, load, logs, freezesPage, notifications, presets, preset, features, workspaces, workspace]),
   basepath: "/ui",
   scrollRestoration: true,
   defaultPendingComponent: () => <Loading what="the page" />,
