@@ -27,7 +27,7 @@ func asset(name string) int {
 	return cli.Run(apiserver.NewAPIServerCommand())
 }
 
-func TestBinariesOfKubernetesItselfTakeThePlaceOfOurs(t *testing.T) {
+func TestBinaries_OfKubernetesReplaceOurs(t *testing.T) {
 	self, err := os.Executable()
 	require.NoError(t, err)
 	assets := t.TempDir()

@@ -111,7 +111,7 @@ func TestScheduler_CountsGPUsAndItsPodsAnswer(t *testing.T) {
 	require.Equal(t, map[string]int{"h100-0": 2, "h100-1": 2, "h100-2": 2}, nodes)
 }
 
-func TestNodesSayWhatGPUFeatureDiscoveryWould(t *testing.T) {
+func TestNode_HasLabelsOfGPUFeatureDiscovery(t *testing.T) {
 	l := sharedCluster(t)
 	n, err := l.client.CoreV1().Nodes().Get(t.Context(), "l4-0", metav1.GetOptions{})
 	require.NoError(t, err)
@@ -127,7 +127,7 @@ func TestNodesSayWhatGPUFeatureDiscoveryWould(t *testing.T) {
 	require.Equal(t, "2", n.Status.Allocatable.Name("nvidia.com/gpu", resource.DecimalSI).String())
 }
 
-func TestServicesHaveEndpointsAndPodsHaveLogs(t *testing.T) {
+func TestService_HasEndpointsAndItsPodsHaveLogs(t *testing.T) {
 	l := sharedCluster(t)
 	ns := l.namespace(t, nil)
 	l.create(t, ns, serve("model", 2, nil))
@@ -228,7 +228,7 @@ func TestServiceAccount_MayDoWhatItsRoleSays(t *testing.T) {
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
 }
 
-func TestPodSecurityIsEnforced(t *testing.T) {
+func TestPodSecurity_IsEnforced(t *testing.T) {
 	l := sharedCluster(t)
 	ns := l.namespace(t, map[string]string{"pod-security.kubernetes.io/enforce": "restricted"})
 	_, err := l.client.CoreV1().Pods(ns).Create(t.Context(), &corev1.Pod{

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestFlagsThatCannotWorkAreRefusedBeforeAnythingStarts(t *testing.T) {
+func TestFlags_BadOnesAreRefusedBeforeAnythingStarts(t *testing.T) {
 	dir := t.TempDir()
 	for flag, want := range map[string]string{
 		"--cidr=10.0.0.0/16":           "--cidr: 10.0.0.0/16 must be a part of 127.0.0.0/8",
@@ -28,7 +28,7 @@ func TestFlagsThatCannotWorkAreRefusedBeforeAnythingStarts(t *testing.T) {
 	}
 }
 
-func TestAssetsThatAreNotThereAreNamed(t *testing.T) {
+func TestAssets_MissingOnesAreNamed(t *testing.T) {
 	t.Setenv("KUBEBUILDER_ASSETS", t.TempDir())
 	var out bytes.Buffer
 	err := run(t.Context(), []string{"up", "--data-dir", t.TempDir()}, &out, &out)

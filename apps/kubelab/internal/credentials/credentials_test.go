@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestCredentialsAreMadeOnceAndForThisUserAlone(t *testing.T) {
+func TestCredentials_AreMadeOnceAndForThisUserAlone(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "credentials")
 	first, err := Ensure(dir)
 	require.NoError(t, err)
@@ -40,7 +40,7 @@ func TestCertificate_IsSignedByTheAuthority(t *testing.T) {
 	}
 }
 
-func TestUsersHaveTokensOfTheirOwn(t *testing.T) {
+func TestCredentials_UsersHaveTheirOwnTokens(t *testing.T) {
 	c, err := Ensure(filepath.Join(t.TempDir(), "credentials"))
 	require.NoError(t, err)
 	seen := map[string]bool{}
@@ -63,7 +63,7 @@ func TestCredentials_IgnoreWhatAKillLeft(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-func TestCredentialsThatAreDamagedAreNotReplacedInSilence(t *testing.T) {
+func TestCredentials_DamagedOnesAreAnError(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "credentials")
 	c, err := Ensure(dir)
 	require.NoError(t, err)

@@ -20,7 +20,7 @@ import (
 	"github.com/windlass-run/windlass/apps/kubelab/internal/nodeagent/workload"
 )
 
-func TestAddressBelongsToOnePodUntilItIsGivenBack(t *testing.T) {
+func TestAddress_IsOfOnePodUntilItIsReturned(t *testing.T) {
 	a := newAddresses(netip.MustParsePrefix("127.64.0.0/29"))
 	require.True(t, a.reserveFor(netip.MustParseAddr("127.64.0.3"), "old"))
 	require.True(t, a.reserveFor(netip.MustParseAddr("127.64.0.3"), "old"))
@@ -44,7 +44,7 @@ func TestAddressBelongsToOnePodUntilItIsGivenBack(t *testing.T) {
 	require.Equal(t, "127.64.0.4", addr.String())
 }
 
-func TestReturnedAddressIsTheLastToBeGivenAgain(t *testing.T) {
+func TestAddress_ReturnedOneIsUsedLast(t *testing.T) {
 	a := newAddresses(netip.MustParsePrefix("127.64.0.0/28"))
 	first, err := a.takeFree("a")
 	require.NoError(t, err)
@@ -59,7 +59,7 @@ func TestReturnedAddressIsTheLastToBeGivenAgain(t *testing.T) {
 	require.Equal(t, first, again)
 }
 
-func TestWakesComeInOrderAndMove(t *testing.T) {
+func TestWakes_ComeInOrderAndMove(t *testing.T) {
 	now := time.Unix(1000, 0)
 	pods := map[string]*pod{"a": {wakeIndex: -1}, "b": {wakeIndex: -1}, "c": {wakeIndex: -1}}
 	var w wakes
@@ -75,7 +75,7 @@ func TestWakesComeInOrderAndMove(t *testing.T) {
 	require.Nil(t, w.popDue(now.Add(time.Hour)))
 }
 
-func TestLaneIsNeverWiderAndPassesOverWhatIsNotNeeded(t *testing.T) {
+func TestJobQueue_KeepsItsWidthAndSkipsWhatIsNotNeeded(t *testing.T) {
 	l := jobQueue{width: 2}
 	ran := make(chan int, 10)
 	add := func(n int, needed bool) {
@@ -102,7 +102,7 @@ func TestLaneIsNeverWiderAndPassesOverWhatIsNotNeeded(t *testing.T) {
 	require.Zero(t, l.running)
 }
 
-func TestOptionsOfALogAreChecked(t *testing.T) {
+func TestLog_OptionsAreChecked(t *testing.T) {
 	now := time.Unix(1000, 0)
 	o, err := parseLogOptions(url.Values{"tailLines": {"5"}, "follow": {"true"}, "sinceSeconds": {"10"}}, now)
 	require.NoError(t, err)
@@ -113,7 +113,7 @@ func TestOptionsOfALogAreChecked(t *testing.T) {
 	}
 }
 
-func TestLogIsCopiedAsAsked(t *testing.T) {
+func TestLog_IsCopiedAsAsked(t *testing.T) {
 	log := &workload.Log{}
 	_, _ = log.Write([]byte("one\ntwo\nthree\n"))
 	for want, o := range map[string]logOptions{
@@ -149,7 +149,7 @@ func TestImage_HostMeansItsRepositoryOnly(t *testing.T) {
 	}
 }
 
-func TestHandlerIsCheckedAsASocketWouldBe(t *testing.T) {
+func TestHandlerProbe_AnswersAsASocketDoes(t *testing.T) {
 	req := func() *http.Request {
 		r, err := http.NewRequest(http.MethodGet, "http://127.64.0.2:8000/health?x=1", nil)
 		require.NoError(t, err)
@@ -171,7 +171,7 @@ func TestHandlerIsCheckedAsASocketWouldBe(t *testing.T) {
 	require.True(t, a.OK)
 }
 
-func TestEnvironmentIsExpandedInOrder(t *testing.T) {
+func TestEnvironment_IsExpandedInOrder(t *testing.T) {
 	v := newValues(nil)
 	pod := &corev1.Pod{}
 	pod.Name, pod.Labels = "web-1", map[string]string{"windlass.run/role": "main"}
@@ -193,14 +193,14 @@ func TestEnvironmentIsExpandedInOrder(t *testing.T) {
 	}, env)
 }
 
-func TestConfigNamesWhatIsWrong(t *testing.T) {
+func TestConfig_NamesWhatIsWrong(t *testing.T) {
 	_, err := New(Config{CIDR: netip.MustParsePrefix("10.0.0.0/16"), NodeAddress: "node", RestartBackoff: lifecycle.Backoff{Base: 2, Max: 1}})
 	for _, name := range []string{"Kubeconfig", "Log", "CIDR", "NodeAddress", "RestartBackoff"} {
 		require.ErrorContains(t, err, name)
 	}
 }
 
-func TestAgentEndsThoughNoAPIServerEverAnswers(t *testing.T) {
+func TestAgent_EndsEvenIfNoAPIServerAnswers(t *testing.T) {
 	a, err := New(Config{Kubeconfig: &rest.Config{Host: "https://127.0.0.1:1"}, CIDR: netip.MustParsePrefix("127.64.0.0/16"), Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	require.NotZero(t, a.KubeletPort())

@@ -142,7 +142,7 @@ func isReady(p *corev1.Pod) bool {
 	return len(p.Status.ContainerStatuses) > 0 && p.Status.ContainerStatuses[0].Ready
 }
 
-func TestWritesThatFailAreMadeAgain(t *testing.T) {
+func TestWrite_ThatFailsIsRepeated(t *testing.T) {
 	var refused atomic.Int64
 	f := newFakeCluster(t, "127.72.0.0/24", func(verb, resource string) error {
 		if verb != "patch" || resource != "pods" {
@@ -163,7 +163,7 @@ func TestWritesThatFailAreMadeAgain(t *testing.T) {
 	f.await("p", isReady)
 }
 
-func TestDeletionThatFailsIsMadeAgain(t *testing.T) {
+func TestDeletion_ThatFailsIsRepeated(t *testing.T) {
 	var refused atomic.Int64
 	f := newFakeCluster(t, "127.72.1.0/24", func(verb, _ string) error {
 		if verb == "delete" && refused.Add(1) <= 2 {
@@ -206,7 +206,7 @@ func TestPods_GetAddressesAndGiveThemBack(t *testing.T) {
 	})
 }
 
-func TestPodsOfALostNodeAreLeftAlone(t *testing.T) {
+func TestPods_OfALostNodeAreLeftAlone(t *testing.T) {
 	f := newFakeCluster(t, "127.72.3.0/24", nil)
 	f.create("p", nil)
 	f.await("p", isReady)
@@ -238,7 +238,7 @@ func TestPod_IdleCostsNoWrites(t *testing.T) {
 	f.quiet(2500 * time.Millisecond) // two beats of the probe
 }
 
-func TestPodWithoutAnAddressGetsOneWhenOneIsFree(t *testing.T) {
+func TestPod_WithoutAnAddressGetsOneWhenOneIsFree(t *testing.T) {
 	f := newFakeCluster(t, "127.72.5.0/30", nil)
 	for _, name := range []string{"a", "b"} {
 		f.create(name, nil)

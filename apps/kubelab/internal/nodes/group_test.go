@@ -55,7 +55,7 @@ func TestGroup_InvalidNamesItsKey(t *testing.T) {
 	require.ErrorContains(t, ValidateAll([]Group{same, same}), `two groups have the name "a"`)
 }
 
-func TestNodesAreSpreadOverZonesAndLabelledAsDiscoveryWould(t *testing.T) {
+func TestNodes_AreSpreadOverZonesAndHaveDiscoveryLabels(t *testing.T) {
 	g, err := ParseGroup("name=a100,nodes=3,gpu=nvidia.com/mig-1g.10gb=7,gpu-product=NVIDIA-A100-SXM4-80GB,zones=x|y")
 	require.NoError(t, err)
 	objects := g.objects(10250)
@@ -76,7 +76,7 @@ func TestNodesAreSpreadOverZonesAndLabelledAsDiscoveryWould(t *testing.T) {
 	require.Equal(t, "NVIDIA-A100-SXM4-80GB", product)
 }
 
-func TestNodesReportTheVersionThatTheModuleIsBuiltFrom(t *testing.T) {
+func TestNodes_ReportTheVersionOfKubernetesInTheModule(t *testing.T) {
 	mod, err := os.ReadFile("../../go.mod")
 	require.NoError(t, err)
 	require.Contains(t, string(mod), "\tk8s.io/kubernetes "+kubeletVersion+"\n")

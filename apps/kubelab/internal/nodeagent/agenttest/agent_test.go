@@ -39,7 +39,7 @@ func ask(p *corev1.Pod, path string) (int, error) {
 	return resp.StatusCode, err
 }
 
-func TestModelServerAnswersAtThePodsAddressFromReadyToGone(t *testing.T) {
+func TestModelServer_AnswersAtThePodsAddressUntilItIsGone(t *testing.T) {
 	a := start(t, 1)
 	a.create("model", func(_ *corev1.Pod, c *corev1.Container) {
 		c.Args = []string{"--model", "tiny", "--tensor-parallel-size", "8", "--load-time", "$(LOAD)"}
@@ -65,7 +65,7 @@ func TestModelServerAnswersAtThePodsAddressFromReadyToGone(t *testing.T) {
 	require.ErrorContains(t, err, "connection refused")
 }
 
-func TestHostProcessGetsItsEnvironmentAndItsEndIsTold(t *testing.T) {
+func TestHostProcess_HasItsEnvironmentAndReportsItsEnd(t *testing.T) {
 	a := start(t, 2)
 	a.create("host", func(p *corev1.Pod, c *corev1.Container) {
 		p.Spec.RestartPolicy = corev1.RestartPolicyNever
@@ -100,7 +100,7 @@ func TestHostProcessGetsItsEnvironmentAndItsEndIsTold(t *testing.T) {
 	require.Equal(t, "last words\n", a.logs("host", corev1.PodLogOptions{TailLines: &one}))
 }
 
-func TestHostProcessIsAskedToEndThenKilledWithItsChildren(t *testing.T) {
+func TestHostProcess_IsTerminatedThenKilledWithChildren(t *testing.T) {
 	a := start(t, 3)
 	script := func(on string) func(*corev1.Pod, *corev1.Container) {
 		return func(_ *corev1.Pod, c *corev1.Container) {
@@ -134,7 +134,7 @@ func TestHostProcessIsAskedToEndThenKilledWithItsChildren(t *testing.T) {
 	require.True(t, err != nil || strings.Contains(string(stat), ") Z"), "its child is gone: %s", stat)
 }
 
-func TestStagedFailuresLookAsTheyDoInACluster(t *testing.T) {
+func TestStagedFailures_LookAsInACluster(t *testing.T) {
 	a := start(t, 4)
 	staged := func(name, fault string) {
 		a.create(name, func(p *corev1.Pod, c *corev1.Container) {
@@ -189,7 +189,7 @@ func TestStagedFailuresLookAsTheyDoInACluster(t *testing.T) {
 	}, patience, beat)
 }
 
-func TestLostNodeFreezesItsPodsUntilItIsBack(t *testing.T) {
+func TestLostNode_FreezesItsPodsUntilItIsBack(t *testing.T) {
 	a := start(t, 5)
 	a.create("stays", func(_ *corev1.Pod, c *corev1.Container) { c.ReadinessProbe = health(1) })
 	a.create("deleted", nil)
@@ -222,7 +222,7 @@ func TestLostNodeFreezesItsPodsUntilItIsBack(t *testing.T) {
 	require.Error(t, err)
 }
 
-func TestForcedDeletionEndsTheProgramToo(t *testing.T) {
+func TestForcedDeletion_EndsTheProgramToo(t *testing.T) {
 	a := start(t, 6)
 	a.create("forced", nil)
 	p := a.ready("forced")
@@ -230,7 +230,7 @@ func TestForcedDeletionEndsTheProgramToo(t *testing.T) {
 	require.Eventually(t, func() bool { _, err := ask(p, "/health"); return err != nil }, patience, beat)
 }
 
-func TestNextAgentRestartsThePodsWhereTheyWere(t *testing.T) {
+func TestRestart_NextAgentRestartsThePodsWhereTheyWere(t *testing.T) {
 	a := start(t, 7)
 	a.create("kept", nil)
 	a.create("leaving", nil)
@@ -250,7 +250,7 @@ func TestNextAgentRestartsThePodsWhereTheyWere(t *testing.T) {
 	require.Equal(t, http.StatusOK, code)
 }
 
-func TestStatusThatSomeoneOverwroteIsPutRight(t *testing.T) {
+func TestStatus_ThatAClientOverwroteIsRestored(t *testing.T) {
 	a := start(t, 8)
 	a.create("meddled", nil)
 	p := a.ready("meddled")
@@ -263,7 +263,7 @@ func TestStatusThatSomeoneOverwroteIsPutRight(t *testing.T) {
 	})
 }
 
-func TestFinalizerKeepsTheObjectAndNotTheProgram(t *testing.T) {
+func TestFinalizer_KeepsTheObjectAndNotTheProgram(t *testing.T) {
 	a := start(t, 9)
 	a.create("held", func(p *corev1.Pod, _ *corev1.Container) { p.Finalizers = []string{"windlass.run/test"} })
 	p := a.ready("held")

@@ -175,7 +175,7 @@ func (b *harness) only(words ...string) []string {
 	return out
 }
 
-func TestPodWithoutProbesIsReadyAsSoonAsItRuns(t *testing.T) {
+func TestPod_WithoutProbesIsReadyAsSoonAsItRuns(t *testing.T) {
 	b := newHarness(t, pod(nil))
 	require.Equal(t, corev1.PodPending, b.status().Phase)
 	require.Equal(t, "ContainerCreating", b.main().State.Waiting.Reason)
@@ -193,7 +193,7 @@ func TestPodWithoutProbesIsReadyAsSoonAsItRuns(t *testing.T) {
 	require.True(t, b.m.NextWake().IsZero(), "nothing is due, so nothing wakes")
 }
 
-func TestReadinessWaitsForDelayAndThresholds(t *testing.T) {
+func TestReadiness_WaitsForDelayAndThresholds(t *testing.T) {
 	b := newHarness(t, pod(func(p *corev1.Pod) { p.Spec.Containers[0].ReadinessProbe = probe(5, 10, 3, 2) }))
 	b.healthy = func(_ ProbeKind, at time.Duration) bool { return at < 40*time.Second }
 	b.until(14 * time.Second)
@@ -227,7 +227,7 @@ func TestProbes_WaitForStartup(t *testing.T) {
 	require.Len(t, b.only("Startup"), n, "startup is not asked again")
 }
 
-func TestFailedStartupProbeRestarts(t *testing.T) {
+func TestStartupProbe_FailureRestarts(t *testing.T) {
 	b := newHarness(t, pod(func(p *corev1.Pod) { p.Spec.Containers[0].StartupProbe = probe(0, 10, 3, 1) }))
 	b.healthy = func(ProbeKind, time.Duration) bool { return false }
 	b.until(20 * time.Second)
@@ -239,7 +239,7 @@ func TestFailedStartupProbeRestarts(t *testing.T) {
 	require.Equal(t, "Error", last.Reason)
 }
 
-func TestFailedLivenessKillsAStubbornContainerAfterItsGrace(t *testing.T) {
+func TestLiveness_FailureKillsAfterTheGrace(t *testing.T) {
 	b := newHarness(t, pod(func(p *corev1.Pod) {
 		c := &p.Spec.Containers[0]
 		c.LivenessProbe = probe(0, 10, 3, 1)
@@ -254,7 +254,7 @@ func TestFailedLivenessKillsAStubbornContainerAfterItsGrace(t *testing.T) {
 	require.True(t, b.main().Ready)
 }
 
-func TestCrashesBackOffAsTheKubeletDoes(t *testing.T) {
+func TestBackoff_IsTheKubelets(t *testing.T) {
 	b := newHarness(t, pod(func(p *corev1.Pod) {
 		p.Annotations[FaultAnnotation] = "crash-loop"
 		p.Spec.Containers[0].TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError
@@ -274,7 +274,7 @@ func TestCrashesBackOffAsTheKubeletDoes(t *testing.T) {
 	}, b.only("start "))
 }
 
-func TestBackoffIsForgottenAfterALongGoodRun(t *testing.T) {
+func TestBackoff_IsResetAfterALongGoodRun(t *testing.T) {
 	var d delay
 	b := Backoff{Base: time.Second, Max: 4 * time.Second}
 	now := epoch
@@ -289,7 +289,7 @@ func TestBackoffIsForgottenAfterALongGoodRun(t *testing.T) {
 	require.Equal(t, []time.Duration{0, 1e9, 2e9, 4e9, 4e9, 4e9, 0, 1e9}, waits)
 }
 
-func TestOOMIsTold(t *testing.T) {
+func TestOOM_IsReported(t *testing.T) {
 	b := newHarness(t, pod(func(p *corev1.Pod) { p.Annotations[FaultAnnotation] = "oom=3s" }))
 	b.until(2 * time.Second)
 	require.True(t, b.main().Ready, "it serves until then")
@@ -299,7 +299,7 @@ func TestOOMIsTold(t *testing.T) {
 	require.Equal(t, int32(137), last.ExitCode)
 }
 
-func TestImageThatCannotBePulledIsRetriedUntilItCan(t *testing.T) {
+func TestImage_PullIsRetriedUntilItSucceeds(t *testing.T) {
 	b := newHarness(t, pod(func(p *corev1.Pod) { p.Annotations[FaultAnnotation] = "image-pull-error" }))
 	b.settle()
 	require.Equal(t, "ErrImagePull", b.main().State.Waiting.Reason)
@@ -317,7 +317,7 @@ func TestImageThatCannotBePulledIsRetriedUntilItCan(t *testing.T) {
 	require.Equal(t, int32(0), b.main().RestartCount)
 }
 
-func TestMissingConfigurationIsToldAndRetried(t *testing.T) {
+func TestConfiguration_MissingIsReportedAndRetried(t *testing.T) {
 	b := newHarness(t, pod(nil))
 	b.starts = &StartError{Reason: ReasonConfigError, Err: errors.New(`secret "vars" not found`)}
 	b.settle()
@@ -329,7 +329,7 @@ func TestMissingConfigurationIsToldAndRetried(t *testing.T) {
 	require.Equal(t, int32(0), b.main().RestartCount)
 }
 
-func TestProgramThatCannotBeStartedCountsAsARun(t *testing.T) {
+func TestProgram_ThatCannotStartCountsAsARun(t *testing.T) {
 	b := newHarness(t, pod(nil))
 	b.starts = errors.New(`exec: "vllm": executable file not found in $PATH`)
 	b.until(time.Second)
@@ -338,7 +338,7 @@ func TestProgramThatCannotBeStartedCountsAsARun(t *testing.T) {
 	require.Equal(t, int32(128), b.main().LastTerminationState.Terminated.ExitCode)
 }
 
-func TestDeletionRunsTheHookThenTermThenKillWithinTheGrace(t *testing.T) {
+func TestDeletion_RunsHookThenTermThenKillWithinTheGrace(t *testing.T) {
 	b := newHarness(t, pod(func(p *corev1.Pod) {
 		c := &p.Spec.Containers[0]
 		c.ReadinessProbe, c.LivenessProbe = probe(0, 10, 1, 1), probe(0, 10, 1, 1)
@@ -357,7 +357,7 @@ func TestDeletionRunsTheHookThenTermThenKillWithinTheGrace(t *testing.T) {
 	require.Contains(t, b.only("Readiness"), "10s Readiness true")
 }
 
-func TestHookThatHangsEndsWithTheGraceAndLeavesTwoSeconds(t *testing.T) {
+func TestHook_ThatHangsEndsWithTheGraceAndLeaves2Seconds(t *testing.T) {
 	b := newHarness(t, pod(func(p *corev1.Pod) {
 		p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{}}}
 	}))
@@ -368,7 +368,7 @@ func TestHookThatHangsEndsWithTheGraceAndLeavesTwoSeconds(t *testing.T) {
 	require.Equal(t, []string{"0s hook main/0", "10s term main/0", "12s kill main/0"}, b.only("hook", "term ", "kill "))
 }
 
-func TestHookThatFailsIsToldAndSkipped(t *testing.T) {
+func TestHook_ThatFailsIsReportedAndSkipped(t *testing.T) {
 	b := newHarness(t, pod(func(p *corev1.Pod) {
 		p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{}}}
 	}))
@@ -380,7 +380,7 @@ func TestHookThatFailsIsToldAndSkipped(t *testing.T) {
 	require.True(t, b.m.Removable())
 }
 
-func TestSecondDeletionShortensTheGraceAndNeverExtendsIt(t *testing.T) {
+func TestDeletion_SecondShortensTheGraceAndNeverExtendsIt(t *testing.T) {
 	b := newHarness(t, pod(nil))
 	b.stubborn = true
 	b.settle()
@@ -393,7 +393,7 @@ func TestSecondDeletionShortensTheGraceAndNeverExtendsIt(t *testing.T) {
 	require.Equal(t, []string{"15s kill main/0"}, b.only("kill "))
 }
 
-func TestDeletedBeforeItRanIsRemovableAtOnce(t *testing.T) {
+func TestDeletion_BeforeTheFirstRunIsImmediate(t *testing.T) {
 	p := pod(nil)
 	m := New(tuning, p, epoch)
 	require.Empty(t, m.Advance(epoch), "nothing runs without an address")
@@ -404,7 +404,7 @@ func TestDeletedBeforeItRanIsRemovableAtOnce(t *testing.T) {
 	require.True(t, m.Removable())
 }
 
-func TestEvictionEndsThePodWithItsReason(t *testing.T) {
+func TestEviction_EndsThePodWithItsReason(t *testing.T) {
 	b := newHarness(t, pod(func(p *corev1.Pod) { p.Annotations[FaultAnnotation] = "evict-after=10s" }))
 	b.stubborn = true
 	b.until(9 * time.Second)
@@ -420,7 +420,7 @@ func TestEvictionEndsThePodWithItsReason(t *testing.T) {
 	require.False(t, b.m.Removable(), "its owner deletes it")
 }
 
-func TestPreemptionMarksThePodAndAsksForItsDeletion(t *testing.T) {
+func TestPreemption_MarksThePodAndRequestsItsDeletion(t *testing.T) {
 	b := newHarness(t, pod(func(p *corev1.Pod) { p.Annotations[FaultAnnotation] = "preempt-after=10s" }))
 	b.until(time.Minute)
 	require.Equal(t, []string{"10s preempt"}, b.only(" preempt"))
@@ -452,7 +452,7 @@ func TestStartupProbe_FailsWhileNeverReady(t *testing.T) {
 	require.Equal(t, int32(1), b.main().RestartCount)
 }
 
-func TestSetupContainersRunInOrderAndSidecarsGoLast(t *testing.T) {
+func TestInitContainers_RunInOrderAndSidecarsStopLast(t *testing.T) {
 	always := corev1.ContainerRestartPolicyAlways
 	b := newHarness(t, pod(func(p *corev1.Pod) {
 		p.Spec.InitContainers = []corev1.Container{
@@ -475,7 +475,7 @@ func TestSetupContainersRunInOrderAndSidecarsGoLast(t *testing.T) {
 	require.Equal(t, []string{"20s term main/0", "20s term proxy/0"}, b.only("term "))
 }
 
-func TestFailedSetupEndsAPodThatIsNeverRestarted(t *testing.T) {
+func TestInitContainers_FailureEndsAPodWithoutRestarts(t *testing.T) {
 	b := newHarness(t, pod(func(p *corev1.Pod) {
 		p.Spec.RestartPolicy = corev1.RestartPolicyNever
 		p.Spec.InitContainers = []corev1.Container{{Name: "load"}}
@@ -486,7 +486,7 @@ func TestFailedSetupEndsAPodThatIsNeverRestarted(t *testing.T) {
 	require.Equal(t, corev1.PodFailed, b.status().Phase)
 }
 
-func TestJobPodSucceedsWhenItsContainersHave(t *testing.T) {
+func TestJobPod_SucceedsWhenItsContainersHave(t *testing.T) {
 	b := newHarness(t, pod(func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure }))
 	b.settle()
 	b.m.Exited(b.now, Ref{"main", 0}, Exit{Code: 3})
@@ -499,7 +499,7 @@ func TestJobPodSucceedsWhenItsContainersHave(t *testing.T) {
 	require.Equal(t, "PodCompleted", b.condition(corev1.PodReady).Reason)
 }
 
-func TestNextNodeAgentRestartsWhatTheFormerRan(t *testing.T) {
+func TestNodeAgent_RestartsWhatTheFormerRan(t *testing.T) {
 	b := newHarness(t, pod(nil))
 	b.until(5 * time.Second)
 	p := b.pod.DeepCopy()
@@ -515,7 +515,7 @@ func TestNextNodeAgentRestartsWhatTheFormerRan(t *testing.T) {
 	require.NotEqual(t, b.main().ContainerID, c.ContainerID)
 }
 
-func TestEndedPodStaysEndedUnderTheNextNodeAgent(t *testing.T) {
+func TestNodeAgent_KeepsEndedPodsEnded(t *testing.T) {
 	b := newHarness(t, pod(func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever }))
 	b.settle()
 	b.m.Exited(b.now, Ref{"main", 0}, Exit{})
@@ -528,7 +528,7 @@ func TestEndedPodStaysEndedUnderTheNextNodeAgent(t *testing.T) {
 	require.Equal(t, p.Status, next.status())
 }
 
-func TestAnswersAboutRunsThatAreNoMoreChangeNothing(t *testing.T) {
+func TestResults_OfFormerRunsChangeNothing(t *testing.T) {
 	b := newHarness(t, pod(func(p *corev1.Pod) { p.Spec.Containers[0].LivenessProbe = probe(0, 10, 1, 1) }))
 	b.settle()
 	b.m.Exited(b.now, Ref{"main", 0}, Exit{Code: 1})
@@ -543,7 +543,7 @@ func TestAnswersAboutRunsThatAreNoMoreChangeNothing(t *testing.T) {
 	require.Equal(t, before, b.status())
 }
 
-func TestConditionsOfOthersAreKeptAndTimesMoveOnlyWithTheStatus(t *testing.T) {
+func TestConditions_OfOthersAreKeptAndTimesFollowStatus(t *testing.T) {
 	b := newHarness(t, pod(func(p *corev1.Pod) {
 		p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "windlass.run/route"}}
 	}))
@@ -557,7 +557,7 @@ func TestConditionsOfOthersAreKeptAndTimesMoveOnlyWithTheStatus(t *testing.T) {
 	require.Equal(t, epoch, b.condition(corev1.ContainersReady).LastTransitionTime.Time)
 }
 
-func TestImageChangeRestartsTheContainer(t *testing.T) {
+func TestImage_ChangeRestartsTheContainer(t *testing.T) {
 	b := newHarness(t, pod(nil))
 	b.settle()
 	p := b.pod.DeepCopy()
@@ -568,7 +568,7 @@ func TestImageChangeRestartsTheContainer(t *testing.T) {
 	require.Equal(t, "registry.example/model:2", b.main().Image)
 }
 
-func TestFaultAnnotationIsRefusedWithTheReason(t *testing.T) {
+func TestFaultAnnotation_IsRefusedWithTheReason(t *testing.T) {
 	for value, want := range map[string]string{
 		"slow":              `unknown fault "slow"`,
 		"slow-start":        "slow-start needs a time, like slow-start=10s",
@@ -590,7 +590,7 @@ func TestFaultAnnotationIsRefusedWithTheReason(t *testing.T) {
 	require.True(t, b.main().Ready, "an unknown fault stages nothing")
 }
 
-func TestFirstCheckLeavesTheProgramAMoment(t *testing.T) {
+func TestProbe_FirstWaitsAMoment(t *testing.T) {
 	p := pod(func(p *corev1.Pod) { p.Spec.Containers[0].StartupProbe = probe(0, 5, 30, 1) })
 	b := newHarness(t, p)
 	patient := *tuning

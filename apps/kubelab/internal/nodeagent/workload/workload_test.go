@@ -57,12 +57,12 @@ func logged(t *testing.T, run *Run, text string) {
 	require.Eventually(t, func() bool { return strings.Contains(run.Log.Tail(), text) }, patience, time.Millisecond, "the log says %s", text)
 }
 
-func TestProcessEndsWithItsCodeAndLastWords(t *testing.T) {
+func TestProcess_EndsWithItsCodeAndLastOutput(t *testing.T) {
 	_, e := startHost(t, Timing{}, "echo one; printf two >&2; exit 3")
 	require.Equal(t, lifecycle.Exit{Code: 3, LogTail: "one\ntwo"}, e.await())
 }
 
-func TestTerminateReachesTheProcessAndKillItsWholeGroup(t *testing.T) {
+func TestProcess_TerminateIsForItAndKillForItsGroup(t *testing.T) {
 	run, e := startHost(t, Timing{}, "trap 'echo asked' TERM; sleep 1000 & echo child $!; while :; do wait; done")
 	logged(t, run, "child")
 	child := strings.Fields(run.Log.Tail())[1]
@@ -80,13 +80,13 @@ func gone(pid string) bool {
 	return err != nil || strings.Contains(string(stat), ") Z")
 }
 
-func TestProcessThatEndsTakesItsChildrenAlong(t *testing.T) {
+func TestProcess_ThatEndsEndsItsChildren(t *testing.T) {
 	run, e := startHost(t, Timing{}, "sleep 1000 & echo child $!")
 	require.Equal(t, int32(0), e.await().Code)
 	require.Eventually(t, func() bool { return gone(strings.Fields(run.Log.Tail())[1]) }, patience, time.Millisecond)
 }
 
-func TestProcessDiesWithItsSpawner(t *testing.T) {
+func TestProcess_DiesWithItsSpawner(t *testing.T) {
 	e := newEnding(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	run, err := NewSpawner(ctx).StartHost(Host{Log: &Log{}, Argv: []string{"sh", "-c", "echo up; exec sleep 1000"}, Env: env}, e.exit)
@@ -103,7 +103,7 @@ func TestProcessDiesWithItsSpawner(t *testing.T) {
 	}
 }
 
-func TestFrozenProcessDoesNothingAndCanBeKilled(t *testing.T) {
+func TestProcess_FrozenDoesNothingAndCanBeKilled(t *testing.T) {
 	run, e := startHost(t, Timing{}, "i=0; while :; do i=$((i+1)); echo $i; sleep 0.01; done")
 	logged(t, run, "5")
 	run.Freeze(true)
@@ -123,7 +123,7 @@ func TestFrozenProcessDoesNothingAndCanBeKilled(t *testing.T) {
 	require.Equal(t, int32(137), e.await().Code)
 }
 
-func TestProgramThatCannotBeFoundIsAnError(t *testing.T) {
+func TestProgram_ThatCannotBeFoundIsAnError(t *testing.T) {
 	s := NewSpawner(t.Context())
 	for want, argv := range map[string][]string{
 		"no command specified":                                nil,
@@ -135,7 +135,7 @@ func TestProgramThatCannotBeFoundIsAnError(t *testing.T) {
 	}
 }
 
-func TestRunThatHasNotBegunCanBeEnded(t *testing.T) {
+func TestRun_ThatHasNotBegunCanBeEnded(t *testing.T) {
 	for name, timing := range map[string]Timing{"idle": {Idle: true}, "delayed": {Delay: time.Hour}} {
 		run, e := startHost(t, timing, "echo begun")
 		run.Freeze(true)
@@ -149,7 +149,7 @@ func TestRunThatHasNotBegunCanBeEnded(t *testing.T) {
 	}
 }
 
-func TestDelayedProgramRunsLater(t *testing.T) {
+func TestProgram_DelayedRunsLater(t *testing.T) {
 	run, e := startHost(t, Timing{Delay: 20 * time.Millisecond}, "echo begun; exit 4")
 	handler, inProcess := run.Handler(80)
 	require.Nil(t, handler)
@@ -157,7 +157,7 @@ func TestDelayedProgramRunsLater(t *testing.T) {
 	require.Equal(t, lifecycle.Exit{Code: 4, LogTail: "begun\n"}, e.await())
 }
 
-func TestExecReturnsWhatTheCommandSaid(t *testing.T) {
+func TestExec_ReturnsTheOutputOfTheCommand(t *testing.T) {
 	s := NewSpawner(t.Context())
 	out, err := s.Exec(t.Context(), Host{Argv: []string{"echo", "fine"}, Env: env})
 	require.NoError(t, err)
@@ -199,7 +199,7 @@ func get(port int, path string) (int, error) {
 	return resp.StatusCode, err
 }
 
-func TestModelServerListensOnEveryPortAndDrainsWhenAsked(t *testing.T) {
+func TestModelServer_ListensOnEveryPortAndDrains(t *testing.T) {
 	one, two := freePort(t, "127.71.0.1"), freePort(t, "127.71.0.1")
 	run, e := startModel(t, Model{Ports: []int{one, two}, Args: []string{"python", "-m", "vllm", "--model", "m1", "--gpu-memory-utilization", "0.9"}})
 	for _, port := range []int{one, two} {
@@ -219,7 +219,7 @@ func TestModelServerListensOnEveryPortAndDrainsWhenAsked(t *testing.T) {
 	require.True(t, inProcess)
 }
 
-func TestModelServerListensWhereItsFlagSays(t *testing.T) {
+func TestModelServer_ListensWhereItsFlagSays(t *testing.T) {
 	port := freePort(t, "127.71.0.1")
 	run, _ := startModel(t, Model{Ports: []int{1}, Args: []string{"--port", strconv.Itoa(port)}})
 	handler, _ := run.Handler(port)
@@ -228,7 +228,7 @@ func TestModelServerListensWhereItsFlagSays(t *testing.T) {
 	require.Nil(t, handler)
 }
 
-func TestEngineImageIsRunByItsCommandLine(t *testing.T) {
+func TestEngineImage_IsRunByItsCommandLine(t *testing.T) {
 	port := freePort(t, "127.71.0.1")
 	args := []string{"m1", "--port", strconv.Itoa(port)}
 	run, e := startModel(t, Model{Ports: []int{1}, Image: "vllm/vllm-openai:v0.20.0", Args: args, Env: map[string]string{"MODELSERVER_FAULT_NEVER_READY": "true"}})
@@ -257,7 +257,7 @@ func TestEngineImageIsRunByItsCommandLine(t *testing.T) {
 	require.Contains(t, x.LogTail, "launch_server.py: error: unrecognized arguments: --load-time 1s")
 }
 
-func TestModelServerThatIsFrozenBeforeItListensIsSilent(t *testing.T) {
+func TestModelServer_FrozenBeforeItListensIsSilent(t *testing.T) {
 	port := freePort(t, "127.71.0.1")
 	run, _ := startModel(t, Model{Args: []string{"vllm", "serve", "m", "--port", strconv.Itoa(port)}, Env: map[string]string{"MODELSERVER_LOAD_TIME": "100ms"}})
 	run.Freeze(true)
@@ -266,7 +266,7 @@ func TestModelServerThatIsFrozenBeforeItListensIsSilent(t *testing.T) {
 	require.ErrorContains(t, err, "Client.Timeout")
 }
 
-func TestKilledModelServerCutsItsConnections(t *testing.T) {
+func TestModelServer_KilledCutsItsConnections(t *testing.T) {
 	port := freePort(t, "127.71.0.1")
 	run, e := startModel(t, Model{Ports: []int{port}, Env: map[string]string{"MODELSERVER_FAULT_IGNORE_SIGTERM": "true", "MODELSERVER_FAULT_HANG": "true"}})
 	answered := make(chan error, 1)
@@ -283,7 +283,7 @@ func TestKilledModelServerCutsItsConnections(t *testing.T) {
 	require.ErrorContains(t, err, "connection refused")
 }
 
-func TestFrozenModelServerIsSilentAndGoesOnWhereItWas(t *testing.T) {
+func TestModelServer_FrozenIsSilentAndContinuesLater(t *testing.T) {
 	port := freePort(t, "127.71.0.1")
 	run, _ := startModel(t, Model{Ports: []int{port}})
 	kept, err := net.Dial("tcp", fmt.Sprintf("127.71.0.1:%d", port))
@@ -302,7 +302,7 @@ func TestFrozenModelServerIsSilentAndGoesOnWhereItWas(t *testing.T) {
 	require.Equal(t, "HTTP/1.1 200", string(buf))
 }
 
-func TestModelServerThatCannotServeEndsAndSaysWhy(t *testing.T) {
+func TestModelServer_ThatCannotServeEndsAndSaysWhy(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.71.0.1:0")
 	require.NoError(t, err)
 	defer taken.Close()
@@ -319,7 +319,7 @@ func TestModelServerThatCannotServeEndsAndSaysWhy(t *testing.T) {
 	}
 }
 
-func TestContainerWithoutPortsJustRuns(t *testing.T) {
+func TestContainer_WithoutPortsJustRuns(t *testing.T) {
 	run, e := startModel(t, Model{})
 	handler, _ := run.Handler(8000)
 	require.Nil(t, handler)
@@ -330,7 +330,7 @@ func TestContainerWithoutPortsJustRuns(t *testing.T) {
 	require.Equal(t, int32(0), e.await().Code)
 }
 
-func TestLogKeepsItsEndAndTellsWhoFollows(t *testing.T) {
+func TestLog_KeepsItsEndAndWakesFollowers(t *testing.T) {
 	l := &Log{}
 	_, _ = l.Write([]byte("a\nb"))
 	lines, next, more := l.Since(0)
@@ -356,7 +356,7 @@ func TestLogKeepsItsEndAndTellsWhoFollows(t *testing.T) {
 	require.Nil(t, more)
 }
 
-func TestLineWithoutEndIsBounded(t *testing.T) {
+func TestLog_LineWithoutEndIsBounded(t *testing.T) {
 	l := &Log{}
 	for range 100 {
 		_, _ = l.Write([]byte(strings.Repeat("x", 1000)))
