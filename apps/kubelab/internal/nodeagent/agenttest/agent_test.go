@@ -85,7 +85,7 @@ func TestHostProcess_HasItsEnvironmentAndReportsItsEnd(t *testing.T) {
 		return c.State.Waiting != nil && c.State.Waiting.Reason == "CreateContainerConfigError"
 	})
 	require.Equal(t, `secret "vars" not found`, p.Status.ContainerStatuses[0].State.Waiting.Message)
-	_, err := lab.client.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{
+	_, err := cluster.client.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "vars"}, StringData: map[string]string{"token": "s3cret"},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
@@ -116,7 +116,7 @@ func TestHostProcess_IsTerminatedThenKilledWithChildren(t *testing.T) {
 	}
 	child := strings.Fields(a.logs("stubborn", corev1.PodLogOptions{}))[1]
 
-	logs, err := lab.client.CoreV1().Pods("default").GetLogs("polite", &corev1.PodLogOptions{Follow: true}).Stream(t.Context())
+	logs, err := cluster.client.CoreV1().Pods("default").GetLogs("polite", &corev1.PodLogOptions{Follow: true}).Stream(t.Context())
 	require.NoError(t, err)
 	defer logs.Close()
 	a.remove("polite")
@@ -194,7 +194,7 @@ func TestLostNode_FreezesItsPodsUntilItIsBack(t *testing.T) {
 	a.create("stays", func(_ *corev1.Pod, c *corev1.Container) { c.ReadinessProbe = health(1) })
 	a.create("deleted", nil)
 	stays, deleted := a.ready("stays"), a.ready("deleted")
-	require.NoError(t, nodes.SetLost(t.Context(), lab.client, a.node, true))
+	require.NoError(t, nodes.SetLost(t.Context(), cluster.client, a.node, true))
 	require.Eventually(t, func() bool {
 		_, err := ask(stays, "/health")
 		return err != nil && strings.Contains(err.Error(), "Timeout")
@@ -208,7 +208,7 @@ func TestLostNode_FreezesItsPodsUntilItIsBack(t *testing.T) {
 	require.NotNil(t, a.get("deleted"), "its end is not confirmed")
 	require.True(t, a.get("deleted").Status.ContainerStatuses[0].Ready, "its status is frozen")
 
-	require.NoError(t, nodes.SetLost(t.Context(), lab.client, a.node, false))
+	require.NoError(t, nodes.SetLost(t.Context(), cluster.client, a.node, false))
 	a.gone("deleted")
 	a.await("stays", "ready again", func(p *corev1.Pod, c corev1.ContainerStatus) bool {
 		return c.RestartCount == 0 && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
@@ -226,7 +226,7 @@ func TestForcedDeletion_EndsTheProgramToo(t *testing.T) {
 	a := start(t, 6)
 	a.create("forced", nil)
 	p := a.ready("forced")
-	require.NoError(t, lab.client.CoreV1().Pods("default").Delete(t.Context(), "forced", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
+	require.NoError(t, cluster.client.CoreV1().Pods("default").Delete(t.Context(), "forced", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
 	require.Eventually(t, func() bool { _, err := ask(p, "/health"); return err != nil }, patience, beat)
 }
 
@@ -256,7 +256,7 @@ func TestStatus_ThatAClientOverwroteIsRestored(t *testing.T) {
 	p := a.ready("meddled")
 	p.Status.Phase = corev1.PodPending
 	p.Status.ContainerStatuses[0].Ready = false
-	_, err := lab.client.CoreV1().Pods("default").UpdateStatus(t.Context(), p, metav1.UpdateOptions{})
+	_, err := cluster.client.CoreV1().Pods("default").UpdateStatus(t.Context(), p, metav1.UpdateOptions{})
 	require.NoError(t, err)
 	a.await("meddled", "put right", func(p *corev1.Pod, c corev1.ContainerStatus) bool {
 		return c.Ready && p.Status.Phase == corev1.PodRunning
@@ -271,7 +271,7 @@ func TestFinalizer_KeepsTheObjectAndNotTheProgram(t *testing.T) {
 	a.await("held", "ended", func(p *corev1.Pod, c corev1.ContainerStatus) bool { return c.State.Terminated != nil })
 	_, err := ask(p, "/health")
 	require.Error(t, err)
-	_, err = lab.client.CoreV1().Pods("default").Patch(context.Background(), "held", "application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+	_, err = cluster.client.CoreV1().Pods("default").Patch(context.Background(), "held", "application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	a.gone("held")
 }

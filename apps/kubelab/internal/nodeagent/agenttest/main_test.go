@@ -32,8 +32,8 @@ const (
 	beat     = 50 * time.Millisecond
 )
 
-// lab is the control plane that all tests share; each test has its own node.
-var lab struct {
+// cluster is the control plane that all tests share; each test has its own node.
+var cluster struct {
 	client kubernetes.Interface
 	rest   *rest.Config
 	log    *slog.Logger
@@ -63,10 +63,10 @@ func run(m *testing.M) (code int, err error) {
 	if os.Getenv("KUBELAB_TEST_LOG") != "" {
 		out = os.Stderr
 	}
-	lab.log = slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	cluster.log = slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	ctx, cancel := context.WithCancel(context.Background())
 	plane, err := controlplane.Start(ctx, controlplane.Config{
-		DataDir: dir, NodeGrace: 4 * time.Second, EvictAfter: 300 * time.Second, Log: lab.log,
+		DataDir: dir, NodeGrace: 4 * time.Second, EvictAfter: 300 * time.Second, Log: cluster.log,
 	})
 	if err != nil {
 		cancel()
@@ -81,11 +81,11 @@ func run(m *testing.M) (code int, err error) {
 		cancel()
 		<-ended
 	}()
-	if lab.client, err = plane.Client(); err != nil {
+	if cluster.client, err = plane.Client(); err != nil {
 		return 1, err
 	}
-	lab.rest = plane.REST()
-	go func() { _ = nodes.NewKeeper(lab.client, lab.log).Run(ctx) }()
+	cluster.rest = plane.REST()
+	go func() { _ = nodes.NewKeeper(cluster.client, cluster.log).Run(ctx) }()
 	return m.Run(), nil
 }
 
@@ -102,19 +102,19 @@ type agent struct {
 func start(t *testing.T, number int) *agent {
 	t.Helper()
 	a := &agent{t: t, node: fmt.Sprintf("t%d-0", number), cfg: nodeagent.Config{
-		Kubeconfig: lab.rest, CIDR: netip.MustParsePrefix(fmt.Sprintf("127.70.%d.0/24", number)), Log: lab.log,
+		Kubeconfig: cluster.rest, CIDR: netip.MustParsePrefix(fmt.Sprintf("127.70.%d.0/24", number)), Log: cluster.log,
 		RestartBackoff: lifecycle.Backoff{Base: 300 * time.Millisecond, Max: time.Second},
 	}}
 	a.run()
 	t.Cleanup(func() {
 		grace := int64(0)
-		_ = lab.client.CoreV1().Pods("default").DeleteCollection(context.Background(), metav1.DeleteOptions{GracePeriodSeconds: &grace}, metav1.ListOptions{})
+		_ = cluster.client.CoreV1().Pods("default").DeleteCollection(context.Background(), metav1.DeleteOptions{GracePeriodSeconds: &grace}, metav1.ListOptions{})
 		a.stop()
-		_ = lab.client.CoreV1().Nodes().Delete(context.Background(), a.node, metav1.DeleteOptions{})
+		_ = cluster.client.CoreV1().Nodes().Delete(context.Background(), a.node, metav1.DeleteOptions{})
 	})
 	require.Eventually(t, func() bool {
-		_, err := lab.client.CoreV1().ServiceAccounts("default").Get(t.Context(), "default", metav1.GetOptions{})
-		n, errNode := lab.client.CoreV1().Nodes().Get(t.Context(), a.node, metav1.GetOptions{})
+		_, err := cluster.client.CoreV1().ServiceAccounts("default").Get(t.Context(), "default", metav1.GetOptions{})
+		n, errNode := cluster.client.CoreV1().Nodes().Get(t.Context(), a.node, metav1.GetOptions{})
 		return err == nil && errNode == nil && nodes.IsReady(n)
 	}, patience, beat, "the cluster settles")
 	return a
@@ -125,7 +125,7 @@ func (a *agent) run() {
 	require.NoError(a.t, err)
 	group, err := nodes.ParseGroup(fmt.Sprintf("name=%s,nodes=1,gpu=nvidia.com/gpu=8", a.node[:len(a.node)-2]))
 	require.NoError(a.t, err)
-	require.NoError(a.t, nodes.Ensure(a.t.Context(), lab.client, []nodes.Group{group}, one.KubeletPort()))
+	require.NoError(a.t, nodes.Ensure(a.t.Context(), cluster.client, []nodes.Group{group}, one.KubeletPort()))
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- one.Run(ctx) }()
@@ -159,13 +159,13 @@ func (a *agent) create(name string, change func(p *corev1.Pod, c *corev1.Contain
 	if change != nil {
 		change(p, &p.Spec.Containers[0])
 	}
-	p, err := lab.client.CoreV1().Pods("default").Create(a.t.Context(), p, metav1.CreateOptions{})
+	p, err := cluster.client.CoreV1().Pods("default").Create(a.t.Context(), p, metav1.CreateOptions{})
 	require.NoError(a.t, err)
 	return p
 }
 
 func (a *agent) get(name string) *corev1.Pod {
-	p, err := lab.client.CoreV1().Pods("default").Get(a.t.Context(), name, metav1.GetOptions{})
+	p, err := cluster.client.CoreV1().Pods("default").Get(a.t.Context(), name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -206,19 +206,19 @@ func (a *agent) gone(name string) {
 
 func (a *agent) remove(name string) {
 	a.t.Helper()
-	require.NoError(a.t, lab.client.CoreV1().Pods("default").Delete(a.t.Context(), name, metav1.DeleteOptions{}))
+	require.NoError(a.t, cluster.client.CoreV1().Pods("default").Delete(a.t.Context(), name, metav1.DeleteOptions{}))
 }
 
 func (a *agent) logs(name string, options corev1.PodLogOptions) string {
 	a.t.Helper()
-	text, err := lab.client.CoreV1().Pods("default").GetLogs(name, &options).DoRaw(a.t.Context())
+	text, err := cluster.client.CoreV1().Pods("default").GetLogs(name, &options).DoRaw(a.t.Context())
 	require.NoError(a.t, err)
 	return string(text)
 }
 
 // events are the reasons of what was recorded about a pod.
 func (a *agent) events(name string) []string {
-	list, err := lab.client.CoreV1().Events("default").List(a.t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=" + name})
+	list, err := cluster.client.CoreV1().Events("default").List(a.t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=" + name})
 	require.NoError(a.t, err)
 	var reasons []string
 	for i := range list.Items {

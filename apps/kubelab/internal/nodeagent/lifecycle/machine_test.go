@@ -67,107 +67,107 @@ func newHarness(t *testing.T, p *corev1.Pod) *harness {
 	return b
 }
 
-func (b *harness) at() time.Duration { return b.now.Sub(epoch) }
+func (h *harness) at() time.Duration { return h.now.Sub(epoch) }
 
-func (b *harness) notef(format string, args ...any) {
-	b.log = append(b.log, fmt.Sprintf("%s ", b.at())+fmt.Sprintf(format, args...))
+func (h *harness) notef(format string, args ...any) {
+	h.log = append(h.log, fmt.Sprintf("%s ", h.at())+fmt.Sprintf(format, args...))
 }
 
 // settle carries out actions until there are none.
-func (b *harness) settle() {
+func (h *harness) settle() {
 	for range 1000 {
-		actions := b.m.Advance(b.now)
+		actions := h.m.Advance(h.now)
 		if len(actions) == 0 {
 			return
 		}
 		for _, a := range actions {
-			b.do(a)
+			h.do(a)
 		}
 	}
-	b.t.Fatal("actions without end")
+	h.t.Fatal("actions without end")
 }
 
-func (b *harness) do(a Action) {
+func (h *harness) do(a Action) {
 	switch a := a.(type) {
 	case Start:
-		b.notef("start %s/%d", a.Container, a.Run)
-		b.m.Started(b.now, a.Ref, b.starts)
+		h.notef("start %s/%d", a.Container, a.Run)
+		h.m.Started(h.now, a.Ref, h.starts)
 	case Terminate:
-		b.notef("term %s/%d", a.Container, a.Run)
-		if !b.stubborn {
-			b.m.Exited(b.now, a.Ref, Exit{Code: 143, LogTail: "bye"})
+		h.notef("term %s/%d", a.Container, a.Run)
+		if !h.stubborn {
+			h.m.Exited(h.now, a.Ref, Exit{Code: 143, LogTail: "bye"})
 		}
 	case Kill:
-		b.notef("kill %s/%d", a.Container, a.Run)
-		b.m.Exited(b.now, a.Ref, Exit{Code: 137, Signal: 9, LogTail: a.LastWords})
+		h.notef("kill %s/%d", a.Container, a.Run)
+		h.m.Exited(h.now, a.Ref, Exit{Code: 137, Signal: 9, LogTail: a.LastWords})
 	case Check:
-		ok := b.healthy(a.Kind, b.at())
-		b.notef("%s %t", a.Kind, ok)
-		b.m.Probed(b.now, a.Ref, a.Kind, Answer{OK: ok, Output: "HTTP probe failed with statuscode: 503"})
+		ok := h.healthy(a.Kind, h.at())
+		h.notef("%s %t", a.Kind, ok)
+		h.m.Probed(h.now, a.Ref, a.Kind, Answer{OK: ok, Output: "HTTP probe failed with statuscode: 503"})
 	case Hook:
-		b.notef("hook %s/%d", a.Container, a.Run)
-		if b.hooks != nil {
-			b.m.HookDone(b.now, a.Ref, b.hooks())
+		h.notef("hook %s/%d", a.Container, a.Run)
+		if h.hooks != nil {
+			h.m.HookDone(h.now, a.Ref, h.hooks())
 		}
 	case Record:
-		b.notef("event %s %s", a.Reason, a.Message)
+		h.notef("event %s %s", a.Reason, a.Message)
 	case Preempt:
-		b.notef("preempt")
+		h.notef("preempt")
 	}
 }
 
 // until lets time pass to d after the epoch.
-func (b *harness) until(d time.Duration) {
-	b.settle()
+func (h *harness) until(d time.Duration) {
+	h.settle()
 	for {
-		next := b.m.NextWake()
+		next := h.m.NextWake()
 		if next.IsZero() || next.After(epoch.Add(d)) {
 			break
 		}
-		require.True(b.t, next.After(b.now) || next.Equal(b.now), "wake-up in the past")
-		before := b.now
-		b.now = next
-		b.settle()
-		if again := b.m.NextWake(); again.Equal(before) {
-			b.t.Fatalf("wake-up at %s does nothing", b.at())
+		require.True(h.t, next.After(h.now) || next.Equal(h.now), "wake-up in the past")
+		before := h.now
+		h.now = next
+		h.settle()
+		if again := h.m.NextWake(); again.Equal(before) {
+			h.t.Fatalf("wake-up at %s does nothing", h.at())
 		}
 	}
-	b.now = epoch.Add(d)
-	b.settle()
+	h.now = epoch.Add(d)
+	h.settle()
 }
 
-func (b *harness) remove(grace int64) {
-	p := b.pod.DeepCopy()
-	when := metav1.NewTime(b.now)
+func (h *harness) remove(grace int64) {
+	p := h.pod.DeepCopy()
+	when := metav1.NewTime(h.now)
 	p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &when, &grace
-	b.pod = p
-	b.m.Observe(b.now, p)
-	b.settle()
+	h.pod = p
+	h.m.Observe(h.now, p)
+	h.settle()
 }
 
-func (b *harness) annotate(value string) {
-	p := b.pod.DeepCopy()
+func (h *harness) annotate(value string) {
+	p := h.pod.DeepCopy()
 	p.Annotations[FaultAnnotation] = value
-	b.pod = p
-	b.m.Observe(b.now, p)
-	b.settle()
+	h.pod = p
+	h.m.Observe(h.now, p)
+	h.settle()
 }
 
-func (b *harness) status() corev1.PodStatus { return b.m.Status(b.now, &b.pod.Status) }
+func (h *harness) status() corev1.PodStatus { return h.m.Status(h.now, &h.pod.Status) }
 
-func (b *harness) main() corev1.ContainerStatus { return b.status().ContainerStatuses[0] }
+func (h *harness) main() corev1.ContainerStatus { return h.status().ContainerStatuses[0] }
 
-func (b *harness) condition(kind corev1.PodConditionType) corev1.PodCondition {
-	s := b.status()
+func (h *harness) condition(kind corev1.PodConditionType) corev1.PodCondition {
+	s := h.status()
 	at := slices.IndexFunc(s.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind })
-	require.GreaterOrEqual(b.t, at, 0, "no condition %s", kind)
+	require.GreaterOrEqual(h.t, at, 0, "no condition %s", kind)
 	return s.Conditions[at]
 }
 
 // only returns the entries of the log that contain one of the words.
-func (b *harness) only(words ...string) []string {
+func (h *harness) only(words ...string) []string {
 	var out []string
-	for _, line := range b.log {
+	for _, line := range h.log {
 		if slices.ContainsFunc(words, func(w string) bool { return strings.Contains(line, w) }) {
 			out = append(out, line)
 		}
