@@ -361,6 +361,14 @@ func TestLog_LineWithoutEndIsBounded(t *testing.T) {
 	for range 100 {
 		_, _ = l.Write([]byte(strings.Repeat("x", 1000)))
 	}
-	lines, _, _ := l.Since(0)
-	require.NotEmpty(t, lines)
+	lines, next, _ := l.Since(0)
+	require.Len(t, lines, 5, "a line ends after the first write that reaches 16 KiB, the 17th")
+	require.Equal(t, 5, next)
+	for _, line := range lines {
+		require.Len(t, line.Text, 17_000)
+	}
+	l.close()
+	lines, _, _ = l.Since(5)
+	require.Len(t, lines, 1)
+	require.Len(t, lines[0].Text, 15_000)
 }
