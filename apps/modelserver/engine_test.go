@@ -138,7 +138,7 @@ func TestEngineCommandLine(t *testing.T) {
 	}
 }
 
-func TestEngineCommandLine_refused(t *testing.T) {
+func TestEngineCommandLine_RefusalSaysWhy(t *testing.T) {
 	const vllmUsage, sglangUsage = "usage: vllm serve [model_tag] [options]\n", "usage: launch_server.py [-h] --model-path MODEL_PATH [options]\n"
 	for line, tc := range map[string]struct {
 		code    int

@@ -16,9 +16,12 @@ import (
 // longestTestName is in letters, with Test.
 const longestTestName = 60
 
+// mostSubjectWords is how many words a name may have before its _, or without one.
+const mostSubjectWords = 3
+
 // noSubject are the words that begin a sentence instead of naming a subject.
 var noSubject = strings.Fields(`A After All Also An Another Any Are As At Because Before Between Both But By Can Does During Each
-	Either Even Every Few For From Half Has He How If In Is It Its Many More Most Neither No Nobody None Not Nothing Of On Once One
+	Either Even Every Few For From Half Has He How However If In Is It Its Many More Most Neither No Nobody None Not Nothing Of On Once One
 	Only Or Other Others Over Same She Since So Some Someone Something Still Such That The There These They This Those Three Through
 	To Too Two Under Until Upon What Whatever When Whenever Where Which While Who Whoever Whose Why With Within Without`)
 
@@ -34,16 +37,23 @@ func testNameFault(name string) string {
 	if !ok || rest == "" || unicode.IsLower(rune(rest[0])) {
 		return ""
 	}
-	if strings.HasPrefix(rest, "ACME") || strings.HasPrefix(rest, "API") {
-		return ""
-	}
 	for _, w := range noSubject {
+		if strings.HasPrefix(rest, "ACME") || strings.HasPrefix(rest, "API") {
+			break
+		}
 		if after, ok := strings.CutPrefix(rest, w); ok && (after == "" || !unicode.IsLower(rune(after[0]))) {
 			return "it begins with " + w + ": begin with the subject, as in TestFreeze_HoldsARollout"
 		}
 	}
 	if len(name) > longestTestName {
 		return "it is too long: name the guarantee in fewer words, and the cases in subtests"
+	}
+	subject, guarantee, separated := strings.Cut(rest, "_")
+	if len(camelWords(subject)) > mostSubjectWords {
+		return "its subject has more than three words: separate the guarantee by _, as in TestFreeze_HoldsARollout"
+	}
+	if separated && (guarantee == "" || unicode.IsLower(rune(guarantee[0]))) {
+		return "its guarantee does not begin with a capital letter, as in TestFreeze_HoldsARollout"
 	}
 	return ""
 }
@@ -112,10 +122,10 @@ func TestTests_HaveGuessableNames(t *testing.T) {
 }
 
 func TestTests_NameFaultsAreFound(t *testing.T) {
-	for _, name := range []string{"TestARefusal", "TestItServes", "TestA", "TestNoRollout_Hangs", "TestFreeze_" + strings.Repeat("x", longestTestName)} {
+	for _, name := range []string{"TestARefusal", "TestItServes", "TestA", "TestNoRollout_Hangs", "TestHoweverLong_Waits", "TestFreezeHoldsARolloutUntilItEnds", "TestFreezeOfEveryRegion_Holds", "TestFreeze_", "TestFreeze_holds", "TestFreeze_" + strings.Repeat("x", longestTestName)} {
 		require.NotEmpty(t, testNameFault(name), name)
 	}
-	for _, name := range []string{"TestAnalysis", "TestFreeze_HoldsARollout", "TestNotices", "TestAPIServer_Restarts", "TestHTTP2", "TestMain", "Testify", "BenchmarkAll"} {
+	for _, name := range []string{"TestAnalysis", "TestFreeze_HoldsARollout", "TestACME_Renews", "TestNotices", "TestAPIServer_Restarts", "TestHTTP2", "TestMain", "Testify", "BenchmarkAll"} {
 		require.Empty(t, testNameFault(name), name)
 	}
 	for _, name := range []string{"world", "devHouse", "memoryRig", "Lab", "fakeLab"} {

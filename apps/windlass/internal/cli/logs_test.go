@@ -50,7 +50,7 @@ func (b *brokenLogServer) FollowLogs(ctx context.Context, req *windlassv1.Follow
 	return ctx.Err()
 }
 
-func TestLogs_followGoesOnWhereABrokenStreamEnded(t *testing.T) {
+func TestLogs_FollowResumesWhereABrokenStreamEnded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	service := &brokenLogServer{}

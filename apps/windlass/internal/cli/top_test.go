@@ -10,7 +10,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func TestTop_showsTheNewestSamplesAndNeverTakesUnknownForZero(t *testing.T) {
+func TestTop_ShowsTheNewestSamplesAndNeverTakesUnknownForZero(t *testing.T) {
 	state := topState{}
 	state.update(&windlassv1.WatchSeriesResponse{Reset_: true, Regions: []*windlassv1.RegionSeries{
 		{Region: "eu", Samples: []*windlassv1.SeriesSample{

@@ -204,7 +204,7 @@ func TestAgent_SecondOnTheSameDataIsRefused(t *testing.T) {
 	require.NoError(t, rt.Close())
 }
 
-func TestStopInstancesOnExit_StopsAllAndRestartsThem(t *testing.T) {
+func TestStopOnExit_StopsAllInstancesAndRestartsThem(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.cfg.StopInstancesOnExit = true
