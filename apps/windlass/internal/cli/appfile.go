@@ -110,25 +110,23 @@ func (d *document) appFile() (_ *appFile, err error) {
 	if file.App == "" {
 		return nil, errors.New("app: missing: give the app a name, for example `app: echo`")
 	}
+	var wrong []error
 	if value, ok := root["rollout"]; ok {
 		delete(root, "rollout")
-		if file.Rollout, err = parsePolicy(value); err != nil {
-			return nil, err
-		}
+		file.Rollout, err = parsePolicy(value)
+		wrong = append(wrong, err)
 	}
 	if value, ok := root["freeze"]; ok {
 		delete(root, "freeze")
-		if file.Freeze, err = parseFreeze(value); err != nil {
-			return nil, err
-		}
+		file.Freeze, err = parseFreeze(value)
+		wrong = append(wrong, err)
 	}
 	if value, ok := root["scaling"]; ok {
 		delete(root, "scaling")
-		if file.Scaling, err = parseScaling(value); err != nil {
-			return nil, err
-		}
+		file.Scaling, err = parseScaling(value)
+		wrong = append(wrong, err)
 	}
-	if err := normalise("", root, file.Spec.ProtoReflect().Descriptor()); err != nil {
+	if err := joinErrors(append(wrong, normalise("", root, file.Spec.ProtoReflect().Descriptor()))...); err != nil {
 		return nil, err
 	}
 	normalised, err := json.Marshal(root)
@@ -253,81 +251,84 @@ var laterFields = map[string]string{
 }
 
 // normalise checks the names of fields against the schema. It rewrites values that people write and protojson does
-// not parse: durations such as 10m, and short names of choices.
+// not parse: durations such as 10m, and short names of choices. Its error names every field that is wrong.
 func normalise(path string, fields map[string]any, schema protoreflect.MessageDescriptor) error {
-	// The keys are sorted, so that the same error is reported each time.
+	var wrong []error
+	// The keys are sorted, so that the errors are in the same order each time.
 	for _, key := range slices.Sorted(maps.Keys(fields)) {
-		value := fields[key]
 		field := schema.Fields().ByJSONName(key)
 		if field == nil {
 			field = schema.Fields().ByName(protoreflect.Name(key))
 		}
 		where := joinPath(path, key)
 		if field == nil {
+			err := fieldErrorf(where, "no such field%s", suggestField(key, schema))
 			if fix, ok := laterFields[string(schema.Name())+"."+key]; ok {
-				return fieldErrorf(where, "not supported yet: %s", fix)
+				err = fieldErrorf(where, "not supported yet: %s", fix)
 			}
-			return fieldErrorf(where, "no such field%s", suggestField(key, schema))
+			wrong = append(wrong, err)
+			continue
 		}
-		switch {
-		case field.IsMap():
-			m, ok := value.(map[string]any)
-			if !ok {
-				return fieldErrorf(where, "want a mapping of names to texts, got %s", valueText(value))
-			}
-			for name, v := range m {
-				if _, ok := v.(string); !ok {
-					return fieldErrorf(joinPath(where, name), "%s is not a text: put it in quotes", valueText(v))
-				}
-			}
-		case field.IsList():
-			list, ok := value.([]any)
-			if !ok {
-				return fieldErrorf(where, "want a list, got %s: write %s", valueText(value), listHint(value))
-			}
-			for i, v := range list {
-				item := fmt.Sprintf("%s[%d]", where, i)
-				if field.Message() == nil {
-					one, err := checkScalar(field, v)
-					if err != nil {
-						return fieldErrorf(item, "%s", err)
-					}
-					list[i] = one
-					continue
-				}
-				m, ok := v.(map[string]any)
-				if !ok {
-					return fieldErrorf(item, "want a mapping, got %s", valueText(v))
-				}
-				if err := normalise(item, m, field.Message()); err != nil {
-					return err
-				}
-			}
-		case field.Message() != nil && field.Message().FullName() == durationName:
-			d, err := parseDuration(value)
-			if err != nil {
-				return fieldErrorf(where, "%s", err)
-			}
-			fields[key] = d
-		case field.Message() != nil && field.Message().FullName() == structName:
-			if err := checkOptions(where, value); err != nil {
-				return err
-			}
-		case field.Message() != nil:
-			m, ok := value.(map[string]any)
-			if !ok {
-				return fieldErrorf(where, "want a mapping, got %s", valueText(value))
-			}
-			if err := normalise(where, m, field.Message()); err != nil {
-				return err
-			}
-		default:
-			v, err := checkScalar(field, value)
-			if err != nil {
-				return fieldErrorf(where, "%s", err)
-			}
-			fields[key] = v
+		wrong = append(wrong, normaliseValue(where, fields, key, field))
+	}
+	return joinErrors(wrong...)
+}
+
+// normaliseValue is normalise for the value of one field, which is at key of fields.
+func normaliseValue(where string, fields map[string]any, key string, field protoreflect.FieldDescriptor) error {
+	value := fields[key]
+	switch {
+	case field.IsMap():
+		m, ok := value.(map[string]any)
+		if !ok {
+			return fieldErrorf(where, "want a mapping of names to texts, got %s", valueText(value))
 		}
+		for name, v := range m {
+			if _, ok := v.(string); !ok {
+				return fieldErrorf(joinPath(where, name), "%s is not a text: put it in quotes", valueText(v))
+			}
+		}
+	case field.IsList():
+		list, ok := value.([]any)
+		if !ok {
+			return fieldErrorf(where, "want a list, got %s: write %s", valueText(value), listHint(value))
+		}
+		var wrong []error
+		for i, v := range list {
+			item := fmt.Sprintf("%s[%d]", where, i)
+			if field.Message() == nil {
+				one, err := checkScalar(field, v)
+				if err != nil {
+					wrong = append(wrong, fieldErrorf(item, "%s", err))
+				}
+				list[i] = one
+			} else if m, ok := v.(map[string]any); ok {
+				wrong = append(wrong, normalise(item, m, field.Message()))
+			} else {
+				wrong = append(wrong, fieldErrorf(item, "want a mapping, got %s", valueText(v)))
+			}
+		}
+		return joinErrors(wrong...)
+	case field.Message() != nil && field.Message().FullName() == durationName:
+		d, err := parseDuration(value)
+		if err != nil {
+			return fieldErrorf(where, "%s", err)
+		}
+		fields[key] = d
+	case field.Message() != nil && field.Message().FullName() == structName:
+		return checkOptions(where, value)
+	case field.Message() != nil:
+		m, ok := value.(map[string]any)
+		if !ok {
+			return fieldErrorf(where, "want a mapping, got %s", valueText(value))
+		}
+		return normalise(where, m, field.Message())
+	default:
+		v, err := checkScalar(field, value)
+		if err != nil {
+			return fieldErrorf(where, "%s", err)
+		}
+		fields[key] = v
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -394,4 +395,33 @@ func TestDiff_IgnoresTheVersionOfASecret(t *testing.T) {
 	lines, err := diffSpecs(ref(3), ref(0))
 	require.NoError(t, err)
 	require.Empty(t, lines)
+}
+
+func TestAppFile_NamesEveryWrongField(t *testing.T) {
+	_, err := parseAppFile([]byte(`app: echo
+regions: [us-east-1]
+replics: 2
+scaling:
+  maks: 4
+roles:
+- {name: prefill, instancs: 1}
+- decode
+resources: {cpuMillicors: 250}
+progressDeadline: 90
+`))
+	require.EqualError(t, err, strings.Join([]string{
+		"line 3: replics: no such field: did you mean replicas?",
+		"line 5: scaling.maks: no such field: did you mean max?",
+		"line 7: roles[0].instancs: no such field: did you mean instances?",
+		"line 8: roles[1]: want a mapping, got decode",
+		"line 9: resources.cpuMillicors: no such field: did you mean cpuMillicores?",
+		`line 10: progressDeadline: 90 has no unit: write for example 10s or 5m`,
+	}, "\n  "))
+	var many strings.Builder
+	many.WriteString("app: echo\n")
+	for n := range 30 {
+		fmt.Fprintf(&many, "unknown%d: 1\n", n)
+	}
+	_, err = parseAppFile([]byte(many.String()))
+	require.ErrorContains(t, err, "\n  and 20 more")
 }

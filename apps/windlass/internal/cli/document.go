@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -50,8 +51,66 @@ func fieldErrorf(path, format string, args ...any) error {
 	return &fieldError{path: path, text: fmt.Sprintf(format, args...)}
 }
 
-// addLine adds a line to an error about a field: the line of the field, or of the value that contains it.
+// maxErrors is how many errors of a file are shown.
+const maxErrors = 10
+
+// fieldErrors are several errors of a file, each on a line of its own.
+type fieldErrors []error
+
+func (e fieldErrors) Error() string {
+	lines := make([]string, 0, maxErrors+1)
+	for i, err := range e {
+		if i == maxErrors {
+			lines = append(lines, fmt.Sprintf("and %d more", len(e)-maxErrors))
+			break
+		}
+		lines = append(lines, err.Error())
+	}
+	return strings.Join(lines, "\n  ")
+}
+
+func (e fieldErrors) Unwrap() []error { return e }
+
+// joinErrors returns nil for no error, the error itself for one, and otherwise fieldErrors.
+func joinErrors(errs ...error) error {
+	var all fieldErrors
+	for _, err := range errs {
+		var several fieldErrors
+		switch {
+		case err == nil:
+		case errors.As(err, &several):
+			all = append(all, several...)
+		default:
+			all = append(all, err)
+		}
+	}
+	switch len(all) {
+	case 0:
+		return nil
+	case 1:
+		return all[0]
+	}
+	return all
+}
+
+// addLine adds lines to errors about fields: the line of the field, or of the value that contains it. It sorts several
+// errors by their lines.
 func (d *document) addLine(err error) error {
+	var several fieldErrors
+	if errors.As(err, &several) {
+		lineOf := func(err error) int {
+			var field *fieldError
+			if errors.As(err, &field) {
+				return field.line
+			}
+			return 0
+		}
+		for _, one := range several {
+			_ = d.addLine(one) // this sets the line
+		}
+		slices.SortStableFunc(several, func(a, b error) int { return lineOf(a) - lineOf(b) })
+		return err
+	}
 	var field *fieldError
 	if !errors.As(err, &field) || field.line > 0 {
 		return err
