@@ -172,10 +172,14 @@ func TestPool_HistorySaysWhatAWholePoolIs(t *testing.T) {
 	w.deploy("chat", pooled(4, 0))
 	require.Equal(t, "a new configuration was deployed; a whole pool in each of us-east-1, eu-west-1; a whole pool is 4 prefill and 1 decode", said("DeploymentCreated"))
 	w.settle("chat")
+	require.Equal(t, "100% of the pool ready at generation 1", said("RegionReady"))
+	list, err := w.apps(w.viewer).ListApps(t.Context(), &windlassv1.ListAppsRequest{})
+	require.NoError(t, err)
+	require.True(t, list.GetApps()[0].GetPooled())
 	for _, text := range []string{said("DeploymentCreated"), said("RegionsStarting")} {
 		require.NotContains(t, text, "100")
 	}
-	_, err := w.scaleRole("decode", 3, "us-east-1")
+	_, err = w.scaleRole("decode", 3, "us-east-1")
 	require.NoError(t, err)
 	w.deploy("chat", pooled(0, 0), args("b"))
 	require.Contains(t, said("DeploymentCreated"), "a whole pool is 4 prefill and 1 to 3 decode; v1 is live")

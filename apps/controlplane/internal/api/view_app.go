@@ -22,6 +22,7 @@ func appProto(f facts, app model.App) *windlassv1.App {
 		RolloutId: app.RolloutID,
 		CreatedAt: app.CreatedAt, UpdatedAt: app.UpdatedAt, ResourceVersion: app.ResourceVersion,
 	}
+	out.Pooled = model.IsPooled(f.deployments[app.LiveDeploymentID].Spec)
 	rolloutState := f.rolloutStates[app.ID]
 	out.RolloutPolicy = rolloutState.Policy
 	live := f.livePlaces(app)

@@ -32,6 +32,17 @@ func SizeText(spec *windlassv1.DeploymentSpec, replicas int32) string {
 	return fmt.Sprintf("%d%% of a pool", replicas)
 }
 
+// ReadyText returns how many of the replicas are ready: "3 of 4 replicas ready", or "75% of the pool ready" for a pool.
+func ReadyText(pooled bool, ready, replicas int32) string {
+	switch {
+	case !pooled:
+		return fmt.Sprintf("%d of %d replicas ready", ready, replicas)
+	case replicas == pool.Whole:
+		return fmt.Sprintf("%d%% of the pool ready", ready)
+	}
+	return fmt.Sprintf("%d%% of the pool ready, of %d%%", ready, replicas)
+}
+
 // RoleCounts are how many instances of each role a region's whole pool has, by the role's name.
 type RoleCounts map[string]int32
 

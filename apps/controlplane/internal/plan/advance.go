@@ -322,8 +322,8 @@ func (p *planner) noteStarted(d *model.Deployment) {
 		pl := p.place(t)
 		if t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING && pl.Ready() {
 			t.Status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
-			p.log("RegionReady", fmt.Sprintf("%d of %d replicas ready at generation %d",
-				pl.Observed.ReadyReplicas, t.Replicas, t.Generation), d, t.RegionID)
+			p.log("RegionReady", fmt.Sprintf("%s at generation %d",
+				model.ReadyText(t.Roles != "", pl.Observed.ReadyReplicas, t.Replicas), t.Generation), d, t.RegionID)
 		}
 	}
 }
@@ -338,7 +338,7 @@ func (f *facts) doomed(d *model.Deployment) (reason, message string, doomed bool
 			if message == "" {
 				message = "no detail was reported"
 			}
-			where := fmt.Sprintf("%s, %d of %d replicas ready", pl.Name(), pl.Observed.ReadyReplicas, pl.Row.Replicas)
+			where := pl.Name() + ", " + model.ReadyText(pl.Row.Roles != "", pl.Observed.ReadyReplicas, pl.Row.Replicas)
 			if n := pl.Observed.Doomed; n > 0 {
 				where += fmt.Sprintf(", %d doomed", n)
 			}

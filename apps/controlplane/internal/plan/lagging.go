@@ -334,7 +334,7 @@ func laggingMessage(f *facts) (text string, moving bool) {
 			parts = append(parts, fmt.Sprintf("%s did not catch up with %s: %s: %s", name, live, st.Reason, st.Message))
 		default:
 			moving = true
-			parts = append(parts, fmt.Sprintf("%s catches up with %s: %d of %d replicas ready", name, live, l.To.Serving, l.Size))
+			parts = append(parts, fmt.Sprintf("%s catches up with %s: %s", name, live, model.ReadyText(l.pooled(), l.To.Serving, l.Size)))
 		}
 	}
 	return strings.Join(parts, "; "), moving

@@ -3,6 +3,8 @@ package plan
 import (
 	"fmt"
 	"strings"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
 // stageMessage returns where the rollout is in one line, for the app's status.
@@ -50,7 +52,7 @@ func (v *view) stageMessage() string {
 				parts = append(parts, v.regionName(r.RegionID)+" "+v.absence(r.RegionID))
 			case r.State == regionRolling && r.NoRoomSince != 0:
 				_, why := v.place(l.row).Why()
-				parts = append(parts, fmt.Sprintf("%s: %swaits for room, %d of %d replicas ready: %s", v.regionName(r.RegionID), stepMessage(c, &w, r, v.now), l.To.Serving, l.Size, why))
+				parts = append(parts, fmt.Sprintf("%s: %swaits for room, %s: %s", v.regionName(r.RegionID), stepMessage(c, &w, r, v.now), model.ReadyText(l.pooled(), l.To.Serving, l.Size), why))
 			case r.State == regionRolling:
 				parts = append(parts, fmt.Sprintf("%s: %s%s", v.regionName(r.RegionID), stepMessage(c, &w, r, v.now), l.replicasReady()))
 			}
@@ -62,9 +64,12 @@ func (v *view) stageMessage() string {
 
 // replicasReady returns how many replicas of the region's version are ready, for people.
 func (l *regionPlan) replicasReady() string {
-	text := fmt.Sprintf("%d of %d replicas ready", l.To.Serving-l.To.Outdated, l.Size)
+	text := model.ReadyText(l.pooled(), l.To.Serving-l.To.Outdated, l.Size)
 	if l.To.Outdated > 0 {
 		text += ", " + l.outdated()
 	}
 	return text
 }
+
+// pooled reports whether the region's version is a pool, whose replicas are percent.
+func (l *regionPlan) pooled() bool { return l.to != nil && model.IsPooled(l.to.Spec) }

@@ -340,37 +340,47 @@ func (p *planner) give(t *model.Topology, weight int32) {
 	}
 }
 
-// figures returns the figures that a step is based on: "ready: v1 3 of 3, v2 1 of 1; wanted: 3".
+// figures returns the figures that a step is based on: "ready: v1 3 of 3, v2 1 of 1; wanted: 3". Those of a pool are
+// percent.
 func (f *facts) figures(l *regionPlan) string {
 	var parts []string
 	for i, t := range l.from {
-		parts = append(parts, fmt.Sprintf("%s %d of %d", f.versionOf(t.DeploymentID), l.RegionPlan.From[i].Serving, l.RegionPlan.From[i].Assigned))
+		parts = append(parts, fmt.Sprintf("%s %d of %d%s", f.versionOf(t.DeploymentID), l.RegionPlan.From[i].Serving, l.RegionPlan.From[i].Assigned, l.unit()))
 	}
 	if l.row != nil {
 		parts = append(parts, fmt.Sprintf("%s %s", f.versionOf(l.row.DeploymentID), l.ready(l.To.Assigned)))
 	}
 	if len(parts) == 0 {
-		return fmt.Sprintf("wanted: %d", l.Size)
+		return fmt.Sprintf("wanted: %d%s", l.Size, l.unit())
 	}
-	return fmt.Sprintf("ready: %s; wanted: %d", strings.Join(parts, ", "), l.Size)
+	return fmt.Sprintf("ready: %s; wanted: %d%s", strings.Join(parts, ", "), l.Size, l.unit())
 }
 
 // ready describes how many of the version's replicas are ready, and how many of other versions
 // serve in place of the rest: "1 of 3 and 2 to be replaced", or "and 2 to be kept".
 func (l *regionPlan) ready(of int32) string {
-	text := fmt.Sprintf("%d of %d", l.To.Serving-l.To.Outdated, of)
+	text := fmt.Sprintf("%d of %d%s", l.To.Serving-l.To.Outdated, of, l.unit())
 	if l.To.Outdated > 0 {
 		text += " and " + l.outdated()
 	}
 	return text
 }
 
+// unit returns what follows a number of replicas: a percent sign for a pool.
+func (l *regionPlan) unit() string {
+	if l.pooled() {
+		return "%"
+	}
+	return ""
+}
+
 // outdated describes what becomes of the replicas that serve in the places of the others.
 func (l *regionPlan) outdated() string {
+	n := fmt.Sprint(l.To.Outdated) + l.unit()
 	if l.keeps {
-		return fmt.Sprintf("%d to be kept", l.To.Outdated)
+		return n + " to be kept"
 	}
-	return fmt.Sprintf("%d to be replaced", l.To.Outdated)
+	return n + " to be replaced"
 }
 
 func (f *facts) versionOf(deployment string) string {

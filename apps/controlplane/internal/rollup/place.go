@@ -176,7 +176,7 @@ func (p Place) Name() string { return p.Region.ShownName() }
 // String describes the place in one line: "us-east-1: 1 of 2 replicas ready (CrashLoop: exit code 1)".
 func (p Place) String() string {
 	ready := min(p.Observed.ReadyReplicas, p.Row.Replicas)
-	s := fmt.Sprintf("%s: %d of %d replicas ready", p.Name(), ready, p.Row.Replicas)
+	s := p.Name() + ": " + model.ReadyText(p.Row.Roles != "", ready, p.Row.Replicas)
 	switch p.Row.Status {
 	case windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING:
 		s = fmt.Sprintf("%s: stopping, %d instances left", p.Name(), p.Observed.Instances())

@@ -256,7 +256,7 @@ func (a *app) listApps(ctx context.Context) error {
 		row(w, "APP", "STATUS", "LIVE", "READY", "REGIONS", "AGE", "MESSAGE")
 		for _, x := range apps {
 			row(w, x.ProjectName+"/"+x.EnvironmentName+"/"+x.Name, enumText(x.Status, "APP_STATUS_"), versionText(x.LiveVersion),
-				fmt.Sprintf("%d/%d", x.ReadyReplicas, x.Replicas), orDash(strings.Join(x.Regions, ",")), ageText(x.CreatedAt), firstLine(x.Message))
+				appReady(x), orDash(strings.Join(x.Regions, ",")), ageText(x.CreatedAt), firstLine(x.Message))
 		}
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -98,7 +99,11 @@ func (a *app) showPlan(path string, f *appFile, p *windlassv1.PlanDeployResponse
 
 func planTable(w *tabwriter.Writer, path string, file *appFile, p *windlassv1.PlanDeployResponse) {
 	row(w, "App:", path)
-	row(w, "Outcome:", outcomeText(p))
+	outcome := outcomeText(p)
+	if isInvalid(p) {
+		outcome = "deploy would refuse it"
+	}
+	row(w, "Outcome:", outcome)
 	verdict := "it would run"
 	switch {
 	case !p.GetWouldRun():
@@ -193,6 +198,13 @@ func outcomeText(p *windlassv1.PlanDeployResponse) string {
 		text += "; the rollout of " + versionText(p.SupersedesVersion) + ", which is in flight, ends"
 	}
 	return text
+}
+
+// isInvalid reports whether something in the file is not valid, so that a deploy of it is refused.
+func isInvalid(p *windlassv1.PlanDeployResponse) bool {
+	return slices.ContainsFunc(p.GetFindings(), func(f *windlassv1.PlanFinding) bool {
+		return f.GetBlocks() && f.GetReason() == windlassv1.ErrorReason_ERROR_REASON_VALIDATION
+	})
 }
 
 func findingsTable(w *tabwriter.Writer, file *appFile, p *windlassv1.PlanDeployResponse) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/windlass-run/windlass/pkg/pool"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -68,6 +69,14 @@ func replicaHosts(r *windlassv1.WatchAppResponse) string {
 		}
 	}
 	return ""
+}
+
+// appReady returns the ready and the wanted replicas of an app's live version, and for a pool the ready share of it.
+func appReady(x *windlassv1.App) string {
+	if x.GetPooled() {
+		return fmt.Sprintf("%d%%", int64(x.GetReadyReplicas())*pool.Whole/max(int64(x.GetReplicas()), 1))
+	}
+	return fmt.Sprintf("%d/%d", x.GetReadyReplicas(), x.GetReplicas())
 }
 
 // topologyReady returns the ready and the wanted replicas of a version in a region, with % for a pool.

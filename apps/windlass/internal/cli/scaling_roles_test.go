@@ -118,3 +118,49 @@ func TestScale_RoleOfAHold(t *testing.T) {
 	require.ErrorContains(t, setRole(req, "decode=6"), "write the name alone: --role decode")
 	require.ErrorContains(t, setRole(&windlassv1.ScaleRequest{}, "decode"), "NAME=N")
 }
+
+func TestJudge_WaitsForInstancesThatLeave(t *testing.T) {
+	state := func(prefill, wanted, ready, replicas int32) *windlassv1.WatchAppResponse {
+		return &windlassv1.WatchAppResponse{App: &windlassv1.App{LiveDeploymentId: "dep_1"}, Deployments: []*windlassv1.Deployment{{
+			Id: "dep_1", Spec: &windlassv1.DeploymentSpec{Layout: windlassv1.Layout_LAYOUT_POOLED},
+			Regions: []*windlassv1.RegionTopology{{
+				Region: "eu", Replicas: replicas, Ready: ready, Roles: []*windlassv1.RoleTopology{{Role: "prefill", Ready: prefill, Wanted: wanted}},
+			}},
+		}}}
+	}
+	seen := false
+	require.False(t, judgeSize(state(2, 0, 0, 0), "", 0, &seen).over, "prefill has 2 ready instances of 0")
+	require.True(t, judgeSize(state(0, 0, 0, 0), "", 0, &seen).over)
+	req := &windlassv1.ScaleRequest{Role: "prefill"}
+	require.False(t, judgeRole(state(4, 2, 100, 100), req).over)
+	require.True(t, judgeRole(state(2, 2, 100, 100), req).over)
+	plain := state(0, 0, 3, 1)
+	plain.Deployments[0].Spec.Layout = windlassv1.Layout_LAYOUT_UNSPECIFIED
+	require.False(t, judgeSize(plain, "", 1, &seen).over)
+	plain.Rollout = &windlassv1.Rollout{}
+	require.True(t, judgeSize(plain, "", 1, &seen).over, "the surge of a rollout is not waited for")
+	surging := state(4, 2, 100, 100)
+	surging.Rollout = &windlassv1.Rollout{}
+	require.True(t, judgeRole(surging, req).over)
+}
+
+func TestAppReady_OfAPoolIsPercent(t *testing.T) {
+	require.Equal(t, "3/4", appReady(&windlassv1.App{Replicas: 4, ReadyReplicas: 3}))
+	require.Equal(t, "75%", appReady(&windlassv1.App{Pooled: true, Replicas: 200, ReadyReplicas: 150}))
+	require.Equal(t, "0%", appReady(&windlassv1.App{Pooled: true}))
+}
+
+func TestPlanTable_OfAFileThatIsNotValid(t *testing.T) {
+	shown := func(reason windlassv1.ErrorReason) string {
+		var out bytes.Buffer
+		w := tabwriter.NewWriter(&out, 0, 0, 1, ' ', 0)
+		planTable(w, "chat", &appFile{Spec: &windlassv1.DeploymentSpec{}}, &windlassv1.PlanDeployResponse{
+			Outcome: windlassv1.PlanDeployResponse_OUTCOME_ROLLOUT, Version: 2, LiveVersion: 1,
+			Findings: []*windlassv1.PlanFinding{{Blocks: true, Reason: reason, Field: "spec.args", Message: "wrong"}},
+		})
+		require.NoError(t, w.Flush())
+		return out.String()
+	}
+	require.Regexp(t, `Outcome: +deploy would refuse it`, shown(windlassv1.ErrorReason_ERROR_REASON_VALIDATION))
+	require.Regexp(t, `Outcome: +a rollout of v2 in place of v1`, shown(windlassv1.ErrorReason_ERROR_REASON_NO_CAPACITY))
+}

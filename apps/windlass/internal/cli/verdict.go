@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -254,7 +255,7 @@ func judgeSize(r *windlassv1.WatchAppResponse, region string, asked int32, seen 
 		if asked >= 0 && size.wanted != asked {
 			isAsked = false
 		}
-		if size.ready < size.wanted {
+		if size.ready < size.wanted || size.moving {
 			settled = false
 		}
 	}
@@ -271,6 +272,7 @@ func judgeSize(r *windlassv1.WatchAppResponse, region string, asked int32, seen 
 // is kept, and there is nothing to wait for.
 func judgeRole(r *windlassv1.WatchAppResponse, req *windlassv1.ScaleRequest) verdict {
 	seen, stopped := false, false
+	inFlight := r.GetRollout() != nil && r.GetRollout().GetFinishedAt() == 0
 	for _, d := range r.GetDeployments() {
 		for _, t := range d.GetRegions() {
 			if req.GetRegion() != "" && t.GetRegion() != req.GetRegion() {
@@ -285,7 +287,8 @@ func judgeRole(r *windlassv1.WatchAppResponse, req *windlassv1.ScaleRequest) ver
 					continue
 				}
 				// The counts are of the generation that has the number of instances.
-				if seen = true; role.GetReady() < role.GetWanted() || t.GetAppliedGeneration() < t.GetGeneration() {
+				leaving := role.GetReady() > role.GetWanted() && !inFlight
+				if seen = true; role.GetReady() < role.GetWanted() || leaving || t.GetAppliedGeneration() < t.GetGeneration() {
 					return verdict{}
 				}
 			}
@@ -300,7 +303,12 @@ func judgeRole(r *windlassv1.WatchAppResponse, req *windlassv1.ScaleRequest) ver
 }
 
 // size holds the replicas that a region should have and those that are ready.
-type size struct{ wanted, ready int32 }
+type size struct {
+	wanted, ready int32
+	// moving is true while there are more ready replicas than wanted, because they have yet to drain, and while a role
+	// of a pool has another number of ready instances than wanted. It is false during a rollout, whose surge is wanted.
+	moving bool
+}
 
 // sizes returns the size by region. During a rollout it counts the replicas of all versions.
 func sizes(r *windlassv1.WatchAppResponse) map[string]size {
@@ -311,11 +319,16 @@ func sizes(r *windlassv1.WatchAppResponse) map[string]size {
 		}
 		for _, t := range d.GetRegions() {
 			if t.GetStatus() != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {
-				out[t.GetRegion()] = size{t.GetReplicas(), t.GetReady()}
+				moving := t.GetReady() > t.GetReplicas() || isPooled(d) && slices.ContainsFunc(t.GetRoles(), func(r *windlassv1.RoleTopology) bool { return r.GetReady() != r.GetWanted() })
+				out[t.GetRegion()] = size{t.GetReplicas(), t.GetReady(), moving}
 			}
 		}
 	}
-	if ro := r.GetRollout(); ro.GetFinishedAt() == 0 {
+	if ro := r.GetRollout(); ro != nil && ro.GetFinishedAt() == 0 {
+		for name, size := range out {
+			size.moving = false
+			out[name] = size
+		}
 		for _, w := range ro.GetProgress().GetWaves() {
 			for _, g := range w.GetRegions() {
 				if _, there := out[g.GetRegion()]; there && (g.GetOld().GetReplicas() > 0 || g.GetNew().GetReplicas() > 0) {
@@ -323,7 +336,7 @@ func sizes(r *windlassv1.WatchAppResponse) map[string]size {
 					for _, v := range g.GetOthers() {
 						ready += v.GetReady()
 					}
-					out[g.GetRegion()] = size{g.GetReplicas(), ready}
+					out[g.GetRegion()] = size{wanted: g.GetReplicas(), ready: ready}
 				}
 			}
 		}

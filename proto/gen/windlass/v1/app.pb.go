@@ -130,7 +130,10 @@ type App struct {
 	// Pinned versions, sorted by version.
 	Pins []*Pin `protobuf:"bytes,40,rep,name=pins,proto3" json:"pins,omitempty"`
 	// How replicas follow the load. Absent: they do not. Absent in lists.
-	Scaling       *ScalingPolicy `protobuf:"bytes,50,opt,name=scaling,proto3" json:"scaling,omitempty"`
+	Scaling *ScalingPolicy `protobuf:"bytes,50,opt,name=scaling,proto3" json:"scaling,omitempty"`
+	// The live deployment has LAYOUT_POOLED: replicas and ready_replicas are percent of the pools of all
+	// its regions together.
+	Pooled        bool `protobuf:"varint,51,opt,name=pooled,proto3" json:"pooled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -338,6 +341,13 @@ func (x *App) GetScaling() *ScalingPolicy {
 		return x.Scaling
 	}
 	return nil
+}
+
+func (x *App) GetPooled() bool {
+	if x != nil {
+		return x.Pooled
+	}
+	return false
 }
 
 type CreateAppRequest struct {
@@ -838,8 +848,10 @@ func (x *DeleteAppRequest) GetAbandonUnreachable() bool {
 }
 
 type DeleteAppResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	App           *App                   `protobuf:"bytes,1,opt,name=app,proto3" json:"app,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	App   *App                   `protobuf:"bytes,1,opt,name=app,proto3" json:"app,omitempty"`
+	// For people: apps that lose something by the deletion, such as models whose servers it stops.
+	Warnings      []string `protobuf:"bytes,2,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -877,6 +889,13 @@ func (*DeleteAppResponse) Descriptor() ([]byte, []int) {
 func (x *DeleteAppResponse) GetApp() *App {
 	if x != nil {
 		return x.App
+	}
+	return nil
+}
+
+func (x *DeleteAppResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
 	}
 	return nil
 }
@@ -1973,7 +1992,7 @@ var File_windlass_v1_app_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_app_proto_rawDesc = "" +
 	"\n" +
-	"\x15windlass/v1/app.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x18windlass/v1/common.proto\x1a\x1cwindlass/v1/deployment.proto\x1a\x18windlass/v1/freeze.proto\x1a\x19windlass/v1/history.proto\x1a\x15windlass/v1/pin.proto\x1a\x16windlass/v1/plan.proto\x1a\x19windlass/v1/rollout.proto\x1a\x19windlass/v1/scaling.proto\x1a\x16windlass/v1/spec.proto\"\x87\a\n" +
+	"\x15windlass/v1/app.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x18windlass/v1/common.proto\x1a\x1cwindlass/v1/deployment.proto\x1a\x18windlass/v1/freeze.proto\x1a\x19windlass/v1/history.proto\x1a\x15windlass/v1/pin.proto\x1a\x16windlass/v1/plan.proto\x1a\x19windlass/v1/rollout.proto\x1a\x19windlass/v1/scaling.proto\x1a\x16windlass/v1/spec.proto\"\x9f\a\n" +
 	"\x03App\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12!\n" +
 	"\fworkspace_id\x18\x02 \x01(\tR\vworkspaceId\x12\x1d\n" +
@@ -2004,7 +2023,8 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"\x10resource_version\x18\x16 \x01(\x03R\x0fresourceVersion\x12A\n" +
 	"\x0erollout_policy\x18\x17 \x01(\v2\x1a.windlass.v1.RolloutPolicyR\rrolloutPolicy\x12$\n" +
 	"\x04pins\x18( \x03(\v2\x10.windlass.v1.PinR\x04pins\x124\n" +
-	"\ascaling\x182 \x01(\v2\x1a.windlass.v1.ScalingPolicyR\ascaling\"\xdb\x01\n" +
+	"\ascaling\x182 \x01(\v2\x1a.windlass.v1.ScalingPolicyR\ascaling\x12\x16\n" +
+	"\x06pooled\x183 \x01(\bR\x06pooled\"\xdb\x01\n" +
 	"\x10CreateAppRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12*\n" +
 	"\venvironment\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\venvironment\x12<\n" +
@@ -2037,9 +2057,10 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"\x03app\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12\x1a\n" +
 	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\x12/\n" +
-	"\x13abandon_unreachable\x18\x04 \x01(\bR\x12abandonUnreachable\"7\n" +
+	"\x13abandon_unreachable\x18\x04 \x01(\bR\x12abandonUnreachable\"S\n" +
 	"\x11DeleteAppResponse\x12\"\n" +
-	"\x03app\x18\x01 \x01(\v2\x10.windlass.v1.AppR\x03app\"\xe9\x02\n" +
+	"\x03app\x18\x01 \x01(\v2\x10.windlass.v1.AppR\x03app\x12\x1a\n" +
+	"\bwarnings\x18\x02 \x03(\tR\bwarnings\"\xe9\x02\n" +
 	"\rDeployRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
