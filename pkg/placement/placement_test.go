@@ -65,7 +65,7 @@ func TestPlace_Vectors(t *testing.T) {
 	})
 	t.Run("no server is a reason", func(t *testing.T) {
 		require.Equal(t, "there is no server of models", Place(nil, []Model{model("a", 1)})[0].Refused.String())
-		require.Equal(t, "2 servers are of other apps", Place(servers, []Model{{ID: "a", App: "none", Replicas: 1}})[0].Refused.String())
+		require.Equal(t, "2 servers are of other apps than none, which the model asks for", Place(servers, []Model{{ID: "a", App: "none", Replicas: 1}})[0].Refused.String())
 	})
 	t.Run("many lacks are one number", func(t *testing.T) {
 		many := make([]Server, 5)

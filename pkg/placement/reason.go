@@ -83,6 +83,8 @@ func (r *room) refuses(m *Model) Reason {
 
 // Refused counts why servers do not hold a model.
 type Refused struct {
+	// App is the app whose servers the model asks for, empty for any.
+	App string
 	// Servers is how many servers there are.
 	Servers int
 	// Counts has the number of servers by reason.
@@ -99,7 +101,7 @@ type Refused struct {
 
 // explain counts the reasons of all servers.
 func (p *placement) explain(m *Model) Refused {
-	f := Refused{Counts: map[Reason]int{}, Capabilities: map[string]int{}, Needed: max(0, m.Memory)}
+	f := Refused{App: m.App, Counts: map[Reason]int{}, Capabilities: map[string]int{}, Needed: max(0, m.Memory)}
 	var nearestLack int64
 	for _, r := range p.rooms {
 		reason := r.refuses(m)
@@ -144,7 +146,7 @@ func (f Refused) String() string {
 			parts = append(parts, fmt.Sprintf("%d servers %s", n, many))
 		}
 	}
-	say(f.Counts[OtherApp], "is of another app", "are of other apps")
+	say(f.Counts[OtherApp], "is of another app than "+f.App+", which the model asks for", "are of other apps than "+f.App+", which the model asks for")
 	names := make([]string, 0, len(f.Capabilities))
 	for name := range f.Capabilities {
 		names = append(names, name)

@@ -3,6 +3,9 @@ package api
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -53,7 +56,79 @@ func (a appService) DeleteApp(ctx context.Context, req *windlassv1.DeleteAppRequ
 		if err != nil {
 			return nil, err
 		}
-		return &windlassv1.DeleteAppResponse{App: after}, c.audit("app", app.ID, before, after)
+		warnings, err := modelsLeft(c, app)
+		if err != nil {
+			return nil, err
+		}
+		return &windlassv1.DeleteAppResponse{App: after, Warnings: warnings}, c.audit("app", app.ID, before, after)
 	})
 	return res, err
+}
+
+// maxModelsLeft is how many models a warning names.
+const maxModelsLeft = 5
+
+// modelsLeft warns of the models of the environment that no server loads once the app is deleted, whose instances are
+// servers of models: those that ask for its servers, and, if no other app there has servers, all.
+func modelsLeft(tx Tx, app model.App) ([]string, error) {
+	own, err := tx.GetDeployments([]string{app.LiveDeploymentID})
+	if err != nil {
+		return nil, fmt.Errorf("read live version of app %s: %w", app.ID, err)
+	}
+	if len(own) == 0 || own[0].Spec.GetModels() == nil {
+		return nil, nil
+	}
+	live, err := liveSpecs(tx, app)
+	if err != nil {
+		return nil, err
+	}
+	others := false
+	for name, spec := range live {
+		others = others || name != app.Name && spec.GetModels() != nil
+	}
+	var left []string
+	for _, name := range slices.Sorted(maps.Keys(live)) {
+		if m := live[name].GetModel(); m != nil && (m.GetServer() == app.Name || m.GetServer() == "" && !others) {
+			left = append(left, name)
+		}
+	}
+	if len(left) == 0 {
+		return nil, nil
+	}
+	text := strings.Join(left[:min(len(left), maxModelsLeft)], ", ")
+	if n := len(left) - maxModelsLeft; n > 0 {
+		text += fmt.Sprintf(" and %d more", n)
+	}
+	return []string{fmt.Sprintf("no server loads %s any more: deploy another app with models and name it in model.server, or delete them as well", text)}, nil
+}
+
+// liveSpecs returns the specs of the live versions in the app's environment, by the names of their apps. Apps that are
+// being deleted are left out, but for the app itself.
+func liveSpecs(tx Tx, app model.App) (map[string]*windlassv1.DeploymentSpec, error) {
+	names := map[string]string{}
+	for page := (model.Page{Limit: 500}); ; {
+		apps, err := tx.ListApps(app.WorkspaceID, app.EnvironmentID, page)
+		if err != nil {
+			return nil, fmt.Errorf("list apps of environment %s: %w", app.EnvironmentID, err)
+		}
+		for _, one := range apps {
+			if one.LiveDeploymentID != "" && (one.DeletingSince == 0 || one.ID == app.ID) {
+				names[one.LiveDeploymentID] = one.Name
+			}
+		}
+		if len(apps) < page.Limit {
+			break
+		}
+		last := apps[len(apps)-1]
+		page.After = last.Name + "\x00" + last.ID
+	}
+	deployments, err := tx.GetDeployments(slices.Sorted(maps.Keys(names)))
+	if err != nil {
+		return nil, fmt.Errorf("read live versions of environment %s: %w", app.EnvironmentID, err)
+	}
+	out := map[string]*windlassv1.DeploymentSpec{}
+	for _, d := range deployments {
+		out[names[d.ID]] = d.Spec
+	}
+	return out, nil
 }

@@ -406,6 +406,9 @@ func (a *app) deleteCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			for _, text := range resp.GetWarnings() {
+				a.infof("warning: %s", text)
+			}
 			return a.finishDelete(ctx, args[0], resp, wait, patience)
 		}),
 	}
