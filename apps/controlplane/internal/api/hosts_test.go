@@ -119,3 +119,21 @@ func TestHosts_NeedTheFeatureOfRoles(t *testing.T) {
 	_, err = w.deployBy("chat", nil, ofHosts(1))
 	require.NoError(t, err)
 }
+
+func TestHosts_AutomaticScalingNeedsAgentsThatRunThem(t *testing.T) {
+	w := setup(t)
+	unitHosts := []string{agentv1.Feature_FEATURE_UNIT_HOSTS.String()}
+	w.joins("kubernetes", unitHosts, "us-east-1", "eu-west-1")
+	require.NoError(t, w.deployScaled(scalingPolicy(), ofHosts(2)))
+	w.settle("chat")
+	w.joins("kubernetes", nil, "us-east-1")
+	w.joins("kubernetes", unitHosts, "eu-west-1")
+	err := w.api.Rescale(t.Context(), w.decision("us-east-1", 3))
+	refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.roles[0].hosts")
+	require.ErrorContains(t, err, "the agent of region us-east-1")
+	require.Equal(t, map[string]int32{"us-east-1": 1, "eu-west-1": 1}, w.sizes("chat", 1))
+	require.NoError(t, w.api.Rescale(t.Context(), w.decision("eu-west-1", 3)), "the other region's agent runs them")
+	w.joins("kubernetes", unitHosts, "us-east-1")
+	require.NoError(t, w.api.Rescale(t.Context(), w.decision("us-east-1", 3)))
+	require.Equal(t, map[string]int32{"us-east-1": 3, "eu-west-1": 3}, w.sizes("chat", 1))
+}

@@ -67,6 +67,7 @@ func (a appService) expand(req *windlassv1.DeployRequest, presets *preset.Regist
 	if refused := appspec.Refusals(findings); len(refused) > 0 {
 		return nil, nil, refused[0]
 	}
+	findings = append(findings, appspec.DeadlineFindings(spec, req.GetRollout())...)
 	spec, err = a.checkDeploy(req, spec)
 	return spec, findings, err
 }

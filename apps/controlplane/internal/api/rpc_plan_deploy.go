@@ -52,6 +52,7 @@ func (a appService) previewDeploy(ctx context.Context, tx Tx, by caller, req *wi
 	var err error
 	presets = presets.Within(ctx) // the transaction may run again
 	spec, findings := appspec.Expand(req.GetSpec(), presets)
+	findings = append(findings, appspec.DeadlineFindings(spec, req.GetRollout())...)
 	c.dry.warnings = appspec.Warnings(findings)
 	if c.dry.against = appspec.Refusals(findings); len(c.dry.against) == 0 {
 		if spec, err = a.checkDeploy(req, spec); err == nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/pkg/preset"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -92,4 +93,22 @@ func CheckProgress(p *windlassv1.RolloutPolicy, asked *windlassv1.DeploymentSpec
 	}
 	return apierr.InvalidFix(field+".deadlines.progress", fmt.Sprintf("it is %s, and the spec's progressDeadline is %s: both set the same deadline",
 		one.AsDuration(), other.AsDuration()), "Leave one of them out.")
+}
+
+// DeadlineFindings warns if a rollout ends before an instance may have used its startup budget. spec has no defaults yet,
+// because that of the budget is for models that load for long, and says nothing about this app.
+func DeadlineFindings(spec *windlassv1.DeploymentSpec, p *windlassv1.RolloutPolicy) []preset.Finding {
+	budget, deadline, field := spec.GetHealthCheck().GetStartupBudget().AsDuration(), spec.GetProgressDeadline(), "progressDeadline"
+	if d := p.GetDeadlines().GetProgress(); d != nil {
+		deadline, field = d, "rollout.deadlines.progress"
+	}
+	deadline = orDuration(deadline, defaultDeadline)
+	if at := deadline.AsDuration(); at == 0 || at >= budget {
+		return nil
+	}
+	return []preset.Finding{{
+		Severity: preset.Warning, Code: "DeadlineBelowBudget", Field: "/healthCheck.startupBudget",
+		Text: fmt.Sprintf("an instance may start for %s, but a rollout fails after %s without progress (%s)", budget, deadline.AsDuration(), field),
+		Fix:  fmt.Sprintf("set %s to %s or more, or lower the budget", field, budget),
+	}}
 }
