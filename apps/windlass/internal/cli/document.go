@@ -96,11 +96,9 @@ func joinErrors(errs ...error) error {
 // addLine adds lines to errors about fields: the line of the field, or of the value that contains it. It sorts several
 // errors by their lines.
 func (d *document) addLine(err error) error {
-	var several fieldErrors
-	if errors.As(err, &several) {
+	if several, ok := errors.AsType[fieldErrors](err); ok {
 		lineOf := func(err error) int {
-			var field *fieldError
-			if errors.As(err, &field) {
+			if field, ok := errors.AsType[*fieldError](err); ok {
 				return field.line
 			}
 			return 0
