@@ -419,7 +419,8 @@ export const hostile: Scene = {
       outcome: PlanDeployResponse_Outcome.ROLLOUT, findings: [{ message: nasty, fix: nasty, field: nasty, region: nasty, blocks: true }], changes: [{ path: nasty, old: nasty, new: nasty }],
       steps: [{ wave: nasty, region: nasty, checks: [nasty], kind: PlanStep_Kind.PAUSE }], regions: [{ region: nasty, gpu: { product: nasty, pool: nasty } }], quota: { workspaceName: nasty },
     },
-    ListFreezes: { freezes: [{ id: "frz_1", name: nasty, reason: nasty, inForce: true }] },
+    ListFreezes: { freezes: [{ id: "frz_1", name: nasty, reason: nasty, inForce: true, project: nasty, setBy: nasty, timeZone: nasty, weekly: [{ start: nasty, end: nasty }] }] },
+    ListNotificationEndpoints: { endpoints: [{ id: "nep_1", name: nasty, origin: nasty, app: nasty, kinds: [1] }] },
   },
 };
 
