@@ -206,6 +206,9 @@ type StepWait struct {
 // Reset makes the region wait for its step again from the beginning.
 func (s *StepWait) Reset() { *s = StepWait{Step: s.Step} }
 
+// Depart ends the stop at a step.
+func (s *StepWait) Depart() { s.StoppedAt = 0 }
+
 // CapacityWait is a region's wait for capacity, which stops its progress clock for as long as the
 // policy says.
 type CapacityWait struct {
@@ -215,6 +218,9 @@ type CapacityWait struct {
 
 // Reset forgets the wait.
 func (w *CapacityWait) Reset() { *w = CapacityWait{} }
+
+// End ends the present wait without counting its time.
+func (w *CapacityWait) End() { w.NoRoomSince = 0 }
 
 // TroubleWatch is trouble that keeps a region from its version and that has a deadline of its own.
 type TroubleWatch struct {
@@ -228,6 +234,9 @@ type TroubleWatch struct {
 // Reset forgets the trouble.
 func (w *TroubleWatch) Reset() { *w = TroubleWatch{} }
 
+// End ends the present trouble without counting its time.
+func (w *TroubleWatch) End() { w.Trouble, w.TroubleSince = 0, 0 }
+
 // HealthWatch watches the replicas of the new version that were ready.
 type HealthWatch struct {
 	// MostReady is the most that were ready here. UnhealthySince is when too many of them ceased to be ready, 0
@@ -240,6 +249,9 @@ type HealthWatch struct {
 
 // Reset makes replicas count only once they are ready again.
 func (w *HealthWatch) Reset() { *w = HealthWatch{} }
+
+// Recover ends a time in which too few replicas were ready.
+func (w *HealthWatch) Recover() { w.UnhealthySince = 0 }
 
 // RelapseCount counts how often a region served its new version and then did not any more.
 type RelapseCount struct {

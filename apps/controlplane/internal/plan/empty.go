@@ -66,7 +66,7 @@ func (s *stager) standsEmpty(d *model.Deployment, w *model.WaveProgress, st *mod
 	case !was && size == 0:
 		st.Emptied = true
 		if st.PromotedBy == "" {
-			st.StoppedAt = 0 // it comes to the step anew, with nothing
+			st.StepWait.Depart() // it comes to the step anew, with nothing
 		}
 		forgetClocks(st)
 		s.log("StepEmptied", fmt.Sprintf("step %d of %d (%s) of wave %s: it has no replicas now, and begins anew when it is scaled up; %s",
@@ -97,7 +97,9 @@ func (v *view) withoutNewer(l *regionPlan) strategy.RegionPlan {
 
 // forgetClocks resets the clocks and counts about the replicas that the region had.
 func forgetClocks(st *model.RegionProgress) {
-	st.NoRoomSince, st.Trouble, st.TroubleSince, st.Score = 0, 0, 0, math.MinInt32
+	st.CapacityWait.End()
+	st.TroubleWatch.End()
+	st.Score = math.MinInt32
 	st.HealthWatch.Reset()
 	st.RelapseCount.Reset()
 }

@@ -78,7 +78,7 @@ func (s *stager) unhealthy(d *model.Deployment, st *model.RegionProgress, l *reg
 		if st.UnhealthySince != 0 {
 			s.log("HealthRegained", s.figures(l), d, st.RegionID)
 		}
-		st.UnhealthySince = 0
+		st.HealthWatch.Recover()
 		return "", false
 	}
 	lasts := time.Duration(unhealthyFor(s.progress.Policy)) * time.Millisecond

@@ -90,7 +90,8 @@ func (s *stager) skip(d *model.Deployment, w *model.WaveProgress, st *model.Regi
 		st.ProgressClock.Stop(s.now)
 	}
 	st.State, st.Since, st.Reason, st.Message = regionSkipped, s.now, "", ""
-	st.StoppedAt, st.Unacknowledged = 0, false
+	st.StepWait.Depart()
+	st.Unacknowledged = false
 	when := "when it returns"
 	if s.regions[st.RegionID].Status == windlassv1.RegionStatus_REGION_STATUS_PENDING {
 		when = "when one has"

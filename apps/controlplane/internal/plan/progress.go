@@ -234,7 +234,7 @@ func stopClocks(c *model.Progress, now int64) {
 	for i := range c.Waves {
 		for j := range c.Waves[i].Regions {
 			st := &c.Waves[i].Regions[j]
-			st.UnhealthySince = 0
+			st.HealthWatch.Recover()
 			if st.State == regionRolling {
 				st.ProgressClock.Stop(now)
 			}

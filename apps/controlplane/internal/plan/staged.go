@@ -134,7 +134,7 @@ func (s *stager) judgeRegion(d *model.Deployment, w *model.WaveProgress, st *mod
 		l = s.regionPlan(st.RegionID)
 	}
 	if l.lost {
-		st.UnhealthySince = 0
+		st.HealthWatch.Recover()
 		if wavePolicy(s.progress, *w).GetOnUnreachable() == windlassv1.Wave_ON_UNREACHABLE_FAIL && w.State != waveDone {
 			s.failRegion(d, w, st, rollup.ReasonRegionUnreachable, "it is out of reach")
 			return true

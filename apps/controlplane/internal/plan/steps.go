@@ -151,7 +151,8 @@ func (s *stager) judgeStep(d *model.Deployment, w *model.WaveProgress, st *model
 	}
 	why += approvedBy(now.Approval, st.Approvals)
 	st.Step++
-	st.StoppedAt, st.ScoredAt, st.Score = 0, s.now, l.score()
+	st.StepWait.Depart()
+	st.ScoredAt, st.Score = s.now, l.score()
 	st.RelapseCount.Reset()
 	s.log("StepDone", at+": "+why, d, st.RegionID)
 	return false
@@ -167,7 +168,8 @@ func (s *stager) skipSteps(d *model.Deployment, st *model.RegionProgress, all []
 	if st.Step == from {
 		return false
 	}
-	st.StoppedAt, st.PromotedBy, st.ScoredAt = 0, "", s.now
+	st.StepWait.Depart()
+	st.PromotedBy, st.ScoredAt = "", s.now
 	what := fmt.Sprintf("steps %d to %d", from+1, st.Step)
 	if st.Step == from+1 {
 		what = fmt.Sprintf("step %d", st.Step)
