@@ -31,9 +31,9 @@ func rolesPolicy(edit ...func(*windlassv1.ScalingPolicy)) *windlassv1.ScalingPol
 }
 
 // roleDecision is one on what the pool has.
-func (w *harness) roleDecision(region string, roles ...model.RescaledRole) model.Rescale {
-	w.t.Helper()
-	r := w.decision(region, 0)
+func (h *harness) roleDecision(region string, roles ...model.RescaledRole) model.Rescale {
+	h.t.Helper()
+	r := h.decision(region, 0)
 	r.Decision = &windlassv1.RegionScaling{At: time.Now().UnixMilli()}
 	r.Entries = nil
 	for _, role := range roles {

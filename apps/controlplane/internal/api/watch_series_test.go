@@ -83,7 +83,7 @@ func TestWatchSeries_SendsTheLastHourAndThenChanges(t *testing.T) {
 			{At: first - 2*3_600_000, SpanMs: seriesStep, Requests: new(uint64(1))},
 			{At: first, SpanMs: seriesStep, Requests: new(uint64(3)), Errors: new(uint64(1)), LatencyP95: new(0.25), Wanted: new(int32(2)), Ready: new(int32(2))},
 			{At: first + seriesStep, SpanMs: 1000, Requests: &n},
-			{At: first + seriesStep + 1, Requests: new(uint64(99))},                      // no begin of a step
+			{At: first + seriesStep + 1, Requests: new(uint64(99))},                               // no begin of a step
 			{At: first + 2*seriesStep, SpanMs: 10, LatencyP95: new(-1.0), Wanted: new(int32(-3))}, // no figures
 		}
 	})
