@@ -82,8 +82,14 @@ func checkRoles(p *windlassv1.ScalingPolicy) *Fault {
 		field string
 		set   bool
 	}{
-		{"min", p.Min != nil}, {"max", p.GetMax() != 0}, {"initial", p.Initial != nil}, {"metrics", len(p.GetMetrics()) > 0}, {"up", p.Up != nil},
-		{"down", p.Down != nil}, {"schedule", len(p.GetSchedule()) > 0}, {"overrides", len(p.GetOverrides()) > 0},
+		{"min", p.Min != nil},
+		{"max", p.GetMax() != 0},
+		{"initial", p.Initial != nil},
+		{"metrics", len(p.GetMetrics()) > 0},
+		{"up", p.Up != nil},
+		{"down", p.Down != nil},
+		{"schedule", len(p.GetSchedule()) > 0},
+		{"overrides", len(p.GetOverrides()) > 0},
 	} {
 		if f.set {
 			return &Fault{f.field, "the roles scale each for itself", "Write it into the entries of roles."}
@@ -138,8 +144,10 @@ func checkCouples(p *windlassv1.ScalingPolicy, index map[string]int) *Fault {
 			next, there := index[to]
 			switch {
 			case !there && at == r:
-				return &Fault{fmt.Sprintf("roles[%d].couple.role", i), fmt.Sprintf("role %q has no entry in scaling.roles", to),
-					"Name a role that follows the load as well, or add an entry for it."}
+				return &Fault{
+					fmt.Sprintf("roles[%d].couple.role", i), fmt.Sprintf("role %q has no entry in scaling.roles", to),
+					"Name a role that follows the load as well, or add an entry for it.",
+				}
 			case !there || slices.Contains(path[1:], to):
 				at = nil // the fault of another entry
 				continue

@@ -130,7 +130,7 @@ func TestDecideRoles_Vectors(t *testing.T) {
 		t.Parallel()
 		p := newPool(t, poolPolicy(func(p *windlassv1.ScalingPolicy) { p.Roles[0].Metrics = nil }), 7, 8)
 		for _, d := range DecideRoles(p.roles, p.now) {
-			require.Equal(t, d.Desired, d.Wanted)
+			require.Equal(t, d.Wanted, d.Desired, "nothing changes")
 			require.Equal(t, NoReport, d.Limit)
 		}
 	})
