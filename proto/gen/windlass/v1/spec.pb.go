@@ -32,7 +32,8 @@ const (
 	// Each replica is a group with all its roles, which is updated and scaled as a whole.
 	Layout_LAYOUT_REPLICAS Layout = 1
 	// One group per region, whose roles are counted and scaled separately. A replica is then one percent
-	// of the group: rollouts move a region's traffic and roles from version to version by percent.
+	// of the group: rollouts move a region's traffic and roles from version to version by percent, unless
+	// update names another order.
 	Layout_LAYOUT_POOLED Layout = 2
 )
 
@@ -129,6 +130,71 @@ func (ModelServer_Protocol) EnumDescriptor() ([]byte, []int) {
 	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{2, 0}
 }
 
+type PoolUpdate_Order int32
+
+const (
+	// As COHERENT.
+	PoolUpdate_ORDER_UNSPECIFIED PoolUpdate_Order = 0
+	// Each version has a share of the pool, with instances of every role, so that instances of two
+	// versions never serve each other. If only one role differs, its instances are replaced in their
+	// places.
+	PoolUpdate_ORDER_COHERENT PoolUpdate_Order = 1
+	// Instances are replaced in their places, one role after another. A role begins once every
+	// instance of the role before it is ready. Instances of two versions serve each other meanwhile,
+	// as with PARALLEL and INTERLEAVED.
+	PoolUpdate_ORDER_SEQUENTIAL PoolUpdate_Order = 2
+	// Instances of all roles are replaced in their places at once, each role by itself.
+	PoolUpdate_ORDER_PARALLEL PoolUpdate_Order = 3
+	// Instances of all roles are replaced in their places in steps of equal numbers. No role is more
+	// than one step ahead of another.
+	PoolUpdate_ORDER_INTERLEAVED PoolUpdate_Order = 4
+)
+
+// Enum value maps for PoolUpdate_Order.
+var (
+	PoolUpdate_Order_name = map[int32]string{
+		0: "ORDER_UNSPECIFIED",
+		1: "ORDER_COHERENT",
+		2: "ORDER_SEQUENTIAL",
+		3: "ORDER_PARALLEL",
+		4: "ORDER_INTERLEAVED",
+	}
+	PoolUpdate_Order_value = map[string]int32{
+		"ORDER_UNSPECIFIED": 0,
+		"ORDER_COHERENT":    1,
+		"ORDER_SEQUENTIAL":  2,
+		"ORDER_PARALLEL":    3,
+		"ORDER_INTERLEAVED": 4,
+	}
+)
+
+func (x PoolUpdate_Order) Enum() *PoolUpdate_Order {
+	p := new(PoolUpdate_Order)
+	*p = x
+	return p
+}
+
+func (x PoolUpdate_Order) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (PoolUpdate_Order) Descriptor() protoreflect.EnumDescriptor {
+	return file_windlass_v1_spec_proto_enumTypes[2].Descriptor()
+}
+
+func (PoolUpdate_Order) Type() protoreflect.EnumType {
+	return &file_windlass_v1_spec_proto_enumTypes[2]
+}
+
+func (x PoolUpdate_Order) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use PoolUpdate_Order.Descriptor instead.
+func (PoolUpdate_Order) EnumDescriptor() ([]byte, []int) {
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{3, 0}
+}
+
 type RoleSpec_Slots int32
 
 const (
@@ -165,11 +231,11 @@ func (x RoleSpec_Slots) String() string {
 }
 
 func (RoleSpec_Slots) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_v1_spec_proto_enumTypes[2].Descriptor()
+	return file_windlass_v1_spec_proto_enumTypes[3].Descriptor()
 }
 
 func (RoleSpec_Slots) Type() protoreflect.EnumType {
-	return &file_windlass_v1_spec_proto_enumTypes[2]
+	return &file_windlass_v1_spec_proto_enumTypes[3]
 }
 
 func (x RoleSpec_Slots) Number() protoreflect.EnumNumber {
@@ -178,7 +244,7 @@ func (x RoleSpec_Slots) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RoleSpec_Slots.Descriptor instead.
 func (RoleSpec_Slots) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{8, 0}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{9, 0}
 }
 
 type ModelCache_Retention int32
@@ -217,11 +283,11 @@ func (x ModelCache_Retention) String() string {
 }
 
 func (ModelCache_Retention) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_v1_spec_proto_enumTypes[3].Descriptor()
+	return file_windlass_v1_spec_proto_enumTypes[4].Descriptor()
 }
 
 func (ModelCache_Retention) Type() protoreflect.EnumType {
-	return &file_windlass_v1_spec_proto_enumTypes[3]
+	return &file_windlass_v1_spec_proto_enumTypes[4]
 }
 
 func (x ModelCache_Retention) Number() protoreflect.EnumNumber {
@@ -230,7 +296,7 @@ func (x ModelCache_Retention) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ModelCache_Retention.Descriptor instead.
 func (ModelCache_Retention) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{10, 0}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{11, 0}
 }
 
 type KubernetesOptions_ZoneSpread int32
@@ -272,11 +338,11 @@ func (x KubernetesOptions_ZoneSpread) String() string {
 }
 
 func (KubernetesOptions_ZoneSpread) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_v1_spec_proto_enumTypes[4].Descriptor()
+	return file_windlass_v1_spec_proto_enumTypes[5].Descriptor()
 }
 
 func (KubernetesOptions_ZoneSpread) Type() protoreflect.EnumType {
-	return &file_windlass_v1_spec_proto_enumTypes[4]
+	return &file_windlass_v1_spec_proto_enumTypes[5]
 }
 
 func (x KubernetesOptions_ZoneSpread) Number() protoreflect.EnumNumber {
@@ -285,7 +351,7 @@ func (x KubernetesOptions_ZoneSpread) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use KubernetesOptions_ZoneSpread.Descriptor instead.
 func (KubernetesOptions_ZoneSpread) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{12, 0}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{13, 0}
 }
 
 // DeploymentSpec says what to run. The spec of a deployment never changes. Absent fields take the
@@ -350,6 +416,9 @@ type DeploymentSpec struct {
 	DrainDelay *durationpb.Duration `protobuf:"bytes,21,opt,name=drain_delay,json=drainDelay,proto3" json:"drain_delay,omitempty"`
 	// How the instances of several roles belong together. Default: LAYOUT_REPLICAS.
 	Layout Layout `protobuf:"varint,22,opt,name=layout,proto3,enum=windlass.v1.Layout" json:"layout,omitempty"`
+	// With LAYOUT_POOLED: how roles are updated. It affects rollouts to this version. Default: order
+	// coherent.
+	Update *PoolUpdate `protobuf:"bytes,23,opt,name=update,proto3" json:"update,omitempty"`
 	// Different values for some regions. For each field, an override by region name wins over an
 	// override by labels, and both win over the rest of the spec. Two overrides by labels must not
 	// set different values for one region. Overrides are part of the version, except their replicas.
@@ -564,6 +633,13 @@ func (x *DeploymentSpec) GetLayout() Layout {
 	return Layout_LAYOUT_UNSPECIFIED
 }
 
+func (x *DeploymentSpec) GetUpdate() *PoolUpdate {
+	if x != nil {
+		return x.Update
+	}
+	return nil
+}
+
 func (x *DeploymentSpec) GetOverrides() []*Override {
 	if x != nil {
 		return x.Overrides
@@ -776,6 +852,61 @@ func (x *ModelServer) GetSlots() int32 {
 	return 0
 }
 
+// PoolUpdate says in which order the roles of a pool move to the next version, under strategy rolling.
+type PoolUpdate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Order PoolUpdate_Order       `protobuf:"varint,1,opt,name=order,proto3,enum=windlass.v1.PoolUpdate_Order" json:"order,omitempty"`
+	// With ORDER_SEQUENTIAL: names of roles in the order in which they move. Roles that it leaves out
+	// follow, in the order of the spec.
+	Sequence      []string `protobuf:"bytes,2,rep,name=sequence,proto3" json:"sequence,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PoolUpdate) Reset() {
+	*x = PoolUpdate{}
+	mi := &file_windlass_v1_spec_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PoolUpdate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PoolUpdate) ProtoMessage() {}
+
+func (x *PoolUpdate) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_spec_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PoolUpdate.ProtoReflect.Descriptor instead.
+func (*PoolUpdate) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *PoolUpdate) GetOrder() PoolUpdate_Order {
+	if x != nil {
+		return x.Order
+	}
+	return PoolUpdate_ORDER_UNSPECIFIED
+}
+
+func (x *PoolUpdate) GetSequence() []string {
+	if x != nil {
+		return x.Sequence
+	}
+	return nil
+}
+
 // Override sets different values for regions, which it selects by name or by labels.
 type Override struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -810,7 +941,7 @@ type Override struct {
 
 func (x *Override) Reset() {
 	*x = Override{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[3]
+	mi := &file_windlass_v1_spec_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -822,7 +953,7 @@ func (x *Override) String() string {
 func (*Override) ProtoMessage() {}
 
 func (x *Override) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[3]
+	mi := &file_windlass_v1_spec_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -835,7 +966,7 @@ func (x *Override) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Override.ProtoReflect.Descriptor instead.
 func (*Override) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{3}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Override) GetRegions() []string {
@@ -918,7 +1049,7 @@ type RoleOverride struct {
 
 func (x *RoleOverride) Reset() {
 	*x = RoleOverride{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[4]
+	mi := &file_windlass_v1_spec_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -930,7 +1061,7 @@ func (x *RoleOverride) String() string {
 func (*RoleOverride) ProtoMessage() {}
 
 func (x *RoleOverride) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[4]
+	mi := &file_windlass_v1_spec_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -943,7 +1074,7 @@ func (x *RoleOverride) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoleOverride.ProtoReflect.Descriptor instead.
 func (*RoleOverride) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{4}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RoleOverride) GetName() string {
@@ -989,7 +1120,7 @@ type PinnedOverride struct {
 
 func (x *PinnedOverride) Reset() {
 	*x = PinnedOverride{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[5]
+	mi := &file_windlass_v1_spec_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1001,7 +1132,7 @@ func (x *PinnedOverride) String() string {
 func (*PinnedOverride) ProtoMessage() {}
 
 func (x *PinnedOverride) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[5]
+	mi := &file_windlass_v1_spec_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1014,7 +1145,7 @@ func (x *PinnedOverride) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinnedOverride.ProtoReflect.Descriptor instead.
 func (*PinnedOverride) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{5}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *PinnedOverride) GetRegion() string {
@@ -1056,7 +1187,7 @@ type Resources struct {
 
 func (x *Resources) Reset() {
 	*x = Resources{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[6]
+	mi := &file_windlass_v1_spec_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1068,7 +1199,7 @@ func (x *Resources) String() string {
 func (*Resources) ProtoMessage() {}
 
 func (x *Resources) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[6]
+	mi := &file_windlass_v1_spec_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1081,7 +1212,7 @@ func (x *Resources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resources.ProtoReflect.Descriptor instead.
 func (*Resources) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{6}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Resources) GetCpuMillicores() int32 {
@@ -1139,7 +1270,7 @@ type Gpu struct {
 
 func (x *Gpu) Reset() {
 	*x = Gpu{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[7]
+	mi := &file_windlass_v1_spec_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1151,7 +1282,7 @@ func (x *Gpu) String() string {
 func (*Gpu) ProtoMessage() {}
 
 func (x *Gpu) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[7]
+	mi := &file_windlass_v1_spec_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1164,7 +1295,7 @@ func (x *Gpu) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gpu.ProtoReflect.Descriptor instead.
 func (*Gpu) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{7}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Gpu) GetCount() int32 {
@@ -1233,7 +1364,7 @@ type RoleSpec struct {
 
 func (x *RoleSpec) Reset() {
 	*x = RoleSpec{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[8]
+	mi := &file_windlass_v1_spec_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1245,7 +1376,7 @@ func (x *RoleSpec) String() string {
 func (*RoleSpec) ProtoMessage() {}
 
 func (x *RoleSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[8]
+	mi := &file_windlass_v1_spec_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1258,7 +1389,7 @@ func (x *RoleSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoleSpec.ProtoReflect.Descriptor instead.
 func (*RoleSpec) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{8}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RoleSpec) GetName() string {
@@ -1357,7 +1488,7 @@ type SecretReference struct {
 
 func (x *SecretReference) Reset() {
 	*x = SecretReference{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[9]
+	mi := &file_windlass_v1_spec_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1369,7 +1500,7 @@ func (x *SecretReference) String() string {
 func (*SecretReference) ProtoMessage() {}
 
 func (x *SecretReference) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[9]
+	mi := &file_windlass_v1_spec_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1382,7 +1513,7 @@ func (x *SecretReference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretReference.ProtoReflect.Descriptor instead.
 func (*SecretReference) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{9}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SecretReference) GetEnvName() string {
@@ -1430,7 +1561,7 @@ type ModelCache struct {
 
 func (x *ModelCache) Reset() {
 	*x = ModelCache{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[10]
+	mi := &file_windlass_v1_spec_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1442,7 +1573,7 @@ func (x *ModelCache) String() string {
 func (*ModelCache) ProtoMessage() {}
 
 func (x *ModelCache) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[10]
+	mi := &file_windlass_v1_spec_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1455,7 +1586,7 @@ func (x *ModelCache) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelCache.ProtoReflect.Descriptor instead.
 func (*ModelCache) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{10}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ModelCache) GetMountPath() string {
@@ -1501,7 +1632,7 @@ type VolumeClaim struct {
 
 func (x *VolumeClaim) Reset() {
 	*x = VolumeClaim{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[11]
+	mi := &file_windlass_v1_spec_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1513,7 +1644,7 @@ func (x *VolumeClaim) String() string {
 func (*VolumeClaim) ProtoMessage() {}
 
 func (x *VolumeClaim) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[11]
+	mi := &file_windlass_v1_spec_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1526,7 +1657,7 @@ func (x *VolumeClaim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeClaim.ProtoReflect.Descriptor instead.
 func (*VolumeClaim) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{11}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *VolumeClaim) GetSizeGib() int32 {
@@ -1575,7 +1706,7 @@ type KubernetesOptions struct {
 
 func (x *KubernetesOptions) Reset() {
 	*x = KubernetesOptions{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[12]
+	mi := &file_windlass_v1_spec_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1587,7 +1718,7 @@ func (x *KubernetesOptions) String() string {
 func (*KubernetesOptions) ProtoMessage() {}
 
 func (x *KubernetesOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[12]
+	mi := &file_windlass_v1_spec_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1600,7 +1731,7 @@ func (x *KubernetesOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubernetesOptions.ProtoReflect.Descriptor instead.
 func (*KubernetesOptions) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{12}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *KubernetesOptions) GetNodeSelector() map[string]string {
@@ -1680,7 +1811,7 @@ type Toleration struct {
 
 func (x *Toleration) Reset() {
 	*x = Toleration{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[13]
+	mi := &file_windlass_v1_spec_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1692,7 +1823,7 @@ func (x *Toleration) String() string {
 func (*Toleration) ProtoMessage() {}
 
 func (x *Toleration) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[13]
+	mi := &file_windlass_v1_spec_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1705,7 +1836,7 @@ func (x *Toleration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Toleration.ProtoReflect.Descriptor instead.
 func (*Toleration) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{13}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Toleration) GetKey() string {
@@ -1750,7 +1881,7 @@ type SecurityException struct {
 
 func (x *SecurityException) Reset() {
 	*x = SecurityException{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[14]
+	mi := &file_windlass_v1_spec_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1762,7 +1893,7 @@ func (x *SecurityException) String() string {
 func (*SecurityException) ProtoMessage() {}
 
 func (x *SecurityException) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[14]
+	mi := &file_windlass_v1_spec_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1775,7 +1906,7 @@ func (x *SecurityException) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecurityException.ProtoReflect.Descriptor instead.
 func (*SecurityException) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{14}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SecurityException) GetReason() string {
@@ -1834,7 +1965,7 @@ type Port struct {
 
 func (x *Port) Reset() {
 	*x = Port{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[15]
+	mi := &file_windlass_v1_spec_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1846,7 +1977,7 @@ func (x *Port) String() string {
 func (*Port) ProtoMessage() {}
 
 func (x *Port) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[15]
+	mi := &file_windlass_v1_spec_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1859,7 +1990,7 @@ func (x *Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Port.ProtoReflect.Descriptor instead.
 func (*Port) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{15}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Port) GetName() string {
@@ -1911,7 +2042,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[16]
+	mi := &file_windlass_v1_spec_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1923,7 +2054,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[16]
+	mi := &file_windlass_v1_spec_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1936,7 +2067,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{16}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *HealthCheck) GetPath() string {
@@ -2006,7 +2137,7 @@ var File_windlass_v1_spec_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\n" +
-	"\x16windlass/v1/spec.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x19windlass/v1/routing.proto\x1a\x17windlass/v1/serve.proto\"\xf4\x0f\n" +
+	"\x16windlass/v1/spec.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x19windlass/v1/routing.proto\x1a\x17windlass/v1/serve.proto\"\xa5\x10\n" +
 	"\x0eDeploymentSpec\x12\x1e\n" +
 	"\x05image\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\x05image\x12-\n" +
 	"\acommand\x18\x02 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10\x80\x02\"\br\x06\x10\x01\x18\x80\x80\x02R\acommand\x12%\n" +
@@ -2039,7 +2170,8 @@ const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\vdrain_delay\x18\x15 \x01(\v2\x19.google.protobuf.DurationB\r\xbaH\n" +
 	"\xaa\x01\a\"\x03\b\xd8\x042\x00R\n" +
 	"drainDelay\x125\n" +
-	"\x06layout\x18\x16 \x01(\x0e2\x13.windlass.v1.LayoutB\b\xbaH\x05\x82\x01\x02\x10\x01R\x06layout\x12=\n" +
+	"\x06layout\x18\x16 \x01(\x0e2\x13.windlass.v1.LayoutB\b\xbaH\x05\x82\x01\x02\x10\x01R\x06layout\x12/\n" +
+	"\x06update\x18\x17 \x01(\v2\x17.windlass.v1.PoolUpdateR\x06update\x12=\n" +
 	"\toverrides\x18( \x03(\v2\x15.windlass.v1.OverrideB\b\xbaH\x05\x92\x01\x02\x10 R\toverrides\x12F\n" +
 	"\x10pinned_overrides\x18) \x03(\v2\x1b.windlass.v1.PinnedOverrideR\x0fpinnedOverrides\x12(\n" +
 	"\x05serve\x18* \x01(\v2\x12.windlass.v1.ServeR\x05serve\x12!\n" +
@@ -2071,7 +2203,17 @@ const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\bProtocol\x12\x18\n" +
 	"\x14PROTOCOL_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vPROTOCOL_V2\x10\x01\x12\x11\n" +
-	"\rPROTOCOL_LORA\x10\x02\"\xbb\x05\n" +
+	"\rPROTOCOL_LORA\x10\x02\"\x8d\x02\n" +
+	"\n" +
+	"PoolUpdate\x12=\n" +
+	"\x05order\x18\x01 \x01(\x0e2\x1d.windlass.v1.PoolUpdate.OrderB\b\xbaH\x05\x82\x01\x02\x10\x01R\x05order\x12K\n" +
+	"\bsequence\x18\x02 \x03(\tB/\xbaH,\x92\x01)\x10\b\"%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\bsequence\"s\n" +
+	"\x05Order\x12\x15\n" +
+	"\x11ORDER_UNSPECIFIED\x10\x00\x12\x12\n" +
+	"\x0eORDER_COHERENT\x10\x01\x12\x14\n" +
+	"\x10ORDER_SEQUENTIAL\x10\x02\x12\x12\n" +
+	"\x0eORDER_PARALLEL\x10\x03\x12\x15\n" +
+	"\x11ORDER_INTERLEAVED\x10\x04\"\xbb\x05\n" +
 	"\bOverride\x12K\n" +
 	"\aregions\x18\x01 \x03(\tB1\xbaH.\x92\x01+\x10 \x18\x01\"%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\aregions\x12C\n" +
 	"\x06labels\x18\x02 \x03(\v2!.windlass.v1.Override.LabelsEntryB\b\xbaH\x05\x9a\x01\x02\x10\x10R\x06labels\x12+\n" +
@@ -2240,91 +2382,95 @@ func file_windlass_v1_spec_proto_rawDescGZIP() []byte {
 	return file_windlass_v1_spec_proto_rawDescData
 }
 
-var file_windlass_v1_spec_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_windlass_v1_spec_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_windlass_v1_spec_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_windlass_v1_spec_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_windlass_v1_spec_proto_goTypes = []any{
 	(Layout)(0),                       // 0: windlass.v1.Layout
 	(ModelServer_Protocol)(0),         // 1: windlass.v1.ModelServer.Protocol
-	(RoleSpec_Slots)(0),               // 2: windlass.v1.RoleSpec.Slots
-	(ModelCache_Retention)(0),         // 3: windlass.v1.ModelCache.Retention
-	(KubernetesOptions_ZoneSpread)(0), // 4: windlass.v1.KubernetesOptions.ZoneSpread
-	(*DeploymentSpec)(nil),            // 5: windlass.v1.DeploymentSpec
-	(*LoadedModel)(nil),               // 6: windlass.v1.LoadedModel
-	(*ModelServer)(nil),               // 7: windlass.v1.ModelServer
-	(*Override)(nil),                  // 8: windlass.v1.Override
-	(*RoleOverride)(nil),              // 9: windlass.v1.RoleOverride
-	(*PinnedOverride)(nil),            // 10: windlass.v1.PinnedOverride
-	(*Resources)(nil),                 // 11: windlass.v1.Resources
-	(*Gpu)(nil),                       // 12: windlass.v1.Gpu
-	(*RoleSpec)(nil),                  // 13: windlass.v1.RoleSpec
-	(*SecretReference)(nil),           // 14: windlass.v1.SecretReference
-	(*ModelCache)(nil),                // 15: windlass.v1.ModelCache
-	(*VolumeClaim)(nil),               // 16: windlass.v1.VolumeClaim
-	(*KubernetesOptions)(nil),         // 17: windlass.v1.KubernetesOptions
-	(*Toleration)(nil),                // 18: windlass.v1.Toleration
-	(*SecurityException)(nil),         // 19: windlass.v1.SecurityException
-	(*Port)(nil),                      // 20: windlass.v1.Port
-	(*HealthCheck)(nil),               // 21: windlass.v1.HealthCheck
-	nil,                               // 22: windlass.v1.DeploymentSpec.EnvEntry
-	nil,                               // 23: windlass.v1.Override.LabelsEntry
-	nil,                               // 24: windlass.v1.Override.EnvEntry
-	nil,                               // 25: windlass.v1.RoleSpec.EnvEntry
-	nil,                               // 26: windlass.v1.KubernetesOptions.NodeSelectorEntry
-	nil,                               // 27: windlass.v1.KubernetesOptions.PodAnnotationsEntry
-	nil,                               // 28: windlass.v1.KubernetesOptions.PodLabelsEntry
-	(*durationpb.Duration)(nil),       // 29: google.protobuf.Duration
-	(*Serve)(nil),                     // 30: windlass.v1.Serve
-	(*Generated)(nil),                 // 31: windlass.v1.Generated
-	(*RoutingPolicy)(nil),             // 32: windlass.v1.RoutingPolicy
+	(PoolUpdate_Order)(0),             // 2: windlass.v1.PoolUpdate.Order
+	(RoleSpec_Slots)(0),               // 3: windlass.v1.RoleSpec.Slots
+	(ModelCache_Retention)(0),         // 4: windlass.v1.ModelCache.Retention
+	(KubernetesOptions_ZoneSpread)(0), // 5: windlass.v1.KubernetesOptions.ZoneSpread
+	(*DeploymentSpec)(nil),            // 6: windlass.v1.DeploymentSpec
+	(*LoadedModel)(nil),               // 7: windlass.v1.LoadedModel
+	(*ModelServer)(nil),               // 8: windlass.v1.ModelServer
+	(*PoolUpdate)(nil),                // 9: windlass.v1.PoolUpdate
+	(*Override)(nil),                  // 10: windlass.v1.Override
+	(*RoleOverride)(nil),              // 11: windlass.v1.RoleOverride
+	(*PinnedOverride)(nil),            // 12: windlass.v1.PinnedOverride
+	(*Resources)(nil),                 // 13: windlass.v1.Resources
+	(*Gpu)(nil),                       // 14: windlass.v1.Gpu
+	(*RoleSpec)(nil),                  // 15: windlass.v1.RoleSpec
+	(*SecretReference)(nil),           // 16: windlass.v1.SecretReference
+	(*ModelCache)(nil),                // 17: windlass.v1.ModelCache
+	(*VolumeClaim)(nil),               // 18: windlass.v1.VolumeClaim
+	(*KubernetesOptions)(nil),         // 19: windlass.v1.KubernetesOptions
+	(*Toleration)(nil),                // 20: windlass.v1.Toleration
+	(*SecurityException)(nil),         // 21: windlass.v1.SecurityException
+	(*Port)(nil),                      // 22: windlass.v1.Port
+	(*HealthCheck)(nil),               // 23: windlass.v1.HealthCheck
+	nil,                               // 24: windlass.v1.DeploymentSpec.EnvEntry
+	nil,                               // 25: windlass.v1.Override.LabelsEntry
+	nil,                               // 26: windlass.v1.Override.EnvEntry
+	nil,                               // 27: windlass.v1.RoleSpec.EnvEntry
+	nil,                               // 28: windlass.v1.KubernetesOptions.NodeSelectorEntry
+	nil,                               // 29: windlass.v1.KubernetesOptions.PodAnnotationsEntry
+	nil,                               // 30: windlass.v1.KubernetesOptions.PodLabelsEntry
+	(*durationpb.Duration)(nil),       // 31: google.protobuf.Duration
+	(*Serve)(nil),                     // 32: windlass.v1.Serve
+	(*Generated)(nil),                 // 33: windlass.v1.Generated
+	(*RoutingPolicy)(nil),             // 34: windlass.v1.RoutingPolicy
 }
 var file_windlass_v1_spec_proto_depIdxs = []int32{
-	11, // 0: windlass.v1.DeploymentSpec.resources:type_name -> windlass.v1.Resources
-	13, // 1: windlass.v1.DeploymentSpec.roles:type_name -> windlass.v1.RoleSpec
-	22, // 2: windlass.v1.DeploymentSpec.env:type_name -> windlass.v1.DeploymentSpec.EnvEntry
-	14, // 3: windlass.v1.DeploymentSpec.secrets:type_name -> windlass.v1.SecretReference
-	20, // 4: windlass.v1.DeploymentSpec.ports:type_name -> windlass.v1.Port
-	21, // 5: windlass.v1.DeploymentSpec.health_check:type_name -> windlass.v1.HealthCheck
-	29, // 6: windlass.v1.DeploymentSpec.termination_grace:type_name -> google.protobuf.Duration
-	29, // 7: windlass.v1.DeploymentSpec.progress_deadline:type_name -> google.protobuf.Duration
-	15, // 8: windlass.v1.DeploymentSpec.model_cache:type_name -> windlass.v1.ModelCache
-	17, // 9: windlass.v1.DeploymentSpec.kubernetes:type_name -> windlass.v1.KubernetesOptions
-	29, // 10: windlass.v1.DeploymentSpec.drain_delay:type_name -> google.protobuf.Duration
+	13, // 0: windlass.v1.DeploymentSpec.resources:type_name -> windlass.v1.Resources
+	15, // 1: windlass.v1.DeploymentSpec.roles:type_name -> windlass.v1.RoleSpec
+	24, // 2: windlass.v1.DeploymentSpec.env:type_name -> windlass.v1.DeploymentSpec.EnvEntry
+	16, // 3: windlass.v1.DeploymentSpec.secrets:type_name -> windlass.v1.SecretReference
+	22, // 4: windlass.v1.DeploymentSpec.ports:type_name -> windlass.v1.Port
+	23, // 5: windlass.v1.DeploymentSpec.health_check:type_name -> windlass.v1.HealthCheck
+	31, // 6: windlass.v1.DeploymentSpec.termination_grace:type_name -> google.protobuf.Duration
+	31, // 7: windlass.v1.DeploymentSpec.progress_deadline:type_name -> google.protobuf.Duration
+	17, // 8: windlass.v1.DeploymentSpec.model_cache:type_name -> windlass.v1.ModelCache
+	19, // 9: windlass.v1.DeploymentSpec.kubernetes:type_name -> windlass.v1.KubernetesOptions
+	31, // 10: windlass.v1.DeploymentSpec.drain_delay:type_name -> google.protobuf.Duration
 	0,  // 11: windlass.v1.DeploymentSpec.layout:type_name -> windlass.v1.Layout
-	8,  // 12: windlass.v1.DeploymentSpec.overrides:type_name -> windlass.v1.Override
-	10, // 13: windlass.v1.DeploymentSpec.pinned_overrides:type_name -> windlass.v1.PinnedOverride
-	30, // 14: windlass.v1.DeploymentSpec.serve:type_name -> windlass.v1.Serve
-	31, // 15: windlass.v1.DeploymentSpec.generated:type_name -> windlass.v1.Generated
-	32, // 16: windlass.v1.DeploymentSpec.routing:type_name -> windlass.v1.RoutingPolicy
-	6,  // 17: windlass.v1.DeploymentSpec.model:type_name -> windlass.v1.LoadedModel
-	7,  // 18: windlass.v1.DeploymentSpec.models:type_name -> windlass.v1.ModelServer
-	1,  // 19: windlass.v1.ModelServer.protocol:type_name -> windlass.v1.ModelServer.Protocol
-	23, // 20: windlass.v1.Override.labels:type_name -> windlass.v1.Override.LabelsEntry
-	11, // 21: windlass.v1.Override.resources:type_name -> windlass.v1.Resources
-	24, // 22: windlass.v1.Override.env:type_name -> windlass.v1.Override.EnvEntry
-	14, // 23: windlass.v1.Override.secrets:type_name -> windlass.v1.SecretReference
-	9,  // 24: windlass.v1.Override.roles:type_name -> windlass.v1.RoleOverride
-	11, // 25: windlass.v1.RoleOverride.resources:type_name -> windlass.v1.Resources
-	8,  // 26: windlass.v1.PinnedOverride.values:type_name -> windlass.v1.Override
-	12, // 27: windlass.v1.Resources.gpu:type_name -> windlass.v1.Gpu
-	11, // 28: windlass.v1.RoleSpec.resources:type_name -> windlass.v1.Resources
-	25, // 29: windlass.v1.RoleSpec.env:type_name -> windlass.v1.RoleSpec.EnvEntry
-	2,  // 30: windlass.v1.RoleSpec.slots:type_name -> windlass.v1.RoleSpec.Slots
-	16, // 31: windlass.v1.ModelCache.claim:type_name -> windlass.v1.VolumeClaim
-	3,  // 32: windlass.v1.ModelCache.retention:type_name -> windlass.v1.ModelCache.Retention
-	26, // 33: windlass.v1.KubernetesOptions.node_selector:type_name -> windlass.v1.KubernetesOptions.NodeSelectorEntry
-	18, // 34: windlass.v1.KubernetesOptions.tolerations:type_name -> windlass.v1.Toleration
-	27, // 35: windlass.v1.KubernetesOptions.pod_annotations:type_name -> windlass.v1.KubernetesOptions.PodAnnotationsEntry
-	28, // 36: windlass.v1.KubernetesOptions.pod_labels:type_name -> windlass.v1.KubernetesOptions.PodLabelsEntry
-	4,  // 37: windlass.v1.KubernetesOptions.zone_spread:type_name -> windlass.v1.KubernetesOptions.ZoneSpread
-	19, // 38: windlass.v1.KubernetesOptions.security:type_name -> windlass.v1.SecurityException
-	29, // 39: windlass.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
-	29, // 40: windlass.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	29, // 41: windlass.v1.HealthCheck.startup_budget:type_name -> google.protobuf.Duration
-	42, // [42:42] is the sub-list for method output_type
-	42, // [42:42] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	9,  // 12: windlass.v1.DeploymentSpec.update:type_name -> windlass.v1.PoolUpdate
+	10, // 13: windlass.v1.DeploymentSpec.overrides:type_name -> windlass.v1.Override
+	12, // 14: windlass.v1.DeploymentSpec.pinned_overrides:type_name -> windlass.v1.PinnedOverride
+	32, // 15: windlass.v1.DeploymentSpec.serve:type_name -> windlass.v1.Serve
+	33, // 16: windlass.v1.DeploymentSpec.generated:type_name -> windlass.v1.Generated
+	34, // 17: windlass.v1.DeploymentSpec.routing:type_name -> windlass.v1.RoutingPolicy
+	7,  // 18: windlass.v1.DeploymentSpec.model:type_name -> windlass.v1.LoadedModel
+	8,  // 19: windlass.v1.DeploymentSpec.models:type_name -> windlass.v1.ModelServer
+	1,  // 20: windlass.v1.ModelServer.protocol:type_name -> windlass.v1.ModelServer.Protocol
+	2,  // 21: windlass.v1.PoolUpdate.order:type_name -> windlass.v1.PoolUpdate.Order
+	25, // 22: windlass.v1.Override.labels:type_name -> windlass.v1.Override.LabelsEntry
+	13, // 23: windlass.v1.Override.resources:type_name -> windlass.v1.Resources
+	26, // 24: windlass.v1.Override.env:type_name -> windlass.v1.Override.EnvEntry
+	16, // 25: windlass.v1.Override.secrets:type_name -> windlass.v1.SecretReference
+	11, // 26: windlass.v1.Override.roles:type_name -> windlass.v1.RoleOverride
+	13, // 27: windlass.v1.RoleOverride.resources:type_name -> windlass.v1.Resources
+	10, // 28: windlass.v1.PinnedOverride.values:type_name -> windlass.v1.Override
+	14, // 29: windlass.v1.Resources.gpu:type_name -> windlass.v1.Gpu
+	13, // 30: windlass.v1.RoleSpec.resources:type_name -> windlass.v1.Resources
+	27, // 31: windlass.v1.RoleSpec.env:type_name -> windlass.v1.RoleSpec.EnvEntry
+	3,  // 32: windlass.v1.RoleSpec.slots:type_name -> windlass.v1.RoleSpec.Slots
+	18, // 33: windlass.v1.ModelCache.claim:type_name -> windlass.v1.VolumeClaim
+	4,  // 34: windlass.v1.ModelCache.retention:type_name -> windlass.v1.ModelCache.Retention
+	28, // 35: windlass.v1.KubernetesOptions.node_selector:type_name -> windlass.v1.KubernetesOptions.NodeSelectorEntry
+	20, // 36: windlass.v1.KubernetesOptions.tolerations:type_name -> windlass.v1.Toleration
+	29, // 37: windlass.v1.KubernetesOptions.pod_annotations:type_name -> windlass.v1.KubernetesOptions.PodAnnotationsEntry
+	30, // 38: windlass.v1.KubernetesOptions.pod_labels:type_name -> windlass.v1.KubernetesOptions.PodLabelsEntry
+	5,  // 39: windlass.v1.KubernetesOptions.zone_spread:type_name -> windlass.v1.KubernetesOptions.ZoneSpread
+	21, // 40: windlass.v1.KubernetesOptions.security:type_name -> windlass.v1.SecurityException
+	31, // 41: windlass.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
+	31, // 42: windlass.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	31, // 43: windlass.v1.HealthCheck.startup_budget:type_name -> google.protobuf.Duration
+	44, // [44:44] is the sub-list for method output_type
+	44, // [44:44] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_spec_proto_init() }
@@ -2335,15 +2481,15 @@ func file_windlass_v1_spec_proto_init() {
 	file_windlass_v1_routing_proto_init()
 	file_windlass_v1_serve_proto_init()
 	file_windlass_v1_spec_proto_msgTypes[0].OneofWrappers = []any{}
-	file_windlass_v1_spec_proto_msgTypes[3].OneofWrappers = []any{}
-	file_windlass_v1_spec_proto_msgTypes[12].OneofWrappers = []any{}
+	file_windlass_v1_spec_proto_msgTypes[4].OneofWrappers = []any{}
+	file_windlass_v1_spec_proto_msgTypes[13].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_spec_proto_rawDesc), len(file_windlass_v1_spec_proto_rawDesc)),
-			NumEnums:      5,
-			NumMessages:   24,
+			NumEnums:      6,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -79,6 +79,9 @@ const (
 	Feature_FEATURE_POOLED_ROLES Feature = 21
 	// hosts of any role. If ignored: a part of a model on one host.
 	Feature_FEATURE_UNIT_HOSTS Feature = 22
+	// Never required. It says that the agent replaces the roles of a pool in the order that update
+	// names. Without it, a region moves pools in the order coherent.
+	Feature_FEATURE_POOL_ORDERS Feature = 23
 	// routing.cold_start, and wake. If ignored: an app at zero that no request wakes.
 	Feature_FEATURE_SCALE_TO_ZERO Feature = 30
 	// model. If ignored: a process without a command.
@@ -104,6 +107,7 @@ var (
 		20: "FEATURE_ROLES",
 		21: "FEATURE_POOLED_ROLES",
 		22: "FEATURE_UNIT_HOSTS",
+		23: "FEATURE_POOL_ORDERS",
 		30: "FEATURE_SCALE_TO_ZERO",
 		40: "FEATURE_MODELS",
 	}
@@ -124,6 +128,7 @@ var (
 		"FEATURE_ROLES":              20,
 		"FEATURE_POOLED_ROLES":       21,
 		"FEATURE_UNIT_HOSTS":         22,
+		"FEATURE_POOL_ORDERS":        23,
 		"FEATURE_SCALE_TO_ZERO":      30,
 		"FEATURE_MODELS":             40,
 	}
@@ -5267,7 +5272,7 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x04data\x18\x02 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80@R\x04data\x12\x10\n" +
 	"\x03end\x18\x03 \x01(\bR\x03end\x12\x1e\n" +
 	"\x05error\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\x05error\"\x14\n" +
-	"\x12UploadLogsResponse*\xda\x03\n" +
+	"\x12UploadLogsResponse*\xf3\x03\n" +
 	"\aFeature\x12\x17\n" +
 	"\x13FEATURE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10FEATURE_GPU_POOL\x10\x01\x12\x1a\n" +
@@ -5285,7 +5290,8 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x0eFEATURE_SERIES\x10\f\x12\x11\n" +
 	"\rFEATURE_ROLES\x10\x14\x12\x18\n" +
 	"\x14FEATURE_POOLED_ROLES\x10\x15\x12\x16\n" +
-	"\x12FEATURE_UNIT_HOSTS\x10\x16\x12\x19\n" +
+	"\x12FEATURE_UNIT_HOSTS\x10\x16\x12\x17\n" +
+	"\x13FEATURE_POOL_ORDERS\x10\x17\x12\x19\n" +
 	"\x15FEATURE_SCALE_TO_ZERO\x10\x1e\x12\x12\n" +
 	"\x0eFEATURE_MODELS\x10(*U\n" +
 	"\bItemKind\x12\x19\n" +

@@ -1,0 +1,138 @@
+package pool
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Order says how the roles of a pool move to another version. Each order has a file. A new order is a value of the
+// proto's enum, a file here, and a line in the table below.
+type Order interface {
+	// InPlace reports whether the region replaces the pool's units in their places if so many roles differ. Otherwise
+	// both versions run, each with a share of the pool, and their units never serve each other.
+	InPlace(differing int) bool
+	// Bounds returns how far each role may move now. The result has an entry for each of roles.
+	Bounds(roles []Progress) []Bound
+}
+
+// Progress is how far a role is on the way to the new version. A role that does not differ has all its units ready.
+type Progress struct {
+	Name string
+	// Units is how many units the role should have, and Ready how many units of the new version are ready.
+	Units, Ready int
+	// Unavailable is how many units may be out of service. 0 means that one more unit may exist instead.
+	Unavailable int
+}
+
+// batch returns how many units of the role move at a time.
+func (p Progress) batch() int { return max(1, p.Unavailable) }
+
+// isDone reports whether the role has all its units.
+func (p Progress) isDone() bool { return p.Ready >= p.Units }
+
+// Bound is how far a role may move now.
+type Bound struct {
+	// New is how many units of the new version the role may have.
+	New int
+	// Old is how many units of older versions stay if they are ready.
+	Old int
+}
+
+// orders has the orders by the value that specs have.
+var orders = map[windlassv1.PoolUpdate_Order]func(sequence []string) Order{
+	windlassv1.PoolUpdate_ORDER_COHERENT:    func([]string) Order { return coherent{} },
+	windlassv1.PoolUpdate_ORDER_SEQUENTIAL:  func(sequence []string) Order { return sequential{sequence} },
+	windlassv1.PoolUpdate_ORDER_PARALLEL:    func([]string) Order { return parallel{} },
+	windlassv1.PoolUpdate_ORDER_INTERLEAVED: func([]string) Order { return interleaved{} },
+}
+
+// OrderOf returns the order of an update. It is coherent unless the update names another one.
+func OrderOf(u *windlassv1.PoolUpdate) Order {
+	if of, ok := orders[u.GetOrder()]; ok {
+		return of(u.GetSequence())
+	}
+	return coherent{}
+}
+
+// OrderName returns the name of an update's order, as app files write it.
+func OrderName(u *windlassv1.PoolUpdate) string {
+	order := u.GetOrder()
+	if _, ok := orders[order]; !ok {
+		order = windlassv1.PoolUpdate_ORDER_COHERENT
+	}
+	return strings.ToLower(strings.TrimPrefix(order.String(), "ORDER_"))
+}
+
+// wholly returns bounds with which every role moves as far as it can.
+func wholly(roles []Progress) []Bound {
+	out := make([]Bound, len(roles))
+	for i, r := range roles {
+		out[i].New = r.Units
+	}
+	return out
+}
+
+// Forecast is what a move in place means for a pool.
+type Forecast struct {
+	// Capacity is the lowest set capacity of both versions together at any moment, in percent of the pool.
+	Capacity int
+	// Steps is how many batches of units start one after another.
+	Steps int
+	// More has how many more units of each role exist at the same time. Each element is a moment.
+	More [][]int
+}
+
+// Foresee returns what a move of the roles that differ means. Ready of each role is 0 at its start.
+func Foresee(o Order, roles []Progress) Forecast {
+	roles = slices.Clone(roles)
+	f := Forecast{Capacity: Whole}
+	for i := range roles {
+		roles[i].Ready = 0
+	}
+	for slices.ContainsFunc(roles, func(r Progress) bool { return !r.isDone() }) {
+		bounds := o.Bounds(roles)
+		f.Capacity = min(f.Capacity, lowest(roles, bounds))
+		more, steps, moved := make([]int, len(roles)), 0, false
+		for i := range roles {
+			r := &roles[i]
+			to := min(max(bounds[i].New, r.Ready), r.Units)
+			if to == r.Ready {
+				continue
+			}
+			moved = true
+			steps = max(steps, (to-r.Ready+r.batch()-1)/r.batch())
+			if r.Unavailable == 0 {
+				more[i] = 1
+			}
+			r.Ready = to
+		}
+		if !moved {
+			panic(fmt.Sprintf("order %T stands still at %v", o, roles))
+		}
+		f.Steps += steps
+		f.More = append(f.More, more)
+	}
+	return f
+}
+
+// lowest returns the lowest set capacity of both versions while the roles move up to their bounds, each at its own
+// speed. The set capacity of a version is the share of its scarcest role. So the sum for both is the smallest sum of a
+// role's new share and a role's old share.
+func lowest(roles []Progress, bounds []Bound) int {
+	out := Whole
+	for i, a := range roles {
+		lost := min(a.Unavailable, max(0, min(bounds[i].New, a.Units)-a.Ready))
+		out = min(out, Whole*(a.Units-lost)/a.Units)
+		for j, b := range roles {
+			if i != j {
+				old := max(bounds[j].Old, b.Units-max(bounds[j].New, b.Ready), 0)
+				old = min(old, b.Units-b.Ready)
+				out = min(out, Whole*(a.Ready*b.Units+old*a.Units)/(a.Units*b.Units))
+			}
+		}
+	}
+	return out
+}

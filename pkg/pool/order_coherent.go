@@ -1,0 +1,12 @@
+package pool
+
+// coherent moves the versions next to each other, in shares of the pool: see Units. A step that gives the new version k
+// of s parts has ceil(k n / s) new units of a role and n - floor(k n / s) old ones. If at most one role differs, units
+// of the other roles are of both versions, so that the region replaces units in their places.
+type coherent struct{}
+
+func (coherent) InPlace(differing int) bool { return differing <= 1 }
+
+// Bounds lets every role move. Several roles differ only on the way back to a version from which a pool was taken over
+// in another order.
+func (coherent) Bounds(roles []Progress) []Bound { return wholly(roles) }
