@@ -17,6 +17,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/windlass-run/windlass/pkg/pool"
 )
 
 // Wanted is the state that a deployment should have.
@@ -29,6 +31,8 @@ type Wanted struct {
 	// Pooled means that each role is scaled and replaced separately, in one group at most. Role.Unavailable then
 	// applies instead of Unavailable.
 	Pooled bool
+	// Order is the order in which the roles of a pool are replaced. nil means coherent.
+	Order pool.Order
 }
 
 // Role is a kind of instance within a group.
@@ -260,11 +264,16 @@ func (d *Decision) decideGroup(w Wanted, number int, there map[string]units) *gr
 	missing := map[string]string{}
 	wanted := map[string]bool{}
 	slots := map[string][]int{}
-	for _, r := range w.Roles {
+	var bounds []pool.Bound
+	if w.Pooled {
+		bounds = poolBounds(w, there)
+	}
+	for n, r := range w.Roles {
 		wanted[r.Name] = true
-		slots[r.Name] = chooseSlots(r, there[r.Name])
 		if w.Pooled {
-			slots[r.Name] = choosePoolSlots(r, there[r.Name])
+			slots[r.Name] = choosePoolSlots(r, there[r.Name], bounds[n])
+		} else {
+			slots[r.Name] = chooseSlots(r, there[r.Name])
 		}
 		ready := 0
 		for _, slot := range slots[r.Name] {

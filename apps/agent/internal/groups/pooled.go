@@ -3,7 +3,31 @@ package groups
 import (
 	"cmp"
 	"slices"
+
+	"github.com/windlass-run/windlass/pkg/pool"
 )
+
+// poolBounds returns how far each role of a pool may be replaced now, in the order of the roles.
+func poolBounds(w Wanted, there map[string]units) []pool.Bound {
+	order := w.Order
+	if order == nil {
+		order = pool.OrderOf(nil)
+	}
+	roles := make([]pool.Progress, len(w.Roles))
+	for n, r := range w.Roles {
+		roles[n] = pool.Progress{Name: r.Name, Units: max(r.Units, 0), Unavailable: r.Unavailable}
+		for _, ranks := range there[r.Name] {
+			if !isOldUnit(ranks) && unitState(r, ranks) < unitNotReady {
+				roles[n].Ready++
+			}
+		}
+	}
+	return order.Bounds(roles)
+}
+
+func isOldUnit(ranks []Instance) bool {
+	return slices.ContainsFunc(ranks, func(i Instance) bool { return i.Old })
+}
 
 // choosePoolSlots returns the slots of a role of a pool that stay, and the slots for units that are missing. Units of
 // the role's present template replace units of older templates:
@@ -11,22 +35,23 @@ import (
 //	Unavailable 0    one new unit starts, and an old unit is deleted once the new one is ready
 //	Unavailable n    n old units are deleted, and then new units start in their place
 //
-// Old units that are not ready are deleted at once, because they serve nothing, and a broken one must not delay the
-// template that repairs it. A unit that exists in any state takes up room, also while it is leaving.
-func choosePoolSlots(r Role, there units) []int {
+// The bound of the pool's order says how many units may be replaced now. Old units that are not ready are deleted at
+// once, and new units start in their places whatever the bound is: they serve nothing, and a broken one must not delay
+// the template that repairs it. A unit that exists in any state takes up room, also while it is leaving.
+func choosePoolSlots(r Role, there units, bound pool.Bound) []int {
 	var present, fresh, old []int
 	state, replacing := map[int]int{}, false
 	for slot, ranks := range there {
 		present = append(present, slot)
 		state[slot] = unitState(r, ranks)
-		isOld := slices.ContainsFunc(ranks, func(i Instance) bool { return i.Old })
+		isOld := isOldUnit(ranks)
 		replacing = replacing || isOld
 		switch {
 		case state[slot] == unitLeaves:
-		case isOld:
-			old = append(old, slot)
-		default:
+		case !isOld:
 			fresh = append(fresh, slot)
+		case state[slot] < unitNotReady:
+			old = append(old, slot)
 		}
 	}
 	if !replacing {
@@ -36,14 +61,17 @@ func choosePoolSlots(r Role, there units) []int {
 	slices.SortFunc(fresh, byState)
 	slices.SortFunc(old, byState)
 	fresh = fresh[:min(len(fresh), max(r.Units, 0))]
+	// mayHave is how many new units the role may have: those that replace no ready unit need no turn.
+	mayHave := min(max(bound.New, len(fresh), r.Units-len(old)), max(r.Units, 0))
+	keep := max(bound.Old, r.Units-mayHave)
 	stay, serve := slices.Clone(fresh), 0
 	for _, slot := range fresh {
 		if state[slot] < unitNotReady {
 			serve++
 		}
 	}
-	for _, slot := range old {
-		if state[slot] < unitNotReady && serve < r.Units-r.Unavailable {
+	for n, slot := range old {
+		if serve < r.Units-r.Unavailable || n < keep {
 			stay = append(stay, slot)
 			serve++
 		}
@@ -52,7 +80,7 @@ func choosePoolSlots(r Role, there units) []int {
 	if r.Unavailable == 0 {
 		room++
 	}
-	for slot := 0; len(fresh) < r.Units && room > 0; slot++ {
+	for slot := 0; len(fresh) < mayHave && room > 0; slot++ {
 		if _, used := state[slot]; !used {
 			stay, fresh = append(stay, slot), append(fresh, slot)
 			room--

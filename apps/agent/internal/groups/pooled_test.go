@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 func TestPool(t *testing.T) {
@@ -60,6 +62,8 @@ func TestPool(t *testing.T) {
 
 func drawPool(t *rapid.T) Wanted {
 	w := Wanted{Replicas: rapid.IntRange(0, 1).Draw(t, "replicas"), Pooled: true}
+	order := windlassv1.PoolUpdate_Order(rapid.IntRange(0, len(windlassv1.PoolUpdate_Order_name)-1).Draw(t, "order"))
+	w.Order = orderOf(order, rapid.SampledFrom([]string{"a", "b"}).Draw(t, "first"))
 	for _, name := range []string{"a", "b"} {
 		w.Roles = append(w.Roles, Role{
 			Name: name, Units: rapid.IntRange(1, 4).Draw(t, "units"), Hosts: map[string]int{"a": 1, "b": 2}[name],

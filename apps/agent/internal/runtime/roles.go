@@ -100,7 +100,10 @@ func GroupsIn(d *agentv1.Deployment) int {
 
 // GroupsWanted returns the assignment as input for package groups.
 func (a Assignment) GroupsWanted() groups.Wanted {
-	w := groups.Wanted{Replicas: GroupsIn(a.Deployment), Unavailable: a.MaxUnavailable(), Pooled: IsPooled(a.Deployment.GetSpec())}
+	w := groups.Wanted{
+		Replicas: GroupsIn(a.Deployment), Unavailable: a.MaxUnavailable(), Pooled: IsPooled(a.Deployment.GetSpec()),
+		Order: pool.OrderOf(a.Deployment.GetSpec().GetUpdate()),
+	}
 	for _, r := range RolesIn(a.Deployment) {
 		w.Roles = append(w.Roles, groups.Role{Name: r.Name, Units: r.Instances, Hosts: r.Hosts, StartsAfter: r.StartsAfter, Unavailable: r.Unavailable})
 	}

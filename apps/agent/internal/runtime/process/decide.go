@@ -9,6 +9,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/groups"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/pool"
 )
 
 const (
@@ -35,7 +36,9 @@ type wanted struct {
 	Replicas     int
 	// Pooled means that the roles are counted each for itself, in one group.
 	Pooled bool
-	Roles  []wantedRole
+	// Order is the order in which the roles of a pool are replaced.
+	Order pool.Order
+	Roles []wantedRole
 	// Unavailable is how many replicas may be out of service while instances are replaced.
 	Unavailable int
 	// Held, when set, says why nothing may be started now.
@@ -69,7 +72,7 @@ func (w wanted) template(role string) string {
 
 // groups returns what the workload should be, as package groups takes it.
 func (w wanted) groups() groups.Wanted {
-	out := groups.Wanted{Replicas: w.Replicas, Pooled: w.Pooled, Unavailable: w.Unavailable}
+	out := groups.Wanted{Replicas: w.Replicas, Pooled: w.Pooled, Order: w.Order, Unavailable: w.Unavailable}
 	if w.Gone {
 		out.Replicas = 0
 	}

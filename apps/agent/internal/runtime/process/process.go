@@ -16,6 +16,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/process/portguard"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/redact"
+	"github.com/windlass-run/windlass/pkg/pool"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -389,6 +390,7 @@ func (r *Runtime) wantedOf(workload *workload) (_ wanted, _ *deployment, asOf in
 		Paused:   r.paused,
 		Replicas: runtime.GroupsIn(owner.spec),
 		Pooled:   runtime.IsPooled(owner.spec.GetSpec()),
+		Order:    pool.OrderOf(owner.spec.GetSpec().GetUpdate()),
 		Roles:    owner.wantedRoles(),
 		Delay:    r.cfg.RestartDelay,
 

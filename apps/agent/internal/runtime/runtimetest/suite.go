@@ -67,6 +67,7 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		"groups are replaced one after the other, each as a whole":   groupsAreReplaced,
 		"a group that lost an instance is not complete, and goes":    groupWithFailedRole,
 		"roles of a pool are scaled and replaced each for itself":    pooledRoles,
+		"roles of a pool are replaced in the order of the update":    orderedRoles,
 		"several roles survive a restart of the agent at any step":   rolesReopened,
 		"a deployment with several roles leaves nothing":             rolesLeaveNothing,
 		"roles that cannot run here are refused for good":            rolesRefused,

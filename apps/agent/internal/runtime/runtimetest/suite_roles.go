@@ -310,6 +310,26 @@ func pooledRoles(t *testing.T, s *suite) {
 	require.Empty(t, s.Leftovers(t))
 }
 
+func orderedRoles(t *testing.T, s *suite) {
+	inOrder := func(a *runtime.Assignment) {
+		a.Deployment.Spec.Update = &windlassv1.PoolUpdate{Order: windlassv1.PoolUpdate_ORDER_SEQUENTIAL, Sequence: []string{"decode"}}
+	}
+	a := s.assignment("dep_1", 100, pair, pooled, roleInstances("decode", 2), roleTemplates("p1", "d1"))
+	s.apply(t, a)
+	s.ready(t, "dep_1", 4)
+
+	s.apply(t, next(a, inOrder, roleTemplates("p2", "d2")))
+	s.until(t, "both roles replaced", "dep_1", func(all []runtime.Instance) bool {
+		placed(t, all)
+		made := func(template string) int {
+			return count(all, func(in runtime.Instance) bool { return isReady(in) && in.TemplateHash == template })
+		}
+		started := slices.ContainsFunc(all, func(in runtime.Instance) bool { return in.TemplateHash == "p2" })
+		require.False(t, started && made("d2") < 2, "a prefill is replaced before all decodes are:\n%s", describe(all))
+		return len(all) == 4 && made("d2") == 2 && made("p2") == 2
+	})
+}
+
 func rolesReopened(t *testing.T, s *suite) {
 	a := s.assignment("dep_1", 2, pair, roleTemplates("p1", "d1"))
 	reopen := func() {
