@@ -29,6 +29,7 @@ func fillRoles(s *windlassv1.DeploymentSpec) {
 	} else {
 		s.Layout = cmp.Or(s.Layout, windlassv1.Layout_LAYOUT_REPLICAS)
 	}
+	fillUpdate(s)
 	for _, r := range roles {
 		if r.Hosts == 1 {
 			r.Hosts = 0
@@ -59,6 +60,9 @@ func fillRoles(s *windlassv1.DeploymentSpec) {
 // checkRoles validates the roles of a spec with defaults.
 func checkRoles(s *windlassv1.DeploymentSpec, field string) error {
 	if err := checkPool(s, field); err != nil {
+		return err
+	}
+	if err := checkUpdate(s, field+".update"); err != nil {
 		return err
 	}
 	names, entry := map[string]int{}, -1
@@ -107,11 +111,17 @@ func checkPool(s *windlassv1.DeploymentSpec, field string) error {
 
 // checkPoolPolicy validates what a rollout of a pool may not do.
 func checkPoolPolicy(p *windlassv1.RolloutPolicy, s *windlassv1.DeploymentSpec, field string) error {
-	const fix = "Use strategy rolling, which replaces instances in their places if one role differs, or recreate if there is no room for a second version."
+	const fix = "Use strategy rolling, which replaces instances in their places if one role differs or update.order says so, or recreate if there is no room for a second version."
 	switch {
 	case !model.IsPooled(s):
+	case s.GetUpdate() != nil && strategy.Of(p) != strategy.Of(nil):
+		return apierr.InvalidFix(field+".strategy", fmt.Sprintf("order %s replaces instances in their places, and strategy %s does not", pool.OrderName(s.GetUpdate()), strategy.Name(p)),
+			"Use strategy rolling, or leave update.order out.")
 	case strategy.Of(p).Order() == strategy.InPlace:
 		return apierr.InvalidFix(field+".strategy", "in the place of the old one, instances of two versions would serve each other", fix)
+	case none(p.GetMaxSurge()) && s.GetUpdate() != nil:
+		return apierr.InvalidFix(field+".maxSurge", fmt.Sprintf("maxSurge is 0, and order %s starts one more instance of a role unless maxUnavailable is set", pool.OrderName(s.GetUpdate())),
+			"Leave maxSurge out, and set maxUnavailable to 1% or more: instances then stop before their successors start.")
 	case none(p.GetMaxSurge()):
 		return apierr.InvalidFix(field+".maxSurge", "maxSurge is 0, and each version of a pool has at least one instance of every role", fix)
 	}

@@ -30,6 +30,11 @@ func TestRoles_RefusalHasFieldAndFix(t *testing.T) {
 		{"a pool of replicas", `layout: LAYOUT_POOLED replicas: 2`, "spec.replicas", "a region has one pool"},
 		{"a pool that is ready before it is", `layout: LAYOUT_POOLED min_ready: 1`, "spec.minReady", "every role has all its instances"},
 		{"a pool at zero", `layout: LAYOUT_POOLED routing {cold_start {}}`, "spec.routing.coldStart", "does not start when a request comes"},
+		{"an order without a pool", `update {order: ORDER_COHERENT}`, "spec.update", "only the roles of a pool"},
+		{"a sequence of no order", `layout: LAYOUT_POOLED update {sequence: "decode"}`, "spec.update.sequence", "order coherent has no sequence"},
+		{"a sequence of another order", `layout: LAYOUT_POOLED update {order: ORDER_PARALLEL sequence: "decode"}`, "spec.update.sequence", "order parallel has no sequence"},
+		{"a sequence with an unknown role", `layout: LAYOUT_POOLED update {order: ORDER_SEQUENTIAL sequence: "decode" sequence: "router"}`, "spec.update.sequence[1]", "no role \"router\""},
+		{"a sequence with a role twice", `layout: LAYOUT_POOLED update {order: ORDER_SEQUENTIAL sequence: "decode" sequence: "decode"}`, "spec.update.sequence[1]", "there twice"},
 		{"instances by region without a pool", `overrides {regions: "eu" roles {name: "decode" instances: 2}}`, "spec.overrides[0].roles[0].instances", "the same roles in every region"},
 		{"a name twice", `roles {name: "decode"}`, "spec.roles[2].name", "there twice"},
 		{"two entries", `roles {name: "router" entry: true}`, "spec.roles[2].entry", "both the entry role"},
@@ -160,18 +165,43 @@ func TestRolesMade_ChangesWithTheRole(t *testing.T) {
 
 func TestPool_RefusedPoliciesHaveFieldAndFix(t *testing.T) {
 	spec := parsed(t, pair+` layout: LAYOUT_POOLED`)
-	for text, field := range map[string]string{
-		`strategy: STRATEGY_IN_PLACE`:                                      "rollout.strategy",
-		`strategy: STRATEGY_ROLLING max_surge: "0" max_unavailable: "25%"`: "rollout.maxSurge",
+	ordered := parsed(t, pair+` layout: LAYOUT_POOLED update {order: ORDER_SEQUENTIAL}`)
+	for _, c := range []struct {
+		policy, field string
+		spec, allows  *windlassv1.DeploymentSpec
+	}{
+		{`strategy: STRATEGY_IN_PLACE`, "rollout.strategy", spec, parsed(t, pair)},
+		{`strategy: STRATEGY_ROLLING max_surge: "0" max_unavailable: "25%"`, "rollout.maxSurge", spec, parsed(t, pair)},
+		{`strategy: STRATEGY_ROLLING max_surge: "0" max_unavailable: "25%"`, "rollout.maxSurge", ordered, parsed(t, pair)},
+		{`strategy: STRATEGY_RECREATE`, "rollout.strategy", ordered, spec},
+		{`strategy: STRATEGY_CANARY steps {weight: 10}`, "rollout.strategy", ordered, spec},
+		{`strategy: STRATEGY_BLUE_GREEN`, "rollout.strategy", ordered, spec},
 	} {
 		p := &windlassv1.RolloutPolicy{}
-		require.NoError(t, prototext.Unmarshal([]byte(text), p))
-		detail := rpc.DetailOf(CheckPolicy(p, spec, "rollout"))
-		require.Equal(t, field, detail.GetField())
+		require.NoError(t, prototext.Unmarshal([]byte(c.policy), p))
+		detail := rpc.DetailOf(CheckPolicy(p, c.spec, "rollout"))
+		require.Equal(t, c.field, detail.GetField())
 		require.NotEmpty(t, detail.GetFix())
-		require.NotEqual(t, field, rpc.DetailOf(CheckPolicy(p, parsed(t, pair), "rollout")).GetField())
+		require.NotEqual(t, c.field, rpc.DetailOf(CheckPolicy(p, c.allows, "rollout")).GetField())
 	}
+	require.NoError(t, CheckPolicy(&windlassv1.RolloutPolicy{MaxUnavailable: "25%"}, ordered, "rollout"))
 	require.Equal(t, "scaling", rpc.DetailOf(CheckScaling(&windlassv1.ScalingPolicy{Max: 3, Metrics: []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_IN_FLIGHT, Target: "4"}}}, spec, "scaling")).GetField())
+}
+
+func TestPool_OrderIsInNoInstance(t *testing.T) {
+	plain, coherent := parsed(t, pair+` layout: LAYOUT_POOLED`), parsed(t, pair+` layout: LAYOUT_POOLED update {order: ORDER_COHERENT}`)
+	ordered := parsed(t, pair+` layout: LAYOUT_POOLED update {order: ORDER_SEQUENTIAL sequence: "decode"}`)
+	same, err := Same(plain, coherent)
+	require.NoError(t, err)
+	require.True(t, same, "coherent is the default")
+	same, err = Same(plain, ordered)
+	require.NoError(t, err)
+	require.False(t, same, "rollouts to it go another way")
+	alike, err := MadeAlike(plain, ordered)
+	require.NoError(t, err)
+	require.True(t, alike)
+	require.NoError(t, Check(ordered, "spec"))
+	require.Nil(t, parsed(t, pair+` update {}`).GetUpdate())
 }
 
 func TestPool_InstancesAreNoPartOfTheVersion(t *testing.T) {

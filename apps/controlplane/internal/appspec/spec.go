@@ -156,6 +156,8 @@ var concerns = map[protoreflect.Name]concern{
 	"regions": ofRollouts, "progress_deadline": ofRollouts, "min_ready": ofRollouts, "routing": ofRollouts,
 	// Agents read models when they place models, and make no instance of it.
 	"model": ofInstances, "models": ofRollouts,
+	// Agents read update when they replace instances, and make no instance of it.
+	"update": ofRollouts,
 
 	// The result of serve is in the other fields, and in generated.
 	"generated_by": ofRollouts, "generated": ofRollouts, "serve": ofPeople,
