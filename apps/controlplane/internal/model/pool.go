@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/pkg/pool"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -117,6 +118,42 @@ func (o Observed) Shares() (ready, existing int32, ok bool) {
 		exist = append(exist, pool.Role{Have: int(r.GetInstances()), Pool: int(r.GetPool())})
 	}
 	return int32(pool.Ready(serve)), int32(pool.Existing(exist)), len(roles) > 0
+}
+
+// MovesInPlace reports whether d takes over the pool that runs b, so that the region replaces instances role by role.
+// hasOrders says that the region's agent replaces roles in the order that the spec names.
+func (d *Deployment) MovesInPlace(b *Deployment, hasOrders bool) bool {
+	changed, same := d.ChangedRoles(b)
+	if !same {
+		return false
+	}
+	order := pool.OrderOf(nil)
+	if hasOrders {
+		order = pool.OrderOf(d.Spec.GetUpdate())
+	}
+	return order.InPlace(len(changed))
+}
+
+// MovingRoles returns the roles of which instances of b are replaced when d takes over the pool that runs b. spec is that
+// of d in the region, and unavailable is how many percent of the pool may be out of service.
+func (d *Deployment) MovingRoles(b *Deployment, spec *windlassv1.DeploymentSpec, unavailable int32) (out []pool.Progress) {
+	changed, _ := d.ChangedRoles(b)
+	for _, r := range spec.GetRoles() {
+		if !slices.Contains(changed, r.GetName()) {
+			continue
+		}
+		one := pool.Progress{Name: r.GetName(), Units: int(max(r.GetInstances(), 1))}
+		if unavailable > 0 {
+			one.Unavailable = pool.Step(int(unavailable), one.Units)
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+// HasPoolOrders reports whether the region's agent replaces the roles of pools in the order that specs name.
+func (r Region) HasPoolOrders() bool {
+	return slices.Contains(r.AgentFeatures, agentv1.Feature_FEATURE_POOL_ORDERS.String())
 }
 
 // ChangedRoles returns the names of the roles of which instances of b are not made as those of d. same reports whether

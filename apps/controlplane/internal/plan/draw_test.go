@@ -133,6 +133,7 @@ func (f *stagedSimulation) deployDrawnPool(s *windlassv1.DeploymentSpec) {
 	for _, p := range s.GetPinnedOverrides() {
 		override.SetReplicas(s, p.GetRegion(), p.GetRegionId(), size.Draw(f.t, "size of the pool of "+p.GetRegion()))
 	}
+	s.Update = &windlassv1.PoolUpdate{Order: windlassv1.PoolUpdate_Order(rapid.IntRange(0, len(windlassv1.PoolUpdate_Order_name)-1).Draw(f.t, "order"))}
 	id := f.deployPool(s, rapid.SampledFrom([]string{"", "decode", "prefill", "prefill, decode"}).Draw(f.t, "roles that differ"))
 	f.bad[id] = rapid.IntRange(0, 3).Draw(f.t, "bad version") == 0
 	f.poor[id] = rapid.IntRange(0, 3).Draw(f.t, "poor version") == 0

@@ -8,6 +8,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
+	"github.com/windlass-run/windlass/pkg/pool"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -305,6 +306,9 @@ func (s *stager) moveRegion(l *regionPlan) {
 	}
 	if i := l.successor(next); i >= 0 {
 		what := "and the region replaces them in their places"
+		if u := l.to.Spec.GetUpdate(); u != nil && s.regions[l.region].HasPoolOrders() {
+			what += ", in order " + pool.OrderName(u)
+		}
 		if l.keeps && st != nil {
 			st.Inherited = l.RegionPlan.From[i].Serving
 		}

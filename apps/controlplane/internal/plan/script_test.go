@@ -23,10 +23,11 @@ import (
 // other, and what the planner makes of each:
 //
 //	regions us eu                connected regions of the simulation
-//	deploy us eu [replicas=2] [own=(us:5)] [min_ready=1] [image=...] [source=rollback] [sized=yes] [alike] [queue=5] [cold] [pool=decode]
+//	deploy us eu [replicas=2] [own=(us:5)] [min_ready=1] [image=...] [source=rollback] [sized=yes] [alike] [queue=5] [cold] [pool=decode [order=parallel]]
 //	                             own: replicas that are asked for in some regions
 //	                             sized: with a policy, too, every region gets this number
 //	                             pool=decode: a pool of 8 prefill and 2 decode servers, in which these roles differ
+//	                             order: in which the roles of the pool move
 //	                             alike: nothing that instances see differs from what is live
 //	                             queue: requests are routed with one of that size
 //	                             cold: at zero, requests wait and wake it
@@ -168,6 +169,11 @@ func run(t *testing.T, w *simulation, d *datadriven.TestData) {
 		case opts["alike"] != "":
 			w.deployAlike(s)
 		case opts["pool"] != "":
+			if opts["order"] != "" {
+				order := windlassv1.PoolUpdate_Order_value["ORDER_"+strings.ToUpper(opts["order"])]
+				require.NotZero(t, order, "order %s", opts["order"])
+				s.Update = &windlassv1.PoolUpdate{Order: windlassv1.PoolUpdate_Order(order)}
+			}
 			w.deployPool(s, opts["pool"])
 		default:
 			w.deploy(s)

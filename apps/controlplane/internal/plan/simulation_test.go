@@ -76,7 +76,7 @@ func newSimulation(t require.TestingT, regions ...string) *simulation {
 	for _, r := range regions {
 		w.regs[r] = model.Region{
 			ID: r, Name: r, SessionEpoch: 1, LastReportAt: start,
-			Status: windlassv1.RegionStatus_REGION_STATUS_CONNECTED, AgentFeatures: []string{agentv1.Feature_FEATURE_IN_PLACE.String()},
+			Status: windlassv1.RegionStatus_REGION_STATUS_CONNECTED, AgentFeatures: []string{agentv1.Feature_FEATURE_IN_PLACE.String(), agentv1.Feature_FEATURE_POOL_ORDERS.String()},
 		}
 	}
 	return w

@@ -366,7 +366,8 @@ func newStagedSimulationOf(t *rapid.T, policy *windlassv1.RolloutPolicy, pooled 
 	f := &stagedSimulation{simulation: newSimulation(t, places...), t: t, runs: map[rowKey]*running{}, routes: map[string][]string{}, bad: map[string]bool{}, poor: map[string]bool{}, may: map[string]int32{}, agreed: agreed{map[waitingPlace]bool{}, map[waitingPlace][]string{}}, moved: map[string]int32{}, resized: map[string]bool{}, emptied: map[string]bool{}}
 	f.policy(policy)
 	if rapid.IntRange(0, 3).Draw(t, "an agent of a release before") == 0 {
-		f.setRegion("us", func(r *model.Region) { r.AgentFeatures = nil })
+		features := [][]string{nil, {agentv1.Feature_FEATURE_IN_PLACE.String()}}
+		f.setRegion("us", func(r *model.Region) { r.AgentFeatures = rapid.SampledFrom(features).Draw(t, "features") })
 	}
 	if f.pool = pooled; f.pool {
 		f.deployPool(spec(pool.Whole, "eu", "us"), "all")

@@ -26,8 +26,8 @@ import (
 // name.
 //
 // A version of a pool in which at most one role differs takes the pool over under the strategy rolling, so that
-// instances of the other roles stay. If two roles differ, it does not: prefill servers of one version would serve
-// decode servers of the other one meanwhile.
+// instances of the other roles stay. If two roles differ, it does so only if its update names another order than
+// coherent, because instances of the two versions serve each other meanwhile. The region replaces roles in that order.
 //
 // A version that is made as the one before it, which differs in what no instance sees, takes
 // workloads over under every strategy. Nothing is replaced then: a region has the new version
@@ -48,7 +48,7 @@ func (v *view) joinWorkloads(l *regionPlan, inPlace, rolls bool) {
 			t := l.from[i]
 			// A workload that was transferred goes back in place, whatever the policy is by now.
 			back := l.row != nil && l.row.Transferred && t.WorkloadKey() == l.row.WorkloadKey()
-			if t.Assigned() && t.Replicas > 0 && (inPlace && isOfEqualGroups(l.to, v.deps[t.DeploymentID]) || rolls && sharesRoles(l.to, v.deps[t.DeploymentID]) || back || v.madeAlike(l.to, t)) {
+			if t.Assigned() && t.Replicas > 0 && (inPlace && isOfEqualGroups(l.to, v.deps[t.DeploymentID]) || rolls && v.movesInPlace(l, t) || back || v.madeAlike(l.to, t)) {
 				l.RegionPlan.From[i].Transfers = true
 				break
 			}
@@ -68,16 +68,15 @@ func (v *view) joinWorkloads(l *regionPlan, inPlace, rolls bool) {
 	}
 }
 
-// sharesRoles reports whether the deployments are pools of which at most one role differs.
-func sharesRoles(d, other *model.Deployment) bool {
-	changed, same := d.ChangedRoles(other)
-	return same && len(changed) <= 1
+// movesInPlace reports whether the region plan's version takes over the row's pool in the order of its update.
+func (v *view) movesInPlace(l *regionPlan, t *model.Topology) bool {
+	return l.to.MovesInPlace(v.deps[t.DeploymentID], v.regions[l.region].HasPoolOrders())
 }
 
-// keepsRoles reports whether the region plan's version takes over a pool in which a role differs, or has done so.
+// keepsRoles reports whether the region plan's version takes over a pool in which roles differ, or has done so.
 func (v *view) keepsRoles(l *regionPlan) bool {
 	for i, t := range l.from {
-		if (l.RegionPlan.From[i].Transfers || hasOf(l.row, t)) && sharesRoles(l.to, v.deps[t.DeploymentID]) {
+		if (l.RegionPlan.From[i].Transfers || hasOf(l.row, t)) && v.movesInPlace(l, t) {
 			return true
 		}
 	}

@@ -39,7 +39,7 @@ func (sim *simulation) load() {
 		switch {
 		case is.deployment != t.DeploymentID:
 		case was.deployment != "" && was.deployment != is.deployment && !sim.madeAlike(was.deployment, is.deployment):
-			most = max(most, sim.batches(t, is.replicas))
+			most = max(most, sim.batches(t, was.deployment, is.replicas))
 		case is.replicas > was.replicas:
 			most = max(most, 1)
 		}
@@ -81,23 +81,28 @@ func (sim *simulation) obey() {
 
 // instances returns how many instances the row's replicas have.
 func (sim *simulation) instances(t model.Topology) int32 {
-	for _, d := range sim.in.Deployments {
-		if d.ID == t.DeploymentID {
-			return model.Instances(t.In(d.Spec), t.Replicas)
-		}
+	if d := sim.deployment(t.DeploymentID); d != nil {
+		return model.Instances(t.In(d.Spec), t.Replicas)
 	}
 	return t.Replicas
 }
 
-// batches returns in how many batches the row's instances are replaced in their places.
-func (sim *simulation) batches(t model.Topology, replicas int32) int {
-	if counts := t.RoleCounts(); len(counts) > 0 {
-		most := 0
-		for _, n := range counts {
-			atOnce := pool.Step(int(t.MaxUnavailable), int(n))
-			most = max(most, (int(n)+atOnce-1)/atOnce)
+// deployment returns the deployment with the id, or nil.
+func (sim *simulation) deployment(id string) *model.Deployment {
+	for i := range sim.in.Deployments {
+		if sim.in.Deployments[i].ID == id {
+			return &sim.in.Deployments[i]
 		}
-		return most
+	}
+	return nil
+}
+
+// batches returns in how many batches the row's instances are replaced in their places. was is the deployment that they
+// are of.
+func (sim *simulation) batches(t model.Topology, was string, replicas int32) int {
+	d, other := sim.deployment(t.DeploymentID), sim.deployment(was)
+	if d != nil && model.IsPooled(d.Spec) {
+		return pool.Foresee(pool.OrderOf(d.Spec.GetUpdate()), d.MovingRoles(other, t.In(d.Spec), t.MaxUnavailable)).Steps
 	}
 	atOnce := max(1, t.MaxUnavailable)
 	return int((replicas + atOnce - 1) / atOnce)
