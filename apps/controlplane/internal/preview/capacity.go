@@ -175,52 +175,13 @@ type extent struct {
 	needed int32
 	// kept is how many of the needed GPUs are still needed after the rollout.
 	kept int32
-	// lowest is the lowest set capacity of a pool on the way, in percent, and moves are the steps.
+	// lowest is the lowest set capacity of a pool on the way, in percent, and moves are the steps. moving are its roles
+	// that are replaced in their places, empty if both versions have shares.
 	lowest int32
 	moves  int
+	moving []pool.Progress
 	// runsTarget reports whether the region runs replicas of the target at any time.
 	runsTarget bool
-}
-
-// leastOf returns how many replicas serve at least between two steps. In place, of a pool, instances are replaced
-// without one more of each role if the policy lets some be out of service.
-func (p *Preview) leastOf(at, next map[string]int32, inPlace bool, spec *windlassv1.DeploymentSpec) (n int32) {
-	for id, replicas := range at {
-		n += min(replicas, next[id])
-	}
-	if !inPlace || !model.IsPooled(spec) {
-		return n
-	}
-	least := pool.Whole
-	_, unavailable := strategy.Of(p.policy()).Bounds(p.policy(), pool.Whole, strategy.Sizes{})
-	for _, r := range spec.GetRoles() {
-		if of := int(max(r.GetInstances(), 1)); unavailable > 0 {
-			least = min(least, pool.Ready([]pool.Role{{Have: of - pool.Step(int(unavailable), of), Pool: of}}))
-		}
-	}
-	return int32(least)
-}
-
-// setCapacityText describes what a rollout means for a pool in the region. It is empty for other layouts, and where no
-// other version runs.
-func (p *Preview) setCapacityText(e extent, region string) string {
-	if !model.IsPooled(p.target.Spec) || e.now.replicas == 0 || e.moves == 0 {
-		return ""
-	}
-	steps := "1 step"
-	if e.moves > 1 {
-		steps = fmt.Sprintf("%d steps", e.moves)
-	}
-	text := fmt.Sprintf("%d %% at worst, in %s", e.lowest, steps)
-	if e.lowest >= e.now.replicas {
-		return text
-	}
-	instances, gpus := admission.Of(specIn(p.in.Topology, p.target.ID, p.target.Spec, region), 1)
-	more := fmt.Sprintf("%d instances", instances)
-	if gpus > 0 {
-		more = fmt.Sprintf("%d GPUs", gpus)
-	}
-	return fmt.Sprintf("%s; strategy rolling with maxSurge 1%% and maxUnavailable 0 keeps %d %% and takes %s more meanwhile", text, e.now.replicas, more)
 }
 
 // policy returns the policy of the rollout.
@@ -302,9 +263,12 @@ func (p *Preview) measureExtent(f forecast.Forecast, region model.Region, pools 
 			most[side.DeploymentID] = max(most[side.DeploymentID], side.Replicas)
 		}
 		e.moves++
-		e.lowest = min(e.lowest, p.leastOf(at, next, s.InPlace, specs[p.target.ID]))
+		more := amount{}
 		if s.InPlace {
-			most = maps.Clone(next) // no new instance runs next to the one that it replaces
+			most = maps.Clone(next) // no new instance runs next to the one that it replaces, except of a pool
+			more = p.moveInPlace(&e, at, specs, wanted)
+		} else {
+			e.lowest = min(e.lowest, leastOf(at, next))
 		}
 		a, _ := sum(most)
 		for id := range most {
@@ -319,8 +283,8 @@ func (p *Preview) measureExtent(f forecast.Forecast, region model.Region, pools 
 			}
 		}
 		_, needed := sum(most)
-		e.peak = amount{max(e.peak.replicas, a.replicas), max(e.peak.gpus, a.gpus)}
-		e.needed = max(e.needed, needed)
+		e.peak = amount{max(e.peak.replicas, a.replicas), max(e.peak.gpus, a.gpus+more.gpus)}
+		e.needed = max(e.needed, needed+more.replicas)
 		e.after, e.kept = sum(next)
 		e.kept = max(0, e.kept)
 		at = next

@@ -1,6 +1,7 @@
 package preview
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -23,9 +24,9 @@ func poolSpec() *windlassv1.DeploymentSpec {
 func TestPool_SetCapacityIsSaid(t *testing.T) {
 	p := &Preview{target: &model.Deployment{ID: "v2", Spec: poolSpec()}}
 	whole, step := map[string]int32{"v1": 100}, map[string]int32{"v1": 75, "v2": 25}
-	require.EqualValues(t, 100, p.leastOf(whole, map[string]int32{"v1": 100, "v2": 25}, false, nil))
-	require.EqualValues(t, 75, p.leastOf(map[string]int32{"v1": 100, "v2": 0}, step, false, nil), "without surge")
-	require.EqualValues(t, 0, p.leastOf(whole, map[string]int32{"v2": 100}, false, nil), "recreate")
+	require.EqualValues(t, 100, leastOf(whole, map[string]int32{"v1": 100, "v2": 25}))
+	require.EqualValues(t, 75, leastOf(map[string]int32{"v1": 100, "v2": 0}, step), "without surge")
+	require.EqualValues(t, 0, leastOf(whole, map[string]int32{"v2": 100}), "recreate")
 
 	e := extent{now: amount{replicas: 100}, lowest: 100, moves: 8}
 	require.Equal(t, "100 % at worst, in 8 steps", p.setCapacityText(e, "us"))
@@ -93,4 +94,50 @@ func TestPool_CountsOfStoppedRowsAreNotShown(t *testing.T) {
 	setCounts(s, []model.Topology{stopped, {Roles: "decode=6,prefill=4", Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED}})
 	require.EqualValues(t, 4, s.Roles[0].Instances)
 	require.EqualValues(t, 6, s.Roles[1].Instances)
+}
+
+func TestPool_OrdersAreCompared(t *testing.T) {
+	made := func(id, roles string, update *windlassv1.PoolUpdate) model.Deployment {
+		d := model.Deployment{ID: id, Spec: poolSpec()}
+		d.Spec.Update = update
+		hashes := map[string][]byte{"prefill": []byte("a"), "decode": []byte("a")}
+		for name := range strings.SplitSeq(roles, ",") {
+			hashes[name] = []byte(id)
+		}
+		var err error
+		d.RolesMade, err = model.EncodeRoleHashes(hashes)
+		require.NoError(t, err)
+		return d
+	}
+	row := model.Topology{DeploymentID: "v1", RegionID: "us", Replicas: 100, Roles: "decode=2,prefill=8", Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED}
+	move := forecast.Step{Kind: windlassv1.PlanStep_KIND_MOVE, RegionID: "us", InPlace: true, Sides: []forecast.Side{{DeploymentID: "v1"}, {DeploymentID: "v2", Replicas: 100}}}
+	gpus := []*windlassv1.GpuCapacity{{Allocatable: 64, Free: 8}}
+	coherent := "; update.order coherent with maxSurge 1% and maxUnavailable 0 keeps 100 % and takes 5 GPUs more meanwhile"
+	for _, c := range []struct {
+		name, roles, unavailable string
+		order                    windlassv1.PoolUpdate_Order
+		text                     string
+		peak, needed             int32
+	}{
+		{"sequential", "prefill,decode", "0", windlassv1.PoolUpdate_ORDER_SEQUENTIAL, "0 % at worst of instances of one version, in 10 steps of order sequential" + coherent, 20, 4},
+		{"parallel", "prefill,decode", "0", windlassv1.PoolUpdate_ORDER_PARALLEL, "0 % at worst of instances of one version, in 8 steps of order parallel" + coherent, 21, 5},
+		{"interleaved", "prefill,decode", "0", windlassv1.PoolUpdate_ORDER_INTERLEAVED, "25 % at worst of instances of one version, in 8 steps of order interleaved" + coherent, 21, 5},
+		{"without room", "prefill,decode", "25%", windlassv1.PoolUpdate_ORDER_INTERLEAVED, "25 % at worst of instances of one version, in 4 steps of order interleaved" + coherent, 16, 0},
+		{"one role", "decode", "0", windlassv1.PoolUpdate_ORDER_SEQUENTIAL, "100 % at worst, in 2 steps", 20, 4},
+		{"one role without room", "decode", "25%", windlassv1.PoolUpdate_ORDER_UNSPECIFIED, "50 % at worst, in 2 steps; maxUnavailable 0 keeps 100 % and takes 4 GPUs more meanwhile", 16, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			old, target := made("v1", "", nil), made("v2", c.roles, &windlassv1.PoolUpdate{Order: c.order})
+			if c.order == 0 {
+				target.Spec.Update = nil
+			}
+			p := &Preview{target: &target, was: []model.Topology{row}}
+			p.in.Deployments, p.in.Topology, p.in.App.LiveDeploymentID = []model.Deployment{old, target}, []model.Topology{row}, "v1"
+			p.in.App.RolloutID = "ro"
+			p.in.RolloutState = &model.RolloutState{Progress: &model.Progress{RolloutID: "ro", Policy: &windlassv1.RolloutPolicy{MaxUnavailable: c.unavailable}}}
+			e := p.measureExtent(forecast.Forecast{Steps: []forecast.Step{move}}, model.Region{ID: "us"}, gpus, mergeShared(kindsOf(target.Spec), gpus)[0])
+			require.Equal(t, c.text, p.setCapacityText(e, "us"))
+			require.Equal(t, []int32{16, c.peak, 16, c.needed, 0}, []int32{e.now.gpus, e.peak.gpus, e.after.gpus, e.needed, e.kept})
+		})
+	}
 }

@@ -158,7 +158,11 @@ func poolText(s *windlassv1.DeploymentSpec, isNew bool) string {
 		}
 		parts = append(parts, count+" "+r.GetName())
 	}
-	return strings.Join(parts, ", ") + " in each region"
+	text := strings.Join(parts, ", ") + " in each region"
+	if order := s.GetUpdate().GetOrder(); order > windlassv1.PoolUpdate_ORDER_COHERENT {
+		text += ", updated in order " + pool.OrderName(s.GetUpdate())
+	}
+	return text
 }
 
 // sizeText describes how much of a version runs. A replica of a pooled app is one percent of the pool.
