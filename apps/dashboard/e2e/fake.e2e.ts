@@ -391,6 +391,7 @@ describe.each(looks)("at $name", (look) => {
     const { page, fake, found } = await open(pooled, app, look);
     await page.getByText("prefill: 12 of 16 ready").waitFor();
     await page.getByText("decode: 4 of 4 ready").waitFor();
+    await page.getByText("update order sequential: decode").waitFor();
     await page.getByRole("row", { name: /us-east-1.*50 of 100 % of the pool ready/ }).waitFor();
     await inspect(page, `pool-${look.name}`);
     await page.goto(`${fake.url}${rollout}`);

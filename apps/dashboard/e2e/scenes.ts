@@ -7,7 +7,7 @@ import { LogNote_Kind } from "../src/gen/windlass/v1/logs_pb.js";
 import { PresetFinding_Severity } from "../src/gen/windlass/v1/preset_pb.js";
 import { PinRegion_State } from "../src/gen/windlass/v1/pin_pb.js";
 import { Isolation } from "../src/gen/windlass/v1/region_pb.js";
-import { Layout } from "../src/gen/windlass/v1/spec_pb.js";
+import { Layout, PoolUpdate_Order } from "../src/gen/windlass/v1/spec_pb.js";
 import { Feature } from "../src/gen/windlass/v1/workspace_pb.js";
 import { Refusal, type Scene } from "./fake.js";
 
@@ -461,7 +461,7 @@ export const pooled: Scene = {
     askedRollout: canary,
     deployments: [
       {
-        id: "dep_4", version: 4, live: true, stable: true, status: DeploymentStatus.READY, spec: { layout: Layout.POOLED },
+        id: "dep_4", version: 4, live: true, stable: true, status: DeploymentStatus.READY, spec: { layout: Layout.POOLED, update: { order: PoolUpdate_Order.SEQUENTIAL, sequence: ["decode"] } },
         regions: [
           place("us-east-1", 100, 50, 100, { roles: [role("prefill", 8, 4), role("decode", 2, 2, { entry: true })] }),
           place("eu-west-1", 100, 100, 100, { roles: [role("prefill", 8, 8), role("decode", 2, 2, { entry: true })] }),

@@ -1,8 +1,8 @@
 import { create } from "@bufbuild/protobuf";
 import { expect, it } from "vitest";
 import { DeploymentSchema, InstanceSchema } from "../gen/windlass/v1/deployment_pb.js";
-import { Layout } from "../gen/windlass/v1/spec_pb.js";
-import { groupInstances, isPooled, poolRoles, roleOrder, rolesOf, rolesText, sortInstances } from "./roles.js";
+import { Layout, PoolUpdate_Order, PoolUpdateSchema } from "../gen/windlass/v1/spec_pb.js";
+import { groupInstances, isPooled, orderText, poolRoles, roleOrder, rolesOf, rolesText, sortInstances } from "./roles.js";
 
 const version = create(DeploymentSchema, { regions: [{ region: "eu", roles: [{ role: "prefill", entry: true }, { role: "decode" }] }, { region: "us" }] });
 const instance = (role: string, group: number, slot = 0, more: object = {}) => create(InstanceSchema, { id: `${role}${group}${slot}`, region: "eu", version: 2, role, group, slot, ...more });
@@ -20,6 +20,13 @@ it("counts the instances of a pool by role, in a region and in all", () => {
   expect(rolesText(poolRoles([version, pool], 3))).toBe("prefill 13 of 16, decode 2 of 4 ready");
   expect([isPooled(pool), isPooled(version), isPooled(undefined)]).toEqual([true, false, false]);
   expect([poolRoles([version, pool], 3, "asia"), poolRoles([version], 3), poolRoles([version], 0, "eu")]).toEqual([[], [], []]);
+});
+
+it("names the order of a pool's roles", () => {
+  expect(orderText(undefined)).toBe("coherent");
+  expect(orderText(create(PoolUpdateSchema, { order: PoolUpdate_Order.INTERLEAVED }))).toBe("interleaved");
+  expect(orderText(create(PoolUpdateSchema, { order: PoolUpdate_Order.SEQUENTIAL, sequence: ["decode", "prefill"] }))).toBe("sequential: decode, prefill");
+  expect(orderText(create(PoolUpdateSchema, { order: 9 as PoolUpdate_Order }))).toBe("order 9");
 });
 
 it("keeps the instances of a replica together, roles in the order of the spec", () => {

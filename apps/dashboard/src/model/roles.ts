@@ -1,9 +1,16 @@
 // Roles of an app, and its instances by the replica that they are of.
 import type { Deployment, Instance, RoleTopology } from "../gen/windlass/v1/deployment_pb.js";
-import { Layout } from "../gen/windlass/v1/spec_pb.js";
+import { Layout, type PoolUpdate, PoolUpdate_Order } from "../gen/windlass/v1/spec_pb.js";
 
 /** Whether the roles of a version are counted each for itself. Its replicas are then percent of the pool. */
 export const isPooled = (d: Deployment | undefined) => d?.spec?.layout === Layout.POOLED;
+
+/** The order in which roles of a pool move to the version: "sequential: decode, prefill". */
+export function orderText(update: PoolUpdate | undefined): string {
+  const order = update?.order || PoolUpdate_Order.COHERENT;
+  const name = PoolUpdate_Order[order]?.toLowerCase() ?? `order ${order}`;
+  return update?.sequence.length ? `${name}: ${update.sequence.join(", ")}` : name;
+}
 
 export type RoleCount = { role: string; ready: number; wanted: number };
 

@@ -10,7 +10,7 @@ import type { Pin } from "../gen/windlass/v1/pin_pb.js";
 import type { Rollout } from "../gen/windlass/v1/rollout_pb.js";
 import { appPath } from "../model/fleet.js";
 import { instanceLabel } from "../model/logs.js";
-import { groupInstances, isPooled, poolRoles, roleOrder, rolesOf, sortInstances } from "../model/roles.js";
+import { groupInstances, isPooled, orderText, poolRoles, roleOrder, rolesOf, sortInstances } from "../model/roles.js";
 import { running, trafficShare, waits } from "../model/rollout.js";
 import { windlass } from "../model/shell.js";
 import { absolute, ms } from "../model/time.js";
@@ -463,11 +463,14 @@ export function AppPage() {
             <dt>{pool.length > 0 ? "Instances" : "Replicas"}</dt>
             <dd className="num small">
               {pool.length > 0 ? (
-                pool.map((r) => (
-                  <div key={r.role}>
-                    {r.role}: <Ready ready={r.ready} wanted={r.wanted} />
-                  </div>
-                ))
+                <>
+                  {pool.map((r) => (
+                    <div key={r.role}>
+                      {r.role}: <Ready ready={r.ready} wanted={r.wanted} />
+                    </div>
+                  ))}
+                  <small>update order {orderText(picture.deployments.find((d) => d.version === app.liveVersion)?.spec?.update)}</small>
+                </>
               ) : (
                 <Ready ready={app.readyReplicas} wanted={app.replicas} />
               )}
