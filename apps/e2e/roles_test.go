@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -148,6 +149,30 @@ func testPoolOfRoles(t *testing.T, s *stack) {
 	s.waitPool(t, app, 3, 1, 2)
 	load.stop()
 	load.requireNoneFailed(t, "an update of all roles, and fewer prefill servers")
+
+	// Decode servers are replaced first, and then prefill servers.
+	ordered := pool(label("v3"), func(sp *windlassv1.DeploymentSpec) {
+		sp.Roles[0].Instances = 0 // as many as there are: a server that starts is not ready, and needs no turn
+		sp.Update = &windlassv1.PoolUpdate{Order: windlassv1.PoolUpdate_ORDER_SEQUENTIAL, Sequence: []string{"decode", "prefill"}}
+	})
+	of := func(role, version string) (n int) {
+		for _, p := range s.role(app, role) {
+			if p.env["WINDLASS_VERSION"] == version {
+				n++
+			}
+		}
+		return n
+	}
+	must(t, s.owner.apps.Deploy, &windlassv1.DeployRequest{Mutation: mutation(), App: named(app), Spec: ordered})
+	s.eventually(t, "the prefill server of v4 starts", func(context.Context) error {
+		if of("prefill", "4") == 0 {
+			return errors.New("no prefill server of v4 runs")
+		}
+		return nil
+	})
+	require.Equal(t, 2, of("decode", "4"), "the prefill server was replaced before all decode servers were")
+	s.waitPool(t, app, 4, 1, 2)
+	require.Contains(t, c.ok("history", app, "-o", "json"), "replaces them in their places, in order sequential")
 	c.ok("delete", app, "--yes")
 }
 

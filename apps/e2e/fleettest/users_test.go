@@ -126,6 +126,7 @@ func (w *fleet) deploy(ctx context.Context, of size, i int, label string) (did, 
 	}
 	if i == pooledApp {
 		spec.Layout, spec.Replicas = windlassv1.Layout_LAYOUT_POOLED, nil
+		spec.Update = &windlassv1.PoolUpdate{Order: windlassv1.PoolUpdate_Order(w.fate.intn(len(windlassv1.PoolUpdate_Order_name)))}
 		spec.Roles = []*windlassv1.RoleSpec{{Name: "prefill", Instances: 1 + replicas}, {Name: "decode", Instances: replicas, Entry: true}}
 	}
 	if i%3 == 2 {
