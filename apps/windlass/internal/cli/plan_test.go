@@ -286,6 +286,9 @@ func TestPlan_SpeaksOfPools(t *testing.T) {
 	} {
 		require.Contains(t, text, want)
 	}
+	require.NotContains(t, text, "in order")
+	spec.Update = &windlassv1.PoolUpdate{Order: windlassv1.PoolUpdate_ORDER_INTERLEAVED}
+	require.Contains(t, show(), "decode in each region, updated in order interleaved")
 	require.NotContains(t, text, "one percent")
 	require.NotContains(t, text, "REPLICAS")
 	p.LiveVersion = 0
