@@ -11,7 +11,7 @@ import (
 // Order says how the roles of a pool move to another version. Each order has a file. A new order is a value of the
 // proto's enum, a file here, and a line in the table below.
 type Order interface {
-	// InPlace reports whether the region replaces the pool's units in their places if so many roles differ. Otherwise
+	// InPlace reports whether the region replaces the pool's units in their places if that number of roles differ. Otherwise
 	// both versions run, each with a share of the pool, and their units never serve each other.
 	InPlace(differing int) bool
 	// Bounds returns how far each role may move now. The result has an entry for each of roles.

@@ -15,7 +15,7 @@ func update(order windlassv1.PoolUpdate_Order, sequence ...string) *windlassv1.P
 	return &windlassv1.PoolUpdate{Order: order, Sequence: sequence}
 }
 
-// pair returns 8 prefill and 2 decode servers, of which so many may be out of service.
+// pair returns 8 prefill and 2 decode servers, with the numbers that may be out of service.
 func pair(prefill, decode int) []Progress {
 	return []Progress{{Name: "prefill", Units: 8, Unavailable: prefill}, {Name: "decode", Units: 2, Unavailable: decode}}
 }
