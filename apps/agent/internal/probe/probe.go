@@ -1,11 +1,11 @@
-// Package probe makes the health checks that a kubelet cannot make: those with another method
-// than GET, or with their own list of status codes that pass. It runs in the app's pod, in a
+// Package probe makes the health checks that a kubelet cannot make: those with a method
+// other than GET, or with their own list of status codes that pass. It runs in the app's pod, in a
 // container of its own.
 //
 //	kubelet --gRPC--> probe --HEAD /health--> app
 //
-// The kubelet calls the probe over gRPC, because it shows a gRPC error's message to people. Of
-// an HTTP answer it shows only the status code. A gRPC request also carries a deadline, so that
+// The kubelet calls the probe over gRPC, because it shows a gRPC error's message to people. For
+// an HTTP response it shows only the status code. A gRPC request also carries a deadline, so that
 // no check runs longer than the kubelet waits.
 package probe
 
@@ -25,7 +25,7 @@ import (
 
 // Config configures Run.
 type Config struct {
-	// Check is made at Address ("host:port"). Its Timeout holds for requests without a deadline.
+	// Check is made at Address ("host:port"). Its Timeout applies to requests without a deadline.
 	Check   healthcheck.Check
 	Address string
 	// Margin is how long before the request's deadline the check ends, so that its error arrives.

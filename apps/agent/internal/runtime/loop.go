@@ -13,10 +13,10 @@ const (
 	StableAfter = 60 * time.Second
 )
 
-// JudgeEnd returns what to report of an instance that has ended the given number of times in a
-// row, the last time for this reason. A loop dooms the instance. Its reason is CrashLoop unless the cause has a
-// name of its own. This is the only definition of a crash loop, so that the reason that people read and the
-// count that a rollout uses cannot differ.
+// JudgeEnd returns the reason and the message to report for an instance that has ended the given number of times
+// in a row. reason and message are those of its last end. A crash loop sets doomed, and changes ReasonExited to
+// ReasonCrashLoop. Other reasons stay, because they name the cause. This is the only definition of a crash loop, so
+// that the reason that people read and the count that a rollout uses cannot differ.
 func JudgeEnd(ends int, reason, message string) (r, m string, doomed bool) {
 	if ends < LoopAfter {
 		return reason, message, false

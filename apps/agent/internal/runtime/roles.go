@@ -68,7 +68,7 @@ func Roles(s *windlassv1.DeploymentSpec) []Role {
 	return out
 }
 
-// IsPooled reports whether the roles of a spec are counted and scaled each for itself, in one group.
+// IsPooled reports whether the roles of a spec are counted and scaled separately, in one group.
 func IsPooled(s *windlassv1.DeploymentSpec) bool {
 	return s.GetLayout() == windlassv1.Layout_LAYOUT_POOLED && HasRoles(s)
 }
@@ -118,7 +118,7 @@ func HasSeveralHosts(s *windlassv1.DeploymentSpec) bool {
 	return slices.ContainsFunc(s.GetRoles(), func(r *windlassv1.RoleSpec) bool { return r.GetHosts() > 1 })
 }
 
-// RefuseHosts returns why a runtime whose instances are on one host cannot run the roles of a spec, nil if it may.
+// RefuseHosts returns why a runtime whose instances are on one host cannot run the roles of a spec, nil if it can.
 func RefuseHosts(s *windlassv1.DeploymentSpec) *Rejection {
 	for i, r := range s.GetRoles() {
 		if r.GetHosts() > 1 {
@@ -128,7 +128,7 @@ func RefuseHosts(s *windlassv1.DeploymentSpec) *Rejection {
 	return nil
 }
 
-// RefuseRoles returns why no runtime of this release can run the roles of a spec, nil if it may.
+// RefuseRoles returns why no runtime of this release can run the roles of a spec, nil if one can.
 func RefuseRoles(s *windlassv1.DeploymentSpec) *Rejection {
 	if s.GetLayout() == windlassv1.Layout_LAYOUT_POOLED && !HasRoles(s) {
 		return &Rejection{Code: ReasonInvalidSpec, Message: "spec.layout: a pool has several roles: leave layout out"}
@@ -158,7 +158,7 @@ func RefuseRoles(s *windlassv1.DeploymentSpec) *Rejection {
 	return refuseOrder(s.GetRoles(), index)
 }
 
-// refuseOrder returns why roles cannot start after each other as they say, nil if they can.
+// refuseOrder returns why the roles cannot start in the order that starts_after asks for, nil if they can.
 func refuseOrder(roles []*windlassv1.RoleSpec, index map[string]int) *Rejection {
 	starts := map[string]bool{}
 	for range roles {
@@ -184,7 +184,7 @@ func (a Assignment) TemplateOf(role string) string {
 	return cmp.Or(a.RoleTemplates[role], a.TemplateHash)
 }
 
-// RoleCount is what one role of a deployment should be.
+// RoleCount is how many instances one role of a deployment should have, and their template.
 type RoleCount struct {
 	Name string `json:"name"`
 	// Instances is the number of instances in each group, and Pool that of the region's whole pool. Pool is 0 unless
@@ -197,7 +197,7 @@ type RoleCount struct {
 	TemplateHash string `json:"template,omitempty"`
 }
 
-// RoleCounts returns what the roles of an assignment should be. It is nil if there is only one.
+// RoleCounts returns the RoleCount of each role of an assignment. It is nil if there is only one role.
 func (a Assignment) RoleCounts() []RoleCount {
 	if !HasRoles(a.Deployment.GetSpec()) {
 		return nil
@@ -224,7 +224,7 @@ func (d *ObservedDeployment) IsEntry(role string) bool {
 	return len(d.Roles) == 0 || slices.ContainsFunc(d.Roles, func(r RoleCount) bool { return r.Entry && r.Name == role })
 }
 
-// IsPool reports whether its one group is a pool, of which every replica is one percent.
+// IsPool reports whether the deployment's one group is a pool. Each replica is then one percent of the pool.
 func (d *ObservedDeployment) IsPool() bool { return len(d.Roles) > 0 && d.Roles[0].Pool > 0 }
 
 // CompleteGroups returns the groups in which every instance of every role is ready. A pool serves with what it has,

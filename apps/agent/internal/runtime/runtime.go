@@ -31,15 +31,15 @@ type Runtime interface {
 	// error.
 	Remove(ctx context.Context, deploymentID string) error
 
-	// Observe lists every deployment of which the runtime has anything, wanted or not.
+	// Observe lists every deployment of which the runtime runs or stores something, wanted or not.
 	Observe(ctx context.Context) (Observation, error)
 
 	// Changes is signalled, with a buffer of one, after any change of what Observe returns.
 	Changes() <-chan struct{}
 
 	// Logs returns the last tailLines lines of an instance's output, oldest
-	// first, at most 1 MiB, with the values of its secrets blanked. ErrUnknownInstance if
-	// there is none of that id, ErrSecretsUnknown while the values are not known.
+	// first, at most 1 MiB, with the values of its secrets blanked. It fails with
+	// ErrUnknownInstance if no instance has that id, and with ErrSecretsUnknown while the values are not known.
 	Logs(ctx context.Context, instanceID string, tailLines int) ([]byte, error)
 
 	// ReadLog returns what an instance wrote after a position, with the values of its secrets blanked. It
@@ -53,14 +53,15 @@ type Runtime interface {
 	Run(ctx context.Context) error
 }
 
-// Drainer is a Runtime that stops an instance in service only once no gateway sends to it any more, as long
-// as its deployment is wanted. A Runtime that is no Drainer waits for some time between the announcement and
-// the stop.
+// Drainer is a Runtime that stops an instance in service only once no gateway sends requests to it, as long as
+// its deployment is wanted. A Runtime that is not a Drainer reports the instance as draining, waits for some
+// time, and then stops it.
 type Drainer interface {
-	// Drain gives the runtime released, which reports whether no gateway sends to an instance any more. The
-	// runtime asks for each instance that it will stop and reports as draining, as often as it likes, and waits
-	// for patience of the instance at most. Both must not call the runtime. The caller must call again whenever
-	// answers may have changed. Call Drain before Run.
+	// Drain sets two functions for the runtime to call. released reports whether no gateway sends requests to an
+	// instance any more. patience returns the longest time that the runtime may wait for that. The runtime calls
+	// released as often as it likes, for each instance that it will stop and reports as draining. Neither function
+	// may call the runtime. The caller must call the returned function whenever a result of released may have
+	// changed. Call Drain before Run.
 	Drain(released func(instanceID string) bool, patience func(instanceID string) time.Duration) (again func())
 }
 
@@ -102,7 +103,7 @@ type Assignment struct {
 	// TemplateHash covers what one instance is made from, secrets included, but not the number of replicas.
 	// Instances made from another template are replaced, MaxUnavailable replicas at a time.
 	TemplateHash string
-	// RoleTemplates are the templates of single roles, by name. A role that is not in it has TemplateHash. See
+	// RoleTemplates are the template hashes of single roles, by role name. A role that is not in it has TemplateHash. See
 	// TemplateOf.
 	RoleTemplates map[string]string
 	// Unit is set by a runtime that runs each instance of a deployment with several roles as a workload of its
@@ -144,11 +145,11 @@ func (a Assignment) MaxUnavailable() int { return max(int(a.Deployment.GetMaxUna
 type Observation struct {
 	Deployments []ObservedDeployment
 	Capacity    *agentv1.Capacity
-	// Notices are the newest ones, at most MaxNotices, oldest first. They are read only.
+	// Notices are the newest notices, at most MaxNotices, oldest first. Callers must not change them.
 	Notices []Notice
 }
 
-// MaxNotices is the maximum of an observation, and of a report.
+// MaxNotices is the maximum number of notices in an observation, and in a report.
 const MaxNotices = 100
 
 // Notice is a message to people about something that the runtime did on its own; see agentv1.Notice.
@@ -159,7 +160,7 @@ type Notice struct {
 	DeploymentID string
 	Object       string
 	Message      string
-	// Times is how often it happened since the notice before about the same object.
+	// Times is how often it happened since the previous notice about the same object.
 	Times int
 	At    time.Time
 }
@@ -244,8 +245,8 @@ const (
 	ReasonSandboxError   = "SandboxError"   // its node cannot create its sandbox, network or container
 )
 
-// features are those that every runtime supports. It does what each asks for, refuses what it cannot do, or
-// ignores it where the field's comment says so.
+// features are the features that every runtime supports. A runtime does what a feature asks for, or refuses it
+// with a *Rejection. It ignores a field only where the field's comment says so.
 var features = []agentv1.Feature{
 	agentv1.Feature_FEATURE_GPU_POOL,
 	agentv1.Feature_FEATURE_GPU_MIN_MEMORY,
@@ -278,8 +279,8 @@ var ErrUnknownInstance = errors.New("unknown instance")
 
 // SecretKeeper is a Runtime that gives instances secrets.
 type SecretKeeper interface {
-	// Secrets returns the values to blank in what an instance says. It fails with ErrUnknownInstance if there is none
-	// of that id, and with ErrSecretsUnknown while the values are not known.
+	// Secrets returns the values to blank in what an instance says. It fails with ErrUnknownInstance if no
+	// instance has that id, and with ErrSecretsUnknown while the values are not known.
 	Secrets(instanceID string) (*redact.Values, error)
 }
 

@@ -1,7 +1,7 @@
 // Package traffic keeps the requests that a region's gateways counted in the last 24 hours, for the analysis of
 // rollouts. It is pure: the time is an argument.
 //
-// Each deployment has slots of four widths. A slot has the requests that ended within it:
+// Each deployment has slots of four widths. A slot has the requests of the reports that came within it:
 //
 //	width     1 s     5 s      1 min    10 min
 //	kept for  2 min   10 min   2 h      24 h

@@ -25,13 +25,13 @@ type need struct {
 	Starts bool
 }
 
-// changes is n for a call that changes what runs. Metrics call it by the name of the operation.
+// changes returns n for a call that changes what runs. operation is the call's name in metrics.
 func (n need) changes(operation string) need {
 	n.Operation = operation
 	return n
 }
 
-// starts is changes for a call that also starts work.
+// starts returns n for a call that changes what runs, and also starts work.
 func (n need) starts(operation string) need {
 	n = n.changes(operation)
 	n.Starts = true
@@ -49,7 +49,7 @@ var (
 
 // access is the only table of the roles that may call a procedure of windlass.v1. A procedure that is not in it
 // is closed to all. KEDA's calls need a viewer: see external_scaler.go. Some calls ask for more, depending on
-// their arguments: see their files. It also says which calls change what runs, and start work.
+// their arguments: see their files. The table also says which calls change what runs, and start work.
 var access = map[string]need{
 	w.AppServiceCreateAppProcedure:      deployer,
 	w.AppServiceGetAppProcedure:         viewer,

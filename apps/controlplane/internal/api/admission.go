@@ -109,7 +109,7 @@ func (c *mutation) enter(have *model.Admission, limits model.Limits) error {
 		return nil
 	}
 	if c.asked.createdIn != "" {
-		// Who deletes an environment locks the workspace before it counts the apps.
+		// A call that deletes an environment locks the workspace before it counts the environment's apps.
 		if _, err := c.GetEnvironment(c.workspaceID, c.asked.createdIn); errors.Is(err, model.ErrNotFound) {
 			return apierr.Missing("", "environment", c.asked.createdIn, "It was deleted.")
 		} else if err != nil {
@@ -171,8 +171,8 @@ const (
 	settleTries = 5
 )
 
-// usage adds up the workspace's apps except for the app but. It passes claims that it makes anew to store,
-// and adds up again. If store is nil, it adds these claims to the sum instead.
+// usage adds up the usage of the workspace's apps, except for the app whose id is but. It passes claims that it
+// makes anew to store, and adds up again. If store is nil, it adds these claims to the sum instead.
 func (a *server) usage(tx Tx, workspaceID, but string, store func([]model.Claim) error) (model.Usage, error) {
 	for try := 1; ; try++ {
 		u, unsettled, err := tx.UsageOf(workspaceID, but)

@@ -61,7 +61,7 @@ type Config struct {
 	Limits model.Limits
 	// ReadsMetrics means that workflows can measure figures that only a Prometheus has.
 	ReadsMetrics bool
-	// AllowsHookAt reports whether workflows may call web-hooks at the address; nil: at any.
+	// AllowsHookAt reports whether workflows may call webhooks at the address; nil: at any.
 	AllowsHookAt func(netip.Addr) bool
 	// Scaling has the newest scaling decisions; nil: none.
 	Scaling ScalingDecisions
@@ -97,7 +97,7 @@ type server struct {
 	hub  *hub
 	logs *logrelay.Relay
 	gate *admission.Limiter
-	// compilers are the places of requests that compile definitions of presets.
+	// compilers bounds the concurrent requests that compile definitions of presets.
 	compilers  *share.Slots
 	operations *prometheus.CounterVec
 	refusals   *prometheus.CounterVec

@@ -71,11 +71,11 @@ func unauthenticated(message, fix string) error {
 // a valid one.
 type keyring struct {
 	api *server
-	// lookups are those under way, by hash. All streams and calls of a key need it at the same time.
+	// lookups are the look-ups under way, by hash. All streams and calls of a key may need the key at the same time.
 	lookups singleflight.Group
 
 	mu sync.Mutex
-	// era counts removals, so that a call after one does not join a look-up from before it.
+	// era counts removals, so that a call after a removal does not join a look-up that began before it.
 	era  uint64
 	good map[string]cachedKey // by hash
 	// proven are the times at which keys and values of browsers' sessions were found valid, by hash. These
@@ -368,7 +368,7 @@ func (k *keyring) stillGood(ctx context.Context, key model.APIKey) error {
 	case errors.Is(err, model.ErrNotFound):
 	case err != nil:
 		// An unreachable database does not end a stream that was admitted.
-		return nil //nolint:nilerr // the next look decides
+		return nil //nolint:nilerr // the next check decides
 	case current.RevokedAt == 0 && (current.ExpiresAt == 0 || at.UnixMilli() < current.ExpiresAt):
 		k.remember(current, at)
 		return nil

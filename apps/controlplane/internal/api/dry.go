@@ -46,7 +46,7 @@ func newDryTx(tx Tx) *dryTx {
 	return &dryTx{Tx: tx, deployments: map[string]model.Deployment{}, rollouts: map[string]model.Rollout{}, freezes: map[string]*model.Freeze{}}
 }
 
-// hold returns an error that refuses the mutation. A dry run notes the error instead and goes on, to find
+// collectRefusal returns an error that refuses the mutation. A dry run notes the error instead and goes on, to find
 // further ones.
 func (c *mutation) collectRefusal(err error) error {
 	if err == nil || c.dry == nil || rpc.DetailOf(err) == nil {

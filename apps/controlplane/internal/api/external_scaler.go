@@ -37,7 +37,7 @@ const (
 )
 
 const (
-	// activeEvery is how often a stream looks whether the workload must run. Regions report no more often.
+	// activeEvery is how often a stream checks whether the workload must run. Regions report no more often.
 	activeEvery = 5 * time.Second
 	// specEvery is how often a stream looks at the target in the app's file.
 	specEvery = 30 * time.Second
@@ -303,7 +303,7 @@ func metricsOf(policy *windlassv1.ScalingPolicy, app model.App, role string) ([]
 	return nil, apierr.Invalid(roleOfTrigger, fmt.Sprintf("role: app %s is a pool, and %q is no role of its scaling: set role to one of %s", app.Name, role, strings.Join(names, ", ")))
 }
 
-// metricNamed finds the one of the metrics that has the type.
+// metricNamed finds the metric whose type is word.
 func metricNamed(metrics []scaling.Metric, app model.App, word string) (found scaling.Metric, err error) {
 	var has []string
 	n := 0
@@ -329,8 +329,8 @@ func (a externalScaler) isActive(ctx context.Context, t *trigger) (bool, error) 
 	return v > t.activation, err
 }
 
-// measure returns the metric's value, as the process that has the region's stream last decided on it. It
-// fails if that is not known by now, so that KEDA never takes an unknown or old value for the current one.
+// measure returns the metric's value, on which the process that has the region's stream last decided. It
+// fails if the current value is not known, so that KEDA never takes an unknown or old value for the current one.
 func (a externalScaler) measure(ctx context.Context, t *trigger) (float64, error) {
 	var now *windlassv1.RegionScaling
 	var err error

@@ -15,7 +15,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A workspace may use the features of its tier, except for those that an operator allowed or denied to it alone.
+// A workspace may use the features of its tier. An operator can also allow or deny it single features.
 // As with quotas, only growth is checked: an app that used a feature before keeps it, in further versions too. A
 // rollback to the previous stable version is not checked, because it may be what mends an outage.
 
@@ -81,7 +81,7 @@ func (c *mutation) featureRefusals(uses, before appspec.Uses, field string) (out
 	return out, nil
 }
 
-// notAllowed returns the refusal of a feature, of which the app used before, and counts it.
+// notAllowed returns the refusal of a feature, and counts it. before is how much the app used of the feature.
 func (c *mutation) notAllowed(have model.WorkspaceFeatures, f windlassv1.Feature, before int, field string) error {
 	name := choices.Of(f)
 	if c.dry == nil {
@@ -122,7 +122,8 @@ func (c *mutation) noteFeatures(uses, before appspec.Uses) error {
 }
 
 // mayUseFeatures fails if the pin of a version makes the app use a feature that the workspace may not use. had
-// is the pin before, nil for none. Requests are routed by the live version, so that routing does not count.
+// is the pin before, nil for none. The live version routes requests, so the pinned
+// version's routing does not count.
 func (c pinMutation) mayUseFeatures(r running, d model.Deployment, had *model.Pin, p model.Pin) error {
 	regions := map[string]bool{}
 	for _, t := range r.rows {

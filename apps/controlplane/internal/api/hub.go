@@ -129,7 +129,7 @@ type pace struct {
 
 // topic is one app, or one workspace's fleet, that has watchers.
 type topic struct {
-	// name is that of the kind, if most bounds the topics of it. most 0: no bound.
+	// name is the kind's name. most is the largest number of topics of the kind; 0: no bound.
 	name     string
 	most     int
 	pace     pace
@@ -142,9 +142,9 @@ type topic struct {
 
 	mu      sync.Mutex
 	latest  shown
-	begun   time.Time     // when the read of latest, or of the same, began
+	begun   time.Time     // when the last read that returned latest, or the same as latest, began
 	changed chan struct{} // closed when latest changes
-	read    chan struct{} // closed when it was read
+	read    chan struct{} // closed after the next read
 }
 
 // stir asks for another read. It does not block.

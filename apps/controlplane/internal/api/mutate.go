@@ -29,7 +29,7 @@ type request interface {
 type mutation struct {
 	Tx
 	api *server
-	// by is the caller, at the time of the call (unix ms), and traceparent the trace that it continues.
+	// by is the caller. at is the time of the call, in unix ms. traceparent is the trace that the call continues.
 	by          caller
 	workspaceID string
 	at          int64
@@ -206,7 +206,7 @@ func (a *server) newMutation(ctx context.Context, tx Tx, by caller, begins bool)
 
 // finish writes what was collected, and the record of the key, if there is one. It locks the workspace after
 // all other writes, so that others wait for it as briefly as possible. It writes wake-ups last, because a
-// call that waits for its workspace must not block reports of many apps, and with them the steps of all.
+// call that waits for its workspace must not block reports that contain many apps, and the steps of these apps.
 func (c *mutation) finish(record model.Idempotency, res proto.Message) (err error) {
 	if len(c.history) > 0 {
 		if err := c.InsertHistory(c.history); err != nil {

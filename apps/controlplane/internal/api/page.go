@@ -31,8 +31,8 @@ func pageOf(req *windlassv1.PageRequest) (model.Page, error) {
 }
 
 // listByApp returns a page of rows of the app that ref names, or of all apps of the caller's workspace. list
-// reads the rows, which errors call what; key returns a row's cursor, and view returns what the API shows of
-// rows.
+// reads the rows, and what is their name in errors. key returns a row's cursor, and view returns what the API shows
+// of rows.
 func listByApp[Row, View any](
 	ctx context.Context, s *server, page *windlassv1.PageRequest, ref, what string,
 	list func(tx Tx, workspaceID, appID string, page model.Page) ([]Row, error), key func(Row) string, view func(Tx, []Row) ([]View, error),

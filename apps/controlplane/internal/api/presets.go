@@ -15,11 +15,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A workspace's presets are rows with a definition. They are compiled when a call needs what they generate: presets that
-// are built in, and those of the workspace that the call names, are the registry of that call. Views are made of rows
+// A workspace's presets are rows with a definition. They are compiled when a call needs what they generate. The
+// registry of a call has the built-in presets, and the workspace's presets that the call names. Views are made of rows
 // alone, so that a definition that this release refuses can be read, mended and deleted.
 
-// presetsFor returns the built-in presets, and those of the workspace's that the engines name, for the request of ctx.
+// presetsFor returns the built-in presets, and the workspace's presets that the engines name, for the request of ctx.
 // Engines that do not exist are left out.
 func (a *server) presetsFor(ctx context.Context, workspaceID string, engines ...string) (*preset.Registry, error) {
 	if !slices.ContainsFunc(engines, isCustom) {
@@ -60,8 +60,8 @@ func presetRows(tx Tx, workspaceID string, engines ...string) (rows []model.Pres
 	return rows, nil
 }
 
-// compiled returns the built-in presets and those of the rows, for the request of ctx. It takes milliseconds, so that
-// it must not be called in a transaction. It fails if this release refuses what an earlier one accepted.
+// compiled returns the built-in presets and those of the rows, for the request of ctx. It may take long, so it
+// must not be called in a transaction. It fails if this release refuses what an earlier one accepted.
 func (a *server) compiled(ctx context.Context, workspaceID string, rows []model.Preset) (*preset.Registry, error) {
 	if err := a.compilers.Acquire(ctx, workspaceID); err != nil {
 		return nil, fmt.Errorf("wait to compile presets: %w", err)
@@ -83,10 +83,10 @@ func (a *server) compiled(ctx context.Context, workspaceID string, rows []model.
 }
 
 // maxCompilers is how many requests compile definitions at a time. A definition takes up to a second of one processor, and
-// any viewer may have one checked as often as they may read. One workspace has half of these places at most.
+// any key of role viewer may ask for checks as often as it may read. One workspace has half of these places at most.
 const maxCompilers = 4
 
-// maxDefinition is the most bytes of a stored definition.
+// maxDefinition is the maximum size of a stored definition, in bytes.
 const maxDefinition = 64 << 10
 
 // checkDefinition returns the preset of a definition, and what is wrong with it or its examples, errors first. With an

@@ -61,7 +61,7 @@ func (c *mutation) audit(kind, id string, before, after proto.Message) error {
 	return c.auditIn(c.workspaceID, kind, id, before, after)
 }
 
-// auditFor writes what an operator did to a workspace in the platform's audit and in the
+// auditFor writes an operator's change of a workspace into two audits: the platform's and the
 // workspace's.
 func (c *mutation) auditFor(workspaceID, kind, id string, before, after proto.Message) error {
 	if c.by.WorkspaceID != workspaceID {

@@ -16,8 +16,9 @@ import (
 // hash is kept for a day only.
 const stretch = 10_000
 
-// requestHash returns a hash that differs between requests with the same idempotency key. Fields that the
-// schema marks as secret are stretched first, because the hash is stored.
+// requestHash returns a hash that is the same for a repeated request, and another one for a different request
+// with the same idempotency key. Fields that the schema marks as secret are stretched first, because the hash is
+// stored.
 func requestHash(procedure string, req request) ([]byte, error) {
 	m := proto.Clone(req).ProtoReflect()
 	m.Clear(m.Descriptor().Fields().ByName("mutation"))

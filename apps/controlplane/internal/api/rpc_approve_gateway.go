@@ -15,7 +15,7 @@ import (
 )
 
 // ApproveGateway lets the platform's regions send requests to a workspace's region at one address. The
-// approval is of the address, so that it ends when the region's agent reports another one.
+// approval is for the address, so it ends when the region's agent reports another one.
 func (a regionService) ApproveGateway(ctx context.Context, req *windlassv1.ApproveGatewayRequest) (*windlassv1.ApproveGatewayResponse, error) {
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.ApproveGatewayResponse, error) {
 		r, err := c.regions().tenantRegion(req.GetRegion())

@@ -68,8 +68,9 @@ func (a appService) DeleteApp(ctx context.Context, req *windlassv1.DeleteAppRequ
 // maxModelsLeft is how many models a warning names.
 const maxModelsLeft = 5
 
-// modelsLeft warns of the models of the environment that no server loads once the app is deleted, whose instances are
-// servers of models: those that ask for its servers, and, if no other app there has servers, all.
+// modelsLeft returns a warning if the app serves models, and no server loads some models of its environment once the
+// app is deleted. These are the models that ask for the app's servers. If no other app of the environment has servers,
+// they are also the models that ask for no app.
 func modelsLeft(tx Tx, app model.App) ([]string, error) {
 	own, err := tx.GetDeployments([]string{app.LiveDeploymentID})
 	if err != nil {
@@ -103,7 +104,7 @@ func modelsLeft(tx Tx, app model.App) ([]string, error) {
 }
 
 // liveSpecs returns the specs of the live versions in the app's environment, by the names of their apps. Apps that are
-// being deleted are left out, but for the app itself.
+// being deleted are left out, except for the app itself.
 func liveSpecs(tx Tx, app model.App) (map[string]*windlassv1.DeploymentSpec, error) {
 	names := map[string]string{}
 	for page := (model.Page{Limit: 500}); ; {

@@ -28,13 +28,13 @@ import (
 //
 //	Expand         the preset of serve makes what the spec leaves out
 //	checkDeploy    the checks that need no database
-//	mutate         begins the transaction: key of idempotency, rate of starts
+//	mutate         begins the transaction: idempotency key, rate of starts
 //	findApp        the app and its environment, locked; a new app is made
 //	resolveSpec    replaces names in the spec by what they mean now: regions, secrets, overrides, variables
 //	makeVersion    the steps of every call that makes a version
 //	findRoom       GPUs for the beginning of the rollout
 //	auditVersion
-//	mutate         ends the transaction: history, key of idempotency, quotas, wake-up
+//	mutate         ends the transaction: history, idempotency key, quotas, wake-up
 //
 // PlanDeploy takes the same steps on a transaction that writes nothing.
 
@@ -54,7 +54,7 @@ func (a appService) Deploy(ctx context.Context, req *windlassv1.DeployRequest) (
 		return earlierOr[*windlassv1.DeployResponse](ctx, a.server, req, err)
 	}
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.DeployResponse, error) {
-		// The transaction may run again, which must not use up the work that expressions may do.
+		// The transaction may run again, so each run has its own bound on the work of expressions.
 		return c.deploy(req, proto.CloneOf(spec), presets.Within(ctx), findings)
 	})
 	return res, err
@@ -310,7 +310,7 @@ func (d *deployment) setPolicy() error {
 //	   -        x        x       nothing to make, unless replicas are to change
 //	   y        x        x       y is aborted: x stays
 //	   *        *     another    a new version, which supersedes what is in flight
-//	   x        -   x, resized   the same, while x has not begun: it has nothing to scale
+//	   x        -   x, resized   a new version, while x has not begun: it has nothing to scale
 func (d *deployment) keepRunning() error {
 	for _, have := range []*model.Deployment{d.was.active.deployment, d.was.live} {
 		if have == nil {

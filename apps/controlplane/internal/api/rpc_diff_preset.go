@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// DiffPreset returns what the newest version of the preset would change of an app's live version.
+// DiffPreset returns what the newest version of the preset would change in an app's live version.
 func (a presetService) DiffPreset(ctx context.Context, req *windlassv1.DiffPresetRequest) (*windlassv1.DiffPresetResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {

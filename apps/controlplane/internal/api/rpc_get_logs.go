@@ -87,7 +87,7 @@ func (a deploymentService) askRegion(ctx context.Context, i model.Instance, req 
 	return data, err
 }
 
-// askError returns what a caller is told of an error of askRegion.
+// askError returns the error that a caller gets for an error of askRegion.
 func askError(i model.Instance, err error) error {
 	switch {
 	case err == nil:

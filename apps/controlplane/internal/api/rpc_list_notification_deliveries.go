@@ -13,7 +13,7 @@ import (
 // anyState selects deliveries of all states.
 const anyState model.DeliveryState = -1
 
-// ListNotificationDeliveries returns the deliveries of an endpoint, sent and waiting, the newest first.
+// ListNotificationDeliveries returns the deliveries of an endpoint, in one state or in any, the newest first.
 func (a notificationService) ListNotificationDeliveries(ctx context.Context, req *windlassv1.ListNotificationDeliveriesRequest) (*windlassv1.ListNotificationDeliveriesResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {

@@ -8,7 +8,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// ListNotificationEndpoints returns the workspace's endpoints by name, with their numbers of deliveries.
+// ListNotificationEndpoints returns the workspace's endpoints by name, with their numbers of pending and dead
+// deliveries.
 func (a notificationService) ListNotificationEndpoints(ctx context.Context, _ *windlassv1.ListNotificationEndpointsRequest) (*windlassv1.ListNotificationEndpointsResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 //	the region was not asked, or refuses   the claim goes, and the key is free
 //	no answer, or the process is gone      the claim stays, because the instance may have been restarted
 //
-// Calls with a claimed key wait for the record. After claimFor they are told that the outcome is unknown.
+// Calls with a claimed key wait for the record. After claimFor they fail, because the outcome is unknown.
 const (
 	// claimPrefix tells claims from records. No caller's key has a character that cannot be printed.
 	claimPrefix = "\x00restart\x00"
@@ -34,7 +34,7 @@ const (
 	claimFor      = askTimeout + recordTimeout
 )
 
-// claimPoll is how often a call looks whether the call that has claimed its key is done.
+// claimPoll is how often a call checks whether the call that has claimed its key is done.
 var claimPoll = backoff.Policy{Min: 50 * time.Millisecond, Max: time.Second}
 
 // RestartInstance asks the instance's region to restart it, and records the restart after the agent has agreed.

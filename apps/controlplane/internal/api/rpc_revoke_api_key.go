@@ -11,8 +11,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// RevokeApiKey ends a key, named by its id or its name. A revoked key stays revoked. The last owner's key of
-// a workspace and the last operator's key are kept, because without them no other key could be made.
+// RevokeApiKey ends a key, named by its id or its name. A revoked key stays revoked. The last owner key
+// of a workspace and the last operator key cannot be revoked, because without them no other key could be made. Keys
+// that expire do not count.
 func (a accessService) RevokeApiKey(ctx context.Context, req *windlassv1.RevokeApiKeyRequest) (*windlassv1.RevokeApiKeyResponse, error) {
 	var hash []byte
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.RevokeApiKeyResponse, error) {

@@ -168,7 +168,7 @@ func (c rollbackMutation) rollbackWarnings(app model.App, old model.Deployment) 
 	return warnings, nil
 }
 
-// rotatedSince returns the newest versions of secrets that the old version uses in an earlier version.
+// rotatedSince returns the newest version of each secret of which the old version uses an earlier one, by name.
 func (c rollbackMutation) rotatedSince(e model.Environment, old model.Deployment) (map[string]int32, error) {
 	names, _ := appspec.SecretsOf(old.Spec, "spec")
 	if len(names) == 0 {

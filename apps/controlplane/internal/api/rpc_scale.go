@@ -117,7 +117,8 @@ func (c *mutation) compareReplicas(app model.App, r running, regionID string, wa
 	return c.conflict(app, fmt.Sprintf("%d replicas", want), sizes)
 }
 
-// conflict fails if sizes, by the ids of regions, has the numbers of regions that do not have what the caller decided on.
+// conflict fails unless sizes is empty. sizes has the present number in each region that differs from the number that
+// the caller decided on, by region id.
 func (c *mutation) conflict(app model.App, want string, sizes map[string]int32) error {
 	if len(sizes) == 0 {
 		return nil

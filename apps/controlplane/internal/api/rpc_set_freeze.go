@@ -113,7 +113,7 @@ func (c freezeMutation) freezeOf(req *windlassv1.SetFreezeRequest) (model.Freeze
 	return f, nil
 }
 
-// checkTimes fails for times at which the freeze would never be in force.
+// checkTimes fails for times with which the freeze would never be in force.
 func checkTimes(f model.Freeze, now int64) error {
 	if f.Until != 0 && f.Until <= now {
 		return apierr.InvalidFix("until", "it is over already: until is "+clockOf(f.Until), "Use a later time, or 0 for until it is lifted.")
@@ -173,8 +173,8 @@ func (c freezeMutation) forgetEnded(have []model.Freeze) (left []model.Freeze, e
 }
 
 // wakeFrozen asks for a step of every app with a rollout that a freeze holds. It misses an app if a step has
-// read the freezes just before this call and is not committed yet. That app looks again by itself, a little
-// later.
+// read the freezes just before this call and is not committed yet. That app's
+// workflow reads the freezes again a little later.
 func (c freezeMutation) wakeFrozen() ([]string, error) {
 	ids, err := c.ListFrozenApps(c.workspaceID)
 	if err != nil {

@@ -105,7 +105,7 @@ func (c *mutation) newEndpoint(e model.NotificationEndpoint, url, secret string)
 	return &windlassv1.SetNotificationEndpointResponse{Endpoint: view}, c.audit("notification_endpoint", e.ID, nil, view)
 }
 
-// changeEndpoint changes was to what want asks for. The signing secrets stay.
+// changeEndpoint gives the endpoint was the settings of want. The signing secrets stay.
 func (c *mutation) changeEndpoint(was, want model.NotificationEndpoint, url string) (*windlassv1.SetNotificationEndpointResponse, error) {
 	target, version, err := c.target(was)
 	if err != nil {

@@ -19,7 +19,7 @@ func (a presetService) SetPreset(ctx context.Context, req *windlassv1.SetPresetR
 	if err != nil {
 		return nil, err
 	}
-	// The definition is checked before the transaction, because that takes milliseconds.
+	// The definition is checked before the transaction, because the check may take long.
 	p, findings, err := a.checkDefinition(ctx, by.WorkspaceID, req.GetName(), 1, req.GetDefinition())
 	if err != nil {
 		return nil, err

@@ -71,8 +71,8 @@ func (a environmentService) hasValue(s model.Secret, value string) bool {
 	return err == nil && subtle.ConstantTimeCompare(have, []byte(value)) == 1
 }
 
-// rotate makes a version with the secret's new value of each app that should run with it, and lets rows that
-// pull images with the secret fetch it again. The environment is locked. rotate locks the apps that refer to
+// rotate makes, for each app that should run with it, a version with the secret's new value. It lets rows that pull
+// images with the secret fetch the value again. The environment is locked. rotate locks the apps that refer to
 // the secret in the order of their ids. An app that cannot have such a version does not stop the others: a
 // warning says why it is left out. The results are added to res.
 func (c secretMutation) rotate(e model.Environment, s model.Secret, override string, res *windlassv1.SetSecretResponse) error {
@@ -231,8 +231,8 @@ func withVersion(d *model.Deployment, s model.Secret) (spec *windlassv1.Deployme
 	return spec, names
 }
 
-// fetching returns the app's rows, and those of them, a generation later, that run with the secret's newest
-// version without naming it, for example to pull images.
+// fetching returns the app's rows. changed are those of the rows that run with the secret's newest version without
+// naming it, for example to pull images. They have the next generation.
 func (c secretMutation) fetching(appID, secret string) (have, changed []model.Topology, err error) {
 	if have, err = c.LockTopology(appID); err != nil {
 		return nil, nil, fmt.Errorf("lock topology of app %s: %w", appID, err)

@@ -97,7 +97,8 @@ func (a fleetService) WatchFleet(ctx context.Context, _ *windlassv1.WatchFleetRe
 	}
 }
 
-// since returns the responses by which a reader gets from the picture sent, nil for none, to p.
+// since returns the responses with all that changed from sent to p. sent is the picture that the reader has, nil for
+// none.
 func (p *fleetPicture) since(sent *fleetPicture) []*windlassv1.WatchFleetResponse {
 	first := &windlassv1.WatchFleetResponse{Reset_: sent == nil}
 	if sent == nil {

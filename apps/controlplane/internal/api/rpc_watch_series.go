@@ -28,8 +28,8 @@ const (
 	maxSamples = int(seriesKept/seriesStep) + 1
 	// seriesEvery is how often the regions of a watched app are asked. The proto states it.
 	seriesEvery = 5 * time.Second
-	// seriesTimeout is how long a region may take to answer. It is below readTimeout, so that a region that is
-	// silent delays the others by less than their next picture.
+	// seriesTimeout is how long a region may take to answer. It is below readTimeout, so that a read
+	// succeeds although a region does not answer.
 	seriesTimeout = 3 * time.Second
 	// seriesRegions is how many regions are asked at once for an app.
 	seriesRegions = 8
@@ -64,7 +64,8 @@ func (p *seriesPicture) same(other shown) bool {
 	})
 }
 
-// since returns the response by which a reader gets from the picture sent, nil for none, to p.
+// since returns the response with all that changed from sent to p. sent is the picture that the reader has, nil for
+// none.
 func (p *seriesPicture) since(sent *seriesPicture) *windlassv1.WatchSeriesResponse {
 	res := &windlassv1.WatchSeriesResponse{Reset_: sent == nil, StepMs: seriesStep.Milliseconds(), SentAt: now()}
 	if sent == nil {

@@ -19,7 +19,7 @@ type running struct {
 	live   *model.Deployment
 	active activeRollout
 	rows   []model.Topology // locked
-	// rolloutState is zero, but for its ids, while the app has none.
+	// rolloutState is zero, except for its ids, while the app has none.
 	rolloutState model.RolloutState
 	scaling      model.Scaling
 }

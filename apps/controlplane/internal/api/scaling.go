@@ -23,8 +23,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// This file has what deploys and people change of an app's scaling, and what the scaler reads and writes. The
-// scaler itself decides.
+// This file has the changes that deploys and people make to an app's scaling, and what the scaler reads and writes.
+// The decisions are in package scaler.
 
 // scalingOf reads the locked app's scaling.
 func (c *mutation) scalingOf(app model.App) (model.Scaling, error) {
@@ -39,7 +39,7 @@ func (c *mutation) scalingOf(app model.App) (model.Scaling, error) {
 }
 
 func (c *mutation) putScaling(s model.Scaling) error {
-	// The scaler compares UpdatedAt, so that two changes in one millisecond must differ, too.
+	// The scaler compares UpdatedAt, so two changes in one millisecond must differ, too.
 	s.UpdatedAt = max(c.at, s.UpdatedAt+1)
 	if err := c.PutScaling(s); err != nil {
 		return fmt.Errorf("store scaling of app %s: %w", s.AppID, err)
@@ -154,8 +154,9 @@ func (d *deployment) setScaling() error {
 	return d.expect(d.app.ID)
 }
 
-// holdScaling sets or ends a hold for Scale, because replicas that a person sets in an app that scales have
-// an end, and so have instances of a role that scales. done means that there is nothing to scale, held that a hold was set or ended.
+// holdScaling sets or ends a hold for Scale. If the replicas of an app, or the instances of a role, follow the load,
+// a person can set them only for a time. done means that there is nothing to scale. held means that a hold was set
+// or ended.
 func (c *mutation) holdScaling(app model.App, r running, regionID, where string, req *windlassv1.ScaleRequest) (held, done bool, err error) {
 	s, hold, role := r.scaling.Clone(), req.GetHoldFor().AsDuration(), req.GetRole()
 	active := s.Scales(role)
@@ -419,7 +420,8 @@ func scaledApp(in *plan.Input, s model.Scaling) (out model.ScaledApp, ok bool) {
 }
 
 // madeFor returns the ids of the deployments that the app's instances in the region were made for, without
-// pinned ones, the live one first. One that took instances over has those of others.
+// pinned ones, the live one first. A deployment that took instances over has instances that were made for
+// other deployments.
 func madeFor(in *plan.Input, counts map[string]bool, liveID, regionID string) []string {
 	out := []string{liveID}
 	for _, t := range in.Topology {

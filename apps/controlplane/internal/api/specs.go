@@ -168,7 +168,7 @@ func (c specMutation) regionsNamed(names []string) (out []model.Region, err erro
 	return out, nil
 }
 
-// repin changes the overrides of a version that is based on another one to refer to the present regions.
+// repin makes the overrides of a version that was made from an earlier one refer to the present regions.
 func (c specMutation) repin(spec *windlassv1.DeploymentSpec) error {
 	if len(spec.GetPinnedOverrides()) == 0 {
 		return nil

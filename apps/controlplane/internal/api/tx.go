@@ -23,7 +23,7 @@ type Store interface {
 }
 
 // Agents asks a region's agent, with best effort. The context has a deadline. Ask fails with
-// model.ErrAgentUnreachable if it finds no agent, and with model.ErrNoAnswer if none came in time.
+// model.ErrAgentUnreachable if it finds no agent, and with model.ErrNoAnswer if no answer came in time.
 type Agents interface {
 	Ask(ctx context.Context, regionID string, req *agentv1.Request) ([]byte, error)
 }

@@ -53,7 +53,8 @@ type outcome struct {
 	Tightened []string
 }
 
-// turnBack asks the workflow to bring a staged rollout back, because the live version is wanted again.
+// turnBack aborts a staged rollout, because the live version is wanted again. The app's workflow then lets it go
+// back.
 func (c versionMutation) turnBack(app model.App, r model.Rollout, why string) error {
 	r.CancelRequested, r.CancelledBy, r.CancelWhy = true, c.by.Name, why
 	if err := c.UpdateRollout(r); err != nil {

@@ -113,7 +113,7 @@ func (f routeFacts) routes(app model.App, ended bool) []*windlassv1.Route {
 		}
 		out = append(out, r)
 	}
-	// These are domains that were removed, and the host below another --domain.
+	// These are hosts that regions still serve: removed domains, and the app's host below an earlier --domain.
 	for _, p := range f.places[app.ID] {
 		for _, host := range p.Route.Hosts {
 			if !named[host] {

@@ -79,7 +79,7 @@ func checkQuery(c *windlassv1.AnalysisCheck, at string) error {
 	return nil
 }
 
-// checkHook validates a check whose verdict comes from a web-hook.
+// checkHook validates a check whose verdict comes from a webhook.
 func checkHook(c *windlassv1.AnalysisCheck, at string) error {
 	for _, other := range []struct {
 		name string
@@ -107,7 +107,7 @@ func checkHook(c *windlassv1.AnalysisCheck, at string) error {
 	return nil
 }
 
-// checkBounds validates the bounds of the figure.
+// checkBounds validates the bounds of the measured value.
 func checkBounds(c *windlassv1.AnalysisCheck, at string) error {
 	if !analysis.Absolute(c) && !analysis.Compares(c) {
 		return apierr.InvalidFix(at, "nothing limits the value: the check could not fail", "Set max, min, or versusOld.maxRatio, for example 1.2.")

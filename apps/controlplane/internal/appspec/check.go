@@ -12,8 +12,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// maxEnvBytes bounds the names and values of a deployment's variables together. The kernel takes about that
-// much for a program's whole environment, and every agent of the app's regions holds them in memory.
+// maxEnvBytes bounds the names and values of a deployment's variables together, because the kernel limits a
+// program's environment, and because every agent of the app's regions holds the variables in memory.
 const maxEnvBytes = 256 << 10
 
 // Check validates the rules between fields, which the schema cannot express. The spec has its defaults; field

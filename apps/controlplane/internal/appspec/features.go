@@ -8,8 +8,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// features is the table of features, in the order of their numbers. A feature's number in Uses is 0 for an app
-// that does not use it. For an app that does, it is 1, or how much the app uses.
+// features is the table of features, in the order of the enum. used returns how much an app uses the feature: 0
+// if it does not use it, 1 if it does, or a count, such as the number of regions.
 var features = []struct {
 	feature windlassv1.Feature
 	field   string
@@ -87,7 +87,7 @@ func RegionUse(n int) int {
 	return n
 }
 
-// Uses is how much an app uses of each feature, without those that it does not use.
+// Uses is how much an app uses each feature. It leaves out features that the app does not use.
 type Uses map[windlassv1.Feature]int
 
 // UsesOf returns what an app with the spec and the policies uses. Each may be nil.
@@ -101,7 +101,7 @@ func UsesOf(spec *windlassv1.DeploymentSpec, policy *windlassv1.RolloutPolicy, s
 	return out
 }
 
-// Or returns the higher number of each feature.
+// Or returns the greater use of each feature.
 func (u Uses) Or(v Uses) Uses {
 	out := maps.Clone(u)
 	for f, n := range v {
@@ -110,7 +110,7 @@ func (u Uses) Or(v Uses) Uses {
 	return out
 }
 
-// List returns the features by number.
+// List returns the features in the order of the enum.
 func (u Uses) List() []windlassv1.Feature { return slices.Sorted(maps.Keys(u)) }
 
 // FieldOfFeature returns the field of a deploy that uses the feature.

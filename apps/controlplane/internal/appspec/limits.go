@@ -95,8 +95,8 @@ func CheckProgress(p *windlassv1.RolloutPolicy, asked *windlassv1.DeploymentSpec
 		one.AsDuration(), other.AsDuration()), "Leave one of them out.")
 }
 
-// DeadlineFindings warns if a rollout ends before an instance may have used its startup budget. spec has no defaults yet,
-// because that of the budget is for models that load for long, and says nothing about this app.
+// DeadlineFindings warns if a rollout fails before an instance has used up its startup budget. spec has no defaults
+// yet, because the default budget is for models that load for long, and says nothing about this app.
 func DeadlineFindings(spec *windlassv1.DeploymentSpec, p *windlassv1.RolloutPolicy) []preset.Finding {
 	budget, deadline, field := spec.GetHealthCheck().GetStartupBudget().AsDuration(), spec.GetProgressDeadline(), "progressDeadline"
 	if d := p.GetDeadlines().GetProgress(); d != nil {

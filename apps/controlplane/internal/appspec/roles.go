@@ -90,7 +90,7 @@ func checkRoles(s *windlassv1.DeploymentSpec, field string) error {
 	return checkOrder(s.GetRoles(), names, field)
 }
 
-// checkPool validates what a spec with the layout pooled may not say.
+// checkPool refuses fields that a spec with the layout pooled must not set.
 func checkPool(s *windlassv1.DeploymentSpec, field string) error {
 	if !model.IsPooled(s) {
 		return nil
@@ -109,7 +109,7 @@ func checkPool(s *windlassv1.DeploymentSpec, field string) error {
 	return nil
 }
 
-// checkPoolPolicy validates what a rollout of a pool may not do.
+// checkPoolPolicy refuses a policy that a rollout of a pool cannot follow.
 func checkPoolPolicy(p *windlassv1.RolloutPolicy, s *windlassv1.DeploymentSpec, field string) error {
 	const fix = "Use strategy rolling, which replaces instances in their places if one role differs or update.order says so, or recreate if there is no room for a second version."
 	switch {
@@ -219,8 +219,8 @@ func roleNames(roles []*windlassv1.RoleSpec) []string {
 	return out
 }
 
-// checkRoleOverrides validates what an override changes of roles, and that it does not change all roles of
-// several at once.
+// checkRoleOverrides validates an override's changes to roles. It refuses changes to all roles at once if the app
+// has several.
 func checkRoleOverrides(s *windlassv1.DeploymentSpec, o *windlassv1.Override, at string) error {
 	names := roleNames(s.GetRoles())
 	if len(names) > 1 {
@@ -260,7 +260,7 @@ func checkRoleOverrides(s *windlassv1.DeploymentSpec, o *windlassv1.Override, at
 	return nil
 }
 
-// RolesMade returns what model.Deployment.RolesMade holds of the spec: a hash for each of several roles, nil
+// RolesMade returns the value of model.Deployment.RolesMade for the spec: a hash for each of several roles, empty
 // for one role. A role that is made as in the live version keeps that version's hash, whatever release made it.
 func RolesMade(spec *windlassv1.DeploymentSpec, live *model.Deployment) (string, error) {
 	if len(spec.GetRoles()) < 2 {
@@ -291,8 +291,8 @@ func RolesMade(spec *windlassv1.DeploymentSpec, live *model.Deployment) (string,
 	return model.EncodeRoleHashes(hashes)
 }
 
-// roleHash returns a hash of the fields that instances of the role see. How many there are of them, what they
-// start after and whether routes lead to them is not among these.
+// roleHash returns a hash of the fields that instances of the role see. It leaves out the number of instances, the
+// roles that they start after, and whether routes lead to them.
 func roleHash(spec *windlassv1.DeploymentSpec, name string) ([]byte, error) {
 	s := proto.CloneOf(spec)
 	s.PinnedOverrides = override.Versioned(s)

@@ -88,8 +88,8 @@ func expand(in *windlassv1.DeploymentSpec, presets *preset.Registry) (*windlassv
 	return out, append(findings, checkGenerated(out, made)...)
 }
 
-// checkGenerated returns what the schema has against the fields of a spec that a preset made. The request of the
-// spec was checked without them.
+// checkGenerated returns the schema's violations in the fields of a spec that a preset made. The request was checked
+// before the preset set these fields.
 func checkGenerated(spec, made *windlassv1.DeploymentSpec) (findings []preset.Finding) {
 	invalid, ok := errors.AsType[*protovalidate.ValidationError](protovalidate.Validate(spec))
 	if !ok {
@@ -143,9 +143,9 @@ func overlaid[M proto.Message](base, over M) M {
 	return out
 }
 
-// ExpandRegions makes the args of the regions whose overrides change resources or args. Flags of an override
-// replace those of the same name, and parallelism follows the region's GPUs. spec is asked with its preset
-// expanded and its overrides pinned. Fields of findings begin as those of Expand do.
+// ExpandRegions makes the args of the regions whose overrides change resources or add args. Flags of an override
+// replace those of the same name, and parallelism follows the region's GPUs. asked is the spec
+// before Expand, and spec is the result, with its overrides pinned. Fields of findings begin as those of Expand do.
 func ExpandRegions(spec, asked *windlassv1.DeploymentSpec, presets *preset.Registry) (findings []preset.Finding) {
 	p, known := presets.Find(spec.GetGeneratedBy())
 	if !known {
@@ -245,10 +245,10 @@ func resourcesOf(s *windlassv1.DeploymentSpec) *windlassv1.Resources {
 	return s.GetResources()
 }
 
-// maxOption bounds the values of an option, as the elements of args are bounded.
+// maxOption is the maximum length of an option's value, in bytes. Elements of args have the same limit.
 const maxOption = 32768
 
-// inputOf returns what a preset reads of a spec, in a region with these resources.
+// inputOf returns what a preset reads from a spec, in a region with these resources.
 func inputOf(s *windlassv1.DeploymentSpec, r *windlassv1.Resources) (preset.Input, []preset.Finding) {
 	serve := s.GetServe()
 	in := preset.Input{

@@ -143,8 +143,8 @@ const (
 	ofPeople
 )
 
-// concerns has all fields of a spec. Agents rely on it: no field with ofRollouts is in what they make an
-// instance of.
+// concerns has all fields of a spec. Agents rely on it: they make no instance from a field with ofRollouts, so a
+// change of the field replaces no instance.
 var concerns = map[protoreflect.Name]concern{
 	"image": ofInstances, "command": ofInstances, "args": ofInstances, "resources": ofInstances, "roles": ofInstances,
 	"layout": ofInstances,
@@ -154,9 +154,9 @@ var concerns = map[protoreflect.Name]concern{
 	"pinned_overrides": ofInstances, "overrides": ofPeople,
 
 	"regions": ofRollouts, "progress_deadline": ofRollouts, "min_ready": ofRollouts, "routing": ofRollouts,
-	// Agents read models when they place models, and make no instance of it.
+	// Agents read the field models when they place models on servers, and make no instance from it.
 	"model": ofInstances, "models": ofRollouts,
-	// Agents read update when they replace instances, and make no instance of it.
+	// Agents read the field update when they replace instances, and make no instance from it.
 	"update": ofRollouts,
 
 	// The result of serve is in the other fields, and in generated.
@@ -170,8 +170,8 @@ var concerns = map[protoreflect.Name]concern{
 // stable format.
 func Hash(spec *windlassv1.DeploymentSpec) ([]byte, error) { return hashOf(spec, ofRollouts) }
 
-// MadeAlike reports whether instances of a are instances of b, because the fields that instances see are the
-// same.
+// MadeAlike reports whether an instance of a can serve as an instance of b, because the fields that instances see
+// are the same.
 func MadeAlike(a, b *windlassv1.DeploymentSpec) (bool, error) {
 	left, err := hashOf(a, ofInstances)
 	if err != nil {
@@ -206,7 +206,7 @@ func hashOf(spec *windlassv1.DeploymentSpec, last concern) ([]byte, error) {
 	return sum[:], nil
 }
 
-// Same reports whether the two specs run the same, whatever versions of secrets only one of them names.
+// Same reports whether the two specs run the same. The version of a secret counts only if both specs name one.
 func Same(a, b *windlassv1.DeploymentSpec) (bool, error) {
 	a, b = withoutVersions(a, b)
 	left, err := Hash(a)

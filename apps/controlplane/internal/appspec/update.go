@@ -13,7 +13,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// fillUpdate removes an update that says no more than the default, so that the hash of the spec is that of one without.
+// fillUpdate removes an update that says no more than the default, so that the hash of the spec is that of
+// a spec without an update.
 func fillUpdate(s *windlassv1.DeploymentSpec) {
 	u := s.GetUpdate()
 	isDefault := model.IsPooled(s) && u.GetOrder() == windlassv1.PoolUpdate_ORDER_COHERENT && len(u.GetSequence()) == 0

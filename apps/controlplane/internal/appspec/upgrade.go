@@ -11,8 +11,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Upgrade returns the spec as a deploy of the same file would make it now, with the findings of that. spec is
-// a version's, with a preset's result. The file is not stored, so a field or flag with the preset's value
+// Upgrade returns the spec as a deploy of the same file would make it now, and the findings of that
+// deploy. spec is a version's, with a preset's result. The file is not stored, so a field or flag with the preset's value
 // counts as made by the preset. With an error among the findings, the returned spec is not complete. ok is
 // false if the preset that made the version is not in the registry.
 func Upgrade(spec *windlassv1.DeploymentSpec, presets *preset.Registry) (_ *windlassv1.DeploymentSpec, findings []preset.Finding, ok bool) {

@@ -19,7 +19,7 @@ const (
 	// were verified together are not always checked together.
 	domainsEvery = 8 * time.Hour
 	// domainsBatch is how many domains a round checks, and domainsAtOnce how many at a time. If the DNS answers
-	// none, they take half of a round's minute.
+	// none, they take half of maintainTimeout.
 	domainsBatch  = 200
 	domainsAtOnce = 32
 	// lookupTimeout bounds one look-up.

@@ -1,5 +1,5 @@
 // Package fleet manages the regions' agents: how they join, how they prove their identity, when they count as
-// unreachable, and what is deleted for its age.
+// unreachable, and what is deleted because of its age.
 //
 // # Credentials
 //
@@ -14,7 +14,7 @@
 // Each report renews its region's lease, on the database's clock. A process lets leases expire only after it
 // has swept for a full TTL without a failure and without a pause. While the process or the database was
 // unavailable, no agent could renew, and that outage must not make regions unreachable. An expired lease
-// makes a region unreachable and wakes its apps. It deletes nothing.
+// makes a region unreachable, and asks for a step of the workflows of its apps. It deletes nothing.
 package fleet
 
 import (
@@ -100,7 +100,7 @@ type Store interface {
 	View(ctx context.Context, fn func(Tx) error) error
 }
 
-// Config is of a Service. Zero durations take the defaults stated.
+// Config configures a Service. Zero durations and counts mean the defaults below.
 type Config struct {
 	Store      Store
 	Box        *seal.Box
@@ -109,7 +109,8 @@ type Config struct {
 
 	// CredentialTTL is how long a credential is valid. Default: 24 h. Agents renew it at half of that.
 	CredentialTTL time.Duration
-	// Lease is that of dispatch (always 15 s). LeaseTTL is its shortest value, for sweeps (15 s).
+	// Lease returns the current length of leases, which package dispatch sets. Default: always LeaseTTL. LeaseTTL is
+	// the shortest length, from which the interval of sweeps follows. Default: 15 s.
 	Lease    func() time.Duration
 	LeaseTTL time.Duration
 	// Retention is how long terminated instances, stopped topology and deleted apps are kept, so that people can
@@ -200,7 +201,7 @@ type Identity struct {
 	IssuedAt int64
 	// Key is the public key that the credential is bound to, empty if it is not bound.
 	Key ed25519.PublicKey
-	// Session is the agent's start that the call has proved, empty without a key.
+	// Session identifies the start of the agent that made the call. It is proved by the key, and empty without one.
 	Session string
 }
 
@@ -392,7 +393,7 @@ func (s *Service) sweep(ctx context.Context, now time.Time, judge bool) (expired
 	return expired, nil
 }
 
-// NewJoinToken returns the row to store for a token. Only the agent's operator keeps the value.
+// NewJoinToken returns the row to store for a token. The row has only the hash of the value.
 func NewJoinToken(value, regionID string, now, expires int64) model.JoinToken {
 	return model.JoinToken{ID: ident.New("jtk"), RegionID: regionID, Hash: model.HashToken(value), CreatedAt: now, ExpiresAt: expires}
 }

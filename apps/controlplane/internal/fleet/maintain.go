@@ -10,18 +10,18 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-// This file deletes everything that is deleted for its age or its number, and these are all the tables that
-// would grow with use. Other tables have a row for each thing that exists (a region, an app, a session),
-// which is deleted with it. Two of those can end but are not deleted for that: freezes that are over and app
-// keys that have expired. They are listed, and count, until a person deletes them. Their number is bounded
-// when they are made (model.MaxFreezes of a workspace and one of each app's file, model.MaxAppKeys of an
-// app).
+// This file deletes rows because of their age or their number. The list below has all tables that would grow with
+// use. Other tables have a row for each thing that exists (a region, an app, a session), which is deleted with it.
+// Two of these things can end, and their rows stay: freezes that are over and app keys that have expired. They are
+// listed, and count against their limits, until a person deletes them. A call that makes a freeze also deletes
+// freezes that ended long ago. The limits are model.MaxFreezes for a workspace, one freeze for each app's file, and
+// model.MaxAppKeys for an app.
 //
 //	table                   kept                            why
 //	region_changes          the newest 20,000 of a region   agents resume from them; one that is
 //	                        (--keep-changes)                further behind gets a snapshot
 //	deployment_topology,    24 h after a row stopped        what people look at the day after, and
-//	deployment_observed     (--keep-ended)                  the generation, should it be added again
+//	deployment_observed     (--keep-ended)                  the generation, if it is added again
 //	instances               24 h after one terminated       the same
 //	                        (--keep-ended)
 //	apps, app_routes,       24 h after one was deleted      the same; its versions, rollouts and
@@ -45,8 +45,8 @@ import (
 //
 // Transactions are small, and none locks what a writer of the feed waits for. Changes are deleted below the
 // heads, whose rows are not locked, and stopped topology has no other writer. An app whose versions are
-// trimmed waits for one batch. A day adds at most as many rows as it changes. So the database's files stay as
-// large as the first days made them: their space is reused, but not freed. The simulator's "retention"
+// trimmed waits for one batch. After the first days, a day deletes about as many rows as it adds. So the
+// database's files stop growing: their space is reused, but not freed. The simulator's "retention"
 // simulates days of all of it.
 const (
 	maintainEvery   = 10 * time.Minute

@@ -56,8 +56,9 @@ func (s *Service) prove(ctx context.Context, call rpc.Call, id Identity, credent
 	return session, nil
 }
 
-// compareSession reports a credential that is used beside the region's session. prove sees only the calls to
-// this process, but the session is stored, and the agent that has it may be connected to another process.
+// compareSession reports a credential that a call uses in another session than the region's. prove sees only the
+// calls to this process. compareSession uses the session in the region's row, because the region's agent
+// may be connected to another process.
 func (s *Service) compareSession(ctx context.Context, region model.Region, id Identity, procedure string, now time.Time) {
 	named := slices.Contains(region.AgentFeatures, agentv1.Feature_FEATURE_SESSION_PROOF.String())
 	connected := region.Status == windlassv1.RegionStatus_REGION_STATUS_CONNECTED
@@ -98,8 +99,8 @@ func (s *Service) misused(ctx context.Context, regionID, how, why string, call r
 }
 
 const (
-	// turnsWithin is the time in which changes between two places are counted. maxTurns is more changes than the
-	// end of one agent and the start of the next cause.
+	// turnsWithin is the time in which changes between two places are counted. maxTurns changes mean that two agents
+	// use the credential. An agent that replaces another causes fewer.
 	turnsWithin = 10 * time.Minute
 	maxTurns    = 3
 	// besideFor is how long two sessions may use a credential at the same time, as when one agent replaces
@@ -126,7 +127,7 @@ type pair struct {
 // places are the last two places that a credential was used from.
 type places struct {
 	last, before string
-	// turns counts returns to the place before, since that time.
+	// turns counts returns to the place before. since is the time of the first one.
 	turns int
 	since time.Time
 }

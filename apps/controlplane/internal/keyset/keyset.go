@@ -1,10 +1,10 @@
 // Package keyset moves stored values from one key of the keyset to another. It counts the values that
 // each key sealed, seals values again with the primary key, and decides whether a key can be removed.
 //
-// Only the values of secrets are stored sealed. Web-hooks and registries refer to secrets, the URL and signing
-// secrets of a notification endpoint are a secret of the endpoint's id, and API keys, app keys and join tokens
-// are stored as hashes. Besides, a key seals the credentials of agents, which are
-// valid for fleet.CredentialTTL. Each process of the control plane stores in the peers table which
+// Only the values of secrets are stored sealed. Webhooks and registries refer to secrets. The URL and signing
+// secrets of a notification endpoint are stored as a secret whose environment is the endpoint's id. API keys, app
+// keys and join tokens are stored as hashes. A key also seals the credentials of agents, which are not stored, and
+// are valid for fleet.CredentialTTL. Each process of the control plane stores in the peers table which
 // keys it has read at its start, and which of them it seals with.
 package keyset
 
@@ -35,8 +35,8 @@ type Store interface {
 	View(ctx context.Context, fn func(Tx) error) error
 }
 
-// runningWithin is how recently a process has renewed its peer row if it counts as running. Processes renew
-// it every few seconds.
+// A process counts as running if it renewed its peer row within the last runningWithin. Processes renew the row
+// every few seconds.
 const runningWithin = time.Minute
 
 // Usage is how the keys are used.

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// CheckStart returns an error if a process with these keys, of which it seals with primary, should not start. It
-// could not open what other processes seal, or they could not open what it seals, or the database was used with
-// other keys only. Then the process has a wrong keyset file.
+// CheckStart returns an error if a process with these keys must not start, because its keyset file is wrong. The
+// process seals with primary. The file is wrong if the process could not open what other processes seal, if they
+// could not open what it seals, or if the database was used only with other keys.
 //
 // Two processes that start at the same time with an unused database do not find each other.
 func (u *Usage) CheckStart(keys []uint32, primary uint32) error {

@@ -25,6 +25,6 @@ var (
 // did not answer in time. Compare with errors.Is.
 var ErrAgentUnreachable = errors.New("the region's agent is not reachable")
 
-// ErrNoAnswer is an ErrAgentUnreachable of a request that may have reached the agent, which may have done what
-// it asks for. Of any other ErrAgentUnreachable the agent has done nothing.
+// ErrNoAnswer is an ErrAgentUnreachable for a request that the agent may have received and carried out. After any
+// other ErrAgentUnreachable, the agent has done nothing.
 var ErrNoAnswer = fmt.Errorf("%w: no answer came in time", ErrAgentUnreachable)

@@ -12,7 +12,7 @@ const SourceRollback = "rollback"
 // SourceSecret is the Source of deployments that give instances a secret's new value.
 const SourceSecret = "secret"
 
-// MaxFreezes is how many freezes a workspace may have. Freezes of apps' files do not count, one for each app.
+// MaxFreezes is how many freezes a workspace may have. Freezes of apps' files do not count: each app has at most one.
 // A step that could start a rollout reads all of them, and the one of its app's file.
 const MaxFreezes = 100
 

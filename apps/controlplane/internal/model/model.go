@@ -186,7 +186,7 @@ type Topology struct {
 	// nothing in the region, until it takes the workload back or stops.
 	Transferred bool
 	// MaxUnavailable is how many replicas may be out of service at a time while the region replaces instances. 0
-	// means one, and of a pool that one instance more exists instead.
+	// means one. For a pool, 0 means that none is out of service, and that one more instance exists meanwhile.
 	MaxUnavailable int32
 	// Roles has how many instances of each role the region's whole pool has, whatever share of it the row has. It is
 	// empty unless the layout is pooled. See RoleCounts.
@@ -365,7 +365,7 @@ func (r Region) GatewayApproved() bool {
 	return r.GatewayURL != "" && (r.WorkspaceID == "" || r.ApprovedGatewayURL == r.GatewayURL)
 }
 
-// InSession reports whether the session that of names is the region's current one.
+// InSession reports whether r and of have the same session.
 func (r Region) InSession(of Region) bool {
 	return r.SessionID == of.SessionID && r.SessionEpoch == of.SessionEpoch && r.SessionFence == of.SessionFence
 }
@@ -466,8 +466,8 @@ type DesiredItem struct {
 	// fields below are empty.
 	Delete bool
 
-	// These are for KindDeployment. They have what an agent is sent of the row and of the deployment. Of the
-	// latter these are its ids, version, spec with its hash, and resolved image.
+	// These are for KindDeployment. They have only the fields that an agent is sent. Deployment has its ids, version,
+	// spec, spec hash, and resolved image.
 	Topology   Topology
 	Deployment Deployment
 	App        AppNames
@@ -481,7 +481,7 @@ type DesiredItem struct {
 	Targets []RouteTarget
 }
 
-// AppNames is what an agent is sent of an app. ProjectName and EnvironmentName are empty when those rows are
+// AppNames are the fields of an app that an agent is sent. ProjectName and EnvironmentName are empty when those rows are
 // deleted.
 type AppNames struct {
 	Name                         string
@@ -509,7 +509,7 @@ type History struct {
 	RegionID                string
 }
 
-// Audit is a record of one call that changed something.
+// Audit is a record of a call that changed something, was refused, or read secrets or logs.
 type Audit struct {
 	ID, WorkspaceID string
 	At              int64

@@ -8,8 +8,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Pin keeps a deployment live next to the one that rollouts move, until it is removed. Only pins change its
-// topology rows.
+// Pin keeps a deployment in service next to the live one, until a person removes the pin. Only pins change the
+// deployment's topology rows.
 type Pin struct {
 	WorkspaceID, AppID, DeploymentID string
 	Version                          int32
@@ -96,8 +96,8 @@ func DecodePinRegions(b []byte) (regions []PinRegion, err error) {
 // whole is all of a region's traffic, in percent.
 const whole = 100
 
-// Shares returns a route's targets with weights that are shares of their sum. Without pins, they are the
-// weights as they are. With pins, weights are in hundredths of a percent, so that nothing is rounded. Each
+// Shares returns a route's targets with weights that are shares of their sum. Without pins, the
+// weights stay as they are. With pins, weights are in hundredths of a percent, so that nothing is rounded. Each
 // pinned target has its percent of all traffic, and the other targets divide the rest by their weights, whose
 // sum is 100. If no other target has a weight, the pinned targets divide all traffic by their weights.
 func Shares(targets []RouteTarget) []RouteTarget {

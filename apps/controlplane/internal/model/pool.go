@@ -13,7 +13,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// IsPooled reports whether roles of the spec are counted and scaled each for itself. A replica is then one percent
+// IsPooled reports whether roles of the spec are counted and scaled separately. A replica is then one percent
 // of the region's pool.
 func IsPooled(spec *windlassv1.DeploymentSpec) bool {
 	return spec.GetLayout() == windlassv1.Layout_LAYOUT_POOLED
@@ -70,7 +70,7 @@ func (t Topology) RoleCounts() RoleCounts {
 }
 
 // In returns the spec, which is of one region, with the row's counts of the roles of a pool. It returns the spec
-// itself for other layouts, so that callers must not change the result.
+// itself for other layouts, so callers must not change the result.
 func (t Topology) In(spec *windlassv1.DeploymentSpec) *windlassv1.DeploymentSpec {
 	if !IsPooled(spec) {
 		return spec
@@ -84,7 +84,7 @@ func (t Topology) In(spec *windlassv1.DeploymentSpec) *windlassv1.DeploymentSpec
 	return out
 }
 
-// InstancesOf returns how many instances of the role the replicas of the spec have.
+// InstancesOf returns how many instances of the role belong to that number of replicas of the spec.
 func InstancesOf(spec *windlassv1.DeploymentSpec, r *windlassv1.RoleSpec, replicas int32) int32 {
 	n := max(r.GetInstances(), 1)
 	if !IsPooled(spec) {
@@ -134,8 +134,8 @@ func (d *Deployment) MovesInPlace(b *Deployment, hasOrders bool) bool {
 	return order.InPlace(len(changed))
 }
 
-// MovingRoles returns the roles of which instances of b are replaced when d takes over the pool that runs b. spec is that
-// of d in the region, and unavailable is how many percent of the pool may be out of service.
+// MovingRoles returns the roles whose instances are replaced when d takes over the pool that runs b. spec is that of d
+// in the region, and unavailable is how many percent of the pool may be out of service.
 func (d *Deployment) MovingRoles(b *Deployment, spec *windlassv1.DeploymentSpec, unavailable int32) (out []pool.Progress) {
 	changed, _ := d.ChangedRoles(b)
 	for _, r := range spec.GetRoles() {
@@ -156,7 +156,7 @@ func (r Region) HasPoolOrders() bool {
 	return slices.Contains(r.AgentFeatures, agentv1.Feature_FEATURE_POOL_ORDERS.String())
 }
 
-// ChangedRoles returns the names of the roles of which instances of b are not made as those of d. same reports whether
+// ChangedRoles returns the names of the roles whose instances are made differently in b than in d. same reports whether
 // both are pools of the same roles: one can then take over what the other one runs.
 func (d *Deployment) ChangedRoles(b *Deployment) (changed []string, same bool) {
 	if d == nil || b == nil || !IsPooled(d.Spec) || !IsPooled(b.Spec) || !SameGroups(d.Spec, b.Spec) {

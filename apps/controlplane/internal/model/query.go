@@ -1,6 +1,6 @@
 package model
 
-// Page is a keyset page: rows after the cursor, at most Limit.
+// Page selects the rows after a cursor, at most Limit.
 type Page struct {
 	After string // sort key of the last row seen, empty for the first page
 	Limit int

@@ -117,8 +117,8 @@ const (
 	maxRoleMessage  = 256
 )
 
-// EncodeRoleCounts returns the form in which Observed.RoleCounts has what a report says of groups and roles. It
-// is empty for a deployment with one role.
+// EncodeRoleCounts returns a report's counts of groups and roles, in the form of Observed.RoleCounts. It is empty
+// for a deployment with one role.
 func EncodeRoleCounts(r *agentv1.DeploymentRollup) string {
 	if len(r.GetRoles()) == 0 {
 		return ""

@@ -37,13 +37,13 @@ func (s RolloutState) Clone() RolloutState {
 	return s
 }
 
-// Progress is where a staged rollout is. While it is under way, the topology has the replicas that regions
-// are sent for now, and Sizes has those that they will get in the end.
+// Progress is where a staged rollout is. While it is under way, the topology has the replicas that each
+// region should have now, and Sizes has those that it should have in the end.
 type Progress struct {
 	RolloutID string
 	// Policy is the one that the rollout began with.
 	Policy *windlassv1.RolloutPolicy
-	// Replicas is what was requested with the new version, -1 for none. Each region then keeps its number.
+	// Replicas is the number that was requested with the new version. -1: none was, and each region keeps its number.
 	Replicas int32
 	// RegionReplicas are requested for single regions, by id. They take precedence over Replicas.
 	RegionReplicas map[string]int32 `json:",omitempty"`
@@ -112,7 +112,7 @@ type WaveProgress struct {
 	// SkippedBy is the person who ended the bake time.
 	SkippedBy string
 	Regions   []RegionProgress
-	// Approvals are for the gate at its end, about what serves since BakingSince.
+	// Approvals are for the gate at its end. They approve what has served since BakingSince.
 	Approvals []Approval
 }
 
@@ -172,8 +172,8 @@ func (r *RegionProgress) StartClocks(now int64) {
 
 // ProgressClock measures the time since a region last came closer to its version.
 type ProgressClock struct {
-	// Score is the most that was reached, and ScoredAt is when. A deadline runs from then, unless the clock is
-	// stopped.
+	// Score is the highest score that the region reached, and ScoredAt is when it reached that. A deadline runs from
+	// then, unless the clock is stopped.
 	Score    int32
 	ScoredAt int64
 	// ClockStoppedSince is when the clock was stopped, 0 while it runs.
@@ -278,7 +278,7 @@ type Absence struct {
 // EmptySteps separates steps that were taken with replicas from steps without.
 type EmptySteps struct {
 	// Emptied is true if its size became 0 at a step that it has not passed. Its old version is wanted there
-	// until that serves again at another size. Then the step begins again.
+	// until it serves again at another size. Then the step begins again.
 	Emptied bool `json:",omitempty"`
 	// PassedOver is true if its old version had size 0 when its turn came, so that it took no steps, and its
 	// size has been 0 since.
@@ -302,8 +302,7 @@ type CheckProgress struct {
 	New, NewSamples, Old, OldSamples *float64
 	Failures                         int32
 	// InconclusiveSince is when measurements began to be inconclusive, 0 if the last was conclusive. InconclusiveFor is
-	// how long
-	// they have been since, in ms, without the time in which there was no measurement.
+	// for how long they have been inconclusive, in ms, without the time in which nothing was measured.
 	InconclusiveSince int64 `json:"HeldSince"`
 	InconclusiveFor   int64 `json:"HeldFor"`
 	Message           string

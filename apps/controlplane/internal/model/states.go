@@ -4,14 +4,14 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Move is one permitted step of a state machine, with its cause. The tables below are the only definition:
+// Move is one permitted transition of a state machine, with its cause. The tables below are the only definition:
 // the planner moves along them, tests walk them, and the documentation prints them.
 type Move[S comparable] struct {
 	From, To S
 	Cause    string
 }
 
-// CanMove reports whether the table permits the step. To stay is not a step.
+// CanMove reports whether the table permits the move. To stay is not a move.
 func CanMove[S comparable](table []Move[S], from, to S) bool {
 	for _, m := range table {
 		if m.From == from && m.To == to {
@@ -21,7 +21,7 @@ func CanMove[S comparable](table []Move[S], from, to S) bool {
 	return false
 }
 
-// Terminal reports whether no step leaves s.
+// Terminal reports whether no move leaves s.
 func Terminal[S comparable](table []Move[S], s S) bool {
 	for _, m := range table {
 		if m.From == s {
@@ -92,9 +92,9 @@ const (
 )
 
 // RouteMoves begins at pending for the hosts of an app, and at provisioning for that of a version. The state
-// of a host over all regions is not stepped. It is computed from what each region should serve and has
+// of a host over all regions does not move along the table. It is computed from what each region should serve and has
 // reported to serve. The table has the values that may follow each other when one such fact changes. A reader
-// may see several steps as one. Terminated is shown until retention deletes the app, or the version's row in
+// may see several moves as one. Terminated is shown until retention deletes the app, or the version's row in
 // the region.
 var RouteMoves = []Move[windlassv1.RouteState]{
 	{rtePending, rteProvisioning, "a region is told of it"},
@@ -120,7 +120,7 @@ const (
 	insTerminated = windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED
 )
 
-// InstanceMoves begins at pending. Reports merge steps, so that a reader may see several as one. The runtime
+// InstanceMoves begins at pending. Reports merge moves, so a reader may see several as one. The runtime
 // takes them one by one.
 var InstanceMoves = []Move[windlassv1.InstanceStatus]{
 	{insPending, insCreating, "it has what it needs to start"},
@@ -168,7 +168,7 @@ const (
 	appDeleting    = windlassv1.AppStatus_APP_STATUS_DELETING
 )
 
-// AppMoves begins at idle. An app's status is computed, not stepped: the table has the values that may follow
+// AppMoves begins at idle. An app's status is computed: the table has the values that may follow
 // each other. No value follows deleting.
 var AppMoves = []Move[windlassv1.AppStatus]{
 	{appIdle, appProgressing, "a rollout began"},

@@ -189,7 +189,7 @@ func enumsOf(s *source, out *strings.Builder, m protoreflect.MessageDescriptor) 
 // choiceName is one value of an enum in the forms that people write.
 type choiceName struct{ full, kebab, camel string }
 
-// enumChoices returns the values of a field's enum, without UNSPECIFIED and the values that the schema forbids.
+// enumChoices returns the values of a field's enum, without UNSPECIFIED.
 func enumChoices(f protoreflect.FieldDescriptor) []choiceName {
 	var out []choiceName
 	values := f.Enum().Values()

@@ -55,7 +55,7 @@ var charts = []chart{
 
 const (
 	nameOfObject = `^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
-	// orNone makes a pattern one that "" matches, too.
+	// orNone in front of a pattern makes the pattern match "", too.
 	orNone = `^$|`
 	url    = `^https?://[^@\s/]+(/\S*)?$`
 )
@@ -71,8 +71,8 @@ func atLeast(minimum int) object { return object{"minimum": minimum} }
 
 func arrayOf(items object) object { return object{"items": items} }
 
-// constraints are what the values of all charts have to be beyond their types, by the path of the value. The
-// last part of a path alone is for all values with that name.
+// constraints are rules for the values of all charts, besides their types, by the path of the value. A key that is
+// only the last part of a path applies to all values with that name.
 var constraints = map[string]object{
 	"secret":       text(orNone + nameOfObject),
 	"certificate":  text(orNone + nameOfObject),

@@ -20,8 +20,8 @@ import (
 // FieldManager owns the fields that we set.
 const FieldManager = "windlass-agent"
 
-// A region must be as wanted within 10 s after an outage of any length, so the longest pauses
-// together must be shorter. A change waits for the breaker (Outage) and for the reconciler's
+// A region must match its assignments within 10 s after an outage of any length, so the longest
+// pauses together must be shorter. A change waits for the breaker (Outage) and for the reconciler's
 // turn, 4 s at most. A missed event is seen when a list succeeds (Outage) and a watch opens
 // (Reopen). During an outage, eleven watches and lists call the API server every 2 s on
 // average, and all changes together make one call. Regions do not share API servers, so other

@@ -27,13 +27,13 @@ const (
 	ByApp        = "app"        // namespace/app's id
 	// ByFamily is namespace/key of the instances of a deployment with several roles.
 	ByFamily = "family"
-	// byGroup is namespace/key/group of these instances; of pods.
+	// byGroup is namespace/key/group of these instances. Only pods have this index.
 	byGroup = "group"
-	// ByEnvironment is the environment's id; of namespaces.
+	// ByEnvironment is the environment's id. Only namespaces have this index.
 	ByEnvironment = "environment"
-	// byNode is the node's name; of pods.
+	// byNode is the node's name. Only pods have this index.
 	byNode = "node"
-	// byUID is the UID, which an instance's id has; of pods.
+	// byUID is the UID, which is part of an instance's id. Only pods have this index.
 	byUID = "uid"
 )
 
@@ -240,7 +240,7 @@ func (c *Caches) Deleted(uid types.UID) {
 	c.ended[uid] = true
 }
 
-// forget removes what is noted of an object, after the watch has reported that it is gone.
+// forget removes the notes about an object, after the watch has reported that the object is gone.
 func (c *Caches) forget(k render.Kind, gone render.Object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -46,8 +46,8 @@ func newClient(cfg Config, calls *prometheus.CounterVec, g *breaker) (*clientset
 	return newClientset(c)
 }
 
-// findDeadConnections makes the client library find a connection that died without a reset
-// in 9 s instead of 45 s. A watch on it gets no events, as if nothing changed in the cluster.
+// findDeadConnections makes the client library find, in 9 s instead of 45 s, a connection that
+// died without a reset. A watch on it gets no events, as if nothing changed in the cluster.
 // The library pings a connection after 5 s of silence, and closes it without an answer within
 // 4 s. It reads these times from the environment only. Values that an operator set are kept.
 func findDeadConnections() error {
@@ -158,8 +158,8 @@ type opened struct {
 	streak int
 }
 
-// A watch that lasted for wellAfter counts as healthy. Then freeOpenings do not wait, because
-// it is normal to open a watch after a list or an expired version.
+// A watch that lasted for wellAfter counts as healthy. The next freeOpenings openings do not
+// wait, because it is normal to open a watch after a list or an expired version.
 const (
 	wellAfter    = 30 * time.Second
 	freeOpenings = 2

@@ -57,7 +57,7 @@ const keptKey = "value"
 
 const keptTimeout = 10 * time.Second
 
-// Keep returns the value in the Secret of that name.
+// Keep returns the Kept of the Secret of that name. It does not read the Secret.
 func (c *Cluster) Keep(name string) (*Kept, error) {
 	cfg := rest.CopyConfig(c.Client)
 	cfg.Timeout = keptTimeout
@@ -92,7 +92,7 @@ func (k *Kept) get(ctx context.Context) (*corev1.Secret, error) {
 // exist.
 type Files struct{ kept *Kept }
 
-// KeepFiles returns the files in the Secret of that name.
+// KeepFiles returns the Files of the Secret of that name. It does not read the Secret.
 func (c *Cluster) KeepFiles(name string) (Files, error) {
 	kept, err := c.Keep(name)
 	return Files{kept}, err

@@ -6,7 +6,8 @@
 //
 // Every call passes one breaker. While the server cannot answer, the breaker lets one call through from time to time,
 // to find out whether the server is back. This package retries after short failures, and its callers after an
-// outage. The error of a call is a *runtime.Rejection, so that callers can return it unchanged.
+// outage. The error of a call is a *runtime.Rejection, which callers can return unchanged, that of the
+// context, or one for which IsNotFound reports true.
 //
 // Caches keep only the fields of objects that the runtime reads (slim.go). Caches.Get returns an object right after
 // it was written. Secrets are not watched, because a right to watch the Secrets of a label is a right to read all

@@ -23,7 +23,8 @@ const (
 )
 
 // Call calls f, which must be safe to repeat, up to three times if the server
-// cannot answer. Its error is a *runtime.Rejection or ctx's.
+// cannot answer. Its error is a *runtime.Rejection, ctx's, or one for which IsNotFound reports
+// true.
 func (a *API) Call(ctx context.Context, what string, f func(context.Context) error) error {
 	for attempt := 1; ; attempt++ {
 		wait, cause := a.breaker.pass(time.Now())

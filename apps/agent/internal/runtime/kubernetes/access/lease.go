@@ -22,7 +22,7 @@ const (
 	renewDeadline = 6 * time.Second
 	leaseRetry    = time.Second
 	leaseJitter   = 1.2
-	// stopMargin is the last part of that time: if f has not ended before it, the process ends.
+	// stopMargin is the last part of that difference. If f has not ended before it, the process ends.
 	stopMargin = 500 * time.Millisecond
 	// releaseTimeout bounds giving the lease back. If that fails, the lease expires by itself.
 	releaseTimeout = 3 * time.Second
@@ -50,8 +50,8 @@ type Lease struct {
 func LeaseName(region string) string { return "windlass-agent-" + region }
 
 // Hold waits for the lease, runs f while it is held, and gives it back after f has
-// ended. f's context ends when the lease is lost or ctx ends. The error is f's, or
-// ErrLeaseLost.
+// ended. f's context ends when the lease is lost or ctx ends. The error is f's, ErrLeaseLost, or
+// errStuck. It is nil if ctx ended before the lease was acquired.
 func (l Lease) Hold(ctx context.Context, f func(ctx context.Context) error) error {
 	cfg := rest.CopyConfig(l.Client)
 	cfg.Timeout = renewDeadline / 2

@@ -58,7 +58,7 @@ func (l *Locks) Shared(name string) (unlock func()) {
 	}
 }
 
-// Waiting returns how many callers hold or wait for name, besides the one that holds it.
+// Waiting returns how many callers hold or wait for name, minus one for a caller that holds it.
 func (l *Locks) Waiting(name string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

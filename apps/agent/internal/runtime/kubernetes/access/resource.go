@@ -24,7 +24,7 @@ type Resource struct {
 	RemoveAll func(ctx context.Context, namespace string, opts metav1.DeleteOptions, list metav1.ListOptions) error
 }
 
-// typed is the methods of a typed client that a Resource needs.
+// typed has the methods of a typed client that a Resource needs.
 type typed[T, AC any] interface {
 	Apply(ctx context.Context, config AC, opts metav1.ApplyOptions) (T, error)
 	Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error)
