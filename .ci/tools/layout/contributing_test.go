@@ -59,7 +59,7 @@ func misnamed(t *testing.T, root string, paths []string, page string) (out []str
 		}
 		for _, span := range codeSpan.FindAllStringSubmatch(m[1], -1) {
 			name := span[1][strings.LastIndex(span[1], ".")+1:]
-			if !regexp.MustCompile(`^\w+$`).MatchString(name) || len(filesNamed(files, span[1])) > 0 || len(filesNamed(paths, span[1])) > 0 {
+			if !regexp.MustCompile(`^\w+$`).MatchString(name) || len(filesNamed(files, span[1])) > 0 || strings.ContainsAny(span[1], "./") && len(filesNamed(paths, span[1])) > 0 {
 				continue
 			}
 			isMeant := func(of string) bool {
