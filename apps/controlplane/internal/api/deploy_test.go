@@ -425,6 +425,14 @@ func TestDeploy_RefusesWhatOnlyTheWholeSpecShows(t *testing.T) {
 			func(s *windlassv1.DeploymentSpec) { s.Env = map[string]string{"A": "\x00"} },
 			invalid, validation, `spec.env["A"]`,
 		},
+		"a variable longer than programs can have": {
+			func(s *windlassv1.DeploymentSpec) { s.Env = map[string]string{"A": strings.Repeat("x", 128<<10-2)} },
+			invalid, validation, `spec.env["A"]`,
+		},
+		"an argument longer than programs can have": {
+			func(s *windlassv1.DeploymentSpec) { s.Args = []string{strings.Repeat("\U0001F600", 32<<10)} },
+			invalid, validation, "spec.args[0]",
+		},
 		"a variable twice": {func(s *windlassv1.DeploymentSpec) {
 			s.Env = map[string]string{"TOKEN": "1"}
 			s.Secrets = []*windlassv1.SecretReference{{EnvName: "TOKEN", Secret: "hf-token"}}

@@ -16,6 +16,10 @@ import (
 // program's environment, and because every agent of the app's regions holds the variables in memory.
 const maxEnvBytes = 256 << 10
 
+// maxStringBytes is the length of the longest argument, or variable as NAME=VALUE, with which Linux starts a program
+// (MAX_ARG_STRLEN, less the zero byte at the end).
+const maxStringBytes = 128<<10 - 1
+
 // Check validates the rules between fields, which the schema cannot express. The spec has its defaults; field
 // paths begin with field.
 func Check(s *windlassv1.DeploymentSpec, field string) error {
@@ -66,7 +70,7 @@ func checkHealth(s *windlassv1.DeploymentSpec, field string) error {
 	}
 	_, err := healthcheck.ParseCodes(h.GetExpectedCodes())
 	if bad, ok := errors.AsType[*healthcheck.CodeError](err); ok {
-		return apierr.InvalidFix(fmt.Sprintf("%s.expectedCodes[%d]", field, bad.Index), bad.Error(), "Write a code, as 204, or a range with both its ends, as 200-299.")
+		return apierr.InvalidFix(fmt.Sprintf("%s.expectedCodes[%d]", field, bad.Index), bad.Error(), "Write a code, such as 204, or a range with both its ends, such as 200-299.")
 	}
 	return err
 }
@@ -76,11 +80,25 @@ func checkCommand(command, args []string, field string) error {
 		if c == "" || strings.ContainsRune(c, 0) {
 			return apierr.Invalid(fmt.Sprintf("%s.command[%d]", field, i), "an element of a command must not be empty or contain a zero byte")
 		}
+		if err := checkArgLength(c, fmt.Sprintf("%s.command[%d]", field, i)); err != nil {
+			return err
+		}
 	}
 	for i, arg := range args {
 		if strings.ContainsRune(arg, 0) {
 			return apierr.Invalid(fmt.Sprintf("%s.args[%d]", field, i), "an argument must not contain a zero byte")
 		}
+		if err := checkArgLength(arg, fmt.Sprintf("%s.args[%d]", field, i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkArgLength(arg, field string) error {
+	if len(arg) > maxStringBytes {
+		return apierr.InvalidFix(field, fmt.Sprintf("it has %d bytes, and no program starts with an argument of more than %d", len(arg), maxStringBytes),
+			"Put it into a file that the program reads.")
 	}
 	return nil
 }
@@ -106,7 +124,7 @@ func checkPorts(s *windlassv1.DeploymentSpec, field string) error {
 		names[p.GetName()], numbers[p.GetPort()] = true, true
 		variable := portVariable(p)
 		if _, ok := s.GetEnv()[variable]; ok {
-			return apierr.Invalid(fmt.Sprintf("%s.env[%q]", field, variable), fmt.Sprintf("variable %s is taken: it tells port %q", variable, p.GetName()))
+			return apierr.Invalid(fmt.Sprintf("%s.env[%q]", field, variable), fmt.Sprintf("variable %s is taken: Windlass sets it to the number of port %q", variable, p.GetName()))
 		}
 	}
 	return nil
@@ -158,7 +176,11 @@ func CheckEnv(env map[string]string, field string) error {
 			return apierr.Invalid(fmt.Sprintf("%s[%q]", field, name), reserved(name))
 		}
 		if strings.ContainsRune(env[name], 0) {
-			return apierr.Invalid(fmt.Sprintf("%s[%q]", field, name), fmt.Sprintf("the value of %s holds a zero byte, which no program can be given", name))
+			return apierr.Invalid(fmt.Sprintf("%s[%q]", field, name), fmt.Sprintf("the value of %s contains a zero byte, which no variable can contain", name))
+		}
+		if n := len(name) + len("=") + len(env[name]); n > maxStringBytes {
+			return apierr.InvalidFix(fmt.Sprintf("%s[%q]", field, name), fmt.Sprintf("variable %s takes %d bytes, and no program starts with one of more than %d", name, n, maxStringBytes),
+				"Put the value into a file that the program reads.")
 		}
 		size += len(name) + len(env[name])
 	}
@@ -167,7 +189,7 @@ func CheckEnv(env map[string]string, field string) error {
 
 func checkEnvSize(size int, field string) error {
 	if size > maxEnvBytes {
-		return apierr.Invalid(field, fmt.Sprintf("variables take %d bytes together: at most %d fit; put large values into files or secrets", size, maxEnvBytes))
+		return apierr.Invalid(field, fmt.Sprintf("variables take %d bytes together: at most %d fit; put large values into files", size, maxEnvBytes))
 	}
 	return nil
 }
