@@ -97,7 +97,7 @@ func TestAnalysisByGateways(t *testing.T) { //nolint:tparallel // its subtests s
 		bad := s.deployBy(t, app, spec(replicas(2), label("bad"), faulty), policy())
 		d := s.waitFailed(t, app, bad)
 		require.Equal(t, "AnalysisFailed", d.Reason, d.Message)
-		require.Regexp(t, eu+`, in wave canary .*error-rate: [\d.]+ on \d+ samples: figure [\d.]+, at most 0\.2; failures: 2, of at most 1`, d.Message)
+		require.Regexp(t, eu+`, in wave canary .*error-rate: [\d.]+ on \d+ samples: figure [\d.]+, at most 0\.2; failures: 2, limit 1`, d.Message)
 		for _, region := range []string{eu, us} {
 			s.requireRouted(t, region, v1.AppId, map[string]int32{v1.DeploymentId: 100})
 		}
@@ -124,7 +124,7 @@ func testPodsFail(t *testing.T, s *stack) {
 	v2 := s.deployBy(t, app, podSpec(replicas(2), label("bad"), faulty), watched())
 	d := s.waitFailed(t, app, v2)
 	require.Equal(t, "AnalysisFailed", d.Reason, d.Message)
-	require.Regexp(t, eu+`, in wave canary .*error-rate: [\d.]+ on \d+ samples: figure [\d.]+, at most 0\.2; failures: 2, of at most 1`, d.Message)
+	require.Regexp(t, eu+`, in wave canary .*error-rate: [\d.]+ on \d+ samples: figure [\d.]+, at most 0\.2; failures: 2, limit 1`, d.Message)
 	s.waitLive(t, app, 1)
 	s.waitNothingInClusters(t, "windlass.run/workload="+v2.DeploymentId)
 	require.Equal(t, uids(before), uids(s.podsOf(t, app)), "the old version was touched")
@@ -173,7 +173,7 @@ func testAnalysisFails(t *testing.T, s *stack) {
 	v2 := s.deployBy(t, app, spec(replicas(2), label("bad"), faulty), watched())
 	d := s.waitFailed(t, app, v2)
 	require.Equal(t, "AnalysisFailed", d.Reason, d.Message)
-	require.Regexp(t, eu+`, in wave canary .*error-rate: [\d.]+ on \d+ samples: figure [\d.]+, at most 0\.2; failures: 2, of at most 1`, d.Message)
+	require.Regexp(t, eu+`, in wave canary .*error-rate: [\d.]+ on \d+ samples: figure [\d.]+, at most 0\.2; failures: 2, limit 1`, d.Message)
 	s.eventually(t, "the rollout is over", func(context.Context) error {
 		if r := s.rolloutOf(t, v2.RolloutId); r.Status != windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED {
 			return fmt.Errorf("it is %s: %s", r.Status, r.Message)

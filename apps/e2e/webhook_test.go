@@ -155,7 +155,7 @@ func testHookFails(t *testing.T, s *stack) {
 	v2 := s.deployBy(t, app, spec(replicas(2), label("bad")), judged(v))
 	d := s.waitFailed(t, app, v2)
 	require.Equal(t, "AnalysisFailed", d.Reason, d.Message)
-	require.Regexp(t, eu+`, in wave canary .*smoke: 0\.3: 30 of 100 answers were right \[31m; failures: 2, of at most 1`, d.Message)
+	require.Regexp(t, eu+`, in wave canary .*smoke: 0\.3: 30 of 100 answers were right \[31m; failures: 2, limit 1`, d.Message)
 	s.waitLive(t, app, 1)
 	stop()
 	requireSame(t, before, s.runningOf(app), "the old version was touched")

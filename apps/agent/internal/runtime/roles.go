@@ -131,7 +131,7 @@ func RefuseHosts(s *windlassv1.DeploymentSpec) *Rejection {
 // RefuseRoles returns why no runtime of this release can run the roles of a spec, nil if one can.
 func RefuseRoles(s *windlassv1.DeploymentSpec) *Rejection {
 	if s.GetLayout() == windlassv1.Layout_LAYOUT_POOLED && !HasRoles(s) {
-		return &Rejection{Code: ReasonInvalidSpec, Message: "spec.layout: a pool has several roles: leave layout out"}
+		return &Rejection{Code: ReasonInvalidSpec, Message: "spec.layout: a pool needs several roles: name them, or leave layout out"}
 	}
 	index := map[string]int{}
 	entries := 0
@@ -139,13 +139,13 @@ func RefuseRoles(s *windlassv1.DeploymentSpec) *Rejection {
 		at := fmt.Sprintf("spec.roles[%d].", i)
 		switch _, twice := index[r.GetName()]; {
 		case twice:
-			return &Rejection{Code: ReasonInvalidSpec, Message: fmt.Sprintf("%sname: %q is there twice", at, r.GetName())}
+			return &Rejection{Code: ReasonInvalidSpec, Message: fmt.Sprintf("%sname: two roles are named %q", at, r.GetName())}
 		case r.GetHosts() > 1 && s.GetLayout() == windlassv1.Layout_LAYOUT_POOLED:
 			return &Rejection{Code: ReasonUnsupported, Message: at + "hosts: an instance of a pool cannot span several hosts: leave it out, or use layout replicas"}
 		case r.GetHosts() > 1 && r.GetInstances() > 1 && len(s.GetRoles()) == 1:
 			return &Rejection{Code: ReasonUnsupported, Message: at + "instances: a replica of one role is one instance of several hosts: leave it out, and raise replicas"}
 		case r.GetSlots() == windlassv1.RoleSpec_SLOTS_STABLE:
-			return &Rejection{Code: ReasonUnsupported, Message: at + "slots: stable slots cannot be kept here yet: leave it out"}
+			return &Rejection{Code: ReasonUnsupported, Message: at + "slots: stable slots are not supported yet: leave it out"}
 		}
 		if r.GetEntry() {
 			entries++
@@ -173,7 +173,7 @@ func refuseOrder(roles []*windlassv1.RoleSpec, index map[string]int) *Rejection 
 			}
 		}
 		if !starts[r.GetName()] {
-			return &Rejection{Code: ReasonInvalidSpec, Message: fmt.Sprintf("spec.roles[%d].starts_after: role %s waits for itself, through others or not", i, r.GetName())}
+			return &Rejection{Code: ReasonInvalidSpec, Message: fmt.Sprintf("spec.roles[%d].starts_after: role %s waits for itself, directly or through other roles", i, r.GetName())}
 		}
 	}
 	return nil

@@ -285,7 +285,7 @@ type SecretKeeper interface {
 }
 
 // ErrSecretsUnknown means that an instance's output cannot be returned yet.
-var ErrSecretsUnknown = errors.New("its secrets are not known yet, so that they cannot be left out: try again once the region's agent has them")
+var ErrSecretsUnknown = errors.New("the values of the instance's secrets are not known yet, so they cannot be removed from its output: try again once the region's agent has them")
 
 // Rejection is a refusal of an assignment. A retryable assignment may pass later unchanged. A final rejection
 // lasts until a higher generation.

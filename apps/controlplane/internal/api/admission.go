@@ -317,7 +317,7 @@ func tooFast(workspaceID string, rate admission.Rate, wait time.Duration) error 
 	return rateLimited("starts_per_minute", rate, wait,
 		fmt.Sprintf("Call again after that, with the same idempotency key, or ask an operator to raise it: `windlass workspace quota %s --starts-per-minute %d`.",
 			workspaceID, 2*rate.PerMinute()),
-		fmt.Sprintf("the workspace may start work %d times a minute and %d times at once, and has", rate.PerMinute(), rate.Burst))
+		fmt.Sprintf("the workspace may start work %d times a minute and %d times at once, and has done so", rate.PerMinute(), rate.Burst))
 }
 
 // rateLimited returns the refusal of a call for which the bucket of that limit has no token before wait is

@@ -18,7 +18,7 @@ func (a *server) canMeasure(p *windlassv1.RolloutPolicy, field string) error {
 		if h == nil && !a.cfg.ReadsMetrics && !analysis.SeenByGateways(c.GetTemplate()) {
 			return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
 				Reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION, Field: fmt.Sprintf("%s[%d]", field, i),
-				Fix: "Use error-rate, latency-p95 or time-to-first-token, which gateways measure, or a web-hook; or ask the operator to start the control plane with --prometheus-url.",
+				Fix: "Use error-rate, latency-p95 or time-to-first-token, which gateways measure, or a webhook; or ask the operator to start the control plane with --prometheus-url.",
 			}, "gateways do not have this figure and this control plane reads no Prometheus: the rollout would be held for good")
 		}
 		if h == nil || a.cfg.AllowsHookAt == nil {

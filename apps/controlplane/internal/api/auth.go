@@ -242,7 +242,7 @@ func (a *server) takeRead(key model.APIKey, at time.Time) error {
 	}
 	return a.refused(rateLimited("reads_per_minute", rate, wait,
 		"Call again after that. Watch an app instead of reading it again and again.",
-		fmt.Sprintf("the key may read %d times a minute on each server, and has", rate.PerMinute())))
+		fmt.Sprintf("the key may read %d times a minute on each server, and has done so", rate.PerMinute())))
 }
 
 // forget removes a key, so that a revocation through this process takes effect at once.

@@ -45,7 +45,7 @@ func (c rolloutMutation) control(ref, what, why string, say func(*model.Progress
 	}
 	if !s.Progress.Active(app.RolloutID) {
 		return out, apierr.NothingToDo(fmt.Sprintf("the rollout of app %s has no policy: it moves all regions at once", app.Name),
-			"Cancel it, or wait until the app is live: from then on its rollouts go by one.")
+			"Cancel it, or wait until the app is live: its later rollouts have a policy.")
 	}
 	if f.rollout.CancelRequested {
 		return out, apierr.NothingToDo("the rollout is being cancelled", "Wait until it is back, or deploy another version.")
@@ -119,7 +119,7 @@ func sameAgain(progress *model.Progress, what string) string {
 	case "BakeSkipped":
 		return "its bake is skipped already"
 	}
-	return "it was said before"
+	return "the same command was given before"
 }
 
 // PauseRollout holds the rollout in flight where it is.
@@ -238,7 +238,7 @@ func (a rolloutService) Promote(ctx context.Context, req *windlassv1.PromoteRequ
 				text = append(text, "no pause of a step, analysis or bake time holds it any more")
 			}
 			if failed && !progress.Failed {
-				text = append(text, "what failed by its analysis is accepted")
+				text = append(text, "regions that failed their analysis are accepted")
 			}
 			if len(waves) > 0 {
 				text = append(text, "regions that wait go on, in wave "+strings.Join(waves, ", "))

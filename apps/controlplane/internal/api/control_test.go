@@ -93,10 +93,10 @@ func TestControl_EachWordSaysWhatItDidInEachState(t *testing.T) {
 		words  [][2]string
 	}{
 		"a step that ends by itself": {timed, [][2]string{
-			{"resume", notPaused}, {"retry", nothing}, {"approve", noGate}, {"skip-bake", noBake}, {"promote", goesOn}, {"promote", "= it was said before"},
+			{"resume", notPaused}, {"retry", nothing}, {"approve", noGate}, {"skip-bake", noBake}, {"promote", goesOn}, {"promote", "= the same command was given before"},
 		}},
 		"a manual step": {manual, [][2]string{
-			{"resume", notPaused}, {"retry", nothing}, {"approve", noGate}, {"skip-bake", noBake}, {"promote --full", full + "; " + goesOn}, {"promote --full", "= it was said before"},
+			{"resume", notPaused}, {"retry", nothing}, {"approve", noGate}, {"skip-bake", noBake}, {"promote --full", full + "; " + goesOn}, {"promote --full", "= the same command was given before"},
 		}},
 		"a manual step, paused": {manual, [][2]string{
 			{"pause", nothingNow},
@@ -104,7 +104,7 @@ func TestControl_EachWordSaysWhatItDidInEachState(t *testing.T) {
 			{"retry", nothing + "; " + paused},
 			{"approve", noGate},
 			{"promote", goesOn + "; " + paused},
-			{"promote", "= it was said before; " + paused},
+			{"promote", "= the same command was given before; " + paused},
 			{"promote --full", full + "; " + paused},
 			{"resume", "role-2 had paused it for"},
 			{"resume", notPaused},
@@ -115,7 +115,7 @@ func TestControl_EachWordSaysWhatItDidInEachState(t *testing.T) {
 			{"promote", needsGate},
 			{"skip-bake", noBake},
 			{"promote --full", full + "; " + gate},
-			{"promote --full", "= it was said before; " + gate},
+			{"promote --full", "= the same command was given before; " + gate},
 			{"promote", needsGate},
 			{"approve", "done"},
 			{"approve", "="},

@@ -208,7 +208,7 @@ func TestCustomPreset_IsRefused(t *testing.T) {
 			for i := range 20 {
 				d.Args = append(d.Args, &windlassv1.PresetArg{Flag: fmt.Sprintf("--f%d", i), Values: []string{strings.Repeat("x", 4000)}})
 			}
-		}), "definition.args", "65536 are the most"},
+		}), "definition.args", "at most 65536 are allowed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := set(w.owner, "ember", c.def)

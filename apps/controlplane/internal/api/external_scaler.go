@@ -318,7 +318,7 @@ func metricNamed(metrics []scaling.Metric, app model.App, word string) (found sc
 		return found, apierr.Invalid(metricOfTrigger, fmt.Sprintf("metric: scaling of app %s has no metric of type %q, but %s: name one of these, or add it to the app's file",
 			app.Name, word, strings.Join(slices.Compact(has), ", ")))
 	case n > 1:
-		return found, apierr.Invalid(metricOfTrigger, fmt.Sprintf("metric: scaling of app %s has %s metrics of type %s: leave one of them in the app's file",
+		return found, apierr.Invalid(metricOfTrigger, fmt.Sprintf("metric: scaling of app %s has %s metrics of type %s: keep only one of them in the app's file",
 			app.Name, strconv.Itoa(n), word))
 	}
 	return found, nil

@@ -283,7 +283,7 @@ func (f *follower) heard(regionID string, err error) {
 	f.silent[regionID] = true
 	why := fmt.Sprintf("region %s does not answer: it is asked again and again", name)
 	if !unreachable(err) {
-		why = fmt.Sprintf("region %s cannot tell its logs: %v", name, err)
+		why = fmt.Sprintf("region %s cannot return its logs: %v", name, err)
 	}
 	f.note(&windlassv1.LogNote{Kind: windlassv1.LogNote_KIND_UNREACHABLE, Region: name, Message: why})
 }

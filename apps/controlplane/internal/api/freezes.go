@@ -35,7 +35,7 @@ func ofNoFile(f model.Freeze) error {
 	return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_FREEZE_OF_FILE, Field: "name",
 		Fix: "Change or take out the freeze block of that file and deploy it; that is never frozen. " +
-			`Or have an owner start what it holds: --override-freeze "why".`,
+			`Or ask an owner to start what it holds: --override-freeze "why".`,
 	}, fmt.Sprintf("freeze %s comes from the file of app %s", f.Name, f.AppID))
 }
 

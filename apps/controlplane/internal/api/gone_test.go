@@ -102,7 +102,7 @@ func TestGoneRegion_IsLeftOutOfWhatIsMadeOfAnOlderVersion(t *testing.T) {
 	require.NoError(t, w.deleteRegion("tmp-2"))
 	w.away = map[string]bool{id: true}
 	res := w.rollback(&windlassv1.RollbackRequest{})
-	require.Equal(t, []string{"region tmp-2 is left out: the workspace has it no longer"}, res.GetWarnings())
+	require.Equal(t, []string{"region tmp-2 is left out: the workspace may no longer use it"}, res.GetWarnings())
 	spec := w.version("chat", res.GetVersion()).GetSpec()
 	require.Equal(t, []string{"us-east-1", "eu-west-1"}, spec.GetRegions())
 	require.Empty(t, spec.GetOverrides())
@@ -150,7 +150,7 @@ func TestGoneRegion_OfOneAppKeepsNoOtherFromASecretsNewValue(t *testing.T) {
 
 	res := w.setSecret("token", "two")
 	require.Equal(t, []string{with.GetAppId()}, res.GetAppIds())
-	require.Equal(t, []string{"app alone is left out, and keeps the value that it has: the workspace has none of its regions any longer"}, res.GetWarnings())
+	require.Equal(t, []string{"app alone is left out, and keeps the value that it has: the workspace may no longer use any of the app's regions"}, res.GetWarnings())
 	require.Equal(t, int32(1), w.app("alone").GetLatestVersion())
 	require.Contains(t, w.said("alone"), "SecretNotTaken")
 	require.Equal(t, int32(2), w.app("with").GetLatestVersion())

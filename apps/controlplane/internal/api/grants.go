@@ -30,7 +30,7 @@ func (c versionMutation) mayGrow(regions map[string]bool, asked plan.Asked) erro
 	}
 	return rpc.ErrorWith(connect.CodePermissionDenied, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_REGION_CLOSED, Field: "region", Fix: fix,
-	}, fmt.Sprintf("the workspace may use region %s no longer: what runs there stays, and nothing grows", names))
+	}, fmt.Sprintf("the workspace may no longer use region %s: what runs there stays, and nothing grows", names))
 }
 
 // closed returns the names of regions, given by id, that the workspace may no longer use.

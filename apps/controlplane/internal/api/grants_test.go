@@ -44,7 +44,7 @@ func (h *harness) scale(region string, n int32) error {
 func requireClosed(t *testing.T, err error) {
 	t.Helper()
 	refused(t, err, connect.CodePermissionDenied, regionClosed, "region")
-	require.ErrorContains(t, err, "the workspace may use region shared-1 no longer: what runs there stays, and nothing grows")
+	require.ErrorContains(t, err, "the workspace may no longer use region shared-1: what runs there stays, and nothing grows")
 }
 
 func TestRevokedGrant_LetsNothingGrow(t *testing.T) {

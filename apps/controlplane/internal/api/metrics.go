@@ -9,7 +9,7 @@ import (
 func (a *server) registerMetrics() error {
 	a.operations = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "deployment_operations_total",
-		Help: "Calls that changed what runs, by operation and outcome (a Connect code, or ok).",
+		Help: "Calls that change what runs, by operation and outcome (a Connect code, or ok).",
 	}, []string{"operation", "outcome"})
 	a.refusals = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "windlass_admission_refusals_total",
@@ -24,7 +24,7 @@ func (a *server) registerMetrics() error {
 		Help: "Sessions of browsers, by event: signed_in, renewed, signed_out, signed_out_everywhere, link_made, refused.",
 	}, []string{"event"})
 	watchers := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "windlass_app_watchers", Help: "Open WatchApp, WatchFleet, WatchSeries and FollowLogs streams.",
+		Name: "windlass_app_watchers", Help: "Open streams of WatchApp, WatchFleet, WatchSeries and FollowLogs, and of KEDA.",
 	}, a.hub.count)
 	registerer := a.cfg.Registerer
 	return errors.Join(registerer.Register(a.operations), registerer.Register(a.refusals), registerer.Register(a.featureRefusals),

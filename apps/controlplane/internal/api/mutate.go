@@ -272,8 +272,8 @@ func (a *server) storeError(err error) error {
 	case errors.Is(err, model.ErrOutcomeUnknown):
 		return rpc.ErrorWith(connect.CodeUnavailable, &windlassv1.ErrorDetail{
 			Reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
-			Fix:    "Repeat the call with the same idempotency key; without one, look first whether it was done.",
-		}, "the database was lost while it stored the change: it is done as a whole or not at all")
+			Fix:    "Repeat the call with the same idempotency key; without one, check first whether the change was made.",
+		}, "the connection to the database was lost during the commit: the change is made as a whole or not at all")
 	}
 	return err
 }

@@ -22,8 +22,8 @@ func (c versionMutation) mayLoosen(was, next *windlassv1.RolloutPolicy) error {
 		text := fmt.Sprintf("{role: %s, count: %d, notDeployer: %t}", model.RoleName(kept.GetRole()), kept.GetCount(), kept.GetNotDeployer())
 		return rpc.ErrorWith(connect.CodePermissionDenied, &windlassv1.ErrorDetail{
 			Reason: windlassv1.ErrorReason_ERROR_REASON_NOT_AN_APPROVER, Field: "rollout." + g.Field,
-			Fix: fmt.Sprintf("Keep approval %s there, before no more traffic and no other regions, or deploy the change with a key of role %s.", text, model.RoleName(g.Role())),
-		}, fmt.Sprintf("the app's policy asks for approval %s, and this one loosens it: that takes role %s", text, model.RoleName(g.Role())))
+			Fix: fmt.Sprintf("Keep approval %s there, behind no more traffic and no other regions than now, or deploy the change with a key of role %s.", text, model.RoleName(g.Role())),
+		}, fmt.Sprintf("the app's policy asks for approval %s, and the new policy loosens it: that needs role %s", text, model.RoleName(g.Role())))
 	}
 	return nil
 }

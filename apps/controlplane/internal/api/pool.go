@@ -125,7 +125,7 @@ func (c *mutation) scaleRole(app *model.App, r *running, regionID, where string,
 	switch {
 	case !model.IsPooled(spec):
 		return false, apierr.InvalidFix("role", fmt.Sprintf("v%d of app %s has no pool: a role has as many instances in each replica as its version says", r.live.Version, app.Name),
-			"Scale replicas, deploy other instances of the role, or use layout pooled.")
+			"Scale replicas, deploy other instances of the role, or deploy an app of another name with layout pooled.")
 	case !slices.Contains(names, req.GetRole()):
 		return false, apierr.InvalidFix("role", fmt.Sprintf("app %s has no role %q", app.Name, req.GetRole()), "Its roles are "+strings.Join(names, ", ")+".")
 	case req.GetReplicas() == 0 && !req.GetEndHold():

@@ -94,7 +94,7 @@ const maxDefinition = 64 << 10
 func (a *server) checkDefinition(ctx context.Context, workspaceID, name string, version int32, def *windlassv1.PresetDefinition) (*preset.Preset, []preset.Finding, error) {
 	if size := proto.Size(def); size > maxDefinition {
 		return nil, []preset.Finding{{
-			Severity: preset.Error, Code: "DefinitionInvalid", Field: "/args", Text: fmt.Sprintf("the definition has %d bytes, and %d are the most", size, maxDefinition), Fix: "write a shorter one",
+			Severity: preset.Error, Code: "DefinitionInvalid", Field: "/args", Text: fmt.Sprintf("the definition has %d bytes, and at most %d are allowed", size, maxDefinition), Fix: "write a shorter one",
 		}}, nil
 	}
 	if err := a.compilers.Acquire(ctx, workspaceID); err != nil {

@@ -189,7 +189,7 @@ func leftOut(gone []string) []string {
 	case 0:
 		return nil
 	case 1:
-		return []string{"region " + gone[0] + " is left out: the workspace has it no longer"}
+		return []string{"region " + gone[0] + " is left out: the workspace may no longer use it"}
 	}
-	return []string{"regions " + strings.Join(gone, ", ") + " are left out: the workspace has them no longer"}
+	return []string{"regions " + strings.Join(gone, ", ") + " are left out: the workspace may no longer use them"}
 }

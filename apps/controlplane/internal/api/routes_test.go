@@ -175,7 +175,7 @@ func TestDomain_ServesOnceItsRecordExists(t *testing.T) {
 		w.settle("chat")
 		waiting := w.routesOf("chat")["chat.example.com"]
 		require.Equal(t, windlassv1.RouteState_ROUTE_STATE_PENDING, waiting.GetState())
-		require.Equal(t, "the domain is yet to be verified", waiting.GetMessage())
+		require.Equal(t, "the domain is not verified yet", waiting.GetMessage())
 
 		_, err = w.verifyDomain("chat", "chat.example.com")
 		refused(t, err, connect.CodeFailedPrecondition, notVerified, "domain")

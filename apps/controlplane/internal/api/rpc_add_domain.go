@@ -88,7 +88,7 @@ func (c domainMutation) notServed(app model.App, name string, texts []string) er
 	case errors.Is(err, model.ErrNotFound):
 		return nil
 	case err != nil:
-		return fmt.Errorf("look who has domain %s: %w", name, err)
+		return fmt.Errorf("read the holder of domain %s: %w", name, err)
 	case holder.AppID == app.ID, holder.LapsedAt != 0 && !holder.ShownBy(texts):
 		return nil
 	case holder.WorkspaceID != app.WorkspaceID:

@@ -19,17 +19,20 @@ func (a regionService) DeleteRegion(ctx context.Context, req *windlassv1.DeleteR
 		if err != nil {
 			return nil, err
 		}
+		users, err := c.regions().usersOfRegion(r, maxRegionUsers)
+		if err != nil {
+			return nil, err
+		}
 		n, err := c.CountTopologyByRegion(r.ID)
 		if err != nil {
 			return nil, fmt.Errorf("count assignments of region %s: %w", r.ID, err)
 		}
 		if n > 0 {
-			return nil, apierr.InUse(fmt.Sprintf("%d deployments are assigned to region %s", n, r.Name),
-				"Deploy their apps to other regions or delete them; give up a region that is gone with abandon_unreachable.")
-		}
-		users, err := c.regions().usersOfRegion(r, maxRegionUsers)
-		if err != nil {
-			return nil, err
+			text := fmt.Sprintf("%d deployments are assigned to region %s", n, r.Name)
+			if len(users) > 0 {
+				text += ", which these apps name: " + strings.Join(users, ", ")
+			}
+			return nil, apierr.InUse(text, "Deploy the apps without the region, or delete them. If the region is gone: `windlass delete APP --abandon-unreachable`.")
 		}
 		if len(users) > 0 {
 			return nil, apierr.InUse(fmt.Sprintf("apps still name region %s: %s", r.Name, strings.Join(users, ", ")),

@@ -284,9 +284,9 @@ func (d *deployment) setPolicy() error {
 		if err := d.collectRefusal(d.mayLoosen(s.Policy, d.want.Policy)); err != nil {
 			return err
 		}
-		why := "rollouts go by the policy that came with it from now on"
+		why := "rollouts follow the policy that came with the version from now on"
 		if d.want.Policy == nil {
-			why = "rollouts go region by region, replica by replica from now on: no policy came with it"
+			why = "rollouts go region by region, replica by replica from now on: no policy came with the version"
 		}
 		if s.Progress.Active(d.app.RolloutID) {
 			why += "; the one in flight keeps its own"

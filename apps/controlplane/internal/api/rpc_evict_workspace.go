@@ -97,7 +97,7 @@ func (c regionMutation) evict(appID string, region model.Region, why string) (re
 		c.asked = nil
 		return 0, false, nil
 	}
-	text := fmt.Sprintf("the platform's operators took it out of region %s, with %d replicas: the workspace may use the region no longer", region.Name, replicas)
+	text := fmt.Sprintf("the platform's operators took it out of region %s, with %d replicas: the workspace may no longer use the region", region.Name, replicas)
 	if why != "" {
 		text += ": " + why
 	}

@@ -134,7 +134,7 @@ func (a logService) follower(ctx context.Context, by caller, req *windlassv1.Fol
 	}
 	var err error
 	if f.grep, err = regexp.Compile(req.GetGrep()); err != nil {
-		return nil, apierr.Invalid("grep", fmt.Sprintf("is no regular expression of RE2: %v", err))
+		return nil, apierr.Invalid("grep", fmt.Sprintf("grep is not a regular expression of RE2: %v", err))
 	}
 	for _, p := range req.GetPositions() {
 		f.known[p.GetInstance()] = p.GetPosition()

@@ -93,7 +93,7 @@ func askError(i model.Instance, err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, model.ErrAgentUnreachable):
-		return unanswered(i, "Look whether the region is connected, then try again.")
+		return unanswered(i, "Check whether the region is connected, then try again.")
 	}
 	// The agent answered, in words for people: it does not have the instance, or
 	// cannot do that with it.

@@ -59,7 +59,7 @@ func (c pinMutation) pinVersion(req *windlassv1.PinVersionRequest) (*windlassv1.
 		return nil, err
 	}
 	if model.IsPooled(d.Spec) {
-		return nil, apierr.InvalidFix("version", fmt.Sprintf("v%d is a pool, and a pool shares its region with no pinned version yet", d.Version),
+		return nil, apierr.InvalidFix("version", fmt.Sprintf("v%d is a pool, and a pool cannot be pinned yet", d.Version),
 			"Deploy it as an app of another name, or use strategy canary to send it a part of the requests.")
 	}
 	if err := c.versions().mayServeAgain(app, d); err != nil {
@@ -129,7 +129,7 @@ func (c pinMutation) versionOf(app model.App, number int32) (model.Deployment, e
 	d, err := c.GetDeploymentByVersion(app.WorkspaceID, app.ID, number)
 	if errors.Is(err, model.ErrNotFound) {
 		return d, apierr.Missing("version", "version", fmt.Sprintf("v%d", number),
-			fmt.Sprintf("The newest of app %s is v%d; list its deployments for those that are kept.", app.Name, app.LatestVersion))
+			fmt.Sprintf("The newest of app %s is v%d; `windlass list deployments APP` shows those that are kept.", app.Name, app.LatestVersion))
 	}
 	if err != nil {
 		return d, fmt.Errorf("read version %d of app %s: %w", number, app.ID, err)
@@ -146,10 +146,10 @@ func mayBePinned(app model.App, r running, d model.Deployment, had *model.Pin) e
 	}
 	switch {
 	case r.live == nil:
-		return isLive(fmt.Sprintf("app %s has no live version that v%d could be pinned beside", app.Name, d.Version), "Deploy it first, or wait until it is ready.")
+		return isLive(fmt.Sprintf("app %s has no live version next to which v%d could be pinned", app.Name, d.Version), "Deploy it first, or wait until it is ready.")
 	case d.ID == r.live.ID:
 		return isLive(fmt.Sprintf("v%d is live: it has all of the traffic that pins leave", d.Version),
-			"Pin other versions beside it; or deploy a newer one, and pin this one when that is live.")
+			"Pin other versions next to it; or deploy a newer one, and pin this one when that is live.")
 	case r.active.rollout != nil && r.active.rollout.DeploymentID == d.ID:
 		return isLive(fmt.Sprintf("a rollout of v%d is on its way", d.Version), "Wait until it is over, or abort it first.")
 	case plan.Image(d.Spec) != "" && d.ResolvedImage == "":
@@ -299,7 +299,7 @@ func (c pinMutation) storePin(app model.App, r running, d model.Deployment, had 
 			return nil, err
 		}
 	}
-	what, why := "VersionPinned", fmt.Sprintf("at %d %% of the traffic, beside v%d", p.Weight, r.live.Version)
+	what, why := "VersionPinned", fmt.Sprintf("at %d %% of the traffic, next to v%d", p.Weight, r.live.Version)
 	if had != nil && !had.Removing {
 		what, why = "PinChanged", fmt.Sprintf("to %d %% of the traffic, after %d %%", p.Weight, had.Weight)
 	}

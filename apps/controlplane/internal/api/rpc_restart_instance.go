@@ -157,7 +157,7 @@ func (a deploymentService) restart(ctx context.Context, instance model.Instance,
 	case err == nil:
 		return nil
 	case errors.Is(err, model.ErrNoAnswer):
-		return unanswered(instance, "Look whether the region is connected and the instance was restarted. If not, try again with a fresh key.")
+		return unanswered(instance, "Check whether the region is connected and the instance was restarted. If not, try again with a fresh key.")
 	}
 	told := askError(instance, err)
 	if claim.Key == "" {
@@ -175,6 +175,6 @@ func (a deploymentService) restart(ctx context.Context, instance model.Instance,
 func (a deploymentService) unknownRestart(instance string) error {
 	return rpc.ErrorWith(connect.CodeAborted, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_REGION_UNREACHABLE, Field: "mutation.idempotency_key",
-		Fix: "Look whether the instance was restarted. If not, call again with a fresh key.",
+		Fix: "Check whether the instance was restarted. If not, call again with a fresh key.",
 	}, fmt.Sprintf("an earlier call with this key asked for the restart of instance %s, and its outcome is not known", instance))
 }

@@ -19,7 +19,7 @@ func (a routeService) RevokeAppKey(ctx context.Context, req *windlassv1.RevokeAp
 		}
 		i := slices.IndexFunc(have, func(k model.AppKey) bool { return k.Name == req.GetName() })
 		if i < 0 {
-			return nil, apierr.Missing("name", "app key", req.GetName(), fmt.Sprintf("App %s does not have it: `windlass app-key list` tells which there are.", app.Name))
+			return nil, apierr.Missing("name", "app key", req.GetName(), fmt.Sprintf("App %s does not have it: `windlass app-key list` shows the keys that it has.", app.Name))
 		}
 		before, err := a.appKeyView(c, have[i])
 		if err != nil {

@@ -100,7 +100,7 @@ func (c rollbackMutation) rollbackAnew(app model.App, e model.Environment, old m
 			return nil, err
 		}
 		if !same {
-			return nil, apierr.NothingToDo(text+", but for the versions of secrets", "Go back to those, too: `windlass rollback --with-secrets`. Or name another version.")
+			return nil, apierr.NothingToDo(text+", except for the versions of secrets", "Go back to those, too: `windlass rollback --with-secrets`. Or name another version.")
 		}
 		return nil, apierr.NothingToDo(text, "Name another version.")
 	}
@@ -118,9 +118,9 @@ func (c rollbackMutation) rollbackAnew(app model.App, e model.Environment, old m
 // straightText returns a text about what a straight rollback skips.
 func straightText(keepGates bool) string {
 	if keepGates {
-		return "straight back, since that was stable: past steps, pauses, analysis and bake times, and not past approvals"
+		return "straight back, because that version was stable: without steps, pauses, analysis and bake times, but with approvals"
 	}
-	return "straight back, since that was live and stable before: past steps, pauses, approvals, analysis and bake times"
+	return "straight back, because that version was live and stable before: without steps, pauses, approvals, analysis and bake times"
 }
 
 // abortActiveRollout aborts the rollout in flight; nil if there is none. If that is a rollback, it is the answer
@@ -210,7 +210,7 @@ func neverStable(d model.Deployment) string {
 	if d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_FAILED {
 		return "failed (" + cmp.Or(d.Reason, "Failed") + ")"
 	}
-	return "did not come to its end"
+	return "did not complete"
 }
 
 // restore makes a retained version live again; nil if the version is not retained, or no longer serves.
@@ -268,7 +268,7 @@ func (c rollbackMutation) rollbackTo(app model.App, number int32) (d model.Deplo
 	switch {
 	case errors.Is(err, model.ErrNotFound):
 		return d, apierr.NothingToDo(fmt.Sprintf("app %s has no version %d", app.Name, number),
-			fmt.Sprintf("Its newest is %d; list its deployments for those that are kept.", app.LatestVersion))
+			fmt.Sprintf("Its newest is %d; `windlass list deployments APP` shows those that are kept.", app.LatestVersion))
 	case err != nil:
 		return d, fmt.Errorf("read version %d of app %s: %w", number, app.ID, err)
 	}

@@ -48,7 +48,7 @@ func (a freezeService) SetFreeze(ctx context.Context, req *windlassv1.SetFreezeR
 			return nil, err
 		} else if len(have) >= model.MaxFreezes {
 			return nil, apierr.OverLimit("name", fmt.Sprintf("the workspace has %d freezes, and may not have more", len(have)),
-				"Lift one that is not needed; one freeze has many windows.")
+				"Lift one that is not needed; one freeze can have many windows.")
 		}
 		if err := checkTimes(f, c.at); err != nil {
 			return nil, err

@@ -154,7 +154,7 @@ func (c *mutation) approversMissing(p model.Protection) ([]string, error) {
 	if len(families) >= int(asked.GetCount()) {
 		return nil, nil
 	}
-	return []string{fmt.Sprintf("%d approvers are asked for, and the workspace has keys of role %s for %d: no rollout starts until an operator makes more: windlass key create NAME --role %s --workspace WORKSPACE",
+	return []string{fmt.Sprintf("%d approvers are asked for, and the workspace's keys of role %s or higher are those of %d: no rollout starts until an operator makes more: windlass key create NAME --role %s --workspace WORKSPACE",
 		asked.GetCount(), model.RoleName(asked.GetRole()), len(families), model.RoleName(asked.GetRole()))}, nil
 }
 

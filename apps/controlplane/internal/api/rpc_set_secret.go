@@ -142,7 +142,7 @@ func (c secretMutation) rotateOf(app model.App, s model.Secret, override string,
 			return false, "", err
 		}
 		if moves = len(left) > 0; !moves {
-			leftOut = "the workspace has none of its regions any longer"
+			leftOut = "the workspace may no longer use any of the app's regions"
 		}
 	}
 	if len(changed) == 0 && !moves {

@@ -51,7 +51,7 @@ func (a appService) UnpinVersion(ctx context.Context, req *windlassv1.UnpinVersi
 		if err := c.PutPin(p); err != nil {
 			return nil, fmt.Errorf("store pin of %s: %w", p.DeploymentID, err)
 		}
-		view, err := c.pins().tellPin(app, r, p, before, "VersionUnpinned", fmt.Sprintf("its %d %% of the traffic go to the others", p.Weight))
+		view, err := c.pins().tellPin(app, r, p, before, "VersionUnpinned", fmt.Sprintf("its %d %% of the traffic goes to the other versions", p.Weight))
 		return &windlassv1.UnpinVersionResponse{Pin: view}, err
 	})
 	return res, err

@@ -81,7 +81,7 @@ func (c domainMutation) verified(ref string, found model.Domain, texts []string)
 		return c.foundAgain(app, d, before)
 	}
 	if d.Token != found.Token {
-		return nil, notVerified(d, "it was removed and added again meanwhile, which made another record of it")
+		return nil, notVerified(d, "it was removed and added again meanwhile, and needs another record now")
 	}
 	if err := c.notServed(app, d.Name, texts); err != nil {
 		return nil, err
@@ -127,7 +127,7 @@ func (c domainMutation) takeLapsed(app model.App, name string) error {
 	case errors.Is(err, model.ErrNotFound), err == nil && holder.AppID == app.ID:
 		return nil
 	case err != nil:
-		return fmt.Errorf("look who has domain %s: %w", name, err)
+		return fmt.Errorf("read the holder of domain %s: %w", name, err)
 	}
 	had, err := c.LockApp(holder.WorkspaceID, holder.AppID)
 	if err != nil {
@@ -165,7 +165,7 @@ func domainAmong(have []model.Domain, app model.App, name string) (model.Domain,
 	if i := slices.IndexFunc(have, func(d model.Domain) bool { return d.Name == name }); i >= 0 {
 		return have[i], nil
 	}
-	return model.Domain{}, apierr.Missing("domain", "domain", name, fmt.Sprintf("App %s does not have it: `windlass domain list` tells which there are, `windlass domain add` adds one.", app.Name))
+	return model.Domain{}, apierr.Missing("domain", "domain", name, fmt.Sprintf("App %s does not have it: `windlass domain list` shows its domains, and `windlass domain add` adds one.", app.Name))
 }
 
 // lookForRecord asks the DNS for the domain's record, and returns all texts of the answer. It fails if none
@@ -178,7 +178,7 @@ func (a routeService) lookForRecord(ctx context.Context, d model.Domain) ([]stri
 	case model.DomainFound:
 		return texts, nil
 	case model.DomainUnanswered:
-		a.cfg.Log.InfoContext(ctx, "cannot look a domain's record up", "domain", d.Name, "error", err)
+		a.cfg.Log.InfoContext(ctx, "cannot look up a domain's record", "domain", d.Name, "error", err)
 		return nil, notVerified(d, "the DNS could not be asked: "+dnsProblem(err))
 	case model.DomainMissing:
 		if len(texts) == 0 {

@@ -125,15 +125,15 @@ func (d *deployment) setScaling() error {
 	if proto.Equal(s.Policy, d.want.Scaling) {
 		return nil
 	}
-	why := "its replicas follow the load by the policy that came with it"
+	why := "its replicas follow the load by the policy that came with the version"
 	switch {
 	case len(d.want.Scaling.GetRoles()) > 0 && d.want.Scaling.GetMode() != windlassv1.ScalingPolicy_MODE_ADVISE:
-		why = "the instances of its roles follow the load by the policy that came with it"
+		why = "the instances of its roles follow the load by the policy that came with the version"
 		s.Holds = slices.DeleteFunc(s.Holds, func(h model.ScalingHold) bool {
 			return !slices.ContainsFunc(d.want.Scaling.GetRoles(), func(r *windlassv1.RoleScaling) bool { return r.GetRole() == h.Role })
 		})
 	case d.want.Scaling == nil:
-		why, s.Holds = "its replicas follow the load no longer: no policy came with it", nil
+		why, s.Holds = "its replicas no longer follow the load: no policy came with the version", nil
 	case d.want.Scaling.GetMode() == windlassv1.ScalingPolicy_MODE_ADVISE:
 		why, s.Holds = "its policy is to advise: decisions are shown, and change nothing", nil
 	}

@@ -95,7 +95,7 @@ func TestSecret_NewValueIsARollout(t *testing.T) {
 			// A key that was rotated stays rotated, unless the rollback asks for the value of then.
 			_, err := w.apps(w.deployer).Rollback(t.Context(), &windlassv1.RollbackRequest{App: "with", Version: 1})
 			refused(t, err, connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_NOTHING_TO_DO, "")
-			require.ErrorContains(t, err, "v3, which is live, has the configuration of v1 already, but for the versions of secrets")
+			require.ErrorContains(t, err, "v3, which is live, has the configuration of v1 already, except for the versions of secrets")
 			w.deploy("with", withSecret("token"), args("b"))
 			w.settle("with")
 			back, err := w.apps(w.deployer).Rollback(t.Context(), &windlassv1.RollbackRequest{App: "with", Version: 1})

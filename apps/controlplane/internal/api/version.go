@@ -58,7 +58,7 @@ type outcome struct {
 func (c versionMutation) turnBack(app model.App, r model.Rollout, why string) error {
 	r.CancelRequested, r.CancelledBy, r.CancelWhy = true, c.by.Name, why
 	if err := c.UpdateRollout(r); err != nil {
-		return fmt.Errorf("turn rollout %s back: %w", r.ID, err)
+		return fmt.Errorf("abort rollout %s: %w", r.ID, err)
 	}
 	c.log(app, model.History{
 		What: "CancelRequested", Why: why, RolloutID: r.ID, DeploymentID: r.DeploymentID, Version: r.Version,

@@ -174,7 +174,7 @@ func fillRegion(f facts, app model.App, st model.RegionProgress, out *windlassv1
 			}
 			if pl.Unreachable() {
 				out.Reason = "RegionUnreachable"
-				out.Message = fmt.Sprintf("what runs there is as of when it was last heard of; %s", pl.Region.Message)
+				out.Message = fmt.Sprintf("the numbers are those of its last report; %s", pl.Region.Message)
 			}
 		}
 		return v

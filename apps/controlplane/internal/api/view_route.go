@@ -109,7 +109,7 @@ func (f routeFacts) routes(app model.App, ended bool) []*windlassv1.Route {
 		named[d.Name] = true
 		r := f.weighted(app, windlassv1.Route_KIND_DOMAIN, d.Name, app.DeletingSince == 0 && d.VerifiedAt != 0)
 		if d.VerifiedAt == 0 {
-			r.State, r.Message = windlassv1.RouteState_ROUTE_STATE_PENDING, "the domain is yet to be verified"
+			r.State, r.Message = windlassv1.RouteState_ROUTE_STATE_PENDING, "the domain is not verified yet"
 		}
 		out = append(out, r)
 	}
@@ -134,7 +134,7 @@ func (f routeFacts) weighted(app model.App, kind windlassv1.Route_Kind, host str
 			continue
 		}
 		if state == windlassv1.RouteState_ROUTE_STATE_RUNNING && !bytes.Equal(p.Route.Keys, model.EncodeKeys(f.keys[app.ID])) {
-			state, why = windlassv1.RouteState_ROUTE_STATE_PROVISIONING, "the region is yet to be told of the app's keys"
+			state, why = windlassv1.RouteState_ROUTE_STATE_PROVISIONING, "the app's keys have not been sent to the region yet"
 		}
 		policy, err := p.Route.Routing()
 		if err != nil { // a later release wrote it: the host is shown all the same

@@ -95,11 +95,11 @@ func checkHook(c *windlassv1.AnalysisCheck, at string) error {
 		{"versusOld", c.GetVersusOld() != nil},
 	} {
 		if other.set {
-			return apierr.InvalidFix(at+"."+other.name, other.name+" is of figures, and a web-hook judges by itself", "Leave it out, or make it a check of its own.")
+			return apierr.InvalidFix(at+"."+other.name, other.name+" applies to measured values, but a webhook decides the verdict itself", "Leave it out, or make it a check of its own.")
 		}
 	}
 	if c.GetName() == "" {
-		return apierr.InvalidFix(at+".name", "a check by a web-hook has no name", "Name it for what is checked.")
+		return apierr.InvalidFix(at+".name", "a check by a webhook has no name", "Name it for what is checked.")
 	}
 	if _, err := analysis.ParseHookURL(c.GetWebhook().GetUrl()); err != nil {
 		return apierr.InvalidFix(at+".webhook.url", err.Error(), "Write for example https://checks.example.com/smoke, and set signingSecret to sign calls.")
@@ -122,7 +122,7 @@ func checkBounds(c *windlassv1.AnalysisCheck, at string) error {
 		{"versusOld.maxDifference", versus(v).MaxDifference, versus(v).MinDifference},
 	} {
 		if b.most != nil && b.least != nil && *b.most < *b.least {
-			return apierr.InvalidFix(at+"."+b.name, fmt.Sprintf("it may be %g at most and has to be %g at least: nothing is", *b.most, *b.least), "Swap the two, or leave one out.")
+			return apierr.InvalidFix(at+"."+b.name, fmt.Sprintf("no value is at most %g and at least %g", *b.most, *b.least), "Swap the two, or leave one out.")
 		}
 	}
 	return nil
@@ -159,8 +159,8 @@ func checkWhen(p *windlassv1.RolloutPolicy, c *windlassv1.AnalysisCheck, at stri
 		}
 	}
 	if len(steps) > 0 && steps[0].Whole && steps[0].Weight == 0 && analysis.NeedsRequests(c) {
-		return apierr.InvalidFix(at+".template", "the new version gets no requests before it is promoted, with an initialWeight of 0: it would be held for ever",
-			"Set initialWeight to 1 or more, or use a query that needs no requests of users.")
+		return apierr.InvalidFix(at+".template", "initialWeight is 0, so the new version gets no requests before it is promoted: the check would hold the promotion for ever",
+			"Set initialWeight to 1 or more, or use a query that needs no requests from users.")
 	}
 	if len(steps) == 0 {
 		if !bakes {

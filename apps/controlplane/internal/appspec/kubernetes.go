@@ -70,7 +70,7 @@ func checkSelector(selector map[string]string, field string) error {
 			{"nvidia.com/gpu.product", "product"}, {"nvidia.com/gpu.memory", "minMemoryMib"}, {"nvidia.com/gpu.count", "count"},
 		} {
 			if key == say.label {
-				return apierr.InvalidFix(fmt.Sprintf("%s[%q]", field, key), key+" is asked for elsewhere",
+				return apierr.InvalidFix(fmt.Sprintf("%s[%q]", field, key), key+" has a field of its own",
 					fmt.Sprintf("Set resources.gpu.%s, which regions of every kind understand.", say.field))
 			}
 		}

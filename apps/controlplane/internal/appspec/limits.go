@@ -20,8 +20,8 @@ func autoRollbackOff(p *windlassv1.RolloutPolicy) bool {
 func checkAutoRollback(p *windlassv1.RolloutPolicy, field string) error {
 	auto, off := p.GetAutoRollback(), autoRollbackOff(p)
 	if off && len(auto.GetConditions()) > 0 {
-		return apierr.InvalidFix(field+".autoRollback.conditions", "autoRollback is off, and names conditions: nothing goes back by itself",
-			"Leave out enabled to go back for those alone, or leave out conditions.")
+		return apierr.InvalidFix(field+".autoRollback.conditions", "autoRollback is off, but it names conditions: nothing goes back by itself",
+			"Leave out enabled to go back for these conditions alone, or leave out conditions.")
 	}
 	if err := checkAmounts(auto, field+".autoRollback"); err != nil {
 		return err

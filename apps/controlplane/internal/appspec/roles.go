@@ -69,7 +69,7 @@ func checkRoles(s *windlassv1.DeploymentSpec, field string) error {
 	for i, r := range s.GetRoles() {
 		at := fmt.Sprintf("%s.roles[%d]", field, i)
 		if first, ok := names[r.GetName()]; ok {
-			return apierr.InvalidFix(at+".name", fmt.Sprintf("role %q is there twice: it is %s.roles[%d], too", r.GetName(), field, first),
+			return apierr.InvalidFix(at+".name", fmt.Sprintf("role %q is named twice: %s.roles[%d] has the same name", r.GetName(), field, first),
 				"Give each role a name of its own; instances says how many of it a group has.")
 		}
 		names[r.GetName()] = i
@@ -97,9 +97,9 @@ func checkPool(s *windlassv1.DeploymentSpec, field string) error {
 	}
 	switch n := s.GetReplicas(); {
 	case len(s.GetRoles()) < 2:
-		return apierr.InvalidFix(field+".layout", fmt.Sprintf("a pool has several roles, and the spec names %d", len(s.GetRoles())), "Name the roles, or leave layout out.")
+		return apierr.InvalidFix(field+".layout", fmt.Sprintf("a pool needs several roles, and the spec names %d", len(s.GetRoles())), "Name the roles, or leave layout out.")
 	case s.Replicas != nil && n != 0 && n != pool.Whole:
-		return apierr.InvalidFix(field+".replicas", fmt.Sprintf("%d replicas: a region has one pool, whose replicas are percent", n),
+		return apierr.InvalidFix(field+".replicas", fmt.Sprintf("replicas is %d, but a region has one pool, and each replica is one percent of it", n),
 			"Leave replicas out, and set instances of each role. Use 0 to stop the pool.")
 	case s.GetMinReady() > 0:
 		return apierr.InvalidFix(field+".minReady", "a pool is ready when every role has all its instances", "Leave minReady out.")
@@ -118,7 +118,7 @@ func checkPoolPolicy(p *windlassv1.RolloutPolicy, s *windlassv1.DeploymentSpec, 
 		return apierr.InvalidFix(field+".strategy", fmt.Sprintf("order %s replaces instances in their places, and strategy %s does not", pool.OrderName(s.GetUpdate()), strategy.Name(p)),
 			"Use strategy rolling, or leave update.order out.")
 	case strategy.Of(p).Order() == strategy.InPlace:
-		return apierr.InvalidFix(field+".strategy", "in the place of the old one, instances of two versions would serve each other", fix)
+		return apierr.InvalidFix(field+".strategy", "the strategy replaces instances in place, so instances of two versions would serve each other", fix)
 	case none(p.GetMaxSurge()) && s.GetUpdate() != nil:
 		return apierr.InvalidFix(field+".maxSurge", fmt.Sprintf("maxSurge is 0, and order %s starts one more instance of a role unless maxUnavailable is set", pool.OrderName(s.GetUpdate())),
 			"Leave maxSurge out, and set maxUnavailable to 1% or more: instances then stop before their successors start.")
@@ -153,7 +153,7 @@ func checkHosts(s *windlassv1.DeploymentSpec, r *windlassv1.RoleSpec, at, field 
 
 func checkRole(s *windlassv1.DeploymentSpec, r *windlassv1.RoleSpec, at string) error {
 	if r.GetSlots() == windlassv1.RoleSpec_SLOTS_STABLE {
-		return apierr.InvalidFix(at+".slots", "slots that keep their names over replacement are not supported yet", "Leave slots out, and keep state elsewhere.")
+		return apierr.InvalidFix(at+".slots", "slots that keep their names when an instance is replaced are not supported yet", "Leave slots out, and keep state elsewhere.")
 	}
 	if err := checkCommand(r.GetCommand(), r.GetArgs(), at); err != nil {
 		return err
@@ -170,7 +170,7 @@ func checkRole(s *windlassv1.DeploymentSpec, r *windlassv1.RoleSpec, at string) 
 		}
 		for _, p := range s.GetPorts() {
 			if name == portVariable(p) {
-				return apierr.Invalid(fmt.Sprintf("%s.env[%q]", at, name), fmt.Sprintf("variable %s is taken: it tells port %q", name, p.GetName()))
+				return apierr.Invalid(fmt.Sprintf("%s.env[%q]", at, name), fmt.Sprintf("variable %s is taken: Windlass sets it to the number of port %q", name, p.GetName()))
 			}
 		}
 	}
@@ -205,7 +205,7 @@ func checkOrder(roles []*windlassv1.RoleSpec, names map[string]int, field string
 	for i, r := range roles {
 		if !placed[r.GetName()] {
 			return apierr.InvalidFix(fmt.Sprintf("%s.roles[%d].startsAfter", field, i), fmt.Sprintf("role %q would wait for itself: roles start after each other in a circle", r.GetName()),
-				"Remove one of them.")
+				"Remove one startsAfter of the circle.")
 		}
 	}
 	return nil
@@ -243,11 +243,11 @@ func checkRoleOverrides(s *windlassv1.DeploymentSpec, o *windlassv1.Override, at
 		case !slices.Contains(names, r.GetName()):
 			return apierr.InvalidFix(where+".name", fmt.Sprintf("the app has no role %q", r.GetName()), "Its roles are "+strings.Join(names, ", ")+".")
 		case seen[r.GetName()]:
-			return apierr.InvalidFix(where+".name", fmt.Sprintf("role %q is there twice", r.GetName()), "Say all that is different of it in one entry.")
+			return apierr.InvalidFix(where+".name", fmt.Sprintf("role %q is named twice", r.GetName()), "Put all changes to the role into one entry.")
 		case r.GetInstances() > 0 && !model.IsPooled(s):
 			return apierr.InvalidFix(where+".instances", "each replica has the same roles in every region", "Use layout pooled, or set replicas of the region.")
 		case r.GetResources() == nil && len(r.GetArgs()) == 0 && r.GetInstances() == 0:
-			return apierr.InvalidFix(where, fmt.Sprintf("it changes nothing of role %q", r.GetName()), "Give it resources or args, or leave it out.")
+			return apierr.InvalidFix(where, fmt.Sprintf("it changes nothing of role %q", r.GetName()), "Give it resources or args, or instances with layout pooled, or leave it out.")
 		}
 		seen[r.GetName()] = true
 		if err := checkCommand(nil, r.GetArgs(), where); err != nil {

@@ -116,7 +116,7 @@ func checkWaveNames(waves []*windlassv1.Wave, regions []string, field string) er
 			return apierr.InvalidFix(at+".labels", "the wave names regions and labels", "Use one of the two.")
 		}
 		if len(w.GetRegions()) == 0 && len(w.GetLabels()) == 0 && i < len(waves)-1 {
-			return apierr.InvalidFix(at, "the wave has neither regions nor labels, so that it takes all that are left: nothing is left for those after it",
+			return apierr.InvalidFix(at, "the wave has neither regions nor labels, so it takes all regions that are left: none is left for the waves after it",
 				"Name its regions, or put it last.")
 		}
 		for j, n := range w.GetRegions() {

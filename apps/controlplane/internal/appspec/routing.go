@@ -83,7 +83,7 @@ func checkOrigin(origin, field string) error {
 		return refuse("its scheme is neither http nor https")
 	}
 	if strings.ContainsAny(host, "/?#") {
-		return refuse("it ends after the host or its port, without a slash")
+		return refuse("an origin ends after the host or its port, without a slash")
 	}
 	host, wild := strings.CutPrefix(host, "*.")
 	u, err := url.Parse(scheme + "://" + host)

@@ -22,9 +22,9 @@ func CheckScaling(p *windlassv1.ScalingPolicy, spec *windlassv1.DeploymentSpec, 
 	}
 	switch pooled := model.IsPooled(spec); {
 	case pooled && len(p.GetRoles()) == 0:
-		return apierr.InvalidFix(field, "a pool has no replicas that could follow the load: its roles scale each for itself", "Write an entry for each role that follows the load into scaling.roles.")
+		return apierr.InvalidFix(field, "a pool has no replicas that could follow the load: its roles scale separately", "Write an entry for each role that follows the load into scaling.roles.")
 	case !pooled && len(p.GetRoles()) > 0:
-		return apierr.InvalidFix(field+".roles", "the roles of the app are not counted each for itself", "Set spec.layout to pooled, or write the fields of the role into scaling itself.")
+		return apierr.InvalidFix(field+".roles", "the roles of the app do not scale separately", "Set spec.layout to pooled, or write the fields of the role into scaling itself.")
 	case pooled:
 		return checkScaledRoles(p, spec, field)
 	}

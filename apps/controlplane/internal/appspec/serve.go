@@ -104,7 +104,7 @@ func checkGenerated(spec, made *windlassv1.DeploymentSpec) (findings []preset.Fi
 		findings = append(findings, preset.Finding{
 			Severity: preset.Error, Code: "GeneratedInvalid", Field: "/" + path,
 			Text: fmt.Sprintf("preset %s generates a value that is not allowed: %s", spec.GetGeneratedBy(), message),
-			Fix:  "change what the preset reads of the file, or set the field in the file",
+			Fix:  "change the fields that the preset reads from the file, or set this field in the file",
 		})
 	}
 	return findings
@@ -208,7 +208,7 @@ func ExpandRegions(spec, asked *windlassv1.DeploymentSpec, presets *preset.Regis
 func flagTwice(field, flag string) preset.Finding {
 	return preset.Finding{
 		Severity: preset.Error, Code: "FlagTwice", Field: field,
-		Text: fmt.Sprintf("flag %s is there twice", flag), Fix: "keep one of them; several values follow one flag",
+		Text: fmt.Sprintf("flag %s is set twice", flag), Fix: "keep one of them, and write several values after it",
 	}
 }
 
@@ -218,7 +218,7 @@ const maxArgs = 1024
 func tooManyArgs(n int) preset.Finding {
 	return preset.Finding{
 		Severity: preset.Error, Code: "TooManyArgs", Field: "options",
-		Text: fmt.Sprintf("with them the engine has %d args, and %d are the most", n, maxArgs), Fix: "write fewer",
+		Text: fmt.Sprintf("the engine would get %d args, and at most %d are allowed", n, maxArgs), Fix: "write fewer options or args",
 	}
 }
 
@@ -231,7 +231,7 @@ func littleMemory(shm int32, r *windlassv1.Resources) preset.Finding {
 	return preset.Finding{
 		Severity: preset.Error, Code: "MemoryTooSmall", Field: "/resources.memoryMib",
 		Text: fmt.Sprintf("the GPUs of an instance share %d MiB of memory in /dev/shm, and the instance has %d MiB", shm, cmp.Or(r.GetMemoryMib(), defaultMemoryMiB)),
-		Fix:  fmt.Sprintf("set it to what the engine needs besides the GPUs, at least %d, or set shmMib", 2*shm),
+		Fix:  fmt.Sprintf("set it to what the engine needs besides the memory of the GPUs, at least %d MiB, or set shmMib", 2*shm),
 	}
 }
 

@@ -42,7 +42,7 @@ func checkUpdate(s *windlassv1.DeploymentSpec, field string) error {
 		case !slices.Contains(names, name):
 			return apierr.InvalidFix(at, fmt.Sprintf("the app has no role %q", name), "Its roles are "+strings.Join(names, ", ")+".")
 		case slices.Index(u.GetSequence(), name) < i:
-			return apierr.InvalidFix(at, fmt.Sprintf("role %q is there twice", name), "Name each role once.")
+			return apierr.InvalidFix(at, fmt.Sprintf("role %q is named twice", name), "Name each role once.")
 		}
 	}
 	return nil

@@ -349,7 +349,7 @@ func (s *Service) Sweep(ctx context.Context) error {
 		}
 		for _, region := range expired {
 			s.expired.Inc()
-			s.cfg.Log.WarnContext(ctx, "a region's agent stopped reporting: unreachable, nothing is deleted", "region", region)
+			s.cfg.Log.WarnContext(ctx, "region is unreachable, because its agent stopped reporting: nothing is deleted", "region", region)
 		}
 	}
 }

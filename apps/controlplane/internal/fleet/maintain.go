@@ -111,7 +111,7 @@ func (s *Service) maintain(ctx context.Context, now time.Time) error {
 	bounded, cancel := context.WithTimeout(ctx, maintainTimeout)
 	defer cancel()
 	if err := s.checkDomains(bounded, now, rand.Float64()); err != nil {
-		errs = append(errs, fmt.Errorf("look at domains: %w", err))
+		errs = append(errs, fmt.Errorf("check domains: %w", err))
 	}
 	if len(errs) == 0 {
 		s.rounds.Inc()

@@ -16,14 +16,14 @@ func (s *Service) registerMetrics() {
 		Name: "windlass_region_leases_expired_total", Help: "Times that a region became unreachable.",
 	})
 	s.forgotten = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "windlass_forgotten_rows_total", Help: "What was forgotten for its age or its number.",
+		Name: "windlass_forgotten_rows_total", Help: "Rows that were deleted because of their age or their number.",
 	}, []string{"what"})
 	s.rounds = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "windlass_forget_rounds_total", Help: "Times that everything was looked through for what may be forgotten, and nothing failed.",
+		Name: "windlass_forget_rounds_total", Help: "Rounds in which all old and surplus rows were deleted, and nothing failed.",
 	})
 	s.misuse = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "windlass_agent_credential_misuse_total",
-		Help: "Calls with an agent's credential that its agent did not make, as it seems: without the credential's key, or from two places. The audit of the region's workspace names the region.",
+		Help: "Calls with an agent's credential that seem not to come from its agent: without the credential's key, or from two places. The audit of the region's workspace names the region.",
 	}, []string{"how"})
 	for _, how := range []string{withoutKey, twoPlaces} {
 		s.misuse.WithLabelValues(how)

@@ -92,7 +92,7 @@ func (s *Service) misused(ctx context.Context, regionID, how, why string, call r
 		})
 	}
 	if err != nil {
-		s.cfg.Log.ErrorContext(ctx, "cannot write a misused credential to the audit", "region", regionID, "error", err)
+		s.cfg.Log.ErrorContext(ctx, "cannot write the misuse of a credential to the audit", "region", regionID, "error", err)
 	}
 	s.cfg.Log.WarnContext(ctx, "an agent's credential seems to be stolen: revoke it with `windlass region revoke`",
 		"region", regionID, "how", how, "why", why, "address", call.Client.String())

@@ -25,7 +25,7 @@ func (u *Usage) CheckStart(keys []uint32, primary uint32) error {
 	}
 	known := u.knownKeys()
 	if len(known) > 0 && !slices.ContainsFunc(keys, func(k uint32) bool { return slices.Contains(known, k) }) {
-		return fmt.Errorf("the database was used with the keys %s, and the file has none of these: use the keyset file of then", joined(known))
+		return fmt.Errorf("the database was used with the keys %s, and the file has none of these: use the keyset file of that time", joined(known))
 	}
 	return nil
 }

@@ -72,12 +72,12 @@ func (d Domain) Checked(finding DomainFinding, at int64) (next Domain, what, why
 		case d.MissingSince == 0:
 			next.MissingSince = at
 			what = "DomainRecordMissing"
-			why = fmt.Sprintf("the DNS has no TXT record %s with the value of %s any more; it serves on, and lapses in %d days",
+			why = fmt.Sprintf("the DNS has no TXT record %s with the value of %s any more; the domain still serves, and lapses in %d days",
 				DomainRecord(d.Name), d.Name, int(DomainPatience.Hours()/24))
 		case d.LapsedAt == 0 && at-d.MissingSince >= DomainPatience.Milliseconds():
 			next.LapsedAt = at
 			what = "DomainLapsed"
-			why = fmt.Sprintf("the DNS had no TXT record of %s for %d days; it serves on until another app is verified for it",
+			why = fmt.Sprintf("the DNS had no TXT record of %s for %d days; the domain still serves until another app is verified for it",
 				d.Name, int(DomainPatience.Hours()/24))
 		}
 	}

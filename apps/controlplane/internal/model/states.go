@@ -51,7 +51,7 @@ var DeploymentMoves = []Move[windlassv1.DeploymentStatus]{
 	{depDeploying, depNetwork, "every region has its replicas ready"},
 	{depNetwork, depReady, "every region acknowledged its route"},
 	{depPending, depFailed, "it cannot be started, or its deadline passed"},
-	{depBuilding, depFailed, "the image cannot be had, or its deadline passed"},
+	{depBuilding, depFailed, "the image's tag cannot be resolved, or its deadline passed"},
 	{depDeploying, depFailed, "an instance is doomed, a region refused it for good, or its deadline passed"},
 	{depNetwork, depFailed, "an instance is doomed, or its deadline passed"},
 	{depPending, depSuperseded, "a newer deployment took its place"},
@@ -97,14 +97,14 @@ const (
 // may see several moves as one. Terminated is shown until retention deletes the app, or the version's row in
 // the region.
 var RouteMoves = []Move[windlassv1.RouteState]{
-	{rtePending, rteProvisioning, "a region is told of it"},
+	{rtePending, rteProvisioning, "it is sent to a region"},
 	{rtePending, rteTerminated, "its app is deleted, and no region served it"},
 	{rteProvisioning, rteRunning, "every region of it serves it as it is now"},
 	{rteProvisioning, rteTerminating, "its app or version ends, or its domain was removed"},
-	{rteRunning, rteProvisioning, "it changed, or another region is told of it"},
+	{rteRunning, rteProvisioning, "it changed, or is sent to another region"},
 	{rteRunning, rteTerminating, "its app or version ends, or its domain was removed"},
 	{rteTerminating, rteProvisioning, "it is wanted again"},
-	{rteTerminating, rteRunning, "it is wanted again, and no region has its end yet"},
+	{rteTerminating, rteRunning, "it is wanted again, before its end was sent to a region"},
 	{rteTerminating, rtePending, "no region serves it any more, and its app goes on"},
 	{rteTerminating, rteTerminated, "no region serves it any more, and its app or version is over"},
 	{rteTerminated, rteProvisioning, "the version is assigned to the region again"},

@@ -208,7 +208,7 @@ func (s *stager) takeIn(
 	case analysis.Failed:
 		check.State, check.InconclusiveSince, check.InconclusiveFor = checkFailed, 0, 0
 		check.Failures++
-		text = fmt.Sprintf("%s; failures: %d, of at most %d", text, check.Failures, c.GetFailureLimit())
+		text = fmt.Sprintf("%s; failures: %d, limit %d", text, check.Failures, c.GetFailureLimit())
 		say("CheckFailed", text)
 		if check.Failures > c.GetFailureLimit() {
 			s.failRegion(d, w, st, ReasonAnalysisFailed, check.Name+": "+text)

@@ -87,7 +87,7 @@ func TestWebHooks_CountWithFigures(t *testing.T) {
 		bad := h.deploy(app, nil)
 		h.await("it is back", 10*time.Minute, func() bool { return h.app(app).RolloutID == "" })
 		require.Equal(t, plan.ReasonAnalysisFailed, h.deployment(bad).Reason)
-		require.Contains(t, h.deployment(bad).Message, "smoke: so it is; failures: 2, of at most 1")
+		require.Contains(t, h.deployment(bad).Message, "smoke: so it is; failures: 2, limit 1")
 		h.requireAlone(app, second)
 	})
 }

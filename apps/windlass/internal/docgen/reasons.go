@@ -97,7 +97,7 @@ func rolloutReasons(s *source) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return generated + "# Reasons of deployments, rollouts and regions\n\nThe control plane gives these reasons itself, or an agent gives them while an app or a deployment waits in its region. A deployment or region that fails for what its instances say " +
+	return generated + "# Reasons of deployments, rollouts and regions\n\nThe control plane gives these reasons itself, or an agent gives them while an app or a deployment waits in its region. A deployment or region that fails because of its instances " +
 		"carries the [reason of the instance](instance-reasons.md). `windlass rollout status APP` shows them. " + remedy + reasonTable(all), nil
 }
 
