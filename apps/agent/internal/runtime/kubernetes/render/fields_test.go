@@ -40,6 +40,7 @@ var notApplicable = map[string]string{
 	"spec.model":            "servers of another app load it; it has no pods",
 	"spec.models":           "decides which models the agent lets the pods load",
 	"spec.roles.entry":      "routes obey it; of several roles, the agent tells gateways whose instances they reach",
+	"spec.update":           "the agent replaces pods in that order; the pods do not differ",
 	"spec.secrets.version":  "says to the control plane which value to send",
 }
 
