@@ -57,12 +57,12 @@ function Gate({ gate, of }: { gate: ApprovalProgress; of: string }) {
   );
 }
 
-function Lane({ rollout, versions, region: p }: { rollout: Rollout; versions: Deployment[]; region: RegionProgress }) {
+function RegionRow({ rollout, versions, region: p }: { rollout: Rollout; versions: Deployment[]; region: RegionProgress }) {
   const roles = (v: VersionProgress) => poolRoles(versions, v.version, p.region);
   const now = useNow();
   const all = steps(rollout, p);
   return (
-    <div className="lane">
+    <div className="region-row">
       <div>
         <h3>{p.region}</h3>
         <Badge word={regionState(p.state)} />
@@ -160,7 +160,7 @@ function Waves({ rollout, versions }: { rollout: Rollout; versions: Deployment[]
             </header>
             <div className="body">
               {w.regions.map((p) => (
-                <Lane key={p.region} rollout={rollout} versions={versions} region={p} />
+                <RegionRow key={p.region} rollout={rollout} versions={versions} region={p} />
               ))}
               {w.approval ? <Gate gate={w.approval} of="Gate at its end" /> : null}
             </div>
@@ -260,7 +260,7 @@ export function RolloutPage() {
         {r.progress && r.progress.behind.length > 0 ? (
           <Panel id="behind" title="Regions that catch up">
             {r.progress.behind.flatMap((w) => w.regions).map((p) => (
-              <Lane key={p.region} rollout={r} versions={picture.deployments} region={p} />
+              <RegionRow key={p.region} rollout={r} versions={picture.deployments} region={p} />
             ))}
           </Panel>
         ) : null}
