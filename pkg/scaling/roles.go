@@ -176,10 +176,16 @@ func DecideRoles(roles []Role, now time.Time) []Decision {
 	deciders := make([]decider, len(roles))
 	for i, r := range roles {
 		index[r.Name] = i
+	}
+	for i, r := range roles {
 		d := &deciders[i]
 		*d = newDecider(r.Policy, r.Window, r.State, now)
-		if d.decide(); len(r.Policy.Metrics) == 0 {
-			d.follow()
+		d.decide()
+		if c := r.Policy.Couple; len(r.Policy.Metrics) == 0 && c != nil {
+			// A version may lack the other role, as after a rollback. Then the number stays.
+			if _, there := index[c.Role]; there {
+				d.follow()
+			}
 		}
 	}
 	// Numbers only rise, and maxima bound them, so that this ends.

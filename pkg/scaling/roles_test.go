@@ -247,3 +247,17 @@ func TestPolicy_MergesOverridesOfRoles(t *testing.T) {
 	require.Empty(t, in.GetRoles()[1].GetOverrides())
 	require.Len(t, p.GetRoles()[1].GetOverrides(), 1, "the policy itself stays")
 }
+
+// After a rollback the live version may lack the role to which another one is coupled.
+func TestDecideRoles_NumberStaysWithoutThePartner(t *testing.T) {
+	policies, fault := NewRoles(&windlassv1.ScalingPolicy{Roles: []*windlassv1.RoleScaling{
+		{Role: "prefill", Max: 9, Couple: &windlassv1.ScalingCouple{Role: "dec", Ratio: []float64{0.5, 4}}},
+		{Role: "dec", Max: 9, Metrics: []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_KV_CACHE, Target: "0.8"}}},
+	}}, "")
+	require.Nil(t, fault)
+	now := time.UnixMilli(1_800_000_000_000)
+	window := &Window{}
+	window.Add(Sample{At: now, Ready: 8}, time.Minute)
+	d := DecideRoles([]Role{{Name: "prefill", Policy: &policies[0].Policy, Window: window, State: State{Desired: 8}}}, now)
+	require.Equal(t, 8, d[0].Wanted)
+}
