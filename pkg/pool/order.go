@@ -18,20 +18,26 @@ type Order interface {
 	Bounds(roles []Progress) []Bound
 }
 
-// Progress is how far a role is on the way to the new version. A role that does not differ has all its units ready.
+// Progress is how far a role is on the way to the new version. A role that does not differ has all its units ready, or is
+// Settled.
 type Progress struct {
 	Name string
 	// Units is how many units the role should have, and Ready how many units of the new version are ready.
 	Units, Ready int
 	// Unavailable is how many units may be out of service. 0 means that one more unit may exist instead.
 	Unavailable int
+	// HasOld is whether a unit of an older version exists.
+	HasOld bool
+	// Settled is whether the role has moved, or need not: units of it that are not ready then keep no other role
+	// waiting. They may be broken, or new ones that have no room.
+	Settled bool
 }
 
 // batch returns how many units of the role move at a time.
 func (p Progress) batch() int { return max(1, p.Unavailable) }
 
-// isDone reports whether the role has all its units.
-func (p Progress) isDone() bool { return p.Ready >= p.Units }
+// isDone reports whether no other role has to wait for the role.
+func (p Progress) isDone() bool { return p.Ready >= p.Units || p.Settled }
 
 // Bound is how far a role may move now.
 type Bound struct {

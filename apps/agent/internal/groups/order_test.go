@@ -125,7 +125,7 @@ func TestPoolOrder_KeepsTheForecast(t *testing.T) {
 			r := Role{Name: name, Units: n, Unavailable: rapid.IntRange(0, n).Draw(t, "unavailable")}
 			roles, moving = append(roles, r), append(moving, pool.Progress{Name: name, Units: n, Unavailable: r.Unavailable})
 		}
-		order := orderOf(windlassv1.PoolUpdate_Order(rapid.IntRange(2, 4).Draw(t, "order")), rapid.SampledFrom([]string{"a", "b"}).Draw(t, "first"))
+		order := orderOf(windlassv1.PoolUpdate_Order(rapid.IntRange(1, 4).Draw(t, "order")), rapid.SampledFrom([]string{"a", "b"}).Draw(t, "first"))
 		s, forecast := newOrderSimulation(order, roles...), pool.Foresee(order, moving)
 		for n := 0; show(s.decide()) != "" || slices.ContainsFunc(s.all, func(i Instance) bool { return !i.Ready }); n++ {
 			require.Less(t, n, 2000, "it does not end")
@@ -162,4 +162,24 @@ func TestPoolOrder_KeepsTheForecast(t *testing.T) {
 			require.Zero(t, old[i])
 		}
 	})
+}
+
+func TestPoolOrder_NeverWaitsForARoleThatNeedNotMove(t *testing.T) {
+	for value := range windlassv1.PoolUpdate_Order_name {
+		t.Run(windlassv1.PoolUpdate_Order(value).String(), func(t *testing.T) {
+			s := newOrderSimulation(orderOf(windlassv1.PoolUpdate_Order(value)), Role{Name: "router", Units: 1}, Role{Name: "decode", Units: 4})
+			for n := range s.all {
+				if i := &s.all[n]; i.Role == "router" {
+					i.Ready, s.made[i.Key] = false, s.template[i.Role] // it is broken until decode is repaired
+				}
+			}
+			require.Contains(t, show(s.decide()), "decode/0.4")
+		})
+	}
+}
+
+// Several roles have old units under the order coherent when a rollout in another order goes back.
+func TestPoolOrder_WayBackKeepsRolesTogether(t *testing.T) {
+	s := newOrderSimulation(orderOf(windlassv1.PoolUpdate_ORDER_COHERENT), Role{Name: "prefill", Units: 8}, Role{Name: "decode", Units: 2})
+	require.Equal(t, "0,0 / 1,1 / 2,2 / 3,2 / 4,2 / 5,2 / 6,2 / 7,2 / 8,2", s.trace(t))
 }

@@ -17,10 +17,15 @@ func poolBounds(w Wanted, there map[string]units) []pool.Bound {
 	for n, r := range w.Roles {
 		roles[n] = pool.Progress{Name: r.Name, Units: max(r.Units, 0), Unavailable: r.Unavailable}
 		for _, ranks := range there[r.Name] {
-			if !isOldUnit(ranks) && unitState(r, ranks) < unitNotReady {
+			switch {
+			case isOldUnit(ranks):
+				roles[n].HasOld = true
+			case unitState(r, ranks) < unitNotReady:
 				roles[n].Ready++
 			}
 		}
+		// Where one more unit may exist, an old one goes only once a new one is ready in its stead.
+		roles[n].Settled = r.Unavailable == 0 && !roles[n].HasOld
 	}
 	return order.Bounds(roles)
 }
