@@ -148,6 +148,12 @@ func (s *Service) decideRoles(at place, a *app, t *target, now time.Time) (write
 		names = append(names, p.Role)
 		roles = append(roles, scaling.Role{Name: p.Role, Policy: &p.Policy, Window: &of.window, State: t.stateOf(a, at.region, p.Role, region.Roles[p.Role], now)})
 	}
+	for name, of := range t.roles {
+		if !slices.Contains(names, name) {
+			s.metrics.forgetRole(at.app, name, of.shown)
+			delete(t.roles, name)
+		}
+	}
 	if len(roles) == 0 {
 		return write{}, false
 	}

@@ -54,6 +54,16 @@ func (m *metrics) note(a *app, region, role string, d scaling.Decision) {
 	}
 }
 
+// forgetRole deletes the series of a role of an app in a region. shown is its newest decision, nil for none.
+func (m *metrics) forgetRole(appID, role string, shown *windlassv1.RegionScaling) {
+	if shown == nil {
+		return
+	}
+	for _, v := range m.ofPlaces {
+		v.DeletePartialMatch(prometheus.Labels{"app_id": appID, "region": shown.GetRegion(), "role": role})
+	}
+}
+
 // forget deletes the series of an app in a region. shown is its newest decision, nil for none.
 func (m *metrics) forget(appID string, shown *windlassv1.RegionScaling) {
 	if shown == nil {
