@@ -95,8 +95,10 @@ type server struct {
 	cfg  Config
 	keys *keyring
 	hub  *hub
-	logs *logrelay.Relay
-	gate *admission.Limiter
+	// seriesSlots bounds the questions for series.
+	seriesSlots regionSlots
+	logs        *logrelay.Relay
+	gate        *admission.Limiter
 	// compilers bounds the concurrent requests that compile definitions of presets.
 	compilers  *share.Slots
 	operations *prometheus.CounterVec

@@ -129,13 +129,16 @@ type pace struct {
 
 // topic is one app, or one workspace's fleet, that has watchers.
 type topic struct {
-	// name is the kind's name. most is the largest number of topics of the kind; 0: no bound.
-	name     string
-	most     int
-	pace     pace
-	watchers int
-	dirty    chan struct{}
-	cancel   context.CancelFunc
+	// name is the kind's name. most is the largest number of topics of the kind, and perWorkspace of those that
+	// callers of one workspace began; 0: no bound.
+	name         string
+	most         int
+	perWorkspace int
+	workspace    string
+	pace         pace
+	watchers     int
+	dirty        chan struct{}
+	cancel       context.CancelFunc
 	// concerns reports whether the topic shows an app among others; nil: it shows one app. It is
 	// called while the hub is locked, and does not block.
 	concerns func(appID string) bool
@@ -180,17 +183,23 @@ func (h *hub) full(by caller) error {
 }
 
 // fullOf returns the refusal of another topic of the kind if there are as many as there may be, else nil.
-func (h *hub) fullOf(kind *topic) error {
+func (h *hub) fullOf(kind *topic, workspace string) error {
 	if kind.most == 0 {
 		return nil
 	}
-	used := 0
+	used, own := 0, 0
 	for _, t := range h.topics {
-		if t.name == kind.name {
-			used++
+		if t.name != kind.name {
+			continue
+		}
+		if used++; t.workspace == workspace {
+			own++
 		}
 	}
-	if used < kind.most {
+	switch {
+	case kind.perWorkspace > 0 && own >= kind.perWorkspace:
+		return refusedWatcher(fmt.Sprintf("your workspace watches the %s of as many apps as it may on this server", kind.name), "watched_"+kind.name+"_per_workspace", own, kind.perWorkspace)
+	case used < kind.most:
 		return nil
 	}
 	return refusedWatcher(fmt.Sprintf("this server watches the %s of as many apps as it may", kind.name), "watched_"+kind.name, used, kind.most)
@@ -237,7 +246,7 @@ func (h *hub) join(by caller, id string, kind *topic, log *slog.Logger, read fun
 		return nil, nil, err
 	}
 	if t = h.topics[id]; t == nil {
-		if err := h.fullOf(kind); err != nil {
+		if err := h.fullOf(kind, by.WorkspaceID); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -246,7 +255,7 @@ func (h *hub) join(by caller, id string, kind *topic, log *slog.Logger, read fun
 	} else {
 		ctx, cancel := context.WithCancel(context.Background())
 		t = &topic{
-			name: kind.name, most: kind.most, pace: kind.pace, concerns: kind.concerns,
+			name: kind.name, workspace: by.WorkspaceID, pace: kind.pace, concerns: kind.concerns,
 			dirty: make(chan struct{}, 1), cancel: cancel, changed: make(chan struct{}), read: make(chan struct{}),
 		}
 		h.topics[id] = t

@@ -289,5 +289,13 @@ func TestHub_TopicsOfAKindAreBounded(t *testing.T) {
 	leave()
 	_, err = join("series/3", kind)
 	require.NoError(t, err)
+
+	kind = &topic{name: "other", most: 8, perWorkspace: 1, pace: ofSeries.pace}
+	_, err = join("other/1", kind)
+	require.NoError(t, err)
+	_, err = join("other/2", kind)
+	require.Equal(t, "watched_other_per_workspace", rpc.DetailOf(err).GetLimit().GetName())
+	_, _, err = h.join(caller{APIKey: model.APIKey{WorkspaceID: "ws_2"}}, "other/2", kind, slog.New(slog.DiscardHandler), read)
+	require.NoError(t, err, "one workspace does not take all")
 	h.stop()
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/pkg/rpc"
+	"github.com/windlass-run/windlass/pkg/share"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -32,7 +33,10 @@ const (
 	// succeeds although a region does not answer.
 	seriesTimeout = 3 * time.Second
 	// seriesRegions is how many regions are asked at once for an app.
-	seriesRegions = 8
+	seriesRegions = 64
+	// seriesAsks is how many questions for series a region gets at once from this process, for all apps. An agent
+	// answers few questions at once, and has time for others, such as those of checks and logs.
+	seriesAsks = 2
 	// maxSeries bounds the apps whose series are watched, because each takes about 30 KiB for each region. The
 	// proto states it.
 	maxSeries = 256
@@ -41,7 +45,7 @@ const (
 )
 
 // ofSeries is the kind of a topic that shows the series of an app.
-var ofSeries = &topic{name: "series", most: maxSeries, pace: pace{least: seriesEvery, reread: seriesEvery / 2}}
+var ofSeries = &topic{name: "series", most: maxSeries, perWorkspace: maxSeries / 8, pace: pace{least: seriesEvery, reread: seriesEvery / 2}}
 
 // seriesPicture is what a topic of series shows to its watchers. A sample that did not change is the same pointer as
 // in the picture before.
@@ -106,10 +110,8 @@ func (a seriesService) WatchSeries(ctx context.Context, req *windlassv1.WatchSer
 	if err != nil {
 		return err
 	}
-	if !req.GetOnce() {
-		if err := a.hub.check(by); err != nil { // before the app is read: clients that are refused try again
-			return a.refused(err)
-		}
+	if err := a.hub.check(by); err != nil { // before the app is read: clients that are refused try again
+		return a.refused(err)
 	}
 	var app model.App
 	err = a.cfg.Store.View(ctx, func(tx Tx) error {
@@ -125,17 +127,12 @@ func (a seriesService) WatchSeries(ctx context.Context, req *windlassv1.WatchSer
 		}
 		return nil
 	}
-	if req.GetOnce() {
-		p, err := a.seriesPicture(ctx, app, nil)
-		if err != nil {
-			return err
-		}
-		return send(p.since(nil))
-	}
-	return a.watchSeries(ctx, by, app, send)
+	return a.watchSeries(ctx, by, app, req.GetOnce(), send)
 }
 
-func (a seriesService) watchSeries(ctx context.Context, by caller, app model.App, send func(*windlassv1.WatchSeriesResponse) error) error {
+// watchSeries sends pictures of an app, or only the first. A caller that wants one shares it with watchers, so that many
+// such callers cost the regions no more than one.
+func (a seriesService) watchSeries(ctx context.Context, by caller, app model.App, once bool, send func(*windlassv1.WatchSeriesResponse) error) error {
 	var last *seriesPicture
 	//nolint:contextcheck // what is read for all watchers outlives the first of them
 	t, leave, err := a.hub.join(by, "series/"+app.ID, ofSeries, a.cfg.Log, func(ctx context.Context) (shown, error) {
@@ -155,11 +152,15 @@ func (a seriesService) watchSeries(ctx context.Context, by caller, app model.App
 	defer good.Stop()
 	defer beat.Stop()
 	var sent *seriesPicture
+	var late <-chan time.Time
+	if once {
+		late = time.After(2 * readTimeout)
+	}
 	for {
 		// A picture that was read before this watcher joined is as good: it is at most seriesEvery old.
 		latest, changed := t.current(time.Time{})
 		if p, _ := latest.(*seriesPicture); p != nil && p != sent {
-			if err := send(p.since(sent)); err != nil || p.deleted {
+			if err := send(p.since(sent)); err != nil || p.deleted || once {
 				return err
 			}
 			sent = p
@@ -178,6 +179,8 @@ func (a seriesService) watchSeries(ctx context.Context, by caller, app model.App
 			if err := send(&windlassv1.WatchSeriesResponse{StepMs: seriesStep.Milliseconds(), SentAt: now()}); err != nil {
 				return err
 			}
+		case <-late:
+			return rpc.Error(connect.CodeUnavailable, windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE, "", "the series cannot be read now: try again")
 		case <-a.hub.stopped:
 			return rpc.Error(connect.CodeUnavailable, windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE, "", "the server is stopping: watch again")
 		case <-ctx.Done():
@@ -250,28 +253,63 @@ func (a seriesService) regionSeries(ctx context.Context, appID string, r model.R
 	if n := len(known.samples); n > 0 {
 		req.Since = known.samples[n-1].GetAt() // it may have been sent before its step ended
 	}
-	ctx, cancel := context.WithTimeout(ctx, seriesTimeout)
+	asking, cancel := context.WithTimeout(ctx, seriesTimeout)
 	defer cancel()
-	data, err := a.cfg.Agents.Ask(ctx, r.ID, &agentv1.Request{Kind: &agentv1.Request_Series{Series: req}})
-	var res agentv1.SeriesResponse
-	if err == nil {
-		err = proto.Unmarshal(data, &res)
+	res, err := a.askSeries(asking, appID, r.ID, req)
+	if ctx.Err() != nil {
+		out.problem = known.problem // this region had no time to answer
+		return out
 	}
 	if err != nil {
 		out.problem = fmt.Sprintf("region %s does not answer: it is asked again and again", r.Name)
 		return out
 	}
 	out.keptSince = res.GetKeptSince()
-	out.samples = mergeSamples(known.samples, res.GetSamples())
+	out.samples = mergeSamples(known.samples, res.GetSamples(), now())
 	return out
 }
 
+// askSeries asks an agent in the turn of the app, which shares the region's questions with others.
+func (a seriesService) askSeries(ctx context.Context, appID, regionID string, req *agentv1.SeriesRequest) (*agentv1.SeriesResponse, error) {
+	slots := a.seriesSlots.of(regionID)
+	if err := slots.Acquire(ctx, appID); err != nil {
+		return nil, fmt.Errorf("wait to ask region %s: %w", regionID, err)
+	}
+	defer slots.Release(appID)
+	data, err := a.cfg.Agents.Ask(ctx, regionID, &agentv1.Request{Kind: &agentv1.Request_Series{Series: req}})
+	if err != nil {
+		return nil, err
+	}
+	res := &agentv1.SeriesResponse{}
+	// Fields that are not checked would be kept with the samples.
+	return res, proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(data, res)
+}
+
+// regionSlots are slots for each region, made when one is needed first.
+type regionSlots struct {
+	mu       sync.Mutex
+	byRegion map[string]*share.Slots
+}
+
+func (s *regionSlots) of(regionID string) *share.Slots {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.byRegion == nil {
+		s.byRegion = map[string]*share.Slots{}
+	}
+	if s.byRegion[regionID] == nil {
+		s.byRegion[regionID] = share.NewSlots(seriesAsks)
+	}
+	return s.byRegion[regionID]
+}
+
 // mergeSamples adds the samples of an agent to those that are known, and drops what is older than seriesKept. Agents of
-// tenants may send anything, so samples that no agent of ours sends are dropped.
-func mergeSamples(known, more []*windlassv1.SeriesSample) []*windlassv1.SeriesSample {
+// tenants may send anything, so samples that no agent of ours sends are dropped. at is now, in unix ms.
+func mergeSamples(known, more []*windlassv1.SeriesSample, at int64) []*windlassv1.SeriesSample {
 	byTime := (&regionSeries{samples: known}).byTime()
 	for _, s := range more[max(0, len(more)-maxSamples):] {
-		if !isSoundSample(s) {
+		// One from the future, of a clock that was wrong, would push out all others.
+		if !isSoundSample(s) || s.GetAt() > at+2*seriesStep.Milliseconds() {
 			continue
 		}
 		if old := byTime[s.GetAt()]; old == nil || !proto.Equal(old, s) {

@@ -8,6 +8,7 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -79,12 +80,16 @@ func TestWatchSeries_SendsTheLastHourAndThenChanges(t *testing.T) {
 	newest.Store(7)
 	w.keepSeries(&asked, &silent, func() []*windlassv1.SeriesSample {
 		n := uint64(newest.Load())
+		padded := &windlassv1.SeriesSample{At: first - seriesStep, SpanMs: seriesStep}
+		padded.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, 1000, protowire.BytesType), make([]byte, 512<<10)))
 		return []*windlassv1.SeriesSample{
 			{At: first - 2*3_600_000, SpanMs: seriesStep, Requests: new(uint64(1))},
+			padded,
 			{At: first, SpanMs: seriesStep, Requests: new(uint64(3)), Errors: new(uint64(1)), LatencyP95: new(0.25), Wanted: new(int32(2)), Ready: new(int32(2))},
 			{At: first + seriesStep, SpanMs: 1000, Requests: &n},
 			{At: first + seriesStep + 1, Requests: new(uint64(99))},                               // no begin of a step
 			{At: first + 2*seriesStep, SpanMs: 10, LatencyP95: new(-1.0), Wanted: new(int32(-3))}, // no figures
+			{At: first + 2*3_600_000, SpanMs: seriesStep},                                         // of a clock that is ahead
 		}
 	})
 	receive, _ = w.watchSeries(w.viewer, &windlassv1.WatchSeriesRequest{App: "chat"})
@@ -95,15 +100,21 @@ func TestWatchSeries_SendsTheLastHourAndThenChanges(t *testing.T) {
 	require.Equal(t, "eu-west-1", res.GetRegions()[0].GetRegion())
 	require.EqualValues(t, 5, res.GetRegions()[0].GetKeptSince())
 	samples := res.GetRegions()[0].GetSamples()
-	require.Len(t, samples, 2, "an hour, and only what an agent sends")
-	require.EqualValues(t, 3, samples[0].GetRequests())
-	require.EqualValues(t, 7, samples[1].GetRequests())
-	require.Nil(t, samples[1].Errors, "unknown is not 0")
+	require.Len(t, samples, 3, "an hour, and only what an agent sends")
+	require.Less(t, proto.Size(res), 4096, "unknown fields are not kept")
+	require.EqualValues(t, 3, samples[1].GetRequests())
+	require.EqualValues(t, 7, samples[2].GetRequests())
+	require.Nil(t, samples[2].Errors, "unknown is not 0")
 
 	// A second watcher costs the regions nothing, and gets all that is known at once.
 	before := asked.Load()
 	second, _ := w.watchSeries(w.deployer, &windlassv1.WatchSeriesRequest{App: "chat"})
-	require.Len(t, second().GetRegions()[1].GetSamples(), 2)
+	require.Len(t, second().GetRegions()[1].GetSamples(), 3)
+	for range 20 {
+		one, end := w.watchSeries(w.deployer, &windlassv1.WatchSeriesRequest{App: "chat", Once: true})
+		require.Len(t, one().GetRegions()[1].GetSamples(), 3)
+		require.NoError(t, end())
+	}
 	require.LessOrEqual(t, asked.Load()-before, int64(2), "one picture more at most")
 
 	// Only what changed is sent. A region that is silent keeps its samples, and it is said.

@@ -46,6 +46,14 @@ describe("series", () => {
     expect(regionAt(state, "eu", begin + 20 * step).values.ready).toBe(2);
   });
 
+  it("does not follow a clock that is ahead", () => {
+    const state = add(noSeries, {
+      reset: true, sentAt: BigInt(begin + step),
+      regions: [{ region: "eu", keptSince: 1n, samples: [sample(0, { ready: 2 })] }, { region: "us", keptSince: 1n, samples: [sample(240, { ready: 1 })] }],
+    });
+    expect(chartOf(state, ["eu", "us"]).values.at(-2)).toMatchObject({ ready: 2 });
+  });
+
   it("keeps an hour", () => {
     let state = add(noSeries, { reset: true, regions: [{ region: "eu", samples: [sample(0)] }] });
     for (let n = 1; n < 300; n++) state = add(state, { regions: [{ region: "eu", samples: [sample(n)] }] });

@@ -91,7 +91,7 @@ export type Chart = {
 export function chartOf(state: SeriesState, names: string[]): Chart {
   const regions = names.flatMap((n) => state.regions.get(n) ?? []);
   const { stepMs } = state;
-  const now = Math.max(state.sentAt, ...regions.map((r) => r.last));
+  const now = state.sentAt; // not the newest sample: the clock of its region may be ahead
   const end = Math.floor(now / stepMs) * stepMs;
   const chart: Chart = { times: [], values: [], missing: [] };
   if (now === 0) return chart;
@@ -107,7 +107,7 @@ export function chartOf(state: SeriesState, names: string[]): Chart {
 export function regionAt(state: SeriesState, name: string, at: number): { values: Values; missing: boolean } {
   const r = state.regions.get(name);
   if (!r) return { values: unknown, missing: true };
-  return { values: valuesOf(r.samples.get(at)), missing: isMissing(r, at, state.stepMs, Math.max(state.sentAt, r.last)) };
+  return { values: valuesOf(r.samples.get(at)), missing: isMissing(r, at, state.stepMs, state.sentAt) };
 }
 
 /** The newest step that has a value, by its index. */
