@@ -80,6 +80,26 @@ func rolesIn(rows []model.Topology, regionID string) (roles string) {
 	return roles
 }
 
+// liveCounts returns how many instances the roles of the live version have in its region. Another version may have taken
+// over the instances of the row. Then that version's row has the counts.
+func liveCounts(rows []model.Topology, live model.Topology) model.RoleCounts {
+	counts := live.RoleCounts()
+	if !live.Transferred {
+		return counts
+	}
+	for _, t := range rows {
+		if t.RegionID != live.RegionID || !t.Assigned() {
+			continue
+		}
+		for name, n := range t.RoleCounts() {
+			if _, has := counts[name]; has {
+				counts[name] = n
+			}
+		}
+	}
+	return counts
+}
+
 // wholePoolText describes the pool of the spec: "8 prefill and 2 decode". Instances that the spec leaves out are those
 // that the rows have. If regions differ, it has the smallest and the largest number: "4 to 8 prefill and 2 decode".
 func wholePoolText(spec *windlassv1.DeploymentSpec, rows []model.Topology) string {
@@ -164,7 +184,7 @@ func (c *mutation) compareCounts(app model.App, r running, regionID, role string
 	counts := map[string]int32{}
 	for _, t := range r.rows {
 		if t.DeploymentID == r.live.ID && topology.Active(t) && (regionID == "" || t.RegionID == regionID) {
-			if n := t.RoleCounts()[role]; n != want {
+			if n := liveCounts(r.rows, t)[role]; n != want {
 				counts[t.RegionID] = n
 			}
 		}

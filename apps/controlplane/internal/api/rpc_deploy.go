@@ -266,7 +266,7 @@ func (d *deployment) makeVersion() (err error) {
 	if d.was, err = d.running(d.app); err != nil {
 		return err
 	}
-	for _, step := range []func() error{d.mayUseFeatures, d.keepLayout, d.setPolicy, d.scaleRoles, d.keepRunning, d.compose, d.takePlace, d.write, d.tell} {
+	for _, step := range []func() error{d.mayUseFeatures, d.keepLayout, d.setPolicy, d.startRoles, d.scaleRoles, d.keepRunning, d.compose, d.takePlace, d.write, d.tell} {
 		if err := step(); err != nil || d.done {
 			return err
 		}

@@ -48,7 +48,7 @@ func (c *mutation) putScaling(s model.Scaling) error {
 }
 
 // resolveScaling sets the ids of the regions that overrides of the policy name, and the initial replicas of an
-// app's first version.
+// app's first version. startRoles does the latter for roles.
 func (d *deployment) resolveScaling() error {
 	p := d.want.Scaling
 	if p == nil {
@@ -79,10 +79,7 @@ func (d *deployment) resolveScaling() error {
 		slices.Sort(o.RegionIds)
 	}
 	d.want.Scaling = p
-	if len(p.GetRoles()) > 0 {
-		return d.pinInitialRoles()
-	}
-	if d.app.LatestVersion > 0 || d.want.Spec.Replicas != nil {
+	if len(p.GetRoles()) > 0 || d.app.LatestVersion > 0 || d.want.Spec.Replicas != nil {
 		return nil
 	}
 	for _, region := range append([]string{""}, slices.Sorted(maps.Keys(ids))...) {
@@ -99,18 +96,25 @@ func (d *deployment) resolveScaling() error {
 	return nil
 }
 
-// pinInitialRoles sets the instances with which scaled roles begin, if no version of the app is live yet.
-func (d *deployment) pinInitialRoles() error {
-	policies, fault := scaling.NewRoles(d.want.Scaling, "")
+// startRoles sets the instances with which scaled roles begin that no running version of the app has. Other roles keep
+// theirs. The app's scaling policy is the one that came with the version.
+func (d *deployment) startRoles() error {
+	policies, fault := scaling.NewRoles(d.was.scaling.Policy, "")
 	if fault != nil {
 		return apierr.InvalidFix("scaling."+fault.Field, fault.Message, fault.Fix)
 	}
-	if d.app.LiveDeploymentID != "" {
-		return nil
+	runs := map[string]bool{}
+	for _, have := range []*model.Deployment{d.was.live, d.was.active.deployment} {
+		if have == nil {
+			continue
+		}
+		for _, r := range have.Spec.GetRoles() {
+			runs[r.GetName()] = true
+		}
 	}
 	for _, p := range policies {
 		for _, r := range d.want.Spec.GetRoles() {
-			if r.GetName() == p.Role && r.GetInstances() == 0 {
+			if r.GetName() == p.Role && r.GetInstances() == 0 && !runs[p.Role] {
 				r.Instances = int32(p.Initial)
 			}
 		}
@@ -404,7 +408,7 @@ func scaledApp(in *plan.Input, s model.Scaling) (out model.ScaledApp, ok bool) {
 			MadeFor: madeFor(in, out.Deployments, r.live.ID, t.RegionID),
 		}
 		if model.IsPooled(spec) {
-			region.Roles, region.RoleCosts = t.RoleCounts(), map[string]model.RoleCost{}
+			region.Roles, region.RoleCosts = liveCounts(in.Topology, t), map[string]model.RoleCost{}
 			for _, role := range spec.GetRoles() {
 				region.RoleCosts[role.GetName()] = admission.CostOfRole(spec, role)
 			}
@@ -535,7 +539,7 @@ func (c *mutation) rescaleRoles(app model.App, was running, r model.Rescale) err
 	if live == nil || !moving && live.Generation != r.Generation {
 		return model.ErrStale
 	}
-	have, wanted := live.RoleCounts(), model.RoleCounts{}
+	have, wanted := liveCounts(was.rows, *live), model.RoleCounts{}
 	for _, role := range r.Roles {
 		// A rollout that began after the decision has the same counts. It keeps all of its instances.
 		shrinks := moving && role.Wanted < role.From
@@ -544,11 +548,14 @@ func (c *mutation) rescaleRoles(app model.App, was running, r model.Rescale) err
 		}
 		wanted[role.Role] = role.Wanted
 	}
-	_, err := c.versions().setCounts(app, &was, func(regionID string) model.RoleCounts {
+	text, err := c.versions().setCounts(app, &was, func(regionID string) model.RoleCounts {
 		if regionID != r.RegionID {
 			return nil
 		}
 		return wanted
 	})
+	if err == nil && text == "" {
+		return model.ErrStale // no row has the roles any more
+	}
 	return err
 }

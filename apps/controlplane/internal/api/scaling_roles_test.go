@@ -208,3 +208,36 @@ func TestScalingRoles_RefusalsHaveFieldAndFix(t *testing.T) {
 	w.settle("chat")
 	require.Equal(t, map[string]string{"us-east-1": "2 prefill 3 decode ", "eu-west-1": "2 prefill 3 decode "}, w.pool(1))
 }
+
+func TestScalingRoles_ANewRoleBeginsWithInitial(t *testing.T) {
+	w := setup(t)
+	require.NoError(t, w.deployScaled(rolesPolicy(), pooled(0, 0)))
+	w.settle("chat")
+	require.NoError(t, w.deployScaled(rolesPolicy(func(p *windlassv1.ScalingPolicy) {
+		p.Roles[0].Couple.Role, p.Roles[1].Role, p.Roles[1].Initial = "dec", "dec", new(int32(4))
+	}), pooled(0, 0), func(s *windlassv1.DeploymentSpec) { s.Roles[1].Name = "dec" }))
+	w.settle("chat")
+	require.Equal(t, map[string]string{"us-east-1": "3 prefill 4 dec ", "eu-west-1": "3 prefill 4 dec "}, w.pool(2))
+}
+
+// A rollout in place takes over the instances of the live version, and with them their number.
+func TestScalingRoles_CountsAreThoseOfTheVersionThatTookOver(t *testing.T) {
+	w := setup(t)
+	require.NoError(t, w.deployScaled(rolesPolicy(), pooled(0, 0)))
+	w.settle("chat")
+	_, err := w.apps(w.deployer).Deploy(t.Context(), &windlassv1.DeployRequest{
+		App: "chat", Scaling: rolesPolicy(), Rollout: &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_ROLLING},
+		Spec: echo(pooled(0, 0), func(s *windlassv1.DeploymentSpec) { s.Roles[1].Args = []string{"b"} }),
+	})
+	require.NoError(t, err)
+	require.NoError(t, w.stepper.Step(t.Context(), w.app("chat").GetId()))
+	require.Equal(t, "3 prefill 2 decode ", w.pool(2)["us-east-1"], "it has taken over")
+	grow := w.roleDecision("us-east-1", model.RescaledRole{Role: "prefill", From: 3, Wanted: 5})
+	require.NoError(t, w.api.Rescale(t.Context(), grow))
+	require.Equal(t, "5 prefill 2 decode ", w.pool(2)["us-east-1"])
+	require.EqualValues(t, 5, w.scaledApp().Regions[w.regions["us-east-1"]].Roles["prefill"])
+	require.ErrorIs(t, w.api.Rescale(t.Context(), grow), model.ErrStale, "it has been written")
+	lower := w.roleDecision("us-east-1", model.RescaledRole{Role: "prefill", From: 3, Wanted: 4})
+	require.ErrorIs(t, w.api.Rescale(t.Context(), lower), model.ErrStale)
+	require.Equal(t, "5 prefill 2 decode ", w.pool(2)["us-east-1"], "a rollout keeps its instances")
+}
