@@ -3,6 +3,8 @@ package models
 import (
 	"cmp"
 	"context"
+	"errors"
+	"net"
 	"reflect"
 	"time"
 
@@ -294,7 +296,7 @@ func (m *Manager) ask(ctx context.Context, s *server) {
 		if err != nil {
 			s.askAt = now.Add(m.cfg.Retry.Delay(s.failures, m.cfg.Rand))
 			s.failures++
-			m.noteSilent(s, err.Error())
+			m.noteSilent(s, silenceOf(err))
 			return
 		}
 		s.failures = 0
@@ -317,8 +319,17 @@ func (m *Manager) noteSilent(s *server, why string) {
 	if s.silent == "" {
 		m.cfg.Log.Warn("a server does not say which models it has", "server", s.ID, "app", s.App, "error", why)
 	}
+	// Texts may differ with each question, by a port or an id. They are no cause to place models again.
+	m.placeDirty = m.placeDirty || !s.adopted && (s.silent == "") != (why == "")
 	s.silent = why
-	m.placeDirty = m.placeDirty || !s.adopted
+}
+
+// silenceOf returns why a question to a server failed, without the addresses of this host.
+func silenceOf(err error) string {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		err = op.Err
+	}
+	return err.Error()
 }
 
 // observe takes over what a server says that it holds. ticks are of began, when it was asked.
