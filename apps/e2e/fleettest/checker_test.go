@@ -49,7 +49,7 @@ type checker struct {
 	// What executors did, which nothing else knows. Kept over a restore.
 	applied map[place]int64 // highest generation
 	removed map[place]bool
-	ready   map[spotted]bool // instances that ever were, each as every deployment's that had it
+	ready   map[spotted]bool // instances that ever were, each as every deployment's that had it, and as no deployment's
 	count   map[place]int    // of them
 	serving map[place]bool   // (region, app) that has served
 	// decisions are the replicas that the scaler last wrote: by region id and app.
@@ -230,7 +230,7 @@ func (c *checker) onReady(r *region, deployment, instance string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if i := (spotted{instance, p}); !c.ready[i] {
-		c.ready[i] = true
+		c.ready[i], c.ready[spotted{instance, place{region: r.name}}] = true, true
 		c.count[p]++
 	}
 }
@@ -392,7 +392,13 @@ func (c *checker) reports(wrote controlplane.MemoryWrite) {
 		p := place{i.RegionID, i.DeploymentID}
 		before := m.instances[i.ID]
 		fenced(p, before.guard, int64(i.Guard))
-		if spot := (place{m.names[i.RegionID], i.DeploymentID}); i.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY && !c.ready[spotted{i.ID, spot}] {
+		spot := place{m.names[i.RegionID], i.DeploymentID}
+		was := c.ready[spotted{i.ID, spot}]
+		if m.deployments[i.DeploymentID].pooled {
+			// The version that takes a pool over has all its instances, also those that it has yet to replace.
+			was = was || c.ready[spotted{i.ID, place{region: spot.region}}]
+		}
+		if i.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY && !was {
 			c.violateLockedf("an instance is said to be ready and never was", "", spot, "instance %s", i.ID)
 		}
 		m.instances[i.ID] = instanceRow{p, i.Status, int64(i.Guard)}
