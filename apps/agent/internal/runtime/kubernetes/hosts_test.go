@@ -287,6 +287,19 @@ func TestHosts_OnePodIsEvictedAtATime(t *testing.T) {
 	until(t, "nothing is left", func() bool { return len(p.leftovers(t)) == 0 })
 }
 
+// Ranks that wait for one without a place are ready, and protect nothing.
+func TestHosts_RanksOfNothingThatServesAreEvicted(t *testing.T) {
+	p := placeRoles(t, assignment("dep_down", 1, ofHosts(2)), nil)
+	p.untilEpoch(t, 2, "1")
+	p.awaits(t, 1, 0)
+	of := p.ranks(t, "0")
+	inject(t, of["0"], `{"failHealth": true}`)
+	until(t, "the rank that is ready is evicted", func() bool {
+		err := p.api.PolicyV1().Evictions(p.namespace).Evict(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: of["1"].Name}})
+		return err == nil
+	})
+}
+
 func TestHosts_MissingRankWaitsForTheRestart(t *testing.T) {
 	p := placeRoles(t, assignment("dep_missing", 1, ofHosts(2)), nil, func(c *kubernetes.Config) {
 		c.Repair = backoff.Policy{Min: time.Hour, Max: time.Hour}

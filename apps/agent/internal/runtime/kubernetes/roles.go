@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -507,7 +508,7 @@ func (r families) putBudget(ctx context.Context, f *family, all []*unit) error {
 	}
 	cfg := r.render
 	cfg.Namespace = first.ref.Namespace
-	budget, err := render.FamilyBudget(cfg, f.assignment(f.index(first.Role), runtime.Unit{Group: first.Group, Slot: first.Slot, Rank: first.Rank}))
+	budget, err := render.FamilyBudget(cfg, f.assignment(f.index(first.Role), runtime.Unit{Group: first.Group, Slot: first.Slot, Rank: first.Rank}), f.serves(all))
 	if err != nil {
 		return err
 	}
@@ -517,6 +518,13 @@ func (r families) putBudget(ctx context.Context, f *family, all []*unit) error {
 	}
 	_, err = r.put(ctx, *step, false)
 	return err
+}
+
+// serves reports whether an instance serves. Instances of one host each count as serving, because Kubernetes knows which
+// of them are ready.
+func (f *family) serves(all []*unit) bool {
+	spans := slices.ContainsFunc(f.roles, func(r runtime.Role) bool { return f.hostsOf(r.Name) > 1 })
+	return !spans || slices.Contains(slices.Collect(maps.Values(f.wholeUnits(all))), true)
 }
 
 // removePeers removes the file of peers that the empty workload of a deployment without replicas owns. It

@@ -124,26 +124,31 @@ func (r *rendering) ranks() map[string]string {
 // disruptionBudget allows the eviction of one instance at a time. Instances that are not ready
 // can always be evicted.
 func (r *rendering) disruptionBudget() *policyac.PodDisruptionBudgetApplyConfiguration {
-	return policyac.PodDisruptionBudget(r.name, r.namespace).WithLabels(r.objectLabels()).WithSpec(oneAway(r.selector()))
+	return policyac.PodDisruptionBudget(r.name, r.namespace).WithLabels(r.objectLabels()).WithSpec(budgetOf(r.selector(), intstr.FromInt32(1)))
 }
 
-func oneAway(pods *metaac.LabelSelectorApplyConfiguration) *policyac.PodDisruptionBudgetSpecApplyConfiguration {
+func budgetOf(pods *metaac.LabelSelectorApplyConfiguration, unavailable intstr.IntOrString) *policyac.PodDisruptionBudgetSpecApplyConfiguration {
 	return policyac.PodDisruptionBudgetSpec().
 		WithSelector(pods).
-		WithMaxUnavailable(intstr.FromInt32(1)).
+		WithMaxUnavailable(unavailable).
 		WithUnhealthyPodEvictionPolicy(policyv1.AlwaysAllow)
 }
 
 // FamilyBudget returns the disruption budget of a deployment with several roles, or with instances of several hosts. It
 // allows the eviction of one pod while all pods are ready, because a pod that goes takes its group or its instance out of
-// service. a is the assignment of one of the instances.
-func FamilyBudget(cfg Config, a runtime.Assignment) (*policyac.PodDisruptionBudgetApplyConfiguration, error) {
+// service. If none serves, it allows all evictions: ranks that wait for one without a place are ready, and would keep
+// nodes from being drained for ever. a is the assignment of one of the instances.
+func FamilyBudget(cfg Config, a runtime.Assignment, serves bool) (*policyac.PodDisruptionBudgetApplyConfiguration, error) {
 	r, err := prepare(cfg, a)
 	if err != nil {
 		return nil, err
 	}
-	return policyac.PodDisruptionBudget(FamilyBudgetName(a), r.namespace).WithLabels(r.familyLabels()).
-		WithSpec(oneAway(metaac.LabelSelector().WithMatchLabels(map[string]string{LabelUnitOf: FamilyKey(a)}))), nil
+	unavailable := intstr.FromInt32(1)
+	if !serves {
+		unavailable = intstr.FromString("100%")
+	}
+	pods := metaac.LabelSelector().WithMatchLabels(map[string]string{LabelUnitOf: FamilyKey(a)})
+	return policyac.PodDisruptionBudget(FamilyBudgetName(a), r.namespace).WithLabels(r.familyLabels()).WithSpec(budgetOf(pods, unavailable)), nil
 }
 
 // networkPolicies allow only the gateway, the monitoring and other instances of the group to connect to instances. They do not
