@@ -22,6 +22,7 @@ func (r *Runtime) reconcileRoles(w *workload, d *deployment) {
 		decision := groups.Decide(want, seen)
 		for _, key := range decision.Delete {
 			r.stopRow(w, rows[key])
+			again = true // decide again, because there is room for another one
 		}
 		for _, key := range decision.Replace {
 			r.stopRow(w, rows[key])

@@ -82,7 +82,6 @@ func (r *Runtime) leaveWorkload(d *deployment) {
 func (r *Runtime) reconcile(w *workload) {
 	d := w.owner()
 	if w.grouped = w.grouped || runtime.HasRoles(d.assignment.Deployment.GetSpec()); w.grouped {
-		r.reportTakenOver(w, d)
 		r.reconcileRoles(w, d)
 		r.forgetRemoved(w)
 		return
