@@ -240,7 +240,7 @@ func TestRegions_DeliverEveryChangeInEveryFleet(t *testing.T) {
 	require.Len(t, rounds, 4)
 	for i, sizes := range [][2]float64{{3, 1}, {3, 3}, {6, 1}, {6, 3}} {
 		round := rounds[i].(map[string]any)
-		require.Equal(t, sizes, [2]float64{round["exist"].(float64), round["touch"].(float64)})
+		require.Equal(t, [2]float64{round["exist"].(float64), round["touch"].(float64)}, sizes)
 		require.Equal(t, 20*sizes[1], round["delivered"], "each change reaches each region of its app once: %v", round)
 		require.Greater(t, round["p99_ms"], 0.0)
 		require.GreaterOrEqual(t, round["gross_cpu_ms_per_change"], round["cpu_ms_per_change"])
