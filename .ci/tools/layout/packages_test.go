@@ -14,7 +14,7 @@ import (
 var (
 	packageRow = regexp.MustCompile("(?m)^\\| `pkg/(\\w+)` \\|")
 	// example is an example that `go test` runs: it says what it prints.
-	example = regexp.MustCompile(`(?ms)^func Example\w*\(\) \{.*?^\t// (Unordered output|Output):`)
+	example = regexp.MustCompile(`(?s)\nfunc Example\w*\(\) \{.*?\n\t// (Unordered output|Output):`)
 )
 
 // TestPackages_ForOthersHaveExamples: a person who imports a package of this repository starts from its example.
