@@ -208,7 +208,7 @@ func (h *hub) fullOf(kind *topic, workspace string) error {
 func refusedWatcher(text, limit string, used, most int) error {
 	wait := watchAgain + rand.N(watchAgain)
 	return rpc.TooFast(wait, &windlassv1.ErrorDetail{
-		Reason: windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED, Fix: "Poll with once set, or try again later.",
+		Reason: windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED, Fix: "End other watchers, or try again later.",
 		Limit: &windlassv1.LimitDetail{Name: limit, Max: int64(most), Used: int64(used), Asked: 1, RetryAfterMs: wait.Milliseconds()},
 	}, text)
 }

@@ -25,8 +25,7 @@ const (
 type WatchSeriesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	App   string                 `protobuf:"bytes,1,opt,name=app,proto3" json:"app,omitempty"`
-	// End the stream after the first response. Such a call does not count against the limits on
-	// streams.
+	// End the stream after the first response, which may be a few seconds old.
 	Once          bool `protobuf:"varint,2,opt,name=once,proto3" json:"once,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -45,8 +45,8 @@ type SeriesServiceClient interface {
 	// survive a restart of the control plane, but not one of the agent. A control plane process asks
 	// each region once for all its watchers of the app. Without news, it sends an empty response
 	// every 15 s. The stream ends when the caller leaves, the app is deleted, or the server stops. At
-	// most 256 apps are watched on one process at a time. Beyond that, and beyond the limits of
-	// WatchApp, it fails with ERROR_REASON_LIMIT_EXCEEDED.
+	// most 256 apps are watched on one process at a time, and 32 of one workspace. Beyond that, and
+	// beyond the limits of WatchApp, it fails with ERROR_REASON_LIMIT_EXCEEDED.
 	WatchSeries(context.Context, *v1.WatchSeriesRequest) (*connect.ServerStreamForClient[v1.WatchSeriesResponse], error)
 }
 
@@ -88,8 +88,8 @@ type SeriesServiceHandler interface {
 	// survive a restart of the control plane, but not one of the agent. A control plane process asks
 	// each region once for all its watchers of the app. Without news, it sends an empty response
 	// every 15 s. The stream ends when the caller leaves, the app is deleted, or the server stops. At
-	// most 256 apps are watched on one process at a time. Beyond that, and beyond the limits of
-	// WatchApp, it fails with ERROR_REASON_LIMIT_EXCEEDED.
+	// most 256 apps are watched on one process at a time, and 32 of one workspace. Beyond that, and
+	// beyond the limits of WatchApp, it fails with ERROR_REASON_LIMIT_EXCEEDED.
 	WatchSeries(context.Context, *v1.WatchSeriesRequest, *connect.ServerStream[v1.WatchSeriesResponse]) error
 }
 

@@ -23,8 +23,7 @@ export type WatchSeriesRequest = Message<"windlass.v1.WatchSeriesRequest"> & {
   app: string;
 
   /**
-   * End the stream after the first response. Such a call does not count against the limits on
-   * streams.
+   * End the stream after the first response, which may be a few seconds old.
    *
    * @generated from field: bool once = 2;
    */
@@ -216,8 +215,8 @@ export const SeriesService: GenService<{
    * survive a restart of the control plane, but not one of the agent. A control plane process asks
    * each region once for all its watchers of the app. Without news, it sends an empty response
    * every 15 s. The stream ends when the caller leaves, the app is deleted, or the server stops. At
-   * most 256 apps are watched on one process at a time. Beyond that, and beyond the limits of
-   * WatchApp, it fails with ERROR_REASON_LIMIT_EXCEEDED.
+   * most 256 apps are watched on one process at a time, and 32 of one workspace. Beyond that, and
+   * beyond the limits of WatchApp, it fails with ERROR_REASON_LIMIT_EXCEEDED.
    *
    * @generated from rpc windlass.v1.SeriesService.WatchSeries
    */
