@@ -21,18 +21,18 @@ func leastOf(at, next map[string]int32) (n int32) {
 }
 
 // moveInPlace adds to e what the step means by which the target takes a pool over. at has the replicas before the step,
-// and specs those of the region, by deployment. It does nothing for other layouts.
+// next those after it, and specs the specs of the region, by deployment. It does nothing for other layouts.
 //
 // It returns the most GPUs that the pool has in addition at a moment: all of them, and in the place of replicas those of
 // the kind.
-func (p *Preview) moveInPlace(e *extent, at map[string]int32, specs map[string]*windlassv1.DeploymentSpec, of kind) (more amount) {
+func (p *Preview) moveInPlace(e *extent, at, next map[string]int32, specs map[string]*windlassv1.DeploymentSpec, of kind) (more amount) {
 	spec := specs[p.target.ID]
 	if !model.IsPooled(spec) {
 		return more
 	}
 	_, unavailable := strategy.Of(p.policy()).Bounds(p.policy(), pool.Whole, strategy.Sizes{})
 	for id, replicas := range at {
-		if id != p.target.ID && replicas > 0 {
+		if id != p.target.ID && replicas > 0 && next[id] == 0 {
 			e.moving = p.target.MovingRoles(p.Deployment(id), spec, unavailable)
 		}
 	}
@@ -42,7 +42,7 @@ func (p *Preview) moveInPlace(e *extent, at map[string]int32, specs map[string]*
 	for _, counts := range f.More {
 		var all, ofKind int32
 		for i, n := range counts {
-			all += int32(n) * gpusOf(spec, e.moving[i].Name)
+			all += int32(n) * int32(costOf(spec, e.moving[i].Name).GPUs)
 			for _, part := range of.parts {
 				if part.role.GetName() == e.moving[i].Name {
 					ofKind += int32(n) * part.gpus
@@ -54,14 +54,14 @@ func (p *Preview) moveInPlace(e *extent, at map[string]int32, specs map[string]*
 	return more
 }
 
-// gpusOf returns how many GPUs an instance of the role has.
-func gpusOf(spec *windlassv1.DeploymentSpec, role string) int32 {
+// costOf returns what an instance of the role takes.
+func costOf(spec *windlassv1.DeploymentSpec, role string) (cost model.RoleCost) {
 	for _, r := range spec.GetRoles() {
-		if r.GetName() == role && r.GetResources() != nil {
-			return r.GetResources().GetGpu().GetCount()
+		if r.GetName() == role {
+			cost = admission.CostOfRole(spec, r)
 		}
 	}
-	return spec.GetResources().GetGpu().GetCount()
+	return cost
 }
 
 // setCapacityText describes what a rollout means for a pool in the region. It is empty for other layouts, and where no
@@ -115,7 +115,7 @@ func (p *Preview) cheapestCure(e extent, spec *windlassv1.DeploymentSpec) cure {
 			var instances, gpus int64
 			for i, n := range counts {
 				instances += int64(n)
-				gpus += int64(n) * int64(gpusOf(spec, roles[i].Name))
+				gpus += int64(n) * costOf(spec, roles[i].Name).GPUs
 			}
 			c.instances, c.gpus = max(c.instances, instances), max(c.gpus, gpus)
 		}
