@@ -43,6 +43,9 @@ func flagError(cmd *cobra.Command, err error) error {
 		}
 	}
 	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		if repeated, ok := errors.AsType[repeatedError](err); ok {
+			return usageError(cmd, fmt.Errorf("--%s=%q: %w", invalid.GetFlag().Name, invalid.GetValue(), repeated))
+		}
 		if form := valueForm(invalid.GetFlag().Value.Type(), err); form != "" {
 			return usageError(cmd, fmt.Errorf("--%s=%q: use %s", invalid.GetFlag().Name, invalid.GetValue(), form))
 		}
@@ -74,18 +77,30 @@ func nearFlag(flags *pflag.FlagSet, name string) (near string) {
 	return near
 }
 
-// refuseRepeats makes the flags of a command, and of those under it, refuse a second value, unless they are lists. Else
-// the first value would be dropped silently.
+// refuseRepeats makes the flags of a command, and of those under it, refuse a second value if they take one. Else the
+// first value would be dropped silently.
 func refuseRepeats(c *cobra.Command) {
 	c.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
-		_, list := f.Value.(pflag.SliceValue)
-		if kind := f.Value.Type(); !list && (kind == "string" || strings.HasPrefix(kind, "int")) {
-			f.Value = &onceValue{Value: f.Value}
+		switch f.Value.Type() {
+		case "string", "int", "int32", "int64", "uint", "uint32", "uint64", "float64", "duration":
+		default: // lists, mappings and switches
+			return
+		}
+		f.Value = &onceValue{Value: f.Value}
+		if f.DefValue == "0s" {
+			f.DefValue = "0" // pflag knows the default of a duration only by the type of its value
 		}
 	})
 	for _, sub := range c.Commands() {
 		refuseRepeats(sub)
 	}
+}
+
+// repeatedError is that of a flag with a second value. It has the first one.
+type repeatedError string
+
+func (e repeatedError) Error() string {
+	return fmt.Sprintf("it already is %s: give one value, and call again for another", string(e))
 }
 
 // onceValue is the value of a flag that may be given once.
@@ -96,7 +111,7 @@ type onceValue struct {
 
 func (v *onceValue) Set(text string) error {
 	if v.given {
-		return fmt.Errorf("it already is %s: give one value, and call again for another", v)
+		return repeatedError(v.String())
 	}
 	v.given = true
 	return v.Value.Set(text)

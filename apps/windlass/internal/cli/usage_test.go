@@ -20,6 +20,7 @@ func TestUsage(t *testing.T) {
 		{"a value that is not a duration", []string{"logs", "chat", "--since", "yesterday"}, `--since="yesterday": use a number with a unit, such as 30s, 10m or 1h30m; a day is 24h`},
 		{"a role twice", []string{"scale", "chat", "--role", "prefill=1", "--role", "decode=2"}, `it already is prefill=1: give one value, and call again for another`},
 		{"a region twice", []string{"scale", "chat", "--replicas", "1", "--region", "a", "--region", "b"}, `it already is a: give one value`},
+		{"a duration twice", []string{"scale", "chat", "--replicas", "1", "--for", "1h", "--for", "2h"}, `it already is 1h0m0s: give one value`},
 		{"a duration without a unit", []string{"rollback", "chat", "--patience=10"}, `--patience="10": use a number with a unit`},
 		{"a value that is not a boolean", []string{"logs", "chat", "--follow=maybe"}, `--follow="maybe": use true or false`},
 		{"an argument of a command without any", []string{"login", "https://x"}, "windlass login: takes no argument, found \"https://x\"; it is used as"},
