@@ -7,10 +7,12 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,8 +44,8 @@ type harness struct {
 	unready map[string]bool
 	// crash are models that end the server which loads them.
 	crash map[string]bool
-	// heldFails is the answer of all servers to what they hold, unless it is nil.
-	heldFails error
+	// heldFails returns the error of a question to a server about what it holds. Nil: servers answer.
+	heldFails func() error
 	// checks is how many models a server is asked about at a time. 0 means all.
 	checks int
 	// silent is a model of which servers never say whether it is ready. questions counts what servers were asked.
@@ -259,7 +261,7 @@ func (h *harness) Held(_ context.Context, s Server, first []string) ([]Held, err
 		return nil, errors.New("connection refused")
 	}
 	if h.heldFails != nil {
-		return nil, h.heldFails
+		return nil, h.heldFails()
 	}
 	var held []Held
 	h.questions++
@@ -1087,8 +1089,9 @@ func BenchmarkRuntime_Observe(b *testing.B) {
 }
 
 func TestManager_SilentServers(t *testing.T) {
+	fails := func(text string) func() error { return func() error { return errors.New(text) } }
 	run(t, "a model without a server says that a server does not answer", func(h *harness) {
-		h.update(func() { h.heldFails = errors.New("500 Internal Server Error: cannot read the repository") })
+		h.update(func() { h.heldFails = fails("500 Internal Server Error: cannot read the repository") })
 		h.add("s1", "shared", 10)
 		h.set(model("a", 1))
 		h.show()
@@ -1101,8 +1104,39 @@ func TestManager_SilentServers(t *testing.T) {
 		require.Empty(h.t, h.manager.Status()[0].Refused)
 		require.Len(h.t, h.manager.Status()[0].Replicas, 1)
 	})
+	run(t, "a text that differs with each question is no cause to place models again", func(h *harness) {
+		asked := 0
+		h.update(func() {
+			h.heldFails = func() error {
+				asked++
+				return fmt.Errorf("500 Internal Server Error: request %d", asked)
+			}
+		})
+		h.add("s1", "shared", 10)
+		h.set(model("a", 1))
+		h.show()
+		h.settle()
+		first := h.manager.Status()[0].Refused
+		time.Sleep(10 * time.Minute)
+		h.update(func() { require.Greater(h.t, asked, 5) })
+		require.Contains(h.t, first, "request ")
+		require.Equal(h.t, first, h.manager.Status()[0].Refused)
+	})
+	run(t, "addresses of the host are not shown", func(h *harness) {
+		h.update(func() {
+			h.heldFails = func() error {
+				return fmt.Errorf("list models: %w", &net.OpError{Op: "read", Net: "tcp", Addr: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 5)}, Err: syscall.ECONNRESET})
+			}
+		})
+		h.add("s1", "shared", 10)
+		h.set(model("a", 1))
+		h.show()
+		h.settle()
+		h.settle()
+		require.Equal(h.t, "1 server does not say which models it has: connection reset by peer", h.manager.Status()[0].Refused)
+	})
 	run(t, "a server that never answers may stop a minute after the agent's start", func(h *harness) {
-		h.update(func() { h.heldFails = errors.New("refused") })
+		h.update(func() { h.heldFails = fails("refused") })
 		h.add("s1", "shared", 10)
 		h.show()
 		h.settle()

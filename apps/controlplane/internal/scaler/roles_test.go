@@ -200,3 +200,15 @@ func TestService_RolesFollowQueries(t *testing.T) {
 		require.Equal(t, model.RoleCounts{"prefill": 6, "decode": 2}, f.counts())
 	})
 }
+
+func TestService_SeriesEndWithTheRole(t *testing.T) {
+	t.Parallel()
+	playPool(t, func(t *testing.T, f *harness) {
+		f.reportPool(time.Minute, 20, 0.5)
+		require.Equal(t, 2, testutil.CollectAndCount(f.svc.metrics.wanted))
+		f.set(func() { delete(f.apps["app_1"].Regions["reg_1"].Roles, "decode") })
+		f.svc.Changed([]string{"app_1"})
+		f.reportPool(time.Minute, 20, 0.5)
+		require.Equal(t, 1, testutil.CollectAndCount(f.svc.metrics.wanted), "the live version has no decode servers any more")
+	})
+}
