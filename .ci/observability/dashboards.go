@@ -95,7 +95,7 @@ var dashboards = []Dashboard{
 			graph("Steps", "s", "", quantile("0.5", "", "deployment_workflow_step_duration_seconds", "", "p50"), quantile("0.99", "", "deployment_workflow_step_duration_seconds", "", "p99")),
 			graph("Longest overdue step", "s", "More than a minute: Restate is away or does not reach the control plane.", Query{"max(windlass_rollout_step_overdue_seconds)", "overdue"}),
 			graph("Queries of checks", "s", "", quantile("0.95", "outcome", "windlass_analysis_query_duration_seconds", "", "{{outcome}}")),
-			graph("Web-hooks of checks", "s", "", quantile("0.95", "outcome", "windlass_analysis_webhook_duration_seconds", "", "{{outcome}}")),
+			graph("Webhooks of checks", "s", "", quantile("0.95", "outcome", "windlass_analysis_webhook_duration_seconds", "", "{{outcome}}")),
 			graph("Calls that changed what runs", "reqps", "", by("operation, outcome", "deployment_operations_total", "", "{{operation}} {{outcome}}")),
 			graph("Look-ups of digests, p95", "s", "", quantile("0.95", "", "deployment_build_duration_seconds", "", "p95")),
 		},

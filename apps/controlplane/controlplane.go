@@ -66,7 +66,7 @@ type serveFlags struct {
 	PeerAdvertise      string        `help:"host:port at which other processes reach --peer-listen. Default: that address." env:"WINDLASS_PEER_ADVERTISE"`
 	Connections        connFlags     `embed:""`
 	Prometheus         metricsFlags  `embed:"" prefix:"prometheus-"`
-	WebhookAllow       []string      `help:"Networks, such as 10.0.0.0/8, in which the control plane may call web-hooks of rollouts and endpoints of notifications, besides public addresses. Every user who can deploy can make it send requests there." env:"WINDLASS_WEBHOOK_ALLOW"`
+	WebhookAllow       []string      `help:"Networks, such as 10.0.0.0/8, in which the control plane may call webhooks of rollouts and endpoints of notifications, besides public addresses. Every user who can deploy can make it send requests there." env:"WINDLASS_WEBHOOK_ALLOW"`
 	RegistryAllow      []string      `help:"Networks, such as 10.0.0.0/8, in which the control plane may call image registries, besides public addresses with https. Every user who can deploy can make it send requests there." env:"WINDLASS_REGISTRY_ALLOW"`
 	TrustedProxies     []string      `help:"Networks, such as 10.0.0.0/8, of proxies in front of the API whose X-Forwarded-For is trusted. Set this if there are proxies, because limits on callers without a credential are per address, and the audit log shows the address." env:"WINDLASS_TRUSTED_PROXIES"`
 	Domain             string        `help:"Parent domain of the hosts of apps." default:"windlass.local" env:"WINDLASS_DOMAIN"`

@@ -62,7 +62,7 @@ type parts struct {
 	auditRetention time.Duration
 	// metrics measures apps. nil: the figures of their gateways.
 	metrics rollout.Measurer
-	// allowHooks are networks in which web-hooks may be, in addition to public addresses.
+	// allowHooks are networks in which webhooks may be, in addition to public addresses.
 	allowHooks guard.Networks
 	// keep and forgetEvery are settings of fleet. Zero values: its defaults.
 	keep        keepFlags

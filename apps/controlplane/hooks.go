@@ -11,7 +11,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 )
 
-// hookFacts reads the facts that an app's web-hook is sent, and the secrets that sign it. A secret that was
+// hookFacts reads the facts that an app's webhook is sent, and the secrets that sign it. A secret that was
 // deleted meanwhile is left out, and the check reports that.
 func (p parts) hookFacts(ctx context.Context, call analysis.Call, secrets []string) (facts webhook.Facts, err error) {
 	err = p.store.View(ctx, func(tx store.Tx) error {

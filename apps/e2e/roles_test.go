@@ -18,7 +18,7 @@ func TestRoles(t *testing.T) { //nolint:tparallel // its subtests share a stack
 	t.Parallel()
 	s := newStack(t, stackConfig{gateways: true, regions: []string{us}})
 	t.Run("groups are updated and scaled whole", func(t *testing.T) { testGroupsOfRoles(t, s) })
-	t.Run("roles of a pool are updated and scaled each for itself", func(t *testing.T) { testPoolOfRoles(t, s) })
+	t.Run("roles of a pool are updated and scaled separately", func(t *testing.T) { testPoolOfRoles(t, s) })
 }
 
 // testGroupsOfRoles: a replica of several roles is a group. It serves once all its instances are ready, is updated and

@@ -24,7 +24,7 @@ import (
 
 const signingSecret, signingKey = "checks", "hunter2-and-more"
 
-// heard is a call of a web-hook.
+// heard is a call of a webhook.
 type heard struct {
 	ID          string
 	Attempt     int
@@ -47,7 +47,7 @@ type heard struct {
 	wrong error
 }
 
-// verdicts is a web-hook.
+// verdicts is a webhook.
 type verdicts struct {
 	port int
 
@@ -120,7 +120,7 @@ func read(r *http.Request) (call heard) {
 	return call
 }
 
-// judged is a canary of one step that the web-hook judges.
+// judged is a canary of one step that the webhook judges.
 func judged(v *verdicts) *windlassv1.RolloutPolicy {
 	policy := euThenUs()
 	policy.Strategy = windlassv1.RolloutPolicy_STRATEGY_CANARY
@@ -136,8 +136,8 @@ func TestWebHooks(t *testing.T) { //nolint:tparallel // its subtests share one s
 	must(t, s.owner.environments.SetSecret, &windlassv1.SetSecretRequest{
 		Mutation: mutation(), Environment: env, Name: signingSecret, Value: signingKey,
 	})
-	t.Run("a canary that a web-hook fails goes back, and says why", func(t *testing.T) { testHookFails(t, s) })
-	t.Run("a web-hook that is away holds, and lets go once it is back", func(t *testing.T) { testHookHolds(t, s) })
+	t.Run("a canary that a webhook fails goes back, and says why", func(t *testing.T) { testHookFails(t, s) })
+	t.Run("a webhook that is away holds, and lets go once it is back", func(t *testing.T) { testHookHolds(t, s) })
 	t.Run("a rollout that goes back is notified, signed and until it is received", func(t *testing.T) { testNotified(t, s) })
 	t.Run("a control plane that dies while it asks asks the same again", func(t *testing.T) { testHookAskedAgain(t, s) })
 }
@@ -231,7 +231,7 @@ func testHookAskedAgain(t *testing.T, s *stack) {
 	s.deployBy(t, app, spec(replicas(2), label("v1")), judged(v))
 	s.waitLive(t, app, 1)
 	s.deployBy(t, app, spec(replicas(2), label("v2")), judged(v))
-	s.eventually(t, "the web-hook is asked", func(context.Context) error {
+	s.eventually(t, "the webhook is asked", func(context.Context) error {
 		if len(v.heard()) == 0 {
 			return errors.New("it is not")
 		}

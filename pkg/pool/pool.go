@@ -1,5 +1,5 @@
 // Package pool is the arithmetic of pools. A pool is the one group that a region runs of an app with the layout
-// pooled: its roles are counted and scaled each for itself. It is pure.
+// pooled: its roles are counted and scaled separately. It is pure.
 //
 // A replica of such an app is one percent of the pool. While a region moves from one version to the next, each
 // version has a share of the pool, and of every role as many instances as the share takes up. So what counts and

@@ -92,7 +92,7 @@ func checkRoles(p *windlassv1.ScalingPolicy) *Fault {
 		{"overrides", len(p.GetOverrides()) > 0},
 	} {
 		if f.set {
-			return &Fault{f.field, "the roles scale each for itself", "Write it into the entries of roles."}
+			return &Fault{f.field, "the roles scale separately", "Write it into the entries of roles."}
 		}
 	}
 	if p.Zero != nil {

@@ -29,6 +29,7 @@ var phrases = []struct {
 	{phrase(`\b(is|are|was|were) to (be|have)\b`), `"will be", "must be", "should have", or a plain verb`, "rows that are to be sent"},
 	{phrase(`\b(was|were) told\b`), `name the message: "received", "has the route", "was marked"`, "what the agent was told"},
 	{phrase(`\bwhat there is\b`), `name the thing`, "reads what there is"},
+	{phrase(`\bweb-hooks?\b`), `"webhook", as in the API`, "a web-hook judges"},
 }
 
 func phrase(words string) *regexp.Regexp {

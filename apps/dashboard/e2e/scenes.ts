@@ -451,7 +451,7 @@ export const grouped: Scene = {
   },
 };
 
-/** An app with layout pooled: its roles are counted each for itself. */
+/** An app with layout pooled: its roles are counted separately. */
 export const pooled: Scene = {
   ...full,
   app: {

@@ -17,7 +17,7 @@ import (
 const (
 	fixedApps     = 2
 	fixedReplicas = 2
-	// The pooled app has prefill and decode servers that are counted and scaled each for itself.
+	// The pooled app has prefill and decode servers that are counted and scaled separately.
 	pooledApp = 3
 )
 

@@ -125,7 +125,7 @@ func TestWebHook_ContradictionNamesItsField(t *testing.T) {
 	refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "rollout.analysis[0]")
 	p.Waves = []*windlassv1.Wave{{BakeTime: durationpb.New(time.Hour)}}
 	_, err = w.deployBy("chat", p)
-	require.NoError(t, err, "a web-hook needs no metrics, and judges while waves bake")
+	require.NoError(t, err, "a webhook needs no metrics, and judges while waves bake")
 }
 
 func TestWebHook_UncallableIsRefused(t *testing.T) {
@@ -160,7 +160,7 @@ func TestWebHook_IsShownWithItsDefaults(t *testing.T) {
 	_, progress := w.progress("chat")
 	c := progress.GetPolicy().GetAnalysis()[0]
 	require.Equal(t, []time.Duration{time.Minute, 5 * time.Second}, []time.Duration{c.GetInterval().AsDuration(), c.GetWebhook().GetTimeout().AsDuration()})
-	require.Nil(t, c.Window, "what a web-hook has no use for is not made up")
+	require.Nil(t, c.Window, "what a webhook has no use for is not made up")
 }
 
 func nan() float64 {

@@ -39,7 +39,7 @@ type Measure struct {
 	Queries analysis.Queries
 	// Traffic is what gateways can be asked for instead, nil for none.
 	Traffic *analysis.Traffic
-	// Hook is the web-hook to call instead, nil for none.
+	// Hook is the webhook to call instead, nil for none.
 	Hook *analysis.Hook
 }
 

@@ -11,7 +11,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// hooked is an app in the region us whose v2 waits at a canary's step. A web-hook judges it
+// hooked is an app in the region us whose v2 waits at a canary's step. A webhook judges it
 // each minute there and during its bake.
 func hooked(t *testing.T) *simulation {
 	w := newSimulation(t, "us")

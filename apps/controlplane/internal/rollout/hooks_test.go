@@ -17,7 +17,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// judge is a web-hook that is asked without a network.
+// judge is a webhook that is asked without a network.
 type judge struct {
 	mu    sync.Mutex
 	says  analysis.Verdict
@@ -56,7 +56,7 @@ func (j *judge) called() []analysis.Call {
 }
 
 // judged is a policy whose one step lasts two minutes and is judged each minute, by a figure
-// and by a web-hook.
+// and by a webhook.
 func judged() *windlassv1.RolloutPolicy {
 	p := analysed(0)
 	p.Analysis = append(p.Analysis, &windlassv1.AnalysisCheck{
@@ -75,7 +75,7 @@ func TestWebHooks_CountWithFigures(t *testing.T) {
 		require.Empty(t, h.judge.called(), "a first deployment is not analysed")
 
 		second := h.deploy(app, nil)
-		h.await("the web-hook holds it", 10*time.Minute, func() bool { return len(h.judge.called()) >= 6 })
+		h.await("the webhook holds it", 10*time.Minute, func() bool { return len(h.judge.called()) >= 6 })
 		require.Equal(t, first, h.app(app).LiveDeploymentID, "what cannot tell is no reason to go on")
 		for _, c := range h.judge.called() {
 			require.Equal(t, []any{"chat", second, first, analysis.StageStep}, []any{c.App.Name, c.Deployment.ID, c.OldDeployment.ID, c.Stage})

@@ -25,7 +25,7 @@ func (Unmeasured) Measure(_ context.Context, due []plan.Measure) []plan.Measurem
 	for _, m := range due {
 		problem := "this control plane reads no metrics: its operator has to start it with --prometheus-url"
 		if m.Hook != nil {
-			problem = "this control plane calls no web-hooks"
+			problem = "this control plane calls no webhooks"
 		}
 		out = append(out, plan.Measurement{
 			RegionID: m.RegionID, Check: m.Check, Since: m.Since, At: nowMillis(), Figures: analysis.Figures{Problem: problem},
@@ -34,7 +34,7 @@ func (Unmeasured) Measure(_ context.Context, due []plan.Measure) []plan.Measurem
 	return out
 }
 
-// measure takes the due measurements, figures and web-hooks concurrently. No row is locked meanwhile. A
+// measure takes the due measurements, figures and webhooks concurrently. No row is locked meanwhile. A
 // result counts only if it is still requested when it is written.
 func (s *Stepper) measure(ctx context.Context, d decision) []plan.Measurement {
 	ctx, span := s.cfg.Tracer.Start(underRollout(ctx, d.in.Rollout), "rollout.measure")

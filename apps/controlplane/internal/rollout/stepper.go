@@ -25,7 +25,7 @@ type Config struct {
 	// Logins returns the values of those of the app's secrets that exist, by name. They are Docker
 	// configurations with which to pull its image. nil: none exist.
 	Logins func(ctx context.Context, app model.App, names []string) ([]string, error)
-	// Metrics reads the figures that rollouts are checked by, and Hooks calls the web-hooks that judge them.
+	// Metrics reads the figures that rollouts are checked by, and Hooks calls the webhooks that judge them.
 	// nil: Unmeasured.
 	Metrics, Hooks Measurer
 	// Domain is the domain of the apps' host names. Empty means "windlass.local".

@@ -2,7 +2,7 @@
 import type { Deployment, Instance, RoleTopology } from "../gen/windlass/v1/deployment_pb.js";
 import { Layout, type PoolUpdate, PoolUpdate_Order } from "../gen/windlass/v1/spec_pb.js";
 
-/** Whether the roles of a version are counted each for itself. Its replicas are then percent of the pool. */
+/** Whether the roles of a version are counted separately. Its replicas are then percent of the pool. */
 export const isPooled = (d: Deployment | undefined) => d?.spec?.layout === Layout.POOLED;
 
 /** The order in which roles of a pool move to the version: "sequential: decode, prefill". */

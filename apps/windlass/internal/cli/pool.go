@@ -8,7 +8,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// isPooled reports whether the deployment is a pool, whose roles are counted each for itself. Its replicas are percent
+// isPooled reports whether the deployment is a pool, whose roles are counted separately. Its replicas are percent
 // of the pool.
 func isPooled(d *windlassv1.Deployment) bool {
 	return d.GetSpec().GetLayout() == windlassv1.Layout_LAYOUT_POOLED

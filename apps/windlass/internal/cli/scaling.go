@@ -354,7 +354,7 @@ func simulatedPolicy(f *appFile, region, role string) (policy scaling.Policy, er
 		i := slices.Index(names, role)
 		switch {
 		case role == "":
-			return policy, fmt.Errorf("scaling.roles: the roles of a pool scale each for itself: name one with --role: %s", strings.Join(names, ", "))
+			return policy, fmt.Errorf("scaling.roles: the roles of a pool scale separately: name one with --role: %s", strings.Join(names, ", "))
 		case i < 0:
 			return policy, fmt.Errorf("--role=%s: scaling has no such role, but %s", role, strings.Join(names, ", "))
 		case len(pool[i].GetMetrics()) == 0:

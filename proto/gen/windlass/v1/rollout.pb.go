@@ -1138,7 +1138,7 @@ func (x *ApprovalGiven) GetComment() string {
 }
 
 // AnalysisCheck is a measured value of the new version in a region with its limits, or the verdict
-// of a web-hook. A measurement that is not possible, or has too few samples, is inconclusive. It
+// of a webhook. A measurement that is not possible, or has too few samples, is inconclusive. It
 // holds the region until a measurement passes, somebody promotes or skips the bake, or hold_limit
 // is over. A missing value never passes.
 type AnalysisCheck struct {
@@ -1180,7 +1180,7 @@ type AnalysisCheck struct {
 	// How long the check may be inconclusive before it fails. Empty: the region is held until
 	// somebody decides.
 	HoldLimit *durationpb.Duration `protobuf:"bytes,12,opt,name=hold_limit,json=holdLimit,proto3" json:"hold_limit,omitempty"`
-	// Alternative to template and query: a web-hook that judges. Only valid together with name,
+	// Alternative to template and query: a webhook that judges. Only valid together with name,
 	// interval, failure_limit and hold_limit.
 	Webhook       *WebHook `protobuf:"bytes,13,opt,name=webhook,proto3" json:"webhook,omitempty"`
 	unknownFields protoimpl.UnknownFields

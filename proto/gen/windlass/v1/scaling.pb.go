@@ -239,7 +239,7 @@ type ScalingPolicy struct {
 	Mode     ScalingPolicy_Mode `protobuf:"varint,9,opt,name=mode,proto3,enum=windlass.v1.ScalingPolicy_Mode" json:"mode,omitempty"`
 	// Different values for some regions. A region may be in at most one override.
 	Overrides []*ScalingOverride `protobuf:"bytes,10,rep,name=overrides,proto3" json:"overrides,omitempty"`
-	// How the roles of an app with LAYOUT_POOLED follow the load, each for itself. Such an app must set
+	// How the roles of an app with LAYOUT_POOLED follow the load separately. Such an app must set
 	// this, and no other field but mode. Roles that are not listed keep their instances.
 	Roles         []*RoleScaling `protobuf:"bytes,11,rep,name=roles,proto3" json:"roles,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -365,7 +365,8 @@ type RoleScaling struct {
 	Min *int32 `protobuf:"varint,2,opt,name=min,proto3,oneof" json:"min,omitempty"`
 	// Maximum of instances in a region.
 	Max int32 `protobuf:"varint,3,opt,name=max,proto3" json:"max,omitempty"`
-	// Instances with which the role of a new app begins in a region. Default: min.
+	// Instances with which the role begins in a region, if no running version of the app has it.
+	// Default: min.
 	Initial *int32 `protobuf:"varint,4,opt,name=initial,proto3,oneof" json:"initial,omitempty"`
 	// May be empty if the role is coupled to another one: its instances then follow that role alone.
 	Metrics  []*ScalingMetric   `protobuf:"bytes,5,rep,name=metrics,proto3" json:"metrics,omitempty"`

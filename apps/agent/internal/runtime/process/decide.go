@@ -34,7 +34,7 @@ type wanted struct {
 	// Gone: nothing should be left. Paused: nothing should run for now.
 	Gone, Paused bool
 	Replicas     int
-	// Pooled means that the roles are counted each for itself, in one group.
+	// Pooled means that the roles are counted separately, in one group.
 	Pooled bool
 	// Order is the order in which the roles of a pool are replaced.
 	Order pool.Order

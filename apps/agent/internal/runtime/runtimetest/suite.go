@@ -66,7 +66,7 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		"a role's template changes and the other's instances stay":   oneRoleChanges,
 		"groups are replaced one after the other, each as a whole":   groupsAreReplaced,
 		"a group that lost an instance is not complete, and goes":    groupWithFailedRole,
-		"roles of a pool are scaled and replaced each for itself":    pooledRoles,
+		"roles of a pool are scaled and replaced separately":         pooledRoles,
 		"roles of a pool are replaced in the order of the update":    orderedRoles,
 		"several roles survive a restart of the agent at any step":   rolesReopened,
 		"a deployment with several roles leaves nothing":             rolesLeaveNothing,

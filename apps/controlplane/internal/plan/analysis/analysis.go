@@ -2,7 +2,7 @@
 // answers. It is pure: it sends no requests, and answers are arguments.
 //
 // A measurement passes, fails or is inconclusive. It passes or fails only by a figure, or by the
-// verdict of a web-hook. A figure that is missing, is not a finite number or has too few samples
+// verdict of a webhook. A figure that is missing, is not a finite number or has too few samples
 // is inconclusive. So is a missing or invalid verdict.
 package analysis
 
@@ -195,7 +195,7 @@ func Ask(c *windlassv1.AnalysisCheck, fresh Subject, old *Subject) (q Queries, e
 // Figures are the answers to Queries. They are nil if the query was not sent or has no result.
 type Figures struct {
 	New, NewSamples, Old, OldSamples *float64
-	// Answer of the web-hook; nil: none. Its figure is in New.
+	// Answer of the webhook; nil: none. Its figure is in New.
 	Answer *Answer
 	// Problem says why there are no figures; empty: no problem.
 	Problem string

@@ -17,11 +17,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// defaultTimeout is long enough for a web-hook that knows its answer. A web-hook that has to measure first
+// defaultTimeout is long enough for a webhook that knows its answer. A webhook that has to measure first
 // answers inconclusive until it has a result.
 const defaultTimeout = 5 * time.Second
 
-// Timeout returns the timeout of a call of the web-hook.
+// Timeout returns the timeout of a call of the webhook.
 func Timeout(h *windlassv1.WebHook) time.Duration {
 	if h.GetTimeout() == nil {
 		return defaultTimeout
@@ -29,7 +29,7 @@ func Timeout(h *windlassv1.WebHook) time.Duration {
 	return h.GetTimeout().AsDuration()
 }
 
-// Hook is a call of a web-hook that is due.
+// Hook is a call of a webhook that is due.
 type Hook struct {
 	URL     string
 	Timeout time.Duration
@@ -38,7 +38,7 @@ type Hook struct {
 	Call          Call
 }
 
-// Call is the body of the request to a web-hook. The message WebHook in the proto documents it.
+// Call is the body of the request to a webhook. The message WebHook in the proto documents it.
 type Call struct {
 	ID            string   `json:"id"`
 	Attempt       int32    `json:"attempt"`
@@ -84,7 +84,7 @@ func CallID(rollout, region, check string, since int64, attempt int32) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// ParseHookURL parses the URL of a web-hook. Its errors do not quote the URL, because it can contain a
+// ParseHookURL parses the URL of a webhook. Its errors do not quote the URL, because it can contain a
 // password.
 func ParseHookURL(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
@@ -99,14 +99,14 @@ func ParseHookURL(text string) (*url.URL, error) {
 	return u, nil
 }
 
-// Answer of a web-hook about the new version.
+// Answer of a webhook about the new version.
 type Answer struct {
 	Verdict Verdict
 	// Message is one line of printable text, or empty.
 	Message string
 }
 
-// ParseAnswer parses the body of a web-hook's answer. Its errors are shown to people, and do not quote
+// ParseAnswer parses the body of a webhook's answer. Its errors are shown to people, and do not quote
 // the body.
 func ParseAnswer(body []byte) (answer *Answer, figure *float64, err error) {
 	var read struct {
@@ -145,15 +145,15 @@ func Printable(text string) string {
 	}, text)), " ")
 }
 
-// judgeWebHook returns the web-hook's verdict, with its message and figure as the explanation.
+// judgeWebHook returns the webhook's verdict, with its message and figure as the explanation.
 func judgeWebHook(f Figures) (Verdict, string) {
 	if f.Answer == nil {
-		return Inconclusive, "the web-hook has not answered"
+		return Inconclusive, "the webhook has not answered"
 	}
 	text := f.Answer.Message
 	if text == "" {
 		text = map[Verdict]string{
-			Passed: "the web-hook passes it", Failed: "the web-hook fails it", Inconclusive: "the web-hook cannot tell",
+			Passed: "the webhook passes it", Failed: "the webhook fails it", Inconclusive: "the webhook cannot tell",
 		}[f.Answer.Verdict]
 	}
 	if f.New != nil && !math.IsNaN(*f.New) && !math.IsInf(*f.New, 0) {

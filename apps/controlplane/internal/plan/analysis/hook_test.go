@@ -55,7 +55,7 @@ func TestJudge_AWebHookOnlyByItsVerdict(t *testing.T) {
 		want    Verdict
 		says    string
 	}{
-		"passes":               {hook, Figures{Answer: &Answer{Verdict: Passed}}, Passed, "the web-hook passes it"},
+		"passes":               {hook, Figures{Answer: &Answer{Verdict: Passed}}, Passed, "the webhook passes it"},
 		"fails, on a figure":   {hook, Figures{New: new(0.4), Answer: &Answer{Failed, "wrong answers"}}, Failed, "0.4: wrong answers"},
 		"cannot tell":          {hook, Figures{Answer: &Answer{Inconclusive, "it still runs"}}, Inconclusive, "it still runs"},
 		"a problem":            {hook, Figures{Problem: "it is unreachable", Answer: &Answer{Verdict: Passed}}, Inconclusive, "it is unreachable"},

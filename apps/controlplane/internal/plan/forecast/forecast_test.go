@@ -179,7 +179,7 @@ func TestForecast_ListsTheStepsOfAGoodRollout(t *testing.T) {
 3m0s live v2
 3m0s move eu v2=1/100%
 3m0s in all`},
-		"a web-hook": {update(&windlassv1.RolloutPolicy{
+		"a webhook": {update(&windlassv1.RolloutPolicy{
 			Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, MaxSurge: "1",
 			Steps:    []*windlassv1.CanaryStep{{Weight: 50, Pause: "2m"}},
 			Analysis: []*windlassv1.AnalysisCheck{{Name: "smoke", Webhook: &windlassv1.WebHook{Url: "https://checks.example.com"}}},

@@ -1,4 +1,4 @@
-// Package webhook asks web-hooks for the verdicts of rollouts' checks. It decides nothing:
+// Package webhook asks webhooks for the verdicts of rollouts' checks. It decides nothing:
 // what is no verdict is told as a problem, and package plan says what that means.
 //
 // Who deploys says which addresses are called, and the control plane is where secrets are:
@@ -65,7 +65,7 @@ type Facts struct {
 type Config struct {
 	// Lookup reads the facts of the app that the call is about.
 	Lookup func(ctx context.Context, call analysis.Call, secrets []string) (Facts, error)
-	// Allow are networks that web-hooks may be in beside public addresses.
+	// Allow are networks that webhooks may be in beside public addresses.
 	Allow      guard.Networks
 	UserAgent  string
 	Log        *slog.Logger
@@ -93,7 +93,7 @@ func New(cfg Config) (*Client, error) {
 }
 
 // Measure calls what is due, all of one app. What it does not come to in time it leaves
-// out, as it does when it is stopped: that says nothing of the web-hook.
+// out, as it does when it is stopped: that says nothing of the webhook.
 func (c *Client) Measure(ctx context.Context, due []plan.Measure) (out []plan.Measurement) {
 	if len(due) == 0 {
 		return nil
@@ -111,9 +111,9 @@ func (c *Client) Measure(ctx context.Context, due []plan.Measure) (out []plan.Me
 		if ctx.Err() != nil {
 			return nil
 		}
-		c.cfg.Log.WarnContext(ctx, "cannot read what web-hooks are told", "app", due[0].Hook.Call.App.ID, "error", err)
+		c.cfg.Log.WarnContext(ctx, "cannot read what webhooks are told", "app", due[0].Hook.Call.App.ID, "error", err)
 		for _, m := range due {
-			out = append(out, measurement(m, analysis.Figures{Problem: "the control plane cannot read the facts for the web-hook"}))
+			out = append(out, measurement(m, analysis.Figures{Problem: "the control plane cannot read the facts for the webhook"}))
 		}
 		return out
 	}
@@ -166,7 +166,7 @@ func (c *Client) ask(ctx context.Context, m plan.Measure, facts Facts) (f analys
 	case ctx.Err() != nil:
 		return f, false
 	}
-	return analysis.Figures{Problem: "the web-hook cannot be asked: " + analysis.Printable(err.Error())}, true
+	return analysis.Figures{Problem: "the webhook cannot be asked: " + analysis.Printable(err.Error())}, true
 }
 
 var outcomes = map[analysis.Verdict]string{analysis.Passed: "pass", analysis.Failed: "fail", analysis.Inconclusive: "inconclusive"}

@@ -341,7 +341,7 @@ func TestCall_WithoutTimeIsLeftOutAndNotBlamed(t *testing.T) {
 	go func() { done <- c.Measure(ctx, due) }()
 	require.Eventually(t, func() bool { return called.Load() == 1 }, patience, time.Millisecond)
 	cancel()
-	require.Empty(t, <-done, "the control plane stops, which says nothing of the web-hook")
+	require.Empty(t, <-done, "the control plane stops, which says nothing of the webhook")
 	require.Empty(t, c.Measure(t.Context(), nil))
 }
 
@@ -356,7 +356,7 @@ func TestCall_ImpossibleSaysSoWithoutASecret(t *testing.T) {
 			return webhook.Facts{}, errors.New("hunter2 at db.internal")
 		}
 	})
-	require.Equal(t, "the control plane cannot read the facts for the web-hook", measure(t, broken, hook(url)).Problem)
+	require.Equal(t, "the control plane cannot read the facts for the webhook", measure(t, broken, hook(url)).Problem)
 }
 
 func TestMetrics_CountCallsByOutcome(t *testing.T) {

@@ -543,7 +543,7 @@ export const ApprovalGivenSchema: GenMessage<ApprovalGiven> = /*@__PURE__*/
 
 /**
  * AnalysisCheck is a measured value of the new version in a region with its limits, or the verdict
- * of a web-hook. A measurement that is not possible, or has too few samples, is inconclusive. It
+ * of a webhook. A measurement that is not possible, or has too few samples, is inconclusive. It
  * holds the region until a measurement passes, somebody promotes or skips the bake, or hold_limit
  * is over. A missing value never passes.
  *
@@ -646,7 +646,7 @@ export type AnalysisCheck = Message<"windlass.v1.AnalysisCheck"> & {
   holdLimit?: Duration | undefined;
 
   /**
-   * Alternative to template and query: a web-hook that judges. Only valid together with name,
+   * Alternative to template and query: a webhook that judges. Only valid together with name,
    * interval, failure_limit and hold_limit.
    *
    * @generated from field: windlass.v1.WebHook webhook = 13;

@@ -100,7 +100,7 @@ export type ScalingPolicy = Message<"windlass.v1.ScalingPolicy"> & {
   overrides: ScalingOverride[];
 
   /**
-   * How the roles of an app with LAYOUT_POOLED follow the load, each for itself. Such an app must set
+   * How the roles of an app with LAYOUT_POOLED follow the load separately. Such an app must set
    * this, and no other field but mode. Roles that are not listed keep their instances.
    *
    * @generated from field: repeated windlass.v1.RoleScaling roles = 11;
@@ -176,7 +176,8 @@ export type RoleScaling = Message<"windlass.v1.RoleScaling"> & {
   max: number;
 
   /**
-   * Instances with which the role of a new app begins in a region. Default: min.
+   * Instances with which the role begins in a region, if no running version of the app has it.
+   * Default: min.
    *
    * @generated from field: optional int32 initial = 4;
    */
