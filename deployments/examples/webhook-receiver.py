@@ -47,4 +47,6 @@ class Receiver(BaseHTTPRequestHandler):
         pass
 
 
-HTTPServer(("127.0.0.1", int(sys.argv[1])), Receiver).serve_forever()
+server = HTTPServer(("127.0.0.1", int(sys.argv[1])), Receiver)
+print(f"listening at http://127.0.0.1:{server.server_port}/", flush=True)
+server.serve_forever()
