@@ -290,6 +290,15 @@ func (a *app) dataWriter() io.Writer {
 	return a.Stdout
 }
 
+// message returns a text for the last column of a table. A terminal gets its first line, as firstLine cuts it.
+// A pipe or a file gets all of it, as one line.
+func (a *app) message(text string) string {
+	if s, ok := a.Stdout.(*screen); ok && s.terminal {
+		return firstLine(text)
+	}
+	return strings.Join(strings.Fields(text), " ")
+}
+
 // clearScreen empties the terminal before a watch prints the next state.
 func (a *app) clearScreen() {
 	if s, ok := a.Stdout.(*screen); ok && a.output == "table" && a.interactive() {

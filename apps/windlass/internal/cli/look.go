@@ -342,7 +342,7 @@ func (a *app) historyCommand() *cobra.Command {
 			return showList(a, items, func(w *tabwriter.Writer) {
 				row(w, "WHEN", "VERSION", "REGION", "WHAT", "WHO", "WHY")
 				for _, h := range slices.Backward(items) {
-					row(w, timeText(h.At), versionText(h.Version), orDash(h.Region), h.What, h.Who, firstLine(h.Why))
+					row(w, timeText(h.At), versionText(h.Version), orDash(h.Region), h.What, h.Who, a.message(h.Why))
 				}
 			})
 		}),

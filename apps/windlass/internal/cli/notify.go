@@ -252,7 +252,7 @@ func (a *app) deliveriesCommand() *cobra.Command {
 			return showList(a, items, func(w *tabwriter.Writer) {
 				row(w, "ID", "STATE", "AGE", "WHAT", "ABOUT", "TRIES", "PROBLEM")
 				for _, d := range items {
-					row(w, d.Id, deliveryState(d), ageText(d.At), d.What, deliverySubject(d), fmt.Sprint(d.Attempts), orDash(firstLine(d.Problem)))
+					row(w, d.Id, deliveryState(d), ageText(d.At), d.What, deliverySubject(d), fmt.Sprint(d.Attempts), orDash(a.message(d.Problem)))
 				}
 			})
 		}),

@@ -191,7 +191,7 @@ It looks back 7 days, or as far as --since says.`,
 			return showList(a, items, func(w *tabwriter.Writer) {
 				row(w, "WHEN", "REGION", "WHAT", "WHO", "WHY")
 				for _, h := range slices.Backward(items) {
-					row(w, timeText(h.GetAt()), orDash(h.GetRegion()), h.GetWhat(), h.GetWho(), firstLine(h.GetWhy()))
+					row(w, timeText(h.GetAt()), orDash(h.GetRegion()), h.GetWhat(), h.GetWho(), a.message(h.GetWhy()))
 				}
 			})
 		}),

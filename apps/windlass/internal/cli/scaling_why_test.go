@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -22,10 +23,11 @@ import (
 type historyServer struct {
 	windlassv1connect.UnimplementedHistoryServiceHandler
 	// bounds reports whether it uses the times of a request.
-	bounds  bool
-	now     time.Time
-	entries int
-	calls   []*windlassv1.ListHistoryRequest
+	bounds   bool
+	terminal bool
+	now      time.Time
+	entries  int
+	calls    []*windlassv1.ListHistoryRequest
 	// whys are the reasons of the first decisions, all in one region.
 	whys []string
 }
@@ -62,7 +64,7 @@ func (c *historyServer) windlass(t *testing.T, args ...string) (stdout, stderr s
 	c.calls = nil
 	var out, info bytes.Buffer
 	env := map[string]string{"WINDLASS_SERVER": server.URL, "WINDLASS_API_KEY": "wl_x", "HOME": t.TempDir()}
-	root := New(Config{Stdout: &out, Stderr: &info, Getenv: func(name string) string { return env[name] }, HTTPClient: server.Client()})
+	root := New(Config{Stdout: &out, Stderr: &info, IsTerminal: func(io.Writer) bool { return c.terminal }, Getenv: func(name string) string { return env[name] }, HTTPClient: server.Client()})
 	root.SetArgs(append([]string{"scaling", "why", "chat"}, args...))
 	err = root.ExecuteContext(t.Context())
 	return out.String(), info.String(), err
@@ -103,4 +105,18 @@ func TestScalingWhy_ReadsNoMoreThanItShows(t *testing.T) {
 	require.Zero(t, c.calls[0].GetSince(), "no time before 1970")
 	_, _, err = c.windlass(t, "--since", "-1h")
 	require.ErrorContains(t, err, "--since=-1h0m0s: use a time above 0")
+}
+
+func TestScalingWhy_CutsReasonsOnlyOnATerminal(t *testing.T) {
+	long := strings.Repeat("because of the queue, ", 10) + "and\nof the last line"
+	c := &historyServer{now: time.Now().Truncate(time.Second), entries: 1, bounds: true, whys: []string{long}}
+	out, _, err := c.windlass(t)
+	require.NoError(t, err)
+	require.Contains(t, out, strings.ReplaceAll(long, "\n", " "))
+
+	c.terminal = true
+	out, _, err = c.windlass(t)
+	require.NoError(t, err)
+	require.Contains(t, out, "because of the queue, ")
+	require.NotContains(t, out, "the last line")
 }
