@@ -24,9 +24,10 @@ const (
 	gpus     = "nvidia.com/gpu"
 )
 
-// TestKubernetesRegions is all that has clusters, one after the other and before all else: two API
-// servers, schedulers and their nodes are what two cores carry.
-func TestKubernetesRegions(t *testing.T) { //nolint:paralleltest // as above
+// TestKubernetesRegions has every test with clusters. Each of its tests starts two API servers with schedulers and
+// nodes, which is as much as two cores carry besides the other tests. So they run one after the other.
+func TestKubernetesRegions(t *testing.T) { //nolint:tparallel // as above
+	t.Parallel()
 	t.Run("product", testKubernetes)
 	t.Run("strategies", testStrategiesOnKubernetes)
 	t.Run("analysis", testAnalysisOnKubernetes)
