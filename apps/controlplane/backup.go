@@ -23,23 +23,23 @@ import (
 
 // backupFlags are the commands for backups.
 type backupFlags struct {
-	Create  createBackupFlags  `cmd:"" help:"Write all that the database has, as of one moment, to a file. The control plane may run meanwhile."`
-	Verify  verifyBackupFlags  `cmd:"" help:"Read a backup to its end, and print what it has. Needs no database."`
-	Restore restoreBackupFlags `cmd:"" help:"Make a database what a backup has. No control plane may run on it. Use the program's version of the backup or a later one."`
+	Create  createBackupFlags  `cmd:"" help:"Write a consistent copy of the database to a file. The control plane may run meanwhile."`
+	Verify  verifyBackupFlags  `cmd:"" help:"Check that a backup is whole, and print its time, version and size. Needs no database."`
+	Restore restoreBackupFlags `cmd:"" help:"Fill a database from a backup. No control plane may use the database meanwhile. This program's version must be that of the backup or later."`
 }
 
 type createBackupFlags struct {
-	File string `arg:"" help:"File to create. -: the standard output."`
+	File string `arg:"" help:"File to create. -: standard output."`
 	databaseFlags
 	Recipient      []string `help:"Public key (age1...) to encrypt for. Can be repeated. \"age-keygen\" makes a pair." env:"WINDLASS_BACKUP_RECIPIENT"`
-	RecipientsFile []string `help:"File with public keys to encrypt for, one in a line. Can be repeated." type:"path" env:"WINDLASS_BACKUP_RECIPIENTS_FILE"`
+	RecipientsFile []string `help:"File with public keys to encrypt for, one per line. Can be repeated." type:"path" env:"WINDLASS_BACKUP_RECIPIENTS_FILE"`
 	Replace        bool     `help:"Replace the file if it exists, when the new backup is whole."`
-	Keep           int      `help:"When the new backup is whole, delete the oldest files that end in .backup from its folder, so that this many are left. The file's name must end so, too. 0: none is deleted." default:"0"`
+	Keep           int      `help:"Number of backups to keep. When the new backup is whole, the oldest files whose names end in .backup are deleted from its folder. The new file's name must also end in .backup. 0: no file is deleted." default:"0"`
 	MetricsFile    string   `help:"File for the time, size and duration of this backup as metrics, which the node exporter's textfile collector reads." type:"path" env:"WINDLASS_BACKUP_METRICS_FILE"`
 }
 
 type openBackupFlags struct {
-	File         string   `arg:"" help:"The backup. -: the standard input."`
+	File         string   `arg:"" help:"The backup. -: standard input."`
 	IdentityFile []string `help:"File with private keys of age, for an encrypted backup. Can be repeated." type:"path" env:"WINDLASS_BACKUP_IDENTITY_FILE"`
 }
 
@@ -48,7 +48,7 @@ type verifyBackupFlags struct{ openBackupFlags }
 type restoreBackupFlags struct {
 	openBackupFlags
 	databaseFlags
-	Replace bool `help:"Delete what the database has."`
+	Replace bool `help:"Delete all data of the database first."`
 }
 
 func (f backupFlags) run(ctx context.Context, name string, out io.Writer, log *slog.Logger) error {
@@ -67,7 +67,7 @@ func (f createBackupFlags) recipients() ([]age.Recipient, error) {
 	for _, text := range f.Recipient {
 		r, err := age.ParseX25519Recipient(text)
 		if err != nil {
-			return nil, fmt.Errorf("--recipient=%q: %w: use a public key of age, such as age-keygen prints", text, err)
+			return nil, fmt.Errorf("--recipient=%q: %w: use a public key of age, which age-keygen prints", text, err)
 		}
 		out = append(out, r)
 	}
@@ -86,21 +86,21 @@ func (f createBackupFlags) recipients() ([]age.Recipient, error) {
 	return out, nil
 }
 
-// backupExtension is the end of the names of files that --keep deletes.
+// backupExtension is the file extension of backups that --keep counts and deletes.
 const backupExtension = ".backup"
 
 func (f createBackupFlags) checkKeep() error {
 	switch {
 	case f.Keep < 0:
-		return fmt.Errorf("--keep=%d: use 0 to keep all backups, or the number of those to keep", f.Keep)
+		return fmt.Errorf("--keep=%d: use the number of backups to keep, or 0 to keep all", f.Keep)
 	case f.Keep > 0 && filepath.Ext(f.File) != backupExtension:
 		return fmt.Errorf("--keep=%d: name a file that ends in %s, because only such files are counted and deleted", f.Keep, backupExtension)
 	}
 	return nil
 }
 
-// deleteOld deletes the oldest backups of the file's folder, and returns their names. The new file counts, but is never
-// deleted, whatever the clock says.
+// deleteOld deletes the oldest backups of the file's folder, and returns their names. The new file counts, but is
+// never deleted, even if the clock was set back.
 func (f createBackupFlags) deleteOld() (deleted []string, err error) {
 	if f.Keep == 0 {
 		return nil, nil
@@ -111,7 +111,7 @@ func (f createBackupFlags) deleteOld() (deleted []string, err error) {
 	}
 	var backups []fs.FileInfo
 	for _, e := range entries {
-		// Names of files that are being written begin with a point.
+		// toFile writes to a file whose name begins with a dot.
 		if !e.Type().IsRegular() || filepath.Ext(e.Name()) != backupExtension || strings.HasPrefix(e.Name(), ".") || e.Name() == filepath.Base(f.File) {
 			continue
 		}
@@ -159,7 +159,7 @@ func (f createBackupFlags) run(ctx context.Context, out io.Writer, log *slog.Log
 	if err != nil {
 		return fmt.Errorf("backup: %w", err)
 	}
-	log.InfoContext(ctx, "the backup is whole", "rows", totals.Rows, "tables", totals.Tables, "bytes", size, "encrypted", len(recipients) > 0, "took", time.Since(began).Round(time.Millisecond))
+	log.InfoContext(ctx, "backup is complete", "rows", totals.Rows, "tables", totals.Tables, "bytes", size, "encrypted", len(recipients) > 0, "took", time.Since(began).Round(time.Millisecond))
 	if f.MetricsFile != "" {
 		if err := backup.WriteMetrics(f.MetricsFile, time.Now(), time.Since(began), size, totals); err != nil {
 			return fmt.Errorf("--metrics-file: %w", err)
@@ -175,7 +175,7 @@ func (f createBackupFlags) run(ctx context.Context, out io.Writer, log *slog.Log
 	return nil
 }
 
-// toFile writes a backup to a file that has its name only when it is whole.
+// toFile writes a backup to a temporary file, and renames the file to its final name when the backup is whole.
 func (f createBackupFlags) toFile(dump func(io.Writer) (backup.Totals, error)) (totals backup.Totals, size int64, err error) {
 	if _, err := os.Lstat(f.File); err == nil && !f.Replace {
 		return totals, 0, fmt.Errorf("%s: %w: name another file, or use --replace", f.File, fs.ErrExist)
@@ -183,7 +183,7 @@ func (f createBackupFlags) toFile(dump func(io.Writer) (backup.Totals, error)) (
 	if _, err := os.Stat(filepath.Dir(f.File)); err != nil {
 		return totals, 0, fmt.Errorf("the folder of the file: %w: create it, or name a file elsewhere", err)
 	}
-	// It has mode 0600: it holds all specs and variables.
+	// CreateTemp gives the file mode 0600, because a backup holds all specs and variables.
 	file, err := os.CreateTemp(filepath.Dir(f.File), "."+filepath.Base(f.File)+".*")
 	if err != nil {
 		return totals, 0, err
@@ -240,7 +240,7 @@ func backupConfig(ctx context.Context, on databaseFlags, log *slog.Logger, doing
 	}
 }
 
-// with opens a backup for do.
+// with opens the backup, calls do with it, and closes it.
 func (f openBackupFlags) with(do func(*backup.Reader) error) error {
 	var identities []age.Identity
 	for _, path := range f.IdentityFile {
@@ -291,7 +291,7 @@ func sayBackup(out io.Writer, what string, h backup.Header, totals backup.Totals
 }
 
 func (f restoreBackupFlags) run(ctx context.Context, out io.Writer, log *slog.Logger) error {
-	// A file is read to its end before anything is deleted.
+	// The whole file is verified before any data is deleted.
 	if f.File != "-" {
 		if err := f.with(func(r *backup.Reader) error { _, err := backup.Verify(r); return err }); err != nil {
 			return fmt.Errorf("restore: nothing was changed: %w", err)

@@ -33,8 +33,8 @@ type BootstrapConfig struct {
 	MySQLCA   string
 	Workspace string
 	Regions   []string
-	// APIKey and OperatorKey are values that the installation will accept. Empty ones are generated. Pass the
-	// values that an earlier bootstrap returned.
+	// APIKey and OperatorKey are keys that the installation will accept. An empty key is generated. To repeat a
+	// bootstrap, pass the keys that it returned.
 	APIKey, OperatorKey string
 }
 
@@ -44,7 +44,7 @@ type BootstrapResult struct {
 	// APIKey has the role owner in the workspace, and OperatorKey the role operator.
 	APIKey      string `json:"api_key"`
 	OperatorKey string `json:"operator_key"`
-	// JoinTokens are by region, and valid for an hour.
+	// JoinTokens has a token by name of region. Each is valid for an hour.
 	JoinTokens map[string]string `json:"join_tokens"`
 }
 
@@ -61,8 +61,8 @@ func bootstrapCommand(ctx context.Context, f bootstrapFlags, log *slog.Logger) e
 	return enc.Encode(result)
 }
 
-// Bootstrap migrates the database and creates the missing objects of cfg. It may be run again, and removes
-// nothing. It needs only the database's password, because it is the way in before there is a key.
+// Bootstrap migrates the database and creates the missing objects of cfg. It may be run again, and removes nothing.
+// It needs no API key, only the DSN, because the first key does not exist yet.
 func Bootstrap(ctx context.Context, cfg BootstrapConfig) (BootstrapResult, error) {
 	on := databaseFlags{MySQLDSN: cfg.MySQLDSN, mysqlFlags: mysqlFlags{MySQL: certfile.RemoteFlags{CA: cfg.MySQLCA}}}
 	return bootstrapOn(ctx, on.config(nil), cfg)
@@ -162,8 +162,7 @@ func ensureProject(tx store.Tx, workspaceID string, now int64) error {
 	return nil
 }
 
-// ensureKey makes the store accept the value. A key of that name with another value stays, because it may be
-// in use.
+// ensureKey inserts the key unless it exists. Keys of earlier bootstraps stay, because they may be in use.
 func ensureKey(tx store.Tx, workspaceID, name, value string, role windlassv1.Role, now int64) error {
 	hash := model.HashToken(value)
 	if _, err := tx.GetAPIKeyByHash(hash); !errors.Is(err, model.ErrNotFound) {

@@ -41,7 +41,7 @@ func TestChart_ServesAndBacksUp(t *testing.T) {
 	for _, port := range []string{":7700", ":7701", ":7702", ":9090"} {
 		ports[port] = freeAddress(t)
 	}
-	// In this order: the Service's name and the pod's address end with a port.
+	// The order matters, because the first two URLs contain the shorter addresses below.
 	here := strings.NewReplacer("http://restate:8080", ingress, "http://restate:9070", admin,
 		"windlass-controlplane-workflows.windlass:7701", ports[":7701"], "$(POD_IP):7702", ports[":7702"],
 		":7700", ports[":7700"], ":7701", ports[":7701"], ":7702", ports[":7702"], ":9090", ports[":9090"],
@@ -86,7 +86,7 @@ func TestChart_ServesAndBacksUp(t *testing.T) {
 	case err := <-ended:
 		require.NoError(t, err)
 	case <-time.After(patience):
-		require.Fail(t, "it does not end")
+		require.Fail(t, "the control plane does not end")
 	}
 }
 

@@ -17,13 +17,13 @@ type connFlags struct {
 // Validate implements kong's check.
 func (f connFlags) Validate() error {
 	if f.MaxRestate == 0 || f.MaxRestate < -1 {
-		return fmt.Errorf("--max-restate-connections=%d: use 1 at least, or -1 for any number", f.MaxRestate)
+		return fmt.Errorf("--max-restate-connections=%d: use at least 1, or -1 for no limit", f.MaxRestate)
 	}
 	return nil
 }
 
-// restateLimits returns the limits of the connections to --restate-listen. Each of Restate's nodes calls from
-// its own address, and one that floods the listener leaves room for the others.
+// restateLimits returns the limits of the connections to --restate-listen. Each of Restate's nodes calls from its own
+// address, so a node that floods the listener leaves room for the other nodes.
 func (f connFlags) restateLimits() conns.Limits {
 	limits := conns.Limits{Total: f.MaxRestate}
 	if f.MaxRestate > 0 {
@@ -32,7 +32,7 @@ func (f connFlags) restateLimits() conns.Limits {
 	return limits
 }
 
-// limits returns the limits of connections. Trusted proxies are exempt from those of an address.
+// limits returns the limits of connections. Trusted proxies are exempt from the limit per address.
 func (f connFlags) limits(proxies guard.Networks) conns.Limits {
 	limits := conns.Limits{Total: f.MaxConnections, PerAddress: f.MaxPerAddress}.Defaults()
 	limits.Exempt = proxies.Lists

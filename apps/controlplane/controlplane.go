@@ -1,9 +1,8 @@
-// Package controlplane is the control plane's program: it serves users and agents, and runs the apps'
-// workflows. This package wires the others: core.go joins the parts, and this file adds a database, Restate
-// and listeners.
+// Package controlplane is the control plane's program: it serves users and agents, and runs the apps' workflows. This
+// package wires the other packages: core.go joins the parts, and this file adds a database, Restate and listeners.
 //
-// Any number of replicas may run on one database. Each serves everything, and there is no leader. When a
-// replica dies, the database has all that the others need.
+// Any number of replicas may run on one database. Each replica serves everything, and there is no leader. When a
+// replica dies, the other replicas find all state in the database.
 package controlplane
 
 import (
@@ -41,37 +40,37 @@ import (
 	"github.com/windlass-run/windlass/pkg/telemetry"
 )
 
-// Version is that of the build, set by the linker.
+// Version is the version of the build. The linker sets it.
 var Version = "dev"
 
 // databaseFlags are shared by all commands.
 type databaseFlags struct {
 	MySQLDSN     string `name:"mysql-dsn" help:"DSN of MySQL or MariaDB, as user:password@tcp(host:port)/name." required:"" env:"WINDLASS_MYSQL_DSN"`
-	MySQLReadDSN string `name:"mysql-read-dsn" help:"DSN of a read replica, which lists are read from. Default: none." env:"WINDLASS_MYSQL_READ_DSN"`
+	MySQLReadDSN string `name:"mysql-read-dsn" help:"DSN of a read replica, from which lists are read. Default: none." env:"WINDLASS_MYSQL_READ_DSN"`
 	mysqlFlags   `embed:""`
 }
 
 type serveFlags struct {
 	databaseFlags
 	Listen             string        `help:"host:port of the API." default:"127.0.0.1:7700" env:"WINDLASS_LISTEN"`
-	KeyFile            string        `help:"File with the keyset that seals secrets and credentials. It must be the same on all replicas and have mode 0600 or 0400. A file of root may also be readable for a group of this process, like a Secret in a pod with fsGroup. \"controlplane keyset create\" creates it." required:"" type:"path" env:"WINDLASS_KEY_FILE"`
-	CreateKeyset       bool          `help:"Create the keyset if the file is missing. Do not use it with several replicas, because after a wrong mount each would seal with its own key." env:"WINDLASS_CREATE_KEYSET"`
-	ReplaceKeyset      bool          `help:"Start with a keyset that has no key of this database or of other replicas. Use it once, if the keyset is lost: stored secrets have to be set again, and agents have to join again." env:"WINDLASS_REPLACE_KEYSET"`
+	KeyFile            string        `help:"File with the keyset that seals secrets and credentials. It must be the same on all replicas and have mode 0600 or 0400. A file that root owns may also be readable by a group of this process, like a Secret in a pod with fsGroup. \"controlplane keyset create\" creates it." required:"" type:"path" env:"WINDLASS_KEY_FILE"`
+	CreateKeyset       bool          `help:"Create the keyset if the file is missing. Do not use this with several replicas, because after a wrong mount each replica would seal with its own key." env:"WINDLASS_CREATE_KEYSET"`
+	ReplaceKeyset      bool          `help:"Start although the keyset has no key that this database or other replicas use. Use this once, if the keyset is lost. Then set stored secrets again, and let agents join again." env:"WINDLASS_REPLACE_KEYSET"`
 	RestateIngress     string        `help:"URL of Restate's ingress." required:"" env:"WINDLASS_RESTATE_INGRESS"`
 	RestateAdmin       string        `help:"URL of Restate's admin API." required:"" env:"WINDLASS_RESTATE_ADMIN"`
 	RestateListen      string        `help:"host:port that Restate calls." default:"127.0.0.1:7701" env:"WINDLASS_RESTATE_LISTEN"`
 	RestateAdvertise   string        `help:"URL at which Restate reaches --restate-listen. Default: http:// and that address." env:"WINDLASS_RESTATE_ADVERTISE"`
-	RestateIdentityKey []string      `help:"Public keys of Restate's request identity, publickeyv1_... Calls without a signature of one of them are refused. Without a key, everyone who reaches --restate-listen can start steps of workflows, which is safe but costs work." env:"WINDLASS_RESTATE_IDENTITY_KEY"`
+	RestateIdentityKey []string      `help:"Public keys of Restate's request identity, publickeyv1_... Calls that none of these keys signed are refused. Without this flag, every client that reaches --restate-listen can start steps of workflows, which is safe but costs work." env:"WINDLASS_RESTATE_IDENTITY_KEY"`
 	PeerListen         string        `help:"host:port for calls of other processes of the control plane. It uses TLS with certificates derived from --key-file. Port 0: a free one." default:"127.0.0.1:0" env:"WINDLASS_PEER_LISTEN"`
 	PeerAdvertise      string        `help:"host:port at which other processes reach --peer-listen. Default: that address." env:"WINDLASS_PEER_ADVERTISE"`
 	Connections        connFlags     `embed:""`
 	Prometheus         metricsFlags  `embed:"" prefix:"prometheus-"`
-	WebhookAllow       []string      `help:"Networks, such as 10.0.0.0/8, in which the control plane may call webhooks of rollouts and endpoints of notifications, besides public addresses. Every user who can deploy can make it send requests there." env:"WINDLASS_WEBHOOK_ALLOW"`
-	RegistryAllow      []string      `help:"Networks, such as 10.0.0.0/8, in which the control plane may call image registries, besides public addresses with https. Every user who can deploy can make it send requests there." env:"WINDLASS_REGISTRY_ALLOW"`
-	TrustedProxies     []string      `help:"Networks, such as 10.0.0.0/8, of proxies in front of the API whose X-Forwarded-For is trusted. Set this if there are proxies, because limits on callers without a credential are per address, and the audit log shows the address." env:"WINDLASS_TRUSTED_PROXIES"`
+	WebhookAllow       []string      `help:"Networks, such as 10.0.0.0/8, in which the control plane may call webhooks of rollouts and endpoints of notifications, besides public addresses. Every user who can deploy can make the control plane send requests to these networks." env:"WINDLASS_WEBHOOK_ALLOW"`
+	RegistryAllow      []string      `help:"Networks, such as 10.0.0.0/8, in which the control plane may call image registries, besides public addresses with https. Every user who can deploy can make the control plane send requests to these networks." env:"WINDLASS_REGISTRY_ALLOW"`
+	TrustedProxies     []string      `help:"Networks, such as 10.0.0.0/8, of proxies in front of the API whose X-Forwarded-For is trusted. Set this if the API is behind proxies, because limits on callers without a credential are per address, and the audit log shows the address." env:"WINDLASS_TRUSTED_PROXIES"`
 	Domain             string        `help:"Parent domain of the hosts of apps." default:"windlass.local" env:"WINDLASS_DOMAIN"`
 	DNSServer          string        `name:"dns-server" help:"DNS server (host:port) used to verify domains. Default: the host's resolver." env:"WINDLASS_DNS_SERVER"`
-	LeaseTTL           time.Duration `help:"How long an agent may be silent before its region counts as unreachable. With more than 270 agents, it is up to a minute." default:"15s" env:"WINDLASS_LEASE_TTL"`
+	LeaseTTL           time.Duration `help:"How long an agent may be silent before its region counts as unreachable. With more than 270 agents, the time can grow up to a minute." default:"15s" env:"WINDLASS_LEASE_TTL"`
 	AuditRetention     time.Duration `help:"How long entries of the audit log are kept." default:"2160h" env:"WINDLASS_AUDIT_RETENTION"`
 	Keep               keepFlags     `embed:"" prefix:"keep-"`
 	ForgetEvery        time.Duration `help:"Interval at which old data is deleted." default:"10m" env:"WINDLASS_FORGET_EVERY"`
@@ -87,7 +86,7 @@ type serveFlags struct {
 	Remote remoteFlags          `embed:""`
 }
 
-// metricsFlags configure the source of the figures of rollouts' analysis.
+// metricsFlags configure the Prometheus from which checks of rollouts and scaling get their metrics.
 type metricsFlags struct {
 	URL                  string `name:"url" help:"URL of the Prometheus that checks of rollouts query, for series with the label windlass_deployment, and that scaling metrics of type prometheus query. It may contain a user and a password. Default: checks use only what gateways measure." env:"WINDLASS_PROMETHEUS_URL"`
 	TokenFile            string `help:"File with a bearer token for Prometheus." type:"path" env:"WINDLASS_PROMETHEUS_TOKEN_FILE"`
@@ -110,7 +109,7 @@ func (f metricsFlags) source(registry prometheus.Registerer, files *certfile.Fil
 	return source, nil
 }
 
-// keepFlags bound what the database keeps of the past. Package fleet has the reasons.
+// keepFlags bound how much old data the database keeps. Package fleet has the reasons.
 type keepFlags struct {
 	Ended    time.Duration `help:"How long ended instances, stopped topology rows and deleted apps are kept." default:"24h" env:"WINDLASS_KEEP_ENDED"`
 	Changes  int64         `help:"How many changes of a region are kept. An agent that is further behind gets a snapshot." default:"20000" env:"WINDLASS_KEEP_CHANGES"`
@@ -122,24 +121,24 @@ type keepFlags struct {
 func (f keepFlags) Validate() error {
 	switch {
 	case f.Ended < time.Minute:
-		return fmt.Errorf("--keep-ended=%s: use 1m at least, so that what ended is seen to have ended", f.Ended)
+		return fmt.Errorf("--keep-ended=%s: use at least 1m, because users and agents must have time to see that an instance or app ended", f.Ended)
 	case f.Changes < 1 || f.Versions < 1 || f.History < 1:
-		return errors.New("--keep-changes, --keep-versions, --keep-history: use 1 at least")
+		return errors.New("--keep-changes, --keep-versions, --keep-history: use at least 1")
 	}
 	return nil
 }
 
-// limitFlags are the limits of workspaces without their own. The defaults stop mistakes and floods, not
-// people: a pipeline that deploys a large workspace at once passes, while an endless loop does not.
+// limitFlags are the limits of workspaces without their own. With the defaults, a pipeline can deploy a large
+// workspace at once, but an endless loop is stopped.
 type limitFlags struct {
 	Apps        int64 `help:"Limit on apps of a workspace. This and the other --limit flags apply to workspaces without their own limit. 0: no limit." default:"10000" env:"WINDLASS_LIMIT_APPS"`
 	Deployments int64 `help:"Limit on a workspace's apps with a deployment that is live or in flight. 0: no limit." default:"10000" env:"WINDLASS_LIMIT_DEPLOYMENTS"`
-	Instances   int64 `help:"Limit on instances of those apps, in all regions. 0: no limit." default:"100000" env:"WINDLASS_LIMIT_INSTANCES"`
-	GPUs        int64 `name:"gpus" help:"Limit on GPUs of those instances. 0: no limit." default:"10000" env:"WINDLASS_LIMIT_GPUS"`
+	Instances   int64 `help:"Limit on instances of a workspace's apps, in all regions. 0: no limit." default:"100000" env:"WINDLASS_LIMIT_INSTANCES"`
+	GPUs        int64 `name:"gpus" help:"Limit on GPUs of a workspace's instances, in all regions. 0: no limit." default:"10000" env:"WINDLASS_LIMIT_GPUS"`
 	Rollouts    int64 `help:"Limit on a workspace's rollouts in flight. 0: no limit." default:"1000" env:"WINDLASS_LIMIT_ROLLOUTS"`
-	// One workspace cannot use all of one replica's capacity, so that some is left for other workspaces.
+	// The default is less than one replica's capacity, so that one workspace leaves capacity for other workspaces.
 	StartsPerMinute int64 `help:"Limit on calls that start work per minute, as a long-term average. 0: no limit." default:"1200" env:"WINDLASS_LIMIT_STARTS_PER_MINUTE"`
-	StartsBurst     int64 `help:"How many such calls may come at once. 0: as many as in a minute." default:"300" env:"WINDLASS_LIMIT_STARTS_BURST"`
+	StartsBurst     int64 `help:"How many calls that start work may come at once. 0: the limit per minute." default:"300" env:"WINDLASS_LIMIT_STARTS_BURST"`
 }
 
 // Validate implements kong's check.
@@ -155,13 +154,13 @@ func (f limitFlags) Validate() error {
 	return nil
 }
 
-// callerFlags bound what one caller uses of a process, whatever the quotas of workspaces are. The defaults
-// are far above what people and pipelines do.
+// callerFlags bound the load that one caller puts on one process, independent of workspace quotas. The defaults are
+// far above the needs of people and pipelines.
 type callerFlags struct {
-	FailedLogins         int64 `help:"Failed log-ins and joins from one address per minute, on each replica, before the address must wait. IPv6 addresses count by /64. 0: no limit." default:"60" env:"WINDLASS_MAX_FAILED_LOGINS"`
-	Reads                int64 `help:"Reads with one key per minute, on each replica. 0: no limit." default:"12000" env:"WINDLASS_MAX_READS"`
-	WatchersPerKey       int   `help:"Open WatchApp, WatchFleet, WatchSeries and FollowLogs streams, and streams of KEDA, with one key, on each replica." default:"200" env:"WINDLASS_MAX_WATCHERS_PER_KEY"`
-	WatchersPerWorkspace int   `help:"Open WatchApp, WatchFleet, WatchSeries and FollowLogs streams, and streams of KEDA, of one workspace, on each replica." default:"2000" env:"WINDLASS_MAX_WATCHERS_PER_WORKSPACE"`
+	FailedLogins         int64 `help:"Limit on failed log-ins and joins from one address per minute, on each replica. IPv6 addresses count by /64. 0: no limit." default:"60" env:"WINDLASS_MAX_FAILED_LOGINS"`
+	Reads                int64 `help:"Limit on reads with one key per minute, on each replica. 0: no limit." default:"12000" env:"WINDLASS_MAX_READS"`
+	WatchersPerKey       int   `help:"Limit on open streams with one key, on each replica. WatchApp, WatchFleet, WatchSeries, FollowLogs and streams of KEDA count." default:"200" env:"WINDLASS_MAX_WATCHERS_PER_KEY"`
+	WatchersPerWorkspace int   `help:"Limit on open streams of one workspace, on each replica. WatchApp, WatchFleet, WatchSeries, FollowLogs and streams of KEDA count." default:"2000" env:"WINDLASS_MAX_WATCHERS_PER_WORKSPACE"`
 }
 
 // Validate implements kong's check.
@@ -170,7 +169,7 @@ func (f callerFlags) Validate() error {
 	case f.FailedLogins < 0 || f.FailedLogins > maxLimit || f.Reads < 0 || f.Reads > maxLimit:
 		return fmt.Errorf("--max-failed-logins, --max-reads: use 0 for no limit, or up to %d", maxLimit)
 	case f.WatchersPerKey < 1 || f.WatchersPerWorkspace < 1:
-		return errors.New("--max-watchers-per-key, --max-watchers-per-workspace: use 1 at least")
+		return errors.New("--max-watchers-per-key, --max-watchers-per-workspace: use at least 1")
 	}
 	return nil
 }
@@ -178,7 +177,7 @@ func (f callerFlags) Validate() error {
 // sessionFlags bound how long browsers stay signed in.
 type sessionFlags struct {
 	Idle time.Duration `help:"How long a browser stays signed in to the dashboard while the page is not open." default:"12h" env:"WINDLASS_SESSION_IDLE"`
-	Max  time.Duration `help:"How long a browser stays signed in to the dashboard in any case." default:"168h" env:"WINDLASS_SESSION_MAX"`
+	Max  time.Duration `help:"How long a browser stays signed in to the dashboard after the log-in, even while the page is open." default:"168h" env:"WINDLASS_SESSION_MAX"`
 }
 
 // Validate implements kong's check.
@@ -205,7 +204,7 @@ type cli struct {
 	Version   kong.VersionFlag
 
 	Serve     serveFlags     `cmd:"" help:"Serve users and agents, and run workflows."`
-	Migrate   databaseFlags  `cmd:"" help:"Bring the database's schema to this version, and end."`
+	Migrate   databaseFlags  `cmd:"" help:"Migrate the database's schema to this version, and exit."`
 	Keyset    keysetFlags    `cmd:"" help:"Create and rotate the keyset that seals secrets, and seal secrets again with a new key."`
 	Backup    backupFlags    `cmd:"" help:"Back up the database, verify a backup, and restore one."`
 	Bootstrap bootstrapFlags `cmd:"" help:"Create a workspace with an owner's key, an operator's key, and regions, and print them as JSON."`
@@ -239,7 +238,7 @@ func Main(ctx context.Context, args []string) error {
 		if err != nil {
 			return err
 		}
-		log.InfoContext(ctx, "the schema is up to date")
+		log.InfoContext(ctx, "schema is up to date")
 		return db.Close()
 	case "bootstrap":
 		return bootstrapCommand(ctx, flags.Bootstrap, log)
@@ -256,7 +255,7 @@ func Main(ctx context.Context, args []string) error {
 	return serve(ctx, flags.Serve, log)
 }
 
-// CommandLine describes the program's commands and flags, for its reference.
+// CommandLine returns the program's commands and flags. The reference page is generated from them.
 func CommandLine() (*kong.Application, error) {
 	parser, err := newParser(&cli{})
 	if err != nil {
@@ -274,7 +273,7 @@ func newParser(flags *cli) (*kong.Kong, error) {
 	return parser, nil
 }
 
-// openPatience is how long the program waits for a database that is just starting.
+// openPatience is how long the program waits for a database that is not reachable yet.
 const openPatience = 2 * time.Minute
 
 func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
@@ -329,7 +328,7 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 	if err != nil {
 		return fmt.Errorf("listen for the API on %q: %w", f.Listen, err)
 	}
-	// The server closes it, unless we fail before it runs.
+	// The server closes the listener, too. This line matters if an error occurs before the server runs.
 	defer listener.Close()
 	peerListener, peerAddress, err := listenForPeers(ctx, f)
 	if err != nil {
@@ -372,8 +371,7 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 	health.Add("restate", reachable(f.RestateAdmin+"/health", remote.restate))
 	health.Add("workflows", workflows.Ready)
 
-	// Streams are closed first, so that agents reconnect to other processes, or to this one when it is back,
-	// spread over a while.
+	// Drain closes streams before the server stops, so that agents do not all reconnect at the same moment.
 	server := rpc.NewServer(rpc.ServerConfig{Handler: c.handler, TLS: tlsConfig, Limits: newLimits(registry), Proxies: proxies, Log: log})
 	api := service.Component{Name: "api", Run: func(ctx context.Context) error {
 		stop := context.AfterFunc(ctx, c.dispatch.Drain)
@@ -396,7 +394,7 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 	return service.Run(ctx, log, stopGrace, components...)
 }
 
-// listenForPeers listens, and returns the address that other processes call.
+// listenForPeers opens the listener for peers, and returns it with the address that other processes call.
 func listenForPeers(ctx context.Context, f serveFlags) (net.Listener, string, error) {
 	var listen net.ListenConfig
 	listener, err := listen.Listen(ctx, "tcp", f.PeerListen)
@@ -406,7 +404,7 @@ func listenForPeers(ctx context.Context, f serveFlags) (net.Listener, string, er
 	address := listener.Addr().String()
 	if tcp, ok := listener.Addr().(*net.TCPAddr); f.PeerAdvertise == "" && ok && tcp.IP.IsUnspecified() {
 		return nil, "", errors.Join(fmt.Errorf(
-			"--peer-listen %s is every address of this machine: say with --peer-advertise which of them other processes are to call", f.PeerListen),
+			"--peer-listen %s listens on every address of this machine: set --peer-advertise to the address that other processes can call", f.PeerListen),
 			listener.Close())
 	}
 	if f.PeerAdvertise == "" {
@@ -418,7 +416,8 @@ func listenForPeers(ctx context.Context, f serveFlags) (net.Listener, string, er
 	return listener, f.PeerAdvertise, nil
 }
 
-// openDatabase waits for a database that is just starting. It does not wait for one that refuses us.
+// openDatabase opens the database, and waits while it is not reachable yet. It fails at once if the database refuses
+// the connection, for example because the password is wrong.
 func openDatabase(ctx context.Context, f serveFlags, registry prometheus.Registerer, files *certfile.Files, log *slog.Logger) (*mysql.Store, error) {
 	ctx, cancel := context.WithTimeout(ctx, openPatience)
 	defer cancel()
@@ -433,14 +432,14 @@ func openDatabase(ctx context.Context, f serveFlags, registry prometheus.Registe
 		}
 		if err != nil && !said {
 			said = true
-			log.WarnContext(ctx, "the database is not reachable yet; waiting", "error", err, "at_most", openPatience)
+			log.WarnContext(ctx, "database is not reachable yet, waiting", "error", err, "at_most", openPatience)
 		}
 		return err
 	})
 	return db, err
 }
 
-// reachable returns a health check, which requires that the URL answers.
+// reachable returns a health check, which requires that the URL answers with status 200.
 func reachable(url string, remote func(*http.Transport)) func(ctx context.Context) error {
 	transport := &http.Transport{}
 	remote(transport)
@@ -461,11 +460,11 @@ func reachable(url string, remote func(*http.Transport)) func(ctx context.Contex
 	}
 }
 
-// peerBudget bounds the bytes of all calls of peers that are under way. Two of the largest calls fit.
+// peerBudget is the limit in bytes on all running calls of peers. Two of the largest calls fit.
 const peerBudget = 64 << 20
 
 // peerDialTimeout is shorter than the timeout of a nudge.
 const peerDialTimeout = time.Second
 
-// drainGrace is how long calls under way may take to end.
+// drainGrace is how long running calls may take to end.
 const drainGrace = 10 * time.Second

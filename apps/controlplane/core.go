@@ -55,30 +55,31 @@ type parts struct {
 	tracer      *sdktrace.TracerProvider
 	rand        func() float64
 	domain      string
-	// lookupTXT asks the DNS. nil: lookupTXT(""), which asks as this host does.
+	// lookupTXT returns the TXT records of a name. nil: lookupTXT(""), which uses the host's resolver.
 	lookupTXT func(ctx context.Context, name string) ([]string, error)
 	leaseTTL  time.Duration
 	// auditRetention is how long audit entries are kept. 0: fleet's default.
 	auditRetention time.Duration
-	// metrics measures apps. nil: the figures of their gateways.
+	// metrics measures apps for checks. nil: checks use what the apps' gateways measure.
 	metrics rollout.Measurer
 	// allowHooks are networks in which webhooks may be, in addition to public addresses.
 	allowHooks guard.Networks
-	// keep and forgetEvery are settings of fleet. Zero values: its defaults.
+	// keep and forgetEvery configure how package fleet deletes old data. Zero values: the defaults of fleet.
 	keep        keepFlags
 	forgetEvery time.Duration
-	// limits are those of workspaces without their own.
+	// limits apply to workspaces without their own.
 	limits model.Limits
-	// callers bounds what one caller uses. Its zero value means no limits, and the API's defaults.
+	// callers bounds the load of one caller. Zero values: no limits on log-ins and reads, and the API's defaults for
+	// watchers.
 	callers callerFlags
 	// sessions bounds the sessions of browsers. Its zero value means the API's defaults.
 	sessions sessionFlags
 	// proxies are the networks whose X-Forwarded-Proto is trusted.
 	proxies guard.Networks
-	// beat is that of dispatch. 0: its default.
+	// beat is Config.Beat of package dispatch. 0: its default.
 	beat time.Duration
-	// peerID and peerAddress are how other processes on the database find this one, and peerHTTP calls them.
-	// Without an id, there are no other processes.
+	// peerID and peerAddress are this process's row in the table of peers, and peerHTTP calls other processes.
+	// Without peerID, there are no other processes.
 	peerID, peerAddress string
 	peerHTTP            *http.Client
 }
@@ -93,7 +94,7 @@ type driver interface {
 type core struct {
 	parts
 	handler http.Handler
-	// peerHandler serves other processes, on a listener of its own. nil: there are none.
+	// peerHandler serves other processes, on its own listener. nil: there are no other processes.
 	peerHandler http.Handler
 	dispatch    *dispatch.Service
 	components  []service.Component
@@ -117,7 +118,7 @@ func (p parts) isUnavailable(err error) bool {
 	return errors.Is(err, model.ErrOutcomeUnknown) || p.unavailable != nil && p.unavailable(err)
 }
 
-// newCore makes and joins the parts, each after those that it uses.
+// newCore makes the parts in the order of their dependencies, and joins them.
 func newCore(p parts) (*core, error) {
 	if p.lookupTXT == nil {
 		p.lookupTXT = lookupTXT("")
@@ -164,7 +165,8 @@ func newCore(p parts) (*core, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The API and workflows ask agents and scalers on any process, and peers ask those on this one.
+	// The API and workflows reach agents and scalers on all processes. Peers reach only the agents and scalers of
+	// this process.
 	var agents api.Agents = c.dispatch
 	var decisions api.ScalingDecisions = scalingHere{scalings}
 	needs := scaler.Needs{Holds: c.dispatch.Connected}
@@ -237,7 +239,7 @@ func newCore(p parts) (*core, error) {
 	return c, nil
 }
 
-// scalingHere has the scaling decisions of a process without peers.
+// scalingHere implements api.ScalingDecisions for a process without peers.
 type scalingHere struct{ *scaler.Service }
 
 func (s scalingHere) Scaling(_ context.Context, regionID, appID string) (*windlassv1.RegionScaling, error) {
@@ -248,7 +250,7 @@ func (s scalingHere) ScalingNow(_ context.Context, appID string) map[string]*win
 	return s.Live(appID)
 }
 
-// scalingMetrics returns what answers metrics of type prometheus, nil for none.
+// scalingMetrics returns the source of scaling metrics of type prometheus, or nil if there is none.
 func (p parts) scalingMetrics() scaler.Measurer {
 	if p.metrics == nil {
 		return nil
@@ -265,7 +267,7 @@ type workflows struct {
 	driver  driver
 }
 
-// newWorkflows makes the parts. They ask agents for figures of checks, unless p has another source.
+// newWorkflows makes the parts. Checks get their figures from agents, unless p.metrics is set.
 func (p parts) newWorkflows(agents api.Agents) (*workflows, error) {
 	hooks, err := webhook.New(webhook.Config{
 		Lookup: p.hookFacts, Allow: p.allowHooks, UserAgent: "windlass/" + Version, Log: p.log, Registerer: p.registerer,
@@ -297,7 +299,7 @@ func (p parts) newWorkflows(agents api.Agents) (*workflows, error) {
 	return w, err
 }
 
-// step runs one step of an app. The waker spaces steps out by how long they take.
+// step runs one step of an app. It tells the waker the duration, by which the waker spaces out steps.
 func (w *workflows) step(ctx context.Context, appID string) error {
 	begin := time.Now()
 	defer func() { w.waker.Took(time.Since(begin)) }()
@@ -363,18 +365,18 @@ const peerTimeout = 10 * time.Second
 const (
 	// maxReportBytes fits 20,000 instances with reasons and messages.
 	maxReportBytes = 32 << 20
-	// maxReportElements fits that report with 60,000 assignments.
+	// maxReportElements fits the same report with 60,000 assignments.
 	maxReportElements = 500_000
-	// Join is open to anybody. Its fields have at most 4 KiB, except for 256 names of features.
+	// Anyone can call Join. Its fields have at most 4 KiB, besides up to 256 names of features.
 	maxJoinBytes    = 16 << 10
 	maxJoinElements = 300
-	// Calls of KEDA are open to anybody, because their credential is in the message. It has a reference and the
+	// Anyone can call KEDA's methods, because the credential is in the message. The message has a reference and the
 	// metadata of a trigger.
 	maxScalerBytes    = 8 << 10
 	maxScalerElements = 100
 	scalerBudget      = 4 << 20
-	// The requests under way of agents and of users have separate budgets, so that neither blocks the other.
-	// Four of the largest reports fit.
+	// Running requests of agents and of users have separate budgets, so that agents cannot block users, or users
+	// agents. Four of the largest reports fit.
 	agentBudget = 256 << 20
 	userBudget  = 64 << 20
 )
@@ -396,7 +398,7 @@ func newLimits(registerer prometheus.Registerer) func(procedure string) rpc.Limi
 	}
 }
 
-// agentService is the agent API, which three packages serve.
+// agentService serves the agent API. Three packages implement its methods.
 type agentService struct {
 	*fleet.Service
 	dispatch *dispatch.Service
@@ -415,13 +417,13 @@ func (s agentService) Report(ctx context.Context, req *agentv1.ReportRequest) (*
 	return s.ingest.Report(ctx, req)
 }
 
-// welcome redirects browsers to the dashboard, and tells other clients what this address is. It does not show
-// the version to strangers.
+// welcome redirects browsers to the dashboard, and explains this address to other clients. It does not show the
+// version, because callers are not authenticated.
 func welcome(w http.ResponseWriter, r *http.Request) {
 	if strings.Contains(r.Header.Get("Accept"), "text/html") {
 		http.Redirect(w, r, console.Path, http.StatusSeeOther)
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	fmt.Fprint(w, "Windlass control plane\n\nThis address serves the API: Connect, gRPC and plain JSON over HTTP.\nThe command `windlass` speaks to it; `windlass --help` says how.\n") //nolint:errcheck // a client that is gone needs no answer
+	fmt.Fprint(w, "Windlass control plane\n\nThis address serves the API: Connect, gRPC and plain JSON over HTTP.\nThe command `windlass` calls it: see `windlass --help`.\n") //nolint:errcheck // a client that is gone needs no answer
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// dnsDialTimeout bounds the connection to a DNS server. The look-up as a whole has its own bound.
+// dnsDialTimeout is the timeout for the connection to a DNS server. The caller limits the whole look-up.
 const dnsDialTimeout = 3 * time.Second
 
 // lookupTXT returns a function that asks the DNS server for the TXT records of a name. An empty server means

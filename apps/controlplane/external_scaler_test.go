@@ -28,7 +28,7 @@ func (a *agent) reportLoad(app, deployment string, inFlight float64) {
 	require.NoError(a.t, err)
 }
 
-func TestExternalScaler_AnyProcessTellsTheLoad(t *testing.T) {
+func TestExternalScaler_AnyProcessReturnsTheLoad(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t, "us")
 	a, b := w.start(planeConfig{}), w.start(planeConfig{})
@@ -46,7 +46,7 @@ func TestExternalScaler_AnyProcessTellsTheLoad(t *testing.T) {
 	require.Eventually(t, func() bool {
 		got, err := user.apps.GetApp(t.Context(), &windlassv1.GetAppRequest{App: "chat"})
 		return err == nil && got.GetApp().GetStatus() == windlassv1.AppStatus_APP_STATUS_READY
-	}, patience, 20*time.Millisecond, "it is never live")
+	}, patience, 20*time.Millisecond, "the app is never ready")
 
 	conns := map[*plane]*grpc.ClientConn{}
 	for _, p := range []*plane{a, b} {
@@ -67,7 +67,7 @@ func TestExternalScaler_AnyProcessTellsTheLoad(t *testing.T) {
 	}
 	for _, p := range []*plane{a, b} {
 		_, err := value(p)
-		require.Equal(t, codes.Unavailable, status.Code(err), "nothing was reported yet: %v", err)
+		require.Equal(t, codes.Unavailable, status.Code(err), "no load was reported yet: %v", err)
 	}
 	tells := func(want float64) {
 		t.Helper()
@@ -81,7 +81,7 @@ func TestExternalScaler_AnyProcessTellsTheLoad(t *testing.T) {
 	agent.reportLoad(d.AppId, d.DeploymentId, 5)
 	tells(5)
 
-	// The stream moves: what the other process decided before is old.
+	// The agent's stream moves to process a, so decisions of process b are too old to use.
 	agent.watch(a)
 	for _, p := range []*plane{a, b} {
 		require.Eventually(t, func() bool {
@@ -92,7 +92,7 @@ func TestExternalScaler_AnyProcessTellsTheLoad(t *testing.T) {
 	agent.reportLoad(d.AppId, d.DeploymentId, 9)
 	tells(9)
 
-	// A load balancer sends a report to the other process, which passes it on.
+	// A load balancer sends a report to process b, which passes the report on to a.
 	agent.calls = agent.dial(b)
 	agent.reportLoad(d.AppId, d.DeploymentId, 7)
 	tells(7)
@@ -113,7 +113,7 @@ func TestExternalScaler_AnyProcessTellsTheLoad(t *testing.T) {
 	require.NoError(t, stream.RecvMsg(active))
 	require.True(t, active.Result)
 
-	// A body is bounded before the key in it is known.
+	// The size of a message is limited before its key is checked.
 	ref.ScalerMetadata["more"] = strings.Repeat("x", maxScalerBytes)
 	_, err = value(a)
 	require.Equal(t, codes.ResourceExhausted, status.Code(err), "%v", err)

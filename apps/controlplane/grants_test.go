@@ -19,7 +19,8 @@ func (h *harness) operator(p *plane) windlassv1connect.RegionServiceClient {
 	return windlassv1connect.NewRegionServiceClient(client, p.url, rpc.ClientOptions(rpc.ClientConfig{Token: func() string { return h.boot.OperatorKey }})...)
 }
 
-// items waits until the stream has brought newer items of both keys, and returns them.
+// items waits until the stream has brought the app's routes and an item of the deployment with a generation above
+// newerThan.
 func (a *agent) items(deployment, app string, newerThan int64) (of *agentv1.Item, routes *agentv1.Item) {
 	a.t.Helper()
 	a.until(func(f *agentv1.WatchResponse) bool {
@@ -36,8 +37,8 @@ func (a *agent) items(deployment, app string, newerThan int64) (of *agentv1.Item
 	return of, routes
 }
 
-// applied reports that the items are applied, with ready instances of the deployment. code is that of the
-// deployment.
+// applied reports that the items are applied. code and ready are the code and the ready instances of the deployment's
+// item.
 func (a *agent) applied(code string, ready int32, items ...*agentv1.Item) {
 	a.t.Helper()
 	a.sequence++
@@ -54,9 +55,9 @@ func (a *agent) applied(code string, ready int32, items ...*agentv1.Item) {
 	require.NoError(a.t, err)
 }
 
-// From the operator's call to the stream of the region's agent: a request can wake an app at zero only where
-// its workspace may use the region, and what a request woke meanwhile is told to stop.
-func TestRevokedGrant_TakesTheWakeFromTheAgent(t *testing.T) {
+// A request can wake an app at zero only while its workspace may use the region. After the grant is revoked, the
+// agent stops instances that a request woke meanwhile.
+func TestRevokedGrant_AgentCannotWakeTheApp(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t, "us")
 	p := w.start(planeConfig{beat: never})
@@ -94,7 +95,7 @@ func TestRevokedGrant_TakesTheWakeFromTheAgent(t *testing.T) {
 
 	_, err = operator.RevokeGrant(ctx, &windlassv1.RevokeGrantRequest{Region: "shared", Workspace: "default"})
 	require.NoError(t, err)
-	a.applied("Woken", 1, d) // a request came before the agent heard of it
+	a.applied("Woken", 1, d) // a request woke the app before the agent received the change
 	d, routes = a.items(deployed.DeploymentId, deployed.AppId, d.Generation)
 	require.Equal(t, []int32{0, 0}, []int32{d.GetDeployment().GetDeployment().GetReplicas(), d.GetDeployment().GetDeployment().GetWake()})
 	require.Empty(t, routes.GetRoutes().GetHosts())

@@ -35,7 +35,7 @@ import (
 const (
 	// patience bounds every wait for a condition.
 	patience = 2 * time.Minute
-	// never is an interval that no test waits for: what arrives came by a nudge.
+	// never is an interval longer than any test, so that only a nudge can deliver a change.
 	never = time.Hour
 )
 
@@ -59,7 +59,7 @@ func newHarness(t *testing.T, regions ...string) *harness {
 	return w
 }
 
-// plane is one process of the control plane, all but its own address space.
+// plane is one process of the control plane. All planes of a test share the test's process.
 type plane struct {
 	t        *testing.T
 	core     *core
@@ -71,11 +71,11 @@ type plane struct {
 
 type planeConfig struct {
 	beat time.Duration
-	// deaf: nothing listens where its peers call.
+	// deaf closes the listener that its peers call.
 	deaf bool
 }
 
-// start starts a process; the test's end stops it.
+// start starts a process, and stops it at the end of the test.
 func (h *harness) start(cfg planeConfig) *plane {
 	h.t.Helper()
 	log := slog.New(slog.DiscardHandler)
@@ -135,7 +135,7 @@ func listen(t *testing.T) net.Listener {
 	return l
 }
 
-// metric is the sum over a metric's labels that match.
+// metric returns the sum of a metric over all series with the labels.
 func (p *plane) metric(name string, labels ...string) (sum float64) {
 	p.t.Helper()
 	families, err := p.registry.Gather()
@@ -165,7 +165,7 @@ func (p *plane) waitFor(name string, value float64) {
 		"%s never became %v", name, value)
 }
 
-// acquainted waits until each of the processes knows the others.
+// acquainted waits until each process knows all other processes.
 func acquainted(planes ...*plane) {
 	for _, p := range planes {
 		p.t.Helper()
@@ -200,7 +200,7 @@ func (u user) deploy(t *testing.T, app string, regions ...string) *windlassv1.De
 	return res
 }
 
-// agent is a region's, as far as a test needs it.
+// agent is a minimal agent of a region.
 type agent struct {
 	t          *testing.T
 	client     *http.Client
@@ -214,7 +214,7 @@ type agent struct {
 	sequence   int64
 }
 
-// join makes the region's agent known, through the process.
+// join calls Join on the process for the region's agent.
 func (h *harness) join(p *plane, region string) *agent {
 	h.t.Helper()
 	a := &agent{t: h.t, client: rpc.NewHTTPClient(rpc.HTTPClientConfig{}), session: ident.New("ses"), leave: func() {}}
@@ -229,7 +229,7 @@ func (a *agent) dial(p *plane) agentv1connect.AgentServiceClient {
 	return agentv1connect.NewAgentServiceClient(a.client, p.url, rpc.ClientOptions(rpc.ClientConfig{Token: func() string { return a.credential }})...)
 }
 
-// watch opens the session's stream on the process, and leaves the one before it.
+// watch opens the session's stream on the process, and closes the session's earlier stream.
 func (a *agent) watch(p *plane) {
 	a.t.Helper()
 	a.leave()
@@ -255,7 +255,7 @@ func (a *agent) watch(p *plane) {
 	a.until(func(f *agentv1.WatchResponse) bool { return f.GetSnapshotEnd() != nil })
 }
 
-// until returns the first frame that is wanted.
+// until returns the first frame for which wanted returns true.
 func (a *agent) until(wanted func(*agentv1.WatchResponse) bool) *agentv1.WatchResponse {
 	a.t.Helper()
 	late := time.After(patience)
@@ -297,7 +297,7 @@ func (a *agent) runs(instance, deployment string) {
 	require.NoError(a.t, err)
 }
 
-// answer answers the next request, in one piece.
+// answer answers the next request of the control plane in one chunk.
 func (a *agent) answer(data, refusal string) *agentv1.Request {
 	a.t.Helper()
 	req := a.until(func(f *agentv1.WatchResponse) bool { return f.GetRequest() != nil }).GetRequest()
@@ -306,7 +306,7 @@ func (a *agent) answer(data, refusal string) *agentv1.Request {
 	return req
 }
 
-// write runs a transaction of no process of the control plane.
+// write runs a transaction outside of all processes of the control plane.
 func (h *harness) write(fn func(store.Tx) error) {
 	h.t.Helper()
 	db, err := mysql.Open(h.t.Context(), mysql.Config{DSN: h.dsn, MaxOpen: 2})
@@ -315,7 +315,7 @@ func (h *harness) write(fn func(store.Tx) error) {
 	require.NoError(h.t, errors.Join(err, db.Close()))
 }
 
-// peerRow makes the others believe in a process at the address.
+// peerRow inserts a row of a process at the address that does not exist.
 func (h *harness) peerRow(id, address string) {
 	h.t.Helper()
 	h.write(func(tx store.Tx) error { return tx.PutPeer(model.Peer{ID: id, Address: address}) })

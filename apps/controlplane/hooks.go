@@ -11,8 +11,8 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 )
 
-// hookFacts reads the facts that an app's webhook is sent, and the secrets that sign it. A secret that was
-// deleted meanwhile is left out, and the check reports that.
+// hookFacts reads the facts that a webhook's request contains, and the secrets that sign it. If a secret was deleted
+// meanwhile, hookFacts omits it and the check reports that.
 func (p parts) hookFacts(ctx context.Context, call analysis.Call, secrets []string) (facts webhook.Facts, err error) {
 	err = p.store.View(ctx, func(tx store.Tx) error {
 		workspace, err := tx.GetWorkspace(call.Workspace.ID)

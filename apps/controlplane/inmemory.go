@@ -22,8 +22,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/service"
 )
 
-// Memory is a database in memory, for control planes of NewInMemory. Like a real one, it outlives them. It
-// can be copied and restored.
+// Memory is a database in memory, for control planes of NewInMemory. Like a real database, it outlives its control
+// planes. It can be copied and restored.
 type Memory struct{ store *memory.Store }
 
 // NewMemory returns an empty database with the clock of this process.
@@ -34,7 +34,7 @@ func NewMemory() *Memory {
 // Backup returns a copy of the current state.
 func (m *Memory) Backup() *Memory { return &Memory{store: m.store.Clone()} }
 
-// Restore replaces the database by a copy.
+// Restore replaces the database's content with that of backup.
 func (m *Memory) Restore(backup *Memory) { m.store.Restore(backup.store) }
 
 // MemoryWrite is what one commit wrote.
@@ -44,8 +44,8 @@ type MemoryWrite = memory.Written
 // the database.
 func (m *Memory) Observe(f func(MemoryWrite)) { m.store.Observe(f) }
 
-// Link is a control plane's connection to its database. Its functions may delay and fail, as a network does.
-// nil functions do nothing.
+// Link is a control plane's connection to its database. Its functions may delay and fail, like a network. nil
+// functions do nothing.
 type Link struct {
 	// Before is called before a transaction begins.
 	Before func(ctx context.Context) error
@@ -58,8 +58,8 @@ type Link struct {
 // errLink marks errors of a Link.
 var errLink = errors.New("the database is out of reach")
 
-// linked is a Memory at the end of a Link. It calls only its own control plane's listeners, which notify the
-// other control planes.
+// linked is a Memory that is reached over a Link. It calls only its own control plane's commit listeners, which
+// notify other control planes.
 type linked struct {
 	*memory.Store
 	link Link
@@ -129,12 +129,12 @@ func (l *linked) OnCommit(f func(store.Commit)) {
 	l.listeners = append(slices.Clip(l.listeners), f)
 }
 
-// Bootstrap is the function Bootstrap for this database.
+// Bootstrap is like the function Bootstrap, for this database.
 func (m *Memory) Bootstrap(ctx context.Context, cfg BootstrapConfig) (BootstrapResult, error) {
 	return bootstrap(ctx, m.store, cfg, time.Now())
 }
 
-// InMemoryConfig is of a control plane without sockets.
+// InMemoryConfig configures a control plane without sockets.
 type InMemoryConfig struct {
 	Memory     *Memory
 	Keyset     []byte // from seal.Generate
@@ -143,16 +143,16 @@ type InMemoryConfig struct {
 	Tracer     *sdktrace.TracerProvider
 	Rand       func() float64
 	LeaseTTL   time.Duration
-	// Peer is the address at which other control planes on the Memory call this one's PeerHandler, by PeerHTTP.
-	// Empty: there are no others.
+	// Peer is the address at which other control planes on the same Memory call this one's PeerHandler, with
+	// PeerHTTP. Empty: there are no other control planes.
 	Peer     string
 	PeerHTTP *http.Client
 	// Link is the connection to the Memory.
 	Link Link
 }
 
-// InMemory is the shipped control plane with an in-memory database and driver, which pass the same contract
-// suites as the real ones. It needs no sockets, so that it runs in virtual time.
+// InMemory is the real control plane with a database and a driver in memory, which pass the same contract tests as
+// the real database and driver. It needs no sockets, so it can run in virtual time.
 type InMemory struct{ core *core }
 
 // NewInMemory returns a control plane, whose Components must be run.
@@ -184,7 +184,7 @@ func NewInMemory(cfg InMemoryConfig) (*InMemory, error) {
 // Handler serves users and agents.
 func (m *InMemory) Handler() http.Handler { return m.core.handler }
 
-// PeerHandler serves other control planes. It is nil without a Peer.
+// PeerHandler serves other control planes. It is nil if InMemoryConfig.Peer is empty.
 func (m *InMemory) PeerHandler() http.Handler { return m.core.peerHandler }
 
 // Components returns the parts, which must run together.

@@ -15,11 +15,11 @@ import (
 // keysetFlags are the commands for the keyset.
 type keysetFlags struct {
 	Create keyFileFlags   `cmd:"" help:"Create the file with a new keyset. Fails if the file exists."`
-	List   keyFileFlags   `cmd:"" help:"List the keys of the file. The primary key seals, and all keys open."`
-	Show   keyUseFlags    `cmd:"" help:"List the keys with the number of stored values that each sealed, and when a control plane last sealed with it."`
-	Add    keyFileFlags   `cmd:"" help:"Add a key that only opens. Give all replicas the file and restart them before \"keyset rotate\"."`
-	Rotate keyFileFlags   `cmd:"" help:"Make the newest key the primary one. Replicas seal with it after their next start."`
-	Reseal resealFlags    `cmd:"" help:"Seal stored values of other keys again with the primary key. The control plane may run meanwhile. The command can be interrupted and repeated."`
+	List   keyFileFlags   `cmd:"" help:"List the keys of the file. The primary key seals new values, and all keys can open values."`
+	Show   keyUseFlags    `cmd:"" help:"List each key with the number of stored values that it sealed, and the time since a control plane last sealed with it."`
+	Add    keyFileFlags   `cmd:"" help:"Add a key that only opens values. Give all replicas the file, and restart them before \"keyset rotate\"."`
+	Rotate keyFileFlags   `cmd:"" help:"Make the newest key the primary one. Replicas seal with this key after their next start."`
+	Reseal resealFlags    `cmd:"" help:"Seal stored values again with the primary key, if another key sealed them. The control plane may run meanwhile. The command can be interrupted and repeated."`
 	Remove removeKeyFlags `cmd:"" help:"Remove a key from the file. Refused while stored values, control planes or credentials of agents need the key."`
 }
 
@@ -34,7 +34,7 @@ type keyUseFlags struct {
 
 type resealFlags struct {
 	keyUseFlags
-	DryRun bool `help:"Open and count the values that would be sealed again, and write nothing."`
+	DryRun bool `help:"Count the values that would be sealed again, check that they can be opened, and write nothing."`
 	Batch  int  `help:"Values per transaction." default:"100"`
 }
 
@@ -46,11 +46,11 @@ func (f resealFlags) Validate() error {
 	return nil
 }
 
-// maxBatch keeps transactions short, because a value has up to 64 KiB.
+// maxBatch keeps transactions short, because a value can have 64 KiB.
 const maxBatch = 1000
 
 type removeKeyFlags struct {
-	ID uint32 `arg:"" help:"The key, as \"keyset show\" names it."`
+	ID uint32 `arg:"" help:"ID of the key, from \"keyset show\"."`
 	keyUseFlags
 	EndCredentials bool `help:"Remove the key although agents may have credentials that it sealed. These agents have to join again with new tokens."`
 }
@@ -67,19 +67,19 @@ func (f keysetFlags) run(ctx context.Context, name string, out io.Writer, log *s
 	return f.change(name, out)
 }
 
-// change runs the commands that need only the file.
+// change runs the command name, one of the commands that need only the file.
 func (f keysetFlags) change(name string, out io.Writer) error {
 	var text string
 	switch name {
 	case "create":
 		err := seal.Create(f.Create.KeyFile)
 		if errors.Is(err, fs.ErrExist) {
-			return fmt.Errorf("--key-file=%s exists already: it is not replaced, because what it sealed could not be opened any more", f.Create.KeyFile)
+			return fmt.Errorf("--key-file=%s exists already: it is not replaced, because values that its keys sealed could then not be opened", f.Create.KeyFile)
 		}
 		if err != nil {
 			return err
 		}
-		text = "made " + f.Create.KeyFile + ": give it to all replicas, and keep a copy apart from the database's backups\n"
+		text = "made " + f.Create.KeyFile + ": give it to all replicas, and keep a copy, but not with the database's backups\n"
 	case "list":
 		keys, err := seal.Keys(f.List.KeyFile)
 		if err != nil {
@@ -112,12 +112,12 @@ func (f serveFlags) loadKeyset() (*seal.Box, error) {
 	}
 	box, err := seal.Load(f.KeyFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("--key-file=%s does not exist: mount the keyset of the other replicas there, or make a first one with \"controlplane keyset create --key-file %s\"", f.KeyFile, f.KeyFile)
+		return nil, fmt.Errorf("--key-file=%s does not exist: mount the keyset of the other replicas there, or create the first keyset with \"controlplane keyset create --key-file %s\"", f.KeyFile, f.KeyFile)
 	}
 	return box, err
 }
 
-// checkKeyset refuses a keyset that is not the one of the other replicas and of the database.
+// checkKeyset returns an error if other replicas or the database use keys that the keyset does not have.
 func (f serveFlags) checkKeyset(ctx context.Context, s keyset.Store, box *seal.Box, log *slog.Logger) error {
 	if f.ReplaceKeyset {
 		return nil
@@ -129,10 +129,10 @@ func (f serveFlags) checkKeyset(ctx context.Context, s keyset.Store, box *seal.B
 		return fmt.Errorf("read which keys the database was used with: %w", err)
 	}
 	if err := usage.CheckStart(box.Keys(), box.Primary()); err != nil {
-		return fmt.Errorf("--key-file=%s is a wrong keyset: %w. If the right one is lost, stop all replicas, and start them with --replace-keyset", f.KeyFile, err)
+		return fmt.Errorf("--key-file=%s is a wrong keyset: %w. If the right keyset is lost, stop all replicas, and start them with --replace-keyset", f.KeyFile, err)
 	}
 	for _, key := range usage.MissingKeys(box.Keys()) {
-		log.WarnContext(ctx, "stored values cannot be opened, because the keyset does not have their key: use a keyset with it, or set these secrets again", "key", key, "values", usage.Values[key])
+		log.WarnContext(ctx, "stored values cannot be opened, because the keyset does not have their key: use a keyset with this key, or set these secrets again", "key", key, "values", usage.Values[key])
 	}
 	return nil
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestKeyset_IsNeverMadeSilently(t *testing.T) {
+func TestKeyset_IsOnlyCreatedOnRequest(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keyset.json")
 	_, err := serveFlags{KeyFile: path}.loadKeyset()
-	require.ErrorContains(t, err, "does not exist: mount the keyset of the other replicas there, or make a first one with")
+	require.ErrorContains(t, err, "does not exist: mount the keyset of the other replicas there, or create the first keyset with")
 	require.NoFileExists(t, path)
 	_, err = serveFlags{KeyFile: path, CreateKeyset: true}.loadKeyset()
 	require.NoError(t, err)
@@ -23,7 +23,7 @@ func TestKeyset_IsNeverMadeSilently(t *testing.T) {
 	require.ErrorContains(t, err, "has mode 0644, and others than its owner can reach it: chmod 600 it")
 }
 
-func TestKeyset_IsMadeAndRotatedByCommand(t *testing.T) {
+func TestKeyset_CommandsCreateAndRotate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keyset.json")
 	run := func(name string) (string, error) {
 		var flags cli

@@ -9,7 +9,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/charttest"
 )
 
-// parseContainer returns the flags that the program reads of the container's variables and arguments.
+// parseContainer returns the flags that the program reads from the container's environment variables and arguments.
 func parseContainer(t *testing.T, c charttest.Container) *cli {
 	t.Helper()
 	flags := &cli{}
@@ -22,7 +22,7 @@ func parseContainer(t *testing.T, c charttest.Container) *cli {
 	return flags
 }
 
-// Kubernetes takes any variable, and a program that does not know one ignores it.
+// The test is needed because the program ignores environment variables that it does not know.
 func TestManifest_NamesFlagsThatServeHas(t *testing.T) {
 	all := charttest.Containers(t, filepath.Join("..", ".."), "Deployment", "controlplane")
 	require.Len(t, all, 3)
@@ -31,7 +31,7 @@ func TestManifest_NamesFlagsThatServeHas(t *testing.T) {
 			require.Greater(t, len(c.Env), 10)
 			flags := parseContainer(t, c)
 			require.Equal(t, "/keyset/keyset.json", flags.Serve.KeyFile)
-			require.Contains(t, c.Text, "secretName: windlass-keyset\n            defaultMode: 0400\n", "the default mode is 0644, which is refused")
+			require.Contains(t, c.Text, "secretName: windlass-keyset\n            defaultMode: 0400\n", "the default mode is 0644, which the program refuses")
 			require.Contains(t, c.Text, "fsGroup: 65532")
 		})
 	}

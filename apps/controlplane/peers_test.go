@@ -21,14 +21,14 @@ func TestPeers_CommitReachesAStreamOfAnotherProcess(t *testing.T) {
 	agent := w.join(b, "us")
 	agent.watch(b)
 	acquainted(a, b)
-	// Of these, only nudges can be seen: no tailer lives until its beat.
+	// The stream can only see these deployments after a nudge, because the beat never comes.
 	for range 5 {
 		d := w.user(a).deploy(t, "chat", "us")
 		agent.assigned(d.DeploymentId)
 	}
 	require.Positive(t, b.metric("windlass_peer_nudges_received_total"))
 
-	// The agent moves to the other one, and the news go the other way.
+	// The agent moves to process a, and the nudge goes from b to a.
 	agent.watch(a)
 	d := w.user(b).deploy(t, "chat", "us")
 	agent.assigned(d.DeploymentId)
@@ -51,12 +51,12 @@ func TestPeers_WatcherSeesAnotherProcessesCommit(t *testing.T) {
 			require.True(t, stream.Receive(), stream.Err())
 		}
 	}
-	// By itself a picture is read no sooner than 2 s after the one before it.
+	// Without a nudge, WatchApp reads an app again after 2 s.
 	require.Less(t, time.Since(begin), changes*2*time.Second)
 	require.NoError(t, stream.Close())
 }
 
-func TestPeers_HangingOneDelaysNoOther(t *testing.T) {
+func TestPeers_HangingPeerDelaysNoOtherPeer(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t, "us")
 	w.peerRow(ident.New("cp"), hang(t))
@@ -72,7 +72,7 @@ func TestPeers_HangingOneDelaysNoOther(t *testing.T) {
 	}
 }
 
-// hang accepts calls and never answers one.
+// hang listens, accepts calls and never answers. It returns its address.
 func hang(t *testing.T) string {
 	t.Helper()
 	listener := listen(t)
@@ -95,7 +95,7 @@ func hang(t *testing.T) string {
 func TestPeers_LostNudgeIsCaughtByTheBeat(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t, "us")
-	// Nothing listens at the address that the second one advertises.
+	// Nothing listens at the address that process b advertises.
 	a, b := w.start(planeConfig{beat: never}), w.start(planeConfig{beat: 50 * time.Millisecond, deaf: true})
 	agent := w.join(b, "us")
 	agent.watch(b)
@@ -138,29 +138,29 @@ func TestPeers_AgentIsAskedThroughItsProcess(t *testing.T) {
 		require.NoError(t, r.err)
 		require.Equal(t, "hello from "+p.address, string(r.res.Data))
 	}
-	// What the agent says against it is told in its words.
+	// The caller gets the agent's error text.
 	got := logs(a)
 	agent.answer("", "no such instance")
 	r := <-got
 	require.Equal(t, connect.CodeFailedPrecondition, connect.CodeOf(r.err))
 	require.ErrorContains(t, r.err, "no such instance")
 
-	// It moves, and is asked where it is now: no stale row leads astray.
+	// The agent moves to process a, and the next request goes there.
 	agent.watch(a)
 	got = logs(b)
 	agent.answer("moved", "")
 	require.NoError(t, (<-got).err)
 
-	// It is gone, and the process that held its stream has no answer to wait for.
+	// The agent leaves, and the process that had its stream answers at once.
 	agent.leave()
 	require.Eventually(t, func() bool { return !a.core.dispatch.Connected(agent.region) }, patience, 5*time.Millisecond)
 	begin := time.Now()
 	r = <-logs(b)
 	require.Equal(t, connect.CodeUnavailable, connect.CodeOf(r.err))
-	require.Less(t, time.Since(begin), 5*time.Second, "a missing peer is known at once")
+	require.Less(t, time.Since(begin), 5*time.Second, "the answer comes at once")
 }
 
-func TestPeers_CountRolloutsThatACallSupersedes(t *testing.T) {
+func TestPeers_SupersededRolloutsAreCounted(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t, "us")
 	a := w.start(planeConfig{})
@@ -179,7 +179,7 @@ func TestPeers_EndedProcessIsForgotten(t *testing.T) {
 	acquainted(a, b)
 	w.write(func(tx store.Tx) error {
 		rows, err := tx.ListPeers(time.Hour.Milliseconds())
-		require.Len(t, rows, 2, "it took its row along")
+		require.Len(t, rows, 2, "the stopped process deleted its row")
 		return err
 	})
 }
@@ -190,8 +190,7 @@ func TestPeers_ListenerRefusesOtherClients(t *testing.T) {
 	a := w.start(planeConfig{})
 	other := newHarness(t, "us")
 	b := other.start(planeConfig{})
-	// A process of another installation, whose key is another one, believes that a is
-	// its peer.
+	// A process of another installation, which has another keyset, has a row that names a as its peer.
 	other.peerRow(a.core.peerID, a.address)
 	b.waitFor("windlass_peers", 1)
 	require.Eventually(t, func() bool { return b.metric("windlass_peer_nudges_total", "outcome=error") > 0 }, patience, 5*time.Millisecond)

@@ -22,7 +22,7 @@ func (f databaseFlags) config(files *certfile.Files) mysql.Config {
 	return out
 }
 
-// remoteFlags configure TLS to and from Restate, and of --metrics-listen.
+// remoteFlags configure TLS to and from Restate, and TLS of --metrics-listen.
 type remoteFlags struct {
 	Restate    certfile.RemoteFlags  `embed:"" prefix:"restate-" envprefix:"WINDLASS_RESTATE_"`
 	RestateTLS certfile.PairFlags    `embed:"" prefix:"restate-tls-" envprefix:"WINDLASS_RESTATE_" set:"listener=--restate-listen"`

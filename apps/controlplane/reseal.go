@@ -18,7 +18,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/seal"
 )
 
-// keyUse is a keyset and the database with the values that it sealed.
+// keyUse is a keyset, and the database with the values that its keys sealed.
 type keyUse struct {
 	path  string
 	box   *seal.Box
@@ -26,7 +26,7 @@ type keyUse struct {
 	log   *slog.Logger
 }
 
-// with opens the keyset and the database for do.
+// with opens the keyset and the database, and calls do with them.
 func (f keyUseFlags) with(ctx context.Context, log *slog.Logger, do func(keyUse) error) error {
 	box, err := seal.Load(f.KeyFile)
 	if err != nil {
@@ -42,7 +42,7 @@ func (f keyUseFlags) with(ctx context.Context, log *slog.Logger, do func(keyUse)
 	return errors.Join(err, db.Close())
 }
 
-// show lists the keys of the file, and keys that sealed stored values but are missing in the file.
+// show prints the keys of the file, and keys that sealed stored values but are missing in the file.
 func (u keyUse) show(ctx context.Context, out io.Writer) error {
 	keys, err := seal.Keys(u.path)
 	if err != nil {
@@ -92,7 +92,7 @@ func (u keyUse) reseal(ctx context.Context, f resealFlags, out io.Writer) error 
 		},
 	})
 	if err != nil {
-		return fmt.Errorf("reseal: %w (%d values are resealed: run it again for the rest)", err, result.Resealed)
+		return fmt.Errorf("reseal: %w (%d values are resealed: run the command again for the rest)", err, result.Resealed)
 	}
 	did := "resealed"
 	if f.DryRun {
@@ -100,7 +100,7 @@ func (u keyUse) reseal(ctx context.Context, f resealFlags, out io.Writer) error 
 	}
 	text := fmt.Sprintf("%s %d values with key %d", did, result.Resealed, u.box.Primary())
 	if result.Changed > 0 {
-		text += fmt.Sprintf("; %d others were deleted or resealed meanwhile", result.Changed)
+		text += fmt.Sprintf(", %d other values were deleted or resealed meanwhile", result.Changed)
 	}
 	if _, err := io.WriteString(out, text+"\n"); err != nil {
 		return err
@@ -114,7 +114,7 @@ func (u keyUse) reseal(ctx context.Context, f resealFlags, out io.Writer) error 
 	return u.sayUnused(ctx, out)
 }
 
-// namedValues is how many values an error names.
+// namedValues is the maximum number of values that an error names.
 const namedValues = 5
 
 func damaged(result keyset.Result) error {
@@ -127,7 +127,7 @@ func damaged(result keyset.Result) error {
 		len(result.Damaged), strings.Join(names, ", "))
 }
 
-// sayUnused prints which keys can be removed, and why the others cannot.
+// sayUnused prints which keys can be removed, and why other keys cannot be removed.
 func (u keyUse) sayUnused(ctx context.Context, out io.Writer) error {
 	keys, err := seal.Keys(u.path)
 	if err != nil {
@@ -148,7 +148,7 @@ func (u keyUse) sayUnused(ctx context.Context, out io.Writer) error {
 			text.WriteString(err.Error() + "\n")
 			continue
 		}
-		_, _ = fmt.Fprintf(&text, "key %d is not used any more: keyset remove %d removes it\n", k.ID, k.ID) // a Builder does not fail
+		_, _ = fmt.Fprintf(&text, "key %d is not used any more: remove it with keyset remove %d\n", k.ID, k.ID) // a Builder does not fail
 	}
 	if _, err := io.WriteString(out, text.String()); err != nil {
 		return err
@@ -174,6 +174,6 @@ func (u keyUse) remove(ctx context.Context, f removeKeyFlags, out io.Writer) err
 	if err := seal.Remove(u.path, f.ID); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(out, "removed key %d: restart all replicas with this file; backups of the database from before need the file of before\n", f.ID)
+	_, err = fmt.Fprintf(out, "removed key %d: restart all replicas with this file. Earlier backups of the database need the file as it was before\n", f.ID)
 	return err
 }

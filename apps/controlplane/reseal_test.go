@@ -48,8 +48,8 @@ func (v *vault) box() *seal.Box {
 	return box
 }
 
-// environmentOf keeps new names apart from those that are deleted: versions of an environment go on after
-// a deletion.
+// environmentOf puts names that begin with n into an environment of their own, because after a deletion, new secrets
+// of an environment do not start at version 1.
 func environmentOf(name string) string {
 	if strings.HasPrefix(name, "n") {
 		return "env_2"
@@ -57,7 +57,7 @@ func environmentOf(name string) string {
 	return "env_1"
 }
 
-// put stores n versions of a secret, sealed by the box.
+// put stores n versions of a secret, which the box sealed.
 func (v *vault) put(box *seal.Box, name string, n int32) {
 	v.t.Helper()
 	require.NoError(v.t, v.set(box, name, n))
@@ -90,7 +90,7 @@ func (v *vault) rotate() (old, primary uint32) {
 	return old, primary
 }
 
-// process notes that a control plane runs with the box.
+// process inserts the rows of a control plane that runs with the box.
 func (v *vault) process(id string, box *seal.Box) {
 	v.t.Helper()
 	require.NoError(v.t, v.store.Update(v.t.Context(), func(tx store.Tx) error {
@@ -165,7 +165,7 @@ func onStores(t *testing.T, test func(t *testing.T, v *vault)) {
 
 func TestReseal(t *testing.T) {
 	t.Parallel()
-	t.Run("all values are sealed by the primary and the old key can go", func(t *testing.T) {
+	t.Run("the primary key seals all values and the old key can be removed", func(t *testing.T) {
 		t.Parallel()
 		onStores(t, func(t *testing.T, v *vault) {
 			first := v.box()
@@ -183,7 +183,7 @@ func TestReseal(t *testing.T) {
 
 			out, err = v.reseal(resealFlags{})
 			require.NoError(t, err)
-			require.Equal(t, fmt.Sprintf("resealed 7 values with key %d\nkey %d is not used any more: keyset remove %d removes it\n", primary, old, old), out)
+			require.Equal(t, fmt.Sprintf("resealed 7 values with key %d\nkey %d is not used any more: remove it with keyset remove %d\n", primary, old, old), out)
 			require.Equal(t, map[uint32]int64{primary: 8}, v.counts())
 			out, err = v.reseal(resealFlags{})
 			require.NoError(t, err)
@@ -202,7 +202,7 @@ func TestReseal(t *testing.T) {
 		})
 	})
 
-	t.Run("a run that was stopped between any two batches is finished by the next", func(t *testing.T) {
+	t.Run("the next run finishes a run that was stopped between two batches", func(t *testing.T) {
 		t.Parallel()
 		onStores(t, func(t *testing.T, v *vault) {
 			v.put(v.box(), "token", 7)
@@ -224,7 +224,7 @@ func TestReseal(t *testing.T) {
 		})
 	})
 
-	t.Run("a control plane without the key stops it before anything is written", func(t *testing.T) {
+	t.Run("reseal writes nothing while a control plane does not have the primary key", func(t *testing.T) {
 		t.Parallel()
 		onStores(t, func(t *testing.T, v *vault) {
 			first := v.box()
@@ -240,7 +240,7 @@ func TestReseal(t *testing.T) {
 		})
 	})
 
-	t.Run("a value that no key opens is named and the others are resealed", func(t *testing.T) {
+	t.Run("the error names a value that no key opens and other values are resealed", func(t *testing.T) {
 		t.Parallel()
 		onStores(t, func(t *testing.T, v *vault) {
 			v.put(v.box(), "token", 2)
@@ -258,13 +258,13 @@ func TestReseal(t *testing.T) {
 		})
 	})
 
-	t.Run("secrets that are set and deleted meanwhile are neither lost nor left", func(t *testing.T) {
+	t.Run("secrets that are set or deleted meanwhile are handled correctly", func(t *testing.T) {
 		t.Parallel()
 		onStores(t, func(t *testing.T, v *vault) {
 			box := v.box()
 			_, err := seal.Add(v.path)
 			require.NoError(t, err)
-			both := v.box() // replicas seal with the old key, and have the new one
+			both := v.box() // replicas seal with the old key, and also have the new key
 			for i := range 20 {
 				v.put(box, fmt.Sprintf("s%d", i), 3)
 			}
@@ -301,7 +301,7 @@ func TestReseal(t *testing.T) {
 	})
 }
 
-func TestKeyset_AKeyInUseIsNotRemoved(t *testing.T) {
+func TestKeyset_KeyInUseIsNotRemoved(t *testing.T) {
 	t.Parallel()
 	var v *vault
 	v = newVault(t, memory.New(func() int64 { return time.Now().UnixMilli() + v.now }))
@@ -310,7 +310,7 @@ func TestKeyset_AKeyInUseIsNotRemoved(t *testing.T) {
 	old, _ := v.rotate()
 	_, err := v.remove(old, true)
 	require.ErrorContains(t, err, "1 control plane processes seal with it (cp_1:7702): restart them")
-	// It restarted under another id, and its earlier self is remembered.
+	// The process restarted with another id. The keys of its earlier id are still remembered.
 	require.NoError(t, v.store.Update(t.Context(), func(tx store.Tx) error { return tx.DeletePeer("cp_1") }))
 	v.process("cp_2", v.box())
 	_, err = v.remove(old, true)
@@ -332,16 +332,16 @@ func TestKeyset_AKeyInUseIsNotRemoved(t *testing.T) {
 
 const resealChild = "WINDLASS_TEST_RESEAL"
 
-// The process of TestReseal_Killed.
+// TestReseal_Killed runs this test as a separate process.
 func TestResealChild(t *testing.T) {
 	args := os.Getenv(resealChild)
 	if args == "" {
-		t.Skip("runs as a process of its own")
+		t.Skip("only TestReseal_Killed runs this test")
 	}
 	require.NoError(t, Main(t.Context(), strings.Split(args, " ")))
 }
 
-// A process that is killed leaves every value as it was or resealed.
+// After a process is killed, every value can be opened.
 func TestReseal_Killed(t *testing.T) {
 	t.Parallel()
 	dsn := stacktest.MariaDB(t)
@@ -374,7 +374,7 @@ func TestReseal_Killed(t *testing.T) {
 	require.Equal(t, map[uint32]int64{primary: names * versions}, v.counts())
 }
 
-func TestKeyset_AWrongOneDoesNotStart(t *testing.T) {
+func TestKeyset_ControlPlaneDoesNotStartWithAWrongKeyset(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, v *vault) {
 		starts := func(path string, replace bool) error {
@@ -400,7 +400,7 @@ func TestKeyset_AWrongOneDoesNotStart(t *testing.T) {
 		v.process("cp_1", v.box())
 		require.NoError(t, starts(v.path, false))
 
-		// All replicas have ended, and what they sealed is there.
+		// All replicas have ended, and values that they sealed are stored.
 		v.put(first, "token", 1)
 		require.NoError(t, v.store.Update(t.Context(), func(tx store.Tx) error { return tx.DeletePeer("cp_1") }))
 		require.NoError(t, starts(v.path, false))

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A version would say to strangers which faults of earlier releases may work here.
-func TestWelcome_TellsNoVersion(t *testing.T) {
+// The version would tell attackers which known faults this release has.
+func TestWelcome_ShowsNoVersion(t *testing.T) {
 	version := Version
 	t.Cleanup(func() { Version = version })
 	Version = "v9.8.7"
