@@ -24,7 +24,7 @@ func analysisWithDefaults(checks []*windlassv1.AnalysisCheck) {
 	}
 }
 
-// checkAnalysis validates each of the policy's checks, and whether the rollout gives it time to run.
+// checkAnalysis validates each check of the policy, and requires that the rollout leaves time to measure it.
 func checkAnalysis(p *windlassv1.RolloutPolicy, field string) error {
 	names := map[string]bool{}
 	for i, c := range p.GetAnalysis() {
@@ -56,12 +56,12 @@ func checkQuery(c *windlassv1.AnalysisCheck, at string) error {
 	case template && c.GetQuery() != "":
 		return apierr.InvalidFix(at+".query", "the check has a template and a query", "Use one of the two.")
 	case !template && c.GetQuery() == "":
-		return apierr.InvalidFix(at+".template", "the check does not say what is measured",
-			"Use a template (error-rate, latency-p95, time-to-first-token, queue-length, gpu-use), a query in PromQL, or a webhook.")
+		return apierr.InvalidFix(at+".template", "the check has no template, query or webhook",
+			"Set a template (error-rate, latency-p95, time-to-first-token, queue-length, gpu-use), a query in PromQL, or a webhook.")
 	case !template && c.GetName() == "":
-		return apierr.InvalidFix(at+".name", "a check with a query of its own has no name", "Name it for what it measures.")
+		return apierr.InvalidFix(at+".name", "a check with a query has no name", "Set a name that says what the check measures.")
 	case template && c.GetSamplesQuery() != "":
-		return apierr.InvalidFix(at+".samplesQuery", "the template counts its samples itself", "Leave samplesQuery out, or write a query of your own.")
+		return apierr.InvalidFix(at+".samplesQuery", "the template counts its samples itself", "Leave samplesQuery out, or write your own query instead of the template.")
 	case !template && c.GetMinSamples() > 0 && c.GetSamplesQuery() == "":
 		return apierr.InvalidFix(at+".minSamples", "nothing counts the samples of a query", "Add a samplesQuery, such as sum(increase(requests_total{{{selector}}}[{{window}}])).")
 	case c.GetSamplesQuery() != "" && c.GetMinSamples() == 0:
@@ -73,8 +73,8 @@ func checkQuery(c *windlassv1.AnalysisCheck, at string) error {
 		}
 	}
 	if c.GetQuery() != "" && analysis.Compares(c) && !analysis.NamesVersion(c.GetQuery()) {
-		return apierr.InvalidFix(at+".query", "the query is the same for both versions: the new one would be compared with itself",
-			"Name the version's series, by {{selector}}, {{deployment}} or {{version}}.")
+		return apierr.InvalidFix(at+".query", "the query gives the same value for both versions, so versusOld would compare it with itself",
+			"Select the version's series with {{selector}}, {{deployment}} or {{version}}.")
 	}
 	return nil
 }
@@ -95,11 +95,11 @@ func checkHook(c *windlassv1.AnalysisCheck, at string) error {
 		{"versusOld", c.GetVersusOld() != nil},
 	} {
 		if other.set {
-			return apierr.InvalidFix(at+"."+other.name, other.name+" applies to measured values, but a webhook decides the verdict itself", "Leave it out, or make it a check of its own.")
+			return apierr.InvalidFix(at+"."+other.name, other.name+" applies to measured values, but a webhook decides the verdict itself", "Leave it out, or write a separate check for it.")
 		}
 	}
 	if c.GetName() == "" {
-		return apierr.InvalidFix(at+".name", "a check by a webhook has no name", "Name it for what is checked.")
+		return apierr.InvalidFix(at+".name", "a check with a webhook has no name", "Set a name that says what the webhook checks.")
 	}
 	if _, err := analysis.ParseHookURL(c.GetWebhook().GetUrl()); err != nil {
 		return apierr.InvalidFix(at+".webhook.url", err.Error(), "Write for example https://checks.example.com/smoke, and set signingSecret to sign calls.")
@@ -122,7 +122,7 @@ func checkBounds(c *windlassv1.AnalysisCheck, at string) error {
 		{"versusOld.maxDifference", versus(v).MaxDifference, versus(v).MinDifference},
 	} {
 		if b.most != nil && b.least != nil && *b.most < *b.least {
-			return apierr.InvalidFix(at+"."+b.name, fmt.Sprintf("no value is at most %g and at least %g", *b.most, *b.least), "Swap the two, or leave one out.")
+			return apierr.InvalidFix(at+"."+b.name, fmt.Sprintf("no value is both at most %g and at least %g", *b.most, *b.least), "Swap the two, or leave one out.")
 		}
 	}
 	return nil
@@ -135,7 +135,8 @@ func versus(v *windlassv1.VersusOld) *windlassv1.VersusOld {
 	return v
 }
 
-// checkWhen fails if there is no time at which the check can be measured.
+// checkWhen fails if a step or a bake ends before the first measurement of the check, or if the check is never
+// measured.
 func checkWhen(p *windlassv1.RolloutPolicy, c *windlassv1.AnalysisCheck, at string) error {
 	interval := analysis.Interval(c)
 	bakes := false
@@ -143,7 +144,7 @@ func checkWhen(p *windlassv1.RolloutPolicy, c *windlassv1.AnalysisCheck, at stri
 		bake := w.GetBakeTime().AsDuration()
 		bakes = bakes || bake > 0
 		if bake > 0 && bake < interval && analysis.Absolute(c) {
-			return apierr.InvalidFix(at+".interval", fmt.Sprintf("it is measured every %s, and waves[%d] bakes for %s: that would end before the first measurement", interval, i, bake),
+			return apierr.InvalidFix(at+".interval", fmt.Sprintf("the check is measured every %s, but waves[%d] bakes for %s, which ends before the first measurement", interval, i, bake),
 				"Measure more often, or bake longer.")
 		}
 	}
@@ -151,11 +152,11 @@ func checkWhen(p *windlassv1.RolloutPolicy, c *windlassv1.AnalysisCheck, at stri
 	for _, s := range steps {
 		switch {
 		case !s.Manual && s.Pause > 0 && s.Pause < interval:
-			return apierr.InvalidFix(at+".interval", fmt.Sprintf("it is measured every %s, and %s is over after %s: that would be before the first measurement", interval, s.WaitField, s.Pause),
-				"Measure more often, or wait longer there.")
+			return apierr.InvalidFix(at+".interval", fmt.Sprintf("the check is measured every %s, but %s ends after %s, before the first measurement", interval, s.WaitField, s.Pause),
+				"Measure more often, or wait longer at the step.")
 		case s.Weight == strategy.Full && analysis.Compares(c):
 			return apierr.InvalidFix(at+".versusOld", fmt.Sprintf("at a step of %s, whose wait is %s, the old version gets no traffic: there is nothing to compare with", s, s.WaitField),
-				"End the steps below 100 %, which comes after the last one anyway, or use max or min.")
+				"Remove the step of 100 %, because the new version gets all traffic after the last step anyway. Or use max or min.")
 		}
 	}
 	if len(steps) > 0 && steps[0].Whole && steps[0].Weight == 0 && analysis.NeedsRequests(c) {

@@ -8,23 +8,23 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// CheckApproval validates the role that approves at a gate. manual means that the place also waits for a
-// promotion, which any key that deploys can do.
+// CheckApproval validates the role that approves at a gate. manual means that the rollout also waits for a promotion
+// there, which any key that may deploy can do.
 func CheckApproval(gate *windlassv1.Approval, manual bool, field string) error {
 	switch {
 	case gate == nil:
 		return nil
 	case manual:
-		return apierr.InvalidFix(field, "it waits for a promotion, which every deployer may do, and for an approval", "Leave one of the two out: an approval is the stricter one.")
+		return apierr.InvalidFix(field, "it waits for a promotion, which every deployer may do, and for an approval", "Leave one of the two out. An approval is stricter.")
 	}
-	switch gate.GetRole() { //nolint:exhaustive // the others approve nothing
+	switch gate.GetRole() { //nolint:exhaustive // keys of other roles cannot approve
 	case windlassv1.Role_ROLE_UNSPECIFIED, windlassv1.Role_ROLE_DEPLOYER, windlassv1.Role_ROLE_OWNER:
 		return nil
 	}
-	return apierr.InvalidFix(field+".role", "a key of role "+model.RoleName(gate.GetRole())+" does not approve", "Use deployer or owner.")
+	return apierr.InvalidFix(field+".role", "a key of role "+model.RoleName(gate.GetRole())+" cannot approve", "Use deployer or owner.")
 }
 
-// ApprovalWithDefaults fills in what the gate leaves out.
+// ApprovalWithDefaults sets the defaults of the gate's missing fields.
 func ApprovalWithDefaults(gate *windlassv1.Approval) {
 	if gate == nil {
 		return

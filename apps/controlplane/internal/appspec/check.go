@@ -12,12 +12,12 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// maxEnvBytes bounds the names and values of a deployment's variables together, because the kernel limits a
-// program's environment, and because every agent of the app's regions holds the variables in memory.
+// maxEnvBytes is the limit on all names and values of a deployment's variables together. The kernel limits a
+// program's environment, and every agent of the app's regions holds the variables in memory.
 const maxEnvBytes = 256 << 10
 
-// maxStringBytes is the length of the longest argument, or variable as NAME=VALUE, with which Linux starts a program
-// (MAX_ARG_STRLEN, less the zero byte at the end).
+// maxStringBytes is the limit of Linux on one argument or one variable (NAME=VALUE): MAX_ARG_STRLEN without the zero
+// byte at the end.
 const maxStringBytes = 128<<10 - 1
 
 // Check validates the rules between fields, which the schema cannot express. The spec has its defaults; field
@@ -70,7 +70,7 @@ func checkHealth(s *windlassv1.DeploymentSpec, field string) error {
 	}
 	_, err := healthcheck.ParseCodes(h.GetExpectedCodes())
 	if bad, ok := errors.AsType[*healthcheck.CodeError](err); ok {
-		return apierr.InvalidFix(fmt.Sprintf("%s.expectedCodes[%d]", field, bad.Index), bad.Error(), "Write a code, such as 204, or a range with both its ends, such as 200-299.")
+		return apierr.InvalidFix(fmt.Sprintf("%s.expectedCodes[%d]", field, bad.Index), bad.Error(), "Write a code, such as 204, or a range, such as 200-299.")
 	}
 	return err
 }
@@ -97,8 +97,8 @@ func checkCommand(command, args []string, field string) error {
 
 func checkArgLength(arg, field string) error {
 	if len(arg) > maxStringBytes {
-		return apierr.InvalidFix(field, fmt.Sprintf("it has %d bytes, and no program starts with an argument of more than %d", len(arg), maxStringBytes),
-			"Put it into a file that the program reads.")
+		return apierr.InvalidFix(field, fmt.Sprintf("the argument has %d bytes, but Linux allows at most %d", len(arg), maxStringBytes),
+			"Put the value into a file that the program reads.")
 	}
 	return nil
 }
@@ -141,7 +141,7 @@ func checkSecrets(s *windlassv1.DeploymentSpec, field string) error {
 		at := fmt.Sprintf("%s.secrets[%d]", field, i)
 		if r.GetImagePull() {
 			if pulls[r.GetSecret()] {
-				return apierr.InvalidFix(at+".secret", fmt.Sprintf("secret %q is named twice for pulling the image", r.GetSecret()), "Leave one of them out.")
+				return apierr.InvalidFix(at+".secret", fmt.Sprintf("secret %q is named twice for pulling the image", r.GetSecret()), "Remove one of the two entries.")
 			}
 			if !pullsImage(s) {
 				return apierr.InvalidFix(at+".imagePull", "there is no image to pull", "Set image, or leave imagePull out.")
@@ -179,7 +179,7 @@ func CheckEnv(env map[string]string, field string) error {
 			return apierr.Invalid(fmt.Sprintf("%s[%q]", field, name), fmt.Sprintf("the value of %s contains a zero byte, which no variable can contain", name))
 		}
 		if n := len(name) + len("=") + len(env[name]); n > maxStringBytes {
-			return apierr.InvalidFix(fmt.Sprintf("%s[%q]", field, name), fmt.Sprintf("variable %s takes %d bytes, and no program starts with one of more than %d", name, n, maxStringBytes),
+			return apierr.InvalidFix(fmt.Sprintf("%s[%q]", field, name), fmt.Sprintf("variable %s takes %d bytes as NAME=VALUE, but Linux allows at most %d", name, n, maxStringBytes),
 				"Put the value into a file that the program reads.")
 		}
 		size += len(name) + len(env[name])
@@ -189,7 +189,7 @@ func CheckEnv(env map[string]string, field string) error {
 
 func checkEnvSize(size int, field string) error {
 	if size > maxEnvBytes {
-		return apierr.Invalid(field, fmt.Sprintf("variables take %d bytes together: at most %d fit; put large values into files", size, maxEnvBytes))
+		return apierr.Invalid(field, fmt.Sprintf("variables take %d bytes together, but at most %d are allowed: put large values into files", size, maxEnvBytes))
 	}
 	return nil
 }

@@ -16,9 +16,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// CheckExamples renders each example of a workspace's preset, and makes the checks of a deploy that depend on the
-// spec alone. Fields of the findings are paths in the definition, after a slash. Errors are first, and notes are left
-// out. The work of expressions is bounded for all examples together, and ends with ctx.
+// CheckExamples renders each example of a workspace's preset, and runs the checks of a deploy that depend on the spec
+// alone. Fields of findings are paths in the definition, after a slash. Errors come first. Notes are left out. All
+// examples together have one limit on the cost of expressions, and evaluation ends with ctx.
 func CheckExamples(ctx context.Context, p *preset.Preset, examples []*windlassv1.PresetExample) (findings []preset.Finding) {
 	presets := preset.Builtin().With(p).Within(ctx)
 	for i, e := range examples {
@@ -29,7 +29,7 @@ func CheckExamples(ctx context.Context, p *preset.Preset, examples []*windlassv1
 		if engine := e.GetServe().GetEngine(); engine != p.Name {
 			findings = append(findings, preset.Finding{
 				Severity: preset.Error, Code: "ExampleInvalid", Field: field + ".serve.engine",
-				Text: fmt.Sprintf("%q is not this preset", clipped(engine)), Fix: "write " + p.Name,
+				Text: fmt.Sprintf("%q is not this preset", clipped(engine)), Fix: "set it to " + p.Name,
 			})
 			continue
 		}
@@ -68,13 +68,13 @@ func checkExample(presets *preset.Registry, e *windlassv1.PresetExample, field s
 	if fails != "" {
 		findings = append(findings, preset.Finding{
 			Severity: preset.Error, Code: "ExampleInvalid", Field: field + ".fails",
-			Text: fmt.Sprintf("example %q has no error %s", e.GetName(), fails), Fix: "remove fails, or mend the rule that should give the error",
+			Text: fmt.Sprintf("example %q has no error %s", e.GetName(), fails), Fix: "remove fails from the example, or correct the rule that should report the error",
 		})
 	}
 	return findings
 }
 
-// messageOf returns the message of an error of the API without its code.
+// messageOf returns the message of an API error without its code.
 func messageOf(err error) string {
 	if coded, ok := errors.AsType[*connect.Error](err); ok {
 		return coded.Message()

@@ -15,7 +15,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// What each built-in preset makes of each golden input passes the checks of a deploy.
+// The spec that a built-in preset makes from a golden input passes the checks of a deploy.
 func TestPresetGoldens_PassTheChecksOfADeploy(t *testing.T) {
 	files, err := filepath.Glob("../../../../pkg/preset/testdata/*.json")
 	require.NoError(t, err)

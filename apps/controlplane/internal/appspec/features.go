@@ -90,7 +90,7 @@ func RegionUse(n int) int {
 // Uses is how much an app uses each feature. It leaves out features that the app does not use.
 type Uses map[windlassv1.Feature]int
 
-// UsesOf returns what an app with the spec and the policies uses. Each may be nil.
+// UsesOf returns the features that an app with the spec and the policies uses. Each argument may be nil.
 func UsesOf(spec *windlassv1.DeploymentSpec, policy *windlassv1.RolloutPolicy, scaling *windlassv1.ScalingPolicy) Uses {
 	out := Uses{}
 	for _, f := range features {
@@ -101,7 +101,7 @@ func UsesOf(spec *windlassv1.DeploymentSpec, policy *windlassv1.RolloutPolicy, s
 	return out
 }
 
-// Or returns the greater use of each feature.
+// Or returns all features of u and v, each with the greater of its two uses.
 func (u Uses) Or(v Uses) Uses {
 	out := maps.Clone(u)
 	for f, n := range v {

@@ -19,8 +19,8 @@ const maxAnnotationBytes = 192 << 10
 func checkResources(r *windlassv1.Resources, field string) error {
 	if shm, memory := r.GetShmMib(), r.GetMemoryMib(); memory > 0 && shm > memory {
 		return apierr.InvalidFix(field+".shmMib",
-			fmt.Sprintf("shmMib is %d, above memoryMib, which is %d: what is written to /dev/shm counts as memory", shm, memory),
-			"Raise memoryMib above shmMib by what the program itself needs.")
+			fmt.Sprintf("shmMib is %d, above memoryMib, which is %d, but data in /dev/shm counts as memory", shm, memory),
+			"Set memoryMib to shmMib plus the memory that the program itself needs.")
 	}
 	name := r.GetGpu().GetResourceName()
 	if domain, _, _ := strings.Cut(name, "/"); domain == "kubernetes.io" || strings.HasSuffix(domain, ".kubernetes.io") {
@@ -52,7 +52,7 @@ func checkKubernetes(s *windlassv1.DeploymentSpec, field string) error {
 	return checkSecurity(s, field)
 }
 
-// taken reports whether Windlass uses the key itself.
+// taken reports whether the key is reserved for Windlass.
 func taken(key string) bool {
 	return strings.HasPrefix(key, "windlass.run/") || strings.HasPrefix(key, "app.kubernetes.io/")
 }
@@ -64,13 +64,13 @@ func takenError(field, key, fix string) error {
 func checkSelector(selector map[string]string, field string) error {
 	for _, key := range slices.Sorted(maps.Keys(selector)) {
 		if taken(key) {
-			return takenError(field, key, "Ask for a pool of the region with resources.gpu.pool, or select nodes by a label of yours.")
+			return takenError(field, key, "Select a pool of the region with resources.gpu.pool, or select nodes by another label.")
 		}
 		for _, say := range []struct{ label, field string }{
 			{"nvidia.com/gpu.product", "product"}, {"nvidia.com/gpu.memory", "minMemoryMib"}, {"nvidia.com/gpu.count", "count"},
 		} {
 			if key == say.label {
-				return apierr.InvalidFix(fmt.Sprintf("%s[%q]", field, key), key+" has a field of its own",
+				return apierr.InvalidFix(fmt.Sprintf("%s[%q]", field, key), key+" has its own field",
 					fmt.Sprintf("Set resources.gpu.%s, which regions of every kind understand.", say.field))
 			}
 		}
@@ -83,11 +83,11 @@ func checkTolerations(list []*windlassv1.Toleration, field string) error {
 	for i, t := range list {
 		at := fmt.Sprintf("%s.tolerations[%d]", field, i)
 		if t.GetKey() == "" && t.GetValue() != "" {
-			return apierr.InvalidFix(at+".value", fmt.Sprintf("value %q has no key", t.GetValue()), "Set key, or leave value out to tolerate every taint.")
+			return apierr.InvalidFix(at+".value", fmt.Sprintf("value %q has no key", t.GetValue()), "Set key, or remove value to tolerate every taint.")
 		}
 		id := strings.Join([]string{t.GetKey(), t.GetValue(), t.GetEffect()}, "\x00")
 		if first, ok := seen[id]; ok {
-			return apierr.InvalidFix(at, fmt.Sprintf("it says the same as tolerations[%d]", first), "Leave one of them out.")
+			return apierr.InvalidFix(at, fmt.Sprintf("it is the same as tolerations[%d]", first), "Remove one of the two.")
 		}
 		seen[id] = i
 	}
@@ -97,10 +97,10 @@ func checkTolerations(list []*windlassv1.Toleration, field string) error {
 func checkPodLabels(labels map[string]string, field string) error {
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
 		if taken(key) {
-			return takenError(field, key, "Use a prefix of your own.")
+			return takenError(field, key, "Use your own prefix.")
 		}
 		if key == "pod-template-hash" || key == "controller-revision-hash" {
-			return apierr.InvalidFix(fmt.Sprintf("%s[%q]", field, key), key+" is how Kubernetes' controllers know their pods", "Use another name.")
+			return apierr.InvalidFix(fmt.Sprintf("%s[%q]", field, key), key+" is a label by which controllers of Kubernetes find their pods", "Use another name.")
 		}
 	}
 	return nil
@@ -110,18 +110,18 @@ func checkAnnotations(annotations map[string]string, field string) error {
 	size := 0
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
 		if taken(key) {
-			return takenError(field, key, "Use a prefix of your own.")
+			return takenError(field, key, "Use your own prefix.")
 		}
 		domain, _, _ := strings.Cut(key, "/")
 		if strings.HasPrefix(domain, "container.apparmor.security.") || strings.HasPrefix(domain, "container.seccomp.security.") ||
 			strings.HasPrefix(domain, "seccomp.security.") {
-			return apierr.InvalidFix(fmt.Sprintf("%s[%q]", field, key), key+" widens what the pod may do",
-				"Say so in kubernetes.security, with the reason.")
+			return apierr.InvalidFix(fmt.Sprintf("%s[%q]", field, key), key+" gives the pod more rights",
+				"Set the exception in kubernetes.security, with a reason.")
 		}
 		size += len(key) + len(annotations[key])
 	}
 	if size > maxAnnotationBytes {
-		return apierr.InvalidFix(field, fmt.Sprintf("annotations take %d bytes together: at most %d fit", size, maxAnnotationBytes),
+		return apierr.InvalidFix(field, fmt.Sprintf("annotations take %d bytes together, but at most %d are allowed", size, maxAnnotationBytes),
 			"Put large values into files or secrets.")
 	}
 	return nil
@@ -134,16 +134,16 @@ func checkSecurity(s *windlassv1.DeploymentSpec, field string) error {
 	}
 	at := field + ".security"
 	if strings.TrimSpace(x.GetReason()) == "" {
-		return apierr.InvalidFix(at+".reason", "an exception needs a reason", "Say why the program needs it; people who review the cluster read it on the pod.")
+		return apierr.InvalidFix(at+".reason", "an exception needs a reason", "Write why the program needs it. People who review the cluster can read the reason on the pod.")
 	}
 	if x.GetRunAsRoot() && s.GetKubernetes().RunAsUser != nil {
-		return apierr.InvalidFix(field+".runAsUser", fmt.Sprintf("runAsUser is %d, and security.runAsRoot asks for root", s.GetKubernetes().GetRunAsUser()),
-			"Leave one of them out.")
+		return apierr.InvalidFix(field+".runAsUser", fmt.Sprintf("runAsUser is %d, but security.runAsRoot requests root", s.GetKubernetes().GetRunAsUser()),
+			"Remove one of the two.")
 	}
 	for i, c := range x.GetAddCapabilities() {
 		at := fmt.Sprintf("%s.add_capabilities[%d]", at, i)
 		if c == "ALL" {
-			return apierr.InvalidFix(at, "ALL means every capability", "Name those that the program needs, or set security.privileged.")
+			return apierr.InvalidFix(at, "ALL means every capability", "Name the capabilities that the program needs, or set security.privileged.")
 		}
 		if short, ok := strings.CutPrefix(c, "CAP_"); ok {
 			return apierr.InvalidFix(at, "Kubernetes names capabilities without CAP_", fmt.Sprintf("Write %q.", short))
@@ -157,8 +157,8 @@ func checkSecurity(s *windlassv1.DeploymentSpec, field string) error {
 	return nil
 }
 
-// notOverlaid are folders of a container that a volume must not hide: devices (with /dev/shm), the kernel's,
-// and those that Kubernetes mounts itself.
+// notOverlaid are folders of a container that a volume must not hide: devices (including /dev/shm), folders of the
+// kernel, /etc, and folders that Kubernetes mounts.
 var notOverlaid = []string{"/dev", "/proc", "/sys", "/etc", "/var/run/secrets", "/run/secrets"}
 
 // notShared are folders of a host that would give a container control of the host.
@@ -172,13 +172,13 @@ func checkModelCache(s *windlassv1.DeploymentSpec, field string) error {
 	if c == nil {
 		return nil
 	}
-	if err := checkFolder(c.GetMountPath(), field+".mount_path", notOverlaid, "Choose a folder of its own, such as /models."); err != nil {
+	if err := checkFolder(c.GetMountPath(), field+".mount_path", notOverlaid, "Choose a separate folder, such as /models."); err != nil {
 		return err
 	}
 	if c.GetHostPath() == "" {
 		return nil
 	}
-	if err := checkFolder(c.GetHostPath(), field+".host_path", notShared, "Choose a folder that holds nothing else, such as /var/cache/models."); err != nil {
+	if err := checkFolder(c.GetHostPath(), field+".host_path", notShared, "Choose a folder that has no other use, such as /var/cache/models."); err != nil {
 		return err
 	}
 	if c.GetRetention() == windlassv1.ModelCache_RETENTION_DELETE {
@@ -191,10 +191,10 @@ func checkModelCache(s *windlassv1.DeploymentSpec, field string) error {
 	return nil
 }
 
-// checkFolder fails for a path that is not plain, or lies in or around one of the forbidden ones.
+// checkFolder fails for a path that is not plain, or that is in a forbidden folder, or contains one.
 func checkFolder(p, field string, forbidden []string, fix string) error {
 	if p == "/" || path.Clean(p) != p {
-		return apierr.InvalidFix(field, fmt.Sprintf("%q is not a plain path: %q would be", p, plain(p)), fix)
+		return apierr.InvalidFix(field, fmt.Sprintf("%q is not a plain path: use %q", p, plain(p)), fix)
 	}
 	for _, f := range forbidden {
 		if p == f || strings.HasPrefix(p, f+"/") || strings.HasPrefix(f, p+"/") {

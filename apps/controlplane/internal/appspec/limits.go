@@ -16,12 +16,12 @@ func autoRollbackOff(p *windlassv1.RolloutPolicy) bool {
 	return auto != nil && auto.Enabled != nil && !auto.GetEnabled()
 }
 
-// checkAutoRollback fails on conditions and waves that contradict an autoRollback that is off.
+// checkAutoRollback fails on conditions and waves that contradict autoRollback.
 func checkAutoRollback(p *windlassv1.RolloutPolicy, field string) error {
 	auto, off := p.GetAutoRollback(), autoRollbackOff(p)
 	if off && len(auto.GetConditions()) > 0 {
-		return apierr.InvalidFix(field+".autoRollback.conditions", "autoRollback is off, but it names conditions: nothing goes back by itself",
-			"Leave out enabled to go back for these conditions alone, or leave out conditions.")
+		return apierr.InvalidFix(field+".autoRollback.conditions", "autoRollback names conditions, but is off, so no region goes back automatically",
+			"Remove enabled to go back only for these conditions, or remove conditions.")
 	}
 	if err := checkAmounts(auto, field+".autoRollback"); err != nil {
 		return err
@@ -31,19 +31,19 @@ func checkAutoRollback(p *windlassv1.RolloutPolicy, field string) error {
 		switch on := w.GetOnFailure(); {
 		case !off:
 		case on == windlassv1.Wave_ON_FAILURE_ROLLBACK_ALL || on == windlassv1.Wave_ON_FAILURE_ROLLBACK_REGION:
-			return apierr.InvalidFix(at+".onFailure", "the wave goes back on a failure, and autoRollback is off: nothing goes back by itself",
-				"Leave onFailure out, or set it to pause; or leave autoRollback on.")
+			return apierr.InvalidFix(at+".onFailure", "the wave has onFailure rollback, but autoRollback is off, so no region goes back automatically",
+				"Remove onFailure, set it to pause, or turn autoRollback on.")
 		}
 		unreachable := windlassv1.AutoRollback_CONDITION_UNREACHABLE
 		if w.GetOnUnreachable() != windlassv1.Wave_ON_UNREACHABLE_FAIL && len(auto.GetConditions()) == 1 && auto.GetConditions()[0] == unreachable {
-			return apierr.InvalidFix(at+".onUnreachable", "autoRollback is on "+plan.ConditionName(unreachable)+" alone, but in this wave an unreachable region is not a failure",
+			return apierr.InvalidFix(at+".onUnreachable", "the only condition of autoRollback is "+plan.ConditionName(unreachable)+", but in this wave an unreachable region is not a failure",
 				"Set onUnreachable to fail, or name other conditions.")
 		}
 	}
 	return nil
 }
 
-// checkAmounts fails on limits that cannot be kept or that have no effect.
+// checkAmounts fails on limits that every rollout exceeds, or that have no effect.
 func checkAmounts(auto *windlassv1.AutoRollback, field string) error {
 	for _, limit := range []struct{ name, text, of string }{
 		{"failedInstances", auto.GetFailedInstances(), "instances"},
@@ -51,7 +51,7 @@ func checkAmounts(auto *windlassv1.AutoRollback, field string) error {
 	} {
 		switch {
 		case none(limit.text):
-			return apierr.InvalidFix(field+"."+limit.name, fmt.Sprintf("%s is %s of the %s: a region would have failed before it began", limit.name, limit.text, limit.of),
+			return apierr.InvalidFix(field+"."+limit.name, fmt.Sprintf("%s is %s of the %s: every region would fail at once", limit.name, limit.text, limit.of),
 				"Use 1 or more, or leave it out.")
 		case tooManyPercent(limit.text):
 			return apierr.InvalidFix(field+"."+limit.name, fmt.Sprintf("%s is %s of the %s", limit.name, limit.text, limit.of), "Use 100% or less.")
@@ -75,17 +75,17 @@ func tooManyPercent(text string) bool {
 	return ok && len(digits) == 3 && digits > "100"
 }
 
-// checkDeadlines fails if two fields say how long a start waits for room.
+// checkDeadlines fails if two fields set how long a start waits for capacity.
 func checkDeadlines(p *windlassv1.RolloutPolicy, field string) error {
 	if p.GetDeadlines().GetUnschedulable() != nil && p.GetWaitForCapacity().AsDuration() > 0 {
 		return apierr.InvalidFix(field+".unschedulable", "deadlines.unschedulable and waitForCapacity both set how long to wait for capacity",
-			"Use waitForCapacity if a start without room should wait, and deadlines.unschedulable if it should fail.")
+			"Use waitForCapacity if a start without capacity should wait, or deadlines.unschedulable if it should fail.")
 	}
 	return nil
 }
 
-// CheckProgress fails if the spec and the policy set different progress deadlines. asked is the spec as the
-// caller sent it, without defaults.
+// CheckProgress fails if the spec and the policy set different progress deadlines. asked is the spec of the request,
+// without defaults.
 func CheckProgress(p *windlassv1.RolloutPolicy, asked *windlassv1.DeploymentSpec, field string) error {
 	one, other := p.GetDeadlines().GetProgress(), asked.GetProgressDeadline()
 	if one == nil || other == nil || one.AsDuration() == other.AsDuration() {
@@ -96,7 +96,7 @@ func CheckProgress(p *windlassv1.RolloutPolicy, asked *windlassv1.DeploymentSpec
 }
 
 // DeadlineFindings warns if a rollout fails before an instance has used up its startup budget. spec has no defaults
-// yet, because the default budget is for models that load for long, and says nothing about this app.
+// yet, because the default budget is for models that take long to load, and says nothing about this app.
 func DeadlineFindings(spec *windlassv1.DeploymentSpec, p *windlassv1.RolloutPolicy) []preset.Finding {
 	budget, deadline, field := spec.GetHealthCheck().GetStartupBudget().AsDuration(), spec.GetProgressDeadline(), "progressDeadline"
 	if d := p.GetDeadlines().GetProgress(); d != nil {

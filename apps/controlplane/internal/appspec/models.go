@@ -10,8 +10,8 @@ import (
 // checkModels fails on fields that have no effect on a model, and on servers with several roles.
 func checkModels(s *windlassv1.DeploymentSpec, field string) error {
 	if s.GetModels() != nil && len(s.GetRoles()) > 1 {
-		return apierr.InvalidFix(field+".models", "the app has several roles, and servers of models have one",
-			"Make an app of the role that serves models, or leave models out.")
+		return apierr.InvalidFix(field+".models", "the app has several roles, but servers of models have one role",
+			"Make a separate app of the role that serves models, or remove models.")
 	}
 	if s.GetModel() == nil {
 		return nil

@@ -39,5 +39,5 @@ func TestModels(t *testing.T) {
 	require.ErrorContains(t, check(func(s *windlassv1.DeploymentSpec) {
 		s.Model, s.Models = nil, &windlassv1.ModelServer{}
 		s.Roles = []*windlassv1.RoleSpec{{Name: "prefill", Command: []string{"a"}}, {Name: "decode", Command: []string{"a"}}}
-	}), "servers of models have one")
+	}), "servers of models have one role")
 }

@@ -16,29 +16,29 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// checkOverrides validates what does not depend on the regions' rows: each override alone, and that no two
-// overrides name the same region.
+// checkOverrides validates overrides without reading regions: each override alone, and that no two overrides name the
+// same region.
 func checkOverrides(s *windlassv1.DeploymentSpec, field string) error {
 	taken := map[string]int{}
 	for i, o := range s.GetOverrides() {
 		at := fmt.Sprintf("%s[%d]", field, i)
 		switch {
 		case len(o.GetRegions()) == 0 && len(o.GetLabels()) == 0:
-			return apierr.InvalidFix(at, "the override selects no region", "Name its regions, or labels that they have. Put values for all regions into the spec itself.")
+			return apierr.InvalidFix(at, "the override selects no region", "Set regions or labels. Put values for all regions into the spec itself.")
 		case len(o.GetRegions()) > 0 && len(o.GetLabels()) > 0:
 			return apierr.InvalidFix(at+".labels", "the override names regions and labels", "Use one of the two, or write two overrides.")
 		case override.Empty(o):
-			return apierr.WithReason(apierr.InvalidFix(at, "the override changes nothing: it only selects regions", "Give it replicas, resources, args, extraArgs, env, secrets or roles, or leave it out."),
+			return apierr.WithReason(apierr.InvalidFix(at, "the override changes nothing: it only selects regions", "Set replicas, resources, args, extraArgs, env, secrets or roles, or remove the override."),
 				windlassv1.ErrorReason_ERROR_REASON_OVERRIDE_WITHOUT_EFFECT)
 		}
 		for j, n := range o.GetRegions() {
 			where := fmt.Sprintf("%s.regions[%d]", at, j)
 			if !slices.Contains(s.GetRegions(), n) {
-				return apierr.InvalidFix(where, fmt.Sprintf("the override names region %s, and the app does not run there", n),
-					"Add it to the app's regions, or take it out of the override: the app's are "+strings.Join(s.GetRegions(), ", ")+".")
+				return apierr.InvalidFix(where, fmt.Sprintf("the override names region %s, but the app does not run there", n),
+					"Add it to the app's regions, or remove it from the override: the app's regions are "+strings.Join(s.GetRegions(), ", ")+".")
 			}
 			if first, ok := taken[n]; ok {
-				return apierr.WithReason(apierr.InvalidFix(where, fmt.Sprintf("region %s is named by %s[%d] already", n, field, first), "Say all that is different there in one override."),
+				return apierr.WithReason(apierr.InvalidFix(where, fmt.Sprintf("region %s is named by %s[%d] already", n, field, first), "Put all values of the region into one override."),
 					windlassv1.ErrorReason_ERROR_REASON_OVERRIDE_CONFLICT)
 			}
 			taken[n] = i
@@ -55,7 +55,7 @@ func checkOverrides(s *windlassv1.DeploymentSpec, field string) error {
 
 func checkOverrideValues(o *windlassv1.Override, at string) error {
 	if len(o.GetArgs()) > 0 && len(o.GetExtraArgs()) > 0 {
-		return apierr.InvalidFix(at+".extraArgs", "the override has args, which take the place of all, and extraArgs, which follow the spec's",
+		return apierr.InvalidFix(at+".extraArgs", "the override has both args, which replace the spec's args, and extraArgs, which are added to them",
 			"Use one of the two.")
 	}
 	if err := checkCommand(nil, o.GetArgs(), at); err != nil {
@@ -71,7 +71,7 @@ func checkOverrideValues(o *windlassv1.Override, at string) error {
 	}
 	for i, r := range o.GetSecrets() {
 		if r.GetImagePull() {
-			return apierr.InvalidFix(fmt.Sprintf("%s.secrets[%d].imagePull", at, i), "an image is pulled with the same secrets everywhere", "Put it among the spec's secrets.")
+			return apierr.InvalidFix(fmt.Sprintf("%s.secrets[%d].imagePull", at, i), "an image is pulled with the same secrets in all regions", "Put it among the spec's secrets.")
 		}
 	}
 	if err := checkSecrets(&windlassv1.DeploymentSpec{Env: o.GetEnv(), Secrets: o.GetSecrets()}, at); err != nil {
@@ -80,11 +80,11 @@ func checkOverrideValues(o *windlassv1.Override, at string) error {
 	return checkResources(o.GetResources(), at+".resources")
 }
 
-// CheckOverridden validates the spec as it is in each region that an override changes.
+// CheckOverridden validates the spec of each region that an override changes.
 func CheckOverridden(spec *windlassv1.DeploymentSpec, field string) error {
 	for _, p := range spec.GetPinnedOverrides() {
 		s := override.In(spec, p.GetRegionId())
-		s.Replicas = nil // if they are fewer than min_ready, all of them must be ready
+		s.Replicas = nil // a region may have fewer replicas than min_ready: then all must be ready
 		err := Check(s, field)
 		if err == nil {
 			continue
@@ -94,7 +94,7 @@ func CheckOverridden(spec *windlassv1.DeploymentSpec, field string) error {
 			return err
 		}
 		detail := rpc.DetailOf(err)
-		return apierr.InvalidFix(field+".overrides", fmt.Sprintf("with its overrides region %s would break a rule of %s: %s", p.GetRegion(), detail.GetField(), coded.Message()),
+		return apierr.InvalidFix(field+".overrides", fmt.Sprintf("with the overrides, the spec of region %s is not valid: %s: %s", p.GetRegion(), detail.GetField(), coded.Message()),
 			detail.GetFix())
 	}
 	return nil
@@ -114,7 +114,7 @@ func AskedBy(spec *windlassv1.DeploymentSpec) plan.Asked {
 	return asked
 }
 
-// AskedText describes in words how many replicas were asked for.
+// AskedText describes the replicas of asked in words.
 func AskedText(asked plan.Asked, spec *windlassv1.DeploymentSpec) string {
 	var parts []string
 	for _, name := range slices.Sorted(slices.Values(spec.GetRegions())) {
@@ -138,13 +138,13 @@ func AskedText(asked plan.Asked, spec *windlassv1.DeploymentSpec) string {
 	return model.SizeText(spec, *asked.All) + " in each region, but " + text
 }
 
-// ReplicasIn returns how many replicas the spec begins with in the region.
+// ReplicasIn returns the number of replicas with which the spec begins in the region.
 func ReplicasIn(spec *windlassv1.DeploymentSpec, region string) int32 {
 	n, _ := override.Replicas(spec, override.ID(spec, region))
 	return n
 }
 
-// SecretsOf returns the secrets that the spec names anywhere, and the fields that name them.
+// SecretsOf returns the secrets that the spec or its overrides name, and the fields that name them.
 func SecretsOf(spec *windlassv1.DeploymentSpec, field string) (names, fields []string) {
 	add := func(refs []*windlassv1.SecretReference, at string) {
 		for i, r := range refs {

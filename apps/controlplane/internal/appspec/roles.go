@@ -18,8 +18,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// fillRoles sets the defaults of roles. A spec with one role stays as releases before several roles stored it,
-// so that its hash stays the same.
+// fillRoles sets the defaults of roles. A spec with one role keeps the form that it had in releases without several
+// roles, so that its hash stays the same.
 func fillRoles(s *windlassv1.DeploymentSpec) {
 	roles := s.GetRoles()
 	if len(roles) < 2 {
@@ -42,7 +42,7 @@ func fillRoles(s *windlassv1.DeploymentSpec) {
 			continue
 		}
 		if !model.IsPooled(s) {
-			r.Instances = max(r.Instances, 1) // a pool keeps what it has
+			r.Instances = max(r.Instances, 1) // 0 in a pool keeps the pool's instances
 		}
 		if own := r.Resources; own != nil {
 			own.CpuMillicores = cmp.Or(own.CpuMillicores, s.Resources.GetCpuMillicores())
@@ -70,12 +70,12 @@ func checkRoles(s *windlassv1.DeploymentSpec, field string) error {
 		at := fmt.Sprintf("%s.roles[%d]", field, i)
 		if first, ok := names[r.GetName()]; ok {
 			return apierr.InvalidFix(at+".name", fmt.Sprintf("role %q is named twice: %s.roles[%d] has the same name", r.GetName(), field, first),
-				"Give each role a name of its own; instances says how many of it a group has.")
+				"Give each role another name. To run a role several times in a group, set its instances.")
 		}
 		names[r.GetName()] = i
 		if r.GetEntry() && entry >= 0 {
 			return apierr.InvalidFix(at+".entry", fmt.Sprintf("roles %q and %q are both the entry role", s.GetRoles()[entry].GetName(), r.GetName()),
-				"Routes lead to one role: leave entry out of the others.")
+				"Routes lead to one role: remove entry from the other roles.")
 		}
 		if r.GetEntry() {
 			entry = i
@@ -97,9 +97,9 @@ func checkPool(s *windlassv1.DeploymentSpec, field string) error {
 	}
 	switch n := s.GetReplicas(); {
 	case len(s.GetRoles()) < 2:
-		return apierr.InvalidFix(field+".layout", fmt.Sprintf("a pool needs several roles, and the spec names %d", len(s.GetRoles())), "Name the roles, or leave layout out.")
+		return apierr.InvalidFix(field+".layout", fmt.Sprintf("a pool needs several roles, but the spec names %d", len(s.GetRoles())), "Name the roles, or leave layout out.")
 	case s.Replicas != nil && n != 0 && n != pool.Whole:
-		return apierr.InvalidFix(field+".replicas", fmt.Sprintf("replicas is %d, but a region has one pool, and each replica is one percent of it", n),
+		return apierr.InvalidFix(field+".replicas", fmt.Sprintf("replicas is %d, but a region has one pool", n),
 			"Leave replicas out, and set instances of each role. Use 0 to stop the pool.")
 	case s.GetMinReady() > 0:
 		return apierr.InvalidFix(field+".minReady", "a pool is ready when every role has all its instances", "Leave minReady out.")
@@ -111,14 +111,14 @@ func checkPool(s *windlassv1.DeploymentSpec, field string) error {
 
 // checkPoolPolicy refuses a policy that a rollout of a pool cannot follow.
 func checkPoolPolicy(p *windlassv1.RolloutPolicy, s *windlassv1.DeploymentSpec, field string) error {
-	const fix = "Use strategy rolling, which replaces instances in their places if one role differs or update.order says so, or recreate if there is no room for a second version."
+	const fix = "Use strategy rolling, which replaces instances in their slots if one role differs or update.order is set. Or use recreate if the region has no capacity for a second version."
 	switch {
 	case !model.IsPooled(s):
 	case s.GetUpdate() != nil && strategy.Of(p) != strategy.Of(nil):
-		return apierr.InvalidFix(field+".strategy", fmt.Sprintf("order %s replaces instances in their places, and strategy %s does not", pool.OrderName(s.GetUpdate()), strategy.Name(p)),
+		return apierr.InvalidFix(field+".strategy", fmt.Sprintf("order %s replaces instances in their slots, but strategy %s does not", pool.OrderName(s.GetUpdate()), strategy.Name(p)),
 			"Use strategy rolling, or leave update.order out.")
 	case strategy.Of(p).Order() == strategy.InPlace:
-		return apierr.InvalidFix(field+".strategy", "the strategy replaces instances in place, so instances of two versions would serve each other", fix)
+		return apierr.InvalidFix(field+".strategy", "the strategy replaces instances in place, so instances of two versions would call each other", fix)
 	case none(p.GetMaxSurge()) && s.GetUpdate() != nil:
 		return apierr.InvalidFix(field+".maxSurge", fmt.Sprintf("maxSurge is 0, and order %s starts one more instance of a role unless maxUnavailable is set", pool.OrderName(s.GetUpdate())),
 			"Leave maxSurge out, and set maxUnavailable to 1% or more: instances then stop before their successors start.")
@@ -128,25 +128,25 @@ func checkPoolPolicy(p *windlassv1.RolloutPolicy, s *windlassv1.DeploymentSpec, 
 	return nil
 }
 
-// checkHosts refuses fields that do not go together with instances of several hosts. Whether a region runs such instances
-// depends on its agent, and the API checks that.
+// checkHosts refuses fields that cannot be combined with instances of several hosts. The API checks whether a
+// region's agent can run such instances.
 func checkHosts(s *windlassv1.DeploymentSpec, r *windlassv1.RoleSpec, at, field string) error {
 	n := model.HostsOf(r)
 	which := fmt.Sprintf("instances of role %q have %d hosts", r.GetName(), n)
 	switch {
 	case n == 1:
 	case len(s.GetRoles()) == 1 && r.GetInstances() > 1:
-		return apierr.InvalidFix(at+".instances", which+", and a replica of one role is one such instance", "Leave instances out, and raise replicas.")
+		return apierr.InvalidFix(at+".instances", which+", and a replica of one role is one instance", "Leave instances out, and raise replicas.")
 	case model.IsPooled(s):
 		return apierr.InvalidFix(at+".hosts", fmt.Sprintf("an instance of a pool has one host, not %d", n), "Leave hosts out, or use layout replicas.")
 	case s.GetServe() != nil:
-		return apierr.InvalidFix(field+".serve", which+", and serve makes the arguments of a server on one host", "Leave serve out, and write the arguments: they may refer to $(WINDLASS_RANK) and $(WINDLASS_LEADER).")
+		return apierr.InvalidFix(field+".serve", which+", but serve makes the arguments of a server on one host", "Remove serve, and write the args. They may refer to $(WINDLASS_RANK) and $(WINDLASS_LEADER).")
 	case s.GetModels() != nil:
 		return apierr.InvalidFix(at+".hosts", fmt.Sprintf("a server of models has one host, not %d", n), "Leave hosts or models out.")
 	case s.GetRouting().GetColdStart() != nil:
-		return apierr.InvalidFix(field+".routing.coldStart", which+", and no request starts such instances", "Leave coldStart out, or leave hosts out.")
+		return apierr.InvalidFix(field+".routing.coldStart", which+", and a request cannot start instances of several hosts", "Remove coldStart or hosts.")
 	case s.GetModelCache().GetClaim().GetSingleNode():
-		return apierr.InvalidFix(field+".modelCache.claim.singleNode", which+", and the cache keeps all of them on one node", "Leave singleNode out, or leave hosts out.")
+		return apierr.InvalidFix(field+".modelCache.claim.singleNode", which+", but the cache keeps all instances on one node", "Remove singleNode or hosts.")
 	}
 	return nil
 }
@@ -166,7 +166,7 @@ func checkRole(s *windlassv1.DeploymentSpec, r *windlassv1.RoleSpec, at string) 
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.GetEnv())) {
 		if slices.ContainsFunc(s.GetSecrets(), func(ref *windlassv1.SecretReference) bool { return ref.GetEnvName() == name }) {
-			return apierr.InvalidFix(fmt.Sprintf("%s.env[%q]", at, name), fmt.Sprintf("variable %s is set by a secret, for all roles", name), "Use another name.")
+			return apierr.InvalidFix(fmt.Sprintf("%s.env[%q]", at, name), fmt.Sprintf("a secret sets variable %s for all roles", name), "Use another name.")
 		}
 		for _, p := range s.GetPorts() {
 			if name == portVariable(p) {
@@ -176,11 +176,11 @@ func checkRole(s *windlassv1.DeploymentSpec, r *windlassv1.RoleSpec, at string) 
 	}
 	several := len(s.GetRoles()) > 1
 	if several && r.GetImage() != "" && r.GetImage() != s.GetImage() && !strings.Contains(r.GetImage(), "@sha256:") {
-		return apierr.InvalidFix(at+".image", fmt.Sprintf("image %q names a tag, and only the tag of the spec's image is resolved", r.GetImage()),
-			"Name the image with its digest, as host/name@sha256:..., or use the spec's image.")
+		return apierr.InvalidFix(at+".image", fmt.Sprintf("image %q has a tag, but only the tag of the spec's image is resolved", r.GetImage()),
+			"Write the image with its digest, host/name@sha256:..., or use the spec's image.")
 	}
 	if several && r.GetImage() == "" && s.GetImage() == "" && len(r.GetCommand()) == 0 && len(s.GetCommand()) == 0 {
-		return apierr.InvalidFix(at, fmt.Sprintf("role %q has nothing to run", r.GetName()), "Set its image or command, or those of the spec.")
+		return apierr.InvalidFix(at, fmt.Sprintf("role %q has no image and no command", r.GetName()), "Set the image or command of the role or of the spec.")
 	}
 	return nil
 }
@@ -190,12 +190,13 @@ func checkOrder(roles []*windlassv1.RoleSpec, names map[string]int, field string
 	for i, r := range roles {
 		for j, name := range r.GetStartsAfter() {
 			if _, ok := names[name]; !ok || name == r.GetName() {
-				return apierr.InvalidFix(fmt.Sprintf("%s.roles[%d].startsAfter[%d]", field, i, j), fmt.Sprintf("role %q starts after %q, which is no other role", r.GetName(), name),
-					"Name other roles of the app: there are "+strings.Join(roleNames(roles), ", ")+".")
+				return apierr.InvalidFix(fmt.Sprintf("%s.roles[%d].startsAfter[%d]", field, i, j), fmt.Sprintf("role %q starts after %q, which is not another role", r.GetName(), name),
+					"Name other roles of the app. Its roles are "+strings.Join(roleNames(roles), ", ")+".")
 			}
 		}
 	}
-	// A role is placed once all roles before it are. What cannot be placed is in a circle, or behind one.
+	// A role is placed when all roles before it are placed. A role that is never placed is in a circle, or starts
+	// after one.
 	placed := map[string]bool{}
 	for range roles {
 		for _, r := range roles {
@@ -204,7 +205,7 @@ func checkOrder(roles []*windlassv1.RoleSpec, names map[string]int, field string
 	}
 	for i, r := range roles {
 		if !placed[r.GetName()] {
-			return apierr.InvalidFix(fmt.Sprintf("%s.roles[%d].startsAfter", field, i), fmt.Sprintf("role %q would wait for itself: roles start after each other in a circle", r.GetName()),
+			return apierr.InvalidFix(fmt.Sprintf("%s.roles[%d].startsAfter", field, i), fmt.Sprintf("role %q would never start: roles start after each other in a circle", r.GetName()),
 				"Remove one startsAfter of the circle.")
 		}
 	}
@@ -219,8 +220,8 @@ func roleNames(roles []*windlassv1.RoleSpec) []string {
 	return out
 }
 
-// checkRoleOverrides validates an override's changes to roles. It refuses changes to all roles at once if the app
-// has several.
+// checkRoleOverrides validates an override's changes to roles. If the app has several roles, it refuses changes that
+// would apply to all roles.
 func checkRoleOverrides(s *windlassv1.DeploymentSpec, o *windlassv1.Override, at string) error {
 	names := roleNames(s.GetRoles())
 	if len(names) > 1 {
@@ -230,7 +231,7 @@ func checkRoleOverrides(s *windlassv1.DeploymentSpec, o *windlassv1.Override, at
 			set  bool
 		}{{"args", len(o.GetArgs()) > 0}, {"extraArgs", len(o.GetExtraArgs()) > 0}, {"resources", o.GetResources() != nil}} {
 			if f.set {
-				return apierr.InvalidFix(at+"."+f.name, "the app has several roles, and this would be the same for all of them", fix)
+				return apierr.InvalidFix(at+"."+f.name, "the app has several roles, and this value would apply to all of them", fix)
 			}
 		}
 	}
@@ -239,15 +240,15 @@ func checkRoleOverrides(s *windlassv1.DeploymentSpec, o *windlassv1.Override, at
 		where := fmt.Sprintf("%s.roles[%d]", at, i)
 		switch {
 		case len(names) < 2:
-			return apierr.InvalidFix(where, "the app has one role", "Set resources and args of the override itself.")
+			return apierr.InvalidFix(where, "the app has one role", "Set resources and args in the override itself.")
 		case !slices.Contains(names, r.GetName()):
 			return apierr.InvalidFix(where+".name", fmt.Sprintf("the app has no role %q", r.GetName()), "Its roles are "+strings.Join(names, ", ")+".")
 		case seen[r.GetName()]:
 			return apierr.InvalidFix(where+".name", fmt.Sprintf("role %q is named twice", r.GetName()), "Put all changes to the role into one entry.")
 		case r.GetInstances() > 0 && !model.IsPooled(s):
-			return apierr.InvalidFix(where+".instances", "each replica has the same roles in every region", "Use layout pooled, or set replicas of the region.")
+			return apierr.InvalidFix(where+".instances", "a replica has the same number of instances of a role in every region", "Use layout pooled, or set replicas in the override.")
 		case r.GetResources() == nil && len(r.GetArgs()) == 0 && r.GetInstances() == 0:
-			return apierr.InvalidFix(where, fmt.Sprintf("it changes nothing of role %q", r.GetName()), "Give it resources or args, or instances with layout pooled, or leave it out.")
+			return apierr.InvalidFix(where, fmt.Sprintf("the override changes nothing of role %q", r.GetName()), "Set resources or args, or instances with layout pooled, or remove the entry.")
 		}
 		seen[r.GetName()] = true
 		if err := checkCommand(nil, r.GetArgs(), where); err != nil {
@@ -260,8 +261,9 @@ func checkRoleOverrides(s *windlassv1.DeploymentSpec, o *windlassv1.Override, at
 	return nil
 }
 
-// RolesMade returns the value of model.Deployment.RolesMade for the spec: a hash for each of several roles, empty
-// for one role. A role that is made as in the live version keeps that version's hash, whatever release made it.
+// RolesMade returns the value of model.Deployment.RolesMade for the spec: a hash for each of several roles, empty for
+// one role. A role that does not differ from the live version keeps the live version's hash, even if another release
+// computed it.
 func RolesMade(spec *windlassv1.DeploymentSpec, live *model.Deployment) (string, error) {
 	if len(spec.GetRoles()) < 2 {
 		return "", nil
@@ -292,7 +294,7 @@ func RolesMade(spec *windlassv1.DeploymentSpec, live *model.Deployment) (string,
 }
 
 // roleHash returns a hash of the fields that instances of the role see. It leaves out the number of instances, the
-// roles that they start after, and whether routes lead to them.
+// roles after which the role starts, and whether routes lead to it.
 func roleHash(spec *windlassv1.DeploymentSpec, name string) ([]byte, error) {
 	s := proto.CloneOf(spec)
 	s.PinnedOverrides = override.Versioned(s)
@@ -320,8 +322,8 @@ func roleHash(spec *windlassv1.DeploymentSpec, name string) ([]byte, error) {
 	return hashOf(s, ofInstances)
 }
 
-// GroupText describes in words what a replica of several roles or several hosts is: "2 prefill and 1 decode of 2 hosts"
-// or "an instance of 2 hosts". It is empty for other specs.
+// GroupText describes a replica of several roles or several hosts in words: "2 prefill and 1 decode of 2 hosts" or
+// "an instance of 2 hosts". It is empty for other specs.
 func GroupText(spec *windlassv1.DeploymentSpec) string {
 	roles := spec.GetRoles()
 	if len(roles) < 2 {
@@ -341,7 +343,7 @@ func GroupText(spec *windlassv1.DeploymentSpec) string {
 	return ListText(parts)
 }
 
-// ListText joins parts to "a, b and c".
+// ListText joins parts as in "a, b and c".
 func ListText(parts []string) string {
 	last := len(parts) - 1
 	if last < 1 {

@@ -28,22 +28,22 @@ func TestRoles_RefusalHasFieldAndFix(t *testing.T) {
 	digest := "@sha256:1111111111111111111111111111111111111111111111111111111111111111"
 	for _, c := range []struct{ name, more, field, message string }{
 		{"a pool of replicas", `layout: LAYOUT_POOLED replicas: 2`, "spec.replicas", "a region has one pool"},
-		{"a pool that is ready before it is", `layout: LAYOUT_POOLED min_ready: 1`, "spec.minReady", "every role has all its instances"},
+		{"a pool with minReady", `layout: LAYOUT_POOLED min_ready: 1`, "spec.minReady", "every role has all its instances"},
 		{"a pool at zero", `layout: LAYOUT_POOLED routing {cold_start {}}`, "spec.routing.coldStart", "does not start when a request comes"},
 		{"an order without a pool", `update {order: ORDER_COHERENT}`, "spec.update", "only the roles of a pool"},
-		{"a sequence of no order", `layout: LAYOUT_POOLED update {sequence: "decode"}`, "spec.update.sequence", "order coherent has no sequence"},
+		{"a sequence without an order", `layout: LAYOUT_POOLED update {sequence: "decode"}`, "spec.update.sequence", "order coherent has no sequence"},
 		{"a sequence of another order", `layout: LAYOUT_POOLED update {order: ORDER_PARALLEL sequence: "decode"}`, "spec.update.sequence", "order parallel has no sequence"},
 		{"a sequence with an unknown role", `layout: LAYOUT_POOLED update {order: ORDER_SEQUENTIAL sequence: "decode" sequence: "router"}`, "spec.update.sequence[1]", "no role \"router\""},
 		{"a sequence with a role twice", `layout: LAYOUT_POOLED update {order: ORDER_SEQUENTIAL sequence: "decode" sequence: "decode"}`, "spec.update.sequence[1]", "named twice"},
-		{"instances by region without a pool", `overrides {regions: "eu" roles {name: "decode" instances: 2}}`, "spec.overrides[0].roles[0].instances", "the same roles in every region"},
+		{"instances by region without a pool", `overrides {regions: "eu" roles {name: "decode" instances: 2}}`, "spec.overrides[0].roles[0].instances", "in every region"},
 		{"a name twice", `roles {name: "decode"}`, "spec.roles[2].name", "named twice"},
 		{"two entries", `roles {name: "router" entry: true}`, "spec.roles[2].entry", "both the entry role"},
 		{"several hosts of a pool", `layout: LAYOUT_POOLED roles {name: "big" hosts: 2}`, "spec.roles[2].hosts", "an instance of a pool has one host, not 2"},
-		{"several hosts from zero", `routing {cold_start {}} roles {name: "big" hosts: 2}`, "spec.routing.coldStart", "role \"big\" have 2 hosts"},
+		{"several hosts with a cold start", `routing {cold_start {}} roles {name: "big" hosts: 2}`, "spec.routing.coldStart", "role \"big\" have 2 hosts"},
 		{"several hosts on one node", `model_cache {mount_path: "/m" claim {size_gib: 1 single_node: true}} roles {name: "big" hosts: 2}`, "spec.modelCache.claim.singleNode", "role \"big\" have 2 hosts"},
 		{"stable slots", `roles {name: "s" slots: SLOTS_STABLE}`, "spec.roles[2].slots", "not supported yet"},
-		{"after an unknown role", `roles {name: "r" starts_after: "x"}`, "spec.roles[2].startsAfter[0]", "no other role"},
-		{"after itself", `roles {name: "r" starts_after: "r"}`, "spec.roles[2].startsAfter[0]", "no other role"},
+		{"after an unknown role", `roles {name: "r" starts_after: "x"}`, "spec.roles[2].startsAfter[0]", "not another role"},
+		{"after itself", `roles {name: "r" starts_after: "r"}`, "spec.roles[2].startsAfter[0]", "not another role"},
 		{"in a circle", `roles {name: "a" starts_after: "b"} roles {name: "b" starts_after: "a"}`, "spec.roles[2].startsAfter", "in a circle"},
 		{"a tag", `image: "x:1" roles {name: "r" image: "router:2"}`, "spec.roles[2].image", "names a tag"},
 		{"a variable of a secret", `secrets {env_name: "KEY" secret: "k"} roles {name: "r" env {key: "KEY" value: "v"}}`, `spec.roles[2].env["KEY"]`, "by a secret"},
@@ -51,9 +51,9 @@ func TestRoles_RefusalHasFieldAndFix(t *testing.T) {
 		{"a taken variable", `roles {name: "r" env {key: "WINDLASS_ROLE" value: "v"}}`, `spec.roles[2].env["WINDLASS_ROLE"]`, "taken"},
 		{"args in all roles", `overrides {regions: "eu" extra_args: "--x"}`, "spec.overrides[0].extraArgs", "several roles"},
 		{"resources in all roles", `overrides {regions: "eu" resources {memory_mib: 9}}`, "spec.overrides[0].resources", "several roles"},
-		{"an override of no role", `overrides {regions: "eu" roles {name: "x" args: "a"}}`, "spec.overrides[0].roles[0].name", "no role"},
-		{"an override of nothing", `overrides {regions: "eu" replicas: 1 roles {name: "decode"}}`, "spec.overrides[0].roles[0]", "changes nothing"},
-		{"an override twice", `overrides {regions: "eu" roles {name: "decode" args: "a"} roles {name: "decode" args: "b"}}`, "spec.overrides[0].roles[1].name", "twice"},
+		{"an override of an unknown role", `overrides {regions: "eu" roles {name: "x" args: "a"}}`, "spec.overrides[0].roles[0].name", "no role"},
+		{"an override without a change", `overrides {regions: "eu" replicas: 1 roles {name: "decode"}}`, "spec.overrides[0].roles[0]", "changes nothing"},
+		{"an override with a role twice", `overrides {regions: "eu" roles {name: "decode" args: "a"} roles {name: "decode" args: "b"}}`, "spec.overrides[0].roles[1].name", "twice"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			err := Check(parsed(t, pair+" "+c.more), "spec")
@@ -85,7 +85,7 @@ func TestRoles_DefaultsAreFilledIn(t *testing.T) {
 	require.Zero(t, b.GetHosts())
 	require.Zero(t, b.GetSlots())
 
-	// The hash of one role is that of releases without several roles.
+	// The hash of a spec with one role is the same as in releases without several roles.
 	one := parsed(t, `command: "x" layout: LAYOUT_REPLICAS roles {name: "a" entry: true hosts: 1}`)
 	plain := parsed(t, `command: "x" roles {name: "a"}`)
 	require.True(t, proto.Equal(one, plain), one)
@@ -131,7 +131,7 @@ func TestScaling_OfSeveralRolesIsMeasuredAtGateways(t *testing.T) {
 	}
 }
 
-// What a change replaces is told by the hash of each role.
+// The hash of each role shows which instances a change replaces.
 func TestRolesMade_ChangesWithTheRole(t *testing.T) {
 	made := func(text string, live *model.Deployment) *model.Deployment {
 		s := parsed(t, text)
@@ -152,11 +152,11 @@ func TestRolesMade_ChangesWithTheRole(t *testing.T) {
 	}
 	require.Empty(t, changed(pair))
 	require.Equal(t, []string{"decode"}, changed(`command: "serve" regions: "eu" roles {name: "prefill" instances: 2} roles {name: "decode" entry: true starts_after: "prefill" args: "--x"}`))
-	require.Empty(t, changed(`command: "serve" regions: "eu" roles {name: "prefill" instances: 3 entry: true} roles {name: "decode"}`), "how many there are is in no instance")
+	require.Empty(t, changed(`command: "serve" regions: "eu" roles {name: "prefill" instances: 3 entry: true} roles {name: "decode"}`), "instances do not see the number of instances")
 	require.Equal(t, []string{"prefill", "decode"}, changed(pair+` env {key: "A" value: "b"}`))
 	require.Empty(t, made(`command: "x" roles {name: "a"}`, nil).RolesMade)
 
-	// A release that hashes otherwise keeps the hashes of roles that are made alike.
+	// A role that is made alike keeps its hash, even if a release with another hash function computed it.
 	other, err := model.EncodeRoleHashes(map[string][]byte{"prefill": {1}, "decode": {2}})
 	require.NoError(t, err)
 	old := &model.Deployment{Spec: base.Spec, RolesMade: other}
@@ -188,7 +188,7 @@ func TestPool_RefusedPoliciesHaveFieldAndFix(t *testing.T) {
 	require.Equal(t, "scaling", rpc.DetailOf(CheckScaling(&windlassv1.ScalingPolicy{Max: 3, Metrics: []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_IN_FLIGHT, Target: "4"}}}, spec, "scaling")).GetField())
 }
 
-func TestPool_OrderIsInNoInstance(t *testing.T) {
+func TestPool_InstancesDoNotSeeTheOrder(t *testing.T) {
 	plain, coherent := parsed(t, pair+` layout: LAYOUT_POOLED`), parsed(t, pair+` layout: LAYOUT_POOLED update {order: ORDER_COHERENT}`)
 	ordered := parsed(t, pair+` layout: LAYOUT_POOLED update {order: ORDER_SEQUENTIAL sequence: "decode"}`)
 	same, err := Same(plain, coherent)
@@ -196,7 +196,7 @@ func TestPool_OrderIsInNoInstance(t *testing.T) {
 	require.True(t, same, "coherent is the default")
 	same, err = Same(plain, ordered)
 	require.NoError(t, err)
-	require.False(t, same, "rollouts to it go another way")
+	require.False(t, same, "the order changes how rollouts proceed")
 	alike, err := MadeAlike(plain, ordered)
 	require.NoError(t, err)
 	require.True(t, alike)
@@ -204,7 +204,7 @@ func TestPool_OrderIsInNoInstance(t *testing.T) {
 	require.Nil(t, parsed(t, pair+` update {}`).GetUpdate())
 }
 
-func TestPool_InstancesAreNoPartOfTheVersion(t *testing.T) {
+func TestPool_NumberOfInstancesIsNotPartOfTheVersion(t *testing.T) {
 	a, b := parsed(t, pair+` layout: LAYOUT_POOLED`), parsed(t, pair+` layout: LAYOUT_POOLED`)
 	b.Roles[1].Instances = 6
 	b.PinnedOverrides = []*windlassv1.PinnedOverride{{Region: "eu", RegionId: "reg", Values: &windlassv1.Override{
@@ -213,7 +213,7 @@ func TestPool_InstancesAreNoPartOfTheVersion(t *testing.T) {
 	same, err := Same(a, b)
 	require.NoError(t, err)
 	require.True(t, same)
-	require.Zero(t, a.Roles[1].Instances, "it keeps what it has")
+	require.Zero(t, a.Roles[1].Instances, "0 keeps the pool's instances")
 	b.Roles[1].Args = []string{"--x"}
 	same, err = Same(a, b)
 	require.NoError(t, err)
@@ -222,7 +222,7 @@ func TestPool_InstancesAreNoPartOfTheVersion(t *testing.T) {
 	c.Roles[1].Instances = 6
 	same, err = Same(c, parsed(t, pair))
 	require.NoError(t, err)
-	require.False(t, same, "of a group they are")
+	require.False(t, same, "the number of instances in a group is part of the version")
 }
 
 func TestGroupText(t *testing.T) {

@@ -41,7 +41,7 @@ func PolicyWithDefaults(in *windlassv1.RolloutPolicy) *windlassv1.RolloutPolicy 
 	return p
 }
 
-// CheckPolicy validates what the schema cannot, except whether the regions exist.
+// CheckPolicy validates the rules that the schema cannot express. It does not check whether the regions exist.
 func CheckPolicy(p *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec, field string) error {
 	if p == nil {
 		return nil
@@ -86,8 +86,8 @@ func CheckPolicy(p *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec, f
 	return checkAnalysis(p, field+".analysis")
 }
 
-// regionWithoutRoomForBoth names a region in which the policy's steps have no room for both versions, or the
-// app if that is the case in general. It returns "" for none.
+// regionWithoutRoomForBoth returns the name of a region whose replicas and maxSurge leave no room for both versions,
+// "the app" if that is true without overrides, and "" if there is no such region.
 func regionWithoutRoomForBoth(p *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec) string {
 	if spec.Replicas != nil && !plan.HasRoomForBoth(p, spec.GetReplicas()) {
 		return "the app"
@@ -116,17 +116,17 @@ func checkWaveNames(waves []*windlassv1.Wave, regions []string, field string) er
 			return apierr.InvalidFix(at+".labels", "the wave names regions and labels", "Use one of the two.")
 		}
 		if len(w.GetRegions()) == 0 && len(w.GetLabels()) == 0 && i < len(waves)-1 {
-			return apierr.InvalidFix(at, "the wave has neither regions nor labels, so it takes all regions that are left: none is left for the waves after it",
+			return apierr.InvalidFix(at, "the wave has neither regions nor labels, so it takes all remaining regions, and none are left for the waves after it",
 				"Name its regions, or put it last.")
 		}
 		for j, n := range w.GetRegions() {
 			where := fmt.Sprintf("%s.regions[%d]", at, j)
 			if !slices.Contains(regions, n) {
-				return apierr.InvalidFix(where, fmt.Sprintf("the wave names region %s, and the app does not run there", n),
-					"Add it to the app's regions, or take it out of the wave: the app's are "+strings.Join(regions, ", ")+".")
+				return apierr.InvalidFix(where, fmt.Sprintf("the wave names region %s, but the app does not run there", n),
+					"Add it to the app's regions, or remove it from the wave: the app's regions are "+strings.Join(regions, ", ")+".")
 			}
 			if first, ok := taken[n]; ok {
-				return apierr.InvalidFix(where, fmt.Sprintf("region %s is in %s[%d] already", n, field, first), "A region moves once: leave it in one wave.")
+				return apierr.InvalidFix(where, fmt.Sprintf("region %s is in %s[%d] already", n, field, first), "A region moves once: name it in one wave only.")
 			}
 			taken[n] = i
 		}

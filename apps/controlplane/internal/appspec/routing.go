@@ -11,26 +11,26 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// checkRouting fails on routing that gateways would not apply, or that browsers would refuse.
+// checkRouting fails on fields that gateways would ignore, or that browsers would refuse.
 func checkRouting(p *windlassv1.RoutingPolicy, field string) error {
 	const affinity = windlassv1.RoutingPolicy_BALANCING_AFFINITY
 	switch {
 	case p.GetBalancing() == affinity && p.GetAffinity() == nil:
-		return apierr.InvalidFix(field+".affinity", "balancing is affinity, but affinity does not say where the key is",
+		return apierr.InvalidFix(field+".affinity", "balancing is affinity, but affinity is not set, so gateways cannot find the key",
 			"Set affinity to the header or the cookie that has the key, for example {header: X-Session}, or choose another balancing.")
 	case p.GetBalancing() != affinity && p.GetAffinity() != nil:
-		return apierr.InvalidFix(field+".affinity", "affinity is set, and balancing is not affinity: it would have no effect",
+		return apierr.InvalidFix(field+".affinity", "affinity is set, but balancing is not affinity, so affinity has no effect",
 			"Set balancing to affinity, or leave affinity out.")
 	case p.GetQueueWait().AsDuration() > 0 && p.GetQueueSize() == 0 && p.QueueSize != nil:
-		return apierr.InvalidFix(field+".queueWait", "queueWait is set, and queueSize is 0: no request waits",
-			"Set queueSize to how many may wait, or leave queueWait out.")
+		return apierr.InvalidFix(field+".queueWait", "queueWait is set, but queueSize is 0, so no request waits",
+			"Set queueSize to the number of requests that may wait, or remove queueWait.")
 	case p.GetCrossRegion() == windlassv1.RoutingPolicy_CROSS_REGION_SPILLOVER && p.GetMaxInFlight() == 0:
-		return apierr.InvalidFix(field+".crossRegion", "it is spillover, but without maxInFlight an instance is never full",
-			"Set maxInFlight to how many requests an instance has at a time, or choose failover.")
+		return apierr.InvalidFix(field+".crossRegion", "crossRegion is spillover, but without maxInFlight an instance is never full",
+			"Set maxInFlight to the number of requests that an instance can serve at a time, or choose failover.")
 	}
 	if hold, total := p.GetColdStart().GetHold(), p.GetRequestTimeout().AsDuration(); hold != nil && total > 0 && total < hold.AsDuration() {
-		return apierr.InvalidFix(field+".coldStart.hold", "it is longer than requestTimeout, which ends a request that waits",
-			"Set requestTimeout above hold, or leave it out.")
+		return apierr.InvalidFix(field+".coldStart.hold", "hold is longer than requestTimeout, which would end the waiting request first",
+			"Set requestTimeout above hold, or remove requestTimeout.")
 	}
 	return checkCors(p.GetCors(), field+".cors")
 }
@@ -40,10 +40,10 @@ func checkCors(c *windlassv1.Cors, field string) error {
 		at := fmt.Sprintf("%s.allowed_origins[%d]", field, i)
 		switch {
 		case origin == "*" && len(c.GetAllowedOrigins()) > 1:
-			return apierr.InvalidFix(at, `"*" means every origin, and there are others`, `Leave "*" or the others out.`)
+			return apierr.InvalidFix(at, `"*" means every origin, so other origins have no effect`, `Remove "*" or the other origins.`)
 		case origin == "*" && c.GetCredentials():
 			return apierr.InvalidFix(at, `browsers refuse answers that allow credentials to every origin`,
-				"Name the origins, https://*.example.com for all below a domain, or leave credentials out.")
+				"Name the origins, for example https://*.example.com for all subdomains, or remove credentials.")
 		case origin == "*":
 			continue
 		}
@@ -52,11 +52,11 @@ func checkCors(c *windlassv1.Cors, field string) error {
 		}
 	}
 	if slices.Contains(c.GetExposedHeaders(), "*") && c.GetCredentials() {
-		return apierr.InvalidFix(field+".exposedHeaders", `with credentials browsers take "*" for a header of that name`, "Name the headers.")
+		return apierr.InvalidFix(field+".exposedHeaders", `with credentials, browsers take "*" as the name of a header`, "Name the headers.")
 	}
 	for i, method := range c.GetAllowedMethods() {
 		if method == "CONNECT" || method == "TRACE" {
-			return apierr.InvalidFix(fmt.Sprintf("%s.allowedMethods[%d]", field, i), method+" is no method that browsers send", "Leave it out.")
+			return apierr.InvalidFix(fmt.Sprintf("%s.allowedMethods[%d]", field, i), "browsers do not send "+method, "Remove the method.")
 		}
 	}
 	if c.GetMaxAge().GetNanos() != 0 {
@@ -68,12 +68,12 @@ func checkCors(c *windlassv1.Cors, field string) error {
 // schemePorts are the ports that browsers leave out of origins.
 var schemePorts = map[string]string{"http": "80", "https": "443"}
 
-// checkOrigin fails unless origin is spelled as a browser sends it, because gateways compare texts. "*." may
-// stand before a domain.
+// checkOrigin fails unless origin is written exactly as browsers send it, because gateways compare strings. A domain
+// may begin with "*.".
 func checkOrigin(origin, field string) error {
 	refuse := func(why string) error {
-		return apierr.InvalidFix(field, fmt.Sprintf("%q is no origin: %s", apierr.Clip(origin, 100), why),
-			"Write it as browsers do: https://chat.example.com, with a port that is not the scheme's own, https://*.example.com for all below a domain, or *.")
+		return apierr.InvalidFix(field, fmt.Sprintf("%q is not an origin: %s", apierr.Clip(origin, 100), why),
+			"Write it as browsers do: https://chat.example.com, with a port only if it is not the scheme's default. Use https://*.example.com for all subdomains, or * for every origin.")
 	}
 	scheme, host, ok := strings.Cut(origin, "://")
 	if !ok {
@@ -89,7 +89,7 @@ func checkOrigin(origin, field string) error {
 	u, err := url.Parse(scheme + "://" + host)
 	switch {
 	case err != nil || u.User != nil || u.Host != host || u.Hostname() == "":
-		return refuse("what follows the scheme is not a host")
+		return refuse("the text after the scheme is not a host")
 	case host != strings.ToLower(host):
 		return refuse("browsers write hosts in lower case")
 	case strings.HasSuffix(host, ":"):
@@ -99,20 +99,20 @@ func checkOrigin(origin, field string) error {
 	}
 	if _, err := netip.ParseAddr(u.Hostname()); err == nil {
 		if wild {
-			return refuse("an address has nothing below it")
+			return refuse("an IP address has no subdomains")
 		}
 		return nil
 	}
 	for label := range strings.SplitSeq(u.Hostname(), ".") {
 		switch {
 		case strings.Contains(label, "*"):
-			return refuse("* is for whole labels, in front of the domain")
+			return refuse("only *. in front of the domain is allowed")
 		case label == "" || strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "":
-			return refuse("what follows the scheme is not a host; names of other scripts are in their xn-- form")
+			return refuse("the text after the scheme is not a host: write international names in their xn-- form")
 		}
 	}
 	if wild && !strings.Contains(u.Hostname(), ".") && u.Hostname() != "localhost" {
-		return refuse("it would allow all of a top-level domain")
+		return refuse("it would allow a whole top-level domain")
 	}
 	return nil
 }

@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// CheckScaling validates the policy against the spec of the request, before its defaults.
+// CheckScaling validates the policy against the spec of the request, which has no defaults yet.
 func CheckScaling(p *windlassv1.ScalingPolicy, spec *windlassv1.DeploymentSpec, field string) error {
 	if p == nil {
 		return nil
@@ -22,7 +22,7 @@ func CheckScaling(p *windlassv1.ScalingPolicy, spec *windlassv1.DeploymentSpec, 
 	}
 	switch pooled := model.IsPooled(spec); {
 	case pooled && len(p.GetRoles()) == 0:
-		return apierr.InvalidFix(field, "a pool has no replicas that could follow the load: its roles scale separately", "Write an entry for each role that follows the load into scaling.roles.")
+		return apierr.InvalidFix(field, "a pool has no replicas to scale: its roles scale separately", "Add an entry to scaling.roles for each role that follows the load.")
 	case !pooled && len(p.GetRoles()) > 0:
 		return apierr.InvalidFix(field+".roles", "the roles of the app do not scale separately", "Set spec.layout to pooled, or write the fields of the role into scaling itself.")
 	case pooled:
@@ -44,13 +44,13 @@ func CheckScaling(p *windlassv1.ScalingPolicy, spec *windlassv1.DeploymentSpec, 
 	}
 	for i, low := range lows {
 		if low != nil && *low == 0 && spec.GetRouting().GetColdStart() == nil {
-			return apierr.InvalidFix(at[i], "at zero, requests would fail", "Set routing.coldStart, so that they wait and wake the app, or set min to 1 or more.")
+			return apierr.InvalidFix(at[i], "requests to an app at zero would fail", "Set routing.coldStart, so that requests wait and wake the app, or set min to 1 or more.")
 		}
 	}
 	if p.GetMode() == windlassv1.ScalingPolicy_MODE_ADVISE {
 		return nil
 	}
-	const message, fix = "the replicas follow the load", "Leave replicas out: scaling.initial says what the app begins with. Or set scaling.mode to advise."
+	const message, fix = "the scaling policy sets the replicas", "Remove replicas, and set scaling.initial for the first deployment. Or set scaling.mode to advise."
 	if spec.Replicas != nil {
 		return apierr.InvalidFix("spec.replicas", message, fix)
 	}
@@ -62,8 +62,8 @@ func CheckScaling(p *windlassv1.ScalingPolicy, spec *windlassv1.DeploymentSpec, 
 	return nil
 }
 
-// checkRoleMetrics fails on metrics that are measured at instances if the spec has several roles: a mean over
-// instances of different roles says nothing about how many groups are needed.
+// checkRoleMetrics fails on metrics that are measured at instances if the spec has several roles. A mean over
+// instances of different roles does not say how many groups are needed.
 func checkRoleMetrics(p *windlassv1.ScalingPolicy, spec *windlassv1.DeploymentSpec, field string) error {
 	if len(spec.GetRoles()) < 2 {
 		return nil
@@ -72,8 +72,8 @@ func checkRoleMetrics(p *windlassv1.ScalingPolicy, spec *windlassv1.DeploymentSp
 		switch m.GetType() {
 		case windlassv1.ScalingMetric_TYPE_QUEUE, windlassv1.ScalingMetric_TYPE_KV_CACHE, windlassv1.ScalingMetric_TYPE_CPU, windlassv1.ScalingMetric_TYPE_MEMORY:
 			return apierr.InvalidFix(fmt.Sprintf("%s.metrics[%d].type", field, i),
-				"the metric is measured at instances, and those of an app with several roles do different work",
-				"Use what gateways measure: inFlight, requestsPerSecond, firstToken or latency.")
+				"the metric is measured at instances, but instances of different roles do different work",
+				"Use a metric that gateways measure: inFlight, requestsPerSecond, firstToken or latency.")
 		default:
 		}
 	}
@@ -97,14 +97,14 @@ func checkScaledRegions(overrides []*windlassv1.ScalingOverride, spec *windlassv
 		for j, region := range o.GetRegions() {
 			if !slices.Contains(spec.GetRegions(), region) {
 				return apierr.InvalidFix(fmt.Sprintf("%s.overrides[%d].regions[%d]", field, i, j),
-					fmt.Sprintf("the app does not run in region %q", region), "Name one of the app's regions, or leave it out.")
+					fmt.Sprintf("the app does not run in region %q", region), "Name one of the app's regions, or remove the region.")
 			}
 		}
 	}
 	return nil
 }
 
-// checkScaledRoles is CheckScaling for the roles of a pool.
+// checkScaledRoles is like CheckScaling, for the roles of a pool.
 func checkScaledRoles(p *windlassv1.ScalingPolicy, spec *windlassv1.DeploymentSpec, field string) error {
 	var names []string
 	for _, r := range spec.GetRoles() {
@@ -129,8 +129,8 @@ func checkScaledRoles(p *windlassv1.ScalingPolicy, spec *windlassv1.DeploymentSp
 	}
 	set := func(at, name string) error {
 		i := scaled[name]
-		return apierr.InvalidFix(at, fmt.Sprintf("the instances of role %q follow the load", name),
-			fmt.Sprintf("Leave instances out: %s.roles[%d].initial says what the role begins with. Or set scaling.mode to advise.", field, i))
+		return apierr.InvalidFix(at, fmt.Sprintf("the scaling policy sets the instances of role %q", name),
+			fmt.Sprintf("Remove instances, and set %s.roles[%d].initial for the first deployment. Or set scaling.mode to advise.", field, i))
 	}
 	for i, r := range spec.GetRoles() {
 		if _, follows := scaled[r.GetName()]; follows && r.GetInstances() > 0 {

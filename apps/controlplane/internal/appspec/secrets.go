@@ -25,8 +25,8 @@ func EachSecret(spec *windlassv1.DeploymentSpec, visit func(*windlassv1.SecretRe
 	}
 }
 
-// withoutVersions returns copies of both specs. They have no version for a secret that one of the specs names
-// without a version, because that spec runs with the newest.
+// withoutVersions returns copies of both specs. If one of the specs names a secret without a version, both copies do,
+// because that spec runs with the newest version.
 func withoutVersions(a, b *windlassv1.DeploymentSpec) (left, right *windlassv1.DeploymentSpec) {
 	left, right = proto.CloneOf(a), proto.CloneOf(b)
 	loose := map[string]bool{}

@@ -21,7 +21,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// An app's spec has layers. Each wins over those before it, field by field, and args flag by flag:
+// An app's spec has layers. A later layer replaces an earlier one, field by field, and args flag by flag:
 //
 //	preset         Expand
 //	environment    InheritEnv, variables only
@@ -31,8 +31,8 @@ import (
 // Expand runs once, when a version is made. Its result is stored with the version, so that a later change of
 // the preset changes no running version.
 
-// Expand returns a copy of the spec with the fields that the preset of its serve makes, and the preset's
-// findings: errors first, then warnings, then notes. A spec without serve stays as it is. With an error among the
+// Expand returns a copy of the spec with the fields that the preset of spec.serve makes, and the preset's findings:
+// errors first, then warnings, then notes. A spec without serve is copied unchanged. With an error among the
 // findings, the spec is not complete.
 func Expand(in *windlassv1.DeploymentSpec, presets *preset.Registry) (*windlassv1.DeploymentSpec, []preset.Finding) {
 	s, findings := expand(in, presets)
@@ -56,14 +56,14 @@ func expand(in *windlassv1.DeploymentSpec, presets *preset.Registry) (*windlassv
 	if len(s.GetRoles()) > 1 {
 		findings = append(findings, preset.Finding{
 			Severity: preset.Error, Code: "SeveralRoles", Field: "/roles",
-			Text: "serve makes what one role runs, and there are several", Fix: "remove serve, and write the args of each role, or leave one role",
+			Text: "serve makes the args of one role, but the app has several", Fix: "remove serve and write the args of each role, or use one role",
 		})
 	}
 	for i, r := range s.GetRoles() {
 		if len(r.GetCommand()) > 0 || len(r.GetArgs()) > 0 || r.GetImage() != "" {
 			findings = append(findings, preset.Finding{
 				Severity: preset.Error, Code: "RoleRunsOther", Field: fmt.Sprintf("/roles[%d]", i),
-				Text: "the role has an image, command or args of its own, and serve makes those of the spec", Fix: "move them to the spec, or remove serve",
+				Text: "the role has its own image, command or args, but serve sets them in the spec", Fix: "move the role's values to the spec, or remove serve",
 			})
 		}
 	}
@@ -103,7 +103,7 @@ func checkGenerated(spec, made *windlassv1.DeploymentSpec) (findings []preset.Fi
 		}
 		findings = append(findings, preset.Finding{
 			Severity: preset.Error, Code: "GeneratedInvalid", Field: "/" + path,
-			Text: fmt.Sprintf("preset %s generates a value that is not allowed: %s", spec.GetGeneratedBy(), message),
+			Text: fmt.Sprintf("preset %s generates an invalid value: %s", spec.GetGeneratedBy(), message),
 			Fix:  "change the fields that the preset reads from the file, or set this field in the file",
 		})
 	}
@@ -128,7 +128,7 @@ func generatedEnv(made map[string]string, s *windlassv1.DeploymentSpec) map[stri
 	return env
 }
 
-// overlaid returns base with the fields that are set in over, each replaced as a whole.
+// overlaid returns base, in which every field that over sets is replaced as a whole.
 func overlaid[M proto.Message](base, over M) M {
 	if !base.ProtoReflect().IsValid() {
 		return proto.CloneOf(over)
@@ -143,9 +143,10 @@ func overlaid[M proto.Message](base, over M) M {
 	return out
 }
 
-// ExpandRegions makes the args of the regions whose overrides change resources or add args. Flags of an override
-// replace those of the same name, and parallelism follows the region's GPUs. asked is the spec
-// before Expand, and spec is the result, with its overrides pinned. Fields of findings begin as those of Expand do.
+// ExpandRegions makes the args of each region whose override changes resources or adds args. A flag of an override
+// replaces the flag with the same name, and parallelism follows the region's GPUs. asked is the spec before Expand.
+// spec is the result of Expand with its overrides pinned. Fields of findings are relative to the same object as in
+// Expand.
 func ExpandRegions(spec, asked *windlassv1.DeploymentSpec, presets *preset.Registry) (findings []preset.Finding) {
 	p, known := presets.Find(spec.GetGeneratedBy())
 	if !known {
@@ -175,8 +176,8 @@ func ExpandRegions(spec, asked *windlassv1.DeploymentSpec, presets *preset.Regis
 		if asked.GetImage() == "" && f.Spec.GetImage() != spec.GetImage() {
 			findings = append(findings, preset.Finding{
 				Severity: preset.Error, Code: "BuildDiffers", Field: "/overrides",
-				Text: fmt.Sprintf("the GPUs of region %s need image %s, and those of the other regions %s", pinned.GetRegion(), f.Spec.GetImage(), spec.GetImage()),
-				Fix:  "make an app for each image, or set image to one that fits everywhere",
+				Text: fmt.Sprintf("the GPUs of region %s need image %s, but the GPUs of other regions need image %s", pinned.GetRegion(), f.Spec.GetImage(), spec.GetImage()),
+				Fix:  "make an app for each image, or set image to one that runs in all regions",
 			})
 			continue
 		}
@@ -191,7 +192,7 @@ func ExpandRegions(spec, asked *windlassv1.DeploymentSpec, presets *preset.Regis
 			v.Resources.ShmMib = shm
 		}
 		if len(v.GetArgs()) > 0 {
-			continue // they replace all args
+			continue // the override's args replace all args
 		}
 		args := p.Merge(p.Merge(f.Spec.GetArgs(), asked.GetArgs()), v.GetExtraArgs())
 		if v.ExtraArgs = nil; len(args) > maxArgs {
@@ -212,7 +213,7 @@ func flagTwice(field, flag string) preset.Finding {
 	}
 }
 
-// maxArgs is how many args the schema allows.
+// maxArgs is the maximum number of args in the schema.
 const maxArgs = 1024
 
 func tooManyArgs(n int) preset.Finding {
@@ -222,7 +223,8 @@ func tooManyArgs(n int) preset.Finding {
 	}
 }
 
-// tooLittle reports whether shared memory is more than the instance's memory, of which it is a part.
+// tooLittle reports whether the instance's memory, which includes shared memory, is too small for shm MiB of shared
+// memory.
 func tooLittle(r *windlassv1.Resources, shm int32) bool {
 	return shm > cmp.Or(r.GetMemoryMib(), defaultMemoryMiB)
 }
@@ -230,8 +232,8 @@ func tooLittle(r *windlassv1.Resources, shm int32) bool {
 func littleMemory(shm int32, r *windlassv1.Resources) preset.Finding {
 	return preset.Finding{
 		Severity: preset.Error, Code: "MemoryTooSmall", Field: "/resources.memoryMib",
-		Text: fmt.Sprintf("the GPUs of an instance share %d MiB of memory in /dev/shm, and the instance has %d MiB", shm, cmp.Or(r.GetMemoryMib(), defaultMemoryMiB)),
-		Fix:  fmt.Sprintf("set it to what the engine needs besides the memory of the GPUs, at least %d MiB, or set shmMib", 2*shm),
+		Text: fmt.Sprintf("the GPUs of an instance share %d MiB of memory in /dev/shm, but the instance has only %d MiB", shm, cmp.Or(r.GetMemoryMib(), defaultMemoryMiB)),
+		Fix:  fmt.Sprintf("set it to the host memory that the engine needs, at least %d MiB, or set shmMib", 2*shm),
 	}
 }
 
@@ -248,7 +250,7 @@ func resourcesOf(s *windlassv1.DeploymentSpec) *windlassv1.Resources {
 // maxOption is the maximum length of an option's value, in bytes. Elements of args have the same limit.
 const maxOption = 32768
 
-// inputOf returns what a preset reads from a spec, in a region with these resources.
+// inputOf returns the input of a preset for the spec, in a region with the resources r.
 func inputOf(s *windlassv1.DeploymentSpec, r *windlassv1.Resources) (preset.Input, []preset.Finding) {
 	serve := s.GetServe()
 	in := preset.Input{
@@ -276,7 +278,7 @@ func inputOf(s *windlassv1.DeploymentSpec, r *windlassv1.Resources) (preset.Inpu
 		}
 		for _, value := range o.Values {
 			if strings.ContainsRune(value, 0) || len(value) > maxOption {
-				bad = fmt.Sprintf("a value has a zero byte, or more than %d bytes", maxOption)
+				bad = fmt.Sprintf("a value contains a zero byte, or has more than %d bytes", maxOption)
 			}
 		}
 		if bad != "" {
@@ -335,7 +337,7 @@ func FileField(f preset.Finding) string {
 	return "serve." + f.Field
 }
 
-// Sentence returns a fix as a sentence, which is the form of the API's fixes.
+// Sentence returns text as a sentence with a capital letter and a full stop, like the fixes of the API.
 func Sentence(text string) string {
 	if text == "" {
 		return ""
@@ -366,7 +368,7 @@ func Warnings(findings []preset.Finding) (out []*windlassv1.PlanFinding) {
 	return out
 }
 
-// WarningText returns a warning as text for people who deploy.
+// WarningText returns a warning as text for the history and for users.
 func WarningText(f *windlassv1.PlanFinding) string {
 	text := strings.TrimPrefix(f.GetMessage(), "spec.") + "."
 	if f.GetFix() != "" {

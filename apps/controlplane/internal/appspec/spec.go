@@ -1,5 +1,5 @@
-// Package appspec checks the specs and policies of apps, fills in their defaults, and compares
-// specs. It is pure: what depends on regions, secrets or other apps that exist is checked by the API.
+// Package appspec checks the specs and policies of apps, fills in their defaults, and compares specs. It does no I/O:
+// package api checks rules that depend on existing regions, secrets or other apps.
 package appspec
 
 import (
@@ -51,7 +51,7 @@ func fillDefaults(s *windlassv1.DeploymentSpec) *windlassv1.DeploymentSpec {
 	if s.Resources == nil {
 		s.Resources = &windlassv1.Resources{}
 	}
-	if s.Model == nil { // a model has what its servers have
+	if s.Model == nil { // a model uses the resources of its servers
 		s.Resources.CpuMillicores = cmp.Or(s.Resources.CpuMillicores, defaultCPUMillicores)
 		s.Resources.MemoryMib = cmp.Or(s.Resources.MemoryMib, defaultMemoryMiB)
 	}
@@ -97,8 +97,9 @@ func orDuration(value, otherwise *durationpb.Duration) *durationpb.Duration {
 	return value
 }
 
-// InheritEnv sets the app's own variables, then the environment's and then the preset's, each without those
-// already set. It notes which are the environment's. It adds no variable that carries a secret.
+// InheritEnv sets s.Env from the app's own variables, then from the environment's, and then from the preset's. It
+// never replaces a variable that is already set or that a secret sets. s.InheritedEnv lists the variables from the
+// environment.
 func InheritEnv(s *windlassv1.DeploymentSpec, environment, own map[string]string) {
 	s.Env, s.InheritedEnv = map[string]string{}, nil
 	maps.Copy(s.Env, own)
@@ -118,7 +119,7 @@ func InheritEnv(s *windlassv1.DeploymentSpec, environment, own map[string]string
 	}
 }
 
-// OwnEnv returns the variables that InheritEnv got as the app's own.
+// OwnEnv returns the app's own variables, which InheritEnv got as own.
 func OwnEnv(s *windlassv1.DeploymentSpec) map[string]string {
 	own := maps.Clone(s.GetEnv())
 	for _, name := range s.GetInheritedEnv() {
@@ -130,7 +131,7 @@ func OwnEnv(s *windlassv1.DeploymentSpec) map[string]string {
 	return own
 }
 
-// concern is the part of the product that a field of the spec affects.
+// concern is what a change of a spec's field affects.
 type concern int
 
 const (
@@ -143,31 +144,31 @@ const (
 	ofPeople
 )
 
-// concerns has all fields of a spec. Agents rely on it: they make no instance from a field with ofRollouts, so a
+// concerns has all fields of a spec. Agents must not use a field with ofRollouts to make an instance, because a
 // change of the field replaces no instance.
 var concerns = map[protoreflect.Name]concern{
 	"image": ofInstances, "command": ofInstances, "args": ofInstances, "resources": ofInstances, "roles": ofInstances,
 	"layout": ofInstances,
 	"env":    ofInstances, "secrets": ofInstances, "ports": ofInstances, "health_check": ofInstances,
 	"termination_grace": ofInstances, "drain_delay": ofInstances, "model_cache": ofInstances, "kubernetes": ofInstances,
-	// The pinned overrides are what runs, however the overrides are written.
+	// Regions run the pinned overrides. Different overrides can have the same pinned overrides.
 	"pinned_overrides": ofInstances, "overrides": ofPeople,
 
 	"regions": ofRollouts, "progress_deadline": ofRollouts, "min_ready": ofRollouts, "routing": ofRollouts,
-	// Agents read the field models when they place models on servers, and make no instance from it.
+	// Agents use the field models to place models on servers, not to make instances.
 	"model": ofInstances, "models": ofRollouts,
-	// Agents read the field update when they replace instances, and make no instance from it.
+	// Agents use the field update to order replacements, not to make instances.
 	"update": ofRollouts,
 
-	// The result of serve is in the other fields, and in generated.
+	// The result of serve is in other fields and in generated.
 	"generated_by": ofRollouts, "generated": ofRollouts, "serve": ofPeople,
 
 	"replicas": ofPeople, "inherited_env": ofPeople,
 	"version_label": ofPeople, "message": ofPeople, "source_commit": ofPeople,
 }
 
-// Hash returns a hash of what runs. Compare it only with hashes of the same program, because it is not a
-// stable format.
+// Hash returns a hash of all fields that are part of a version. Compare it only with hashes of the same build,
+// because the hash is not stable across builds.
 func Hash(spec *windlassv1.DeploymentSpec) ([]byte, error) { return hashOf(spec, ofRollouts) }
 
 // MadeAlike reports whether an instance of a can serve as an instance of b, because the fields that instances see
@@ -188,7 +189,7 @@ func hashOf(spec *windlassv1.DeploymentSpec, last concern) ([]byte, error) {
 	slices.Sort(s.Regions)
 	if model.IsPooled(s) {
 		for _, r := range s.GetRoles() {
-			r.Instances = 0 // the region's, and not the version's
+			r.Instances = 0 // of a pool, instances are not part of the version
 		}
 	}
 	m := s.ProtoReflect()
@@ -206,7 +207,8 @@ func hashOf(spec *windlassv1.DeploymentSpec, last concern) ([]byte, error) {
 	return sum[:], nil
 }
 
-// Same reports whether the two specs run the same. The version of a secret counts only if both specs name one.
+// Same reports whether the two specs make the same version. The version of a secret counts only if both specs name
+// one.
 func Same(a, b *windlassv1.DeploymentSpec) (bool, error) {
 	a, b = withoutVersions(a, b)
 	left, err := Hash(a)

@@ -10,14 +10,13 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A field that is added and not named would be taken for one that replaces instances, or worse:
-// the author of a new field says which.
-func TestFields_AreEachClassified(t *testing.T) {
+// A new field must be added to concerns, because a missing field would count as ofInstances.
+func TestFields_EachHasAConcern(t *testing.T) {
 	fields := (*windlassv1.DeploymentSpec)(nil).ProtoReflect().Descriptor().Fields()
 	for i := range fields.Len() {
-		require.Contains(t, concerns, fields.Get(i).Name(), "say in concerns whose it is")
+		require.Contains(t, concerns, fields.Get(i).Name(), "add the field to concerns")
 	}
-	require.Len(t, concerns, fields.Len(), "concerns names a field that there is none of")
+	require.Len(t, concerns, fields.Len(), "concerns names a field that does not exist")
 }
 
 func TestInstances_DependOnlyOnWhatTheySee(t *testing.T) {
@@ -31,7 +30,7 @@ func TestInstances_DependOnlyOnWhatTheySee(t *testing.T) {
 	}{
 		"routing":            {func(s *windlassv1.DeploymentSpec) { s.Routing = &windlassv1.RoutingPolicy{Retries: new(int32(0))} }, false, true},
 		"regions":            {func(s *windlassv1.DeploymentSpec) { s.Regions = []string{"us"} }, false, true},
-		"their order":        {func(s *windlassv1.DeploymentSpec) { s.Regions = []string{"us", "eu"} }, true, true},
+		"order of regions":        {func(s *windlassv1.DeploymentSpec) { s.Regions = []string{"us", "eu"} }, true, true},
 		"min_ready":          {func(s *windlassv1.DeploymentSpec) { s.MinReady = 1 }, false, true},
 		"progress_deadline":  {func(s *windlassv1.DeploymentSpec) { s.ProgressDeadline = durationpb.New(1) }, false, true},
 		"replicas":           {func(s *windlassv1.DeploymentSpec) { s.Replicas = new(int32(3)) }, true, true},

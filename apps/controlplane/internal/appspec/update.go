@@ -13,8 +13,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// fillUpdate removes an update that says no more than the default, so that the hash of the spec is that of
-// a spec without an update.
+// fillUpdate removes an update that has only default values, so that the spec has the same hash as a spec without an
+// update.
 func fillUpdate(s *windlassv1.DeploymentSpec) {
 	u := s.GetUpdate()
 	isDefault := model.IsPooled(s) && u.GetOrder() == windlassv1.PoolUpdate_ORDER_COHERENT && len(u.GetSequence()) == 0
@@ -32,7 +32,7 @@ func checkUpdate(s *windlassv1.DeploymentSpec, field string) error {
 	names := roleNames(s.GetRoles())
 	switch {
 	case !model.IsPooled(s):
-		return apierr.InvalidFix(field, "only the roles of a pool move in an order: each replica of this app is updated as a whole", "Use layout pooled, or leave update out.")
+		return apierr.InvalidFix(field, "only the roles of a pool move in an order, but each replica of this app is updated as a whole", "Use layout pooled, or leave update out.")
 	case u.GetOrder() != windlassv1.PoolUpdate_ORDER_SEQUENTIAL && len(u.GetSequence()) > 0:
 		return apierr.InvalidFix(field+".sequence", fmt.Sprintf("order %s has no sequence", pool.OrderName(u)), "Leave sequence out, or use order sequential.")
 	}

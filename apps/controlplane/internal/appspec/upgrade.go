@@ -11,10 +11,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Upgrade returns the spec as a deploy of the same file would make it now, and the findings of that
-// deploy. spec is a version's, with a preset's result. The file is not stored, so a field or flag with the preset's value
-// counts as made by the preset. With an error among the findings, the returned spec is not complete. ok is
-// false if the preset that made the version is not in the registry.
+// Upgrade returns the spec that a deploy of the same file would make with the presets of the registry, and the
+// findings of that deploy. spec is the spec of a version that a preset made. The file is not stored, so a field or
+// flag with the preset's value counts as made by the preset. With an error among the findings, the returned spec is
+// not complete. ok is false if the preset that made the version is not in the registry.
 func Upgrade(spec *windlassv1.DeploymentSpec, presets *preset.Registry) (_ *windlassv1.DeploymentSpec, findings []preset.Finding, ok bool) {
 	p, known := presets.Find(spec.GetGeneratedBy())
 	if !known {
@@ -42,7 +42,8 @@ func inheritedOf(s *windlassv1.DeploymentSpec) map[string]string {
 	return env
 }
 
-// withoutGenerated returns the spec without the preset's result, as the app's file may have it.
+// withoutGenerated returns the spec without the values that the preset made. The app's file may have looked like
+// this.
 func withoutGenerated(spec *windlassv1.DeploymentSpec, p *preset.Preset) *windlassv1.DeploymentSpec {
 	s := proto.CloneOf(spec)
 	s.Env = OwnEnv(s)
@@ -57,7 +58,8 @@ func withoutGenerated(spec *windlassv1.DeploymentSpec, p *preset.Preset) *windla
 		if len(v.GetArgs()) == 0 || slices.ContainsFunc(s.GetOverrides(), func(o *windlassv1.Override) bool { return len(o.GetArgs()) > 0 }) {
 			continue
 		}
-		// These are flags that the file's extraArgs added to those of the spec and of the region's preset.
+		// The region's args consist of the preset's flags, the spec's flags and the file's extraArgs. Only extraArgs
+		// remain.
 		resources := resourcesOf(override.In(spec, pinned.GetRegionId()))
 		input, _ := inputOf(s, resources)
 		there, _ := p.Generate(input)
