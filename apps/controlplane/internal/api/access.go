@@ -12,26 +12,26 @@ import (
 	w "github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
-// need is what a call asks of its caller's key.
+// need is the set of rights that a call requires of the caller's key.
 type need struct {
-	// Role is the least role that a workspace's key needs; unspecified: no key of a workspace may call.
+	// Role is the lowest role of a workspace's key that may make the call. Unspecified: no key of a workspace may.
 	Role windlassv1.Role
-	// Operator reports whether operators may call it.
+	// Operator means that operators may make the call.
 	Operator bool
-	// Operation is the name in metrics of a call that changes what runs, else empty.
+	// Operation is the call's name in metrics if it changes workloads. Empty for other calls.
 	Operation string
-	// Starts means that the call starts work, so that it takes a token of its workspace. Calls that cancel or
-	// delete take none, so that the rate of starts never stops them.
+	// Starts means that the call starts work, and takes a token of its workspace. Calls that cancel or delete take no
+	// token, so that the limit on the rate of starts never refuses them.
 	Starts bool
 }
 
-// changes returns n for a call that changes what runs. operation is the call's name in metrics.
+// changes returns n for a call that changes workloads. operation is the call's name in metrics.
 func (n need) changes(operation string) need {
 	n.Operation = operation
 	return n
 }
 
-// starts returns n for a call that changes what runs, and also starts work.
+// starts returns n for a call that changes workloads and starts work.
 func (n need) starts(operation string) need {
 	n = n.changes(operation)
 	n.Starts = true
@@ -47,9 +47,9 @@ var (
 	ownerOrOperator  = need{Role: windlassv1.Role_ROLE_OWNER, Operator: true}
 )
 
-// access is the only table of the roles that may call a procedure of windlass.v1. A procedure that is not in it
-// is closed to all. KEDA's calls need a viewer: see external_scaler.go. Some calls ask for more, depending on
-// their arguments: see their files. The table also says which calls change what runs, and start work.
+// access has the roles that may call each procedure of windlass.v1. Nobody may call a procedure that is not in this
+// table. KEDA's calls need role viewer: see external_scaler.go. Some calls require more, depending on their
+// arguments: see their files. The table also marks calls that change workloads and calls that start work.
 var access = map[string]need{
 	w.AppServiceCreateAppProcedure:      deployer,
 	w.AppServiceGetAppProcedure:         viewer,
@@ -72,7 +72,7 @@ var access = map[string]need{
 	w.DeploymentServiceListDeploymentsProcedure: viewer,
 	w.DeploymentServiceListInstancesProcedure:   viewer,
 	w.DeploymentServiceGetLogsProcedure:         viewer,
-	// RestartInstance starts work as well, but takes its token before it asks the agent.
+	// RestartInstance also starts work, but its handler takes the token, before it calls the agent.
 	w.DeploymentServiceRestartInstanceProcedure: deployer.changes("restart"),
 
 	w.LogServiceFollowLogsProcedure: viewer,
@@ -132,7 +132,7 @@ var access = map[string]need{
 	w.EnvironmentServiceCreateEnvironmentProcedure: owner,
 	w.EnvironmentServiceGetEnvironmentProcedure:    viewer,
 	w.EnvironmentServiceListEnvironmentsProcedure:  viewer,
-	// A deployer may change variables, but only an owner may rename.
+	// A deployer may change variables. The handler requires an owner for a new name.
 	w.EnvironmentServiceUpdateEnvironmentProcedure: deployer,
 	w.EnvironmentServiceDeleteEnvironmentProcedure: owner,
 	w.EnvironmentServiceSetSecretProcedure:         deployer.starts("secret"),
@@ -143,7 +143,7 @@ var access = map[string]need{
 	w.PresetServiceGetPresetProcedure:    viewer,
 	w.PresetServiceRenderPresetProcedure: viewer,
 	w.PresetServiceDiffPresetProcedure:   viewer,
-	// Presets are shared by all projects, and their definitions decide what next deploys run.
+	// All projects share presets, and a preset's definition changes what later deploys run.
 	w.PresetServiceSetPresetProcedure:          owner,
 	w.PresetServiceCheckPresetProcedure:        viewer,
 	w.PresetServiceDeletePresetProcedure:       owner,
@@ -178,8 +178,8 @@ var access = map[string]need{
 	w.HistoryServiceListAuditProcedure:   ownerOrOperator,
 }
 
-// allows reports whether a key of the role may call a procedure with need n. A workspace's role includes
-// those below it; the operator's role includes none of them.
+// allows reports whether a key of the role may call a procedure with need n. A role of a workspace includes all lower
+// roles. The role operator includes no role of a workspace.
 func (n need) allows(role windlassv1.Role) bool {
 	if role == windlassv1.Role_ROLE_OPERATOR {
 		return n.Operator
@@ -187,8 +187,8 @@ func (n need) allows(role windlassv1.Role) bool {
 	return n.Role != windlassv1.Role_ROLE_UNSPECIFIED && role >= n.Role
 }
 
-// reads are the procedures whose protos say that they change nothing; streams are those that answer with a
-// stream.
+// reads are the procedures that their protos mark as free of side effects. streams are the procedures that answer
+// with a stream.
 var (
 	reads = procedures(func(method protoreflect.MethodDescriptor) bool {
 		options, ok := method.Options().(*descriptorpb.MethodOptions)
@@ -197,7 +197,7 @@ var (
 	streams = procedures(protoreflect.MethodDescriptor.IsStreamingServer)
 )
 
-// procedures returns the procedures of access, each with the result of is.
+// procedures returns the procedures of access for which is returns true.
 func procedures(is func(protoreflect.MethodDescriptor) bool) map[string]bool {
 	found := map[string]bool{}
 	for procedure := range access {
@@ -212,7 +212,7 @@ func procedures(is func(protoreflect.MethodDescriptor) bool) map[string]bool {
 	return found
 }
 
-// String names the role that a key needs.
+// String returns the name of the role that a key needs.
 func (n need) String() string {
 	switch {
 	case n.Role == windlassv1.Role_ROLE_UNSPECIFIED:

@@ -17,7 +17,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// methods are all of the user API, by procedure.
+// methods returns all methods of the user API, by procedure.
 func methods() map[string]protoreflect.MethodDescriptor {
 	found := map[string]protoreflect.MethodDescriptor{}
 	protoregistry.GlobalFiles.RangeFilesByPackage("windlass.v1", func(file protoreflect.FileDescriptor) bool {
@@ -60,8 +60,7 @@ func TestAccess_MethodsServeExactlyTheirRoles(t *testing.T) {
 		require.Equal(t, 401, status, procedure)
 		require.Equal(t, "unauthenticated", body["code"], procedure)
 		for role, key := range keys {
-			// Nothing is named: who is let in is told what is missing, and no more
-			// happens.
+			// The request is empty, so a caller with the right role gets an error about a missing field.
 			_, body := w.post(key, procedure, map[string]any{})
 			if api.Access[procedure].Allows(role) {
 				require.NotContains(t, []any{"permission_denied", "unauthenticated", "unimplemented", "internal"}, body["code"],
@@ -73,7 +72,7 @@ func TestAccess_MethodsServeExactlyTheirRoles(t *testing.T) {
 	}
 }
 
-func TestReads_AreMarkedSoThatGetWorks(t *testing.T) {
+func TestReads_AreMarkedForGetRequests(t *testing.T) {
 	for procedure, method := range methods() {
 		mutation := method.Input().Fields().ByName("mutation") != nil
 		options, ok := method.Options().(*descriptorpb.MethodOptions)
@@ -107,7 +106,7 @@ func TestKey_RefusalSaysWhy(t *testing.T) {
 	}
 }
 
-func TestRevocation_CountsAtOnceInItsProcess(t *testing.T) {
+func TestRevocation_CountsAtOnceInTheSameProcess(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	made, err := w.access(w.owner).CreateApiKey(ctx, &windlassv1.CreateApiKeyRequest{Name: "ci", Role: windlassv1.Role_ROLE_VIEWER})
@@ -124,7 +123,7 @@ func TestRevocation_CountsAtOnceInItsProcess(t *testing.T) {
 	require.ErrorContains(t, err, "revoked")
 }
 
-func TestRevocation_ElsewhereCountsWithinTheCachesTime(t *testing.T) {
+func TestRevocation_InAnotherProcessCountsWhenTheCacheExpires(t *testing.T) {
 	w := setup(t, func(c *api.Config) { c.KeyCacheTTL = 20 * time.Millisecond })
 	made, err := w.access(w.owner).CreateApiKey(t.Context(), &windlassv1.CreateApiKeyRequest{Name: "ci", Role: windlassv1.Role_ROLE_VIEWER})
 	require.NoError(t, err)
@@ -139,7 +138,7 @@ func TestRevocation_ElsewhereCountsWithinTheCachesTime(t *testing.T) {
 	}, 5*time.Second, 5*time.Millisecond)
 }
 
-func TestKeys_LastOwnersIsKept(t *testing.T) {
+func TestKeys_LastOwnerKeyCannotBeRevoked(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	_, err := w.access(w.owner).RevokeApiKey(ctx, &windlassv1.RevokeApiKeyRequest{Key: "owner"})

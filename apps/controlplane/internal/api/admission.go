@@ -14,15 +14,15 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// asked is how a mutation changes an app's claim.
+// asked is the change that a mutation makes to an app's claim.
 type asked struct {
-	// createdIn is the environment of an app that did not exist before.
+	// createdIn is the environment's id if the mutation creates the app, else empty.
 	createdIn     string
 	before, after model.Claim
 }
 
-// claims notes the app's new claim. The first call of a mutation also notes it as the claim before the
-// change.
+// claims stores the app's claim in c.asked.after. The first call in a mutation, before any change, also sets
+// c.asked.before.
 func (c *mutation) claims(app model.App, live, next *model.Deployment, rows []model.Topology) {
 	claim := admission.Claim(app, live, next, rows)
 	claim.Instances += c.pinned.Instances
@@ -33,8 +33,8 @@ func (c *mutation) claims(app model.App, live, next *model.Deployment, rows []mo
 	c.asked.after = claim
 }
 
-// alongside notes the app's claim for a mutation that changes further apps. Quotas do not refuse it, because
-// it asks for nothing beyond what the workspace already has.
+// alongside moves the app's claim to c.also, for a mutation that changes several apps. Quotas do not refuse these
+// claims, because the workspace already has them.
 func (c *mutation) alongside() {
 	if c.asked != nil {
 		c.also = append(c.also, c.asked.after)
@@ -43,7 +43,7 @@ func (c *mutation) alongside() {
 	c.asked = nil
 }
 
-// learned is what a call learned about its workspace's bucket.
+// learned has the rate and the wait that a call read from its workspace's bucket.
 type learned struct {
 	known   bool
 	rate    admission.Rate
@@ -71,7 +71,7 @@ func (c *mutation) admit() error {
 		}
 	}
 	if have.Ceiling.Usage = have.Ceiling.Plus(c.grown); !admission.Counted(limits) {
-		have.Ceiling = model.Ceiling{} // no limit needs it
+		have.Ceiling = model.Ceiling{} // no limit uses the ceiling
 	}
 	if err := c.enter(&have, limits); err != nil {
 		return err
@@ -85,7 +85,7 @@ func (c *mutation) admit() error {
 	return nil
 }
 
-// start takes a token from the locked workspace's bucket.
+// start takes a token from the bucket of the locked workspace.
 func (c *mutation) start(have *model.Admission, rate admission.Rate) error {
 	fullAt, wait := rate.Take(have.FullAt, have.Now)
 	c.learned = learned{true, rate, time.Duration(fullAt-have.Now) * time.Microsecond}
@@ -98,7 +98,7 @@ func (c *mutation) start(have *model.Admission, rate admission.Rate) error {
 	return nil
 }
 
-// enter checks the asked claim against the limits, and stores the claims.
+// enter checks c.asked against the limits, and stores the claims.
 func (c *mutation) enter(have *model.Admission, limits model.Limits) error {
 	if len(c.also) > 0 {
 		if err := c.PutClaims(c.also); err != nil {
@@ -109,7 +109,7 @@ func (c *mutation) enter(have *model.Admission, limits model.Limits) error {
 		return nil
 	}
 	if c.asked.createdIn != "" {
-		// A call that deletes an environment locks the workspace before it counts the environment's apps.
+		// The environment cannot be deleted after this check, because DeleteEnvironment also locks the workspace.
 		if _, err := c.GetEnvironment(c.workspaceID, c.asked.createdIn); errors.Is(err, model.ErrNotFound) {
 			return apierr.Missing("", "environment", c.asked.createdIn, "It was deleted.")
 		} else if err != nil {
@@ -140,8 +140,8 @@ func (q *asked) was() model.Usage {
 	return q.before.Usage()
 }
 
-// grow fails if the mutation would exceed a limit. It adds up the workspace only if the ceiling does not show
-// that there is room, because the sum covers every app.
+// grow fails if the mutation would exceed a limit. It computes the sum over all apps of the workspace only if the
+// ceiling does not prove that the mutation is within the limits, because the sum is expensive.
 func (c *mutation) grow(have *model.Admission, limits model.Limits) error {
 	was, now := c.asked.was(), c.asked.after.Usage()
 	if admission.Holds(have.Ceiling, have.Now, limits, was, now) {
@@ -164,15 +164,16 @@ func (c *mutation) grow(have *model.Admission, limits model.Limits) error {
 }
 
 const (
-	// settleAtOnce bounds the specs that are in memory together.
+	// settleAtOnce is the number of apps that are settled together. It bounds the specs in memory.
 	settleAtOnce = 500
-	// settleTries bounds how often usage adds up. Between two sums, only a rollout that just ended can
-	// unsettle an app again.
+	// settleTries is the maximum number of sums of usage. Between two sums, only a rollout that just ended can make
+	// an app unsettled again.
 	settleTries = 5
 )
 
-// usage adds up the usage of the workspace's apps, except for the app whose id is but. It passes claims that it
-// makes anew to store, and adds up again. If store is nil, it adds these claims to the sum instead.
+// usage returns the sum over the workspace's apps, except for the app with id but. It computes new claims for
+// unsettled apps, passes them to store, and reads the sum again. If store is nil, it adds the new claims to the sum
+// instead.
 func (a *server) usage(tx Tx, workspaceID, but string, store func([]model.Claim) error) (model.Usage, error) {
 	for try := 1; ; try++ {
 		u, unsettled, err := tx.UsageOf(workspaceID, but)
@@ -196,7 +197,7 @@ func (a *server) usage(tx Tx, workspaceID, but string, store func([]model.Claim)
 	}
 }
 
-// settle makes the claims of unsettled apps anew, and adds them up.
+// settle computes new claims for unsettled apps, passes them to store unless it is nil, and returns their sum.
 func (a *server) settle(tx Tx, workspaceID, but string, store func([]model.Claim) error) (sum model.Usage, err error) {
 	for after := ""; ; {
 		apps, err := tx.UnsettledApps(workspaceID, but, after, settleAtOnce)
@@ -284,7 +285,7 @@ func (a *server) claimsOf(tx Tx, apps []model.App) ([]model.Claim, error) {
 	return claims, nil
 }
 
-// refused counts a call that is refused because of a limit.
+// refused counts a refusal because of a limit, and returns err.
 func (a *server) refused(err error) error {
 	a.refusals.WithLabelValues(rpc.DetailOf(err).GetLimit().GetName()).Inc()
 	return err
@@ -298,32 +299,32 @@ func (c *mutation) refused(err error) error {
 	return c.api.refused(err)
 }
 
-// beyond returns the refusal of a call that a quota does not allow.
+// beyond returns the error of a call that a quota refuses.
 func beyond(workspaceID string, r *admission.Refusal) error {
-	fix := "Scale down or delete what is not needed"
+	fix := "Scale down or delete apps that are not needed"
 	if r.Limit == "rollouts" {
-		fix = "Wait until some have ended"
+		fix = "Wait until some rollouts have ended"
 	}
 	return rpc.ErrorWith(connect.CodeResourceExhausted, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED,
-		Fix: fmt.Sprintf("%s (`windlass workspace quota` shows the usage), or ask an operator to raise it: `windlass workspace quota %s --%s %d`.",
+		Fix: fmt.Sprintf("%s (`windlass workspace quota` shows the usage), or ask an operator to raise the limit: `windlass workspace quota %s --%s %d`.",
 			fix, workspaceID, r.Limit, r.Used+r.Asked),
 		Limit: &windlassv1.LimitDetail{Name: r.Limit, Max: r.Max, Used: r.Used, Asked: r.Asked},
 	}, r.String())
 }
 
-// tooFast returns the refusal of a call for which the bucket has no token yet.
+// tooFast returns the error of a call that starts work while the workspace's bucket has no token.
 func tooFast(workspaceID string, rate admission.Rate, wait time.Duration) error {
 	return rateLimited("starts_per_minute", rate, wait,
-		fmt.Sprintf("Call again after that, with the same idempotency key, or ask an operator to raise it: `windlass workspace quota %s --starts-per-minute %d`.",
+		fmt.Sprintf("Call again after that, with the same idempotency key, or ask an operator to raise the limit: `windlass workspace quota %s --starts-per-minute %d`.",
 			workspaceID, 2*rate.PerMinute()),
 		fmt.Sprintf("the workspace may start work %d times a minute and %d times at once, and has done so", rate.PerMinute(), rate.Burst))
 }
 
-// rateLimited returns the refusal of a call for which the bucket of that limit has no token before wait is
-// over.
+// rateLimited returns the error of a call whose bucket has no token before wait has passed. limit is the limit's
+// name.
 func rateLimited(limit string, rate admission.Rate, wait time.Duration, fix, text string) error {
-	// Rounded up, so that a call which comes back after wait is not too early.
+	// wait is rounded up to ms, so that a call after wait is not too early.
 	wait = (wait + time.Millisecond - 1).Truncate(time.Millisecond)
 	return rpc.TooFast(wait, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED, Fix: fix,

@@ -48,7 +48,7 @@ func (h *harness) quota() *windlassv1.Quota {
 	return res.GetQuota()
 }
 
-// usage is the workspace's, without what the rate allows.
+// usage returns the workspace's usage, without the rates of starts.
 func (h *harness) usage() model.Usage {
 	h.t.Helper()
 	u := h.quota().GetUsage()
@@ -63,7 +63,7 @@ func (h *harness) setQuota(key string, own *windlassv1.Limits) (*windlassv1.Quot
 	return res.GetQuota(), err
 }
 
-// limitOf asserts how a call was refused, and by which limit.
+// limitOf asserts the reason and the limit of a refusal, and returns its detail.
 func limitOf(t *testing.T, err error, reason windlassv1.ErrorReason, name string) *windlassv1.LimitDetail {
 	t.Helper()
 	refused(t, err, connect.CodeResourceExhausted, reason, "")
@@ -92,7 +92,8 @@ func TestQuota_IsFilledExactlyByConcurrentDeploys(t *testing.T) {
 	}
 }
 
-// deploysAtOnce makes more deployments than the limit of that name lets pass.
+// deploysAtOnce makes more concurrent deploys than the limit name allows, and requires that exactly passes of them
+// succeed.
 func deploysAtOnce(t *testing.T, w *harness, name string, passes int) {
 	t.Helper()
 	errs := make([]error, 24)
@@ -114,10 +115,10 @@ func deploysAtOnce(t *testing.T, w *harness, name string, passes int) {
 	require.Equal(t, model.Usage{Apps: n, Deployments: n, Instances: 4 * n, GPUs: 8 * n, Rollouts: n}, w.usage())
 	apps, err := w.apps(w.viewer).ListApps(t.Context(), &windlassv1.ListAppsRequest{})
 	require.NoError(t, err)
-	require.Len(t, apps.GetApps(), passes, "who was refused left an app behind")
+	require.Len(t, apps.GetApps(), passes, "a refused deploy left an app")
 }
 
-func TestQuota_CountsWhatRequestsMayStart(t *testing.T) {
+func TestQuota_CountsReplicasThatRequestsMayStart(t *testing.T) {
 	t.Parallel()
 	w := setup(t, limited(model.Limits{Instances: 3}))
 	wakes := func(s *windlassv1.DeploymentSpec) {
@@ -126,18 +127,18 @@ func TestQuota_CountsWhatRequestsMayStart(t *testing.T) {
 	regions := int64(len(echo().GetRegions()))
 	w.deploy("chat", replicas(0), wakes)
 	w.settle("chat")
-	require.Equal(t, regions, w.usage().Instances, "one replica in each region, which needs no call")
+	require.Equal(t, regions, w.usage().Instances, "one replica in each region, which a request can start")
 	_, err := w.tryDeploy("more", "", replicas(1))
 	limitOf(t, err, beyond, "instances")
 	_, err = w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Region: "us-east-1", Replicas: 1})
-	require.NoError(t, err, "it counts already")
+	require.NoError(t, err, "the replica counts already")
 	require.Equal(t, regions, w.usage().Instances)
 	_, err = w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Region: "us-east-1", Replicas: 3})
 	limitOf(t, err, beyond, "instances")
 
 	w.deploy("chat", replicas(0))
 	w.settle("chat")
-	require.Zero(t, w.usage().Instances, "no request starts it")
+	require.Zero(t, w.usage().Instances, "no request starts the app")
 }
 
 func TestQuota_RefusedDeployLeavesNothing(t *testing.T) {
@@ -161,7 +162,7 @@ func TestQuota_RefusedDeployLeavesNothing(t *testing.T) {
 	require.Equal(t, before, w.dump())
 
 	_, err = w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Region: "us-east-1", Replicas: 4})
-	require.NoError(t, err, "up to the limit")
+	require.NoError(t, err, "exactly at the limit")
 	require.EqualValues(t, 6, w.usage().Instances)
 }
 
@@ -172,7 +173,7 @@ func TestQuota_FullWorkspaceUpdatesRollsBackAndScalesDown(t *testing.T) {
 	w.settle("chat")
 	require.Equal(t, full, w.usage())
 	w.deploy("chat", gpus(1), args("b"))
-	w.deploy("chat", gpus(1), args("c")) // in place of the other's rollout
+	w.deploy("chat", gpus(1), args("c")) // replaces the rollout in flight
 	w.settle("chat")
 	require.Equal(t, full, w.usage())
 	_, err := w.apps(w.deployer).Rollback(t.Context(), &windlassv1.RollbackRequest{App: "chat", Version: 1})
@@ -195,7 +196,7 @@ func TestQuota_FullWorkspaceUpdatesRollsBackAndScalesDown(t *testing.T) {
 	w.deploy("other", gpus(1))
 }
 
-func TestQuota_EndedWorkloadsAreFree(t *testing.T) {
+func TestQuota_EndedWorkloadsDoNotCount(t *testing.T) {
 	w := setup(t, limited(model.Limits{Instances: 8, Rollouts: 2}))
 	w.deploy("a")
 	w.settle("a")
@@ -212,7 +213,7 @@ func TestQuota_EndedWorkloadsAreFree(t *testing.T) {
 	limitOf(t, err, beyond, "instances")
 }
 
-// Apps of a time before there were claims, or of a control plane that writes none.
+// An app has no claim if an earlier release, which wrote no claims, changed it last.
 func TestQuota_CountsAppsWithoutAClaim(t *testing.T) {
 	w := setup(t, limited(model.Limits{Instances: 5*4 + 3}))
 	for i := range 5 {
@@ -253,7 +254,7 @@ func TestIdempotencyKey_IsNeitherRefusedNorChargedTwice(t *testing.T) {
 	limitOf(t, err, tooFast, "starts_per_minute")
 	for _, key := range []string{"k1", "k2"} {
 		_, err = w.tryDeploy("chat", key, map[string]func(*windlassv1.DeploymentSpec){"k1": func(*windlassv1.DeploymentSpec) {}, "k2": args("b")}[key])
-		require.NoError(t, err, "a repetition passes where a new call does not")
+		require.NoError(t, err, "a repeated call passes, although a new call would be refused")
 	}
 	_, err = w.tryDeploy("chat", "k3", args("c"))
 	limitOf(t, err, tooFast, "starts_per_minute")
@@ -309,14 +310,14 @@ func TestRate_RefusalSaysHowLongToWait(t *testing.T) {
 		require.True(t, found, "google.rpc.RetryInfo")
 	}
 	require.Equal(t, before, w.dump())
-	// Who wants less may always.
+	// Calls that reduce work are never refused.
 	_, err := w.apps(w.deployer).Cancel(t.Context(), &windlassv1.CancelRequest{App: "chat"})
 	require.NoError(t, err)
 	_, err = w.apps(w.owner).DeleteApp(t.Context(), &windlassv1.DeleteAppRequest{App: "chat"})
 	require.NoError(t, err)
 }
 
-func TestRate_IsOfOneWorkspace(t *testing.T) {
+func TestRate_AppliesPerWorkspace(t *testing.T) {
 	w := setup(t, limited(model.Limits{StartsPerMinute: 1, StartsBurst: 3}))
 	_, err := w.regionService(w.rival).CreateRegion(t.Context(), &windlassv1.CreateRegionRequest{Name: "us-east-1"})
 	require.NoError(t, err)
@@ -350,7 +351,7 @@ func TestRate_HoldsAcrossProcesses(t *testing.T) {
 	require.Equal(t, 4, passed)
 }
 
-// another process of the control plane on the same store.
+// another starts another process of the control plane on the same store.
 func (h *harness) another(cfg api.Config) *harness {
 	h.t.Helper()
 	cfg.Registerer = prometheus.NewRegistry()
@@ -368,7 +369,7 @@ func (h *harness) another(cfg api.Config) *harness {
 	return &copied
 }
 
-func TestRestart_TakesItsTokenOnceBeforeTheAgentIsAsked(t *testing.T) {
+func TestRestart_TakesOneTokenBeforeItCallsTheAgent(t *testing.T) {
 	w := setup(t, limited(model.Limits{StartsPerMinute: 1, StartsBurst: 2}))
 	w.agents.answer = func(string, *agentv1.Request) ([]byte, error) { return nil, nil }
 	w.deploy("chat")
@@ -390,7 +391,7 @@ func TestRestart_TakesItsTokenOnceBeforeTheAgentIsAsked(t *testing.T) {
 	require.EqualValues(t, 1, w.agents.asked.Load())
 }
 
-func TestQuota_OwnersMaySetStricterOnesOnly(t *testing.T) {
+func TestQuota_OwnersMayOnlyLowerLimits(t *testing.T) {
 	w := setup(t, limited(model.Limits{Apps: 10, GPUs: 8, StartsPerMinute: 60, StartsBurst: 5}))
 	q := w.quota()
 	require.EqualValues(t, 10, q.GetLimits().GetApps())
@@ -398,7 +399,7 @@ func TestQuota_OwnersMaySetStricterOnesOnly(t *testing.T) {
 	require.Nil(t, q.GetOwn().Apps)
 	require.EqualValues(t, 5, q.GetUsage().GetStartsLeft())
 
-	// Who lowers a limit is told before that only an operator can raise it again.
+	// A dry run warns owners that only an operator can raise the limit again.
 	proposed := &windlassv1.Limits{Apps: new(int64(1)), Instances: new(int64(100)), Gpus: new(int64(9))}
 	for _, key := range []string{w.owner, w.operator} {
 		told, err := w.workspaces(key).GetQuota(t.Context(), &windlassv1.GetQuotaRequest{Workspace: "acme", Proposed: proposed})
@@ -446,29 +447,29 @@ func TestQuota_OwnersMaySetStricterOnesOnly(t *testing.T) {
 	refused(t, err, connect.CodeAborted, windlassv1.ErrorReason_ERROR_REASON_CONFLICT, "resourceVersion")
 	q, err = w.setQuota(w.operator, &windlassv1.Limits{})
 	require.NoError(t, err)
-	require.EqualValues(t, 10, q.GetLimits().GetApps(), "ours again")
+	require.EqualValues(t, 10, q.GetLimits().GetApps(), "the default of the platform again")
 }
 
-func TestQuota_LoweredTakesNothingAndRaisedCountsAtOnce(t *testing.T) {
+func TestQuota_LowerLimitStopsNothingAndHigherLimitCountsAtOnce(t *testing.T) {
 	w := setup(t)
 	w.deploy("chat", replicas(3))
 	w.settle("chat")
 	_, err := w.setQuota(w.operator, &windlassv1.Limits{Instances: new(int64(2)), StartsPerMinute: new(int64(60)), StartsBurst: new(int64(3))})
 	require.NoError(t, err)
 	require.EqualValues(t, 6, w.usage().Instances)
-	w.deploy("chat", replicas(3), args("b")) // no more than there is
+	w.deploy("chat", replicas(3), args("b")) // not more than the workspace has
 	w.settle("chat")
 	_, err = w.tryDeploy("chat", "", replicas(4))
 	limitOf(t, err, beyond, "instances")
 	_, err = w.setQuota(w.operator, &windlassv1.Limits{})
 	require.NoError(t, err)
-	// What this process remembers of the old rate it forgets within a second.
+	// The process caches the old rate for up to a second.
 	for ; err != nil || w.usage().Instances != 8; time.Sleep(10 * time.Millisecond) {
 		_, err = w.tryDeploy("chat", "", replicas(4))
 	}
 }
 
-func TestRefusedCalls_CostNoTransactions(t *testing.T) {
+func TestRefusedCalls_NeedNoWriteTransactions(t *testing.T) {
 	var updates atomic.Int32
 	w := setup(t, limited(model.Limits{StartsPerMinute: 1, StartsBurst: 1}), func(c *api.Config) { c.Store = updating{c.Store, &updates} })
 	w.deploy("chat")
@@ -500,9 +501,8 @@ func (u updating) UpdateBatched(ctx context.Context, key, app string, fn func(ap
 	return u.Store.UpdateBatched(ctx, key, app, fn)
 }
 
-// What a workspace has is of every app that it has: with thousands of them no call waits for it
-// who asks for one more, far below the limit.
-func TestQuota_IsSummedOnceWhileThereIsRoom(t *testing.T) {
+// The sum covers all apps of a workspace. A call far below the limit must not wait for it.
+func TestQuota_IsSummedOnceFarBelowTheLimit(t *testing.T) {
 	for name, open := range map[string]func(*testing.T) store.Store{"memory": newStore, "MariaDB": newDatabase} {
 		t.Run(name, func(t *testing.T) {
 			var counted atomic.Int32
@@ -515,7 +515,7 @@ func TestQuota_IsSummedOnceWhileThereIsRoom(t *testing.T) {
 			atMost(1)
 			require.Equal(t, model.Usage{Apps: 12, Deployments: 12, Instances: 48, Rollouts: 12}, w.usage())
 
-			// At the limit it is exact, and what was given up counts no more.
+			// At the limit, the sum is exact, and deleted apps do not count.
 			_, err := w.tryDeploy("more", "")
 			limitOf(t, err, beyond, "apps")
 			atMost(2)
@@ -526,7 +526,7 @@ func TestQuota_IsSummedOnceWhileThereIsRoom(t *testing.T) {
 			_, err = w.tryDeploy("yet-more", "")
 			limitOf(t, err, beyond, "apps")
 
-			// A limit that is not set is not enforced, and one that comes back is exact.
+			// A removed limit is not enforced. When it is set again, the sum is exact.
 			_, err = w.setQuota(w.operator, &windlassv1.Limits{Apps: new(int64(0)), Instances: new(int64(0))})
 			require.NoError(t, err)
 			before := counted.Load()
@@ -540,7 +540,7 @@ func TestQuota_IsSummedOnceWhileThereIsRoom(t *testing.T) {
 	}
 }
 
-// addingUp counts how often a workspace is added up in a mutation.
+// addingUp counts the calls of UsageOf in mutations.
 type addingUp struct {
 	api.Store
 	n *atomic.Int32

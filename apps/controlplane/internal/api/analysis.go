@@ -19,7 +19,7 @@ func (a *server) canMeasure(p *windlassv1.RolloutPolicy, field string) error {
 			return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
 				Reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION, Field: fmt.Sprintf("%s[%d]", field, i),
 				Fix: "Use error-rate, latency-p95 or time-to-first-token, which gateways measure, or a webhook; or ask the operator to start the control plane with --prometheus-url.",
-			}, "gateways do not have this figure and this control plane reads no Prometheus: the rollout would be held for good")
+			}, "gateways do not measure this figure, and this control plane has no Prometheus: the check would hold the rollout forever")
 		}
 		if h == nil || a.cfg.AllowsHookAt == nil {
 			continue
@@ -28,12 +28,12 @@ func (a *server) canMeasure(p *windlassv1.RolloutPolicy, field string) error {
 		if err != nil {
 			return fmt.Errorf("read the url of %s[%d].webhook: %w", field, i, err)
 		}
-		// The addresses of a name are known only when it is called. A literal address can be checked now.
+		// A host name is resolved only when the webhook is called. An IP address can be checked now.
 		if at, err := netip.ParseAddr(u.Hostname()); err == nil && !a.cfg.AllowsHookAt(at) {
 			return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
 				Reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION, Field: fmt.Sprintf("%s[%d].webhook.url", field, i),
 				Fix: "Use a public address, or ask the operator to start the control plane with --webhook-allow and its network.",
-			}, "the address is not public, and this control plane does not call it: the rollout would be held for good")
+			}, "the address is not public, and this control plane may not call it: the check would hold the rollout forever")
 		}
 	}
 	return nil
@@ -51,7 +51,7 @@ func (a *server) canScaleBy(p *windlassv1.ScalingPolicy, field string) error {
 			return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
 				Reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION, Field: fmt.Sprintf("%s.metrics[%d].type", field, i),
 				Fix: "Use another metric, or ask an operator to start the control plane with --prometheus-url.",
-			}, "this control plane reads no Prometheus: the metric would be missing for good")
+			}, "this control plane has no Prometheus, so it cannot measure this metric")
 		}
 	}
 	return nil

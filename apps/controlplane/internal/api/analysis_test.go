@@ -40,28 +40,28 @@ func TestAnalysis_ContradictionNamesItsField(t *testing.T) {
 		policy *windlassv1.RolloutPolicy
 		field  string
 	}{
-		"nothing is measured":        {canaryOf(&windlassv1.AnalysisCheck{Name: "a", Max: new(1.0)}), "rollout.analysis[0].template"},
-		"two things are":             {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, Query: "up", Max: new(1.0)}), "rollout.analysis[0].query"},
+		"no measurement":        {canaryOf(&windlassv1.AnalysisCheck{Name: "a", Max: new(1.0)}), "rollout.analysis[0].template"},
+		"two measurements":             {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, Query: "up", Max: new(1.0)}), "rollout.analysis[0].query"},
 		"a query without a name":     {canaryOf(&windlassv1.AnalysisCheck{Query: "up", Max: new(1.0)}), "rollout.analysis[0].name"},
 		"no bound":                   {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate}), "rollout.analysis[0]"},
 		"an empty comparison":        {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, VersusOld: &windlassv1.VersusOld{}}), "rollout.analysis[0]"},
-		"no number is within":        {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, Max: new(0.1), Min: new(0.2)}), "rollout.analysis[0].max"},
-		"nor any ratio":              {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, VersusOld: &windlassv1.VersusOld{MaxRatio: new(1.0), MinRatio: new(2.0)}}), "rollout.analysis[0].versusOld.maxRatio"},
-		"two of one name":            {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, Max: new(1.0)}, &windlassv1.AnalysisCheck{Template: errorRate, Max: new(1.0)}), "rollout.analysis[1].name"},
+		"min above max":        {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, Max: new(0.1), Min: new(0.2)}), "rollout.analysis[0].max"},
+		"min ratio above max":              {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, VersusOld: &windlassv1.VersusOld{MaxRatio: new(1.0), MinRatio: new(2.0)}}), "rollout.analysis[0].versusOld.maxRatio"},
+		"a name twice":            {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, Max: new(1.0)}, &windlassv1.AnalysisCheck{Template: errorRate, Max: new(1.0)}), "rollout.analysis[1].name"},
 		"an unknown variable":        {canaryOf(&windlassv1.AnalysisCheck{Name: "a", Query: "up{pod=\"{{pod}}\"}", Max: new(1.0)}), "rollout.analysis[0].query"},
-		"the same for both versions": {canaryOf(&windlassv1.AnalysisCheck{Name: "a", Query: "up{region=\"{{region}}\"}", VersusOld: ratio()}), "rollout.analysis[0].query"},
+		"a query without the version": {canaryOf(&windlassv1.AnalysisCheck{Name: "a", Query: "up{region=\"{{region}}\"}", VersusOld: ratio()}), "rollout.analysis[0].query"},
 		"samples without a count":    {canaryOf(&windlassv1.AnalysisCheck{Name: "a", Query: "up", Max: new(1.0), MinSamples: 5}), "rollout.analysis[0].minSamples"},
-		"samples for nothing":        {canaryOf(&windlassv1.AnalysisCheck{Name: "a", Query: "up", Max: new(1.0), SamplesQuery: "up"}), "rollout.analysis[0].samplesQuery"},
+		"samples without a minimum":        {canaryOf(&windlassv1.AnalysisCheck{Name: "a", Query: "up", Max: new(1.0), SamplesQuery: "up"}), "rollout.analysis[0].samplesQuery"},
 		"a template's samples":       {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, Max: new(1.0), SamplesQuery: "up"}), "rollout.analysis[0].samplesQuery"},
 		"a pause too short":          {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, Max: new(1.0), Interval: durationpb.New(6 * time.Minute)}), "rollout.analysis[0].interval"},
 		"a bake too short":           {waved(canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, Max: new(1.0)}), 30*time.Second), "rollout.analysis[0].interval"},
 		"a promotion too early":      {&windlassv1.RolloutPolicy{Strategy: 4, Promotion: "auto after 10s", InitialWeight: 5, Analysis: []*windlassv1.AnalysisCheck{{Template: errorRate, Max: new(1.0)}}}, "rollout.analysis[0].interval"},
-		"never, when rolling":        {of(1, &windlassv1.AnalysisCheck{Template: errorRate, Max: new(1.0)}), "rollout.analysis[0]"},
-		"with what, in a bake":       {waved(of(1, &windlassv1.AnalysisCheck{Template: errorRate, VersusOld: ratio()}), time.Hour), "rollout.analysis[0].versusOld"},
-		"no requests to judge by":    {of(4, &windlassv1.AnalysisCheck{Template: errorRate, Max: new(1.0)}), "rollout.analysis[0].template"},
-		"no old version to compare":  {&windlassv1.RolloutPolicy{Strategy: 3, Steps: []*windlassv1.CanaryStep{{Weight: 100, Pause: "5m"}}, Analysis: []*windlassv1.AnalysisCheck{{Template: errorRate, VersusOld: ratio()}}}, "rollout.analysis[0].versusOld"},
+		"rolling without a bake":        {of(1, &windlassv1.AnalysisCheck{Template: errorRate, Max: new(1.0)}), "rollout.analysis[0]"},
+		"a comparison in a bake":       {waved(of(1, &windlassv1.AnalysisCheck{Template: errorRate, VersusOld: ratio()}), time.Hour), "rollout.analysis[0].versusOld"},
+		"no requests before promotion":    {of(4, &windlassv1.AnalysisCheck{Template: errorRate, Max: new(1.0)}), "rollout.analysis[0].template"},
+		"a comparison at 100%":  {&windlassv1.RolloutPolicy{Strategy: 3, Steps: []*windlassv1.CanaryStep{{Weight: 100, Pause: "5m"}}, Analysis: []*windlassv1.AnalysisCheck{{Template: errorRate, VersusOld: ratio()}}}, "rollout.analysis[0].versusOld"},
 		"not a number":               {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, Max: new(nan())}), "rollout.analysis[0].max"},
-		"an interval of nothing":     {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, Max: new(1.0), Interval: durationpb.New(0)}), "rollout.analysis[0].interval"},
+		"an interval of 0":     {canaryOf(&windlassv1.AnalysisCheck{Template: errorRate, Max: new(1.0), Interval: durationpb.New(0)}), "rollout.analysis[0].interval"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := w.deployBy("chat", c.policy)
@@ -125,10 +125,10 @@ func TestWebHook_ContradictionNamesItsField(t *testing.T) {
 	refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "rollout.analysis[0]")
 	p.Waves = []*windlassv1.Wave{{BakeTime: durationpb.New(time.Hour)}}
 	_, err = w.deployBy("chat", p)
-	require.NoError(t, err, "a webhook needs no metrics, and judges while waves bake")
+	require.NoError(t, err, "a webhook needs no metrics, and can decide while waves bake")
 }
 
-func TestWebHook_UncallableIsRefused(t *testing.T) {
+func TestWebHook_AddressThatMayNotBeCalledIsRefused(t *testing.T) {
 	w := setup(t, func(cfg *api.Config) {
 		cfg.AllowsHookAt = func(a netip.Addr) bool { return !a.IsLoopback() }
 	})
@@ -160,7 +160,7 @@ func TestWebHook_IsShownWithItsDefaults(t *testing.T) {
 	_, progress := w.progress("chat")
 	c := progress.GetPolicy().GetAnalysis()[0]
 	require.Equal(t, []time.Duration{time.Minute, 5 * time.Second}, []time.Duration{c.GetInterval().AsDuration(), c.GetWebhook().GetTimeout().AsDuration()})
-	require.Nil(t, c.Window, "what a webhook has no use for is not made up")
+	require.Nil(t, c.Window, "a webhook gets no default for the window")
 }
 
 func nan() float64 {

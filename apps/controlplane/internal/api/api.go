@@ -1,20 +1,20 @@
 // Package api serves the user API: every RPC of windlass.v1.
 //
-//	call ─> find key and role (access table) ─> the schema's rules ─> rpc_*.go
+//	call ─> find key and role (access table) ─> rules of the schema ─> rpc_*.go
 //	                                                                   │
 //	     one transaction: rows and their audit, history, idempotency record,
 //	                      then quotas (package admission) and wake-ups of workflows
 //
-// Every call may rely on this:
+// Every call has these guarantees:
 //
-//   - A call sees its own workspace. Ids and names of another workspace are answered like ids that do not
-//     exist.
-//   - A mutation is one transaction with its audit row, its history and the record of its idempotency key. It
-//     is done as a whole or not at all. Of several calls with one key exactly one acts: the record's key is
-//     unique, so the transactions of the others fail, and they return the answer that they find in the
-//     record.
-//   - No mutation but RestartInstance waits for a region. A mutation stores what should happen, wakes the
-//     app's workflow in the same transaction, and answers.
+//   - A call sees only its own workspace. Ids and names of another workspace get the same answer as ids that
+//     do not exist.
+//   - A mutation is one transaction, together with its audit row, its history and the record of its
+//     idempotency key. Of several calls with the same idempotency key, exactly one is done, because the key
+//     is unique in the database. The transactions of the other calls fail, and these calls return the
+//     answer from the record.
+//   - Only RestartInstance waits for a region. Any other mutation stores the new desired state, wakes the app's
+//     workflow in the same transaction, and answers.
 //   - Values of secrets, keys and tokens are never stored in the clear, logged, audited or replayed.
 package api
 
@@ -46,60 +46,61 @@ type Config struct {
 	// Box seals the values of secrets.
 	Box    *seal.Box
 	Agents Agents
-	// RolloutEnded is called for each rollout that a call ended, after the commit; nil: it is not called.
+	// RolloutEnded is called after the commit for each rollout that a call ended. It may be nil.
 	RolloutEnded func(model.Rollout)
 
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
-	// Version is the control plane's, for people.
+	// Version is the version of the control plane, for display.
 	Version string
 
-	// KeyCacheTTL is how long a valid key is cached. It bounds how long a key that was revoked through
-	// another process still works here. Default: 5 s. A key revoked through this process ends at once.
+	// KeyCacheTTL is how long a valid key is cached. A key that was revoked through another process can still work
+	// here for this time. A key that was revoked through this process stops working at once. Default: 5 s.
 	KeyCacheTTL time.Duration
-	// Limits are those of workspaces that have none of their own; 0: no limit.
+	// Limits apply to workspaces without their own. 0: no limit.
 	Limits model.Limits
-	// ReadsMetrics means that workflows can measure figures that only a Prometheus has.
+	// ReadsMetrics means that workflows can query a Prometheus.
 	ReadsMetrics bool
-	// AllowsHookAt reports whether workflows may call webhooks at the address; nil: at any.
+	// AllowsHookAt reports whether workflows may call webhooks at the address. nil: all addresses are allowed.
 	AllowsHookAt func(netip.Addr) bool
-	// Scaling has the newest scaling decisions; nil: none.
+	// Scaling returns the newest scaling decisions. nil: there are none.
 	Scaling ScalingDecisions
-	// Domain is the domain below which apps have their hosts.
+	// Domain is the parent domain of the apps' hosts.
 	Domain string
 	// LookupTXT returns the TXT records of a name. A name without records is no error.
 	LookupTXT func(ctx context.Context, name string) ([]string, error)
-	// MaxWatchers bounds the watchers of this process, KeyWatchers those of a key, and WorkspaceWatchers
-	// those of a workspace. Each holds a stream and a picture. Defaults: 10,000, 200 and 2,000.
+	// MaxWatchers limits all watchers of this process, KeyWatchers the watchers of one key, and WorkspaceWatchers the
+	// watchers of one workspace. Each watcher holds a stream and a picture of its app. Defaults: 10,000, 200 and
+	// 2,000.
 	MaxWatchers, KeyWatchers, WorkspaceWatchers int
-	// FailedLogins limits the failed log-ins of an address, Reads the reads of a key; nil: no limit.
+	// FailedLogins limits failed log-ins per address. Reads limits reads per key. nil: no limit.
 	FailedLogins, Reads *admission.Buckets
-	// SessionIdle is how long a browser stays signed in while the page is not open (default: 12 h),
-	// SessionMax how long in any case (default: 7 days).
+	// SessionIdle is how long a browser stays signed in while the page is not open (default: 12 h). SessionMax is how
+	// long it stays signed in after the log-in, even while the page is open (default: 7 days).
 	SessionIdle, SessionMax time.Duration
 	// Proxies are networks whose X-Forwarded-Proto is trusted; nil: none.
 	Proxies guard.Networks
-	// IsUnavailable reports whether an error of the store means that it is out of reach; nil: none does.
+	// IsUnavailable reports whether an error means that the store is out of reach. nil: no error means that.
 	IsUnavailable func(error) bool
-	// Presets are the built-in ones of engines; nil: those of this release.
+	// Presets are the built-in presets of engines. nil: the presets of this release.
 	Presets *preset.Registry
-	// Trail writes refused calls and reads of logs into the audit; nil: they are not written.
+	// Trail writes refused calls and reads of logs to the audit. nil: they are not written.
 	Trail *trail.Trail
 }
 
 // API serves the services of windlass.v1.
 type API struct{ *server }
 
-// server is what the services share.
+// server is the state that all services share.
 type server struct {
 	cfg  Config
 	keys *keyring
 	hub  *hub
-	// seriesSlots bounds the questions for series.
+	// seriesSlots limits concurrent requests for series to regions.
 	seriesSlots regionSlots
 	logs        *logrelay.Relay
 	gate        *admission.Limiter
-	// compilers bounds the concurrent requests that compile definitions of presets.
+	// compilers limits concurrent requests that compile definitions of presets.
 	compilers  *share.Slots
 	operations *prometheus.CounterVec
 	refusals   *prometheus.CounterVec
@@ -168,10 +169,10 @@ func New(cfg Config) (*API, error) {
 	return &API{s}, nil
 }
 
-// Notify wakes the watchers of apps that changed. It does not block: call it on commits.
+// Notify wakes the watchers of changed apps. It does not block. Call it after each commit.
 func (a *API) Notify(appIDs []string) { a.hub.notify(appIDs) }
 
-// Handler serves the requests under Path.
+// Handler serves the requests whose paths begin with Path.
 type Handler struct {
 	Path string
 	http.Handler
@@ -184,7 +185,7 @@ func (a *API) Run(ctx context.Context) error {
 	return nil
 }
 
-// Handlers returns the handlers of all services. The options must include one that calls Gate; without it
+// Handlers returns the handlers of all services. The options must include an interceptor that calls Gate. Without it,
 // every call is refused.
 func (a *API) Handlers(options ...connect.HandlerOption) []Handler {
 	options = append(options, strictJSON())
@@ -214,7 +215,7 @@ func (a *API) Handlers(options ...connect.HandlerOption) []Handler {
 // now returns the time in unix milliseconds.
 func now() int64 { return time.Now().UnixMilli() }
 
-// countOperation counts a call that changes what runs, by its outcome: "ok" or the code of err.
+// countOperation counts a call that changes workloads, by its outcome: "ok" or the code of err.
 func (a *server) countOperation(operation string, err error) {
 	outcome := "ok"
 	if err != nil {

@@ -19,7 +19,7 @@ func TestAppKey_IsSentToItsRegions(t *testing.T) {
 		create := func(name string, expires int64) (*windlassv1.CreateAppKeyResponse, error) {
 			return w.routes(w.deployer).CreateAppKey(t.Context(), &windlassv1.CreateAppKeyRequest{App: "chat", Name: name, ExpiresAt: expires})
 		}
-		// told are the names and hashes that every region has of the app's keys.
+		// told returns the names and hashes of the app's keys. All regions must have the same.
 		told := func() (names []string, hashes [][]byte) {
 			t.Helper()
 			w.update(func(tx store.Tx) error {
@@ -75,7 +75,7 @@ func TestAppKey_IsSentToItsRegions(t *testing.T) {
 		require.Len(t, list.GetKeys(), 2)
 		require.NotZero(t, list.GetKeys()[0].GetExpiresAt())
 
-		// They stay over a version, and go one by one.
+		// The keys stay when the version changes, and are revoked one by one.
 		w.versions("chat", "b")
 		names, _ = told()
 		require.Equal(t, []string{"batch", "mobile"}, names)
@@ -97,7 +97,7 @@ func TestAppKey_IsSentToItsRegions(t *testing.T) {
 	})
 }
 
-func TestAppKeys_AreBounded(t *testing.T) {
+func TestAppKeys_NumberIsLimited(t *testing.T) {
 	w := setup(t)
 	w.deploy("chat", args("a"))
 	app := w.settle("chat")

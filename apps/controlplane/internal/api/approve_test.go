@@ -14,7 +14,7 @@ const (
 	noApprover    = windlassv1.ErrorReason_ERROR_REASON_NOT_AN_APPROVER
 )
 
-// personsKey is a key that an operator makes: it is of no family of other keys of the workspace.
+// personsKey makes a key as an operator, so that the key is in no family of the workspace's other keys.
 func (h *harness) personsKey(name string, role windlassv1.Role) string {
 	h.t.Helper()
 	res, err := h.access(h.operator).CreateApiKey(h.t.Context(), &windlassv1.CreateApiKeyRequest{Name: name, Role: role, Workspace: "acme"})
@@ -27,7 +27,7 @@ func (h *harness) approve(key, comment string) (*windlassv1.ApproveResponse, err
 	return h.rollouts(key).Approve(h.t.Context(), &windlassv1.ApproveRequest{App: "chat", Comment: comment})
 }
 
-func TestGate_WaitsForItsCountOfTheRole(t *testing.T) {
+func TestGate_WaitsForEnoughApprovalsOfTheRole(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *harness) {
 		ctx := t.Context()
 		second := w.personsKey("second", windlassv1.Role_ROLE_OWNER)
@@ -45,7 +45,7 @@ func TestGate_WaitsForItsCountOfTheRole(t *testing.T) {
 		for _, g := range p.GetWaves()[0].GetRegions() {
 			require.Equal(t, missing, g.GetApproval().GetMissing())
 			require.False(t, g.GetWaitsForPromotion())
-			require.Zero(t, g.GetDeadline(), "no deadline runs while people are waited for")
+			require.Zero(t, g.GetDeadline(), "no deadline runs while the gate waits")
 		}
 
 		_, err := w.rollouts(w.owner).Promote(ctx, &windlassv1.PromoteRequest{App: "chat"})
@@ -68,13 +68,13 @@ func TestGate_WaitsForItsCountOfTheRole(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, res.GetMissing())
 
-		// The wave's end asks for less, and takes who deployed.
+		// The gate at the end of the wave needs one deployer, and accepts the key that deployed.
 		w.settle("chat")
 		_, p = w.progress("chat")
 		require.Equal(t, "approval by a key of role deployer", p.GetWaves()[0].GetApproval().GetMissing())
 		_, err = w.rollouts(w.owner).SkipBake(ctx, &windlassv1.SkipBakeRequest{App: "chat"})
 		require.NoError(t, err)
-		require.Equal(t, int32(1), w.settle("chat").GetLiveVersion(), "to skip the bake opens no gate")
+		require.Equal(t, int32(1), w.settle("chat").GetLiveVersion(), "SkipBake does not open the gate")
 		_, err = w.approve(w.owner, "")
 		require.NoError(t, err)
 		require.Equal(t, int32(2), w.settle("chat").GetLiveVersion())
@@ -89,11 +89,11 @@ func TestGate_WaitsForItsCountOfTheRole(t *testing.T) {
 				who = append(who, h.GetWho())
 			}
 		}
-		require.Equal(t, []string{"owner", "third", "second"}, who, "each once, the newest first")
+		require.Equal(t, []string{"owner", "third", "second"}, who, "each approver once, the newest first")
 	})
 }
 
-func TestGate_WithoutSenseIsRefusedByField(t *testing.T) {
+func TestGate_InvalidGateNamesItsField(t *testing.T) {
 	w := setup(t)
 	gate := &windlassv1.Approval{}
 	for name, c := range map[string]struct {
@@ -102,10 +102,10 @@ func TestGate_WithoutSenseIsRefusedByField(t *testing.T) {
 	}{
 		"a viewer":         {canary(&windlassv1.CanaryStep{Weight: 20, Approval: &windlassv1.Approval{Role: windlassv1.Role_ROLE_VIEWER}}), "rollout.steps[0].approval.role"},
 		"an operator":      {&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{Approval: &windlassv1.Approval{Role: windlassv1.Role_ROLE_OPERATOR}}}}, "rollout.waves[0].approval.role"},
-		"a crowd":          {canary(&windlassv1.CanaryStep{Weight: 20, Approval: &windlassv1.Approval{Count: 11}}), "rollout.steps[0].approval.count"},
-		"manual as well":   {canary(&windlassv1.CanaryStep{Weight: 20, Pause: "manual", Approval: gate}), "rollout.steps[0].approval"},
+		"too many":          {canary(&windlassv1.CanaryStep{Weight: 20, Approval: &windlassv1.Approval{Count: 11}}), "rollout.steps[0].approval.count"},
+		"manual step as well":   {canary(&windlassv1.CanaryStep{Weight: 20, Pause: "manual", Approval: gate}), "rollout.steps[0].approval"},
 		"manual promotion": {&windlassv1.RolloutPolicy{Strategy: 4, Promotion: "manual", Approval: gate}, "rollout.approval"},
-		"of rolling":       {&windlassv1.RolloutPolicy{Approval: gate}, "rollout.approval"},
+		"rolling":       {&windlassv1.RolloutPolicy{Approval: gate}, "rollout.approval"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := w.deployBy("chat", c.policy)
@@ -119,7 +119,7 @@ func TestGate_WithoutSenseIsRefusedByField(t *testing.T) {
 	require.Equal(t, []any{windlassv1.Role_ROLE_OWNER, int32(1)}, []any{stored.GetRole(), stored.GetCount()})
 }
 
-func TestGate_LooserTakesAKeyThatMayApprove(t *testing.T) {
+func TestGate_OnlyAKeyThatMayApproveCanLoosenIt(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	gated := func(count int32) *windlassv1.RolloutPolicy {

@@ -35,7 +35,7 @@ func TestAudit_HasRefusedCallsAndReadsOfLogs(t *testing.T) {
 	}
 	w.shared("shared-1")
 	_, err = w.regionService(w.owner).CreateJoinToken(ctx, &windlassv1.CreateJoinTokenRequest{Region: "shared-1"})
-	require.Error(t, err, "refused by the handler")
+	require.Error(t, err, "the handler must refuse it")
 	_, err = w.deployments(w.viewer).GetLogs(ctx, &windlassv1.GetLogsRequest{Instance: instance})
 	require.NoError(t, err)
 	stopped, stop := context.WithCancel(ctx)

@@ -22,28 +22,28 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Prefixes show people and leak scanners what a credential is for.
+// Prefixes show people and secret scanners the kind of a credential.
 const (
 	keyPrefix       = "wl_"
 	joinTokenPrefix = "wlj_"
-	// shownPrefix is how many characters of a key's value are stored, so that people can tell keys apart: 30
-	// of its 256 bits.
+	// shownPrefix is the number of characters of a key's value that are stored, so that people can tell keys apart.
+	// They contain 30 of the key's 256 bits.
 	shownPrefix = 8
 	// keyLength is the length of the prefix and of 32 bytes in base64url.
 	keyLength = len(keyPrefix) + 43
 )
 
-// maxCachedKeys bounds the keyring's memory; further keys are looked up at each call.
+// maxCachedKeys bounds the keyring's memory. Further keys are looked up at each call.
 const maxCachedKeys = 10_000
 
-// caller is the API key that makes a call.
+// caller is the API key that makes a call, with its session and source.
 type caller struct {
 	model.APIKey
-	// Session is that of the browser that calls; empty: the caller sent the key itself.
+	// Session is the id of the browser's session. Empty: the caller sent the key itself.
 	Session string
 	// Source is the caller's address and, quoted, its user agent.
 	Source string
-	// Procedure is the one that is called.
+	// Procedure is the procedure of the call.
 	Procedure string
 }
 
@@ -67,23 +67,23 @@ func unauthenticated(message, fix string) error {
 	}, message)
 }
 
-// keyring finds keys. It caches only valid ones: a made-up key costs a look-up each time, and cannot displace
-// a valid one.
+// keyring finds keys. It caches only valid keys, so that invalid keys cannot displace them. An invalid key is looked
+// up at each call.
 type keyring struct {
 	api *server
-	// lookups are the look-ups under way, by hash. All streams and calls of a key may need the key at the same time.
+	// lookups are the running look-ups, by era and hash. Many streams and calls of a key share one look-up.
 	lookups singleflight.Group
 
 	mu sync.Mutex
 	// era counts removals, so that a call after a removal does not join a look-up that began before it.
 	era  uint64
 	good map[string]cachedKey // by hash
-	// proven are the times at which keys and values of browsers' sessions were found valid, by hash. These
-	// are looked up again even while their address has no more tries.
+	// proven are the times at which keys and session values were last found valid, by hash. They are looked up even
+	// while their address has failed too often.
 	proven map[string]time.Time
 }
 
-// provenFor is how long a key counts as proven. A client that calls once an hour keeps it.
+// provenFor is how long a key counts as proven. A client that calls once an hour stays proven.
 const provenFor = 2 * time.Hour
 
 // lookUpTimeout bounds one look-up of a key.
@@ -98,9 +98,9 @@ func newKeyring(a *server) *keyring {
 	return &keyring{api: a, good: map[string]cachedKey{}, proven: map[string]time.Time{}}
 }
 
-// find returns the key of the value, or an error that says what is wrong with it.
+// find returns the key with the value, or an error that says why it is not valid.
 //
-// Only failures take tokens of their address, because valid and invalid callers may be behind one NAT.
+// Only failures take tokens of their address, because valid and invalid callers may share an address behind NAT.
 func (k *keyring) find(ctx context.Context, value string, client netip.Addr, at time.Time) (model.APIKey, error) {
 	if len(value) != keyLength || !strings.HasPrefix(value, keyPrefix) {
 		return model.APIKey{}, unauthenticated("the credential is not an API key", "API keys begin with wl_ and are 46 characters long.")
@@ -108,7 +108,7 @@ func (k *keyring) find(ctx context.Context, value string, client netip.Addr, at 
 	return k.findByHash(ctx, model.HashToken(value), client, at)
 }
 
-// findByHash is find for a credential that stands for the key of that hash.
+// findByHash is find for a credential that stands for the key with the hash.
 func (k *keyring) findByHash(ctx context.Context, hash []byte, client netip.Addr, at time.Time) (model.APIKey, error) {
 	const fix = "Make a new key with `windlass login`, or ask an owner of the workspace for one."
 	key, ok := k.cached(hash, at)
@@ -155,7 +155,7 @@ func (k *keyring) lookUp(ctx context.Context, hash []byte) (model.APIKey, error)
 	shared := fmt.Sprintf("%d %x", k.era, hash)
 	k.mu.Unlock()
 	found := k.lookups.DoChan(shared, func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookUpTimeout) // the first caller may leave
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookUpTimeout) // other callers wait for the result, so the first caller's ctx must not end it
 		defer cancel()
 		var key model.APIKey
 		err := k.api.cfg.Store.View(ctx, func(tx Tx) (err error) {
@@ -196,7 +196,7 @@ func (k *keyring) remember(key model.APIKey, at time.Time) {
 	}
 }
 
-// prove remembers that the credential with that hash is valid.
+// prove records that the credential with the hash is valid.
 func (k *keyring) prove(hash []byte, at time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -219,11 +219,11 @@ func (k *keyring) isProven(hash []byte, at time.Time) bool {
 	return ok && at.Sub(seen) < provenFor
 }
 
-// tooManyFailures returns the refusal of a credential from an address with too many failures.
+// tooManyFailures returns the error of a log-in from an address with too many failures.
 func tooManyFailures(rate admission.Rate, wait time.Duration) error {
 	return rateLimited("failed_logins_per_minute", rate, wait,
-		"Call again after that. Correct the credential that programs at this address use.",
-		fmt.Sprintf("your address failed to log in more than %d times in a minute", rate.PerMinute()))
+		"Correct the credential that programs at this address use, and call again after that.",
+		fmt.Sprintf("more than %d log-ins from your address failed in a minute", rate.PerMinute()))
 }
 
 // mayRead takes a token of the key's bucket for reads, if the procedure reads.
@@ -241,8 +241,8 @@ func (a *server) takeRead(key model.APIKey, at time.Time) error {
 		return nil
 	}
 	return a.refused(rateLimited("reads_per_minute", rate, wait,
-		"Call again after that. Watch an app instead of reading it again and again.",
-		fmt.Sprintf("the key may read %d times a minute on each server, and has done so", rate.PerMinute())))
+		"Call again after that. To follow an app, use a watch instead of repeated reads.",
+		fmt.Sprintf("the key has used up its limit of %d reads a minute on each server", rate.PerMinute())))
 }
 
 // forget removes a key, so that a revocation through this process takes effect at once.
@@ -254,7 +254,7 @@ func (k *keyring) forget(hash []byte) {
 	delete(k.proven, string(hash))
 }
 
-// forgetAll removes all keys, for calls that revoke many.
+// forgetAll removes all keys, for calls that revoke many keys.
 func (k *keyring) forgetAll() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -263,7 +263,7 @@ func (k *keyring) forgetAll() {
 	clear(k.proven)
 }
 
-// Gate authenticates a call, and refuses it if the caller may not make it. Refusals are noted in the audit.
+// Gate authenticates a call, and returns an error if the caller may not make it. Refusals are written to the audit.
 func (a *API) Gate(ctx context.Context, call rpc.Call) (rpc.Admission, error) {
 	by, err := a.admitted(ctx, call)
 	if err != nil {
@@ -276,7 +276,7 @@ func (a *API) Gate(ctx context.Context, call rpc.Call) (rpc.Admission, error) {
 	}}, nil
 }
 
-// admitted returns the caller. With an error, it returns what is known of the caller.
+// admitted returns the caller. With an error, by has the fields that are known.
 func (a *server) admitted(ctx context.Context, call rpc.Call) (by caller, err error) {
 	key, session, err := browsers{a}.whoCalls(ctx, call.Header, call.Client)
 	if err != nil {
@@ -292,7 +292,7 @@ func (a *server) admitted(ctx context.Context, call rpc.Call) (by caller, err er
 		return by, err
 	}
 	if call.InLoop && streams[call.Procedure] {
-		// The body, which may ask for one picture, is not read yet. Clients that ask for one do not loop.
+		// The body is not read yet, so this also refuses requests for a single picture. They are rare.
 		if err := a.hub.check(by); err != nil {
 			return by, a.refused(err)
 		}
@@ -306,12 +306,12 @@ func bearer(header http.Header) (string, bool) {
 	return strings.TrimSpace(value), ok
 }
 
-// noteRefusal counts a refused call in the audit. The source is only the address, because a flood may send
-// another user agent with each call.
+// noteRefusal counts a refused call in the audit. The source is only the address, without the user agent, because a
+// flood may change the user agent with each call.
 func (a *server) noteRefusal(by caller, client netip.Addr, err error) {
 	reason := rpc.DetailOf(err).GetReason()
 	if reason == windlassv1.ErrorReason_ERROR_REASON_UNSPECIFIED {
-		return // our own failure
+		return // the error is the server's, not a refusal
 	}
 	a.cfg.Trail.Note(trail.Entry{
 		WorkspaceID: by.WorkspaceID, Actor: by.Name, ActorID: by.ID, Source: admission.ClientKey(client), Procedure: by.Procedure,
@@ -319,8 +319,8 @@ func (a *server) noteRefusal(by caller, client netip.Addr, err error) {
 	}, now())
 }
 
-// Interceptor counts calls that change what runs, and notes calls that a handler refuses because the caller may
-// not make them.
+// Interceptor counts calls that change workloads. It also writes calls to the audit that a handler refuses with
+// PermissionDenied.
 func (a *API) Interceptor() connect.Interceptor {
 	return connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
 		return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
@@ -338,7 +338,7 @@ func (a *API) Interceptor() connect.Interceptor {
 	})
 }
 
-// sourceOf returns the address of a call, and its user agent. That is quoted, so that it cannot look like an
+// sourceOf returns the address and the user agent of a call. The user agent is quoted, so that it cannot imitate an
 // address.
 func sourceOf(call rpc.Call) string {
 	source := "unknown address"
@@ -351,13 +351,13 @@ func sourceOf(call rpc.Call) string {
 	return source
 }
 
-// maxAgent is how many bytes of a User-Agent are kept. The quoted form is at most four times as long.
+// maxAgent is the maximum number of bytes of a User-Agent that are kept. Quoted, they are at most four times as long.
 const maxAgent = 48
 
-// maxSource is how long a source may be in an audit row.
+// maxSource is the maximum length of a source in an audit row, in bytes.
 const maxSource = 255
 
-// stillGood fails if the key of an open stream is no longer valid.
+// stillGood returns an error if the key of an open stream is no longer valid.
 func (k *keyring) stillGood(ctx context.Context, key model.APIKey) error {
 	at := time.Now()
 	if c, ok := k.cached(key.Hash, at); ok && (c.ExpiresAt == 0 || at.UnixMilli() < c.ExpiresAt) {

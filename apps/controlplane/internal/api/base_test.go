@@ -8,11 +8,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A change of an app is one that makes a version and keeps the rest of what is wanted.
+// appChange is a call that makes a version and keeps all other settings of the app.
 type appChange struct {
 	name string
 	make func(*harness) error
-	// shows reports whether a version that was made, and its app, have the change.
+	// shows reports whether the new version and its app have the change.
 	shows func(*windlassv1.DeploymentSpec, *windlassv1.App) bool
 }
 
@@ -104,7 +104,7 @@ func setupBase(t *testing.T) *harness {
 	return w
 }
 
-// newestSpec is what the app is to run in the end.
+// newestSpec returns the spec of the app's newest version.
 func (h *harness) newestSpec(app string) *windlassv1.DeploymentSpec {
 	h.t.Helper()
 	res, err := h.deployments(h.viewer).GetDeployment(h.t.Context(), &windlassv1.GetDeploymentRequest{App: app, Version: h.app(app).GetLatestVersion()})
@@ -112,11 +112,10 @@ func (h *harness) newestSpec(app string) *windlassv1.DeploymentSpec {
 	return res.GetDeployment().GetSpec()
 }
 
-func TestChange_KeepsTheOneInFlight(t *testing.T) {
+func TestChange_KeepsTheChangeInFlight(t *testing.T) {
 	for i, first := range appChanges(t) {
 		for j, second := range appChanges(t) {
-			// A deploy states the whole app. Of what came before, it keeps the replicas and the
-			// variables of the environment.
+			// A deploy sets the whole app. It keeps only the replicas and the environment's variables.
 			if i == j || second.name == "deploy" && first.shows(&windlassv1.DeploymentSpec{Env: map[string]string{"A": "1", "B": "1", "SHARED": "1"}}, &windlassv1.App{}) {
 				continue
 			}
@@ -134,7 +133,7 @@ func TestChange_KeepsTheOneInFlight(t *testing.T) {
 	}
 }
 
-func TestChange_LeavesOutWhatIsAborted(t *testing.T) {
+func TestChange_LeavesOutAnAbortedChange(t *testing.T) {
 	for _, second := range appChanges(t)[1:6] {
 		t.Run(second.name, func(t *testing.T) {
 			w := setupBase(t)

@@ -13,9 +13,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Calls that come at once share transactions: what one of them asks for, and what is wrong with
-// it, is its own all the same.
-func TestMutations_ConcurrentAreDoneOnceOrRefused(t *testing.T) {
+// Concurrent calls share transactions, but each call succeeds or fails on its own.
+func TestMutations_ConcurrentCallsAreDoneOnceOrRefused(t *testing.T) {
 	const room = 20
 	for name, open := range map[string]func(*testing.T) store.Store{"memory": newStore, "MariaDB": newDatabase} {
 		t.Run(name, func(t *testing.T) {
@@ -39,7 +38,7 @@ func TestMutations_ConcurrentAreDoneOnceOrRefused(t *testing.T) {
 				})
 			}
 			for i := range 30 {
-				for range 2 { // as who had no answer the first time
+				for range 2 { // repeated, as by a client that got no answer
 					key := fmt.Sprintf("new-%d", i)
 					call(key, func() (*windlassv1.DeployResponse, error) { return w.tryDeploy(key, key) })
 				}
@@ -61,7 +60,7 @@ func TestMutations_ConcurrentAreDoneOnceOrRefused(t *testing.T) {
 				for _, a := range all {
 					switch {
 					case strings.HasPrefix(key, "new-") && a.err == nil:
-						require.NoError(t, all[0].err, "of two calls with one key both have the same answer")
+						require.NoError(t, all[0].err, "two calls with the same idempotency key have the same answer")
 						require.Equal(t, all[0].res.GetDeploymentId(), a.res.GetDeploymentId())
 						require.Equal(t, w.app(key).GetId(), a.res.GetAppId())
 						made++
@@ -77,7 +76,7 @@ func TestMutations_ConcurrentAreDoneOnceOrRefused(t *testing.T) {
 			require.Equal(t, 2*room, made)
 			require.EqualValues(t, room+1, w.usage().Apps)
 
-			// Nothing is left of what was refused, and versions have no gaps.
+			// Refused calls leave nothing, and versions have no gaps.
 			require.EqualValues(t, 31, w.app("chat").GetLatestVersion())
 			for n := range 31 {
 				w.version("chat", int32(n+1))

@@ -15,7 +15,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// These name sign-ins, sign-outs and links in the audit.
+// Procedures of sign-ins, sign-outs and links in the audit.
 const (
 	signInProcedure     = "/ui/session/sign-in"
 	renewProcedure      = "/ui/session/renew"
@@ -27,7 +27,7 @@ const (
 const (
 	// maxSignIn bounds the body of a request: a key or a link.
 	maxSignIn = 4 << 10
-	// signInTimeout bounds the time of a request.
+	// signInTimeout is the timeout of a request.
 	signInTimeout = 10 * time.Second
 )
 
@@ -51,7 +51,7 @@ func (a browsers) handler() http.Handler {
 			r.Body = http.MaxBytesReader(w, r.Body, maxSignIn)
 			var answer any
 			var err error
-			if path != linkProcedure { // which takes no cookie
+			if path != linkProcedure { // links are made with an API key, not with a cookie
 				err = sameOrigin(origins, r)
 			}
 			if err == nil {
@@ -63,7 +63,7 @@ func (a browsers) handler() http.Handler {
 			}
 			a.sessions.WithLabelValues(event).Inc()
 			w.Header().Set("Content-Type", "application/json")
-			_ = json.NewEncoder(w).Encode(answer) // a client that is gone needs no answer
+			_ = json.NewEncoder(w).Encode(answer) // a client that closed the connection needs no answer
 		})
 	}
 	handle(signInProcedure, "signed_in", a.serveSignIn)
@@ -74,7 +74,7 @@ func (a browsers) handler() http.Handler {
 	return mux
 }
 
-// sessionAnswer is how long the session is valid. It has durations, because clocks differ.
+// sessionAnswer says how long the session is valid. It has durations instead of times, because clocks differ.
 type sessionAnswer struct {
 	ExpiresInMs  int64 `json:"expiresInMs"`
 	RenewAfterMs int64 `json:"renewAfterMs"`
@@ -91,13 +91,13 @@ func (a browsers) serveSignIn(w http.ResponseWriter, r *http.Request) (any, erro
 		Link string `json:"link"`
 	}
 	if err := json.NewDecoder(r.Body).Decode(&in); err != nil || (in.Key == "") == (in.Link == "") {
-		return nil, refusedSession("the body has to be a JSON object with a key or a link", `Send {"key": "wl_..."}.`)
+		return nil, refusedSession("the body must be a JSON object with a key or a link", `Send {"key": "wl_..."}.`)
 	}
 	value, row, err := a.signIn(r.Context(), in.Key, in.Link, a.sourceOfRequest(r), rpc.ClientOf(r.Context()))
 	if err != nil {
 		return nil, err
 	}
-	// An earlier session is not ended, because it may be another key's.
+	// A session of an earlier cookie does not end, because it may belong to another key.
 	http.SetCookie(w, a.newCookie(r, value, time.UnixMilli(row.ExpiresAt)))
 	return a.answerSession(row.ExpiresAt), nil
 }
@@ -148,7 +148,7 @@ func (a browsers) sourceOfRequest(r *http.Request) string {
 	return apierr.Clip(sourceOf(rpc.Call{Header: r.Header, Client: rpc.ClientOf(r.Context())}), maxSource)
 }
 
-// failBrowser answers with an error, and notes refusals in the audit.
+// failBrowser answers with an error, and writes refusals to the audit.
 func (a browsers) failBrowser(w http.ResponseWriter, r *http.Request, procedure string, err error) {
 	var coded *connect.Error
 	switch {
@@ -156,13 +156,13 @@ func (a browsers) failBrowser(w http.ResponseWriter, r *http.Request, procedure 
 		a.noteRefusal(caller{Procedure: procedure}, rpc.ClientOf(r.Context()), err)
 		a.sessions.WithLabelValues("refused").Inc()
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), a.cfg.IsUnavailable(err):
-		coded = rpc.Error(connect.CodeUnavailable, windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE, "", "a component that this needs is unreachable: try again in a moment")
+		coded = rpc.Error(connect.CodeUnavailable, windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE, "", "a component that this request needs is unreachable: try again in a moment")
 	default:
 		a.cfg.Log.ErrorContext(r.Context(), "a browser's session failed", "request", procedure, "error", err)
-		coded = rpc.Error(connect.CodeInternal, windlassv1.ErrorReason_ERROR_REASON_INTERNAL, "", "it failed on the server, whose log has the cause")
+		coded = rpc.Error(connect.CodeInternal, windlassv1.ErrorReason_ERROR_REASON_INTERNAL, "", "internal error: the log of the control plane has the cause")
 	}
 	_, _ = io.Copy(io.Discard, r.Body)
-	// The writer depends on the request's Content-Type, which may be missing.
+	// The error writer chooses its format by the request's Content-Type, which may be missing.
 	r.Header.Set("Content-Type", "application/json")
 	_ = connect.NewErrorWriter().Write(w, r, coded)
 }

@@ -26,40 +26,40 @@ import (
 //
 // Sessions have these properties:
 //
-//   - A session has the rights of its API key, looked up at each call: a key that is revoked or expires ends
-//     its sessions, also those with open streams.
-//   - The database stores hashes. A value is random and belongs to one session, so that no sign-in uses a
-//     value that another person knows.
-//   - Values are renewed while the page is open. The older one works for renewGrace, for calls that were
-//     under way. A session ends after SessionIdle without renewal, and after SessionMax in any case.
+//   - A session has the rights of its API key, which is looked up at each call. If the key is revoked or
+//     expires, its sessions and their open streams end.
+//   - The database stores hashes. Each sign-in gets a new random value, so that nobody can plant a value that
+//     they know (session fixation).
+//   - Values are renewed while the page is open. The previous value works for renewGrace, for calls that are
+//     running. A session ends after SessionIdle without renewal, and always after SessionMax.
 //   - Other sites cannot use the cookie. It is SameSite=Strict, and Browser accepts it only in requests of
 //     its own origin with a header that no form and no simple request can set. The API serves no CORS
 //     headers.
 const (
-	// sessionCookie is the cookie's name without TLS, secureCookie with TLS. A browser accepts the latter
-	// only from this host and over TLS.
+	// sessionCookie is the cookie's name without TLS, secureCookie with TLS. A browser accepts secureCookie only from
+	// this host and over TLS.
 	sessionCookie = "windlass_session"
 	secureCookie  = "__Host-windlass_session"
-	// DashboardHeader has to be in each request that uses a session's cookie.
+	// DashboardHeader must be in each request that uses a session's cookie.
 	DashboardHeader = "Windlass-Dashboard"
 
 	sessionPrefix = "wls_"
 	linkPrefix    = "wll_"
-	// valueLength is the length of both kinds of value.
+	// valueLength is the length of a session's and of a link's value.
 	valueLength = len(sessionPrefix) + 43
-	// renewGrace is how long a value still works after a renewal, for calls and tabs that were under way.
+	// renewGrace is how long a value still works after a renewal, for running calls and other tabs.
 	renewGrace = time.Minute
-	// linkTTL is how long a link works: long enough to come back to the terminal that shows it.
+	// linkTTL is how long a link works. A user may come back to the terminal that shows the link later.
 	linkTTL = time.Hour
-	// maxSessionsOfKey bounds the sessions and links of one API key, so that a program which signs in
-	// again and again does not fill the database.
+	// maxSessionsOfKey limits the sessions and links of one API key, so that a program that signs in repeatedly does
+	// not fill the database.
 	maxSessionsOfKey = 1_000
 )
 
 // browsers serves sessions of browsers.
 type browsers struct{ *server }
 
-// browserCall is the value of a request's cookie, or the error for which it must not be used.
+// browserCall is the value of a request's cookie, or the error because of which it must not be used.
 type browserCall struct {
 	value string
 	err   error
@@ -67,7 +67,8 @@ type browserCall struct {
 
 type browserKey struct{}
 
-// Browser lets the cookie of a session authenticate requests to next. Without it, Gate accepts only API keys.
+// Browser wraps next so that requests can authenticate with a session's cookie. Without it, Gate accepts only API
+// keys.
 func (a *API) Browser(next http.Handler) http.Handler {
 	origins := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -86,7 +87,7 @@ func sameOrigin(origins *http.CrossOriginProtection, r *http.Request) error {
 	const fix = "Open the dashboard at the address of its control plane. Programs send an API key instead of a cookie."
 	site := r.Header.Get("Sec-Fetch-Site")
 	if err := origins.Check(r); err != nil || site != "" && site != "same-origin" {
-		return apierr.Denied("a session's cookie is good for requests of the dashboard's own origin only", fix)
+		return apierr.Denied("a session's cookie is only valid for requests from the dashboard's own origin", fix)
 	}
 	if r.Header.Get(DashboardHeader) == "" {
 		return apierr.Denied("a request with a session's cookie needs the header "+DashboardHeader, fix)
@@ -94,7 +95,7 @@ func sameOrigin(origins *http.CrossOriginProtection, r *http.Request) error {
 	return nil
 }
 
-// cookieOf returns the session's value. Over TLS it reads only the cookie that no other host can set.
+// cookieOf returns the session's value. Over TLS, it reads only secureCookie, which no other host can set.
 func (a browsers) cookieOf(r *http.Request) string {
 	c, err := r.Cookie(a.cookieName(r))
 	if err != nil {
@@ -119,7 +120,7 @@ func (a browsers) isSecure(r *http.Request) bool {
 	return err == nil && a.cfg.Proxies.Lists(at.Addr().Unmap().WithZone("")) && r.Header.Get("X-Forwarded-Proto") == "https"
 }
 
-// newCookie returns the session's cookie; without a value, one that removes it.
+// newCookie returns the session's cookie. An empty value removes the cookie in the browser.
 func (a browsers) newCookie(r *http.Request, value string, expires time.Time) *http.Cookie {
 	c := &http.Cookie{
 		Name: a.cookieName(r), Value: value, Path: "/", Expires: expires,
@@ -131,9 +132,9 @@ func (a browsers) newCookie(r *http.Request, value string, expires time.Time) *h
 	return c
 }
 
-// sessionOver returns the refusal of a session that ended or never existed.
+// sessionOver returns the error of a session that ended or never existed.
 func sessionOver() error {
-	return unauthenticated("the session is over", "Sign in again.")
+	return unauthenticated("the session has ended", "Sign in again.")
 }
 
 // session returns the row of a cookie's value.
@@ -141,9 +142,9 @@ func (a browsers) session(ctx context.Context, value string, client netip.Addr, 
 	return a.row(ctx, value, false, client, at)
 }
 
-// row returns the row of the value of a session or of a link. Made-up values take from the same bucket as
-// made-up API keys. A proven value of a session takes nothing, so that failures of other programs at its
-// address do not sign it out.
+// row returns the row with the value of a session or of a link. Invalid values take tokens from the same bucket as
+// invalid API keys. A proven value takes no token, so that failures of other programs at its address do not sign the
+// browser out.
 func (a browsers) row(ctx context.Context, value string, isLink bool, client netip.Addr, at time.Time) (s model.BrowserSession, err error) {
 	over := sessionOver()
 	if isLink {
@@ -184,8 +185,8 @@ func (a browsers) row(ctx context.Context, value string, isLink bool, client net
 	return s, nil
 }
 
-// whoCalls returns the API key of a call, and the session that stands for it; empty: the call
-// has the key itself.
+// whoCalls returns the API key of a call. sessionID is the session that stands for the key, or empty if the call has
+// the key itself.
 func (a browsers) whoCalls(ctx context.Context, header http.Header, client netip.Addr) (key model.APIKey, sessionID string, err error) {
 	at := time.Now()
 	if value, ok := bearer(header); ok {
@@ -208,7 +209,7 @@ func (a browsers) whoCalls(ctx context.Context, header http.Header, client netip
 	return key, s.SessionID, err
 }
 
-// stillIn fails if the caller of an open stream may no longer read.
+// stillIn returns an error if the caller of an open stream may no longer read.
 func (a *server) stillIn(ctx context.Context, by caller) error {
 	if by.Session != "" {
 		var good bool
@@ -224,7 +225,8 @@ func (a *server) stillIn(ctx context.Context, by caller) error {
 	return a.keys.stillGood(ctx, by.APIKey)
 }
 
-// newSession returns a new value of the key's session that began at signedIn (unix ms), and its row.
+// newSession returns a new value for the key's session with the id, which began at signedIn (unix ms), and the
+// value's row.
 func (a browsers) newSession(key model.APIKey, id string, signedIn int64, at time.Time) (string, model.BrowserSession) {
 	value := random(sessionPrefix)
 	expires := min(at.Add(a.cfg.SessionIdle).UnixMilli(), signedIn+a.cfg.SessionMax.Milliseconds())
@@ -237,7 +239,7 @@ func (a browsers) newSession(key model.APIKey, id string, signedIn int64, at tim
 	}
 }
 
-// signIn begins a session with an API key or a link. The other one of the two is empty.
+// signIn begins a session with either keyValue (an API key) or link. The other argument is empty.
 func (a browsers) signIn(ctx context.Context, keyValue, link, source string, client netip.Addr) (value string, row model.BrowserSession, err error) {
 	at := time.Now()
 	var key model.APIKey
@@ -251,7 +253,7 @@ func (a browsers) signIn(ctx context.Context, keyValue, link, source string, cli
 	value, row = a.newSession(key, ident.New("bs"), at.UnixMilli(), at)
 	err = a.cfg.Store.Update(ctx, func(tx Tx) error {
 		if link != "" {
-			// If two calls use the link at once, one of them finds it deleted.
+			// If two calls use the link at the same time, one call finds it deleted.
 			if err := tx.DeleteBrowserSession(model.HashToken(link)); errors.Is(err, model.ErrNotFound) {
 				return usedLink()
 			} else if err != nil {
@@ -273,10 +275,10 @@ func (a browsers) signIn(ctx context.Context, keyValue, link, source string, cli
 }
 
 func usedLink() error {
-	return unauthenticated("the link was used or has expired", "Make another with `windlass dashboard`, or sign in with an API key.")
+	return unauthenticated("the link was used or has expired", "Make another link with `windlass dashboard`, or sign in with an API key.")
 }
 
-// keyOfLink returns the API key that made the link. It does not use the link up.
+// keyOfLink returns the API key that made the link. The link stays valid.
 func (a browsers) keyOfLink(ctx context.Context, link string, client netip.Addr, at time.Time) (key model.APIKey, err error) {
 	s, err := a.row(ctx, link, true, client, at)
 	if err != nil {
@@ -292,8 +294,8 @@ func mayBegin(tx Tx, key model.APIKey, at time.Time) error {
 		return fmt.Errorf("count browser sessions of key %s: %w", key.ID, err)
 	}
 	if n >= maxSessionsOfKey {
-		return apierr.OverLimit("", fmt.Sprintf("API key %s has %d sessions and links of browsers, and may not have more", key.Name, n),
-			`"Sign out everywhere" in the dashboard ends all of them. Give each person and program a key of its own.`)
+		return apierr.OverLimit("", fmt.Sprintf("API key %s has %d sessions and links of browsers, which is the maximum", key.Name, n),
+			`"Sign out everywhere" in the dashboard ends all of them. Use a separate key for each person and program.`)
 	}
 	return nil
 }
@@ -317,7 +319,7 @@ func (a browsers) newLink(ctx context.Context, key model.APIKey, source string) 
 	return value, row, a.storeError(err)
 }
 
-// renew gives the session another value. The previous one works for renewGrace.
+// renew gives the session another value. The previous value works for renewGrace.
 func (a browsers) renew(ctx context.Context, old string, client netip.Addr) (value string, row model.BrowserSession, err error) {
 	at := time.Now()
 	s, err := a.session(ctx, old, client, at)
@@ -329,7 +331,7 @@ func (a browsers) renew(ctx context.Context, old string, client netip.Addr) (val
 		return "", row, err
 	}
 	if s.ExpiresAt <= at.Add(renewGrace).UnixMilli() && s.ExpiresAt < s.SignedInAt+a.cfg.SessionMax.Milliseconds() {
-		// Another tab, which shares the cookie, renewed it a moment ago.
+		// Another tab with the same cookie renewed the value a moment ago.
 		return "", s, nil
 	}
 	value, row = a.newSession(key, s.SessionID, s.SignedInAt, at)
@@ -389,7 +391,7 @@ func auditSession(tx Tx, by caller, sessionID string) error {
 	return nil
 }
 
-// refusedSession returns a refusal without a field.
+// refusedSession returns a validation error without a field.
 func refusedSession(message, fix string) error {
 	return rpc.ErrorWith(connect.CodeInvalidArgument, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION, Fix: fix,

@@ -24,11 +24,11 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
-// browser is a page of the dashboard: it has a cookie, and no key.
+// browser is a page of the dashboard. It has a cookie, and no API key.
 type browser struct {
 	w       *harness
 	cookies map[string]string
-	// headers that it sends, as a page of the dashboard does.
+	// headers are sent with each request, as by the dashboard.
 	headers map[string]string
 }
 
@@ -36,7 +36,7 @@ func (h *harness) browser() *browser {
 	return &browser{w: h, cookies: map[string]string{}, headers: map[string]string{"Windlass-Dashboard": "1", "Sec-Fetch-Site": "same-origin"}}
 }
 
-// RoundTrip sends what a browser sends, and keeps the cookies that it gets.
+// RoundTrip adds headers and cookies to the request, and stores the cookies of the response.
 func (b *browser) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	for name, value := range b.headers {
@@ -89,7 +89,7 @@ func (b *browser) requireOut() {
 	require.Equal(b.w.t, connect.CodeUnauthenticated, connect.CodeOf(err), "%v", err)
 }
 
-// copied is a thief of the cookie.
+// copied returns another browser with a copy of the cookie, like an attacker.
 func (b *browser) copied() *browser {
 	c := b.w.browser()
 	maps.Copy(c.cookies, b.cookies)
@@ -117,7 +117,7 @@ func TestSession_HasTheRightsOfItsKeyButNotTheKey(t *testing.T) {
 	require.Equal(t, windlassv1.Role_ROLE_VIEWER, who.GetKey().GetRole())
 	require.Equal(t, "acme", who.GetWorkspaceName())
 
-	// What it does has the key's name in the audit.
+	// The audit names the key for calls of its session.
 	owner := w.browser().signIn(w.owner)
 	_, err = windlassv1connect.NewProjectServiceClient(&http.Client{Transport: owner}, w.url).CreateProject(t.Context(), &windlassv1.CreateProjectRequest{Name: "made-by-page"})
 	require.NoError(t, err)
@@ -146,7 +146,7 @@ func TestSession_OfAViewerCannotMutate(t *testing.T) {
 			status, body, _ := b.post(procedure, "{}")
 			require.Equal(t, http.StatusForbidden, status, "%s as %s: %s", procedure, kind, body)
 		}
-		// By GET, for which Connect takes the message from the URL.
+		// A GET request, whose message is in the URL.
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.url+procedure+"?encoding=json&message=%7B%7D&connect=v1", http.NoBody)
 		require.NoError(t, err)
 		res, err := (&http.Client{Transport: b}).Do(req)
@@ -159,7 +159,7 @@ func TestSession_OfAViewerCannotMutate(t *testing.T) {
 	require.Equal(t, http.StatusUnauthorized, status, "a session makes no links")
 }
 
-func TestCookie_IsForTheDashboardsRequestsOnly(t *testing.T) {
+func TestCookie_IsOnlyValidForRequestsOfTheDashboard(t *testing.T) {
 	w := setup(t)
 	for name, change := range map[string]func(*browser){
 		"another site":                   func(b *browser) { b.headers["Sec-Fetch-Site"] = "cross-site" },
@@ -185,7 +185,7 @@ func TestCookie_IsForTheDashboardsRequestsOnly(t *testing.T) {
 	require.NoError(t, err, "an old browser, its own origin")
 }
 
-func TestSignOut_EndsTheSessionWhereverTheCookieIs(t *testing.T) {
+func TestSignOut_EndsTheSessionForCopiesOfTheCookie(t *testing.T) {
 	w := setup(t)
 	b, other := w.browser().signIn(w.viewer), w.browser().signIn(w.viewer)
 	stranger := w.browser().signIn(w.owner)
@@ -236,7 +236,7 @@ func TestSignOut_EndsOpenStreams(t *testing.T) {
 	stream, err := windlassv1connect.NewFleetServiceClient(&http.Client{Transport: b}, w.url).WatchFleet(ctx, &windlassv1.WatchFleetRequest{})
 	require.NoError(t, err)
 	require.True(t, stream.Receive(), "%v", stream.Err())
-	// A renewal is no sign-out.
+	// A renewal does not end streams.
 	status, _, _ := b.post("/ui/session/renew", "")
 	require.Equal(t, http.StatusOK, status)
 	status, _, _ = b.post("/ui/session/sign-out", "")
@@ -258,7 +258,7 @@ func TestSession_RenewalEndsTheOldValueSoon(t *testing.T) {
 	require.Equal(t, time.Hour.Milliseconds(), answer.RenewAfterMs)
 	require.NotEqual(t, old.cookies, b.cookies)
 	_, err := old.whoAmI()
-	require.NoError(t, err, "for calls that were under way")
+	require.NoError(t, err, "for running calls")
 	var row model.BrowserSession
 	require.NoError(t, w.store.View(t.Context(), func(tx store.Tx) (err error) {
 		row, err = tx.GetBrowserSession(model.HashToken(old.cookies["windlass_session"]))
@@ -267,8 +267,8 @@ func TestSession_RenewalEndsTheOldValueSoon(t *testing.T) {
 	require.LessOrEqual(t, row.ExpiresAt, time.Now().Add(time.Minute).UnixMilli())
 	status, _, cookies := old.post("/ui/session/renew", "")
 	require.Equal(t, http.StatusOK, status)
-	require.Empty(t, cookies, "the old value begins no second line")
-	// With the session both values end.
+	require.Empty(t, cookies, "the old value cannot be renewed again")
+	// Both values end with the session.
 	status, _, _ = b.post("/ui/session/sign-out", "")
 	require.Equal(t, http.StatusOK, status)
 	old.requireOut()
@@ -299,7 +299,7 @@ func TestSession_OutlivesFailedLoginsAtItsAddress(t *testing.T) {
 	refused(t, err, connect.CodeResourceExhausted, rateLimited, "")
 }
 
-func TestKey_HasABoundedNumberOfSessionsAndLinks(t *testing.T) {
+func TestKey_NumberOfSessionsAndLinksIsLimited(t *testing.T) {
 	w := setup(t)
 	b := w.browser().signIn(w.viewer)
 	who, err := b.whoAmI()
@@ -317,7 +317,7 @@ func TestKey_HasABoundedNumberOfSessionsAndLinks(t *testing.T) {
 	})
 	status, body, cookies := w.browser().post("/ui/session/sign-in", `{"key": "`+w.viewer+`"}`)
 	require.Equal(t, http.StatusTooManyRequests, status)
-	require.Contains(t, body, "has 1000 sessions and links of browsers, and may not have more")
+	require.Contains(t, body, "has 1000 sessions and links of browsers, which is the maximum")
 	require.Empty(t, cookies)
 	w.browser().signIn(w.owner) // another key
 
@@ -326,7 +326,7 @@ func TestKey_HasABoundedNumberOfSessionsAndLinks(t *testing.T) {
 	b.signIn(w.viewer)
 }
 
-func TestSession_EndsByItsTime(t *testing.T) {
+func TestSession_EndsAfterItsMaximum(t *testing.T) {
 	w := setup(t, func(c *api.Config) { c.SessionIdle, c.SessionMax = 300*time.Millisecond, 300*time.Millisecond })
 	b := w.browser().signIn(w.viewer)
 	require.Eventually(t, func() bool { _, err := b.whoAmI(); return err != nil }, 10*time.Second, 20*time.Millisecond)
@@ -347,7 +347,7 @@ func TestLink_SignsInOnce(t *testing.T) {
 
 	cookie := w.browser()
 	cookie.cookies["windlass_session"] = made.Link
-	cookie.requireOut() // a link is no session
+	cookie.requireOut() // a link's value is not a session's
 
 	b := w.browser()
 	status, body, _ := b.post("/ui/session/sign-in", `{"link": "`+made.Link+`"}`)
@@ -397,12 +397,12 @@ func TestCookie_WithTLSIsSecureAndOfThisHost(t *testing.T) {
 	require.True(t, cookies[0].Secure)
 	_, err = b.whoAmI()
 	require.NoError(t, err)
-	// A cookie that a sibling domain may have planted does not count.
+	// A cookie without the prefix __Host- may come from a sibling domain, and is ignored.
 	b.cookies = map[string]string{"windlass_session": b.cookies["__Host-windlass_session"]}
 	b.requireOut()
 }
 
-func TestWatchFleet_SendsAllAtOnceAndThenChanges(t *testing.T) {
+func TestWatchFleet_SendsAllAppsFirstAndThenChanges(t *testing.T) {
 	w := setup(t)
 	for range 120 {
 		w.deploy("app-" + strings.ToLower(strings.ReplaceAll(time.Now().Format("150405.000000000"), ".", "")))
@@ -445,7 +445,7 @@ func TestWatchFleet_SendsAllAtOnceAndThenChanges(t *testing.T) {
 	for regions["eu-west-1"].GetStatus() != windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE {
 		receive()
 	}
-	// Of another workspace there is nothing.
+	// The stream has no apps of another workspace.
 	rival := w.browser().signIn(w.rival)
 	other, err := windlassv1connect.NewFleetServiceClient(&http.Client{Transport: rival}, w.url).WatchFleet(ctx, &windlassv1.WatchFleetRequest{})
 	require.NoError(t, err)

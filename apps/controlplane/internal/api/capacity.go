@@ -7,8 +7,8 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/preview"
 )
 
-// checkCapacity fails if the deployment, which the transaction has written, cannot begin with what regions
-// have. was has the rows of the app before the call, nil if the call changed none.
+// checkCapacity fails if regions lack the capacity to begin the deployment, which the transaction has written. was
+// has the app's rows before the call, nil if the call changed no rows.
 func (c versionMutation) checkCapacity(appID, deploymentID string, was []model.Topology) error {
 	app, err := c.GetApp(c.workspaceID, appID)
 	if err != nil {

@@ -27,14 +27,14 @@ func TestCapacity_RefusalSaysWhatIsMissing(t *testing.T) {
 		t.Run(database, func(t *testing.T) {
 			w := setupOn(t, open(t))
 			_, err := w.deployBy("unheard", nil, h100s(4), replicas(3))
-			require.NoError(t, err, "nothing is refused where no region told what it has")
+			require.NoError(t, err, "without a report of capacity, no deploy is refused")
 
 			w.connected(8)
 			before := w.dump()
 			_, err = w.deployBy("chat", nil, h100s(4), replicas(3))
 			refused(t, err, connect.CodeFailedPrecondition, noCapacity, "spec.resources.gpu")
 			require.ErrorContains(t, err, "region eu-west-1 needs 12 more GPUs of pool h100 and has 8 free; region us-east-1 needs 12 more")
-			require.Equal(t, before, w.dump(), "nothing of it is left")
+			require.Equal(t, before, w.dump(), "the refused deploy left something")
 
 			v1, err := w.deployBy("chat", nil, h100s(4))
 			require.NoError(t, err)
@@ -46,7 +46,7 @@ func TestCapacity_RefusalSaysWhatIsMissing(t *testing.T) {
 			_, err = w.apps(w.deployer).SetEnvironment(t.Context(), &windlassv1.SetEnvironmentRequest{App: "chat", Set: map[string]string{"A": "b"}})
 			refused(t, err, connect.CodeFailedPrecondition, noCapacity, "spec.resources.gpu")
 
-			// Without surge no room is needed; else one replica at a time, or all of them.
+			// Without surge, no free GPUs are needed.
 			for _, policy := range []*windlassv1.RolloutPolicy{{MaxSurge: "0"}, {Strategy: windlassv1.RolloutPolicy_STRATEGY_RECREATE}} {
 				_, err = w.deployBy("chat", policy, h100s(4), args(policy.String()))
 				require.NoError(t, err)
@@ -62,7 +62,7 @@ func TestCapacity_RefusalSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-func TestCapacity_MayBeAwaitedByPolicy(t *testing.T) {
+func TestCapacity_PolicyCanWaitForIt(t *testing.T) {
 	w := setup(t)
 	w.connected(0)
 	policy := &windlassv1.RolloutPolicy{WaitForCapacity: durationpb.New(6 * time.Hour)}
@@ -76,7 +76,7 @@ func TestCapacity_MayBeAwaitedByPolicy(t *testing.T) {
 	require.Equal(t, int64(6*3600), w.app("chat").GetRolloutPolicy().GetWaitForCapacity().GetSeconds())
 }
 
-// What is not wanted any more makes room for what takes its place.
+// Instances of a superseded version count as free for the version that replaces it.
 func TestCapacity_SupersededVersionMakesRoom(t *testing.T) {
 	w := setup(t)
 	w.connected(8)
@@ -90,7 +90,7 @@ func TestCapacity_SupersededVersionMakesRoom(t *testing.T) {
 	refused(t, err, connect.CodeFailedPrecondition, noCapacity, "spec.resources.gpu")
 }
 
-// A region whose turn comes later may be full now; without the pool it stays so.
+// A region of a later wave may be full now. A region without the pool is refused, because waiting does not help.
 func TestCapacity_RegionWithoutThePoolIsRefused(t *testing.T) {
 	w := setup(t)
 	w.connected(8)
@@ -123,11 +123,11 @@ func TestCapacity_RegionWithoutThePoolIsRefused(t *testing.T) {
 	refused(t, err, connect.CodeFailedPrecondition, noCapacity, "spec.resources.gpu")
 	require.ErrorContains(t, err, "it could begin, but not finish: region us-east-1 has no GPUs of pool h100: it has 16 GPUs H100 of pool other")
 	require.Contains(t, rpc.DetailOf(err).GetFix(), "Ask for GPUs that it has, or remove the region from the spec.")
-	require.Equal(t, before, w.dump(), "nothing of it is left")
+	require.Equal(t, before, w.dump(), "the refused deploy left something")
 
 	waits := euFirst(&windlassv1.RolloutPolicy{WaitForCapacity: durationpb.New(time.Hour)})
 	require.True(t, w.planned("chat", waits, h100s(4), args("b")).GetWouldRun())
 	has("h100", 0)
 	_, err = w.deployBy("chat", euFirst(&windlassv1.RolloutPolicy{}), h100s(4), args("b"))
-	require.NoError(t, err, "it is full, and may have room when its turn comes")
+	require.NoError(t, err, "the region is full now, and may have room in its wave")
 }

@@ -17,13 +17,13 @@ import (
 // controlled is the result of a person's command to a rollout.
 type controlled struct {
 	rolloutID string
-	// unchanged means that it changed nothing. effect says what it did, or why it did nothing.
+	// unchanged means that the command changed nothing. effect says what the command did, or why it did nothing.
 	unchanged bool
 	effect    string
 }
 
-// control applies a person's command to the staged rollout in flight. say changes the progress, and returns a
-// text about the change.
+// control applies the command what of a person to the staged rollout in flight. say changes the progress, and
+// describes the change.
 func (c rolloutMutation) control(ref, what, why string, say func(*model.Progress) (text string, err error)) (out controlled, err error) {
 	app, err := c.lockedApp(ref)
 	if err != nil {
@@ -37,7 +37,7 @@ func (c rolloutMutation) control(ref, what, why string, say func(*model.Progress
 		return out, err
 	}
 	if f.rollout == nil {
-		return out, apierr.NothingToDo(fmt.Sprintf("app %s has no rollout in flight", app.Name), "`windlass history` tells how the last one ended.")
+		return out, apierr.NothingToDo(fmt.Sprintf("app %s has no rollout in flight", app.Name), "`windlass history` shows how the last rollout ended.")
 	}
 	s, err := c.versions().rolloutStateOf(app)
 	if err != nil {
@@ -84,7 +84,7 @@ func (c rolloutMutation) control(ref, what, why string, say func(*model.Progress
 	return out, c.audit("rollout", f.rollout.ID, progressProto(before.Progress), progressProto(s.Progress))
 }
 
-// holds returns texts about what still stops the rollout after a command that would move it.
+// holds returns texts for everything that still stops the rollout after a command that would move it.
 func (c rolloutMutation) holds(progress *model.Progress, what string) (out []string, err error) {
 	if what == "RolloutPaused" || what == "Approved" {
 		return nil, nil
@@ -107,7 +107,7 @@ func (c rolloutMutation) holds(progress *model.Progress, what string) (out []str
 	return append(out, plan.ShutGates(progress, func(id string) string { return names[id].ShownName() })...), nil
 }
 
-// sameAgain returns why a command changed nothing.
+// sameAgain returns the reason why a command changed nothing.
 func sameAgain(progress *model.Progress, what string) string {
 	switch what {
 	case "RolloutPaused":
@@ -122,7 +122,7 @@ func sameAgain(progress *model.Progress, what string) string {
 	return "the same command was given before"
 }
 
-// PauseRollout holds the rollout in flight where it is.
+// PauseRollout pauses the rollout in flight in its current state.
 func (a rolloutService) PauseRollout(ctx context.Context, req *windlassv1.PauseRolloutRequest) (res *windlassv1.PauseRolloutResponse, err error) {
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.PauseRolloutResponse, error) {
 		out, err := c.rollouts().control(req.GetApp(), "RolloutPaused", req.GetWhy(), func(progress *model.Progress) (string, error) {
@@ -166,7 +166,7 @@ func (a rolloutService) RetryRollout(ctx context.Context, req *windlassv1.RetryR
 	return res, err
 }
 
-// heard returns the guards that regions reported for the progress's version, by region.
+// heard returns the guards that regions reported for the version of progress, by region.
 func (c rolloutMutation) heard(progress *model.Progress) (map[string]model.Guard, error) {
 	rollouts, err := c.GetRollouts([]string{progress.RolloutID})
 	if err != nil {
@@ -176,7 +176,7 @@ func (c rolloutMutation) heard(progress *model.Progress) (map[string]model.Guard
 	for _, r := range rollouts {
 		observed, err := c.ListObserved([]string{r.AppID})
 		if err != nil {
-			return nil, fmt.Errorf("list what was observed of app %s: %w", r.AppID, err)
+			return nil, fmt.Errorf("list observed states of app %s: %w", r.AppID, err)
 		}
 		for _, o := range observed {
 			if o.DeploymentID == r.DeploymentID {
@@ -187,8 +187,8 @@ func (c rolloutMutation) heard(progress *model.Progress) (map[string]model.Guard
 	return heard, nil
 }
 
-// retryLagging starts regions again that failed to catch up. It returns the id of the rollout that left them
-// behind; empty if there are none or a rollout is in flight.
+// retryLagging restarts lagging regions that failed to catch up. It returns the id of the rollout that they missed.
+// The id is empty if there are no such regions, or a rollout is in flight.
 func (c rolloutMutation) retryLagging(ref, why string) (rolloutID string, err error) {
 	app, err := c.lockedApp(ref)
 	if err != nil {
@@ -220,7 +220,8 @@ func (c rolloutMutation) retryLagging(ref, why string) (rolloutID string, err er
 	return s.Progress.RolloutID, c.audit("rollout", s.Progress.RolloutID, progressProto(before.Progress), progressProto(s.Progress))
 }
 
-// Promote moves on the regions that wait at a step, or moves all regions past the remaining steps.
+// Promote moves regions that wait at a step to the next step. With full, it moves all regions past the remaining
+// steps.
 func (a rolloutService) Promote(ctx context.Context, req *windlassv1.PromoteRequest) (res *windlassv1.PromoteResponse, err error) {
 	what := "Promoted"
 	if req.GetFull() {
@@ -244,7 +245,7 @@ func (a rolloutService) Promote(ctx context.Context, req *windlassv1.PromoteRequ
 				text = append(text, "regions that wait go on, in wave "+strings.Join(waves, ", "))
 			}
 			if held {
-				text = append(text, "promotions happen by themselves again")
+				text = append(text, "promotions are automatic again")
 			}
 			return strings.Join(text, "; "), err
 		})

@@ -12,8 +12,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// saidTo says a word about chat's rollout, and returns its effect or its refusal. A word that
-// changed nothing begins with "=".
+// saidTo gives a command to chat's rollout, and returns its effect or its error. The result of a command that changed
+// nothing begins with "=".
 func (h *harness) saidTo(word string) string {
 	h.t.Helper()
 	ctx, c := h.t.Context(), h.rollouts(h.deployer)
@@ -54,7 +54,7 @@ func (h *harness) saidTo(word string) string {
 	return res.GetEffect()
 }
 
-// saidOtherwise is saidTo for a word whose answer has no effect.
+// saidOtherwise is saidTo for a command whose answer has no text.
 func (h *harness) saidOtherwise(say func(context.Context) (bool, error)) string {
 	switch unchanged, err := say(h.t.Context()); {
 	case err != nil:
@@ -65,7 +65,7 @@ func (h *harness) saidOtherwise(say func(context.Context) (bool, error)) string 
 	return "done"
 }
 
-func TestControl_EachWordSaysWhatItDidInEachState(t *testing.T) {
+func TestControl_EachCommandReportsItsEffectInEachState(t *testing.T) {
 	const (
 		gate       = "step 1 of 1 of wave 1 in us-east-1 needs approval by a key of role owner"
 		paused     = "role-2 has paused it: nothing moves until it is resumed"
@@ -87,7 +87,7 @@ func TestControl_EachWordSaysWhatItDidInEachState(t *testing.T) {
 	timed, manual := step(&windlassv1.CanaryStep{Pause: "1h"}), step(&windlassv1.CanaryStep{Pause: "manual"})
 	approval := step(&windlassv1.CanaryStep{Approval: &windlassv1.Approval{}})
 	bake := &windlassv1.RolloutPolicy{MaxSurge: "1", Waves: []*windlassv1.Wave{{Regions: []string{"eu-west-1"}, BakeTime: durationpb.New(time.Hour)}, {}}}
-	// Words that change something come last: those before them find the same state.
+	// Commands that change the state come last, so that the commands before them see the same state.
 	for name, tc := range map[string]struct {
 		policy *windlassv1.RolloutPolicy
 		words  [][2]string
