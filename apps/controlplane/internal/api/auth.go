@@ -319,8 +319,7 @@ func (a *server) noteRefusal(by caller, client netip.Addr, err error) {
 	}, now())
 }
 
-// Interceptor counts calls that change workloads. It also writes calls to the audit that a handler refuses with
-// PermissionDenied.
+// Interceptor counts calls that change workloads. Calls that a handler refuses with PermissionDenied go to the audit.
 func (a *API) Interceptor() connect.Interceptor {
 	return connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
 		return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {

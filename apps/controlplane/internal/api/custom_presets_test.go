@@ -14,7 +14,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// ember is the definition of a workspace's preset.
+// ember returns the definition of a custom preset.
 func ember(edit ...func(*windlassv1.PresetDefinition)) *windlassv1.PresetDefinition {
 	def := &windlassv1.PresetDefinition{
 		Title: "Ember", DefaultEngineVersion: "2.1", ModelSchemes: []string{"hf"}, Parallelism: []string{"tensor"},
@@ -68,7 +68,7 @@ func TestCustomPreset_IsVersionedAndShown(t *testing.T) {
 	last := list.GetPresets()[len(preset.All())]
 	require.Equal(t, "custom:ember/2", last.GetId())
 	require.NotEmpty(t, last.GetSetBy())
-	require.Nil(t, last.GetDefinition(), "a list has none")
+	require.Nil(t, last.GetDefinition(), "a list has no definitions")
 
 	for name, want := range map[string]*windlassv1.PresetDefinition{"custom:ember": ember(moreFlags), "custom:ember/1": ember()} {
 		got, err := w.presets(w.viewer).GetPreset(ctx, &windlassv1.GetPresetRequest{Name: name})
@@ -102,7 +102,6 @@ func TestCustomPreset_IsVersionedAndShown(t *testing.T) {
 	require.Len(t, versions.GetVersions(), model.KeptPresetVersions)
 }
 
-// P5 of the scenarios about presets.
 func TestCustomPreset_EditChangesNothingUntilADeploy(t *testing.T) {
 	w := setup(t)
 	w.hosts()
@@ -127,7 +126,7 @@ func TestCustomPreset_EditChangesNothingUntilADeploy(t *testing.T) {
 
 	_, err = w.apps(w.deployer).SetEnvironment(ctx, &windlassv1.SetEnvironmentRequest{App: "llama", Set: map[string]string{"A": "1"}})
 	require.NoError(t, err)
-	require.Equal(t, "custom:ember/1", w.newestSpec("llama").GetGeneratedBy(), "what is not a deploy of the file keeps what the version has")
+	require.Equal(t, "custom:ember/1", w.newestSpec("llama").GetGeneratedBy(), "a change other than a deploy keeps the version's preset")
 	w.settle("llama")
 	w.deploy("llama", servingEmber())
 	require.Equal(t, "custom:ember/2", w.newestSpec("llama").GetGeneratedBy())
@@ -142,11 +141,11 @@ func TestCustomPreset_EditChangesNothingUntilADeploy(t *testing.T) {
 	_, err = w.presets(w.viewer).DiffPreset(ctx, &windlassv1.DiffPresetRequest{App: "llama"})
 	refused(t, err, connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_NOTHING_TO_DO, "")
 	_, err = w.apps(w.deployer).Rollback(ctx, &windlassv1.RollbackRequest{App: "llama", Version: 1})
-	require.NoError(t, err, "versions are pinned")
-	require.Equal(t, "custom:ember/3", w.setPreset("ember", ember()).GetPreset().GetId(), "no version has two meanings")
+	require.NoError(t, err, "an app keeps its version of a deleted preset")
+	require.Equal(t, "custom:ember/3", w.setPreset("ember", ember()).GetPreset().GetId(), "numbers of deleted versions are not used again")
 }
 
-func TestCustomPreset_FindingsAreThoseOfADeploy(t *testing.T) {
+func TestCustomPreset_DeployReportsItsFindings(t *testing.T) {
 	w := setup(t)
 	w.setPreset("ember", ember(func(d *windlassv1.PresetDefinition) {
 		d.Rules = []*windlassv1.PresetRule{
@@ -166,7 +165,7 @@ func TestCustomPreset_FindingsAreThoseOfADeploy(t *testing.T) {
 	s := w.version("llama", 1).GetSpec()
 	require.NotContains(t, s.GetArgs(), "--tensor")
 
-	t.Run("what the schema forbids is refused, although a template made it", func(t *testing.T) {
+	t.Run("the schema also applies to values that a template made", func(t *testing.T) {
 		w.setPreset("long", ember(func(d *windlassv1.PresetDefinition) {
 			d.Image = "example.com/${path}"
 			d.Examples[0].Serve.Engine = "custom:long"
@@ -200,10 +199,10 @@ func TestCustomPreset_IsRefused(t *testing.T) {
 	}{
 		"an expression":               {ember(func(d *windlassv1.PresetDefinition) { d.Args[2].When = "contxt > 0" }), "definition.args[2].when", "undeclared reference"},
 		"no examples":                 {ember(func(d *windlassv1.PresetDefinition) { d.Examples = nil }), "definition.examples", "at least 1"},
-		"an example of another":       {example(func(e *windlassv1.PresetExample) { e.Serve.Engine = "vllm" }), "definition.examples[0].serve.engine", "not this preset"},
+		"an example of another preset":       {example(func(e *windlassv1.PresetExample) { e.Serve.Engine = "vllm" }), "definition.examples[0].serve.engine", "not this preset"},
 		"an example that fails":       {example(func(e *windlassv1.PresetExample) { e.Serve.Parallel = &windlassv1.Parallelism{Tensor: 3} }), "definition.examples[0]", `example "the least": serve.parallel`},
 		"an example that should fail": {example(func(e *windlassv1.PresetExample) { e.Fails = "ParallelMismatch" }), "definition.examples[0].fails", "has no error ParallelMismatch"},
-		"what a deploy refuses":       {ember(func(d *windlassv1.PresetDefinition) { d.HealthCheck = &windlassv1.HealthCheck{Port: "admin"} }), "definition.examples[0]", "healthCheck.port"},
+		"an example that a deploy refuses":       {ember(func(d *windlassv1.PresetDefinition) { d.HealthCheck = &windlassv1.HealthCheck{Port: "admin"} }), "definition.examples[0]", "healthCheck.port"},
 		"too large": {ember(func(d *windlassv1.PresetDefinition) {
 			for i := range 20 {
 				d.Args = append(d.Args, &windlassv1.PresetArg{Flag: fmt.Sprintf("--f%d", i), Values: []string{strings.Repeat("x", 4000)}})
@@ -243,7 +242,7 @@ func TestCustomPreset_IsRefused(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "EngineUnknown", made.GetFindings()[0].GetCode())
 	})
-	t.Run("there are at most a hundred", func(t *testing.T) {
+	t.Run("a workspace has at most 100 presets", func(t *testing.T) {
 		w.update(func(tx store.Tx) error {
 			for i := 1; i < model.MaxPresets; i++ {
 				if err := tx.InsertPreset(model.Preset{WorkspaceID: w.workspace, Name: fmt.Sprintf("p%d", i), Version: 1, Definition: ember()}); err != nil {
@@ -254,13 +253,13 @@ func TestCustomPreset_IsRefused(t *testing.T) {
 		})
 		more := ember(func(d *windlassv1.PresetDefinition) { d.Examples[0].Serve.Engine = "custom:more" })
 		refused(t, set(w.owner, "more", more), connect.CodeResourceExhausted, windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED, "name")
-		require.NoError(t, set(w.owner, "ember", ember(moreFlags)), "a version of one that is there is not one more")
+		require.NoError(t, set(w.owner, "ember", ember(moreFlags)), "a new version of an existing preset does not count")
 		require.NoError(t, remove(w.owner))
 		require.NoError(t, set(w.owner, "more", more))
 	})
 }
 
-func TestCustomPreset_RefusedDefinitionCanBeMended(t *testing.T) {
+func TestCustomPreset_RefusedDefinitionCanBeCorrected(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	later := ember(func(d *windlassv1.PresetDefinition) { d.Image = "${later}" })
@@ -291,7 +290,7 @@ func TestCustomPreset_RefusedDefinitionCanBeMended(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestCustomPreset_RepeatedDeployHasTheFirstAnswer(t *testing.T) {
+func TestCustomPreset_RepeatedDeployReturnsTheFirstAnswer(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	w.setPreset("ember", ember())
@@ -339,9 +338,9 @@ func TestCustomPreset_FindingsAreSorted(t *testing.T) {
 	require.Equal(t, []windlassv1.PresetFinding_Severity{windlassv1.PresetFinding_SEVERITY_ERROR, windlassv1.PresetFinding_SEVERITY_WARNING}, severities)
 }
 
-func TestCustomPreset_WorkOfACheckIsBounded(t *testing.T) {
+func TestCustomPreset_CostOfACheckIsLimited(t *testing.T) {
 	w := setup(t)
-	// One example alone may do as much, as one deploy may.
+	// One example alone may cost as much as one deploy.
 	def := ember(func(d *windlassv1.PresetDefinition) {
 		for i := range 25 {
 			d.Args = append(d.Args, &windlassv1.PresetArg{

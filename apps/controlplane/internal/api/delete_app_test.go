@@ -31,6 +31,6 @@ func TestDeleteApp_WarnsOfModelsWithoutServers(t *testing.T) {
 	}
 	require.Empty(t, deleted("plain"))
 	require.Equal(t, []string{"no server loads law, sql any more: deploy another app with models and name it in model.server, or delete them as well"}, deleted("base"),
-		"a model that asks for no app has other servers")
+		"a model that names no app can use other servers")
 	require.Equal(t, []string{"no server loads any any more: deploy another app with models and name it in model.server, or delete them as well"}, deleted("other"))
 }

@@ -33,7 +33,7 @@ func (h *harness) version(app string, n int32) *windlassv1.Deployment {
 	return res.GetDeployment()
 }
 
-// said returns what the app's history tells, the newest first.
+// said returns the texts of the app's history, the newest first.
 func (h *harness) said(app string) []string {
 	h.t.Helper()
 	res, err := h.history(h.viewer).ListHistory(h.t.Context(), &windlassv1.ListHistoryRequest{App: app, Page: &windlassv1.PageRequest{Size: 200}})
@@ -88,7 +88,7 @@ func TestDeploy_UnchangedSpecMakesNoVersion(t *testing.T) {
 	w := setup(t)
 	first := w.deploy("chat", args("a"))
 	again := w.deploy("chat", args("a"))
-	require.True(t, again.GetUnchanged(), "it is on its way already")
+	require.True(t, again.GetUnchanged(), "the version is already in flight")
 	require.Equal(t, first.GetDeploymentId(), again.GetDeploymentId())
 	require.Equal(t, first.GetRolloutId(), again.GetRolloutId())
 
@@ -107,13 +107,13 @@ func TestDeploy_UnchangedSpecMakesNoVersion(t *testing.T) {
 	require.Equal(t, int32(10), w.app("chat").GetReplicas())
 	require.Equal(t, windlassv1.AppStatus_APP_STATUS_READY, w.settle("chat").GetStatus())
 
-	// A spec that does not say keeps what the app has.
+	// A spec without replicas keeps the app's replicas.
 	next := w.deploy("chat", args("b"))
 	require.Equal(t, int32(2), next.GetVersion())
 	require.Equal(t, int32(5), w.version("chat", 2).GetSpec().GetReplicas())
 }
 
-func TestDeploy_SupersedesTheOneInFlight(t *testing.T) {
+func TestDeploy_SupersedesTheRolloutInFlight(t *testing.T) {
 	w := setup(t)
 	w.deploy("chat", args("a"))
 	w.settle("chat")
@@ -135,13 +135,13 @@ func TestDeploy_SupersedesTheOneInFlight(t *testing.T) {
 	require.Equal(t, int32(1), app.GetPreviousVersion())
 }
 
-func TestRollout_EndedByACallIsReportedOnceDurable(t *testing.T) {
+func TestRollout_EndedByACallIsReportedAfterTheCommit(t *testing.T) {
 	var ended []model.Rollout
 	w := setup(t, func(c *api.Config) { c.RolloutEnded = func(r model.Rollout) { ended = append(ended, r) } })
 	first := w.deploy("chat", args("a"))
 	require.Empty(t, ended)
 	for range 2 {
-		// Repeated with its key, it supersedes no second time.
+		// A repeated call supersedes nothing again.
 		_, err := w.apps(w.deployer).Deploy(t.Context(), &windlassv1.DeployRequest{
 			App: "chat", Spec: echo(args("b")), Mutation: &windlassv1.Mutation{IdempotencyKey: "once"},
 		})
@@ -165,7 +165,7 @@ func TestDeploy_OfTheLiveVersionCancelsTheRollout(t *testing.T) {
 	back := w.deploy("chat", args("a"))
 	require.True(t, back.GetUnchanged())
 	require.Equal(t, int32(1), back.GetVersion())
-	require.Equal(t, w.app("chat").GetRolloutId(), back.GetRolloutId(), "the workflow takes it back")
+	require.Equal(t, w.app("chat").GetRolloutId(), back.GetRolloutId(), "the workflow takes the rollout back")
 	app := w.settle("chat")
 	require.Equal(t, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_STOPPED, w.version("chat", 2).GetStatus())
 	require.Empty(t, app.GetRolloutId())
@@ -173,7 +173,7 @@ func TestDeploy_OfTheLiveVersionCancelsTheRollout(t *testing.T) {
 	require.Equal(t, windlassv1.AppStatus_APP_STATUS_READY, app.GetStatus())
 }
 
-func TestDeploy_ConcurrentOnesNumberVersionsWithoutGaps(t *testing.T) {
+func TestDeploy_ConcurrentCallsNumberVersionsWithoutGaps(t *testing.T) {
 	w := setup(t)
 	const n = 12
 	var group sync.WaitGroup
@@ -195,7 +195,7 @@ func TestDeploy_ConcurrentOnesNumberVersionsWithoutGaps(t *testing.T) {
 	for v := range int32(n) {
 		require.True(t, seen[v+1], "version %d", v+1)
 	}
-	require.Equal(t, 1, running, "all but the newest are superseded")
+	require.Equal(t, 1, running, "all rollouts except the newest are superseded")
 	apps, err := w.apps(w.viewer).ListApps(t.Context(), &windlassv1.ListAppsRequest{})
 	require.NoError(t, err)
 	require.Len(t, apps.GetApps(), 1)
@@ -214,9 +214,9 @@ func TestScale_SetsReplicasInOneRegionOrInAll(t *testing.T) {
 	woken := w.woken()
 	res, err := w.apps(w.deployer).Scale(ctx, &windlassv1.ScaleRequest{App: "chat", Replicas: 3, Region: "eu-west-1"})
 	require.NoError(t, err)
-	require.Empty(t, woken(), "there is nothing to decide before the region did something")
+	require.Empty(t, woken(), "no step is needed before the region reports")
 	require.Eventually(t, func() bool { return slices.Contains(w.wakesDue(), res.GetApp().GetId()) }, time.Minute, 20*time.Millisecond,
-		"a region that says nothing is looked after all the same")
+		"a region that reports nothing also gets a step")
 	require.Equal(t, int32(5), res.GetApp().GetReplicas())
 	require.Equal(t, windlassv1.AppStatus_APP_STATUS_PROGRESSING, res.GetApp().GetStatus())
 	for _, r := range w.version("chat", 1).GetRegions() {
@@ -230,12 +230,12 @@ func TestScale_SetsReplicasInOneRegionOrInAll(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, res.GetApp().GetReplicas())
 	require.Equal(t, windlassv1.AppStatus_APP_STATUS_READY, w.settle("chat").GetStatus())
-	// Zero is what the app has now, and not "unsaid".
+	// A deploy without replicas keeps 0 replicas.
 	w.deploy("chat", args("b"))
 	require.Zero(t, w.version("chat", 2).GetSpec().GetReplicas())
 }
 
-func TestVariables_ArePinnedAndTheAppsOwnWin(t *testing.T) {
+func TestVariables_ArePinnedAndTheAppsOwnHavePrecedence(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	setEnvironment := func(version int64, variables map[string]string) {
@@ -265,7 +265,7 @@ func TestVariables_ArePinnedAndTheAppsOwnWin(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, same.GetUnchanged())
 
-	// Back to v1 is back to its variables.
+	// A rollback to v1 restores its variables.
 	back, err := w.apps(w.deployer).Rollback(ctx, &windlassv1.RollbackRequest{App: "chat"})
 	require.NoError(t, err)
 	require.Equal(t, []int32{3, 1}, []int32{back.GetVersion(), back.GetFromVersion()})
@@ -295,7 +295,7 @@ func TestRollback_MakesAVersionWithTheOldConfiguration(t *testing.T) {
 	require.Equal(t, "rollback", d.GetSource())
 	again, err := w.apps(w.deployer).Rollback(ctx, &windlassv1.RollbackRequest{App: "chat", Version: 1})
 	require.NoError(t, err)
-	require.Equal(t, res.GetDeploymentId(), again.GetDeploymentId(), "it is on its way already")
+	require.Equal(t, res.GetDeploymentId(), again.GetDeploymentId(), "the rollback is already in flight")
 	require.Equal(t, int32(3), w.settle("chat").GetLiveVersion())
 }
 
@@ -342,7 +342,7 @@ func TestDeleteApp_LetsNothingStart(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, windlassv1.AppStatus_APP_STATUS_DELETING, res.GetApp().GetStatus())
 	_, err = w.apps(w.owner).DeleteApp(ctx, &windlassv1.DeleteAppRequest{App: "chat"})
-	require.NoError(t, err, "it is safe to repeat")
+	require.NoError(t, err, "the call can be repeated")
 
 	for _, call := range []func() error{
 		func() error {
@@ -365,14 +365,14 @@ func TestDeleteApp_LetsNothingStart(t *testing.T) {
 		refused(t, call(), connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_APP_DELETING, "app")
 	}
 
-	require.Nil(t, w.settle("chat"), "it is gone")
+	require.Nil(t, w.settle("chat"), "the app is gone")
 	history, err := w.history(w.viewer).ListHistory(ctx, &windlassv1.ListHistoryRequest{App: made.GetAppId()})
-	require.NoError(t, err, "its history is not")
+	require.NoError(t, err, "the history remains")
 	require.Equal(t, "AppDeleted", history.GetEntries()[0].GetWhat())
 	require.Equal(t, int32(1), w.deploy("chat").GetVersion(), "its name is free")
 }
 
-func TestDeploy_RefusesWhatOnlyTheWholeSpecShows(t *testing.T) {
+func TestDeploy_RefusesContradictionsBetweenFields(t *testing.T) {
 	w := setup(t)
 	w.deploy("chat")
 	before := w.dump()
@@ -396,16 +396,16 @@ func TestDeploy_RefusesWhatOnlyTheWholeSpecShows(t *testing.T) {
 		"port twice": {func(s *windlassv1.DeploymentSpec) {
 			s.Ports = []*windlassv1.Port{{Name: "http", Port: 80}, {Name: "admin", Port: 80}}
 		}, invalid, validation, "spec.ports[1].port"},
-		"health check of no port": {func(s *windlassv1.DeploymentSpec) {
+		"health check of an unknown port": {func(s *windlassv1.DeploymentSpec) {
 			s.HealthCheck = &windlassv1.HealthCheck{Port: "grpc"}
 		}, invalid, validation, "spec.healthCheck.port"},
-		"expected code of none": {func(s *windlassv1.DeploymentSpec) {
+		"expected code that does not exist": {func(s *windlassv1.DeploymentSpec) {
 			s.HealthCheck = &windlassv1.HealthCheck{ExpectedCodes: []string{"204", "2xx"}}
 		}, invalid, validation, "spec.healthCheck.expectedCodes[1]"},
 		"expected codes backwards": {func(s *windlassv1.DeploymentSpec) {
 			s.HealthCheck = &windlassv1.HealthCheck{ExpectedCodes: []string{"299-200"}}
 		}, invalid, validation, "spec.healthCheck.expectedCodes[0]"},
-		"more ready than there are": {
+		"minReady above replicas": {
 			func(s *windlassv1.DeploymentSpec) { s.Replicas, s.MinReady = proto.Int32(2), 3 },
 			invalid, validation, "spec.minReady",
 		},
@@ -460,7 +460,7 @@ func TestMutations_WakeTheirWorkflow(t *testing.T) {
 	require.Equal(t, []string{res.GetAppId()}, woken())
 }
 
-// woken tells which apps were woken since.
+// woken returns a function that returns the apps that were woken since the call of woken.
 func (h *harness) woken() func() []string {
 	var woken []string
 	var mu sync.Mutex
@@ -476,17 +476,17 @@ func (h *harness) woken() func() []string {
 	}
 }
 
-// What has not begun has no rows that could be scaled.
+// An app whose rollout has not begun has no rows to scale.
 func TestReplicas_SetBeforeTheFirstVersionAreKept(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *harness) {
 		w.deploy("chat", replicas(1))
 		res := w.deploy("chat", replicas(3))
 		require.Equal(t, int32(2), res.GetVersion())
-		require.Equal(t, int32(2), w.deploy("chat", replicas(3)).GetVersion(), "nothing else is asked for")
+		require.Equal(t, int32(2), w.deploy("chat", replicas(3)).GetVersion(), "only the replicas differ")
 		app := w.settle("chat")
 		require.Equal(t, int32(2), app.GetLiveVersion())
 		require.Equal(t, int32(6), app.GetReplicas())
-		require.True(t, w.deploy("chat", replicas(2)).GetScaled(), "it has begun")
+		require.True(t, w.deploy("chat", replicas(2)).GetScaled(), "the rollout has begun")
 		require.Equal(t, int32(4), w.settle("chat").GetReplicas())
 	})
 }

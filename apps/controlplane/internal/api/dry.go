@@ -10,35 +10,34 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A dry run is a mutation whose transaction writes nothing. The same functions run on a Tx that keeps their
-// writes in memory, and takes no lock. The transaction below it is read-only, so that a write which is not
-// kept here fails.
+// A dry run is a mutation whose transaction writes nothing. The same functions run on a Tx that keeps writes in
+// memory and takes no locks. The database's transaction is read-only, so a write that dryTx does not keep fails.
 
-// dryTx keeps what a mutation of one app writes.
+// dryTx keeps the writes of a mutation of one app in memory.
 type dryTx struct {
 	Tx
 	// app is the app after the mutation, wasApp the app before it, nil if it did not exist.
 	app, wasApp *model.App
-	// deployments and rollouts are those that were written, by id.
+	// deployments and rollouts have the written rows, by id.
 	deployments map[string]model.Deployment
 	rollouts    map[string]model.Rollout
-	// rolloutState is the state after the mutation, wasRolloutState the state before it. counts means that
-	// the mutation is done, and rollout states that are read now are those of other apps.
+	// rolloutState is the state after the mutation, wasRolloutState the state before it. counts means that the
+	// mutation is done, so that rollout states that are read now belong to other apps.
 	rolloutState, wasRolloutState model.RolloutState
 	counts                        bool
-	// wasScaling is the app's scaling policy before; nil: its replicas did not follow the load.
+	// wasScaling is the app's scaling policy before the mutation. nil: the app had no automatic scaling.
 	wasScaling *windlassv1.ScalingPolicy
-	// wasRows are the rows before the mutation, rows those that it wrote.
+	// wasRows are the app's rows before the mutation. rows are the rows that the mutation wrote.
 	wasRows, rows []model.Topology
-	// freezes are those that were written, by name; nil for a deleted one.
+	// freezes has the written freezes, by name. A nil value is a deleted freeze.
 	freezes map[string]*model.Freeze
-	// woken means that the workflow has something to do.
+	// woken means that the mutation wakes the app's workflow.
 	woken bool
 	// against are the errors that refuse the mutation, in the order in which they were found.
 	against []error
-	// warnings are those of the preset.
+	// warnings are the preset's warnings.
 	warnings []*windlassv1.PlanFinding
-	// features are those that the version uses.
+	// features are the features that the version uses.
 	features []*windlassv1.PlanFeature
 }
 
@@ -46,8 +45,8 @@ func newDryTx(tx Tx) *dryTx {
 	return &dryTx{Tx: tx, deployments: map[string]model.Deployment{}, rollouts: map[string]model.Rollout{}, freezes: map[string]*model.Freeze{}}
 }
 
-// collectRefusal returns an error that refuses the mutation. A dry run notes the error instead and goes on, to find
-// further ones.
+// collectRefusal returns err, which refuses the mutation. In a dry run, it stores the error and returns nil, so that
+// the dry run finds all errors.
 func (c *mutation) collectRefusal(err error) error {
 	if err == nil || c.dry == nil || rpc.DetailOf(err) == nil {
 		return err
@@ -191,7 +190,7 @@ func (t *dryTx) topology() []model.Topology {
 	return rows
 }
 
-// afterTx reads the state that the mutation would have left.
+// afterTx reads the state after the mutation.
 type afterTx struct{ *dryTx }
 
 func (t afterTx) ListTopology([]string) ([]model.Topology, error) { return t.topology(), nil }
@@ -204,7 +203,7 @@ func (t afterTx) GetDeployments(ids []string) ([]model.Deployment, error) {
 	return afterWrites(ids, t.deployments, t.Tx.GetDeployments)
 }
 
-// afterWrites returns the rows of the ids: written ones from written, the others from read.
+// afterWrites returns the rows with the ids. It takes written rows from written, and reads other rows with read.
 func afterWrites[R any](ids []string, written map[string]R, read func([]string) ([]R, error)) ([]R, error) {
 	var out []R
 	var rest []string

@@ -9,7 +9,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func TestDeploy_EffectTellsLiveFromInFlight(t *testing.T) {
+func TestDeploy_EffectDistinguishesLiveAndInFlight(t *testing.T) {
 	w := setup(t)
 	first := w.deploy("chat", args("a"))
 	require.Equal(t, windlassv1.VersionEffect_VERSION_EFFECT_NEW_VERSION, first.GetEffect())
@@ -43,7 +43,7 @@ func TestDeploy_EffectTellsLiveFromInFlight(t *testing.T) {
 	require.Equal(t, windlassv1.VersionEffect_VERSION_EFFECT_LIVE_ALREADY, env("1").GetEffect())
 }
 
-func TestWatchApp_TellsOfTheAskedRolloutAfterAnotherTookItsPlace(t *testing.T) {
+func TestWatchApp_ReportsTheRequestedRolloutAfterItIsSuperseded(t *testing.T) {
 	w := setup(t)
 	w.deploy("chat", args("a"))
 	w.settle("chat")

@@ -24,7 +24,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Keys of the metadata of a trigger of KEDA. KEDA adds others, such as scalerAddress.
+// Keys of the metadata of a KEDA trigger. KEDA adds other keys, such as scalerAddress.
 const (
 	// keyOfTrigger is the name of a variable in the ScaledObject. KEDA sends the value of the variable.
 	keyOfTrigger        = "apiKeyFromEnv"
@@ -39,7 +39,7 @@ const (
 const (
 	// activeEvery is how often a stream checks whether the workload must run. Regions report no more often.
 	activeEvery = 5 * time.Second
-	// specEvery is how often a stream looks at the target in the app's file.
+	// specEvery is how often a stream checks whether the target of the app's scaling has changed.
 	specEvery = 30 * time.Second
 )
 
@@ -49,8 +49,8 @@ func (a *API) ExternalScaler(options ...connect.HandlerOption) Handler {
 	return Handler{Path: path, Handler: h}
 }
 
-// ScalerGate lets calls of KEDA in without a credential, because that is in the message. The messages of an
-// address share the memory of one caller.
+// ScalerGate admits calls of KEDA without a credential in the header, because the credential is in the message. All
+// calls from one address share the memory budget of one caller.
 func (a *API) ScalerGate(_ context.Context, call rpc.Call) (rpc.Admission, error) {
 	return rpc.Admission{Caller: admission.ClientKey(call.Client)}, nil
 }
@@ -68,8 +68,8 @@ func (a externalScaler) IsActive(ctx context.Context, ref *externalscaler.Scaled
 	return &externalscaler.IsActiveResponse{Result: active}, nil
 }
 
-// StreamIsActive sends what IsActive returns, at once and after each change. It ends when the value is not
-// known, so that KEDA does not take an old one for the current.
+// StreamIsActive sends the result of IsActive at once and after each change. It ends when the value is not known, so
+// that KEDA does not use an old value.
 func (a externalScaler) StreamIsActive(ctx context.Context, ref *externalscaler.ScaledObjectRef, out *connect.ServerStream[externalscaler.IsActiveResponse]) error {
 	by, err := a.admitByMessage(ctx, externalscalerconnect.ExternalScalerStreamIsActiveProcedure, ref)
 	if err != nil {
@@ -101,7 +101,7 @@ func (a externalScaler) GetMetricSpec(ctx context.Context, ref *externalscaler.S
 	return t.spec(), nil
 }
 
-// StreamMetricSpec sends what GetMetricSpec returns, at once and after each change.
+// StreamMetricSpec sends the result of GetMetricSpec at once and after each change.
 func (a externalScaler) StreamMetricSpec(ctx context.Context, ref *externalscaler.ScaledObjectRef, out *connect.ServerStream[externalscaler.GetMetricSpecResponse]) error {
 	by, err := a.admitByMessage(ctx, externalscalerconnect.ExternalScalerStreamMetricSpecProcedure, ref)
 	if err != nil {
@@ -128,9 +128,9 @@ func (a externalScaler) GetMetrics(ctx context.Context, req *externalscaler.GetM
 	if err != nil {
 		return nil, err
 	}
-	// The metadata may have changed since KEDA asked for the name.
+	// The metadata may have changed since KEDA read the name.
 	if name := t.name(); req.GetMetricName() != name {
-		return nil, apierr.Invalid("metric_name", fmt.Sprintf("the metric of the trigger is %s, and not %q", name, req.GetMetricName()))
+		return nil, apierr.Invalid("metric_name", fmt.Sprintf("the metric of the trigger is %s, not %q", name, req.GetMetricName()))
 	}
 	v, err := a.measure(ctx, t)
 	if err != nil {
@@ -141,7 +141,8 @@ func (a externalScaler) GetMetrics(ctx context.Context, req *externalscaler.GetM
 	}}, nil
 }
 
-// roundUp returns the whole number that earlier releases of KEDA read. A small load is not 0.
+// roundUp returns the value as the integer that earlier releases of KEDA read. It rounds up, so that a small load is
+// not 0.
 func roundUp(v float64) int64 { return int64(math.Ceil(min(v, 1<<53))) }
 
 func sendTo[T any](out *connect.ServerStream[T], m *T) error {
@@ -151,7 +152,7 @@ func sendTo[T any](out *connect.ServerStream[T], m *T) error {
 	return nil
 }
 
-// admitByMessage authenticates a call by the API key in its message. Refusals are noted in the audit.
+// admitByMessage authenticates a call by the API key in its message. Refusals are written to the audit.
 func (a externalScaler) admitByMessage(ctx context.Context, procedure string, ref *externalscaler.ScaledObjectRef) (by caller, err error) {
 	client := rpc.ClientOf(ctx)
 	by.Procedure = procedure
@@ -162,7 +163,7 @@ func (a externalScaler) admitByMessage(ctx context.Context, procedure string, re
 	}()
 	value := strings.TrimSpace(ref.GetScalerMetadata()[keyOfTrigger])
 	if value == "" {
-		return by, unauthenticated("the call has no API key: set "+keyOfTrigger+" in the trigger's metadata to a variable of the scaled container that has one",
+		return by, unauthenticated("the call has no API key: set "+keyOfTrigger+" in the trigger's metadata to the name of a variable of the scaled container, whose value is the key",
 			"Use a key of role viewer: `windlass key create`.")
 	}
 	key, err := a.keys.find(ctx, value, client, time.Now())
@@ -171,12 +172,12 @@ func (a externalScaler) admitByMessage(ctx context.Context, procedure string, re
 	}
 	by.APIKey = key
 	if !viewer.allows(key.Role) {
-		return by, apierr.Denied(fmt.Sprintf("a key of role %s reads no app", model.RoleName(key.Role)), "Use a key of role viewer.")
+		return by, apierr.Denied(fmt.Sprintf("a key of role %s may not read apps", model.RoleName(key.Role)), "Use a key of role viewer.")
 	}
 	return by, a.takeRead(key, time.Now())
 }
 
-// trigger is what a trigger of KEDA asks for.
+// trigger is a parsed trigger of KEDA.
 type trigger struct {
 	app        model.App
 	region     model.Region
@@ -186,7 +187,7 @@ type trigger struct {
 	activation float64
 }
 
-// name is the metric's name for KEDA, in lower case because Kubernetes has it in URLs.
+// name returns the metric's name for KEDA, in lower case because Kubernetes uses it in URLs.
 func (t *trigger) name() string {
 	name := "windlass-" + strings.ToLower(string(t.metric.Type))
 	if t.role != "" {
@@ -209,7 +210,7 @@ func (a externalScaler) admittedTrigger(ctx context.Context, procedure string, r
 	return a.trigger(ctx, by, ref)
 }
 
-// trigger reads what the metadata names.
+// trigger parses the metadata, and reads the app, region and metric that it names.
 func (a externalScaler) trigger(ctx context.Context, by caller, ref *externalscaler.ScaledObjectRef) (*trigger, error) {
 	given := ref.GetScalerMetadata()
 	for _, key := range []string{appOfTrigger, regionOfTrigger, metricOfTrigger} {
@@ -231,7 +232,7 @@ func (a externalScaler) trigger(ctx context.Context, by caller, ref *externalsca
 		}
 		if len(found) == 0 || found[0].Policy == nil {
 			return apierr.Invalid(appOfTrigger, fmt.Sprintf(
-				"the load of app %s is not known, because it has no scaling: add it to the app's file, with `mode: advise` if it should change nothing", t.app.Name))
+				"the load of app %s is not known, because the app has no scaling policy: add `scaling` to the app's file, with `mode: advise` if it should change nothing", t.app.Name))
 		}
 		metrics, err := metricsOf(found[0].Policy, t.app, t.role)
 		if err != nil {
@@ -278,11 +279,11 @@ func liveRegion(tx Tx, app model.App, ref string) (model.Region, error) {
 	return regionAmong(tx, app, ids, ref)
 }
 
-// metricsOf returns the metrics by which the app scales, or the role of its pool.
+// metricsOf returns the metrics by which the app, or a role of its pool, scales.
 func metricsOf(policy *windlassv1.ScalingPolicy, app model.App, role string) ([]scaling.Metric, error) {
 	if len(policy.GetRoles()) == 0 {
 		if role != "" {
-			return nil, apierr.Invalid(roleOfTrigger, fmt.Sprintf("the roles of app %s have no load of their own, because replicas are whole groups: leave role out", app.Name))
+			return nil, apierr.Invalid(roleOfTrigger, fmt.Sprintf("the roles of app %s have no separate load, because a replica is a whole group: leave role out", app.Name))
 		}
 		p, fault := scaling.New(policy, "")
 		if fault != nil {
@@ -300,10 +301,10 @@ func metricsOf(policy *windlassv1.ScalingPolicy, app model.App, role string) ([]
 			return p.Metrics, nil
 		}
 	}
-	return nil, apierr.Invalid(roleOfTrigger, fmt.Sprintf("role: app %s is a pool, and %q is no role of its scaling: set role to one of %s", app.Name, role, strings.Join(names, ", ")))
+	return nil, apierr.Invalid(roleOfTrigger, fmt.Sprintf("role: app %s is a pool, and its scaling has no role %q: set role to one of %s", app.Name, role, strings.Join(names, ", ")))
 }
 
-// metricNamed finds the metric whose type is word.
+// metricNamed returns the metric of type word.
 func metricNamed(metrics []scaling.Metric, app model.App, word string) (found scaling.Metric, err error) {
 	var has []string
 	n := 0
@@ -329,8 +330,8 @@ func (a externalScaler) isActive(ctx context.Context, t *trigger) (bool, error) 
 	return v > t.activation, err
 }
 
-// measure returns the metric's value, on which the process that has the region's stream last decided. It
-// fails if the current value is not known, so that KEDA never takes an unknown or old value for the current one.
+// measure returns the metric's value from the last scaling decision. The process that has the region's stream makes
+// these decisions. measure fails if there is no current value, so that KEDA never uses an old value.
 func (a externalScaler) measure(ctx context.Context, t *trigger) (float64, error) {
 	var now *windlassv1.RegionScaling
 	var err error
@@ -340,7 +341,7 @@ func (a externalScaler) measure(ctx context.Context, t *trigger) (float64, error
 	switch {
 	case errors.Is(err, model.ErrAgentUnreachable):
 		return 0, rpc.Error(connect.CodeUnavailable, windlassv1.ErrorReason_ERROR_REASON_REGION_UNREACHABLE, regionOfTrigger,
-			fmt.Sprintf("the load of app %s is not known: no agent of region %s is connected, or its process of the control plane does not answer", t.app.Name, t.region.ShownName()))
+			fmt.Sprintf("the load of app %s is not known: no agent of region %s is connected, or the process of the control plane to which it is connected does not answer", t.app.Name, t.region.ShownName()))
 	case err != nil:
 		return 0, fmt.Errorf("read load of app %s in region %s: %w", t.app.ID, t.region.ID, err)
 	case now == nil:
@@ -366,7 +367,7 @@ func (a externalScaler) measure(ctx context.Context, t *trigger) (float64, error
 		}
 		return want.GetValue(), nil
 	}
-	return 0, unknownLoad(t, "the app's scaling has changed, and it was not measured since")
+	return 0, unknownLoad(t, "the app's scaling has changed, and the metric was not measured since")
 }
 
 func unknownLoad(t *trigger, why string) error {
@@ -375,8 +376,8 @@ func unknownLoad(t *trigger, why string) error {
 	}, fmt.Sprintf("%s of app %s in region %s is not known: %s", t.metric.Type, t.app.Name, t.region.ShownName(), why))
 }
 
-// repeat calls send at once and then again and again, until it fails, the caller or its key is gone, or the
-// server stops. It counts as a watcher.
+// repeat calls send at once and then at each interval. It ends when send fails, the caller leaves, its key is no
+// longer valid, or the server stops. It counts as a watcher.
 func (a externalScaler) repeat(ctx context.Context, by caller, every time.Duration, send func(context.Context) error) error {
 	leave, err := a.hub.enter(by)
 	if err != nil {

@@ -31,14 +31,15 @@ const (
 	unavailable     = windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE
 )
 
-// keda calls as KEDA does: by gRPC, and without a header.
+// keda returns a client that calls like KEDA: with gRPC and without a credential in the header.
 func (h *harness) keda() externalscalerconnect.ExternalScalerClient {
 	client := rpc.NewHTTPClient(rpc.HTTPClientConfig{})
 	h.t.Cleanup(client.CloseIdleConnections)
 	return externalscalerconnect.NewExternalScalerClient(client, h.url, connect.WithGRPC())
 }
 
-// trigger is the reference of a ScaledObject whose trigger has the metadata, besides what each has.
+// trigger returns the reference of a ScaledObject. metadata are keys and values, which are added to the default
+// metadata.
 func (h *harness) trigger(metadata ...string) *externalscaler.ScaledObjectRef {
 	all := map[string]string{
 		"scalerAddress": "windlass.example:7700", "enableTLS": "true",
@@ -86,7 +87,7 @@ func withMeasures(t *testing.T, tweak ...func(*api.Config)) *measured {
 				return nil, *err
 			}
 			if regionID != m.regions["us-east-1"] || !strings.HasPrefix(appID, "app_") {
-				return nil, nil //nolint:nilnil // as the scaler says of a region that does not report
+				return nil, nil //nolint:nilnil // like the scaler for a region that does not report
 			}
 			return m.now.Load(), nil
 		})
@@ -145,7 +146,7 @@ func TestExternalScaler(t *testing.T) {
 	}
 	m.set(wantOf(inFlight, 0))
 	got, err = m.value()
-	require.NoError(t, err, "a load of 0 that was measured is an answer")
+	require.NoError(t, err, "a measured load of 0 is an answer")
 	require.Zero(t, got)
 	active, err := m.keda().IsActive(ctx, m.trigger())
 	require.NoError(t, err)
@@ -161,7 +162,7 @@ func TestExternalScaler_ServesTheExample(t *testing.T) {
 		value := line[2]
 		if strings.HasSuffix(line[1], "FromEnv") {
 			require.Equal(t, "WINDLASS_KEY", value)
-			value = m.viewer + "\n" // a Secret that was made from a file
+			value = m.viewer + "\n" // a Secret that was made from a file ends with a newline
 		}
 		ref.ScalerMetadata[line[1]] = value
 	}
@@ -171,7 +172,7 @@ func TestExternalScaler_ServesTheExample(t *testing.T) {
 	require.EqualValues(t, 200, spec.GetMetricSpecs()[0].GetTargetSize())
 }
 
-func TestExternalScaler_UnknownIsAnErrorAndNotZero(t *testing.T) {
+func TestExternalScaler_UnknownValueIsAnError(t *testing.T) {
 	m := withMeasures(t)
 	fails := func(reason windlassv1.ErrorReason, field, text string, metadata ...string) {
 		t.Helper()
@@ -197,7 +198,7 @@ func TestExternalScaler_UnknownIsAnErrorAndNotZero(t *testing.T) {
 	require.NotContains(t, err.Error(), "secret")
 }
 
-func TestExternalScaler_SaysWhatIsWrongWithATrigger(t *testing.T) {
+func TestExternalScaler_ErrorNamesTheFaultOfATrigger(t *testing.T) {
 	m := withMeasures(t)
 	m.set(wantOf(inFlight, 3))
 	m.deploy("plain")
@@ -215,7 +216,7 @@ func TestExternalScaler_SaysWhatIsWrongWithATrigger(t *testing.T) {
 		"an unknown app":          {[]string{"app", "chit"}, connect.CodeNotFound, "app", `app "chit" does not exist`},
 		"an app without scaling":  {[]string{"app", "plain"}, connect.CodeInvalidArgument, "app", "mode: advise"},
 		"a region without it":     {[]string{"region", "mars"}, connect.CodeInvalidArgument, "region", "does not run in region"},
-		"a metric that is not in": {[]string{"metric", "queue"}, connect.CodeInvalidArgument, "metric", "but firstToken, inFlight, latency"},
+		"a metric that scaling lacks": {[]string{"metric", "queue"}, connect.CodeInvalidArgument, "metric", "but firstToken, inFlight, latency"},
 		"one of two metrics":      {[]string{"metric", "latency"}, connect.CodeInvalidArgument, "metric", "2 metrics of type latency"},
 		"a target of 0":           {[]string{"target", "0"}, connect.CodeInvalidArgument, "target", "above 0"},
 		"a bad activation":        {[]string{"activationTarget", "many"}, connect.CodeInvalidArgument, "activationTarget", "above 0"},
@@ -233,7 +234,7 @@ func TestExternalScaler_SaysWhatIsWrongWithATrigger(t *testing.T) {
 	refused(t, err, connect.CodeUnauthenticated, unauthenticated, "")
 }
 
-func TestExternalScaler_ARoleOfAPoolHasItsOwnMetrics(t *testing.T) {
+func TestExternalScaler_RoleOfAPoolHasItsOwnMetrics(t *testing.T) {
 	m := withMeasures(t)
 	policy := rolesPolicy()
 	_, err := m.apps(m.deployer).Deploy(t.Context(), &windlassv1.DeployRequest{App: "pool", Spec: echo(pooled(0, 0)), Scaling: policy})
@@ -275,7 +276,7 @@ func TestExternalScaler_KeyIsInTheMessage(t *testing.T) {
 	m.harness = setupOn(t, on, func(c *api.Config) {
 		c.Trail, c.Store = written, countingViews{c.Store, &views}
 		c.FailedLogins = admission.NewBuckets(admission.PerMinute(5))
-		c.KeyCacheTTL = time.Nanosecond // each call looks its key up
+		c.KeyCacheTTL = time.Nanosecond // each call looks up its key
 		c.Scaling = decisions(func(string, string) (*windlassv1.RegionScaling, error) {
 			return &windlassv1.RegionScaling{Wants: []*windlassv1.MetricWant{wantOf(inFlight, 3)}}, nil
 		})
@@ -302,14 +303,14 @@ func TestExternalScaler_KeyIsInTheMessage(t *testing.T) {
 	before := views.Load()
 	_, err = m.value("apiKeyFromEnv", madeUp)
 	refused(t, err, connect.CodeResourceExhausted, rateLimited, "")
-	require.Equal(t, before, views.Load(), "no look into the database")
+	require.Equal(t, before, views.Load(), "the database is not read")
 	stream, err := m.keda().StreamIsActive(t.Context(), m.trigger("apiKeyFromEnv", madeUp))
 	require.NoError(t, err)
 	require.False(t, stream.Receive())
 	require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(stream.Err()))
 	require.NoError(t, stream.Close())
 	_, err = m.value()
-	require.NoError(t, err, "a key that was good before is not held back")
+	require.NoError(t, err, "a key that was valid before is not refused")
 
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
@@ -332,7 +333,7 @@ func TestExternalScaler_KeyIsInTheMessage(t *testing.T) {
 	}, seen)
 }
 
-func TestExternalScaler_ReadsAreBounded(t *testing.T) {
+func TestExternalScaler_ReadsAreLimited(t *testing.T) {
 	m := withMeasures(t, func(c *api.Config) { c.Reads = admission.NewBuckets(admission.PerMinute(60)) })
 	m.set(wantOf(inFlight, 3))
 	var err error
@@ -385,7 +386,7 @@ func TestExternalScaler_Streams(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, lost.Receive())
 	m.set()
-	require.False(t, lost.Receive(), "what is not known any more ends the stream")
+	require.False(t, lost.Receive(), "a value that is no longer known ends the stream")
 	require.Equal(t, connect.CodeUnavailable, connect.CodeOf(lost.Err()), "%v", lost.Err())
 	require.NoError(t, lost.Close())
 }

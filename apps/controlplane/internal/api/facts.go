@@ -16,24 +16,24 @@ type facts struct {
 	projects     map[string]model.Project
 	environments map[string]model.Environment
 	deployments  map[string]model.Deployment
-	// rows are by app, sorted by (deployment, region); observed are by deployment and region.
+	// rows are by app, sorted by (deployment, region). observed are by deployment and region.
 	rows     map[string][]model.Topology
 	observed map[[2]string]model.Observed
 	regions  map[string]model.Region
-	// rolloutStates are by app. An app without one has no entry, or a zero one.
+	// rolloutStates are by app. An app without a state has no entry or a zero entry.
 	rolloutStates map[string]model.RolloutState
 	// pins are by app, sorted by version.
 	pins map[string][]model.Pin
-	// rollouts are those in flight, by id.
+	// rollouts are the rollouts in flight, by id.
 	rollouts map[string]model.Rollout
 }
 
-// facts returns the facts of apps of one workspace. deployments are those of the apps that were read already.
+// facts returns the facts of apps of one workspace. deployments are deployments of the apps that were already read.
 func (a *server) facts(tx Tx, apps []model.App, deployments []model.Deployment) (facts, error) {
 	return a.readFacts(tx, apps, planinput.Known{Deployments: deployments})
 }
 
-// factsOf returns the facts of an app, without reading again what r already has of its versions and rollout.
+// factsOf returns the facts of an app. It takes versions and the rollout from r where r has them.
 func (a *server) factsOf(tx Tx, app model.App, r running) (facts, error) {
 	known := planinput.Known{RolloutStates: []model.RolloutState{r.rolloutState}}
 	for _, d := range []*model.Deployment{r.live, r.active.deployment, r.active.leaving} {
@@ -81,7 +81,7 @@ func (a *server) readFacts(tx Tx, apps []model.App, known planinput.Known) (fact
 	return f, nil
 }
 
-// rescaled reads again the rows that change when an app is scaled.
+// rescaled reads the rows again that change when an app is scaled.
 func (f facts) rescaled(tx Tx, appID string) (err error) {
 	if f.rows[appID], err = tx.ListTopology([]string{appID}); err != nil {
 		return fmt.Errorf("list topology: %w", err)

@@ -15,11 +15,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A workspace may use the features of its tier. An operator can also allow or deny it single features.
-// As with quotas, only growth is checked: an app that used a feature before keeps it, in further versions too. A
-// rollback to the previous stable version is not checked, because it may be what mends an outage.
+// A workspace may use the features of its tier. An operator can also allow or deny single features for a workspace.
+// As with quotas, only growth is checked: an app that uses a feature may use it in further versions. A rollback to
+// the previous stable version is not checked, because it may end an outage.
 
-// featureUses returns which features the locked app uses, and how much.
+// featureUses returns the features that the locked app uses, and how much it uses each.
 func (r running) featureUses() appspec.Uses {
 	out := appspec.UsesOf(nil, r.rolloutState.Policy, r.scaling.Policy)
 	for _, d := range []*model.Deployment{r.live, r.active.deployment} {
@@ -30,8 +30,8 @@ func (r running) featureUses() appspec.Uses {
 	return out
 }
 
-// mayUseFeatures fails if the version uses features that the app did not use, or more of them, and the
-// workspace may not use them.
+// mayUseFeatures fails if the version uses a feature that the workspace may not use, unless the app already used it
+// as much.
 func (d *deployment) mayUseFeatures() error {
 	if d.want.KeepsFeatures {
 		return nil
@@ -62,8 +62,8 @@ func (d *deployment) mayUseFeatures() error {
 	return nil
 }
 
-// featureRefusals returns a refusal for each feature of which the app would have more, and which the workspace
-// may not use. field is the field at fault; empty: that of the file.
+// featureRefusals returns an error for each feature that the app would use more than before and that the workspace
+// may not use. field is the field of the error. Empty: the feature's field in the app's file.
 func (c *mutation) featureRefusals(uses, before appspec.Uses, field string) (out []error, err error) {
 	grown := slices.DeleteFunc(uses.List(), func(f windlassv1.Feature) bool { return uses[f] <= before[f] })
 	if len(grown) == 0 {
@@ -81,7 +81,8 @@ func (c *mutation) featureRefusals(uses, before appspec.Uses, field string) (out
 	return out, nil
 }
 
-// notAllowed returns the refusal of a feature, and counts it. before is how much the app used of the feature.
+// notAllowed returns the error for a refused feature, and counts it. before is how much the app used the feature
+// before.
 func (c *mutation) notAllowed(have model.WorkspaceFeatures, f windlassv1.Feature, before int, field string) error {
 	name := choices.Of(f)
 	if c.dry == nil {
@@ -94,7 +95,7 @@ func (c *mutation) notAllowed(have model.WorkspaceFeatures, f windlassv1.Feature
 	fix := "Leave it out"
 	switch {
 	case before > 0:
-		fix = fmt.Sprintf("Keep to %d regions", before) // of each other feature an app uses 1 at most
+		fix = fmt.Sprintf("Keep to %d regions", before) // for all other features, before is 0
 	case field == "version":
 		fix = "Use another version"
 	case f == windlassv1.Feature_FEATURE_MULTI_REGION:
@@ -107,7 +108,7 @@ func (c *mutation) notAllowed(have model.WorkspaceFeatures, f windlassv1.Feature
 	}, fmt.Sprintf("the workspace may not use the feature %s: %s", name, why))
 }
 
-// noteFeatures notes for a preview which features the version uses.
+// noteFeatures stores the features that the version uses in the dry run, for a preview.
 func (c *mutation) noteFeatures(uses, before appspec.Uses) error {
 	have, err := c.GetFeatures(c.workspaceID)
 	if err != nil {
@@ -121,9 +122,9 @@ func (c *mutation) noteFeatures(uses, before appspec.Uses) error {
 	return nil
 }
 
-// mayUseFeatures fails if the pin of a version makes the app use a feature that the workspace may not use. had
-// is the pin before, nil for none. The live version routes requests, so the pinned
-// version's routing does not count.
+// mayUseFeatures fails if the pin of a version makes the app use a feature that the workspace may not use. had is the
+// version's earlier pin, nil for none. The pinned version's routing does not count, because the live version's
+// routing applies.
 func (c pinMutation) mayUseFeatures(r running, d model.Deployment, had *model.Pin, p model.Pin) error {
 	regions := map[string]bool{}
 	for _, t := range r.rows {

@@ -31,7 +31,7 @@ func (h *harness) features() *windlassv1.WorkspaceFeatures {
 	return res.GetFeatures()
 }
 
-// setFeatures sets the features of the workspace, by its id: a test may rename it.
+// setFeatures sets the features of the workspace. It names the workspace by id, because a test may rename it.
 func (h *harness) setFeatures(tier string, allowed, denied []windlassv1.Feature) *windlassv1.SetFeaturesResponse {
 	h.t.Helper()
 	res, err := h.workspaces(h.operator).SetFeatures(h.t.Context(), &windlassv1.SetFeaturesRequest{
@@ -133,7 +133,7 @@ func TestFeatures_ChangesAreInBothAudits(t *testing.T) {
 	require.Equal(t, []string{"features"}, kinds(w.owner))
 }
 
-// usesOf returns for each feature a deploy that uses it, and the field of the deploy that does.
+// usesOf returns a deploy for each feature that uses the feature, and the field that does.
 func usesOf() map[windlassv1.Feature]struct {
 	field string
 	use   func(*windlassv1.DeployRequest)
@@ -173,10 +173,10 @@ func usesOf() map[windlassv1.Feature]struct {
 	}
 }
 
-func TestFeatures_OnlyWhatAnAppStartsToUseIsRefused(t *testing.T) {
+func TestFeatures_OnlyNewUseIsRefused(t *testing.T) {
 	t.Parallel()
 	uses := usesOf()
-	require.Len(t, uses, len(windlassv1.Feature_name)-1, "each feature has its case")
+	require.Len(t, uses, len(windlassv1.Feature_name)-1, "each feature has a case")
 	for feature, c := range uses {
 		t.Run(feature.String(), func(t *testing.T) {
 			t.Parallel()
@@ -208,7 +208,7 @@ func TestFeatures_OnlyWhatAnAppStartsToUseIsRefused(t *testing.T) {
 			}
 
 			w.deny(feature)
-			require.NoError(t, deploy(), "an app that does not use it")
+			require.NoError(t, deploy(), "a deploy without the feature")
 			w.settle("chat")
 			err := deploy(c.use)
 			refused(t, err, connect.CodePermissionDenied, notAllowed, c.field)
@@ -222,9 +222,9 @@ func TestFeatures_OnlyWhatAnAppStartsToUseIsRefused(t *testing.T) {
 			w.deny()
 			require.NoError(t, deploy(c.use))
 			w.deny(feature)
-			require.NoError(t, deploy(c.use, next), "what is on its way to use it")
+			require.NoError(t, deploy(c.use, next), "the version in flight uses it")
 			w.settle("chat")
-			require.NoError(t, deploy(c.use), "what uses it")
+			require.NoError(t, deploy(c.use), "the live version uses it")
 			p := planned(c.use)
 			i := slices.IndexFunc(p.GetFeatures(), func(f *windlassv1.PlanFeature) bool { return f.GetFeature() == feature })
 			require.GreaterOrEqual(t, i, 0, "%v", p.GetFeatures())
@@ -232,14 +232,14 @@ func TestFeatures_OnlyWhatAnAppStartsToUseIsRefused(t *testing.T) {
 			require.NotContains(t, reasons(p), "FEATURE_NOT_ALLOWED "+c.field)
 
 			w.settle("chat")
-			require.NoError(t, deploy(next), "it ends")
+			require.NoError(t, deploy(next), "the app stops to use it")
 			w.settle("chat")
 			refused(t, deploy(c.use), connect.CodePermissionDenied, notAllowed, c.field)
 		})
 	}
 }
 
-func TestFeatures_MoreRegionsAreAStart(t *testing.T) {
+func TestFeatures_MoreRegionsCountAsNewUse(t *testing.T) {
 	w := setup(t)
 	made, err := w.regionService(w.owner).CreateRegion(t.Context(), &windlassv1.CreateRegionRequest{Name: "ap-south-1"})
 	require.NoError(t, err)
@@ -269,11 +269,11 @@ func TestFeatures_RollbackToThePreviousVersionPasses(t *testing.T) {
 			return err
 		}
 		refused(t, back(1), connect.CodePermissionDenied, notAllowed, "version")
-		require.NoError(t, back(0), "it may be what mends an outage")
+		require.NoError(t, back(0), "a rollback may end an outage")
 	})
 }
 
-func TestFeatures_PinStartsToUseThem(t *testing.T) {
+func TestFeatures_PinCountsAsNewUse(t *testing.T) {
 	w := setup(t)
 	w.hosts()
 	w.deploy("chat", args("a"))
@@ -286,10 +286,10 @@ func TestFeatures_PinStartsToUseThem(t *testing.T) {
 	}
 	w.deny(multiRegionFeature)
 	refused(t, pin(10), connect.CodePermissionDenied, notAllowed, "version")
-	require.NoError(t, pin(10, "us-east-1"), "beside the live version")
+	require.NoError(t, pin(10, "us-east-1"), "next to the live version")
 	w.deny()
 	require.NoError(t, pin(10, "eu-west-1", "us-east-1"))
 	w.settle("chat")
 	w.deny(multiRegionFeature)
-	require.NoError(t, pin(20), "it is pinned there already")
+	require.NoError(t, pin(20), "the version is already pinned there")
 }

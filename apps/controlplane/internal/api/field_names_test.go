@@ -12,10 +12,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// protoName is a name of several words as protos have it.
+// protoName matches a name of several words in the form of protos, such as min_ready.
 var protoName = regexp.MustCompile(`\b[a-z]+(_[a-z]+)+\b`)
 
-// namesFieldsAsFilesDo requires that a text has no field of an app's file by its name in the proto.
+// namesFieldsAsFilesDo requires that text does not use a proto's name for a field of an app's file, such as min_ready
+// for minReady.
 func namesFieldsAsFilesDo(t *testing.T, text string) {
 	t.Helper()
 	for _, word := range protoName.FindAllString(text, -1) {
@@ -23,7 +24,7 @@ func namesFieldsAsFilesDo(t *testing.T, text string) {
 	}
 }
 
-// fileFields are the names in the proto of all fields that a file may have.
+// fileFields returns the proto names of all fields that a file may have.
 var fileFields = sync.OnceValue(func() map[string]bool {
 	names := map[string]bool{}
 	seen := map[protoreflect.FullName]bool{}

@@ -24,7 +24,7 @@ func (h *harness) allFreezes() []*windlassv1.Freeze {
 	return res.GetFreezes()
 }
 
-func TestFileFreeze_ComesAndGoesWithTheFile(t *testing.T) {
+func TestFileFreeze_IsSetAndLiftedByTheFile(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *harness) {
 		ctx := t.Context()
 		_, err := w.deployFrozen(nil, args("a"))
@@ -33,7 +33,7 @@ func TestFileFreeze_ComesAndGoesWithTheFile(t *testing.T) {
 		weekends := &windlassv1.FileFreeze{Reason: "the team is away", OnStart: refuse}
 
 		same, err := w.deployFrozen(weekends, args("a"))
-		require.NoError(t, err, "of the freeze alone, a change is never frozen")
+		require.NoError(t, err, "a deploy that changes only the freeze is never refused")
 		require.True(t, same.GetUnchanged())
 		f := w.allFreezes()[0]
 		require.True(t, f.GetFromFile())
@@ -52,11 +52,11 @@ func TestFileFreeze_ComesAndGoesWithTheFile(t *testing.T) {
 		require.Equal(t, before, w.dump())
 
 		other, err := w.apps(w.deployer).Deploy(ctx, &windlassv1.DeployRequest{App: "other", Spec: echo()})
-		require.NoError(t, err, "it is of its app alone")
+		require.NoError(t, err, "the freeze applies only to its app")
 		require.NotEmpty(t, other.GetRolloutId())
 
 		_, err = w.deployFrozen(nil, args("b"))
-		require.NoError(t, err, "the file that lifts it can be deployed, whatever else is in it")
+		require.NoError(t, err, "a file that lifts the freeze can be deployed, even with other changes")
 		require.Empty(t, w.allFreezes())
 		require.Equal(t, int32(2), w.settle("chat").GetLiveVersion())
 	})
@@ -83,12 +83,12 @@ func TestFileFreeze_IsPlannedHoldsAndEndsWithTheApp(t *testing.T) {
 	from := w.allFreezes()[0].GetFrom()
 	_, err = w.deployFrozen(holds, args("b"))
 	require.NoError(t, err)
-	require.Equal(t, from, w.allFreezes()[0].GetFrom(), "it begins when it is first deployed")
+	require.Equal(t, from, w.allFreezes()[0].GetFrom(), "the freeze begins at its first deploy")
 
 	_, err = w.deployFrozen(&windlassv1.FileFreeze{Reason: "it was late", Until: time.Now().Add(-time.Hour).UnixMilli()}, args("b"))
-	require.NoError(t, err, "one that has ended is as none")
+	require.NoError(t, err, "a freeze that has ended has no effect")
 	require.Empty(t, w.allFreezes())
-	require.Equal(t, int32(2), w.settle("chat").GetLiveVersion(), "what it held starts")
+	require.Equal(t, int32(2), w.settle("chat").GetLiveVersion(), "the held rollout starts")
 
 	_, err = w.deployFrozen(holds, args("b"))
 	require.NoError(t, err)

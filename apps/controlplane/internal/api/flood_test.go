@@ -20,7 +20,7 @@ import (
 
 const rateLimited = windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED
 
-// countingViews counts looks into the store.
+// countingViews counts read transactions of the store.
 type countingViews struct {
 	api.Store
 	views *atomic.Int64
@@ -62,10 +62,10 @@ func TestFailedLogins_AreRefusedBeforeTheDatabase(t *testing.T) {
 	require.Equal(t, http.StatusTooManyRequests, res.StatusCode)
 	require.Regexp(t, `^([1-9]|1[0-2])$`, res.Header.Get("Retry-After"), "a token comes back every 12 s")
 
-	require.NoError(t, who(w.viewer), "a key that was good before is not held back by others of its address")
+	require.NoError(t, who(w.viewer), "a key that was valid before is not refused because of failures from its address")
 }
 
-func TestReads_OfAKeyAreBounded(t *testing.T) {
+func TestReads_AreLimitedPerKey(t *testing.T) {
 	w := setup(t, func(c *api.Config) { c.Reads = admission.NewBuckets(admission.PerMinute(3)) })
 	list := func(key string) error {
 		_, err := w.apps(key).ListApps(t.Context(), &windlassv1.ListAppsRequest{})
@@ -77,10 +77,10 @@ func TestReads_OfAKeyAreBounded(t *testing.T) {
 	refused(t, list(w.viewer), connect.CodeResourceExhausted, rateLimited, "")
 	require.NoError(t, list(w.owner), "another key")
 	_, err := w.access(w.owner).CreateApiKey(t.Context(), &windlassv1.CreateApiKeyRequest{Name: "another", Role: windlassv1.Role_ROLE_VIEWER})
-	require.NoError(t, err, "what changes something is no read")
+	require.NoError(t, err, "a mutation does not count as a read")
 }
 
-func TestWatchApp_OfOneKeyOrWorkspaceLeavesPlacesForOthers(t *testing.T) {
+func TestWatchApp_KeyOrWorkspaceCannotTakeAllWatchers(t *testing.T) {
 	w := setup(t, func(c *api.Config) { c.MaxWatchers, c.KeyWatchers, c.WorkspaceWatchers = 10, 2, 3 })
 	w.deploy("chat")
 	limit := windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED
@@ -95,47 +95,47 @@ func TestWatchApp_OfOneKeyOrWorkspaceLeavesPlacesForOthers(t *testing.T) {
 	open := func(key string) error { return openOf(key, "chat") }
 	require.NoError(t, open(w.viewer))
 	require.NoError(t, open(w.viewer))
-	refused(t, openOf(w.viewer, "none"), connect.CodeResourceExhausted, limit, "") // the app is not read
+	refused(t, openOf(w.viewer, "none"), connect.CodeResourceExhausted, limit, "") // the limit is checked before the app is read
 	err := open(w.viewer)
 	refused(t, err, connect.CodeResourceExhausted, limit, "")
-	require.ErrorContains(t, err, "your key has as many watchers as it may have")
+	require.ErrorContains(t, err, "your key has reached its limit of watchers")
 	require.NoError(t, open(w.deployer))
 	err = open(w.owner)
 	refused(t, err, connect.CodeResourceExhausted, limit, "")
-	require.ErrorContains(t, err, "your workspace has as many watchers as it may have")
+	require.ErrorContains(t, err, "your workspace has reached its limit of watchers")
 
 	stream, err := w.apps(w.viewer).WatchApp(t.Context(), &windlassv1.WatchAppRequest{App: "chat", Once: true})
 	require.NoError(t, err)
-	require.True(t, stream.Receive(), "one picture needs no place")
+	require.True(t, stream.Receive(), "a request for one picture does not count as a watcher")
 	require.Equal(t, "chat", stream.Msg().GetApp().GetName())
 	require.False(t, stream.Receive())
 	require.NoError(t, stream.Err())
 	require.NoError(t, stream.Close())
 }
 
-// A stream of a connection in a loop may not even ask for one picture, which its body would say.
-func TestStream_OfALoopIsRefusedBeforeItsBody(t *testing.T) {
+// At the limit, even a request for one picture is refused, because the gate does not see the body.
+func TestStream_AboveTheLimitIsRefusedBeforeItsBody(t *testing.T) {
 	w := setup(t, func(c *api.Config) { c.KeyWatchers = 1 })
 	w.deploy("chat")
 	gate := func(key, procedure string, inLoop bool) error {
 		header := http.Header{"Authorization": {"Bearer " + key}}
 		admission, err := w.api.Gate(t.Context(), rpc.Call{Procedure: procedure, Header: header, InLoop: inLoop})
-		require.NotEmpty(t, admission.Caller, "also of a caller that is refused")
+		require.NotEmpty(t, admission.Caller, "a refused caller is also set")
 		return err
 	}
 	const watch, list = "/windlass.v1.AppService/WatchApp", "/windlass.v1.AppService/ListApps"
-	require.NoError(t, gate(w.viewer, watch, true), "there is a place")
+	require.NoError(t, gate(w.viewer, watch, true), "below the limit")
 	stream, err := w.apps(w.viewer).WatchApp(t.Context(), &windlassv1.WatchAppRequest{App: "chat"})
 	require.NoError(t, err)
 	require.True(t, stream.Receive())
 	refused(t, gate(w.viewer, watch, true), connect.CodeResourceExhausted, windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED, "")
 	require.NoError(t, gate(w.viewer, watch, false))
-	require.NoError(t, gate(w.viewer, list, true), "no stream")
+	require.NoError(t, gate(w.viewer, list, true), "not a stream")
 	require.NoError(t, gate(w.deployer, watch, true), "another key")
 	require.NoError(t, stream.Close())
 }
 
-func TestStream_RefusedSaysWhenToTryAgainInEachProtocol(t *testing.T) {
+func TestStream_RefusalHasARetryTimeInEachProtocol(t *testing.T) {
 	w := setup(t, func(c *api.Config) { c.KeyWatchers = 1 })
 	w.deploy("chat")
 	stream, err := w.apps(w.viewer).WatchApp(t.Context(), &windlassv1.WatchAppRequest{App: "chat"})

@@ -18,7 +18,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// followable makes the agents of all regions ones that can follow.
+// followable announces for all regions that their agents can follow logs.
 func (h *harness) followable() {
 	h.update(func(tx store.Tx) error {
 		for _, id := range h.regions {
@@ -31,8 +31,8 @@ func (h *harness) followable() {
 	})
 }
 
-// answerLogs has each instance write lines 0, 1, 2 and so on, as many as written says; less than 0:
-// no agent answers.
+// answerLogs answers reads of logs: each instance has the lines 0, 1, 2 and so on, written lines in total. If written
+// is negative, no agent answers.
 func (h *harness) answerLogs(written *atomic.Int64) {
 	h.agents.answer = func(_ string, req *agentv1.Request) ([]byte, error) {
 		if written.Load() < 0 {
@@ -86,7 +86,7 @@ func TestFollowLogs(t *testing.T) {
 		return strings.Join(out, " ")
 	}
 
-	// Agents of an earlier release: it is said, and nothing hangs.
+	// With agents of an earlier release, the stream has a note and ends.
 	res := once(&windlassv1.FollowLogsRequest{App: made.GetAppId(), TailLines: 5})
 	require.Empty(t, res.GetLines())
 	require.Len(t, res.GetNotes(), 2)
@@ -96,14 +96,14 @@ func TestFollowLogs(t *testing.T) {
 	}
 
 	w.followable()
-	require.Equal(t, "0 0 1 1 2 2", said(once(&windlassv1.FollowLogsRequest{App: made.GetAppId(), TailLines: 5})), "by time, over instances")
+	require.Equal(t, "0 0 1 1 2 2", said(once(&windlassv1.FollowLogsRequest{App: made.GetAppId(), TailLines: 5})), "lines of all instances are sorted by time")
 	require.Equal(t, "1 2", said(once(&windlassv1.FollowLogsRequest{App: made.GetAppId(), TailLines: 2, Region: "eu-west-1"})))
 	require.Equal(t, "2 2", said(once(&windlassv1.FollowLogsRequest{App: made.GetAppId(), TailLines: 5, Grep: "[2-9]$"})))
 	require.Empty(t, said(once(&windlassv1.FollowLogsRequest{App: made.GetAppId(), TailLines: 5, Version: 7})))
 	require.Equal(t, "0 1 2", said(once(&windlassv1.FollowLogsRequest{Instance: us, TailLines: 5})))
 	require.Equal(t, "2", said(once(&windlassv1.FollowLogsRequest{Instance: us, Positions: []*windlassv1.InstancePosition{
 		{Instance: us, Position: &windlassv1.LogPosition{Offset: 2, Line: 2}},
-	}})), "it goes on where a stream ended")
+	}})), "the stream continues at the positions of an earlier stream")
 
 	for req, field := range map[*windlassv1.FollowLogsRequest]string{
 		{}:                                "app",
@@ -122,7 +122,8 @@ func TestFollowLogs(t *testing.T) {
 		require.Equal(t, connect.CodeNotFound, connect.CodeOf(stream.Err()), "of another workspace")
 	}
 
-	// Live: new lines come, a replacement is followed from its first line, and what is gone is told.
+	// Following: new lines arrive, a replacement is read from its first line, and a note says that an instance is
+	// gone.
 	stream, err := w.logs(w.viewer).FollowLogs(ctx, &windlassv1.FollowLogsRequest{App: made.GetAppId(), Region: "us-east-1"})
 	require.NoError(t, err)
 	defer stream.Close()
@@ -135,7 +136,7 @@ func TestFollowLogs(t *testing.T) {
 				return
 			}
 		}
-		require.Fail(t, "the stream did not tell", "%v", stream.Err())
+		require.Fail(t, "the stream ended too early", "%v", stream.Err())
 	}
 	written.Add(1)
 	await(func(r *windlassv1.FollowLogsResponse) bool { return said(r) == "3" })

@@ -14,7 +14,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// follower is one stream of FollowLogs. One goroutine uses it; only answers come from others.
+// follower is one stream of FollowLogs. Only one goroutine uses it. Other goroutines send answers to it over a
+// channel.
 //
 // It reads a new instance once, from the position in the request. Then it joins the feed of the instance,
 // which all streams of this process share.
@@ -24,24 +25,24 @@ type follower struct {
 	req    *windlassv1.FollowLogsRequest
 	grep   *regexp.Regexp
 	filter model.InstanceFilter
-	// kind and id name what is followed: an app or an instance.
+	// kind and id name the followed object: an app or an instance.
 	kind, id string
-	// resumed means that the request has positions, first that no instance was listed yet.
+	// resumed means that the request has positions. first means that no instance was listed yet.
 	resumed, first bool
 	ctx            context.Context
 	stop           context.CancelFunc
 
-	// known are positions of instances, also of those that are not followed now.
+	// known are positions of instances, including instances that are not followed now.
 	known    map[string]*windlassv1.LogPosition
 	followed map[string]*followed
-	// asking are regions whose new instances are being read, silent those that do not answer, and old those
-	// whose agent cannot follow. All are by id.
+	// All three are sets of region ids. In asking, new instances are being read. Regions in silent do not answer.
+	// Agents of regions in old cannot follow logs.
 	asking, silent, old map[string]bool
-	// more means that a note has said that some instances are not followed.
+	// more means that a note was sent that some instances are not followed.
 	more    bool
 	answers chan logAnswer
 
-	// These are for the next response.
+	// lines and notes are sent with the next response.
 	lines []*windlassv1.LogLine
 	notes []*windlassv1.LogNote
 	moved map[string]bool
@@ -50,12 +51,12 @@ type follower struct {
 type followed struct {
 	view     *windlassv1.Instance
 	regionID string
-	// begin is what to read first; nil once that was read.
+	// begin is the position of the first read, nil after that read.
 	begin *agentv1.FollowedInstance
-	tap   *logrelay.Tap // nil until it was read
+	tap   *logrelay.Tap // nil until the first read
 }
 
-// logAnswer is what a region answered when its new instances were read.
+// logAnswer is a region's answer to the first read of new instances.
 type logAnswer struct {
 	regionID string
 	logs     []*agentv1.InstanceLog
@@ -77,10 +78,10 @@ func (in *followed) leave() {
 
 func (f *follower) reading() int { return len(f.asking) }
 
-// over reports whether nothing is left to follow, and nothing can come.
+// over reports whether nothing is followed, and no new instance can appear.
 func (f *follower) over() bool { return f.kind == "instance" && len(f.followed) == 0 }
 
-// list updates the followed instances to those that exist now.
+// list updates the followed instances to the instances that exist now.
 func (f *follower) list(ctx context.Context) error {
 	views, regions, of, err := f.instances(ctx)
 	if err != nil {
@@ -110,7 +111,7 @@ func (f *follower) list(ctx context.Context) error {
 				f.more = true
 				f.note(&windlassv1.LogNote{
 					Kind:    windlassv1.LogNote_KIND_NOT_FOLLOWED,
-					Message: fmt.Sprintf("only %d of %d instances are followed: ask for a region, role or version", maxFollowed, len(views)),
+					Message: fmt.Sprintf("only %d of %d instances are followed: name a region, role or version in the request", maxFollowed, len(views)),
 				})
 			}
 			continue
@@ -129,7 +130,7 @@ func (f *follower) list(ctx context.Context) error {
 	return nil
 }
 
-// beginning returns the position from which an instance is read first.
+// beginning returns the position from which an instance is first read.
 func (f *follower) beginning(id string) *agentv1.FollowedInstance {
 	begin := &agentv1.FollowedInstance{InstanceId: id}
 	switch at := f.known[id]; {
@@ -150,7 +151,7 @@ func (f *follower) end(id string, in *followed) {
 	f.note(&windlassv1.LogNote{Kind: windlassv1.LogNote_KIND_ENDED, Instance: id, Region: in.view.GetRegion(), Message: "the instance is gone"})
 }
 
-// readNew asks regions for instances that were not read yet. Each region is asked once at a time.
+// readNew sends requests to regions for instances that were not read yet. A region has at most one running request.
 func (f *follower) readNew() {
 	due := map[string][]*agentv1.FollowedInstance{}
 	for _, id := range slices.Sorted(maps.Keys(f.followed)) {
@@ -182,11 +183,11 @@ func (f *follower) begin(a logAnswer) {
 		at := log.GetNext()
 		switch {
 		case log.GetGone():
-			continue // it is asked again while it is listed
+			continue // the instance is requested again while it is listed
 		case at == nil && in.begin.After != nil:
 			at = in.begin.After
 		case at == nil:
-			at = &windlassv1.LogPosition{} // it wrote nothing yet
+			at = &windlassv1.LogPosition{} // the instance has written nothing yet
 		}
 		if !f.join(log.GetInstanceId(), in, at) {
 			continue
@@ -225,7 +226,7 @@ func (f *follower) drain(id string, in *followed) {
 	}
 	f.add(id, n.Lines, n.After)
 	if n.Gone {
-		// Its agent does not know it, or not yet. It is read again while it is listed.
+		// Its agent does not know the instance, or not yet. The instance is read again while it is listed.
 		in.leave()
 		in.tap, in.begin = nil, f.beginning(id)
 	}
@@ -254,7 +255,7 @@ func (f *follower) lost(in *followed, n int64, more bool) {
 	case more && n > 0:
 		text = fmt.Sprintf("more than %d lines are missing", n)
 	case more:
-		text = "lines are missing, it is not known how many"
+		text = "an unknown number of lines is missing"
 	case n == 1:
 		text = "1 line is missing"
 	}
@@ -264,7 +265,7 @@ func (f *follower) lost(in *followed, n int64, more bool) {
 	})
 }
 
-// heard notes whether a region answered.
+// heard records whether a region answered, and adds a note when that changes.
 func (f *follower) heard(regionID string, err error) {
 	if (err != nil) == f.silent[regionID] {
 		return
@@ -281,7 +282,7 @@ func (f *follower) heard(regionID string, err error) {
 		return
 	}
 	f.silent[regionID] = true
-	why := fmt.Sprintf("region %s does not answer: it is asked again and again", name)
+	why := fmt.Sprintf("region %s does not answer: retrying", name)
 	if !unreachable(err) {
 		why = fmt.Sprintf("region %s cannot return its logs: %v", name, err)
 	}

@@ -45,7 +45,7 @@ func (h *harness) lift(name string) *windlassv1.LiftFreezeResponse {
 	return res
 }
 
-// wakesDue are the apps whose wake-up is due.
+// wakesDue returns the apps whose wake-up is due.
 func (h *harness) wakesDue() (ids []string) {
 	h.t.Helper()
 	err := h.store.View(h.t.Context(), func(tx store.Tx) error {
@@ -95,7 +95,7 @@ func TestFreeze_RefusesOnlyStarts(t *testing.T) {
 		refused(t, secret("new"), connect.CodeFailedPrecondition, isFrozen, "")
 		require.Equal(t, before, w.dump(), "a refusal leaves nothing")
 
-		// What starts no rollout is not frozen, and neither is the way back.
+		// Calls that start no rollout are not frozen, and rollbacks are not frozen.
 		same, err := c.Deploy(ctx, &windlassv1.DeployRequest{App: "chat", Spec: echo(args("b"), withSecret)})
 		require.NoError(t, err)
 		require.True(t, same.GetUnchanged())
@@ -108,7 +108,7 @@ func TestFreeze_RefusesOnlyStarts(t *testing.T) {
 		require.NoError(t, err)
 		require.Nil(t, w.settle("chat"))
 		_, err = w.environments(w.owner).SetSecret(ctx, &windlassv1.SetSecretRequest{Environment: "default/production", Name: "token", Value: "w"})
-		require.NoError(t, err, "nothing that is frozen runs with it")
+		require.NoError(t, err, "no frozen app uses the secret any more")
 	})
 }
 
@@ -137,8 +137,8 @@ func TestFreeze_HoldsARolloutUntilLifted(t *testing.T) {
 
 		w.freeze("audit", refuse, func(r *windlassv1.SetFreezeRequest) { r.App = "chat" })
 		require.Equal(t, []string{app.GetId()}, w.lift("quarter").GetAppIds())
-		require.Contains(t, w.wakesDue(), app.GetId(), "the lift wakes what was held, in its transaction")
-		require.Contains(t, w.settle("chat").GetMessage(), "held by freeze audit of the app", "another one holds it on, whatever it does to calls")
+		require.Contains(t, w.wakesDue(), app.GetId(), "the transaction that lifts the freeze wakes the held app")
+		require.Contains(t, w.settle("chat").GetMessage(), "held by freeze audit of the app", "another freeze still holds the rollout, even if that freeze refuses calls")
 		w.lift("audit")
 		require.Equal(t, int32(2), w.settle("chat").GetLiveVersion())
 		require.Subset(t, w.said("chat"), []string{"RolloutHeld", "RolloutReleased"})
@@ -174,10 +174,10 @@ func TestFreeze_ReplacesNoRolloutThatHasBegun(t *testing.T) {
 	require.ErrorContains(t, err, "v2 of app chat is under way")
 	_, err = w.rollouts(w.deployer).SkipBake(t.Context(), &windlassv1.SkipBakeRequest{App: "chat"})
 	require.NoError(t, err)
-	require.Equal(t, int32(2), w.settle("chat").GetLiveVersion(), "what has begun goes on")
+	require.Equal(t, int32(2), w.settle("chat").GetLiveVersion(), "a rollout that has begun continues")
 }
 
-func TestFreeze_OwnersOverrideIsAudited(t *testing.T) {
+func TestFreeze_OverrideByAnOwnerIsAudited(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	w.freeze("quarter", refuse)
@@ -208,7 +208,7 @@ func TestFreeze_OwnersOverrideIsAudited(t *testing.T) {
 	require.Contains(t, kinds["freeze_override"], "incident 4711")
 	require.Contains(t, kinds["freeze"], "the quarter ends")
 
-	// What is held already is started so, too.
+	// An override also starts a rollout that is already held.
 	w.freeze("quarter", hold)
 	w.deploy("chat", args("b"))
 	require.Contains(t, w.settle("chat").GetMessage(), "v2 is held")
@@ -239,7 +239,7 @@ func TestFreeze_CoversItsScopeInItsWorkspace(t *testing.T) {
 		_, err = w.freezes(w.rival).LiftFreeze(ctx, &windlassv1.LiftFreezeRequest{Name: "chat"})
 		refused(t, err, connect.CodeNotFound, notFound, "name")
 
-		// They go with what they are of.
+		// A freeze is deleted with its app or project.
 		_, err = w.apps(w.owner).DeleteApp(ctx, &windlassv1.DeleteAppRequest{App: "chat"})
 		require.NoError(t, err)
 		_, err = w.projects(w.owner).DeleteProject(ctx, &windlassv1.DeleteProjectRequest{Project: "lab"})
@@ -256,7 +256,7 @@ func TestFreeze_SetAgainIsTheSame(t *testing.T) {
 		first := w.freeze("quarter", refuse)
 		before := w.dump()
 		require.Equal(t, first.String(), w.freeze("quarter", refuse).String())
-		require.Equal(t, before, w.dump(), "the second time it is no news")
+		require.Equal(t, before, w.dump(), "setting the same freeze again changes nothing")
 		later := w.freeze("quarter", hold, func(r *windlassv1.SetFreezeRequest) {
 			r.Weekly, r.TimeZone = []*windlassv1.WeeklyWindow{{Start: "Fri 16:00", End: "Mon 08:00"}}, "Europe/London"
 		})
@@ -279,7 +279,7 @@ func TestFreeze_SetAgainIsTheSame(t *testing.T) {
 	})
 }
 
-func TestFreezes_AreBoundedByWhatAStepReads(t *testing.T) {
+func TestFreezes_NumberIsLimited(t *testing.T) {
 	w := setup(t)
 	long := time.Now().Add(-60 * 24 * time.Hour).UnixMilli()
 	w.update(func(tx store.Tx) error {
@@ -294,13 +294,13 @@ func TestFreezes_AreBoundedByWhatAStepReads(t *testing.T) {
 		}
 		return nil
 	})
-	w.freeze("one-more", refuse) // in the place of one that ended long ago
+	w.freeze("one-more", refuse) // replaces a freeze that ended long ago
 	_, err := w.freezes(w.owner).SetFreeze(t.Context(), &windlassv1.SetFreezeRequest{Name: "too-many", Reason: "x"})
 	refused(t, err, connect.CodeResourceExhausted, windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED, "name")
 	w.freeze("one-more", hold)
 }
 
-func TestFreeze_WithoutSenseIsRefusedByField(t *testing.T) {
+func TestFreeze_InvalidFreezeNamesItsField(t *testing.T) {
 	w := setup(t)
 	w.deploy("chat")
 	now := time.Now().UnixMilli()
@@ -313,11 +313,11 @@ func TestFreeze_WithoutSenseIsRefusedByField(t *testing.T) {
 	}{
 		"no name":                {func(r *windlassv1.SetFreezeRequest) { r.Name = "" }, "name"},
 		"no reason":              {func(r *windlassv1.SetFreezeRequest) { r.Reason = "" }, "reason"},
-		"a kind of no kind":      {func(r *windlassv1.SetFreezeRequest) { r.OnStart = 9 }, "onStart"},
+		"an unknown onStart":      {func(r *windlassv1.SetFreezeRequest) { r.OnStart = 9 }, "onStart"},
 		"a project and an app":   {func(r *windlassv1.SetFreezeRequest) { r.Project, r.App = "default", "chat" }, "app"},
 		"over":                   {func(r *windlassv1.SetFreezeRequest) { r.Until = now - 1 }, "until"},
-		"the wrong way round":    {func(r *windlassv1.SetFreezeRequest) { r.From, r.Until = now+2_000_000, now+1_000_000 }, "until"},
-		"a zone for nothing":     {func(r *windlassv1.SetFreezeRequest) { r.TimeZone = "UTC" }, "timeZone"},
+		"until before from":    {func(r *windlassv1.SetFreezeRequest) { r.From, r.Until = now+2_000_000, now+1_000_000 }, "until"},
+		"a zone without windows":     {func(r *windlassv1.SetFreezeRequest) { r.TimeZone = "UTC" }, "timeZone"},
 		"windows without a zone": {func(r *windlassv1.SetFreezeRequest) { r.Weekly = window("Fri 16:00", "Mon 08:00") }, "timeZone"},
 		"no such zone": {func(r *windlassv1.SetFreezeRequest) {
 			r.Weekly, r.TimeZone = window("Fri 16:00", "Mon 08:00"), "Europe/Atlantis"
@@ -351,7 +351,7 @@ func TestFreeze_IsShownByAPlan(t *testing.T) {
 	require.False(t, p.GetWouldRun())
 	require.Equal(t, []string{"FROZEN "}, reasons(p))
 	require.Contains(t, p.GetFindings()[0].GetMessage(), "freeze quarter of the workspace")
-	require.NotEmpty(t, p.GetSteps(), "what it would do is told all the same")
+	require.NotEmpty(t, p.GetSteps(), "the plan still has its steps")
 	w.freeze("quarter", hold)
 	p = w.planned("chat", nil, args("b"))
 	require.True(t, p.GetWouldRun())

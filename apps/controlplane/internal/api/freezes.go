@@ -16,8 +16,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// mayOverride fails if the caller gives a reason to override freezes but may not override any. It also fails
-// without a freeze, so that what a call may do depends on the key alone.
+// mayOverride fails if the caller gives a reason to override freezes but has no right to. It also fails if there is
+// no freeze, so that the result depends only on the key.
 func (c versionMutation) mayOverride(why string) error {
 	if why == "" || owner.allows(c.by.Role) {
 		return nil
@@ -26,21 +26,21 @@ func (c versionMutation) mayOverride(why string) error {
 		fmt.Sprintf("Use a key of role %s, or leave override_freeze out.", owner))
 }
 
-// ofNoFile fails for a freeze that comes from an app's file, because the next deploy of the file would undo
-// what another call did to the freeze.
+// ofNoFile fails for a freeze that comes from an app's file, because the next deploy of the file would undo the
+// change.
 func ofNoFile(f model.Freeze) error {
 	if !f.FromFile {
 		return nil
 	}
 	return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_FREEZE_OF_FILE, Field: "name",
-		Fix: "Change or take out the freeze block of that file and deploy it; that is never frozen. " +
-			`Or ask an owner to start what it holds: --override-freeze "why".`,
+		Fix: "Change or remove the freeze block of that file, and deploy the file, which is never frozen. " +
+			`Or ask an owner to start the held rollout: --override-freeze "why".`,
 	}, fmt.Sprintf("freeze %s comes from the file of app %s", f.Name, f.AppID))
 }
 
-// setFileFreeze sets the app's own freeze to that of its file. It runs before freezes are checked, so that a
-// file can always lift the freeze of an earlier file.
+// setFileFreeze sets the app's own freeze to the freeze of its file. It runs before freezes are checked, so that a
+// file can always lift an earlier file's freeze.
 func (c freezeMutation) setFileFreeze(app model.App, want *windlassv1.FileFreeze) error {
 	name := fileFreezeName(app)
 	have, err := c.freezesFor(app.ID, name)
@@ -59,7 +59,7 @@ func (c freezeMutation) setFileFreeze(app model.App, want *windlassv1.FileFreeze
 	switch {
 	case was != nil && !was.FromFile:
 		return apierr.InvalidFix("freeze", fmt.Sprintf("the workspace has a freeze %s, and the freeze of this app's file would have the same name", name),
-			"Give that one another name.")
+			"Give the workspace's freeze another name.")
 	case want == nil || want.GetUntil() != 0 && want.GetUntil() <= c.at:
 		return c.dropFileFreeze(app, was)
 	}
@@ -97,19 +97,19 @@ func (c freezeMutation) setFileFreeze(app model.App, want *windlassv1.FileFreeze
 	if err := c.PutFreeze(f); err != nil {
 		return fmt.Errorf("store freeze %s: %w", f.Name, err)
 	}
-	c.log(app, model.History{What: "FreezeSet", Why: fmt.Sprintf("freeze %s, of the file that was deployed: %s", f.Name, f.Reason)})
+	c.log(app, model.History{What: "FreezeSet", Why: fmt.Sprintf("freeze %s, from the deployed file: %s", f.Name, f.Reason)})
 	if err := c.wakeIfFrozen(app); err != nil {
 		return err
 	}
 	return c.audit("freeze", f.ID, auditable(before), after)
 }
 
-// fileFreezeName returns the app's name, for people, with the end of its id, which no other app has.
+// fileFreezeName returns the app's name with the end of its id, which makes the name unique.
 func fileFreezeName(app model.App) string {
 	return app.Name[:min(len(app.Name), 50)] + "-" + app.ID[max(0, len(app.ID)-12):]
 }
 
-// dropFileFreeze lifts the freeze of an earlier version of the app's file, nil for none.
+// dropFileFreeze lifts was, the freeze of an earlier version of the app's file. was may be nil.
 func (c freezeMutation) dropFileFreeze(app model.App, was *model.Freeze) error {
 	if was == nil {
 		return nil
@@ -121,14 +121,14 @@ func (c freezeMutation) dropFileFreeze(app model.App, was *model.Freeze) error {
 	if err := c.DeleteFreeze(was.WorkspaceID, was.Name); err != nil {
 		return fmt.Errorf("lift freeze %s: %w", was.Name, err)
 	}
-	c.log(app, model.History{What: "FreezeLifted", Why: fmt.Sprintf("freeze %s is not in the file that was deployed, or has ended", was.Name)})
+	c.log(app, model.History{What: "FreezeLifted", Why: fmt.Sprintf("freeze %s is not in the deployed file, or has ended", was.Name)})
 	if err := c.wakeIfFrozen(app); err != nil {
 		return err
 	}
 	return c.audit("freeze", was.ID, before, nil)
 }
 
-// wakeIfFrozen asks for a step of an app whose rollout a freeze may hold.
+// wakeIfFrozen wakes the workflow of an app whose rollout a freeze may hold.
 func (c freezeMutation) wakeIfFrozen(app model.App) error {
 	if app.RolloutID == "" {
 		return nil
@@ -136,8 +136,8 @@ func (c freezeMutation) wakeIfFrozen(app model.App) error {
 	return c.wake(app.ID)
 }
 
-// freezesFor returns the freezes that may apply to the app and the one of that name, without those of other
-// apps' files.
+// freezesFor returns the freezes that may apply to the app, and the freeze with the name. Freezes of other apps'
+// files are left out.
 func (c freezeMutation) freezesFor(appID, name string) ([]model.Freeze, error) {
 	rows, err := c.ListFreezesFor(c.workspaceID, name, appID)
 	if err != nil {
@@ -146,9 +146,9 @@ func (c freezeMutation) freezesFor(appID, name string) ([]model.Freeze, error) {
 	return rows, nil
 }
 
-// thaw decides whether the new rollout of the locked app may start now. It fails if a freeze refuses the
-// rollout, returns the freeze that holds it, or notes the caller that overrides freezes. f is the rollout in
-// flight that it replaces.
+// thaw decides whether the new rollout of the locked app may start now. It fails if a freeze refuses the rollout. It
+// returns the freeze that holds the rollout, if any. If the caller overrides freezes, it stores that in r. f is the
+// rollout in flight that r replaces.
 func (c versionMutation) thaw(app model.App, f activeRollout, r *model.Rollout, v version) (*windlassv1.FreezeHold, error) {
 	if v.Source == model.SourceRollback {
 		return nil, nil
@@ -171,17 +171,17 @@ func (c versionMutation) thaw(app model.App, f activeRollout, r *model.Rollout, 
 	case freeze.Refuses(found.Freeze):
 		return nil, refusal(fmt.Sprintf("app %s starts no rollout now", app.Name), found)
 	case f.deployment != nil && f.deployment.Status != windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING:
-		// The rollout under way would go back during the freeze, and nothing could take its place.
-		return nil, refusal(fmt.Sprintf("v%d of app %s is under way, and what takes its place could not start now", f.deployment.Version, app.Name), found)
+		// Superseding f would send its rollout back, and the new rollout could not start during the freeze.
+		return nil, refusal(fmt.Sprintf("v%d of app %s is in flight, and a rollout that replaces it could not start now", f.deployment.Version, app.Name), found)
 	}
-	// The planner holds the rollout, by the freeze that lasts longest.
+	// The planner holds the rollout until the freeze that lasts longest ends.
 	found, _ = freeze.Longest(have, app, c.at)
 	return &windlassv1.FreezeHold{
 		Freeze: found.Name, Scope: freeze.Scope(found.Freeze), Reason: found.Reason, Since: c.at, Until: found.End,
 	}, nil
 }
 
-// freezesOf returns the freezes for the app, which the mutation may have read already.
+// freezesOf returns the freezes for the app. It reads them once per mutation.
 func (c freezeMutation) freezesOf(app model.App) ([]model.Freeze, error) {
 	if c.freezesAre == app.ID {
 		return c.freezes, nil
@@ -198,17 +198,17 @@ func refusal(what string, found freeze.Found) error {
 	return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_FROZEN,
 		Fix: wait + `, or ask an owner to override it: --override-freeze "why". ` +
-			"What runs may be scaled, rolled back and deleted all the same.",
+			"Running apps can still be scaled, rolled back and deleted.",
 	}, what+": "+plan.FreezeText(found.Name, freeze.Scope(found.Freeze), found.End, found.Reason))
 }
 
-// overridden writes history and audit of a rollout that starts in spite of the freeze.
+// overridden writes history and audit of a rollout that starts despite the freeze.
 func (c versionMutation) overridden(app model.App, r model.Rollout, found freeze.Found, why string) error {
 	text := fmt.Sprintf("%s; in spite of %s", why, plan.FreezeText(found.Name, freeze.Scope(found.Freeze), found.End, found.Reason))
 	c.log(app, model.History{
 		What: "FreezeOverridden", Why: text, RolloutID: r.ID, DeploymentID: r.DeploymentID, Version: r.Version,
 	})
-	// The call's own audit row has what it started.
+	// The call's own audit row has the new rollout.
 	return c.audit("freeze_override", app.ID, nil, historyProto(nil, c.history[len(c.history)-1]))
 }
 

@@ -32,14 +32,14 @@ func (h *harness) deleteRegion(name string) error {
 	return err
 }
 
-func TestDeleteRegion_IsRefusedWhileAnAppIsToRunThere(t *testing.T) {
+func TestDeleteRegion_IsRefusedWhileAnAppNamesIt(t *testing.T) {
 	w := setup(t)
 	w.deploy("chat", args("a"))
 	w.settle("chat")
 	id := w.temporary("tmp-2")
 	w.deploy("chat", args("b"), regions("us-east-1", "eu-west-1", "tmp-2"))
 	refused(t, w.deleteRegion("tmp-2"), connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_IN_USE, "")
-	require.Equal(t, int32(2), w.settle("chat").GetLiveVersion(), "the region that never had an agent is left out")
+	require.Equal(t, int32(2), w.settle("chat").GetLiveVersion(), "the rollout leaves out the region that never had an agent")
 	err := w.deleteRegion("tmp-2")
 	refused(t, err, connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_IN_USE, "")
 	require.ErrorContains(t, err, "apps still name region tmp-2: chat (v2)")
@@ -52,8 +52,7 @@ func TestDeleteRegion_IsRefusedWhileAnAppIsToRunThere(t *testing.T) {
 	w.requireNoIDOf(id)
 }
 
-// requireNoIDOf holds that nothing of app chat that people are shown has the region's id in place of
-// its name.
+// requireNoIDOf requires that no answer about app chat shows the region's id instead of its name.
 func (h *harness) requireNoIDOf(region string) {
 	h.t.Helper()
 	ctx := h.t.Context()
@@ -76,7 +75,7 @@ func (h *harness) requireNoIDOf(region string) {
 	require.Contains(h.t, protojson.Format(history), "a deleted region")
 }
 
-func TestDeleteRegion_OfThePlatformNamesWorkspacesAlone(t *testing.T) {
+func TestDeleteRegion_OfThePlatformNamesOnlyWorkspaces(t *testing.T) {
 	w := setup(t)
 	made, err := w.regionService(w.operator).CreateRegion(t.Context(), &windlassv1.CreateRegionRequest{Name: "shared-1", Platform: true})
 	require.NoError(t, err)
@@ -89,7 +88,7 @@ func TestDeleteRegion_OfThePlatformNamesWorkspacesAlone(t *testing.T) {
 	require.ErrorContains(t, err, "apps still name region shared-1: 1 of workspace acme")
 }
 
-func TestGoneRegion_IsLeftOutOfWhatIsMadeOfAnOlderVersion(t *testing.T) {
+func TestGoneRegion_IsLeftOutOfAVersionMadeFromAnOlderOne(t *testing.T) {
 	w := setup(t)
 	id := w.temporary("tmp-2")
 	w.deploy("chat", args("a"), regions("us-east-1", "eu-west-1", "tmp-2"), func(s *windlassv1.DeploymentSpec) {
@@ -111,7 +110,7 @@ func TestGoneRegion_IsLeftOutOfWhatIsMadeOfAnOlderVersion(t *testing.T) {
 	require.Equal(t, []any{int32(3), windlassv1.AppStatus_APP_STATUS_READY}, []any{app.GetLiveVersion(), app.GetStatus()})
 }
 
-func TestGoneRegion_ThatStillServesIsNotLeftOutInPassing(t *testing.T) {
+func TestGoneRegion_IsNotLeftOutWhileItServes(t *testing.T) {
 	w := setup(t)
 	made, err := w.regionService(w.operator).CreateRegion(t.Context(), &windlassv1.CreateRegionRequest{Name: "shared-1", Platform: true})
 	require.NoError(t, err)
@@ -133,7 +132,7 @@ func TestGoneRegion_ThatStillServesIsNotLeftOutInPassing(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestGoneRegion_OfOneAppKeepsNoOtherFromASecretsNewValue(t *testing.T) {
+func TestGoneRegion_OfOneAppDoesNotStopASecretForOtherApps(t *testing.T) {
 	w := setup(t)
 	w.setSecret("token", "one")
 	made, err := w.regionService(w.operator).CreateRegion(t.Context(), &windlassv1.CreateRegionRequest{Name: "shared-1", Platform: true})

@@ -13,27 +13,27 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// To grow in a region, an app needs the same as to start there: the region is the workspace's own, or granted
-// to it. What ran when a grant was revoked stays, and may shrink. Calls check here what they change
-// themselves; the plan checks what a rollout or a pin does later.
+// An app may start or grow only in regions that the workspace owns or that are granted to it. When a grant is
+// revoked, running instances stay, and the app may shrink there. Calls use this file to check their own changes.
+// Package plan checks later changes by a rollout or a pin.
 
-// mayGrow fails if one of the regions, by id, is closed to the workspace.
+// mayGrow fails if the workspace may no longer use one of the regions (by id).
 func (c versionMutation) mayGrow(regions map[string]bool, asked plan.Asked) error {
 	closed, err := c.closed(regions)
 	if err != nil || len(closed) == 0 {
 		return err
 	}
 	names := strings.Join(closed, ", ")
-	fix := "Ask an operator to grant it again, or deploy without it. Fewer replicas are allowed."
+	fix := "Ask an operator to grant the region again, or deploy without it. You may reduce replicas."
 	if asked.All != nil {
-		fix = "Scale the other regions by name (`windlass scale APP N --region REGION`), or deploy without it; or ask an operator to grant it again."
+		fix = "Scale other regions by name (`windlass scale APP N --region REGION`), deploy without this region, or ask an operator to grant it again."
 	}
 	return rpc.ErrorWith(connect.CodePermissionDenied, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_REGION_CLOSED, Field: "region", Fix: fix,
-	}, fmt.Sprintf("the workspace may no longer use region %s: what runs there stays, and nothing grows", names))
+	}, fmt.Sprintf("the workspace may no longer use region %s: running instances stay, but the app cannot grow there", names))
 }
 
-// closed returns the names of regions, given by id, that the workspace may no longer use.
+// closed returns the names of the regions (by id) that the workspace may no longer use.
 func (c versionMutation) closed(regions map[string]bool) (names []string, err error) {
 	if len(regions) == 0 {
 		return nil, nil
@@ -75,7 +75,7 @@ func grownRows(rows, changed []model.Topology) map[string]bool {
 	return grown
 }
 
-// grownSizes returns the regions that will have more replicas than before.
+// grownSizes returns the regions that have more replicas in after than in before.
 func grownSizes(before, after *model.Progress) map[string]bool {
 	grown := map[string]bool{}
 	note := func(was, is map[string]int32) {
@@ -97,7 +97,7 @@ func grownSizes(before, after *model.Progress) map[string]bool {
 	return grown
 }
 
-// closedHolds returns a text for each region of the progress that the workspace may no longer use.
+// closedHolds returns a text for each region of the rollout that the workspace may no longer use.
 func (c versionMutation) closedHolds(progress *model.Progress) (out []string, err error) {
 	regions := map[string]bool{}
 	for _, w := range progress.Waves {

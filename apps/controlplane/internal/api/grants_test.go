@@ -44,7 +44,7 @@ func (h *harness) scale(region string, n int32) error {
 func requireClosed(t *testing.T, err error) {
 	t.Helper()
 	refused(t, err, connect.CodePermissionDenied, regionClosed, "region")
-	require.ErrorContains(t, err, "the workspace may no longer use region shared-1: what runs there stays, and nothing grows")
+	require.ErrorContains(t, err, "the workspace may no longer use region shared-1: running instances stay, but the app cannot grow there")
 }
 
 func TestRevokedGrant_LetsNothingGrow(t *testing.T) {
@@ -73,7 +73,7 @@ func TestRevokedGrant_LetsNothingGrow(t *testing.T) {
 	require.NoError(t, w.scale("shared-1", 1))
 	requireClosed(t, w.scale("shared-1", 2))
 	_, err = w.pin(1, 20, pinnedWith(1))
-	require.NoError(t, err, "another weight starts nothing")
+	require.NoError(t, err, "a new weight starts no instance")
 	w.settle("chat")
 	w.grant("shared-1")
 	require.NoError(t, w.scale("shared-1", 2))
@@ -156,7 +156,7 @@ func TestEvictWorkspace_StopsAllThatItRunsInTheRegion(t *testing.T) {
 	_, err = w.regionService(w.operator).EvictWorkspace(t.Context(), evict)
 	refused(t, err, failed, windlassv1.ErrorReason_ERROR_REASON_NOTHING_TO_DO, "")
 
-	require.Empty(t, w.told("chat", 1)["shared-1"], "it was pinned there")
+	require.Empty(t, w.told("chat", 1)["shared-1"], "a pinned version ran there")
 	require.Zero(t, w.told("chat", 2)["shared-1"][0])
 	require.Zero(t, w.told("search", 1)["shared-1"][0])
 	require.Equal(t, []int32{2, 100}, w.told("chat", 2)["us-east-1"][:2])
@@ -176,15 +176,15 @@ func TestEvictWorkspace_StopsAllThatItRunsInTheRegion(t *testing.T) {
 	}
 }
 
-// cold makes requests wait while the app is at zero, also from regions without the app.
+// cold configures requests to wait while the app is at zero, including requests in regions without the app.
 func cold(s *windlassv1.DeploymentSpec) {
 	s.Routing = &windlassv1.RoutingPolicy{
 		CrossRegion: windlassv1.RoutingPolicy_CROSS_REGION_FAILOVER, ColdStart: &windlassv1.ColdStart{Elsewhere: true},
 	}
 }
 
-// wakes returns whether the region's agent is told that a request may wake the version, and the hosts that
-// its gateways are told. Other regions must be told the same.
+// wakes reports whether the desired state of the region allows a request to wake the version. hosts are the hosts of
+// its gateways. Other regions must have the same hosts.
 func (h *harness) wakes(app string, version int32, region string) (wakes bool, hosts []string) {
 	h.t.Helper()
 	it := h.desired(app, version, region)
@@ -198,19 +198,19 @@ func (h *harness) wakes(app string, version int32, region string) (wakes bool, h
 		across, err := tx.CrossRegion()
 		require.Equal(h.t, len(hosts) > 0, slices.ContainsFunc(across, func(r model.AppRegion) bool {
 			return r.AppID == it.Deployment.AppID && r.RegionID == it.RegionID
-		}), "what other regions hear of it")
+		}), "routes of other regions")
 		return err
 	}))
 	return it.Topology.WakeTo(it.Deployment.Spec) > 0, hosts
 }
 
-func TestRevokedGrant_LetsNoRequestWakeWhatIsAtZero(t *testing.T) {
+func TestRevokedGrant_NoRequestWakesAnAppAtZero(t *testing.T) {
 	for name, revoke := range map[string]func(*harness){
 		"revoked": func(w *harness) { w.ungrant("shared-1") },
 		"evicted": func(w *harness) {
 			res, err := w.regionService(w.operator).EvictWorkspace(w.t.Context(), &windlassv1.EvictWorkspaceRequest{Region: "shared-1", Workspace: "acme"})
 			require.NoError(w.t, err)
-			require.Zero(w.t, res.GetApps(), "nothing runs there")
+			require.Zero(w.t, res.GetApps(), "the app does not run there")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -234,7 +234,7 @@ func TestRevokedGrant_LetsNoRequestWakeWhatIsAtZero(t *testing.T) {
 			require.False(t, wakes)
 			require.Empty(t, hosts)
 			wakes, hosts = w.wakes("chat", 1, "us-east-1")
-			require.True(t, wakes, "it is the workspace's")
+			require.True(t, wakes, "the region is granted")
 			require.NotEmpty(t, hosts)
 			require.Contains(t, w.said("chat"), "RegionClosed")
 			res, err := w.deployments(w.viewer).GetDeployment(t.Context(), &windlassv1.GetDeploymentRequest{App: "chat", Version: 1})
@@ -253,8 +253,8 @@ func TestRevokedGrant_LetsNoRequestWakeWhatIsAtZero(t *testing.T) {
 	}
 }
 
-// What is scaled to nothing after the grant was revoked is woken no more either.
-func TestEvictWorkspace_LeavesNothingThatARequestWakes(t *testing.T) {
+// An app that is scaled to zero after the grant was revoked is not woken either.
+func TestEvictWorkspace_NoRequestWakesTheApp(t *testing.T) {
 	w := setup(t)
 	w.shared("shared-1")
 	w.deploy("chat", cold, regions("us-east-1", "shared-1"))
@@ -267,7 +267,7 @@ func TestEvictWorkspace_LeavesNothingThatARequestWakes(t *testing.T) {
 	require.Empty(t, hosts)
 }
 
-func TestAudit_TellsAWorkspaceWhatOperatorsDidToIt(t *testing.T) {
+func TestAudit_ShowsAWorkspaceTheCallsOfOperators(t *testing.T) {
 	w := setup(t)
 	w.shared("shared-1")
 	w.ungrant("shared-1")

@@ -12,12 +12,12 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/stacktest"
 )
 
-// newStore is the store that the API is tested with.
+// newStore returns the store for most tests of the API.
 func newStore(*testing.T) store.Store {
 	return memory.New(func() int64 { return time.Now().UnixMilli() })
 }
 
-// newDatabase is the real one, for what is claimed of its locks.
+// newDatabase returns the real database, for tests that depend on its locks.
 func newDatabase(t *testing.T) store.Store {
 	s, err := mysql.Open(t.Context(), mysql.Config{DSN: stacktest.MariaDB(t)})
 	require.NoError(t, err)

@@ -41,23 +41,23 @@ type harness struct {
 	agents  *fakeAgents
 	stepper *rollout.Stepper
 
-	operator, owner, deployer, viewer string // keys; the last three of workspace acme
-	rival                             string // an owner's of workspace rival
+	operator, owner, deployer, viewer string // keys, the last three of workspace acme
+	rival                             string // key of an owner of workspace rival
 	workspace                         string
-	regions                           map[string]string // ids by name, of acme
+	regions                           map[string]string // region ids of acme, by name
 	away                              map[string]bool   // ids of regions that are out of reach
 	gateways                          map[string]string // URLs of the gateways of regions, by their ids
 	records                           *records
-	runtime                           string // that agents tell
+	runtime                           string // that agents report
 }
 
-// lose has a region of acme be out of reach, until find.
+// lose makes a region of acme unreachable, until find is called.
 func (h *harness) lose(region string) {
 	h.t.Helper()
 	h.away = map[string]bool{h.regions[region]: true}
 	id := h.regions[region]
 	h.update(func(tx store.Tx) error {
-		// A lease that was over as it began.
+		// The lease has already ended.
 		if _, _, err := tx.StartSession(id, "session-"+id, -60_000, model.Region{}); err != nil {
 			return err
 		}
@@ -133,7 +133,7 @@ func (noImages) Resolve(context.Context, string, []string) (string, error) {
 	return "", errors.New("no registry")
 }
 
-// seed makes an operator's key; the rest is made through the API.
+// seed inserts an operator's key, and makes everything else through the API.
 func (h *harness) seed() {
 	h.operator = "wl_" + "operatoroperatoroperatoroperatoroperator123"
 	h.update(func(tx store.Tx) error {
@@ -234,7 +234,7 @@ func (h *harness) history(key string) windlassv1connect.HistoryServiceClient {
 	return windlassv1connect.NewHistoryServiceClient(http.DefaultClient, h.url, h.options(key)...)
 }
 
-// echo is a spec that is good.
+// echo returns a valid spec.
 func echo(edit ...func(*windlassv1.DeploymentSpec)) *windlassv1.DeploymentSpec {
 	s := &windlassv1.DeploymentSpec{Command: []string{"modelserver"}, Regions: []string{"us-east-1", "eu-west-1"}}
 	for _, f := range edit {
@@ -258,8 +258,8 @@ func (h *harness) deploy(app string, edit ...func(*windlassv1.DeploymentSpec)) *
 	return res
 }
 
-// settle plays workflow and regions until the app has nothing left to do: regions
-// are connected and do at once what they are told.
+// settle runs steps of the workflow and reports of regions until the app has nothing left to do. Connected regions
+// apply each change at once.
 func (h *harness) settle(app string) *windlassv1.App {
 	h.t.Helper()
 	ctx := h.t.Context()
@@ -280,7 +280,7 @@ func (h *harness) settle(app string) *windlassv1.App {
 
 var guards atomic.Int64
 
-// report has every region say that it runs what it is told.
+// report reports for every region that it runs the desired state.
 func (h *harness) report(appID string) {
 	h.t.Helper()
 	now := time.Now().UnixMilli()
@@ -337,7 +337,7 @@ func (h *harness) report(appID string) {
 	})
 }
 
-// refused asserts how a call was refused.
+// refused asserts the code, reason and field of an error.
 func refused(t *testing.T, err error, code connect.Code, reason windlassv1.ErrorReason, field string) {
 	t.Helper()
 	require.Error(t, err)
@@ -349,7 +349,7 @@ func refused(t *testing.T, err error, code connect.Code, reason windlassv1.Error
 	namesFieldsAsFilesDo(t, err.Error()+"\n"+detail.GetFix())
 }
 
-// post calls a procedure as curl would.
+// post calls a procedure with JSON, like curl.
 func (h *harness) post(key, procedure string, body any) (int, map[string]any) {
 	h.t.Helper()
 	raw, ok := body.([]byte)
@@ -379,7 +379,7 @@ func (h *harness) do(key string, req *http.Request) (int, map[string]any) {
 	return res.StatusCode, out
 }
 
-// dump is all that mutations could have changed, but for what was only looked at.
+// dump returns all state that a mutation can change, as text.
 func (h *harness) dump() string {
 	h.t.Helper()
 	all := model.Page{Limit: 1000}

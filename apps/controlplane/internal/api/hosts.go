@@ -9,11 +9,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Only agents that announce FEATURE_UNIT_HOSTS run instances of several hosts. Regions that no agent has joined yet are
-// not checked: their agent then refuses the version.
+// Only agents that announce FEATURE_UNIT_HOSTS run instances of several hosts. Regions that no agent has joined yet
+// are not checked. If their agent cannot run the version, it will refuse it.
 
-// hostsFit fails if a region of a new version runs no instances of several hosts, and the version has some. progress is
-// that of its rollout, nil for none.
+// hostsFit fails if the version has instances of several hosts, but one of its regions cannot run them. progress is
+// the progress of its rollout, nil for none.
 func (c versionMutation) hostsFit(spec *windlassv1.DeploymentSpec, progress *model.Progress) error {
 	if !model.HasSeveralHosts(spec) {
 		return nil
@@ -37,8 +37,7 @@ func (c versionMutation) hostsFitPinned(d model.Deployment, p model.Pin) error {
 	return hostsFitIn(d.Spec, sizes)
 }
 
-// hostsFitScaled fails if a region that gets more replicas of the live version, or of the one in flight, runs no
-// instances of several hosts, and the version has some.
+// hostsFitScaled is hostsFit for regions that get more replicas of the live version or of the version in flight.
 func (c versionMutation) hostsFitScaled(r running, asked plan.Asked) error {
 	for _, d := range []*model.Deployment{r.live, r.active.deployment} {
 		if d == nil || !model.HasSeveralHosts(d.Spec) {
@@ -55,15 +54,15 @@ func (c versionMutation) hostsFitScaled(r running, asked plan.Asked) error {
 	return nil
 }
 
-// hostsFitIn fails if one of the regions runs no instances of several hosts. The spec has some.
+// hostsFitIn fails if one of the regions cannot run instances of several hosts. The spec must have such instances.
 func hostsFitIn(spec *windlassv1.DeploymentSpec, sizes []regionSize) error {
 	i := model.RoleOfSeveralHosts(spec)
 	role := spec.GetRoles()[i]
 	for _, r := range sizes {
 		if !r.RunsSeveralHosts() {
 			return apierr.InvalidFix(fmt.Sprintf("spec.roles[%d].hosts", i),
-				fmt.Sprintf("instances of role %q have %d hosts, and the agent of region %s, whose runtime is %s, runs no instances of several hosts", role.GetName(), role.GetHosts(), r.Name, r.AgentRuntime),
-				"Use Kubernetes regions whose agents are of this release, or leave hosts out.")
+				fmt.Sprintf("instances of role %q have %d hosts, but the agent of region %s (runtime %s) cannot run instances of several hosts", role.GetName(), role.GetHosts(), r.Name, r.AgentRuntime),
+				"Use Kubernetes regions with agents of this release, or remove hosts.")
 		}
 	}
 	return nil

@@ -16,7 +16,7 @@ func ofHosts(n int32) func(*windlassv1.DeploymentSpec) {
 	return func(s *windlassv1.DeploymentSpec) { s.Roles = []*windlassv1.RoleSpec{{Name: "shard", Hosts: n}} }
 }
 
-// joins connects an agent to each of the regions.
+// joins connects an agent in each of the regions.
 func (h *harness) joins(runtime string, features []string, regions ...string) {
 	h.t.Helper()
 	h.runtime = runtime
@@ -41,7 +41,7 @@ func TestHosts_NeedAgentsThatRunThem(t *testing.T) {
 		joins(runtime, features...)
 		_, err := w.deployBy("chat", nil, ofHosts(2))
 		refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.roles[0].hosts")
-		require.ErrorContains(t, err, `instances of role "shard" have 2 hosts, and the agent of region us-east-1, whose runtime is `+runtime+`, runs no instances of several hosts`)
+		require.ErrorContains(t, err, `instances of role "shard" have 2 hosts, but the agent of region us-east-1 (runtime `+runtime+`) cannot run instances of several hosts`)
 		plan := w.planned("chat", nil, ofHosts(2))
 		require.False(t, plan.GetWouldRun())
 		require.Equal(t, []string{"VALIDATION spec.roles[0].hosts"}, reasons(plan))
@@ -82,7 +82,7 @@ func TestHosts_AreCheckedWhereTheVersionGetsReplicas(t *testing.T) {
 	scale("eu-west-1", 0)
 	w.joins(model.RuntimeProcess, nil, "us-east-1", "eu-west-1")
 	w.joins("kubernetes", unitHosts, "us-east-1")
-	require.Empty(t, reasons(w.planned("chat", nil, ofHosts(2))), "it gets no replicas in eu-west-1")
+	require.Empty(t, reasons(w.planned("chat", nil, ofHosts(2))), "the version gets no replicas in eu-west-1")
 
 	scale("", 0)
 	scale("eu-west-1", 1)
@@ -132,7 +132,7 @@ func TestHosts_AutomaticScalingNeedsAgentsThatRunThem(t *testing.T) {
 	refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.roles[0].hosts")
 	require.ErrorContains(t, err, "the agent of region us-east-1")
 	require.Equal(t, map[string]int32{"us-east-1": 1, "eu-west-1": 1}, w.sizes("chat", 1))
-	require.NoError(t, w.api.Rescale(t.Context(), w.decision("eu-west-1", 3)), "the other region's agent runs them")
+	require.NoError(t, w.api.Rescale(t.Context(), w.decision("eu-west-1", 3)), "the agent of this region can run them")
 	w.joins("kubernetes", unitHosts, "us-east-1")
 	require.NoError(t, w.api.Rescale(t.Context(), w.decision("us-east-1", 3)))
 	require.Equal(t, map[string]int32{"us-east-1": 3, "eu-west-1": 3}, w.sizes("chat", 1))
