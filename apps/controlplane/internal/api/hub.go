@@ -16,36 +16,36 @@ import (
 )
 
 const (
-	// minReadEvery is the least time between two reads of a picture while an app is busy. A person sees no
-	// more than ten a second.
+	// minReadEvery is the minimum time between two reads of a picture while an app changes often. People cannot
+	// follow more than ten pictures a second.
 	minReadEvery = 100 * time.Millisecond
-	// reread is the time after which a picture is read without a notification, because commits of other
-	// processes may send none. It is drawn between one and two times this.
+	// reread is the minimum time after which a picture is read without a notification, because a notification of
+	// another process may be lost. The actual time is random, up to twice as long.
 	reread = 2 * time.Second
-	// watchAgain is the least time after which a refused watcher may try again.
+	// watchAgain is the minimum time after which a refused watcher may try again.
 	watchAgain = 5 * time.Second
 	// readTimeout bounds one read.
 	readTimeout = 5 * time.Second
-	// perWatcher times the number of the workspace's watchers is the least time between two reads, because
-	// each picture may go to all of them. So a workspace gets at most 1,000 pictures a second.
+	// perWatcher times the number of the workspace's watchers is the minimum time between two reads, because each
+	// picture may go to all of them. So a workspace gets at most 1,000 pictures a second.
 	perWatcher = time.Millisecond
 )
 
-// ofApp is the kind of a topic that shows one app.
+// ofApp is the kind of topics that show one app.
 var ofApp = &topic{pace: pace{least: minReadEvery, reread: reread}}
 
-// hub shares pictures of apps among their watchers. An app is read once for all its watchers, so that more
-// watchers cost the database nothing.
+// hub shares pictures of apps among their watchers. An app is read once for all its watchers, so that more watchers
+// do not load the database.
 //
 //	commit ─> notify ─> topic (one per watched app) ─> read ─> picture
 //	                      ^ every 2-4 s                          │ if it differs
 //	                                        watcher, watcher <───┘
 //
-// A watcher has no queue. It takes the newest picture when it is ready, so that a slow reader skips pictures
-// and delays no other. Its first picture is read after it joined, so that a caller who changes an app and
-// then watches it sees the change at once.
+// A watcher has no queue. When it is ready, it takes the newest picture, so that a slow watcher skips pictures and
+// does not delay other watchers. The first picture of a watcher is read after it joined, so that a caller who changes
+// an app and then watches it sees the change at once.
 type hub struct {
-	// max bounds all watchers, perKey those of one key, and perWorkspace those of one workspace.
+	// max limits all watchers, perKey the watchers of one key, and perWorkspace the watchers of one workspace.
 	max, perKey, perWorkspace int
 
 	stopped chan struct{}
@@ -56,18 +56,18 @@ type hub struct {
 	// of counts the watchers of each key and workspace, by their ids.
 	of     map[string]int
 	topics map[string]*topic // by the id of the app, or of the fleet
-	wide   map[*topic]bool   // those of many apps
+	wide   map[*topic]bool   // topics that show many apps
 }
 
-// shown is what a topic shows to its watchers.
+// shown is the picture that a topic shows to its watchers.
 type shown interface {
 	// same reports whether a watcher that has seen other would see nothing new. other may be nil.
 	same(other shown) bool
 }
 
-// picture is what an app's topic shows to its watchers.
+// picture is the picture of one app.
 type picture struct {
-	// view is the part of the response that is whole each time.
+	// view is the part of the response that is always sent as a whole.
 	view *windlassv1.WatchAppResponse
 	// history is the newest part of the app's history, the oldest entry first.
 	history []*windlassv1.HistoryEntry
@@ -117,20 +117,20 @@ func (h *hub) notify(appIDs []string) {
 	}
 }
 
-// pace is how often a topic is read.
+// pace configures how often a topic is read.
 type pace struct {
-	// least is the shortest time between two reads. reread is the time until a read without a notification,
-	// drawn between one and two times this.
+	// least is the shortest time between two reads. reread is the time until a read without a notification, random
+	// between one and two times this value.
 	least, reread time.Duration
-	// share bounds how much of the time is spent on reads: the time between the starts of two reads is at
-	// least share times the duration of the first. 0: no bound.
+	// share limits the fraction of time that is spent on reads. The time between the starts of two reads is at least
+	// share times the duration of the first read. 0: no limit.
 	share int
 }
 
-// topic is one app, or one workspace's fleet, that has watchers.
+// topic is a watched app, or a watched fleet of a workspace.
 type topic struct {
-	// name is the kind's name. most is the largest number of topics of the kind, and perWorkspace of those that
-	// callers of one workspace began; 0: no bound.
+	// name is the kind's name. most is the maximum number of topics of the kind. perWorkspace is the maximum number
+	// of topics of the kind that callers of one workspace began. 0: no limit.
 	name         string
 	most         int
 	perWorkspace int
@@ -139,8 +139,8 @@ type topic struct {
 	watchers     int
 	dirty        chan struct{}
 	cancel       context.CancelFunc
-	// concerns reports whether the topic shows an app among others; nil: it shows one app. It is
-	// called while the hub is locked, and does not block.
+	// concerns reports whether a topic of many apps shows the app. nil: the topic shows one app. concerns is called
+	// while the hub is locked, and must not block.
 	concerns func(appID string) bool
 
 	mu      sync.Mutex
@@ -150,7 +150,7 @@ type topic struct {
 	read    chan struct{} // closed after the next read
 }
 
-// stir asks for another read. It does not block.
+// stir requests another read. It does not block.
 func (t *topic) stir() {
 	select {
 	case t.dirty <- struct{}{}:
@@ -165,24 +165,24 @@ func (h *hub) check(by caller) error {
 	return h.full(by)
 }
 
-// full returns the refusal of another watcher of the caller if a limit is reached, else nil.
+// full returns an error if the caller may not have another watcher, else nil.
 func (h *hub) full(by caller) error {
 	var text, name string
 	var used, most int
 	switch {
 	case h.of[by.ID] >= h.perKey:
-		text, name, used, most = "your key has as many watchers as it may have on this server", "watchers_per_key", h.of[by.ID], h.perKey
+		text, name, used, most = "your key has reached its limit of watchers on this server", "watchers_per_key", h.of[by.ID], h.perKey
 	case h.of[by.WorkspaceID] >= h.perWorkspace:
-		text, name, used, most = "your workspace has as many watchers as it may have on this server", "watchers_per_workspace", h.of[by.WorkspaceID], h.perWorkspace
+		text, name, used, most = "your workspace has reached its limit of watchers on this server", "watchers_per_workspace", h.of[by.WorkspaceID], h.perWorkspace
 	case h.watchers >= h.max:
-		text, name, used, most = "this server has as many watchers as it may have", "watchers", h.watchers, h.max
+		text, name, used, most = "this server has reached its limit of watchers", "watchers", h.watchers, h.max
 	default:
 		return nil
 	}
 	return refusedWatcher(text, name, used, most)
 }
 
-// fullOf returns the refusal of another topic of the kind if there are as many as there may be, else nil.
+// fullOf returns an error if the hub may not have another topic of the kind, else nil.
 func (h *hub) fullOf(kind *topic, workspace string) error {
 	if kind.most == 0 {
 		return nil
@@ -198,11 +198,11 @@ func (h *hub) fullOf(kind *topic, workspace string) error {
 	}
 	switch {
 	case kind.perWorkspace > 0 && own >= kind.perWorkspace:
-		return refusedWatcher(fmt.Sprintf("your workspace watches the %s of as many apps as it may on this server", kind.name), "watched_"+kind.name+"_per_workspace", own, kind.perWorkspace)
+		return refusedWatcher(fmt.Sprintf("your workspace has reached its limit of apps whose %s are watched on this server", kind.name), "watched_"+kind.name+"_per_workspace", own, kind.perWorkspace)
 	case used < kind.most:
 		return nil
 	}
-	return refusedWatcher(fmt.Sprintf("this server watches the %s of as many apps as it may", kind.name), "watched_"+kind.name, used, kind.most)
+	return refusedWatcher(fmt.Sprintf("this server has reached its limit of apps whose %s are watched", kind.name), "watched_"+kind.name, used, kind.most)
 }
 
 func refusedWatcher(text, limit string, used, most int) error {
@@ -213,7 +213,7 @@ func refusedWatcher(text, limit string, used, most int) error {
 	}, text)
 }
 
-// enter counts a watcher that has no topic, until leave is called.
+// enter counts a watcher without a topic until leave is called.
 func (h *hub) enter(by caller) (leave func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -228,7 +228,7 @@ func (h *hub) enter(by caller) (leave func(), err error) {
 	}), nil
 }
 
-// note counts n more watchers of the caller.
+// note adds n to the numbers of watchers of the caller.
 func (h *hub) note(by caller, n int) {
 	h.watchers += n
 	for _, id := range []string{by.ID, by.WorkspaceID} {
@@ -238,7 +238,7 @@ func (h *hub) note(by caller, n int) {
 	}
 }
 
-// join watches an app, or a fleet with that id, until leave is called.
+// join watches the app or the fleet with the id until leave is called.
 func (h *hub) join(by caller, id string, kind *topic, log *slog.Logger, read func(context.Context) (shown, error)) (t *topic, leave func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -251,7 +251,7 @@ func (h *hub) join(by caller, id string, kind *topic, log *slog.Logger, read fun
 		}
 	}
 	if t != nil {
-		t.stir() // its first picture must be read after now
+		t.stir() // the watcher's first picture must be read after this moment
 	} else {
 		ctx, cancel := context.WithCancel(context.Background())
 		t = &topic{
@@ -269,7 +269,7 @@ func (h *hub) join(by caller, id string, kind *topic, log *slog.Logger, read fun
 	return t, sync.OnceFunc(func() { h.leave(by, id, t) }), nil
 }
 
-// leastFor returns the least time between two reads of what the workspace watches.
+// leastFor returns the minimum time between two reads of a topic that the workspace watches.
 func (h *hub) leastFor(workspaceID string) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -287,8 +287,8 @@ func (h *hub) leave(by caller, id string, t *topic) {
 	}
 }
 
-// run keeps the picture current until ctx ends, which is when the last watcher leaves. leastNow returns the
-// least time between two reads for the current number of watchers.
+// run keeps the picture current until ctx ends, when the last watcher leaves. leastNow returns the minimum time
+// between two reads for the current number of watchers.
 func (t *topic) run(ctx context.Context, log *slog.Logger, read func(context.Context) (shown, error), leastNow func() time.Duration) {
 	failing := false
 	for {
@@ -304,9 +304,9 @@ func (t *topic) run(ctx context.Context, log *slog.Logger, read func(context.Con
 			failing = false
 			t.publish(p, begin)
 		case !failing:
-			// Logged once, not at each try, because watchers only see no news meanwhile.
+			// Logged once, not at each try, because the failure only delays pictures.
 			failing = true
-			log.WarnContext(ctx, "cannot read what is watched", "error", err)
+			log.WarnContext(ctx, "cannot read a watched object", "error", err)
 		}
 		if !t.await(ctx, begin, max(t.pace.least, time.Duration(t.pace.share)*took, leastNow()), failing) {
 			return
@@ -314,8 +314,8 @@ func (t *topic) run(ctx context.Context, log *slog.Logger, read func(context.Con
 	}
 }
 
-// await returns true when it is time to read again, or false when ctx ended. The last read began at last, and
-// the next one begins after least.
+// await returns true when it is time to read again, and false when ctx ends. The last read began at last. The next
+// read begins at least least later.
 func (t *topic) await(ctx context.Context, last time.Time, least time.Duration, failing bool) bool {
 	timer := time.NewTimer(max(least, t.pace.reread+rand.N(t.pace.reread)))
 	defer timer.Stop()
@@ -340,7 +340,7 @@ func (t *topic) await(ctx context.Context, last time.Time, least time.Duration, 
 	}
 }
 
-// publish sets the newest picture. A read without a change wakes only watchers that have no picture yet.
+// publish stores the picture p. If p has no change, it wakes only watchers that have no picture yet.
 func (t *topic) publish(p shown, begun time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -354,8 +354,8 @@ func (t *topic) publish(p shown, begun time.Time) {
 	t.read = make(chan struct{})
 }
 
-// current returns the newest picture, and a channel that is closed when there is a newer one. The picture is
-// nil if none was read since the given time.
+// current returns the newest picture, and a channel that is closed when there is a newer picture. The picture is nil
+// if no read began after since.
 func (t *topic) current(since time.Time) (shown, <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// follow counts the pictures that a watcher takes until leave is called.
+// follow starts a watcher until ctx ends, and returns the number of pictures that it took.
 func follow(ctx context.Context, topic *topic) *atomic.Int32 {
 	var taken atomic.Int32
 	joined := time.Now()
@@ -56,7 +56,7 @@ func TestHub_AppIsReadOnceForAllWatchersTenTimesASecond(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, int32(1), count.Load())
 
-		// A busy second: a thousand commits.
+		// One second with a thousand commits.
 		for range 1000 {
 			time.Sleep(time.Millisecond)
 			h.notify([]string{"app_1", "app_2"})
@@ -64,10 +64,10 @@ func TestHub_AppIsReadOnceForAllWatchersTenTimesASecond(t *testing.T) {
 		synctest.Wait()
 		require.InDelta(t, 11, count.Load(), 1)
 		for _, n := range taken {
-			require.Equal(t, count.Load(), n.Load(), "every watcher has the newest")
+			require.Equal(t, count.Load(), n.Load(), "every watcher got every picture")
 		}
 
-		// A quiet minute costs a read every two to four seconds.
+		// A minute without commits has a read every two to four seconds.
 		before := count.Load()
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -80,13 +80,13 @@ func TestHub_AppIsReadOnceForAllWatchersTenTimesASecond(t *testing.T) {
 		before = count.Load()
 		h.notify([]string{"app_1"})
 		time.Sleep(time.Minute)
-		require.Equal(t, before, count.Load(), "without a watcher nothing is read")
+		require.Equal(t, before, count.Load(), "nothing is read without watchers")
 		require.Zero(t, h.count())
 		cancel()
 	})
 }
 
-func TestHub_FirstPictureIsReadAfterItsWatcherCame(t *testing.T) {
+func TestHub_FirstPictureIsReadAfterTheWatcherJoined(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(100, 100, 100)
 		var message atomic.Value
@@ -99,7 +99,7 @@ func TestHub_FirstPictureIsReadAfterItsWatcherCame(t *testing.T) {
 		defer leave()
 		synctest.Wait()
 
-		message.Store("new") // by another process: without a nudge
+		message.Store("new") // as by another process, without a nudge
 		time.Sleep(time.Millisecond)
 		joined := time.Now()
 		topic, leave, err := h.join(caller{}, "app_1", ofApp, slog.New(slog.DiscardHandler), read)
@@ -114,8 +114,8 @@ func TestHub_FirstPictureIsReadAfterItsWatcherCame(t *testing.T) {
 	})
 }
 
-// A busy app of a workspace with many watchers is read less often, because each picture goes to all of them.
-func TestHub_WorkspaceIsSentABoundedNumberOfPictures(t *testing.T) {
+// An app of a workspace with many watchers is read less often, because each picture goes to all watchers.
+func TestHub_PicturesPerWorkspaceAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		h := newHub(10_000, 10_000, 10_000)
@@ -154,8 +154,8 @@ func TestHub_WorkspaceIsSentABoundedNumberOfPictures(t *testing.T) {
 	})
 }
 
-// Ten thousand watchers of an app at rest cost nothing but their place.
-func TestHub_ReadWithoutNewsWakesOnlyNewWatchers(t *testing.T) {
+// Watchers of an app without changes are not woken.
+func TestHub_ReadWithoutAChangeWakesOnlyNewWatchers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(100, 100, 100)
 		var message atomic.Value
@@ -180,14 +180,14 @@ func TestHub_ReadWithoutNewsWakesOnlyNewWatchers(t *testing.T) {
 		before := reads.Load()
 		time.Sleep(time.Minute)
 		_, joinedLater := join()
-		// The read for it may have ended already.
+		// The read for the new watcher may have ended already.
 		for p, changes := topic.current(joinedLater); p == nil; p, changes = topic.current(joinedLater) {
 			<-changes
 		}
 		require.Greater(t, reads.Load(), before+10)
 		select {
 		case <-changed:
-			t.Fatal("a watcher was woken without news")
+			t.Fatal("a watcher was woken without a change")
 		default:
 		}
 
@@ -199,7 +199,7 @@ func TestHub_ReadWithoutNewsWakesOnlyNewWatchers(t *testing.T) {
 	})
 }
 
-func TestHub_RefusalSaysWhenToTryAgain(t *testing.T) {
+func TestHub_RefusalHasARetryTime(t *testing.T) {
 	h := newHub(100, 100, 1)
 	h.note(caller{}, 1)
 	limit := rpc.DetailOf(h.check(caller{})).GetLimit()
@@ -230,7 +230,7 @@ func TestHub_UnchangedPictureIsNotSent(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, int32(1), taken.Load())
 
-		// A database that is away ends no watch.
+		// An unreachable database does not end a watch.
 		failing.Store(true)
 		time.Sleep(time.Minute)
 		failing.Store(false)
@@ -262,13 +262,13 @@ func TestHub_SendsHistoryOnceEvenIfClocksDisagree(t *testing.T) {
 	// d was written later, by a process whose clock is behind.
 	second := entries("a", "c", "d", "e", "f")
 	require.Equal(t, []string{"d", "f"}, told(second.since(first)))
-	// The window moves on: what fell out of it does not come back as new.
+	// Entries that left the window are not sent again as new.
 	require.Equal(t, []string{"g"}, told(entries("d", "e", "f", "g").since(second)))
 	require.Empty(t, told(first.since(first)))
 	require.Equal(t, []string{"x"}, told(entries("x").since(entries())))
 }
 
-func TestHub_TopicsOfAKindAreBounded(t *testing.T) {
+func TestHub_TopicsOfAKindAreLimited(t *testing.T) {
 	h := newHub(100, 100, 100)
 	kind := &topic{name: "series", most: 2, pace: ofSeries.pace}
 	read := func(context.Context) (shown, error) { return &seriesPicture{}, nil }
@@ -283,9 +283,9 @@ func TestHub_TopicsOfAKindAreBounded(t *testing.T) {
 	_, err = join("series/3", kind)
 	require.Equal(t, "watched_series", rpc.DetailOf(err).GetLimit().GetName())
 	_, err = join("series/1", kind)
-	require.NoError(t, err, "watchers of the same app are not bounded by it")
+	require.NoError(t, err, "more watchers of the same app are allowed")
 	_, err = join("app_1", ofApp)
-	require.NoError(t, err, "another kind has its own bound")
+	require.NoError(t, err, "another kind has its own limit")
 	leave()
 	_, err = join("series/3", kind)
 	require.NoError(t, err)
@@ -296,6 +296,6 @@ func TestHub_TopicsOfAKindAreBounded(t *testing.T) {
 	_, err = join("other/2", kind)
 	require.Equal(t, "watched_other_per_workspace", rpc.DetailOf(err).GetLimit().GetName())
 	_, _, err = h.join(caller{APIKey: model.APIKey{WorkspaceID: "ws_2"}}, "other/2", kind, slog.New(slog.DiscardHandler), read)
-	require.NoError(t, err, "one workspace does not take all")
+	require.NoError(t, err, "another workspace can still begin a topic")
 	h.stop()
 }

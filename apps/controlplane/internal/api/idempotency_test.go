@@ -49,7 +49,7 @@ func TestIdempotencyKey_IsForOneRequest(t *testing.T) {
 	refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_IDEMPOTENCY_MISMATCH, "mutation.idempotencyKey")
 	require.Equal(t, before, w.dump())
 
-	// Another workspace's keys are its own.
+	// Another workspace may use the same key.
 	_, err = w.apps(w.rival).CreateApp(ctx, &windlassv1.CreateAppRequest{Mutation: keyed("k1"), Name: "three"})
 	require.NoError(t, err)
 }
@@ -61,7 +61,7 @@ func TestIdempotencyKey_ConcurrentCallsActOnce(t *testing.T) {
 	var group sync.WaitGroup
 	for range 16 {
 		group.Go(func() {
-			// Each would make a version of its own: nothing but the key holds them back.
+			// Without the key, each call would make a version.
 			res, err := w.environments(w.deployer).SetSecret(t.Context(), &windlassv1.SetSecretRequest{
 				Mutation: keyed("set"), Environment: "default/production", Name: "token", Value: "v",
 			})
@@ -88,7 +88,7 @@ func TestIdempotencyKey_ConcurrentCallsActOnce(t *testing.T) {
 		})
 	}
 	group.Wait()
-	require.Len(t, made, 1, "a taken name is no error for who took it: %v", made)
+	require.Len(t, made, 1, "all calls with the key have the same answer: %v", made)
 }
 
 func TestIdempotencyKey_MayBeRepeatedAfterAFailure(t *testing.T) {
@@ -159,7 +159,7 @@ func (h *harness) restarts(app string) (n int) {
 	return n
 }
 
-func TestIdempotencyKey_OfAllProcessesRestartsOnce(t *testing.T) {
+func TestIdempotencyKey_RestartsOnceAcrossProcesses(t *testing.T) {
 	for database, open := range map[string]func(*testing.T) store.Store{"memory": newStore, "MariaDB": newDatabase} {
 		t.Run(database, func(t *testing.T) {
 			var cfg api.Config
@@ -168,10 +168,10 @@ func TestIdempotencyKey_OfAllProcessesRestartsOnce(t *testing.T) {
 			id := w.instance("chat")
 			w.agents.answer = func(string, *agentv1.Request) ([]byte, error) {
 				if w.agents.asked.Load() == 1 {
-					// The same call comes to the other process while the agent works on it.
+					// The same call reaches the other process while the agent works on the first.
 					ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 					defer cancel()
-					require.Equal(t, connect.CodeDeadlineExceeded, connect.CodeOf(another.restart(ctx, "r", id)), "it waits for the outcome")
+					require.Equal(t, connect.CodeDeadlineExceeded, connect.CodeOf(another.restart(ctx, "r", id)), "the call waits for the outcome")
 				}
 				return nil, nil
 			}
@@ -180,7 +180,7 @@ func TestIdempotencyKey_OfAllProcessesRestartsOnce(t *testing.T) {
 			require.Equal(t, int32(1), w.agents.asked.Load())
 			require.Equal(t, 1, w.restarts("chat"))
 
-			const rounds = 16 // in some, a call looks for a claim when the one before has just ended
+			const rounds = 16 // in some rounds, a call looks for a claim when the previous call has just ended
 			for n := range rounds {
 				var group sync.WaitGroup
 				for i := range 8 {
@@ -210,8 +210,8 @@ func TestIdempotencyKey_IsFreeAgainIfNothingWasRestarted(t *testing.T) {
 	require.Equal(t, 1, w.restarts("chat"))
 }
 
-// The agent was asked and gave no answer, or the process that asked is gone: the key asks no second time.
-func TestIdempotencyKey_OfARestartWithUnknownOutcomeStaysTaken(t *testing.T) {
+// If the outcome of a restart is unknown, a call with the same key does not send the request again.
+func TestIdempotencyKey_StaysUsedIfTheOutcomeOfARestartIsUnknown(t *testing.T) {
 	w := setup(t)
 	id := w.instance("chat")
 	w.agents.answer = func(string, *agentv1.Request) ([]byte, error) { return nil, model.ErrNoAnswer }
@@ -219,7 +219,7 @@ func TestIdempotencyKey_OfARestartWithUnknownOutcomeStaysTaken(t *testing.T) {
 	w.agents.answer = func(string, *agentv1.Request) ([]byte, error) { return nil, nil }
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	require.Equal(t, connect.CodeDeadlineExceeded, connect.CodeOf(w.restart(ctx, "r", id)), "it waits for the outcome")
+	require.Equal(t, connect.CodeDeadlineExceeded, connect.CodeOf(w.restart(ctx, "r", id)), "the call waits for the outcome")
 	refused(t, w.restart(t.Context(), "r", "ins_other"), connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_IDEMPOTENCY_MISMATCH, "mutation.idempotencyKey")
 
 	w.update(func(tx store.Tx) error {
@@ -234,7 +234,7 @@ func TestIdempotencyKey_OfARestartWithUnknownOutcomeStaysTaken(t *testing.T) {
 	require.Equal(t, 1, w.restarts("chat"))
 }
 
-func TestIdempotencyKey_FindsTheRestartOfACallerThatLeft(t *testing.T) {
+func TestIdempotencyKey_FindsTheRestartAfterTheCallerLeft(t *testing.T) {
 	w := setup(t)
 	id := w.instance("chat")
 	asked, answers := make(chan struct{}), make(chan struct{})

@@ -23,14 +23,14 @@ import (
 
 type object = map[string]any
 
-// spec is a good one in JSON, edited.
+// spec returns a valid spec in JSON with the fields of edit.
 func spec(edit object) object {
 	s := object{"command": []string{"modelserver"}, "regions": []string{"us-east-1"}}
 	maps.Copy(s, edit)
 	return s
 }
 
-func TestInput_BadOneIsRefusedByNameAndChangesNothing(t *testing.T) {
+func TestInput_InvalidIsRefusedByFieldAndChangesNothing(t *testing.T) {
 	w := setup(t)
 	mine := w.deploy("chat", args("a"))
 	w.settle("chat")
@@ -221,7 +221,7 @@ func TestInput_BadOneIsRefusedByNameAndChangesNothing(t *testing.T) {
 			"not_found", notFound, "app",
 		},
 		{
-			"SQL in the name of what is deployed", w.deployer, conn.AppServiceDeployProcedure,
+			"SQL in the name of a deployed app", w.deployer, conn.AppServiceDeployProcedure,
 			object{"app": "' OR 1=1 --", "spec": spec(nil)},
 			"invalid_argument", validation, "app",
 		},
@@ -236,12 +236,12 @@ func TestInput_BadOneIsRefusedByNameAndChangesNothing(t *testing.T) {
 			"invalid_argument", validation, "page.size",
 		},
 		{
-			"a made-up page", w.viewer, conn.AppServiceListAppsProcedure,
+			"an invalid page token", w.viewer, conn.AppServiceListAppsProcedure,
 			object{"page": object{"token": "%%%"}},
 			"invalid_argument", validation, "page.token",
 		},
 		{
-			"a page of anything", w.viewer, conn.AppServiceListAppsProcedure,
+			"a page token of control characters", w.viewer, conn.AppServiceListAppsProcedure,
 			object{"page": object{"token": base64.RawURLEncoding.EncodeToString([]byte("ü' OR 1"))}},
 			"invalid_argument", validation, "page.token",
 		},
@@ -314,7 +314,7 @@ func TestInput_BadOneIsRefusedByNameAndChangesNothing(t *testing.T) {
 			require.NotEmpty(t, body["message"])
 			require.Equal(t, before, w.dump(), "nothing changed")
 			if c.reason == "" {
-				return // refused before any handler: only the code tells
+				return // refused before the handler: only the code can be checked
 			}
 			detail := detailIn(t, body)
 			require.Equal(t, c.reason, detail["reason"], "%v", body)
@@ -327,7 +327,7 @@ func TestInput_BadOneIsRefusedByNameAndChangesNothing(t *testing.T) {
 	}
 }
 
-// detailIn is the ErrorDetail of an error in JSON.
+// detailIn returns the ErrorDetail of an error in JSON.
 func detailIn(t *testing.T, body object) object {
 	t.Helper()
 	details, ok := body["details"].([]any)
@@ -371,7 +371,7 @@ func TestReads_AnswerToPlainGet(t *testing.T) {
 	_, body = w.post(w.viewer, conn.AppServiceGetAppProcedure, object{"ap": "chat"})
 	require.Contains(t, body["message"], `unknown field "ap"`)
 
-	// What changes something is not reachable by a link.
+	// A mutation cannot be called with GET, so no link can cause one.
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.url+conn.AppServiceCancelProcedure+"?"+query.Encode(), nil)
 	require.NoError(t, err)
 	req.Header.Set("Authorization", "Bearer "+w.owner)
@@ -418,7 +418,7 @@ func TestUpdate_OfAChangedVersionIsRefused(t *testing.T) {
 	version := made.GetApp().GetResourceVersion()
 	updated, err := w.apps(w.deployer).UpdateApp(ctx, &windlassv1.UpdateAppRequest{App: "chat", Description: "x", ResourceVersion: version})
 	require.NoError(t, err)
-	require.Equal(t, updated.GetApp().String(), w.app("chat").String(), "the answer is what is stored")
+	require.Equal(t, updated.GetApp().String(), w.app("chat").String(), "the answer equals the stored app")
 	_, err = w.apps(w.deployer).UpdateApp(ctx, &windlassv1.UpdateAppRequest{App: "chat", Description: "y", ResourceVersion: version})
 	refused(t, err, connect.CodeAborted, windlassv1.ErrorReason_ERROR_REASON_CONFLICT, "resourceVersion")
 }

@@ -67,7 +67,7 @@ func TestInstances_AreListedByFilterAndWithTheirNames(t *testing.T) {
 	require.Empty(t, theirs.GetInstances())
 }
 
-func TestInstances_TellTheirHosts(t *testing.T) {
+func TestInstances_ShowTheirHosts(t *testing.T) {
 	w := setup(t)
 	w.joins("kubernetes", []string{agentv1.Feature_FEATURE_UNIT_HOSTS.String()}, "us-east-1", "eu-west-1")
 	one := w.deploy("one")
@@ -94,7 +94,7 @@ func TestPreview_EndsWhenTheVersionIsLive(t *testing.T) {
 	}
 	first := w.deploy("chat")
 	w.putInstance(first, ident.New("ins"), "us-east-1", windlassv1.InstanceStatus_INSTANCE_STATUS_READY)
-	require.Empty(t, preview(first.GetRolloutId()), "there is nothing live to come before")
+	require.Empty(t, preview(first.GetRolloutId()), "the first version has no preview")
 	w.settle("chat")
 	second := w.deploy("chat", func(s *windlassv1.DeploymentSpec) { s.Env = map[string]string{"A": "b"} })
 	require.Empty(t, preview(second.GetRolloutId()), "not ready yet")
@@ -110,7 +110,7 @@ func TestPreview_EndsWhenTheVersionIsLive(t *testing.T) {
 	require.Empty(t, preview(second.GetRolloutId()))
 }
 
-func TestPreview_IsNotWhatWillBeReplaced(t *testing.T) {
+func TestPreview_HasOnlyInstancesOfTheNewVersion(t *testing.T) {
 	w := setup(t)
 	w.connected(8)
 	inPlace := &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_IN_PLACE}
@@ -120,7 +120,7 @@ func TestPreview_IsNotWhatWillBeReplaced(t *testing.T) {
 	second, err := w.deployBy("chat", inPlace, args("b"))
 	require.NoError(t, err)
 	require.NoError(t, w.stepper.Step(t.Context(), first.GetAppId()))
-	// The region tells of all of them as the new version's from now on.
+	// The region now reports all instances as instances of the new version.
 	w.putInstance(second, ident.New("ins"), "eu-west-1", windlassv1.InstanceStatus_INSTANCE_STATUS_READY)
 	w.putInstance(second, ident.New("ins"), "us-east-1", windlassv1.InstanceStatus_INSTANCE_STATUS_READY)
 	preview := func() []string {
@@ -133,7 +133,7 @@ func TestPreview_IsNotWhatWillBeReplaced(t *testing.T) {
 	require.NotEmpty(t, preview(), "all of them were replaced")
 }
 
-func TestLogs_ComeFromTheInstancesRegion(t *testing.T) {
+func TestLogs_ComeFromTheRegionOfTheInstance(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	id := w.instance("chat")

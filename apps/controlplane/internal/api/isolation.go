@@ -11,8 +11,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// mayShare fails if instances of a second workspace could read the first one's secrets in the region, or the
-// reverse. It does not fail if the operator says that they trust each other.
+// mayShare fails if instances of two workspaces in the region could read each other's secrets. It does not fail if
+// trusted is true, by which the operator states that the workspaces trust each other.
 func (c regionMutation) mayShare(r model.Region, w model.Workspace, trusted bool) error {
 	if trusted || r.Isolation() != windlassv1.Isolation_ISOLATION_NONE {
 		return nil
@@ -27,10 +27,10 @@ func (c regionMutation) mayShare(r model.Region, w model.Workspace, trusted bool
 	return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_NOT_ISOLATED, Field: "region",
 		Fix: "Run the region's agent as root without --trust-all-tenants, grant another region, or set trust_all_tenants (`--trust-all-tenants`) if the workspaces trust each other.",
-	}, fmt.Sprintf("region %s is another workspace's as well, and its agent does not isolate instances: each could read the other's secrets", r.Name))
+	}, fmt.Sprintf("another workspace also uses region %s, and its agent does not isolate instances, so each workspace could read the other's secrets", r.Name))
 }
 
-// tenantsOf returns the workspaces that have a grant of the region, or still run something there.
+// tenantsOf returns the workspaces that have a grant of the region, or still run apps there.
 func (c regionMutation) tenantsOf(r model.Region) ([]string, error) {
 	tenants, err := c.Tx.RegionWorkspaces(r.ID)
 	if err != nil {

@@ -19,9 +19,9 @@ func TestGrantRegion(t *testing.T) {
 		features  []string
 		isolation windlassv1.Isolation
 	}{
-		"a host that isolates nothing":       {"process", nil, none},
+		"a host without isolation":       {"process", nil, none},
 		"a host that isolates instances":     {"process", []string{agentv1.Feature_FEATURE_INSTANCE_ISOLATION.String()}, workspaces},
-		"a cluster with an agent of before":  {"kubernetes", nil, workspaces},
+		"a cluster with an older agent":  {"kubernetes", nil, workspaces},
 		"an unknown runtime":                 {"microvm", nil, none},
 		"an unknown runtime that isolates":   {"microvm", []string{agentv1.Feature_FEATURE_INSTANCE_ISOLATION.String()}, workspaces},
 		"a region that has had no agent yet": {"", nil, unknown},
@@ -46,7 +46,7 @@ func TestGrantRegion(t *testing.T) {
 				return res.GetUnchanged(), err
 			}
 			_, err = grant("rival", false)
-			require.NoError(t, err, "one workspace shares it with no other")
+			require.NoError(t, err, "one workspace alone needs no isolation")
 			unchanged, err := grant("rival", false)
 			require.NoError(t, err)
 			require.True(t, unchanged)

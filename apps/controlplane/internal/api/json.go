@@ -10,9 +10,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// strictJSON refuses fields that the schema does not have. Connect's own codec drops them, so that a spec
-// with "replica" in it would run with the default without an error. JSON is mostly written by people.
-// Programs that are newer than the server send binary messages, in which unknown fields pass.
+// strictJSON refuses fields that the schema does not have. Connect's own codec drops them, so that a spec with the
+// misspelt field "replica" would run with the default, without an error. People write JSON. Newer programs send
+// binary messages, in which unknown fields are allowed.
 func strictJSON() connect.HandlerOption {
 	return connect.WithHandlerOptions(
 		connect.WithCodec(jsonCodec{"json"}), connect.WithCodec(jsonCodec{"json; charset=utf-8"}),
@@ -33,18 +33,17 @@ func (c jsonCodec) Marshal(v any) ([]byte, error) {
 	return protojson.Marshal(m)
 }
 
-// Unmarshal implements connect.Codec. Its errors are for the author of the JSON.
+// Unmarshal implements connect.Codec. The author of the JSON reads its errors.
 func (c jsonCodec) Unmarshal(data []byte, v any) error {
 	m, ok := v.(proto.Message)
 	if !ok {
 		return fmt.Errorf("decode %T: not a message", v)
 	}
 	if len(data) == 0 {
-		return errors.New("the body is empty: send a JSON object, {} at least")
+		return errors.New("the body is empty: send a JSON object, at least {}")
 	}
 	if err := protojson.Unmarshal(data, m); err != nil {
-		// The library puts a no-break space behind its name, so that no client relies on
-		// its wording.
+		// The library sometimes puts a no-break space after "proto:", so that programs do not depend on its text.
 		text := strings.ReplaceAll(err.Error(), "\u00a0", " ")
 		return errors.New(strings.TrimPrefix(text, "proto: "))
 	}

@@ -34,8 +34,8 @@ func (s *slowKeys) GetAPIKeyByHash(hash []byte) (key model.APIKey, err error) {
 	return key, nil
 }
 
-// Thousands of streams of a key find at the same time that it has to be looked up.
-func TestKeyring_LooksAKeyUpOnceForAllWhoAsk(t *testing.T) {
+// Thousands of streams of a key may need a look-up at the same time.
+func TestKeyring_LooksUpAKeyOnceForConcurrentCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &slowKeys{}
 		k := newKeyring(&server{cfg: Config{Store: store, KeyCacheTTL: 5 * time.Second}})
@@ -43,7 +43,7 @@ func TestKeyring_LooksAKeyUpOnceForAllWhoAsk(t *testing.T) {
 		var all sync.WaitGroup
 		impatient, cancel := context.WithCancel(t.Context())
 		all.Go(func() {
-			_, err := k.lookUp(impatient, key.Hash) // the first, whose going is of no matter to others
+			_, err := k.lookUp(impatient, key.Hash) // the first caller leaves early, and other callers still get the key
 			require.ErrorIs(t, err, context.Canceled)
 		})
 		synctest.Wait()
@@ -55,7 +55,7 @@ func TestKeyring_LooksAKeyUpOnceForAllWhoAsk(t *testing.T) {
 		all.Wait()
 		require.Equal(t, int32(1), store.looked.Load())
 
-		// A call after a revocation joins no look-up from before it.
+		// A call after a revocation does not join a look-up that began before it.
 		time.Sleep(time.Minute)
 		all.Go(func() { require.NoError(t, k.stillGood(t.Context(), key)) })
 		synctest.Wait()

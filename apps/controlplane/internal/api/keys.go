@@ -16,15 +16,15 @@ func keyProto(k model.APIKey) *windlassv1.ApiKey {
 	}
 }
 
-// random returns a credential's value: the prefix and 256 bits.
+// random returns a credential's value: the prefix and 256 random bits.
 func random(prefix string) string {
 	b := make([]byte, 32)
 	rand.Read(b) // never fails: it ends the program instead
 	return prefix + base64.RawURLEncoding.EncodeToString(b)
 }
 
-// newKey returns the row of a new key with the value. The caller's key makes it, and it joins that key's
-// family, unless an operator makes it for a workspace.
+// newKey returns the row of a new key with the value. The new key joins the family of the caller's key, unless an
+// operator makes it for a workspace.
 func (c tenantMutation) newKey(value, workspaceID, name string, role windlassv1.Role, expires int64) model.APIKey {
 	id := ident.New("key")
 	family := id

@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// withLagging is an app whose v2 is live without the region eu-west-1, which is out of reach.
+// withLagging returns a harness with an app whose v2 is live. The region eu-west-1 is out of reach and lags.
 func withLagging(t *testing.T) *harness {
 	w := setup(t)
 	policy := &windlassv1.RolloutPolicy{MaxSurge: "1", Waves: []*windlassv1.Wave{
@@ -67,7 +67,7 @@ func TestLaggingRegion_IsShownUntilItHasCaughtUp(t *testing.T) {
 	require.Equal(t, windlassv1.RegionProgress_STATE_MOVED, r.GetProgress().GetWaves()[0].GetRegions()[0].GetState())
 	said := w.said("chat")
 	require.Subset(t, said, []string{"RegionSkipped", "RegionLeftBehind", "RegionCaughtUp"})
-	require.Empty(t, w.told("chat", 1), "what it had is gone")
+	require.Empty(t, w.told("chat", 1), "v1 is gone there")
 }
 
 func TestLaggingRegion_IsScaled(t *testing.T) {
@@ -75,7 +75,7 @@ func TestLaggingRegion_IsScaled(t *testing.T) {
 	used := w.usage().Instances
 	_, err := w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Replicas: 5, Region: "eu-west-1"})
 	require.NoError(t, err)
-	require.Equal(t, used+3, w.usage().Instances, "it counts before it is there")
+	require.Equal(t, used+3, w.usage().Instances, "replicas count before they run")
 	require.Equal(t, int32(7), w.app("chat").GetReplicas())
 	w.find()
 	app := w.settle("chat")
@@ -96,7 +96,7 @@ func TestLaggingRegion_RollbackEndsWithOneVersion(t *testing.T) {
 	require.Len(t, w.told("chat", 3), 2)
 }
 
-func TestLaggingRegion_NeverJoinedIsNotAwaitedWithoutAPolicy(t *testing.T) {
+func TestLaggingRegion_WithoutAgentDelaysNoRolloutWithoutAPolicy(t *testing.T) {
 	w := setup(t)
 	w.deploy("chat", args("a"))
 	w.settle("chat")
@@ -123,7 +123,7 @@ func TestLaggingRegion_NeverJoinedIsNotAwaitedWithoutAPolicy(t *testing.T) {
 	})
 	p = w.planned("chat", nil, args("b"), asia, replicas(3))
 	require.Equal(t, outcomeScaled, p.GetOutcome())
-	require.NotEmpty(t, movesOf(p)["ap-south-1"], "a plan knows that the region will catch up")
+	require.NotEmpty(t, movesOf(p)["ap-south-1"], "the plan has the moves of the region")
 	app = w.settle("chat")
 	require.Equal(t, windlassv1.AppStatus_APP_STATUS_READY, app.GetStatus(), app.GetMessage())
 	require.Len(t, w.told("chat", 2), 3)

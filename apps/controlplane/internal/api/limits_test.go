@@ -11,7 +11,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func TestProgressDeadline_TwoMayNotDiffer(t *testing.T) {
+func TestProgressDeadline_SpecAndPolicyMayNotDiffer(t *testing.T) {
 	w := setup(t)
 	policy := &windlassv1.RolloutPolicy{Deadlines: &windlassv1.Deadlines{Progress: durationpb.New(5 * time.Minute)}}
 	own := func(d time.Duration) func(*windlassv1.DeploymentSpec) {
@@ -23,13 +23,13 @@ func TestProgressDeadline_TwoMayNotDiffer(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestProgressDeadline_IsThePolicys(t *testing.T) {
+func TestProgressDeadline_ComesFromThePolicy(t *testing.T) {
 	w := setup(t)
 	policy := &windlassv1.RolloutPolicy{Deadlines: &windlassv1.Deadlines{Progress: durationpb.New(5 * time.Minute)}}
 	_, err := w.deployBy("chat", policy)
 	require.NoError(t, err)
 	ro, _ := w.progress("chat")
-	require.Equal(t, ro.GetCreatedAt()+300_000, ro.GetDeadline(), "the first deployment, too")
+	require.Equal(t, ro.GetCreatedAt()+300_000, ro.GetDeadline(), "also of the first deployment")
 	w.settle("chat")
 	_, err = w.deployBy("chat", policy, args("b"))
 	require.NoError(t, err)
@@ -38,7 +38,7 @@ func TestProgressDeadline_IsThePolicys(t *testing.T) {
 	require.InDelta(t, time.Now().UnixMilli()+300_000, p.GetWaves()[0].GetRegions()[0].GetDeadline(), 60_000)
 }
 
-func TestPromote_InFullWaitsForNothingAndIsOnRecord(t *testing.T) {
+func TestPromote_FullWaitsForNothingAndIsInTheHistory(t *testing.T) {
 	w := setup(t)
 	ctx, c := t.Context(), w.rollouts(w.deployer)
 	policy := canary(&windlassv1.CanaryStep{Weight: 20, Pause: "manual"}, &windlassv1.CanaryStep{Weight: 50, Pause: "1h"})

@@ -9,15 +9,15 @@ import (
 func (a *server) registerMetrics() error {
 	a.operations = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "deployment_operations_total",
-		Help: "Calls that change what runs, by operation and outcome (a Connect code, or ok).",
+		Help: "Calls that change workloads, by operation and outcome (a Connect code, or ok).",
 	}, []string{"operation", "outcome"})
 	a.refusals = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "windlass_admission_refusals_total",
-		Help: "Calls that were refused because their workspace was at a limit, by limit.",
+		Help: "Calls that were refused because of a limit, by limit.",
 	}, []string{"limit"})
 	a.featureRefusals = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "windlass_feature_refusals_total",
-		Help: "Features that were refused because their workspace may not use them, by feature.",
+		Help: "Calls that were refused because the workspace may not use a feature, by feature.",
 	}, []string{"feature"})
 	a.sessions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "windlass_browser_sessions_total",

@@ -24,8 +24,8 @@ type request interface {
 	GetMutation() *windlassv1.Mutation
 }
 
-// mutation is a caller's mutation under way, in its transaction. It collects what finish writes
-// last: history, claims and wake-ups.
+// mutation is a running mutation of a caller, in its transaction. It collects history, claims and wake-ups, which
+// finish writes at the end.
 type mutation struct {
 	Tx
 	api *server
@@ -36,20 +36,19 @@ type mutation struct {
 	traceparent string
 	history     []model.History
 	ended       []model.Rollout
-	// woken apps get a step at once. expected apps get one when their regions report, which is soon, or else
-	// after silence.
+	// woken apps get a step at once. expected apps get a step when their regions report, or after silence.
 	woken, expected []string
-	// starts means that it starts work. asked is the change of an app's claim, nil for none; also are further
-	// claims.
+	// starts means that the mutation starts work. asked is the change of an app's claim, nil for none. also are the
+	// new claims of further apps.
 	starts bool
 	asked  *asked
 	also   []model.Claim
-	// grown is by how much the claims of also grow.
+	// grown is the growth of the usage by the claims of also.
 	grown model.Usage
-	// pinned is the usage of the pins of the app that is changed.
+	// pinned is the usage of the changed app's pins.
 	pinned  model.Usage
 	learned learned
-	// freezes are those for the app with id freezesAre. They were read, and the mutation does not change
+	// freezes are the freezes for the app with id freezesAre. They are a cache, because the mutation does not change
 	// them.
 	freezes    []model.Freeze
 	freezesAre string
@@ -57,9 +56,9 @@ type mutation struct {
 	dry *dryTx
 }
 
-// mutate runs fn in one transaction with the record of the request's idempotency key. replayed reports
-// whether the answer is that of an earlier call, so that no work of fn was stored. Secrets are never stored:
-// the caller of mutate adds them to an answer that is not replayed.
+// mutate runs fn in one transaction with the record of the request's idempotency key. replayed means that the answer
+// is the answer of an earlier call, and that nothing of fn was stored. The record has no secrets. The caller of
+// mutate adds them to an answer that is not replayed.
 func mutate[R proto.Message](ctx context.Context, a *server, req request, fn func(*mutation) (R, error)) (res R, replayed bool, err error) {
 	by, err := callerOf(ctx)
 	if err != nil {
@@ -101,8 +100,8 @@ func mutate[R proto.Message](ctx context.Context, a *server, req request, fn fun
 		a.learn(by.WorkspaceID, c)
 		entered = begins
 	}
-	// The call may have failed because another call with this key did the work meanwhile. Then the answer of
-	// that call is this call's, too.
+	// The call may have failed because another call with this key did the work meanwhile. Then both calls have the
+	// same answer.
 	if err != nil && record.Key != "" && ctx.Err() == nil && earlier == nil {
 		viewErr := a.cfg.Store.View(ctx, func(tx Tx) (err error) {
 			earlier, err = a.earlier(tx, record)
@@ -129,19 +128,19 @@ func mutate[R proto.Message](ctx context.Context, a *server, req request, fn fun
 	return res, false, nil
 }
 
-// batched are mutations of one app that often come in large numbers. They share transactions with others of
-// their workspace. The value is true if the mutation locks the app before anything else, so that
-// UpdateBatched gets the app.
+// batched are mutations of one app that often come in large numbers. They share transactions with other mutations of
+// their workspace. The value is true if the mutation locks its app first, so that UpdateBatched can lock the apps of
+// a batch.
 var batched = map[string]bool{
 	w.AppServiceDeployProcedure:   false,
 	w.AppServiceScaleProcedure:    true,
 	w.AppServiceRollbackProcedure: false,
 }
 
-// silence is how long an expected app waits for reports of its regions before it gets a step all the same.
+// silence is how long an expected app waits for reports of its regions before it gets a step without them.
 const silence = time.Second
 
-// turnAway refuses a start of a workspace if the gate knows that the workspace starts too much.
+// turnAway returns an error without a transaction if the gate knows that the workspace's bucket has no token.
 func (a *server) turnAway(workspaceID string) error {
 	if rate, wait := a.gate.Enter(workspaceID, time.Now().UnixMicro()); wait > 0 {
 		return a.refused(tooFast(workspaceID, rate, wait))
@@ -158,8 +157,9 @@ func recordOf(by caller, req request) (record model.Idempotency, err error) {
 	return record, err
 }
 
-// earlierOr returns the answer of an earlier call with the request's idempotency key. Without one, it returns failed,
-// with which this call failed before its transaction. The state that led to the error may be newer than that answer.
+// earlierOr returns the answer of an earlier call with the request's idempotency key, or failed if there was no such
+// call. failed is the error of this call before its transaction. The earlier call may have succeeded although this
+// call fails, because the state changed since.
 func earlierOr[R proto.Message](ctx context.Context, a *server, req request, failed error) (R, error) {
 	var none R
 	by, err := callerOf(ctx)
@@ -183,7 +183,7 @@ func earlierOr[R proto.Message](ctx context.Context, a *server, req request, fai
 	return replay[R](*earlier, record)
 }
 
-// earlier returns the record of the key, or nil.
+// earlier returns the stored record with the key of record, or nil.
 func (a *server) earlier(tx Tx, record model.Idempotency) (*model.Idempotency, error) {
 	if record.Key == "" {
 		return nil, nil
@@ -204,9 +204,9 @@ func (a *server) newMutation(ctx context.Context, tx Tx, by caller, begins bool)
 	}
 }
 
-// finish writes what was collected, and the record of the key, if there is one. It locks the workspace after
-// all other writes, so that others wait for it as briefly as possible. It writes wake-ups last, because a
-// call that waits for its workspace must not block reports that contain many apps, and the steps of these apps.
+// finish writes the collected history, claims and wake-ups, and the record of the key, if any. It locks the workspace
+// after all other writes, to hold that lock for the shortest time. It writes wake-ups last, because a call that waits
+// for the workspace's lock must not block reports and steps of the woken apps.
 func (c *mutation) finish(record model.Idempotency, res proto.Message) (err error) {
 	if len(c.history) > 0 {
 		if err := c.InsertHistory(c.history); err != nil {
@@ -229,12 +229,13 @@ func (c *mutation) finish(record model.Idempotency, res proto.Message) (err erro
 		return fmt.Errorf("wake %d apps: %w", len(c.woken), err)
 	}
 	if err := c.Wake(c.expected, c.at+silence.Milliseconds(), c.at); err != nil {
-		return fmt.Errorf("wake %d apps after a moment: %w", len(c.expected), err)
+		return fmt.Errorf("wake %d apps later: %w", len(c.expected), err)
 	}
 	return nil
 }
 
-// learn gives the gate what the last attempt of a call learned. c is nil if there was none.
+// learn passes the rate and the wait that the last attempt of a call read to the gate. c is nil if there was no
+// attempt.
 func (a *server) learn(workspaceID string, c *mutation) {
 	if c != nil && c.learned.known {
 		a.gate.Learn(workspaceID, c.learned.rate, c.learned.missing, time.Now().UnixMicro())
@@ -260,20 +261,20 @@ func keyMismatch() error {
 	return rpc.ErrorWith(connect.CodeInvalidArgument, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_IDEMPOTENCY_MISMATCH,
 		Field:  "mutation.idempotency_key",
-		Fix:    "Use a fresh key for each new request, and the same one only to repeat a request unchanged.",
+		Fix:    "Use a new key for each new request. Use the same key only to repeat an unchanged request.",
 	}, "the idempotency key was used for another request")
 }
 
-// storeError translates errors that the caller can act on.
+// storeError translates errors of the store to which the caller can react.
 func (a *server) storeError(err error) error {
 	switch {
 	case errors.Is(err, model.ErrTooManyRegions):
-		return apierr.OverLimit("", "the change touches more regions than one transaction may", "Split it by region.")
+		return apierr.OverLimit("", "the change affects more regions than one transaction may change", "Split it by region.")
 	case errors.Is(err, model.ErrOutcomeUnknown):
 		return rpc.ErrorWith(connect.CodeUnavailable, &windlassv1.ErrorDetail{
 			Reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
-			Fix:    "Repeat the call with the same idempotency key; without one, check first whether the change was made.",
-		}, "the connection to the database was lost during the commit: the change is made as a whole or not at all")
+			Fix:    "Repeat the call with the same idempotency key. Without a key, first check whether the change was made.",
+		}, "the connection to the database was lost during the commit, so the change was made either completely or not at all")
 	}
 	return err
 }

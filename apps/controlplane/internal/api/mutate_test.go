@@ -15,8 +15,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// losing is a store whose connection is lost during a commit: what the
-// transaction did is durable, and its caller does not know.
+// losing is a store whose connection is lost during a commit. The transaction is durable, but its caller gets
+// ErrOutcomeUnknown.
 type losing struct {
 	api.Store
 	next *bool
@@ -50,7 +50,7 @@ func TestCommit_OfUnknownOutcomeIsFoundByItsKey(t *testing.T) {
 
 	lose = true
 	res, err := w.apps(w.deployer).CreateApp(ctx, &windlassv1.CreateAppRequest{Mutation: keyed("k"), Name: "two"})
-	require.NoError(t, err, "the record tells that it was done")
+	require.NoError(t, err, "the record shows that the first call succeeded")
 	require.Equal(t, w.app("two").GetId(), res.GetApp().GetId())
 
 	lose = true
@@ -59,7 +59,7 @@ func TestCommit_OfUnknownOutcomeIsFoundByItsKey(t *testing.T) {
 	require.Equal(t, w.app("three").GetId(), deployed.GetAppId())
 }
 
-// counting counts what a read asks the store for.
+// counting counts the queries of reads.
 type counting struct {
 	api.Store
 	calls *atomic.Int32
@@ -73,7 +73,7 @@ func (c counting) View(ctx context.Context, fn func(api.Tx) error) error {
 	return c.Store.View(ctx, func(tx api.Tx) error { return fn(counted{tx, c.calls}) })
 }
 
-// counted has the methods that lists use.
+// counted counts calls of the methods that lists use.
 type counted struct {
 	api.Tx
 	calls *atomic.Int32
@@ -139,7 +139,7 @@ func (c counted) ListInstances(f model.InstanceFilter, p model.Page) ([]model.In
 	return c.Tx.ListInstances(f, p)
 }
 
-func TestLists_QueryTheStoreAsOftenForAnyLength(t *testing.T) {
+func TestLists_NumberOfQueriesDoesNotDependOnTheLength(t *testing.T) {
 	var calls atomic.Int32
 	w := setup(t, func(c *api.Config) { c.Store = counting{c.Store, &calls} })
 	ctx := t.Context()
@@ -148,7 +148,7 @@ func TestLists_QueryTheStoreAsOftenForAnyLength(t *testing.T) {
 		made := w.deploy(app)
 		w.settle(app)
 		w.putInstance(made, ident.New("ins"), "us-east-1", windlassv1.InstanceStatus_INSTANCE_STATUS_READY)
-		w.deploy(app, args("new")) // one live, one in flight
+		w.deploy(app, args("new")) // one version is live, one in flight
 		for name, list := range map[string]func() error{
 			"apps": func() error {
 				_, err := w.apps(w.viewer).ListApps(ctx, &windlassv1.ListAppsRequest{})

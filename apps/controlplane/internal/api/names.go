@@ -6,8 +6,8 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-// readNames reads the environments and projects of the apps into f, in two queries for each
-// workspace. Those of a deleted app may be gone: they are left out.
+// readNames reads the environments and projects of the apps into f, with two queries for each workspace. Environments
+// and projects of deleted apps may no longer exist, and are left out.
 func readNames(tx Tx, f facts, apps []model.App) error {
 	environments, projects := map[string]map[string]bool{}, map[string]map[string]bool{}
 	for _, app := range apps {
@@ -28,8 +28,8 @@ func readNames(tx Tx, f facts, apps []model.App) error {
 	return nil
 }
 
-// readScopes reads into f the projects and environments with these ids that the workspace has, and the
-// environments' projects.
+// readScopes reads the workspace's projects and environments with the ids into f, and also the projects of the
+// environments.
 func readScopes(tx Tx, f facts, workspaceID string, ids map[string]bool) error {
 	if err := readEnvironments(tx, f, workspaceID, ids); err != nil {
 		return err

@@ -18,18 +18,18 @@ import (
 )
 
 const (
-	// testEvery is the least time between two tests of an endpoint.
+	// testEvery is the minimum time between two tests of an endpoint.
 	testEvery = 10 * time.Second
-	// keepPrevious is how long the previous secret also signs after a rotation, by default.
+	// keepPrevious is the default for how long the previous secret also signs calls after a rotation.
 	keepPrevious = 24 * time.Hour
 )
 
-// lockedEndpoint locks and returns the workspace's notification endpoint of that name.
+// lockedEndpoint locks and returns the workspace's notification endpoint with the name.
 func (c *mutation) lockedEndpoint(name, field string) (model.NotificationEndpoint, error) {
 	e, err := c.LockNotificationEndpoint(c.workspaceID, name)
 	switch {
 	case errors.Is(err, model.ErrNotFound):
-		return e, apierr.Missing(field, "notification endpoint", name, "`windlass notify list` shows the endpoints that there are.")
+		return e, apierr.Missing(field, "notification endpoint", name, "`windlass notify list` shows the existing endpoints.")
 	case err != nil:
 		return e, fmt.Errorf("lock notification endpoint %s: %w", name, err)
 	}
@@ -42,20 +42,20 @@ func (a *server) hookURL(text string) (origin string, err error) {
 	if err != nil {
 		return "", apierr.InvalidFix("url", "the url cannot be used: "+err.Error(), "Write an http or https URL, such as https://example.com/hooks/windlass.")
 	}
-	// The addresses of a name are known only when it is called. A literal address can be checked now.
+	// A host name is resolved only when the endpoint is called. An IP address can be checked now.
 	if at, err := netip.ParseAddr(u.Hostname()); err == nil && a.cfg.AllowsHookAt != nil && !a.cfg.AllowsHookAt(at) {
 		return "", rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
 			Reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION, Field: "url",
 			Fix: "Use a public address, or ask the operator to start the control plane with --webhook-allow and its network.",
-		}, "the address is not public, and this control plane does not call it")
+		}, "the address is not public, and this control plane may not call it")
 	}
 	return apierr.Clip(u.Scheme+"://"+u.Host, maxOrigin), nil
 }
 
-// maxOrigin is the length of the column.
+// maxOrigin is the maximum length of an origin in the database.
 const maxOrigin = 512
 
-// newSigningSecret draws a signing secret.
+// newSigningSecret returns a random signing secret.
 func newSigningSecret() string {
 	b := make([]byte, notification.SecretBytes)
 	rand.Read(b) // never fails: it ends the program instead
@@ -76,7 +76,7 @@ func (c *mutation) target(e model.NotificationEndpoint) (t notification.Target, 
 	return t, s.Version, err
 }
 
-// putTarget seals the endpoint's target and stores it as that version.
+// putTarget seals the endpoint's target and stores it as the given version.
 func (c *mutation) putTarget(e model.NotificationEndpoint, t notification.Target, version int32) error {
 	plain, err := t.Encode()
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 
 const hookURL = "https://hooks.example/services/T0/hunter2"
 
-// setEndpoint sets one that exists or not.
+// setEndpoint sets an endpoint, whether or not it exists.
 func (h *harness) setEndpoint(req *windlassv1.SetNotificationEndpointRequest) *windlassv1.SetNotificationEndpointResponse {
 	h.t.Helper()
 	res, err := h.notifications(h.owner).SetNotificationEndpoint(h.t.Context(), req)
@@ -28,7 +28,7 @@ func (h *harness) setEndpoint(req *windlassv1.SetNotificationEndpointRequest) *w
 	return res
 }
 
-// targetOf opens what is sealed of the endpoint.
+// targetOf returns the opened target of the endpoint.
 func (h *harness) targetOf(id string) (t notification.Target) {
 	h.t.Helper()
 	h.update(func(tx store.Tx) error {
@@ -67,10 +67,10 @@ func TestNotificationEndpoint_IsSetChangedAndRemoved(t *testing.T) {
 		target := w.targetOf(made.GetEndpoint().GetId())
 		require.Equal(t, notification.Target{URL: hookURL, Secrets: []notification.SigningSecret{{Value: made.GetSecret()}}}, target)
 		for _, secret := range []string{"hunter2", made.GetSecret()} {
-			require.NotContains(t, w.dump(), secret, "it is sealed, also in the audit and in records of calls")
+			require.NotContains(t, w.dump(), secret, "no row, audit or idempotency record has the secret in the clear")
 		}
 
-		// Nothing new, then all but the secret and the URL.
+		// First without a change, then with changes of everything except the secret and the URL.
 		require.True(t, w.setEndpoint(&windlassv1.SetNotificationEndpointRequest{Name: "pager"}).GetUnchanged())
 		w.deploy("chat")
 		changed := w.setEndpoint(&windlassv1.SetNotificationEndpointRequest{
@@ -99,7 +99,7 @@ func TestNotificationEndpoint_IsSetChangedAndRemoved(t *testing.T) {
 	})
 }
 
-func TestNotificationEndpoint_RefusesWhatCannotBe(t *testing.T) {
+func TestNotificationEndpoint_InvalidIsRefusedByField(t *testing.T) {
 	w := setup(t, func(cfg *api.Config) { cfg.AllowsHookAt = func(a netip.Addr) bool { return !a.IsLoopback() } })
 	ctx := t.Context()
 	w.deploy("chat")
@@ -132,7 +132,7 @@ func TestNotificationEndpoint_RefusesWhatCannotBe(t *testing.T) {
 	require.Equal(t, windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED, rpc.DetailOf(err).GetReason())
 	w.setEndpoint(&windlassv1.SetNotificationEndpointRequest{Name: "e-0", Disabled: true})
 
-	// Another workspace sees none of it, and a deployer changes none.
+	// Another workspace sees no endpoint, and a deployer cannot change endpoints.
 	list, err := w.notifications(w.rival).ListNotificationEndpoints(ctx, &windlassv1.ListNotificationEndpointsRequest{})
 	require.NoError(t, err)
 	require.Empty(t, list.GetEndpoints())
@@ -208,7 +208,7 @@ func TestNotifications_AreReplayed(t *testing.T) {
 	require.Equal(t, []string{ids[2], ids[1]}, []string{page.GetDeliveries()[0].GetId(), page.GetDeliveries()[1].GetId()})
 	require.NotEmpty(t, page.GetPage().GetNext())
 
-	// Another workspace finds neither the endpoint nor, by its own of that name, the notification.
+	// Another workspace finds neither the endpoint nor, through its own endpoint of the same name, the notification.
 	theirs := w.notifications(w.rival)
 	calls := map[string]func() error{
 		"replay": func() error {
@@ -237,7 +237,7 @@ func TestNotifications_AreReplayed(t *testing.T) {
 	}
 	_, err = theirs.SetNotificationEndpoint(ctx, &windlassv1.SetNotificationEndpointRequest{Name: "pager", Url: "https://hooks.example/rival"})
 	require.NoError(t, err)
-	require.Equal(t, windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND, rpc.DetailOf(calls["replay"]()).GetReason(), "by its own endpoint")
+	require.Equal(t, windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND, rpc.DetailOf(calls["replay"]()).GetReason(), "through its own endpoint")
 	require.Equal(t, hookURL, w.targetOf(e.GetId()).URL)
 
 	_, err = replay("ntf_none")

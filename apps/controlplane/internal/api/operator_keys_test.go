@@ -9,7 +9,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func TestOperatorKeys_AreMadeAndRevokedByOperatorsAlone(t *testing.T) {
+func TestOperatorKeys_OnlyOperatorsMakeAndRevokeThem(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	create := func(key, name string, role windlassv1.Role) (*windlassv1.CreateApiKeyResponse, error) {
@@ -38,7 +38,7 @@ func TestOperatorKeys_AreMadeAndRevokedByOperatorsAlone(t *testing.T) {
 	refused(t, revoke(w.owner, "second"), connect.CodeNotFound, notFound, "key")
 }
 
-func TestOperatorKeys_MakeKeysOfAWorkspaceThatBeginAFamily(t *testing.T) {
+func TestOperatorKeys_WorkspaceKeyMadeByAnOperatorBeginsAFamily(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *harness) {
 		ctx := t.Context()
 		create := func(key, name, workspace string, role windlassv1.Role) (*windlassv1.CreateApiKeyResponse, error) {

@@ -8,8 +8,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// requireWhole holds what is shown of the app now: in each region the weights of the versions that
-// are shown add up to 100, or to 0 where nothing serves.
+// requireWhole requires of the current answer of WatchApp that in each region the weights of all versions add up to
+// 100, or to 0 where nothing serves.
 func (h *harness) requireWhole(app string) *windlassv1.WatchAppResponse {
 	h.t.Helper()
 	x := h.watch(h.viewer, app)
@@ -37,7 +37,7 @@ func (h *harness) requireWhole(app string) *windlassv1.WatchAppResponse {
 	return r
 }
 
-// settleWhole is settle, and looks at what is shown after each step.
+// settleWhole is settle, with requireWhole after each step.
 func (h *harness) settleWhole(app string) *windlassv1.WatchAppResponse {
 	h.t.Helper()
 	id := h.app(app).GetId()
@@ -68,8 +68,8 @@ func TestRegion_ViewAddsUp(t *testing.T) {
 	require.Contains(t, w.settleWhole("chat").GetApp().GetMessage(), "v2: wave 1")
 
 	superseding := deploy("c", 4)
-	require.Equal(t, "v3: about to start", superseding.GetApp().GetMessage(), "not what was said of v2")
-	require.Len(t, superseding.GetDeployments(), 3, "v2 serves still")
+	require.Equal(t, "v3: about to start", superseding.GetApp().GetMessage(), "the message is not about v2")
+	require.Len(t, superseding.GetDeployments(), 3, "v2 still serves")
 	require.NoError(t, w.stepper.Step(t.Context(), w.app("chat").GetId()))
 	eu := w.requireWhole("chat").GetRollout().GetProgress().GetWaves()[0].GetRegions()[0]
 	require.Len(t, eu.GetOthers(), 1)
@@ -89,9 +89,9 @@ func TestRegion_ViewAddsUp(t *testing.T) {
 	require.NoError(t, err)
 	last := w.settleWhole("chat")
 	require.Equal(t, int32(4), last.GetApp().GetLiveVersion())
-	require.Len(t, last.GetDeployments(), 1, "nothing is left of the others")
+	require.Len(t, last.GetDeployments(), 1, "only the live version is left")
 
-	// Scaled after the rollout: what is wanted is what the region should have now.
+	// After the rollout, scaling changes the wanted replicas that are shown.
 	for _, n := range []int32{0, 2} {
 		_, err = w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Replicas: n})
 		require.NoError(t, err)

@@ -38,7 +38,7 @@ func extra(o *windlassv1.Override, args ...string) *windlassv1.Override {
 	return with(o, func(o *windlassv1.Override) { o.ExtraArgs = args })
 }
 
-// label gives a region of acme labels.
+// label sets the labels of a region of acme.
 func (h *harness) label(region string, labels map[string]string) {
 	h.t.Helper()
 	ctx := h.t.Context()
@@ -50,7 +50,7 @@ func (h *harness) label(region string, labels map[string]string) {
 	require.NoError(h.t, err)
 }
 
-// sizes of a version's regions, by name.
+// sizes returns the replicas of a version by name of region.
 func (h *harness) sizes(app string, version int32) map[string]int32 {
 	h.t.Helper()
 	out := map[string]int32{}
@@ -62,7 +62,7 @@ func (h *harness) sizes(app string, version int32) map[string]int32 {
 	return out
 }
 
-// desired is what the region's agent is told to run of a version.
+// desired returns the desired state of a version in a region.
 func (h *harness) desired(app string, version int32, region string) model.DesiredItem {
 	h.t.Helper()
 	id := h.version(app, version).GetId()
@@ -92,10 +92,10 @@ func TestOverrides_ArePartOfTheVersionWithoutReplicas(t *testing.T) {
 		require.Equal(t, int32(3), w.settle("chat").GetReplicas())
 		require.Equal(t, map[string]int32{"us-east-1": 2, "eu-west-1": 1}, w.sizes("chat", 1))
 
-		// The same, said otherwise.
+		// The same values in another form.
 		res := w.deploy("chat", replicas(2), overrides(extra(sized(inRegions("eu-west-1"), 1), "--tp", "8")))
 		require.True(t, res.GetUnchanged(), "%v", res)
-		// Other replicas, in one region or in all.
+		// Other replicas, in one region or in all regions.
 		res = w.deploy("chat", replicas(2), overrides(sized(small(), 3)))
 		require.True(t, res.GetScaled())
 		require.Equal(t, one.GetDeploymentId(), res.GetDeploymentId())
@@ -107,15 +107,15 @@ func TestOverrides_ArePartOfTheVersionWithoutReplicas(t *testing.T) {
 		require.True(t, res.GetScaled())
 		require.Equal(t, map[string]int32{"us-east-1": 4, "eu-west-1": 4}, w.sizes("chat", 1))
 
-		// Labels say what is meant when a version is made, and change none that there is.
+		// Labels select regions when a version is made. Later changes of labels do not change the version.
 		w.settle("chat")
 		w.label("us-east-1", map[string]string{"tier": "small"})
 		require.Len(t, w.version("chat", 1).GetSpec().GetPinnedOverrides(), 1)
 		require.Equal(t, int32(2), w.deploy("chat", replicas(4), overrides(small())).GetVersion())
 		require.Len(t, w.version("chat", 2).GetSpec().GetPinnedOverrides(), 2)
-		require.Equal(t, small().GetLabels(), w.version("chat", 2).GetSpec().GetOverrides()[0].GetLabels(), "what was written is kept for people")
+		require.Equal(t, small().GetLabels(), w.version("chat", 2).GetSpec().GetOverrides()[0].GetLabels(), "the labels of the file are kept for display")
 		require.Equal(t, int32(3), w.deploy("chat", replicas(4), overrides(extra(inRegions("eu-west-1"), "--tp", "4"))).GetVersion())
-		require.Equal(t, int32(4), w.deploy("chat", replicas(4)).GetVersion(), "to take one out is a change, too")
+		require.Equal(t, int32(4), w.deploy("chat", replicas(4)).GetVersion(), "removing an override is also a change")
 	})
 }
 
@@ -149,11 +149,11 @@ func TestScaling_IsKeptUntilAFileChangesIt(t *testing.T) {
 				deploy(args("x"), replicas(2), eu(5))
 				require.Equal(t, map[string]int32{"us-east-1": 2, "eu-west-1": 5}, w.sizes("chat", 4), "the file says 5")
 				deploy(args("y"), overrides(sized(inRegions("us-east-1"), 3)))
-				require.Equal(t, map[string]int32{"us-east-1": 3, "eu-west-1": 5}, w.sizes("chat", 5), "the file says nothing of the other")
+				require.Equal(t, map[string]int32{"us-east-1": 3, "eu-west-1": 5}, w.sizes("chat", 5), "the file does not set the other region")
 				_, err = w.apps(w.deployer).Scale(ctx, &windlassv1.ScaleRequest{App: "chat", Replicas: 1})
 				require.NoError(t, err)
 				w.settle("chat")
-				require.Equal(t, map[string]int32{"us-east-1": 1, "eu-west-1": 1}, w.sizes("chat", 5), "all are all")
+				require.Equal(t, map[string]int32{"us-east-1": 1, "eu-west-1": 1}, w.sizes("chat", 5), "scaling without a region sets all regions")
 				deploy(args("z"), replicas(2))
 				require.Equal(t, map[string]int32{"us-east-1": 2, "eu-west-1": 2}, w.sizes("chat", 6))
 			})
@@ -169,7 +169,7 @@ func TestReplicas_OfANewVersionApplyWhereNothingRuns(t *testing.T) {
 			own := overrides(extra(sized(inRegions("eu-west-1"), 5), "x"))
 			_, err := w.deployBy("chat", policy, replicas(2), own)
 			require.NoError(t, err)
-			// Before any of it is live.
+			// Before the version is live anywhere.
 			_, err = w.apps(w.deployer).SetEnvironment(ctx, &windlassv1.SetEnvironmentRequest{App: "chat", Set: map[string]string{"A": "b"}})
 			require.NoError(t, err)
 			w.settle("chat")
@@ -182,7 +182,7 @@ func TestReplicas_OfANewVersionApplyWhereNothingRuns(t *testing.T) {
 			require.NoError(t, err)
 			w.settle("chat")
 			require.Equal(t, map[string]int32{"us-east-1": 3, "eu-west-1": 5}, w.sizes("chat", 4))
-			// Other flags there, and nothing of replicas.
+			// The override has other args there, and no replicas.
 			_, err = w.deployBy("chat", policy, overrides(extra(inRegions("eu-west-1"), "y")))
 			require.NoError(t, err)
 			w.settle("chat")
@@ -216,7 +216,7 @@ func TestOverrides_ApplyFromARegionsFirstRow(t *testing.T) {
 	})
 }
 
-func TestOverrides_SecretsAreOfTheirRegionAlone(t *testing.T) {
+func TestOverrides_SecretsApplyOnlyInTheirRegion(t *testing.T) {
 	onBoth(t, func(t *testing.T, w *harness) {
 		ctx := t.Context()
 		own := with(inRegions("eu-west-1"), func(o *windlassv1.Override) {
@@ -232,7 +232,7 @@ func TestOverrides_SecretsAreOfTheirRegionAlone(t *testing.T) {
 		require.Equal(t, map[string]int32{"eu-token": 1}, w.desired("chat", 1, "eu-west-1").SecretVersions)
 
 		require.Equal(t, []string{w.app("chat").GetId()}, w.setSecret("eu-token", "three").GetAppIds())
-		require.Equal(t, map[string]int32{"eu-token": 1}, w.desired("chat", 1, "eu-west-1").SecretVersions, "what runs has what it had")
+		require.Equal(t, map[string]int32{"eu-token": 1}, w.desired("chat", 1, "eu-west-1").SecretVersions, "the running version keeps its secrets")
 		w.settle("chat")
 		require.Equal(t, map[string]int32{"token": 1}, w.desired("chat", 2, "us-east-1").SecretVersions)
 		require.Equal(t, map[string]int32{"eu-token": 2}, w.desired("chat", 2, "eu-west-1").SecretVersions)
@@ -252,7 +252,7 @@ func TestOverrides_AreShownByAPlan(t *testing.T) {
 		w.connected(16)
 		p := w.planned("chat", nil, h100s(1), replicas(2), eu(3, 4))
 		require.True(t, p.GetWouldRun(), "%v", p.GetFindings())
-		require.Equal(t, int64(2+12), p.GetUsageAfter().GetGpus(), "a quota counts what each region has")
+		require.Equal(t, int64(2+12), p.GetUsageAfter().GetGpus(), "a quota counts the GPUs of each region")
 		for _, r := range p.GetRegions() {
 			want := map[string][2]int32{"us-east-1": {1, 2}, "eu-west-1": {4, 12}}[r.GetRegion()]
 			require.Equal(t, want, [2]int32{r.GetGpu().GetCount(), r.GetGpusPeak()}, r.GetRegion())
@@ -273,7 +273,7 @@ func TestOverrides_AreShownByAPlan(t *testing.T) {
 		require.Equal(t, outcomeScaled, p.GetOutcome())
 		require.Equal(t, []string{`regions["eu-west-1"].replicas 3 -> 5`}, changes(p))
 		p = w.planned("chat", nil, h100s(1), replicas(2), eu(2, 4))
-		require.Equal(t, []string{`regions["eu-west-1"].replicas 3 -> 2`}, changes(p), "also to the number of all")
+		require.Equal(t, []string{`regions["eu-west-1"].replicas 3 -> 2`}, changes(p), "the override is removed, so the region gets the spec's replicas")
 		p = w.planned("chat", nil, h100s(1), replicas(2), eu(3, 2))
 		require.Equal(t, []string{`regions["eu-west-1"].resources.gpu.count 4 -> 2`}, changes(p))
 		p = w.planned("chat", nil, h100s(1), replicas(2))
@@ -306,7 +306,7 @@ func TestPlan_ReplicasThatWereScaledAreNoChange(t *testing.T) {
 	require.Equal(t, []string{`regions["eu-west-1"].replicas`, "3", "1"}, []string{p.GetChanges()[0].GetPath(), p.GetChanges()[0].GetOld(), p.GetChanges()[0].GetNew()})
 }
 
-func TestOverrides_ThatContradictAreRefused(t *testing.T) {
+func TestOverrides_InvalidAreRefused(t *testing.T) {
 	w := setup(t)
 	w.label("eu-west-1", map[string]string{"tier": "small", "gpu": "l4"})
 	labelled := func(key, value string) *windlassv1.Override {
@@ -318,14 +318,14 @@ func TestOverrides_ThatContradictAreRefused(t *testing.T) {
 		reason    windlassv1.ErrorReason
 		field     string
 	}{
-		"of no region":              {[]*windlassv1.Override{sized(inRegions(), 1)}, validation, "spec.overrides[0]"},
+		"without a region":              {[]*windlassv1.Override{sized(inRegions(), 1)}, validation, "spec.overrides[0]"},
 		"by names and labels":       {[]*windlassv1.Override{with(sized(inRegions("eu-west-1"), 1), func(o *windlassv1.Override) { o.Labels = map[string]string{"a": "b"} })}, validation, "spec.overrides[0].labels"},
-		"of nothing":                {[]*windlassv1.Override{inRegions("eu-west-1")}, withoutEffect, "spec.overrides[0]"},
-		"of a region of others":     {[]*windlassv1.Override{sized(inRegions("eu-west-1", "mars"), 1)}, validation, "spec.overrides[0].regions[1]"},
+		"without values":                {[]*windlassv1.Override{inRegions("eu-west-1")}, withoutEffect, "spec.overrides[0]"},
+		"of a region without the app":     {[]*windlassv1.Override{sized(inRegions("eu-west-1", "mars"), 1)}, validation, "spec.overrides[0].regions[1]"},
 		"of a region twice":         {[]*windlassv1.Override{sized(inRegions("eu-west-1"), 1), extra(inRegions("eu-west-1"), "x")}, overrideConflict, "spec.overrides[1].regions[0]"},
 		"args twice":                {[]*windlassv1.Override{extra(with(inRegions("eu-west-1"), func(o *windlassv1.Override) { o.Args = []string{"a"} }), "x")}, validation, "spec.overrides[0].extraArgs"},
 		"labels without a region":   {[]*windlassv1.Override{sized(labelled("tier", "huge"), 1)}, withoutEffect, "spec.overrides[0].labels"},
-		"what is so anyway":         {[]*windlassv1.Override{sized(inRegions("eu-west-1"), 2)}, withoutEffect, "spec.overrides[0]"},
+		"the spec's own value":         {[]*windlassv1.Override{sized(inRegions("eu-west-1"), 2)}, withoutEffect, "spec.overrides[0]"},
 		"two selectors that differ": {[]*windlassv1.Override{sized(labelled("tier", "small"), 3), sized(labelled("gpu", "l4"), 4)}, overrideConflict, "spec.overrides[1].replicas"},
 		"a variable that is taken":  {[]*windlassv1.Override{with(inRegions("eu-west-1"), func(o *windlassv1.Override) { o.Env = map[string]string{"PORT": "1"} })}, validation, `spec.overrides[0].env["PORT"]`},
 		"a variable of a port":      {[]*windlassv1.Override{with(inRegions("eu-west-1"), func(o *windlassv1.Override) { o.Env = map[string]string{"PORT_HTTP": "1"} })}, validation, "spec.overrides"},
@@ -337,7 +337,7 @@ func TestOverrides_ThatContradictAreRefused(t *testing.T) {
 			o.Secrets = []*windlassv1.SecretReference{{Secret: "a", ImagePull: true}}
 		})}, validation, "spec.overrides[0].secrets[0].imagePull"},
 		"more shared memory than any":  {[]*windlassv1.Override{with(inRegions("eu-west-1"), func(o *windlassv1.Override) { o.Resources = &windlassv1.Resources{ShmMib: 4096} })}, validation, "spec.overrides"},
-		"what is pinned, by a request": {nil, 0, ""},
+		"pinned overrides in a request": {nil, 0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			edit := func(s *windlassv1.DeploymentSpec) {
@@ -348,7 +348,7 @@ func TestOverrides_ThatContradictAreRefused(t *testing.T) {
 			}
 			p := w.planned("chat", nil, replicas(2), edit)
 			if c.overrides == nil {
-				require.Equal(t, int64(4), p.GetUsageAfter().GetInstances(), "it is set by the control plane alone")
+				require.Equal(t, int64(4), p.GetUsageAfter().GetInstances(), "only the control plane sets pinned overrides")
 				return
 			}
 			_, err := w.deployBy("chat", nil, replicas(2), edit)
@@ -363,9 +363,8 @@ func TestOverrides_ThatContradictAreRefused(t *testing.T) {
 	}
 }
 
-// A release that hashes the same spec otherwise makes a version of every app that is
-// deployed again.
-func TestOverrides_NoneLeavesTheHashOfTheSpec(t *testing.T) {
+// If a release changed the hash of an unchanged spec, every deploy would make a new version.
+func TestOverrides_SpecWithoutOverridesKeepsItsHash(t *testing.T) {
 	w := setup(t)
 	w.deploy("chat", args("a"))
 	var d model.Deployment

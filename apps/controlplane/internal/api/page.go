@@ -11,11 +11,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// defaultPage is the size of a page whose request names none.
+// defaultPage is the size of a page if the request does not set one.
 const defaultPage = 50
 
-// pageOf reads a page request. It asks for one row more than the page has, which shows whether there is a
-// next page.
+// pageOf converts a page request. The limit is one row more than the page has, which shows whether there is a next
+// page.
 func pageOf(req *windlassv1.PageRequest) (model.Page, error) {
 	size := int(req.GetSize())
 	if size == 0 {
@@ -25,14 +25,13 @@ func pageOf(req *windlassv1.PageRequest) (model.Page, error) {
 	// Cursors are names and ids with zero bytes between them.
 	strange := func(c rune) bool { return c != 0 && (c <= ' ' || c > '~') }
 	if err != nil || (len(after) == 0) != (req.GetToken() == "") || strings.ContainsFunc(string(after), strange) {
-		return model.Page{}, apierr.Invalid("page.token", "the page token is not one that a list call returned: start without one")
+		return model.Page{}, apierr.Invalid("page.token", "no list call returned this page token: start without a token")
 	}
 	return model.Page{After: string(after), Limit: size + 1}, nil
 }
 
-// listByApp returns a page of rows of the app that ref names, or of all apps of the caller's workspace. list
-// reads the rows, and what is their name in errors. key returns a row's cursor, and view returns what the API shows
-// of rows.
+// listByApp returns a page of rows of the app that ref names, or of all apps of the caller's workspace. list reads
+// the rows. what names them in errors. key returns a row's cursor. view converts rows to the form of the API.
 func listByApp[Row, View any](
 	ctx context.Context, s *server, page *windlassv1.PageRequest, ref, what string,
 	list func(tx Tx, workspaceID, appID string, page model.Page) ([]Row, error), key func(Row) string, view func(Tx, []Row) ([]View, error),
@@ -68,7 +67,7 @@ func listByApp[Row, View any](
 	return out, next, nil
 }
 
-// cut removes the row beyond the page, and returns the token of the next page.
+// cut removes the extra row of pageOf, and returns the token of the next page.
 func cut[T any](rows []T, p model.Page, key func(T) string) ([]T, *windlassv1.PageResponse) {
 	if len(rows) < p.Limit {
 		return rows, &windlassv1.PageResponse{}

@@ -13,8 +13,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// pinnedUsage returns the usage of apps' pins, by app. A pin counts with all replicas that it should have,
-// whether they run or not, until it is removed.
+// pinnedUsage returns the usage of apps' pins, by app. A pin counts with all its desired replicas until it is
+// removed, even if they do not run yet.
 func pinnedUsage(tx Tx, appIDs []string) (map[string]model.Usage, error) {
 	pins, err := tx.ListPins(appIDs)
 	if err != nil {
@@ -46,7 +46,7 @@ func pinnedUsage(tx Tx, appIDs []string) (map[string]model.Usage, error) {
 	return out, nil
 }
 
-// pinOf finds the deployment's pin, nil for none.
+// pinOf returns the deployment's pin, nil for none.
 func (f facts) pinOf(appID, deploymentID string) *model.Pin {
 	for i, p := range f.pins[appID] {
 		if p.DeploymentID == deploymentID {
@@ -56,7 +56,7 @@ func (f facts) pinOf(appID, deploymentID string) *model.Pin {
 	return nil
 }
 
-// isPinned reports whether the row is a pin's.
+// isPinned reports whether the row belongs to a pin.
 func (f facts) isPinned(t model.Topology) bool {
 	p := f.pinOf(t.AppID, t.DeploymentID)
 	return p != nil && p.In(t.RegionID) != nil
@@ -97,7 +97,7 @@ func pinProto(f facts, app model.App, p model.Pin) *windlassv1.Pin {
 	return out
 }
 
-// fillPin sets the fields about what runs there.
+// fillPin sets the fields about the state of the pin in a region.
 func fillPin(pl rollup.Place, spec *windlassv1.DeploymentSpec, policy *windlassv1.RolloutPolicy, r model.PinRegion, out *windlassv1.PinRegion) {
 	out.Weight = pl.Row.Weight
 	if plan.Active(pl.Row) {

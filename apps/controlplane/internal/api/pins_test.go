@@ -20,7 +20,7 @@ const (
 	notPinned    = windlassv1.ErrorReason_ERROR_REASON_NOT_PINNED
 )
 
-// versions deploys the app so often, each time with other arguments, and lets it settle.
+// versions deploys the app once for each name, with the name as argument, and lets it settle.
 func (h *harness) versions(app string, names ...string) *windlassv1.App {
 	h.t.Helper()
 	var out *windlassv1.App
@@ -47,7 +47,7 @@ func pinnedWith(replicas int32, regions ...string) func(*windlassv1.PinVersionRe
 	return func(r *windlassv1.PinVersionRequest) { r.Replicas, r.Regions = &replicas, regions }
 }
 
-// shares are the targets of the app's route in the region, by version.
+// shares returns the weights of the app's route in the region, by version.
 func (h *harness) shares(app *windlassv1.App, region string) map[int32]int32 {
 	h.t.Helper()
 	out := map[int32]int32{}
@@ -68,14 +68,14 @@ func (h *harness) shares(app *windlassv1.App, region string) map[int32]int32 {
 	return out
 }
 
-func TestPin_StandsNextToTheLiveVersionUntilRemoved(t *testing.T) {
+func TestPin_ServesNextToTheLiveVersionUntilRemoved(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *harness) {
 		w.versions("chat", "a", "b")
 		used := w.usage()
 		res, err := w.pin(1, 10)
 		require.NoError(t, err)
 		require.Equal(t, []int32{1, 10}, []int32{res.GetPin().GetVersion(), res.GetPin().GetWeight()})
-		require.Equal(t, used.Instances+4, w.usage().Instances, "two replicas in each of two regions, as it had")
+		require.Equal(t, used.Instances+4, w.usage().Instances, "two replicas in each of two regions, as before")
 		again, err := w.pin(1, 10)
 		require.NoError(t, err)
 		require.True(t, again.GetUnchanged())
@@ -95,7 +95,7 @@ func TestPin_StandsNextToTheLiveVersionUntilRemoved(t *testing.T) {
 		require.Equal(t, int32(10), w.version("chat", 1).GetPinnedWeight())
 		require.Zero(t, w.version("chat", 2).GetPinnedWeight())
 
-		// A rollout leaves it alone; so does a change of what is live by scaling.
+		// A rollout does not change the pin, nor does scaling of the live version.
 		w.versions("chat", "c")
 		_, err = w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Replicas: 3})
 		require.NoError(t, err)
@@ -104,7 +104,7 @@ func TestPin_StandsNextToTheLiveVersionUntilRemoved(t *testing.T) {
 		require.Equal(t, map[int32]int32{3: 9000, 1: 1000}, w.shares(app, "us-east-1"))
 		require.Equal(t, []int32{2, 10}, w.told("chat", 1)["us-east-1"][:2])
 
-		// Other weight, replicas and regions.
+		// Another weight, other replicas and other regions.
 		_, err = w.pin(1, 25, pinnedWith(1, "us-east-1"))
 		require.NoError(t, err)
 		app = w.settle("chat")
@@ -113,7 +113,7 @@ func TestPin_StandsNextToTheLiveVersionUntilRemoved(t *testing.T) {
 		require.Len(t, w.told("chat", 1), 1)
 		require.Equal(t, used.Instances+2+1, w.usage().Instances)
 
-		// Rolling back to it makes a version with its configuration, beside the pin.
+		// A rollback to the pinned version makes a new version with its configuration, next to the pin.
 		_, err = w.apps(w.deployer).Rollback(t.Context(), &windlassv1.RollbackRequest{App: "chat", Version: 1})
 		require.NoError(t, err)
 		app = w.settle("chat")
@@ -124,7 +124,7 @@ func TestPin_StandsNextToTheLiveVersionUntilRemoved(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, gone.GetPin().GetRemoving())
 		_, err = w.unpin(1)
-		require.NoError(t, err, "it is not gone yet, and it is no error to say it again")
+		require.NoError(t, err, "a repeated unpin is no error while the version still runs")
 		app = w.settle("chat")
 		require.Empty(t, app.GetPins())
 		require.Empty(t, w.told("chat", 1))
@@ -166,13 +166,13 @@ func TestPin_InvalidIsRefusedWithFigures(t *testing.T) {
 		app := w.settle("chat")
 		require.Equal(t, map[int32]int32{3: 100, 1: 6000, 2: 3900}, w.shares(app, "us-east-1"))
 		require.Len(t, app.GetPins(), 2)
-		// What is taken away makes room.
+		// Unpinning frees the share.
 		_, err = w.unpin(1)
 		require.NoError(t, err)
 		_, err = w.pin(2, 99)
 		require.NoError(t, err)
 
-		// One that a rollout still has, or leads to.
+		// A version that a rollout still runs or leads to.
 		w.deploy("chat", args("d"))
 		require.NoError(t, w.stepper.Step(t.Context(), app.GetId()))
 		_, err = w.pin(4, 10)
@@ -184,7 +184,7 @@ func TestPin_InvalidIsRefusedWithFigures(t *testing.T) {
 	})
 }
 
-func TestPin_IsRefusedByAFreezeButNotItsEnd(t *testing.T) {
+func TestPin_FreezeRefusesAPinButNotItsRemoval(t *testing.T) {
 	w := setup(t)
 	w.versions("chat", "a", "b")
 	_, err := w.pin(1, 10)
@@ -193,7 +193,7 @@ func TestPin_IsRefusedByAFreezeButNotItsEnd(t *testing.T) {
 	_, err = w.pin(1, 20)
 	refused(t, err, connect.CodeFailedPrecondition, isFrozen, "")
 	_, err = w.pin(1, 10)
-	require.NoError(t, err, "it changes nothing")
+	require.NoError(t, err, "a pin without a change passes")
 	override := &windlassv1.PinVersionRequest{App: "chat", Version: 1, Weight: 20, OverrideFreeze: "incident 4711"}
 	_, err = w.apps(w.deployer).PinVersion(t.Context(), override)
 	refused(t, err, connect.CodePermissionDenied, windlassv1.ErrorReason_ERROR_REASON_PERMISSION_DENIED, "")
@@ -220,7 +220,7 @@ func TestPin_CountsInTheQuotaAndNeedsRoom(t *testing.T) {
 		_, err := w.pin(1, 10)
 		refused(t, err, connect.CodeFailedPrecondition, noCapacity, "spec.resources.gpu")
 		require.ErrorContains(t, err, "region eu-west-1 needs 4 more GPUs of pool h100 and has 3 free; region us-east-1 needs 4 more")
-		require.Equal(t, before, w.dump(), "nothing of it is left")
+		require.Equal(t, before, w.dump(), "the refused pin left something")
 
 		gpus := w.usage().GPUs
 		_, err = w.setQuota(w.operator, &windlassv1.Limits{Gpus: new(gpus + 3)})
@@ -233,7 +233,7 @@ func TestPin_CountsInTheQuotaAndNeedsRoom(t *testing.T) {
 		app := w.settle("chat")
 		require.Equal(t, map[int32]int32{2: 9000, 1: 1000}, w.shares(app, "us-east-1"))
 
-		// A plan has what is pinned where it is.
+		// A plan includes the pinned version.
 		p := w.planned("chat", nil, h100s(1), args("c"))
 		for _, r := range p.GetRegions() {
 			pinned := map[string]int32{"us-east-1": 1}[r.GetRegion()]
@@ -255,13 +255,13 @@ func TestPin_OfARetainedVersionKeepsItsReplicas(t *testing.T) {
 		require.Equal(t, map[int32]int32{2: 7000, 1: 3000}, w.shares(app, region))
 	}
 	require.Equal(t, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED, w.version("chat", 1).GetStatus())
-	// It is no way back by weights any more: going back makes a version.
+	// A pinned version is no longer retained, so a rollback to it makes a new version.
 	res, err := w.apps(w.deployer).Rollback(t.Context(), &windlassv1.RollbackRequest{App: "chat"})
 	require.NoError(t, err)
 	require.False(t, res.GetRetained())
 }
 
-func TestPin_OfALaggingVersionIsRefused(t *testing.T) {
+func TestPin_IsRefusedForTheVersionOfALaggingRegion(t *testing.T) {
 	w := withLagging(t)
 	_, err := w.pin(1, 10)
 	refused(t, err, connect.CodeFailedPrecondition, pinInRollout, "version")
@@ -271,7 +271,7 @@ func TestPin_OfALaggingVersionIsRefused(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestPins_GoWithTheirApp(t *testing.T) {
+func TestPins_EndWithTheirApp(t *testing.T) {
 	w := setup(t)
 	w.versions("chat", "a", "b")
 	_, err := w.pin(1, 10)
@@ -290,7 +290,7 @@ func TestPins_GoWithTheirApp(t *testing.T) {
 	require.Zero(t, w.usage().Instances)
 }
 
-func TestPin_MayWaitForRoom(t *testing.T) {
+func TestPin_CanWaitForCapacity(t *testing.T) {
 	w := setup(t)
 	w.connected(16)
 	policy := &windlassv1.RolloutPolicy{WaitForCapacity: durationpb.New(time.Hour)}

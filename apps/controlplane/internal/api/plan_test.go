@@ -29,7 +29,7 @@ const (
 	unreachable      = windlassv1.ErrorReason_ERROR_REASON_REGION_UNREACHABLE
 )
 
-// planned is what a deploy would do. It holds that to ask has changed nothing.
+// planned returns the plan of a deploy. It requires that the call changes nothing.
 func (h *harness) planned(app string, policy *windlassv1.RolloutPolicy, edit ...func(*windlassv1.DeploymentSpec)) *windlassv1.PlanDeployResponse {
 	h.t.Helper()
 	before, quota := h.dump(), h.quota()
@@ -40,7 +40,7 @@ func (h *harness) planned(app string, policy *windlassv1.RolloutPolicy, edit ...
 	return res
 }
 
-// reasons of what stands against it.
+// reasons returns the reason and field of each finding that blocks the deploy.
 func reasons(p *windlassv1.PlanDeployResponse) (out []string) {
 	for _, f := range p.GetFindings() {
 		if f.GetBlocks() {
@@ -72,7 +72,7 @@ func (h *harness) connected(free int32) {
 	})
 }
 
-// state is what a region is told, by version, as a plan tells it.
+// state returns the rows of a region, by version, in the form of a plan.
 func state(rows []model.Topology, versions map[string]int32, region string) string {
 	var parts []string
 	for _, t := range rows {
@@ -88,7 +88,7 @@ func state(rows []model.Topology, versions map[string]int32, region string) stri
 	return strings.Join(parts, ", ")
 }
 
-// moves of each region until the workflow has nothing left to do.
+// moves returns the moves of each region until the workflow has nothing left to do.
 func (h *harness) moves(appID string, versions map[string]int32) map[string][]string {
 	h.t.Helper()
 	out, last := map[string][]string{}, map[string]string{}
@@ -130,7 +130,7 @@ func movesOf(p *windlassv1.PlanDeployResponse) map[string][]string {
 	return out
 }
 
-func TestPlan_IsWhatADeployThenDoes(t *testing.T) {
+func TestPlan_EqualsWhatTheDeployDoes(t *testing.T) {
 	waves := []*windlassv1.Wave{{Name: "canary", Regions: []string{"eu-west-1"}}, {Name: "rest"}}
 	for name, policy := range map[string]*windlassv1.RolloutPolicy{
 		"none":     nil,
@@ -164,7 +164,7 @@ func TestPlan_IsWhatADeployThenDoes(t *testing.T) {
 				require.Equal(t, movesOf(p), w.moves(v1.GetAppId(), map[string]int32{v1.GetDeploymentId(): 1, v2.GetDeploymentId(): 2}))
 				require.Equal(t, int32(2), w.app("chat").GetLiveVersion())
 
-				// Nothing that instances see differs: they are kept, whatever the strategy.
+				// Nothing that instances see differs, so they are kept with each strategy.
 				p = w.planned("chat", policy, args("b"), routing(origins("*")))
 				require.True(t, p.GetWouldRun(), "%v", p.GetFindings())
 				moves := 0
@@ -326,7 +326,7 @@ func TestPlan_ComparesThePeakWithFreeGPUs(t *testing.T) {
 	w.settle("chat")
 	w.connected(4)
 	p = w.planned("chat", &windlassv1.RolloutPolicy{MaxSurge: "100%"}, pool(4, "h100"), args("b"))
-	require.False(t, p.GetWouldRun(), "all of the new version beside all of the old one")
+	require.False(t, p.GetWouldRun(), "all instances of the new version next to all of the old version")
 	require.Equal(t, []int32{8, 16, 8, 8, 4}, []int32{eu(p).GetGpusNow(), eu(p).GetGpusPeak(), eu(p).GetGpusAfter(), eu(p).GetGpusNeeded(), eu(p).GetGpusFree()})
 	p = w.planned("chat", &windlassv1.RolloutPolicy{MaxSurge: "1"}, pool(4, "h100"), args("b"))
 	require.True(t, p.GetWouldRun(), "%v", p.GetFindings())
@@ -342,7 +342,7 @@ func TestPlan_ComparesThePeakWithFreeGPUs(t *testing.T) {
 	require.True(t, p.GetWouldRun(), "%v", p.GetFindings())
 	require.Equal(t, []int32{2, 2, 2}, []int32{eu(p).GetReplicasNow(), eu(p).GetReplicasPeak(), eu(p).GetReplicasAfter()})
 	require.True(t, slices.ContainsFunc(p.GetSteps(), (*windlassv1.PlanStep).GetInPlace))
-	require.False(t, w.planned("chat", inPlace, pool(8, "h100"), args("b")).GetWouldRun(), "each takes more than what it takes the place of gives back")
+	require.False(t, w.planned("chat", inPlace, pool(8, "h100"), args("b")).GetWouldRun(), "each new instance needs more GPUs than the old instance frees")
 }
 
 func TestPlan_NamesRegionsThatARolloutWaitsFor(t *testing.T) {

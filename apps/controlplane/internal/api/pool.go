@@ -17,11 +17,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// The counts of a pool's roles belong to a region, not to a version: all rows of the app there have the same ones. A
-// new row takes them from the others.
+// The counts of a pool's roles belong to a region, not to a version. All rows of the app in a region have the same
+// counts, and a new row copies them from the other rows.
 
-// askedCounts returns how many instances of roles the spec asks for in a region. It is empty for a spec without
-// counts, and for one that is no pool.
+// askedCounts returns the instances by role that the spec sets in a region. It is empty for a spec without counts,
+// and for a spec that is not a pool.
 func askedCounts(spec *windlassv1.DeploymentSpec, regionID string) model.RoleCounts {
 	counts := model.RoleCounts{}
 	if model.IsPooled(spec) {
@@ -34,9 +34,9 @@ func askedCounts(spec *windlassv1.DeploymentSpec, regionID string) model.RoleCou
 	return counts
 }
 
-// setCounts sets how many instances of its roles the app's pool has in each region, and writes the rows that
-// change. asked returns the counts for a region. Roles that it does not name keep theirs, and roles that a row does
-// not have are left out. It returns the changes in words.
+// setCounts sets the instances by role of the app's pool in each region, and writes the changed rows. asked returns
+// the new counts for a region. Roles that asked does not return keep their counts, and roles that a row does not have
+// are left out. text describes the changes.
 func (c versionMutation) setCounts(app model.App, r *running, asked func(regionID string) model.RoleCounts) (text string, err error) {
 	var changed []model.Topology
 	changes := map[string]bool{}
@@ -70,7 +70,7 @@ func (c versionMutation) setCounts(app model.App, r *running, asked func(regionI
 	return strings.Join(slices.Sorted(maps.Keys(changes)), ", "), c.wake(app.ID)
 }
 
-// rolesIn returns the counts of the pool that the rows have in the region, as Topology.Roles has them.
+// rolesIn returns the counts of the pool in the region, in the format of Topology.Roles.
 func rolesIn(rows []model.Topology, regionID string) (roles string) {
 	for _, t := range rows {
 		if t.RegionID == regionID && t.Assigned() {
@@ -80,8 +80,8 @@ func rolesIn(rows []model.Topology, regionID string) (roles string) {
 	return roles
 }
 
-// liveCounts returns how many instances the roles of the live version have in its region. Another version may have taken
-// over the instances of the row. Then that version's row has the counts.
+// liveCounts returns the instances by role of the live version in its region. If another version has taken over the
+// instances of the row, that version's row has the counts.
 func liveCounts(rows []model.Topology, live model.Topology) model.RoleCounts {
 	counts := live.RoleCounts()
 	if !live.Transferred {
@@ -100,8 +100,9 @@ func liveCounts(rows []model.Topology, live model.Topology) model.RoleCounts {
 	return counts
 }
 
-// wholePoolText describes the pool of the spec: "8 prefill and 2 decode". Instances that the spec leaves out are those
-// that the rows have. If regions differ, it has the smallest and the largest number: "4 to 8 prefill and 2 decode".
+// wholePoolText describes the pool of the spec: "8 prefill and 2 decode". If the spec sets no instances of a role,
+// the text has the numbers of the rows. If regions differ, it has the smallest and the largest number: "4 to 8
+// prefill and 2 decode".
 func wholePoolText(spec *windlassv1.DeploymentSpec, rows []model.Topology) string {
 	least, most := model.RoleCounts{}, model.RoleCounts{}
 	for _, t := range rows {
@@ -135,7 +136,7 @@ func growsRole(was, now model.Topology) bool {
 	return false
 }
 
-// scaleRole sets how many instances of a role the pool of the app has in the region, or in each if regionID is empty.
+// scaleRole sets the instances of a role in the region, or in all regions if regionID is empty.
 func (c *mutation) scaleRole(app *model.App, r *running, regionID, where string, req *windlassv1.ScaleRequest) (scaled bool, err error) {
 	spec := r.live.Spec
 	var names []string
@@ -144,12 +145,12 @@ func (c *mutation) scaleRole(app *model.App, r *running, regionID, where string,
 	}
 	switch {
 	case !model.IsPooled(spec):
-		return false, apierr.InvalidFix("role", fmt.Sprintf("v%d of app %s has no pool: a role has as many instances in each replica as its version says", r.live.Version, app.Name),
-			"Scale replicas, deploy other instances of the role, or deploy an app of another name with layout pooled.")
+		return false, apierr.InvalidFix("role", fmt.Sprintf("v%d of app %s is not a pool: the version sets the instances of a role in each replica", r.live.Version, app.Name),
+			"Scale replicas, change instances of the role in the file, or deploy an app with another name and layout pooled.")
 	case !slices.Contains(names, req.GetRole()):
 		return false, apierr.InvalidFix("role", fmt.Sprintf("app %s has no role %q", app.Name, req.GetRole()), "Its roles are "+strings.Join(names, ", ")+".")
 	case req.GetReplicas() == 0 && !req.GetEndHold():
-		return false, apierr.InvalidFix("replicas", fmt.Sprintf("without role %s the pool would serve nothing", req.GetRole()), "Stop the whole pool with replicas 0 and no role, or leave the role 1 instance.")
+		return false, apierr.InvalidFix("replicas", fmt.Sprintf("without role %s the pool would serve nothing", req.GetRole()), "Stop the whole pool with replicas 0 and no role, or keep 1 instance of the role.")
 	case req.GetReplicas() > maxRoleInstances:
 		return false, apierr.InvalidFix("replicas", fmt.Sprintf("%d instances of one role", req.GetReplicas()), fmt.Sprintf("A role has at most %d in a region.", maxRoleInstances))
 	}
@@ -178,8 +179,7 @@ func (c *mutation) scaleRole(app *model.App, r *running, regionID, where string,
 	return true, nil
 }
 
-// compareCounts fails if the region, or any region for "", does not have the number of instances of the role that the
-// caller decided on.
+// compareCounts fails unless the region has want instances of the role. For regionID "", all regions must have them.
 func (c *mutation) compareCounts(app model.App, r running, regionID, role string, want int32) error {
 	counts := map[string]int32{}
 	for _, t := range r.rows {
@@ -195,31 +195,32 @@ func (c *mutation) compareCounts(app model.App, r running, regionID, role string
 // maxRoleInstances is the limit of RoleSpec.instances.
 const maxRoleInstances = 256
 
-// checkPoolSize fails if the number of replicas means no pool.
+// checkPoolSize fails if replicas is neither a whole pool nor 0.
 func checkPoolSize(spec *windlassv1.DeploymentSpec, replicas int32) error {
 	if !model.IsPooled(spec) || replicas == 0 || replicas == pool.Whole {
 		return nil
 	}
-	return apierr.InvalidFix("replicas", fmt.Sprintf("%d replicas: a replica of a pooled app is one percent of its pool", replicas),
-		"Scale a role: `windlass scale APP --role NAME=N`. Use 0 to stop the pool, and 100 to start it.")
+	return apierr.InvalidFix("replicas", fmt.Sprintf("a pooled app has either 0 replicas (stopped) or 100 (running), not %d", replicas),
+		"Scale a role: `windlass scale APP --role NAME=N`. Use 0 to stop the pool, or 100 to start it.")
 }
 
-// keepLayout fails if the version has another layout than what runs, because replicas then are not the same.
+// keepLayout fails if the version has another layout than the running versions, because replicas have another meaning
+// in each layout.
 func (d *deployment) keepLayout() error {
 	for _, have := range []*model.Deployment{d.was.live, d.was.active.deployment} {
 		if have != nil && model.IsPooled(have.Spec) != model.IsPooled(d.want.Spec) {
-			return apierr.InvalidFix("spec.layout", fmt.Sprintf("v%d has another layout, and no rollout leads from one to the other", have.Version),
-				"Deploy it as an app of another name, or delete the app first.")
+			return apierr.InvalidFix("spec.layout", fmt.Sprintf("v%d has another layout, and a rollout cannot change the layout", have.Version),
+				"Deploy it as an app with another name, or delete the app first.")
 		}
 	}
 	return nil
 }
 
-// scaleRoles sets the instances of the pool's roles that came with the version, for all versions of the app. So a
-// rollout begins with them.
+// scaleRoles sets the instances of roles of a deployed file in all rows of the app, so that the rollout begins with
+// them.
 func (d *deployment) scaleRoles() error {
 	if d.want.Source != "deploy" {
-		return nil // scaling outlasts versions
+		return nil // other changes keep the scaled counts
 	}
 	before := d.was.rows
 	text, err := d.setCounts(d.app, &d.was, func(id string) model.RoleCounts { return askedCounts(d.want.Spec, id) })
@@ -229,10 +230,10 @@ func (d *deployment) scaleRoles() error {
 	d.rolesScaled, d.unscaled = true, before
 	have := cmp.Or(d.was.live, d.was.active.deployment)
 	if have == nil {
-		return nil // only what is left of failed versions had other counts
+		return nil // there is nothing to report: only rows of failed versions had other counts
 	}
 	d.log(d.app, model.History{
-		What: "Scaled", Why: "role " + text + ", as a deploy asked for",
+		What: "Scaled", Why: "role " + text + ", set by a deploy",
 		RolloutID: d.app.RolloutID, DeploymentID: have.ID, Version: have.Version,
 	})
 	return nil

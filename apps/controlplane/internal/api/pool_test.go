@@ -11,7 +11,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// pooled makes the spec a pool of prefill and decode servers. A role with 0 instances keeps what it has.
+// pooled makes the spec a pool of prefill and decode servers. A role with 0 instances keeps the current number.
 func pooled(prefill, decode int32) func(*windlassv1.DeploymentSpec) {
 	return func(s *windlassv1.DeploymentSpec) {
 		s.Layout = windlassv1.Layout_LAYOUT_POOLED
@@ -19,7 +19,7 @@ func pooled(prefill, decode int32) func(*windlassv1.DeploymentSpec) {
 	}
 }
 
-// pool returns how many instances of each role a version should have, by region.
+// pool returns the wanted instances of each role of a version, by region.
 func (h *harness) pool(version int32) map[string]string {
 	h.t.Helper()
 	out := map[string]string{}
@@ -66,14 +66,14 @@ func TestPool_CountsMakeNoVersion(t *testing.T) {
 		require.True(t, same.GetUnchanged())
 		w.settle("chat")
 
-		// A file sets the counts that it has, and leaves the others.
+		// A file sets the counts that it has, and keeps other counts.
 		res := w.deploy("chat", pooled(0, 3))
 		require.True(t, res.GetScaled())
 		require.EqualValues(t, 1, res.GetVersion())
 		require.Equal(t, map[string]string{"us-east-1": "8 prefill 3 decode ", "eu-west-1": "4 prefill 3 decode "}, w.pool(1))
 		require.True(t, w.deploy("chat", pooled(0, 3)).GetUnchanged())
 
-		// They outlast versions.
+		// New versions keep the counts.
 		w.deploy("chat", pooled(0, 0), args("b"))
 		w.settle("chat")
 		require.Equal(t, map[string]string{"us-east-1": "8 prefill 3 decode ", "eu-west-1": "4 prefill 3 decode "}, w.pool(2))
@@ -151,12 +151,12 @@ func TestPool_PlanOfAScaleShowsMoreGPUs(t *testing.T) {
 	_, numbers = shown(3, 2)
 	require.Equal(t, []int32{6, 6, 5, 0, 3}, numbers)
 
-	// A version that comes with a scale has no room to begin.
+	// A version that also scales up has no capacity to begin.
 	_, err := w.apps(w.deployer).Deploy(t.Context(), &windlassv1.DeployRequest{App: "chat", Spec: echo(pooled(0, 6), gpus, args("b"))})
 	refused(t, err, connect.CodeFailedPrecondition, noCapacity, "spec.roles[0].resources.gpu")
 }
 
-func TestPool_HistorySaysWhatAWholePoolIs(t *testing.T) {
+func TestPool_HistoryDescribesAWholePool(t *testing.T) {
 	w := setup(t)
 	said := func(what string) string {
 		t.Helper()
@@ -192,7 +192,7 @@ func TestPool_HistorySaysWhatAWholePoolIs(t *testing.T) {
 	require.Contains(t, said("Scaled"), "gets a whole pool in")
 }
 
-func TestPool_GrowsNoRoleWhereTheGrantIsRevoked(t *testing.T) {
+func TestPool_RoleDoesNotGrowWhereTheGrantIsRevoked(t *testing.T) {
 	w := setup(t)
 	w.shared("shared-1")
 	both := regions("us-east-1", "shared-1")
@@ -212,7 +212,7 @@ func TestPool_GrowsNoRoleWhereTheGrantIsRevoked(t *testing.T) {
 	require.Equal(t, map[string]string{"us-east-1": "2 prefill 3 decode ", "shared-1": "2 prefill 1 decode "}, w.pool(1))
 }
 
-func TestPool_GrowsWithinTheQuotaAlone(t *testing.T) {
+func TestPool_GrowsOnlyWithinTheQuota(t *testing.T) {
 	w := setup(t, limited(model.Limits{Instances: 12}))
 	whole := func(n int32) error {
 		_, err := w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Replicas: n})
@@ -228,7 +228,7 @@ func TestPool_GrowsWithinTheQuotaAlone(t *testing.T) {
 	_, err = w.tryDeploy("chat", "", pooled(2, 5))
 	limitOf(t, err, beyond, "instances")
 
-	// The counts of a stopped pool do not count. It starts with them only if the quota has room.
+	// A stopped pool uses no quota. It starts only if the quota has room for its counts.
 	require.NoError(t, whole(0))
 	w.settle("chat")
 	require.Zero(t, w.usage().Instances)
@@ -240,7 +240,7 @@ func TestPool_GrowsWithinTheQuotaAlone(t *testing.T) {
 	require.NoError(t, whole(100))
 	require.EqualValues(t, 12, w.usage().Instances)
 
-	// In a rollout, too.
+	// Also during a rollout.
 	w.deploy("chat", pooled(0, 0), args("b"))
 	_, err = w.scaleRole("prefill", 3, "")
 	limitOf(t, err, beyond, "instances")

@@ -15,11 +15,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// In a region that is one host (model.Region.IsOneHost) only one instance can have a fixed port, whatever its
-// version. A pod has an address of its own. Regions that no agent has joined yet are not checked.
+// In a region that is one host (model.Region.IsOneHost), only one instance of any version can use a fixed port. In
+// Kubernetes, each pod has its own address. Regions that no agent has joined yet are not checked.
 
-// portsFit fails if a region of a new version cannot give it a fixed port. alike means that it keeps
-// the live version's instances. progress is that of its rollout, nil for none.
+// portsFit fails if a fixed port of a new version is not free in one of its regions. alike means that the version
+// keeps the live version's instances. progress is the progress of its rollout, nil for none.
 func (c versionMutation) portsFit(app model.App, was running, spec *windlassv1.DeploymentSpec, progress *model.Progress, alike bool) error {
 	if fixedPort(spec) < 0 {
 		return nil
@@ -41,8 +41,8 @@ func (c versionMutation) portsFit(app model.App, was running, spec *windlassv1.D
 		}
 		for _, d := range pinned[r.ID] {
 			if i := fixedPort(spec, d.Spec); i >= 0 {
-				return portRefusal(spec, i, r.Name, portField(i), fmt.Sprintf("v%d, which is pinned there, has it", d.Version),
-					fmt.Sprintf("Set the port to 0, and each instance gets one of its own, or unpin v%d.", d.Version))
+				return portRefusal(spec, i, r.Name, portField(i), fmt.Sprintf("v%d, which is pinned there, uses it", d.Version),
+					fmt.Sprintf("Set the port to 0, so that each instance gets its own port, or unpin v%d.", d.Version))
 			}
 		}
 		if progress == nil || alike || !plan.RunsBeside(progress, r.ID) {
@@ -50,7 +50,7 @@ func (c versionMutation) portsFit(app model.App, was running, spec *windlassv1.D
 		}
 		if i := fixedPort(spec, was.live.Spec); i >= 0 {
 			return portRefusal(spec, i, r.Name, portField(i),
-				fmt.Sprintf("with strategy %s the new version starts while v%d has it", strategy.Name(progress.Policy), was.live.Version),
+				fmt.Sprintf("with strategy %s the new version starts while v%d uses it", strategy.Name(progress.Policy), was.live.Version),
 				besideFix(progress.Policy))
 		}
 	}
@@ -64,9 +64,9 @@ func instancesShare(spec *windlassv1.DeploymentSpec, region regionSize, field st
 	if i < 0 || n <= 1 || !region.IsOneHost() {
 		return nil
 	}
-	fix := "Set the port to 0, and each instance gets one of its own, or run 1 replica there."
+	fix := "Set the port to 0, so that each instance gets its own port, or run 1 replica there."
 	if model.InstancesEach(spec) > 1 {
-		fix = "Set the port to 0, and each instance gets one of its own."
+		fix = "Set the port to 0, so that each instance gets its own port."
 	}
 	return portRefusal(spec, i, region.Name, cmp.Or(field, portField(i)), fmt.Sprintf("%d instances would run there", n), fix)
 }
@@ -77,10 +77,10 @@ func portField(i int) string { return fmt.Sprintf("spec.ports[%d].port", i) }
 func portRefusal(spec *windlassv1.DeploymentSpec, i int, region, field, why, fix string) error {
 	return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_NO_CAPACITY, Field: field, Fix: fix,
-	}, fmt.Sprintf("port %d is fixed, and region %s is one host, which has it once: %s", spec.GetPorts()[i].GetPort(), region, why))
+	}, fmt.Sprintf("port %d is fixed, and region %s is one host, on which only one instance can use it: %s", spec.GetPorts()[i].GetPort(), region, why))
 }
 
-// fixedPort returns the index of the spec's first fixed port that all others have too, -1 for none.
+// fixedPort returns the index of the spec's first fixed port that all specs of others also have, -1 for none.
 func fixedPort(spec *windlassv1.DeploymentSpec, others ...*windlassv1.DeploymentSpec) int {
 ports:
 	for i, p := range spec.GetPorts() {
@@ -106,13 +106,13 @@ func hasPort(spec *windlassv1.DeploymentSpec, port int32) bool {
 	return false
 }
 
-// besideFix returns the fix for a version that needs the fixed port of the version which it replaces.
+// besideFix returns the fix for a version that needs the fixed port of the version that it replaces.
 func besideFix(policy *windlassv1.RolloutPolicy) string {
 	stops := "Use rollout.strategy " + strategy.NotBeside() + ", with which the old instance stops first"
 	if slices.Contains(strategy.Of(policy).Fields(), "maxSurge") && plan.Steps(policy) == 0 {
 		stops += ", or rollout.maxSurge 0 with maxUnavailable 1"
 	}
-	return stops + "; or set the port to 0, and each instance gets one of its own."
+	return stops + ". Or set the port to 0, so that each instance gets its own port."
 }
 
 // pinnedIn returns the app's pinned versions by the id of the regions that run them.
@@ -141,8 +141,8 @@ func (c versionMutation) pinnedIn(app model.App) (map[string][]model.Deployment,
 	return out, nil
 }
 
-// portsFitScaled fails if more replicas of the live version, or of the one in flight, would need a
-// fixed port of a region twice. The error names field, or the port if field is empty.
+// portsFitScaled fails if more replicas of the live version, or of the version in flight, would use a fixed port
+// twice in a region. The error names field, or the port's field if field is empty.
 func (c versionMutation) portsFitScaled(r running, asked plan.Asked, field string) error {
 	for _, d := range []*model.Deployment{r.live, r.active.deployment} {
 		if d == nil || fixedPort(d.Spec) < 0 {
@@ -161,8 +161,8 @@ func (c versionMutation) portsFitScaled(r running, asked plan.Asked, field strin
 	return nil
 }
 
-// portsFitPinned fails if a region of the pin would need a fixed port of the version d twice: for
-// two replicas, or because the live version or another pinned version uses the port there.
+// portsFitPinned fails if a fixed port of the pinned version d would be used twice in a region of the pin, by two
+// replicas, or by the live version or another pinned version.
 func (c versionMutation) portsFitPinned(app model.App, r running, d model.Deployment, p model.Pin) error {
 	if fixedPort(d.Spec) < 0 {
 		return nil
@@ -189,8 +189,8 @@ func (c versionMutation) portsFitPinned(app model.App, r running, d model.Deploy
 		}
 		for _, other := range beside {
 			if i := fixedPort(d.Spec, other.Spec); i >= 0 && other.ID != d.ID {
-				return portRefusal(d.Spec, i, region.Name, "version", fmt.Sprintf("v%d has it there", other.Version),
-					"Pin it in other regions, or deploy versions whose port is 0: then each instance gets one of its own.")
+				return portRefusal(d.Spec, i, region.Name, "version", fmt.Sprintf("v%d uses it there", other.Version),
+					"Pin the version in other regions, or deploy versions whose port is 0, so that each instance gets its own port.")
 			}
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// joined has agents of the runtime join all regions.
+// joined makes agents with the runtime join all regions.
 func (h *harness) joined(runtime string) {
 	h.t.Helper()
 	h.runtime = runtime
@@ -51,20 +51,20 @@ func TestFixedPort_OfAHostHasOneOwner(t *testing.T) {
 		refused(t, err, connect.CodeFailedPrecondition, noCapacity, portField)
 		require.ErrorContains(t, err, text)
 	}
-	has := "port 8000 is fixed, and region us-east-1 is one host, which has it once: "
+	has := "port 8000 is fixed, and region us-east-1 is one host, on which only one instance can use it: "
 
 	refusedWith(rolling, has+"2 instances would run there", "or run 1 replica there", fixed(8000), replicas(2))
-	refusedWith(rolling, has+"2 instances would run there", "one of its own.", fixed(8000), replicas(1), func(s *windlassv1.DeploymentSpec) {
+	refusedWith(rolling, has+"2 instances would run there", "its own port.", fixed(8000), replicas(1), func(s *windlassv1.DeploymentSpec) {
 		s.Roles = []*windlassv1.RoleSpec{{Name: "leader", Instances: 2}}
 	})
 	_, err := w.deployBy("chat", rolling, fixed(8000), replicas(1), args("a"))
-	require.NoError(t, err, "a first version has it to itself")
+	require.NoError(t, err, "only the first version uses the port")
 	w.settle("chat")
 
-	text := has + "with strategy rolling the new version starts while v1 has it"
+	text := has + "with strategy rolling the new version starts while v1 uses it"
 	refusedWith(rolling, text, "or rollout.maxSurge 0", fixed(8000), replicas(1), args("b"))
 	refusedWith(nil, text, "rollout.strategy recreate or inPlace", fixed(8000), replicas(1), args("b"))
-	refusedWith(policy(windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN, ""), has+"with strategy blue-green the new version starts while v1 has it",
+	refusedWith(policy(windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN, ""), has+"with strategy blue-green the new version starts while v1 uses it",
 		"recreate or inPlace", fixed(8000), replicas(1), args("b"))
 	for _, fits := range []*windlassv1.RolloutPolicy{
 		policy(windlassv1.RolloutPolicy_STRATEGY_RECREATE, ""), policy(windlassv1.RolloutPolicy_STRATEGY_IN_PLACE, ""),
@@ -72,13 +72,13 @@ func TestFixedPort_OfAHostHasOneOwner(t *testing.T) {
 	} {
 		require.Empty(t, reasons(w.planned("chat", fits, fixed(8000), replicas(1), args("b"))))
 	}
-	require.Empty(t, reasons(w.planned("chat", rolling, fixed(8001), replicas(1), args("b"))), "it is another port")
-	require.Empty(t, reasons(w.planned("chat", rolling, fixed(0), replicas(3), args("b"))), "each gets one")
+	require.Empty(t, reasons(w.planned("chat", rolling, fixed(8001), replicas(1), args("b"))), "another port is free")
+	require.Empty(t, reasons(w.planned("chat", rolling, fixed(0), replicas(3), args("b"))), "each instance gets its own port")
 	require.Empty(t, reasons(w.planned("chat", rolling, fixed(8000), replicas(1), args("a"), func(s *windlassv1.DeploymentSpec) {
 		s.Routing = &windlassv1.RoutingPolicy{QueueSize: new(int32(3))}
 	})), "the instances stay")
 
-	// What makes versions of what runs, and what scales it, is held to the same.
+	// Other calls that make versions, and scaling, are checked in the same way.
 	_, err = w.apps(w.deployer).SetEnvironment(t.Context(), &windlassv1.SetEnvironmentRequest{App: "chat", Set: map[string]string{"A": "1"}})
 	refused(t, err, connect.CodeFailedPrecondition, noCapacity, portField)
 	w.setSecret("token", "one")
@@ -95,7 +95,7 @@ func TestFixedPort_OfAHostHasOneOwner(t *testing.T) {
 	_, err = w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Replicas: 0})
 	require.NoError(t, err)
 	w.settle("chat")
-	require.Empty(t, reasons(w.planned("chat", rolling, fixed(8000), replicas(1), args("b"))), "nothing of the live version runs")
+	require.Empty(t, reasons(w.planned("chat", rolling, fixed(8000), replicas(1), args("b"))), "no instance of the live version runs")
 }
 
 func TestFixedPort_RefusesAPin(t *testing.T) {
@@ -117,10 +117,10 @@ func TestFixedPort_RefusesAPin(t *testing.T) {
 	w.settle("chat")
 	_, err = w.pin(2, 10)
 	refused(t, err, connect.CodeFailedPrecondition, noCapacity, "version")
-	require.ErrorContains(t, err, "v1 has it there")
+	require.ErrorContains(t, err, "v1 uses it there")
 	_, err = w.deployBy("chat", recreate, fixed(8000), replicas(1), args("d"))
 	refused(t, err, connect.CodeFailedPrecondition, noCapacity, portField)
-	require.ErrorContains(t, err, "v1, which is pinned there, has it")
+	require.ErrorContains(t, err, "v1, which is pinned there, uses it")
 }
 
 func TestFixedPort_IsFreeWhereInstancesHaveAddresses(t *testing.T) {

@@ -34,9 +34,9 @@ func TestRouting_ImpossibleIsRefused(t *testing.T) {
 		refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.routing."+field)
 		require.ErrorContains(t, err, says)
 	}
-	try("affinity", "affinity does not say where the key is", &windlassv1.RoutingPolicy{Balancing: affinity})
-	try("affinity", "it would have no effect", &windlassv1.RoutingPolicy{Affinity: header})
-	try("affinity", "it would have no effect", &windlassv1.RoutingPolicy{Balancing: windlassv1.RoutingPolicy_BALANCING_WEIGHTED, Affinity: header})
+	try("affinity", "affinity is not set", &windlassv1.RoutingPolicy{Balancing: affinity})
+	try("affinity", "affinity has no effect", &windlassv1.RoutingPolicy{Affinity: header})
+	try("affinity", "affinity has no effect", &windlassv1.RoutingPolicy{Balancing: windlassv1.RoutingPolicy_BALANCING_WEIGHTED, Affinity: header})
 	try("affinity", "set header or cookie, one of the two", &windlassv1.RoutingPolicy{Balancing: affinity, Affinity: &windlassv1.Affinity{}})
 	try("affinity", "set header or cookie, one of the two", &windlassv1.RoutingPolicy{Balancing: affinity, Affinity: &windlassv1.Affinity{Header: "a", Cookie: "b"}})
 	try("affinity.header", "", &windlassv1.RoutingPolicy{Balancing: affinity, Affinity: &windlassv1.Affinity{Header: "X Session:"}})
@@ -58,8 +58,8 @@ func TestRouting_ImpossibleIsRefused(t *testing.T) {
 		"chat.example.com": "no scheme", "ftp://chat.example.com": "neither http nor https", "https://chat.example.com/": "without a slash",
 		"https://chat.example.com?q": "without a slash", "https://": "not a host", "https://me@chat.example.com": "not a host",
 		"https://Chat.example.com": "lower case", "https://chat.example.com:443": "leave port 443 out", "http://chat.example.com:80": "leave port 80 out",
-		"https://chat.example.com:": "not a host|port is missing", "https://a..example.com": "not a host", "https://*example.com": "whole labels",
-		"https://a.*.example.com": "whole labels", "https://*.com": "top-level", "https://*.10.0.0.1": "nothing below", "https://schön.example": "xn--",
+		"https://chat.example.com:": "not a host|port is missing", "https://a..example.com": "not a host", "https://*example.com": "in front of the domain",
+		"https://a.*.example.com": "in front of the domain", "https://*.com": "top-level", "https://*.10.0.0.1": "no subdomains", "https://schön.example": "xn--",
 		"null": "no scheme", "https://chat.example.com:99999x": "not a host",
 	} {
 		_, err := w.tryDeploy("chat", "", routing(origins(origin)))
@@ -78,9 +78,9 @@ func TestRouting_ImpossibleIsRefused(t *testing.T) {
 		return p
 	}
 	try("cors.allowedMethods[0]", "", with(func(c *windlassv1.Cors) { c.AllowedMethods = []string{"get"} }))
-	try("cors.allowedMethods[0]", "no method that browsers send", with(func(c *windlassv1.Cors) { c.AllowedMethods = []string{"TRACE"} }))
+	try("cors.allowedMethods[0]", "browsers do not send TRACE", with(func(c *windlassv1.Cors) { c.AllowedMethods = []string{"TRACE"} }))
 	try("cors.allowedHeaders[0]", "", with(func(c *windlassv1.Cors) { c.AllowedHeaders = []string{"X Key"} }))
-	try("cors.exposedHeaders", "of that name", with(func(c *windlassv1.Cors) { c.Credentials, c.ExposedHeaders = true, []string{"*"} }))
+	try("cors.exposedHeaders", "the name of a header", with(func(c *windlassv1.Cors) { c.Credentials, c.ExposedHeaders = true, []string{"*"} }))
 	try("cors.maxAge", "whole seconds", with(func(c *windlassv1.Cors) { c.MaxAge = durationpb.New(1500 * time.Millisecond) }))
 
 	for _, origin := range []string{"*", "https://chat.example.com", "http://localhost:3000", "https://*.example.com", "http://[::1]:8080", "http://10.0.0.1", "http://*.localhost:3000"} {
@@ -91,14 +91,14 @@ func TestRouting_ImpossibleIsRefused(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestRouting_PolicyIsThatOfTheServedVersion(t *testing.T) {
+func TestRouting_PolicyComesFromTheServedVersion(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *harness) {
 		ctx := t.Context()
 		first := &windlassv1.RoutingPolicy{Retries: new(int32(0)), QueueWait: durationpb.New(3 * time.Second)}
 		second := origins("https://*.example.com")
 		w.deploy("chat", args("a"), routing(&windlassv1.RoutingPolicy{}))
 		w.settle("chat")
-		require.Nil(t, w.version("chat", 1).GetSpec().GetRouting(), "an empty block is none")
+		require.Nil(t, w.version("chat", 1).GetSpec().GetRouting(), "an empty block is stored as none")
 
 		plan := w.planned("chat", nil, args("a"), routing(first))
 		require.Equal(t, outcomeRollout, plan.GetOutcome())
@@ -113,14 +113,14 @@ func TestRouting_PolicyIsThatOfTheServedVersion(t *testing.T) {
 		follow := func(p *windlassv1.RoutingPolicy) {
 			t.Helper()
 			deployed := w.deploy("chat", args("a"), routing(p))
-			require.False(t, deployed.GetUnchanged(), "another block is another version")
+			require.False(t, deployed.GetUnchanged(), "a new block makes a version")
 			specs[deployed.GetDeploymentId()] = p
 			for range 40 {
 				require.NoError(t, w.stepper.Step(ctx, deployed.GetAppId()))
 				for _, r := range w.routesOf("chat") {
 					for _, in := range r.GetRegions() {
 						if r.GetKind() == windlassv1.Route_KIND_STABLE {
-							// Instances are kept, so that each region is of one version.
+							// Instances are kept, so each region has targets of only one version.
 							require.Len(t, in.GetTargets(), 1)
 							want := specs[in.GetTargets()[0].GetDeploymentId()]
 							require.True(t, proto.Equal(want, in.GetPolicy()) || want == nil && in.GetPolicy() == nil, "%v, want %v", in, want)
@@ -166,10 +166,10 @@ func TestRouting_ChangeKeepsInstances(t *testing.T) {
 
 		w.deploy("chat", args("a"), routing(origins("*")))
 		require.Equal(t, first.SpecHash, stored(2).MadeAs)
-		require.NotEqual(t, first.SpecHash, stored(2).SpecHash, "it is another version")
+		require.NotEqual(t, first.SpecHash, stored(2).SpecHash, "another version has another hash")
 		w.settle("chat")
 		w.deploy("chat", args("a"), minReady)
-		require.Equal(t, first.SpecHash, stored(3).MadeAs, "as the one that the instances were first made for")
+		require.Equal(t, first.SpecHash, stored(3).MadeAs, "the hash of the version for which the instances were made")
 		w.settle("chat")
 		_, err := w.apps(w.deployer).Rollback(t.Context(), &windlassv1.RollbackRequest{App: "chat", Version: 2})
 		require.NoError(t, err)
@@ -178,7 +178,7 @@ func TestRouting_ChangeKeepsInstances(t *testing.T) {
 
 		w.deploy("chat", args("b"))
 		require.Empty(t, stored(5).MadeAs)
-		// What is on its way ends. Instances are those of what is live.
+		// The version in flight ends, and the instances of the live version are kept.
 		w.deploy("chat", args("b"), routing(origins("*")))
 		require.Empty(t, stored(6).MadeAs)
 		w.deploy("chat", args("a"), routing(origins("https://a.test")))

@@ -137,7 +137,7 @@ func TestKubernetesSpec_RefusesWhatNoClusterAccepts(t *testing.T) {
 		}), `spec.kubernetes.nodeSelector["nvidia.com/gpu.product"]`, "resources.gpu.product"},
 		{"our annotation", kube(func(k *windlassv1.KubernetesOptions) {
 			k.PodAnnotations = map[string]string{"windlass.run/paused": "true"}
-		}), `spec.kubernetes.podAnnotations["windlass.run/paused"]`, "prefix of your own"},
+		}), `spec.kubernetes.podAnnotations["windlass.run/paused"]`, "your own prefix"},
 		{"an annotation that widens", kube(func(k *windlassv1.KubernetesOptions) {
 			k.PodAnnotations = map[string]string{"container.apparmor.security.beta.kubernetes.io/main": "unconfined"}
 		}), `spec.kubernetes.podAnnotations["container.apparmor.security.beta.kubernetes.io/main"]`, "kubernetes.security"},
@@ -148,7 +148,7 @@ func TestKubernetesSpec_RefusesWhatNoClusterAccepts(t *testing.T) {
 		}), "spec.kubernetes.podAnnotations", "together"},
 		{"our label", kube(func(k *windlassv1.KubernetesOptions) {
 			k.PodLabels = map[string]string{"app.kubernetes.io/name": "mine"}
-		}), `spec.kubernetes.podLabels["app.kubernetes.io/name"]`, "prefix of your own"},
+		}), `spec.kubernetes.podLabels["app.kubernetes.io/name"]`, "your own prefix"},
 		{"a controller's label", kube(func(k *windlassv1.KubernetesOptions) {
 			k.PodLabels = map[string]string{"pod-template-hash": "mine"}
 		}), `spec.kubernetes.podLabels["pod-template-hash"]`, "another name"},
@@ -168,7 +168,7 @@ func TestKubernetesSpec_RefusesWhatNoClusterAccepts(t *testing.T) {
 		{"two users", kube(func(k *windlassv1.KubernetesOptions) {
 			k.RunAsUser = new(int64(1000))
 			k.Security = &windlassv1.SecurityException{Reason: "old image", RunAsRoot: true}
-		}), "spec.kubernetes.runAsUser", "one of them"},
+		}), "spec.kubernetes.runAsUser", "one of the two"},
 		{"every capability", security(&windlassv1.SecurityException{
 			Reason: "x", AddCapabilities: []string{"IPC_LOCK", "ALL"},
 		}), "spec.kubernetes.security.addCapabilities[1]", "privileged"},
@@ -182,7 +182,7 @@ func TestKubernetesSpec_RefusesWhatNoClusterAccepts(t *testing.T) {
 			&windlassv1.SecretReference{Secret: "registry", ImagePull: true},
 			&windlassv1.SecretReference{Secret: "registry", EnvName: "DOCKER_CONFIG"},
 			&windlassv1.SecretReference{Secret: "registry", ImagePull: true},
-		), "spec.secrets[2].secret", "one of them"},
+		), "spec.secrets[2].secret", "one of the two"},
 		{"a pull secret of no image", func(s *windlassv1.DeploymentSpec) {
 			s.Image = ""
 			s.Secrets = []*windlassv1.SecretReference{{Secret: "registry", ImagePull: true}}
