@@ -30,7 +30,7 @@ func TestDeleteApp_WarnsOfModelsWithoutServers(t *testing.T) {
 		return res.GetWarnings()
 	}
 	require.Empty(t, deleted("plain"))
-	require.Equal(t, []string{"no server loads law, sql any more: deploy another app with models and name it in model.server, or delete them as well"}, deleted("base"),
+	require.Equal(t, []string{"no server loads law, sql any more: deploy another app with models and name it in model.server, or delete these models"}, deleted("base"),
 		"a model that names no app can use other servers")
-	require.Equal(t, []string{"no server loads any any more: deploy another app with models and name it in model.server, or delete them as well"}, deleted("other"))
+	require.Equal(t, []string{"no server loads any any more: deploy another app with models and name it in model.server, or delete these models"}, deleted("other"))
 }

@@ -149,7 +149,7 @@ func TestGoneRegion_OfOneAppDoesNotStopASecretForOtherApps(t *testing.T) {
 
 	res := w.setSecret("token", "two")
 	require.Equal(t, []string{with.GetAppId()}, res.GetAppIds())
-	require.Equal(t, []string{"app alone is left out, and keeps the value that it has: the workspace may no longer use any of the app's regions"}, res.GetWarnings())
+	require.Equal(t, []string{"app alone is left out, and keeps its current value: the workspace may no longer use any of the app's regions"}, res.GetWarnings())
 	require.Equal(t, int32(1), w.app("alone").GetLatestVersion())
 	require.Contains(t, w.said("alone"), "SecretNotTaken")
 	require.Equal(t, int32(2), w.app("with").GetLatestVersion())

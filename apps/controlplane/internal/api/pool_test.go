@@ -11,7 +11,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// pooled makes the spec a pool of prefill and decode servers. A role with 0 instances keeps the current number.
+// pooled makes the spec a pool with the roles prefill and decode. A role with 0 instances keeps the current number.
 func pooled(prefill, decode int32) func(*windlassv1.DeploymentSpec) {
 	return func(s *windlassv1.DeploymentSpec) {
 		s.Layout = windlassv1.Layout_LAYOUT_POOLED

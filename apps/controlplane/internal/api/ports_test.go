@@ -87,7 +87,7 @@ func TestFixedPort_OfAHostHasOneOwner(t *testing.T) {
 	w.settle("other")
 	rotated := w.setSecret("token", "two")
 	require.Empty(t, rotated.GetAppIds())
-	require.Contains(t, rotated.GetWarnings()[0], "app other is left out, and keeps the value that it has: port 8001 is fixed")
+	require.Contains(t, rotated.GetWarnings()[0], "app other is left out, and keeps its current value: port 8001 is fixed")
 	require.Equal(t, int32(1), w.app("other").GetLatestVersion())
 	_, err = w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Replicas: 2})
 	refused(t, err, connect.CodeFailedPrecondition, noCapacity, "replicas")

@@ -15,9 +15,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A workspace's presets are rows with a definition. They are compiled when a call needs what they generate. The
-// registry of a call has the built-in presets, and the workspace's presets that the call names. Views are made of rows
-// alone, so that a definition that this release refuses can be read, mended and deleted.
+// A workspace's presets are rows with a definition. A definition is compiled when a call needs its output. The
+// registry of a call has the built-in presets and the workspace's presets that the call names. Views are made from
+// rows without compilation, so that a definition that this release refuses can be read, corrected and deleted.
 
 // presetsFor returns the built-in presets, and the workspace's presets that the engines name, for the request of ctx.
 // Engines that do not exist are left out.
@@ -41,7 +41,7 @@ func isCustom(engine string) bool {
 	return custom
 }
 
-// presetRows reads those of the workspace's presets that the engines name. Engines that do not exist are left out.
+// presetRows reads the workspace's presets that the engines name. Engines that do not exist are left out.
 func presetRows(tx Tx, workspaceID string, engines ...string) (rows []model.Preset, err error) {
 	for _, engine := range engines {
 		name, version, custom := preset.SplitCustom(engine)
@@ -60,8 +60,9 @@ func presetRows(tx Tx, workspaceID string, engines ...string) (rows []model.Pres
 	return rows, nil
 }
 
-// compiled returns the built-in presets and those of the rows, for the request of ctx. It may take long, so it
-// must not be called in a transaction. It fails if this release refuses what an earlier one accepted.
+// compiled returns the built-in presets and the presets of the rows, for the request of ctx. It must not be called in
+// a transaction, because it can take seconds. It fails if this release refuses a definition that an earlier release
+// accepted.
 func (a *server) compiled(ctx context.Context, workspaceID string, rows []model.Preset) (*preset.Registry, error) {
 	if err := a.compilers.Acquire(ctx, workspaceID); err != nil {
 		return nil, fmt.Errorf("wait to compile presets: %w", err)
@@ -75,26 +76,27 @@ func (a *server) compiled(ctx context.Context, workspaceID string, rows []model.
 		}
 		if p == nil {
 			return nil, apierr.InvalidFix("spec.serve.engine", fmt.Sprintf("preset %s%s/%d: %s: %s", preset.CustomPrefix, row.Name, row.Version, appspec.FileField(findings[0]), findings[0].Text),
-				"Set the preset again: `windlass preset set` says what to mend.")
+				"Set the preset again: `windlass preset set` reports the errors.")
 		}
 		presets = presets.With(p)
 	}
 	return presets.Within(ctx), nil
 }
 
-// maxCompilers is how many requests compile definitions at a time. A definition takes up to a second of one processor, and
-// any key of role viewer may ask for checks as often as it may read. One workspace has half of these places at most.
+// maxCompilers is the maximum number of requests that compile definitions at the same time. A definition can take a
+// second of processor time, and each key of role viewer may request checks as often as it may read. One workspace may
+// have at most half of these requests.
 const maxCompilers = 4
 
 // maxDefinition is the maximum size of a stored definition, in bytes.
 const maxDefinition = 64 << 10
 
-// checkDefinition returns the preset of a definition, and what is wrong with it or its examples, errors first. With an
-// error among the findings, there is no preset. It fails if ctx ends.
+// checkDefinition returns the preset of a definition, and findings about the definition and its examples, errors
+// first. If a finding is an error, it returns no preset. It fails if ctx ends.
 func (a *server) checkDefinition(ctx context.Context, workspaceID, name string, version int32, def *windlassv1.PresetDefinition) (*preset.Preset, []preset.Finding, error) {
 	if size := proto.Size(def); size > maxDefinition {
 		return nil, []preset.Finding{{
-			Severity: preset.Error, Code: "DefinitionInvalid", Field: "/args", Text: fmt.Sprintf("the definition has %d bytes, and at most %d are allowed", size, maxDefinition), Fix: "write a shorter one",
+			Severity: preset.Error, Code: "DefinitionInvalid", Field: "/args", Text: fmt.Sprintf("the definition has %d bytes, but at most %d are allowed", size, maxDefinition), Fix: "write a shorter definition",
 		}}, nil
 	}
 	if err := a.compilers.Acquire(ctx, workspaceID); err != nil {
@@ -111,7 +113,7 @@ func (a *server) checkDefinition(ctx context.Context, workspaceID, name string, 
 	return p, findings, ctx.Err()
 }
 
-// nextPresetVersion returns the version that the preset gets when it is set, and its newest one, nil for none.
+// nextPresetVersion returns the version number for the next set of the preset, and its newest version, nil for none.
 func nextPresetVersion(tx Tx, workspaceID, name string) (next int32, newest *model.Preset, err error) {
 	row, err := tx.GetPreset(workspaceID, name, 0)
 	if err == nil {
@@ -142,7 +144,7 @@ func storedView(row model.Preset, engine string) *windlassv1.Preset {
 	return v
 }
 
-// missingPreset refuses the name of a preset that the workspace does not have.
+// missingPreset returns the error for the name of a preset that the workspace does not have.
 func missingPreset(field, name string) error {
 	return apierr.Missing(field, "preset", preset.CustomPrefix+name, "`windlass preset list --remote` shows the presets of the workspace.")
 }

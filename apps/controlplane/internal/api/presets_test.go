@@ -18,7 +18,7 @@ func TestCompilers_AreSharedByWorkspaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &server{cfg: Config{Presets: preset.Builtin()}, compilers: share.NewSlots(maxCompilers)}
 		def := &windlassv1.PresetDefinition{ModelSchemes: []string{"hf"}, Command: []string{"ember"}}
-		// These requests of one workspace do not end.
+		// These requests of one workspace take all its places, and do not end.
 		for range maxCompilers / 2 {
 			require.NoError(t, a.compilers.Acquire(t.Context(), "ws_1"))
 		}
@@ -32,7 +32,7 @@ func TestCompilers_AreSharedByWorkspaces(t *testing.T) {
 		for _, err := range attempt("ws_1") {
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 		}
-		for range 10 { // each gives its place back
+		for range 10 { // each request gives its place back
 			for _, err := range attempt("ws_2") {
 				require.NoError(t, err)
 			}

@@ -13,8 +13,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// protectionsOf returns what the protections ask of the version's rollout. A straight rollback to a version
-// that was stable needs no bake time, and an approval only if it keeps gates.
+// protectionsOf returns the protections that apply to the version's rollout. A straight rollback to a version that
+// was stable needs no bake time, and needs approvals only if it keeps gates.
 func (c versionMutation) protectionsOf(app model.App, v version) ([]model.Protection, error) {
 	of, err := c.protectionsOn(app)
 	if err != nil || !v.Straight {
@@ -30,7 +30,7 @@ func (c versionMutation) protectionsOf(app model.App, v version) ([]model.Protec
 	return of, nil
 }
 
-// protectionsOn returns the protections that are about the app.
+// protectionsOn returns the protections whose scope includes the app.
 func (c versionMutation) protectionsOn(app model.App) ([]model.Protection, error) {
 	all, err := c.ListProtections(app.WorkspaceID)
 	if err != nil {
@@ -39,8 +39,8 @@ func (c versionMutation) protectionsOn(app model.App) ([]model.Protection, error
 	return protection.For(all, app), nil
 }
 
-// mayServeAgain fails for a version that was never live if a protection asks for an approval of the app's
-// rollouts, because a pin would serve the version without one.
+// mayServeAgain fails for a version that was never live if a protection requires approval of the app's rollouts,
+// because a pin would serve the version without approval.
 func (c versionMutation) mayServeAgain(app model.App, d model.Deployment) error {
 	if d.ReadyAt != 0 {
 		return nil
@@ -52,11 +52,11 @@ func (c versionMutation) mayServeAgain(app model.App, d model.Deployment) error 
 	return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_APPROVAL_NEEDED, Field: "version",
 		Fix: "Pin a version that was live, or roll to this one first: `windlass rollback --version`.",
-	}, fmt.Sprintf("v%d was never live, and a protection asks for an approval of what serves", d.Version))
+	}, fmt.Sprintf("v%d was never live, and a protection requires approval of every version that serves", d.Version))
 }
 
-// mayLeave fails for a caller that may not approve what serves a domain of the app, because without the app
-// another one could take the domain.
+// mayLeave fails for a caller that may not approve rollouts of the app. Without the app's domain, another app, which
+// needs no approval, could take the domain.
 func (c versionMutation) mayLeave(app model.App) error {
 	of, err := c.protectionsOn(app)
 	if err != nil {
@@ -65,18 +65,18 @@ func (c versionMutation) mayLeave(app model.App) error {
 	for _, p := range of {
 		if asked := protection.ApprovalOf(p); asked != nil && c.by.Role < asked.GetRole() {
 			return notApprover("domain", asked.GetRole(), fmt.Sprintf(
-				"the protection of the %s asks for %s of what serves the domain, and another app could take it", protection.Scope(p, app), protection.Text(asked)))
+				"the protection of the %s requires %s of every version that serves the domain, and after the removal another app could take the domain", protection.Scope(p, app), protection.Text(asked)))
 		}
 	}
 	return nil
 }
 
-// maySkip fails for a caller who may not end a bake that a protection asks for.
+// maySkip fails for a caller who may not end a bake that a protection requires.
 func (c versionMutation) maySkip(progress *model.Progress) error {
 	if !progress.BakeProtected || owner.allows(c.by.Role) {
 		return nil
 	}
-	return notApprover("", windlassv1.Role_ROLE_OWNER, "a protection asks for the bake time of this rollout")
+	return notApprover("", windlassv1.Role_ROLE_OWNER, "a protection requires the bake time of this rollout")
 }
 
 func notApprover(field string, role windlassv1.Role, message string) error {
@@ -86,8 +86,7 @@ func notApprover(field string, role windlassv1.Role, message string) error {
 	}, message)
 }
 
-// approveStart gives an approval at the gate before the rollout in flight. It returns nil if no such gate
-// waits.
+// approveStart gives an approval at the start gate of the rollout in flight. It returns nil if no start gate waits.
 func (c versionMutation) approveStart(ref string, by model.Approval) (*windlassv1.ApproveResponse, error) {
 	app, err := c.lockedApp(ref)
 	if err != nil {
@@ -129,7 +128,7 @@ func (c versionMutation) approveStart(ref string, by model.Approval) (*windlassv
 	return out, c.audit("rollout", r.ID, rolloutProto(*f.rollout), rolloutProto(r))
 }
 
-// startApprovalProto returns the gate before the rollout, nil for none.
+// startApprovalProto returns the start gate of the rollout, nil for none.
 func startApprovalProto(r model.Rollout) *windlassv1.ApprovalProgress {
 	g, ok := r.Gate()
 	if !ok {

@@ -13,7 +13,7 @@ import (
 
 const production = "default/production"
 
-// protect sets the protection of production.
+// protect sets the protection of the environment production.
 func (h *harness) protect(rules *windlassv1.ProtectionRules) *windlassv1.SetProtectionResponse {
 	h.t.Helper()
 	res, err := h.protections(h.owner).SetProtection(h.t.Context(), &windlassv1.SetProtectionRequest{
@@ -27,7 +27,7 @@ func owners(n int32) *windlassv1.ProtectionRules {
 	return &windlassv1.ProtectionRules{Approval: &windlassv1.Approval{Role: windlassv1.Role_ROLE_OWNER, Count: n, NotDeployer: true}}
 }
 
-// rolloutOf the app that is in flight.
+// activeRollout returns the rollout in flight of the app.
 func (h *harness) activeRollout(app string) *windlassv1.Rollout {
 	h.t.Helper()
 	res, err := h.rollouts(h.viewer).GetRollout(h.t.Context(), &windlassv1.GetRolloutRequest{Rollout: h.app(app).GetRolloutId()})
@@ -48,7 +48,7 @@ func (h *harness) historyOf(app string) map[string]string {
 	return out
 }
 
-func TestProtection_NoFileAndNoDeployerGetsPastItsGate(t *testing.T) {
+func TestProtection_NoFileAndNoDeployerPassesItsGate(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *harness) {
 		ctx := t.Context()
 		deployer := w.personsKey("dora", windlassv1.Role_ROLE_DEPLOYER)
@@ -60,7 +60,7 @@ func TestProtection_NoFileAndNoDeployerGetsPastItsGate(t *testing.T) {
 			return res
 		}
 
-		// The first rollout of an app waits, too, and so does a version after an abort.
+		// The first rollout of an app also waits, and so does a version after an abort.
 		res := deploy(nil, "a")
 		require.Equal(t, []string{"it starts after approval by 2 keys of role owner, not by the deployer, by the protection of the environment: two people see each change"}, res.GetWarnings())
 		const missing = "approval by 2 keys of role owner (not by dora, who deployed it)"
@@ -81,7 +81,7 @@ func TestProtection_NoFileAndNoDeployerGetsPastItsGate(t *testing.T) {
 		for range 2 {
 			got, err := w.approve(alice, "it is good")
 			require.NoError(t, err)
-			require.Len(t, got.GetMissing(), 1, "twice is once")
+			require.Len(t, got.GetMissing(), 1, "a second approval with the same key does not count")
 		}
 		mint, err := w.access(alice).CreateApiKey(ctx, &windlassv1.CreateApiKeyRequest{Name: "alice-2", Role: windlassv1.Role_ROLE_OWNER})
 		require.NoError(t, err)
@@ -100,13 +100,13 @@ func TestProtection_NoFileAndNoDeployerGetsPastItsGate(t *testing.T) {
 		require.Equal(t, live, w.settle("chat").GetLiveVersion())
 		_, err = w.rollouts(deployer).Promote(ctx, &windlassv1.PromoteRequest{App: "chat", Full: true})
 		require.NoError(t, err)
-		require.Equal(t, live, w.settle("chat").GetLiveVersion(), "promotion in full opens no gate")
+		require.Equal(t, live, w.settle("chat").GetLiveVersion(), "a full promotion opens no gate")
 		_, err = w.approve(alice, "")
 		require.NoError(t, err)
 		_, err = w.apps(deployer).SetEnvironment(ctx, &windlassv1.SetEnvironmentRequest{App: "chat", Set: map[string]string{"A": "1"}})
 		require.NoError(t, err)
 		require.Equal(t, live, w.settle("chat").GetLiveVersion())
-		require.Empty(t, w.activeRollout("chat").GetStartApproval().GetGiven(), "approvals are of one rollout")
+		require.Empty(t, w.activeRollout("chat").GetStartApproval().GetGiven(), "approvals count only for one rollout")
 		_, err = w.apps(deployer).Cancel(ctx, &windlassv1.CancelRequest{App: "chat"})
 		require.NoError(t, err)
 		w.settle("chat")
@@ -118,16 +118,16 @@ func TestProtection_NoFileAndNoDeployerGetsPastItsGate(t *testing.T) {
 		require.Equal(t, windlassv1.PlanStep_KIND_GATE, plan.GetSteps()[0].GetKind())
 		require.EqualValues(t, 2, plan.GetSteps()[0].GetApproval().GetCount())
 
-		// What never was live is not pinned either.
+		// A version that was never live cannot be pinned.
 		_, err = w.apps(deployer).PinVersion(ctx, &windlassv1.PinVersionRequest{App: "chat", Version: live + 1, Weight: 50})
 		refused(t, err, failed, needsApproval, "version")
 		_, err = w.apps(deployer).Rollback(ctx, &windlassv1.RollbackRequest{App: "chat", Version: live + 1})
 		require.NoError(t, err)
-		require.Equal(t, live, w.settle("chat").GetLiveVersion(), "nor is it gone back to without")
+		require.Equal(t, live, w.settle("chat").GetLiveVersion(), "a rollback to it also needs approval")
 	})
 }
 
-func TestProtection_OfTheStartHoldsForTheWholeRollout(t *testing.T) {
+func TestProtection_GateOfTheStartAppliesToTheWholeRollout(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *harness) {
 		ctx := t.Context()
 		alice, bob := w.personsKey("alice", windlassv1.Role_ROLE_OWNER), w.personsKey("bob", windlassv1.Role_ROLE_OWNER)
@@ -137,7 +137,7 @@ func TestProtection_OfTheStartHoldsForTheWholeRollout(t *testing.T) {
 		w.protect(owners(2))
 		_, err = w.approve(alice, "")
 		require.NoError(t, err)
-		require.EqualValues(t, 1, w.settle("chat").GetLiveVersion(), "it began with a gate of one")
+		require.EqualValues(t, 1, w.settle("chat").GetLiveVersion(), "the rollout began with a gate of one approval")
 
 		_, err = w.deployBy("chat", nil, args("b"))
 		require.NoError(t, err)
@@ -158,11 +158,11 @@ func TestProtection_OfTheStartHoldsForTheWholeRollout(t *testing.T) {
 		require.NoError(t, err)
 		_, err = w.deployBy("chat", nil, args("d"))
 		require.NoError(t, err)
-		require.EqualValues(t, 4, w.settle("chat").GetLiveVersion(), "what takes its place has those of its own start")
+		require.EqualValues(t, 4, w.settle("chat").GetLiveVersion(), "the next rollout has the protections of its own start")
 	})
 }
 
-func TestProtection_IsSetByThoseWhoMayAndIsInTheAudit(t *testing.T) {
+func TestProtection_IsSetByOwnersOrOperatorsAndIsInTheAudit(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *harness) {
 		ctx := t.Context()
 		set := func(key string, req *windlassv1.SetProtectionRequest) error {
@@ -182,9 +182,9 @@ func TestProtection_IsSetByThoseWhoMayAndIsInTheAudit(t *testing.T) {
 		require.NoError(t, set(w.operator, &windlassv1.SetProtectionRequest{Workspace: "acme", Rules: owners(1)}))
 		_, err := w.protections(w.owner).RemoveProtection(ctx, &windlassv1.RemoveProtectionRequest{})
 		refused(t, err, connect.CodePermissionDenied, isDenied, "")
-		require.NoError(t, set(w.owner, &windlassv1.SetProtectionRequest{Rules: &windlassv1.ProtectionRules{AutoRollback: true}}), "beside the operator's")
+		require.NoError(t, set(w.owner, &windlassv1.SetProtectionRequest{Rules: &windlassv1.ProtectionRules{AutoRollback: true}}), "next to the operator's protection")
 		res := w.protect(owners(2))
-		require.Len(t, res.GetWarnings(), 1, "there is one family of owners' keys")
+		require.Len(t, res.GetWarnings(), 1, "all owner keys are of one family")
 		require.True(t, w.protect(owners(2)).GetUnchanged())
 		list, err := w.protections(w.viewer).ListProtections(ctx, &windlassv1.ListProtectionsRequest{})
 		require.NoError(t, err)
@@ -209,11 +209,11 @@ func TestProtection_IsSetByThoseWhoMayAndIsInTheAudit(t *testing.T) {
 				changes++
 			}
 		}
-		require.Equal(t, 4, changes, "each change, and no call that changed nothing")
+		require.Equal(t, 4, changes, "the audit has each change, and no call without a change")
 	})
 }
 
-func TestProtection_OfBakeTimeAndWayBack(t *testing.T) {
+func TestProtection_BakeTimeAndRollback(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	w.protect(&windlassv1.ProtectionRules{BakeTime: durationpb.New(time.Hour), AutoRollback: true})
@@ -233,7 +233,7 @@ func TestProtection_OfBakeTimeAndWayBack(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 2, w.settle("chat").GetLiveVersion())
 
-	// The version that was live and stable before comes back at once.
+	// The previous stable version comes back at once.
 	w.protect(owners(1))
 	_, err = w.apps(w.deployer).Rollback(ctx, &windlassv1.RollbackRequest{App: "chat"})
 	require.NoError(t, err)
@@ -255,7 +255,7 @@ func TestProtection_KeepsADomainFromAnotherApp(t *testing.T) {
 	require.NoError(t, remove(w.owner))
 }
 
-func TestProtection_HoldsNewValuesOfSecrets(t *testing.T) {
+func TestProtection_AppliesToNewValuesOfSecrets(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	w.setSecret("token", "one")
@@ -269,7 +269,7 @@ func TestProtection_HoldsNewValuesOfSecrets(t *testing.T) {
 	require.EqualValues(t, 2, w.settle("chat").GetLiveVersion(), "the rollout of the new value waits")
 	_, err := w.apps(w.deployer).Rollback(ctx, &windlassv1.RollbackRequest{App: "chat", Version: 1})
 	require.NoError(t, err)
-	require.EqualValues(t, 2, w.settle("chat").GetLiveVersion(), "and so does the way back with it")
+	require.EqualValues(t, 2, w.settle("chat").GetLiveVersion(), "a rollback with the new value also waits")
 	_, err = w.apps(w.deployer).Rollback(ctx, &windlassv1.RollbackRequest{App: "chat", Version: 1, WithSecrets: true})
 	require.NoError(t, err)
 	require.Greater(t, w.settle("chat").GetLiveVersion(), int32(2))

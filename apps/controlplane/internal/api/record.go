@@ -9,7 +9,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// A mutation also writes the app's row, history, audit and wake-ups, besides its own subject.
+// Besides its own subject, a mutation writes the app's row, history, audit and wake-ups.
 
 // store writes the locked app's row, and updates the copy to match it.
 func (c *mutation) store(app *model.App) error {
@@ -30,14 +30,13 @@ func (c *mutation) putRolloutState(s model.RolloutState) error {
 	return nil
 }
 
-// log notes a decision about an app: what, why, and which rollout, deployment and
-// region it is about.
+// log adds an entry to the app's history: what was decided and why, with its rollout, deployment and region.
 func (c *mutation) log(app model.App, h model.History) {
 	h.ID, h.WorkspaceID, h.AppID, h.At, h.Who = ident.New("hst"), app.WorkspaceID, app.ID, c.at, c.by.Name
 	c.history = append(c.history, h)
 }
 
-// wake asks for a step of the app's workflow at once.
+// wake requests a step of the app's workflow at once.
 func (c *mutation) wake(appID string) error {
 	if c.dry != nil {
 		return c.Wake([]string{appID}, c.at, c.at)
@@ -46,7 +45,7 @@ func (c *mutation) wake(appID string) error {
 	return nil
 }
 
-// expect asks for a step after a region has reported, because a step before that would have nothing to do.
+// expect requests a step after a region has reported, because an earlier step would have nothing to do.
 func (c *mutation) expect(appID string) error {
 	if c.dry != nil {
 		return c.wake(appID)
@@ -55,8 +54,8 @@ func (c *mutation) expect(appID string) error {
 	return nil
 }
 
-// audit writes an audit row of a change. before and after are what the API shows of the resource; nil if it
-// did not or does not exist.
+// audit writes an audit row of a change. before and after are the resource in the form of the API. A nil value means
+// that it did not or does not exist.
 func (c *mutation) audit(kind, id string, before, after proto.Message) error {
 	return c.auditIn(c.workspaceID, kind, id, before, after)
 }

@@ -12,13 +12,12 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 )
 
-// stretch is the number of PBKDF2 rounds that make it slow to guess a secret from the hash of a request. The
-// hash is kept for a day only.
+// stretch is the number of PBKDF2 rounds, which make it slow to guess a secret from the hash of a request. The hash
+// is only kept for a day.
 const stretch = 10_000
 
-// requestHash returns a hash that is the same for a repeated request, and another one for a different request
-// with the same idempotency key. Fields that the schema marks as secret are stretched first, because the hash is
-// stored.
+// requestHash returns a hash of the request without its idempotency key, which is equal for a repeated request.
+// Fields that the schema marks as secret are stretched first, because the hash is stored.
 func requestHash(procedure string, req request) ([]byte, error) {
 	m := proto.Clone(req).ProtoReflect()
 	m.Clear(m.Descriptor().Fields().ByName("mutation"))
@@ -46,8 +45,8 @@ func requestHash(procedure string, req request) ([]byte, error) {
 	return sum[:], nil
 }
 
-// auditJSON returns a resource as the API shows it, with the fields that the schema marks as secret replaced.
-// The API shows no such field today; this protects one that is added later.
+// auditJSON returns a resource in the form of the API, in which fields that the schema marks as secret are replaced.
+// The API shows no secret field today. This protects fields that are added later.
 func auditJSON(m proto.Message) (string, error) {
 	if m == nil || !m.ProtoReflect().IsValid() {
 		return "", nil

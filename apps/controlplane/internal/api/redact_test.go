@@ -18,7 +18,7 @@ func TestAudit_HasNoSecretFields(t *testing.T) {
 	require.Empty(t, doc)
 }
 
-func TestRequestHash_IsOfAllButTheKey(t *testing.T) {
+func TestRequestHash_CoversAllFieldsExceptTheKey(t *testing.T) {
 	hash := func(procedure, key, name, value string) string {
 		h, err := requestHash(procedure, &windlassv1.SetSecretRequest{
 			Mutation: &windlassv1.Mutation{IdempotencyKey: key}, Name: name, Value: value,
@@ -32,7 +32,7 @@ func TestRequestHash_IsOfAllButTheKey(t *testing.T) {
 	}
 }
 
-func TestVariables_OwnAndInheritedDiffer(t *testing.T) {
+func TestVariables_OwnAndInheritedMakeDifferentVersions(t *testing.T) {
 	s := &windlassv1.DeploymentSpec{Secrets: []*windlassv1.SecretReference{{EnvName: "TOKEN", Secret: "t"}}}
 	own := map[string]string{"A": "own", "B": "own"}
 	appspec.InheritEnv(s, map[string]string{"A": "shared", "C": "shared", "TOKEN": "shared"}, own)
@@ -41,11 +41,11 @@ func TestVariables_OwnAndInheritedDiffer(t *testing.T) {
 	require.Equal(t, own, appspec.OwnEnv(s))
 }
 
-func TestSpec_EqualsASpecThatRunsTheSame(t *testing.T) {
+func TestSpec_EqualsASpecOfTheSameVersion(t *testing.T) {
 	base := func() *windlassv1.DeploymentSpec {
 		return appspec.WithDefaults(&windlassv1.DeploymentSpec{Command: []string{"x"}, Regions: []string{"a", "b"}, InheritedEnv: []string{"forged"}})
 	}
-	require.Empty(t, base().GetInheritedEnv(), "it is not for callers to say")
+	require.Empty(t, base().GetInheritedEnv(), "callers cannot set inherited variables")
 	for name, c := range map[string]struct {
 		edit func(*windlassv1.DeploymentSpec)
 		same bool
@@ -70,5 +70,5 @@ func TestSpec_EqualsASpecThatRunsTheSame(t *testing.T) {
 	before.Regions = []string{"b", "a"}
 	_, err := appspec.Hash(before)
 	require.NoError(t, err)
-	require.Equal(t, []string{"b", "a"}, before.GetRegions(), "hashing changes nothing")
+	require.Equal(t, []string{"b", "a"}, before.GetRegions(), "the hash does not change the spec")
 }

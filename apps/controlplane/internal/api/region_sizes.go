@@ -9,14 +9,14 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// regionSize is a region, and how many replicas of a version it gets, at least 1.
+// regionSize is a region with the number of replicas that it gets of a version, at least 1.
 type regionSize struct {
 	model.Region
 	replicas int32
 }
 
-// startSizes returns the regions in which a new version will have replicas. progress is that of its rollout, nil for
-// none.
+// startSizes returns the regions in which a new version will have replicas. progress is the progress of its rollout,
+// nil for none.
 func (c versionMutation) startSizes(spec *windlassv1.DeploymentSpec, progress *model.Progress) (sizes []regionSize, err error) {
 	regions, err := c.specs().regionsNamed(spec.GetRegions())
 	if err != nil {
@@ -34,7 +34,7 @@ func (c versionMutation) startSizes(spec *windlassv1.DeploymentSpec, progress *m
 	return sizes, nil
 }
 
-// scaledUpSizes returns the regions that get more replicas of the version d.
+// scaledUpSizes returns the regions in which asked raises the replicas of version d.
 func (c versionMutation) scaledUpSizes(r running, d model.Deployment, asked plan.Asked) (sizes []regionSize, err error) {
 	regions, err := c.specs().regionsNamed(d.Spec.GetRegions())
 	if err != nil {

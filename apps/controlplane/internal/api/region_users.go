@@ -13,10 +13,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// usersOfRegion names apps that use the region: in the live version, in the one in flight, or because the
-// region still has to catch up with the live one. Older versions do not count, because a rollback leaves out
-// a region that is gone. It names at most the given number. For a region of the platform it names workspaces,
-// because operators must not see their apps.
+// usersOfRegion returns the names of at most most apps that use the region: in the live version, in the version in
+// flight, or because the region lags. Older versions do not count, because a rollback leaves out deleted regions. For
+// a region of the platform, it returns names of workspaces, because operators must not see names of apps.
 func (c regionMutation) usersOfRegion(r model.Region, most int) (users []string, err error) {
 	workspaces, err := c.workspacesWith(r)
 	if err != nil {
@@ -79,8 +78,7 @@ func (c regionMutation) workspacesWith(r model.Region) (out []model.Workspace, e
 	}
 }
 
-// appsNaming returns those of the apps, all of one workspace, that should run in the region, with the
-// version.
+// appsNaming returns the apps that should run in the region, with their versions. All apps are of one workspace.
 func (c regionMutation) appsNaming(r model.Region, apps []model.App) (users []string, err error) {
 	var ids []string
 	for _, app := range apps {
@@ -140,8 +138,8 @@ func (c regionMutation) withoutGone(spec *windlassv1.DeploymentSpec, field strin
 	return gone, nil
 }
 
-// regionsLeft returns the names of the spec's regions that the workspace may use, and of those that it may no
-// longer use.
+// regionsLeft splits the names of the spec's regions: left are regions that the workspace may use, gone are regions
+// that it may no longer use.
 func (c regionMutation) regionsLeft(spec *windlassv1.DeploymentSpec) (left, gone []string, err error) {
 	known, err := c.specs().regionsNamed(spec.GetRegions())
 	if err != nil {
@@ -157,8 +155,8 @@ func (c regionMutation) regionsLeft(spec *windlassv1.DeploymentSpec) (left, gone
 	return left, gone, nil
 }
 
-// servesIn returns the name of a gone region in which the app still serves, empty for none. An app still
-// serves where a grant was revoked.
+// servesIn returns the name of a region of gone in which the app still serves, or "". An app continues to serve in a
+// region after a grant is revoked.
 func (c regionMutation) servesIn(app model.App, gone []string) (string, error) {
 	if len(gone) == 0 {
 		return "", nil
@@ -183,7 +181,7 @@ func (c regionMutation) servesIn(app model.App, gone []string) (string, error) {
 	return "", nil
 }
 
-// leftOut returns a text about the regions that are gone, nil for none.
+// leftOut returns a warning that the regions in gone are left out, nil for none.
 func leftOut(gone []string) []string {
 	switch len(gone) {
 	case 0:

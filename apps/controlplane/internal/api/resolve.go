@@ -15,17 +15,16 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// These are the parts that a reference may leave out.
+// Defaults for the parts that a reference may leave out.
 const (
 	defaultProject     = "default"
 	defaultEnvironment = "production"
 )
 
-// maxID is how many bytes of an id fit into its column.
+// maxID is the size of the columns for ids, in bytes.
 const maxID = 64
 
-// plainID reports whether s could be an id. The store is not asked for other texts, because it cannot compare
-// them.
+// plainID reports whether s could be an id. Other texts are not looked up, because the database cannot compare them.
 func plainID(s string) bool {
 	if s == "" || len(s) > maxID {
 		return false
@@ -38,7 +37,7 @@ func plainID(s string) bool {
 	return true
 }
 
-// splitApp splits a reference into the environment, "" for the default one, and the app's name.
+// splitApp splits a reference into the environment ("" for the default environment) and the app's name.
 func splitApp(ref string) (environment, name string) {
 	i := strings.LastIndexByte(ref, '/')
 	if i < 0 {
@@ -47,7 +46,7 @@ func splitApp(ref string) (environment, name string) {
 	return ref[:i], ref[i+1:]
 }
 
-// environment finds an environment by id, "project/environment", or name within the default project. An empty
+// environment finds an environment by id, by "project/environment", or by its name in the default project. An empty
 // ref is default/production.
 func (a *server) environment(tx Tx, workspaceID, ref, field string) (e model.Environment, err error) {
 	if ident.Valid("env", ref) {
@@ -71,7 +70,7 @@ func (a *server) environment(tx Tx, workspaceID, ref, field string) (e model.Env
 	}
 	switch {
 	case errors.Is(err, model.ErrNotFound):
-		return e, apierr.Missing(field, "environment", ref, "`windlass environment list` shows those that there are. `windlass environment create` makes one.")
+		return e, apierr.Missing(field, "environment", ref, "`windlass environment list` shows the environments. `windlass environment create` makes one.")
 	case err != nil:
 		return e, fmt.Errorf("read environment %s: %w", ref, err)
 	}
@@ -89,14 +88,14 @@ func (a *server) project(tx Tx, workspaceID, ref, field string) (p model.Project
 	}
 	switch {
 	case errors.Is(err, model.ErrNotFound):
-		return p, apierr.Missing(field, "project", ref, "`windlass project list` shows those that there are. `windlass project create` makes one.")
+		return p, apierr.Missing(field, "project", ref, "`windlass project list` shows the projects. `windlass project create` makes one.")
 	case err != nil:
 		return p, fmt.Errorf("read project %s: %w", ref, err)
 	}
 	return p, nil
 }
 
-const listApps = "`windlass list apps` shows those that there are. One outside of default/production is named project/environment/name."
+const listApps = "`windlass list apps` shows the apps. Name an app outside of default/production as project/environment/name."
 
 // app finds an app by id, "project/environment/name", "environment/name" within the default project, or name
 // within default/production. It finds a deleted app by id if gone is true.
@@ -123,7 +122,7 @@ func (a *server) app(tx Tx, workspaceID, ref string, gone bool) (app model.App, 
 	return app, nil
 }
 
-// lockedApp finds an app as app does, and locks its row to the end of the transaction.
+// lockedApp finds an app like app, and locks its row until the end of the transaction.
 func (c *mutation) lockedApp(ref string) (model.App, error) {
 	id, fix := ref, listApps
 	if !ident.Valid("app", ref) {
@@ -143,10 +142,10 @@ func (c *mutation) lockedApp(ref string) (model.App, error) {
 	return locked, nil
 }
 
-// region finds a region by id or name that the caller may use: its workspace's own or a granted one, or for
-// an operator one of the platform.
+// region finds a region by id or name that the caller may use: a region of its workspace, a granted region, or for an
+// operator a region of the platform.
 func (a *server) region(tx Tx, by caller, ref string) (r model.Region, err error) {
-	const fix = "`windlass list regions` shows those that the workspace may use."
+	const fix = "`windlass list regions` shows the regions that the workspace may use."
 	switch {
 	case ident.Valid("reg", ref):
 		r, err = tx.GetRegion(ref)
@@ -208,7 +207,7 @@ func (a *server) deployment(tx Tx, workspaceID, id, field string) (d model.Deplo
 	d, err = tx.GetDeployment(workspaceID, id)
 	switch {
 	case errors.Is(err, model.ErrNotFound):
-		return d, apierr.Missing(field, "deployment", id, "`windlass list deployments APP` shows those that there are.")
+		return d, apierr.Missing(field, "deployment", id, "`windlass list deployments APP` shows the deployments.")
 	case err != nil:
 		return d, fmt.Errorf("read deployment %s: %w", id, err)
 	}
@@ -231,12 +230,12 @@ func (c *mutation) lockedEnvironment(ref string) (model.Environment, error) {
 	return locked, nil
 }
 
-// visibleWorkspace returns the workspace that ref names if the caller may see it: its own, or for an operator
-// any. An empty ref is the caller's own.
+// visibleWorkspace returns the workspace that ref names if the caller may see it: its own workspace, or for an
+// operator any workspace. An empty ref means the caller's own.
 func (a *server) visibleWorkspace(tx Tx, by caller, ref string) (model.Workspace, error) {
 	if by.IsOperator() {
 		if ref == "" {
-			return model.Workspace{}, apierr.Invalid("workspace", "an operator belongs to no workspace: name one")
+			return model.Workspace{}, apierr.Invalid("workspace", "an operator belongs to no workspace: set workspace")
 		}
 		return a.workspace(tx, ref, "workspace")
 	}
@@ -262,7 +261,7 @@ func (a *server) workspace(tx Tx, ref, field string) (w model.Workspace, err err
 	}
 	switch {
 	case errors.Is(err, model.ErrNotFound):
-		return w, apierr.Missing(field, "workspace", ref, "`windlass workspace list` shows those that there are.")
+		return w, apierr.Missing(field, "workspace", ref, "`windlass workspace list` shows the workspaces.")
 	case err != nil:
 		return w, fmt.Errorf("read workspace %s: %w", ref, err)
 	}

@@ -20,12 +20,12 @@ func (h *harness) rollback(req *windlassv1.RollbackRequest) *windlassv1.Rollback
 	return res
 }
 
-// gated is a policy at whose only step an owner has to approve.
+// gated returns a canary policy with one step, at which an owner must approve.
 func gated() *windlassv1.RolloutPolicy {
 	return canary(&windlassv1.CanaryStep{Weight: 50, Approval: &windlassv1.Approval{Role: windlassv1.Role_ROLE_OWNER}})
 }
 
-// rolledOut deploys each of the arguments in turn, all approved.
+// rolledOut deploys a version for each of the arguments in turn, and approves each.
 func (h *harness) rolledOut(policy *windlassv1.RolloutPolicy, all ...string) {
 	h.t.Helper()
 	for _, arg := range all {
@@ -38,7 +38,7 @@ func (h *harness) rolledOut(policy *windlassv1.RolloutPolicy, all ...string) {
 	}
 }
 
-func TestRollback_TakesBackWhatIsInFlight(t *testing.T) {
+func TestRollback_AbortsTheRolloutInFlight(t *testing.T) {
 	w := setup(t)
 	manual := canary(&windlassv1.CanaryStep{Weight: 50, Pause: "manual"})
 	w.rolledOut(nil, "a", "b")
@@ -51,11 +51,11 @@ func TestRollback_TakesBackWhatIsInFlight(t *testing.T) {
 		require.Equal(t, []any{int32(2), int32(3), third.GetRolloutId()}, []any{res.GetVersion(), res.GetTookBack(), res.GetTookBackRolloutId()})
 	}
 	app := w.settle("chat")
-	require.Equal(t, []int32{2, 3}, []int32{app.GetLiveVersion(), app.GetLatestVersion()}, "v2 stays, and no version is made")
+	require.Equal(t, []int32{2, 3}, []int32{app.GetLiveVersion(), app.GetLatestVersion()}, "v2 stays live, and no version is made")
 	require.Empty(t, w.told("chat", 3))
 }
 
-func TestRollback_TakesBackTheFirstUpdate(t *testing.T) {
+func TestRollback_UndoesTheFirstUpdate(t *testing.T) {
 	w := setup(t)
 	w.rolledOut(nil, "a")
 	_, err := w.deployBy("chat", canary(&windlassv1.CanaryStep{Weight: 50, Pause: "manual"}), args("b"))
@@ -65,7 +65,7 @@ func TestRollback_TakesBackTheFirstUpdate(t *testing.T) {
 	require.Equal(t, int32(1), w.settle("chat").GetLiveVersion())
 }
 
-func TestRollback_SaidTwiceDoesNotUndoItself(t *testing.T) {
+func TestRollback_RepeatedDoesNotUndoItself(t *testing.T) {
 	w := setup(t)
 	w.rolledOut(nil, "a", "b")
 	first := w.rollback(&windlassv1.RollbackRequest{})
@@ -95,7 +95,7 @@ func TestRollback_OfThePreviousStableVersionWaitsForNoApproval(t *testing.T) {
 	}
 }
 
-func TestRollback_WithStepsTakesThem(t *testing.T) {
+func TestRollback_WithStepsWaitsAtEachStep(t *testing.T) {
 	w := setup(t)
 	w.rolledOut(nil, "a", "b")
 	_, err := w.deployBy("chat", canary(&windlassv1.CanaryStep{Weight: 50, Pause: "manual"}), args("b"))
@@ -106,11 +106,11 @@ func TestRollback_WithStepsTakesThem(t *testing.T) {
 	require.True(t, p.GetWaves()[0].GetRegions()[0].GetWaitsForPromotion())
 }
 
-func TestRollback_OfAnOlderVersionPassesNoApproval(t *testing.T) {
+func TestRollback_ToAnOlderVersionNeedsApproval(t *testing.T) {
 	w := setup(t)
 	w.rolledOut(gated(), "a", "b", "c")
 	res := w.rollback(&windlassv1.RollbackRequest{Version: 1})
-	require.True(t, res.GetStraight(), "pauses are for new code")
+	require.True(t, res.GetStraight(), "pauses apply only to new code")
 	require.Equal(t, int32(3), w.settle("chat").GetLiveVersion())
 	_, p := w.progress("chat")
 	require.NotEmpty(t, p.GetWaves()[0].GetRegions()[0].GetApproval().GetMissing())
@@ -118,7 +118,7 @@ func TestRollback_OfAnOlderVersionPassesNoApproval(t *testing.T) {
 	refused(t, err, connect.CodePermissionDenied, windlassv1.ErrorReason_ERROR_REASON_NOT_AN_APPROVER, "")
 }
 
-func TestRollback_ToWhatWasNeverStableTakesAllSteps(t *testing.T) {
+func TestRollback_ToAVersionThatWasNeverStableTakesAllSteps(t *testing.T) {
 	w := setup(t)
 	policy := canary(&windlassv1.CanaryStep{Weight: 50, Pause: "manual"})
 	w.rolledOut(nil, "a")
@@ -134,7 +134,7 @@ func TestRollback_ToWhatWasNeverStableTakesAllSteps(t *testing.T) {
 	require.Equal(t, int32(1), w.settle("chat").GetLiveVersion())
 }
 
-func TestRollback_KeepsTheNewestSecretsUnlessAskedForThoseOfThen(t *testing.T) {
+func TestRollback_KeepsTheNewestSecretsUnlessEarlierOnesAreRequested(t *testing.T) {
 	w := setup(t)
 	w.setSecret("token", "one")
 	w.deploy("chat", withSecret("token"))
@@ -149,11 +149,11 @@ func TestRollback_KeepsTheNewestSecretsUnlessAskedForThoseOfThen(t *testing.T) {
 	require.Equal(t, int32(2), pinned(res.GetVersion()))
 	w.settle("chat")
 	res = w.rollback(&windlassv1.RollbackRequest{Version: 2, WithSecrets: true})
-	require.Equal(t, []string{"it runs with version 1 of secret token again, and the newest is 2: deploy the app again for that one"}, res.GetWarnings())
+	require.Equal(t, []string{"it runs with version 1 of secret token again, although the newest is 2: deploy the app again to use version 2"}, res.GetWarnings())
 	require.Equal(t, int32(1), pinned(res.GetVersion()))
 }
 
-func TestRollback_LeavesVersionsWithARotatedSecret(t *testing.T) {
+func TestRollback_NeedsANewVersionAfterASecretWasRotated(t *testing.T) {
 	w := setup(t)
 	w.setSecret("token", "one")
 	green := &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN, Retain: durationpb.New(time.Hour)}
@@ -163,14 +163,14 @@ func TestRollback_LeavesVersionsWithARotatedSecret(t *testing.T) {
 		w.settle("chat")
 	}
 	w.setSecret("token", "two")
-	require.Equal(t, int32(3), w.settle("chat").GetLiveVersion(), "v2 is retained, with the value before")
+	require.Equal(t, int32(3), w.settle("chat").GetLiveVersion(), "v2 is retained, with the earlier value")
 	_, err := w.apps(w.deployer).Rollback(t.Context(), &windlassv1.RollbackRequest{App: "chat"})
 	refused(t, err, connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_NOTHING_TO_DO, "")
 	require.Contains(t, rpc.DetailOf(err).GetFix(), "windlass rollback --with-secrets")
 	require.True(t, w.rollback(&windlassv1.RollbackRequest{WithSecrets: true}).GetRetained())
 }
 
-func TestDeploy_TheStatusLineIsOfTheNewVersionAtOnce(t *testing.T) {
+func TestDeploy_StatusLineIsAboutTheNewVersionAtOnce(t *testing.T) {
 	w := setup(t)
 	w.rolledOut(nil, "a")
 	_, err := w.deployBy("chat", canary(&windlassv1.CanaryStep{Weight: 50, Pause: "manual"}), args("b"))

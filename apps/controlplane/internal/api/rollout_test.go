@@ -18,7 +18,7 @@ func (h *harness) deployBy(app string, policy *windlassv1.RolloutPolicy, edit ..
 	return h.apps(h.deployer).Deploy(h.t.Context(), &windlassv1.DeployRequest{App: app, Spec: echo(edit...), Rollout: policy})
 }
 
-// rollingOut is an app that v2 of has moved to the first of two regions, and bakes.
+// rollingOut returns a harness with an app whose v2 has moved to the first of two regions, and bakes there.
 func rollingOut(t *testing.T) *harness {
 	w := setup(t)
 	policy := &windlassv1.RolloutPolicy{MaxSurge: "1", Waves: []*windlassv1.Wave{
@@ -26,7 +26,7 @@ func rollingOut(t *testing.T) *harness {
 	}}
 	_, err := w.deployBy("chat", policy, args("a"))
 	require.NoError(t, err)
-	require.Equal(t, int32(1), w.settle("chat").GetLiveVersion(), "a first deployment goes everywhere at once")
+	require.Equal(t, int32(1), w.settle("chat").GetLiveVersion(), "a first deployment goes to all regions at once")
 	_, err = w.deployBy("chat", policy, args("b"))
 	require.NoError(t, err)
 	w.settle("chat")
@@ -78,7 +78,7 @@ func TestControl_MayBeRepeated(t *testing.T) {
 	_, err := c.SkipBake(ctx, &windlassv1.SkipBakeRequest{App: "chat"})
 	require.NoError(t, err)
 	w.settle("chat")
-	require.Equal(t, int32(1), w.app("chat").GetLiveVersion(), "paused is paused")
+	require.Equal(t, int32(1), w.app("chat").GetLiveVersion(), "a paused rollout does not move")
 	for range 2 {
 		_, err := c.ResumeRollout(ctx, &windlassv1.ResumeRolloutRequest{App: "chat"})
 		require.NoError(t, err)
@@ -90,7 +90,7 @@ func TestControl_MayBeRepeated(t *testing.T) {
 			paused++
 		}
 	}
-	require.Equal(t, 2, paused, "the second time it is no news")
+	require.Equal(t, 2, paused, "a repeated command is not in the history")
 }
 
 func TestCancel_ReturnsEveryRegionOfAStagedRollout(t *testing.T) {
@@ -107,7 +107,7 @@ func TestCancel_ReturnsEveryRegionOfAStagedRollout(t *testing.T) {
 	require.Equal(t, windlassv1.RegionProgress_STATE_BACK, res.GetRollout().GetProgress().GetWaves()[0].GetRegions()[0].GetState())
 }
 
-func TestDeploy_OfTheLiveVersionTurnsARolloutBack(t *testing.T) {
+func TestDeploy_OfTheLiveVersionAbortsARollout(t *testing.T) {
 	w := rollingOut(t)
 	res, err := w.deployBy("chat", nil, args("a"))
 	require.NoError(t, err)
@@ -115,7 +115,7 @@ func TestDeploy_OfTheLiveVersionTurnsARolloutBack(t *testing.T) {
 	app := w.settle("chat")
 	require.Equal(t, []int32{1, 2, 4}, []int32{app.GetLiveVersion(), app.GetLatestVersion(), app.GetReadyReplicas()})
 	require.Empty(t, app.GetRolloutId())
-	require.Nil(t, app.GetRolloutPolicy(), "a file without the block takes the policy away")
+	require.Nil(t, app.GetRolloutPolicy(), "a file without the block removes the policy")
 }
 
 func TestScale_DuringAStagedRollout(t *testing.T) {
@@ -130,12 +130,12 @@ func TestScale_DuringAStagedRollout(t *testing.T) {
 	require.Equal(t, []int32{8, 8, 2}, []int32{app.GetReplicas(), app.GetReadyReplicas(), app.GetLiveVersion()})
 }
 
-func TestRollout_NewerVersionTakesOver(t *testing.T) {
+func TestRollout_NewerVersionSupersedesIt(t *testing.T) {
 	w := rollingOut(t)
 	_, err := w.deployBy("chat", nil, args("c"))
 	require.NoError(t, err)
 	app := w.settle("chat")
-	require.Equal(t, int32(1), app.GetLiveVersion(), "the policy of what was half way holds until that is sorted out")
+	require.Equal(t, int32(1), app.GetLiveVersion(), "the policy of the superseded rollout applies until its regions have gone back")
 	_, err = w.rollouts(w.deployer).SkipBake(t.Context(), &windlassv1.SkipBakeRequest{App: "chat"})
 	require.NoError(t, err)
 	app = w.settle("chat")
@@ -164,57 +164,57 @@ func TestPolicy_ContradictionNamesItsField(t *testing.T) {
 		policy *windlassv1.RolloutPolicy
 		field  string
 	}{
-		"nothing is replaced":    {&windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_IN_PLACE, MaxUnavailable: "0"}, "rollout.maxUnavailable"},
+		"in place without unavailable":    {&windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_IN_PLACE, MaxUnavailable: "0"}, "rollout.maxUnavailable"},
 		"a surge in place":       {&windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_IN_PLACE, MaxSurge: "1"}, "rollout.maxSurge"},
-		"nothing could move":     {&windlassv1.RolloutPolicy{MaxSurge: "0", MaxUnavailable: "0%"}, "rollout.maxUnavailable"},
+		"no surge and no unavailable":     {&windlassv1.RolloutPolicy{MaxSurge: "0", MaxUnavailable: "0%"}, "rollout.maxUnavailable"},
 		"surge with recreate":    {&windlassv1.RolloutPolicy{Strategy: 2, MaxSurge: "1"}, "rollout.maxSurge"},
 		"more than all":          {&windlassv1.RolloutPolicy{MaxUnavailable: "101%"}, "rollout.maxUnavailable"},
 		"not the app's region":   {&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{Regions: []string{"mars"}}}}, "rollout.waves[0].regions[0]"},
 		"a region twice":         {&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{Regions: []string{"eu-west-1"}}, {Regions: []string{"us-east-1", "eu-west-1"}}}}, "rollout.waves[1].regions[1]"},
 		"a region in no wave":    {&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{Regions: []string{"eu-west-1"}}}}, "rollout.waves"},
-		"nothing left":           {&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{}, {Regions: []string{"eu-west-1"}}}}, "rollout.waves[0]"},
+		"no region for a later wave":           {&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{}, {Regions: []string{"eu-west-1"}}}}, "rollout.waves[0]"},
 		"names and labels":       {&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{Regions: []string{"eu-west-1"}, Labels: map[string]string{"a": "b"}}, {}}}, "rollout.waves[0].labels"},
-		"labels that none has":   {&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{Labels: map[string]string{"a": "b"}}, {}}}, "rollout.waves[0].labels"},
+		"labels without a region":   {&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{Labels: map[string]string{"a": "b"}}, {}}}, "rollout.waves[0].labels"},
 		"two waves of one name":  {&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{Name: "a", Regions: []string{"eu-west-1"}}, {Name: "a"}}}, "rollout.waves[1].name"},
-		"no amount":              {&windlassv1.RolloutPolicy{MaxSurge: "many"}, "rollout.maxSurge"},
+		"not a number":              {&windlassv1.RolloutPolicy{MaxSurge: "many"}, "rollout.maxSurge"},
 		"a canary's steps":       {&windlassv1.RolloutPolicy{Steps: []*windlassv1.CanaryStep{{Weight: 1}}}, "rollout.steps"},
 		"a canary without steps": {&windlassv1.RolloutPolicy{Strategy: 3}, "rollout.steps"},
-		"a step of nothing":      {canary(&windlassv1.CanaryStep{}), "rollout.steps[0].weight"},
+		"a step without a weight":      {canary(&windlassv1.CanaryStep{}), "rollout.steps[0].weight"},
 		"a step of two kinds":    {canary(&windlassv1.CanaryStep{Weight: 1, Replicas: 1}), "rollout.steps[0].replicas"},
 		"a step back":            {canary(&windlassv1.CanaryStep{Weight: 20}, &windlassv1.CanaryStep{Replicas: 3}, &windlassv1.CanaryStep{Weight: 20}), "rollout.steps[2].weight"},
 		"replicas back":          {canary(&windlassv1.CanaryStep{Replicas: 3}, &windlassv1.CanaryStep{Replicas: 2}), "rollout.steps[1].replicas"},
-		"more than all of it":    {canary(&windlassv1.CanaryStep{Weight: 101}), "rollout.steps[0].weight"},
+		"a weight above 100":    {canary(&windlassv1.CanaryStep{Weight: 101}), "rollout.steps[0].weight"},
 		"a pause without unit":   {canary(&windlassv1.CanaryStep{Weight: 1, Pause: "10"}), "rollout.steps[0].pause"},
 		"a pause of a month":     {canary(&windlassv1.CanaryStep{Weight: 1, Pause: "720h"}), "rollout.steps[0].pause"},
 		"surge with blue-green":  {&windlassv1.RolloutPolicy{Strategy: 4, MaxSurge: "1"}, "rollout.maxSurge"},
 		"retain with canary":     {&windlassv1.RolloutPolicy{Strategy: 3, Retain: durationpb.New(0)}, "rollout.retain"},
 		"no promotion":           {&windlassv1.RolloutPolicy{Strategy: 4, Promotion: "auto after lunch"}, "rollout.promotion"},
 		"a promotion too late":   {&windlassv1.RolloutPolicy{Strategy: 4, Promotion: "auto after 720h"}, "rollout.promotion"},
-		"all of it at first":     {&windlassv1.RolloutPolicy{Strategy: 4, InitialWeight: 100}, "rollout.initialWeight"},
-		"a strategy of no kind":  {&windlassv1.RolloutPolicy{Strategy: 77}, "rollout.strategy"},
-		"off, and on something": {&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{
+		"an initial weight of 100":     {&windlassv1.RolloutPolicy{Strategy: 4, InitialWeight: 100}, "rollout.initialWeight"},
+		"an unknown strategy":  {&windlassv1.RolloutPolicy{Strategy: 77}, "rollout.strategy"},
+		"off, with conditions": {&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{
 			Enabled: new(false), Conditions: []windlassv1.AutoRollback_Condition{windlassv1.AutoRollback_CONDITION_CRASH},
 		}}, "rollout.autoRollback.conditions"},
 		"off, and a wave that goes back": {&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{Enabled: new(false)}, Waves: []*windlassv1.Wave{
 			{OnFailure: windlassv1.Wave_ON_FAILURE_ROLLBACK_REGION},
 		}}, "rollout.waves[0].onFailure"},
-		"on what is no failure": {&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{
+		"a condition that is no failure": {&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{
 			Conditions: []windlassv1.AutoRollback_Condition{windlassv1.AutoRollback_CONDITION_UNREACHABLE},
 		}, Waves: []*windlassv1.Wave{{}}}, "rollout.waves[0].onUnreachable"},
-		"on nothing that there is":    {&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{Conditions: []windlassv1.AutoRollback_Condition{77}}}, "rollout.autoRollback.conditions[0]"},
-		"a region that failed before": {&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{FailedInstances: "0%"}}, "rollout.autoRollback.failedInstances"},
+		"an unknown condition":    {&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{Conditions: []windlassv1.AutoRollback_Condition{77}}}, "rollout.autoRollback.conditions[0]"},
+		"a limit of 0%": {&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{FailedInstances: "0%"}}, "rollout.autoRollback.failedInstances"},
 		"more instances than all":     {&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{FailedInstances: "101%"}}, "rollout.autoRollback.failedInstances"},
-		"no amount of instances":      {&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{FailedInstances: "some"}}, "rollout.autoRollback.failedInstances"},
+		"instances that are not a number":      {&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{FailedInstances: "some"}}, "rollout.autoRollback.failedInstances"},
 		"more replicas than all":      {&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{Unhealthy: "200%"}}, "rollout.autoRollback.unhealthy"},
-		"health, and no amount":       {&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{UnhealthyFor: durationpb.New(time.Minute)}}, "rollout.autoRollback.unhealthyFor"},
-		"health alone, and no amount": {&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{
+		"unhealthyFor without unhealthy":       {&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{UnhealthyFor: durationpb.New(time.Minute)}}, "rollout.autoRollback.unhealthyFor"},
+		"condition health without unhealthy": {&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{
 			Conditions: []windlassv1.AutoRollback_Condition{windlassv1.AutoRollback_CONDITION_HEALTH},
 		}}, "rollout.autoRollback.conditions"},
-		"unhealthy for no time": {&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{Unhealthy: "1", UnhealthyFor: durationpb.New(0)}}, "rollout.autoRollback.unhealthyFor"},
+		"unhealthyFor of 0": {&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{Unhealthy: "1", UnhealthyFor: durationpb.New(0)}}, "rollout.autoRollback.unhealthyFor"},
 		"two waits for room": {&windlassv1.RolloutPolicy{
 			WaitForCapacity: durationpb.New(time.Hour), Deadlines: &windlassv1.Deadlines{Unschedulable: durationpb.New(time.Minute)},
 		}, "rollout.deadlines.unschedulable"},
-		"no time at all":         {&windlassv1.RolloutPolicy{Deadlines: &windlassv1.Deadlines{Progress: durationpb.New(0)}}, "rollout.deadlines.progress"},
+		"a deadline of 0":         {&windlassv1.RolloutPolicy{Deadlines: &windlassv1.Deadlines{Progress: durationpb.New(0)}}, "rollout.deadlines.progress"},
 		"a bake time of a month": {&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{BakeTime: durationpb.New(31 * 24 * time.Hour)}}}, "rollout.waves[0].bakeTime"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -224,7 +224,7 @@ func TestPolicy_ContradictionNamesItsField(t *testing.T) {
 	}
 }
 
-func TestCanary_IsRefusedWhereTheLiveVersionWouldStop(t *testing.T) {
+func TestCanary_IsRefusedIfTheLiveVersionWouldStop(t *testing.T) {
 	w := setup(t)
 	policy := canary(&windlassv1.CanaryStep{Weight: 10})
 	one := func(s *windlassv1.DeploymentSpec) { s.Replicas = new(int32(1)) }
@@ -279,14 +279,14 @@ func TestCanary_WaitsForPromotionRegionByRegion(t *testing.T) {
 			promoted++
 		}
 	}
-	require.Equal(t, 2, promoted, "the second time it is no news")
+	require.Equal(t, 2, promoted, "a repeated command is not in the history")
 	_, err = c.Promote(ctx, &windlassv1.PromoteRequest{App: "chat"})
 	refused(t, err, connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_NOTHING_TO_DO, "")
 	_, err = w.rollouts(w.viewer).Promote(ctx, &windlassv1.PromoteRequest{App: "chat"})
 	require.Equal(t, connect.CodePermissionDenied, connect.CodeOf(err))
 }
 
-func TestRollback_PromotesNothingByItself(t *testing.T) {
+func TestRollback_PausesAutomaticPromotion(t *testing.T) {
 	w := setup(t)
 	ctx, c := t.Context(), w.rollouts(w.deployer)
 	policy := canary(&windlassv1.CanaryStep{Weight: 20})
@@ -311,11 +311,11 @@ func TestRollback_PromotesNothingByItself(t *testing.T) {
 	_, p = w.progress("chat")
 	require.False(t, p.GetPromotionHeld())
 	second := p.GetWaves()[0].GetRegions()[1]
-	require.False(t, second.GetWaitsForPromotion(), "from then on time alone is enough")
+	require.False(t, second.GetWaitsForPromotion(), "after Promote, promotions are automatic again")
 	require.NotZero(t, second.GetStepUntil())
 }
 
-// switched is an app whose v2 took over blue-green from v1, which is retained.
+// switched returns a harness with an app whose v2 replaced v1 by blue-green. v1 is retained.
 func switched(t *testing.T) *harness {
 	w := setup(t)
 	policy := &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN}
@@ -328,7 +328,7 @@ func switched(t *testing.T) *harness {
 	return w
 }
 
-// rows of a version in its regions, as "replicas weight generation".
+// told returns the replicas, weight and generation of a version's rows, by region.
 func (h *harness) told(app string, version int32) map[string][]int32 {
 	h.t.Helper()
 	res, err := h.deployments(h.viewer).GetDeployment(h.t.Context(), &windlassv1.GetDeploymentRequest{App: app, Version: version})
@@ -342,7 +342,7 @@ func (h *harness) told(app string, version int32) map[string][]int32 {
 	return out
 }
 
-func TestRetained_IsLiveAgainByPointerAndWeights(t *testing.T) {
+func TestRetained_RollbackChangesOnlyPointerAndWeights(t *testing.T) {
 	w := switched(t)
 	require.Equal(t, map[string][]int32{"us-east-1": {2, 0, 1}, "eu-west-1": {2, 0, 1}}, w.told("chat", 1))
 	res, err := w.apps(w.deployer).Rollback(t.Context(), &windlassv1.RollbackRequest{App: "chat", Message: "it forgets"})
@@ -356,14 +356,14 @@ func TestRetained_IsLiveAgainByPointerAndWeights(t *testing.T) {
 	require.Empty(t, w.told("chat", 2))
 	require.Contains(t, w.said("chat"), "LiveReturned")
 
-	// What it came from is retained no longer: going there makes a version.
+	// v2 is not retained, so a rollback to it makes a version.
 	res, err = w.apps(w.deployer).Rollback(t.Context(), &windlassv1.RollbackRequest{App: "chat"})
 	require.NoError(t, err)
 	require.False(t, res.GetRetained())
 	require.Equal(t, []int32{3, 2}, []int32{res.GetVersion(), res.GetFromVersion()})
 }
 
-func TestRetained_UnreadyIsNoWayBack(t *testing.T) {
+func TestRetained_UnreadyVersionIsNotRestored(t *testing.T) {
 	w := switched(t)
 	v1 := w.version("chat", 1)
 	w.update(func(tx store.Tx) error {
@@ -430,7 +430,7 @@ func TestRetained_IsScaled(t *testing.T) {
 	require.Equal(t, int32(6), w.settle("chat").GetReadyReplicas())
 }
 
-func TestControl_IsForStagedRolloutsOnly(t *testing.T) {
+func TestControl_AppliesOnlyToStagedRollouts(t *testing.T) {
 	w := setup(t)
 	w.deploy("chat")
 	_, err := w.rollouts(w.deployer).PauseRollout(t.Context(), &windlassv1.PauseRolloutRequest{App: "chat"})

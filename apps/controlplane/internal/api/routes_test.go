@@ -22,7 +22,7 @@ const (
 	domainTaken = windlassv1.ErrorReason_ERROR_REASON_DOMAIN_TAKEN
 )
 
-// records are the TXT records that there are.
+// records are the TXT records of the DNS.
 type records struct {
 	mu   sync.Mutex
 	txts map[string][]string
@@ -47,13 +47,13 @@ func (r *records) lookup(_ context.Context, name string) ([]string, error) {
 	return r.txts[name], nil
 }
 
-// routesOf are the app's routes by host.
+// routesOf returns the app's routes by host.
 func (h *harness) routesOf(app string) map[string]*windlassv1.Route {
 	h.t.Helper()
 	return h.listRoutes(&windlassv1.ListRoutesRequest{App: app})
 }
 
-// endedRoutesOf has also those of versions that are over.
+// endedRoutesOf is routesOf with routes of ended versions.
 func (h *harness) endedRoutesOf(app string) map[string]*windlassv1.Route {
 	h.t.Helper()
 	return h.listRoutes(&windlassv1.ListRoutesRequest{App: app, Ended: true})
@@ -130,7 +130,7 @@ func TestHost_IsStableAndEachVersionHasAPreview(t *testing.T) {
 
 		gone := w.routesOf(app.GetApp().GetId())
 		require.Len(t, gone, 1)
-		require.Equal(t, windlassv1.RouteState_ROUTE_STATE_TERMINATED, gone[stable].GetState(), "until retention forgets the app")
+		require.Equal(t, windlassv1.RouteState_ROUTE_STATE_TERMINATED, gone[stable].GetState(), "the route is shown until retention deletes the app")
 		require.Empty(t, gone[stable].GetRegions())
 		require.Len(t, w.endedRoutesOf(app.GetApp().GetId()), 3)
 	})
@@ -179,21 +179,21 @@ func TestDomain_ServesOnceItsRecordExists(t *testing.T) {
 
 		_, err = w.verifyDomain("chat", "chat.example.com")
 		refused(t, err, connect.CodeFailedPrecondition, notVerified, "domain")
-		require.ErrorContains(t, err, "there is no such record yet")
+		require.ErrorContains(t, err, "no TXT record exists yet")
 		w.records.set(d.GetTxtName(), "something else")
 		_, err = w.verifyDomain("chat", "chat.example.com")
 		refused(t, err, connect.CodeFailedPrecondition, notVerified, "domain")
-		require.ErrorContains(t, err, `the record says "something else"`)
+		require.ErrorContains(t, err, `the TXT record is "something else"`)
 		for want, broken := range map[string]error{
-			"it did not answer in time":  context.DeadlineExceeded,
-			"its servers fail":           &net.DNSError{Err: "server misbehaving", Server: "10.96.0.10:53", IsTemporary: true},
-			"it gave no answer that can": &net.OpError{Op: "dial", Net: "udp", Addr: &net.UDPAddr{IP: net.IPv4(10, 96, 0, 10), Port: 53}, Err: errors.New("refused")},
+			"no answer in time":  context.DeadlineExceeded,
+			"a DNS server failed":           &net.DNSError{Err: "server misbehaving", Server: "10.96.0.10:53", IsTemporary: true},
+			"no usable answer": &net.OpError{Op: "dial", Net: "udp", Addr: &net.UDPAddr{IP: net.IPv4(10, 96, 0, 10), Port: 53}, Err: errors.New("refused")},
 		} {
 			w.records.err = broken
 			_, err = w.verifyDomain("chat", "chat.example.com")
 			refused(t, err, connect.CodeFailedPrecondition, notVerified, "domain")
-			require.ErrorContains(t, err, "the DNS could not be asked: "+want)
-			require.NotContains(t, err.Error(), "10.96.0.10", "addresses of resolvers are not for tenants")
+			require.ErrorContains(t, err, "the DNS look-up failed: "+want)
+			require.NotContains(t, err.Error(), "10.96.0.10", "tenants must not see addresses of resolvers")
 		}
 		w.records.err = nil
 
@@ -209,7 +209,7 @@ func TestDomain_ServesOnceItsRecordExists(t *testing.T) {
 		require.Len(t, served.GetRegions(), 2)
 		w.records.set(d.GetTxtName())
 		_, err = w.verifyDomain("chat", "chat.example.com")
-		require.NoError(t, err, "it is verified already, and is not looked up")
+		require.NoError(t, err, "the domain is already verified, and is not looked up")
 		w.versions("chat", "b")
 		require.Equal(t, windlassv1.RouteState_ROUTE_STATE_RUNNING, w.routesOf("chat")["chat.example.com"].GetState())
 
@@ -241,7 +241,7 @@ func TestDomain_BelongsToOneApp(t *testing.T) {
 		one, err := w.addDomain("chat", "example.com")
 		require.NoError(t, err)
 		two, err := w.addDomain("search", "example.com")
-		require.NoError(t, err, "who gets it is yet to be seen")
+		require.NoError(t, err, "several apps may add a domain before one verifies it")
 		require.NotEqual(t, one.GetTxtValue(), two.GetTxtValue())
 		w.records.set(one.GetTxtName(), one.GetTxtValue(), two.GetTxtValue())
 		_, err = w.verifyDomain("search", "example.com")
@@ -276,7 +276,7 @@ func TestDomain_BelongsToOneApp(t *testing.T) {
 	})
 }
 
-// lapse has the domain lapse, as if its record had been gone for long.
+// lapse makes the domain lapse, as after a long time without its record.
 func (h *harness) lapse(name string) {
 	h.t.Helper()
 	h.update(func(tx store.Tx) error {
@@ -311,7 +311,7 @@ func TestDomain_LapsedServesUntilAnotherAppVerifiesIt(t *testing.T) {
 		_, err = w.verifyDomain("chat", name)
 		refused(t, err, connect.CodeFailedPrecondition, notVerified, "domain")
 
-		// Its app can have it looked up at once.
+		// The domain's app can verify it again at once.
 		w.records.set(d.GetTxtName(), d.GetTxtValue())
 		keyed := &windlassv1.VerifyDomainRequest{App: "chat", Domain: name, Mutation: &windlassv1.Mutation{IdempotencyKey: "verify"}}
 		first, err := w.routes(w.deployer).VerifyDomain(t.Context(), keyed)
@@ -339,7 +339,7 @@ func TestDomain_LapsedServesUntilAnotherAppVerifiesIt(t *testing.T) {
 
 		list, err = w.routes(w.viewer).ListDomains(t.Context(), &windlassv1.ListDomainsRequest{})
 		require.NoError(t, err)
-		require.False(t, list.GetDomains()[0].GetVerified(), "it waits for it again")
+		require.False(t, list.GetDomains()[0].GetVerified(), "the app must verify the domain again")
 		w.settle("chat")
 		require.Equal(t, windlassv1.RouteState_ROUTE_STATE_PENDING, w.routesOf("chat")[name].GetState())
 		entries, err := w.history(w.viewer).ListHistory(t.Context(), &windlassv1.ListHistoryRequest{App: app.GetId()})

@@ -29,7 +29,7 @@ func (a routeService) AddDomain(ctx context.Context, req *windlassv1.AddDomainRe
 			return &windlassv1.AddDomainResponse{Domain: view, Unchanged: true}, err
 		}
 		if len(have) >= model.MaxDomains {
-			return nil, apierr.OverLimit("domain", fmt.Sprintf("app %s has %d domains, and may not have more", app.Name, len(have)), "Remove one that is not needed.")
+			return nil, apierr.OverLimit("domain", fmt.Sprintf("app %s has %d domains, which is the maximum", app.Name, len(have)), "Remove a domain that is not needed.")
 		}
 		if err := c.domains().notServed(app, name, nil); err != nil {
 			return nil, err
@@ -41,7 +41,7 @@ func (a routeService) AddDomain(ctx context.Context, req *windlassv1.AddDomainRe
 		if err := c.InsertDomain(d); err != nil {
 			return nil, fmt.Errorf("store domain %s of app %s: %w", name, app.ID, err)
 		}
-		c.log(app, model.History{What: "DomainAdded", Why: name + " serves once it is verified"})
+		c.log(app, model.History{What: "DomainAdded", Why: name + " serves after it is verified"})
 		view, err := a.domainView(c, d)
 		if err != nil {
 			return nil, err
@@ -51,7 +51,7 @@ func (a routeService) AddDomain(ctx context.Context, req *windlassv1.AddDomainRe
 	return res, err
 }
 
-// domainName parses a domain that an app may have.
+// domainName parses a domain of an app. It refuses hosts below the domain of Windlass.
 func (a routeService) domainName(text string) (string, error) {
 	name, err := model.ParseDomain(text)
 	if err != nil {
@@ -59,7 +59,7 @@ func (a routeService) domainName(text string) (string, error) {
 	}
 	if name == a.cfg.Domain || strings.HasSuffix(name, "."+a.cfg.Domain) {
 		return "", apierr.InvalidFix("domain", fmt.Sprintf("hosts below %s are made by Windlass", a.cfg.Domain),
-			"Use the app's own host, which `windlass route list` shows, or a domain of your own.")
+			"Use the app's own host, which `windlass route list` shows, or your own domain.")
 	}
 	return name, nil
 }
@@ -80,8 +80,8 @@ func (c domainMutation) appWithDomains(ref string) (model.App, []model.Domain, e
 	return app, have, nil
 }
 
-// notServed fails for a domain that another app has, unless it has lapsed there. texts are the domain's TXT
-// records, if known: a holder whose record is among them has not lapsed.
+// notServed fails if another app has the domain, unless the domain has lapsed there. texts are the domain's TXT
+// records, if known. If the other app's record is among them, the domain has not lapsed.
 func (c domainMutation) notServed(app model.App, name string, texts []string) error {
 	holder, err := c.HolderOfDomain(name)
 	switch {

@@ -14,7 +14,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Approve gives the caller's approval at the gates that the rollout waits at.
+// Approve gives the caller's approval at the gates at which the rollout waits.
 func (a rolloutService) Approve(ctx context.Context, req *windlassv1.ApproveRequest) (res *windlassv1.ApproveResponse, err error) {
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.ApproveResponse, error) {
 		out := &windlassv1.ApproveResponse{}
@@ -52,7 +52,7 @@ func (c rolloutMutation) regionNames(progress *model.Progress) (map[string]model
 	return c.api.regionsByID(c.mutation, ids)
 }
 
-// refusedByGate turns a gate's refusal into an answer.
+// refusedByGate returns the API's error for a gate's refusal, and other errors unchanged.
 func refusedByGate(err error) error {
 	if refusal, ok := errors.AsType[*plan.GateRefusal](err); ok {
 		return shut(refusal)
@@ -60,7 +60,7 @@ func refusedByGate(err error) error {
 	return err
 }
 
-// shut returns the error for a gate's refusal.
+// shut returns the API's error for a gate's refusal.
 func shut(r *plan.GateRefusal) error {
 	code, reason := connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_APPROVAL_NEEDED
 	if r.NotApprover {

@@ -14,8 +14,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// ApproveGateway lets the platform's regions send requests to a workspace's region at one address. The
-// approval is for the address, so it ends when the region's agent reports another one.
+// ApproveGateway lets the platform's regions send requests to a workspace's region at one address. The approval ends
+// when the region's agent reports another address.
 func (a regionService) ApproveGateway(ctx context.Context, req *windlassv1.ApproveGatewayRequest) (*windlassv1.ApproveGatewayResponse, error) {
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.ApproveGatewayResponse, error) {
 		r, err := c.regions().tenantRegion(req.GetRegion())
@@ -25,7 +25,7 @@ func (a regionService) ApproveGateway(ctx context.Context, req *windlassv1.Appro
 		if url := req.GetGatewayUrl(); url != "" && url != r.GatewayURL {
 			return nil, rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
 				Reason: windlassv1.ErrorReason_ERROR_REASON_CONFLICT, Field: "gateway_url",
-				Fix: "Check the address that the region has now, and approve that one.",
+				Fix: "Check the region's current address, and approve it.",
 			}, fmt.Sprintf("region %s has gateway_url %q", r.ID, r.GatewayURL))
 		}
 		before, err := regionProto(r)
@@ -48,7 +48,7 @@ func (a regionService) ApproveGateway(ctx context.Context, req *windlassv1.Appro
 // tenantRegion locks and returns a workspace's region, for an operator.
 func (c regionMutation) tenantRegion(id string) (r model.Region, err error) {
 	if !ident.Valid("reg", id) {
-		return r, apierr.Missing("region", "region", id, "Name it by its id: two workspaces may use one name.")
+		return r, apierr.Missing("region", "region", id, "Name it by its id, because two workspaces may use the same name.")
 	}
 	r, err = c.LockRegion(id)
 	switch {
@@ -57,7 +57,7 @@ func (c regionMutation) tenantRegion(id string) (r model.Region, err error) {
 	case err != nil:
 		return r, fmt.Errorf("lock region %s: %w", id, err)
 	case r.WorkspaceID == "":
-		return r, apierr.NothingToDo(fmt.Sprintf("region %s is the platform's, which needs no approval", r.Name), "Name a region of a workspace.")
+		return r, apierr.NothingToDo(fmt.Sprintf("region %s belongs to the platform, and needs no approval", r.Name), "Name a region of a workspace.")
 	}
 	return r, nil
 }

@@ -14,7 +14,7 @@ import (
 func (a regionService) ApprovePrune(ctx context.Context, req *windlassv1.ApprovePruneRequest) (*windlassv1.ApprovePruneResponse, error) {
 	for i, key := range req.GetKeys() {
 		if !plainID(key) {
-			return nil, apierr.Missing(fmt.Sprintf("keys[%d]", i), "quarantined workload", apierr.Clip(key, maxID), "List what is in quarantine.")
+			return nil, apierr.Missing(fmt.Sprintf("keys[%d]", i), "quarantined workload", apierr.Clip(key, maxID), "List the workloads in quarantine.")
 		}
 	}
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.ApprovePruneResponse, error) {
@@ -36,7 +36,7 @@ func (a regionService) ApprovePrune(ctx context.Context, req *windlassv1.Approve
 		}
 		for i, key := range req.GetKeys() {
 			if !found[key] {
-				return nil, apierr.Missing(fmt.Sprintf("keys[%d]", i), "quarantined workload", key, "List what is in quarantine.")
+				return nil, apierr.Missing(fmt.Sprintf("keys[%d]", i), "quarantined workload", key, "List the workloads in quarantine.")
 			}
 		}
 		return &windlassv1.ApprovePruneResponse{Approved: int32(len(approved))}, nil

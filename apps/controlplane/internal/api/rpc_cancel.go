@@ -9,7 +9,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Cancel asks the workflow to undo the rollout in flight. A second call during that returns the same rollout.
+// Cancel asks the workflow to undo the rollout in flight. A second call meanwhile returns the same rollout.
 func (a appService) Cancel(ctx context.Context, req *windlassv1.CancelRequest) (res *windlassv1.CancelResponse, err error) {
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.CancelResponse, error) {
 		app, err := c.lockedApp(req.GetApp())
@@ -21,7 +21,7 @@ func (a appService) Cancel(ctx context.Context, req *windlassv1.CancelRequest) (
 			return nil, err
 		}
 		if f.rollout == nil {
-			return nil, apierr.NothingToDo(fmt.Sprintf("app %s has no rollout in flight", app.Name), "What is live can be rolled back, or deleted.")
+			return nil, apierr.NothingToDo(fmt.Sprintf("app %s has no rollout in flight", app.Name), "The live version can be rolled back, and the app can be deleted.")
 		}
 		unchanged := f.rollout.CancelRequested
 		return &windlassv1.CancelResponse{RolloutId: f.rollout.ID, Unchanged: unchanged}, c.rollouts().cancel(app, *f.rollout, req.GetWhy())

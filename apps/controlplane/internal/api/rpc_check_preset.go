@@ -6,7 +6,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// CheckPreset returns what SetPreset would say of a definition.
+// CheckPreset returns the findings that SetPreset would return for a definition.
 func (a presetService) CheckPreset(ctx context.Context, req *windlassv1.CheckPresetRequest) (*windlassv1.CheckPresetResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {

@@ -10,10 +10,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// CreateApiKey makes a key. Its value is in this answer and nowhere else.
+// CreateApiKey makes a key. Only this answer has the key's value.
 func (a accessService) CreateApiKey(ctx context.Context, req *windlassv1.CreateApiKeyRequest) (*windlassv1.CreateApiKeyResponse, error) {
 	if req.GetExpiresAt() != 0 && req.GetExpiresAt() <= now() {
-		return nil, apierr.Invalid("expires_at", "expires_at is in the past: give unix milliseconds in the future, or 0 for never")
+		return nil, apierr.Invalid("expires_at", "expires_at is in the past: use unix milliseconds in the future, or 0 for never")
 	}
 	by, err := callerOf(ctx)
 	if err != nil {
@@ -23,7 +23,7 @@ func (a accessService) CreateApiKey(ctx context.Context, req *windlassv1.CreateA
 	case ofPlatform && !by.IsOperator():
 		return nil, apierr.Denied("a key of a workspace cannot create an operator's key", "Ask an operator of the platform.")
 	case req.GetWorkspace() != "" && !by.IsOperator():
-		return nil, apierr.Denied("only an operator may name the workspace of a new key", "Leave workspace out: the key then belongs to your own workspace.")
+		return nil, apierr.Denied("only an operator may name the workspace of a new key", "Leave workspace out. The key then belongs to your workspace.")
 	case ofPlatform && req.GetWorkspace() != "":
 		return nil, apierr.InvalidFix("workspace", "an operator's key belongs to no workspace", "Leave workspace out, or use role viewer, deployer or owner.")
 	case !ofPlatform && by.IsOperator() && req.GetWorkspace() == "":

@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// CreateApp makes an app that runs nothing yet.
+// CreateApp makes an app without a version.
 func (a appService) CreateApp(ctx context.Context, req *windlassv1.CreateAppRequest) (*windlassv1.CreateAppResponse, error) {
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.CreateAppResponse, error) {
 		e, err := a.environment(c, c.workspaceID, req.GetEnvironment(), "environment")

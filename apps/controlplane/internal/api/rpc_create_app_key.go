@@ -10,14 +10,14 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// appKeyPrefix starts every new app key, and no other credential. Keys of earlier releases start like
-// credentials of agents. They stay valid, because a key is found by its hash.
+// appKeyPrefix is the prefix of every new app key, and of no other credential. App keys of earlier releases have the
+// prefix of agents' credentials. They stay valid, because a key is found by its hash.
 const appKeyPrefix = "wlk_"
 
-// CreateAppKey makes a key for requests to an app. Its value is in this answer and nowhere else.
+// CreateAppKey makes a key for requests to an app. Only this answer has the key's value.
 func (a routeService) CreateAppKey(ctx context.Context, req *windlassv1.CreateAppKeyRequest) (*windlassv1.CreateAppKeyResponse, error) {
 	if req.GetExpiresAt() != 0 && req.GetExpiresAt() <= now() {
-		return nil, apierr.Invalid("expires_at", "expires_at is in the past: give unix milliseconds in the future, or 0 for never")
+		return nil, apierr.Invalid("expires_at", "expires_at is in the past: use unix milliseconds in the future, or 0 for never")
 	}
 	value := random(appKeyPrefix)
 	res, replayed, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.CreateAppKeyResponse, error) {
@@ -26,7 +26,7 @@ func (a routeService) CreateAppKey(ctx context.Context, req *windlassv1.CreateAp
 			return nil, err
 		}
 		if len(have) >= model.MaxAppKeys {
-			return nil, apierr.OverLimit("app key", fmt.Sprintf("app %s has %d keys, and may not have more", app.Name, len(have)), "Revoke one that is not needed.")
+			return nil, apierr.OverLimit("app key", fmt.Sprintf("app %s has %d keys, which is the maximum", app.Name, len(have)), "Revoke a key that is not needed.")
 		}
 		k := model.AppKey{
 			AppID: app.ID, Name: req.GetName(), WorkspaceID: c.workspaceID, Prefix: value[:shownPrefix], Hash: model.HashToken(value),

@@ -10,11 +10,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// defaultTokenTTL is how long a join token is valid by default: long enough to paste it somewhere.
+// defaultTokenTTL is how long a join token is valid by default.
 const defaultTokenTTL = time.Hour
 
-// CreateJoinToken makes a token that lets one agent join. Its value is in this
-// answer and nowhere else.
+// CreateJoinToken makes a token with which one agent can join. Only this answer has the token's value.
 func (a regionService) CreateJoinToken(ctx context.Context, req *windlassv1.CreateJoinTokenRequest) (*windlassv1.CreateJoinTokenResponse, error) {
 	ttl := time.Duration(req.GetTtlSeconds()) * time.Second
 	if ttl == 0 {

@@ -13,8 +13,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// CreateRegion makes a region of the workspace, or for an operator one of the
-// platform. It is pending until an agent joins.
+// CreateRegion makes a region of the workspace, or for an operator a region of the platform. The region is pending
+// until an agent joins.
 func (a regionService) CreateRegion(ctx context.Context, req *windlassv1.CreateRegionRequest) (*windlassv1.CreateRegionResponse, error) {
 	if err := checkLabels(req.GetLabels()); err != nil {
 		return nil, err
@@ -22,11 +22,11 @@ func (a regionService) CreateRegion(ctx context.Context, req *windlassv1.CreateR
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.CreateRegionResponse, error) {
 		switch {
 		case req.GetPlatform() && !c.by.IsOperator():
-			return nil, apierr.Denied("only operators make regions of the platform", "Leave platform out to make one of the workspace.")
+			return nil, apierr.Denied("only operators make regions of the platform", "Leave platform out to make a region of the workspace.")
 		case !req.GetPlatform() && c.by.IsOperator():
-			return nil, apierr.Invalid("platform", "an operator makes regions of the platform: set platform")
+			return nil, apierr.Invalid("platform", "an operator can only make regions of the platform: set platform")
 		}
-		// The name must also differ from those of regions that were granted to the workspace.
+		// The name must also differ from the names of regions that are granted to the workspace.
 		if _, err := c.GetRegionByName(c.workspaceID, req.GetName()); err == nil {
 			return nil, apierr.Exists("name", "region", req.GetName())
 		} else if !errors.Is(err, model.ErrNotFound) {
@@ -53,7 +53,7 @@ func (a regionService) CreateRegion(ctx context.Context, req *windlassv1.CreateR
 	return res, err
 }
 
-// maxLabel is how many bytes a label's name or value may have.
+// maxLabel is the maximum length of a label's name or value, in bytes.
 const maxLabel = 256
 
 func checkLabels(labels map[string]string) error {

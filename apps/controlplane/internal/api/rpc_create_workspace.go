@@ -11,7 +11,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// firstKey is the name of the key that a workspace begins with.
+// firstKey is the name of a new workspace's first key.
 const firstKey = "owner"
 
 // CreateWorkspace makes a workspace with a project, an environment and an owner's key.

@@ -11,8 +11,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// DeleteApp begins the deletion of the app. A second call changes nothing, except that it may give up regions
-// that are out of reach.
+// DeleteApp begins the deletion of the app. A second call changes nothing, except that it can set
+// abandon_unreachable.
 func (a appService) DeleteApp(ctx context.Context, req *windlassv1.DeleteAppRequest) (res *windlassv1.DeleteAppResponse, err error) {
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.DeleteAppResponse, error) {
 		app, err := c.lockedApp(req.GetApp())
@@ -26,7 +26,7 @@ func (a appService) DeleteApp(ctx context.Context, req *windlassv1.DeleteAppRequ
 		if app.DeletingSince != 0 && (app.AbandonUnreachable || !req.GetAbandonUnreachable()) {
 			return &windlassv1.DeleteAppResponse{App: before}, nil
 		}
-		what, why := "DeletionRequested", "its routes go first, then its instances in every region"
+		what, why := "DeletionRequested", "routes are removed first, then instances in every region"
 		if app.DeletingSince != 0 {
 			what = "AbandonmentRequested"
 		} else {
@@ -34,7 +34,7 @@ func (a appService) DeleteApp(ctx context.Context, req *windlassv1.DeleteAppRequ
 		}
 		if req.GetAbandonUnreachable() {
 			app.AbandonUnreachable = true
-			why = "regions that are out of reach are not waited for"
+			why = "the deletion does not wait for regions that are out of reach"
 		}
 		if w := req.GetWhy(); w != "" {
 			why += ": " + w
@@ -65,12 +65,12 @@ func (a appService) DeleteApp(ctx context.Context, req *windlassv1.DeleteAppRequ
 	return res, err
 }
 
-// maxModelsLeft is how many models a warning names.
+// maxModelsLeft is the maximum number of models that a warning names.
 const maxModelsLeft = 5
 
-// modelsLeft returns a warning if the app serves models, and no server loads some models of its environment once the
-// app is deleted. These are the models that ask for the app's servers. If no other app of the environment has servers,
-// they are also the models that ask for no app.
+// modelsLeft returns a warning about models of the environment that no server loads after the app is deleted. These
+// are the models that name the app as their server. If no other app of the environment has servers, they are also the
+// models that name no app.
 func modelsLeft(tx Tx, app model.App) ([]string, error) {
 	own, err := tx.GetDeployments([]string{app.LiveDeploymentID})
 	if err != nil {
@@ -100,11 +100,11 @@ func modelsLeft(tx Tx, app model.App) ([]string, error) {
 	if n := len(left) - maxModelsLeft; n > 0 {
 		text += fmt.Sprintf(" and %d more", n)
 	}
-	return []string{fmt.Sprintf("no server loads %s any more: deploy another app with models and name it in model.server, or delete them as well", text)}, nil
+	return []string{fmt.Sprintf("no server loads %s any more: deploy another app with models and name it in model.server, or delete these models", text)}, nil
 }
 
-// liveSpecs returns the specs of the live versions in the app's environment, by the names of their apps. Apps that are
-// being deleted are left out, except for the app itself.
+// liveSpecs returns the specs of the live versions in the app's environment, by name of app. Apps that are being
+// deleted are left out, except for the app itself.
 func liveSpecs(tx Tx, app model.App) (map[string]*windlassv1.DeploymentSpec, error) {
 	names := map[string]string{}
 	for page := (model.Page{Limit: 500}); ; {

@@ -37,7 +37,8 @@ func (c tenantMutation) deleteEnvironment(e model.Environment) error {
 	if err != nil {
 		return fmt.Errorf("lock environment %s: %w", e.ID, err)
 	}
-	// A call that makes an app also locks the workspace before it reads whether the environment exists.
+	// No app can be made after this lock, because a call that makes an app also locks the workspace before it reads
+	// the environment.
 	if _, err := c.LockAdmission(e.WorkspaceID); err != nil {
 		return fmt.Errorf("lock workspace %s: %w", e.WorkspaceID, err)
 	}

@@ -23,8 +23,8 @@ func (a projectService) DeleteProject(ctx context.Context, req *windlassv1.Delet
 	return res, err
 }
 
-// deleteProject deletes a project and its environments, unless one has apps. The workspace is locked before
-// apps are counted, so that no app is made meanwhile.
+// deleteProject deletes a project and its environments, unless an environment has apps. The workspace is locked
+// before apps are counted, so that no app is made meanwhile.
 func (c tenantMutation) deleteProject(p model.Project) error {
 	for {
 		environments, err := c.ListEnvironments(p.WorkspaceID, p.ID, model.Page{Limit: 100})

@@ -9,7 +9,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// maxRegionUsers bounds the users of a region that DeleteRegion names in its error.
+// maxRegionUsers is the maximum number of users of a region that DeleteRegion names in its error.
 const maxRegionUsers = 10
 
 // DeleteRegion deletes a region that no app uses or should use.
@@ -36,7 +36,7 @@ func (a regionService) DeleteRegion(ctx context.Context, req *windlassv1.DeleteR
 		}
 		if len(users) > 0 {
 			return nil, apierr.InUse(fmt.Sprintf("apps still name region %s: %s", r.Name, strings.Join(users, ", ")),
-				"Deploy them without the region, or delete them.")
+				"Deploy these apps without the region, or delete them.")
 		}
 		before, err := a.regionView(c, c.by, r)
 		if err != nil {

@@ -11,11 +11,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// DeleteSecret deletes a secret that no running version and no version in flight uses. A rollback to a
-// version that refers to it fails from then on.
+// DeleteSecret deletes a secret that no running version and no version in flight uses. Later rollbacks to versions
+// that refer to it fail.
 func (a environmentService) DeleteSecret(ctx context.Context, req *windlassv1.DeleteSecretRequest) (*windlassv1.DeleteSecretResponse, error) {
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.DeleteSecretResponse, error) {
-		// A call that deploys a version with secrets holds this lock, too.
+		// A call that deploys a version with secrets takes the same lock.
 		e, err := c.lockedEnvironment(req.GetEnvironment())
 		if err != nil {
 			return nil, err
@@ -23,7 +23,7 @@ func (a environmentService) DeleteSecret(ctx context.Context, req *windlassv1.De
 		s, err := c.GetSecret(e.WorkspaceID, e.ID, req.GetName())
 		switch {
 		case errors.Is(err, model.ErrNotFound):
-			return nil, apierr.Missing("name", "secret", req.GetName(), "`windlass secret list` shows those of the environment.")
+			return nil, apierr.Missing("name", "secret", req.GetName(), "`windlass secret list` shows the environment's secrets.")
 		case err != nil:
 			return nil, fmt.Errorf("read secret %s: %w", req.GetName(), err)
 		}
@@ -45,7 +45,7 @@ func (c secretMutation) unused(e model.Environment, secret string) error {
 		if err != nil {
 			return fmt.Errorf("read app %s: %w", appID, err)
 		}
-		return apierr.InUse(fmt.Sprintf("app %s runs with secret %s", app.Name, secret), "Deploy it without the secret first, or delete it.")
+		return apierr.InUse(fmt.Sprintf("app %s runs with secret %s", app.Name, secret), "Deploy the app without the secret first, or delete the app.")
 	}
 	rows, err := c.specs().runningWith(e.ID, secret)
 	if err != nil {

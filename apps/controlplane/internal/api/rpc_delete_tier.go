@@ -10,7 +10,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// DeleteTier deletes a tier that no workspace has. The default tier has all features then.
+// DeleteTier deletes a tier that no workspace has. Deleting the default tier resets it to all features.
 func (a workspaceService) DeleteTier(ctx context.Context, req *windlassv1.DeleteTierRequest) (*windlassv1.DeleteTierResponse, error) {
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.DeleteTierResponse, error) {
 		name := req.GetName()

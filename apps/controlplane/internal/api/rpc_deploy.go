@@ -24,15 +24,15 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// This file has the steps of Deploy in their order, from the request to the rows:
+// This file has the steps of Deploy in their order:
 //
-//	Expand         the preset of serve makes what the spec leaves out
+//	Expand         the preset of serve fills in the spec
 //	checkDeploy    the checks that need no database
 //	mutate         begins the transaction: idempotency key, rate of starts
 //	findApp        the app and its environment, locked; a new app is made
-//	resolveSpec    replaces names in the spec by what they mean now: regions, secrets, overrides, variables
+//	resolveSpec    resolves names in the spec: regions, secrets, overrides, variables
 //	makeVersion    the steps of every call that makes a version
-//	findRoom       GPUs for the beginning of the rollout
+//	findRoom       checks free GPUs for the beginning of the rollout
 //	auditVersion
 //	mutate         ends the transaction: history, idempotency key, quotas, wake-up
 //
@@ -54,14 +54,14 @@ func (a appService) Deploy(ctx context.Context, req *windlassv1.DeployRequest) (
 		return earlierOr[*windlassv1.DeployResponse](ctx, a.server, req, err)
 	}
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.DeployResponse, error) {
-		// The transaction may run again, so each run has its own bound on the work of expressions.
+		// The transaction may run again, so each run has its own limit on the cost of expressions.
 		return c.deploy(req, proto.CloneOf(spec), presets.Within(ctx), findings)
 	})
 	return res, err
 }
 
-// expand returns the spec with what the preset of its serve makes, and with its defaults, after the checks that need no
-// database. findings are those of the preset.
+// expand returns the spec with the output of its preset and with defaults, after the checks that need no database.
+// findings are the preset's findings.
 func (a appService) expand(req *windlassv1.DeployRequest, presets *preset.Registry) (spec *windlassv1.DeploymentSpec, findings []preset.Finding, err error) {
 	spec, findings = appspec.Expand(req.GetSpec(), presets)
 	if refused := appspec.Refusals(findings); len(refused) > 0 {
@@ -72,8 +72,7 @@ func (a appService) expand(req *windlassv1.DeployRequest, presets *preset.Regist
 	return spec, findings, err
 }
 
-// checkDeploy makes the checks that need no database. It returns the spec, which is already expanded, with
-// its defaults.
+// checkDeploy runs the checks that need no database. spec is already expanded. checkDeploy returns it with defaults.
 func (a appService) checkDeploy(req *windlassv1.DeployRequest, spec *windlassv1.DeploymentSpec) (*windlassv1.DeploymentSpec, error) {
 	spec = appspec.WithDefaults(spec)
 	if err := appspec.Check(spec, "spec"); err != nil {
@@ -97,7 +96,7 @@ func (a appService) checkDeploy(req *windlassv1.DeployRequest, spec *windlassv1.
 	return spec, nil
 }
 
-// deploy is Deploy in its transaction. findings are those of the preset of the spec's serve, which is one of presets.
+// deploy is Deploy in its transaction. findings are the findings of the spec's preset.
 func (c *mutation) deploy(req *windlassv1.DeployRequest, spec *windlassv1.DeploymentSpec, presets *preset.Registry, findings []preset.Finding) (*windlassv1.DeployResponse, error) {
 	d := &deployment{versionMutation: versionMutation{c}, presets: presets, want: version{
 		Spec: spec, Source: "deploy",
@@ -127,7 +126,7 @@ func (c *mutation) deploy(req *windlassv1.DeployRequest, spec *windlassv1.Deploy
 	}
 	warnings := appspec.Warnings(slices.Concat(findings, inRegions))
 	if c.dry != nil {
-		c.dry.warnings = warnings // with their fields
+		c.dry.warnings = warnings // a plan shows warnings with their fields
 		return res, nil
 	}
 	for _, w := range warnings {
@@ -140,14 +139,14 @@ func (c *mutation) deploy(req *windlassv1.DeployRequest, spec *windlassv1.Deploy
 type deployment struct {
 	versionMutation
 	want version
-	// presets are those that the spec may use. Only Deploy sets them.
+	// presets are the presets that the spec may use. Only Deploy sets them.
 	presets *preset.Registry
 	app     model.App // locked, so that versions have no gaps
-	// environment is the app's. Only Deploy sets it.
+	// environment is the environment of the app. Only Deploy sets it.
 	environment model.Environment
-	// was is what the app ran before.
+	// was is the state of the app before the change.
 	was running
-	// next, rollout and progress are the rows of the version: progress is nil for a rollout without a policy.
+	// next, rollout and progress are the new rows. progress is nil for a rollout without a policy.
 	next     model.Deployment
 	rollout  model.Rollout
 	progress *model.Progress
@@ -155,16 +154,16 @@ type deployment struct {
 	scalingChanged bool
 	// rolesScaled means that the counts of a pool's roles have changed.
 	rolesScaled bool
-	// unscaled are the app's rows before that, nil if the counts have not changed.
+	// unscaled are the app's rows before the counts changed, nil if they have not changed.
 	unscaled []model.Topology
 	// out is the outcome. done means that no further step of makeVersion is needed.
 	out  outcome
 	done bool
 }
 
-// findApp finds the app by its id or name, and locks it. It makes the app if none has that name. If the spec
-// uses secrets, it locks the environment before the app, so that the secrets do not change before the end of
-// the transaction.
+// findApp finds the app by its id or name, and locks it. If no app has the name, it makes the app. If the spec uses
+// secrets, it locks the environment before the app, so that the secrets do not change before the end of the
+// transaction.
 func (d *deployment) findApp(ref string) (err error) {
 	if ident.Valid("app", ref) {
 		if d.app, err = d.api.app(d.Tx, d.workspaceID, ref, false); err != nil {
@@ -187,7 +186,7 @@ func (d *deployment) findApp(ref string) (err error) {
 			if d.app, err = d.insertApp(d.environment, name, ""); !errors.Is(err, model.ErrExists) {
 				return err
 			}
-			// Another call made it meanwhile.
+			// Another call made the app meanwhile.
 			d.app, err = d.GetAppByName(d.workspaceID, d.environment.ID, name)
 		}
 		if err != nil {
@@ -205,9 +204,9 @@ func (d *deployment) findApp(ref string) (err error) {
 	return alive(d.app)
 }
 
-// resolveSpec replaces names in the spec by what they mean at this moment: regions, the newest versions of
-// secrets, overrides by region, variables of the environment, and the app's replicas if the spec has none.
-// It returns the findings of the preset in regions that have overrides.
+// resolveSpec resolves the spec against the current rows. It checks regions, and sets the newest versions of secrets,
+// overrides by region and variables of the environment. If the spec has no replicas, it sets the app's replicas. It
+// returns the preset's findings in regions that have overrides.
 func (d *deployment) resolveSpec(req *windlassv1.DeployRequest) (findings []preset.Finding, err error) {
 	specs, spec, policy := specMutation{d.mutation}, d.want.Spec, req.GetRollout()
 	if err := specs.checkRegions(spec, "spec"); err != nil {
@@ -251,14 +250,14 @@ func (d *deployment) resolveSpec(req *windlassv1.DeployRequest) (findings []pres
 	return findings, appspec.CheckOverridden(spec, "spec")
 }
 
-// makeVersion makes the version the newest of the locked app, for SetEnvironment, SetSecret and Rollback.
-// It takes the steps of deployment.makeVersion.
+// makeVersion makes want the newest version of the locked app, for SetEnvironment, SetSecret and Rollback. It runs
+// deployment.makeVersion.
 func (c *mutation) makeVersion(app model.App, want version) (*deployment, error) {
 	d := &deployment{versionMutation: versionMutation{c}, app: app, want: want}
 	return d, d.makeVersion()
 }
 
-// makeVersion makes the version the app's newest, unless the app runs it already or has a rollout to it.
+// makeVersion makes d.want the app's newest version, unless the app already runs it or has a rollout to it.
 func (d *deployment) makeVersion() (err error) {
 	if err := d.mayOverride(d.want.Override); err != nil {
 		return err
@@ -274,8 +273,7 @@ func (d *deployment) makeVersion() (err error) {
 	return nil
 }
 
-// setPolicy sets the app's rollout policy, scaling policy and own freeze to those that came with the version,
-// nil for none.
+// setPolicy sets the app's rollout policy, scaling policy and own freeze to the values of d.want, nil for none.
 func (d *deployment) setPolicy() error {
 	if !d.want.SetsPolicy {
 		return nil
@@ -284,12 +282,12 @@ func (d *deployment) setPolicy() error {
 		if err := d.collectRefusal(d.mayLoosen(s.Policy, d.want.Policy)); err != nil {
 			return err
 		}
-		why := "rollouts follow the policy that came with the version from now on"
+		why := "from now on, rollouts follow the policy of the deployed file"
 		if d.want.Policy == nil {
-			why = "rollouts go region by region, replica by replica from now on: no policy came with the version"
+			why = "from now on, rollouts go region by region, replica by replica, because the deployed file has no policy"
 		}
 		if s.Progress.Active(d.app.RolloutID) {
-			why += "; the one in flight keeps its own"
+			why += "; the rollout in flight keeps its policy"
 		}
 		s.Policy = d.want.Policy
 		d.log(d.app, model.History{What: "RolloutPolicyChanged", Why: why})
@@ -303,14 +301,14 @@ func (d *deployment) setPolicy() error {
 	return d.collectRefusal(freezeMutation{d.mutation}.setFileFreeze(d.app, d.want.Freeze))
 }
 
-// keepRunning keeps what runs if the app runs the version already, or has a rollout to it.
+// keepRunning keeps the current version if the app already runs d.want, or has a rollout to it.
 //
-//	in flight  live   asked for
+//	in flight  live   requested
 //	   x        -        x       nothing to make
-//	   -        x        x       nothing to make, unless replicas are to change
-//	   y        x        x       y is aborted: x stays
-//	   *        *     another    a new version, which supersedes what is in flight
-//	   x        -   x, resized   a new version, while x has not begun: it has nothing to scale
+//	   -        x        x       nothing to make, but replicas may change
+//	   y        x        x       y is aborted, and x stays
+//	   *        *     another    a new version, which supersedes the one in flight
+//	   x        -   x, resized   a new version if x has not begun, because x has no rows to scale
 func (d *deployment) keepRunning() error {
 	for _, have := range []*model.Deployment{d.was.active.deployment, d.was.live} {
 		if have == nil {
@@ -328,16 +326,16 @@ func (d *deployment) keepRunning() error {
 	return nil
 }
 
-// keep answers with a deployment that the app runs or has a rollout to. It aborts a rollout away from it, and
-// sets the replicas that were asked for.
+// keep makes have the outcome, which the app runs or has a rollout to. It aborts a rollout from have to another
+// version, and sets the requested replicas.
 func (d *deployment) keep(have model.Deployment) (err error) {
 	isNewest := have.ID == cmp.Or(d.was.active.deployment, d.was.live).ID
 	ended := d.was.active.rollout
 	if isNewest && d.was.active.leaving == nil {
 		ended = nil
 	}
-	if why := fmt.Sprintf("v%d, which is live, was asked for again", have.Version); !isNewest && d.was.rolloutState.Progress.Active(d.app.RolloutID) {
-		// Regions are between the two versions, and only the workflow can bring them back.
+	if why := fmt.Sprintf("v%d, which is live, was requested again", have.Version); !isNewest && d.was.rolloutState.Progress.Active(d.app.RolloutID) {
+		// Some regions have moved partly, and only the workflow can move them back.
 		if err := d.turnBack(d.app, *d.was.active.rollout, why); err != nil {
 			return err
 		}
@@ -371,7 +369,7 @@ func (d *deployment) keep(have model.Deployment) (err error) {
 	return nil
 }
 
-// scaleKept sets the replicas of the deployment that is kept to those that were asked for, if any were.
+// scaleKept sets the replicas of the kept deployment, if the request sets replicas.
 func (d *deployment) scaleKept(have model.Deployment) error {
 	if d.want.Asked.Nothing() {
 		return nil
@@ -394,7 +392,7 @@ func (d *deployment) scaleKept(have model.Deployment) error {
 	return nil
 }
 
-// compose makes the rows of the version, its rollout and its progress, but writes none.
+// compose makes the rows of the version, its rollout and its progress, but does not write them.
 func (d *deployment) compose() error {
 	live := d.was.live
 	asked := d.carrySizes()
@@ -439,10 +437,9 @@ func (d *deployment) compose() error {
 	return nil
 }
 
-// carrySizes sets the version's replicas in regions that have or had a number of their own. It is the number
-// that was asked for, or else the one that runs there now, because scaling outlasts versions. Where nothing
-// runs, it is the spec's number, which counts as asked for. carrySizes returns all numbers that were asked
-// for.
+// carrySizes sets the version's replicas in regions for which the new spec or the live spec has its own number. The
+// number is the requested one, or else the current one, because new versions keep scaled replicas. In regions where
+// nothing runs, it is the spec's number, which then counts as requested. carrySizes returns all requested numbers.
 func (d *deployment) carrySizes() plan.Asked {
 	spec := d.want.Spec
 	asked := plan.Asked{All: d.want.Asked.All, Regions: map[string]int32{}}
@@ -482,8 +479,8 @@ func (d *deployment) carrySizes() plan.Asked {
 	return asked
 }
 
-// beginProgress makes the progress of the rollout, nil for none. It returns the policy of the rollout, which
-// is the app's, tightened by the protections.
+// beginProgress sets d.progress for the rollout, nil for a rollout without a policy. It returns the policy of the
+// rollout: the app's policy, tightened by the protections.
 func (d *deployment) beginProgress(asked plan.Asked, protections []model.Protection) *windlassv1.RolloutPolicy {
 	policy := cmp.Or(d.was.rolloutState.Policy, plan.DefaultPolicy())
 	d.progress = plan.NextProgress(d.was.rolloutState.Clone(), d.app, d.was.rows, d.rollout.ID, asked)
@@ -500,15 +497,16 @@ func (d *deployment) beginProgress(asked plan.Asked, protections []model.Protect
 	d.progress.Policy, d.progress.BakeProtected = policy, protection.Bakes(protections)
 	d.progress.DeployedBy, d.progress.DeployedByID, d.progress.DeployedByFamily = d.by.Name, d.by.ID, d.by.Family()
 	if d.want.Source == model.SourceRollback {
-		// A person decided to roll back: this rollout's promotions are not held, but the next one's are.
+		// This rollback's promotions are automatic. After a rollback, promotions of the next rollout wait for a
+		// person.
 		d.progress.PromotionPaused, d.progress.RolledBack = false, true
 	}
 	return policy
 }
 
-// takePlace ends the rollout in flight, which the new one replaces. It fails if a region cannot run the
-// version's instances of several hosts or give the version its ports, or if a freeze refuses the rollout. A freeze
-// that only holds the rollout is noted.
+// takePlace ends the rollout in flight, because the new rollout replaces it. It fails if a region cannot run the
+// version's instances of several hosts, if a fixed port is not free, or if a freeze refuses the rollout. If a freeze
+// only holds the rollout, it sets d.out.Hold.
 func (d *deployment) takePlace() (err error) {
 	if err := d.collectRefusal(d.hostsFit(d.want.Spec, d.progress)); err != nil {
 		return err
@@ -549,7 +547,7 @@ func (d *deployment) write() error {
 	return nil
 }
 
-// tell notes the version for the history and the answer, and wakes the app's workflow.
+// tell adds the version to the history, sets the outcome, and wakes the app's workflow.
 func (d *deployment) tell() error {
 	d.log(d.app, model.History{
 		What: "DeploymentCreated", Why: whyCreated(d.want, d.next, d.rollout, d.was.rows),
@@ -568,7 +566,7 @@ func (d *deployment) tell() error {
 	return d.wake(d.app.ID)
 }
 
-// whyCreated returns the history's text of why the version was made. rows are those of the app.
+// whyCreated returns the text of the history that says why the version was made. rows are the app's rows.
 func whyCreated(v version, d model.Deployment, r model.Rollout, rows []model.Topology) string {
 	why := map[string]string{
 		"deploy": "a new configuration was deployed", "environment": "its variables were changed",
@@ -592,7 +590,7 @@ func whyCreated(v version, d model.Deployment, r model.Rollout, rows []model.Top
 	if r.FromVersion != 0 {
 		why += fmt.Sprintf("; v%d is live", r.FromVersion)
 		if len(d.MadeAs) > 0 {
-			why += ", and instances see no difference"
+			why += ", and instances do not change"
 		}
 	}
 	if m := v.Spec.GetMessage(); m != "" {
@@ -601,8 +599,8 @@ func whyCreated(v version, d model.Deployment, r model.Rollout, rows []model.Top
 	return why
 }
 
-// findRoom fails if the new rollout cannot begin with the free capacity that regions report, unless its
-// policy waits for room. A dry run skips this, because its preview reports more than the beginning.
+// findRoom fails if the free capacity that regions report is too small to begin the rollout, unless its policy waits
+// for capacity. A dry run skips this, because its preview checks the whole rollout.
 func (d *deployment) findRoom() error {
 	if d.dry != nil || d.done || !slices.ContainsFunc(override.Any(d.out.Deployment.Spec), preview.HasGPU) {
 		return nil
@@ -610,8 +608,8 @@ func (d *deployment) findRoom() error {
 	return d.checkCapacity(d.app.ID, d.out.Deployment.ID, d.unscaled)
 }
 
-// auditVersion writes the version into the audit, unless nothing changed. base is the version that it was
-// made from, nil for none.
+// auditVersion writes the version to the audit, unless nothing changed. base is the version from which it was made,
+// nil for none.
 func (d *deployment) auditVersion(base *model.Deployment) error {
 	if d.out.Unchanged {
 		return nil

@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// DiffPreset returns what the newest version of the preset would change in an app's live version.
+// DiffPreset returns the changes that the newest version of the preset would make to an app's live version.
 func (a presetService) DiffPreset(ctx context.Context, req *windlassv1.DiffPresetRequest) (*windlassv1.DiffPresetResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
@@ -37,7 +37,7 @@ func (a presetService) DiffPreset(ctx context.Context, req *windlassv1.DiffPrese
 	case app.LiveDeploymentID == "":
 		return nil, apierr.NothingToDo(fmt.Sprintf("app %s has no live version", app.Name), "Deploy it first, or wait until it is ready.")
 	case live.Spec.GetGeneratedBy() == "":
-		return nil, apierr.NothingToDo(fmt.Sprintf("no preset made v%d of app %s", live.Version, app.Name), "Name an engine and a model in serve of its file, and deploy that.")
+		return nil, apierr.NothingToDo(fmt.Sprintf("no preset made v%d of app %s", live.Version, app.Name), "Set an engine and a model in serve of the app's file, and deploy it.")
 	}
 	presets, err := a.compiled(ctx, by.WorkspaceID, rows)
 	if err != nil {
@@ -45,7 +45,7 @@ func (a presetService) DiffPreset(ctx context.Context, req *windlassv1.DiffPrese
 	}
 	next, findings, ok := appspec.Upgrade(live.Spec, presets)
 	if !ok {
-		return nil, apierr.NothingToDo(fmt.Sprintf("preset %s, which made v%d of app %s, is gone, or not known to this release", live.Spec.GetGeneratedBy(), live.Version, app.Name),
+		return nil, apierr.NothingToDo(fmt.Sprintf("preset %s, which made v%d of app %s, was deleted or is unknown to this release", live.Spec.GetGeneratedBy(), live.Version, app.Name),
 			"Use `windlass plan -f` with the app's file.")
 	}
 	res := &windlassv1.DiffPresetResponse{Version: live.Version, GeneratedBy: live.Spec.GetGeneratedBy(), Newest: next.GetGeneratedBy(), Findings: presetFindings(findings)}

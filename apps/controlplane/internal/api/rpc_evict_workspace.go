@@ -13,11 +13,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// evictAtOnce bounds the apps that one transaction locks.
+// evictAtOnce is the maximum number of apps that one transaction locks.
 const evictAtOnce = 50
 
-// EvictWorkspace removes a workspace's instances from a platform region. It revokes the grant first, so that
-// nothing can grow there while apps are scaled to 0.
+// EvictWorkspace removes a workspace's instances from a platform region. It revokes the grant first, so that no app
+// can grow there while apps are scaled to 0.
 func (a regionService) EvictWorkspace(ctx context.Context, req *windlassv1.EvictWorkspaceRequest) (*windlassv1.EvictWorkspaceResponse, error) {
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.EvictWorkspaceResponse, error) {
 		r, w, err := c.regions().grantOf(req.GetRegion(), req.GetWorkspace())
@@ -51,21 +51,21 @@ func (a regionService) EvictWorkspace(ctx context.Context, req *windlassv1.Evict
 			}
 		}
 		if revoked {
-			// Also apps that have no replicas there: no request may wake them.
+			// Apps at zero must also be woken, so that no request can start them.
 			if err := c.regions().wakeIn(r, w); err != nil {
 				return nil, err
 			}
 		}
 		if !revoked && res.GetApps() == 0 {
-			return nil, apierr.NothingToDo(fmt.Sprintf("workspace %s has nothing in region %s, and no grant of it", w.Name, r.Name), "")
+			return nil, apierr.NothingToDo(fmt.Sprintf("workspace %s has no instances in region %s, and no grant of it", w.Name, r.Name), "")
 		}
 		return res, c.auditFor(w.ID, "region_eviction", r.ID, workspaceProto(w), res)
 	})
 	return res, err
 }
 
-// evict scales all versions of the app to 0 replicas in the region, and removes its pins there. It returns
-// how many replicas it removes.
+// evict scales all versions of the app to 0 replicas in the region, and removes its pins there. It returns the number
+// of removed replicas.
 func (c regionMutation) evict(appID string, region model.Region, why string) (replicas int32, evicted bool, err error) {
 	app, err := c.lockedApp(appID)
 	if errors.Is(err, model.ErrNotFound) || err == nil && app.DeletingSince != 0 {
@@ -97,7 +97,7 @@ func (c regionMutation) evict(appID string, region model.Region, why string) (re
 		c.asked = nil
 		return 0, false, nil
 	}
-	text := fmt.Sprintf("the platform's operators took it out of region %s, with %d replicas: the workspace may no longer use the region", region.Name, replicas)
+	text := fmt.Sprintf("the platform's operators removed the app from region %s (%d replicas): the workspace may no longer use the region", region.Name, replicas)
 	if why != "" {
 		text += ": " + why
 	}

@@ -19,18 +19,18 @@ import (
 )
 
 const (
-	// logBeat is how often a response is sent when there are no lines. The proto states it.
+	// logBeat is how often a response is sent while there are no lines. The proto documents it.
 	logBeat = 15 * time.Second
 	// logPace is how often lines are sent.
 	logPace = 250 * time.Millisecond
 	// logList is how often the instances of the app are listed.
 	logList = 2 * time.Second
-	// maxFollowed is how many instances one stream follows.
+	// maxFollowed is the maximum number of instances that one stream follows.
 	maxFollowed = 200
 )
 
-// FollowLogs sends what the instances write. It ends with the instance, the caller or its key, or the
-// server.
+// FollowLogs sends the lines that instances write. It ends when the instance ends, the caller leaves, its key is no
+// longer valid, or the server stops.
 func (a logService) FollowLogs(ctx context.Context, req *windlassv1.FollowLogsRequest, out *connect.ServerStream[windlassv1.FollowLogsResponse]) error {
 	by, err := callerOf(ctx)
 	if err != nil {
@@ -72,23 +72,23 @@ func (a logService) followLogs(ctx context.Context, by caller, f *follower, once
 	if err := f.list(ctx); err != nil {
 		return err
 	}
-	// All regions answer before the first lines are sent, so that these are in the order of their time.
+	// The first lines are sent after all regions have answered, so that they are sorted by time.
 	for f.reading() > 0 {
 		select {
 		case r := <-f.answers:
-			f.begin(r) //nolint:contextcheck // what the readers of an instance share outlives each of them
+			f.begin(r) //nolint:contextcheck // the shared feed of an instance outlives each reader
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
-	// The caller sees at once that the stream is open.
+	// The first response is sent even without lines, so that the caller sees that the stream is open.
 	if err := send(f.take()); err != nil || once || f.over() {
 		return err
 	}
 	for {
 		select {
 		case r := <-f.answers:
-			f.begin(r) //nolint:contextcheck // what the readers of an instance share outlives each of them
+			f.begin(r) //nolint:contextcheck // the shared feed of an instance outlives each reader
 		case <-pace.C:
 			res := f.take()
 			if len(res.Lines) == 0 && len(res.Notes) == 0 && len(res.Positions) == 0 {
@@ -102,7 +102,7 @@ func (a logService) followLogs(ctx context.Context, by caller, f *follower, once
 				return nil
 			}
 		case <-list.C:
-			// An unreachable database does not end the stream: agents are asked as before.
+			// An unreachable database does not end the stream, because agents can still answer.
 			if err := f.list(ctx); err != nil && !a.cfg.IsUnavailable(err) {
 				return err
 			}
@@ -125,7 +125,7 @@ func (a logService) followLogs(ctx context.Context, by caller, f *follower, once
 // follower checks the request, and finds the app or instance to follow.
 func (a logService) follower(ctx context.Context, by caller, req *windlassv1.FollowLogsRequest) (*follower, error) {
 	if (req.GetApp() == "") == (req.GetInstance() == "") {
-		return nil, apierr.Invalid("app", "give an app or an instance, one of the two")
+		return nil, apierr.Invalid("app", "set either app or instance")
 	}
 	f := &follower{
 		logService: a, by: by, req: req, resumed: len(req.GetPositions()) > 0, first: true,
@@ -165,7 +165,7 @@ func (a logService) follower(ctx context.Context, by caller, req *windlassv1.Fol
 	return f, nil
 }
 
-// instances lists the instances to follow now, their regions by id, and the id of each one's region.
+// instances lists the instances to follow, their regions by id, and the region id of each instance.
 func (f *follower) instances(ctx context.Context) (views []*windlassv1.Instance, regions map[string]model.Region, of map[string]string, err error) {
 	of = map[string]string{}
 	err = f.cfg.Store.View(ctx, func(tx Tx) error {
@@ -204,7 +204,7 @@ func (f *follower) instances(ctx context.Context) (views []*windlassv1.Instance,
 	return views, regions, of, err
 }
 
-// unreachable reports whether the region did not answer, so that the error is not an answer of its agent.
+// unreachable reports whether err means that the region did not answer. Other errors are answers of its agent.
 func unreachable(err error) bool {
 	return errors.Is(err, model.ErrAgentUnreachable) || errors.Is(err, context.DeadlineExceeded)
 }

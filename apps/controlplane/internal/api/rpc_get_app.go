@@ -38,7 +38,7 @@ func (a appService) GetApp(ctx context.Context, req *windlassv1.GetAppRequest) (
 	return res, nil
 }
 
-// appView returns one app with all that the API shows of it.
+// appView returns one app in the form of the API.
 func (a *server) appView(tx Tx, app model.App) (*windlassv1.App, error) {
 	f, err := a.facts(tx, []model.App{app}, nil)
 	if err != nil {
@@ -47,7 +47,7 @@ func (a *server) appView(tx Tx, app model.App) (*windlassv1.App, error) {
 	return appWithURLs(tx, f, app)
 }
 
-// appWithURLs returns the app as the API shows it, from facts that hold the app.
+// appWithURLs returns the app in the form of the API. f must have the facts of the app.
 func appWithURLs(tx Tx, f facts, app model.App) (_ *windlassv1.App, err error) {
 	out := appProto(f, app)
 	out.Urls, err = urls(tx, f, app)

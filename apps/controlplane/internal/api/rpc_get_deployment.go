@@ -18,9 +18,9 @@ func (a deploymentService) GetDeployment(ctx context.Context, req *windlassv1.Ge
 	}
 	switch {
 	case req.GetDeployment() == "" && (req.GetApp() == "" || req.GetVersion() == 0):
-		return nil, apierr.Invalid("deployment", "name a deployment by its id, or give app and version")
+		return nil, apierr.Invalid("deployment", "set deployment to an id, or set app and version")
 	case req.GetDeployment() != "" && (req.GetApp() != "" || req.GetVersion() != 0):
-		return nil, apierr.Invalid("deployment", "give a deployment's id, or app and version, not both")
+		return nil, apierr.Invalid("deployment", "set either deployment, or app and version, not both")
 	}
 	res := &windlassv1.GetDeploymentResponse{}
 	err = a.cfg.Store.Snapshot(ctx, func(tx Tx) error {

@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	// askTimeout is how long an agent may take to answer.
+	// askTimeout is the timeout for an agent's answer.
 	askTimeout = 10 * time.Second
-	// defaultTail is how many lines of output are returned by default.
+	// defaultTail is the default number of lines of output.
 	defaultTail = 100
 )
 
-// GetLogs asks the instance's region for its output.
+// GetLogs gets the instance's output from its region.
 func (a deploymentService) GetLogs(ctx context.Context, req *windlassv1.GetLogsRequest) (*windlassv1.GetLogsResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
@@ -59,7 +59,7 @@ func (a deploymentService) instance(tx Tx, workspaceID, id string) (i model.Inst
 	i, err = tx.GetInstance(workspaceID, id)
 	switch {
 	case errors.Is(err, model.ErrNotFound):
-		return i, apierr.Missing("instance", "instance", id, "`windlass list instances APP` shows those that there are.")
+		return i, apierr.Missing("instance", "instance", id, "`windlass list instances APP` shows the instances.")
 	case err != nil:
 		return i, fmt.Errorf("read instance %s: %w", id, err)
 	}
@@ -75,8 +75,8 @@ func (a deploymentService) ask(ctx context.Context, i model.Instance, req *agent
 	return data, askError(i, err)
 }
 
-// askRegion is ask with the error of Agents, for askError. An error that is no model.ErrAgentUnreachable is the
-// agent's answer.
+// askRegion is ask, but returns the error of Agents, for askError. An error that is not model.ErrAgentUnreachable is
+// the agent's answer.
 func (a deploymentService) askRegion(ctx context.Context, i model.Instance, req *agentv1.Request) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -87,7 +87,7 @@ func (a deploymentService) askRegion(ctx context.Context, i model.Instance, req 
 	return data, err
 }
 
-// askError returns the error that a caller gets for an error of askRegion.
+// askError returns the API's error for an error of askRegion.
 func askError(i model.Instance, err error) error {
 	switch {
 	case err == nil:
@@ -95,8 +95,7 @@ func askError(i model.Instance, err error) error {
 	case errors.Is(err, model.ErrAgentUnreachable):
 		return unanswered(i, "Check whether the region is connected, then try again.")
 	}
-	// The agent answered, in words for people: it does not have the instance, or
-	// cannot do that with it.
+	// The agent refused the request, for example because it does not have the instance. The error is its text.
 	return rpc.Error(connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_NOTHING_TO_DO, "instance", err.Error())
 }
 

@@ -53,7 +53,7 @@ func (a *server) quotaView(tx Tx, w model.Workspace, have model.Admission) (*win
 	}, nil
 }
 
-// limitsProto returns limits without those that are inherited.
+// limitsProto returns limits in the form of the API. Inherited limits are left out.
 func limitsProto(l model.Limits) *windlassv1.Limits {
 	own := func(v int64) *int64 {
 		if v == model.Inherit {

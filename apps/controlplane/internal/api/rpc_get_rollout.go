@@ -30,7 +30,7 @@ func (a rolloutService) GetRollout(ctx context.Context, req *windlassv1.GetRollo
 	})
 	switch {
 	case errors.Is(err, model.ErrNotFound):
-		return nil, apierr.Missing("rollout", "rollout", req.GetRollout(), "`windlass history APP` shows those that there are.")
+		return nil, apierr.Missing("rollout", "rollout", req.GetRollout(), "`windlass history APP` shows the rollouts.")
 	case err != nil:
 		return nil, fmt.Errorf("read rollout %s: %w", req.GetRollout(), err)
 	}

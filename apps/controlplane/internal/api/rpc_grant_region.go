@@ -11,8 +11,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// GrantRegion lets a workspace use a region of the platform. It fails if the workspace has another region of
-// that name, or would share a region that does not isolate instances.
+// GrantRegion lets a workspace use a region of the platform. It fails if the workspace has another region with the
+// same name, or if another workspace uses the region and the region does not isolate instances.
 func (a regionService) GrantRegion(ctx context.Context, req *windlassv1.GrantRegionRequest) (*windlassv1.GrantRegionResponse, error) {
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.GrantRegionResponse, error) {
 		r, w, err := c.regions().grantOf(req.GetRegion(), req.GetWorkspace())
@@ -43,7 +43,7 @@ func (a regionService) GrantRegion(ctx context.Context, req *windlassv1.GrantReg
 	return res, err
 }
 
-// wakeIn asks for a step of the workspace's apps in the region, because the grant decides about growth.
+// wakeIn wakes the workspace's apps in the region, because the grant decides whether they may grow there.
 func (c regionMutation) wakeIn(r model.Region, w model.Workspace) error {
 	ids, err := c.appsIn(r, w)
 	if err != nil {
@@ -57,7 +57,7 @@ func (c regionMutation) wakeIn(r model.Region, w model.Workspace) error {
 	return nil
 }
 
-// appsIn returns the sorted ids of the workspace's apps that have anything in the region.
+// appsIn returns the sorted ids of the workspace's apps that have rows in the region.
 func (c regionMutation) appsIn(r model.Region, w model.Workspace) (ids []string, err error) {
 	all, err := c.AppsInRegion(r.ID)
 	if err != nil {

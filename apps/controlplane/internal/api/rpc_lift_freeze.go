@@ -19,7 +19,7 @@ func (a freezeService) LiftFreeze(ctx context.Context, req *windlassv1.LiftFreez
 		}
 		i := slices.IndexFunc(have, func(f model.Freeze) bool { return f.Name == req.GetName() })
 		if i < 0 {
-			return nil, apierr.Missing("name", "freeze", req.GetName(), "`windlass freeze list` shows those that there are.")
+			return nil, apierr.Missing("name", "freeze", req.GetName(), "`windlass freeze list` shows the freezes.")
 		}
 		if err := ofNoFile(have[i]); err != nil {
 			return nil, err

@@ -17,7 +17,7 @@ func (a routeService) ListAppKeys(ctx context.Context, req *windlassv1.ListAppKe
 	return &windlassv1.ListAppKeysResponse{Keys: found, Page: next}, nil
 }
 
-// appKeyViews returns keys as the API shows them, with the names of their apps.
+// appKeyViews returns keys in the form of the API, with the names of their apps.
 func (a routeService) appKeyViews(tx Tx, rows []model.AppKey) ([]*windlassv1.AppKey, error) {
 	ids := map[string]bool{}
 	for _, k := range rows {

@@ -8,8 +8,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// ListAudit returns the entries of the workspace's audit, the newest first; for an
-// operator those of the platform's audit.
+// ListAudit returns the entries of the workspace's audit, the newest first. For an operator, it returns the
+// platform's audit.
 func (a historyService) ListAudit(ctx context.Context, req *windlassv1.ListAuditRequest) (*windlassv1.ListAuditResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {

@@ -18,7 +18,7 @@ func (a routeService) ListDomains(ctx context.Context, req *windlassv1.ListDomai
 	return &windlassv1.ListDomainsResponse{Domains: domains, Page: next}, nil
 }
 
-// domainViews returns domains as the API shows them, with the names of their apps.
+// domainViews returns domains in the form of the API, with the names of their apps.
 func (a routeService) domainViews(tx Tx, rows []model.Domain) ([]*windlassv1.Domain, error) {
 	ids := map[string]bool{}
 	for _, d := range rows {
@@ -43,7 +43,7 @@ func (a routeService) domainView(tx Tx, d model.Domain) (*windlassv1.Domain, err
 	return views[0], nil
 }
 
-// appNames returns the apps with the ids, by id, and facts with the names in their paths.
+// appNames returns the apps with the ids, by id, and facts with the names of their environments and projects.
 func (a *server) appNames(tx Tx, ids map[string]bool) (facts, map[string]model.App, error) {
 	f := noNames()
 	apps, err := tx.GetApps(keys(ids))

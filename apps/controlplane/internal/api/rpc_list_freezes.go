@@ -37,8 +37,8 @@ func (a freezeService) ListFreezes(ctx context.Context, req *windlassv1.ListFree
 	return res, nil
 }
 
-// freezeViews returns freezes of a workspace as the API shows them, with the names of their projects and
-// apps. For one that is gone, it shows the id.
+// freezeViews returns freezes of a workspace in the form of the API, with the names of their projects and apps. For a
+// deleted project or app, it shows the id.
 func freezeViews(tx Tx, workspaceID string, at int64, of ...model.Freeze) (out []*windlassv1.Freeze, err error) {
 	projects, apps := map[string]bool{}, map[string]bool{}
 	for _, f := range of {
@@ -84,7 +84,7 @@ func freezeViews(tx Tx, workspaceID string, at int64, of ...model.Freeze) (out [
 	return out, nil
 }
 
-// freezeView returns one freeze as the API shows it.
+// freezeView returns one freeze in the form of the API.
 func freezeView(tx Tx, f model.Freeze, at int64) (*windlassv1.Freeze, error) {
 	views, err := freezeViews(tx, f.WorkspaceID, at, f)
 	if err != nil {

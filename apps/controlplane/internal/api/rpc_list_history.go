@@ -26,7 +26,7 @@ func (a historyService) ListHistory(ctx context.Context, req *windlassv1.ListHis
 		if req.GetSince() > req.GetUntil() {
 			return nil, apierr.InvalidFix("since", "since is after until: no entry is between them", "Use an earlier since, or a later until.")
 		}
-		// Ids sort by time, so that a time is a place in the list.
+		// Ids sort by time, so until can be converted to a position in the list.
 		if end := ident.Before("hst", time.UnixMilli(req.GetUntil()+1)); page.After == "" || end < page.After {
 			page.After = end
 		}

@@ -11,8 +11,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// ListInstances returns instances. Pages are by id, so that they are stable while instances come and go.
-// Within a page, instances are by region, role, group and slot, and those that have ended come last.
+// ListInstances returns instances. Pages are by id, so that they are stable while instances come and go. Within a
+// page, instances are sorted by region, role, group and slot. Ended instances come last.
 func (a deploymentService) ListInstances(ctx context.Context, req *windlassv1.ListInstancesRequest) (*windlassv1.ListInstancesResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
@@ -23,7 +23,7 @@ func (a deploymentService) ListInstances(ctx context.Context, req *windlassv1.Li
 		return nil, err
 	}
 	if req.GetApp() != "" && req.GetDeployment() != "" {
-		return nil, apierr.Invalid("deployment", "give an app or a deployment, not both")
+		return nil, apierr.Invalid("deployment", "set app or deployment, not both")
 	}
 	res := &windlassv1.ListInstancesResponse{}
 	err = a.cfg.Store.View(ctx, func(tx Tx) error {

@@ -13,7 +13,7 @@ import (
 // anyState selects deliveries of all states.
 const anyState model.DeliveryState = -1
 
-// ListNotificationDeliveries returns the deliveries of an endpoint, in one state or in any, the newest first.
+// ListNotificationDeliveries returns the deliveries of an endpoint in one state or in all states, the newest first.
 func (a notificationService) ListNotificationDeliveries(ctx context.Context, req *windlassv1.ListNotificationDeliveriesRequest) (*windlassv1.ListNotificationDeliveriesResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
@@ -37,7 +37,7 @@ func (a notificationService) ListNotificationDeliveries(ctx context.Context, req
 		}
 		i := slices.IndexFunc(endpoints, func(e model.NotificationEndpoint) bool { return e.Name == req.GetEndpoint() })
 		if i < 0 {
-			return apierr.Missing("endpoint", "notification endpoint", req.GetEndpoint(), "`windlass notify list` shows the endpoints that there are.")
+			return apierr.Missing("endpoint", "notification endpoint", req.GetEndpoint(), "`windlass notify list` shows the existing endpoints.")
 		}
 		rows, err := tx.ListDeliveries(endpoints[i].ID, state, page)
 		if err != nil {

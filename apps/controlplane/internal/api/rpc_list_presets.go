@@ -8,7 +8,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// ListPresets returns the newest version of each preset: the built-in ones, and then the workspace's.
+// ListPresets returns the newest version of each preset: the built-in presets, then the workspace's presets.
 func (a presetService) ListPresets(ctx context.Context, _ *windlassv1.ListPresetsRequest) (*windlassv1.ListPresetsResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {

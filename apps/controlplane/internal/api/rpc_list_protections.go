@@ -10,7 +10,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// ListProtections returns the workspace's protections, those of the workspace first.
+// ListProtections returns the workspace's protections. The protection of the whole workspace comes first.
 func (a protectionService) ListProtections(ctx context.Context, req *windlassv1.ListProtectionsRequest) (*windlassv1.ListProtectionsResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
@@ -26,7 +26,7 @@ func (a protectionService) ListProtections(ctx context.Context, req *windlassv1.
 		if err != nil {
 			return fmt.Errorf("list protections of workspace %s: %w", w.ID, err)
 		}
-		if by.IsOperator() { // the others name scopes, which an operator does not see
+		if by.IsOperator() { // other protections name projects and environments, which an operator must not see
 			rows = slices.DeleteFunc(rows, func(p model.Protection) bool { return !p.ByOperator })
 		}
 		res.Protections, err = protectionViews(tx, w.ID, rows...)

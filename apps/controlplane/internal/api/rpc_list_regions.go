@@ -8,8 +8,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// ListRegions returns regions by name: the workspace's own and those granted to
-// it, or for an operator the platform's.
+// ListRegions returns regions by name: the workspace's own and granted regions, or for an operator the platform's
+// regions.
 func (a regionService) ListRegions(ctx context.Context, req *windlassv1.ListRegionsRequest) (*windlassv1.ListRegionsResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// ListRoutes returns the hosts of apps, and where they lead. Pages count apps.
+// ListRoutes returns the hosts of apps with their targets. Pages count apps.
 func (a routeService) ListRoutes(ctx context.Context, req *windlassv1.ListRoutesRequest) (*windlassv1.ListRoutesResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {

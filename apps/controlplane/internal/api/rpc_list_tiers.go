@@ -10,7 +10,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// ListTiers returns all tiers by name, with the default one.
+// ListTiers returns all tiers by name, including the default tier.
 func (a workspaceService) ListTiers(ctx context.Context, _ *windlassv1.ListTiersRequest) (*windlassv1.ListTiersResponse, error) {
 	var rows []model.Tier
 	err := a.cfg.Store.View(ctx, func(tx Tx) (err error) {

@@ -22,7 +22,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// PinVersion keeps a version next to the live one, or changes its pin. It answers after the commit.
+// PinVersion pins a version next to the live version, or changes its pin. It answers after the commit.
 func (a appService) PinVersion(ctx context.Context, req *windlassv1.PinVersionRequest) (res *windlassv1.PinVersionResponse, err error) {
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.PinVersionResponse, error) {
 		return c.pins().pinVersion(req)
@@ -60,7 +60,7 @@ func (c pinMutation) pinVersion(req *windlassv1.PinVersionRequest) (*windlassv1.
 	}
 	if model.IsPooled(d.Spec) {
 		return nil, apierr.InvalidFix("version", fmt.Sprintf("v%d is a pool, and a pool cannot be pinned yet", d.Version),
-			"Deploy it as an app of another name, or use strategy canary to send it a part of the requests.")
+			"Deploy it as an app with another name, or use strategy canary to send it a part of the requests.")
 	}
 	if err := c.versions().mayServeAgain(app, d); err != nil {
 		return nil, err
@@ -129,7 +129,7 @@ func (c pinMutation) versionOf(app model.App, number int32) (model.Deployment, e
 	d, err := c.GetDeploymentByVersion(app.WorkspaceID, app.ID, number)
 	if errors.Is(err, model.ErrNotFound) {
 		return d, apierr.Missing("version", "version", fmt.Sprintf("v%d", number),
-			fmt.Sprintf("The newest of app %s is v%d; `windlass list deployments APP` shows those that are kept.", app.Name, app.LatestVersion))
+			fmt.Sprintf("The newest version of app %s is v%d. `windlass list deployments APP` shows the versions that are kept.", app.Name, app.LatestVersion))
 	}
 	if err != nil {
 		return d, fmt.Errorf("read version %d of app %s: %w", number, app.ID, err)
@@ -148,10 +148,10 @@ func mayBePinned(app model.App, r running, d model.Deployment, had *model.Pin) e
 	case r.live == nil:
 		return isLive(fmt.Sprintf("app %s has no live version next to which v%d could be pinned", app.Name, d.Version), "Deploy it first, or wait until it is ready.")
 	case d.ID == r.live.ID:
-		return isLive(fmt.Sprintf("v%d is live: it has all of the traffic that pins leave", d.Version),
-			"Pin other versions next to it; or deploy a newer one, and pin this one when that is live.")
+		return isLive(fmt.Sprintf("v%d is live, so it already gets the traffic that pins leave", d.Version),
+			"Pin other versions next to it. Or deploy a newer version, and pin this version when the newer one is live.")
 	case r.active.rollout != nil && r.active.rollout.DeploymentID == d.ID:
-		return isLive(fmt.Sprintf("a rollout of v%d is on its way", d.Version), "Wait until it is over, or abort it first.")
+		return isLive(fmt.Sprintf("a rollout of v%d is in flight", d.Version), "Wait until the rollout has ended, or abort it.")
 	case plan.Image(d.Spec) != "" && d.ResolvedImage == "":
 		return apierr.Invalid("version", fmt.Sprintf("v%d never had an image: %s could not be resolved to a digest; deploy its configuration again", d.Version, plan.Image(d.Spec)))
 	}
@@ -210,9 +210,9 @@ func (c pinMutation) pinSizes(app model.App, r running, d model.Deployment, had 
 	return sizes, nil
 }
 
-// pinSize returns the replicas that were asked for. Otherwise they are those of the pin in the region, of the
-// version's row there, of its spec, or of the app, whichever comes first. A stopped row does not count,
-// because a rollout scales a version down before it stops it.
+// pinSize returns asked if it is set. Otherwise, it returns the replicas of the first of these that exists: the pin
+// in the region, the version's row there, its spec, the app. A stopped row does not count, because a rollout scales a
+// version down before it stops the version.
 func pinSize(app model.App, r running, d model.Deployment, had *model.Pin, region string, asked *int32) int32 {
 	if asked != nil {
 		return *asked
@@ -231,7 +231,7 @@ func pinSize(app model.App, r running, d model.Deployment, had *model.Pin, regio
 	return max(1, app.Replicas)
 }
 
-// leaveSome fails if pins would leave no traffic of a region to the live version.
+// leaveSome fails if pins would leave no traffic to the live version in a region.
 func (c pinMutation) leaveSome(p model.Pin, others []model.Pin) error {
 	for _, r := range p.Regions {
 		if !p.Stays(r) {
@@ -252,19 +252,19 @@ func (c pinMutation) leaveSome(p model.Pin, others []model.Pin) error {
 		if region, err := c.GetRegion(r.RegionID); err == nil {
 			name = region.Name
 		}
-		fix := fmt.Sprintf("Pin it at %d %% or less, or unpin others first.", 99-(sum-p.Weight))
+		fix := fmt.Sprintf("Pin it at %d %% or less, or unpin other versions first.", 99-(sum-p.Weight))
 		if sum-p.Weight >= 99 {
-			fix = "Unpin others first."
+			fix = "Unpin other versions first."
 		}
 		return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
 			Reason: windlassv1.ErrorReason_ERROR_REASON_PIN_WEIGHTS, Field: "weight", Fix: fix,
-		}, fmt.Sprintf("in region %s v%d %d %% and %s, which are pinned already, make %d %%: the live version needs 1 %% at least",
+		}, fmt.Sprintf("in region %s, v%d with %d %% and the pinned versions %s add up to %d %%, but the live version needs at least 1 %%",
 			name, p.Version, p.Weight, strings.Join(parts, ", "), sum))
 	}
 	return nil
 }
 
-// checkPinAgain checks an earlier version against the present freezes and secrets, because a pin is a start.
+// checkPinAgain checks an earlier version against the current freezes and secrets, because a pin starts instances.
 // override is the reason to override a freeze.
 func (c pinMutation) checkPinAgain(app model.App, e model.Environment, d model.Deployment, override string) error {
 	have, err := c.freezing().freezesFor(app.ID, "")
@@ -285,12 +285,12 @@ func (c pinMutation) checkPinAgain(app model.App, e model.Environment, d model.D
 		}
 		return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
 			Reason: windlassv1.ErrorReason_ERROR_REASON_FROZEN, Fix: wait + `, or ask an owner to override it: --override-freeze "why". Unpinning is still possible.`,
-		}, fmt.Sprintf("app %s pins nothing now: %s", app.Name, plan.FreezeText(found.Name, freeze.Scope(found.Freeze), found.End, found.Reason)))
+		}, fmt.Sprintf("app %s may not pin versions now: %s", app.Name, plan.FreezeText(found.Name, freeze.Scope(found.Freeze), found.End, found.Reason)))
 	}
 	return c.specs().checkSecretsExist(e.ID, d.Spec, "version")
 }
 
-// storePin writes the pin, and notes the app's new claim.
+// storePin writes the pin, and updates the app's claim.
 func (c pinMutation) storePin(app model.App, r running, d model.Deployment, had *model.Pin, p model.Pin) (*windlassv1.Pin, error) {
 	var before *windlassv1.Pin
 	var err error
@@ -301,7 +301,7 @@ func (c pinMutation) storePin(app model.App, r running, d model.Deployment, had 
 	}
 	what, why := "VersionPinned", fmt.Sprintf("at %d %% of the traffic, next to v%d", p.Weight, r.live.Version)
 	if had != nil && !had.Removing {
-		what, why = "PinChanged", fmt.Sprintf("to %d %% of the traffic, after %d %%", p.Weight, had.Weight)
+		what, why = "PinChanged", fmt.Sprintf("to %d %% of the traffic, from %d %%", p.Weight, had.Weight)
 	}
 	if r.rolloutState.Progress.Retained() == d.ID {
 		rolloutState := r.rolloutState.Clone()
@@ -321,7 +321,7 @@ func (c pinMutation) storePin(app model.App, r running, d model.Deployment, had 
 	return c.tellPin(app, r, p, before, what, why)
 }
 
-// tellPin notes a changed pin for the history, and wakes the workflow.
+// tellPin adds a changed pin to the history, and wakes the workflow.
 func (c pinMutation) tellPin(app model.App, r running, p model.Pin, before *windlassv1.Pin, what, why string) (*windlassv1.Pin, error) {
 	if p.Why != "" {
 		why += ": " + p.Why
@@ -344,7 +344,7 @@ func (c pinMutation) tellPin(app model.App, r running, p model.Pin, before *wind
 	return view, c.audit("pin", p.DeploymentID, before, view)
 }
 
-// pinView returns the pin as the API shows it.
+// pinView returns the pin in the form of the API.
 func (c pinMutation) pinView(app model.App, p model.Pin) (*windlassv1.Pin, error) {
 	f, err := c.api.facts(c.Tx, []model.App{app}, nil)
 	if err != nil {
@@ -364,8 +364,8 @@ func (c pinMutation) pinView(app model.App, p model.Pin) (*windlassv1.Pin, error
 	return pinProto(f, app, p), nil
 }
 
-// capacityForPin fails for a pin that needs more GPUs than regions have free, unless the app's policy waits for
-// room.
+// capacityForPin fails if the pin needs more GPUs than are free in its regions, unless the app's policy waits for
+// capacity.
 func (c pinMutation) capacityForPin(app model.App, d model.Deployment, p model.Pin) error {
 	if !slices.ContainsFunc(p.Regions, func(r model.PinRegion) bool { return preview.HasGPU(override.In(d.Spec, r.RegionID)) }) {
 		return nil

@@ -32,7 +32,7 @@ func (a appService) PlanDeploy(ctx context.Context, req *windlassv1.PlanDeployRe
 	if err != nil {
 		return nil, err
 	}
-	// No transaction is open here, because the forecast of a long rollout takes time.
+	// The forecast runs after the transaction, because it can take long.
 	return p.Response()
 }
 
@@ -43,14 +43,14 @@ func deployOf(req *windlassv1.PlanDeployRequest) *windlassv1.DeployRequest {
 	}
 }
 
-// previewDeploy runs the deploy on a transaction that writes nothing. presets are those that the spec may use.
+// previewDeploy runs the deploy on a transaction that writes nothing. presets are the presets that the spec may use.
 func (a appService) previewDeploy(ctx context.Context, tx Tx, by caller, req *windlassv1.DeployRequest, presets *preset.Registry) (*preview.Deploy, error) {
 	c := a.newMutation(ctx, tx, by, true)
 	c.dry = newDryTx(tx)
 	c.Tx = c.dry
 	var done *windlassv1.DeployResponse
 	var err error
-	presets = presets.Within(ctx) // the transaction may run again
+	presets = presets.Within(ctx) // each run of the transaction has its own limit
 	spec, findings := appspec.Expand(req.GetSpec(), presets)
 	findings = append(findings, appspec.DeadlineFindings(spec, req.GetRollout())...)
 	c.dry.warnings = appspec.Warnings(findings)
@@ -80,7 +80,7 @@ func (a appService) previewDeploy(ctx context.Context, tx Tx, by caller, req *wi
 	return p, c.previewRollout(p)
 }
 
-// previewQuota reads the workspace's quota, and works out its usage after the deploy.
+// previewQuota reads the workspace's quota, and computes its usage after the deploy.
 func (c *mutation) previewQuota(p *preview.Deploy) error {
 	w, err := c.GetWorkspace(c.workspaceID)
 	if err != nil {
@@ -108,7 +108,7 @@ func (c *mutation) previewQuota(p *preview.Deploy) error {
 	return nil
 }
 
-// previewRollout reads the input that the workflow would have, and what the app runs before and after.
+// previewRollout reads the input that the workflow would have, and the app's versions before and after.
 func (c *mutation) previewRollout(p *preview.Deploy) (err error) {
 	t, id := afterTx{c.dry}, p.Answer.GetDeploymentId()
 	if p.Preview, err = preview.Read(t, *t.app, id, t.wasRows); err != nil {
@@ -120,7 +120,7 @@ func (c *mutation) previewRollout(p *preview.Deploy) (err error) {
 	}
 	p.WasSizes = running{live: p.Live, rows: t.wasRows, rolloutState: t.wasRolloutState}.sizes()
 	if p.Answer.GetUnchanged() && p.Live != nil && p.Live.ID == id {
-		// What was scaled stays so. The stored spec has the replicas with which the version began.
+		// The deploy keeps scaled replicas. The stored spec has only the replicas with which the version began.
 		p.Sizes = p.WasSizes
 	}
 	if !p.Answer.GetScaled() {

@@ -38,7 +38,7 @@ func (a routeService) RemoveDomain(ctx context.Context, req *windlassv1.RemoveDo
 			c.log(app, model.History{What: "DomainRemoved", Why: name + ", which was not verified"})
 		} else {
 			app.Domains--
-			if err := c.domains().routesChange(app, "DomainRemoved", name+" is taken out of every region"); err != nil {
+			if err := c.domains().routesChange(app, "DomainRemoved", name+" is removed from every region"); err != nil {
 				return nil, err
 			}
 		}

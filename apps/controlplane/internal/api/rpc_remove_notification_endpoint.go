@@ -7,7 +7,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// RemoveNotificationEndpoint deletes an endpoint, and the notifications that wait for it.
+// RemoveNotificationEndpoint deletes an endpoint and its pending notifications.
 func (a notificationService) RemoveNotificationEndpoint(ctx context.Context, req *windlassv1.RemoveNotificationEndpointRequest) (*windlassv1.RemoveNotificationEndpointResponse, error) {
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.RemoveNotificationEndpointResponse, error) {
 		e, err := c.lockedEndpoint(req.GetName(), "name")

@@ -50,6 +50,6 @@ func noProtection(of inScope) error {
 	}
 	return rpc.ErrorWith(connect.CodeNotFound, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND, Field: field,
-		Fix: "`windlass protection list` shows the protections that there are.",
+		Fix: "`windlass protection list` shows the existing protections.",
 	}, scope+" has no protection")
 }

@@ -9,14 +9,14 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// RenderPreset returns what the preset makes of a spec's serve.
+// RenderPreset returns the spec that the preset makes from a spec's serve.
 func (a presetService) RenderPreset(ctx context.Context, req *windlassv1.RenderPresetRequest) (*windlassv1.RenderPresetResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if req.GetSpec().GetServe() == nil {
-		return nil, apierr.InvalidFix("spec.serve", "the spec names no engine and model", "Set serve, for example {engine: vllm, model: hf://org/model}.")
+		return nil, apierr.InvalidFix("spec.serve", "the spec has no engine and model", "Set serve, for example {engine: vllm, model: hf://org/model}.")
 	}
 	presets, err := a.presetsFor(ctx, by.WorkspaceID, req.GetSpec().GetServe().GetEngine())
 	if err != nil {

@@ -16,7 +16,7 @@ func (a notificationService) ReplayNotifications(ctx context.Context, req *windl
 			return nil, err
 		}
 		if e.Disabled {
-			return nil, apierr.NothingToDo("notification endpoint "+e.Name+" is disabled, and nothing is sent to it",
+			return nil, apierr.NothingToDo("notification endpoint "+e.Name+" is disabled, so nothing is sent to it",
 				fmt.Sprintf("Enable it: `windlass notify set %s --enable`.", e.Name))
 		}
 		if req.GetId() != "" && !plainID(req.GetId()) {

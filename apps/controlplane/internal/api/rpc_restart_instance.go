@@ -18,18 +18,18 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A region restarts an instance before the restart can be recorded. So a call claims its idempotency key in the
-// database first, and no other call with the key asks the region, in whichever process it is:
+// A region restarts an instance before the restart can be recorded. So a call first claims its idempotency key in the
+// database. While the claim exists, no other call with the key, in any process, sends the request to the region:
 //
 //	claimed, and the region restarts it    the record of the key replaces the claim
-//	the region was not asked, or refuses   the claim goes, and the key is free
+//	the request was not sent, or refused   the claim is deleted, and the key is free
 //	no answer, or the process is gone      the claim stays, because the instance may have been restarted
 //
 // Calls with a claimed key wait for the record. After claimFor they fail, because the outcome is unknown.
 const (
-	// claimPrefix tells claims from records. No caller's key has a character that cannot be printed.
+	// claimPrefix distinguishes claims from records. Keys of callers have only printable characters.
 	claimPrefix = "\x00restart\x00"
-	// recordTimeout bounds the time to record a restart.
+	// recordTimeout is the timeout for recording a restart.
 	recordTimeout = 20 * time.Second
 	claimFor      = askTimeout + recordTimeout
 )
@@ -37,7 +37,7 @@ const (
 // claimPoll is how often a call checks whether the call that has claimed its key is done.
 var claimPoll = backoff.Policy{Min: 50 * time.Millisecond, Max: time.Second}
 
-// RestartInstance asks the instance's region to restart it, and records the restart after the agent has agreed.
+// RestartInstance sends the restart to the instance's region, and records it after the agent has agreed.
 func (a deploymentService) RestartInstance(ctx context.Context, req *windlassv1.RestartInstanceRequest) (*windlassv1.RestartInstanceResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
@@ -55,7 +55,7 @@ func (a deploymentService) RestartInstance(ctx context.Context, req *windlassv1.
 		return nil, err
 	}
 	if begins {
-		// What has begun goes on if the caller leaves, so that the caller finds the outcome by its key.
+		// The restart continues if the caller leaves, so that the caller can find the outcome with its key.
 		ctx = context.WithoutCancel(ctx)
 		if err := a.restart(ctx, instance, claim); err != nil {
 			return nil, err
@@ -66,7 +66,7 @@ func (a deploymentService) RestartInstance(ctx context.Context, req *windlassv1.
 	}
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.RestartInstanceResponse, error) {
 		if !begins {
-			return nil, a.unknownRestart(req.GetInstance()) // the record is gone since it was seen
+			return nil, a.unknownRestart(req.GetInstance()) // the record was deleted meanwhile
 		}
 		if claim.Key != "" {
 			if err := c.DeleteIdempotencyKey(claim.WorkspaceID, claim.Key); err != nil {
@@ -74,15 +74,15 @@ func (a deploymentService) RestartInstance(ctx context.Context, req *windlassv1.
 			}
 		}
 		c.log(model.App{ID: instance.AppID, WorkspaceID: instance.WorkspaceID}, model.History{
-			What: "InstanceRestarted", Why: "asked for by a person: " + instance.ID, DeploymentID: instance.DeploymentID, RegionID: instance.RegionID,
+			What: "InstanceRestarted", Why: "a person requested it: " + instance.ID, DeploymentID: instance.DeploymentID, RegionID: instance.RegionID,
 		})
 		return &windlassv1.RestartInstanceResponse{}, c.audit("instance", instance.ID, nil, nil)
 	})
 	return res, err
 }
 
-// beginRestart claims the key and takes a token. begins is false if the restart was done already by another
-// call with the key, which it waits for.
+// beginRestart claims the key and takes a token. If another call with the key is running, it waits for that call.
+// begins is false if another call has done the restart.
 func (a deploymentService) beginRestart(ctx context.Context, by caller, req *windlassv1.RestartInstanceRequest, claim model.Idempotency) (instance model.Instance, begins bool, err error) {
 	record := model.Idempotency{WorkspaceID: by.WorkspaceID, Key: req.GetMutation().GetIdempotencyKey()}
 	for n := 0; ; n++ {
@@ -102,7 +102,7 @@ func (a deploymentService) beginRestart(ctx context.Context, by caller, req *win
 			return instance, false, err
 		case other == nil:
 			if instance.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED {
-				return instance, false, apierr.NothingToDo(fmt.Sprintf("instance %s has ended", instance.ID), "`windlass list instances APP` shows those that there are now.")
+				return instance, false, apierr.NothingToDo(fmt.Sprintf("instance %s has ended", instance.ID), "`windlass list instances APP` shows the current instances.")
 			}
 			if begins, err := a.claim(ctx, by, claim, record); begins || err != nil {
 				return instance, begins, err
@@ -118,9 +118,8 @@ func (a deploymentService) beginRestart(ctx context.Context, by caller, req *win
 	}
 }
 
-// claim stores the claim, unless its key is empty, and takes a token for the work that begins before its
-// transaction. It returns false if another call has claimed the key meanwhile, or has even recorded its restart,
-// which ends a claim.
+// claim stores the claim, unless its key is empty, and takes a token for the restart. It returns false if another
+// call has claimed the key or recorded its restart meanwhile.
 func (a deploymentService) claim(ctx context.Context, by caller, claim, record model.Idempotency) (bool, error) {
 	if err := a.turnAway(by.WorkspaceID); err != nil {
 		return false, err
@@ -133,7 +132,8 @@ func (a deploymentService) claim(ctx context.Context, by caller, claim, record m
 			if err := c.InsertIdempotency(claim); err != nil {
 				return err
 			}
-			// Looked up after the insertion, which waits for the transaction that ends an earlier claim.
+			// The record is looked up after the insertion, because the insertion waits for the transaction that ends
+			// an earlier claim.
 			if done, err := a.earlier(tx, record); err != nil || done != nil {
 				return cmp.Or(err, model.ErrExists)
 			}
@@ -148,7 +148,8 @@ func (a deploymentService) claim(ctx context.Context, by caller, claim, record m
 	return err == nil, a.storeError(err)
 }
 
-// restart asks the region. If the region has certainly not restarted the instance, it ends the claim.
+// restart sends the request to the region. If the region has certainly not restarted the instance, restart ends the
+// claim.
 func (a deploymentService) restart(ctx context.Context, instance model.Instance, claim model.Idempotency) error {
 	_, err := a.askRegion(ctx, instance, &agentv1.Request{Kind: &agentv1.Request_Restart{Restart: &agentv1.RestartRequest{
 		InstanceId: instance.ID,
@@ -157,7 +158,7 @@ func (a deploymentService) restart(ctx context.Context, instance model.Instance,
 	case err == nil:
 		return nil
 	case errors.Is(err, model.ErrNoAnswer):
-		return unanswered(instance, "Check whether the region is connected and the instance was restarted. If not, try again with a fresh key.")
+		return unanswered(instance, "Check whether the region is connected and the instance was restarted. If not, try again with a new key.")
 	}
 	told := askError(instance, err)
 	if claim.Key == "" {
@@ -167,7 +168,7 @@ func (a deploymentService) restart(ctx context.Context, instance model.Instance,
 	defer cancel()
 	err = a.cfg.Store.Update(ctx, func(tx Tx) error { return tx.DeleteIdempotencyKey(claim.WorkspaceID, claim.Key) })
 	if err != nil {
-		a.cfg.Log.WarnContext(ctx, "cannot free the idempotency key of a restart that was not done; the key stays taken", "instance", instance.ID, "error", err)
+		a.cfg.Log.WarnContext(ctx, "cannot free the idempotency key of a restart that was not done", "instance", instance.ID, "error", err)
 	}
 	return told
 }
@@ -175,6 +176,6 @@ func (a deploymentService) restart(ctx context.Context, instance model.Instance,
 func (a deploymentService) unknownRestart(instance string) error {
 	return rpc.ErrorWith(connect.CodeAborted, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_REGION_UNREACHABLE, Field: "mutation.idempotency_key",
-		Fix: "Check whether the instance was restarted. If not, call again with a fresh key.",
-	}, fmt.Sprintf("an earlier call with this key asked for the restart of instance %s, and its outcome is not known", instance))
+		Fix: "Check whether the instance was restarted. If not, call again with a new key.",
+	}, fmt.Sprintf("an earlier call with this key requested a restart of instance %s, and its outcome is not known", instance))
 }

@@ -11,9 +11,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// RevokeApiKey ends a key, named by its id or its name. A revoked key stays revoked. The last owner key
-// of a workspace and the last operator key cannot be revoked, because without them no other key could be made. Keys
-// that expire do not count.
+// RevokeApiKey revokes a key, named by its id or its name. This cannot be undone. The last owner key of a workspace
+// and the last operator key cannot be revoked, because then nobody could make keys. Keys that expire do not count.
 func (a accessService) RevokeApiKey(ctx context.Context, req *windlassv1.RevokeApiKeyRequest) (*windlassv1.RevokeApiKeyResponse, error) {
 	var hash []byte
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.RevokeApiKeyResponse, error) {
@@ -41,7 +40,7 @@ func (a accessService) RevokeApiKey(ctx context.Context, req *windlassv1.RevokeA
 	return res, err
 }
 
-// notLastOwner fails if no other key of the workspace, or of the platform, could manage keys.
+// notLastOwner fails if k is the last key that can manage keys of its workspace or of the platform.
 func (c tenantMutation) notLastOwner(k model.APIKey) error {
 	if k.Role != windlassv1.Role_ROLE_OWNER && k.Role != windlassv1.Role_ROLE_OPERATOR {
 		return nil
@@ -70,7 +69,7 @@ func (c tenantMutation) notLastOwner(k model.APIKey) error {
 
 // findKey finds a key of the caller's workspace by id or name.
 func (c tenantMutation) findKey(ref string) (model.APIKey, error) {
-	unknown := apierr.Missing("key", "API key", ref, "`windlass key list` shows those that there are.")
+	unknown := apierr.Missing("key", "API key", ref, "`windlass key list` shows the keys.")
 	if ident.Valid("key", ref) {
 		k, err := c.GetAPIKey(c.workspaceID, ref)
 		switch {
@@ -81,7 +80,7 @@ func (c tenantMutation) findKey(ref string) (model.APIKey, error) {
 		}
 		return k, nil
 	}
-	// Names are listed in order: a page that ends before the name is skipped.
+	// Keys are listed by name, so a page that ends before the name is skipped.
 	page := model.Page{Limit: 500}
 	for {
 		rows, err := c.ListAPIKeys(c.workspaceID, page)

@@ -10,7 +10,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// RevokeAppKey ends and deletes a key of an app.
+// RevokeAppKey deletes a key of an app.
 func (a routeService) RevokeAppKey(ctx context.Context, req *windlassv1.RevokeAppKeyRequest) (*windlassv1.RevokeAppKeyResponse, error) {
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.RevokeAppKeyResponse, error) {
 		app, have, err := c.appWithKeys(req.GetApp())
@@ -19,7 +19,7 @@ func (a routeService) RevokeAppKey(ctx context.Context, req *windlassv1.RevokeAp
 		}
 		i := slices.IndexFunc(have, func(k model.AppKey) bool { return k.Name == req.GetName() })
 		if i < 0 {
-			return nil, apierr.Missing("name", "app key", req.GetName(), fmt.Sprintf("App %s does not have it: `windlass app-key list` shows the keys that it has.", app.Name))
+			return nil, apierr.Missing("name", "app key", req.GetName(), fmt.Sprintf("`windlass app-key list` shows the keys of app %s.", app.Name))
 		}
 		before, err := a.appKeyView(c, have[i])
 		if err != nil {

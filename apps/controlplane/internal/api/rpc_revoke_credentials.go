@@ -7,7 +7,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// RevokeCredentials ends the credentials of the region's agents, and their streams by a new epoch. Running
+// RevokeCredentials revokes the credentials of the region's agents, and ends their streams with a new epoch. Running
 // instances stay, because the next agent that joins gets the same desired state.
 func (a regionService) RevokeCredentials(ctx context.Context, req *windlassv1.RevokeCredentialsRequest) (*windlassv1.RevokeCredentialsResponse, error) {
 	salt := random("")
@@ -25,7 +25,7 @@ func (a regionService) RevokeCredentials(ctx context.Context, req *windlassv1.Re
 			// A region has one agent at a time, with one credential.
 			res.Revoked = 1
 		}
-		// A credential that is issued in this very millisecond is revoked, too.
+		// A credential that is issued in this millisecond is also revoked.
 		r.CredentialNotBefore = c.at + 1
 		if err := c.regions().storeRegion(&r); err != nil {
 			return nil, err

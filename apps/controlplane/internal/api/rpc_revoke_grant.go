@@ -10,8 +10,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// RevokeGrant ends a workspace's use of a region. What it runs there stays and may shrink, until its apps are
-// deployed without the region or EvictWorkspace removes them. Nothing grows there.
+// RevokeGrant ends a workspace's grant of a region. Its apps stay there, and may shrink but not grow, until they are
+// deployed without the region or EvictWorkspace removes them.
 func (a regionService) RevokeGrant(ctx context.Context, req *windlassv1.RevokeGrantRequest) (*windlassv1.RevokeGrantResponse, error) {
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.RevokeGrantResponse, error) {
 		r, w, err := c.regions().grantOf(req.GetRegion(), req.GetWorkspace())

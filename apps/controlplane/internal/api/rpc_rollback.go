@@ -17,11 +17,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Rollback without a version aborts the rollout in flight, if there is one. Otherwise it makes a retained
-// version live again, or makes a version with the configuration of an earlier one: its variables, its image
-// by digest, and the app's present replicas. Secrets are at their newest versions unless the request asks for
-// the earlier ones, because a rotated key may be revoked by now. If such a version is in flight already, it
-// is the answer.
+// Rollback without a version aborts the rollout in flight, if there is one. Otherwise, it makes a retained version
+// live again, or makes a version with the configuration of an earlier version: its variables, its image by digest,
+// and the app's current replicas. Secrets have their newest versions unless the request sets with_secrets, because
+// old values may be revoked. If an equal version is already in flight, Rollback returns that version.
 func (a appService) Rollback(ctx context.Context, req *windlassv1.RollbackRequest) (res *windlassv1.RollbackResponse, err error) {
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.RollbackResponse, error) {
 		app, environment, err := c.appToChange(req.GetApp())
@@ -62,10 +61,10 @@ func (a appService) Rollback(ctx context.Context, req *windlassv1.RollbackReques
 	return res, err
 }
 
-// rollbackAnew makes a version with the old one's configuration. A version that was stable goes straight
-// back, because it passed the policy once. Approvals are waived only for the previous stable version, as an
-// emergency needs: an older version may be older than the reason for the approval. If a protection asks for
-// approvals, they are also kept when secrets have new values.
+// rollbackAnew makes a version with the configuration of old. If old was stable, the rollout is straight, because old
+// passed the policy once. Approvals are skipped only for the previous stable version, for emergencies. An older
+// version may lack the change because of which the gate was added. If a protection requires approvals, they are also
+// kept when secrets have new values.
 func (c rollbackMutation) rollbackAnew(app model.App, e model.Environment, old model.Deployment, newSecrets bool, req *windlassv1.RollbackRequest) (*windlassv1.RollbackResponse, error) {
 	spec := proto.CloneOf(old.Spec)
 	spec.Replicas = new(app.Replicas)
@@ -94,13 +93,13 @@ func (c rollbackMutation) rollbackAnew(app model.App, e model.Environment, old m
 	}
 	out := d.out
 	if out.Effect == windlassv1.VersionEffect_VERSION_EFFECT_LIVE_ALREADY {
-		text := fmt.Sprintf("v%d, which is live, has the configuration of v%d already", out.Deployment.Version, old.Version)
+		text := fmt.Sprintf("v%d, which is live, already has the configuration of v%d", out.Deployment.Version, old.Version)
 		same, err := appspec.Same(out.Deployment.Spec, old.Spec)
 		if err != nil {
 			return nil, err
 		}
 		if !same {
-			return nil, apierr.NothingToDo(text+", except for the versions of secrets", "Go back to those, too: `windlass rollback --with-secrets`. Or name another version.")
+			return nil, apierr.NothingToDo(text+", except for the versions of secrets", "To also restore the secrets: `windlass rollback --with-secrets`. Or name another version.")
 		}
 		return nil, apierr.NothingToDo(text, "Name another version.")
 	}
@@ -115,7 +114,7 @@ func (c rollbackMutation) rollbackAnew(app model.App, e model.Environment, old m
 	}, nil
 }
 
-// straightText returns a text about what a straight rollback skips.
+// straightText describes what a straight rollback skips.
 func straightText(keepGates bool) string {
 	if keepGates {
 		return "straight back, because that version was stable: without steps, pauses, analysis and bake times, but with approvals"
@@ -123,8 +122,8 @@ func straightText(keepGates bool) string {
 	return "straight back, because that version was live and stable before: without steps, pauses, approvals, analysis and bake times"
 }
 
-// abortActiveRollout aborts the rollout in flight; nil if there is none. If that is a rollback, it is the answer
-// instead, so that a second call in a hurry does not undo the first.
+// abortActiveRollout aborts the rollout in flight. It returns nil if there is none. If the rollout in flight is
+// itself a rollback, it is not aborted but returned, so that a repeated call does not undo the first.
 func (c rollbackMutation) abortActiveRollout(app model.App, message string) (*windlassv1.RollbackResponse, error) {
 	f, err := c.versions().activeRolloutOf(app)
 	if err != nil || f.rollout == nil {
@@ -155,7 +154,7 @@ func (c rollbackMutation) abortActiveRollout(app model.App, message string) (*wi
 // rollbackWarnings returns warnings about effects of the rollback that a person may not expect.
 func (c rollbackMutation) rollbackWarnings(app model.App, old model.Deployment) (warnings []string, err error) {
 	if !old.Stable {
-		warnings = append(warnings, fmt.Sprintf("v%d was never stable: its rollout %s, and it takes all steps that a new version takes",
+		warnings = append(warnings, fmt.Sprintf("v%d was never stable: its rollout %s. The rollback takes all steps of a new version",
 			old.Version, neverStable(old)))
 	}
 	live, err := c.versions().liveOf(app)
@@ -168,7 +167,7 @@ func (c rollbackMutation) rollbackWarnings(app model.App, old model.Deployment) 
 	return warnings, nil
 }
 
-// rotatedSince returns the newest version of each secret of which the old version uses an earlier one, by name.
+// rotatedSince returns the newest version of each secret, by name, of which old uses an earlier version.
 func (c rollbackMutation) rotatedSince(e model.Environment, old model.Deployment) (map[string]int32, error) {
 	names, _ := appspec.SecretsOf(old.Spec, "spec")
 	if len(names) == 0 {
@@ -187,7 +186,7 @@ func (c rollbackMutation) rotatedSince(e model.Environment, old model.Deployment
 	return out, nil
 }
 
-// secretWarnings returns for each rotated secret a warning about the version that the rollback runs with.
+// secretWarnings returns a warning for each rotated secret, which says the secret's version after the rollback.
 func secretWarnings(old model.Deployment, rotated map[string]int32, withSecrets bool) (warnings []string) {
 	told := map[string]bool{}
 	appspec.EachSecret(old.Spec, func(ref *windlassv1.SecretReference) {
@@ -198,14 +197,14 @@ func secretWarnings(old model.Deployment, rotated map[string]int32, withSecrets 
 		told[name] = true
 		text := fmt.Sprintf("it runs with version %d of secret %s, the newest; v%d ran with version %d, which --with-secrets brings back", now, name, old.Version, ref.GetVersion())
 		if withSecrets {
-			text = fmt.Sprintf("it runs with version %d of secret %s again, and the newest is %d: deploy the app again for that one", ref.GetVersion(), name, now)
+			text = fmt.Sprintf("it runs with version %d of secret %s again, although the newest is %d: deploy the app again to use version %d", ref.GetVersion(), name, now, now)
 		}
 		warnings = append(warnings, text)
 	})
 	return warnings
 }
 
-// neverStable returns a text about how the rollout of a version that was never stable ended.
+// neverStable describes how the rollout of a version that was never stable ended.
 func neverStable(d model.Deployment) string {
 	if d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_FAILED {
 		return "failed (" + cmp.Or(d.Reason, "Failed") + ")"
@@ -213,7 +212,7 @@ func neverStable(d model.Deployment) string {
 	return "did not complete"
 }
 
-// restore makes a retained version live again; nil if the version is not retained, or no longer serves.
+// restore makes a retained version live again. It returns nil if the version is not retained or no longer serves.
 func (c rollbackMutation) restore(app model.App, old model.Deployment, message string) (*windlassv1.RollbackResponse, error) {
 	s, err := c.versions().rolloutStateOf(app)
 	if err != nil || s.Progress.Retained() != old.ID {
@@ -240,7 +239,7 @@ func (c rollbackMutation) restore(app model.App, old model.Deployment, message s
 	if err := c.putRolloutState(r.rolloutState); err != nil {
 		return nil, err
 	}
-	why := fmt.Sprintf("it was retained, and takes the place of v%d with the replicas that it has", r.live.Version)
+	why := fmt.Sprintf("it was retained, and replaces v%d with its current replicas", r.live.Version)
 	if message != "" {
 		why += ": " + message
 	}
@@ -255,7 +254,7 @@ func (c rollbackMutation) restore(app model.App, old model.Deployment, message s
 	}, c.audit("deployment", old.ID, before, deploymentProto(facts{}, app, old))
 }
 
-// rollbackTo finds the version asked for; 0 is the previous stable one.
+// rollbackTo finds the version with the number. 0 is the previous stable version.
 func (c rollbackMutation) rollbackTo(app model.App, number int32) (d model.Deployment, err error) {
 	if number == 0 {
 		if app.PreviousDeploymentID == "" {
@@ -268,7 +267,7 @@ func (c rollbackMutation) rollbackTo(app model.App, number int32) (d model.Deplo
 	switch {
 	case errors.Is(err, model.ErrNotFound):
 		return d, apierr.NothingToDo(fmt.Sprintf("app %s has no version %d", app.Name, number),
-			fmt.Sprintf("Its newest is %d; `windlass list deployments APP` shows those that are kept.", app.LatestVersion))
+			fmt.Sprintf("The newest version is %d. `windlass list deployments APP` shows the versions that are kept.", app.LatestVersion))
 	case err != nil:
 		return d, fmt.Errorf("read version %d of app %s: %w", number, app.ID, err)
 	}

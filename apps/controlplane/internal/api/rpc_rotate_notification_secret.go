@@ -9,7 +9,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// RotateNotificationSecret makes another signing secret, which is in this answer and nowhere else.
+// RotateNotificationSecret makes a new signing secret. Only this answer has the secret.
 func (a notificationService) RotateNotificationSecret(ctx context.Context, req *windlassv1.RotateNotificationSecretRequest) (*windlassv1.RotateNotificationSecretResponse, error) {
 	secret := newSigningSecret()
 	res, replayed, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.RotateNotificationSecretResponse, error) {

@@ -17,8 +17,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Scale sets the replicas of the live deployment, and of the one in flight where it has begun, so that they
-// outlast the rollout.
+// Scale sets the replicas of the live deployment, and of the deployment in flight where it has begun, so that the
+// rollout keeps the new number.
 func (a appService) Scale(ctx context.Context, req *windlassv1.ScaleRequest) (res *windlassv1.ScaleResponse, err error) {
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.ScaleResponse, error) {
 		app, err := c.lockedApp(req.GetApp())
@@ -57,7 +57,7 @@ func (a appService) Scale(ctx context.Context, req *windlassv1.ScaleRequest) (re
 	return res, err
 }
 
-// scaleTo scales the app as the request asks, and reports whether that changes anything.
+// scaleTo scales the app to the requested replicas. scaled reports whether that changes anything.
 func (c *mutation) scaleTo(app *model.App, was *running, req *windlassv1.ScaleRequest) (scaled bool, err error) {
 	r := *was
 	live, f := r.live, r.active
@@ -109,16 +109,15 @@ func (c *mutation) scaleTo(app *model.App, was *running, req *windlassv1.ScaleRe
 	return true, nil
 }
 
-// compareReplicas fails if the region, or any region for "", does not have the number of replicas that the
-// caller decided on.
+// compareReplicas fails unless the region has want replicas. For regionID "", all regions must have them.
 func (c *mutation) compareReplicas(app model.App, r running, regionID string, want int32) error {
 	sizes := r.currentSizes(app)
 	maps.DeleteFunc(sizes, func(id string, n int32) bool { return n == want || regionID != "" && id != regionID })
 	return c.conflict(app, fmt.Sprintf("%d replicas", want), sizes)
 }
 
-// conflict fails unless sizes is empty. sizes has the present number in each region that differs from the number that
-// the caller decided on, by region id.
+// conflict fails unless sizes is empty. sizes has the current numbers, by region id, that differ from the number that
+// the caller expects.
 func (c *mutation) conflict(app model.App, want string, sizes map[string]int32) error {
 	if len(sizes) == 0 {
 		return nil
@@ -134,11 +133,11 @@ func (c *mutation) conflict(app model.App, want string, sizes map[string]int32) 
 	slices.Sort(have)
 	return rpc.ErrorWith(connect.CodeAborted, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_CONFLICT, Field: "current_replicas",
-		Fix: "Read the number again, then decide and repeat the call with it.",
+		Fix: "Read the current number, decide again, and repeat the call with that number.",
 	}, fmt.Sprintf("app %s does not have %s, but %s", app.Name, want, strings.Join(have, ", ")))
 }
 
-// regionOf finds a region in which the deployment runs, or will run after it has caught up.
+// regionOf finds a region in which the deployment runs, or will run after the region has caught up.
 func (c *mutation) regionOf(app model.App, deploymentID string, progress *model.Progress, ref string) (model.Region, error) {
 	rows, err := c.ListTopology([]string{app.ID})
 	if err != nil {
@@ -158,7 +157,7 @@ func (c *mutation) regionOf(app model.App, deploymentID string, progress *model.
 	return regionAmong(c, app, ids, ref)
 }
 
-// regionAmong returns the region that ref names, of those with the ids, in which the app runs.
+// regionAmong returns the region that ref names. ids are the regions in which the app runs.
 func regionAmong(tx Tx, app model.App, ids map[string]bool, ref string) (model.Region, error) {
 	regions, err := tx.GetRegions(keys(ids))
 	if err != nil {
@@ -174,6 +173,6 @@ func regionAmong(tx Tx, app model.App, ids map[string]bool, ref string) (model.R
 	slices.Sort(names)
 	return model.Region{}, rpc.ErrorWith(connect.CodeInvalidArgument, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_UNKNOWN_REGION, Field: "region",
-		Fix: "It runs in: " + strings.Join(names, ", ") + ".",
+		Fix: "The app runs in: " + strings.Join(names, ", ") + ".",
 	}, fmt.Sprintf("the live deployment of app %s does not run in region %q", app.Name, ref))
 }

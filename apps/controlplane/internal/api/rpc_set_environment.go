@@ -13,7 +13,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// SetEnvironment makes a version from the spec of the newest wanted version, with other variables.
+// SetEnvironment makes a version from the spec of the newest wanted version, with changed variables.
 func (a appService) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvironmentRequest) (res *windlassv1.SetEnvironmentResponse, err error) {
 	if err := appspec.CheckEnv(req.GetSet(), "set"); err != nil {
 		return nil, err
@@ -46,7 +46,7 @@ func (a appService) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvir
 		if region, err := c.regions().servesIn(app, gone); err != nil {
 			return nil, err
 		} else if region != "" {
-			// A version without the region would remove capacity, which the caller did not ask for.
+			// A version without the region would remove capacity, which the caller does not expect.
 			return nil, apierr.InUse(fmt.Sprintf("app %s serves in region %s, which the workspace may no longer use", app.Name, region),
 				"Deploy it without that region first, or ask an operator to grant the region again.")
 		}
@@ -72,8 +72,8 @@ func (a appService) SetEnvironment(ctx context.Context, req *windlassv1.SetEnvir
 	return res, err
 }
 
-// changeEnv changes the spec's own variables as the request asks. The environment's present variables are
-// added where the spec has none of its own, then the preset's.
+// changeEnv sets and unsets the spec's own variables. Then it adds the environment's current variables and the
+// preset's variables, where the spec does not have its own.
 func changeEnv(spec *windlassv1.DeploymentSpec, e model.Environment, req *windlassv1.SetEnvironmentRequest) {
 	own := appspec.OwnEnv(spec)
 	if own == nil {
@@ -92,8 +92,8 @@ func changeEnv(spec *windlassv1.DeploymentSpec, e model.Environment, req *windla
 	appspec.InheritEnv(spec, inherited, own)
 }
 
-// appToChange locks and returns an app that gets a new version, and its environment, because the version may
-// refer to secrets.
+// appToChange locks and returns an app that gets a new version. It first locks the app's environment, because the
+// version may refer to secrets.
 func (c *mutation) appToChange(ref string) (app model.App, e model.Environment, err error) {
 	if app, err = c.api.app(c.Tx, c.workspaceID, ref, false); err != nil {
 		return app, e, err
@@ -107,13 +107,13 @@ func (c *mutation) appToChange(ref string) (app model.App, e model.Environment, 
 	return app, e, alive(app)
 }
 
-// checkAgain checks the spec of an earlier version against the present regions and secrets. It takes
-// regions out of the spec that are gone, and returns their names.
+// checkAgain checks the spec of an earlier version against the current regions and secrets. It removes regions that
+// the workspace may no longer use from the spec, and returns their names.
 func (c *mutation) checkAgain(spec *windlassv1.DeploymentSpec, e model.Environment, envField string) (gone []string, err error) {
 	if err := appspec.CheckEnv(spec.GetEnv(), envField); err != nil {
 		return nil, err
 	}
-	// The app may have fewer replicas by now than min_ready asks for. Then all of them must be ready.
+	// The app may now have fewer replicas than min_ready. Then all of them must be ready.
 	bare := proto.CloneOf(spec)
 	bare.Replicas = nil
 	if err := appspec.Check(bare, "spec"); err != nil {

@@ -17,7 +17,7 @@ import (
 func (a workspaceService) SetFeatures(ctx context.Context, req *windlassv1.SetFeaturesRequest) (*windlassv1.SetFeaturesResponse, error) {
 	for i, f := range req.GetDenied() {
 		if slices.Contains(req.GetAllowed(), f) {
-			return nil, apierr.InvalidFix(fmt.Sprintf("denied[%d]", i), fmt.Sprintf("the feature %s is allowed and denied", choices.Of(f)), "Name it in one of the two.")
+			return nil, apierr.InvalidFix(fmt.Sprintf("denied[%d]", i), fmt.Sprintf("the feature %s is both allowed and denied", choices.Of(f)), "Name it in one of the two lists.")
 		}
 	}
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.SetFeaturesResponse, error) {
@@ -55,8 +55,8 @@ func (a workspaceService) SetFeatures(ctx context.Context, req *windlassv1.SetFe
 	return res, err
 }
 
-// lockTier locks a tier, so that it is not deleted before the end of the transaction. The default tier exists
-// before it is stored.
+// lockTier locks a tier, so that it is not deleted before the end of the transaction. The default tier exists even if
+// it is not stored.
 func (c tenantMutation) lockTier(name, field string) (model.Tier, error) {
 	tier, err := c.LockTier(name)
 	if errors.Is(err, model.ErrNotFound) {

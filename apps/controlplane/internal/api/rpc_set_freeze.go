@@ -17,10 +17,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// keepEnded is how long a freeze that has ended is listed.
+// keepEnded is how long a freeze is kept after its end, in ms.
 const keepEnded = int64(30*24*time.Hour) / int64(time.Millisecond)
 
-// SetFreeze makes the freeze of that name, or changes it.
+// SetFreeze makes or changes the freeze with the name.
 func (a freezeService) SetFreeze(ctx context.Context, req *windlassv1.SetFreezeRequest) (*windlassv1.SetFreezeResponse, error) {
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.SetFreezeResponse, error) {
 		f, err := c.freezing().freezeOf(req)
@@ -47,8 +47,8 @@ func (a freezeService) SetFreeze(ctx context.Context, req *windlassv1.SetFreezeR
 		} else if have, err = c.freezing().forgetEnded(have); err != nil {
 			return nil, err
 		} else if len(have) >= model.MaxFreezes {
-			return nil, apierr.OverLimit("name", fmt.Sprintf("the workspace has %d freezes, and may not have more", len(have)),
-				"Lift one that is not needed; one freeze can have many windows.")
+			return nil, apierr.OverLimit("name", fmt.Sprintf("the workspace has %d freezes, which is the maximum", len(have)),
+				"Lift a freeze that is not needed. One freeze can have many windows.")
 		}
 		if err := checkTimes(f, c.at); err != nil {
 			return nil, err
@@ -79,7 +79,7 @@ func auditable(f *windlassv1.Freeze) proto.Message {
 	return f
 }
 
-// freezeOf returns the freeze that the request asks for.
+// freezeOf returns the freeze that the request describes.
 func (c freezeMutation) freezeOf(req *windlassv1.SetFreezeRequest) (model.Freeze, error) {
 	f := model.Freeze{
 		ID: ident.New("frz"), WorkspaceID: c.workspaceID, Name: req.GetName(), Reason: req.GetReason(),
@@ -116,30 +116,30 @@ func (c freezeMutation) freezeOf(req *windlassv1.SetFreezeRequest) (model.Freeze
 // checkTimes fails for times with which the freeze would never be in force.
 func checkTimes(f model.Freeze, now int64) error {
 	if f.Until != 0 && f.Until <= now {
-		return apierr.InvalidFix("until", "it is over already: until is "+clockOf(f.Until), "Use a later time, or 0 for until it is lifted.")
+		return apierr.InvalidFix("until", "until is in the past: "+clockOf(f.Until), "Use a later time, or 0 for a freeze that lasts until it is lifted.")
 	}
 	if err := checkWindows(f, now, ""); err != nil {
 		return err
 	}
 	if _, in := freeze.InForce(f, now); len(f.Weekly) > 0 && !in && freeze.NextAt(f, now) == 0 {
-		return apierr.InvalidFix("until", "no window begins before "+clockOf(f.Until)+", its end", "Use a later until.")
+		return apierr.InvalidFix("until", "no window begins before the freeze ends at "+clockOf(f.Until), "Use a later until.")
 	}
 	return nil
 }
 
-// checkWindows checks the times and the weekly windows. at is the path of the freeze, empty or with a dot at
-// its end.
+// checkWindows checks the times and the weekly windows. at is the prefix of field paths: empty, or a path that ends
+// with a dot.
 func checkWindows(f model.Freeze, now int64, at string) error {
 	switch {
 	case f.Until != 0 && f.Until <= f.From:
-		return apierr.InvalidFix(at+"until", fmt.Sprintf("it ends at %s, before it begins at %s", clockOf(f.Until), clockOf(f.From)), "Use an until that is after from.")
+		return apierr.InvalidFix(at+"until", fmt.Sprintf("the freeze ends at %s, before it begins at %s", clockOf(f.Until), clockOf(f.From)), "Use an until that is after from.")
 	case len(f.Weekly) == 0 && f.TimeZone != "":
-		return apierr.InvalidFix(at+"timeZone", "a time zone means nothing without weekly windows: from and until are moments", "Leave it out, or name windows.")
+		return apierr.InvalidFix(at+"timeZone", "a time zone has no effect without weekly windows", "Remove timeZone, or add weekly windows.")
 	case len(f.Weekly) == 0:
 		return nil
 	}
 	if _, err := freeze.Zone(f.TimeZone); err != nil {
-		return apierr.InvalidFix(at+"timeZone", err.Error(), "Name it as the time zone database does: Europe/London, America/New_York or UTC.")
+		return apierr.InvalidFix(at+"timeZone", err.Error(), "Use a name of the time zone database, such as Europe/London, America/New_York or UTC.")
 	}
 	if i, err := freeze.Check(f, now); err != nil && i >= 0 {
 		return apierr.InvalidFix(fmt.Sprintf("%sweekly[%d].start", at, i), err.Error(), `Write for example "Fri 16:00" to "Mon 08:00", or "22:00" to "06:00" for every night.`)
@@ -158,7 +158,7 @@ func sameFreeze(a, b *windlassv1.Freeze) bool {
 	return proto.Equal(a, b)
 }
 
-// forgetEnded deletes freezes that ended longer than keepEnded ago, and returns the rest.
+// forgetEnded deletes freezes that ended more than keepEnded ago, and returns the other freezes.
 func (c freezeMutation) forgetEnded(have []model.Freeze) (left []model.Freeze, err error) {
 	for _, f := range have {
 		if f.Until == 0 || f.Until+keepEnded > c.at {
@@ -172,9 +172,8 @@ func (c freezeMutation) forgetEnded(have []model.Freeze) (left []model.Freeze, e
 	return left, nil
 }
 
-// wakeFrozen asks for a step of every app with a rollout that a freeze holds. It misses an app if a step has
-// read the freezes just before this call and is not committed yet. That app's
-// workflow reads the freezes again a little later.
+// wakeFrozen wakes every app with a rollout that a freeze holds. It misses an app if a step has read the freezes
+// before this call and is not committed yet. That app's workflow reads the freezes again soon.
 func (c freezeMutation) wakeFrozen() ([]string, error) {
 	ids, err := c.ListFrozenApps(c.workspaceID)
 	if err != nil {

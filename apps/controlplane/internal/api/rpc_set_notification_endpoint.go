@@ -16,8 +16,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// SetNotificationEndpoint makes the endpoint of that name, or changes it. The signing secret of a new one is in
-// this answer and nowhere else.
+// SetNotificationEndpoint makes or changes the endpoint with the name. Only this answer has the signing secret of a
+// new endpoint.
 func (a notificationService) SetNotificationEndpoint(ctx context.Context, req *windlassv1.SetNotificationEndpointRequest) (*windlassv1.SetNotificationEndpointResponse, error) {
 	secret, isNew := newSigningSecret(), false
 	res, replayed, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.SetNotificationEndpointResponse, error) {
@@ -41,7 +41,7 @@ func (a notificationService) SetNotificationEndpoint(ctx context.Context, req *w
 	return res, err
 }
 
-// endpointOf returns the endpoint that the request asks for.
+// endpointOf returns the endpoint that the request describes.
 func (c *mutation) endpointOf(req *windlassv1.SetNotificationEndpointRequest) (e model.NotificationEndpoint, err error) {
 	e = model.NotificationEndpoint{
 		ID: ident.New("nte"), WorkspaceID: c.workspaceID, Name: req.GetName(), Disabled: req.GetDisabled(),
@@ -78,15 +78,15 @@ func (c *mutation) endpointOf(req *windlassv1.SetNotificationEndpointRequest) (e
 
 func (c *mutation) newEndpoint(e model.NotificationEndpoint, url, secret string) (*windlassv1.SetNotificationEndpointResponse, error) {
 	if url == "" {
-		return nil, apierr.InvalidFix("url", "a new notification endpoint needs a url", "Say where notifications are sent: `windlass notify set NAME --url URL`.")
+		return nil, apierr.InvalidFix("url", "a new notification endpoint needs a url", "Set it: `windlass notify set NAME --url URL`.")
 	}
 	have, err := c.ListNotificationEndpoints(c.workspaceID)
 	if err != nil {
 		return nil, fmt.Errorf("list notification endpoints: %w", err)
 	}
 	if len(have) >= model.MaxNotificationEndpoints {
-		return nil, apierr.OverLimit("name", fmt.Sprintf("the workspace has %d notification endpoints, and may not have more", len(have)),
-			"Remove one that is not needed: `windlass notify remove NAME`.")
+		return nil, apierr.OverLimit("name", fmt.Sprintf("the workspace has %d notification endpoints, which is the maximum", len(have)),
+			"Remove an endpoint that is not needed: `windlass notify remove NAME`.")
 	}
 	err = c.InsertNotificationEndpoint(e)
 	switch {
@@ -105,7 +105,7 @@ func (c *mutation) newEndpoint(e model.NotificationEndpoint, url, secret string)
 	return &windlassv1.SetNotificationEndpointResponse{Endpoint: view}, c.audit("notification_endpoint", e.ID, nil, view)
 }
 
-// changeEndpoint gives the endpoint was the settings of want. The signing secrets stay.
+// changeEndpoint changes the endpoint was to the settings of want. It keeps the signing secrets.
 func (c *mutation) changeEndpoint(was, want model.NotificationEndpoint, url string) (*windlassv1.SetNotificationEndpointResponse, error) {
 	target, version, err := c.target(was)
 	if err != nil {

@@ -47,7 +47,7 @@ func (a presetService) SetPreset(ctx context.Context, req *windlassv1.SetPresetR
 				return nil, fmt.Errorf("list presets: %w", err)
 			}
 			if len(have) >= model.MaxPresets {
-				return nil, apierr.OverLimit("name", fmt.Sprintf("the workspace has %d presets, and may not have more", len(have)), "Delete one that no app uses.")
+				return nil, apierr.OverLimit("name", fmt.Sprintf("the workspace has %d presets, which is the maximum", len(have)), "Delete a preset that no app uses.")
 			}
 		}
 		if err := c.InsertPreset(row); err != nil {
@@ -66,10 +66,11 @@ func (a presetService) SetPreset(ctx context.Context, req *windlassv1.SetPresetR
 	return res, err
 }
 
-// auditID names a preset in the audit. It has no id of its own.
+// auditID returns the id of a preset in the audit, which is made from its name, because presets have no ids.
 func auditID(name string) string { return preset.CustomPrefix + name }
 
-// refusedDefinition returns the error for a definition: the first finding that is an error, and how many there are.
+// refusedDefinition returns the error for a definition: the first error among the findings, and the number of further
+// errors.
 func refusedDefinition(findings []preset.Finding) error {
 	errs := 0
 	for _, f := range findings {

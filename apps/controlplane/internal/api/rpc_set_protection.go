@@ -17,7 +17,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// SetProtection makes the protection of a scope, or replaces it.
+// SetProtection makes or replaces the protection of a scope.
 func (a protectionService) SetProtection(ctx context.Context, req *windlassv1.SetProtectionRequest) (*windlassv1.SetProtectionResponse, error) {
 	if err := checkRules(req.GetRules()); err != nil {
 		return nil, err
@@ -31,8 +31,8 @@ func (a protectionService) SetProtection(ctx context.Context, req *windlassv1.Se
 			return p.ScopeID == of.ScopeID && p.ByOperator == of.ByOperator
 		})
 		if was < 0 && len(have) >= model.MaxProtections {
-			return nil, apierr.OverLimit("rules", fmt.Sprintf("the workspace has %d protections, and may not have more", len(have)),
-				"Remove one that is not needed, or protect the project or the workspace.")
+			return nil, apierr.OverLimit("rules", fmt.Sprintf("the workspace has %d protections, which is the maximum", len(have)),
+				"Remove a protection that is not needed, or protect the project or the workspace.")
 		}
 		approval := proto.CloneOf(req.GetRules().GetApproval())
 		appspec.ApprovalWithDefaults(approval)
@@ -66,15 +66,15 @@ func (a protectionService) SetProtection(ctx context.Context, req *windlassv1.Se
 	return res, err
 }
 
-// checkRules validates what a protection asks for.
+// checkRules validates the rules of a protection.
 func checkRules(rules *windlassv1.ProtectionRules) error {
 	if rules.GetApproval() == nil && rules.GetBakeTime().AsDuration() == 0 && !rules.GetAutoRollback() {
-		return apierr.InvalidFix("rules", "the protection asks for nothing", "Ask for an approval, a bake time or automatic rollback; RemoveProtection removes a protection.")
+		return apierr.InvalidFix("rules", "the protection has no rules", "Set an approval, a bake time or automatic rollback. RemoveProtection removes a protection.")
 	}
 	return appspec.CheckApproval(rules.GetApproval(), false, "rules.approval")
 }
 
-// inScope is a request about the protection of a scope.
+// inScope is a request that names the scope of a protection.
 type inScope interface {
 	GetWorkspace() string
 	GetProject() string
@@ -106,7 +106,7 @@ func (c *mutation) protectionAt(req inScope) (of model.Protection, have []model.
 		if err != nil {
 			return of, nil, err
 		}
-		// A deletion of the environment, which deletes its protection, waits for this lock.
+		// Deleting the environment also deletes its protection, and waits for this lock.
 		if e, err = c.LockEnvironment(w.ID, e.ID); err != nil {
 			return of, nil, fmt.Errorf("lock environment %s: %w", e.ID, err)
 		}
@@ -123,10 +123,10 @@ func sameProtection(a, b model.Protection) bool {
 	return a == b
 }
 
-// protectionID names the protection in the audit.
+// protectionID returns the id of the protection in the audit.
 func protectionID(p model.Protection) string { return cmp.Or(p.ScopeID, p.WorkspaceID) }
 
-// keysPage is how many keys are read at once.
+// keysPage is the number of keys per read.
 const keysPage = 500
 
 // approversMissing returns a warning if the workspace's keys cannot give the approval.
@@ -154,12 +154,11 @@ func (c *mutation) approversMissing(p model.Protection) ([]string, error) {
 	if len(families) >= int(asked.GetCount()) {
 		return nil, nil
 	}
-	return []string{fmt.Sprintf("%d approvers are asked for, and the workspace's keys of role %s or higher are those of %d: no rollout starts until an operator makes more: windlass key create NAME --role %s --workspace WORKSPACE",
+	return []string{fmt.Sprintf("the protection requires %d approvers, but the workspace's keys of role %s or higher belong to only %d: no rollout starts until an operator makes more keys: windlass key create NAME --role %s --workspace WORKSPACE",
 		asked.GetCount(), model.RoleName(asked.GetRole()), len(families), model.RoleName(asked.GetRole()))}, nil
 }
 
-// protectionViews returns protections of a workspace as the API shows them, without those of scopes that were
-// deleted meanwhile.
+// protectionViews returns protections of a workspace in the form of the API, without protections of deleted scopes.
 func protectionViews(tx Tx, workspaceID string, of ...model.Protection) (out []*windlassv1.Protection, err error) {
 	f, ids := noNames(), map[string]bool{}
 	for _, p := range of {
@@ -190,7 +189,7 @@ func protectionViews(tx Tx, workspaceID string, of ...model.Protection) (out []*
 	return out, nil
 }
 
-// protectionView returns one protection as the API shows it.
+// protectionView returns one protection in the form of the API.
 func protectionView(tx Tx, p model.Protection) (*windlassv1.Protection, error) {
 	views, err := protectionViews(tx, p.WorkspaceID, p)
 	if err != nil {

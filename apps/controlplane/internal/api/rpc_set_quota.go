@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// SetQuota gives a workspace limits of its own.
+// SetQuota sets a workspace's own limits.
 func (a workspaceService) SetQuota(ctx context.Context, req *windlassv1.SetQuotaRequest) (*windlassv1.SetQuotaResponse, error) {
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.SetQuotaResponse, error) {
 		w, err := a.visibleWorkspace(c, c.by, req.GetWorkspace())
@@ -88,12 +88,12 @@ func lowered(was, is model.Limits) (warnings []string) {
 	return warnings
 }
 
-// stricter fails if one of the limits becomes higher than it was.
+// stricter fails if one of the limits is raised.
 func stricter(was, is model.Limits) error {
 	for _, l := range limitChanges(was, is) {
 		if l.was != 0 && (l.is == 0 || l.is > l.was) {
 			return apierr.Denied(fmt.Sprintf("limit %s is %d: only an operator may raise it", l.name, l.was),
-				"Ask an operator of the platform; an owner may lower it.")
+				"Ask an operator of the platform. An owner may only lower it.")
 		}
 	}
 	return nil

@@ -18,8 +18,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// SetSecret stores a new version of the secret. In the same transaction it makes versions of the apps that
-// should run with it.
+// SetSecret stores a new version of the secret. In the same transaction, it makes new versions of the apps that use
+// the secret.
 func (a environmentService) SetSecret(ctx context.Context, req *windlassv1.SetSecretRequest) (*windlassv1.SetSecretResponse, error) {
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.SetSecretResponse, error) {
 		if err := c.versions().mayOverride(req.GetOverrideFreeze()); err != nil {
@@ -64,17 +64,17 @@ func (a environmentService) SetSecret(ctx context.Context, req *windlassv1.SetSe
 	return res, err
 }
 
-// hasValue reports whether the value is the secret's. A secret that cannot be read has none, so that setting
-// it again repairs it.
+// hasValue reports whether the secret has the value. For a secret that cannot be opened it returns false, so that
+// setting the same value repairs the secret.
 func (a environmentService) hasValue(s model.Secret, value string) bool {
 	have, err := a.cfg.Box.Open(s.Ciphertext, model.SecretContext(s.EnvironmentID, s.Name, s.Version))
 	return err == nil && subtle.ConstantTimeCompare(have, []byte(value)) == 1
 }
 
-// rotate makes, for each app that should run with it, a version with the secret's new value. It lets rows that pull
-// images with the secret fetch the value again. The environment is locked. rotate locks the apps that refer to
-// the secret in the order of their ids. An app that cannot have such a version does not stop the others: a
-// warning says why it is left out. The results are added to res.
+// rotate makes a version with the secret's new value for each app that uses the secret. Rows that use the secret
+// without a version, for example to pull images, get a new generation, so that agents fetch the value again. The
+// environment must be locked. rotate locks the apps in the order of their ids. If an app cannot get a version, a
+// warning says why, and the other apps get theirs. The results are added to res.
 func (c secretMutation) rotate(e model.Environment, s model.Secret, override string, res *windlassv1.SetSecretResponse) error {
 	users, err := c.usersOf(e, s.Name)
 	if err != nil {
@@ -96,7 +96,7 @@ func (c secretMutation) rotate(e model.Environment, s model.Secret, override str
 			res.AppIds = append(res.AppIds, id)
 		}
 		if leftOut != "" {
-			res.Warnings = append(res.Warnings, fmt.Sprintf("app %s is left out, and keeps the value that it has: %s", app.Name, leftOut))
+			res.Warnings = append(res.Warnings, fmt.Sprintf("app %s is left out, and keeps its current value: %s", app.Name, leftOut))
 			c.log(app, model.History{
 				What: "SecretNotTaken", Why: fmt.Sprintf("version %d of secret %s: %s", s.Version, s.Name, leftOut), DeploymentID: app.LiveDeploymentID,
 			})
@@ -105,8 +105,8 @@ func (c secretMutation) rotate(e model.Environment, s model.Secret, override str
 	return nil
 }
 
-// usersOf returns the sorted ids of the apps that run with the secret, or have a rollout to a version with
-// it.
+// usersOf returns the sorted ids of the apps that run with the secret, or that have a rollout to a version with the
+// secret.
 func (c secretMutation) usersOf(e model.Environment, secret string) (apps []string, err error) {
 	rows, err := c.specs().runningWith(e.ID, secret)
 	if err != nil {
@@ -121,8 +121,8 @@ func (c secretMutation) usersOf(e model.Environment, secret string) (apps []stri
 	return slices.Compact(apps), err
 }
 
-// rotateOf is rotate for one app, which is locked. leftOut is why it gets no version, empty if it gets one or
-// needs none. The rollout of its version is added to res.
+// rotateOf is rotate for one locked app. leftOut is the reason why the app gets no version, empty if it gets one or
+// needs none. The rollout of the new version is added to res.
 func (c secretMutation) rotateOf(app model.App, s model.Secret, override string, res *windlassv1.SetSecretResponse) (rotated bool, leftOut string, err error) {
 	if app.DeletingSince != 0 {
 		return false, "", nil
@@ -154,7 +154,7 @@ func (c secretMutation) rotateOf(app model.App, s model.Secret, override string,
 	}
 	found, frozen := freeze.Of(freezes, app, c.at)
 	if frozen && override == "" {
-		// A start that waits would apply the value at a time that was not chosen.
+		// If the start were held instead, the new value would take effect at a time that nobody chose.
 		return false, "", refusal(fmt.Sprintf("the instances of app %s would be replaced for secret %s", app.Name, s.Name), found)
 	}
 	if len(changed) > 0 {
@@ -167,7 +167,7 @@ func (c secretMutation) rotateOf(app model.App, s model.Secret, override string,
 			return false, "", fmt.Errorf("rotate secret %s of app %s: %w", s.Name, app.ID, err)
 		}
 		c.log(app, model.History{
-			What: "SecretRotated", Why: fmt.Sprintf("version %d of secret %s replaces the one that it runs with", s.Version, s.Name),
+			What: "SecretRotated", Why: fmt.Sprintf("version %d of secret %s replaces the earlier version", s.Version, s.Name),
 			RolloutID: app.RolloutID, DeploymentID: app.LiveDeploymentID,
 		})
 		if err := c.wake(app.ID); err != nil {
@@ -185,13 +185,13 @@ func (c secretMutation) rotateOf(app model.App, s model.Secret, override string,
 	if region, err := c.regions().servesIn(app, gone); err != nil {
 		return false, "", err
 	} else if region != "" {
-		// The rollout of this app fails and names the region. The other apps get the value all the same.
+		// The rollout of this app will fail and name the region. Other apps still get the value.
 		spec, gone = whole, nil
 	}
 	spec.Replicas, spec.Message = new(app.Replicas), fmt.Sprintf("version %d of secret %s", s.Version, s.Name)
 	d, err := c.makeVersion(app, version{Spec: spec, Source: model.SourceSecret, ResolvedImage: base.ResolvedImage, Override: override, Gone: gone})
 	if detail := rpc.DetailOf(err); detail.GetReason() == windlassv1.ErrorReason_ERROR_REASON_NO_CAPACITY {
-		// A host cannot give the new version its fixed port while the live version uses it.
+		// On a host, the new version cannot use a fixed port while the live version uses it.
 		return len(changed) > 0, apierr.Message(err), nil
 	}
 	if err != nil {
@@ -206,8 +206,8 @@ func (c secretMutation) rotateOf(app model.App, s model.Secret, override string,
 	return true, "", d.findRoom()
 }
 
-// wantedDeployment returns the deployment that the app should run: the one in flight unless it is aborted, or else the
-// live one, or nil. A change is based on it, so that no earlier change is lost.
+// wantedDeployment returns the deployment that the app should run: the deployment in flight unless it is aborted, or
+// else the live deployment, or nil. Changes are based on this deployment, so that no earlier change is lost.
 func (c secretMutation) wantedDeployment(app model.App) (*model.Deployment, error) {
 	f, err := c.versions().activeRolloutOf(app)
 	if err != nil || f.deployment != nil {
@@ -216,8 +216,8 @@ func (c secretMutation) wantedDeployment(app model.App) (*model.Deployment, erro
 	return c.versions().liveOf(app)
 }
 
-// withVersion returns the deployment's spec with the secret's version, and whether the spec names any version
-// of it.
+// withVersion returns the deployment's spec with the new version of the secret. names reports whether the spec names
+// a version of the secret.
 func withVersion(d *model.Deployment, s model.Secret) (spec *windlassv1.DeploymentSpec, names bool) {
 	if d == nil {
 		return nil, false
@@ -231,8 +231,8 @@ func withVersion(d *model.Deployment, s model.Secret) (spec *windlassv1.Deployme
 	return spec, names
 }
 
-// fetching returns the app's rows. changed are those of the rows that run with the secret's newest version without
-// naming it, for example to pull images. They have the next generation.
+// fetching returns the app's rows. changed are the rows of specs that use the secret without a version, for example
+// to pull images, with the next generation.
 func (c secretMutation) fetching(appID, secret string) (have, changed []model.Topology, err error) {
 	if have, err = c.LockTopology(appID); err != nil {
 		return nil, nil, fmt.Errorf("lock topology of app %s: %w", appID, err)

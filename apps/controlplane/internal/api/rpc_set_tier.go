@@ -51,11 +51,11 @@ func (c tenantMutation) insertTier(t model.Tier) error {
 		return fmt.Errorf("list tiers: %w", err)
 	}
 	if len(have) >= model.MaxTiers {
-		return apierr.OverLimit("name", fmt.Sprintf("there are %d tiers, and may not be more", len(have)), "Delete one that no workspace has.")
+		return apierr.OverLimit("name", fmt.Sprintf("there are %d tiers, which is the maximum", len(have)), "Delete a tier that no workspace has.")
 	}
 	err = c.InsertTier(t)
 	if errors.Is(err, model.ErrExists) {
-		return apierr.Conflict("tier", t.Name, 1) // another call made it meanwhile
+		return apierr.Conflict("tier", t.Name, 1) // another call made the tier meanwhile
 	}
 	if err != nil {
 		return fmt.Errorf("create tier %s: %w", t.Name, err)

@@ -20,7 +20,7 @@ func (a notificationService) TestNotificationEndpoint(ctx context.Context, req *
 			return nil, err
 		}
 		if e.Disabled {
-			return nil, apierr.NothingToDo("notification endpoint "+e.Name+" is disabled, and nothing is sent to it",
+			return nil, apierr.NothingToDo("notification endpoint "+e.Name+" is disabled, so nothing is sent to it",
 				fmt.Sprintf("Enable it: `windlass notify set %s --enable`.", e.Name))
 		}
 		if wait := time.Duration(e.TestedAt+testEvery.Milliseconds()-c.at) * time.Millisecond; wait > 0 {

@@ -36,7 +36,7 @@ func (a appService) UnpinVersion(ctx context.Context, req *windlassv1.UnpinVersi
 		if i < 0 {
 			return nil, rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
 				Reason: windlassv1.ErrorReason_ERROR_REASON_NOT_PINNED, Field: "version",
-				Fix: "`windlass pins` lists what is pinned.",
+				Fix: "`windlass pins` lists the pinned versions.",
 			}, fmt.Sprintf("v%d of app %s is not pinned", req.GetVersion(), app.Name))
 		}
 		p := pinned[i]
@@ -51,7 +51,7 @@ func (a appService) UnpinVersion(ctx context.Context, req *windlassv1.UnpinVersi
 		if err := c.PutPin(p); err != nil {
 			return nil, fmt.Errorf("store pin of %s: %w", p.DeploymentID, err)
 		}
-		view, err := c.pins().tellPin(app, r, p, before, "VersionUnpinned", fmt.Sprintf("its %d %% of the traffic goes to the other versions", p.Weight))
+		view, err := c.pins().tellPin(app, r, p, before, "VersionUnpinned", fmt.Sprintf("its %d %% of the traffic go to the other versions", p.Weight))
 		return &windlassv1.UnpinVersionResponse{Pin: view}, err
 	})
 	return res, err

@@ -12,8 +12,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// UpdateEnvironment renames an environment, which only an owner may do, and replaces its variables. Versions
-// that run keep the variables that they were made with.
+// UpdateEnvironment renames an environment, which only an owner may do, and replaces its variables. Existing versions
+// keep the variables with which they were made.
 func (a environmentService) UpdateEnvironment(ctx context.Context, req *windlassv1.UpdateEnvironmentRequest) (*windlassv1.UpdateEnvironmentResponse, error) {
 	if err := appspec.CheckEnv(req.GetVariables(), "variables"); err != nil {
 		return nil, err

@@ -18,10 +18,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// lookupTimeout bounds the look-up of a domain's record.
+// lookupTimeout is the timeout for the look-up of a domain's record.
 const lookupTimeout = 10 * time.Second
 
-// VerifyDomain gives an app its domain if the domain's record verifies it.
+// VerifyDomain makes the app serve a domain if the domain's TXT record has the app's token.
 func (a routeService) VerifyDomain(ctx context.Context, req *windlassv1.VerifyDomainRequest) (*windlassv1.VerifyDomainResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
@@ -49,7 +49,7 @@ func (a routeService) VerifyDomain(ctx context.Context, req *windlassv1.VerifyDo
 	}
 	var texts []string
 	if d.VerifiedAt == 0 || d.MissingSince != 0 {
-		// The DNS is asked before the transaction, which must not wait for the network.
+		// The look-up is before the transaction, because a transaction must not wait for the network.
 		if texts, err = a.lookForRecord(ctx, d); err != nil {
 			return earlierOr[*windlassv1.VerifyDomainResponse](ctx, a.server, req, err)
 		}
@@ -60,7 +60,7 @@ func (a routeService) VerifyDomain(ctx context.Context, req *windlassv1.VerifyDo
 	return res, err
 }
 
-// verified gives the app the domain. texts are the domain's records, among which the verifying one was found.
+// verified makes the app serve the domain. texts are the domain's TXT records, which include the app's record.
 func (c domainMutation) verified(ref string, found model.Domain, texts []string) (*windlassv1.VerifyDomainResponse, error) {
 	app, have, err := c.appWithDomains(ref)
 	if err != nil {
@@ -81,7 +81,7 @@ func (c domainMutation) verified(ref string, found model.Domain, texts []string)
 		return c.foundAgain(app, d, before)
 	}
 	if d.Token != found.Token {
-		return nil, notVerified(d, "it was removed and added again meanwhile, and needs another record now")
+		return nil, notVerified(d, "it was removed and added again meanwhile, and now needs another record")
 	}
 	if err := c.notServed(app, d.Name, texts); err != nil {
 		return nil, err
@@ -91,12 +91,12 @@ func (c domainMutation) verified(ref string, found model.Domain, texts []string)
 	}
 	d.VerifiedAt = c.at
 	if err := c.VerifyDomain(app.ID, d.Name, c.at); errors.Is(err, model.ErrExists) {
-		return nil, domainTaken(d.Name, "another app, since a moment ago", "`windlass domain list` may show which.")
+		return nil, domainTaken(d.Name, "another app, which verified it at the same time", "`windlass domain list` may show the app.")
 	} else if err != nil {
 		return nil, fmt.Errorf("store domain %s of app %s: %w", d.Name, app.ID, err)
 	}
 	app.Domains++
-	if err := c.routesChange(app, "DomainVerified", d.Name+" serves, wherever the app does"); err != nil {
+	if err := c.routesChange(app, "DomainVerified", d.Name+" serves in all regions of the app"); err != nil {
 		return nil, err
 	}
 	after, err := routeService{c.api}.domainView(c.mutation, d)
@@ -106,7 +106,7 @@ func (c domainMutation) verified(ref string, found model.Domain, texts []string)
 	return &windlassv1.VerifyDomainResponse{Domain: after}, c.audit("domain", d.Name, before, after)
 }
 
-// foundAgain notes that the missing record of a verified domain is there again.
+// foundAgain stores that the record of a verified domain, which was missing, exists again.
 func (c domainMutation) foundAgain(app model.App, d model.Domain, before *windlassv1.Domain) (*windlassv1.VerifyDomainResponse, error) {
 	next, what, why := d.Checked(model.DomainFound, c.at)
 	if err := c.NoteDomainChecks(model.DomainChecks{Found: []string{d.Name}}, c.at); err != nil {
@@ -137,7 +137,7 @@ func (c domainMutation) takeLapsed(app model.App, name string) error {
 		return fmt.Errorf("take domain %s from app %s: %w", name, had.ID, err)
 	}
 	had.Domains--
-	who := "somebody of another workspace" // a workspace must not see names of another
+	who := "somebody of another workspace" // a workspace must not see names of another workspace
 	if had.WorkspaceID == app.WorkspaceID {
 		who = c.by.Name
 	}
@@ -146,12 +146,12 @@ func (c domainMutation) takeLapsed(app model.App, name string) error {
 	}
 	c.history = append(c.history, model.History{
 		ID: ident.New("hst"), WorkspaceID: had.WorkspaceID, AppID: had.ID, At: c.at, Who: who,
-		What: "DomainTaken", Why: name + " had lapsed, and another app was verified for it; it is taken out of every region",
+		What: "DomainTaken", Why: name + " had lapsed, and another app has verified it, so it is removed from every region",
 	})
 	return c.wake(had.ID)
 }
 
-// routesChange stores the app after its hosts or keys changed, and wakes the workflow, which sends them to
+// routesChange stores the app after a change of its hosts or keys, and wakes the workflow, which sends the change to
 // regions.
 func (c domainMutation) routesChange(app model.App, what, why string) error {
 	if err := c.store(&app); err != nil {
@@ -165,11 +165,10 @@ func domainAmong(have []model.Domain, app model.App, name string) (model.Domain,
 	if i := slices.IndexFunc(have, func(d model.Domain) bool { return d.Name == name }); i >= 0 {
 		return have[i], nil
 	}
-	return model.Domain{}, apierr.Missing("domain", "domain", name, fmt.Sprintf("App %s does not have it: `windlass domain list` shows its domains, and `windlass domain add` adds one.", app.Name))
+	return model.Domain{}, apierr.Missing("domain", "domain", name, fmt.Sprintf("`windlass domain list` shows the domains of app %s, and `windlass domain add` adds one.", app.Name))
 }
 
-// lookForRecord asks the DNS for the domain's record, and returns all texts of the answer. It fails if none
-// verifies the domain.
+// lookForRecord looks up the domain's TXT records, and returns them. It fails if no record has the domain's token.
 func (a routeService) lookForRecord(ctx context.Context, d model.Domain) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
@@ -179,13 +178,13 @@ func (a routeService) lookForRecord(ctx context.Context, d model.Domain) ([]stri
 		return texts, nil
 	case model.DomainUnanswered:
 		a.cfg.Log.InfoContext(ctx, "cannot look up a domain's record", "domain", d.Name, "error", err)
-		return nil, notVerified(d, "the DNS could not be asked: "+dnsProblem(err))
+		return nil, notVerified(d, "the DNS look-up failed: "+dnsProblem(err))
 	case model.DomainMissing:
 		if len(texts) == 0 {
-			return nil, notVerified(d, "there is no such record yet")
+			return nil, notVerified(d, "no TXT record exists yet")
 		}
 	}
-	return nil, notVerified(d, fmt.Sprintf("the record says %.200q", strings.Join(texts, " ")))
+	return nil, notVerified(d, fmt.Sprintf("the TXT record is %.200q", strings.Join(texts, " ")))
 }
 
 func notVerified(d model.Domain, why string) error {
@@ -201,15 +200,14 @@ func domainTaken(name, by, fix string) error {
 	}, fmt.Sprintf("domain %s is served by %s", name, by))
 }
 
-// dnsProblem returns the kind of a look-up's error in words. The error itself names addresses of resolvers,
-// which tenants must not see.
+// dnsProblem describes the error of a look-up, without the addresses of resolvers, which tenants must not see.
 func dnsProblem(err error) string {
 	var dns *net.DNSError
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &dns) && dns.IsTimeout:
-		return "it did not answer in time"
+		return "no answer in time"
 	case errors.As(err, &dns) && dns.IsTemporary:
-		return "its servers fail"
+		return "a DNS server failed"
 	}
-	return "it gave no answer that can be used"
+	return "no usable answer"
 }

@@ -17,22 +17,22 @@ import (
 )
 
 const (
-	// firstHistory is how many entries of the history come with the first response.
+	// firstHistory is the number of entries of the history in the first response.
 	firstHistory = 20
-	// historyWindow is how many entries are read with each picture. If more are written between two responses
-	// to a slow watcher, it finds the rest with ListHistory.
+	// historyWindow is the number of entries of the history that are read with each picture. If more entries are
+	// written between two responses to a slow watcher, the watcher can read them with ListHistory.
 	historyWindow = 100
 )
 
-// WatchApp sends the app's picture, and each later one that differs. It ends with the caller or its key, with
-// the app, or with the server.
+// WatchApp sends a picture of the app at once and after each change. It ends when the caller leaves, its key is no
+// longer valid, the app is deleted, or the server stops.
 func (a appService) WatchApp(ctx context.Context, req *windlassv1.WatchAppRequest, out *connect.ServerStream[windlassv1.WatchAppResponse]) error {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return err
 	}
 	if !req.GetOnce() {
-		if err := a.hub.check(by); err != nil { // before the app is read: clients that are refused try again
+		if err := a.hub.check(by); err != nil { // checked before the app is read, because refused clients try again and again
 			return a.refused(err)
 		}
 	}
@@ -51,7 +51,7 @@ func (a appService) WatchApp(ctx context.Context, req *windlassv1.WatchAppReques
 		return a.showOnce(ctx, app, req.GetRollout(), out)
 	}
 	joined := time.Now()
-	//nolint:contextcheck // what is read for all watchers outlives the first of them
+	//nolint:contextcheck // a read for all watchers outlives the first watcher
 	t, leave, err := a.hub.join(by, app.ID, ofApp, a.cfg.Log, func(ctx context.Context) (shown, error) {
 		return a.picture(ctx, app.WorkspaceID, app.ID)
 	})
@@ -108,7 +108,7 @@ func (a appService) showOnce(ctx context.Context, app model.App, rollout string,
 	return nil
 }
 
-// rolloutOf returns the app's rollout of that id.
+// rolloutOf returns the app's rollout with the id.
 func (a *server) rolloutOf(tx Tx, app model.App, id string) (model.Rollout, error) {
 	gone := apierr.Missing("rollout", "rollout", id, fmt.Sprintf("`windlass list deployments %s` shows its rollouts.", app.Name))
 	if !plainID(id) {
@@ -124,8 +124,8 @@ func (a *server) rolloutOf(tx Tx, app model.App, id string) (model.Rollout, erro
 	return r, nil
 }
 
-// askedRollout adds the rollout that the watcher asked for to the response, and its deployment.
-// The shared picture has both while the rollout is the app's newest.
+// askedRollout adds the requested rollout and its deployment to the response, unless the shared picture already has
+// them, because the rollout is the app's newest.
 func (a appService) askedRollout(ctx context.Context, app model.App, id string, res *windlassv1.WatchAppResponse) error {
 	if id == "" {
 		return nil
@@ -159,15 +159,14 @@ func (a appService) askedRollout(ctx context.Context, app model.App, id string, 
 	})
 }
 
-// since returns the picture with the history entries that sent did not have.
+// since returns the picture as a response. Its history has only entries that sent did not have.
 func (p *picture) since(sent *picture) *windlassv1.WatchAppResponse {
 	res := proto.CloneOf(p.view)
 	if sent == nil {
 		res.History = p.history[max(0, len(p.history)-firstHistory):]
 		return res
 	}
-	// Ids are ordered by time, but the clocks of two processes may differ, so that a new entry may come
-	// before one that was sent.
+	// Ids are ordered by time, but clocks of processes differ, so a new entry may sort before an entry that was sent.
 	known := map[string]bool{}
 	for _, h := range sent.history {
 		known[h.GetId()] = true
@@ -180,7 +179,7 @@ func (p *picture) since(sent *picture) *windlassv1.WatchAppResponse {
 	return res
 }
 
-// picture reads all that a watcher sees.
+// picture reads the picture of an app.
 func (a appService) picture(ctx context.Context, workspaceID, appID string) (*picture, error) {
 	p := &picture{view: &windlassv1.WatchAppResponse{}}
 	err := a.cfg.Store.Snapshot(ctx, func(tx Tx) error {
@@ -229,7 +228,7 @@ func (a appService) picture(ctx context.Context, workspaceID, appID string) (*pi
 	return p, err
 }
 
-// lastRollout returns the rollout in flight, or else the newest one, or nil.
+// lastRollout returns the rollout in flight, or else the newest rollout, or nil.
 func (a appService) lastRollout(tx Tx, app model.App) (*model.Rollout, error) {
 	if app.RolloutID != "" {
 		r, err := tx.GetRollout(app.WorkspaceID, app.RolloutID)
@@ -250,7 +249,7 @@ func (a appService) lastRollout(tx Tx, app model.App) (*model.Rollout, error) {
 	return &rows[0], nil
 }
 
-// deploymentsShown returns the ids of the live deployment and of the rollout's.
+// deploymentsShown returns the ids of the live deployment and of the rollout's deployment.
 func deploymentsShown(app model.App, r *model.Rollout) []string {
 	set := map[string]bool{app.LiveDeploymentID: true}
 	if r != nil {

@@ -17,22 +17,21 @@ import (
 )
 
 const (
-	// fleetLeast is the least time between two reads of a workspace, because people cannot read a list that
-	// changes more often.
+	// fleetLeast is the minimum time between two reads of a workspace, because people cannot read a list that changes
+	// more often.
 	fleetLeast = 500 * time.Millisecond
-	// fleetShare bounds the reads of one watched workspace, however large, to a tenth of the time of one
-	// connection to the database.
+	// fleetShare limits the reads of one watched workspace to a tenth of the time of one database connection.
 	fleetShare = 10
-	// fleetChunk bounds the apps of one response, and so its size.
+	// fleetChunk is the maximum number of apps in one response, which bounds its size.
 	fleetChunk = 100
-	// fleetBeat is how often a response is sent when there is no news. The proto states it.
+	// fleetBeat is how often a response is sent while nothing changes. The proto documents it.
 	fleetBeat = 15 * time.Second
 	// readPage is the size of the pages in which fleets and instances are read.
 	readPage = 500
 )
 
-// fleetPicture is what a workspace's topic shows to its watchers. A message that did not change since the
-// previous picture is the same pointer, so that each watcher finds the changes without comparing messages.
+// fleetPicture is the picture of a workspace. A message that did not change since the previous picture is the same
+// pointer, so that watchers find changes without comparing messages.
 type fleetPicture struct {
 	regions map[string]*windlassv1.Region
 	apps    map[string]*windlassv1.App
@@ -43,8 +42,8 @@ func (p *fleetPicture) same(other shown) bool {
 	return ok && maps.Equal(p.regions, o.regions) && maps.Equal(p.apps, o.apps)
 }
 
-// WatchFleet sends the workspace's regions and apps, and their changes. It ends with the caller or its key,
-// or with the server.
+// WatchFleet sends the workspace's regions and apps, and then their changes. It ends when the caller leaves, its key
+// is no longer valid, or the server stops.
 func (a fleetService) WatchFleet(ctx context.Context, _ *windlassv1.WatchFleetRequest, out *connect.ServerStream[windlassv1.WatchFleetResponse]) error {
 	by, err := callerOf(ctx)
 	if err != nil {
@@ -52,7 +51,7 @@ func (a fleetService) WatchFleet(ctx context.Context, _ *windlassv1.WatchFleetRe
 	}
 	joined := time.Now()
 	kind, read := a.fleet(by.WorkspaceID)
-	//nolint:contextcheck // what is read for all watchers outlives the first of them
+	//nolint:contextcheck // a read for all watchers outlives the first watcher
 	t, leave, err := a.hub.join(by, "fleet/"+by.WorkspaceID, kind, a.cfg.Log, read)
 	if err != nil {
 		return a.refused(err)
@@ -84,7 +83,7 @@ func (a fleetService) WatchFleet(ctx context.Context, _ *windlassv1.WatchFleetRe
 			}
 		case <-beat.C:
 			if sent == nil {
-				continue // no picture was read yet, which the missing beat shows
+				continue // no beat is sent before the first picture was read
 			}
 			if err := out.Send(&windlassv1.WatchFleetResponse{SentAt: now()}); err != nil {
 				return fmt.Errorf("send beat of workspace %s: %w", by.WorkspaceID, err)
@@ -97,8 +96,7 @@ func (a fleetService) WatchFleet(ctx context.Context, _ *windlassv1.WatchFleetRe
 	}
 }
 
-// since returns the responses with all that changed from sent to p. sent is the picture that the reader has, nil for
-// none.
+// since returns responses with all changes from sent to p. sent is the watcher's last picture, nil for none.
 func (p *fleetPicture) since(sent *fleetPicture) []*windlassv1.WatchFleetResponse {
 	first := &windlassv1.WatchFleetResponse{Reset_: sent == nil}
 	if sent == nil {
@@ -147,8 +145,8 @@ func removedKeys[V any](now, before map[string]V) []string {
 	return out
 }
 
-// fleet returns the kind of a topic that shows a workspace, and the function that reads it. Both are for one
-// topic.
+// fleet returns the kind of a topic that shows a workspace, and the function that reads its pictures. Use both for
+// one topic only.
 func (a fleetService) fleet(workspaceID string) (*topic, func(context.Context) (shown, error)) {
 	var current atomic.Pointer[fleetPicture]
 	current.Store(&fleetPicture{})
@@ -172,7 +170,7 @@ func (a fleetService) fleet(workspaceID string) (*topic, func(context.Context) (
 	}
 }
 
-// keepEqual replaces messages by equal ones of before.
+// keepEqual replaces messages of now by equal messages of before.
 func keepEqual[M proto.Message](now, before map[string]M) {
 	for id, m := range now {
 		if old, ok := before[id]; ok && proto.Equal(old, m) {

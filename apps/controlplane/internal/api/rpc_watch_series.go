@@ -22,23 +22,23 @@ import (
 )
 
 const (
-	// seriesStep is the time of one sample of an agent, and seriesKept how long it keeps samples.
+	// seriesStep is the duration of one sample of an agent. seriesKept is how long agents keep samples.
 	seriesStep = 30 * time.Second
 	seriesKept = time.Hour
-	// maxSamples is how many samples of a region are kept while an app is watched.
+	// maxSamples is the maximum number of samples that are kept of a region while an app is watched.
 	maxSamples = int(seriesKept/seriesStep) + 1
-	// seriesEvery is how often the regions of a watched app are asked. The proto states it.
+	// seriesEvery is how often samples of a watched app are requested from its regions. The proto documents it.
 	seriesEvery = 5 * time.Second
-	// seriesTimeout is how long a region may take to answer. It is below readTimeout, so that a read
-	// succeeds although a region does not answer.
+	// seriesTimeout is the timeout for a region's answer. It is below readTimeout, so that a read succeeds even if a
+	// region does not answer.
 	seriesTimeout = 3 * time.Second
-	// seriesRegions is how many regions are asked at once for an app.
+	// seriesRegions is the maximum number of regions that get requests at the same time for an app.
 	seriesRegions = 64
-	// seriesAsks is how many questions for series a region gets at once from this process, for all apps. An agent
-	// answers few questions at once, and has time for others, such as those of checks and logs.
+	// seriesAsks is the maximum number of concurrent requests for series from this process to a region, for all apps.
+	// It is small, because an agent answers few requests at the same time, and also serves checks and logs.
 	seriesAsks = 2
-	// maxSeries bounds the apps whose series are watched, because each takes about 30 KiB for each region. The
-	// proto states it.
+	// maxSeries is the maximum number of apps whose series are watched, because each needs about 30 KiB per region.
+	// The proto documents it.
 	maxSeries = 256
 	// maxFigure is above any value of a sample, including its time.
 	maxFigure = 1e15
@@ -47,8 +47,8 @@ const (
 // ofSeries is the kind of a topic that shows the series of an app.
 var ofSeries = &topic{name: "series", most: maxSeries, perWorkspace: maxSeries / 8, pace: pace{least: seriesEvery, reread: seriesEvery / 2}}
 
-// seriesPicture is what a topic of series shows to its watchers. A sample that did not change is the same pointer as
-// in the picture before.
+// seriesPicture is the picture of an app's series. A sample that did not change is the same pointer as in the
+// previous picture.
 type seriesPicture struct {
 	deleted bool
 	regions map[string]*regionSeries // by name
@@ -68,8 +68,7 @@ func (p *seriesPicture) same(other shown) bool {
 	})
 }
 
-// since returns the response with all that changed from sent to p. sent is the picture that the reader has, nil for
-// none.
+// since returns a response with all changes from sent to p. sent is the watcher's last picture, nil for none.
 func (p *seriesPicture) since(sent *seriesPicture) *windlassv1.WatchSeriesResponse {
 	res := &windlassv1.WatchSeriesResponse{Reset_: sent == nil, StepMs: seriesStep.Milliseconds(), SentAt: now()}
 	if sent == nil {
@@ -103,14 +102,14 @@ func (r *regionSeries) byTime() map[int64]*windlassv1.SeriesSample {
 	return out
 }
 
-// WatchSeries sends the samples of an app, and then what changes. It ends with the caller or its key, with the app,
-// or with the server.
+// WatchSeries sends the samples of an app, and then changes. It ends when the caller leaves, its key is no longer
+// valid, the app is deleted, or the server stops.
 func (a seriesService) WatchSeries(ctx context.Context, req *windlassv1.WatchSeriesRequest, out *connect.ServerStream[windlassv1.WatchSeriesResponse]) error {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return err
 	}
-	if err := a.hub.check(by); err != nil { // before the app is read: clients that are refused try again
+	if err := a.hub.check(by); err != nil { // checked before the app is read, because refused clients try again and again
 		return a.refused(err)
 	}
 	var app model.App
@@ -130,11 +129,11 @@ func (a seriesService) WatchSeries(ctx context.Context, req *windlassv1.WatchSer
 	return a.watchSeries(ctx, by, app, req.GetOnce(), send)
 }
 
-// watchSeries sends pictures of an app, or only the first. A caller that wants one shares it with watchers, so that many
-// such callers cost the regions no more than one.
+// watchSeries sends pictures of an app, or with once only the first picture. Callers with once share reads with
+// watchers, so that many callers send no more requests to regions than one.
 func (a seriesService) watchSeries(ctx context.Context, by caller, app model.App, once bool, send func(*windlassv1.WatchSeriesResponse) error) error {
 	var last *seriesPicture
-	//nolint:contextcheck // what is read for all watchers outlives the first of them
+	//nolint:contextcheck // a read for all watchers outlives the first watcher
 	t, leave, err := a.hub.join(by, "series/"+app.ID, ofSeries, a.cfg.Log, func(ctx context.Context) (shown, error) {
 		p, err := a.seriesPicture(ctx, app, last)
 		if err != nil {
@@ -157,7 +156,7 @@ func (a seriesService) watchSeries(ctx context.Context, by caller, app model.App
 		late = time.After(2 * readTimeout)
 	}
 	for {
-		// A picture that was read before this watcher joined is as good: it is at most seriesEvery old.
+		// A picture that was read before this watcher joined can be used, because it is at most seriesEvery old.
 		latest, changed := t.current(time.Time{})
 		if p, _ := latest.(*seriesPicture); p != nil && p != sent {
 			if err := send(p.since(sent)); err != nil || p.deleted || once {
@@ -174,7 +173,7 @@ func (a seriesService) watchSeries(ctx context.Context, by caller, app model.App
 			}
 		case <-beat.C:
 			if sent == nil {
-				continue // no picture was read yet, which the missing beat shows
+				continue // no beat is sent before the first picture was read
 			}
 			if err := send(&windlassv1.WatchSeriesResponse{StepMs: seriesStep.Milliseconds(), SentAt: now()}); err != nil {
 				return err
@@ -189,7 +188,8 @@ func (a seriesService) watchSeries(ctx context.Context, by caller, app model.App
 	}
 }
 
-// seriesPicture asks all regions of the app for their samples since the picture before, nil for none.
+// seriesPicture requests the samples since before from all regions of the app. before is the previous picture, nil
+// for none.
 func (a seriesService) seriesPicture(ctx context.Context, app model.App, before *seriesPicture) (*seriesPicture, error) {
 	p := &seriesPicture{regions: map[string]*regionSeries{}}
 	var regions map[string]model.Region
@@ -239,7 +239,8 @@ func (a seriesService) seriesPicture(ctx context.Context, app model.App, before 
 	return p, nil
 }
 
-// regionSeries asks a region's agent for the samples of an app. What is known already stays if it does not answer.
+// regionSeries requests the samples of an app from a region's agent. If the agent does not answer, known samples
+// stay.
 func (a seriesService) regionSeries(ctx context.Context, appID string, r model.Region, known *regionSeries) *regionSeries {
 	if known == nil {
 		known = &regionSeries{}
@@ -251,17 +252,17 @@ func (a seriesService) regionSeries(ctx context.Context, appID string, r model.R
 	}
 	req := &agentv1.SeriesRequest{AppId: appID}
 	if n := len(known.samples); n > 0 {
-		req.Since = known.samples[n-1].GetAt() // it may have been sent before its step ended
+		req.Since = known.samples[n-1].GetAt() // the last sample may have been sent before its step ended
 	}
 	asking, cancel := context.WithTimeout(ctx, seriesTimeout)
 	defer cancel()
 	res, err := a.askSeries(asking, appID, r.ID, req)
 	if ctx.Err() != nil {
-		out.problem = known.problem // this region had no time to answer
+		out.problem = known.problem // the read ended before this region could answer
 		return out
 	}
 	if err != nil {
-		out.problem = fmt.Sprintf("region %s does not answer: it is asked again and again", r.Name)
+		out.problem = fmt.Sprintf("region %s does not answer: retrying", r.Name)
 		return out
 	}
 	out.keptSince = res.GetKeptSince()
@@ -269,7 +270,7 @@ func (a seriesService) regionSeries(ctx context.Context, appID string, r model.R
 	return out
 }
 
-// askSeries asks an agent in the turn of the app, which shares the region's questions with others.
+// askSeries sends a request to an agent. It waits for its turn, because apps share the region's seriesAsks requests.
 func (a seriesService) askSeries(ctx context.Context, appID, regionID string, req *agentv1.SeriesRequest) (*agentv1.SeriesResponse, error) {
 	slots := a.seriesSlots.of(regionID)
 	if err := slots.Acquire(ctx, appID); err != nil {
@@ -281,11 +282,11 @@ func (a seriesService) askSeries(ctx context.Context, appID, regionID string, re
 		return nil, err
 	}
 	res := &agentv1.SeriesResponse{}
-	// Fields that are not checked would be kept with the samples.
+	// Unknown fields are dropped, because they are not checked and would be kept in memory.
 	return res, proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(data, res)
 }
 
-// regionSlots are slots for each region, made when one is needed first.
+// regionSlots has slots for each region, which are made on first use.
 type regionSlots struct {
 	mu       sync.Mutex
 	byRegion map[string]*share.Slots
@@ -303,12 +304,12 @@ func (s *regionSlots) of(regionID string) *share.Slots {
 	return s.byRegion[regionID]
 }
 
-// mergeSamples adds the samples of an agent to those that are known, and drops what is older than seriesKept. Agents of
-// tenants may send anything, so samples that no agent of ours sends are dropped. at is now, in unix ms.
+// mergeSamples adds samples of an agent to known samples, and drops samples that are older than seriesKept. It also
+// drops invalid samples, because tenants control their agents. at is the current time, in unix ms.
 func mergeSamples(known, more []*windlassv1.SeriesSample, at int64) []*windlassv1.SeriesSample {
 	byTime := (&regionSeries{samples: known}).byTime()
 	for _, s := range more[max(0, len(more)-maxSamples):] {
-		// One from the future, of a clock that was wrong, would push out all others.
+		// A sample from the future, after a wrong clock, would make all other samples too old.
 		if !isSoundSample(s) || s.GetAt() > at+2*seriesStep.Milliseconds() {
 			continue
 		}
@@ -324,7 +325,7 @@ func mergeSamples(known, more []*windlassv1.SeriesSample, at int64) []*windlassv
 	return out
 }
 
-// isSoundSample reports whether people may be shown the sample.
+// isSoundSample reports whether the values of the sample are plausible.
 func isSoundSample(s *windlassv1.SeriesSample) bool {
 	for _, v := range []float64{
 		float64(s.GetAt()), float64(s.GetSpanMs()), float64(s.GetRequests()), float64(s.GetErrors()), float64(s.GetWanted()), float64(s.GetReady()),

@@ -14,12 +14,12 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// running is what a locked app runs, and what it has a rollout to.
+// running is the state of a locked app: its live version, its rollout in flight and their rows.
 type running struct {
 	live   *model.Deployment
 	active activeRollout
 	rows   []model.Topology // locked
-	// rolloutState is zero, except for its ids, while the app has none.
+	// rolloutState is zero, except for its ids, if the app has no stored state.
 	rolloutState model.RolloutState
 	scaling      model.Scaling
 }
@@ -27,13 +27,13 @@ type running struct {
 // activeRollout is the rollout in flight and its deployment, nil for none.
 type activeRollout struct {
 	rollout *model.Rollout
-	// deployment is the rollout's while it is still wanted: nil once its end was asked for.
+	// deployment is the rollout's deployment. It is nil after the rollout was aborted.
 	deployment *model.Deployment
-	// leaving is a deployment whose end was asked for and is not written yet.
+	// leaving is the deployment of an aborted rollout that has not ended yet.
 	leaving *model.Deployment
 }
 
-// running reads what the app runs, and notes the app's claim before the change.
+// running reads the state of the app, and stores the app's claim before the change.
 func (c versionMutation) running(app model.App) (r running, err error) {
 	if r.active, err = c.activeRolloutOf(app); err != nil {
 		return r, err
@@ -116,7 +116,7 @@ func (c versionMutation) rolloutStateOf(app model.App) (model.RolloutState, erro
 	return rows[0], nil
 }
 
-// countPins notes the usage of the app's pins.
+// countPins sets c.pinned to the usage of the app's pins.
 func (c versionMutation) countPins(app model.App) error {
 	if app.LatestVersion <= 1 { // a pin needs a second version
 		c.pinned = model.Usage{}
@@ -127,8 +127,8 @@ func (c versionMutation) countPins(app model.App) error {
 	return err
 }
 
-// quotaRows returns the rows by which the app counts in its workspace's quotas. In a staged rollout, regions
-// count with the replicas that they will have, because rows have those of the moment.
+// quotaRows returns the rows by which the app counts in its workspace's quotas. In a staged rollout, regions count
+// with the replicas that they will have, because rows only have the current numbers.
 func quotaRows(s model.RolloutState, app model.App, live, next *model.Deployment, rows []model.Topology) []model.Topology {
 	if live == nil {
 		return rows
@@ -157,7 +157,7 @@ func quotaRows(s model.RolloutState, app model.App, live, next *model.Deployment
 	return out
 }
 
-// laggingQuotaRows returns the rows, with lagging regions as they will be after they have caught up.
+// laggingQuotaRows returns the rows as they will be after lagging regions have caught up.
 func laggingQuotaRows(s model.RolloutState, app model.App, live *model.Deployment, rows []model.Topology) []model.Topology {
 	if s.Progress == nil || len(s.Progress.Lagging) == 0 {
 		return rows
@@ -173,8 +173,8 @@ func laggingQuotaRows(s model.RolloutState, app model.App, live *model.Deploymen
 	return rows
 }
 
-// sizes returns the replicas of the live deployment's regions, by id. During a staged rollout, they are those
-// that a region would have without it.
+// sizes returns the replicas of the live deployment's regions, by id. During a staged rollout, they are the replicas
+// that a region would have without the rollout.
 func (r running) sizes() map[string]int32 {
 	out := map[string]int32{}
 	if r.live == nil {
@@ -191,8 +191,8 @@ func (r running) sizes() map[string]int32 {
 	return out
 }
 
-// currentSizes returns how many replicas each region of the live deployment should have by now, by id. During a
-// rollout, those of both versions count, and a lagging region has the size that it gets when it catches up.
+// currentSizes returns the desired replicas of each region of the live deployment, by id. During a rollout, replicas
+// of both versions count. A lagging region has the number that it gets when it catches up.
 func (r running) currentSizes(app model.App) map[string]int32 {
 	out, c := r.sizes(), r.rolloutState.Progress
 	if c == nil {
@@ -210,8 +210,8 @@ func (r running) currentSizes(app model.App) map[string]int32 {
 	return out
 }
 
-// missesSizes reports whether the version asks for other replicas, or instances of a pool, than those with which the
-// deployment will begin. Scaling cannot set them, because there are no rows yet, and a stored spec does not change.
+// missesSizes reports whether v requests other replicas, or instances of a pool, than those with which deployment d
+// will begin. Scaling cannot set them, because d has no rows yet and its stored spec does not change.
 func (r running) missesSizes(d model.Deployment, v version) bool {
 	if r.live != nil || v.Asked.Nothing() && !model.IsPooled(v.Spec) || slices.ContainsFunc(r.rows, func(t model.Topology) bool { return t.DeploymentID == d.ID }) {
 		return false

@@ -9,7 +9,8 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
 )
 
-// scale sets the replicas of the deployments, stores the app, and returns in how many regions they changed.
+// scale sets the replicas of the deployments, stores the app, and returns the number of regions in which they
+// changed.
 func (c versionMutation) scale(app *model.App, r running, deploymentIDs []string, asked plan.Asked) (int, error) {
 	if r.rolloutState.Progress.Active(app.RolloutID) {
 		return c.resize(app, r, asked)
@@ -40,12 +41,12 @@ func (c versionMutation) scale(app *model.App, r running, deploymentIDs []string
 	}
 	c.claims(*app, r.live, r.active.deployment, quotaRows(r.rolloutState, *app, r.live, r.active.deployment, replaced(r.rows, changed)))
 	if r.active.rollout == nil && r.rolloutState.Progress == nil {
-		return len(changed), c.expect(app.ID) // only the regions have something to do
+		return len(changed), c.expect(app.ID) // the workflow has nothing to do before regions report
 	}
 	return len(changed) + lagging, c.wake(app.ID)
 }
 
-// storeReplicas stores the app with the replicas of its next deployment. It writes nothing if these stay the
+// storeReplicas stores the replicas of the app's next deployment in the app's row. It writes nothing if they stay the
 // same and no region is scaled.
 func (c versionMutation) storeReplicas(app *model.App, asked plan.Asked, scaled bool) error {
 	if asked.All != nil && *asked.All != app.Replicas {
@@ -57,7 +58,7 @@ func (c versionMutation) storeReplicas(app *model.App, asked plan.Asked, scaled 
 	return c.store(app)
 }
 
-// replaced returns the rows, with the changed ones in their place.
+// replaced returns rows, in which rows of changed replace the old rows.
 func replaced(rows, changed []model.Topology) []model.Topology {
 	rows = slices.Clone(rows)
 	for i, t := range rows {
@@ -70,8 +71,8 @@ func replaced(rows, changed []model.Topology) []model.Topology {
 	return rows
 }
 
-// scaleLagging sets the replicas of lagging regions, and returns how many changed. The workflow then scales
-// the rows.
+// scaleLagging sets the replicas of lagging regions, and returns the number of changed regions. The workflow then
+// scales the rows.
 func (c versionMutation) scaleLagging(r *running, asked plan.Asked) (int, error) {
 	if r.rolloutState.Progress == nil {
 		return 0, nil
@@ -88,8 +89,8 @@ func (c versionMutation) scaleLagging(r *running, asked plan.Asked) (int, error)
 	return n, c.putRolloutState(r.rolloutState)
 }
 
-// resize scales an app in the middle of a staged rollout, and returns how many regions changed. The workflow
-// then scales the rows.
+// resize scales an app during a staged rollout, and returns the number of changed regions. The workflow then scales
+// the rows.
 func (c versionMutation) resize(app *model.App, r running, asked plan.Asked) (int, error) {
 	s := r.rolloutState.Clone()
 	n := plan.Resize(s.Progress, asked)

@@ -15,7 +15,7 @@ import (
 
 const conflict = windlassv1.ErrorReason_ERROR_REASON_CONFLICT
 
-// scaleFrom scales the app if it has the number of replicas.
+// scaleFrom scales the app if it currently has current replicas.
 func (h *harness) scaleFrom(current, replicas int32, region string, edit ...func(*windlassv1.ScaleRequest)) error {
 	req := &windlassv1.ScaleRequest{App: "chat", Replicas: replicas, Region: region, CurrentReplicas: &current}
 	for _, f := range edit {
@@ -42,14 +42,14 @@ func TestScale_ComparesTheReplicas(t *testing.T) {
 		require.Equal(t, map[string]int32{"us-east-1": 2, "eu-west-1": 3}, w.sizes("chat", 1))
 		require.NoError(t, w.scaleFrom(2, 3, "eu-west-1", once), "a repeated call gets the first answer")
 		require.NoError(t, w.scaleFrom(2, 3, "us-east-1"))
-		require.NoError(t, w.scaleFrom(3, 0, ""), "each region has it")
+		require.NoError(t, w.scaleFrom(3, 0, ""), "each region has 3 replicas")
 		refused(t, w.scaleFrom(3, 1, ""), connect.CodeAborted, conflict, "currentReplicas")
-		require.NoError(t, w.scaleFrom(0, 1, ""), "zero is a number, too")
+		require.NoError(t, w.scaleFrom(0, 1, ""), "zero is compared like other numbers")
 		require.Equal(t, map[string]int32{"us-east-1": 1, "eu-west-1": 1}, w.sizes("chat", 1))
 	})
 }
 
-func TestScale_OneOfManyWithTheSameNumberActs(t *testing.T) {
+func TestScale_OnlyOneOfManyCallsWithTheSameNumberSucceeds(t *testing.T) {
 	onBoth(t, func(t *testing.T, w *harness) {
 		w.deploy("chat", replicas(2))
 		w.settle("chat")

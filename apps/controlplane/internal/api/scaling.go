@@ -23,8 +23,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// This file has the changes that deploys and people make to an app's scaling, and what the scaler reads and writes.
-// The decisions are in package scaler.
+// This file has the changes that deploys and people make to an app's scaling, and the reads and writes of the scaler.
+// Package scaler makes the decisions.
 
 // scalingOf reads the locked app's scaling.
 func (c *mutation) scalingOf(app model.App) (model.Scaling, error) {
@@ -39,7 +39,7 @@ func (c *mutation) scalingOf(app model.App) (model.Scaling, error) {
 }
 
 func (c *mutation) putScaling(s model.Scaling) error {
-	// The scaler compares UpdatedAt, so two changes in one millisecond must differ, too.
+	// The scaler compares UpdatedAt, so two changes in one millisecond must have different values.
 	s.UpdatedAt = max(c.at, s.UpdatedAt+1)
 	if err := c.PutScaling(s); err != nil {
 		return fmt.Errorf("store scaling of app %s: %w", s.AppID, err)
@@ -47,8 +47,8 @@ func (c *mutation) putScaling(s model.Scaling) error {
 	return nil
 }
 
-// resolveScaling sets the ids of the regions that overrides of the policy name, and the initial replicas of an
-// app's first version. startRoles does the latter for roles.
+// resolveScaling sets the ids of the regions that overrides of the policy name, and the initial replicas of an app's
+// first version. startRoles sets the initial instances of roles.
 func (d *deployment) resolveScaling() error {
 	p := d.want.Scaling
 	if p == nil {
@@ -96,8 +96,8 @@ func (d *deployment) resolveScaling() error {
 	return nil
 }
 
-// startRoles sets the instances with which scaled roles begin that no running version of the app has. Other roles keep
-// theirs. The app's scaling policy is the one that came with the version.
+// startRoles sets the initial instances of scaled roles that no running version of the app has. Other roles keep
+// their instances. It runs after setPolicy.
 func (d *deployment) startRoles() error {
 	policies, fault := scaling.NewRoles(d.was.scaling.Policy, "")
 	if fault != nil {
@@ -122,24 +122,24 @@ func (d *deployment) startRoles() error {
 	return nil
 }
 
-// setScaling sets the app's scaling policy to the one that came with the version, nil for none. Agents get
-// the policy with each deployment, so that each gets a new generation.
+// setScaling sets the app's scaling policy to the policy of the version, nil for none. Agents get the policy with
+// each deployment, so each deployment gets a new generation.
 func (d *deployment) setScaling() error {
 	s := d.was.scaling.Clone()
 	if proto.Equal(s.Policy, d.want.Scaling) {
 		return nil
 	}
-	why := "its replicas follow the load by the policy that came with the version"
+	why := "its replicas follow the load by the policy of the deployed file"
 	switch {
 	case len(d.want.Scaling.GetRoles()) > 0 && d.want.Scaling.GetMode() != windlassv1.ScalingPolicy_MODE_ADVISE:
-		why = "the instances of its roles follow the load by the policy that came with the version"
+		why = "the instances of its roles follow the load by the policy of the deployed file"
 		s.Holds = slices.DeleteFunc(s.Holds, func(h model.ScalingHold) bool {
 			return !slices.ContainsFunc(d.want.Scaling.GetRoles(), func(r *windlassv1.RoleScaling) bool { return r.GetRole() == h.Role })
 		})
 	case d.want.Scaling == nil:
-		why, s.Holds = "its replicas no longer follow the load: no policy came with the version", nil
+		why, s.Holds = "its replicas no longer follow the load, because the deployed file has no scaling", nil
 	case d.want.Scaling.GetMode() == windlassv1.ScalingPolicy_MODE_ADVISE:
-		why, s.Holds = "its policy is to advise: decisions are shown, and change nothing", nil
+		why, s.Holds = "its policy only advises: decisions are shown, but change nothing", nil
 	}
 	s.Policy = d.want.Scaling
 	d.log(d.app, model.History{What: "ScalingPolicyChanged", Why: why})
@@ -158,9 +158,8 @@ func (d *deployment) setScaling() error {
 	return d.expect(d.app.ID)
 }
 
-// holdScaling sets or ends a hold for Scale. If the replicas of an app, or the instances of a role, follow the load,
-// a person can set them only for a time. done means that there is nothing to scale. held means that a hold was set
-// or ended.
+// holdScaling sets or ends a hold for Scale. If replicas of an app or instances of a role follow the load, a person
+// can only set them for a time. done means that there is nothing to scale. held means that a hold was set or ended.
 func (c *mutation) holdScaling(app model.App, r running, regionID, where string, req *windlassv1.ScaleRequest) (held, done bool, err error) {
 	s, hold, role := r.scaling.Clone(), req.GetHoldFor().AsDuration(), req.GetRole()
 	active := s.Scales(role)
@@ -174,16 +173,16 @@ func (c *mutation) holdScaling(app model.App, r running, regionID, where string,
 		if req.GetEndHold() {
 			field = "end_hold"
 		}
-		return false, true, apierr.InvalidFix(field, subject+" do not follow the load", "Leave it out.")
+		return false, true, apierr.InvalidFix(field, subject+" do not follow the load, so a hold has no effect", "Leave it out.")
 	case !active:
 		return false, false, nil
 	case hold > 0 && req.GetEndHold():
-		return false, true, apierr.InvalidFix("end_hold", "hold_for and end_hold exclude each other", "Set one of them.")
+		return false, true, apierr.InvalidFix("end_hold", "hold_for and end_hold are both set", "Set one of the two.")
 	case req.GetEndHold():
-		// Without the hold in one region, the one in all regions would still keep the number there.
+		// Ending the hold in one region has no effect while a hold in all regions exists.
 		if all := s.HoldInAll(role, c.at); regionID != "" && all != nil {
-			return false, true, apierr.InvalidFix("region", fmt.Sprintf("a hold of app %s is in every region: %d %s until %s, by %s",
-				app.Name, all.Replicas, unit, time.UnixMilli(all.Until).UTC().Format(time.RFC3339), all.Who), "Leave it out, to end the holds in every region.")
+			return false, true, apierr.InvalidFix("region", fmt.Sprintf("a hold of app %s applies to all regions: %d %s until %s, by %s",
+				app.Name, all.Replicas, unit, time.UnixMilli(all.Until).UTC().Format(time.RFC3339), all.Who), "Leave region out to end the holds in all regions.")
 		}
 		if !s.EndHold(regionID, role, c.at) {
 			return false, true, nil
@@ -205,7 +204,7 @@ func (c *mutation) holdScaling(app model.App, r running, regionID, where string,
 	return true, false, c.putScaling(s)
 }
 
-// endedText says what follows the load again after a hold.
+// endedText returns the text of the history for the end of a hold. The caller appends the region.
 func endedText(role string) string {
 	if role != "" {
 		return "the instances of role " + role + " follow the load again in "
@@ -215,18 +214,19 @@ func endedText(role string) string {
 
 type scalingService struct{ *server }
 
-// ScalingDecisions has the newest scaling decisions of all processes.
+// ScalingDecisions returns the newest scaling decisions of all processes.
 type ScalingDecisions interface {
 	// Scaling returns the decision for an app in a region, from the process that has the region's stream. It returns
-	// nil if the region has not reported the load lately. It fails with model.ErrAgentUnreachable if no process has
+	// nil if the region has not reported its load recently. It fails with model.ErrAgentUnreachable if no process has
 	// the stream, or if that process does not answer.
 	Scaling(ctx context.Context, regionID, appID string) (*windlassv1.RegionScaling, error)
-	// ScalingNow returns the decisions for an app, by region id, of the processes that answer.
+	// ScalingNow returns the decisions for an app, by region id. Decisions of processes that do not answer are
+	// missing.
 	ScalingNow(ctx context.Context, appID string) map[string]*windlassv1.RegionScaling
 }
 
-// GetScaling returns how an app scales, and the newest decision in each region: that of the process with the region's
-// stream. If that process does not answer, it returns the stored one.
+// GetScaling returns an app's scaling policy and holds, and the newest decision in each region, from the process with
+// the region's stream. If that process does not answer, it returns the stored decision.
 func (a scalingService) GetScaling(ctx context.Context, req *windlassv1.GetScalingRequest) (*windlassv1.GetScalingResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
@@ -250,7 +250,7 @@ func (a scalingService) GetScaling(ctx context.Context, req *windlassv1.GetScali
 	return r.response(now()), nil
 }
 
-// storedScaling is what the database has of how an app scales.
+// storedScaling is an app's scaling in the database.
 type storedScaling struct {
 	model.Scaling
 
@@ -303,7 +303,7 @@ func readScaling(tx Tx, app model.App) (r storedScaling, err error) {
 	return r, nil
 }
 
-// response leaves out decisions for regions that the app has left.
+// response returns the answer, without decisions for regions that the app has left.
 func (r *storedScaling) response(at int64) *windlassv1.GetScalingResponse {
 	res := &windlassv1.GetScalingResponse{Policy: r.Policy}
 	for id, d := range r.decisions {
@@ -328,7 +328,7 @@ func (r *storedScaling) response(at int64) *windlassv1.GetScalingResponse {
 	return res
 }
 
-// ScaledApps returns what the scaler reads of the apps, without those that have no policy. The number of
+// ScaledApps returns the scaler's input for the apps. Apps without a scaling policy are left out. The number of
 // queries does not depend on the number of apps.
 func (a *API) ScaledApps(ctx context.Context, ids []string) (out []model.ScaledApp, err error) {
 	err = a.cfg.Store.Snapshot(ctx, func(tx Tx) error {
@@ -423,9 +423,9 @@ func scaledApp(in *plan.Input, s model.Scaling) (out model.ScaledApp, ok bool) {
 	return out, true
 }
 
-// madeFor returns the ids of the deployments that the app's instances in the region were made for, without
-// pinned ones, the live one first. A deployment that took instances over has instances that were made for
-// other deployments.
+// madeFor returns the ids of the deployments for which the app's instances in the region were made, the live
+// deployment first, without pinned deployments. A deployment that took over instances has instances that were made
+// for other deployments.
 func madeFor(in *plan.Input, counts map[string]bool, liveID, regionID string) []string {
 	out := []string{liveID}
 	for _, t := range in.Topology {
@@ -441,9 +441,9 @@ func madeFor(in *plan.Input, counts map[string]bool, liveID, regionID string) []
 	return out
 }
 
-// Rescale writes a decision of the scaler: the replicas, if they change, the entry of the history and the
-// decision. It fails with model.ErrStale if what the decision was made on has changed. It fails as Scale does
-// if a quota or a region does not let the app grow.
+// Rescale writes a decision of the scaler: the replicas, if they change, an entry of the history, and the decision.
+// It fails with model.ErrStale if the state on which the decision is based has changed. It fails like Scale if a
+// quota or a region does not let the app grow.
 func (a *API) Rescale(ctx context.Context, r model.Rescale) error {
 	by := caller{APIKey: model.APIKey{WorkspaceID: r.WorkspaceID, Name: "windlass"}, Source: "scaler"}
 	return a.cfg.Store.UpdateBatched(ctx, r.WorkspaceID, r.AppID, func(tx Tx) (func() error, error) {
@@ -495,14 +495,15 @@ func (c *mutation) rescale(r model.Rescale) error {
 	return nil
 }
 
-// rescaleRegion sets the region's replicas, unless what the decision was made on has changed.
+// rescaleRegion sets the region's replicas. It fails with model.ErrStale if the state on which the decision is based
+// has changed.
 func (c *mutation) rescaleRegion(app *model.App, was running, r model.Rescale) error {
 	have, ok := was.sizes()[r.RegionID]
 	moving := was.rolloutState.Progress.Active(app.RolloutID)
 	if moving {
 		have = plan.Size(was.rolloutState.Progress, r.RegionID)
 	}
-	// A rollout that began after the decision has the same size. It keeps all of its replicas.
+	// A rollout that began after the decision keeps all its replicas, so the decision must not shrink them.
 	shrinks := moving && r.Decision.GetWanted() < r.From
 	if !ok || have != r.From || shrinks || was.scaling.HeldUntil(r.RegionID, "", c.at) > 0 {
 		return model.ErrStale
@@ -527,7 +528,8 @@ func (c *mutation) rescaleRegion(app *model.App, was running, r model.Rescale) e
 	return err
 }
 
-// rescaleRoles sets the instances of the roles of the region's pool, unless what the decision was made on has changed.
+// rescaleRoles sets the instances of roles of the region's pool. It fails with model.ErrStale if the state on which
+// the decision is based has changed.
 func (c *mutation) rescaleRoles(app model.App, was running, r model.Rescale) error {
 	moving := was.rolloutState.Progress.Active(app.RolloutID)
 	var live *model.Topology
@@ -541,7 +543,7 @@ func (c *mutation) rescaleRoles(app model.App, was running, r model.Rescale) err
 	}
 	have, wanted := liveCounts(was.rows, *live), model.RoleCounts{}
 	for _, role := range r.Roles {
-		// A rollout that began after the decision has the same counts. It keeps all of its instances.
+		// A rollout that began after the decision keeps all its instances, so the decision must not shrink them.
 		shrinks := moving && role.Wanted < role.From
 		if have[role.Role] != role.From || role.Wanted < 1 || shrinks || was.scaling.HeldUntil(r.RegionID, role.Role, c.at) > 0 {
 			return model.ErrStale
@@ -555,7 +557,7 @@ func (c *mutation) rescaleRoles(app model.App, was running, r model.Rescale) err
 		return wanted
 	})
 	if err == nil && text == "" {
-		return model.ErrStale // no row has the roles any more
+		return model.ErrStale // no row has the roles now
 	}
 	return err
 }

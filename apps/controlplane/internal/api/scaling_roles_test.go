@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// rolesPolicy is of the roles that pooled makes. prefill is coupled to decode.
+// rolesPolicy returns a policy for the roles of pooled. prefill is coupled to decode.
 func rolesPolicy(edit ...func(*windlassv1.ScalingPolicy)) *windlassv1.ScalingPolicy {
 	p := &windlassv1.ScalingPolicy{Roles: []*windlassv1.RoleScaling{
 		{
@@ -30,7 +30,7 @@ func rolesPolicy(edit ...func(*windlassv1.ScalingPolicy)) *windlassv1.ScalingPol
 	return p
 }
 
-// roleDecision is one on what the pool has.
+// roleDecision returns a decision that is based on the pool's current state.
 func (h *harness) roleDecision(region string, roles ...model.RescaledRole) model.Rescale {
 	h.t.Helper()
 	r := h.decision(region, 0)
@@ -70,7 +70,7 @@ func TestScalingRoles_CountsFollowDecisions(t *testing.T) {
 		}
 		require.EqualValues(t, 6, got.GetRegions()[1].GetWanted())
 
-		// Deploys, and versions, leave the counts.
+		// Deploys and new versions keep the counts.
 		require.NoError(t, w.deployScaled(rolesPolicy(), pooled(0, 0)))
 		require.EqualValues(t, 1, w.app("chat").GetLatestVersion())
 		require.NoError(t, w.deployScaled(rolesPolicy(), pooled(0, 0), args("b")))
@@ -82,7 +82,7 @@ func TestScalingRoles_CountsFollowDecisions(t *testing.T) {
 	})
 }
 
-func TestScalingRoles_AHoldKeepsOneRole(t *testing.T) {
+func TestScalingRoles_HoldAppliesToOneRole(t *testing.T) {
 	onBoth(t, func(t *testing.T, w *harness) {
 		ctx := t.Context()
 		hold := func(req *windlassv1.ScaleRequest) { req.HoldFor = durationpb.New(time.Hour) }
@@ -93,7 +93,7 @@ func TestScalingRoles_AHoldKeepsOneRole(t *testing.T) {
 		refused(t, err, connect.CodeFailedPrecondition, scaled, "replicas")
 		require.Contains(t, err.Error(), "the instances of role decode of app chat follow the load")
 		_, err = w.scaleRole("prefill", 4, "")
-		require.NoError(t, err, "its instances do not follow the load")
+		require.NoError(t, err, "the role has no scaling")
 		_, err = w.scaleRole("prefill", 5, "", hold)
 		refused(t, err, connect.CodeInvalidArgument, invalid, "holdFor")
 		_, err = w.scaleRole("decode", 5, "us-east-1", hold)
@@ -114,13 +114,13 @@ func TestScalingRoles_AHoldKeepsOneRole(t *testing.T) {
 		require.True(t, res.GetUnchanged())
 		require.NoError(t, w.api.Rescale(ctx, w.roleDecision("us-east-1", model.RescaledRole{Role: "decode", From: 5, Wanted: 6})))
 
-		// The pool itself follows nothing.
+		// The pool as a whole does not follow the load.
 		_, err = w.apps(w.deployer).Scale(ctx, &windlassv1.ScaleRequest{App: "chat", Replicas: 0})
 		require.NoError(t, err)
 	})
 }
 
-func TestScalingRoles_ACallerComparesCounts(t *testing.T) {
+func TestScalingRoles_CallerComparesCounts(t *testing.T) {
 	w := setup(t)
 	w.deploy("chat", pooled(4, 2))
 	w.settle("chat")
@@ -135,7 +135,7 @@ func TestScalingRoles_ACallerComparesCounts(t *testing.T) {
 	require.Equal(t, map[string]string{"us-east-1": "4 prefill 3 decode ", "eu-west-1": "4 prefill 2 decode "}, w.pool(1))
 }
 
-func TestScalingRoles_ARolloutLosesNoInstances(t *testing.T) {
+func TestScalingRoles_RolloutLosesNoInstances(t *testing.T) {
 	w := setup(t)
 	require.NoError(t, w.deployScaled(rolesPolicy(), pooled(0, 0)))
 	w.settle("chat")
@@ -187,8 +187,8 @@ func TestScalingRoles_RefusalsHaveFieldAndFix(t *testing.T) {
 		"a circle": {role(1, func(r *windlassv1.RoleScaling) {
 			r.Couple = &windlassv1.ScalingCouple{Role: "prefill", Ratio: []float64{1, 2}}
 		}), pool, "scaling.roles[0].couple.role"},
-		"a region of others": {role(1, func(r *windlassv1.RoleScaling) { r.Overrides[0].Regions = []string{"ap-south-1"} }), pool, "scaling.roles[1].overrides[0].regions[0]"},
-		"a variable of nothing": {role(1, func(r *windlassv1.RoleScaling) {
+		"a region without the app": {role(1, func(r *windlassv1.RoleScaling) { r.Overrides[0].Regions = []string{"ap-south-1"} }), pool, "scaling.roles[1].overrides[0].regions[0]"},
+		"an unknown variable": {role(1, func(r *windlassv1.RoleScaling) {
 			r.Metrics = []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_PROMETHEUS, Query: "x{{nothing}}", Target: "1"}}
 		}), pool, "scaling.roles[1].metrics[0].query"},
 		"no Prometheus": {role(1, func(r *windlassv1.RoleScaling) {
@@ -203,13 +203,13 @@ func TestScalingRoles_RefusalsHaveFieldAndFix(t *testing.T) {
 			require.NotEmpty(t, detail.GetFix())
 		})
 	}
-	// Advice needs no counts of its own.
+	// With mode advise, the file may set instances.
 	require.NoError(t, w.deployScaled(rolesPolicy(func(p *windlassv1.ScalingPolicy) { p.Mode = windlassv1.ScalingPolicy_MODE_ADVISE }), pooled(2, 3)))
 	w.settle("chat")
 	require.Equal(t, map[string]string{"us-east-1": "2 prefill 3 decode ", "eu-west-1": "2 prefill 3 decode "}, w.pool(1))
 }
 
-func TestScalingRoles_ANewRoleBeginsWithInitial(t *testing.T) {
+func TestScalingRoles_NewRoleBeginsWithInitial(t *testing.T) {
 	w := setup(t)
 	require.NoError(t, w.deployScaled(rolesPolicy(), pooled(0, 0)))
 	w.settle("chat")
@@ -220,8 +220,8 @@ func TestScalingRoles_ANewRoleBeginsWithInitial(t *testing.T) {
 	require.Equal(t, map[string]string{"us-east-1": "3 prefill 4 dec ", "eu-west-1": "3 prefill 4 dec "}, w.pool(2))
 }
 
-// A rollout in place takes over the instances of the live version, and with them their number.
-func TestScalingRoles_CountsAreThoseOfTheVersionThatTookOver(t *testing.T) {
+// A rollout in place takes over the instances of the live version, and their counts.
+func TestScalingRoles_CountsComeFromTheVersionThatTookOver(t *testing.T) {
 	w := setup(t)
 	require.NoError(t, w.deployScaled(rolesPolicy(), pooled(0, 0)))
 	w.settle("chat")
@@ -231,12 +231,12 @@ func TestScalingRoles_CountsAreThoseOfTheVersionThatTookOver(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.NoError(t, w.stepper.Step(t.Context(), w.app("chat").GetId()))
-	require.Equal(t, "3 prefill 2 decode ", w.pool(2)["us-east-1"], "it has taken over")
+	require.Equal(t, "3 prefill 2 decode ", w.pool(2)["us-east-1"], "v2 has taken over the instances")
 	grow := w.roleDecision("us-east-1", model.RescaledRole{Role: "prefill", From: 3, Wanted: 5})
 	require.NoError(t, w.api.Rescale(t.Context(), grow))
 	require.Equal(t, "5 prefill 2 decode ", w.pool(2)["us-east-1"])
 	require.EqualValues(t, 5, w.scaledApp().Regions[w.regions["us-east-1"]].Roles["prefill"])
-	require.ErrorIs(t, w.api.Rescale(t.Context(), grow), model.ErrStale, "it has been written")
+	require.ErrorIs(t, w.api.Rescale(t.Context(), grow), model.ErrStale, "the decision is already written")
 	lower := w.roleDecision("us-east-1", model.RescaledRole{Role: "prefill", From: 3, Wanted: 4})
 	require.ErrorIs(t, w.api.Rescale(t.Context(), lower), model.ErrStale)
 	require.Equal(t, "5 prefill 2 decode ", w.pool(2)["us-east-1"], "a rollout keeps its instances")

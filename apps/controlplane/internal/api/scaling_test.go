@@ -44,7 +44,7 @@ func (h *harness) scaledApp() model.ScaledApp {
 	return apps[0]
 }
 
-// decision is one on what the app has.
+// decision returns a decision that is based on the app's current state.
 func (h *harness) decision(region string, wanted int32) model.Rescale {
 	h.t.Helper()
 	app, id := h.scaledApp(), h.regions[region]
@@ -63,7 +63,7 @@ func (h *harness) getScaling() *windlassv1.GetScalingResponse {
 	return res
 }
 
-func TestScaling_DecisionsOutlastVersions(t *testing.T) {
+func TestScaling_NewVersionsKeepDecisions(t *testing.T) {
 	onBoth(t, func(t *testing.T, w *harness) {
 		ctx := t.Context()
 		require.NoError(t, w.deployScaled(scalingPolicy(func(p *windlassv1.ScalingPolicy) {
@@ -82,13 +82,13 @@ func TestScaling_DecisionsOutlastVersions(t *testing.T) {
 		require.Equal(t, "eu-west-1", got.GetRegions()[0].GetRegion())
 		require.EqualValues(t, 5, got.GetRegions()[0].GetWanted())
 
-		// A new version keeps what scaling set, and so does one that changes the policy alone.
+		// A new version keeps the scaled replicas, as does a change of only the policy.
 		require.NoError(t, w.deployScaled(scalingPolicy(), args("--other")))
 		w.settle("chat")
 		require.Equal(t, map[string]int32{"us-east-1": 2, "eu-west-1": 5}, w.sizes("chat", 2))
 		before := w.desired("chat", 2, "us-east-1").Generation
 		require.NoError(t, w.deployScaled(scalingPolicy(func(p *windlassv1.ScalingPolicy) { p.Max = 9 }), args("--other")))
-		require.Equal(t, before+1, w.desired("chat", 2, "us-east-1").Generation, "agents are told")
+		require.Equal(t, before+1, w.desired("chat", 2, "us-east-1").Generation, "agents get the policy with a new generation")
 		require.EqualValues(t, 2, w.settle("chat").GetLatestVersion())
 		require.Equal(t, map[string]int32{"us-east-1": 2, "eu-west-1": 5}, w.sizes("chat", 2))
 
@@ -100,7 +100,7 @@ func TestScaling_DecisionsOutlastVersions(t *testing.T) {
 		w.settle("chat")
 		require.Empty(t, w.getScaling().GetRegions())
 
-		// A file without scaling ends it.
+		// A file without scaling ends the scaling.
 		require.NoError(t, w.deployScaled(nil, args("--other"), in("us-east-1")))
 		require.Nil(t, w.getScaling().GetPolicy())
 		require.Nil(t, w.desired("chat", 3, "us-east-1").Scaling)
@@ -134,7 +134,7 @@ func TestScaling_PlanShowsTheChange(t *testing.T) {
 		return res.GetScalingChanged()
 	}
 	require.NoError(t, w.deployScaled(policy))
-	require.Empty(t, planned(policy), "it is so already")
+	require.Empty(t, planned(policy), "the policy does not change")
 	require.False(t, deployed())
 	policy.Max = 9
 	require.Equal(t, []string{"scaling.max 8 9"}, planned(policy))
@@ -142,7 +142,7 @@ func TestScaling_PlanShowsTheChange(t *testing.T) {
 	require.Contains(t, planned(nil), "scaling.max 9 ")
 }
 
-// What a plan leaves out, it plans without.
+// A field that PlanDeploy does not copy would be missing in the plan.
 func TestPlan_CarriesEveryFieldOfTheDeploy(t *testing.T) {
 	t.Parallel()
 	req := &windlassv1.PlanDeployRequest{
@@ -157,7 +157,7 @@ func TestPlan_CarriesEveryFieldOfTheDeploy(t *testing.T) {
 	}
 }
 
-func TestScaling_OneWriter(t *testing.T) {
+func TestScaling_StaleDecisionIsRefused(t *testing.T) {
 	onBoth(t, func(t *testing.T, w *harness) {
 		ctx := t.Context()
 		require.NoError(t, w.deployScaled(scalingPolicy()))
@@ -175,7 +175,7 @@ func TestScaling_OneWriter(t *testing.T) {
 	})
 }
 
-func TestScaling_PeopleHold(t *testing.T) {
+func TestScaling_HoldByAPerson(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	scale := func(req *windlassv1.ScaleRequest) (*windlassv1.ScaleResponse, error) {
@@ -209,16 +209,16 @@ func TestScaling_PeopleHold(t *testing.T) {
 	for _, region := range []string{"us-east-1", "eu-west-1"} {
 		_, err = scale(&windlassv1.ScaleRequest{EndHold: true, Region: region})
 		refused(t, err, connect.CodeInvalidArgument, invalid, "region")
-		require.ErrorContains(t, err, "in every region: 4 replicas until ")
+		require.ErrorContains(t, err, "to all regions: 4 replicas until ")
 	}
-	require.Len(t, w.getScaling().GetHolds(), 2, "a refusal ends none")
+	require.Len(t, w.getScaling().GetHolds(), 2, "a refused call ends no hold")
 	_, err = scale(&windlassv1.ScaleRequest{EndHold: true})
 	require.NoError(t, err)
 	_, err = scale(&windlassv1.ScaleRequest{Replicas: 5, Region: "us-east-1", HoldFor: durationpb.New(time.Hour)})
 	require.NoError(t, err)
 	_, err = scale(&windlassv1.ScaleRequest{EndHold: true, Region: "us-east-1"})
 	require.NoError(t, err)
-	require.Empty(t, w.getScaling().GetHolds(), "a hold in one region ends there")
+	require.Empty(t, w.getScaling().GetHolds(), "the hold in the region ends")
 
 	w.deploy("plain")
 	w.settle("plain")
@@ -243,8 +243,8 @@ func TestScaling_DuringARollout(t *testing.T) {
 		us := app.Regions[w.regions["us-east-1"]]
 		require.True(t, us.Moving)
 		require.EqualValues(t, 3, us.Replicas)
-		require.Len(t, app.Deployments, 2, "the load of both versions counts")
-		require.ErrorIs(t, w.api.Rescale(ctx, w.decision("us-east-1", 2)), model.ErrStale, "it was decided before the rollout")
+		require.Len(t, app.Deployments, 2, "the scaler gets both versions")
+		require.ErrorIs(t, w.api.Rescale(ctx, w.decision("us-east-1", 2)), model.ErrStale, "the decision was made before the rollout")
 		require.NoError(t, w.api.Rescale(ctx, w.decision("us-east-1", 6)))
 		w.settle("chat")
 		require.EqualValues(t, 6, w.scaledApp().Regions[w.regions["us-east-1"]].Replicas)
@@ -274,12 +274,12 @@ func TestScaling_BadInput(t *testing.T) {
 		"min above max in a region": {edit: func(p *windlassv1.ScalingPolicy) {
 			p.Overrides = []*windlassv1.ScalingOverride{{Regions: []string{"us-east-1"}, Min: new(int32(9))}}
 		}, field: "scaling.overrides[0].min"},
-		"an override of a region not its": {edit: func(p *windlassv1.ScalingPolicy) {
+		"an override of a region without the app": {edit: func(p *windlassv1.ScalingPolicy) {
 			p.Overrides = []*windlassv1.ScalingOverride{{Regions: []string{"mars"}, Max: new(int32(9))}}
 		}, field: "scaling.overrides[0].regions[0]"},
 		"to zero":                       {edit: func(p *windlassv1.ScalingPolicy) { p.Min = new(int32(0)) }, field: "scaling.min"},
 		"target 0":                      {edit: metric(&windlassv1.ScalingMetric{Type: inFlight, Target: "0"}), field: "scaling.metrics[0].target"},
-		"target no number":              {edit: metric(&windlassv1.ScalingMetric{Type: inFlight, Target: "NaN"}), field: "scaling.metrics[0].target"},
+		"a target that is not a number":              {edit: metric(&windlassv1.ScalingMetric{Type: inFlight, Target: "NaN"}), field: "scaling.metrics[0].target"},
 		"a number for a time":           {edit: metric(&windlassv1.ScalingMetric{Type: windlassv1.ScalingMetric_TYPE_LATENCY, Target: "5"}), field: "scaling.metrics[0].target"},
 		"unknown metric":                {edit: metric(&windlassv1.ScalingMetric{Type: 99, Target: "5"}), field: "scaling.metrics[0].type"},
 		"thresholds of a total":         {edit: metric(&windlassv1.ScalingMetric{Type: inFlight, Target: "5", Up: "6", Down: "2"}), field: "scaling.metrics[0].up"},
@@ -287,7 +287,7 @@ func TestScaling_BadInput(t *testing.T) {
 		"cron of four fields": {edit: func(p *windlassv1.ScalingPolicy) {
 			p.Schedule = []*windlassv1.ScalingSchedule{{Cron: "0 8 * *", Min: new(int32(2))}}
 		}, field: "scaling.schedule[0].cron"},
-		"cron that is never": {edit: func(p *windlassv1.ScalingPolicy) {
+		"cron without a time": {edit: func(p *windlassv1.ScalingPolicy) {
 			p.Schedule = []*windlassv1.ScalingSchedule{{Cron: "0 8 31 2 *", Min: new(int32(2))}}
 		}, field: "scaling.schedule[0].cron"},
 		"no such zone": {edit: func(p *windlassv1.ScalingPolicy) {
@@ -296,8 +296,8 @@ func TestScaling_BadInput(t *testing.T) {
 		"a schedule above max": {edit: func(p *windlassv1.ScalingPolicy) {
 			p.Schedule = []*windlassv1.ScalingSchedule{{Cron: "0 8 * * *", Min: new(int32(20))}}
 		}, field: "scaling.schedule[0].min"},
-		"replicas beside it":                {spec: replicas(3), field: "spec.replicas"},
-		"replicas of an override beside it": {spec: overrides(sized(inRegions("us-east-1"), 3)), field: "spec.overrides[0].replicas"},
+		"replicas in the spec":                {spec: replicas(3), field: "spec.replicas"},
+		"replicas in an override": {spec: overrides(sized(inRegions("us-east-1"), 3)), field: "spec.overrides[0].replicas"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := scalingPolicy()
@@ -310,7 +310,7 @@ func TestScaling_BadInput(t *testing.T) {
 			refused(t, w.deployScaled(p, c.spec), connect.CodeInvalidArgument, invalid, c.field)
 			plan, err := w.apps(w.viewer).PlanDeploy(t.Context(), &windlassv1.PlanDeployRequest{App: "chat", Spec: echo(c.spec), Scaling: p})
 			if connect.CodeOf(err) == connect.CodeInvalidArgument {
-				return // the message breaks a rule of its own
+				return // the rule has its own message
 			}
 			require.NoError(t, err)
 			require.False(t, plan.GetWouldRun())

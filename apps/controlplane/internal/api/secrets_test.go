@@ -45,7 +45,7 @@ func TestSecret_IsSealedAndNeverShown(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "hunter2-two", string(plain))
 		_, err = w.box.Open(s.Ciphertext, model.SecretContext(e.ID, "token", 1))
-		require.Error(t, err, "it is bound to its place")
+		require.Error(t, err, "a sealed value cannot be opened for another secret")
 		return nil
 	})
 	require.NoError(t, err)
@@ -81,21 +81,21 @@ func TestSecret_NewValueIsARollout(t *testing.T) {
 			require.Equal(t, "secret", w.version("with", 2).GetSource())
 			require.Equal(t, "DeploymentCreated", w.said("with")[0])
 			for _, r := range w.version("with", 1).GetRegions() {
-				require.Equal(t, int64(1), r.GetGeneration(), "what runs is told nothing")
+				require.Equal(t, int64(1), r.GetGeneration(), "the live version's rows do not change")
 			}
 			require.Equal(t, int32(1), w.app("without").GetLatestVersion())
 
-			// Once more, in the middle of it: the newest configuration counts.
+			// Another new value during the rollout starts from the newest version.
 			w.setSecret("token", "three")
 			require.Equal(t, int32(3), pinned(3))
 			w.settle("with")
 			require.Equal(t, int32(3), w.app("with").GetLiveVersion())
 			require.True(t, w.deploy("with", withSecret("token")).GetUnchanged())
 
-			// A key that was rotated stays rotated, unless the rollback asks for the value of then.
+			// A rollback keeps the newest value, unless the request asks for the earlier value.
 			_, err := w.apps(w.deployer).Rollback(t.Context(), &windlassv1.RollbackRequest{App: "with", Version: 1})
 			refused(t, err, connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_NOTHING_TO_DO, "")
-			require.ErrorContains(t, err, "v3, which is live, has the configuration of v1 already, except for the versions of secrets")
+			require.ErrorContains(t, err, "v3, which is live, already has the configuration of v1, except for the versions of secrets")
 			w.deploy("with", withSecret("token"), args("b"))
 			w.settle("with")
 			back, err := w.apps(w.deployer).Rollback(t.Context(), &windlassv1.RollbackRequest{App: "with", Version: 1})
@@ -116,13 +116,13 @@ func TestPullSecret_NewValueIsSent(t *testing.T) {
 		s.Image, s.Secrets = "registry.test/chat@sha256:"+strings.Repeat("0", 64), []*windlassv1.SecretReference{{Secret: "registry", ImagePull: true, Version: 7}}
 	})
 	w.settle("with")
-	require.Zero(t, w.version("with", 1).GetSpec().GetSecrets()[0].GetVersion(), "no caller says which")
+	require.Zero(t, w.version("with", 1).GetSpec().GetSecrets()[0].GetVersion(), "no caller sets a version")
 	require.Equal(t, []string{with.GetAppId()}, w.setSecret("registry", "{ }").GetAppIds())
 	for _, r := range w.version("with", 1).GetRegions() {
 		require.Equal(t, int64(2), r.GetGeneration())
 	}
 	require.Equal(t, "SecretRotated", w.said("with")[0])
-	require.Equal(t, int32(1), w.app("with").GetLatestVersion(), "no version is made, since no instance has to be replaced")
+	require.Equal(t, int32(1), w.app("with").GetLatestVersion(), "no version is made, because no instance must be replaced")
 }
 
 func TestSecret_InUseIsKept(t *testing.T) {
@@ -145,11 +145,11 @@ func TestSecret_InUseIsKept(t *testing.T) {
 	_, err := w.apps(w.deployer).Rollback(ctx, &windlassv1.RollbackRequest{App: "chat", Version: 1})
 	refused(t, err, connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_UNKNOWN_SECRET, "spec.secrets[0].secret")
 
-	// Agents keep values by version: one of the secret that was is not one of this.
+	// Agents cache values by version, so a new secret must not reuse versions of the deleted one.
 	require.Equal(t, int32(2), w.setSecret("token", "another").GetSecret().GetVersion())
 }
 
-func TestVariables_OfDeployersAndRenamesOfOwners(t *testing.T) {
+func TestEnvironment_DeployersSetVariablesAndOwnersRename(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	req := &windlassv1.UpdateEnvironmentRequest{
@@ -180,7 +180,7 @@ func TestVariables_OfDeployersAndRenamesOfOwners(t *testing.T) {
 	require.Equal(t, "/windlass.v1.EnvironmentService/UpdateEnvironment", entry.GetProcedure())
 }
 
-func TestSetSecret_NamesTheRolloutsThatItBegins(t *testing.T) {
+func TestSetSecret_ReturnsTheRolloutsThatItStarts(t *testing.T) {
 	w := setup(t)
 	w.setSecret("token", "one")
 	for _, app := range []string{"chat", "other"} {

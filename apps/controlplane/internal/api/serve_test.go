@@ -21,7 +21,7 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
-// serving makes a spec that serves a model with vLLM, and runs nothing else.
+// serving makes a spec that serves a model with vLLM, without image and command.
 func serving(edit ...func(*windlassv1.DeploymentSpec)) func(*windlassv1.DeploymentSpec) {
 	return func(s *windlassv1.DeploymentSpec) {
 		s.Command = nil
@@ -48,7 +48,7 @@ func options(values map[string]any) func(*windlassv1.DeploymentSpec) {
 	}
 }
 
-// hosts makes all regions hosts that run processes: they pull no images.
+// hosts makes all regions hosts that run processes, which pull no images.
 func (h *harness) hosts() {
 	h.t.Helper()
 	h.runtime = model.RuntimeProcess
@@ -62,7 +62,7 @@ func (h *harness) hosts() {
 	})
 }
 
-// valueOf a flag.
+// valueOf returns the value of a flag.
 func valueOf(args []string, flag string) string {
 	if i := slices.Index(args, flag); i >= 0 && i+1 < len(args) {
 		return args[i+1]
@@ -86,8 +86,8 @@ func TestServe_IsExpandedWhenAVersionIsMade(t *testing.T) {
 	require.Equal(t, "vllm/vllm-openai:v0.20.0", s.GetImage())
 	require.Equal(t, []string{"vllm"}, s.GetCommand())
 	require.Equal(t, strings.Fields("serve org/m --revision main --host 0.0.0.0 --port $(PORT) --max-model-len 4096 --max-num-seqs 8 --trust-remote-code --quantization fp8"), s.GetArgs(),
-		"args of the app win over options, and both over the preset's")
-	require.Equal(t, "/live", s.GetHealthCheck().GetPath(), "the app wins, field by field")
+		"the app's args replace options, and both replace the preset's args")
+	require.Equal(t, "/live", s.GetHealthCheck().GetPath(), "the app's value replaces the preset's, field by field")
 	require.Equal(t, int64(1800), s.GetHealthCheck().GetStartupBudget().GetSeconds())
 	require.Equal(t, int64(2400), s.GetProgressDeadline().GetSeconds())
 	require.Equal(t, map[string]string{"MINE": "1"}, s.GetEnv())
@@ -116,9 +116,9 @@ func TestServe_UpgradeOfAPresetChangesNothingUntilADeploy(t *testing.T) {
 	}
 	require.Equal(t, "vllm/1 -> vllm/2", changes["generatedBy"])
 	require.Equal(t, " -> 1", changes[`args["--new-flag"]`], "%v", changes)
-	require.Len(t, changes, 2, "args are told by flag: %v", changes)
+	require.Len(t, changes, 2, "changes of args are shown by flag: %v", changes)
 
-	// What is not a deploy of the file keeps what the version has.
+	// A change other than a deploy keeps the version's preset.
 	_, err := upgraded.apps(w.deployer).SetEnvironment(t.Context(), &windlassv1.SetEnvironmentRequest{App: "llama", Set: map[string]string{"A": "1"}})
 	require.NoError(t, err)
 	w.settle("llama")
@@ -159,16 +159,16 @@ func TestServe_VariablesHaveLayers(t *testing.T) {
 	require.Equal(t, "/models", home(), "the preset's")
 	change(map[string]string{"HF_HOME": "/shared"})
 	set(&windlassv1.SetEnvironmentRequest{Set: map[string]string{"A": "1"}})
-	require.Equal(t, "/shared", home(), "the environment wins over the preset")
+	require.Equal(t, "/shared", home(), "the environment's value replaces the preset's")
 	change(nil)
 	set(&windlassv1.SetEnvironmentRequest{Set: map[string]string{"A": "2"}})
 	require.Equal(t, "/models", home(), "the preset's again")
 	set(&windlassv1.SetEnvironmentRequest{Set: map[string]string{"HF_HOME": "/own"}})
 	change(map[string]string{"HF_HOME": "/shared"})
 	set(&windlassv1.SetEnvironmentRequest{Set: map[string]string{"A": "3"}})
-	require.Equal(t, "/own", home(), "the app wins over both")
+	require.Equal(t, "/own", home(), "the app's value replaces both")
 	set(&windlassv1.SetEnvironmentRequest{Unset: []string{"HF_HOME"}})
-	require.Empty(t, home(), "what is taken away stays so")
+	require.Empty(t, home(), "an unset variable stays unset")
 }
 
 func TestServe_ParallelismFollowsTheRegion(t *testing.T) {
@@ -212,11 +212,11 @@ func TestServe_FindingsRefuseOrWarn(t *testing.T) {
 		field  string
 	}{
 		"an unknown engine": {[]func(*windlassv1.DeploymentSpec){serve(func(s *windlassv1.Serve) { s.Engine = "vlm" })}, windlassv1.ErrorReason_ERROR_REASON_UNKNOWN_ENGINE, "spec.serve.engine"},
-		"a model from elsewhere": {
+		"a model from an unknown source": {
 			[]func(*windlassv1.DeploymentSpec){serve(func(s *windlassv1.Serve) { s.Model = "oci://r/m" })}, windlassv1.ErrorReason_ERROR_REASON_MODEL_UNSUPPORTED, "spec.serve.model",
 		},
-		"a model that is none": {[]func(*windlassv1.DeploymentSpec){serve(func(s *windlassv1.Serve) { s.Model = "org/m" })}, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.serve.model"},
-		"tensor x pipeline that is not the GPUs": {
+		"an invalid model": {[]func(*windlassv1.DeploymentSpec){serve(func(s *windlassv1.Serve) { s.Model = "org/m" })}, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.serve.model"},
+		"tensor x pipeline that differs from the GPUs": {
 			[]func(*windlassv1.DeploymentSpec){gpusOf(8, ""), serve(func(s *windlassv1.Serve) { s.Parallel = &windlassv1.Parallelism{Tensor: 4, Pipeline: 4} })},
 			windlassv1.ErrorReason_ERROR_REASON_PARALLEL_MISMATCH, "spec.serve.parallel",
 		},
@@ -233,7 +233,7 @@ func TestServe_FindingsRefuseOrWarn(t *testing.T) {
 		"a flag twice in args": {[]func(*windlassv1.DeploymentSpec){args("-q", "a", "--quantization=b")}, windlassv1.ErrorReason_ERROR_REASON_FLAG_TWICE, "spec.args"},
 		"a flag of a field":    {[]func(*windlassv1.DeploymentSpec){options(map[string]any{"max-model-len": 1})}, windlassv1.ErrorReason_ERROR_REASON_FLAG_TAKEN, "spec.serve.options.max-model-len"},
 		"a flag of Windlass":   {[]func(*windlassv1.DeploymentSpec){options(map[string]any{"port": 1})}, windlassv1.ErrorReason_ERROR_REASON_FLAG_TAKEN, "spec.serve.options.port"},
-		"an option that is no value": {
+		"an option with an invalid value": {
 			[]func(*windlassv1.DeploymentSpec){options(map[string]any{"a": map[string]any{"b": 1}})}, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.serve.options",
 		},
 		"more options than args": {
@@ -245,7 +245,7 @@ func TestServe_FindingsRefuseOrWarn(t *testing.T) {
 				options(many)(s)
 			}}, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.serve.options",
 		},
-		"a role with args of its own": {
+		"a role with its own args": {
 			[]func(*windlassv1.DeploymentSpec){func(s *windlassv1.DeploymentSpec) {
 				s.Roles = []*windlassv1.RoleSpec{{Name: "main", Args: []string{"a"}}}
 			}}, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.roles[0]",
@@ -308,7 +308,7 @@ func TestPresets_AreShown(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "vllm/1", got.GetPreset().GetId())
 	require.NotEmpty(t, got.GetPreset().GetSources())
-	require.Equal(t, "vllm:gpu_cache_usage_perc", got.GetPreset().GetMetrics()[2].GetMetric(), "of that version of the engine")
+	require.Equal(t, "vllm:gpu_cache_usage_perc", got.GetPreset().GetMetrics()[2].GetMetric(), "the metric of this version of the engine")
 	_, err = w.presets(w.viewer).GetPreset(ctx, &windlassv1.GetPresetRequest{Name: "vlm"})
 	refused(t, err, connect.CodeNotFound, windlassv1.ErrorReason_ERROR_REASON_UNKNOWN_ENGINE, "name")
 
@@ -328,8 +328,8 @@ func TestPresets_AreShown(t *testing.T) {
 	refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.serve")
 }
 
-// What a diff of the preset says of a version is what a plan says of its file.
-func TestPresetDiff_IsThePlanOfTheSameFile(t *testing.T) {
+// DiffPreset of a version has the same changes as a plan of its file.
+func TestPresetDiff_EqualsThePlanOfTheSameFile(t *testing.T) {
 	for name, edit := range map[string]func(*windlassv1.DeploymentSpec){
 		"the least": serving(),
 		"own flags, fields and variables": serving(func(s *windlassv1.DeploymentSpec) {

@@ -1,6 +1,7 @@
 package api
 
-// Each service of windlass.v1 has a type. They share a server, which has what several of them need.
+// Each service of windlass.v1 has a type. They share a server, which has the state and functions that several
+// services need.
 type (
 	// appService serves apps: their versions, replicas and pins, and the stream that shows them.
 	appService struct{ *server }
@@ -12,11 +13,11 @@ type (
 	freezeService struct{ *server }
 	// historyService serves history and the audit.
 	historyService struct{ *server }
-	// logService shows what instances write.
+	// logService serves logs of instances.
 	logService struct{ *server }
-	// notificationService serves endpoints of notifications, and what was sent to them.
+	// notificationService serves endpoints of notifications, and their deliveries.
 	notificationService struct{ *server }
-	// presetService shows presets of engines, and serves those of workspaces.
+	// presetService serves built-in presets of engines, and presets of workspaces.
 	presetService struct{ *server }
 	// projectService serves projects.
 	projectService struct{ *server }
@@ -30,7 +31,7 @@ type (
 	regionService struct{ *server }
 	// rolloutService serves rollouts.
 	rolloutService struct{ *server }
-	// seriesService shows how requests and replicas of apps changed.
+	// seriesService serves series of requests and replicas of apps.
 	seriesService struct{ *server }
 	// routeService serves routes, domains and keys of apps.
 	routeService struct{ *server }

@@ -16,10 +16,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// digested is an image that need not be resolved.
+// digested is an image with a digest, which is not resolved.
 const digested = "registry.example/echo@sha256:" + "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
-// inCluster is a good spec that says all that a Kubernetes region reads.
+// inCluster returns a valid spec with all fields that only a Kubernetes region reads.
 func inCluster(edit ...func(*windlassv1.DeploymentSpec)) *windlassv1.DeploymentSpec {
 	return echo(append([]func(*windlassv1.DeploymentSpec){func(s *windlassv1.DeploymentSpec) {
 		s.Image = digested
@@ -40,7 +40,7 @@ func inCluster(edit ...func(*windlassv1.DeploymentSpec)) *windlassv1.DeploymentS
 	}}, edit...)...)
 }
 
-func TestKubernetesSpec_RefusesWhatNoClusterAccepts(t *testing.T) {
+func TestKubernetesSpec_InvalidIsRefusedByField(t *testing.T) {
 	w := setup(t)
 	w.deploy("chat")
 	w.setSecret("registry", `{"auths":{}}`)
@@ -68,7 +68,7 @@ func TestKubernetesSpec_RefusesWhatNoClusterAccepts(t *testing.T) {
 		name  string
 		edit  edit
 		field string
-		// fix is what the message or its fix says.
+		// fix is a part of the message or of its fix.
 		fix string
 	}{
 		{
@@ -83,7 +83,7 @@ func TestKubernetesSpec_RefusesWhatNoClusterAccepts(t *testing.T) {
 			s.Roles = []*windlassv1.RoleSpec{{Name: "main", Resources: &windlassv1.Resources{MemoryMib: 10, ShmMib: 11}}}
 		}, "spec.roles[0].resources.shmMib", "counts as memory"},
 		{
-			"a pool of no GPU", func(s *windlassv1.DeploymentSpec) { s.Resources.Gpu = &windlassv1.Gpu{Pool: "h100"} },
+			"a pool without a GPU count", func(s *windlassv1.DeploymentSpec) { s.Resources.Gpu = &windlassv1.Gpu{Pool: "h100"} },
 			"spec.resources.gpu", "set count",
 		},
 		{
@@ -91,7 +91,7 @@ func TestKubernetesSpec_RefusesWhatNoClusterAccepts(t *testing.T) {
 			"spec.resources.gpu.resourceName", "nvidia.com/gpu",
 		},
 		{
-			"a drain for ever", func(s *windlassv1.DeploymentSpec) { s.DrainDelay = durationpb.New(601e9) },
+			"a drain of 601 s", func(s *windlassv1.DeploymentSpec) { s.DrainDelay = durationpb.New(601e9) },
 			"spec.drainDelay", "600s",
 		},
 		{
@@ -103,26 +103,26 @@ func TestKubernetesSpec_RefusesWhatNoClusterAccepts(t *testing.T) {
 			"spec.terminationGrace", "3600s",
 		},
 
-		{"a cache nowhere", cache(&windlassv1.ModelCache{MountPath: "/models"}), "spec.modelCache", "claim or hostPath"},
+		{"a cache without a volume", cache(&windlassv1.ModelCache{MountPath: "/models"}), "spec.modelCache", "claim or hostPath"},
 		{"a cache twice", cache(&windlassv1.ModelCache{
 			MountPath: "/models", HostPath: "/data", Claim: &windlassv1.VolumeClaim{SizeGib: 1},
 		}), "spec.modelCache", "claim or hostPath"},
-		{"a cache of nothing", cache(&windlassv1.ModelCache{
+		{"a cache without a size", cache(&windlassv1.ModelCache{
 			MountPath: "/models", Claim: &windlassv1.VolumeClaim{},
 		}), "spec.modelCache.claim.sizeGib", ""},
 		{"a cache over shared memory", claim("/dev/shm"), "spec.modelCache.mountPath", "/models"},
 		{"a cache in shared memory", claim("/dev/shm/models"), "spec.modelCache.mountPath", "conflicts with /dev"},
 		{"a cache over the credentials", claim("/var"), "spec.modelCache.mountPath", "/var/run/secrets"},
 		{"a cache over everything", claim("/."), "spec.modelCache.mountPath", "not a plain path"},
-		{"a cache that climbs", claim("/models/../etc"), "spec.modelCache.mountPath", `"/etc" would be`},
-		{"a cache with a slash at its end", claim("/models/"), "spec.modelCache.mountPath", `"/models" would be`},
+		{"a cache with .. in its path", claim("/models/../etc"), "spec.modelCache.mountPath", `use "/etc"`},
+		{"a cache with a slash at its end", claim("/models/"), "spec.modelCache.mountPath", `use "/models"`},
 		{"a host's folder without a reason", func(s *windlassv1.DeploymentSpec) {
 			host("/data/models")(s)
 			s.Kubernetes.Security = nil
 		}, "spec.modelCache.hostPath", "kubernetes.security.reason"},
 		{"the host's kubelet", host("/var/lib"), "spec.modelCache.hostPath", "/var/lib/kubelet"},
 		{"the host's settings", host("/etc/ssl"), "spec.modelCache.hostPath", "/etc"},
-		{"a host's folder to be deleted", cache(&windlassv1.ModelCache{
+		{"a host's folder with retention", cache(&windlassv1.ModelCache{
 			MountPath: "/models", HostPath: "/data/models", Retention: windlassv1.ModelCache_RETENTION_DELETE,
 		}), "spec.modelCache.retention", "use a claim"},
 
@@ -141,7 +141,7 @@ func TestKubernetesSpec_RefusesWhatNoClusterAccepts(t *testing.T) {
 		{"an annotation that widens", kube(func(k *windlassv1.KubernetesOptions) {
 			k.PodAnnotations = map[string]string{"container.apparmor.security.beta.kubernetes.io/main": "unconfined"}
 		}), `spec.kubernetes.podAnnotations["container.apparmor.security.beta.kubernetes.io/main"]`, "kubernetes.security"},
-		{"annotations without end", kube(func(k *windlassv1.KubernetesOptions) {
+		{"too large annotations", kube(func(k *windlassv1.KubernetesOptions) {
 			for _, r := range "abcdefghijklm" {
 				k.PodAnnotations["example.com/"+string(r)] = strings.Repeat("x", 16384)
 			}
@@ -155,16 +155,16 @@ func TestKubernetesSpec_RefusesWhatNoClusterAccepts(t *testing.T) {
 		{"a toleration twice", kube(func(k *windlassv1.KubernetesOptions) {
 			k.Tolerations = append(k.Tolerations, &windlassv1.Toleration{Key: "nvidia.com/gpu"})
 		}), "spec.kubernetes.tolerations[3]", "tolerations[0]"},
-		{"a toleration of no key", kube(func(k *windlassv1.KubernetesOptions) {
+		{"a toleration without a key", kube(func(k *windlassv1.KubernetesOptions) {
 			k.Tolerations = []*windlassv1.Toleration{{Value: "x"}}
 		}), "spec.kubernetes.tolerations[0].value", "Set key"},
-		{"an effect that is none", kube(func(k *windlassv1.KubernetesOptions) {
+		{"an unknown effect", kube(func(k *windlassv1.KubernetesOptions) {
 			k.Tolerations = []*windlassv1.Toleration{{Key: "a", Effect: "Never"}}
 		}), "spec.kubernetes.tolerations[0].effect", ""},
 
 		{"no reason", security(&windlassv1.SecurityException{RunAsRoot: true}), "spec.kubernetes.security.reason", ""},
-		{"an empty reason", security(&windlassv1.SecurityException{Reason: "  ", RunAsRoot: true}), "spec.kubernetes.security.reason", "Say why"},
-		{"a reason of nothing", security(&windlassv1.SecurityException{Reason: "because"}), "spec.kubernetes.security", "leave security out"},
+		{"an empty reason", security(&windlassv1.SecurityException{Reason: "  ", RunAsRoot: true}), "spec.kubernetes.security.reason", "Write why"},
+		{"a reason without an exception", security(&windlassv1.SecurityException{Reason: "because"}), "spec.kubernetes.security", "leave security out"},
 		{"two users", kube(func(k *windlassv1.KubernetesOptions) {
 			k.RunAsUser = new(int64(1000))
 			k.Security = &windlassv1.SecurityException{Reason: "old image", RunAsRoot: true}
@@ -176,14 +176,14 @@ func TestKubernetesSpec_RefusesWhatNoClusterAccepts(t *testing.T) {
 			Reason: "x", AddCapabilities: []string{"CAP_IPC_LOCK"},
 		}), "spec.kubernetes.security.addCapabilities[0]", `"IPC_LOCK"`},
 
-		{"a secret for nothing", secrets(&windlassv1.SecretReference{Secret: "registry"}), "spec.secrets[0]", "imagePull"},
+		{"a secret without a use", secrets(&windlassv1.SecretReference{Secret: "registry"}), "spec.secrets[0]", "imagePull"},
 		{"a secret for both", secrets(&windlassv1.SecretReference{Secret: "registry", EnvName: "A", ImagePull: true}), "spec.secrets[0]", "one of the two"},
 		{"a pull secret twice", secrets(
 			&windlassv1.SecretReference{Secret: "registry", ImagePull: true},
 			&windlassv1.SecretReference{Secret: "registry", EnvName: "DOCKER_CONFIG"},
 			&windlassv1.SecretReference{Secret: "registry", ImagePull: true},
 		), "spec.secrets[2].secret", "one of the two"},
-		{"a pull secret of no image", func(s *windlassv1.DeploymentSpec) {
+		{"a pull secret without an image", func(s *windlassv1.DeploymentSpec) {
 			s.Image = ""
 			s.Secrets = []*windlassv1.SecretReference{{Secret: "registry", ImagePull: true}}
 		}, "spec.secrets[0].imagePull", "Set image"},
@@ -215,7 +215,7 @@ func TestKubernetesSpec_IsStoredWithItsDefaults(t *testing.T) {
 	stored := func(version int32) *windlassv1.DeploymentSpec { return w.version("chat", version).GetSpec() }
 	first, second := stored(1), stored(2)
 	require.Equal(t, windlassv1.KubernetesOptions_ZONE_SPREAD_PREFERRED, first.GetKubernetes().GetZoneSpread())
-	require.Equal(t, windlassv1.ModelCache_RETENTION_DELETE, first.GetModelCache().GetRetention(), "with the app's last deployment")
+	require.Equal(t, windlassv1.ModelCache_RETENTION_DELETE, first.GetModelCache().GetRetention(), "a cache is deleted by default")
 	require.Equal(t, windlassv1.ModelCache_RETENTION_KEEP, second.GetModelCache().GetRetention())
 	want := inCluster()
 	require.True(t, proto.Equal(want.Resources.Gpu, first.GetResources().GetGpu()))
@@ -224,10 +224,10 @@ func TestKubernetesSpec_IsStoredWithItsDefaults(t *testing.T) {
 	require.True(t, proto.Equal(want.Kubernetes, first.GetKubernetes()))
 	require.True(t, second.GetSecrets()[0].GetImagePull())
 
-	require.True(t, deploy(inCluster(host)).GetUnchanged(), "defaults are no change")
+	require.True(t, deploy(inCluster(host)).GetUnchanged(), "a spec with the same values as the defaults makes no version")
 	w.deploy("bare", func(s *windlassv1.DeploymentSpec) { s.Kubernetes = &windlassv1.KubernetesOptions{} })
-	require.Nil(t, w.version("bare", 1).GetSpec().GetKubernetes(), "an empty mapping says nothing")
-	require.Nil(t, w.version("bare", 1).GetSpec().GetDrainDelay(), "absent means what suits the region's kind")
+	require.Nil(t, w.version("bare", 1).GetSpec().GetKubernetes(), "an empty mapping is stored as none")
+	require.Nil(t, w.version("bare", 1).GetSpec().GetDrainDelay(), "the default depends on the kind of the region")
 }
 
 func TestPullSecret_IsNeededAndRotates(t *testing.T) {
@@ -263,7 +263,7 @@ func TestRegion_ShowsItsAgentsGPUs(t *testing.T) {
 	res, err := w.regionService(w.viewer).GetRegion(t.Context(), &windlassv1.GetRegionRequest{Region: "gpus"})
 	require.NoError(t, err)
 	require.Len(t, res.GetRegion().GetGpus(), 1)
-	// Both messages have the same fields, so that none is forgotten.
+	// The test requires that both messages have the same fields.
 	told, err := proto.Marshal(res.GetRegion().GetGpus()[0])
 	require.NoError(t, err)
 	again := &agentv1.GpuPool{}
@@ -271,6 +271,6 @@ func TestRegion_ShowsItsAgentsGPUs(t *testing.T) {
 	require.True(t, proto.Equal(reported.Gpus[0], again), "%v", again)
 	fields := again.ProtoReflect().Descriptor().Fields()
 	for i := range fields.Len() {
-		require.True(t, again.ProtoReflect().Has(fields.Get(i)), "this test says nothing of %s", fields.Get(i).Name())
+		require.True(t, again.ProtoReflect().Has(fields.Get(i)), "add field %s to this test", fields.Get(i).Name())
 	}
 }

@@ -18,7 +18,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// checkRegions fails on a region that the workspace may not use.
+// checkRegions fails if the spec names a region that the workspace may not use.
 func (c specMutation) checkRegions(spec *windlassv1.DeploymentSpec, field string) error {
 	known, err := c.ListRegions(c.workspaceID, model.Page{Limit: maxKnownRegions})
 	if err != nil {
@@ -56,7 +56,8 @@ func unknownRegion(field, name string, known []model.Region) error {
 	}, fmt.Sprintf("region %q is unknown to the workspace", name))
 }
 
-// resolveSecrets sets the spec's versions of secrets to the newest. It fails on a secret that has none.
+// resolveSecrets sets the spec's versions of secrets to the newest versions. It fails on a secret that does not
+// exist.
 func (c specMutation) resolveSecrets(environmentID string, spec *windlassv1.DeploymentSpec, field string) error {
 	versions, err := c.secretVersions(environmentID, spec, field)
 	if err != nil {
@@ -70,7 +71,7 @@ func (c specMutation) resolveSecrets(environmentID string, spec *windlassv1.Depl
 	return nil
 }
 
-// secretVersions returns the newest versions of the secrets that the spec names. It fails on one that the
+// secretVersions returns the newest versions of the secrets that the spec names. It fails on a secret that the
 // environment does not have.
 func (c specMutation) secretVersions(environmentID string, spec *windlassv1.DeploymentSpec, field string) (map[string]int32, error) {
 	names, fields := appspec.SecretsOf(spec, field)
@@ -132,8 +133,8 @@ func (c specMutation) checkSigningSecrets(environmentID string, p *windlassv1.Ro
 	return nil
 }
 
-// resolveOverrides sets the result of the spec's overrides in each of its regions. The spec has no variables of
-// its environment yet, because an override may repeat one of these.
+// resolveOverrides sets the result of the spec's overrides in each of its regions. It must be called before the
+// environment's variables are added to the spec, because an override may set the same variables.
 func (c specMutation) resolveOverrides(spec *windlassv1.DeploymentSpec, field string) error {
 	spec.PinnedOverrides = nil
 	if len(spec.GetOverrides()) == 0 {
@@ -168,7 +169,8 @@ func (c specMutation) regionsNamed(names []string) (out []model.Region, err erro
 	return out, nil
 }
 
-// repin makes the overrides of a version that was made from an earlier one refer to the present regions.
+// repin computes the pinned overrides of a spec again, for a version that is made from an earlier one, because
+// regions may have changed.
 func (c specMutation) repin(spec *windlassv1.DeploymentSpec) error {
 	if len(spec.GetPinnedOverrides()) == 0 {
 		return nil
@@ -185,7 +187,7 @@ func (c specMutation) repin(spec *windlassv1.DeploymentSpec) error {
 	return nil
 }
 
-// checkWaves fails on a region that no wave takes, and on a wave that takes none.
+// checkWaves fails on a region that is in no wave, and on a wave without regions.
 func (c specMutation) checkWaves(p *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec) error {
 	if len(p.GetWaves()) == 0 {
 		return nil
@@ -210,22 +212,22 @@ func (c specMutation) checkWaves(p *windlassv1.RolloutPolicy, spec *windlassv1.D
 		}
 		if len(w.GetLabels()) > 0 && len(left) == before {
 			return apierr.InvalidFix(fmt.Sprintf("rollout.waves[%d].labels", i), "none of the app's remaining regions has these labels",
-				"`windlass list regions -o yaml` shows the labels that there are.")
+				"`windlass list regions -o yaml` shows the labels of regions.")
 		}
 	}
 	for i, n := range spec.GetRegions() {
 		if _, ok := left[n]; ok {
 			return rpc.ErrorWith(connect.CodeInvalidArgument, &windlassv1.ErrorDetail{
 				Reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION, Field: "rollout.waves",
-				Fix: "Add it to a wave, or end with a wave that has neither regions nor labels: it takes what is left.",
-			}, fmt.Sprintf("spec.regions[%d], %s, is in no wave: it would never move", i, n))
+				Fix: "Add it to a wave, or end with a wave that has neither regions nor labels, which takes all remaining regions.",
+			}, fmt.Sprintf("spec.regions[%d], %s, is in no wave, so it would never move", i, n))
 		}
 	}
 	return nil
 }
 
-// maxKnownRegions is how many regions are read at once. In a workspace with more, names are looked up one by
-// one.
+// maxKnownRegions is the number of regions that are read in one query. In a workspace with more regions, names are
+// looked up one by one.
 const maxKnownRegions = 500
 
 // runningWith returns rows of the environment that run with the secret.

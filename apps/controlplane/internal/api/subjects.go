@@ -1,7 +1,7 @@
 package api
 
-// Each subject of mutations has a type. They share the mutation, which has the transaction and collects what
-// is written last. Methods that several subjects need are the mutation's.
+// Each subject of mutations has a type. They share the mutation, which has the transaction and collects the writes of
+// finish. Methods that several subjects need are methods of mutation.
 type (
 	// versionMutation decides which versions an app runs: it makes, scales and ends versions and their rollouts.
 	versionMutation struct{ *mutation }
@@ -9,11 +9,11 @@ type (
 	specMutation struct{ *mutation }
 	// freezeMutation sets, lifts and reads freezes.
 	freezeMutation struct{ *mutation }
-	// rollbackMutation goes back to an earlier version.
+	// rollbackMutation rolls an app back to an earlier version.
 	rollbackMutation struct{ *mutation }
 	// pinMutation pins a version next to the live one.
 	pinMutation struct{ *mutation }
-	// rolloutMutation steers the rollout in flight.
+	// rolloutMutation controls the rollout in flight.
 	rolloutMutation struct{ *mutation }
 	// regionMutation changes regions, and finds the apps that use them.
 	regionMutation struct{ *mutation }

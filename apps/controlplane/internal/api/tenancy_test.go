@@ -18,12 +18,11 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
-// ids are what a request can name by id, by the name of the field.
+// ids has an id for each field that takes a reference, by the name of the field.
 type ids map[string]string
 
-// requests are bodies for the method's input: one that names in each field that takes a reference what
-// x has, and one for each such field alone. Other fields have values that are allowed. There are none if
-// there is no such field.
+// requests returns bodies for the method's input: one body that sets all fields that take references, and one body
+// for each such field alone. Other fields have allowed values. It returns nil if the input has no such field.
 func (x ids) requests(input protoreflect.MessageDescriptor) (bodies []map[string]any) {
 	others, names := map[string]any{}, map[string]any{}
 	for i := range input.Fields().Len() {
@@ -67,8 +66,8 @@ func (x ids) requests(input protoreflect.MessageDescriptor) (bodies []map[string
 	return bodies
 }
 
-// Every method is called by an owner with each id of another workspace. The answer is the one to an
-// id that does not exist, so that it says nothing of that workspace, and nothing there changes.
+// An owner calls every method with ids of another workspace. The answer must equal the answer for ids that do not
+// exist, so that it reveals nothing, and nothing in the other workspace may change.
 func TestTenancy(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
@@ -99,7 +98,7 @@ func TestTenancy(t *testing.T) {
 		made[name] = ident.New(prefix)
 	}
 	made["regionName"] = "nowhere"
-	// neutral replaces ids by the names of their fields.
+	// neutral returns v as text, in which the names of fields replace ids.
 	neutral := func(x ids, v any) string {
 		data, err := json.Marshal(v)
 		require.NoError(t, err)
@@ -112,7 +111,7 @@ func TestTenancy(t *testing.T) {
 	acme := func() string {
 		out := map[string]any{}
 		require.NoError(t, w.store.Snapshot(ctx, func(tx store.Tx) error { return dumpWorkspace(tx, w.workspace, out) }))
-		// Calls with these keys note when they were used.
+		// Each call changes the last use of these keys.
 		delete(out, w.workspace+" keys")
 		data, err := json.Marshal(out)
 		require.NoError(t, err)
@@ -132,7 +131,7 @@ func TestTenancy(t *testing.T) {
 		for i, body := range theirs.requests(m.Input()) {
 			_, got := w.post(w.rival, procedure, body)
 			_, want := w.post(w.rival, procedure, named[i])
-			// The encoded form of the details has the ids, too.
+			// The encoded details also contain the ids.
 			delete(got, "details")
 			delete(want, "details")
 			require.Equal(t, neutral(made, want), neutral(theirs, got), "%s of %v", procedure, body)

@@ -31,14 +31,14 @@ const (
 	existsName = windlassv1.ErrorReason_ERROR_REASON_ALREADY_EXISTS
 )
 
-func TestWorkspace_FreshDeploysAndEmptyIsDeleted(t *testing.T) {
+func TestWorkspace_NewOneCanDeployAndEmptyOneCanBeDeleted(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	made, err := w.workspaces(w.operator).CreateWorkspace(ctx, &windlassv1.CreateWorkspaceRequest{Name: "third"})
 	require.NoError(t, err)
 	key := made.GetApiKey()
 	region, err := w.regionService(key).CreateRegion(ctx, &windlassv1.CreateRegionRequest{Name: "us-east-1"})
-	require.NoError(t, err, "names of regions are the workspace's own")
+	require.NoError(t, err, "two workspaces may use the same name for a region")
 	_, err = w.apps(key).CreateApp(ctx, &windlassv1.CreateAppRequest{Name: "chat"})
 	require.NoError(t, err)
 	own, err := w.workspaces(key).GetWorkspace(ctx, &windlassv1.GetWorkspaceRequest{})
@@ -68,7 +68,7 @@ func TestWorkspace_FreshDeploysAndEmptyIsDeleted(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, remove())
 	_, err = w.access(key).WhoAmI(ctx, &windlassv1.WhoAmIRequest{})
-	require.Equal(t, connect.CodeUnauthenticated, connect.CodeOf(err), "its keys end with it")
+	require.Equal(t, connect.CodeUnauthenticated, connect.CodeOf(err), "keys of a deleted workspace are not valid")
 	list, err := w.workspaces(w.operator).ListWorkspaces(ctx, &windlassv1.ListWorkspacesRequest{})
 	require.NoError(t, err)
 	require.Len(t, list.GetWorkspaces(), 2)
@@ -93,7 +93,7 @@ func TestProject_WithAppsIsKept(t *testing.T) {
 	refused(t, err, failed, inUse, "")
 	_, err = w.environments(w.owner).DeleteEnvironment(ctx, &windlassv1.DeleteEnvironmentRequest{Environment: "lab/staging"})
 	refused(t, err, failed, inUse, "")
-	require.Equal(t, before, w.dump(), "not even the environments that are empty")
+	require.Equal(t, before, w.dump(), "empty environments are not deleted either")
 
 	_, err = w.apps(w.owner).DeleteApp(ctx, &windlassv1.DeleteAppRequest{App: "lab/staging/chat"})
 	require.NoError(t, err)
@@ -106,8 +106,8 @@ func TestProject_WithAppsIsKept(t *testing.T) {
 	refused(t, err, connect.CodeNotFound, notFound, "environment")
 }
 
-// TestDeleteEnvironment_LeavesNoApp: of an app that is made and its environment that is
-// deleted at the same time one is refused.
+// TestDeleteEnvironment_LeavesNoApp creates an app and deletes its environment at the same time. One of the two calls
+// must be refused.
 func TestDeleteEnvironment_LeavesNoApp(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
@@ -161,7 +161,7 @@ func TestPlatformRegion_IsUsedByGrant(t *testing.T) {
 	got, err := w.regionService(w.rival).GetRegion(ctx, &windlassv1.GetRegionRequest{Region: id})
 	require.NoError(t, err)
 	require.Empty(t, got.GetRegion().GetWorkspaceId())
-	// Using is not managing.
+	// A workspace may use a granted region, but not manage it.
 	_, err = w.regionService(w.rival).CreateJoinToken(ctx, &windlassv1.CreateJoinTokenRequest{Region: "shared"})
 	refused(t, err, connect.CodePermissionDenied, isDenied, "")
 	_, err = w.regionService(w.rival).ListQuarantine(ctx, &windlassv1.ListQuarantineRequest{Region: "shared"})
@@ -169,7 +169,7 @@ func TestPlatformRegion_IsUsedByGrant(t *testing.T) {
 	_, err = w.regionService(w.rival).CreateRegion(ctx, &windlassv1.CreateRegionRequest{Name: "shared"})
 	refused(t, err, connect.CodeAlreadyExists, existsName, "name")
 
-	// A workspace with a region of that name would have two.
+	// A workspace may not have two regions with the same name.
 	_, err = w.regionService(w.owner).CreateRegion(ctx, &windlassv1.CreateRegionRequest{Name: "shared"})
 	require.NoError(t, err)
 	_, err = w.regionService(w.operator).GrantRegion(ctx, &windlassv1.GrantRegionRequest{Region: "shared", Workspace: "acme"})
@@ -181,7 +181,7 @@ func TestPlatformRegion_IsUsedByGrant(t *testing.T) {
 	refused(t, err, failed, windlassv1.ErrorReason_ERROR_REASON_NOTHING_TO_DO, "")
 }
 
-func TestApproveGateway_IsOfOneAddressByOperators(t *testing.T) {
+func TestApproveGateway_OperatorsApproveOneAddress(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	got, err := w.regionService(w.owner).GetRegion(ctx, &windlassv1.GetRegionRequest{Region: "us-east-1"})
@@ -298,7 +298,7 @@ func TestRevocation_EndsStreamsWithANewEpoch(t *testing.T) {
 	require.Equal(t, windlassv1.AppStatus_APP_STATUS_READY, w.settle("chat").GetStatus())
 }
 
-func TestPrune_ReleasesExactlyWhatWasNamed(t *testing.T) {
+func TestPrune_ReleasesExactlyTheNamedWorkloads(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()
 	region := w.regions["us-east-1"]

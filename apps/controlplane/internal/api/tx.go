@@ -9,26 +9,27 @@ import (
 
 // Store runs transactions.
 type Store interface {
-	// Update runs fn in a read-write transaction, and again if the database asks for it. So fn must have no
-	// other effects.
+	// Update runs fn in a read-write transaction. It runs fn again after a conflict, so fn must have no side effects
+	// outside the transaction.
 	Update(ctx context.Context, fn func(Tx) error) error
-	// UpdateBatched is Update for requests that may share a transaction with others of the same key, "" for
-	// none. Each runs fn, and then each runs the function that fn returned, nil for none. app is the id or
-	// name of the app that fn locks first, or "". It is read together with the apps of the other requests.
+	// UpdateBatched is Update for requests that may share a transaction with other requests of the same key. key ""
+	// means that the request shares with none. First fn of each request runs, then each function last that an fn
+	// returned, if not nil. app is the id or name of the app that fn locks first, or "". It is locked together with
+	// the apps of the other requests.
 	UpdateBatched(ctx context.Context, key, app string, fn func(Tx) (last func() error, err error)) error
-	// View runs fn for reads that need not be of one moment.
+	// View runs fn for reads that need no consistent snapshot.
 	View(ctx context.Context, fn func(Tx) error) error
-	// Snapshot runs fn for reads of one moment, so that an app's row and its rows in regions match.
+	// Snapshot runs fn on a consistent snapshot, so that an app's row and its rows in regions match.
 	Snapshot(ctx context.Context, fn func(Tx) error) error
 }
 
-// Agents asks a region's agent, with best effort. The context has a deadline. Ask fails with
-// model.ErrAgentUnreachable if it finds no agent, and with model.ErrNoAnswer if no answer came in time.
+// Agents sends requests to agents of regions. The context of Ask must have a deadline. Ask fails with
+// model.ErrAgentUnreachable if no agent is connected, and with model.ErrNoAnswer if no answer comes in time.
 type Agents interface {
 	Ask(ctx context.Context, regionID string, req *agentv1.Request) ([]byte, error)
 }
 
-// Tx has the reads and writes of the API in a transaction.
+// Tx is a transaction with the reads and writes of the API.
 type Tx interface {
 	tenantTx
 	appTx

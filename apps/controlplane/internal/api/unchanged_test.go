@@ -9,8 +9,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// setupUnchanged makes an app of two versions whose variables, secret, pin, freeze, domain and quota
-// are set.
+// setupUnchanged makes an app with two versions, and sets variables, a secret, a pin, a freeze, a domain and a quota.
 func setupUnchanged(t *testing.T) *harness {
 	w := setup(t)
 	_, err := w.environments(w.deployer).SetSecret(t.Context(), &windlassv1.SetSecretRequest{Environment: "default/production", Name: "tok", Value: "one"})
@@ -22,7 +21,7 @@ func setupUnchanged(t *testing.T) *harness {
 	return w
 }
 
-func TestUnchanged_TheSameValueAgainChangesNothing(t *testing.T) {
+func TestUnchanged_SettingTheSameValueChangesNothing(t *testing.T) {
 	w := setupUnchanged(t)
 	ctx := t.Context()
 	environment, err := w.environments(w.owner).GetEnvironment(ctx, &windlassv1.GetEnvironmentRequest{Environment: "default/production"})
@@ -158,7 +157,7 @@ func TestUnchanged_TheSameValueAgainChangesNothing(t *testing.T) {
 	for _, m := range methods() {
 		name := string(m.Name())
 		if m.Output().Fields().ByName("unchanged") != nil && elsewhere[name] == "" {
-			require.Contains(t, again, name, "it may answer that it changed nothing: say it again here")
+			require.Contains(t, again, name, "its answer has the field unchanged: add a repeated call here")
 		}
 	}
 	for name, set := range again {
@@ -183,7 +182,7 @@ func TestUnchanged_TheSameValueAgainChangesNothing(t *testing.T) {
 			}
 			unchanged, err := set()
 			require.NoError(t, err)
-			require.False(t, unchanged, "the first time it is a change")
+			require.False(t, unchanged, "the first call changes something")
 			w.settle("chat")
 			before := w.dump()
 			unchanged, err = set()
@@ -194,7 +193,7 @@ func TestUnchanged_TheSameValueAgainChangesNothing(t *testing.T) {
 	}
 }
 
-func TestSetQuota_SaysWhatAnOwnerCannotTakeBack(t *testing.T) {
+func TestSetQuota_WarnsOwnersThatTheyCannotRaiseALimitAgain(t *testing.T) {
 	w := setup(t)
 	own := func(key string, n, version int64) (*windlassv1.SetQuotaResponse, error) {
 		return w.workspaces(key).SetQuota(t.Context(), &windlassv1.SetQuotaRequest{

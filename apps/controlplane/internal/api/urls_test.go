@@ -17,11 +17,11 @@ func (h *harness) urlsOf(app string) []string {
 	require.NoError(h.t, err)
 	defer watch.Close()
 	require.True(h.t, watch.Receive(), "%v", watch.Err())
-	require.Equal(h.t, res.GetApp().GetUrls(), watch.Msg().GetApp().GetUrls(), "who watches sees the same")
+	require.Equal(h.t, res.GetApp().GetUrls(), watch.Msg().GetApp().GetUrls(), "WatchApp shows the same URLs")
 	return res.GetApp().GetUrls()
 }
 
-func TestURLs_AreHostsWithGatewaysAndElseInstances(t *testing.T) {
+func TestURLs_AreHostsAtGatewaysOrElseInstances(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *harness) {
 		us, eu := w.regions["us-east-1"], w.regions["eu-west-1"]
 		made := w.deploy("chat", args("a"))
@@ -36,24 +36,24 @@ func TestURLs_AreHostsWithGatewaysAndElseInstances(t *testing.T) {
 		w.settle("chat")
 		w.putInstance(made, ident.New("ins"), "eu-west-1", ready)
 		require.Equal(t, []string{"http://" + host + ":7710", "http://127.0.0.1:8000"}, w.urlsOf("chat"),
-			"the host goes first, and the region without gateways is reached at its instance")
+			"the host's URL comes first, then the instance of the region without gateways")
 
 		w.gateways[us] = "https://us.example.com"
 		w.settle("chat")
 		require.Equal(t, []string{"http://" + host + ":7710", "https://" + host}, w.urlsOf("chat"))
 		w.gateways[eu] = "https://eu.example.com"
 		w.settle("chat")
-		require.Equal(t, []string{"https://" + host}, w.urlsOf("chat"), "one URL leads to whichever region the DNS says")
+		require.Equal(t, []string{"https://" + host}, w.urlsOf("chat"), "both regions have the same URL")
 
 		d, err := w.addDomain("chat", "chat.example.com")
 		require.NoError(t, err)
-		require.Equal(t, []string{"https://" + host}, w.urlsOf("chat"), "a domain that was not verified leads nowhere")
+		require.Equal(t, []string{"https://" + host}, w.urlsOf("chat"), "a domain that is not verified has no URL")
 		w.records.set(d.GetTxtName(), d.GetTxtValue())
 		_, err = w.verifyDomain("chat", d.GetName())
 		require.NoError(t, err)
 		require.Equal(t, []string{"https://" + host, "https://chat.example.com"}, w.urlsOf("chat"))
 
-		// A version that waits to be promoted is looked at by its own host.
+		// A version that waits for promotion has URLs of its preview host.
 		policy := &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN, Promotion: "manual"}
 		next, err := w.apps(w.deployer).Deploy(t.Context(), &windlassv1.DeployRequest{App: "chat", Spec: echo(args("b")), Rollout: policy})
 		require.NoError(t, err)

@@ -13,30 +13,30 @@ import (
 type version struct {
 	// Spec is complete: defaults, pinned variables, replicas.
 	Spec *windlassv1.DeploymentSpec
-	// Asked are the replicas that the caller asked for. Where there are none, Spec's are those that the app
-	// has, and do not scale it.
+	// Asked are the replicas that the caller requests. Where the caller requests none, Spec has the app's current
+	// replicas, which do not scale it.
 	Asked plan.Asked
 	// Source is "deploy", "environment", model.SourceSecret or model.SourceRollback.
 	Source      string
 	FromVersion int32
-	// Straight means that its rollout has plan.StraightPolicy, which gets KeepGates.
+	// Straight means that the rollout uses plan.StraightPolicy, with KeepGates as argument.
 	Straight, KeepGates bool
-	// KeepsFeatures means that it may use what its workspace may not: it is the previous stable version.
+	// KeepsFeatures means that features are not checked, because this is the previous stable version.
 	KeepsFeatures bool
-	// Gone are regions that were left out, because the workspace may no longer use them.
+	// Gone are regions that were removed from Spec, because the workspace may no longer use them.
 	Gone          []string
 	ResolvedImage string
-	// SetsPolicy means that Policy and Freeze become the app's own, nil for none.
+	// SetsPolicy means that Policy, Scaling and Freeze replace the app's policies and own freeze. nil means none.
 	SetsPolicy bool
 	Policy     *windlassv1.RolloutPolicy
 	Freeze     *windlassv1.FileFreeze
-	// Scaling becomes the app's own if SetsPolicy, nil for none.
+	// Scaling is the new scaling policy, see SetsPolicy.
 	Scaling *windlassv1.ScalingPolicy
 	// Override is the reason to start in spite of freezes, empty for none.
 	Override string
 }
 
-// outcome is the result of asking an app to run a version.
+// outcome is the result of makeVersion.
 type outcome struct {
 	Deployment model.Deployment
 	RolloutID  string
@@ -45,15 +45,15 @@ type outcome struct {
 	Unchanged, Scaled bool
 	// Effect is the effect of the call.
 	Effect windlassv1.VersionEffect
-	// Ended is the rollout that was aborted or superseded for it, zero for none.
+	// Ended is the rollout that was aborted or superseded by this call, zero for none.
 	Ended model.Rollout
 	// Hold is the freeze that holds the rollout, nil for none.
 	Hold *windlassv1.FreezeHold
-	// Tightened has texts about what protections ask for beyond the app's policy.
+	// Tightened has texts about requirements of protections beyond the app's policy.
 	Tightened []string
 }
 
-// turnBack aborts a staged rollout, because the live version is wanted again. The app's workflow then lets it go
+// turnBack aborts a staged rollout, because the live version is wanted again. The app's workflow then moves regions
 // back.
 func (c versionMutation) turnBack(app model.App, r model.Rollout, why string) error {
 	r.CancelRequested, r.CancelledBy, r.CancelWhy = true, c.by.Name, why
@@ -66,8 +66,8 @@ func (c versionMutation) turnBack(app model.App, r model.Rollout, why string) er
 	return c.wake(app.ID)
 }
 
-// supersede ends the rollout in flight, because another version is wanted now. The app's workflow stops what
-// the rollout started.
+// supersede ends the rollout in flight, because another version is wanted now. The app's workflow stops instances
+// that the rollout started.
 func (c versionMutation) supersede(app model.App, f activeRollout, why string) (model.App, error) {
 	r := *f.rollout
 	r.Status, r.Reason, r.Message = windlassv1.RolloutStatus_ROLLOUT_STATUS_SUPERSEDED, plan.ReasonSuperseded, why

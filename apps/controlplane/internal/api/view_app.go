@@ -11,7 +11,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// appProto returns the app as the API shows it, without its URLs.
+// appProto returns the app in the form of the API, without its URLs.
 func appProto(f facts, app model.App) *windlassv1.App {
 	out := &windlassv1.App{
 		Id: app.ID, WorkspaceId: app.WorkspaceID, ProjectId: app.ProjectID, EnvironmentId: app.EnvironmentID,
@@ -50,8 +50,8 @@ func (f facts) livePlaces(app model.App) []rollup.Place {
 	return f.places(app.ID, app.LiveDeploymentID, topology.Active)
 }
 
-// movingPlaces returns the live deployment's places in the middle of a staged rollout. Each has the replicas
-// that its region should have of one version or the other, and the ready replicas of both.
+// movingPlaces returns the live deployment's places during a staged rollout. Each place has the replicas that its
+// region should have in total, and the ready replicas of both versions.
 func (f facts) movingPlaces(app model.App, c *model.Progress, live []rollup.Place) []rollup.Place {
 	live = slices.Clone(live)
 	for i := range live {
@@ -75,13 +75,13 @@ func (f facts) movingPlaces(app model.App, c *model.Progress, live []rollup.Plac
 	return live
 }
 
-// outdated returns how many replicas that serve under the row's name were taken over.
+// outdated returns the number of taken-over replicas of other versions that serve under the row's deployment.
 func (f facts) outdated(t model.Topology) int32 {
 	d := f.deployments[t.DeploymentID]
 	return plan.Outdated(t, f.rows[t.AppID], f.observedOf, &d)
 }
 
-// serving returns how many replicas serve under the row's name, of whichever version.
+// serving returns the number of replicas of any version that serve under the row's deployment.
 func (f facts) serving(t model.Topology) int32 {
 	d := f.deployments[t.DeploymentID]
 	return plan.Serving(t, f.rows[t.AppID], f.observedOf, &d)
@@ -91,8 +91,8 @@ func (f facts) observedOf(t model.Topology) model.Observed {
 	return f.observed[[2]string{t.DeploymentID, t.RegionID}]
 }
 
-// status returns the app's status from the present facts. If nothing is live or in flight, a failure that the
-// workflow stored stays.
+// status returns the app's status, computed from the facts. If nothing is live or in flight, it returns the status
+// that the workflow stored.
 func (f facts) status(app model.App, live []rollup.Place) (windlassv1.AppStatus, string) {
 	var in rollup.Facts
 	switch {
@@ -110,12 +110,12 @@ func (f facts) status(app model.App, live []rollup.Place) (windlassv1.AppStatus,
 			in.Progress = plan.FrozenMessage(r)
 		}
 		if f.rolloutStates[app.ID].Progress.Active(app.RolloutID) {
-			in.Progress = app.Message // only the workflow knows the waves
+			in.Progress = app.Message // only the workflow's message describes waves
 		}
 		in.AwaitsCapacity = plan.WaitsForCapacity(f.rolloutStates[app.ID].Policy) > 0
 		in.Target, in.TargetPlaces = &target, f.places(app.ID, target.ID, topology.Active)
 	case app.LiveDeploymentID != "" && f.isLagging(app):
-		return app.Status, app.Message // only the workflow knows how far they are
+		return app.Status, app.Message // only the workflow knows the state of the deletion
 	case app.LiveDeploymentID != "":
 		in.HasLive, in.Live = true, live
 		in.Pins = pins.Failed(f.pins[app.ID], func(id string) string { return f.regions[id].ShownName() })
@@ -125,8 +125,8 @@ func (f facts) status(app model.App, live []rollup.Place) (windlassv1.AppStatus,
 	return rollup.Status(in)
 }
 
-// target returns the deployment of the rollout in flight, which is always the newest. The facts may lack it
-// before it has rows in a region.
+// target returns the deployment of the rollout in flight, which is always the newest version. It returns only a
+// number if the facts do not have the deployment, because it has no rows yet.
 func (f facts) target(app model.App) model.Deployment {
 	for _, d := range f.deployments {
 		if d.AppID == app.ID && d.Version == app.LatestVersion {
@@ -136,7 +136,7 @@ func (f facts) target(app model.App) model.Deployment {
 	return model.Deployment{Version: app.LatestVersion, Status: windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING}
 }
 
-// deploymentProto returns a version of the app as the API shows it.
+// deploymentProto returns a version of the app in the form of the API.
 func deploymentProto(f facts, app model.App, d model.Deployment) *windlassv1.Deployment {
 	out := &windlassv1.Deployment{
 		Id: d.ID, AppId: d.AppID, AppName: app.Name, Version: d.Version, Spec: d.Spec, Status: d.Status,

@@ -9,7 +9,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// deploymentViews returns versions of apps with all that the API shows of them.
+// deploymentViews returns versions of apps in the form of the API.
 func (a *server) deploymentViews(tx Tx, rows []model.Deployment) ([]*windlassv1.Deployment, error) {
 	apps, err := a.appsOf(tx, rows)
 	if err != nil {

@@ -16,7 +16,7 @@ func (f facts) isLagging(app model.App) bool {
 	return c != nil && len(c.Lagging) > 0
 }
 
-// lagging returns the deployments that serve in lagging regions, without those shown.
+// lagging returns the deployments that serve in lagging regions and are not in shown.
 func (f facts) lagging(app model.App, shown []model.Deployment) (more []model.Deployment) {
 	if !f.isLagging(app) {
 		return nil
@@ -31,8 +31,8 @@ func (f facts) lagging(app model.App, shown []model.Deployment) (more []model.De
 	return more
 }
 
-// laggingPlaces returns the live deployment's places, with those of lagging regions. Each has the replicas
-// that it should have, and the ready replicas of both versions.
+// laggingPlaces returns the live deployment's places, including lagging regions. The place of a lagging region has
+// the replicas that it should have, and the ready replicas of both versions.
 func (f facts) laggingPlaces(app model.App, c *model.Progress, live []rollup.Place) []rollup.Place {
 	if !f.isLagging(app) {
 		return live
@@ -51,7 +51,7 @@ func (f facts) laggingPlaces(app model.App, c *model.Progress, live []rollup.Pla
 	return live
 }
 
-// laggingSize returns how many replicas the region will have.
+// laggingSize returns the number of replicas that the region will have.
 func laggingSize(b model.LaggingRegion) int32 {
 	if n, ok := b.Progress.Sizes[b.RegionID]; ok && !b.Progress.Back {
 		return n
@@ -71,7 +71,7 @@ func laggingProto(c *model.Progress) (out []*windlassv1.WaveProgress) {
 	return out
 }
 
-// fillLagging sets the fields about what runs in lagging regions.
+// fillLagging sets the fields about the instances in lagging regions.
 func fillLagging(f facts, app model.App, c *model.Progress, out []*windlassv1.WaveProgress) {
 	live := f.deployments[app.LiveDeploymentID]
 	for i, b := range c.Lagging {

@@ -9,8 +9,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// presetView returns a preset as the API shows it, with the metrics of one engine version; empty: the default
-// one.
+// presetView returns a preset in the form of the API, with the metrics of one engine version. Empty: the default
+// version.
 func presetView(p *preset.Preset, engine string) *windlassv1.Preset {
 	v := &windlassv1.Preset{
 		Name: p.Name, Id: p.ID(), Title: p.Title, DefaultEngineVersion: p.DefaultEngine, EngineFrom: p.From, EngineBefore: p.Before,
@@ -35,7 +35,7 @@ func presetFindings(findings []preset.Finding) (out []*windlassv1.PresetFinding)
 	return out
 }
 
-// unknownPreset returns the error for a name that no preset has.
+// unknownPreset returns the error for the name of a preset that does not exist.
 func unknownPreset(presets *preset.Registry, field, name string) error {
 	text, fix := presets.Unknown(name)
 	return rpc.ErrorWith(connect.CodeNotFound, &windlassv1.ErrorDetail{

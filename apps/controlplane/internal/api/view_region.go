@@ -8,8 +8,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// regionViews returns regions with what their agents report. Only operators see how many instances of all
-// workspaces run in a platform's region.
+// regionViews returns regions with the reports of their agents. Only operators see the number of instances of all
+// workspaces in a region of the platform.
 func (a regionService) regionViews(tx Tx, by caller, rows []model.Region) ([]*windlassv1.Region, error) {
 	ids, own := map[string]bool{}, map[string]bool{}
 	for _, r := range rows {
@@ -55,7 +55,7 @@ func (a regionService) regionView(tx Tx, by caller, r model.Region) (*windlassv1
 	return views[0], nil
 }
 
-// regionProto returns what the API shows of the region's own row.
+// regionProto returns the region's row in the form of the API.
 func regionProto(r model.Region) (*windlassv1.Region, error) {
 	capacity, err := rollup.Capacity(r)
 	if err != nil {

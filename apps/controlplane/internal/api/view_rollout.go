@@ -39,7 +39,7 @@ func rolloutView(f facts, app model.App, r model.Rollout) *windlassv1.Rollout {
 	return out
 }
 
-// progressProto returns the progress by itself, without what runs.
+// progressProto returns the stored progress, without fields about instances.
 func progressProto(c *model.Progress) *windlassv1.RolloutProgress {
 	out := &windlassv1.RolloutProgress{
 		Policy: proto.CloneOf(c.Policy), GoingBack: c.Back, Paused: c.PausedAt != 0,
@@ -51,7 +51,7 @@ func progressProto(c *model.Progress) *windlassv1.RolloutProgress {
 		if w.State == windlassv1.WaveProgress_STATE_BAKING {
 			wave.BakingUntil = w.BakingSince + plan.BakeTime(c, w)
 			if w.SkippedBy != "" || c.FullBy != "" {
-				wave.BakingUntil = w.BakingSince // the wave does not wait for its bake time
+				wave.BakingUntil = w.BakingSince // the bake time is skipped
 			}
 		}
 		wave.Approval = approvalProto(c, plan.WaveGate(c, w), w.Approvals)
@@ -103,7 +103,7 @@ func number(v *float64) *float64 {
 	return new(*v)
 }
 
-// regionProgress sets the fields about what runs in the region.
+// regionProgress sets the fields about the instances in the region.
 func regionProgress(f facts, app model.App, r model.Rollout, c *model.Progress, st model.RegionProgress, out *windlassv1.RegionProgress) {
 	out.Replicas = c.Sizes[st.RegionID]
 	if n, ok := c.OldSizes[st.RegionID]; ok && (c.Back || st.State == windlassv1.RegionProgress_STATE_GOING_BACK || st.State == windlassv1.RegionProgress_STATE_BACK) {
@@ -123,8 +123,8 @@ func regionProgress(f facts, app model.App, r model.Rollout, c *model.Progress, 
 	fillRegion(f, app, st, out, older, model.Deployment{ID: r.DeploymentID, Version: r.Version})
 }
 
-// wantedSince returns how many replicas the region will have after the rollout, which may have been scaled
-// since. It returns size if the region will have none of the live version.
+// wantedSince returns the number of replicas that the region should have after an ended rollout, which scaling may
+// have changed since. It returns size if the region has no live version.
 func (f facts) wantedSince(app model.App, c *model.Progress, region string, size int32) int32 {
 	if b := c.LaggingIn(region); b != nil {
 		return laggingSize(*b)
@@ -153,8 +153,8 @@ func failedView(f facts, app model.App, r model.Rollout, c *model.Progress, st m
 	}
 }
 
-// fillRegion sets the fields about what runs of both versions in the region. It reads only their ids and
-// numbers.
+// fillRegion sets the fields about the instances of both versions in the region. older and newer need only ids and
+// version numbers.
 func fillRegion(f facts, app model.App, st model.RegionProgress, out *windlassv1.RegionProgress, older, newer model.Deployment) {
 	out.Region = f.regions[st.RegionID].ShownName()
 	version := func(d model.Deployment) *windlassv1.VersionProgress {
@@ -174,7 +174,7 @@ func fillRegion(f facts, app model.App, st model.RegionProgress, out *windlassv1
 			}
 			if pl.Unreachable() {
 				out.Reason = "RegionUnreachable"
-				out.Message = fmt.Sprintf("the numbers are those of its last report; %s", pl.Region.Message)
+				out.Message = fmt.Sprintf("the numbers are from its last report; %s", pl.Region.Message)
 			}
 		}
 		return v
@@ -187,8 +187,8 @@ func fillRegion(f facts, app model.App, st model.RegionProgress, out *windlassv1
 	}
 }
 
-// remaining returns the deployments, by version, that still have replicas or traffic anywhere, without those
-// shown and those that are pinned.
+// remaining returns the deployments, sorted by version, that still have replicas or traffic in a region, without
+// pinned deployments and those in shown.
 func (f facts) remaining(app model.App, shown []model.Deployment) (more []model.Deployment) {
 	for _, t := range f.rows[app.ID] {
 		d, known := f.deployments[t.DeploymentID]

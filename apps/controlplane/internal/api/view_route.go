@@ -19,7 +19,7 @@ type routeFacts struct {
 	keys    map[string][]model.AppKey      // by app
 }
 
-// routeFacts reads the facts of routes, with ended also those of ended versions.
+// routeFacts reads the facts of routes. With ended, it includes ended versions.
 func (a routeService) routeFacts(tx Tx, apps []model.App, ended bool) (f routeFacts, err error) {
 	f = routeFacts{places: map[string][]rollup.RoutePlace{}, domains: map[string][]model.Domain{}, keys: map[string][]model.AppKey{}}
 	if f.facts, err = a.facts(tx, apps, nil); err != nil {
@@ -62,7 +62,7 @@ func (a routeService) routeFacts(tx Tx, apps []model.App, ended bool) (f routeFa
 	}
 	observed, err := tx.ListRouteObserved(ids)
 	if err != nil {
-		return f, fmt.Errorf("read what regions say of routes: %w", err)
+		return f, fmt.Errorf("read applied routes of regions: %w", err)
 	}
 	said := map[[2]string]model.RouteObserved{}
 	for _, o := range observed {
@@ -94,13 +94,13 @@ func (a routeService) routeFacts(tx Tx, apps []model.App, ended bool) (f routeFa
 
 func (f routeFacts) regionName(p rollup.RoutePlace) string { return p.Region.ShownName() }
 
-// path returns the path by which people name the app.
+// path returns the app's path: project/environment/name.
 func (f facts) path(app model.App) string {
 	return f.projects[app.ProjectID].Name + "/" + f.environments[app.EnvironmentID].Name + "/" + app.Name
 }
 
-// routes returns the routes of one app: the stable host, domains by name, previews from the newest on. With
-// ended, it also returns those that no region serves any more.
+// routes returns the routes of one app: the stable host, domains by name, previews from the newest to the oldest.
+// With ended, it includes routes that no region serves any more.
 func (f routeFacts) routes(app model.App, ended bool) []*windlassv1.Route {
 	stable := model.Host(app, f.domain)
 	out := []*windlassv1.Route{f.weighted(app, windlassv1.Route_KIND_STABLE, stable, app.DeletingSince == 0)}
@@ -113,7 +113,7 @@ func (f routeFacts) routes(app model.App, ended bool) []*windlassv1.Route {
 		}
 		out = append(out, r)
 	}
-	// These are hosts that regions still serve: removed domains, and the app's host below an earlier --domain.
+	// Regions may still serve other hosts: removed domains, and the app's host below an earlier --domain.
 	for _, p := range f.places[app.ID] {
 		for _, host := range p.Route.Hosts {
 			if !named[host] {
@@ -137,7 +137,7 @@ func (f routeFacts) weighted(app model.App, kind windlassv1.Route_Kind, host str
 			state, why = windlassv1.RouteState_ROUTE_STATE_PROVISIONING, "the app's keys have not been sent to the region yet"
 		}
 		policy, err := p.Route.Routing()
-		if err != nil { // a later release wrote it: the host is shown all the same
+		if err != nil { // a later release wrote the targets: the host is shown without them
 			why = cmp.Or(why, err.Error())
 		}
 		out.Regions = append(out.Regions, &windlassv1.RegionRoute{
@@ -150,7 +150,7 @@ func (f routeFacts) weighted(app model.App, kind windlassv1.Route_Kind, host str
 	return out
 }
 
-// shares returns what share of the app's requests in the region each version gets, by version.
+// shares returns the share of the app's requests in the region that each version gets, by version.
 func (f routeFacts) shares(app model.App, region string) []*windlassv1.RouteShare {
 	var targets []model.RouteTarget
 	for _, t := range f.rows[app.ID] {
@@ -170,8 +170,8 @@ func (f routeFacts) shares(app model.App, region string) []*windlassv1.RouteShar
 	return out
 }
 
-// percents returns the targets' weights in percent, which add up to 100. What is lost by rounding down goes
-// to those that lost most.
+// percents returns the targets' weights in percent, which add up to 100. Weights are rounded down, and the rest goes
+// to the targets with the largest remainders.
 func percents(targets []model.RouteTarget) []int32 {
 	var sum int64
 	for _, t := range targets {
@@ -190,8 +190,8 @@ func percents(targets []model.RouteTarget) []int32 {
 	return out
 }
 
-// previews returns the hosts of versions that run or are being removed, from the newest on. With ended, it
-// also returns those of ended versions.
+// previews returns the hosts of versions that run or are being removed, from the newest to the oldest. With ended, it
+// includes hosts of ended versions.
 func (f routeFacts) previews(app model.App, ended bool) []*windlassv1.Route {
 	var out []*windlassv1.Route
 	seen := map[string]bool{}

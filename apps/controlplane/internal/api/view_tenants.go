@@ -14,7 +14,7 @@ func environmentProto(p model.Project, e model.Environment) *windlassv1.Environm
 	}
 }
 
-// environmentView returns the environment as the API shows it, with its project.
+// environmentView returns the environment in the form of the API, with its project.
 func (a environmentService) environmentView(tx Tx, e model.Environment) (*windlassv1.Environment, error) {
 	p, err := tx.GetProject(e.WorkspaceID, e.ProjectID)
 	if err != nil {

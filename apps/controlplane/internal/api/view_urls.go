@@ -12,15 +12,14 @@ import (
 )
 
 const (
-	// maxURLs is how many URLs of a deployment are shown: enough to try one, and to see that there are
-	// several.
+	// maxURLs is the maximum number of URLs of a deployment that are shown.
 	maxURLs = 20
-	// urlCandidates is how many instances are read to find them.
+	// urlCandidates is the maximum number of instances that are read to find URLs.
 	urlCandidates = 200
 )
 
-// urls returns the URLs of a live app: those of its host and then those of its domains, at the gateways of
-// regions that have a share of its traffic. See reached.
+// urls returns the URLs of a live app: first its host, then its domains, at the gateways of regions that have a share
+// of its traffic. See reached.
 func urls(tx Tx, f facts, app model.App) ([]string, error) {
 	if app.LiveDeploymentID == "" {
 		return nil, nil
@@ -40,8 +39,9 @@ func urls(tx Tx, f facts, app model.App) ([]string, error) {
 	return f.reached(tx, app, app.LiveDeploymentID, hosts, func(t model.Topology) bool { return t.Weight > 0 })
 }
 
-// previewURLs returns URLs of the new version before it is live, where some of it is ready. There are none
-// while it has instances of the earlier version, because they are not told apart.
+// previewURLs returns URLs of the new version before it is live, in regions where it has ready instances. It returns
+// none while the new version has taken-over instances of the earlier version, because gateways cannot distinguish
+// them.
 func previewURLs(tx Tx, f facts, app model.App, r model.Rollout) ([]string, error) {
 	if app.RolloutID != r.ID || app.LiveDeploymentID == "" || app.LiveDeploymentID == r.DeploymentID {
 		return nil, nil
@@ -55,8 +55,8 @@ func previewURLs(tx Tx, f facts, app model.App, r model.Rollout) ([]string, erro
 	})
 }
 
-// reached returns the hosts' URLs in the regions with a row of the app that serves, each once. After them
-// come ready instances of the deployment in regions without gateways.
+// reached returns the URLs of the hosts in the regions with a row for which serves returns true, without duplicates.
+// Then it adds ready instances of the deployment in regions without gateways.
 func (f facts) reached(tx Tx, app model.App, deploymentID string, hosts []string, serves func(model.Topology) bool) ([]string, error) {
 	var gateways []*url.URL
 	bare := false
@@ -94,7 +94,7 @@ func (f facts) reached(tx Tx, app model.App, deploymentID string, hosts []string
 	return out[:min(len(out), maxURLs)], nil
 }
 
-// gatewayOf returns the URL of the region's gateways, nil if it is not known.
+// gatewayOf returns the URL of the region's gateways, nil if it is unknown.
 func gatewayOf(r model.Region) *url.URL {
 	u, err := url.Parse(r.GatewayURL)
 	if err != nil || u.Hostname() == "" {
@@ -103,8 +103,7 @@ func gatewayOf(r model.Region) *url.URL {
 	return u
 }
 
-// through returns the host's URL at the gateways. It has their scheme and port, but not their name, which is
-// the region's.
+// through returns the host's URL with the scheme and port of the gateways.
 func through(gateways *url.URL, host string) string {
 	if port := gateways.Port(); port != "" {
 		host = net.JoinHostPort(host, port)

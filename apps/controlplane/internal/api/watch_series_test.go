@@ -19,8 +19,8 @@ import (
 
 const seriesStep = int64(30_000)
 
-// keepSeries makes the agents of all regions keep series. asked counts the requests that they get. A region that is
-// silent does not answer.
+// keepSeries makes the agents of all regions answer requests for series with samples. asked counts the requests. The
+// region in silent does not answer.
 func (h *harness) keepSeries(asked *atomic.Int64, silent *atomic.Value, samples func() []*windlassv1.SeriesSample) {
 	h.update(func(tx store.Tx) error {
 		for _, id := range h.regions {
@@ -62,12 +62,12 @@ func (h *harness) watchSeries(key string, req *windlassv1.WatchSeriesRequest) (r
 		}
 }
 
-func TestWatchSeries_SendsTheLastHourAndThenChanges(t *testing.T) {
+func TestWatchSeries_SendsTheLastHourFirstAndThenChanges(t *testing.T) {
 	w := setup(t)
 	w.deploy("chat")
 	w.settle("chat")
 
-	// Agents of an earlier release: it is said.
+	// For agents of an earlier release, the answer has a problem.
 	receive, end := w.watchSeries(w.viewer, &windlassv1.WatchSeriesRequest{App: "chat", Once: true})
 	res := receive()
 	require.NoError(t, end())
@@ -87,9 +87,9 @@ func TestWatchSeries_SendsTheLastHourAndThenChanges(t *testing.T) {
 			padded,
 			{At: first, SpanMs: seriesStep, Requests: new(uint64(3)), Errors: new(uint64(1)), LatencyP95: new(0.25), Wanted: new(int32(2)), Ready: new(int32(2))},
 			{At: first + seriesStep, SpanMs: 1000, Requests: &n},
-			{At: first + seriesStep + 1, Requests: new(uint64(99))},                               // no begin of a step
-			{At: first + 2*seriesStep, SpanMs: 10, LatencyP95: new(-1.0), Wanted: new(int32(-3))}, // no figures
-			{At: first + 2*3_600_000, SpanMs: seriesStep},                                         // of a clock that is ahead
+			{At: first + seriesStep + 1, Requests: new(uint64(99))},                               // not at the begin of a step
+			{At: first + 2*seriesStep, SpanMs: 10, LatencyP95: new(-1.0), Wanted: new(int32(-3))}, // impossible values
+			{At: first + 2*3_600_000, SpanMs: seriesStep},                                         // from a clock that is ahead
 		}
 	})
 	receive, _ = w.watchSeries(w.viewer, &windlassv1.WatchSeriesRequest{App: "chat"})
@@ -100,13 +100,13 @@ func TestWatchSeries_SendsTheLastHourAndThenChanges(t *testing.T) {
 	require.Equal(t, "eu-west-1", res.GetRegions()[0].GetRegion())
 	require.EqualValues(t, 5, res.GetRegions()[0].GetKeptSince())
 	samples := res.GetRegions()[0].GetSamples()
-	require.Len(t, samples, 3, "an hour, and only what an agent sends")
+	require.Len(t, samples, 3, "only valid samples of the last hour")
 	require.Less(t, proto.Size(res), 4096, "unknown fields are not kept")
 	require.EqualValues(t, 3, samples[1].GetRequests())
 	require.EqualValues(t, 7, samples[2].GetRequests())
 	require.Nil(t, samples[2].Errors, "unknown is not 0")
 
-	// A second watcher costs the regions nothing, and gets all that is known at once.
+	// A second watcher causes no further requests, and gets all known samples at once.
 	before := asked.Load()
 	second, _ := w.watchSeries(w.deployer, &windlassv1.WatchSeriesRequest{App: "chat"})
 	require.Len(t, second().GetRegions()[1].GetSamples(), 3)
@@ -115,9 +115,9 @@ func TestWatchSeries_SendsTheLastHourAndThenChanges(t *testing.T) {
 		require.Len(t, one().GetRegions()[1].GetSamples(), 3)
 		require.NoError(t, end())
 	}
-	require.LessOrEqual(t, asked.Load()-before, int64(2), "one picture more at most")
+	require.LessOrEqual(t, asked.Load()-before, int64(2), "at most one more picture")
 
-	// Only what changed is sent. A region that is silent keeps its samples, and it is said.
+	// Only changes are sent. A silent region keeps its samples and has a problem.
 	newest.Store(8)
 	silent.Store(w.regions["us-east-1"])
 	res = receive()
@@ -129,7 +129,7 @@ func TestWatchSeries_SendsTheLastHourAndThenChanges(t *testing.T) {
 	require.Contains(t, res.GetRegions()[1].GetProblem(), "does not answer")
 }
 
-func TestWatchSeries_IsOfTheWorkspaceAlone(t *testing.T) {
+func TestWatchSeries_OtherWorkspacesSeeNothing(t *testing.T) {
 	w := setup(t)
 	app := w.deploy("chat").GetAppId()
 	for _, once := range []bool{false, true} {

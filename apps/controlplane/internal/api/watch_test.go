@@ -29,7 +29,7 @@ func (h *harness) watch(key, app string) *watching {
 	return x
 }
 
-// until receives pictures until one is as wanted, and returns it.
+// until receives pictures until wanted returns true, and returns that picture.
 func (x *watching) until(wanted func(*windlassv1.WatchAppResponse) bool) *windlassv1.WatchAppResponse {
 	x.t.Helper()
 	for x.stream.Receive() {
@@ -89,12 +89,12 @@ func TestWatchApp_EndsWithItsApp(t *testing.T) {
 	require.False(t, x.stream.Receive())
 	require.NoError(t, x.stream.Err())
 
-	// Who asks again by the id is told the same.
+	// A second watch by id has the same answer.
 	again := w.watch(w.viewer, made.GetAppId())
 	require.True(t, again.until(func(*windlassv1.WatchAppResponse) bool { return true }).GetDeleted())
 }
 
-func TestWatchApp_IsForReadersOfTheApp(t *testing.T) {
+func TestWatchApp_NeedsAKeyOfTheWorkspace(t *testing.T) {
 	w := setup(t)
 	made := w.deploy("chat")
 	for _, key := range []string{"", w.rival, w.operator} {
@@ -136,7 +136,7 @@ func TestWatch_EndsWhenTheServerStops(t *testing.T) {
 	refused(t, x.stream.Err(), connect.CodeUnavailable, windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE, "")
 }
 
-func TestWatch_BeyondTheLimitIsRefused(t *testing.T) {
+func TestWatch_AboveTheLimitIsRefused(t *testing.T) {
 	w := setup(t, func(c *api.Config) { c.MaxWatchers = 1 })
 	w.deploy("chat")
 	x := w.watch(w.viewer, "chat")
@@ -148,5 +148,5 @@ func TestWatch_BeyondTheLimitIsRefused(t *testing.T) {
 	require.Eventually(t, func() bool {
 		z := w.watch(w.viewer, "chat")
 		return z.stream.Receive()
-	}, 5*time.Second, 10*time.Millisecond, "room that became free is given")
+	}, 5*time.Second, 10*time.Millisecond, "a watcher that left makes room for another")
 }
