@@ -396,7 +396,7 @@ func TestKeyset_ControlPlaneDoesNotStartWithAWrongKeyset(t *testing.T) {
 
 		// The key is rotated before the other replica has it.
 		old, primary := v.rotate()
-		require.ErrorContains(t, starts(v.path, false), fmt.Sprintf("the control plane cp_1 at cp_1:7702 does not have key %d, with which this one would seal", primary))
+		require.ErrorContains(t, starts(v.path, false), fmt.Sprintf("the control plane cp_1 at cp_1:7702 does not have key %d, with which this control plane would seal", primary))
 		v.process("cp_1", v.box())
 		require.NoError(t, starts(v.path, false))
 
@@ -406,7 +406,7 @@ func TestKeyset_ControlPlaneDoesNotStartWithAWrongKeyset(t *testing.T) {
 		require.NoError(t, starts(v.path, false))
 		known := []uint32{old, primary}
 		slices.Sort(known)
-		require.ErrorContains(t, starts(wrong, false), fmt.Sprintf("the database was used with the keys %d, %d, and the file has none of these", known[0], known[1]))
+		require.ErrorContains(t, starts(wrong, false), fmt.Sprintf("the database was used with the keys %d, %d, but the file has none of these", known[0], known[1]))
 		require.NoError(t, starts(wrong, true))
 
 		// A replica of an earlier release does not say which keys it has.

@@ -1,34 +1,33 @@
-// Package admission decides whether a call of a workspace may pass. It compares what the workspace would have
-// afterwards with its limits, and the rate at which it starts work with a bucket. It decides on its arguments
-// alone and does no I/O.
+// Package admission decides whether a workspace may make a call. It compares the workspace's usage after the call
+// with its limits, and the rate at which it starts work with a bucket. It uses only its arguments and does no I/O.
 //
 // # Quotas
 //
-// Quotas are exact. The call writes its changes, then locks its workspace's row and adds up the workspace. If
-// the sum is above a limit, the whole call is undone. So one of two calls for the last GPU passes, and calls
-// of different workspaces never wait for each other.
+// Quotas are exact. The call writes its changes, then locks its workspace's row and computes the sum over the
+// workspace's apps. If the sum is above a limit, the transaction is rolled back. So of two calls for the last GPU
+// exactly one passes, and calls of different workspaces never wait for each other.
 //
-// Each app counts by its claim, one row that a call which changes the app writes together with the app. The
-// code that ends rollouts writes no claims. A claim names its app's live deployment and rollout, so that the
-// sum shows which claims are outdated. The call that adds up writes those anew, five hundred in five queries.
-// Apps older than claims get one in the same way. Only calls that change an app's usage pay for the sum.
+// The usage of each app is in its claim: one row, which a call that changes the app also writes. Code that ends
+// rollouts writes no claims. A claim names the app's live deployment and rollout, so that the query of the sum also
+// finds outdated claims. The call that computes the sum writes new claims for these apps, five hundred claims with
+// five queries. Apps without a claim get one in the same way. Only calls that change an app's usage need the sum.
 //
-// An app that is being updated counts with the larger of its two versions. While the old and the new version
-// overlap, more instances run. That time is short, and the limit on rollouts in flight bounds the number of
-// such apps. If the overlap counted, a workspace with a full quota could not update.
+// During an update, an app counts with the larger of its two versions, although instances of both versions run. That
+// time is short, and the limit on rollouts in flight bounds the number of such apps. If both versions counted, a
+// workspace with a full quota could not update its apps.
 //
 // # The rate of starts
 //
-// The bucket is in SQL, one row for each workspace, on the database's clock. It holds for all processes of
-// the control plane together, and adds no round trip to those of the quotas. It is charged in the transaction
-// of the call. A call that fails costs nothing, a repeated call finds its record first, and a transaction
-// that the database runs twice is charged once.
+// The bucket is a row per workspace in the database, and uses the database's clock. All processes of the control
+// plane share it, and it needs no round trip in addition to those of the quotas. A token is taken in the transaction
+// of the call. A call that fails takes no token, a repeated call finds its record first, and a transaction that the
+// database runs twice takes one token.
 //
-// But by then the call has cost a transaction, and most calls of a flood are refused. So a Gate in each
-// process has a copy of the bucket, which is charged before any work and updated from the row. A gate refuses
-// calls in memory. It never admits one, because only the row decides that. If another process admitted calls
-// of which a gate does not know, a call costs a transaction. If limits were raised in another process, the
-// gate lets a call ask the database once a second.
+// A refusal in the transaction is expensive, and most calls of a flood are refused. So a Limiter in each process has
+// a copy of the bucket. A token is taken from the copy before any work, and the copy is updated from the row. A
+// Limiter can only refuse calls. Only the row decides whether a call passes. If other processes used tokens of which
+// a Limiter does not know, the row refuses the call. If another process raised limits, the Limiter notices, because
+// it lets one call a second through.
 package admission
 
 import (
@@ -40,7 +39,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// InForce returns the control plane's limits, with the workspace's own in place of those that it sets.
+// InForce returns the limits of the control plane, in which limits that the workspace sets replace the defaults.
 func InForce(ours, own model.Limits) model.Limits {
 	pick := func(ours, own int64) int64 {
 		if own == model.Inherit {
@@ -57,16 +56,16 @@ func InForce(ours, own model.Limits) model.Limits {
 
 // Refusal is the limit that a call would exceed.
 type Refusal struct {
-	// Limit is its name in the API, What describes what it counts.
+	// Limit is the name of the limit in the API. What names the counted objects, such as "rollouts in flight".
 	Limit, What string
 	Max         int64
-	// Used is the number before the call, Asked is what the call adds.
+	// Used is the number before the call. Asked is the number that the call adds.
 	Used, Asked int64
 }
 
-// Check returns the first limit that the workspace would exceed because an app grows from before to after;
-// nil if there is none. others is the usage of all other apps. A value that does not grow is not checked, so
-// that after limits were lowered, running apps stay and people can scale down.
+// Check returns the first limit that the workspace would exceed because an app grows from before to after, or nil.
+// others is the usage of all other apps. A value that does not grow is not checked, so that people can still scale
+// down after limits were lowered.
 func Check(l model.Limits, others, before, after model.Usage) *Refusal {
 	for _, c := range []struct {
 		name, what                 string
@@ -85,29 +84,28 @@ func Check(l model.Limits, others, before, after model.Usage) *Refusal {
 	return nil
 }
 
-// ceilingFor is how long a ceiling is used, in us. Until then, usage that was given up stays in it, and
-// processes of an earlier release do not add to it. Claims that ended accumulate until the next sum has to
-// settle them.
+// ceilingFor is how long a ceiling is used, in us. Meanwhile, the ceiling includes usage that has ended, but not
+// usage that processes of an earlier release add.
 const ceilingFor = 10_000_000
 
-// Holds reports whether an app may grow from before to after without a new sum, because even the ceiling
-// stays within the limits. now is the time of the database's clock in us.
+// Holds reports whether an app may grow from before to after without a new sum, because even the ceiling plus the
+// growth is within the limits. now is the time of the database's clock, in us.
 func Holds(c model.Ceiling, now int64, l model.Limits, before, after model.Usage) bool {
 	return c.CountedAt > 0 && now >= c.CountedAt && now-c.CountedAt < ceilingFor && Check(l, c.Without(before), before, after) == nil
 }
 
-// String returns the refusal as a sentence.
+// String returns the refusal as text for the caller.
 func (r *Refusal) String() string {
 	return fmt.Sprintf("the workspace may have %d %s: it has %d, and this call asks for %d more", r.Max, r.What, r.Used, r.Asked)
 }
 
-// Counted reports whether any limit is on the workspace's usage, which then has to be added up.
+// Counted reports whether a limit on usage is set, so that the sum of usage is needed.
 func Counted(l model.Limits) bool {
 	return l.Apps > 0 || l.Deployments > 0 || l.Instances > 0 || l.GPUs > 0 || l.Rollouts > 0
 }
 
-// Claim returns the claim of an app. live and next are its live deployment and the one of its rollout, nil
-// for none; rows are its topology.
+// Claim returns the claim of an app. live is its live deployment and next the deployment of its rollout, nil for
+// none. rows are its topology.
 func Claim(app model.App, live, next *model.Deployment, rows []model.Topology) model.Claim {
 	instances, gpus := cost(live, rows)
 	more, moreGPUs := cost(next, rows)
@@ -117,8 +115,8 @@ func Claim(app model.App, live, next *model.Deployment, rows []model.Topology) m
 	}
 }
 
-// cost returns what a deployment takes. It counts the replicas of its active rows, or those of its spec if it
-// has no rows yet, each as CountedReplicas counts it.
+// cost returns the instances and GPUs of a deployment. It uses the replicas of its active rows, or of its spec if it
+// has no rows yet, counted by CountedReplicas.
 func cost(d *model.Deployment, rows []model.Topology) (instances, gpus int64) {
 	if d == nil {
 		return 0, 0
@@ -149,16 +147,15 @@ func cost(d *model.Deployment, rows []model.Topology) (instances, gpus int64) {
 	return instances, gpus
 }
 
-// CountedReplicas returns how many of a version's replicas in a region count against quotas. spec is the version's in the
-// region. A version at zero counts as one replica, because the region starts it when a request comes, without a
-// check of the quota.
+// CountedReplicas returns the number of replicas that count against quotas. spec is the version's spec in the region.
+// A version at zero counts as one replica, because a request can start one without a check of the quota.
 func CountedReplicas(spec *windlassv1.DeploymentSpec, replicas int32) int32 {
 	at := model.Topology{Replicas: replicas}
 	return max(replicas, at.WakeTo(spec))
 }
 
-// Of returns how many instances the replicas of the spec have, as it is in a region, and how many GPUs they have. An
-// instance of several hosts counts once for each host.
+// Of returns the instances and GPUs of replicas of the spec. spec is the spec in one region. An instance of several
+// hosts counts once for each host.
 func Of(spec *windlassv1.DeploymentSpec, replicas int32) (instances, gpus int64) {
 	if len(spec.GetRoles()) == 0 {
 		return int64(replicas), int64(replicas) * int64(spec.GetResources().GetGpu().GetCount())
@@ -171,7 +168,7 @@ func Of(spec *windlassv1.DeploymentSpec, replicas int32) (instances, gpus int64)
 	return instances, gpus
 }
 
-// CostOfRole returns what one instance of a role of the spec takes.
+// CostOfRole returns the cost of one instance of a role of the spec.
 func CostOfRole(spec *windlassv1.DeploymentSpec, r *windlassv1.RoleSpec) model.RoleCost {
 	resources := r.GetResources()
 	if resources == nil {

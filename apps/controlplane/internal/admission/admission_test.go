@@ -21,18 +21,18 @@ func TestQuota_RefusesOnlyGrowthBeyondTheLimit(t *testing.T) {
 		others, before, after model.Usage
 		refused               *Refusal
 	}{
-		"first of all":                  {limits: limits, after: app(10, 8, 1)},
-		"up to the limit":               {limits: limits, others: model.Usage{Instances: 4, GPUs: 6}, after: app(6, 2, 1)},
+		"the first app":                  {limits: limits, after: app(10, 8, 1)},
+		"exactly at the limit":               {limits: limits, others: model.Usage{Instances: 4, GPUs: 6}, after: app(6, 2, 1)},
 		"no limits":                     {others: model.Usage{Apps: 1e6, Instances: 1e9}, after: app(1e9, 1e9, 1)},
 		"one app too many":              {limits: limits, others: model.Usage{Apps: 3}, after: app(1, 0, 1), refused: &Refusal{Limit: "apps", Max: 3, Used: 3, Asked: 1}},
-		"an app that is there":          {limits: limits, others: model.Usage{Apps: 5}, before: app(1, 0, 0), after: app(2, 0, 1)},
+		"an existing app":          {limits: limits, others: model.Usage{Apps: 5}, before: app(1, 0, 0), after: app(2, 0, 1)},
 		"one deployment too many":       {limits: limits, others: model.Usage{Deployments: 3}, before: model.Usage{Apps: 1}, after: app(1, 0, 1), refused: &Refusal{Limit: "deployments", Max: 3, Used: 3, Asked: 1}},
 		"one instance too many":         {limits: limits, others: model.Usage{Instances: 8}, before: app(2, 0, 0), after: app(3, 0, 0), refused: &Refusal{Limit: "instances", Max: 10, Used: 10, Asked: 1}},
 		"one GPU too many":              {limits: limits, others: model.Usage{GPUs: 5}, after: app(1, 4, 0), refused: &Refusal{Limit: "gpus", Max: 8, Used: 5, Asked: 4}},
 		"one rollout too many":          {limits: limits, others: model.Usage{Rollouts: 2}, before: app(1, 0, 0), after: app(1, 0, 1), refused: &Refusal{Limit: "rollouts", Max: 2, Used: 2, Asked: 1}},
-		"a rollout in place of its":     {limits: limits, others: model.Usage{Rollouts: 5}, before: app(1, 0, 1), after: app(1, 0, 1)},
-		"less, where it is too much":    {limits: limits, others: model.Usage{Instances: 50}, before: app(9, 0, 0), after: app(8, 0, 0)},
-		"as much, where it is too much": {limits: limits, others: model.Usage{Instances: 50, GPUs: 90}, before: app(9, 9, 1), after: app(9, 9, 1)},
+		"a rollout that replaces another":     {limits: limits, others: model.Usage{Rollouts: 5}, before: app(1, 0, 1), after: app(1, 0, 1)},
+		"less, above the limit":    {limits: limits, others: model.Usage{Instances: 50}, before: app(9, 0, 0), after: app(8, 0, 0)},
+		"no change, above the limit": {limits: limits, others: model.Usage{Instances: 50, GPUs: 90}, before: app(9, 9, 1), after: app(9, 9, 1)},
 		"more GPUs by fewer instances":  {limits: limits, others: model.Usage{Instances: 50}, before: app(9, 0, 0), after: app(1, 9, 0), refused: &Refusal{Limit: "gpus", Max: 8, Used: 0, Asked: 9}},
 		"gone":                          {limits: limits, others: model.Usage{Apps: 9}, before: app(1, 1, 1), after: none},
 	} {
@@ -59,7 +59,7 @@ func TestUsage_CountsEachHostOfAnInstance(t *testing.T) {
 	require.EqualValues(t, 3*2*4*8, gpus)
 }
 
-func TestCeiling_HoldsForAMomentBelowEveryLimit(t *testing.T) {
+func TestCeiling_CanBeUsedFor10sBelowEveryLimit(t *testing.T) {
 	const now, second = int64(1_000_000_000_000), int64(1_000_000)
 	limits := model.Limits{Apps: 10, Instances: 20}
 	before, after := model.Usage{Apps: 1, Instances: 4}, model.Usage{Apps: 1, Instances: 8}
@@ -70,20 +70,20 @@ func TestCeiling_HoldsForAMomentBelowEveryLimit(t *testing.T) {
 		ceiling model.Ceiling
 		holds   bool
 	}{
-		"there is room":       {at(now, 16), true},
-		"there is none":       {at(now, 17), false},
-		"it was just counted": {at(now-9*second, 16), true},
-		"that is a while ago": {at(now-10*second, 16), false},
-		"of another clock":    {at(now+1, 16), false},
+		"below the limit":       {at(now, 16), true},
+		"above the limit":       {at(now, 17), false},
+		"counted 9 s ago": {at(now-9*second, 16), true},
+		"counted 10 s ago": {at(now-10*second, 16), false},
+		"counted in the future":    {at(now+1, 16), false},
 		"not counted yet":     {at(0, 0), false},
 	} {
 		require.Equal(t, c.holds, Holds(c.ceiling, now, limits, before, after), name)
 	}
 	require.Equal(t, model.Usage{Apps: 3, Instances: 20}, at(now, 16).Grown(before, after))
-	require.Equal(t, model.Usage{Apps: 3, Instances: 16}, at(now, 16).Grown(after, before), "what it gave up is found out when it is added up")
+	require.Equal(t, model.Usage{Apps: 3, Instances: 16}, at(now, 16).Grown(after, before), "only a new sum finds usage that ended")
 }
 
-func TestRefusal_SaysWhatThereIsAndWhatWasAskedFor(t *testing.T) {
+func TestRefusal_HasTheLimitTheUsageAndTheRequest(t *testing.T) {
 	r := Check(model.Limits{GPUs: 8}, model.Usage{GPUs: 6}, model.Usage{GPUs: 1}, model.Usage{GPUs: 4})
 	require.Equal(t, "the workspace may have 8 GPUs: it has 7, and this call asks for 3 more", r.String())
 }
@@ -135,8 +135,8 @@ func TestQuota_CountsAnAppsLargerVersion(t *testing.T) {
 		"live, scaled in one region":      {live: live, rows: running, instances: 6, gpus: 6},
 		"an update with more GPUs":        {live: live, next: next, rows: running, instances: 6, gpus: 12},
 		"an update that is placed":        {live: live, next: next, rows: append([]model.Topology{row("next", east, 9, starting)}, running...), instances: 9, gpus: 36},
-		"what stops does not count":       {live: live, rows: []model.Topology{row("live", east, 2, started), row("live", west, 2, stopping)}, instances: 2, gpus: 2},
-		"what others left does not count": {live: live, rows: append([]model.Topology{row("old", east, 50, started)}, running...), instances: 6, gpus: 6},
+		"a stopping row does not count":       {live: live, rows: []model.Topology{row("live", east, 2, started), row("live", west, 2, stopping)}, instances: 2, gpus: 2},
+		"rows of ended versions do not count": {live: live, rows: append([]model.Topology{row("old", east, 50, started)}, running...), instances: 6, gpus: 6},
 		"regions that differ":             {next: differs, instances: 3 + 5, gpus: 3*4 + 5*8},
 		"regions that differ, placed":     {next: differs, rows: []model.Topology{row("next", east, 1, starting), row("next", west, 2, started)}, instances: 3, gpus: 4 + 16},
 		"none, without a cold start":      {live: live, rows: []model.Topology{row("live", east, 0, started)}},
@@ -160,7 +160,7 @@ func TestRate_StartsWithTheBurst(t *testing.T) {
 			after, wait := rate.Take(fullAt, now)
 			if wait > 0 {
 				require.Zero(t, rate.Left(fullAt, now))
-				// Exactly then, and not a moment earlier.
+				// A token is available exactly then, and not 1 us earlier.
 				_, early := rate.Take(fullAt, now+wait.Microseconds()-1)
 				require.Positive(t, early)
 				_, then := rate.Take(fullAt, now+wait.Microseconds())
@@ -175,9 +175,9 @@ func TestRate_StartsWithTheBurst(t *testing.T) {
 	require.InDelta(t, 5+119, taken, 1)
 }
 
-func TestBucket_OfAnotherClockIsEmptyAtMost(t *testing.T) {
+func TestBucket_OfAClockThatWasAheadIsEmpty(t *testing.T) {
 	rate := RateOf(model.Limits{StartsPerMinute: 60})
-	require.EqualValues(t, 60, rate.Burst, "a minute's, if nothing is said")
+	require.EqualValues(t, 60, rate.Burst, "the default is the rate of a minute")
 	_, wait := rate.Take(1<<50, 1_000_000)
 	require.Equal(t, time.Second, wait)
 	require.EqualValues(t, 60, rate.Left(0, 1_000_000))
@@ -191,7 +191,7 @@ func TestRate_UnlimitedPassesEverything(t *testing.T) {
 	require.EqualValues(t, -1, rate.Left(0, 0))
 }
 
-func TestGate_RefusesWhatItKnowsAndAsksOnceASecond(t *testing.T) {
+func TestLimiter_RefusesFromItsCopyAndLetsOneCallASecondThrough(t *testing.T) {
 	const ms = int64(1000)
 	rate := RateOf(model.Limits{StartsPerMinute: 6, StartsBurst: 2})
 	g := NewLimiter()
@@ -201,27 +201,27 @@ func TestGate_RefusesWhatItKnowsAndAsksOnceASecond(t *testing.T) {
 		return wait
 	}
 	for range 100 {
-		require.Zero(t, enter("ws"), "it knows nothing")
+		require.Zero(t, enter("ws"), "the limiter does not know the workspace")
 	}
-	g.Learn("ws", rate, 10*time.Second, now) // one is gone
+	g.Learn("ws", rate, 10*time.Second, now) // one token is taken
 	require.Zero(t, enter("ws"))
 	require.Equal(t, 10*time.Second, enter("ws"))
 	require.Zero(t, enter("another"))
 	g.Leave("ws")
-	require.Zero(t, enter("ws"), "a token that was given back")
+	require.Zero(t, enter("ws"), "the token was given back")
 
 	now += 999 * ms
 	require.Positive(t, enter("ws"))
 	now += 2 * ms
-	require.Zero(t, enter("ws"), "one goes and asks")
-	require.Positive(t, enter("ws"), "and only one")
+	require.Zero(t, enter("ws"), "one call is let through")
+	require.Positive(t, enter("ws"), "only one call is let through")
 	g.Learn("ws", rate, 20*time.Second, now)
 	require.Equal(t, 10*time.Second, enter("ws"))
 	g.Learn("ws", Rate{}, 0, now)
-	require.Zero(t, enter("ws"), "the limit is lifted")
+	require.Zero(t, enter("ws"), "the limit was removed")
 }
 
-func TestGate_MemoryIsBounded(t *testing.T) {
+func TestLimiter_MemoryIsBounded(t *testing.T) {
 	g := NewLimiter()
 	rate := RateOf(model.Limits{StartsPerMinute: 60})
 	for i := range maxGates + 10 {
@@ -229,5 +229,5 @@ func TestGate_MemoryIsBounded(t *testing.T) {
 	}
 	require.Len(t, g.workspaces, maxGates)
 	g.Learn("late", rate, time.Second, 2_000_000)
-	require.Len(t, g.workspaces, 1, "the others are full by now")
+	require.Len(t, g.workspaces, 1, "the other buckets are full by now")
 }

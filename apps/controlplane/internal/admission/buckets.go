@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// maxBuckets bounds the memory of Buckets to some megabytes.
+// maxBuckets is the maximum number of stored buckets. It bounds the memory of Buckets to a few megabytes.
 const maxBuckets = 50_000
 
-// Buckets holds one bucket for each key, such as an address, of one process. A full bucket is not stored.
-// When there are too many buckets, the keys without one share one. Buckets is safe for concurrent use; the
-// zero Rate limits nothing. Times are microseconds of any one clock.
+// Buckets holds one bucket for each key, such as an address, of one process. A full bucket is not stored. If there
+// are too many buckets, keys without a bucket share one. Buckets is safe for concurrent use. With the zero Rate there
+// is no limit. Times are microseconds of one clock, which the caller chooses.
 type Buckets struct {
 	rate Rate
 	most int
@@ -25,7 +25,7 @@ func NewBuckets(rate Rate) *Buckets {
 	return &Buckets{rate: rate, most: maxBuckets, fullAt: map[string]int64{}}
 }
 
-// Take takes a token of the key's bucket, or returns how long to wait for one.
+// Take takes a token of the key's bucket, or returns the time until the next token.
 func (b *Buckets) Take(key string, now int64) (wait time.Duration) {
 	if !b.rate.Limited() {
 		return 0
@@ -56,7 +56,7 @@ func (b *Buckets) Return(key string, now int64) {
 // Rate returns the rate of each bucket.
 func (b *Buckets) Rate() Rate { return b.rate }
 
-// place returns the key of the key's bucket, or "" for the bucket that keys share.
+// place returns key if it has or may have its own bucket, or "" for the shared bucket.
 func (b *Buckets) place(key string, now int64) string {
 	if _, ok := b.fullAt[key]; ok || len(b.fullAt) < b.most {
 		return key
@@ -72,8 +72,8 @@ func (b *Buckets) place(key string, now int64) string {
 	return ""
 }
 
-// ClientKey returns the same key for all addresses that one caller can choose from: an IPv4 address, or the
-// /64 of an IPv6 address.
+// ClientKey returns the IPv4 address, or the /64 of an IPv6 address, because one caller can use all addresses of a
+// /64.
 func ClientKey(client netip.Addr) string {
 	client = client.Unmap()
 	if !client.Is6() {

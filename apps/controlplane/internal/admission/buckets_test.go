@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestBuckets_AreOfOneKeyEach(t *testing.T) {
+func TestBuckets_EachKeyHasItsOwn(t *testing.T) {
 	b := NewBuckets(PerMinute(60))
 	for range 60 {
 		require.Zero(t, b.Take("a", 0))
@@ -29,14 +29,14 @@ func TestBuckets_HaveBoundedMemory(t *testing.T) {
 		b.Take(fmt.Sprint(i), 0)
 	}
 	require.LessOrEqual(t, len(b.fullAt), 101)
-	require.Positive(t, b.Take("another", 0), "what has no room shares a bucket")
+	require.Positive(t, b.Take("another", 0), "a key without room uses the shared bucket")
 	require.Zero(t, b.Take("another", time.Hour.Microseconds()), "full buckets are forgotten")
 	require.Len(t, b.fullAt, 1)
 	b.Return("another", time.Hour.Microseconds())
 	require.Empty(t, b.fullAt)
 }
 
-func TestClientKey_IsOfANetworkForIPv6(t *testing.T) {
+func TestClientKey_IsTheNetworkForIPv6(t *testing.T) {
 	for _, c := range []struct{ a, b string }{
 		{"2001:db8:1:2::1", "2001:db8:1:2:ffff::9"}, {"192.0.2.1", "::ffff:192.0.2.1"},
 	} {

@@ -31,7 +31,7 @@ func PerMinute(n int64) Rate {
 	return Rate{Interval: max(1, time.Minute.Microseconds()/n), Burst: n}
 }
 
-// PerMinute returns how many tokens come back in a minute; 0 for no limit.
+// PerMinute returns the number of tokens that come back in a minute, 0 for no limit.
 func (r Rate) PerMinute() int64 {
 	if !r.Limited() {
 		return 0
@@ -42,9 +42,9 @@ func (r Rate) PerMinute() int64 {
 // Limited reports whether there is a limit.
 func (r Rate) Limited() bool { return r.Interval > 0 }
 
-// Take takes one token and returns when the bucket is full after that. If it is empty, Take returns fullAt
-// and how long to wait. A fullAt from a clock that was ahead (a restored backup, another server) counts as an
-// empty bucket.
+// Take takes one token, and returns the time at which the bucket is then full. If the bucket is empty, Take returns
+// fullAt and the time until the next token. A fullAt from a clock that was ahead (a restored backup, another server)
+// counts as an empty bucket.
 func (r Rate) Take(fullAt, now int64) (after int64, wait time.Duration) {
 	if !r.Limited() {
 		return fullAt, 0
@@ -56,7 +56,7 @@ func (r Rate) Take(fullAt, now int64) (after int64, wait time.Duration) {
 	return fullAt + r.Interval, 0
 }
 
-// Left returns how many tokens the bucket has; -1: no limit.
+// Left returns the number of tokens in the bucket, -1 for no limit.
 func (r Rate) Left(fullAt, now int64) int64 {
 	if !r.Limited() {
 		return -1
@@ -64,32 +64,33 @@ func (r Rate) Left(fullAt, now int64) int64 {
 	return max(r.Burst-(max(fullAt-now, 0)+r.Interval-1)/r.Interval, 0)
 }
 
-// lookAgain is how long a gate refuses calls before it lets one ask the database again. After a limit was
-// raised, a second is too short to notice, and one query a second costs little.
+// lookAgain is how long a Limiter refuses calls before it lets one through to the database. After a limit was raised,
+// nobody notices a delay of a second, and one query a second costs little.
 const lookAgain = time.Second
 
-// maxGates bounds a gate's memory: calls of workspaces beyond it pass the gate.
+// maxGates is the maximum number of workspaces in a Limiter, which bounds its memory. Calls of further workspaces
+// pass.
 const maxGates = 10_000
 
-// Gate refuses floods of calls before they cost a transaction. It is safe for concurrent use. Times are
-// microseconds of any one clock.
+// Limiter refuses floods of calls before they cost a transaction. It is safe for concurrent use. Times are
+// microseconds of one clock, which the caller chooses.
 type Limiter struct {
 	mu         sync.Mutex
 	workspaces map[string]*copied
 }
 
-// copied is what a gate knows of one bucket.
+// copied is the copy of one bucket.
 type copied struct {
 	rate   Rate
 	fullAt int64
-	// learned is when the gate last learned from the database, or let a call ask it.
+	// learned is the time at which the copy was last updated, or a call was last let through to the database.
 	learned int64
 }
 
-// NewGate returns a gate that knows no workspaces: all calls may pass.
+// NewLimiter returns a Limiter that knows no workspaces, so that all calls pass.
 func NewLimiter() *Limiter { return &Limiter{workspaces: map[string]*copied{}} }
 
-// Enter takes a token of the copy, or returns how long to wait. It also returns the rate.
+// Enter takes a token of the copy, or returns the time until the next token. It also returns the rate.
 func (g *Limiter) Enter(workspaceID string, now int64) (Rate, time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -115,7 +116,7 @@ func (g *Limiter) Leave(workspaceID string) {
 	}
 }
 
-// Learn updates the copy from the row: the rate, and how long until the bucket is full.
+// Learn updates the copy from the row. missing is the time until the bucket is full.
 func (g *Limiter) Learn(workspaceID string, rate Rate, missing time.Duration, now int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

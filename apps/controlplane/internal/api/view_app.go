@@ -91,7 +91,7 @@ func (f facts) observedOf(t model.Topology) model.Observed {
 	return f.observed[[2]string{t.DeploymentID, t.RegionID}]
 }
 
-// status returns the app's status, computed from the facts. If nothing is live or in flight, it returns the status
+// status returns the app's status, computed from the facts. If nothing is live or in flight, it returns a failure
 // that the workflow stored.
 func (f facts) status(app model.App, live []rollup.Place) (windlassv1.AppStatus, string) {
 	var in rollup.Facts
@@ -115,7 +115,7 @@ func (f facts) status(app model.App, live []rollup.Place) (windlassv1.AppStatus,
 		in.AwaitsCapacity = plan.WaitsForCapacity(f.rolloutStates[app.ID].Policy) > 0
 		in.Target, in.TargetPlaces = &target, f.places(app.ID, target.ID, topology.Active)
 	case app.LiveDeploymentID != "" && f.isLagging(app):
-		return app.Status, app.Message // only the workflow knows the state of the deletion
+		return app.Status, app.Message // only the workflow knows the state of lagging regions
 	case app.LiveDeploymentID != "":
 		in.HasLive, in.Live = true, live
 		in.Pins = pins.Failed(f.pins[app.ID], func(id string) string { return f.regions[id].ShownName() })
@@ -125,8 +125,8 @@ func (f facts) status(app model.App, live []rollup.Place) (windlassv1.AppStatus,
 	return rollup.Status(in)
 }
 
-// target returns the deployment of the rollout in flight, which is always the newest version. It returns only a
-// number if the facts do not have the deployment, because it has no rows yet.
+// target returns the deployment of the rollout in flight, which is always the newest version. If the facts do not
+// have the deployment, because it has no rows yet, target returns only its version and a pending status.
 func (f facts) target(app model.App) model.Deployment {
 	for _, d := range f.deployments {
 		if d.AppID == app.ID && d.Version == app.LatestVersion {

@@ -1,5 +1,5 @@
-// Package apierr makes the errors that callers of the API get. An error has a code, a reason that programs can read,
-// the field that is wrong, and a sentence on how to fix it.
+// Package apierr makes the errors that callers of the API get. An error has a code, a reason for programs, the field
+// at fault, and a sentence on how to fix it.
 package apierr
 
 import (
@@ -14,7 +14,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Invalid returns the error for a field whose value breaks a rule that the protos do not state. Its code is
+// Invalid returns the error for a field whose value breaks a rule that is not in the protos. Its code is
 // INVALID_ARGUMENT.
 func Invalid(field, message string) error {
 	return rpc.Error(connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, field, message)
@@ -27,8 +27,8 @@ func InvalidFix(field, message, fix string) error {
 	}, message)
 }
 
-// Missing returns the error for a reference to an object that the caller's workspace does not have. It does not show
-// that another workspace has one. Its code is NOT_FOUND.
+// Missing returns the error for a reference to an object that the caller's workspace does not have. It does not
+// reveal whether another workspace has the object. Its code is NOT_FOUND.
 func Missing(field, kind, ref, fix string) error {
 	return rpc.ErrorWith(connect.CodeNotFound, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND, Field: field, Fix: fix,
@@ -42,13 +42,13 @@ func Exists(field, kind, name string) error {
 	}, fmt.Sprintf("%s %q exists already", kind, name))
 }
 
-// Conflict returns the error for a change of an object that changed since the caller read it. current is its
-// resource version now. Its code is ABORTED.
+// Conflict returns the error for a change of an object that changed since the caller read it. current is its current
+// resource version. Its code is ABORTED.
 func Conflict(kind, id string, current int64) error {
 	return rpc.ErrorWith(connect.CodeAborted, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_CONFLICT, Field: "resource_version",
-		Fix: "Read it again, then repeat the change on what you read.",
-	}, fmt.Sprintf("%s %s has changed since: its resource_version is %d", kind, id, current))
+		Fix: "Read the object again, then apply the change to what you read.",
+	}, fmt.Sprintf("%s %s has changed since you read it: its resource_version is now %d", kind, id, current))
 }
 
 // Denied returns the error for a call that the caller's key may not make. Its code is PERMISSION_DENIED.
@@ -65,8 +65,8 @@ func InUse(message, fix string) error {
 	}, message)
 }
 
-// NothingToDo returns the error for a call on an object that is not in a state in which the call has an effect. Its
-// code is FAILED_PRECONDITION.
+// NothingToDo returns the error for a call that has no effect in the current state of its object. Its code is
+// FAILED_PRECONDITION.
 func NothingToDo(message, fix string) error {
 	return rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_NOTHING_TO_DO, Fix: fix,
@@ -91,7 +91,7 @@ func WithReason(err error, reason windlassv1.ErrorReason) error {
 	return rpc.ErrorWith(coded.Code(), detail, coded.Message())
 }
 
-// Clip cuts a text that a message quotes to at most n bytes, without a part of a character. It removes bytes that
+// Clip cuts a text that a message quotes to at most n bytes, at a boundary between characters. It removes bytes that
 // are not UTF-8.
 func Clip(s string, n int) string {
 	if len(s) > n {

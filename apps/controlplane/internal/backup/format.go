@@ -31,7 +31,7 @@ const (
 	FormatVersion = 1
 )
 
-// Header describes a backup: its format, and the database and program that it comes from.
+// Header describes a backup: its format, its database's schema, and the program that took it.
 type Header struct {
 	Format  string `json:"format"`
 	Version int    `json:"version"`
@@ -42,11 +42,11 @@ type Header struct {
 	Taken   time.Time `json:"taken"`
 }
 
-// Table is the line before the rows of a table.
+// Table is the line that precedes the rows of a table.
 type Table struct {
 	Name    string   `json:"table"`
 	Columns []string `json:"columns"`
-	// Binary has one element for each column. It is true if the values are bytes and not text.
+	// Binary has one element for each column, which is true if the values are bytes instead of text.
 	Binary []bool `json:"binary"`
 }
 
@@ -108,15 +108,14 @@ func (w *Writer) writeLine(v any) error {
 	return err
 }
 
-// Begin begins a table. Rows belong to it until the next one begins.
+// Begin begins a table. Rows belong to this table until the next call of Begin.
 func (w *Writer) Begin(t Table) error {
 	w.table = t
 	w.totals.Tables++
 	return w.writeLine(t)
 }
 
-// Row writes a row of the table that Begin began last. The values are as the database server returned them. A nil
-// value is NULL.
+// Row writes a row of the current table. The values are as the database server returned them. A nil value is NULL.
 func (w *Writer) Row(values [][]byte) error {
 	if len(values) != len(w.table.Columns) {
 		return fmt.Errorf("table %s: a row of %d values for %d columns", w.table.Name, len(values), len(w.table.Columns))
@@ -159,7 +158,7 @@ type Reader struct {
 	ended  bool
 }
 
-// ageMagic begins everything that age encrypts.
+// ageMagic is the first text of every file that age encrypts.
 const ageMagic = "age-encryption.org/"
 
 // NewReader reads the header of a backup, which it decrypts if it is encrypted.
@@ -172,7 +171,7 @@ func NewReader(in io.Reader, identities ...age.Identity) (*Reader, error) {
 	}
 	if string(magic) == ageMagic {
 		if len(identities) == 0 {
-			return nil, errors.New("the backup is encrypted: name the file with its key by --identity-file")
+			return nil, errors.New("the backup is encrypted: use --identity-file with the file of its private key")
 		}
 		opened, err := age.Decrypt(buffered, identities...)
 		if err != nil {
@@ -193,7 +192,7 @@ func NewReader(in io.Reader, identities ...age.Identity) (*Reader, error) {
 		return nil, errors.New("this is not a Windlass backup")
 	}
 	if r.Header.Version > FormatVersion {
-		return nil, fmt.Errorf("the backup has format %d, and this program reads up to %d: use the program of version %s or later", r.Header.Version, FormatVersion, r.Header.Program)
+		return nil, fmt.Errorf("the backup has format %d, but this program only reads formats up to %d: use version %s of the program or later", r.Header.Version, FormatVersion, r.Header.Program)
 	}
 	r.sum.Write(line)
 	return r, nil
@@ -251,15 +250,15 @@ func (r *Reader) Next() (Row, error) {
 func (r *Reader) verifyTotals(want Totals) error {
 	r.totals.SHA256 = hex.EncodeToString(r.sum.Sum(nil))
 	if r.totals != want {
-		return fmt.Errorf("%w: its checksum, tables or rows are not those in its last line", ErrDamaged)
+		return fmt.Errorf("%w: its checksum, tables or rows differ from its last line", ErrDamaged)
 	}
-	// gzip and age check their ends only when these are read.
+	// gzip and age only check their ends when the input is read to its end.
 	n, err := io.Copy(io.Discard, r.in)
 	if err != nil {
 		return fmt.Errorf("%w: after its last line: %w", ErrDamaged, err)
 	}
 	if n > 0 {
-		return fmt.Errorf("%w: it has %d bytes after its last line", ErrDamaged, n)
+		return fmt.Errorf("%w: there are %d bytes after its last line", ErrDamaged, n)
 	}
 	r.ended = true
 	return io.EOF
@@ -299,7 +298,7 @@ func (r *Reader) parseRow(line []byte) (Row, error) {
 	return row, nil
 }
 
-// Totals returns the number of tables and rows that were read so far. Its SHA256 is empty before the last line was read.
+// Totals returns the numbers of tables and rows that were read so far. SHA256 is empty before the last line was read.
 func (r *Reader) Totals() Totals { return r.totals }
 
 // Verify reads a backup to its end. It returns ErrDamaged if the backup is truncated or was changed.

@@ -32,7 +32,7 @@ func writeBackup(t require.TestingT, rows [][][]byte, recipients ...age.Recipien
 var rows = [][][]byte{{[]byte("app_1"), {0, 1, 255}}, {nil, {}}, {[]byte("\"\n\u2028"), nil}}
 
 func TestFormat(t *testing.T) {
-	t.Run("every value comes back", func(t *testing.T) {
+	t.Run("every value can be read back", func(t *testing.T) {
 		rapid.Check(t, func(t *rapid.T) {
 			var in [][][]byte
 			for range rapid.IntRange(0, 20).Draw(t, "rows") {
@@ -80,7 +80,7 @@ func TestFormat(t *testing.T) {
 			changed := bytes.Clone(whole)
 			changed[n] ^= 0x10
 			if err := check(changed); err == nil {
-				// The header of gzip has fields that nothing reads: its time, flags and system.
+				// gzip's header has fields that readers ignore: time, flags and system.
 				require.Less(t, n, 10, "changed at %d", n)
 			}
 		}

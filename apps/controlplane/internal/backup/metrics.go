@@ -10,10 +10,10 @@ import (
 // ended, took is how long it took, and size is its size in bytes. The node exporter's textfile collector reads the file.
 func WriteMetrics(path string, at time.Time, took time.Duration, size int64, totals Totals) error {
 	when := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "windlass_backup_last_success_timestamp_seconds", Help: "When the last whole backup of the control plane's database ended.",
+		Name: "windlass_backup_last_success_timestamp_seconds", Help: "Time at which the last whole backup of the control plane's database ended.",
 	})
 	duration := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "windlass_backup_last_duration_seconds", Help: "How long the last whole backup took.",
+		Name: "windlass_backup_last_duration_seconds", Help: "Duration of the last whole backup.",
 	})
 	bytes := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "windlass_backup_last_size_bytes", Help: "Size of the last whole backup, compressed.",

@@ -1,9 +1,9 @@
-// Package callout calls URLs that tenants name. The control plane has secrets, and neighbours that a tenant
-// must not reach:
+// Package callout calls URLs that tenants set. It protects the control plane's secrets, and servers in its network
+// that a tenant must not reach:
 //
-//   - An address is judged when it is connected to. No name, redirect or proxy leads to one that is not
-//     public, unless the operator allows it.
-//   - What goes wrong is told by its kind alone: no address, header or body is repeated.
+//   - An address is checked when a connection is made. So no name, redirect or proxy can lead to an address
+//     that is not public, unless the operator allows it.
+//   - Errors say only the kind of a problem. They contain no address, header or body.
 package callout
 
 import (
@@ -20,11 +20,11 @@ import (
 	"github.com/windlass-run/windlass/pkg/guard"
 )
 
-// errNotPublic is what a connection to an address that is not allowed fails with.
-var errNotPublic = errors.New("its address is not public, and is not among those that the control plane's operator allows with --webhook-allow")
+// errNotPublic is the error of a connection to an address that is not allowed.
+var errNotPublic = errors.New("its address is not public, and the control plane's operator does not allow it with --webhook-allow")
 
-// NewClient makes a client for single calls. timeout bounds connections, which go on when the call that asked
-// for them is over.
+// NewClient makes a client for single calls. timeout is the timeout for a connection, which may continue after its
+// call has ended.
 func NewClient(allow guard.Networks, timeout time.Duration) *http.Client {
 	dialer := allow.Dialer()
 	dialer.Timeout = timeout
@@ -34,18 +34,18 @@ func NewClient(allow guard.Networks, timeout time.Duration) *http.Client {
 	}
 }
 
-// Refused returns why the status is no success, nil for 2xx.
+// Refused returns an error for a status that is not 2xx, nil for 2xx.
 func Refused(status int) error {
 	switch status / 100 {
 	case 2:
 		return nil
 	case 3:
-		return fmt.Errorf("it answered %d, and redirects are not followed: use the address that it leads to", status)
+		return fmt.Errorf("it answered %d, but redirects are not followed: use the URL to which it redirects", status)
 	}
 	return fmt.Errorf("it answered %d %s", status, http.StatusText(status))
 }
 
-// Problem returns what went wrong with a call without a word of where, or of what was answered.
+// Problem returns the kind of a call's error, without addresses and without parts of the answer.
 func Problem(ctx context.Context, err error) error {
 	var name *net.DNSError
 	var certificate *tls.CertificateVerificationError
@@ -66,11 +66,11 @@ func Problem(ctx context.Context, err error) error {
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
 		return errors.New("its address cannot be reached")
 	case errors.As(err, &certificate):
-		return errors.New("its certificate is not trusted here for that name")
+		return errors.New("its certificate is not trusted for its host name")
 	case errors.As(err, &record), errors.Is(err, http.ErrSchemeMismatch), errors.As(err, &op) && op.Op == "remote error":
 		return errors.New("its TLS handshake is not valid")
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-		return errors.New("the connection ended before the answer did")
+		return errors.New("the connection ended before the answer was complete")
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return errors.New("it did not answer in time")
 	}

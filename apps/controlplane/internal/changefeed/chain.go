@@ -1,14 +1,14 @@
-// Package changefeed is the logic of a region's feed of desired-state changes, without I/O and without a
-// clock. It has the chain that distinguishes two histories, and the bookkeeping that turns committed
-// revisions into gap-free frames for one stream.
+// Package changefeed is the logic of a region's feed of desired-state changes. It uses no I/O and no clock. It has
+// the chain, which distinguishes two histories, and the cursor, which turns committed revisions into gap-free frames
+// for one stream.
 //
 // # Why no change is ever missed
 //
-// Revisions of a region are gap-free and in commit order. A transaction takes them last, from a head row that
-// it keeps locked until it commits. So a reader that has seen revision n has seen everything up to n. A
-// stream sends only the newest state of a key, so several revisions of one key become one. Each frame names
-// the range (after, upto] that it closes. A frame closes upto only if the newest state of every key that
-// changed in the range is in that frame or an earlier one.
+// Revisions of a region are gap-free and in commit order. A transaction takes its revisions at its end, from a head
+// row that it keeps locked until it commits. So a reader that has seen revision n has seen all revisions up to n. A
+// stream sends only the newest state of a key, so several revisions of one key become one. Each frame names the range
+// (after, upto] that it closes. A frame closes upto only if the newest state of every key that changed in the range
+// is in that frame or an earlier one.
 package changefeed
 
 import (
@@ -31,9 +31,9 @@ func Chain(prev []byte, changeID string) []byte {
 	return h.Sum(nil)
 }
 
-// Restart returns the chain value at which an epoch begins, whatever the revision: SHA-256(epoch, 8 bytes big
-// endian || salt). The salt is random. So two epochs of the same number that began independently have no
-// chain value in common.
+// Restart returns the chain value at the begin of an epoch, for any revision: SHA-256(epoch, 8 bytes big endian ||
+// salt). The salt is random, so two epochs with the same number that began independently have no chain value in
+// common.
 func Restart(epoch int64, salt []byte) []byte {
 	h := sha256.New()
 	h.Write(binary.BigEndian.AppendUint64(nil, uint64(epoch)))

@@ -12,30 +12,30 @@ type Key struct {
 	Name string
 }
 
-// Position is a point of a region's history.
+// Position is a point in a region's history.
 type Position struct {
 	Epoch    int64
 	Revision int64
 	Chain    []byte
 }
 
-// Cursor is what one stream has yet to send to its agent. It is a set of dirty keys and not a queue, so that
-// the memory for a slow agent depends on the number of keys and not of changes. It is not safe for concurrent
+// Cursor has the changes that one stream has not yet sent to its agent. It is a set of dirty keys instead of a queue,
+// so that the memory for a slow agent depends on the number of keys, not of changes. It is not safe for concurrent
 // use.
 type Cursor struct {
-	sent  Position // everything up to here has been sent
+	sent  Position // all changes up to here have been sent
 	known Position // newest known position
 	dirty map[Key]int64
 }
 
-// NewCursor starts after a position that the agent holds.
+// NewCursor returns a cursor that starts after the agent's position.
 func NewCursor(at Position) *Cursor {
 	return &Cursor{sent: at, known: at, dirty: map[Key]int64{}}
 }
 
-// Mark adds changes that were read from the feed, and the position after them. It ignores changes that the
-// agent already has (at or below the sent revision). A stream subscribes before it reads a snapshot, so that it
-// misses no change between the two.
+// Mark adds changes that were read from the feed, and the position after them. It ignores changes at or below the
+// sent revision, because the agent already has them: a stream subscribes before it reads its snapshot, so it gets
+// some changes twice.
 func (c *Cursor) Mark(changes []model.Change, to Position) {
 	for _, ch := range changes {
 		if ch.Revision > c.sent.Revision {
@@ -67,15 +67,16 @@ func (c *Cursor) Idle() bool { return len(c.dirty) == 0 && c.known.Revision == c
 // At returns the position up to which everything has been sent.
 func (c *Cursor) At() Position { return c.sent }
 
-// Batch is the next part to send: the range (After, Upto.Revision] and the keys whose newest state closes it.
+// Batch is the next part to send: the range (After, Upto.Revision], and the keys whose newest state must be sent to
+// close it.
 type Batch struct {
 	After int64
 	Upto  Position
 	Keys  []Key
 }
 
-// Take returns everything that remains to send and marks it as sent. If the batch then cannot be sent, the
-// stream ends. The agent resumes from what it received.
+// Take returns everything that remains to send and marks it as sent. If sending fails, the stream must end. The agent
+// then resumes from its last received position.
 func (c *Cursor) Take() (Batch, bool) {
 	if c.Idle() {
 		return Batch{}, false
@@ -89,17 +90,17 @@ func (c *Cursor) Take() (Batch, bool) {
 	return b, true
 }
 
-// Resume is how a stream continues from an agent's position.
+// Resume says how a stream continues from an agent's position.
 type Resume int
 
-// These are the results of Judge.
+// Results of Judge.
 const (
-	// Deltas means that the agent's position is in our history. The agent gets the changes after it.
+	// Deltas means that the agent's position is in the database's history. The agent gets the changes after it.
 	Deltas Resume = iota
 	// Snapshot means that the agent holds nothing, or that its revision is too old to continue from.
 	Snapshot
-	// Fork means that the agent holds a history that is not ours, after a restored backup or an asynchronous
-	// failover. A new epoch begins and a snapshot follows.
+	// Fork means that the agent holds a history that the database does not have, after a restored backup or an
+	// asynchronous failover. A new epoch begins, and the agent gets a snapshot.
 	Fork
 )
 
@@ -119,8 +120,8 @@ func (r Resume) String() string {
 // of the agent's revision, nil if it was compacted.
 //
 //	agent holds nothing                      -> snapshot
-//	agent's epoch is above the head's        -> fork: our database is the older one
-//	agent's epoch is below the head's        -> snapshot: it missed a new epoch
+//	agent's epoch is above the head's        -> fork: the database was restored
+//	agent's epoch is below the head's        -> snapshot: the agent missed a new epoch
 //	agent's revision is above the head's     -> fork
 //	chain compacted                          -> snapshot
 //	chain differs                            -> fork

@@ -28,7 +28,7 @@ func TestCursor_FramesHaveNoGapAndEndInTheFinalState(t *testing.T) {
 			write()
 		}
 
-		// The stream subscribes here, and reads its snapshot after some more writes.
+		// The stream subscribes here, and reads its snapshot after further writes.
 		published := int64(len(log))
 		c := NewCursor(Position{})
 		agent := map[Key]int64{}
@@ -58,7 +58,7 @@ func TestCursor_FramesHaveNoGapAndEndInTheFinalState(t *testing.T) {
 			if !ok {
 				return
 			}
-			require.Equal(t, closed, b.After, "a frame starts where the one before ended")
+			require.Equal(t, closed, b.After, "a frame starts where the previous frame ended")
 			require.GreaterOrEqual(t, b.Upto.Revision, b.After)
 			for _, k := range b.Keys {
 				agent[k] = state[k]
@@ -99,13 +99,13 @@ func TestJudge(t *testing.T) {
 		want    Resume
 	}{
 		{"an agent with nothing gets a snapshot", Position{}, nil, Snapshot},
-		{"an agent in our history goes on", Position{2, 7, ours}, ours, Deltas},
-		{"an agent at the head goes on", Position{2, 10, ours}, ours, Deltas},
-		{"an agent of a later epoch knows a future that we lost", Position{3, 1, ours}, ours, Fork},
-		{"an agent ahead of the head knows a future that we lost", Position{2, 11, ours}, nil, Fork},
-		{"an agent with another past", Position{2, 7, []byte("theirs")}, ours, Fork},
-		{"an agent that missed an epoch", Position{1, 7, ours}, ours, Snapshot},
-		{"an agent whose revision was compacted", Position{2, 7, ours}, nil, Snapshot},
+		{"an agent in the database's history continues", Position{2, 7, ours}, ours, Deltas},
+		{"an agent at the head continues", Position{2, 10, ours}, ours, Deltas},
+		{"an agent of a later epoch is a fork", Position{3, 1, ours}, ours, Fork},
+		{"an agent ahead of the head is a fork", Position{2, 11, ours}, nil, Fork},
+		{"an agent with another history is a fork", Position{2, 7, []byte("theirs")}, ours, Fork},
+		{"an agent that missed an epoch gets a snapshot", Position{1, 7, ours}, ours, Snapshot},
+		{"an agent whose revision was compacted gets a snapshot", Position{2, 7, ours}, nil, Snapshot},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			require.Equal(t, tc.want, Judge(tc.agent, head, tc.chainAt))

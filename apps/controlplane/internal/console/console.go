@@ -1,12 +1,12 @@
-// Package console serves the dashboard, a page that reads and steers through the user API.
+// Package console serves the dashboard, a web page that uses the user API.
 //
-// The page and what it loads are embedded. The build names each file but the page by a hash of its
-// content, so that browsers keep it for ever, and puts compressed copies beside it. A control plane
-// that was built without Node serves a page that says how to build the dashboard.
+// The page and its files are embedded. The build names each file, except the page, by a hash of its content, so that
+// browsers can cache the file for ever. It adds compressed copies. A control plane that was built without Node serves
+// a page that says how to build the dashboard.
 //
-// The page may run nothing and load nothing but what this server serves (its Content-Security-Policy),
-// and no other page may show it in a frame. It holds no data: all of that comes from the API, which
-// asks who calls. See package api for sessions.
+// By its Content-Security-Policy, the page may run and load only files from this server, and no other page may show
+// it in a frame. It contains no data: all data comes from the API, which authenticates each call. See package api for
+// sessions.
 package console
 
 import (
@@ -25,17 +25,18 @@ import (
 //go:embed all:assets
 var embedded embed.FS
 
-// Path under which the dashboard is served.
+// Path is the URL path below which the dashboard is served.
 const Path = "/ui/"
 
-// policy is what the page may do. Styles of elements that scripts set are not inline styles.
+// policy is the Content-Security-Policy of the page. Styles that scripts set on elements do not count as inline
+// styles.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self'; " +
 	"manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
-// encodings of the compressed copies, the best first, by the ending of their names.
+// encodings are the encodings of compressed copies with their file extensions, the best first.
 var encodings = []struct{ name, ending string }{{"br", ".br"}, {"gzip", ".gz"}}
 
-// kinds are the files that a build has. What hosts think of endings of names does not matter.
+// kinds has the content type of each file extension of a build. The host's MIME table is not used.
 var kinds = map[string]string{
 	".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml",
 }
@@ -45,7 +46,7 @@ type site struct {
 	page  []byte
 }
 
-// New returns what serves the dashboard.
+// New returns the handler of the dashboard.
 func New() (http.Handler, error) {
 	files, err := fs.Sub(embedded, "assets")
 	if err != nil {
@@ -54,7 +55,7 @@ func New() (http.Handler, error) {
 	return newSite(files)
 }
 
-// newSite serves dist of files, or without it the placeholder.
+// newSite returns a site that serves dist of files, or the placeholder if there is no dist.
 func newSite(files fs.FS) (*site, error) {
 	page, err := fs.ReadFile(files, "dist/index.html")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -81,7 +82,7 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Permissions-Policy", "camera=(), geolocation=(), microphone=(), payment=(), usb=()")
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		h.Set("Allow", "GET, HEAD")
-		http.Error(w, "the dashboard is read with GET", http.StatusMethodNotAllowed)
+		http.Error(w, "the dashboard only accepts GET and HEAD", http.StatusMethodNotAllowed)
 		return
 	}
 	name := strings.TrimPrefix(r.URL.Path, Path)
@@ -89,7 +90,7 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.serveAsset(w, r, name)
 		return
 	}
-	// Every other path is a place in the page, which the page itself finds.
+	// Every other path is a view of the page, which the page's script selects.
 	h.Set("Cache-Control", "no-cache")
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(s.page))
@@ -116,7 +117,7 @@ func (s *site) serveAsset(w http.ResponseWriter, r *http.Request, name string) {
 	}
 	data, err := fs.ReadFile(s.files, name)
 	if err != nil {
-		// A page of before an upgrade asks for files that are no more: not to be kept.
+		// A page from before an upgrade may request files that no longer exist. The answer must not be cached.
 		http.NotFound(w, r)
 		return
 	}
@@ -128,11 +129,11 @@ func send(w http.ResponseWriter, r *http.Request, kind string, data []byte) {
 	w.Header().Set("Content-Type", kind)
 	w.Header().Set("Content-Length", strconv.Itoa(len(data)))
 	if r.Method == http.MethodGet {
-		_, _ = w.Write(data) // a client that is gone needs no answer
+		_, _ = w.Write(data) // a client that closed the connection needs no answer
 	}
 }
 
-// accepts reports whether a header Accept-Encoding names the encoding, and not with quality 0.
+// accepts reports whether a header Accept-Encoding allows the encoding. Quality 0 means that it does not.
 func accepts(header, encoding string) bool {
 	for part := range strings.SplitSeq(header, ",") {
 		name, quality, _ := strings.Cut(strings.TrimSpace(part), ";")

@@ -42,7 +42,7 @@ func text(t *testing.T, r *http.Response) string {
 	return string(b)
 }
 
-func TestPage_ServesEveryPathAndLoadsNothingForeign(t *testing.T) {
+func TestPage_ServesEveryPathAndLoadsOnlyOwnFiles(t *testing.T) {
 	for _, target := range []string{"/ui/", "/ui/apps", "/ui/apps/default/production/echo", "/ui/%2e%2e/secret"} {
 		r := get(t, built, http.MethodGet, target, "br")
 		require.Equal(t, http.StatusOK, r.StatusCode)
@@ -84,7 +84,7 @@ func TestPage_WithoutNodeSaysHowToBuildIt(t *testing.T) {
 	require.Contains(t, text(t, r), "go tool task build")
 }
 
-// maxFirstView of script, as it is sent with gzip.
+// maxFirstView is the limit on the scripts of the first view, in bytes with gzip.
 const maxFirstView = 300 << 10
 
 func TestPage_FirstViewIsSmallWithoutInlineScripts(t *testing.T) {

@@ -37,7 +37,7 @@ func TestNeighbours_HavePlatformRegionsByApprovedAddress(t *testing.T) {
 			for _, n := range pictures[region].Apps["app_1"].GetRegions() {
 				got = append(got, n.GatewayUrl)
 			}
-			require.Equal(t, urls, got, "%s is told, approved %t", region, approved)
+			require.Equal(t, urls, got, "URLs of %s, approved %t", region, approved)
 		}
 	}
 }

@@ -20,10 +20,10 @@ func TestNeighbours_AtZero(t *testing.T) {
 		return names
 	}
 	asleep := []model.AppRegion{at("a", false, true), at("b", false, true)}
-	require.Equal(t, []string{"a", "b"}, told(asleep, "other"), "a request from a region without the app wakes it")
-	require.Empty(t, told(asleep, "a"), "a region at zero wakes its own")
+	require.Equal(t, []string{"a", "b"}, told(asleep, "other"), "a region without the app gets regions at zero")
+	require.Empty(t, told(asleep, "a"), "a region at zero wakes its own instances")
 	warm := []model.AppRegion{at("a", false, true), at("b", true, false)}
-	require.Equal(t, []string{"b"}, told(warm, "other"), "one that is warm goes before")
+	require.Equal(t, []string{"b"}, told(warm, "other"), "a ready region is preferred")
 	require.Equal(t, []string{"b"}, told(warm, "a"))
-	require.Empty(t, told([]model.AppRegion{at("a", false, false)}, "other"), "what starts, or fails, is not at zero")
+	require.Empty(t, told([]model.AppRegion{at("a", false, false)}, "other"), "a region that starts or fails is not at zero")
 }

@@ -11,28 +11,27 @@ import (
 	"github.com/windlass-run/windlass/pkg/rpc"
 )
 
-// A load balancer spreads connections when they are made, and an agent's lives for weeks: after
-// a rolling restart the process that was restarted last has no stream, and the others have all.
-// So each process computes its own share of the streams, and sends away those above it. No
-// process decides for all. With a balancer that prefers the process with the fewest
-// connections, one step is enough. With a round-robin balancer some steps are needed, because
-// the streams that were sent away come back in equal parts.
+// A load balancer spreads connections only when they are made, and the connection of an agent lasts for weeks. After
+// a rolling restart, the process that restarted last has no streams. So each process computes its share of the
+// streams, and sends the excess away. There is no leader. If the balancer prefers the process with the fewest
+// connections, one step is enough. With round-robin several steps are needed, because it spreads the returning
+// streams evenly.
 
-// goAway ends a stream whose agent should connect to another process, after a random
-// part of spread.
+// goAway is the error that ends a stream whose agent should connect to another process, after a random part of
+// spread.
 type goAway struct {
 	error
 	spread time.Duration
 }
 
 var (
-	errLeaving = errors.New("this server is leaving")
+	errLeaving = errors.New("this server is stopping")
 	errUneven  = errors.New("other servers have fewer streams")
 )
 
-// Each agent that comes back costs a transaction and some processor time, which docs/performance.md states. At one agent per
-// 2 ms they keep less than a core busy: 1,000 are spread over 2 s.
-// A region's changes wait meanwhile, so that few agents come back sooner.
+// Each returning agent needs a transaction and processor time, see docs/performance.md. With one agent per 2 ms, they
+// use less than one core: 1,000 agents are spread over 2 s. Changes of a region wait meanwhile, so fewer agents
+// return within a shorter time.
 const (
 	spreadEach = 2 * time.Millisecond
 	minSpread  = 100 * time.Millisecond
@@ -50,7 +49,7 @@ func (s *Service) returnSpread() time.Duration {
 	return spreadOf(s.leavers)
 }
 
-// isLeaving reports whether the process, or the server that the call came through, stops.
+// isLeaving reports whether the process, or the server of the call, is stopping.
 func (s *Service) isLeaving(ctx context.Context) bool {
 	select {
 	case <-s.draining:
@@ -60,11 +59,11 @@ func (s *Service) isLeaving(ctx context.Context) bool {
 	}
 }
 
-// seenWithin is how long a process counts after its last beat: two beats. A process that
-// is gone and still counted would make others send streams away for nothing.
+// seenWithin is how long a process counts after its last beat: two beats. If it were longer, other processes would
+// send streams away for a process that has ended.
 const seenWithin = 10 * time.Second
 
-// shedExcess sends away the streams above this process's share, until ctx ends.
+// shedExcess sends away streams above this process's share, until ctx ends.
 func (s *Service) shedExcess(ctx context.Context) {
 	var peers []string
 	changed, failing := time.Now(), false
@@ -72,7 +71,7 @@ func (s *Service) shedExcess(ctx context.Context) {
 		now, all, err := s.peerStreams(ctx)
 		if err != nil {
 			if ctx.Err() == nil && !failing {
-				s.cfg.Log.WarnContext(ctx, "cannot count the agents' streams, will be tried again", "error", err)
+				s.cfg.Log.WarnContext(ctx, "cannot count the agents' streams, retrying", "error", err)
 			}
 			failing = true
 			continue
@@ -87,7 +86,7 @@ func (s *Service) shedExcess(ctx context.Context) {
 	}
 }
 
-// peerStreams returns all processes, this one included, and how many streams they have together.
+// peerStreams returns all processes, including this one, and the sum of their streams.
 func (s *Service) peerStreams(ctx context.Context) (peers []string, streams int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Even)
 	defer cancel()
@@ -119,10 +118,10 @@ func (s *Service) sendAway(ctx context.Context, all, peers int) {
 	if n == 0 || s.drained {
 		return
 	}
-	s.cfg.Log.InfoContext(ctx, "other servers have fewer streams: sending some agents there", "streams", len(s.streams), "of", all, "servers", peers, "sent_away", n)
+	s.cfg.Log.InfoContext(ctx, "other servers have fewer streams: sending some agents away", "streams", len(s.streams), "of", all, "servers", peers, "sent_away", n)
 	spread, left := spreadOf(n), n
 	slices.Sort(staying)
-	at := int(s.cfg.Random() * float64(len(staying))) // not always the same ones
+	at := int(s.cfg.Random() * float64(len(staying))) // random, so that not always the same agents move
 	for _, region := range slices.Concat(staying[at:], staying[:at]) {
 		if left == 0 {
 			break
@@ -137,9 +136,8 @@ func (s *Service) sendAway(ctx context.Context, all, peers int) {
 	}
 }
 
-// excessStreams returns how many of a process's streams are above its share, 0 when it is near
-// enough. With small numbers, chance alone makes a quarter above, which is no reason to
-// move streams.
+// excessStreams returns the number of a process's streams above its share, 0 if the process is close to its share.
+// With small numbers, random differences of a quarter are normal, and no reason to move streams.
 func excessStreams(own, all, peers int) int {
 	if peers < 2 {
 		return 0

@@ -18,7 +18,7 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/agent/v1/agentv1connect"
 )
 
-// from says whose agent calls.
+// from is the context key for the region of the calling agent.
 type from struct{ region string }
 
 func (f from) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -26,7 +26,7 @@ func (f from) RoundTrip(req *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(req)
 }
 
-// serve has the dispatcher behind a server as the program has it.
+// serve runs the dispatcher behind a server like the program's.
 func (h *harness) serve() (url string, stop func()) {
 	h.t.Helper()
 	listener, err := new(net.ListenConfig).Listen(h.t.Context(), "tcp", "127.0.0.1:0")
@@ -44,7 +44,7 @@ func (h *harness) serve() (url string, stop func()) {
 }
 
 func TestBalance_StoppingServerMovesItsStreams(t *testing.T) {
-	// Without a call of Drain: the streams' contexts may end before it.
+	// Drain is not called, because the streams' contexts may end before Drain runs.
 	h := setup(t, time.Minute)
 	url, stop := h.serve()
 	h.client = agentv1connect.NewAgentServiceClient(http.DefaultClient, url)
@@ -83,9 +83,9 @@ func TestBalance_MovesStreamsBeyondAShare(t *testing.T) {
 			}
 		}()
 	}
-	require.Never(t, func() bool { return len(sent) > 0 }, 200*time.Millisecond, 10*time.Millisecond, "there is nowhere to go")
+	require.Never(t, func() bool { return len(sent) > 0 }, 200*time.Millisecond, 10*time.Millisecond, "there is no other process")
 
-	// Two more come: a third of nine stays here.
+	// Two processes join, so a third of the nine streams stays here.
 	for _, id := range []string{"cp_2", "cp_3"} {
 		h.update(func(tx store.Tx) error { return tx.PutPeer(model.Peer{ID: id, Address: "a:1"}) })
 	}
@@ -93,10 +93,10 @@ func TestBalance_MovesStreamsBeyondAShare(t *testing.T) {
 		select {
 		case away := <-sent:
 			require.Positive(t, away.RetryAfter.AsDuration())
-			require.LessOrEqual(t, away.RetryAfter.AsDuration(), time.Second, "few come back soon")
+			require.LessOrEqual(t, away.RetryAfter.AsDuration(), time.Second, "a few agents return soon")
 		case <-time.After(patience):
-			require.FailNow(t, "too many stay")
+			require.FailNow(t, "too many streams stay")
 		}
 	}
-	require.Never(t, func() bool { return len(sent) > 0 }, 200*time.Millisecond, 10*time.Millisecond, "those that stay are its share")
+	require.Never(t, func() bool { return len(sent) > 0 }, 200*time.Millisecond, 10*time.Millisecond, "the remaining streams are this process's share")
 }

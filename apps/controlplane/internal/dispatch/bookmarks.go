@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// together is how many rounds of bookmarks there are in Config.Bookmark. Rounds wake an idle
-// process far less often than a timer for each stream would.
+// together is the number of rounds of bookmarks in Config.Bookmark. With rounds, an idle process wakes up far less
+// often than with a timer for each stream.
 const together = 20
 
-// requestBookmarks tells streams when to send one, until ctx ends.
+// requestBookmarks signals streams when to send a bookmark, until ctx ends.
 func (s *Service) requestBookmarks(ctx context.Context) {
 	ticker := time.NewTicker(max(s.cfg.Bookmark/together, time.Millisecond))
 	defer ticker.Stop()
@@ -40,15 +40,14 @@ func (s *Service) handOut(now time.Time) {
 		st.dueAt = now.Add(s.bookmarkDelay())
 		select {
 		case st.due <- struct{}{}:
-		default: // it has yet to send the one before
+		default: // the stream has not sent the previous bookmark yet
 		}
 	}
 }
 
-// bookmarkDelay returns 1.2 to 1.45 times Config.Bookmark, so that 12 to 15 s are between two
-// bookmarks. An agent whose own sign of life is due soon gives it in answer to a bookmark, and
-// those of many agents come together. With the longest lease, of a minute, it would come by
-// itself after 16 s at the earliest.
+// bookmarkDelay returns 1.2 to 1.45 times Config.Bookmark, so that two bookmarks are 12 to 15 s apart. An agent whose
+// next sign of life is due soon sends it in answer to a bookmark, so that many agents send theirs together. With the
+// longest lease, of a minute, agents send one without a bookmark after 16 s at the earliest.
 func (s *Service) bookmarkDelay() time.Duration {
 	return time.Duration((1.2 + 0.25*s.cfg.Random()) * float64(s.cfg.Bookmark))
 }

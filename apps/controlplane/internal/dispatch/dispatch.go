@@ -1,25 +1,22 @@
-// Package dispatch feeds every agent stream of this process from memory.
+// Package dispatch serves the agents' streams of this process.
 //
 //	commit --nudge--> Tailer --changes--> Cursor (dirty keys) --> stream --> agent
 //	   beat ------------^                                    \--> DesiredItems
 //
-// One Tailer per process reads the changes of regions that have a stream here. When it hears of
-// a commit, of this or another process, it reads the changed regions at once, in one query. On
-// a fixed beat it looks at all regions, for commits that it did not hear of. A beat reads the
-// sum of all heads. When the sum has changed, it reads the heads, then the changes of the
-// regions whose heads moved. So a change costs by the regions that it touches, an idle fleet
-// costs one query and one row a beat whatever its size, and a process without streams costs
-// none.
+// One Tailer per process reads the changes of regions that have a stream here. After a nudge for a commit of this or
+// another process, it reads the changed regions at once, in one query. On a fixed beat it checks all regions for
+// commits without a nudge. A beat reads the sum of all heads. If the sum has changed, it reads the heads, and then
+// the changes of the regions whose heads moved. So the cost of a change depends on the regions that it changes. An
+// idle fleet of any size costs one query with one row per beat. A process without streams needs no queries.
 //
-// A stream never waits for another: what it owes is a set of dirty keys, taken
-// at once when its agent can take a frame, and every send has a deadline.
+// A stream never waits for another stream. Its unsent changes are a set of dirty keys, which it takes when its agent
+// can receive a frame. Every send has a deadline.
 //
 // # No gap between snapshot and deltas
 //
-// A stream first subscribes, and then reads its snapshot in one consistent read
-// as of revision A. Changes at or below A are in it. Changes above A were
-// published to the subscription, which existed before. The cursor drops the
-// former when they arrive late and keeps the latter.
+// A stream first subscribes, and then reads its snapshot in one consistent read, as of revision A. Changes at or
+// below A are in the snapshot. If the subscription gets them later, the cursor drops them. Changes above A are
+// published to the subscription, which existed before the read, and the cursor keeps them.
 package dispatch
 
 import (
@@ -38,7 +35,7 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// Tx is what dispatch asks of a transaction.
+// Tx has the queries of dispatch.
 type Tx interface {
 	GetHead(regionID string) (model.Head, error)
 	GetHeads(regionIDs []string) ([]model.Head, error)
@@ -67,46 +64,42 @@ type Store interface {
 	Snapshot(ctx context.Context, fn func(Tx) error) error
 }
 
-// Config of a Service. Zero durations take the defaults stated.
+// Config configures a Service. Zero durations mean the defaults below.
 type Config struct {
 	Store Store
-	// Caller tells whose credential the call carries and when that was issued,
-	// unix ms.
+	// Caller returns the region of the call's credential, and when the credential was issued, in unix ms.
 	Caller     func(ctx context.Context) (regionID string, issuedAt int64, ok bool)
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
-	// Random returns numbers in [0, 1) for jitter, safely for concurrent use; nil
-	// means math/rand.
+	// Random returns numbers in [0, 1) for jitter. It must be safe for concurrent use. nil: math/rand.
 	Random func() float64
 
-	// Peer is the id of this process, under which others find the streams that it
-	// holds; empty: there are no others.
+	// Peer is the id of this process, by which other processes find its streams. Empty: there are no other processes.
 	Peer string
-	// Beat is how late a commit may be seen when no nudge came for it: 200 ms, a fifth of what
-	// a person notices, at five queries a second and process.
+	// Beat is the time between two polls, which is the maximum delay of a commit without a nudge. Default: 200 ms,
+	// which costs five queries a second per process.
 	Beat time.Duration
-	// Bookmark is the shortest time that the protocol allows between two of a stream, 10 s;
-	// the longest is twice that. Streams get them after 1.2 to 1.45 times: see requestBookmarks.
+	// Bookmark is the minimum time between two bookmarks of a stream in the protocol. The maximum is twice as long.
+	// Streams send bookmarks after 1.2 to 1.45 times this: see bookmarkDelay. Default: 10 s.
 	Bookmark time.Duration
-	// Lease of agents' sessions; nil: NewLease(0).
+	// Lease is the lease of agents' sessions. nil: NewLease(0).
 	Lease *Lease
-	// SendTimeout bounds one frame: 30 s, a stalled agent's whole patience.
+	// SendTimeout is the timeout for sending one frame. Default: 30 s.
 	SendTimeout time.Duration
-	// SnapshotRate and SnapshotBurst bound full reads: 50 a second, 100 at once.
+	// SnapshotRate and SnapshotBurst limit full reads. Defaults: 50 a second, 100 at once.
 	SnapshotRate  rate.Limit
 	SnapshotBurst int
-	// Limits that a new session starts with; nil: none.
+	// Limits returns the limits on reports for a new session. nil: no limits.
 	Limits func() *agentv1.ReportLimits
-	// Even is the time between two checks whether this process has more than its share
-	// of the streams: 5 s, two small queries. EvenAfter is how long the processes must have
-	// been the same before streams are sent away: 15 s, so that a rolling restart is
-	// over, and a process that died is no longer counted.
+	// Even is the time between two checks of this process's share of the streams. Each check needs two small queries.
+	// Default: 5 s. EvenAfter is how long the set of processes must be unchanged before streams are sent away, so
+	// that a rolling restart is over, and a process that died is no longer counted. Default: 15 s.
 	Even, EvenAfter time.Duration
-	// Neighbours is the time between two reads of the apps whose requests may go to other
-	// regions: 5 s, one small query while this process has streams.
+	// Neighbours is the time between two reads of the apps whose requests may go to other regions. Each read is one
+	// small query, while this process has streams. Default: 5 s.
 	Neighbours time.Duration
 	Version    string
-	// Domain below which deployments have their preview hosts; empty: they have none.
+	// Domain is the parent domain of deployments' preview hosts. Empty: deployments have no preview hosts.
 	Domain string
 }
 
@@ -149,12 +142,12 @@ type Service struct {
 	requests *requests
 
 	mu       sync.Mutex
-	streams  map[string]*stream // by region: the current session's
+	streams  map[string]*stream // by region: the stream of the current session
 	draining chan struct{}
 	drained  bool
-	// leavers is how many streams there were when draining began.
+	// leavers is the number of streams when draining began.
 	leavers int
-	// pictures of the neighbours of each region that has some, by region; nil: not read yet.
+	// pictures are the pictures of neighbours, by region, of regions that have neighbours. nil: not read yet.
 	pictures map[string]*neighbours.Picture
 }
 
@@ -177,12 +170,12 @@ func New(cfg Config) (*Service, error) {
 	return s, nil
 }
 
-// Nudge says that a commit, of this process or another, moved the heads of the
-// regions; with none given, of any. It never blocks.
+// Nudge announces that a commit of this or another process has moved the heads of the regions. Without regions, any
+// head may have moved. Nudge never blocks.
 func (s *Service) Nudge(regions ...string) { s.tailer.Nudge(regions...) }
 
-// Run tails the feed, tells streams when to send bookmarks, reads the neighbours of regions, and keeps this
-// process at its share of the streams, until ctx ends.
+// Run polls the feed, requests bookmarks, reads the neighbours of regions, and sends away streams above this
+// process's share, until ctx ends.
 func (s *Service) Run(ctx context.Context) error {
 	var beside sync.WaitGroup
 	defer beside.Wait()
@@ -213,8 +206,8 @@ func (s *Service) Connected(regionID string) bool {
 	return s.streams[regionID] != nil
 }
 
-// enterStream makes st its region's stream and ends the one before it: a session has
-// one stream, and a newer session has replaced the older one's.
+// enterStream makes st its region's stream, and ends the previous stream: a region has one session, and a session one
+// stream.
 func (s *Service) enterStream(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -224,7 +217,7 @@ func (s *Service) enterStream(st *stream) {
 	s.streams[st.region] = st
 	st.dueAt = time.Now().Add(s.bookmarkDelay())
 	if s.pictures != nil {
-		st.around <- struct{}{} // it never blocks, because the buffer of a new stream is empty
+		st.around <- struct{}{} // this never blocks, because the buffer of a new stream is empty
 	}
 	s.countStreams()
 }
@@ -238,7 +231,7 @@ func (s *Service) leaveStream(st *stream) {
 	s.countStreams()
 }
 
-// countStreams notes how many streams there are. The caller has locked s.mu.
+// countStreams updates the metric and the lease with the number of streams. The caller must have locked s.mu.
 func (s *Service) countStreams() {
 	s.metrics.streams.Set(float64(len(s.streams)))
 	s.cfg.Lease.setAgents(len(s.streams))

@@ -111,7 +111,7 @@ func (h *harness) update(fn func(tx store.Tx) error) {
 	require.NoError(h.t, h.db.Update(h.t.Context(), fn))
 }
 
-// deploy makes or changes a deployment in the region.
+// deploy inserts or changes the row of a deployment in the region.
 func (h *harness) deploy(id string, generation int64, status windlassv1.TopologyStatus) {
 	h.t.Helper()
 	h.update(func(tx store.Tx) error {
@@ -139,7 +139,7 @@ const (
 	stopping = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING
 )
 
-// watcher is an agent that keeps what it gets, as an inbox would.
+// watcher is an agent that keeps received items, like an inbox.
 type watcher struct {
 	t      *testing.T
 	frames chan *agentv1.WatchResponse
@@ -150,7 +150,7 @@ type watcher struct {
 	held      map[string]*agentv1.Item
 	index     *digest.Index
 	snapshots int
-	// all frames, for recordings.
+	// all has all frames, for recordings.
 	all []*agentv1.WatchResponse
 }
 
@@ -191,7 +191,7 @@ func (w *watcher) next() *agentv1.WatchResponse {
 	}
 }
 
-// step takes one frame and does what an inbox does.
+// step receives one frame and applies it like an inbox.
 func (w *watcher) step() *agentv1.WatchResponse {
 	w.t.Helper()
 	f := w.next()
@@ -204,8 +204,8 @@ func (w *watcher) step() *agentv1.WatchResponse {
 			f := w.next()
 			if end := f.GetSnapshotEnd(); end != nil {
 				require.Len(w.t, items, int(begin.Count+end.Count))
-				require.False(w.t, begin.Count > 0 && end.Count > 0, "it is told once")
-				require.True(w.t, w.cursor.CountsAtEnd || end.Count == 0, "an agent of before is told at the begin")
+				require.False(w.t, begin.Count > 0 && end.Count > 0, "only one frame has the count")
+				require.True(w.t, w.cursor.CountsAtEnd || end.Count == 0, "an agent of an earlier release gets the count at the begin")
 				break
 			}
 			items = append(items, f.GetSnapshotItems().GetItems()...)
@@ -239,7 +239,7 @@ func (w *watcher) keep(items []*agentv1.Item) {
 	}
 }
 
-// until steps until the key is held at the generation.
+// until steps until the watcher has the key at the generation.
 func (w *watcher) until(key string, generation int64) {
 	w.t.Helper()
 	for w.held[key].GetGeneration() < generation {
@@ -254,14 +254,14 @@ func (w *watcher) untilSentAway() {
 	}
 }
 
-// ended waits for the stream's end, with code.
+// ended waits for the end of the stream, and requires code.
 func (w *watcher) ended(code connect.Code) {
 	w.t.Helper()
 	select {
 	case err := <-w.done:
 		require.Equal(w.t, code, connect.CodeOf(err))
 	case <-time.After(patience):
-		require.FailNow(w.t, "the stream goes on")
+		require.FailNow(w.t, "the stream does not end")
 	}
 }
 
@@ -283,14 +283,14 @@ func TestStream_WithoutACursorGetsASnapshotAndDeltas(t *testing.T) {
 	require.Equal(t, 1, w.snapshots)
 }
 
-func TestSnapshot_OfManyPagesIsWholeAndInOrder(t *testing.T) {
+func TestSnapshot_OfManyPagesIsCompleteAndInOrder(t *testing.T) {
 	h := setup(t, time.Hour)
 	const (
 		applies = iota
 		routes
 		deletes
 	)
-	const n = 2300 // pages, the last of which is not full
+	const n = 2300 // several pages, the last of which is not full
 	h.update(func(tx store.Tx) error {
 		var rows []model.Topology
 		for i := range n {
@@ -334,7 +334,7 @@ func TestSnapshot_OfManyPagesIsWholeAndInOrder(t *testing.T) {
 	}
 }
 
-func TestStream_ResumesWhereItWas(t *testing.T) {
+func TestStream_ResumesAtItsPosition(t *testing.T) {
 	h := setup(t, time.Minute)
 	h.deploy("dep_1", 1, starting)
 	w := newWatcher(t, "session-1")
@@ -393,7 +393,7 @@ func TestFork_RestoredBackupStartsANewEpoch(t *testing.T) {
 	cancel = w.connect(h)
 	defer cancel()
 	require.Greater(t, w.hello.Epoch, epoch)
-	require.False(t, w.hello.Resumed, "reports to a lost history must be sent again")
+	require.False(t, w.hello.Resumed, "reports that the lost history had must be sent again")
 	require.Equal(t, "app_1", <-woken)
 	w.step()
 	require.Equal(t, 2, w.snapshots)
@@ -421,7 +421,7 @@ func TestBookmark_BadBucketIsSentAgain(t *testing.T) {
 	cancel()
 	w.ended(connect.CodeCanceled)
 
-	// The agent's disk lost one item and it resumes: the first bookmark tells.
+	// The agent's disk lost one item. After it resumes, the first bookmark shows the difference.
 	delete(w.held, "dep_5")
 	w.index.Delete(int32(agentv1.ItemKind_ITEM_KIND_DEPLOYMENT), "dep_5")
 	cancel = w.connect(h)
@@ -473,7 +473,7 @@ func TestEpoch_NewEndsStreams(t *testing.T) {
 }
 
 func TestFork_UnderOpenStreamsEndsThem(t *testing.T) {
-	for name, further := range map[string]int{"behind them": 0, "just as far": 1, "further": 3} {
+	for name, further := range map[string]int{"behind the streams": 0, "at the same revision": 1, "ahead of the streams": 3} {
 		t.Run(name, func(t *testing.T) {
 			h := setup(t, time.Minute)
 			h.deploy("dep_1", 1, starting)
@@ -503,7 +503,7 @@ func TestRequest_ReachesTheAgentAndIsAnswered(t *testing.T) {
 	h := setup(t, time.Minute)
 	_, err := h.svc.Ask(t.Context(), region, &agentv1.Request{})
 	require.ErrorIs(t, err, model.ErrAgentUnreachable)
-	require.NotErrorIs(t, err, model.ErrNoAnswer, "it was not asked")
+	require.NotErrorIs(t, err, model.ErrNoAnswer, "the request was not sent")
 
 	w := newWatcher(t, "session-1")
 	disconnect := w.connect(h)
@@ -543,12 +543,11 @@ func TestRequest_ReachesTheAgentAndIsAnswered(t *testing.T) {
 	}
 	leave()
 	a = <-got
-	require.ErrorIs(t, a.err, model.ErrNoAnswer, "the agent may do it")
+	require.ErrorIs(t, a.err, model.ErrNoAnswer, "the agent may still do it")
 	require.ErrorIs(t, a.err, model.ErrAgentUnreachable)
 }
 
-// hasty has something change once the first snapshot was read, and before the session that it
-// was read for has begun.
+// hasty is a store in which a row changes after the first snapshot was read, and before its session has begun.
 type hasty struct {
 	dispatch.Store
 	read   chan struct{}

@@ -8,7 +8,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// features tell which specs make use of each.
+// features has each feature with a function that reports whether a spec uses it.
 var features = []struct {
 	feature agentv1.Feature
 	used    func(*windlassv1.DeploymentSpec) bool
@@ -33,7 +33,8 @@ var features = []struct {
 	{agentv1.Feature_FEATURE_EXPECTED_CODES, func(s *windlassv1.DeploymentSpec) bool { return len(s.GetHealthCheck().GetExpectedCodes()) > 0 }},
 }
 
-// anyGPU returns a function that asks about the GPUs of a spec and of each role with its own resources.
+// anyGPU returns a function that reports whether used is true for the GPU of the spec or of a role with its own
+// resources.
 func anyGPU(used func(*windlassv1.Gpu) bool) func(*windlassv1.DeploymentSpec) bool {
 	return func(s *windlassv1.DeploymentSpec) bool {
 		return used(s.GetResources().GetGpu()) || slices.ContainsFunc(s.GetRoles(), func(r *windlassv1.RoleSpec) bool {
@@ -42,8 +43,7 @@ func anyGPU(used func(*windlassv1.Gpu) bool) func(*windlassv1.DeploymentSpec) bo
 	}
 }
 
-// requiredFeatures returns the features that an agent must have to run the spec as it is
-// written; see agentv1.Feature.
+// requiredFeatures returns the features that an agent needs to run the spec. See agentv1.Feature.
 func requiredFeatures(s *windlassv1.DeploymentSpec) []string {
 	var out []string
 	for _, f := range features {

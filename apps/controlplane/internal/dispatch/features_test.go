@@ -35,31 +35,31 @@ func TestFeatures_OfAnItemFollowItsDeployment(t *testing.T) {
 			continue
 		}
 		if agentv1.Feature(n) == agentv1.Feature_FEATURE_IN_PLACE {
-			continue // of the row, not of the deployment
+			continue // set by the row, not by the deployment
 		}
 		if agentv1.Feature(n) == agentv1.Feature_FEATURE_INSTANCE_ISOLATION {
-			continue // of the region, for every workspace
+			continue // set by the region, for every workspace
 		}
 		if agentv1.Feature(n) == agentv1.Feature_FEATURE_FOLLOW_LOGS {
-			continue // of the agent's answers to readers of logs
+			continue // about answers to readers of logs
 		}
 		if agentv1.Feature(n) == agentv1.Feature_FEATURE_SERIES {
-			continue // of the agent's answers to readers of series
+			continue // about answers to readers of series
 		}
 		if agentv1.Feature(n) == agentv1.Feature_FEATURE_SESSION_PROOF {
-			continue // of the agent's calls
+			continue // about calls of the agent
 		}
 		if agentv1.Feature(n) == agentv1.Feature_FEATURE_POOL_ORDERS {
-			continue // of the row: without it, the row takes over no pool in which several roles differ
+			continue // set by the row: without it, the row takes over no pool in which several roles differ
 		}
 		spec := uses[agentv1.Feature(n)]
-		require.NotNil(t, spec, "nothing here makes use of %s", name)
+		require.NotNil(t, spec, "add a spec that uses %s", name)
 		item := encoded(t, func(it *model.DesiredItem) { it.Deployment.Spec = spec })
 		state := item.GetDeployment()
 		require.Equal(t, []string{name}, state.GetRequiredFeatures())
 
-		// Another release requires more or less of the same deployment, and hosts may be below
-		// another domain: that is no drift.
+		// Another release may require other features for the same deployment, and hosts may be below another domain.
+		// That must not count as drift.
 		state.RequiredFeatures, state.Traceparent, state.WorkloadVersion = nil, "", 0
 		state.Deployment.PreviewHost = ""
 		data, err := proto.MarshalOptions{Deterministic: true}.Marshal(state)
@@ -74,7 +74,7 @@ func TestFeatures_OfARoleFollowItsResources(t *testing.T) {
 	require.Equal(t, []string{"FEATURE_GPU_POOL"}, requiredFeatures(&windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{role}}))
 }
 
-func TestFeatures_OfEarlierReleasesNeedNothing(t *testing.T) {
+func TestFeatures_SpecsOfEarlierReleasesNeedNone(t *testing.T) {
 	plain := &windlassv1.DeploymentSpec{
 		Image: "registry.example/echo:v1", Command: []string{"serve"}, Env: map[string]string{"A": "1"},
 		Secrets:     []*windlassv1.SecretReference{{EnvName: "TOKEN", Secret: "token"}},
@@ -85,7 +85,7 @@ func TestFeatures_OfEarlierReleasesNeedNothing(t *testing.T) {
 	item := encoded(t, func(it *model.DesiredItem) { it.Deployment.Spec = plain })
 	require.Empty(t, item.GetDeployment().GetRequiredFeatures())
 
-	// Whatever an agent is, it can stop what it runs.
+	// Every agent can stop its instances.
 	item = encoded(t, func(it *model.DesiredItem) {
 		it.Delete, it.Deployment.Spec = true, &windlassv1.DeploymentSpec{ModelCache: &windlassv1.ModelCache{}}
 	})

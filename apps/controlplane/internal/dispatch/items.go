@@ -15,13 +15,13 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// specHashSize is enough that two contents never have the same hash by accident.
+// specHashSize is large enough that two contents do not have the same hash by chance, in bytes.
 const specHashSize = 16
 
-// describeDeployment returns what is sent of a deployment and is not part of the hash. A trace changes nothing
-// that runs. A project that is renamed makes no revision, so with its name in the hash every agent
-// would seem to have drifted. The same holds for features, of which a later release may know more,
-// and for the host, whose domain may change. All of them arrive with the next generation.
+// describeDeployment returns the fields of a deployment that are sent but are not part of the hash. A trace does not
+// change instances. Renaming a project makes no revision, so with its name in the hash every agent would seem to have
+// drifted. The same is true for features, because later releases know more, and for the host, whose domain may
+// change. Changes of these fields arrive with the next generation.
 func describeDeployment(state *agentv1.DeploymentState, it *model.DesiredItem, domain string) *agentv1.DeploymentState {
 	about := &agentv1.DeploymentState{Traceparent: it.Topology.Traceparent}
 	if it.Delete {
@@ -82,8 +82,8 @@ func deploymentState(it *model.DesiredItem) *agentv1.DeploymentState {
 	}
 }
 
-// withImage returns the spec with another image. It shares the rest with the spec, which may be
-// on its way to other regions: neither may be changed.
+// withImage returns a copy of the spec with another image. The copy shares all other fields with the spec, which may
+// be encoded for other regions at the same time. So neither may be changed.
 func withImage(spec *windlassv1.DeploymentSpec, image string) *windlassv1.DeploymentSpec {
 	out := &windlassv1.DeploymentSpec{}
 	from, to := spec.ProtoReflect(), out.ProtoReflect()
@@ -96,11 +96,10 @@ func withImage(spec *windlassv1.DeploymentSpec, image string) *windlassv1.Deploy
 	return out
 }
 
-// templateHash covers the stored values that an instance is made of, and never their encoding,
-// because a release with another encoding would replace every instance. Nor does it cover what
-// no instance sees: a version that differs only in that keeps the instances of the version
-// before. A secret that only pulls the image is not in it: no instance has it, and a registry's
-// new password is no reason to start a model again.
+// templateHash returns a hash of the stored values from which an instance is made. It does not hash an encoding,
+// because a release with another encoding would replace every instance. It leaves out fields that instances do not
+// see, because a version that differs only in such fields keeps the instances. It leaves out secrets that only pull
+// the image, because a new password of a registry is no reason to restart instances.
 func templateHash(made []byte, image string, spec *windlassv1.DeploymentSpec, secrets []*agentv1.SecretVersion) []byte {
 	variables := map[string]bool{}
 	for _, ref := range spec.GetSecrets() {
@@ -118,8 +117,8 @@ func templateHash(made []byte, image string, spec *windlassv1.DeploymentSpec, se
 	return h.Sum(nil)[:specHashSize]
 }
 
-// roleTemplates returns the template hash of each of several roles. The resolved image is in it only for roles
-// without an image of their own.
+// roleTemplates returns the template hash of each role of a spec with several roles. The hash of a role with its own
+// image leaves out the resolved image.
 func roleTemplates(d *model.Deployment, spec *windlassv1.DeploymentSpec, secrets []*agentv1.SecretVersion) (out []*agentv1.RoleTemplate) {
 	hashes := d.RoleHashes()
 	for _, r := range spec.GetRoles() {
@@ -138,7 +137,7 @@ func roleTemplates(d *model.Deployment, spec *windlassv1.DeploymentSpec, secrets
 func routesOf(it *model.DesiredItem) (*agentv1.Routes, error) {
 	r := &agentv1.Routes{AppId: it.Key}
 	if it.Delete || len(it.Route.Hosts) == 0 {
-		return r, nil // without hosts, no version gets requests, whatever its weight
+		return r, nil // without hosts, no version gets requests, even with a weight
 	}
 	var err error
 	if r.Policy, err = it.Route.Routing(); err != nil {

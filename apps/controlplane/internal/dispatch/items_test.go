@@ -33,7 +33,7 @@ func desired(edit func(*model.DesiredItem)) model.DesiredItem {
 	return it
 }
 
-// told is what an agent reads of a row.
+// told returns the item that an agent gets for a row.
 func told(it model.DesiredItem) (*agentv1.Item, error) {
 	w, err := encodeItem(&it, 1, "apps.test", new([]byte))
 	if err != nil {
@@ -50,16 +50,15 @@ func encoded(t *testing.T, edit func(*model.DesiredItem)) *agentv1.Item {
 	return item
 }
 
-// A hash that a release changes is drift in every region at once, and a template
-// that it changes replaces every instance there is. These were the values of the
-// first release; what is added later must leave them.
-func TestItem_HashesAreThoseOfEarlierReleases(t *testing.T) {
+// If a release changes a spec hash, every region has drift. If it changes a template hash, every instance is
+// replaced. So these values of the first release must never change.
+func TestItem_HashesEqualThoseOfEarlierReleases(t *testing.T) {
 	item := encoded(t, nil)
 	require.Equal(t, "d9fd17b267165e971968d3cc4010543b", hex.EncodeToString(item.SpecHash))
 	require.Equal(t, "19cd23925d9cc960802c2fbc58ec8ec6", hex.EncodeToString(item.GetDeployment().GetDeployment().GetTemplateHash()))
 }
 
-func TestItem_HasDisplayNamesThatAreNoChange(t *testing.T) {
+func TestItem_DisplayNamesAreNotInTheHash(t *testing.T) {
 	before := encoded(t, nil)
 	named := encoded(t, func(it *model.DesiredItem) { it.App.ProjectName, it.App.EnvironmentName = "chat", "production" })
 	state := named.GetDeployment()
@@ -67,11 +66,11 @@ func TestItem_HasDisplayNamesThatAreNoChange(t *testing.T) {
 	require.Equal(t, "dep_1", state.WorkloadKey)
 	require.Equal(t, "chat", state.Deployment.ProjectName)
 	require.Equal(t, "production", state.Deployment.EnvironmentName)
-	require.Equal(t, before.SpecHash, named.SpecHash, "renaming a project is no drift")
+	require.Equal(t, before.SpecHash, named.SpecHash, "renaming a project must not count as drift")
 	require.Equal(t, before.GetDeployment().Deployment.TemplateHash, state.Deployment.TemplateHash)
 }
 
-// A version that differs in what no instance sees is told as it is, and is made as the other.
+// A version that differs only in fields that instances do not see has its own spec hash and the same template hash.
 func TestItem_OfAnEqualVersionReplacesNothing(t *testing.T) {
 	before := encoded(t, nil)
 	template := func(it *agentv1.Item) []byte { return it.GetDeployment().GetDeployment().GetTemplateHash() }
@@ -84,14 +83,14 @@ func TestItem_OfAnEqualVersionReplacesNothing(t *testing.T) {
 	}
 	alike := next(func(*model.Deployment) {})
 	require.Equal(t, template(before), template(alike))
-	require.NotEqual(t, before.SpecHash, alike.SpecHash, "the region is told of it")
+	require.NotEqual(t, before.SpecHash, alike.SpecHash, "the region gets the new version")
 	require.EqualValues(t, 1, alike.GetDeployment().GetDeployment().GetSpec().GetRouting().GetQueueSize())
 	require.NotEqual(t, template(before), template(next(func(d *model.Deployment) { d.MadeAs = nil })))
 	require.NotEqual(t, template(before), template(next(func(d *model.Deployment) { d.ResolvedImage = "registry.example/echo@sha256:01" })),
-		"the tag is of another image by now")
+		"the tag now resolves to another image")
 }
 
-func TestItem_NamesWhatEachRoleIsMadeOf(t *testing.T) {
+func TestItem_HasATemplateHashForEachRole(t *testing.T) {
 	roles := func(decode byte, image string) map[string]string {
 		item := encoded(t, func(it *model.DesiredItem) {
 			made, err := model.EncodeRoleHashes(map[string][]byte{"prefill": {1}, "decode": {decode}})
@@ -109,8 +108,8 @@ func TestItem_NamesWhatEachRoleIsMadeOf(t *testing.T) {
 	first, other, image := roles(2, "a@sha256:00"), roles(3, "a@sha256:00"), roles(2, "a@sha256:02")
 	require.Equal(t, first["prefill"], other["prefill"])
 	require.NotEqual(t, first["decode"], other["decode"])
-	require.NotEqual(t, first["prefill"], image["prefill"], "it runs the spec's image")
-	require.Equal(t, first["decode"], image["decode"], "it has an image of its own")
+	require.NotEqual(t, first["prefill"], image["prefill"], "the role uses the spec's image")
+	require.Equal(t, first["decode"], image["decode"], "the role has its own image")
 	require.Empty(t, encoded(t, nil).GetDeployment().GetDeployment().GetRoleTemplates())
 }
 
@@ -125,8 +124,8 @@ func TestWorkload_TakenOverKeepsItsName(t *testing.T) {
 	require.Equal(t, int32(6), state.WorkloadVersion)
 	require.Equal(t, []string{"FEATURE_IN_PLACE"}, state.RequiredFeatures)
 	require.Empty(t, own.GetDeployment().RequiredFeatures)
-	require.NotEqual(t, own.SpecHash, taken.SpecHash, "whose instances it has is part of what the region holds")
-	require.Equal(t, own.GetDeployment().Deployment.TemplateHash, state.Deployment.TemplateHash, "and replaces none of them")
+	require.NotEqual(t, own.SpecHash, taken.SpecHash, "the taken-over workload is part of the spec hash")
+	require.Equal(t, own.GetDeployment().Deployment.TemplateHash, state.Deployment.TemplateHash, "the template hash stays, so no instance is replaced")
 }
 
 func TestTombstone_NamesItsWorkload(t *testing.T) {
@@ -138,8 +137,8 @@ func TestTombstone_NamesItsWorkload(t *testing.T) {
 	require.Equal(t, "dep_0", item.GetDeployment().WorkloadKey)
 }
 
-// Regions that a change goes to at once share what was read for it.
-func TestItem_HasTheImageAndLeavesTheSpec(t *testing.T) {
+// Items of one change for several regions share one spec.
+func TestItem_SetsTheImageWithoutChangingTheSharedSpec(t *testing.T) {
 	row := desired(nil)
 	before := proto.CloneOf(row.Deployment.Spec)
 	item, err := told(row)
@@ -153,7 +152,7 @@ func TestItem_HasTheImageAndLeavesTheSpec(t *testing.T) {
 	row.Deployment.ResolvedImage = ""
 	item, err = told(row)
 	require.NoError(t, err)
-	require.True(t, proto.Equal(before, item.GetDeployment().GetDeployment().GetSpec()), "an image that stands for nothing else")
+	require.True(t, proto.Equal(before, item.GetDeployment().GetDeployment().GetSpec()), "the item's spec equals the stored spec")
 }
 
 func TestTombstone_HoldsIDsOnly(t *testing.T) {
@@ -189,7 +188,7 @@ func TestItem_IsReplacedOnlyBySecretsOfItsInstances(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			one, two := c.item(1), c.item(2)
-			require.NotEqual(t, one.SpecHash, two.SpecHash, "the region is told of every new version")
+			require.NotEqual(t, one.SpecHash, two.SpecHash, "the region gets every new version")
 			template := func(it *agentv1.Item) []byte { return it.GetDeployment().Deployment.TemplateHash }
 			if c.replaces {
 				require.NotEqual(t, template(one), template(two))
@@ -200,9 +199,8 @@ func TestItem_IsReplacedOnlyBySecretsOfItsInstances(t *testing.T) {
 	}
 }
 
-// A region is told what is to run there, and nothing of what is so elsewhere: not even
-// which secrets others have.
-func TestItem_SpecIsThatOfTheRegion(t *testing.T) {
+// A region gets only its own desired state. It does not see the names of secrets of other regions.
+func TestItem_HasTheSpecOfItsRegion(t *testing.T) {
 	in := func(region string, secrets map[string]int32) *agentv1.Item {
 		return encoded(t, func(it *model.DesiredItem) {
 			it.RegionID, it.SecretVersions = region, secrets
@@ -224,11 +222,11 @@ func TestItem_SpecIsThatOfTheRegion(t *testing.T) {
 	require.Empty(t, spec.GetPinnedOverrides())
 
 	plain := encoded(t, nil)
-	require.Equal(t, plain.SpecHash, there.SpecHash, "where no override is about, nothing differs from a version without any")
+	require.Equal(t, plain.SpecHash, there.SpecHash, "a region without an override has the same hash as without overrides")
 	require.Empty(t, there.GetDeployment().GetRequiredFeatures())
 	rotated := in("reg_eu", map[string]int32{"token": 4, "extra": 2})
 	require.NotEqual(t, here.GetDeployment().GetDeployment().GetTemplateHash(), rotated.GetDeployment().GetDeployment().GetTemplateHash(),
-		"a secret of the region's own replaces its instances")
+		"a secret of the region replaces its instances")
 }
 
 func TestItem_RouteHasItsPolicy(t *testing.T) {
@@ -263,7 +261,7 @@ func TestItem_RouteHasItsPolicy(t *testing.T) {
 	require.ErrorContains(t, err, "policy of the route of app_1 in reg_1")
 }
 
-func TestItem_WakesNothingWhereTheRegionIsClosed(t *testing.T) {
+func TestItem_DoesNotWakeInAClosedRegion(t *testing.T) {
 	at := func(change func(*model.Topology)) int32 {
 		row := model.Topology{DeploymentID: "dep_1", RegionID: "reg_1", Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED}
 		change(&row)

@@ -6,32 +6,31 @@ import (
 )
 
 const (
-	// signsPerSecond is how many signs of life a second this process wants from agents that
-	// have nothing else to say, because each one that comes alone wakes the process. With the
-	// longest leases they come in answer to bookmarks, more of them, but together.
+	// signsPerSecond is the target rate of reports that are only signs of life, because each of them wakes this
+	// process. With the longest lease, the rate can be higher, but these reports then arrive together, in answer to
+	// bookmarks.
 	signsPerSecond = 60
-	// signsPerLease is how often agents give a sign of life in the time of their lease: three
-	// times, and a little more often because of their jitter.
+	// signsPerLease is the number of signs of life in the time of a lease: three, and a little more because of
+	// jitter.
 	signsPerLease = 3 / 0.9
-	// longestLease is how long a region of however large a fleet may be silent.
+	// longestLease is the maximum lease, for the largest fleets.
 	longestLease = time.Minute
 )
 
-// Lease is the time for which an agent's sign of life holds. It is the shortest one for some 270
-// agents, and grows with the agents whose streams this process has, so that what a fleet costs at
-// rest does not grow with it. It becomes no shorter before agents that know the longer lease have
-// given another sign of life.
+// Lease computes the length of leases. Up to about 270 agents on this process, it is the shortest length. Above that,
+// it grows with their number, so that the load of an idle fleet stays the same. It only becomes shorter after all
+// agents that know the longer lease have renewed it.
 type Lease struct {
 	shortest time.Duration
 
 	mu     sync.Mutex
 	agents int
-	// length is the lease that agents got last, and since is when it was computed.
+	// length is the newest length that agents got, and since is the time at which it was computed.
 	length time.Duration
 	since  time.Time
 }
 
-// NewLease returns the lease of a process. The shortest is 15 s if it is 0: three signs of life.
+// NewLease returns the lease of a process. shortest 0 means 15 s.
 func NewLease(shortest time.Duration) *Lease {
 	if shortest == 0 {
 		shortest = 15 * time.Second
@@ -39,7 +38,7 @@ func NewLease(shortest time.Duration) *Lease {
 	return &Lease{shortest: shortest}
 }
 
-// Length returns how long the lease is now.
+// Length returns the current length of leases.
 func (l *Lease) Length() time.Duration { return l.at(time.Now()) }
 
 func (l *Lease) at(now time.Time) time.Duration {
@@ -51,7 +50,7 @@ func (l *Lease) at(now time.Time) time.Duration {
 	return l.length
 }
 
-// setAgents notes how many agents have their streams on this process.
+// setAgents sets the number of agents with streams on this process.
 func (l *Lease) setAgents(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

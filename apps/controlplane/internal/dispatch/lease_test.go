@@ -16,17 +16,17 @@ func TestLease_GrowsWithTheFleet(t *testing.T) {
 	} {
 		require.InDelta(t, want, leaseOf(shortest, agents), float64(time.Second), "%d agents", agents)
 	}
-	require.Equal(t, 5*time.Minute, leaseOf(5*time.Minute, 1000), "what was asked for is not made shorter")
+	require.Equal(t, 5*time.Minute, leaseOf(5*time.Minute, 1000), "a longer configured lease is not shortened")
 }
 
-func TestLease_LongerHoldsAfterAgentsLeft(t *testing.T) {
+func TestLease_IsShortenedOnlyAfterTheLongerOneHasExpired(t *testing.T) {
 	begin, l := time.Unix(0, 0), NewLease(0)
 	at := func(agents int, after time.Duration) time.Duration {
 		l.setAgents(agents)
 		return l.at(begin.Add(after))
 	}
 	require.Equal(t, 40*time.Second, at(720, 0))
-	require.Equal(t, 40*time.Second, at(270, longestLease), "an agent may not have given a sign of life since")
+	require.Equal(t, 40*time.Second, at(270, longestLease), "an agent may still use the longer lease")
 	require.Equal(t, 15*time.Second, at(270, longestLease+1))
-	require.Equal(t, 20*time.Second, at(360, longestLease+2), "a longer one holds at once")
+	require.Equal(t, 20*time.Second, at(360, longestLease+2), "a longer lease applies at once")
 }

@@ -16,7 +16,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "windlass_watch_streams", Help: "Agent streams on this process.",
 		}),
 		lag: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "windlass_feed_lag_revisions", Help: "Revisions that one delta frame closed: how far its stream was behind.",
+			Name: "windlass_feed_lag_revisions", Help: "Revisions in one delta frame, which is how far its stream was behind.",
 			Buckets: prometheus.ExponentialBuckets(1, 2, 14),
 		}),
 		frames: prometheus.NewCounterVec(prometheus.CounterOpts{

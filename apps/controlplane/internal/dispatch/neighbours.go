@@ -14,11 +14,10 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-// neighboursOf makes a picture for each region. It has the apps whose requests may go to other regions, and
-// for each app the other regions that have a ready instance and can be reached. A region in which the app
-// does not run gets a picture, too: its gateways forward requests for the app's hosts to a region where the
-// app runs. A tenant sets the gateway URL of a workspace's region, so a region of the platform does not get
-// the URL before an operator has approved it.
+// neighboursOf makes a picture for each region. A picture has the apps whose requests may go to other regions, and
+// for each app the other regions that have a ready instance and a gateway URL. Regions without the app also get a
+// picture, because their gateways forward requests for the app's hosts to a region with the app. Tenants control the
+// gateway URLs of workspaces' regions, so regions of the platform only get URLs that an operator has approved.
 func neighboursOf(rows []model.AppRegion, may []model.WorkspaceRegion) map[string]*neighbours.Picture {
 	apps := map[string][]model.AppRegion{}
 	for _, r := range rows {
@@ -56,9 +55,10 @@ func neighboursOf(rows []model.AppRegion, may []model.WorkspaceRegion) map[strin
 	return out
 }
 
-// neighboursFor returns what a region is told of an app: the other regions that are ready for it, and of those only
-// approved ones if the region is the platform's. wakes is for a region in which the app does not run: while
-// no region is ready, it gets those where the app is at zero. A request that is handed over there wakes the app.
+// neighboursFor returns the neighbours of an app for a region: the other regions in which the app is ready. If
+// platform is set, it returns only approved regions. wakes is set for a region in which the app does not run. If no
+// region is ready, such a region gets the regions where the app is at zero, because a request that is handed over
+// there wakes the app.
 func neighboursFor(serving []model.AppRegion, regionID string, platform, wakes bool) *gatewayv1.AppNeighbours {
 	one := serving[0]
 	app := &gatewayv1.AppNeighbours{AppId: one.AppID, AppName: one.AppName, Hosts: one.Hosts}
@@ -76,9 +76,9 @@ func neighboursFor(serving []model.AppRegion, regionID string, platform, wakes b
 	return app
 }
 
-// lookAround keeps telling every stream the neighbours of its region. Its waits are drawn, because the tailer starts at
-// the same moment, and both would read the database at the same times. While the database is away it retries with full
-// jitter, and streams keep what they have sent.
+// lookAround reads the neighbours of regions in a loop, and wakes streams whose region's neighbours changed. Its
+// waits are random, so that it does not read the database at the same times as the tailer. While the database is
+// unreachable, it retries with full jitter, and streams keep their pictures.
 func (s *Service) lookAround(ctx context.Context) {
 	policy := backoff.Policy{Min: s.cfg.Neighbours, Max: 4 * s.cfg.Neighbours}
 	failures := 0
@@ -101,8 +101,8 @@ func (s *Service) lookAround(ctx context.Context) {
 	}
 }
 
-// readPictures reads once, if any stream needs a picture. While no stream does, the pictures are
-// dropped: the next stream must not get old ones.
+// readPictures reads all pictures once, if this process has streams. Without streams, it drops the pictures, so that
+// the next stream does not get an old picture.
 func (s *Service) readPictures(ctx context.Context) error {
 	s.mu.Lock()
 	streams := len(s.streams)
@@ -130,14 +130,14 @@ func (s *Service) readPictures(ctx context.Context) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("look around: %w", err)
+		return fmt.Errorf("read neighbours: %w", err)
 	}
 	s.storePictures(neighboursOf(rows, may))
 	return nil
 }
 
-// storePictures stores the pictures, and wakes the streams whose region has another picture than before, in the order
-// of their regions.
+// storePictures stores the pictures, and wakes the streams whose regions' pictures changed, in the order of their
+// regions.
 func (s *Service) storePictures(next map[string]*neighbours.Picture) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,16 +154,16 @@ func (s *Service) storePictures(next map[string]*neighbours.Picture) {
 		}
 		select {
 		case s.streams[region].around <- struct{}{}:
-		default: // it is signalled already
+		default: // the stream is already signalled
 		}
 	}
 }
 
-// nothing is the picture of a region without neighbours. It is sent as well, because an agent that
-// was away, and its gateways, may still hold an earlier picture.
+// nothing is the picture of a region without neighbours. It is also sent, because an agent that was disconnected and
+// its gateways may still have an earlier picture.
 var nothing = &neighbours.Picture{}
 
-// pictureFor returns the picture of the region's neighbours; nil: not read yet.
+// pictureFor returns the picture of the region's neighbours, nil if it was not read yet.
 func (s *Service) pictureFor(region string) *neighbours.Picture {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,7 +173,7 @@ func (s *Service) pictureFor(region string) *neighbours.Picture {
 	return nothing
 }
 
-// lookAround sends what the agent does not have of the region's picture.
+// lookAround sends the parts of the region's picture that the agent does not have.
 func (st *stream) lookAround(ctx context.Context) error {
 	now := st.svc.pictureFor(st.region)
 	if now == nil {

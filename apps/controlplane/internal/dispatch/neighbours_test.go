@@ -15,11 +15,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// An agent is told of the other regions that have a ready instance of an app which may hand its
-// requests to them, whole on each stream and then when that changes; of no other app.
-func TestNeighbours_SayWhereElseAnAppIsReady(t *testing.T) {
+// An agent gets the regions to which an app may hand its requests over: all of them at the begin of a stream, and
+// then changes. It gets no other apps.
+func TestNeighbours_AreOtherRegionsInWhichTheAppIsReady(t *testing.T) {
 	h := setup(t, time.Minute, func(c *dispatch.Config) { c.Neighbours = 5 * time.Millisecond })
-	// serve lets both regions serve app_1. reg_2 has that number of ready instances.
+	// serve lets both regions serve app_1, with ready instances in reg_2.
 	serve := func(cross windlassv1.RoutingPolicy_CrossRegion, ready int32) {
 		h.update(func(tx store.Tx) error {
 			for _, id := range []string{region, "reg_2"} {
@@ -81,7 +81,7 @@ func TestNeighbours_SayWhereElseAnAppIsReady(t *testing.T) {
 	cancel = w.connect(h)
 	until(w, "eu-west-1 https://eu.example.com")
 
-	// What crosses no more is gone, with the last of them too.
+	// An app whose requests may no longer cross regions is removed, even if it is the last such app.
 	gone := func(w *watcher) {
 		t.Helper()
 		for len(has.Apps) > 0 {
@@ -95,7 +95,7 @@ func TestNeighbours_SayWhereElseAnAppIsReady(t *testing.T) {
 	gone(w)
 	cancel()
 
-	// Also for an agent that was away meanwhile.
+	// An agent that was disconnected meanwhile also gets the removal.
 	has = was
 	w = newWatcher(t, "session-1")
 	cancel = w.connect(h)
@@ -103,9 +103,9 @@ func TestNeighbours_SayWhereElseAnAppIsReady(t *testing.T) {
 	gone(w)
 }
 
-// A region that an app could run in, and does not, is told of its hosts and where it is ready: it
-// hands over what it is asked for them. One of another workspace is told nothing.
-func TestNeighbours_HaveAppsThatRunOnlyElsewhere(t *testing.T) {
+// A region of the workspace in which the app does not run gets the app's hosts and ready regions, so that it can hand
+// over requests. A region of another workspace gets nothing.
+func TestNeighbours_HaveAppsThatDoNotRunInTheRegion(t *testing.T) {
 	h := setup(t, time.Minute, func(c *dispatch.Config) { c.Neighbours = 5 * time.Millisecond })
 	h.update(func(tx store.Tx) error {
 		if err := errors.Join(

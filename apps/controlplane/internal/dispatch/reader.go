@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	// maxReads is how many reads run at once: one can wait for the database while
-	// another is decoded.
+	// maxReads is the maximum number of concurrent reads. While one read waits for the database, another can be
+	// decoded.
 	maxReads = 2
-	// maxReadKeys bounds what one read asks for, beyond its first stream.
+	// maxReadKeys is the maximum number of keys in one read. The first request of a read may exceed it.
 	maxReadKeys = 5000
 )
 
-// reader reads items for all streams. The requests that come while reads are under way become
-// one read after those. So a change of many regions costs few more queries than a change of
-// one, and a single stream that asks does not wait.
+// reader reads items for all streams. Requests that arrive while maxReads reads are running are joined into one read.
+// So a change of many regions needs few more queries than a change of one region, and the request of a single stream
+// does not wait.
 type reader struct {
 	store Store
 
@@ -44,7 +44,7 @@ func (r *reader) readItems(ctx context.Context, region string, keys []changefeed
 	r.waiting = append(r.waiting, a)
 	if r.reads < maxReads {
 		r.reads++
-		// The worker reads for other streams, too, so it must not end with this one.
+		// The worker also reads for other streams, so the end of this stream must not end it.
 		go r.readBatches(context.WithoutCancel(ctx))
 	}
 	r.mu.Unlock()
@@ -68,7 +68,8 @@ func (r *reader) readBatches(ctx context.Context) {
 		}
 		err := r.readAll(ctx, batch)
 		for _, a := range batch {
-			// A row that cannot be understood ends the streams that need it, and no other.
+			// A row that cannot be decoded must only end the streams that need it, so each request is read again
+			// alone.
 			if a.err = err; err != nil && len(batch) > 1 {
 				a.err = r.readAll(ctx, []*ask{a})
 			}
@@ -77,8 +78,8 @@ func (r *reader) readBatches(ctx context.Context) {
 	}
 }
 
-// takeRequests returns the next requests: the first in any case, and at most one of each region,
-// because a stream that was replaced may still ask. If there are none, the worker must end.
+// takeRequests returns the next requests: at least one, and at most one per region, because a stream and its
+// replacement may both wait. If it returns none, the worker must end.
 func (r *reader) takeRequests() []*ask {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -16,14 +16,14 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-// shelf is a store of which only items are read, each read taking a second.
+// shelf is a store that only serves items. Each read takes a second.
 type shelf struct {
 	Store
 	Tx
-	bad string // region whose items cannot be understood
+	bad string // region whose items cannot be decoded
 
 	mu    sync.Mutex
-	reads [][]string // regions of each
+	reads [][]string // regions of each read
 }
 
 func (s *shelf) View(ctx context.Context, fn func(Tx) error) error {
@@ -82,26 +82,26 @@ func TestReader_ConcurrentStreamsShareARead(t *testing.T) {
 		}
 		all.Wait()
 		synctest.Wait()
-		require.Len(t, s.reads, 3, "two that found no read before them, and the others")
+		require.Len(t, s.reads, 3, "two reads begin at once, and the third has all other requests")
 		require.Len(t, s.reads[2], 48)
 
 		s.reads = nil
 		ask("reg_01", whole("reg_01"))
 		ask("reg_02", whole("reg_02"))
 		ask("reg_03", whole("reg_03"))
-		ask("reg_03", whole("reg_03")) // a stream and the one that it replaced
+		ask("reg_03", whole("reg_03")) // a stream and its replacement
 		ask("reg_99", func(_ []model.DesiredItem, err error) {
 			require.ErrorContains(t, err, "read 1 items of region reg_99: not understood")
 		})
 		ask("reg_04", whole("reg_04"))
 		all.Wait()
-		synctest.Wait() // for the workers to find that no request waits
+		synctest.Wait() // until the workers find that no request waits
 		require.Zero(t, r.reads)
 		require.Empty(t, r.waiting)
 	})
 }
 
-func TestReader_EndedStreamLeavesItsReadToOthers(t *testing.T) {
+func TestReader_EndOfAStreamDoesNotEndItsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &reader{store: &shelf{}}
 		ctx, cancel := context.WithCancel(t.Context())

@@ -14,38 +14,38 @@ import (
 	"github.com/windlass-run/windlass/pkg/digest"
 )
 
-// pageItems is how many items are read at a time: enough that one more query costs little, and
-// few enough that sending begins soon.
+// pageItems is the number of items per page. It is large, so that the cost per query is small, and small enough that
+// sending begins soon.
 const pageItems = 1000
 
-// reading is one consistent read, under way, of everything that the region should hold. Pages
-// are read, encoded and taken at the same time. It goes at the database's pace and keeps pages
-// that are not taken yet, so that no transaction waits for a slow link.
+// reading is a running consistent read of a region's whole desired state. Pages are read, encoded and taken
+// concurrently. The reading keeps pages that are not taken yet, so that its transaction never waits for a slow
+// connection.
 type reading struct {
 	// at is known once begun is closed.
 	at     changefeed.Position
 	cancel context.CancelFunc
 	begun  chan struct{}
 	done   chan struct{}
-	more   chan struct{} // a page came, or the end; a buffer of one
+	more   chan struct{} // signals a new page or the end, buffer of one
 
 	mu    sync.Mutex
 	pages [][]wired
 	ended bool
 	err   error
 
-	// index has all items, once next has returned the end.
+	// index has all items after nextPage has returned the end.
 	index *digest.Index
 }
 
-// startReading starts a reading, which goes on by itself. The caller stops it.
+// startReading starts a reading in the background. The caller must stop it.
 func (st *stream) startReading(ctx context.Context) *reading {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &reading{cancel: cancel, begun: make(chan struct{}), done: make(chan struct{}), more: make(chan struct{}, 1), index: digest.NewIndex()}
 	go func() {
 		defer close(r.done)
 		if err := st.svc.limiter.Wait(ctx); err != nil {
-			r.putPage(nil, true, fmt.Errorf("wait for a turn to read a snapshot: %w", err))
+			r.putPage(nil, true, fmt.Errorf("wait for the limit on snapshots: %w", err))
 			return
 		}
 		ctx, cancel := context.WithTimeout(ctx, readTimeout)
@@ -55,8 +55,8 @@ func (st *stream) startReading(ctx context.Context) *reading {
 	return r
 }
 
-// beginReading begins a reading and waits until its position is known. The position must be of the
-// stream's epoch, and not before the subscription's. An early reading that fits is used instead.
+// beginReading begins a reading and waits until its position is known. The position must be in the stream's epoch,
+// and not before the subscription's position. If st.early fits, it is used.
 func (st *stream) beginReading(ctx context.Context) (*reading, error) {
 	if early := st.early; early != nil {
 		st.early = nil
@@ -85,14 +85,14 @@ func (r *reading) canUse(st *stream) (bool, error) {
 	return err == nil && st.currentEpoch() == r.at.Epoch && r.at.Revision >= st.published.Revision, err
 }
 
-// readPages reads all pages in one transaction. The end is put as soon as all is read, because
-// a transaction that only reads has no outcome that the consumer of the pages needs.
+// readPages reads all pages in one transaction. The end is put after the last row was read. It does not wait for the
+// commit, because a read-only transaction has no outcome.
 func (st *stream) readPages(ctx context.Context, r *reading) {
 	var work errgroup.Group
 	rows := make(chan []model.DesiredItem, 1)
 	work.Go(func() error {
 		defer func() {
-			for range rows { // the reader must not block after an encoding failed
+			for range rows { // the sender of rows must not block after an encoding failed
 			}
 		}()
 		for page := range rows {
@@ -156,7 +156,7 @@ func (r *reading) nextPage(ctx context.Context) ([]wired, error) {
 		var page []wired
 		ended, err := r.ended, r.err
 		if len(r.pages) > 0 {
-			page, r.pages[0] = r.pages[0], nil // what was sent is not kept
+			page, r.pages[0] = r.pages[0], nil // sent pages are not kept
 			r.pages = r.pages[1:]
 		}
 		r.mu.Unlock()
@@ -176,7 +176,7 @@ func (r *reading) nextPage(ctx context.Context) ([]wired, error) {
 	}
 }
 
-// remainingItems returns all items that were not taken yet.
+// remainingItems waits for the end, and returns all items that were not taken yet.
 func (r *reading) remainingItems(ctx context.Context) ([]wired, error) {
 	var all [][]wired
 	for {
@@ -188,7 +188,7 @@ func (r *reading) remainingItems(ctx context.Context) ([]wired, error) {
 	}
 }
 
-// waitEnd waits for the end of the reading and drops its pages: the caller needs the index only.
+// waitEnd waits for the end of the reading, and drops its pages, for callers that only need the index.
 func (r *reading) waitEnd(ctx context.Context) error {
 	for {
 		if page, err := r.nextPage(ctx); page == nil || err != nil {
@@ -197,7 +197,7 @@ func (r *reading) waitEnd(ctx context.Context) error {
 	}
 }
 
-// stop ends the reading. It may be called again.
+// stop ends the reading. It may be called more than once.
 func (r *reading) stop() {
 	r.cancel()
 	<-r.done

@@ -17,12 +17,11 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 )
 
-// TestRecord records a stream of this version for the agents of later ones, which
-// must go on to understand it:
+// TestRecord records a stream of this version. Agents of later versions must still understand it:
 //
 //	go test -tags record -run TestRecord ./apps/controlplane/internal/dispatch
 //
-// A release adds a recording of its own; recordings are never changed.
+// Each release adds a recording. Recordings are never changed.
 func TestRecord(t *testing.T) {
 	h := setup(t, 20*time.Millisecond)
 	for i := 1; i <= 3; i++ {

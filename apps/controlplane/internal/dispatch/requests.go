@@ -15,11 +15,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// maxAnswer bounds what one request may bring back.
+// maxAnswer is the maximum size of an answer, in bytes.
 const maxAnswer = 1 << 20
 
-// requests matches answers to questions. They are best effort: a restart of
-// either side forgets them.
+// requests matches answers to requests. It is best effort: requests are lost when either side restarts.
 type requests struct {
 	mu      sync.Mutex
 	pending map[string]*pending
@@ -34,9 +33,9 @@ type pending struct {
 
 func newRequests() *requests { return &requests{pending: map[string]*pending{}} }
 
-// Ask sends a request to the region's agent and waits for its answer until ctx
-// ends. It fails with model.ErrAgentUnreachable when there is no agent, and with model.ErrNoAnswer when the
-// request was sent and no answer came.
+// Ask sends a request to the region's agent and waits for its answer until ctx ends. It fails with
+// model.ErrAgentUnreachable if no agent is connected, and with model.ErrNoAnswer if the request was sent and no
+// answer came.
 func (s *Service) Ask(ctx context.Context, region string, req *agentv1.Request) ([]byte, error) {
 	s.mu.Lock()
 	st := s.streams[region]
@@ -74,8 +73,8 @@ func (s *Service) Ask(ctx context.Context, region string, req *agentv1.Request) 
 	}
 }
 
-// UploadLogs accepts a piece of an answer. An answer whose request is over is accepted and
-// dropped, so that the agent does not retry it.
+// UploadLogs accepts a chunk of an answer. An answer whose request has ended is accepted and dropped, so that the
+// agent does not retry it.
 func (s *Service) UploadLogs(ctx context.Context, req *agentv1.UploadLogsRequest) (*agentv1.UploadLogsResponse, error) {
 	region, _, ok := s.cfg.Caller(ctx)
 	if !ok {

@@ -21,15 +21,15 @@ import (
 )
 
 const (
-	// A frame holds at most this much: one write deadline must be enough for it on
-	// a slow link, and neither side should need a large buffer.
+	// Limits on a frame, so that it can be sent before the write deadline on a slow connection, and needs no large
+	// buffer.
 	maxFrameItems = 500
 	maxFrameBytes = 1 << 20
-	// readTimeout bounds one read of items.
+	// readTimeout is the timeout for one read of items.
 	readTimeout = 30 * time.Second
 )
 
-// kinds of items there are, in the order in which they are read.
+// kinds are the kinds of items, in the order in which they are read.
 var kinds = [...]model.ChangeKind{model.KindDeployment, model.KindRoutes}
 
 var (
@@ -42,33 +42,31 @@ type stream struct {
 	svc     *Service
 	region  string
 	session string
-	// countsAtEnd: the agent takes the number of a snapshot's items from its end.
+	// countsAtEnd means that the agent reads the number of a snapshot's items from its end.
 	countsAtEnd bool
 	out         *connect.ServerStream[agentv1.WatchResponse]
 	sub         *subscription
-	// published is the position after which sub has the changes.
+	// published is the position after which sub gets changes.
 	published changefeed.Position
-	// early is a reading that was begun while the session opened. The first read takes it.
+	// early is a reading that began while the session opened. The first read uses it.
 	early *reading
 	ended chan struct{}
 	cause error
 
-	// index has what the region should hold, as of indexAt, once complete is
-	// set.
+	// index has the region's desired state as of indexAt, if complete is set.
 	index    *digest.Index
 	complete bool
 	indexAt  int64
 	requests chan *agentv1.Request
-	// due tells that it is time for a bookmark, with a buffer of one. dueAt is when it will
-	// be, which the service's mutex guards.
+	// due signals that a bookmark is due, buffer of one. dueAt is the time of the next bookmark. The service's mutex
+	// guards dueAt.
 	due   chan struct{}
 	dueAt time.Time
-	// away ends the stream so that its agent goes elsewhere; a buffer of one. leaving is
-	// true once away has a value, which the service's mutex guards.
+	// away ends the stream, so that its agent connects to another process, buffer of one. leaving means that away was
+	// sent a value. The service's mutex guards leaving.
 	away    chan goAway
 	leaving bool
-	// around wakes the stream when the region has another picture; a buffer of one. told is the
-	// picture that the stream has sent to its agent.
+	// around signals that the region's picture has changed, buffer of one. told is the picture that the agent has.
 	around chan struct{}
 	told   *neighbours.Picture
 }
@@ -85,7 +83,7 @@ func newStream(s *Service, region string, req *agentv1.WatchRequest, out *connec
 	}
 }
 
-// endStream ends the stream from outside; the service's mutex is held.
+// endStream ends the stream from another goroutine. The caller must hold the service's mutex.
 func (st *stream) endStream(cause error) {
 	select {
 	case <-st.ended:
@@ -95,10 +93,10 @@ func (st *stream) endStream(cause error) {
 	}
 }
 
-// sendUntilEnd sends what is owed as it comes, and bookmarks while nothing is.
+// sendUntilEnd sends changes when they come, and bookmarks while there are none.
 func (st *stream) sendUntilEnd(ctx context.Context) error {
 	for {
-		// Changes that are owed go before anything else that waits.
+		// Changes are sent before all other frames.
 		if err := st.sendOwed(ctx); err != nil {
 			return goAwayFor(err)
 		}
@@ -129,7 +127,7 @@ func (st *stream) sendUntilEnd(ctx context.Context) error {
 	}
 }
 
-// goAwayFor turns "this stream cannot go on, another can" into a GoAway.
+// goAwayFor returns a goAway for errors after which a new stream can continue, and other errors unchanged.
 func goAwayFor(err error) error {
 	if errors.Is(err, errDrift) {
 		return goAway{errDrift, minSpread}
@@ -137,9 +135,9 @@ func goAwayFor(err error) error {
 	return err
 }
 
-// catchUp marks what changed between the agent's cursor and the point from which
-// the tailer publishes. A request with bucket sums means that the agent's inbox
-// differs: the buckets that differ are sent whole.
+// catchUp marks the changes between the agent's cursor and the position after which the tailer publishes. A request
+// with bucket sums means that the agent's inbox differs from the digest. Then the differing buckets are sent
+// completely.
 func (st *stream) catchUp(ctx context.Context, req *agentv1.WatchRequest) error {
 	after := req.ReceivedRevision
 	for after < st.published.Revision {
@@ -152,7 +150,7 @@ func (st *stream) catchUp(ctx context.Context, req *agentv1.WatchRequest) error 
 			return fmt.Errorf("read changes after %d: %w", after, err)
 		}
 		if len(changes) == 0 || changes[0].Revision != after+1 {
-			// Compacted meanwhile.
+			// The changes were compacted meanwhile.
 			return st.sendSnapshot(ctx, "compacted", nil)
 		}
 		last := changes[len(changes)-1]
@@ -167,9 +165,8 @@ func (st *stream) catchUp(ctx context.Context, req *agentv1.WatchRequest) error 
 	return nil
 }
 
-// sendSnapshot sends the state at one revision. With a repair request it sends the
-// differing buckets only and leaves the cursor where the agent is, since changes
-// of other buckets up to the snapshot's revision are still owed.
+// sendSnapshot sends the state at one revision. With repair, it sends only the differing buckets, and does not move
+// the cursor, because changes of other buckets up to the snapshot's revision are still unsent.
 func (st *stream) sendSnapshot(ctx context.Context, cause string, repair *agentv1.WatchRequest) error {
 	all, err := st.beginReading(ctx)
 	if err != nil {
@@ -177,7 +174,7 @@ func (st *stream) sendSnapshot(ctx context.Context, cause string, repair *agentv
 	}
 	defer all.stop()
 	begin := &agentv1.SnapshotBegin{Epoch: all.at.Epoch, Revision: all.at.Revision, Chain: all.at.Chain}
-	// A repair and an agent that wants the count first need all items before the first is sent.
+	// A repair, and an agent that reads the count from the begin, need all items before the first frame.
 	var known []wired
 	if repair != nil || !st.countsAtEnd {
 		if known, err = all.remainingItems(ctx); err != nil {
@@ -219,8 +216,8 @@ func (st *stream) sendSnapshot(ctx context.Context, cause string, repair *agentv
 	return st.sendFrame(ctx, "snapshot_end", &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_SnapshotEnd{SnapshotEnd: end}})
 }
 
-// sendItems sends a snapshot's items, those that are known and the rest as they are read:
-// applies, then routes, then deletes, which wait for the others.
+// sendItems sends a snapshot's items: first known items, and then items as they are read. Applies come first, then
+// routes, then deletes, which wait until all other items are sent.
 func (st *stream) sendItems(ctx context.Context, known []wired, all *reading) (count int64, err error) {
 	var deletes []wired
 	for page := known; ; {
@@ -255,7 +252,7 @@ func (st *stream) sendPage(ctx context.Context, page []wired) error {
 	return nil
 }
 
-// takeIndex takes over the index of a reading that has ended.
+// takeIndex takes the index of a reading that has ended.
 func (st *stream) takeIndex(all *reading) {
 	st.index, st.complete, st.indexAt = all.index, true, all.at.Revision
 }
@@ -265,7 +262,7 @@ func (st *stream) currentEpoch() (epoch int64) {
 	return epoch
 }
 
-// sendOwed sends everything owed.
+// sendOwed sends all changes of the cursor.
 func (st *stream) sendOwed(ctx context.Context) error {
 	for {
 		batch, ok, reset := st.sub.takeBatch()
@@ -281,8 +278,8 @@ func (st *stream) sendOwed(ctx context.Context) error {
 	}
 }
 
-// sendBatch sends one batch. Only its last frame moves the cursor: a stream that
-// breaks before it is resumed from where the batch began.
+// sendBatch sends one batch. Only its last frame moves the agent's cursor. If the stream breaks before that frame,
+// the agent resumes from the begin of the batch.
 func (st *stream) sendBatch(ctx context.Context, b changefeed.Batch) error {
 	var items []wired
 	slices.SortFunc(b.Keys, func(a, b changefeed.Key) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name)) })
@@ -320,8 +317,8 @@ func (st *stream) sendBatch(ctx context.Context, b changefeed.Batch) error {
 	return nil
 }
 
-// sendBookmark sends where the stream is and what the inbox should sum to. A stream
-// that resumed reads the whole once, at its first bookmark.
+// sendBookmark sends the position of the stream and the digest that the agent's inbox should have. A resumed stream
+// reads the whole desired state once, at its first bookmark.
 func (st *stream) sendBookmark(ctx context.Context) error {
 	if !st.complete {
 		all, err := st.beginReading(ctx)
@@ -333,7 +330,7 @@ func (st *stream) sendBookmark(ctx context.Context) error {
 			return err
 		}
 		st.takeIndex(all)
-		// What changed up to here and was not sent yet is in the index already.
+		// Unsent changes up to the index's position are already in the index.
 		if err := st.sendOwed(ctx); err != nil {
 			return err
 		}

@@ -14,11 +14,11 @@ import (
 	"github.com/windlass-run/windlass/pkg/backoff"
 )
 
-// changesPerPoll bounds the rows of one read; what is left is read at once after
-// it. 5,000 rows are under a megabyte.
+// changesPerPoll is the maximum number of rows per read. Further rows are read at once afterwards. 5,000 rows have
+// less than a megabyte.
 const changesPerPoll = 5000
 
-// pollTimeout bounds one round of the tailer.
+// pollTimeout is the timeout for one round of the tailer.
 const pollTimeout = 10 * time.Second
 
 // Tailer follows the feeds of the regions that have a subscription.
@@ -33,22 +33,21 @@ type Tailer struct {
 	regions map[string]*tailed
 	due     map[string]struct{} // regions to poll before the beat
 	allDue  bool
-	joins   int // how often a region got its first follower
-	// seen is up to where everything was published; only Run uses it.
+	joins   int // number of times that a region got its first subscription
+	// seen is the state up to which everything was published. Only Run uses it.
 	seen published
 }
 
-// published is the sum of heads up to which everything was published to the regions that
-// were followed then. A region that joined later began at its own head, which may be older
-// than the sum.
+// published is the sum of heads up to which everything was published to the regions that were followed at that time.
+// A region that joined later began at its own head, which may be older than the sum.
 type published struct {
 	sum   model.HeadSum
 	joins int
 }
 
-// tailed is a region that is being followed.
+// tailed is a followed region.
 type tailed struct {
-	at   changefeed.Position // newest that was published
+	at   changefeed.Position // newest published position
 	subs map[*subscription]struct{}
 }
 
@@ -72,8 +71,8 @@ func newTailer(store Store, log *slog.Logger, beat time.Duration, rnd func() flo
 	}
 }
 
-// Nudge asks for a poll of the regions now; with none given, of all. It never blocks. A region
-// without a follower here costs nothing.
+// Nudge requests a poll of the regions at once, or of all regions if none are given. It never blocks. Regions without
+// a subscription are ignored.
 func (t *Tailer) Nudge(regions ...string) {
 	t.mu.Lock()
 	wanted := len(regions) == 0
@@ -94,9 +93,8 @@ func (t *Tailer) Nudge(regions ...string) {
 	}
 }
 
-// Run polls until ctx ends: everything with the beat, which nudges do not put off,
-// and what was nudged at once. A database that is away is asked again with full
-// jitter; streams stay open meanwhile.
+// Run polls until ctx ends: all regions on each beat, and nudged regions at once. Nudges do not delay beats. If the
+// database is unreachable, it retries with full jitter, and streams stay open.
 func (t *Tailer) Run(ctx context.Context) error {
 	policy := backoff.Policy{Min: t.beat, Max: 2 * time.Second}
 	failures := 0
@@ -121,7 +119,7 @@ func (t *Tailer) Run(ctx context.Context) error {
 			failures++
 			wait := policy.Delay(failures, t.rnd)
 			t.log.Warn("cannot read the change feed", "error", err, "retry_in", wait)
-			// The full poll includes these regions.
+			// The next full poll includes these regions.
 			timer.Reset(wait)
 		case beat:
 			failures = 0
@@ -130,7 +128,7 @@ func (t *Tailer) Run(ctx context.Context) error {
 	}
 }
 
-// takeDue returns the regions that are due, and forgets that they are.
+// takeDue returns the regions that are due, and clears them.
 func (t *Tailer) takeDue() (due map[string]struct{}, all bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -139,13 +137,13 @@ func (t *Tailer) takeDue() (due map[string]struct{}, all bool) {
 	return due, all
 }
 
-// pollRound polls the regions; nil: all of them, unless no head has moved since all was published.
+// pollRound polls the regions. For nil, it polls all regions, unless no head has moved since everything was
+// published.
 //
-// The sum is read before the heads: what is committed in between is published now, and
-// makes the next round look once more for nothing. What is committed after the heads were
-// read is in the next sum. A round that failed is not remembered. So the sum that is
-// remembered is never ahead of what was published, and as revisions only grow, it is equal
-// to the database's only when nothing is missing.
+// The sum is read before the heads. A commit between the two reads is published in this round, and the next round
+// reads the heads once more without need. A commit after the heads were read is in the next sum. A failed round does
+// not store its sum. So the stored sum is never ahead of the published changes. Because revisions only grow, it
+// equals the database's sum only if nothing is missing.
 func (t *Tailer) pollRound(ctx context.Context, only map[string]struct{}) (err error) {
 	defer func() {
 		if err != nil {
@@ -174,10 +172,9 @@ func (t *Tailer) pollRound(ctx context.Context, only map[string]struct{}) (err e
 	return err
 }
 
-// publishNudged publishes what is new in regions that were nudged, and returns the regions whose
-// heads have to be read. If the first change is the next one and its chain goes on from ours,
-// the head is on that chain, in this epoch, and need not be read. If there is no change, or
-// another one, there may be a new epoch, rows may be compacted, or the database went back.
+// publishNudged publishes the changes of nudged regions, and returns the regions whose heads must be read. If the
+// first change follows the published position and continues its chain, the head is on that chain in the same epoch,
+// and need not be read. Otherwise there may be a new epoch, rows may be compacted, or the database was restored.
 func (t *Tailer) publishNudged(ctx context.Context, nudged map[string]struct{}) (rest map[string]struct{}, err error) {
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
@@ -212,13 +209,13 @@ func (t *Tailer) publishNudged(ctx context.Context, nudged map[string]struct{}) 
 		last := news[len(news)-1]
 		now := model.Head{RegionID: id, Epoch: was.Epoch, Revision: last.Revision, Chain: last.Chain}
 		t.publishChanges(now, news)
-		// Unless anything else moved, this is what the next beat finds.
+		// If no other head moves, the next beat finds this sum.
 		t.seen.sum = t.seen.sum.Without(model.Head{Epoch: was.Epoch, Revision: was.Revision, Chain: was.Chain}).With(now)
 	}
 	return rest, nil
 }
 
-// isNextChange reports whether the change is the next one after the position, in its history.
+// isNextChange reports whether the change directly follows the position in the same history.
 func isNextChange(c model.Change, at changefeed.Position) bool {
 	return c.Revision == at.Revision+1 && bytes.Equal(c.Chain, changefeed.Chain(at.Chain, c.ID))
 }
@@ -241,7 +238,7 @@ func (t *Tailer) readHeadSum(ctx context.Context) (sum model.HeadSum, err error)
 	return sum, err
 }
 
-// pollRegions publishes what is new in the regions, nil: in all that are followed.
+// pollRegions publishes the changes of the regions, or of all followed regions for nil.
 func (t *Tailer) pollRegions(ctx context.Context, only map[string]struct{}) error {
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
@@ -253,7 +250,7 @@ func (t *Tailer) pollRegions(ctx context.Context, only map[string]struct{}) erro
 	}
 }
 
-// pollOnce publishes what is new, and reports whether more is known to be there.
+// pollOnce publishes the next changes, and reports whether there are more.
 func (t *Tailer) pollOnce(ctx context.Context, only map[string]struct{}) (more bool, err error) {
 	ids, positions := t.followedRegions(only)
 	if len(ids) == 0 {
@@ -291,8 +288,8 @@ func (t *Tailer) pollOnce(ctx context.Context, only map[string]struct{}) (more b
 	for _, h := range heads {
 		switch at := positions[h.RegionID]; {
 		case h.Epoch != at.Epoch || h.Revision < at.Revision || h.Revision == at.Revision && !bytes.Equal(h.Chain, at.Chain):
-			// A new epoch, or a database that went back in time: every agent of the
-			// region has to watch again and be judged against what is true now.
+			// There is a new epoch, or the database was restored: the region's agent must watch again, and its
+			// position is judged against the current history.
 			t.resetRegion(h, at)
 		case len(byRegion[h.RegionID]) > 0:
 			t.publishChanges(h, byRegion[h.RegionID])
@@ -301,7 +298,8 @@ func (t *Tailer) pollOnce(ctx context.Context, only map[string]struct{}) (more b
 	return len(changes) == changesPerPoll, nil
 }
 
-// followedRegions returns those of the regions that have a subscription, with their positions; nil: all.
+// followedRegions returns the regions of only that have a subscription, with their positions. nil: all followed
+// regions.
 func (t *Tailer) followedRegions(only map[string]struct{}) (ids []string, at map[string]changefeed.Position) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -332,17 +330,16 @@ func (t *Tailer) publishChanges(h model.Head, changes []model.Change) {
 	if r == nil || r.at.Epoch != h.Epoch {
 		return
 	}
-	// The last stream may have left and another come while we read: it begins later
-	// than we read from.
+	// If the last stream left and another joined during the read, the region's position may be ahead of these
+	// changes.
 	for len(changes) > 0 && changes[0].Revision <= r.at.Revision {
 		changes = changes[1:]
 	}
 	if len(changes) == 0 {
 		return
 	}
-	// Gap-free by construction of the feed; a hole means that rows were compacted
-	// under us. A chain that does not go on from ours means that the database went
-	// back in time and has already come further than we were.
+	// Changes are gap-free. A gap means that rows were compacted meanwhile. Another chain means that the database was
+	// restored and has already passed the region's position.
 	if !isNextChange(changes[0], r.at) {
 		t.resetLocked(r, h)
 		return
@@ -357,8 +354,7 @@ func (t *Tailer) publishChanges(h model.Head, changes []model.Change) {
 	}
 }
 
-// resetRegion sends the region's streams away, unless the region is no longer where it
-// was when the head was judged.
+// resetRegion sends the region's streams away, unless the region's position has changed since judged was read.
 func (t *Tailer) resetRegion(h model.Head, judged changefeed.Position) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -377,9 +373,9 @@ func (t *Tailer) resetLocked(r *tailed, h model.Head) {
 	}
 }
 
-// subscribeAgent starts to follow the region for an agent that holds everything up to
-// its position; head is the region's, as it was read just now. The returned position is the one
-// that publishing starts after: the stream reads by itself what lies between.
+// subscribeAgent follows the region for an agent that has everything up to its position. head is the region's current
+// head. Changes are published after the returned position. The stream itself must read the changes between the two
+// positions.
 func (t *Tailer) subscribeAgent(region string, agent changefeed.Position, head model.Head) (*subscription, changefeed.Position) {
 	sub := &subscription{
 		tailer: t, region: region,
@@ -388,7 +384,7 @@ func (t *Tailer) subscribeAgent(region string, agent changefeed.Position, head m
 	}
 	at, first := t.addSubscription(sub, head)
 	if first {
-		// A commit after the head was read and before we joined has sent no nudge here.
+		// No nudge came for a commit after the head was read and before this subscription.
 		t.Nudge(region)
 	}
 	return sub, at

@@ -17,7 +17,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store/memory"
 )
 
-// counted is a store that counts the reads of many heads, and fails while it is told to.
+// counted is a store that counts reads of many heads, and fails while away is set.
 type counted struct {
 	Store
 	heads atomic.Int64
@@ -64,7 +64,7 @@ func TestTailer_ReadsHeadsOnlyWhenOneMoved(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- tailer.Run(ctx) }()
-		// beats returns how often heads were read in so much time.
+		// beats returns how often heads were read in the time d.
 		beats := func(d time.Duration) int64 {
 			before := s.heads.Load()
 			time.Sleep(d)
@@ -81,7 +81,7 @@ func TestTailer_ReadsHeadsOnlyWhenOneMoved(t *testing.T) {
 			sub, _ := tailer.subscribeAgent(id, changefeed.Position{Epoch: 1}, head)
 			return sub
 		}
-		// owed is the revision up to which the stream has been woken for changes.
+		// owed returns the revision up to which the stream was signalled.
 		owed := func(sub *subscription) int64 {
 			t.Helper()
 			b, _, reset := sub.takeBatch()
@@ -89,7 +89,7 @@ func TestTailer_ReadsHeadsOnlyWhenOneMoved(t *testing.T) {
 			return b.Upto.Revision
 		}
 
-		require.Zero(t, beats(time.Minute), "no region has a follower")
+		require.Zero(t, beats(time.Minute), "no region has a subscription")
 		region("reg_1")
 		region("reg_2")
 		one := subscribe("reg_1")
@@ -100,13 +100,13 @@ func TestTailer_ReadsHeadsOnlyWhenOneMoved(t *testing.T) {
 		require.EqualValues(t, 1, beats(time.Minute))
 		require.EqualValues(t, 1, owed(one))
 		change("reg_2")
-		require.EqualValues(t, 1, beats(time.Minute), "of a region without a follower")
+		require.EqualValues(t, 1, beats(time.Minute), "a change of a region without a subscription")
 
 		two := subscribe("reg_2")
 		require.Positive(t, beats(2*beat))
 		require.Zero(t, beats(time.Minute))
 
-		// What is nudged is published at once, and its head is not asked for, now or later.
+		// A nudged change is published at once, and its head is read neither now nor later.
 		change("reg_1")
 		change("reg_2")
 		before := s.heads.Load()
@@ -115,7 +115,7 @@ func TestTailer_ReadsHeadsOnlyWhenOneMoved(t *testing.T) {
 		require.EqualValues(t, 2, owed(one))
 		require.EqualValues(t, 2, owed(two))
 		require.Zero(t, s.heads.Load()-before+beats(time.Minute))
-		// Nor does it hide what was not.
+		// A nudge does not hide an earlier change without a nudge.
 		change("reg_1")
 		change("reg_2")
 		tailer.Nudge("reg_1")
@@ -124,7 +124,7 @@ func TestTailer_ReadsHeadsOnlyWhenOneMoved(t *testing.T) {
 		require.EqualValues(t, 1, beats(time.Minute))
 		require.EqualValues(t, 3, owed(two))
 
-		// What moved while the database was away is found once it is back.
+		// Changes during an outage of the database are found afterwards.
 		s.away.Store(true)
 		change("reg_1")
 		tailer.Nudge("reg_1")
@@ -134,7 +134,7 @@ func TestTailer_ReadsHeadsOnlyWhenOneMoved(t *testing.T) {
 		require.EqualValues(t, 4, owed(one))
 		require.Zero(t, beats(time.Minute))
 
-		// A database that went back and came as far again on another way.
+		// A restored database that has reached the same revision with other changes.
 		commit(func(tx store.Tx) {
 			_, err := tx.BumpEpoch("reg_2", []byte("salt"))
 			require.NoError(t, err)

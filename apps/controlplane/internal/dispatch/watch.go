@@ -18,11 +18,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// openTimeout bounds what happens before the first frame.
+// openTimeout is the timeout for everything before the first frame.
 const openTimeout = 10 * time.Second
 
-// maxEpochsAhead is how far an agent's epoch may be above ours: each epoch between
-// is a fork that a restored database has forgotten, and a step to catch up.
+// maxEpochsAhead is the maximum difference between an agent's epoch and the head's. Each epoch between them is a fork
+// that a restored database has forgotten, and needs one statement.
 const maxEpochsAhead = 1000
 
 // Watch streams the desired state of the caller's region.
@@ -41,18 +41,18 @@ func (s *Service) Watch(ctx context.Context, req *agentv1.WatchRequest, out *con
 	case errors.As(err, &away):
 		return st.goAway(ctx, away.Error(), away.spread)
 	case s.isLeaving(ctx) && (err == nil || errors.Is(err, context.Canceled)):
-		// An agent that gets no GoAway takes the end of its stream for a failure.
+		// Without a GoAway, the agent would treat the end of its stream as a failure.
 		return st.goAway(ctx, errLeaving.Error(), s.returnSpread())
 	}
 	return err
 }
 
-// serveWatch is the stream from its session to its end; a goAway is how it ends when the
-// agent can go on elsewhere.
+// serveWatch serves a stream from its session to its end. It returns a goAway if the agent can continue on another
+// process.
 func (s *Service) serveWatch(ctx context.Context, st *stream, issuedAt int64, req *agentv1.WatchRequest) error {
 	region := st.region
 	opening, cancel := context.WithTimeout(ctx, openTimeout)
-	// A snapshot that is owed is read while the session begins.
+	// If the agent needs a snapshot, reading begins while the session opens.
 	session, verdict, err := s.openSession(opening, region, issuedAt, req, func() {
 		if st.early == nil {
 			st.early = st.startReading(ctx)
@@ -70,7 +70,7 @@ func (s *Service) serveWatch(ctx context.Context, st *stream, issuedAt int64, re
 
 	s.enterStream(st)
 	defer s.leaveStream(st)
-	// A cursor that is not in our history says nothing about what is owed.
+	// A cursor outside of the database's history does not count.
 	agent := changefeed.Position{Epoch: session.SessionEpoch}
 	if verdict.resume == changefeed.Deltas {
 		agent = positionOf(req)
@@ -106,10 +106,9 @@ type verdict struct {
 	head    model.Head
 }
 
-// openSession begins or continues the session and judges the agent's cursor against the
-// primary, in one transaction: a fork starts a new epoch, and every active app of
-// the region is woken, since what the agents acknowledged before counts no more. owed is called
-// as soon as it is known that the agent is owed a snapshot of the present epoch.
+// openSession begins or continues the session, and judges the agent's cursor against the primary, in one transaction.
+// A fork starts a new epoch and wakes every active app of the region, because earlier acknowledgements no longer
+// count. owed is called as soon as it is known that the agent needs a snapshot of the current epoch.
 func (s *Service) openSession(ctx context.Context, region string, issuedAt int64, req *agentv1.WatchRequest, owed func()) (session model.Region, v verdict, err error) {
 	salt := make([]byte, 16)
 	if _, err := rand.Read(salt); err != nil {
@@ -142,7 +141,7 @@ func (s *Service) openSession(ctx context.Context, region string, issuedAt int64
 				return rpc.Error(connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "epoch",
 					fmt.Sprintf("epoch %d is far above every epoch of this region: delete the agent's inbox file", agent.Epoch))
 			}
-			// The new epoch has to be above the agent's, too.
+			// The new epoch must also be above the agent's.
 			for head.Epoch <= agent.Epoch || head.Epoch == before.SessionEpoch {
 				if head, err = tx.BumpEpoch(region, salt); err != nil {
 					return fmt.Errorf("start a new epoch: %w", err)
@@ -168,11 +167,10 @@ func (s *Service) openSession(ctx context.Context, region string, issuedAt int64
 		}
 		if s.cfg.Peer != "" {
 			if err := tx.PutStream(region, s.cfg.Peer); err != nil {
-				return fmt.Errorf("note where the stream is: %w", err)
+				return fmt.Errorf("store the process of the stream: %w", err)
 			}
 		}
-		// Reports of another epoch belong to another history. So do reports that a restored
-		// database does not have.
+		// Reports of another epoch, and reports that a restored database does not have, belong to another history.
 		v.resumed = v.resumed && before.SessionEpoch == session.SessionEpoch && before.SessionSequence >= req.ReportedSequence
 		if before.Status != windlassv1.RegionStatus_REGION_STATUS_CONNECTED {
 			apps, err := tx.AppsInRegion(region)
@@ -195,7 +193,7 @@ func (s *Service) openSession(ctx context.Context, region string, issuedAt int64
 		return session, v, fmt.Errorf("open session of region %s: %w", region, err)
 	}
 	if v.resume == changefeed.Fork {
-		s.cfg.Log.WarnContext(ctx, "an agent holds a history that this database does not: new epoch",
+		s.cfg.Log.WarnContext(ctx, "an agent has a history that the database does not have: starting a new epoch",
 			"region", region, "epoch", session.SessionEpoch, "agent_epoch", req.Epoch, "agent_revision", req.ReceivedRevision)
 	}
 	return session, v, nil
@@ -205,8 +203,7 @@ func positionOf(req *agentv1.WatchRequest) changefeed.Position {
 	return changefeed.Position{Epoch: req.Epoch, Revision: req.ReceivedRevision, Chain: req.Chain}
 }
 
-// openError tells the agent what it can act on, and keeps errors that streams
-// end with as they are.
+// openError translates errors to which the agent can react, and returns errors that end streams unchanged.
 func (s *Service) openError(region string, err error) error {
 	var ce *connect.Error
 	switch {

@@ -14,15 +14,14 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// wired is an item as it travels. It is encoded once, when it is read: the bytes that are
-// hashed are the bytes that are sent, and frames contain them unchanged.
+// wired is an encoded item. An item is encoded once, when it is read. The same bytes are hashed and sent, and frames
+// contain them unchanged.
 type wired struct {
 	kind int32
 	key  string
-	// rank orders a snapshot: applies, then routes, then deletes. Instances exist before a
-	// route names them, and are named by none when they go.
+	// rank orders a snapshot: applies, then routes, then deletes, so that instances exist while a route names them.
 	rank int
-	// counts: it is part of the digest, with sum.
+	// counts means that the item is part of the digest, with sum.
 	counts bool
 	sum    uint64
 	bytes  []byte
@@ -36,7 +35,7 @@ const (
 
 func byRank(a, b wired) int { return cmp.Compare(a.rank, b.rank) }
 
-// encodeAll encodes rows in the epoch given. domain is the domain of preview hosts.
+// encodeAll encodes rows of the epoch. domain is the parent domain of preview hosts.
 func encodeAll(rows []model.DesiredItem, epoch int64, domain string) ([]wired, error) {
 	items := make([]wired, 0, len(rows))
 	var scratch []byte
@@ -50,10 +49,10 @@ func encodeAll(rows []model.DesiredItem, epoch int64, domain string) ([]wired, e
 	return items, nil
 }
 
-// encodeItem makes the wire form of an item. scratch is used again for the next one.
+// encodeItem encodes an item. scratch is a buffer that calls reuse.
 //
-// The content is in two parts, of which the first is hashed. A message may be cut like
-// that, because a protobuf decoder merges the parts.
+// The content is encoded in two parts, and only the first part is hashed. This works because a protobuf decoder
+// merges the parts of a message.
 func encodeItem(it *model.DesiredItem, epoch int64, domain string, scratch *[]byte) (w wired, err error) {
 	head := &agentv1.Item{Kind: agentv1.ItemKind(it.Kind), Key: it.Key, Epoch: epoch, Generation: it.Generation}
 	w = wired{kind: int32(it.Kind), key: it.Key}
@@ -100,7 +99,7 @@ func encodeItem(it *model.DesiredItem, epoch int64, domain string, scratch *[]by
 	return w, nil
 }
 
-// Fields of the messages that are put together here, by their names in the schema.
+// Numbers of the fields that are encoded here.
 var (
 	fieldDeployment = numberOf(&agentv1.Item{}, "deployment")
 	fieldRoutes     = numberOf(&agentv1.Item{}, "routes")
@@ -112,8 +111,8 @@ func numberOf(m proto.Message, name string) protowire.Number {
 	return m.ProtoReflect().Descriptor().Fields().ByTextName(name).Number()
 }
 
-// carryItems puts encoded items into a repeated field of a message. They are its unknown fields, so
-// that they are not encoded again.
+// carryItems puts encoded items into a repeated field of a message. It stores them as unknown fields, so that they
+// are not encoded again.
 func carryItems(m proto.Message, field protowire.Number, items []wired) {
 	size := 0
 	for i := range items {
@@ -126,7 +125,7 @@ func carryItems(m proto.Message, field protowire.Number, items []wired) {
 	m.ProtoReflect().SetUnknown(raw)
 }
 
-// sortByRank sorts items by rank, and keeps the order within a rank.
+// sortByRank sorts items by rank, and keeps their order within a rank.
 func sortByRank(items []wired) []wired {
 	if !slices.IsSortedFunc(items, byRank) {
 		slices.SortStableFunc(items, byRank)

@@ -22,8 +22,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// churn is an installation that changes without growing: what comes each day is as
-// much as what came the day before, and none of it is wanted for long.
+// churn is an installation that changes without growing: each day makes the same number of new objects, and all of
+// them are temporary.
 type churn struct {
 	t    *testing.T
 	db   store.Store
@@ -34,7 +34,7 @@ type churn struct {
 	ids  int
 }
 
-// id of a row that was made today: its time is simulated, too.
+// id returns the id of a row that was made today, with the simulated time.
 func (c *churn) id(prefix string) string {
 	c.ids++
 	return fmt.Sprintf("%s70008%015d", ident.Before(prefix, c.day), c.ids)
@@ -64,8 +64,7 @@ func (c *churn) begin(fleet Config) {
 	})
 }
 
-// version makes the app's next one, as it is when something newer is live: ended,
-// with all that it left behind.
+// version inserts the app's next version as an ended version, with all rows that it leaves.
 func (c *churn) version(tx store.Tx, app *model.App) error {
 	app.LatestVersion++
 	at, id := c.day.UnixMilli(), c.id("dep")
@@ -96,7 +95,7 @@ func (c *churn) version(tx store.Tx, app *model.App) error {
 	return errors.Join(append(errs, tx.InsertHistory(history))...)
 }
 
-// pass has a day go by, and cleans up at its end.
+// pass simulates a day, and runs maintenance at its end.
 func (c *churn) pass() {
 	c.t.Helper()
 	at := c.day.UnixMilli()
@@ -150,7 +149,7 @@ func (c *churn) pass() {
 	require.NoError(c.t, c.svc.maintain(c.t.Context(), c.day))
 }
 
-// peaks passes days, and returns the most rows that each table had at a day's end.
+// peaks simulates days, and returns the maximum number of rows of each table at the end of a day.
 func (c *churn) peaks(days int) map[string]int {
 	c.t.Helper()
 	peaks := map[string]int{}
@@ -169,18 +168,18 @@ func testChurn(t *testing.T, db store.Store, rows func() map[string]int) {
 		Store: store.Bind[Tx](db), Box: newBox(t),
 		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), KeepChanges: 1000, LookupTXT: new(dns).lookup,
 	})
-	// The longest that anything is kept is audit's 90 days.
+	// The longest retention is that of the audit, 90 days.
 	c.peaks(92)
 	then := c.peaks(30)
 	now := c.peaks(30)
 	for table, n := range then {
-		require.LessOrEqual(t, now[table], n, "table %s grows: it had %d rows at most, a month later %d", table, n, now[table])
+		require.LessOrEqual(t, now[table], n, "table %s grows: from at most %d rows to %d a month later", table, n, now[table])
 		require.LessOrEqual(t, n, 2500, "table %s", table)
 	}
 	for _, app := range c.apps {
 		require.NoError(t, db.View(context.Background(), func(tx store.Tx) error {
 			kept, err := tx.ListDeployments("ws_1", app.ID, model.Page{Limit: 1000})
-			require.GreaterOrEqual(t, len(kept), 100, "versions that one may go back to")
+			require.GreaterOrEqual(t, len(kept), 100, "versions for rollbacks")
 			require.LessOrEqual(t, len(kept), 110)
 			require.Equal(t, app.LatestVersion, kept[0].Version)
 			history, err2 := tx.ListHistory("ws_1", app.ID, model.Page{Limit: 5000})
@@ -207,8 +206,7 @@ func TestMaintenance_KeepsTheDatabaseFlatOverMonths(t *testing.T) {
 	})
 }
 
-// countTables counts the rows of every table that there is, so that a new one is
-// not forgotten.
+// countTables counts the rows of all tables in the database, so that new tables are included.
 func countTables(t *testing.T, db *sql.DB) map[string]int {
 	t.Helper()
 	names, err := db.QueryContext(t.Context(), "SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE()")

@@ -10,19 +10,18 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// Verified domains are checked again, because a name may have changed hands. Each round asks the DNS, outside
-// of any transaction, for the records of domains whose last check is the oldest. It stores all answers in one
-// transaction. A check never takes a domain from an app. Only a plain answer counts, so an unreachable or
-// failing DNS changes nothing.
+// Verified domains are checked again, because the owner of a name may change. Each round looks up the records of the
+// domains with the oldest checks, outside of any transaction, and stores all answers in one transaction. A check
+// never removes a domain from an app. An unreachable or failing DNS changes nothing.
 const (
-	// domainsEvery is how long an answer is valid. The time is up to half longer at random, so that domains that
+	// domainsEvery is how long an answer is valid. A random time of up to half as much is added, so that domains that
 	// were verified together are not always checked together.
 	domainsEvery = 8 * time.Hour
-	// domainsBatch is how many domains a round checks, and domainsAtOnce how many at a time. If the DNS answers
-	// none, they take half of maintainTimeout.
+	// domainsBatch is the number of domains that a round checks, and domainsAtOnce the number of concurrent look-ups.
+	// If the DNS does not answer, a round takes half of maintainTimeout.
 	domainsBatch  = 200
 	domainsAtOnce = 32
-	// lookupTimeout bounds one look-up.
+	// lookupTimeout is the timeout for one look-up.
 	lookupTimeout = 4 * time.Second
 	// ourselves is the author of history entries, as in the planner.
 	ourselves = "windlass"
@@ -43,7 +42,7 @@ func (s *Service) checkDomains(ctx context.Context, now time.Time, random float6
 	return s.cfg.Store.Update(ctx, func(tx Tx) error { return noteFindings(tx, due, found, now.UnixMilli()) })
 }
 
-// askFor asks the DNS for the record of each domain.
+// askFor looks up the record of each domain.
 func (s *Service) askFor(ctx context.Context, due []model.Domain) []model.DomainFinding {
 	out := make([]model.DomainFinding, len(due))
 	slots := make(chan struct{}, domainsAtOnce)
@@ -61,8 +60,8 @@ func (s *Service) askFor(ctx context.Context, due []model.Domain) []model.Domain
 	return out
 }
 
-// noteFindings stores the findings of domains that have not changed since they were read, and adds what is
-// new to their apps' histories.
+// noteFindings stores the findings of domains that have not changed since they were read, and adds new findings to
+// their apps' histories.
 func noteFindings(tx Tx, due []model.Domain, found []model.DomainFinding, at int64) error {
 	names := make([]string, len(due))
 	asked := make(map[model.Domain]model.DomainFinding, len(due))

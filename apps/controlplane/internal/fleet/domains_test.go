@@ -14,8 +14,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 )
 
-// dns answers for the records of domains by name, and for all others
-// that there is none.
+// dns answers with records or errors by name. Other names have no records.
 type dns struct {
 	texts map[string][]string
 	errs  map[string]error
@@ -27,7 +26,7 @@ func (d *dns) lookup(_ context.Context, name string) ([]string, error) {
 	return d.texts[name], d.errs[name]
 }
 
-// held has app_1 be verified for domains, at a time.
+// held inserts verified domains of app_1, which were checked at the time.
 func (h *harness) held(at int64, names ...string) {
 	h.t.Helper()
 	for _, name := range names {
@@ -64,7 +63,7 @@ func (h *harness) told() (what []string) {
 	return what
 }
 
-func TestDomain_LapsesAfterPatienceAndServesOn(t *testing.T) {
+func TestDomain_LapsesAfterSomeTimeAndContinuesToServe(t *testing.T) {
 	h := setup(t)
 	now := time.UnixMilli(1_700_000_000_000)
 	began := now.UnixMilli()
@@ -76,14 +75,14 @@ func TestDomain_LapsesAfterPatienceAndServesOn(t *testing.T) {
 	}
 	h.svc.cfg.LookupTXT = answers.lookup
 	h.held(began, kept, gone, changed, away)
-	h.update(func(tx store.Tx) error { // it waits for one, which is not looked at
+	h.update(func(tx store.Tx) error { // a domain that is not verified is not looked up
 		return tx.InsertDomain(model.Domain{Name: "e.example.com", WorkspaceID: "ws_1", AppID: "app_1", Token: "t-e"})
 	})
 	look := func(random float64) { require.NoError(t, h.svc.checkDomains(t.Context(), now, random)) }
 
 	now = now.Add(domainsEvery)
 	look(0.1)
-	require.Zero(t, answers.asked.Load(), "it was looked for not long ago")
+	require.Zero(t, answers.asked.Load(), "the domains were looked up recently")
 	now = now.Add(time.Hour)
 	look(0.1)
 	require.EqualValues(t, 4, answers.asked.Load())
@@ -96,7 +95,7 @@ func TestDomain_LapsesAfterPatienceAndServesOn(t *testing.T) {
 	}
 	require.Equal(t, []string{"DomainRecordMissing", "DomainRecordMissing"}, h.told())
 
-	// While the DNS does not answer, no time counts for or against a domain.
+	// Time without an answer of the DNS does not count.
 	answers.errs[record(gone)] = context.DeadlineExceeded
 	now = now.Add(model.DomainPatience)
 	look(0)
@@ -108,7 +107,7 @@ func TestDomain_LapsesAfterPatienceAndServesOn(t *testing.T) {
 	now = now.Add(domainsEvery + time.Hour)
 	look(0)
 	require.Zero(t, h.domains()[gone].MissingSince)
-	require.Equal(t, lapsed, h.domains()[changed].LapsedAt, "since then")
+	require.Equal(t, lapsed, h.domains()[changed].LapsedAt, "the domain lapsed at this time")
 	require.Equal(t, []string{"DomainRecordMissing", "DomainRecordMissing", "DomainLapsed", "DomainRecordFound"}, h.told())
 
 	answers.texts[record(changed)] = []string{"t-" + changed}
@@ -116,11 +115,11 @@ func TestDomain_LapsesAfterPatienceAndServesOn(t *testing.T) {
 	look(0)
 	for name, d := range h.domains() {
 		require.Zero(t, d.LapsedAt, name)
-		require.Equal(t, name != "e.example.com", d.VerifiedAt == began, "%s: no round takes anything away", name)
+		require.Equal(t, name != "e.example.com", d.VerifiedAt == began, "%s: no round removes a domain", name)
 	}
 }
 
-func TestDomains_RoundIsBoundedInQueries(t *testing.T) {
+func TestDomains_RoundHasALimitedNumberOfQueries(t *testing.T) {
 	h := setup(t)
 	answers := &dns{}
 	h.svc.cfg.LookupTXT = answers.lookup
@@ -136,10 +135,10 @@ func TestDomains_RoundIsBoundedInQueries(t *testing.T) {
 	require.EqualValues(t, 1, h.views.Load()-before)
 	require.Zero(t, h.domains()[names[domainsBatch]].CheckedAt-1)
 	require.NoError(t, h.svc.checkDomains(t.Context(), now.Add(time.Minute), 0))
-	require.EqualValues(t, domainsBatch+5, answers.asked.Load(), "those come first that were looked at longest ago")
+	require.EqualValues(t, domainsBatch+5, answers.asked.Load(), "domains with the oldest checks come first")
 }
 
-func TestDomain_ChangedDuringALookupStands(t *testing.T) {
+func TestDomain_ChangeDuringALookupIsKept(t *testing.T) {
 	h := setup(t)
 	h.held(1, "a.example.com")
 	h.svc.cfg.LookupTXT = func(context.Context, string) ([]string, error) {

@@ -1,20 +1,20 @@
-// Package fleet manages the regions' agents: how they join, how they prove their identity, when they count as
-// unreachable, and what is deleted because of its age.
+// Package fleet manages the regions' agents: how they join, how they prove their identity, and when they count as
+// unreachable. It also deletes old rows.
 //
 // # Credentials
 //
-// An agent's credential is a sealed statement (region, issued at, expires at, and the agent's public key).
-// Only the control plane's key can make one, and a check of it needs no query. Each call has a proof of the
-// private key, so that a copied credential is useless. The region's "not before" time revokes it. Every
-// handler compares that time, because it reads the region's row anyway. Credentials are not stored, so agents
-// keep them when a backup is restored.
+// An agent's credential is a sealed statement: region, issued at, expires at, and the agent's public key. Only the
+// control plane's keyset can make credentials, and checking one needs no query. Each call has a proof of the private
+// key, so that a copied credential is useless. The region's "not before" time revokes credentials. Every handler
+// compares this time when it reads the region's row. Credentials are not stored, so they stay valid when a backup is
+// restored.
 //
 // # Leases
 //
-// Each report renews its region's lease, on the database's clock. A process lets leases expire only after it
-// has swept for a full TTL without a failure and without a pause. While the process or the database was
-// unavailable, no agent could renew, and that outage must not make regions unreachable. An expired lease
-// makes a region unreachable, and asks for a step of the workflows of its apps. It deletes nothing.
+// Each report renews its region's lease, on the database's clock. A process lets leases expire only after it has
+// swept for a full TTL without a failure or a pause. Otherwise, an outage of the process or the database, in which no
+// agent could renew its lease, would make regions unreachable. An expired lease makes a region unreachable, and wakes
+// the workflows of its apps. It deletes nothing.
 package fleet
 
 import (
@@ -44,15 +44,15 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// CredentialPrefix begins every agent credential, so that scanners and people recognize a leaked one.
+// CredentialPrefix is the prefix of every agent credential, by which people and secret scanners recognize it.
 const CredentialPrefix = "wla_"
 
-// CredentialTTL is how long a credential is valid by default. Agents renew it at half of that.
+// CredentialTTL is how long a credential is valid by default. Agents renew it after half of this time.
 const CredentialTTL = 24 * time.Hour
 
 const credentialContext = "windlass agent credential"
 
-// Tx is the queries of fleet.
+// Tx has the queries of fleet.
 type Tx interface {
 	GetJoinTokenByHash(hash []byte) (model.JoinToken, error)
 	UseJoinToken(id, joinID string, at int64) error
@@ -107,10 +107,10 @@ type Config struct {
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 
-	// CredentialTTL is how long a credential is valid. Default: 24 h. Agents renew it at half of that.
+	// CredentialTTL is how long a credential is valid. Default: 24 h. Agents renew it after half of this time.
 	CredentialTTL time.Duration
 	// Lease returns the current length of leases, which package dispatch sets. Default: always LeaseTTL. LeaseTTL is
-	// the shortest length, from which the interval of sweeps follows. Default: 15 s.
+	// the shortest length, which sets the interval of sweeps. Default: 15 s.
 	Lease    func() time.Duration
 	LeaseTTL time.Duration
 	// Retention is how long terminated instances, stopped topology and deleted apps are kept, so that people can
@@ -118,21 +118,22 @@ type Config struct {
 	Retention time.Duration
 	// AuditRetention is how long audit entries are kept. Default: 90 days.
 	AuditRetention time.Duration
-	// KeepChanges is how many changes of a region's feed are kept for agents that resume. An agent that is
+	// KeepChanges is the number of changes of a region's feed that are kept for agents that resume. An agent that is
 	// further behind gets a snapshot. Default: 20,000.
 	KeepChanges int64
-	// KeepVersions is how many versions of an app are kept, to go back to. Default: 100. KeepHistory is how many
-	// entries of its history are kept. Default: 1,000, ten for each version.
+	// KeepVersions is the number of versions of an app that are kept, for rollbacks. Default: 100. KeepHistory is the
+	// number of entries of an app's history that are kept. Default: 1,000, ten for each version.
 	KeepVersions int32
 	KeepHistory  int
-	// LookupTXT asks the DNS for the TXT records of a name. If there are none, it returns no error.
+	// LookupTXT returns the TXT records of a name. A name without records is no error.
 	LookupTXT func(ctx context.Context, name string) ([]string, error)
-	// KeepSecretVersions is how many versions of a secret are kept. Default: 5. An instance of a deleted version
-	// gets the newest when it starts again.
+	// KeepSecretVersions is the number of versions of a secret that are kept. Default: 5. An instance that refers to
+	// a deleted version gets the newest version when it restarts.
 	KeepSecretVersions int32
-	// MaintainEvery is the time between two rounds of Maintain, and up to half more. Default: 10 min.
+	// MaintainEvery is the time between two rounds of Maintain. A random time of up to half as much is added.
+	// Default: 10 min.
 	MaintainEvery time.Duration
-	// FailedJoins limits the failed joins of an address. nil: no limit.
+	// FailedJoins limits failed joins per address. nil: no limit.
 	FailedJoins *admission.Buckets
 	// Trail writes refused calls, reads of secrets and renewals to the audit. nil: they are not written.
 	Trail *trail.Trail
@@ -148,13 +149,13 @@ type Service struct {
 	rounds    prometheus.Counter
 }
 
-// New checks the config.
+// New returns a Service, or an error if the config is not valid.
 func New(cfg Config) (*Service, error) {
 	if cfg.Store == nil || cfg.Box == nil || cfg.LookupTXT == nil || cfg.Log == nil || cfg.Registerer == nil {
 		return nil, errors.New("fleet: Store, Box, LookupTXT, Log and Registerer are required")
 	}
 	if cfg.Retention < 0 || cfg.AuditRetention < 0 || cfg.KeepChanges < 0 || cfg.KeepVersions < 0 || cfg.KeepHistory < 0 || cfg.KeepSecretVersions < 0 || cfg.MaintainEvery < 0 {
-		return nil, errors.New("fleet: times and counts of what is kept must not be negative: 0 is the default")
+		return nil, errors.New("fleet: retention times and counts must not be negative: 0 means the default")
 	}
 	if cfg.FailedJoins == nil {
 		cfg.FailedJoins = admission.NewBuckets(admission.Rate{})
@@ -199,9 +200,9 @@ type Identity struct {
 	RegionID string
 	// IssuedAt is when the credential was issued, in unix ms.
 	IssuedAt int64
-	// Key is the public key that the credential is bound to, empty if it is not bound.
+	// Key is the public key to which the credential is bound, empty if it is not bound.
 	Key ed25519.PublicKey
-	// Session identifies the start of the agent that made the call. It is proved by the key, and empty without one.
+	// Session identifies the start of the agent that made the call. The key proves it. Empty without a key.
 	Session string
 }
 
@@ -278,8 +279,8 @@ func (s *Service) current(region model.Region, id Identity) error {
 	return nil
 }
 
-// Gate refuses agent calls without a credential, except Join. It also refuses a call whose credential is
-// bound to a key that the call does not prove.
+// Gate refuses agent calls without a credential, except Join. It also refuses a call that does not prove the key to
+// which its credential is bound.
 func (s *Service) Gate(ctx context.Context, call rpc.Call) (rpc.Admission, error) {
 	if call.Procedure == agentv1connect.AgentServiceJoinProcedure {
 		return rpc.Admission{Caller: call.Client.String()}, nil
@@ -298,8 +299,8 @@ func (s *Service) Gate(ctx context.Context, call rpc.Call) (rpc.Admission, error
 	}}, nil
 }
 
-// note counts a call of a region's agent in the audit of the entry's workspace, or else of the region's. An
-// entry without an outcome is ignored, because it was a failure of the control plane.
+// note counts a call of a region's agent in the audit of the entry's workspace, or else of the region's workspace. An
+// entry without an outcome is ignored, because the control plane caused the failure.
 func (s *Service) note(region model.Region, client netip.Addr, e trail.Entry) {
 	if e.Outcome == "" {
 		return
@@ -314,7 +315,7 @@ func (s *Service) note(region model.Region, client netip.Addr, e trail.Entry) {
 	s.cfg.Trail.Note(e, time.Now().UnixMilli())
 }
 
-// outcomeOf returns the reason of a refusal, empty for other errors.
+// outcomeOf returns the reason of a refusal, and "" for other errors.
 func outcomeOf(err error) string {
 	reason := rpc.DetailOf(err).GetReason()
 	if reason == windlassv1.ErrorReason_ERROR_REASON_UNSPECIFIED {
@@ -349,7 +350,7 @@ func (s *Service) Sweep(ctx context.Context) error {
 		}
 		for _, region := range expired {
 			s.expired.Inc()
-			s.cfg.Log.WarnContext(ctx, "region is unreachable, because its agent stopped reporting: nothing is deleted", "region", region)
+			s.cfg.Log.WarnContext(ctx, "region is unreachable, because its agent stopped reporting", "region", region)
 		}
 	}
 }

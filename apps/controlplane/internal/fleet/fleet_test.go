@@ -32,7 +32,7 @@ const (
 	otherID = "join_fedcba9876543210"
 )
 
-// flaky is a store that can be away, and counts what is asked of it.
+// flaky is a store that can be unreachable, and that counts transactions.
 type flaky struct {
 	store.Bound[Tx]
 	away           *atomic.Bool
@@ -117,7 +117,7 @@ func (h *harness) revoke() {
 	})
 }
 
-// as is a call with the credential of a region.
+// as returns the context of a call with the credential of a region.
 func (h *harness) as(region string) context.Context {
 	return WithIdentity(h.t.Context(), Identity{RegionID: region, IssuedAt: time.Now().UnixMilli()})
 }
@@ -179,7 +179,7 @@ func TestJoinToken_ServesOneAgent(t *testing.T) {
 	require.Equal(t, region, id.RegionID)
 
 	_, err = h.join("token", joinID)
-	require.NoError(t, err, "an agent that died before it kept its credential")
+	require.NoError(t, err, "an agent that ended before it stored its credential can join again")
 	_, err = h.join("token", otherID)
 	requireRefused(t, err, connect.CodePermissionDenied, tokenInvalid)
 	_, err = h.join("never made", joinID)
@@ -252,14 +252,14 @@ func TestSecrets_GoOnlyToRegionsThatRunTheDeployment(t *testing.T) {
 
 	resp, err := get(h.as(region), "dep_1", 3)
 	require.NoError(t, err)
-	require.Len(t, resp.Secrets, 2, "each once, and those that are no variable, too")
+	require.Len(t, resp.Secrets, 2, "each secret once, including secrets without a variable")
 	require.Equal(t, value, resp.Secrets[0].Value)
 	require.Equal(t, "registry", resp.Secrets[1].Secret)
 	require.Equal(t, int32(1), resp.Secrets[1].Version)
 	_, err = get(h.as(region), "dep_1", 2)
-	require.NoError(t, err, "an agent that is a change behind")
+	require.NoError(t, err, "an agent that has not received the latest change")
 
-	// Of what is different by region, it is told what is so in its own.
+	// Of secrets in overrides, a region gets only its own.
 	h.update(func(tx store.Tx) error {
 		only := func(region, secret string) *windlassv1.PinnedOverride {
 			return &windlassv1.PinnedOverride{Region: region, RegionId: region, Values: &windlassv1.Override{
@@ -280,7 +280,7 @@ func TestSecrets_GoOnlyToRegionsThatRunTheDeployment(t *testing.T) {
 	require.Len(t, resp.Secrets, 1)
 	require.Equal(t, "registry", resp.Secrets[0].Secret)
 
-	// What names a version gets that one, and the newest once it is kept no longer.
+	// A reference with a version gets that version, or the newest version after that version was deleted.
 	next, err := h.svc.cfg.Box.Seal([]byte("hunter3"), model.SecretContext("env_1", "key", 2))
 	require.NoError(t, err)
 	h.update(func(tx store.Tx) error {
@@ -338,7 +338,7 @@ func (h *harness) connect() {
 	})
 }
 
-func TestLease_ExpiresAfterATTLOfOurOwnHealth(t *testing.T) {
+func TestLease_ExpiresOnlyAfterAHealthyTTL(t *testing.T) {
 	const connected, unreachable = windlassv1.RegionStatus_REGION_STATUS_CONNECTED, windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE
 	synctest.Test(t, func(t *testing.T) {
 		h := setup(t)
@@ -352,26 +352,26 @@ func TestLease_ExpiresAfterATTLOfOurOwnHealth(t *testing.T) {
 			return tx.InsertNotificationEndpoint(model.NotificationEndpoint{ID: "nte_1", WorkspaceID: "ws_1", Name: "pager", Kinds: model.AllNotificationKinds()})
 		})
 		h.connect()
-		time.Sleep(time.Hour) // no control plane ran: the lease is long over
+		time.Sleep(time.Hour) // no control plane ran, so the lease has ended
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- h.svc.Sweep(ctx) }()
 		time.Sleep(19 * time.Second)
-		require.Equal(t, connected, h.status(), "agents get a full lease to come back after a start")
+		require.Equal(t, connected, h.status(), "after a start, agents have a full lease to return")
 
 		h.away.Store(true)
 		time.Sleep(time.Minute)
 		h.away.Store(false)
 		time.Sleep(19 * time.Second)
-		require.Equal(t, connected, h.status(), "and after the database was away")
+		require.Equal(t, connected, h.status(), "also after an outage of the database")
 
 		time.Sleep(30 * time.Second)
 		require.Equal(t, unreachable, h.status())
 		h.update(func(tx store.Tx) error {
 			wakes, err := tx.DueWakes(0, 0, 10)
-			require.Len(t, wakes, 1, "its apps are told")
+			require.Len(t, wakes, 1, "its apps are woken")
 			told, listErr := tx.ListDeliveries("nte_1", -1, store.Page{})
-			require.Len(t, told, 1, "and so are people")
+			require.Len(t, told, 1, "endpoints are notified")
 			require.Equal(t, []any{model.NotifyRegionUnreachable, "us-east-1", int32(1)}, []any{told[0].Kind, told[0].Region, told[0].Apps})
 			return errors.Join(err, listErr)
 		})
@@ -463,16 +463,16 @@ func TestScrape_CostsAtMostOneQueryInFiveSeconds(t *testing.T) {
 
 		time.Sleep(5 * time.Second)
 		h.away.Store(true)
-		require.NotContains(t, scrape(), "deployment_instances_total", "no figure is better than an old one")
+		require.NotContains(t, scrape(), "deployment_instances_total", "no value is better than an old value")
 		scrape()
-		require.EqualValues(t, 2, h.views.Load(), "a database that is away is not trampled")
+		require.EqualValues(t, 2, h.views.Load(), "an unreachable database gets only one query")
 		time.Sleep(5 * time.Second)
 		h.away.Store(false)
 		require.EqualValues(t, 3, scrape()["deployment_instances_total"])
 	})
 }
 
-func TestFailedJoins_AreSlowedDownAndWriteNothing(t *testing.T) {
+func TestFailedJoins_AreLimitedAndWriteNothing(t *testing.T) {
 	h := setup(t)
 	h.svc.cfg.FailedJoins = admission.NewBuckets(admission.PerMinute(2))
 	h.token("token", time.Hour)
@@ -480,21 +480,21 @@ func TestFailedJoins_AreSlowedDownAndWriteNothing(t *testing.T) {
 		_, err := h.join("never made", joinID)
 		requireRefused(t, err, connect.CodePermissionDenied, tokenInvalid)
 	}
-	require.Zero(t, h.updates.Load(), "no transaction that writes")
+	require.Zero(t, h.updates.Load(), "no write transaction")
 	views := h.views.Load()
 	_, err := h.join("never made", joinID)
 	requireRefused(t, err, connect.CodeResourceExhausted, windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED)
-	require.Equal(t, views, h.views.Load(), "no look into the database")
+	require.Equal(t, views, h.views.Load(), "the database is not read")
 
 	h.svc.cfg.FailedJoins = admission.NewBuckets(admission.PerMinute(1))
 	for range 3 {
 		_, err = h.join("token", joinID)
-		require.NoError(t, err, "what succeeds is not counted")
+		require.NoError(t, err, "successful joins do not count")
 	}
 	h.away.Store(true)
 	for range 3 {
 		_, err = h.join("token", joinID)
-		require.ErrorIs(t, err, errAway, "our own outage is not counted")
+		require.ErrorIs(t, err, errAway, "joins that fail because of an outage do not count")
 	}
 }
 

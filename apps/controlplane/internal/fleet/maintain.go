@@ -11,11 +11,10 @@ import (
 )
 
 // This file deletes rows because of their age or their number. The list below has all tables that would grow with
-// use. Other tables have a row for each thing that exists (a region, an app, a session), which is deleted with it.
-// Two of these things can end, and their rows stay: freezes that are over and app keys that have expired. They are
-// listed, and count against their limits, until a person deletes them. A call that makes a freeze also deletes
-// freezes that ended long ago. The limits are model.MaxFreezes for a workspace, one freeze for each app's file, and
-// model.MaxAppKeys for an app.
+// use. Other tables have a row for each existing object (a region, an app, a session), which is deleted with the
+// object. Rows of ended freezes and expired app keys stay. They are listed, and count against their limits, until a
+// person deletes them. A call that makes a freeze also deletes freezes that ended long ago. The limits are
+// model.MaxFreezes for a workspace, one freeze for each app's file, and model.MaxAppKeys for an app.
 //
 //	table                   kept                            why
 //	region_changes          the newest 20,000 of a region   agents resume from them; one that is
@@ -40,33 +39,33 @@ import (
 //	                        7 d after one died
 //	audit                   90 d (--audit-retention)        who changed what
 //
-// Package peers deletes its own rows: their age is seconds, that of peer_keys two days. Counts may exceed the
+// Package peers deletes its own rows, after seconds, and rows of peer_keys after two days. Counts may exceed their
 // limit by a tenth, so that a busy app is not trimmed row by row.
 //
-// Transactions are small, and none locks what a writer of the feed waits for. Changes are deleted below the
-// heads, whose rows are not locked, and stopped topology has no other writer. An app whose versions are
-// trimmed waits for one batch. After the first days, a day deletes about as many rows as it adds. So the
-// database's files stop growing: their space is reused, but not freed. The simulator's "retention"
-// simulates days of all of it.
+// Transactions are small, and none locks rows for which a writer of the feed waits: the rows of heads are not locked
+// when changes are deleted, and stopped topology has no other writer. Only an app whose versions are trimmed waits,
+// for one batch. After the first days, a day deletes about as many rows as it adds. So the database's files stop
+// growing, because their space is reused, although it is not freed. The simulator's "retention" simulates days of
+// this.
 const (
 	maintainEvery   = 10 * time.Minute
 	maintainTimeout = time.Minute
-	// maintainBatch bounds the rows that one transaction deletes, so that none
-	// holds its locks for long.
+	// maintainBatch is the maximum number of rows that one transaction deletes, so that it does not hold its locks
+	// for long.
 	maintainBatch = 1000
-	// appsBatch is maintainBatch for apps, because one app may have a thousand rows.
+	// appsBatch is the batch size for apps. It is small, because one app may have a thousand rows.
 	appsBatch = 10
 	// idempotencyFor is how long the API promises that a repeated call gets the same answer.
 	idempotencyFor = 24 * time.Hour
-	// joinTokensFor is how long a late agent gets the error that its token has expired, and not that it is
-	// unknown.
+	// joinTokensFor is how long an agent with an expired token gets the error that the token has expired, instead of
+	// that it is unknown.
 	joinTokensFor = 24 * time.Hour
 	// keysFor is how long a key is listed after it ended.
 	keysFor = 30 * 24 * time.Hour
 )
 
-// Maintain deletes what is no longer needed, and checks domains again, until ctx ends. Every process may run
-// it. Its first round comes soon, because the process may not live long.
+// Maintain deletes old rows, and checks domains again, until ctx ends. Every process may run it. The first round
+// comes soon, because a process may end soon.
 func (s *Service) Maintain(ctx context.Context) error {
 	for wait := rand.N(s.cfg.MaintainEvery/5 + 1); ; wait = s.cfg.MaintainEvery + rand.N(s.cfg.MaintainEvery/2+1) {
 		select {
@@ -75,7 +74,7 @@ func (s *Service) Maintain(ctx context.Context) error {
 		case <-time.After(wait):
 		}
 		if err := s.maintain(ctx, time.Now()); err != nil && ctx.Err() == nil {
-			s.cfg.Log.WarnContext(ctx, "cannot clean up", "error", err)
+			s.cfg.Log.WarnContext(ctx, "cannot delete old rows or check domains", "error", err)
 		}
 	}
 }
@@ -101,7 +100,7 @@ func (s *Service) maintain(ctx context.Context, now time.Time) error {
 		{"notifications", s.drained("notifications", maintainBatch, func(tx Tx) (int, error) { return tx.ForgetDeliveries(now.UnixMilli(), maintainBatch) })},
 		{"audit", s.drained("audit", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteAudit(before(s.cfg.AuditRetention), maintainBatch) })},
 	} {
-		// Each job has its own time, because a slow or failing job must not keep the others from ever running.
+		// Each job has its own timeout, so that a slow or failing job does not block the other jobs.
 		bounded, cancel := context.WithTimeout(ctx, maintainTimeout)
 		if err := job.do(bounded); err != nil {
 			errs = append(errs, fmt.Errorf("forget %s: %w", job.name, err))
@@ -119,7 +118,7 @@ func (s *Service) maintain(ctx context.Context, now time.Time) error {
 	return errors.Join(errs...)
 }
 
-// compact deletes changes that are further back than agents may resume from.
+// compact deletes changes that are too old for agents to resume from.
 func (s *Service) compact(ctx context.Context) error {
 	after := ""
 	for {
@@ -176,8 +175,8 @@ func (s *Service) trim(ctx context.Context) error {
 	}
 }
 
-// trimVersions holds the app's lock, because a version becomes live, previous or the source of a newer one
-// only under that lock.
+// trimVersions locks the app, because a version can only become live, previous or the source of a newer version under
+// that lock.
 func (s *Service) trimVersions(tx Tx, id string) (int, error) {
 	app, err := tx.LockApp("", id)
 	if errors.Is(err, model.ErrNotFound) {

@@ -13,17 +13,17 @@ import (
 
 func (s *Service) registerMetrics() {
 	s.expired = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "windlass_region_leases_expired_total", Help: "Times that a region became unreachable.",
+		Name: "windlass_region_leases_expired_total", Help: "How often a region became unreachable.",
 	})
 	s.forgotten = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "windlass_forgotten_rows_total", Help: "Rows that were deleted because of their age or their number.",
 	}, []string{"what"})
 	s.rounds = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "windlass_forget_rounds_total", Help: "Rounds in which all old and surplus rows were deleted, and nothing failed.",
+		Name: "windlass_forget_rounds_total", Help: "Rounds of maintenance in which nothing failed.",
 	})
 	s.misuse = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "windlass_agent_credential_misuse_total",
-		Help: "Calls with an agent's credential that seem not to come from its agent: without the credential's key, or from two places. The audit of the region's workspace names the region.",
+		Help: "Calls with an agent's credential that seem to come from another program: without the credential's key, or from two places. The audit of the region's workspace names the region.",
 	}, []string{"how"})
 	for _, how := range []string{withoutKey, twoPlaces} {
 		s.misuse.WithLabelValues(how)
@@ -32,15 +32,15 @@ func (s *Service) registerMetrics() {
 }
 
 const (
-	// gaugesFor is how long one count serves every scrape. This holds for a failed count, too, so that frequent
+	// gaugesFor is how long all scrapes use the same count. This also applies to a failed count, so that frequent
 	// scrapes put no load on an unreachable database.
 	gaugesFor = 5 * time.Second
 	// gaugesTimeout is shorter than the default timeout of a scrape.
 	gaugesTimeout = 5 * time.Second
 )
 
-// gauges exports the number of instances, which it counts when it is scraped. While the database does not
-// answer, it exports nothing.
+// gauges exports the number of instances, which are counted during a scrape. While the database does not answer, it
+// exports nothing.
 type gauges struct {
 	svc      *Service
 	total    *prometheus.Desc
@@ -55,7 +55,7 @@ func newGauges(s *Service) *gauges {
 	return &gauges{
 		svc:      s,
 		total:    prometheus.NewDesc("deployment_instances_total", "Instances that exist, in all regions.", nil, nil),
-		byStatus: prometheus.NewDesc("deployment_instances_by_status", "Instances by status, in all regions; terminated ones until they are forgotten.", []string{"status"}, nil),
+		byStatus: prometheus.NewDesc("deployment_instances_by_status", "Instances by status, in all regions. Terminated instances count until retention deletes them.", []string{"status"}, nil),
 	}
 }
 

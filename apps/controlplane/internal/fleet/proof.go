@@ -20,23 +20,23 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// These are the kinds of misuse of a credential.
+// Kinds of misuse of a credential.
 const (
 	withoutKey = "without_key"
 	twoPlaces  = "two_places"
 )
 
-// checkKey refuses a key that is not empty and not a public key of Ed25519.
+// checkKey returns an error for a key that is neither empty nor a public key of Ed25519.
 func checkKey(key []byte) error {
 	if len(key) == 0 || len(key) == ed25519.PublicKeySize {
 		return nil
 	}
 	return rpc.Error(connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "public_key",
-		fmt.Sprintf("a public key of Ed25519 has %d bytes, this one has %d", ed25519.PublicKeySize, len(key)))
+		fmt.Sprintf("a public key of Ed25519 has %d bytes, but this key has %d", ed25519.PublicKeySize, len(key)))
 }
 
-// prove refuses a call without a proof of the key that its credential is bound to, and returns the session of
-// the proof. It reports credentials that seem to be stolen to the region's owner.
+// prove returns the session of the call's proof. It returns an error if the credential is bound to a key and the call
+// does not prove that key. It reports credentials that seem to be stolen to the region's owner.
 func (s *Service) prove(ctx context.Context, call rpc.Call, id Identity, credential string, now time.Time) (session string, err error) {
 	place := "address " + call.Client.String()
 	if len(id.Key) > 0 {
@@ -51,14 +51,14 @@ func (s *Service) prove(ctx context.Context, call rpc.Call, id Identity, credent
 		place = "session " + session
 	}
 	if others := s.usage.from(id.RegionID, place, now); others != "" {
-		s.misused(ctx, id.RegionID, twoPlaces, fmt.Sprintf("%s and %s use it in turn", place, others), call, now)
+		s.misused(ctx, id.RegionID, twoPlaces, fmt.Sprintf("%s and %s use it alternately", place, others), call, now)
 	}
 	return session, nil
 }
 
-// compareSession reports a credential that a call uses in another session than the region's. prove sees only the
-// calls to this process. compareSession uses the session in the region's row, because the region's agent
-// may be connected to another process.
+// compareSession reports a credential that is used in another session than the region's current one. prove sees only
+// calls to this process. compareSession reads the session from the region's row, because the region's agent may be
+// connected to another process.
 func (s *Service) compareSession(ctx context.Context, region model.Region, id Identity, procedure string, now time.Time) {
 	named := slices.Contains(region.AgentFeatures, agentv1.Feature_FEATURE_SESSION_PROOF.String())
 	connected := region.Status == windlassv1.RegionStatus_REGION_STATUS_CONNECTED
@@ -66,12 +66,13 @@ func (s *Service) compareSession(ctx context.Context, region model.Region, id Id
 		return
 	}
 	if s.usage.beside(region.ID, id.Session, region.SessionID, now) {
-		s.misused(ctx, region.ID, twoPlaces, fmt.Sprintf("session %s uses it, and session %s is the region's", id.Session, region.SessionID),
+		s.misused(ctx, region.ID, twoPlaces, fmt.Sprintf("session %s uses it, but session %s is the region's current session", id.Session, region.SessionID),
 			rpc.Call{Procedure: procedure, Client: rpc.ClientOf(ctx)}, now)
 	}
 }
 
-// misused counts a misuse. It also writes one entry each tellEvery to the audit of the region's workspace.
+// misused counts a misuse. At most once per tellEvery, it also writes an entry to the audit of the region's
+// workspace.
 func (s *Service) misused(ctx context.Context, regionID, how, why string, call rpc.Call, now time.Time) {
 	s.misuse.WithLabelValues(how).Inc()
 	if !s.usage.tell(regionID, how, now) {
@@ -99,14 +100,13 @@ func (s *Service) misused(ctx context.Context, regionID, how, why string, call r
 }
 
 const (
-	// turnsWithin is the time in which changes between two places are counted. maxTurns changes mean that two agents
-	// use the credential. An agent that replaces another causes fewer.
+	// turnsWithin is the time in which changes between two places are counted. With maxTurns changes, two agents are
+	// assumed to use the credential. An agent that replaces another agent causes fewer changes.
 	turnsWithin = 10 * time.Minute
 	maxTurns    = 3
-	// besideFor is how long two sessions may use a credential at the same time, as when one agent replaces
-	// another.
+	// besideFor is how long two sessions may use a credential at the same time, because one agent replaces another.
 	besideFor = time.Minute
-	// tellEvery is the time between two entries of one kind about one region.
+	// tellEvery is the minimum time between two entries of one kind about one region.
 	tellEvery = 10 * time.Minute
 )
 
@@ -118,16 +118,17 @@ type usage struct {
 	told    map[[2]string]time.Time
 }
 
-// pair is a session that used a region's credential while another was the region's, and since when.
+// pair is a session that used a region's credential, the region's session at that time, and the time of the first
+// use.
 type pair struct {
 	session, current string
 	since            time.Time
 }
 
-// places are the last two places that a credential was used from.
+// places are the last two places from which a credential was used.
 type places struct {
 	last, before string
-	// turns counts returns to the place before. since is the time of the first one.
+	// turns counts returns to the previous place. since is the time of the first return.
 	turns int
 	since time.Time
 }
@@ -136,8 +137,8 @@ func newUsage() *usage {
 	return &usage{regions: map[string]*places{}, pairs: map[string]pair{}, told: map[[2]string]time.Time{}}
 }
 
-// from records a use. It returns the other place if the credential alternates between the two. An agent that
-// replaces another never does so, because each start of an agent is a new place.
+// from records a use. It returns the other place if the use alternates between the two places. Agents that replace
+// each other do not alternate, because each start of an agent is a new place.
 func (u *usage) from(region, place string, now time.Time) (other string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -162,8 +163,8 @@ func (u *usage) from(region, place string, now time.Time) (other string) {
 	return p.before
 }
 
-// beside records that the session used the region's credential while current is the region's session. It
-// reports whether that has lasted too long for an agent that replaces another.
+// beside records that the session used the region's credential while current is the region's session. It reports
+// whether this has lasted longer than besideFor.
 func (u *usage) beside(region, session, current string, now time.Time) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -175,7 +176,7 @@ func (u *usage) beside(region, session, current string, now time.Time) bool {
 	return now.Sub(p.since) >= besideFor
 }
 
-// tell reports whether the last audit entry of the kind about the region is old enough for another.
+// tell reports whether the last audit entry of the kind about the region is older than tellEvery.
 func (u *usage) tell(region, how string, now time.Time) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()

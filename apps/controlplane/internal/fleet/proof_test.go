@@ -20,7 +20,7 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/agent/v1/agentv1connect"
 )
 
-// agentKey is the key of an agent, nil for one of an earlier release.
+// agentKey is the key of an agent, nil for an agent of an earlier release.
 type agentKey = ed25519.PrivateKey
 
 func newKey(t *testing.T) (ed25519.PublicKey, agentKey) {
@@ -29,7 +29,7 @@ func newKey(t *testing.T) (ed25519.PublicKey, agentKey) {
 	return public, private
 }
 
-// call is one of an agent with the credential, from the address.
+// call returns a call of an agent with the credential, from the address.
 func call(t *testing.T, credential string, key agentKey, session, address string) rpc.Call {
 	const procedure = agentv1connect.AgentServiceGetSecretsProcedure
 	out := rpc.Call{Procedure: procedure, Header: http.Header{}, Client: netip.MustParseAddr(address)}
@@ -56,7 +56,7 @@ func (h *harness) audits() (out []model.Audit) {
 }
 
 func TestProof(t *testing.T) {
-	t.Run("a credential is useless without the key that it is bound to", func(t *testing.T) {
+	t.Run("a credential is useless without the key to which it is bound", func(t *testing.T) {
 		h := setup(t)
 		h.token("token", time.Hour)
 		public, key := newKey(t)
@@ -78,11 +78,11 @@ func TestProof(t *testing.T) {
 
 		require.EqualValues(t, 3, testutil.ToFloat64(h.svc.misuse.WithLabelValues(withoutKey)))
 		told := h.audits()
-		require.Len(t, told, 1, "the owner is told once in a while")
+		require.Len(t, told, 1, "the owner gets only one entry")
 		require.Equal(t, []string{"region", region, "198.51.100.7"}, []string{told[0].ResourceKind, told[0].ResourceID, told[0].Source})
 		require.Contains(t, told[0].After, "carries no proof of the key")
 	})
-	t.Run("a wrong clock is no theft", func(t *testing.T) {
+	t.Run("a wrong clock does not count as misuse", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			h := setup(t)
 			public, key := newKey(t)
@@ -119,12 +119,12 @@ func TestProof(t *testing.T) {
 			require.NoError(t, err)
 			id, err := h.svc.Verify(renewed.Credential.Value, time.Now())
 			require.NoError(t, err)
-			require.Equal(t, public, id.Key, "it stays bound to the key that was proved")
+			require.Equal(t, public, id.Key, "the credential stays bound to the proved key")
 		}
 		_, err = h.svc.RenewCredential(admission.With(t.Context()), &agentv1.RenewCredentialRequest{PublicKey: []byte("short")})
-		require.ErrorContains(t, err, "has 32 bytes, this one has 5")
+		require.ErrorContains(t, err, "has 32 bytes, but this key has 5")
 	})
-	t.Run("use beside the region's session is told, whichever process that has", func(t *testing.T) {
+	t.Run("use in another session than the region's is reported, even if another process has that session", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			h := setup(t)
 			public, key := newKey(t)
@@ -156,17 +156,17 @@ func TestProof(t *testing.T) {
 			starts("run_2", proves)
 			renews("run_1")
 			renews("run_2")
-			require.Empty(t, h.audits(), "an agent that replaces another")
+			require.Empty(t, h.audits(), "an agent may replace another")
 
 			for range 3 {
-				renews("run_3") // its session is at no process
+				renews("run_3") // its session has no stream
 			}
 			told := h.audits()
 			require.Len(t, told, 1)
-			require.Contains(t, told[0].After, "session run_3 uses it, and session run_2 is the region's")
+			require.Contains(t, told[0].After, "session run_3 uses it, but session run_2 is the region's current session")
 		})
 	})
-	t.Run("use from two places in turn is told to the owner", func(t *testing.T) {
+	t.Run("alternating use from two places is reported to the owner", func(t *testing.T) {
 		h := setup(t)
 		public, key := newKey(t)
 		good, err := h.svc.issue(region, public, time.Now())
@@ -178,11 +178,11 @@ func TestProof(t *testing.T) {
 			}
 		}
 		use("run_1", "run_1", "run_2", "run_1", "run_2", "run_3", "run_3", "run_4")
-		require.Empty(t, h.audits(), "agents that follow each other, with calls under way")
+		require.Empty(t, h.audits(), "agents that replace each other, with running calls")
 		use("run_3", "run_4", "run_3")
 		told := h.audits()
 		require.Len(t, told, 1)
-		require.Contains(t, told[0].After, "session run_3 and session run_4 use it in turn")
+		require.Contains(t, told[0].After, "session run_3 and session run_4 use it alternately")
 		require.Positive(t, testutil.ToFloat64(h.svc.misuse.WithLabelValues(twoPlaces)))
 	})
 }

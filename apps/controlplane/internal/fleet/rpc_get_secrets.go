@@ -59,7 +59,7 @@ func (s *Service) secretsOf(tx Tx, regionID string, req *agentv1.GetSecretsReque
 	running := row.Assigned()
 	if !running || row.Generation < req.Generation {
 		return nil, rpc.Error(connect.CodePermissionDenied, windlassv1.ErrorReason_ERROR_REASON_PERMISSION_DENIED, "deployment_id",
-			"the deployment is not assigned to this region at that generation")
+			"the deployment is not assigned to this region at the requested generation")
 	}
 	deployments, err := tx.GetDeployments([]string{req.DeploymentId})
 	if err != nil {
@@ -92,8 +92,8 @@ func (s *Service) secretsOf(tx Tx, regionID string, req *agentv1.GetSecretsReque
 	return out, nil
 }
 
-// secretOf returns the version that the reference names, or the newest. It also returns the newest if that
-// version was deleted, since an older instance that starts again needs some value.
+// secretOf returns the version that the reference names, or the newest. It also returns the newest version if the
+// named version was deleted, because an older instance that restarts needs a value.
 func (s *Service) secretOf(tx Tx, app model.App, ref *windlassv1.SecretReference) (model.Secret, error) {
 	if ref.GetVersion() != 0 {
 		secret, err := tx.GetSecretVersion(app.WorkspaceID, app.EnvironmentID, ref.GetSecret(), ref.GetVersion())

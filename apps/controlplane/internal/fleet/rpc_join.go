@@ -43,8 +43,8 @@ func (s *Service) join(ctx context.Context, req *agentv1.JoinRequest) (*agentv1.
 	if wait := s.cfg.FailedJoins.Take(from, now.UnixMicro()); wait > 0 {
 		return nil, rpc.TooFast(wait, &windlassv1.ErrorDetail{
 			Reason: windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED, Field: "token",
-			Fix: "Call again after that. Correct the join token that agents at this address use.",
-		}, fmt.Sprintf("agents at your address failed to join too often: wait %s", wait.Round(time.Millisecond)))
+			Fix: "Correct the join token that agents at this address use, and call again after that.",
+		}, fmt.Sprintf("joins from your address failed too often: wait %s", wait.Round(time.Millisecond)))
 	}
 	defer func() {
 		if !failed {
@@ -64,7 +64,8 @@ func (s *Service) join(ctx context.Context, req *agentv1.JoinRequest) (*agentv1.
 		}
 		return token, nil
 	}
-	// A write transaction costs more than a read, and most made-up tokens are unknown.
+	// The token is first read without a write transaction, because that is cheaper and most invalid tokens are
+	// unknown.
 	err := s.cfg.Store.View(ctx, func(tx Tx) error {
 		_, err := find(tx)
 		return err
@@ -91,7 +92,7 @@ func (s *Service) join(ctx context.Context, req *agentv1.JoinRequest) (*agentv1.
 		case err != nil:
 			return fmt.Errorf("read region %s: %w", token.RegionID, err)
 		case token.CreatedAt < region.CredentialNotBefore:
-			// Otherwise an agent with the token and its join id could undo the revocation.
+			// Otherwise an agent with the token and its join id could get a new credential despite the revocation.
 			return refused("the region's credentials were revoked after the join token was made")
 		}
 		return tx.InsertAudit(model.Audit{
@@ -111,7 +112,7 @@ func (s *Service) join(ctx context.Context, req *agentv1.JoinRequest) (*agentv1.
 	return &agentv1.JoinResponse{RegionId: region.ID, RegionName: region.Name, Credential: credential}, nil
 }
 
-// claimed returns the unproved statements of the agent about itself.
+// claimed returns the agent's statements about itself, which are not verified.
 func claimed(agent *agentv1.AgentInfo) string {
 	b, err := json.Marshal(map[string]string{"claimed_hostname": agent.GetHostname()})
 	if err != nil {
@@ -120,8 +121,8 @@ func claimed(agent *agentv1.AgentInfo) string {
 	return string(b)
 }
 
-// RenewCredential issues a new credential for one that is still valid. It stays bound to the key that the
-// caller has proved. If the old one is not bound, the new one gets the key that the caller names.
+// RenewCredential issues a new credential for a valid one. The new credential is bound to the key that the caller has
+// proved. If the old credential is not bound, the new one is bound to the key in the request.
 func (s *Service) RenewCredential(ctx context.Context, req *agentv1.RenewCredentialRequest) (*agentv1.RenewCredentialResponse, error) {
 	region, err := s.caller(ctx, agentv1connect.AgentServiceRenewCredentialProcedure)
 	if err != nil {
@@ -144,7 +145,7 @@ func (s *Service) RenewCredential(ctx context.Context, req *agentv1.RenewCredent
 	return &agentv1.RenewCredentialResponse{Credential: credential}, nil
 }
 
-// caller reads the region of the call and checks that its credential was not revoked.
+// caller reads the region of the call, and fails if the call's credential was revoked.
 func (s *Service) caller(ctx context.Context, procedure string) (region model.Region, err error) {
 	id, ok := ctx.Value(identityKey{}).(Identity)
 	if !ok {

@@ -1,11 +1,11 @@
-// Package keyset moves stored values from one key of the keyset to another. It counts the values that
-// each key sealed, seals values again with the primary key, and decides whether a key can be removed.
+// Package keyset manages the keys that seal stored values. It counts the values that each key sealed, seals values
+// again with the primary key, and decides whether a key can be removed.
 //
-// Only the values of secrets are stored sealed. Webhooks and registries refer to secrets. The URL and signing
-// secrets of a notification endpoint are stored as a secret whose environment is the endpoint's id. API keys, app
-// keys and join tokens are stored as hashes. A key also seals the credentials of agents, which are not stored, and
-// are valid for fleet.CredentialTTL. Each process of the control plane stores in the peers table which
-// keys it has read at its start, and which of them it seals with.
+// Only the values of secrets are stored sealed. Webhooks and registries refer to secrets. The URL and signing secrets
+// of a notification endpoint are stored as a secret whose environment is the endpoint's id. API keys, app keys and
+// join tokens are stored as hashes. A key also seals the credentials of agents, which are not stored, and which are
+// valid for fleet.CredentialTTL. At its start, each process of the control plane stores its keys in the peers table,
+// and with which key it seals.
 package keyset
 
 import (
@@ -39,11 +39,11 @@ type Store interface {
 // every few seconds.
 const runningWithin = time.Minute
 
-// Usage is how the keys are used.
+// Usage says how the keys are used.
 type Usage struct {
 	// Values counts the stored values by the key that sealed them.
 	Values map[uint32]int64
-	// Sealed is how long ago a process that seals with the key was last seen, by key.
+	// Sealed is the time since a process that seals with the key was last seen, by key.
 	Sealed map[uint32]time.Duration
 	// Processes are the running processes of the control plane.
 	Processes []Process
@@ -52,7 +52,7 @@ type Usage struct {
 // Process is a running process of the control plane.
 type Process struct {
 	ID, Address string
-	// Seals is the key that it seals with. Keys are all keys that it has. Both are empty if it is of an
+	// Seals is the key with which the process seals. Keys are all its keys. Both are empty for a process of an
 	// earlier release, which does not store them.
 	Seals uint32
 	Keys  []uint32
@@ -62,8 +62,7 @@ type Process struct {
 func ReadUsage(ctx context.Context, store Store) (Usage, error) {
 	usage := Usage{Sealed: map[uint32]time.Duration{}}
 	err := store.View(ctx, func(tx Tx) (err error) {
-		// Processes are read before the values are counted. So a value that is sealed in between belongs to
-		// a process in the list.
+		// Processes are read before values are counted, so that the list has the process of each counted value.
 		peers, err := tx.ListPeers(runningWithin.Milliseconds())
 		if err != nil {
 			return err
@@ -125,14 +124,14 @@ func (u *Usage) sealersWith(key uint32) (addresses []string) {
 	return addresses
 }
 
-// CheckRemovable returns an error while the key is in use. valid is how long the credentials of agents are
-// valid. With 0, credentials that the key sealed do not keep it in use.
+// CheckRemovable returns an error while the key is in use. valid is how long credentials of agents are valid. With 0,
+// credentials do not count as use of the key.
 func (u *Usage) CheckRemovable(key uint32, valid time.Duration) error {
 	if n := u.Values[key]; n > 0 {
 		return fmt.Errorf("key %d is in use: %d stored values are sealed with it: run keyset reseal first", key, n)
 	}
 	if at := u.sealersWith(key); len(at) > 0 {
-		return fmt.Errorf("key %d is in use: %d control plane processes seal with it (%s): restart them with the keyset in which another key is primary",
+		return fmt.Errorf("key %d is in use: %d control plane processes seal with it (%s): restart them with a keyset in which another key is primary",
 			key, len(at), strings.Join(at, ", "))
 	}
 	ago, ok := u.Sealed[key]
@@ -140,7 +139,7 @@ func (u *Usage) CheckRemovable(key uint32, valid time.Duration) error {
 		return fmt.Errorf("key %d is in use: a control plane sealed with it %s ago: try again in a minute", key, ago.Round(time.Second))
 	}
 	if ok && ago < valid {
-		return fmt.Errorf("key %d is in use: credentials of agents that it sealed can be valid for another %s: wait, or remove it with --end-credentials: these agents then have to join again",
+		return fmt.Errorf("key %d is in use: credentials of agents that it sealed can be valid for another %s: wait, or remove it with --end-credentials: these agents must then join again",
 			key, (valid - ago).Round(time.Minute))
 	}
 	return nil
@@ -150,32 +149,32 @@ func (u *Usage) CheckRemovable(key uint32, valid time.Duration) error {
 type Config struct {
 	Store Store
 	Box   *seal.Box
-	// Batch is how many values one transaction replaces.
+	// Batch is the number of values that one transaction replaces.
 	Batch int
-	// DryRun opens and seals the values, and writes nothing.
+	// DryRun opens and seals the values, but writes nothing.
 	DryRun bool
 	// Progress is called after each batch, unless it is nil.
 	Progress func(Result)
 }
 
-// Result says what Reseal did.
+// Result is the result of Reseal.
 type Result struct {
-	// Total is the number of values that were sealed with other keys than the primary at the start.
+	// Total is the number of values that were not sealed with the primary key at the start.
 	Total int64
-	// Resealed counts the values that were sealed again, or would be without DryRun. Changed counts the values
-	// that were skipped, because they were deleted or resealed by another run in the meantime.
+	// Resealed counts the values that were sealed again, or that would be without DryRun. Changed counts values that
+	// were skipped, because they were deleted or resealed by another run meanwhile.
 	Resealed, Changed int64
-	// Damaged are the values that no key of the keyset opens.
+	// Damaged are the values that no key of the keyset can open.
 	Damaged []model.SealedValue
 }
 
-// Reseal seals all values that are sealed with other keys again, with the primary key. Each batch is one
-// transaction, and a value is replaced only if it has not changed since it was opened. So Reseal can be
-// interrupted, repeated and run concurrently: values that are resealed already are not listed.
+// Reseal seals all values that other keys sealed again, with the primary key. Each batch is one transaction, and a
+// value is replaced only if it has not changed since it was opened. So Reseal can be interrupted, repeated and run
+// concurrently.
 func Reseal(ctx context.Context, cfg Config) (Result, error) {
 	var result Result
 	if cfg.Batch < 1 {
-		return result, errors.New("reseal: use a batch of 1 value at least")
+		return result, errors.New("reseal: use a batch of at least 1 value")
 	}
 	usage, err := ReadUsage(ctx, cfg.Store)
 	if err != nil {

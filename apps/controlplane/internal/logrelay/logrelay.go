@@ -1,15 +1,15 @@
-// Package logrelay brings the output of instances from the agents of their regions to readers.
+// Package logrelay passes the output of instances from agents to readers.
 //
 //	reader ─> Join ─> feed (one per instance) <─ answer ─ Ask <─ pump (one per region)
 //	reader ─> Next ──────┘                          v
 //	                                    the region's agent, through peers
 //
-// A request to an agent names instances and a position for each. The answer has the output after these
-// positions. The pump of a region has at most one request under way, which serves all readers of this process.
-// Its pace and size bound what an agent reads and sends, whatever instances write.
+// A request to an agent names instances and a position for each. The answer has the output after these positions. The
+// pump of a region has at most one running request, which serves all readers of this process. Its pace and size limit
+// how much an agent reads and sends.
 //
-// A feed keeps its newest lines, and no reader has a queue. A reader takes lines when it is ready for them,
-// so that a slow one loses lines and delays neither agents nor other readers.
+// A feed keeps its newest lines, and readers have no queues. A reader takes lines when it is ready. A slow reader
+// loses lines, but delays neither agents nor other readers.
 package logrelay
 
 import (
@@ -31,26 +31,27 @@ import (
 )
 
 const (
-	// pace is the least time from one request to the next, and wait is how long a request waits for lines.
+	// pace is the minimum time between two requests. wait is how long a request waits for lines.
 	pace = 500 * time.Millisecond
 	wait = time.Second
-	// patience is how long an answer may take in addition.
+	// patience is how long an answer may take in addition to wait.
 	patience = 10 * time.Second
-	// answerBytes bounds the lines of one answer. With pace, this is 1 MiB/s for a region.
+	// answerBytes is the limit on the lines of one answer. With pace, a region sends at most 1 MiB/s.
 	answerBytes = 512 << 10
-	// MaxInstances is how many instances one request may name.
+	// MaxInstances is the maximum number of instances in one request.
 	MaxInstances = 200
-	// feedBytes bounds the lines that a feed keeps. maxFeeds bounds the feeds. Together they allow 250 MiB.
+	// feedBytes is the limit on the lines of a feed. maxFeeds is the maximum number of feeds. Together they allow 250
+	// MiB.
 	feedBytes = 256 << 10
 	maxFeeds  = 1000
 	// lineOverhead is the memory of a line in addition to its text.
 	lineOverhead = 64
 )
 
-// ErrFull means that this process follows as many instances as it may.
-var ErrFull = errors.New("this server follows the logs of as many instances as it may")
+// ErrFull means that this process cannot follow further instances.
+var ErrFull = errors.New("this server has reached its limit of instances whose logs are followed")
 
-// Asker asks the agent of a region. An error other than model.ErrAgentUnreachable comes from the agent.
+// Asker sends requests to agents. An error other than model.ErrAgentUnreachable comes from the agent.
 type Asker interface {
 	Ask(ctx context.Context, regionID string, req *agentv1.Request) ([]byte, error)
 }
@@ -87,17 +88,17 @@ type region struct {
 	cancel context.CancelFunc
 	// err is the error of the last request, nil if it succeeded.
 	err error
-	// next is the index at which the next request begins, if there are more instances than one request takes.
+	// next is the index at which the next request begins if one request cannot name all instances.
 	next int
 }
 
 // feed is the recent output of one instance.
 type feed struct {
 	readers int
-	// after is the position at which the lines end.
+	// after is the position after the last line.
 	after *windlassv1.LogPosition
 	lines []line
-	// first is the number of lines[0], which is how many lines of the feed came before it.
+	// first is the number of lines[0], counted from the first line of the feed.
 	first int64
 	// oldest is the offset up to which lines were dropped.
 	oldest int64
@@ -105,7 +106,7 @@ type feed struct {
 	gone   bool
 }
 
-// line is a line, or a number of lost lines.
+// line is a line, or a gap with a number of lost lines.
 type line struct {
 	text *windlassv1.LogLine
 	// end is the position at which the answer with this line ends.
@@ -117,7 +118,7 @@ type line struct {
 
 func (l line) size() int { return lineOverhead + len(l.text.GetText()) }
 
-// Read asks for the newest lines of instances, without waiting for more.
+// Read requests the newest lines of instances, without waiting for further lines.
 func (r *Relay) Read(ctx context.Context, regionID string, instances []*agentv1.FollowedInstance) ([]*agentv1.InstanceLog, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -129,11 +130,11 @@ func (r *Relay) ask(ctx context.Context, regionID string, instances []*agentv1.F
 		Instances: instances, MaxBytes: answerBytes, Wait: durationpb.New(wait),
 	}}})
 	if err != nil {
-		return nil, fmt.Errorf("ask for logs: %w", err)
+		return nil, fmt.Errorf("request logs: %w", err)
 	}
 	var res agentv1.FollowResponse
 	if err := proto.Unmarshal(data, &res); err != nil {
-		return nil, fmt.Errorf("ask for logs: the agent's answer cannot be read: %w", err)
+		return nil, fmt.Errorf("request logs: the agent's answer cannot be read: %w", err)
 	}
 	for _, l := range res.Logs {
 		for _, line := range l.Lines {
@@ -149,14 +150,14 @@ type Tap struct {
 	region   *region
 	instance string
 	feed     *feed
-	// next is the number of the line to read next. after is the offset up to which the reader has the lines
-	// already. Next skips these lines, because the feed may still be before that offset.
+	// next is the number of the next line to read. after is the offset up to which the reader already has the lines.
+	// Next skips these lines, because the feed may still be before that offset.
 	next, after int64
 	// missed is true if the feed has already dropped lines after that offset.
 	missed, left bool
 }
 
-// Join begins to read the output of an instance after a position. Leave ends it.
+// Join begins to read the output of an instance after a position. The caller must call Leave.
 func (r *Relay) Join(regionID, instance string, after *windlassv1.LogPosition) (*Tap, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -187,7 +188,7 @@ func (r *Relay) Join(regionID, instance string, after *windlassv1.LogPosition) (
 	return t, nil
 }
 
-// Leave ends the reading that Join began.
+// Leave ends reading.
 func (t *Tap) Leave() {
 	r := t.relay
 	r.mu.Lock()
@@ -207,11 +208,11 @@ func (t *Tap) Leave() {
 	}
 }
 
-// News is output that a reader has not read yet.
+// News is the output that a reader has not read yet.
 type News struct {
 	Lines []*windlassv1.LogLine
-	// Lost is how many lines are missing before or among Lines. LostMore means that more lines are missing,
-	// and that their number is unknown.
+	// Lost is the number of lines that are missing before or among Lines. LostMore means that an unknown number of
+	// further lines is missing.
 	Lost     int64
 	LostMore bool
 	// After is the position at which Lines end, nil if there are none.
@@ -289,7 +290,7 @@ func (r *Relay) pump(ctx context.Context, in *region) {
 	}
 }
 
-// toAsk returns the instances of the next request. If one request cannot take all, they take turns.
+// toAsk returns the instances of the next request. If one request cannot name all instances, they take turns.
 func (r *Relay) toAsk(in *region) []*agentv1.FollowedInstance {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -338,7 +339,7 @@ func (r *Relay) take(in *region, logs []*agentv1.InstanceLog, err error) {
 	}
 }
 
-// add appends a line, and drops the oldest lines above feedBytes.
+// add appends a line, and drops the oldest lines so that feedBytes is kept.
 func (f *feed) add(l line) {
 	f.lines = append(f.lines, l)
 	f.bytes += l.size()

@@ -19,7 +19,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// agent answers with the lines of instances behind the positions, at most per of each.
+// agent answers with the lines of instances after the positions, at most per lines of each.
 type agent struct {
 	mu    sync.Mutex
 	lines map[string][]string
@@ -61,7 +61,7 @@ func (a *agent) write(instance string, lines ...string) {
 	a.lines[instance] = append(a.lines[instance], lines...)
 }
 
-// asked returns how many requests there were.
+// asked returns the number of requests.
 func (a *agent) asked() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -96,12 +96,12 @@ func TestRelay_ReadersShareOneRequest(t *testing.T) {
 		r := newRelay(t, a)
 		first, other := join(t, r, "ins_1", 0), join(t, r, "ins_2", 0)
 		time.Sleep(10 * time.Second)
-		require.LessOrEqual(t, a.asked(), 21, "the pace is that of the region, whatever is followed")
+		require.LessOrEqual(t, a.asked(), 21, "the pace does not depend on the number of followed instances")
 		late := join(t, r, "ins_1", 1)
 		a.write("ins_1", "c")
 		time.Sleep(2 * time.Second)
 		require.Equal(t, "a b c", texts(first.Next()))
-		require.Equal(t, "b c", texts(late.Next()), "nothing is shown twice")
+		require.Equal(t, "b c", texts(late.Next()), "no line is shown twice")
 		require.Equal(t, "x", texts(other.Next()))
 		require.Empty(t, first.Next().Lines)
 		for _, tap := range []*Tap{first, late, other} {
@@ -111,11 +111,11 @@ func TestRelay_ReadersShareOneRequest(t *testing.T) {
 		require.Zero(t, r.count())
 		asks := a.asked()
 		time.Sleep(time.Minute)
-		require.LessOrEqual(t, a.asked(), asks+1, "no reader, no request")
+		require.LessOrEqual(t, a.asked(), asks+1, "without readers there are no requests")
 	})
 }
 
-func TestRelay_SlowReaderLearnsHowManyLinesItLost(t *testing.T) {
+func TestRelay_SlowReaderGetsTheNumberOfLostLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &agent{lines: map[string][]string{"ins_1": nil}, per: 1000}
 		r := newRelay(t, a)
@@ -143,7 +143,7 @@ func TestRelay_SlowReaderLearnsHowManyLinesItLost(t *testing.T) {
 		require.LessOrEqual(t, slow.feed.bytes, feedBytes, "memory is bounded")
 		r.mu.Unlock()
 
-		// An instance that writes more than is sent: the agent counts.
+		// If an instance writes more than its agent sends, the agent counts the lost lines.
 		a.write("ins_1", make([]string, 50_000)...)
 		time.Sleep(2 * time.Second)
 		n = quick.Next()
@@ -151,7 +151,7 @@ func TestRelay_SlowReaderLearnsHowManyLinesItLost(t *testing.T) {
 	})
 }
 
-func TestRelay_AsksAnAbsentRegionAgain(t *testing.T) {
+func TestRelay_RetriesAnUnreachableRegion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &agent{lines: map[string][]string{"ins_1": {"a"}}, per: 1000, away: true}
 		r := newRelay(t, a)

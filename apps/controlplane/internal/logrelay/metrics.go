@@ -21,7 +21,7 @@ func newMetrics(registerer prometheus.Registerer, feeds func() float64) (*metric
 		}),
 		lost: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "windlass_log_lines_lost_total",
-			Help: "Log lines that readers did not get, by cause: instance (it wrote more than its agent sends) or reader (it was too slow).",
+			Help: "Log lines that readers did not get, by cause: instance (the instance wrote more than its agent sends) or reader (the reader was too slow).",
 		}, []string{"cause"}),
 	}
 	followed := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
