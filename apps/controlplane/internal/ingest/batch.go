@@ -16,7 +16,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// store writes a batch in one transaction. errs has one entry for each report: nil, or why it was refused.
+// store writes a batch in one transaction. errs has one entry for each report: nil, or the error with which it is
+// refused.
 func (s *Service) store(ctx context.Context, batch []*pending) (errs []error, err error) {
 	now := time.Now().UnixMilli()
 	var current []model.Region
@@ -57,9 +58,8 @@ func (s *Service) store(ctx context.Context, batch []*pending) (errs []error, er
 	return errs, nil
 }
 
-// admit renews the leases of reports whose session is current and refuses the others. The renewal locks the
-// regions' rows to the end of the transaction. So what is read after it stays true until the reports are
-// stored.
+// admit renews the leases of reports whose session is current and refuses the others. The renewal locks the regions'
+// rows until the end of the transaction, so that later reads stay valid until the reports are stored.
 func (s *Service) admit(tx Tx, batch []*pending, now int64) (errs []error, current []model.Region, err error) {
 	regions := make([]string, len(batch))
 	for i, p := range batch {
@@ -110,7 +110,7 @@ func (s *Service) admit(tx Tx, batch []*pending, now int64) (errs []error, curre
 	}
 	slices.SortFunc(sessions, func(a, b model.Region) int { return cmp.Compare(a.ID, b.ID) })
 	if err := tx.NoteReports(sessions, s.cfg.Lease().Milliseconds()); err != nil {
-		return nil, nil, fmt.Errorf("note reports: %w", err)
+		return nil, nil, fmt.Errorf("renew leases: %w", err)
 	}
 	if err := welcome(tx, before, sessions, now); err != nil {
 		return nil, nil, err
@@ -124,8 +124,8 @@ func (s *Service) admit(tx Tx, batch []*pending, now int64) (errs []error, curre
 	return errs, current, err
 }
 
-// welcome wakes the apps of unreachable regions that have just reported in their current session, and
-// notifies endpoints of their return.
+// welcome wakes the apps of unreachable regions that have just reported in their current session, and notifies
+// endpoints that the regions are back.
 func welcome(tx Tx, before, sessions []model.Region, now int64) error {
 	for _, r := range before {
 		if r.Status != windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE ||
@@ -147,7 +147,7 @@ func welcome(tx Tx, before, sessions []model.Region, now int64) error {
 	return nil
 }
 
-// writes is what a batch writes.
+// writes has the rows that a batch writes.
 type writes struct {
 	observed    []model.Observed
 	routes      []model.RouteObserved
@@ -156,15 +156,14 @@ type writes struct {
 	dropped     int // notices that are not stored
 	ended       []inventory
 	quarantined map[string][]model.Quarantined
-	wake        map[string]int64 // by app: when
+	wake        map[string]int64 // by app: time of the wake-up
 }
 
-// gather is how long an app's first report waits for more, if no rollout waits for it. Most reports come
-// within that time and become one decision. A rollout in flight waits for reports of any of the app's
-// deployments, and a deployment that starts or stops waits, too. Then the app is woken at once.
+// gather is how long an app's wake-up is delayed, so that further reports can arrive and cause only one step. If the
+// app has a rollout in flight, or the reported deployment starts or stops, the app is woken at once.
 const gather = 200 * time.Millisecond
 
-// wakes wakes an app because of a report about one of its deployments in a region.
+// wakes adds the wake-up of an app because of a report about one of its deployments in a region.
 func (w *writes) wakes(of model.Assignment, now int64) {
 	at := now
 	if of.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED && !of.UnderWay {
@@ -179,7 +178,7 @@ func (w *writes) wakesAt(appID string, at int64) {
 	}
 }
 
-// inventory is an inventory that ended. Instances that it did not name are lost.
+// inventory is a finished inventory. Instances that it did not name are lost.
 type inventory struct {
 	region string
 	since  model.Guard
@@ -198,7 +197,7 @@ func (s *Service) collect(w *writes, k *knowledge, p *pending, now int64) {
 		}
 		owner, ok := owners[id]
 		if !ok {
-			// It was never assigned here, so reports of the region about it do not count.
+			// The deployment was never assigned to the region, so the region's reports about it do not count.
 			return model.Observed{}, false
 		}
 		o, ok := before[id]
@@ -292,12 +291,12 @@ func (s *Service) collect(w *writes, k *knowledge, p *pending, now int64) {
 
 // knowledge is the stored state that reports are compared with, by region.
 type knowledge struct {
-	owners   map[string]map[string]model.Assignment    // of all deployments that are mentioned
-	observed map[string]map[string]model.Observed      // of those that are counted or applied
-	routes   map[string]map[string]model.RouteObserved // of apps that have a route there
+	owners   map[string]map[string]model.Assignment    // of all deployments in the reports
+	observed map[string]map[string]model.Observed      // of deployments with counts or acknowledgements
+	routes   map[string]map[string]model.RouteObserved // of apps with a route in the region
 }
 
-// read reads what all reports of a batch need.
+// read reads the state that the reports of a batch need.
 func read(tx Tx, batch []*pending) (*knowledge, error) {
 	k := &knowledge{
 		owners:   map[string]map[string]model.Assignment{},
@@ -328,7 +327,7 @@ func read(tx Tx, batch []*pending) (*knowledge, error) {
 	if len(observed) > 0 {
 		rows, err := tx.GetObserved(observed)
 		if err != nil {
-			return nil, fmt.Errorf("read what was observed: %w", err)
+			return nil, fmt.Errorf("read observed states: %w", err)
 		}
 		for _, o := range rows {
 			of(k.observed, o.RegionID)[o.DeploymentID] = o
@@ -369,7 +368,7 @@ func of[V any](m map[string]map[string]V, region string) map[string]V {
 // mentioned has the deployments and apps that a report names.
 type mentioned struct {
 	deployments map[string]bool
-	observed    map[string]bool // of those, counted or applied
+	observed    map[string]bool // deployments with counts or acknowledgements
 	routed      []string        // apps
 }
 
@@ -396,8 +395,8 @@ func mentions(r *agentv1.ReportRequest) mentioned {
 	return m
 }
 
-// put writes in an order that every batch shares, so that two batches cannot wait for each other. The store
-// sorts the rows of each call.
+// put writes the rows. Every batch uses the same order, so that two batches cannot deadlock. The store sorts the rows
+// of each call.
 func (w *writes) put(tx Tx, now int64) error {
 	slices.SortFunc(w.observed, func(a, b model.Observed) int {
 		return cmp.Or(cmp.Compare(a.DeploymentID, b.DeploymentID), cmp.Compare(a.RegionID, b.RegionID))
@@ -449,17 +448,18 @@ func (w *writes) put(tx Tx, now int64) error {
 	return nil
 }
 
-// These bound the texts of agents, by what people read and columns hold.
+// Limits on texts of agents, in bytes. They fit the columns.
 const (
 	maxReason  = 64
 	maxMessage = 1024
 	maxName    = 255
 	maxGPUs    = 64
-	// maxCapacity is enough for thousands of pools. It is bounded because it is read with every region.
+	// maxCapacity is the limit on an encoded capacity, in bytes, which has room for thousands of pools. The limit is
+	// needed because capacities are read with every region.
 	maxCapacity = 60 << 10
 )
 
-// isID reports whether a column of ids can hold it.
+// isID reports whether s fits a column of ids.
 func isID(s string) bool {
 	for i := range len(s) {
 		if s[i] <= ' ' || s[i] > '~' {
@@ -477,10 +477,10 @@ func clipAll(list []string, count, size int) []string {
 	return out
 }
 
-// capacity encodes c, without its lists if the column cannot hold them.
+// capacity encodes c. It drops the lists of c if they do not fit the column.
 func capacity(c *agentv1.Capacity) ([]byte, error) {
 	if proto.Size(c) > maxCapacity {
-		c = &agentv1.Capacity{CpuMillicores: c.CpuMillicores, MemoryMib: c.MemoryMib, Notes: []string{"the agent listed more than is kept"}}
+		c = &agentv1.Capacity{CpuMillicores: c.CpuMillicores, MemoryMib: c.MemoryMib, Notes: []string{"the agent reported more pools and nodes than can be stored"}}
 	}
 	data, err := proto.Marshal(c)
 	if err != nil {
@@ -493,7 +493,7 @@ func clip(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}
-	// A rune must not be cut in two, because the database would refuse the row.
+	// The cut must not be inside of a rune, because the database would refuse the row.
 	for n > 0 && s[n]&0xC0 == 0x80 {
 		n--
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
 )
 
-// idle is a store that does nothing, so that what ingest costs by itself remains.
+// idle is a store that does nothing, so that only the cost of ingest is measured.
 type idle struct{ ingest.Tx }
 
 func (s idle) Update(_ context.Context, fn func(ingest.Tx) error) error { return fn(s) }

@@ -23,9 +23,9 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// FuzzReport gives ingest whatever decodes as a report, under the region's current
-// session: it is stored or refused whole as invalid, never more than is allowed,
-// nothing of another region changes, and coming twice it counts once.
+// FuzzReport passes arbitrary reports of the region's current session to ingest. A report must be stored completely,
+// within the limits, or be refused completely as invalid. It must change nothing of another region, and count once if
+// it is repeated.
 func FuzzReport(f *testing.F) {
 	for _, req := range []*agentv1.ReportRequest{
 		says(1),
@@ -53,7 +53,7 @@ func FuzzReport(f *testing.F) {
 		if proto.Unmarshal(data, req) != nil {
 			return
 		}
-		// What the schema's rules refuse does not get here.
+		// Reports that the schema's rules refuse do not reach ingest.
 		if req.Sequence <= 0 || req.Sequence >= 1<<40 {
 			return
 		}
@@ -77,7 +77,7 @@ func FuzzReport(f *testing.F) {
 			t.Fatalf("another region changed: %+v", now)
 		}
 
-		// Its answer was lost, and it comes again.
+		// The answer was lost, and the agent repeats the report.
 		if again := h.report(east, req); connect.CodeOf(again) != connect.CodeOf(first) {
 			t.Fatalf("%v at first, and %v when it came again", first, again)
 		}
@@ -87,7 +87,7 @@ func FuzzReport(f *testing.F) {
 	})
 }
 
-// keptRows is all that reports of the east can change, its session aside.
+// keptRows has all rows that reports of the east can change, except its session.
 type keptRows struct {
 	instances  []model.Instance
 	observed   []model.Observed
@@ -134,11 +134,11 @@ func (h *harness) kept() (k keptRows) {
 	return k
 }
 
-// check: nothing of another region's, and nothing that a column does not hold.
+// check requires that no row belongs to another region, and that all texts fit their columns.
 func check(t *testing.T, k keptRows, req *agentv1.ReportRequest) {
 	text := func(of any, s string, most int) {
 		if len(s) > most || !utf8.ValidString(s) {
-			t.Fatalf("stored %d bytes where %d are held: %+v", len(s), most, of)
+			t.Fatalf("stored %d bytes in a column of %d: %+v", len(s), most, of)
 		}
 	}
 	for _, i := range k.instances {
@@ -193,7 +193,7 @@ func check(t *testing.T, k keptRows, req *agentv1.ReportRequest) {
 	}
 }
 
-// recorded are reports that real agents sent.
+// recorded returns recorded reports of real agents.
 func recorded(f *testing.F) (out [][]byte) {
 	file, err := os.Open("testdata/recorded/reports-1.binpb")
 	if err != nil {

@@ -29,7 +29,7 @@ func TestHeartbeat_KeepsTheLease(t *testing.T) {
 			require.NoError(t, h.report(east, says(sequence+1)))
 			time.Sleep(5 * time.Second)
 		}
-		require.Equal(t, []string{west}, expired(), "the one that was silent")
+		require.Equal(t, []string{west}, expired(), "the silent region")
 		require.EqualValues(t, 40, h.row().ReceivedRevision)
 
 		h.session(east, "session-2")
@@ -38,12 +38,12 @@ func TestHeartbeat_KeepsTheLease(t *testing.T) {
 			_ = h.report(east, says(41))
 			time.Sleep(6 * time.Second)
 		}
-		require.Equal(t, lease, h.row().LeaseExpiresAt, "a replaced session renews nothing")
+		require.Equal(t, lease, h.row().LeaseExpiresAt, "a replaced session does not renew the lease")
 		require.Equal(t, []string{east}, expired())
 	})
 }
 
-func TestHeartbeat_DoesNotHideWhatARestoredDatabaseLost(t *testing.T) {
+func TestHeartbeat_DoesNotHideReportsThatARestoredDatabaseLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := setup(t)
 		defer h.stop()
@@ -57,10 +57,10 @@ func TestHeartbeat_DoesNotHideWhatARestoredDatabaseLost(t *testing.T) {
 			r.PreviousSequence = 2
 			return h.report(east, r)
 		}
-		require.NoError(t, beat(3), "the session is known: it is renewed with others, later")
+		require.NoError(t, beat(3), "the session is cached, and its lease is renewed later")
 		time.Sleep(5 * time.Second)
-		require.EqualValues(t, 1, h.row().SessionSequence, "what was heard is as little as it was")
-		require.Equal(t, windlassv1.ErrorReason_ERROR_REASON_STALE_SESSION, rpc.ReasonOf(beat(4)), "so that all is told anew")
+		require.EqualValues(t, 1, h.row().SessionSequence, "the stored sequence stays low")
+		require.Equal(t, windlassv1.ErrorReason_ERROR_REASON_STALE_SESSION, rpc.ReasonOf(beat(4)), "the agent must report everything again")
 		require.EqualValues(t, 1, h.observed().Ready)
 	})
 }
@@ -78,7 +78,7 @@ func TestHeartbeat_OfARegionThatReturnsWakesItsApps(t *testing.T) {
 			}))
 		})
 		require.Empty(t, h.woken())
-		for sequence := range int64(2) { // the second report is of a region that is back already
+		for sequence := range int64(2) { // at the second report, the region is already back
 			require.NoError(t, h.report(east, says(2+sequence)))
 			synctest.Wait()
 		}
@@ -92,7 +92,7 @@ func TestHeartbeat_OfARegionThatReturnsWakesItsApps(t *testing.T) {
 	})
 }
 
-func TestReport_AfterALostOneIsRefused(t *testing.T) {
+func TestReport_AfterALostReportIsRefused(t *testing.T) {
 	h := setup(t)
 	require.NoError(t, h.report(east, says(1, counts("dep_1", 1))))
 	lost := says(3, counts("dep_1", 0))

@@ -1,65 +1,66 @@
-// Package ingest stores what agents report.
+// Package ingest stores the reports of agents.
 //
 //	Report --> full lane:      queue -> batch -> one transaction -> reply
 //	       \-> heartbeat lane: reply at once; leases renewed together, each second
 //
 // # Group commit
 //
-// Reports that arrive while a transaction commits share the next one (package batch). A batch has a constant
-// number of statements and a few for each sixteen regions in it, never one for each instance. The end of an
-// inventory and a new quarantine have statements of their own. A batch that fails is tried again report by
-// report, so that one bad report fails alone.
+// Reports that arrive while a transaction commits share the next transaction (package batch). A batch has a constant
+// number of statements, plus a few for each sixteen regions, but never one for each instance. The end of an inventory
+// and a new quarantine need extra statements. If a batch fails, its reports are stored one by one, so that only the
+// bad report fails.
 //
 // # Fences
 //
-// A report counts only if its (session, epoch, fence) is its region's current one. That is read in the same
-// transaction, after the lease's renewal locked the region's row, so that no newer session begins before the
-// whole report is stored. Each row that it writes has (fence, sequence) as a guard that SQL compares, so that
-// a repeated report changes nothing. A report that comes after a newer one of its session stores nothing. An
-// agent has one report in flight, so it gave up on that one and has since reported everything again. The late
-// report may name instances that no longer exist, and their rows would stay for ever.
+// A report counts only if its (session, epoch, fence) is its region's current one. This is read in the same
+// transaction, after the renewal of the lease has locked the region's row, so that no newer session begins before the
+// whole report is stored. Each written row has (fence, sequence) as a guard, which SQL compares, so that a repeated
+// report changes nothing. A report that arrives after a newer report of its session stores nothing. An agent has one
+// report in flight, so it has given up the late report and has reported everything again. The late report may name
+// instances that no longer exist, and their rows would stay for ever.
 //
 // # Overload
 //
-// Agents report state: of several changes of an instance only the last one counts. So reports above the
-// capacity stay with the agents, which hold one state of each instance. Only what can be stored soon waits
-// here, at the rate of recent batches:
+// Agents report state: of several changes of an instance, only the last counts. So states above the capacity wait in
+// the agents, which keep one state of each instance. Only reports that can be stored soon, at the rate of recent
+// batches, wait here:
 //
-//	waits            what agents are asked for
+//	wait             limits for agents
 //	< 50 ms          200 ms between reports, 1,000 instances in each
-//	more             4 times the wait (and commit) between reports, to 4 s; a pause of
-//	                 5 times the wait between instances, to 5 s; fewer of them, to 100
-//	> 200 ms         reports with more than 50 instances are refused, and may come
-//	                 again after 5 times the wait, to 5 s; later when refused again
+//	more             4 times the wait (and commit) between reports, up to 4 s; a pause of
+//	                 5 times the wait between reports with instances, up to 5 s;
+//	                 fewer instances in each, down to 100
+//	> 200 ms         reports with more than 50 instances are refused, and may be sent
+//	                 again after 5 times the wait, up to 5 s, or later if refused again
 //
-// Agents send edges at once, as counts and states. Those and other small reports have a lane and transactions
-// of their own. Regions take turns: a batch has one report of each, and the queue two, so that a loud region
-// delays only itself. At most 200,000 rows or 4,096 reports wait, some 100 MiB. Above that, all reports are
-// refused. A refused report stores nothing, and the agent later sends the state of that time.
+// Agents send edges at once, as counts and states. These and other small reports have their own lane and
+// transactions. Regions take turns: a batch has at most one report of each region, and the queue two, so that a
+// region with many reports delays only itself. At most 200,000 rows or 4,096 reports wait, about 100 MiB. Above that,
+// all reports are refused. A refused report stores nothing, and the agent later sends its newest state.
 //
-// The simulator measures it: "ingest" shows how many states can be stored in a second, and "overload" how
-// late edges are when ten times as many states come.
+// The simulator measures this: "ingest" shows how many states can be stored in a second, and "overload" shows the
+// delay of edges when ten times as many states arrive.
 //
-// Texts and ids are bounded, too, because one that no column holds would fail the whole report and every
-// retry of it.
+// Texts and ids are cut or refused by length, because a value that does not fit its column would fail the whole
+// report and each of its retries.
 //
 // # Notices
 //
-// Notices are what an agent did without an instruction. They become history, at a bounded rate for each
-// region, because an app keeps a limited number of entries. They have no guard in SQL. A report's notices
-// count once, by its sequence, which is read before the lease is renewed.
+// Notices report actions of an agent without an instruction. They become history entries, at a limited rate for each
+// region, because an app keeps a limited number of entries. They have no guard in SQL. Instead, the sequence of the
+// last report, which is read before the lease is renewed, shows whether a report's notices were already stored.
 //
 // # Loads
 //
-// Loads of scaled apps are kept only in memory, in the process that decides their replicas. A report with
-// only loads is handled like a heartbeat, without a transaction.
+// Loads of scaled apps are kept only in the memory of the process that decides their replicas. A report with only
+// loads is handled like a heartbeat, without a transaction.
 //
 // # Wake-ups
 //
-// An app's workflow is woken only if a report changes a value that plan reads (rollup.Edges). The wake-up row
-// is in the same transaction as the facts. It is due at once for a deployment that starts or stops, and for
-// all deployments of an app with a rollout in flight. For others it is due a moment later, so that more
-// reports can arrive.
+// An app's workflow is woken only if a report changes a value that plan reads (rollup.Edges). The wake-up row is in
+// the same transaction as the facts. It is due at once for a deployment that starts or stops, and for all deployments
+// of an app with a rollout in flight. For other deployments it is due after gather, so that further reports can
+// arrive.
 package ingest
 
 import (
@@ -82,7 +83,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Tx is the queries of ingest.
+// Tx has the queries of ingest.
 type Tx interface {
 	CheckSessions(regionIDs []string) ([]model.Region, error)
 	NoteReports(sessions []model.Region, leaseTTL int64) error
@@ -109,7 +110,7 @@ type Store interface {
 	Update(ctx context.Context, fn func(Tx) error) error
 }
 
-// Config is of a Service. Zero durations take the defaults stated.
+// Config configures a Service. Zero durations mean the defaults below.
 type Config struct {
 	Store Store
 	// Caller returns the region of the call's credential and when the credential was issued.
@@ -118,37 +119,38 @@ type Config struct {
 	Edges func(before, after model.Observed) bool
 	// RouteEdges is Edges for an acknowledgement of routes.
 	RouteEdges func(before, after model.RouteObserved) bool
-	// Loads receives the loads of the region's apps, and returns how many it dropped: loads of apps that are not
-	// scaled there, or all if no process is known that has the region's stream. It must not block. nil: all are
-	// dropped.
+	// Loads receives the loads of the region's apps, and returns the number of dropped loads. It drops loads of apps
+	// that are not scaled there, and all loads if no process is known to have the region's stream. It must not block.
+	// nil: all loads are dropped.
 	Loads      func(regionID string, reports []*agentv1.LoadReport) (unknown int)
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 
-	// Lease is that of dispatch. Default: always 15 s.
+	// Lease returns the current length of leases, from package dispatch. Default: always 15 s.
 	Lease func() time.Duration
-	// MinInterval is the shortest coalescing time asked of agents. Default: 200 ms.
+	// MinInterval is the shortest time between two reports of an agent. Default: 200 ms.
 	MinInterval time.Duration
-	// MaxInstances is how many instances agents may send in a report. Default: 1,000.
+	// MaxInstances is the maximum number of instances in a report. Default: 1,000.
 	MaxInstances int
 }
 
 const (
-	// maxBatchReports and maxBatchRows bound one transaction, which should hold its locks for well under a
-	// second. A batch may have minBatchRows even in a slow store, because smaller batches would make it slower.
+	// maxBatchReports and maxBatchRows limit one transaction, so that it holds its locks for much less than a second.
+	// A batch may have minBatchRows even if the store is slow, because smaller batches would make it slower.
 	maxBatchReports = 256
 	maxBatchRows    = 10_000
 	minBatchRows    = 1000
-	// queueLength and maxQueuedRows bound what waits: two hundred full reports, some 100 MiB.
+	// queueLength and maxQueuedRows limit the waiting reports and rows: two hundred full reports, about 100 MiB.
 	queueLength   = 4096
 	maxQueuedRows = 200_000
-	// bulkBatches is how many batches of large reports are stored at once. While one waits for its commit, the
-	// database reads and writes for others, and another is prepared.
+	// bulkBatches is the number of batches of large reports that are stored concurrently. While one batch waits for
+	// its commit, the database works on other batches, and another batch is prepared.
 	bulkBatches = 4
-	// batchTimeout bounds one transaction with its retries. It also bounds all transactions of the reports of a
-	// failed batch together, because reports that wait should not wait for each of them.
+	// batchTimeout is the timeout for one transaction with its retries. It is also the timeout for all transactions
+	// of a failed batch's reports together, because other reports wait for them.
 	batchTimeout = 20 * time.Second
-	// heartbeatFlush is how long a lease renewal may wait for others, a fifth of the shortest heartbeat.
+	// heartbeatFlush is how long the renewal of a lease may wait for other renewals. It is a fifth of the shortest
+	// heartbeat interval.
 	heartbeatFlush = time.Second
 )
 
@@ -159,12 +161,12 @@ type Service struct {
 	metrics *metrics
 
 	mu       sync.Mutex
-	sessions map[string]known        // by region: the session that was current when last checked
+	sessions map[string]known        // by region: the session that was current at the last check
 	renewals map[string]model.Region // by region: leases to renew
-	noticing map[string]budget       // by region: how many notices may be stored
+	noticing map[string]budget       // by region: number of notices that may be stored
 }
 
-// known is a session that was current at a time.
+// known is a session with the time at which it was current.
 type known struct {
 	region model.Region
 	at     time.Time
@@ -174,14 +176,14 @@ type pending struct {
 	region   string
 	issuedAt int64
 	req      *agentv1.ReportRequest
-	// heard is the sequence of the session's newest report that was stored before this one.
+	// heard is the sequence of the newest report of the session that was stored before this report.
 	heard int64
-	// late is true if a newer report of the session is stored. Then this one is answered but not stored. It is
+	// late is true if a newer report of the session is stored. Then this report is answered but not stored. late is
 	// set under the lock of the region's row.
 	late bool
 }
 
-// New checks the config.
+// New returns a Service, or an error if the config is not valid.
 func New(cfg Config) (*Service, error) {
 	if cfg.Store == nil || cfg.Caller == nil || cfg.Edges == nil || cfg.RouteEdges == nil || cfg.Log == nil || cfg.Registerer == nil {
 		return nil, errors.New("ingest: Store, Caller, Edges, RouteEdges, Log and Registerer are required")
@@ -206,7 +208,7 @@ func New(cfg Config) (*Service, error) {
 	return s, nil
 }
 
-// Limits returns the limits that agents should keep to now.
+// Limits returns the current limits on reports of agents.
 func (s *Service) Limits() *agentv1.ReportLimits {
 	l := s.limits()
 	out := &agentv1.ReportLimits{MinInterval: durationpb.New(l.interval), MaxInstances: int32(l.instances)}
@@ -230,7 +232,7 @@ func (s *Service) Report(ctx context.Context, req *agentv1.ReportRequest) (*agen
 	}
 	if req.InventoryEnd && (req.InventorySince < 1 || req.InventorySince > req.Sequence) {
 		return nil, rpc.Error(connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "inventory_since",
-			"inventory_since has to be the sequence of the report that began the inventory, at most this report's")
+			"inventory_since must be the sequence of the report that began the inventory, which is at most the sequence of this report")
 	}
 	p := &pending{region: region, issuedAt: issuedAt, req: req}
 	if !s.heartbeat(p, start) {
@@ -254,7 +256,7 @@ func (s *Service) enqueue(ctx context.Context, p *pending) error {
 	case isRefused:
 		return s.refuse(refused)
 	case errors.Is(err, batch.ErrClosed):
-		return unavailable("this server is leaving: send the report again")
+		return unavailable("this server is stopping: send the report again")
 	case ctx.Err() != nil:
 		return ctx.Err()
 	}
@@ -262,13 +264,13 @@ func (s *Service) enqueue(ctx context.Context, p *pending) error {
 	return unavailable("the report could not be stored: send it again")
 }
 
-// observe is called after each transaction of reports.
+// observe records metrics after each transaction of reports.
 func (s *Service) observe(o batch.Outcome) {
 	switch {
 	case o.Err == nil:
 		s.metrics.batch.Observe(float64(o.Size))
 	case o.Size > 1 && !errors.Is(o.Err, batch.ErrClosed):
-		s.cfg.Log.Warn("a batch of reports failed: storing them one by one", "reports", o.Size, "error", o.Err)
+		s.cfg.Log.Warn("a batch of reports failed: storing its reports one by one", "reports", o.Size, "error", o.Err)
 	}
 }
 
@@ -278,12 +280,12 @@ func unavailable(message string) error {
 
 // refuse returns the error for a report that the queue refused.
 func (s *Service) refuse(r *refusal) error {
-	why, message := "behind", "more instances are reported than can be stored: send them later"
+	why, message := "behind", "more instances are reported than can be stored: send the report later"
 	switch {
 	case r.full:
-		why, message = "full", "too many reports are waiting: send it later"
+		why, message = "full", "too many reports are waiting: send the report later"
 	case r.crowded:
-		why, message = "crowded", "reports of this region are waiting already: send one after the other"
+		why, message = "crowded", "reports of this region are already waiting: send one report at a time"
 	}
 	s.metrics.refused.WithLabelValues(why).Inc()
 	return rpc.ErrorWith(connect.CodeResourceExhausted, &windlassv1.ErrorDetail{
@@ -292,15 +294,15 @@ func (s *Service) refuse(r *refusal) error {
 	}, message)
 }
 
-// rows returns about how many rows the report has, in the database and in the queue.
+// rows returns the approximate number of rows of the report, in the database and in the queue.
 func (p *pending) rows() int {
 	r := p.req
 	return 1 + len(r.Instances) + len(r.Applied) + len(r.Rollups) + len(r.Quarantined) + len(r.Notices)
 }
 
-// heartbeat accepts a report without news, if its session was recently current. If the session is stale by
-// now, its next report or the flush detects that. Until then it can only queue a renewal that the store
-// refuses.
+// heartbeat accepts a report that has no changes, if its session was recently current, and reports whether it did. If
+// the session is stale meanwhile, its next report or the flush detects that. Until then, it only queues a renewal
+// that the store will refuse.
 func (s *Service) heartbeat(p *pending, now time.Time) bool {
 	r := p.req
 	if len(r.Applied)+len(r.Instances)+len(r.Rollups)+len(r.Quarantined)+len(r.Notices) > 0 ||
@@ -322,7 +324,7 @@ func (s *Service) heartbeat(p *pending, now time.Time) bool {
 	return true
 }
 
-// check fails if a report is not of the region's current session.
+// check returns an error if a report is not of the region's current session.
 func check(region model.Region, p *pending) error {
 	switch {
 	case p.issuedAt < region.CredentialNotBefore:
@@ -364,10 +366,10 @@ func (s *Service) renew(ctx context.Context) {
 	}
 }
 
-// flush renews leases together and refreshes the cached sessions. A session is renewed as it was when last
-// checked. If the database has a lower sequence, it was restored from a backup: later reports are lost, and a
-// renewal with the higher sequence would hide that for ever. Such a session is not renewed, and its next
-// report is refused.
+// flush renews leases together, and refreshes the cached sessions. It renews a session only if its row is as at the
+// last check. If the database has a lower sequence, it was restored from a backup and later reports are lost. A
+// renewal with the higher sequence would hide that for ever. Such a session is not renewed, and its next report is
+// refused.
 func (s *Service) flush(ctx context.Context, due map[string]model.Region) error {
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()

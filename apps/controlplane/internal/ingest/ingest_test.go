@@ -33,19 +33,18 @@ const (
 
 type callerKey struct{}
 
-// harness is ingest over the in-memory store: app_1 runs dep_1 in the east, app_2
-// runs dep_2 in the west.
+// harness is ingest with the in-memory store: app_1 runs dep_1 in the east, and app_2 runs dep_2 in the west.
 type harness struct {
 	t    testing.TB
 	db   *memory.Store
 	svc  *ingest.Service
 	stop func()
-	// registry has the service's metrics, and loads what it passed on, by region.
+	// registry has the service's metrics. loads has the loads that it passed on, by region.
 	registry *prometheus.Registry
 	loads    map[string][]*agentv1.LoadReport
 }
 
-// faulty lets a test make transactions fail.
+// faulty is a store whose transactions a test can make fail.
 type faulty struct {
 	store.Bound[ingest.Tx]
 	fail func() error
@@ -182,7 +181,7 @@ func (h *harness) observed() model.Observed {
 	return rows[0]
 }
 
-// woken returns the apps that are due, and clears them.
+// woken returns the apps whose wake-ups are due, and clears these.
 func (h *harness) woken() (apps []string) {
 	h.update(func(tx store.Tx) error {
 		apps = nil
@@ -196,7 +195,7 @@ func (h *harness) woken() (apps []string) {
 	return apps
 }
 
-// says is a report of the east's first session.
+// says returns a report of the east's first session.
 func says(sequence int64, change ...func(*agentv1.ReportRequest)) *agentv1.ReportRequest {
 	req := &agentv1.ReportRequest{SessionId: "session-1", Epoch: 1, Fence: 1, Sequence: sequence, ReceivedRevision: sequence}
 	for _, c := range change {
@@ -241,7 +240,7 @@ func TestReport_OfAnOlderSessionStoresNothing(t *testing.T) {
 
 	for _, req := range []*agentv1.ReportRequest{
 		says(2, has("dep_1", ready, "ins_2"), counts("dep_1", 9), applied("dep_1")),
-		says(3), // a heartbeat, now that the new session is known
+		says(3), // a heartbeat, after the new session is cached
 		says(4, inventory(4)),
 	} {
 		err := h.report(east, req)
@@ -253,10 +252,10 @@ func TestReport_OfAnOlderSessionStoresNothing(t *testing.T) {
 	i, _ := h.instance("ins_1")
 	require.Equal(t, ready, i.Status)
 	require.Equal(t, model.Observed{}, h.observed())
-	require.Equal(t, before, h.row(), "not even its lease")
+	require.Equal(t, before, h.row(), "the lease is not renewed either")
 }
 
-func TestSession_SeesAConcurrentReportWholeOrNotAtAll(t *testing.T) {
+func TestSession_SeesAConcurrentReportCompletelyOrNotAtAll(t *testing.T) {
 	var h *harness
 	var once atomic.Bool
 	h = setup(t, func(f *faulty) {
@@ -275,7 +274,7 @@ func TestSession_SeesAConcurrentReportWholeOrNotAtAll(t *testing.T) {
 	require.False(t, stored)
 }
 
-// takeover calls happen between the check of the sessions and anything else.
+// takeover is a store that calls happen after the check of the sessions, before all other queries.
 type takeover struct {
 	ingest.Tx
 	happen func()
@@ -305,22 +304,22 @@ func TestReport_RepeatedOrLateChangesNothing(t *testing.T) {
 	require.Empty(t, h.woken())
 }
 
-func TestReport_LateBringsNothingBack(t *testing.T) {
+func TestReport_LateReportRestoresNothing(t *testing.T) {
 	h := setup(t)
 	lost := says(1, has("dep_1", ready, "ins_gone"), counts("dep_1", 1))
-	// It was not answered, so all was reported again; the instance had ended by then.
+	// The report was not answered, so the agent reported everything again. Meanwhile, the instance had ended.
 	require.NoError(t, h.report(east, says(2, inventory(2), counts("dep_1", 0))))
 	require.Equal(t, []string{"app_1"}, h.woken())
 	before := h.row()
 	require.NoError(t, h.report(east, lost))
 	_, stored := h.instance("ins_gone")
-	require.False(t, stored, "no report would ever say that it is gone")
+	require.False(t, stored, "no later report would remove it")
 	require.Zero(t, h.observed().Ready)
 	require.Empty(t, h.woken())
 	require.Equal(t, before.SessionSequence, h.row().SessionSequence)
 }
 
-func TestReport_LateReleasesAndQuarantinesNothing(t *testing.T) {
+func TestReport_LateReportDoesNotChangeTheQuarantine(t *testing.T) {
 	h := setup(t)
 	quarantine := func(keys ...string) func(*agentv1.ReportRequest) {
 		return func(r *agentv1.ReportRequest) {
@@ -344,18 +343,18 @@ func TestReport_LateReleasesAndQuarantinesNothing(t *testing.T) {
 	require.NoError(t, h.report(east, none))
 	require.NoError(t, h.report(east, some))
 	require.NoError(t, h.report(east, none))
-	require.Equal(t, []string{"dep_8"}, kept(), "an unwanted workload must not be forgotten")
+	require.Equal(t, []string{"dep_8"}, kept(), "the unknown workload must stay in quarantine")
 	require.NoError(t, h.report(east, says(3, quarantine())))
 	require.NoError(t, h.report(east, some))
 	require.Empty(t, kept())
 }
 
-func TestWake_IsByEdgesOnly(t *testing.T) {
+func TestWake_OnlyEdgesWakeAnApp(t *testing.T) {
 	h := setup(t)
 	require.NoError(t, h.report(east, says(1, counts("dep_1", 1), applied("dep_1"))))
 	require.Equal(t, []string{"app_1"}, h.woken())
 	require.NoError(t, h.report(east, says(2, counts("dep_1", 1), applied("dep_1"), has("dep_1", ready, "ins_1"))))
-	require.Empty(t, h.woken(), "the same once more")
+	require.Empty(t, h.woken(), "the same report again")
 
 	route := func(r *agentv1.ReportRequest) {
 		r.Applied = append(r.Applied, &agentv1.AppliedState{
@@ -365,10 +364,10 @@ func TestWake_IsByEdgesOnly(t *testing.T) {
 	require.NoError(t, h.report(east, says(3, route)))
 	require.Equal(t, []string{"app_1"}, h.woken())
 	require.NoError(t, h.report(east, says(4, route)))
-	require.Empty(t, h.woken(), "an acknowledgement that says nothing new")
+	require.Empty(t, h.woken(), "an acknowledgement without a change")
 }
 
-func TestReport_ThatNoRolloutWaitsForIsGathered(t *testing.T) {
+func TestReport_WakeUpIsDelayedIfNoRolloutWaits(t *testing.T) {
 	h := setup(t)
 	woken := make(chan map[string]time.Duration, 10)
 	h.db.OnCommit(func(c store.Commit) {
@@ -393,12 +392,12 @@ func TestReport_ThatNoRolloutWaitsForIsGathered(t *testing.T) {
 	require.LessOrEqual(t, in, store.WakeWindow)
 
 	require.NoError(t, h.report(east, says(2, counts("dep_1", 2))))
-	require.Empty(t, woken, "together with what was said first")
+	require.Empty(t, woken, "no wake-up in addition to the first")
 
 	for n, status := range []windlassv1.TopologyStatus{windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING, windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING} {
 		place(status)
 		require.NoError(t, h.report(east, says(int64(3+n), counts("dep_1", int32(3+n)))))
-		require.Equal(t, map[string]time.Duration{"app_1": 0}, <-woken, "its start, or its end, is waited for")
+		require.Equal(t, map[string]time.Duration{"app_1": 0}, <-woken, "a deployment that starts or stops wakes its app at once")
 	}
 
 	place(windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED)
@@ -408,10 +407,10 @@ func TestReport_ThatNoRolloutWaitsForIsGathered(t *testing.T) {
 		return errors.Join(err, tx.UpdateApp(app))
 	})
 	require.NoError(t, h.report(east, says(5, counts("dep_1", 5))))
-	require.Equal(t, map[string]time.Duration{"app_1": 0}, <-woken, "a rollout in flight waits for its turn")
+	require.Equal(t, map[string]time.Duration{"app_1": 0}, <-woken, "with a rollout in flight, the app is woken at once")
 }
 
-func TestInventory_EndResetsWhatWasNotInIt(t *testing.T) {
+func TestInventory_EndResetsInstancesThatItDidNotName(t *testing.T) {
 	h := setup(t)
 	require.NoError(t, h.report(east, says(1, has("dep_1", ready, "ins_1", "ins_2"), counts("dep_1", 2), applied("dep_1"))))
 	require.EqualValues(t, 2, h.session(east, "session-2"))
@@ -425,7 +424,7 @@ func TestInventory_EndResetsWhatWasNotInIt(t *testing.T) {
 	begin.InventoryBegin = true
 	require.NoError(t, h.report(east, begin))
 	i, _ := h.instance("ins_1")
-	require.Equal(t, ready, i.Status, "not before the end")
+	require.Equal(t, ready, i.Status, "the instance is not lost before the end")
 
 	require.NoError(t, h.report(east, of(says(2, has("dep_1", ready, "ins_3"), inventory(1)))))
 	i, _ = h.instance("ins_1")
@@ -466,10 +465,10 @@ func TestCredential_RevokedIsRefused(t *testing.T) {
 		return errors.Join(err, tx.UpdateRegion(r))
 	})
 	require.Equal(t, connect.CodeUnauthenticated, connect.CodeOf(h.report(east, says(2, counts("dep_1", 1)))))
-	require.Equal(t, connect.CodeUnauthenticated, connect.CodeOf(h.report(east, says(3))), "and a heartbeat of it")
+	require.Equal(t, connect.CodeUnauthenticated, connect.CodeOf(h.report(east, says(3))), "a heartbeat is refused as well")
 }
 
-func TestReport_IsStoredDespiteTextsThatFitNoColumn(t *testing.T) {
+func TestReport_WithTooLongTextsIsStored(t *testing.T) {
 	h := setup(t)
 	require.NoError(t, h.report(east, says(1,
 		has("dep_1", ready, "ins_1", "", "ins ü", strings.Repeat("x", 65)),
@@ -491,13 +490,13 @@ func TestReport_IsStoredDespiteTextsThatFitNoColumn(t *testing.T) {
 	require.Less(t, len(h.row().Capacity), 1<<10)
 }
 
-func TestReport_PoisonFailsAlone(t *testing.T) {
+func TestReport_BadReportFailsAlone(t *testing.T) {
 	open := make(chan struct{})
 	h := setup(t, func(f *faulty) {
 		f.wrap = func(tx ingest.Tx) ingest.Tx { return poisoned{tx, open} }
 	})
 	errs := make(chan error, 3)
-	// The first occupies both workers' attention until the others are queued.
+	// The first reports keep both workers busy until the other reports are queued.
 	for range 2 {
 		go func() {
 			errs <- h.report(west, &agentv1.ReportRequest{SessionId: "session-w", Epoch: 1, Fence: 1, Sequence: 1, QuarantineComplete: true})
@@ -509,7 +508,7 @@ func TestReport_PoisonFailsAlone(t *testing.T) {
 	require.NoError(t, <-errs)
 	require.NoError(t, <-errs)
 	require.Equal(t, connect.CodeUnavailable, connect.CodeOf(<-poison))
-	require.NoError(t, h.report(east, says(2, has("dep_1", ready, "ins_1"))), "and the next one of its region is stored")
+	require.NoError(t, h.report(east, says(2, has("dep_1", ready, "ins_1"))), "the next report of the region is stored")
 }
 
 type poisoned struct {
@@ -537,7 +536,7 @@ func TestQueue_AnswersItsReportsWhenItStops(t *testing.T) {
 			f.fail = func() error { time.Sleep(time.Minute); return errors.New("database is away") }
 		})
 		start := time.Now()
-		// As many as one region may have waiting.
+		// The maximum number of waiting reports of one region.
 		errs := make(chan error, 2)
 		for sequence := range int64(2) {
 			go func() { errs <- h.report(east, says(sequence+1, counts("dep_1", 1))) }()
@@ -547,8 +546,8 @@ func TestQueue_AnswersItsReportsWhenItStops(t *testing.T) {
 		for range 2 {
 			require.Equal(t, connect.CodeUnavailable, connect.CodeOf(<-errs))
 		}
-		require.LessOrEqual(t, time.Since(start), time.Minute, "they wait for the batch in hand at most")
-		require.Equal(t, connect.CodeUnavailable, connect.CodeOf(h.report(east, says(11, counts("dep_1", 1)))), "and later ones are refused at once")
+		require.LessOrEqual(t, time.Since(start), time.Minute, "they wait at most for the running batch")
+		require.Equal(t, connect.CodeUnavailable, connect.CodeOf(h.report(east, says(11, counts("dep_1", 1)))), "later reports are refused at once")
 	})
 }
 
@@ -566,7 +565,7 @@ func TestOverload_SlowsAgents(t *testing.T) {
 			sequence++
 			require.NoError(t, h.report(east, says(sequence, counts("dep_1", 1))))
 		}
-		require.Equal(t, 4*time.Second, h.svc.Limits().MinInterval.AsDuration(), "never so much that leases expire of it")
+		require.Equal(t, 4*time.Second, h.svc.Limits().MinInterval.AsDuration(), "the interval is always short enough to renew leases")
 		slow.Store(0)
 		for range 30 {
 			sequence++

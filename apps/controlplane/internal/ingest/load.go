@@ -5,49 +5,47 @@ import (
 	"time"
 )
 
-// These bound the delay of an edge to about a second, however much is reported. An edge waits for the
-// region's report before it, which waits for at most maxDelay and then for its batch. Then the edge waits for
-// its own batch.
+// These limits keep the delay of an edge at about a second at any load. An edge waits for the region's previous
+// report, which waits at most maxDelay and then for its batch. Then the edge waits for its own batch.
 const (
-	// calm is the wait below which ingest is not behind: the time of two batches.
+	// calm is the wait below which ingest counts as not behind. It is about the time of two batches.
 	calm = 50 * time.Millisecond
 	// maxDelay is the wait above which reports with many instances are refused.
 	maxDelay = 200 * time.Millisecond
-	// batchTime is about how long a batch of instances may take while other batches run.
+	// batchTime is the target duration of a batch of instances while other batches run.
 	batchTime = 100 * time.Millisecond
-	// pauseFactor makes agents pause for longer than the wait. If they paused only for the wait, all would wait
-	// at once. With a pause of five times the wait, one in six does.
+	// pauseFactor times the wait is the pause of agents. With a pause as long as the wait, half of the agents would
+	// wait at any time. With five times the wait, one in six agents waits.
 	pauseFactor = 5
-	// maxInterval bounds how long counts and states that are not edges are coalesced. It is below a third of the
-	// lease's time to live.
+	// maxInterval is the maximum time for which agents coalesce counts and states that are not edges. It is below a
+	// third of the lease.
 	maxInterval = 4 * time.Second
-	// maxPause bounds how long instances are held back. People read them, and prefer a known delay to an unknown
-	// one.
+	// maxPause is the maximum time for which agents hold back states of instances.
 	maxPause = 5 * time.Second
-	// smallest is the divisor of MaxInstances that gives the least number of instances of a report. Smaller
-	// reports would cost more than their content.
+	// smallest divides MaxInstances: the result is the lower limit for instances in a report. The fixed cost of
+	// smaller reports would be too high.
 	smallest = 10
 )
 
-// load is how far the store is behind the reports, at one moment.
+// load says how far the store is behind the reports at one moment.
 type load struct {
-	// delay is about how long a report with instances would wait if it came now. steady is its average over
-	// about a second, and sets the limits of agents. With limits by delay, agents would all pause and return at
-	// once.
+	// delay is the estimated wait of a report with instances that arrives now. steady is its average over about a
+	// second, from which the limits of agents are computed. If they were computed from delay, all agents would pause
+	// and return at the same time.
 	delay, steady time.Duration
-	// commit is about how long recent batches took.
+	// commit is the average duration of recent batches.
 	commit time.Duration
 }
 
-// limits are what agents should keep to under a load.
+// limits are the limits on reports of agents under a load.
 type limits struct {
 	interval, pause time.Duration
 	instances       int
 }
 
-// limits returns the limits of reports, which grow with the delay. So states that are not stored yet stay
-// with the agents, which keep one state of each instance. In the queue they would take a row for each change.
-// shortest and most are the limits without a delay.
+// limits returns the limits on reports, which become stricter with the delay. So states that are not stored yet wait
+// in the agents, which keep only one state of each instance. In the queue, each change would take a row. shortest and
+// most are the limits without a delay.
 func (l load) limits(shortest time.Duration, most int) limits {
 	out := limits{interval: min(max(shortest, 4*(l.commit+l.steady)), max(shortest, maxInterval)), instances: most}
 	if l.steady > calm {
@@ -57,9 +55,9 @@ func (l load) limits(shortest time.Duration, most int) limits {
 	return out
 }
 
-// refuses reports whether a report with instances is refused while waiting rows wait. retryAfter is when it
-// may come again: when those rows are stored, and later if the queue has been long for a while. It never
-// refuses while less than one batch waits.
+// refuses reports whether a report with instances is refused while the given number of rows waits. retryAfter is the
+// time after which the report may be sent again: when these rows are stored, or later if the queue has been long for
+// some time. It never refuses while less than one batch waits.
 func (l load) refuses(waiting int) (retryAfter time.Duration, refused bool) {
 	if l.delay <= maxDelay || waiting < minBatchRows {
 		return 0, false
@@ -67,22 +65,23 @@ func (l load) refuses(waiting int) (retryAfter time.Duration, refused bool) {
 	return min(max(l.delay, pauseFactor*l.steady), maxPause), true
 }
 
-// These are rates and counts of rows.
+// Rates and counts of rows.
 const (
-	// firstRate is assumed until batches were measured. It is that of a small machine.
+	// firstRate is the assumed rate, in rows per second, until batches were measured. It is the rate of a small
+	// machine.
 	firstRate = 10_000
-	// measured is the least number of rows in a batch that says something about the rate. A smaller batch takes
-	// the time of its commit.
+	// measured is the minimum number of rows of a batch whose rate is measured. The duration of a smaller batch is
+	// mainly its commit.
 	measured = 500
 )
 
-// meter measures how many rows are stored in a second while batches are under way.
+// meter measures the rate at which rows are stored while batches are running.
 type meter struct {
 	rate   float64 // rows a second; 0: firstRate
 	commit time.Duration
 
-	active int       // measured batches under way
-	since  time.Time // when busy was last added to
+	active int       // running batches that are measured
+	since  time.Time // time of the last addition to busy
 	busy   time.Duration
 	rows   int
 }
@@ -94,8 +93,8 @@ func (m *meter) perSecond() float64 {
 	return m.rate
 }
 
-// batch returns how many rows a batch may have to take about batchTime while bulkBatches share the rate. A
-// larger batch would leave nothing to the others, and all its reports would wait for its last row.
+// batch returns the number of rows with which a batch takes about batchTime while bulkBatches share the rate. In a
+// larger batch, all reports would wait longer for the last row.
 func (m *meter) batch() int {
 	return min(max(int(m.perSecond()*batchTime.Seconds())/bulkBatches, minBatchRows), maxBatchRows)
 }
@@ -111,8 +110,8 @@ func (m *meter) begin(now time.Time, rows int) {
 	m.active++
 }
 
-// end records the end of a batch. Concurrent batches share the database, so the rate is the rows of all of
-// them in the time in which any ran.
+// end records the end of a batch. Concurrent batches share the database, so the rate is the number of rows of all
+// batches divided by the time in which at least one batch ran.
 func (m *meter) end(now time.Time, rows int, took time.Duration) {
 	m.commit = (3*m.commit + took) / 4
 	if rows < measured {
@@ -122,7 +121,7 @@ func (m *meter) end(now time.Time, rows int, took time.Duration) {
 	m.rows += rows
 	m.busy += now.Sub(m.since)
 	m.since = now
-	// While the rate is not known, a short measurement is enough.
+	// For the first rate, a short measurement is enough.
 	if m.busy >= batchTime || m.rate == 0 && m.busy >= batchTime/10 {
 		m.rate = (m.perSecond() + float64(m.rows)/m.busy.Seconds()) / 2
 		m.busy, m.rows = 0, 0

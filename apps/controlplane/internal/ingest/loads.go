@@ -8,19 +8,19 @@ import (
 )
 
 const (
-	// maxFigure is above any load of a region.
+	// maxFigure is above any valid load of a region.
 	maxFigure = 1e9
-	// maxReplicas is a few times the replicas that an app may have.
+	// maxReplicas is above the maximum number of replicas of an app.
 	maxReplicas = 100_000
-	// maxTimes is how many requests may be counted in a bucket.
+	// maxTimes is the maximum number of requests in a bucket of latencies.
 	maxTimes = 1_000_000_000_000
 )
 
 // levels are the known names of levels. A later release of the agent may have others.
 var levels = map[string]bool{"kvCache": true, "cpu": true, "memory": true, "queue": true}
 
-// takeLoads passes on the loads of a report that counted. None are stored. The region is the credential's,
-// and the receiver drops loads of apps that do not run there.
+// takeLoads passes on the loads of an accepted report. Loads are not stored. region comes from the credential, and
+// the receiver drops loads of apps that do not run there.
 func (s *Service) takeLoads(region string, reports []*agentv1.LoadReport, now time.Time) {
 	if len(reports) == 0 {
 		return
@@ -43,7 +43,7 @@ func (s *Service) takeLoads(region string, reports []*agentv1.LoadReport, now ti
 	}
 }
 
-// soundLoad reports whether decisions may read the load. It removes unknown levels.
+// soundLoad reports whether all figures of the load are plausible. It removes unknown levels.
 func soundLoad(r *agentv1.LoadReport) bool {
 	if r.AppId == "" || r.At <= 0 || !soundFigure(r.Queued) {
 		return false

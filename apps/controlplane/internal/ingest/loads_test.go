@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// loaded is the load of an app. change may adjust it.
+// loaded returns a load of the app, which change can modify.
 func loaded(app string, change ...func(*agentv1.LoadReport, *agentv1.DeploymentLoad)) *agentv1.LoadReport {
 	d := &agentv1.DeploymentLoad{DeploymentId: "dep_1", Ready: 2, InFlight: new(8.0), Rate: new(1.5), Levels: map[string]float64{"cpu": 40}, Latency: []uint64{0, 3}}
 	r := &agentv1.LoadReport{AppId: app, At: time.Now().UnixMilli(), Queued: new(1.0), Deployments: []*agentv1.DeploymentLoad{d}}
@@ -48,7 +48,7 @@ func TestLoads(t *testing.T) {
 		require.NoError(t, h.report(east, says(1)))
 		before := writes
 		require.NoError(t, h.report(east, withLoads(2, loaded("app_1"))))
-		require.Equal(t, before, writes, "it costs no transaction")
+		require.Equal(t, before, writes, "loads need no transaction")
 		require.Len(t, h.loads[east], 1)
 		require.InDelta(t, 8, *h.loads[east][0].Deployments[0].InFlight, 0)
 		require.InDelta(t, 1, h.counter("windlass_load_reports_total"), 0)
@@ -64,13 +64,13 @@ func TestLoads(t *testing.T) {
 		require.Empty(t, h.loads[west])
 		require.InDelta(t, 2, h.counter("windlass_load_reports_dropped_total"), 0)
 	})
-	t.Run("of a session that was replaced are refused", func(t *testing.T) {
+	t.Run("of a replaced session are refused", func(t *testing.T) {
 		h := setup(t)
 		h.session(east, "session-2")
 		require.Equal(t, windlassv1.ErrorReason_ERROR_REASON_STALE_SESSION, rpc.ReasonOf(h.report(east, withLoads(1, loaded("app_1")))))
 		require.Empty(t, h.loads[east])
 	})
-	t.Run("with a figure that is none are dropped alone", func(t *testing.T) {
+	t.Run("with an invalid figure are dropped alone", func(t *testing.T) {
 		for name, change := range map[string]func(*agentv1.LoadReport, *agentv1.DeploymentLoad){
 			"not a number":         func(r *agentv1.LoadReport, _ *agentv1.DeploymentLoad) { r.Queued = new(math.NaN()) },
 			"infinite":             func(_ *agentv1.LoadReport, d *agentv1.DeploymentLoad) { d.InFlight = new(math.Inf(1)) },
@@ -92,7 +92,7 @@ func TestLoads(t *testing.T) {
 			})
 		}
 	})
-	t.Run("lose levels that are not known", func(t *testing.T) {
+	t.Run("lose unknown levels", func(t *testing.T) {
 		h := setup(t)
 		require.NoError(t, h.report(east, withLoads(1, loaded("app_1", func(_ *agentv1.LoadReport, d *agentv1.DeploymentLoad) { d.Levels["later"] = math.NaN() }))))
 		require.Equal(t, map[string]float64{"cpu": 40}, h.loads[east][0].Deployments[0].Levels)

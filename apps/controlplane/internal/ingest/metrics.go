@@ -17,7 +17,7 @@ type metrics struct {
 	refused    *prometheus.CounterVec
 	loads      prometheus.Counter
 	loadAge    prometheus.Histogram
-	// loadsDropped is by reason.
+	// loadsDropped counts dropped loads by reason.
 	loadsDropped *prometheus.CounterVec
 }
 
@@ -44,7 +44,7 @@ func newMetrics(reg prometheus.Registerer, s *Service) *metrics {
 			Name: "windlass_report_wakes_total", Help: "Apps woken by a report.",
 		}),
 		dropped: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "windlass_report_notices_dropped_total", Help: "Notices of regions that had more than history keeps.",
+			Name: "windlass_report_notices_dropped_total", Help: "Notices that were dropped because their region had too many.",
 		}),
 	}
 	m.loads = prometheus.NewCounter(prometheus.CounterOpts{
@@ -55,21 +55,21 @@ func newMetrics(reg prometheus.Registerer, s *Service) *metrics {
 		Buckets: []float64{0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60},
 	})
 	m.loadsDropped = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "windlass_load_reports_dropped_total", Help: "Loads of apps that were dropped: invalid (a figure is no number, negative or huge) or unknown (the app is not scaled in the region, or no process is known that has the stream of the region).",
+		Name: "windlass_load_reports_dropped_total", Help: "Loads of apps that were dropped: invalid (a figure is not a number, negative or huge) or unknown (the app is not scaled in the region, or no process is known to have the region's stream).",
 	}, []string{"why"})
 	m.refused = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "windlass_report_refused_total", Help: "Reports refused because too much waits: behind, crowded or full.",
+		Name: "windlass_report_refused_total", Help: "Reports that were refused because too many reports wait, by cause: behind, crowded or full.",
 	}, []string{"why"})
 	now := func(name, help string, value func(limits) float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return value(s.limits()) })
 	}
 	reg.MustRegister(m.latency, m.batch, m.rows, m.heartbeats, m.stale, m.wakes, m.dropped, m.refused, m.loads, m.loadAge, m.loadsDropped,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "windlass_report_delay_seconds", Help: "About how long a report with instances waits that comes now.",
+			Name: "windlass_report_delay_seconds", Help: "Estimated wait of a report with instances that arrives now.",
 		}, func() float64 { return s.queue.loadAt(time.Now()).delay.Seconds() }),
-		now("windlass_report_interval_seconds", "Time between reports that agents are asked for.", func(l limits) float64 { return l.interval.Seconds() }),
-		now("windlass_report_pause_seconds", "Time between reports with instances that agents are asked for.", func(l limits) float64 { return l.pause.Seconds() }),
-		now("windlass_report_instances", "Instances in a report that agents are asked for.", func(l limits) float64 { return float64(l.instances) }),
+		now("windlass_report_interval_seconds", "Minimum time between two reports that agents must keep.", func(l limits) float64 { return l.interval.Seconds() }),
+		now("windlass_report_pause_seconds", "Minimum time between two reports with instances that agents must keep.", func(l limits) float64 { return l.pause.Seconds() }),
+		now("windlass_report_instances", "Maximum number of instances in a report that agents must keep.", func(l limits) float64 { return float64(l.instances) }),
 	)
 	return m
 }

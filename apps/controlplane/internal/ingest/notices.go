@@ -11,20 +11,19 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// A region may have maxNotices stored at once, and one every noticeEvery after that. An app keeps a limited
-// history, and notices must not push a day's decisions out of it. Each process of the control plane counts
-// for itself.
+// A region may store maxNotices notices at once, and then one every noticeEvery. An app keeps a limited history, and
+// notices must not push a day's decisions out of it. Each process of the control plane counts separately.
 const (
 	maxNotices  = 30
 	noticeEvery = time.Minute
 	// whoAgent is the author of entries for notices.
 	whoAgent = "agent"
-	// oldestNotice is how far back the time of a notice may be, by the agent's clock. So a notice that waited
-	// for the end of an outage keeps its time.
+	// oldestNotice is the maximum age of a notice's time, by the agent's clock. It is long, so that a notice that
+	// waited for the end of an outage keeps its time.
 	oldestNotice = 24 * time.Hour
 )
 
-// budget is how many notices of a region may be stored, as of a time.
+// budget is the number of notices of a region that may be stored at a time.
 type budget struct {
 	left int
 	at   int64
@@ -41,8 +40,8 @@ func (b budget) now(now int64) budget {
 	return budget{left: maxNotices, at: now}
 }
 
-// notices returns the history entries of a report's notices, none if the report was already stored. Above the
-// region's budget, the newest are stored and the others dropped.
+// notices returns the history entries of a report's notices, or none if the report was already stored. If the
+// region's budget is too small, it returns the newest notices and drops older ones.
 func (s *Service) notices(p *pending, owners map[string]model.Assignment, now int64) (out []model.History, dropped int) {
 	if len(p.req.Notices) == 0 || p.req.Sequence <= p.heard {
 		return nil, 0
@@ -87,7 +86,7 @@ func (w *writes) putHistory(tx Tx) error {
 	return nil
 }
 
-// kept subtracts the notices that were stored from the regions' budgets.
+// kept subtracts the stored notices from the regions' budgets.
 func (s *Service) kept(notices []model.History, now int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// history of app_1, the newest first.
+// history returns the history of app_1, the newest entry first.
 func (h *harness) history() []model.History {
 	return read(h, func(tx store.Tx) ([]model.History, error) {
 		return tx.ListHistory("ws_1", "app_1", store.Page{Limit: 1000})
@@ -33,13 +33,13 @@ func notices(all ...*agentv1.Notice) func(*agentv1.ReportRequest) {
 	return func(r *agentv1.ReportRequest) { r.Notices = all }
 }
 
-func TestNotices_AreHistoryOnce(t *testing.T) {
+func TestNotices_AreStoredInTheHistoryOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := setup(t)
 		before := time.Now().Add(-time.Minute)
 		first := says(1, notices(drift("dep_1", "Service shop/chat-v1", 1, before)))
 		require.NoError(t, h.report(east, first))
-		require.NoError(t, h.report(east, first), "its answer was lost")
+		require.NoError(t, h.report(east, first), "a repeated report")
 		rows := h.history()
 		require.Len(t, rows, 1)
 		require.NotEmpty(t, rows[0].ID)
@@ -48,19 +48,19 @@ func TestNotices_AreHistoryOnce(t *testing.T) {
 			WorkspaceID: "ws_1", AppID: "app_1", DeploymentID: "dep_1", Version: 1, RegionID: east, At: before.UnixMilli(),
 			What: "Drift", Why: "Service shop/chat-v1: somebody removed it; it was made again", Who: "agent",
 		}, rows[0])
-		require.Empty(t, h.woken(), "no decision reads it")
+		require.Empty(t, h.woken(), "notices wake no app")
 
-		// A report of notices alone is one: the sign of life after it has not lost any.
+		// A report with only notices counts in the sequence, so the heartbeat after it is accepted.
 		require.NoError(t, h.report(east, says(2)))
 		newer := &agentv1.Notice{Kind: 99, DeploymentId: "dep_1", Object: "Pod shop/x", Message: strings.Repeat("ä", 2000), Times: 7, At: time.Now().Add(time.Hour).UnixMilli()}
 		require.NoError(t, h.report(east, says(3, notices(newer))))
 		last := h.history()[0]
-		require.Equal(t, "Notice", last.What, "a kind of a later release")
-		require.Equal(t, time.Now().UnixMilli(), last.At, "nothing happens in the future")
+		require.Equal(t, "Notice", last.What, "an unknown kind of a later release")
+		require.Equal(t, time.Now().UnixMilli(), last.At, "a time in the future is replaced by now")
 		require.LessOrEqual(t, len(last.Why), 1024)
 		require.True(t, strings.HasSuffix(last.Why, "ä (the last of 7 times)"), last.Why)
 
-		// A session that is the region's no more, and a deployment that never was its.
+		// A replaced session, and a deployment that was never assigned to the region.
 		old := says(4, notices(drift("dep_1", "Service shop/late", 1, before)))
 		old.SessionId = "session-0"
 		require.Error(t, h.report(east, old))
@@ -72,7 +72,7 @@ func TestNotices_AreHistoryOnce(t *testing.T) {
 	})
 }
 
-func TestNotices_AreBoundedInTheHistory(t *testing.T) {
+func TestNotices_NumberInTheHistoryIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := setup(t)
 		many := func(n int) func(*agentv1.ReportRequest) {
@@ -85,7 +85,7 @@ func TestNotices_AreBoundedInTheHistory(t *testing.T) {
 		require.NoError(t, h.report(east, says(1, many(100))))
 		rows := h.history()
 		require.Len(t, rows, 30)
-		require.Contains(t, rows[0].Why, "s-99:", "the newest stand")
+		require.Contains(t, rows[0].Why, "s-99:", "the newest notices are stored")
 		require.NoError(t, h.report(east, says(2, many(5))))
 		require.Len(t, h.history(), 30)
 		time.Sleep(2 * time.Minute)
@@ -93,9 +93,9 @@ func TestNotices_AreBoundedInTheHistory(t *testing.T) {
 		require.Len(t, h.history(), 32, "one a minute")
 		time.Sleep(24 * time.Hour)
 		require.NoError(t, h.report(east, says(4, many(100))))
-		require.Len(t, h.history(), 62, "and never more than that at once")
+		require.Len(t, h.history(), 62, "at most 30 at once")
 
-		// Another region has its own share.
+		// Another region has its own budget.
 		require.NoError(t, h.report(west, &agentv1.ReportRequest{
 			SessionId: "session-w", Epoch: 1, Fence: 1, Sequence: 1, Notices: []*agentv1.Notice{drift("dep_2", "Service shop/x", 1, time.Now())},
 		}))
@@ -105,7 +105,7 @@ func TestNotices_AreBoundedInTheHistory(t *testing.T) {
 	})
 }
 
-func TestNotices_OfAReportThatFailedAreNotUsedUp(t *testing.T) {
+func TestNotices_OfAFailedReportDoNotUseTheBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := true
 		h := setup(t, func(f *faulty) {

@@ -20,8 +20,8 @@ const (
 	lanes
 )
 
-// expressInstances is how many instances a report on the express lane may have. It fits some replicas that
-// became ready together, but not a part of a large inventory.
+// expressInstances is the maximum number of instances of a report on the express lane. A few replicas that become
+// ready together fit, but a part of a large inventory does not.
 const expressInstances = 50
 
 func laneOf(p *pending) lane {
@@ -31,16 +31,16 @@ func laneOf(p *pending) lane {
 	return express
 }
 
-// maxWaiting is how many reports of a region may wait. An agent has one in flight, and a second one when it
-// reconnects after it was cut off. A region with more would take the place of other regions' reports.
+// maxWaiting is the maximum number of waiting reports of a region. An agent has one report in flight, and a second
+// one when it reconnects after a lost connection. More reports would take the place of other regions' reports.
 const maxWaiting = 2
 
-// patience is how long a batch of the express lane may run before the next one begins next to it. Until then,
-// reports wait and become one batch, because a larger batch has fewer statements for each report.
+// patience is how long a batch of the express lane may run before the next batch begins concurrently. Until then,
+// reports wait and form one batch, because a larger batch has fewer statements per report.
 const patience = 50 * time.Millisecond
 
-// queue batches reports and learns how fast they are stored. A batch has at most one report of each region,
-// and reports of a region are stored one after the other: regions take turns.
+// queue batches reports and learns how fast they are stored. A batch has at most one report of each region, and
+// reports of a region are stored one after the other.
 type queue struct {
 	*batch.Group[lane, *pending, error]
 
@@ -49,7 +49,8 @@ type queue struct {
 	steady smooth // delay
 }
 
-// newQueue returns a queue whose batches commit stores. commit returns for each report why it was refused.
+// newQueue returns a queue. commit stores a batch, and returns for each report nil or the error with which it is
+// refused.
 func newQueue(commit func(context.Context, []*pending) ([]error, error), observe func(batch.Outcome)) *queue {
 	q := &queue{}
 	q.Group = batch.New(batch.Config[lane, *pending, error]{
@@ -71,7 +72,7 @@ func newQueue(commit func(context.Context, []*pending) ([]error, error), observe
 		Detached: true,
 		Split:    batch.Singly,
 		Timeout:  batchTimeout,
-		// One commit is always left for small reports, so that they need not wait for a large batch.
+		// One commit is reserved for small reports, so that they do not wait for a large batch.
 		MaxCommits: bulkBatches + 1,
 		Observe:    observe,
 	})
@@ -90,16 +91,16 @@ func (q *queue) limits(l lane) batch.Limits {
 	return limits
 }
 
-// refusal is why a report may not wait.
+// refusal is the error for a report that may not wait.
 type refusal struct {
-	// full means that there is no room for any report. crowded means that too many reports of the region wait.
-	// Neither means that the store is behind.
+	// full means that the queue has no room. crowded means that too many reports of the region wait. If both are
+	// false, the store is behind.
 	full, crowded bool
 	retryAfter    time.Duration
 }
 
 func (r *refusal) Error() string {
-	return fmt.Sprintf("too much waits: come again after %s", r.retryAfter)
+	return fmt.Sprintf("too many reports wait: try again after %s", r.retryAfter)
 }
 
 // admit returns a refusal or nil.
@@ -142,7 +143,7 @@ func (q *queue) loadAt(now time.Time) (l load) {
 	return l
 }
 
-// began and ended measure how fast batches are stored.
+// began and ended measure the rate at which batches are stored.
 func (q *queue) began(now time.Time, rows int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -17,12 +17,12 @@ import (
 
 var start = time.Unix(1_900_000_000, 0)
 
-// report returns one of a region with that number of instances.
+// report returns a report of the region with the number of instances.
 func report(region string, instances int) *pending {
 	return &pending{region: region, req: &agentv1.ReportRequest{Instances: make([]*agentv1.InstanceState, instances)}}
 }
 
-// yard is a queue of which nothing is stored, and what waits in it.
+// yard is a queue that stores nothing, with its waiting reports.
 type yard struct {
 	*queue
 	lanes    map[lane]batch.Queue
@@ -37,7 +37,7 @@ func (y *yard) Lane(l lane) batch.Queue { return y.lanes[l] }
 
 func (y *yard) Key(region string) int { return y.ofRegion[region] }
 
-// push returns the refusal, nil for a report that waits from now on.
+// push returns the refusal, or nil if the report waits from now on.
 func (y *yard) push(p *pending, now time.Time) *refusal {
 	refused, _ := errors.AsType[*refusal](y.admit(p, y, now))
 	if refused == nil {
@@ -53,13 +53,13 @@ func (y *yard) push(p *pending, now time.Time) *refusal {
 	return refused
 }
 
-// line is a queue whose batches are stored when the test says so.
+// line is a queue whose batches end when the test decides.
 type line struct {
 	*queue
 	gate chan struct{}
 
 	mu      sync.Mutex
-	batches [][]string // regions, of each batch that began
+	batches [][]string // regions of each batch that began
 }
 
 func newLine() *line {
@@ -82,7 +82,7 @@ func newLine() *line {
 	return l
 }
 
-// push lets reports come, one after the other.
+// push adds reports to the queue, one after the other.
 func (l *line) push(ctx context.Context, reports ...*pending) {
 	for _, p := range reports {
 		go func() { _, _ = l.Do(ctx, p) }()
@@ -116,7 +116,7 @@ func TestQueue_LimitsFollowHowFarTheStoreIsBehind(t *testing.T) {
 	} {
 		require.Equal(t, c.want, c.load.limits(shortest, most), "%+v", c.load)
 	}
-	// Whatever the operator asks for holds, and more load never asks for more.
+	// The configured limits always apply, and a higher load never loosens limits.
 	require.Equal(t, 5*time.Second, load{}.limits(5*time.Second, 3).interval)
 	require.Equal(t, 1, load{steady: time.Minute}.limits(shortest, 3).instances)
 	last := load{}.limits(shortest, most)
@@ -129,7 +129,7 @@ func TestQueue_LimitsFollowHowFarTheStoreIsBehind(t *testing.T) {
 	}
 }
 
-func TestQueue_RefusesInstancesThatWaitTooLongButNoEdges(t *testing.T) {
+func TestQueue_RefusesReportsWithInstancesThatWouldWaitTooLongButNoEdges(t *testing.T) {
 	q := newYard()
 	accepted := 0
 	var r *refusal
@@ -139,24 +139,24 @@ func TestQueue_RefusesInstancesThatWaitTooLongButNoEdges(t *testing.T) {
 		}
 		accepted++
 	}
-	// At the rate that is believed at first, 10,000 rows a second.
+	// At the assumed first rate of 10,000 rows a second.
 	require.Equal(t, 2, accepted)
 	require.False(t, r.full || r.crowded)
-	require.InDelta(t, maxDelay, r.retryAfter, float64(10*time.Millisecond), "when what waits is stored")
+	require.InDelta(t, maxDelay, r.retryAfter, float64(10*time.Millisecond), "the time until the waiting rows are stored")
 	for steady, want := range map[time.Duration]time.Duration{
 		maxDelay / 10: 2 * maxDelay, 2 * maxDelay: pauseFactor * 2 * maxDelay, time.Minute: maxPause,
 	} {
 		after, no := load{delay: 2 * maxDelay, steady: steady}.refuses(minBatchRows)
 		require.True(t, no)
-		require.Equal(t, want, after, "it was like that for a while, or not: %s", steady)
+		require.Equal(t, want, after, "with a steady delay of %s", steady)
 	}
 	require.Nil(t, q.push(report("reg_small", expressInstances), start))
 
-	// A store that does more takes more, and one that stands still takes a batch.
+	// A faster store accepts more, and a very slow store still accepts one batch.
 	q.meter.rate = 100_000
 	require.Nil(t, q.push(report("reg_a", 1000), start))
 	require.NotNil(t, q.push(report("reg_b", 1000), start.Add(time.Minute)))
-	require.Nil(t, newYard().push(report("reg_a", 20_000), start), "nothing waits: it is never too large")
+	require.Nil(t, newYard().push(report("reg_a", 20_000), start), "an empty queue accepts a report of any size")
 }
 
 func TestQueue_MemoryIsBounded(t *testing.T) {
@@ -180,7 +180,7 @@ func TestQueue_MemoryIsBounded(t *testing.T) {
 	require.True(t, q.push(report("reg_more", 1), start).full)
 }
 
-func TestQueue_LoudRegionDelaysItselfAlone(t *testing.T) {
+func TestQueue_RegionWithManyReportsDelaysOnlyItself(t *testing.T) {
 	q := newYard()
 	for range maxWaiting {
 		require.Nil(t, q.push(report("reg_loud", 300), start))
@@ -188,7 +188,7 @@ func TestQueue_LoudRegionDelaysItselfAlone(t *testing.T) {
 	require.True(t, q.push(report("reg_loud", 300), start).crowded)
 	r := q.push(report("reg_loud", 1), start.Add(time.Hour))
 	require.True(t, r.crowded)
-	require.LessOrEqual(t, r.retryAfter, maxPause, "however long they have waited, or a clock says so")
+	require.LessOrEqual(t, r.retryAfter, maxPause, "the retry time has an upper limit")
 	require.Nil(t, q.push(report("reg_a", 100), start))
 
 	synctest.Test(t, func(t *testing.T) {
@@ -200,7 +200,7 @@ func TestQueue_LoudRegionDelaysItselfAlone(t *testing.T) {
 		l.push(t.Context(), report("reg_loud", 300), report("reg_loud", 300), report("reg_a", 100), report("reg_b", 100))
 		require.Empty(t, l.began())
 		l.gate <- struct{}{}
-		require.Equal(t, [][]string{{"reg_loud", "reg_a", "reg_b"}}, l.began(), "one of each")
+		require.Equal(t, [][]string{{"reg_loud", "reg_a", "reg_b"}}, l.began(), "one report of each region")
 		l.push(t.Context(), report("reg_a", 1))
 		require.Empty(t, l.began(), "reports of a region are stored one after the other")
 		close(l.gate)
@@ -208,7 +208,7 @@ func TestQueue_LoudRegionDelaysItselfAlone(t *testing.T) {
 	})
 }
 
-func TestQueue_SmallReportsAreOneBatchUnlessThatTakesLong(t *testing.T) {
+func TestQueue_SmallReportsFormOneBatchUnlessItTakesLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLine()
 		l.push(t.Context(), report("reg_a", 1))
@@ -217,12 +217,12 @@ func TestQueue_SmallReportsAreOneBatchUnlessThatTakesLong(t *testing.T) {
 		time.Sleep(patience - 1)
 		require.Empty(t, l.began())
 		l.push(t.Context(), report("reg_large", 300))
-		require.Equal(t, [][]string{{"reg_large"}}, l.began(), "what is large does not wait for it")
+		require.Equal(t, [][]string{{"reg_large"}}, l.began(), "a large report does not wait for small ones")
 		time.Sleep(time.Nanosecond)
-		require.Equal(t, [][]string{{"reg_b", "reg_c"}}, l.began(), "those that came meanwhile, together")
+		require.Equal(t, [][]string{{"reg_b", "reg_c"}}, l.began(), "reports that arrived meanwhile form one batch")
 		l.push(t.Context(), report("reg_d", 1))
 		time.Sleep(patience - 1)
-		require.Empty(t, l.began(), "the second is not late yet")
+		require.Empty(t, l.began(), "the second batch has not run for patience yet")
 		close(l.gate)
 		require.Equal(t, [][]string{{"reg_d"}}, l.began())
 	})
@@ -239,13 +239,13 @@ func TestQueue_LargeReportsLeaveRoomForASmallOne(t *testing.T) {
 		require.Equal(t, [][]string{{"reg_small"}}, l.began())
 		l.push(t.Context(), report("reg_more", 1))
 		time.Sleep(2 * patience)
-		require.Empty(t, l.began(), "no more than that at once")
+		require.Empty(t, l.began(), "no further concurrent batches")
 		close(l.gate)
 		require.ElementsMatch(t, [][]string{{"reg_more"}, {"reg_4", "reg_5"}}, l.began())
 	})
 }
 
-func TestQueue_BatchesHaveTheShareStoredInTheirTime(t *testing.T) {
+func TestQueue_BatchSizeFollowsTheRate(t *testing.T) {
 	for _, c := range []struct {
 		rate float64
 		want int
@@ -282,10 +282,10 @@ func TestQueue_DropsAReportWithoutItsCaller(t *testing.T) {
 	})
 }
 
-func TestQueue_RateIsThatOfLargeBatches(t *testing.T) {
+func TestQueue_RateIsMeasuredByLargeBatches(t *testing.T) {
 	var m meter
 	require.EqualValues(t, firstRate, m.perSecond())
-	for range 100 { // commits of a quiet day say nothing of it
+	for range 100 { // small batches do not change the rate
 		m.begin(start, 3)
 		m.end(start.Add(10*time.Millisecond), 3, 10*time.Millisecond)
 	}
@@ -298,7 +298,7 @@ func TestQueue_RateIsThatOfLargeBatches(t *testing.T) {
 		m.end(now, 4000, 100*time.Millisecond)
 		now = now.Add(100 * time.Millisecond)
 		m.end(now, 4000, 200*time.Millisecond)
-		now = now.Add(time.Minute) // in which no work is due
+		now = now.Add(time.Minute) // a minute without work
 	}
 	require.InDelta(t, 40_000, m.perSecond(), 100)
 }

@@ -271,7 +271,7 @@ func TestNotify_GivesUpAfterADayAndReplaysWithTheSameID(t *testing.T) {
 		h.happen(1)
 		time.Sleep(25 * time.Hour)
 		d := h.deliveries(e)[0]
-		require.Equal(t, []any{model.DeliveryDead, "the connection ended before the answer did"}, []any{d.State, d.Problem})
+		require.Equal(t, []any{model.DeliveryDead, "the connection ended before the answer was complete"}, []any{d.State, d.Problem})
 		calls, _ := r.seen()
 		time.Sleep(time.Hour)
 		again, _ := r.seen()
@@ -510,7 +510,7 @@ func TestCall_SaysWhatIsWrongAndNotWhere(t *testing.T) {
 		allow     []string
 		state     model.DeliveryState
 	}{
-		"a redirect":          {redirecting.URL, "307, and redirects are not followed", []string{"127.0.0.0/8"}, model.DeliveryPending},
+		"a redirect":          {redirecting.URL, "307, but redirects are not followed", []string{"127.0.0.0/8"}, model.DeliveryPending},
 		"a private address":   {target.URL, "--webhook-allow", nil, model.DeliveryPending},
 		"a name of one":       {strings.Replace(target.URL, "127.0.0.1", "localhost", 1), "--webhook-allow", nil, model.DeliveryPending},
 		"a cloud's metadata":  {"http://169.254.169.254/latest", "--webhook-allow", nil, model.DeliveryPending},

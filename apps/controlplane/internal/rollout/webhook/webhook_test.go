@@ -181,7 +181,7 @@ func TestVerdict_InvalidSaysWhy(t *testing.T) {
 		"an odd code": {raw(t, "HTTP/1.1 999 secret\r\nContent-Length: 0\r\n\r\n"), "999"},
 		"a redirect": {serve(t, func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, target+"/secret", http.StatusTemporaryRedirect)
-		}), "307, and redirects are not followed"},
+		}), "307, but redirects are not followed"},
 		"a page": {serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>secret") }), "not JSON"},
 		"huge": {serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, `{"verdict": "pass", "message": "`+strings.Repeat("secret", 20_000)+`"}`)
@@ -197,10 +197,10 @@ func TestVerdict_InvalidSaysWhy(t *testing.T) {
 			_, _ = io.WriteString(z, `{"verdict": "pass"}`)
 			_ = z.Close()
 		}), "not JSON"},
-		"less than it says": {raw(t, "HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{\"verdict\": \"pass\"}"), "ended before the answer did"},
+		"less than it says": {raw(t, "HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{\"verdict\": \"pass\"}"), "ended before the answer was complete"},
 		"large headers":     {raw(t, "HTTP/1.1 200 OK\r\nSecret: "+strings.Repeat("x", 100_000)+"\r\n\r\n"), "its answer is not valid HTTP"},
 		"not HTTP":          {raw(t, "220 secret ESMTP\r\n"), "its answer is not valid HTTP"},
-		"no word":           {raw(t, ""), "ended before the answer did"},
+		"no word":           {raw(t, ""), "ended before the answer was complete"},
 		"no such server":    {"http://127.0.0.1:1", "connection is refused"},
 		"untrusted":         {untrusted.URL, "certificate"},
 		"not TLS":           {strings.Replace(plain, "http:", "https:", 1), "its TLS handshake is not valid"},
