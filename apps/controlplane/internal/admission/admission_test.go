@@ -21,20 +21,20 @@ func TestQuota_RefusesOnlyGrowthBeyondTheLimit(t *testing.T) {
 		others, before, after model.Usage
 		refused               *Refusal
 	}{
-		"the first app":                  {limits: limits, after: app(10, 8, 1)},
-		"exactly at the limit":               {limits: limits, others: model.Usage{Instances: 4, GPUs: 6}, after: app(6, 2, 1)},
-		"no limits":                     {others: model.Usage{Apps: 1e6, Instances: 1e9}, after: app(1e9, 1e9, 1)},
-		"one app too many":              {limits: limits, others: model.Usage{Apps: 3}, after: app(1, 0, 1), refused: &Refusal{Limit: "apps", Max: 3, Used: 3, Asked: 1}},
-		"an existing app":          {limits: limits, others: model.Usage{Apps: 5}, before: app(1, 0, 0), after: app(2, 0, 1)},
-		"one deployment too many":       {limits: limits, others: model.Usage{Deployments: 3}, before: model.Usage{Apps: 1}, after: app(1, 0, 1), refused: &Refusal{Limit: "deployments", Max: 3, Used: 3, Asked: 1}},
-		"one instance too many":         {limits: limits, others: model.Usage{Instances: 8}, before: app(2, 0, 0), after: app(3, 0, 0), refused: &Refusal{Limit: "instances", Max: 10, Used: 10, Asked: 1}},
-		"one GPU too many":              {limits: limits, others: model.Usage{GPUs: 5}, after: app(1, 4, 0), refused: &Refusal{Limit: "gpus", Max: 8, Used: 5, Asked: 4}},
-		"one rollout too many":          {limits: limits, others: model.Usage{Rollouts: 2}, before: app(1, 0, 0), after: app(1, 0, 1), refused: &Refusal{Limit: "rollouts", Max: 2, Used: 2, Asked: 1}},
-		"a rollout that replaces another":     {limits: limits, others: model.Usage{Rollouts: 5}, before: app(1, 0, 1), after: app(1, 0, 1)},
-		"less, above the limit":    {limits: limits, others: model.Usage{Instances: 50}, before: app(9, 0, 0), after: app(8, 0, 0)},
-		"no change, above the limit": {limits: limits, others: model.Usage{Instances: 50, GPUs: 90}, before: app(9, 9, 1), after: app(9, 9, 1)},
-		"more GPUs by fewer instances":  {limits: limits, others: model.Usage{Instances: 50}, before: app(9, 0, 0), after: app(1, 9, 0), refused: &Refusal{Limit: "gpus", Max: 8, Used: 0, Asked: 9}},
-		"gone":                          {limits: limits, others: model.Usage{Apps: 9}, before: app(1, 1, 1), after: none},
+		"the first app":                   {limits: limits, after: app(10, 8, 1)},
+		"exactly at the limit":            {limits: limits, others: model.Usage{Instances: 4, GPUs: 6}, after: app(6, 2, 1)},
+		"no limits":                       {others: model.Usage{Apps: 1e6, Instances: 1e9}, after: app(1e9, 1e9, 1)},
+		"one app too many":                {limits: limits, others: model.Usage{Apps: 3}, after: app(1, 0, 1), refused: &Refusal{Limit: "apps", Max: 3, Used: 3, Asked: 1}},
+		"an existing app":                 {limits: limits, others: model.Usage{Apps: 5}, before: app(1, 0, 0), after: app(2, 0, 1)},
+		"one deployment too many":         {limits: limits, others: model.Usage{Deployments: 3}, before: model.Usage{Apps: 1}, after: app(1, 0, 1), refused: &Refusal{Limit: "deployments", Max: 3, Used: 3, Asked: 1}},
+		"one instance too many":           {limits: limits, others: model.Usage{Instances: 8}, before: app(2, 0, 0), after: app(3, 0, 0), refused: &Refusal{Limit: "instances", Max: 10, Used: 10, Asked: 1}},
+		"one GPU too many":                {limits: limits, others: model.Usage{GPUs: 5}, after: app(1, 4, 0), refused: &Refusal{Limit: "gpus", Max: 8, Used: 5, Asked: 4}},
+		"one rollout too many":            {limits: limits, others: model.Usage{Rollouts: 2}, before: app(1, 0, 0), after: app(1, 0, 1), refused: &Refusal{Limit: "rollouts", Max: 2, Used: 2, Asked: 1}},
+		"a rollout that replaces another": {limits: limits, others: model.Usage{Rollouts: 5}, before: app(1, 0, 1), after: app(1, 0, 1)},
+		"less, above the limit":           {limits: limits, others: model.Usage{Instances: 50}, before: app(9, 0, 0), after: app(8, 0, 0)},
+		"no change, above the limit":      {limits: limits, others: model.Usage{Instances: 50, GPUs: 90}, before: app(9, 9, 1), after: app(9, 9, 1)},
+		"more GPUs by fewer instances":    {limits: limits, others: model.Usage{Instances: 50}, before: app(9, 0, 0), after: app(1, 9, 0), refused: &Refusal{Limit: "gpus", Max: 8, Used: 0, Asked: 9}},
+		"gone":                            {limits: limits, others: model.Usage{Apps: 9}, before: app(1, 1, 1), after: none},
 	} {
 		r := Check(c.limits, c.others, c.before, c.after)
 		if c.refused == nil {
@@ -72,10 +72,10 @@ func TestCeiling_CanBeUsedFor10sBelowEveryLimit(t *testing.T) {
 	}{
 		"below the limit":       {at(now, 16), true},
 		"above the limit":       {at(now, 17), false},
-		"counted 9 s ago": {at(now-9*second, 16), true},
-		"counted 10 s ago": {at(now-10*second, 16), false},
-		"counted in the future":    {at(now+1, 16), false},
-		"not counted yet":     {at(0, 0), false},
+		"counted 9 s ago":       {at(now-9*second, 16), true},
+		"counted 10 s ago":      {at(now-10*second, 16), false},
+		"counted in the future": {at(now+1, 16), false},
+		"not counted yet":       {at(0, 0), false},
 	} {
 		require.Equal(t, c.holds, Holds(c.ceiling, now, limits, before, after), name)
 	}
@@ -130,19 +130,19 @@ func TestQuota_CountsAnAppsLargerVersion(t *testing.T) {
 		rows            []model.Topology
 		instances, gpus int64
 	}{
-		"nothing":                         {},
-		"not placed yet":                  {next: next, instances: 3, gpus: 12},
-		"live, scaled in one region":      {live: live, rows: running, instances: 6, gpus: 6},
-		"an update with more GPUs":        {live: live, next: next, rows: running, instances: 6, gpus: 12},
-		"an update that is placed":        {live: live, next: next, rows: append([]model.Topology{row("next", east, 9, starting)}, running...), instances: 9, gpus: 36},
+		"nothing":                             {},
+		"not placed yet":                      {next: next, instances: 3, gpus: 12},
+		"live, scaled in one region":          {live: live, rows: running, instances: 6, gpus: 6},
+		"an update with more GPUs":            {live: live, next: next, rows: running, instances: 6, gpus: 12},
+		"an update that is placed":            {live: live, next: next, rows: append([]model.Topology{row("next", east, 9, starting)}, running...), instances: 9, gpus: 36},
 		"a stopping row does not count":       {live: live, rows: []model.Topology{row("live", east, 2, started), row("live", west, 2, stopping)}, instances: 2, gpus: 2},
 		"rows of ended versions do not count": {live: live, rows: append([]model.Topology{row("old", east, 50, started)}, running...), instances: 6, gpus: 6},
-		"regions that differ":             {next: differs, instances: 3 + 5, gpus: 3*4 + 5*8},
-		"regions that differ, placed":     {next: differs, rows: []model.Topology{row("next", east, 1, starting), row("next", west, 2, started)}, instances: 3, gpus: 4 + 16},
-		"none, without a cold start":      {live: live, rows: []model.Topology{row("live", east, 0, started)}},
-		"at zero, where requests start 1": {live: sleeping, rows: []model.Topology{row("live", east, 0, started), row("live", west, 3, started)}, instances: 4, gpus: 16},
-		"at zero, not placed yet":         {next: sleeping, instances: 2, gpus: 8},
-		"roles":                           {next: roles, instances: 8, gpus: 2 * (8 + 3*2)},
+		"regions that differ":                 {next: differs, instances: 3 + 5, gpus: 3*4 + 5*8},
+		"regions that differ, placed":         {next: differs, rows: []model.Topology{row("next", east, 1, starting), row("next", west, 2, started)}, instances: 3, gpus: 4 + 16},
+		"none, without a cold start":          {live: live, rows: []model.Topology{row("live", east, 0, started)}},
+		"at zero, where requests start 1":     {live: sleeping, rows: []model.Topology{row("live", east, 0, started), row("live", west, 3, started)}, instances: 4, gpus: 16},
+		"at zero, not placed yet":             {next: sleeping, instances: 2, gpus: 8},
+		"roles":                               {next: roles, instances: 8, gpus: 2 * (8 + 3*2)},
 	} {
 		got := Claim(model.App{ID: "app_1", LiveDeploymentID: "l", RolloutID: "r", WorkspaceID: "ws_1"}, c.live, c.next, c.rows)
 		require.Equal(t, model.Claim{

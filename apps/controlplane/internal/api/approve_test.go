@@ -100,12 +100,12 @@ func TestGate_InvalidGateNamesItsField(t *testing.T) {
 		policy *windlassv1.RolloutPolicy
 		field  string
 	}{
-		"a viewer":         {canary(&windlassv1.CanaryStep{Weight: 20, Approval: &windlassv1.Approval{Role: windlassv1.Role_ROLE_VIEWER}}), "rollout.steps[0].approval.role"},
-		"an operator":      {&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{Approval: &windlassv1.Approval{Role: windlassv1.Role_ROLE_OPERATOR}}}}, "rollout.waves[0].approval.role"},
-		"too many":          {canary(&windlassv1.CanaryStep{Weight: 20, Approval: &windlassv1.Approval{Count: 11}}), "rollout.steps[0].approval.count"},
-		"manual step as well":   {canary(&windlassv1.CanaryStep{Weight: 20, Pause: "manual", Approval: gate}), "rollout.steps[0].approval"},
-		"manual promotion": {&windlassv1.RolloutPolicy{Strategy: 4, Promotion: "manual", Approval: gate}, "rollout.approval"},
-		"rolling":       {&windlassv1.RolloutPolicy{Approval: gate}, "rollout.approval"},
+		"a viewer":            {canary(&windlassv1.CanaryStep{Weight: 20, Approval: &windlassv1.Approval{Role: windlassv1.Role_ROLE_VIEWER}}), "rollout.steps[0].approval.role"},
+		"an operator":         {&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{Approval: &windlassv1.Approval{Role: windlassv1.Role_ROLE_OPERATOR}}}}, "rollout.waves[0].approval.role"},
+		"too many":            {canary(&windlassv1.CanaryStep{Weight: 20, Approval: &windlassv1.Approval{Count: 11}}), "rollout.steps[0].approval.count"},
+		"manual step as well": {canary(&windlassv1.CanaryStep{Weight: 20, Pause: "manual", Approval: gate}), "rollout.steps[0].approval"},
+		"manual promotion":    {&windlassv1.RolloutPolicy{Strategy: 4, Promotion: "manual", Approval: gate}, "rollout.approval"},
+		"rolling":             {&windlassv1.RolloutPolicy{Approval: gate}, "rollout.approval"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := w.deployBy("chat", c.policy)

@@ -197,12 +197,12 @@ func TestCustomPreset_IsRefused(t *testing.T) {
 		field string
 		says  string
 	}{
-		"an expression":               {ember(func(d *windlassv1.PresetDefinition) { d.Args[2].When = "contxt > 0" }), "definition.args[2].when", "undeclared reference"},
-		"no examples":                 {ember(func(d *windlassv1.PresetDefinition) { d.Examples = nil }), "definition.examples", "at least 1"},
-		"an example of another preset":       {example(func(e *windlassv1.PresetExample) { e.Serve.Engine = "vllm" }), "definition.examples[0].serve.engine", "not this preset"},
-		"an example that fails":       {example(func(e *windlassv1.PresetExample) { e.Serve.Parallel = &windlassv1.Parallelism{Tensor: 3} }), "definition.examples[0]", `example "the least": serve.parallel`},
-		"an example that should fail": {example(func(e *windlassv1.PresetExample) { e.Fails = "ParallelMismatch" }), "definition.examples[0].fails", "has no error ParallelMismatch"},
-		"an example that a deploy refuses":       {ember(func(d *windlassv1.PresetDefinition) { d.HealthCheck = &windlassv1.HealthCheck{Port: "admin"} }), "definition.examples[0]", "healthCheck.port"},
+		"an expression":                    {ember(func(d *windlassv1.PresetDefinition) { d.Args[2].When = "contxt > 0" }), "definition.args[2].when", "undeclared reference"},
+		"no examples":                      {ember(func(d *windlassv1.PresetDefinition) { d.Examples = nil }), "definition.examples", "at least 1"},
+		"an example of another preset":     {example(func(e *windlassv1.PresetExample) { e.Serve.Engine = "vllm" }), "definition.examples[0].serve.engine", "not this preset"},
+		"an example that fails":            {example(func(e *windlassv1.PresetExample) { e.Serve.Parallel = &windlassv1.Parallelism{Tensor: 3} }), "definition.examples[0]", `example "the least": serve.parallel`},
+		"an example that should fail":      {example(func(e *windlassv1.PresetExample) { e.Fails = "ParallelMismatch" }), "definition.examples[0].fails", "has no error ParallelMismatch"},
+		"an example that a deploy refuses": {ember(func(d *windlassv1.PresetDefinition) { d.HealthCheck = &windlassv1.HealthCheck{Port: "admin"} }), "definition.examples[0]", "healthCheck.port"},
 		"too large": {ember(func(d *windlassv1.PresetDefinition) {
 			for i := range 20 {
 				d.Args = append(d.Args, &windlassv1.PresetArg{Flag: fmt.Sprintf("--f%d", i), Values: []string{strings.Repeat("x", 4000)}})

@@ -209,17 +209,17 @@ func TestExternalScaler_ErrorNamesTheFaultOfATrigger(t *testing.T) {
 		field    string
 		text     string
 	}{
-		"no app":                  {[]string{"app", ""}, connect.CodeInvalidArgument, "app", "has no app: set app, region and metric"},
-		"no region":               {[]string{"region", ""}, connect.CodeInvalidArgument, "region", "has no region"},
-		"no metric":               {[]string{"metric", ""}, connect.CodeInvalidArgument, "metric", "has no metric"},
-		"a role":                  {[]string{"role", "decode"}, connect.CodeInvalidArgument, "role", "leave role out"},
-		"an unknown app":          {[]string{"app", "chit"}, connect.CodeNotFound, "app", `app "chit" does not exist`},
-		"an app without scaling":  {[]string{"app", "plain"}, connect.CodeInvalidArgument, "app", "mode: advise"},
-		"a region without it":     {[]string{"region", "mars"}, connect.CodeInvalidArgument, "region", "does not run in region"},
+		"no app":                      {[]string{"app", ""}, connect.CodeInvalidArgument, "app", "has no app: set app, region and metric"},
+		"no region":                   {[]string{"region", ""}, connect.CodeInvalidArgument, "region", "has no region"},
+		"no metric":                   {[]string{"metric", ""}, connect.CodeInvalidArgument, "metric", "has no metric"},
+		"a role":                      {[]string{"role", "decode"}, connect.CodeInvalidArgument, "role", "leave role out"},
+		"an unknown app":              {[]string{"app", "chit"}, connect.CodeNotFound, "app", `app "chit" does not exist`},
+		"an app without scaling":      {[]string{"app", "plain"}, connect.CodeInvalidArgument, "app", "mode: advise"},
+		"a region without it":         {[]string{"region", "mars"}, connect.CodeInvalidArgument, "region", "does not run in region"},
 		"a metric that scaling lacks": {[]string{"metric", "queue"}, connect.CodeInvalidArgument, "metric", "but firstToken, inFlight, latency"},
-		"one of two metrics":      {[]string{"metric", "latency"}, connect.CodeInvalidArgument, "metric", "2 metrics of type latency"},
-		"a target of 0":           {[]string{"target", "0"}, connect.CodeInvalidArgument, "target", "above 0"},
-		"a bad activation":        {[]string{"activationTarget", "many"}, connect.CodeInvalidArgument, "activationTarget", "above 0"},
+		"one of two metrics":          {[]string{"metric", "latency"}, connect.CodeInvalidArgument, "metric", "2 metrics of type latency"},
+		"a target of 0":               {[]string{"target", "0"}, connect.CodeInvalidArgument, "target", "above 0"},
+		"a bad activation":            {[]string{"activationTarget", "many"}, connect.CodeInvalidArgument, "activationTarget", "above 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := m.keda().GetMetricSpec(t.Context(), m.trigger(c.metadata...))

@@ -313,11 +313,11 @@ func TestFreeze_InvalidFreezeNamesItsField(t *testing.T) {
 	}{
 		"no name":                {func(r *windlassv1.SetFreezeRequest) { r.Name = "" }, "name"},
 		"no reason":              {func(r *windlassv1.SetFreezeRequest) { r.Reason = "" }, "reason"},
-		"an unknown onStart":      {func(r *windlassv1.SetFreezeRequest) { r.OnStart = 9 }, "onStart"},
+		"an unknown onStart":     {func(r *windlassv1.SetFreezeRequest) { r.OnStart = 9 }, "onStart"},
 		"a project and an app":   {func(r *windlassv1.SetFreezeRequest) { r.Project, r.App = "default", "chat" }, "app"},
 		"over":                   {func(r *windlassv1.SetFreezeRequest) { r.Until = now - 1 }, "until"},
-		"until before from":    {func(r *windlassv1.SetFreezeRequest) { r.From, r.Until = now+2_000_000, now+1_000_000 }, "until"},
-		"a zone without windows":     {func(r *windlassv1.SetFreezeRequest) { r.TimeZone = "UTC" }, "timeZone"},
+		"until before from":      {func(r *windlassv1.SetFreezeRequest) { r.From, r.Until = now+2_000_000, now+1_000_000 }, "until"},
+		"a zone without windows": {func(r *windlassv1.SetFreezeRequest) { r.TimeZone = "UTC" }, "timeZone"},
 		"windows without a zone": {func(r *windlassv1.SetFreezeRequest) { r.Weekly = window("Fri 16:00", "Mon 08:00") }, "timeZone"},
 		"no such zone": {func(r *windlassv1.SetFreezeRequest) {
 			r.Weekly, r.TimeZone = window("Fri 16:00", "Mon 08:00"), "Europe/Atlantis"

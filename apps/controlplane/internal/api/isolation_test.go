@@ -19,9 +19,9 @@ func TestGrantRegion(t *testing.T) {
 		features  []string
 		isolation windlassv1.Isolation
 	}{
-		"a host without isolation":       {"process", nil, none},
+		"a host without isolation":           {"process", nil, none},
 		"a host that isolates instances":     {"process", []string{agentv1.Feature_FEATURE_INSTANCE_ISOLATION.String()}, workspaces},
-		"a cluster with an older agent":  {"kubernetes", nil, workspaces},
+		"a cluster with an older agent":      {"kubernetes", nil, workspaces},
 		"an unknown runtime":                 {"microvm", nil, none},
 		"an unknown runtime that isolates":   {"microvm", []string{agentv1.Feature_FEATURE_INSTANCE_ISOLATION.String()}, workspaces},
 		"a region that has had no agent yet": {"", nil, unknown},

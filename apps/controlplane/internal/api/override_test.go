@@ -318,17 +318,17 @@ func TestOverrides_InvalidAreRefused(t *testing.T) {
 		reason    windlassv1.ErrorReason
 		field     string
 	}{
-		"without a region":              {[]*windlassv1.Override{sized(inRegions(), 1)}, validation, "spec.overrides[0]"},
-		"by names and labels":       {[]*windlassv1.Override{with(sized(inRegions("eu-west-1"), 1), func(o *windlassv1.Override) { o.Labels = map[string]string{"a": "b"} })}, validation, "spec.overrides[0].labels"},
-		"without values":                {[]*windlassv1.Override{inRegions("eu-west-1")}, withoutEffect, "spec.overrides[0]"},
-		"of a region without the app":     {[]*windlassv1.Override{sized(inRegions("eu-west-1", "mars"), 1)}, validation, "spec.overrides[0].regions[1]"},
-		"of a region twice":         {[]*windlassv1.Override{sized(inRegions("eu-west-1"), 1), extra(inRegions("eu-west-1"), "x")}, overrideConflict, "spec.overrides[1].regions[0]"},
-		"args twice":                {[]*windlassv1.Override{extra(with(inRegions("eu-west-1"), func(o *windlassv1.Override) { o.Args = []string{"a"} }), "x")}, validation, "spec.overrides[0].extraArgs"},
-		"labels without a region":   {[]*windlassv1.Override{sized(labelled("tier", "huge"), 1)}, withoutEffect, "spec.overrides[0].labels"},
-		"the spec's own value":         {[]*windlassv1.Override{sized(inRegions("eu-west-1"), 2)}, withoutEffect, "spec.overrides[0]"},
-		"two selectors that differ": {[]*windlassv1.Override{sized(labelled("tier", "small"), 3), sized(labelled("gpu", "l4"), 4)}, overrideConflict, "spec.overrides[1].replicas"},
-		"a variable that is taken":  {[]*windlassv1.Override{with(inRegions("eu-west-1"), func(o *windlassv1.Override) { o.Env = map[string]string{"PORT": "1"} })}, validation, `spec.overrides[0].env["PORT"]`},
-		"a variable of a port":      {[]*windlassv1.Override{with(inRegions("eu-west-1"), func(o *windlassv1.Override) { o.Env = map[string]string{"PORT_HTTP": "1"} })}, validation, "spec.overrides"},
+		"without a region":            {[]*windlassv1.Override{sized(inRegions(), 1)}, validation, "spec.overrides[0]"},
+		"by names and labels":         {[]*windlassv1.Override{with(sized(inRegions("eu-west-1"), 1), func(o *windlassv1.Override) { o.Labels = map[string]string{"a": "b"} })}, validation, "spec.overrides[0].labels"},
+		"without values":              {[]*windlassv1.Override{inRegions("eu-west-1")}, withoutEffect, "spec.overrides[0]"},
+		"of a region without the app": {[]*windlassv1.Override{sized(inRegions("eu-west-1", "mars"), 1)}, validation, "spec.overrides[0].regions[1]"},
+		"of a region twice":           {[]*windlassv1.Override{sized(inRegions("eu-west-1"), 1), extra(inRegions("eu-west-1"), "x")}, overrideConflict, "spec.overrides[1].regions[0]"},
+		"args twice":                  {[]*windlassv1.Override{extra(with(inRegions("eu-west-1"), func(o *windlassv1.Override) { o.Args = []string{"a"} }), "x")}, validation, "spec.overrides[0].extraArgs"},
+		"labels without a region":     {[]*windlassv1.Override{sized(labelled("tier", "huge"), 1)}, withoutEffect, "spec.overrides[0].labels"},
+		"the spec's own value":        {[]*windlassv1.Override{sized(inRegions("eu-west-1"), 2)}, withoutEffect, "spec.overrides[0]"},
+		"two selectors that differ":   {[]*windlassv1.Override{sized(labelled("tier", "small"), 3), sized(labelled("gpu", "l4"), 4)}, overrideConflict, "spec.overrides[1].replicas"},
+		"a variable that is taken":    {[]*windlassv1.Override{with(inRegions("eu-west-1"), func(o *windlassv1.Override) { o.Env = map[string]string{"PORT": "1"} })}, validation, `spec.overrides[0].env["PORT"]`},
+		"a variable of a port":        {[]*windlassv1.Override{with(inRegions("eu-west-1"), func(o *windlassv1.Override) { o.Env = map[string]string{"PORT_HTTP": "1"} })}, validation, "spec.overrides"},
 		"a value and a secret": {[]*windlassv1.Override{with(inRegions("eu-west-1"), func(o *windlassv1.Override) {
 			o.Env = map[string]string{"A": "1"}
 			o.Secrets = []*windlassv1.SecretReference{{EnvName: "A", Secret: "a"}}
@@ -336,7 +336,7 @@ func TestOverrides_InvalidAreRefused(t *testing.T) {
 		"a secret that pulls": {[]*windlassv1.Override{with(inRegions("eu-west-1"), func(o *windlassv1.Override) {
 			o.Secrets = []*windlassv1.SecretReference{{Secret: "a", ImagePull: true}}
 		})}, validation, "spec.overrides[0].secrets[0].imagePull"},
-		"more shared memory than any":  {[]*windlassv1.Override{with(inRegions("eu-west-1"), func(o *windlassv1.Override) { o.Resources = &windlassv1.Resources{ShmMib: 4096} })}, validation, "spec.overrides"},
+		"more shared memory than any":   {[]*windlassv1.Override{with(inRegions("eu-west-1"), func(o *windlassv1.Override) { o.Resources = &windlassv1.Resources{ShmMib: 4096} })}, validation, "spec.overrides"},
 		"pinned overrides in a request": {nil, 0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

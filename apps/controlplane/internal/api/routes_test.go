@@ -185,9 +185,9 @@ func TestDomain_ServesOnceItsRecordExists(t *testing.T) {
 		refused(t, err, connect.CodeFailedPrecondition, notVerified, "domain")
 		require.ErrorContains(t, err, `the TXT record is "something else"`)
 		for want, broken := range map[string]error{
-			"no answer in time":  context.DeadlineExceeded,
-			"a DNS server failed":           &net.DNSError{Err: "server misbehaving", Server: "10.96.0.10:53", IsTemporary: true},
-			"no usable answer": &net.OpError{Op: "dial", Net: "udp", Addr: &net.UDPAddr{IP: net.IPv4(10, 96, 0, 10), Port: 53}, Err: errors.New("refused")},
+			"no answer in time":   context.DeadlineExceeded,
+			"a DNS server failed": &net.DNSError{Err: "server misbehaving", Server: "10.96.0.10:53", IsTemporary: true},
+			"no usable answer":    &net.OpError{Op: "dial", Net: "udp", Addr: &net.UDPAddr{IP: net.IPv4(10, 96, 0, 10), Port: 53}, Err: errors.New("refused")},
 		} {
 			w.records.err = broken
 			_, err = w.verifyDomain("chat", "chat.example.com")

@@ -279,7 +279,7 @@ func TestScaling_BadInput(t *testing.T) {
 		}, field: "scaling.overrides[0].regions[0]"},
 		"to zero":                       {edit: func(p *windlassv1.ScalingPolicy) { p.Min = new(int32(0)) }, field: "scaling.min"},
 		"target 0":                      {edit: metric(&windlassv1.ScalingMetric{Type: inFlight, Target: "0"}), field: "scaling.metrics[0].target"},
-		"a target that is not a number":              {edit: metric(&windlassv1.ScalingMetric{Type: inFlight, Target: "NaN"}), field: "scaling.metrics[0].target"},
+		"a target that is not a number": {edit: metric(&windlassv1.ScalingMetric{Type: inFlight, Target: "NaN"}), field: "scaling.metrics[0].target"},
 		"a number for a time":           {edit: metric(&windlassv1.ScalingMetric{Type: windlassv1.ScalingMetric_TYPE_LATENCY, Target: "5"}), field: "scaling.metrics[0].target"},
 		"unknown metric":                {edit: metric(&windlassv1.ScalingMetric{Type: 99, Target: "5"}), field: "scaling.metrics[0].type"},
 		"thresholds of a total":         {edit: metric(&windlassv1.ScalingMetric{Type: inFlight, Target: "5", Up: "6", Down: "2"}), field: "scaling.metrics[0].up"},
@@ -296,7 +296,7 @@ func TestScaling_BadInput(t *testing.T) {
 		"a schedule above max": {edit: func(p *windlassv1.ScalingPolicy) {
 			p.Schedule = []*windlassv1.ScalingSchedule{{Cron: "0 8 * * *", Min: new(int32(20))}}
 		}, field: "scaling.schedule[0].min"},
-		"replicas in the spec":                {spec: replicas(3), field: "spec.replicas"},
+		"replicas in the spec":    {spec: replicas(3), field: "spec.replicas"},
 		"replicas in an override": {spec: overrides(sized(inRegions("us-east-1"), 3)), field: "spec.overrides[0].replicas"},
 	} {
 		t.Run(name, func(t *testing.T) {

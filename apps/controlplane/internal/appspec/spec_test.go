@@ -30,7 +30,7 @@ func TestInstances_DependOnlyOnWhatTheySee(t *testing.T) {
 	}{
 		"routing":            {func(s *windlassv1.DeploymentSpec) { s.Routing = &windlassv1.RoutingPolicy{Retries: new(int32(0))} }, false, true},
 		"regions":            {func(s *windlassv1.DeploymentSpec) { s.Regions = []string{"us"} }, false, true},
-		"order of regions":        {func(s *windlassv1.DeploymentSpec) { s.Regions = []string{"us", "eu"} }, true, true},
+		"order of regions":   {func(s *windlassv1.DeploymentSpec) { s.Regions = []string{"us", "eu"} }, true, true},
 		"min_ready":          {func(s *windlassv1.DeploymentSpec) { s.MinReady = 1 }, false, true},
 		"progress_deadline":  {func(s *windlassv1.DeploymentSpec) { s.ProgressDeadline = durationpb.New(1) }, false, true},
 		"replicas":           {func(s *windlassv1.DeploymentSpec) { s.Replicas = new(int32(3)) }, true, true},

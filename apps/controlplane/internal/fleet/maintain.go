@@ -17,27 +17,29 @@ import (
 // model.MaxFreezes for a workspace, one freeze for each app's file, and model.MaxAppKeys for an app.
 //
 //	table                   kept                            why
-//	region_changes          the newest 20,000 of a region   agents resume from them; one that is
+//	region_changes          the newest 20,000 of a region   agents resume from them; an agent that is
 //	                        (--keep-changes)                further behind gets a snapshot
-//	deployment_topology,    24 h after a row stopped        what people look at the day after, and
-//	deployment_observed     (--keep-ended)                  the generation, if it is added again
-//	instances               24 h after one terminated       the same
+//	deployment_topology,    24 h after a row stopped        people look at them on the next day, and
+//	deployment_observed     (--keep-ended)                  the generation, if the row is added again
+//	instances               24 h after the termination      people look at them on the next day
 //	                        (--keep-ended)
-//	apps, app_routes,       24 h after one was deleted      the same; its versions, rollouts and
-//	route_observed,         (--keep-ended), and nothing     history go with it
-//	app_claims, app_wake    of it is left in a region
-//	deployments, rollouts   the newest 100 of an app        what one may go back to; its live and
-//	                        (--keep-versions)               previous one stay, and what a region has
-//	history                 the newest 1,000 of an app      ten for each version
+//	apps, app_routes,       24 h after the deletion         people look at them on the next day; versions,
+//	route_observed,         (--keep-ended), and while a     rollouts and history go with the app
+//	app_claims, app_wake    region still has rows of it
+//	deployments, rollouts   the newest 100 of an app, its   rollbacks
+//	                        live and previous version, and
+//	                        versions with rows in a region
+//	                        (--keep-versions)
+//	history                 the newest 1,000 of an app      ten entries for each version
 //	                        (--keep-history)
 //	secret_versions         the newest 5 of a secret        specs may name a version
-//	join_tokens             24 h after one expired          the agent gets that as the error
-//	api_keys                30 d after one ended            they are listed
-//	browser_sessions        until one expired               it is not valid any more
-//	idempotency             24 h                            what the API promises
-//	notification_deliveries 24 h after one was delivered,   for people; a dead one may be replayed
-//	                        7 d after one died
-//	audit                   90 d (--audit-retention)        who changed what
+//	join_tokens             24 h after the expiry           agents get the error that the token expired
+//	api_keys                30 d after the end              lists show ended keys
+//	browser_sessions        until the expiry                an expired session is not valid
+//	idempotency             24 h                            the API promises it
+//	notification_deliveries 24 h after the delivery, or     people look at them, and replay dead ones
+//	                        7 d after one became dead
+//	audit                   90 d (--audit-retention)        it shows who changed what
 //
 // Package peers deletes its own rows, after seconds, and rows of peer_keys after two days. Counts may exceed their
 // limit by a tenth, so that a busy app is not trimmed row by row.
