@@ -171,7 +171,7 @@ func TestFreeze_ReplacesNoRolloutThatHasBegun(t *testing.T) {
 	w.freeze("quarter", hold)
 	_, err := w.apps(w.deployer).Deploy(t.Context(), &windlassv1.DeployRequest{App: "chat", Spec: echo(args("c"))})
 	refused(t, err, connect.CodeFailedPrecondition, isFrozen, "")
-	require.ErrorContains(t, err, "v2 of app chat is under way")
+	require.ErrorContains(t, err, "v2 of app chat is in flight")
 	_, err = w.rollouts(w.deployer).SkipBake(t.Context(), &windlassv1.SkipBakeRequest{App: "chat"})
 	require.NoError(t, err)
 	require.Equal(t, int32(2), w.settle("chat").GetLiveVersion(), "a rollout that has begun continues")
