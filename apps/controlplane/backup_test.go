@@ -39,7 +39,7 @@ func TestBackupCommands(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, bytes.Contains(first, []byte("workspaces")))
 
-	t.Run("an existing file is kept without --replace", func(t *testing.T) {
+	t.Run("without --replace an existing file is kept", func(t *testing.T) {
 		require.ErrorContains(t, run(create...), "--replace")
 		now, err := os.ReadFile(file)
 		require.NoError(t, err)
@@ -54,7 +54,7 @@ func TestBackupCommands(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, append(names, hidden...))
 	})
-	t.Run("with --keep the oldest backups of the folder go", func(t *testing.T) {
+	t.Run("--keep deletes the oldest backups of the folder", func(t *testing.T) {
 		folder := t.TempDir()
 		for age, name := range []string{"future.backup", "new.backup", "old.backup", "other.txt", "oldest.backup", ".half.backup"} {
 			path := filepath.Join(folder, name)
@@ -71,7 +71,7 @@ func TestBackupCommands(t *testing.T) {
 		}
 		require.Equal(t, []string{".half.backup", "future.backup", "new.backup", "other.txt", "this.backup"}, names)
 		require.ErrorContains(t, run("create", file, "--keep=3", "--mysql-dsn="+dsn), "--keep=3: name a file that ends in .backup")
-		require.ErrorContains(t, run("create", file, "--keep=-1", "--mysql-dsn="+dsn), "--keep=-1: use 0")
+		require.ErrorContains(t, run("create", file, "--keep=-1", "--mysql-dsn="+dsn), "--keep=-1: use the number of backups")
 	})
 	t.Run("mistakes name the flag and the fix", func(t *testing.T) {
 		require.ErrorContains(t, run("create", file+"2", "--mysql-dsn="+dsn, "--recipient=age1"), "--recipient=\"age1\"")
