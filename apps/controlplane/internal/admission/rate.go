@@ -65,7 +65,7 @@ func (r Rate) Left(fullAt, now int64) int64 {
 }
 
 // lookAgain is how long a Limiter refuses calls before it lets one through to the database. After a limit was raised,
-// nobody notices a delay of a second, and one query a second costs little.
+// a delay of a second does not matter, and one query a second costs little.
 const lookAgain = time.Second
 
 // maxGates is the maximum number of workspaces in a Limiter, which bounds its memory. Calls of further workspaces

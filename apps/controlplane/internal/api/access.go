@@ -47,8 +47,8 @@ var (
 	ownerOrOperator  = need{Role: windlassv1.Role_ROLE_OWNER, Operator: true}
 )
 
-// access has the roles that may call each procedure of windlass.v1. Nobody may call a procedure that is not in this
-// table. KEDA's calls need role viewer: see external_scaler.go. Some calls require more, depending on their
+// access has the roles that may call each procedure of windlass.v1. A procedure that is not in this table refuses all
+// callers. KEDA's calls need role viewer: see external_scaler.go. Some calls require more, depending on their
 // arguments: see their files. The table also marks calls that change workloads and calls that start work.
 var access = map[string]need{
 	w.AppServiceCreateAppProcedure:      deployer,

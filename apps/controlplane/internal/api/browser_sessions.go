@@ -28,8 +28,8 @@ import (
 //
 //   - A session has the rights of its API key, which is looked up at each call. If the key is revoked or
 //     expires, its sessions and their open streams end.
-//   - The database stores hashes. Each sign-in gets a new random value, so that nobody can plant a value that
-//     they know (session fixation).
+//   - The database stores hashes. Each sign-in gets a new random value, so that an attacker cannot plant a value
+//     that they know (session fixation).
 //   - Values are renewed while the page is open. The previous value works for renewGrace, for calls that are
 //     running. A session ends after SessionIdle without renewal, and always after SessionMax.
 //   - Other sites cannot use the cookie. It is SameSite=Strict, and Browser accepts it only in requests of

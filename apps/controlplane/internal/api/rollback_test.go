@@ -134,7 +134,7 @@ func TestRollback_ToAVersionThatWasNeverStableTakesAllSteps(t *testing.T) {
 	require.Equal(t, int32(1), w.settle("chat").GetLiveVersion())
 }
 
-func TestRollback_KeepsTheNewestSecretsUnlessEarlierOnesAreRequested(t *testing.T) {
+func TestRollback_KeepsTheNewestSecretsByDefault(t *testing.T) {
 	w := setup(t)
 	w.setSecret("token", "one")
 	w.deploy("chat", withSecret("token"))

@@ -12,7 +12,8 @@ import (
 )
 
 // RevokeApiKey revokes a key, named by its id or its name. This cannot be undone. The last owner key of a workspace
-// and the last operator key cannot be revoked, because then nobody could make keys. Keys that expire do not count.
+// and the last operator key cannot be revoked, because then no key could make new keys. Keys that expire do not
+// count.
 func (a accessService) RevokeApiKey(ctx context.Context, req *windlassv1.RevokeApiKeyRequest) (*windlassv1.RevokeApiKeyResponse, error) {
 	var hash []byte
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.RevokeApiKeyResponse, error) {

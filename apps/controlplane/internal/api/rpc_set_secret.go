@@ -154,7 +154,7 @@ func (c secretMutation) rotateOf(app model.App, s model.Secret, override string,
 	}
 	found, frozen := freeze.Of(freezes, app, c.at)
 	if frozen && override == "" {
-		// If the start were held instead, the new value would take effect at a time that nobody chose.
+		// The start is not held instead, because then the new value would take effect at an unexpected time.
 		return false, "", refusal(fmt.Sprintf("the instances of app %s would be replaced for secret %s", app.Name, s.Name), found)
 	}
 	if len(changed) > 0 {

@@ -129,7 +129,7 @@ func TestQueue_LimitsFollowHowFarTheStoreIsBehind(t *testing.T) {
 	}
 }
 
-func TestQueue_RefusesReportsWithInstancesThatWouldWaitTooLongButNoEdges(t *testing.T) {
+func TestQueue_RefusesInstancesButNoEdgesAboveTheLimit(t *testing.T) {
 	q := newYard()
 	accepted := 0
 	var r *refusal
