@@ -15,8 +15,8 @@ import (
 	"github.com/windlass-run/windlass/apps/kubelab/internal/component"
 )
 
-// asAsset turns this test binary into etcd or the API server as Kubernetes ships
-// them, without anything of kubelab's.
+// asAsset is the environment variable that makes this test binary run as etcd or kube-apiserver, without
+// kubelab's changes.
 const asAsset = "KUBELAB_TEST_AS_ASSET"
 
 func asset(name string) int {
@@ -27,7 +27,7 @@ func asset(name string) int {
 	return cli.Run(apiserver.NewAPIServerCommand())
 }
 
-func TestBinaries_OfKubernetesReplaceOurs(t *testing.T) {
+func TestAssets_ReplaceTheBuiltInComponents(t *testing.T) {
 	self, err := os.Executable()
 	require.NoError(t, err)
 	assets := t.TempDir()
@@ -50,5 +50,5 @@ func TestBinaries_OfKubernetesReplaceOurs(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 200, status)
 	_, err = l.client.DiscoveryV1().EndpointSlices(ns).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err, "its own group of EndpointSlices")
+	require.NoError(t, err, "the foreign API server serves its own EndpointSlices")
 }

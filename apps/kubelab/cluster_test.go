@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// serve is a deployment of model servers.
+// serve returns a Deployment of model servers.
 func serve(name string, replicas int32, change func(*corev1.PodSpec)) *appsv1.Deployment {
 	labels := map[string]string{"app": name}
 	d := &appsv1.Deployment{
@@ -59,7 +59,7 @@ func (l *cluster) create(t *testing.T, namespace string, d *appsv1.Deployment) {
 	require.NoError(t, err)
 }
 
-// ready waits until a deployment has exactly want ready pods.
+// ready waits until the Deployment has exactly want ready pods.
 func (l *cluster) ready(t *testing.T, namespace, name string, want int32) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -78,10 +78,11 @@ func (l *cluster) pods(t *testing.T, namespace string) []corev1.Pod {
 	return list.Items
 }
 
-func TestScheduler_CountsGPUsAndItsPodsAnswer(t *testing.T) {
+func TestScheduler_CountsGPUsAndScheduledPodsAnswer(t *testing.T) {
 	l := sharedCluster(t)
 	ns := l.namespace(t, nil)
-	// Two of 4 GPUs fit each of the three nodes with 8; the tainted node is not for us.
+	// Each of the three nodes with 8 GPUs fits two pods of 4 GPUs. The pods do not tolerate the taint of the
+	// fourth node.
 	l.create(t, ns, serve("model", 7, gpus("4")))
 	l.ready(t, ns, "model", 6)
 
@@ -163,7 +164,7 @@ func TestService_HasEndpointsAndItsPodsHaveLogs(t *testing.T) {
 	require.Contains(t, string(log), "model loaded")
 }
 
-func TestClaim_GetsAVolumeUntilItGoes(t *testing.T) {
+func TestClaim_HasAVolumeUntilItIsDeleted(t *testing.T) {
 	l := sharedCluster(t)
 	ns := l.namespace(t, nil)
 	claims := l.client.CoreV1().PersistentVolumeClaims(ns)
@@ -238,7 +239,7 @@ func TestPodSecurity_IsEnforced(t *testing.T) {
 	require.ErrorContains(t, err, `violates PodSecurity "restricted:latest"`)
 }
 
-func TestNamespace_TakesItsObjectsAlong(t *testing.T) {
+func TestNamespace_IsDeletedWithItsObjects(t *testing.T) {
 	l := sharedCluster(t)
 	ns := l.namespace(t, nil)
 	l.create(t, ns, serve("model", 1, nil))

@@ -1,5 +1,5 @@
-// Package kubelab is a real Kubernetes control plane in one program, with simulated nodes and pods that
-// answer.
+// Package kubelab runs a real Kubernetes control plane in one program. Its nodes are simulated. Its pods
+// answer requests.
 //
 //	kubelab up ── etcd                      children: this binary, re-executed
 //	           ├─ kube-apiserver
@@ -18,9 +18,8 @@
 //     stages for pods: after a restart it would give an address to two pods,
 //     because it does not rebuild its pool from running pods. It also ends a
 //     deleted pod before the containers have ended.
-//   - The node agent owns the whole status of every pod with spec.nodeName. It
-//     takes an address from the CIDR that no pod object has, and sets hostIP,
-//     podIP, phase, conditions and container statuses. When a deleted pod has
-//     ended, or never ran, it deletes the pod with grace 0. It leaves pods on a
-//     lost node alone.
+//   - The node agent owns the whole status of every pod with spec.nodeName. It gives the pod an address from
+//     the CIDR that no other pod object has, and sets hostIP, podIP, phase, conditions and container
+//     statuses. When a deleted pod has ended, or never ran, the agent deletes the pod object with grace
+//     period 0. It does not touch pods on a lost node.
 package kubelab

@@ -26,7 +26,7 @@ func (l *cluster) command(t *testing.T, args ...string) {
 	require.NoError(t, run(t.Context(), append(args, "--kubeconfig", l.kubeconfig), &out, &out), out.String())
 }
 
-func TestNode_LostHasItsPodsReplaced(t *testing.T) {
+func TestLostNode_PodsAreReplacedElsewhere(t *testing.T) {
 	l := sharedCluster(t)
 	ns := l.namespace(t, nil)
 	l.create(t, ns, serve("model", 1, func(spec *corev1.PodSpec) {
@@ -120,7 +120,7 @@ func TestKubelab_KilledLeavesNoProcessAndKeepsItsState(t *testing.T) {
 
 	second, err := launch(t.Context(), dir, flags...)
 	require.NoError(t, err)
-	require.Equal(t, first.rest.Host, second.rest.Host, "the kubeconfigs that are out there hold")
+	require.Equal(t, first.rest.Host, second.rest.Host, "kubeconfigs from before the kill still work")
 	require.Equal(t, first.rest.BearerToken, second.rest.BearerToken)
 	second.ready(t, ns, "model", 1)
 	eventually(t, func(ctx context.Context) error {
@@ -142,5 +142,5 @@ func TestKubelab_SecondOnADirectoryIsRefused(t *testing.T) {
 	_, err := launch(t.Context(), l.dir)
 	require.ErrorContains(t, err, "another kubelab runs on "+l.dir)
 	_, err = os.Stat(l.kubeconfig)
-	require.NoError(t, err, "and it has not touched anything")
+	require.NoError(t, err, "the refused kubelab must not remove the kubeconfig")
 }

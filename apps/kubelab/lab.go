@@ -28,10 +28,10 @@ const (
 	// default service account.
 	settleDeadline = 2 * time.Minute
 	settlePoll     = 50 * time.Millisecond
-	// stopGrace is the time to stop for all parts. Programs in pods get two seconds of it.
+	// stopGrace is the time in which all parts must stop. Programs in pods get two seconds of it.
 	stopGrace = 15 * time.Second
-	// crashBackoffGrowth is the factor by which the delay between crashes grows, as a kubelet's from 10 s to
-	// 5 min.
+	// crashBackoffGrowth is the factor by which the delay between crashes grows, as a kubelet's delay grows
+	// from 10 s to 5 min.
 	crashBackoffGrowth = 30
 )
 

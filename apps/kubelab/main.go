@@ -33,8 +33,8 @@ func Main(args []string) int {
 }
 
 type commands struct {
-	Up         upCommand         `cmd:"" help:"Run a cluster in the foreground, until it is told to stop."`
-	Kubeconfig kubeconfigCommand `cmd:"" help:"Print the administrator's kubeconfig of a cluster that runs."`
+	Up         upCommand         `cmd:"" help:"Run a cluster in the foreground, until SIGINT or SIGTERM."`
+	Kubeconfig kubeconfigCommand `cmd:"" help:"Print the administrator's kubeconfig of a running cluster."`
 	Node       struct {
 		List    nodeListCommand `cmd:"" help:"List the nodes and whether they are ready."`
 		Lose    loseCommand     `cmd:"" help:"Lose nodes, as if their power had failed: no heartbeats, pods that do not answer and cannot be ended."`
@@ -48,7 +48,7 @@ type streams struct{ out, err io.Writer }
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	var cmd commands
 	parser, err := kong.New(&cmd, kong.Name("kubelab"), kong.UsageOnError(), kong.Writers(stdout, stderr),
-		kong.Description("A real Kubernetes control plane with nodes that are simulated and pods that answer."),
+		kong.Description("A real Kubernetes control plane with simulated nodes. Its pods answer requests."),
 		kong.BindTo(ctx, (*context.Context)(nil)), kong.Bind(streams{out: stdout, err: stderr}))
 	if err != nil {
 		return err
@@ -60,10 +60,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return parsed.Run()
 }
 
-// where says where a running cluster is.
+// where is the location of a running cluster.
 type where struct {
 	DataDir    string `type:"path" default:".windlass/kubelab" env:"KUBELAB_DATA_DIR" help:"Data directory of the cluster."`
-	Kubeconfig string `type:"path" help:"Kubeconfig of the cluster; by default that in the data directory."`
+	Kubeconfig string `type:"path" help:"Kubeconfig of the cluster; by default the one in the data directory."`
 }
 
 func (w where) file() string {

@@ -24,8 +24,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// asKubelab turns this test binary into the program, components included: a
-// kubelab starts itself again.
+// asKubelab is the environment variable that makes this test binary run as kubelab or one of its components,
+// because a kubelab executes itself.
 const asKubelab = "KUBELAB_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// cluster is a kubelab that runs.
+// cluster is a running kubelab.
 type cluster struct {
 	client     kubernetes.Interface
 	rest       *rest.Config
@@ -55,7 +55,7 @@ type cluster struct {
 	ended      chan error
 }
 
-// launch a kubelab process and wait until it says that it is ready.
+// launch starts a kubelab process and waits until it reports that it is ready.
 func launch(ctx context.Context, dir string, flags ...string) (*cluster, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -101,7 +101,7 @@ func launch(ctx context.Context, dir string, flags ...string) (*cluster, error) 
 	return l, err
 }
 
-// lastLines of a cluster's log.
+// lastLines returns the last lines of a cluster's log.
 func lastLines(path string) string {
 	b, _ := os.ReadFile(path)
 	return string(b[max(0, len(b)-4000):])
@@ -136,7 +136,7 @@ func (l *cluster) stop() error {
 	}
 }
 
-// component's pid.
+// component returns the pid of a component.
 func (l *cluster) component(t *testing.T, name string) int {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(l.dir, "run", name+".json"))
@@ -149,8 +149,7 @@ func (l *cluster) component(t *testing.T, name string) int {
 	return pid
 }
 
-// The cluster of most tests, which use namespaces of their own in it. It belongs to
-// the process; TestMain stops it.
+// shared is the cluster of most tests. Each test uses its own namespace. TestMain stops the cluster.
 var shared struct {
 	start   sync.Once
 	cluster *cluster
@@ -161,7 +160,7 @@ var shared struct {
 func sharedCluster(t *testing.T) *cluster {
 	t.Helper()
 	shared.start.Do(func() {
-		dir, err := os.MkdirTemp("", "kubelab-test-") //nolint:usetesting // it outlives the test that comes first
+		dir, err := os.MkdirTemp("", "kubelab-test-") //nolint:usetesting // the directory outlives the test that creates it
 		if err != nil {
 			shared.err = err
 			return
@@ -182,7 +181,7 @@ func sharedCluster(t *testing.T) *cluster {
 	return shared.cluster
 }
 
-// namespace of one test.
+// namespace creates a namespace for one test.
 func (l *cluster) namespace(t *testing.T, labels map[string]string) string {
 	t.Helper()
 	ns, err := l.client.CoreV1().Namespaces().Create(t.Context(),
@@ -195,8 +194,7 @@ func (l *cluster) namespace(t *testing.T, labels map[string]string) string {
 	return ns.Name
 }
 
-// eventually waits until check has nothing to say. A minute is for machines that
-// do ten other things; what is waited for takes seconds.
+// eventually waits until check returns nil. The limit is a minute, because the machine may run other work.
 func eventually(t *testing.T, check func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -22,18 +22,18 @@ type upCommand struct {
 	DataDir    string `type:"path" default:".windlass/kubelab" env:"KUBELAB_DATA_DIR" help:"Data directory of the cluster. The next kubelab on it continues where this one ends."`
 	Kubeconfig string `type:"path" help:"Write the administrator's kubeconfig here once everything is ready; by default to the data directory."`
 	ReadyFile  string `type:"path" help:"Write the kubeconfig's path here once everything is ready."`
-	APIPort    int    `help:"Port of the API server on 127.0.0.1; 0: that of the last run, or a free one." default:"0"`
+	APIPort    int    `help:"Port of the API server on 127.0.0.1. 0 means the port of the last run, or a free port." default:"0"`
 	CIDR       string `default:"127.64.0.0/16" help:"Addresses of pods, within 127.0.0.0/8; clusters on one host need different ones."`
 
 	Group []string `sep:"none" placeholder:"name=NAME,nodes=N,..." help:"A group of nodes; repeatable. Keys: name, nodes, gpu=RESOURCE=COUNT, gpu-product, gpu-memory (MiB), cpu, memory, pods, zones=a|b, region, spot=true, taint=KEY=VALUE:EFFECT, label=KEY=VALUE."`
 
-	Nodes      int      `default:"4" help:"Number of nodes of the group \"node\", when no --group is given."`
-	GPU        string   `default:"nvidia.com/gpu=8" help:"GPUs of each of its nodes, as RESOURCE=COUNT; none for none."`
-	GPUProduct string   `default:"NVIDIA-H100-80GB-HBM3" help:"Product of its nodes' GPUs."`
-	GPUMemory  int      `placeholder:"MIB" help:"Memory of one GPU; by default the product's."`
-	CPU        string   `default:"64" help:"CPUs of each of its nodes."`
-	Memory     string   `default:"512Gi" help:"Memory of each of its nodes."`
-	Zones      []string `default:"a" help:"Zones over which its nodes are spread."`
+	Nodes      int      `default:"4" help:"Without --group: number of nodes of the only group, \"node\"."`
+	GPU        string   `default:"nvidia.com/gpu=8" help:"Without --group: GPUs of each node, as RESOURCE=COUNT, or none."`
+	GPUProduct string   `default:"NVIDIA-H100-80GB-HBM3" help:"Without --group: product of the GPUs."`
+	GPUMemory  int      `placeholder:"MIB" help:"Without --group: memory of one GPU in MiB; by default the product's."`
+	CPU        string   `default:"64" help:"Without --group: CPUs of each node."`
+	Memory     string   `default:"512Gi" help:"Without --group: memory of each node."`
+	Zones      []string `default:"a" help:"Without --group: zones over which the nodes are spread."`
 
 	NodeGrace    time.Duration `default:"10s" help:"How long a node may be silent before it is NotReady. With short times, a busy machine loses nodes."`
 	EvictAfter   time.Duration `default:"10s" help:"How long pods stay on a NotReady node, unless their tolerations say otherwise."`
@@ -75,10 +75,10 @@ func (c *upCommand) config() (config, error) {
 		return config{}, fmt.Errorf("--cidr: %w", err)
 	}
 	if prefix = prefix.Masked(); !prefix.Addr().Is4() || !netip.MustParsePrefix("127.0.0.0/8").Contains(prefix.Addr()) || prefix.Bits() < 8 || prefix.Bits() > 30 {
-		return config{}, fmt.Errorf("--cidr: %s must be a part of 127.0.0.0/8 of /30 or more addresses", c.CIDR)
+		return config{}, fmt.Errorf("--cidr: %s must be a part of 127.0.0.0/8 with at least 4 addresses", c.CIDR)
 	}
 	if prefix.Contains(netip.MustParseAddr("127.0.0.1")) {
-		return config{}, fmt.Errorf("--cidr: %s holds 127.0.0.1, where everything else on this host listens", c.CIDR)
+		return config{}, fmt.Errorf("--cidr: %s contains 127.0.0.1, where other programs of this host listen", c.CIDR)
 	}
 	groups, err := c.groups()
 	if err != nil {

@@ -7,11 +7,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestFlags_BadOnesAreRefusedBeforeAnythingStarts(t *testing.T) {
+func TestFlags_BadValuesAreRefusedBeforeTheStart(t *testing.T) {
 	dir := t.TempDir()
 	for flag, want := range map[string]string{
 		"--cidr=10.0.0.0/16":           "--cidr: 10.0.0.0/16 must be a part of 127.0.0.0/8",
-		"--cidr=127.0.0.0/8":           "--cidr: 127.0.0.0/8 holds 127.0.0.1",
+		"--cidr=127.0.0.0/8":           "--cidr: 127.0.0.0/8 contains 127.0.0.1",
 		"--cidr=127.64.0.1":            "--cidr: netip.ParsePrefix",
 		"--group=name=a,nodes=-1":      "--group: group \"a\": nodes must be 0 to 2000",
 		"--gpu=8":                      `--gpu: "8" must be resource=count`,
@@ -28,14 +28,14 @@ func TestFlags_BadOnesAreRefusedBeforeAnythingStarts(t *testing.T) {
 	}
 }
 
-func TestAssets_MissingOnesAreNamed(t *testing.T) {
+func TestAssets_MissingBinaryIsNamed(t *testing.T) {
 	t.Setenv("KUBEBUILDER_ASSETS", t.TempDir())
 	var out bytes.Buffer
 	err := run(t.Context(), []string{"up", "--data-dir", t.TempDir()}, &out, &out)
 	require.ErrorContains(t, err, "KUBEBUILDER_ASSETS has no etcd")
 }
 
-func TestCluster_MissingIsNamed(t *testing.T) {
+func TestCommands_WithoutAClusterSayHowToStartOne(t *testing.T) {
 	for _, command := range [][]string{{"kubeconfig"}, {"node", "list"}, {"node", "lose", "a"}} {
 		var out bytes.Buffer
 		err := run(t.Context(), append(command, "--data-dir", t.TempDir()), &out, &out)

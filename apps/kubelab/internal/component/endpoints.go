@@ -19,16 +19,17 @@ import (
 	discoveryrest "k8s.io/kubernetes/pkg/registry/discovery/rest"
 )
 
-// WithoutEndpointSlices is the flag that switches the API server's EndpointSlices off. Those of
-// allowLoopbackEndpoints replace them.
+// WithoutEndpointSlices is the flag that switches off the API server's own EndpointSlices, because
+// allowLoopbackEndpoints adds its own.
 const WithoutEndpointSlices = "--runtime-config=discovery.k8s.io/v1=false"
 
 // allowLoopbackEndpoints makes the API server accept EndpointSlices with loopback addresses. Kubernetes
-// refuses them, because 127.0.0.1 is another endpoint on each node. But a kubelab is one host, and its pods
-// have loopback addresses so that it needs no privilege. Everything else is validated as usual.
+// refuses them, because 127.0.0.1 means a different endpoint on each node. But a kubelab is one host. Its
+// pods have loopback addresses, because other addresses would need privileges. Everything else is validated
+// as usual.
 //
 // Kubernetes lets tests add API groups to its server. So a flag switches the group off, and this function
-// adds it again with the same storage and another validation.
+// adds it again with the same storage and a different validation.
 func allowLoopbackEndpoints() {
 	controlplane.AdditionalStorageProvidersForTests = func(*kubernetes.Clientset) []controlplaneapiserver.RESTStorageProvider {
 		return []controlplaneapiserver.RESTStorageProvider{endpointSlices{}}

@@ -82,7 +82,7 @@ func (c *child) keep(ctx context.Context) error {
 		case <-c.proc.Done():
 		}
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // told to stop: that it has ended is what was wanted
+			return nil //nolint:nilerr // ctx ended, so the process had to end
 		}
 		if time.Since(started) > healthyAfter {
 			failures = 0
@@ -92,7 +92,7 @@ func (c *child) keep(ctx context.Context) error {
 		}
 		c.log.WarnContext(ctx, "a component ended; starting it again", "error", c.ended())
 		if err := backoff.Sleep(ctx, policy.Delay(failures-1, c.rnd)); err != nil {
-			return nil //nolint:nilerr // told to stop while nothing ran
+			return nil //nolint:nilerr // ctx ended while no process ran
 		}
 		if err := c.start(); err != nil {
 			return err

@@ -3,10 +3,10 @@
 //	Start:  etcd, kube-apiserver ──/readyz──> controller manager, scheduler, KWOK ──/healthz──> ready
 //	Run:    start again what ends; at the end stop in the opposite order
 //
-// The kernel ends every child with this process, and package proc records each child before it starts. The
-// process that uses a data directory locks it. So two etcd never use the same files, even after a kill. A
-// component that ends is started again, as static pods are. One that keeps ending ends the cluster, with its
-// last log lines as the error.
+// When this process ends, the kernel kills every child. Package proc records each child before it starts. The
+// process that uses a data directory locks the directory. So two etcd processes never use the same files,
+// even after a kill. A component that ends is started again, as static pods are. A component that keeps
+// ending ends the cluster. The error contains its last log lines.
 package controlplane
 
 import (
@@ -33,7 +33,8 @@ import (
 const (
 	// startDeadline limits the start. It is long because tests share the machine with other work.
 	startDeadline = 3 * time.Minute
-	// portAttempts is how often ports are tried: another process may take a free one first.
+	// portAttempts is the maximum number of starts, each with new ports, because another process may take a
+	// free port first.
 	portAttempts = 3
 	poll         = 50 * time.Millisecond
 	// MinNodeGrace is the minimum of Config.NodeGrace. With less, a busy machine would lose healthy nodes,
@@ -53,7 +54,7 @@ type Config struct {
 	// of seconds are cut.
 	EvictAfter time.Duration
 	// Assets is a folder with other binaries of etcd and kube-apiserver, like KUBEBUILDER_ASSETS. Empty means
-	// those in this binary.
+	// the components in this binary.
 	Assets string
 	// Log is required.
 	Log *slog.Logger
@@ -84,7 +85,7 @@ func Start(ctx context.Context, cfg Config) (*Plane, error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, startDeadline, fmt.Errorf("not ready after %s", startDeadline))
 	defer cancel()
-	// Strays are stopped first, because they hold the ports.
+	// Components that an earlier run left behind are stopped first, because they hold the ports.
 	if err := p.stopStrays(ctx); err != nil {
 		return nil, fmt.Errorf("start the control plane: %w", err)
 	}
@@ -199,8 +200,8 @@ func (p *Plane) stop(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// stopStrays stops components that a killed kubelab left behind, on systems whose kernel does not. etcd must
-// be alone on its files.
+// stopStrays stops components that a killed kubelab left behind, because not every kernel stops them. etcd
+// must be the only user of its files.
 func (p *Plane) stopStrays(ctx context.Context) error {
 	for _, name := range []string{component.KWOK, component.Scheduler, component.ControllerManager, component.APIServer, component.Etcd} {
 		c := p.newChild(name, nil)

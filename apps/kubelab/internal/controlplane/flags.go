@@ -87,9 +87,9 @@ func (p *Plane) controllerManagerArgs() []string {
 	)
 }
 
-// controllers returns the controllers that run: all except those that write Endpoints. Endpoints may not have
-// loopback addresses, and EndpointSlices have replaced them. With a foreign API server the same holds for
-// EndpointSlices.
+// controllers returns the controllers that run: all except the writers of Endpoints. Kubernetes refuses
+// Endpoints with loopback addresses, and EndpointSlices have replaced them. An API server from Config.Assets
+// also refuses EndpointSlices with loopback addresses.
 func (p *Plane) controllers() string {
 	const most = "*,-endpoints-controller,-endpointslice-mirroring-controller"
 	if p.foreign[component.APIServer] != "" {
@@ -98,8 +98,8 @@ func (p *Plane) controllers() string {
 	return most
 }
 
-// monitorPeriod returns how often the node lifecycle controller looks, which is a fraction of the grace
-// period.
+// monitorPeriod returns the interval at which the node lifecycle controller checks nodes, a fraction of the
+// grace period.
 func monitorPeriod(grace time.Duration) time.Duration { return max(grace/4, 250*time.Millisecond) }
 
 func (p *Plane) schedulerArgs() []string {
@@ -144,6 +144,6 @@ func (p *Plane) kwokArgs() []string {
 	}
 }
 
-// leaseSeconds returns the duration of nodes' leases. KWOK renews a lease four times in it, so that a node
-// misses several renewals before the grace period ends.
+// leaseSeconds returns the duration of nodes' leases. KWOK renews a lease four times in that duration, so a
+// node misses several renewals before the grace period ends.
 func leaseSeconds(grace time.Duration) int { return max(1, int(grace.Seconds())) }

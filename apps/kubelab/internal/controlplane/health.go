@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// waitHealthy waits until path on a port answers 200. It returns an error if a child ends, or ctx.
+// waitHealthy waits until path on a port answers 200. It returns an error if a child or ctx ends first.
 func (p *Plane) waitHealthy(ctx context.Context, port int, path string, children ...*child) error {
 	client, err := p.healthClient()
 	if err != nil {

@@ -1,8 +1,8 @@
 package controlplane
 
-// stages configures what KWOK does to a node. KWOK reports a node ready whenever it is not, as a kubelet does
-// that comes back. Heartbeats are leases and need no stage. The stage is derived from KWOK's node-initialize.
-// Addresses, capacity and the kubelet's port are set when the node is created.
+// stages configures how KWOK changes a node. KWOK makes every node that is not ready ready again, as a
+// returning kubelet does. Heartbeats are leases and need no stage. The stage is derived from KWOK's
+// node-initialize. Addresses, capacity and the kubelet's port are set when the node is created.
 const stages = `apiVersion: kwok.x-k8s.io/v1alpha1
 kind: Stage
 metadata:

@@ -31,7 +31,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// validity is the lifetime of certificates, longer than any data directory is used.
+// validity is the lifetime of certificates. It is longer than any data directory is in use.
 const validity = 10 * 365 * 24 * time.Hour
 
 // User is one identity of the token file.

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestCredentials_AreMadeOnceAndForThisUserAlone(t *testing.T) {
+func TestCredentials_AreCreatedOnceAndReadableOnlyByTheirUser(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "credentials")
 	first, err := Ensure(dir)
 	require.NoError(t, err)
@@ -52,7 +52,7 @@ func TestCredentials_UsersHaveTheirOwnTokens(t *testing.T) {
 	}
 }
 
-func TestCredentials_IgnoreWhatAKillLeft(t *testing.T) {
+func TestCredentials_IgnoreAnIncompleteFolder(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "credentials")
 	require.NoError(t, os.MkdirAll(dir+".tmp", 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(dir+".tmp", "ca.crt"), []byte("half"), 0o600))
@@ -63,7 +63,7 @@ func TestCredentials_IgnoreWhatAKillLeft(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-func TestCredentials_DamagedOnesAreAnError(t *testing.T) {
+func TestCredentials_DamagedFilesAreAnError(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "credentials")
 	c, err := Ensure(dir)
 	require.NoError(t, err)

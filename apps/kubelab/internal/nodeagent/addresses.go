@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// addresses gives addresses to pods. Each address belongs to one pod at a time. A released address is given
-// out again as late as possible, so that clients of the old pod do not reach another one.
+// addresses gives addresses to pods. Each address belongs to one pod at a time. A released address is reused
+// as late as possible, so that clients of the old pod do not reach another pod.
 type addresses struct {
 	cidr  netip.Prefix
 	next  netip.Addr
@@ -20,8 +20,8 @@ func newAddresses(cidr netip.Prefix) *addresses {
 	return &addresses{cidr: cidr, next: cidr.Addr().Next(), owner: map[netip.Addr]types.UID{}}
 }
 
-// reserveFor reserves the address in a pod's status for it. It returns false if the address is outside the
-// CIDR, or another pod's.
+// reserveFor reserves addr, which a pod's status has, for that pod. It returns false if addr is outside the
+// CIDR or belongs to another pod.
 func (a *addresses) reserveFor(addr netip.Addr, uid types.UID) bool {
 	if owner, taken := a.owner[addr]; taken {
 		return owner == uid

@@ -61,7 +61,7 @@ func clientConfig(c *rest.Config) *rest.Config {
 	return c
 }
 
-// KubeletPort returns the port that nodes name as their kubelet's.
+// KubeletPort returns the port that Node objects must name as their kubelet's port.
 func (a *Agent) KubeletPort() int { return a.listener.Addr().(*net.TCPAddr).Port }
 
 // Run runs pods until ctx ends. Then it ends every program and returns nil. The pods' status in the API is
@@ -123,7 +123,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	return err
 }
 
-// withoutManagedFields drops a pod's managed fields, which are large and not read here.
+// withoutManagedFields drops a pod's managed fields, which are large and which the agent does not read.
 func withoutManagedFields(obj any) (any, error) {
 	if p, ok := obj.(*corev1.Pod); ok {
 		p.ManagedFields = nil
@@ -131,7 +131,7 @@ func withoutManagedFields(obj any) (any, error) {
 	return obj, nil
 }
 
-// onlyMetadata keeps only the fields of a node that are read.
+// onlyMetadata keeps only the fields of a node that the agent reads.
 func onlyMetadata(obj any) (any, error) {
 	if n, ok := obj.(*corev1.Node); ok {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{

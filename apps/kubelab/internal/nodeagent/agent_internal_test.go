@@ -20,7 +20,7 @@ import (
 	"github.com/windlass-run/windlass/apps/kubelab/internal/nodeagent/workload"
 )
 
-func TestAddress_IsOfOnePodUntilItIsReturned(t *testing.T) {
+func TestAddress_BelongsToOnePodUntilItIsReleased(t *testing.T) {
 	a := newAddresses(netip.MustParsePrefix("127.64.0.0/29"))
 	require.True(t, a.reserveFor(netip.MustParseAddr("127.64.0.3"), "old"))
 	require.True(t, a.reserveFor(netip.MustParseAddr("127.64.0.3"), "old"))
@@ -44,7 +44,7 @@ func TestAddress_IsOfOnePodUntilItIsReturned(t *testing.T) {
 	require.Equal(t, "127.64.0.4", addr.String())
 }
 
-func TestAddress_ReturnedOneIsUsedLast(t *testing.T) {
+func TestAddress_ReleasedAddressIsUsedLast(t *testing.T) {
 	a := newAddresses(netip.MustParsePrefix("127.64.0.0/28"))
 	first, err := a.takeFree("a")
 	require.NoError(t, err)
@@ -59,7 +59,7 @@ func TestAddress_ReturnedOneIsUsedLast(t *testing.T) {
 	require.Equal(t, first, again)
 }
 
-func TestWakes_ComeInOrderAndMove(t *testing.T) {
+func TestWakes_ComeInOrderAndCanBeMoved(t *testing.T) {
 	now := time.Unix(1000, 0)
 	pods := map[string]*pod{"a": {wakeIndex: -1}, "b": {wakeIndex: -1}, "c": {wakeIndex: -1}}
 	var w wakes
@@ -75,7 +75,7 @@ func TestWakes_ComeInOrderAndMove(t *testing.T) {
 	require.Nil(t, w.popDue(now.Add(time.Hour)))
 }
 
-func TestJobQueue_KeepsItsWidthAndSkipsWhatIsNotNeeded(t *testing.T) {
+func TestJobQueue_KeepsItsWidthAndSkipsUnneededJobs(t *testing.T) {
 	l := jobQueue{width: 2}
 	ran := make(chan int, 10)
 	add := func(n int, needed bool) {
@@ -113,7 +113,7 @@ func TestLog_OptionsAreChecked(t *testing.T) {
 	}
 }
 
-func TestLog_IsCopiedAsAsked(t *testing.T) {
+func TestLog_CopyFollowsItsOptions(t *testing.T) {
 	log := &workload.Log{}
 	_, _ = log.Write([]byte("one\ntwo\nthree\n"))
 	for want, o := range map[string]logOptions{
@@ -134,7 +134,7 @@ func TestLog_IsCopiedAsAsked(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestImage_HostMeansItsRepositoryOnly(t *testing.T) {
+func TestImage_OnlyTheHostRepositoryMeansTheHost(t *testing.T) {
 	for image, want := range map[string]string{
 		"kubelab.local/host": "", "kubelab.local/host:v1": "", "kubelab.local/host@sha256:ab": "",
 		"kubelab.local/host/usr/bin/env": "/usr/bin/env", "kubelab.local/host/opt/a:b/c:v1@sha256:ab": "/opt/a:b/c",
@@ -193,7 +193,7 @@ func TestEnvironment_IsExpandedInOrder(t *testing.T) {
 	}, env)
 }
 
-func TestConfig_NamesWhatIsWrong(t *testing.T) {
+func TestConfig_ErrorNamesTheField(t *testing.T) {
 	_, err := New(Config{CIDR: netip.MustParsePrefix("10.0.0.0/16"), NodeAddress: "node", RestartBackoff: lifecycle.Backoff{Base: 2, Max: 1}})
 	for _, name := range []string{"Kubeconfig", "Log", "CIDR", "NodeAddress", "RestartBackoff"} {
 		require.ErrorContains(t, err, name)

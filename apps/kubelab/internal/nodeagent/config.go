@@ -13,15 +13,14 @@ import (
 	"github.com/windlass-run/windlass/apps/kubelab/internal/nodeagent/lifecycle"
 )
 
-// HostRepository is the image repository whose containers are processes of this host. The rest of an image's
-// name is its entrypoint: that of "kubelab.local/host/usr/bin/env:v1" is /usr/bin/env. Tag and digest do not
-// matter.
+// HostRepository is the image repository whose containers are processes of this host. The rest of the image's
+// name is its entrypoint: "kubelab.local/host/usr/bin/env:v1" runs /usr/bin/env. Tag and digest are ignored.
 const HostRepository = "kubelab.local/host"
 
 // Config configures an Agent. Kubeconfig, CIDR and Log are required.
 type Config struct {
-	// Kubeconfig reaches the API server as a user with all rights on pods, who may read nodes, secrets and
-	// config maps.
+	// Kubeconfig reaches the API server. Its user needs all rights on pods, and must be able to read nodes,
+	// secrets and config maps.
 	Kubeconfig *rest.Config
 	// CIDR is the network of pods' addresses, in this host's loopback network.
 	CIDR netip.Prefix

@@ -19,8 +19,8 @@ import (
 	"github.com/windlass-run/windlass/apps/kubelab/internal/nodeagent/workload"
 )
 
-// endpoint is the part of the kubelet's API that the API server calls for logs.
-// It listens on the nodes' address, which is this host's loopback, and only reads.
+// endpoint is the part of the kubelet's API that the API server calls for logs. It listens on the nodes'
+// address, which is this host's loopback address, and serves only reads.
 type endpoint struct{ cert tls.Certificate }
 
 // logSource finds a container's log.

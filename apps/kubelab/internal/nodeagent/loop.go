@@ -68,10 +68,11 @@ type pod struct {
 	object  *corev1.Pod
 	machine *lifecycle.Machine
 	addr    netip.Addr
-	// foreign is whether the pod had ended before this node agent saw it. Then its status stays.
+	// foreign is whether the pod had ended before this node agent saw it. Then the agent does not write its
+	// status.
 	foreign bool
 
-	runs map[string]*podRun // by container, without ended ones
+	runs map[string]*podRun // by container; only runs that have not ended
 	logs map[string]*podLogs
 
 	lost bool
@@ -192,7 +193,7 @@ func (l *loop) run(ctx context.Context) {
 	}
 }
 
-// podSeen handles a pod's version from the API.
+// podSeen handles a version of a pod from the API.
 func (l *loop) podSeen(object *corev1.Pod, now time.Time) {
 	p := l.pods[object.UID]
 	if p == nil {
@@ -328,8 +329,8 @@ func (l *loop) assignAddress(p *pod, now time.Time) {
 	p.machine.SetAddress(now, node.String(), addr.String())
 }
 
-// wakePod advances a pod whose time has come. It compares the status only if an action other than a check, or
-// a retry, may have changed it.
+// wakePod advances a pod whose wake-up time has come. It calls syncPod only if an action may have changed the
+// status, or a write or an address must be tried again.
 func (l *loop) wakePod(p *pod, now time.Time) {
 	retries := !p.writeAfter.IsZero() || !p.askAddress.IsZero()
 	if l.takeActions(p, now) || retries {
@@ -371,7 +372,7 @@ func nameOf(object *corev1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: object.Namespace, Name: object.Name}
 }
 
-// liveRuns has every run that has not ended, including those that no pod knows yet.
+// liveRuns has every run that has not ended, including runs that no pod refers to yet.
 type liveRuns struct {
 	mu      sync.Mutex
 	runs    map[*workload.Run]struct{}

@@ -31,8 +31,8 @@ import (
 	"github.com/windlass-run/windlass/apps/kubelab/internal/nodes"
 )
 
-// The fake API keeps and hands out objects; what needs the real one's rules is in
-// package agenttest.
+// fakeCluster is an API that only stores and returns objects. Tests that need the rules of a real API server
+// are in package agenttest.
 type fakeCluster struct {
 	t      *testing.T
 	client *fake.Clientset
@@ -40,7 +40,7 @@ type fakeCluster struct {
 
 const testPatience = 30 * time.Second
 
-// versions numbers what is written, which the fake does not.
+// versions gives each written object a resource version, which the fake client does not do.
 type versions struct {
 	clienttesting.ObjectTracker
 	last atomic.Int64
@@ -128,7 +128,7 @@ func (f *fakeCluster) await(name string, ok func(*corev1.Pod) bool) {
 	}, testPatience, 5*time.Millisecond, "pod %s", name)
 }
 
-// quiet checks that nothing is written for a while.
+// quiet checks that nothing is written for d.
 func (f *fakeCluster) quiet(d time.Duration) {
 	f.t.Helper()
 	f.client.ClearActions()
@@ -188,7 +188,7 @@ func TestPods_GetAddressesAndGiveThemBack(t *testing.T) {
 			for i := range 60 {
 				name := fmt.Sprintf("p%d-%d", round, i)
 				f.create(name, nil)
-				// The stand-in's watch holds a hundred events, and panics at the next.
+				// The fake client's watch holds 100 events and panics at the next one.
 				f.await(name, func(p *corev1.Pod) bool { return p.Status.PodIP != "" })
 			}
 			for i := range 60 {
@@ -226,7 +226,7 @@ func TestPods_OfALostNodeAreLeftAlone(t *testing.T) {
 		return err != nil
 	}, testPatience, 5*time.Millisecond, "the loss is noticed")
 	f.create("later", nil)
-	f.quiet(1500 * time.Millisecond) // more than a beat of the probe
+	f.quiet(1500 * time.Millisecond) // longer than the period of the probe
 	mark("")
 	f.await("later", isReady)
 }
@@ -235,7 +235,7 @@ func TestPod_IdleCostsNoWrites(t *testing.T) {
 	f := newFakeCluster(t, "127.72.4.0/24", nil)
 	f.create("p", nil)
 	f.await("p", isReady)
-	f.quiet(2500 * time.Millisecond) // two beats of the probe
+	f.quiet(2500 * time.Millisecond) // two periods of the probe
 }
 
 func TestPod_WithoutAnAddressGetsOneWhenOneIsFree(t *testing.T) {
@@ -256,25 +256,25 @@ func TestPod_WithoutAnAddressGetsOneWhenOneIsFree(t *testing.T) {
 	f.await("c", isReady)
 }
 
-func TestLoop_IsNotWokenByThePast(t *testing.T) {
+func TestLoop_IsNotWokenByPastTimes(t *testing.T) {
 	f := &fake.Clientset{}
 	l := newLoop(Config{CIDR: netip.MustParsePrefix("127.72.6.0/24"), NodeAddress: "127.0.0.1", Log: slog.New(slog.DiscardHandler)}, f, nil)
 	object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
 	now := time.Now()
 	past := now.Add(-time.Second)
 	p := &pod{object: object, machine: lifecycle.New(l.tuning, object, now), wakeIndex: -1, askAddress: past, writeAfter: past}
-	close(l.stopped) // the inbox is not read any more
+	close(l.stopped) // as if nothing reads the inbox any more
 	l.wakePod(p, now)
 	require.True(t, p.addr.IsValid())
 	require.True(t, p.writing)
 	require.Equal(t, -1, p.wakeIndex)
 }
 
-// Who writes a status may hear in the answer, before the watch tells, that the pod was deleted.
-// What the watch tells afterwards is no news by then.
-func TestDeletion_ReadFromAWritesAnswerIsCarriedOut(t *testing.T) {
+// The answer to a status write may show a deletion before the watch reports it. The watch's event is then not
+// newer and is ignored.
+func TestDeletion_SeenInTheAnswerToAWriteIsCarriedOut(t *testing.T) {
 	l := newLoop(Config{CIDR: netip.MustParsePrefix("127.72.7.0/24"), NodeAddress: "127.0.0.1", Log: slog.New(slog.DiscardHandler)}, &fake.Clientset{}, nil)
-	close(l.stopped) // the inbox is not read any more
+	close(l.stopped) // as if nothing reads the inbox any more
 	now := time.Now()
 	object := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default", UID: "u", ResourceVersion: "1"},

@@ -16,7 +16,7 @@ import (
 	"github.com/windlass-run/windlass/apps/kubelab/internal/nodeagent/workload"
 )
 
-// startTimeout limits the calls of the API server for a start.
+// startTimeout limits the calls to the API server for one start.
 const startTimeout = 30 * time.Second
 
 // defaultModelPort is the port of a model server without other settings.
@@ -46,7 +46,7 @@ func (l *loop) carryOut(p *pod, action lifecycle.Action) {
 	}
 }
 
-// runOf returns the run of r, or nil if r is not the container's newest.
+// runOf returns the run of r, or nil if r is not the container's newest run.
 func (p *pod) runOf(r lifecycle.Ref) *workload.Run {
 	if have := p.runs[r.Container]; have != nil && have.ref == r {
 		return have.run
@@ -156,8 +156,8 @@ func modelServer(j launch, env map[string]string) workload.Model {
 	return m
 }
 
-// hostEnv returns the environment of a host process: the container's, and the variables that an image would
-// set.
+// hostEnv returns the environment of a host process: the container's variables, and the variables that an
+// image would set.
 func hostEnv(object *corev1.Pod, env map[string]string) []string {
 	all := map[string]string{"HOSTNAME": object.Name}
 	for _, name := range []string{"PATH", "HOME", "TMPDIR", "LANG"} {
@@ -233,8 +233,8 @@ func (l *loop) handleExit(p *pod, pr *podRun, e lifecycle.Exit, now time.Time) {
 	l.feedMachine(p, now, func(now time.Time) { p.machine.Exited(now, pr.ref, e) })
 }
 
-// endAll terminates every run, and kills those left after patience. It returns when none is left, or after
-// patience once more.
+// endAll terminates every run, and after patience kills the runs that remain. It returns when no run is left,
+// at the latest after twice patience.
 func (l *loop) endAll(patience time.Duration) {
 	l.live.forEach(true, (*workload.Run).Terminate)
 	if l.live.waitEmpty(patience) {

@@ -34,7 +34,7 @@ func newValues(client kubernetes.Interface) *values { return &values{client: cli
 
 // containerEnv returns the container's environment as the kubelet makes it. It sets envFrom and then env in
 // order, and each env may refer to earlier ones as $(NAME). Variables of services are left out. The error
-// names what is missing.
+// names the missing object or key.
 func (v *values) containerEnv(ctx context.Context, pod *corev1.Pod, c *corev1.Container, at address) (map[string]string, error) {
 	env := map[string]string{}
 	for _, from := range c.EnvFrom {
@@ -112,7 +112,7 @@ func (v *values) valueFrom(ctx context.Context, pod *corev1.Pod, c *corev1.Conta
 		}
 		return valueOfKey(data, ref.Key, isTrue(ref.Optional), "Secret", pod.Namespace, ref.Name)
 	default:
-		return "", false, fmt.Errorf("this kind of valueFrom is not known here: %v", from)
+		return "", false, fmt.Errorf("kubelab does not support this kind of valueFrom: %v", from)
 	}
 }
 

@@ -21,7 +21,7 @@ import (
 const writeTimeout = 30 * time.Second
 
 // syncPod writes a pod's state to the API if they differ. Each pod has at most one write in flight. The next
-// write takes the changes that come meanwhile.
+// write includes the changes that come meanwhile.
 func (l *loop) syncPod(p *pod, now time.Time) {
 	if p.writing || p.gone || p.removed || now.Before(p.writeAfter) {
 		return
@@ -144,7 +144,7 @@ func (l *loop) handleWritten(p *pod, w *write, written *corev1.Pod, err error, n
 	default:
 		p.writeAfter = now.Add(l.retry.Delay(p.failures, l.cfg.Random))
 		p.failures++
-		l.log.Warn("write will be tried again", "error", err, "failures", p.failures)
+		l.log.Warn("a write to the API failed; trying again", "error", err, "failures", p.failures)
 	}
 	if !p.gone && !p.lost {
 		l.advancePod(p, now)
@@ -168,7 +168,7 @@ func (l *loop) isNewer(a, b *corev1.Pod) bool {
 	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
 	if err != nil {
 		// The API server guarantees that resource versions can be compared.
-		l.log.Error("resource versions do not compare", "error", err, "pod", nameOf(a).String())
+		l.log.Error("resource versions cannot be compared", "error", err, "pod", nameOf(a).String())
 		return true
 	}
 	return order > 0

@@ -21,8 +21,9 @@ import (
 // clients.
 const parallel = 8
 
-// Ensure creates the nodes of the groups, updates those of an earlier run, and removes those that no group
-// has any more. It sets taints on new nodes only, because Kubernetes and people change them later.
+// Ensure creates the nodes of the groups, updates nodes of an earlier run, and removes nodes of an earlier
+// run that no group has any more. It sets taints on new nodes only, because Kubernetes and people change them
+// later.
 func Ensure(ctx context.Context, client kubernetes.Interface, groups []Group, kubeletPort int) error {
 	if err := ValidateAll(groups); err != nil {
 		return err
@@ -64,7 +65,7 @@ func Ensure(ctx context.Context, client kubernetes.Interface, groups []Group, ku
 func create(ctx context.Context, client kubernetes.Interface, n *corev1.Node) error {
 	_, err := client.CoreV1().Nodes().Create(ctx, n, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		return backoff.Permanent(fmt.Errorf("create node %s: a node of that name exists that is not kubelab's", n.Name))
+		return backoff.Permanent(fmt.Errorf("create node %s: a node of that name exists and is not kubelab's; name the group differently", n.Name))
 	}
 	if apierrors.IsInvalid(err) {
 		err = backoff.Permanent(err)

@@ -19,13 +19,13 @@ type Group struct {
 	Name string
 	// Count is the number of nodes, 0 to MaxNodes.
 	Count int
-	// GPU is the extended resource, such as nvidia.com/gpu. Empty means no GPUs.
+	// GPU is the extended resource of the GPUs, such as nvidia.com/gpu. Empty means no GPUs.
 	GPU string
 	// GPUs is the number of GPUs of each node.
 	GPUs int
 	// Product is the GPU's name in the spelling of GPU feature discovery.
 	Product string
-	// MemoryMiB is the memory of one GPU. Default: that of Product, if known.
+	// MemoryMiB is the memory of one GPU. Default: the memory of Product, if known.
 	MemoryMiB int
 	// CPU and Memory are the size of each node. Default: 64 and 512Gi.
 	CPU, Memory resource.Quantity
@@ -132,7 +132,7 @@ func set(g *Group, key, value string) (err error) {
 		}
 		g.Labels[k] = v
 	default:
-		return errors.New("no such key; there are name, nodes, gpu, gpu-product, gpu-memory, cpu, memory, pods, zones, region, spot, taint, label")
+		return errors.New("unknown key; the keys are name, nodes, gpu, gpu-product, gpu-memory, cpu, memory, pods, zones, region, spot, taint, label")
 	}
 	return err
 }
@@ -157,8 +157,7 @@ func ParseTaint(s string) (corev1.Taint, error) {
 	return corev1.Taint{Key: key, Value: value, Effect: corev1.TaintEffect(effect)}, nil
 }
 
-// Validate returns an error for every field that Kubernetes would refuse or that makes no sense, by the name
-// of its key.
+// Validate returns an error that names the key of each field that Kubernetes would refuse or that is invalid.
 func (g Group) Validate() error {
 	var errs []error
 	refuse := func(bad bool, format string, args ...any) {

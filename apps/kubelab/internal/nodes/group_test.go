@@ -26,7 +26,7 @@ func TestGroup_IsOneFlag(t *testing.T) {
 	}, g)
 }
 
-func TestGroup_InvalidNamesItsKey(t *testing.T) {
+func TestGroup_ErrorNamesTheKey(t *testing.T) {
 	for flag, want := range map[string]string{
 		"nodes=2":                     `name: "": a lowercase RFC 1123 label`,
 		"name=Big":                    `name: "Big": a lowercase RFC 1123 label`,
@@ -45,7 +45,7 @@ func TestGroup_InvalidNamesItsKey(t *testing.T) {
 		"name=a,taint=k=v":       `taint: "k=v" must be key=value:Effect`,
 		"name=a,taint=k=v:Never": `the effect must be NoSchedule, PreferNoSchedule or NoExecute, not "Never"`,
 		"name=a,label=x":         `label: "x" must be key=value`,
-		"name=a,colour=red":      "colour: no such key; there are name, nodes",
+		"name=a,colour=red":      "colour: unknown key; the keys are name, nodes",
 		"name=a,spot":            `"spot" must be key=value`,
 	} {
 		_, err := ParseGroup(flag)

@@ -13,11 +13,11 @@ import (
 // Address is the address of every node, because kubelab's node agent answers for all of them.
 const Address = "127.0.0.1"
 
-// kubeletVersion is the version that nodes report, which is that of the Kubernetes modules in go.mod.
+// kubeletVersion is the version that nodes report. It is the version of the Kubernetes modules in go.mod.
 const kubeletVersion = "v1.36.3"
 
-// objects returns the nodes of a group as they are created. kubeletPort is the port on which the API server
-// reads their logs.
+// objects returns the Node objects of a new group. kubeletPort is the port on which the API server reads
+// their logs.
 func (g Group) objects(kubeletPort int) []*corev1.Node {
 	g = g.withDefaults()
 	nodes := make([]*corev1.Node, g.Count)

@@ -1,9 +1,9 @@
 // Package volumes is the storage of a cluster: a default StorageClass, and a provisioner that gives every
 // claim a folder on this host.
 //
-// The class binds when a pod needs the claim, as clouds' classes do. By then the scheduler has named a node
-// on the claim, and Kubernetes' volume controller has set this provisioner's annotation. A volume is named
-// after the claim's uid, so that a claim never gets two. Its folder is removed with it.
+// The class binds a claim when a pod needs it, as the classes of cloud providers do. By then the scheduler
+// has named a node on the claim, and Kubernetes' volume controller has set this provisioner's annotation. A
+// volume is named after the claim's uid, so that a claim never gets two. Its folder is removed with it.
 package volumes
 
 import (
@@ -58,7 +58,7 @@ func New(client kubernetes.Interface, dir string, log *slog.Logger) *Provisioner
 	return &Provisioner{client: client, dir: dir, log: log}
 }
 
-// EnsureClass creates the default StorageClass, unless its name exists.
+// EnsureClass creates the default StorageClass, unless a class of that name exists.
 func (p *Provisioner) EnsureClass(ctx context.Context) error {
 	mode, policy := storagev1.VolumeBindingWaitForFirstConsumer, corev1.PersistentVolumeReclaimDelete
 	_, err := p.client.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{

@@ -100,7 +100,7 @@ func TestHostProcess_HasItsEnvironmentAndReportsItsEnd(t *testing.T) {
 	require.Equal(t, "last words\n", a.logs("host", corev1.PodLogOptions{TailLines: &one}))
 }
 
-func TestHostProcess_IsTerminatedThenKilledWithChildren(t *testing.T) {
+func TestHostProcess_IsTerminatedThenKilledWithItsChildren(t *testing.T) {
 	a := start(t, 3)
 	script := func(on string) func(*corev1.Pod, *corev1.Container) {
 		return func(_ *corev1.Pod, c *corev1.Container) {
@@ -128,10 +128,10 @@ func TestHostProcess_IsTerminatedThenKilledWithChildren(t *testing.T) {
 	began := time.Now()
 	a.remove("stubborn")
 	a.gone("stubborn")
-	require.GreaterOrEqual(t, time.Since(began), 4*time.Second, "its grace is kept")
+	require.GreaterOrEqual(t, time.Since(began), 4*time.Second, "the process has its whole grace period")
 	stat, err := os.ReadFile("/proc/" + child + "/stat")
-	// Who adopted it may take its time to collect it.
-	require.True(t, err != nil || strings.Contains(string(stat), ") Z"), "its child is gone: %s", stat)
+	// The process that adopted the child may reap it late.
+	require.True(t, err != nil || strings.Contains(string(stat), ") Z"), "the child must be gone: %s", stat)
 }
 
 func TestStagedFailures_LookAsInACluster(t *testing.T) {
@@ -198,9 +198,9 @@ func TestLostNode_FreezesItsPodsUntilItIsBack(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := ask(stays, "/health")
 		return err != nil && strings.Contains(err.Error(), "Timeout")
-	}, patience, beat, "a lost node does not refuse, it says nothing")
+	}, patience, beat, "a lost node does not refuse connections, it does not answer")
 	a.remove("deleted")
-	a.await("stays", "not ready by the word of the control plane", func(p *corev1.Pod, _ corev1.ContainerStatus) bool {
+	a.await("stays", "marked not ready by the control plane", func(p *corev1.Pod, _ corev1.ContainerStatus) bool {
 		return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
 			return c.Type == corev1.PodReady && c.Status == corev1.ConditionFalse
 		})
@@ -230,7 +230,7 @@ func TestForcedDeletion_EndsTheProgramToo(t *testing.T) {
 	require.Eventually(t, func() bool { _, err := ask(p, "/health"); return err != nil }, patience, beat)
 }
 
-func TestRestart_NextAgentRestartsThePodsWhereTheyWere(t *testing.T) {
+func TestRestart_NextAgentRunsThePodsAtTheirAddresses(t *testing.T) {
 	a := start(t, 7)
 	a.create("kept", nil)
 	a.create("leaving", nil)

@@ -1,5 +1,5 @@
-// Package agenttest holds the node agent to its contract on a real control plane:
-// API server, scheduler, controllers and heartbeats.
+// Package agenttest tests the node agent with a real control plane: API server, scheduler, controllers and
+// heartbeats.
 package agenttest
 
 import (
@@ -27,7 +27,7 @@ import (
 )
 
 const (
-	// patience is for a machine that does many other things.
+	// patience is long because the machine may run other work.
 	patience = 90 * time.Second
 	beat     = 50 * time.Millisecond
 )
@@ -39,8 +39,8 @@ var cluster struct {
 	log    *slog.Logger
 }
 
-// TestMain is also every component of the control plane: they are this program,
-// executed again.
+// TestMain also runs the components of the control plane, because each of them is this program, executed
+// again.
 func TestMain(m *testing.M) {
 	if code, ok := component.Run(os.Args); ok {
 		os.Exit(code)
@@ -89,7 +89,7 @@ func run(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// agent is a node agent with a node of its own.
+// agent is a node agent with its own node.
 type agent struct {
 	t    *testing.T
 	node string
@@ -97,8 +97,8 @@ type agent struct {
 	stop func()
 }
 
-// start runs a node agent, on addresses of its own, until the test ends, and a
-// node for the test's pods. Tests that run one after the other share the cluster.
+// start runs a node agent with its own addresses until the test ends, and creates a node for the test's pods.
+// number selects the addresses, because all tests share the cluster.
 func start(t *testing.T, number int) *agent {
 	t.Helper()
 	a := &agent{t: t, node: fmt.Sprintf("t%d-0", number), cfg: nodeagent.Config{
@@ -141,7 +141,7 @@ func (a *agent) run() {
 	}
 }
 
-// create makes a pod of one container on the test's node.
+// create creates a pod with one container on the test's node.
 func (a *agent) create(name string, change func(p *corev1.Pod, c *corev1.Container)) *corev1.Pod {
 	a.t.Helper()
 	grace := int64(5)
@@ -173,7 +173,7 @@ func (a *agent) get(name string) *corev1.Pod {
 	return p
 }
 
-// await waits until the pod is as it should be.
+// await waits until ok returns true for the pod.
 func (a *agent) await(name, what string, ok func(p *corev1.Pod, c corev1.ContainerStatus) bool) *corev1.Pod {
 	a.t.Helper()
 	var last *corev1.Pod
@@ -216,7 +216,7 @@ func (a *agent) logs(name string, options corev1.PodLogOptions) string {
 	return string(text)
 }
 
-// events are the reasons of what was recorded about a pod.
+// events returns the reasons of a pod's events.
 func (a *agent) events(name string) []string {
 	list, err := cluster.client.CoreV1().Events("default").List(a.t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=" + name})
 	require.NoError(a.t, err)

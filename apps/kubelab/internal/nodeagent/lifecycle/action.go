@@ -34,13 +34,13 @@ type Terminate struct{ Ref }
 // Kill ends the run.
 type Kill struct {
 	Ref
-	// As is the exit to report, if it is staged. Nil means the real one.
+	// As is the exit to report for a staged failure. Nil means that the real exit is reported.
 	As *Exit
 	// LastWords is written to the container's log before the kill.
 	LastWords string
 }
 
-// Check runs one of a container's probes. The caller must call Probed with the answer.
+// Check runs one probe of a container. The caller must call Probed with the answer.
 type Check struct {
 	Ref
 	Kind ProbeKind
@@ -81,7 +81,8 @@ type Exit struct {
 	Reason string
 	// Message is the program's termination message.
 	Message string
-	// LogTail is the end of its log. It replaces an empty message if the container's policy says so.
+	// LogTail is the end of the program's log. It replaces an empty Message if the container's
+	// terminationMessagePolicy says so.
 	LogTail string
 }
 

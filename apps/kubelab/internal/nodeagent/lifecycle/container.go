@@ -41,7 +41,7 @@ type container struct {
 	// pullFlips is when a failed pull is reported as ImagePullBackOff.
 	pullFlips time.Time
 
-	// run is the newest run, or the one that Start asked for. -1 means none yet.
+	// run is the number of the newest run, or of the run that Start asked for. -1 means none yet.
 	run       int32
 	startedAt time.Time
 	started   bool // past its startup probe
@@ -63,7 +63,7 @@ type container struct {
 // stop is the state of stopping a run: hook, TERM, KILL.
 type stop struct {
 	deadline time.Time
-	// hooked is whether the preStop hook is running. It runs until hookEnds at most.
+	// hooked is whether the preStop hook is running. The hook runs until hookEnds at most.
 	hooked   bool
 	hookEnds time.Time
 	asked    bool
@@ -74,8 +74,8 @@ type stop struct {
 // the whole grace period.
 const minimumAfterHook = 2 * time.Second
 
-// idPrefix begins the container ids of this package, so that a node agent finds in a status what an earlier
-// one ran.
+// idPrefix begins the container ids of this package. By it, a node agent recognizes in a status the
+// containers of an earlier node agent.
 const idPrefix = "kubelab://"
 
 func newContainer(spec *corev1.Container, r role) *container {

@@ -17,8 +17,8 @@
 //
 //   - An input names its run. A late input of a run that is gone changes nothing.
 //     So the caller may answer actions in any order, and more than once.
-//   - Each run has at most one open action for a purpose. A probe is not run
-//     before the answer to the one before. A run does not start during another.
-//   - Status depends only on the machine. A second call of it, or of Advance, at
-//     the same time returns the same status and no further action.
+//   - Each run has at most one open action for a purpose. A probe waits for the answer to its previous check.
+//     A run does not start during another run of its container.
+//   - Status depends only on the machine and base. A second call of Status or Advance at the same time
+//     returns the same status and no further action.
 package lifecycle

@@ -16,7 +16,7 @@ type Faults struct {
 	ImagePullError bool
 	// NeverReady makes startup and readiness checks fail without running them.
 	NeverReady bool
-	// SlowStart is the time between the start of a container and of its program.
+	// SlowStart is the time between the start of a container and the start of its program.
 	SlowStart time.Duration
 	// CrashLoop and OOM end each run. The program runs for the given time. Without a time it does not run.
 	CrashLoop, OOM Crash

@@ -58,7 +58,7 @@ func (m *Machine) Exited(now time.Time, r Ref, e Exit) {
 		return
 	}
 	if c.crash != nil && !c.crashAt.IsZero() {
-		c.crash = nil // it ended by itself before the staged end was due
+		c.crash = nil // the run ended by itself before the staged end was due
 	}
 	c.endRun(m.pod, e, now)
 }

@@ -32,7 +32,7 @@ type harness struct {
 	log []string // "12s action"
 
 	healthy func(kind ProbeKind, at time.Duration) bool
-	// stubborn runs do not end by SIGTERM.
+	// stubborn makes runs ignore SIGTERM.
 	stubborn bool
 	starts   error
 	hooks    func() error
@@ -116,7 +116,7 @@ func (h *harness) do(a Action) {
 	}
 }
 
-// until lets time pass to d after the epoch.
+// until advances the virtual time to d after the epoch.
 func (h *harness) until(d time.Duration) {
 	h.settle()
 	for {
@@ -221,10 +221,10 @@ func TestProbes_WaitForStartup(t *testing.T) {
 	require.False(t, *b.main().Started)
 	b.until(20 * time.Second)
 	require.True(t, *b.main().Started)
-	require.True(t, b.main().Ready, "readiness is asked at once when startup passed")
+	require.True(t, b.main().Ready, "the readiness probe runs as soon as startup has passed")
 	n := len(b.only("Startup"))
 	b.until(2 * time.Minute)
-	require.Len(t, b.only("Startup"), n, "startup is not asked again")
+	require.Len(t, b.only("Startup"), n, "the startup probe does not run again")
 }
 
 func TestStartupProbe_FailureRestarts(t *testing.T) {
@@ -254,7 +254,7 @@ func TestLiveness_FailureKillsAfterTheGrace(t *testing.T) {
 	require.True(t, b.main().Ready)
 }
 
-func TestBackoff_IsTheKubelets(t *testing.T) {
+func TestBackoff_MatchesTheKubelet(t *testing.T) {
 	b := newHarness(t, pod(func(p *corev1.Pod) {
 		p.Annotations[FaultAnnotation] = "crash-loop"
 		p.Spec.Containers[0].TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError
@@ -263,7 +263,7 @@ func TestBackoff_IsTheKubelets(t *testing.T) {
 	c := b.main()
 	require.Equal(t, "CrashLoopBackOff", c.State.Waiting.Reason)
 	require.Equal(t, "back-off 10s restarting failed container=main pod=web_default(u1)", c.State.Waiting.Message)
-	require.Equal(t, int32(1), c.RestartCount, "the first crash is answered at once")
+	require.Equal(t, int32(1), c.RestartCount, "the first crash is followed by a restart at once")
 	require.Equal(t, int32(1), c.LastTerminationState.Terminated.ExitCode)
 	require.Equal(t, "Error", c.LastTerminationState.Terminated.Reason)
 	require.Contains(t, c.LastTerminationState.Terminated.Message, "RuntimeError")
@@ -353,11 +353,11 @@ func TestDeletion_RunsHookThenTermThenKillWithinTheGrace(t *testing.T) {
 	require.Equal(t, []string{"0s start main/0", "17s term main/0", "35s kill main/0"}, b.only("start ", "term ", "kill "))
 	require.True(t, b.m.Removable())
 	require.Equal(t, corev1.PodFailed, b.status().Phase)
-	require.Empty(t, slices.DeleteFunc(b.only("Liveness"), func(l string) bool { return strings.HasPrefix(l, "0s") }), "liveness is not asked after deletion")
+	require.Empty(t, slices.DeleteFunc(b.only("Liveness"), func(l string) bool { return strings.HasPrefix(l, "0s") }), "the liveness probe does not run after deletion")
 	require.Contains(t, b.only("Readiness"), "10s Readiness true")
 }
 
-func TestHook_ThatHangsEndsWithTheGraceAndLeaves2Seconds(t *testing.T) {
+func TestHook_ThatHangsEndsWithTheGracePeriodPlus2Seconds(t *testing.T) {
 	b := newHarness(t, pod(func(p *corev1.Pod) {
 		p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{}}}
 	}))
@@ -430,7 +430,7 @@ func TestPreemption_MarksThePodAndRequestsItsDeletion(t *testing.T) {
 	require.True(t, b.m.Removable())
 }
 
-func TestNeverReady_HoldsUntilLifted(t *testing.T) {
+func TestNeverReady_LastsUntilItIsRemoved(t *testing.T) {
 	b := newHarness(t, pod(func(p *corev1.Pod) {
 		p.Annotations[FaultAnnotation] = "never-ready"
 		p.Spec.Containers[0].ReadinessProbe = probe(0, 10, 3, 1)
@@ -486,7 +486,7 @@ func TestInitContainers_FailureEndsAPodWithoutRestarts(t *testing.T) {
 	require.Equal(t, corev1.PodFailed, b.status().Phase)
 }
 
-func TestJobPod_SucceedsWhenItsContainersHave(t *testing.T) {
+func TestJobPod_SucceedsWhenItsContainersHaveSucceeded(t *testing.T) {
 	b := newHarness(t, pod(func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure }))
 	b.settle()
 	b.m.Exited(b.now, Ref{"main", 0}, Exit{Code: 3})
@@ -499,7 +499,7 @@ func TestJobPod_SucceedsWhenItsContainersHave(t *testing.T) {
 	require.Equal(t, "PodCompleted", b.condition(corev1.PodReady).Reason)
 }
 
-func TestNodeAgent_RestartsWhatTheFormerRan(t *testing.T) {
+func TestNodeAgent_RestartsPodsOfTheFormerAgent(t *testing.T) {
 	b := newHarness(t, pod(nil))
 	b.until(5 * time.Second)
 	p := b.pod.DeepCopy()
@@ -543,7 +543,7 @@ func TestResults_OfFormerRunsChangeNothing(t *testing.T) {
 	require.Equal(t, before, b.status())
 }
 
-func TestConditions_OfOthersAreKeptAndTimesFollowStatus(t *testing.T) {
+func TestConditions_OfOtherOwnersStayAndTimesFollowStatus(t *testing.T) {
 	b := newHarness(t, pod(func(p *corev1.Pod) {
 		p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "windlass.run/route"}}
 	}))
@@ -590,7 +590,7 @@ func TestFaultAnnotation_IsRefusedWithTheReason(t *testing.T) {
 	require.True(t, b.main().Ready, "an unknown fault stages nothing")
 }
 
-func TestProbe_FirstWaitsAMoment(t *testing.T) {
+func TestProbe_FirstCheckWaits(t *testing.T) {
 	p := pod(func(p *corev1.Pod) { p.Spec.Containers[0].StartupProbe = probe(0, 5, 30, 1) })
 	b := newHarness(t, p)
 	patient := *tuning

@@ -8,7 +8,7 @@ import (
 // blocker holds up the bytes of a pod's connections while its node is lost.
 type blocker struct {
 	mu   sync.Mutex
-	shut chan struct{} // nil while open; closed when it opens
+	shut chan struct{} // nil while the blocker is open; closed when it opens
 }
 
 func (g *blocker) freeze(frozen bool) {
@@ -23,7 +23,7 @@ func (g *blocker) freeze(frozen bool) {
 	}
 }
 
-// waitOpen waits until it is open or done closes.
+// waitOpen waits until the blocker is open or done closes.
 func (g *blocker) waitOpen(done <-chan struct{}) {
 	for {
 		g.mu.Lock()

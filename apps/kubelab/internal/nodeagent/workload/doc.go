@@ -4,7 +4,7 @@
 //	Start ──> Run ──(idle | delay)──> host process   own process group, killed with us
 //	                              └─> model server   listeners on the pod's address
 //
-// A Run ends exactly once, and calls its exit function with how it ended. Before that it can be terminated,
+// A Run ends exactly once, and passes its exit to its exit function. Before that it can be terminated,
 // killed, frozen and thawed at any time, even before its program starts. A frozen run sends nothing, as if
 // its host had lost power or its network. Its process is stopped, or its server's connections stay open and
 // carry no bytes.

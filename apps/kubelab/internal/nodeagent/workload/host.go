@@ -55,7 +55,7 @@ func (s *Spawner) launchHost(h Host, exit func(lifecycle.Exit)) (program, error)
 	}
 	cmd := &exec.Cmd{
 		Path: path, Args: h.Argv, Env: h.Env, Dir: h.Dir, Stdout: write, Stderr: write,
-		// Its group makes it possible to kill all of it. It dies with this process.
+		// Its own process group lets kill reach all its children. The kernel kills it when this process ends.
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL},
 	}
 	err = s.startProcess(cmd)
@@ -97,7 +97,7 @@ func copyOutput(log *Log, read *os.File) {
 // awaitExit waits for the process and kills the rest of its group, as the end of a container's first process
 // ends the container.
 func (p *host) awaitExit(cmd *exec.Cmd) lifecycle.Exit {
-	// Wait without reaping first: until it is reaped, no other process or group gets its pid.
+	// First wait without reaping: until the process is reaped, no other process or group gets its pid.
 	for {
 		if err := unix.Waitid(unix.P_PID, p.pid, nil, unix.WEXITED|unix.WNOWAIT, nil); !errors.Is(err, syscall.EINTR) {
 			break

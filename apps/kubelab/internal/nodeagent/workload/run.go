@@ -40,7 +40,7 @@ type Run struct {
 	frozen bool
 	ended  bool
 	stop   chan struct{} // closed if the run must end before its program has started
-	early  int32         // the exit code for that case
+	early  int32         // the exit code of a run that ends before its program has started
 }
 
 // Timing says when the program starts.
@@ -51,7 +51,7 @@ type Timing struct {
 	Delay time.Duration
 }
 
-var errEnded = errors.New("told to end before it began")
+var errEnded = errors.New("the run was ended before its program started")
 
 // startRun returns a run of the program that launch starts. A goroutine of the run calls exit once,
 // when the run has ended. exit is not called when startRun fails.

@@ -32,7 +32,7 @@ func NewSpawner(ctx context.Context) *Spawner {
 	s := &Spawner{requests: make(chan request), done: make(chan struct{})}
 	go func() {
 		defer close(s.done)
-		// The thread is never unlocked, so that it ends with the goroutine, and the children with it.
+		// The thread is never unlocked. So it ends with the goroutine, and the children end with the thread.
 		runtime.LockOSThread()
 		for {
 			select {

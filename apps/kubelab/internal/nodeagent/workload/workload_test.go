@@ -31,7 +31,7 @@ func newEnding(t *testing.T) ending { return ending{t, make(chan lifecycle.Exit,
 
 func (e ending) exit(x lifecycle.Exit) { e.c <- x }
 
-// await returns how the run ended, and checks that this is said once.
+// await returns how the run ended, and checks that exit is called only once.
 func (e ending) await() lifecycle.Exit {
 	e.t.Helper()
 	select {
@@ -62,7 +62,7 @@ func TestProcess_EndsWithItsCodeAndLastOutput(t *testing.T) {
 	require.Equal(t, lifecycle.Exit{Code: 3, LogTail: "one\ntwo"}, e.await())
 }
 
-func TestProcess_TerminateIsForItAndKillForItsGroup(t *testing.T) {
+func TestProcess_TerminateSignalsItAndKillItsGroup(t *testing.T) {
 	run, e := startHost(t, Timing{}, "trap 'echo asked' TERM; sleep 1000 & echo child $!; while :; do wait; done")
 	logged(t, run, "child")
 	child := strings.Fields(run.Log.Tail())[1]
@@ -93,8 +93,8 @@ func TestProcess_DiesWithItsSpawner(t *testing.T) {
 	require.NoError(t, err)
 	logged(t, run, "up")
 	cancel()
-	// When the runtime puts the spawner on the program's first thread, that thread
-	// goes on; the program's end is what remains.
+	// If the spawner runs on the first thread of this test binary, that thread does not end with its
+	// goroutine. Then only the end of the binary kills the process.
 	select {
 	case x := <-e.c:
 		require.Equal(t, int32(137), x.Code)
@@ -107,7 +107,7 @@ func TestProcess_FrozenDoesNothingAndCanBeKilled(t *testing.T) {
 	run, e := startHost(t, Timing{}, "i=0; while :; do i=$((i+1)); echo $i; sleep 0.01; done")
 	logged(t, run, "5")
 	run.Freeze(true)
-	// What was on its way when it froze is still to arrive: quiet is twice the same.
+	// Output from before the freeze may still arrive. Two equal readings mean that it has arrived.
 	last := ""
 	require.Eventually(t, func() bool {
 		a := run.Log.Tail()
@@ -153,7 +153,7 @@ func TestProgram_DelayedRunsLater(t *testing.T) {
 	run, e := startHost(t, Timing{Delay: 20 * time.Millisecond}, "echo begun; exit 4")
 	handler, inProcess := run.Handler(80)
 	require.Nil(t, handler)
-	require.True(t, inProcess, "until then one knows that nothing listens")
+	require.True(t, inProcess, "before the start it is known that nothing listens")
 	require.Equal(t, lifecycle.Exit{Code: 4, LogTail: "begun\n"}, e.await())
 }
 
