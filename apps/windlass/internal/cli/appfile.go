@@ -219,7 +219,7 @@ func parseFreeze(value any) (*windlassv1.FileFreeze, error) {
 		}
 	}
 	if _, windows := fields["weekly"]; !windows {
-		delete(fields, "timeZone") // without windows only the times used it
+		delete(fields, "timeZone") // without windows, only the times needed the zone, and they are parsed
 	}
 	freeze := &windlassv1.FileFreeze{}
 	if err := normalise("freeze", fields, freeze.ProtoReflect().Descriptor()); err != nil {

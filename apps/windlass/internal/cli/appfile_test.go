@@ -192,7 +192,7 @@ func TestAppFile_MistakeHasItsFieldAndFix(t *testing.T) {
 		"empty":                {"", "start with `app: NAME`"},
 		"misspelt field":       {"app: a\nreplica: 2", "replica: no such field: did you mean replicas?"},
 		"misspelt inner field": {"app: a\nhealthCheck: {pth: /x}", "healthCheck.pth: no such field: did you mean path?"},
-		"nothing like it":      {"app: a\nfrobnication: 1", "frobnication: no such field: there are args, command"},
+		"unlike any field":      {"app: a\nfrobnication: 1", "frobnication: no such field: there are args, command"},
 		"number as text":       {"app: a\nenv: {VERSION: 1.10}", "env.VERSION: 1.10 is not a text: put it in quotes"},
 		"text as list":         {"app: a\ncommand: python serve.py", "command: want a list, got python serve.py: write [python, serve.py]"},
 		"number in a list":     {"app: a\nargs: [--port, 80]", "args[1]: 80 is not a text: put it in quotes"},
@@ -211,9 +211,9 @@ func TestAppFile_MistakeHasItsFieldAndFix(t *testing.T) {
 		"huge":                 {"app: a\nreplicas: 99999999999", "replicas: 99999999999 is not a whole number in range"},
 		"text for a number":    {"app: a\nreplicas: two", "replicas: want a whole number, got two"},
 		"list for a mapping":   {"app: a\nresources: [1]", "resources: want a mapping"},
-		"a name that is one":   {"app: a\nimage: 12", "image: 12 is not a text: put it in quotes"},
+		"number for an image":   {"app: a\nimage: 12", "image: 12 is not a text: put it in quotes"},
 		"a list for a text":    {"app: a\nimage: [a]", "image: want a text, got [a]"},
-		"a label that is one":  {"app: a\nkubernetes: {nodeSelector: {spot: true}}", "kubernetes.nodeSelector.spot: true is not a text: put it in quotes"},
+		"boolean as a label":  {"app: a\nkubernetes: {nodeSelector: {spot: true}}", "kubernetes.nodeSelector.spot: true is not a text: put it in quotes"},
 		"no such choice":       {"app: a\nmodelCache: {retention: maybe}", "modelCache.retention: maybe is no choice: use delete or keep"},
 		"a number as choice":   {"app: a\nkubernetes: {zoneSpread: 2}", "kubernetes.zoneSpread: 2 is no choice: use preferred or required or none"},
 		"text for yes or no":   {"app: a\nsecrets: [{secret: s, imagePull: sure}]", "secrets[0].imagePull: want true or false, got sure"},
@@ -221,7 +221,7 @@ func TestAppFile_MistakeHasItsFieldAndFix(t *testing.T) {
 		"of a later release":   {"app: a\ngang: {of: unit}", "gang: not supported yet: leave it out"},
 		"of a later role":      {"app: a\nroles: [{name: b, together: true}]", "roles[0].together: not supported yet: leave it out"},
 		"misspelt in a list":   {"app: a\nkubernetes: {tolerations: [{kei: a}]}", "kubernetes.tolerations[0].kei: no such field: did you mean key?"},
-		"pool beside the GPUs": {"app: a\nresources: {pool: h100}", "resources.pool: no such field"},
+		"pool outside of gpu": {"app: a\nresources: {pool: h100}", "resources.pool: no such field"},
 		"twice":                {"app: a\nreplicas: 1\nreplicas: 2", "line 3: replicas: given twice, first in line 2: keep one of them"},
 		"not yaml":             {"app: [", "did not find"},
 		"a very long value":    {"app: a\nreplicas: " + strings.Repeat("x", 10_000), "want a whole number, got " + strings.Repeat("x", maxShown) + "..."},
@@ -291,7 +291,7 @@ regions: [us-east-1]
 	require.NoError(t, err)
 	again, err := parseAppFile([]byte(`{"app": "a", "modelCache": ` + string(printed) + `}`))
 	require.NoError(t, err)
-	require.True(t, proto.Equal(want.ModelCache, again.Spec.ModelCache), "what is printed is read")
+	require.True(t, proto.Equal(want.ModelCache, again.Spec.ModelCache), "the printed form can be read")
 	printed, err = protojson.Marshal(want.Kubernetes)
 	require.NoError(t, err)
 	again, err = parseAppFile([]byte(`{"app": "a", "kubernetes": ` + string(printed) + `}`))
@@ -346,7 +346,7 @@ func TestDiff_ShowsRemovedFieldsForClusters(t *testing.T) {
 
 func TestDiff_ShowsReplicasOfRegions(t *testing.T) {
 	specs := []string{"~ args[0]: a -> b", "~ overrides[0].replicas: 2 -> 3", "~ replicas: 1 -> 2"}
-	require.Equal(t, []string{"~ args[0]: a -> b"}, withSizes(specs, &windlassv1.PlanDeployResponse{}), "it was scaled to that")
+	require.Equal(t, []string{"~ args[0]: a -> b"}, withSizes(specs, &windlassv1.PlanDeployResponse{}), "the region was scaled to this number")
 	require.Equal(t, []string{`~ regions["eu"].replicas: 4 -> 3`, "~ replicas: 5 -> 1"}, withSizes(nil, &windlassv1.PlanDeployResponse{Changes: []*windlassv1.FieldChange{
 		{Path: "replicas", Kind: windlassv1.FieldChange_KIND_CHANGED, Old: "5", New: "1"},
 		{Path: `regions["eu"].replicas`, Kind: windlassv1.FieldChange_KIND_CHANGED, Old: "4", New: "3"},

@@ -28,7 +28,7 @@ func (w *waitFlags) addTo(c *cobra.Command, until bool) {
 	c.Flags().BoolVar(&w.wait, "wait", true, "wait until it is done or has failed")
 	c.Flags().DurationVar(&w.patience, "patience", time.Hour, "how long to wait")
 	if until {
-		c.Flags().StringVar(&w.until, "until", "", "when only people can continue the rollout: ready waits for them, promotion stops with exit code 0; default: stop with exit code 5")
+		c.Flags().StringVar(&w.until, "until", "", "what to do when only people can continue the rollout: ready waits for them, promotion stops with exit code 0. Default: stop with exit code 5")
 		must(c.RegisterFlagCompletionFunc("until", cobra.FixedCompletions([]string{untilReady, untilPromotion}, cobra.ShellCompDirectiveNoFileComp)))
 	}
 }
@@ -126,7 +126,7 @@ func (a *app) watchWork(ctx context.Context, p *progress, s startedWork, until s
 	p.end()
 	exit, cut := errors.AsType[*ExitError](err)
 	if !cut && err == nil && !v.over {
-		exit, cut = &ExitError{Code: codePatience, Message: "still under way when the patience of the command was over (--patience)"}, true
+		exit, cut = &ExitError{Code: codePatience, Message: "still under way at the end of the command's patience (--patience)"}, true
 	}
 	if cut {
 		outcome := map[int]string{codePatience: outcomePatience, codeInterrupted: outcomeInterrupted}[exit.Code]

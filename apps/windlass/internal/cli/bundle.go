@@ -139,7 +139,7 @@ of instances. --messages includes them. Check the archive before you send it.`,
 			return a.showValue(map[string]any{"file": file, "apps": apps, "files": len(b.files), "errors": b.errors})
 		},
 	}
-	c.Flags().StringVar(&file, "file", "", "archive to write; replaced if it exists. Default: windlass-support-TIME.tar.gz here")
+	c.Flags().StringVar(&file, "file", "", "archive to write; replaced if it exists. Default: windlass-support-TIME.tar.gz in the current folder")
 	c.Flags().StringArrayVar(&only, "app", nil, "app to collect; can be repeated. Default: the 100 that changed last")
 	c.Flags().StringArrayVar(&metrics, "metrics", nil, "URL of a program's /metrics to collect; can be repeated")
 	c.Flags().BoolVar(&withMessages, "messages", false, "include messages, which can quote the output of instances")

@@ -155,7 +155,7 @@ func TestSupportBundle(t *testing.T) {
 		require.NotContains(t, text+files["apps/app_1/history.json"], "hunter2")
 	})
 
-	t.Run("an unknown app does not prevent that other apps are collected", func(t *testing.T) {
+	t.Run("an unknown app does not keep other apps out of the bundle", func(t *testing.T) {
 		_, code := windlass(t, env(), "support-bundle", "--file", file, "--app", "gone", "--app", "chat")
 		require.Zero(t, code)
 		files := openBundle(t, file)

@@ -1,7 +1,7 @@
 // Package cli is the command line: every command, how it reads its input, and how it shows the answer.
 //
-// Output for programs (-o json, -o yaml) is the API's own JSON form. Tables are for people, and plain text
-// when they go to a pipe. Results go to standard output. Progress and errors go to standard error.
+// Output for programs (-o json, -o yaml) is the API's own JSON form. Tables are for people. In a pipe, they are plain
+// text. Results go to standard output. Progress and errors go to standard error.
 package cli
 
 import (
@@ -133,7 +133,7 @@ Then, in another shell:   windlass deploy -f deployments/examples/echo.yaml`,
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)))
 	root.SetFlagErrorFunc(flagError)
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
-		// Cobra checks this later, and its error does not show the usage.
+		// Cobra checks required flags later, and its error does not show the usage.
 		if err := cmd.ValidateRequiredFlags(); err != nil {
 			return usageError(cmd, err)
 		}

@@ -269,7 +269,7 @@ func TestCommands(t *testing.T) {
 					require.NotZero(t, got.code)
 					require.Contains(t, got.stderr, "日本")
 					if name == "plan" {
-						continue // a refusal is its answer
+						continue // for this command, the refusal is the answer
 					}
 					require.Empty(t, got.stdout)
 				}
@@ -348,7 +348,7 @@ func TestExitCodes(t *testing.T) {
 			got := runCommand(t, server, false, commandRun{args: args, watch: watch})
 			require.Equal(t, code, got.code, "%v %s: %s", args, status, got.stderr)
 		}
-		// The rollout is asked for by its id, whichever is the app's newest.
+		// The command asks for the rollout by its id, even if the app has a newer rollout.
 		got := runCommand(t, server, false, commandRun{args: []string{"env", "set", "a", "A=b"}, watch: func(r *windlassv1.WatchAppResponse) {
 			r.AskedRollout = proto.CloneOf(r.Rollout)
 			r.AskedRollout.Status, r.Rollout.Id = status, "rol_newer"

@@ -39,17 +39,17 @@ The file is one YAML or JSON document with these fields:
   serve        which engine serves which model. The engine's preset generates what the
                file leaves out (see windlass preset)
 
-All other fields are those of a DeploymentSpec. YAML aliases and merge keys (<<: *base) are
+All other fields are fields of a DeploymentSpec. YAML aliases and merge keys (<<: *base) are
 supported. Numbers that YAML parsers read differently (010, 1_000) are refused.
 
-With a folder, deploy reads the .yaml, .yml and .json files in it and in its folders, each of one app. It
+With a folder, deploy reads the .yaml, .yml and .json files in it and in its folders, one app in each file. It
 deploys nothing if a file is wrong or one of the apps would be refused. Then it deploys all apps at once, and
 waits for each. With --prune it also deletes the apps that no file has, in the environments of the files. The
-exit code is 1 if an app failed, else that of the first app whose code is not 0.
+exit code is 1 if an app failed, else the code of the first app whose code is not 0.
 
 If the rollout waits for people (a manual step, an approval, or a pause by a person), the
 command says so and ends with code 5. The rollout goes on waiting. With --until ready the
-command waits, too. With --until promotion it ends with code 0 there.
+command waits, too. With --until promotion the command then ends with code 0.
 
 ` + exitCodesText,
 		Example: "  windlass deploy -f deployments/examples/echo.yaml\n  windlass deploy -f app.yaml --wait=false -o json\n  windlass deploy -f apps/ --prune",
@@ -211,15 +211,15 @@ the app's file has an override. The number also holds for later versions, until 
 another number for the region is deployed. The command waits until the replicas are ready.
 During a rollout, replicas of both versions count, and it does not wait for the rollout.
 
-The replicas of an app with scaling follow the load. With --for the number holds for that time,
-and with --end-hold they follow the load again.
+The replicas of an app with scaling follow the load. With --for the given number holds for that
+time, and with --end-hold the replicas follow the load again.
 
-With --role it sets how many instances of a role of an app with layout pooled each region has. That
-makes no version, and holds until a file with another number is deployed. Instances of a role that
+With --role it sets how many instances of a role of an app with layout pooled each region has. This
+creates no version, and holds until a file with another number is deployed. Instances of a role that
 the app's scaling lists follow the load: --for holds their number, and --end-hold --role NAME ends that.
 
-With --current-replicas nothing changes if the region, or any of all regions, has another number
-by now. So programs that scale do not undo what others did since they read the number.
+With --current-replicas nothing changes if the region, or without --region any region, has another
+number now. So a program does not undo a change that was made after it read the number.
 
 ` + exitCodesText,
 		Example: "  windlass scale echo --replicas 4\n  windlass scale echo --replicas 1 --region eu-west-1\n  windlass scale echo --replicas 8 --for 2h\n  windlass scale echo --replicas 5 --current-replicas 4 --region eu-west-1\n  windlass scale chat --role decode=6\n  windlass scale chat --role decode=6 --for 2h\n  windlass scale chat --end-hold --role decode",
@@ -257,7 +257,7 @@ by now. So programs that scale do not undo what others did since they read the n
 			return a.finishRoleScale(ctx, req, resp, args[0], w)
 		}
 		if resp.Unchanged {
-			a.infof("%s: %d replicas in %s are there or requested already", args[0], replicas, orAll(region))
+			a.infof("%s: %d replicas in %s exist or are requested already", args[0], replicas, orAll(region))
 		} else {
 			a.infof("%s: scaling to %d in %s", args[0], replicas, orAll(region))
 		}
@@ -302,10 +302,10 @@ func setRole(req *windlassv1.ScaleRequest, text string) error {
 	return nil
 }
 
-// finishRoleScale tells that a role is scaled, and waits until its instances are ready.
+// finishRoleScale prints that a role is scaled, and waits until the role's instances are ready.
 func (a *app) finishRoleScale(ctx context.Context, req *windlassv1.ScaleRequest, resp *windlassv1.ScaleResponse, name string, w waitFlags) error {
 	if resp.Unchanged {
-		a.infof("%s: %d instances of role %s in %s are there or requested already", name, req.Replicas, req.Role, orAll(req.Region))
+		a.infof("%s: %d instances of role %s in %s exist or are requested already", name, req.Replicas, req.Role, orAll(req.Region))
 	} else {
 		a.infof("%s: scaling role %s to %d in %s", name, req.Role, req.Replicas, orAll(req.Region))
 	}
@@ -334,7 +334,7 @@ func (a *app) rollbackCommand() *cobra.Command {
 		Long: `Rollback aborts the rollout in flight, as ` + "`windlass rollout abort`" + ` does. With
 no rollout in flight it goes back to the previous stable version, and with --to to the given
 version. A retained version is live again at once. Otherwise a new version is created with the
-configuration of the earlier one. If that was stable, the steps, pauses, analysis and bake
+configuration of the earlier one. If the earlier one was stable, the steps, pauses, analysis and bake
 times of the app's policy are skipped, unless --with-steps is given. Approvals are waived for
 the previous stable version only. Secrets stay at their newest versions, so that a rotated
 key stays rotated. --with-secrets goes back to the secret versions that the earlier version

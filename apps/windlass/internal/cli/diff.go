@@ -66,8 +66,8 @@ func changesOf(live, file *windlassv1.DeploymentSpec, plan *windlassv1.PlanDeplo
 	return lines, nil
 }
 
-// withSizes replaces the changes of replicas by those of the plan. Scaling does not change the spec, so
-// only the plan knows the replicas that regions have.
+// withSizes replaces the changes of replicas by the plan's. Scaling does not change the spec, so only the plan knows
+// the replicas that regions have.
 func withSizes(changes []string, plan *windlassv1.PlanDeployResponse) []string {
 	changes = slices.DeleteFunc(changes, func(line string) bool {
 		path, _, _ := strings.Cut(line[2:], ": ")

@@ -114,8 +114,8 @@ func addField(n *yaml.Node, name string, value *yaml.Node) {
 	n.Content = append(n.Content, key, value)
 }
 
-// messageNode returns the set fields of a message. The fields named first come first. path is that of the message in
-// the file, for errors.
+// messageNode returns the set fields of a message. The fields named first come first. path is the path of the message
+// in the file, for errors.
 func messageNode(path string, m protoreflect.Message, first ...protoreflect.Name) (*yaml.Node, error) {
 	n := &yaml.Node{Kind: yaml.MappingNode}
 	all := m.Descriptor().Fields()
@@ -317,7 +317,7 @@ func checkedText(f *appFile) (text []byte, read *appFile, err error) {
 		return nil, nil, err
 	}
 	if field != "" {
-		return nil, nil, fieldErrorf(field, "a file cannot hold its value: set another one with the API, and report this")
+		return nil, nil, fieldErrorf(field, "a file cannot hold this value: set another value with the API, and report this fault")
 	}
 	read.path = f.path
 	return text, read, nil

@@ -22,10 +22,10 @@ func exitCodesTopic() *cobra.Command {
   130  interrupted (Ctrl-C); the rollout goes on by itself
 
 Only commands that wait use the codes 3 to 6: deploy, env set, rollback, scale, rollout
-status --watch, and secret set, which uses the code of the rollout with the worst end. With
+status --watch, and secret set, which uses the code of the rollout with the worst outcome. With
 --until promotion, code 0 replaces code 5.
 
-With -o json or -o yaml, standard output has only the answer, also if a rollout fails after
+With -o json or -o yaml, standard output has only the answer, even if a rollout fails after
 it began. "outcome" is then the code as a word (succeeded, unchanged, accepted, failed,
 taken-back, under-way, superseded, waits-for-people, paused, interrupted, stopped: no
 instance runs, because the pool is stopped). "app" and "rollout" show the state at the end. If a call is refused, standard output is empty. Errors

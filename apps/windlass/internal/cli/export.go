@@ -36,25 +36,23 @@ func (a *app) exportCommand() *cobra.Command {
 		Use:   "export [APP...]",
 		Short: "Write the files of apps as they are live",
 		Long: `Export writes the app files of apps that have none, because they were made with the API or
-the dashboard. A file has what is live: the spec with all defaults, the replicas of each
+the dashboard. A file describes the live version: the spec with all defaults, the replicas of each
 region, the rollout policy, the scaling and the freeze of the app's file. Secrets are
 references. Variables of the environment, versions of secrets, and what a preset generates
 are left out: each deploy adds them. Pins, domains and keys are not in app files.
 
 One APP goes to standard output. With --folder, each app gets a file APP.yaml in the folder,
-with --all PROJECT/ENVIRONMENT/APP.yaml. If the folder has a file of the app already, that
-file is the one to write. It stays as it is if its deploy would change nothing.
+with --all PROJECT/ENVIRONMENT/APP.yaml. If the folder already has a file of the app, export
+writes that file instead. It keeps the file if a deploy of it would change nothing.
 
 Nothing is written unless each file reads as the same app again, and the control plane says
-that its deploy would change nothing. For an app that is not what its file would make, for
-example because a variable of the environment is newer than the version, the command prints
-what would change. A file of the folder that differs from what is live is not replaced.
---force writes in both cases.
+that its deploy would change nothing. If a deploy would change the app, for example because a
+variable of the environment is newer than the version, the command prints the changes. A file
+of the folder that differs from the live version is not replaced. --force writes in both cases.
 
-Apps of which no version is live or in flight have no file. If they are named, that is a
-failure.
+Apps of which no version is live or in flight have no file. Naming one of them is an error.
 
-Exit code: 0 all files are written or unchanged, 1 not. Standard error says why.`,
+Exit code: 0 if all files are written or unchanged, else 1. Standard error says why.`,
 		Example: "  windlass export echo > echo.yaml\n  windlass export --environment search/staging --folder apps\n  windlass export --all --folder apps\n  windlass deploy -f apps --prune --dry-run=server",
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			if err := flags.check(args); err != nil {
@@ -98,7 +96,7 @@ func (f exportFlags) check(args []string) error {
 	return nil
 }
 
-// exportedApp is an app as it is live.
+// exportedApp is an app with the file of its live version.
 type exportedApp struct {
 	path string
 	// file is the app's file as deploy reads it, and text its YAML.
@@ -121,7 +119,8 @@ type exporter struct {
 	exportFlags
 	// freezes are the freezes of app files, by the paths of their apps.
 	freezes map[string]*windlassv1.FileFreeze
-	// presets are those of the workspace that were read, by name and version. nil: it does not exist any more.
+	// presets are the presets of the workspace that were read, by name and version. nil: the preset does not exist any
+	// more.
 	presets map[string]*preset.Preset
 }
 
@@ -130,7 +129,7 @@ type noFileError struct{ why, fix string }
 
 func (e *noFileError) Error() string { return e.why + ": " + e.fix }
 
-// exportAll returns the apps that were asked for, sorted by path. Its error has the faults of all apps.
+// exportAll returns the requested apps, sorted by path. Its error has the faults of all apps.
 func (e *exporter) exportAll(ctx context.Context, args []string) ([]*exportedApp, error) {
 	refs, err := e.refs(ctx, args)
 	if err != nil {
@@ -147,7 +146,7 @@ func (e *exporter) exportAll(ctx context.Context, args []string) ([]*exportedApp
 		missing, isMissing := errors.AsType[*noFileError](err)
 		switch {
 		case isMissing && len(args) == 0:
-			e.infof("%s: %s, so that it has no file; windlass deploy --prune deletes apps without a file", ref, missing.why)
+			e.infof("%s: %s, so it has no file; windlass deploy --prune deletes apps without a file", ref, missing.why)
 		case rpc.DetailOf(err) != nil && len(refs) == 1:
 			return nil, err
 		case err != nil:
@@ -269,7 +268,8 @@ func (e *exporter) export(ctx context.Context, ref string) (*exportedApp, error)
 			return nil, err
 		}
 	}
-	// Where the preset alone makes something else, the file says what runs.
+	// If a deploy of the short file would change the app, the file is the whole spec, with the fields that the preset
+	// generated.
 	if x.file == nil || len(x.changes) > 0 {
 		y := x
 		if err := e.settle(ctx, &y, whole); err != nil {
@@ -288,8 +288,8 @@ func (e *exporter) export(ctx context.Context, ref string) (*exportedApp, error)
 	return &x, nil
 }
 
-// maxSettled bounds the plans in which replicas are adopted. The second plan shows regions that followed the app's
-// number in the first one.
+// maxSettled bounds the number of plans from which the file adopts replicas. In a second plan, regions can differ that
+// followed the app's number in the first plan.
 const maxSettled = 3
 
 // settle sets the file of x, with the replicas that the app has now, its text, and what a deploy of it would change.
@@ -389,7 +389,7 @@ func (e *exporter) writeAll(ctx context.Context, apps []*exportedApp) error {
 	})
 }
 
-// fileName returns the name of the app's file in the folder. Names are checked, so that they lead out of no folder.
+// fileName returns the name of the app's file in the folder. Names are checked, so no name leads out of the folder.
 func (e *exporter) fileName(f *appFile) string {
 	if e.all {
 		return filepath.Join(f.Project, f.Environment, f.App+".yaml")
@@ -407,7 +407,7 @@ func (e *exporter) filesOfApps() (map[string]string, error) {
 	for _, path := range paths {
 		f, err := readAppFile(path, e.Stdin)
 		if err != nil {
-			continue // deploy of the folder names it
+			continue // a deploy of the folder reports it
 		}
 		app := e.pathOf(f)
 		have[app] = cmp.Or(have[app], path)

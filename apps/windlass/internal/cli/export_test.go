@@ -42,7 +42,8 @@ type liveServer struct {
 	sizes map[string]map[string]int32
 	// newer are changes that any deploy of the app makes.
 	newer map[string][]*windlassv1.FieldChange
-	// presets are those of the workspace, by name and version. presetErr is the error of reading or rendering them.
+	// presets are the presets of the workspace, by name and version. presetErr is the error of reading or rendering
+	// them.
 	presets   map[string]*windlassv1.PresetDefinition
 	presetErr error
 	// read counts reads of presets.
@@ -112,8 +113,8 @@ func (s *liveServer) RenderPreset(_ context.Context, r *windlassv1.RenderPresetR
 	return &windlassv1.RenderPresetResponse{Spec: made.Spec}, nil
 }
 
-// PlanDeploy compares the spec with the live one, but for fields that the control plane sets, and the replicas with
-// the sizes.
+// PlanDeploy compares the spec with the live one, except fields that the control plane sets, and compares the replicas
+// with the sizes.
 func (s *liveServer) PlanDeploy(ctx context.Context, r *windlassv1.PlanDeployRequest) (*windlassv1.PlanDeployResponse, error) {
 	app, err := s.find(r.App)
 	if err != nil {
@@ -237,7 +238,7 @@ func (s *liveServer) run(t *testing.T, folder string, args ...string) commandRes
 	return commandResult{code, in(stdout.String()), in(stderr.String())}
 }
 
-// add adds an app with what the control plane adds to its spec.
+// add adds an app, with the fields that the control plane adds to its spec.
 func (s *liveServer) add(path string, spec *windlassv1.DeploymentSpec) *windlassv1.App {
 	parts := strings.Split(path, "/")
 	app := &windlassv1.App{
@@ -345,7 +346,7 @@ freeze:
 	require.Equal(t, spec.Args, f.Spec.Args)
 }
 
-func TestExport_ScaledReplicasAreThoseOfNow(t *testing.T) {
+func TestExport_FileHasTheCurrentReplicas(t *testing.T) {
 	for name, tc := range map[string]struct {
 		overrides []*windlassv1.Override
 		now       map[string]int32
@@ -393,7 +394,7 @@ func TestExport_FileOfAScaledAppHasNoReplicas(t *testing.T) {
 	require.Equal(t, "command:\n- x\nscaling:\n  max: 4\n  metrics:\n  - type: inFlight\n    target: 8\n  overrides:\n  - regions:\n    - us\n    max: 2\n", rest)
 }
 
-func TestExport_FileLeavesOutWhatThePresetMakes(t *testing.T) {
+func TestExport_FileLeavesOutValuesOfThePreset(t *testing.T) {
 	s := &liveServer{}
 	made, _ := preset.Generate(preset.Input{Engine: "vllm", Model: "hf://org/m", GPU: preset.GPU{Count: 2}})
 	p, _ := preset.Find("vllm")
@@ -433,12 +434,12 @@ func TestExport_PresetOfTheWorkspaceIsReadOnce(t *testing.T) {
 	s.presets, s.read = nil, 0
 	got = s.run(t, filepath.Join(t.TempDir(), "apps"), "--all", "--force")
 	require.Zero(t, got.code, got.stderr)
-	require.Equal(t, 1, s.read, "one that is gone is asked for once, too")
+	require.Equal(t, 1, s.read, "a deleted preset is asked for only once, too")
 
 	s.presetErr = connect.NewError(connect.CodeUnavailable, errors.New("the database is away"))
 	got = s.run(t, "", "a")
 	require.NotZero(t, got.code)
-	require.Empty(t, got.stdout, "no file with what the preset made")
+	require.Empty(t, got.stdout, "no file with values of the preset")
 	require.Contains(t, got.stderr, "the database is away")
 }
 
@@ -465,7 +466,7 @@ func TestExport_ChangeOfADeployIsNamed(t *testing.T) {
 	require.Contains(t, got.stdout, "app: a\n")
 }
 
-func TestExport_FolderKeepsFilesThatSayTheSame(t *testing.T) {
+func TestExport_FolderKeepsEquivalentFiles(t *testing.T) {
 	s := &liveServer{}
 	spec := simpleSpec()
 	s.add("default/production/a", spec)
@@ -572,7 +573,7 @@ func TestExport_FileThatMustNotBeWrittenIsNamed(t *testing.T) {
 	got := s.run(t, t.TempDir(), "--all")
 	require.Zero(t, got.code, got.stderr)
 	require.Equal(t, 3, strings.Count(got.stdout, "\n"), got.stdout)
-	require.Contains(t, got.stderr, "default/production/new: no version is live or in flight, so that it has no file; windlass deploy --prune deletes apps without a file\n")
+	require.Contains(t, got.stderr, "default/production/new: no version is live or in flight, so it has no file; windlass deploy --prune deletes apps without a file\n")
 }
 
 func TestExport_VersionInFlightIsNamed(t *testing.T) {
@@ -589,7 +590,7 @@ func TestExport_VersionInFlightIsNamed(t *testing.T) {
 	require.Equal(t, "default/production/a: no version is live yet: the file has v3, which is in flight\n", got.stderr)
 }
 
-func TestEncodeAppFile_ReadsTheSame(t *testing.T) {
+func TestEncodeAppFile_IsReadAsTheSameFile(t *testing.T) {
 	files, err := filepath.Glob("../../../../deployments/examples/*.yaml")
 	require.NoError(t, err)
 	for _, path := range files {

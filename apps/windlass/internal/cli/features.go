@@ -61,8 +61,8 @@ func (a *app) featuresCommand() *cobra.Command {
 		Use:   "features [WORKSPACE]",
 		Short: "Show the features that a workspace may use, or change them",
 		Long: `Features shows which features of app files a workspace may use: the key's own workspace or, with an
-operator's key, the named one. A workspace has the features of its tier, except for those that are
-allowed or denied to it alone. With flags, it first changes them, which needs an operator's key.
+operator's key, the named one. A workspace has the features of its tier, except for features
+that are allowed or denied to this workspace alone. With flags, it first changes them, which needs an operator's key.
 
 An app that uses a feature keeps it when its workspace may no longer use it.`,
 		Example: "  windlass workspace features\n  windlass workspace features search --tier basic --allow canary,analysis",
@@ -147,7 +147,7 @@ func (a *app) tierCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "tier", Aliases: []string{"tiers"}, Short: "Manage tiers: sets of features for workspaces",
 		Long: `A tier is a set of features with a name. Workspaces without another tier have "default", which has all
-features until it is set. Operators manage tiers.`,
+features until its features are set. Operators manage tiers.`,
 	}
 	list := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List tiers and their features", Args: cobra.NoArgs,

@@ -21,7 +21,7 @@ import (
 // maxAppFiles bounds the files of one call.
 const maxAppFiles = 1000
 
-// isAppFile reports whether a file of a folder is read.
+// isAppFile reports whether deploy reads a file of a folder.
 func isAppFile(name string) bool {
 	ext := filepath.Ext(name)
 	return !strings.HasPrefix(name, ".") && (ext == ".yaml" || ext == ".yml" || ext == ".json")
@@ -130,7 +130,7 @@ func (a *app) deployFolder(ctx context.Context, folder string, flags fileFlags, 
 	return all.finish(a, w)
 }
 
-// outcomes has what was started for each app, and collects how it ends.
+// outcomes has the work that was started for each app, and collects its outcome.
 type outcomes struct {
 	started []startedApp
 	// code is the exit code of the first failure: 1 if one app failed, else why a wait ended.
@@ -163,7 +163,8 @@ func (o *outcomes) fail(path string, err error) {
 	o.faults = append(o.faults, path+": "+exit.Message)
 }
 
-// finish finishes the work for each app in turn. Programs get a list of what the single commands print.
+// finish finishes the work for each app in turn. For programs it prints a list of the objects that the single commands
+// print.
 func (o *outcomes) finish(a *app, w waitFlags) error {
 	deadline := time.Now().Add(w.patience)
 	documents := []json.RawMessage{}
@@ -194,8 +195,8 @@ func (o *outcomes) finish(a *app, w waitFlags) error {
 	return errors.Join(&ExitError{Code: o.code, Message: strings.Join(o.faults, "\n")}, shown)
 }
 
-// requireAccepted returns an error if the control plane would refuse one of the files. Each is asked about alone, so
-// that a quota may still refuse the last ones.
+// requireAccepted returns an error if the control plane would refuse one of the files. It asks about each file alone,
+// so a quota may still refuse the last deploys.
 func (a *app) requireAccepted(ctx context.Context, files []*appFile, override string) error {
 	var refused []string
 	for _, f := range files {
@@ -321,7 +322,7 @@ const (
 	defaultPruneLimit = 5
 )
 
-// moreText says how many are not named, if any.
+// moreText says how many apps are not named, if any.
 func moreText(n int) string {
 	if n <= 0 {
 		return ""

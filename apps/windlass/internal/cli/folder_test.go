@@ -21,7 +21,7 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
-// folderServer is a control plane that has apps, and notes which are deployed and deleted.
+// folderServer is a control plane that has apps, and records which apps are deployed and deleted.
 type folderServer struct {
 	windlassv1connect.UnimplementedAppServiceHandler
 

@@ -24,7 +24,7 @@ instances. Owners start a rollout in spite of a freeze with --override-freeze "w
 
 An app's file can have its own freeze, a block "freeze" with reason, onStart, from, until,
 weekly and timeZone. Deploying the file sets it, and deploying a file without the block
-lifts it. It does not freeze that deploy itself. List shows where each freeze comes from.`,
+lifts it. The freeze does not stop the deploy that sets it. List shows where each freeze comes from.`,
 	}
 	list := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List freezes by name", Args: cobra.NoArgs,

@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func TestFreeze_IsReadAsTyped(t *testing.T) {
+func TestFreeze_FlagsBecomeTheRequest(t *testing.T) {
 	now := time.Date(2026, 11, 22, 13, 0, 0, 0, time.UTC)
 	at := func(text string) int64 {
 		m, err := time.Parse(time.RFC3339, text)

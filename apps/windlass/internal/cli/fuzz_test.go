@@ -15,9 +15,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// FuzzParseAppFile gives the parser any file. An accepted file has a name and a spec, and reads
-// the same as `-o yaml` prints it, as export writes it and as YAML 1.1 reads it. It is refused with anything after
-// it. A refusal is short and names the line, and the field if the file has fields.
+// FuzzParseAppFile gives the parser any file. An accepted file has a name and a spec. It reads the same in the form
+// that `-o yaml` prints, in the form that export writes, and with a reader of YAML 1.1. With anything after its end it
+// is refused. A refusal is short and names the line, and the field if the file has fields.
 func FuzzParseAppFile(f *testing.F) {
 	f.Add([]byte("app: a\ncommand: [x]\nregions: [r]\nhealthCheck: {interval: 1s}\nenv: {A: b}\n"))
 	f.Add([]byte(`{"app":"a","ports":[{"name":"http","port":0}]}`))
@@ -78,7 +78,7 @@ func compareWithYAML11(t *testing.T, data []byte, file *appFile) {
 	}
 	converted, err := yaml.YAMLToJSONStrict(data)
 	if err != nil {
-		return // it does not support a merged key that is overridden
+		return // the other reader does not support a merged key that is overridden
 	}
 	d, err := readDocument(data)
 	if err != nil {

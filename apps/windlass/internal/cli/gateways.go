@@ -77,7 +77,7 @@ func (a *app) disapproveGatewayCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.showDone(resp, "gateways of the platform's regions hand nothing to region %s", args[0])
+			return a.showDone(resp, "gateways of the platform's regions hand no requests to region %s", args[0])
 		}),
 	}
 }

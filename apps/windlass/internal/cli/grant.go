@@ -15,7 +15,7 @@ func (a *app) grantCommand() *cobra.Command {
 		Use: "grant REGION --workspace WORKSPACE", Short: "Let a workspace use a region of the platform (operators)", Args: cobra.ExactArgs(1),
 		Long: `Grant lets a workspace deploy to a region of the platform. A region without isolation, which
 "windlass region list" shows, is granted to a second workspace only with --trust-all-tenants:
-each could read the other's secrets.`,
+each workspace could read the other's secrets.`,
 		Example: "  windlass region grant us-east-1 --workspace search",
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			resp, err := a.clients.regions.GrantRegion(ctx, &windlassv1.GrantRegionRequest{
@@ -56,7 +56,7 @@ stops what runs.`,
 func (a *app) evictCommand() *cobra.Command {
 	var workspace, why string
 	c := &cobra.Command{
-		Use: "evict REGION --workspace WORKSPACE", Short: "Stop what a workspace runs in a region of the platform (operators)", Args: cobra.ExactArgs(1),
+		Use: "evict REGION --workspace WORKSPACE", Short: "Stop all instances of a workspace in a region of the platform (operators)", Args: cobra.ExactArgs(1),
 		Long: `Evict revokes a workspace's grant of a region, and scales all its apps there to zero, pinned
 versions included. Requests go to the app's other regions, if its routing says so. The audit
 logs of the platform and of the workspace show the eviction, and so does each app's history.`,

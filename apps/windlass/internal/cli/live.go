@@ -18,8 +18,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// liveFile returns the file of an app that runs the spec: without what the control plane adds, and without what the
-// file would state a second time.
+// liveFile returns the file of an app that runs the spec. It leaves out values that the control plane adds, and values
+// that the file would state twice.
 func liveFile(app *windlassv1.App, spec *windlassv1.DeploymentSpec, freeze *windlassv1.FileFreeze) (*appFile, error) {
 	f := &appFile{App: app.GetName(), Project: app.GetProjectName(), Environment: app.GetEnvironmentName(), Freeze: freeze}
 	var err error
@@ -37,7 +37,7 @@ func liveFile(app *windlassv1.App, spec *windlassv1.DeploymentSpec, freeze *wind
 		delete(s.Env, name)
 	}
 	s.InheritedEnv, s.PinnedOverrides, s.GeneratedBy, s.Generated = nil, nil, "", nil
-	// These are about one deploy, and not about the app.
+	// These fields belong to one deploy, and not to the app.
 	s.Message, s.SourceCommit = "", ""
 	for _, ref := range s.GetSecrets() {
 		ref.Version = 0
@@ -57,7 +57,7 @@ func liveFile(app *windlassv1.App, spec *windlassv1.DeploymentSpec, freeze *wind
 		}
 		s.Overrides = slices.DeleteFunc(s.Overrides, isEmptyOverride)
 	}
-	// The spec has the default, with which the file would set two different deadlines.
+	// With the spec's default, the file would set two different deadlines.
 	if d := f.Rollout.GetDeadlines().GetProgress(); d != nil && d.AsDuration() != s.GetProgressDeadline().AsDuration() {
 		s.ProgressDeadline = nil
 	}
@@ -92,8 +92,9 @@ func knownFields[M proto.Message](m M) (out M, err error) {
 	return out, nil
 }
 
-// withoutPreset returns the file without the fields and flags that the preset generatedBy made, so that it has what
-// people write next to serve. It returns nil if that is not known: the whole file is right, too.
+// withoutPreset returns the file without the fields and flags that the preset generatedBy generated. So the file has
+// only the fields that people write next to serve. It returns nil if the generated fields are not known. Then the
+// caller uses the whole file, which is correct, too.
 func (e *exporter) withoutPreset(ctx context.Context, f *appFile, generatedBy string) (*appFile, error) {
 	if f.Spec.GetServe() == nil {
 		return nil, nil
@@ -154,7 +155,7 @@ func (e *exporter) presetThatMade(ctx context.Context, generatedBy string) (*pre
 	var p *preset.Preset
 	switch {
 	case err == nil:
-		// Only its flags are needed, also if this release refuses its expressions.
+		// Only the preset's flags are needed, even if this release refuses its expressions.
 		p = preset.Describe(name, int(version), resp.GetPreset().GetDefinition())
 	case !isRefusal(err):
 		return nil, err
@@ -166,8 +167,8 @@ func (e *exporter) presetThatMade(ctx context.Context, generatedBy string) (*pre
 	return p, nil
 }
 
-// isRefusal reports whether the control plane answered that what was asked for does not exist or is not valid. With any
-// other error, the answer is not known.
+// isRefusal reports whether the control plane answered that the object does not exist or the request is not valid.
+// After any other error, the answer is not known.
 func isRefusal(err error) bool {
 	switch connect.CodeOf(err) {
 	case connect.CodeInvalidArgument, connect.CodeNotFound, connect.CodeFailedPrecondition, connect.CodeUnimplemented:
@@ -177,7 +178,7 @@ func isRefusal(err error) bool {
 	}
 }
 
-// clearEqual clears the fields of m that made has with the same value.
+// clearEqual clears the fields of m that have the same value in made.
 func clearEqual[M proto.Message](m, made M) {
 	if !m.ProtoReflect().IsValid() || !made.ProtoReflect().IsValid() {
 		return
@@ -190,8 +191,8 @@ func clearEqual[M proto.Message](m, made M) {
 	})
 }
 
-// adoptSizes changes the file's replicas to those that the app has now, which scaling may have changed since the
-// version was made. p is the plan of the file. adoptSizes reports whether the file changed.
+// adoptSizes sets the file's replicas to the app's present numbers, which scaling may have changed since the version
+// was created. p is the plan of the file. adoptSizes reports whether the file changed.
 func (f *appFile) adoptSizes(p *windlassv1.PlanDeployResponse) bool {
 	if f.setsReplicas() {
 		return false
@@ -216,8 +217,8 @@ func (f *appFile) adoptSizes(p *windlassv1.PlanDeployResponse) bool {
 	return changed
 }
 
-// adoptCounts changes the instances of a pool's roles to those that all regions have now. Where regions differ, the
-// file leaves them out, so that a deploy of it changes none.
+// adoptCounts sets the instances of a pool's roles to the present numbers, if all regions have the same. Otherwise the
+// file leaves the numbers out, so a deploy of the file changes none.
 func (f *appFile) adoptCounts(regions []*windlassv1.RegionTopology) {
 	if f.Spec.GetLayout() != windlassv1.Layout_LAYOUT_POOLED {
 		return
@@ -247,8 +248,8 @@ func (f *appFile) adoptCounts(regions []*windlassv1.RegionTopology) {
 	f.Spec.Overrides = slices.DeleteFunc(f.Spec.Overrides, isEmptyOverride)
 }
 
-// setReplicas sets the replicas of one region in the override that names the region. A region may be in one such
-// override only, so that an override for several regions is split.
+// setReplicas sets the replicas of one region in the override that names the region. Only one such override may name a
+// region, so an override for several regions is split.
 func (f *appFile) setReplicas(region string, n int32) {
 	s := f.Spec
 	for _, o := range s.GetOverrides() {

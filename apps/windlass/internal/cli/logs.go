@@ -33,11 +33,11 @@ func (a *app) logsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "logs APP|INSTANCE",
 		Short: "Show or follow the output of an app or of an instance",
-		Long: `Logs shows the last lines that the instances of an app wrote, merged by time, or those of
-one instance. With --follow it goes on with new lines, also over restarts and replacements of
-instances, and over restarts of agents and of the control plane.
+		Long: `Logs shows the last lines that the instances of an app wrote, merged by time, or the last lines
+of one instance. With --follow it goes on with new lines. It continues after restarts and
+replacements of instances, and after restarts of agents and of the control plane.
 
-Notes about what is followed and about lines that are missing go to standard error.`,
+Notes about followed instances and about missing lines go to standard error.`,
 		Example: "  windlass logs -f echo\n  windlass logs echo --region eu --version v3 --since 10m --grep 'error|timeout'\n  windlass logs ins_0198... --tail 500",
 		Args:    cobra.ExactArgs(1),
 	}

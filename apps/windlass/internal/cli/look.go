@@ -317,7 +317,7 @@ func slotText(i *windlassv1.Instance) string {
 	return fmt.Sprintf("%s/%d.%d", i.GetRole(), i.GetGroup(), i.GetSlot()) + hostsText(i.GetHosts())
 }
 
-// hostsText is " of 2 hosts" for what has several hosts, and empty for what has one.
+// hostsText returns " of 2 hosts" for several hosts, and "" for one.
 func hostsText(hosts int32) string {
 	if hosts < 2 {
 		return ""
@@ -329,7 +329,7 @@ func (a *app) historyCommand() *cobra.Command {
 	var limit int
 	c := &cobra.Command{
 		Use:   "history APP",
-		Short: "Show what was decided about an app, and why",
+		Short: "Show the decisions about an app, and their reasons",
 		Args:  cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			items, err := fetchPages(limit, func(p *windlassv1.PageRequest) ([]*windlassv1.HistoryEntry, *windlassv1.PageResponse, error) {
@@ -356,9 +356,9 @@ func (a *app) auditCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "audit",
 		Short: "List the calls that changed something, were refused, or read secrets and logs (owners)",
-		Long: `Audit lists calls, the newest first. Calls that changed something have an entry each. Refused
-calls, and reads of logs, secrets and credentials, are counted by caller, call and minute.
-They appear a minute later. Operators see those that concern the platform.`,
+		Long: `Audit lists calls, the newest first. Each call that changed something has its own entry. Refused
+calls, and reads of logs, secrets and credentials, are counted by caller, call and minute. These
+counts appear a minute later. Operators see the calls that concern the platform.`,
 		Args: cobra.NoArgs,
 		RunE: a.run(func(ctx context.Context, _ []string) error {
 			items, err := fetchPages(limit, func(p *windlassv1.PageRequest) ([]*windlassv1.AuditEntry, *windlassv1.PageResponse, error) {

@@ -69,7 +69,7 @@ func (a *app) setEndpointCommand() *cobra.Command {
 	var c *cobra.Command
 	c = &cobra.Command{
 		Use: "set NAME --url URL", Short: "Create an endpoint and print its signing secret, once; or change an endpoint", Args: cobra.ExactArgs(1),
-		Long: "For an existing endpoint, set changes only what the flags name. The signing secret stays.",
+		Long: "For an existing endpoint, set changes only the fields whose flags are given. The signing secret stays.",
 		Example: `  windlass notify set pager --url https://example.com/hooks/windlass --on failed,rolled-back
   windlass notify set team --url https://hooks.slack.com/services/T0/B0/X --format slack --project search`,
 		RunE: a.run(func(ctx context.Context, args []string) error {
@@ -153,7 +153,7 @@ func (a *app) rotateNotificationSecretCommand() *cobra.Command {
 	var keep time.Duration
 	c := &cobra.Command{
 		Use: "rotate NAME", Short: "Create a new signing secret and print it, once", Args: cobra.ExactArgs(1),
-		Long: "For the time --keep, calls have two signatures: one with the new and one with the previous secret. So the receiver can change its secret meanwhile.",
+		Long: "For the time of --keep, calls have two signatures: one with the new and one with the previous secret. So the receiver can change its secret meanwhile.",
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			req := &windlassv1.RotateNotificationSecretRequest{Mutation: newMutation(), Name: args[0], KeepPreviousSeconds: int64(keep.Seconds())}
 			switch {
@@ -170,7 +170,7 @@ func (a *app) rotateNotificationSecretCommand() *cobra.Command {
 				return a.show(resp, nil)
 			}
 			if resp.Secret == "" {
-				return errors.New("the secret was rotated by an earlier try of this call, whose answer was lost: rotate it again")
+				return errors.New("an earlier try of this call rotated the secret, and its answer with the secret was lost: rotate it again")
 			}
 			if until := resp.Endpoint.PreviousSecretUntil; until != 0 {
 				a.infof("the previous secret also signs until %s; the new one is not shown again", timeText(until))

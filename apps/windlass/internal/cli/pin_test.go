@@ -31,7 +31,7 @@ func TestShare_IsAPercentageOfAllTraffic(t *testing.T) {
 	}
 }
 
-func TestPin_IsSettledIfNoChangeIsToCome(t *testing.T) {
+func TestPin_IsSettledIfNoChangeWillFollow(t *testing.T) {
 	t.Parallel()
 	pin := func(states ...windlassv1.PinRegion_State) *windlassv1.Pin {
 		p := &windlassv1.Pin{Weight: 10}

@@ -129,7 +129,7 @@ func planTable(w *tabwriter.Writer, path string, file *appFile, p *windlassv1.Pl
 	planQuotaTable(w, p)
 }
 
-// groupText describes what one replica of a spec with several roles or several hosts is. It is empty for others.
+// groupText describes one replica of a spec with several roles or several hosts. It is empty for other specs.
 func groupText(s *windlassv1.DeploymentSpec) string {
 	switch roles := s.GetRoles(); {
 	case len(roles) == 1 && roles[0].GetHosts() > 1:
@@ -147,8 +147,8 @@ func groupText(s *windlassv1.DeploymentSpec) string {
 	return fmt.Sprintf("a group of %d instances: %s", instances, strings.Join(parts, ", "))
 }
 
-// poolText describes the pool of a spec. isNew is true for the first version of an app, whose roles have one instance
-// each if the file leaves the number out. Those of other versions stay as they are.
+// poolText describes the pool of a spec. isNew is true for the first version of an app. If the file leaves the number
+// of instances out, each role of a first version has one instance. Roles of a later version keep their numbers.
 func poolText(s *windlassv1.DeploymentSpec, isNew bool) string {
 	var parts []string
 	for _, r := range s.GetRoles() {

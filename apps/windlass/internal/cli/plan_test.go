@@ -258,7 +258,7 @@ func TestDryRun(t *testing.T) {
 	})
 }
 
-func TestPlan_SpeaksOfPools(t *testing.T) {
+func TestPlan_ShowsPools(t *testing.T) {
 	spec := &windlassv1.DeploymentSpec{
 		Layout: windlassv1.Layout_LAYOUT_POOLED,
 		Roles:  []*windlassv1.RoleSpec{{Name: "prefill", Instances: 8}, {Name: "decode"}},

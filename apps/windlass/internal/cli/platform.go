@@ -180,13 +180,13 @@ func (a *app) regionCommand() *cobra.Command {
 	}
 	revoke := &cobra.Command{
 		Use: "revoke NAME", Short: "Revoke the credentials of a region's agents", Args: cobra.ExactArgs(1),
-		Long: "Revoke ends the streams of the region's agents and refuses their credentials. What runs there keeps running. A new token lets an agent join again.",
+		Long: "Revoke ends the streams of the region's agents and refuses their credentials. Instances there keep running. A new token lets an agent join again.",
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			resp, err := a.clients.regions.RevokeCredentials(ctx, &windlassv1.RevokeCredentialsRequest{Mutation: newMutation(), Region: args[0]})
 			if err != nil {
 				return err
 			}
-			return a.showDone(resp, "credentials of region %s are revoked; what runs there keeps running", args[0])
+			return a.showDone(resp, "credentials of region %s are revoked; instances there keep running", args[0])
 		}),
 	}
 

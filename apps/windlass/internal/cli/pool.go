@@ -60,8 +60,8 @@ func readyText(r *windlassv1.WatchAppResponse) string {
 	return fmt.Sprintf("%d of %d replicas", app.GetReadyReplicas(), app.GetReplicas())
 }
 
-// replicaHosts is ", each of 2 hosts" if a replica of the app's live version is one instance of several hosts. It is
-// empty for others.
+// replicaHosts returns ", each of 2 hosts" if a replica of the app's live version is one instance of several hosts,
+// else "".
 func replicaHosts(r *windlassv1.WatchAppResponse) string {
 	for _, d := range r.GetDeployments() {
 		if roles := d.GetSpec().GetRoles(); d.GetVersion() == r.GetApp().GetLiveVersion() && len(roles) == 1 && roles[0].GetHosts() > 1 {

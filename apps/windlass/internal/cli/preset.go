@@ -23,14 +23,15 @@ import (
 func (a *app) presetCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "preset",
-		Short: "Show presets of engines and what they generate, and set those of the workspace",
-		Long: `Show presets of engines and what they generate, and set those of the workspace. From an engine, a model and GPUs, a preset generates what
-an app's file needs: image, command, flags, ports, health check, drain, and the names of the engine's metrics.
+		Short: "Show presets of engines and what they generate, and set presets of the workspace",
+		Long: `Show presets of engines and what they generate, and set presets of the workspace. From an engine, a model and
+GPUs, a preset generates what an app's file needs: image, command, flags, ports, health check, drain, and the
+names of the engine's metrics.
 List, show and render use the presets of this program and do not call the control plane. With --remote, list and
-show use those of the control plane. Deploys always use those of the control plane.
+show use the presets of the control plane. Deploys always use the presets of the control plane.
 
-A workspace may have presets of its own, which set makes from a file. Their names begin with custom:, and the
-control plane alone has them.`,
+A workspace may have presets of its own, which set makes from a file. Their names begin with custom:, and
+only the control plane has them.`,
 	}, a.presetListCommand(), a.presetShowCommand(), a.presetRenderCommand(), a.presetDiffCommand(), a.presetSetCommand(), a.presetHistoryCommand(),
 		a.presetDeleteCommand())
 }
@@ -57,7 +58,7 @@ func (a *app) presetDiffCommand() *cobra.Command {
 		Use:   "diff APP",
 		Short: "Show what the newest version of its preset would change in an app",
 		Long: `Show what the newest version of the app's preset would change in its live version. Nothing changes until the app's
-file is deployed. If the file sets a field or flag to the value that the preset generated, it counts as generated.
+file is deployed. If the file sets a field or flag to the value that the preset generated, the field or flag counts as generated.
 windlass plan shows exactly what a file changes.`,
 		Example: "  windlass preset diff llama",
 		Args:    cobra.ExactArgs(1),
@@ -344,7 +345,7 @@ func (f renderFlags) defined(ctx context.Context, stdin io.Reader) (*preset.Pres
 	return p, nil
 }
 
-// render prints what generate makes of the flags.
+// render prints the app file that generate makes from the flags.
 func (a *app) render(f renderFlags, generate func(renderFlags) (preset.Fragment, []preset.Finding, error)) error {
 	if f.in.GPU.Count < 0 || f.in.MemoryMiB < 0 || f.in.GPU.MinMemoryMiB < 0 || f.in.Replicas < 0 {
 		return errors.New("--gpus, --gpu-memory, --memory and --replicas: use 0 or more")

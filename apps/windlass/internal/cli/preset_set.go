@@ -56,7 +56,7 @@ file uses the new version, and windlass plan shows what that changes. With --che
 	return cmd
 }
 
-// checkPreset prints what SetPreset would say.
+// checkPreset prints the answer that SetPreset would give.
 func (a *app) checkPreset(ctx context.Context, name string, def *windlassv1.PresetDefinition) error {
 	resp, err := a.clients.presets.CheckPreset(ctx, &windlassv1.CheckPresetRequest{Name: name, Definition: def})
 	if err != nil {
@@ -74,7 +74,7 @@ func (a *app) checkPreset(ctx context.Context, name string, def *windlassv1.Pres
 	return a.showDone(resp, "preset %s may be set", resp.GetPreset().GetId())
 }
 
-// warnFindings prints findings that refuse nothing.
+// warnFindings prints findings that do not refuse the definition.
 func (a *app) warnFindings(findings []*windlassv1.PresetFinding) {
 	if len(findings) > 0 && a.output == "table" {
 		a.infof("%s", findingLines(findingsOf(findings)))
@@ -85,7 +85,7 @@ func (a *app) presetDeleteCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "delete NAME",
 		Short: "Delete a preset of the workspace with all its versions",
-		Long: `Delete a preset of the workspace with all its versions. Apps that it generated keep what they run. Their next
+		Long: `Delete a preset of the workspace with all its versions. Apps that use it keep running as they are. Their next
 deploy is refused until a preset of that name exists again, or their file names another engine.`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {

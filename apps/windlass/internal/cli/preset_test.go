@@ -125,7 +125,7 @@ func TestPresetDefinition(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
 	for _, path := range files {
-		t.Run("the example "+filepath.Base(path)+" is one, and what it makes of each of its examples is an app file", func(t *testing.T) {
+		t.Run("the example "+filepath.Base(path)+" is valid, and renders an app file for each of its examples", func(t *testing.T) {
 			data, err := os.ReadFile(path)
 			require.NoError(t, err)
 			def, err := parseDefinition(data)
@@ -162,7 +162,7 @@ func TestPresetDefinition(t *testing.T) {
 		require.Contains(t, run("render", "vllm", "--model", "hf://org/m", "--definition", files[0]).stderr, "vllm is built in")
 		require.Contains(t, run("show", "vllm", "--definition").stderr, "vllm is built in")
 	})
-	t.Run("what show prints is what set reads", func(t *testing.T) {
+	t.Run("set reads the output of show", func(t *testing.T) {
 		data, err := os.ReadFile(files[0])
 		require.NoError(t, err)
 		def, err := parseDefinition(data)

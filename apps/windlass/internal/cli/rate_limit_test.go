@@ -23,7 +23,7 @@ func rateLimited(after time.Duration) error {
 	}, "too fast")
 }
 
-func TestRateLimit_IsWaitedForALimitedTime(t *testing.T) {
+func TestRateLimit_WaitIsLimited(t *testing.T) {
 	for name, c := range map[string]struct {
 		answers []error
 		calls   int

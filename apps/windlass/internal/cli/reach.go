@@ -11,7 +11,7 @@ import (
 	"connectrpc.com/connect"
 )
 
-// plaintextToTLS are texts of answers to plain HTTP on an HTTPS port, of Go's and of other servers.
+// plaintextToTLS are texts of answers to plain HTTP on an HTTPS port, from Go's server and from other servers.
 var plaintextToTLS = []string{"HTTP request to an HTTPS server", "plain HTTP request was sent to HTTPS port"}
 
 // reachHint returns what to do about a call that reached no control plane.
@@ -52,8 +52,8 @@ func speaksTLS(err error) bool {
 	return strings.Contains(err.Error(), `malformed HTTP response "\x15\x03`)
 }
 
-// isConnectionClosed reports whether a server closed the connection without an answer. The error depends on the
-// moment at which it did.
+// isConnectionClosed reports whether a server closed the connection without an answer. The error depends on when the
+// server closed it.
 func isConnectionClosed(err error) bool {
 	for _, end := range []error{io.ErrUnexpectedEOF, io.EOF, syscall.ECONNRESET, syscall.EPIPE} {
 		if errors.Is(err, end) {

@@ -90,7 +90,7 @@ func (a *app) showRegionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "show NAME", Aliases: []string{"get"}, Short: "Show a region: its agent and its free GPUs", Args: cobra.ExactArgs(1),
 		Long: `Show prints the status of a region and its resources, with a line for each kind of GPU and pool.
-FREE counts GPUs of hosts that accept new instances. LARGEST is the most that is free on one
+FREE counts GPUs of hosts that accept new instances. LARGEST is the most GPUs that are free on one
 host: an instance cannot get more now. QUOTA is how much of the pool Windlass may use.`,
 		Example: "  windlass region show us-east-1\n  windlass region show us-east-1 -o json",
 		RunE: a.run(func(ctx context.Context, args []string) error {

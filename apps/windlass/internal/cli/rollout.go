@@ -399,17 +399,17 @@ func limitsText(p *windlassv1.RolloutPolicy) (parts []string) {
 		for _, on := range auto.GetConditions() {
 			names = append(names, enumText(on, "CONDITION_"))
 		}
-		parts = append(parts, "auto rollback on "+strings.Join(names, " and ")+" alone")
+		parts = append(parts, "auto rollback only on "+strings.Join(names, " or "))
 	}
 	if text := auto.GetFailedInstances(); text != "" {
-		parts = append(parts, "a region fails by "+text+" failed instances")
+		parts = append(parts, "a region fails after "+text+" failed instances")
 	}
 	if text := auto.GetUnhealthy(); text != "" {
 		lasts := time.Minute
 		if auto.GetUnhealthyFor() != nil {
 			lasts = auto.GetUnhealthyFor().AsDuration()
 		}
-		parts = append(parts, fmt.Sprintf("or by %s of what was ready that is not for %s", text, durationText(lasts)))
+		parts = append(parts, fmt.Sprintf("or if %s of the replicas that were ready are not for %s", text, durationText(lasts)))
 	}
 	d := p.GetDeadlines()
 	for _, limit := range []struct {

@@ -125,7 +125,7 @@ func TestRolloutStatus_ShowsTheRetainedVersion(t *testing.T) {
 	require.Contains(t, text, "blue-green, initial weight 0%, promotion auto, retain 1h00m")
 }
 
-// Fields that all strategies have are left out here, because their texts depend on their values. Other tests cover
+// This test leaves out fields that all strategies have, because their texts depend on their values. Other tests cover
 // them.
 func TestPolicyText_ShowsEveryFieldOfAStrategy(t *testing.T) {
 	ofAll := []string{"strategy", "waves", "waitForCapacity", "autoRollback", "deadlines", "startApproval"}

@@ -178,10 +178,10 @@ func routeRegionNames(r *windlassv1.Route) string {
 func (a *app) domainCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "domain", Aliases: []string{"domains"}, Short: "Serve an app under domains of your own",
-		Long: `A domain serves an app after a TXT record has proved that its owner wants this: add the domain,
+		Long: `A domain serves an app after a TXT record has proved that the domain's owner agrees: add the domain,
 create the TXT record that add prints, and verify the domain. Then point the domain itself
 (CNAME, or A and AAAA) to the gateways of the regions. Keep the record: if it is missing for 7
-days, the domain lapses. A lapsed domain still serves, but any app that verifies it takes it.`,
+days, the domain lapses. A lapsed domain still serves, but any app that verifies it takes it over.`,
 		Example: `  windlass domain add chat.example.com --app chat
   windlass domain verify chat.example.com --wait 10m`,
 	}

@@ -142,7 +142,7 @@ func scalingLines(w *tabwriter.Writer, resp *windlassv1.GetScalingResponse) {
 	holdLines(w, resp)
 }
 
-// unitOf names what a hold keeps the number of.
+// unitOf returns the unit of a hold's number: replicas, or instances of a role.
 func unitOf(role string) string {
 	if role == "" {
 		return "replicas"
@@ -204,7 +204,8 @@ It looks back 7 days, or as far as --since says.`,
 }
 
 // scalingHistory returns the newest entries about scaling between two times. It reads no page after it has limit
-// entries (0: all). newest: only the first of each region and role. role is empty for all roles.
+// entries (0: all). If newest is set, it returns only the newest entry of each region and role. An empty role means all
+// roles.
 func (a *app) scalingHistory(ctx context.Context, app, role string, since, until time.Time, newest bool, limit int) (out []*windlassv1.HistoryEntry, err error) {
 	seen := map[string]bool{}
 	page := &windlassv1.PageRequest{Size: 500}
@@ -237,7 +238,7 @@ func (a *app) scalingHistory(ctx context.Context, app, role string, since, until
 
 var entryRole = regexp.MustCompile(`\brole ([a-z][-a-z0-9]*)`)
 
-// roleOfEntry returns the role of a pool that the entry is about, empty for the app.
+// roleOfEntry returns the role of a pool that the entry is about, or "" if the entry is about the app.
 func roleOfEntry(h *windlassv1.HistoryEntry) string {
 	if found := entryRole.FindStringSubmatch(h.GetWhy()); found != nil {
 		return found[1]
@@ -255,9 +256,9 @@ func (a *app) scalingSimulateCommand() *cobra.Command {
 		Use:   "simulate -f FILE --trace FILE",
 		Short: "Play a trace of requests against the scaling of an app's file",
 		Long: `Simulate plays a trace of requests against the scaling of an app's file, with the algorithm of the control
-plane. For comparison, it does the same with the Kubernetes HorizontalPodAutoscaler and with Knative, with
-their defaults. For each it shows replica-hours, and the share of requests that waited longer than the objective.
-It does not call the control plane. Of a pool it simulates one role, without its couple.
+plane. For comparison, it also plays the trace against the Kubernetes HorizontalPodAutoscaler and Knative, with
+their defaults. For each of them it shows replica-hours, and the share of requests that waited longer than the objective.
+It does not call the control plane. For a pool it simulates one role, without its couple.
 
 The trace is CSV with the columns seconds and requests_per_second, or JSON, a list of objects with seconds and
 requestsPerSecond. Each rate holds up to the next point, and the last point is the end.`,
@@ -356,7 +357,7 @@ func simulatedPolicy(f *appFile, region, role string) (policy scaling.Policy, er
 		case role == "":
 			return policy, fmt.Errorf("scaling.roles: the roles of a pool scale separately: name one with --role: %s", strings.Join(names, ", "))
 		case i < 0:
-			return policy, fmt.Errorf("--role=%s: scaling has no such role, but %s", role, strings.Join(names, ", "))
+			return policy, fmt.Errorf("--role=%s: scaling has no such role; its roles are %s", role, strings.Join(names, ", "))
 		case len(pool[i].GetMetrics()) == 0:
 			return policy, fmt.Errorf("--role=%s: the role has no metrics and follows role %s: simulate that one", role, pool[i].GetCouple().GetRole())
 		}

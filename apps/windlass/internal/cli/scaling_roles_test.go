@@ -43,7 +43,7 @@ func TestAppFile_ScalingOfRoles(t *testing.T) {
 	require.EqualValues(t, 3, f.Spec.GetRoles()[0].GetInstances())
 }
 
-func TestSimulate_OfAPoolIsOfOneRole(t *testing.T) {
+func TestSimulate_OfAPoolNeedsOneRole(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "app.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(poolFile), 0o600))
 	simulate := func(file string, args ...string) (string, error) {
@@ -60,7 +60,7 @@ func TestSimulate_OfAPoolIsOfOneRole(t *testing.T) {
 		"":       "name one with --role: prefill, decode, router",
 		"decode": "scaling.roles[1].metrics[0].type",
 		"router": "follows role prefill: simulate that one",
-		"other":  "no such role, but prefill, decode, router",
+		"other":  "no such role; its roles are prefill, decode, router",
 	} {
 		_, err := simulate(file, "--role", role)
 		require.ErrorContains(t, err, text)

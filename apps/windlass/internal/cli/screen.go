@@ -102,7 +102,7 @@ func unsafeToPrint(r rune) bool {
 	case r == unicode.ReplacementChar:
 		return true // or a byte that is no text: 0x9b starts a sequence on some terminals
 	}
-	// Overrides, embeddings and isolates show text in another order than it has.
+	// Overrides, embeddings and isolates display text in a different order.
 	return r >= '\u202a' && r <= '\u202e' || r >= '\u2066' && r <= '\u2069'
 }
 

@@ -22,8 +22,8 @@ environment variable:
 
   secrets: [{envName: HF_TOKEN, secret: hf-token}]
 
-Setting it again creates a new version of each app that uses it. Its rollout follows the app's
-policy. If the rollout fails, the app goes back to the earlier value.`,
+Setting the secret again creates a new version of each app that uses it. The rollout follows the
+app's policy. If the rollout fails, the app goes back to the earlier value.`,
 	}
 	var override string
 	var w waitFlags
@@ -31,7 +31,7 @@ policy. If the rollout fails, the app goes back to the earlier value.`,
 		Use: "set NAME", Short: "Store a new version of a secret, read from standard input or a prompt", Args: cobra.ExactArgs(1),
 		Long: `Set stores a value, creates the next version of each app that runs with the secret, and
 follows their rollouts to their ends, as deploy does. If the secret has this value already,
-no version is created. The exit code is that of the rollout with the worst end.
+no version is created. The exit code is the code of the rollout with the worst outcome.
 
 ` + exitCodesText,
 		Example: "  printf %s \"$TOKEN\" | windlass secret set hf-token",

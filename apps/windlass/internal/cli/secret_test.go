@@ -25,7 +25,7 @@ func TestSecretSet_FollowsEachRolloutByItsID(t *testing.T) {
 		}}
 	})
 	run := commandRun{args: []string{"secret", "set", "a"}, stdin: "x"}
-	// The second app's rollout is not its newest one. The control plane sends it because the request has its id.
+	// The second app has a newer rollout. The control plane sends the second rollout because the request has its id.
 	second := func(change func(*windlassv1.Rollout)) func(*windlassv1.WatchAppResponse) {
 		return func(r *windlassv1.WatchAppResponse) {
 			r.AskedRollout = &windlassv1.Rollout{Id: "rol_2", Status: windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED}

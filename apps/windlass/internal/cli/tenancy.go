@@ -15,7 +15,7 @@ import (
 type namedKind struct {
 	// kind is the name of the kind in messages, and arg its name in usage lines.
 	kind, arg string
-	// confirms names what is deleted, too. The user must confirm it.
+	// confirms names the objects that are deleted, too. The user must confirm the deletion.
 	confirms string
 	rename   func(ctx context.Context, ref, name string) error
 	remove   func(ctx context.Context, ref string) error
@@ -25,7 +25,7 @@ type namedKind struct {
 func (a *app) renameCommand(k namedKind) *cobra.Command {
 	return &cobra.Command{
 		Use: "rename " + k.arg + " NAME", Short: "Give " + withArticle(k.kind) + " another name", Args: cobra.ExactArgs(2),
-		Long: "Rename gives " + withArticle(k.kind) + " another name. Ids stay, and so does what runs. App files, contexts and scripts that have the\n" +
+		Long: "Rename gives " + withArticle(k.kind) + " another name. Ids and running instances stay as they are. App files, contexts and scripts that have the\n" +
 			"old name must be changed.",
 		RunE: a.run(func(ctx context.Context, args []string) error { return k.rename(ctx, args[0], args[1]) }),
 	}
@@ -87,7 +87,7 @@ func (a *app) workspaceCommands() []*cobra.Command {
 		Use: "create NAME", Short: "Create a workspace and print a key of its owner, once", Args: cobra.ExactArgs(1),
 		Long: `The new workspace has the project "default" and the environment "production". The command needs an operator's
 key. The key that it prints has the role owner, and is not shown again. To deploy, the workspace needs a region:
-its owner creates one with windlass region create, or an operator grants it one of the platform's.`,
+its owner creates one with windlass region create, or an operator grants it a region of the platform.`,
 		Example: "  windlass workspace create search > owner-key.txt\n  windlass region grant us-east-1 --workspace search",
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			resp, err := a.clients.workspaces.CreateWorkspace(ctx, &windlassv1.CreateWorkspaceRequest{Mutation: newMutation(), Name: args[0]})

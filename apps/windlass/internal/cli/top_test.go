@@ -10,7 +10,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func TestTop_ShowsTheNewestSamplesAndNeverTakesUnknownForZero(t *testing.T) {
+func TestTop_ShowsNewestSamplesAndUnknownIsNotZero(t *testing.T) {
 	state := topState{}
 	state.update(&windlassv1.WatchSeriesResponse{Reset_: true, Regions: []*windlassv1.RegionSeries{
 		{Region: "eu", Samples: []*windlassv1.SeriesSample{
@@ -39,5 +39,5 @@ func TestTop_ShowsTheNewestSamplesAndNeverTakesUnknownForZero(t *testing.T) {
 		"eu        2.0         5.0%    250ms  -            4      2      3\n"+
 		"us        -           -       -      -            -      0      3\n"+
 		"Missing:  region us does not answer: it is asked again and again\n", text(70_000))
-	require.Contains(t, text(600_000), "eu        -  ", "what is old is not the present load")
+	require.Contains(t, text(600_000), "eu        -  ", "an old sample is not the present load")
 }

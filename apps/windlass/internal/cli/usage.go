@@ -12,7 +12,7 @@ import (
 
 // usageError adds the usage of the command to an error.
 func usageError(cmd *cobra.Command, err error) error {
-	return fmt.Errorf("%s: %w; it is used as `%s` (try --help)", cmd.CommandPath(), err, cmd.UseLine())
+	return fmt.Errorf("%s: %w; the usage is `%s` (see --help)", cmd.CommandPath(), err, cmd.UseLine())
 }
 
 // explainArgs adds the usage to the error about a wrong number of arguments, in every command.
@@ -77,8 +77,8 @@ func nearFlag(flags *pflag.FlagSet, name string) (near string) {
 	return near
 }
 
-// refuseRepeats makes the flags of a command, and of those under it, refuse a second value if they take one. Else the
-// first value would be dropped silently.
+// refuseRepeats makes the flags of a command and of its subcommands refuse a second value, if they take one value.
+// Otherwise the first value would be dropped silently.
 func refuseRepeats(c *cobra.Command) {
 	c.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
 		switch f.Value.Type() {
@@ -96,11 +96,11 @@ func refuseRepeats(c *cobra.Command) {
 	}
 }
 
-// repeatedError is that of a flag with a second value. It has the first one.
+// repeatedError is the error of a flag with a second value. It holds the first value.
 type repeatedError string
 
 func (e repeatedError) Error() string {
-	return fmt.Sprintf("it already is %s: give one value, and call again for another", string(e))
+	return fmt.Sprintf("the flag already has the value %s: give one value, and call again for another", string(e))
 }
 
 // onceValue is the value of a flag that may be given once.

@@ -82,7 +82,7 @@ func judgeRollout(app *windlassv1.App, ro *windlassv1.Rollout, until string, now
 		return verdict{}
 	case p.GetPaused() && p.GetPausedBy() == pausedByItself:
 		return verdict{true, outcomePaused, codePaused, fmt.Sprintf("%s is paused: %s\n"+
-			"`windlass rollout retry %[3]s` tries again what failed, `windlass rollout abort %[3]s` aborts the rollout.", name, p.GetPausedWhy(), app.GetName())}
+			"`windlass rollout retry %[3]s` retries the regions that failed, `windlass rollout abort %[3]s` aborts the rollout.", name, p.GetPausedWhy(), app.GetName())}
 	}
 	waits := waitsForPeople(app, p, now)
 	if ro.GetStartApproval().GetMissing() != "" && ro.GetHold() == nil {
@@ -240,8 +240,8 @@ func behindText(ro *windlassv1.Rollout) string {
 }
 
 // judgeSize returns the verdict on scaling one region, or all regions if region is empty. Replicas of all versions
-// count. If asked is below 0, any number is right. seen reports whether the number was as asked before: then
-// another number supersedes the scaling. The caller keeps seen between calls.
+// count. If asked is below 0, any number is right. seen is true once the number was as asked: after that, another
+// number supersedes the scaling. The caller keeps seen between calls.
 func judgeSize(r *windlassv1.WatchAppResponse, region string, asked int32, seen *bool) verdict {
 	all := sizes(r)
 	if len(all) == 0 {
@@ -268,7 +268,7 @@ func judgeSize(r *windlassv1.WatchAppResponse, region string, asked int32, seen 
 	return verdict{over: isAsked && settled, outcome: outcomeSucceeded}
 }
 
-// judgeRole returns the verdict on scaling a role. The versions that serve count. Where the pool is stopped, the number
+// judgeRole returns the verdict on scaling a role. Only versions that run count. Where the pool is stopped, the number
 // is kept, and there is nothing to wait for.
 func judgeRole(r *windlassv1.WatchAppResponse, req *windlassv1.ScaleRequest) verdict {
 	seen, stopped := false, false
@@ -286,7 +286,7 @@ func judgeRole(r *windlassv1.WatchAppResponse, req *windlassv1.ScaleRequest) ver
 				if role.GetRole() != req.GetRole() {
 					continue
 				}
-				// The counts are of the generation that has the number of instances.
+				// The counts are known only once the agent has applied the generation with the new number.
 				leaving := role.GetReady() > role.GetWanted() && !inFlight
 				if seen = true; role.GetReady() < role.GetWanted() || leaving || t.GetAppliedGeneration() < t.GetGeneration() {
 					return verdict{}

@@ -89,7 +89,7 @@ func TestJudgeRollout(t *testing.T) {
 		"paused, ready":     {withChange(inFlight(region("eu", nil)), func(ro *windlassv1.Rollout) { ro.Progress.Paused, ro.Progress.PausedBy = true, "ada" }), untilReady, "", 0, ""},
 		"paused by a failure": {withChange(inFlight(region("eu", nil)), func(ro *windlassv1.Rollout) {
 			ro.Progress.Paused, ro.Progress.PausedBy, ro.Progress.PausedWhy = true, "windlass", "eu failed: CrashLoop"
-		}), "", outcomePaused, 6, "echo v2 is paused: eu failed: CrashLoop\n`windlass rollout retry echo` tries again what failed"},
+		}), "", outcomePaused, 6, "echo v2 is paused: eu failed: CrashLoop\n`windlass rollout retry echo` retries the regions that failed"},
 		"paused by it, ready":   {withChange(inFlight(region("eu", nil)), func(ro *windlassv1.Rollout) { ro.Progress.Paused, ro.Progress.PausedBy = true, "windlass" }), untilReady, outcomePaused, 6, ""},
 		"first version, rolls":  {&windlassv1.Rollout{Status: windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING}, "", "", 0, ""},
 		"first version, failed": {&windlassv1.Rollout{Status: windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED, Version: 1, Reason: "BadCommand"}, "", outcomeFailed, 1, "echo v1 failed: BadCommand"},
@@ -152,7 +152,7 @@ func TestJudgeSize(t *testing.T) {
 	require.True(t, over(picture(4, 4, nil), "eu", 4), "other regions do not count")
 	require.False(t, over(picture(4, 3, nil), "eu", 4))
 	require.False(t, over(picture(4, 4, nil), "", 4))
-	require.False(t, over(picture(2, 2, nil), "eu", 4), "the new number is not there yet")
+	require.False(t, over(picture(2, 2, nil), "eu", 4), "the new number is not reached yet")
 	require.True(t, over(picture(0, 0, nil), "eu", 0))
 
 	// During a rollout, both versions count.
@@ -185,7 +185,7 @@ func TestJudgeRole_StoppedPoolIsNotWaitedFor(t *testing.T) {
 			App: &windlassv1.App{Name: "chat"}, Deployments: []*windlassv1.Deployment{{Id: "dep_1", Regions: rows}},
 		}, &windlassv1.ScaleRequest{Role: "decode", Replicas: 6, Region: region})
 	}
-	require.Equal(t, verdict{over: true, outcome: outcomeSucceeded}, judge("", row("eu", 100, 6, 6), row("us", 0, 0, 6)), "where it runs, it is ready")
+	require.Equal(t, verdict{over: true, outcome: outcomeSucceeded}, judge("", row("eu", 100, 6, 6), row("us", 0, 0, 6)), "it is ready in the region where it runs")
 	require.False(t, judge("", row("eu", 100, 5, 6), row("us", 0, 0, 6)).over)
 	require.False(t, judge("").over, "nothing is known yet")
 	for _, v := range []verdict{judge("", row("eu", 0, 0, 6)), judge("us", row("eu", 100, 5, 6), row("us", 0, 0, 6))} {

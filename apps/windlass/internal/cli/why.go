@@ -70,7 +70,7 @@ func inFull(reason, message string) string {
 	return strings.TrimPrefix(reason+"\n", "\n") + strings.Join(whyLines(message), "\n")
 }
 
-// lastOutput separates, in messages of runtimes, how a program ended from its last output.
+// lastOutput stands between a program's exit and its last output in messages of runtimes.
 const lastOutput = "; last output: "
 
 // whyLines formats a message: its sentences wrapped, and each line of a program's last output on a line of

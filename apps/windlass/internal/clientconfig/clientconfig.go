@@ -1,8 +1,8 @@
 // Package clientconfig keeps what the CLI needs to call a control plane: contexts, each with a server, a key
 // and defaults of commands.
 //
-// Only its user can read the file, because it holds keys. Update is the only way to change it: it reads,
-// changes and replaces the file under a lock. So two commands at once keep each other's changes, and a killed
+// Only the user who owns the file can read it, because it holds keys. Update is the only way to change the file: it
+// reads, changes and replaces the file under a lock. So two concurrent commands keep each other's changes, and a killed
 // command leaves the old file.
 package clientconfig
 
@@ -28,8 +28,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/atomicfile"
 )
 
-// The environment overrides the file: EnvContext chooses a context, the others replace one value of it. With
-// EnvServer and EnvAPIKey no file is needed.
+// The environment overrides the file: EnvContext chooses a context, and each other variable replaces one value of the
+// context. With EnvServer and EnvAPIKey no file is needed.
 const (
 	EnvContext = "WINDLASS_CONTEXT"
 	EnvServer  = "WINDLASS_SERVER"
@@ -67,8 +67,8 @@ type Context struct {
 	// Server is the URL of the API.
 	Server string `json:"server"`
 	APIKey string `json:"apiKey,omitempty"`
-	// ServerCA, ClientCert and ClientKey are paths of PEM files: the CAs of the server's certificate (empty:
-	// those of this machine), and a client certificate with its key.
+	// ServerCA, ClientCert and ClientKey are paths of PEM files: the CAs of the server's certificate (empty: the CAs of
+	// this machine), and a client certificate with its key.
 	ServerCA   string `json:"serverCA,omitempty"`
 	ClientCert string `json:"clientCert,omitempty"`
 	ClientKey  string `json:"clientKey,omitempty"`
@@ -185,8 +185,8 @@ func (f *File) Get(name string) (Context, bool) {
 }
 
 // Resolve returns the context to use: name (a flag's), else EnvContext, else the current context. Then the
-// environment's server and key replace those of the context. A key is never sent to a server that it was not
-// given for: if the environment names another server, it must name the key, too.
+// environment's server and key replace the context's. A key is never sent to a server that it was not given for: if the
+// environment names another server, it must name the key, too.
 func (f *File) Resolve(name string, getenv func(string) string) (Context, error) {
 	server, key := getenv(EnvServer), getenv(EnvAPIKey)
 	if name == "" {
@@ -246,5 +246,5 @@ func (f *File) known() string {
 		names[i] = c.Name
 	}
 	slices.Sort(names)
-	return "there are " + strings.Join(names, ", ")
+	return "the contexts are " + strings.Join(names, ", ")
 }

@@ -17,7 +17,7 @@ func env(kv map[string]string) func(string) string {
 	return func(key string) string { return kv[key] }
 }
 
-func TestConfig_IsReadByItsUserAlone(t *testing.T) {
+func TestConfig_OnlyItsUserCanReadIt(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "windlass", "config.yaml")
 	want := clientconfig.Context{
 		Name: "dev", Server: "http://127.0.0.1:7400", APIKey: "key",
@@ -103,7 +103,7 @@ func TestResolve(t *testing.T) {
 		{name: "the same server keeps the key", file: f, env: map[string]string{clientconfig.EnvServer: "https://one"}, server: "https://one", key: "k1"},
 		{name: "the environment alone", env: map[string]string{clientconfig.EnvServer: "https://s", clientconfig.EnvAPIKey: "k"}, server: "https://s", key: "k"},
 		{name: "nothing", err: "windlass dev"},
-		{name: "unknown", file: f, flag: "nope", err: `context "nope" is not configured: there are bad, one, two`},
+		{name: "unknown", file: f, flag: "nope", err: `context "nope" is not configured: the contexts are bad, one, two`},
 		{name: "current is gone", file: clientconfig.File{Current: "gone"}, err: `current context "gone" is not configured: there are no contexts`},
 		{name: "in clear to another machine", env: map[string]string{clientconfig.EnvServer: "http://s"}, err: "in clear: use https://"},
 		{name: "in clear on purpose", env: map[string]string{clientconfig.EnvServer: "http://s", clientconfig.EnvInsecure: "true"}, server: "http://s"},

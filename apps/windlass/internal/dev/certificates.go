@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// certificateLife is short, because dev renews certificates by itself. It is long enough that a machine
-	// that slept over night wakes with valid certificates.
+	// certificateLife is short, because dev renews certificates by itself. It is long enough for a machine that sleeps
+	// overnight.
 	certificateLife = 24 * time.Hour
 	renewWithin     = 12 * time.Hour
 	// renewPoll is the time between two checks of the certificates.
@@ -189,7 +189,7 @@ func (r *run) keepRenewing(ctx context.Context) {
 			said = ""
 		} else if err.Error() != said && ctx.Err() == nil {
 			said = err.Error()
-			r.reportWarning("certificates are not renewed, trying on: " + said)
+			r.reportWarning("certificates could not be renewed; trying again: " + said)
 		}
 	}
 }

@@ -39,7 +39,7 @@ func TestCertificates(t *testing.T) {
 			require.NoError(t, err, host)
 		}
 	})
-	t.Run("keys are for this user alone", func(t *testing.T) {
+	t.Run("only this user can read keys", func(t *testing.T) {
 		for _, file := range []string{filepath.Join(l.tlsDir(), "ca.key"), c.pairFile(partMariaDB)} {
 			info, err := os.Stat(file)
 			require.NoError(t, err)
@@ -56,7 +56,7 @@ func TestCertificates(t *testing.T) {
 		require.Equal(t, parts, renewed)
 		require.NotEqual(t, first, serial(partMariaDB))
 	})
-	t.Run("the next start has the same CA, and makes what is damaged anew", func(t *testing.T) {
+	t.Run("the next start keeps the CA, and replaces damaged certificates", func(t *testing.T) {
 		again, err := openCertificates(l, begin)
 		require.NoError(t, err)
 		require.Equal(t, c.ca.CertPEM(), again.ca.CertPEM())

@@ -53,19 +53,19 @@ func Command(cfg Config) *cobra.Command {
 		Use:   "dev",
 		Short: "Run all of Windlass on this machine",
 		Long: `Run all of Windlass on this machine: MariaDB, Restate, the control plane, and an
-agent and a gateway for each region, as processes of their own.
+agent and a gateway for each region, each as a separate process.
 
 Apps are reached through the gateways, at URLs below localhost, which "windlass deploy" and
 "windlass status" show: curl http://echo-0123456789ab.localhost:7709/
 
 With --tls every port has TLS, except those of instances, which gateways call on this machine.
-A CA is made in the folder tls of the data folder, and certificates that last a day are
-renewed while it runs. The CLI's context knows the CA; give it to other clients:
+A CA is created in the folder tls of the data folder, and certificates that last a day are
+renewed while dev runs. The CLI's context has the CA. Other clients need it, too:
 curl --cacert ~/.local/share/windlass/dev/tls/ca.crt https://...
 
-With --runtime kubernetes every region is a Kubernetes of its own: kubelab, a real
-control plane whose nodes are simulated and whose pods answer. The first time it
-is built, which takes minutes.
+With --runtime kubernetes every region is its own Kubernetes cluster. It is run by
+kubelab: a real control plane with simulated nodes, whose pods answer requests. The
+first start builds kubelab, which takes minutes.
 
 MariaDB and Restate are installed when they are missing. Data, logs and the
 choice of ports are kept in one folder, so that the next start brings back the
@@ -97,14 +97,14 @@ started again.`,
 	}
 	cmd.PersistentFlags().StringVar(&opts.dataDir, "data-dir", "", "folder for all data (default ~/.local/share/windlass/dev)")
 	flags := cmd.Flags()
-	flags.StringSliceVar(&opts.regions, "regions", nil, "regions to run an agent for (default those of the last run, or "+strings.Join(defaultRegions, ",")+")")
+	flags.StringSliceVar(&opts.regions, "regions", nil, "regions to run an agent for (default: the regions of the last run, or "+strings.Join(defaultRegions, ",")+")")
 	flags.StringVar(&opts.context, "context", "dev", "name of the CLI context that is created for this Windlass")
-	flags.StringVar(&opts.runtime, "runtime", "", "runtime for instances: process or kubernetes (default that of the last run, or process)")
-	flags.StringVar(&opts.gpus, "gpus", "auto", "GPUs of each region, or of each node of a cluster: none, a number with or without a product (4:H100), or auto: the first region gets this machine's GPUs, and a cluster gets a few kinds")
+	flags.StringVar(&opts.runtime, "runtime", "", "runtime for instances: process or kubernetes (default: the runtime of the last run, or process)")
+	flags.StringVar(&opts.gpus, "gpus", "auto", "GPUs of each region, or of each node of a cluster: none, a number with or without a product (4:H100), or auto. With auto, the first region gets this machine's GPUs, and a cluster gets nodes with different GPUs")
 	flags.IntVar(&opts.nodes, "nodes", 0, "nodes of each region's cluster (kubernetes)")
 	flags.StringArrayVar(&opts.groups, "group", nil, "a group of nodes of each region's cluster, in kubelab's form: name=h100,nodes=4,gpu=nvidia.com/gpu=8,...; can be repeated (kubernetes)")
 	flags.StringVar(&opts.prometheus, "prometheus-url", "", "URL of a Prometheus for the analysis of rollouts (default $"+envPrometheus+")")
-	flags.BoolVar(&secure, "tls", false, "use TLS on every port except those of instances, with certificates of a CA that is created in the data folder (default that of the last run)")
+	flags.BoolVar(&secure, "tls", false, "use TLS on every port except those of instances, with certificates of a CA that is created in the data folder (default: as in the last run)")
 	flags.BoolVar(&opts.reset, "reset", false, "remove everything of earlier runs first: apps, history, keys")
 	flags.BoolVarP(&opts.detach, "detach", "d", false, "return once everything is ready, and leave it running")
 	flags.IntVar(&opts.reportFD, "report-fd", 0, "")
@@ -115,8 +115,8 @@ started again.`,
 	return cmd
 }
 
-// forPeople returns an error if --output asks for a format for programs. It names the command for programs as a
-// shell in this folder calls it.
+// forPeople returns an error if --output asks for a format for programs. The error names the command with output for
+// programs, in a form that works in a shell in the current folder.
 func forPeople(cmd *cobra.Command, cfg Config, o options) error {
 	f := cmd.Flag("output")
 	if f == nil || f.Value.String() == "table" {
@@ -125,7 +125,7 @@ func forPeople(cmd *cobra.Command, cfg Config, o options) error {
 	if err := o.completeDataDir(cfg); err != nil {
 		return err
 	}
-	return fmt.Errorf("--output=%s: %s speaks to people only: `%s -o %[1]s` tells programs how it is",
+	return fmt.Errorf("--output=%s: %s has output for people only: use `%s -o %[1]s` to read the state",
 		f.Value, cmd.CommandPath(), o.dataLayout().shellCommand(programName(), "status"))
 }
 
@@ -204,7 +204,7 @@ func runForeground(cmd *cobra.Command, cfg Config, opts options) error {
 
 	ctx, stop := context.WithCancel(cmd.Context())
 	defer stop()
-	// The caller may end its context at the first signal, too, and stopping takes longer.
+	// The caller's context may end at the first signal, but a stop takes longer.
 	hurry, giveUp := context.WithCancel(context.WithoutCancel(cmd.Context()))
 	defer giveUp()
 	signals := make(chan os.Signal, 4)
@@ -220,10 +220,10 @@ func runForeground(cmd *cobra.Command, cfg Config, opts options) error {
 			case s := <-signals:
 				switch {
 				case n == 0:
-					report(event{Kind: eventNote, Text: "stopping everything; once more to stop waiting for it"})
+					report(event{Kind: eventNote, Text: "stopping everything; a second signal stops it without waiting"})
 					stop()
 				case s != syscall.SIGHUP:
-					report(event{Kind: eventWarn, Text: "killing what still runs; instances that do not end in time are left to the next start"})
+					report(event{Kind: eventWarn, Text: "killing the processes that still run; the next start takes over instances that do not end in time"})
 					giveUp()
 				}
 			}
@@ -263,7 +263,7 @@ func (r *run) nextSteps(dashboard string) string {
 	if hints := clusterHints(r.state.snapshot().Processes); len(hints) > 0 {
 		fmt.Fprintf(&b, "\nInto the clusters:\n\n  %s\n", strings.Join(hints, "\n  "))
 	}
-	fmt.Fprintf(&b, "\nNow, in another shell (its context %q leads here):\n\n", r.opts.context)
+	fmt.Fprintf(&b, "\nNow, in another shell (the CLI's context %q is this Windlass):\n\n", r.opts.context)
 	example := "echo.yaml"
 	if r.runtime == runtimeKubernetes {
 		example = "echo-kubernetes.yaml"

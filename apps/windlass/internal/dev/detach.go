@@ -15,9 +15,9 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/proc"
 )
 
-// runDetached runs this command again in a session of its own, shows the events that it sends
-// through a pipe, and returns when it is ready. When the pipe ends without such an event, the other
-// process died.
+// runDetached runs this command again as a background process in a new session. It shows the events that the process
+// sends through a pipe, and returns at the event that everything is ready. If the pipe ends before that event, the
+// process has died.
 func runDetached(cmd *cobra.Command, cfg Config, opts options) error {
 	l := opts.dataLayout()
 	if runs, err := l.isRunning(); err != nil {
@@ -124,7 +124,7 @@ func runDetached(cmd *cobra.Command, cfg Config, opts options) error {
 			case eventFailed:
 				_ = child.Wait()
 				return errors.New(e.Text)
-			default: // shown, and the waiting goes on
+			default: // the event is shown, and the wait goes on
 			}
 		}
 	}

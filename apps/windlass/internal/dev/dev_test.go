@@ -45,7 +45,7 @@ func setup(t *testing.T) *machine {
 	return m
 }
 
-// command is `windlass dev ARGS...` on the machine.
+// command returns `windlass dev ARGS...` on the machine.
 func (m *machine) command(args ...string) *exec.Cmd {
 	m.t.Helper()
 	self, err := os.Executable()
@@ -217,7 +217,7 @@ func TestDev_StartsHealsAndStopsEverything(t *testing.T) {
 	require.Zero(t, second.cmd.ProcessState.ExitCode())
 }
 
-func TestDev_TakesOverWhatAKillLeft(t *testing.T) {
+func TestDev_TakesOverInstancesAfterAKill(t *testing.T) {
 	m := setup(t)
 	first := m.up("--regions", "here")
 	s := m.healthy()
@@ -264,7 +264,7 @@ func TestDetach_ReturnsWhenReadyAndStopEndsIt(t *testing.T) {
 	requireGone(t, append(pids(s), s.PID)...)
 
 	out, err = m.command("status").CombinedOutput()
-	require.Error(t, err, "not running is an exit code, too")
+	require.Error(t, err, "status must fail if dev does not run")
 	require.Contains(t, string(out), "does not run")
 }
 
@@ -317,14 +317,14 @@ func TestReset_BeginsAnew(t *testing.T) {
 
 	second := m.up("--reset", "--regions", "there")
 	require.NoDirExists(t, filepath.Join(m.dir, "agents", "here"))
-	require.FileExists(t, mine, "what it did not make, it does not remove")
+	require.FileExists(t, mine, "reset must not remove a file that dev did not create")
 	f, err := clientconfig.Load(m.config)
 	require.NoError(t, err)
 	require.Equal(t, "key-of-run-1", f.Contexts[0].APIKey, "the database is new")
 	second.signal(syscall.SIGTERM)
 }
 
-func TestOptions_BadOnesAreNamed(t *testing.T) {
+func TestOptions_ErrorNamesTheOption(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	for _, c := range []struct {

@@ -29,16 +29,16 @@ type child struct {
 	// kubeconfig is the path of a cluster's kubeconfig.
 	kubeconfig string
 	start      func(ctx context.Context) (server, error)
-	// ready returns nil when the process does its work, else why it does not yet. It is nil if start waits
-	// for that itself.
+	// ready returns nil once the process serves, else an error with the reason why it does not yet. ready is nil if
+	// start itself waits until the process serves.
 	ready func(ctx context.Context) error
 	// lastWords returns the last output of an ended process.
 	lastWords func() string
 }
 
 const (
-	// readyDeadline bounds the first start. An agent joins and recovers and the control plane migrates and
-	// registers, which takes seconds.
+	// readyDeadline bounds the first start. An agent must join and recover, and the control plane must migrate and
+	// register, which takes seconds.
 	readyDeadline = 90 * time.Second
 	readyPoll     = 50 * time.Millisecond
 	// settled is the run time after which the restart delay begins at its minimum again.
@@ -86,8 +86,8 @@ func (k *keeper) startOnce(ctx context.Context) (server, error) {
 	return srv, nil
 }
 
-// untilReady returns nil once the child is ready. It returns an error when the child ended, or when ctx
-// ended, with what it was waiting for.
+// untilReady returns nil once the child is ready. It returns an error if the child or ctx ends first. If ctx ends, the
+// error says why the child is not ready.
 func (k *keeper) untilReady(ctx context.Context, srv server) error {
 	tick := time.NewTicker(readyPoll)
 	defer tick.Stop()
@@ -165,7 +165,7 @@ func (k *keeper) startAgain(ctx context.Context, attempt *int) (server, bool) {
 		}
 		if err.Error() != said {
 			said = err.Error()
-			k.say(fmt.Sprintf("%s does not start, trying on: %s", k.title, said))
+			k.say(fmt.Sprintf("%s does not start; trying again: %s", k.title, said))
 		}
 	}
 }

@@ -43,7 +43,7 @@ const (
 	groupLabel = "kubelab.windlass.run/group"
 )
 
-var errNotClusters = errors.New("--nodes and --group are about the nodes of clusters: add --runtime kubernetes")
+var errNotClusters = errors.New("--nodes and --group describe nodes of clusters: add --runtime kubernetes")
 
 // completeKubernetes checks the options about clusters.
 func (o *options) completeKubernetes() error {
@@ -59,7 +59,7 @@ func (o *options) completeKubernetes() error {
 		return fmt.Errorf("--nodes: %d is not a number from 1 to 1000", o.nodes)
 	}
 	if len(o.groups) > 0 && o.simpleNodes() {
-		return errors.New("--group says it all: leave out --nodes and --gpus, or --group")
+		return errors.New("--group cannot be combined with --nodes and --gpus: leave out --nodes and --gpus, or --group")
 	}
 	seen := map[string]bool{}
 	for _, g := range o.groups {
@@ -68,7 +68,7 @@ func (o *options) completeKubernetes() error {
 			return fmt.Errorf("--group: %q has no name: begin with name=NAME, in lower-case letters, digits and dashes", g)
 		}
 		if seen[name] {
-			return fmt.Errorf("--group: there are two of name %s", name)
+			return fmt.Errorf("--group: there are two groups of name %s", name)
 		}
 		seen[name] = true
 	}
@@ -111,8 +111,8 @@ func groupName(group string) (name string, gpus bool) {
 	return name, gpus
 }
 
-// settleKubernetes takes from the last run what the flags leave out, so that a plain `windlass dev` brings
-// back the same clusters.
+// settleKubernetes takes values that the flags leave out from the last run, so that a plain `windlass dev` brings back
+// the same clusters.
 func (r *run) settleKubernetes(last State) (err error) {
 	r.runtime, r.groups = r.opts.runtime, r.opts.groups
 	if r.runtime == "" {
@@ -204,7 +204,7 @@ func (r *run) writePools(path string) error {
 	return atomicfile.Write(path, data, 0o600)
 }
 
-// clusterHints returns commands by which a person looks into the clusters.
+// clusterHints returns shell commands that list the pods of each cluster.
 func clusterHints(processes []ProcessState) []string {
 	var out []string
 	for _, p := range processes {

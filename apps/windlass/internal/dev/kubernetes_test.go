@@ -61,7 +61,7 @@ func setupClusters(t *testing.T) *machine {
 	return m
 }
 
-// arguments that a process was started with.
+// arguments returns the arguments of a process.
 func arguments(t *testing.T, pid int) string {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
@@ -148,7 +148,7 @@ func TestCluster_FailedStartSaysWhy(t *testing.T) {
 	require.Empty(t, m.status().Left)
 }
 
-func TestClusterOptions_BadOnesAreNamed(t *testing.T) {
+func TestClusterOptions_ErrorNamesTheOption(t *testing.T) {
 	for _, c := range []struct {
 		args []string
 		want string
@@ -159,7 +159,7 @@ func TestClusterOptions_BadOnesAreNamed(t *testing.T) {
 		{[]string{"--runtime", "kubernetes", "--nodes", "-1"}, "--nodes: -1 is not a number from 1 to 1000"},
 		{[]string{"--runtime", "kubernetes", "--nodes", "3", "--group", "name=a"}, "leave out --nodes and --gpus, or --group"},
 		{[]string{"--runtime", "kubernetes", "--group", "nodes=3"}, "begin with name=NAME"},
-		{[]string{"--runtime", "kubernetes", "--group", "name=a", "--group", "name=a"}, "two of name a"},
+		{[]string{"--runtime", "kubernetes", "--group", "name=a", "--group", "name=a"}, "two groups of name a"},
 	} {
 		m := setup(t)
 		out, err := m.command(c.args...).CombinedOutput()

@@ -68,7 +68,7 @@ const maxSocketPath = 107
 // takesGateway reports whether the path of the agent's socket is short enough for a gateway.
 func (l layout) takesGateway(region string) bool { return len(l.agentSocket(region)) <= maxSocketPath }
 
-// These files are in the folder of a program that is this binary.
+// These files are in the folder of each program that runs from this binary.
 func recordFile(dir string) string { return filepath.Join(dir, "process.json") }
 func argsFile(dir string) string   { return filepath.Join(dir, "args.json") }
 func dataDir(dir string) string    { return filepath.Join(dir, "data") }

@@ -26,7 +26,7 @@ func TestLayoutCommand(t *testing.T) {
 	require.ErrorContains(t, l.alreadyRuns(), "see `"+name+" dev status --data-dir /tmp/dev`, or end it with `"+name+" dev stop --data-dir /tmp/dev`")
 }
 
-// A hint can be pasted into the shell that got it: it names this program and the data directory.
+// A hint can be pasted into the shell that shows it, because it names this program and the data directory.
 func TestHint_CanBePasted(t *testing.T) {
 	for _, args := range [][]string{{"dev"}, {"dev", "stop"}} {
 		root := &cobra.Command{Use: "windlass", SilenceErrors: true}
@@ -40,7 +40,7 @@ func TestHint_CanBePasted(t *testing.T) {
 	require.NotEqual(t, "windlass", programName(), "the test's program is not in PATH")
 }
 
-// An instance finds the programs of examples behind those of the host.
+// The PATH of instances ends with the programs of the examples, after the programs of the host.
 func TestProgramEnv_EndsWithExamples(t *testing.T) {
 	root := t.TempDir()
 	t.Chdir(root)

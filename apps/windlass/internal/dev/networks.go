@@ -15,8 +15,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/flock"
 )
 
-// Networks of pods are 127.N.0.0/16. Every region's pods listen on the ports that their deployments fix, so
-// that regions need different addresses. 127.0 is in general use. firstNetwork is also kubelab's own default.
+// Networks of pods are 127.N.0.0/16. Pods listen on ports that their deployments fix, so each region needs different
+// addresses. Many programs use addresses in 127.0. firstNetwork is also kubelab's own default.
 const (
 	firstNetwork = 64
 	lastNetwork  = 127
@@ -24,12 +24,12 @@ const (
 
 func networkCIDR(network int) string { return fmt.Sprintf("127.%d.0.0/16", network) }
 
-// assignNetworks gives each region a network: that of the last run, else the next free one. claims is
+// assignNetworks gives each region a network: its network of the last run, else the next free one. claims is
 // localstack.ClaimsFolder().
 func assignNetworks(claims string, last map[string]int, regions []string, say func(string)) (map[string]int, error) {
 	busy, err := busyNetworks("/proc/net/tcp")
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("see which networks are in use: %w", err)
+		return nil, fmt.Errorf("find the networks in use: %w", err)
 	}
 	taken := func(n int) bool {
 		if busy[n] {
@@ -53,7 +53,7 @@ func assignNetworks(claims string, last map[string]int, regions []string, say fu
 		for ; n <= lastNetwork && (slices.Contains(settled, n) || isOfAnother(last, region, n) || taken(n)); n++ { //nolint:revive // the condition is the search
 		}
 		if n > lastNetwork {
-			return nil, fmt.Errorf("a network for %s: 127.%d to 127.%d are all in use", region, firstNetwork, lastNetwork)
+			return nil, fmt.Errorf("find a network for %s: 127.%d to 127.%d are all in use", region, firstNetwork, lastNetwork)
 		}
 		if again {
 			say(fmt.Sprintf("network %s is in use; pods of %s get addresses of %s instead", networkCIDR(want), region, networkCIDR(n)))

@@ -15,7 +15,7 @@ import (
 
 func silent(string) {}
 
-func TestNetwork_StaysWithItsRegionAlone(t *testing.T) {
+func TestNetwork_BelongsToOneRegionOnly(t *testing.T) {
 	claims := t.TempDir()
 	first, err := assignNetworks(claims, nil, []string{"a", "b"}, silent)
 	require.NoError(t, err)
@@ -27,7 +27,7 @@ func TestNetwork_StaysWithItsRegionAlone(t *testing.T) {
 	require.NotContains(t, []int{first["a"], first["b"]}, second["a"])
 }
 
-func TestNetwork_TakenIsReplacedAndAwaitedIsNot(t *testing.T) {
+func TestNetwork_InUseIsReplacedAndReservedIsKept(t *testing.T) {
 	claims := t.TempDir()
 	lock, err := flock.Try(filepath.Join(claims, "127.90"))
 	require.NoError(t, err)
@@ -36,7 +36,7 @@ func TestNetwork_TakenIsReplacedAndAwaitedIsNot(t *testing.T) {
 	last := map[string]int{"a": 90, "gone": 91, "b": 92}
 	got, err := assignNetworks(claims, last, []string{"a", "b", "new"}, func(s string) { said = append(said, s) })
 	require.NoError(t, err)
-	require.Equal(t, 91, got["gone"], "it gets its own back when it returns")
+	require.Equal(t, 91, got["gone"], "a region that is left out keeps its network")
 	require.Equal(t, 92, got["b"])
 	require.NotContains(t, []int{90, 91, 92}, got["a"])
 	require.NotContains(t, []int{90, 91, 92, got["a"]}, got["new"])

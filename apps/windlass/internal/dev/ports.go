@@ -28,8 +28,8 @@ func portGatewayMetrics(region string) string { return "gateway-metrics/" + regi
 // firstPort begins a range that no well-known service uses. The API has this port.
 const firstPort = 7700
 
-// assignPorts gives every name a port: that of the last run, else the usual one. If it is taken, assignPorts
-// chooses a free port and reports that with say.
+// assignPorts gives every name a port: its port of the last run, else the usual one. If that port is taken, assignPorts
+// chooses a free port and reports it with say.
 func assignPorts(last map[string]int, regions []string, say func(string)) (map[string]int, error) {
 	names := []string{
 		portAPI, portWorkflows, portMetrics, portMariaDB,

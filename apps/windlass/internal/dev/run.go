@@ -135,7 +135,7 @@ func (r *run) prepareRun(ctx context.Context, last State) error {
 	}
 	for _, region := range last.Regions {
 		if !slices.Contains(r.regions, region) {
-			r.reportWarning(fmt.Sprintf("region %s of the last run gets no agent this time, so what is deployed there does not run", region))
+			r.reportWarning(fmt.Sprintf("region %s of the last run gets no agent this time, so apps that are deployed there do not run", region))
 		}
 	}
 	var err error
@@ -212,7 +212,7 @@ func (r *run) startAll(ctx, keeping context.Context) error {
 	gateways := make([]child, 0, len(r.regions))
 	for _, region := range r.regions {
 		if !r.layout.takesGateway(region) {
-			r.reportWarning(fmt.Sprintf("no gateway in %s, where apps are reached at their instances only: %s is too long for a socket; use a shorter --data-dir", region, r.layout.agentSocket(region)))
+			r.reportWarning(fmt.Sprintf("no gateway runs in %s, so apps are reached there only at their instances: %s is too long for a socket; use a shorter --data-dir", region, r.layout.agentSocket(region)))
 			continue
 		}
 		gateways = append(gateways, r.gatewayChild(region))
@@ -335,7 +335,7 @@ func (r *run) stopEverything(hurry context.Context) error {
 			stores = append(stores, k)
 		}
 	}
-	// The gateways end first, so that no more requests reach what is about to stop.
+	// The gateways end first, so that no more requests reach instances that are about to stop.
 	err := errors.Join(stopAll(ctx, gateways), stopAll(ctx, agents))
 	err = errors.Join(err, r.newSweeper().stopInstances(ctx))
 	// The control plane ends before its stores, so that it does not log errors about them.

@@ -22,7 +22,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/service"
 )
 
-// programGrace is the time that the control plane and an agent have to stop. Both promise to need less.
+// programGrace is the time that the control plane and an agent have to stop. Both stop in less time.
 const programGrace = 25 * time.Second
 
 // mariaDBChild returns the child that runs MariaDB. Its start stores the address of the database in dsn.
@@ -224,7 +224,7 @@ func (r *run) runtimeArgs(region string, first bool) ([]string, error) {
 		}
 		policy := filepath.Join(r.layout.agentDir(region), "pod-policy.yaml")
 		if err := atomicfile.Write(policy, []byte(podPolicy), 0o600); err != nil {
-			return nil, fmt.Errorf("write what pods may ask for: %w", err)
+			return nil, fmt.Errorf("write the pod policy: %w", err)
 		}
 		return []string{
 			"--runtime=kubernetes",

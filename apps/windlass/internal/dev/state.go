@@ -71,7 +71,7 @@ func loadState(path string) (State, error) {
 	}
 	var s State
 	if err := json.Unmarshal(b, &s); err != nil {
-		return State{}, fmt.Errorf("read %s: %w; removing it loses nothing but the choice of ports", path, err)
+		return State{}, fmt.Errorf("read %s: %w; remove the file; only the choice of ports, regions and networks is lost", path, err)
 	}
 	return s, nil
 }

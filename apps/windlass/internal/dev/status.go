@@ -175,7 +175,7 @@ func printStatus(w io.Writer, s Status) error {
 	if !s.Running {
 		line := "windlass dev does not run on " + shortPath(s.DataDir)
 		if len(s.Left) > 0 {
-			line += "\nleft by one that was killed: " + strings.Join(s.Left, ", ") + "; `" + s.layout.shellCommand(programName(), "stop") + "` ends them"
+			line += "\nprocesses that a killed dev left: " + strings.Join(s.Left, ", ") + "; `" + s.layout.shellCommand(programName(), "stop") + "` ends them"
 		}
 		_, err := fmt.Fprintln(w, line)
 		return err

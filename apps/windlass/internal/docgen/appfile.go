@@ -38,7 +38,7 @@ func appFileMessages() []protoreflect.MessageDescriptor {
 	return messagesIn(&windlassv1.DeploymentSpec{}, &windlassv1.RolloutPolicy{}, &windlassv1.FileFreeze{}, &windlassv1.ScalingPolicy{})
 }
 
-// messagesIn returns the messages and those of their fields, each once.
+// messagesIn returns the messages and the messages of their fields, each once.
 func messagesIn(all ...proto.Message) []protoreflect.MessageDescriptor {
 	var out []protoreflect.MessageDescriptor
 	seen := map[protoreflect.FullName]bool{}
@@ -75,7 +75,7 @@ func appFile(s *source) (string, error) {
 	var out strings.Builder
 	out.WriteString(generated + "# The app file\n\n`windlass deploy -f FILE` and `windlass plan -f FILE` read one YAML document or one JSON value. " +
 		"Durations are texts such as `10s`, `5m` or `1h30m`. Choices may be written as `blueGreen`, `blue-green` or `STRATEGY_BLUE_GREEN`. " +
-		"Fields have the names below, or those of the protos (`health_check`).\n\n## Top level\n\nBesides these fields the top level has those of [DeploymentSpec](#deploymentspec).\n\n")
+		"Fields have the names below, or their names in the protos (`health_check`).\n\n## Top level\n\nBesides these fields, the top level has the fields of [DeploymentSpec](#deploymentspec).\n\n")
 	t := newTable("field", "type", "meaning")
 	for _, f := range top {
 		t.addRow(asCode(f.name), f.kind, f.text)

@@ -32,18 +32,19 @@ type chart struct {
 	// model describes the program, and command is the command that the chart runs, if the program has several.
 	model   func() (*kong.Application, error)
 	command string
-	// withheld are flags that the value "flags" does not accept, besides those that the templates set.
+	// withheld are flags that the value "flags" does not accept, besides the flags that the templates set.
 	withheld []string
 }
 
 var charts = []chart{
 	{
-		// Replicas with create-keyset could each make a keyset. Probes have no client certificate.
+		// With create-keyset, each replica could create a keyset. With metrics-client-ca, probes would fail, because
+		// they have no client certificate.
 		name: "windlass-controlplane", model: controlplane.CommandLine, command: "serve",
 		withheld: []string{"create-keyset", "insecure", "metrics-client-ca"},
 	},
 	{
-		// The first line is about bare hosts.
+		// The flags of the first line are for bare hosts only.
 		name: "windlass-agent", model: agent.CommandLine,
 		withheld: []string{
 			"cpu-millicores", "gpus", "image-command", "instance-groups", "instance-uids", "memory-mib", "pool", "port-isolation", "ports", "trust-all-tenants",
@@ -60,7 +61,7 @@ const (
 	url    = `^https?://[^@\s/]+(/\S*)?$`
 )
 
-// text is a text that matches a pattern.
+// text returns the schema of a text that matches a pattern.
 func text(pattern string) object { return object{"type": "string", "pattern": pattern} }
 
 func oneOf(values ...string) object {
@@ -155,7 +156,7 @@ var constraints = map[string]object{
 	"dataSize":                   text(`^\d+(Mi|Gi)$`),
 }
 
-// named is an object with these properties, all of which it must have.
+// named returns the schema of an object with these properties, all of which are required.
 func named(properties object) object {
 	return object{"type": "object", "properties": properties, "required": slices.Sorted(maps.Keys(properties)), "additionalProperties": false}
 }
@@ -163,7 +164,7 @@ func named(properties object) object {
 // value is one value of a chart.
 type value struct {
 	path, about string
-	// initial is the default, as YAML in one line. It is "" for values that have values of their own.
+	// initial is the default, as YAML in one line. It is "" for values that contain other values.
 	initial string
 }
 
@@ -188,7 +189,7 @@ func chartSchema(root string, c chart) (string, []value, error) {
 	}
 	all := properties["flags"].(object) //nolint:forcetypeassert // made above
 	all["properties"], all["additionalProperties"] = flags, false
-	// Helm adds it to the values of a chart that another chart depends on.
+	// Helm adds global to the values of a chart that another chart depends on.
 	properties["global"] = object{"type": "object", "description": "Values that charts share with charts that they depend on. It is not used."}
 	var out bytes.Buffer
 	encode := json.NewEncoder(&out)
@@ -209,7 +210,7 @@ func schemaOf(mapping *yaml.Node, path string, values *[]value) (object, error) 
 		key, node := mapping.Content[i], mapping.Content[i+1]
 		at := strings.TrimPrefix(path+"."+key.Value, ".")
 		comment := key.HeadComment
-		// The comment of the file is above that of the first value.
+		// The comment of the file stands above the comment of the first value.
 		if j := strings.LastIndex(comment, "\n\n"); j >= 0 {
 			comment = comment[j+2:]
 		}
@@ -269,7 +270,8 @@ func schemaOfValue(node *yaml.Node, at, about string, values *[]value) (object, 
 
 var variable = regexp.MustCompile(`WINDLASS_\w+`)
 
-// flags returns the schemas of the flags that the value "flags" accepts: those that the templates do not set.
+// flags returns the schemas of the flags that the value "flags" accepts: the flags that the templates do not set and
+// that are not withheld.
 func (c chart) flags(root string) (object, error) {
 	files, err := filepath.Glob(filepath.Join(root, chartsDir, c.name, "templates", "*"))
 	if err != nil || len(files) == 0 {
@@ -304,7 +306,7 @@ func (c chart) flags(root string) (object, error) {
 		}
 	}
 	if len(unknown) > 0 {
-		return nil, fmt.Errorf("%s sets variables that no flag of its program has, which the program ignores: %v", c.name, slices.Sorted(maps.Keys(unknown)))
+		return nil, fmt.Errorf("%s sets variables that belong to no flag of its program, so the program ignores them: %v", c.name, slices.Sorted(maps.Keys(unknown)))
 	}
 	out, known := object{}, map[string]bool{}
 	for _, f := range all {
@@ -363,7 +365,7 @@ func writeSchemas(root, folder string) error {
 func chartsPage(src *source) (string, error) {
 	var out strings.Builder
 	out.WriteString(generated + "# Values of the Helm charts\n\n" +
-		"Values are refused if the chart does not know them. The value `flags` takes the [flags of the program](flags.md) that no other value sets. " +
+		"A chart refuses values that it does not know. The value `flags` takes the [flags of the program](flags.md) that no other value sets. " +
 		"[The guide](../guides/install.md) installs Windlass with the charts.\n")
 	for _, c := range charts {
 		_, values, err := chartSchema(src.root, c)

@@ -233,7 +233,7 @@ func TestExamples_AreLinkedFromAGuide(t *testing.T) {
 	}))
 }
 
-// Files that are no app files are in their guides as well, so that a reader of either sees the same.
+// An example that is no app file must equal its block in the guide.
 func TestExamples_AreTheTextOfTheirGuides(t *testing.T) {
 	for file, guide := range map[string]string{
 		"envoy/bootstrap.yaml": "xds", "nftables/windlass.nft": "bare-hosts",

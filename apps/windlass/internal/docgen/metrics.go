@@ -20,8 +20,8 @@ var metricTrees = []struct{ title, about, tree string }{
 	{"Control plane", "", "apps/controlplane"},
 	{"Agent", "", "apps/agent"},
 	{"Gateway", "", "apps/gateway"},
-	{"Model server", "It has the metrics of the engine whose command line it runs with; without one, vLLM's names and those that begin with its own. " +
-		"Every metric but those of HTTP has the label `model_name`, too. Those of vLLM's command line have `engine`, those of SGLang's scheduler " +
+	{"Model server", "It has the metrics of the engine whose command line it runs with. Without an engine, its metrics have vLLM's names, or names that begin with its own. " +
+		"Every metric except those of HTTP also has the label `model_name`. Metrics of vLLM's command line have `engine`. Metrics of SGLang's scheduler have " +
 		"`engine_type`, `tp_rank` and `pp_rank`.", "apps/modelserver"},
 	{"Servers of RPCs", "Programs that serve RPCs have these: the control plane, and the agent on its listener for gateways.", "pkg/rpc"},
 	{"Certificates", "The control plane, the agent and the gateway have this for each file that a flag names.", "pkg/certfile"},
@@ -31,7 +31,7 @@ var metricTrees = []struct{ title, about, tree string }{
 func metricsPage(s *source) (string, error) {
 	var out strings.Builder
 	out.WriteString(generated + "# Metrics\n\nEvery program serves its metrics at `/metrics` of `--metrics-listen` (the model server at its own port). " +
-		"Besides these there are the Go runtime's and the process's (`go_*`, `process_*`).\n")
+		"Every program also has the metrics of the Go runtime and of its process (`go_*`, `process_*`).\n")
 	if err := checkSections(s); err != nil {
 		return "", err
 	}

@@ -299,11 +299,11 @@ func checkComplete(s *source, found map[string]string) error {
 	}
 	for _, dir := range slices.Sorted(maps.Keys(s.packages)) {
 		if writers[dir] == "" && !strings.HasSuffix(dir, "test") && slices.ContainsFunc(s.packages[dir].files, writesHistory) {
-			return fmt.Errorf("%s writes history, and is not in writers", dir)
+			return fmt.Errorf("%s writes history and is missing in writers: add it", dir)
 		}
 	}
 	if len(missed) > 0 {
-		return fmt.Errorf("texts that look like history entries, and do not reach a parameter named what:\n  %s", strings.Join(missed, "\n  "))
+		return fmt.Errorf("texts that look like history entries but reach no parameter named what:\n  %s", strings.Join(missed, "\n  "))
 	}
 	return nil
 }
@@ -317,6 +317,6 @@ func historyPage(s *source) (string, error) {
 	for _, e := range all {
 		t.addRow(asCode(e.name), e.by)
 	}
-	return generated + "# History entries\n\n`windlass history APP` lists what was decided about an app: what, why, by whom, and the figures. " +
+	return generated + "# History entries\n\n`windlass history APP` lists the decisions about an app, each with its reason, its author and its figures. " +
 		"[Troubleshooting](../guides/troubleshooting.md#history-entries) says what each entry means.\n\n" + t.String(), nil
 }

@@ -48,7 +48,7 @@ func TestSchema_AcceptsEveryExample(t *testing.T) {
 	}
 }
 
-func TestSchemas_OfChartsTakeTheExamples(t *testing.T) {
+func TestSchemas_OfChartsAcceptTheExamples(t *testing.T) {
 	for file, chart := range map[string]string{"controlplane": "windlass-controlplane", "us-east-1": "windlass-agent", "gateway": "windlass-gateway"} {
 		s, err := jsonschema.NewCompiler().Compile(repository + "/deployments/charts/" + chart + "/values.schema.json")
 		require.NoError(t, err)

@@ -25,7 +25,7 @@ func TestFind(t *testing.T) {
 		// The error ERROR_REASON_REGION_UNREACHABLE is the third.
 		require.Equal(t, []string{"Reasons of deployments, rollouts and regions", "Error reasons", "History entries"}, kinds)
 	})
-	t.Run("every error reason, with all that is shown", func(t *testing.T) {
+	t.Run("every error reason has all its parts", func(t *testing.T) {
 		for number, name := range windlassv1.ErrorReason_name {
 			if number == 0 {
 				require.Empty(t, Hint(name))
@@ -37,7 +37,7 @@ func TestFind(t *testing.T) {
 			}
 		}
 	})
-	t.Run("nothing of an unknown one", func(t *testing.T) {
+	t.Run("an unknown reason has no entry", func(t *testing.T) {
 		require.Empty(t, Find("Nonesuch"))
 		require.Empty(t, Find(""))
 		require.Empty(t, Hint(""))
