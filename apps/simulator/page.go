@@ -59,7 +59,7 @@ func fillPage(page string, results []json.RawMessage) (string, error) {
 	lines := strings.Split(page, "\n")
 	head := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "| subject | figures | benchmark |") })
 	if head < 0 {
-		return "", errors.New(`it has no table with the columns "subject", "figures", "benchmark" and "measured"`)
+		return "", errors.New(`the page has no table with the columns "subject", "figures", "benchmark" and "measured"`)
 	}
 	end := head
 	for end < len(lines) && strings.HasPrefix(lines[end], "|") {

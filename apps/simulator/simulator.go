@@ -75,8 +75,8 @@ type cli struct {
 	Flood     scenario.Flood     `cmd:"" help:"Measure what a flood of calls from one workspace costs another workspace."`
 	Overload  scenario.Overload  `cmd:"" help:"Measure the delay of important changes while agents report ten times more than can be stored."`
 	Retention scenario.Retention `cmd:"" help:"Measure how large the database is after a week of changes."`
-	Regions   scenario.Regions   `cmd:"" help:"Compare the cost of a change in a small fleet with that in a large one."`
-	Gateway   scenario.Gateway   `cmd:"" help:"Compare the cost of the gateway with that of nginx and HAProxy, which must be installed."`
+	Regions   scenario.Regions   `cmd:"" help:"Compare the cost of a change in a small fleet with the cost in a large one."`
+	Gateway   scenario.Gateway   `cmd:"" help:"Compare the cost of the gateway with the cost of nginx and HAProxy, which must be installed."`
 	Siege     scenario.Siege     `cmd:"" help:"Measure what attacks by one tenant's clients on a gateway cost another tenant."`
 	Zero      scenario.Zero      `cmd:"" help:"Scale an app to zero and back with real processes: failed requests, lost wakes, overhead of holding requests."`
 	Scaling   scenario.Scaling   `cmd:"" help:"Measure what it costs to scale many apps by their load, and how soon they scale."`
@@ -155,7 +155,7 @@ func (f common) runScenario(ctx context.Context, name string, chosen scenario.Sc
 		return nil, fmt.Errorf("find this program: %w", err)
 	}
 	limit := int64(f.MaxMemoryGiB * (1 << 30))
-	// The garbage collector of this process works harder before its memory lets the run fail.
+	// Near the memory limit, the garbage collector of this process works harder, before the run fails.
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(limit * 3 / 4))
 	begin := time.Now()
 	options := testbed.Options{

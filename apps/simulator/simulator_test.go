@@ -73,7 +73,7 @@ func requireAscending(t *testing.T, result map[string]any, figures ...string) {
 }
 
 // The test makes one small attack of each kind. The scenario fails if an attack costs another tenant too much.
-func TestSiege_AttacksSpareAnotherTenant(t *testing.T) {
+func TestSiege_AttacksDoNotSlowAnotherTenant(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	err := simulator.Main(t.Context(), []string{"siege", "--json", "--window=700ms", "--rate=100", "--new-rate=20", "--connections=4", "--idle=400", "--uploads=16", "--poison=4", "--watches=200", "--half=396", "--held=300", "--floor=2s", "--gateway-mib=512"}, &stdout, &stderr)
 	require.NoError(t, err, "%s%s", &stdout, &stderr)
@@ -200,7 +200,7 @@ func TestSlow_DeliversEveryChangeInTheEnd(t *testing.T) {
 	require.Len(t, result["rounds"], 1)
 }
 
-func TestFlood_KeepsToItsQuotaAndSparesTheOtherWorkspace(t *testing.T) {
+func TestFlood_StaysInItsQuotaAndDoesNotSlowTheOther(t *testing.T) {
 	t.Parallel()
 	result := runScenario(t, "flood", "--deploys=8", "--rounds=1", "--calls=100", "--starts-per-minute=60", "--burst=5")
 	requirePositive(t, result, "p50_ms", "p50_ms_without", "admitted_per_s", "refused")
@@ -226,7 +226,7 @@ func TestRetention_DatabaseStopsGrowing(t *testing.T) {
 	require.Contains(t, result["detail_rows"], "region_changes")
 }
 
-func TestScaling_EveryJumpOfTheLoadIsDecidedOn(t *testing.T) {
+func TestScaling_DecisionFollowsEveryJumpOfTheLoad(t *testing.T) {
 	t.Parallel()
 	result := runScenario(t, "scaling", "--apps=6", "--regions=2", "--each=2", "--window=4s", "--settle=1s", "--period=10s", "--floor=40s")
 	requirePositive(t, result, "jumps", "p99_ms", "jumps_queries_per_s")

@@ -1,6 +1,6 @@
 // Package bare uses SQL, Restate and Connect without Windlass. It measures what each of them can do alone on
 // this machine, so that the figures of a scenario can be compared with these limits. It also reads the
-// database of a run directly, because no part of Windlass can influence the result.
+// database of a run directly, so that no part of Windlass can influence the result.
 package bare
 
 import (

@@ -25,7 +25,7 @@ func (d *disagreement) String() string {
 	return fmt.Sprintf("%s: %s: %s", d.kind, d.place, d.text)
 }
 
-// sight has what runs and what is ready: by region, then by deployment.
+// sight has the running and the ready instances, by region and then by deployment.
 type sight struct {
 	running map[string]map[string]int
 	ready   map[string]map[string][]string
@@ -39,8 +39,8 @@ func (c *checker) readSight() sight {
 	return s
 }
 
-// compareAll compares the database with what runs. It returns nil when everything is settled and equal. Nothing is
-// broken during the call.
+// compareAll compares the database with the running instances. It returns nil when everything is settled and
+// equal. No fault occurs during the call.
 func (c *checker) compareAll(ctx context.Context) (*disagreement, error) {
 	for _, p := range c.w.Stack.Planes() {
 		if !c.w.Stack.Runs(p.Name) {
@@ -59,7 +59,7 @@ func (c *checker) compareAll(ctx context.Context) (*disagreement, error) {
 	return c.compareContent(b, c.readSight()), nil
 }
 
-// compareContent compares the content of the database with what runs.
+// compareContent compares the content of the database with the running instances.
 func (c *checker) compareContent(b books, s sight) *disagreement {
 	if len(b.holes) > 0 {
 		return &disagreement{kind: "a feed has a hole", place: place{region: b.holes[0]}, text: fmt.Sprint(b.holes)}
@@ -88,11 +88,12 @@ func (c *checker) compareContent(b books, s sight) *disagreement {
 	return nil
 }
 
-// patience has the times in which everything should settle, and after which it counts as stuck.
+// patience has the time in which everything must settle, and the time after which it counts as stuck.
 type patience struct{ converge, end time.Duration }
 
-// recordUnsettled records that something still disagrees at this time after the mending. A settling that takes too
-// long is a violation. One that never ends is a violation of another kind. It reports which of them happened.
+// recordUnsettled records that something still disagrees at the time took after all faults were mended. A
+// settling that takes too long is a violation. One that never ends is a violation of another kind.
+// recordUnsettled reports which of the two happened.
 func (c *checker) recordUnsettled(took time.Duration, p patience, why *disagreement) (late, stuck bool) {
 	if late = took > p.converge; late {
 		c.violatef("not settled in time", why.app, why.place, "%s after everything was mended: %s", p.converge, why)
@@ -143,7 +144,7 @@ func (c *checker) agreeRows(b books, s sight) *disagreement {
 	for region, deployments := range running {
 		for id, n := range deployments {
 			if p := (place{region, id}); !known[p] && !b.quarantined[p] && n > 0 {
-				return &disagreement{"an orphan runs", "", p, fmt.Sprintf("%d instances of what the database does not know", n)}
+				return &disagreement{"an orphan runs", "", p, fmt.Sprintf("%d instances of a deployment that the database does not know", n)}
 			}
 		}
 	}
@@ -191,7 +192,7 @@ func (c *checker) agreeInstances(b books, s sight) *disagreement {
 	return nil
 }
 
-// stopUnknown stops what a restored database no longer knows, as its operator would after a review.
+// stopUnknown stops workloads that a restored database no longer knows, as its operator would after a review.
 func (c *checker) stopUnknown(ctx context.Context) error {
 	for _, m := range c.w.Fleet.Members() {
 		if err := c.pruneRegion(ctx, m); err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 )
 
-// blow is one fault. hit returns a function that mends it and after how long, or nil when nothing has to be
-// mended.
+// blow is one fault. hit causes the fault, and returns a function that mends it and the time until the mend.
+// The function is nil if nothing has to be mended.
 type blow struct {
 	name   string
 	weight int

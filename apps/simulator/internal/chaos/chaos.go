@@ -40,7 +40,7 @@ type Chaos struct {
 	Users    int           `help:"Users who change apps all the time." default:"3"`
 	Storm    time.Duration `help:"How long things break in a round." default:"30s"`
 	Rest     time.Duration `help:"Longest rest between two blows." default:"2s"`
-	Converge time.Duration `help:"How long everything may take to settle once all was mended." default:"10s"`
+	Converge time.Duration `help:"How long everything may take to settle after all faults were mended." default:"10s"`
 	Patience time.Duration `help:"How long to wait after that, to distinguish slow from stuck." default:"2m"`
 	Restores bool          `help:"Restore the database from backups." default:"true" negatable:""`
 }

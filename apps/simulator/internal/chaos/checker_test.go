@@ -11,9 +11,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// fixture is a checker of what a test says: an app, loose-0, of which two
-// instances of dep_a run in region-1, and beside it an app, fixed-0, with dep_z in
-// region-2.
+// fixture is a checker with the state of a test: the app loose-0, of which two instances of dep_a run in
+// region-1, and the app fixed-0 with dep_z in region-2.
 type fixture struct {
 	*checker
 	time  time.Time
@@ -41,7 +40,7 @@ func setup(t *testing.T) *fixture {
 	return s
 }
 
-// runs has a version deployed, applied, started, reported and acknowledged.
+// runs records that a version was deployed, applied, started, reported and acknowledged.
 func (s *fixture) runs(app string, p place, instances ...string) {
 	s.history.add(event{part: "user", app: app, text: "deploy: done"})
 	s.recordDeployment(app, p.deployment)
@@ -60,7 +59,7 @@ func (s *fixture) runs(app string, p place, instances ...string) {
 	s.sight.ready[p.region] = map[string][]string{p.deployment: instances}
 }
 
-// claims is what the database would say of the fixture.
+// claims returns the claims that the database would make about the fixture.
 func (s *fixture) claims() claims {
 	return claims{
 		heads:  []head{{here.region, 1, 8}, {there.region, 1, 8}},
@@ -69,7 +68,7 @@ func (s *fixture) claims() claims {
 	}
 }
 
-// noise is what happens meanwhile to others, and one thing that concerns everybody.
+// noise records n events of other apps and places, and one event that concerns all of them.
 func (s *fixture) noise(n int) {
 	for i := range n {
 		s.history.add(event{part: "user", app: fmt.Sprintf("other-%d", i), text: "scale: done"})
@@ -81,7 +80,7 @@ func (s *fixture) noise(n int) {
 	s.history.add(event{part: "blow", text: "kill mariadb"})
 }
 
-// violated requires the one violation, and a history that names no other app and place.
+// violated requires exactly one violation, whose history names no other app and no other place.
 func (s *fixture) violated(t *testing.T, kind string, lines ...string) {
 	t.Helper()
 	all := s.foundViolations()
@@ -101,7 +100,7 @@ func (s *fixture) violated(t *testing.T, kind string, lines ...string) {
 	}
 }
 
-// ofHere is what led to the fixture, as far as region-1's place of dep_a goes.
+// ofHere are the events of dep_a in region-1 that led to the fixture.
 var ofHere = []string{
 	"user loose-0: deploy: done",
 	"dep_a region-1: the agent applies generation 3 of epoch 1",
@@ -110,10 +109,10 @@ var ofHere = []string{
 	"blow: kill mariadb",
 }
 
-// patient: long enough for nothing else to be a violation.
+// patient is so long that slow settling is no violation.
 var patient = patience{converge: time.Hour, end: time.Minute}
 
-func TestChecker_IsSilentInOrder(t *testing.T) {
+func TestChecker_FindsNothingWhenAllIsInOrder(t *testing.T) {
 	s := setup(t)
 	s.noise(100)
 	s.checkClaims(s.claims())
@@ -129,7 +128,7 @@ func TestChecker_AllowsARestoredDatabaseToBeLower(t *testing.T) {
 	s.checkClaims(claims{heads: []head{{here.region, 2, 3}, {there.region, 2, 3}}})
 	delete(s.books.deployments, there.deployment)
 	s.books.rows[0].generation, s.books.rows[0].appliedGeneration = 1, 1
-	require.Nil(t, s.compareContent(s.books, s.sight), "what was acknowledged since the backup may be gone")
+	require.Nil(t, s.compareContent(s.books, s.sight), "changes that were acknowledged since the backup may be gone")
 	require.Empty(t, s.foundViolations())
 }
 
@@ -159,7 +158,7 @@ func TestChecker_AllowsAnUnseenGenerationToGoBack(t *testing.T) {
 		{"the inbox was lost and the database restored", func(s *fixture) { s.inboxLost(here.region); s.databaseRestored() }, true},
 		{"the database was restored", func(s *fixture) { s.databaseRestored() }, false},
 		{"the inbox was lost", func(s *fixture) { s.inboxLost(here.region) }, false},
-		{"another one was", func(s *fixture) { s.databaseRestored(); s.inboxLost("region-2") }, false},
+		{"the inbox of another region was lost", func(s *fixture) { s.databaseRestored(); s.inboxLost("region-2") }, false},
 	} {
 		t.Run(happens.name, func(t *testing.T) {
 			s := setup(t)
@@ -177,7 +176,7 @@ func TestChecker_AllowsAnUnseenGenerationToGoBack(t *testing.T) {
 	}
 }
 
-func TestChecker_FindsAReadinessThatNeverWas(t *testing.T) {
+func TestChecker_FindsReadinessThatNeverHappened(t *testing.T) {
 	t.Run("of an instance", func(t *testing.T) {
 		s := setup(t)
 		s.noise(100)
@@ -216,9 +215,9 @@ func TestChecker_FindsDisagreement(t *testing.T) {
 			s.sight.ready[here.region][here.deployment] = []string{"ins_1"}
 		}},
 		"too many run":             {"instances run twice", func(s *fixture) { s.sight.running[here.region][here.deployment] = 3 }},
-		"what is stopped runs":     {"an orphan runs", func(s *fixture) { s.books.rows[0].status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED }},
-		"what has no row runs":     {"an orphan runs", func(s *fixture) { s.books.rows = s.books.rows[1:] }},
-		"a place that does not go": {"a rollout is stuck", func(s *fixture) { s.books.rows[0].status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING }},
+		"a stopped one runs":     {"an orphan runs", func(s *fixture) { s.books.rows[0].status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED }},
+		"one without a row runs":     {"an orphan runs", func(s *fixture) { s.books.rows = s.books.rows[1:] }},
+		"a place that stays": {"a rollout is stuck", func(s *fixture) { s.books.rows[0].status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING }},
 		"a deployment that is not ready": {"a rollout is stuck", func(s *fixture) {
 			s.books.moving = []moving{{"loose-0", here.deployment, "deployment dep_a is building"}}
 		}},
@@ -240,7 +239,7 @@ func TestChecker_FindsDisagreement(t *testing.T) {
 			require.True(t, stuck)
 			want := ofHere
 			if why.place.region == "" {
-				// Of the deployment, wherever it is.
+				// The history has the events of the deployment in all regions.
 				want = slices.Insert(slices.Clone(ofHere), 4, "blow region-3: kill the agent of region-3", "dep_a region-3: instance ins_o0 is ready")
 			}
 			s.violated(t, c.kind, want...)
@@ -265,7 +264,7 @@ func TestChecker_FindsAHoleInAFeed(t *testing.T) {
 	s.violated(t, "a feed has a hole", "dep_p region-1: the agent removes it", "blow: kill mariadb")
 }
 
-func TestChecker_FindsWhatSettlesTooLate(t *testing.T) {
+func TestChecker_FindsLateSettling(t *testing.T) {
 	s := setup(t)
 	s.noise(1)
 	s.books.rows[0].generation = 4
@@ -279,7 +278,7 @@ func TestChecker_FindsWhatSettlesTooLate(t *testing.T) {
 	s.violated(t, "not settled in time", ofHere...)
 }
 
-func TestChecker_HistoryBeginsInOrder(t *testing.T) {
+func TestChecker_HistoryBeginsWhenAllIsInOrder(t *testing.T) {
 	s := setup(t)
 	s.noise(1)
 	s.history.deleteEvents()

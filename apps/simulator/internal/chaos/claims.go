@@ -102,7 +102,7 @@ type row struct {
 // moving is a deployment, a rollout or an app that is still changing.
 type moving struct{ app, deployment, text string }
 
-// books are all rows of the database that must agree with what runs.
+// books are all rows of the database that must agree with the running instances.
 type books struct {
 	rows        []row
 	instances   []instance // that are alive

@@ -36,7 +36,7 @@ func TestClock_JumpsInOneProcessButNotItsMonotonicClock(t *testing.T) {
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	lines := bufio.NewScanner(out)
-	// wrong reads until the clock is wrong by so much.
+	// wrong reads the clock until it is wrong by this duration.
 	wrong := func(by time.Duration) {
 		t.Helper()
 		for lines.Scan() {

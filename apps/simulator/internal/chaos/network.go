@@ -95,7 +95,7 @@ func (l *link) delayTraffic(latency, jitter time.Duration) error {
 	return l.addFault("latency", attributes, "upstream", "downstream")
 }
 
-// halfOpen drops what is sent in the directions, while connections stay open.
+// halfOpen drops the bytes that are sent in the given directions, while connections stay open.
 func (l *link) halfOpen(streams ...string) error {
 	return l.addFault("timeout", `{"timeout": 0}`, streams...)
 }

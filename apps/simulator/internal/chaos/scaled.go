@@ -12,8 +12,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// The scaled app follows its load, which is another one in each region and every 10 s of a storm. It stays in its
-// regions, and is never deleted.
+// The scaled app follows its load, which differs between regions and changes every 10 s of a storm. It stays
+// in its regions, and is never deleted.
 const (
 	scaledName    = "scaled-0"
 	mostScaled    = 4

@@ -1,5 +1,5 @@
-// Package child runs parts of a scenario that outside of a test are other machines. They are processes of the
-// simulator's binary, with own descriptors and a lower priority, and end with their parent.
+// Package child runs parts of a scenario that are other machines in a real installation. Each part is a
+// process of the simulator's binary, with its own descriptors and a lower priority. It ends with its parent.
 package child
 
 import (

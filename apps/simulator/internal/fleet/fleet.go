@@ -1,6 +1,6 @@
-// Package fleet runs thousands of shipped agents in one process. Each agent has a TCP connection of its own to the
-// control plane, an inbox of its own, and a simulated runtime. Everything except the runtime is the code that
-// runs in a real region.
+// Package fleet runs thousands of shipped agents in one process. Each agent has its own TCP connection to the
+// control plane, its own inbox, and a simulated runtime. Everything except the runtime is the code that runs
+// in a real region.
 //
 //	control plane <--TCP--> wire (can be cut or stalled) <--> agent --> simulated runtime
 //	                                                            ^ killed, and started

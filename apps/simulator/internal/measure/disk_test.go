@@ -9,7 +9,7 @@ import (
 	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
 )
 
-func TestDiskProbe_NotesALongestSyncAndRemovesItsFile(t *testing.T) {
+func TestDiskProbe_RecordsTheLongestSyncAndRemovesItsFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	p, err := measure.ProbeDisk(dir)

@@ -8,7 +8,7 @@ import (
 
 func TestProcessorTime(t *testing.T) {
 	t.Parallel()
-	t.Run("what a host gave to others is a share of what was wanted", func(t *testing.T) {
+	t.Run("stolen time is a share of the wanted time", func(t *testing.T) {
 		t.Parallel()
 		earlier := parseProcessorTime("100 10 50 1000 5 1 2 20 0 0")
 		require.Equal(t, ProcessorTime{Used: 163, Stolen: 20}, earlier)

@@ -32,7 +32,7 @@ Transfer/sec:     15.56MB
 	require.ErrorContains(t, err, "no figures")
 }
 
-func TestStreams_ComeWhole(t *testing.T) {
+func TestStreams_AreComplete(t *testing.T) {
 	at, stop, err := streaming(t.Context(), 100)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, stop()) }()

@@ -15,9 +15,9 @@ import (
 )
 
 // Paced sends perSecond requests a second in turn over a number of connections, independently of how long
-// answers take. Each is answered at once. The load is one that every proxy can bear, because at a proxy's
-// limit latency only shows queues. The first request of a connection is not measured, because it also waits
-// for the connection: see Fresh.
+// answers take. Each is answered at once. The load must be one that every proxy can serve, because at a
+// proxy's limit latency only shows queues. The first request of a connection is not measured, because it also
+// waits for the connection: see Fresh.
 func (p *Proxy) Paced(ctx context.Context, window time.Duration, connections int, perSecond float64) (Seen, error) {
 	ctx, cancel := context.WithTimeout(ctx, window+startTimeout)
 	defer cancel()

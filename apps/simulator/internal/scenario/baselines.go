@@ -33,7 +33,7 @@ func (s *Baselines) Run(ctx context.Context, env Env) (err error) {
 		return err
 	}
 	if s.Batch > 3000 {
-		return errors.New("--batch: at most 3000, which is as many values as one statement may have")
+		return errors.New("--batch: use at most 3000, because a statement has a maximum number of values")
 	}
 	env.recordSizes("window", s.Window.String(), "writers", s.Writers, "batch", s.Batch, "regions", s.Regions, "senders", s.Senders, "streams", s.Streams)
 	ctx, w, err := env.startTestbed(ctx, testbed.Config{Regions: s.Regions, Idle: true})
@@ -65,7 +65,7 @@ func (s *Baselines) measureLayers(ctx context.Context, env Env, w *testbed.Testb
 	if err := note("feed_transactions_per_s", transactions, "transactions of the feed, MariaDB alone", err); err != nil {
 		return err
 	}
-	env.Result.Figure("feed_changes_per_s", transactions*float64(len(regions)), "changes in them")
+	env.Result.Figure("feed_changes_per_s", transactions*float64(len(regions)), "changes in these transactions")
 	ingress, admin := w.Stack.RestateURLs()
 	invocations, err := bare.Invocations(ctx, ingress, admin, s.Window, s.Senders, 64)
 	if err := note("invocations_per_s", invocations, "invocations, Restate alone", err); err != nil {

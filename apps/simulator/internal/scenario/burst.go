@@ -31,7 +31,7 @@ type Burst struct {
 	Changes     int `help:"Changes to make." default:"2000"`
 	Regions     int `help:"Regions; a call makes a change in each." default:"10"`
 	Concurrency int `help:"Calls in flight." default:"64"`
-	Rounds      int `help:"Bursts of each kind, a second apart; the paces are those of the one in the middle." default:"5"`
+	Rounds      int `help:"Bursts of each kind, a second apart. The rates are the rates of the median burst." default:"5"`
 }
 
 // Deadline implements Scenario.
@@ -96,7 +96,7 @@ func (s *Burst) Run(ctx context.Context, env Env) (err error) {
 	if err != nil {
 		return err
 	}
-	env.Result.Figure("shared_events_per_s", shared*float64(s.Regions), "changes of deployments of two steps, with nothing checked, planned or run, and all done for several at once that can be")
+	env.Result.Figure("shared_events_per_s", shared*float64(s.Regions), "changes of bare deployments of two steps, which share all work that can be shared")
 	env.Result.Figure("of_shared", byAPI.arrived/(shared*float64(s.Regions)), "of that")
 	return nil
 }

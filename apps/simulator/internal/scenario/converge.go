@@ -25,9 +25,9 @@ type Converge struct {
 	Regions     int    `help:"Regions; each deployment runs in all of them." default:"10"`
 	Deployments int    `help:"Apps to deploy at once." default:"1"`
 	Concurrency int    `help:"Calls in flight." default:"16"`
-	Rounds      int    `help:"Times to do so, one after the other." default:"1"`
+	Rounds      int    `help:"Number of rounds, one after the other." default:"1"`
 	BufferPool  int    `name:"buffer-pool-mib" help:"Memory of MariaDB in MiB; 0: by the number of instances." default:"0"`
-	Again       string `help:"What rounds after the first deploy: another version of the apps, or as many apps more." enum:"version,apps" default:"version"`
+	Again       string `help:"What rounds after the first deploy: another version of the apps, or the same number of new apps." enum:"version,apps" default:"version"`
 	Strict      bool   `help:"Fail when a later round is slower than the first by more than a tenth."`
 	Executors
 }
@@ -109,7 +109,7 @@ func (s *Converge) Run(ctx context.Context, env Env) (err error) {
 		env.Result.Figure("peak_rss_mib", peak, "MiB, all parts")
 		env.Result.Figure("instances_per_s", float64(instances)/took.Seconds(), "made ready")
 		if round == 2 {
-			env.Result.Figure("second_ratio", took.Seconds()/first, "times the first round, the second")
+			env.Result.Figure("second_ratio", took.Seconds()/first, "times the duration of the first round, the second round")
 		}
 		if s.Strict && took.Seconds() > 1.1*first {
 			return fmt.Errorf("round %d took %.2f s, the first %.2f s", round, took.Seconds(), first)
@@ -127,7 +127,7 @@ func (s *Converge) checkSizes() (each int, err error) {
 	case s.Regions > 32:
 		return 0, errors.New("--regions: a deployment runs in at most 32")
 	case each < 1 || each > 10_000:
-		return 0, fmt.Errorf("--instances: %d are %d for each deployment and region, and it has to be 1 to 10000", s.Instances, each)
+		return 0, fmt.Errorf("--instances: %d are %d for each deployment and region: use 1 to 10000 for each", s.Instances, each)
 	}
 	return each, s.Executors.checkTimes()
 }

@@ -117,15 +117,15 @@ func (s *Deploys) Run(ctx context.Context, env Env) (err error) {
 	}
 	last := env.Result.Rounds[len(env.Result.Rounds)-1]
 	env.Result.Figure("deploys_per_s", best, "deployments, at the best concurrency")
-	env.Result.Figure("p50_ms", last["p50_ms"].(float64), "ms at the highest")
-	env.Result.Figure("p99_ms", last["p99_ms"].(float64), "ms at the highest")
-	env.Result.Figure("invocations_per_s", invocations, "bare, by Restate alone")
-	env.Result.Figure("invocation_cpu_ms", invocation, "ms of processor time of a bare one")
-	env.Result.Figure("ratio", best/(invocations/2), "of half of them")
-	env.Result.Figure("least_per_s", least, "deployments that are two invocations and one commit")
-	env.Result.Figure("plain_per_s", plain, "that are two and a commit of each thing that has to last")
+	env.Result.Figure("p50_ms", last["p50_ms"].(float64), "ms, at the highest concurrency")
+	env.Result.Figure("p99_ms", last["p99_ms"].(float64), "ms, at the highest concurrency")
+	env.Result.Figure("invocations_per_s", invocations, "bare invocations, by Restate alone")
+	env.Result.Figure("invocation_cpu_ms", invocation, "ms of processor time of a bare invocation")
+	env.Result.Figure("ratio", best/(invocations/2), "of half the rate of bare invocations")
+	env.Result.Figure("least_per_s", least, "bare deployments: two invocations and one commit")
+	env.Result.Figure("plain_per_s", plain, "bare deployments: two invocations, and commits of all rows that must survive a crash")
 	env.Result.Figure("of_plain", best/plain, "of those")
-	env.Result.Figure("shared_per_s", shared, "that are two, a call, an event and a report, with all that can be done for several at once")
+	env.Result.Figure("shared_per_s", shared, "bare deployments: two invocations, a call, an event and a report, which share all work that can be shared")
 	env.Result.Figure("of_shared", best/shared, "of those")
 	return nil
 }

@@ -94,7 +94,7 @@ func (s *Flood) Run(ctx context.Context, env Env) (err error) {
 	env.Result.Figure("p50_ms", measure.Millis(flooded.Quantile(0.5)), "ms")
 	env.Result.Figure("p50_ms_without", measure.Millis(calm.Quantile(0.5)), "ms")
 	env.Result.Figure("admitted_per_s", float64(admitted)/lasted.Seconds(), "calls of the flood that passed")
-	env.Result.Figure("refused", float64(refused), "calls of the flood that did not")
+	env.Result.Figure("refused", float64(refused), "calls of the flood that were refused")
 	env.Result.Figure("refused_per_s", float64(refused)/lasted.Seconds(), "of them")
 	return nil
 }
@@ -105,13 +105,13 @@ func (s *Flood) allowedCalls(took time.Duration) int {
 	return s.Burst + int(took.Minutes()*float64(s.StartsPerMinute)) + 1
 }
 
-// warmUp is the number of deployments before those that count, because the first ones of an installation are
-// slow.
+// warmUp is the number of deployments before the measured ones, because the first deployments of an
+// installation are slow.
 const warmUp = 5
 
 // deployBeside deploys new apps of the workspace that does not flood, and waits until each is ready.
 func (s *Flood) deployBeside(ctx context.Context, w *testbed.Testbed, beside string, count int, times *measure.Durations) (map[string]measure.Part, error) {
-	w.Progressf("making %d deployments beside %s", count, beside)
+	w.Progressf("making %d deployments during %s", count, beside)
 	watch := newReadiness(w.DB)
 	stopWatch := watch.startAsking(ctx)
 	defer stopWatch()
@@ -139,7 +139,7 @@ func (s *Flood) deployBeside(ctx context.Context, w *testbed.Testbed, beside str
 	return parts, err
 }
 
-// flooder is a workspace with a region and a user of its own.
+// flooder is a workspace with its own region and user.
 type flooder struct {
 	s          *Flood
 	workspace  string
@@ -279,7 +279,7 @@ func (f *flooder) endFlood() (time.Duration, error) {
 	case f.failed != nil:
 		return took, fmt.Errorf("the flood was answered with %w", f.failed)
 	case f.admitted > f.s.allowedCalls(took):
-		return took, fmt.Errorf("%d calls of the flood passed in %s, and %d may", f.admitted, took, f.s.allowedCalls(took))
+		return took, fmt.Errorf("%d calls of the flood passed in %s, and the quota allows %d", f.admitted, took, f.s.allowedCalls(took))
 	case f.refused == 0:
 		return took, fmt.Errorf("none of %d calls was refused", f.admitted)
 	}

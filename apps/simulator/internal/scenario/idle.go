@@ -110,7 +110,7 @@ func (s *Idle) Run(ctx context.Context, env Env) (err error) {
 		env.Result.Figure("qps", qps, "statements a second, with the most agents")
 		env.Result.Figure("cpu_percent", parts[plane].CPUPercent, "of a core, control plane")
 		if more := agents - base["agents"].(int); more > 0 {
-			env.Result.Figure("qps_per_agent", (qps-base["qps"].(float64))/float64(more), "more for each agent")
+			env.Result.Figure("qps_per_agent", (qps-base["qps"].(float64))/float64(more), "statements a second more for each agent")
 			env.Result.Figure("rss_per_agent_kib", 1024*(parts[plane].RSSMiB-base["rss_mib"].(float64))/float64(more), "KiB of the control plane")
 			env.Result.Figure("simulator_rss_per_agent_kib", 1024*(parts[testbed.Simulator].RSSMiB-base["simulator_rss_mib"].(float64))/float64(more), "KiB of an agent")
 		}

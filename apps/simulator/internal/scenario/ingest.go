@@ -28,7 +28,7 @@ type Ingest struct {
 	Instances int           `help:"Instances in all." default:"20000"`
 	Regions   int           `help:"Regions." default:"10"`
 	Window    time.Duration `help:"How long it is measured." default:"10s"`
-	Bare      bool          `help:"Send reports that are ready made, without agents."`
+	Bare      bool          `help:"Send prepared reports, without agents."`
 }
 
 // Deadline implements Scenario.
@@ -99,7 +99,7 @@ func (s *Ingest) Run(ctx context.Context, env Env) (err error) {
 	}
 	env.Result.Parts = parts
 	env.Result.Figure("rows_per_s", rows/took.Seconds(), "states of instances made durable")
-	env.Result.Figure("reports_per_s", reports/took.Seconds(), "reports that they came in")
+	env.Result.Figure("reports_per_s", reports/took.Seconds(), "reports that contained them")
 	env.Result.Figure("cpu_us_per_row", 1e6*cpuSeconds(parts)/rows, "us of processor time, all parts")
 	w.Progressf("measuring bare upserts")
 	alone, err := w.DB.Upserts(ctx, 3*time.Second, 4, 1000)
@@ -141,7 +141,7 @@ func waitRestarts(ctx context.Context, w *testbed.Testbed, n int64) error {
 			return err == nil, err
 		}
 		return false, waitFor(ctx, 2*time.Since(begin))
-	}, func() string { return fmt.Sprintf("the stored states add up to %d, and it has to be %d", stored, n) })
+	}, func() string { return fmt.Sprintf("the sum of the stored restart counters is %d, and must become %d", stored, n) })
 }
 
 // joinReporters joins each region with a client that reports prepared states, and returns a function that makes

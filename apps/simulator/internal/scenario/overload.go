@@ -33,7 +33,7 @@ type Overload struct {
 	Regions     int           `help:"Regions." default:"30"`
 	Edges       int           `help:"Replicas in each region that crash and come back." default:"2"`
 	Factor      float64       `help:"Ratio of the reported states to those that can be stored." default:"10"`
-	Calm        time.Duration `help:"Duration of each calibration: first the delay of important changes while nothing else changes, then what can be stored." default:"10s"`
+	Calm        time.Duration `help:"Duration of each calibration: first the delay of important changes while nothing else changes, then how many states can be stored." default:"10s"`
 	Window      time.Duration `help:"How long the overload lasts." default:"40s"`
 	Start       time.Duration `help:"How long an instance takes to start." default:"2s"`
 	MaxPlaneMiB float64       `name:"max-plane-mib" help:"Memory that a control plane may use." default:"400"`
@@ -89,7 +89,7 @@ func (s *Overload) Run(ctx context.Context, env Env) (err error) {
 	if err != nil {
 		return err
 	}
-	w.Progressf("measuring what can be stored for %s", s.Calm)
+	w.Progressf("measuring for %s how many states can be stored", s.Calm)
 	able, err := s.churnInstances(ctx, w, s.Calm, churnEvery)
 	if err != nil {
 		return err
@@ -124,25 +124,25 @@ func (s *Overload) Run(ctx context.Context, env Env) (err error) {
 	plane := parts[stack.ControlPlane(1)]
 	offered := over.offered / over.took.Seconds()
 	env.Result.Figure("capacity_per_s", capacity, "states of instances made durable before")
-	env.Result.Figure("offered_per_s", offered, "states that there were, in the overload")
+	env.Result.Figure("offered_per_s", offered, "states that were offered in the overload")
 	env.Result.Figure("factor", offered/capacity, "times what can be stored")
-	env.Result.Figure("durable_per_s", over.stored/over.took.Seconds(), "states made durable in it")
-	env.Result.Figure("edges", float64(under.Len()), "replicas lost and ready again in it")
-	env.Result.Figure("edge_p50_ms", measure.Millis(under.Quantile(0.5)), "ms until the database says so")
+	env.Result.Figure("durable_per_s", over.stored/over.took.Seconds(), "states made durable in the overload")
+	env.Result.Figure("edges", float64(under.Len()), "losses and recoveries of replicas in the overload")
+	env.Result.Figure("edge_p50_ms", measure.Millis(under.Quantile(0.5)), "ms until the database shows it")
 	env.Result.Figure("edge_p99_ms", measure.Millis(under.Quantile(0.99)), "ms")
 	env.Result.Figure("edge_max_ms", measure.Millis(under.Quantile(1)), "ms")
 	env.Result.Figure("edge_p50_ms_calm", measure.Millis(calm.Quantile(0.5)), "ms, while nothing else changed")
 	env.Result.Figure("edge_p99_ms_calm", measure.Millis(calm.Quantile(0.99)), "ms")
 	env.Result.Figure("refused", over.refused, "reports refused, whose states came later")
 	env.Result.Figure("delay_ms", 1000*over.delay, "ms that reports waited at most")
-	env.Result.Figure("interval_ms", 1000*over.interval, "ms between reports asked for at most")
-	env.Result.Figure("pause_ms", 1000*over.pause, "ms between instances asked for at most")
-	env.Result.Figure("instances_per_report", over.instances, "asked for at least")
+	env.Result.Figure("interval_ms", 1000*over.interval, "ms between reports, the longest requested interval")
+	env.Result.Figure("pause_ms", 1000*over.pause, "ms between instances, the longest requested pause")
+	env.Result.Figure("instances_per_report", over.instances, "the smallest requested number of instances")
 	env.Result.Figure("plane_peak_mib", plane.PeakRSSMiB, "MiB, control plane at its highest")
 	env.Result.Figure("plane_growth_mib", plane.RSSMiB-over.halfMiB, "MiB that it grew in the second half")
 	env.Result.Figure("agents_growth_mib", parts[testbed.Simulator].RSSMiB-parts[testbed.Simulator].RSSBeginMiB, "MiB, all agents and their executors")
 	env.Result.Figure("level_s", level.Seconds(), "s from the last change until the database is level")
-	env.Result.Figure("lost", 0, "states; the run fails otherwise")
+	env.Result.Figure("lost", 0, "lost states; otherwise the run fails")
 	if peak := plane.PeakRSSMiB; peak > s.MaxPlaneMiB {
 		return fmt.Errorf("the control plane used %.0f MiB, and --max-plane-mib is %.0f", peak, s.MaxPlaneMiB)
 	}
@@ -277,7 +277,7 @@ func (s *Overload) waitStored(ctx context.Context, w *testbed.Testbed, since tim
 		}
 		return false, waitFor(bounded, 2*time.Since(asked))
 	}, func() string {
-		return fmt.Sprintf("%d of %d instances are not as they are: %s", wrong, len(want), example)
+		return fmt.Sprintf("%d of %d stored instances differ from the running ones: %s", wrong, len(want), example)
 	})
 	return time.Since(since), err
 }

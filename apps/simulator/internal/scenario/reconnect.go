@@ -92,7 +92,7 @@ func (s *Reconnect) Run(ctx context.Context, env Env) (err error) {
 			worst = seconds
 			env.Result.Parts = parts
 			env.Result.Figure("seconds", seconds, "s until the last agent is back")
-			env.Result.Figure("resumed", float64(resumed), "sessions that went on")
+			env.Result.Figure("resumed", float64(resumed), "sessions that resumed")
 			env.Result.Figure("peak_cpu_percent", parts[plane].PeakCPUPercent, "of a core, control plane")
 			env.Result.Figure("cpu_s", parts[plane].CPUSeconds, "s, control plane")
 		}

@@ -25,7 +25,7 @@ type Restart struct {
 	Apps   int           `help:"Apps, each in one region, that are changed." default:"100"`
 	Rate   float64       `help:"Changes per second, at random times." default:"10"`
 	Quiet  time.Duration `help:"How long changes are made before anything is restarted, to compare with." default:"15s"`
-	Pause  time.Duration `help:"How long a replica serves before the next one goes." default:"5s"`
+	Pause  time.Duration `help:"How long a replica serves before the next one is restarted." default:"5s"`
 	Even   time.Duration `help:"How long the streams may take, after the last restart, to be spread over the replicas." default:"1m"`
 }
 
@@ -112,12 +112,12 @@ func (s *Restart) Run(ctx context.Context, env Env) (err error) {
 	snapshots, busy := r.takenOver()-first, r.calls.takeCounts()
 	_, resumed := began.timesSince(time.Now())
 	r.setFigures("during", during)
-	env.Result.Figure("missed", 0, "changes that never came to their agent")
+	env.Result.Figure("missed", 0, "changes that never reached their agent")
 	env.Result.Figure("snapshots", float64(snapshots), "snapshots that had to be sent")
-	env.Result.Figure("resumed", float64(resumed), fmt.Sprintf("of %d sessions that went on", s.Agents))
+	env.Result.Figure("resumed", float64(resumed), fmt.Sprintf("of %d sessions that resumed", s.Agents))
 	env.Result.Figure("calls", float64(busy.made), "calls by users meanwhile")
 	env.Result.Figure("repeated_calls", float64(busy.repeated), "calls that had to be made again")
-	env.Result.Figure("failed_calls", float64(busy.failed), "calls that failed all the same")
+	env.Result.Figure("failed_calls", float64(busy.failed), "calls that failed in spite of repetitions")
 	env.Result.Figure("call_max_ms", measure.Millis(busy.took.Quantile(1)), "ms, the slowest call with its repetitions")
 	env.Result.Figure("call_max_ms_before", measure.Millis(quiet.took.Quantile(1)), "ms, before")
 	if err := r.waitSpread(ctx); err != nil {
@@ -171,7 +171,7 @@ func (r *restarting) changesDuring(ctx context.Context, seen *deliveries, fn fun
 				missed++
 			}
 		}
-		r.env.Result.Figure("missed", float64(missed), fmt.Sprintf("of %d changes that never came to their agent", len(arrivals)))
+		r.env.Result.Figure("missed", float64(missed), fmt.Sprintf("of %d changes that never reached their agent", len(arrivals)))
 	}
 	return arrivals, err
 }

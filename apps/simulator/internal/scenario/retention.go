@@ -33,8 +33,8 @@ import (
 // (maintain.go) describes what eight days of the full size leave.
 type Retention struct {
 	Days     int `help:"Days that go by." default:"8"`
-	Settle   int `help:"The day by whose end every bound is reached." default:"5"`
-	Apps     int `help:"Apps that live on; one more lives for a part of each day." default:"3"`
+	Settle   int `help:"The day at whose end every bound is reached." default:"5"`
+	Apps     int `help:"Apps that exist for the whole run. One more app exists for a part of each day." default:"3"`
 	Regions  int `help:"Regions; each app runs in all of them." default:"3"`
 	Deploys  int `help:"Versions of each app that are deployed a day." default:"30"`
 	Scales   int `help:"Changes of each app's replicas a day." default:"10"`
@@ -112,7 +112,7 @@ func (s *Retention) Run(ctx context.Context, env Env) (err error) {
 	env.Result.Figure("mib", inMiB(last.bytes), "MiB of the database's tables after the last day")
 	env.Result.Figure("mib_settled", inMiB(settled.bytes), "MiB, at the most up to that day")
 	env.Result.Figure("restate_mib", inMiB(last.restate), "MiB of Restate after the last day")
-	env.Result.Figure("forgotten", metrics.Sum("windlass_forgotten_rows_total", ""), "rows that were forgotten in all, of those that are counted")
+	env.Result.Figure("forgotten", metrics.Sum("windlass_forgotten_rows_total", ""), "rows that retention deleted, as the control plane counts them")
 	env.Result.Figure("changes_per_day", float64(days.calls)/float64(s.Days), "calls and crashes")
 	return checkGrowth(settled, all[s.Settle:])
 }

@@ -84,8 +84,8 @@ func (s *Rollouts) Run(ctx context.Context, env Env) (err error) {
 	}
 	figure("seconds", "seconds", "s from the first call to the end of the last rollout, most replicas")
 	figure("rollouts_per_s", "rollouts_per_s", "that ended")
-	figure("statements_per_rollout", "statements_per_rollout", "of the database, all that went on included")
-	figure("steps_per_rollout", "steps_per_rollout", "of the workflow, each an invocation")
+	figure("statements_per_rollout", "statements_per_rollout", "statements of the database, including background work")
+	figure("steps_per_rollout", "steps_per_rollout", "steps of the workflow, each an invocation")
 	figure("cpu_ms_per_rollout", "cpu_ms_per_rollout", "ms of processor time, all parts")
 	ratio("statements_ratio", "statements_per_rollout", "most replicas to fewest")
 	ratio("steps_ratio", "steps_per_rollout", "most replicas to fewest")
@@ -184,7 +184,7 @@ func (s *Rollouts) goBack(ctx context.Context, env Env, w *testbed.Testbed, seen
 	for i, region := range w.Regions {
 		for _, id := range ids {
 			if saw := seen.wasSeen(region, id); saw != (s.waveOf(i) <= s.BadWave) {
-				return fmt.Errorf("%s of wave %d was handed %s: %t", region, s.waveOf(i), id, saw)
+				return fmt.Errorf("region %s of wave %d received the bad deployment %s: %t", region, s.waveOf(i), id, saw)
 			}
 		}
 	}

@@ -22,8 +22,9 @@ import (
 // First the load of all apps stays the same, and then it jumps at random times. It fails if a jump is followed by no
 // decision, if p99 is above the floor, or if looking at apps whose load stays the same needs queries.
 //
-// What limits it: agents measure the load every 5 s, which most of a decision's delay is. The control plane makes one
-// transaction for each changed number, and reads apps that did not change once a minute, 500 in one query.
+// What limits it: agents measure the load every 5 s, which causes most of a decision's delay. The control
+// plane makes one transaction for each changed number, and reads apps that did not change once a minute, 500
+// in one query.
 type Scaling struct {
 	Apps    int           `help:"Scaled apps." default:"1000"`
 	Regions int           `help:"Regions." default:"10"`
@@ -39,9 +40,9 @@ func (s *Scaling) Deadline() time.Duration { return 10*time.Minute + 2*s.Window 
 
 const (
 	scaledCPU = 500 // millicores that an instance asks for
-	scaledFor = 50  // the target, in percent of them
-	// fewReplicas and manyReplicas are what the load needs before and after a jump. It is large enough that the policy
-	// waits for no window.
+	scaledFor = 50  // the target, in percent of scaledCPU
+	// fewReplicas and manyReplicas are the replicas that the load needs before and after a jump. The jump is
+	// so large that the policy waits for no window.
 	fewReplicas, manyReplicas = 1, 3
 	// jumpTimeout is how long a decision may take before it counts as missing.
 	jumpTimeout = time.Minute
@@ -69,7 +70,7 @@ type jumps struct {
 	made  int
 }
 
-// cpu returns what the instances of the app in the region use together.
+// cpu returns the processor time that all instances of the app in the region use together.
 func (j *jumps) cpu(region, app string) (millicores float64, ok bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

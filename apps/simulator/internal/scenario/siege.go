@@ -20,10 +20,10 @@ import (
 //
 // What limits it: the attacker and the instances share the processor with the gateway.
 type Siege struct {
-	Window      time.Duration `help:"How long the load is measured before and during each attack. Longer than the time that the gateway gives an incomplete header, so that it includes the end of those." default:"20s"`
-	Rate        float64       `help:"Requests of the other tenant's a second, on connections that stay." default:"200"`
-	NewRate     float64       `help:"Requests of the other tenant's a second that each come on a new connection." default:"50"`
-	Connections int           `help:"Connections of the other tenant's." default:"16"`
+	Window      time.Duration `help:"How long the load is measured before and during each attack. Longer than the time that the gateway gives an incomplete header, so that the measurement includes the end of incomplete requests." default:"20s"`
+	Rate        float64       `help:"Requests of the other tenant per second, on connections that stay open." default:"200"`
+	NewRate     float64       `help:"Requests of the other tenant per second, each on a new connection." default:"50"`
+	Connections int           `help:"Connections of the other tenant." default:"16"`
 	Only        []string      `help:"Attacks to run, of idle, uploads, poison, watches, half and held; empty: all."`
 	Idle        int           `help:"Connections without a request." default:"20000"`
 	Uploads     int           `help:"Uploads of two bytes a second." default:"64"`
@@ -32,7 +32,7 @@ type Siege struct {
 	Half        int           `help:"HTTP/3 requests that never send the last byte of their header." default:"18000"`
 	Held        int           `help:"Requests for an app at zero. Each is sent again when it is refused." default:"8000"`
 	Floor       time.Duration `help:"p99 up to which an attack never counts as a failure, because another process on the processor can delay a request this long. Raise it if the machine does other work." default:"3ms"`
-	Realtime    bool          `help:"Give the gateway and the other tenant's load the real-time class of the scheduler, before the attackers and other work on the machine. Needs root."`
+	Realtime    bool          `help:"Give the gateway and the other tenant's load the real-time class of the scheduler, so that attackers and other work on the machine do not delay them. Needs root."`
 	GatewayMiB  float64       `name:"gateway-mib" help:"Memory that the gateway may use." default:"1536"`
 }
 
@@ -96,7 +96,7 @@ func (s *Siege) judgeDamage(kind string, out siege.Outcome) error {
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(kind+": "+format, args...)) }
 	stolen := fmt.Sprintf("the host took %.0f %% and %.0f %% of the processor", 100*out.Before.Stolen, 100*out.During.Stolen)
 	if out.Failed != nil {
-		fail("a request of another tenant's failed: %w", out.Failed)
+		fail("a request of another tenant failed: %w", out.Failed)
 	}
 	if out.During.P99 > 2*out.Before.P99 && out.During.P99 > s.Floor {
 		fail("p99 of another tenant's requests went from %s to %s, and %s", out.Before.P99, out.During.P99, stolen)
@@ -111,7 +111,7 @@ func (s *Siege) judgeDamage(kind string, out siege.Outcome) error {
 		fail("no request waited for the app at zero")
 	}
 	if len(out.Ejected) > 0 {
-		fail("sound instances were ejected: %v", out.Ejected)
+		fail("healthy instances were ejected: %v", out.Ejected)
 	}
 	return errors.Join(errs...)
 }

@@ -114,7 +114,7 @@ func (s *Snapshot) Run(ctx context.Context, env Env) (err error) {
 		})
 		env.Result.Figure(fmt.Sprintf("items_per_s_%d", size), perSecond, "stored by the agent")
 		env.Result.Figure("items_per_s", perSecond, "at the largest size")
-		env.Result.Figure("cpu_us_per_item", 1e6*cpuSeconds(parts)/float64(2*have*s.Repeat), "us of processor, all parts, agents' starts included")
+		env.Result.Figure("cpu_us_per_item", 1e6*cpuSeconds(parts)/float64(2*have*s.Repeat), "us of processor time, all parts, including the starts of agents")
 		if err := s.measureFloors(ctx, env, w, 2*have); err != nil {
 			return err
 		}
@@ -151,6 +151,6 @@ func (s *Snapshot) measureFloors(ctx context.Context, env Env, w *testbed.Testbe
 	rate := func(d measure.Durations) float64 { return float64(items) / d.Quantile(0.5).Seconds() }
 	env.Result.Figure("floor_read_items_per_s", rate(read), "their rows read, by the database alone")
 	env.Result.Figure("floor_store_items_per_s", rate(store), "stored, by the agent's file alone")
-	env.Result.Figure("floor_store_durable_items_per_s", rate(durable), "the same, down to the disk")
+	env.Result.Figure("floor_store_durable_items_per_s", rate(durable), "stored and flushed to the disk, by the agent's file alone")
 	return member.Start(ctx)
 }

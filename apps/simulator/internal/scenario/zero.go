@@ -286,14 +286,14 @@ func (r *zeroRun) goToZeroAndBack(ctx context.Context, kill bool) error {
 		if err := r.Stack.WaitReady(ctx, plane); err != nil {
 			return err
 		}
-		return r.waitReplicas(ctx, "the control plane wants what was woken", 1)
+		return r.waitReplicas(ctx, "the control plane wants the woken replica", 1)
 	}
 	// All requests may have come before the decision took effect. A request after it wakes the app.
 	if err := waitFor(ctx, r.s.Spread); err != nil {
 		return err
 	}
 	r.sendRequest(ctx)
-	return r.waitReplicas(ctx, "the control plane wants what was woken", 1)
+	return r.waitReplicas(ctx, "the control plane wants the woken replica", 1)
 }
 
 func (r *zeroRun) sendRequest(ctx context.Context) {

@@ -34,7 +34,8 @@ const (
 	dialers = 32
 	// streams2 and streams3 are the requests on a connection of HTTP/2 and of HTTP/3.
 	streams2, streams3 = 500, 99
-	// tries is the pause after the gateway ended or refused something, and asks that between poisonous requests.
+	// tries is the pause after the gateway ended or refused a connection or a request. asks is the pause
+	// between poisonous requests.
 	tries, asks = 5 * time.Second, 500 * time.Millisecond
 )
 
@@ -65,7 +66,8 @@ func Attack(ctx context.Context, args []string) error {
 	}
 	defer cancel()
 	a := &attacker{address: args[2], secure: args[3], count: int64(count)}
-	// one is repeated until the end, in many goroutines. Each call counts as weight of count.
+	// Many goroutines call one again and again until the end. Each goroutine counts as weight connections or
+	// requests of count.
 	one, weight := map[string]func(context.Context, int) error{
 		"idle": a.idle, "uploads": a.upload, "poison": a.poisoned, "watches": a.watches, "half": a.half, "held": a.held,
 	}[args[0]], map[string]int{"watches": streams2, "half": streams3}[args[0]]
@@ -262,7 +264,7 @@ func (a *attacker) half(ctx context.Context, i int) error {
 		return err
 	}
 	_ = res.Body.Close()                                              // it was read
-	part := append([]byte{0x01, 0x7f, 0xff}, make([]byte, 16<<10)...) // a HEADERS frame of 16,383 bytes, but for the last
+	part := append([]byte{0x01, 0x7f, 0xff}, make([]byte, 16<<10)...) // a HEADERS frame of 16,383 bytes, except the last
 	var all, written sync.WaitGroup
 	defer all.Wait()
 	defer end()

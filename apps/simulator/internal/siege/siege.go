@@ -3,8 +3,8 @@
 //	this process:  steady load ─▶ gateway, a child ─▶ instances, of this process
 //	another child:    attack ─▶───┘ └──────────────▶ instances that are attacked or poisonous, of a third child
 //
-// The attacker and the instances that it uses are processes of their own, because outside of a test they are
-// other machines. They have descriptors of their own and a lower priority. The attacker uses several
+// The attacker and the instances that it uses are separate processes, because they are other machines in a
+// real installation. They have their own descriptors and a lower priority. The attacker uses several
 // addresses of the loopback network. The load is measured while the whole attack is running.
 package siege
 

@@ -1,12 +1,12 @@
 // Package stack runs a whole installation for a measurement: MariaDB, Restate and replicas of the shipped
-// control plane. Each is a process of its own, so that /proc shows the cost of each part and that kill -9
-// ends only one.
+// control plane. Each is a separate process. So /proc shows the cost of each part, and kill -9 ends only one
+// part.
 //
 //	MariaDB, Restate      pkg/localstack, data on disk, durable unless Relaxed
 //	controlplane-1..n     this program executed again, or the binary that is named
 //
-// All of them end with this process, however it ends. Their data is in one folder under a lock. The next run
-// removes the folders of ended runs.
+// All of them end with this process, even if it is killed. Their data is in one folder under a lock. The next
+// run removes the folders of ended runs.
 package stack
 
 import (
@@ -254,7 +254,7 @@ func (s *Stack) restate() *Part {
 	}}
 }
 
-// planeGrace is the time that a control plane has to stop. It promises to need less.
+// planeGrace is the time that a control plane has to stop. A control plane stops in less time.
 const planeGrace = 25 * time.Second
 
 func (s *Stack) addControlPlane(name string, to ways, api, admin, workflows int) {
