@@ -19,8 +19,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// joinAs makes a region and returns a client with the credential of its agent,
-// which is this test.
+// joinAs creates a region and joins it as its agent. It returns a client with the agent's credential.
 func (s *stack) joinAs(t *testing.T, region string) (*client, *agentv1.JoinResponse) {
 	t.Helper()
 	must(t, s.owner.regions.CreateRegion, &windlassv1.CreateRegionRequest{Mutation: mutation(), Name: region})
@@ -43,13 +42,13 @@ func testAgentCredential(t *testing.T, s *stack) {
 		d.Secrets = []*windlassv1.SecretReference{{EnvName: "PRIVATE", Secret: "private"}}
 	}))
 
-	// Its own region's agent sees the deployment, and may have the secret.
+	// The agent of the deployment's region sees the deployment, and may read the secret.
 	item := firstItem(t, mine, d.DeploymentId, true)
 	values := must(t, mine.agent.GetSecrets, &agentv1.GetSecretsRequest{DeploymentId: d.DeploymentId, Generation: item.Generation})
 	require.Len(t, values.Secrets, 1)
 	require.Equal(t, secret, values.Secrets[0].Value)
 
-	// The other one's does not, whatever it asks for.
+	// The agent of the other region gets neither, whatever it asks for.
 	require.Nil(t, firstItem(t, theirs, d.DeploymentId, false), "another region's state was sent")
 	for _, generation := range []int64{0, item.Generation, item.Generation + 1} {
 		_, err := theirs.agent.GetSecrets(t.Context(), &agentv1.GetSecretsRequest{DeploymentId: d.DeploymentId, Generation: generation})
@@ -58,7 +57,7 @@ func testAgentCredential(t *testing.T, s *stack) {
 	_, err := theirs.agent.GetSecrets(t.Context(), &agentv1.GetSecretsRequest{DeploymentId: "dep_unknown"})
 	requireDenied(t, err, connect.CodePermissionDenied)
 
-	// A report of theirs changes nothing of mine.
+	// A report of the other region's agent changes nothing in this region.
 	session := openSession(t, theirs)
 	_, err = theirs.agent.Report(t.Context(), &agentv1.ReportRequest{
 		SessionId: session.id, Epoch: session.hello.Epoch, Fence: session.hello.Fence, Sequence: 1,
@@ -80,7 +79,7 @@ func testAgentCredential(t *testing.T, s *stack) {
 	list := must(t, s.owner.deployments.ListInstances, &windlassv1.ListInstancesRequest{Deployment: d.DeploymentId})
 	require.Empty(t, list.Instances, "forged instances are listed")
 
-	// Neither kind of credential opens the other's API.
+	// An agent's credential does not open the users' API, and a user's key does not open the agents' API.
 	_, err = mine.apps.ListApps(t.Context(), &windlassv1.ListAppsRequest{})
 	requireDenied(t, err, connect.CodeUnauthenticated)
 	_, err = s.owner.agent.GetSecrets(t.Context(), &agentv1.GetSecretsRequest{DeploymentId: d.DeploymentId})
@@ -88,7 +87,7 @@ func testAgentCredential(t *testing.T, s *stack) {
 	_, err = newClient(s.url, "").agent.GetSecrets(t.Context(), &agentv1.GetSecretsRequest{DeploymentId: d.DeploymentId})
 	requireDenied(t, err, connect.CodeUnauthenticated)
 
-	// Revoked: the open stream ends, and nothing is answered any more.
+	// After the credential is revoked, the open stream ends and every call is refused.
 	stream := openSession(t, mine)
 	must(t, s.owner.regions.RevokeCredentials, &windlassv1.RevokeCredentialsRequest{Mutation: mutation(), Region: "mine"})
 	for stream.stream.Receive() {
@@ -102,7 +101,7 @@ func testAgentCredential(t *testing.T, s *stack) {
 	s.abandon(t, "private", "mine")
 }
 
-// abandon deletes an app whose region will not answer.
+// abandon deletes an app in a region without an agent.
 func (s *stack) abandon(t *testing.T, app, region string) {
 	t.Helper()
 	s.eventually(t, region+" is out of reach", func(ctx context.Context) error {
@@ -136,8 +135,8 @@ func openSession(t *testing.T, c *client) session {
 	return session{id: id, hello: hello, stream: stream}
 }
 
-// firstItem returns what a fresh agent is told of the key, nil for nothing: by
-// the end of the snapshot, or whenever it comes.
+// firstItem returns the item that a new agent receives for the key. With wait it waits until the item comes.
+// Without wait it returns nil if the snapshot does not have the item.
 func firstItem(t *testing.T, c *client, key string, wait bool) *agentv1.Item {
 	t.Helper()
 	s := openSession(t, c)
@@ -154,7 +153,7 @@ func firstItem(t *testing.T, c *client, key string, wait bool) *agentv1.Item {
 			return found
 		}
 	}
-	require.Fail(t, "the stream ended before it told", "%v", s.stream.Err())
+	require.Fail(t, "the stream ended before the item came", "%v", s.stream.Err())
 	return nil
 }
 
@@ -175,7 +174,7 @@ func testCredentialsEnd(t *testing.T, s *stack) {
 	token := must(t, s.owner.regions.CreateJoinToken, &windlassv1.CreateJoinTokenRequest{Mutation: mutation(), Region: "joining"}).Token
 	first := ident.New("join")
 	require.NoError(t, join(token, first))
-	require.NoError(t, join(token, first), "an agent that died before it kept its credential is locked out")
+	require.NoError(t, join(token, first), "an agent that died before it stored its credential can join again")
 	err := join(token, ident.New("join"))
 	require.Equal(t, windlassv1.ErrorReason_ERROR_REASON_JOIN_TOKEN_INVALID, reasonOf(err), "a token was used twice: %v", err)
 
@@ -208,7 +207,7 @@ func testCredentialsEnd(t *testing.T, s *stack) {
 	must(t, s.owner.regions.DeleteRegion, &windlassv1.DeleteRegionRequest{Mutation: mutation(), Region: "joining"})
 }
 
-// testBadInput sends what no client of ours would, as plain JSON.
+// testBadInput sends plain JSON that no client of Windlass would send.
 func testBadInput(t *testing.T, s *stack) {
 	const good = `"command":["modelserver"],"regions":["us-east-1"]`
 	deploy := func(app, spec string) string { return `{"app":"` + app + `","spec":{` + spec + `}}` }
@@ -240,7 +239,7 @@ func testBadInput(t *testing.T, s *stack) {
 			}
 			status, body := s.post(t, procedure, key, bad.body)
 			if name == "oversize body" && status == 0 {
-				return // the server hung up on us, which is an answer as well
+				return // the server closed the connection, which also refuses the request
 			}
 			require.Equal(t, bad.status, status, "%s", body)
 			require.Contains(t, body, bad.says)
@@ -250,13 +249,13 @@ func testBadInput(t *testing.T, s *stack) {
 	_, err := s.owner.apps.GetApp(t.Context(), &windlassv1.GetAppRequest{App: named("bad")})
 	require.Equal(t, windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND, reasonOf(err), "something was made: %v", err)
 
-	// Reads work with GET as well.
+	// Reads also work with GET.
 	status, body, err := get(t.Context(), fmt.Sprintf("%s/windlass.v1.AppService/ListApps?encoding=json&message=%%7B%%7D", s.url))
 	require.NoError(t, err)
 	require.Equal(t, http.StatusUnauthorized, status, "%s", body)
 }
 
-// post returns the status and the body; status 0 when there was no answer.
+// post returns the status and the body. The status is 0 without an answer.
 func (s *stack) post(t *testing.T, procedure, key, body string) (int, string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

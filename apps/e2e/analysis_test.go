@@ -28,11 +28,11 @@ func post(ctx context.Context, url string, body io.Reader) error {
 	return err
 }
 
-// faulty answers nine of ten requests with 500, and is ready all the same, so
-// that a few requests suffice to judge it.
+// faulty makes instances answer nine of ten requests with 500 although they are ready. So a few requests are
+// enough to judge them.
 func faulty(s *windlassv1.DeploymentSpec) { s.Args = append(s.Args, "--fault-error-rate", "0.9") }
 
-// watched is a canary of one step, held against its figures.
+// watched returns the policy of a canary of one step that is judged by its metrics.
 func watched() *windlassv1.RolloutPolicy {
 	policy := euThenUs()
 	policy.Strategy = windlassv1.RolloutPolicy_STRATEGY_CANARY
@@ -50,23 +50,23 @@ func watched() *windlassv1.RolloutPolicy {
 	return policy
 }
 
-// TestAnalysis: real figures of real processes, by a real Prometheus.
+// TestAnalysis judges real processes by metrics that a real Prometheus collects.
 func TestAnalysis(t *testing.T) { //nolint:tparallel // its subtests share one stack
 	t.Parallel()
 	s := newStack(t, stackConfig{prometheus: true})
-	t.Run("a canary whose figures are good goes on", func(t *testing.T) { testAnalysisPasses(t, s) })
-	t.Run("one that is ready and answers with errors goes back", func(t *testing.T) { testAnalysisFails(t, s) })
-	t.Run("missing figures hold it, and an outage costs no verdict", func(t *testing.T) { testAnalysisHolds(t, s) })
+	t.Run("a canary with good metrics goes on", func(t *testing.T) { testAnalysisPasses(t, s) })
+	t.Run("a canary that is ready and answers with errors goes back", func(t *testing.T) { testAnalysisFails(t, s) })
+	t.Run("missing metrics hold a canary, and an outage of Prometheus fails none", func(t *testing.T) { testAnalysisHolds(t, s) })
 }
 
-// testAnalysisOnKubernetes: the same of pods, which Prometheus labels as users' does.
+// testAnalysisOnKubernetes does the same with pods, which Prometheus labels as it does for users.
 func testAnalysisOnKubernetes(t *testing.T) {
 	s := newStack(t, stackConfig{runtime: "kubernetes", prometheus: true, groups: []string{"name=cpu,nodes=1,pods=250"}})
-	t.Run("a canary whose figures are good goes on", func(t *testing.T) { testPodsPass(t, s) })
-	t.Run("one that is ready and answers with errors goes back", func(t *testing.T) { testPodsFail(t, s) })
+	t.Run("a canary with good metrics goes on", func(t *testing.T) { testPodsPass(t, s) })
+	t.Run("a canary that is ready and answers with errors goes back", func(t *testing.T) { testPodsFail(t, s) })
 }
 
-// TestAnalysisByGateways: without a Prometheus, by what gateways see of real requests.
+// TestAnalysisByGateways judges versions without a Prometheus, by the real requests that gateways count.
 func TestAnalysisByGateways(t *testing.T) { //nolint:tparallel // its subtests share one stack
 	t.Parallel()
 	s := newStack(t, stackConfig{gateways: true})
@@ -84,7 +84,7 @@ func TestAnalysisByGateways(t *testing.T) { //nolint:tparallel // its subtests s
 	calls := s.callers(s.host(t, app, windlassv1.Route_KIND_STABLE, 0))
 	defer calls.stop()
 
-	t.Run("a canary whose figures are good goes on", func(t *testing.T) {
+	t.Run("a canary with good metrics goes on", func(t *testing.T) {
 		v2 := s.deployBy(t, app, spec(replicas(2), label("v2")), policy())
 		s.waitLive(t, app, 2)
 		s.requirePassed(t, v2)
@@ -93,7 +93,7 @@ func TestAnalysisByGateways(t *testing.T) { //nolint:tparallel // its subtests s
 		require.Regexp(t, `CheckPassed.*time-to-first-token in wave canary: [0-9.e-]+ on \d+ samples, the old version's is [0-9.e-]+`, history)
 		v1 = v2
 	})
-	t.Run("one that is ready and answers with errors goes back", func(t *testing.T) {
+	t.Run("a canary that is ready and answers with errors goes back", func(t *testing.T) {
 		bad := s.deployBy(t, app, spec(replicas(2), label("bad"), faulty), policy())
 		d := s.waitFailed(t, app, bad)
 		require.Equal(t, "AnalysisFailed", d.Reason, d.Message)
@@ -133,7 +133,7 @@ func testPodsFail(t *testing.T, s *stack) {
 	}
 	history := s.cli(t).ok("history", app)
 	require.Contains(t, history, "RolloutGoingBack")
-	require.NotRegexp(t, `RegionBegun.*`+us, history, "the next wave never saw it")
+	require.NotRegexp(t, `RegionBegun.*`+us, history, "the version must not reach the next wave")
 }
 
 func testAnalysisPasses(t *testing.T, s *stack) {
@@ -147,7 +147,7 @@ func testAnalysisPasses(t *testing.T, s *stack) {
 	require.Regexp(t, `CheckPassed.*error-rate in wave canary: 0 on \d+ samples`, s.cli(t).ok("history", app))
 }
 
-// requirePassed: each of the two checks has its figures, and passed, in each region.
+// requirePassed asserts that each of the two checks has figures and passed in each region.
 func (s *stack) requirePassed(t *testing.T, v2 *windlassv1.DeployResponse) {
 	t.Helper()
 	for _, w := range s.rolloutOf(t, v2.RolloutId).Progress.Waves {
@@ -190,10 +190,10 @@ func testAnalysisFails(t *testing.T, s *stack) {
 	history := s.cli(t).ok("history", app)
 	require.Regexp(t, `CheckFailed.*error-rate in wave canary: [\d.]+ on \d+ samples: figure [\d.]+, at most 0\.2`, history)
 	require.Contains(t, history, "RolloutGoingBack")
-	require.NotRegexp(t, `RegionBegun.*`+us, history, "the next wave never saw it")
+	require.NotRegexp(t, `RegionBegun.*`+us, history, "the version must not reach the next wave")
 }
 
-// waitHeld waits until a check of the rollout is held, and says so.
+// waitHeld waits until a check holds the rollout, with a message that contains says.
 func (s *stack) waitHeld(t *testing.T, rollout, says string) {
 	t.Helper()
 	s.eventually(t, "it is held: "+says, func(ctx context.Context) error {

@@ -16,9 +16,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// badVersion updates a good app to a bad version, and asserts what is promised of
-// every one: it fails within its deadline for the right reason, the old version
-// serves on untouched, and nothing of the new one is left.
+// badVersion updates a good app to a bad version. It asserts that the version fails within its deadline for
+// the right reason, that the old version's instances keep serving, and that nothing of the bad version is
+// left.
 func badVersion(t *testing.T, s *stack, app string, bad *windlassv1.DeploymentSpec, reasons ...string) *windlassv1.Deployment {
 	t.Helper()
 	return badVersionBy(t, s, app, nil, bad, reasons...)
@@ -35,7 +35,7 @@ func badVersionBy(t *testing.T, s *stack, app string, policy *windlassv1.Rollout
 	d := s.waitFailed(t, app, resp)
 	require.Contains(t, reasons, d.Reason, d.Message)
 	require.NotEmpty(t, d.Message)
-	require.Less(t, time.Since(started), bad.ProgressDeadline.AsDuration(), "it failed only at its deadline")
+	require.Less(t, time.Since(started), bad.ProgressDeadline.AsDuration(), "it must fail before its deadline")
 
 	rollout := must(t, s.owner.rollouts.GetRollout, &windlassv1.GetRolloutRequest{Rollout: resp.RolloutId}).Rollout
 	require.Equal(t, windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED, rollout.Status)
@@ -51,15 +51,15 @@ func badVersionBy(t *testing.T, s *stack, app string, policy *windlassv1.Rollout
 	return d
 }
 
-// requireNothingOf: no shim waits and no folder remembers an instance of it.
+// requireNothingOf asserts that no agent has a record of an instance of the deployment.
 func (s *stack) requireNothingOf(t *testing.T, deployment string) {
 	t.Helper()
-	s.eventually(t, "the agents forgot "+deployment, func(context.Context) error {
+	s.eventually(t, "the agents have no record of "+deployment, func(context.Context) error {
 		for _, region := range s.cfg.regions {
 			records, _ := filepath.Glob(filepath.Join(s.agentDir(region), "data", "process", "instances", "*", "record.json"))
 			for _, record := range records {
 				if b, err := os.ReadFile(record); err == nil && bytes.Contains(b, []byte(deployment)) {
-					return fmt.Errorf("%s is of it", record)
+					return fmt.Errorf("%s is a record of it", record)
 				}
 			}
 		}
@@ -139,7 +139,7 @@ func testDeadline(t *testing.T, s *stack) {
 	rollout := must(t, s.owner.rollouts.GetRollout, &windlassv1.GetRolloutRequest{Rollout: resp.RolloutId}).Rollout
 	took := time.Duration(rollout.FinishedAt-rollout.CreatedAt) * time.Millisecond
 	require.GreaterOrEqual(t, took, 5*time.Second)
-	require.Less(t, took, 15*time.Second, "the deadline was kept late (%s in all)", time.Since(started))
+	require.Less(t, took, 15*time.Second, "the version failed long after its deadline (%s in all)", time.Since(started))
 	requireSame(t, before, s.runningOf(app), "the old version was touched")
 	s.waitLive(t, app, 1)
 }

@@ -12,9 +12,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// TestBurst deploys 200 apps with 64 calls in flight at any time, and
-// deletes them likewise. All end ready, then gone; none is wedged. Instances are
-// simulated: what is tested is the way to them and back.
+// TestBurst deploys 200 apps with 64 calls in flight at any time, and deletes them in the same way. All apps
+// become ready and are then deleted, and none is stuck. Instances are simulated, because the test is about
+// everything except instances.
 func TestBurst(t *testing.T) {
 	t.Parallel()
 	const apps, concurrency = 200, 64

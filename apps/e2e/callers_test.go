@@ -17,7 +17,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/authority"
 )
 
-// slowGateway answers completions by TLS. Its handshakes wait until it is released.
+// slowGateway answers completions over TLS. Its handshakes wait until the gateway is released.
 type slowGateway struct {
 	*httptest.Server
 
@@ -69,8 +69,8 @@ func (g *slowGateway) mostAtOnce() int {
 	return g.most
 }
 
-// TestCallers_MakeFewHandshakesAtATime: a gateway whose handshakes are slow gets mostHandshakes of them at a time,
-// and all requests are answered.
+// TestCallers_MakeFewHandshakesAtATime asserts that a gateway with slow handshakes gets at most
+// mostHandshakes of them at a time, and that all requests are answered.
 func TestCallers_MakeFewHandshakesAtATime(t *testing.T) {
 	g := startSlowGateway(t) // not parallel, since the clients of all tests share the handshakes
 	s := &stack{t: t, patience: patience, gateways: map[string]string{us: g.URL}}

@@ -56,7 +56,7 @@ func testVariablesAndSecrets(t *testing.T, s *stack) {
 	require.Equal(t, int32(2), rotated.Secret.Version)
 	require.Equal(t, []string{v1.AppId}, rotated.AppIds)
 	s.waitEnv(t, app, 2, map[string]string{"GREETING": "hello", "COLOUR": "green", "API_TOKEN": second})
-	// A process that is about to end has no environment, so it is not among those that run.
+	// A process that is about to end has no environment, so it does not count as running.
 	s.eventually(t, "no instance has the old value", func(context.Context) error {
 		for _, p := range before {
 			if p.alive() {
@@ -86,7 +86,7 @@ func testVariablesAndSecrets(t *testing.T, s *stack) {
 	must(t, s.owner.projects.DeleteProject, &windlassv1.DeleteProjectRequest{Mutation: mutation(), Project: project.Id})
 }
 
-// waitEnv waits until n processes of the app run, and all have these.
+// waitEnv waits until n processes of the app run, and all have the variables want.
 func (s *stack) waitEnv(t *testing.T, app string, n int, want map[string]string) {
 	t.Helper()
 	s.eventually(t, fmt.Sprintf("%d processes of %s with %d variables", n, app, len(want)), func(context.Context) error {
@@ -105,7 +105,7 @@ func (s *stack) waitEnv(t *testing.T, app string, n int, want map[string]string)
 	})
 }
 
-// waitGoneApp waits until a deleted app is forgotten.
+// waitGoneApp waits until a deleted app does not exist any more.
 func (s *stack) waitGoneApp(t *testing.T, name, app string) {
 	t.Helper()
 	s.eventually(t, name+" forgotten", func(ctx context.Context) error {
@@ -113,14 +113,14 @@ func (s *stack) waitGoneApp(t *testing.T, name, app string) {
 			return fmt.Errorf("it still runs:\n%s", describe(left))
 		}
 		if _, err := s.owner.apps.GetApp(ctx, &windlassv1.GetAppRequest{App: name}); connect.CodeOf(err) != connect.CodeNotFound {
-			return errors.Join(errors.New("it is still there"), err)
+			return errors.Join(errors.New("the app still exists"), err)
 		}
 		return nil
 	})
 }
 
-// requireSecret: the values are in the environment of the processes and in
-// nothing else that anybody could read.
+// requireSecret asserts that the values are in the environment of the app's processes, and nowhere else where
+// a person could read them.
 func (s *stack) requireSecret(t *testing.T, app string, values ...string) {
 	t.Helper()
 	var texts []string
@@ -144,11 +144,11 @@ func (s *stack) requireSecret(t *testing.T, app string, values ...string) {
 	// Every file of the control plane, the agents and the database.
 	require.NoError(t, filepath.WalkDir(s.dir, func(path string, d os.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
-			return nil //nolint:nilerr // it was removed meanwhile
+			return nil //nolint:nilerr // the file was removed meanwhile
 		}
 		content, err := os.ReadFile(path)
 		if err != nil {
-			return nil //nolint:nilerr // it was removed meanwhile
+			return nil //nolint:nilerr // the file was removed meanwhile
 		}
 		for _, value := range values {
 			if strings.Contains(string(content), value) {
@@ -188,7 +188,7 @@ func testInFlight(t *testing.T, s *stack) {
 	rollout = must(t, s.owner.rollouts.GetRollout, &windlassv1.GetRolloutRequest{Rollout: v3.RolloutId}).Rollout
 	require.Equal(t, windlassv1.RolloutStatus_ROLLOUT_STATUS_SUPERSEDED, rollout.Status)
 
-	// Nothing new starts once the app is on its way out.
+	// Nothing new starts once the app is being deleted.
 	must(t, s.owner.apps.DeleteApp, &windlassv1.DeleteAppRequest{Mutation: mutation(), App: v1.AppId})
 	_, err := s.owner.apps.Deploy(t.Context(), &windlassv1.DeployRequest{Mutation: mutation(), App: v1.AppId, Spec: spec(label("v5"))})
 	require.Error(t, err)
@@ -215,9 +215,8 @@ func testIdempotency(t *testing.T, s *stack) {
 	require.Len(t, s.runningOf(app), 1)
 }
 
-// testCrowd: several users change one app at the same time, each not knowing of
-// the others. Whatever wins, one version is live in the end, and nothing of the
-// others is left or claims to be on its way.
+// testCrowd lets several users change one app at the same time, independently of each other. In the end one
+// version is live, and nothing is left of the other versions, in the API or as processes.
 func testCrowd(t *testing.T, s *stack) {
 	const app = "crowd"
 	s.deployReady(t, app, spec(label("first")))

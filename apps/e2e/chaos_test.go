@@ -19,12 +19,12 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// chaosApps are changed all the time, each by two users.
+// Users change the chaosApps all the time, two users for each app.
 const chaosApps, chaosUsers = 4, 8
 
-// TestKills_AtRandom kills parts and instances at random while users go on
-// changing apps. Then all parts run again, and soon everything is as asked: what
-// the API says is what runs, no rollout is stuck, nothing is there twice.
+// TestKills_AtRandom kills parts and instances at random while users change apps. Then all parts run again,
+// and soon everything is as requested: the API and the running instances agree, no rollout is stuck, and
+// nothing runs twice.
 func TestKills_AtRandom(t *testing.T) {
 	t.Parallel()
 	duration := time.Duration(envInt(t, "WINDLASS_CHAOS_SECONDS", 60)) * time.Second
@@ -53,14 +53,14 @@ func TestKills_AtRandom(t *testing.T) {
 	}
 	t.Logf("blows: %v", blows)
 
-	// What was killed often waits for up to a minute before it is started again.
+	// An instance that was killed often waits for up to a minute before it is started again.
 	s.patience = 5 * time.Minute
 	healed := time.Now()
 	s.waitConnected(s.cfg.regions...)
 	s.waitAgree(t)
 	t.Logf("settled %s after the last blow", time.Since(healed).Round(time.Millisecond))
 	calm.require(t)
-	// And the stack works: everything can be changed once more.
+	// The stack works: every app can be changed once more.
 	for i := range chaosApps {
 		d := s.deploy(t, fmt.Sprint("chaos-", i), spec(label("last"), replicas(2)))
 		if !d.Unchanged && !d.Scaled {
@@ -82,8 +82,8 @@ func envInt(t *testing.T, name string, fallback int) int {
 	return n
 }
 
-// survivors are the processes of an app that is not changed, less those that the
-// test killed itself.
+// survivors are the processes of an app that is not changed, without the processes that the test itself
+// killed.
 type survivors struct {
 	s     *stack
 	app   string
@@ -93,12 +93,12 @@ type survivors struct {
 func (v *survivors) require(t *testing.T) {
 	t.Helper()
 	for _, p := range v.alive {
-		require.True(t, p.alive(), "it was not killed, and it is gone: %s", p)
+		require.True(t, p.alive(), "the test did not kill this process, and it has ended: %s", p)
 	}
 }
 
-// havoc does something bad, and mends it after a while, until ctx ends; then
-// every part runs. It returns how often it did what.
+// havoc causes faults at random and mends each after a while, until ctx ends. When it returns, every part
+// runs. It returns the number of faults by kind.
 func (s *stack) havoc(ctx context.Context, t *testing.T, rnd *rand.Rand, calm *survivors) map[string]int {
 	blows := map[string]int{}
 	mends := map[string]mend{} // by part
@@ -123,8 +123,7 @@ func (s *stack) havoc(ctx context.Context, t *testing.T, rnd *rand.Rand, calm *s
 		}
 		require.False(t, ended(s.parts[name].now), "%s ended by itself", name)
 		if freeze {
-			// A process that stands still is worse than one that is gone: it wakes
-			// up and goes on where it was.
+			// A stopped process is worse than an ended one, because it later continues where it was.
 			blows["freeze "+name]++
 			require.NoError(t, syscall.Kill(s.pid(name), syscall.SIGSTOP))
 			mends[name] = mend{time.Now().Add(2 * wait), func() { _ = syscall.Kill(s.pid(name), syscall.SIGCONT) }}
@@ -158,7 +157,7 @@ func ended(p server) bool {
 	}
 }
 
-// killInstance kills one, or its shim, and returns which.
+// killInstance kills an instance or its shim, and returns the name of the killed process.
 func (s *stack) killInstance(rnd *rand.Rand, calm *survivors, killShim bool) string {
 	victims := instancesOf(s.dir)
 	if len(victims) == 0 {
@@ -184,11 +183,10 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// user changes one app at random until ctx ends, resting for at most so long
-// between two changes, and returns what it did. Every call is repeated until it is
-// answered; an answer may only be one that makes sense. Who scales to no fewer than one
-// replica also makes versions that crash: where there are none, nothing would try such a
-// version before it is live.
+// user changes one app at random until ctx ends, and returns the number of changes by kind. Between two
+// changes it rests for at most rest. It repeats each call until it is answered, and accepts only answers that
+// make sense. It deploys versions that crash only if fewest is above 0, because without replicas a bad
+// version would go live untested.
 func (s *stack) user(ctx context.Context, app string, rnd *rand.Rand, fewest int32, rest time.Duration) map[string]int {
 	done := map[string]int{}
 	for n := 1; ctx.Err() == nil; n++ {
@@ -239,7 +237,7 @@ func (s *stack) user(ctx context.Context, app string, rnd *rand.Rand, fewest int
 	return done
 }
 
-// sensible: there was nothing to act on.
+// sensible reports whether the error only says that there was nothing to act on.
 func sensible(err error) bool {
 	if _, ok := errors.AsType[*connect.Error](err); !ok {
 		return false

@@ -20,7 +20,7 @@ import (
 // release is a chart that is installed under its own name.
 type release struct{ chart, namespace, values string }
 
-// releases are those of a region's cluster that has the control plane, too, in the order of the guide.
+// releases are the releases of a region's cluster that also has the control plane, in the order of the guide.
 var releases = []release{
 	{"windlass-controlplane", "windlass", `
 service: {type: NodePort}
@@ -124,8 +124,9 @@ func (k *charts) earlier(folder string) string {
 	return old
 }
 
-// testCharts is the life of the charts' releases in a cluster in which Windlass runs apps. The pods are model servers:
-// that the programs work with what the charts give them is tested with each program.
+// testCharts installs, upgrades, rolls back and removes the charts in a cluster in which Windlass runs apps.
+// The charts' pods are model servers, because the tests of each program cover that the program accepts the
+// charts' configuration.
 func testCharts(t *testing.T, s *stack) {
 	const folder = "../../deployments/charts"
 	k := newCharts(t, s)
@@ -141,7 +142,7 @@ func testCharts(t *testing.T, s *stack) {
 		k.apply("install", old, r)
 	}
 	k.requireNoDrift("after the installation")
-	// As agents write it.
+	// The secret changes as if an agent had stored its credential.
 	k.ok(k.kubectl, "-n", "windlass-system", "patch", "secret", "windlass-agent-credential", "--patch", `{"data":{"value":"Y3JlZGVudGlhbA=="}}`)
 	for _, r := range releases {
 		k.apply("upgrade", folder, r)
@@ -196,7 +197,8 @@ func testCharts(t *testing.T, s *stack) {
 		k.ok(k.helm, "uninstall", r.chart, "--namespace="+r.namespace, "--wait", "--timeout=4m")
 	}
 	kinds := strings.Fields(k.ok(k.kubectl, "api-resources", "--verbs=list", "-o", "name"))
-	// The cluster removes what belongs to the charts' objects, such as pods, after helm has removed those.
+	// The cluster removes dependents of the charts' objects, such as pods, after helm has removed the
+	// objects.
 	s.eventually(t, "nothing of the charts is left", func(context.Context) error {
 		left, err := k.run("", k.kubectl, "get", strings.Join(kinds, ","), "-A", "-o", "name",
 			"-l", "app.kubernetes.io/instance in (windlass-controlplane,windlass-agent,windlass-gateway)")
@@ -206,11 +208,11 @@ func testCharts(t *testing.T, s *stack) {
 		return err
 	})
 	own := k.ok(k.kubectl, "get", "secrets", "-n", "windlass", "-o", "name") + k.ok(k.kubectl, "get", "secrets", "-n", "windlass-system", "-o", "name")
-	require.Equal(t, "secret/windlass-database\n", own, "only what the operator made is left")
+	require.Equal(t, "secret/windlass-database\n", own, "only the operator's own secret is left")
 	s.eventually(t, "the namespace of the routes is removed", func(context.Context) error {
 		_, err := k.run("", k.kubectl, "get", "namespace", "windlass-routes")
 		if err == nil {
-			return errors.New("it is there")
+			return errors.New("the namespace still exists")
 		}
 		if !strings.Contains(err.Error(), `namespaces "windlass-routes" not found`) {
 			return err

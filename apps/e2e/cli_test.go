@@ -18,16 +18,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// cli is the windlass command with an environment of its own.
+// cli is the windlass command with its own environment.
 type cli struct {
 	t    *testing.T
 	path string
 	env  []string
-	// folder that it runs in, empty: that of these tests.
+	// folder is the folder in which it runs. Empty: the folder of these tests.
 	folder string
 }
 
-// ran is what a command left.
+// ran is the result of a command.
 type ran struct {
 	code           int
 	stdout, stderr string
@@ -51,7 +51,7 @@ func (c cli) run(stdin string, args ...string) ran {
 	return ran{code: cmd.ProcessState.ExitCode(), stdout: stdout.String(), stderr: stderr.String()}
 }
 
-// ok runs a command that has to end well, and returns what it printed.
+// ok runs a command that must succeed, and returns its standard output.
 func (c cli) ok(args ...string) string {
 	c.t.Helper()
 	r := c.run("", args...)
@@ -59,7 +59,7 @@ func (c cli) ok(args ...string) string {
 	return r.stdout
 }
 
-// fails runs a command that has to end with the code, and say these.
+// fails runs a command that must end with the code and print all of says.
 func (c cli) fails(code int, args []string, says ...string) {
 	c.t.Helper()
 	r := c.run("", args...)
@@ -76,7 +76,7 @@ func (c cli) json(v any, args ...string) {
 	require.NoError(c.t, json.Unmarshal([]byte(out), v), "windlass %s\n%s", strings.Join(args, " "), out)
 }
 
-// example is a file that newcomers are told to deploy.
+// example returns the path of an example file for users.
 func example(t *testing.T, name string) string {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join("..", "..", "deployments", "examples", name))
@@ -85,7 +85,7 @@ func example(t *testing.T, name string) string {
 	return path
 }
 
-// cli is the command line of the stack's owner.
+// cli returns the command line of the stack's owner.
 func (s *stack) cli(t *testing.T) cli {
 	t.Helper()
 	path, err := cliProgram()
@@ -97,7 +97,7 @@ var urlLine = regexp.MustCompile(`(?m)^http://\S+$`)
 
 func testCLI(t *testing.T, s *stack) {
 	c := s.cli(t)
-	// The way of a newcomer, with the files of README.
+	// These are the first steps of a new user, with the files of the README.
 	out := c.ok("deploy", "-f", example(t, "echo.yaml"))
 	require.Contains(t, out, "echo v1 is ready: 4 of 4 replicas")
 	urls := urlLine.FindAllString(out, -1)
@@ -116,18 +116,18 @@ func testCLI(t *testing.T, s *stack) {
 	require.Contains(t, again.stderr, "nothing changed")
 	require.Contains(t, c.ok("export", "echo", "--folder", exported), "unchanged")
 
-	// Bad versions say why, what is live, and end with code 1.
+	// For a bad version, the command prints why it failed and which version is live, and ends with code 1.
 	before := s.runningOf("echo")
 	for file, reason := range map[string]string{
 		"echo-crash.yaml": "CrashLoop", "echo-missing-binary.yaml": "BadCommand", "echo-never-ready.yaml": "StartupTimeout",
 	} {
 		c.fails(1, []string{"deploy", "-f", example(t, file)}, "failed: "+reason, "v1 is still live", "windlass history echo")
 	}
-	// The command ends when the version has failed; what it started then leaves. One
-	// that crashes has no process between two of its starts, so the truth is asked.
+	// The command ends when the version has failed. The version's instances stop after that. A crashing
+	// instance has no process between two starts, so this asks the database.
 	gone := func() {
 		t.Helper()
-		s.eventually(t, "nothing of the bad versions is to run", func(ctx context.Context) error {
+		s.eventually(t, "no instance of a bad version is wanted", func(ctx context.Context) error {
 			n, err := s.count(ctx, "SELECT COUNT(*) FROM deployment_topology t JOIN apps a ON a.id = t.app_id"+
 				" JOIN deployments d ON d.id = t.deployment_id WHERE a.name = 'echo' AND d.version <> 1 AND t.status <> 4")
 			if err == nil && n > 0 {
@@ -137,9 +137,9 @@ func testCLI(t *testing.T, s *stack) {
 		})
 	}
 	gone()
-	requireSame(t, before, s.runningOf("echo"), "a version none of which serves touched the good one")
+	requireSame(t, before, s.runningOf("echo"), "a bad version must not touch instances of the good one")
 	c.fails(1, []string{"deploy", "-f", example(t, "echo-port-clash.yaml")}, "port 18473 is fixed", "2 instances would run there", "Set the port to 0")
-	requireSame(t, before, s.runningOf("echo"), "what is refused touches nothing")
+	requireSame(t, before, s.runningOf("echo"), "a refused deploy must not touch instances")
 
 	v2 := c.run("", "deploy", "-f", example(t, "echo-v2.yaml"))
 	require.Zero(t, v2.code, v2.stderr)
@@ -162,10 +162,10 @@ func testCLI(t *testing.T, s *stack) {
 	c.fails(1, []string{"status", "echo"}, "echo", "does not exist")
 }
 
-// testRealModel deploys the example with a model that means something.
+// testRealModel deploys the example with a real model.
 func testRealModel(t *testing.T, s *stack) {
 	node, err := exec.LookPath("node")
-	require.NoError(t, err, "the example runs on Node, as does what builds Windlass")
+	require.NoError(t, err, "the example needs Node.js, and so does the build of Windlass")
 	require.NoError(t, os.Symlink(node, filepath.Join(s.bin, "node")))
 	require.NoError(t, os.Symlink(example(t, filepath.Join("bin", "embeddings")), filepath.Join(s.bin, "embeddings")))
 	text, err := os.ReadFile(example(t, "embeddings.yaml"))
@@ -184,7 +184,7 @@ func testRealModel(t *testing.T, s *stack) {
 	}
 }
 
-// distance of two texts to the model at the URL: 1 less the cosine.
+// distance returns the distance between two texts by the model at the URL: 1 minus the cosine.
 func distance(t *testing.T, url, a, b string) float64 {
 	t.Helper()
 	body, err := json.Marshal(map[string]any{"model": "wink-sg-100d", "input": []string{a, b}})
@@ -207,7 +207,7 @@ func distance(t *testing.T, url, a, b string) float64 {
 	return 1 - dot/math.Sqrt(aa*bb)
 }
 
-// testCLIOutput: every form for programs is the API's own.
+// testCLIOutput asserts that output for programs is the API's own JSON form.
 func testCLIOutput(t *testing.T, c cli) {
 	var status struct {
 		App struct {
@@ -235,7 +235,7 @@ func testCLIOutput(t *testing.T, c cli) {
 	require.Contains(t, c.ok("scale", "echo", "--replicas", "1"), "2 of 2 replicas")
 	diff := c.run("", "deploy", "-f", example(t, "echo.yaml"), "--diff")
 	require.Zero(t, diff.code, diff.stderr)
-	require.Contains(t, diff.stderr, "~ replicas: 1 -> 2", "against what it was scaled to")
+	require.Contains(t, diff.stderr, "~ replicas: 1 -> 2", "compared with the scaled number")
 	exported := c.ok("export", "echo")
 	require.Contains(t, exported, "\nreplicas: 1\n")
 	again := c.run(exported, "deploy", "-f", "-")
@@ -257,7 +257,7 @@ func testCLIOutput(t *testing.T, c cli) {
 	require.Zero(t, c.run("", "cancel", "echo").code)
 }
 
-// testCLIErrors: each names what is at fault and what to do.
+// testCLIErrors asserts that each error names the fault and the fix.
 func testCLIErrors(t *testing.T, s *stack, c cli) {
 	file := filepath.Join(t.TempDir(), "app.yaml")
 	write := func(text string) []string {

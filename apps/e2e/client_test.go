@@ -20,7 +20,7 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
-// client is every service under one key.
+// client has a client of every service, with one key.
 type client struct {
 	apps          windlassv1connect.AppServiceClient
 	deployments   windlassv1connect.DeploymentServiceClient
@@ -41,7 +41,7 @@ type client struct {
 func newClient(url, key string) *client {
 	config, err := trust()
 	if err != nil {
-		panic(err) // TestMain has asked before
+		panic(err) // TestMain has checked this
 	}
 	h := rpc.NewHTTPClient(rpc.HTTPClientConfig{TLS: config})
 	options := rpc.ClientOptions(rpc.ClientConfig{
@@ -65,17 +65,17 @@ func newClient(url, key string) *client {
 	}
 }
 
-// mutation has a key of its own, so that a call may be repeated.
+// mutation returns a new idempotency key, so that a call may be repeated.
 func mutation() *windlassv1.Mutation {
 	return &windlassv1.Mutation{IdempotencyKey: ident.New("e2e")}
 }
 
-// env is the environment that every test's apps are in.
+// env is the environment of all tests' apps.
 const env = "default/production"
 
 func named(app string) string { return env + "/" + app }
 
-// unavailable tells an answer that only asks to try again.
+// unavailable reports whether the error only asks to try again.
 func unavailable(err error) bool {
 	switch connect.CodeOf(err) {
 	case connect.CodeUnavailable, connect.CodeDeadlineExceeded, connect.CodeAborted:
@@ -84,7 +84,7 @@ func unavailable(err error) bool {
 	return false
 }
 
-// must makes the call, again while parts are out of reach, with the same key.
+// must makes the call, and repeats it with the same idempotency key while parts are unavailable.
 func must[Req, Resp any](t *testing.T, call func(context.Context, *Req) (*Resp, error), req *Req) *Resp {
 	t.Helper()
 	resp, err := persist(t.Context(), call, req)
@@ -108,7 +108,7 @@ func persist[Req, Resp any](ctx context.Context, call func(context.Context, *Req
 	}
 }
 
-// spec of an app that is cheap to run and quick to judge.
+// spec returns the spec of an app that needs few resources and becomes ready or fails quickly.
 func spec(change ...func(*windlassv1.DeploymentSpec)) *windlassv1.DeploymentSpec {
 	replicas := int32(1)
 	s := &windlassv1.DeploymentSpec{
@@ -147,7 +147,7 @@ func regions(names ...string) func(*windlassv1.DeploymentSpec) {
 	return func(s *windlassv1.DeploymentSpec) { s.Regions = names }
 }
 
-// label makes another version: it is an argument, too.
+// label makes another version, because the label is also an argument.
 func label(v string) func(*windlassv1.DeploymentSpec) {
 	return func(s *windlassv1.DeploymentSpec) {
 		s.VersionLabel = v
@@ -161,7 +161,7 @@ func (s *stack) deploy(t *testing.T, app string, spec *windlassv1.DeploymentSpec
 	return must(t, s.owner.apps.Deploy, &windlassv1.DeployRequest{Mutation: mutation(), App: named(app), Spec: spec})
 }
 
-// deployReady deploys and waits until it is live.
+// deployReady deploys a version and waits until it is live.
 func (s *stack) deployReady(t *testing.T, app string, spec *windlassv1.DeploymentSpec) *windlassv1.DeployResponse {
 	t.Helper()
 	resp := s.deploy(t, app, spec)
@@ -169,8 +169,8 @@ func (s *stack) deployReady(t *testing.T, app string, spec *windlassv1.Deploymen
 	return resp
 }
 
-// eventually waits for the condition, whose error says what is still wrong. done
-// tells that waiting is pointless.
+// eventually waits until the condition returns nil. Its error says what is still missing. A fatal error ends
+// the wait at once.
 func (s *stack) eventually(t *testing.T, what string, condition func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), s.patience)
@@ -195,10 +195,10 @@ func (s *stack) eventually(t *testing.T, what string, condition func(context.Con
 	}
 }
 
-// fatal ends the waiting for a condition that can no longer come true.
+// fatal is the error of a condition that can no longer become true.
 type fatal struct{ error }
 
-// waitLive waits until the version is live and the app is as it was asked to be.
+// waitLive waits until the version is live and the app has all its wanted replicas.
 func (s *stack) waitLive(t *testing.T, app string, version int32) *windlassv1.App {
 	t.Helper()
 	var got *windlassv1.App
@@ -219,7 +219,7 @@ func (s *stack) waitLive(t *testing.T, app string, version int32) *windlassv1.Ap
 	return got
 }
 
-// waitFailed waits until the version's rollout failed and nothing of it runs.
+// waitFailed waits until the version's rollout has failed and none of its instances runs.
 func (s *stack) waitFailed(t *testing.T, app string, d *windlassv1.DeployResponse) *windlassv1.Deployment {
 	t.Helper()
 	var got *windlassv1.Deployment
@@ -243,7 +243,7 @@ func (s *stack) waitFailed(t *testing.T, app string, d *windlassv1.DeployRespons
 	return resp.Deployment
 }
 
-// waitGone waits until nothing of a deployment runs, and nothing claims to.
+// waitGone waits until no instance of a deployment runs, and the API lists none.
 func (s *stack) waitGone(t *testing.T, deployment string) {
 	t.Helper()
 	s.eventually(t, "nothing left of "+deployment, func(ctx context.Context) error {
@@ -270,12 +270,12 @@ func (s *stack) waitGone(t *testing.T, deployment string) {
 	})
 }
 
-// instances are the processes of this stack that pass the filter.
+// instances returns the instance processes of this stack that pass the filter.
 func (s *stack) instances(keep func(process) bool) []process {
 	return slices.DeleteFunc(instancesOf(s.dir), func(p process) bool { return !keep(p) })
 }
 
-// runningOf an app, every version.
+// runningOf returns the processes of an app, of all versions.
 func (s *stack) runningOf(app string) []process {
 	return s.instances(func(p process) bool { return p.app() == app })
 }

@@ -32,10 +32,10 @@ func partCluster(region string) string { return "kubelab-" + region }
 
 func (s *stack) clusterDir(region string) string { return filepath.Join(s.dir, partCluster(region)) }
 
-// buildPatience is for a machine that never built kubelab, and does much else.
+// buildPatience is long enough to build kubelab for the first time on a busy machine.
 const buildPatience = 40 * time.Minute
 
-// addClusters adds a Kubernetes for every region.
+// addClusters adds a Kubernetes cluster for every region.
 func (s *stack) addClusters() {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), buildPatience)
@@ -61,7 +61,7 @@ func (s *stack) addClusters() {
 	}
 }
 
-// runtimeArgs of an agent.
+// runtimeArgs returns the runtime flags of a region's agent.
 func (s *stack) runtimeArgs(region string) []string {
 	if s.cfg.runtime != "kubernetes" {
 		return []string{"--gpus=none", "--trust-all-tenants"}
@@ -81,11 +81,12 @@ func (s *stack) runtimeArgs(region string) []string {
 	return []string{"--kubeconfig=" + filepath.Join(s.clusterDir(region), "kubeconfig"), "--pools-file=" + path, "--pod-policy-file=" + policy}
 }
 
-// freeNetwork is a part of 127.0.0.0/8 that no other stack of this user has, as
-// `windlass dev` claims them, for as long as this process lives.
+// freeNetwork claims a part of 127.0.0.0/8 that no other stack of this user has, in the way of `windlass
+// dev`. The claim lasts as long as this process.
 func freeNetwork(t *testing.T) string {
 	t.Helper()
-	// From the end, so that a dev that runs beside keeps its first choice.
+	// The search begins at the end, so that a `windlass dev` that runs at the same time gets its first
+	// choice.
 	for n := 126; n >= 64; n-- {
 		if _, err := flock.Try(filepath.Join(ports.Claims, "127."+strconv.Itoa(n))); err == nil {
 			return fmt.Sprintf("127.%d.0.0/16", n)
@@ -95,8 +96,8 @@ func freeNetwork(t *testing.T) string {
 	return ""
 }
 
-// cluster is a region's Kubernetes as its administrator sees it: what really is
-// there, whatever the product says.
+// cluster is a region's Kubernetes cluster as its administrator sees it. It shows the objects that exist,
+// independently of the product.
 type cluster struct {
 	server, token string
 	// reads keep their connections, because a TLS handshake costs both sides more than a list of pods. A change has a
@@ -104,7 +105,7 @@ type cluster struct {
 	reads, changes *http.Client
 }
 
-// clusters that are open, by the text of their kubeconfig.
+// clusters has the open clusters, by the text of their kubeconfig.
 var clusters sync.Map
 
 // openCluster returns the same cluster for each kubeconfig with the same text.
@@ -197,7 +198,7 @@ func (c *cluster) call(ctx context.Context, method, path string, body, into any)
 	return json.Unmarshal(answer, into)
 }
 
-// object is what the tests look at of anything.
+// object has the fields of Kubernetes objects that the tests read.
 type object struct {
 	Metadata struct {
 		Name, Namespace, UID string
@@ -221,14 +222,14 @@ func (o object) String() string {
 	return fmt.Sprintf("%s/%s %s", o.Metadata.Namespace, o.Metadata.Name, o.Metadata.Labels["windlass.run/deployment"])
 }
 
-// list the objects of a kind ("api/v1/pods") with the labels, of all namespaces.
+// list returns the objects of a kind ("api/v1/pods") with the labels, in all namespaces.
 func (c *cluster) list(ctx context.Context, kind, selector string) ([]object, error) {
 	var out struct{ Items []object }
 	err := c.call(ctx, http.MethodGet, "/"+kind+"?labelSelector="+url.QueryEscape(selector), nil, &out)
 	return out.Items, err
 }
 
-// kinds of what is made for a deployment.
+// kinds are the kinds of objects that Windlass creates for a deployment.
 var kinds = []string{
 	"apis/apps/v1/deployments", "apis/apps/v1/replicasets", "api/v1/pods", "api/v1/services", "api/v1/secrets", "api/v1/serviceaccounts",
 	"api/v1/persistentvolumeclaims", "apis/policy/v1/poddisruptionbudgets", "apis/networking.k8s.io/v1/networkpolicies",
@@ -249,8 +250,8 @@ func (c *cluster) leftIn(ctx context.Context, selector string) ([]string, error)
 	return left, nil
 }
 
-// podsOf an app that are to stay, by UID, over all regions. One that was evicted is
-// over, and its object stays as a memory.
+// podsOf returns the pods of an app in all regions, by UID. It leaves out pods that have ended, such as
+// evicted ones, and pods that are being deleted.
 func (s *stack) podsOf(t *testing.T, app string) map[string]object {
 	t.Helper()
 	out := map[string]object{}
@@ -266,9 +267,8 @@ func (s *stack) podsOf(t *testing.T, app string) map[string]object {
 	return out
 }
 
-// drainNode empties a node of the region that the app has a pod on, as kubectl does: nothing
-// new comes to it, and what is there is evicted as fast as budgets let it. It takes pods again
-// when it is empty.
+// drainNode drains a node of the region on which the app has a pod, as kubectl does. It cordons the node and
+// evicts its pods as fast as disruption budgets allow. When the node is empty, drainNode uncordons it.
 func (s *stack) drainNode(t *testing.T, region, app string) {
 	t.Helper()
 	c := s.cluster(t, region)
@@ -306,7 +306,7 @@ func (s *stack) drainNode(t *testing.T, region, app string) {
 
 func uids(pods map[string]object) []string { return slices.Sorted(maps.Keys(pods)) }
 
-// waitNothingInClusters waits until no cluster has anything with the labels.
+// waitNothingInClusters waits until no cluster has an object with the labels.
 func (s *stack) waitNothingInClusters(t *testing.T, selector string) {
 	t.Helper()
 	s.eventually(t, "nothing left with "+selector, func(ctx context.Context) error {

@@ -17,8 +17,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// crossRegions has a region be without instances, while requests come to it that another one
-// can take.
+// crossRegions removes the instances of a region while it gets requests that another region can answer.
 func (s *stack) crossRegions(t *testing.T, load *callers, host string) {
 	t.Helper()
 	crossing := func(usReplicas int32) func(*windlassv1.DeploymentSpec) {
@@ -52,7 +51,7 @@ func (s *stack) crossRegions(t *testing.T, load *callers, host string) {
 		servedBy(map[int32]string{0: eu, 2: ""}[replicas])
 		load.requireNoneFailed(t, fmt.Sprintf("%d replicas in %s", replicas, us))
 	}
-	// Nor is one lost when the app leaves the region, and comes back.
+	// No request is lost either when the app leaves the region and comes back.
 	for _, c := range []struct {
 		regions  []string
 		servedBy string
@@ -65,8 +64,8 @@ func (s *stack) crossRegions(t *testing.T, load *callers, host string) {
 	t.Logf("a region without instances, without the app, and with: %d requests", load.count()-before)
 }
 
-// reaches waits until the region's gateway knows n other regions that have a ready instance
-// of an app which hands requests over, and is connected to their gateways.
+// reaches waits until the region's gateway reaches a number of other regions. It then knows that these
+// regions have ready instances of an app that hands requests over, and is connected to their gateways.
 func (s *stack) reaches(t *testing.T, region string, others int) {
 	t.Helper()
 	s.eventually(t, fmt.Sprintf("the gateway of %s reaches %d other regions", region, others), func(ctx context.Context) error {
@@ -78,14 +77,14 @@ func (s *stack) reaches(t *testing.T, region string, others int) {
 	})
 }
 
-// placed is what became of a request: the region that answered it, empty for the one that it came
-// to, and a gateway's error, if it was one.
+// placed is the outcome of a request. The region is the one that answered it, or empty if the region that got
+// the request answered itself. The error is a gateway's, if a gateway answered.
 type placed struct {
 	status       int
 	region, code string
 }
 
-// ask for a completion of that number of words, one after the other, as the region's gateway is reached.
+// ask sends a request for a stream of words to the region's gateway.
 func (s *stack) ask(ctx context.Context, region, host string, words int) (*http.Response, error) {
 	body := fmt.Sprintf(`{"model": "echo", "stream": true, "messages": [{"role": "user", "content": "%s"}]}`, strings.Repeat("word ", words))
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.gateways[region]+"/v1/chat/completions", strings.NewReader(body))
@@ -97,7 +96,7 @@ func (s *stack) ask(ctx context.Context, region, host string, words int) (*http.
 	return caller.Do(req)
 }
 
-// asked is a short one, whole.
+// asked sends a short request and returns its outcome.
 func (s *stack) asked(ctx context.Context, region, host string) (placed, error) {
 	resp, err := s.ask(ctx, region, host, 2)
 	if err != nil {
@@ -111,7 +110,7 @@ func (s *stack) asked(ctx context.Context, region, host string) (placed, error) 
 	return placed{resp.StatusCode, resp.Header.Get("Windlass-Region"), resp.Header.Get("Windlass-Error")}, err
 }
 
-// hold has a stream of tokens go on in the region that the request comes to, until it is ended.
+// hold opens a stream of tokens that the given region itself answers, until end is called.
 func (s *stack) hold(t *testing.T, region, host string) (end func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -132,8 +131,8 @@ func (s *stack) hold(t *testing.T, region, host string) (end func()) {
 	return cancel
 }
 
-// TestCrossRegion_RegionsHandRequestsToEachOther: when they are at their limit, and when they do not run the
-// app.
+// TestCrossRegion_RegionsHandRequestsToEachOther tests regions that are at their limit, and regions that do
+// not run the app.
 func TestCrossRegion_RegionsHandRequestsToEachOther(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, stackConfig{gateways: true})
@@ -141,8 +140,8 @@ func TestCrossRegion_RegionsHandRequestsToEachOther(t *testing.T) {
 	s.withoutTheApp(t)
 }
 
-// atTheLimit has streams hold all that a region's instances take: by spillover what comes then is
-// answered elsewhere, and by failover it waits its turn.
+// atTheLimit fills a region's instances with streams. With spillover, further requests are answered by
+// another region. With failover, they wait in their region.
 func (s *stack) atTheLimit(t *testing.T) {
 	t.Helper()
 	limited := func(cross windlassv1.RoutingPolicy_CrossRegion) *windlassv1.DeploymentSpec {
@@ -165,7 +164,7 @@ func (s *stack) atTheLimit(t *testing.T) {
 			return err
 		})
 	}
-	// later is a request that waits in us, and what became of it.
+	// later sends a request that waits in us, and returns its outcome.
 	later := func() <-chan placed {
 		t.Helper()
 		out := make(chan placed, 1)
@@ -189,7 +188,7 @@ func (s *stack) atTheLimit(t *testing.T) {
 	}
 	is(eu, home)
 
-	// With both at their limit it waits where it came, and is not handed back.
+	// With both regions at their limit, the request waits in the region that got it, and is not handed back.
 	endEu := s.hold(t, eu, host)
 	waits := later()
 	got, err := s.asked(t.Context(), us, host)
@@ -203,7 +202,7 @@ func (s *stack) atTheLimit(t *testing.T) {
 	endEu()
 	is(eu, home)
 
-	// By failover nothing of the same load leaves the region.
+	// With failover, no request of the same load leaves the region.
 	resp := s.deployBy(t, "chat", limited(windlassv1.RoutingPolicy_CROSS_REGION_FAILOVER), euThenUs())
 	s.waitLive(t, "chat", resp.Version)
 	for _, region := range s.cfg.regions {
@@ -223,8 +222,9 @@ func (s *stack) atTheLimit(t *testing.T) {
 	must(t, s.owner.apps.DeleteApp, &windlassv1.DeleteAppRequest{Mutation: mutation(), App: named("chat")})
 }
 
-// withoutTheApp has a region be asked for an app that runs in another one alone, and wants keys:
-// it hands over, and knows where to without agent and control plane, for as long as the app says.
+// withoutTheApp sends requests to a region for an app that runs only in another region and requires keys. The
+// region's gateway hands them over, even without its agent and the control plane, as long as the app's policy
+// says so.
 func (s *stack) withoutTheApp(t *testing.T) {
 	t.Helper()
 	deploy := func(cross windlassv1.RoutingPolicy_CrossRegion) {
@@ -256,7 +256,7 @@ func (s *stack) withoutTheApp(t *testing.T) {
 	is(key, open)
 	is("", closed)
 	for _, file := range []string{filepath.Join(s.dir, partGateway(us), "data", "routes"), filepath.Join(s.agentDir(us), "data", "neighbours.binpb")} {
-		s.eventually(t, file+" has "+host, func(context.Context) error { // it is written within a second
+		s.eventually(t, file+" has "+host, func(context.Context) error { // the gateway writes the file within a second
 			data, err := os.ReadFile(file)
 			if err == nil && !strings.Contains(string(data), host) {
 				err = errors.New("it does not")
@@ -269,14 +269,14 @@ func (s *stack) withoutTheApp(t *testing.T) {
 	is(key, open)
 	is("", closed)
 
-	// A gateway that has never been there knows it from the agent.
+	// A gateway without a file learns it from the agent.
 	s.kill9(partGateway(us))
 	require.NoError(t, os.RemoveAll(filepath.Join(s.dir, partGateway(us), "data")))
 	s.start(partAgent(us))
 	s.launch(partGateway(us))
 	is(key, open)
 
-	// A region that was away when the app said otherwise hears of it.
+	// A region that was unreachable when the app's policy changed learns of the change.
 	s.kill9(partAgent(us))
 	s.start(partControlPlane)
 	s.waitConnected(eu)

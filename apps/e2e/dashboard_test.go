@@ -13,8 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// browserPatience bounds the test in the browser; it takes half a minute on a machine that is not
-// busy.
+// browserPatience bounds the test in the browser, which is short on a machine that is not busy.
 const browserPatience = 8 * time.Minute
 
 // findChromium returns the path of a browser, or skips the test.
@@ -32,8 +31,8 @@ func findChromium(t *testing.T) string {
 	return ""
 }
 
-// requireDashboard skips the test without a built dashboard and the packages of its tests. Where CI is
-// set, that fails the test, because .ci/test makes both.
+// requireDashboard skips the test if the dashboard or the packages of its tests are missing. If CI is set,
+// the test fails instead, because .ci/test makes both.
 func requireDashboard(t *testing.T, app string) {
 	t.Helper()
 	for _, needed := range []string{
@@ -51,8 +50,8 @@ func requireDashboard(t *testing.T, app string) {
 	}
 }
 
-// TestDashboard opens the page of a `windlass dev` in a real browser: apps/dashboard/e2e/real.e2e.ts
-// says what it does there.
+// TestDashboard opens the dashboard of a `windlass dev` in a real browser. apps/dashboard/e2e/real.e2e.ts has
+// its steps.
 func TestDashboard(t *testing.T) {
 	t.Parallel()
 	app, err := filepath.Abs("../dashboard")
@@ -62,7 +61,7 @@ func TestDashboard(t *testing.T) {
 	d := newDevStack(t)
 	require.Contains(t, d.up("--regions", us+","+eu).stdout, "/ui/#link=wll_")
 
-	// The example, and its next version in a canary that waits.
+	// The app is the example. Its next version is a canary that waits for promotion.
 	examples := t.TempDir()
 	text, err := os.ReadFile(example(t, "echo.yaml"))
 	require.NoError(t, err)

@@ -20,15 +20,15 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/kubelab"
 )
 
-// testDevOnKubernetes is a newcomer's day with `windlass dev --runtime kubernetes`
-// and the files of the README.
+// testDevOnKubernetes does what a new user does with `windlass dev --runtime kubernetes` and the files of the
+// README.
 func testDevOnKubernetes(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), buildPatience)
 	defer cancel()
 	program, err := kubelab.Ensure(ctx, func(line string) { t.Log(line) })
 	require.NoError(t, err)
 	d := newDevStack(t)
-	// The folder of the test's programs need not be in a checkout.
+	// The folder of the test's programs may be outside of a checkout.
 	d.env = append(d.env, kubelab.EnvProgram+"="+program)
 
 	up := d.up("--runtime", "kubernetes", "--regions", us+","+eu)
@@ -41,7 +41,7 @@ func testDevOnKubernetes(t *testing.T) {
 	require.Len(t, s.Processes, 9)
 
 	require.Contains(t, d.ok("deploy", "-f", example(t, "echo-kubernetes.yaml")), "echo v1 is ready: 4 of 4")
-	// What no kubelet can check is checked all the same.
+	// A health check that no kubelet supports works, too.
 	file, err := os.ReadFile(example(t, "echo-kubernetes.yaml"))
 	require.NoError(t, err)
 	byHead := filepath.Join(t.TempDir(), "by-head.yaml")
@@ -76,7 +76,7 @@ func testDevOnKubernetes(t *testing.T) {
 	}
 	require.Equal(t, second, d.pods("echo", 4), "a bad version touched the good one")
 
-	// Stopped, nothing runs; started again, the clusters hold what they held.
+	// After a stop nothing runs. After the next start, the clusters have the same objects.
 	stopped := d.dev("stop")
 	require.Zero(t, stopped.code, stopped.stderr)
 	d.requireNothingRuns()
@@ -84,7 +84,7 @@ func testDevOnKubernetes(t *testing.T) {
 	require.Equal(t, second, d.pods("echo", 4))
 	d.settled("echo")
 
-	// A cluster that dies is started again, and so is all of it.
+	// A killed cluster is started again with all its pods.
 	require.NoError(t, syscall.Kill(d.pidOf("kubelab/"+us), syscall.SIGKILL))
 	d.eventually("the cluster is back", func() error {
 		s, code := d.status()
@@ -118,8 +118,7 @@ func testDevOnKubernetes(t *testing.T) {
 	d.requireNothingRuns()
 }
 
-// pods waits until the clusters hold n of the app that are not being deleted, and
-// returns their UIDs.
+// pods waits until the clusters have n pods of the app that are not being deleted, and returns their UIDs.
 func (d *devStack) pods(app string, n int) []string {
 	d.t.Helper()
 	var got []string
@@ -154,8 +153,8 @@ func (d *devStack) pods(app string, n int) []string {
 	return got
 }
 
-// settled waits until the app is ready, all four instances of it answer, and its host does at
-// the gateway of each of two regions.
+// settled waits until the app is ready, its four instances answer, and its host answers at the gateways of
+// two regions.
 func (d *devStack) settled(app string) {
 	d.t.Helper()
 	d.eventually(app+" serves", func() error {
@@ -190,7 +189,8 @@ func (d *devStack) settled(app string) {
 	})
 }
 
-// answers asks a host below localhost, which not every resolver knows to be this machine.
+// answers sends a request to a host below localhost. It connects to this machine itself, because not every
+// resolver knows such hosts.
 func (d *devStack) answers(address string) error {
 	u, err := url.Parse(address)
 	if err != nil {

@@ -17,8 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// devStatus is what `windlass dev status -o json` prints, in the part that
-// matters here.
+// devStatus has the fields of `windlass dev status -o json` that these tests read.
 type devStatus struct {
 	Running   bool
 	Healthy   bool
@@ -40,7 +39,7 @@ type devStack struct {
 	cli
 }
 
-// newDevStack is below a folder that every process of it will name.
+// newDevStack returns a stack below a new folder, whose path all its processes have in their environment.
 func newDevStack(t *testing.T) *devStack {
 	t.Helper()
 	built, err := programs()
@@ -55,8 +54,8 @@ func newDevStack(t *testing.T) *devStack {
 	require.NoError(t, os.MkdirAll(temp, 0o700))
 	d := &devStack{t: t, dir: dir, cli: cli{t: t, path: filepath.Join(path, "windlass"), env: []string{
 		"PATH=" + filepath.Join(dir, "bin") + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-		// One for all, so that those that start at the same time see each other's claims
-		// on ports.
+		// All stacks share TMPDIR, so that stacks that start at the same time see each other's claims on
+		// ports.
 		"HOME=" + dir, "TMPDIR=" + temp,
 		// Restate is installed once for this user.
 		"XDG_CACHE_HOME=" + cache,
@@ -148,11 +147,11 @@ func (d *devStack) requireNothingRuns() {
 	require.Empty(d.t, left, "this still runs:\n%s", describe(left))
 }
 
-// TestDev is a newcomer's day with `windlass dev`, first with TLS on every connection, then without.
+// TestDev does what a new user does with `windlass dev`, first with TLS on every connection, then without.
 func TestDev(t *testing.T) {
 	t.Parallel()
 	d := newDevStack(t)
-	// A port that dev would like to have is taken.
+	// The port that dev uses by default is taken.
 	if taken, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:7700"); err == nil {
 		defer func() { _ = taken.Close() }()
 	}
@@ -184,7 +183,7 @@ func TestDev(t *testing.T) {
 	}
 	first := d.runs("echo", 2, us, eu)
 
-	// A part that dies is started again, and takes no instance with it.
+	// A killed part is started again, and no instance ends with it.
 	for _, name := range []string{"agent/" + us, "controlplane", "mariadb", "restate", "restate-tls"} {
 		pid := d.pidOf(name)
 		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
@@ -197,7 +196,7 @@ func TestDev(t *testing.T) {
 			}
 			return nil
 		})
-		requireSame(t, first, d.runs("echo", 2, us, eu), name+" took instances with it")
+		requireSame(t, first, d.runs("echo", 2, us, eu), "no instance may end with "+name)
 	}
 
 	stopped := d.dev("stop")
@@ -212,7 +211,7 @@ func TestDev(t *testing.T) {
 		require.Equal(t, "1", p.env["WINDLASS_VERSION"])
 	}
 
-	// Even when all of it was killed: dev, and then what it left.
+	// This also works after everything was killed: first dev, then the processes that it left.
 	s, _ = d.status()
 	require.NoError(t, syscall.Kill(s.PID, syscall.SIGKILL))
 	d.eventually("dev is gone", func() error {
@@ -225,7 +224,7 @@ func TestDev(t *testing.T) {
 	require.Zero(t, stopped.code, stopped.stderr)
 	d.requireNothingRuns()
 
-	// A fresh start has nothing of before.
+	// A reset removes everything of earlier runs.
 	require.NotContains(t, d.up("--reset", "--tls=false", "--regions", "ap-south-1").stdout, "https://127.0.0.1:")
 	require.Contains(t, d.ok("list", "apps"), "No apps yet")
 	require.Contains(t, d.ok("list", "regions"), "ap-south-1")

@@ -15,8 +15,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// TestLoseRestate removes Restate's data directory while a rollout is under way.
-// Truth is in the database: the rollout arrives.
+// TestLoseRestate removes Restate's data directory while a rollout is under way. The rollout completes,
+// because the database has all state.
 func TestLoseRestate(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, stackConfig{})
@@ -32,7 +32,7 @@ func TestLoseRestate(t *testing.T) {
 	s.waitAgree(t)
 	requireSame(t, steady, s.runningOf("steady"), "losing Restate touched a healthy instance")
 
-	// And the workflows go on from there.
+	// Later rollouts work, too.
 	s.deployReady(t, "moving", spec(label("v3")))
 	s.deployReady(t, "fresh", spec())
 	s.waitAgree(t)
@@ -68,7 +68,7 @@ func testRestore(t *testing.T, running bool) {
 	}
 	epochs := s.epochs(t)
 
-	// An hour's work that the copy does not know of.
+	// These changes are newer than the copy.
 	v2 := s.deployReady(t, "moved", spec(label("v2")))
 	s.waitAgree(t)
 	must(t, s.owner.apps.DeleteApp, &windlassv1.DeleteAppRequest{Mutation: mutation(), App: named("deleted")})
@@ -90,7 +90,7 @@ func testRestore(t *testing.T, running bool) {
 		s.start(partControlPlane)
 	}
 
-	// The agents notice, and everything that the copy knows of comes to be so.
+	// The agents notice the restore, and all apps of the copy become live again.
 	s.eventually(t, "the regions are in a new epoch", func(ctx context.Context) error {
 		for region, epoch := range s.epochs(t) {
 			if epoch <= epochs[region] {
@@ -106,11 +106,11 @@ func testRestore(t *testing.T, running bool) {
 	require.Len(t, s.instances(func(p process) bool { return p.deployment() == deleted.DeploymentId }), 2)
 	requireSame(t, steady, s.runningOf("steady"), "a healthy instance was stopped")
 
-	// What it does not know of runs on, and is told, until a person releases it.
+	// Workloads that the copy does not know keep running and are listed, until a person releases them.
 	s.waitQuarantined(t, us, v2.DeploymentId, late.DeploymentId)
 	s.waitQuarantined(t, eu, v2.DeploymentId)
 	for _, p := range unknown {
-		require.True(t, p.alive(), "it was stopped unasked: %s", p)
+		require.True(t, p.alive(), "it was stopped without a request: %s", p)
 	}
 	s.deployReady(t, "moved", spec(label("again")))
 	require.True(t, slices.ContainsFunc(unknown, process.alive))
@@ -153,7 +153,7 @@ func (s *stack) controlPlaneCommand(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// backup copies the database's files, as of a moment when it is stopped.
+// backup stops the database, copies its files, and starts it again.
 func (s *stack) backup(t *testing.T, dir string) {
 	t.Helper()
 	s.stop(partMariaDB)
@@ -161,7 +161,7 @@ func (s *stack) backup(t *testing.T, dir string) {
 	s.start(partMariaDB)
 }
 
-// epochs of the regions, by id.
+// epochs returns the epochs of the regions, by id.
 func (s *stack) epochs(t *testing.T) map[string]int64 {
 	t.Helper()
 	db, err := s.database.Open("windlass")
@@ -181,8 +181,7 @@ func (s *stack) epochs(t *testing.T) map[string]int64 {
 	return out
 }
 
-// waitQuarantined waits until these and no others are what the region runs without
-// being asked to.
+// waitQuarantined waits until exactly these deployments are quarantined in the region.
 func (s *stack) waitQuarantined(t *testing.T, region string, deployments ...string) {
 	t.Helper()
 	slices.Sort(deployments)

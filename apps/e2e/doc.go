@@ -1,19 +1,18 @@
-// Package e2e holds the acceptance tests of the whole product. Every part is the
-// real one and a process of its own, started from the programs that users get:
+// Package e2e has the acceptance tests of the whole product. Every part is real and a separate process,
+// started from the programs that users get:
 //
 //	test ──Connect──> control plane <──Connect── agent us-east-1 ── shim ── modelserver
 //	      (killer)     │        │                agent eu-west-1 ── shim ── modelserver
 //	                MariaDB  Restate
 //
-// On Kubernetes each region is a kubelab of its own, a real API server and scheduler
-// whose pods answer; what really is there is then read from the clusters.
+// On Kubernetes each region is its own kubelab: a real API server and scheduler, whose pods answer requests.
+// The tests then read from the clusters what exists.
 //
-// A stack lives below one temporary folder, whose path every process of it
-// carries in its arguments or its environment. So the tests look at what really
-// runs, through /proc, and never take the product's word for it; and each stack
-// ends with the assertion that no process of that folder is left.
+// A stack lives below one temporary folder. Every process of the stack has the folder's path in its arguments
+// or its environment. So the tests find the running processes through /proc, and do not rely on the product's
+// own reports. Each stack ends with the assertion that no process of its folder is left.
 //
-// What may be asked of them:
+// Variables of the environment:
 //
 //	WINDLASS_CHAOS_SECONDS  how long parts are killed at random (default 60)
 //	WINDLASS_CHAOS_SEED     the seed of an earlier run, which each run prints

@@ -24,15 +24,17 @@ import (
 //
 //	<!-- run: windlass deploy -f deployments/examples/echo.yaml -->
 //
-// A line whose remark says that it fails or is refused has to fail, any other to end well. A block may be indented, as in
-// a list. DEV_SERVER, DEV_KEY and DEV_OPERATOR_KEY are the address and the keys of this Windlass.
+// A line whose remark says that it fails or is refused must fail. Every other line must succeed. A block may
+// be indented, as in a list. DEV_SERVER, DEV_KEY and DEV_OPERATOR_KEY are the address and the keys of this
+// Windlass.
 var shellBlock = regexp.MustCompile("(?s)(?:<!-- not run: ([^>]+?) -->\n *)?```sh\n(.*?\n) *```\n|<!-- run: (.*?) -->")
 
-// unrunPages are the pages of which no block is run, so that no other page falls silent.
+// unrunPages are the pages of which no block is run, with the reason. Of every other page, at least one block
+// must run.
 var unrunPages = map[string]string{
 	"alerts.md": "rules and dashboards of Prometheus and Grafana", "backup.md": "needs an installation; a test of the control plane does the same",
-	"bare-hosts.md": "needs a host of its own", "dashboard.md": "is used in a browser", "doctor.md": "its own tests run the commands",
-	"gateway-api.md": "needs a cluster", "gateways.md": "needs a host of its own", "images.md": "takes minutes",
+	"bare-hosts.md": "needs a separate host", "dashboard.md": "is used in a browser", "doctor.md": "its own tests run the commands",
+	"gateway-api.md": "needs a cluster", "gateways.md": "needs a separate host", "images.md": "takes minutes",
 	"install.md": "needs a cluster", "keda.md": "needs a cluster", "kubernetes.md": "the tests on Kubernetes deploy its files",
 	"observability.md": "has no commands", "overrides.md": "has no commands", "troubleshooting.md": "has no blocks", "xds.md": "needs an Envoy",
 }
@@ -42,7 +44,7 @@ var (
 	toFail    = regexp.MustCompile(`\s#.*\b(fails|refused)\b`)
 )
 
-// scriptOf returns what bash runs for a page; empty when no block of it is run.
+// scriptOf returns the script that bash runs for a page. It is empty if no block of the page is run.
 func scriptOf(page string) string {
 	var out strings.Builder
 	blocks := 0
@@ -99,7 +101,7 @@ func TestDocs(t *testing.T) {
 
 	d := newDevStack(t)
 	path := filepath.Dir(d.path) + ":" + filepath.Join(d.dir, "bin") + ":" + os.Getenv("PATH")
-	d.folder = repository // where it finds the programs of examples
+	d.folder = repository // dev finds the programs of examples there
 	d.up("--regions", us+","+eu)
 	var keys struct{ APIKey, OperatorKey string }
 	text, err := os.ReadFile(filepath.Join(d.data(), "credentials.json"))
@@ -108,7 +110,7 @@ func TestDocs(t *testing.T) {
 	state, _ := d.status()
 	for _, name := range order {
 		t.Run(name, func(t *testing.T) {
-			// As if it were the root of the repository, but for what a page writes.
+			// The folder looks like the root of the repository. Files that a page writes stay in the folder.
 			folder := t.TempDir()
 			require.NoError(t, os.Symlink(filepath.Join(repository, "deployments"), filepath.Join(folder, "deployments")))
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -116,7 +118,7 @@ func TestDocs(t *testing.T) {
 			cmd := exec.CommandContext(ctx, "bash", "-c", scripts[name])
 			cmd.Dir = folder
 			cmd.Env = append(slices.Clone(d.env), "PATH="+path, "DEV_SERVER="+state.API, "DEV_KEY="+keys.APIKey, "DEV_OPERATOR_KEY="+keys.OperatorKey)
-			cmd.WaitDelay = time.Second // a program that a failed page left has its output
+			cmd.WaitDelay = time.Second // a program that a failed page left running may hold the output open
 			out, err := cmd.CombinedOutput()
 			require.NoError(t, err, "%s", out)
 		})

@@ -17,7 +17,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// names is a DNS server that knows the TXT records it was given.
+// names is a DNS server with TXT records that tests set.
 type names struct {
 	address string
 
@@ -59,10 +59,10 @@ func (n *names) answer(w dns.ResponseWriter, q *dns.Msg) {
 	} else {
 		m.Rcode = dns.RcodeNameError
 	}
-	_ = w.WriteMsg(m) // who asked asks again
+	_ = w.WriteMsg(m) // the client repeats the query
 }
 
-// shown is a route or a domain, as the command line prints it.
+// shown is a route or a domain in the form that the command line prints.
 type shown struct {
 	Host, Kind, State string
 	Name              string
@@ -74,8 +74,8 @@ type shown struct {
 	}
 }
 
-// ownDomain has an app be served under a domain of its own, by the command line, until that
-// and then the app are taken away.
+// ownDomain serves an app under its own domain with the command line, then removes the domain, and then the
+// app.
 func (s *stack) ownDomain(t *testing.T, app string) {
 	t.Helper()
 	const domain = "chat.windlass-e2e.example"
@@ -102,7 +102,7 @@ func (s *stack) ownDomain(t *testing.T, app string) {
 	c.fails(1, []string{"domain", "verify", domain}, added.TxtName)
 	served(http.StatusNotFound)
 
-	// The record comes while somebody waits for it.
+	// The record appears while the command waits for it.
 	time.AfterFunc(time.Second, func() { s.names.set(added.TxtName, added.TxtValue) })
 	verified := c.run("", "domain", "verify", domain, "--wait", "2m")
 	require.Zero(t, verified.code, verified.stderr)
@@ -119,7 +119,7 @@ func (s *stack) ownDomain(t *testing.T, app string) {
 				return fmt.Errorf("%s is %s", r.Host, r.State)
 			}
 			for _, in := range r.Regions {
-				// A preview is what the region runs, whatever its routes' generation.
+				// A preview host shows the running version, independently of the generation of the routes.
 				if r.Kind != "KIND_PREVIEW" && (in.Generation == "" || in.Generation != in.AcknowledgedGeneration) {
 					return fmt.Errorf("%s serves %s of %s in %s", r.Host, in.AcknowledgedGeneration, in.Generation, in.Region)
 				}
@@ -145,14 +145,14 @@ func (s *stack) ownDomain(t *testing.T, app string) {
 	require.NotContains(t, c.ok("route", "list"), app)
 }
 
-// tokenByToken has a completion arrive as it is made, through all of the product.
+// tokenByToken asserts that the tokens of a completion arrive one by one through the whole product.
 func (s *stack) tokenByToken(t *testing.T) {
 	t.Helper()
 	const words, perSecond = 10, 10
 	resp := s.deployReady(t, "slow", spec(args("--token-rate", fmt.Sprint(perSecond))))
 	host := s.host(t, "slow", windlassv1.Route_KIND_STABLE, 0)
-	// A machine that stands still meanwhile hands over several at once.
-	s.eventually(t, "each token arrives in its time", func(ctx context.Context) error {
+	// If the machine pauses meanwhile, several tokens arrive at once.
+	s.eventually(t, "each token arrives separately", func(ctx context.Context) error {
 		body := `{"model": "echo", "stream": true, "messages": [{"role": "user", "content": "` + strings.Repeat("word ", words) + `"}]}`
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.gateways[us]+"/v1/chat/completions", strings.NewReader(body))
 		if err != nil {

@@ -12,8 +12,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// TestFreezesAndGates: what waits for a time or for people waits through the death of the
-// control plane, and goes on by itself when that has come.
+// TestFreezesAndGates asserts that a rollout that waits for a time or for people keeps waiting while the
+// control plane is killed, and goes on by itself afterwards.
 func TestFreezesAndGates(t *testing.T) { //nolint:tparallel // its subtests share one stack, and kill in it
 	t.Parallel()
 	s := newStack(t, stackConfig{})
@@ -34,7 +34,7 @@ func testFreezeRefuses(t *testing.T, s *stack) {
 	refused := c.run("", "env", "set", app, "GREETING=hi")
 	require.NotZero(t, refused.code)
 	require.Contains(t, refused.stderr, "the auditors are here")
-	// What runs is scaled all the same.
+	// A freeze does not prevent scaling.
 	must(t, s.owner.apps.Scale, &windlassv1.ScaleRequest{Mutation: mutation(), App: named(app), Replicas: 2})
 	s.urls(t, app, 4)
 
@@ -67,9 +67,9 @@ func testFreezeHolds(t *testing.T, s *stack) {
 	held("it is held", func(h *windlassv1.FreezeHold) bool { return h.Until == 0 })
 	require.Contains(t, c.ok("rollout", "status", app), "held by freeze christmas of the workspace, until it is lifted: the office is closed")
 	require.Contains(t, c.ok("status", app), "v2 is held by freeze christmas")
-	requireSame(t, before, s.runningOf(app), "what is live was touched")
+	requireSame(t, before, s.runningOf(app), "the live version was touched")
 
-	// It gets an end, which comes without a call.
+	// The freeze gets an end, which takes effect without a call.
 	f := must(t, s.owner.freezes.SetFreeze, &windlassv1.SetFreezeRequest{
 		Mutation: mutation(), Name: "christmas", Reason: "the office is closed", OnStart: windlassv1.Freeze_ON_START_HOLD,
 		Until: time.Now().Add(10 * time.Second).UnixMilli(),
@@ -82,7 +82,7 @@ func testFreezeHolds(t *testing.T, s *stack) {
 		}
 		return nil
 	})
-	requireSame(t, before, s.runningOf(app), "it began without a control plane")
+	requireSame(t, before, s.runningOf(app), "nothing begins without a control plane")
 	s.start(partControlPlane)
 	s.waitLive(t, app, 2)
 	history := must(t, s.owner.history.ListHistory, &windlassv1.ListHistoryRequest{App: named(app)})
@@ -139,12 +139,12 @@ func testGate(t *testing.T, s *stack) {
 	for name, by := range map[string]*client{"a deployer": keys["dora"], "who deployed": s.owner} {
 		require.Equal(t, windlassv1.ErrorReason_ERROR_REASON_NOT_AN_APPROVER, reasonOf(approve(by)), name)
 	}
-	// People are waited for through the death of the control plane.
+	// A restart of the control plane does not end the wait for people.
 	s.restart(partControlPlane)
 	waits(eu)
 	s.requireRouted(t, eu, v1.AppId, map[string]int32{v1.DeploymentId: 50, v2.DeploymentId: 50})
 	for range 2 {
-		require.NoError(t, approve(keys["olga"]), "twice is once")
+		require.NoError(t, approve(keys["olga"]), "a repeated approval counts once")
 	}
 	waits(us)
 	s.requireRouted(t, eu, v1.AppId, map[string]int32{v2.DeploymentId: 100})

@@ -21,21 +21,21 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// callers send streaming requests that may not be repeated to an app's host in every
-// region, each at its time, however long those before it take.
+// callers send streaming requests, which may not be repeated, to an app's host in every region. Requests
+// begin at fixed times, however long earlier requests take.
 type callers struct {
 	stop func()
 	mu   sync.Mutex
 	sent int
-	// open are those that wait for their answer, by region.
+	// open is the number of requests that wait for their answer, by region.
 	open map[string]int
-	// failed are the first few that did not answer as they should, of failures.
+	// failed has the errors of the first few failed requests. failures counts all of them.
 	failed   []string
 	failures int
 }
 
-// callsEach is how many requests each change of TestGateways_AnswerEveryRequest is to see, which it
-// is made again for; 0: those that come while it is made once.
+// callsEach is the minimum number of requests during each change of TestGateways_AnswerEveryRequest. The test
+// repeats the change until it has seen this number. 0: the test makes each change once.
 var callsEach, _ = strconv.Atoi(os.Getenv("WINDLASS_E2E_REQUESTS"))
 
 // callEvery is the time between two requests to a region.
@@ -46,7 +46,7 @@ func callEvery() time.Duration {
 	return 20 * time.Millisecond
 }
 
-// buried is how many requests of a region wait when it answers none any more.
+// buried is the number of waiting requests at which a region counts as not answering any more.
 const buried = 5000
 
 func (s *stack) callers(host string) *callers {
@@ -55,7 +55,8 @@ func (s *stack) callers(host string) *callers {
 	})
 }
 
-// callersOf are callers whose requests send makes. It gets a gateway's URL, and must have a deadline.
+// callersOf returns callers that make each request with send. send gets a gateway's URL, and must have a
+// deadline.
 func (s *stack) callersOf(send func(ctx context.Context, client *http.Client, url string) error) *callers {
 	ctx, cancel := context.WithCancel(s.t.Context())
 	c := &callers{open: map[string]int{}}
@@ -86,7 +87,7 @@ func (s *stack) callersOf(send func(ctx context.Context, client *http.Client, ur
 	return c
 }
 
-// begin a request; how many of the region waited before it.
+// begin counts a new request, and returns how many requests of the region waited before it.
 func (c *callers) begin(region string) (before int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,7 +108,7 @@ func (c *callers) end(region string, err error) {
 	}
 }
 
-// begun are those that were sent and those that wait for their answer, in all regions.
+// begun returns the number of requests that were answered or wait for their answer, in all regions.
 func (c *callers) begun() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -124,7 +125,7 @@ func (c *callers) count() int {
 	return c.sent
 }
 
-// requireNoneFailed of those that were sent up to now.
+// requireNoneFailed asserts that no request has failed so far.
 func (c *callers) requireNoneFailed(t *testing.T, meanwhile string) {
 	t.Helper()
 	c.mu.Lock()
@@ -142,8 +143,8 @@ func (c *callers) requireFewFailed(t *testing.T, most int, meanwhile string) (lo
 	return lost
 }
 
-// caller leaves a connection before a gateway does that is replaced: who sends as the other side
-// closes cannot know whether it was heard, and what may not be repeated is lost then.
+// caller closes an idle connection earlier than a replaced gateway does. If the gateway closed first, a
+// client that sends at that moment could not know whether its request arrived, and the request would be lost.
 var caller = &http.Client{Transport: &http.Transport{
 	IdleConnTimeout: time.Second, MaxIdleConnsPerHost: mostConnections, MaxConnsPerHost: mostConnections, DialTLSContext: dialTLS,
 }}
@@ -179,7 +180,7 @@ func dialTLS(ctx context.Context, network, address string) (net.Conn, error) {
 	return (&tls.Dialer{Config: clientTLS}).DialContext(ctx, network, address)
 }
 
-// complete asks for a completion as it is made, and wants all of it.
+// complete requests a completion as a stream, and returns an error unless the stream is complete.
 func complete(ctx context.Context, gateway, host string) error {
 	return completeBy(ctx, caller, gateway, host)
 }
@@ -215,7 +216,7 @@ func completeText(ctx context.Context, client *http.Client, gateway, host, text 
 	return nil
 }
 
-// askHealth of the app that has the host, with a key if it is not empty; the answer's header.
+// askHealth requests /health of the app with this host, with the key unless it is empty.
 func askHealth(ctx context.Context, gateway, host, key string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, gateway+"/health", nil)
 	if err != nil {
@@ -232,7 +233,7 @@ func askHealth(ctx context.Context, gateway, host, key string) (*http.Response, 
 	return resp, resp.Body.Close()
 }
 
-// host of the app of that kind, once it is served.
+// host returns the app's host of that kind, once it is served.
 func (s *stack) host(t *testing.T, app string, kind windlassv1.Route_Kind, version int32) (host string) {
 	t.Helper()
 	s.eventually(t, "a route of "+app, func(ctx context.Context) error {
@@ -253,17 +254,17 @@ func (s *stack) host(t *testing.T, app string, kind windlassv1.Route_Kind, versi
 	return host
 }
 
-// TestGateways_AnswerEveryRequest has versions, replicas, gateways and agents come and go under
-// a load that may not be repeated.
+// TestGateways_AnswerEveryRequest replaces versions, replicas, gateways and agents under a load of requests
+// that may not be repeated.
 func TestGateways_AnswerEveryRequest(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, stackConfig{gateways: true})
 	load, host := s.loseNoRequest(t, spec)
 	s.crossRegions(t, load, host)
 
-	// A gateway that starts again serves what it knew, although no agent is there.
+	// A restarted gateway serves its last routes, although no agent runs.
 	load.stop()
-	load.requireNoneFailed(t, "to the end")
+	load.requireNoneFailed(t, "until the end")
 	s.kill9(partControlPlane, partAgent(us), partGateway(us))
 	s.launch(partGateway(us))
 	s.eventually(t, "the gateway serves alone", func(ctx context.Context) error {
@@ -278,15 +279,16 @@ func TestGateways_AnswerEveryRequest(t *testing.T) {
 	s.ownDomain(t, "chat")
 }
 
-// testGatewaysOfClusters has the same happen to pods.
+// testGatewaysOfClusters does the same with pods.
 func testGatewaysOfClusters(t *testing.T) {
 	s := newStack(t, stackConfig{gateways: true, runtime: "kubernetes", groups: []string{"name=cpu,nodes=2,pods=250"}})
 	load, _ := s.loseNoRequest(t, podSpec)
 	load.stop()
-	load.requireNoneFailed(t, "to the end")
+	load.requireNoneFailed(t, "until the end")
 }
 
-// loseNoRequest has all happen to an app of such versions, and returns the load, which goes on.
+// loseNoRequest makes all changes to an app with specs of this kind, and asserts that no request fails. It
+// returns the load, which is still running.
 func (s *stack) loseNoRequest(t *testing.T, spec func(...func(*windlassv1.DeploymentSpec)) *windlassv1.DeploymentSpec) (load *callers, host string) {
 	t.Helper()
 	built, err := programs()
@@ -310,8 +312,8 @@ func (s *stack) loseNoRequest(t *testing.T, spec func(...func(*windlassv1.Deploy
 		return fmt.Sprint(value, " ", changes)
 	}
 
-	// Pods take their time: of what the region's runtime has no part in, they see nothing, unless
-	// it is asked for how many requests all of it loses.
+	// Pods are slow. So changes in which the region's runtime has no part are left out for pods, unless
+	// callsEach is set.
 	short := s.cfg.runtime == "kubernetes" && callsEach == 0
 	for _, change := range []struct {
 		name string
@@ -333,7 +335,7 @@ func (s *stack) loseNoRequest(t *testing.T, spec func(...func(*windlassv1.Deploy
 			resp := s.deployBy(t, "chat", spec(two, variable(fresh("canary"))), p)
 			s.waitLive(t, "chat", resp.Version)
 		}},
-		{"a version in the place of the one before", func() {
+		{"an in-place update", func() {
 			p := euThenUs()
 			p.MaxSurge, p.Strategy = "", windlassv1.RolloutPolicy_STRATEGY_IN_PLACE
 			resp := s.deployBy(t, "chat", spec(two, variable(fresh("in place"))), p)
@@ -387,7 +389,7 @@ func (s *stack) loseNoRequest(t *testing.T, spec func(...func(*windlassv1.Deploy
 			before := load.count()
 			s.eventually(t, "requests go on", func(context.Context) error {
 				if load.count() < before+100 {
-					return errors.New("they do not")
+					return errors.New("no request is answered")
 				}
 				return nil
 			})
@@ -410,8 +412,8 @@ func (s *stack) loseNoRequest(t *testing.T, spec func(...func(*windlassv1.Deploy
 		t.Logf("%s, %d times: %d requests", change.name, times, load.count()-before)
 	}
 
-	// What an instance that is killed was answering is lost, and nothing else: of those that
-	// wait then, and those that begin until it has ended, some are its own.
+	// Only requests of the killed instance may be lost. These are some of the requests that wait at that
+	// time, and some that begin until the instance has ended.
 	before, killed, lost := load.count(), 0, 0
 	for killed == 0 || load.count()-before < callsEach {
 		answered := load.count()
@@ -420,7 +422,7 @@ func (s *stack) loseNoRequest(t *testing.T, spec func(...func(*windlassv1.Deploy
 		after := load.count() + 100
 		s.eventually(t, "requests go on", func(context.Context) error {
 			if load.count() < after {
-				return errors.New("they do not")
+				return errors.New("no request is answered")
 			}
 			return nil
 		})
@@ -432,7 +434,7 @@ func (s *stack) loseNoRequest(t *testing.T, spec func(...func(*windlassv1.Deploy
 	return load, host
 }
 
-// waitReplicas waits until n are wanted and ready, over all regions.
+// waitReplicas waits until n replicas are wanted and ready, over all regions.
 func (s *stack) waitReplicas(t *testing.T, app string, n int32) {
 	t.Helper()
 	s.eventually(t, fmt.Sprintf("%d replicas of %s", n, app), func(ctx context.Context) error {
@@ -451,16 +453,16 @@ func (s *stack) waitReplicas(t *testing.T, app string, n int32) {
 	})
 }
 
-// killOne of the instances of an app, without a warning.
+// killOne kills one instance of an app.
 func (s *stack) killOne(t *testing.T, app string) {
 	t.Helper()
 	if s.cfg.runtime != "kubernetes" {
 		p := s.runningOf(app)[0]
 		require.NoError(t, p.kill9())
-		// Until its last thread is gone, its port takes connections that are never read from.
+		// Until its last thread has ended, its port accepts connections that nobody reads.
 		s.eventually(t, "it has ended", func(context.Context) error {
 			if p.alive() {
-				return errors.New("it has not")
+				return errors.New("the process still exists")
 			}
 			return nil
 		})
@@ -480,7 +482,7 @@ func (s *stack) killOne(t *testing.T, app string) {
 	t.Fatal("no pod runs")
 }
 
-// appKeys has an app let in only those who have a key, and takes it from them.
+// appKeys makes an app require keys, revokes its only key, and then removes the requirement.
 func (s *stack) appKeys(t *testing.T, host string) {
 	t.Helper()
 	const required, open = http.StatusUnauthorized, http.StatusOK

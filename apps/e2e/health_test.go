@@ -8,8 +8,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// testHealthLost has a version bake whose replicas fall ill once they have been ready. They
-// load for longer than that may last, so that one which is started again is no cure.
+// testHealthLost deploys a version whose replicas become unready during its bake time. Their load time is
+// longer than they may be unready, so a restart of a replica does not help.
 func testHealthLost(t *testing.T, s *stack) {
 	const app = "falls-ill"
 	s.deployReady(t, app, spec(label("good")))
@@ -26,7 +26,7 @@ func testHealthLost(t *testing.T, s *stack) {
 	requireSame(t, before, s.runningOf(app), "the old version was touched")
 }
 
-// testAllCrash tolerates some instances that crash, and not all.
+// testAllCrash deploys a version that may have some crashed instances, and of which all crash.
 func testAllCrash(t *testing.T, s *stack) {
 	const app = "all-crash"
 	s.deployReady(t, app, spec(label("good"), replicas(2)))

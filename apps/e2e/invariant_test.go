@@ -15,7 +15,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// resources are all that the API says of the workspace.
+// resources are all objects of the workspace that the API lists.
 type resources struct {
 	apps        []*windlassv1.App
 	deployments []*windlassv1.Deployment
@@ -57,9 +57,9 @@ func (s *stack) resources(ctx context.Context) (w resources, err error) {
 	return w, nil
 }
 
-// agree reports whether what the API says is what runs, and all of it is settled:
-// no rollout under way or stuck, the live deployments complete, every other one
-// stopped; for each instance one process, and for each process an instance.
+// agree returns an error unless everything is settled and the API agrees with the running processes. No
+// rollout is under way, live deployments are complete, and all others are stopped. Each instance has one
+// process, and each process belongs to an instance.
 func (s *stack) agree(ctx context.Context) error {
 	w, err := s.resources(ctx)
 	if err != nil {
@@ -87,7 +87,7 @@ func (s *stack) agree(ctx context.Context) error {
 			}
 		}
 	}
-	// What should run, by deployment and region.
+	// want is the number of instances that should run, by deployment and region.
 	want := map[string]int{}
 	for _, d := range w.deployments {
 		if d.Status < windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_READY {
@@ -109,8 +109,8 @@ func (s *stack) agree(ctx context.Context) error {
 	return sameInstances(w, workloads, instancesOf(s.dir), want)
 }
 
-// workloads are those of deployments that took over the instances of others, by
-// deployment: whose the instances were at first.
+// workloads returns, for each deployment that took over instances, the deployment that the instances had at
+// first.
 func (s *stack) workloads(ctx context.Context) (map[string]string, error) {
 	db, err := s.database.Open("windlass")
 	if err != nil {
@@ -150,7 +150,7 @@ func sameInstances(w resources, workloads map[string]string, runs []process, wan
 			return fmt.Errorf("instance %s of %s v%d in %s has %d processes:\n%s", i.Id, i.AppName, i.Version, i.Region, len(got), describe(got))
 		}
 		p := got[0]
-		// One that a version took over as it was keeps what it was given by the one before.
+		// An instance that a version took over unchanged has the environment of its first version.
 		was, is := p.deployment(), i.DeploymentId
 		same := was == is || cmp.Or(workloads[was], was) == cmp.Or(workloads[is], is) && slices.Equal(args[was], args[is])
 		if !same || p.region() != i.Region {
@@ -173,13 +173,13 @@ func sameInstances(w resources, workloads map[string]string, runs []process, wan
 	return nil
 }
 
-// waitAgree waits until all is settled.
+// waitAgree waits until everything is settled.
 func (s *stack) waitAgree(t *testing.T) {
 	t.Helper()
 	s.eventually(t, "API and processes agree", s.agree)
 }
 
-// picture is everything that explains a failure: what is over is left out.
+// picture returns everything that helps to explain a failure, without objects that have ended.
 func (s *stack) picture() string {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -215,8 +215,7 @@ func (s *stack) picture() string {
 	return b.String()
 }
 
-// unsettled tells the story of every app, deleted ones too, that has a
-// deployment on its way.
+// unsettled writes the history of every app that has an unfinished deployment, including deleted apps.
 func (s *stack) unsettled(ctx context.Context, b *strings.Builder) error {
 	db, err := s.database.Open("windlass")
 	if err != nil {
@@ -241,7 +240,7 @@ func (s *stack) unsettled(ctx context.Context, b *strings.Builder) error {
 	return rows.Err()
 }
 
-// deleteAllApps asserts that whatever happened before, deleting leaves nothing.
+// deleteAllApps deletes all apps, and asserts that nothing of them is left.
 func (s *stack) deleteAllApps() {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -276,8 +275,8 @@ func (s *stack) deleteAllApps() {
 	}
 }
 
-// nothingClaimsToRun looks into the database: no row of the app says that it
-// runs, or is to run. Of no app: of none at all.
+// nothingClaimsToRun returns an error if a row of the database says that something of the app runs or should
+// run. An empty appID means all apps.
 func (s *stack) nothingClaimsToRun(ctx context.Context, appID string) error {
 	for what, query := range map[string]string{
 		"topology that is not stopped":      "SELECT COUNT(*) FROM deployment_topology WHERE status <> 4 AND (? = '' OR app_id = ?)",
@@ -296,7 +295,7 @@ func (s *stack) nothingClaimsToRun(ctx context.Context, appID string) error {
 	return nil
 }
 
-// count is what a query for one number says.
+// count returns the result of a query for one number.
 func (s *stack) count(ctx context.Context, query string, args ...any) (n int64, err error) {
 	db, err := s.database.Open("windlass")
 	if err != nil {

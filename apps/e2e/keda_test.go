@@ -19,7 +19,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// kedaConn is a connection as KEDA makes it: gRPC, without headers.
+// kedaConn returns a connection like KEDA's: gRPC, without headers.
 func (s *stack) kedaConn(t *testing.T) *grpc.ClientConn {
 	t.Helper()
 	at, err := url.Parse(s.url)
@@ -34,7 +34,7 @@ func (s *stack) kedaConn(t *testing.T) *grpc.ClientConn {
 	return conn
 }
 
-// tellsKEDA has KEDA hear of requests that instances answer.
+// tellsKEDA asserts that KEDA learns of requests that instances answer.
 func (s *stack) tellsKEDA(t *testing.T) {
 	t.Helper()
 	must(t, s.owner.apps.Deploy, &windlassv1.DeployRequest{
@@ -66,7 +66,7 @@ func (s *stack) tellsKEDA(t *testing.T) {
 		}
 		return nil
 	}
-	s.eventually(t, "KEDA hears that there is no load", func(ctx context.Context) error {
+	s.eventually(t, "KEDA learns that there is no load", func(ctx context.Context) error {
 		return told(ctx, func(v float64) bool { return v == 0 })
 	})
 	host := s.host(t, "measured", windlassv1.Route_KIND_STABLE, 0)
@@ -79,7 +79,7 @@ func (s *stack) tellsKEDA(t *testing.T) {
 			}
 		})
 	}
-	s.eventually(t, "KEDA hears of the requests", func(ctx context.Context) error {
+	s.eventually(t, "KEDA learns of the requests", func(ctx context.Context) error {
 		return told(ctx, func(v float64) bool { return v > 0.5 })
 	})
 	stop()

@@ -12,8 +12,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// TestInstances_AreKeptByVersionsOfOtherRouting: no model is loaded again for another
-// CORS header, whatever the strategy, neither on the way there nor on the way back.
+// TestInstances_AreKeptByVersionsOfOtherRouting asserts that no model is loaded again if a version changes
+// only a CORS header. This holds for each strategy, for rollouts and for rollbacks.
 func TestInstances_AreKeptByVersionsOfOtherRouting(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, stackConfig{gateways: true})
@@ -31,12 +31,12 @@ func TestInstances_AreKeptByVersionsOfOtherRouting(t *testing.T) {
 	}
 }
 
-// keeper is an app whose versions differ in which origin may call it.
+// keeper is an app whose versions differ in the origin that may call it.
 type keeper struct {
 	*stack
 	app, host string
 	policy    *windlassv1.RolloutPolicy
-	// steps: each region waits for somebody to promote.
+	// steps means that each region waits for a promotion.
 	steps   bool
 	origins map[int32]string
 	before  []process
@@ -63,7 +63,7 @@ func (k *keeper) run(t *testing.T) {
 	k.requireServed(t, back.Version, back.Version)
 
 	if k.steps {
-		// Given up half way, the region has what it had.
+		// After an abort in the middle, the region has its earlier version.
 		third := k.deploy(t, "https://three.test")
 		k.waitPromotion(t, third.RolloutId, eu)
 		k.requireServed(t, third.Version, back.Version)
@@ -78,7 +78,7 @@ func (k *keeper) run(t *testing.T) {
 		k.requireServed(t, back.Version, back.Version)
 	}
 
-	// What instances see replaces them, as ever.
+	// A change that instances see replaces them, as usual.
 	other := k.deployBy(t, k.app, spec(replicas(2), label("other")), euThenUs())
 	k.waitLive(t, k.app, other.Version)
 	k.eventually(t, "all are replaced", func(context.Context) error {
@@ -100,7 +100,7 @@ func (k *keeper) deploy(t *testing.T, origin string) *windlassv1.DeployResponse 
 	return resp
 }
 
-// move promotes a rollout region by region, where that is asked for.
+// move promotes a rollout region by region, if the app has steps.
 func (k *keeper) move(t *testing.T, rollout string, from, to int32) {
 	t.Helper()
 	if !k.steps {
@@ -117,8 +117,8 @@ func (k *keeper) move(t *testing.T, rollout string, from, to int32) {
 	promote()
 }
 
-// requireServed: the gateways of the regions let in whom those versions let in, and the
-// processes are those that there were, under the ids that they had.
+// requireServed asserts that the gateways of each region allow the origin of the region's version, and that
+// the processes and the ids of instances are the same as before.
 func (k *keeper) requireServed(t *testing.T, inEU, inUS int32) {
 	t.Helper()
 	for region, version := range map[string]int32{eu: inEU, us: inUS} {
@@ -136,7 +136,7 @@ func (k *keeper) requireServed(t *testing.T, inEU, inUS int32) {
 		})
 	}
 	requireSame(t, k.before, k.runningOf(k.app), "a version that differs in routing alone replaced instances")
-	k.eventually(t, "the instances are told as they are", func(ctx context.Context) error {
+	k.eventually(t, "the API lists the running instances", func(ctx context.Context) error {
 		list, err := k.owner.deployments.ListInstances(ctx, &windlassv1.ListInstancesRequest{App: named(k.app)})
 		if err != nil {
 			return err
@@ -154,7 +154,7 @@ func (k *keeper) requireServed(t *testing.T, inEU, inUS int32) {
 		slices.Sort(said)
 		slices.Sort(run)
 		if !slices.Equal(said, run) {
-			return fmt.Errorf("told are %v, and %v run", said, run)
+			return fmt.Errorf("the API lists %v, and %v run", said, run)
 		}
 		return nil
 	})

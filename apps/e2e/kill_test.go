@@ -15,8 +15,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// TestKills_OfEachPartAlone kills every part while an app is on its way to its next
-// version. It arrives all the same, and what ran runs on in the same processes.
+// TestKills_OfEachPartAlone kills every part during a rollout of an app. The rollout completes, and the
+// instances of other apps keep running in the same processes.
 func TestKills_OfEachPartAlone(t *testing.T) { //nolint:tparallel // its subtests share one stack
 	t.Parallel()
 	s := newStack(t, stackConfig{})
@@ -35,10 +35,10 @@ func TestKills_OfEachPartAlone(t *testing.T) { //nolint:tparallel // its subtest
 	} {
 		require.True(t, t.Run(strings.Join(kill, " and "), func(t *testing.T) {
 			version++
-			// It loads for long enough to be on its way when the blow falls.
+			// The version loads long enough to be under way when the part is killed.
 			d := s.deploy(t, "moving", spec(label(fmt.Sprint("v", version)), args("--load-time", "1s")))
 			require.Equal(t, version, d.Version)
-			s.eventually(t, "the first instance of it runs", func(context.Context) error {
+			s.eventually(t, "the first instance of the version runs", func(context.Context) error {
 				if len(s.instances(func(p process) bool { return p.deployment() == d.DeploymentId })) == 0 {
 					return fmt.Errorf("none does")
 				}
@@ -56,16 +56,17 @@ func TestKills_OfEachPartAlone(t *testing.T) { //nolint:tparallel // its subtest
 			requireSame(t, steady, s.runningOf("steady"), "a healthy instance was restarted")
 		}))
 	}
-	// Each needs the stack in the state in which the one before leaves it.
+	// Each subtest needs the stack in the state in which the subtest before leaves it.
 	require.True(t, t.Run("the database or Restate is away", func(t *testing.T) { testAway(t, s) }))
-	require.True(t, t.Run("who comes back resumes where it was", func(t *testing.T) { testResume(t, s) }))
+	require.True(t, t.Run("a restarted part resumes where it was", func(t *testing.T) { testResume(t, s) }))
 	require.True(t, t.Run("a region is out of reach", func(t *testing.T) { testUnreachable(t, s) }))
 	require.True(t, t.Run("a region that is skipped catches up when it returns", func(t *testing.T) { testSkipped(t, s) }))
 	require.True(t, t.Run("a version that is pinned arrives and leaves", func(t *testing.T) { testPinKilled(t, s) }))
 	require.True(t, t.Run("instances and their shims", func(t *testing.T) { testKillInstances(t, s) }))
 }
 
-// testAway: health tells the truth, and reads and writes say what is wrong.
+// testAway asserts that the health is correct and that calls return the right errors while the database or
+// Restate is away.
 func testAway(t *testing.T, s *stack) {
 	steady := s.runningOf("steady")
 	s.kill9(partMariaDB)
@@ -98,8 +99,8 @@ func testAway(t *testing.T, s *stack) {
 	requireSame(t, steady, s.runningOf("steady"), "a healthy instance was restarted")
 }
 
-// testResume: coming back costs no snapshot, neither after the control plane was
-// away nor after the agent was; a restarted agent adopts what runs.
+// testResume asserts that a restart of the control plane or of an agent needs no snapshot, and that a
+// restarted agent adopts the running instances.
 func testResume(t *testing.T, s *stack) {
 	steady := s.runningOf("steady")
 	s.restart(partControlPlane)
@@ -117,12 +118,12 @@ func testResume(t *testing.T, s *stack) {
 	n, err = s.metric(t.Context(), partControlPlane, "windlass_feed_snapshots_total", "")
 	require.NoError(t, err)
 	require.Zero(t, n, "an agent with its inbox was sent a snapshot")
-	requireSame(t, steady, s.runningOf("steady"), "an agent did not adopt what ran")
+	requireSame(t, steady, s.runningOf("steady"), "an agent did not adopt the running instances")
 	starts, err := s.metric(t.Context(), partAgent(us), "deployment_instance_starts_total", "")
 	require.NoError(t, err)
 	require.Zero(t, starts, "the restarted agent started something")
 
-	// An agent that lost its state receives it again, and finds it all running.
+	// An agent that lost its inbox receives a snapshot, and finds all instances running.
 	s.kill9(partAgent(us))
 	require.NoError(t, os.Remove(filepath.Join(s.agentDir(us), "data", "inbox.db")))
 	s.start(partAgent(us))
@@ -134,7 +135,7 @@ func testResume(t *testing.T, s *stack) {
 		return err
 	})
 	s.waitAgree(t)
-	requireSame(t, steady, s.runningOf("steady"), "an agent without its inbox touched what ran")
+	requireSame(t, steady, s.runningOf("steady"), "an agent without its inbox touched running instances")
 }
 
 func (s *stack) waitStreams(t *testing.T, n float64) {
@@ -175,7 +176,7 @@ func testKillInstances(t *testing.T, s *stack) {
 			require.True(t, ok, "no shim of %s", victim)
 			s.kill9(partAgent(us))
 			require.NoError(t, shim.kill9())
-			_ = victim.kill9() // it dies with its shim
+			_ = victim.kill9() // the instance may have ended with its shim
 			s.start(partAgent(us))
 		},
 	} {
@@ -204,7 +205,7 @@ func testKillInstances(t *testing.T, s *stack) {
 	}
 }
 
-// testUnreachable: a region whose agent is gone serves on, and is waited for.
+// testUnreachable asserts that a region without its agent keeps serving, and that deletions wait for it.
 func testUnreachable(t *testing.T, s *stack) {
 	steady := s.runningOf("steady")
 	s.deployReady(t, "leaving", spec(regions(eu)))
@@ -233,10 +234,10 @@ func testUnreachable(t *testing.T, s *stack) {
 	got := must(t, s.owner.apps.GetApp, &windlassv1.GetAppRequest{App: named("leaving")}).App
 	require.Equal(t, windlassv1.AppStatus_APP_STATUS_DELETING, got.Status)
 
-	// Who does not want to wait gives up what runs there. It is removed when the
-	// region returns, although the app is forgotten by then.
+	// With AbandonUnreachable, a deletion does not wait for the region. The region removes the instances when
+	// it returns, although the app does not exist any more.
 	must(t, s.owner.apps.DeleteApp, &windlassv1.DeleteAppRequest{Mutation: mutation(), App: named("abandoned"), AbandonUnreachable: true})
-	s.eventually(t, "the app is forgotten", func(ctx context.Context) error {
+	s.eventually(t, "the app does not exist any more", func(ctx context.Context) error {
 		_, err := s.owner.apps.GetApp(ctx, &windlassv1.GetAppRequest{App: named("abandoned")})
 		if reasonOf(err) != windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND {
 			return fmt.Errorf("it is not: %w", err)

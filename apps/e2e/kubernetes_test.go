@@ -16,8 +16,7 @@ import (
 )
 
 const (
-	// anyImage is by digest, so that no registry is asked; kubelab runs the model
-	// server for it.
+	// anyImage has a digest, so no registry is asked. kubelab runs the model server for it.
 	anyImage = "registry.example/modelserver@sha256:1111111111111111111111111111111111111111111111111111111111111111"
 
 	h100, l4 = "NVIDIA-H100-80GB-HBM3", "NVIDIA-L4"
@@ -35,8 +34,8 @@ func TestKubernetesRegions(t *testing.T) { //nolint:tparallel // as above
 	t.Run("dev", testDevOnKubernetes)
 }
 
-// testKubernetes is one installation with two clusters; its tests run side by side,
-// each with apps of its own. Whose nodes are counted are those of that test alone.
+// testKubernetes runs tests in parallel on one installation with two clusters. Each test has its own apps. A
+// test that counts GPUs or loses nodes also has its own nodes.
 func testKubernetes(t *testing.T) {
 	s := newStack(t, stackConfig{runtime: "kubernetes", losesNodes: true, groups: []string{
 		"name=h100,nodes=2,gpu=nvidia.com/gpu=8,gpu-product=" + h100 + ",zones=a|b,taint=nvidia.com/gpu=present:NoSchedule",
@@ -47,12 +46,12 @@ func testKubernetes(t *testing.T) {
 	t.Run("all", func(t *testing.T) {
 		for name, test := range map[string]func(*testing.T, *stack){
 			"an app is deployed to two clusters, updated, rolled back and deleted": testKubernetesLifecycle,
-			"the scheduler counts GPUs, and the region tells what is free":         testGPUsAreCounted,
-			"what does not fit ends with the scheduler's reason":                   testDoesNotFit,
+			"the scheduler counts GPUs, and the region reports free ones":         testGPUsAreCounted,
+			"an app that does not fit ends with the scheduler's reason":                   testDoesNotFit,
 			"a staged failure ends with its reason, and the old version serves":    testStagedFailures,
 			"a slow start is waited for":                                           testSlowStart,
-			"what is evicted or preempted is replaced, and tells why":              testDisrupted,
-			"a lost node is told, and what was on it runs elsewhere":               testLostNode,
+			"an evicted or preempted pod is replaced, and has the reason":              testDisrupted,
+			"a lost node is reported, and its pods run elsewhere":               testLostNode,
 			"a registry's new password replaces no pod":                            testPullSecret,
 			"output and restart of one instance":                                   testOnePod,
 			"charts come and go and do not drift":                                  testCharts,
@@ -70,7 +69,7 @@ func testKubernetes(t *testing.T) {
 	s.deleteAllApps()
 	s.waitNothingInClusters(t, "app.kubernetes.io/managed-by=windlass")
 	for _, region := range s.cfg.regions {
-		s.eventually(t, "no namespace of ours is left in "+region, func(ctx context.Context) error {
+		s.eventually(t, "no namespace of Windlass is left in "+region, func(ctx context.Context) error {
 			left, err := s.cluster(t, region).list(ctx, "api/v1/namespaces", "app.kubernetes.io/managed-by=windlass")
 			if err == nil && len(left) > 0 {
 				err = fmt.Errorf("%v", left)
@@ -80,7 +79,7 @@ func testKubernetes(t *testing.T) {
 	}
 }
 
-// podSpec of an app that is cheap to run in a cluster.
+// podSpec returns the spec of an app that needs few resources in a cluster.
 func podSpec(change ...func(*windlassv1.DeploymentSpec)) *windlassv1.DeploymentSpec {
 	return spec(append([]func(*windlassv1.DeploymentSpec){func(s *windlassv1.DeploymentSpec) {
 		s.Command, s.Image = nil, anyImage
@@ -94,14 +93,14 @@ func pool(name string, count int32) func(*windlassv1.DeploymentSpec) {
 	return func(s *windlassv1.DeploymentSpec) { s.Resources.Gpu = &windlassv1.Gpu{Count: count, Pool: name} }
 }
 
-// staged has kubelab play a failure.
+// staged makes kubelab simulate a failure.
 func staged(fault string) func(*windlassv1.DeploymentSpec) {
 	return func(s *windlassv1.DeploymentSpec) {
 		s.Kubernetes.PodAnnotations = map[string]string{"kubelab.windlass.run/fault": fault}
 	}
 }
 
-// said is a command's output without its line breaks, which depend on its width.
+// said returns a command's output without line breaks, because these depend on the width.
 func said(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 func testKubernetesLifecycle(t *testing.T, s *stack) {
@@ -142,7 +141,7 @@ func testKubernetesLifecycle(t *testing.T, s *stack) {
 
 func testGPUsAreCounted(t *testing.T, s *stack) {
 	const app = "counted"
-	// Two nodes of two: two fill them, a third has no room.
+	// Two nodes have two GPUs each. Two replicas fill them, and a third one has no room.
 	made := s.deployReady(t, app, podSpec(regions(us), replicas(2), pool("l4", 2)))
 	nodes := map[string]bool{}
 	for _, p := range s.podsOf(t, app) {
@@ -152,7 +151,7 @@ func testGPUsAreCounted(t *testing.T, s *stack) {
 	require.Equal(t, map[string]bool{"l4-0": true, "l4-1": true}, nodes)
 	capacity := func(requested, free, largest int32) {
 		t.Helper()
-		s.eventually(t, "the region tells what is free", func(ctx context.Context) error {
+		s.eventually(t, "the region reports its free GPUs", func(ctx context.Context) error {
 			resp, err := s.owner.regions.GetRegion(ctx, &windlassv1.GetRegionRequest{Region: us})
 			if err != nil {
 				return err
@@ -186,7 +185,7 @@ func testGPUsAreCounted(t *testing.T, s *stack) {
 		}
 		return fmt.Errorf("%v", list.Instances)
 	})
-	s.eventually(t, "status says what is short", func(context.Context) error {
+	s.eventually(t, "status says what is missing", func(context.Context) error {
 		out := said(s.cli(t).ok("status", app))
 		if !strings.Contains(out, "v1 in us-east-1: Unschedulable") || !strings.Contains(out, "Insufficient nvidia.com/gpu on 2 (it asks for 2)") {
 			return errors.New(out)
@@ -283,8 +282,8 @@ func testSlowStart(t *testing.T, s *stack) {
 	}
 }
 
-// testDisrupted: what takes a pod away is no fault of the version. The rollout
-// succeeds, and the app goes on.
+// testDisrupted asserts that the eviction or preemption of a pod does not count against the version. The
+// rollout succeeds, and the app keeps serving.
 func testDisrupted(t *testing.T, s *stack) {
 	for fault, c := range map[string]struct{ reason, says string }{
 		"evict-after=8s":   {"Evicted", "low on resource"},
@@ -296,7 +295,7 @@ func testDisrupted(t *testing.T, s *stack) {
 			made := s.deployReady(t, app, podSpec(regions(us), staged(fault)))
 			before := s.podsOf(t, app)
 			require.Len(t, before, 1)
-			s.eventually(t, "an instance tells that it was "+app, func(ctx context.Context) error {
+			s.eventually(t, "an instance reports that it was "+app, func(ctx context.Context) error {
 				list, err := s.owner.deployments.ListInstances(ctx, &windlassv1.ListInstancesRequest{App: named(app), IncludeTerminated: true})
 				if err != nil {
 					return err
@@ -318,7 +317,7 @@ func testDisrupted(t *testing.T, s *stack) {
 			s.waitLive(t, app, 1)
 			rollout := must(t, s.owner.rollouts.GetRollout, &windlassv1.GetRolloutRequest{Rollout: made.RolloutId}).Rollout
 			require.Equal(t, windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED, rollout.Status)
-			// It would go on for ever.
+			// The staged fault would repeat for ever.
 			s.requireDeleted(t, made.AppId, app)
 		})
 	}
@@ -425,7 +424,7 @@ func testOnePod(t *testing.T, s *stack) {
 	require.NotEmpty(t, logs.Data)
 	before := s.podsOf(t, app)
 	must(t, s.owner.deployments.RestartInstance, &windlassv1.RestartInstanceRequest{Mutation: mutation(), Instance: chosen.Id})
-	s.eventually(t, "one of two pods is another", func(context.Context) error {
+	s.eventually(t, "one of two pods was replaced", func(context.Context) error {
 		same := 0
 		now := s.podsOf(t, app)
 		for uid := range now {
@@ -441,8 +440,8 @@ func testOnePod(t *testing.T, s *stack) {
 	s.waitLive(t, app, 1)
 }
 
-// testClusterIsKilled: a region's whole cluster, and then its agent, end without a
-// word and come back. What ran runs, and what is asked for meanwhile is done.
+// testClusterIsKilled kills a region's whole cluster, and then its agent, and starts them again. The same
+// instances run afterwards, and changes made meanwhile are carried out.
 func testClusterIsKilled(t *testing.T, s *stack) {
 	const app = "powerless"
 	before := s.deployReady(t, app, podSpec(label("v1"), replicas(2)))

@@ -17,20 +17,20 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// TestProduct is one installation on which all parts stay up; its tests run side
-// by side, each with apps of its own.
+// TestProduct runs tests in parallel on one installation, whose parts are not killed. Each test has its own
+// apps.
 func TestProduct(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, stackConfig{})
 	for name, test := range map[string]func(*testing.T, *stack){
 		"an app is deployed to two regions, updated, rolled back and deleted": testLifecycle,
-		"scaling starts and stops only what it must":                          testScale,
+		"scaling starts and stops only the instances that it must":                          testScale,
 		"variables make a version, and secrets reach only the process":        testVariablesAndSecrets,
 		"each region runs what its overrides say":                             testOverrides,
 		"a secret of one region's override is that region's alone":            testRegionSecret,
 		"a change cancels or supersedes the rollout in flight":                testInFlight,
 		"a repeated call acts once":                                           testIdempotency,
-		"a crowd that changes one app at once":                                testCrowd,
+		"several users change one app at once":                                testCrowd,
 		"output and restart of one instance":                                  testOneInstance,
 
 		"a version that crashes fails and leaves the old one alone":               testCrashing,
@@ -39,22 +39,22 @@ func TestProduct(t *testing.T) {
 		"a version whose port clashes fails and leaves the old one alone":         testPortClash,
 		"a version that no region can run fails and leaves the old one alone":     testUnrunnable,
 		"a first version that fails leaves nothing":                               testFirstFails,
-		"a version whose replicas fall ill goes back":                             testHealthLost,
-		"a version goes back once as many crash as its policy says":               testAllCrash,
+		"a version whose replicas become unready goes back":                             testHealthLost,
+		"a version goes back once its limit of failed instances is reached":               testAllCrash,
 		"a version that is late fails at its deadline":                            testDeadline,
 		"a version rolls out in waves, replica by replica":                        testStagedRollout,
 		"a version that crashes in the second wave goes back everywhere":          testStagedRollback,
 		"a rollout that is aborted while it bakes goes back":                      testStagedAbort,
 		"a canary waits for promotion in each region":                             testCanary,
-		"a deploy takes the steps that its plan told":                             testPlan,
+		"a deploy takes the steps of its plan":                             testPlan,
 		"a canary that crashes at its second step goes back":                      testCanaryCrash,
 		"a green version waits for promotion, and the blue one is a way back":     testBlueGreen,
 		"two versions serve side by side by their weights":                        testPins,
 		"an agent's credential opens its own region only":                         testAgentCredential,
 		"join tokens and keys end":                                                testCredentialsEnd,
-		"bad input is told by field, over the wire":                               testBadInput,
+		"bad input is refused with its field":                               testBadInput,
 		"one trace from the call to both regions":                                 testTrace,
-		"every program has the metrics that it should have, and tells its health": testMetrics,
+		"every program has its metrics, and reports its health": testMetrics,
 		"the command line deploys, waits and explains":                            testCLI,
 		"the example with a real model":                                           testRealModel,
 		"the examples that name an engine and a model":                            testServe,
@@ -73,7 +73,7 @@ func testLifecycle(t *testing.T, s *stack) {
 	seen := s.watchUntil(t, app, func(w *windlassv1.WatchAppResponse) bool {
 		return w.App.Status == windlassv1.AppStatus_APP_STATUS_READY
 	})
-	require.Contains(t, seen, windlassv1.AppStatus_APP_STATUS_PROGRESSING, "the stream shows the way, not only the end")
+	require.Contains(t, seen, windlassv1.AppStatus_APP_STATUS_PROGRESSING, "the stream shows the progress, not only the end")
 	s.waitLive(t, app, 1)
 
 	got := must(t, s.owner.apps.GetApp, &windlassv1.GetAppRequest{App: named(app)}).App
@@ -121,7 +121,7 @@ func testLifecycle(t *testing.T, s *stack) {
 	s.requireDeleted(t, got.Id, app)
 }
 
-// requireHistory: who did what and why, for people and for auditors.
+// requireHistory asserts that the history and the audit log have who did what and why.
 func (s *stack) requireHistory(t *testing.T, app string, versions ...*windlassv1.DeployResponse) {
 	t.Helper()
 	history := must(t, s.owner.history.ListHistory, &windlassv1.ListHistoryRequest{App: named(app), Page: &windlassv1.PageRequest{Size: 500}})
@@ -191,7 +191,7 @@ func testScale(t *testing.T, s *stack) {
 	s.waitLive(t, app, 1)
 	three := s.runningOf(app)
 	require.Len(t, three, 6)
-	require.Subset(t, keysOf(three), keysOf(one), "scaling up touched what ran")
+	require.Subset(t, keysOf(three), keysOf(one), "scaling up touched running instances")
 
 	must(t, s.owner.apps.Scale, &windlassv1.ScaleRequest{Mutation: mutation(), App: named(app), Replicas: 1, Region: us})
 	s.urls(t, app, 4)
@@ -226,7 +226,7 @@ func wantRunning(processes []process, want map[string]int) error {
 	return nil
 }
 
-// urls waits until the app has n, and returns them.
+// urls waits until the app has n URLs, and returns them.
 func (s *stack) urls(t *testing.T, app string, n int) []string {
 	t.Helper()
 	var urls []string
@@ -265,7 +265,7 @@ func (s *stack) watchUntil(t *testing.T, app string, end func(*windlassv1.WatchA
 	return nil
 }
 
-// chat asks a model server, and returns its answer and its version.
+// chat sends a prompt to a model server, and returns its answer and its version.
 func chat(t *testing.T, url, prompt string) (text, version string) {
 	t.Helper()
 	body, err := json.Marshal(map[string]any{
@@ -305,7 +305,7 @@ func testOneInstance(t *testing.T, s *stack) {
 	testFollowedLogs(t, s, app, func() {
 		must(t, s.owner.deployments.RestartInstance, &windlassv1.RestartInstanceRequest{Mutation: mutation(), Instance: chosen.Id})
 	})
-	s.eventually(t, "only that instance is another process", func(context.Context) error {
+	s.eventually(t, "only that instance has a new process", func(context.Context) error {
 		now := s.runningOf(app)
 		if len(now) != 2 || slices.Equal(keysOf(now), keysOf(before)) {
 			return fmt.Errorf("before:\n%s\nnow:\n%s", describe(before), describe(now))

@@ -11,8 +11,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// testFollowedLogs follows an app with two instances of which one is restarted: the real control plane,
-// agent and processes.
+// testFollowedLogs follows the logs of an app with two instances, one of which is restarted. Control plane,
+// agent and processes are real.
 func testFollowedLogs(t *testing.T, s *stack, app string, restart func()) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

@@ -18,11 +18,10 @@ import (
 
 const module = "github.com/windlass-run/windlass/"
 
-// rootPrefix begins the name of the folder that holds all that a run makes.
+// rootPrefix begins the name of the folder with all files of a run.
 const rootPrefix = "windlass-e2e-"
 
-// workspace is what this test process made. It is the process's, as the programs
-// are: they are built once.
+// workspace has the files of this test process. All tests share it, because the programs are built once.
 type workspace struct {
 	root string
 	err  error
@@ -38,13 +37,13 @@ var (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	// Tests here wait for other processes: more of them than there are cores may. Each has a
-	// product of its own, and with twice as many probes failed and reports were late.
+	// More tests than cores may run in parallel, because tests mostly wait for other processes. Each has its
+	// own installation. With twice as many, probes failed and reports were late.
 	if err := flag.Set("test.parallel", "4"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
 	}
-	// As .ci/test sets GOGC for other tests. Programs that tests start keep the value that users have.
+	// .ci/test sets the same GOGC for other tests. Programs that tests start keep the value that users have.
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(400)
 	}
@@ -60,7 +59,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// makeWorkspace makes a folder that is locked for as long as this process lives.
+// makeWorkspace creates a folder that is locked as long as this process lives.
 func makeWorkspace() workspace {
 	root, err := os.MkdirTemp("", rootPrefix)
 	if err == nil {
@@ -72,12 +71,12 @@ func makeWorkspace() workspace {
 	return workspace{root: root, err: err}
 }
 
-// sweepDead ends what a killed test process left running, and removes its folder.
+// sweepDead ends the processes that a killed test process left, and removes its folder.
 func sweepDead(temp string) {
 	roots, _ := filepath.Glob(filepath.Join(temp, rootPrefix+"*"))
 	for _, root := range roots {
 		info, err := os.Stat(root)
-		// A folder exists for a moment before its lock does.
+		// For a moment, a new folder has no lock yet.
 		if err != nil || time.Since(info.ModTime()) < 10*time.Second {
 			continue
 		}
@@ -91,7 +90,7 @@ func sweepDead(temp string) {
 	}
 }
 
-// build returns the folder that holds the programs.
+// build builds the programs, and returns their folder.
 func build(packages ...string) (string, error) {
 	if dir := os.Getenv("WINDLASS_E2E_PROGRAMS"); dir != "" {
 		return filepath.Abs(dir)
@@ -106,7 +105,7 @@ func build(packages ...string) (string, error) {
 		args = append(args, module+p)
 	}
 	cmd := exec.Command("go", args...)
-	// As they are shipped: static.
+	// The programs are static, as the shipped ones are.
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		if _, ok := errors.AsType[*exec.ExitError](err); ok {

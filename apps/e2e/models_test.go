@@ -16,8 +16,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// TestModels: servers of one app load the models of others. A model is scaled without a lost request, moves when its
-// server is killed, and says why no server can hold it.
+// TestModels tests models, which servers of another app load. Scaling a model loses no request. A model moves
+// when its server is killed. Its status says why no server can hold it.
 func TestModels(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, stackConfig{gateways: true, regions: []string{us}})
@@ -71,7 +71,7 @@ func TestModels(t *testing.T) {
 	var was []*windlassv1.Instance
 	for _, n := range []int32{3, 1} {
 		must(t, s.owner.apps.Scale, &windlassv1.ScaleRequest{Mutation: mutation(), App: named("fraud"), Replicas: n})
-		s.eventually(t, fmt.Sprintf("%d replicas of the model, and no other that a server still has", n), func(ctx context.Context) (err error) {
+		s.eventually(t, fmt.Sprintf("%d replicas of the model, and none that a server has yet to unload", n), func(ctx context.Context) (err error) {
 			was, err = s.replicasOf(ctx, "fraud", int(n))
 			return err
 		})
@@ -87,10 +87,10 @@ func TestModels(t *testing.T) {
 		}
 	}
 	require.Equal(t, 1, killed, "servers with the model")
-	s.eventually(t, "the model is elsewhere", func(ctx context.Context) error {
+	s.eventually(t, "another server has the model", func(ctx context.Context) error {
 		list, err := s.replicasOf(ctx, "fraud", 1)
 		if err == nil && list[0].RuntimeName == was[0].RuntimeName {
-			err = fmt.Errorf("it is there again: %v", list)
+			err = fmt.Errorf("the killed server is listed again: %v", list)
 		}
 		return errors.Join(err, infer(ctx))
 	})

@@ -20,7 +20,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// notice is a notification that an endpoint was sent.
+// notice is a notification that an endpoint received.
 type notice struct {
 	ID, Type, Subject string
 	Data              struct {
@@ -28,7 +28,7 @@ type notice struct {
 		Version        int32
 		RolloutID      string `json:"rollout_id"`
 	}
-	// wrong is what is not as it should be of the call itself.
+	// wrong describes a fault of the call itself.
 	wrong error
 }
 
@@ -69,7 +69,7 @@ func (p *pager) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// got returns the calls about the app, in their order.
+// got returns the received calls about the app, in their order.
 func (p *pager) got(app string) (calls []notice) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -116,7 +116,7 @@ func testNotified(t *testing.T, s *stack) {
 	}
 	for _, kind := range []string{"run.windlass.rollout.rolled_back.v1", "run.windlass.rollout.failed.v1"} {
 		require.Len(t, tries[kind], 2, kind)
-		require.Len(t, slices.Compact(tries[kind]), 1, "a try has the id of the one before")
+		require.Len(t, slices.Compact(tries[kind]), 1, "all tries have the same id")
 	}
 	require.Eventually(t, func() bool {
 		list := must(t, s.owner.notifications.ListNotificationDeliveries, &windlassv1.ListNotificationDeliveriesRequest{Endpoint: "pager"})

@@ -14,8 +14,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// testOverrides: each region runs what its overrides say, and a change for one region
-// alone touches nothing in the other where no version has to be made for it.
+// testOverrides asserts that each region runs what its overrides say. A change for one region that needs no
+// new version does not touch the other region.
 func testOverrides(t *testing.T, s *stack) {
 	const app = "echo-overrides"
 	c := s.cli(t)
@@ -55,9 +55,9 @@ func testOverrides(t *testing.T, s *stack) {
 	require.Regexp(t, `regions\["eu-west-1"\]\.replicas.*1.*2`, c.ok("plan", "-f", scaled))
 	require.Contains(t, c.run("", "deploy", "-f", scaled).stderr, "scaling v1")
 	runs("one more in the region that was asked for", map[string]int{us: 2, eu: 2}, asWritten)
-	require.Subset(t, keysOf(s.runningOf(app)), keysOf(before), "scaling one region touched what ran")
+	require.Subset(t, keysOf(s.runningOf(app)), keysOf(before), "scaling one region touched running instances")
 
-	// A number that a person gives holds, also for the next version that says none.
+	// A number that a person sets also holds for the next version, if its file has no number.
 	must(t, s.owner.apps.Scale, &windlassv1.ScaleRequest{Mutation: mutation(), App: named(app), Replicas: 3, Region: eu})
 	must(t, s.owner.apps.SetEnvironment, &windlassv1.SetEnvironmentRequest{Mutation: mutation(), App: named(app), Set: map[string]string{"LANGUAGE": "fr", "GREETING": "salut"}})
 	runs("variables of all regions, under those of one", map[string]int{us: 2, eu: 3}, func(p process) error {
@@ -73,7 +73,7 @@ func testOverrides(t *testing.T, s *stack) {
 	c.ok("delete", app, "--yes")
 }
 
-// changed is a copy of the file with another text.
+// changed returns the path of a copy of the file in which now replaces old.
 func changed(t *testing.T, text []byte, old, now string) string {
 	t.Helper()
 	require.Contains(t, string(text), old)
@@ -82,7 +82,7 @@ func changed(t *testing.T, text []byte, old, now string) string {
 	return path
 }
 
-// testRegionSecret: a secret that one region's override names is that region's alone.
+// testRegionSecret asserts that only the region whose override names a secret gets the secret.
 func testRegionSecret(t *testing.T, s *stack) {
 	const app = "region-secret"
 	set := func(value string) {

@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// waitRouted waits until the region serves the app by such a table.
+// waitRouted waits until the region serves the app with the weights want, by deployment.
 func (s *stack) waitRouted(t *testing.T, region, appID string, want map[string]int32) {
 	t.Helper()
 	s.eventually(t, fmt.Sprintf("%s routes %v", region, want), func(context.Context) error {
@@ -24,7 +24,7 @@ func (s *stack) waitRouted(t *testing.T, region, appID string, want map[string]i
 	})
 }
 
-// answers are the versions that instances of the deployment answer as, one for each.
+// answers returns the versions that instances of the deployment report, one for each instance.
 func (s *stack) answers(t *testing.T, deployment string) (versions []string) {
 	t.Helper()
 	list := must(t, s.owner.deployments.ListInstances, &windlassv1.ListInstancesRequest{Deployment: deployment})
@@ -35,8 +35,7 @@ func (s *stack) answers(t *testing.T, deployment string) (versions []string) {
 	return versions
 }
 
-// testPins: two versions serve side by side by their weights, through a rollout beside them,
-// until one is taken away.
+// testPins asserts that two versions serve by their weights, even during a rollout, until one is unpinned.
 func testPins(t *testing.T, s *stack) {
 	const app = "pinned"
 	v1 := s.deployReady(t, app, spec(replicas(2), label("v1")))
@@ -56,7 +55,7 @@ func testPins(t *testing.T, s *stack) {
 	require.Regexp(t, `v2 \(live\) +`+eu+` +started +2/2 +2 +90`, status)
 	require.Regexp(t, `v1 +superseded \(pinned, 10 %\)`, c.ok("list", "versions", app))
 
-	// A rollout goes on beside it, and shares what it leaves.
+	// A rollout goes on at the same time, and its versions share the rest of the traffic.
 	pinned := s.runningOf(app)
 	policy := euThenUs()
 	policy.Strategy = windlassv1.RolloutPolicy_STRATEGY_CANARY
@@ -84,7 +83,7 @@ func testPins(t *testing.T, s *stack) {
 			now = append(now, p)
 		}
 	}
-	requireSame(t, kept, now, "a rollout touched what is pinned")
+	requireSame(t, kept, now, "a rollout touched the pinned version")
 
 	c.ok("unpin", app, "v1", "--why", "compared")
 	for _, region := range s.cfg.regions {
@@ -124,8 +123,8 @@ func (s *stack) waitPinned(t *testing.T, app string, version, weight int32) *win
 	return got
 }
 
-// testPinKilled: a pin arrives although the control plane dies while it starts, and leaves
-// nothing although it dies while that ends.
+// testPinKilled asserts that a pin serves although the control plane is killed during its start, and that
+// nothing of it is left although the control plane is killed during its end.
 func testPinKilled(t *testing.T, s *stack) {
 	const app = "pinned"
 	v1 := s.deployReady(t, app, spec(label("v1"), args("--load-time", "1s")))
@@ -133,7 +132,7 @@ func testPinKilled(t *testing.T, s *stack) {
 	s.waitGone(t, v1.DeploymentId)
 	c := s.cli(t)
 	c.ok("pin", app, "v1", "--weight", "25%", "--wait=false")
-	s.eventually(t, "the first instance of it runs", func(context.Context) error {
+	s.eventually(t, "the first instance of the pin runs", func(context.Context) error {
 		if len(s.instances(func(p process) bool { return p.deployment() == v1.DeploymentId })) == 0 {
 			return errors.New("none does")
 		}

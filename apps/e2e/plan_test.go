@@ -15,7 +15,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// planned is what `windlass plan -o json` prints, as far as it is looked at.
+// planned has the fields of `windlass plan -o json` that these tests read.
 type planned struct {
 	WouldRun bool
 	Outcome  string
@@ -27,8 +27,7 @@ type planned struct {
 	}
 }
 
-// replicasOf are the numbers of replicas that each region has of v1 and v2, one move after
-// the other.
+// replicasOf returns the numbers of replicas of v1 and v2 in each region after each move.
 func (p planned) replicasOf() map[string][][2]int32 {
 	out := map[string][][2]int32{}
 	for _, s := range p.Steps {
@@ -48,7 +47,7 @@ func (p planned) replicasOf() map[string][][2]int32 {
 
 var moved = regexp.MustCompile(`v([12]) (\d+) -> (\d+)`)
 
-// movedTo is replicasOf as the app's history has it, from that number of replicas of v1.
+// movedTo returns the same as replicasOf, from the app's history. It begins with replicas of v1.
 func (s *stack) movedTo(t *testing.T, app, rollout string, replicas int32) map[string][][2]int32 {
 	t.Helper()
 	regions := map[string]string{}
@@ -78,7 +77,7 @@ func (s *stack) movedTo(t *testing.T, app, rollout string, replicas int32) map[s
 	return out
 }
 
-// testPlan: what a plan told is what the deploy then did, in order, region by region.
+// testPlan asserts that a deploy makes the moves of its plan, in order, in each region.
 func testPlan(t *testing.T, s *stack) {
 	const app = "previewed"
 	c := s.cli(t)
@@ -133,12 +132,12 @@ rollout:
 	s.waitGone(t, v1)
 	done := s.movedTo(t, app, rollout, 2)
 	for region, all := range done {
-		// What is left of the old version when the new one is live stops as a whole.
+		// When the new version is live, the rest of the old version stops at once.
 		if last := all[len(all)-1]; last[0] > 0 {
 			done[region] = append(all, [2]int32{0, last[1]})
 		}
 	}
-	require.Equal(t, p.replicasOf(), done, "what plan said, and what was done")
+	require.Equal(t, p.replicasOf(), done, "the moves of the plan, and the moves that were made")
 
 	bad := filepath.Join(t.TempDir(), "bad.yaml")
 	require.NoError(t, os.WriteFile(bad, []byte("app: "+app+"\ncommand: [modelserver]\nregions: [mars]\nsecrets: [{envName: A, secret: none}]\n"), 0o600))

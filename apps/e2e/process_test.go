@@ -15,8 +15,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/proc"
 )
 
-// process is one that runs now. Two of them are the same exactly if pid and
-// birth are.
+// process is a running process. Two are the same if pid and birth are equal.
 type process struct {
 	pid   int
 	birth string
@@ -37,15 +36,15 @@ func (p process) deployment() string { return p.env["WINDLASS_DEPLOYMENT_ID"] }
 func (p process) app() string        { return p.env["WINDLASS_APP"] }
 func (p process) region() string     { return p.env["WINDLASS_REGION"] }
 
-// key tells the process from every other, dead ones included.
+// key returns a text that distinguishes the process from all others, including ended ones.
 func (p process) key() string { return fmt.Sprintf("%d@%s", p.pid, p.birth) }
 
 func (p process) kill9() error { return syscall.Kill(p.pid, syscall.SIGKILL) }
 
 func (p process) alive() bool { return proc.Alive(p.pid, p.birth) }
 
-// processesOf lists every process that carries the folder's path in its
-// arguments or its environment, whatever its parent is by now.
+// processesOf lists every process that has the folder's path in its arguments or its environment, whatever
+// its parent is.
 func processesOf(dir string) []process {
 	entries, _ := filepath.Glob("/proc/[0-9]*")
 	var out []process
@@ -81,8 +80,7 @@ func processesOf(dir string) []process {
 	return out
 }
 
-// mentions reports whether the path stands in text, and not merely the beginning of
-// a longer name.
+// mentions reports whether text contains the path. The beginning of a longer name does not count.
 func mentions(text []byte, path string) bool {
 	for i := bytes.Index(text, []byte(path)); i >= 0; {
 		rest := text[i+len(path):]
@@ -110,11 +108,11 @@ func shimOf(dir, instance string) (process, bool) {
 	return process{}, false
 }
 
-// isShim: an agent's program that was started to watch over one instance.
+// isShim reports whether the process is an agent's program that supervises one instance.
 func isShim(p process) bool { return len(p.argv) > 1 && p.argv[1] == "__shim" }
 
-// killAll ends every process of the folder, and of those that they leave, and
-// returns what it could not end.
+// killAll kills every process of the folder, including new children, and returns the processes that it could
+// not end.
 func killAll(dir string) []process {
 	var left []process
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
@@ -129,7 +127,7 @@ func killAll(dir string) []process {
 	return left
 }
 
-// keysOf the processes, sorted.
+// keysOf returns the keys of the processes, sorted.
 func keysOf(processes []process) []string {
 	keys := make([]string, 0, len(processes))
 	for _, p := range processes {
@@ -139,7 +137,7 @@ func keysOf(processes []process) []string {
 	return keys
 }
 
-// byInstance groups processes by the instance that they are of.
+// byInstance groups processes by their instance.
 func byInstance(processes []process) map[string][]process {
 	out := map[string][]process{}
 	for _, p := range processes {

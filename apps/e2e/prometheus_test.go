@@ -24,9 +24,8 @@ import (
 
 const partPrometheus = "prometheus"
 
-// prometheusProgram finds Prometheus, or takes it out of Debian's package: unpacked into
-// the cache and not installed, since an installation would start it as a service. It
-// needs no root, and where it is in PATH no Debian.
+// prometheusProgram finds Prometheus in PATH, or downloads Debian's package and unpacks it into the cache. It
+// does not install the package, because an installation would start a service and need root.
 func prometheusProgram(ctx context.Context) (string, error) {
 	if path, err := exec.LookPath("prometheus"); err == nil {
 		return path, nil
@@ -49,7 +48,7 @@ func prometheusProgram(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer os.RemoveAll(tmp) //nolint:errcheck // the cache's next owner does
+	defer os.RemoveAll(tmp) //nolint:errcheck // a later run can remove the rest
 	download := func() error {
 		cmd := exec.CommandContext(ctx, "apt-get", "-qq", "-o", "Acquire::Retries=3", "download", "prometheus")
 		cmd.Dir = tmp
@@ -60,7 +59,7 @@ func prometheusProgram(ctx context.Context) (string, error) {
 		return nil
 	}
 	if err := download(); err != nil {
-		// The lists may be missing, or of another day. Only root may fetch them.
+		// The package lists may be missing or old. Only root can update them.
 		out, updateErr := exec.CommandContext(ctx, "apt-get", "-qq", "update").CombinedOutput()
 		if updateErr != nil {
 			return "", fmt.Errorf("%w; apt-get update: %w: %s: put prometheus 2.42 or newer in PATH", err, updateErr, out)
@@ -80,7 +79,7 @@ func prometheusProgram(ctx context.Context) (string, error) {
 	return path, errors.Join(os.RemoveAll(dir), os.Rename(unpacked, dir))
 }
 
-// addPrometheus has one scrape, twice a second, the targets that serveFigures writes.
+// addPrometheus adds a Prometheus that scrapes the targets of serveFigures twice a second.
 func (s *stack) addPrometheus() {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
@@ -123,7 +122,7 @@ func (s *stack) addPrometheus() {
 	s.parts[partPrometheus].up = s.prometheus + "/-/ready"
 }
 
-// relabelling is how users' Prometheus labels pods.
+// relabelling returns the rules by which the Prometheus of users labels pods.
 func relabelling(t *testing.T) any {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(filepath.Dir(example(t, "echo.yaml")), "..", "kubernetes", "prometheus.yaml"))
@@ -139,13 +138,13 @@ func relabelling(t *testing.T) any {
 
 func (s *stack) targetsFile() string { return filepath.Join(s.dir, partPrometheus, "targets.json") }
 
-// target is what Prometheus scrapes, as its files name it.
+// target is an entry of Prometheus' files of targets.
 type target struct {
 	Targets []string          `json:"targets"`
 	Labels  map[string]string `json:"labels"`
 }
 
-// processTargets are the app's processes, by the labels that analysis asks for.
+// processTargets returns the app's processes as targets, with the labels that the analysis queries.
 func (s *stack) processTargets(_ context.Context, app string) (out []target, err error) {
 	for _, p := range s.runningOf(app) {
 		out = append(out, target{[]string{"127.0.0.1:" + p.env["PORT"]}, map[string]string{
@@ -155,8 +154,8 @@ func (s *stack) processTargets(_ context.Context, app string) (out []target, err
 	return out, nil
 }
 
-// podTargets are the app's pods as Prometheus' discovery names them, which Debian builds
-// it without: its labels are made of the pods' own by the rules that users are given.
+// podTargets returns the app's pods as Prometheus' Kubernetes discovery would. Debian's Prometheus has no
+// such discovery. So the labels are made from the pods' labels, by the rules in the guide.
 func (s *stack) podTargets(ctx context.Context, app string) (out []target, err error) {
 	for _, region := range s.cfg.regions {
 		c, err := openCluster(filepath.Join(s.clusterDir(region), "kubeconfig"))
@@ -182,8 +181,8 @@ func (s *stack) podTargets(ctx context.Context, app string) (out []target, err e
 	return out, nil
 }
 
-// serveFigures has Prometheus know every instance that runs, and sends each a request now
-// and then, until the test ends.
+// serveFigures tells Prometheus every running instance, and sends requests to each instance, until the test
+// ends.
 func (s *stack) serveFigures(t *testing.T, apps ...string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -208,7 +207,7 @@ func (s *stack) serveFigures(t *testing.T, apps ...string) {
 				}
 				targets = append(targets, found...)
 				for _, at := range found {
-					// It may be loading, or ending.
+					// The instance may be loading or ending.
 					_ = ask(ctx, "http://"+at.Targets[0])
 				}
 			}

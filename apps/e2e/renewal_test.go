@@ -38,7 +38,7 @@ func TestCertificates_AreRenewedUnderLoad(t *testing.T) {
 
 	load := s.callers(host)
 	watching := s.watchOpen(t, "echo")
-	// 50 s: an answer that is under way all the while.
+	// This answer takes 50 s, and is under way during the whole renewal.
 	long := make(chan error, 1)
 	begun := time.Now()
 	var lasted time.Duration
@@ -49,11 +49,11 @@ func TestCertificates_AreRenewedUnderLoad(t *testing.T) {
 	}()
 	ended := s.streamsEnded(t)
 
-	// The third only shows, by its end, that a program has read the file.
+	// The third CA only shows, by its expiry in the metric, that a program has read the file.
 	early, err := authority.New("early", time.Now().AddDate(0, 0, -2))
 	require.NoError(t, err)
 	s.trustInStack(cas[0], cas[1], early)
-	s.restart(partRestate) // it reads the CAs at its start
+	s.restart(partRestate) // Restate reads the CAs at its start
 	s.waitTrust(t, early)
 	for _, part := range s.order {
 		s.certify(cas[1], part)
@@ -69,14 +69,14 @@ func TestCertificates_AreRenewedUnderLoad(t *testing.T) {
 	s.deployReady(t, "second", spec(regions(us)))
 	require.Equal(t, ended, s.streamsEnded(t), "no stream of an agent ended")
 	require.NoError(t, watching(), "WatchApp goes on")
-	require.NoError(t, <-long, "an answer that lasted all the while is whole")
-	require.Greater(t, lasted, replaced, "it lasted all the while")
+	require.NoError(t, <-long, "an answer that lasted the whole time is complete")
+	require.Greater(t, lasted, replaced, "the answer must last the whole time")
 	load.stop()
 	load.requireNoneFailed(t, "all certificates and their CA were replaced")
 	require.Positive(t, load.count())
 }
 
-// watchOpen opens WatchApp, and returns what reports whether it is still open.
+// watchOpen opens WatchApp. The returned function returns an error if the stream has ended.
 func (s *stack) watchOpen(t *testing.T, app string) func() error {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -101,7 +101,7 @@ func (s *stack) watchOpen(t *testing.T, app string) func() error {
 
 var endedWatch = regexp.MustCompile(`(?m)^rpc_server_requests_total\{.*procedure="[^"]*AgentService/Watch".*\} (\S+)$`)
 
-// streamsEnded of agents, on each replica of the control plane.
+// streamsEnded returns the counts of ended agent streams, by replica of the control plane.
 func (s *stack) streamsEnded(t *testing.T) map[string][]string {
 	t.Helper()
 	out := map[string][]string{}
@@ -118,7 +118,7 @@ func (s *stack) streamsEnded(t *testing.T) map[string][]string {
 	return out
 }
 
-// waitTrust waits until every program has read the file of CAs, in which this one ends first.
+// waitTrust waits until every program has read the file of CAs. ca is the CA in the file that expires first.
 func (s *stack) waitTrust(t *testing.T, ca *authority.Authority) {
 	t.Helper()
 	block, _ := pem.Decode(ca.CertPEM())
@@ -133,7 +133,7 @@ func (s *stack) waitTrust(t *testing.T, ca *authority.Authority) {
 			}
 			found := metric.FindAllStringSubmatch(string(metrics), -1)
 			if len(found) == 0 {
-				return errors.New("it has no metric of the file")
+				return errors.New("the metric of the file is missing")
 			}
 			for _, m := range found {
 				if end, err := strconv.ParseFloat(m[1], 64); err != nil || int64(end) != cert.NotAfter.Unix() {
@@ -145,7 +145,7 @@ func (s *stack) waitTrust(t *testing.T, ca *authority.Authority) {
 	}
 }
 
-// issuedBy is nil when new connections see certificates of the CA.
+// issuedBy returns nil if new connections get certificates of the CA.
 func (s *stack) issuedBy(ctx context.Context, ca *authority.Authority) error {
 	config := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: ca.Pool()}
 	addresses := map[string]string{

@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// balancer is a TCP load balancer before the replicas of the control plane: each
-// new connection goes to the next one that takes it.
+// balancer is a TCP load balancer in front of the replicas of the control plane. Each new connection goes to
+// the next replica that accepts it.
 type balancer struct {
 	listener net.Listener
 	backends []string
@@ -63,7 +63,7 @@ func (b *balancer) join(client net.Conn) {
 	}
 }
 
-// close waits for connections: both ends of all have to be gone.
+// close waits until both ends of all connections are closed.
 func (b *balancer) close() {
 	_ = b.listener.Close()
 	b.open.Wait()
@@ -72,9 +72,9 @@ func (b *balancer) close() {
 // second is the other replica of the control plane.
 const second = partControlPlane + "-2"
 
-// TestControlPlanes: replicas share a database, a Restate and the agents. Each
-// may stop, die or stand still, at any time, and the other carries on.
-func TestControlPlanes(t *testing.T) { //nolint:tparallel // its rounds come one after the other
+// TestControlPlanes runs two replicas, which share a database, a Restate and the agents. If one stops, dies
+// or hangs, the other one continues.
+func TestControlPlanes(t *testing.T) { //nolint:tparallel // its rounds run one after the other
 	t.Parallel()
 	s := newStack(t, stackConfig{replicas: 2})
 	s.deployReady(t, "steady", spec(replicas(2)))
@@ -113,7 +113,7 @@ func TestControlPlanes(t *testing.T) { //nolint:tparallel // its rounds come one
 	}
 }
 
-// balance adds the second replica and puts the balancer before both.
+// balance adds the second replica, and a balancer in front of both.
 func (s *stack) balance(built string) {
 	first := s.url
 	s.addControlPlane(built, second)
@@ -121,5 +121,6 @@ func (s *stack) balance(built string) {
 	s.url = s.web(s.balancer.listener.Addr().String())
 }
 
-// keyFile is shared by the replicas: each opens what the others sealed.
+// keyFile returns the path of the key set. The replicas share it, because each must decrypt values that
+// another one encrypted.
 func (s *stack) keyFile() string { return filepath.Join(s.dir, "keyset.json") }

@@ -21,8 +21,9 @@ func TestRoles(t *testing.T) { //nolint:tparallel // its subtests share a stack
 	t.Run("roles of a pool are updated and scaled separately", func(t *testing.T) { testPoolOfRoles(t, s) })
 }
 
-// testGroupsOfRoles: a replica of several roles is a group. It serves once all its instances are ready, is updated and
-// scaled whole, and no request ever meets a prefill and a decode server of two versions.
+// testGroupsOfRoles tests replicas with several roles, which are groups. A group serves once all its
+// instances are ready. It is updated and scaled as a whole. No request meets a prefill server and a decode
+// server of different versions.
 func testGroupsOfRoles(t *testing.T, s *stack) {
 	const app = "pair"
 	c := s.cli(t)
@@ -81,11 +82,11 @@ func testGroupsOfRoles(t *testing.T, s *stack) {
 	s.waitGroups(t, app, 2, 2)
 	load.requireNoneFailed(t, "scaling out and in")
 
-	// A group that loses an instance is out of the routes until it is whole again.
+	// A group that loses an instance gets no requests until it is complete again.
 	for _, p := range s.runningOf(app) {
 		if p.env["WINDLASS_ROLE"] == "prefill" {
 			require.NoError(t, p.kill9())
-			s.eventually(t, "the prefill server is there again", func(context.Context) error {
+			s.eventually(t, "the prefill server runs again", func(context.Context) error {
 				if p.alive() {
 					return fmt.Errorf("%s still runs", p)
 				}
@@ -98,7 +99,7 @@ func testGroupsOfRoles(t *testing.T, s *stack) {
 	load.stop()
 	load.requireFewFailed(t, 30, "a killed prefill server")
 
-	// What is refused says where and what to do.
+	// An error names the field and the fix.
 	file := example(t, "prefill-decode.yaml")
 	require.Contains(t, c.ok("plan", "-f", file), "a group of 3 instances: 2 prefill, 1 decode")
 	require.Contains(t, c.ok("plan", "-f", example(t, "router.yaml")), "a group of 4 instances: 1 router, 2 decode, 1 prefill")
@@ -109,7 +110,8 @@ func testGroupsOfRoles(t *testing.T, s *stack) {
 	c.ok("delete", app, "--yes")
 }
 
-// testPoolOfRoles: if all roles of a pool change, every version that serves has instances of each.
+// testPoolOfRoles tests pools. If all roles of a pool change, every version that serves has instances of each
+// role.
 func testPoolOfRoles(t *testing.T, s *stack) {
 	const app = "pool"
 	c := s.cli(t)
@@ -135,7 +137,7 @@ func testPoolOfRoles(t *testing.T, s *stack) {
 	require.Regexp(t, `decode \(entry\)\s+us-east-1\s+2/2\s+2`, c.ok("status", app))
 	require.Contains(t, c.ok("history", app, "-o", "json"), "role decode 1 -> 2 in each region")
 
-	// Prefill servers stay if only decode servers change.
+	// Prefill servers are kept if only decode servers change.
 	prefills := keysOf(s.role(app, "prefill"))
 	again := pool(label("v1"), func(sp *windlassv1.DeploymentSpec) { sp.Roles[1].Env = map[string]string{"NOTE": "2"} })
 	s.deployReady(t, app, again)
@@ -152,7 +154,7 @@ func testPoolOfRoles(t *testing.T, s *stack) {
 
 	// Decode servers are replaced first, and then prefill servers.
 	ordered := pool(label("v3"), func(sp *windlassv1.DeploymentSpec) {
-		sp.Roles[0].Instances = 0 // as many as there are: a server that starts is not ready, and needs no turn
+		sp.Roles[0].Instances = 0 // keep the present number: a server that is not ready yet needs no turn
 		sp.Update = &windlassv1.PoolUpdate{Order: windlassv1.PoolUpdate_ORDER_SEQUENTIAL, Sequence: []string{"decode", "prefill"}}
 	})
 	of := func(role, version string) (n int) {

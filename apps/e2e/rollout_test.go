@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// euThenUs moves a region at a time, one replica more than wanted at most.
+// euThenUs returns a policy that moves one region at a time, with at most one replica more than wanted.
 func euThenUs() *windlassv1.RolloutPolicy {
 	return &windlassv1.RolloutPolicy{MaxSurge: "1", Waves: []*windlassv1.Wave{
 		{Name: "canary", Regions: []string{eu}, BakeTime: durationpb.New(0)}, {Name: "rest"},
@@ -24,8 +24,8 @@ func (s *stack) deployBy(t *testing.T, app string, spec *windlassv1.DeploymentSp
 	return must(t, s.owner.apps.Deploy, &windlassv1.DeployRequest{Mutation: mutation(), App: named(app), Spec: spec, Rollout: policy})
 }
 
-// bounds watches what runs and what is said to be ready, in every region, until it is
-// stopped: never more processes than may be, never fewer ready replicas than are wanted.
+// bounds checks every region until stop is called. There must never be more than most processes, and never
+// fewer than wanted ready replicas.
 func (s *stack) bounds(t *testing.T, app string, wanted, most int) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -34,7 +34,7 @@ func (s *stack) bounds(t *testing.T, app string, wanted, most int) (stop func())
 		for looks := 0; ; looks++ {
 			if ctx.Err() != nil {
 				if looks == 0 {
-					done <- fmt.Errorf("it never looked")
+					done <- fmt.Errorf("no check was made")
 				}
 				close(done)
 				return
@@ -68,8 +68,7 @@ func (s *stack) rolloutOf(t *testing.T, id string) *windlassv1.Rollout {
 	return must(t, s.owner.rollouts.GetRollout, &windlassv1.GetRolloutRequest{Rollout: id}).Rollout
 }
 
-// requireRouted: the region sends so much of the app's traffic to each deployment, by
-// the table that it serves from.
+// requireRouted asserts that the region serves the app with the weights want, by deployment.
 func (s *stack) requireRouted(t *testing.T, region, appID string, want map[string]int32) {
 	t.Helper()
 	got, err := s.routed(region, appID)
@@ -88,7 +87,7 @@ func (s *stack) runs(app, region string) map[string]int {
 	return n
 }
 
-// waitPromotion waits until the region, and no other, waits for somebody to promote.
+// waitPromotion waits until the region, and no other region, waits for a promotion.
 func (s *stack) waitPromotion(t *testing.T, rollout, region string) {
 	t.Helper()
 	s.eventually(t, region+" waits for promotion", func(context.Context) error {
@@ -160,7 +159,7 @@ func testCanaryCrash(t *testing.T, s *stack) {
 	s.waitLive(t, app, 1)
 	before := s.runningOf(app)
 	stop := s.bounds(t, app, 4, 4)
-	// Its first replica runs, and the second crashes.
+	// The version's first replica runs, and the second one crashes.
 	bad := spec(replicas(2), label("bad"))
 	bad.Command = append([]string{"sh", "-c", `[ "$WINDLASS_GROUP" = 0 ] || exit 3; exec "$@"`, "sh"}, bad.Command...)
 	v2 := s.deployBy(t, app, bad, policy)
@@ -222,7 +221,7 @@ func testBlueGreen(t *testing.T, s *stack) {
 	c.ok("rollout", "promote", app)
 	s.waitPromotion(t, v2.RolloutId, us)
 	s.requireRouted(t, eu, v1.AppId, map[string]int32{v2.DeploymentId: 100})
-	require.Equal(t, map[string]int{"v1": 2, "v2": 2}, s.runs(app, eu), "the blue one stays")
+	require.Equal(t, map[string]int{"v1": 2, "v2": 2}, s.runs(app, eu), "the blue version stays")
 	c.ok("rollout", "promote", app)
 	s.waitLive(t, app, 2)
 	for _, region := range []string{eu, us} {
@@ -249,7 +248,7 @@ func testBlueGreen(t *testing.T, s *stack) {
 	}
 	require.Regexp(t, `LiveReturned.*green is worse`, c.ok("history", app))
 
-	// Nothing is promoted by itself after that; what is retained leaves in its time.
+	// After a rollback, nothing is promoted automatically. The retained version stops when its time is over.
 	policy.Promotion, policy.Retain = "auto", seconds(1)
 	v3 := s.deployBy(t, app, spec(replicas(2), label("teal")), policy)
 	s.waitPromotion(t, v3.RolloutId, eu)
@@ -288,7 +287,7 @@ func testStagedRollback(t *testing.T, s *stack) {
 	s.deployBy(t, app, spec(replicas(2), label("good")), euThenUs())
 	s.waitLive(t, app, 1)
 	stop := s.bounds(t, app, 4, 3)
-	// It runs in the first wave and crashes in the second.
+	// The version runs in the first wave and crashes in the second one.
 	bad := spec(replicas(2), label("bad"))
 	bad.Command = append([]string{"sh", "-c", `[ "$WINDLASS_REGION" != ` + us + ` ] || exit 3; exec "$@"`, "sh"}, bad.Command...)
 	resp := s.deployBy(t, app, bad, euThenUs())
@@ -310,7 +309,7 @@ func testStagedRollback(t *testing.T, s *stack) {
 	}
 	s.requireNothingOf(t, resp.DeploymentId)
 	r := s.rolloutOf(t, resp.RolloutId)
-	require.Equal(t, windlassv1.WaveProgress_STATE_DONE, r.Progress.Waves[0].State, "it got as far as the second wave")
+	require.Equal(t, windlassv1.WaveProgress_STATE_DONE, r.Progress.Waves[0].State, "the first wave must be done")
 	require.Equal(t, windlassv1.RegionProgress_STATE_BACK, r.Progress.Waves[0].Regions[0].State)
 }
 
@@ -329,7 +328,7 @@ func testStagedAbort(t *testing.T, s *stack) {
 		}
 		return nil
 	})
-	// The old version is kept within the surge, and gets no traffic.
+	// During the bake time the old version keeps the replicas of the surge, without traffic.
 	eu1 := s.rolloutOf(t, resp.RolloutId).Progress.Waves[0].Regions[0]
 	require.Equal(t, []int32{1, 0, 2, 100}, []int32{eu1.Old.Ready, eu1.Old.Weight, eu1.New.Ready, eu1.New.Weight})
 	must(t, s.owner.apps.Cancel, &windlassv1.CancelRequest{Mutation: mutation(), App: named(app), Why: "second thoughts"})

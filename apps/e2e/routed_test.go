@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// routed are the weights by deployment with which a region serves the app, as its agent logs them.
+// routed returns the weights with which a region serves the app, by deployment, from its agent's log.
 func (s *stack) routed(region, appID string) (map[string]int32, error) {
 	log := s.routeLogs[region]
 	if log == nil {
@@ -36,7 +36,7 @@ type servedRoute struct {
 	Weights           map[string]int32
 }
 
-// weights of the app, without those that are zero.
+// weights returns the app's weights above zero, by deployment.
 func (l *routeLog) weights(appID string) (map[string]int32, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -62,7 +62,7 @@ func (l *routeLog) follow() error {
 		return err
 	}
 	if info.Size() < l.read {
-		l.read = 0 // a large file was set aside when the agent started again
+		l.read = 0 // a restarted agent renames a large file and begins a new one
 	}
 	added, err := io.ReadAll(io.NewSectionReader(file, l.read, info.Size()-l.read))
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// testServe deploys the examples that name an engine and a model. What the presets make runs as it is, with the
-// model server in the place of the engines.
+// testServe deploys the examples that name an engine and a model. The commands that the presets generate run
+// unchanged, with the model server in place of the engines.
 func testServe(t *testing.T, s *stack) {
 	c := s.cli(t)
 	for _, engine := range []string{"vllm", "sglang"} {
@@ -69,7 +69,7 @@ func testCustomPreset(t *testing.T, s *stack, c cli) {
 	require.Equal(t, "custom:modelserver/1", must(t, s.owner.deployments.GetDeployment, &windlassv1.GetDeploymentRequest{App: named("serve-custom"), Version: 1}).Deployment.Spec.GeneratedBy)
 }
 
-// completion is a model's answer to a prompt.
+// completion returns a model's answer to a prompt.
 func completion(t *testing.T, url, model, prompt string) string {
 	t.Helper()
 	body, err := json.Marshal(map[string]any{"model": model, "prompt": prompt})

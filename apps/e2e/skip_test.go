@@ -21,8 +21,8 @@ func (s *stack) waitUnreachable(t *testing.T, region string) {
 	})
 }
 
-// testSkipped: a rollout goes on without the region whose agent is gone, which serves what
-// it has, is told so, and follows by itself when the agent is back.
+// testSkipped asserts that a rollout goes on without a region whose agent is gone. The region keeps serving
+// its version, the app's status says so, and the region catches up when its agent is back.
 func testSkipped(t *testing.T, s *stack) {
 	const app = "skipped"
 	policy := euThenUs()
@@ -44,7 +44,7 @@ func testSkipped(t *testing.T, s *stack) {
 	require.Equal(t, []int32{2, 1}, []int32{got.LiveVersion, got.PreviousVersion})
 	require.Equal(t, windlassv1.AppStatus_APP_STATUS_DEGRADED, got.Status)
 	require.Contains(t, got.Message, eu+" is out of reach and has yet to catch up with v2")
-	require.Equal(t, before, s.runs(app, eu), "what it has goes on")
+	require.Equal(t, before, s.runs(app, eu), "the region's version keeps running")
 	s.requireRouted(t, eu, v1.AppId, map[string]int32{v1.DeploymentId: 100})
 	s.requireRouted(t, us, v1.AppId, map[string]int32{v2.DeploymentId: 100})
 	c := s.cli(t)

@@ -37,26 +37,25 @@ func partAgent(region string) string { return "agent-" + region }
 
 func partGateway(region string) string { return "gateway-" + region }
 
-// The two regions that a stack has unless it says otherwise.
+// us and eu are the default regions of a stack.
 const us, eu = "us-east-1", "eu-west-1"
 
 type stackConfig struct {
 	regions []string // us and eu by default
-	// runtime of the agents; "process" by default. With "kubernetes" every region is
-	// a cluster of its own, with these groups of nodes.
+	// runtime is the runtime of the agents. Default: "process". With "kubernetes" every region is its own
+	// cluster, with these groups of nodes.
 	runtime string
 	groups  []string
-	// losesNodes: nodes that are silent for a few seconds count as lost, so that a test can wait
-	// for it. Elsewhere Kubernetes' default holds, since a busy machine may leave a node without
-	// processor time for that long.
+	// losesNodes makes nodes count as lost after a few silent seconds, so that a test can wait for the loss.
+	// Otherwise Kubernetes' default is used, because a node on a busy machine may be silent that long.
 	losesNodes bool
-	// replicas of the control plane, 1 or 2; 1 by default.
+	// replicas is the number of control plane replicas, 1 or 2. Default: 1.
 	replicas int
-	// prometheus: one runs beside it, and the control plane asks it.
+	// prometheus adds a Prometheus, which the control plane queries.
 	prometheus bool
-	// gateways: every region has one.
+	// gateways adds a gateway to every region.
 	gateways bool
-	// tls on all ports but those of instances, whatever secures says.
+	// tls enables TLS on all ports except those of instances, whatever secures says.
 	tls bool
 }
 
@@ -69,37 +68,37 @@ type stack struct {
 	url      string
 	metrics  map[string]string // part -> URL of /metrics, /healthz, /readyz
 	gateways map[string]string // region -> URL under which its gateway serves apps
-	routes   map[string]string // region -> where its agent serves routes by TLS
-	// routeLogs of the agents, by region.
+	routes   map[string]string // region -> address at which its agent serves routes over TLS
+	// routeLogs are the logs of the agents, by region.
 	routeLogs map[string]*routeLog
-	names     *names // where domains are looked up
-	traces    string // every span of every part, a line each
+	names     *names // the DNS server for domains
+	traces    string // file with every span of every part, one line each
 	keys      credentials
 	owner     *client
 	parts     map[string]*part
-	// patience of conditions; patience unless a test has more.
+	// patience is the maximum wait for a condition. Default: the constant patience.
 	patience time.Duration
 	order    []string // of the start; stopped in reverse
 
-	// prometheus is its URL, empty for none.
+	// prometheus is the URL of Prometheus. Empty: there is none.
 	prometheus string
 
-	// balancer is before the control plane when that has replicas; else nil.
+	// balancer is in front of the control plane if it has several replicas, else nil.
 	balancer *balancer
 
 	mariadbConfig mariadb.Config
 	restateConfig restate.Config
 	database      *mariadb.Server
 
-	// secure: it has TLS.
+	// secure means that the stack has TLS.
 	secure bool
-	// restateIdentity is the public key of Restate's calls; empty: they are not signed.
+	// restateIdentity is the public key that verifies Restate's calls. Empty: the calls are not signed.
 	restateIdentity string
-	// stopFronts ends what adds TLS to Restate; nil without TLS.
+	// stopFronts ends the proxy that adds TLS to Restate. nil without TLS.
 	stopFronts func()
 }
 
-// credentials are what `controlplane bootstrap` prints.
+// credentials is the output of `controlplane bootstrap`.
 type credentials struct {
 	WorkspaceID string            `json:"workspace_id"`
 	APIKey      string            `json:"api_key"`
@@ -114,19 +113,19 @@ type server interface {
 	Stop(ctx context.Context) error
 }
 
-// part is one that can be killed and started again on what it left behind.
+// part is a process of the stack. It can be killed, and started again on its data.
 type part struct {
 	name  string
 	log   string
 	start func(ctx context.Context) (server, error)
-	// up answers once the process serves; empty: it does when start returns.
+	// up is a URL that answers once the process serves. Empty: the process serves when start returns.
 	up string
 
 	mu  sync.Mutex
 	now server
 }
 
-// program is a process that knows how to be stopped within a grace.
+// program is a process that is stopped with a grace period.
 type program struct {
 	*proc.Process
 	grace time.Duration
@@ -134,12 +133,11 @@ type program struct {
 
 func (p program) Stop(ctx context.Context) error { return p.Process.Stop(ctx, p.grace) }
 
-// patience bounds the start of anything: a dozen of other systems run on the same two
-// cores and the same disk.
+// patience bounds the start of each part. It is long because other tests share the processors and the disk.
 const patience = 5 * time.Minute
 
-// newStack starts an installation. Its end deletes every app, stops every part,
-// and asserts that nothing is left.
+// newStack starts an installation. At the end of the test, it deletes every app, stops every part, and
+// asserts that nothing is left.
 func newStack(t *testing.T, cfg stackConfig) *stack {
 	t.Helper()
 	built, err := programs()
@@ -150,7 +148,7 @@ func newStack(t *testing.T, cfg stackConfig) *stack {
 	if cfg.runtime == "" {
 		cfg.runtime = "process"
 	}
-	dir, err := os.MkdirTemp(work().root, "stack-") //nolint:usetesting // where the next run finds it, should this one be killed
+	dir, err := os.MkdirTemp(work().root, "stack-") //nolint:usetesting // the next run finds it there if this run is killed
 	require.NoError(t, err)
 	s := &stack{
 		t: t, cfg: cfg, secure: cfg.tls || secures(t.Name()), dir: dir, bin: filepath.Join(dir, "bin"), names: serveNames(t),
@@ -219,14 +217,15 @@ func newStack(t *testing.T, cfg stackConfig) *stack {
 	return s
 }
 
-// ports of all stacks of this process, and of others that run beside it.
+// ports are the ports of all stacks of this process. Claims keep them apart from the ports of other
+// processes.
 var (
 	ports      = localstack.Ports{Claims: localstack.ClaimsFolder()}
 	portsMutex sync.Mutex
 )
 
-// freePort is below the range that the kernel gives to clients, so that it
-// is not taken when a killed part comes back for it.
+// freePort returns a port below the range that the kernel gives to clients. So the port is still free when a
+// killed part starts again.
 func freePort(t *testing.T) int {
 	t.Helper()
 	portsMutex.Lock()
@@ -249,7 +248,7 @@ func (s *stack) add(name, log string, start func(context.Context) (server, error
 	s.order = append(s.order, name)
 }
 
-// environ of the control plane and the agents: not the developer's.
+// environ returns the environment of the control plane and the agents, without the developer's settings.
 func (s *stack) environ(more ...string) []string {
 	return append([]string{
 		"PATH=" + s.bin + ":/usr/local/bin:/usr/bin:/bin",
@@ -298,12 +297,12 @@ func (s *stack) addAgent(built, region string) {
 	token := filepath.Join(dir, "token")
 	require.NoError(s.t, os.MkdirAll(dir, 0o700))
 	require.NoError(s.t, os.WriteFile(token, []byte(s.keys.JoinTokens[region]), 0o600))
-	gateway := "" // of a region that other regions hand nothing to
+	gateway := "" // a region to which other regions hand over no requests
 	if s.cfg.gateways {
 		gateway = s.web(address(freePort(s.t)))
 		s.gateways[region] = gateway
 	}
-	// The gateways of one region come by its agent's socket, those of the other by TLS.
+	// Gateways reach the agent by a socket in one region, and over TLS in the other.
 	if s.cfg.gateways && region == eu {
 		s.routes[region] = address(freePort(s.t))
 	}
@@ -320,13 +319,13 @@ func (s *stack) addAgent(built, region string) {
 	s.routeLogs[region] = &routeLog{path: s.parts[partAgent(region)].log, last: map[string]servedRoute{}}
 }
 
-// addGateway adds one of the region's, all of which listen at one address.
+// addGateway adds a gateway of the region. All gateways of a region listen at the same address.
 func (s *stack) addGateway(built, name, region string) {
 	data := filepath.Join(s.agentDir(region), "data")
 	agent := []string{"--agent=unix:" + filepath.Join(data, "gateway.sock")}
 	if by := s.routes[region]; by != "" {
 		access := filepath.Join(data, "gateway-access")
-		s.eventually(s.t, "the agent makes "+access, func(context.Context) error {
+		s.eventually(s.t, "the agent creates "+access, func(context.Context) error {
 			_, err := os.Stat(access)
 			return err
 		})
@@ -347,7 +346,7 @@ func (s *stack) addGateway(built, name, region string) {
 		"--drain-timeout=10s",
 		"--neighbour-allow=127.0.0.0/8",
 	))
-	// It serves once its agent has told it what.
+	// A gateway is ready once it has routes from its agent.
 	s.parts[name].up = s.metrics[name] + "/readyz"
 }
 
@@ -356,7 +355,7 @@ func (s *stack) addProgram(name, path, dir string, metrics int, env, args []stri
 	args = append(args, s.tlsArgs(name, "--metrics-tls-")...)
 	log := filepath.Join(dir, name+".log")
 	args = append(args, "--metrics-listen="+address(metrics))
-	if filepath.Base(path) != "gateway" { // which passes traces on and has none
+	if filepath.Base(path) != "gateway" { // a gateway only forwards traces
 		args = append(args, "--trace-file="+s.traces)
 	}
 	s.add(name, log, func(context.Context) (server, error) {
@@ -372,7 +371,7 @@ func (s *stack) addProgram(name, path, dir string, metrics int, env, args []stri
 		}
 		return program{p, 25 * time.Second}, nil
 	})
-	// Up, which is not yet ready: that is what others are needed for.
+	// The part counts as started once it is alive. To be ready, it needs other parts.
 	s.parts[name].up = s.metrics[name] + "/healthz"
 }
 
@@ -391,7 +390,7 @@ func waitServing(ctx context.Context, p server, url string) error {
 	}
 }
 
-// start a part that does not run, and wait until it serves.
+// start starts a part that does not run, and waits until it serves.
 func (s *stack) start(name string) {
 	s.t.Helper()
 	s.launch(name)
@@ -406,7 +405,7 @@ func (s *stack) start(name string) {
 	}
 }
 
-// launch starts a part that does not run, whatever of the others runs.
+// launch starts a part that does not run, and does not wait until it serves.
 func (s *stack) launch(name string) {
 	s.t.Helper()
 	p := s.parts[name]
@@ -423,7 +422,7 @@ func (s *stack) launch(name string) {
 	}
 }
 
-// kill9 kills a part, and it alone, and returns once it has ended.
+// kill9 kills only these parts, and returns once they have ended.
 func (s *stack) kill9(names ...string) {
 	s.t.Helper()
 	for _, name := range names {
@@ -434,7 +433,7 @@ func (s *stack) kill9(names ...string) {
 	}
 }
 
-// stop a part as an operator does.
+// stop stops a part as an operator does.
 func (s *stack) stop(name string) {
 	s.t.Helper()
 	p := s.parts[name]
@@ -469,7 +468,7 @@ func (s *stack) waitEnded(name string) {
 	}
 }
 
-// close is the end of every test of the stack.
+// close ends the stack at the end of its test.
 func (s *stack) close() {
 	if !s.t.Failed() && s.owner != nil {
 		s.deleteAllApps()
@@ -505,7 +504,7 @@ func (s *stack) close() {
 	}
 }
 
-// tails of every part's log, for a failure.
+// tails returns the last lines of every part's log, for a failure.
 func (s *stack) tails(lines int) string {
 	var b strings.Builder
 	for _, name := range s.order {
@@ -514,7 +513,7 @@ func (s *stack) tails(lines int) string {
 	return b.String()
 }
 
-// tail of a file, its last lines.
+// tail returns the last lines of a file.
 func tail(path string, lines int) string {
 	b, err := os.ReadFile(path)
 	if err != nil {

@@ -17,16 +17,16 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// mover is an app that moves by one strategy, through everything that may befall it.
+// mover is an app that moves with one strategy, through all faults of the test.
 type mover struct {
 	app, id string
 	policy  func() *windlassv1.RolloutPolicy
-	// most instances may exist in a region, those that are being stopped included, and
-	// least replicas are ready in all.
+	// most is the maximum number of instances in a region, including instances that are being stopped. least
+	// is the minimum number of ready replicas in all regions together.
 	most, least int
 	live        int32
 	versions    int
-	// inPlace: versions go on with one workload, whose instances are of whichever.
+	// inPlace means that all versions use one workload, whose instances can be of any version.
 	inPlace bool
 }
 
@@ -46,7 +46,8 @@ func movers() []*mover {
 		{app: "rolling", most: wanted + 1, least: 2 * wanted, policy: waves(func(p *windlassv1.RolloutPolicy) {
 			p.Strategy, p.MaxSurge = windlassv1.RolloutPolicy_STRATEGY_ROLLING, "1"
 		})},
-		// One region after the other has nothing; and, when it goes back, all at once.
+		// One region after the other has no instance. When the rollout goes back, all regions have none at
+		// once.
 		{app: "recreate", most: wanted, policy: waves(func(p *windlassv1.RolloutPolicy) {
 			p.Strategy = windlassv1.RolloutPolicy_STRATEGY_RECREATE
 		})},
@@ -57,21 +58,21 @@ func movers() []*mover {
 		{app: "blue-green", most: 2 * wanted, least: 2 * wanted, policy: waves(func(p *windlassv1.RolloutPolicy) {
 			p.Strategy, p.InitialWeight, p.Retain = windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN, 5, seconds(1)
 		})},
-		// One replica of each region at a time; and, when it goes back, of all at once.
+		// One replica is replaced at a time. When the rollout goes back, one in each region at the same time.
 		{app: "in-place", most: wanted, least: 2 * (wanted - 1), inPlace: true, policy: waves(func(p *windlassv1.RolloutPolicy) {
 			p.Strategy = windlassv1.RolloutPolicy_STRATEGY_IN_PLACE
 		})},
 	}
 }
 
-// strategyStack is a stack on which every strategy goes through the same, side by side: what
-// befalls one of them befalls all, at whatever step each is.
+// strategyStack is a stack on which the apps of all strategies move at the same time. Each fault hits all of
+// them, at whatever step each one is.
 type strategyStack struct {
 	*stack
 	movers []*mover
-	// spec of a version that is cheap to run.
+	// spec returns the spec of a version that needs few resources.
 	spec func(change ...func(*windlassv1.DeploymentSpec)) *windlassv1.DeploymentSpec
-	// exist counts instances, those that are being stopped included.
+	// exist counts instances, including instances that are being stopped.
 	exist func(ctx context.Context) (existing, error)
 
 	mu     sync.Mutex
@@ -79,7 +80,7 @@ type strategyStack struct {
 	looks  int
 }
 
-// existing is how many instances exist, by app, region and deployment.
+// existing is the number of instances, by app, region and deployment.
 type existing map[string]map[string]map[string]int
 
 func (e existing) add(app, region, deployment string) {
@@ -98,9 +99,9 @@ func newFleet(s *stack) *strategyStack {
 		f.spec, f.exist = podSpec, s.podsByPlace
 		for _, m := range f.movers {
 			if m.inPlace {
-				// Kubernetes makes a pod while the one before is being stopped, and goes on to
-				// the next as soon as it is ready: if no pod has to wait for what another has,
-				// each may have the one before it at its side.
+				// Kubernetes creates a pod while the earlier pod is still being stopped, and continues with
+				// the next pod as soon as the new one is ready. So, for a moment, each new pod may exist next
+				// to its earlier pod.
 				m.most *= 2
 			}
 		}
@@ -116,7 +117,7 @@ func (s *stack) processesByPlace(context.Context) (existing, error) {
 	return out, nil
 }
 
-// podsByPlace has pods under the deployment that they were made for.
+// podsByPlace counts pods by the deployment for which they were created.
 func (s *stack) podsByPlace(ctx context.Context) (existing, error) {
 	out := existing{}
 	for _, region := range s.cfg.regions {
@@ -133,9 +134,9 @@ func (s *stack) podsByPlace(ctx context.Context) (existing, error) {
 	return out, nil
 }
 
-// watch looks, until it is stopped, at what exists, what is routed and what is said to be
-// ready, all the time: of pods as often as leaves their API servers the time for what is tested.
-// One look is at all apps, because listing processes or pods costs the same for one of them.
+// watch checks the existing instances, the routes and the ready replicas again and again, until stop is
+// called. It lists pods less often, so that the API servers have time for their other work. One look covers
+// all apps, because listing processes or pods costs the same for one app.
 func (f *strategyStack) watch(t *testing.T) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -178,7 +179,7 @@ func (f *strategyStack) requireUnbroken(t *testing.T) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	require.NoError(t, errors.Join(f.broken...), "of %d looks", f.looks)
-	require.Positive(t, f.looks, "there was no look")
+	require.Positive(t, f.looks, "watch made no check")
 }
 
 // isIO reports whether a request got no answer, which says nothing about what exists.
@@ -187,7 +188,7 @@ func isIO(err error) bool {
 	return ok || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// look once at every app.
+// look checks every app once.
 func (f *strategyStack) look(ctx context.Context, suspects map[string]map[string]bool) error {
 	tables := map[string]map[string]map[string]int32{} // by app and region
 	for _, m := range f.movers {
@@ -216,18 +217,19 @@ func (f *strategyStack) look(ctx context.Context, suspects map[string]map[string
 	return errors.Join(wrong...)
 }
 
-// askEvery is how many looks there are for each question to the control plane. It changes its answer when an agent
+// askEvery is the number of looks for each call of the control plane. It changes its answer when an agent
 // reports, which is much less often than there are looks at processes.
 const askEvery = 4
 
-// asksReady reports whether this look asks, too. Looks at pods are so few that each does.
+// asksReady reports whether this look also calls the control plane. Every look at pods does, because such
+// looks are rare.
 func (f *strategyStack) asksReady() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.cfg.runtime == "kubernetes" || f.looks%askEvery == 0
 }
 
-// checkReady holds how many replicas are said to be ready against the least of each app.
+// checkReady compares the ready replicas of each app with its minimum.
 func (f *strategyStack) checkReady(ctx context.Context) error {
 	got, err := f.owner.apps.ListApps(ctx, &windlassv1.ListAppsRequest{Environment: env})
 	if err != nil {
@@ -246,8 +248,8 @@ func (f *strategyStack) checkReady(ctx context.Context) error {
 	return errors.Join(wrong...)
 }
 
-// check holds what is routed against what exists, by region. What is routed and does not exist counts
-// when two looks in a row find it: the two are not read at the same moment.
+// check compares the routes with the existing instances, by region. A route without an instance counts only
+// if two looks in a row find it, because routes and instances are not read at the same moment.
 func (m *mover) check(tables map[string]map[string]int32, exist map[string]map[string]int, suspect map[string]bool) error {
 	found := map[string]bool{}
 	for region, table := range tables {
@@ -258,7 +260,7 @@ func (m *mover) check(tables map[string]map[string]int32, exist map[string]map[s
 		for deployment, weight := range table {
 			sum += weight
 			if exist[region][deployment] == 0 && (!m.inPlace || all == 0) {
-				found[fmt.Sprintf("%s routes %d%% to %s, of which nothing runs", region, weight, deployment)] = true
+				found[fmt.Sprintf("%s routes %d%% to %s, which has no instance", region, weight, deployment)] = true
 			}
 		}
 		switch {
@@ -278,10 +280,10 @@ func (m *mover) check(tables map[string]map[string]int32, exist map[string]map[s
 	return nil
 }
 
-// deployed is a deployment of each mover, by app.
+// deployed has the new deployment of each mover, by app.
 type deployed map[string]*windlassv1.DeployResponse
 
-// move deploys a version of every app.
+// move deploys a new version of every app.
 func (f *strategyStack) move(t *testing.T, policy func(*windlassv1.RolloutPolicy), change ...func(*windlassv1.DeploymentSpec)) deployed {
 	t.Helper()
 	out := deployed{}
@@ -296,8 +298,8 @@ func (f *strategyStack) move(t *testing.T, policy func(*windlassv1.RolloutPolicy
 	return out
 }
 
-// arrive waits until what was deployed is live everywhere and nothing else is left.
-// Where a version waits because an earlier one went back, somebody promotes it.
+// arrive waits until the deployments are live everywhere and nothing else is left. It promotes a version that
+// waits because an earlier version went back.
 func (f *strategyStack) arrive(t *testing.T, to deployed) {
 	t.Helper()
 	for _, m := range f.movers {
@@ -319,7 +321,7 @@ func (f *strategyStack) arrive(t *testing.T, to deployed) {
 	}
 }
 
-// settle waits until one deployment runs alone, in its size, and has all the traffic.
+// settle waits until only this deployment runs, with all its replicas and all the traffic.
 func (f *strategyStack) settle(t *testing.T, m *mover, deployment string) {
 	t.Helper()
 	f.eventually(t, m.app+" runs and routes one version alone", func(ctx context.Context) error {
@@ -340,8 +342,8 @@ func (f *strategyStack) settle(t *testing.T, m *mover, deployment string) {
 	})
 }
 
-// goneBack waits until what was deployed has ended so, for one of the reasons, and what
-// was live before runs alone again.
+// goneBack waits until the rollouts of from have ended with the status as, for one of the reasons, and only
+// the earlier live versions run.
 func (f *strategyStack) goneBack(t *testing.T, from deployed, as windlassv1.RolloutStatus, before map[string]string, reasons ...string) {
 	t.Helper()
 	for _, m := range f.movers {
@@ -360,7 +362,7 @@ func (f *strategyStack) goneBack(t *testing.T, from deployed, as windlassv1.Roll
 	}
 }
 
-// lives are the deployments that are live, by app.
+// lives returns the live deployments, by app.
 func (f *strategyStack) lives(t *testing.T) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -370,7 +372,7 @@ func (f *strategyStack) lives(t *testing.T) map[string]string {
 	return out
 }
 
-// decisions counts what was decided about the apps.
+// decisions returns the number of history entries, by app.
 func (f *strategyStack) decisions(t *testing.T) map[string]int64 {
 	t.Helper()
 	out := map[string]int64{}
@@ -396,7 +398,7 @@ func (f *strategyStack) beginsIn(t *testing.T, region string, of deployed) {
 	}
 }
 
-// promoteWaiting promotes what waits for that because an earlier version went back.
+// promoteWaiting promotes a rollout that waits for promotion because an earlier version went back.
 func (f *strategyStack) promoteWaiting(ctx context.Context, m *mover, r *windlassv1.Rollout) error {
 	for _, w := range r.GetProgress().GetWaves() {
 		if slices.ContainsFunc(w.Regions, func(g *windlassv1.RegionProgress) bool { return g.WaitsForPromotion }) {

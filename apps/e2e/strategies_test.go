@@ -17,9 +17,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// TestStrategiesOnProcesses leads every strategy through everything that may befall it, on a
-// real stack.
-func TestStrategiesOnProcesses(t *testing.T) { //nolint:tparallel // one way begins where the one before has ended
+// TestStrategiesOnProcesses tests every strategy with all faults, on a real stack with processes.
+func TestStrategiesOnProcesses(t *testing.T) { //nolint:tparallel // each subtest begins in the state in which the one before has ended
 	t.Parallel()
 	testStrategies(t, newStack(t, stackConfig{}))
 }
@@ -50,7 +49,7 @@ func testStrategies(t *testing.T, s *stack) {
 		{"the control plane dies at every step", strategyKilled},
 		{"it is aborted, later each time", strategyAborted},
 	} {
-		// Each begins where the one before has ended.
+		// Each subtest begins in the state in which the one before has ended.
 		require.True(t, t.Run(way.name, func(t *testing.T) {
 			way.test(t, f)
 			f.requireUnbroken(t)
@@ -61,7 +60,7 @@ func testStrategies(t *testing.T, s *stack) {
 
 func strategyVariables(t *testing.T, f *strategyStack) {
 	for _, m := range f.movers {
-		m.versions-- // its label, and with it the arguments, stay what they are
+		m.versions-- // its label, and so its arguments, stay the same
 	}
 	f.arrive(t, f.move(t, nil, variable("hello")))
 	for _, m := range f.movers {
@@ -111,8 +110,8 @@ func strategyNewer(t *testing.T, f *strategyStack) {
 	}
 }
 
-// strategyLost has the first wave bake until somebody ends it, so that the region is lost
-// before the second begins, however long it takes to lose it.
+// strategyLost uses a first wave whose bake time ends only by a call. So the region is lost before the second
+// wave begins, however long the loss takes.
 func strategyLost(t *testing.T, f *strategyStack) {
 	to := f.move(t, func(p *windlassv1.RolloutPolicy) { p.Waves[0].BakeTime = seconds(3600) }, loads(2*time.Second))
 	f.beginsIn(t, eu, to)
@@ -143,15 +142,15 @@ func strategyLost(t *testing.T, f *strategyStack) {
 	f.arrive(t, to)
 }
 
-// strategyKilled kills the control plane whenever anything was decided. On a busy machine
-// much is decided between two looks: versions follow each other until every strategy was
-// disturbed a few times.
+// strategyKilled kills the control plane after each decision that it sees. On a busy machine, several
+// decisions fall between two looks. So versions follow each other until every strategy was disturbed a few
+// times.
 func strategyKilled(t *testing.T, f *strategyStack) {
 	const enough = 2
 	kills := map[string]int{}
 	disturbed := func(m *mover) bool { return kills[m.app] >= enough }
 	for versions := 0; !every(f.movers, disturbed); versions++ {
-		require.Less(t, versions, 6, "one was hardly disturbed: %v", kills)
+		require.Less(t, versions, 6, "a strategy was hardly disturbed: %v", kills)
 		f.killAtDecisions(t, kills)
 	}
 	t.Logf("kills between two decisions: %v", kills)
@@ -161,8 +160,8 @@ func every(movers []*mover, is func(*mover) bool) bool {
 	return !slices.ContainsFunc(movers, func(m *mover) bool { return !is(m) })
 }
 
-// killAtDecisions moves every app to a new version, and counts the kills that came between
-// two decisions about it.
+// killAtDecisions moves every app to a new version, and counts for each app the kills between two decisions
+// about it.
 func (f *strategyStack) killAtDecisions(t *testing.T, kills map[string]int) {
 	t.Helper()
 	at := f.decisions(t)
@@ -193,12 +192,12 @@ func (f *strategyStack) killAtDecisions(t *testing.T, kills map[string]int) {
 	f.arrive(t, to)
 }
 
-// strategyAborted aborts after the first decision, and later the next time, until there
-// is nothing left to abort. WINDLASS_ABORT_EVERY=1 leaves out none.
+// strategyAborted aborts a rollout after its first decision, the next rollout after a later decision, and so
+// on, until rollouts end before they can be aborted. With WINDLASS_ABORT_EVERY=1 it leaves out no decision.
 func strategyAborted(t *testing.T, f *strategyStack) {
 	stride := int64(4)
 	if f.cfg.runtime == "kubernetes" {
-		stride = 8 // whose instances take longer to come and go
+		stride = 8 // pods take longer to start and to stop
 	}
 	if text := os.Getenv("WINDLASS_ABORT_EVERY"); text != "" {
 		var err error
@@ -261,7 +260,7 @@ func strategyAborted(t *testing.T, f *strategyStack) {
 	}
 }
 
-// loads for a while before it is ready, so that there is a middle.
+// loads makes instances load for d before they are ready, so that a rollout takes some time.
 func loads(d time.Duration) func(*windlassv1.DeploymentSpec) {
 	return args("--load-time", d.String())
 }

@@ -143,7 +143,7 @@ func (s *stack) scrape(ctx context.Context, part string) (string, error) {
 	return string(body), err
 }
 
-// metric sums the samples of a name whose labels hold the text.
+// metric returns the sum of the samples of a metric whose labels contain the text.
 func (s *stack) metric(ctx context.Context, part, name, labels string) (sum float64, err error) {
 	text, err := s.scrape(ctx, part)
 	for line := range strings.Lines(text) {

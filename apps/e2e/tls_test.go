@@ -25,7 +25,7 @@ import (
 )
 
 // secures reports whether the stack of a test has TLS on its ports, except those of instances. Without
-// WINDLASS_TLS half of the tests have it, by their names, so that a run covers both and takes no longer.
+// WINDLASS_TLS, half of the tests have TLS, selected by their names. So one run covers both cases.
 func secures(test string) bool {
 	if v := os.Getenv("WINDLASS_TLS"); v != "" {
 		return v == "1"
@@ -34,7 +34,7 @@ func secures(test string) bool {
 	return crc32.ChecksumIEEE([]byte(name))%2 == 0
 }
 
-// web is the URL of an address of a stack.
+// web returns the URL of an address of a stack.
 func (s *stack) web(address string) string {
 	if s.secure {
 		return "https://" + address
@@ -42,7 +42,7 @@ func (s *stack) web(address string) string {
 	return "http://" + address
 }
 
-// hostOf a URL is its host and port.
+// hostOf returns the host and port of a URL.
 func hostOf(url string) string {
 	_, host, _ := strings.Cut(url, "://")
 	return host
@@ -64,10 +64,10 @@ var trust = sync.OnceValues(func() (*tls.Config, error) {
 	return certfile.ClientFlags{ServerCA: file}.Config("https://127.0.0.1", nil)
 })
 
-// rootCAs are the CA of all stacks of this process, and the one that may follow it.
+// rootCAs are the CA of all stacks of this process, and the CA that may replace it.
 var rootCAs = sync.OnceValues(func() (cas [2]*authority.Authority, err error) {
 	for i, name := range []string{"windlass e2e", "windlass e2e, the next"} {
-		// Their ends differ, so that the metric of a file tells which of them it has.
+		// Their expiry times differ, so the metric of a file shows which of them the file has.
 		if cas[i], err = authority.New(name, time.Now().AddDate(0, 0, -i)); err != nil {
 			return cas, err
 		}
@@ -75,10 +75,10 @@ var rootCAs = sync.OnceValues(func() (cas [2]*authority.Authority, err error) {
 	return cas, nil
 })
 
-// caFile is what the parts of the stack trust.
+// caFile returns the path of the file with the CAs that the parts of the stack trust.
 func (s *stack) caFile() string { return filepath.Join(s.dir, "tls", "ca.crt") }
 
-// trustInStack has the parts trust the CAs.
+// trustInStack makes the parts trust the CAs.
 func (s *stack) trustInStack(cas ...*authority.Authority) {
 	s.t.Helper()
 	var data []byte
@@ -89,18 +89,19 @@ func (s *stack) trustInStack(cas ...*authority.Authority) {
 	require.NoError(s.t, atomicfile.Write(s.caFile(), data, 0o644))
 }
 
-// trustHere has the clients that all tests share trust the CAs.
+// trustHere makes the shared clients of all tests trust the CAs.
 func trustHere() error {
 	config, err := trust()
 	clientTLS = config
-	plainHTTP.Transport.(*http.Transport).TLSClientConfig = config //nolint:forcetypeassert // it is made so
+	plainHTTP.Transport.(*http.Transport).TLSClientConfig = config //nolint:forcetypeassert // it is created with this type
 	return err
 }
 
-// certificate is the file with certificate and key of a part.
+// certificate returns the path of the file with certificate and key of a part.
 func (s *stack) certificate(part string) string { return filepath.Join(s.dir, "tls", part+".pem") }
 
-// certify issues the certificate of a part. Apps' hosts are below the control plane's domain.
+// certify issues the certificate of a part. It also covers the hosts of apps, which are below the control
+// plane's domain.
 func (s *stack) certify(ca *authority.Authority, part string) {
 	s.t.Helper()
 	cert, key, err := ca.Issue(authority.Request{
@@ -110,7 +111,7 @@ func (s *stack) certify(ca *authority.Authority, part string) {
 	require.NoError(s.t, atomicfile.Write(s.certificate(part), append(cert, key...), 0o600))
 }
 
-// tlsArgs are the flags of a part's certificate under prefixes such as "--metrics-tls-".
+// tlsArgs returns the flags of a part's certificate, with prefixes such as "--metrics-tls-".
 func (s *stack) tlsArgs(part string, prefixes ...string) (out []string) {
 	s.t.Helper()
 	if !s.secure {
@@ -127,7 +128,7 @@ func (s *stack) tlsArgs(part string, prefixes ...string) (out []string) {
 	return out
 }
 
-// caArgs are flags that name the CAs.
+// caArgs returns the flags with the path of the CAs.
 func (s *stack) caArgs(flags ...string) (out []string) {
 	if !s.secure {
 		return nil
@@ -138,7 +139,8 @@ func (s *stack) caArgs(flags ...string) (out []string) {
 	return out
 }
 
-// secureServers gives the servers that are not Windlass' TLS: MariaDB its own, Restate a front.
+// secureServers adds TLS to the servers that are not part of Windlass: MariaDB has its own TLS, and Restate
+// gets a proxy.
 func (s *stack) secureServers() {
 	s.t.Helper()
 	if !s.secure {
@@ -172,8 +174,8 @@ func (s *stack) secureServers() {
 	}
 }
 
-// httpsClient trusts the CAs in the file. The certificate of an address is for the host that is asked
-// for there, without its port.
+// httpsClient returns a client that trusts the CAs in the file. It verifies the certificate at the address
+// for the host, without the port.
 func httpsClient(caFile, address, host string) (*http.Client, error) {
 	data, err := os.ReadFile(caFile)
 	if err != nil {
@@ -181,7 +183,7 @@ func httpsClient(caFile, address, host string) (*http.Client, error) {
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(data) {
-		return nil, fmt.Errorf("%s has no CA", caFile)
+		return nil, fmt.Errorf("%s contains no CA certificate", caFile)
 	}
 	name, _, err := net.SplitHostPort(host)
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 
 const signingSecret, signingKey = "checks", "hunter2-and-more"
 
-// heard is a call of a webhook.
+// heard is a received call of a webhook.
 type heard struct {
 	ID          string
 	Attempt     int
@@ -43,22 +43,22 @@ type heard struct {
 	}
 	Region, Wave, Stage string
 	Step                int
-	// wrong is what is not as it should be of the call itself.
+	// wrong describes a fault of the call itself.
 	wrong error
 }
 
-// verdicts is a webhook.
+// verdicts is a webhook that answers with verdicts.
 type verdicts struct {
 	port int
 
 	mu     sync.Mutex
 	calls  []heard
-	answer string // empty: it does not answer
+	answer string // empty: the webhook does not answer
 }
 
 func newVerdicts(t *testing.T) *verdicts { return &verdicts{port: freePort(t)} }
 
-// hook has a token in its address, as people do.
+// hook returns the webhook's configuration, with a token in its URL, as users have it.
 func (v *verdicts) hook() *windlassv1.WebHook {
 	return &windlassv1.WebHook{Url: "http://" + address(v.port) + "/verdict?token=mine", SigningSecret: signingSecret, Timeout: seconds(10)}
 }
@@ -120,7 +120,7 @@ func read(r *http.Request) (call heard) {
 	return call
 }
 
-// judged is a canary of one step that the webhook judges.
+// judged returns the policy of a canary of one step that the webhook judges.
 func judged(v *verdicts) *windlassv1.RolloutPolicy {
 	policy := euThenUs()
 	policy.Strategy = windlassv1.RolloutPolicy_STRATEGY_CANARY
@@ -129,7 +129,7 @@ func judged(v *verdicts) *windlassv1.RolloutPolicy {
 	return policy
 }
 
-// TestWebHooks: a real server judges real rollouts.
+// TestWebHooks judges real rollouts with a real server.
 func TestWebHooks(t *testing.T) { //nolint:tparallel // its subtests share one stack
 	t.Parallel()
 	s := newStack(t, stackConfig{})
@@ -137,9 +137,9 @@ func TestWebHooks(t *testing.T) { //nolint:tparallel // its subtests share one s
 		Mutation: mutation(), Environment: env, Name: signingSecret, Value: signingKey,
 	})
 	t.Run("a canary that a webhook fails goes back, and says why", func(t *testing.T) { testHookFails(t, s) })
-	t.Run("a webhook that is away holds, and lets go once it is back", func(t *testing.T) { testHookHolds(t, s) })
-	t.Run("a rollout that goes back is notified, signed and until it is received", func(t *testing.T) { testNotified(t, s) })
-	t.Run("a control plane that dies while it asks asks the same again", func(t *testing.T) { testHookAskedAgain(t, s) })
+	t.Run("an unreachable webhook holds a rollout until it is back", func(t *testing.T) { testHookHolds(t, s) })
+	t.Run("a rollback is notified with a signature, again until it is received", func(t *testing.T) { testNotified(t, s) })
+	t.Run("a control plane that is killed during a call repeats the same call", func(t *testing.T) { testHookAskedAgain(t, s) })
 }
 
 func testHookFails(t *testing.T, s *stack) {
@@ -231,7 +231,7 @@ func testHookAskedAgain(t *testing.T, s *stack) {
 	s.deployBy(t, app, spec(replicas(2), label("v1")), judged(v))
 	s.waitLive(t, app, 1)
 	s.deployBy(t, app, spec(replicas(2), label("v2")), judged(v))
-	s.eventually(t, "the webhook is asked", func(context.Context) error {
+	s.eventually(t, "the webhook is called", func(context.Context) error {
 		if len(v.heard()) == 0 {
 			return errors.New("it is not")
 		}

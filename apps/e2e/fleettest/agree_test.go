@@ -11,12 +11,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// healing is how long everything may take to converge: the longest backoffs, a
-// deadline and some.
+// healing is how long everything may take to converge. It is longer than the longest backoffs and a deadline
+// together.
 const healing = 15 * time.Minute
 
-// converge waits until nothing moves any more, and all that is said agrees with all
-// that runs.
+// converge waits until nothing changes any more, and the API, the database and the running instances agree.
 func (w *fleet) converge() {
 	deadline := time.Now().Add(healing)
 	var why disagreement
@@ -31,14 +30,14 @@ func (w *fleet) converge() {
 	w.check.violateLockedf(why.kind, why.app, why.place, "%v after everything was mended: %s", healing, why.text)
 }
 
-// disagreement is something that is not yet as it should be.
+// disagreement is one difference between the wanted state and the actual state.
 type disagreement struct {
 	kind, app string
 	place     place
 	text      string
 }
 
-// disagreement returns the first that it finds; none is without a kind.
+// disagreement returns the first disagreement that it finds. Its kind is empty if there is none.
 func (w *fleet) disagreement() disagreement {
 	if d := w.asked(); d.kind != "" {
 		return d
@@ -71,7 +70,7 @@ func (w *fleet) disagreement() disagreement {
 	return disagreement{}
 }
 
-// asked is what the API says.
+// asked returns the first disagreement that the API shows.
 func (w *fleet) asked() disagreement {
 	ctx, cancel := context.WithTimeout(w.ctx, 10*time.Second)
 	defer cancel()
@@ -99,8 +98,8 @@ func (w *fleet) asked() disagreement {
 	return disagreement{}
 }
 
-// quarantined returns the workloads that run on purpose although they are not wanted: they were
-// not released for removal.
+// quarantined returns the workloads that may run although they are not wanted, because no person has released
+// them for removal.
 func (w *fleet) quarantined() (map[place]bool, error) {
 	ctx, cancel := context.WithTimeout(w.ctx, 10*time.Second)
 	defer cancel()
@@ -121,7 +120,7 @@ func byPlace(a, b place) int {
 	return cmp.Or(cmp.Compare(a.region, b.region), cmp.Compare(a.deployment, b.deployment))
 }
 
-// agreePlaces holds every place that the database has against its region.
+// agreePlaces compares every place of the database with its region.
 func (c *checker) agreePlaces(running map[string]map[string]int, ready map[string]map[string][]string, kept map[place]bool) disagreement {
 	known := map[place]bool{}
 	for _, p := range slices.SortedFunc(maps.Keys(c.rows.topology), byPlace) {
@@ -155,14 +154,14 @@ func (c *checker) agreePlaces(running map[string]map[string]int, ready map[strin
 	for _, region := range slices.Sorted(maps.Keys(running)) {
 		for _, id := range slices.Sorted(maps.Keys(running[region])) {
 			if p := (place{region, id}); !known[p] && !kept[p] && running[region][id] > 0 {
-				return disagreement{"an orphan runs", "", p, fmt.Sprintf("%d instances of what the database does not know", running[region][id])}
+				return disagreement{"an orphan runs", "", p, fmt.Sprintf("%d instances of a deployment that the database does not know", running[region][id])}
 			}
 		}
 	}
 	return disagreement{}
 }
 
-// agreeInstances holds the rows of instances against those that run, one by one.
+// agreeInstances compares the rows of instances with the running instances, one by one.
 func (c *checker) agreeInstances(ready map[string]map[string][]string, kept map[place]bool) disagreement {
 	runs := map[string]place{}
 	for _, region := range slices.Sorted(maps.Keys(ready)) {

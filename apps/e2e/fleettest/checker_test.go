@@ -12,14 +12,13 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// spotted is an instance where it was seen.
+// spotted is an instance and the place where it was seen.
 type spotted struct {
 	instance string
 	place    place
 }
 
-// checker holds every commit against what was promised and against what the
-// executors really did.
+// checker checks every commit against the promises, and against what the executors really did.
 //
 //	at every commit                                    when everything was mended
 //	  feeds have no hole and never go back               every rollout has ended
@@ -38,35 +37,34 @@ type spotted struct {
 //	all the time
 //	  an app that serves goes on serving
 //
-// A database that was restored is another history: what was promised of the one
-// before it ends with it.
+// A restored database is another history: promises about the earlier history end with it.
 type checker struct {
 	w       *fleet
 	history *history
 
 	mu   sync.Mutex
 	rows *mirror
-	// What executors did, which nothing else knows. Kept over a restore.
+	// These fields have what executors did. They are kept when the database is restored.
 	applied map[place]int64 // highest generation
 	removed map[place]bool
-	ready   map[spotted]bool // instances that ever were, each as every deployment's that had it, and as no deployment's
-	count   map[place]int    // of them
+	ready   map[spotted]bool // instances that were ever ready: one entry for each deployment that had the instance, and one without a deployment
+	count   map[place]int    // of ready
 	serving map[place]bool   // (region, app) that has served
-	// decisions are the replicas that the scaler last wrote: by region id and app.
+	// decisions are the replicas that the scaler wrote last, by region id and app.
 	decisions map[place]int32
-	// sawRoutes: a region has served routes. sawScaling counts changes of replicas by the scaler,
-	// and sawPools versions of pools that went live in a region.
+	// sawRoutes is whether a region has served routes. sawScaling counts changes of replicas by the scaler.
+	// sawPools counts versions of pools that went live in a region.
 	sawRoutes  bool
 	sawScaling int
 	sawPools   int
 
-	acknowledged map[string]string // deployments that users got in an answer, with their apps
+	acknowledged map[string]string // apps by the deployments that users got in answers
 	wasRestored  bool
 	violations   []string
 	kinds        map[string]bool
 }
 
-// mirror is the database as its commits made it.
+// mirror is a copy of the database, made from its commits.
 type mirror struct {
 	names         map[string]string // of regions, by id
 	regions       map[string]session
@@ -145,7 +143,7 @@ func newChecker(w *fleet) *checker {
 	}
 }
 
-// violate notes a violation, the first of each kind, with its history.
+// violatef records a violation with its history, if it is the first of its kind.
 func (c *checker) violatef(kind string, p place, format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -179,7 +177,7 @@ func (c *checker) mirrored() *mirror {
 	return c.rows.clone()
 }
 
-// restored says that the database is what it was.
+// restored records that the database now has these earlier rows.
 func (c *checker) restored(rows *mirror) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -189,7 +187,7 @@ func (c *checker) restored(rows *mirror) {
 	clear(c.decisions)
 }
 
-// onApplied, onRemoved and onReady are told by the regions' executors.
+// The executors of the regions call onApplied, onRemoved and onReady.
 func (c *checker) onApplied(r *region, deployment string, generation int64) {
 	c.w.trace.addf("%s applies %s generation %d", r.name, deployment, generation)
 	p := place{r.name, deployment}
@@ -235,7 +233,7 @@ func (c *checker) onReady(r *region, deployment, instance string) {
 	}
 }
 
-// routes are the deployments that the region routes to, by app.
+// routes returns the deployments that the region routes to, by app.
 func (r *region) routes() map[string][]string {
 	r.mu.Lock()
 	served := r.served
@@ -243,7 +241,7 @@ func (r *region) routes() map[string][]string {
 	return served.targets()
 }
 
-// watch has every app that served go on serving, until the fleet ends.
+// watch checks that every app that has served keeps serving, until the fleet ends.
 func (c *checker) watch() {
 	for sleep(c.w.ctx, time.Second) == nil {
 		for _, r := range c.w.regions {
@@ -270,7 +268,7 @@ func (c *checker) serves(r *region) {
 		case n > 0 && a.live != "":
 			c.serving[p] = true
 		case n == 0 && c.serving[p] && !c.wasRestored:
-			c.violateLockedf("an app no longer serves", a.name, place{region: r.name}, "%s in %s is routed to %v, of which nothing is ready", a.name, r.name, routes[id])
+			c.violateLockedf("an app no longer serves", a.name, place{region: r.name}, "%s in %s is routed to %v, which have no ready instance", a.name, r.name, routes[id])
 		}
 	}
 }
@@ -280,7 +278,7 @@ const (
 	fenceShift   = 40 // of a guard: fence<<40 | sequence
 )
 
-// onWrite is told of every commit, in order.
+// onWrite is called for every commit, in order.
 func (c *checker) onWrite(wrote controlplane.MemoryWrite) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -353,8 +351,7 @@ func (c *checker) onWrite(wrote controlplane.MemoryWrite) {
 	}
 }
 
-// reports holds what agents said against what they did, and against what they had
-// said before.
+// reports checks reports of agents against what the agents did, and against their earlier reports.
 func (c *checker) reports(wrote controlplane.MemoryWrite) {
 	m := c.rows
 	fenced := func(p place, before, guard int64) {
@@ -373,9 +370,9 @@ func (c *checker) reports(wrote controlplane.MemoryWrite) {
 		fenced(p, before.guard, now.guard)
 		switch {
 		case now.phase == phaseApplied && !now.deleted && c.applied[spot] < now.generation:
-			c.violateLockedf("what was never applied is said to be", "", spot, "generation %d is, the executor was handed %d at most", now.generation, c.applied[spot])
+			c.violateLockedf("a generation that was never applied is said to be applied", "", spot, "generation %d, and the executor got at most %d", now.generation, c.applied[spot])
 		case now.phase == phaseApplied && now.deleted && !before.deleted && c.applied[spot] > 0 && !c.removed[spot] && !c.wasRestored:
-			c.violateLockedf("what was never removed is said to be", "", spot, "generation %d", now.generation)
+			c.violateLockedf("a workload that was never removed is said to be removed", "", spot, "generation %d", now.generation)
 		case int(now.ready) > c.count[spot] && (c.count[spot] == 0 || !m.deployments[p.deployment].pooled):
 			c.violateLockedf("replicas are said to be ready that never were", "", spot, "%d are, of %d that ever were", now.ready, c.count[spot])
 		}
@@ -395,7 +392,8 @@ func (c *checker) reports(wrote controlplane.MemoryWrite) {
 		spot := place{m.names[i.RegionID], i.DeploymentID}
 		was := c.ready[spotted{i.ID, spot}]
 		if m.deployments[i.DeploymentID].pooled {
-			// The version that takes a pool over has all its instances, also those that it has yet to replace.
+			// The version that takes over a pool has all its instances, even instances that it still has to
+			// replace.
 			was = was || c.ready[spotted{i.ID, place{region: spot.region}}]
 		}
 		if i.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY && !was {
@@ -405,7 +403,7 @@ func (c *checker) reports(wrote controlplane.MemoryWrite) {
 	}
 }
 
-// acked reports whether the region acknowledged the newest routes of the app, or never had any.
+// acked reports whether the region acknowledged the app's newest routes, or never had routes of the app.
 func (c *checker) acked(region, app string) bool {
 	p := place{region, app}
 	want, had := c.rows.routes[p]
@@ -413,7 +411,7 @@ func (c *checker) acked(region, app string) bool {
 	return !had || got.epoch == c.rows.heads[region].epoch && got.generation >= want
 }
 
-// placed holds a place's row against the one before it.
+// placed checks a place's new row against its earlier row.
 func (c *checker) placed(before topologyRow, p place) {
 	m := c.rows
 	now := m.topology[p]
@@ -428,8 +426,8 @@ func (c *checker) placed(before topologyRow, p place) {
 	c.history.add(event{app: app, part: "place", region: spot.region, deployment: spot.deployment, text: now.status.String()})
 	switch now.status {
 	case windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING:
-		// A deletion does not wait for a region that is out of reach: it takes routes
-		// before deletes when it returns.
+		// A deletion does not wait for an unreachable region, because the region applies routes before
+		// deletions when it returns.
 		deleting := m.apps[now.app].deleting && m.regions[p.region].unreachable
 		if now.weight != 0 || !deleting && !c.acked(p.region, now.app) {
 			c.violateLockedf("a place is stopped before its region acknowledged routes without it", app, spot, "its weight is %d", now.weight)
@@ -442,7 +440,7 @@ func (c *checker) placed(before topologyRow, p place) {
 	}
 }
 
-// succeeded holds an app's new live deployment against what its regions did.
+// succeeded checks an app's new live deployment against what its regions did.
 func (c *checker) succeeded(id string, a appRow) {
 	m := c.rows
 	for p, t := range m.topology {
@@ -462,7 +460,7 @@ func (c *checker) succeeded(id string, a appRow) {
 	}
 }
 
-// kept holds the app's live deployment against its promise to be there.
+// kept checks that the app's live deployment is not stopped.
 func (c *checker) kept(id string) {
 	a := c.rows.apps[id]
 	if a.live == "" || a.deleting || a.deleted {

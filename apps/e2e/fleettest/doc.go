@@ -8,8 +8,8 @@
 //	                             (peers)
 //
 // A seed decides everything: what users do, how long each message and each transaction takes, and what is
-// cut, held, doubled, delayed, stalled, killed and restored. Meanwhile every commit is checked against what
-// is promised (see checker). Afterwards everything must converge and agree.
+// cut, held, doubled, delayed, stalled, killed and restored. Meanwhile every commit is checked against the
+// promises (see checker). Afterwards everything must converge and agree.
 //
 // # One seed, one history
 //
@@ -23,7 +23,7 @@
 //	maps                  nothing depends on a map's order, which differs
 //	                      in another process
 //
-// Therefore fleets run one after the other, in as many processes as there are CPUs.
+// Therefore the fleets of one process run one after the other, and there are as many processes as CPUs.
 //
 // The in-memory store and driver are trusted because they pass the suites that
 // MySQL and Restate pass.

@@ -25,8 +25,7 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
-// fleet is the control planes on one database, the regions, and what lies between
-// them.
+// fleet has the control planes on one database, the regions, and the network between them.
 type fleet struct {
 	t      testing.TB
 	ctx    context.Context
@@ -40,7 +39,7 @@ type fleet struct {
 
 	scheduler *scheduler // nil: Go's own
 
-	// fate is what users do and what breaks.
+	// fate decides what users do and what breaks.
 	fate dice
 
 	mu      sync.Mutex
@@ -51,24 +50,24 @@ type fleet struct {
 	replicas []*replica
 	regions  []*region
 	users    *node
-	// storming: mischief is on; ended: nothing begins any more.
+	// storming means that faults are on. ended means that nothing new may begin.
 	storming, ended atomic.Bool
-	running         sync.WaitGroup // what is under way on the wire
+	running         sync.WaitGroup // calls that are under way
 
 	apps        windlassv1connect.AppServiceClient
 	deployments windlassv1connect.DeploymentServiceClient
 	regionAPI   windlassv1connect.RegionServiceClient
 }
 
-// process is a program whose parts end one after the other when it is killed: a
-// context that ended them all would do so in the order of their addresses.
+// process is a program whose parts end one after the other when it is killed. With one common context, they
+// would end in the order of their addresses, which differs between runs.
 type process struct {
 	w       *fleet
 	cancel  []context.CancelFunc
 	running sync.WaitGroup
 }
 
-// kill ends the process; nothing of it runs afterwards.
+// kill ends the process. No part of it runs afterwards.
 func (p *process) kill() {
 	for _, cancel := range p.cancel {
 		p.w.happens()
@@ -77,8 +76,8 @@ func (p *process) kill() {
 	p.running.Wait()
 }
 
-// add has a part run, beginning after some time, so that no two parts' timers ever
-// fire at one instant.
+// add runs a part after a delay. The delays differ, so the timers of two parts never fire at the same
+// instant.
 func (p *process) add(after time.Duration, run func(ctx context.Context)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	p.cancel = append(p.cancel, cancel)
@@ -100,16 +99,15 @@ func (w *fleet) addAll(p *process, name string, components []service.Component) 
 	}
 }
 
-// happens has the scheduler's lots for what comes next depend on the seed and the
-// time alone.
+// happens makes the scheduler's next random choices depend on only the seed and the time.
 func (w *fleet) happens() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.drawn("")
 }
 
-// drawn is a number that depends on the seed, on who draws it, on the time, and on
-// how many that one has drawn at this instant: whatever others do.
+// drawn returns a random number. It depends on the seed, on the time, on who, and on how often who has drawn
+// at this instant. It does not depend on other callers.
 func (w *fleet) drawn(who string) uint64 {
 	now := time.Now().UnixNano()
 	if now != w.instant {
@@ -126,7 +124,7 @@ func (w *fleet) drawn(who string) uint64 {
 	return x
 }
 
-// entropy is what crypto/rand gives while the fleet lasts.
+// entropy is the source of crypto/rand while the fleet runs.
 type entropy struct{ w *fleet }
 
 func (e entropy) Read(p []byte) (int, error) {
@@ -142,7 +140,7 @@ func (e entropy) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// dice are those of one of the fleet's parts.
+// dice draw the random numbers of one part of the fleet.
 type dice struct {
 	w   *fleet
 	who string
@@ -161,7 +159,7 @@ func (d dice) between(low, high time.Duration) time.Duration {
 	return low + time.Duration(d.float()*float64(high-low))
 }
 
-// sleep until d passed or the fleet ends.
+// sleep waits until d has passed or ctx ends.
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -173,7 +171,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// size of a fleet.
+// size is the size of a fleet.
 type size struct{ replicas, regions, apps int }
 
 func newFleet(t testing.TB, seed uint64, of size, s *scheduler, keepTrace bool) *fleet {
@@ -233,7 +231,7 @@ func tracer() *sdktrace.TracerProvider {
 	return sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample()))
 }
 
-// stop ends everything, and returns when nothing of it is left.
+// stop ends everything, and returns when all goroutines have ended.
 func (w *fleet) stop() {
 	w.ended.Store(true)
 	w.trace.over = true
@@ -250,13 +248,13 @@ func (w *fleet) stop() {
 	w.running.Wait()
 }
 
-// end breaks what is under way, whatever holds it.
+// end breaks all calls that are under way, even held ones.
 func (n *node) end() {
 	n.cut("", true)
 	n.release("")
 }
 
-// region is a place: its agents come and go, what runs there and its disk stay.
+// region is a region of the fleet. Its agents come and go. Its instances and its disk stay.
 type region struct {
 	w       *fleet
 	name    string
@@ -264,11 +262,11 @@ type region struct {
 
 	mu      sync.Mutex
 	disk    *agent.Memory
-	served  *servedRoutes // by the agents of disk
+	served  *servedRoutes // by the agents on disk
 	node    *node
 	process *process
 	agents  int
-	past    []*node // of agents that another took over from
+	past    []*node // of agents that were replaced by another agent
 }
 
 func (w *fleet) newRegion(name string) *region {
@@ -286,7 +284,7 @@ func (w *fleet) newRegion(name string) *region {
 	return r
 }
 
-// start starts an agent, which takes over from any other.
+// start starts an agent, which takes over from any earlier agent.
 func (r *region) start() {
 	w := r.w
 	r.mu.Lock()

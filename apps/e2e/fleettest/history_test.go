@@ -8,11 +8,10 @@ import (
 	"time"
 )
 
-// place is where a deployment runs; region is a name.
+// place is a deployment in a region. region is a name.
 type place struct{ region, deployment string }
 
-// event is something that happened. An empty field means that it is about none in
-// particular.
+// event is something that happened. An empty field means that the event is about none in particular.
 type event struct {
 	at                      time.Time
 	part                    string // who did it
@@ -20,7 +19,7 @@ type event struct {
 	text                    string
 }
 
-// history is what happened, as far as people want to know.
+// history has the events that people need to understand a violation.
 type history struct {
 	begin time.Time
 
@@ -35,11 +34,11 @@ func (h *history) add(e event) {
 	h.events = append(h.events, e)
 }
 
-// maxLines of a history that is printed: its begin and its end.
+// maxLines is the number of printed lines of a history: its beginning and its end.
 const maxLines = 90
 
-// about is the shortest history that shows something: what was done to the app, what
-// happened in the place, and what broke that this place depends on.
+// about returns the events that concern the app and the place: changes of the app, events in the place, and
+// faults of parts on which the place depends.
 func (h *history) about(app string, p place) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()

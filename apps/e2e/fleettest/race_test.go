@@ -2,8 +2,8 @@
 
 package fleettest
 
-// The race detector makes a fleet ten times as slow and finds what it finds in a
-// few. It shuffles goroutines, so there is nothing to pin.
+// With the race detector a fleet is ten times slower, and a few fleets are enough to find races. The detector
+// shuffles goroutines, so the scheduler cannot be pinned.
 const (
 	raced   = true
 	collect = 100

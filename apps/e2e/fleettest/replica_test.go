@@ -18,28 +18,28 @@ import (
 // balancer is the address that agents and users know.
 const balancer = "windlass"
 
-// replica is a control plane process: it comes and goes, its address stays.
+// replica is a replica of the control plane. Its process comes and goes. Its address stays.
 type replica struct {
 	w    *fleet
 	name string
 
-	// stalled, unix nanoseconds: nothing that it sends or is sent arrives before that
-	// time, neither over the wire nor at the database.
+	// stalled is a time in Unix nanoseconds. Before it, no message from or to the replica arrives, over the
+	// network or at the database.
 	stalled atomic.Int64
-	// away: it cannot reach the database.
+	// away means that the replica cannot reach the database.
 	away atomic.Bool
 
 	mu      sync.Mutex
 	plane   *controlplane.InMemory // nil: not listening
 	process *process
-	peers   *node // its calls to the others
-	// die ends all that the process can do to the fleet.
+	peers   *node // its calls to other replicas
+	// die ends everything that the process does.
 	die context.CancelFunc
 }
 
 var errAway = errors.New("the database does not answer")
 
-// replica finds where a request goes: an address, or the balancer's choice of those
+// replica returns the replica that gets a request to host. For the balancer's host it is one of the replicas
 // that listen.
 func (w *fleet) replica(host string, d dice) *replica {
 	var listening []*replica
@@ -57,7 +57,7 @@ func (w *fleet) replica(host string, d dice) *replica {
 	return listening[d.intn(len(listening))]
 }
 
-// handler serves calls; nil while the replica does not listen.
+// handler returns the handler of calls, or nil while the replica does not listen.
 func (r *replica) handler(peer bool) http.Handler {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -128,7 +128,8 @@ func (l *line) err() error {
 	return nil
 }
 
-// call is one that breaks with the line; hang it up.
+// call registers a call, which is cancelled when the line is cut. The caller must call hang when the call has
+// ended.
 func (l *line) call(cancel context.CancelCauseFunc) (hang func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -144,7 +145,7 @@ func (l *line) call(cancel context.CancelCauseFunc) (hang func(), err error) {
 	}, nil
 }
 
-// cut breaks the calls in their order, and takes no other.
+// cut breaks the calls in their order, and refuses new ones.
 func (l *line) cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -155,7 +156,7 @@ func (l *line) cut() {
 	}
 }
 
-// database is one trip there.
+// database simulates one round trip to the database.
 func (r *replica) database(call context.Context, alive *line, takes time.Duration) error {
 	call, cancel := context.WithCancelCause(call)
 	defer cancel(nil)
@@ -176,8 +177,8 @@ func (r *replica) database(call context.Context, alive *line, takes time.Duratio
 	return nil
 }
 
-// awake waits while the replica stands still. What waited goes on at times of its
-// own: timers of one instant fire in no order.
+// awake waits while the replica is stalled. Each waiter then continues at a different time, because timers of
+// one instant fire in no fixed order.
 func (r *replica) awake(ctx context.Context, d dice) error {
 	for {
 		wait := time.Until(time.Unix(0, r.stalled.Load()))
@@ -190,7 +191,7 @@ func (r *replica) awake(ctx context.Context, d dice) error {
 	}
 }
 
-// leave has the replica take no more calls, and returns what is left of it.
+// leave makes the replica refuse new calls, and returns what the caller has to end.
 func (r *replica) leave() (*controlplane.InMemory, *process, context.CancelFunc) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -199,7 +200,7 @@ func (r *replica) leave() (*controlplane.InMemory, *process, context.CancelFunc)
 	return plane, process, die
 }
 
-// kill ends the process as kill -9 would: calls break, without a goodbye.
+// kill ends the process as kill -9 does: calls break at once.
 func (r *replica) kill() {
 	_, process, die := r.leave()
 	if process == nil {
@@ -209,8 +210,8 @@ func (r *replica) kill() {
 	r.gone(process)
 }
 
-// drain ends the process as a rolling update does: it sends its agents away, lets
-// calls end, and takes its row away.
+// drain ends the process as a rolling update does: it closes its agents' streams, lets calls end, and removes
+// its row.
 func (r *replica) drain(patience time.Duration) {
 	plane, process, die := r.leave()
 	if process == nil {
@@ -218,7 +219,7 @@ func (r *replica) drain(patience time.Duration) {
 	}
 	defer die()
 	plane.Drain()
-	_ = sleep(r.w.ctx, patience) // it ends with the fleet
+	_ = sleep(r.w.ctx, patience) // the sleep ends early with the fleet
 	r.gone(process)
 }
 
@@ -230,7 +231,7 @@ func (r *replica) gone(p *process) {
 	p.kill()
 }
 
-// nodes are all that call replicas, in a fixed order.
+// nodes returns all nodes that call replicas, in a fixed order.
 func (w *fleet) nodes() []*node {
 	nodes := []*node{w.users}
 	for _, r := range w.regions {

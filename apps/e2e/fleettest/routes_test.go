@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// servedRoutes are the routes that the agents of one disk serve, as their logs say.
+// servedRoutes are the routes that the agents on one disk serve, according to their logs.
 type servedRoutes struct {
 	mu   sync.Mutex
 	apps map[string]servedRoute
@@ -25,7 +25,7 @@ func (s *servedRoutes) clone() *servedRoutes {
 	return &servedRoutes{apps: maps.Clone(s.apps)}
 }
 
-// targets are the deployments with a part of the traffic, by app.
+// targets returns the deployments that have a share of the traffic, by app.
 func (s *servedRoutes) targets() map[string][]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -40,7 +40,7 @@ func (s *servedRoutes) targets() map[string][]string {
 	return out
 }
 
-// note keeps the route with the highest (epoch, generation).
+// note stores the route of a record, if it has the highest (epoch, generation).
 func (s *servedRoutes) note(record slog.Record) {
 	var app string
 	var route servedRoute
@@ -65,7 +65,7 @@ func (s *servedRoutes) note(record slog.Record) {
 	}
 }
 
-// routesLog notes the routes that an agent logs, and passes all records on.
+// routesLog stores the routes that an agent logs, and passes all records on.
 type routesLog struct {
 	slog.Handler
 	served *servedRoutes

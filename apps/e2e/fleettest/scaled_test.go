@@ -12,8 +12,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// The scaled app has replicas that follow its load, which is another one in each region and every 20 s. It is
-// never deleted.
+// The replicas of the scaled app follow its load, which differs between regions and changes every 20 s. The
+// app is never deleted.
 const (
 	scaledApp     = 4
 	scaledName    = "scaled-0"
@@ -45,13 +45,13 @@ func (w *fleet) replicasForLoad(region string) int {
 	return 1 + int(x%mostScaled)
 }
 
-// cpu is the load of an app in the region, in millicores.
+// cpu returns the load of an app in the region, in millicores.
 func (w *fleet) cpu(region, app string) (millicores float64, ok bool) {
 	return float64(w.replicasForLoad(region)) * cpuMillicores * cpuTarget / 100, app == scaledName
 }
 
-// decided holds decisions about the scaled app against those before them. Each begins with the number of replicas that
-// the one before it wrote, or else another writer changed the number.
+// decided checks each decision about the scaled app against the decision before it. A decision must begin
+// with the number of replicas that the decision before it wrote. Otherwise another writer changed the number.
 func (c *checker) decided(wrote controlplane.MemoryWrite) {
 	for _, d := range wrote.Decisions {
 		p := place{d.RegionID, d.AppID}
@@ -70,7 +70,7 @@ func (c *checker) decided(wrote controlplane.MemoryWrite) {
 	}
 }
 
-// agreeScaled holds the replicas of the scaled app against its load and the last decisions.
+// agreeScaled compares the replicas of the scaled app with its load and the last decisions.
 func (c *checker) agreeScaled() disagreement {
 	for _, p := range slices.SortedFunc(maps.Keys(c.rows.topology), byPlace) {
 		t := c.rows.topology[p]

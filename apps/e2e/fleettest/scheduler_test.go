@@ -17,8 +17,8 @@ func procPin() int
 //go:linkname procUnpin runtime.procUnpin
 func procUnpin()
 
-// words of the runtime's thread: less than what it takes, and more than what lies
-// before its random state.
+// words is how many words of the runtime's thread structure are read: fewer than it has, and enough to
+// contain its random state.
 const words = 255
 
 type thread [words]uint64
@@ -26,27 +26,24 @@ type thread [words]uint64
 const (
 	// wyrand is what each draw adds to the state of the runtime's quick generator.
 	wyrand = 0xa0761d6478bd642f
-	// chacha is the size, in words, of the slow one, which lies before it: 32 words
-	// of output, 4 of seed, and three counters of half a word.
+	// chacha is the size, in words, of the slow generator, which lies before the quick one: 32 words of
+	// output, 4 of seed, and three counters of half a word.
 	chacha = 38
 )
 
-// scheduler makes what Go's scheduler does a function of a seed, from pin to unpin.
-// With one P, goroutines run in the order in which they became ready, but for three
-// things:
+// scheduler makes Go's scheduler deterministic for a seed, from pin to unpin. With one P, goroutines run in
+// the order in which they became ready, with three exceptions:
 //
-//   - a select with several cases ready, the iteration over a map, and timers of one
-//     instant draw lots: from the thread's generators, which are seeded here. What
-//     else draws from them is not always the same (what is done once, caches), so
-//     they are seeded again at every event.
-//   - a goroutine that ran for 10 ms of real time, or whose thread was not given a
-//     CPU for so long, is put behind the others: here it keeps running (preemptoff).
-//   - a system call that takes its time gives the P to another thread, and the
-//     collector runs when it will: fleets make no system calls, and the collector is
-//     off meanwhile.
+//   - A select with several ready cases, the iteration over a map, and timers of one instant use the thread's
+//     random generators. The scheduler seeds these generators. Other code also draws from them, not always
+//     equally often (one-time work, caches), so they are seeded again at every event.
+//   - A goroutine that ran for 10 ms of real time, or whose thread had no CPU for that long, is put behind
+//     the others. Here it keeps running (preemptoff).
+//   - A long system call gives the P to another thread, and the garbage collector runs at any time. Fleets
+//     make no system calls, and the collector is off while they run.
 //
-// What it writes to has no official name. It is found by what it does, and pin fails
-// where it is not found: with another release of Go, look at struct m in runtime2.go.
+// The fields that it writes have no exported name. pin finds them by their behaviour, and fails if it does
+// not find them. After a change of the Go release, compare with struct m in runtime2.go.
 type scheduler struct {
 	m            *thread
 	quick, locks int
@@ -67,7 +64,7 @@ func pin(seed uint64) (*scheduler, error) {
 		}
 	}
 	if s.quick < chacha {
-		return nil, errors.New("the runtime's quick generator is not where it is looked for")
+		return nil, errors.New("the runtime's quick generator was not found: compare chacha and words with struct m of this Go release")
 	}
 
 	before = *s.m
@@ -80,7 +77,7 @@ func pin(seed uint64) (*scheduler, error) {
 	}
 	procUnpin()
 	if s.locks < 2 || *s.preemptoff() != "" {
-		return nil, errors.New("the runtime's preemptoff is not where it is looked for")
+		return nil, errors.New("the runtime's preemptoff was not found: compare it with struct m of this Go release")
 	}
 	*s.preemptoff() = "fleettest"
 	s.event(seed)
@@ -90,8 +87,7 @@ func pin(seed uint64) (*scheduler, error) {
 // preemptoff lies before locks: string preemptoff, int32 locks.
 func (s *scheduler) preemptoff() *string { return (*string)(unsafe.Pointer(&s.m[s.locks-2])) }
 
-// event seeds the generators for what happens next. The caller sees to it that no
-// two run at once.
+// event seeds the generators for the next events. No two calls may run at the same time.
 func (s *scheduler) event(x uint64) {
 	if unsafe.Pointer(s.m) != getm() {
 		s.moved = true
@@ -102,10 +98,10 @@ func (s *scheduler) event(x uint64) {
 	for i := range uint64(4) {
 		slow[32+i] = splitmix(x ^ (i+1)<<56)
 	}
-	slow[36], slow[37] = 0, 0 // everything was drawn: the next draw begins a new block
+	slow[36], slow[37] = 0, 0 // the block is used up, so the next draw begins a new block
 }
 
-// unpin lets the thread go. It fails if goroutines had run on another one.
+// unpin releases the thread. It returns an error if goroutines ran on another thread.
 func (s *scheduler) unpin() error {
 	*s.preemptoff() = ""
 	if s.moved {

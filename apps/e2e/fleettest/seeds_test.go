@@ -23,14 +23,14 @@ import (
 )
 
 var (
-	// of is small enough for hundreds of fleets in a minute, and large enough for every
-	// replica to hold streams and for rollouts over regions that fare differently.
+	// of is the size of fleets. It is small enough for hundreds of fleets in a minute. It is large enough
+	// that every replica has streams, and that a rollout meets regions in different states.
 	of = size{replicas: 3, regions: 6, apps: 5}
-	// storm is how long things break.
+	// storm is how long faults occur.
 	storm = 90 * time.Second
 )
 
-// seeds is how many fleets run; WINDLASS_FLEET_SEED runs one.
+// seeds returns the first seed and the number of fleets. WINDLASS_FLEET_SEED selects one fleet.
 func seeds(t *testing.T) (first, count uint64) {
 	if s := os.Getenv("WINDLASS_FLEET_SEED"); s != "" {
 		n, err := strconv.ParseUint(s, 10, 64)
@@ -46,7 +46,7 @@ func seeds(t *testing.T) (first, count uint64) {
 	return 1, 1000
 }
 
-func TestFleet_ConvergesWhateverBreaks(t *testing.T) { //nolint:tparallel // beside other tests it would not have its processor
+func TestFleet_ConvergesWhateverBreaks(t *testing.T) { //nolint:tparallel // next to other tests it would not have a processor of its own
 	first, count := seeds(t)
 	if count == 1 {
 		warm(t)
@@ -71,7 +71,7 @@ func TestFleet_ConvergesWhateverBreaks(t *testing.T) { //nolint:tparallel // bes
 		require.True(t, pooled, "the checker saw hardly any versions of pools go live in any fleet")
 		return
 	}
-	// One P each, so one process for each CPU.
+	// A fleet uses one P, so there is one process for each CPU.
 	shards := min(runtime.NumCPU(), int(count))
 	for i := range shards {
 		t.Run(fmt.Sprintf("shard=%d", i), func(t *testing.T) {
@@ -89,7 +89,7 @@ func TestFleet_ConvergesWhateverBreaks(t *testing.T) { //nolint:tparallel // bes
 // shardVariable names the share of the seeds that a process runs: "0/2".
 const shardVariable = "WINDLASS_FLEET_SHARD"
 
-// inAnother runs tests of this binary in a process of their own.
+// inAnother runs tests of this binary in another process.
 func inAnother(t *testing.T, tests string, env ...string) (string, error) {
 	ctx := t.Context()
 	if deadline, ok := t.Deadline(); ok {
@@ -103,18 +103,18 @@ func inAnother(t *testing.T, tests string, env ...string) (string, error) {
 	}
 	cmd := exec.CommandContext(ctx, os.Args[0], args...)
 	cmd.Env = append(os.Environ(), env...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) } // it tells where it hangs
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) } // SIGQUIT prints where it hangs
 	cmd.WaitDelay = 5 * time.Second
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
 
-// passed are the lines of a verbose run that tell nothing.
+// passed matches the lines of a verbose run without information.
 var passed = regexp.MustCompile(`(?m)^ *(=== (RUN|CONT|PAUSE|NAME) .*|--- PASS: .*|PASS)\n`)
 
 func failures(out string) string { return passed.ReplaceAllString(out, "") }
 
-// runSeed runs a fleet, which must have broken nothing.
+// runSeed runs a fleet, and fails the test if the fleet had a violation.
 func runSeed(t *testing.T, seed uint64, keepTrace bool) *fleet {
 	w := run(t, seed, of, keepTrace)
 	for _, v := range w.check.broken() {
@@ -126,7 +126,7 @@ func runSeed(t *testing.T, seed uint64, keepTrace bool) *fleet {
 
 func run(t *testing.T, seed uint64, of size, keepTrace bool) *fleet {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	// Twice, and every pool is empty.
+	// After two collections, every sync.Pool is empty.
 	runtime.GC()
 	runtime.GC()
 	defer debug.SetGCPercent(debug.SetGCPercent(collect))
@@ -143,7 +143,7 @@ func run(t *testing.T, seed uint64, of size, keepTrace bool) *fleet {
 			require.NoError(t, err)
 			defer func() {
 				if err := pinned.unpin(); err != nil {
-					t.Logf("seed %d may go otherwise the next time: %v", seed, err)
+					t.Logf("seed %d may have another history the next time: %v", seed, err)
 				}
 			}()
 		}
@@ -157,15 +157,15 @@ func run(t *testing.T, seed uint64, of size, keepTrace bool) *fleet {
 	return w
 }
 
-// warm runs a fleet without checks, so that later fleets do not include what a process does
-// only once.
+// warm runs a fleet without checks, so that one-time work of the process is done before the first real fleet.
 func warm(t *testing.T) {
 	of := size{replicas: 2, regions: 2, apps: 3}
 	t.Run("warm", func(t *testing.T) { run(t, 0, of, false) })
 }
 
-// TestFleet_SameSeedGivesTheSameTrace runs each seed twice here and once in another process,
-// where maps hash otherwise: what is ranged over in their order comes in another one there.
+// TestFleet_SameSeedGivesTheSameTrace runs each seed twice in this process and once in another process. In
+// the other process, maps have other hashes. So code that depends on the order of a map gives another trace
+// there.
 func TestFleet_SameSeedGivesTheSameTrace(t *testing.T) {
 	if raced {
 		t.Skip("the race detector shuffles goroutines on purpose")
@@ -185,15 +185,15 @@ func TestFleet_SameSeedGivesTheSameTrace(t *testing.T) {
 	require.NoError(t, err, failures(out))
 	for seed := uint64(1001); seed < 1001+count; seed++ {
 		first, again := runSeed(t, seed, true).trace, runSeed(t, seed, true).trace
-		// On a machine that has no processor for us for a while, the kernel may wake
-		// threads of the runtime in an order of its own.
+		// If the test gets no processor for a while, the kernel may wake threads of the runtime in another
+		// order.
 		for tries := 0; tries < 2 && first.String() != again.String(); tries++ {
 			t.Logf("seed %d twice: %s and %s part at %s", seed, first, again, first.parts(again))
 			again = runSeed(t, seed, true).trace
 		}
 		require.Equal(t, first.String(), again.String(), "seed %d again", seed)
 		if said := fmt.Sprintf("seed %d: trace %s", seed, first); !strings.Contains(out, said) {
-			// That goes for the other process, too.
+			// The same holds for the other process.
 			more, err := inAnother(t, "^TestFleet_SameSeedGivesTheSameTrace$", shardVariable+"=0/1")
 			require.NoError(t, err, failures(more))
 			require.Contains(t, out+more, said, "in another process")

@@ -6,7 +6,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane"
 )
 
-// rage breaks things at random while users go on, until the storm is over.
+// rage causes faults at random while users change apps, until the storm is over.
 func (w *fleet) rage(of size, storm time.Duration) {
 	w.storming.Store(true)
 	defer w.storming.Store(false)
@@ -53,7 +53,7 @@ func (w *fleet) rage(of size, storm time.Duration) {
 			region.retire()
 			region.start()
 		case 15, 16:
-			w.blow(region.name, "gets a second agent beside one that hangs")
+			w.blow(region.name, "gets a second agent while the first one hangs")
 			region.twin()
 		case 17:
 			w.blow(replica.name, "is killed")
@@ -87,7 +87,7 @@ func (w *fleet) rage(of size, storm time.Duration) {
 				r.start()
 			}
 		case 24:
-			// The database as it was some time ago, once, in some fleets.
+			// In some fleets, the database is restored once from an earlier state.
 			if restored || w.fate.intn(3) > 0 {
 				continue
 			}
@@ -113,7 +113,7 @@ func (w *fleet) backup() (*controlplane.Memory, *mirror) {
 	return w.memory.Backup(), w.check.mirrored()
 }
 
-// blow notes what is about to be broken.
+// blow records the fault that follows.
 func (w *fleet) blow(whom, what string) {
 	w.trace.addf("blow: %s %s", whom, what)
 	w.check.history.add(event{region: regionOf(whom), part: "blow", text: whom + " " + what})
@@ -126,20 +126,20 @@ func regionOf(whom string) string {
 	return ""
 }
 
-// later mends something, after a time that is drawn.
+// later calls mend after a random time.
 func (w *fleet) later(within time.Duration, mend func()) {
 	time.AfterFunc(w.fate.between(0, within), mend)
 }
 
-// retire forgets the agent's connections, but for what the network holds.
+// retire keeps the agent's node in past. The next agent gets a new node.
 func (r *region) retire() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.past = append(r.past, r.node)
 }
 
-// twin starts an agent on a copy of the disk while the one before it still runs:
-// nothing that this one sends arrives for a while, and then all of it does.
+// twin starts an agent on a copy of the disk while the earlier agent still runs. The network holds the
+// messages of the earlier agent for a while, and then delivers all of them.
 func (r *region) twin() {
 	w := r.w
 	old, process := r.node, r.process
@@ -151,7 +151,7 @@ func (r *region) twin() {
 	r.start()
 	ended, released := w.fate.between(0, 10*time.Second), w.fate.between(0, 10*time.Second)
 	w.running.Go(func() {
-		// It ends when it finds that it lost its Lease; the network may know later.
+		// The agent ends when it finds that it lost its Lease. The network may deliver its messages later.
 		_ = sleep(w.ctx, ended)
 		process.kill()
 		_ = sleep(w.ctx, released)
@@ -161,9 +161,9 @@ func (r *region) twin() {
 	})
 }
 
-// heal undoes whatever is broken.
+// heal mends all faults.
 func (w *fleet) heal() {
-	time.Sleep(31 * time.Second) // the last blow's end
+	time.Sleep(31 * time.Second) // until the last fault has ended
 	for _, n := range w.nodes() {
 		n.release("")
 		n.cut("", false)

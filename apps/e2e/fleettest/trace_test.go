@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// trace is everything that could be seen of a fleet, in its order: messages, what
-// was done to whom, what agents did. Two runs of a seed have the same.
+// trace has all observable events of a fleet, in their order: messages, faults, and actions of agents. Two
+// runs with the same seed have the same trace.
 type trace struct {
 	begin time.Time
 	keep  bool
@@ -22,8 +22,8 @@ func newTrace(keep bool) *trace {
 	return &trace{begin: time.Now(), keep: keep, sum: fnv.New64a()}
 }
 
-// addf notes a line. Goroutines of a pinned fleet never run at the same time, and
-// those of another have no use for a trace.
+// addf adds a line. It needs no lock, because goroutines of a pinned fleet never run at the same time, and
+// other fleets have no trace.
 func (t *trace) addf(format string, args ...any) {
 	if raced || t.over {
 		return
@@ -38,14 +38,14 @@ func (t *trace) addf(format string, args ...any) {
 
 func (t *trace) String() string { return fmt.Sprintf("%016x of %d lines", t.sum.Sum64(), t.count) }
 
-// bytesOf is a message in a line.
+// bytesOf returns a message as one line.
 func bytesOf(data []byte) string {
 	h := fnv.New32a()
 	_, _ = h.Write(data) // never fails
 	return fmt.Sprintf("%d bytes #%08x", len(data), h.Sum32())
 }
 
-// parts is where two traces part.
+// parts describes where two traces differ.
 func (t *trace) parts(o *trace) string {
 	for i := range t.lines {
 		if i >= len(o.lines) || t.lines[i] != o.lines[i] {

@@ -12,8 +12,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// fixedApps have a fixed number of replicas and fixed regions, and are never deleted: once they
-// serve, they serve for good. The others are changed in every way.
+// fixedApps have a fixed number of replicas and fixed regions, and are never deleted: once they serve, they
+// must serve for ever. Users change the other apps in every way.
 const (
 	fixedApps     = 2
 	fixedReplicas = 2
@@ -35,13 +35,13 @@ func appName(i int) string {
 
 func appPath(i int) string { return "default/production/" + appName(i) }
 
-// act is one thing that a user does. Its error is the user's to see: the replica
-// may be away, or there may be nothing to do.
+// act makes one random change. An error is no violation, because the replica may be unavailable, or there may
+// be nothing to change.
 func (w *fleet) act(of size) {
 	i := w.fate.intn(of.apps)
 	what := w.fate.intn(12)
 	if i < fixedApps {
-		// What changes neither replicas nor whether there are any.
+		// These changes affect neither the number of replicas nor whether the app exists.
 		what = []int{0, 1, 2, 5, 6, 7, 8}[w.fate.intn(7)]
 	}
 	if i == scaledApp && what == 11 {

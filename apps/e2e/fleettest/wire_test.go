@@ -17,9 +17,8 @@ var (
 	errLost    = errors.New("the answer was lost")
 )
 
-// node is one end of connections: an agent, the users, a control plane as its peers'
-// client. It is an HTTP transport without sockets, so that real calls and streams
-// run in a bubble.
+// node is a client: an agent, the users, or a replica that calls its peers. It is an HTTP transport without
+// sockets, so that real calls and streams run in a bubble.
 type node struct {
 	w    *fleet
 	name string
@@ -31,11 +30,11 @@ type node struct {
 	paths map[string]*path // by replica
 }
 
-// path is a node's way to one replica. What is under way on it breaks with a cut,
-// and waits while it is held: neither end learns of that.
+// path is a node's connection to one replica. A cut breaks its calls. While it is held, its messages wait,
+// and neither end notices.
 type path struct {
 	down  bool
-	held  chan struct{} // closed when it is held no more; nil: it is not
+	held  chan struct{} // closed when the path is released; nil: the path is not held
 	conns []*conn
 }
 
@@ -60,7 +59,7 @@ func (n *node) path(to string) *path {
 	return p
 }
 
-// each calls f for the path to the replica, or for all of them when it is empty.
+// each calls f for the path to a replica, or for all paths if to is empty.
 func (n *node) each(to string, f func(*path)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -83,7 +82,7 @@ func (n *node) cut(to string, down bool) {
 	})
 }
 
-// hold keeps everything that is under way, and all that comes, until release.
+// hold delays all present and later messages until release.
 func (n *node) hold(to string) {
 	n.each(to, func(p *path) {
 		if p.held == nil {
@@ -128,7 +127,8 @@ func (n *node) close(c *conn) {
 	c.cut(errCut)
 }
 
-// latency of one message: short mostly, and so that later ones overtake some.
+// latency returns the latency of one message. It is mostly short, and sometimes so long that later messages
+// overtake the message.
 func (n *node) latency() time.Duration {
 	if n.w.storming.Load() && n.dice.intn(40) == 0 {
 		return n.dice.between(0, 2*time.Second)
@@ -136,7 +136,7 @@ func (n *node) latency() time.Duration {
 	return n.dice.between(500*time.Microsecond, 20*time.Millisecond)
 }
 
-// transit takes what a message takes on its way, or fails with the connection.
+// transit waits as long as a message is on its way, or fails with the connection.
 func (n *node) transit(c *conn, r *replica, extra time.Duration) error {
 	timer := time.NewTimer(n.latency() + extra)
 	defer timer.Stop()
@@ -194,12 +194,12 @@ func (n *node) RoundTrip(req *http.Request) (*http.Response, error) {
 	return n.call(req.Context(), c, to, req, body, 0)
 }
 
-// latest is how late a copy of a report may come: past the agent's next ones, and
-// past its next session.
+// latest is the longest delay of a copy of a report. The copy can arrive after the agent's next reports, and
+// after its next session began.
 const latest = 6 * time.Second
 
-// mischievous sends a report twice, late, or so that its answer is lost. What the
-// agent is told of a late one is that the connection broke.
+// mischievous sends a report twice, late, or with a lost answer. For a late report the agent gets the error
+// of a broken connection.
 func (n *node) mischievous(c *conn, to *replica, req *http.Request, body []byte) (*http.Response, error) {
 	what, after := n.dice.intn(12), n.dice.between(0, latest)
 	if what <= 1 {
@@ -234,7 +234,7 @@ func serverRequest(ctx context.Context, req *http.Request, body []byte) *http.Re
 	return server
 }
 
-// call is a request and its answer. A caller that gives up leaves it to its fate.
+// call sends a request and returns its answer. If the caller gives up, the request continues without it.
 func (n *node) call(ctx context.Context, c *conn, to *replica, req *http.Request, body []byte, after time.Duration) (*http.Response, error) {
 	type answer struct {
 		resp *http.Response
@@ -280,7 +280,7 @@ func (n *node) exchange(c *conn, to *replica, req *http.Request, body []byte, af
 	return resp, nil
 }
 
-// arrive returns who handles the call at its replica.
+// arrive returns the replica's handler for the call.
 func (n *node) arrive(c *conn, to *replica, req *http.Request) (http.Handler, error) {
 	h := to.handler(req.URL.Host != balancer)
 	if h == nil {
@@ -292,8 +292,8 @@ func (n *node) arrive(c *conn, to *replica, req *http.Request) (http.Handler, er
 	return h, context.Cause(c.broken)
 }
 
-// died breaks what the replica had taken, and what would have reached it. What the
-// network holds it still holds.
+// died breaks the calls that the replica had accepted, and calls that would have reached it. Messages on held
+// paths stay held.
 func (n *node) died(r *replica) {
 	n.each(r.name, func(p *path) {
 		for _, c := range p.conns {
@@ -305,10 +305,10 @@ func (n *node) died(r *replica) {
 	})
 }
 
-// inFlight is how many frames a connection takes that was not yet read.
+// inFlight is the maximum number of unread frames on a connection.
 const inFlight = 64
 
-// stream is a request whose answer comes in frames.
+// stream sends a request whose answer is a stream of frames.
 func (n *node) stream(c *conn, to *replica, req *http.Request, what string) (*http.Response, error) {
 	body, err := io.ReadAll(req.Body)
 	if err != nil {
@@ -327,7 +327,7 @@ func (n *node) stream(c *conn, to *replica, req *http.Request, what string) (*ht
 			return context.Cause(c.broken)
 		}
 	}}
-	begun := make(chan error, 3) // room for all that is ever sent
+	begun := make(chan error, 3) // large enough for all sends
 	n.w.running.Go(func() {
 		defer close(frames)
 		err := n.transit(c, to, 0)
@@ -397,7 +397,7 @@ func (n *node) stream(c *conn, to *replica, req *http.Request, what string) (*ht
 	return resp, nil
 }
 
-// gone tells the server that the client has left, if that gets through.
+// gone tells the server that the client has left, if the message gets through.
 func (n *node) gone(c *conn, to *replica) {
 	n.w.running.Go(func() {
 		if n.transit(c, to, 0) == nil {
@@ -417,7 +417,7 @@ func (b *streamBody) Close() error {
 	return b.PipeReader.Close()
 }
 
-// responseWriter keeps the answer, and hands each piece of it on.
+// responseWriter stores the answer, and passes each piece on.
 type responseWriter struct {
 	once    sync.Once
 	header  http.Header
