@@ -140,7 +140,7 @@ func (d *devStack) pods(app string, n int) []string {
 			for _, p := range pods {
 				got = append(got, p.Metadata.UID)
 				if p.Metadata.DeletionTimestamp != "" {
-					return fmt.Errorf("%s is on its way out", p)
+					return fmt.Errorf("%s is being deleted", p)
 				}
 			}
 		}

@@ -200,7 +200,7 @@ func testKillInstances(t *testing.T, s *stack) {
 			}
 			now := s.runningOf("steady")
 			require.Len(t, now, len(before))
-			require.Subset(t, keysOf(now), keysOf(kept), "more than the one that was killed was restarted")
+			require.Subset(t, keysOf(now), keysOf(kept), "only the killed instance may be restarted")
 		})
 	}
 }

@@ -39,7 +39,7 @@ var pageRows = []pageRow{
 	{"rollouts", "rollouts in waves", "{{n .rollouts_per_s}} a second end; {{n .cpu_ms_per_rollout}} ms of processor time and {{n .statements_per_rollout}} statements each"},
 	{"regions", "a change in a fleet of 1,000 regions", "{{n .cpu_ms_per_change}} ms of processor time; {{n .ratio}} of that in a fleet of 10"},
 	{"retention", "days of 120 versions, 40 scales and 120 crashes", "{{n .rows}} rows and {{n .mib}} MiB in the end, {{n .rows_settled}} and {{n .mib_settled}} MiB when the bounds were reached"},
-	{"slow", "one agent that reads nothing", "others' p99 {{n .p99_ms}} ms beside it, {{n .p99_ms_without}} ms without"},
+	{"slow", "one agent that reads nothing", "others' p99 {{n .p99_ms}} ms next to it, {{n .p99_ms_without}} ms without"},
 	{"flood", "a workspace that floods the API", "another's deployment: p99 {{n .p99_ms_without}} ms without, {{n .p99_ms}} ms with the flood"},
 	{"scaling", "1,000 scaled apps in 10 regions", "{{n .jumps_cpu_percent}} % of a core, {{n .jumps_queries_per_s}} statements a second; a new assignment p99 {{n .p99_ms}} ms after a load jumped"},
 	{"siege", "a gateway that is attacked; another tenant's p99 before and during, with `--realtime`", "20,000 idle connections {{n .idle_p99_before_ms}} and {{n .idle_p99_ms}} ms; 64 slow uploads {{n .uploads_p99_before_ms}} and {{n .uploads_p99_ms}} ms; " +

@@ -34,7 +34,7 @@ func (a *app) exportCommand() *cobra.Command {
 	var flags exportFlags
 	c := &cobra.Command{
 		Use:   "export [APP...]",
-		Short: "Write the files of apps as they are live",
+		Short: "Write app files from the live versions of apps",
 		Long: `Export writes the app files of apps that have none, because they were made with the API or
 the dashboard. A file describes the live version: the spec with all defaults, the replicas of each
 region, the rollout policy, the scaling and the freeze of the app's file. Secrets are
