@@ -23,8 +23,8 @@ new value of a secret that a frozen app runs with is refused, because it would r
 instances. Owners start a rollout in spite of a freeze with --override-freeze "why".
 
 An app's file can have its own freeze, a block "freeze" with reason, onStart, from, until,
-weekly and timeZone. Deploying the file sets it, and deploying a file without the block
-lifts it. The freeze does not stop the deploy that sets it. List shows where each freeze comes from.`,
+weekly and timeZone. Deploying the file sets the freeze, which also applies to that deploy.
+Deploying a file without the block lifts the freeze first. List shows where each freeze comes from.`,
 	}
 	list := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List freezes by name", Args: cobra.NoArgs,
