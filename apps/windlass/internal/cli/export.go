@@ -268,8 +268,7 @@ func (e *exporter) export(ctx context.Context, ref string) (*exportedApp, error)
 			return nil, err
 		}
 	}
-	// If a deploy of the short file would change the app, the file is the whole spec, with the fields that the preset
-	// generated.
+	// If a deploy of the short file would change the app, try the whole spec, with the fields that the preset generated.
 	if x.file == nil || len(x.changes) > 0 {
 		y := x
 		if err := e.settle(ctx, &y, whole); err != nil {
