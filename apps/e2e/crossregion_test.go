@@ -17,7 +17,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// crossRegions removes the instances of a region while it gets requests that another region can answer.
+// crossRegions removes the instances of a region while the region gets requests that another region can answer.
 func (s *stack) crossRegions(t *testing.T, load *callers, host string) {
 	t.Helper()
 	crossing := func(usReplicas int32) func(*windlassv1.DeploymentSpec) {

@@ -20,22 +20,27 @@ type spotted struct {
 
 // checker checks every commit against the promises, and against what the executors really did.
 //
-//	at every commit                                    when everything was mended
-//	  feeds have no hole and never go back               every rollout has ended
-//	  generations, fences, sequences never go back       what runs is what is wanted:
-//	  what is stored of a report is of the region's        no more, no less, nothing
-//	    present session                                    twice, no orphan
-//	  nothing is said to be applied, removed or          every place has the newest
-//	    ready that was not                                 generation
-//	  the live deployment is not stopped; it is          the database knows exactly
-//	    succeeded only by one that was ready and           the instances that run
-//	    acknowledged everywhere                          what was acknowledged is there
-//	  nothing is stopped before its region
-//	    acknowledged routes without it
-//	  only the scaler changes the replicas of
-//	    a scaled app
-//	all the time
-//	  an app that serves goes on serving
+// At every commit:
+//
+//   - Feeds have no hole and never go back.
+//   - Generations, fences and sequences never go back.
+//   - A stored report is from the region's present session.
+//   - Every workload that is said to be applied, removed or ready really was.
+//   - The live deployment is not stopped. Its successor was ready and acknowledged in every region.
+//   - Nothing is stopped before its region has acknowledged routes without it.
+//   - Only the scaler changes the replicas of a scaled app.
+//
+// All the time:
+//
+//   - An app that serves keeps serving.
+//
+// After all faults are mended:
+//
+//   - Every rollout has ended.
+//   - The wanted instances run: no more, no fewer, none twice, and no orphan.
+//   - Every place has the newest generation.
+//   - The database lists exactly the running instances.
+//   - Acknowledged deployments exist.
 //
 // A restored database is another history: promises about the earlier history end with it.
 type checker struct {

@@ -39,16 +39,20 @@ func violationsError(violations []Violation) error {
 // checker checks what happens against the promises, for each (deployment, region). It observes the executors,
 // independently of everything else, and reads the database, on which everything else relies.
 //
-//	while things break                     when everything was mended
-//	  no generation goes back                every rollout has ended
-//	  no revision goes back                  what runs is what is wanted: no more,
-//	  nothing is said to be ready              no less, nothing twice
-//	    that was not                         the database knows exactly those
-//	                                         every place has the newest generation
-//	                                         feeds have no hole
-//	                                         what was acknowledged is there
-//	                                         a scaled app has the replicas that
-//	                                           the scaler wrote last
+// While faults occur:
+//
+//   - No generation and no revision goes back.
+//   - Everything that is said to be ready really was.
+//
+// After all faults are mended:
+//
+//   - Every rollout has ended.
+//   - The wanted instances run: no more, no fewer, and none twice.
+//   - The database lists exactly these instances.
+//   - Every place has the newest generation.
+//   - Feeds have no hole.
+//   - Acknowledged deployments exist.
+//   - A scaled app has the replicas that the scaler wrote last.
 //
 // A restored database is another history: generations and revisions may be lower than before, and
 // acknowledged changes may be gone. The inboxes of agents show the control plane the difference, and a new
