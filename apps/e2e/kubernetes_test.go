@@ -46,12 +46,12 @@ func testKubernetes(t *testing.T) {
 	t.Run("all", func(t *testing.T) {
 		for name, test := range map[string]func(*testing.T, *stack){
 			"an app is deployed to two clusters, updated, rolled back and deleted": testKubernetesLifecycle,
-			"the scheduler counts GPUs, and the region reports free ones":         testGPUsAreCounted,
-			"an app that does not fit ends with the scheduler's reason":                   testDoesNotFit,
+			"the scheduler counts GPUs, and the region reports free ones":          testGPUsAreCounted,
+			"an app that does not fit ends with the scheduler's reason":            testDoesNotFit,
 			"a staged failure ends with its reason, and the old version serves":    testStagedFailures,
 			"a slow start is waited for":                                           testSlowStart,
-			"an evicted or preempted pod is replaced, and has the reason":              testDisrupted,
-			"a lost node is reported, and its pods run elsewhere":               testLostNode,
+			"an evicted or preempted pod is replaced, and has the reason":          testDisrupted,
+			"a lost node is reported, and its pods run elsewhere":                  testLostNode,
 			"a registry's new password replaces no pod":                            testPullSecret,
 			"output and restart of one instance":                                   testOnePod,
 			"charts come and go and do not drift":                                  testCharts,

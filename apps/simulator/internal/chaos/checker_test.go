@@ -214,10 +214,10 @@ func TestChecker_FindsDisagreement(t *testing.T) {
 		"two run and one is ready": {"a change was missed", func(s *fixture) {
 			s.sight.ready[here.region][here.deployment] = []string{"ins_1"}
 		}},
-		"too many run":             {"instances run twice", func(s *fixture) { s.sight.running[here.region][here.deployment] = 3 }},
+		"too many run":           {"instances run twice", func(s *fixture) { s.sight.running[here.region][here.deployment] = 3 }},
 		"a stopped one runs":     {"an orphan runs", func(s *fixture) { s.books.rows[0].status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED }},
-		"one without a row runs":     {"an orphan runs", func(s *fixture) { s.books.rows = s.books.rows[1:] }},
-		"a place that stays": {"a rollout is stuck", func(s *fixture) { s.books.rows[0].status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING }},
+		"one without a row runs": {"an orphan runs", func(s *fixture) { s.books.rows = s.books.rows[1:] }},
+		"a place that stays":     {"a rollout is stuck", func(s *fixture) { s.books.rows[0].status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING }},
 		"a deployment that is not ready": {"a rollout is stuck", func(s *fixture) {
 			s.books.moving = []moving{{"loose-0", here.deployment, "deployment dep_a is building"}}
 		}},

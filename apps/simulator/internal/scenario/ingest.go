@@ -141,7 +141,9 @@ func waitRestarts(ctx context.Context, w *testbed.Testbed, n int64) error {
 			return err == nil, err
 		}
 		return false, waitFor(ctx, 2*time.Since(begin))
-	}, func() string { return fmt.Sprintf("the sum of the stored restart counters is %d, and must become %d", stored, n) })
+	}, func() string {
+		return fmt.Sprintf("the sum of the stored restart counters is %d, and must become %d", stored, n)
+	})
 }
 
 // joinReporters joins each region with a client that reports prepared states, and returns a function that makes

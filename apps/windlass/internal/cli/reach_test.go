@@ -61,10 +61,10 @@ func TestExplain_UnreachableServerHasAFix(t *testing.T) {
 		scheme          string
 		says            string
 	}{
-		"a CA that is not known":      {true, false, usual, "https", "--server-ca"},
-		"an expired certificate":  {true, true, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-24 * time.Hour) }, "https", "not valid at this time"},
-		"a future certificate": {true, true, func(c *x509.Certificate) { c.NotBefore = time.Now().Add(24 * time.Hour) }, "https", "not valid at this time"},
-		"a certificate of another name":    {true, true, func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 9)} }, "https", "for other names"},
+		"a CA that is not known":        {true, false, usual, "https", "--server-ca"},
+		"an expired certificate":        {true, true, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-24 * time.Hour) }, "https", "not valid at this time"},
+		"a future certificate":          {true, true, func(c *x509.Certificate) { c.NotBefore = time.Now().Add(24 * time.Hour) }, "https", "not valid at this time"},
+		"a certificate of another name": {true, true, func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 9)} }, "https", "for other names"},
 		"a certificate of a client": {true, true, func(c *x509.Certificate) {
 			c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 		}, "https", "not for a server"},
