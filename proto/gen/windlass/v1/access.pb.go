@@ -246,7 +246,7 @@ type CreateApiKeyRequest struct {
 	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
 	Name     string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// Owners create keys of their workspace. Operators create operator keys, which belong to no
-	// workspace, and with the field workspace set, keys of that workspace.
+	// workspace. With the field workspace set, they create keys of that workspace.
 	Role Role `protobuf:"varint,3,opt,name=role,proto3,enum=windlass.v1.Role" json:"role,omitempty"`
 	// 0: never.
 	ExpiresAt int64 `protobuf:"varint,4,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`

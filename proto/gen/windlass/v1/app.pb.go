@@ -727,7 +727,7 @@ func (x *UpdateAppRequest) GetResourceVersion() int64 {
 type UpdateAppResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	App   *App                   `protobuf:"bytes,1,opt,name=app,proto3" json:"app,omitempty"`
-	// It was so already: nothing changed.
+	// Nothing changed, because the object already was as requested.
 	Unchanged     bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -782,7 +782,7 @@ type DeleteAppRequest struct {
 	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
 	App      string                 `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
 	Why      string                 `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
-	// Do not wait for unreachable regions. What runs there is given up, and is removed if the region
+	// Do not wait for unreachable regions. Instances there are given up, and are removed if the region
 	// returns. Only owners may set it, and it is in the audit log.
 	AbandonUnreachable bool `protobuf:"varint,4,opt,name=abandon_unreachable,json=abandonUnreachable,proto3" json:"abandon_unreachable,omitempty"`
 	unknownFields      protoimpl.UnknownFields
@@ -1011,7 +1011,7 @@ type DeployResponse struct {
 	Unchanged bool `protobuf:"varint,5,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	// Only replicas differed: the version is being scaled.
 	Scaled bool `protobuf:"varint,6,opt,name=scaled,proto3" json:"scaled,omitempty"`
-	// The freeze that holds the rollout. Absent: none does.
+	// The freeze that holds the rollout. Absent: no freeze holds it.
 	Hold *FreezeHold `protobuf:"bytes,10,opt,name=hold,proto3" json:"hold,omitempty"`
 	// Outcome of the call.
 	Effect VersionEffect `protobuf:"varint,30,opt,name=effect,proto3,enum=windlass.v1.VersionEffect" json:"effect,omitempty"`
@@ -1152,12 +1152,12 @@ type ScaleRequest struct {
 	// with an active ScalingPolicy, except with end_hold. Other apps, and roles of a pool that the policy
 	// does not list, must leave it out.
 	HoldFor *durationpb.Duration `protobuf:"bytes,50,opt,name=hold_for,json=holdFor,proto3" json:"hold_for,omitempty"`
-	// Ends the hold, with role that of the role. replicas is then ignored.
+	// Ends the hold of the app or, with role, the hold of that role. replicas is then ignored.
 	EndHold bool `protobuf:"varint,51,opt,name=end_hold,json=endHold,proto3" json:"end_hold,omitempty"`
-	// The number of replicas that the caller read and decided on. If the region, or any region without
-	// region, has another number by now, the call is refused with ABORTED and ERROR_REASON_CONFLICT.
-	// During a rollout, the number is that of both versions together. With role, it is that of the role's
-	// instances. Absent: not compared.
+	// The number of replicas that the caller read and decided on. If the region has a different number
+	// now, the call is refused with ABORTED and ERROR_REASON_CONFLICT. If region is empty, each region
+	// is compared. During a rollout, the number counts replicas of both versions. With role, it counts
+	// the role's instances. Absent: not compared.
 	CurrentReplicas *int32 `protobuf:"varint,52,opt,name=current_replicas,json=currentReplicas,proto3,oneof" json:"current_replicas,omitempty"`
 	// Role of an app with LAYOUT_POOLED. replicas is then how many instances of the role each region has.
 	Role          string `protobuf:"bytes,53,opt,name=role,proto3" json:"role,omitempty"`
@@ -1398,7 +1398,7 @@ type SetEnvironmentResponse struct {
 	Version      int32                  `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
 	// No version was created: effect says why.
 	Unchanged bool `protobuf:"varint,4,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
-	// The freeze that holds the rollout. Absent: none does.
+	// The freeze that holds the rollout. Absent: no freeze holds it.
 	Hold *FreezeHold `protobuf:"bytes,10,opt,name=hold,proto3" json:"hold,omitempty"`
 	// Outcome of the call.
 	Effect VersionEffect `protobuf:"varint,30,opt,name=effect,proto3,enum=windlass.v1.VersionEffect" json:"effect,omitempty"`
@@ -1901,8 +1901,8 @@ func (x *WatchAppRequest) GetOnce() bool {
 type WatchAppResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	App   *App                   `protobuf:"bytes,1,opt,name=app,proto3" json:"app,omitempty"`
-	// The live deployment, the one in flight, pinned ones, the one of asked_rollout, and any other
-	// that still has replicas or traffic. Each with its regions.
+	// The live deployment, the deployment in flight, pinned deployments, the deployment of
+	// asked_rollout, and any other deployment that still has replicas or traffic. Each has its regions.
 	Deployments []*Deployment `protobuf:"bytes,2,rep,name=deployments,proto3" json:"deployments,omitempty"`
 	// The rollout in flight, or else the last one.
 	Rollout *Rollout `protobuf:"bytes,3,opt,name=rollout,proto3" json:"rollout,omitempty"`

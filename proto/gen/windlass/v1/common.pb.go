@@ -24,8 +24,8 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ErrorReason is the machine-readable cause of an error. Programs decide by it. It is in
-// ErrorDetail. The Connect code only says how to treat the call.
+// ErrorReason is the machine-readable cause of an error, in ErrorDetail. Programs should decide by
+// the reason. The Connect code only says how to treat the call.
 type ErrorReason int32
 
 const (
@@ -102,8 +102,8 @@ const (
 	ErrorReason_ERROR_REASON_DOMAIN_NOT_VERIFIED ErrorReason = 39
 	// Another app serves the domain.
 	ErrorReason_ERROR_REASON_DOMAIN_TAKEN ErrorReason = 40
-	// The workspace's grant for the region was revoked. What runs there stays, but nothing can start
-	// or grow.
+	// The workspace's grant for the region was revoked. Instances there stay, but nothing can start or
+	// grow.
 	ErrorReason_ERROR_REASON_REGION_CLOSED ErrorReason = 41
 	// The region does not isolate instances of different workspaces from each other.
 	ErrorReason_ERROR_REASON_NOT_ISOLATED ErrorReason = 42
@@ -469,7 +469,7 @@ const (
 	// Its process runs, but the health check does not pass yet or does not pass any more.
 	InstanceStatus_INSTANCE_STATUS_RUNNING InstanceStatus = 3
 	InstanceStatus_INSTANCE_STATUS_READY   InstanceStatus = 4
-	// It gets no new requests and finishes those that it has.
+	// It gets no new requests and finishes its present requests.
 	InstanceStatus_INSTANCE_STATUS_DRAINING InstanceStatus = 5
 	// It ended or could not start, and waits for the next attempt.
 	InstanceStatus_INSTANCE_STATUS_FAILED     InstanceStatus = 6

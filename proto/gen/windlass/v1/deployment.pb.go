@@ -224,8 +224,8 @@ type RegionTopology struct {
 	Region   string                 `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
 	Status   TopologyStatus         `protobuf:"varint,2,opt,name=status,proto3,enum=windlass.v1.TopologyStatus" json:"status,omitempty"`
 	Replicas int32                  `protobuf:"varint,3,opt,name=replicas,proto3" json:"replicas,omitempty"`
-	// Percent of the region's traffic. For a pinned version: of all traffic. For other versions: of
-	// what pins leave.
+	// Percent of the region's traffic. For a pinned version: of all traffic. For other versions: of the
+	// traffic that pins leave.
 	Weight     int32 `protobuf:"varint,4,opt,name=weight,proto3" json:"weight,omitempty"`
 	Generation int64 `protobuf:"varint,5,opt,name=generation,proto3" json:"generation,omitempty"`
 	// Generation that the region's agent has applied.
@@ -235,12 +235,12 @@ type RegionTopology struct {
 	Failed            int32 `protobuf:"varint,9,opt,name=failed,proto3" json:"failed,omitempty"`
 	// Instances in any state except terminated.
 	Instances int32 `protobuf:"varint,10,opt,name=instances,proto3" json:"instances,omitempty"`
-	// The most important reason among the instances, with its message, or those of the agent's
-	// rejection.
+	// The most important reason among the instances, with its message, or the reason and message of the
+	// agent's rejection.
 	Reason            string `protobuf:"bytes,11,opt,name=reason,proto3" json:"reason,omitempty"`
 	Message           string `protobuf:"bytes,12,opt,name=message,proto3" json:"message,omitempty"`
 	RegionUnreachable bool   `protobuf:"varint,13,opt,name=region_unreachable,json=regionUnreachable,proto3" json:"region_unreachable,omitempty"`
-	// The roles, in the order of the spec. Empty: there is only one.
+	// The roles, in the order of the spec. Empty: there is only one role.
 	Roles         []*RoleTopology `protobuf:"bytes,14,rep,name=roles,proto3" json:"roles,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -498,14 +498,14 @@ type Instance struct {
 	Address  string   `protobuf:"bytes,13,opt,name=address,proto3" json:"address,omitempty"`
 	Restarts int32    `protobuf:"varint,14,opt,name=restarts,proto3" json:"restarts,omitempty"`
 	Gpus     []string `protobuf:"bytes,15,rep,name=gpus,proto3" json:"gpus,omitempty"`
-	// Its name in the runtime: that of a pod or a process.
+	// Its name in the runtime: the name of a pod or a process.
 	RuntimeName string `protobuf:"bytes,16,opt,name=runtime_name,json=runtimeName,proto3" json:"runtime_name,omitempty"`
 	StartedAt   int64  `protobuf:"varint,17,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
 	ReadyAt     int64  `protobuf:"varint,18,opt,name=ready_at,json=readyAt,proto3" json:"ready_at,omitempty"`
 	UpdatedAt   int64  `protobuf:"varint,19,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
 	// Number of its hosts, at least 1. If it is above 1, the instance has one pod for each rank, 0 to
-	// hosts-1. The id, the address, the name in the runtime and the logs are those of rank 0. The status
-	// is that of the worst rank.
+	// hosts-1. The id, the address, the name in the runtime and the logs are of rank 0. The status is
+	// the status of the worst rank.
 	Hosts         int32 `protobuf:"varint,20,opt,name=hosts,proto3" json:"hosts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -125,7 +125,7 @@ func (x *Environment) GetResourceVersion() int64 {
 type Secret struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Each SetSecret that changes the value adds one.
+	// Each SetSecret that changes the value adds a version.
 	Version       int32 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
 	CreatedAt     int64 `protobuf:"varint,3,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	UpdatedAt     int64 `protobuf:"varint,4,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
@@ -574,7 +574,7 @@ func (x *UpdateEnvironmentRequest) GetResourceVersion() int64 {
 type UpdateEnvironmentResponse struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	Environment *Environment           `protobuf:"bytes,1,opt,name=environment,proto3" json:"environment,omitempty"`
-	// It was so already: nothing changed.
+	// Nothing changed, because the object already was as requested.
 	Unchanged     bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -798,10 +798,10 @@ type SetSecretResponse struct {
 	// Rollouts of the new app versions, one per app, in the order of app_ids. An app that only pulls
 	// its image with the secret has no rollout.
 	Rollouts []*SecretRollout `protobuf:"bytes,3,rep,name=rollouts,proto3" json:"rollouts,omitempty"`
-	// The secret already has this value: no version of it was created, and no app changes.
+	// The secret already has this value: no version of the secret was created, and no app changes.
 	Unchanged bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	// Apps that use the secret and are left out, and why: the workspace lost all their regions, or a
-	// fixed port makes a new version impossible. They keep the value that they have.
+	// fixed port makes a new version impossible. They keep their present value.
 	Warnings      []string `protobuf:"bytes,31,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -881,7 +881,7 @@ type SecretRollout struct {
 	RolloutId    string `protobuf:"bytes,3,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
 	DeploymentId string `protobuf:"bytes,4,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
 	Version      int32  `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"`
-	// The freeze that holds the rollout. Absent: none does.
+	// The freeze that holds the rollout. Absent: no freeze holds it.
 	Hold          *FreezeHold `protobuf:"bytes,6,opt,name=hold,proto3" json:"hold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -62,10 +62,10 @@ type WatchFleetResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Forget all earlier responses. Set in the first response of a stream.
 	Reset_ bool `protobuf:"varint,1,opt,name=reset,proto3" json:"reset,omitempty"`
-	// Regions that are new or changed, and ids of those that are gone.
+	// Regions that are new or changed, and ids of removed regions.
 	Regions        []*Region `protobuf:"bytes,2,rep,name=regions,proto3" json:"regions,omitempty"`
 	RemovedRegions []string  `protobuf:"bytes,3,rep,name=removed_regions,json=removedRegions,proto3" json:"removed_regions,omitempty"`
-	// Apps that are new or changed, without their URLs and policies, and ids of those that are gone.
+	// Apps that are new or changed, without their URLs and policies, and ids of removed apps.
 	Apps        []*App   `protobuf:"bytes,4,rep,name=apps,proto3" json:"apps,omitempty"`
 	RemovedApps []string `protobuf:"bytes,5,rep,name=removed_apps,json=removedApps,proto3" json:"removed_apps,omitempty"`
 	// Another response follows at once. Until more is false, parts of the reader's data are older

@@ -251,10 +251,10 @@ func (x *Freeze) GetFromFile() bool {
 // FileFreeze is a freeze of one app in the app's file. Its name consists of the app's name and the
 // end of the app's id.
 //
-// A deploy is judged by the freeze in the file that it deploys. Without one, the freeze of an
-// earlier file is lifted first. So a file can always lift what a file has set. For a freeze that no
-// file can lift, use SetFreeze. SetFreeze and LiftFreeze refuse freezes from files with
-// ERROR_REASON_FREEZE_OF_FILE.
+// The freeze in a file also applies to the deploy of that file. The deploy of a file without a freeze
+// first lifts the freeze of an earlier file. So a file can always lift the freeze that a file has
+// set. For a freeze that no file can lift, use SetFreeze. SetFreeze and LiftFreeze refuse freezes
+// from files with ERROR_REASON_FREEZE_OF_FILE.
 type FileFreeze struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Shown to everyone whose call the freeze refuses or holds.
@@ -344,9 +344,9 @@ func (x *FileFreeze) GetTimeZone() string {
 }
 
 // WeeklyWindow repeats every week or every day, from start until end in the freeze's time zone. If
-// clocks are put back and a time comes twice, a start is the first one and an end is the second
-// one. If clocks are put forward over a time, it moves by the size of the gap: a start to before
-// the gap, an end to after it.
+// clocks are put back and a time occurs twice, a window starts at the first occurrence and ends at
+// the second. If clocks are put forward over a time, the time moves by the size of the gap: a start
+// to before the gap, an end to after it.
 type WeeklyWindow struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Weekday and time: "Fri 16:00". Either both start and end have a weekday, or neither has:
@@ -405,7 +405,7 @@ func (x *WeeklyWindow) GetEnd() string {
 // FreezeHold describes the freeze that holds a rollout.
 type FreezeHold struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the freeze. If several hold the rollout, the one that lasts longest.
+	// Name of the freeze. If several freezes hold the rollout: the freeze that lasts longest.
 	Freeze string `protobuf:"bytes,1,opt,name=freeze,proto3" json:"freeze,omitempty"`
 	// Scope of the freeze: "workspace", "project" or "app".
 	Scope  string `protobuf:"bytes,2,opt,name=scope,proto3" json:"scope,omitempty"`
@@ -606,7 +606,7 @@ func (x *SetFreezeRequest) GetTimeZone() string {
 type SetFreezeResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Freeze *Freeze                `protobuf:"bytes,1,opt,name=freeze,proto3" json:"freeze,omitempty"`
-	// It was so already: nothing changed.
+	// Nothing changed, because the object already was as requested.
 	Unchanged     bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

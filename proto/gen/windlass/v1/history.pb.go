@@ -260,7 +260,7 @@ type ListHistoryRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Page  *PageRequest           `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
 	App   string                 `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
-	// Only entries of these times and between them, unix ms. 0: no bound.
+	// Only entries from since to until, both included, in unix ms. 0: no bound.
 	Since         int64 `protobuf:"varint,3,opt,name=since,proto3" json:"since,omitempty"`
 	Until         int64 `protobuf:"varint,4,opt,name=until,proto3" json:"until,omitempty"`
 	unknownFields protoimpl.UnknownFields

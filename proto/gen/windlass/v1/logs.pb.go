@@ -99,7 +99,7 @@ func (LogNote_Kind) EnumDescriptor() ([]byte, []int) {
 type LogPosition struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Offset int64                  `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
-	// Number of lines before it. 0: the runtime does not count lines.
+	// Number of lines before the position. 0: the runtime does not count lines.
 	Line          int64 `protobuf:"varint,2,opt,name=line,proto3" json:"line,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -363,8 +363,8 @@ type NotificationDelivery struct {
 	App     string `protobuf:"bytes,8,opt,name=app,proto3" json:"app,omitempty"`
 	Version int32  `protobuf:"varint,9,opt,name=version,proto3" json:"version,omitempty"`
 	Region  string `protobuf:"bytes,10,opt,name=region,proto3" json:"region,omitempty"`
-	// Number of events. If many events wait for an endpoint, they are merged into one notification. what, why
-	// and app are those of the first event.
+	// Number of events. If many events wait for an endpoint, they are merged into one notification.
+	// what, why and app describe the first event.
 	Events int32 `protobuf:"varint,11,opt,name=events,proto3" json:"events,omitempty"`
 	// Number of apps that the events are about.
 	Apps     int32 `protobuf:"varint,12,opt,name=apps,proto3" json:"apps,omitempty"`
@@ -631,7 +631,7 @@ type SetNotificationEndpointResponse struct {
 	Endpoint *NotificationEndpoint  `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
 	// Signing secret of a new endpoint. Only this response has it. The response to a repeated call does not.
 	Secret string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
-	// It was so already: nothing changed.
+	// Nothing changed, because the object already was as requested.
 	Unchanged     bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

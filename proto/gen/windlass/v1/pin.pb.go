@@ -326,11 +326,11 @@ type PinVersionRequest struct {
 	// Percent of the traffic in each of its regions. The pins of a region together must leave some
 	// traffic for the live version.
 	Weight int32 `protobuf:"varint,4,opt,name=weight,proto3" json:"weight,omitempty"`
-	// Replicas in each region. Absent: the number of the existing pin, or what the version has there,
-	// or else that of its spec.
+	// Replicas in each region. Absent: the number of the existing pin, or the version's present number
+	// there, or else the number in its spec.
 	Replicas *int32 `protobuf:"varint,5,opt,name=replicas,proto3,oneof" json:"replicas,omitempty"`
-	// Names of the regions in which to pin it. Empty: the regions of the existing pin, or else those
-	// of its spec. In a region that its spec does not name, no override of the spec applies.
+	// Names of the regions in which to pin it. Empty: the regions of the existing pin, or else the
+	// regions of its spec. In a region that its spec does not name, no override of the spec applies.
 	Regions []string `protobuf:"bytes,6,rep,name=regions,proto3" json:"regions,omitempty"`
 	Why     string   `protobuf:"bytes,7,opt,name=why,proto3" json:"why,omitempty"`
 	// Reason to pin the version although a freeze is in force. Only owners may set it.

@@ -145,9 +145,9 @@ const (
 	PlanStep_KIND_MOVE PlanStep_Kind = 2
 	// The region stays in this state for the time wait, and until its checks pass.
 	PlanStep_KIND_PAUSE PlanStep_Kind = 3
-	// The region stays in this state until somebody promotes, or with approval, for the time wait
-	// and until the approval is given. Without a region: the gate at the end of the wave. Without a
-	// wave: the gate before the start.
+	// The region stays in this state until a person promotes, or with approval, for the time wait and
+	// until the approval is given. Without a region: the gate at the end of the wave. Without a wave:
+	// the gate before the start.
 	PlanStep_KIND_GATE PlanStep_Kind = 4
 	// The wave bakes for the time wait, and until its checks pass.
 	PlanStep_KIND_BAKE PlanStep_Kind = 5
@@ -299,7 +299,7 @@ type PlanDeployResponse struct {
 	Outcome  PlanDeployResponse_Outcome `protobuf:"varint,3,opt,name=outcome,proto3,enum=windlass.v1.PlanDeployResponse_Outcome" json:"outcome,omitempty"`
 	// The app does not exist yet.
 	NewApp bool `protobuf:"varint,4,opt,name=new_app,json=newApp,proto3" json:"new_app,omitempty"`
-	// Version that would be live in the end, and the one that is live now. 0: none.
+	// Version that would be live in the end, and the version that is live now. 0: none.
 	Version     int32 `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"`
 	LiveVersion int32 `protobuf:"varint,6,opt,name=live_version,json=liveVersion,proto3" json:"live_version,omitempty"`
 	// Version whose rollout in flight would be superseded or aborted. 0: none.
@@ -643,7 +643,7 @@ func (x *PlanFinding) GetLimit() *LimitDetail {
 }
 
 // FieldChange is one changed value in the spec, in the policy ("rollout") or in the scaling policy
-// ("scaling"). Paths are those of the app's file. List elements are named by index, but regions and
+// ("scaling"). Paths are as in the app's file. List elements are named by index, but regions and
 // secrets by name. Effects of overrides are shown per region:
 // regions["us-east-1"].resources.gpu.pool. Args from a preset are shown by flag:
 // args["--max-model-len"].
@@ -954,7 +954,7 @@ type PlanRegion struct {
 	GpusNow   int32 `protobuf:"varint,8,opt,name=gpus_now,json=gpusNow,proto3" json:"gpus_now,omitempty"`
 	GpusPeak  int32 `protobuf:"varint,9,opt,name=gpus_peak,json=gpusPeak,proto3" json:"gpus_peak,omitempty"`
 	GpusAfter int32 `protobuf:"varint,10,opt,name=gpus_after,json=gpusAfter,proto3" json:"gpus_after,omitempty"`
-	// GPUs of the requested kind that must be free at the peak, in addition to those that the app's
+	// GPUs of the requested kind that must be free at the peak, in addition to GPUs that the app's
 	// replicas have released by then.
 	GpusNeeded int32 `protobuf:"varint,11,opt,name=gpus_needed,json=gpusNeeded,proto3" json:"gpus_needed,omitempty"`
 	// GPUs of that kind that are free now and within the quotas of their pools, and the pools that
@@ -966,8 +966,9 @@ type PlanRegion struct {
 	// If roles of the version request several kinds of GPUs: the other kinds. gpu and its fields are
 	// about the first kind.
 	OtherGpus []*PlanGpus `protobuf:"bytes,15,rep,name=other_gpus,json=otherGpus,proto3" json:"other_gpus,omitempty"`
-	// With layout pooled, for a rollout from another version: the lowest set capacity on the way, in
-	// percent of the pool, with the number of steps and, below 100, what would keep it up.
+	// With layout pooled, for a rollout from another version: the lowest set capacity during the
+	// rollout, in percent of the pool, with the number of steps. If it is below 100, the text also says
+	// how to keep it higher.
 	SetCapacity   string `protobuf:"bytes,16,opt,name=set_capacity,json=setCapacity,proto3" json:"set_capacity,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1115,7 +1116,7 @@ func (x *PlanRegion) GetSetCapacity() string {
 	return ""
 }
 
-// PlanGpus is what some roles of a version need of one kind of GPU in a region.
+// PlanGpus is the number of GPUs of one kind that some roles of a version need in a region.
 type PlanGpus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The largest request of an instance.

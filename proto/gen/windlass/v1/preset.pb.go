@@ -101,10 +101,10 @@ type Preset struct {
 	Aliases map[string]string `protobuf:"bytes,9,rep,name=aliases,proto3" json:"aliases,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Pages that describe the flags, ports, paths and metrics.
 	Sources []*PresetSource `protobuf:"bytes,10,rep,name=sources,proto3" json:"sources,omitempty"`
-	// Of a preset of the workspace: who set this version, and when.
+	// Only for a preset of the workspace: who set this version, and when.
 	SetBy string `protobuf:"bytes,11,opt,name=set_by,json=setBy,proto3" json:"set_by,omitempty"`
 	SetAt int64  `protobuf:"varint,12,opt,name=set_at,json=setAt,proto3" json:"set_at,omitempty"`
-	// Of a preset of the workspace, in answers to GetPreset.
+	// Only for a preset of the workspace, in answers to GetPreset.
 	Definition    *PresetDefinition `protobuf:"bytes,13,opt,name=definition,proto3" json:"definition,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -292,8 +292,8 @@ func (x *PresetSource) GetVersion() string {
 	return ""
 }
 
-// PresetDefinition is a preset of a workspace, as a file for `windlass preset set`. It says what runs
-// an engine, as a function of an app's serve block, resources and model cache.
+// PresetDefinition is a preset of a workspace, as a file for `windlass preset set`. It defines how an
+// engine runs, depending on an app's serve block, resources and model cache.
 //
 // Fields that are called a template are texts with `${EXPRESSION}` in them; `$${` is a literal `${`.
 // Expressions are in CEL (https://cel.dev), and are checked when the definition is set.
@@ -314,11 +314,11 @@ type PresetDefinition struct {
 	Parallelism []string `protobuf:"bytes,6,rep,name=parallelism,proto3" json:"parallelism,omitempty"`
 	// The engine spreads the model over all GPUs of an instance by itself.
 	WholeInstance bool `protobuf:"varint,7,opt,name=whole_instance,json=wholeInstance,proto3" json:"whole_instance,omitempty"`
-	// Share of a GPU's memory for weights and KV cache, for estimates of the largest context. 0: none are
-	// made.
+	// Share of a GPU's memory for weights and KV cache, for estimates of the largest context. 0: no
+	// estimates are made.
 	MemoryShare float64 `protobuf:"fixed64,8,opt,name=memory_share,json=memoryShare,proto3" json:"memory_share,omitempty"`
 	// Alternative names of flags, with their dashes, each with the name that args has: "-tp":
-	// "--tensor-parallel-size". With them, a flag that is given twice is noticed.
+	// "--tensor-parallel-size". With them, a flag that is given under two names is detected.
 	Aliases map[string]string `protobuf:"bytes,9,rep,name=aliases,proto3" json:"aliases,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Container image. A template.
 	Image string `protobuf:"bytes,10,opt,name=image,proto3" json:"image,omitempty"`
@@ -341,11 +341,11 @@ type PresetDefinition struct {
 	ShmMib string `protobuf:"bytes,18,opt,name=shm_mib,json=shmMib,proto3" json:"shm_mib,omitempty"`
 	// Metrics of the engine.
 	Metrics []*PresetMetric `protobuf:"bytes,19,rep,name=metrics,proto3" json:"metrics,omitempty"`
-	// Findings of its own about what an app asks for.
+	// Additional findings about apps that use the preset.
 	Rules []*PresetRule `protobuf:"bytes,20,rep,name=rules,proto3" json:"rules,omitempty"`
 	// Pages of the engine's documentation that the definition was checked with.
 	Sources []*PresetSource `protobuf:"bytes,21,rep,name=sources,proto3" json:"sources,omitempty"`
-	// Each is rendered and checked as a deploy would be, when the definition is set.
+	// When the definition is set, each example is rendered and checked as a deploy of it would be.
 	Examples      []*PresetExample `protobuf:"bytes,22,rep,name=examples,proto3" json:"examples,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -538,7 +538,7 @@ func (x *PresetDefinition) GetExamples() []*PresetExample {
 // PresetArg is one flag with its values, or words without a flag.
 type PresetArg struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// With its dashes: "--max-model-len". Empty: the values are words of their own.
+	// With its dashes: "--max-model-len". Empty: each value is a separate argument.
 	Flag string `protobuf:"bytes,1,opt,name=flag,proto3" json:"flag,omitempty"`
 	// Templates. A flag without values stands alone.
 	Values []string `protobuf:"bytes,2,rep,name=values,proto3" json:"values,omitempty"`
@@ -547,7 +547,7 @@ type PresetArg struct {
 	// Field of serve that this flag is for, so that options may not set it as well: "context", "model",
 	// "name", "parallel.tensor", "parallel.pipeline", "parallel.data".
 	Field string `protobuf:"bytes,4,opt,name=field,proto3" json:"field,omitempty"`
-	// Options may not set the flag, because each instance gets its own value, as the port.
+	// Options may not set the flag, because each instance gets its own value, for example its port.
 	Reserved      bool `protobuf:"varint,5,opt,name=reserved,proto3" json:"reserved,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -865,7 +865,7 @@ func (x *PresetRule) GetFix() string {
 	return ""
 }
 
-// PresetExample is what an app with the preset might ask for.
+// PresetExample is an example of an app that uses the preset.
 type PresetExample struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What is special about it: "eight GPUs".
@@ -1250,7 +1250,7 @@ func (x *RenderPresetRequest) GetSpec() *DeploymentSpec {
 
 type RenderPresetResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The spec with what the preset generated. Absent: a finding is an error.
+	// The spec with the fields that the preset generated. Absent: a finding is an error.
 	Spec *DeploymentSpec `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"`
 	// Errors first, then warnings, then notes.
 	Findings      []*PresetFinding `protobuf:"bytes,2,rep,name=findings,proto3" json:"findings,omitempty"`
@@ -1351,7 +1351,8 @@ type DiffPresetResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Live version of the app.
 	Version int32 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
-	// Preset version that generated it, and the one that the next deploy of the same file would use.
+	// Preset version that generated the live version, and the preset version that the next deploy of
+	// the same file would use.
 	GeneratedBy string `protobuf:"bytes,2,opt,name=generated_by,json=generatedBy,proto3" json:"generated_by,omitempty"`
 	Newest      string `protobuf:"bytes,3,opt,name=newest,proto3" json:"newest,omitempty"`
 	// Sorted by path, as in a plan.

@@ -123,7 +123,7 @@ func (x *Protection) GetSetAt() int64 {
 type ProtectionRules struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Minimum of RolloutPolicy.start_approval: the approval that a rollout needs before it starts. If
-	// several rules apply, the file's included, the highest role and the highest count are used, and
+	// several rules apply, including the file's, the highest role and the highest count are used, and
 	// not_deployer if any rule has it.
 	Approval *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
 	// Minimum of each wave's bake_time. Only owners may skip such a bake or promote in full.
@@ -277,7 +277,7 @@ type SetProtectionResponse struct {
 	Protection *Protection            `protobuf:"bytes,1,opt,name=protection,proto3" json:"protection,omitempty"`
 	// Warnings for people: keys that its approvals need and that do not exist.
 	Warnings []string `protobuf:"bytes,2,rep,name=warnings,proto3" json:"warnings,omitempty"`
-	// It was so already: nothing changed.
+	// Nothing changed, because the object already was as requested.
 	Unchanged     bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -28,7 +28,7 @@ type Isolation int32
 const (
 	// The region has had no agent yet.
 	Isolation_ISOLATION_UNSPECIFIED Isolation = 0
-	// All instances run as one user, so that each can read the secrets of the others.
+	// All instances run as one user, so that each can read the secrets of other instances.
 	Isolation_ISOLATION_NONE Isolation = 1
 	// An instance cannot read files, memory or environment of other instances or of the agent.
 	Isolation_ISOLATION_WORKSPACE Isolation = 2
@@ -872,7 +872,7 @@ func (x *UpdateRegionRequest) GetResourceVersion() int64 {
 type UpdateRegionResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Region *Region                `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
-	// It was so already: nothing changed.
+	// Nothing changed, because the object already was as requested.
 	Unchanged     bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1500,7 +1500,7 @@ func (x *GrantRegionRequest) GetTrustAllTenants() bool {
 
 type GrantRegionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// It was so already: nothing changed.
+	// Nothing changed, because the object already was as requested.
 	Unchanged     bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

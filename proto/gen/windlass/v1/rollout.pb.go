@@ -364,9 +364,9 @@ const (
 	// rollout, with the same strategy, steps, analysis, bake time and max_parallel. Manual
 	// promotions are then not waited for, because the version is already live.
 	//
-	// If the region fails while it catches up, it goes back to what it had, or with on_failure
-	// pause stays as it is. RetryRollout or the next version tries again. The last reachable region
-	// is never skipped, because a version that serves nowhere must not become live.
+	// If the region fails while it catches up, it goes back to its earlier version, or with
+	// on_failure pause stays as it is. RetryRollout or the next version tries again. The last
+	// reachable region is never skipped, because a version that serves nowhere must not become live.
 	Wave_ON_UNREACHABLE_SKIP Wave_OnUnreachable = 3
 )
 
@@ -761,10 +761,10 @@ func (x *RolloutPolicy) GetStartApproval() *Approval {
 	return nil
 }
 
-// AutoRollback says after which failures a rollout goes back by itself. After other failures it
-// stays where it is, and is paused with the failure's reason. Then RetryRollout retries what
-// failed, AppService.Cancel takes everything back, and Promote accepts a failed analysis. A failure
-// before any region has begun always ends the rollout, because there is nothing to keep.
+// AutoRollback says after which failures a rollout goes back by itself. After other failures it stays
+// where it is, and is paused with the failure's reason. Then RetryRollout retries the failed regions,
+// AppService.Cancel aborts the rollout, and Promote accepts a failed analysis. A failure before any
+// region has begun always ends the rollout, because there is nothing to keep.
 //
 // If a region serves its new version and then stops serving it because replicas are not ready, its
 // pause or its wave's bake begins again. The fifth time at one step or in one bake, the region
@@ -863,12 +863,12 @@ func (x *AutoRollback) GetUnhealthyFor() *durationpb.Duration {
 type Deadlines struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The longest time between two signs of progress: a replica became ready or ended. After it, the
-	// region fails. Default: the spec's progress_deadline. If the spec sets that, this must be absent
-	// or equal.
+	// region fails. Default: the spec's progress_deadline. If the spec sets progress_deadline, progress
+	// must be absent or equal to it.
 	Progress *durationpb.Duration `protobuf:"bytes,1,opt,name=progress,proto3" json:"progress,omitempty"`
 	// The longest total time in which an instance does not fit. After it, the region fails. progress
 	// does not run meanwhile. Default: progress. It is not valid together with wait_for_capacity.
-	// Unlike with that, a deploy that does not fit is refused.
+	// Unlike with wait_for_capacity, a deploy that does not fit is refused.
 	Unschedulable *durationpb.Duration `protobuf:"bytes,2,opt,name=unschedulable,proto3" json:"unschedulable,omitempty"`
 	// The longest time in which an image cannot be pulled. After it, the region fails. Default:
 	// progress.
@@ -1331,8 +1331,8 @@ func (x *AnalysisCheck) GetWebhook() *WebHook {
 //
 // verdict is pass, fail or inconclusive. message and figure are optional, and 500 bytes of message
 // are kept. Every other result is inconclusive: another status, another body, a redirect, which is
-// not followed, or no response before the timeout. If the judgement takes longer than that, respond
-// with inconclusive until it is known.
+// not followed, or no response before the timeout. If the judgement takes longer than the timeout,
+// respond with inconclusive until it is known.
 type WebHook struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// http or https, without user, password and fragment. Everyone who can see the app can see the
@@ -2349,7 +2349,7 @@ type Rollout struct {
 	FinishedAt int64 `protobuf:"varint,12,opt,name=finished_at,json=finishedAt,proto3" json:"finished_at,omitempty"`
 	// Only set for the app's newest rollout, and only if it has a policy.
 	Progress *RolloutProgress `protobuf:"bytes,13,opt,name=progress,proto3" json:"progress,omitempty"`
-	// The freeze that holds the start. Absent: none does.
+	// The freeze that holds the start. Absent: no freeze holds it.
 	Hold *FreezeHold `protobuf:"bytes,20,opt,name=hold,proto3" json:"hold,omitempty"`
 	// URLs at which people can try the new version before it is live: its preview host in regions
 	// with gateways and a ready instance, and up to 20 addresses of ready instances in other regions;

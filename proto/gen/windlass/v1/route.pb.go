@@ -260,8 +260,8 @@ type RegionRoute struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Region string                 `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
 	State  RouteState             `protobuf:"varint,2,opt,name=state,proto3,enum=windlass.v1.RouteState" json:"state,omitempty"`
-	// Generation of the app's routes in the region, and the one that the region acknowledged. 0 for
-	// previews, which belong to their deployment's generation.
+	// Generation of the app's routes in the region, and the generation that the region acknowledged. 0
+	// for previews, which belong to their deployment's generation.
 	Generation             int64 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
 	AcknowledgedGeneration int64 `protobuf:"varint,4,opt,name=acknowledged_generation,json=acknowledgedGeneration,proto3" json:"acknowledged_generation,omitempty"`
 	// Sorted by version. The percentages add up to 100.
@@ -732,7 +732,7 @@ func (x *AddDomainRequest) GetDomain() string {
 type AddDomainResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Domain *Domain                `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
-	// It was so already: nothing changed.
+	// Nothing changed, because the object already was as requested.
 	Unchanged     bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

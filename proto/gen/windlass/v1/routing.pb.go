@@ -30,7 +30,7 @@ const (
 	// As POWER_OF_TWO.
 	RoutingPolicy_BALANCING_UNSPECIFIED RoutingPolicy_Balancing = 0
 	RoutingPolicy_BALANCING_ROUND_ROBIN RoutingPolicy_Balancing = 1
-	// The one with the fewest requests in flight from the gateway.
+	// The instance with the fewest requests in flight from the gateway.
 	RoutingPolicy_BALANCING_LEAST_REQUESTS RoutingPolicy_Balancing = 2
 	// The better of two random instances.
 	RoutingPolicy_BALANCING_POWER_OF_TWO RoutingPolicy_Balancing = 3
@@ -213,7 +213,7 @@ type RoutingPolicy struct {
 	Retries *int32 `protobuf:"varint,8,opt,name=retries,proto3,oneof" json:"retries,omitempty"`
 	// Limit on requests in flight on one instance, per gateway. 0, the default: no limit.
 	MaxInFlight *int32 `protobuf:"varint,9,opt,name=max_in_flight,json=maxInFlight,proto3,oneof" json:"max_in_flight,omitempty"`
-	// Largest body of a request, in bytes. Larger ones are refused with 413. Default 64 MiB.
+	// Largest body of a request, in bytes. Larger bodies are refused with 413. Default 64 MiB.
 	MaxBodyBytes *int64 `protobuf:"varint,10,opt,name=max_body_bytes,json=maxBodyBytes,proto3,oneof" json:"max_body_bytes,omitempty"`
 	// Absent: the gateway does nothing about CORS, and instances answer preflights themselves.
 	Cors *Cors `protobuf:"bytes,11,opt,name=cors,proto3" json:"cors,omitempty"`
@@ -575,10 +575,10 @@ type Cors struct {
 	AllowedOrigins []string `protobuf:"bytes,1,rep,name=allowed_origins,json=allowedOrigins,proto3" json:"allowed_origins,omitempty"`
 	// Empty: GET, HEAD and POST.
 	AllowedMethods []string `protobuf:"bytes,2,rep,name=allowed_methods,json=allowedMethods,proto3" json:"allowed_methods,omitempty"`
-	// Headers that requests may have, in addition to those that are always allowed. "*": any. Empty:
+	// Headers that requests may have, in addition to headers that are always allowed. "*": any. Empty:
 	// Accept, Authorization and Content-Type.
 	AllowedHeaders []string `protobuf:"bytes,3,rep,name=allowed_headers,json=allowedHeaders,proto3" json:"allowed_headers,omitempty"`
-	// Headers of answers that pages may read, in addition to those that they may always read.
+	// Headers of answers that pages may read, in addition to headers that pages may always read.
 	ExposedHeaders []string `protobuf:"bytes,4,rep,name=exposed_headers,json=exposedHeaders,proto3" json:"exposed_headers,omitempty"`
 	// Browsers send cookies and other credentials. Not valid with origin "*".
 	Credentials bool `protobuf:"varint,5,opt,name=credentials,proto3" json:"credentials,omitempty"`

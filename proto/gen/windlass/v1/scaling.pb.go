@@ -86,15 +86,15 @@ const (
 	ScalingMetric_TYPE_QUEUE ScalingMetric_Type = 3
 	// Share of the engines' KV cache that is in use, 0 to 1.
 	ScalingMetric_TYPE_KV_CACHE ScalingMetric_Type = 4
-	// Used CPU in percent of what the instance requests.
+	// Used CPU in percent of the CPU that the instance requests.
 	ScalingMetric_TYPE_CPU ScalingMetric_Type = 5
-	// Used memory in percent of what the instance requests.
+	// Used memory in percent of the memory that the instance requests.
 	ScalingMetric_TYPE_MEMORY ScalingMetric_Type = 6
 	// Time to the first byte of streamed answers.
 	ScalingMetric_TYPE_FIRST_TOKEN ScalingMetric_Type = 7
 	// Time to the last byte of answers.
 	ScalingMetric_TYPE_LATENCY ScalingMetric_Type = 8
-	// The result of a query to the Prometheus of the control plane, which is asked every 15 s.
+	// The result of a query to the Prometheus of the control plane, which is queried every 15 s.
 	ScalingMetric_TYPE_PROMETHEUS ScalingMetric_Type = 9
 )
 
@@ -207,8 +207,9 @@ func (ScalingMetric_Kind) EnumDescriptor() ([]byte, []int) {
 }
 
 // ScalingPolicy makes the number of replicas follow the load, in each region of an app separately.
-// It is not part of a version: a change of it alone creates none, and a deploy does not reset the
-// current number of replicas. With it, the spec and its overrides must not set replicas.
+// The policy is not part of a version: a change of the policy alone creates no version, and a deploy
+// does not reset the current number of replicas. With it, the spec and its overrides must not set
+// replicas.
 //
 // Every metric asks for a number of replicas, and the highest number wins. A metric asks for the
 // measured load divided by its target. While the load per replica is within 10 percent of the
@@ -239,8 +240,8 @@ type ScalingPolicy struct {
 	Mode     ScalingPolicy_Mode `protobuf:"varint,9,opt,name=mode,proto3,enum=windlass.v1.ScalingPolicy_Mode" json:"mode,omitempty"`
 	// Different values for some regions. A region may be in at most one override.
 	Overrides []*ScalingOverride `protobuf:"bytes,10,rep,name=overrides,proto3" json:"overrides,omitempty"`
-	// How the roles of an app with LAYOUT_POOLED follow the load separately. Such an app must set
-	// this, and no other field but mode. Roles that are not listed keep their instances.
+	// How the roles of an app with LAYOUT_POOLED follow the load separately. Such an app must set this
+	// field, and no other field except mode. Roles that are not listed keep their instances.
 	Roles         []*RoleScaling `protobuf:"bytes,11,rep,name=roles,proto3" json:"roles,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -353,10 +354,10 @@ func (x *ScalingPolicy) GetRoles() []*RoleScaling {
 	return nil
 }
 
-// RoleScaling makes the instances of one role of a pool follow the load. What gateways measure
-// (IN_FLIGHT, REQUESTS_PER_SECOND, FIRST_TOKEN, LATENCY) is of the whole pool in the region, and a
-// target is for one instance of the role. KV_CACHE, CPU, MEMORY and the queues of engines are of the
-// role's instances alone.
+// RoleScaling makes the instances of one role of a pool follow the load. Metrics of gateways
+// (IN_FLIGHT, REQUESTS_PER_SECOND, FIRST_TOKEN, LATENCY) measure the whole pool in the region, and
+// their target is for one instance of the role. KV_CACHE, CPU, MEMORY and the queues of engines are
+// measured only at the role's instances.
 type RoleScaling struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of a role of the spec. The spec must not set its instances.
@@ -481,11 +482,11 @@ func (x *RoleScaling) GetCouple() *ScalingCouple {
 }
 
 // ScalingCouple bounds the ratio of a role's instances to those of another role. If the ratio is too
-// low, this role gets more instances, and if it is too high, the other one does. Neither loses any
-// because of it. The maximum of a role, its quota and a hold win over the ratio.
+// low, this role gets more instances, and if it is too high, the other one does. Neither role loses
+// instances because of the ratio. The maximum of a role, its quota and a hold win over the ratio.
 type ScalingCouple struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A role that has an entry in roles as well. Couples must not form a circle.
+	// A role that also has an entry in roles. Couples must not form a circle.
 	Role string `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
 	// Lowest and highest number of instances of this role for each instance of the other one: [0.5, 4].
 	Ratio         []float64 `protobuf:"fixed64,2,rep,packed,name=ratio,proto3" json:"ratio,omitempty"`
@@ -1114,7 +1115,7 @@ type RegionScaling struct {
 	// Replicas before and after the decision.
 	Replicas int32 `protobuf:"varint,3,opt,name=replicas,proto3" json:"replicas,omitempty"`
 	Wanted   int32 `protobuf:"varint,4,opt,name=wanted,proto3" json:"wanted,omitempty"`
-	// What the metrics ask for, before limits.
+	// Replicas that the metrics ask for, before limits.
 	Unlimited int32         `protobuf:"varint,5,opt,name=unlimited,proto3" json:"unlimited,omitempty"`
 	Wants     []*MetricWant `protobuf:"bytes,6,rep,name=wants,proto3" json:"wants,omitempty"`
 	// Limit that changed the number: "Maximum", "Quota", "Window" ... Empty: none.

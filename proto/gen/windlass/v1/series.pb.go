@@ -82,7 +82,7 @@ type WatchSeriesResponse struct {
 	Reset_ bool `protobuf:"varint,1,opt,name=reset,proto3" json:"reset,omitempty"`
 	// Regions with news, sorted by name. In the first response: all regions of the app.
 	Regions []*RegionSeries `protobuf:"bytes,2,rep,name=regions,proto3" json:"regions,omitempty"`
-	// Names of regions in which the app is no more.
+	// Names of regions in which the app does not run any more.
 	RemovedRegions []string `protobuf:"bytes,3,rep,name=removed_regions,json=removedRegions,proto3" json:"removed_regions,omitempty"`
 	// Time of one sample, in ms.
 	StepMs int64 `protobuf:"varint,4,opt,name=step_ms,json=stepMs,proto3" json:"step_ms,omitempty"`
@@ -237,8 +237,8 @@ type SeriesSample struct {
 	At int64 `protobuf:"varint,1,opt,name=at,proto3" json:"at,omitempty"`
 	// How much of the step has passed, in ms. Smaller than step_ms only in the newest sample.
 	SpanMs int64 `protobuf:"varint,2,opt,name=span_ms,json=spanMs,proto3" json:"span_ms,omitempty"`
-	// Number of requests that ended, and of those that failed: answered with 5xx, or cut off. Absent:
-	// no gateway was connected to the agent.
+	// Number of requests that ended, and number of these requests that failed: answered with 5xx, or
+	// cut off. Absent: no gateway was connected to the agent.
 	Requests *uint64 `protobuf:"varint,3,opt,name=requests,proto3,oneof" json:"requests,omitempty"`
 	Errors   *uint64 `protobuf:"varint,4,opt,name=errors,proto3,oneof" json:"errors,omitempty"`
 	// 95th percentile of the seconds from a request's header to the last byte of its answer. Absent:

@@ -299,7 +299,7 @@ func (x *ModelFacts) GetDtype() string {
 	return ""
 }
 
-// Generated holds what a preset generated and no other field of the spec can hold.
+// Generated has the results of a preset for which the spec has no other field.
 type Generated struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Engine version that runs.

@@ -82,8 +82,8 @@ type ModelServer_Protocol int32
 
 const (
 	ModelServer_PROTOCOL_UNSPECIFIED ModelServer_Protocol = 0
-	// Open Inference Protocol, version 2, with the repository extension. The server has a
-	// repository of models of its own.
+	// Open Inference Protocol, version 2, with the repository extension. The server has its own
+	// repository of models.
 	ModelServer_PROTOCOL_V2 ModelServer_Protocol = 1
 	// LoRA adapters, by vLLM's calls.
 	ModelServer_PROTOCOL_LORA ModelServer_Protocol = 2
@@ -371,8 +371,8 @@ type DeploymentSpec struct {
 	// Per instance.
 	Resources *Resources `protobuf:"bytes,4,opt,name=resources,proto3" json:"resources,omitempty"`
 	// The roles that form one replica. Empty: one role "main" with one instance. With several roles a
-	// replica is a group: each role has its number of instances, and the group is ready when all of
-	// them are.
+	// replica is a group: each role has its number of instances, and the group is ready when all its
+	// instances are ready.
 	Roles []*RoleSpec `protobuf:"bytes,5,rep,name=roles,proto3" json:"roles,omitempty"`
 	// Variables of this app. They win over the environment's. A deployment keeps the values that it
 	// was created with.
@@ -397,8 +397,8 @@ type DeploymentSpec struct {
 	// while the previous version serves in the region, at least replicas - max_unavailable must also
 	// be ready.
 	MinReady int32 `protobuf:"varint,14,opt,name=min_ready,json=minReady,proto3" json:"min_ready,omitempty"`
-	// Free text for people: a label such as "v1.4.2", a reason, and a commit. These are not part of
-	// what runs, so that a change of them alone creates no version.
+	// Free text for people: a label such as "v1.4.2", a reason, and a commit. Instances do not see
+	// these fields, so a change of them alone creates no version.
 	VersionLabel string `protobuf:"bytes,15,opt,name=version_label,json=versionLabel,proto3" json:"version_label,omitempty"`
 	Message      string `protobuf:"bytes,16,opt,name=message,proto3" json:"message,omitempty"`
 	SourceCommit string `protobuf:"bytes,17,opt,name=source_commit,json=sourceCommit,proto3" json:"source_commit,omitempty"`
@@ -427,9 +427,9 @@ type DeploymentSpec struct {
 	// version is created, so that later changes of a region's labels take effect only with the next
 	// version. Set by the control plane. Ignored in requests.
 	PinnedOverrides []*PinnedOverride `protobuf:"bytes,41,rep,name=pinned_overrides,json=pinnedOverrides,proto3" json:"pinned_overrides,omitempty"`
-	// Which engine serves which model. The engine's preset generates from it what the spec leaves
-	// out. Flags in args and in extra_args of overrides then replace the preset's flags with the same
-	// names, and overrides of resources may change the generated args.
+	// Which engine serves which model. The engine's preset generates from it the fields that the spec
+	// leaves out. Flags in args and in extra_args of overrides then replace the preset's flags with the
+	// same names, and overrides of resources may change the generated args.
 	Serve *Serve `protobuf:"bytes,42,opt,name=serve,proto3" json:"serve,omitempty"`
 	// Preset that was used for serve, with its version: "vllm/1". Its result is part of the version,
 	// and stays when the preset changes. Set by the control plane. Ignored in requests.
@@ -696,8 +696,8 @@ func (x *DeploymentSpec) GetModels() *ModelServer {
 	return nil
 }
 
-// LoadedModel is a model that servers load. A replica is one server that has it. Servers are those
-// instances of the same environment whose app has models, and that fit.
+// LoadedModel is a model that servers load. A replica is one server that has it. Servers are
+// instances in the same environment that fit, and whose app has models.
 type LoadedModel struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name under which servers know the model, and requests name it. Default: the app's name.
@@ -779,7 +779,7 @@ func (x *LoadedModel) GetPath() string {
 	return ""
 }
 
-// ModelServer is what a server of models can hold.
+// ModelServer describes which models a server can hold.
 type ModelServer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How models are loaded.
@@ -788,7 +788,7 @@ type ModelServer struct {
 	Capabilities []string `protobuf:"bytes,2,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
 	// Memory of one instance for models.
 	MemoryMib int64 `protobuf:"varint,3,opt,name=memory_mib,json=memoryMib,proto3" json:"memory_mib,omitempty"`
-	// How many models one instance holds at most. 0: any number that has memory.
+	// Maximum number of models on one instance. 0: as many as fit in memory.
 	Slots         int32 `protobuf:"varint,4,opt,name=slots,proto3" json:"slots,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -919,8 +919,8 @@ type Override struct {
 	// AppService.Scale wins over it until the next deploy.
 	Replicas *int32 `protobuf:"varint,3,opt,name=replicas,proto3,oneof" json:"replicas,omitempty"`
 	// Each amount that is set replaces the spec's. gpu is replaced as a whole, because a product may
-	// exist in one pool only. count 0 means no GPUs. For a role with resources, the amounts replace
-	// those of the role.
+	// exist in one pool only. count 0 means no GPUs. For a role with resources, the amounts replace the
+	// role's amounts.
 	Resources *Resources `protobuf:"bytes,4,opt,name=resources,proto3" json:"resources,omitempty"`
 	// Replaces all args.
 	Args []string `protobuf:"bytes,5,rep,name=args,proto3" json:"args,omitempty"`
@@ -1338,8 +1338,8 @@ type RoleSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Instances of this role in each replica. 0 means 1. Part of the version: a change replaces every
-	// group. With LAYOUT_POOLED, instances in each region: no part of the version, and 0 means as many
-	// as there are, or 1.
+	// group. With LAYOUT_POOLED, the number of instances in each region. Then it is not part of the
+	// version, and 0 means the present number, or else 1.
 	Instances int32      `protobuf:"varint,2,opt,name=instances,proto3" json:"instances,omitempty"`
 	Image     string     `protobuf:"bytes,3,opt,name=image,proto3" json:"image,omitempty"`
 	Command   []string   `protobuf:"bytes,4,rep,name=command,proto3" json:"command,omitempty"`
@@ -1354,8 +1354,8 @@ type RoleSpec struct {
 	Env map[string]string `protobuf:"bytes,9,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Number of hosts of one instance, for models that are split over hosts. 0 means 1. The instance
 	// then has one pod for each rank, 0 to hosts-1. They start, fail and restart together, and requests
-	// and health checks go to rank 0. Resources are those of each pod. Only Kubernetes regions run
-	// instances of several hosts, and only without LAYOUT_POOLED.
+	// and health checks go to rank 0. Resources are for each pod. Only Kubernetes regions run instances
+	// of several hosts, and only without LAYOUT_POOLED.
 	Hosts         int32          `protobuf:"varint,10,opt,name=hosts,proto3" json:"hosts,omitempty"`
 	Slots         RoleSpec_Slots `protobuf:"varint,11,opt,name=slots,proto3,enum=windlass.v1.RoleSpec_Slots" json:"slots,omitempty"`
 	unknownFields protoimpl.UnknownFields

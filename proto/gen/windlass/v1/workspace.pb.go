@@ -541,7 +541,7 @@ func (x *UpdateWorkspaceRequest) GetResourceVersion() int64 {
 type UpdateWorkspaceResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Workspace *Workspace             `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
-	// It was so already: nothing changed.
+	// Nothing changed, because the object already was as requested.
 	Unchanged     bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -876,7 +876,7 @@ type Quota struct {
 	WorkspaceName string                 `protobuf:"bytes,2,opt,name=workspace_name,json=workspaceName,proto3" json:"workspace_name,omitempty"`
 	// The limits in force. Every field is set.
 	Limits *Limits `protobuf:"bytes,3,opt,name=limits,proto3" json:"limits,omitempty"`
-	// The workspace's own limits. For absent ones, the control plane's default applies.
+	// The workspace's own limits. For absent limits, the control plane's default applies.
 	Own   *Limits `protobuf:"bytes,4,opt,name=own,proto3" json:"own,omitempty"`
 	Usage *Usage  `protobuf:"bytes,5,opt,name=usage,proto3" json:"usage,omitempty"`
 	// resource_version of own. 0: none were ever set.
@@ -1137,7 +1137,7 @@ func (x *SetQuotaRequest) GetResourceVersion() int64 {
 type SetQuotaResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Quota *Quota                 `protobuf:"bytes,1,opt,name=quota,proto3" json:"quota,omitempty"`
-	// It was so already: nothing changed.
+	// Nothing changed, because the object already was as requested.
 	Unchanged bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	// Warnings for people about the outcome: limits that the caller may not raise again.
 	Warnings      []string `protobuf:"bytes,31,rep,name=warnings,proto3" json:"warnings,omitempty"`
@@ -1200,7 +1200,7 @@ func (x *SetQuotaResponse) GetWarnings() []string {
 type Tier struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Ordered by number. The tier "default" has all of them until it is set.
+	// Ordered by number. The tier "default" has all features until it is set.
 	Features  []Feature `protobuf:"varint,2,rep,packed,name=features,proto3,enum=windlass.v1.Feature" json:"features,omitempty"`
 	UpdatedAt int64     `protobuf:"varint,3,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
 	// 0: "default", as it is before it is set.
@@ -1271,7 +1271,8 @@ type WorkspaceFeatures struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	WorkspaceId   string                 `protobuf:"bytes,1,opt,name=workspace_id,json=workspaceId,proto3" json:"workspace_id,omitempty"`
 	WorkspaceName string                 `protobuf:"bytes,2,opt,name=workspace_name,json=workspaceName,proto3" json:"workspace_name,omitempty"`
-	// Features that the workspace may use: those of its tier and allowed, without denied.
+	// Features that the workspace may use: the features of its tier and allowed features, without
+	// denied features.
 	Features     []Feature `protobuf:"varint,3,rep,packed,name=features,proto3,enum=windlass.v1.Feature" json:"features,omitempty"`
 	Tier         string    `protobuf:"bytes,4,opt,name=tier,proto3" json:"tier,omitempty"`
 	TierFeatures []Feature `protobuf:"varint,5,rep,packed,name=tier_features,json=tierFeatures,proto3,enum=windlass.v1.Feature" json:"tier_features,omitempty"`
@@ -1373,7 +1374,7 @@ func (x *WorkspaceFeatures) GetResourceVersion() int64 {
 
 type GetFeaturesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Id or name; empty: the caller's own.
+	// Id or name. Empty: the caller's workspace.
 	Workspace     string `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1551,7 +1552,7 @@ func (x *SetFeaturesRequest) GetResourceVersion() int64 {
 type SetFeaturesResponse struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Features *WorkspaceFeatures     `protobuf:"bytes,1,opt,name=features,proto3" json:"features,omitempty"`
-	// It was so already: nothing changed.
+	// Nothing changed, because the object already was as requested.
 	Unchanged     bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1754,7 +1755,7 @@ func (x *SetTierRequest) GetResourceVersion() int64 {
 type SetTierResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Tier  *Tier                  `protobuf:"bytes,1,opt,name=tier,proto3" json:"tier,omitempty"`
-	// It was so already: nothing changed.
+	// Nothing changed, because the object already was as requested.
 	Unchanged     bool `protobuf:"varint,30,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

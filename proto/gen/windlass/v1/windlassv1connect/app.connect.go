@@ -89,9 +89,9 @@ type AppServiceClient interface {
 	// flight, or else the live one. It also takes the environment's current variables.
 	SetEnvironment(context.Context, *v1.SetEnvironmentRequest) (*v1.SetEnvironmentResponse, error)
 	// Without a version, aborts the rollout in flight like Cancel. Otherwise returns to an older
-	// version. A version that is retained becomes live again and gets the traffic. For any other, a
-	// new deployment with its configuration is created; see RollbackRequest.with_steps for its
-	// rollout.
+	// version. A version that is retained becomes live again and gets the traffic. For any other
+	// version, a new deployment with its configuration is created; see RollbackRequest.with_steps for
+	// its rollout.
 	Rollback(context.Context, *v1.RollbackRequest) (*v1.RollbackResponse, error)
 	// Stops the rollout in flight and undoes it. The live deployment stays.
 	Cancel(context.Context, *v1.CancelRequest) (*v1.CancelResponse, error)
@@ -373,9 +373,9 @@ type AppServiceHandler interface {
 	// flight, or else the live one. It also takes the environment's current variables.
 	SetEnvironment(context.Context, *v1.SetEnvironmentRequest) (*v1.SetEnvironmentResponse, error)
 	// Without a version, aborts the rollout in flight like Cancel. Otherwise returns to an older
-	// version. A version that is retained becomes live again and gets the traffic. For any other, a
-	// new deployment with its configuration is created; see RollbackRequest.with_steps for its
-	// rollout.
+	// version. A version that is retained becomes live again and gets the traffic. For any other
+	// version, a new deployment with its configuration is created; see RollbackRequest.with_steps for
+	// its rollout.
 	Rollback(context.Context, *v1.RollbackRequest) (*v1.RollbackResponse, error)
 	// Stops the rollout in flight and undoes it. The live deployment stays.
 	Cancel(context.Context, *v1.CancelRequest) (*v1.CancelResponse, error)

@@ -70,11 +70,11 @@ type EnvironmentServiceClient interface {
 	UpdateEnvironment(context.Context, *v1.UpdateEnvironmentRequest) (*v1.UpdateEnvironmentResponse, error)
 	// Fails with ERROR_REASON_IN_USE while the environment has apps.
 	DeleteEnvironment(context.Context, *v1.DeleteEnvironmentRequest) (*v1.DeleteEnvironmentResponse, error)
-	// Stores a new version of the secret. For every app that uses the secret or is about to, it
-	// creates an app version with the newest configuration and the new value. The rollout is like any
-	// other: if it fails, the app goes back to the value before. If one of these rollouts cannot
+	// Stores a new version of the secret. For every app that uses the secret or is about to use it, the
+	// call creates an app version with the newest configuration and the new value. The rollout is like
+	// any other: if it fails, the app goes back to the earlier value. If one of these rollouts cannot
 	// begin, the whole call is refused. Secrets that only pull images are updated without a rollout.
-	// Pinned versions keep the value that they have.
+	// Pinned versions keep their present value.
 	SetSecret(context.Context, *v1.SetSecretRequest) (*v1.SetSecretResponse, error)
 	// Sorted by name, without values.
 	ListSecrets(context.Context, *v1.ListSecretsRequest) (*v1.ListSecretsResponse, error)
@@ -242,11 +242,11 @@ type EnvironmentServiceHandler interface {
 	UpdateEnvironment(context.Context, *v1.UpdateEnvironmentRequest) (*v1.UpdateEnvironmentResponse, error)
 	// Fails with ERROR_REASON_IN_USE while the environment has apps.
 	DeleteEnvironment(context.Context, *v1.DeleteEnvironmentRequest) (*v1.DeleteEnvironmentResponse, error)
-	// Stores a new version of the secret. For every app that uses the secret or is about to, it
-	// creates an app version with the newest configuration and the new value. The rollout is like any
-	// other: if it fails, the app goes back to the value before. If one of these rollouts cannot
+	// Stores a new version of the secret. For every app that uses the secret or is about to use it, the
+	// call creates an app version with the newest configuration and the new value. The rollout is like
+	// any other: if it fails, the app goes back to the earlier value. If one of these rollouts cannot
 	// begin, the whole call is refused. Secrets that only pull images are updated without a rollout.
-	// Pinned versions keep the value that they have.
+	// Pinned versions keep their present value.
 	SetSecret(context.Context, *v1.SetSecretRequest) (*v1.SetSecretResponse, error)
 	// Sorted by name, without values.
 	ListSecrets(context.Context, *v1.ListSecretsRequest) (*v1.ListSecretsResponse, error)

@@ -43,8 +43,8 @@ const (
 
 // HistoryServiceClient is a client for the windlass.v1.HistoryService service.
 type HistoryServiceClient interface {
-	// Decisions of the control plane about one app, and what agents did without being told to, newest
-	// first.
+	// Decisions of the control plane about one app, and actions of agents that the control plane did
+	// not request, newest first.
 	ListHistory(context.Context, *v1.ListHistoryRequest) (*v1.ListHistoryResponse, error)
 	// Calls that changed something in the workspace, newest first. Owners only.
 	ListAudit(context.Context, *v1.ListAuditRequest) (*v1.ListAuditResponse, error)
@@ -104,8 +104,8 @@ func (c *historyServiceClient) ListAudit(ctx context.Context, req *v1.ListAuditR
 
 // HistoryServiceHandler is an implementation of the windlass.v1.HistoryService service.
 type HistoryServiceHandler interface {
-	// Decisions of the control plane about one app, and what agents did without being told to, newest
-	// first.
+	// Decisions of the control plane about one app, and actions of agents that the control plane did
+	// not request, newest first.
 	ListHistory(context.Context, *v1.ListHistoryRequest) (*v1.ListHistoryResponse, error)
 	// Calls that changed something in the workspace, newest first. Owners only.
 	ListAudit(context.Context, *v1.ListAuditRequest) (*v1.ListAuditResponse, error)

@@ -41,9 +41,9 @@ const (
 type LogServiceClient interface {
 	// Streams the output of an instance or of all instances of an app, merged by time. The stream
 	// survives restarts of instances, agents and control planes, and replacements of instances. A
-	// reader that is slower than the output loses lines, and is told how many. The agent masks the
-	// values of the deployment's secrets. The stream ends when the instance ends, the caller leaves,
-	// the key expires or is revoked, or the server stops.
+	// reader that is slower than the output loses lines, and gets a note with their number. The agent
+	// masks the values of the deployment's secrets. The stream ends when the instance ends, the caller
+	// leaves, the key expires or is revoked, or the server stops.
 	FollowLogs(context.Context, *v1.FollowLogsRequest) (*connect.ServerStreamForClient[v1.FollowLogsResponse], error)
 }
 
@@ -82,9 +82,9 @@ func (c *logServiceClient) FollowLogs(ctx context.Context, req *v1.FollowLogsReq
 type LogServiceHandler interface {
 	// Streams the output of an instance or of all instances of an app, merged by time. The stream
 	// survives restarts of instances, agents and control planes, and replacements of instances. A
-	// reader that is slower than the output loses lines, and is told how many. The agent masks the
-	// values of the deployment's secrets. The stream ends when the instance ends, the caller leaves,
-	// the key expires or is revoked, or the server stops.
+	// reader that is slower than the output loses lines, and gets a note with their number. The agent
+	// masks the values of the deployment's secrets. The stream ends when the instance ends, the caller
+	// leaves, the key expires or is revoked, or the server stops.
 	FollowLogs(context.Context, *v1.FollowLogsRequest, *connect.ServerStream[v1.FollowLogsResponse]) error
 }
 

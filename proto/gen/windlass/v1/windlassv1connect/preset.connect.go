@@ -67,17 +67,19 @@ type PresetServiceClient interface {
 	// app, and does not validate the rest of the spec.
 	RenderPreset(context.Context, *v1.RenderPresetRequest) (*v1.RenderPresetResponse, error)
 	// Returns what the newest version of the preset would change in an app's live version. If the app
-	// sets a field or flag to the value that the preset generated, it counts as generated.
+	// sets a field or flag to the value that the preset generated, the field or flag counts as
+	// generated.
 	DiffPreset(context.Context, *v1.DiffPresetRequest) (*v1.DiffPresetResponse, error)
 	// Adds a version to a preset of the workspace, or creates the preset. The definition is checked as
 	// CheckPreset does, and refused if a finding is an error. Nothing that runs changes: the next deploy
 	// of an app with the engine "custom:NAME" uses the new version. A repeated call changes nothing.
 	SetPreset(context.Context, *v1.SetPresetRequest) (*v1.SetPresetResponse, error)
-	// Checks a definition: its expressions, and for each of its examples what a deploy of it would check.
+	// Checks a definition: its expressions, and each of its examples as a deploy of the example would.
 	// It stores nothing.
 	CheckPreset(context.Context, *v1.CheckPresetRequest) (*v1.CheckPresetResponse, error)
-	// Deletes a preset of the workspace with all its versions. Apps that it generated keep what they run.
-	// Their next deploy is refused until the preset exists again, or their file names another engine.
+	// Deletes a preset of the workspace with all its versions. Apps that use it keep running as they
+	// are. Their next deploy is refused until the preset exists again, or their file names another
+	// engine.
 	DeletePreset(context.Context, *v1.DeletePresetRequest) (*v1.DeletePresetResponse, error)
 	// Returns the stored versions of a preset of the workspace, newest first.
 	ListPresetVersions(context.Context, *v1.ListPresetVersionsRequest) (*v1.ListPresetVersionsResponse, error)
@@ -245,17 +247,19 @@ type PresetServiceHandler interface {
 	// app, and does not validate the rest of the spec.
 	RenderPreset(context.Context, *v1.RenderPresetRequest) (*v1.RenderPresetResponse, error)
 	// Returns what the newest version of the preset would change in an app's live version. If the app
-	// sets a field or flag to the value that the preset generated, it counts as generated.
+	// sets a field or flag to the value that the preset generated, the field or flag counts as
+	// generated.
 	DiffPreset(context.Context, *v1.DiffPresetRequest) (*v1.DiffPresetResponse, error)
 	// Adds a version to a preset of the workspace, or creates the preset. The definition is checked as
 	// CheckPreset does, and refused if a finding is an error. Nothing that runs changes: the next deploy
 	// of an app with the engine "custom:NAME" uses the new version. A repeated call changes nothing.
 	SetPreset(context.Context, *v1.SetPresetRequest) (*v1.SetPresetResponse, error)
-	// Checks a definition: its expressions, and for each of its examples what a deploy of it would check.
+	// Checks a definition: its expressions, and each of its examples as a deploy of the example would.
 	// It stores nothing.
 	CheckPreset(context.Context, *v1.CheckPresetRequest) (*v1.CheckPresetResponse, error)
-	// Deletes a preset of the workspace with all its versions. Apps that it generated keep what they run.
-	// Their next deploy is refused until the preset exists again, or their file names another engine.
+	// Deletes a preset of the workspace with all its versions. Apps that use it keep running as they
+	// are. Their next deploy is refused until the preset exists again, or their file names another
+	// engine.
 	DeletePreset(context.Context, *v1.DeletePresetRequest) (*v1.DeletePresetResponse, error)
 	// Returns the stored versions of a preset of the workspace, newest first.
 	ListPresetVersions(context.Context, *v1.ListPresetVersionsRequest) (*v1.ListPresetVersionsResponse, error)

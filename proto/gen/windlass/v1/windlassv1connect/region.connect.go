@@ -87,8 +87,8 @@ type RegionServiceClient interface {
 	DeleteRegion(context.Context, *v1.DeleteRegionRequest) (*v1.DeleteRegionResponse, error)
 	// Creates a token with which one agent can join the region once, before it expires.
 	CreateJoinToken(context.Context, *v1.CreateJoinTokenRequest) (*v1.CreateJoinTokenResponse, error)
-	// Revokes every credential of the region's agents and ends their streams.
-	// What runs there keeps running.
+	// Revokes every credential of the region's agents and ends their streams. Instances there keep
+	// running.
 	RevokeCredentials(context.Context, *v1.RevokeCredentialsRequest) (*v1.RevokeCredentialsResponse, error)
 	// Workloads in the region that the control plane does not know.
 	ListQuarantine(context.Context, *v1.ListQuarantineRequest) (*v1.ListQuarantineResponse, error)
@@ -97,8 +97,9 @@ type RegionServiceClient interface {
 	// Lets a workspace use a platform region. Operators only. For a second workspace on a region that
 	// does not isolate instances, trust_all_tenants is required.
 	GrantRegion(context.Context, *v1.GrantRegionRequest) (*v1.GrantRegionResponse, error)
-	// Withdraws a workspace's grant for a platform region. What runs there stays and may shrink, but
-	// calls that start or grow something there fail with ERROR_REASON_REGION_CLOSED. Operators only.
+	// Withdraws a workspace's grant for a platform region. Instances there stay, and their number may
+	// shrink, but calls that start or grow something there fail with ERROR_REASON_REGION_CLOSED.
+	// Operators only.
 	RevokeGrant(context.Context, *v1.RevokeGrantRequest) (*v1.RevokeGrantResponse, error)
 	// Revokes a workspace's grant, and scales everything that it runs in the platform region to 0
 	// replicas. Each call handles some of the apps. Repeat the call until the response's more is
@@ -369,8 +370,8 @@ type RegionServiceHandler interface {
 	DeleteRegion(context.Context, *v1.DeleteRegionRequest) (*v1.DeleteRegionResponse, error)
 	// Creates a token with which one agent can join the region once, before it expires.
 	CreateJoinToken(context.Context, *v1.CreateJoinTokenRequest) (*v1.CreateJoinTokenResponse, error)
-	// Revokes every credential of the region's agents and ends their streams.
-	// What runs there keeps running.
+	// Revokes every credential of the region's agents and ends their streams. Instances there keep
+	// running.
 	RevokeCredentials(context.Context, *v1.RevokeCredentialsRequest) (*v1.RevokeCredentialsResponse, error)
 	// Workloads in the region that the control plane does not know.
 	ListQuarantine(context.Context, *v1.ListQuarantineRequest) (*v1.ListQuarantineResponse, error)
@@ -379,8 +380,9 @@ type RegionServiceHandler interface {
 	// Lets a workspace use a platform region. Operators only. For a second workspace on a region that
 	// does not isolate instances, trust_all_tenants is required.
 	GrantRegion(context.Context, *v1.GrantRegionRequest) (*v1.GrantRegionResponse, error)
-	// Withdraws a workspace's grant for a platform region. What runs there stays and may shrink, but
-	// calls that start or grow something there fail with ERROR_REASON_REGION_CLOSED. Operators only.
+	// Withdraws a workspace's grant for a platform region. Instances there stay, and their number may
+	// shrink, but calls that start or grow something there fail with ERROR_REASON_REGION_CLOSED.
+	// Operators only.
 	RevokeGrant(context.Context, *v1.RevokeGrantRequest) (*v1.RevokeGrantResponse, error)
 	// Revokes a workspace's grant, and scales everything that it runs in the platform region to 0
 	// replicas. Each call handles some of the apps. Repeat the call until the response's more is

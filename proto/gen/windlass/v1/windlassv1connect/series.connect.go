@@ -40,10 +40,10 @@ const (
 
 // SeriesServiceClient is a client for the windlass.v1.SeriesService service.
 type SeriesServiceClient interface {
-	// Streams the samples of an app in its regions: first those of the last hour, then new and
-	// changed ones about every 5 s. The agent of each region keeps the samples in its memory. They
-	// survive a restart of the control plane, but not one of the agent. A control plane process asks
-	// each region once for all its watchers of the app. Without news, it sends an empty response
+	// Streams the samples of an app in its regions: first the samples of the last hour, then new and
+	// changed samples about every 5 s. The agent of each region keeps the samples in its memory. They
+	// survive a restart of the control plane, but not a restart of the agent. A control plane process
+	// asks each region once for all its watchers of the app. Without news, it sends an empty response
 	// every 15 s. The stream ends when the caller leaves, the app is deleted, or the server stops. At
 	// most 256 apps are watched on one process at a time, and 32 of one workspace. Beyond that, and
 	// beyond the limits of WatchApp, it fails with ERROR_REASON_LIMIT_EXCEEDED.
@@ -83,10 +83,10 @@ func (c *seriesServiceClient) WatchSeries(ctx context.Context, req *v1.WatchSeri
 
 // SeriesServiceHandler is an implementation of the windlass.v1.SeriesService service.
 type SeriesServiceHandler interface {
-	// Streams the samples of an app in its regions: first those of the last hour, then new and
-	// changed ones about every 5 s. The agent of each region keeps the samples in its memory. They
-	// survive a restart of the control plane, but not one of the agent. A control plane process asks
-	// each region once for all its watchers of the app. Without news, it sends an empty response
+	// Streams the samples of an app in its regions: first the samples of the last hour, then new and
+	// changed samples about every 5 s. The agent of each region keeps the samples in its memory. They
+	// survive a restart of the control plane, but not a restart of the agent. A control plane process
+	// asks each region once for all its watchers of the app. Without news, it sends an empty response
 	// every 15 s. The stream ends when the caller leaves, the app is deleted, or the server stops. At
 	// most 256 apps are watched on one process at a time, and 32 of one workspace. Beyond that, and
 	// beyond the limits of WatchApp, it fails with ERROR_REASON_LIMIT_EXCEEDED.

@@ -84,9 +84,9 @@ type WorkspaceServiceClient interface {
 	DeleteWorkspace(context.Context, *v1.DeleteWorkspaceRequest) (*v1.DeleteWorkspaceResponse, error)
 	// Returns the workspace's limits and usage.
 	GetQuota(context.Context, *v1.GetQuotaRequest) (*v1.GetQuotaResponse, error)
-	// Sets the workspace's own limits. Operators may set any limit. Owners may only set limits that
-	// are stricter than those in force, because a limit is useless if those whom it restricts can
-	// lift it. What exists stays, even if it exceeds the new limits.
+	// Sets the workspace's own limits. Operators may set any limit. Owners may only set limits that are
+	// stricter than those in force, because a limit is useless if the people whom it restricts can lift
+	// it. Existing apps and instances stay, even if they exceed the new limits.
 	SetQuota(context.Context, *v1.SetQuotaRequest) (*v1.SetQuotaResponse, error)
 	// Features that the workspace may use.
 	GetFeatures(context.Context, *v1.GetFeaturesRequest) (*v1.GetFeaturesResponse, error)
@@ -330,9 +330,9 @@ type WorkspaceServiceHandler interface {
 	DeleteWorkspace(context.Context, *v1.DeleteWorkspaceRequest) (*v1.DeleteWorkspaceResponse, error)
 	// Returns the workspace's limits and usage.
 	GetQuota(context.Context, *v1.GetQuotaRequest) (*v1.GetQuotaResponse, error)
-	// Sets the workspace's own limits. Operators may set any limit. Owners may only set limits that
-	// are stricter than those in force, because a limit is useless if those whom it restricts can
-	// lift it. What exists stays, even if it exceeds the new limits.
+	// Sets the workspace's own limits. Operators may set any limit. Owners may only set limits that are
+	// stricter than those in force, because a limit is useless if the people whom it restricts can lift
+	// it. Existing apps and instances stay, even if they exceed the new limits.
 	SetQuota(context.Context, *v1.SetQuotaRequest) (*v1.SetQuotaResponse, error)
 	// Features that the workspace may use.
 	GetFeatures(context.Context, *v1.GetFeaturesRequest) (*v1.GetFeaturesResponse, error)

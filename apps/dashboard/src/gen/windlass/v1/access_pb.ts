@@ -145,7 +145,7 @@ export type CreateApiKeyRequest = Message<"windlass.v1.CreateApiKeyRequest"> & {
 
   /**
    * Owners create keys of their workspace. Operators create operator keys, which belong to no
-   * workspace, and with the field workspace set, keys of that workspace.
+   * workspace. With the field workspace set, they create keys of that workspace.
    *
    * @generated from field: windlass.v1.Role role = 3;
    */

@@ -373,7 +373,7 @@ export type UpdateAppResponse = Message<"windlass.v1.UpdateAppResponse"> & {
   app?: App | undefined;
 
   /**
-   * It was so already: nothing changed.
+   * Nothing changed, because the object already was as requested.
    *
    * @generated from field: bool unchanged = 30;
    */
@@ -407,7 +407,7 @@ export type DeleteAppRequest = Message<"windlass.v1.DeleteAppRequest"> & {
   why: string;
 
   /**
-   * Do not wait for unreachable regions. What runs there is given up, and is removed if the region
+   * Do not wait for unreachable regions. Instances there are given up, and are removed if the region
    * returns. Only owners may set it, and it is in the audit log.
    *
    * @generated from field: bool abandon_unreachable = 4;
@@ -546,7 +546,7 @@ export type DeployResponse = Message<"windlass.v1.DeployResponse"> & {
   scaled: boolean;
 
   /**
-   * The freeze that holds the rollout. Absent: none does.
+   * The freeze that holds the rollout. Absent: no freeze holds it.
    *
    * @generated from field: windlass.v1.FreezeHold hold = 10;
    */
@@ -630,17 +630,17 @@ export type ScaleRequest = Message<"windlass.v1.ScaleRequest"> & {
   holdFor?: Duration | undefined;
 
   /**
-   * Ends the hold, with role that of the role. replicas is then ignored.
+   * Ends the hold of the app or, with role, the hold of that role. replicas is then ignored.
    *
    * @generated from field: bool end_hold = 51;
    */
   endHold: boolean;
 
   /**
-   * The number of replicas that the caller read and decided on. If the region, or any region without
-   * region, has another number by now, the call is refused with ABORTED and ERROR_REASON_CONFLICT.
-   * During a rollout, the number is that of both versions together. With role, it is that of the role's
-   * instances. Absent: not compared.
+   * The number of replicas that the caller read and decided on. If the region has a different number
+   * now, the call is refused with ABORTED and ERROR_REASON_CONFLICT. If region is empty, each region
+   * is compared. During a rollout, the number counts replicas of both versions. With role, it counts
+   * the role's instances. Absent: not compared.
    *
    * @generated from field: optional int32 current_replicas = 52;
    */
@@ -760,7 +760,7 @@ export type SetEnvironmentResponse = Message<"windlass.v1.SetEnvironmentResponse
   unchanged: boolean;
 
   /**
-   * The freeze that holds the rollout. Absent: none does.
+   * The freeze that holds the rollout. Absent: no freeze holds it.
    *
    * @generated from field: windlass.v1.FreezeHold hold = 10;
    */
@@ -1025,8 +1025,8 @@ export type WatchAppResponse = Message<"windlass.v1.WatchAppResponse"> & {
   app?: App | undefined;
 
   /**
-   * The live deployment, the one in flight, pinned ones, the one of asked_rollout, and any other
-   * that still has replicas or traffic. Each with its regions.
+   * The live deployment, the deployment in flight, pinned deployments, the deployment of
+   * asked_rollout, and any other deployment that still has replicas or traffic. Each has its regions.
    *
    * @generated from field: repeated windlass.v1.Deployment deployments = 2;
    */
@@ -1231,9 +1231,9 @@ export const AppService: GenService<{
   },
   /**
    * Without a version, aborts the rollout in flight like Cancel. Otherwise returns to an older
-   * version. A version that is retained becomes live again and gets the traffic. For any other, a
-   * new deployment with its configuration is created; see RollbackRequest.with_steps for its
-   * rollout.
+   * version. A version that is retained becomes live again and gets the traffic. For any other
+   * version, a new deployment with its configuration is created; see RollbackRequest.with_steps for
+   * its rollout.
    *
    * @generated from rpc windlass.v1.AppService.Rollback
    */

@@ -175,8 +175,8 @@ export const MutationSchema: GenMessage<Mutation> = /*@__PURE__*/
   messageDesc(file_windlass_v1_common, 4);
 
 /**
- * ErrorReason is the machine-readable cause of an error. Programs decide by it. It is in
- * ErrorDetail. The Connect code only says how to treat the call.
+ * ErrorReason is the machine-readable cause of an error, in ErrorDetail. Programs should decide by
+ * the reason. The Connect code only says how to treat the call.
  *
  * @generated from enum windlass.v1.ErrorReason
  */
@@ -424,8 +424,8 @@ export enum ErrorReason {
   DOMAIN_TAKEN = 40,
 
   /**
-   * The workspace's grant for the region was revoked. What runs there stays, but nothing can start
-   * or grow.
+   * The workspace's grant for the region was revoked. Instances there stay, but nothing can start or
+   * grow.
    *
    * @generated from enum value: ERROR_REASON_REGION_CLOSED = 41;
    */
@@ -722,7 +722,7 @@ export enum InstanceStatus {
   READY = 4,
 
   /**
-   * It gets no new requests and finishes those that it has.
+   * It gets no new requests and finishes its present requests.
    *
    * @generated from enum value: INSTANCE_STATUS_DRAINING = 5;
    */

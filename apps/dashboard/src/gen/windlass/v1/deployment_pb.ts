@@ -161,8 +161,8 @@ export type RegionTopology = Message<"windlass.v1.RegionTopology"> & {
   replicas: number;
 
   /**
-   * Percent of the region's traffic. For a pinned version: of all traffic. For other versions: of
-   * what pins leave.
+   * Percent of the region's traffic. For a pinned version: of all traffic. For other versions: of the
+   * traffic that pins leave.
    *
    * @generated from field: int32 weight = 4;
    */
@@ -203,8 +203,8 @@ export type RegionTopology = Message<"windlass.v1.RegionTopology"> & {
   instances: number;
 
   /**
-   * The most important reason among the instances, with its message, or those of the agent's
-   * rejection.
+   * The most important reason among the instances, with its message, or the reason and message of the
+   * agent's rejection.
    *
    * @generated from field: string reason = 11;
    */
@@ -221,7 +221,7 @@ export type RegionTopology = Message<"windlass.v1.RegionTopology"> & {
   regionUnreachable: boolean;
 
   /**
-   * The roles, in the order of the spec. Empty: there is only one.
+   * The roles, in the order of the spec. Empty: there is only one role.
    *
    * @generated from field: repeated windlass.v1.RoleTopology roles = 14;
    */
@@ -381,7 +381,7 @@ export type Instance = Message<"windlass.v1.Instance"> & {
   gpus: string[];
 
   /**
-   * Its name in the runtime: that of a pod or a process.
+   * Its name in the runtime: the name of a pod or a process.
    *
    * @generated from field: string runtime_name = 16;
    */
@@ -404,8 +404,8 @@ export type Instance = Message<"windlass.v1.Instance"> & {
 
   /**
    * Number of its hosts, at least 1. If it is above 1, the instance has one pod for each rank, 0 to
-   * hosts-1. The id, the address, the name in the runtime and the logs are those of rank 0. The status
-   * is that of the worst rank.
+   * hosts-1. The id, the address, the name in the runtime and the logs are of rank 0. The status is
+   * the status of the worst rank.
    *
    * @generated from field: int32 hosts = 20;
    */

@@ -79,7 +79,7 @@ export type Secret = Message<"windlass.v1.Secret"> & {
   name: string;
 
   /**
-   * Each SetSecret that changes the value adds one.
+   * Each SetSecret that changes the value adds a version.
    *
    * @generated from field: int32 version = 2;
    */
@@ -277,7 +277,7 @@ export type UpdateEnvironmentResponse = Message<"windlass.v1.UpdateEnvironmentRe
   environment?: Environment | undefined;
 
   /**
-   * It was so already: nothing changed.
+   * Nothing changed, because the object already was as requested.
    *
    * @generated from field: bool unchanged = 30;
    */
@@ -392,7 +392,7 @@ export type SetSecretResponse = Message<"windlass.v1.SetSecretResponse"> & {
   rollouts: SecretRollout[];
 
   /**
-   * The secret already has this value: no version of it was created, and no app changes.
+   * The secret already has this value: no version of the secret was created, and no app changes.
    *
    * @generated from field: bool unchanged = 30;
    */
@@ -400,7 +400,7 @@ export type SetSecretResponse = Message<"windlass.v1.SetSecretResponse"> & {
 
   /**
    * Apps that use the secret and are left out, and why: the workspace lost all their regions, or a
-   * fixed port makes a new version impossible. They keep the value that they have.
+   * fixed port makes a new version impossible. They keep their present value.
    *
    * @generated from field: repeated string warnings = 31;
    */
@@ -448,7 +448,7 @@ export type SecretRollout = Message<"windlass.v1.SecretRollout"> & {
   version: number;
 
   /**
-   * The freeze that holds the rollout. Absent: none does.
+   * The freeze that holds the rollout. Absent: no freeze holds it.
    *
    * @generated from field: windlass.v1.FreezeHold hold = 6;
    */
@@ -601,11 +601,11 @@ export const EnvironmentService: GenService<{
     output: typeof DeleteEnvironmentResponseSchema;
   },
   /**
-   * Stores a new version of the secret. For every app that uses the secret or is about to, it
-   * creates an app version with the newest configuration and the new value. The rollout is like any
-   * other: if it fails, the app goes back to the value before. If one of these rollouts cannot
+   * Stores a new version of the secret. For every app that uses the secret or is about to use it, the
+   * call creates an app version with the newest configuration and the new value. The rollout is like
+   * any other: if it fails, the app goes back to the earlier value. If one of these rollouts cannot
    * begin, the whole call is refused. Secrets that only pull images are updated without a rollout.
-   * Pinned versions keep the value that they have.
+   * Pinned versions keep their present value.
    *
    * @generated from rpc windlass.v1.EnvironmentService.SetSecret
    */

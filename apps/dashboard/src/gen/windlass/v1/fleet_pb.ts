@@ -43,7 +43,7 @@ export type WatchFleetResponse = Message<"windlass.v1.WatchFleetResponse"> & {
   reset: boolean;
 
   /**
-   * Regions that are new or changed, and ids of those that are gone.
+   * Regions that are new or changed, and ids of removed regions.
    *
    * @generated from field: repeated windlass.v1.Region regions = 2;
    */
@@ -55,7 +55,7 @@ export type WatchFleetResponse = Message<"windlass.v1.WatchFleetResponse"> & {
   removedRegions: string[];
 
   /**
-   * Apps that are new or changed, without their URLs and policies, and ids of those that are gone.
+   * Apps that are new or changed, without their URLs and policies, and ids of removed apps.
    *
    * @generated from field: repeated windlass.v1.App apps = 4;
    */

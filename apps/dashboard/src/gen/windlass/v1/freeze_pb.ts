@@ -160,10 +160,10 @@ export const Freeze_OnStartSchema: GenEnum<Freeze_OnStart> = /*@__PURE__*/
  * FileFreeze is a freeze of one app in the app's file. Its name consists of the app's name and the
  * end of the app's id.
  *
- * A deploy is judged by the freeze in the file that it deploys. Without one, the freeze of an
- * earlier file is lifted first. So a file can always lift what a file has set. For a freeze that no
- * file can lift, use SetFreeze. SetFreeze and LiftFreeze refuse freezes from files with
- * ERROR_REASON_FREEZE_OF_FILE.
+ * The freeze in a file also applies to the deploy of that file. The deploy of a file without a freeze
+ * first lifts the freeze of an earlier file. So a file can always lift the freeze that a file has
+ * set. For a freeze that no file can lift, use SetFreeze. SetFreeze and LiftFreeze refuse freezes
+ * from files with ERROR_REASON_FREEZE_OF_FILE.
  *
  * @generated from message windlass.v1.FileFreeze
  */
@@ -216,9 +216,9 @@ export const FileFreezeSchema: GenMessage<FileFreeze> = /*@__PURE__*/
 
 /**
  * WeeklyWindow repeats every week or every day, from start until end in the freeze's time zone. If
- * clocks are put back and a time comes twice, a start is the first one and an end is the second
- * one. If clocks are put forward over a time, it moves by the size of the gap: a start to before
- * the gap, an end to after it.
+ * clocks are put back and a time occurs twice, a window starts at the first occurrence and ends at
+ * the second. If clocks are put forward over a time, the time moves by the size of the gap: a start
+ * to before the gap, an end to after it.
  *
  * @generated from message windlass.v1.WeeklyWindow
  */
@@ -252,7 +252,7 @@ export const WeeklyWindowSchema: GenMessage<WeeklyWindow> = /*@__PURE__*/
  */
 export type FreezeHold = Message<"windlass.v1.FreezeHold"> & {
   /**
-   * Name of the freeze. If several hold the rollout, the one that lasts longest.
+   * Name of the freeze. If several freezes hold the rollout: the freeze that lasts longest.
    *
    * @generated from field: string freeze = 1;
    */
@@ -371,7 +371,7 @@ export type SetFreezeResponse = Message<"windlass.v1.SetFreezeResponse"> & {
   freeze?: Freeze | undefined;
 
   /**
-   * It was so already: nothing changed.
+   * Nothing changed, because the object already was as requested.
    *
    * @generated from field: bool unchanged = 30;
    */

@@ -167,7 +167,7 @@ export type ListHistoryRequest = Message<"windlass.v1.ListHistoryRequest"> & {
   app: string;
 
   /**
-   * Only entries of these times and between them, unix ms. 0: no bound.
+   * Only entries from since to until, both included, in unix ms. 0: no bound.
    *
    * @generated from field: int64 since = 3;
    */
@@ -254,8 +254,8 @@ export const ListAuditResponseSchema: GenMessage<ListAuditResponse> = /*@__PURE_
  */
 export const HistoryService: GenService<{
   /**
-   * Decisions of the control plane about one app, and what agents did without being told to, newest
-   * first.
+   * Decisions of the control plane about one app, and actions of agents that the control plane did
+   * not request, newest first.
    *
    * @generated from rpc windlass.v1.HistoryService.ListHistory
    */

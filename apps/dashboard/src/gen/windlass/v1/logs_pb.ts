@@ -28,7 +28,7 @@ export type LogPosition = Message<"windlass.v1.LogPosition"> & {
   offset: bigint;
 
   /**
-   * Number of lines before it. 0: the runtime does not count lines.
+   * Number of lines before the position. 0: the runtime does not count lines.
    *
    * @generated from field: int64 line = 2;
    */
@@ -346,7 +346,8 @@ export const LogNote_KindSchema: GenEnum<LogNote_Kind> = /*@__PURE__*/
   enumDesc(file_windlass_v1_logs, 5, 0);
 
 /**
- * LogService shows what instances write. DeploymentService.GetLogs has the last lines of one.
+ * LogService shows what instances write. DeploymentService.GetLogs returns the last lines of one
+ * instance.
  *
  * @generated from service windlass.v1.LogService
  */
@@ -354,9 +355,9 @@ export const LogService: GenService<{
   /**
    * Streams the output of an instance or of all instances of an app, merged by time. The stream
    * survives restarts of instances, agents and control planes, and replacements of instances. A
-   * reader that is slower than the output loses lines, and is told how many. The agent masks the
-   * values of the deployment's secrets. The stream ends when the instance ends, the caller leaves,
-   * the key expires or is revoked, or the server stops.
+   * reader that is slower than the output loses lines, and gets a note with their number. The agent
+   * masks the values of the deployment's secrets. The stream ends when the instance ends, the caller
+   * leaves, the key expires or is revoked, or the server stops.
    *
    * @generated from rpc windlass.v1.LogService.FollowLogs
    */

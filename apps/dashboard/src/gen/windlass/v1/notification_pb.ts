@@ -169,8 +169,8 @@ export type NotificationDelivery = Message<"windlass.v1.NotificationDelivery"> &
   region: string;
 
   /**
-   * Number of events. If many events wait for an endpoint, they are merged into one notification. what, why
-   * and app are those of the first event.
+   * Number of events. If many events wait for an endpoint, they are merged into one notification.
+   * what, why and app describe the first event.
    *
    * @generated from field: int32 events = 11;
    */
@@ -331,7 +331,7 @@ export type SetNotificationEndpointResponse = Message<"windlass.v1.SetNotificati
   secret: string;
 
   /**
-   * It was so already: nothing changed.
+   * Nothing changed, because the object already was as requested.
    *
    * @generated from field: bool unchanged = 30;
    */

@@ -229,16 +229,16 @@ export type PinVersionRequest = Message<"windlass.v1.PinVersionRequest"> & {
   weight: number;
 
   /**
-   * Replicas in each region. Absent: the number of the existing pin, or what the version has there,
-   * or else that of its spec.
+   * Replicas in each region. Absent: the number of the existing pin, or the version's present number
+   * there, or else the number in its spec.
    *
    * @generated from field: optional int32 replicas = 5;
    */
   replicas?: number | undefined;
 
   /**
-   * Names of the regions in which to pin it. Empty: the regions of the existing pin, or else those
-   * of its spec. In a region that its spec does not name, no override of the spec applies.
+   * Names of the regions in which to pin it. Empty: the regions of the existing pin, or else the
+   * regions of its spec. In a region that its spec does not name, no override of the spec applies.
    *
    * @generated from field: repeated string regions = 6;
    */

@@ -108,7 +108,7 @@ export type PlanDeployResponse = Message<"windlass.v1.PlanDeployResponse"> & {
   newApp: boolean;
 
   /**
-   * Version that would be live in the end, and the one that is live now. 0: none.
+   * Version that would be live in the end, and the version that is live now. 0: none.
    *
    * @generated from field: int32 version = 5;
    */
@@ -349,7 +349,7 @@ export const PlanFindingSchema: GenMessage<PlanFinding> = /*@__PURE__*/
 
 /**
  * FieldChange is one changed value in the spec, in the policy ("rollout") or in the scaling policy
- * ("scaling"). Paths are those of the app's file. List elements are named by index, but regions and
+ * ("scaling"). Paths are as in the app's file. List elements are named by index, but regions and
  * secrets by name. Effects of overrides are shown per region:
  * regions["us-east-1"].resources.gpu.pool. Args from a preset are shown by flag:
  * args["--max-model-len"].
@@ -553,9 +553,9 @@ export enum PlanStep_Kind {
   PAUSE = 3,
 
   /**
-   * The region stays in this state until somebody promotes, or with approval, for the time wait
-   * and until the approval is given. Without a region: the gate at the end of the wave. Without a
-   * wave: the gate before the start.
+   * The region stays in this state until a person promotes, or with approval, for the time wait and
+   * until the approval is given. Without a region: the gate at the end of the wave. Without a wave:
+   * the gate before the start.
    *
    * @generated from enum value: KIND_GATE = 4;
    */
@@ -681,7 +681,7 @@ export type PlanRegion = Message<"windlass.v1.PlanRegion"> & {
   gpusAfter: number;
 
   /**
-   * GPUs of the requested kind that must be free at the peak, in addition to those that the app's
+   * GPUs of the requested kind that must be free at the peak, in addition to GPUs that the app's
    * replicas have released by then.
    *
    * @generated from field: int32 gpus_needed = 11;
@@ -717,8 +717,9 @@ export type PlanRegion = Message<"windlass.v1.PlanRegion"> & {
   otherGpus: PlanGpus[];
 
   /**
-   * With layout pooled, for a rollout from another version: the lowest set capacity on the way, in
-   * percent of the pool, with the number of steps and, below 100, what would keep it up.
+   * With layout pooled, for a rollout from another version: the lowest set capacity during the
+   * rollout, in percent of the pool, with the number of steps. If it is below 100, the text also says
+   * how to keep it higher.
    *
    * @generated from field: string set_capacity = 16;
    */
@@ -733,7 +734,7 @@ export const PlanRegionSchema: GenMessage<PlanRegion> = /*@__PURE__*/
   messageDesc(file_windlass_v1_plan, 7);
 
 /**
- * PlanGpus is what some roles of a version need of one kind of GPU in a region.
+ * PlanGpus is the number of GPUs of one kind that some roles of a version need in a region.
  *
  * @generated from message windlass.v1.PlanGpus
  */

@@ -99,7 +99,7 @@ export type Preset = Message<"windlass.v1.Preset"> & {
   sources: PresetSource[];
 
   /**
-   * Of a preset of the workspace: who set this version, and when.
+   * Only for a preset of the workspace: who set this version, and when.
    *
    * @generated from field: string set_by = 11;
    */
@@ -111,7 +111,7 @@ export type Preset = Message<"windlass.v1.Preset"> & {
   setAt: bigint;
 
   /**
-   * Of a preset of the workspace, in answers to GetPreset.
+   * Only for a preset of the workspace, in answers to GetPreset.
    *
    * @generated from field: windlass.v1.PresetDefinition definition = 13;
    */
@@ -155,8 +155,8 @@ export const PresetSourceSchema: GenMessage<PresetSource> = /*@__PURE__*/
   messageDesc(file_windlass_v1_preset, 1);
 
 /**
- * PresetDefinition is a preset of a workspace, as a file for `windlass preset set`. It says what runs
- * an engine, as a function of an app's serve block, resources and model cache.
+ * PresetDefinition is a preset of a workspace, as a file for `windlass preset set`. It defines how an
+ * engine runs, depending on an app's serve block, resources and model cache.
  *
  * Fields that are called a template are texts with `${EXPRESSION}` in them; `$${` is a literal `${`.
  * Expressions are in CEL (https://cel.dev), and are checked when the definition is set.
@@ -214,8 +214,8 @@ export type PresetDefinition = Message<"windlass.v1.PresetDefinition"> & {
   wholeInstance: boolean;
 
   /**
-   * Share of a GPU's memory for weights and KV cache, for estimates of the largest context. 0: none are
-   * made.
+   * Share of a GPU's memory for weights and KV cache, for estimates of the largest context. 0: no
+   * estimates are made.
    *
    * @generated from field: double memory_share = 8;
    */
@@ -223,7 +223,7 @@ export type PresetDefinition = Message<"windlass.v1.PresetDefinition"> & {
 
   /**
    * Alternative names of flags, with their dashes, each with the name that args has: "-tp":
-   * "--tensor-parallel-size". With them, a flag that is given twice is noticed.
+   * "--tensor-parallel-size". With them, a flag that is given under two names is detected.
    *
    * @generated from field: map<string, string> aliases = 9;
    */
@@ -300,7 +300,7 @@ export type PresetDefinition = Message<"windlass.v1.PresetDefinition"> & {
   metrics: PresetMetric[];
 
   /**
-   * Findings of its own about what an app asks for.
+   * Additional findings about apps that use the preset.
    *
    * @generated from field: repeated windlass.v1.PresetRule rules = 20;
    */
@@ -314,7 +314,7 @@ export type PresetDefinition = Message<"windlass.v1.PresetDefinition"> & {
   sources: PresetSource[];
 
   /**
-   * Each is rendered and checked as a deploy would be, when the definition is set.
+   * When the definition is set, each example is rendered and checked as a deploy of it would be.
    *
    * @generated from field: repeated windlass.v1.PresetExample examples = 22;
    */
@@ -335,7 +335,7 @@ export const PresetDefinitionSchema: GenMessage<PresetDefinition> = /*@__PURE__*
  */
 export type PresetArg = Message<"windlass.v1.PresetArg"> & {
   /**
-   * With its dashes: "--max-model-len". Empty: the values are words of their own.
+   * With its dashes: "--max-model-len". Empty: each value is a separate argument.
    *
    * @generated from field: string flag = 1;
    */
@@ -364,7 +364,7 @@ export type PresetArg = Message<"windlass.v1.PresetArg"> & {
   field: string;
 
   /**
-   * Options may not set the flag, because each instance gets its own value, as the port.
+   * Options may not set the flag, because each instance gets its own value, for example its port.
    *
    * @generated from field: bool reserved = 5;
    */
@@ -524,7 +524,7 @@ export const PresetRuleSchema: GenMessage<PresetRule> = /*@__PURE__*/
   messageDesc(file_windlass_v1_preset, 6);
 
 /**
- * PresetExample is what an app with the preset might ask for.
+ * PresetExample is an example of an app that uses the preset.
  *
  * @generated from message windlass.v1.PresetExample
  */
@@ -747,7 +747,7 @@ export const RenderPresetRequestSchema: GenMessage<RenderPresetRequest> = /*@__P
  */
 export type RenderPresetResponse = Message<"windlass.v1.RenderPresetResponse"> & {
   /**
-   * The spec with what the preset generated. Absent: a finding is an error.
+   * The spec with the fields that the preset generated. Absent: a finding is an error.
    *
    * @generated from field: windlass.v1.DeploymentSpec spec = 1;
    */
@@ -799,7 +799,8 @@ export type DiffPresetResponse = Message<"windlass.v1.DiffPresetResponse"> & {
   version: number;
 
   /**
-   * Preset version that generated it, and the one that the next deploy of the same file would use.
+   * Preset version that generated the live version, and the preset version that the next deploy of
+   * the same file would use.
    *
    * @generated from field: string generated_by = 2;
    */
@@ -1047,8 +1048,8 @@ export const PresetVersionSchema: GenMessage<PresetVersion> = /*@__PURE__*/
   messageDesc(file_windlass_v1_preset, 25);
 
 /**
- * PresetService has the presets that the control plane uses for DeploymentSpec.serve: built-in ones,
- * and those of the caller's workspace, whose engines are called "custom:NAME".
+ * PresetService has the presets that the control plane uses for DeploymentSpec.serve: built-in
+ * presets, and presets of the caller's workspace, whose engines are called "custom:NAME".
  *
  * @generated from service windlass.v1.PresetService
  */
@@ -1085,7 +1086,8 @@ export const PresetService: GenService<{
   },
   /**
    * Returns what the newest version of the preset would change in an app's live version. If the app
-   * sets a field or flag to the value that the preset generated, it counts as generated.
+   * sets a field or flag to the value that the preset generated, the field or flag counts as
+   * generated.
    *
    * @generated from rpc windlass.v1.PresetService.DiffPreset
    */
@@ -1107,7 +1109,7 @@ export const PresetService: GenService<{
     output: typeof SetPresetResponseSchema;
   },
   /**
-   * Checks a definition: its expressions, and for each of its examples what a deploy of it would check.
+   * Checks a definition: its expressions, and each of its examples as a deploy of the example would.
    * It stores nothing.
    *
    * @generated from rpc windlass.v1.PresetService.CheckPreset
@@ -1118,8 +1120,9 @@ export const PresetService: GenService<{
     output: typeof CheckPresetResponseSchema;
   },
   /**
-   * Deletes a preset of the workspace with all its versions. Apps that it generated keep what they run.
-   * Their next deploy is refused until the preset exists again, or their file names another engine.
+   * Deletes a preset of the workspace with all its versions. Apps that use it keep running as they
+   * are. Their next deploy is refused until the preset exists again, or their file names another
+   * engine.
    *
    * @generated from rpc windlass.v1.PresetService.DeletePreset
    */

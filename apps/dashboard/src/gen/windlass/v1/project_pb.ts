@@ -206,7 +206,7 @@ export type UpdateProjectResponse = Message<"windlass.v1.UpdateProjectResponse">
   project?: Project | undefined;
 
   /**
-   * It was so already: nothing changed.
+   * Nothing changed, because the object already was as requested.
    *
    * @generated from field: bool unchanged = 30;
    */

@@ -82,7 +82,7 @@ export const ProtectionSchema: GenMessage<Protection> = /*@__PURE__*/
 export type ProtectionRules = Message<"windlass.v1.ProtectionRules"> & {
   /**
    * Minimum of RolloutPolicy.start_approval: the approval that a rollout needs before it starts. If
-   * several rules apply, the file's included, the highest role and the highest count are used, and
+   * several rules apply, including the file's, the highest role and the highest count are used, and
    * not_deployer if any rule has it.
    *
    * @generated from field: windlass.v1.Approval approval = 1;
@@ -175,7 +175,7 @@ export type SetProtectionResponse = Message<"windlass.v1.SetProtectionResponse">
   warnings: string[];
 
   /**
-   * It was so already: nothing changed.
+   * Nothing changed, because the object already was as requested.
    *
    * @generated from field: bool unchanged = 30;
    */

@@ -436,7 +436,7 @@ export type UpdateRegionResponse = Message<"windlass.v1.UpdateRegionResponse"> &
   region?: Region | undefined;
 
   /**
-   * It was so already: nothing changed.
+   * Nothing changed, because the object already was as requested.
    *
    * @generated from field: bool unchanged = 30;
    */
@@ -705,7 +705,7 @@ export const GrantRegionRequestSchema: GenMessage<GrantRegionRequest> = /*@__PUR
  */
 export type GrantRegionResponse = Message<"windlass.v1.GrantRegionResponse"> & {
   /**
-   * It was so already: nothing changed.
+   * Nothing changed, because the object already was as requested.
    *
    * @generated from field: bool unchanged = 30;
    */
@@ -985,7 +985,7 @@ export enum Isolation {
   UNSPECIFIED = 0,
 
   /**
-   * All instances run as one user, so that each can read the secrets of the others.
+   * All instances run as one user, so that each can read the secrets of other instances.
    *
    * @generated from enum value: ISOLATION_NONE = 1;
    */
@@ -1068,8 +1068,8 @@ export const RegionService: GenService<{
     output: typeof CreateJoinTokenResponseSchema;
   },
   /**
-   * Revokes every credential of the region's agents and ends their streams.
-   * What runs there keeps running.
+   * Revokes every credential of the region's agents and ends their streams. Instances there keep
+   * running.
    *
    * @generated from rpc windlass.v1.RegionService.RevokeCredentials
    */
@@ -1110,8 +1110,9 @@ export const RegionService: GenService<{
     output: typeof GrantRegionResponseSchema;
   },
   /**
-   * Withdraws a workspace's grant for a platform region. What runs there stays and may shrink, but
-   * calls that start or grow something there fail with ERROR_REASON_REGION_CLOSED. Operators only.
+   * Withdraws a workspace's grant for a platform region. Instances there stay, and their number may
+   * shrink, but calls that start or grow something there fail with ERROR_REASON_REGION_CLOSED.
+   * Operators only.
    *
    * @generated from rpc windlass.v1.RegionService.RevokeGrant
    */

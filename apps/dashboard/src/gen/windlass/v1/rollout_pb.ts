@@ -256,10 +256,10 @@ export const RolloutPolicy_StrategySchema: GenEnum<RolloutPolicy_Strategy> = /*@
   enumDesc(file_windlass_v1_rollout, 0, 0);
 
 /**
- * AutoRollback says after which failures a rollout goes back by itself. After other failures it
- * stays where it is, and is paused with the failure's reason. Then RetryRollout retries what
- * failed, AppService.Cancel takes everything back, and Promote accepts a failed analysis. A failure
- * before any region has begun always ends the rollout, because there is nothing to keep.
+ * AutoRollback says after which failures a rollout goes back by itself. After other failures it stays
+ * where it is, and is paused with the failure's reason. Then RetryRollout retries the failed regions,
+ * AppService.Cancel aborts the rollout, and Promote accepts a failed analysis. A failure before any
+ * region has begun always ends the rollout, because there is nothing to keep.
  *
  * If a region serves its new version and then stops serving it because replicas are not ready, its
  * pause or its wave's bake begins again. The fifth time at one step or in one bake, the region
@@ -397,8 +397,8 @@ export const AutoRollback_ConditionSchema: GenEnum<AutoRollback_Condition> = /*@
 export type Deadlines = Message<"windlass.v1.Deadlines"> & {
   /**
    * The longest time between two signs of progress: a replica became ready or ended. After it, the
-   * region fails. Default: the spec's progress_deadline. If the spec sets that, this must be absent
-   * or equal.
+   * region fails. Default: the spec's progress_deadline. If the spec sets progress_deadline, progress
+   * must be absent or equal to it.
    *
    * @generated from field: google.protobuf.Duration progress = 1;
    */
@@ -407,7 +407,7 @@ export type Deadlines = Message<"windlass.v1.Deadlines"> & {
   /**
    * The longest total time in which an instance does not fit. After it, the region fails. progress
    * does not run meanwhile. Default: progress. It is not valid together with wait_for_capacity.
-   * Unlike with that, a deploy that does not fit is refused.
+   * Unlike with wait_for_capacity, a deploy that does not fit is refused.
    *
    * @generated from field: google.protobuf.Duration unschedulable = 2;
    */
@@ -741,8 +741,8 @@ export const AnalysisCheck_TemplateSchema: GenEnum<AnalysisCheck_Template> = /*@
  *
  * verdict is pass, fail or inconclusive. message and figure are optional, and 500 bytes of message
  * are kept. Every other result is inconclusive: another status, another body, a redirect, which is
- * not followed, or no response before the timeout. If the judgement takes longer than that, respond
- * with inconclusive until it is known.
+ * not followed, or no response before the timeout. If the judgement takes longer than the timeout,
+ * respond with inconclusive until it is known.
  *
  * @generated from message windlass.v1.WebHook
  */
@@ -1124,9 +1124,9 @@ export enum Wave_OnUnreachable {
    * rollout, with the same strategy, steps, analysis, bake time and max_parallel. Manual
    * promotions are then not waited for, because the version is already live.
    *
-   * If the region fails while it catches up, it goes back to what it had, or with on_failure
-   * pause stays as it is. RetryRollout or the next version tries again. The last reachable region
-   * is never skipped, because a version that serves nowhere must not become live.
+   * If the region fails while it catches up, it goes back to its earlier version, or with
+   * on_failure pause stays as it is. RetryRollout or the next version tries again. The last
+   * reachable region is never skipped, because a version that serves nowhere must not become live.
    *
    * @generated from enum value: ON_UNREACHABLE_SKIP = 3;
    */
@@ -1642,7 +1642,7 @@ export type Rollout = Message<"windlass.v1.Rollout"> & {
   progress?: RolloutProgress | undefined;
 
   /**
-   * The freeze that holds the start. Absent: none does.
+   * The freeze that holds the start. Absent: no freeze holds it.
    *
    * @generated from field: windlass.v1.FreezeHold hold = 20;
    */

@@ -138,8 +138,8 @@ export type RegionRoute = Message<"windlass.v1.RegionRoute"> & {
   state: RouteState;
 
   /**
-   * Generation of the app's routes in the region, and the one that the region acknowledged. 0 for
-   * previews, which belong to their deployment's generation.
+   * Generation of the app's routes in the region, and the generation that the region acknowledged. 0
+   * for previews, which belong to their deployment's generation.
    *
    * @generated from field: int64 generation = 3;
    */
@@ -391,7 +391,7 @@ export type AddDomainResponse = Message<"windlass.v1.AddDomainResponse"> & {
   domain?: Domain | undefined;
 
   /**
-   * It was so already: nothing changed.
+   * Nothing changed, because the object already was as requested.
    *
    * @generated from field: bool unchanged = 30;
    */

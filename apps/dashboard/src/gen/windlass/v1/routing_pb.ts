@@ -107,7 +107,7 @@ export type RoutingPolicy = Message<"windlass.v1.RoutingPolicy"> & {
   maxInFlight?: number | undefined;
 
   /**
-   * Largest body of a request, in bytes. Larger ones are refused with 413. Default 64 MiB.
+   * Largest body of a request, in bytes. Larger bodies are refused with 413. Default 64 MiB.
    *
    * @generated from field: optional int64 max_body_bytes = 10;
    */
@@ -176,7 +176,7 @@ export enum RoutingPolicy_Balancing {
   ROUND_ROBIN = 1,
 
   /**
-   * The one with the fewest requests in flight from the gateway.
+   * The instance with the fewest requests in flight from the gateway.
    *
    * @generated from enum value: BALANCING_LEAST_REQUESTS = 2;
    */
@@ -409,7 +409,7 @@ export type Cors = Message<"windlass.v1.Cors"> & {
   allowedMethods: string[];
 
   /**
-   * Headers that requests may have, in addition to those that are always allowed. "*": any. Empty:
+   * Headers that requests may have, in addition to headers that are always allowed. "*": any. Empty:
    * Accept, Authorization and Content-Type.
    *
    * @generated from field: repeated string allowed_headers = 3;
@@ -417,7 +417,7 @@ export type Cors = Message<"windlass.v1.Cors"> & {
   allowedHeaders: string[];
 
   /**
-   * Headers of answers that pages may read, in addition to those that they may always read.
+   * Headers of answers that pages may read, in addition to headers that pages may always read.
    *
    * @generated from field: repeated string exposed_headers = 4;
    */

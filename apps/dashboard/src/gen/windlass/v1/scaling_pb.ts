@@ -17,8 +17,9 @@ export const file_windlass_v1_scaling: GenFile = /*@__PURE__*/
 
 /**
  * ScalingPolicy makes the number of replicas follow the load, in each region of an app separately.
- * It is not part of a version: a change of it alone creates none, and a deploy does not reset the
- * current number of replicas. With it, the spec and its overrides must not set replicas.
+ * The policy is not part of a version: a change of the policy alone creates no version, and a deploy
+ * does not reset the current number of replicas. With it, the spec and its overrides must not set
+ * replicas.
  *
  * Every metric asks for a number of replicas, and the highest number wins. A metric asks for the
  * measured load divided by its target. While the load per replica is within 10 percent of the
@@ -100,8 +101,8 @@ export type ScalingPolicy = Message<"windlass.v1.ScalingPolicy"> & {
   overrides: ScalingOverride[];
 
   /**
-   * How the roles of an app with LAYOUT_POOLED follow the load separately. Such an app must set
-   * this, and no other field but mode. Roles that are not listed keep their instances.
+   * How the roles of an app with LAYOUT_POOLED follow the load separately. Such an app must set this
+   * field, and no other field except mode. Roles that are not listed keep their instances.
    *
    * @generated from field: repeated windlass.v1.RoleScaling roles = 11;
    */
@@ -146,10 +147,10 @@ export const ScalingPolicy_ModeSchema: GenEnum<ScalingPolicy_Mode> = /*@__PURE__
   enumDesc(file_windlass_v1_scaling, 0, 0);
 
 /**
- * RoleScaling makes the instances of one role of a pool follow the load. What gateways measure
- * (IN_FLIGHT, REQUESTS_PER_SECOND, FIRST_TOKEN, LATENCY) is of the whole pool in the region, and a
- * target is for one instance of the role. KV_CACHE, CPU, MEMORY and the queues of engines are of the
- * role's instances alone.
+ * RoleScaling makes the instances of one role of a pool follow the load. Metrics of gateways
+ * (IN_FLIGHT, REQUESTS_PER_SECOND, FIRST_TOKEN, LATENCY) measure the whole pool in the region, and
+ * their target is for one instance of the role. KV_CACHE, CPU, MEMORY and the queues of engines are
+ * measured only at the role's instances.
  *
  * @generated from message windlass.v1.RoleScaling
  */
@@ -227,14 +228,14 @@ export const RoleScalingSchema: GenMessage<RoleScaling> = /*@__PURE__*/
 
 /**
  * ScalingCouple bounds the ratio of a role's instances to those of another role. If the ratio is too
- * low, this role gets more instances, and if it is too high, the other one does. Neither loses any
- * because of it. The maximum of a role, its quota and a hold win over the ratio.
+ * low, this role gets more instances, and if it is too high, the other one does. Neither role loses
+ * instances because of the ratio. The maximum of a role, its quota and a hold win over the ratio.
  *
  * @generated from message windlass.v1.ScalingCouple
  */
 export type ScalingCouple = Message<"windlass.v1.ScalingCouple"> & {
   /**
-   * A role that has an entry in roles as well. Couples must not form a circle.
+   * A role that also has an entry in roles. Couples must not form a circle.
    *
    * @generated from field: string role = 1;
    */
@@ -356,14 +357,14 @@ export enum ScalingMetric_Type {
   KV_CACHE = 4,
 
   /**
-   * Used CPU in percent of what the instance requests.
+   * Used CPU in percent of the CPU that the instance requests.
    *
    * @generated from enum value: TYPE_CPU = 5;
    */
   CPU = 5,
 
   /**
-   * Used memory in percent of what the instance requests.
+   * Used memory in percent of the memory that the instance requests.
    *
    * @generated from enum value: TYPE_MEMORY = 6;
    */
@@ -384,7 +385,7 @@ export enum ScalingMetric_Type {
   LATENCY = 8,
 
   /**
-   * The result of a query to the Prometheus of the control plane, which is asked every 15 s.
+   * The result of a query to the Prometheus of the control plane, which is queried every 15 s.
    *
    * @generated from enum value: TYPE_PROMETHEUS = 9;
    */
@@ -702,7 +703,7 @@ export type RegionScaling = Message<"windlass.v1.RegionScaling"> & {
   wanted: number;
 
   /**
-   * What the metrics ask for, before limits.
+   * Replicas that the metrics ask for, before limits.
    *
    * @generated from field: int32 unlimited = 5;
    */

@@ -58,7 +58,7 @@ export type WatchSeriesResponse = Message<"windlass.v1.WatchSeriesResponse"> & {
   regions: RegionSeries[];
 
   /**
-   * Names of regions in which the app is no more.
+   * Names of regions in which the app does not run any more.
    *
    * @generated from field: repeated string removed_regions = 3;
    */
@@ -147,8 +147,8 @@ export type SeriesSample = Message<"windlass.v1.SeriesSample"> & {
   spanMs: bigint;
 
   /**
-   * Number of requests that ended, and of those that failed: answered with 5xx, or cut off. Absent:
-   * no gateway was connected to the agent.
+   * Number of requests that ended, and number of these requests that failed: answered with 5xx, or
+   * cut off. Absent: no gateway was connected to the agent.
    *
    * @generated from field: optional uint64 requests = 3;
    */
@@ -210,10 +210,10 @@ export const SeriesSampleSchema: GenMessage<SeriesSample> = /*@__PURE__*/
  */
 export const SeriesService: GenService<{
   /**
-   * Streams the samples of an app in its regions: first those of the last hour, then new and
-   * changed ones about every 5 s. The agent of each region keeps the samples in its memory. They
-   * survive a restart of the control plane, but not one of the agent. A control plane process asks
-   * each region once for all its watchers of the app. Without news, it sends an empty response
+   * Streams the samples of an app in its regions: first the samples of the last hour, then new and
+   * changed samples about every 5 s. The agent of each region keeps the samples in its memory. They
+   * survive a restart of the control plane, but not a restart of the agent. A control plane process
+   * asks each region once for all its watchers of the app. Without news, it sends an empty response
    * every 15 s. The stream ends when the caller leaves, the app is deleted, or the server stops. At
    * most 256 apps are watched on one process at a time, and 32 of one workspace. Beyond that, and
    * beyond the limits of WatchApp, it fails with ERROR_REASON_LIMIT_EXCEEDED.

@@ -184,7 +184,7 @@ export const ModelFactsSchema: GenMessage<ModelFacts> = /*@__PURE__*/
   messageDesc(file_windlass_v1_serve, 2);
 
 /**
- * Generated holds what a preset generated and no other field of the spec can hold.
+ * Generated has the results of a preset for which the spec has no other field.
  *
  * @generated from message windlass.v1.Generated
  */

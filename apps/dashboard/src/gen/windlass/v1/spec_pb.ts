@@ -60,8 +60,8 @@ export type DeploymentSpec = Message<"windlass.v1.DeploymentSpec"> & {
 
   /**
    * The roles that form one replica. Empty: one role "main" with one instance. With several roles a
-   * replica is a group: each role has its number of instances, and the group is ready when all of
-   * them are.
+   * replica is a group: each role has its number of instances, and the group is ready when all its
+   * instances are ready.
    *
    * @generated from field: repeated windlass.v1.RoleSpec roles = 5;
    */
@@ -135,8 +135,8 @@ export type DeploymentSpec = Message<"windlass.v1.DeploymentSpec"> & {
   minReady: number;
 
   /**
-   * Free text for people: a label such as "v1.4.2", a reason, and a commit. These are not part of
-   * what runs, so that a change of them alone creates no version.
+   * Free text for people: a label such as "v1.4.2", a reason, and a commit. Instances do not see
+   * these fields, so a change of them alone creates no version.
    *
    * @generated from field: string version_label = 15;
    */
@@ -218,9 +218,9 @@ export type DeploymentSpec = Message<"windlass.v1.DeploymentSpec"> & {
   pinnedOverrides: PinnedOverride[];
 
   /**
-   * Which engine serves which model. The engine's preset generates from it what the spec leaves
-   * out. Flags in args and in extra_args of overrides then replace the preset's flags with the same
-   * names, and overrides of resources may change the generated args.
+   * Which engine serves which model. The engine's preset generates from it the fields that the spec
+   * leaves out. Flags in args and in extra_args of overrides then replace the preset's flags with the
+   * same names, and overrides of resources may change the generated args.
    *
    * @generated from field: windlass.v1.Serve serve = 42;
    */
@@ -274,8 +274,8 @@ export const DeploymentSpecSchema: GenMessage<DeploymentSpec> = /*@__PURE__*/
   messageDesc(file_windlass_v1_spec, 0);
 
 /**
- * LoadedModel is a model that servers load. A replica is one server that has it. Servers are those
- * instances of the same environment whose app has models, and that fit.
+ * LoadedModel is a model that servers load. A replica is one server that has it. Servers are
+ * instances in the same environment that fit, and whose app has models.
  *
  * @generated from message windlass.v1.LoadedModel
  */
@@ -324,7 +324,7 @@ export const LoadedModelSchema: GenMessage<LoadedModel> = /*@__PURE__*/
   messageDesc(file_windlass_v1_spec, 1);
 
 /**
- * ModelServer is what a server of models can hold.
+ * ModelServer describes which models a server can hold.
  *
  * @generated from message windlass.v1.ModelServer
  */
@@ -351,7 +351,7 @@ export type ModelServer = Message<"windlass.v1.ModelServer"> & {
   memoryMib: bigint;
 
   /**
-   * How many models one instance holds at most. 0: any number that has memory.
+   * Maximum number of models on one instance. 0: as many as fit in memory.
    *
    * @generated from field: int32 slots = 4;
    */
@@ -375,8 +375,8 @@ export enum ModelServer_Protocol {
   UNSPECIFIED = 0,
 
   /**
-   * Open Inference Protocol, version 2, with the repository extension. The server has a
-   * repository of models of its own.
+   * Open Inference Protocol, version 2, with the repository extension. The server has its own
+   * repository of models.
    *
    * @generated from enum value: PROTOCOL_V2 = 1;
    */
@@ -505,8 +505,8 @@ export type Override = Message<"windlass.v1.Override"> & {
 
   /**
    * Each amount that is set replaces the spec's. gpu is replaced as a whole, because a product may
-   * exist in one pool only. count 0 means no GPUs. For a role with resources, the amounts replace
-   * those of the role.
+   * exist in one pool only. count 0 means no GPUs. For a role with resources, the amounts replace the
+   * role's amounts.
    *
    * @generated from field: windlass.v1.Resources resources = 4;
    */
@@ -742,8 +742,8 @@ export type RoleSpec = Message<"windlass.v1.RoleSpec"> & {
 
   /**
    * Instances of this role in each replica. 0 means 1. Part of the version: a change replaces every
-   * group. With LAYOUT_POOLED, instances in each region: no part of the version, and 0 means as many
-   * as there are, or 1.
+   * group. With LAYOUT_POOLED, the number of instances in each region. Then it is not part of the
+   * version, and 0 means the present number, or else 1.
    *
    * @generated from field: int32 instances = 2;
    */
@@ -794,8 +794,8 @@ export type RoleSpec = Message<"windlass.v1.RoleSpec"> & {
   /**
    * Number of hosts of one instance, for models that are split over hosts. 0 means 1. The instance
    * then has one pod for each rank, 0 to hosts-1. They start, fail and restart together, and requests
-   * and health checks go to rank 0. Resources are those of each pod. Only Kubernetes regions run
-   * instances of several hosts, and only without LAYOUT_POOLED.
+   * and health checks go to rank 0. Resources are for each pod. Only Kubernetes regions run instances
+   * of several hosts, and only without LAYOUT_POOLED.
    *
    * @generated from field: int32 hosts = 10;
    */

@@ -215,7 +215,7 @@ export type UpdateWorkspaceResponse = Message<"windlass.v1.UpdateWorkspaceRespon
   workspace?: Workspace | undefined;
 
   /**
-   * It was so already: nothing changed.
+   * Nothing changed, because the object already was as requested.
    *
    * @generated from field: bool unchanged = 30;
    */
@@ -400,7 +400,7 @@ export type Quota = Message<"windlass.v1.Quota"> & {
   limits?: Limits | undefined;
 
   /**
-   * The workspace's own limits. For absent ones, the control plane's default applies.
+   * The workspace's own limits. For absent limits, the control plane's default applies.
    *
    * @generated from field: windlass.v1.Limits own = 4;
    */
@@ -522,7 +522,7 @@ export type SetQuotaResponse = Message<"windlass.v1.SetQuotaResponse"> & {
   quota?: Quota | undefined;
 
   /**
-   * It was so already: nothing changed.
+   * Nothing changed, because the object already was as requested.
    *
    * @generated from field: bool unchanged = 30;
    */
@@ -555,7 +555,7 @@ export type Tier = Message<"windlass.v1.Tier"> & {
   name: string;
 
   /**
-   * Ordered by number. The tier "default" has all of them until it is set.
+   * Ordered by number. The tier "default" has all features until it is set.
    *
    * @generated from field: repeated windlass.v1.Feature features = 2;
    */
@@ -596,7 +596,8 @@ export type WorkspaceFeatures = Message<"windlass.v1.WorkspaceFeatures"> & {
   workspaceName: string;
 
   /**
-   * Features that the workspace may use: those of its tier and allowed, without denied.
+   * Features that the workspace may use: the features of its tier and allowed features, without
+   * denied features.
    *
    * @generated from field: repeated windlass.v1.Feature features = 3;
    */
@@ -646,7 +647,7 @@ export const WorkspaceFeaturesSchema: GenMessage<WorkspaceFeatures> = /*@__PURE_
  */
 export type GetFeaturesRequest = Message<"windlass.v1.GetFeaturesRequest"> & {
   /**
-   * Id or name; empty: the caller's own.
+   * Id or name. Empty: the caller's workspace.
    *
    * @generated from field: string workspace = 1;
    */
@@ -736,7 +737,7 @@ export type SetFeaturesResponse = Message<"windlass.v1.SetFeaturesResponse"> & {
   features?: WorkspaceFeatures | undefined;
 
   /**
-   * It was so already: nothing changed.
+   * Nothing changed, because the object already was as requested.
    *
    * @generated from field: bool unchanged = 30;
    */
@@ -826,7 +827,7 @@ export type SetTierResponse = Message<"windlass.v1.SetTierResponse"> & {
   tier?: Tier | undefined;
 
   /**
-   * It was so already: nothing changed.
+   * Nothing changed, because the object already was as requested.
    *
    * @generated from field: bool unchanged = 30;
    */
@@ -1023,9 +1024,9 @@ export const WorkspaceService: GenService<{
     output: typeof GetQuotaResponseSchema;
   },
   /**
-   * Sets the workspace's own limits. Operators may set any limit. Owners may only set limits that
-   * are stricter than those in force, because a limit is useless if those whom it restricts can
-   * lift it. What exists stays, even if it exceeds the new limits.
+   * Sets the workspace's own limits. Operators may set any limit. Owners may only set limits that are
+   * stricter than those in force, because a limit is useless if the people whom it restricts can lift
+   * it. Existing apps and instances stay, even if they exceed the new limits.
    *
    * @generated from rpc windlass.v1.WorkspaceService.SetQuota
    */
