@@ -459,7 +459,7 @@ func (s *stack) killOne(t *testing.T, app string) {
 	if s.cfg.runtime != "kubernetes" {
 		p := s.runningOf(app)[0]
 		require.NoError(t, p.kill9())
-		// Until its last thread has ended, its port accepts connections that nobody reads.
+		// Until its last thread has ended, its port accepts connections whose data is not read.
 		s.eventually(t, "it has ended", func(context.Context) error {
 			if p.alive() {
 				return errors.New("the process still exists")
