@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// loadInstances reads the records of the instances that an earlier agent left. The
-// keepers then find out which of them run, and how the others ended.
+// loadInstances reads the records of the instances of an earlier agent. The keepers then find out
+// which of these instances run, and how the others ended.
 func (r *Runtime) loadInstances() error {
 	dirs, err := os.ReadDir(filepath.Join(r.cfg.DataDir, instancesDir))
 	if err != nil {
@@ -32,15 +32,16 @@ func (r *Runtime) loadInstances() error {
 		w.instances[rec.ID] = &instance{rec: rec, adopt: rec.Attempt > 0 && !rec.ended(), live: rec.Attempt > 0 && !rec.ended()}
 	}
 	for _, w := range r.workloads {
-		// If an agent ended between an assignment and a pass, the records still name the deployment before.
+		// If an agent ended between an assignment and a pass, the records still name the previous
+		// deployment.
 		w.belongTo(r.ownerLocked(w.key))
 		w.publish(nil, 0)
 	}
 	return nil
 }
 
-// dropStray removes a directory without a record: one whose deletion was cut
-// short, or whose record a power cut took.
+// dropStray removes a directory without a record. Its deletion was interrupted, or the record was
+// lost in a power cut.
 func (r *Runtime) dropStray(id string) error {
 	dir := r.instanceDir(id)
 	if f, found, err := readJSON[facts](dir, factsFile); err == nil && found && f.Boot == r.boot {
@@ -50,11 +51,12 @@ func (r *Runtime) dropStray(id string) error {
 	return forgetInstance(context.Background(), dir)
 }
 
-// takeUp decides about an instance of an earlier agent. Called with mu held.
+// takeUp decides about an instance of an earlier agent. The caller holds mu.
 func (w *workload) takeUp(ctx context.Context, in *instance) {
 	in.adopt = false
 	if in.rec.Stop != nil && in.rec.Stop.Await.IsZero() {
-		// The order may have been written and not given. A shim that gets it twice stops once.
+		// The earlier agent may have written the order without giving it. A shim that gets the
+		// order twice stops once.
 		if f, found, err := readJSON[facts](w.rt.instanceDir(in.rec.ID), factsFile); err == nil && found &&
 			f.Attempt == in.rec.Attempt && f.Boot == w.rt.boot {
 			_ = f.Shim.signal(syscall.SIGTERM)
@@ -63,8 +65,8 @@ func (w *workload) takeUp(ctx context.Context, in *instance) {
 	w.settleAs(ctx, in, exit{Kind: exitNeverRan})
 }
 
-// stranger names the process that listens on the checked port of an instance, if that process
-// is not one of the instance's. Empty: it is one of them, or its owner cannot be found out.
+// stranger returns the process that listens on the checked port of an instance, if it is not a
+// process of the instance. It returns "" if it is one, or if its owner cannot be found out.
 func stranger(rec record, shim, child proc) string {
 	port := rec.checked()
 	sockets := listeners(port)

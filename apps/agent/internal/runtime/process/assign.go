@@ -53,9 +53,9 @@ func (r *Runtime) Apply(_ context.Context, a runtime.Assignment) error {
 	return nil
 }
 
-// assignLocked replaces the assignment of the deployment, and returns the workloads that it
-// concerns. anew: the assignment changed, and their keepers are behind until they know of it.
-// Called with mu held.
+// assignLocked replaces the assignment of the deployment. It returns the workloads that are
+// affected. anew means that the assignment changed, so their keepers are behind until they know
+// about it. The caller holds mu.
 func (r *Runtime) assignLocked(d *deployment, anew bool) []*workload {
 	touched := []*workload{r.workloadLocked(d.workload)}
 	if left := r.workloads[d.left]; left != nil {
@@ -70,8 +70,8 @@ func (r *Runtime) assignLocked(d *deployment, anew bool) []*workload {
 	return touched
 }
 
-// unsettledLocked reports whether a keeper may still work by an earlier assignment, of the
-// deployment or of the one that had its workload before. Called with mu held.
+// unsettledLocked reports whether a keeper may still use an earlier assignment of the deployment,
+// or of the deployment that had its workload before. The caller holds mu.
 func (r *Runtime) unsettledLocked(d *deployment) bool {
 	for _, key := range []string{d.workload, d.left} {
 		if w := r.workloads[key]; w != nil && w.behind() {
@@ -90,7 +90,7 @@ func (r *Runtime) Remove(_ context.Context, id string) error {
 	old := r.deployments[id]
 	r.mu.Unlock()
 	if old == nil {
-		// Its assignment may be lost while it still has instances.
+		// The assignment may be lost while the deployment still has instances.
 		if old = r.stray(id); old == nil {
 			return nil
 		}
@@ -113,7 +113,7 @@ func (r *Runtime) Remove(_ context.Context, id string) error {
 	return nil
 }
 
-// stray makes up a deployment that has instances and no assignment.
+// stray makes a deployment for instances that have no assignment.
 func (r *Runtime) stray(id string) *deployment {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -125,16 +125,16 @@ func (r *Runtime) stray(id string) *deployment {
 	return nil
 }
 
-// known reports whether there is an assignment of a deployment.
+// known reports whether a deployment has an assignment.
 func (r *Runtime) known(id string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.deployments[id] != nil
 }
 
-// collect forgets the deployments of a workload that are being removed and have no
-// instances left. Only the workload's keeper may call it, between two passes: instances that
-// a pass has made and not yet published would not be counted.
+// collect forgets the deployments of a workload that are being removed and have no instances left.
+// Only the workload's keeper may call it, between two passes, because instances that a pass has
+// made but not yet published would not be counted.
 func (r *Runtime) collect(w *workload) {
 	for _, id := range r.collectable(w) {
 		if err := r.collectOne(w, id); err != nil {
@@ -167,7 +167,7 @@ func (r *Runtime) collectOne(w *workload, id string) error {
 	disk := r.diskOf(id)
 	disk.Lock()
 	defer disk.Unlock()
-	// It may have been applied again since.
+	// The deployment may have been applied again since.
 	if !slices.Contains(r.collectable(w), id) {
 		return nil
 	}

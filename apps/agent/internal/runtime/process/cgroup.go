@@ -15,12 +15,12 @@ import (
 // cpuPeriod is the kernel's default period of cpu.max, in microseconds.
 const cpuPeriod = 100_000
 
-// cgroups makes one cgroup (v2) per instance below a parent that this process
-// may delegate from. A nil *cgroups limits nothing.
+// cgroups makes one cgroup (v2) for each instance below a parent from which this process may
+// delegate. A nil *cgroups limits nothing.
 type cgroups struct{ parent string }
 
-// openCgroups prepares parent, or, when parent is empty, the cgroup that this
-// process is in. The error says why limits are not possible here.
+// openCgroups prepares parent. If parent is empty, it prepares the cgroup of this process. The
+// error says why limits are not possible on this host.
 func openCgroups(parent string) (*cgroups, error) {
 	if parent == "" {
 		own, err := ownCgroup()
@@ -41,8 +41,8 @@ func openCgroups(parent string) (*cgroups, error) {
 	control := filepath.Join(parent, "cgroup.subtree_control")
 	err = os.WriteFile(control, []byte("+cpu +memory"), 0o600)
 	if errors.Is(err, syscall.EBUSY) {
-		// A cgroup that delegates controllers may have no process of its own: move
-		// ours, and so all later shims, into a leaf.
+		// A cgroup that delegates controllers must not contain processes. So this process, and with
+		// it all later shims, moves to a leaf.
 		leaf := filepath.Join(parent, "agent")
 		if err = os.MkdirAll(leaf, 0o755); err == nil {
 			err = os.WriteFile(filepath.Join(leaf, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0o600)
@@ -70,7 +70,7 @@ func ownCgroup() (string, error) {
 	return "", errors.New("this host has no cgroup v2")
 }
 
-// create makes a fresh cgroup for one attempt, so that its counts are its own.
+// create makes a new cgroup for one attempt, so that the attempt has its own counts.
 func (c *cgroups) create(instance string, cpuMillicores, memoryMiB int) (string, error) {
 	dir := filepath.Join(c.parent, instance)
 	c.remove(instance)
@@ -79,7 +79,7 @@ func (c *cgroups) create(instance string, cpuMillicores, memoryMiB int) (string,
 	}
 	limits := map[string]string{"cpu.max": "max", "memory.max": "max", "memory.oom.group": "1"}
 	if cpuMillicores > 0 {
-		// The kernel takes no quota below 1 ms.
+		// The kernel accepts no quota below 1 ms.
 		limits["cpu.max"] = fmt.Sprintf("%d %d", max(cpuMillicores*cpuPeriod/1000, 1000), cpuPeriod)
 	}
 	if memoryMiB > 0 {
@@ -103,7 +103,7 @@ func (c *cgroups) remove(instance string) {
 	_ = os.Remove(dir)
 }
 
-// oomKilled reports whether the kernel killed anything in a cgroup for memory.
+// oomKilled reports whether the kernel killed a process of a cgroup because memory ran out.
 func oomKilled(cgroup string) bool {
 	if cgroup == "" {
 		return false

@@ -17,61 +17,61 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// Config of the process runtime.
+// Config configures the process runtime.
 type Config struct {
-	// DataDir holds everything the runtime knows; one agent per directory.
+	// DataDir holds everything that the runtime stores. Each agent needs its own directory.
 	DataDir string
-	// Region is what instances read in WINDLASS_REGION.
+	// Region is the region's name, for WINDLASS_REGION.
 	Region string
-	// Shim is the command that runs ShimMain; default: this program and ShimArg.
+	// Shim is the command that runs ShimMain. Default: this program with ShimArg.
 	Shim []string
-	// WorkDir is the working directory of every instance; default: one of its own
-	// for each, which is removed with it.
+	// WorkDir is the working directory of every instance. Default: each instance has its own, which
+	// is removed with the instance.
 	WorkDir string
-	// Ports to allocate from; zero: the kernel chooses.
+	// Ports is the range to allocate ports from. Zero: the kernel chooses.
 	Ports PortRange
-	// GPUs that instances may be given. DetectGPUs finds them.
+	// GPUs are the GPUs for instances. DetectGPUs finds them.
 	GPUs []GPU
-	// Pool that this host is in; a deployment that asks for another is refused.
+	// Pool is the GPU pool of this host. A deployment that requests another pool is refused.
 	Pool string
-	// ImageCommands are the commands of roles that have an image and no command.
+	// ImageCommands are the commands of roles that have an image but no command.
 	ImageCommands ImageCommands
-	// CPUMillicores and MemoryMiB of the host; default: all it has. An instance
-	// that asks for more than that is refused for good. All instances together may
-	// ask for more CPU than there is, and for more memory unless
-	// RefuseMemoryOvercommit is set: then an instance waits until enough is free.
+	// CPUMillicores and MemoryMiB are the resources of the host. Default: all of the host's. An
+	// instance that requests more than that gets a final rejection. All instances together may
+	// request more CPU than exists. They may also request more memory, unless
+	// RefuseMemoryOvercommit is set: then an instance waits until enough memory is free.
 	CPUMillicores          int
 	MemoryMiB              int
 	RefuseMemoryOvercommit bool
-	// MaxInstances of one deployment; default 1000: each is a process or two of
-	// this host.
+	// MaxInstances is the maximum number of instances of one deployment, because each is one or two
+	// processes of this host. Default: 1000.
 	MaxInstances int
-	// OutputBytes kept per instance; default 8 MiB, in two files.
+	// OutputBytes is how much output is stored for each instance, in two files. Default: 8 MiB.
 	OutputBytes int64
-	// CgroupParent is a cgroup (v2) directory to limit instances below; default:
-	// the agent's own, if it is delegated.
+	// CgroupParent is a cgroup (v2) directory below which instances are limited. Default: the
+	// agent's own cgroup, if it is delegated.
 	CgroupParent string
-	// StopInstancesOnExit stops all instances with their grace when Run ends.
-	// Their deployments stay, and run again after the next start.
+	// StopInstancesOnExit stops all instances within their grace period when Run ends. Their
+	// deployments stay, and run again after the next start.
 	StopInstancesOnExit bool
-	// Isolation makes each instance run as a user of its own; nil: all run as the agent's.
+	// Isolation makes each instance run as its own user. Nil: all instances run as the agent's
+	// user.
 	Isolation *Isolation
 	// TrustAllTenants lets instances of more than one workspace run as the agent's user.
 	TrustAllTenants bool
-	// LockPatience is how long New waits for another agent to let go of DataDir;
-	// default 5 s.
+	// LockPatience is how long New waits for another agent to release DataDir. Default: 5 s.
 	LockPatience time.Duration
-	// RestartDelay between starts of an instance that keeps ending; default 1 s
-	// doubling to a minute, with jitter.
+	// RestartDelay is the delay between starts of an instance that keeps ending. Default: 1 s,
+	// which doubles up to a minute, with jitter.
 	RestartDelay backoff.Policy
-	// StartConcurrency bounds how many instances are being started at one time;
-	// default twice the number of cores.
+	// StartConcurrency is how many instances may be starting at the same time. Default: twice the
+	// number of cores.
 	StartConcurrency int
 
 	Log *slog.Logger
-	// Registerer takes the metrics; nil: none are kept.
+	// Registerer registers the metrics. Nil: no metrics.
 	Registerer prometheus.Registerer
-	// Random returns numbers in [0,1), safely for concurrent use.
+	// Random returns random numbers in [0,1). It must be safe for concurrent use.
 	Random func() float64
 }
 

@@ -13,14 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// confine readies the calling thread to fork an instance that runs as u: in mount and IPC namespaces of its own, in
-// which it sees no directory of the agent's but its own, no temporary files and no processes of other users. It can gain
-// no rights by running a program. The caller stays locked to the thread.
+// confine prepares the calling thread to fork an instance that runs as u. The thread enters its own
+// mount and IPC namespaces. There, it sees the instance's own directories, but no other directories
+// of the agent, no other temporary files and no processes of other users. Programs that it runs
+// cannot gain privileges. The caller stays locked to the thread.
 func confine(u *user) error {
 	if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_NEWIPC); err != nil {
 		return fmt.Errorf("make namespaces: %w", err)
 	}
-	// Later mounts of the host are seen here, but no mount made here is seen on the host.
+	// Later mounts of the host are visible here, but mounts that are made here are not visible on
+	// the host.
 	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
@@ -30,18 +32,19 @@ func confine(u *user) error {
 	if err := mountOver("tmpfs", "/dev/shm", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777"); err != nil {
 		return err
 	}
-	// Kernels before 5.8 do not take the option for one mount only, and refuse this way of writing it.
+	// Kernels before 5.8 cannot set this option for a single mount, and refuse this syntax.
 	err := mountOver("proc", "/proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "hidepid=invisible")
 	if err != nil && !errors.Is(err, unix.EINVAL) {
 		return err
 	}
-	// The instance must not use keys of the agent's session. A kernel without keys returns ENOSYS.
+	// The instance must not use keys of the agent's session. A kernel without keyrings returns
+	// ENOSYS.
 	if _, _, errno := unix.Syscall(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0); errno != 0 && errno != unix.ENOSYS {
 		return fmt.Errorf("leave the session's keyring: %w", errno)
 	}
 	for c := uintptr(0); ; c++ {
 		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); errors.Is(err, unix.EINVAL) {
-			break // there is no such capability, and none after it
+			break // this capability does not exist, nor do higher ones
 		} else if err != nil {
 			return fmt.Errorf("drop capabilities: %w", err)
 		}
@@ -52,13 +55,14 @@ func confine(u *user) error {
 	if err := scopeSockets(); err != nil {
 		return err
 	}
-	// Instances of an environment share their cache by its group, and nothing with others.
+	// The group of an environment lets its instances share their cache. Other users get no access.
 	unix.Umask(0o007)
 	return nil
 }
 
-// scopeSockets keeps what the calling thread runs from abstract Unix sockets that it did not make: they have no file, and
-// so no owner. Kernels before 6.12, and those without Landlock, cannot.
+// scopeSockets prevents the calling thread's programs from using abstract Unix sockets of other
+// processes. Such sockets have no file, and so no owner. Kernels before 6.12, and kernels without
+// Landlock, do not support this.
 func scopeSockets() error {
 	const withScopes = 6 // the version of Landlock
 	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
@@ -78,9 +82,10 @@ func scopeSockets() error {
 	return nil
 }
 
-// coverDirectories hides u.Hide, and shows u.Keep and u.Temp in their places.
+// coverDirectories hides the directories u.Hide. It shows u.Keep and u.Temp in their places.
 func coverDirectories(u *user) error {
-	// They are opened before they are covered, and by this thread: the kernel binds only directories of its namespace.
+	// The directories are opened before they are covered. This thread must open them, because the
+	// kernel binds only directories of the thread's namespace.
 	binds := maps.Clone(u.Temp)
 	if binds == nil {
 		binds = map[string]string{}
@@ -124,7 +129,7 @@ func coverDirectories(u *user) error {
 	return nil
 }
 
-// mountOver mounts a file system on a directory of the host, if there is one.
+// mountOver mounts a file system on a directory of the host, if the directory exists.
 func mountOver(kind, at string, flags uintptr, options string) error {
 	err := unix.Mount(kind, at, kind, flags, options)
 	if err != nil && !errors.Is(err, unix.ENOENT) {

@@ -26,7 +26,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// killAll ends every process below the host's directory.
+// killAll kills every process whose working directory is below the host's directory.
 func (h *host) killAll(t *testing.T) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -41,7 +41,7 @@ func (h *host) killAll(t *testing.T) {
 
 const patience = 60 * time.Second
 
-// lookable is a backoff that leaves the time to see what went before it.
+// lookable is a backoff that leaves the test enough time to observe the state before a restart.
 var lookable = backoff.Policy{Min: 3 * time.Second, Max: 3 * time.Second}
 
 func assignment(id string, replicas int32, command ...string) runtime.Assignment {
@@ -80,7 +80,7 @@ func until(t *testing.T, rt *process.Runtime, id string, ok func([]runtime.Insta
 	return all
 }
 
-// lazily prints what it points to when it is printed.
+// lazily prints the value that all points to at the time of printing.
 type lazily struct{ all *[]runtime.Instance }
 
 func (l lazily) Format(f fmt.State, _ rune) { _, _ = fmt.Fprintf(f, "%+v", *l.all) }
@@ -137,7 +137,7 @@ func TestShim_KilledTakesItsInstanceAndIsStartedAgain(t *testing.T) {
 				h.shut(t)
 			}
 			require.NoError(t, syscall.Kill(h.shimOf(t, in.ID), syscall.SIGKILL))
-			require.Eventually(t, func() bool { return !exists(pid) }, patience, time.Millisecond, "no instance without a shim")
+			require.Eventually(t, func() bool { return !exists(pid) }, patience, time.Millisecond, "an instance ends with its shim")
 			if away {
 				rt = h.open(t)
 			}
@@ -158,8 +158,8 @@ func TestInstance_LeavesNoProcessBehind(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	rt := h.open(t)
-	// One child in the group, one in a session of its own, one that even dropped
-	// its environment; all ignore SIGTERM.
+	// One child stays in the group, one has its own session, and one has also dropped its
+	// environment. All three ignore SIGTERM.
 	const script = `trap 'exit 0' TERM
 (trap '' TERM; sleep 600) &
 setsid sh -c 'trap "" TERM; sleep 601' &
@@ -173,7 +173,7 @@ wait`
 	require.Empty(t, h.leftovers(t))
 }
 
-func TestAgent_SweepsWhatAKilledShimCouldNot(t *testing.T) {
+func TestAgent_KillsProcessesThatAKilledShimLeft(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	rt := h.open(t)
@@ -190,7 +190,7 @@ func TestAgent_SweepsWhatAKilledShimCouldNot(t *testing.T) {
 	require.Empty(t, h.leftovers(t))
 }
 
-func TestAgent_SecondOnTheSameDataIsRefused(t *testing.T) {
+func TestAgent_SecondOnADataDirectoryIsRefused(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.open(t)
@@ -226,8 +226,8 @@ func TestReboot_StartsEverythingAgain(t *testing.T) {
 	require.NoError(t, rt.Apply(t.Context(), assignment("dep_1", 1, self(t))))
 	in := until(t, rt, "dep_1", allReady(1))[0]
 	h.shut(t)
-	// What a reboot leaves: no process, and facts of another boot. The pids in
-	// them may be anybody's now: ours, for one.
+	// After a reboot, there are no processes, and the facts are from another boot. Their pids may
+	// belong to other processes now, such as this one.
 	h.killAll(t)
 	path := filepath.Join(h.cfg.DataDir, "instances", in.ID, "facts.json")
 	b, err := os.ReadFile(path)
@@ -259,7 +259,7 @@ func TestAssignment_LostStopsNothing(t *testing.T) {
 	require.NoError(t, os.Remove(filepath.Join(h.cfg.DataDir, "deployments", "dep_1.json")))
 	require.NoError(t, os.WriteFile(filepath.Join(h.cfg.DataDir, "deployments", "dep_2.json"), []byte("{torn"), 0o600))
 	rt = h.open(t)
-	// Something else that is worked through: the lost ones had their chance.
+	// When this assignment has had its effect, the lost assignments could have had an effect, too.
 	require.NoError(t, rt.Apply(t.Context(), assignment("dep_3", 1, self(t))))
 	until(t, rt, "dep_3", allReady(1))
 	require.Equal(t, one, until(t, rt, "dep_1", allReady(1)))
@@ -270,8 +270,8 @@ func TestAssignment_LostStopsNothing(t *testing.T) {
 	require.Eventually(t, func() bool { return instances(t, rt, "dep_2") == nil }, patience, 5*time.Millisecond)
 }
 
-// agentMain is an agent as a process, to be killed. It applies what the file
-// beside its data says: an assignment per line, id and replicas.
+// agentMain runs an agent in a process that the test kills. It applies the assignments in the file
+// next to its data directory. Each line has an id and a number of replicas.
 func agentMain(dir string) int {
 	rt, err := process.New(context.Background(), config(dir, os.Stderr))
 	if err != nil {

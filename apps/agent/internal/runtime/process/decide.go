@@ -13,25 +13,25 @@ import (
 )
 
 const (
-	// restartAfter further failed checks a sick instance is restarted: with the
-	// default interval half a minute after it was taken out of rotation, which a
-	// server that is merely overloaded should survive.
+	// restartAfter is how many further checks must fail until an unready instance is restarted.
+	// With the default interval, that is half a minute after it became unready. A server that is
+	// only overloaded should recover in this time.
 	restartAfter = 3
-	// replaceAfter restarts for lost health the instance is replaced: new id, new
-	// directory, other ports.
+	// replaceAfter is how many restarts for lost health an instance gets before it is replaced. The
+	// replacement has a new id, a new directory and other ports.
 	replaceAfter = 3
-	// diskRetry is the shortest time between a start that failed on a full disk and the next
-	// one; the longest is twice that. A try costs a process and a few small files, and an
-	// instance should start soon after there is room again.
+	// diskRetry is the shortest time between a start that failed on a full disk and the next start.
+	// The longest time is twice as long. An attempt costs only a process and a few small files, and
+	// an instance should start soon after there is room again.
 	diskRetry = 2 * time.Second
-	// killMargin is how long the shim has after drain and grace, before the agent kills
-	// what is left.
+	// killMargin is how long the shim has after drain and grace, before the agent kills the
+	// remaining processes.
 	killMargin = 5 * time.Second
 )
 
-// wanted is how one workload should be.
+// wanted is the wanted state of one workload.
 type wanted struct {
-	// Gone: nothing should be left. Paused: nothing should run for now.
+	// Gone means that no instance should be left. Paused means that no instance should run for now.
 	Gone, Paused bool
 	Replicas     int
 	// Pooled means that the roles are counted separately, in one group.
@@ -41,9 +41,9 @@ type wanted struct {
 	Roles []wantedRole
 	// Unavailable is how many replicas may be out of service while instances are replaced.
 	Unavailable int
-	// Held, when set, says why nothing may be started now.
+	// Held, if set, says why no instance may start now.
 	Held *block
-	// Delay spaces the starts of an instance that keeps ending.
+	// Delay is the delay between starts of an instance that keeps ending.
 	Delay backoff.Policy
 }
 
@@ -51,12 +51,12 @@ type wantedRole struct {
 	Name      string
 	Instances int
 	Template  string
-	// Entry: routes lead to its instances.
+	// Entry means that routes lead to the role's instances.
 	Entry bool
 	// StartsAfter names roles that must be ready before an instance starts for the first time.
 	StartsAfter []string
-	// Unavailable is how many instances of a pool may be out of service while instances are replaced. 0: one more
-	// than Instances exists meanwhile.
+	// Unavailable is how many instances of a pool may be out of service while instances are
+	// replaced. 0: one instance more than Instances exists during the replacement.
 	Unavailable int
 }
 
@@ -70,7 +70,7 @@ func (w wanted) template(role string) string {
 	return ""
 }
 
-// groups returns what the workload should be, as package groups takes it.
+// groups returns the wanted state as an input of package groups.
 func (w wanted) groups() groups.Wanted {
 	out := groups.Wanted{Replicas: w.Replicas, Pooled: w.Pooled, Order: w.Order, Unavailable: w.Unavailable}
 	if w.Gone {
@@ -85,27 +85,29 @@ func (w wanted) groups() groups.Wanted {
 // block is a reason that keeps an instance from starting.
 type block struct {
 	Reason, Message string
-	// Until is when to try again.
+	// Until is the time of the next attempt.
 	Until time.Time
 }
 
-// seen is one instance as it is.
+// seen is the observed state of one instance.
 type seen struct {
 	record
-	// Live: its shim runs. Starting: it is not known yet whether its shim will run. Busy:
-	// an operation on it is under way, and must end before the next one begins.
+	// Live means that the instance's shim runs. Starting means that it is not known yet whether the
+	// shim will run. Busy means that an operation on the instance is under way, and must end before
+	// the next one begins.
 	Live, Starting, Busy bool
-	// Passes and Fails count checks in a row, of this attempt.
+	// Passes and Fails are the numbers of checks in a row that passed and failed, in this attempt.
 	Passes, Fails int
-	// LastCheck says what the last failed check saw.
+	// LastCheck is the result of the last failed check.
 	LastCheck string
 	Blocked   *block
-	// Released: no gateway sends to it any more, or its stop does not depend on that. Of a deployment with several
-	// roles: to no instance of its group.
+	// Released means that no gateway sends to the instance any more, or that its stop does not
+	// depend on gateways. If the deployment has several roles, no gateway sends to any instance of
+	// the group.
 	Released bool
-	// Unrouted: no gateway sends to it, though gateways may.
+	// Unrouted means that no gateway sends to the instance, although gateways may.
 	Unrouted bool
-	// Waits says for which roles its first start waits.
+	// Waits says for which roles the instance's first start waits.
 	Waits string
 }
 
@@ -117,7 +119,7 @@ type place struct {
 
 func (s seen) place() place { return place{s.Role, s.Group, s.Slot} }
 
-// serves reports whether the instance is ready, and neither stops nor loses its health.
+// serves reports whether the instance is ready, is not stopping, and is not losing its health.
 func (s seen) serves() bool {
 	return s.Live && s.Ready && s.Stop == nil && s.Fails < s.Health.Unhealthy
 }
@@ -127,11 +129,11 @@ type actionKind string
 const (
 	doCreate  actionKind = "create" // a new instance at Place
 	doStart   actionKind = "start"
-	doStop    actionKind = "stop"   // SIGTERM, grace; it starts again
-	doRetire  actionKind = "retire" // SIGTERM, grace; it is forgotten
-	doOrder   actionKind = "order"  // the stop that was held back
-	doKill    actionKind = "kill"   // what the shim failed to kill
-	doForget  actionKind = "forget" // it runs no more: remove all trace
+	doStop    actionKind = "stop"   // SIGTERM and grace period; then the instance starts again
+	doRetire  actionKind = "retire" // SIGTERM and grace period; then the instance is forgotten
+	doOrder   actionKind = "order"  // give the order to stop that was held back
+	doKill    actionKind = "kill"   // kill the processes that the shim failed to kill
+	doForget  actionKind = "forget" // remove all traces of an instance that does not run any more
 	doReady   actionKind = "ready"
 	doUnready actionKind = "unready"
 )
@@ -146,9 +148,9 @@ type action struct {
 
 type plan struct {
 	Actions []action
-	// Waits has what first starts wait for, by id.
+	// Waits says which roles first starts wait for, by instance id.
 	Waits map[string]string
-	// Next is when to decide again if nothing happens before; zero: never.
+	// Next is the time to decide again if nothing happens before. Zero: never.
 	Next time.Time
 }
 
@@ -160,14 +162,13 @@ func (p *plan) by(t time.Time) {
 	}
 }
 
-// decide returns the actions that bring the instances of one workload closer to what
-// is wanted. Invariants, tested as properties:
+// decide returns the actions that bring the instances of one workload closer to the wanted state.
+// Invariants, tested as properties:
 //
 //   - no place ever has two instances;
-//   - a change of template takes no replica out of service unless, with it, no more
-//     than Unavailable are, and of a replica one ready instance at a time;
-//   - an instance that runs is started by no action, one that does not run is
-//     stopped by none.
+//   - a change of template takes a replica out of service only if at most Unavailable replicas are
+//     then out of service, and it takes one ready instance of a replica at a time;
+//   - no action starts an instance that runs, and no action stops an instance that does not run.
 func decide(w wanted, instances []seen, now time.Time) plan {
 	p := plan{Waits: map[string]string{}}
 	slices.SortFunc(instances, bySeat)
@@ -183,8 +184,8 @@ func decide(w wanted, instances []seen, now time.Time) plan {
 		case s.Stop != nil && s.Stop.Final:
 			leave(&p, s, now, s.Stop.Reason, s.Stop.Message)
 		case replaced[s.ID] && !s.Ready && !w.Paused:
-			// Not in service: it costs nothing to replace it at once, and a broken
-			// one must never hold up the version that repairs it.
+			// The instance is not in service, so it is replaced at once, and a broken instance must
+			// never delay the version that repairs it.
 			leave(&p, s, now, runtime.ReasonReplaced, replacedWords)
 		case s.Sick >= replaceAfter && s.ended() && !w.Paused:
 			p.do(action{Kind: doForget, ID: s.ID, Place: s.place(), Reason: runtime.ReasonReplaced})
@@ -220,16 +221,17 @@ func setOf(keys []string) map[string]bool {
 
 func (s seen) identity() groups.ID { return groups.ID{Group: s.Group, Role: s.Role, Slot: s.Slot} }
 
-// observed returns the instances as package groups takes them.
+// observed returns the instances as an input of package groups.
 func observed(w wanted, instances []seen) []groups.Instance {
 	out := make([]groups.Instance, 0, len(instances))
 	for _, s := range instances {
-		// One that makes room for its successor does not give up its place.
+		// An instance that makes room for its successor keeps its place.
 		leaves := s.Stop != nil && s.Stop.Final && s.Stop.Reason != runtime.ReasonReplaced
 		out = append(out, groups.Instance{
 			ID: s.identity(), Key: s.ID, Started: s.Attempt > 0, Ready: s.serves(),
 			Unrouted: s.Unrouted, Leaving: leaves, Old: s.Template != w.template(s.Role),
-			// An instance that never fitted does not hold up others: no order of replacing makes room for it.
+			// An instance that never fitted does not delay others, because no order of replacements
+			// makes room for it.
 			Unfit: s.Attempt == 0 && s.Blocked != nil,
 		})
 	}
@@ -243,7 +245,7 @@ func live(p *plan, w wanted, s seen, now time.Time) {
 	case s.Live && s.Stop != nil:
 		overdue(p, s, now)
 	case s.Live && w.Paused:
-		p.do(action{Kind: doStop, ID: s.ID, Place: s.place(), Reason: runtime.ReasonStopped, Message: "the agent stops, and its instances with it"})
+		p.do(action{Kind: doStop, ID: s.ID, Place: s.place(), Reason: runtime.ReasonStopped, Message: "the agent stops, and stops its instances"})
 	case s.Live:
 		checkHealth(p, s, now)
 	case w.Paused, p.Waits[s.ID] != "":
@@ -261,7 +263,7 @@ func live(p *plan, w wanted, s seen, now time.Time) {
 	}
 }
 
-// startAt returns when the instance may start, by its backoff.
+// startAt returns when the backoff allows the instance to start.
 func (s seen) startAt(delay backoff.Policy) time.Time {
 	if !s.ended() || s.End.Free {
 		return time.Time{}
@@ -273,7 +275,7 @@ func (s seen) startAt(delay backoff.Policy) time.Time {
 	return s.End.At.Add(d)
 }
 
-// checkHealth adds the actions that follow from the checks of an instance that runs.
+// checkHealth adds the actions that follow from the checks of a running instance.
 func checkHealth(p *plan, s seen, now time.Time) {
 	never := s.ReadyAt.IsZero()
 	switch {
@@ -313,8 +315,8 @@ func leave(p *plan, s seen, now time.Time, reason, message string) {
 	}
 }
 
-// overdue adds the actions for an instance that is stopping: it gets the order to stop once no
-// gateway sends to it any more, and is killed when it does not obey.
+// overdue adds the actions for an instance that is stopping. The instance gets the order to stop
+// once no gateway sends to it any more, and is killed if it does not end.
 func overdue(p *plan, s seen, now time.Time) {
 	if await := s.Stop.Await; !await.IsZero() {
 		if !s.Released && now.Before(await) {

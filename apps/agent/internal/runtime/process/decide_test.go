@@ -20,7 +20,7 @@ var t0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 var testHealth = health{Healthy: 2, Unhealthy: 3, Budget: time.Minute}
 
-// testDelay has no width, so that delays are exact: 1 s each.
+// testDelay has equal limits, so that delays are exact: 1 s each.
 var testDelay = backoff.Policy{Min: time.Second, Max: time.Second}
 
 func three(template string) wanted {
@@ -31,7 +31,7 @@ func only(template string) []wantedRole {
 	return []wantedRole{{Name: "main", Instances: 1, Template: template, Entry: true}}
 }
 
-// pair is two roles of which the first starts after the second.
+// pair returns two roles, of which the first starts after the second.
 func pair(template string, workers int) []wantedRole {
 	return []wantedRole{
 		{Name: "main", Instances: 1, Template: template, Entry: true, StartsAfter: []string{"worker"}},
@@ -47,7 +47,7 @@ func two(template string) wanted {
 	return w
 }
 
-// an instance of group g, running and ready unless change says otherwise.
+// ins returns an instance of group g that runs and is ready, unless change says otherwise.
 func ins(g int, change ...func(*seen)) seen {
 	s := seen{record: record{
 		ID: fmt.Sprint("i", g), Role: "main", Group: g, Template: "a", Attempt: 1, Health: testHealth,
@@ -114,36 +114,36 @@ func TestDecide(t *testing.T) {
 		do   string
 		next time.Duration // 0: none
 	}{
-		{name: "nothing there: all places are filled", want: three("a"), do: "create g0, create g1, create g2"},
+		{name: "no instances: all places are filled", want: three("a"), do: "create g0, create g1, create g2"},
 		{name: "as wanted: nothing", want: three("a"), have: []seen{ins(0), ins(1), ins(2)}},
-		{name: "a new one starts", want: three("a"), have: []seen{ins(0), ins(1), ins(2, created)}, do: "start i2"},
-		{name: "what is being worked on is left alone", want: three("a"), have: []seen{ins(0), ins(1), ins(2, created, busy)}},
+		{name: "a new instance starts", want: three("a"), have: []seen{ins(0), ins(1), ins(2, created)}, do: "start i2"},
+		{name: "an instance with a running operation is left alone", want: three("a"), have: []seen{ins(0), ins(1), ins(2, created, busy)}},
 
-		{name: "the lowest free number is filled", want: three("a"), have: []seen{ins(0), ins(2)}, do: "create g1"},
+		{name: "the lowest free group is filled", want: three("a"), have: []seen{ins(0), ins(2)}, do: "create g1"},
 		{name: "fewer: the highest group goes", want: wanted{Replicas: 2, Roles: only("a")}, have: []seen{ins(0), ins(1), ins(2)}, do: "retire i2 Stopped"},
-		{name: "fewer: one that is not ready goes first", want: wanted{Replicas: 2, Roles: only("a")}, have: []seen{ins(0), ins(1, notReady), ins(2)}, do: "retire i1 Stopped"},
-		{name: "fewer: one that is on its way out already is not counted on", want: wanted{Replicas: 2, Roles: only("a")}, have: []seen{ins(0, notReady), ins(1, stopping(true, runtime.ReasonStopped)), ins(2)}, next: 15 * time.Second},
+		{name: "fewer: an instance that is not ready goes first", want: wanted{Replicas: 2, Roles: only("a")}, have: []seen{ins(0), ins(1, notReady), ins(2)}, do: "retire i1 Stopped"},
+		{name: "fewer: an instance that is leaving already does not count", want: wanted{Replicas: 2, Roles: only("a")}, have: []seen{ins(0, notReady), ins(1, stopping(true, runtime.ReasonStopped)), ins(2)}, next: 15 * time.Second},
 		{name: "gone: all go at once", want: wanted{Gone: true}, have: []seen{ins(0), ins(1, notReady), ins(2, stopped)}, do: "retire i0 Stopped, retire i1 Stopped, forget i2 Stopped"},
 		{name: "wanted again while it leaves: it leaves first", want: three("a"), have: []seen{ins(0), ins(1), ins(2, stopping(true, runtime.ReasonStopped))}, next: 15 * time.Second},
 
 		{name: "new template: one ready instance goes", want: three("b"), have: []seen{ins(0), ins(1), ins(2)}, do: "retire i0 Replaced"},
-		{name: "new template: the next waits for the one before to be ready", want: three("b"), have: []seen{ins(0, of("b"), notReady), ins(1), ins(2)}, next: time.Minute},
-		{name: "new template: then the next", want: three("b"), have: []seen{ins(0, of("b")), ins(1), ins(2)}, do: "retire i1 Replaced"},
-		{name: "new template: a place that is empty is waited for", want: three("b"), have: []seen{ins(1), ins(2)}, do: "create g0"},
-		{name: "new template: those that are not ready go at once", want: three("b"), have: []seen{ins(0, notReady), ins(1, ended(1)), ins(2)}, do: "retire i0 Replaced, forget i1 Replaced"},
-		{name: "new template: a doomed new one stops it there", want: three("b"), have: []seen{ins(0, of("b"), ended(5)), ins(1), ins(2)}, at: time.Second, do: "start i0"},
-		{name: "new template: another that is about to be unready counts as such", want: three("b"), have: []seen{ins(0, sick(3)), ins(1), ins(2)}, do: "unready i0"},
-		{name: "new template: one that never fitted does not hold up others", want: three("b"), have: []seen{ins(0), ins(1), ins(2, of("b"), unfitted)}, do: "retire i0 Replaced", next: time.Hour},
+		{name: "new template: the next waits until the previous one is ready", want: three("b"), have: []seen{ins(0, of("b"), notReady), ins(1), ins(2)}, next: time.Minute},
+		{name: "new template: then the next instance goes", want: three("b"), have: []seen{ins(0, of("b")), ins(1), ins(2)}, do: "retire i1 Replaced"},
+		{name: "new template: an empty place is filled first", want: three("b"), have: []seen{ins(1), ins(2)}, do: "create g0"},
+		{name: "new template: instances that are not ready go at once", want: three("b"), have: []seen{ins(0, notReady), ins(1, ended(1)), ins(2)}, do: "retire i0 Replaced, forget i1 Replaced"},
+		{name: "new template: a doomed new instance stops the replacement", want: three("b"), have: []seen{ins(0, of("b"), ended(5)), ins(1), ins(2)}, at: time.Second, do: "start i0"},
+		{name: "new template: an instance that becomes unready counts as unready", want: three("b"), have: []seen{ins(0, sick(3)), ins(1), ins(2)}, do: "unready i0"},
+		{name: "new template: an instance that never fitted delays no other", want: three("b"), have: []seen{ins(0), ins(1), ins(2, of("b"), unfitted)}, do: "retire i0 Replaced", next: time.Hour},
 
 		{name: "two at a time: two go", want: two("b"), have: []seen{ins(0), ins(1), ins(2)}, do: "retire i0 Replaced, retire i1 Replaced"},
-		{name: "two at a time: one that is away is one of them", want: two("b"), have: []seen{ins(0, of("b"), notReady), ins(1), ins(2)}, do: "retire i1 Replaced", next: time.Minute},
-		{name: "two at a time: no third", want: two("b"), have: []seen{ins(0, of("b"), notReady), ins(1, of("b"), notReady), ins(2)}, next: time.Minute},
+		{name: "two at a time: an instance that is not ready counts", want: two("b"), have: []seen{ins(0, of("b"), notReady), ins(1), ins(2)}, do: "retire i1 Replaced", next: time.Minute},
+		{name: "two at a time: no third one goes", want: two("b"), have: []seen{ins(0, of("b"), notReady), ins(1, of("b"), notReady), ins(2)}, next: time.Minute},
 		{
 			name: "several roles: a whole replica goes", want: wanted{Replicas: 2, Roles: pair("b", 1)},
 			have: []seen{ins(0), ins(0, worker), ins(1), ins(1, worker)}, do: "retire i0 Replaced, retire w0 Replaced",
 		},
 		{
-			name: "several roles: what has the template of its role stays", want: func() wanted {
+			name: "several roles: an instance with the template of its role stays", want: func() wanted {
 				w := wanted{Replicas: 2, Roles: pair("b", 1)}
 				w.Roles[1].Template = "a"
 				return w
@@ -154,30 +154,30 @@ func TestDecide(t *testing.T) {
 			have: []seen{ins(0, created), ins(0, worker, notReady)}, next: time.Minute,
 		},
 		{
-			name: "several roles: and then it starts", want: wanted{Replicas: 1, Roles: pair("a", 1)},
+			name: "several roles: the first start after the wait", want: wanted{Replicas: 1, Roles: pair("a", 1)},
 			have: []seen{ins(0, created), ins(0, worker)}, do: "start i0",
 		},
 		{
-			name: "several roles: a later start waits for none", want: wanted{Replicas: 1, Roles: pair("a", 1), Delay: testDelay},
+			name: "several roles: a later start does not wait", want: wanted{Replicas: 1, Roles: pair("a", 1), Delay: testDelay},
 			have: []seen{ins(0, ended(1)), ins(0, worker, notReady)}, at: time.Second, do: "start i0", next: time.Minute,
 		},
 		{
-			name: "several roles: fewer takes what no gateway sends to", want: wanted{Replicas: 1, Roles: pair("a", 1)},
+			name: "several roles: fewer takes the group that no gateway sends to", want: wanted{Replicas: 1, Roles: pair("a", 1)},
 			have: []seen{ins(0, func(s *seen) { s.Unrouted = true }), ins(0, worker), ins(1), ins(1, worker)}, do: "retire i0 Stopped, retire w0 Stopped",
 		},
-		{name: "back: those that were replaced go back, and no other", want: two("a"), have: []seen{ins(0, of("b")), ins(1, of("b"), notReady), ins(2)}, do: "retire i1 Replaced, retire i0 Replaced"},
+		{name: "back: only replaced instances go back", want: two("a"), have: []seen{ins(0, of("b")), ins(1, of("b"), notReady), ins(2)}, do: "retire i1 Replaced, retire i0 Replaced"},
 
-		{name: "ready after as many passes as it takes", want: three("a"), have: []seen{ins(0, notReady, passes), ins(1), ins(2)}, do: "ready i0"},
-		{name: "unready after as many fails", want: three("a"), have: []seen{ins(0, sick(3)), ins(1), ins(2)}, do: "unready i0"},
-		{name: "unready, then given time", want: three("a"), have: []seen{ins(0, unready, sick(5)), ins(1), ins(2)}},
-		{name: "then restarted", want: three("a"), have: []seen{ins(0, unready, sick(6)), ins(1), ins(2)}, do: "stop i0 HealthCheckFailed"},
-		{name: "then, after restarts that did not help, replaced", want: three("a"), have: []seen{ins(0, ended(3), func(s *seen) { s.Sick = replaceAfter }), ins(1), ins(2)}, do: "forget i0 Replaced"},
+		{name: "ready after enough passes", want: three("a"), have: []seen{ins(0, notReady, passes), ins(1), ins(2)}, do: "ready i0"},
+		{name: "unready after enough failures", want: three("a"), have: []seen{ins(0, sick(3)), ins(1), ins(2)}, do: "unready i0"},
+		{name: "unready, and not restarted yet", want: three("a"), have: []seen{ins(0, unready, sick(5)), ins(1), ins(2)}},
+		{name: "restarted after more failures", want: three("a"), have: []seen{ins(0, unready, sick(6)), ins(1), ins(2)}, do: "stop i0 HealthCheckFailed"},
+		{name: "replaced after several restarts for lost health", want: three("a"), have: []seen{ins(0, ended(3), func(s *seen) { s.Sick = replaceAfter }), ins(1), ins(2)}, do: "forget i0 Replaced"},
 		{name: "within its startup budget", want: three("a"), have: []seen{ins(0, notReady, sick(50)), ins(1), ins(2)}, at: 59 * time.Second, next: time.Minute},
 		{name: "over its startup budget", want: three("a"), have: []seen{ins(0, notReady, sick(50)), ins(1), ins(2)}, at: time.Minute, do: "stop i0 StartupTimeout"},
-		{name: "grace is the shim's, and then ours", want: three("a"), have: []seen{ins(0, stopping(false, runtime.ReasonStopped)), ins(1), ins(2)}, at: 15 * time.Second, do: "kill i0", next: 20 * time.Second},
+		{name: "the agent kills an instance that outlived its grace", want: three("a"), have: []seen{ins(0, stopping(false, runtime.ReasonStopped)), ins(1), ins(2)}, at: 15 * time.Second, do: "kill i0", next: 20 * time.Second},
 
 		{name: "an end waits for its backoff", want: three("a"), have: []seen{ins(0, ended(1)), ins(1), ins(2)}, next: time.Second},
-		{name: "and then starts", want: three("a"), have: []seen{ins(0, ended(1)), ins(1), ins(2)}, at: time.Second, do: "start i0"},
+		{name: "an end starts again after its backoff", want: three("a"), have: []seen{ins(0, ended(1)), ins(1), ins(2)}, at: time.Second, do: "start i0"},
 		{name: "an end that is not the app's fault starts at once", want: three("a"), have: []seen{ins(0, ended(9), func(s *seen) { s.End.Free = true }), ins(1), ins(2)}, do: "start i0"},
 		{name: "held: nothing starts, nothing ready is replaced", want: func() wanted { w := three("b"); w.Held = &block{}; return w }(), have: []seen{ins(0, of("b"), ended(1)), ins(1), ins(2)}, at: time.Minute},
 		{name: "paused: all stop and stay", want: func() wanted { w := three("b"); w.Paused = true; return w }(), have: []seen{ins(0), ins(1, ended(1))}, do: "stop i0 Stopped"},
@@ -217,7 +217,7 @@ func TestDecide_FullDiskIsRetriedSoon(t *testing.T) {
 		require.GreaterOrEqual(t, after, diskRetry)
 		require.Less(t, after, 2*diskRetry)
 	}
-	require.Equal(t, 9, s.Streak, "it is no end of the instance's")
+	require.Equal(t, 9, s.Streak, "a full disk does not count as an end")
 }
 
 func TestExit_Meanings(t *testing.T) {
@@ -237,8 +237,8 @@ func TestExit_Meanings(t *testing.T) {
 		{"second end in a row, after it was ready", ins(0, streak(1)), crashed, runtime.ReasonExited, 2, false, false, nil},
 		{"third end in a row, after it was ready", ins(0, streak(2)), crashed, runtime.ReasonCrashLoop, 3, false, true, []string{"3 times", "exit code 3", "boom"}},
 		{"third end in a row, for lost health", ins(0, streak(2), unready, stopping(false, runtime.ReasonHealthCheckFailed)), exit{At: t0, Kind: exitedBySignal, Signal: "SIGTERM", StopRequested: true}, runtime.ReasonHealthCheckFailed, 3, false, true, nil},
-		{"an end that was asked for is none in a row", ins(0, streak(2), stopping(false, runtime.ReasonStopped)), exit{At: t0, Kind: exitedByCode, StopRequested: true}, runtime.ReasonStopped, 2, true, false, nil},
-		{"after it served for long", ins(0, streak(9), func(s *seen) { s.Sick = 2; s.ReadyAt = t0.Add(-time.Hour) }), crashed, runtime.ReasonExited, 1, false, false, nil},
+		{"a requested end does not count", ins(0, streak(2), stopping(false, runtime.ReasonStopped)), exit{At: t0, Kind: exitedByCode, StopRequested: true}, runtime.ReasonStopped, 2, true, false, nil},
+		{"after it served for a long time", ins(0, streak(9), func(s *seen) { s.Sick = 2; s.ReadyAt = t0.Add(-time.Hour) }), crashed, runtime.ReasonExited, 1, false, false, nil},
 		{"out of memory", ins(0, notReady), exit{At: t0, Kind: exitedByOOM}, runtime.ReasonOOMKilled, 1, false, false, []string{"memory"}},
 		{"bad command", ins(0, notReady), exit{At: t0, Kind: exitBadCommand, Message: "cannot run /x: no such file"}, runtime.ReasonBadCommand, 1, false, true, []string{"/x"}},
 		{"not ready in time", ins(0, notReady, stopping(false, runtime.ReasonStartupTimeout)), exit{At: t0, Kind: exitedBySignal, Signal: "SIGTERM", StopRequested: true}, runtime.ReasonStartupTimeout, 1, false, true, nil},
@@ -246,7 +246,7 @@ func TestExit_Meanings(t *testing.T) {
 		{"reboot", ins(0), exit{At: t0, Kind: exitRebooted}, runtime.ReasonLost, 0, true, false, []string{"restarted"}},
 		{"shim killed", ins(0, notReady), exit{At: t0, Kind: exitLost}, runtime.ReasonLost, 1, false, false, nil},
 		{"disk full", ins(0, notReady, streak(2)), exit{At: t0, Kind: exitNoSpace, Message: "no space left"}, runtime.ReasonDiskFull, 2, false, false, []string{"no space left"}},
-		{"told by somebody else", ins(0), exit{At: t0, Kind: exitedBySignal, Signal: "SIGTERM", StopRequested: true}, runtime.ReasonStopped, 0, true, false, nil},
+		{"stopped by another process", ins(0), exit{At: t0, Kind: exitedBySignal, Signal: "SIGTERM", StopRequested: true}, runtime.ReasonStopped, 0, true, false, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := c.have.concluded(c.exit, 0.5)
@@ -264,11 +264,11 @@ func TestExit_Meanings(t *testing.T) {
 		})
 	}
 	r := ins(0, streak(9), func(s *seen) { s.Sick, s.ReadyAt = 2, t0.Add(-time.Hour) }).concluded(crashed, 0)
-	require.Zero(t, r.Sick, "what served for a minute begins anew")
+	require.Zero(t, r.Sick, "after a minute of service, Sick starts at 0 again")
 }
 
 func TestCrashLoop(t *testing.T) {
-	t.Run("a run that serves for seconds forgives nothing", func(t *testing.T) {
+	t.Run("after a run that serves for seconds, earlier ends still count", func(t *testing.T) {
 		s, now := ins(0, created), t0
 		for n := range runtime.LoopAfter {
 			s.record = s.started(now).turned(true, now.Add(time.Second))
@@ -280,14 +280,14 @@ func TestCrashLoop(t *testing.T) {
 		}
 		s.record = s.started(now)
 		s.Live = true
-		require.True(t, s.describe(nil).Doomed, "it runs and is not ready yet")
+		require.True(t, s.describe(nil).Doomed, "doomed while it runs and is not ready yet")
 		s.record = s.turned(true, now)
 		require.False(t, s.describe(nil).Doomed, "it serves")
 	})
 	sickened := ins(0, ended(3), func(s *seen) {
 		s.Sick, s.End.Reason, s.End.Message = replaceAfter, runtime.ReasonHealthCheckFailed, "503"
 	}).record
-	t.Run("what replaces an instance for its health is in the same loop", func(t *testing.T) {
+	t.Run("an instance that replaces one for its health is in the same crash loop", func(t *testing.T) {
 		s := seen{record: record{ID: "i1", Role: "main", Template: "a", Health: testHealth}.succeeding(sickened)}
 		in := s.describe(nil)
 		require.True(t, in.Doomed)
@@ -296,17 +296,17 @@ func TestCrashLoop(t *testing.T) {
 		w := wanted{Replicas: 1, Roles: only("a"), Delay: backoff.Policy{Min: time.Second, Max: time.Minute}}
 		p := decide(w, []seen{s}, t0)
 		require.Empty(t, p.Actions)
-		require.Equal(t, s.startAt(w.Delay), p.Next, "it waits as long as the one before would have")
+		require.Equal(t, s.startAt(w.Delay), p.Next, "it waits as long as the replaced instance would have")
 		require.Greater(t, p.Next, t0)
 	})
-	t.Run("another template begins anew", func(t *testing.T) {
+	t.Run("another template starts without earlier ends", func(t *testing.T) {
 		r := record{ID: "i1", Role: "main", Template: "b"}.succeeding(sickened)
 		require.Zero(t, r.Streak)
 		require.Nil(t, r.End)
 	})
 }
 
-func TestAttempt_NeverRunLeavesWhatWasKnown(t *testing.T) {
+func TestAttempt_ThatNeverRanKeepsEarlierFacts(t *testing.T) {
 	r := ins(0, ended(2), func(s *seen) { s.Runs = 2 }).started(t0)
 	require.Equal(t, 2, r.Attempt)
 	r = r.concluded(exit{At: t0, Kind: exitNeverRan}, 0)
@@ -316,13 +316,13 @@ func TestAttempt_NeverRunLeavesWhatWasKnown(t *testing.T) {
 	require.True(t, r.End.Free)
 }
 
-// simulation plays the host: it does what decide says, and lets fate strike between.
+// simulation plays the host. It carries out the actions of decide, with random faults in between.
 type simulation struct {
 	w   wanted
 	all []seen
 	ids int
 	now time.Time
-	// before is the last instance of a place.
+	// before has the last instance of each place.
 	before map[place]record
 }
 
@@ -340,7 +340,7 @@ func (w *simulation) run(t *rapid.T) {
 			w.act(t, a)
 		}
 	}
-	t.Fatalf("decide never comes to rest: %s", show(decide(w.w, slices.Clone(w.all), w.now)))
+	t.Fatalf("decide keeps returning actions: %s", show(decide(w.w, slices.Clone(w.all), w.now)))
 }
 
 func (w *simulation) act(t *rapid.T, a action) {
@@ -357,13 +357,13 @@ func (w *simulation) act(t *rapid.T, a action) {
 		w.all = append(w.all, seen{record: r.succeeding(w.before[a.Place])})
 	case doStart:
 		if w.all[i].Live {
-			t.Fatalf("%s is started and runs", a.ID)
+			t.Fatalf("%s is started, but runs already", a.ID)
 		}
 		w.all[i].record = w.all[i].started(w.now)
 		w.all[i].Live, w.all[i].Passes, w.all[i].Fails = true, 0, 0
 	case doStop, doRetire:
 		if !w.all[i].Live {
-			t.Fatalf("%s is stopped and does not run", a.ID)
+			t.Fatalf("%s is stopped, but does not run", a.ID)
 		}
 		o := &order{Reason: a.Reason, At: w.now, Final: a.Kind == doRetire}
 		if w.all[i].Ready && w.all[i].Stop == nil {
@@ -372,12 +372,12 @@ func (w *simulation) act(t *rapid.T, a action) {
 		w.all[i].Stop = o
 	case doOrder:
 		if s := w.all[i]; !s.Released && w.now.Before(s.Stop.Await) {
-			t.Fatalf("%s is told to stop while somebody sends to it", a.ID)
+			t.Fatalf("%s gets the order to stop while a gateway sends to it", a.ID)
 		}
 		w.all[i].Stop.At, w.all[i].Stop.Await = w.now, time.Time{}
 	case doForget:
 		if w.all[i].Live {
-			t.Fatalf("%s is forgotten and runs", a.ID)
+			t.Fatalf("%s is forgotten, but still runs", a.ID)
 		}
 		w.before[w.all[i].place()] = w.all[i].record
 		w.all = slices.Delete(w.all, i, i+1)
@@ -403,7 +403,7 @@ func (w *simulation) ready() int {
 	return n
 }
 
-// away are the replicas that are wanted, and are not in service.
+// away returns the wanted replicas that are not in service.
 func (w *simulation) away() map[int]bool {
 	d := groups.Decide(w.w.groups(), observed(w.w, w.all))
 	deleted, serving, out := setOf(d.Delete), map[int]int{}, map[int]bool{}
@@ -427,14 +427,14 @@ func (w *simulation) away() map[int]bool {
 	return out
 }
 
-func TestDecide_HoldsItsInvariantsAndConverges(t *testing.T) {
+func TestDecide_KeepsItsInvariantsAndConverges(t *testing.T) {
 	three := only("a")
 	three[0].Instances = 3
 	t.Run("one role", func(t *testing.T) { checkDecide(t, three) })
 	t.Run("two roles", func(t *testing.T) { checkDecide(t, pair("a", 2)) })
 }
 
-// checkDecide plays random histories of a deployment with three instances in each replica.
+// checkDecide runs random histories of a deployment with three instances in each replica.
 func checkDecide(t *testing.T, roles []wantedRole) {
 	t.Helper()
 	whole := len(roles) > 1
@@ -444,7 +444,7 @@ func checkDecide(t *testing.T, roles []wantedRole) {
 			"": func(t *rapid.T) {
 				for _, s := range w.all {
 					if in := s.describe(nil); in.Reason == runtime.ReasonCrashLoop && !in.Doomed {
-						t.Fatalf("%s is in a crash loop and not doomed", s.ID)
+						t.Fatalf("%s is in a crash loop, but not doomed", s.ID)
 					}
 				}
 			},
@@ -455,7 +455,7 @@ func checkDecide(t *testing.T, roles []wantedRole) {
 			},
 			"unavailable": func(t *rapid.T) { w.w.Unavailable = rapid.IntRange(0, 3).Draw(t, "unavailable") },
 			"serve": func(*rapid.T) {
-				// All that runs is well.
+				// All running instances are healthy.
 				for i := range w.all {
 					if w.all[i].Live {
 						w.all[i].Passes, w.all[i].Fails = 2, 0
@@ -520,7 +520,8 @@ func checkDecide(t *testing.T, roles []wantedRole) {
 				}
 			},
 		})
-		// Fate rests: what runs passes its checks, what is told to stop does.
+		// From here on, there are no faults: running instances pass their checks, and stopping
+		// instances end.
 		for range 200 {
 			w.run(t)
 			w.now = w.now.Add(2 * time.Second)
@@ -542,7 +543,7 @@ func checkDecide(t *testing.T, roles []wantedRole) {
 		}
 		for _, s := range w.all {
 			if s.Template != w.w.template(s.Role) {
-				t.Fatalf("%s is still of template %s", s.ID, s.Template)
+				t.Fatalf("%s still has template %s", s.ID, s.Template)
 			}
 		}
 	})

@@ -24,39 +24,38 @@ const (
 	// assignmentExt follows a deployment's id in the name of its file.
 	assignmentExt = ".json"
 
-	// defaultPort is the one port of a deployment that names none.
+	// defaultPort is the name of the one port of a deployment that names no ports.
 	defaultPort = "http"
 )
 
-// deployment is an assignment as it was last applied. It is never changed, only
-// replaced.
+// deployment is an assignment as it was last applied. It is never changed, only replaced.
 type deployment struct {
 	spec       *agentv1.Deployment
 	workload   string
 	generation int64
 	template   string
-	// roleTemplates are the templates of single roles, as in runtime.Assignment.
+	// roleTemplates has the templates of single roles, as in runtime.Assignment.
 	roleTemplates map[string]string
-	// roles are set if there are several.
+	// roles is set if there are several roles.
 	roles    []runtime.RoleCount
 	removing bool
-	// seq orders assignments as they came: the latest one that names a workload
-	// owns it.
+	// seq is the number of the assignment, in the order of arrival. Among the assignments that name
+	// a workload, the one with the highest seq owns it.
 	seq int64
-	// left is the workload that it had before this one, empty if the agent knows of none. The
-	// keeper of that workload may still work by the earlier assignment.
+	// left is the workload that the deployment had before, or "" if the agent knows of none. The
+	// keeper of that workload may still use the earlier assignment.
 	left string
-	// secrets are in memory only.
+	// secrets are held only in memory.
 	secrets map[string]string
 }
 
-// assignment is a deployment as it is on disk.
+// assignment is a deployment in the form of its file.
 type assignment struct {
 	Seq        int64  `json:"seq"`
 	Workload   string `json:"workload"`
 	Generation int64  `json:"generation"`
 	Template   string `json:"template"`
-	// RoleTemplates are the templates of single roles.
+	// RoleTemplates has the templates of single roles.
 	RoleTemplates map[string]string `json:"role_templates,omitempty"`
 	Removing      bool              `json:"removing,omitempty"`
 	Deployment    json.RawMessage   `json:"deployment"`
@@ -90,7 +89,7 @@ func (d *deployment) missingSecrets() []string {
 	return missing
 }
 
-// save writes and syncs the assignment, so that one that was acknowledged survives a power cut.
+// save writes and syncs the assignment, so that an acknowledged assignment survives a power cut.
 func (d *deployment) save(dataDir string) error {
 	spec, err := protojson.Marshal(d.spec)
 	if err != nil {
@@ -134,9 +133,9 @@ func (r *Runtime) loadDeployments() error {
 		}
 		spec := &agentv1.Deployment{}
 		if !found || (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(a.Deployment, spec) != nil || spec.GetId() != id {
-			// Writes are synced, so the disk is damaged. The instances are left alone until
-			// the deployment is applied again or removed.
-			r.log.Error("an assignment cannot be read; its instances run on until it is applied again", "deployment", id)
+			// Writes are synced, so a file that cannot be read means a damaged disk. The instances
+			// are left alone until the deployment is applied again or removed.
+			r.log.Error("an assignment cannot be read; its instances keep running until it is applied again", "deployment", id)
 			continue
 		}
 		d := newDeployment(runtime.Assignment{
@@ -174,21 +173,21 @@ func portsOf(s *windlassv1.DeploymentSpec) []needPort {
 	return out
 }
 
-// directoryName matches the ids that can be the name of a directory. Ids are opaque,
-// but must not be paths.
+// directoryName matches ids that can be the name of a directory. Ids are opaque, but must not be
+// paths.
 var directoryName = regexp.MustCompile(`^[A-Za-z0-9][-A-Za-z0-9_.]{0,127}$`)
 
-// refuse returns why this host can never run the assignment, nil if it may.
+// refuse returns why this host can never run the assignment, or nil if it may.
 func (r *Runtime) refuse(a runtime.Assignment) *runtime.Rejection {
 	final := func(code, format string, args ...any) *runtime.Rejection {
 		return &runtime.Rejection{Code: code, Message: fmt.Sprintf(format, args...)}
 	}
 	d := a.Deployment
 	if !directoryName.MatchString(d.GetId()) {
-		return final(runtime.ReasonInvalidSpec, "id: %q is no deployment's id", d.GetId())
+		return final(runtime.ReasonInvalidSpec, "id: %q is not a valid id of a deployment", d.GetId())
 	}
 	if d.GetSpec() == nil {
-		return final(runtime.ReasonInvalidSpec, "spec: there is none")
+		return final(runtime.ReasonInvalidSpec, "spec: it is missing")
 	}
 	if r.sharesUser(d) {
 		return final(runtime.ReasonUnsupported, "another workspace has instances on this host, and instances are not isolated from each other here: "+
@@ -206,10 +205,10 @@ func (r *Runtime) refuse(a runtime.Assignment) *runtime.Rejection {
 	names, numbers := map[string]bool{}, map[int]bool{}
 	for i, p := range portsOf(d.GetSpec()) {
 		if names[p.name] {
-			return final(runtime.ReasonInvalidSpec, "spec.ports[%d].name: %q is there twice", i, p.name)
+			return final(runtime.ReasonInvalidSpec, "spec.ports[%d].name: %q occurs twice", i, p.name)
 		}
 		if p.port > 0 && numbers[p.port] {
-			return final(runtime.ReasonInvalidSpec, "spec.ports[%d].port: %d is there twice", i, p.port)
+			return final(runtime.ReasonInvalidSpec, "spec.ports[%d].port: %d occurs twice", i, p.port)
 		}
 		names[p.name], numbers[p.port] = true, true
 	}
@@ -234,7 +233,7 @@ func (r *Runtime) refuse(a runtime.Assignment) *runtime.Rejection {
 		}
 	}
 	if n := perReplica * runtime.GroupsIn(d); n > r.cfg.MaxInstances {
-		return final(runtime.ReasonUnschedulable, "replicas: %d instances of one deployment, this host runs at most %d", n, r.cfg.MaxInstances)
+		return final(runtime.ReasonUnschedulable, "replicas: the deployment needs %d instances, and this host runs at most %d of one deployment", n, r.cfg.MaxInstances)
 	}
 	return nil
 }

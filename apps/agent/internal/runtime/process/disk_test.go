@@ -11,8 +11,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// fill has writing a file of an instance's fail as on a full disk, until it is called
-// again.
+// fill makes writes of a file of an instance fail, as on a full disk, until free is called.
 func (h *host) fill(t *testing.T, id, file string) (free func()) {
 	t.Helper()
 	path := filepath.Join(h.cfg.DataDir, "instances", id, "."+file+".tmp")
@@ -20,11 +19,11 @@ func (h *host) fill(t *testing.T, id, file string) (free func()) {
 	return func() { require.NoError(t, os.Remove(path)) }
 }
 
-func TestFullDisk_IsNoCrashAndStartsOnceThereIsRoom(t *testing.T) {
+func TestFullDisk_IsNoCrashAndInstancesStartOnceThereIsRoom(t *testing.T) {
 	t.Parallel()
 	for _, file := range []string{
-		"facts.json",  // the shim's
-		"record.json", // the agent's
+		"facts.json",  // written by the shim
+		"record.json", // written by the agent
 	} {
 		t.Run(file, func(t *testing.T) {
 			t.Parallel()
@@ -37,7 +36,7 @@ func TestFullDisk_IsNoCrashAndStartsOnceThereIsRoom(t *testing.T) {
 			full := until(t, rt, "dep_1", func(all []runtime.Instance) bool {
 				return len(all) == 1 && all[0].Reason == runtime.ReasonDiskFull
 			})[0]
-			require.Equal(t, windlassv1.InstanceStatus_INSTANCE_STATUS_PENDING, full.Status, "nothing of it ran")
+			require.Equal(t, windlassv1.InstanceStatus_INSTANCE_STATUS_PENDING, full.Status, "the instance did not run")
 			require.False(t, full.Doomed)
 			require.Contains(t, full.Message, "no space left on device")
 			free()

@@ -1,5 +1,5 @@
-// Package process runs instances as local processes: the runtime of a bare GPU
-// host, and of one machine that tries Windlass out.
+// Package process runs instances as local processes. It is the runtime of a bare GPU host, and of a
+// single machine on which Windlass is tried out.
 //
 //	agent                              shim (one per instance)        child
 //	-----                              -----------------------        -----
@@ -16,59 +16,55 @@
 //	                                   facts.json: how it ended
 //	record.json: what it means    <--  ends
 //
-// # Why nothing runs twice, and nothing unseen
+// # Why no instance runs twice or unobserved
 //
-// The agent and each shim may be killed at any instruction. What holds:
+// The agent and each shim may be killed at any instruction. These rules still hold:
 //
-//   - One at a time. A shim holds a lock on its instance's directory for as long
-//     as it lives, and the kernel gives it back when the shim dies.
-//   - One start per attempt. The agent writes attempt n before it starts a shim
-//     for n, and never starts two for n. A shim runs only the attempt that
-//     record.json names, and none that facts.json has already.
-//   - No start after the end. An agent that finds an attempt in doubt (it died
-//     between record and shim, the shim was killed, the host rebooted) takes the
-//     lock and writes into facts.json that the attempt is over; only then there
-//     is a next one. The agent takes the lock to delete an instance, too. A shim that
-//     was delayed finds that the attempt is over, or that its directory is gone, and ends
-//     without having run anything. If the lock is held, the shim lives, and will write its
-//     facts soon.
-//   - No child without its shim. The child asks the kernel to be killed when the
-//     shim dies (PDEATHSIG): without a shim its exit would not be recorded, nor its
-//     output read. It is worth less than a process that is started again under
-//     supervision. What the child itself left behind is found by the
-//     shim as its subreaper, and if the shim was killed, by the agent through the
-//     instance's id in the environment of each process.
-//   - A process is known by (pid, start time, boot id), never by its pid alone.
+//   - One shim at a time. A shim holds a lock on its instance's directory while it lives. The
+//     kernel releases the lock when the shim dies.
+//   - One start per attempt. The agent writes attempt n before it starts a shim for n, and never
+//     starts two shims for n. A shim runs only the attempt that record.json names, and no attempt
+//     that facts.json already has.
+//   - No start after the end. An attempt may be in doubt: the agent died between record and shim,
+//     the shim was killed, or the host rebooted. Then the agent takes the lock and writes into
+//     facts.json that the attempt is over. Only after that is there a next attempt. The agent also
+//     takes the lock to delete an instance. A delayed shim finds that the attempt is over, or that
+//     its directory is gone, and ends without running anything. If the lock is held, the shim
+//     lives, and will write its facts soon.
+//   - No child without its shim. The child asks the kernel to kill it when the shim dies
+//     (PDEATHSIG), because without a shim, its exit would not be recorded and its output not read.
+//     Such a process is worth less than one that is started again under supervision. The shim is the
+//     subreaper of the child, and so finds the processes that the child leaves behind. If the shim
+//     was killed, the agent finds them by the instance's id in the environment of each process.
+//   - A process is identified by (pid, start time, boot id), never only by its pid.
 //
-// The order to stop is executed by the shim, so that a drain that began ends in
-// time also while there is no agent. Under systemd the agent's unit needs
-// KillMode=process, or systemd kills what the agent leaves running.
+// The shim executes the order to stop. So a drain ends in time even if there is no agent. Under
+// systemd, the agent's unit needs KillMode=process. Otherwise, systemd kills the instances when the
+// agent ends.
 //
 // # Deciding
 //
-// decide is pure: (wanted, seen, now) -> actions and the next time to look. One
-// keeper per workload feeds it and carries out what it says. The keeper decides
-// nothing else. In whatever order events come, the next pass sees the whole
-// state.
+// decide is pure: (wanted, seen, now) -> actions and the time of the next call. One keeper per
+// workload calls it and carries out the actions. The keeper decides nothing else. In whatever order
+// events come, the next pass sees the whole state.
 //
-// Which groups and instances there should be, and which make room for another template,
-// is package groups' decision. With several roles, the instances of a group find each
-// other by a file that the keeper rewrites when one becomes ready or leaves. An instance
-// that leaves waits until gateways are done with the entry instances of its group.
+// Package groups decides which groups and instances should exist, and which of them make room for
+// another template. With several roles, the instances of a group find each other by a file. The
+// keeper writes this file again when an instance becomes ready or leaves. An instance that leaves
+// waits until gateways have finished with the entry instances of its group.
 //
 // # Secrets
 //
-// Values reach the shim through a pipe and the child through its environment.
-// They are in no file and on no command line (unless args ask for them by
-// name). An agent that was restarted has none until Apply brings them; until
-// then what runs goes on, what would have to start waits as SecretUnavailable, and
-// output is repeated neither in messages nor by Logs: they blank the values.
+// Values reach the shim through a pipe, and the child through its environment. They are in no file
+// and on no command line, unless args name them. A restarted agent has no values until Apply brings
+// them. Until then, running instances keep running, and an instance that must start waits with the
+// reason SecretUnavailable. The output of instances is then shown neither in messages nor by Logs,
+// because values in it could not be blanked.
 //
 // # Users
 //
-// With Config.Isolation each instance runs as a user of its own and in the group of its
-// environment. The shim stays root: it makes mount and IPC namespaces in which the agent's
-// data directory is hidden, and forks the instance there without capabilities. An instance
-// has no other user's rights, so that its user names all of its processes, however they
-// detached themselves.
+// With Config.Isolation, each instance runs as its own user and in the group of its environment.
+// The shim stays root. It makes mount and IPC namespaces in which the agent's data directory is
+// hidden, and forks the instance there without capabilities. An instance cannot become another
+// user, so its user identifies all of its processes, even if they detached themselves.
 package process

@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func TestDrain_ServesOnAlsoWithoutAnAgent(t *testing.T) {
+func TestDrain_ContinuesWithoutAnAgent(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	rt := h.open(t)
@@ -33,7 +33,7 @@ func TestDrain_ServesOnAlsoWithoutAnAgent(t *testing.T) {
 		require.Equal(t, pid, pidOf(t, in))
 	}
 	require.Eventually(t, func() bool { return len(processesBelow(h.cfg.DataDir)) == 0 }, patience, 10*time.Millisecond,
-		"the drain ends in time though no agent is there")
+		"the drain ends in time although no agent runs")
 	require.GreaterOrEqual(t, time.Since(told), drain)
 }
 
@@ -68,7 +68,7 @@ func TestDrain_StopsOnceGatewaysReleaseAlsoForTheNextAgent(t *testing.T) {
 
 	rt = h.open(t)
 	until(t, rt, "dep_1", isDraining)
-	require.Equal(t, pid, pidOf(t, first), "an order that is held back is not given by the next agent either")
+	require.Equal(t, pid, pidOf(t, first), "the next agent also holds the order back")
 	released.Store(true)
 	h.again()
 	again := until(t, rt, "dep_1", allReady(1))[0]
@@ -76,7 +76,7 @@ func TestDrain_StopsOnceGatewaysReleaseAlsoForTheNextAgent(t *testing.T) {
 	require.NotEqual(t, pid, pidOf(t, again))
 }
 
-func TestDrain_UnreleasedStopsInTheEnd(t *testing.T) {
+func TestDrain_UnreleasedInstanceStopsAtItsDeadline(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	const patience = 700 * time.Millisecond

@@ -12,8 +12,8 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// passed are the only variables of the agent that an instance gets: what it
-// needs to behave like a program of this host, and nothing that is ours.
+// passed has the only variables of the agent that an instance gets: those that it needs to work
+// like a program of this host, and none of Windlass.
 var passed = map[string]string{
 	"PATH":   "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 	"HOME":   "/",
@@ -24,8 +24,9 @@ var passed = map[string]string{
 	"USER": "", "LOGNAME": "", "XDG_CACHE_HOME": "",
 }
 
-// hostVariables returns a lookup of the agent's own variables. For an instance with a user of its own, it replaces
-// those that tell programs who they are and where to keep files, because the agent's values would be wrong.
+// hostVariables returns a lookup of the agent's own variables. For an instance with its own user,
+// it replaces the variables that say who the user is and where files are, because the agent's
+// values would be wrong.
 func hostVariables(u *user, dir string) func(string) string {
 	return func(name string) string {
 		switch name {
@@ -45,19 +46,19 @@ func hostVariables(u *user, dir string) func(string) string {
 			}
 		case "TMPDIR":
 			if u != nil {
-				return "" // /tmp is its own
+				return "" // the instance has its own /tmp
 			}
 		}
 		return getenv(name)
 	}
 }
 
-// userName of an instance whose user is only a number.
+// userName is the name of an instance's user, which has only a number.
 const userName = "windlass"
 
-// environment returns the variables of an instance. The deployment's variables
-// win over the host's, its role's over both, its secrets over these, and Windlass's
-// own variables over all.
+// environment returns the variables of an instance. In the case of equal names, the deployment's
+// variables win over the host's, the role's over the deployment's, secrets over these, and
+// Windlass's own variables over all others.
 func environment(d *agentv1.Deployment, ro runtime.Role, r *record, region string, secrets map[string]string, getenv func(string) string) map[string]string {
 	env := map[string]string{}
 	for name, fallback := range passed {
@@ -82,7 +83,7 @@ func environment(d *agentv1.Deployment, ro runtime.Role, r *record, region strin
 	if gpus := strings.Join(r.GPUs, ","); gpus != "" {
 		env["CUDA_VISIBLE_DEVICES"], env["NVIDIA_VISIBLE_DEVICES"] = gpus, gpus
 	} else {
-		// Without a GPU of its own it must not find those of its neighbours.
+		// An instance without GPUs must not see those of other instances.
 		env["CUDA_VISIBLE_DEVICES"], env["NVIDIA_VISIBLE_DEVICES"] = "", "void"
 	}
 	env["WINDLASS_APP"] = d.GetAppName()
@@ -93,7 +94,7 @@ func environment(d *agentv1.Deployment, ro runtime.Role, r *record, region strin
 	env["WINDLASS_ROLE"] = r.Role
 	env["WINDLASS_GROUP"] = strconv.Itoa(r.Group)
 	env["WINDLASS_SLOT"] = strconv.Itoa(r.Slot)
-	// As it was when the instance started: scaling restarts nothing.
+	// This is the number at the instance's start, because scaling restarts no instance.
 	env["WINDLASS_REPLICAS"] = strconv.Itoa(runtime.GroupsIn(d))
 	return env
 }
@@ -108,8 +109,8 @@ func pairs(env map[string]string) []string {
 
 var reference = regexp.MustCompile(`\$\$\(|\$\(([A-Za-z_][A-Za-z0-9_]*)\)`)
 
-// expand replaces $(NAME) by the variable NAME. $$( is a literal $(, and a name
-// that is no variable stays as it is written.
+// expand replaces $(NAME) by the value of the variable NAME. $$( is a literal $(. $(NAME) stays
+// unchanged if there is no such variable.
 func expand(arg string, env map[string]string) string {
 	return reference.ReplaceAllStringFunc(arg, func(m string) string {
 		if m == "$$(" {

@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// nvidiaPatience bounds nvidia-smi, which hangs when a driver does.
+// nvidiaPatience is the time limit of nvidia-smi, which hangs when a driver hangs.
 const nvidiaPatience = 10 * time.Second
 
-// DetectGPUs finds the NVIDIA devices of this host: by nvidia-smi, else by what
-// the driver shows in /proc (which knows no memory).
+// DetectGPUs finds the NVIDIA devices of this host. It uses nvidia-smi, or otherwise the driver's
+// files in /proc, which do not have the memory.
 func DetectGPUs(ctx context.Context) []GPU {
 	ctx, cancel := context.WithTimeout(ctx, nvidiaPatience)
 	defer cancel()
@@ -66,8 +66,8 @@ func parseNvidiaInformation(text string) (GPU, bool) {
 
 var notLabel = regexp.MustCompile(`[^-A-Za-z0-9_.]+`)
 
-// productLabel is a product's name as Kubernetes' GPU discovery writes it, so
-// that one spec fits both kinds of region.
+// productLabel returns a product's name in the form of Kubernetes' GPU discovery, so that one spec
+// works in both kinds of region.
 func productLabel(name string) string {
 	return notLabel.ReplaceAllString(strings.TrimSpace(name), "-")
 }

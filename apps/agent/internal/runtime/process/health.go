@@ -18,7 +18,7 @@ type health struct {
 	Path      string        `json:"path"`
 	Port      string        `json:"port,omitempty"`
 	Method    string        `json:"method"`
-	Codes     []string      `json:"codes,omitempty"` // that pass; none: the default
+	Codes     []string      `json:"codes,omitempty"` // codes that pass; none: the default
 	Interval  time.Duration `json:"interval"`
 	Timeout   time.Duration `json:"timeout"`
 	Unhealthy int           `json:"unhealthy"`
@@ -26,10 +26,9 @@ type health struct {
 	Budget    time.Duration `json:"budget"`
 }
 
-// firstInterval is the time until the first check of an instance that is not ready.
-// From there the interval grows by half each time, up to the one that was set. So a
-// process that starts in a second is ready in a second, and one that loads for minutes
-// is not checked too often.
+// firstInterval is the time until the first check of an instance that is not ready. After that, the
+// interval grows by half each time, up to the configured interval. So a process that starts in a
+// second is ready in a second, and a process that loads for minutes is not checked too often.
 const firstInterval = 100 * time.Millisecond
 
 func healthOf(h *windlassv1.HealthCheck) health {
@@ -84,8 +83,7 @@ func (p *pulse) lastFailure() string {
 	return last
 }
 
-// add counts one check. turned reports whether it failed, or passed after a
-// failure.
+// add counts one check. turned is true if the check failed, or if it passed after a failure.
 func (p *pulse) add(err error) (turned bool, passes int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -109,16 +107,17 @@ type prober struct {
 
 func newProber(jitter func() float64, result func(pass bool)) *prober {
 	return &prober{
-		// Each check makes a connection, because it asks whether the instance accepts new ones.
+		// Each check opens a new connection, because it must find out whether the instance accepts
+		// connections.
 		transport: &http.Transport{DisableKeepAlives: true, DialContext: (&net.Dialer{}).DialContext},
 		jitter:    jitter,
 		result:    result,
 	}
 }
 
-// watch checks one attempt until ctx ends. ready says that it was ready already:
-// then it is checked at its own interval from the start. wake is called when the
-// counts may change a decision.
+// watch checks one attempt until ctx ends. ready means that the instance was ready before. It is
+// then checked at its configured interval from the start. wake is called when the counts may change
+// a decision.
 func (p *prober) watch(ctx context.Context, h health, port int, ready bool, pl *pulse, wake func()) {
 	pause := firstInterval
 	if ready {
@@ -140,7 +139,7 @@ func (p *prober) watch(ctx context.Context, h health, port int, ready bool, pl *
 		turned, passes := pl.add(err)
 		switch {
 		case err == nil && passes < h.Healthy:
-			// Check again soon, because it may be ready.
+			// The instance may be ready, so it is checked again soon.
 			pause = firstInterval
 		case err == nil:
 			ready, pause = true, h.Interval
@@ -156,7 +155,8 @@ func (p *prober) watch(ctx context.Context, h health, port int, ready bool, pl *
 	}
 }
 
-// spread keeps instances that started together from being checked together.
+// spread returns a random part of d, so that instances that started at the same time are not
+// checked at the same time.
 func (p *prober) spread(d time.Duration) time.Duration {
 	return d - time.Duration(p.jitter()*float64(d)/10)
 }

@@ -57,7 +57,7 @@ func TestGPU_RefusalSaysWhatTheHostHas(t *testing.T) {
 		{pool: "h100", gpu: &windlassv1.Gpu{Count: 1, Pool: "h100"}},
 		{pool: "h100", gpu: &windlassv1.Gpu{Count: 1}},
 		{pool: "h100", gpu: &windlassv1.Gpu{Count: 1, Pool: "a10"}, code: runtime.ReasonUnknownPool, says: `asks for pool "a10", this host is in pool "h100"`},
-		{gpu: &windlassv1.Gpu{Count: 1, Pool: "a10"}, code: runtime.ReasonUnknownPool, says: `asks for pool "a10", this host is in none: its agent names one with --pool`},
+		{gpu: &windlassv1.Gpu{Count: 1, Pool: "a10"}, code: runtime.ReasonUnknownPool, says: `asks for pool "a10", this host is in no pool: its operator can set one with --pool`},
 		{
 			gpu: &windlassv1.Gpu{Count: 2, Product: "A", MinMemoryMib: 80000}, code: runtime.ReasonUnschedulable,
 			says: "needs 2 of A with 80000 MiB or more each, this host has 1 (it has [B]; others have 40960 MiB; the memory of 1 is unknown",
@@ -65,7 +65,7 @@ func TestGPU_RefusalSaysWhatTheHostHas(t *testing.T) {
 		{gpu: &windlassv1.Gpu{Count: 1, ResourceName: "nvidia.com/gpu"}},
 		{
 			gpu: &windlassv1.Gpu{Count: 1, ResourceName: "amd.com/gpu"}, code: runtime.ReasonUnsupported,
-			says: `spec.resources.gpu.resource_name: "amd.com/gpu" is Kubernetes' name`,
+			says: `spec.resources.gpu.resource_name: "amd.com/gpu" is a resource name of Kubernetes`,
 		},
 		{gpu: &windlassv1.Gpu{Count: 5}, code: runtime.ReasonUnschedulable, says: "needs 5 of any GPU, this host has 4"},
 	} {
@@ -86,7 +86,7 @@ func TestGPU_RefusalSaysWhatTheHostHas(t *testing.T) {
 
 func TestDrain_DurationIgnoresTheClock(t *testing.T) {
 	o := order{At: t0, Drain: 10 * time.Second}
-	require.Equal(t, t0.Add(40*time.Second), o.deadline(30*time.Second), "grace begins after it")
+	require.Equal(t, t0.Add(40*time.Second), o.deadline(30*time.Second), "grace begins after the drain")
 	for after, left := range map[time.Duration]time.Duration{
 		0: 10 * time.Second, 4 * time.Second: 6 * time.Second, time.Minute: 0, -time.Hour: 10 * time.Second,
 	} {
@@ -104,7 +104,7 @@ func TestGPU_HasOneOwnerWhichKeepsIt(t *testing.T) {
 	require.Equal(t, []string{"0"}, a.GPUs)
 	require.Equal(t, []string{"1"}, b.GPUs)
 	require.Nil(t, l.claim(a, need{gpus: needGPUs{count: 1, product: "A"}}, false, t0))
-	require.Equal(t, []string{"0"}, a.GPUs, "claimed again it is the same")
+	require.Equal(t, []string{"0"}, a.GPUs, "a second claim returns the same GPU")
 
 	missing := l.claim(&record{ID: "c"}, need{gpus: needGPUs{count: 2, product: "A"}}, false, t0)
 	require.Equal(t, runtime.ReasonUnschedulable, missing.Reason)
@@ -114,7 +114,7 @@ func TestGPU_HasOneOwnerWhichKeepsIt(t *testing.T) {
 	again := testLedger(Config{GPUs: someGPUs})
 	again.restore(*a)
 	again.restore(*b)
-	require.Equal(t, l.pools(), again.pools(), "what the agent before gave away is not free")
+	require.Equal(t, l.pools(), again.pools(), "GPUs that the previous agent assigned are not free")
 	l.release("a")
 	require.Nil(t, l.claim(&record{ID: "c"}, need{gpus: needGPUs{count: 2, product: "A"}}, false, t0))
 }
@@ -127,7 +127,7 @@ func TestMemory_IsRefusedOnlyIfConfigured(t *testing.T) {
 	l = testLedger(Config{MemoryMiB: 1000, RefuseMemoryOvercommit: true})
 	a := &record{ID: "a"}
 	require.Nil(t, l.claim(a, over, false, t0))
-	require.Nil(t, l.claim(a, over, false, t0), "its own memory is not in its way")
+	require.Nil(t, l.claim(a, over, false, t0), "the instance's own memory does not count against it")
 	require.Equal(t, "needs 600 MiB of memory, 400 of 1000 MiB free", l.claim(&record{ID: "b"}, over, false, t0).Message)
 }
 
@@ -149,7 +149,7 @@ func TestPort_IsKeptAndReplacedWhenTaken(t *testing.T) {
 		return nil
 	}
 	require.Nil(t, l.claim(a, two, false, t0))
-	require.NotEqual(t, before[0].Port, a.Ports[0].Port, "somebody took it")
+	require.NotEqual(t, before[0].Port, a.Ports[0].Port, "another process has taken the port")
 	require.Equal(t, before[1].Port, a.Ports[1].Port)
 
 	none := l.claim(&record{ID: "b"}, two, false, t0)
@@ -169,7 +169,7 @@ func TestStart_KeepsItsPortsWhileItHasNoUser(t *testing.T) {
 			busy: func(IDRange) (map[int]bool, error) { return nil, os.ErrPermission },
 		},
 	}
-	// Each allocation would begin at another port.
+	// Each allocation would start at another port.
 	first := 0.0
 	rt.ledger.random = func() float64 { first += 0.1; return first }
 	w := newWorkload(rt, "dep_1")
@@ -193,7 +193,7 @@ func TestStart_KeepsItsPortsWhileItHasNoUser(t *testing.T) {
 	}
 }
 
-func TestPort_FixedIsOneInstances(t *testing.T) {
+func TestPort_FixedBelongsToOneInstance(t *testing.T) {
 	l := testLedger(Config{})
 	fixed := need{ports: []needPort{{name: "http", port: 8080}}}
 	require.Nil(t, l.claim(&record{ID: "a"}, fixed, false, t0))
@@ -298,7 +298,7 @@ func TestOutput_KeepsItsEndWithinItsLimit(t *testing.T) {
 
 	o, err = openOutput(dir, 4096)
 	require.NoError(t, err)
-	require.Empty(t, o.last(nil), "the next attempt's last words are its own")
+	require.Empty(t, o.last(nil), "the next attempt has only its own last output")
 	o.close()
 }
 
@@ -321,17 +321,17 @@ func TestLastLines(t *testing.T) {
 	}
 }
 
-func TestStat_IsReadPastStrangeNames(t *testing.T) {
+func TestStat_IsParsedWithStrangeNames(t *testing.T) {
 	st, err := parseStat([]byte("12 (a) S (b)) Z 7 12 9 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 1 0 987654 0 0"))
 	require.NoError(t, err)
 	require.Equal(t, stat{state: 'Z', ppid: 7, session: 9, threads: 1, start: 987654}, st)
 	require.True(t, st.ended())
 	st, err = parseStat([]byte("12 (a) Z 7 12 9 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 2 0 987654 0 0"))
 	require.NoError(t, err)
-	require.False(t, st.ended(), "its port and its memory are held by the thread that is left")
+	require.False(t, st.ended(), "the remaining thread still holds the port and the memory")
 	st, err = parseStat([]byte("12 (a) S 1 12 9 0 -1 4194304 100 0 0 0 150 50 20 10 20 0 4 0 1234 5000000 300 18446744073709551615 1 1"))
 	require.NoError(t, err)
-	require.Equal(t, 2300*time.Millisecond, st.cpu, "with that of children that ended")
+	require.Equal(t, 2300*time.Millisecond, st.cpu, "includes the CPU time of ended children")
 	require.EqualValues(t, 300, st.pages)
 	for _, broken := range []string{"", "12 (a", "12 (a) S 1", "12 (a) S 1 2 3 0 -1 0 0 0 0 0 a b c d 0 0 1 0 0 0 0"} {
 		_, err = parseStat([]byte(broken))
@@ -351,8 +351,8 @@ func TestGPU_OutputOfNvidiaSMIIsRead(t *testing.T) {
 	require.False(t, ok)
 }
 
-// A directory stands in for the kernel's: what is written where is ours, what
-// comes of it is the kernel's.
+// A directory stands in for the kernel's cgroups. The test checks what the runtime writes, and not
+// what the kernel does with it.
 func TestCgroupLimits(t *testing.T) {
 	dir := t.TempDir()
 	_, err := openCgroups(dir)
@@ -399,9 +399,9 @@ func TestRefusals(t *testing.T) {
 		{"an id that is a path", func(d *agentv1.Deployment) { d.Id = "../x" }, runtime.ReasonInvalidSpec, "id"},
 		{"no spec", func(d *agentv1.Deployment) { d.Spec = nil }, runtime.ReasonInvalidSpec, "spec"},
 		{"negative replicas", func(d *agentv1.Deployment) { d.Replicas = -1 }, runtime.ReasonInvalidSpec, "replicas"},
-		{"too many", func(d *agentv1.Deployment) { d.Replicas = 11 }, runtime.ReasonUnschedulable, "11 instances"},
-		{"image alone", func(d *agentv1.Deployment) { d.Spec.Command, d.Spec.Image = nil, "x" }, runtime.ReasonUnsupported, "set command"},
-		{"nothing", func(d *agentv1.Deployment) { d.Spec.Command = nil }, runtime.ReasonInvalidSpec, "set command"},
+		{"too many replicas", func(d *agentv1.Deployment) { d.Replicas = 11 }, runtime.ReasonUnschedulable, "11 instances"},
+		{"image without a command", func(d *agentv1.Deployment) { d.Spec.Command, d.Spec.Image = nil, "x" }, runtime.ReasonUnsupported, "set command"},
+		{"neither image nor command", func(d *agentv1.Deployment) { d.Spec.Command = nil }, runtime.ReasonInvalidSpec, "set command"},
 		{"cpu", func(d *agentv1.Deployment) { d.Spec.Resources.CpuMillicores = 4001 }, runtime.ReasonUnschedulable, "needs 4001, this host has 4000"},
 		{"memory", func(d *agentv1.Deployment) { d.Spec.Resources.MemoryMib = 1025 }, runtime.ReasonUnschedulable, "needs 1025 MiB, this host has 1024"},
 		{"gpus", func(d *agentv1.Deployment) { d.Spec.Resources.Gpu = &windlassv1.Gpu{Count: 3, Product: "A"} }, runtime.ReasonUnschedulable, "needs 3 of A, this host has 2 (it has [B])"},
@@ -410,7 +410,7 @@ func TestRefusals(t *testing.T) {
 			d.Spec.Ports = []*windlassv1.Port{{Name: "a", Port: 1}, {Name: "b", Port: 1}}
 		}, runtime.ReasonInvalidSpec, "spec.ports[1].port"},
 		{"health port", func(d *agentv1.Deployment) { d.Spec.HealthCheck = &windlassv1.HealthCheck{Port: "x"} }, runtime.ReasonInvalidSpec, `no port is named "x"`},
-		{"a code that is none", func(d *agentv1.Deployment) {
+		{"an invalid code", func(d *agentv1.Deployment) {
 			d.Spec.HealthCheck = &windlassv1.HealthCheck{ExpectedCodes: []string{"2xx"}}
 		}, runtime.ReasonInvalidSpec, `spec.health_check.expected_codes: "2xx"`},
 	} {
@@ -438,10 +438,10 @@ func TestImageCommands(t *testing.T) {
 		{"an image by its tag", "vllm/vllm-openai:v0.20.0", nil, []string{"vllm", "serve"}},
 		{"an image by its digest", "vllm/vllm-openai@sha256:beef", nil, []string{"vllm", "serve"}},
 		{"an image by both", "vllm/vllm-openai:v1@sha256:beef", nil, []string{"vllm", "serve"}},
-		{"an image of a registry with a port", "registry.test:5000/x", nil, []string{"/opt/x", "--flag=1"}},
+		{"an image from a registry with a port", "registry.test:5000/x", nil, []string{"/opt/x", "--flag=1"}},
 		{"the app's command wins", "vllm/vllm-openai:v1", []string{"x"}, []string{"x"}},
-		{"another registry's image is another", "ghcr.io/vllm/vllm-openai:v1", nil, nil},
-		{"an image that the host has nothing for", "y:v1", nil, nil},
+		{"an image of the same name from another registry", "ghcr.io/vllm/vllm-openai:v1", nil, nil},
+		{"an image without a command on this host", "y:v1", nil, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := &agentv1.Deployment{Id: "dep_1", Replicas: 1, Spec: &windlassv1.DeploymentSpec{Image: c.image, Command: c.command, Resources: &windlassv1.Resources{}}}
@@ -468,11 +468,11 @@ func TestImageCommands(t *testing.T) {
 func TestAttempt_InDoubtEndsBeforeTheNext(t *testing.T) {
 	const boot = "this"
 	dir := t.TempDir()
-	// No shim ever took it up.
+	// No shim ever ran this attempt.
 	f, err := settleAttempt(t.Context(), dir, "ins_1", 3, boot, exit{Kind: exitNeverRan}, nil)
 	require.NoError(t, err)
 	require.Equal(t, exitNeverRan, f.Exit.Kind)
-	// It is told the same for ever after, and to a shim that comes late.
+	// Later calls return the same exit, and so does a late shim.
 	stored, found, err := readJSON[facts](dir, factsFile)
 	require.NoError(t, err)
 	require.True(t, found)
@@ -481,13 +481,13 @@ func TestAttempt_InDoubtEndsBeforeTheNext(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, exitNeverRan, again.Exit.Kind)
 
-	// A shim that is gone without a word.
+	// This shim was killed and wrote no exit.
 	require.NoError(t, writeJSON(dir, factsFile, facts{Attempt: 4, Boot: boot, Shim: proc{PID: 1 << 30, Start: 1}}, false))
 	f, err = settleAttempt(t.Context(), dir, "ins_1", 4, boot, exit{Kind: exitNeverRan}, nil)
 	require.NoError(t, err)
 	require.Equal(t, exitLost, f.Exit.Kind)
 
-	// A shim of another boot: the process that has its pid now is not touched.
+	// This shim is from another boot. The process that has its pid now is not touched.
 	require.NoError(t, writeJSON(dir, factsFile, facts{Attempt: 5, Boot: "other", Shim: proc{PID: os.Getpid(), Start: 1}}, false))
 	f, err = settleAttempt(t.Context(), dir, "ins_1", 5, boot, exit{Kind: exitNeverRan}, nil)
 	require.NoError(t, err)
@@ -516,10 +516,10 @@ func TestLastWords(t *testing.T) {
 		require.Equal(t, exitLost, f.Exit.Kind)
 		return f.Exit.Tail
 	}
-	t.Run("a killed shim blanks nothing, so that the agent does", func(t *testing.T) {
+	t.Run("the agent blanks the output of a killed shim", func(t *testing.T) {
 		require.Equal(t, []string{"one", "starting with key=***"}, lost(secrets))
 	})
-	t.Run("an agent that does not know the secrets repeats nothing", func(t *testing.T) {
+	t.Run("an agent that does not know the secrets shows no output", func(t *testing.T) {
 		require.Empty(t, lost(nil))
 	})
 }
@@ -543,5 +543,5 @@ func TestInstance_DeletedIsNotLocked(t *testing.T) {
 	require.NoError(t, forgetInstance(t.Context(), dir))
 	_, err = lockInstance(dir)
 	require.ErrorIs(t, err, os.ErrNotExist)
-	require.NoError(t, forgetInstance(t.Context(), dir), "twice is once")
+	require.NoError(t, forgetInstance(t.Context(), dir), "a second call is no error")
 }

@@ -7,11 +7,12 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 )
 
-// ImageCommands has the commands that a host runs in place of the entry points of images, by repository.
+// ImageCommands has the commands that a host runs instead of the entry points of images, by
+// repository.
 type ImageCommands map[string][]string
 
-// ParseImageCommands reads IMAGE=COMMAND. IMAGE is a repository without a tag. COMMAND is words separated by
-// spaces; no shell reads them.
+// ParseImageCommands reads values of the form IMAGE=COMMAND. IMAGE is a repository without a tag.
+// COMMAND is words separated by spaces. No shell interprets them.
 func ParseImageCommands(list []string) (ImageCommands, error) {
 	table := ImageCommands{}
 	for _, text := range list {
@@ -39,8 +40,8 @@ func repository(image string) string {
 	return image
 }
 
-// commandOf returns what the role runs: its command, or the host's command for its image. It is empty if the host
-// has none.
+// commandOf returns the command of the role, or the host's command for its image. It is empty if
+// the host has none.
 func (r *Runtime) commandOf(ro runtime.Role) []string {
 	if len(ro.Command) > 0 {
 		return ro.Command

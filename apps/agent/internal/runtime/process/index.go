@@ -12,18 +12,19 @@ import (
 	"time"
 )
 
-// An instance's output has an index, so that a reader finds its place again after a rotation,
-// learns how many lines it missed, and when a line was written.
+// An instance's output has an index. With it, a reader finds its place again after a rotation, and
+// learns how many lines it missed and when a line was written.
 //
-// The index is a file of records of one size, in order. A position in the output is the number of bytes
-// before it since the instance's first start, also of those that are no longer kept. Each record
-// names the file of output that it is about by its inode, because files change their names. The
-// records of an output file are dropped before the file is, so that an inode that is used again
-// is never mistaken for the file that had it before.
+// The index is a file of records of equal size, in order. A position in the output is the number of
+// bytes before it since the instance's first start, including bytes that are no longer stored. Each
+// record identifies its output file by the inode, because the names of these files change. The
+// records of an output file are dropped before the file. So when an inode is used again, no record
+// of its previous file is left.
 
 const (
 	indexFile = "output.index"
-	// indexTime and indexBytes are the least time and the most bytes between two records.
+	// indexTime and indexBytes are the shortest time and the largest number of bytes between two
+	// records.
 	indexTime  = 100 * time.Millisecond
 	indexBytes = 64 << 10
 	recordSize = 5 * 8
@@ -31,11 +32,11 @@ const (
 
 // mark is one record of an index.
 type mark struct {
-	// offset is the position, and lines the number of line breaks before it.
+	// offset is the position. lines is the number of line breaks before it.
 	offset, lines int64
-	// at is when what follows was written, unix ms.
+	// at is the time when the output after the position was written, in unix ms.
 	at int64
-	// base is the position of the beginning of the file of that inode.
+	// base is the position of the beginning of the file with this inode.
 	base  int64
 	inode int64
 }
@@ -59,7 +60,7 @@ type index struct {
 	n int
 }
 
-// openIndex returns an index without records if there is no file.
+// openIndex opens the index. If there is no file, the index has no records.
 func openIndex(dir string) (*index, error) {
 	f, err := os.Open(filepath.Join(dir, indexFile))
 	if os.IsNotExist(err) {
@@ -89,8 +90,8 @@ func (x *index) at(i int) (mark, error) {
 	return decodeMark(b), nil
 }
 
-// last returns the number of the last record for which before is true, -1 if there is none. Records
-// for which it is true come first.
+// last returns the number of the last record for which before returns true, or -1 if there is none.
+// Records for which it returns true come first.
 func (x *index) last(before func(mark) bool) (i int, err error) {
 	i = sort.Search(x.n, func(i int) bool {
 		m, e := x.at(i)
@@ -112,7 +113,7 @@ func (x *index) ends() (first, last mark, err error) {
 	return first, last, err
 }
 
-// between returns the records from number i on that are about positions before end.
+// between returns the records from number i on whose positions are before end.
 func (x *index) between(i int, end int64) ([]mark, error) {
 	var out []mark
 	for i = max(i, 0); i < x.n; i++ {
@@ -128,18 +129,18 @@ func (x *index) between(i int, end int64) ([]mark, error) {
 	return out, nil
 }
 
-// indexer writes the index of an output. A record that it cannot write, because the disk is full, makes
-// times and counts coarser. No instance waits for it.
+// indexer writes the index of an output. If it cannot write a record because the disk is full,
+// times and counts are less exact. No instance waits for it.
 type indexer struct {
 	dir string
 	f   *os.File
-	// here is where the output ends now, and marked the last record.
+	// here is the present end of the output. marked is the last record.
 	here, marked mark
-	// within reports whether the output ends within a line.
+	// within means that the output ends within a line.
 	within bool
 }
 
-// resume goes on with the index for the current file of output, which has size bytes.
+// resume continues the index for the current output file, which has size bytes.
 func (x *indexer) resume(current *os.File, size int64, now time.Time) error {
 	old, err := openIndex(x.dir)
 	if err != nil {
@@ -157,7 +158,7 @@ func (x *indexer) resume(current *os.File, size int64, now time.Time) error {
 	if x.f, err = os.OpenFile(filepath.Join(x.dir, indexFile), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600); err != nil {
 		return fmt.Errorf("open index of output: %w", err)
 	}
-	// A shim that was killed may have left a part of a record.
+	// A killed shim may have left part of a record.
 	if err := x.f.Truncate(int64(old.n) * recordSize); err != nil {
 		return fmt.Errorf("open index of output: %w", err)
 	}
@@ -170,7 +171,8 @@ func (x *indexer) resume(current *os.File, size int64, now time.Time) error {
 		}
 		x.here = mark{base: last.base, inode: inode, offset: last.base + size, lines: last.lines + lines}
 	case old.n > 0:
-		// The shim was killed during a rotation: the records are about the file that is the older part now.
+		// The shim was killed during a rotation. The records are about the file that is the older
+		// part now.
 		st, err := os.Stat(before)
 		if err != nil {
 			return fmt.Errorf("open index of output: %w", err)
@@ -187,12 +189,12 @@ func (x *indexer) resume(current *os.File, size int64, now time.Time) error {
 			return err
 		}
 	}
-	x.within = false // a record within a line only says when the rest of the line came
+	x.within = false // a record within a line only says when the rest of the line was written
 	x.put(now)
 	return nil
 }
 
-// put writes a record of where the output ends.
+// put writes a record for the present end of the output.
 func (x *indexer) put(now time.Time) {
 	x.here.at = now.UnixMilli()
 	x.marked = x.here
@@ -201,7 +203,7 @@ func (x *indexer) put(now time.Time) {
 	}
 }
 
-// wrote notes what was appended to the output.
+// wrote records that b was appended to the output.
 func (x *indexer) wrote(b []byte, now time.Time) {
 	if due := now.UnixMilli()-x.marked.at >= indexTime.Milliseconds() || x.here.offset-x.marked.offset >= indexBytes; due && !x.within {
 		x.put(now)
@@ -232,12 +234,12 @@ func (x *indexer) dropOlder() {
 		return
 	}
 	if os.WriteFile(path+".new", keep, 0o600) != nil || os.Rename(path+".new", path) != nil {
-		// Without an index positions are not known, which is better than wrong ones.
+		// Without an index, positions are not known, which is better than wrong positions.
 		_ = os.Remove(path)
 	}
 }
 
-// rotated begins with a new file of output.
+// rotated continues with a new output file.
 func (x *indexer) rotated(current *os.File, now time.Time) {
 	inode, err := inodeOf(current)
 	if err != nil {

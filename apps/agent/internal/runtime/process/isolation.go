@@ -16,15 +16,17 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// Isolation makes each instance run as a user of its own, in mount and IPC namespaces of its own. It needs root.
+// Isolation makes each instance run as its own user, in its own mount and IPC namespaces. It needs
+// root.
 type Isolation struct {
-	// IDs are the users and groups to run instances as. Nothing else on the host may use them.
+	// IDs is the range of user and group ids for instances. Nothing else on the host may use them.
 	IDs IDRange
-	// Groups that instances are in besides their own, for device nodes.
+	// Groups are additional groups of instances, for access to device nodes.
 	Groups []int
-	// Hide are directories that no instance sees; default: DataDir.
+	// Hide has the directories that no instance may see. Default: DataDir.
 	Hide []string
-	// Ports says whether instances are kept from the ports of other environments; default PortsAuto.
+	// Ports says whether instances are kept from the ports of other environments. Default:
+	// PortsAuto.
 	Ports PortIsolation
 }
 
@@ -32,32 +34,35 @@ type Isolation struct {
 type PortIsolation string
 
 const (
-	// PortsAuto keeps them from it where the host can, and notes where it cannot.
+	// PortsAuto isolates ports if the host can do so. Otherwise, the capacity gets a note.
 	PortsAuto PortIsolation = "auto"
-	// PortsRequire refuses a host that cannot.
+	// PortsRequire makes New fail on a host that cannot isolate ports.
 	PortsRequire PortIsolation = "require"
-	// PortsOff lets instances call each other.
+	// PortsOff lets instances connect to each other's ports.
 	PortsOff PortIsolation = "off"
 )
 
-// user is what an instance runs as. Its group is that of its environment.
+// user says as which user an instance runs, and what it sees of the host. Its group is that of its
+// environment.
 type user struct {
 	UID    int   `json:"uid"`
 	GID    int   `json:"gid"`
 	Groups []int `json:"groups,omitempty"`
-	// Hide are directories to hide, and Keep those to show all the same.
+	// Hide has the directories to hide. Keep has directories below them that stay visible.
 	Hide []string `json:"hide,omitempty"`
 	Keep []string `json:"keep,omitempty"`
-	// Cache is the directory that the instances of its environment share.
+	// Cache is the directory that the instances of an environment share.
 	Cache string `json:"cache,omitempty"`
-	// Temp are directories of its own in the place of the host's, by the host's path.
+	// Temp has the instance's own directories that replace directories of the host, by the host's
+	// path.
 	Temp map[string]string `json:"temp,omitempty"`
 }
 
-// tempDirs are directories that every user of a host may write to. An instance gets its own in their places.
+// tempDirs has the directories that every user of a host may write to. An instance gets its own
+// directories in their places.
 var tempDirs = map[string]string{"/tmp": "tmp", "/var/tmp": "var-tmp"}
 
-// Check reports why instances cannot be isolated here.
+// Check returns why instances cannot be isolated on this host, or nil if they can.
 func (i *Isolation) Check() error {
 	if err := checkCapabilities(); err != nil {
 		return err
@@ -68,7 +73,7 @@ func (i *Isolation) Check() error {
 	for _, dir := range i.Hide {
 		for at := range tempDirs {
 			if within(dir, at) {
-				return fmt.Errorf("directory %s: instances have a %s of their own: use a directory outside of it, like /var/lib/windlass", dir, at)
+				return fmt.Errorf("directory %s: each instance has its own %s: use a directory outside of it, like /var/lib/windlass", dir, at)
 			}
 		}
 		for at := filepath.Dir(dir); ; at = filepath.Dir(at) {
@@ -77,7 +82,7 @@ func (i *Isolation) Check() error {
 				return err
 			}
 			if st.Mode()&0o001 == 0 {
-				return fmt.Errorf("directory %s: instances run as users of their own, who may not pass %s (%v): use a directory like /var/lib/windlass, or allow it with chmod o+x %s",
+				return fmt.Errorf("directory %s: each instance runs as its own user, who may not enter %s (%v): use a directory like /var/lib/windlass, or allow it with chmod o+x %s",
 					dir, at, st.Mode(), at)
 			}
 			if at == "/" {
@@ -88,7 +93,7 @@ func (i *Isolation) Check() error {
 	return nil
 }
 
-// needed are the capabilities that isolation takes, by their number.
+// needed has the capabilities that isolation needs, by their number.
 var needed = map[uint]string{
 	unix.CAP_CHOWN: "CAP_CHOWN", unix.CAP_DAC_OVERRIDE: "CAP_DAC_OVERRIDE", unix.CAP_FOWNER: "CAP_FOWNER", unix.CAP_KILL: "CAP_KILL",
 	unix.CAP_SETGID: "CAP_SETGID", unix.CAP_SETUID: "CAP_SETUID", unix.CAP_SETPCAP: "CAP_SETPCAP",
@@ -113,7 +118,7 @@ func checkCapabilities() error {
 	return nil
 }
 
-// resolve fills in what is left out, and reports why instances cannot be isolated here.
+// resolve fills in defaults. It returns an error if instances cannot be isolated on this host.
 func (i *Isolation) resolve(dataDir string) (*Isolation, error) {
 	out := *i
 	if len(out.Hide) == 0 {
@@ -130,12 +135,12 @@ func (i *Isolation) resolve(dataDir string) (*Isolation, error) {
 	return &out, out.Check()
 }
 
-// guardPorts keeps instances from the ports of other environments.
+// guardPorts starts to keep instances from the ports of other environments, as i.Ports says.
 func (r *Runtime) guardPorts(i *Isolation) (err error) {
 	first, last := uint32(i.IDs.First), uint32(i.IDs.Last)
 	if i.Ports == PortsOff {
 		if err := portguard.Remove(first, last); err != nil {
-			r.log.Warn("instances may still be kept from the ports of others", "err", err)
+			r.log.Warn("instances may still be unable to connect to the ports of others", "err", err)
 		}
 		return nil
 	}
@@ -144,7 +149,7 @@ func (r *Runtime) guardPorts(i *Isolation) (err error) {
 	case err == nil:
 		r.ledger.freed = func(ports ...int) {
 			if err := r.guard.Free(ports...); err != nil {
-				r.log.Warn("ports that no instance has stay reserved", "ports", ports, "err", err)
+				r.log.Warn("cannot free the reserved ports of instances that are gone", "ports", ports, "err", err)
 			}
 		}
 	case i.Ports == PortsRequire:
@@ -156,8 +161,8 @@ func (r *Runtime) guardPorts(i *Isolation) (err error) {
 	return nil
 }
 
-// reservePorts keeps the ports of an instance for its environment, until the ledger frees them: gateways may still know
-// an instance that has ended.
+// reservePorts reserves the ports of an instance for its environment until the ledger frees them,
+// because gateways may still know an instance that has ended.
 func (r *Runtime) reservePorts(rec record) error {
 	if r.guard == nil || rec.GID == 0 {
 		return nil
@@ -172,7 +177,8 @@ func (r *Runtime) reservePorts(rec record) error {
 	return nil
 }
 
-// restorePorts reserves the ports of the instances of an earlier agent, and frees others that it had reserved.
+// restorePorts reserves the ports of the instances of an earlier agent. It frees all other ports
+// that this agent had reserved.
 func (r *Runtime) restorePorts() error {
 	if r.guard == nil {
 		return nil
@@ -191,7 +197,8 @@ func (r *Runtime) restorePorts() error {
 	return r.guard.Keep(had)
 }
 
-// sharesUser reports whether the deployment's instances would run as the user of another workspace's.
+// sharesUser reports whether the deployment's instances would run as the same user as instances of
+// another workspace.
 func (r *Runtime) sharesUser(d *agentv1.Deployment) bool {
 	if r.cfg.Isolation != nil || r.cfg.TrustAllTenants {
 		return false
@@ -199,7 +206,8 @@ func (r *Runtime) sharesUser(d *agentv1.Deployment) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for id, other := range r.deployments {
-		// What was stored by a release that named no workspace, or is stored for a stray, belongs to none.
+		// A deployment without a workspace was stored by an earlier release, or was made for a
+		// stray. It counts as belonging to no workspace.
 		if w := other.spec.GetWorkspaceId(); id != d.GetId() && w != "" && w != d.GetWorkspaceId() {
 			return true
 		}
@@ -211,7 +219,7 @@ func environmentOf(d *deployment) string {
 	return d.spec.GetWorkspaceId() + "/" + d.spec.GetEnvironmentId()
 }
 
-// claimUser gives an instance what it runs as, or says why it cannot.
+// claimUser gives an instance its user and group, or says why it cannot.
 func (r *Runtime) claimUser(rec *record, d *deployment, now time.Time) *block {
 	if r.users == nil {
 		rec.UID, rec.GID = 0, 0
@@ -223,7 +231,8 @@ func (r *Runtime) claimUser(rec *record, d *deployment, now time.Time) *block {
 	return nil
 }
 
-// userOf returns what an instance runs as, and what it sees of the host; nil: it runs as the agent, and sees all.
+// userOf returns the user of an instance, and what the instance sees of the host. Nil: the instance
+// runs as the agent's user, and sees everything.
 func (r *Runtime) userOf(rec record, dir string) *user {
 	if rec.UID == 0 {
 		return nil
@@ -241,7 +250,8 @@ func (r *Runtime) userOf(rec record, dir string) *user {
 	return u
 }
 
-// makeOwn makes the directories of an instance with a user of its own, and gives it the files that are in them.
+// makeOwn makes the directories of an instance with its own user, and gives the user the files in
+// them.
 func (r *Runtime) makeOwn(l launch) error {
 	if l.User == nil {
 		return nil

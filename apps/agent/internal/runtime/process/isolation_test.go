@@ -27,25 +27,26 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// attackEnv makes the test binary an instance that tries to reach what is not its own.
+// attackEnv makes the test binary an instance that tries to access things of others.
 const attackEnv = "WINDLASS_TEST_ATTACK"
 
-// takePortEnv makes the test binary print what listening at this port led to.
+// takePortEnv makes the test binary listen at this port, and print the result.
 const takePortEnv = "WINDLASS_TEST_TAKE_PORT"
 
-// targets are what an attacker is told of, so that no name is left to guess.
+// targets has everything that an attacker wants to reach, so that the attacker need not guess
+// names.
 type targets struct {
 	VictimPID, ShimPID, AgentPID int
 	DataDir, VictimDir           string
-	SharedMemory                 int // key
+	SharedMemory                 int // the key of the shared memory
 	VictimPort                   int
 	TryPorts                     bool
-	Abstract                     string // a socket without a file; empty: the kernel cannot keep it from others
+	Abstract                     string // a socket without a file; empty: the kernel cannot isolate such sockets
 }
 
 func say(words ...any) { _, _ = fmt.Fprintln(os.Stdout, words...) }
 
-// attack prints a line for each thing that it got, and then "tried".
+// attack prints a line for each successful access, and then "tried".
 func attack() int {
 	var to targets
 	if err := json.Unmarshal([]byte(os.Getenv(attackEnv)), &to); err != nil {
@@ -89,7 +90,7 @@ func attack() int {
 		got("the limits of "+name, unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &unix.Rlimit{}))
 		got("a descriptor of "+name, descriptorOf(pid))
 		if pid == to.AgentPID {
-			continue // where tenants are trusted, it would slow the test down
+			continue // where tenants are trusted, the next attack would slow down the test
 		}
 		got("the priority of "+name, unix.Setpriority(unix.PRIO_PROCESS, pid, 19))
 		var processors unix.CPUSet
@@ -151,7 +152,7 @@ func attack() int {
 		}
 	}
 
-	// What is its own must work.
+	// The instance must be able to use its own directories.
 	for _, dir := range []string{".", os.Getenv("HOME"), os.Getenv("XDG_CACHE_HOME"), os.TempDir(), "/var/tmp", "/dev/shm"} {
 		if err := os.WriteFile(filepath.Join(dir, "mine"), nil, 0o666); err != nil {
 			say("LACKS", err)
@@ -167,14 +168,15 @@ func attack() int {
 	return serveHealth()
 }
 
-// seize traces a process for a moment: its thread ends with the goroutine, and the process goes on.
+// seize traces a process for a moment. The tracing thread ends with its goroutine, and the process
+// continues.
 func seize(pid int) error {
 	done := make(chan error)
 	go func() {
 		goruntime.LockOSThread()
 		if unix.Gettid() == unix.Getpid() {
-			// The main thread outlives its goroutine, and would trace on. While it is taken, the next
-			// goroutine has another thread.
+			// The main thread outlives its goroutine, and would keep tracing. While this goroutine
+			// occupies the main thread, the next goroutine gets another thread.
 			done <- seize(pid)
 			goruntime.UnlockOSThread()
 			return
@@ -198,7 +200,8 @@ func descriptorOf(pid int) error {
 	return err
 }
 
-// takePort listens at a port beside the process that has it, which would get a share of its connections.
+// takePort listens at a port that another process listens at. If this succeeds, this process gets a
+// share of the connections.
 func takePort(port int) error {
 	share := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var failed error
@@ -214,7 +217,8 @@ func takePort(port int) error {
 	return l.Close()
 }
 
-// abstractIfScoped returns the name of a socket if this kernel can keep instances from it.
+// abstractIfScoped returns the socket's name if this kernel can isolate abstract sockets.
+// Otherwise, it returns "".
 func abstractIfScoped(l net.Listener) string {
 	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 || version < 6 {
@@ -259,7 +263,7 @@ func serveHealth() int {
 
 var testUsers = process.IDRange{First: 2100065536, Last: 2100131071}
 
-// rootHost is an agent's data directory as on a host: not in /tmp, of which instances get their own.
+// rootHost is a host whose data directory is not below /tmp, because instances have their own /tmp.
 type rootHost struct {
 	*host
 	dir, program string
@@ -270,7 +274,7 @@ func newRootHost(t *testing.T) rootHost {
 	if os.Getuid() != 0 {
 		t.Skip("instances are isolated by root only")
 	}
-	dir, err := os.MkdirTemp("/var/lib", "windlass-test-") //nolint:usetesting // /tmp is the instance's own
+	dir, err := os.MkdirTemp("/var/lib", "windlass-test-") //nolint:usetesting // instances have their own /tmp
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	require.NoError(t, os.Chmod(dir, 0o755))
@@ -289,7 +293,7 @@ func newRootHost(t *testing.T) rootHost {
 	return h
 }
 
-// portOf is where an instance listens.
+// portOf returns the port at which an instance listens.
 func portOf(t *testing.T, in runtime.Instance) int {
 	t.Helper()
 	_, port, err := net.SplitHostPort(in.Address)
@@ -304,7 +308,8 @@ func ofWorkspace(a runtime.Assignment, workspace string) runtime.Assignment {
 	return a
 }
 
-// attackOf runs a victim of one workspace and an attacker of another, and returns what the attacker printed.
+// attackOf runs a victim of one workspace and an attacker of another, and returns the attacker's
+// output.
 func attackOf(t *testing.T, h rootHost) string {
 	t.Helper()
 	rt := h.open(t)
@@ -348,7 +353,7 @@ func attackOf(t *testing.T, h rootHost) string {
 }
 
 func TestIsolation(t *testing.T) {
-	t.Run("an instance reaches nothing of another workspace or of the agent", func(t *testing.T) {
+	t.Run("an instance cannot access anything of another workspace or of the agent", func(t *testing.T) {
 		h := newRootHost(t)
 		said := attackOf(t, h)
 		require.NotContains(t, said, "GOT")
@@ -359,7 +364,7 @@ func TestIsolation(t *testing.T) {
 		require.GreaterOrEqual(t, uid, testUsers.First)
 		require.GreaterOrEqual(t, gid, testUsers.First)
 	})
-	t.Run("the same attack succeeds where all tenants are trusted", func(t *testing.T) {
+	t.Run("the same attack succeeds if all tenants are trusted", func(t *testing.T) {
 		h := newRootHost(t)
 		h.cfg.Isolation, h.cfg.TrustAllTenants = nil, true
 		said := attackOf(t, h)
@@ -367,7 +372,7 @@ func TestIsolation(t *testing.T) {
 			require.Contains(t, said, "GOT "+what)
 		}
 	})
-	t.Run("instances of before run on as they were, and get a user when they start again", func(t *testing.T) {
+	t.Run("earlier instances keep running as they are, and get a user when they start again", func(t *testing.T) {
 		h := newRootHost(t)
 		isolation := h.cfg.Isolation
 		h.cfg.Isolation, h.cfg.TrustAllTenants = nil, true
@@ -413,10 +418,10 @@ func TestIsolation(t *testing.T) {
 		}
 	})
 	for _, kill := range []bool{false, true} {
-		t.Run(fmt.Sprintf("what an instance leaves running ends with it, its supervisor killed %v", kill), func(t *testing.T) {
+		t.Run(fmt.Sprintf("processes that an instance leaves behind end with it, shim killed: %v", kill), func(t *testing.T) {
 			h := newRootHost(t)
 			rt := h.open(t)
-			// It forgets whose it is: no environment, and a session of its own.
+			// The child has no environment, and its own session.
 			a := ofWorkspace(assignment("dep_1", 1, "/bin/sh", "-c", "env -i setsid sleep 1000 & exec "+h.program), "ws_a")
 			require.NoError(t, rt.Apply(t.Context(), a))
 			in := until(t, rt, "dep_1", allReady(1))[0]
@@ -437,9 +442,9 @@ func TestIsolation(t *testing.T) {
 		rt := h.open(t)
 		require.NoError(t, rt.Apply(t.Context(), ofWorkspace(assignment("dep_1", 1, h.program), "ws_a")))
 		in := until(t, rt, "dep_1", func(all []runtime.Instance) bool { return len(all) == 1 && all[0].Reason != "" && all[0].Message != "" })[0]
-		require.Contains(t, in.Message, "what it runs must be readable to every user")
+		require.Contains(t, in.Message, "every user must be able to read its program")
 	})
-	t.Run("the port of an instance is its environment's until the instance is forgotten", func(t *testing.T) {
+	t.Run("the port of an instance is reserved for its environment until the instance is forgotten", func(t *testing.T) {
 		h := newRootHost(t)
 		rt := h.open(t)
 		seen, err := rt.Observe(t.Context())
@@ -461,9 +466,9 @@ func TestIsolation(t *testing.T) {
 		until(t, rt, "dep_1", func(all []runtime.Instance) bool { return len(all) == 1 && all[0].Restarts > 0 })
 		require.Contains(t, take(), "operation not permitted")
 		h.shut(t)
-		require.Contains(t, take(), "operation not permitted", "while no agent runs")
+		require.Contains(t, take(), "operation not permitted", "the port is reserved while no agent runs")
 		rt = h.open(t)
-		require.Contains(t, take(), "operation not permitted", "after a restart of the agent")
+		require.Contains(t, take(), "operation not permitted", "the port is reserved after a restart of the agent")
 		require.NoError(t, rt.Remove(t.Context(), "dep_1"))
 		until(t, rt, "dep_1", func(all []runtime.Instance) bool { return len(all) == 0 })
 		require.Equal(t, "<nil>", take())
@@ -520,7 +525,7 @@ func TestIsolation_WorkspacesOfAnUnisolatedHost(t *testing.T) {
 	require.ErrorAs(t, err, &rejection)
 	require.Equal(t, runtime.ReasonUnsupported, rejection.Code)
 	require.Contains(t, rejection.Message, "--trust-all-tenants")
-	require.NotContains(t, rejection.Message, "ws_a", "a tenant does not learn of others")
+	require.NotContains(t, rejection.Message, "ws_a", "a tenant does not learn about others")
 
 	h.cfg.TrustAllTenants = true
 	rt = h.open(t)

@@ -17,50 +17,50 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// settleRounds bounds how often one pass decides anew: create, then start, then
-// look. What is left is done in the next pass.
+// settleRounds is how many times one pass decides: create, then start, then look. Remaining work is
+// done in the next pass.
 const settleRounds = 5
 
-// workload is all instances of one workload key, and the keeper that works on
-// them. One goroutine decides; others only note what happened, and poke it.
+// workload has all instances of one workload key, and the keeper that works on them. Only the
+// keeper's goroutine decides. Other goroutines record what happened, and poke the keeper.
 type workload struct {
 	rt    *Runtime
 	key   string
 	poked chan struct{}
 
-	// blocked: an instance waits for what others hold. unblock: something was
-	// given back since.
+	// blocked means that an instance waits for resources that others hold. unblock means that such
+	// resources were given back since.
 	blocked, unblock atomic.Bool
 	view             atomic.Pointer[view]
 
-	// assigned counts what was assigned to the workload, or away from it. Guarded by the
-	// runtime's mu.
+	// assigned counts the assignments to the workload and away from it. The runtime's mu guards it.
 	assigned int64
 
-	// awaits: an order to stop is held back until no gateway sends to its instance.
+	// awaits means that an order to stop is held back until no gateway sends to its instance.
 	awaits atomic.Bool
 
 	mu        sync.Mutex
 	instances map[string]*instance
-	// gated: the workload is wanted, so that other instances serve while an order is held back.
+	// gated means that the workload is wanted, so other instances serve while an order is held
+	// back.
 	gated bool
-	// roles are those of the newest assignment, if it has several.
+	// roles has the roles of the newest assignment, if there are several.
 	roles []runtime.RoleCount
-	// secrets are all values that instances were given, since the agent started; nil while it
-	// has not been told them.
+	// secrets has all values that instances were given since the agent started. It is nil until the
+	// agent gets values.
 	secrets *redact.Values
-	// before is the last instance of a place, for its successor.
+	// before has the last instance of each place, for its successor.
 	before map[place]record
 }
 
-// view is the result of a pass of the keeper. asOf is workload.assigned as the pass knew it.
+// view is the result of a pass of the keeper. asOf is the value of workload.assigned for this pass.
 type view struct {
 	lists lists
 	asOf  int64
 }
 
-// lists are a workload's instances as Observe tells them, by deployment. A list is never
-// changed, so the same list as before means that nothing changed.
+// lists has a workload's instances in the form of Observe, by deployment. A list is never changed,
+// so the same list means that nothing changed.
 type lists map[string][]runtime.Instance
 
 // instance is guarded by its workload's mu.
@@ -71,18 +71,19 @@ type instance struct {
 	child   proc
 	busy    task
 	blocked *block
-	// waits says for which roles its first start waits, and peers is what its file of peers says.
+	// waits says for which roles the first start of the instance waits. peers is the content of its
+	// peers file.
 	waits string
 	peers string
 	pulse *pulse
 	// unwatch ends the goroutines of the present attempt.
 	unwatch context.CancelFunc
-	// gone: the shim has ended. adopt: an earlier agent started it, and it has
-	// not been looked at yet.
+	// gone means that the shim has ended. adopt means that an earlier agent started the shim, and
+	// that the keeper has not handled it yet.
 	gone, adopt bool
 }
 
-// task is what a goroutine does to an instance, while the keeper leaves it alone.
+// task is what a goroutine does with an instance while the keeper leaves the instance alone.
 type task string
 
 const (
@@ -100,8 +101,8 @@ func newWorkload(rt *Runtime, key string) *workload {
 
 func (w *workload) published() lists { return w.view.Load().lists }
 
-// behind reports whether the published lists may be of an assignment before the last one, or
-// under the deployment that had the workload then. Called with the runtime's mu held.
+// behind reports whether the published lists may be from before the last assignment, or under the
+// deployment that had the workload before. The caller holds the runtime's mu.
 func (w *workload) behind() bool { return w.view.Load().asOf < w.assigned }
 
 // instances iterates over all instances, each with the id of its deployment.
@@ -150,7 +151,7 @@ func (w *workload) keep(ctx context.Context) {
 	}
 }
 
-// pass decides and acts until there is nothing to do now.
+// pass decides and acts until there is nothing more to do now.
 func (w *workload) pass(ctx context.Context, now time.Time) (next time.Time, empty bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -180,7 +181,7 @@ func (w *workload) pass(ctx context.Context, now time.Time) (next time.Time, emp
 			}
 		}
 		if d == nil && w.stray() {
-			// Nothing is ever stopped because a file is missing.
+			// No instance is ever stopped because a file is missing.
 			break
 		}
 		p := decide(want, w.seen(), now)
@@ -202,8 +203,8 @@ func (w *workload) pass(ctx context.Context, now time.Time) (next time.Time, emp
 	return next, want.Gone && len(w.instances) == 0
 }
 
-// stray: instances of the workload belong to a deployment without an
-// assignment. Called with mu held.
+// stray reports whether instances of the workload belong to a deployment without an assignment. The
+// caller holds mu.
 func (w *workload) stray() bool {
 	for _, in := range w.instances {
 		if !w.rt.known(in.rec.Deployment) {
@@ -213,15 +214,15 @@ func (w *workload) stray() bool {
 	return false
 }
 
-// learn takes note of the secrets that instances are given. Those of an older template go on
-// with values from before, so that no value is forgotten. Called with mu held.
+// learn records the secrets that instances are given. Instances of an older template keep earlier
+// values, so no value is ever forgotten. The caller holds mu.
 func (w *workload) learn(d *deployment) {
 	if d != nil && len(d.missingSecrets()) == 0 {
 		w.secrets = w.secrets.With(slices.Collect(maps.Values(d.secrets))...)
 	}
 }
 
-// belongTo gives the workload's instances to the deployment that has it now.
+// belongTo gives the workload's instances to the deployment that has the workload now.
 func (w *workload) belongTo(d *deployment) {
 	if d == nil {
 		return
@@ -239,7 +240,7 @@ func (w *workload) seen() []seen {
 	for _, in := range w.instances {
 		s := seen{record: in.rec, Live: in.live, Busy: in.busy != idle, Starting: in.busy == starting, Blocked: in.blocked}
 		s.Passes, s.Fails, s.LastCheck = in.pulse.read()
-		s.LastCheck = w.secrets.Blank(s.LastCheck) // it may quote the instance's answer
+		s.LastCheck = w.secrets.Blank(s.LastCheck) // the text may quote the instance's answer
 		s.Released = !w.gated || in.rec.Stop == nil || w.released(in)
 		s.Waits = in.waits
 		s.Unrouted = w.gated && w.isEntry(in.rec.Role) && w.rt.released(in.rec.ID)
@@ -248,8 +249,8 @@ func (w *workload) seen() []seen {
 	return out
 }
 
-// publish makes Observe return the instances as they are after a pass. asOf is
-// workload.assigned as the pass knew it. Called with mu held.
+// publish makes Observe return the instances as they are after a pass. asOf is the value of
+// workload.assigned for this pass. The caller holds mu.
 func (w *workload) publish(held *block, asOf int64) {
 	blocked, awaits := false, false
 	before, now := w.view.Load(), lists{}
@@ -276,8 +277,8 @@ func (w *workload) publish(held *block, asOf int64) {
 	}
 }
 
-// save writes the record, and logs if that failed. The next agent then learns the
-// same from the facts, or decides again.
+// save writes the record, and logs a failure. After a failure, the next agent learns the same from
+// the facts, or decides again.
 func (w *workload) save(in *instance) error {
 	err := writeJSON(w.rt.instanceDir(in.rec.ID), recordFile, in.rec, false)
 	if err != nil {
@@ -296,7 +297,7 @@ func (w *workload) act(ctx context.Context, a action, d *deployment, now time.Ti
 	case doStop, doRetire:
 		w.stop(in, order{Reason: a.Reason, Message: a.Message, At: now, Final: a.Kind == doRetire})
 	case doOrder:
-		// Its drain and its grace begin with the order.
+		// The drain and the grace period of the instance begin with the order.
 		o := *in.rec.Stop
 		o.At, o.Await = now, time.Time{}
 		in.rec.Stop = &o
@@ -333,9 +334,9 @@ func (w *workload) create(pl place, d *deployment) {
 
 func (w *workload) stop(in *instance, o order) {
 	if in.rec.Ready {
-		// Gateways may still be sending to it. They do not send to an instance that never was in
-		// service. One that no longer is in service gets requests only as a last resort, where few
-		// instances are better: its stop does not wait for those requests.
+		// Gateways may still send to a ready instance. They do not send to an instance that was
+		// never ready. An instance that is not ready any more gets requests only as a last resort,
+		// if few instances are better. Its stop does not wait for those requests.
 		o.Drain = in.rec.Drain
 		if w.gated && !w.released(in) {
 			patience := w.rt.patience(in.rec.ID)
@@ -348,13 +349,13 @@ func (w *workload) stop(in *instance, o order) {
 	}
 	if in.rec.Stop == nil || !in.rec.Stop.Final {
 		if in.rec.Stop != nil {
-			// It is stopping already. What is new is that it must not start again: its
-			// drain and its grace go on.
+			// The instance is stopping already. The new order only says that it must not start
+			// again, so its drain and its grace period continue.
 			o.At, o.Drain, o.Await = in.rec.Stop.At, in.rec.Stop.Drain, in.rec.Stop.Await
 		}
 		in.rec.Stop = &o
 	}
-	// The order is written before it is given, so that the end counts as asked for.
+	// The order is written before it is given, so that the end counts as requested.
 	_ = w.save(in)
 	w.rt.log.Info("stopping instance", "instance", in.rec.ID, "deployment", in.rec.Deployment, "reason", o.Reason, "why", o.Message)
 	if in.rec.Stop.Await.IsZero() {
@@ -368,8 +369,8 @@ func (w *workload) signalStop(in *instance) {
 	}
 }
 
-// kill ends what its shim did not end in time: first the group, then, if the
-// shim itself hangs, the shim, and the child with it.
+// kill kills an instance that its shim did not end in time. It kills the process group first. If
+// the shim itself hangs, it kills the shim, and so the child.
 func (w *workload) kill(in *instance, now time.Time) {
 	w.rt.log.Warn("killing an instance that outlived its grace", "instance", in.rec.ID)
 	if in.child.alive() {
@@ -380,7 +381,7 @@ func (w *workload) kill(in *instance, now time.Time) {
 	}
 }
 
-// ready notes that an instance is ready, unless another process answers on its port.
+// ready records that an instance is ready, unless another process answers on its port.
 func (w *workload) ready(in *instance, now time.Time) {
 	if in.rec.ReadyAt.IsZero() {
 		if who := stranger(in.rec, in.shim, in.child); who != "" {
@@ -396,7 +397,7 @@ func (w *workload) ready(in *instance, now time.Time) {
 	_ = w.save(in)
 }
 
-// restart restarts an instance, as a person asked. It reports whether there is such an instance.
+// restart restarts an instance on request. It reports whether the workload has this instance.
 func (w *workload) restart(id string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -406,8 +407,8 @@ func (w *workload) restart(id string) bool {
 	}
 	switch {
 	case in.live && in.rec.Stop == nil:
-		w.stop(in, order{Reason: runtime.ReasonStopped, Message: "a restart was asked for", At: time.Now()})
-		w.poke() // so that the next pass looks at its deadline
+		w.stop(in, order{Reason: runtime.ReasonStopped, Message: "a restart was requested", At: time.Now()})
+		w.poke() // so that the next pass checks the deadline
 	case !in.live && in.rec.ended():
 		end := *in.rec.End
 		end.Free = true

@@ -20,10 +20,10 @@ import (
 )
 
 const (
-	// defaultGrace from SIGTERM to SIGKILL.
+	// defaultGrace is the time from SIGTERM to SIGKILL.
 	defaultGrace = 30 * time.Second
-	// helloPatience is how long a shim may take to say hello: a process that
-	// starts, on a host that is busy starting others.
+	// helloPatience is how long a shim may take to say hello. It is long because the host may be
+	// busy with the start of other processes.
 	helloPatience = 30 * time.Second
 	// forgetPatience is how long a shim that has ended may still hold its lock.
 	forgetPatience = 5 * time.Second
@@ -36,25 +36,26 @@ func graceOf(s *windlassv1.DeploymentSpec) time.Duration {
 	return defaultGrace
 }
 
-// drainOf is none where the deployment says nothing: a host takes an instance out
-// of its routes before it tells it to stop.
+// drainOf returns the drain delay. By default, it is 0, because a host takes an instance out of its
+// routes before it tells the instance to stop.
 func drainOf(s *windlassv1.DeploymentSpec) time.Duration { return s.GetDrainDelay().AsDuration() }
 
-// start claims what the instance needs, writes that it is being started, and
-// starts it in a goroutine.
+// start claims the resources that the instance needs, writes that the instance is being started,
+// and starts it in a goroutine.
 func (w *workload) start(ctx context.Context, in *instance, d *deployment, now time.Time) {
 	ro, ok := findRole(d.spec.GetSpec(), in.rec.Role)
 	if !ok {
 		return
 	}
 	rec := in.rec
-	// Its port may be why it never became ready: take another one.
+	// The port may be the reason why the instance was never ready, so it gets another one.
 	fresh := rec.ended() && !rec.End.Free && rec.End.Reason != runtime.ReasonDiskFull && rec.ReadyAt.IsZero()
 	n := need{ports: portsOf(d.spec.GetSpec()), gpus: gpusOf(ro.Resources.GetGpu()), memoryMiB: int(ro.Resources.GetMemoryMib())}
 	if in.blocked = w.rt.ledger.claim(&rec, n, fresh, now); in.blocked != nil {
 		return
 	}
-	// The ledger has given these to the instance, so the next attempt must begin with them.
+	// The ledger has given these resources to the instance, so the next attempt must start with
+	// them.
 	in.rec.Ports, in.rec.GPUs, in.rec.MemoryMiB = rec.Ports, rec.GPUs, rec.MemoryMiB
 	if in.blocked = w.rt.claimUser(&rec, d, now); in.blocked != nil {
 		return
@@ -75,13 +76,13 @@ func (w *workload) start(ctx context.Context, in *instance, d *deployment, now t
 	}
 	if err != nil {
 		in.rec.Attempt--
-		in.blocked = &block{Reason: runtime.ReasonUnschedulable, Message: "its record cannot be written: " + err.Error(), Until: now.Add(blockedRetry)}
+		in.blocked = &block{Reason: runtime.ReasonUnschedulable, Message: "the record of the instance cannot be written: " + err.Error(), Until: now.Add(blockedRetry)}
 		if diskFull(err) {
 			in.blocked.Reason = runtime.ReasonDiskFull
 		}
 		return
 	}
-	// The file exists before the process does.
+	// The peers file must exist before the process.
 	w.tellPeers()
 	l := w.rt.launchOf(rec, ro, d)
 	in.busy = starting
@@ -94,7 +95,7 @@ func (w *workload) start(ctx context.Context, in *instance, d *deployment, now t
 			f, err = w.rt.spawn(ctx, l, ro.Resources)
 			<-w.rt.starts
 		case <-ctx.Done():
-			// The start is written and was not done: the next agent finds that it never ran.
+			// The start was written but not made. The next agent finds that the attempt never ran.
 			return
 		}
 		if ctx.Err() != nil {
@@ -104,7 +105,7 @@ func (w *workload) start(ctx context.Context, in *instance, d *deployment, now t
 		defer w.mu.Unlock()
 		in.busy = idle
 		if err != nil {
-			// The shim did not answer: its lock shows whether it runs.
+			// The shim did not answer. Its lock shows whether it runs.
 			w.rt.log.Warn("starting an instance failed", "instance", rec.ID, "err", err)
 			w.settleAs(ctx, in, failedStart(err))
 			return
@@ -148,7 +149,7 @@ func (r *Runtime) launchOf(rec record, ro runtime.Role, d *deployment) launch {
 	return l
 }
 
-// spawn runs a shim and returns the facts that it greets with.
+// spawn runs a shim and returns the facts that the shim sends as its hello.
 func (r *Runtime) spawn(ctx context.Context, l launch, res *windlassv1.Resources) (facts, error) {
 	dir := r.instanceDir(l.Instance)
 	if err := os.MkdirAll(l.Dir, 0o700); err != nil {
@@ -184,7 +185,7 @@ func (r *Runtime) spawn(ctx context.Context, l launch, res *windlassv1.Resources
 	argv := append(slices.Clone(r.cfg.Shim), l.Instance)
 	p, err := os.StartProcess(path, argv, &os.ProcAttr{
 		Dir: dir,
-		// One thread of Go code is plenty for a shim.
+		// One thread of Go code is enough for a shim.
 		Env:   []string{"PATH=" + getenv("PATH"), "GOMAXPROCS=1"},
 		Files: []*os.File{in, shimLog, shimLog, out},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
@@ -217,14 +218,14 @@ func (r *Runtime) spawn(ctx context.Context, l launch, res *windlassv1.Resources
 	}
 	said, _ := os.ReadFile(shimLog.Name())
 	if errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() == nil {
-		// It has not said hello and must not do so later.
+		// The shim has not said hello, and must not do so later.
 		if id, ierr := identify(pid); ierr == nil {
 			_ = id.signal(syscall.SIGKILL)
 		}
-		err = fmt.Errorf("no sign of life within %s", helloPatience)
+		err = fmt.Errorf("the shim did not answer within %s", helloPatience)
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) {
-		err = errors.New("it ended at once")
+		err = errors.New("the shim ended at once")
 	}
 	reapShim(pid)
 	if s := bytes.TrimSpace(said); len(s) > 0 {
@@ -233,7 +234,7 @@ func (r *Runtime) spawn(ctx context.Context, l launch, res *windlassv1.Resources
 	return facts{}, err
 }
 
-// reapShim collects a shim that has ended, if it was this process that started it.
+// reapShim reaps a shim that has ended, if this process started it.
 func reapShim(pid int) {
 	if pid <= 0 {
 		return
@@ -246,7 +247,7 @@ func reapShim(pid int) {
 	}
 }
 
-// follow takes up an attempt as its facts tell it. Called with mu held.
+// follow continues with an attempt according to its facts. The caller holds mu.
 func (w *workload) follow(ctx context.Context, in *instance, f facts) {
 	if f.Exit != nil {
 		w.rt.wg.Go(func() { reapShim(f.Shim.PID) })
@@ -277,12 +278,12 @@ func (w *workload) follow(ctx context.Context, in *instance, f facts) {
 	w.poke()
 }
 
-// settle finds out how an attempt ended whose shim is gone. Called with mu held.
+// settle finds out how an attempt ended if its shim is gone. The caller holds mu.
 func (w *workload) settle(ctx context.Context, in *instance) {
-	w.settleAs(ctx, in, exit{Kind: exitNoShim, Message: "it left no trace"})
+	w.settleAs(ctx, in, exit{Kind: exitNoShim, Message: "the shim wrote no facts"})
 }
 
-// settleAs is settle, with what to record if no shim ever took the attempt up.
+// settleAs is settle with ifNone, the exit to record if no shim ever ran the attempt.
 func (w *workload) settleAs(ctx context.Context, in *instance, ifNone exit) {
 	in.busy = settling
 	id, attempt, secrets := in.rec.ID, in.rec.Attempt, w.secrets
@@ -295,7 +296,7 @@ func (w *workload) settleAs(ctx context.Context, in *instance, ifNone exit) {
 		defer w.mu.Unlock()
 		in.busy, in.gone = idle, false
 		if err != nil {
-			// Its directory cannot be read, or a person or program removed it.
+			// The directory cannot be read, or a person or a program removed it.
 			w.rt.log.Error("cannot find out how an instance ended", "instance", id, "err", err)
 			x := failedStart(err)
 			f.Exit = &x
@@ -304,9 +305,9 @@ func (w *workload) settleAs(ctx context.Context, in *instance, ifNone exit) {
 	})
 }
 
-// settleAttempt returns the facts of an attempt, either with its exit or with a
-// shim that lives. If there is no shim and no exit it writes the exit, under the
-// lock, so that no shim that comes late can run the attempt any more.
+// settleAttempt returns the facts of an attempt, either with its exit or with a live shim. If there
+// is neither a shim nor an exit, it writes the exit while it holds the lock. So no late shim can
+// run the attempt any more.
 func settleAttempt(ctx context.Context, dir, id string, attempt int, boot string, ifNone exit, secrets *redact.Values) (facts, error) {
 	for {
 		lock, err := lockInstance(dir)
@@ -355,7 +356,7 @@ func settleLocked(dir, id string, attempt int, boot string, ifNone exit, secrets
 		sweep(id, f.Shim, f.UID)
 	}
 	x.At = time.Now()
-	// The shim would have blanked the secrets. An agent that does not know them repeats no output.
+	// The shim would have blanked the secrets. An agent that does not know them shows no output.
 	if x.Kind == exitLost && secrets.Known() {
 		if b, err := readOutput(dir, tailLines); err == nil {
 			x.Tail = messageLines(string(lastLines([]byte(secrets.Blank(string(b))), tailLines, tailBytes)))
@@ -365,7 +366,7 @@ func settleLocked(dir, id string, attempt int, boot string, ifNone exit, secrets
 	return f, writeJSON(dir, factsFile, f, false)
 }
 
-// conclude notes the end of an attempt. Called with mu held.
+// conclude records the end of an attempt. The caller holds mu.
 func (w *workload) conclude(in *instance, x exit) {
 	if in.unwatch != nil {
 		in.unwatch()
@@ -380,7 +381,7 @@ func (w *workload) conclude(in *instance, x exit) {
 	}
 }
 
-// forget removes all trace of an instance that runs no more.
+// forget removes all traces of an instance that does not run any more.
 func (w *workload) forget(ctx context.Context, in *instance) {
 	in.busy = forgetting
 	w.before[place{in.rec.Role, in.rec.Group, in.rec.Slot}] = in.rec
@@ -415,8 +416,8 @@ func (o *order) reason() string {
 	return o.Reason
 }
 
-// forgetInstance deletes an instance's directory: the record first, without
-// which no shim runs anything, all of it under the lock.
+// forgetInstance deletes an instance's directory while it holds the lock. The record goes first,
+// because no shim runs anything without it.
 func forgetInstance(ctx context.Context, dir string) error {
 	ctx, cancel := context.WithTimeout(ctx, forgetPatience)
 	defer cancel()

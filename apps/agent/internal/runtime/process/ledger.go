@@ -14,37 +14,37 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 )
 
-// blockedRetry is how often an instance that lacks something asks again by
-// itself. What other instances give back wakes it at once.
+// blockedRetry is the interval at which an instance that lacks a resource tries again. If another
+// instance gives back a resource, it tries at once.
 const blockedRetry = 2 * time.Second
 
-// PortRange is the range that ports are allocated from, ends included. The zero
-// range leaves the choice to the kernel.
+// PortRange is the range from which ports are allocated, including its ends. The zero range leaves
+// the choice to the kernel.
 type PortRange struct{ Min, Max int }
 
-// GPU is one device that instances may be given, whole.
+// GPU is one device. An instance gets whole devices.
 type GPU struct {
-	// ID is what CUDA_VISIBLE_DEVICES takes: an index or a UUID.
+	// ID is the device's id for CUDA_VISIBLE_DEVICES: an index or a UUID.
 	ID string
-	// Product as the vendor's discovery names it: "NVIDIA-H100-80GB-HBM3".
+	// Product is the product's name as in the vendor's discovery, such as "NVIDIA-H100-80GB-HBM3".
 	Product string
-	// MemoryMiB of the device; 0: unknown.
+	// MemoryMiB is the memory of the device. 0: unknown.
 	MemoryMiB int
 }
 
-// ledger records which instance holds which ports, GPUs and memory of this host. An
-// instance holds what it was given from its first start until it is forgotten, so
-// that it finds the same after each restart.
+// ledger records which instance holds which ports, GPUs and memory of this host. An instance holds
+// its resources from its first start until it is forgotten, so it has the same resources after each
+// restart.
 type ledger struct {
 	gpus         []GPU
 	pool         string
-	memory       int // MiB of the host
+	memory       int // memory of the host, in MiB
 	refuseMemory bool
 	ports        PortRange
 	listen       func(port int) error
 	owner        func(port int) string
 	random       func() float64
-	freed        func(ports ...int) // is told of ports that no instance has any more; not nil
+	freed        func(ports ...int) // called with ports that no instance holds any more; not nil
 	mu           sync.Mutex
 	portOf       map[int]string    // port -> instance
 	gpuOf        map[string]string // GPU id -> instance
@@ -60,7 +60,7 @@ func newLedger(cfg Config) *ledger {
 	}
 }
 
-// restore notes what an instance held before the agent was restarted.
+// restore records the resources that an instance held before the agent restarted.
 func (l *ledger) restore(r record) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -92,7 +92,7 @@ func (l *ledger) release(id string) {
 	delete(l.memoryOf, id)
 }
 
-// need is what one instance takes.
+// need has the resources that one instance needs.
 type need struct {
 	ports     []needPort
 	gpus      needGPUs
@@ -104,9 +104,9 @@ type needPort struct {
 	port int
 }
 
-// claim gives r what n asks for, keeping what r holds already, or says what is
-// missing and changes nothing. Allocated ports that another process has taken
-// meanwhile are allocated anew; fresh asks for that in any case.
+// claim gives r the resources of n. It keeps the resources that r holds already. If anything is
+// missing, claim says what, and changes nothing. Allocated ports that another process has taken
+// meanwhile are replaced. fresh replaces allocated ports in any case.
 func (l *ledger) claim(r *record, n need, fresh bool, now time.Time) *block {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -256,7 +256,7 @@ func (l *ledger) fixedPort(id string, p int) *block {
 	return nil
 }
 
-// allocate finds a port that no process listens on and no instance was given.
+// allocate finds a port on which no process listens and which no instance holds.
 func (l *ledger) allocate(taken map[int]bool) int {
 	usable := func(p int) bool { return l.portOf[p] == "" && !taken[p] }
 	if l.ports.Max == 0 {
@@ -274,7 +274,8 @@ func (l *ledger) allocate(taken map[int]bool) int {
 		return 0
 	}
 	size := l.ports.Max - l.ports.Min + 1
-	// From a random place on, so that two agents of one host seldom race.
+	// The search starts at a random place, so that two agents of one host seldom choose the same
+	// port.
 	at := int(l.random() * float64(size))
 	for i := range size {
 		p := l.ports.Min + (at+i)%size
@@ -285,10 +286,10 @@ func (l *ledger) allocate(taken map[int]bool) int {
 	return 0
 }
 
-// tryListen reports whether a port can be bound on every address of this host.
+// tryListen returns an error if the port cannot be bound on every address of this host.
 func tryListen(p int) error {
-	// An instance that is forked meanwhile would hold the socket until its exec, and the next
-	// look would find the port taken.
+	// Without the fork lock, an instance that is forked meanwhile would hold the socket until its
+	// exec. The next check would then find the port in use.
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	ln, err := net.Listen("tcp", ":"+strconv.Itoa(p))
@@ -298,8 +299,8 @@ func tryListen(p int) error {
 	return ln.Close()
 }
 
-// portOwner names the process that listens on a port, as far as /proc lets us
-// see; empty when it does not.
+// portOwner returns the process that listens on a port, or "" if /proc does not show it to this
+// process.
 func portOwner(p int) string {
 	inodes := listeners(p)
 	if len(inodes) == 0 {

@@ -20,7 +20,8 @@ func listeners(port int) map[string]bool {
 	return found
 }
 
-// Sizes of the kernel's messages about sockets, and where they have what is read here: linux/inet_diag.h.
+// The sizes of the kernel's messages about sockets, and the offsets of the fields that are read:
+// linux/inet_diag.h.
 const (
 	diagRequestSize = unix.SizeofNlMsghdr + 56
 	diagAnswerSize  = 72
@@ -29,8 +30,8 @@ const (
 	diagPatience    = 1 // second
 )
 
-// askListeners asks the kernel for the sockets that listen on a port. Tables of /proc have all connections of the host,
-// too, and to read them takes longer the more there are.
+// askListeners asks the kernel for the sockets that listen on a port. The tables in /proc also have
+// all connections of the host, so reading them takes longer the more connections there are.
 func askListeners(port int) (map[string]bool, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
@@ -66,7 +67,7 @@ func diagRequest(family byte, port int) []byte {
 	return b
 }
 
-// readAnswers adds what the kernel answers to one request.
+// readAnswers adds the sockets in the kernel's answer to one request.
 func readAnswers(fd, port int, found map[string]bool) error {
 	buffer := make([]byte, 1<<16)
 	for {
@@ -94,7 +95,8 @@ func readAnswers(fd, port int, found map[string]bool) error {
 	}
 }
 
-// readListeners reads the sockets from tables in /proc, for kernels that do not answer askListeners.
+// readListeners reads the sockets from tables in /proc, for kernels that do not support
+// askListeners.
 func readListeners(port int) map[string]bool {
 	found := map[string]bool{}
 	suffix := fmt.Sprintf(":%04X", port)

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socketOf names the socket as /proc/PID/fd does.
+// socketOf returns the name of the socket as in /proc/PID/fd.
 func socketOf(t *testing.T, l net.Listener) string {
 	t.Helper()
 	raw, err := l.(*net.TCPListener).SyscallConn()
@@ -23,12 +23,12 @@ func socketOf(t *testing.T, l net.Listener) string {
 func TestListeners(t *testing.T) {
 	t.Parallel()
 	for name, list := range map[string]func(int) map[string]bool{
-		"as the kernel answers": func(port int) map[string]bool {
+		"from the kernel's answer": func(port int) map[string]bool {
 			found, err := askListeners(port)
 			require.NoError(t, err)
 			return found
 		},
-		"as tables have them": readListeners,
+		"from tables in /proc": readListeners,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -42,7 +42,7 @@ func TestListeners(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, map[string]bool{socketOf(t, l): true}, list(port), address)
 				require.NoError(t, l.Close())
-				require.Empty(t, list(port), "after the listener was closed, with a connection left")
+				require.Empty(t, list(port), "the listener was closed, and a connection is still open")
 				require.NoError(t, c.Close())
 				require.NoError(t, accepted.Close())
 			}

@@ -15,8 +15,8 @@ import (
 
 var errLocked = errors.New("locked by another process")
 
-// tryLock takes the lock on a file. It belongs to the open file: the kernel
-// gives it back when the holder dies.
+// tryLock takes the lock on a file. The lock belongs to the open file. The kernel releases it when
+// the holder dies.
 func tryLock(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -33,8 +33,8 @@ func tryLock(path string) (*os.File, error) {
 	return nil, fmt.Errorf("lock %s: %w", path, err)
 }
 
-// lockInstance takes the lock on an instance's directory. A directory that was
-// deleted meanwhile is not locked: fs.ErrNotExist.
+// lockInstance takes the lock on an instance's directory. The error is fs.ErrNotExist if the
+// directory was deleted meanwhile.
 func lockInstance(dir string) (*os.File, error) {
 	f, err := tryLock(filepath.Join(dir, lockFile))
 	if err != nil {
@@ -54,12 +54,12 @@ func lockInstance(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// lockRetry is the pause between two tries at a lock: it is held for the time a
-// process takes to die.
+// lockRetry is the pause between two attempts to take a lock. Another process usually holds it only
+// until it has ended.
 const lockRetry = 20 * time.Millisecond
 
-// lockDataDir makes this process the only agent of the directory, waiting at
-// most patience for the one before to end.
+// lockDataDir makes this process the only agent of the directory. It waits at most patience for the
+// previous agent to end.
 func lockDataDir(ctx context.Context, dir string, patience time.Duration) (*os.File, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -78,7 +78,7 @@ func lockDataDir(ctx context.Context, dir string, patience time.Duration) (*os.F
 		select {
 		case <-ctx.Done():
 			b, _ := os.ReadFile(path)
-			return nil, fmt.Errorf("data directory %s is in use by another agent (pid %s): stop it, or give this one another directory", dir, strings.TrimSpace(string(b)))
+			return nil, fmt.Errorf("data directory %s is in use by another agent (pid %s): stop that agent, or give this agent another directory", dir, strings.TrimSpace(string(b)))
 		case <-time.After(lockRetry):
 		}
 	}

@@ -9,7 +9,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// metrics of the runtime. No label names a deployment: their number has no bound.
+// metrics are the metrics of the runtime. No label names a deployment, because the number of
+// deployments is not limited.
 type metrics struct {
 	checks  *prometheus.CounterVec
 	starts  prometheus.Counter
@@ -29,8 +30,9 @@ func newMetrics(reg prometheus.Registerer, states func() map[windlassv1.Instance
 			Name: "deployment_instance_ends_total", Help: "Ends of instances by reason.",
 		}, []string{"reason"}),
 		startup: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "deployment_instance_startup_time_seconds", Help: "From the start of an instance to its first ready.",
-			// From a small server's fraction of a second to half an hour of loading.
+			Name: "deployment_instance_startup_time_seconds", Help: "Time from the start of an instance until it is ready for the first time.",
+			// The buckets range from a fraction of a second, for a small server, to half an hour of
+			// loading.
 			Buckets: []float64{0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1200, 1800},
 		}),
 	}
@@ -65,8 +67,8 @@ func (m *metrics) ended(e *ending) {
 	m.ends.WithLabelValues(reason).Inc()
 }
 
-// stateCollector counts instances when it is asked, so that the figure cannot
-// drift from what Observe tells.
+// stateCollector counts instances at each scrape, so the figure always agrees with the result of
+// Observe.
 type stateCollector struct {
 	states func() map[windlassv1.InstanceStatus]int
 }

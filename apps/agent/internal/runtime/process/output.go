@@ -13,15 +13,16 @@ import (
 )
 
 const (
-	// tailLines and tailBytes bound the last output that goes into a message.
+	// tailLines and tailBytes are the maximum size of the last output that goes into a message, in
+	// lines and in bytes.
 	tailLines = 5
 	tailBytes = 2048
-	// maxLogs bounds what Logs returns.
+	// maxLogs is the maximum size of the result of Logs, in bytes.
 	maxLogs = 1 << 20
 )
 
-// output is an instance's output on disk, in two files of at most half its
-// limit each, and the end of it in memory.
+// output is an instance's output. It is on disk in two files of at most half its limit each, and
+// its end is also in memory.
 type output struct {
 	dir  string
 	half int64
@@ -30,7 +31,7 @@ type output struct {
 	f    *os.File
 	size int64
 	tail []byte
-	// index is nil when it cannot be written.
+	// index is nil if it cannot be written.
 	index *indexer
 }
 
@@ -41,7 +42,7 @@ func openOutput(dir string, limit int64) (*output, error) {
 	}
 	o.index = &indexer{dir: dir}
 	if err := o.index.resume(o.f, o.size, time.Now()); err != nil {
-		// An index that does not go on would name wrong positions.
+		// An index that misses a file would have wrong positions.
 		o.index.close()
 		o.index = nil
 		_ = os.Remove(filepath.Join(dir, indexFile))
@@ -63,7 +64,7 @@ func (o *output) open() error {
 	return nil
 }
 
-// Write never fails towards the instance: a full disk must not block it.
+// Write never returns an error, because a full disk must not block the instance.
 func (o *output) Write(b []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -94,21 +95,21 @@ func (o *output) rotate() {
 	}
 	path := filepath.Join(o.dir, outputFile)
 	_ = os.Rename(path, path+".1")
-	// Without a file the next write tries again.
+	// Without a file, the next write tries again.
 	if o.open() == nil && o.index != nil {
 		o.index.rotated(o.f, time.Now())
 	}
 }
 
-// last returns the last lines of this attempt's output, with the secrets blanked. The tail
-// may begin within one of them.
+// last returns the last lines of this attempt's output, with the secrets blanked. The output in
+// memory may begin inside a secret.
 func (o *output) last(secrets *redact.Values) []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return messageLines(secrets.Blank(string(o.tail)))
 }
 
-// messageLines returns the last lines of a text, as a message repeats them.
+// messageLines returns the last lines of a text, in the form for a message.
 func messageLines(text string) []string {
 	text = strings.ToValidUTF8(text, "?")
 	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
@@ -136,7 +137,7 @@ func (o *output) close() {
 	}
 }
 
-// readOutput returns the last n lines of what an instance wrote.
+// readOutput returns the last n lines of an instance's output.
 func readOutput(dir string, n int) ([]byte, error) {
 	path := filepath.Join(dir, outputFile)
 	var all []byte
@@ -168,8 +169,8 @@ func readEnd(path string, limit int64) ([]byte, error) {
 	return b[:got], err
 }
 
-// lastLines cuts b to its last n lines, of which at most limit bytes, beginning
-// with a whole line.
+// lastLines returns the last n lines of b, at most limit bytes of them. The result begins with a
+// whole line.
 func lastLines(b []byte, n, limit int) []byte {
 	if n <= 0 {
 		return nil

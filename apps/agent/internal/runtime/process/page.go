@@ -16,20 +16,20 @@ import (
 // lineAge is how long a reader waits for the end of a line.
 const lineAge = time.Second
 
-// kept is the part of an instance's output that is still stored: one file or two, without a gap.
+// kept is the stored part of an instance's output: one or two files, without a gap between them.
 type kept struct {
 	index *index
 	parts []part
 }
 
-// part is one file of output. Its first byte has the position base.
+// part is one output file. Its first byte has the position base.
 type part struct {
 	f          *os.File
 	base, size int64
 	changed    time.Time
 }
 
-// openKept opens the files before the index: a file that is open keeps its inode, see index.go.
+// openKept opens the files before the index, because an open file keeps its inode; see index.go.
 func openKept(dir string) (k *kept, err error) {
 	k = &kept{}
 	defer func() {
@@ -73,7 +73,8 @@ func openKept(dir string) (k *kept, err error) {
 		p := part{f: f, size: st.Size(), changed: st.ModTime()}
 		switch {
 		case k.index.n == 0 && f == found[0]:
-			// It was started by an agent that wrote no index. Positions count from the last rotation.
+			// The instance was started by an agent that wrote no index. Positions count from the
+			// last rotation.
 		case k.index.n > 0 && inode == last.inode:
 			p.base = last.base
 		case k.index.n > 0 && inode == first.inode:
@@ -84,7 +85,8 @@ func openKept(dir string) (k *kept, err error) {
 		}
 		k.parts = append([]part{p}, k.parts...)
 	}
-	// Both are one file if it was renamed in between. There is a gap if there were two rotations.
+	// Both are the same file if it was renamed in between. There is a gap if there were two
+	// rotations.
 	if n := len(k.parts); n == 2 && k.parts[0].base+k.parts[0].size != k.parts[1].base {
 		_ = k.parts[0].f.Close()
 		k.parts = k.parts[1:]
@@ -122,7 +124,7 @@ func (k *kept) end() int64 {
 	return p.base + p.size
 }
 
-// reader reads from one position to another.
+// reader returns a reader of the output between two positions.
 func (k *kept) reader(from, to int64) io.Reader {
 	var out []io.Reader
 	for _, p := range k.parts {
@@ -133,7 +135,7 @@ func (k *kept) reader(from, to int64) io.Reader {
 	return io.MultiReader(out...)
 }
 
-// linesBefore returns the number of line breaks before a position that is kept.
+// linesBefore returns the number of line breaks before a stored position.
 func (k *kept) linesBefore(position int64) (int64, error) {
 	i, err := k.index.last(func(m mark) bool { return m.offset <= position })
 	if err != nil {
@@ -149,7 +151,7 @@ func (k *kept) linesBefore(position int64) (int64, error) {
 	return near.lines + more, err
 }
 
-// since returns a position before which all is older than the time, and where a line begins.
+// since returns the beginning of a line. All output before it is older than at.
 func (k *kept) since(at time.Time) (int64, error) {
 	i, err := k.index.last(func(m mark) bool { return m.at < at.UnixMilli() })
 	if err != nil || i < 0 {
@@ -159,7 +161,7 @@ func (k *kept) since(at time.Time) (int64, error) {
 	return max(m.offset, k.start()), err
 }
 
-// tail returns where the last n lines begin, of which limit bytes are looked at.
+// tail returns the position where the last n lines begin. It looks at limit bytes at most.
 func (k *kept) tail(n, limit int) (int64, error) {
 	from := max(k.start(), k.end()-int64(limit))
 	b, err := io.ReadAll(k.reader(from, k.end()))
@@ -169,12 +171,12 @@ func (k *kept) tail(n, limit int) (int64, error) {
 	return k.end() - int64(len(lastLines(b, n, limit))), nil
 }
 
-// begin returns where to read, and how many lines were lost before it.
+// begin returns the position where to read, and how many lines before it were lost.
 func (k *kept) begin(q runtime.LogQuery) (at runtime.LogPosition, lost int64, err error) {
 	switch {
 	case q.After != nil && q.After.Offset > k.end():
-		// The position is of another output: the instance started anew on a host that lost its disk, or
-		// its output has no index and was rotated.
+		// The position belongs to another output: the instance was started again on a host that
+		// lost its disk, or its output has no index and was rotated.
 		at.Offset = k.start()
 	case q.After != nil:
 		at = *q.After
@@ -198,7 +200,7 @@ func (k *kept) begin(q runtime.LogQuery) (at runtime.LogPosition, lost int64, er
 		return *q.After, 0, nil
 	}
 	if from > at.Offset && from > k.start() {
-		// Do not begin within a line.
+		// A page must not begin within a line.
 		if from, err = k.lineFrom(from); err != nil {
 			return at, 0, err
 		}
@@ -214,7 +216,8 @@ func (k *kept) begin(q runtime.LogQuery) (at runtime.LogPosition, lost int64, er
 	return at, lost, nil
 }
 
-// lineFrom returns the beginning of the next line, or the position itself if none begins behind it.
+// lineFrom returns the beginning of the next line, or the position itself if no line begins after
+// it.
 func (k *kept) lineFrom(position int64) (int64, error) {
 	b, err := io.ReadAll(k.reader(position, k.end()))
 	if err != nil {
@@ -226,7 +229,7 @@ func (k *kept) lineFrom(position int64) (int64, error) {
 	return position, nil
 }
 
-// readPage reads what an instance wrote.
+// readPage reads a page of an instance's output.
 func readPage(dir string, q runtime.LogQuery, secrets *redact.Values, now time.Time) (page runtime.LogPage, err error) {
 	k, err := openKept(dir)
 	if err != nil {
@@ -245,7 +248,7 @@ func readPage(dir string, q runtime.LogQuery, secrets *redact.Values, now time.T
 	if err != nil {
 		return page, fmt.Errorf("read output: %w", err)
 	}
-	// The beginning of a line waits for its end, though not for ever.
+	// The beginning of a line waits for the rest of the line, for a limited time.
 	if whole := bytes.LastIndexByte(b, '\n') + 1; now.Sub(k.parts[len(k.parts)-1].changed) < lineAge && len(b)-whole < q.Limit/2 {
 		b = b[:whole]
 	}
@@ -263,7 +266,7 @@ func readPage(dir string, q runtime.LogQuery, secrets *redact.Values, now time.T
 	return page, nil
 }
 
-// lines cuts output, which begins at the position, into lines with their times.
+// lines splits output into lines with their times. The output begins at position.
 func (k *kept) lines(b []byte, position int64, secrets *redact.Values) ([]runtime.LogLine, error) {
 	i, err := k.index.last(func(m mark) bool { return m.offset <= position })
 	if err != nil {
@@ -288,7 +291,7 @@ func (k *kept) lines(b []byte, position int64, secrets *redact.Values) ([]runtim
 		rest, position = rest[n:], position+int64(n)
 		ends = append(ends, position)
 	}
-	// Blanked as one text, because a value may have several lines.
+	// The lines are blanked as one text, because a value may have several lines.
 	texts := strings.Split(strings.TrimSuffix(secrets.Blank(string(b)), "\n"), "\n")
 	out := make([]runtime.LogLine, len(texts))
 	for i, t := range texts {

@@ -54,7 +54,7 @@ func TestOutput_IsReadInPages(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
-	// Over rotations nothing is lost while the reader keeps up.
+	// If the reader keeps up, rotations lose nothing.
 	for i := 0; i < 1000; i += 50 {
 		write(i, i+50)
 		read()
@@ -62,7 +62,7 @@ func TestOutput_IsReadInPages(t *testing.T) {
 	require.Equal(t, 1000, next)
 	require.Zero(t, lost)
 
-	// The shim's next run goes on with the index, also when a part of a record was left.
+	// The shim's next run continues the index, even if part of a record was left.
 	o.close()
 	index, err := os.OpenFile(filepath.Join(dir, indexFile), os.O_WRONLY|os.O_APPEND, 0o600)
 	require.NoError(t, err)
@@ -77,7 +77,7 @@ func TestOutput_IsReadInPages(t *testing.T) {
 	require.Equal(t, 1010, next)
 	require.Zero(t, lost)
 
-	// What was rotated away is counted.
+	// Lines that rotations have removed are counted.
 	write(1010, 9000)
 	read()
 	require.Equal(t, 9000, next)
@@ -93,7 +93,7 @@ func TestOutput_IsReadInPages(t *testing.T) {
 	all := pageOf(t, dir, runtime.LogQuery{Tail: -1, Limit: aPage})
 	require.Equal(t, "line 8999", all.Lines[len(all.Lines)-1].Text)
 
-	// Values of secrets are blanked, and the beginning of a line waits for its end.
+	// Values of secrets are blanked, and the beginning of a line waits for the rest of the line.
 	_, err = o.Write([]byte("key hunter2hunter2\nhalf"))
 	require.NoError(t, err)
 	page := pageOf(t, dir, runtime.LogQuery{After: at, Limit: aPage})
@@ -101,8 +101,8 @@ func TestOutput_IsReadInPages(t *testing.T) {
 	require.Equal(t, "key ***", page.Lines[0].Text)
 }
 
-// An instance may write 50 MB in a second: a page of it is as small as any other, and the lines that
-// it leaves out are counted.
+// An instance may write 50 MB in a second. A page of this output is not larger than any other, and
+// the lines that it leaves out are counted.
 func TestOutput_IsReadInPagesOfAFlood(t *testing.T) {
 	dir := t.TempDir()
 	o, err := openOutput(dir, 8<<20)
@@ -128,5 +128,5 @@ func TestOutput_IsReadInPagesOfAFlood(t *testing.T) {
 	}
 	st, err := os.Stat(filepath.Join(dir, indexFile))
 	require.NoError(t, err)
-	require.Less(t, st.Size(), int64(64<<10), "the index is bounded, as the output is")
+	require.Less(t, st.Size(), int64(64<<10), "the size of the index is limited, like the output's")
 }

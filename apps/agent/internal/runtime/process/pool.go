@@ -10,15 +10,15 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// nvidia is what Kubernetes calls the GPUs that a host gives: it assigns them by
+// nvidia is Kubernetes' resource name of the GPUs of a host. A host assigns GPUs by
 // CUDA_VISIBLE_DEVICES.
 const nvidia = "nvidia.com/gpu"
 
-// needGPUs is the GPUs that one instance asks for.
+// needGPUs has the GPUs that one instance requests.
 type needGPUs struct {
 	count   int
 	product string
-	// memoryMiB that each has at least; 0: any.
+	// memoryMiB is the memory that each GPU must have. 0: any.
 	memoryMiB int
 }
 
@@ -26,8 +26,8 @@ func gpusOf(g *windlassv1.Gpu) needGPUs {
 	return needGPUs{count: int(g.GetCount()), product: g.GetProduct(), memoryMiB: int(g.GetMinMemoryMib())}
 }
 
-// fits reports whether the device is of the product and has the memory. A device whose memory is
-// not known does not have enough of it.
+// fits reports whether the device has the product and enough memory. A device whose memory is not
+// known does not have enough.
 func (n needGPUs) fits(g GPU) bool {
 	return (n.product == "" || g.Product == n.product) && g.MemoryMiB >= n.memoryMiB
 }
@@ -43,7 +43,7 @@ func (n needGPUs) String() string {
 	return s
 }
 
-// refuseGPUs returns why this host can never give the GPUs, nil if it may.
+// refuseGPUs returns why this host can never provide the GPUs, or nil if it may.
 func (r *Runtime) refuseGPUs(g *windlassv1.Gpu) *runtime.Rejection {
 	if g.GetCount() == 0 {
 		return nil
@@ -54,7 +54,7 @@ func (r *Runtime) refuseGPUs(g *windlassv1.Gpu) *runtime.Rejection {
 	}
 	if name := g.GetResourceName(); name != "" && name != nvidia {
 		return &runtime.Rejection{Code: runtime.ReasonUnsupported, Message: fmt.Sprintf(
-			"spec.resources.gpu.resource_name: %q is Kubernetes' name of a kind of GPU, and this region is a host, which gives NVIDIA's: leave it out, or name regions on Kubernetes", name)}
+			"spec.resources.gpu.resource_name: %q is a resource name of Kubernetes, and this region is a host with NVIDIA GPUs: leave resource_name out, or use regions on Kubernetes", name)}
 	}
 	n, has := gpusOf(g), 0
 	for _, d := range r.cfg.GPUs {
@@ -74,12 +74,12 @@ func (r *Runtime) refuseGPUs(g *windlassv1.Gpu) *runtime.Rejection {
 
 func (r *Runtime) whichPool() string {
 	if r.cfg.Pool == "" {
-		return "this host is in none: its agent names one with --pool"
+		return "this host is in no pool: its operator can set one with --pool"
 	}
 	return fmt.Sprintf("this host is in pool %q", r.cfg.Pool)
 }
 
-// otherGPUs tells of the devices that do not fit, and why not.
+// otherGPUs describes the devices that do not fit, and why not.
 func (r *Runtime) otherGPUs(n needGPUs) string {
 	var products, small []string
 	unknown := 0
@@ -105,12 +105,12 @@ func (r *Runtime) otherGPUs(n needGPUs) string {
 		out = append(out, "others have "+strings.Join(small, ", "))
 	}
 	if unknown > 0 {
-		out = append(out, fmt.Sprintf("the memory of %d is unknown: nvidia-smi or --gpus COUNT:PRODUCT:MIB tells it", unknown))
+		out = append(out, fmt.Sprintf("the memory of %d is unknown: use nvidia-smi or --gpus COUNT:PRODUCT:MIB to provide it", unknown))
 	}
 	return strings.Join(out, "; ")
 }
 
-// pools returns the GPU part of the capacity, with a row for each kind of device.
+// pools returns the GPU part of the capacity, with one row for each kind of device.
 func (l *ledger) pools() []*agentv1.GpuPool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -132,7 +132,7 @@ func (l *ledger) pools() []*agentv1.GpuPool {
 		if l.gpuOf[g.ID] != "" {
 			p.Requested++
 		} else {
-			// One host: what is free is free together.
+			// There is only one host, so all free GPUs are free together.
 			p.Free++
 			p.LargestFree++
 		}

@@ -41,7 +41,7 @@ func TestPort_FixedPassesToTheNextInstance(t *testing.T) {
 		return len(all) == 2 && (allReady(1)(all[:1]) && clash(all[1]) || allReady(1)(all[1:]) && clash(all[0]))
 	})
 	require.Contains(t, all[0].Message+all[1].Message, "fixed port allows one instance per host")
-	// Another deployment waits for the port, and gets it when it is free.
+	// Another deployment waits for the port, and gets it when the port is free.
 	b := assignment("dep_2", 1, self(t))
 	b.Deployment.Spec.Ports = a.Deployment.Spec.Ports
 	require.NoError(t, rt.Apply(t.Context(), b))
@@ -92,7 +92,7 @@ func TestReadiness_IgnoresAStrangerOnThePort(t *testing.T) {
 	})
 }
 
-func TestCommand_NotExecutableIsBad(t *testing.T) {
+func TestCommand_NotExecutableIsABadCommand(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	rt := h.open(t)
@@ -107,7 +107,7 @@ func TestCommand_NotExecutableIsBad(t *testing.T) {
 	}
 }
 
-func TestHealthCheck_SickThroughRestartsIsReplaced(t *testing.T) {
+func TestHealthCheck_InstanceThatStaysSickIsReplaced(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	rt := h.open(t)

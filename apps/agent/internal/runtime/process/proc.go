@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cause strips what net/http wraps around an error: the URL is known.
+// cause returns the error without the texts that net/http adds, because the URL is known.
 func cause(err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
@@ -36,20 +36,21 @@ func bootID() (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// stat of a process, the parts that matter here.
+// stat has the fields of /proc/PID/stat that are used here.
 type stat struct {
 	state   byte
 	ppid    int
 	session int
 	threads int
 	start   uint64
-	// cpu is the CPU time, with that of children that ended and were waited for. pages are in memory.
+	// cpu is the CPU time, including that of ended children that were waited for. pages is the
+	// number of pages in memory.
 	cpu   time.Duration
 	pages int64
 }
 
-// ended: nothing of the process is left but what its parent has not read. A zombie
-// whose other threads are on their way out still holds its ports and its memory.
+// ended reports whether nothing is left of the process except the status for its parent. A zombie
+// whose other threads are still ending holds its ports and its memory.
 func (s stat) ended() bool { return s.state == 'X' || s.state == 'Z' && s.threads <= 1 }
 
 func readStat(pid int) (stat, error) {
@@ -60,8 +61,8 @@ func readStat(pid int) (stat, error) {
 	return parseStat(b)
 }
 
-// parseStat reads /proc/PID/stat. The second field is the program's name in
-// parentheses, and may itself hold spaces and parentheses.
+// parseStat parses the content of /proc/PID/stat. The second field is the program's name in
+// parentheses, which may itself contain spaces and parentheses.
 func parseStat(b []byte) (stat, error) {
 	i := bytes.LastIndexByte(b, ')')
 	if i < 0 {
@@ -95,7 +96,7 @@ func identify(pid int) (proc, error) {
 	return proc{PID: pid, Start: st.start}, nil
 }
 
-// alive reports whether this very process exists and has not ended.
+// alive reports whether exactly this process exists and has not ended.
 func (p proc) alive() bool {
 	if p.PID <= 0 {
 		return false
@@ -104,15 +105,15 @@ func (p proc) alive() bool {
 	return err == nil && st.start == p.Start && !st.ended()
 }
 
-// signal reaches this very process or none.
+// signal sends a signal to exactly this process, or to none.
 func (p proc) signal(sig syscall.Signal) error {
 	fd, err := unix.PidfdOpen(p.PID, 0)
 	switch {
 	case errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL):
 		return os.ErrProcessDone
 	case err != nil:
-		// No pidfds on this kernel: a pid that is reused between the two lines
-		// below is the risk that is left.
+		// This kernel has no pidfds. There is a small risk that the pid is used again between the
+		// next two statements.
 		if !p.alive() {
 			return os.ErrProcessDone
 		}
@@ -125,11 +126,11 @@ func (p proc) signal(sig syscall.Signal) error {
 	return unix.PidfdSendSignal(fd, sig, nil, 0)
 }
 
-// pollInterval is how often a process is looked at where pidfds are missing.
+// pollInterval is the interval of checks whether a process has ended, on kernels without pidfds.
 const pollInterval = 200 * time.Millisecond
 
-// wait returns when the process has ended, or ctx. It holds no thread: the
-// pidfd is in the poller with every other file.
+// wait returns when the process or ctx has ended. It occupies no thread, because the pidfd is in
+// the poller, like other files.
 func (p proc) wait(ctx context.Context) {
 	fd, err := unix.PidfdOpen(p.PID, unix.PIDFD_NONBLOCK)
 	if errors.Is(err, unix.ESRCH) {
@@ -166,13 +167,14 @@ func (p proc) wait(ctx context.Context) {
 	}
 }
 
-// instanceEnv marks every process of an instance, however it detached itself.
+// instanceEnv is the variable that marks every process of an instance, even if the process detached
+// itself.
 const instanceEnv = "WINDLASS_INSTANCE_ID"
 
-// remains lists the processes of an instance: those of its own user if it has one, those
-// that carry its id, and those of the session that its shim led. A session's number is not
-// given to another process while the session has members, so if another process has the
-// number now, the session is empty.
+// remains returns the processes of an instance: those of its own user if it has one, those with its
+// id in the environment, and those of the session that its shim led. The number of a session is not
+// given to another process while the session has members. So if another process has this number
+// now, the session is empty.
 func remains(instance string, shim proc, uid int) []proc {
 	if st, err := readStat(shim.PID); err == nil && st.start != shim.Start {
 		shim = proc{}
@@ -205,8 +207,8 @@ func remains(instance string, shim proc, uid int) []proc {
 	return found
 }
 
-// sweep kills what is left of an instance whose shim is gone. What forks while it
-// is swept is found in the next round.
+// sweep kills the remaining processes of an instance whose shim is gone. It repeats this, because a
+// process may fork meanwhile.
 func sweep(instance string, shim proc, uid int) {
 	for range 10 {
 		left := remains(instance, shim, uid)
@@ -222,7 +224,7 @@ func sweep(instance string, shim proc, uid int) {
 	}
 }
 
-// sweepUser kills every process of an instance's own user; 0: it has none.
+// sweepUser kills every process of an instance's own user. 0: the instance has none.
 func sweepUser(uid int) {
 	if uid == 0 {
 		return

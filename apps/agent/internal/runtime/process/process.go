@@ -34,35 +34,35 @@ type Runtime struct {
 	meter   meter
 	prober  *prober
 	changes chan struct{}
-	// starts bounds how many shims are being started at one time.
+	// starts limits how many shims may be starting at the same time.
 	starts chan struct{}
 	lock   *os.File
 	idLock *os.File         // nil: instances run as the agent's user
 	guard  *portguard.Guard // nil: instances can call each other's ports
-	// released and patience are Drain's; nil: no gateway sends to instances.
+	// released and patience are the arguments of Drain. Nil: no gateway sends to instances.
 	released func(instanceID string) bool
 	patience func(instanceID string) time.Duration
 
-	// disk serialises what is written about one deployment: the locks are shared
-	// out by id, so that many deployments are synced at one time. Taken before mu,
-	// and never two of them.
+	// disk serializes writes about one deployment. The deployment's id selects one of the locks, and
+	// several deployments can be synced at the same time. A lock is taken before mu, and a goroutine
+	// never holds two of them.
 	disk [64]sync.Mutex
 	seed maphash.Seed
 
-	// mu is nearly a leaf: only the ledger's mutex is locked under it.
+	// mu is locked last, except that the ledger's mutex may be locked while mu is held.
 	mu          sync.Mutex
 	deployments map[string]*deployment
 	workloads   map[string]*workload
 	lastSeq     int64
 	paused      bool
-	ctx         context.Context // of the keepers; nil while there is no Run
+	ctx         context.Context // context of the keepers; nil before Run
 	wg          sync.WaitGroup
 }
 
 var _ runtime.Runtime = (*Runtime)(nil)
 
-// New locks the data directory and reads what it holds. Nothing is started or stopped before
-// Run. A caller that does not call Run must call Close.
+// New locks the data directory and reads its content. Nothing is started or stopped before Run. A
+// caller that does not call Run must call Close.
 func New(ctx context.Context, cfg Config) (*Runtime, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -128,7 +128,7 @@ func (r *Runtime) open() error {
 	return r.restorePorts()
 }
 
-// Close lets go of the data directory. Instances run on. Run does it, too.
+// Close releases the data directory. Instances keep running. Run also does this at its end.
 func (r *Runtime) Close() error {
 	if r.guard != nil {
 		_ = r.guard.Close()
@@ -139,8 +139,8 @@ func (r *Runtime) Close() error {
 	return r.lock.Close()
 }
 
-// Run works until ctx ends. Instances run on after it, unless
-// Config.StopInstancesOnExit is set.
+// Run works until ctx ends. Afterwards, instances keep running, unless Config.StopInstancesOnExit
+// is set.
 func (r *Runtime) Run(ctx context.Context) error {
 	kctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -150,7 +150,7 @@ func (r *Runtime) Run(ctx context.Context) error {
 		return errors.New("process runtime: Run was called before")
 	}
 	r.ctx = kctx
-	// Told to stop before it began, it starts nothing, not even for a moment.
+	// If ctx ended before Run, Run starts no instance, not even for a moment.
 	r.paused = r.cfg.StopInstancesOnExit && ctx.Err() != nil
 	for _, w := range r.workloads {
 		r.keepLocked(w)
@@ -176,8 +176,8 @@ func (r *Runtime) Run(ctx context.Context) error {
 	return r.Close()
 }
 
-// publishAll makes Observe return the last state, because a keeper that is told to
-// stop does not finish its pass.
+// publishAll makes Observe return the last state, because a keeper does not finish its pass when
+// its context ends.
 func (r *Runtime) publishAll() {
 	r.mu.Lock()
 	all := slices.Collect(maps.Values(r.workloads))
@@ -189,7 +189,7 @@ func (r *Runtime) publishAll() {
 	}
 }
 
-// pause stops every instance and waits for them.
+// pause stops every instance, and waits until all have ended.
 func (r *Runtime) pause(ctx context.Context) {
 	r.mu.Lock()
 	r.paused = true
@@ -207,15 +207,15 @@ func (r *Runtime) pause(ctx context.Context) {
 	for slices.ContainsFunc(all, (*workload).anyLive) {
 		select {
 		case <-ctx.Done():
-			r.log.Warn("instances did not stop in time; they run on", "waited", longest+2*killMargin)
+			r.log.Warn("instances did not stop in time; they keep running", "waited", longest+2*killMargin)
 			return
 		case <-tick.C:
 		}
 	}
 }
 
-// Observe implements runtime.Runtime. It shares the lists that the keepers published,
-// so its cost depends on the number of deployments, and not on the number of instances.
+// Observe implements runtime.Runtime. It shares the lists that the keepers published. So its cost
+// depends on the number of deployments, and not on the number of instances.
 func (r *Runtime) Observe(context.Context) (runtime.Observation, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -230,14 +230,14 @@ func (r *Runtime) Observe(context.Context) (runtime.Observation, error) {
 		for id, list := range w.published() {
 			o := byID[id]
 			if o == nil {
-				// Its assignment is lost.
+				// The deployment's assignment is lost.
 				o = &runtime.ObservedDeployment{DeploymentID: id}
 				byID[id] = o
 			}
 			if o.Instances == nil {
 				o.Instances = list
 			} else {
-				// It is moving from one workload to another.
+				// The deployment is moving from one workload to another.
 				o.Instances = slices.Concat(o.Instances, list)
 			}
 		}
@@ -346,7 +346,7 @@ func (r *Runtime) instanceDir(id string) string {
 	return filepath.Join(r.cfg.DataDir, instancesDir, id)
 }
 
-// pokeBlocked wakes the workloads that wait for what was just given back.
+// pokeBlocked wakes the workloads that wait for resources that were just given back.
 func (r *Runtime) pokeBlocked() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -358,7 +358,7 @@ func (r *Runtime) pokeBlocked() {
 	}
 }
 
-// workloadLocked finds or makes the workload of a key. Called with mu held.
+// workloadLocked returns the workload of a key, and makes it if necessary. The caller holds mu.
 func (r *Runtime) workloadLocked(key string) *workload {
 	w := r.workloads[key]
 	if w == nil {
@@ -377,8 +377,8 @@ func (r *Runtime) keepLocked(w *workload) {
 	r.wg.Go(func() { w.keep(ctx) })
 }
 
-// wantedOf returns how a workload should be, and the deployment that owns it: the one
-// that was assigned last of those that name it. asOf is workload.assigned at that time.
+// wantedOf returns the wanted state of a workload, and the deployment that owns it: the last
+// assigned deployment of those that name it. asOf is the value of workload.assigned at that time.
 func (r *Runtime) wantedOf(workload *workload) (_ wanted, _ *deployment, asOf int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -399,7 +399,7 @@ func (r *Runtime) wantedOf(workload *workload) (_ wanted, _ *deployment, asOf in
 	if missing := owner.missingSecrets(); len(missing) > 0 {
 		w.Held = &block{
 			Reason:  runtime.ReasonSecretUnavailable,
-			Message: fmt.Sprintf("waits for the values of %v: they are fetched again after each start of the agent", missing),
+			Message: fmt.Sprintf("waits for the values of %v, which are fetched again after each start of the agent", missing),
 		}
 	}
 	return w, owner, workload.assigned
@@ -415,8 +415,8 @@ func (r *Runtime) ownerLocked(key string) *deployment {
 	return owner
 }
 
-// retire drops a workload that no deployment wants and that has no instances left. It reports
-// false if a deployment wants it again, or wanted it since and the keeper has not seen that.
+// retire drops a workload that no deployment wants and that has no instances left. It returns false
+// if a deployment wants the workload again, or if the keeper has not seen the latest assignment.
 func (r *Runtime) retire(w *workload) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -23,14 +23,14 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// agentEnv makes the test binary an agent on the data directory that it names.
+// agentEnv makes the test binary an agent on the data directory in this variable.
 const agentEnv = "WINDLASS_TEST_AGENT"
 
 func TestMain(m *testing.M) {
 	switch {
 	case process.IsShim(os.Args):
-		// Unlike os.Exit, it does not wait for the second that the race detector adds to the end of a
-		// process. GORACE could shorten it, but a shim gets no variables of the agent's.
+		// Unlike os.Exit, syscall.Exit does not wait for the second that the race detector adds to
+		// the end of a process. GORACE could shorten it, but a shim gets no variables of the agent.
 		syscall.Exit(process.ShimMain(os.Args))
 	case os.Getenv(attackEnv) != "":
 		os.Exit(attack())
@@ -67,14 +67,14 @@ func self(t *testing.T) string {
 	return path
 }
 
-// host is a data directory, and the runtime that works on it, if any.
+// host is a data directory, and the runtime on it, if one is open.
 type host struct {
 	cfg  process.Config
 	stop func()
-	// released is what the runtime waits for, patience how long; nil: for nothing.
+	// released and patience are the arguments of Drain. Nil: Drain is not called.
 	released func(instanceID string) bool
 	patience time.Duration
-	// again tells the runtime that released may say something else.
+	// again tells the runtime that results of released may have changed.
 	again func()
 }
 
@@ -128,8 +128,8 @@ func (h *host) shut(t *testing.T) {
 	}
 }
 
-// leftovers are processes that belong to this host's instances, and what is
-// left of them on disk.
+// leftovers returns the processes that belong to this host's instances, and the remaining files of
+// instances.
 func (h *host) leftovers(t *testing.T) []string {
 	t.Helper()
 	left := processesBelow(h.cfg.DataDir)
@@ -144,7 +144,8 @@ func (h *host) leftovers(t *testing.T) []string {
 // processesBelow lists the live processes whose working directory is below dir.
 func processesBelow(dir string) []string {
 	var found []string
-	// Not by "/proc/[0-9]*/cwd", for which Glob lists the directory of each process.
+	// The pattern is not "/proc/[0-9]*/cwd", because Glob would list the directory of each process
+	// for it.
 	procs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, proc := range procs {
 		cwd, err := os.Readlink(proc + "/cwd")
@@ -174,7 +175,7 @@ func (h *host) stored(t *testing.T) string {
 		return nil
 	})
 	require.NoError(t, err)
-	// What everyone may read of a process is its command line.
+	// Every user can read the command line of a process.
 	for _, p := range processesBelow(h.cfg.DataDir) {
 		all.WriteString(p)
 	}

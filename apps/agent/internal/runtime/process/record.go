@@ -12,19 +12,19 @@ import (
 	"time"
 )
 
-// Files of an instance's directory.
+// The files in an instance's directory.
 const (
-	recordFile = "record.json" // the agent's: what it wants of this instance
-	factsFile  = "facts.json"  // the shim's: what happened
+	recordFile = "record.json" // written by the agent: the wanted state of the instance
+	factsFile  = "facts.json"  // written by the shim: what happened
 	lockFile   = "lock"        // held by the shim while it lives
 	outputFile = "output.log"  // and output.log.1, the older part
 	shimFile   = "shim.log"    // errors of the shim itself
 	workDir    = "work"
 )
 
-// record is what the agent must know of an instance after it was killed. It is
-// not synced to disk: it has to survive the agent, not the host. After a reboot
-// nothing of the instance runs, and a record that was lost is made again.
+// record has everything that the agent must know about an instance after the agent was killed. It
+// is not synced to disk, because it must survive the agent but not the host. After a reboot,
+// nothing of the instance runs, and a lost record is made again.
 type record struct {
 	ID         string `json:"id"`
 	Deployment string `json:"deployment"`
@@ -37,43 +37,43 @@ type record struct {
 	Ports     []port   `json:"ports"`
 	GPUs      []string `json:"gpus,omitempty"`
 	MemoryMiB int      `json:"memory_mib,omitempty"`
-	// UID and GID that it runs as; 0: the agent's.
+	// UID and GID are the user and the group of the instance. 0: the agent's.
 	UID int `json:"uid,omitempty"`
 	GID int `json:"gid,omitempty"`
 
 	Health health        `json:"health"`
 	Grace  time.Duration `json:"grace"`
-	// Drain is how long it goes on serving once it is told to stop.
+	// Drain is how long the instance keeps serving after its stop is requested.
 	Drain time.Duration `json:"drain,omitempty"`
 
-	// Attempt counts starts. It is written before the start that it counts.
+	// Attempt is the number of starts. It is written before the start that it counts.
 	Attempt   int       `json:"attempt"`
 	StartedAt time.Time `json:"started_at,omitzero"`
-	// Ready as of the last check that changed it; ReadyAt is when it last turned
-	// ready and UnreadyAt when it last ceased to be, within this attempt.
+	// Ready is the state after the last check that changed it. ReadyAt and UnreadyAt are the last
+	// times at which the instance became ready and unready in this attempt.
 	Ready     bool      `json:"ready,omitempty"`
 	ReadyAt   time.Time `json:"ready_at,omitzero"`
 	UnreadyAt time.Time `json:"unready_at,omitzero"`
 
 	// Stop is the order to end the present attempt.
 	Stop *order `json:"stop,omitempty"`
-	// End is how an attempt ended: the present one, if its number is the same.
-	// It is kept until the instance is ready again, because it tells why.
+	// End says how an attempt ended: the present attempt, if the number is the same. It is kept
+	// until the instance is ready again, because it explains why the instance is not ready.
 	End *ending `json:"end,omitempty"`
 
 	// Runs counts attempts that ran and ended.
 	Runs int `json:"runs,omitempty"`
-	// Streak counts ends that were not asked for, since it last served for
+	// Streak counts the ends that were not requested since the instance last served for
 	// runtime.StableAfter.
 	Streak int `json:"streak,omitempty"`
-	// Sick counts restarts for lost health since it last served that long.
+	// Sick counts the restarts for lost health since the instance last served for that time.
 	Sick int `json:"sick,omitempty"`
 }
 
 type port struct {
 	Name string `json:"name"`
 	Port int    `json:"port"`
-	// Fixed ports are the deployment's choice, others are allocated here.
+	// Fixed means that the deployment chose the port. Other ports are allocated by the runtime.
 	Fixed bool `json:"fixed,omitempty"`
 }
 
@@ -81,21 +81,22 @@ type order struct {
 	Reason  string    `json:"reason"`
 	Message string    `json:"message,omitempty"`
 	At      time.Time `json:"at"`
-	// Final: the instance is forgotten when it has ended.
+	// Final means that the instance is forgotten when it has ended.
 	Final bool `json:"final,omitempty"`
-	// Drain is what of its drain delay the instance is given: all of it if it was in
-	// service, else none. Its grace begins after it.
+	// Drain is how long the instance drains: its whole drain delay if it was in service, and
+	// otherwise 0. Its grace period begins after the drain.
 	Drain time.Duration `json:"drain,omitempty"`
-	// Await, when set, is until when the order is held back at most. It is written, and not
-	// given while gateways may still send to the instance.
+	// Await is the latest time until which the order is held back. Until then, the order is written
+	// but not given while gateways may still send to the instance. Zero: the order is given at
+	// once.
 	Await time.Time `json:"await,omitzero"`
 }
 
-// deadline is when the shim is done with the order, whatever the instance does.
+// deadline returns when the shim has carried out the order, whatever the instance does.
 func (o *order) deadline(grace time.Duration) time.Time { return o.At.Add(o.Drain + grace) }
 
-// drainLeft returns how long from now the instance should go on serving. It is never
-// longer than Drain and never negative, even if the clock was set meanwhile.
+// drainLeft returns how long from now the instance should keep serving. The result is never longer
+// than Drain and never negative, even if the clock was set meanwhile.
 func (o *order) drainLeft(now time.Time) time.Duration {
 	return min(max(o.At.Add(o.Drain).Sub(now), 0), o.Drain)
 }
@@ -105,16 +106,16 @@ type ending struct {
 	At      time.Time `json:"at"`
 	Reason  string    `json:"reason"`
 	Message string    `json:"message,omitempty"`
-	// Free: the end was not the app's fault; the next start does not wait.
+	// Free means that the app did not cause the end, so the next start does not wait.
 	Free bool `json:"free,omitempty"`
-	// Jitter in [0,1) places the next start within its backoff.
+	// Jitter, in [0,1), determines the time of the next start within its backoff.
 	Jitter float64 `json:"jitter"`
 }
 
-// ended: the present attempt is over.
+// ended reports whether the present attempt is over.
 func (r record) ended() bool { return r.End != nil && r.End.Attempt == r.Attempt }
 
-// served is how long the present attempt was ready, the last time that it was.
+// served returns for how long the present attempt was last ready.
 func (r record) served(end time.Time) time.Duration {
 	if r.ReadyAt.IsZero() {
 		return 0
@@ -125,20 +126,20 @@ func (r record) served(end time.Time) time.Duration {
 	return end.Sub(r.ReadyAt)
 }
 
-// proc identifies a process for good: a pid is used again, a pid with its start
-// time is not, within one boot.
+// proc identifies a process. Within one boot, a pid may be used again, but a pid with its start
+// time is unique.
 type proc struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"` // clock ticks since boot, field 22 of /proc/PID/stat
 }
 
-// facts are the shim's testimony of its one attempt.
+// facts is the shim's report about its one attempt.
 type facts struct {
 	Attempt int    `json:"attempt"`
 	Boot    string `json:"boot"`
 	Shim    proc   `json:"shim"`
 	Child   proc   `json:"child,omitzero"`
-	// UID is the instance's own user; 0: it has none.
+	// UID is the instance's own user. 0: it has none.
 	UID       int       `json:"uid,omitempty"`
 	StartedAt time.Time `json:"started_at"`
 	Exit      *exit     `json:"exit,omitempty"`
@@ -147,15 +148,16 @@ type facts struct {
 type exit struct {
 	At   time.Time `json:"at"`
 	Kind exitKind  `json:"kind"`
-	// Code is the exit code, Signal the name of what killed it.
+	// Code is the exit code. Signal is the name of the signal that killed the instance.
 	Code   int    `json:"code,omitempty"`
 	Signal string `json:"signal,omitempty"`
-	// StopRequested: it was asked to stop. Forced: it did not within its grace.
+	// StopRequested means that a stop of the instance was requested. Forced means that it did not end
+	// within its grace period.
 	StopRequested bool `json:"told,omitempty"`
 	Forced        bool `json:"forced,omitempty"`
-	// Message says why it could not be started.
+	// Message says why the instance could not be started.
 	Message string `json:"message,omitempty"`
-	// Tail is its last output, at most tailLines lines, secrets blanked.
+	// Tail is the instance's last output, at most tailLines lines, with secrets blanked.
 	Tail []string `json:"tail,omitempty"`
 }
 
@@ -168,9 +170,9 @@ const (
 	exitBadCommand exitKind = "bad-command"
 	exitLost       exitKind = "lost"      // the shim was killed
 	exitNoShim     exitKind = "no-shim"   // the shim did not start
-	exitNoSpace    exitKind = "no-space"  // the disk had no room for what a start writes
-	exitNeverRan   exitKind = "never-ran" // the agent died before it had started it
-	exitRebooted   exitKind = "rebooted"  // the host was
+	exitNoSpace    exitKind = "no-space"  // the disk had no room for the files of a start
+	exitNeverRan   exitKind = "never-ran" // the agent died before the start
+	exitRebooted   exitKind = "rebooted"  // the host was restarted
 )
 
 func (x exit) String() string {
@@ -190,9 +192,9 @@ func (x exit) String() string {
 	case exitBadCommand:
 		s = x.Message
 	case exitLost:
-		s = "its supervisor was killed, and so the kernel killed the instance"
+		s = "the shim that supervises the instance was killed, so the kernel killed the instance"
 	case exitNoShim:
-		s = "its supervisor did not start: " + x.Message
+		s = "the shim that supervises the instance did not start: " + x.Message
 	case exitNoSpace:
 		s = "the disk is full: " + x.Message
 	case exitNeverRan:
@@ -219,8 +221,8 @@ func diskFull(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-// readJSON reads name in dir. found is false when there is none. A file that
-// cannot be decoded is one that a power cut tore, and counts as absent.
+// readJSON reads the file name in dir. found is false if there is none. A file that cannot be
+// decoded was torn by a power cut, and counts as absent.
 func readJSON[T any](dir, name string) (v T, found bool, err error) {
 	b, err := os.ReadFile(filepath.Join(dir, name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -236,8 +238,8 @@ func readJSON[T any](dir, name string) (v T, found bool, err error) {
 	return v, true, nil
 }
 
-// writeJSON replaces name in dir whole: a reader sees the old or the new. With
-// sync it is there after a power cut, too.
+// writeJSON replaces the file name in dir as a whole: a reader sees either the old or the new
+// content. With sync, the new content also survives a power cut.
 func writeJSON(dir, name string, v any, sync bool) error {
 	b, err := json.Marshal(v)
 	if err != nil {

@@ -10,30 +10,30 @@ import (
 )
 
 const (
-	// peersDirName is the directory of an instance with its file of peers. The instance may read it.
+	// peersDirName is the directory of an instance for its peers file. The instance may read it.
 	peersDirName = "peers"
 	peersFile    = "peers.json"
 )
 
 func (r *Runtime) peersDir(id string) string { return filepath.Join(r.instanceDir(id), peersDirName) }
 
-// isEntry reports whether routes lead to instances of the role, in a deployment with several.
+// isEntry reports whether routes lead to instances of the role. The deployment has several roles.
 func (w *workload) isEntry(role string) bool {
 	return slices.ContainsFunc(w.roles, func(r runtime.RoleCount) bool { return r.Entry && r.Name == role })
 }
 
-// released reports whether no gateway sends to the instance any more. With several roles, gateways send to an
-// instance through the entry instances of its group. So it goes on until they are done with all of these. Called
-// with mu held.
+// released reports whether no gateway sends to the instance any more. With several roles, gateways
+// send to an instance through the entry instances of its group. So the instance keeps running until
+// gateways have released all of these. The caller holds mu.
 func (w *workload) released(in *instance) bool {
 	if w.roles == nil {
 		return w.rt.released(in.rec.ID)
 	}
 	if w.leavesPool(in) {
-		return false // the entry instances go on without it
+		return false // the entry instances keep serving without it
 	}
 	if len(w.roles) > 0 && w.roles[0].Pool != 0 && w.isEntry(in.rec.Role) {
-		return w.rt.released(in.rec.ID) // the others of the pool go on
+		return w.rt.released(in.rec.ID) // the other entry instances of the pool keep serving
 	}
 	for _, other := range w.instances {
 		if other.live && other.rec.Group == in.rec.Group && w.isEntry(other.rec.Role) && !w.rt.released(other.rec.ID) {
@@ -43,11 +43,13 @@ func (w *workload) released(in *instance) bool {
 	return true
 }
 
-// peersPause is how long an instance that leaves a pool goes on, so that its peers have read that it leaves.
+// peersPause is how long an instance that leaves a pool keeps running, so that its peers can read
+// that it leaves.
 const peersPause = 2 * time.Second
 
-// leavesPool reports whether entry instances of a pool stay when the instance leaves. They get the file of peers
-// without it, and no gateway says when they are done with it. Called with mu held.
+// leavesPool reports whether entry instances of a pool stay when the instance leaves. They get a
+// peers file without the instance, and no gateway says when they have finished with it. The caller
+// holds mu.
 func (w *workload) leavesPool(in *instance) bool {
 	if len(w.roles) == 0 || w.roles[0].Pool == 0 || w.isEntry(in.rec.Role) {
 		return false
@@ -60,9 +62,9 @@ func (w *workload) leavesPool(in *instance) bool {
 	return false
 }
 
-// stopEntriesFirst moves the stops of a pool's entry instances to the front. Whether the stop of another instance
-// waits for gateways depends on which entry instances stay, so those that do not stay must be stopping before.
-// Called with mu held.
+// stopEntriesFirst moves the stops of a pool's entry instances to the front. Whether the stop of
+// another instance waits for gateways depends on which entry instances stay. So entry instances
+// that do not stay must be stopping before. The caller holds mu.
 func (w *workload) stopEntriesFirst(actions []action) {
 	if len(w.roles) == 0 || w.roles[0].Pool == 0 {
 		return
@@ -76,7 +78,7 @@ func (w *workload) stopEntriesFirst(actions []action) {
 	slices.SortStableFunc(actions, func(a, b action) int { return first(a) - first(b) })
 }
 
-// tellPeers writes the file of peers of each instance, where it changed. Called with mu held.
+// tellPeers writes the peers file of each instance for which it has changed. The caller holds mu.
 func (w *workload) tellPeers() {
 	if w.roles == nil {
 		return
@@ -89,7 +91,8 @@ func (w *workload) tellPeers() {
 	var all []runtime.Instance
 	for _, in := range w.instances {
 		s := seen{record: in.rec, Live: in.live}
-		// One whose order to stop is held back serves requests that gateways still send to its group.
+		// An instance whose order to stop is held back serves requests that gateways still send to
+		// its group.
 		serving[in.rec.ID] = s.Live && s.Ready && (s.Stop == nil || !s.Stop.Await.IsZero() && !w.leavesPool(in))
 		all = append(all, s.describe(nil))
 	}
@@ -107,7 +110,8 @@ func (w *workload) tellPeers() {
 	}
 }
 
-// writePeers replaces the file. Every user may read it: the directories above decide who sees it.
+// writePeers replaces the peers file. Every user may read it, because the directories above it
+// decide who can reach it.
 func writePeers(dir string, data []byte) error {
 	if err := os.Mkdir(dir, 0o700); err == nil {
 		err = os.Chmod(dir, 0o755) // an instance runs as another user

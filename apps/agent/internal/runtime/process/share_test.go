@@ -22,6 +22,6 @@ func TestLook_SharesUnchangedLists(t *testing.T) {
 	require.NoError(t, rt.Restart(t.Context(), was.ID))
 	now := until(t, rt, "dep_1", func(all []runtime.Instance) bool { return len(all) == 2 && all[0].Restarts == 1 })
 	require.NotSame(t, &one[0], &now[0])
-	require.Equal(t, was, one[0], "who holds the old list sees it as it was")
+	require.Equal(t, was, one[0], "the old list is unchanged")
 	require.Same(t, &two[0], &instances(t, rt, "dep_2")[0])
 }

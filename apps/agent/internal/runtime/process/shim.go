@@ -24,17 +24,19 @@ import (
 // ShimArg is the first argument that turns a program into a shim.
 const ShimArg = "__shim"
 
-// Exit codes of a shim, for people who read a process list; the agent reads facts.
+// The exit codes of a shim. They are for people who look at processes, because the agent reads the
+// facts.
 const (
 	shimRan        = 0
 	shimFailed     = 1
-	shimNotNeeded  = 3 // the attempt has run, or runs, or its directory is gone
+	shimNotNeeded  = 3 // the attempt has run or runs, or the directory is gone
 	helloFD        = 3
 	outputPatience = 2 * time.Second
 	lockPatience   = 2 * time.Second
 )
 
-// launch is what the agent hands to a shim, through a pipe: it holds secrets.
+// launch has everything that the agent passes to a shim. It is sent through a pipe, because it has
+// secrets.
 type launch struct {
 	Instance string        `json:"instance"`
 	Attempt  int           `json:"attempt"`
@@ -43,15 +45,15 @@ type launch struct {
 	Dir      string        `json:"dir"`
 	Grace    time.Duration `json:"grace"`
 	Output   int64         `json:"output"`
-	// Cgroup is the directory of the cgroup to start in; empty: the shim's.
+	// Cgroup is the directory of the cgroup to start in. Empty: the shim's cgroup.
 	Cgroup string `json:"cgroup,omitempty"`
-	// User to run as; nil: the shim's.
+	// User is the user of the instance. Nil: the shim's user.
 	User *user `json:"user,omitempty"`
-	// Hide are values that messages do not repeat.
+	// Hide has the values that must be blanked in messages.
 	Hide []string `json:"hide,omitempty"`
 }
 
-// uid is the instance's own user; 0: it has none.
+// uid returns the instance's own user, or 0 if it has none.
 func (l launch) uid() int {
 	if l.User == nil {
 		return 0
@@ -59,18 +61,18 @@ func (l launch) uid() int {
 	return l.User.UID
 }
 
-// IsShim reports whether this process was started as a shim. Every program that
-// embeds the process runtime asks first thing in main, and if so does nothing
-// but os.Exit(ShimMain(os.Args)).
+// IsShim reports whether this process was started as a shim. A program that contains the process
+// runtime must call it first in main. If it returns true, the program must do nothing except
+// os.Exit(ShimMain(os.Args)).
 func IsShim(args []string) bool { return len(args) > 1 && args[1] == ShimArg }
 
-// ShimMain runs one attempt of one instance, in the instance's directory, which
-// is the working directory; it returns the exit code.
+// ShimMain runs one attempt of one instance, and returns the exit code. The working directory must
+// be the instance's directory.
 func ShimMain([]string) int {
-	// The child must die with this thread (PDEATHSIG means the thread that
-	// forked), so the thread must last as long as the process.
+	// The child must die with this thread, because PDEATHSIG refers to the thread that forked. So
+	// the thread must live as long as the process.
 	goruntime.LockOSThread()
-	// A shim may wait for its child for years, so it should cost little.
+	// A shim may wait for its child for years, so it should use little memory.
 	debug.SetGCPercent(20)
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGPIPE)
 	told := make(chan os.Signal, 1)
@@ -86,11 +88,11 @@ func ShimMain([]string) int {
 func runShim(told <-chan os.Signal) (int, error) {
 	hello := os.NewFile(helloFD, "hello")
 	if hello == nil {
-		return shimFailed, errors.New("no hello pipe: a shim is started by the agent only")
+		return shimFailed, errors.New("no hello pipe: only the agent may start a shim")
 	}
 	var l launch
 	if err := json.NewDecoder(os.Stdin).Decode(&l); err != nil {
-		// The agent died before it had said all: it will start this attempt again.
+		// The agent died before it had sent everything. The next agent will end this attempt.
 		return shimFailed, fmt.Errorf("read launch: %w", err)
 	}
 	_ = os.Stdin.Close()
@@ -105,17 +107,17 @@ func runShim(told <-chan os.Signal) (int, error) {
 		return shimFailed, err
 	}
 	if found && old.Attempt >= l.Attempt {
-		return shimNotNeeded, fmt.Errorf("attempt %d is over, or was given up", l.Attempt)
+		return shimNotNeeded, fmt.Errorf("attempt %d is over", l.Attempt)
 	}
 
-	// The record goes first when an instance is deleted, and its number is written
-	// before each start.
+	// When an instance is deleted, the record is removed first. The attempt is written to the
+	// record before each start.
 	rec, found, err := readJSON[record](".", recordFile)
 	if err != nil {
 		return shimFailed, err
 	}
 	if !found || rec.Attempt != l.Attempt {
-		return shimNotNeeded, fmt.Errorf("attempt %d is not the one that is wanted", l.Attempt)
+		return shimNotNeeded, fmt.Errorf("attempt %d is not the attempt in the record", l.Attempt)
 	}
 
 	me, err := identify(os.Getpid())
@@ -136,7 +138,8 @@ func runShim(told <-chan os.Signal) (int, error) {
 	return shimRan, writeJSON(".", factsFile, f, false)
 }
 
-// outOfSpace tells the agent that the disk is full, because there are no facts to find on it.
+// outOfSpace tells the agent that the disk is full, because the facts cannot be written to the
+// disk.
 func outOfSpace(hello *os.File, l launch, err error) error {
 	if diskFull(err) {
 		x := failedStart(err)
@@ -145,8 +148,8 @@ func outOfSpace(hello *os.File, l launch, err error) error {
 	return err
 }
 
-// lockPatiently waits for processes that hold the lock for a moment: an agent that
-// reads what happened, and any process that it forks meanwhile, until its exec.
+// lockPatiently waits for processes that hold the lock for a moment: an agent that reads the facts,
+// and a process that it forks meanwhile, until its exec.
 func lockPatiently(dir string) (*os.File, error) {
 	for end := time.Now().Add(lockPatience); ; time.Sleep(lockRetry) {
 		f, err := lockInstance(dir)
@@ -156,7 +159,7 @@ func lockPatiently(dir string) (*os.File, error) {
 	}
 }
 
-// superviseOne starts the child, says hello, and fills in f.Exit.
+// superviseOne starts the child, says hello, and sets f.Exit.
 func superviseOne(f *facts, l launch, hello *os.File, told <-chan os.Signal) error {
 	out, err := openOutput(".", l.Output)
 	if err != nil {
@@ -167,13 +170,13 @@ func superviseOne(f *facts, l launch, hello *os.File, told <-chan os.Signal) err
 		if err := writeJSON(".", factsFile, *f, false); err != nil {
 			return err
 		}
-		// An agent that is gone does not matter: the next one reads the file.
+		// The agent may be gone. The next agent reads the file.
 		_ = json.NewEncoder(hello).Encode(f)
 		_ = hello.Close()
 		return nil
 	}
 
-	// Orphans of the child become the shim's, so that none outlives it.
+	// Orphans of the child become children of the shim, so that none of them outlives the shim.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become a subreaper: %w", err)
 	}
@@ -185,7 +188,7 @@ func superviseOne(f *facts, l launch, hello *os.File, told <-chan os.Signal) err
 	debug.FreeOSMemory()
 	f.Child, _ = identify(pid)
 	if err := greet(); err != nil {
-		// It must not run without a record of it.
+		// The child must not run without a record of it.
 		_ = syscall.Kill(-pid, syscall.SIGKILL)
 		return err
 	}
@@ -198,7 +201,7 @@ func superviseOne(f *facts, l launch, hello *os.File, told <-chan os.Signal) err
 	select {
 	case <-copied:
 	case <-time.After(outputPatience):
-		// A process that was not found holds the pipe open. Its output does not count.
+		// A process that was not found holds the pipe open. Its output is ignored.
 	}
 	if x.Kind == exitedBySignal && oomKilled(l.Cgroup) {
 		x.Kind = exitedByOOM
@@ -208,12 +211,12 @@ func superviseOne(f *facts, l launch, hello *os.File, told <-chan os.Signal) err
 	return nil
 }
 
-// startChild runs the instance's program in its own process group. copied is
-// closed when all of its output is written.
+// startChild runs the instance's program in its own process group. copied is closed when all of its
+// output is written.
 func startChild(l launch, out io.Writer) (pid int, copied <-chan struct{}, err error) {
 	if l.User != nil {
 		if err := confine(l.User); err != nil {
-			return 0, nil, fmt.Errorf("cannot isolate it: %w", err)
+			return 0, nil, fmt.Errorf("cannot isolate the instance: %w", err)
 		}
 	}
 	path, err := lookPath(l.Argv[0], variable(l.Env, "PATH"), l.Dir)
@@ -254,12 +257,12 @@ func startChild(l launch, out io.Writer) (pid int, copied <-chan struct{}, err e
 			err = e.Err
 		}
 		if l.User != nil && errors.Is(err, syscall.EACCES) {
-			err = fmt.Errorf("%w: it runs as user %d, and what it runs must be readable to every user", err, l.User.UID)
+			err = fmt.Errorf("%w: the instance runs as user %d, so every user must be able to read its program", err, l.User.UID)
 		}
 		return 0, nil, fmt.Errorf("cannot run %s: %w", path, err)
 	}
 	pid = p.Pid
-	// It is reaped by reap, with every orphan.
+	// reap reaps the child, like every orphan.
 	_ = p.Release()
 	done := make(chan struct{})
 	go func() {
@@ -270,7 +273,7 @@ func startChild(l launch, out io.Writer) (pid int, copied <-chan struct{}, err e
 	return pid, done, nil
 }
 
-// stopper ends the child's process group when told to.
+// stopper ends the child's process group when the shim is told to stop.
 type stopper struct {
 	mu     sync.Mutex
 	pid    int
@@ -293,7 +296,7 @@ func (s *stopper) kill(sig syscall.Signal) {
 func (s *stopper) obey(told <-chan os.Signal, grace time.Duration) {
 	<-told
 	// The agent writes its order before it sends the signal. A signal without an order comes from
-	// the host, which goes down, or from a person: no drain was asked for.
+	// the host, which is shutting down, or from a person. Neither asks for a drain.
 	if rec, found, err := readJSON[record](".", recordFile); err == nil && found && rec.Stop != nil {
 		time.Sleep(rec.Stop.drainLeft(time.Now()))
 	}
@@ -302,11 +305,11 @@ func (s *stopper) obey(told <-chan os.Signal, grace time.Duration) {
 	s.kill(syscall.SIGKILL)
 }
 
-// reap collects every child until the instance's own, and returns how that ended.
+// reap reaps every child until the instance's own child has ended. It returns how that child ended.
 func (s *stopper) reap() exit {
 	for {
-		// The child is looked at before it is reaped: while it is a zombie, no other
-		// process or group can have its number.
+		// The status of the child is read before the child is reaped. While the child is a zombie,
+		// no other process or group can have its number.
 		var info unix.Siginfo
 		err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOWAIT, nil)
 		if errors.Is(err, unix.EINTR) {
@@ -332,8 +335,8 @@ func (s *stopper) reap() exit {
 	}
 }
 
-// killOrphans ends what the child left behind: its group, and its descendants
-// wherever they went, which the kernel gave to this process.
+// killOrphans kills the processes that the child left behind: its group, and its other descendants,
+// which the kernel gave to this process.
 func killOrphans(pgid int) {
 	_ = syscall.Kill(-pgid, syscall.SIGKILL)
 	for end := time.Now().Add(outputPatience); time.Now().Before(end); {
@@ -344,7 +347,8 @@ func killOrphans(pgid int) {
 		if pid > 0 || errors.Is(err, unix.EINTR) {
 			continue
 		}
-		// Only now, because most instances leave nothing behind, and this reads about every process of the host.
+		// This comes last, because most instances leave nothing behind, and it reads about every
+		// process of the host.
 		for _, pid := range children(os.Getpid()) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
@@ -352,7 +356,7 @@ func killOrphans(pgid int) {
 	}
 }
 
-// children lists the processes whose parent is pid.
+// children returns the processes whose parent is pid.
 func children(pid int) []int {
 	var found []int
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
@@ -368,7 +372,7 @@ func children(pid int) []int {
 	return found
 }
 
-// lookPath finds a program as a shell would, by the instance's own PATH.
+// lookPath finds a program like a shell does, with the instance's own PATH.
 func lookPath(file, path, dir string) (string, error) {
 	try := func(p string) error {
 		st, err := os.Stat(p)

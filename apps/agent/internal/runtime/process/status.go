@@ -9,12 +9,12 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// concluded returns the record after its attempt ended as x says. jitter in [0,1)
-// places the next start within its backoff.
+// concluded returns the record after its attempt ended with x. jitter, in [0,1), determines the
+// time of the next start within its backoff.
 func (r record) concluded(x exit, jitter float64) record {
 	e := ending{Attempt: r.Attempt, At: x.At, Message: x.String(), Jitter: jitter}
 	if x.Kind == exitNeverRan {
-		// Nothing happened: what is known of the attempt before stays true.
+		// Nothing ran, so the facts about the previous attempt stay true.
 		if r.End != nil {
 			e.Reason, e.Message = r.End.Reason, r.End.Message
 		}
@@ -23,7 +23,7 @@ func (r record) concluded(x exit, jitter float64) record {
 		return r
 	}
 	if x.Kind == exitNoSpace {
-		// It is not the instance's fault: nothing of it ran.
+		// This is not the instance's fault, because nothing of it ran.
 		e.Reason = runtime.ReasonDiskFull
 		r.End, r.Ready = &e, false
 		if r.Stop != nil && !r.Stop.Final {
@@ -49,7 +49,8 @@ func (r record) concluded(x exit, jitter float64) record {
 	case x.Kind == exitLost || x.Kind == exitNoShim:
 		e.Reason = runtime.ReasonLost
 	case x.StopRequested:
-		// Somebody told the shim: the host is going down, or an administrator.
+		// Another process told the shim to stop: the host is shutting down, or a person sent the
+		// signal.
 		e.Reason, e.Free = runtime.ReasonStopped, true
 	default:
 		e.Reason = runtime.ReasonExited
@@ -105,14 +106,14 @@ func (s seen) doomed() bool {
 	case runtime.ReasonBadCommand, runtime.ReasonStartupTimeout:
 		return true
 	case runtime.ReasonPortInUse:
-		// An allocated one is exchanged at the next start.
+		// An allocated port is replaced at the next start.
 		return slices.ContainsFunc(s.Ports, func(p port) bool { return p.Fixed })
 	}
 	_, _, loops := s.judgeEnd()
 	return loops
 }
 
-// describe returns the instance as Observe tells it.
+// describe returns the instance in the form of Observe.
 func (s seen) describe(held *block) runtime.Instance {
 	in := runtime.Instance{
 		ID: s.ID, Role: s.Role, Group: s.Group, Slot: s.Slot, TemplateHash: s.Template,
@@ -145,7 +146,8 @@ func (s seen) describe(held *block) runtime.Instance {
 		in.Status, in.Reason = windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING, runtime.ReasonHealthCheckFailed
 		in.Message = s.LastCheck
 	case s.Live && in.Doomed && s.End != nil:
-		// In a crash loop, why it ended says more than that it runs now.
+		// In a crash loop, the cause of the last end says more than the fact that the instance runs
+		// now.
 		in.Status = windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING
 		in.Reason, in.Message = s.endReason()
 	case s.Live:
@@ -179,11 +181,11 @@ func (s seen) describe(held *block) runtime.Instance {
 	return in
 }
 
-// toldTime returns a time as Observe tells it: the same before and after it was
-// written to disk and read again.
+// toldTime returns a time in the form of Observe: the same before and after it was written to disk
+// and read again.
 func toldTime(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }
 
-// judgeEnd returns how it ended last, and whether it is in a crash loop.
+// judgeEnd returns how the instance last ended, and whether it is in a crash loop.
 func (s seen) judgeEnd() (reason, message string, loops bool) {
 	return runtime.JudgeEnd(s.Streak, s.End.Reason, s.End.Message)
 }
@@ -193,9 +195,9 @@ func (s seen) endReason() (reason, message string) {
 	return reason, message
 }
 
-// succeeding returns the record of an instance that takes the place of another one, whose last
-// record is was. An instance that replaces one for its lost health inherits how often that
-// ended: it waits as long before it starts, and is in the same crash loop.
+// succeeding returns the record of an instance that takes the place of another one. was is the last
+// record of that one. An instance that replaces another one for its lost health inherits its number
+// of ends. So it waits as long before it starts, and is in the same crash loop.
 func (r record) succeeding(was record) record {
 	r.Ports = was.Ports
 	if was.Template == r.Template && was.Sick >= replaceAfter && was.ended() {
@@ -206,7 +208,7 @@ func (r record) succeeding(was record) record {
 	return r
 }
 
-// first returns the number of the first port, 0 while there is none.
+// first returns the number of the first port, or 0 while there is none.
 func (r record) first() int {
 	if len(r.Ports) == 0 {
 		return 0
@@ -214,7 +216,7 @@ func (r record) first() int {
 	return r.Ports[0].Port
 }
 
-// checked returns the number of the port that the health check asks.
+// checked returns the number of the port of the health check.
 func (r record) checked() int {
 	for _, p := range r.Ports {
 		if p.Name == r.Health.Port {

@@ -16,16 +16,17 @@ import (
 var _ runtime.Meter = (*Runtime)(nil)
 
 const (
-	// ticksPerSecond is the unit of times in /proc, on every architecture that Go has.
+	// ticksPerSecond is the unit of times in /proc. It is the same on every architecture that Go
+	// supports.
 	ticksPerSecond = 100
-	// shortestSpan is the shortest time that a mean of the CPU is computed over. An earlier call gets the mean
-	// that the call before it got.
+	// shortestSpan is the shortest time over which a mean of the CPU is computed. An earlier call
+	// gets the mean of the previous call.
 	shortestSpan = time.Second
-	// longestSpan is the age at which a reading is of no use any more.
+	// longestSpan is the age at which a reading is no longer used.
 	longestSpan = time.Minute
 )
 
-// meter keeps the last reading of the CPU time of each instance.
+// meter has the last reading of the CPU time of each instance.
 type meter struct {
 	mu       sync.Mutex
 	readings map[string]reading // by instance
@@ -35,18 +36,18 @@ type reading struct {
 	attempt proc // the shim of the attempt
 	cpu     time.Duration
 	at      time.Time
-	// millicores is the mean since the reading before; known is false for the first one.
+	// millicores is the mean since the previous reading. known is false for the first reading.
 	millicores float64
 	known      bool
 }
 
-// spent is the CPU time that one instance has used, and its memory in bytes.
+// spent has the CPU time that one instance has used, and its memory in bytes.
 type spent struct {
 	cpu    time.Duration
 	memory int64
 }
 
-// next takes the CPU time of an instance and returns the mean since the reading before.
+// next takes the CPU time of an instance. It returns the mean since the previous reading.
 func (m *meter) next(instanceID string, attempt proc, cpu time.Duration, now time.Time) (millicores float64, known bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -78,8 +79,9 @@ func (m *meter) keep(now time.Time) {
 	}
 }
 
-// Usage implements runtime.Meter. It reads the cgroups of instances. Without cgroups it adds up the processes
-// in the session of each instance, and counts memory that they share once for each process.
+// Usage implements runtime.Meter. It reads the cgroups of instances. Without cgroups, it adds up
+// the processes in the session of each instance. Memory that these processes share is then counted
+// once for each process.
 func (r *Runtime) Usage(ctx context.Context, instanceIDs []string) (map[string]runtime.Usage, error) {
 	shims := r.shimsOf(instanceIDs)
 	if len(shims) == 0 {
@@ -100,7 +102,7 @@ func (r *Runtime) Usage(ctx context.Context, instanceIDs []string) (map[string]r
 	return out, nil
 }
 
-// shimsOf returns the shims of the instances that live, by instance.
+// shimsOf returns the shims of the running instances, by instance.
 func (r *Runtime) shimsOf(instanceIDs []string) map[string]proc {
 	wanted := make(map[string]bool, len(instanceIDs))
 	for _, id := range instanceIDs {
@@ -138,7 +140,7 @@ func (r *Runtime) spent(ctx context.Context, shims map[string]proc) (map[string]
 	return out, nil
 }
 
-// spent reads the cgroup of an instance. ok is false if it has none, or has just ended.
+// spent reads the cgroup of an instance. ok is false if the instance has none, or has just ended.
 func (c *cgroups) spent(instance string) (_ spent, ok bool) {
 	dir := filepath.Join(c.parent, instance)
 	micros, ok := field(filepath.Join(dir, "cpu.stat"), "usage_usec")
@@ -157,7 +159,7 @@ func (c *cgroups) spent(instance string) (_ spent, ok bool) {
 	return spent{cpu: time.Duration(micros) * time.Microsecond, memory: max(memory-inactive, 0)}, true
 }
 
-// field returns the number of the line "name number" in a file.
+// field returns the number in the line "name number" of a file.
 func field(file, name string) (int64, bool) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -194,7 +196,7 @@ func spentBySession(ctx context.Context, shims map[string]proc) (map[string]spen
 		}
 		st, err := readStat(pid)
 		if err != nil {
-			continue // it has ended
+			continue // the process has ended
 		}
 		id, ours := instances[st.session]
 		if !ours {
@@ -202,7 +204,7 @@ func spentBySession(ctx context.Context, shims map[string]proc) (map[string]spen
 		}
 		s := out[id]
 		s.cpu += st.cpu
-		if pid != st.session { // the shim's memory is ours, and not the instance's
+		if pid != st.session { // the shim's memory does not belong to the instance
 			s.memory += st.pages * page
 		}
 		out[id] = s

@@ -16,7 +16,7 @@ func TestUsage(t *testing.T) {
 		require.NoError(t, os.Mkdir(dir, 0o700))
 		c := &cgroups{parent: parent}
 		_, ok := c.spent("ins_1")
-		require.False(t, ok, "it has just ended")
+		require.False(t, ok, "the instance has just ended")
 		for name, text := range map[string]string{
 			"cpu.stat": "usage_usec 1500000\nuser_usec 1\n", "memory.current": "1000\n", "memory.stat": "anon 1\ninactive_file 300\n",
 		} {

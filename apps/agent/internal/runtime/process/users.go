@@ -16,11 +16,12 @@ import (
 const (
 	usersFile = "users.json"
 	cachesDir = "caches"
-	// userBlock is how many ids are reserved with one write: a restart of the agent skips the rest of them.
+	// userBlock is how many ids are reserved with one write. A restarted agent skips the rest of
+	// the block.
 	userBlock = 64
 )
 
-// IDRange is a range of user and group ids, ends included.
+// IDRange is a range of user and group ids, including its ends.
 type IDRange struct{ First, Last int }
 
 func (r IDRange) has(id int) bool { return id >= r.First && id <= r.Last }
@@ -32,32 +33,33 @@ func ParseIDRange(s string) (IDRange, error) {
 	first, last, _ := strings.Cut(s, "-")
 	a, aerr := strconv.Atoi(first)
 	b, berr := strconv.Atoi(last)
-	// The kernel keeps -1 and the signed numbers' end for itself; ids below 1000 are the host's own.
+	// The kernel reserves -1 and the end of the signed numbers. Ids below 1000 belong to the host.
 	if aerr != nil || berr != nil || a < 1000 || b > 1<<31-2 || b-a+1 < minUsers {
 		return IDRange{}, fmt.Errorf("%q: use FIRST-LAST with at least %d ids from 1000 to 2147483646, for example 2100000000-2100065535", s, minUsers)
 	}
 	return IDRange{a, b}, nil
 }
 
-// minUsers are enough ids for the instances of a host, so that one is used again only after a long time.
+// minUsers is the minimum size of a range. It is enough for the instances of a host, so that an id
+// is used again only after a long time.
 const minUsers = 1024
 
-// users gives out user ids, one per instance, and group ids, one per environment. An id is not given again before all
-// of the range was, and not while an instance, a process or a cache has it.
+// users assigns user ids, one per instance, and group ids, one per environment. An id is used again
+// only after the whole range was used, and not while an instance, a process or a cache has it.
 type users struct {
 	dir string
 	ids IDRange
-	// busy reports which of the range's users have processes.
+	// busy returns the users of the range that have processes.
 	busy func(IDRange) (map[int]bool, error)
 
 	mu    sync.Mutex
 	state userState
-	// next is the next id to try; state.Next is where the next agent begins.
+	// next is the next id to try. state.Next is the id from which the next agent starts.
 	next int
 	uses map[int]string // id -> instance
 }
 
-// userState is what the next agent must know.
+// userState has everything that the next agent must know.
 type userState struct {
 	Next   int            `json:"next"`
 	Groups map[string]int `json:"groups,omitempty"` // by environment
@@ -77,7 +79,7 @@ func openUsers(dir string, ids IDRange) (*users, error) {
 	return &users{dir: dir, ids: ids, busy: processUsers, state: state, next: state.Next, uses: map[int]string{}}, nil
 }
 
-// restore notes the user of an instance that an agent before this one started.
+// restore records the user of an instance that an earlier agent started.
 func (u *users) restore(r record) {
 	if u == nil || r.UID == 0 {
 		return
@@ -87,7 +89,7 @@ func (u *users) restore(r record) {
 	u.uses[r.UID] = r.ID
 }
 
-// claim gives r a user, keeping the one that it has, and the group of its environment.
+// claim gives r a user and the group of its environment. It keeps a user that r has already.
 func (u *users) claim(r *record, environment string) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -120,7 +122,7 @@ func (u *users) claim(r *record, environment string) error {
 	return nil
 }
 
-// take returns the next free id. Called with mu held.
+// take returns the next free id. The caller holds mu.
 func (u *users) take(busy map[int]bool) (int, error) {
 	groups := map[int]bool{}
 	for _, gid := range u.state.Groups {
@@ -176,7 +178,7 @@ func (u *users) makeCache(gid int) error {
 	return nil
 }
 
-// keepGroups forgets the groups of other environments than these, and deletes their caches.
+// keepGroups forgets the groups of all other environments, and deletes their caches.
 func (u *users) keepGroups(environments map[string]bool) error {
 	if u == nil {
 		return nil
@@ -188,7 +190,7 @@ func (u *users) keepGroups(environments map[string]bool) error {
 		if environments[e] {
 			continue
 		}
-		// The group goes last, so that it is not given again while files have it.
+		// The group is forgotten last, so that it is not used again while files have it.
 		if err := os.RemoveAll(u.cacheDir(gid)); err != nil {
 			return fmt.Errorf("delete the cache of an environment: %w", err)
 		}
@@ -203,11 +205,11 @@ func (u *users) keepGroups(environments map[string]bool) error {
 	return u.save()
 }
 
-// lockDir holds a file for each range of ids that an agent of this host uses.
+// lockDir has one file for each range of ids that an agent of this host uses.
 const lockDir = "/run/windlass"
 
-// lockIDs makes this process the only agent of the host that uses the range: two agents would give one user to two
-// instances.
+// lockIDs makes this process the only agent of the host that uses the range, because two agents
+// would give the same user to two instances.
 func lockIDs(dir string, ids IDRange) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -241,19 +243,20 @@ func lockIDs(dir string, ids IDRange) (*os.File, error) {
 			_ = lock.Close()
 		}
 		if errors.Is(err, errLocked) {
-			err = fmt.Errorf("another agent of this host uses ids of %s: give each agent a range of its own with --instance-uids", ids)
+			err = fmt.Errorf("another agent of this host uses ids of %s: give each agent its own range with --instance-uids", ids)
 		}
 		return nil, err
 	}
 	return lock, nil
 }
 
-// namedID returns the entry of a user database of the host that has an id of the range; empty: there is none.
+// namedID returns the entry of a user database of the host whose id is in the range, or "" if there
+// is none.
 func namedID(ids IDRange) string {
 	for _, path := range []string{"/etc/passwd", "/etc/group", "/etc/subuid", "/etc/subgid"} {
 		b, err := os.ReadFile(path)
 		if err != nil {
-			continue // a host without it
+			continue // the host does not have this database
 		}
 		for line := range strings.Lines(string(b)) {
 			f := strings.Split(strings.TrimSpace(line), ":")
@@ -295,8 +298,9 @@ func processUsers(ids IDRange) (map[int]bool, error) {
 	return found, nil
 }
 
-// usersOf returns the real, effective, saved and file system user of a process; none if there is no such process.
-// The owner of /proc/PID is not enough: it is root for a process that is not dumpable.
+// usersOf returns the real, effective, saved and file system user of a process, or nothing if the
+// process does not exist. The owner of /proc/PID is not enough, because it is root for a process
+// that is not dumpable.
 func usersOf(pid int) []int {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	if err != nil {
@@ -318,8 +322,9 @@ func usersOf(pid int) []int {
 	return out
 }
 
-// chownTree gives a directory and all in it to a user, the directory itself last, so that a run that was cut short is
-// repeated. A file with several names may be another user's, and is left alone.
+// chownTree gives a directory and everything in it to a user. The directory itself comes last, so
+// that an interrupted run is repeated. A file with several names is skipped, because it may belong
+// to another user.
 func chownTree(root string, uid, gid int) error {
 	if owner, group, err := ownerOf(root); err != nil || owner == uid && group == gid {
 		return err

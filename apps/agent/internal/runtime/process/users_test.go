@@ -59,7 +59,7 @@ func TestUsers(t *testing.T) {
 		a := claim(t, u, "a", "prod")
 		require.Equal(t, []int{10000, 10002}, []int{a.GID, a.UID})
 	})
-	t.Run("a full range says what to do", func(t *testing.T) {
+	t.Run("a full range is an error that says what to do", func(t *testing.T) {
 		u := openTestUsers(t, t.TempDir(), ids, nil)
 		for i := range 15 {
 			claim(t, u, strconv.Itoa(i), "prod")
@@ -71,7 +71,7 @@ func TestUsers(t *testing.T) {
 	})
 	t.Run("a group ends with the last deployment of its environment, after its files", func(t *testing.T) {
 		if os.Getuid() != 0 {
-			t.Skip("a cache is given to a group by root only")
+			t.Skip("only root can give a cache to a group")
 		}
 		dir := t.TempDir()
 		u := openTestUsers(t, dir, ids, nil)
@@ -86,8 +86,8 @@ func TestUsers(t *testing.T) {
 	})
 }
 
-// TestUsersProperty: whatever instances begin and end, and however often the agent is killed, no two that exist at one
-// time have one user, and no user is a group of another environment.
+// Whatever instances begin and end, and however often the agent is killed, no two instances that
+// exist at the same time have the same user. No user is the group of another environment.
 func TestUsersProperty(t *testing.T) {
 	dir := t.TempDir()
 	rapid.Check(t, func(t *rapid.T) {

@@ -36,7 +36,8 @@ func (g *Guard) adopt(ids groups) error {
 	return nil
 }
 
-// adoptProcess tags the sockets of one process. A process that ends meanwhile is no error.
+// adoptProcess tags the sockets of one process. It returns no error for a process that ends
+// meanwhile.
 func (g *Guard) adoptProcess(pid int, gid uint32) error {
 	process, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
@@ -59,7 +60,7 @@ func (g *Guard) adoptProcess(pid int, gid uint32) error {
 		}
 		fd, err := unix.PidfdGetfd(process, number, 0)
 		if errors.Is(err, unix.EBADF) || errors.Is(err, unix.ESRCH) {
-			continue // it is closed
+			continue // the descriptor is closed
 		}
 		if err != nil {
 			return err
@@ -73,7 +74,7 @@ func (g *Guard) adoptProcess(pid int, gid uint32) error {
 	return nil
 }
 
-// tag tags a socket of a network; others need none.
+// tag tags a network socket. Other sockets need no tag.
 func (g *Guard) tag(fd int, gid uint32) error {
 	domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
 	if err != nil {
@@ -89,7 +90,7 @@ func (g *Guard) tag(fd int, gid uint32) error {
 	return err
 }
 
-// groupOf returns the effective group of a process; false: there is no such process.
+// groupOf returns the effective group of a process. ok is false if the process does not exist.
 func groupOf(pid int) (uint32, bool) {
 	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
 	if err != nil {

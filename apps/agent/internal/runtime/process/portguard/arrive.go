@@ -9,10 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// receive judges again where a packet arrives: who listens may have changed since the sender connected, and some ways to
-// a socket ask no other hook. It looks at packets that open a TCP connection, and at datagrams, of instances' sockets.
+// receive decides again when a packet arrives. The listener may have changed since the sender
+// connected, and no other hook sees some ways to a socket. receive checks packets that open a TCP
+// connection, and datagrams, if they go to sockets of instances.
 //
-// R6 is the packet, R7 the socket that receives, R8 the socket's tag, and R9 the length of the header of IP.
+// R6 is the packet, R7 is the receiving socket, R8 is the socket's tag, and R9 is the length of the
+// IP header.
 func receive(_ groups, m maps) asm.Instructions {
 	in := asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
@@ -34,7 +36,7 @@ func receive(_ groups, m maps) asm.Instructions {
 		asm.JEq.Imm(asm.R0, 0, "allow"),
 		asm.LoadMem(asm.R8, asm.R0, 0, asm.Word),
 
-		// No client reaches a port of another group here, not even one of the host.
+		// No client reaches a port of another group here, not even a client of the host.
 		asm.LoadMem(asm.R1, asm.R7, sockProtocol, asm.Word),
 		asm.JNE.Imm(asm.R1, unix.IPPROTO_TCP, "from"),
 		asm.LoadMem(asm.R1, asm.R7, sockPort, asm.Word),
@@ -46,7 +48,7 @@ func receive(_ groups, m maps) asm.Instructions {
 		asm.JEq.Imm(asm.R1, etherType(unix.ETH_P_IPV6), "packet6"),
 		asm.JNE.Imm(asm.R1, etherType(unix.ETH_P_IP), "allow"),
 	)
-	// IPv4: the header's length is in its first byte, and its addresses are at 12 and 16.
+	// IPv4: the header's length is in its first byte, and its addresses are at offsets 12 and 16.
 	in = append(in, loadPacket(0, stackByte, 1)...)
 	in = append(in,
 		asm.LoadMem(asm.R9, asm.RFP, stackByte, asm.Byte),
@@ -64,7 +66,8 @@ func receive(_ groups, m maps) asm.Instructions {
 		asm.StoreMem(asm.RFP, stackTuple+4, asm.R1, asm.Word),
 	)
 	in = append(in, sender(m, "4", 12, 8)...)
-	// IPv6: the addresses are at 8 and 24. A packet of this host with other headers before those of TCP or UDP is refused.
+	// IPv6: the addresses are at offsets 8 and 24. A packet of this host is refused if it has
+	// extension headers before the TCP or UDP header.
 	in = append(in, labelled("packet6", loadPacket(8, stackKey+4, 16))...)
 	in = append(in, ofThisHost(m, "own6")...)
 	in = append(in, labelled("own6", loadPacket(6, stackByte, 1))...)
@@ -85,8 +88,8 @@ func receive(_ groups, m maps) asm.Instructions {
 	return append(in, verdicts()...)
 }
 
-// opens allows the answer of a listener to a socket that connects: that was judged before. What is left is the first packet
-// of another socket that connects.
+// opens allows the answer of a listener to a socket that connects, because the connection was
+// checked before. Only the first packet of another socket that connects remains to be checked.
 func opens() asm.Instructions {
 	in := asm.Instructions{
 		asm.LoadMem(asm.R1, asm.R6, packetEtherType, asm.Word),
@@ -104,7 +107,7 @@ func opens() asm.Instructions {
 		asm.LoadMem(asm.R1, asm.RFP, stackByte, asm.Byte),
 		asm.JNE.Imm(asm.R1, unix.IPPROTO_TCP, "tagged"),
 		asm.Mov.Imm(asm.R9, 40),
-		// The flags of TCP are in byte 13 of its header.
+		// The TCP flags are in byte 13 of the header.
 		asm.Mov.Reg(asm.R1, asm.R6).WithSymbol("flags"),
 		asm.Mov.Reg(asm.R2, asm.R9),
 		asm.Add.Imm(asm.R2, 13),
@@ -119,17 +122,18 @@ func opens() asm.Instructions {
 	)
 }
 
-// flagACK says that a packet of TCP answers another one.
+// flagACK is the flag of a TCP packet that answers another packet.
 const flagACK = 16
 
-// etherType is a protocol as the kernel keeps it with a packet.
+// etherType returns a protocol number in the form that the kernel keeps with a packet.
 func etherType(protocol uint16) int32 {
 	var b [2]byte
 	binary.BigEndian.PutUint16(b[:], protocol)
 	return int32(binary.NativeEndian.Uint16(b[:]))
 }
 
-// loadPacket copies bytes of the packet's header to the stack, and denies a packet without them.
+// loadPacket copies bytes of the packet's header to the stack. It denies a packet that is too
+// short.
 func loadPacket(from int32, to, size int16) asm.Instructions {
 	return asm.Instructions{
 		asm.Mov.Reg(asm.R1, asm.R6),
@@ -142,8 +146,9 @@ func loadPacket(from int32, to, size int16) asm.Instructions {
 	}
 }
 
-// ofThisHost allows packets of other hosts, and goes to own, which follows it, with those of this one. These arrive on the
-// loopback interface, but for copies of what goes to many hosts.
+// ofThisHost allows packets of other hosts. For packets of this host, it jumps to the label own,
+// which must come next. These packets arrive on the loopback interface, except copies of datagrams
+// to many hosts.
 func ofThisHost(m maps, own string) asm.Instructions {
 	in := asm.Instructions{
 		asm.LoadMem(asm.R1, asm.R6, packetInterface, asm.Word),
@@ -152,12 +157,13 @@ func ofThisHost(m maps, own string) asm.Instructions {
 	return append(in, isLocal(m)...)
 }
 
-// sender finds the socket that sent the packet, as the one that an answer would reach. It allows the socket of a process
-// that is no instance, and one of the receiver's group.
+// sender finds the socket that sent the packet: the socket that an answer would reach. It allows
+// the packet if this socket belongs to a process that is not an instance, or to the receiver's
+// group.
 func sender(m maps, label string, size int32, ports int16) asm.Instructions {
 	udp, found := "senderUDP"+label, "sender"+label
 	in := asm.Instructions{
-		// The header's ports are those of the sender and the receiver, in this order.
+		// The header has the sender's port and then the receiver's port.
 		asm.Mov.Reg(asm.R1, asm.R6),
 		asm.Mov.Reg(asm.R2, asm.R9),
 		asm.Mov.Reg(asm.R3, asm.RFP),
@@ -174,7 +180,8 @@ func sender(m maps, label string, size int32, ports int16) asm.Instructions {
 	}
 	args := lookUpArgs(size)
 	in = append(append(in, args...), asm.FnSkLookupTcp.Call(), asm.Ja.Label(found),
-		// Of sockets that share a port, any could be the sender of a datagram to many.
+		// If several sockets share a port, any of them could be the sender of a datagram to many
+		// hosts.
 		asm.LoadMem(asm.R1, asm.R6, packetInterface, asm.Word).WithSymbol(udp),
 		asm.JEq.Imm(asm.R1, loopback, "search"+label),
 		asm.LoadMem(asm.R1, asm.RFP, stackGID, asm.Half),
@@ -182,7 +189,7 @@ func sender(m maps, label string, size int32, ports int16) asm.Instructions {
 		asm.JEq.Reg(asm.R1, asm.R2, "deny"),
 	)
 	in = append(append(in, labelled("search"+label, args)...), asm.FnSkLookupUdp.Call(),
-		// Who sends and closes the socket at once cannot be told.
+		// The sender is unknown if it closes its socket right after sending.
 		asm.JEq.Imm(asm.R0, 0, "deny").WithSymbol(found),
 	)
 	return append(in, judge(m, "judge"+label, asm.R8, asm.R7)...)

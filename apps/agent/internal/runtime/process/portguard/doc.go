@@ -1,5 +1,7 @@
-// Package portguard keeps instances of one environment from the ports of others on the same host, by programs in the
-// kernel (eBPF). One tags each socket with the group of the process that makes it. The others look, when an instance
-// connects or sends to an address of the host, for the socket that would receive, and refuse it to another group. They
-// stay in force while no agent runs. Processes that are not instances are not affected.
+// Package portguard keeps instances of one environment from the ports of other environments on the
+// same host, with programs in the kernel (eBPF). One program tags each socket with the group of the
+// process that makes it. The other programs act when an instance connects or sends to an address of
+// the host. They find the socket that would receive, and refuse the connection or packet if the
+// socket belongs to another group. The programs stay in force while no agent runs. Processes that
+// are not instances are not affected.
 package portguard

@@ -21,12 +21,13 @@ import (
 type Guard struct {
 	maps  maps
 	known map[prefix]bool
-	// changes tells of addresses that the host gets or loses.
+	// changes reports addresses that the host gets or loses.
 	changes *os.File
 }
 
-// Open puts the guard of a range of groups in force, in the place of the one that an agent before this one has left. What
-// instances have open is known to it. The error says why it is not possible on this host.
+// Open puts the guard of a range of groups in force. It replaces the guard that an earlier agent
+// left. The new guard knows the sockets that instances have open. The error says why a guard is not
+// possible on this host.
 func Open(first, last uint32) (*Guard, error) {
 	g := &Guard{known: map[prefix]bool{}}
 	if err := g.open(groups{first, last}); err != nil {
@@ -42,7 +43,7 @@ func (g *Guard) open(ids groups) error {
 		return err
 	}
 	defer func() { _ = root.Close() }()
-	// Kernels before 5.11 charge maps to a limit of the process.
+	// Kernels before 5.11 count maps against a limit of the process.
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return fmt.Errorf("raise the limit of locked memory: %w", err)
 	}
@@ -68,7 +69,7 @@ func (g *Guard) open(ids groups) error {
 	return g.adopt(ids)
 }
 
-// attach puts a program in force, in one step with the end of the old one's.
+// attach puts a program in force. In the same step, it removes the old program.
 func (g *Guard) attach(root *os.File, h hook, ids groups, old *ebpf.Program) error {
 	p, err := ebpf.NewProgram(h.spec(ids, g.maps))
 	if err != nil {
@@ -85,7 +86,8 @@ func (g *Guard) attach(root *os.File, h hook, ids groups, old *ebpf.Program) err
 	return nil
 }
 
-// Close lets go of the guard, which stays in force until the host restarts: instances run on without the agent.
+// Close releases the guard. The guard stays in force until the host restarts, because instances
+// keep running without the agent.
 func (g *Guard) Close() error {
 	var err error
 	for _, m := range []*ebpf.Map{g.maps.tags, g.maps.local, g.maps.ports} {
@@ -99,11 +101,11 @@ func (g *Guard) Close() error {
 	return err
 }
 
-// Remove ends a guard that is in force for the range, if there is one.
+// Remove removes the guard that is in force for the range, if there is one.
 func Remove(first, last uint32) error {
 	root, err := openRoot()
 	if errors.Is(err, errNoCgroups) {
-		return nil // no guard can be in force
+		return nil // without cgroups, no guard can be in force
 	}
 	if err != nil {
 		return err
@@ -126,7 +128,7 @@ func Remove(first, last uint32) error {
 	return nil
 }
 
-// programs are those in force, by the name of their hook.
+// programs has the programs in force, by the name of their hook.
 type programs map[string]*ebpf.Program
 
 func (p programs) close() {
@@ -135,7 +137,7 @@ func (p programs) close() {
 	}
 }
 
-// attached returns the programs of a guard that is in force for the range.
+// attached returns the programs of the guard that is in force for the range.
 func attached(root *os.File, ids groups) (programs, error) {
 	out := programs{}
 	for _, h := range hooks {
@@ -147,7 +149,7 @@ func attached(root *os.File, ids groups) (programs, error) {
 		for _, a := range res.Programs {
 			p, err := ebpf.NewProgramFromID(a.ID)
 			if errors.Is(err, os.ErrNotExist) {
-				continue // it went away meanwhile
+				continue // the program was removed meanwhile
 			}
 			if err != nil {
 				out.close()
@@ -164,7 +166,8 @@ func attached(root *os.File, ids groups) (programs, error) {
 	return out, nil
 }
 
-// maps returns those of the programs in force, so that the tags of open sockets stay, and new ones for what is missing.
+// maps returns the maps of the programs in force, so that the tags of open sockets stay. It makes
+// the maps that are missing.
 func (p programs) maps() (m maps, err error) {
 	for _, one := range p {
 		info, err := one.Info()
@@ -213,14 +216,15 @@ func fits(m *ebpf.Map, s *ebpf.MapSpec) bool {
 
 var errNoCgroups = errors.New("this host has no cgroup v2")
 
-// openRoot opens the root of the host's hierarchy of cgroups (v2), below which all processes are.
+// openRoot opens the root of the host's cgroup hierarchy (v2), which contains all processes.
 func openRoot() (*os.File, error) {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return nil, err
 	}
 	for line := range strings.Lines(string(b)) {
-		// The fields of mountinfo(5) up to " - " vary in number; the fifth is the mount point.
+		// The number of fields of mountinfo(5) before " - " varies. The fifth field is the mount
+		// point.
 		at, kind, _ := strings.Cut(line, " - ")
 		if f := strings.Fields(at); len(f) > 4 && strings.HasPrefix(kind, "cgroup2 ") {
 			return os.Open(f[4])
@@ -229,7 +233,8 @@ func openRoot() (*os.File, error) {
 	return nil, errNoCgroups
 }
 
-// Reserve gives TCP ports to a group: no other group of the range can bind them, or gets their clients.
+// Reserve reserves TCP ports for a group: no other group of the range can bind them or gets their
+// clients.
 func (g *Guard) Reserve(gid uint32, ports ...int) error {
 	for _, p := range ports {
 		if err := g.maps.ports.Put(uint32(p), gid); err != nil {
@@ -239,7 +244,7 @@ func (g *Guard) Reserve(gid uint32, ports ...int) error {
 	return nil
 }
 
-// Free lets every group have the ports.
+// Free makes the ports available to every group.
 func (g *Guard) Free(ports ...int) error {
 	for _, p := range ports {
 		if err := g.maps.ports.Delete(uint32(p)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -249,7 +254,8 @@ func (g *Guard) Free(ports ...int) error {
 	return nil
 }
 
-// Keep frees all ports but these. An agent that starts knows which ones instances have.
+// Keep frees all ports except these. An agent calls it at its start, because it then knows the
+// ports of instances.
 func (g *Guard) Keep(ports map[int]bool) error {
 	var gone []int
 	var p, gid uint32
@@ -265,13 +271,13 @@ func (g *Guard) Keep(ports map[int]bool) error {
 	return g.Free(gone...)
 }
 
-// Run keeps the guard's list of the host's addresses until ctx ends.
+// Run keeps the guard's list of the host's addresses up to date until ctx ends.
 func (g *Guard) Run(ctx context.Context, failed func(error)) {
 	stop := context.AfterFunc(ctx, func() { _ = g.changes.SetReadDeadline(time.Now()) })
 	defer stop()
 	buf := make([]byte, 1<<16)
 	for ctx.Err() == nil {
-		// Each message says that something changed. One that was lost says so by an error.
+		// Each message means that an address changed. If a message was lost, Read returns an error.
 		_, err := g.changes.Read(buf)
 		if err != nil && !errors.Is(err, unix.ENOBUFS) {
 			if ctx.Err() == nil {
@@ -285,7 +291,7 @@ func (g *Guard) Run(ctx context.Context, failed func(error)) {
 	}
 }
 
-// addressChanges opens a socket of the kernel that tells of each change of the host's addresses.
+// addressChanges opens a kernel socket that reports each change of the host's addresses.
 func addressChanges() (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -298,7 +304,7 @@ func addressChanges() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "netlink"), nil
 }
 
-// prefix is a key of maps.local: its length in bits, and an address of IPv6.
+// prefix is a key of maps.local: an IPv6 address and the length of the prefix in bits.
 type prefix struct {
 	Bits uint32
 	IP   [16]byte
@@ -313,7 +319,7 @@ func prefixOf(ip net.IP, bits int) prefix {
 	return p
 }
 
-// readAddresses makes the list of the host's addresses what it is now.
+// readAddresses updates the list of the host's addresses.
 func (g *Guard) readAddresses() error {
 	now := map[prefix]bool{prefixOf(net.IPv4(127, 0, 0, 0), 8): true, prefixOf(net.IPv6loopback, 128): true}
 	interfaces, err := net.Interfaces()
@@ -323,7 +329,7 @@ func (g *Guard) readAddresses() error {
 	for _, i := range interfaces {
 		addrs, err := i.Addrs()
 		if err != nil {
-			continue // it went away meanwhile
+			continue // the interface was removed meanwhile
 		}
 		for _, a := range addrs {
 			n, ok := a.(*net.IPNet)
@@ -335,7 +341,7 @@ func (g *Guard) readAddresses() error {
 			if i.Flags&net.FlagLoopback == 0 {
 				bits = all
 			} else {
-				ip = ip.Mask(n.Mask) // all of a loopback's network is this host
+				ip = ip.Mask(n.Mask) // the whole network of a loopback interface is this host
 			}
 			now[prefixOf(ip, bits)] = true
 		}
@@ -345,7 +351,7 @@ func (g *Guard) readAddresses() error {
 			return fmt.Errorf("note an address of the host: %w", err)
 		}
 	}
-	// The map is read, because an agent before this one may have filled it.
+	// The keys come from the map, because an earlier agent may have filled it.
 	var gone []prefix
 	var p prefix
 	var one uint8

@@ -10,9 +10,9 @@ import (
 // Guard keeps the instances of an agent from each other's ports.
 type Guard struct{}
 
-// Open returns an error: this platform has no guard.
+// Open returns an error, because this platform has no guard.
 func Open(uint32, uint32) (*Guard, error) {
-	return nil, errors.New("it needs Linux on amd64 or arm64")
+	return nil, errors.New("port isolation needs Linux on amd64 or arm64")
 }
 
 // Run returns when ctx ends.
@@ -30,5 +30,5 @@ func (*Guard) Keep(map[int]bool) error { return nil }
 // Close does nothing.
 func (*Guard) Close() error { return nil }
 
-// Remove does nothing: this platform has no guard.
+// Remove does nothing, because this platform has no guard.
 func Remove(uint32, uint32) error { return nil }

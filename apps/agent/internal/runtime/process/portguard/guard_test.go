@@ -28,7 +28,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The test binary runs again as a victim that listens, or as a caller that tries every way to it.
+// The test binary also runs as a victim that listens, or as a caller that tries every way to the
+// victim.
 const (
 	listenEnv = "WINDLASS_TEST_LISTEN"
 	callEnv   = "WINDLASS_TEST_CALL"
@@ -37,11 +38,12 @@ const (
 
 	broadcastEnv = "WINDLASS_TEST_BROADCAST"
 	meetEnv      = "WINDLASS_TEST_MEET"
-	// patienceEnv is for callers that are to get no answer.
+	// patienceEnv is the variable for callers that should get no answer.
 	patienceEnv = "WINDLASS_TEST_PATIENCE"
 )
 
-// ids of the tests, and two groups of them. No other test of this host has them.
+// ids is the range of groups of the tests. groupA and groupB are two groups in it. No other test of
+// this host uses them.
 var ids = groups{2100131072, 2100132095}
 
 const groupA, groupB = 2100131080, 2100131081
@@ -67,7 +69,7 @@ func TestMain(m *testing.M) {
 // again runs the test binary as a process of a group.
 func again(t *testing.T, gid uint32, env string) *exec.Cmd {
 	t.Helper()
-	// The program is readable to other users than root.
+	// Users other than root can also run the program by this path.
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
 	cmd.Dir = "/"
 	cmd.Env = append(os.Environ(), env)
@@ -88,7 +90,7 @@ func startVictimToStop(t *testing.T, gid uint32) (ports, func()) {
 	return startVictimAt(t, gid, 0)
 }
 
-// startVictimAt starts a victim at a port of UDP, 0 for any.
+// startVictimAt starts a victim at a UDP port. 0 means any port.
 func startVictimAt(t *testing.T, gid uint32, udp int) (ports, func()) {
 	t.Helper()
 	cmd := again(t, gid, fmt.Sprintf("%s=%d", listenEnv, udp))
@@ -102,7 +104,7 @@ func startVictimAt(t *testing.T, gid uint32, udp int) (ports, func()) {
 	return p, sync.OnceFunc(func() { _ = in.Close(); _ = cmd.Wait() })
 }
 
-// received returns how many datagrams a victim got.
+// received returns how many datagrams a victim has received.
 func received(t *testing.T, p ports) string {
 	t.Helper()
 	c, err := net.Dial("udp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(p.UDP4)))
@@ -117,7 +119,7 @@ func received(t *testing.T, p ports) string {
 	return string(b[:n])
 }
 
-// detach takes the programs of some hooks out of force, to see what the others do alone.
+// detach removes the programs of some hooks, to test the other programs alone.
 func detach(t *testing.T, names ...string) {
 	t.Helper()
 	root, err := openRoot()
@@ -145,7 +147,8 @@ func callAs(t *testing.T, gid uint32, p ports) map[string]string {
 	return got
 }
 
-// externalAddress returns an address of IPv4 of this host that is not of loopback; 127.0.0.2 if it has none.
+// externalAddress returns an IPv4 address of this host that is not a loopback address. If there is
+// none, it returns 127.0.0.2.
 func externalAddress(t *testing.T) string {
 	t.Helper()
 	addrs, err := net.InterfaceAddrs()
@@ -172,7 +175,8 @@ func openGuard(t *testing.T) *Guard {
 		t.Skip("the guard needs root")
 	}
 	g, err := Open(ids.first, ids.last)
-	// What else goes wrong, such as a program that the kernel's check refuses, is a fault of the guard.
+	// All other errors are faults of the guard, for example a program that the kernel's verifier
+	// refuses.
 	for _, lacks := range []error{errNoCgroups, ebpf.ErrNotSupported, unix.EPERM, unix.ENOSYS} {
 		var refused *ebpf.VerifierError
 		if errors.Is(err, lacks) && !errors.As(err, &refused) {
@@ -184,7 +188,7 @@ func openGuard(t *testing.T) *Guard {
 	return g
 }
 
-// requireAll requires that every way led to the same.
+// requireAll requires that every way had the same result.
 func requireAll(t *testing.T, want string, got map[string]string) {
 	t.Helper()
 	require.NotEmpty(t, got)
@@ -202,7 +206,7 @@ func stop(t *testing.T) {
 	require.Zero(t, inForce(t))
 }
 
-// inForce returns how many programs the kernel runs for the tests' range.
+// inForce returns how many programs of the tests' range the kernel runs.
 func inForce(t *testing.T) int {
 	t.Helper()
 	root, err := openRoot()
@@ -235,21 +239,22 @@ func TestGuard(t *testing.T) {
 		requireAll(t, "", callAs(t, groupA, p))
 		requireAll(t, "", callAs(t, 0, p))
 	})
-	t.Run("lets instances call what is not an instance's", func(t *testing.T) {
+	t.Run("lets instances call processes that are not instances", func(t *testing.T) {
 		requireAll(t, "", callAs(t, groupA, startVictim(t, 0)))
 	})
-	t.Run("stays in force without its agent, and the next one takes it over with its tags", func(t *testing.T) {
+	t.Run("stays in force without its agent, and the next agent takes it over with its tags", func(t *testing.T) {
 		p := startVictim(t, groupA)
 		require.NoError(t, openGuard(t).Close())
 		require.Equal(t, len(hooks), inForce(t))
 		requireAll(t, "EPERM", callAs(t, groupB, p))
 		openGuard(t)
-		require.Equal(t, len(hooks), inForce(t), "each program takes the place of the one before")
+		require.Equal(t, len(hooks), inForce(t), "each program replaces the previous one")
 		requireAll(t, "EPERM", callAs(t, groupB, p))
 	})
 	t.Run("knows sockets that were opened before it", func(t *testing.T) {
 		stop(t)
-		// A listener of Multipath TCP, which Go prefers, is in the kernel another socket than the instance's.
+		// For a listener of Multipath TCP, which Go prefers, the kernel has another socket than the
+		// instance's.
 		t.Setenv("GODEBUG", "multipathtcp=0")
 		p := startVictim(t, groupA)
 		requireAll(t, "", callAs(t, groupB, p))
@@ -277,7 +282,7 @@ func TestGuard(t *testing.T) {
 		change(t, unix.RTM_DELADDR, net.IPv4(198, 51, 100, 7))
 		require.Eventually(t, func() bool { return !has("198.51.100.7")() }, time.Minute, 5*time.Millisecond)
 	})
-	t.Run("refuses what arrives, whatever was asked when it was sent", func(t *testing.T) {
+	t.Run("refuses packets on arrival, whatever was checked when they were sent", func(t *testing.T) {
 		openGuard(t)
 		p := startVictim(t, groupA)
 		detach(t, "c4", "c6", "s4", "s6")
@@ -311,11 +316,12 @@ func TestGuard(t *testing.T) {
 		t.Setenv(patienceEnv, "3s")
 		require.NotContains(t, meetAs(groupA, groupB), "<nil>")
 	})
-	t.Run("lets instances connect from a port that is another group's", func(t *testing.T) {
+	t.Run("lets instances connect from a port of another group", func(t *testing.T) {
 		g := openGuard(t)
 		p, from := startVictim(t, 0), freePort(t)
 		require.NoError(t, g.Reserve(groupA, from))
-		// Binding is refused to it, but not to root, whose socket it is until it connects. The kernel may choose the port, too.
+		// The instance may not bind the port. But root may, and the socket is root's until it
+		// connects. The kernel may also choose the port.
 		out, err := again(t, 0, fmt.Sprintf("%s=%d %d %d", meetEnv, groupB, from, p.All4)).Output()
 		require.NoError(t, err)
 		require.Equal(t, "<nil>\n", string(out))
@@ -325,7 +331,7 @@ func TestGuard(t *testing.T) {
 		p := startVictim(t, groupA)
 		for _, of := range []struct {
 			gid      uint32
-			patience string // of the sender, for an answer
+			patience string // how long the sender waits for an answer
 			want     bool
 		}{{groupB, "50ms", false}, {groupA, "1m", true}} {
 			t.Setenv(patienceEnv, of.patience)
@@ -345,14 +351,14 @@ func TestGuard(t *testing.T) {
 		require.NoError(t, sender.Start())
 		_, err = bufio.NewReader(out).ReadString('\n')
 		require.NoError(t, err)
-		// The search for the sender finds the socket that was bound last: the receiver's.
+		// The search for the sender finds the socket that was bound last, which is the receiver's.
 		p, stop := startVictimAt(t, groupA, port)
 		defer stop()
 		require.NoError(t, in.Close())
 		require.NoError(t, sender.Wait())
 		require.Equal(t, "0", received(t, p))
 	})
-	t.Run("keeps the port of an instance that ended from others, and its clients from who got it", func(t *testing.T) {
+	t.Run("keeps the port of an ended instance from others, and its clients from the next owner", func(t *testing.T) {
 		g := openGuard(t)
 		p, stop := startVictimToStop(t, groupA)
 		defer stop()
@@ -374,7 +380,7 @@ func TestGuard(t *testing.T) {
 		require.NoError(t, g.Keep(nil))
 		require.Equal(t, "<nil>\n<nil>\n<nil>", bindAs(groupB))
 
-		// The kernel chose the port of this one.
+		// The kernel chose the port of this victim.
 		other := startVictim(t, groupB)
 		call := func(patience time.Duration) error {
 			c, err := net.DialTimeout("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(other.All4)), patience)
@@ -390,7 +396,8 @@ func TestGuard(t *testing.T) {
 		require.NoError(t, call(time.Minute))
 	})
 	t.Run("does not keep an instance from the same port of another host", func(t *testing.T) {
-		// Nothing answers there, and the test does not wait: only EPERM would come from the guard.
+		// Nothing answers there, and the test does not wait for an answer. Only the guard would
+		// return EPERM.
 		p := startVictim(t, groupA)
 		cmd := again(t, groupB, fmt.Sprintf("%s=%d", remoteEnv, p.All4))
 		out, err := cmd.Output()
@@ -399,7 +406,7 @@ func TestGuard(t *testing.T) {
 	})
 }
 
-// change adds an address to the loopback interface, or takes it away, by a message as rtnetlink(7) describes it.
+// change adds an address to the loopback interface, or removes it, by a message of rtnetlink(7).
 func change(t *testing.T, kind uint16, ip net.IP) {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)

@@ -21,12 +21,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ports are where a victim listens.
+// ports has the ports on which a victim listens.
 type ports struct{ All4, All6, Loop4, UDP4, UDP6 int }
 
 func listen() int {
 	var p ports
-	// As servers of multicast do it, others may have the port of UDP, too.
+	// Other sockets may share the UDP port, as with multicast servers.
 	config := net.ListenConfig{Control: func(network, _ string, c syscall.RawConn) error {
 		if !strings.HasPrefix(network, "udp") {
 			return nil
@@ -70,7 +70,7 @@ func listen() int {
 	return 0
 }
 
-// answer answers each datagram, and one with "count" by the number of others.
+// answer answers each datagram. It answers "count" with the number of the other datagrams.
 func answer(c net.PacketConn) {
 	b := make([]byte, 100)
 	for others := 0; ; {
@@ -101,13 +101,13 @@ func say(err error) int {
 	return 1
 }
 
-// way is one way to a victim.
+// way is one way to connect or send to a victim.
 type way struct {
 	name string
 	call func() error
 }
 
-// waysTo are all ways to a victim. external is another address of the host.
+// waysTo returns all ways to a victim. external is another address of the host.
 func waysTo(p ports, external string) []way {
 	dial := func(network, host string, port int) func() error {
 		return func() error {
@@ -132,7 +132,7 @@ func waysTo(p ports, external string) []way {
 		add("TCP "+host, dial("tcp4", host, p.All4))
 		add("TCP to a listener of both "+host, dial("tcp4", host, p.All6))
 		add("mapped TCP "+host, raw6(unix.SOCK_STREAM, 0, "::ffff:"+host, p.All4))
-		if host != "127.1.2.3" { // the answer comes from 127.0.0.1, and a connected socket does not take it
+		if host != "127.1.2.3" { // the answer comes from 127.0.0.1, which a connected socket does not accept
 			add("UDP "+host, dial("udp4", host, p.UDP4))
 			add("mapped UDP "+host, raw6(unix.SOCK_DGRAM, 0, "::ffff:"+host, p.UDP4))
 		}
@@ -158,7 +158,7 @@ func sockaddr6(host string, port int) *unix.SockaddrInet6 {
 	return sa
 }
 
-// exchange sends a byte if the socket is of datagrams, and waits for an answer.
+// exchange sends a byte if the socket is a datagram socket, and waits for an answer.
 func exchange(fd int) error {
 	_, err := unix.Read(fd, make([]byte, 10))
 	return err
@@ -175,7 +175,7 @@ func socket(domain, kind, protocol int) (int, error) {
 	return fd, err
 }
 
-// raw6 connects a socket of IPv6, which net.Dial does not do for addresses of IPv4.
+// raw6 connects an IPv6 socket. net.Dial does not use IPv6 sockets for IPv4 addresses.
 func raw6(kind, protocol int, host string, port int) func() error {
 	return func() error {
 		fd, err := socket(unix.AF_INET6, kind, protocol)
@@ -225,7 +225,7 @@ func sendTo(network, host string, port int) func() error {
 	}
 }
 
-// reused connects by a socket that the kernel made for a connection, which has ended.
+// reused connects with a socket that the kernel made for an earlier connection, which has ended.
 func reused(port int) func() error {
 	return func() error {
 		l, err := socket(unix.AF_INET, unix.SOCK_STREAM, 0)
@@ -246,7 +246,7 @@ func reused(port int) func() error {
 		}
 		defer func() { _ = unix.Close(c) }()
 		if err := unix.Connect(c, at); err != nil {
-			return fmt.Errorf("to itself: %v", err) //nolint:errorlint // it is not the refusal that the test looks for
+			return fmt.Errorf("to itself: %v", err) //nolint:errorlint // this is not the refusal that the test expects
 		}
 		taken, _, err := unix.Accept4(l, unix.SOCK_CLOEXEC)
 		if err != nil {
@@ -255,7 +255,7 @@ func reused(port int) func() error {
 		defer func() { _ = unix.Close(taken) }()
 		var none unix.RawSockaddrInet4 // its family is AF_UNSPEC, which disconnects
 		if _, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(taken), uintptr(unsafe.Pointer(&none)), unsafe.Sizeof(none)); errno != 0 {
-			return fmt.Errorf("disconnect: %v", errno) //nolint:errorlint // the same
+			return fmt.Errorf("disconnect: %v", errno) //nolint:errorlint // this is not the refusal that the test expects
 		}
 		wait := unix.NsecToTimeval(callPatience().Nanoseconds())
 		if err := errors.Join(unix.SetsockoptTimeval(taken, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait), unix.SetsockoptTimeval(taken, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &wait)); err != nil {
@@ -268,8 +268,9 @@ func reused(port int) func() error {
 	}
 }
 
-// meet connects from one port to another without a listener at either, and prints what it led to. If the other side does
-// the same at that moment, TCP makes a connection of the two. The kernel's refusals are dropped.
+// meet connects from one port to another, without a listener at either, and prints the result. If
+// the other side does the same at the same moment, TCP makes one connection of the two. A filter
+// drops the kernel's refusals.
 func meet() int {
 	var gid, from, to int
 	if _, err := fmt.Sscanf(os.Getenv(meetEnv), "%d %d %d", &gid, &from, &to); err != nil {
@@ -279,7 +280,7 @@ func meet() int {
 	if err != nil {
 		return say(err)
 	}
-	// The flags of TCP are in byte 13 of its header, and 4 is that of a refusal.
+	// The TCP flags are in byte 13 of the header, and 4 is the flag of a refusal.
 	filter := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 13},
 		{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, Jf: 1, K: 4},
@@ -292,7 +293,7 @@ func meet() int {
 	if err := unix.Bind(fd, &unix.SockaddrInet4{Port: from, Addr: loopback4}); err != nil {
 		return say(fmt.Errorf("bind port %d: %w", from, err))
 	}
-	// Recent kernels take filters of TCP sockets from root only.
+	// Recent kernels accept filters of TCP sockets only from root.
 	if err := errors.Join(syscall.Setgid(gid), syscall.Setuid(gid)); err != nil {
 		return say(err)
 	}
@@ -302,7 +303,7 @@ func meet() int {
 
 var loopback4 = [4]byte{127, 0, 0, 1}
 
-// fastOpen connects by sending.
+// fastOpen connects by sending data (TCP Fast Open).
 func fastOpen(host string, port int) func() error {
 	return func() error {
 		fd, err := socket(unix.AF_INET, unix.SOCK_STREAM, 0)
@@ -319,7 +320,7 @@ func fastOpen(host string, port int) func() error {
 	}
 }
 
-// call prints what each way led to: empty is an answer of the victim.
+// call prints the result of each way. An empty result means that the victim answered.
 func call() int {
 	var to struct {
 		Ports    ports
@@ -353,8 +354,8 @@ func call() int {
 	return 0
 }
 
-// broadcast sends datagrams to all hosts at once, from one port to another. From port 0 is from any. It says when it has
-// bound the port, and then waits for the end of its input.
+// broadcast sends datagrams to all hosts at once, from one port to another. From port 0 means from
+// any port. It prints a line when it has bound the port, and then waits for the end of its input.
 func broadcast() int {
 	var from, port int
 	if _, err := fmt.Sscanf(os.Getenv(broadcastEnv), "%d %d", &from, &port); err != nil {
@@ -374,11 +375,11 @@ func broadcast() int {
 	for _, to := range [][4]byte{{255, 255, 255, 255}, {224, 0, 0, 1}, {127, 255, 255, 255}} {
 		_ = unix.Sendto(fd, []byte("?"), 0, &unix.SockaddrInet4{Port: port, Addr: to}) // some hosts have no such route
 	}
-	_ = exchange(fd) // it has to be open when they arrive
+	_ = exchange(fd) // the socket must be open when the datagrams arrive
 	return 0
 }
 
-// bindAll prints what binding a port led to.
+// bindAll prints the result of binding a port in each way.
 func bindAll() int {
 	port, err := strconv.Atoi(os.Getenv(bindEnv))
 	if err != nil {
@@ -401,7 +402,7 @@ func bindAll() int {
 	return 0
 }
 
-// remote begins to connect to a port of an address that is reserved for documentation.
+// remote starts to connect to a port of an address that is reserved for documentation.
 func remote() int {
 	port, err := strconv.Atoi(os.Getenv(remoteEnv))
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Offsets of the kernel's struct bpf_sock_addr and struct bpf_sock (include/uapi/linux/bpf.h).
+// These are offsets in the kernel's struct bpf_sock_addr and struct bpf_sock
+// (include/uapi/linux/bpf.h).
 const (
 	addrIP4      = 4
 	addrIP6      = 8 // four words
@@ -22,7 +23,7 @@ const (
 	addrSock     = 64
 
 	sockProtocol = 12
-	sockPort     = 44 // the socket's own, in the host's order
+	sockPort     = 44 // the socket's own port, in the host's byte order
 	sockState    = 72
 
 	packetEtherType = 16
@@ -30,37 +31,38 @@ const (
 	packetSock      = 168
 )
 
-// listening and connecting are states of a TCP socket that a first packet can reach, and loopback is the number of the
-// interface on which a host calls itself.
+// listening and connecting are the states of a TCP socket that a first packet can reach. loopback
+// is the number of the interface that a host uses for packets to itself.
 const (
 	connecting = 2
 	listening  = 10
 	loopback   = 1
 )
 
-// Places on a program's stack, by their distance from its end.
+// These are places on a program's stack, as distances from its end.
 const (
-	stackKey   = -24 // 20 bytes: length of the prefix in bits, and an address of IPv6
+	stackKey   = -24 // 20 bytes: the length of the prefix in bits, and an IPv6 address
 	stackTuple = -64 // 36 bytes: the kernel's struct bpf_sock_tuple
 	stackGID   = -72
 	stackPort  = -76
 	stackByte  = -80
 )
 
-// maps are what the programs of one guard share.
+// maps has the maps that the programs of one guard share.
 type maps struct {
-	// tags holds the group of the process that made a socket, by the socket.
+	// tags has, by socket, the group of the process that made the socket.
 	tags *ebpf.Map
-	// local holds the addresses of the host as prefixes of IPv6.
+	// local has the addresses of the host as IPv6 prefixes.
 	local *ebpf.Map
-	// ports holds the group that has a TCP port, by the port, whether or not it listens.
+	// ports has, by TCP port, the group that has the port, whether or not it listens.
 	ports *ebpf.Map
 }
 
 func tagsSpec() *ebpf.MapSpec {
 	number := &btf.Int{Name: "unsigned int", Size: 4}
 	return &ebpf.MapSpec{
-		// A socket that takes a connection inherits the tag of the one that listens. It may be disconnected and used again.
+		// The socket of an accepted connection inherits the tag of the listening socket. It may be
+		// disconnected and used again.
 		Name: "windlass_tags", Type: ebpf.SkStorage, KeySize: 4, ValueSize: 4, Flags: unix.BPF_F_NO_PREALLOC | unix.BPF_F_CLONE,
 		Key: &btf.Int{Name: "int", Size: 4, Encoding: btf.Signed}, Value: number,
 	}
@@ -76,7 +78,7 @@ func portsSpec() *ebpf.MapSpec {
 	return &ebpf.MapSpec{Name: "windlass_ports", Type: ebpf.Hash, KeySize: 4, ValueSize: 4, MaxEntries: 65536}
 }
 
-// hook is a place of the kernel where a program of the guard decides.
+// hook is a place in the kernel where a program of the guard decides.
 type hook struct {
 	name   string
 	kind   ebpf.ProgramType
@@ -95,10 +97,11 @@ var hooks = []hook{
 	{"in", ebpf.CGroupSKB, ebpf.AttachCGroupInetIngress, receive},
 }
 
-// groups is a range of group ids, ends included.
+// groups is a range of group ids, including its ends.
 type groups struct{ first, last uint32 }
 
-// programName is the name of a guard's program in the kernel, by which the next agent finds it: at most 15 letters.
+// programName returns the name of a guard's program in the kernel, by which the next agent finds
+// it. The name has at most 15 letters.
 func programName(h hook, g groups) string {
 	sum := fnv.New32a()
 	_, _ = fmt.Fprint(sum, g.first, "-", g.last)
@@ -109,7 +112,8 @@ func (h hook) spec(g groups, m maps) *ebpf.ProgramSpec {
 	return &ebpf.ProgramSpec{Name: programName(h, g), Type: h.kind, AttachType: h.attach, License: "Apache-2.0", Instructions: h.body(g, m)}
 }
 
-// ofGroups keeps the context in R6 and the calling process's group in R7, and allows what other groups do.
+// ofGroups puts the context into R6 and the group of the calling process into R7. It allows
+// everything to processes of groups outside g.
 func ofGroups(g groups) asm.Instructions {
 	return asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
@@ -124,7 +128,8 @@ func ofGroups(g groups) asm.Instructions {
 	}
 }
 
-// ofInstances is ofGroups for sockets that exist. It tags those without a tag: the kernel makes some by itself.
+// ofInstances is ofGroups for existing sockets. It tags sockets without a tag, because the kernel
+// makes some sockets itself.
 func ofInstances(g groups, m maps) asm.Instructions {
 	in := append(ofGroups(g),
 		asm.LoadMem(asm.R2, asm.R6, addrSock, asm.DWord),
@@ -133,7 +138,7 @@ func ofInstances(g groups, m maps) asm.Instructions {
 	return append(in, setTag(m)...)
 }
 
-// setTag tags the socket in R2, unless it has a tag, with the group in R7.
+// setTag tags the socket in R2 with the group in R7, unless it has a tag.
 func setTag(m maps) asm.Instructions {
 	return asm.Instructions{
 		asm.StoreMem(asm.RFP, stackGID, asm.R7, asm.Word),
@@ -142,11 +147,11 @@ func setTag(m maps) asm.Instructions {
 		asm.Add.Imm(asm.R3, stackGID),
 		asm.Mov.Imm(asm.R4, unix.BPF_SK_STORAGE_GET_F_CREATE),
 		asm.FnSkStorageGet.Call(),
-		asm.JEq.Imm(asm.R0, 0, "deny"), // the kernel has no memory for it
+		asm.JEq.Imm(asm.R0, 0, "deny"), // the kernel has no memory for the tag
 	}
 }
 
-// getTag puts the address of a socket's tag into R0, 0 if it has none.
+// getTag puts the address of a socket's tag into R0, or 0 if it has none.
 func getTag(m maps, socket asm.Register) asm.Instructions {
 	return asm.Instructions{
 		asm.LoadMapPtr(asm.R1, m.tags.FD()),
@@ -157,7 +162,8 @@ func getTag(m maps, socket asm.Register) asm.Instructions {
 	}
 }
 
-// judge ends a search: it allows the socket in R0 if it has no tag, because it is no instance's, or that of the group own.
+// judge ends a search. It allows the socket in R0 if it has no tag, because then it does not belong
+// to an instance, or if its tag is the group in own. Otherwise, it denies.
 func judge(m maps, label string, own, other asm.Register) asm.Instructions {
 	in := append(asm.Instructions{asm.Mov.Reg(asm.R9, asm.R0)}, getTag(m, asm.R9)...)
 	return append(in,
@@ -171,7 +177,7 @@ func judge(m maps, label string, own, other asm.Register) asm.Instructions {
 	)
 }
 
-// verdicts end each program.
+// verdicts returns the end of each program.
 func verdicts() asm.Instructions {
 	return asm.Instructions{
 		asm.Mov.Imm(asm.R0, 1).WithSymbol("allow"),
@@ -181,8 +187,8 @@ func verdicts() asm.Instructions {
 	}
 }
 
-// create tags the sockets of instances with their group. It refuses them protocols whose sockets hide others that have
-// no tag, such as Multipath TCP. Go and other programs fall back to TCP.
+// create tags the sockets of instances with their group. It refuses protocols whose sockets hide
+// other sockets without a tag, such as Multipath TCP. Go and other programs then use TCP instead.
 func create(g groups, m maps) asm.Instructions {
 	in := append(ofGroups(g), asm.LoadMem(asm.R1, asm.R6, sockProtocol, asm.Word))
 	for _, allowed := range []int32{unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_ICMP, unix.IPPROTO_ICMPV6} {
@@ -193,7 +199,8 @@ func create(g groups, m maps) asm.Instructions {
 	return append(in, verdicts()...)
 }
 
-// bind denies instances the TCP ports of other groups: clients of an instance that has ended must not reach another one.
+// bind denies instances the TCP ports of other groups, because clients of an instance that has
+// ended must not reach another group's instance.
 func bind(g groups, m maps) asm.Instructions {
 	in := append(ofInstances(g, m),
 		asm.LoadMem(asm.R1, asm.R6, addrProtocol, asm.Word),
@@ -206,7 +213,8 @@ func bind(g groups, m maps) asm.Instructions {
 	return append(in, verdicts()...)
 }
 
-// ofPort denies if the port on the stack is of another group than own, and goes to none if it is of no group.
+// ofPort denies if the port on the stack belongs to another group than own. If it belongs to no
+// group, it jumps to the label none.
 func ofPort(m maps, own asm.Register, none string) asm.Instructions {
 	return asm.Instructions{
 		asm.LoadMapPtr(asm.R1, m.ports.FD()),
@@ -219,12 +227,13 @@ func ofPort(m maps, own asm.Register, none string) asm.Instructions {
 	}
 }
 
-// send4 denies instances what goes to a socket of another group on this host, by an address of IPv4.
+// send4 refuses connections and packets of instances to an IPv4 address if they would reach a
+// socket of another group on this host.
 func send4(g groups, m maps) asm.Instructions {
 	in := append(ofInstances(g, m),
 		asm.LoadMem(asm.R8, asm.R6, addrIP4, asm.Word),
 		asm.JNE.Imm(asm.R8, 0, "ip4"),
-		// 0.0.0.0 means this host. It is written out, so that the kernel goes where this looks.
+		// 0.0.0.0 means this host. It is replaced, so that the kernel uses the address that is checked.
 		asm.Mov.Imm(asm.R8, word(127, 0, 0, 1)),
 		asm.StoreMem(asm.R6, addrIP4, asm.R8, asm.Word),
 	)
@@ -232,7 +241,7 @@ func send4(g groups, m maps) asm.Instructions {
 	return append(in, verdicts()...)
 }
 
-// send6 is send4 for sockets of IPv6, which reach addresses of IPv4, too.
+// send6 is send4 for IPv6 sockets, which also reach IPv4 addresses.
 func send6(g groups, m maps) asm.Instructions {
 	in := append(ofInstances(g, m),
 		asm.LoadMem(asm.R8, asm.R6, addrIP6+12, asm.Word),
@@ -253,7 +262,7 @@ func send6(g groups, m maps) asm.Instructions {
 		asm.Mov.Imm(asm.R8, word(0, 0, 0, 1)),
 		asm.StoreMem(asm.R6, addrIP6+12, asm.R8, asm.Word),
 	)
-	// At "ip6", R8 is the last word of the address.
+	// At the label "ip6", R8 is the last word of the address.
 	six := asm.Instructions{asm.StoreMem(asm.RFP, stackKey+16, asm.R8, asm.Word).WithSymbol("ip6")}
 	six = append(six, asm.StoreMem(asm.RFP, stackTuple+28, asm.R8, asm.Word))
 	for i := range int16(3) {
@@ -272,7 +281,7 @@ func send6(g groups, m maps) asm.Instructions {
 	return append(in, verdicts()...)
 }
 
-// judge4 begins at "ip4", with the address in R8.
+// judge4 begins at the label "ip4", with the address in R8.
 func judge4(m maps) asm.Instructions {
 	in := asm.Instructions{
 		asm.StoreImm(asm.RFP, stackKey+4, 0, asm.Word).WithSymbol("ip4"),
@@ -288,7 +297,7 @@ func judge4(m maps) asm.Instructions {
 	return append(in, lookUp(m, "4", 12, 8)...)
 }
 
-// isLocal allows what goes to other hosts, or comes from them. The address is on the stack.
+// isLocal allows packets to or from other hosts. The address is on the stack.
 func isLocal(m maps) asm.Instructions {
 	return asm.Instructions{
 		asm.StoreImm(asm.RFP, stackKey, 128, asm.Word),
@@ -300,8 +309,9 @@ func isLocal(m maps) asm.Instructions {
 	}
 }
 
-// lookUp finds the socket that would receive, and denies if it has the tag of another group. The tuple's addresses are
-// on the stack; its ports are at ports, and its size is that of IPv4 or IPv6.
+// lookUp finds the socket that would receive. It denies if the socket has the tag of another group.
+// The addresses of the tuple are on the stack, and its ports are at ports. size is the size of the
+// tuple for IPv4 or IPv6.
 func lookUp(m maps, label string, size int32, ports int16) asm.Instructions {
 	udp, found := "udp"+label, "found"+label
 	args := lookUpArgs(size)
@@ -318,13 +328,14 @@ func lookUp(m maps, label string, size int32, ports int16) asm.Instructions {
 	return append(in, judge(m, "judge"+label, asm.R7, asm.R8)...)
 }
 
-// labelled gives instructions a name, to which others can go.
+// labelled gives instructions a label, to which other instructions can jump.
 func labelled(name string, in asm.Instructions) asm.Instructions {
 	in[0] = in[0].WithSymbol(name)
 	return in
 }
 
-// lookUpArgs are the arguments of a search for the socket of the tuple on the stack. A call loses R1 to R5.
+// lookUpArgs sets the arguments of a search for the socket of the tuple on the stack. The call
+// overwrites R1 to R5.
 func lookUpArgs(size int32) asm.Instructions {
 	return asm.Instructions{
 		asm.Mov.Reg(asm.R1, asm.R6),
@@ -336,5 +347,5 @@ func lookUpArgs(size int32) asm.Instructions {
 	}
 }
 
-// word is four bytes of an address as the kernel's programs load them.
+// word returns four bytes of an address in the form in which the kernel's programs load them.
 func word(b ...byte) int32 { return int32(binary.NativeEndian.Uint32(b)) }
