@@ -17,14 +17,14 @@ import (
 	"github.com/windlass-run/windlass/pkg/backoff"
 )
 
-// FieldManager owns the fields that we set.
+// FieldManager is the field manager that owns the fields that the agent sets.
 const FieldManager = "windlass-agent"
 
 // A region must match its assignments within 10 s after an outage of any length, so the longest
-// pauses together must be shorter. A change waits for the breaker (Outage) and for the reconciler's
-// turn, 4 s at most. A missed event is seen when a list succeeds (Outage) and a watch opens
-// (Reopen). During an outage, eleven watches and lists call the API server every 2 s on
-// average, and all changes together make one call. Regions do not share API servers, so other
+// pauses together must be shorter. A change waits for the breaker (Outage) and for its turn in the
+// reconciler, 4 s at most. A missed event is seen when a list succeeds (Outage) and a watch opens
+// (Reopen). During an outage, eleven watches and lists call the API server every 2 s on average,
+// and all changes together make one call at a time. Regions do not share API servers, so other
 // agents add no calls.
 var (
 	Outage = backoff.Policy{Min: 500 * time.Millisecond, Max: 3 * time.Second}
@@ -33,20 +33,20 @@ var (
 
 // Config configures an API. Every field is required.
 type Config struct {
-	// Client says how to reach the API server. Its rate limits are replaced.
+	// Client says how to reach the API server. The API sets its own rate limits.
 	Client *rest.Config
-	// Region is the region's name. Objects with it as a label are ours.
+	// Region is the region's name. Objects with this name as a label are ours.
 	Region string
-	// AgentVersion is in the user agent of requests.
+	// AgentVersion is part of the user agent of requests.
 	AgentVersion string
-	// CallTimeout bounds one call that is not a watch.
+	// CallTimeout is the time limit of one call that is not a watch.
 	CallTimeout time.Duration
-	// Outage is the delays between calls while the API server cannot answer. Reopen is the delays
-	// between openings of a watch that ends soon.
+	// Outage is the delay between calls while the API server cannot answer. Reopen is the delay
+	// between openings of a watch that keeps ending soon.
 	Outage, Reopen backoff.Policy
 	Log            *slog.Logger
 	Registerer     prometheus.Registerer
-	// Random draws from [0, 1).
+	// Random returns a random number from [0, 1).
 	Random func() float64
 }
 
@@ -77,7 +77,8 @@ func New(cfg Config) (*API, error) {
 	}, nil
 }
 
-// Refused returns the error of the last list or watch for which the agent lacks a permission, nil for none.
+// Refused returns the error of the last list or watch for which the agent lacked a permission, or
+// nil if there is none.
 func (a *API) Refused() error {
 	if refused := a.again.refused.Load(); refused != nil {
 		return *refused
@@ -92,7 +93,7 @@ func (a *API) ReadWarnings(ctx context.Context, into *Warnings) {
 	}), &corev1.Event{}, into, cache.ReflectorOptions{Name: "warnings"}).RunWithContext(ctx)
 }
 
-// ReadNeighbours reads running pods that are not ours until ctx ends.
+// ReadNeighbours reads the running pods that are not ours until ctx ends.
 func (a *API) ReadNeighbours(ctx context.Context, into *Neighbours) {
 	cache.NewReflectorWithOptions(listWatch(a.CoreV1().Pods(metav1.NamespaceAll), a.again, func(o *metav1.ListOptions) {
 		o.LabelSelector = render.LabelRegion + "!=" + a.cfg.Region

@@ -20,38 +20,39 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// Indexes of the informers.
+// The indexes of the informers.
 const (
 	ByWorkload   = "workload"   // namespace/workload's label value
 	ByDeployment = "deployment" // the deployment's id
 	ByApp        = "app"        // namespace/app's id
-	// ByFamily is namespace/key of the instances of a deployment with several roles.
+	// ByFamily is namespace/key, for the instances of a deployment with several roles.
 	ByFamily = "family"
-	// byGroup is namespace/key/group of these instances. Only pods have this index.
+	// byGroup is namespace/key/group, for the same instances. Only pods have this index.
 	byGroup = "group"
 	// ByEnvironment is the environment's id. Only namespaces have this index.
 	ByEnvironment = "environment"
 	// byNode is the node's name. Only pods have this index.
 	byNode = "node"
-	// byUID is the UID, which is part of an instance's id. Only pods have this index.
+	// byUID is the pod's UID, which is part of an instance's id. Only pods have this index.
 	byUID = "uid"
 )
 
-// Caches hold the objects that are watched. Secrets are not watched, because a right to watch the
-// Secrets of a label is a right to read all Secrets.
+// Caches holds the objects that are watched. Secrets are not watched, because a client that may
+// watch Secrets by a label may read all Secrets.
 type Caches struct {
 	Ours  map[render.Kind]cache.SharedIndexInformer
 	Pods  cache.SharedIndexInformer
 	Nodes cache.SharedIndexInformer
-	// replicaSets are the ReplicaSets of workloads. Each counts the pods of one template.
+	// replicaSets has the ReplicaSets of workloads. Each counts the pods of one template.
 	replicaSets cache.SharedIndexInformer
 
 	mu sync.Mutex
-	// written are objects that we wrote, and that the watches may not have reported yet.
+	// written has the objects that we wrote and that the watches may not have reported yet.
 	written map[render.Ref]written
-	// ended are objects whose deletion the server accepted.
+	// ended has the objects whose deletion the server accepted.
 	ended map[types.UID]bool
-	// annotated are pods whose annotations we wrote, by UID, for as long as the watch has an older version.
+	// annotated has the pods whose annotations we wrote, by UID, while the watch has an older
+	// version.
 	annotated map[types.UID]annotatedPod
 }
 
@@ -65,9 +66,9 @@ type written struct {
 	at     time.Time
 }
 
-// unseenFor is how long an object that we wrote may be missing in a cache that has seen
-// a later version. Until then the object may be on its way from the watch to the cache.
-// After that it counts as deleted by another client.
+// unseenFor is how long an object that we wrote may be missing in a cache that has seen a later
+// version. Until then, the object may be on its way from the watch to the cache. After that, it
+// counts as deleted by another client.
 const unseenFor = 5 * time.Second
 
 func newCaches(c clients, again patience, region string) *Caches {
@@ -99,7 +100,7 @@ func newCaches(c clients, again patience, region string) *Caches {
 
 func informer[L apiruntime.Object](client watched[L], again patience, example apiruntime.Object, tweak func(*metav1.ListOptions), transform cache.TransformFunc, indexers cache.Indexers) cache.SharedIndexInformer {
 	i := cache.NewSharedIndexInformer(listWatch(client, again, tweak), example, 0, indexers)
-	// It fails only on an informer that was started.
+	// SetTransform fails only if the informer was started before.
 	_ = i.SetTransform(transform)
 	return i
 }
@@ -112,7 +113,8 @@ var ourIndexes = cache.Indexers{
 	cache.NamespaceIndex: indexOf(func(o metav1.Object) string { return o.GetNamespace() }),
 }
 
-// Namespaced returns the object's namespace and the value of the label, "" if it has no such label.
+// Namespaced returns the object's namespace and the value of the label, or "" if it does not have
+// the label.
 func Namespaced(o metav1.Object, label string) string {
 	v := o.GetLabels()[label]
 	if v == "" {
@@ -161,8 +163,8 @@ func (c *Caches) Synced() bool {
 	return true
 }
 
-// Get returns the newest known version of an object of ours, nil if there is none.
-// Callers must not change it.
+// Get returns the newest known version of an object of ours, or nil if there is none. Callers must
+// not change it.
 func (c *Caches) Get(r render.Ref) render.Object {
 	seen, _ := c.Cached(r)
 	c.mu.Lock()
@@ -178,7 +180,7 @@ func (c *Caches) Get(r render.Ref) render.Object {
 	return c.mark(w.object)
 }
 
-// Cached returns the object as the watch reported it last.
+// Cached returns the object as the watch last reported it.
 func (c *Caches) Cached(r render.Ref) (render.Object, bool) {
 	informer := c.Ours[r.Kind]
 	if informer == nil {
@@ -233,14 +235,14 @@ func (c *Caches) wrote(k render.Kind, o render.Object) {
 	c.written[render.NewRef(k, o.GetNamespace(), o.GetName())] = written{object: o, at: time.Now()}
 }
 
-// Deleted notes that the server accepted the deletion of an object.
+// Deleted records that the server accepted the deletion of an object.
 func (c *Caches) Deleted(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ended[uid] = true
 }
 
-// forget removes the notes about an object, after the watch has reported that the object is gone.
+// forget removes the records about an object, after the watch has reported that the object is gone.
 func (c *Caches) forget(k render.Kind, gone render.Object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -251,8 +253,8 @@ func (c *Caches) forget(k render.Kind, gone render.Object) {
 	}
 }
 
-// List returns the newest known version of every object of ours of a kind for
-// which an index has the value.
+// List returns the newest known version of every object of ours of a kind for which the index has
+// this value.
 func (c *Caches) List(k render.Kind, index, value string) []render.Object {
 	informer := c.Ours[k]
 	found, err := informer.GetIndexer().ByIndex(index, value)
@@ -275,8 +277,8 @@ func (c *Caches) Every(k render.Kind) []render.Object {
 	return c.overlay(k, c.Ours[k].GetIndexer().List(), func(render.Object) bool { return true })
 }
 
-// overlay replaces the objects that an index found by their newest known versions, adds newer objects that
-// the index lacks, and keeps those for which ok returns true.
+// overlay takes the objects that an index found and replaces each by its newest known version. It
+// adds newer objects that the index lacks. It returns the objects for which ok returns true.
 func (c *Caches) overlay(k render.Kind, found []any, ok func(render.Object) bool) []render.Object {
 	out := make([]render.Object, 0, len(found))
 	done := map[render.Ref]bool{}
@@ -287,7 +289,7 @@ func (c *Caches) overlay(k render.Kind, found []any, ok func(render.Object) bool
 		}
 		r := render.NewRef(k, o.GetNamespace(), o.GetName())
 		done[r] = true
-		// A later write of ours may have removed it from the index.
+		// A later write of ours may have removed the object from the index.
 		if o = c.Get(r); o != nil && ok(o) {
 			out = append(out, o)
 		}
@@ -308,10 +310,11 @@ func (c *Caches) overlay(k render.Kind, found []any, ok func(render.Object) bool
 	return out
 }
 
-// Handlers are called for the events of the watches. old is nil for a new object, now is nil for an object
-// that is gone.
+// Handlers are called for the events of the watches. old is nil for a new object. now is nil for an
+// object that is gone.
 type Handlers struct {
-	// Object is called for objects of ours other than pods, and Gone when one of them is gone.
+	// Object is called for objects of ours except pods. Gone is called when one of these objects is
+	// gone.
 	Object func(k render.Kind, old, now render.Object)
 	Gone   func(k render.Kind, last render.Object)
 	Pod    func(old, now *corev1.Pod)
@@ -346,7 +349,8 @@ func (c *Caches) Handle(h Handlers) error {
 	return nil
 }
 
-// handler calls handle with the object before and after each event, and the zero value for none.
+// handler calls handle with the object before and after each event. The zero value means that there
+// is no such object.
 func handler[T any](handle func(old, now T)) cache.ResourceEventHandlerFuncs {
 	var none T
 	return cache.ResourceEventHandlerFuncs{
@@ -378,8 +382,8 @@ func (c *Caches) PodsOf(namespace, workload string) []*corev1.Pod {
 	return c.newestPods(podsIn(c.Pods.GetIndexer().ByIndex(ByWorkload, namespace+"/"+workload)))
 }
 
-// newestPods replaces pods whose annotations we wrote by the server's answer, until the watch has reported it. So a
-// decision knows which pods an earlier one marked. The slice is changed.
+// newestPods replaces pods whose annotations we wrote by the server's answer, until the watch has
+// reported it. So a decision knows which pods an earlier decision marked. It changes the slice.
 func (c *Caches) newestPods(pods []*corev1.Pod) []*corev1.Pod {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -396,8 +400,8 @@ func (c *Caches) newestPods(pods []*corev1.Pod) []*corev1.Pod {
 	return pods
 }
 
-// annotatedAs stores the pod that the server returned for new annotations, in the form of the watch. It forgets pods
-// that no longer exist.
+// annotatedAs stores the pod that the server returned for new annotations, with the same fields as
+// the watch's pods. It forgets pods that no longer exist.
 func (c *Caches) annotatedAs(p *corev1.Pod) {
 	if obj, err := slimPod(p); err != nil || obj != any(p) {
 		return
@@ -422,12 +426,12 @@ func (c *Caches) PodsOn(node string) []*corev1.Pod {
 	return podsIn(c.Pods.GetIndexer().ByIndex(byNode, node))
 }
 
-// PodsOfUID returns the pods with that UID: one, or none.
+// PodsOfUID returns the pod with this UID, or none.
 func (c *Caches) PodsOfUID(uid types.UID) []*corev1.Pod {
 	return podsIn(c.Pods.GetIndexer().ByIndex(byUID, string(uid)))
 }
 
-// HoldsPods reports whether there may be pods of ours in a namespace.
+// HoldsPods reports whether a namespace may have pods of ours.
 func (c *Caches) HoldsPods(namespace string) bool {
 	found, err := c.Pods.GetIndexer().ByIndex(cache.NamespaceIndex, namespace)
 	return err != nil || len(found) > 0
@@ -446,12 +450,12 @@ func indexGroup(o metav1.Object) string {
 	return family + "/" + o.GetLabels()[render.LabelGroup]
 }
 
-// PodKeys names the workloads that have pods, by namespace and label.
+// PodKeys returns the workloads that have pods, by namespace and label.
 func (c *Caches) PodKeys() []string {
 	return c.Pods.GetIndexer().ListIndexFuncValues(ByWorkload)
 }
 
-// ReplicaSetKeys names the workloads that have ReplicaSets, by namespace and label.
+// ReplicaSetKeys returns the workloads that have ReplicaSets, by namespace and label.
 func (c *Caches) ReplicaSetKeys() []string {
 	return c.replicaSets.GetIndexer().ListIndexFuncValues(ByWorkload)
 }
@@ -498,7 +502,7 @@ func podsIn(found []any, err error) []*corev1.Pod {
 	return out
 }
 
-// Node returns the node of that name, nil if there is none.
+// Node returns the node with this name, or nil if there is none.
 func (c *Caches) Node(name string) *corev1.Node {
 	obj, ok, err := c.Nodes.GetIndexer().GetByKey(name)
 	if err != nil || !ok {

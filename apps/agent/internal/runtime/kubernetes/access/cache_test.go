@@ -20,6 +20,6 @@ func TestCaches_PodIsAsAnnotatedUntilTheWatchHasIt(t *testing.T) {
 	c.annotatedAs(pod("9", "yes"))
 	require.Equal(t, "yes", draining(pod("7", "no")), "the watch is behind")
 	require.Equal(t, "yes", draining(pod("8", "no")))
-	require.Equal(t, "no", draining(pod("10", "no")), "another client changed it since")
-	require.Equal(t, "no", draining(pod("9", "no")), "what we wrote is forgotten")
+	require.Equal(t, "no", draining(pod("10", "no")), "another client has changed the pod since")
+	require.Equal(t, "no", draining(pod("9", "no")), "the write is forgotten")
 }

@@ -17,19 +17,19 @@ import (
 	"github.com/windlass-run/windlass/pkg/backoff"
 )
 
-// maxRetryAfter bounds the delay that a server may ask for, so that a proxy that asks for
-// an hour does not stop calls after the server is back.
+// maxRetryAfter limits the delay that a server may request. So a proxy that requests an hour does
+// not stop calls after the server is back.
 const maxRetryAfter = time.Minute
 
 const (
-	// callsPerSecond and callBurst limit the agent's calls. They are high enough to make
-	// a region of a thousand deployments within minutes, and low enough to leave room
-	// for other clients of the server. Open watches do not count.
+	// callsPerSecond and callBurst limit the agent's calls. They are high enough to create a region
+	// with a thousand deployments within minutes, and low enough to leave room for other clients of
+	// the server. Open watches do not count.
 	callsPerSecond = 50
 	callBurst      = 100
 )
 
-// newClient returns a client within our limits, whose calls are counted.
+// newClient returns a client with our rate limits, whose calls are counted.
 func newClient(cfg Config, calls *prometheus.CounterVec, g *breaker) (*clientset, error) {
 	c := rest.CopyConfig(cfg.Client)
 	c.QPS, c.Burst = callsPerSecond, callBurst
@@ -46,10 +46,10 @@ func newClient(cfg Config, calls *prometheus.CounterVec, g *breaker) (*clientset
 	return newClientset(c)
 }
 
-// findDeadConnections makes the client library find, in 9 s instead of 45 s, a connection that
-// died without a reset. A watch on it gets no events, as if nothing changed in the cluster.
-// The library pings a connection after 5 s of silence, and closes it without an answer within
-// 4 s. It reads these times from the environment only. Values that an operator set are kept.
+// findDeadConnections makes the client library notice a connection that died without a reset in 9 s
+// instead of 45 s. A watch on such a connection gets no events, as if nothing changed in the
+// cluster. The library pings a connection after 5 s of silence, and closes it if no answer comes
+// within 4 s. It reads these times only from the environment. Values that an operator set are kept.
 func findDeadConnections() error {
 	for name, seconds := range map[string]string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS": "5", "HTTP2_PING_TIMEOUT_SECONDS": "4"} {
 		if os.Getenv(name) != "" {
@@ -62,9 +62,9 @@ func findDeadConnections() error {
 	return nil
 }
 
-// counted counts calls by verb, resource and answer. It also hides Retry-After
-// from client-go, which would repeat the call up to ten times by itself. Only the breaker
-// decides how often calls are repeated.
+// counted counts calls by verb, resource and answer. It also hides Retry-After from client-go,
+// which would otherwise repeat the call up to ten times. Only the breaker decides how often calls
+// are repeated.
 type counted struct {
 	next    http.RoundTripper
 	calls   *prometheus.CounterVec
@@ -94,7 +94,7 @@ func (c *counted) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, err
 }
 
-// classify names a request as RBAC does.
+// classify returns the verb and the resource of a request, in the terms of RBAC.
 func classify(req *http.Request) (verb, resource string) {
 	parts := strings.Split(strings.Trim(req.URL.Path, "/"), "/")
 	// api/v1/... or apis/group/version/...
@@ -141,9 +141,9 @@ func classify(req *http.Request) (verb, resource string) {
 	return verb, resource
 }
 
-// pacer delays the openings of a watch that ends soon. The client library does so for most
-// errors. But it reopens a watch at once, without limit, if the server answers each time that
-// its version has expired.
+// pacer delays the openings of a watch that keeps ending soon. For most errors, the client library
+// does so itself. But it reopens a watch at once, without limit, if the server always answers that
+// the version has expired.
 type pacer struct {
 	policy backoff.Policy
 	random func() float64
@@ -152,14 +152,14 @@ type pacer struct {
 	watches map[string]*opened
 }
 
-// opened counts how often in a row a watch was opened soon after the last opening.
+// opened counts how many times in a row a watch was opened soon after the previous opening.
 type opened struct {
 	last   time.Time
 	streak int
 }
 
-// A watch that lasted for wellAfter counts as healthy. The next freeOpenings openings do not
-// wait, because it is normal to open a watch after a list or an expired version.
+// A watch that lasted for wellAfter counts as healthy. After that, freeOpenings openings do not
+// wait, because it is normal to open a watch after a list or after an expired version.
 const (
 	wellAfter    = 30 * time.Second
 	freeOpenings = 2
@@ -199,9 +199,9 @@ func (p *pacer) delay(watch string, now time.Time) time.Duration {
 	return d
 }
 
-// breaker holds back calls to a server that could not answer. From time to time, it lets one
-// call through to find out whether the server is back. So the number of calls during an
-// outage depends only on its duration, not on the number of deployments that wait.
+// breaker holds back calls to a server that could not answer. From time to time, it lets one call
+// through to find out whether the server is back. So the number of calls during an outage depends
+// only on its duration, and not on the number of waiting deployments.
 type breaker struct {
 	policy backoff.Policy
 	random func() float64
@@ -212,7 +212,8 @@ type breaker struct {
 	cause    error
 }
 
-// pass returns 0 if a call may be made now. Otherwise it returns how long to wait, and why.
+// pass returns a wait of 0 if a call may be made now. Otherwise, it returns how long to wait, and
+// why.
 func (g *breaker) pass(now time.Time) (wait time.Duration, cause error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -226,7 +227,7 @@ func (g *breaker) pass(now time.Time) (wait time.Duration, cause error) {
 	return 0, nil
 }
 
-// asked notes that the server asked for no calls before until.
+// asked records that the server asked clients to make no calls before until.
 func (g *breaker) asked(until time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -235,7 +236,7 @@ func (g *breaker) asked(until time.Time) {
 	}
 }
 
-// failed notes that the server could not answer.
+// failed records that the server could not answer.
 func (g *breaker) failed(now time.Time, cause error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -60,7 +60,7 @@ func TestPacer_DelaysAWatchThatKeepsEnding(t *testing.T) {
 		now = now.Add(p.delay("pods", now))
 	}
 	require.LessOrEqual(t, opened, 20)
-	require.Zero(t, p.delay("nodes", now), "each watch has a streak of its own")
+	require.Zero(t, p.delay("nodes", now), "each watch has its own count")
 	now = now.Add(wellAfter)
 	require.Zero(t, p.delay("pods", now), "the watch lasted long enough")
 }

@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 )
 
-// clients are typed clients of the API groups that the agent uses. Client-go's own clientset implements it,
-// but a program that imports that compiles the clients of all groups.
+// clients has typed clients of the API groups that the agent uses. Client-go's own clientset
+// implements it, but a program that imports that clientset compiles the clients of all groups.
 type clients interface {
 	CoreV1() corev1.CoreV1Interface
 	AppsV1() appsv1.AppsV1Interface
@@ -26,7 +26,7 @@ type clients interface {
 	AuthenticationV1() authenticationv1.AuthenticationV1Interface
 }
 
-// clientset is clients of a real API server.
+// clientset implements clients with a real API server.
 type clientset struct {
 	core           *corev1.CoreV1Client
 	apps           *appsv1.AppsV1Client
@@ -50,7 +50,7 @@ func (c *clientset) AuthenticationV1() authenticationv1.AuthenticationV1Interfac
 	return c.authentication
 }
 
-// newClientset returns clients that share connections and the rate limit, if cfg has one.
+// newClientset returns clients that share their connections, and their rate limit if cfg has one.
 func newClientset(cfg *rest.Config) (*clientset, error) {
 	shared := rest.CopyConfig(cfg)
 	if shared.RateLimiter == nil && shared.QPS > 0 {

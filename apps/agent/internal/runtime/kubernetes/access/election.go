@@ -17,15 +17,15 @@ import (
 	"github.com/windlass-run/windlass/pkg/backoff"
 )
 
-// errHeld means that another agent holds the lease, which has not expired.
+// errHeld means that another agent holds the lease, and that the lease has not expired.
 var errHeld = errors.New("another agent holds the lease")
 
-// election acquires and renews a lease. It writes the same records as the leader election of client-go, so that
-// programs with either can share a lease. A program that imports that one compiles clients and informers of all
-// API groups.
+// election acquires and renews a lease. It writes the same records as client-go's leader election,
+// so programs with either one can share a lease. A program that imports client-go's leader election
+// compiles the clients and informers of all API groups.
 //
-// It does not compare clocks of agents. A lease has expired when its record has not changed for its duration, by
-// this agent's clock.
+// election does not compare clocks of agents. A lease has expired when its record has not changed
+// for its duration, measured by this agent's clock.
 type election struct {
 	leases   typedcoordinationv1.LeaseInterface
 	name     string
@@ -33,13 +33,14 @@ type election struct {
 	random   func() float64
 	log      *slog.Logger
 
-	// lease is the record as last read or written. changed is when this agent last saw it change.
+	// lease is the record that was last read or written. changed is when this agent last saw the
+	// record change.
 	lease   *coordinationv1.Lease
 	changed time.Time
 }
 
-// acquire waits for the lease. It returns the time at which the request that acquired it began. Its only error
-// is that of ctx.
+// acquire waits for the lease. It returns the time at which the request that acquired the lease
+// began. It returns an error only if ctx ends.
 func (e *election) acquire(ctx context.Context) (time.Time, error) {
 	active, failure := "", ""
 	for {
@@ -66,8 +67,9 @@ func (e *election) acquire(ctx context.Context) (time.Time, error) {
 	}
 }
 
-// renew renews the lease until it is lost. The request that last wrote the lease began at renewed. It returns when ctx ends, or
-// when the lease is lost: another agent has it, or no request has succeeded for renewDeadline.
+// renew renews the lease until the lease is lost or ctx ends. renewed is the time at which the
+// request that last wrote the lease began. The lease is lost when another agent has it, or when no
+// request has succeeded for renewDeadline.
 func (e *election) renew(ctx context.Context, renewed time.Time) {
 	for {
 		deadline := renewed.Add(renewDeadline)
@@ -95,7 +97,8 @@ func (e *election) renew(ctx context.Context, renewed time.Time) {
 // try acquires or renews the lease once.
 func (e *election) try(ctx context.Context) error {
 	if e.holder() == e.identity {
-		// Only its holder writes a lease, so its version is known. Otherwise it is read below.
+		// Only the holder writes a lease, so the version is known. If the write fails, the lease is
+		// read below.
 		if err := e.write(ctx); err == nil || ctx.Err() != nil {
 			return err
 		}
@@ -123,7 +126,8 @@ func (e *election) try(ctx context.Context) error {
 	return e.write(ctx)
 }
 
-// write claims the lease as last seen. It fails with a conflict if the lease has changed since.
+// write claims the lease as it was last seen. It fails with a conflict if the lease has changed
+// since.
 func (e *election) write(ctx context.Context) error {
 	next := e.lease.DeepCopy()
 	e.claim(&next.Spec)
@@ -134,7 +138,8 @@ func (e *election) write(ctx context.Context) error {
 	return err
 }
 
-// claim makes this agent the holder in the record, with now as the time of the renewal.
+// claim makes this agent the holder in the record, with the present time as the time of the
+// renewal.
 func (e *election) claim(s *coordinationv1.LeaseSpec) {
 	now := metav1.NowMicro()
 	if ptr.Deref(s.HolderIdentity, "") != e.identity {
@@ -146,9 +151,9 @@ func (e *election) claim(s *coordinationv1.LeaseSpec) {
 	s.RenewTime, s.LeaseDurationSeconds = &now, new(int32(leaseDuration/time.Second))
 }
 
-// release gives the lease back, if this agent holds it, so that another agent need not wait until it expires.
-// A last renewal that was cancelled may still arrive at the server between the read and the write. Then release
-// reads again.
+// release releases the lease if this agent holds it, so that another agent need not wait until the
+// lease expires. A cancelled renewal may still arrive at the server between the read and the write.
+// Then release reads the lease again.
 func (e *election) release(ctx context.Context) error {
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		lease, err := e.leases.Get(ctx, e.name, metav1.GetOptions{})
@@ -166,7 +171,8 @@ func (e *election) release(ctx context.Context) error {
 	})
 }
 
-// holder returns the identity of the agent that held the lease when it was last seen, "" for none.
+// holder returns the identity of the agent that held the lease when it was last seen, or "" if no
+// agent held it.
 func (e *election) holder() string {
 	if e.lease == nil {
 		return ""

@@ -19,8 +19,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// voters returns the elections of several agents for one lease, by name. A test sets cut[name] to cut an agent off
-// from the API server.
+// voters returns the elections of several agents for one lease, by name. A test sets cut[name] to
+// disconnect an agent from the API server.
 func voters(t *testing.T, names ...string) (elections map[string]*election, cut map[string]bool) {
 	t.Helper()
 	server := fake.NewClientset()
@@ -43,7 +43,7 @@ func voters(t *testing.T, names ...string) (elections map[string]*election, cut 
 	return out, cut
 }
 
-// conflicting refuses writes as the API server does when the version has changed.
+// conflicting refuses writes like the API server does when the version has changed.
 type conflicting struct {
 	typedcoordinationv1.LeaseInterface
 }
@@ -63,13 +63,13 @@ func TestElection(t *testing.T) {
 			go e["first"].renew(ctx, renewed)
 			_, err = e["second"].acquire(t.Context())
 			require.NoError(t, err)
-			// The last renewal was within leaseRetry of the end.
+			// The last renewal was at most leaseRetry before the end.
 			require.GreaterOrEqual(t, time.Since(renewed), 19*time.Second+leaseDuration)
 			require.LessOrEqual(t, time.Since(renewed), 20*time.Second+leaseDuration+5*time.Second)
 			require.EqualValues(t, 1, *e["second"].lease.Spec.LeaseTransitions)
 		})
 	})
-	t.Run("a holder without the API server ends renewDeadline after its last renewal, before another begins", func(t *testing.T) {
+	t.Run("a holder without the API server ends renewDeadline after its last renewal, before another agent begins", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			e, cut := voters(t, "first", "second")
 			renewed, err := e["first"].acquire(t.Context())
@@ -82,7 +82,7 @@ func TestElection(t *testing.T) {
 			require.GreaterOrEqual(t, got.Sub(renewed), leaseDuration)
 		})
 	})
-	t.Run("a holder that finds the lease with another ends at once", func(t *testing.T) {
+	t.Run("a holder ends at once when another agent has the lease", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			e, _ := voters(t, "first", "second")
 			renewed, err := e["first"].acquire(t.Context())
@@ -92,18 +92,18 @@ func TestElection(t *testing.T) {
 			stolen.Spec.HolderIdentity = new("second")
 			_, err = e["second"].leases.Update(t.Context(), stolen, metav1.UpdateOptions{})
 			require.NoError(t, err)
-			// Its own write conflicts with the other version.
+			// The write of the first agent conflicts with the new version.
 			e["first"].leases = conflicting{e["first"].leases}
 			e["first"].renew(t.Context(), renewed)
 			require.Equal(t, leaseRetry, time.Since(renewed))
 		})
 	})
-	t.Run("a lease that was given back is taken at once", func(t *testing.T) {
+	t.Run("a released lease is taken at once", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			e, _ := voters(t, "first", "second")
 			_, err := e["first"].acquire(t.Context())
 			require.NoError(t, err)
-			require.NoError(t, e["second"].release(t.Context()), "an agent cannot release another one's lease")
+			require.NoError(t, e["second"].release(t.Context()), "an agent cannot release another agent's lease")
 			require.ErrorIs(t, e["second"].try(t.Context()), errHeld)
 			require.NoError(t, e["first"].release(t.Context()))
 			require.NoError(t, e["second"].try(t.Context()))

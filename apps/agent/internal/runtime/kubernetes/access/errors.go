@@ -16,15 +16,16 @@ import (
 )
 
 const (
-	// attempts bounds the attempts of one call, and longestWait the wait for the breaker before
-	// each. A short failure is retried here, an outage by the caller.
+	// attempts is the maximum number of attempts of one call. longestWait is the maximum wait for
+	// the breaker before each attempt. A short failure is retried here, and an outage by the
+	// caller.
 	attempts    = 3
 	longestWait = 2 * time.Second
 )
 
-// Call calls f, which must be safe to repeat, up to three times if the server
-// cannot answer. Its error is a *runtime.Rejection, ctx's, or one for which IsNotFound reports
-// true.
+// Call calls f, which must be safe to repeat. It calls f up to three times if the server cannot
+// answer. Its error is a *runtime.Rejection, the error of ctx, or an error for which IsNotFound
+// reports true.
 func (a *API) Call(ctx context.Context, what string, f func(context.Context) error) error {
 	for attempt := 1; ; attempt++ {
 		wait, cause := a.breaker.pass(time.Now())
@@ -86,21 +87,21 @@ func unavailable(what string, cause error) *runtime.Rejection {
 func BeingRemoved(at render.Ref) *runtime.Rejection {
 	return &runtime.Rejection{
 		Code: runtime.ReasonUnavailable, Retryable: true,
-		Message: fmt.Sprintf("%s is still being removed; it is made again when that is done", at),
+		Message: fmt.Sprintf("%s is still being removed; the agent makes it again after that", at),
 	}
 }
 
-// rejection turns an answer of the API server into the rejection of an assignment.
+// rejection converts an answer of the API server to the rejection of an assignment.
 func rejection(what string, err error) *runtime.Rejection {
 	out := &runtime.Rejection{Code: runtime.ReasonUnavailable, Message: fmt.Sprintf("%s: %v", what, err), Retryable: true}
 	switch {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		out.Message = what + ": its namespace is being removed; it is made again when that is done"
+		out.Message = what + ": its namespace is being removed; the agent makes it again after that"
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
 		out.Code, out.Retryable = runtime.ReasonInvalidSpec, false
 	case apierrors.IsUnauthorized(err):
 		out.Code = runtime.ReasonForbidden
-		out.Message = fmt.Sprintf("%s: the API server does not take the agent's credentials: %v", what, err)
+		out.Message = fmt.Sprintf("%s: the API server does not accept the agent's credentials: %v", what, err)
 	case apierrors.IsForbidden(err):
 		// The server's message names the verb, the resource and the namespace, or the
 		// quota or policy that forbids it.
@@ -116,8 +117,7 @@ func IsNotFound(err error) bool { return errors.Is(err, errNotFound) }
 
 var errNotFound = errors.New("not found")
 
-// found replaces the API server's "not found" by errNotFound, which Call returns
-// unchanged.
+// found replaces the API server's "not found" error by errNotFound, which Call returns unchanged.
 func found(err error) error {
 	if apierrors.IsNotFound(err) {
 		return errNotFound

@@ -9,15 +9,15 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// serviceAccountNamespace is the file in which a pod finds its namespace.
+// serviceAccountNamespace is the path of the file that contains a pod's namespace.
 const serviceAccountNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 // LoadClient reads how to reach the API server, and the agent's own namespace. It reads a
-// kubeconfig file or, if kubeconfig is empty, the files of the pod that the agent runs in.
+// kubeconfig file. If kubeconfig is empty, it reads the files of the pod that the agent runs in.
 func LoadClient(kubeconfig, context string) (_ *rest.Config, namespace string, _ error) {
 	if kubeconfig == "" {
 		if context != "" {
-			return nil, "", fmt.Errorf("--context=%q chooses within a kubeconfig file: set --kubeconfig, too", context)
+			return nil, "", fmt.Errorf("--context=%q is a context of a kubeconfig file: set --kubeconfig, too", context)
 		}
 		cfg, err := rest.InClusterConfig()
 		if err != nil {

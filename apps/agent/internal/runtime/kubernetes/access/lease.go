@@ -12,36 +12,38 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// A lease is held for leaseDuration after its last renewal. A holder that could not renew it
-// for renewDeadline must stop f within the difference of the two. An agent that waits reads
-// the lease every leaseRetry to (1 + leaseJitter) * leaseRetry, and counts leaseDuration from
-// when it saw the last renewal. So after a holder was killed, another agent begins after at
-// most 9 + 2.2 + 2.2 s.
+// A lease is held for leaseDuration after its last renewal. A holder that could not renew it for
+// renewDeadline must stop f before leaseDuration is over. A waiting agent reads the lease every
+// leaseRetry to (1 + leaseJitter) * leaseRetry. It counts leaseDuration from the time when it saw
+// the last renewal. So after a holder was killed, another agent begins after at most 9 + 2.2 + 2.2
+// s.
 const (
 	leaseDuration = 9 * time.Second
 	renewDeadline = 6 * time.Second
 	leaseRetry    = time.Second
 	leaseJitter   = 1.2
-	// stopMargin is the last part of that difference. If f has not ended before it, the process ends.
+	// stopMargin is the last part of the time between renewDeadline and leaseDuration. If f has not
+	// ended before it, the process ends.
 	stopMargin = 500 * time.Millisecond
-	// releaseTimeout bounds giving the lease back. If that fails, the lease expires by itself.
+	// releaseTimeout limits the release of the lease. If the release fails, the lease expires by
+	// itself.
 	releaseTimeout = 3 * time.Second
 )
 
-// errStuck means that f did not end in time after the lease was lost. The process must end,
-// because f must not go on.
+// errStuck means that f did not end in time after the lease was lost. The process must end then,
+// because f must not continue.
 var errStuck = errors.New("lost the lease of the region, and the agent's work did not stop in time")
 
-// ErrLeaseLost means that another agent may be the active one by now.
+// ErrLeaseLost means that another agent may be active by now.
 var ErrLeaseLost = errors.New("lost the lease of the region")
 
-// Lease is what the active agent of a region holds.
+// Lease is the lease that the active agent of a region holds.
 type Lease struct {
 	// Client says how to reach the API server.
 	Client *rest.Config
-	// Namespace of the agent; Name of the lease.
+	// Namespace is the agent's namespace, and Name is the name of the lease.
 	Namespace, Name string
-	// Identity of this agent. It is unique.
+	// Identity is the identity of this agent. It is unique.
 	Identity string
 	Log      *slog.Logger
 }
@@ -49,9 +51,9 @@ type Lease struct {
 // LeaseName returns the name of a region's lease.
 func LeaseName(region string) string { return "windlass-agent-" + region }
 
-// Hold waits for the lease, runs f while it is held, and gives it back after f has
-// ended. f's context ends when the lease is lost or ctx ends. The error is f's, ErrLeaseLost, or
-// errStuck. It is nil if ctx ended before the lease was acquired.
+// Hold waits for the lease, runs f while the lease is held, and releases the lease after f has
+// ended. The context of f ends when the lease is lost or ctx ends. The error is that of f,
+// ErrLeaseLost or errStuck. It is nil if ctx ended before the lease was acquired.
 func (l Lease) Hold(ctx context.Context, f func(ctx context.Context) error) error {
 	cfg := rest.CopyConfig(l.Client)
 	cfg.Timeout = renewDeadline / 2
@@ -64,7 +66,7 @@ func (l Lease) Hold(ctx context.Context, f func(ctx context.Context) error) erro
 	e := &election{leases: client.Leases(l.Namespace), name: l.Name, identity: l.Identity, random: rand.Float64, log: log}
 	renewed, err := e.acquire(ctx)
 	if err != nil {
-		// The last request may have acquired it.
+		// The last request may have acquired the lease.
 		giveBack(ctx, e)
 		return nil
 	}
@@ -108,6 +110,6 @@ func giveBack(ctx context.Context, e *election) {
 	defer cancel()
 	if err := e.release(ctx); err != nil {
 		// Another agent then waits some seconds longer.
-		e.log.WarnContext(ctx, "cannot give the lease back; it expires by itself", "error", err)
+		e.log.WarnContext(ctx, "cannot release the lease; it expires by itself", "error", err)
 	}
 }

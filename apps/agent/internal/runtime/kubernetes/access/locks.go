@@ -38,7 +38,7 @@ func (l *Locks) leave(name string) {
 	}
 }
 
-// Exclusive locks name exclusively, until unlock is called.
+// Exclusive locks name exclusively, until the caller calls unlock.
 func (l *Locks) Exclusive(name string) (unlock func()) {
 	k := l.use(name)
 	k.Lock()
@@ -48,7 +48,7 @@ func (l *Locks) Exclusive(name string) (unlock func()) {
 	}
 }
 
-// Shared locks name for several callers of Shared at once, and excludes callers of Exclusive.
+// Shared locks name for any number of callers of Shared, and excludes callers of Exclusive.
 func (l *Locks) Shared(name string) (unlock func()) {
 	k := l.use(name)
 	k.RLock()
@@ -58,7 +58,7 @@ func (l *Locks) Shared(name string) (unlock func()) {
 	}
 }
 
-// Waiting returns how many callers hold or wait for name, minus one for a caller that holds it.
+// Waiting returns how many callers hold name or wait for it, not counting one holder.
 func (l *Locks) Waiting(name string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

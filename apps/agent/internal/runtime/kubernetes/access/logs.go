@@ -12,15 +12,17 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// maxLogs bounds an answer to a request for logs, in bytes.
+// maxLogs is the maximum size of a log that Log returns, in bytes.
 const maxLogs = 1 << 20
 
-// Log reads the last lines of the log of an instance's pod: of its running container, or of the previous one.
+// Log reads the last lines of the log of an instance's pod. With previous, it reads the log of the
+// previous container instead of the running one.
 func (a *API) Log(ctx context.Context, p *corev1.Pod, tailLines int, previous bool) ([]byte, error) {
 	lines := int64(tailLines)
 	var out []byte
 	err := a.Call(ctx, fmt.Sprintf("logs of pod %s/%s", p.Namespace, p.Name), func(ctx context.Context) error {
-		// This sets no LimitBytes, because Kubernetes would return the beginning and not the end.
+		// LimitBytes is not set, because Kubernetes would then return the beginning of the log and
+		// not its end.
 		stream, err := a.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &corev1.PodLogOptions{
 			Container: render.ContainerName, TailLines: &lines, Previous: previous,
 		}).Stream(ctx)
@@ -37,8 +39,7 @@ func (a *API) Log(ctx context.Context, p *corev1.Pod, tailLines int, previous bo
 	return out, err
 }
 
-// lastBytes reads to the end, and returns the last whole lines, at most limit bytes of
-// them.
+// lastBytes reads to the end. It returns the last whole lines, at most limit bytes.
 func lastBytes(from io.Reader, limit int) ([]byte, error) {
 	buffer := make([]byte, 0, 64<<10)
 	chunk := make([]byte, 32<<10)

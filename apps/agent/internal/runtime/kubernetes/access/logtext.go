@@ -11,8 +11,8 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// LogText reads the log of an instance's pod with the options, and returns the end of it, at most
-// 1 MiB. read is the number of bytes that were read in all.
+// LogText reads the log of an instance's pod with the options. It returns the end of the log, at
+// most 1 MiB. read is the number of bytes that were read.
 func (a *API) LogText(ctx context.Context, p *corev1.Pod, options corev1.PodLogOptions) (text []byte, read int64, err error) {
 	options.Container = render.ContainerName
 	err = a.Call(ctx, fmt.Sprintf("logs of pod %s/%s", p.Namespace, p.Name), func(ctx context.Context) error {

@@ -9,9 +9,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// NothingElse reports whether a namespace has no objects of other owners, which would be
-// deleted with it. It cannot list Secrets, because the agent must not read them. A person who
-// keeps Secrets there sets the annotation windlass.run/keep=true on the namespace.
+// NothingElse reports whether a namespace has no objects of other owners. Such objects would be
+// deleted with the namespace. NothingElse cannot check Secrets, because the agent must not read
+// them. A person who keeps Secrets in the namespace sets the annotation windlass.run/keep=true on
+// it.
 func (a *API) NothingElse(ctx context.Context, name string) (bool, error) {
 	one := metav1.ListOptions{Limit: 2}
 	core, apps := a.CoreV1(), a.AppsV1()

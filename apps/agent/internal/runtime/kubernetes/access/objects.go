@@ -17,9 +17,9 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// Apply applies one object. It does not change an object that is not ours. live is the object as last seen. It
-// is nil if there is none, and for a Secret, which is not watched. With dry, the server returns the result and
-// changes nothing.
+// Apply applies one object. It does not change an object that is not ours. live is the object as it
+// was last seen. It is nil if there is no object, and for a Secret, because Secrets are not
+// watched. With dry, the server returns the result and changes nothing.
 func (a *API) Apply(ctx context.Context, at render.Ref, config any, live render.Object, dry bool) (render.Object, error) {
 	if live != nil && live.GetDeletionTimestamp() != nil {
 		return nil, BeingRemoved(at)
@@ -30,7 +30,7 @@ func (a *API) Apply(ctx context.Context, at render.Ref, config any, live render.
 		}
 	}
 	if live != nil {
-		// With the UID, the server refuses to change a later object with the same name.
+		// With the UID, the server refuses the change if a later object has the same name.
 		uid := live.GetUID()
 		render.MetaOf(config).UID = &uid
 	}
@@ -52,7 +52,7 @@ func (a *API) Apply(ctx context.Context, at render.Ref, config any, live render.
 	return out, nil
 }
 
-// Get reads an object. If there is none, IsNotFound reports true for its error.
+// Get reads an object. If the object does not exist, IsNotFound reports true for the error.
 func (a *API) Get(ctx context.Context, at render.Ref) (o render.Object, err error) {
 	err = a.Call(ctx, "get "+at.String(), func(ctx context.Context) (err error) {
 		o, err = a.Resources[at.Kind].Get(ctx, at.Namespace, at.Name)
@@ -61,15 +61,16 @@ func (a *API) Get(ctx context.Context, at render.Ref) (o render.Object, err erro
 	return o, err
 }
 
-// Remove deletes an object. If there is none, IsNotFound reports true for its error.
+// Remove deletes an object. If the object does not exist, IsNotFound reports true for the error.
 func (a *API) Remove(ctx context.Context, at render.Ref, opts metav1.DeleteOptions) error {
 	return a.Call(ctx, "delete "+at.String(), func(ctx context.Context) error {
 		return found(a.Resources[at.Kind].Remove(ctx, at.Namespace, at.Name, opts))
 	})
 }
 
-// RemoveOrphans deletes the objects in a namespace with the labels of a deployment, except its workload and its
-// claim. adopted: keep the ReplicaSets, because they now belong to another deployment.
+// RemoveOrphans deletes the objects in a namespace with the labels of a deployment, except its
+// workload and its claim. With adopted, it keeps the ReplicaSets, because they belong to another
+// deployment now.
 func (a *API) RemoveOrphans(ctx context.Context, namespace, deploymentID string, adopted bool) error {
 	foreground := metav1.DeletePropagationForeground
 	opts := metav1.DeleteOptions{PropagationPolicy: &foreground}
@@ -98,8 +99,8 @@ func (a *API) RemoveOrphans(ctx context.Context, namespace, deploymentID string,
 	return nil
 }
 
-// mayMake returns an error if there is an object of that name that is not ours, because
-// apply would take it over.
+// mayMake returns an error if an object that is not ours has this name, because an apply would take
+// it over.
 func (a *API) mayMake(ctx context.Context, at render.Ref) error {
 	there, err := a.Get(ctx, at)
 	switch {
@@ -110,7 +111,7 @@ func (a *API) mayMake(ctx context.Context, at render.Ref) error {
 	case !a.ours(there):
 		return &runtime.Rejection{
 			Code: runtime.ReasonConflict, Retryable: true,
-			Message: fmt.Sprintf("there is a %s that is not Windlass's (it lacks the labels %s=%s and %s=%s): remove it, or add these labels to let Windlass manage it",
+			Message: fmt.Sprintf("%s exists and does not belong to Windlass (it lacks the labels %s=%s and %s=%s): remove it, or add these labels to let Windlass manage it",
 				at, render.LabelManagedBy, render.ManagedBy, render.LabelRegion, a.cfg.Region),
 		}
 	case there.GetDeletionTimestamp() != nil:
@@ -119,8 +120,8 @@ func (a *API) mayMake(ctx context.Context, at render.Ref) error {
 	return nil
 }
 
-// ours reports whether an object is ours. An object without the region's label is ours if the
-// agent has applied it before: then another client has removed its labels.
+// ours reports whether an object is ours. An object without the region's label is also ours if the
+// agent has applied it before. In that case, another client has removed its labels.
 func (a *API) ours(o metav1.Object) bool {
 	l := o.GetLabels()
 	if region, ok := l[render.LabelRegion]; ok {
@@ -142,8 +143,8 @@ func slimmed(o render.Object) render.Object {
 	return o
 }
 
-// DeletePod deletes a pod with the given grace, or with its own. If it is gone, IsNotFound reports true for the
-// error.
+// DeletePod deletes a pod with the given grace period, or with the pod's own if grace is nil. If
+// the pod is gone, IsNotFound reports true for the error.
 func (a *API) DeletePod(ctx context.Context, p *corev1.Pod, grace *int64) error {
 	uid := p.UID
 	return a.Call(ctx, fmt.Sprintf("delete pod %s/%s", p.Namespace, p.Name), func(ctx context.Context) error {
@@ -153,7 +154,7 @@ func (a *API) DeletePod(ctx context.Context, p *corev1.Pod, grace *int64) error 
 	})
 }
 
-// Annotate changes annotations of a pod, if it is still there.
+// Annotate changes annotations of a pod, if the pod still exists.
 func (a *API) Annotate(ctx context.Context, p *corev1.Pod, annotations map[string]any) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": p.UID, "annotations": annotations}})
 	if err != nil {
@@ -168,7 +169,7 @@ func (a *API) Annotate(ctx context.Context, p *corev1.Pod, annotations map[strin
 	})
 	rej, ok := errors.AsType[*runtime.Rejection](err)
 	if IsNotFound(err) || ok && rej.Code == runtime.ReasonConflict {
-		return nil // it is gone, or another pod has its name
+		return nil // the pod is gone, or another pod has its name
 	}
 	return err
 }

@@ -13,7 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// reconcilerTurn is the longest that the reconciler waits in an outage.
+// reconcilerTurn is the longest time that the reconciler waits in an outage.
 const reconcilerTurn = 4 * time.Second
 
 func TestPatience_PausesOfAnOutageAreUnderTenSeconds(t *testing.T) {
@@ -22,7 +22,7 @@ func TestPatience_PausesOfAnOutageAreUnderTenSeconds(t *testing.T) {
 	require.LessOrEqual(t, Outage.Max+Reopen.Max+work, 10*time.Second, "missed events are listed, and then a watch opens")
 }
 
-func TestPatience_ReturnedServerIsAskedWithinSeconds(t *testing.T) {
+func TestPatience_ServerIsCalledWithinSecondsOfItsReturn(t *testing.T) {
 	for _, lasts := range []time.Duration{0, time.Second, time.Minute, time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
 			begin, calls := time.Now(), 0
@@ -57,5 +57,5 @@ func TestPatience_DefiniteAnswersAreNotRetried(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	down := errors.New("connection refused")
 	_, err := ask(ctx, patience{policy: Outage, random: rand.Float64}, func() (int, error) { cancel(); return 0, down })
-	require.ErrorIs(t, err, down, "an agent that stops does not wait")
+	require.ErrorIs(t, err, down, "a call does not wait when the agent stops")
 }

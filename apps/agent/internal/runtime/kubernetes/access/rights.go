@@ -19,23 +19,23 @@ import (
 )
 
 const (
-	// workloadsRole is the ClusterRole of agent-rbac.yaml with the agent's rights in the namespaces of
-	// environments. The agent binds it to itself in these namespaces only.
+	// workloadsRole is the ClusterRole of agent-rbac.yaml with the agent's permissions in the
+	// namespaces of environments. The agent binds itself to the role only in these namespaces.
 	workloadsRole = "windlass-agent-workloads"
 	// rightsBinding is the name of the binding in each of these namespaces.
 	rightsBinding = "windlass-agent"
 
-	// A binding takes effect some milliseconds later, when the API server's authorizer has seen it.
+	// A binding takes effect some milliseconds later, when the API server's authorizer has read it.
 	rightsPoll, rightsPatience = 20 * time.Millisecond, 10 * time.Second
 	// rightsAgain is the shortest time between two checks of the bindings in all namespaces.
 	rightsAgain = 5 * time.Second
 )
 
-// rights remembers in which namespaces the agent is known to have its rights.
+// rights records the namespaces in which the agent is known to have its permissions.
 type rights struct {
 	mu   sync.Mutex
 	have map[string]bool
-	// again asks for a check of all namespaces, because a call was forbidden.
+	// again is signalled to check all namespaces, because a call was forbidden.
 	again chan struct{}
 }
 
@@ -64,8 +64,8 @@ func (r *rights) doubt() {
 	}
 }
 
-// Enter gives the agent its rights in a namespace of an environment. It creates no binding if the agent already
-// has them, for example as an administrator.
+// Enter gives the agent its permissions in a namespace of an environment. It creates no binding if
+// the agent already has them, for example as an administrator.
 func (a *API) Enter(ctx context.Context, namespace string) error {
 	if a.rights.has(namespace) {
 		return nil
@@ -86,7 +86,8 @@ func (a *API) Enter(ctx context.Context, namespace string) error {
 	return nil
 }
 
-// allowedIn reports whether the agent may write secrets in the namespace, which only workloadsRole allows.
+// allowedIn reports whether the agent may write Secrets in the namespace. Only workloadsRole allows
+// this.
 func (a *API) allowedIn(ctx context.Context, namespace string) (allowed bool, err error) {
 	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
 		ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "create", Resource: "secrets"},
@@ -123,7 +124,7 @@ func (a *API) bind(ctx context.Context, namespace string) error {
 	})
 }
 
-// subjectOf names a user as RBAC does.
+// subjectOf returns the RBAC subject of a user.
 func subjectOf(user string) *rbacac.SubjectApplyConfiguration {
 	if account, ok := strings.CutPrefix(user, "system:serviceaccount:"); ok {
 		if namespace, name, ok := strings.Cut(account, ":"); ok {
@@ -151,8 +152,8 @@ func (a *API) awaitRights(ctx context.Context, namespace string) error {
 	}
 }
 
-// EnterAll is Enter for all namespaces of the region. It logs failures. KeepRights tries again after the
-// next call that is forbidden.
+// EnterAll calls Enter for all namespaces of the region, and logs failures. After the next
+// forbidden call, KeepRights tries again.
 func (a *API) EnterAll(ctx context.Context) {
 	var names []string
 	for _, ns := range a.Caches.Every(render.KindNamespace) {

@@ -16,8 +16,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/backoff"
 )
 
-// Warnings and Neighbours keep no objects, because a whole cluster has many more events and
-// pods than the region.
+// Warnings and Neighbours store no objects, because a whole cluster has many more events and pods
+// than the region.
 
 // watched is the part of a typed client that lists and watches.
 type watched[L apiruntime.Object] interface {
@@ -38,13 +38,13 @@ func listWatch[L apiruntime.Object](client watched[L], again patience, tweak fun
 	}
 }
 
-// patience repeats calls that the API server could not answer. The client library must
-// not see these failures, because it would wait up to a minute between its own retries.
+// patience repeats calls that the API server could not answer. The client library must not see
+// these failures, because it would wait up to a minute between its own retries.
 type patience struct {
 	policy backoff.Policy
 	random func() float64
-	// refused is the error of the last list or watch for which the agent lacks a permission.
-	// The client library retries without limit, and reports that only in its own log.
+	// refused is the error of the last list or watch for which the agent lacked a permission. The
+	// client library retries without limit, and reports the error only in its own log.
 	refused *atomic.Pointer[error]
 }
 
@@ -80,8 +80,8 @@ func (w *Warnings) Add(obj any) error {
 // Update implements cache.ReflectorStore.
 func (w *Warnings) Update(obj any) error { return w.Add(obj) }
 
-// Delete implements cache.ReflectorStore. It does nothing, because an event that
-// expired has still happened.
+// Delete implements cache.ReflectorStore. It does nothing, because an expired event has still
+// happened.
 func (w *Warnings) Delete(any) error { return nil }
 
 // Replace implements cache.ReflectorStore.
@@ -98,8 +98,8 @@ func (w *Warnings) Replace(all []any, _ string) error {
 // Resync implements cache.ReflectorStore.
 func (w *Warnings) Resync() error { return nil }
 
-// Neighbours passes the pods of the cluster that are not ours to Set and Remove, which
-// sum up the resources that these pods take. It keeps only their UIDs.
+// Neighbours passes the pods of the cluster that are not ours to Set and Remove, which add up the
+// resources of these pods. It stores only their UIDs.
 type Neighbours struct {
 	Set    func(*corev1.Pod)
 	Remove func(types.UID)

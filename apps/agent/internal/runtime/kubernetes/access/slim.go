@@ -14,7 +14,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// bare removes the managed fields. Caches keep only the fields of objects that the agent reads.
+// bare removes the managed fields, because caches store only the fields that the agent reads.
 func bare(obj any) (any, error) {
 	if m, err := meta.Accessor(obj); err == nil {
 		m.SetManagedFields(nil)
@@ -34,7 +34,8 @@ func slimWorkload(obj any) (any, error) {
 	return d, nil
 }
 
-// ownerOfReplicas returns the names of the managers besides us that have set spec.replicas.
+// ownerOfReplicas returns the names of the field managers, except ours, that have set
+// spec.replicas.
 func ownerOfReplicas(fields []metav1.ManagedFieldsEntry) string {
 	var owners []string
 	for _, f := range fields {

@@ -19,7 +19,7 @@ type PodUsage struct {
 	MemoryBytes   int64
 }
 
-// podMetricsList is the part of metrics.k8s.io/v1beta1 that is read here.
+// podMetricsList has the fields of metrics.k8s.io/v1beta1 that the agent reads.
 type podMetricsList struct {
 	Items []struct {
 		Metadata   metav1.ObjectMeta `json:"metadata"`
@@ -33,8 +33,8 @@ type podMetricsList struct {
 	} `json:"items"`
 }
 
-// PodUsages lists what the main containers of the region's pods in a namespace use. ok is false where the cluster
-// has no metrics API.
+// PodUsages returns the usage of the main containers of the region's pods in a namespace. ok is
+// false if the cluster has no metrics API.
 func (a *API) PodUsages(ctx context.Context, namespace string) (_ []PodUsage, ok bool, err error) {
 	what := "list the metrics of pods in namespace " + namespace
 	var body []byte
@@ -44,14 +44,15 @@ func (a *API) PodUsages(ctx context.Context, namespace string) (_ []PodUsage, ok
 		body, err = a.CoreV1().RESTClient().Get().AbsPath("/apis/metrics.k8s.io/v1beta1/namespaces/"+namespace+"/pods").
 			Param("labelSelector", render.LabelRegion+"="+a.cfg.Region).SetHeader("Accept", "application/json").DoRaw(ctx)
 		if isServerError(err) {
-			// The metrics server answers this call, behind the API server. If it is down, other calls must not wait.
+			// The API server forwards this call to the metrics server. If the metrics server is
+			// down, other calls must not wait.
 			down = unavailable(what, err)
 			return nil
 		}
 		return found(err)
 	})
 	if IsNotFound(err) {
-		return nil, false, nil // the metrics API is missing: for a namespace without pods, it returns an empty list
+		return nil, false, nil // the metrics API is missing, because it would return an empty list for a namespace without pods
 	}
 	if err = cmp.Or(err, down); err != nil {
 		return nil, false, err

@@ -44,7 +44,7 @@ func TestPodUsages(t *testing.T) {
 		require.InDelta(t, 250.123, got[0].CPUMillicores, 0.001)
 		require.EqualValues(t, 128<<20, got[0].MemoryBytes)
 	})
-	t.Run("a cluster without the metrics API has none", func(t *testing.T) {
+	t.Run("a cluster without the metrics API has no usages", func(t *testing.T) {
 		answer = func(w http.ResponseWriter) {
 			w.WriteHeader(http.StatusNotFound)
 			_, _ = fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)

@@ -13,7 +13,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// difference is one field of ours that has another value than wanted.
+// difference is a field of ours that has another value than the wanted one.
 type difference struct {
 	path        string
 	want, found string
@@ -23,8 +23,8 @@ func (d difference) String() string {
 	return fmt.Sprintf("%s: want %s, found %s", d.path, d.want, d.found)
 }
 
-// differences returns the fields of config that have another value in the object. Other fields of the object
-// belong to other clients, or have defaults.
+// differences returns the fields of config that have another value in the object. All other fields
+// of the object belong to other clients or have defaults.
 func differences(config any, live render.Object) ([]difference, error) {
 	data, err := json.Marshal(config)
 	if err != nil {
@@ -76,8 +76,8 @@ func compare(path string, want, found any, out *[]difference) {
 	}
 }
 
-// keyOf has the field that identifies an item, as in the API's schema, for lists in which other clients may
-// have items too. Other lists are ours as a whole.
+// keyOf has the field that identifies an item, as in the API's schema. It has the lists in which
+// other clients may have items, too. All other lists are wholly ours.
 var keyOf = map[string]string{
 	"containers": "name", "initContainers": "name", "env": "name", "volumes": "name",
 	"imagePullSecrets": "name", "volumeMounts": "mountPath", "ownerReferences": "uid",
@@ -110,8 +110,8 @@ func compareLists(path string, want, found []any, out *[]difference) {
 	}
 }
 
-// same reports whether two leaves are equal. The server writes quantities in its own way, and leaves out zero
-// values.
+// same reports whether two leaf values are equal. The server normalizes quantities, and leaves out
+// zero values.
 func same(want, found any) bool {
 	switch w := want.(type) {
 	case nil:
@@ -182,10 +182,11 @@ func show(v any) string {
 	return strings.ToValidUTF8(string(data[:maxShown]), "") + "..."
 }
 
-// maxDifferences is how many differences an event lists. An event has room for 1024 bytes.
+// maxDifferences is the maximum number of differences in an event. An event has room for 1024
+// bytes.
 const maxDifferences = 5
 
-// Summary returns differences as one line. It leaves out the values of a Secret.
+// Summary returns the differences as one line. It leaves out the values of a Secret.
 func Summary(k render.Kind, all []difference) string {
 	var b strings.Builder
 	for i, d := range all {

@@ -49,14 +49,14 @@ func TestDiff_ComparesTheMeaningOfOurFieldsOnly(t *testing.T) {
 		change func(*appsv1.Deployment)
 		diff   string
 	}{
-		{"what others add, and other spellings", func(*appsv1.Deployment) {}, ""},
+		{"fields of other clients, and other spellings", func(*appsv1.Deployment) {}, ""},
 		{"a label", func(d *appsv1.Deployment) { delete(d.Labels, "a") }, `metadata.labels.a: want "1", found nothing`},
 		{"an image", func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[1].Image = "y" }, `spec.template.spec.containers[main].image: want "x:1", found "y"`},
 		{"a quantity", func(d *appsv1.Deployment) {
 			d.Spec.Template.Spec.Containers[1].Resources.Requests["cpu"] = quantity.MustParse("2")
 		}, `spec.template.spec.containers[main].resources.requests.cpu: want "1", found "2"`},
 		{"a number", func(d *appsv1.Deployment) { *d.Spec.Replicas = 9 }, "spec.replicas: want 2, found 9"},
-		{"no more", func(d *appsv1.Deployment) { d.Spec.Template.Spec.Volumes = nil }, `spec.template.spec.volumes: want [{"emptyDir":{},"name":"shm"}], found nothing`},
+		{"a list that is gone", func(d *appsv1.Deployment) { d.Spec.Template.Spec.Volumes = nil }, `spec.template.spec.volumes: want [{"emptyDir":{},"name":"shm"}], found nothing`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := live()

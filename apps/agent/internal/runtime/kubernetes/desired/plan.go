@@ -19,7 +19,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// These annotations belong to this package. The others are in render.
+// These annotations belong to this package. All others are in render.
 const (
 	// hashAnnotation has the hash of the whole object as it was sent.
 	hashAnnotation = render.Domain + "hash"
@@ -29,8 +29,8 @@ const (
 	keptSecrets = render.Domain + "secrets"
 )
 
-// AnnotationPool has the pool that a workload uses. AnnotationGpus has the number of GPUs that each replica
-// takes from the pool.
+// AnnotationPool names the pool that a workload uses. AnnotationGpus is the number of GPUs that
+// each replica takes from the pool.
 const (
 	AnnotationPool = render.Domain + "pool"
 	AnnotationGpus = render.Domain + "gpus"
@@ -38,13 +38,14 @@ const (
 
 // Seen reads the cluster's objects from the caches.
 type Seen interface {
-	// Get returns the newest known version of an object of ours, or nil. The object is read only.
+	// Get returns the newest known version of an object of ours, or nil. The caller must not change
+	// the object.
 	Get(at render.Ref) render.Object
 	// WorkloadsOf returns the workloads of an app.
 	WorkloadsOf(namespace, app string) []render.Object
 }
 
-// Input is what a plan depends on.
+// Input has everything that a plan depends on.
 type Input struct {
 	// Ref names the workload.
 	Ref        render.Ref
@@ -52,30 +53,30 @@ type Input struct {
 	// Objects are the rendered objects of the assignment.
 	Objects *render.Objects
 	Seen    Seen
-	// Before is the workload's hash from the last time when all its objects were as wanted. Empty means that
-	// there was no such time.
+	// Before is the workload's hash from the last time that all its objects were as wanted. It is
+	// empty if there was no such time.
 	Before string
-	// Suspect is whether a pod lacks a Secret.
+	// Suspect means that a pod lacks a Secret.
 	Suspect bool
 	// Pruned reports whether a Secret of the workload was removed. The workload may still list it.
 	Pruned func(secret string) bool
 }
 
-// Plan is the objects of an assignment, and the steps to put them.
+// Plan has the objects of an assignment, and the steps to put them.
 type Plan struct {
 	Input
 
-	// Unreadable is why Live's kept template cannot be read and is rendered anew. It is nil otherwise.
+	// Unreadable is the reason why Live's kept template cannot be read, so that the template is
+	// rendered again. Otherwise, it is nil.
 	Unreadable error
-	// Live is the workload as it is. Nil means that there is none.
+	// Live is the workload as it is. It is nil if there is none.
 	Live *appsv1.Deployment
-	// config is the workload as it should be now, and Goal is the workload as it should be when
-	// nothing has to wait.
+	// config is the workload as it should be now. Goal is the workload as it should be in the end.
 	config, Goal *appsac.DeploymentApplyConfiguration
-	// Hash is the hash of config. Complete is whether Live has it already.
+	// Hash is the hash of config. Complete means that Live has this hash already.
 	Hash     string
 	Complete bool
-	// Namespace is nil when it is as it should be.
+	// Namespace is the step for the namespace. It is nil if the namespace is as it should be.
 	Namespace *Step
 	Steps     []Step
 	kept      *keptPods
@@ -93,16 +94,16 @@ func (s *Plan) Drifted() bool {
 type Step struct {
 	Ref    render.Ref
 	Config any
-	// own sets the present owners in Config. Nil means that the object has none.
+	// own sets the present owners in Config. It is nil if the object has no owners.
 	own  func()
 	hash string
 	Live render.Object
-	// Drift is whether another client changed or removed the object.
+	// Drift means that another client changed or removed the object.
 	Drift bool
 	Diffs []difference
 }
 
-// New returns a plan with Goal, the workload as it should be when nothing has to wait.
+// New returns a plan with Goal, the workload as it should be in the end.
 func New(in Input) (*Plan, error) {
 	s := &Plan{Input: in}
 	if o := in.Seen.Get(in.Ref); o != nil {
@@ -114,21 +115,21 @@ func New(in Input) (*Plan, error) {
 	return s, err
 }
 
-// Switched reports whether the workload has the wanted template already. It returns true without a kept
-// template, because then there is none to hold.
+// Switched reports whether the workload has the wanted template already. It returns true if the
+// workload has no kept template, because there is none to hold then.
 func (s *Plan) Switched() bool {
 	return s.kept == nil || s.kept.hash == s.Assignment.TemplateHash && !s.Restarts()
 }
 
-// Restarts reports whether the workload is a rank of an instance of several hosts, of which all ranks start anew with
-// another epoch.
+// Restarts reports whether the workload is a rank of an instance of several hosts, and all ranks of
+// the instance restart in another epoch.
 func (s *Plan) Restarts() bool {
 	u := s.Assignment.Unit
 	return u != nil && u.Hosts > 1 && s.kept != nil && s.kept.epoch != u.Epoch
 }
 
-// Decide sets the steps, in order. With hold the workload keeps its template for now. shape changes the
-// workload while its pods are replaced.
+// Decide sets the steps, in order. With hold, the workload keeps its template for now. shape
+// changes the workload while its pods are replaced.
 func (s *Plan) Decide(hold bool, shape func(*appsac.DeploymentApplyConfiguration)) (err error) {
 	if s.config = s.Goal; hold {
 		if s.config, err = s.finish(s.kept.template); err != nil {
@@ -154,8 +155,8 @@ func (s *Plan) Decide(hold bool, shape func(*appsac.DeploymentApplyConfiguration
 			return err
 		}
 		if at.Kind == render.KindSecret {
-			// Secrets are not watched. If the workload has its hash, the Secrets that it names were put. A
-			// Secret that a pod lacks is put again.
+			// Secrets are not watched. If the workload has its hash, the Secrets that it names were
+			// put. If a pod lacks a Secret, its Secrets are put again.
 			if slices.Contains(secretsNamed(s.config.Spec.Template), at.Name) && (s.Suspect || !s.Complete && !s.has(st)) {
 				s.Steps = append(s.Steps, st)
 			}
@@ -192,8 +193,8 @@ func (s *Plan) Decide(hold bool, shape func(*appsac.DeploymentApplyConfiguration
 	return nil
 }
 
-// Shared reports whether several workloads share the object. Its owners must be set anew right before it is
-// put.
+// Shared reports whether several workloads share the object. Its owners must then be set again
+// right before it is put.
 func (st *Step) Shared() bool { return st.Ref.Kind == render.KindClaim && st.own != nil }
 
 // Reown sets the owners that exist now.
@@ -203,14 +204,15 @@ func (st *Step) Reown() error {
 	return err
 }
 
-// has reports whether an immutable Secret was put before: the workload lists it and was complete once.
+// has reports whether an immutable Secret was put before: the workload was complete once, and lists
+// the Secret.
 func (s *Plan) has(st Step) bool {
 	c, ok := st.Config.(*coreac.SecretApplyConfiguration)
 	return ok && c.Immutable != nil && *c.Immutable && s.Live != nil && s.Live.Annotations[hashAnnotation] != "" &&
 		slices.Contains(split(s.Live.Annotations[keptSecrets]), st.Ref.Name)
 }
 
-// check reports whether the step is needed. complete is whether the workload has the plan's hash.
+// check reports whether the step is needed. complete means that the workload has the plan's hash.
 func (st *Step) check(complete bool) (bool, error) {
 	if st.Live == nil {
 		st.Drift = complete
@@ -242,7 +244,7 @@ type keptPods struct {
 // keptOf returns the template that was last sent for live, or nil if live has none.
 func keptOf(live *appsv1.Deployment) (*keptPods, error) {
 	if live == nil || live.Annotations[keptTemplate] == "" {
-		return nil, nil //nolint:nilnil // it has kept none
+		return nil, nil //nolint:nilnil // live has no kept template
 	}
 	t, err := unpackTemplate(live.Annotations[keptTemplate])
 	if err != nil {
@@ -256,8 +258,8 @@ func keptOf(live *appsv1.Deployment) (*keptPods, error) {
 	return k, nil
 }
 
-// template returns the template that all pods of the assignment should have. It is the kept one if that has
-// the assignment's hash.
+// template returns the template that all pods of the assignment should have. It is the kept
+// template if that has the assignment's hash.
 func (s *Plan) template() *coreac.PodTemplateSpecApplyConfiguration {
 	if s.kept == nil || s.kept.hash != s.Assignment.TemplateHash || s.Restarts() {
 		return s.Objects.Workload.Spec.Template
@@ -273,7 +275,8 @@ func (s *Plan) template() *coreac.PodTemplateSpecApplyConfiguration {
 	return s.kept.template
 }
 
-// finish returns the rendered workload with template, completed with what depends on the cluster.
+// finish returns the rendered workload with template. It completes the parts that depend on the
+// cluster.
 func (s *Plan) finish(template *coreac.PodTemplateSpecApplyConfiguration) (*appsac.DeploymentApplyConfiguration, error) {
 	c := *s.Objects.Workload
 	spec, meta := *c.Spec, *c.ObjectMetaApplyConfiguration
@@ -321,7 +324,8 @@ func (s *Plan) finish(template *coreac.PodTemplateSpecApplyConfiguration) (*apps
 	return &c, nil
 }
 
-// contested returns the client that has set another number of replicas than ours, or "".
+// contested returns the client that has set another number of replicas than ours, or "" if there is
+// none.
 func contested(live *appsv1.Deployment, replicas *int32) string {
 	if live == nil || replicas == nil || live.Spec.Replicas == nil || *live.Spec.Replicas == *replicas {
 		return ""
@@ -345,7 +349,8 @@ func split(s string) []string {
 	return strings.Split(s, ",")
 }
 
-// Contest returns a text about the number of replicas that another client has set, or "".
+// Contest returns a text about the number of replicas that another client has set, or "" if there
+// is none.
 func (s *Plan) Contest() string {
 	want := s.Objects.Workload.Spec.Replicas
 	owner := contested(s.Live, want)
@@ -355,8 +360,8 @@ func (s *Plan) Contest() string {
 	return fmt.Sprintf("replicas: Windlass wants %d, %s has set %d and keeps it", *want, owner, *s.Live.Spec.Replicas)
 }
 
-// Seed returns the step that puts the workload with 0 replicas, so that other objects can name it as their
-// owner.
+// Seed returns the step that puts the workload with 0 replicas. After that, other objects can name
+// the workload as their owner.
 func (s *Plan) Seed() Step {
 	c := *s.config
 	spec, meta := *c.Spec, *c.ObjectMetaApplyConfiguration
@@ -368,7 +373,7 @@ func (s *Plan) Seed() Step {
 	return Step{Ref: s.Ref, Config: &c}
 }
 
-// seal hashes a config, writes the hash into its annotations and returns the hash.
+// seal computes the hash of a config, writes the hash into its annotations and returns it.
 func seal(config any) (string, error) {
 	meta := render.MetaOf(config)
 	delete(meta.Annotations, hashAnnotation)
@@ -387,7 +392,7 @@ func seal(config any) (string, error) {
 	return hash, nil
 }
 
-// dependents returns the dependents of the workload, in the order of their use.
+// dependents returns the other objects of the assignment, in the order in which they are put.
 func dependents(o *render.Objects) []any {
 	var out []any
 	if o.ServiceAccount != nil {
@@ -429,7 +434,7 @@ func ownerReference(w render.Object) metaac.OwnerReferenceApplyConfiguration {
 	return *metaac.OwnerReference().WithAPIVersion("apps/v1").WithKind("Deployment").WithName(w.GetName()).WithUID(w.GetUID())
 }
 
-// OwnerReferences returns references to workloads that own an object together.
+// OwnerReferences returns references to the workloads that own an object together.
 func OwnerReferences(workloads []render.Object) (out []*metaac.OwnerReferenceApplyConfiguration) {
 	for _, w := range workloads {
 		one := ownerReference(w)

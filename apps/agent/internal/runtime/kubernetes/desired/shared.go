@@ -13,12 +13,13 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// All apps of an environment share its namespace, and all versions of an app share its claim. After a rename
-// or a resize, two assignments may describe the same object differently until both have the change. So
-// neither assignment undoes what the other one has written, and each ensures only what it needs.
+// All apps of an environment share its namespace, and all versions of an app share its claim. After
+// a rename or a resize, two assignments may describe the same object differently until both have
+// the change. So each assignment ensures only the fields that it needs, and does not undo the other
+// assignment's changes.
 
-// planNamespace returns the step for the namespace, or nil if it is as it should be. A namespace that existed
-// before does not get the annotation that says that the agent created it.
+// planNamespace returns the step for the namespace, or nil if the namespace is as it should be. A
+// namespace that existed before does not get the annotation that the agent created it.
 func (s *Plan) planNamespace() (*Step, error) {
 	st := Step{Config: render.CopyOf(s.Objects.Namespace)}
 	st.Ref = render.RefOf(render.KindNamespace, st.Config)
@@ -48,9 +49,10 @@ func (s *Plan) planNamespace() (*Step, error) {
 	return &st, err
 }
 
-// Joint returns the step that puts an object which workloads own together, nil if the object is as it should be. live is
-// the object as it is, nil for none. The object keeps its owners while one of them is among the workloads, so that it is
-// not written for each workload that comes or goes.
+// Joint returns the step that puts an object which several workloads own together, or nil if the
+// object is as it should be. live is the object as it is, or nil if there is none. The object keeps
+// its owners while one of them is among the workloads. So it is not written again for each workload
+// that comes or goes.
 func Joint(config any, workloads []render.Object, live render.Object) (*Step, error) {
 	st := Step{Ref: render.RefOf(render.KindOf(config), config), Config: config, Live: live}
 	meta := render.MetaOf(config)
@@ -77,8 +79,8 @@ func Joint(config any, workloads []render.Object, live render.Object) (*Step, er
 	return &st, nil
 }
 
-// share completes the config of an app's claim. All workloads of the app own the claim, unless its retention
-// is to keep it. Its size does not shrink.
+// share completes the config of an app's claim. All workloads of the app own the claim, unless its
+// retention is to keep it. The claim's size never shrinks.
 func (s *Plan) share(at render.Ref, c *coreac.PersistentVolumeClaimApplyConfiguration) {
 	meta := c.ObjectMetaApplyConfiguration
 	meta.OwnerReferences = nil
@@ -97,7 +99,7 @@ func (s *Plan) share(at render.Ref, c *coreac.PersistentVolumeClaimApplyConfigur
 	if !ok || c.Spec == nil {
 		return
 	}
-	// Fields that cannot change stay as they are.
+	// Fields that Kubernetes does not allow to change stay as they are.
 	spec := *c.Spec
 	spec.AccessModes = live.Spec.AccessModes
 	if spec.StorageClassName != nil {
@@ -116,8 +118,8 @@ func sizeOf(c *coreac.PersistentVolumeClaimApplyConfiguration) quantity.Quantity
 	return (*c.Spec.Resources.Requests)[corev1.ResourceStorage]
 }
 
-// checkClaim reports whether the claim has to be put, because it is missing or too small, or lacks an owner,
-// a label or its retention.
+// checkClaim reports whether the claim must be put, because it is missing or too small, or lacks an
+// owner, a label or its retention.
 func (st *Step) checkClaim(complete bool) (bool, error) {
 	live, ok := st.Live.(*corev1.PersistentVolumeClaim)
 	if !ok || live.DeletionTimestamp != nil {

@@ -14,9 +14,9 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// A pod template is rendered once per template hash and kept on the workload as it was sent. Otherwise
-// scaling, adoption by a newer deployment and an agent that renders differently would give pods a new
-// template. That would replace instances for no reason.
+// A pod template is rendered once for each template hash. The workload keeps it as it was sent.
+// Otherwise, pods could get a new template by scaling, by adoption by a newer deployment, or by an
+// agent that renders differently. That would replace instances for no reason.
 
 // maxTemplate is the maximum size of the kept template. Kubernetes limits all annotations of an object to 256
 // KiB.
@@ -50,7 +50,7 @@ func unpackTemplate(s string) (*coreac.PodTemplateSpecApplyConfiguration, error)
 	if err != nil {
 		return nil, fmt.Errorf("the kept pod template: %w", err)
 	}
-	// A template that was written by hand may unpack to any size.
+	// A template that a person wrote may unpack to any size.
 	if data, err = io.ReadAll(io.LimitReader(z, 16<<20)); err != nil {
 		return nil, fmt.Errorf("the kept pod template: %w", err)
 	}
@@ -66,7 +66,7 @@ func secretsNamed(t *coreac.PodTemplateSpecApplyConfiguration) []string {
 	if t == nil || t.Spec == nil {
 		return nil
 	}
-	// SecretsOf takes the typed pod spec, which has the same JSON as the one that is sent.
+	// SecretsOf takes the typed pod spec. Its JSON is the same as that of t.Spec.
 	data, err := json.Marshal(t.Spec)
 	if err != nil {
 		return nil

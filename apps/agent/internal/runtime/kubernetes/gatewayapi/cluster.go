@@ -25,7 +25,7 @@ import (
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// kind is a kind of object.
+// kind is a kind of object, such as Service.
 type kind struct{ resource schema.GroupVersionResource }
 
 var (
@@ -41,14 +41,15 @@ type key struct {
 	name string
 }
 
-// version is the version of an object that was written. generation is 0 for kinds that have none.
+// version identifies a version of an object that was written. generation is 0 for kinds without
+// generations.
 type version struct {
 	hash       string
 	generation int64
 	resource   string
 }
 
-// encode returns the objects in the form in which they are written, each with a hash of its content.
+// encode returns the objects in the form in which they are written. Each has a hash of its content.
 func encode(o objects) (map[kind]map[string]*unstructured.Unstructured, error) {
 	out := map[kind]map[string]*unstructured.Unstructured{serviceKind: {}, sliceKind: {}, routeKind: {}}
 	add := func(k kind, name string, typed any) error {
@@ -82,7 +83,7 @@ func encode(o objects) (map[kind]map[string]*unstructured.Unstructured, error) {
 	return out, errors.Join(errs...)
 }
 
-// cached caches our objects in the cluster.
+// cached caches the follower's objects in the cluster.
 type cached struct {
 	stores map[kind]cache.SharedIndexInformer
 	// changed is signalled, with a buffer of one.
@@ -90,7 +91,7 @@ type cached struct {
 	namespace string
 
 	mu sync.Mutex
-	// gone are objects whose deletion was seen since they were written.
+	// gone has the objects whose deletion was seen since they were written.
 	gone map[key]bool
 }
 
@@ -105,8 +106,8 @@ func newCached(client dynamic.Interface, namespace, region string) *cached {
 	return c
 }
 
-// informer caches the objects of a resource that have labels. It does the same as client-go's
-// dynamicinformer, which would pull the informers of all API groups into the program.
+// informer caches the objects of a resource that have these labels. It does the same as client-go's
+// dynamicinformer, which would add the informers of all API groups to the program.
 func informer(client dynamic.ResourceInterface, labels string) cache.SharedIndexInformer {
 	return cache.NewSharedIndexInformer(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (apiruntime.Object, error) {
@@ -120,10 +121,10 @@ func informer(client dynamic.ResourceInterface, labels string) cache.SharedIndex
 	}, &unstructured.Unstructured{}, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 }
 
-// seenWithin limits the time for the first list of all objects.
+// seenWithin is the time limit for the first list of all objects.
 const seenWithin = time.Minute
 
-// run watches until stop is called, and returns once all objects were listed.
+// run watches until stop is called. It returns once all objects were listed.
 func (c *cached) run(ctx context.Context) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	seen, end := context.WithTimeout(ctx, seenWithin)
@@ -176,7 +177,7 @@ func (c *cached) get(k kind, name string) *unstructured.Unstructured {
 	return found.(*unstructured.Unstructured)
 }
 
-// isGone reports whether the deletion of an object was seen. here records that it was written again.
+// isGone reports whether the deletion of an object was seen since it was written.
 func (c *cached) isGone(k kind, name string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -189,7 +190,7 @@ func (c *cached) here(k kind, name string) {
 	delete(c.gone, key{k, name})
 }
 
-// newer reports whether a resource version is later than another, or cannot be compared with it.
+// newer reports whether resource version a is later than b, or cannot be compared with b.
 func newer(a, b string) bool {
 	x, errX := strconv.ParseUint(a, 10, 64)
 	y, errY := strconv.ParseUint(b, 10, 64)
@@ -204,7 +205,7 @@ func (c *cached) all(k kind) []*unstructured.Unstructured {
 	return out
 }
 
-// write writes the objects of a kind that differ from what is wanted.
+// write writes the objects of a kind that differ from the wanted ones.
 func (f *Follower) write(ctx context.Context, k kind, want map[string]*unstructured.Unstructured) error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(want)) {
@@ -228,8 +229,8 @@ func (f *Follower) write(ctx context.Context, k kind, want map[string]*unstructu
 	return errors.Join(errs...)
 }
 
-// isWritten reports whether the object is as wanted, according to the cache. A later change by another client
-// shows in its generation, or in its resource version if the kind has no generation.
+// isWritten reports whether the object is as wanted, according to the cache. A later change by
+// another client shows in the generation, or in the resource version if the kind has no generation.
 func (f *Follower) isWritten(k kind, name string, u *unstructured.Unstructured) bool {
 	was, ok := f.written[key{k, name}]
 	if !ok || was.hash != u.GetAnnotations()[annotationHash] {
@@ -238,7 +239,7 @@ func (f *Follower) isWritten(k kind, name string, u *unstructured.Unstructured) 
 	live := f.cache.get(k, name)
 	switch {
 	case live == nil:
-		// The cache has not seen it yet, or another client removed it.
+		// The cache has not seen the object yet, or another client removed it.
 		return !f.cache.isGone(k, name)
 	case live.GetResourceVersion() == was.resource:
 		return true
@@ -248,7 +249,7 @@ func (f *Follower) isWritten(k kind, name string, u *unstructured.Unstructured) 
 	return !newer(live.GetResourceVersion(), was.resource)
 }
 
-// remove deletes the objects of a kind that are not wanted, except objects of apps in waiting.
+// remove deletes the objects of a kind that are not wanted. It keeps objects of apps in waiting.
 func (f *Follower) remove(ctx context.Context, k kind, want map[string]*unstructured.Unstructured, waiting map[string]bool) error {
 	var errs []error
 	for _, live := range f.cache.all(k) {

@@ -49,11 +49,12 @@ type Config struct {
 	Namespace string
 	Region    string
 	Parent    Parent
-	// UserAgent and FieldManager name the agent to the API server.
+	// UserAgent and FieldManager identify the agent to the API server.
 	UserAgent, FieldManager string
 	Log                     *slog.Logger
 	Rand                    func() float64
-	// Patience is how long a route may be unserved before it is reported to people. Default: 30 s.
+	// Patience is how long a route may be unserved before people get a note about it. Default: 30
+	// s.
 	Patience time.Duration
 }
 
@@ -67,13 +68,13 @@ type Follower struct {
 	apps map[string]*app
 	// want has the wanted objects of all apps, by kind and name.
 	want map[kind]map[string]*unstructured.Unstructured
-	// owed has the change of each app that tell has not reported as served yet.
+	// owed has, by app, the change that tell has not reported as served yet.
 	owed map[string]int64
-	// written has the version of each object that this process wrote, by kind and name.
+	// written has the version of each object that this process wrote, by key.
 	written map[key]version
-	// unserved has the time since which a route is not served, by name.
+	// unserved has the time since which a route has not been served, by name.
 	unserved map[string]time.Time
-	// verdicts has the result for the last version of a route, by name.
+	// verdicts has the result for the last examined version of a route, by name.
 	verdicts map[string]verdict
 	told     said
 }
@@ -89,8 +90,8 @@ type verdict struct {
 	why      string
 }
 
-// said is what tell sent to the feed last. any is whether it sent anything. began is whether the table was
-// written to the cluster once.
+// said is what tell last sent to the feed. any means that it has sent anything. began means that
+// the whole table was written to the cluster once.
 type said struct {
 	any, began bool
 	notes      []string
@@ -99,7 +100,7 @@ type said struct {
 // New returns a follower. It makes no call to the API server.
 func New(cfg Config) (*Follower, error) {
 	if cfg.Feed == nil || cfg.Client == nil || cfg.Namespace == "" || cfg.Region == "" || cfg.Parent == (Parent{}) || cfg.FieldManager == "" || cfg.Log == nil || cfg.Rand == nil {
-		return nil, errors.New("gatewayapi: every field of Config but Patience is required")
+		return nil, errors.New("gatewayapi: every field of Config except Patience is required")
 	}
 	if cfg.Patience == 0 {
 		cfg.Patience = patience
@@ -117,22 +118,23 @@ func New(cfg Config) (*Follower, error) {
 	}, nil
 }
 
-// Run writes until ctx ends. It counts as a gateway from the beginning, because a data plane may already
-// serve the routes in the cluster.
+// Run writes until ctx ends. It counts as a gateway from the beginning, because a data plane may
+// already serve the routes that exist in the cluster.
 func (f *Follower) Run(ctx context.Context) error {
 	f.tell(nil, nil)
 	for failures := 0; ctx.Err() == nil; failures++ {
 		if err := f.once(ctx); err != nil && ctx.Err() == nil {
 			f.cfg.Log.WarnContext(ctx, "cannot write HTTPRoutes; will try again", "error", err)
 			f.tell(nil, []string{"HTTPRoutes are not written: " + err.Error()})
-			// Sleep fails only when ctx ends, which the loop checks.
+			// Sleep returns an error only if ctx ends, which the loop checks.
 			_ = backoff.Sleep(ctx, again.Delay(failures, f.cfg.Rand))
 		}
 	}
 	return nil
 }
 
-// once watches the cluster and follows the table until ctx ends. It returns an error if it cannot begin.
+// once watches the cluster and follows the table until ctx ends. It returns an error if it cannot
+// start.
 func (f *Follower) once(ctx context.Context) error {
 	if err := f.ready(ctx); err != nil {
 		return err
@@ -164,7 +166,7 @@ func (f *Follower) follow(ctx context.Context) {
 		case <-f.cache.changed:
 		case <-timer.C:
 		}
-		next := f.cfg.Patience // when notes may change
+		next := f.cfg.Patience // time until notes may change
 		if err := f.sync(ctx); err != nil {
 			if ctx.Err() != nil {
 				return
@@ -180,7 +182,7 @@ func (f *Follower) follow(ctx context.Context) {
 	}
 }
 
-// ready returns an error that says what is missing in the cluster.
+// ready returns an error that says what is missing in the cluster, if anything is.
 func (f *Follower) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -199,14 +201,16 @@ func (f *Follower) ready(ctx context.Context) error {
 	return nil
 }
 
-// sync takes the changed apps from the feed, and writes and removes objects. It returns the joined errors.
+// sync takes the changed apps from the feed. It writes and removes objects, and returns the joined
+// errors.
 func (f *Follower) sync(ctx context.Context) error {
 	var errs []error
 	for _, r := range f.cfg.Feed.Take() {
 		f.owed[r.AppId] = r.Change
 		errs = append(errs, f.take(r))
 	}
-	// Services and slices are written before the routes that refer to them, and removed after these.
+	// Services and slices are written before the routes that refer to them, and removed after these
+	// routes.
 	for _, k := range kinds {
 		errs = append(errs, f.write(ctx, k, f.want[k]))
 	}
@@ -215,7 +219,7 @@ func (f *Follower) sync(ctx context.Context) error {
 		return err
 	}
 	waiting := f.judge(time.Now())
-	// A data plane that still has the old route may be sending requests to these.
+	// A data plane that still has the old route may still send requests to these Services.
 	for _, k := range []kind{sliceKind, serviceKind} {
 		errs = append(errs, f.remove(ctx, k, f.want[k], waiting))
 	}
@@ -230,7 +234,7 @@ func (f *Follower) sync(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// take replaces the wanted objects of an app with those of the table's new routes.
+// take replaces the wanted objects of an app by those of the table's new routes.
 func (f *Follower) take(r *gatewayv1.AppRoutes) error {
 	if was := f.apps[r.AppId]; was != nil {
 		for k, objects := range was.objects {
@@ -274,14 +278,14 @@ func (f *Follower) judge(now time.Time) map[string]bool {
 	return waiting
 }
 
-// why returns why a route is not served, or "" if it is.
+// why returns why a route is not served, or "" if it is served.
 func (f *Follower) why(name string) string {
 	live := f.cache.get(routeKind, name)
 	if live == nil {
-		return "it was written, and is yet to be seen"
+		return "it was written, and the agent has not seen it yet"
 	}
 	if was := f.written[key{routeKind, name}]; live.GetGeneration() < was.generation {
-		return "it was written, and is yet to be seen as it is"
+		return "it was written, and the agent has not seen the new version yet"
 	}
 	if v, ok := f.verdicts[name]; ok && v.resource == live.GetResourceVersion() {
 		return v.why
@@ -299,7 +303,7 @@ func (f *Follower) read(live *unstructured.Unstructured) string {
 	return whyNotServed(route, f.at.parent)
 }
 
-// notes returns what people should know.
+// notes returns notes for people.
 func (f *Follower) notes(now time.Time) []string {
 	var out []string
 	for _, id := range slices.Sorted(maps.Keys(f.apps)) {
@@ -313,7 +317,7 @@ func (f *Follower) notes(now time.Time) []string {
 	return out
 }
 
-// tell sends served changes and notes to the feed, if they are new.
+// tell sends the served changes and the notes to the feed if they are new.
 func (f *Follower) tell(served map[string]int64, notes []string) {
 	now := said{any: true, began: served != nil || f.told.began, notes: notes}
 	if len(served) == 0 && f.told.any && f.told.began == now.began && slices.Equal(notes, f.told.notes) {

@@ -19,17 +19,18 @@ import (
 const (
 	// maxHosts and maxBackends are limits of an HTTPRoute.
 	maxHosts, maxBackends = 16, 16
-	// maxEndpoints is the limit of one EndpointSlice, as in Kubernetes' own slices.
+	// maxEndpoints is the maximum number of endpoints in one EndpointSlice, as in Kubernetes' own
+	// slices.
 	maxEndpoints = 100
 	// servicePort is the port of Services. Instances may have other ports.
 	servicePort = 80
 	portName    = "http"
 )
 
-// Labels of all objects here.
+// The labels of all objects of this package.
 const (
-	// labelManagedBy and labelRegion select these objects. Objects of workloads have these labels too, with
-	// another managed-by.
+	// labelManagedBy and labelRegion select these objects. Objects of workloads have these labels,
+	// too, but with another managed-by.
 	labelManagedBy = "app.kubernetes.io/managed-by"
 	managedBy      = "windlass-routes"
 	labelRegion    = "windlass.run/region"
@@ -38,7 +39,8 @@ const (
 	annotationHash = "windlass.run/hash"
 )
 
-// Parent is the Gateway that routes are attached to. Section is one of its listeners. Empty means all.
+// Parent is the Gateway that routes are attached to. Section is one of its listeners. An empty
+// Section means all listeners.
 type Parent struct{ Namespace, Name, Section string }
 
 // ParseParent reads NAMESPACE/NAME[:SECTION].
@@ -59,18 +61,18 @@ func (p Parent) String() string {
 	return s
 }
 
-// place is the namespace and the region of objects, and the Gateway that they are attached to.
+// place has the namespace and the region of objects, and the Gateway that they are attached to.
 type place struct {
 	namespace, region string
 	parent            Parent
 }
 
-// objects are the objects of an app in the cluster, by name.
+// objects has the objects of an app in the cluster, by name.
 type objects struct {
 	services map[string]*corev1.Service
 	slices   map[string]*discoveryv1.EndpointSlice
 	routes   map[string]*gwv1.HTTPRoute
-	// notes say how the app differs from its routing block.
+	// notes say how the objects differ from the app's routing block.
 	notes []string
 }
 
@@ -83,10 +85,10 @@ func objectsOf(r *gatewayv1.AppRoutes, at place) objects {
 	name := cmp.Or(r.AppName, r.AppId)
 	keyed := r.Policy.GetRequireApiKey()
 	if missing := inexpressible(r.Policy); len(missing) > 0 && !keyed {
-		o.notes = append(o.notes, fmt.Sprintf("HTTPRoutes of app %s go without %s, which they cannot say", name, strings.Join(missing, ", ")))
+		o.notes = append(o.notes, fmt.Sprintf("HTTPRoutes of app %s do not have %s, because an HTTPRoute cannot express it", name, strings.Join(missing, ", ")))
 	}
 	if keyed {
-		o.notes = append(o.notes, fmt.Sprintf("app %s has no HTTPRoute: it wants API keys, which no Gateway checks", name))
+		o.notes = append(o.notes, fmt.Sprintf("app %s has no HTTPRoute: it requires API keys, which no Gateway checks", name))
 	}
 	var shares []*gatewayv1.Target
 	for _, t := range r.Targets {
@@ -97,7 +99,7 @@ func objectsOf(r *gatewayv1.AppRoutes, at place) objects {
 	switch {
 	case keyed:
 	case len(shares) > maxBackends:
-		o.notes = append(o.notes, fmt.Sprintf("app %s has no HTTPRoute: %d versions share its hosts, and one takes %d", name, len(shares), maxBackends))
+		o.notes = append(o.notes, fmt.Sprintf("app %s has no HTTPRoute: %d versions share its hosts, and an HTTPRoute has room for %d", name, len(shares), maxBackends))
 	default:
 		for i, hosts := range slices.Collect(slices.Chunk(slices.Sorted(slices.Values(r.Hosts)), maxHosts)) {
 			o.route(r, fmt.Sprintf("%s-%d", objectName(r.AppId), i), hosts, shares, at)
@@ -108,7 +110,7 @@ func objectsOf(r *gatewayv1.AppRoutes, at place) objects {
 			continue
 		}
 		if p.RequireApiKey {
-			o.notes = append(o.notes, fmt.Sprintf("host %s of app %s has no HTTPRoute: it wants API keys, which no Gateway checks", p.Host, name))
+			o.notes = append(o.notes, fmt.Sprintf("host %s of app %s has no HTTPRoute: it requires API keys, which no Gateway checks", p.Host, name))
 			continue
 		}
 		o.route(r, objectName(p.DeploymentId), []string{p.Host}, []*gatewayv1.Target{{DeploymentId: p.DeploymentId, Weight: 1}}, at)
@@ -116,7 +118,8 @@ func objectsOf(r *gatewayv1.AppRoutes, at place) objects {
 	return o
 }
 
-// inexpressible returns the app file's names of a policy's settings that an HTTPRoute cannot express.
+// inexpressible returns the settings of a policy that an HTTPRoute cannot express, by their names
+// in an app's file.
 func inexpressible(p *gatewayv1.RoutePolicy) []string {
 	var out []string
 	for _, f := range []struct {
@@ -142,7 +145,7 @@ func inexpressible(p *gatewayv1.RoutePolicy) []string {
 	return out
 }
 
-// objectName returns an id as a valid name of an object: lower-case letters, digits and dashes.
+// objectName converts an id to a valid name of an object: lower-case letters, digits and dashes.
 func objectName(id string) string { return strings.ReplaceAll(strings.ToLower(id), "_", "-") }
 
 func meta(r *gatewayv1.AppRoutes, name string, at place) metav1.ObjectMeta {
@@ -170,14 +173,15 @@ func (o objects) service(r *gatewayv1.AppRoutes, t *gatewayv1.Target, at place) 
 	for _, in := range slices.SortedFunc(slices.Values(t.Instances), func(a, b *gatewayv1.Instance) int { return cmp.Compare(a.InstanceId, b.InstanceId) }) {
 		address, err := netip.ParseAddrPort(in.Address)
 		if err != nil {
-			continue // instances of a cluster have IP addresses
+			continue // instances in a cluster have IP addresses
 		}
 		g := group{discoveryv1.AddressTypeIPv4, address.Port()}
 		if address.Addr().Unmap().Is6() {
 			g.family = discoveryv1.AddressTypeIPv6
 		}
 		ready, draining := in.State == gatewayv1.Instance_STATE_READY, in.State == gatewayv1.Instance_STATE_DRAINING
-		// A draining instance finishes its requests. As "serving" it would get new ones if none is ready.
+		// A draining instance finishes its requests. If it were "serving", it would get new
+		// requests when no instance is ready.
 		serving := ready
 		groups[g] = append(groups[g], discoveryv1.Endpoint{
 			Addresses:  []string{address.Addr().Unmap().String()},
@@ -199,8 +203,9 @@ func (o objects) service(r *gatewayv1.AppRoutes, t *gatewayv1.Target, at place) 
 	}
 }
 
-// route adds the HTTPRoute from hosts to deployments by weight. Without deployments it leads to a Service
-// without endpoints. For that, data planes answer 503, and for a route without backends 500.
+// route adds the HTTPRoute from hosts to deployments by weight. Without deployments, it leads to a
+// Service without endpoints, for which data planes answer 503. For a route without backends, they
+// would answer 500.
 func (o objects) route(r *gatewayv1.AppRoutes, name string, hosts []string, shares []*gatewayv1.Target, at place) {
 	group, kind, namespace := gwv1.Group(gwv1.GroupName), gwv1.Kind("Gateway"), gwv1.Namespace(at.parent.Namespace)
 	parent := gwv1.ParentReference{Group: &group, Kind: &kind, Namespace: &namespace, Name: gwv1.ObjectName(at.parent.Name)}
@@ -235,8 +240,8 @@ func (o objects) route(r *gatewayv1.AppRoutes, name string, hosts []string, shar
 	o.routes[name] = out
 }
 
-// closedRules returns rules that lead nowhere, so that the data plane answers requests for the paths with an error. They
-// win over the rule for all paths, because their paths are longer.
+// closedRules returns rules that lead nowhere, so the data plane answers requests for these paths
+// with an error. They take precedence over the rule for all paths, because their paths are longer.
 func closedRules(paths []string) (rules []gwv1.HTTPRouteRule) {
 	for _, closed := range paths {
 		kind := gwv1.PathMatchPathPrefix
@@ -245,8 +250,8 @@ func closedRules(paths []string) (rules []gwv1.HTTPRouteRule) {
 	return rules
 }
 
-// timeout returns a time in the API's format, with at most four units. 0 means no timeout. It is always set,
-// because a data plane's default may be too short for streams.
+// timeout returns a time in the API's format, which has at most four units. 0 means no timeout. The
+// timeout is always set, because a data plane's default may be too short for streams.
 func timeout(d time.Duration) gwv1.Duration {
 	if d <= 0 {
 		return "0s"

@@ -71,7 +71,7 @@ func TestHosts_AreSplitOverRoutes(t *testing.T) {
 	r.Previews = []*gatewayv1.Preview{{Host: "v3.test", DeploymentId: "dep_3"}, {Host: "v2.test", DeploymentId: "dep_2", RequireApiKey: true}}
 	o := objectsOf(r, here)
 	require.Equal(t, []string{"app-01a-0", "app-01a-1", "dep-3"}, slices.Sorted(maps.Keys(o.routes)))
-	require.Equal(t, []string{"host v2.test of app chat has no HTTPRoute: it wants API keys, which no Gateway checks"}, o.notes)
+	require.Equal(t, []string{"host v2.test of app chat has no HTTPRoute: it requires API keys, which no Gateway checks"}, o.notes)
 	require.Len(t, o.routes["app-01a-0"].Spec.Hostnames, 16)
 	require.Len(t, o.routes["app-01a-1"].Spec.Hostnames, 4)
 	for name, route := range o.routes {
@@ -83,22 +83,22 @@ func TestHosts_AreSplitOverRoutes(t *testing.T) {
 		}
 		require.Equal(t, []any{gwv1.ObjectName("dep-1"), int32(90), gwv1.ObjectName("dep-2"), int32(10)},
 			[]any{backends[0].Name, *backends[0].Weight, backends[1].Name, *backends[1].Weight})
-		require.Len(t, backends, 2, "what has no weight has none")
+		require.Len(t, backends, 2, "a target without weight has no backend")
 	}
 	require.Len(t, o.services, 3)
 
 	r.Policy = &gatewayv1.RoutePolicy{RequireApiKey: true, MaxInFlight: new(int32(1))}
 	o = objectsOf(r, here)
 	require.Empty(t, o.routes)
-	require.Equal(t, []string{"app chat has no HTTPRoute: it wants API keys, which no Gateway checks"}, o.notes)
+	require.Equal(t, []string{"app chat has no HTTPRoute: it requires API keys, which no Gateway checks"}, o.notes)
 	r.Policy = &gatewayv1.RoutePolicy{MaxInFlight: new(int32(1)), Cors: &gatewayv1.Cors{}, CrossRegion: gatewayv1.CrossRegion_CROSS_REGION_OFF}
 	r.Previews = nil
-	require.Equal(t, []string{"HTTPRoutes of app chat go without maxInFlight, cors, which they cannot say"}, objectsOf(r, here).notes)
+	require.Equal(t, []string{"HTTPRoutes of app chat do not have maxInFlight, cors, because an HTTPRoute cannot express it"}, objectsOf(r, here).notes)
 	for i := range 17 {
 		r.Targets = append(r.Targets, &gatewayv1.Target{DeploymentId: fmt.Sprintf("more_%d", i), Weight: 1})
 	}
 	r.Policy = nil
-	require.Equal(t, []string{"app chat has no HTTPRoute: 19 versions share its hosts, and one takes 16"}, objectsOf(r, here).notes)
+	require.Equal(t, []string{"app chat has no HTTPRoute: 19 versions share its hosts, and an HTTPRoute has room for 16"}, objectsOf(r, here).notes)
 }
 
 func TestHosts_WithoutTargetsHaveAServiceWithoutEndpoints(t *testing.T) {
@@ -144,10 +144,10 @@ func TestRoute_IsServedOnceEveryGatewayAccepts(t *testing.T) {
 		{[]gwv1.RouteParentStatus{said(yes, yes, 3, other)}, "no controller has reported a status: is there a Gateway edge/public:https, and a controller for it?"},
 		{[]gwv1.RouteParentStatus{said(yes, yes, 3)}, ""},
 		{[]gwv1.RouteParentStatus{said(yes, yes, 4), said(no, no, 3, other)}, ""},
-		{[]gwv1.RouteParentStatus{said(yes, yes, 2)}, "example.com/edge of Gateway edge/public:https: it has looked at generation 2, of 3"},
+		{[]gwv1.RouteParentStatus{said(yes, yes, 2)}, "example.com/edge of Gateway edge/public:https: it has processed generation 2, not 3 yet"},
 		{[]gwv1.RouteParentStatus{said(no, yes, 3)}, "example.com/edge of Gateway edge/public:https: Accepted is False: Because: so it is"},
 		{[]gwv1.RouteParentStatus{said(yes, yes, 3), said(yes, no, 3)}, "example.com/edge of Gateway edge/public:https: ResolvedRefs is False: BackendNotFound: no Service"},
-		{[]gwv1.RouteParentStatus{said(yes, yes, 3, func(s *gwv1.RouteParentStatus) { s.Conditions = s.Conditions[:1] })}, "example.com/edge of Gateway edge/public:https: it does not say whether it is ResolvedRefs"},
+		{[]gwv1.RouteParentStatus{said(yes, yes, 3, func(s *gwv1.RouteParentStatus) { s.Conditions = s.Conditions[:1] })}, "example.com/edge of Gateway edge/public:https: the condition ResolvedRefs is missing"},
 	} {
 		route := &gwv1.HTTPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "windlass-routes", Generation: 3}}
 		route.Status.Parents = c.parents

@@ -7,8 +7,8 @@ import (
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// whyNotServed returns why the present version of the route is not served, or "" if it is. It is served if
-// the parent's controller accepts it and resolves all its references.
+// whyNotServed returns why the present version of the route is not served, or "" if it is served.
+// It is served if the parent's controller accepts it and resolves all its references.
 func whyNotServed(route *gwv1.HTTPRoute, parent Parent) (why string) {
 	said := false
 	for _, p := range route.Status.Parents {
@@ -44,12 +44,12 @@ func lacks(conditions []metav1.Condition, kind string, generation int64) string 
 		switch {
 		case c.Type != kind:
 		case c.ObservedGeneration < generation:
-			return fmt.Sprintf("it has looked at generation %d, of %d", c.ObservedGeneration, generation)
+			return fmt.Sprintf("it has processed generation %d, not %d yet", c.ObservedGeneration, generation)
 		case c.Status != metav1.ConditionTrue:
 			return fmt.Sprintf("%s is %s: %s: %s", kind, c.Status, c.Reason, c.Message)
 		default:
 			return ""
 		}
 	}
-	return "it does not say whether it is " + kind
+	return "the condition " + kind + " is missing"
 }
