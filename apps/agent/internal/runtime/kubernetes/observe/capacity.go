@@ -20,36 +20,36 @@ import (
 type Pool struct {
 	Name         string
 	NodeSelector map[string]string
-	// Tolerations of the instances that ask for the pool, in addition to those of all
-	// instances with its resource.
+	// Tolerations are those of instances that request the pool. They come in addition to the
+	// tolerations of all instances with the pool's resource.
 	Tolerations []corev1.Toleration
-	// ResourceName of its devices. Empty: every resource of its nodes that counts as GPUs.
+	// ResourceName is the resource of its devices. Empty: every resource of its nodes that counts
+	// as GPUs.
 	ResourceName string
-	// Quota is how many of its devices Windlass may use. 0: all.
+	// Quota is how many of its devices Windlass may use. 0: all of them.
 	Quota int
 }
 
 // FleetConfig configures a Fleet.
 type FleetConfig struct {
 	Pools []Pool
-	// Tolerations of every instance with devices, in addition to those for taints that
-	// are named like the resource.
+	// Tolerations are those of every instance with devices. They come in addition to tolerations of
+	// taints with the name of the resource.
 	Tolerations []corev1.Toleration
 }
 
-// Fleet keeps sums over the nodes and pods of the cluster. A change updates only the
-// node or pod that changed, and Capacity makes one pass over the nodes. It is safe for
-// concurrent use.
+// Fleet keeps sums over the nodes and pods of the cluster. A change updates only the node or pod
+// that changed. Capacity makes one pass over the nodes. Fleet is safe for concurrent use.
 type Fleet struct {
 	cfg FleetConfig
 
 	mu    sync.Mutex
 	nodes map[string]*host
 	pods  map[types.UID]load
-	// used has, for each node, the devices of the pods that are bound to it. The node itself
+	// used has, for each node, the devices of the pods that are bound to the node. The node itself
 	// may be unknown.
 	used map[string]map[corev1.ResourceName]int64
-	// last is what Capacity returned last, nil if something has changed since.
+	// last is the last result of Capacity. It is nil if something has changed since.
 	last *agentv1.Capacity
 }
 
@@ -58,11 +58,12 @@ type host struct {
 	name        string
 	cpu, memory int64 // millicores, MiB
 	shares      []share
-	// closed is why instances that need no GPU cannot run on the node. It is empty if they can.
+	// closed is the reason why instances that need no GPU cannot run on the node. It is empty if
+	// they can.
 	closed string
 }
 
-// share is what a node adds to one line of the capacity.
+// share is the part of a node in one line of the capacity.
 type share struct {
 	line        line
 	resource    corev1.ResourceName
@@ -72,10 +73,10 @@ type share struct {
 	closed      string
 }
 
-// line is one line of the capacity: devices that are interchangeable.
+// line identifies one line of the capacity: devices that are interchangeable.
 type line struct{ pool, product, resource string }
 
-// load is the node of one pod, and the devices of this node that the pod holds.
+// load is the node of one pod, and the devices that the pod holds there.
 type load struct {
 	node    string
 	devices map[corev1.ResourceName]int64
@@ -114,8 +115,8 @@ func (f *Fleet) RemoveNode(name string) bool {
 	return true
 }
 
-// SetPod adds or replaces a pod, ours or not. It reports whether that may change the capacity.
-// A pod holds its devices until it has ended, also while it stops.
+// SetPod adds or replaces a pod, of Windlass or of another client. It reports whether that may
+// change the capacity. A pod holds its devices until it has ended, also while it stops.
 func (f *Fleet) SetPod(pod *corev1.Pod) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -124,7 +125,7 @@ func (f *Fleet) SetPod(pod *corev1.Pod) bool {
 		return known && f.drop(pod.UID, old)
 	}
 	if known && old.node == pod.Spec.NodeName {
-		// Devices cannot be changed while a pod lives.
+		// The devices of a pod cannot change while it exists.
 		return false
 	}
 	l := load{node: pod.Spec.NodeName, devices: f.devices(pod)}
@@ -239,17 +240,17 @@ func (h *host) equal(o *host) bool {
 	return h.name == o.name && h.cpu == o.cpu && h.memory == o.memory && h.closed == o.closed && slices.Equal(h.shares, o.shares)
 }
 
-// open reports whether at least some instances can run on the node.
+// open reports whether any instance can run on the node.
 func (h *host) open() bool {
 	return h.closed == "" || slices.ContainsFunc(h.shares, func(s share) bool { return s.closed == "" })
 }
 
-// maxNotes bounds the notes, because an outage may concern all nodes.
+// maxNotes is the maximum number of notes, because an outage may affect all nodes.
 const maxNotes = 20
 
-// Capacity returns the capacity of the cluster, by pool, product and resource. A node of
-// two pools counts in both. A node without a pool counts under an empty name. Callers must
-// not change the result.
+// Capacity returns the capacity of the cluster, by pool, product and resource. A node in two pools
+// counts in both. A node without a pool counts under an empty name. Callers must not change the
+// result.
 func (f *Fleet) Capacity() *agentv1.Capacity {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -182,7 +182,7 @@ func TestCapacity_PodHoldsDevicesFromBindingToItsEnd(t *testing.T) {
 	p.Spec.NodeName = "h1"
 	require.True(t, f.SetPod(p))
 	require.EqualValues(t, 3, free())
-	require.False(t, f.SetPod(changed(p, turnedRunning)), "a change of its status changes no sum")
+	require.False(t, f.SetPod(changed(p, turnedRunning)), "a change of the pod's status changes no sum")
 	require.False(t, f.SetPod(changed(p, deleted(10))))
 	require.EqualValues(t, 3, free(), "a pod that stops still holds its devices")
 	require.True(t, f.SetPod(changed(p, evicted)))

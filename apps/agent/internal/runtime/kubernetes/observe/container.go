@@ -11,7 +11,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// containers judges a pod that has a node, by its containers.
+// containers judges a pod that has a node, by the states of its containers.
 func (s *subject) containers() verdict {
 	pod := s.pod
 	for i := range pod.Spec.InitContainers {
@@ -74,14 +74,14 @@ func (s *subject) containers() verdict {
 	return v
 }
 
-// unwell reports whether the health check is the only reason that the container does not serve.
-// Then the container that makes the check is judged first, because every check fails while it is
-// not up.
+// unwell reports whether the health check is the only reason why the container does not serve. In
+// that case, the container that makes the check is judged first, because every check fails while
+// that container is not up.
 func (v verdict) unwell() bool {
 	return v.status == running || v.reason == runtime.ReasonStartupTimeout || v.reason == runtime.ReasonHealthCheckFailed
 }
 
-// called returns the name of a container other than the app's, for messages.
+// called returns the name of a container for messages. The container is not the app's.
 func called(c *corev1.Container) string {
 	if c.Name == render.HealthContainerName {
 		return "container " + c.Name + ", which makes the health check (the agent's --health-image)"
@@ -158,7 +158,7 @@ func (s *subject) waits(c *corev1.Container, cs *corev1.ContainerStatus, w *core
 	return v
 }
 
-// beforeStart judges a container before its first run. The node prepares volumes first, then
+// beforeStart judges a container before its first run. The node prepares the volumes first, then
 // the sandbox with its network, then the image.
 func (s *subject) beforeStart() verdict {
 	v := verdict{status: creating}
@@ -185,8 +185,8 @@ func (s *subject) beforeStart() verdict {
 	return v
 }
 
-// pullText returns why the image was not pulled. doomed: the registry's answer would not change
-// with another try, and the kubelet has tried again.
+// pullText returns why the image was not pulled. doomed means that another attempt would get the
+// same answer from the registry, and that the kubelet has made more than one.
 func (s *subject) pullText(c *corev1.Container, w *corev1.ContainerStateWaiting) (message string, doomed bool) {
 	text := registryText(w.Message)
 	told := s.told(topicPull, time.Time{})
@@ -207,7 +207,7 @@ func (s *subject) pullText(c *corev1.Container, w *corev1.ContainerStateWaiting)
 	if told != nil {
 		tries = told.count
 	}
-	// ErrImagePull is a try that has just failed. The first failure may be temporary.
+	// ErrImagePull means that an attempt has just failed. The first failure may be temporary.
 	again := w.Reason != "ErrImagePull" || tries > 1
 	return message, tries >= runtime.LoopAfter || again && finalPull.MatchString(text)
 }
@@ -259,7 +259,7 @@ func unwrapRun(text string) string {
 	}
 }
 
-// ended judges a container between two runs.
+// ended judges a container that has ended and has not started again.
 func (s *subject) ended(c *corev1.Container, cs *corev1.ContainerStatus, t *corev1.ContainerStateTerminated) verdict {
 	v := s.ending(c, t, c.Name == main(s.pod).Name && ends(cs) <= s.past.served)
 	reason, message, loops := runtime.JudgeEnd(s.streak(c, cs), v.reason, v.message)
@@ -267,7 +267,7 @@ func (s *subject) ended(c *corev1.Container, cs *corev1.ContainerStatus, t *core
 	return v
 }
 
-// ending returns a verdict on how one run ended. served: the run was ready before.
+// ending returns the verdict on how one run ended. served means that the run had been ready.
 func (s *subject) ending(c *corev1.Container, t *corev1.ContainerStateTerminated, served bool) verdict {
 	v := verdict{status: failed, reason: runtime.ReasonExited}
 	last := ""
@@ -322,21 +322,21 @@ func (s *subject) ending(c *corev1.Container, t *corev1.ContainerStateTerminated
 	return v
 }
 
-// probeText returns the message of a failed check, without values of secrets that the answer may contain.
+// probeText returns the message of a failed check. It blanks the values of secrets, because the
+// answer may contain them.
 func (s *subject) probeText(n *note) string { return shortenProbeText(s.secrets.Blank(n.text)) }
 
-// probeSlack allows for times that are rounded to whole seconds.
+// probeSlack is a tolerance, because the API rounds times to whole seconds.
 const probeSlack = 2 * time.Second
 
-// killed reports whether the kubelet ended a run because of a probe. The exit code after
-// SIGTERM does not show it, so the time decides. The startup probe ends a run that was
-// never ready when its budget is over. The liveness probe has an event right before the
-// end. But the kubelet sends no more events after some 25 failed checks, so there may be
-// none near the end.
+// killed reports whether the kubelet ended a run because of a probe. The exit code after SIGTERM
+// does not show this, so the time decides. The startup probe ends a run that was never ready when
+// its budget is over. The liveness probe has an event right before the end. But the kubelet sends
+// no more events after about 25 failed checks, so there may be no event near the end.
 func (s *subject) killed(c *corev1.Container, t *corev1.ContainerStateTerminated, served bool) (reason string, told *note, ok bool) {
 	ran := t.FinishedAt.Sub(t.StartedAt.Time)
 	if p := c.StartupProbe; p != nil && !served {
-		// The first check is up to a period after the start.
+		// The first check may come up to a period after the start.
 		early := budget(p) - time.Duration(p.PeriodSeconds)*time.Second - probeSlack
 		late := budget(p) + time.Duration(p.PeriodSeconds+p.TimeoutSeconds)*time.Second + s.grace(p) + probeSlack
 		told = s.told(topicStartup, t.StartedAt.Time)
@@ -397,7 +397,7 @@ func (s *subject) runs(c *corev1.Container, cs *corev1.ContainerStatus) verdict 
 	if t == nil {
 		return v
 	}
-	// The reason of the last end is more useful than that the container has started again.
+	// The reason of the last end is more useful than the fact that the container has started again.
 	e := s.ended(c, cs, t)
 	v.doomed = e.doomed
 	if e.doomed || e.reason != runtime.ReasonExited {
@@ -417,7 +417,7 @@ func ends(cs *corev1.ContainerStatus) int {
 	return n
 }
 
-// lastEnd returns how the last run ended, nil if none has.
+// lastEnd returns how the last run ended, or nil if no run has ended.
 func lastEnd(cs *corev1.ContainerStatus) *corev1.ContainerStateTerminated {
 	if cs.State.Terminated != nil {
 		return cs.State.Terminated
@@ -425,8 +425,8 @@ func lastEnd(cs *corev1.ContainerStatus) *corev1.ContainerStateTerminated {
 	return cs.LastTerminationState.Terminated
 }
 
-// streak returns the number of runs that ended since the main container last served for
-// runtime.StableAfter, or of all runs if it never did.
+// streak returns the number of runs that have ended since the main container last served for
+// runtime.StableAfter. If it never did, streak returns the number of all ended runs.
 func (s *subject) streak(c *corev1.Container, cs *corev1.ContainerStatus) int {
 	if c.Name != main(s.pod).Name {
 		return ends(cs)
@@ -434,7 +434,7 @@ func (s *subject) streak(c *corev1.Container, cs *corev1.ContainerStatus) int {
 	return max(0, ends(cs)-s.past.forgiven)
 }
 
-// servedThisRun reports whether the present run of the main container was ready.
+// servedThisRun reports whether the main container was ready in its present run.
 func (s *subject) servedThisRun(cs *corev1.ContainerStatus) bool {
 	return s.past.served > ends(cs)
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // fixture is a file of testdata: a pod as an API server returned it, its events, and the expected
-// instance. The first line describes the case.
+// instance. The file's first line describes the case.
 type fixture struct {
 	Now          time.Time      `json:"now"`
 	TemplateHash string         `json:"templateHash"`
@@ -86,7 +86,7 @@ func TestInstances_EachPodStateHasItsReason(t *testing.T) {
 			require.Equal(t, "main", i.Role)
 			require.Equal(t, "new", i.TemplateHash)
 
-			require.Equal(t, all, m.Instances(s.input()), "a second call returns the same")
+			require.Equal(t, all, m.Instances(s.input()), "a second call returns the same instances")
 		})
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// topic is the subject of an event. The newest event of each topic is kept.
+// topic is the subject of an event. The journal keeps the newest event of each topic.
 type topic uint8
 
 const (
@@ -23,13 +23,13 @@ const (
 	topicEvicted
 )
 
-// note is what is kept of an event.
+// note is the stored part of an event.
 type note struct {
 	topic topic
 	text  string
 	at    time.Time
 	count int32
-	// source is the event's UID. An event with another UID on the same topic adds to count.
+	// source is the event's UID. An event with another UID on the same topic is added to count.
 	source types.UID
 }
 
@@ -48,7 +48,7 @@ type page struct {
 	edit  uint64
 }
 
-// Add adds an event. It reports whether that changed the notes of a pod.
+// Add adds an event. It reports whether the notes of a pod have changed.
 func (j *Journal) Add(e *corev1.Event) bool {
 	if e.InvolvedObject.Kind != "Pod" || e.InvolvedObject.UID == "" {
 		return false
@@ -80,7 +80,7 @@ func (j *Journal) Add(e *corev1.Event) bool {
 		} else {
 			n.count = max(n.count, old.count)
 		}
-		// "Unable to attach or mount volumes" only sums up earlier events.
+		// "Unable to attach or mount volumes" only summarizes earlier events.
 		if n.topic == topicMount && vagueMount(n.text) && !vagueMount(old.text) {
 			n.text = old.text
 		}
@@ -98,8 +98,8 @@ func (j *Journal) touch(p *page) {
 	p.edit = j.edits
 }
 
-// Forget drops the notes of a pod that is gone. Callers must also call it for an unknown pod
-// whose events have expired, because the journal drops nothing by itself.
+// Forget drops the notes of a pod that is gone. Callers must also call it for an unknown pod whose
+// events have expired, because the journal itself drops nothing.
 func (j *Journal) Forget(pod types.UID) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -107,7 +107,7 @@ func (j *Journal) Forget(pod types.UID) {
 	j.edits++
 }
 
-// Keep drops the notes of all pods that are not known.
+// Keep drops the notes of all pods for which known returns false.
 func (j *Journal) Keep(known func(types.UID) bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -119,7 +119,7 @@ func (j *Journal) Keep(known func(types.UID) bool) {
 	}
 }
 
-// count grows with every change.
+// count returns a number that grows with every change.
 func (j *Journal) count() uint64 {
 	if j == nil {
 		return 0
@@ -129,7 +129,7 @@ func (j *Journal) count() uint64 {
 	return j.edits
 }
 
-// edit returns the count at which a pod's notes last changed, 0 if there are none.
+// edit returns the count at which a pod's notes last changed, or 0 if there are none.
 func (j *Journal) edit(pod types.UID) uint64 {
 	if j == nil {
 		return 0

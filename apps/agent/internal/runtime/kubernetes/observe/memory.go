@@ -21,41 +21,41 @@ const (
 	templateHash = render.AnnotationTemplateHash
 	roleLabel    = render.LabelComponent
 	defaultRole  = "main"
-	// maxLeftBehind is how many ended pods of a workload are reported. Controllers keep all
-	// evicted pods, and the agent removes most of them only some time later.
+	// maxLeftBehind is how many ended pods of a workload are reported. Controllers keep all evicted
+	// pods, and the agent removes most of them some time later.
 	maxLeftBehind = 5
 )
 
-// Memory is what is known of one workload and is not in its pods. It is not safe for
-// concurrent use. The zero value is ready to use.
+// Memory holds facts about one workload that its pods do not contain. It is not safe for concurrent
+// use. The zero value is ready to use.
 type Memory struct {
 	pods map[types.UID]*past
-	// last is the result of the last call of Instances. The fields before it are its other
-	// inputs, besides the pods.
+	// last is the result of the last call of Instances. The fields before it are the inputs of that
+	// call, except the pods.
 	workload     *appsv1.Deployment
 	templateHash string
 	secrets      *redact.Values
 	edits        uint64
 	last         []runtime.Instance
-	// moving: the result may change with time, without a change of the input.
+	// moving means that the result may change with time, without a change of the input.
 	moving bool
 }
 
-// past is what Memory holds of one pod.
+// past has the facts that Memory holds about one pod.
 type past struct {
 	group int
-	// settled: the group is final.
+	// settled means that the group is final.
 	settled bool
 	// served is the number of the last run that was ready, counted from 1, or 0 if none was ready.
 	served int
 	// readyAt is when the run with the number served became ready. It is zero if that run is no longer ready.
 	readyAt time.Time
-	// forgiven is how many runs streak leaves out: those before the last run that was ready for
+	// forgiven is how many runs streak leaves out: the runs before the last one that was ready for
 	// runtime.StableAfter.
 	forgiven int
 
-	// instance is the result of the last call. The fields from pod to secrets are its inputs: if they are
-	// equal again, instance is returned again.
+	// instance is the result of the last call. The fields from pod to secrets are its inputs. If
+	// they are equal again, the same instance is returned.
 	pod        *corev1.Pod
 	node       *corev1.Node
 	nodesKnown bool
@@ -63,30 +63,30 @@ type past struct {
 	notes      []note
 	replaced   bool
 	secrets    *redact.Values
-	// timed: the instance changes with time.
+	// timed means that the instance changes with time.
 	timed    bool
 	instance runtime.Instance
 }
 
-// Input is the objects of one workload at one moment. Pods are all pods with its label, in
-// any order and state. They are not changed.
+// Input has the objects of one workload at one moment. Pods are all pods with its label, in any
+// order and state. Instances does not change them.
 type Input struct {
 	Now time.Time
-	// TemplateHash of the newest assignment.
+	// TemplateHash is the template hash of the newest assignment.
 	TemplateHash string
 	Pods         []*corev1.Pod
-	// Workload is nil if it does not exist.
+	// Workload is nil if the workload does not exist.
 	Workload *appsv1.Deployment
 	Nodes    Nodes
 	Journal  *Journal
-	// Secrets are the values that are blanked in the output of programs. While they are not
-	// known, no output is reported.
+	// Secrets has the values to blank in the output of programs. While they are not known, no
+	// output is reported.
 	Secrets *redact.Values
 }
 
-// Instances returns an instance for each pod, and for each replica whose pod the API server
-// refuses to create, by group, then by creation. Ended pods that still exist are TERMINATED.
-// It returns only the newest maxLeftBehind of these.
+// Instances returns an instance for each pod, and for each replica whose pod the API server refuses
+// to create. The instances are sorted by group, and then by creation. Ended pods that still exist
+// are TERMINATED. Only the newest maxLeftBehind of them are returned.
 func (m *Memory) Instances(in Input) []runtime.Instance {
 	edits := in.Journal.count()
 	if m.unchanged(&in, edits) {
@@ -131,14 +131,14 @@ func (m *Memory) Instances(in Input) []runtime.Instance {
 	return m.last
 }
 
-// Settled returns the last result of Instances. ok is false if the result can have changed without a
-// change of a pod, its node or its events.
+// Settled returns the last result of Instances. ok is false if the result may have changed without
+// a change of a pod, its node or its events.
 func (m *Memory) Settled(workload *appsv1.Deployment, templateHash string, secrets *redact.Values) ([]runtime.Instance, bool) {
 	return m.last, m.pods != nil && !m.moving && workload == m.workload && templateHash == m.templateHash && secrets == m.secrets
 }
 
-// unchanged reports whether the last result is still valid. Informers replace objects and
-// never change them, so the same pointer means the same state.
+// unchanged reports whether the last result is still valid. Informers replace objects and never
+// change them, so an equal pointer means an equal state.
 func (m *Memory) unchanged(in *Input, edits uint64) bool {
 	if m.moving || len(in.Pods) != len(m.pods) || in.Workload != m.workload || in.TemplateHash != m.templateHash || in.Secrets != m.secrets {
 		return false
@@ -163,8 +163,8 @@ func (in *Input) nodeOf(p *corev1.Pod) *corev1.Node {
 	return in.Nodes(p.Spec.NodeName)
 }
 
-// explain adds a message to new instances without one: which ended instance they replace, and
-// why that one ended. People then see why a replica is missing.
+// explain adds a message to each new instance without one. The message says which ended instance it
+// replaces, and why that instance ended. So people see why a replica is missing.
 func explain(all []runtime.Instance) {
 	for n := range all {
 		i := &all[n]
@@ -199,14 +199,14 @@ func holds(p *corev1.Pod) bool {
 	return p.DeletionTimestamp == nil && p.Status.Phase != corev1.PodFailed && p.Status.Phase != corev1.PodSucceeded
 }
 
-// settledAfter is how long after the creation of a pod all earlier pods are known.
+// settledAfter is the time after the creation of a pod by which all earlier pods are known.
 const settledAfter = 10 * time.Second
 
-// assign gives each pod its group: the lowest that no other pod holds. A pod keeps its
-// group for life once it was ready or is some seconds old. Until then each call assigns
-// groups again, by creation and name. So the order in which pods are reported does not
-// matter, and a restarted agent assigns the same groups. A pod that is being deleted keeps
-// its group, and its successor may get the same one.
+// assign gives each pod its group: the lowest number that no other pod holds. Once a pod was ready
+// or is some seconds old, it keeps its group until it is gone. Before that, each call assigns
+// groups again, by creation and name. So the order in which pods are reported does not matter, and
+// a restarted agent assigns the same groups. A pod that is being deleted keeps its group, and its
+// successor may get the same group.
 func (m *Memory) assign(now time.Time, pods []*corev1.Pod) {
 	taken := map[int]bool{}
 	for _, p := range pods {
@@ -239,7 +239,7 @@ func (m *Memory) assign(now time.Time, pods []*corev1.Pod) {
 	}
 }
 
-// remember stores which run of the pod is ready, and since when.
+// remember records which run of the pod is ready, and since when.
 func (w *past) remember(p *corev1.Pod) {
 	c, cs, run := condition(p, corev1.PodReady), status(p.Status.ContainerStatuses, main(p).Name), 1
 	if cs != nil {
@@ -249,7 +249,7 @@ func (w *past) remember(p *corev1.Pod) {
 	if c != nil && !w.readyAt.IsZero() && (!ready || run != w.served) {
 		end := c.LastTransitionTime.Time
 		if ready && cs != nil && lastEnd(cs) != nil {
-			// That run ended and the next one became ready between two calls.
+			// Between two calls, that run ended and the next run became ready.
 			end = lastEnd(cs).FinishedAt.Time
 		}
 		if end.Sub(w.readyAt) >= runtime.StableAfter {
@@ -265,12 +265,12 @@ func (w *past) remember(p *corev1.Pod) {
 	}
 }
 
-// recallSlack: a node sets a pod's Ready condition to False when it accepts the pod. If the
-// condition changed later than that, it was True in between.
+// recallSlack is a tolerance. A node sets a pod's Ready condition to False when it accepts the pod.
+// If the condition changed later than that, the pod was ready in between.
 const recallSlack = 2 * time.Second
 
-// recall derives from a pod that is new to Memory whether it was ready before. It does not know how long a
-// run was ready, so it uses how long the run lasted.
+// recall decides whether a pod that is new to Memory was ready before. It is not known how long a
+// run was ready, so recall uses how long the run lasted.
 func (w *past) recall(p *corev1.Pod) {
 	c, cs := condition(p, corev1.PodReady), status(p.Status.ContainerStatuses, main(p).Name)
 	if c == nil || cs == nil {
@@ -297,7 +297,7 @@ func podReady(p *corev1.Pod) bool {
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
-// instance returns the instance of one pod, the same as before if nothing changed.
+// instance returns the instance of one pod. If nothing changed, it is the same instance as before.
 func (m *Memory) instance(in *Input, p *corev1.Pod) runtime.Instance {
 	was := m.pods[p.UID]
 	template := p.Annotations[templateHash]
@@ -348,7 +348,7 @@ func (s *subject) describe(template string) runtime.Instance {
 		}
 	}
 	if v.status == serving {
-		// Times of the API are rounded down to whole seconds.
+		// The API rounds times down to whole seconds.
 		i.ReadyAt = reportedTime(condition(p, corev1.PodReady).LastTransitionTime.Time)
 		if i.ReadyAt.Before(i.StartedAt) {
 			i.ReadyAt = i.StartedAt
@@ -361,7 +361,7 @@ func (s *subject) describe(template string) runtime.Instance {
 	return i
 }
 
-// AddressOf returns host:port of the first port of a pod, "" while it has none.
+// AddressOf returns the host:port of the first port of a pod, or "" while there is none.
 func AddressOf(p *corev1.Pod) string {
 	c := main(p)
 	if p.Status.PodIP == "" || len(c.Ports) == 0 {
@@ -370,8 +370,8 @@ func AddressOf(p *corev1.Pod) string {
 	return net.JoinHostPort(p.Status.PodIP, strconv.Itoa(int(c.Ports[0].ContainerPort)))
 }
 
-// place returns the group and the slot of an instance: those in its labels if its deployment has several roles, or
-// else the group by order.
+// place returns the group and the slot of an instance. If the deployment has several roles, they
+// come from the labels. Otherwise, the group is byOrder.
 func place(labels map[string]string, byOrder int) (group, slot int) {
 	group, err := strconv.Atoi(labels[render.LabelGroup])
 	if labels[render.LabelUnitOf] == "" || err != nil {
@@ -381,14 +381,15 @@ func place(labels map[string]string, byOrder int) (group, slot int) {
 	return group, slot
 }
 
-// waitingUnit returns the instance whose pod is not made yet because it starts after other roles.
+// waitingUnit returns the instance of a workload whose pod does not exist yet, because it starts
+// after other roles.
 func waitingUnit(w *appsv1.Deployment, live int) []runtime.Instance {
 	if w == nil || w.DeletionTimestamp != nil || live > 0 || w.Annotations[render.AnnotationWaits] == "" {
 		return nil
 	}
 	group, slot := place(w.Labels, 0)
 	return []runtime.Instance{{
-		// This cannot be the UID of a pod.
+		// This id cannot be the UID of a pod.
 		ID: render.InstanceID(w.UID + "-0"), Role: w.Labels[roleLabel], Group: group, Slot: slot,
 		TemplateHash: w.Spec.Template.Annotations[templateHash],
 		Status:       pending, Reason: runtime.ReasonWaitsForRole, Message: w.Annotations[render.AnnotationWaits],
@@ -396,8 +397,8 @@ func waitingUnit(w *appsv1.Deployment, live int) []runtime.Instance {
 	}}
 }
 
-// reportedTime returns a time for reports. Kubernetes says 1970 for a container that never ran, which becomes
-// the zero time.
+// reportedTime converts a time for reports. Kubernetes returns 1970 for a container that never ran.
+// This becomes the zero time.
 func reportedTime(t time.Time) time.Time {
 	if t.Unix() <= 0 {
 		return time.Time{}
@@ -412,9 +413,9 @@ func role(p *corev1.Pod) string {
 	return defaultRole
 }
 
-// refused returns instances for replicas whose pods the API server refuses to create,
-// because of a quota, a policy or a webhook. Without them, people would not see why a
-// deployment waits.
+// refused returns instances for replicas whose pods the API server refuses to create, because of a
+// quota, a policy or a webhook. Without these instances, people could not see why a deployment
+// waits.
 func (m *Memory) refused(w *appsv1.Deployment, live int) []runtime.Instance {
 	if w == nil || w.DeletionTimestamp != nil || w.Spec.Replicas == nil {
 		return nil
@@ -444,7 +445,7 @@ func (m *Memory) refused(w *appsv1.Deployment, live int) []runtime.Instance {
 		}
 		g, slot := place(w.Labels, group)
 		out = append(out, runtime.Instance{
-			// This cannot be the UID of a pod.
+			// This id cannot be the UID of a pod.
 			ID: render.InstanceID(w.UID + "-" + types.UID(strconv.Itoa(group))), Role: role, Group: g, Slot: slot,
 			TemplateHash: w.Spec.Template.Annotations[templateHash],
 			Status:       v.status, Reason: v.reason, Message: v.message, Doomed: v.doomed,
@@ -455,10 +456,9 @@ func (m *Memory) refused(w *appsv1.Deployment, live int) []runtime.Instance {
 	return out
 }
 
-// refusal returns why the API server refuses to create a pod.
+// refusal returns the verdict for a pod that the API server refuses to create.
 func refusal(message string) verdict {
-	// `pods "chat-v1-x" is forbidden: exceeded quota: ...`: the name differs with each
-	// try.
+	// In `pods "chat-v1-x" is forbidden: exceeded quota: ...`, the name differs with each attempt.
 	text := message
 	if _, rest, ok := strings.Cut(message, " is forbidden: "); ok {
 		text = rest

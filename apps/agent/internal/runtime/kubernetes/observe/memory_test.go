@@ -63,7 +63,7 @@ func turned(ready bool, when int) func(*corev1.Pod) {
 	}
 }
 
-// over ends the present run, which began at begun. The kubelet waits before the next one.
+// over ends the present run, which began at begun. The kubelet waits before it starts the next run.
 func over(begun, when int, code int32) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		cs := &p.Status.ContainerStatuses[0]
@@ -126,7 +126,7 @@ func TestGroup_IsKeptForLifeAndThenReused(t *testing.T) {
 	leaving := changed(b, deleted(60))
 	e := newPod("e", 30)
 	require.Equal(t, map[string]int{"d": 0, "b": 1, "e": 1, "c": 2}, groups(look(&m, 40, leaving, c, d, e)),
-		"a pod that is deleted keeps its group, and the next pod gets the same")
+		"a pod that is being deleted keeps its group, and the next pod gets the same group")
 
 	fresh := Memory{}
 	require.Equal(t, map[string]int{"c": 0, "d": 1, "e": 2, "b": 3}, groups(look(&fresh, 50, leaving, c, d, e)),
@@ -194,12 +194,12 @@ func TestCrashLoop_ReadyRunForgetsEarlierEnds(t *testing.T) {
 	require.Equal(t, runtime.ReasonExited, i.Reason)
 	for run := range 2 {
 		p = changed(p, again(210+10*run), over(210+10*run, 211+10*run, 1))
-		require.Equal(t, run == 1, look(&m, 212+10*run, p)[0].Doomed, "it is the third end since")
+		require.Equal(t, run == 1, look(&m, 212+10*run, p)[0].Doomed, "doomed at the third end after the ready run")
 	}
 }
 
 func TestCrashLoop(t *testing.T) {
-	t.Run("a run that serves for seconds forgives nothing", func(t *testing.T) {
+	t.Run("after a run that serves for seconds, earlier ends still count", func(t *testing.T) {
 		var m, blinked Memory
 		p := newPod("a", 0)
 		look(&blinked, 0, p)
@@ -217,11 +217,11 @@ func TestCrashLoop(t *testing.T) {
 			p = changed(p, again(begun+101))
 			require.Equal(t, i.Doomed, look(&m, begun+102, p)[0].Doomed, "running again")
 		}
-		require.True(t, look(&blinked, 303, p)[0].Doomed, "also by an agent that missed most of it")
+		require.True(t, look(&blinked, 303, p)[0].Doomed, "doomed also for an agent that missed most of the states")
 		var fresh Memory
-		require.True(t, look(&fresh, 303, p)[0].Doomed, "also by an agent that starts again")
+		require.True(t, look(&fresh, 303, p)[0].Doomed, "doomed also for an agent that starts again")
 	})
-	t.Run("a run that served for a minute forgives, whether or not its end was seen", func(t *testing.T) {
+	t.Run("after a run that served for a minute, earlier ends do not count, whether or not its end was seen", func(t *testing.T) {
 		for name, missed := range map[string]bool{"seen": false, "missed": true} {
 			t.Run(name, func(t *testing.T) {
 				var m Memory
@@ -239,7 +239,7 @@ func TestCrashLoop(t *testing.T) {
 				p = changed(p, again(100), turned(true, 101))
 				look(&m, 102, p)
 				i := look(&m, 111, changed(p, turned(false, 110), over(100, 110, 1)))[0]
-				require.False(t, i.Doomed, "it is the second end since")
+				require.False(t, i.Doomed, "it is the second end since that run")
 				require.Equal(t, runtime.ReasonExited, i.Reason)
 			})
 		}
@@ -260,7 +260,7 @@ func TestCrashLoop_NeverDoomsAReadyInstance(t *testing.T) {
 	require.Empty(t, i.Reason)
 }
 
-func TestLeftBehind_IsReportedAFewTimesAndCountsForNothing(t *testing.T) {
+func TestLeftBehind_IsReportedAFewTimesAndDoesNotCount(t *testing.T) {
 	var m Memory
 	pods := []*corev1.Pod{newPod("z", 100)}
 	for n := range 9 {
@@ -308,7 +308,7 @@ func refusing(message string) *appsv1.Deployment {
 	}
 }
 
-func TestInstances_HaveReplicasThatMayNotBeMade(t *testing.T) {
+func TestInstances_HaveReplicasWhosePodsAreRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		says   string
 		status any
@@ -342,7 +342,7 @@ func TestInstances_HaveReplicasThatMayNotBeMade(t *testing.T) {
 			p := changed(newPod("a", 0), turned(true, 5))
 			in := Input{Now: noon, Pods: []*corev1.Pod{p}, Workload: refusing(c.says)}
 			all := m.Instances(in)
-			require.Len(t, all, 3, "one is there, two are missing")
+			require.Len(t, all, 3, "one pod exists, and two are missing")
 			for g, i := range all[1:] {
 				require.Equal(t, g+1, i.Group)
 				require.Equal(t, c.status, i.Status)
@@ -370,17 +370,17 @@ func TestLastWords(t *testing.T) {
 	in := Input{Now: at(3).Time, Pods: []*corev1.Pod{p}, Secrets: redact.New("hunter2345678")}
 	said := m.Instances(in)[0].Message
 	require.Contains(t, said, "***")
-	require.NotContains(t, said, "5678", "also where the kubelet or the agent has cut the output")
+	require.NotContains(t, said, "5678", "blanked also where the kubelet or the agent has cut the output")
 
 	in.Secrets = nil
 	require.Equal(t, "exit code 1; its last output is shown when the agent knows which secrets to remove from it", m.Instances(in)[0].Message)
 	in.Secrets = redact.New()
-	require.Contains(t, m.Instances(in)[0].Message, "last output: ", "the secrets are known now")
+	require.Contains(t, m.Instances(in)[0].Message, "last output: ", "the output is shown once the secrets are known")
 	_, settled := m.Settled(nil, "", redact.New())
 	require.False(t, settled)
 }
 
-func TestNodes_UnknownChangeNoVerdict(t *testing.T) {
+func TestNodes_ThatAreUnknownChangeNoVerdict(t *testing.T) {
 	var m Memory
 	p := changed(newPod("a", 0), turned(true, 5))
 	require.Equal(t, serving, look(&m, 900, p)[0].Status)

@@ -8,15 +8,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Nodes returns a node by name, nil if the cluster has none of that name. A nil Nodes
-// means that nodes are not known, so that no verdict depends on them.
+// Nodes returns the node with a name, or nil if the cluster has none. A nil Nodes means that nodes
+// are not known, so no verdict depends on them.
 type Nodes func(name string) *corev1.Node
 
-// unknownNodeAfter is how long a pod has to be bound to an unknown node until the node counts
-// as gone. Before that, the pod may have been reported earlier than the node.
+// unknownNodeAfter is how long a pod must be bound to an unknown node until the node counts as
+// gone. Before that, the API server may have reported the pod earlier than the node.
 const unknownNodeAfter = 30 * time.Second
 
-// lost returns why the node does not answer, "" if it does.
+// lost returns why the node does not answer, or "" if it does.
 func lost(node *corev1.Node) string {
 	for i := range node.Status.Conditions {
 		c := &node.Status.Conditions[i]
@@ -42,8 +42,7 @@ func ready(node *corev1.Node) bool {
 	})
 }
 
-// closed returns why the node takes no instance with these tolerations, "" if it
-// does.
+// closed returns why the node takes no instance with these tolerations, or "" if it takes one.
 func closed(node *corev1.Node, tolerations []corev1.Toleration) string {
 	switch {
 	case node.DeletionTimestamp != nil:
@@ -81,8 +80,8 @@ func tolerated(taint *corev1.Taint, by []corev1.Toleration) bool {
 	})
 }
 
-// clock formats a time for messages. A time does not change between two calls, but an
-// age would.
+// clock formats a time for messages. Messages have no ages, because an age would change with each
+// call.
 func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 func colon(s string) string {

@@ -31,7 +31,7 @@ type verdict struct {
 	doomed  bool
 }
 
-// subject is everything on which the verdict on one pod depends.
+// subject has everything on which the verdict on one pod depends.
 type subject struct {
 	pod   *corev1.Pod
 	now   time.Time
@@ -41,7 +41,7 @@ type subject struct {
 	nodesKnown bool
 	node       *corev1.Node
 
-	// replaced: the pod has an older template than the newest.
+	// replaced means that the pod has an older template than the newest one.
 	replaced bool
 	secrets  *redact.Values
 }
@@ -91,8 +91,7 @@ func (s *subject) leaving() verdict {
 	return v
 }
 
-// leftBehind judges a pod that has ended and still exists. Its controller has made another
-// one.
+// leftBehind judges a pod that has ended and still exists. Its controller has created another pod.
 func (s *subject) leftBehind() verdict {
 	v := verdict{status: terminated}
 	if v.reason, v.message = s.disrupted(); v.reason != "" {
@@ -119,7 +118,7 @@ func (s *subject) leftBehind() verdict {
 	return v
 }
 
-// disrupted returns why the pod was ended from outside, "" if it was not.
+// disrupted returns why the pod was ended from outside, or "" if it was not.
 func (s *subject) disrupted() (reason, message string) {
 	st := &s.pod.Status
 	switch st.Reason {
@@ -150,8 +149,8 @@ func (s *subject) disrupted() (reason, message string) {
 	return runtime.ReasonEvicted, c.Message
 }
 
-// evictionText returns the message of the pod's status, which names the resource, or else the
-// message of an event or of its condition.
+// evictionText returns the message of the pod's status, which names the resource. If there is none,
+// it returns the message of an event or of the pod's condition.
 func (s *subject) evictionText() string {
 	if m := strings.TrimSpace(s.pod.Status.Message); m != "" {
 		return m
@@ -185,7 +184,7 @@ func (s *subject) unscheduled() verdict {
 	return v
 }
 
-// nodeLost returns why the pod's node does not answer, "" if it does.
+// nodeLost returns why the pod's node does not answer, or "" if it does.
 func (s *subject) nodeLost() string {
 	name := s.pod.Spec.NodeName
 	switch {
@@ -208,8 +207,8 @@ func (s *subject) nodeLost() string {
 	return fmt.Sprintf("node %s is gone", name)
 }
 
-// told returns the note on a topic since a time, nil if there is none. Times of events and
-// of runs are whole seconds.
+// told returns the note on a topic since the given time, or nil if there is none. Times of events
+// and of runs are whole seconds.
 func (s *subject) told(t topic, since time.Time) *note {
 	for i := range s.notes {
 		if n := &s.notes[i]; n.topic == t && !n.at.Before(since.Truncate(time.Second)) {
@@ -228,13 +227,13 @@ func condition(pod *corev1.Pod, t corev1.PodConditionType) *corev1.PodCondition 
 	return nil
 }
 
-// defaultContainer is the annotation with the name of the pod's main container, if others were
-// added.
+// defaultContainer is the annotation with the name of the pod's main container, for pods to which
+// other containers were added.
 const defaultContainer = "kubectl.kubernetes.io/default-container"
 
 var nothing corev1.Container
 
-// main returns the container that serves.
+// main returns the container that serves the app.
 func main(pod *corev1.Pod) *corev1.Container {
 	if len(pod.Spec.Containers) == 0 {
 		return &nothing

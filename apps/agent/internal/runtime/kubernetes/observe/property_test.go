@@ -19,7 +19,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// reasons are those that an instance of this runtime may have.
+// reasons has the reasons that an instance of this runtime may have.
 var reasons = []string{
 	"", runtime.ReasonBadCommand, runtime.ReasonCrashLoop, runtime.ReasonExited, runtime.ReasonHealthCheckFailed,
 	runtime.ReasonStartupTimeout, runtime.ReasonNotReady, runtime.ReasonOOMKilled, runtime.ReasonUnschedulable,
@@ -28,7 +28,7 @@ var reasons = []string{
 	runtime.ReasonNodeLost, runtime.ReasonVolumeError, runtime.ReasonSandboxError,
 }
 
-// words that kubelets, schedulers and controllers use, and some that they do not.
+// These texts are those of kubelets, schedulers and controllers, and some others.
 var (
 	waitingReasons = []string{
 		"", "ContainerCreating", "PodInitializing", "CrashLoopBackOff", "ErrImagePull", "ImagePullBackOff", "InvalidImageName",
@@ -200,11 +200,11 @@ func TestPod_AnyStateHasAKnownStatusAndReason(t *testing.T) {
 		in := Input{Now: at(4000).Time, TemplateHash: "new", Pods: pods, Nodes: anyNodes(t), Journal: anyJournal(t, pods)}
 		var m Memory
 		all := m.Instances(in)
-		require.Equal(t, all, m.Instances(in), "a second call returns the same")
+		require.Equal(t, all, m.Instances(in), "a second call returns the same instances")
 
 		byID, held := map[string]bool{}, map[int]bool{}
 		for _, i := range all {
-			require.False(t, byID[i.ID], "two instances have one id")
+			require.False(t, byID[i.ID], "two instances have the same id")
 			byID[i.ID] = true
 			require.Contains(t, reasons, i.Reason)
 			require.NotEqual(t, windlassv1.InstanceStatus_INSTANCE_STATUS_UNSPECIFIED, i.Status)
@@ -226,7 +226,7 @@ func TestPod_AnyStateHasAKnownStatusAndReason(t *testing.T) {
 				require.Zero(t, i.ReadyAt)
 			}
 			if i.Reason == runtime.ReasonCrashLoop {
-				require.True(t, i.Doomed, "it is in a crash loop and not doomed")
+				require.True(t, i.Doomed, "the instance is in a crash loop, but not doomed")
 			}
 			if holds(p) {
 				require.False(t, held[i.Group], "two instances hold group %d", i.Group)
@@ -260,7 +260,7 @@ func TestGroups_OrderOfArrivalDoesNotMatter(t *testing.T) {
 	})
 }
 
-// A fleet that got every change has the same capacity as one that got only the final objects.
+// A fleet that got every change has the same capacity as a fleet that got only the final objects.
 func TestFleet_CapacityDoesNotDependOnHistory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := fleet(FleetConfig{})
@@ -331,8 +331,8 @@ func region() ([][]*corev1.Pod, map[string]*corev1.Node) {
 	return workloads, nodes
 }
 
-// BenchmarkInstances calls Instances for 5,000 pods of 1,000 workloads. The cost of a call depends
-// mostly on how many pods have changed since the call before.
+// BenchmarkInstances calls Instances for 5,000 pods of 1,000 workloads. The cost of a call mostly
+// depends on the number of pods that have changed since the previous call.
 func BenchmarkInstances(b *testing.B) {
 	workloads, nodes := region()
 	sick := changed(newPod("sick", 0), over(1, 2, 1))
@@ -400,6 +400,7 @@ func TestLook_AtAWholeRegionIsShort(t *testing.T) {
 		}
 		best = min(best, time.Since(start))
 	}
-	// 2 to 5 ms on two busy cores; ten times that is another algorithm.
+	// A call takes 2 to 5 ms on two busy cores. The limit is ten times that, which only another
+	// algorithm would exceed.
 	require.Less(t, best, 50*time.Millisecond)
 }

@@ -10,14 +10,14 @@ import (
 )
 
 // isGPU reports whether a resource counts as GPUs even if no pool has that resource. Of Intel's
-// resources, only whole devices do.
+// resources, only whole devices count.
 func isGPU(name corev1.ResourceName) bool {
 	vendor, kind, _ := strings.Cut(string(name), "/")
 	switch vendor {
 	case "nvidia.com":
 		return kind == "gpu" || kind == "gpu.shared" || strings.HasPrefix(kind, "mig-")
 	case "amd.com":
-		// Partitions have names of their own: amd.com/cpx_nps4.
+		// Partitions have their own names, such as amd.com/cpx_nps4.
 		return kind != ""
 	case "gpu.intel.com":
 		return kind == "i915" || kind == "xe"
@@ -29,9 +29,9 @@ func isGPU(name corev1.ResourceName) bool {
 	return false
 }
 
-// product returns the name of a resource's devices in the node's labels, "" if there is no
-// such label. The labels are those of NVIDIA's GPU feature discovery, AMD's and Intel's node
-// labellers, and of clouds.
+// product returns the product name of a resource's devices from the node's labels, or "" if there
+// is no such label. The labels come from NVIDIA's GPU feature discovery, from AMD's and Intel's
+// node labellers, and from clouds.
 func product(node *corev1.Node, name corev1.ResourceName) string {
 	labels, n := node.Labels, string(name)
 	if p := labels[n+".product"]; p != "" {
@@ -59,7 +59,7 @@ func product(node *corev1.Node, name corev1.ResourceName) string {
 	return ""
 }
 
-// memoryMiB returns the memory of one device from the labels, 0 if it is unknown.
+// memoryMiB returns the memory of one device from the labels, in MiB, or 0 if it is unknown.
 func memoryMiB(node *corev1.Node, name corev1.ResourceName) int64 {
 	text := node.Labels[string(name)+".memory"]
 	if text == "" && strings.HasPrefix(string(name), "nvidia.com/gpu") {
@@ -68,7 +68,7 @@ func memoryMiB(node *corev1.Node, name corev1.ResourceName) int64 {
 	if mib, err := strconv.ParseInt(text, 10, 64); err == nil && mib > 0 {
 		return mib
 	}
-	// AMD writes "192G" for gibibytes.
+	// AMD writes "192G" for 192 GiB.
 	if strings.HasPrefix(string(name), "amd.com/") {
 		text = strings.TrimSuffix(node.Labels["amd.com/gpu.vram"], "G")
 		if gib, err := strconv.ParseInt(text, 10, 32); err == nil && gib > 0 {
@@ -78,8 +78,9 @@ func memoryMiB(node *corev1.Node, name corev1.ResourceName) int64 {
 	return 0
 }
 
-// requests returns what the scheduler reserves for a pod: the sum of its containers, or the
-// requests of an init container that needs more, plus the overhead of the runtime class.
+// requests returns the resources that the scheduler reserves for a pod. They are the sum over its
+// containers, or the requests of an init container that needs more, plus the overhead of the
+// runtime class.
 func requests(pod *corev1.Pod) corev1.ResourceList {
 	sum, peak := corev1.ResourceList{}, corev1.ResourceList{}
 	sidecars := corev1.ResourceList{}
@@ -125,8 +126,8 @@ func raise(to, atLeast corev1.ResourceList) {
 	}
 }
 
-// podDevices returns one entry for each device of a pod: the id if the kubelet reports it, else
-// the product, else the name of the resource.
+// podDevices returns one entry for each device of a pod. The entry is the device's id if the
+// kubelet reports it. Otherwise, it is the product or the name of the resource.
 func podDevices(pod *corev1.Pod, node *corev1.Node) []string {
 	var out []string
 	for i := range pod.Spec.Containers {
@@ -156,7 +157,7 @@ func podDevices(pod *corev1.Pod, node *corev1.Node) []string {
 	return out
 }
 
-// maxDevices bounds the devices of one pod.
+// maxDevices is the maximum number of devices of one pod.
 const maxDevices = 64
 
 func gpuNames(r corev1.ResourceRequirements) []corev1.ResourceName {

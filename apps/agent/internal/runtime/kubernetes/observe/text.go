@@ -13,9 +13,10 @@ import (
 )
 
 const (
-	// maxMessage bounds the message of a verdict, in bytes. Reports allow 1 KiB.
+	// maxMessage is the maximum size of the message of a verdict, in bytes. Reports allow 1 KiB.
 	maxMessage = 1000
-	// A termination message has up to 80 lines of output. The last ones have the reason.
+	// tailLines is the number of lines of a termination message that are shown. The message has up
+	// to 80 lines of output, and the last lines have the reason.
 	tailLines = 3
 	tailBytes = 500
 )
@@ -52,7 +53,7 @@ func tail(output string) string {
 	return s
 }
 
-// wrappers are the texts that container runtimes put around the registry's message.
+// wrappers matches the texts that container runtimes put around the registry's message.
 var wrappers = regexp.MustCompile(`^(?:` + strings.Join([]string{
 	`Back-off pulling image "[^"]*"(?:: )?`,
 	`Failed to pull image "[^"]*": `,
@@ -77,14 +78,15 @@ func registryText(s string) string {
 	}
 }
 
-// finalPull are answers that do not change with another try. A person must push the image or
-// add a pull secret.
+// finalPull matches answers of a registry that do not change with another attempt. A person must
+// push the image or add a pull secret.
 var finalPull = regexp.MustCompile(`(?i)not found$|: not found\b|manifest unknown|manifest for .* not found|name unknown|does not exist|no such image|unauthorized|authentication required|no basic auth credentials|access denied|is denied|denied: |403 forbidden|no match for platform|no matching manifest|invalid reference format`)
 
-// wrappedRun are the texts that container runtimes put around the reason that a program did not start.
+// wrappedRun matches the texts that container runtimes put before the reason why a program did not
+// start.
 var wrappedRun = regexp.MustCompile(`^(?:failed to create containerd task: |failed to create shim task: |OCI runtime create failed: |runc create failed: |unable to start container process: |error during container init: |container create failed: )+`)
 
-// notProgram are reasons that mean a wrong command.
+// notProgram matches reasons that mean a wrong command.
 var notProgram = regexp.MustCompile(`executable file(?: .*)? not found|exec(?:ve)?:? .*no such file or directory|stat .*: no such file or directory|exec(?:ve)?:? .*permission denied|exec format error|no command specified|is a directory: `)
 
 var (
@@ -107,13 +109,13 @@ var plain = strings.NewReplacer(
 	"node(s) ", "",
 )
 
-// schedulerText shortens the scheduler's message to what is missing and on how many nodes:
+// schedulerText shortens the scheduler's message to the missing resources and the number of nodes:
 //
 //	0/8 nodes are available: 3 Insufficient nvidia.com/gpu, 5 node(s) didn't match
 //	Pod's node affinity/selector. preemption: 0/8 nodes are available: ...
 //
-// becomes "none of 8 nodes fits: Insufficient nvidia.com/gpu on 3 (it asks for 16), node selector or
-// affinity not matched on 5". If it cannot parse a text, it returns the text as it is.
+// becomes "none of 8 nodes fits: Insufficient nvidia.com/gpu on 3 (it asks for 16), node selector
+// or affinity not matched on 5". If it cannot parse a text, it returns the text unchanged.
 func schedulerText(s string, asked corev1.ResourceList) string {
 	s = strings.TrimSpace(s)
 	head := noNode.FindStringSubmatch(s)
@@ -170,11 +172,12 @@ func schedulerText(s string, asked corev1.ResourceList) string {
 	return fmt.Sprintf("none of %s nodes fits: %s", head[1], strings.Join(texts, ", "))
 }
 
-// byContainer is the text that the kubelet puts around the message of the container that makes a check.
+// byContainer matches the text that the kubelet puts before the message of the container that makes
+// a check.
 var byContainer = regexp.MustCompile(`^error: health rpc probe failed: rpc error: code = \w+ desc = `)
 
-// shortenProbeText shortens the kubelet's "Readiness probe failed: HTTP probe failed with
-// statuscode: 503" by what the reason already says.
+// shortenProbeText removes the parts of the kubelet's "Readiness probe failed: HTTP probe failed
+// with statuscode: 503" that the reason already says.
 func shortenProbeText(s string) string {
 	if _, rest, ok := strings.Cut(s, " probe failed: "); ok {
 		s = rest

@@ -12,19 +12,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Annotations that exist in caches only. They replace fields that the caches leave out.
+// These annotations exist only in caches. They replace fields that the caches leave out.
 const (
-	// AnnotationReplicasOwner names the other field managers that have set spec.replicas.
+	// AnnotationReplicasOwner names the field managers, except ours, that have set spec.replicas.
 	AnnotationReplicasOwner = "cache.windlass.run/replicas-owner"
 	// AnnotationSecretsUsed lists the Secrets that a pod refers to.
 	AnnotationSecretsUsed = "cache.windlass.run/secrets"
-	// AnnotationTemplatePrint is a hash of all fields of a pod template. It differs when Kubernetes
-	// considers two templates different. The agent's own hash stays the same when another client edits
-	// a template.
+	// AnnotationTemplatePrint is a hash of all fields of a pod template. It changes exactly when
+	// Kubernetes considers the template to be another one. The agent's own hash stays the same when
+	// another client edits a template.
 	AnnotationTemplatePrint = "cache.windlass.run/template"
 )
 
-// PrintOf returns a hash of a template, without the label that Kubernetes adds to the template of a ReplicaSet.
+// PrintOf returns a hash of a template. It leaves out the label that Kubernetes adds to the
+// template of a ReplicaSet.
 func PrintOf(t *corev1.PodTemplateSpec) string {
 	bare := *t
 	bare.Labels = nil
@@ -41,7 +42,8 @@ func PrintOf(t *corev1.PodTemplateSpec) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// SecretsOf returns the names of the Secrets that a pod needs, sorted. It starts without those that are optional.
+// SecretsOf returns the names of the Secrets that a pod needs, sorted. It leaves out optional
+// Secrets, because the pod starts without them.
 func SecretsOf(s *corev1.PodSpec) []string {
 	var out []string
 	for _, c := range slices.Concat(s.InitContainers, s.Containers) {
@@ -68,7 +70,7 @@ func SecretsOf(s *corev1.PodSpec) []string {
 	return slices.Compact(out)
 }
 
-// SecretNames returns the names in AnnotationSecretsUsed of a cached pod.
+// SecretNames returns the names in the annotation AnnotationSecretsUsed of a cached pod.
 func SecretNames(p *corev1.Pod) []string {
 	if s := p.Annotations[AnnotationSecretsUsed]; s != "" {
 		return strings.Split(s, ",")

@@ -17,44 +17,47 @@ import (
 // DefaultNamespacePrefix is the default prefix of the names of namespaces that the agent makes.
 const DefaultNamespacePrefix = "windlass-"
 
-// maxPrefix leaves room for names of projects and environments.
+// maxPrefix is the maximum length of a prefix. It leaves room for the names of the project and the
+// environment.
 const maxPrefix = 24
 
-// Config is what rendering depends on besides the assignment. Callers must call Check once.
+// Config has everything that rendering depends on, except the assignment. Callers must call Check
+// once.
 type Config struct {
 	// Region is the region's name, which is a label of all objects.
 	Region string
-	// NamespacePrefix begins the names of namespaces. Empty: DefaultNamespacePrefix.
+	// NamespacePrefix is the prefix of the names of namespaces. Empty: DefaultNamespacePrefix.
 	NamespacePrefix string
-	// Namespace is the namespace that the assignment's environment already has. Its name may be
-	// from a time when the project had another name. Empty: a name is made from the present names.
+	// Namespace is the namespace that the assignment's environment already has. Its name may
+	// contain an earlier name of the project. Empty: a name is made from the present names.
 	Namespace string
 	// Pools are the region's pools by name.
 	Pools map[string]Pool
-	// Policy is what pods may ask for. The zero value allows nothing beyond the "restricted" standard.
+	// Policy is what pods may request. The zero value allows nothing beyond the "restricted"
+	// standard.
 	Policy Policy
 	// Gateway selects the callers that may connect to instances. The zero value selects none.
 	Gateway GatewaySelector
 	// Monitoring selects other callers that may connect to instances.
 	Monitoring []GatewaySelector
-	// HealthImage is an image with the agent's program, which makes health checks that a kubelet
+	// HealthImage is an image with the agent's program. It makes health checks that a kubelet
 	// cannot make. Empty: such checks are refused.
 	HealthImage string
-	// NameKey is the key of the hashes of secret values in names and annotations. Without a key, a reader could
-	// compare the hashes with guesses. When the key changes, running pods keep their names and annotations. nil:
-	// no key.
+	// NameKey is the key for the hashes of secret values in names and annotations. Without a key, a
+	// reader could compare the hashes with guesses. When the key changes, running pods keep their
+	// names and annotations. Nil: no key.
 	NameKey []byte
-	// AgentVersion is in the annotation AnnotationCreatedBy of namespaces.
+	// AgentVersion is the value of the annotation AnnotationCreatedBy of namespaces.
 	AgentVersion string
 }
 
-// GatewaySelector selects callers that may open connections. A pod is selected by its
-// labels and the labels of its namespace; no labels match all pods or all namespaces.
-// Other callers are selected by address. The zero value matches no caller.
+// GatewaySelector selects callers that may open connections. It selects pods by their labels and by
+// the labels of their namespaces. Without labels, it matches all pods or all namespaces. It selects
+// other callers by address. The zero value matches no caller.
 type GatewaySelector struct {
 	NamespaceLabels map[string]string
 	PodLabels       map[string]string
-	// CIDRs of callers that are not pods, such as "10.0.0.0/8".
+	// CIDRs are addresses of callers that are not pods, such as "10.0.0.0/8".
 	CIDRs []string
 }
 
@@ -63,19 +66,19 @@ func (s GatewaySelector) IsZero() bool {
 	return len(s.NamespaceLabels) == 0 && len(s.PodLabels) == 0 && len(s.CIDRs) == 0
 }
 
-// Toleration is Kubernetes' own.
+// Toleration is Kubernetes' type.
 type Toleration = corev1.Toleration
 
-// Pool is a part of the region's GPUs that deployments ask for by name.
+// Pool is a part of the region's GPUs that deployments request by name.
 type Pool struct {
 	Name string `json:"name"`
-	// NodeSelector are the labels of its nodes.
+	// NodeSelector has the labels of the pool's nodes.
 	NodeSelector map[string]string `json:"nodeSelector"`
-	// Tolerations of instances in the pool, in addition to the one for GPUs.
+	// Tolerations are those of instances in the pool, in addition to the one for GPUs.
 	Tolerations []Toleration `json:"tolerations"`
-	// ResourceName of its GPUs. Empty: the deployment's, or "nvidia.com/gpu".
+	// ResourceName is the resource of its GPUs. Empty: the deployment's, or "nvidia.com/gpu".
 	ResourceName string `json:"resourceName"`
-	// Quota is how many of its GPUs Windlass may use. 0: all.
+	// Quota is how many of its GPUs Windlass may use. 0: all of them.
 	Quota int `json:"quota"`
 }
 
@@ -97,7 +100,7 @@ func ParsePools(data []byte) (map[string]Pool, error) {
 	pools := map[string]Pool{}
 	for i, p := range file.Pools {
 		if _, ok := pools[p.Name]; ok {
-			return nil, fmt.Errorf("pools[%d].name: %q is there twice", i, p.Name)
+			return nil, fmt.Errorf("pools[%d].name: %q occurs twice", i, p.Name)
 		}
 		if err := p.check(fmt.Sprintf("pools[%d]", i)); err != nil {
 			return nil, err
@@ -143,7 +146,7 @@ func (c Config) Check() error {
 		prefix = DefaultNamespacePrefix
 	}
 	if len(prefix) > maxPrefix || len(validation.IsDNS1123Label(prefix+"x")) > 0 {
-		return fmt.Errorf("namespace prefix: %q does not begin a name: use up to %d lower case letters, digits and dashes", prefix, maxPrefix)
+		return fmt.Errorf("namespace prefix: %q is not a valid beginning of a name: use up to %d lower case letters, digits and dashes", prefix, maxPrefix)
 	}
 	if c.Namespace != "" && len(validation.IsDNS1123Label(c.Namespace)) > 0 {
 		return fmt.Errorf("namespace: %q is not a valid namespace name", c.Namespace)
@@ -200,16 +203,16 @@ func checkLabels(at string, all map[string]string) error {
 	return nil
 }
 
-// checkResourceName fails unless name is the name of an extended resource.
+// checkResourceName returns an error unless name is the name of an extended resource.
 func checkResourceName(name string) error {
 	domain, kind, ok := strings.Cut(name, "/")
 	if !ok || kind == "" || len(validation.IsQualifiedName(name)) > 0 {
 		return fmt.Errorf("%q is not the name of a resource such as nvidia.com/gpu", name)
 	}
 	if domain == "kubernetes.io" || strings.HasSuffix(domain, ".kubernetes.io") || strings.HasPrefix(name, "requests.") {
-		return fmt.Errorf("%q is a resource of Kubernetes itself, which GPUs do not have", name)
+		return fmt.Errorf("%q is a resource of Kubernetes itself, not of GPUs", name)
 	}
-	// In a ResourceQuota it is requests.<name>, which must be a valid name, too.
+	// A ResourceQuota has it as requests.<name>, which must be a valid name, too.
 	if len(validation.IsQualifiedName("requests."+name)) > 0 {
 		return fmt.Errorf("%q is too long", name)
 	}
@@ -238,7 +241,7 @@ func checkToleration(t *Toleration) error {
 	switch t.Effect {
 	case "", corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute:
 	default:
-		return fmt.Errorf("effect %q is none of NoSchedule, PreferNoSchedule, NoExecute", t.Effect)
+		return fmt.Errorf("effect %q is not one of NoSchedule, PreferNoSchedule, NoExecute", t.Effect)
 	}
 	if t.TolerationSeconds != nil && t.Effect != corev1.TaintEffectNoExecute {
 		return fmt.Errorf("tolerationSeconds needs effect NoExecute")

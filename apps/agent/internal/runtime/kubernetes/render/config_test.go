@@ -51,15 +51,15 @@ func TestPool_BadIsNamedByItsField(t *testing.T) {
 
 func TestConfig_BadIsReportedBeforeAnythingIsMade(t *testing.T) {
 	for says, change := range map[string]func(*Config){
-		"region":           func(c *Config) { c.Region = "" },
-		"namespace prefix": func(c *Config) { c.NamespacePrefix = strings.Repeat("x", 25) },
-		"begin a name":     func(c *Config) { c.NamespacePrefix = "-x" },
-		"namespace:":       func(c *Config) { c.Namespace = "A" },
-		`pools["h100"]`:    func(c *Config) { c.Pools["h100"] = Pool{Name: "other", NodeSelector: map[string]string{"x": "y"}} },
-		"nodeSelector":     func(c *Config) { c.Pools["h100"] = Pool{Name: "h100"} },
-		"gateway":          func(c *Config) { c.Gateway.CIDRs = []string{"10.0.0.0"} },
-		"monitoring[0]":    func(c *Config) { c.Monitoring = []GatewaySelector{{}} },
-		"pod labels":       func(c *Config) { c.Gateway.PodLabels = map[string]string{"a b": "c"} },
+		"region":              func(c *Config) { c.Region = "" },
+		"namespace prefix":    func(c *Config) { c.NamespacePrefix = strings.Repeat("x", 25) },
+		"beginning of a name": func(c *Config) { c.NamespacePrefix = "-x" },
+		"namespace:":          func(c *Config) { c.Namespace = "A" },
+		`pools["h100"]`:       func(c *Config) { c.Pools["h100"] = Pool{Name: "other", NodeSelector: map[string]string{"x": "y"}} },
+		"nodeSelector":        func(c *Config) { c.Pools["h100"] = Pool{Name: "h100"} },
+		"gateway":             func(c *Config) { c.Gateway.CIDRs = []string{"10.0.0.0"} },
+		"monitoring[0]":       func(c *Config) { c.Monitoring = []GatewaySelector{{}} },
+		"pod labels":          func(c *Config) { c.Gateway.PodLabels = map[string]string{"a b": "c"} },
 	} {
 		c := config()
 		change(&c)

@@ -16,8 +16,8 @@ import (
 const (
 	defaultCPUMillicores = 500
 	defaultMemoryMiB     = 512
-	// defaultShmMiB is enough for the communication between ranks in tensor parallelism.
-	// The default of container runtimes is 64 MiB.
+	// defaultShmMiB is enough for the communication between ranks in tensor parallelism. The
+	// default of container runtimes, 64 MiB, is not.
 	defaultShmMiB = 1024
 )
 
@@ -28,8 +28,8 @@ func (r *rendering) container(variables *coreac.SecretApplyConfiguration) (*core
 	}
 	c := coreac.Container().
 		WithName(ContainerName).WithImage(r.role.image).
-		// Images have digests. With another policy, every restart would depend on the
-		// registry.
+		// Images have digests, so a pull at each start would find nothing new. With another policy,
+		// every restart would depend on the registry.
 		WithImagePullPolicy(corev1.PullIfNotPresent).
 		WithResources(resources).
 		// The last lines of a failed program's log become the message that people read.
@@ -37,20 +37,20 @@ func (r *rendering) container(variables *coreac.SecretApplyConfiguration) (*core
 		WithSecurityContext(r.containerSecurity())
 	for i, word := range r.role.command {
 		if word == "" || strings.ContainsRune(word, 0) {
-			return nil, invalid("%scommand[%d]: it is empty or holds a zero byte", r.role.at, i)
+			return nil, invalid("%scommand[%d]: it is empty or contains a zero byte", r.role.at, i)
 		}
 		c.WithCommand(literal(word))
 	}
 	for i, arg := range r.role.args {
 		if strings.ContainsRune(arg, 0) {
-			return nil, invalid("%sargs[%d]: it holds a zero byte", r.role.at, i)
+			return nil, invalid("%sargs[%d]: it contains a zero byte", r.role.at, i)
 		}
 		c.WithArgs(argument(arg))
 	}
 	for _, p := range r.ports {
 		c.WithPorts(coreac.ContainerPort().WithName(p.short).WithContainerPort(p.number).WithProtocol(corev1.ProtocolTCP))
 	}
-	// The later source wins. env wins over both.
+	// The later source wins, and env wins over both.
 	if variables != nil {
 		c.WithEnvFrom(coreac.EnvFromSource().WithSecretRef(coreac.SecretEnvSource().WithName(*variables.Name)))
 	}
@@ -67,10 +67,10 @@ func (r *rendering) container(variables *coreac.SecretApplyConfiguration) (*core
 	return c, nil
 }
 
-// resources returns the requests and limits. The request of memory equals its limit,
-// because a node that promised more than it has kills processes. CPU has a request but no
-// limit. The request keeps the share on a full node, and a limit would only stop the
-// program while cores are idle.
+// resources returns the requests and limits. The request of memory equals its limit, because a node
+// that has promised more memory than it has kills processes. CPU has a request but no limit. The
+// request guarantees a share on a full node. A limit would only stop the program while cores are
+// idle.
 func (r *rendering) resources() (*coreac.ResourceRequirementsApplyConfiguration, error) {
 	res, at := r.role.resources, r.role.at+"resources."
 	for _, f := range []struct {
@@ -122,14 +122,14 @@ func fieldEnv(name, path string) *coreac.EnvVarApplyConfiguration {
 		WithFieldRef(coreac.ObjectFieldSelector().WithAPIVersion("v1").WithFieldPath(path)))
 }
 
-// env returns the variables in the template. Kubernetes replaces $(NAME) in their values,
-// so only a value with such a reference may contain a dollar sign.
+// env returns the variables in the template. Kubernetes replaces $(NAME) in their values. So only a
+// value with such a reference may contain a dollar sign.
 func (r *rendering) env() []*coreac.EnvVarApplyConfiguration {
 	value := func(name, v string) *coreac.EnvVarApplyConfiguration {
 		return coreac.EnvVar().WithName(name).WithValue(v)
 	}
 	out := []*coreac.EnvVarApplyConfiguration{
-		// This precedes the variable that refers to it.
+		// This variable must come before the variable that refers to it.
 		fieldEnv("WINDLASS_POD_UID", "metadata.uid"),
 		fieldEnv(podIP, "status.podIP"),
 		value("WINDLASS_INSTANCE_ID", instancePrefix+"$(WINDLASS_POD_UID)"),
@@ -169,11 +169,10 @@ func (r *rendering) env() []*coreac.EnvVarApplyConfiguration {
 // reference matches the parts of an argument that may have a meaning in spec.proto, and single dollar signs.
 var reference = regexp.MustCompile(`\$\$\(|\$\([A-Za-z_][A-Za-z0-9_]*\)|\$`)
 
-// argument escapes an argument so that Kubernetes makes of it what spec.proto says.
-// Both replace $(NAME) by a variable of the container, and leave it as it is if there
-// is no such variable. But Kubernetes replaces $$ by $ everywhere, not only before a
-// parenthesis, and accepts any name between parentheses. So argument doubles a dollar
-// sign that has no meaning in spec.proto.
+// argument escapes an argument, so that Kubernetes interprets it as spec.proto says. Both replace
+// $(NAME) by a variable of the container, and leave it unchanged if there is no such variable. But
+// Kubernetes replaces $$ by $ everywhere, not only before a parenthesis, and accepts any name in
+// parentheses. So argument doubles each dollar sign that has no meaning in spec.proto.
 func argument(arg string) string {
 	return reference.ReplaceAllStringFunc(arg, func(m string) string {
 		if m == "$" {
@@ -183,10 +182,10 @@ func argument(arg string) string {
 	})
 }
 
-// literal escapes a word in which nothing may be replaced, such as a word of command.
+// literal escapes a word in which nothing may be replaced, for example a word of command.
 func literal(word string) string { return strings.ReplaceAll(word, "$", "$$") }
 
-// shmMiB returns the size of /dev/shm. 0: the container runtime's default.
+// shmMiB returns the size of /dev/shm in MiB. 0: the container runtime's default.
 func (r *rendering) shmMiB() int32 {
 	if n := r.role.resources.GetShmMib(); n > 0 || r.gpu.count == 0 {
 		return n
@@ -239,7 +238,8 @@ func (r *rendering) volumes() []*coreac.VolumeApplyConfiguration {
 			WithMedium(corev1.StorageMediumMemory).WithSizeLimit(mebibytes(n))))
 	}
 	if u := r.a.Unit; u != nil {
-		// The agent writes it for a whole group, and instances start without waiting for that.
+		// The agent writes this Secret for a whole group, and instances start without waiting for
+		// it.
 		out = append(out, coreac.Volume().WithName(peersVolume).WithSecret(coreac.SecretVolumeSource().
 			WithSecretName(PeersName(r.a, u.Group)).WithOptional(true)))
 	}
@@ -255,5 +255,5 @@ func (r *rendering) volumes() []*coreac.VolumeApplyConfiguration {
 	return out
 }
 
-// at returns the path of an entry of a map, for errors.
+// at returns the path of a map entry, for errors.
 func at(field, key string) string { return fmt.Sprintf("%s[%q]", field, key) }

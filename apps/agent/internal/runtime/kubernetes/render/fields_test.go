@@ -16,36 +16,36 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// notApplicable are the fields that change nothing in Kubernetes, and why: of a message,
-// all that is in it.
+// notApplicable has the fields that do not change the Kubernetes objects, with the reason. A
+// message stands for all its fields.
 var notApplicable = map[string]string{
-	"preview_host":          "gateways are told of it by the agent",
-	"template_hash":         "the assignment brings it in letters, as TemplateHash",
-	"role_templates":        "as template_hash, of each role",
-	"secrets.secret":        "which version of a secret it is says the control plane; its value is in the assignment",
+	"preview_host":          "the agent tells gateways",
+	"template_hash":         "the assignment has it as text, in TemplateHash",
+	"role_templates":        "as template_hash, for each role",
+	"secrets.secret":        "the name is for the control plane; the value is in the assignment",
 	"secrets.version":       "as secrets.secret",
-	"wake":                  "the agent asks for that many replicas when a request wakes the app",
-	"scaling":               "the control plane decides by it; the agent measures what it names",
-	"spec.regions":          "a region gets what it runs, and no other region's part",
-	"spec.replicas":         "of all regions; this one's are the deployment's replicas",
+	"wake":                  "the number of replicas that the agent runs when a request wakes the app",
+	"scaling":               "the control plane decides by it; the agent measures its metrics",
+	"spec.regions":          "a region gets only its own deployments",
+	"spec.replicas":         "the default for regions; deployment.replicas has this region's number",
 	"spec.min_ready":        "decides when a rollout goes on; the control plane reads it",
-	"spec.overrides":        "the control plane sends a region its spec with them applied, and without them",
+	"spec.overrides":        "the control plane applies them, and sends the result without them",
 	"spec.pinned_overrides": "as spec.overrides",
-	"spec.inherited_env":    "tells the control plane where variables came from; they are in env",
+	"spec.inherited_env":    "says where variables came from, for the control plane; the variables are in env",
 	"spec.routing":          "gateways obey it; the control plane sends the live version's with the app's route",
 	"spec.serve":            "the control plane made image, args and the rest of the spec from it",
 	"spec.generated_by":     "as spec.serve",
 	"spec.generated":        "the agent reads the engine's metrics by it; its variables are in env",
-	"spec.secrets.secret":   "whatever its name, its value is in the variable; of those that pull, see below",
+	"spec.secrets.secret":   "the value is in the variable, whatever its name is; for pull secrets, see below",
 	"spec.model":            "servers of another app load it; it has no pods",
 	"spec.models":           "decides which models the agent lets the pods load",
-	"spec.roles.entry":      "routes obey it; of several roles, the agent tells gateways whose instances they reach",
+	"spec.roles.entry":      "decides to which instances routes lead; the agent tells gateways",
 	"spec.update":           "the agent replaces pods in that order; the pods do not differ",
-	"spec.secrets.version":  "says to the control plane which value to send",
+	"spec.secrets.version":  "tells the control plane which value to send",
 }
 
-// special are the fields whose change must be another than "one more", because the
-// spec would contradict itself.
+// special has the fields that cannot be changed to "one more", because the spec would then
+// contradict itself.
 var special = map[string]struct {
 	base, change func(*windlassv1.DeploymentSpec)
 }{
@@ -83,7 +83,8 @@ func onTheHost(s *windlassv1.DeploymentSpec) {
 	s.ModelCache.Claim, s.ModelCache.HostPath, s.ModelCache.Retention = nil, "/var/cache/models", windlassv1.ModelCache_RETENTION_UNSPECIFIED
 }
 
-// This walks all fields of the spec, because Kubernetes regions would silently ignore a new one.
+// This test walks all fields of the spec, because otherwise Kubernetes regions could silently
+// ignore a new field.
 func TestFields_ReachKubernetesOrAreNotApplicable(t *testing.T) {
 	unused := map[string]bool{}
 	for path, reason := range notApplicable {
@@ -134,7 +135,7 @@ func TestFields_ReachKubernetesOrAreNotApplicable(t *testing.T) {
 				var rej *runtime.Rejection
 				reached := errors.As(err, &rej)
 				if reached {
-					require.Contains(t, rej.Message, string(f.Name()), "a refusal must be of this field")
+					require.Contains(t, rej.Message, string(f.Name()), "a refusal must name this field")
 				} else {
 					require.NoError(t, err)
 					reached = string(dump(t, o)) != string(before)
@@ -146,11 +147,12 @@ func TestFields_ReachKubernetesOrAreNotApplicable(t *testing.T) {
 	}
 	a := everything()
 	walk("", a.Deployment.ProtoReflect().Descriptor(), func(d *agentv1.Deployment) protoreflect.Message { return d.ProtoReflect() })
-	require.Empty(t, unused, "notApplicable names fields that there are none of, or that are walked")
+	require.Empty(t, unused, "notApplicable has fields that do not exist, or whose own fields are tested")
 }
 
-// The control plane keeps instances when a version differs from the one before it in these alone:
-// a pod that had any of them would be wrong, and would be replaced when its template is made anew.
+// If a new version differs from the previous one only in these fields, the control plane keeps
+// instances. If pods had any of them, these pods would be wrong, and would be replaced when their
+// template is rendered again.
 func TestRollout_PolicyIsInNoPod(t *testing.T) {
 	before := podOf(t, render(t, config(), everything()))
 	fields := (&windlassv1.DeploymentSpec{}).ProtoReflect().Descriptor().Fields()
@@ -164,12 +166,12 @@ func TestRollout_PolicyIsInNoPod(t *testing.T) {
 	require.Equal(t, before, podOf(t, render(t, config(), a)), "routing")
 }
 
-// nested tells messages whose fields are looked at one by one.
+// nested reports whether a field is a message whose fields are tested one by one.
 func nested(f protoreflect.FieldDescriptor) bool {
 	return f.Message() != nil && !f.IsMap() && f.Message().FullName() != "google.protobuf.Duration"
 }
 
-// change makes a field one more than it is.
+// change adds one to the value of a field.
 func change(t *testing.T, m protoreflect.Message, f protoreflect.FieldDescriptor) {
 	t.Helper()
 	switch {
@@ -202,7 +204,7 @@ func another(t *testing.T, v protoreflect.Value, f protoreflect.FieldDescriptor)
 	case protoreflect.EnumKind:
 		return protoreflect.ValueOfEnum(v.Enum() + 1)
 	default:
-		t.Fatalf("a field of kind %s: say how to change it", f.Kind())
+		t.Fatalf("change cannot change a field of kind %s: add the kind", f.Kind())
 		return protoreflect.Value{}
 	}
 }

@@ -13,11 +13,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "write the golden files again")
 
-// A change of a golden file changes the objects in clusters. A change of a pod's template
-// replaces instances with the next rollout.
-func TestGolden_FilesAreWhatIsApplied(t *testing.T) {
+// A change of a golden file means that objects in clusters change. If a pod's template changes, the
+// next rollout replaces instances.
+func TestGolden_FilesAreTheAppliedObjects(t *testing.T) {
 	for name, c := range goldens() {
 		t.Run(name, func(t *testing.T) {
 			got := dump(t, render(t, c.cfg, c.a))

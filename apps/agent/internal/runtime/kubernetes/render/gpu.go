@@ -16,18 +16,18 @@ import (
 // DefaultGPUResource is the resource name of GPUs if neither the spec nor the pool has one.
 const DefaultGPUResource = "nvidia.com/gpu"
 
-// nvidiaVisible tells NVIDIA's container runtime which devices an instance sees. Images set it
-// to "all", by which a pod without GPUs would see all GPUs of its node.
+// nvidiaVisible is the variable that tells NVIDIA's container runtime which devices an instance
+// sees. Images set it to "all". With this value, a pod without GPUs would see all GPUs of its node.
 const (
 	nvidiaVisible = "NVIDIA_VISIBLE_DEVICES"
 	cudaVisible   = "CUDA_VISIBLE_DEVICES"
 )
 
-// gpu is the GPUs that the spec asks for. The zero value is none.
+// gpu has the GPUs that the spec requests. The zero value means none.
 type gpu struct {
 	count    int32
 	resource string
-	// expressions that the labels of a node must match.
+	// expressions are conditions that the labels of a node must match.
 	expressions []*coreac.NodeSelectorRequirementApplyConfiguration
 	pool        Pool
 }
@@ -79,7 +79,7 @@ func (r *rendering) takeGPU() error {
 	case labels.memory == "":
 		return unsupported("%smin_memory_mib: nodes have no label with the memory of %s as a number: leave min_memory_mib out and name a product or a pool", at, r.gpu.resource)
 	default:
-		// Node affinity has the operator "greater than", and no "at least".
+		// Node affinity has the operator "greater than", but no "at least".
 		r.gpu.expressions = append(r.gpu.expressions, coreac.NodeSelectorRequirement().
 			WithKey(labels.memory).WithOperator(corev1.NodeSelectorOpGt).WithValues(strconv.Itoa(int(m)-1)))
 	}
@@ -93,23 +93,25 @@ func (r *rendering) knownPools() string {
 	return "it has " + strings.Join(slices.Sorted(maps.Keys(r.cfg.Pools)), ", ")
 }
 
-// gpuLabels are the names of the labels that describe the GPUs of a node. Empty: there is
-// no such label.
+// gpuLabels has the names of the labels that describe the GPUs of a node. An empty name means that
+// there is no such label.
 type gpuLabels struct {
 	product string
-	// memory of each GPU in MiB, as a plain number, because the scheduler compares only those.
+	// memory is the label with the memory of each GPU in MiB, as a plain number, because the
+	// scheduler can compare only numbers.
 	memory string
 }
 
-// labelsOf returns the labels for a resource. NVIDIA's GPU feature discovery names
-// them like the resource: nvidia.com/gpu.product, and for parts of a GPU
-// nvidia.com/mig-3g.40gb.product. AMD's node labeller writes memory as "192G",
-// which the scheduler cannot compare. The labels of other vendors depend on the cloud.
+// labelsOf returns the labels for a resource. The names of NVIDIA's GPU feature discovery begin
+// with the resource: nvidia.com/gpu.product, and for parts of a GPU nvidia.com/mig-3g.40gb.product.
+// AMD's node labeller writes memory as "192G", which the scheduler cannot compare. The labels of
+// other vendors depend on the cloud.
 func labelsOf(resource string) gpuLabels {
 	switch vendor, kind, _ := strings.Cut(resource, "/"); vendor {
 	case vendorNVIDIA:
 		if !strings.HasPrefix(kind, "mig-") {
-			// A shared GPU is the resource nvidia.com/gpu.shared, but its labels have no suffix.
+			// A shared GPU has the resource nvidia.com/gpu.shared, but its labels have no such
+			// suffix.
 			kind = strings.TrimSuffix(kind, ".shared")
 		}
 		name := vendor + "/" + kind

@@ -8,14 +8,13 @@ import (
 	coreac "k8s.io/client-go/applyconfigurations/core/v1"
 )
 
-// HealthCommand is the first argument with which the agent's program makes an app's health
-// check.
+// HealthCommand is the first argument of the agent's program when it makes an app's health check.
 const HealthCommand = "__health"
 
 const (
 	// healthMargin is the time for the call from the kubelet to the container, in seconds.
 	healthMargin = 1
-	// healthCPUMillicores and healthMemoryMiB are more than a check takes. The limit of memory
+	// healthCPUMillicores and healthMemoryMiB are more than a check needs. The limit of memory
 	// includes the pages of the program's file, which the kernel drops first.
 	healthCPUMillicores = 10
 	healthMemoryMiB     = 64
@@ -24,14 +23,15 @@ const (
 	healthUser = 65532
 )
 
-// isChecked reports whether the health check is made of the pod. It is not made of ranks above 0, because engines serve
-// HTTP on the leader only, and the leader is not healthy without the other ranks. These count as ready while they run.
+// isChecked reports whether the pod has a health check. Ranks above 0 have none, because engines
+// serve HTTP only on the leader, and the leader is not healthy without the other ranks. These ranks
+// count as ready while they run.
 func (r *rendering) isChecked() bool { return r.hosts() == 1 || r.a.Unit.Rank == 0 }
 
-// healthContainer returns the container that makes a health check that the kubelet cannot make.
-// It runs the agent's own program. It calls the pod's address as a kubelet does, because some
-// servers listen only there. It gets none of the app's variables and volumes, and the spec's
-// security exceptions do not apply to it.
+// healthContainer returns the container that makes a health check that the kubelet cannot make. It
+// runs the agent's own program. It calls the pod's address, as a kubelet does, because some servers
+// listen only there. It does not get the app's variables and volumes, and the spec's security
+// exceptions do not apply to it.
 func (r *rendering) healthContainer() *coreac.ContainerApplyConfiguration {
 	memory := corev1.ResourceList{corev1.ResourceMemory: mebibytes(healthMemoryMiB)}
 	requests := memory.DeepCopy()

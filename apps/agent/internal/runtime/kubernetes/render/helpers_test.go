@@ -109,7 +109,7 @@ func render(t testing.TB, cfg Config, a runtime.Assignment) *Objects {
 	return o
 }
 
-// refused expects a rejection, and returns it.
+// refused requires a rejection, and returns it.
 func refused(t testing.TB, cfg Config, a runtime.Assignment, code, says string) *runtime.Rejection {
 	t.Helper()
 	_, err := Render(cfg, a)
@@ -120,7 +120,7 @@ func refused(t testing.TB, cfg Config, a runtime.Assignment, code, says string) 
 	return rej
 }
 
-// documents returns the objects as the API server gets them, in a fixed order.
+// documents returns the objects as they are sent to the API server, in a fixed order.
 func documents(o *Objects) []any {
 	out := []any{o.Namespace, o.ServiceAccount}
 	for _, s := range o.Secrets {

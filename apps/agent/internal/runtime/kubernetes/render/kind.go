@@ -26,7 +26,8 @@ const (
 	KindService          Kind = "Service"
 	KindDisruptionBudget Kind = "PodDisruptionBudget"
 
-	// KindRoles is no kind of Kubernetes: all instances of a deployment with several roles. The name is their key.
+	// KindRoles is not a kind of Kubernetes. A Ref of this kind means all instances of a deployment
+	// with several roles. Its name is their key.
 	KindRoles Kind = "Roles"
 )
 
@@ -36,7 +37,7 @@ type Object interface {
 	apiruntime.Object
 }
 
-// Ref names an object.
+// Ref identifies an object.
 type Ref struct {
 	Kind            Kind
 	Namespace, Name string
@@ -49,12 +50,13 @@ func (r Ref) String() string {
 	return fmt.Sprintf("%s %s/%s", r.Kind, r.Namespace, r.Name)
 }
 
-// NewRef names the object of a kind with that name. namespace is empty for a kind without namespaces.
+// NewRef returns the Ref of the object with this kind and name. namespace is empty for a kind
+// without namespaces.
 func NewRef(k Kind, namespace, name string) Ref {
 	return Ref{Kind: k, Namespace: namespace, Name: name}
 }
 
-// RefOf names the object of a configuration to apply.
+// RefOf returns the Ref of a configuration to apply.
 func RefOf(k Kind, config any) Ref {
 	m := MetaOf(config)
 	out := Ref{Kind: k}
@@ -67,12 +69,13 @@ func RefOf(k Kind, config any) Ref {
 	return out
 }
 
-// WorkloadOf names the workload of a pod.
+// WorkloadOf returns the Ref of the workload of a pod.
 func WorkloadOf(p *corev1.Pod) Ref {
 	return NewRef(KindWorkload, p.Namespace, p.Labels[LabelInstance])
 }
 
-// RolesOf names the instances of which an object is one, if there are several roles. ok is false otherwise.
+// RolesOf returns the Ref of all instances of the object's deployment, if the deployment has
+// several roles. Otherwise, ok is false.
 func RolesOf(o metav1.Object) (at Ref, ok bool) {
 	key := o.GetLabels()[LabelUnitOf]
 	return NewRef(KindRoles, o.GetNamespace(), key), key != ""

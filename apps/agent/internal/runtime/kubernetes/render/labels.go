@@ -11,7 +11,7 @@ import (
 // Domain is the prefix of every label and annotation that is Windlass's own.
 const Domain = "windlass.run/"
 
-// Labels that Kubernetes recommends.
+// These are labels that Kubernetes recommends.
 const (
 	recommended = "app.kubernetes.io/"
 
@@ -26,68 +26,71 @@ const (
 	ManagedBy = "windlass"
 )
 
-// Windlass's own labels. Their values are ids, except LabelRegion, which is the
-// region's name. The agent of a region changes only objects with the values of Ours in
-// LabelManagedBy and LabelRegion.
+// These are Windlass's own labels. Their values are ids, except LabelRegion, which has the region's
+// name. The agent of a region changes only objects whose LabelManagedBy and LabelRegion have the
+// values of Ours.
 const (
 	LabelRegion      = Domain + "region"
 	LabelWorkspace   = Domain + "workspace"
 	LabelProject     = Domain + "project"
 	LabelEnvironment = Domain + "environment"
 	LabelApp         = Domain + "app"
-	// LabelDeployment is the deployment that has the workload now. Pods lack it, because
-	// a newer deployment may adopt them unchanged.
+	// LabelDeployment is the deployment that has the workload now. Pods do not have this label,
+	// because a newer deployment may adopt them unchanged.
 	LabelDeployment = Domain + "deployment"
-	// LabelMadeFor is the deployment for which a pod was made; only on pods. It stays when
-	// another deployment adopts the pod, and metrics of the pod are under it.
+	// LabelMadeFor is the deployment for which a pod was made. Only pods have it. It stays when
+	// another deployment adopts the pod. Metrics of the pod are under this deployment.
 	LabelMadeFor = Domain + "made-for"
-	// LabelWorkload is the workload's key, and the only label in selectors.
+	// LabelWorkload is the workload's key. It is the only label in selectors.
 	LabelWorkload = Domain + "workload"
-	// LabelUnitOf is on objects of one instance of a deployment with several roles: the key that all of these
-	// instances have. LabelWorkload is then the instance's own key, see UnitKey. LabelGroup and LabelSlot are its
-	// place.
+	// LabelUnitOf is on the objects of one instance of a deployment with several roles. It is the
+	// key that all these instances have. LabelWorkload is then the instance's own key; see UnitKey.
+	// LabelGroup and LabelSlot are the instance's place.
 	LabelUnitOf = Domain + "unit-of"
 	LabelGroup  = Domain + "group"
 	LabelSlot   = Domain + "slot"
-	// LabelRank is on objects of one rank of an instance of several hosts.
+	// LabelRank is on the objects of one rank of an instance of several hosts.
 	LabelRank = Domain + "rank"
 )
 
-// Annotations.
+// The annotations.
 const (
-	// AnnotationGeneration is the generation of the assignment; on the workload.
+	// AnnotationGeneration is the generation of the assignment. It is on the workload.
 	AnnotationGeneration = Domain + "generation"
-	// AnnotationTemplateHash is runtime.Assignment.TemplateHash; on the workload and
-	// on pods.
+	// AnnotationTemplateHash is runtime.Assignment.TemplateHash. It is on the workload and on pods.
 	AnnotationTemplateHash = Domain + "template-hash"
-	// AnnotationSecretHash is a hash of values of variables and secrets. On a pod, these
-	// are the values with which it was made. On the workload, it includes pull secrets.
+	// AnnotationSecretHash is a hash of the values of variables and secrets. On a pod, these are
+	// the values with which it was made. On the workload, the hash includes pull secrets.
 	AnnotationSecretHash = Domain + "secret-hash"
-	// AnnotationDraining is on pods that will be stopped: the time since which gateways drain them.
+	// AnnotationDraining is on pods that will be stopped. It is the time since which gateways drain
+	// them.
 	AnnotationDraining = Domain + "draining-since"
-	// Annotations of a deployment with several roles, on the workload of each instance: what each role should be, as
-	// JSON; for which roles its first start waits; and whether it will be removed.
+	// These annotations are on the workload of each instance of a deployment with several roles.
+	// AnnotationRoles says, as JSON, what each role should be. AnnotationWaits says for which roles
+	// the instance's first start waits. AnnotationLeaves says whether the instance will be removed.
 	AnnotationRoles  = Domain + "roles"
 	AnnotationWaits  = Domain + "waits"
 	AnnotationLeaves = Domain + "leaves"
-	// Annotations of an instance of several hosts. On the workload of each rank: how many ranks there are. On pods: the
-	// epoch of the instance, and a name of the pods of all ranks that were ready together with the pod.
+	// These annotations belong to an instance of several hosts. AnnotationHosts is on the workload
+	// of each rank, and is the number of ranks. The other two are on pods. AnnotationUnitEpoch is
+	// the epoch of the instance. AnnotationJoined is a name of the pods of all ranks that were
+	// ready together with the pod.
 	AnnotationHosts     = Domain + "hosts"
 	AnnotationUnitEpoch = Domain + "unit-epoch"
 	AnnotationJoined    = Domain + "joined"
-	// AnnotationPeers is on pods: a hash of their file of peers as it was last written. A change of a pod makes its
-	// node look at the file at once.
+	// AnnotationPeers is on pods. It is a hash of their peers file as it was last written. When a
+	// pod changes, its node reads the file at once.
 	AnnotationPeers = Domain + "peers"
-	// AnnotationPaused is "true" when a person wants the agent to change nothing.
+	// AnnotationPaused is "true" if a person wants the agent to change nothing.
 	AnnotationPaused = Domain + "paused"
-	// AnnotationCreatedBy is on namespaces that the agent made. It is set only when the
-	// agent makes a namespace, and never added to one that exists.
+	// AnnotationCreatedBy is on namespaces that the agent made. It is set only when the agent makes
+	// a namespace, and never added to an existing namespace.
 	AnnotationCreatedBy = Domain + "created-by"
-	// AnnotationRetention is on claims: RetainKeep or RetainDelete.
+	// AnnotationRetention is on claims. Its value is RetainKeep or RetainDelete.
 	AnnotationRetention = Domain + "retention"
-	// AnnotationSecurityException says why the pod does not pass "restricted".
+	// AnnotationSecurityException says why the pod does not pass the "restricted" standard.
 	AnnotationSecurityException = Domain + "security-exception"
-	// Texts of people about the version; on the workload.
+	// These annotations are on the workload. They are texts that people wrote about the version.
 	AnnotationVersionLabel = Domain + "version-label"
 	AnnotationMessage      = Domain + "message"
 	AnnotationSourceCommit = Domain + "source-commit"
@@ -96,11 +99,11 @@ const (
 	RetainDelete = "delete"
 )
 
-// True is the value of an annotation that is set.
+// True is the value of an annotation that is on.
 const True = "true"
 
-// ContainerName is the app's container. HealthContainerName is the container that makes the
-// health check, in pods where the kubelet cannot. Webhooks may add other containers, so
+// ContainerName is the app's container. HealthContainerName is the container that makes the health
+// check, in pods where the kubelet cannot make it. Webhooks may add other containers, so
 // annotationDefaultContainer names the app's container for kubectl and other tools.
 const (
 	ContainerName              = "main"
@@ -113,7 +116,7 @@ func Ours(region string) labels.Set {
 	return labels.Set{LabelManagedBy: ManagedBy, LabelRegion: region}
 }
 
-// OfWorkload selects the pods, and all objects but the claim, of one workload.
+// OfWorkload selects the pods of one workload, and all its objects except the claim.
 func OfWorkload(region, key string) labels.Set {
 	return labels.Merge(Ours(region), labels.Set{LabelWorkload: key})
 }
@@ -123,15 +126,14 @@ func OfUnits(region, key string) labels.Set {
 	return labels.Merge(Ours(region), labels.Set{LabelUnitOf: key})
 }
 
-// OfDeployment selects the objects that a deployment has now. Pods are found
-// through their workload.
+// OfDeployment selects the objects that belong to a deployment now. Pods are not among them: they
+// are found through their workload.
 func OfDeployment(region, id string) labels.Set {
 	return labels.Merge(Ours(region), labels.Set{LabelDeployment: id})
 }
 
-// InstanceID returns the instance's id of a pod. It keeps the dashes of the UID, because
-// Kubernetes puts the UID into a variable unchanged, and the program must get the same
-// id as everything else.
+// InstanceID returns the instance id of a pod. It keeps the dashes of the UID, because Kubernetes
+// puts the UID into a variable unchanged, and the program must get the same id as all others.
 func InstanceID(uid types.UID) string { return instancePrefix + string(uid) }
 
 // UIDOf returns the UID of the pod for an instance's id.
@@ -145,9 +147,8 @@ const instancePrefix = "ins_"
 // Drains reports whether gateways drain the pod before it is stopped.
 func Drains(p *corev1.Pod) bool { return p.Annotations[AnnotationDraining] != "" }
 
-// GPUTolerations returns the tolerations of every instance with devices of that
-// resource. A taint that is named like the resource often keeps other pods away from
-// nodes with GPUs.
+// GPUTolerations returns the tolerations of every instance with devices of this resource. Nodes
+// with GPUs often have a taint with the name of the resource, which keeps other pods away.
 func GPUTolerations(resourceName string) []corev1.Toleration {
 	keys := []string{resourceName}
 	switch vendor, _, _ := strings.Cut(resourceName, "/"); vendor {
@@ -159,7 +160,8 @@ func GPUTolerations(resourceName string) []corev1.Toleration {
 	}
 	var out []corev1.Toleration
 	for _, k := range keys {
-		// Only NoSchedule, because an operator who drains GPU nodes by NoExecute wants instances to go.
+		// The toleration is only for NoSchedule, because an operator who drains GPU nodes with
+		// NoExecute wants instances to go.
 		out = append(out, corev1.Toleration{Key: k, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule})
 	}
 	return out

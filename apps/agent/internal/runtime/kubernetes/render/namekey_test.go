@@ -8,7 +8,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Only with the key can an object show which value of a secret it was made with.
+// Only a reader with the key can find out from an object which value of a secret it was made with.
 func TestNameKey(t *testing.T) {
 	derived := func(key, value string) []string {
 		cfg, a := config(), minimal()

@@ -16,12 +16,12 @@ import (
 
 const (
 	maxLabel = validation.DNS1123LabelMaxLength
-	// maxWorkload leaves room for the suffixes that controllers append to the name of a
-	// workload: a dash and ten letters for a ReplicaSet, a dash and five for a pod. The API
-	// server would cut a longer name, and so the end that makes it unique.
+	// maxWorkload leaves room for the suffixes that controllers append to the name of a workload: a
+	// dash and ten letters for a ReplicaSet, and a dash and five letters for a pod. The API server
+	// would cut a longer name, and remove the end that makes it unique.
 	maxWorkload = maxLabel - 1 - 10 - 1 - 5
-	// shortHash has 25 bits, and makes names unique in a namespace. environmentHash has 30
-	// bits, and makes names unique in a cluster.
+	// shortHash is the length of a hash with 25 bits, which makes names unique in a namespace.
+	// environmentHash is the length of a hash with 30 bits, which makes names unique in a cluster.
 	shortHash       = 5
 	environmentHash = 6
 )
@@ -42,9 +42,9 @@ func cut(s string, n int) string {
 	return strings.TrimRight(s, "-")
 }
 
-// NamespaceName returns the name of an environment's namespace. It contains the names of
-// project and environment for people, and a hash that makes it unique among environments
-// and among regions that share a cluster.
+// NamespaceName returns the name of an environment's namespace. It contains the names of project
+// and environment, for people. It also contains a hash that makes it unique among environments and
+// among regions that share a cluster.
 func (c Config) NamespaceName(project, environment, environmentID string) string {
 	if c.Namespace != "" {
 		return c.Namespace
@@ -74,8 +74,8 @@ func WorkloadName(a runtime.Assignment) string {
 	return cut(a.Deployment.GetAppName(), maxWorkload-len(tail)) + tail
 }
 
-// unitName returns the name of the workload of one instance: the app's name, the version, the role, the group, the
-// slot and the rank, and a hash that makes it unique even if names are cut.
+// unitName returns the name of the workload of one instance: the app's name, the version, the role,
+// the group, the slot and the rank. A hash makes it unique even if names are cut.
 func unitName(a runtime.Assignment) string {
 	at := fmt.Sprintf("-%d-%d", a.Unit.Group, a.Unit.Slot)
 	if a.Unit.Hosts > 1 {
@@ -90,13 +90,15 @@ func RanksName(a runtime.Assignment) string {
 	return placeName(a, fmt.Sprintf("-%d-%d-ranks-%s", u.Group, u.Slot, hash(UnitKey(FamilyKey(a), u.Role, u.Group, u.Slot), shortHash)))
 }
 
-// RankHost returns the host name of the pod of a rank. It differs for each template and each epoch, so that a rank
-// never finds the leader of an earlier one. All ranks share the assignment's template and epoch.
+// RankHost returns the host name of the pod of a rank. It differs for each template and each epoch,
+// so a rank never finds the leader of an earlier template or epoch. All ranks have the template and
+// the epoch of the assignment.
 func RankHost(a runtime.Assignment, rank int) string {
 	return fmt.Sprintf("rank-%d-%s", rank, hash(fmt.Sprintf("%s/%d", a.TemplateHash, a.Unit.Epoch), environmentHash))
 }
 
-// placeName returns a name that ends with tail: the app's name, the version and the role.
+// placeName returns a name that ends with tail and contains the app's name, the version and the
+// role.
 func placeName(a runtime.Assignment, tail string) string {
 	u := a.Unit
 	version := ""
@@ -124,12 +126,14 @@ func RankOf(key string) (rank int, ok bool) {
 	return rank, err == nil
 }
 
-// UnitKey returns the workload key of one instance of a deployment with several roles, whose key is parent.
+// UnitKey returns the workload key of one instance of a deployment with several roles. parent is
+// the deployment's key.
 func UnitKey(parent, role string, group, slot int) string {
 	return placeKey(parent, role, fmt.Sprintf(".%d.%d", group, slot))
 }
 
-// placeKey returns parent with the place and the role. A parent that is too long for a label is replaced by its hash.
+// placeKey returns parent with the place and the role added. A parent that is too long for a label
+// is replaced by its hash.
 func placeKey(parent, role, place string) string {
 	tail := place + "." + hash(role, environmentHash)
 	if len(parent)+len(tail) > maxLabel {
@@ -140,7 +144,8 @@ func placeKey(parent, role, place string) string {
 
 var unitTail = regexp.MustCompile(`^(.+?)\.\d+\.\d+(?:\.(\d+))?\.[a-z2-7]{6}$`)
 
-// ParentKey returns the key of the deployment's instances if key is that of one of several, or else key itself.
+// ParentKey returns the deployment's key if key belongs to one of several instances. Otherwise, it
+// returns key.
 func ParentKey(key string) string {
 	if m := unitTail.FindStringSubmatch(key); m != nil {
 		return m[1]
@@ -148,7 +153,7 @@ func ParentKey(key string) string {
 	return key
 }
 
-// PeersName returns the name of the Secret with the file of peers of a group.
+// PeersName returns the name of the Secret with the peers file of a group.
 func PeersName(a runtime.Assignment, group int) string {
 	tail := fmt.Sprintf("-%d-peers-%s", group, hash(fmt.Sprint(FamilyKey(a), "/", group), shortHash))
 	return cut(a.Deployment.GetAppName(), maxLabel-len(tail)) + tail
@@ -160,8 +165,8 @@ func FamilyBudgetName(a runtime.Assignment) string {
 	return cut(a.Deployment.GetAppName(), maxLabel-len(tail)) + tail
 }
 
-// workloadKey returns the key of the assignment's workload. In a deployment with several roles, each instance has a key,
-// and so has each rank of an instance of several hosts.
+// workloadKey returns the key of the assignment's workload. In a deployment with several roles,
+// each instance has its own key. So has each rank of an instance of several hosts.
 func workloadKey(a runtime.Assignment) string {
 	if u := a.Unit; u != nil && u.Hosts > 1 {
 		return RankKey(FamilyKey(a), u.Role, u.Group, u.Slot, u.Rank)
@@ -171,8 +176,8 @@ func workloadKey(a runtime.Assignment) string {
 	return FamilyKey(a)
 }
 
-// FamilyKey returns the assignment's workload key. Without one, the deployment's id is the
-// key, so that it has a workload of its own.
+// FamilyKey returns the assignment's workload key. If it has none, the key is the deployment's id,
+// so that the deployment has its own workload.
 func FamilyKey(a runtime.Assignment) string {
 	if a.WorkloadKey != "" {
 		return a.WorkloadKey
@@ -190,8 +195,8 @@ func variablesName(workload, contents string) string { return workload + "-env-"
 
 func identityName(workload string) string { return workload + "-identity" }
 
-// pullName does not depend on the value, so that existing pods get a registry's new
-// password.
+// pullName returns the name of a pull Secret. It does not depend on the value, so existing pods get
+// a registry's new password.
 func pullName(workload, secret string) string {
 	return workload + "-pull-" + hash(secret, shortHash)
 }

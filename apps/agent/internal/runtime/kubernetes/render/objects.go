@@ -7,14 +7,13 @@ import (
 	policyac "k8s.io/client-go/applyconfigurations/policy/v1"
 )
 
-// Objects are the objects of one assignment. Each has exactly the fields that are ours.
-// Two renderings share no memory.
+// Objects has the objects of one assignment. Each object has exactly the fields that the agent
+// owns. Two renderings share no memory.
 type Objects struct {
 	Namespace      *coreac.NamespaceApplyConfiguration
 	ServiceAccount *coreac.ServiceAccountApplyConfiguration
-	// Secrets are, in this order: the identity of instances; the variables and secrets,
-	// if there are any, in an immutable Secret that is named by their hash; and each
-	// Docker configuration.
+	// Secrets are, in this order: the identity of instances; the variables and secrets, if there
+	// are any, in an immutable Secret with their hash in its name; and each Docker configuration.
 	Secrets []*coreac.SecretApplyConfiguration
 	// Claim is nil unless the spec wants a volume.
 	Claim            *coreac.PersistentVolumeClaimApplyConfiguration

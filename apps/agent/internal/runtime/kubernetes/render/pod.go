@@ -20,7 +20,7 @@ const (
 	hostLabel = corev1.LabelHostname
 )
 
-// template returns the template of the pods. A change in it replaces them.
+// template returns the template of the pods. A change of the template replaces the pods.
 func (r *rendering) template(variables *coreac.SecretApplyConfiguration, pulls []*coreac.SecretApplyConfiguration, secretHash string) (*coreac.PodTemplateSpecApplyConfiguration, error) {
 	labels, err := r.podLabels()
 	if err != nil {
@@ -47,12 +47,12 @@ func (r *rendering) template(variables *coreac.SecretApplyConfiguration, pulls [
 	k := r.spec.GetKubernetes()
 	pod := coreac.PodSpec().
 		WithRestartPolicy(corev1.RestartPolicyAlways).
-		// With 0, the API server would delete a pod that its node still runs, and give its
-		// GPUs to another pod.
+		// If this were 0, the API server would delete a pod that its node still runs, and give the
+		// pod's GPUs to another pod.
 		WithTerminationGracePeriodSeconds(max(1, r.health.drain+r.health.grace)).
 		WithServiceAccountName(r.name).
 		WithAutomountServiceAccountToken(false).
-		// Otherwise each pod would have variables for each Service of its namespace, and
+		// With service links, each pod would have variables for each Service of its namespace, and
 		// $(NAME) could refer to them.
 		WithEnableServiceLinks(false).
 		WithSecurityContext(security).
@@ -102,7 +102,7 @@ func (r *rendering) podAnnotations(secretHash string) (map[string]string, error)
 			return nil, invalid("%s: annotations under %s are Windlass's own: use another prefix", at, Domain)
 		case k == annotationDefaultContainer:
 			return nil, invalid("%s: it names the app's container: leave it out", at)
-		// The prefix of an annotation may have upper case letters.
+		// The prefix of an annotation may have upper-case letters.
 		case len(validation.IsQualifiedName(strings.ToLower(k))) > 0:
 			return nil, invalid("%s: it is not a valid annotation name", at)
 		}
@@ -111,7 +111,7 @@ func (r *rendering) podAnnotations(secretHash string) (map[string]string, error)
 	return out, nil
 }
 
-// schedule sets on which nodes the pod may run.
+// schedule sets the nodes on which the pod may run.
 func (r *rendering) schedule(pod *coreac.PodSpecApplyConfiguration) error {
 	selector, err := r.nodeSelector()
 	if err != nil {
@@ -138,19 +138,20 @@ func (r *rendering) schedule(pod *coreac.PodSpecApplyConfiguration) error {
 			return invalid("spec.kubernetes.zone_spread: the model cache keeps all instances on one node, which is in one zone: leave single_node or zone_spread out")
 		}
 		spread = windlassv1.KubernetesOptions_ZONE_SPREAD_NONE
-		// All pods of the app must be on one node, whatever their versions. The first pod can
-		// be scheduled, because it matches its own labels.
+		// All pods of the app must be on one node, whatever version they have. The first pod can be
+		// scheduled, because it matches its own labels.
 		affinity.WithPodAffinity(coreac.PodAffinity().WithRequiredDuringSchedulingIgnoredDuringExecution(
 			coreac.PodAffinityTerm().WithTopologyKey(hostLabel).
 				WithLabelSelector(metaac.LabelSelector().WithMatchLabels(map[string]string{LabelRegion: r.cfg.Region, LabelApp: r.d.GetAppId()}))))
 	}
 	if r.hosts() > 1 {
-		// Ranks prefer nodes of their own. On a cluster with fewer nodes they share one, if it has room.
+		// Ranks prefer different nodes. In a cluster with fewer nodes, they share a node, if it has
+		// room.
 		affinity.WithPodAntiAffinity(coreac.PodAntiAffinity().WithPreferredDuringSchedulingIgnoredDuringExecution(
 			coreac.WeightedPodAffinityTerm().WithWeight(100).WithPodAffinityTerm(coreac.PodAffinityTerm().WithTopologyKey(hostLabel).
 				WithLabelSelector(metaac.LabelSelector().WithMatchLabels(r.ranks())))))
 		if spread == windlassv1.KubernetesOptions_ZONE_SPREAD_UNSPECIFIED {
-			spread = windlassv1.KubernetesOptions_ZONE_SPREAD_NONE // ranks send each other much, and zones are far apart
+			spread = windlassv1.KubernetesOptions_ZONE_SPREAD_NONE // ranks exchange much data, and zones are far apart
 		}
 	}
 	if affinity.NodeAffinity != nil || affinity.PodAffinity != nil || affinity.PodAntiAffinity != nil {
@@ -168,7 +169,7 @@ func (r *rendering) schedule(pod *coreac.PodSpecApplyConfiguration) error {
 	}
 	pod.WithTopologySpreadConstraints(coreac.TopologySpreadConstraint().
 		WithTopologyKey(zoneLabel).WithMaxSkew(1).WithWhenUnsatisfiable(unsatisfiable).
-		// A zone does not count if the pod tolerates none of its nodes' taints.
+		// A zone does not count if the pod tolerates the taints of none of its nodes.
 		WithNodeTaintsPolicy(corev1.NodeInclusionPolicyHonor).
 		WithLabelSelector(r.spread()))
 	return nil
@@ -205,7 +206,7 @@ func (r *rendering) nodeSelector() (map[string]string, error) {
 	return out, nil
 }
 
-// tolerations returns the tolerations for GPUs, of the pool and of the spec, each once.
+// tolerations returns the tolerations for GPUs, of the pool and of the spec, without duplicates.
 func (r *rendering) tolerations() ([]Toleration, error) {
 	var all []Toleration
 	if r.gpu.count > 0 {
@@ -251,8 +252,8 @@ func tolerationConfig(t *Toleration) *coreac.TolerationApplyConfiguration {
 	return out
 }
 
-// selector selects the workload's pods. It has no label that a newer deployment of the
-// workload would change, because a Deployment's selector is immutable.
+// selector selects the workload's pods. A Deployment's selector is immutable, so it has no label
+// that a newer deployment of the workload would change.
 func (r *rendering) selector() *metaac.LabelSelectorApplyConfiguration {
 	return metaac.LabelSelector().WithMatchLabels(map[string]string{LabelWorkload: r.key})
 }
@@ -264,11 +265,11 @@ func (r *rendering) checkModelCache() error {
 	}
 	const at = "spec.model_cache."
 	if p := c.GetMountPath(); !plainPath(p) || p == shmPath || strings.HasPrefix(shmPath, p+"/") {
-		return invalid(at+"mount_path: %q cannot be the folder of a volume: use a folder of its own, such as /models", p)
+		return invalid(at+"mount_path: %q cannot be the folder of a volume: use a separate folder, such as /models", p)
 	}
 	switch {
 	case (c.GetClaim() != nil) == (c.GetHostPath() != ""):
-		return invalid("spec.model_cache: set claim or host_path, one of the two")
+		return invalid("spec.model_cache: set either claim or host_path")
 	case c.GetClaim() != nil:
 		return nil
 	case !plainPath(c.GetHostPath()):
@@ -286,12 +287,12 @@ func plainPath(p string) bool {
 	return strings.HasPrefix(p, "/") && p != "/" && path.Clean(p) == p && !strings.ContainsAny(p, ":\x00")
 }
 
-// claim returns the claim of the app, nil for none. All versions share it, so it has no label of
-// a version.
+// claim returns the claim of the app, or nil if it has none. All versions share the claim, so it
+// has no label of a version.
 func (r *rendering) claim() (*coreac.PersistentVolumeClaimApplyConfiguration, error) {
 	c := r.spec.GetModelCache().GetClaim()
 	if c == nil {
-		return nil, nil //nolint:nilnil // there is none, which is fine
+		return nil, nil //nolint:nilnil // the app has no claim, which is no error
 	}
 	if c.GetSizeGib() < 1 {
 		return nil, invalid("spec.model_cache.claim.size_gib: %d is not a size: use 1 or more", c.GetSizeGib())

@@ -11,27 +11,28 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Policy is what pods may ask for beyond Kubernetes' "restricted" standard, and which shared things
-// of the cluster they may use. The zero value allows nothing, because a user who deploys to a
-// shared region must not own its nodes.
+// Policy is what pods may request beyond Kubernetes' "restricted" standard, and which shared
+// objects of the cluster they may use. The zero value allows nothing, because a user who deploys to
+// a shared region must not control its nodes.
 type Policy struct {
 	RunAsRoot         bool `json:"runAsRoot"`
 	Privileged        bool `json:"privileged"`
 	HostIPC           bool `json:"hostIpc"`
 	UnconfinedSeccomp bool `json:"unconfinedSeccomp"`
-	// Capabilities that containers may add, such as IPC_LOCK.
+	// Capabilities are those that containers may add, such as IPC_LOCK.
 	Capabilities []string `json:"capabilities"`
-	// HostPaths are folders of nodes that pods may have, with what is below them.
+	// HostPaths are folders of nodes that pods may mount, including everything below them.
 	HostPaths       []string `json:"hostPaths"`
 	PriorityClasses []string `json:"priorityClasses"`
 	RuntimeClasses  []string `json:"runtimeClasses"`
 	// Tolerations are the keys of taints that pods may tolerate.
 	Tolerations []string `json:"tolerations"`
-	// Annotations are names, or prefixes that end with a slash, such as example.com/.
+	// Annotations are names of annotations, or prefixes that end with a slash, such as
+	// example.com/.
 	Annotations []string `json:"annotations"`
 }
 
-// ParsePolicy reads what a region's operator allows, from YAML:
+// ParsePolicy reads the policy that a region's operator has written as YAML:
 //
 //	capabilities: [IPC_LOCK]
 //	hostPaths: [/var/cache/models]
@@ -60,16 +61,17 @@ func ParsePolicy(data []byte) (p Policy, err error) {
 	return p, nil
 }
 
-// baselineCapabilities are those that Kubernetes' "baseline" standard lets containers add, and
-// restrictedCapability the one that "restricted" does.
+// baselineCapabilities are those that containers may add under Kubernetes' "baseline" standard.
+// restrictedCapability is the one that they may add under "restricted".
 var baselineCapabilities = []string{
 	"AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", restrictedCapability, "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT",
 }
 
 const restrictedCapability = "NET_BIND_SERVICE"
 
-// Level returns the strictest of Kubernetes' Pod Security Standards that every pod passes that the policy
-// allows. Namespaces enforce it, so that the API server refuses a pod that the agent makes by mistake.
+// Level returns the strictest of Kubernetes' Pod Security Standards that every pod within the
+// policy passes. Namespaces enforce this standard, so the API server refuses a pod that the agent
+// makes by mistake.
 func (p Policy) Level() string {
 	beyond := func(allowed ...string) bool {
 		return slices.ContainsFunc(p.Capabilities, func(c string) bool { return !slices.Contains(allowed, c) })
@@ -83,7 +85,8 @@ func (p Policy) Level() string {
 	return "restricted"
 }
 
-// checkPolicy returns an error if the spec asks for something that the region's operator does not allow.
+// checkPolicy returns an error if the spec requests anything that the region's operator does not
+// allow.
 func (r *rendering) checkPolicy() error {
 	p, k := r.cfg.Policy, r.spec.GetKubernetes()
 	x := k.GetSecurity()
@@ -112,7 +115,7 @@ func (r *rendering) checkPolicy() error {
 		return notAllowed("spec.kubernetes.runtime_class", c)
 	}
 	for i, t := range k.GetTolerations() {
-		if !slices.Contains(p.Tolerations, t.GetKey()) { // no key: every taint
+		if !slices.Contains(p.Tolerations, t.GetKey()) { // an empty key means every taint
 			return notAllowed(fmt.Sprintf("spec.kubernetes.tolerations[%d]", i), tolerated(t))
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// generous allows what the tests' deployments ask for.
+// generous allows everything that the tests' deployments request.
 var generous = Policy{
 	RunAsRoot: true, Privileged: true, HostIPC: true, UnconfinedSeccomp: true, Capabilities: []string{"IPC_LOCK", "SYS_ADMIN", "SYS_NICE"},
 	HostPaths: []string{"/var/cache/models"}, PriorityClasses: []string{"serving"}, RuntimeClasses: []string{"nvidia"},

@@ -14,15 +14,15 @@ import (
 	"github.com/windlass-run/windlass/pkg/healthcheck"
 )
 
-// health is a health check in Kubernetes' whole seconds, with its defaults.
+// health is a health check with its defaults, in Kubernetes' unit of whole seconds.
 type health struct {
 	path                        string
 	port                        int32
 	interval, timeout, budget   int32
 	unhealthy, healthy          int32
 	drain, grace, progressLimit int64
-	// asked is the port of the container that makes the check, with method and codes. 0: the
-	// kubelet makes the check itself.
+	// asked is the port of the container that makes the check with its method and codes. 0: the
+	// kubelet itself makes the check.
 	asked  int32
 	method string
 	codes  []string
@@ -37,8 +37,8 @@ const (
 	defaultGrace     = 30 * time.Second
 	defaultProgress  = 10 * time.Minute
 
-	// longestStartup is the longest interval of startup probes, in seconds, also if the health
-	// check has a longer one. So an instance serves within seconds after it has loaded.
+	// longestStartup is the longest interval of startup probes, in seconds, even if the health
+	// check has a longer interval. So an instance serves within seconds after it has loaded.
 	longestStartup = 5
 )
 
@@ -73,12 +73,13 @@ func (r *rendering) takeHealth() error {
 	return r.takeCheck(cmp.Or(h.GetMethod(), healthcheck.DefaultMethod), h.GetExpectedCodes())
 }
 
-// firstAsked is below the ephemeral ports of systems, and no known program listens on it. If the
-// app declares this port, the next free one is used.
+// firstAsked is the first port to try for the container that makes the check. It is below the
+// ephemeral ports of systems, and no known program listens on it. If the app declares this port,
+// the next free port is used.
 const firstAsked = 17720
 
-// takeCheck decides whether the kubelet makes the check, which sends GET and accepts 200 to
-// 399, or a second container.
+// takeCheck decides who makes the check: the kubelet, which sends GET and accepts 200 to 399, or a
+// second container.
 func (r *rendering) takeCheck(method string, codes []string) error {
 	field := "method"
 	switch method {
@@ -104,7 +105,8 @@ func (r *rendering) takeCheck(method string, codes []string) error {
 	return nil
 }
 
-// seconds returns the duration in whole seconds, rounded up so that a program gets no less time than it was promised.
+// seconds returns the duration in whole seconds. It is rounded up, so that a program gets no less
+// time than the spec says.
 func seconds(d *durationpb.Duration, otherwise time.Duration) int64 {
 	v := otherwise
 	if d != nil {
@@ -113,7 +115,8 @@ func seconds(d *durationpb.Duration, otherwise time.Duration) int64 {
 	return max(0, int64((v+time.Second-1)/time.Second))
 }
 
-// atLeastOne is seconds for values that must be positive in Kubernetes. Zero means the default.
+// atLeastOne is like seconds, for values that must be positive in Kubernetes. Zero means the
+// default.
 func atLeastOne(d *durationpb.Duration, otherwise time.Duration) int32 {
 	if d.AsDuration() <= 0 {
 		d = nil
@@ -123,11 +126,11 @@ func atLeastOne(d *durationpb.Duration, otherwise time.Duration) int32 {
 
 // probes returns the health check as Kubernetes' three probes.
 //
-// Only startup runs until it has passed once, for at most the startup budget, so that the
-// other probes do not fail while a model loads. Readiness is the check as in the spec.
-// Liveness restarts an instance that keeps failing. It runs half as often as readiness,
-// with twice the timeout and twice the failures. So a busy server has time to recover
-// after readiness took it out of rotation.
+// Until startup has passed once, or its budget is over, only startup runs, so the other probes do
+// not fail while a model loads. Readiness is the check as in the spec. Liveness restarts an
+// instance that keeps failing. It runs half as often as readiness, with twice the timeout and twice
+// the failures. So a busy server has time to recover after readiness has stopped new requests to
+// it.
 func (h health) probes() (startup, readiness, liveness *coreac.ProbeApplyConfiguration) {
 	every := min(h.interval, longestStartup, h.budget)
 	startup = h.probe(every, h.timeout, (h.budget+every-1)/every, 1)
@@ -139,7 +142,7 @@ func (h health) probes() (startup, readiness, liveness *coreac.ProbeApplyConfigu
 func (h health) probe(period, timeout, failures, passes int32) *coreac.ProbeApplyConfiguration {
 	p := coreac.Probe().WithPeriodSeconds(period).WithFailureThreshold(failures).WithSuccessThreshold(passes)
 	if h.asked > 0 {
-		// The margin lets the container report a check that timed out.
+		// The margin gives the container time to report a check that timed out.
 		return p.WithGRPC(coreac.GRPCAction().WithPort(h.asked)).WithTimeoutSeconds(min(timeout, math.MaxInt32-healthMargin) + healthMargin)
 	}
 	return p.WithHTTPGet(coreac.HTTPGetAction().WithPath(h.path).WithPort(intstr.FromInt32(h.port))).WithTimeoutSeconds(timeout)

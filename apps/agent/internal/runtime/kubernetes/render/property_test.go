@@ -31,7 +31,7 @@ var (
 		rapid.SampledFrom([]string{"a", "a--b", "main", strings.Repeat("x", 63), "a" + strings.Repeat("-", 61) + "z"}),
 	)
 	ids = rapid.OneOf(rapid.StringMatching(`[a-z]{3}_[0-9a-f]{32}`), rapid.SampledFrom([]string{"dep_1", "A.b-c_9"}))
-	// keys and values of labels; a name may have a domain.
+	// keys and values are those of labels. A name may have a domain.
 	keys   = rapid.StringMatching(`([a-z0-9]([-a-z0-9]{0,20}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?`)
 	values = rapid.StringMatching(`([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?`)
 	words  = rapid.OneOf(rapid.StringMatching(`[A-Z$() ]{1,12}`), rapid.StringN(1, 20, 60))
@@ -43,8 +43,8 @@ var (
 	}))
 )
 
-// assignments draws assignments that an old, new or broken control plane may send: valid ones,
-// and ones with one invalid value.
+// assignments returns random assignments that an old, new or broken control plane may send: valid
+// ones, and ones with one invalid value.
 func assignments(t *rapid.T) runtime.Assignment {
 	odd := rapid.SampledFrom([]string{
 		"nothing", "nothing", "nothing", "nothing", "id", "app", "port", "number", "image", "command", "env", "product", "resource", "pool", "mount",
@@ -153,8 +153,8 @@ func assignments(t *rapid.T) runtime.Assignment {
 	}
 }
 
-// Every assignment is refused with a message, or gives valid objects with our labels, and the
-// same objects when it is rendered again.
+// Every assignment is either refused with a message, or gives valid objects with our labels.
+// Rendering it again gives the same objects.
 func TestRender_AnyAssignmentIsRefusedOrValid(t *testing.T) {
 	rendered, refused := 0, 0
 	rapid.Check(t, func(rt *rapid.T) {
@@ -182,7 +182,7 @@ func TestRender_AnyAssignmentIsRefusedOrValid(t *testing.T) {
 	require.Positive(t, refused)
 }
 
-// sent returns the object as the API server gets it.
+// sent returns the object as it is sent to the API server.
 func sent(t require.TestingT, o *Objects) string {
 	data, err := json.Marshal(documents(o))
 	require.NoError(t, err)
@@ -260,7 +260,7 @@ func checkPod(t testingT, o *Objects, s corev1.PodSpec) {
 	seen = map[string]bool{}
 	for _, e := range c.Env {
 		require.Empty(t, validation.IsEnvVarName(e.Name))
-		require.False(t, seen[e.Name], "%s is there twice", e.Name)
+		require.False(t, seen[e.Name], "%s occurs twice", e.Name)
 		seen[e.Name] = true
 	}
 	secrets := map[string]bool{}
@@ -271,10 +271,10 @@ func checkPod(t testingT, o *Objects, s corev1.PodSpec) {
 		}
 	}
 	for _, from := range c.EnvFrom {
-		require.True(t, secrets[from.SecretRef.Name], "the pod needs a Secret that is not made: %s", from.SecretRef.Name)
+		require.True(t, secrets[from.SecretRef.Name], "the pod needs a Secret that does not exist: %s", from.SecretRef.Name)
 	}
 	for _, p := range s.ImagePullSecrets {
-		require.True(t, secrets[p.Name], "the pod needs a Secret that is not made: %s", p.Name)
+		require.True(t, secrets[p.Name], "the pod needs a Secret that does not exist: %s", p.Name)
 	}
 	for _, tol := range s.Tolerations {
 		require.NoError(t, checkToleration(&tol))
@@ -305,8 +305,8 @@ func checkPod(t testingT, o *Objects, s corev1.PodSpec) {
 }
 
 // kubelet replaces references in commands and arguments by the rules of Kubernetes. Two dollar
-// signs become one. A name in $( ) becomes the value of the variable, or stays if there is
-// none. Everything else stays.
+// signs become one. A name in $( ) becomes the value of the variable, or stays if there is no such
+// variable. All other characters stay.
 func kubelet(s string, env map[string]string) string {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
@@ -368,7 +368,7 @@ func TestArguments_MeanWhatTheSpecSays(t *testing.T) {
 	})
 }
 
-// isOurs reports whether an object is this region's agent's to change.
+// isOurs reports whether this region's agent may change an object.
 func isOurs(o metav1.Object, region string) bool {
 	l := o.GetLabels()
 	return l[LabelManagedBy] == ManagedBy && l[LabelRegion] == region

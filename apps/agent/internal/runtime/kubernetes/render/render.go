@@ -16,8 +16,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Render returns the objects of an assignment. Its error is a *runtime.Rejection
-// that names the field and what to do about it. cfg must have passed Check.
+// Render returns the objects of an assignment. Its error is a *runtime.Rejection that names the
+// field and the fix. cfg must have passed Check.
 func Render(cfg Config, a runtime.Assignment) (*Objects, error) {
 	r, err := prepare(cfg, a)
 	if err != nil {
@@ -60,14 +60,14 @@ func Render(cfg Config, a runtime.Assignment) (*Objects, error) {
 	return out, nil
 }
 
-// rendering is one assignment with its defaults filled in.
+// rendering is one assignment, with its defaults filled in.
 type rendering struct {
 	cfg  Config
 	a    runtime.Assignment
 	d    *agentv1.Deployment
 	spec *windlassv1.DeploymentSpec
 	role role
-	// ports in the order of the spec; never empty.
+	// ports has the ports in the order of the spec. It is never empty.
 	ports  []port
 	health health
 	gpu    gpu
@@ -77,7 +77,7 @@ type rendering struct {
 	namespace string
 }
 
-// role is the one role of a deployment, with what it takes from the spec.
+// role is the one role of a deployment. Values that it leaves out are taken from the spec.
 type role struct {
 	name      string
 	image     string
@@ -90,7 +90,7 @@ type role struct {
 }
 
 type port struct {
-	// name is the spec's, short what Kubernetes calls it on a pod.
+	// name is the name in the spec. short is the name of the port on a Kubernetes pod.
 	name, short string
 	number      int32
 }
@@ -98,12 +98,13 @@ type port struct {
 const (
 	defaultRole = "main"
 	defaultPort = "http"
-	// firstPort is the number of the first port without a number in the spec. The others
-	// follow. They cannot conflict with other pods, because each pod has its own address.
+	// firstPort is the number of the first port without a number in the spec. Further ports get the
+	// following numbers. They cannot conflict with other pods, because each pod has its own
+	// address.
 	firstPort = 8080
 )
 
-// refuse returns a rejection that is not retryable: only another assignment helps.
+// refuse returns a rejection that is not retryable, because only another assignment helps.
 func refuse(code, format string, args ...any) error {
 	return &runtime.Rejection{Code: code, Message: fmt.Sprintf(format, args...)}
 }
@@ -129,7 +130,7 @@ func prepare(cfg Config, a runtime.Assignment) (*rendering, error) {
 		return nil, rej
 	}
 	if rej := runtime.RefuseHosts(r.spec); a.Unit == nil && rej != nil {
-		return nil, rej // each rank is a workload of its own
+		return nil, rej // each rank is a separate workload
 	}
 	r.name = WorkloadName(a)
 	r.namespace = cfg.NamespaceName(d.GetProjectName(), d.GetEnvironmentName(), d.GetEnvironmentId())
@@ -145,8 +146,8 @@ func prepare(cfg Config, a runtime.Assignment) (*rendering, error) {
 	return r, r.takeGPU()
 }
 
-// checkIdentity fails for ids and names that Kubernetes does not accept in labels and names.
-// It accepts all that the control plane makes.
+// checkIdentity returns an error for ids and names that Kubernetes does not accept in labels and
+// names. It accepts all ids and names that the control plane makes.
 func (r *rendering) checkIdentity() error {
 	d := r.d
 	if d.GetId() == "" {
@@ -156,7 +157,7 @@ func (r *rendering) checkIdentity() error {
 		return invalid("app_name: %q is not a valid app name", d.GetAppName())
 	}
 	for _, n := range []struct{ field, name string }{{"project_name", d.GetProjectName()}, {"environment_name", d.GetEnvironmentName()}} {
-		// An older control plane sends neither.
+		// An older control plane sends neither of them.
 		if n.name != "" && !ident.ValidName(n.name) {
 			return invalid("%s: %q is not a valid name", n.field, n.name)
 		}
@@ -236,7 +237,7 @@ func (r *rendering) takePorts() error {
 		case n < 0 || n > 65535:
 			return invalid("spec.ports[%d].port: %d is not a port: use 1 to 65535, or leave it out", i, n)
 		case n > 0 && taken[n]:
-			return invalid("spec.ports[%d].port: %d is there twice", i, n)
+			return invalid("spec.ports[%d].port: %d occurs twice", i, n)
 		case n > 0:
 			taken[n] = true
 		}
@@ -248,7 +249,7 @@ func (r *rendering) takePorts() error {
 			return invalid("spec.ports[%d].name: %q is not a valid name", i, p.GetName())
 		}
 		if names[p.GetName()] {
-			return invalid("spec.ports[%d].name: %q is there twice", i, p.GetName())
+			return invalid("spec.ports[%d].name: %q occurs twice", i, p.GetName())
 		}
 		names[p.GetName()] = true
 		n := p.GetPort()
@@ -299,7 +300,8 @@ func (r *rendering) objectLabels() map[string]string {
 	return l
 }
 
-// familyLabels returns the labels of objects that instances of a deployment with several roles share.
+// familyLabels returns the labels of objects that the instances of a deployment with several roles
+// share.
 func (r *rendering) familyLabels() map[string]string {
 	l := r.objectLabels()
 	for _, own := range []string{LabelWorkload, LabelInstance, LabelComponent, LabelGroup, LabelSlot, LabelRank} {
@@ -308,7 +310,7 @@ func (r *rendering) familyLabels() map[string]string {
 	return l
 }
 
-// podLabels returns the labels of pods. No later assignment with the same template may change
+// podLabels returns the labels of pods. A later assignment with the same template must not change
 // them, because another label would change the template and replace instances.
 func (r *rendering) podLabels() (map[string]string, error) {
 	l := r.objectLabels()

@@ -13,9 +13,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A change of a pod's template replaces instances. So what changes with an adoption by a newer
-// deployment, or with scaling, must not be in it.
-func TestTemplate_ChangesOnlyWithWhatInstancesAreMadeOf(t *testing.T) {
+// A change of a pod's template replaces instances. So a value that changes with scaling, or with
+// adoption by a newer deployment, must not be in the template.
+func TestTemplate_DoesNotChangeWithScalingOrAdoption(t *testing.T) {
 	a := everything()
 	before := render(t, config(), a)
 	for name, change := range map[string]func(*runtime.Assignment){
@@ -23,7 +23,7 @@ func TestTemplate_ChangesOnlyWithWhatInstancesAreMadeOf(t *testing.T) {
 		"replicas":          func(a *runtime.Assignment) { a.Deployment.Replicas = 1 },
 		"adoption":          func(a *runtime.Assignment) { a.Deployment.Id, a.Deployment.Version = "dep_02", 4 },
 		"a renamed project": func(a *runtime.Assignment) { a.Deployment.ProjectName = "apex" },
-		"what people wrote": func(a *runtime.Assignment) { a.Deployment.Spec.VersionLabel, a.Deployment.Spec.Message = "x", "y" },
+		"texts of people":   func(a *runtime.Assignment) { a.Deployment.Spec.VersionLabel, a.Deployment.Spec.Message = "x", "y" },
 		"a new password of the registry": func(a *runtime.Assignment) {
 			a.PullSecrets = map[string]string{"registry": strings.Replace(dockerConfig, "dXNl", "bmV3", 1)}
 		},
@@ -40,12 +40,11 @@ func TestTemplate_ChangesOnlyWithWhatInstancesAreMadeOf(t *testing.T) {
 			}
 			require.Equal(t, was, is)
 			require.NotEqual(t, string(dump(t, before)), string(dump(t, after)), "the change is in other objects")
-			require.NotEqual(t, before.Workload.ObjectMetaApplyConfiguration, after.Workload.ObjectMetaApplyConfiguration.Annotations, "the annotations of the workload show the change")
 		})
 	}
 }
 
-func TestValues_RollAndLeaveOldOnesToTheirPods(t *testing.T) {
+func TestValues_ChangeTheTemplateAndKeepTheSecretsOfOldPods(t *testing.T) {
 	a := everything()
 	before := render(t, config(), a)
 	a.Secrets = map[string]string{"API_KEY": "battery-staple"}
@@ -53,7 +52,7 @@ func TestValues_RollAndLeaveOldOnesToTheirPods(t *testing.T) {
 	require.NotEqual(t, *before.Secrets[1].Name, *after.Secrets[1].Name, "another Secret")
 	require.True(t, *after.Secrets[1].Immutable)
 	require.NotEqual(t, podOf(t, before).Annotations[AnnotationSecretHash], podOf(t, after).Annotations[AnnotationSecretHash])
-	require.NotContains(t, string(dump(t, after)), "battery-staple", "values are in Secrets only")
+	require.NotContains(t, string(dump(t, after)), "battery-staple", "values are only in Secrets")
 }
 
 func TestNamespace_StaysWhenAProjectIsRenamed(t *testing.T) {
@@ -79,7 +78,7 @@ func TestNames_AreUniqueWhenTheyAreCut(t *testing.T) {
 	require.NotEqual(t, portName(strings.Repeat("p", 62)+"a"), portName(strings.Repeat("p", 62)+"b"))
 }
 
-func TestStartup_MayTakeItsBudget(t *testing.T) {
+func TestStartup_MayTakeItsWholeBudget(t *testing.T) {
 	for _, c := range []struct{ budget, interval, covered time.Duration }{
 		{0, 0, 30 * time.Minute},
 		{time.Second, 100 * time.Millisecond, time.Second},
@@ -147,11 +146,11 @@ func TestKubelet_WaitsForTheHealthChecker(t *testing.T) {
 	for i, p := range []*corev1.Probe{startup, readiness, liveness} {
 		require.Equal(t, want[i].TimeoutSeconds+1, p.TimeoutSeconds)
 		p.TimeoutSeconds, p.ProbeHandler = want[i].TimeoutSeconds, want[i].ProbeHandler
-		require.Equal(t, want[i], p, "other fields are as without the container")
+		require.Equal(t, want[i], p, "other fields are the same as without the container")
 	}
 }
 
-func TestStop_WaitsForTheDelayAndThenTheGrace(t *testing.T) {
+func TestStop_WaitsForDrainDelayAndGracePeriod(t *testing.T) {
 	for _, c := range []struct {
 		drain, grace *durationpb.Duration
 		sleep, total int64
@@ -172,7 +171,8 @@ func TestStop_WaitsForTheDelayAndThenTheGrace(t *testing.T) {
 	}
 }
 
-// The rules of Kubernetes' "restricted" standard for what pods of ours can have.
+// restricted returns the rules of Kubernetes' "restricted" standard that a pod breaks. It knows
+// only the rules about fields that our pods can have.
 func restricted(s corev1.PodSpec) []string {
 	var broken []string
 	rule := func(name string, ok bool) {
@@ -230,7 +230,7 @@ func TestPod_WithoutGPUsSeesNone(t *testing.T) {
 	require.Equal(t, "void", v)
 	a.Deployment.Spec.Resources = &windlassv1.Resources{Gpu: &windlassv1.Gpu{Count: 1}}
 	_, ok = value(a)
-	require.False(t, ok, "the device plugin sets it")
+	require.False(t, ok, "the device plugin sets the variable")
 }
 
 func TestRefusals_NameTheFieldAndTheFix(t *testing.T) {
@@ -269,13 +269,13 @@ func TestRefusals_NameTheFieldAndTheFix(t *testing.T) {
 		"a single node": {
 			options(&windlassv1.KubernetesOptions{NodeSelector: map[string]string{"kubernetes.io/hostname": "a"}}), runtime.ReasonInvalidSpec, "kubernetes.io/hostname",
 		},
-		"a label of ours": {
+		"a label of Windlass": {
 			options(&windlassv1.KubernetesOptions{PodLabels: map[string]string{LabelWorkload: "dep_99"}}), runtime.ReasonInvalidSpec, LabelWorkload,
 		},
-		"an annotation of ours": {
+		"an annotation of Windlass": {
 			options(&windlassv1.KubernetesOptions{PodAnnotations: map[string]string{AnnotationTemplateHash: "0"}}), runtime.ReasonInvalidSpec, AnnotationTemplateHash,
 		},
-		"a wider profile by the back door": {
+		"a wider profile by an annotation": {
 			options(&windlassv1.KubernetesOptions{PodAnnotations: map[string]string{"container.apparmor.security.beta.kubernetes.io/main": "unconfined"}}),
 			runtime.ReasonUnsupported, "--pod-policy-file",
 		},

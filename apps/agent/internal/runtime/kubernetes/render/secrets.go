@@ -17,17 +17,17 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 )
 
-// contentHash is the length of hashes of contents of Secrets, which is 40 bits. They use
-// Config.NameKey, because people who may not read Secrets can read the hash and could
-// otherwise confirm a guess. With fewer bits, two contents could get one name.
+// contentHash is the length of hashes of the contents of Secrets: 40 bits. The hashes use
+// Config.NameKey, because people who may not read Secrets can read the hash, and could otherwise
+// confirm a guess. With fewer bits, two contents could get the same name.
 const contentHash = 8
 
 // maxVariables is Kubernetes' limit for one Secret.
 const maxVariables = corev1.MaxSecretSize
 
-// variables returns a Secret with the deployment's variables and secrets, nil if it has none.
-// The Secret is immutable and named by a hash of its contents, so that a pod keeps its values
-// until another pod replaces it.
+// variables returns a Secret with the deployment's variables and secrets, or nil if it has none.
+// The Secret is immutable, and its name has a hash of its contents. So a pod keeps its values until
+// another pod replaces it.
 func (r *rendering) variables() (*coreac.SecretApplyConfiguration, error) {
 	values := map[string]string{}
 	for name, v := range r.spec.GetEnv() {
@@ -55,11 +55,11 @@ func (r *rendering) variables() (*coreac.SecretApplyConfiguration, error) {
 		}
 		values[ref.GetEnvName()] = v
 	}
-	// The device plugin decides which devices an instance sees, and a variable of the pod
-	// would override it.
+	// The device plugin decides which devices an instance sees. A variable of the pod would
+	// override this decision.
 	delete(values, nvidiaVisible)
 	if len(values) == 0 {
-		return nil, nil //nolint:nilnil // there is none, which is fine
+		return nil, nil //nolint:nilnil // there are no variables, which is no error
 	}
 	data := map[string][]byte{}
 	size := 0
@@ -92,7 +92,8 @@ func unavailable(secret string) error {
 	}
 }
 
-// contents returns a keyed hash of values and their names, salted with the ids of environment and app.
+// contents returns a keyed hash of values and their names, with the ids of environment and app as
+// salt.
 func (r *rendering) contents(values map[string]string) string {
 	var b strings.Builder
 	_, _ = fmt.Fprintf(&b, "%s\x00%s", r.d.GetEnvironmentId(), r.d.GetAppId())
@@ -107,8 +108,8 @@ func (r *rendering) contents(values map[string]string) string {
 	return lower.EncodeToString(mac.Sum(nil))[:contentHash]
 }
 
-// Variables with facts of the assignment that may change while the template stays. They
-// are in a Secret that changes with the assignment. An instance gets the values at its start.
+// These variables have facts of the assignment that may change while the template stays. They are
+// in a Secret that changes with the assignment. An instance gets the values at its start.
 const (
 	envDeployment = "WINDLASS_DEPLOYMENT_ID"
 	envVersion    = "WINDLASS_VERSION"
@@ -116,8 +117,8 @@ const (
 	envGroup      = "WINDLASS_GROUP"
 )
 
-// identity returns the Secret with these variables. They are not secret, but with a ConfigMap
-// the agent would need rights to one more kind of object.
+// identity returns the Secret with these variables. They are not secret, but for a ConfigMap the
+// agent would need permissions for one more kind of object.
 func (r *rendering) identity() *coreac.SecretApplyConfiguration {
 	data := map[string][]byte{
 		envDeployment: []byte(r.d.GetId()),
@@ -127,15 +128,16 @@ func (r *rendering) identity() *coreac.SecretApplyConfiguration {
 	if u := r.a.Unit; u != nil {
 		data[envReplicas], data[envGroup] = []byte(strconv.Itoa(u.Replicas)), []byte(strconv.Itoa(u.Group))
 	} else if r.d.GetReplicas() == 1 {
-		// Pods of a Deployment have no order, so a pod cannot know its group, unless it is the
-		// only one.
+		// Pods of a Deployment have no order. So a pod cannot know its group, unless there is only
+		// one.
 		data[envGroup] = []byte("0")
 	}
 	return coreac.Secret(identityName(r.name), r.namespace).
 		WithLabels(r.objectLabels()).WithType(corev1.SecretTypeOpaque).WithData(data)
 }
 
-// Peers returns the Secret with the file of peers of a group. a is the assignment of one of its instances.
+// Peers returns the Secret with the peers file of a group. a is the assignment of one of the
+// group's instances.
 func Peers(cfg Config, a runtime.Assignment, content []byte) (*coreac.SecretApplyConfiguration, error) {
 	r, err := prepare(cfg, a)
 	if err != nil {
@@ -147,7 +149,7 @@ func Peers(cfg Config, a runtime.Assignment, content []byte) (*coreac.SecretAppl
 		WithLabels(l).WithType(corev1.SecretTypeOpaque).WithData(map[string][]byte{peersFile: content}), nil
 }
 
-// pullSecrets returns the Secrets with the Docker configurations to pull the image with, by name.
+// pullSecrets returns the Secrets with the Docker configurations for pulling the image, by name.
 func (r *rendering) pullSecrets() ([]*coreac.SecretApplyConfiguration, error) {
 	names := map[string]bool{}
 	for _, ref := range r.spec.GetSecrets() {
@@ -171,8 +173,8 @@ func (r *rendering) pullSecrets() ([]*coreac.SecretApplyConfiguration, error) {
 	return out, nil
 }
 
-// checkDockerConfig fails for a value that is not a Docker configuration with credentials. Its
-// errors do not quote the value.
+// checkDockerConfig returns an error for a value that is not a Docker configuration with
+// credentials. Its errors do not quote the value.
 func checkDockerConfig(name, value string) error {
 	bad := func(format string, args ...any) error {
 		return invalid("secret %q: "+format, append([]any{name}, args...)...)
@@ -204,7 +206,8 @@ func checkDockerConfig(name, value string) error {
 	return nil
 }
 
-// secretHashes returns a hash of the values that pods get, and one that includes the pull secrets.
+// secretHashes returns two hashes: pods covers the values that pods get, and all also covers the
+// pull secrets.
 func (r *rendering) secretHashes(variables *coreac.SecretApplyConfiguration, pulls []*coreac.SecretApplyConfiguration) (pods, all string) {
 	values := map[string]string{}
 	if variables != nil {

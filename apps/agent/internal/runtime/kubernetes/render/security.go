@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	// cacheGroup is the group of the files on volumes of claims. It is the same for all versions
-	// of an app, because another group would change the owner of every file for each version.
-	// 65532 is the usual group "nonroot" of images.
+	// cacheGroup is the group of the files on volumes of claims. It is the same for all versions of
+	// an app, because otherwise each version would change the owner of every file. 65532 is the
+	// usual group "nonroot" of images.
 	cacheGroup = 65532
-	// unprivilegedPorts is the sysctl by which every user may listen on every port of the pod.
+	// unprivilegedPorts is the sysctl that lets every user listen on every port of the pod.
 	unprivilegedPorts = "net.ipv4.ip_unprivileged_port_start"
 )
 
-// podSecurity returns a context that passes Kubernetes' "restricted" standard, unless the spec has an
-// exception with a reason.
+// podSecurity returns a security context that passes Kubernetes' "restricted" standard, unless the
+// spec has an exception with a reason.
 func (r *rendering) podSecurity() (*coreac.PodSecurityContextApplyConfiguration, error) {
 	k := r.spec.GetKubernetes()
 	x := k.GetSecurity()
@@ -50,14 +50,15 @@ func (r *rendering) podSecurity() (*coreac.PodSecurityContextApplyConfiguration,
 	return out, nil
 }
 
-// containerSecurity returns a context without the privileges that the spec's exception does not name.
+// containerSecurity returns a security context. It has only the privileges that the spec's
+// exception names.
 func (r *rendering) containerSecurity() *coreac.SecurityContextApplyConfiguration {
 	x := r.spec.GetKubernetes().GetSecurity()
 	out := coreac.SecurityContext()
 	added := slices.Sorted(slices.Values(x.GetAddCapabilities()))
 	added = slices.Compact(added)
 	if x.GetPrivileged() {
-		// A privileged container has all capabilities, also if it drops some.
+		// A privileged container has all capabilities, even if it drops some.
 		return out.WithPrivileged(true)
 	}
 	capabilities := coreac.Capabilities().WithDrop("ALL")

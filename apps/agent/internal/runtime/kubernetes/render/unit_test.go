@@ -40,7 +40,7 @@ func TestUnit_LongNamesAreValidStableAndDistinct(t *testing.T) {
 				require.Empty(t, seen[key], "%s and %s have the key %s", at, seen[key], key)
 				seen[key] = at
 				require.Empty(t, validation.IsDNS1123Label(PeersName(a, group)))
-				require.Empty(t, validation.IsDNS1123Label(variablesName(name, strings.Repeat("x", contentHash))), "the names of its Secrets fit")
+				require.Empty(t, validation.IsDNS1123Label(variablesName(name, strings.Repeat("x", contentHash))), "the names of the Secrets fit")
 			}
 		}
 	}

@@ -23,17 +23,17 @@ import (
 // not need them to go back.
 const revisionHistory = 2
 
-// InPlace replaces atOnce instances at a time, without additional ones, because no GPUs may be free
-// for them.
+// InPlace returns a strategy that replaces atOnce instances at a time. It creates no additional
+// instances, because no GPUs may be free for them.
 func InPlace(atOnce int) *appsac.DeploymentStrategyApplyConfiguration {
 	return appsac.DeploymentStrategy().WithType(appsv1.RollingUpdateDeploymentStrategyType).
 		WithRollingUpdate(appsac.RollingUpdateDeployment().
 			WithMaxSurge(intstr.FromInt32(0)).WithMaxUnavailable(intstr.FromInt(atOnce)))
 }
 
-// deployment returns the workload. By itself, Kubernetes replaces as many instances at a time as may
-// be unavailable. If gateways route to the workload, the agent decides when each instance is replaced,
-// and changes some fields of the Deployment until all are.
+// deployment returns the workload. By itself, Kubernetes replaces as many instances at a time as
+// may be unavailable. If gateways route to the workload, the agent decides when each instance is
+// replaced. Until all are replaced, the agent changes some fields of the Deployment.
 func (r *rendering) deployment(variables *coreac.SecretApplyConfiguration, pulls []*coreac.SecretApplyConfiguration) (*appsac.DeploymentApplyConfiguration, error) {
 	pods, all := r.secretHashes(variables, pulls)
 	template, err := r.template(variables, pulls, pods)
@@ -75,8 +75,8 @@ func (r *rendering) deployment(variables *coreac.SecretApplyConfiguration, pulls
 			WithTemplate(template)), nil
 }
 
-// namespaceObject returns the namespace. It enforces the level of pod security that the region's operator
-// allows, and warns and audits pods beyond "restricted".
+// namespaceObject returns the namespace. It enforces the Pod Security level that the region's
+// operator allows, and warns about and audits pods beyond "restricted".
 func (r *rendering) namespaceObject() *coreac.NamespaceApplyConfiguration {
 	labels := r.scope()
 	for _, mode := range []string{"warn", "audit"} {
@@ -87,13 +87,14 @@ func (r *rendering) namespaceObject() *coreac.NamespaceApplyConfiguration {
 		WithAnnotations(map[string]string{AnnotationCreatedBy: "windlass-agent/" + r.cfg.AgentVersion})
 }
 
-// service gives the workload a DNS name in the cluster. Routes do not use it, because they have
-// the address of each instance.
+// service returns a Service, which gives the workload a DNS name in the cluster. Routes do not use
+// it, because they have the address of each instance.
 func (r *rendering) service() *coreac.ServiceApplyConfiguration {
 	spec := coreac.ServiceSpec().WithType(corev1.ServiceTypeClusterIP).WithSelector(map[string]string{LabelWorkload: r.key})
 	for i, p := range r.ports {
 		one := coreac.ServicePort().WithName(p.name).WithPort(p.number).WithTargetPort(intstr.FromInt32(p.number)).WithProtocol(corev1.ProtocolTCP)
-		// Routes and the health check use HTTP on these ports. The protocol of others is unknown.
+		// Routes and the health check use HTTP on these ports. The protocol of other ports is
+		// unknown.
 		if i == 0 || p.number == r.health.port {
 			one.WithAppProtocol("http")
 		}
@@ -102,8 +103,9 @@ func (r *rendering) service() *coreac.ServiceApplyConfiguration {
 	return coreac.Service(r.name, r.namespace).WithLabels(r.objectLabels()).WithSpec(spec)
 }
 
-// ranksService gives the pods of all ranks of an instance names in the cluster, before they are ready, because they
-// are ready only once they have found each other.
+// ranksService returns a Service that gives DNS names to the pods of all ranks of an instance. The
+// pods have these names before they are ready, because ranks become ready only after they have
+// found each other.
 func (r *rendering) ranksService() *coreac.ServiceApplyConfiguration {
 	spec := coreac.ServiceSpec().WithType(corev1.ServiceTypeClusterIP).WithClusterIP(corev1.ClusterIPNone).
 		WithPublishNotReadyAddresses(true).WithSelector(r.ranks())
@@ -113,7 +115,7 @@ func (r *rendering) ranksService() *coreac.ServiceApplyConfiguration {
 	return coreac.Service(RanksName(r.a), r.namespace).WithLabels(r.objectLabels()).WithSpec(spec)
 }
 
-// ranks returns the labels that all ranks of an instance have.
+// ranks returns the labels that all ranks of an instance have in common.
 func (r *rendering) ranks() map[string]string {
 	u := r.a.Unit
 	return map[string]string{
@@ -121,8 +123,8 @@ func (r *rendering) ranks() map[string]string {
 	}
 }
 
-// disruptionBudget allows the eviction of one instance at a time. Instances that are not ready
-// can always be evicted.
+// disruptionBudget returns a budget that allows the eviction of one instance at a time. Instances
+// that are not ready can always be evicted.
 func (r *rendering) disruptionBudget() *policyac.PodDisruptionBudgetApplyConfiguration {
 	return policyac.PodDisruptionBudget(r.name, r.namespace).WithLabels(r.objectLabels()).WithSpec(budgetOf(r.selector(), intstr.FromInt32(1)))
 }
@@ -134,10 +136,11 @@ func budgetOf(pods *metaac.LabelSelectorApplyConfiguration, unavailable intstr.I
 		WithUnhealthyPodEvictionPolicy(policyv1.AlwaysAllow)
 }
 
-// FamilyBudget returns the disruption budget of a deployment with several roles, or with instances of several hosts. It
-// allows the eviction of one pod while all pods are ready, because a pod that goes takes its group or its instance out of
-// service. If none serves, it allows all evictions: ranks that wait for one without a place are ready, and would keep
-// nodes from being drained for ever. a is the assignment of one of the instances.
+// FamilyBudget returns the disruption budget of a deployment with several roles, or with instances
+// of several hosts. While all pods are ready, it allows the eviction of one pod, because a pod that
+// goes takes its group or its instance out of service. If no instance serves, it allows all
+// evictions: ranks that wait for a rank without a node are ready, and would prevent node drains for
+// ever. a is the assignment of one of the instances.
 func FamilyBudget(cfg Config, a runtime.Assignment, serves bool) (*policyac.PodDisruptionBudgetApplyConfiguration, error) {
 	r, err := prepare(cfg, a)
 	if err != nil {
@@ -151,8 +154,8 @@ func FamilyBudget(cfg Config, a runtime.Assignment, serves bool) (*policyac.PodD
 	return policyac.PodDisruptionBudget(FamilyBudgetName(a), r.namespace).WithLabels(r.familyLabels()).WithSpec(budgetOf(pods, unavailable)), nil
 }
 
-// networkPolicies allow only the gateway, the monitoring and other instances of the group to connect to instances. They do not
-// restrict the connections that instances open.
+// networkPolicies returns policies that allow only the gateway, the monitoring and other instances
+// of the group to connect to instances. They do not restrict connections that instances open.
 func (r *rendering) networkPolicies() []*networkingac.NetworkPolicyApplyConfiguration {
 	spec := networkingac.NetworkPolicySpec().WithPodSelector(r.selector()).WithPolicyTypes(networkingv1.PolicyTypeIngress)
 	for _, s := range append([]GatewaySelector{r.cfg.Gateway}, r.cfg.Monitoring...) {
@@ -166,7 +169,8 @@ func (r *rendering) networkPolicies() []*networkingac.NetworkPolicyApplyConfigur
 		spec.WithIngress(rule)
 	}
 	if u := r.a.Unit; u != nil {
-		// Instances of a group reach each other on every port: engines choose those of their transfers.
+		// Instances of a group reach each other on every port, because engines choose the ports for
+		// transfers.
 		spec.WithIngress(networkingac.NetworkPolicyIngressRule().WithFrom(networkingac.NetworkPolicyPeer().WithPodSelector(
 			metaac.LabelSelector().WithMatchLabels(map[string]string{LabelUnitOf: FamilyKey(r.a), LabelGroup: strconv.Itoa(u.Group)}))))
 	}
@@ -178,7 +182,8 @@ func (r *rendering) networkPolicies() []*networkingac.NetworkPolicyApplyConfigur
 func peers(s GatewaySelector) []*networkingac.NetworkPolicyPeerApplyConfiguration {
 	var out []*networkingac.NetworkPolicyPeerApplyConfiguration
 	if len(s.NamespaceLabels) > 0 || len(s.PodLabels) > 0 {
-		// An empty selector of namespaces means all. No selector would mean the policy's namespace.
+		// An empty selector of namespaces means all namespaces. No selector would mean the policy's
+		// namespace.
 		p := networkingac.NetworkPolicyPeer().WithNamespaceSelector(metaac.LabelSelector().WithMatchLabels(s.NamespaceLabels))
 		if len(s.PodLabels) > 0 {
 			p.WithPodSelector(metaac.LabelSelector().WithMatchLabels(s.PodLabels))

@@ -13,8 +13,8 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// replacementOf returns the state of a workload whose pods should have a's template. switched is whether the
-// workload has that template already.
+// replacementOf returns the state of a workload whose pods should have the template of a. switched
+// means that the workload has that template already.
 func replacementOf(live *appsv1.Deployment, pods []*corev1.Pod, sets []*appsv1.ReplicaSet, a runtime.Assignment, switched bool) replacement {
 	m := replacement{
 		replicas: int(*live.Spec.Replicas), most: a.MaxUnavailable(),
@@ -47,7 +47,7 @@ func replacementOf(live *appsv1.Deployment, pods []*corev1.Pod, sets []*appsv1.R
 	return m
 }
 
-// sum returns how many pods of all templates the ReplicaSets should have.
+// sum returns the wanted number of pods of all ReplicaSets together.
 func (m *replacement) sum() (n int) {
 	for _, c := range m.cohorts {
 		n += c.replicas
@@ -55,7 +55,7 @@ func (m *replacement) sum() (n int) {
 	return n
 }
 
-// mixed reports whether there are or will be pods of several templates.
+// mixed reports whether pods of several templates exist or will exist.
 func (m *replacement) mixed() bool {
 	n := 0
 	for _, c := range m.cohorts {
@@ -74,7 +74,7 @@ func failing(s *appsv1.ReplicaSet) bool {
 	})
 }
 
-// ReplicaSetMoved reports whether a change of a ReplicaSet matters for the decision which pods go.
+// ReplicaSetMoved reports whether a change of a ReplicaSet affects the decision which pods go.
 func ReplicaSetMoved(old, now *appsv1.ReplicaSet) bool {
 	return failing(old) != failing(now) || old.Status.AvailableReplicas != now.Status.AvailableReplicas || old.Spec.MinReadySeconds != now.Spec.MinReadySeconds ||
 		old.Spec.Replicas == nil || now.Spec.Replicas == nil || *old.Spec.Replicas != *now.Spec.Replicas

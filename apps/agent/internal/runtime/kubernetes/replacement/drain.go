@@ -14,58 +14,62 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// Scaling down takes pods out of rotation first. It lowers the number of replicas when gateways have released
-// the pods, or when their patience is over:
+// To scale down, the agent first drains pods. It lowers the number of replicas when gateways have
+// released the pods, or when their patience is over:
 //
 //	serving --mark--> draining --released, or patience is over--> fewer replicas
 //	   ^                 |
 //	   '---- unmark -----' wanted after all
 //
-// A mark is two annotations of the pod. One has the time at which the pod began to drain, and makes observe
-// report the pod as draining. The other has the least deletion cost, and makes the ReplicaSet delete the pod
-// before other ready pods. So the whole state is in the cluster, and an agent that starts in the middle
-// continues from there. Pods to which no gateway sends are not marked.
+// A mark is two annotations of the pod. One has the time at which the pod began to drain, and makes
+// observe report the pod as draining. The other has the least deletion cost, and makes the
+// ReplicaSet delete the pod before other ready pods. So the whole state is in the cluster, and an
+// agent that starts in the middle continues from there. A pod to which no gateway sends is not
+// marked.
 //
-// Pods of another template go in the same way, see replace.go. Scaling down and replacing wait for each
-// other, because the controller chooses among pods of several templates when the number is lowered. If no pod
-// is replaced yet, the number is lowered first. If some are replaced, the rest is replaced first. Scaling to
-// zero does not wait, because it leaves the controller no choice.
+// Pods of another template go in the same way; see replace.go. Scaling down and replacing wait for
+// each other, because the controller chooses among pods of several templates when the number is
+// lowered. If no pod is replaced yet, the number is lowered first. If some pods are replaced, the
+// other pods are replaced first. Scaling to zero does not wait, because it leaves the controller no
+// choice.
 //
-// Only decisions of the agent wait. An evicted pod, for example of a drained node, has only the delay of its
-// preStop hook. In this delay, gateways learn that the pod stops. No longer wait is possible: the Eviction
-// API asks only disruption budgets, and an image need not contain code of ours that waits. A budget that
-// allows nothing until an agent agrees would block node drains while the agent is away. A pod that is deleted
-// by hand does not wait either, nor does one that Kubernetes replaces because another client edited the
-// template.
+// Only decisions of the agent wait. An evicted pod, for example on a drained node, has only the
+// delay of its preStop hook. In this delay, gateways learn that the pod stops. A longer wait is not
+// possible: the Eviction API checks only disruption budgets, and an image need not contain code of
+// Windlass that waits. A budget that allows nothing until an agent agrees would block node drains
+// while the agent is away. A pod that a person deletes does not wait either, nor does a pod that
+// Kubernetes replaces because another client edited the template.
 
-// Drain is the decision, at one moment, on how pods are taken away.
+// Drain is the decision, at one moment, how pods are taken away.
 type Drain struct {
-	// Waits is whether more has to be done later: on an event, or after Left if that is not 0.
+	// Waits means that more must be done later: on an event, or after Left if that is not 0.
 	Waits bool
 	Left  time.Duration
-	// replicas is the number that the workload keeps for now. Nil means as many as are wanted.
+	// replicas is the number of replicas that the workload keeps for now. Nil: as many as are
+	// wanted.
 	replicas *int32
-	// Hold is whether the workload keeps its template for now.
+	// Hold means that the workload keeps its template for now.
 	Hold bool
-	// may is how many pods may have the workload's template. 0 leaves that to Kubernetes.
+	// may is how many pods may have the workload's template. 0: Kubernetes decides.
 	may int
-	// Mark has the pods that will leave and have no mark yet. Unmark has the marked pods that stay after all.
+	// Mark has the pods that will leave and have no mark yet. Unmark has the marked pods that will
+	// stay.
 	Mark, Unmark []*corev1.Pod
 }
 
-// Input is a workload whose pods may have to go, as it was seen.
+// Input is the observed state of a workload whose pods may have to go.
 type Input struct {
-	// Live is the workload as it is. Goal is the workload as it should be when nothing has to wait.
+	// Live is the workload as it is. Goal is the workload as it should be in the end.
 	Live *appsv1.Deployment
 	Goal *appsac.DeploymentApplyConfiguration
-	// Pods and Sets are all pods and ReplicaSets of the workload.
+	// Pods and Sets are all pods and all ReplicaSets of the workload.
 	Pods       []*corev1.Pod
 	Sets       []*appsv1.ReplicaSet
 	Assignment runtime.Assignment
-	// Switched is whether Live has the template of the assignment already.
+	// Switched means that Live has the template of the assignment already.
 	Switched bool
-	// Released reports whether a pod may go, because no gateway sends to it. Patience limits a draining pod's
-	// wait for that.
+	// Released reports whether a pod may go, because no gateway sends to it. Patience is the
+	// longest time that a draining pod waits for that.
 	Released func(*corev1.Pod) bool
 	Patience func(*corev1.Pod) time.Duration
 	Now      time.Time
@@ -76,7 +80,7 @@ func DrainOf(in Input) Drain {
 	if in.Live.Spec.Replicas == nil {
 		return Drain{}
 	}
-	want := int(*in.Live.Spec.Replicas) // another client sets the number
+	want := int(*in.Live.Spec.Replicas) // another client has set the number
 	if in.Goal.Spec.Replicas != nil {
 		want = int(*in.Goal.Spec.Replicas)
 	}
@@ -85,19 +89,19 @@ func DrainOf(in Input) Drain {
 	return m.decide(pods, want, in.Switched, in.Released, in.Patience, in.Now)
 }
 
-// decide returns what must be done before the workload has want replicas of the wanted template. pods are the
-// pods for which counts is true. decide is a pure function.
+// decide returns what must be done before the workload has want replicas of the wanted template.
+// pods are the pods for which counts returns true. decide is a pure function.
 func (m *replacement) decide(pods []*corev1.Pod, want int, switched bool, released func(*corev1.Pod) bool, patience func(*corev1.Pod) time.Duration, now time.Time) Drain {
-	// A pod that is not ready, or not created yet, may become ready before it goes, and gateways would send
-	// to it. Pods to which no gateway sends are not marked.
+	// A pod that is not ready, or not created yet, may become ready before it goes, and gateways
+	// would then send to it. Pods to which no gateway sends are not marked.
 	sends := len(pods) < m.replicas || slices.ContainsFunc(pods, func(p *corev1.Pod) bool {
 		return !isReady(p) || render.Drains(p) || !released(p)
 	})
 	replaces := m.may > 0 || sends && (!switched || m.mixed())
 	switch {
 	case want != m.replicas && max(len(pods), m.sum()) > m.replicas, want < m.replicas && m.may > 0 && !m.settled():
-		// Kubernetes chooses among all marked pods. Until it has taken as many as it should, no pod is marked
-		// or unmarked.
+		// Kubernetes chooses among all marked pods. Until it has removed as many as it should, no
+		// pod is marked or unmarked.
 		return Drain{Waits: true, Hold: replaces && !switched, may: m.may, replicas: new(int32(m.replicas))}
 	case m.replicas == 0:
 		return drained(pods, 0, want, true, released, patience, now)
@@ -117,7 +121,7 @@ func (m *replacement) decide(pods []*corev1.Pod, want int, switched bool, releas
 	return d
 }
 
-// Shape changes the workload so that Kubernetes does no more than d allows.
+// Shape changes the workload so that Kubernetes does not go beyond d.
 func (d *Drain) Shape(c *appsac.DeploymentApplyConfiguration) {
 	if d.replicas != nil {
 		c.Spec.Replicas = d.replicas
@@ -134,22 +138,22 @@ func counts(p *corev1.Pod) bool {
 	return p.DeletionTimestamp == nil && p.Status.Phase != corev1.PodFailed && p.Status.Phase != corev1.PodSucceeded
 }
 
-// drained decides which pods to mark and unmark. pods are the pods for which counts is true. replaces is
-// whether pods are being replaced. drained is a pure function.
+// drained decides which pods to mark and unmark. pods are the pods for which counts returns true.
+// replaces means that pods are being replaced. drained is a pure function.
 func drained(pods []*corev1.Pod, replicas, want int, replaces bool, released func(*corev1.Pod) bool, patience func(*corev1.Pod) time.Duration, now time.Time) Drain {
 	var out Drain
 	surplus := len(pods) - want
 	switch {
 	case surplus <= 0:
-		// Kubernetes has taken enough pods, so none has to be drained.
+		// Kubernetes has removed enough pods, so no pod must be drained.
 		out.Unmark = slices.DeleteFunc(slices.Clone(pods), func(p *corev1.Pod) bool { return !render.Drains(p) })
 		return out
 	case replicas <= want || replaces:
-		// Pods that Kubernetes has yet to take stay marked.
+		// Pods that Kubernetes still has to remove stay marked.
 		return out
 	}
 	if !slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return !released(p) }) {
-		return out // no gateway sends to any of them, so it does not matter which go
+		return out // no gateway sends to these pods, so it does not matter which of them go
 	}
 	slices.SortFunc(pods, leavesFirst)
 	for n, p := range pods {
@@ -170,8 +174,8 @@ func drained(pods []*corev1.Pod, replicas, want int, replaces bool, released fun
 	return out
 }
 
-// leavesFirst compares pods by which goes first if the workload has too many. Marked pods come first, so that
-// no wait begins anew. Then it compares like a ReplicaSet.
+// leavesFirst orders pods by which one goes first if the workload has too many. Marked pods come
+// first, so that no wait starts again. The rest of the order is that of a ReplicaSet.
 func leavesFirst(a, b *corev1.Pod) int {
 	return cmp.Or(
 		-compareBool(render.Drains(a), render.Drains(b)),
@@ -216,7 +220,7 @@ func DrainsSince(p *corev1.Pod) time.Time {
 	return t
 }
 
-// Note has changes of a pod's annotations. Nil removes an annotation.
+// Note has changes of a pod's annotations. A nil value removes an annotation.
 type Note struct {
 	Pod         *corev1.Pod
 	Annotations map[string]any
@@ -240,10 +244,10 @@ func (d *Drain) Notes(w *appsv1.Deployment, now time.Time) []Note {
 	return out
 }
 
-// Marks reports whether pods have to be marked or unmarked.
+// Marks reports whether any pod must be marked or unmarked.
 func (d *Drain) Marks() bool { return len(d.Mark)+len(d.Unmark) > 0 }
 
-// DrainMoved reports whether a pod's change matters for the decision which pods go.
+// DrainMoved reports whether a change of a pod affects the decision which pods go.
 func DrainMoved(old, now *corev1.Pod) bool {
 	return render.Drains(old) || render.Drains(now) || counts(old) != counts(now) || isReady(old) != isReady(now)
 }

@@ -15,8 +15,9 @@ import (
 func TestDrain_PrecedesFewerReplicas(t *testing.T) {
 	const patience = 30 * time.Second
 	now := time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
-	// Pods of one workload, each younger than the one before: "m" is marked, and for how many
-	// seconds; "-" is not ready; "!" is released; "$" is cheap to delete.
+	// parse returns the pods of one workload, each younger than the previous one. In a word, "m"
+	// means marked 10 s ago, "M" marked for as long as patience, "-" not ready, "!" released, and
+	// "$" a low deletion cost.
 	parse := func(words []string) (pods []*corev1.Pod, released map[string]bool) {
 		released = map[string]bool{}
 		for n, word := range words {
@@ -52,23 +53,23 @@ func TestDrain_PrecedesFewerReplicas(t *testing.T) {
 		keeps          bool
 		left           time.Duration
 	}{
-		"nothing is to go":                            {pods: words{"1", "2"}, replicas: 2, want: 2},
+		"no pod must go":                              {pods: words{"1", "2"}, replicas: 2, want: 2},
 		"the youngest go first":                       {pods: words{"1", "2", "3"}, replicas: 3, want: 1, mark: words{"2", "3"}, keeps: true, left: patience},
 		"all go":                                      {pods: words{"1", "2"}, replicas: 2, want: 0, mark: words{"1", "2"}, keeps: true, left: patience},
-		"who is not ready goes before who is":         {pods: words{"1-", "2"}, replicas: 2, want: 1, mark: words{"1-"}, keeps: true, left: patience},
-		"who a person says is cheap goes before":      {pods: words{"1$", "2"}, replicas: 2, want: 1, mark: words{"1$"}, keeps: true, left: patience},
-		"a mark stays, whichever would go before it":  {pods: words{"1m", "2-"}, replicas: 2, want: 1, keeps: true, left: 20 * time.Second},
+		"a pod that is not ready goes first":          {pods: words{"1-", "2"}, replicas: 2, want: 1, mark: words{"1-"}, keeps: true, left: patience},
+		"a pod with a low deletion cost goes first":   {pods: words{"1$", "2"}, replicas: 2, want: 1, mark: words{"1$"}, keeps: true, left: patience},
+		"a mark stays, although another would go":     {pods: words{"1m", "2-"}, replicas: 2, want: 1, keeps: true, left: 20 * time.Second},
 		"no gateway sends any more":                   {pods: words{"1", "2m!"}, replicas: 2, want: 1},
-		"one of two is not done":                      {pods: words{"1", "2m!", "3m"}, replicas: 3, want: 1, keeps: true, left: 20 * time.Second},
+		"one of two is not released":                  {pods: words{"1", "2m!", "3m"}, replicas: 3, want: 1, keeps: true, left: 20 * time.Second},
 		"patience is over":                            {pods: words{"1", "2M"}, replicas: 2, want: 1},
 		"fewer still":                                 {pods: words{"1", "2", "3M"}, replicas: 3, want: 1, mark: words{"2"}, keeps: true, left: patience},
-		"no gateway ever sent to any":                 {pods: words{"1!", "2!"}, replicas: 2, want: 1},
-		"wanted after all":                            {pods: words{"1", "2m"}, replicas: 2, want: 2, unmark: words{"2m"}},
-		"one of two is wanted after all":              {pods: words{"1", "2m", "3m"}, replicas: 3, want: 2, unmark: words{"2m"}, keeps: true, left: 20 * time.Second},
-		"Kubernetes has yet to take who was marked":   {pods: words{"1", "2M"}, replicas: 1, want: 1},
-		"Kubernetes took another one":                 {pods: words{"2M"}, replicas: 1, want: 1, unmark: words{"2M"}},
-		"there are not as many as there should be":    {pods: words{"1"}, replicas: 3, want: 1},
-		"templates change, and Kubernetes says whose": {pods: words{"1", "2"}, replicas: 2, want: 1, replaces: true},
+		"no gateway sends to any pod":                 {pods: words{"1!", "2!"}, replicas: 2, want: 1},
+		"a marked pod is wanted again":                {pods: words{"1", "2m"}, replicas: 2, want: 2, unmark: words{"2m"}},
+		"one of two marked pods is wanted again":      {pods: words{"1", "2m", "3m"}, replicas: 3, want: 2, unmark: words{"2m"}, keeps: true, left: 20 * time.Second},
+		"Kubernetes still has to remove a marked pod": {pods: words{"1", "2M"}, replicas: 1, want: 1},
+		"Kubernetes has removed another pod":          {pods: words{"2M"}, replicas: 1, want: 1, unmark: words{"2M"}},
+		"pods are missing":                            {pods: words{"1"}, replicas: 3, want: 1},
+		"during a replacement, Kubernetes chooses":    {pods: words{"1", "2"}, replicas: 2, want: 1, replaces: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pods, released := parse(c.pods)

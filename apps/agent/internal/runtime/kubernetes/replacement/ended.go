@@ -12,14 +12,15 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// EndedPods configures how long ended pods stay. Kubernetes replaces each pod that was evicted, preempted or
-// refused by its node. It keeps the old one for people to read, until the cluster has thousands. The agent
-// keeps only the newest few of each workload, and keeps them for an hour.
+// EndedPods says how long ended pods stay. Kubernetes replaces each pod that was evicted, preempted
+// or refused by its node. It keeps the old pod for people to read, until the cluster has thousands
+// of them. The agent keeps only the newest few of each workload, for an hour.
 type EndedPods struct {
-	// Newest is how many ended pods of a workload stay for Longest. Default: 3 and 1 h.
+	// Newest is how many ended pods of a workload stay for Longest. Defaults: 3 and 1 h.
 	Newest  int
 	Longest time.Duration
-	// Shortest is how long each ended pod stays, so that its status is seen and reported. Default: 1 min.
+	// Shortest is how long each ended pod stays, so that its status is observed and reported.
+	// Default: 1 min.
 	Shortest time.Duration
 }
 
@@ -27,14 +28,14 @@ const (
 	defaultNewestEnded   = 3
 	defaultLongestEnded  = time.Hour
 	defaultShortestEnded = time.Minute
-	// endedAtOnce is the maximum number of deletions in one round of tidying, so that they take a small part
-	// of the calls that the agent may make.
+	// endedAtOnce is the maximum number of deletions in one round of tidying, so that they take
+	// only a small part of the agent's calls.
 	endedAtOnce = 25
 )
 
 func (e *EndedPods) Check() error {
 	if e.Newest < 0 || e.Longest < 0 || e.Shortest < 0 {
-		return fmt.Errorf("kubernetes: EndedPods is %+v: nothing in it may be negative, and 0 is the default", *e)
+		return fmt.Errorf("kubernetes: EndedPods is %+v: use 0 for a default, or positive values", *e)
 	}
 	e.Newest = cmp.Or(e.Newest, defaultNewestEnded)
 	e.Longest = cmp.Or(e.Longest, defaultLongestEnded)
@@ -80,9 +81,9 @@ func EndedAt(p *corev1.Pod) time.Time {
 	return at
 }
 
-// leftBehind reports whether a pod of ours has ended and only the agent will remove it, because its
-// ReplicaSet has replaced it. Pods that people created are left alone, whatever their labels. workload
-// returns the workload of a pod, or nil if there is none.
+// leftBehind reports whether a pod of the agent has ended and only the agent will remove it,
+// because its ReplicaSet has replaced it. Pods that people created are not removed, whatever their
+// labels are. workload returns the workload of a pod, or nil if there is none.
 func leftBehind(p *corev1.Pod, workload func(render.Ref) render.Object) bool {
 	if p.Status.Phase != corev1.PodFailed && p.Status.Phase != corev1.PodSucceeded || p.DeletionTimestamp != nil {
 		return false

@@ -28,7 +28,7 @@ func TestEndedPods_OldestGoFirstOnceReported(t *testing.T) {
 		want  []string
 	}{
 		{"the newest three stay", []time.Duration{9 * time.Minute, 2 * time.Minute, 5 * time.Minute, 7 * time.Minute, 3 * time.Minute}, []string{"9m0s", "7m0s"}},
-		{"for an hour", []time.Duration{time.Hour, 59 * time.Minute}, []string{"1h0m0s"}},
+		{"they stay for an hour", []time.Duration{time.Hour, 59 * time.Minute}, []string{"1h0m0s"}},
 		{"all stay for a minute", []time.Duration{5 * time.Second, time.Second, 59 * time.Second, 2 * time.Second, 3 * time.Second, time.Minute}, []string{"1m0s"}},
 		{"none", nil, nil},
 	} {

@@ -16,7 +16,8 @@ import (
 // calmAfter is the time without a repair after which the next repair does not wait.
 const calmAfter = 10 * time.Minute
 
-// History records how often workloads were repaired, and which lack a Secret. It is safe for concurrent use.
+// History records how often workloads were repaired, and which of them lack a Secret. It is safe
+// for concurrent use.
 type History struct {
 	policy backoff.Policy
 
@@ -26,7 +27,7 @@ type History struct {
 	of       map[render.Ref]*repaired
 }
 
-// repaired is how often a workload was repaired, and when last.
+// repaired says how often a workload was repaired, and when it was last repaired.
 type repaired struct {
 	times int
 	last  time.Time
@@ -43,15 +44,15 @@ func (h *History) Suspect(w render.Ref) {
 	h.suspects[w] = true
 }
 
-// Suspected reports whether a pod of w lacked a Secret since the last repair.
+// Suspected reports whether a pod of w has lacked a Secret since the last repair.
 func (h *History) Suspected(w render.Ref) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.suspects[w]
 }
 
-// Wait returns how long the next repair of w must wait, so that a client that undoes every repair does not
-// keep the agent and the API server busy.
+// Wait returns how long the next repair of w must wait. So a client that undoes every repair does
+// not keep the agent and the API server busy.
 func (h *History) Wait(w render.Ref, now time.Time) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -94,8 +95,8 @@ func LacksSecret(p *corev1.Pod) bool {
 	})
 }
 
-// SameMeta reports whether labels and annotations are the same, and both objects or neither are being
-// deleted.
+// SameMeta reports whether labels and annotations are the same, and whether both objects or neither
+// of them are being deleted.
 func SameMeta(a, b metav1.Object) bool {
 	return sameMap(a.GetLabels(), b.GetLabels()) && sameMap(a.GetAnnotations(), b.GetAnnotations()) &&
 		(a.GetDeletionTimestamp() == nil) == (b.GetDeletionTimestamp() == nil)

@@ -10,7 +10,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/backoff"
 )
 
-func TestRepair_OpposedWaitsEverLonger(t *testing.T) {
+func TestRepair_ThatIsUndoneWaitsLongerEachTime(t *testing.T) {
 	r := NewHistory(backoff.Policy{Min: time.Second, Max: time.Minute})
 	w := render.NewRef(render.KindWorkload, "ns", "chat")
 	now := time.Unix(10000, 0)

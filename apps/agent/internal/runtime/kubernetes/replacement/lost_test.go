@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func TestPod_IsForcedAwayOnlyFromADeadNode(t *testing.T) {
+func TestPod_IsForceDeletedOnlyFromADeadNode(t *testing.T) {
 	now := time.Unix(10000, 0)
 	ago := func(d time.Duration) metav1.Time { return metav1.NewTime(now.Add(-d)) }
 	pod := func(due time.Duration) *corev1.Pod {
@@ -31,14 +31,14 @@ func TestPod_IsForcedAwayOnlyFromADeadNode(t *testing.T) {
 		node *corev1.Node
 		want bool
 	}{
-		{"down for long, and said so", pod(time.Minute), node(corev1.ConditionUnknown, time.Hour, outOfService), true},
-		{"not said so", pod(time.Hour), node(corev1.ConditionUnknown, time.Hour, corev1.TaintNodeUnreachable), false},
-		{"not for long", pod(time.Minute), node(corev1.ConditionUnknown, time.Minute, outOfService), false},
+		{"down for a long time, and declared down", pod(time.Minute), node(corev1.ConditionUnknown, time.Hour, outOfService), true},
+		{"not declared down", pod(time.Hour), node(corev1.ConditionUnknown, time.Hour, corev1.TaintNodeUnreachable), false},
+		{"not down for long enough", pod(time.Minute), node(corev1.ConditionUnknown, time.Minute, outOfService), false},
 		{"back again", pod(time.Hour), node(corev1.ConditionTrue, time.Hour, outOfService), false},
-		{"within its grace", pod(-time.Second), node(corev1.ConditionUnknown, time.Hour, outOfService), false},
-		{"not to end", alive, node(corev1.ConditionUnknown, time.Hour, outOfService), false},
-		{"its node removed for long", pod(time.Hour), nil, true},
-		{"its node removed just now", pod(time.Minute), nil, false},
+		{"within the grace period", pod(-time.Second), node(corev1.ConditionUnknown, time.Hour, outOfService), false},
+		{"not being deleted", alive, node(corev1.ConditionUnknown, time.Hour, outOfService), false},
+		{"node removed a long time ago", pod(time.Hour), nil, true},
+		{"node removed just now", pod(time.Minute), nil, false},
 	} {
 		require.Equal(t, c.want, LostFor(c.pod, c.node, after, now), c.name)
 	}

@@ -17,28 +17,30 @@ import (
 
 const modelPatience = 30 * time.Second
 
-// model is a workload with the controllers and gateways that have to do with it, each of
-// which acts when it is its turn, on what it knows.
+// model is a workload with its controllers and gateways. Each of them acts in its turn, on the
+// state that it knows.
 type model struct {
 	t   require.TestingT
 	now time.Time
 
-	// What people want. Pods of a broken template are never ready.
+	// template, want and most are the wanted template, replicas and number of unavailable pods.
+	// Pods of the template broken are never ready.
 	template, want, most int
 	broken               int
 
-	// The workload.
+	// These are fields of the workload.
 	live, replicas, unavailable, may int
 	guarded                          bool
 	generation, observed, available  int
-	// desired is the number of replicas that its sets were last scaled to.
+	// desired is the number of replicas to which its sets were last scaled.
 	desired int
 
 	sets   []*modelSet
 	pods   []*modelPod
 	serial int
 
-	// The least that may serve, from the most that was wanted and happened.
+	// At least fewest - worst - evicted - left pods must serve. fewest is the lowest wanted number
+	// of pods so far, and worst is the highest value of most.
 	fewest, worst, evicted, givenUp, left int
 }
 
@@ -50,7 +52,7 @@ type modelSet struct {
 type modelPod struct {
 	*corev1.Pod
 	set *modelSet
-	// sent: gateways send to it, or have something in flight there.
+	// sent means that gateways send to the pod, or have requests in flight there.
 	sent bool
 }
 
@@ -58,7 +60,7 @@ func (m *model) of(s *modelSet) []*modelPod {
 	return slices.DeleteFunc(slices.Clone(m.pods), func(p *modelPod) bool { return p.set != s })
 }
 
-// agent decides and has it done.
+// agent makes one decision and carries it out.
 func (m *model) agent() {
 	r := replacement{replicas: m.replicas, most: m.most, may: m.may, observed: m.observed == m.generation, available: m.available}
 	for n, s := range m.sets {
@@ -100,7 +102,7 @@ func (m *model) agent() {
 	}
 }
 
-// controller is Kubernetes' of Deployments, once.
+// controller is one run of Kubernetes' controller of Deployments.
 func (m *model) controller() {
 	defer func() {
 		m.observed, m.available = m.generation, 0
@@ -123,7 +125,7 @@ func (m *model) controller() {
 	if m.desired != m.replicas {
 		m.desired = m.replicas
 		change := m.replicas - sum
-		for _, s := range active { // it has its own idea of whose
+		for _, s := range active { // the controller itself chooses the sets
 			n := max(change, -s.replicas)
 			s.replicas, change = s.replicas+n, change-n
 		}
@@ -161,7 +163,7 @@ func (m *model) controller() {
 	}
 }
 
-// count is the controller of a ReplicaSet, once.
+// count is one run of the controller of a ReplicaSet.
 func (m *model) count(s *modelSet) {
 	pods := m.of(s)
 	slices.SortFunc(pods, func(a, b *modelPod) int {
@@ -170,7 +172,7 @@ func (m *model) count(s *modelSet) {
 	for len(pods) > s.replicas {
 		p := pods[0]
 		pods = pods[1:]
-		require.False(m.t, p.sent && m.now.Sub(DrainsSince(p.Pod)) < modelPatience, "%s goes, which gateways send to", p.Name)
+		require.False(m.t, p.sent && m.now.Sub(DrainsSince(p.Pod)) < modelPatience, "%s goes while gateways send to it", p.Name)
 		m.pods = slices.DeleteFunc(m.pods, func(q *modelPod) bool { return p == q })
 	}
 	for len(pods) < s.replicas {
@@ -188,7 +190,7 @@ func (m *model) count(s *modelSet) {
 	}
 }
 
-// start lets a pod be ready, of a template that can.
+// start makes a pod ready, unless its template is broken.
 func (m *model) start(p *modelPod) {
 	if p.set.template != m.broken {
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
@@ -196,7 +198,8 @@ func (m *model) start(p *modelPod) {
 	}
 }
 
-// gateways hear who serves; those that drain they are done with if they have the time.
+// gateways updates which pods gateways send to. With done, gateways have finished with all draining
+// pods.
 func (m *model) gateways(done bool) {
 	for _, p := range m.pods {
 		switch {
@@ -217,10 +220,10 @@ func (m *model) serving() (n int) {
 	return n
 }
 
-// actors are all that act, in an order in which none waits for a later one.
+// actors has all actors, in an order in which none waits for a later one.
 var actors = []string{"agent", "controller", "counts", "starts", "gateways"}
 
-// act lets one of the actors have its turn.
+// act gives one actor its turn.
 func (m *model) act(who string) {
 	switch who {
 	case "agent":
@@ -240,7 +243,8 @@ func (m *model) act(who string) {
 	}
 }
 
-// settle lets all actors act in turn until all is as it should be, for at most rounds turns.
+// settle gives all actors their turns until everything is as it should be. It reports whether this
+// took at most the given number of rounds.
 func (m *model) settle(rounds int) bool {
 	for range rounds {
 		for _, who := range actors {
@@ -260,8 +264,8 @@ func (m *model) done() bool {
 }
 
 func (m *model) check() {
-	// Of several templates that were given up before all was done the oldest goes first, though
-	// pods of a younger one are not ready.
+	// If several templates were given up before their replacement was over, the pods of the oldest
+	// template go first, even if pods of a younger template are not ready.
 	left, guarded := 0, 0
 	for _, s := range m.sets {
 		if s.template != m.template && s.guarded && s.replicas > 0 {
@@ -273,7 +277,7 @@ func (m *model) check() {
 	if m.givenUp = max(m.givenUp, guarded); m.givenUp > 1 {
 		m.left = max(m.left, left)
 	}
-	require.GreaterOrEqual(m.t, m.serving(), m.fewest-m.worst-m.evicted-m.left, "too many are out of service")
+	require.GreaterOrEqual(m.t, m.serving(), m.fewest-m.worst-m.evicted-m.left, "too many pods are out of service")
 }
 
 func newModel(t require.TestingT, replicas, most int) *model {
@@ -335,7 +339,7 @@ func TestReplace_NoPodGoesWhileGatewaysSendToItProperty(t *testing.T) {
 			"": func(*rapid.T) { m.check() },
 		})
 		sound(t)
-		require.True(t, m.settle(200), "it never ends: %+v", m)
+		require.True(t, m.settle(200), "the replacement does not end: %+v", m)
 	})
 }
 

@@ -28,8 +28,8 @@ func TestReplace_NewPodsAreAsManyAsReleased(t *testing.T) {
 		}
 		return p
 	}
-	// set is a ReplicaSet with such pods: "m" is marked, and "M" since patience began; "-" is
-	// not ready; "!" is released.
+	// set returns a ReplicaSet with these pods. In a word, "m" means marked 10 s ago, "M" marked
+	// for as long as patience, "-" not ready, and "!" released.
 	set := func(c cohort, words ...string) cohort {
 		c.created = now.Add(-time.Hour)
 		c.replicas = max(c.replicas, len(words))
@@ -55,28 +55,28 @@ func TestReplace_NewPodsAreAsManyAsReleased(t *testing.T) {
 		left         time.Duration
 		over         bool
 	}{
-		"one is told first":                      {sets: []cohort{old("1", "2")}, most: 1, hold: true, mark: words{"1"}, left: patience},
-		"two are told where two may go":          {sets: []cohort{old("1", "2", "3")}, most: 2, hold: true, mark: words{"1", "2"}, left: patience},
-		"who is not ready goes before":           {sets: []cohort{old("1", "2-")}, most: 1, hold: true, mark: words{"2-"}},
-		"it is not released yet":                 {sets: []cohort{old("1m", "2")}, most: 1, hold: true, left: 20 * time.Second},
-		"it is released":                         {sets: []cohort{old("1m!", "2")}, most: 1, wantMay: 1},
+		"one pod is marked first":                {sets: []cohort{old("1", "2")}, most: 1, hold: true, mark: words{"1"}, left: patience},
+		"two are marked if two may go":           {sets: []cohort{old("1", "2", "3")}, most: 2, hold: true, mark: words{"1", "2"}, left: patience},
+		"a pod that is not ready goes first":     {sets: []cohort{old("1", "2-")}, most: 1, hold: true, mark: words{"2-"}},
+		"the pod is not released yet":            {sets: []cohort{old("1m", "2")}, most: 1, hold: true, left: 20 * time.Second},
+		"the pod is released":                    {sets: []cohort{old("1m!", "2")}, most: 1, wantMay: 1},
 		"patience is over":                       {sets: []cohort{old("1M", "2")}, most: 1, wantMay: 1},
 		"one of two is not released":             {sets: []cohort{old("1m!", "2m", "3")}, most: 2, hold: true, left: 20 * time.Second},
-		"one that is not ready is not awaited":   {sets: []cohort{old("1", "2m-")}, most: 1, wantMay: 1},
-		"one that is yet to be made may be up":   {sets: []cohort{set(cohort{live: true, replicas: 2}, "1")}, most: 1, hold: true},
-		"unless it cannot be made":               {sets: []cohort{set(cohort{live: true, replicas: 2, failing: true}, "1")}, most: 1, wantMay: 1},
-		"any that is not ready may go":           {sets: []cohort{old("1", "2-", "3-")}, most: 1, hold: true, mark: words{"2-", "3-"}},
-		"one of them goes":                       {sets: []cohort{old("1", "2m-", "3m-")}, most: 1, wantMay: 1},
-		"who was not ready and stays is told":    {sets: []cohort{old("1", "2m", "3m-")}, most: 1, hold: true, unmark: words{"2m"}},
-		"the new one is not ready":               {sets: []cohort{was("1"), fresh("2-")}, most: 1, may: 1, wantMay: 1},
-		"the new one is ready":                   {sets: []cohort{was("1"), fresh("2")}, most: 1, may: 1, wantMay: 1, mark: words{"1"}, left: patience},
-		"the next one is released":               {sets: []cohort{was("1m!"), fresh("2")}, most: 1, may: 1, wantMay: 2},
-		"Kubernetes has yet to take it":          {sets: []cohort{was("1m!"), fresh("2")}, most: 1, may: 2, wantMay: 2},
-		"Kubernetes has yet to hear of it":       {sets: []cohort{was("1m!"), fresh("2")}, most: 1, may: 1, unobserved: true, wantMay: 1},
-		"its pod is yet to go":                   {sets: []cohort{{replicas: 1, available: 1, pods: []*corev1.Pod{pod("1m!"), pod("3")}}, fresh("2")}, most: 1, may: 1, wantMay: 1},
-		"none is left":                           {sets: []cohort{fresh("2", "3")}, most: 1, may: 2, over: true},
-		"back, where some are":                   {sets: []cohort{set(cohort{live: true, guarded: true}, "2m!-"), set(cohort{wanted: true}, "1", "3")}, most: 1, may: 1, wantMay: 1},
-		"fewer at once than are marked to leave": {sets: []cohort{old("1m", "2m", "3")}, most: 1, hold: true, unmark: words{"2m"}, left: 20 * time.Second},
+		"an unready pod need not be released":    {sets: []cohort{old("1", "2m-")}, most: 1, wantMay: 1},
+		"a missing pod may become ready":         {sets: []cohort{set(cohort{live: true, replicas: 2}, "1")}, most: 1, hold: true},
+		"a missing pod cannot be created":        {sets: []cohort{set(cohort{live: true, replicas: 2, failing: true}, "1")}, most: 1, wantMay: 1},
+		"each unready pod may go, and is marked": {sets: []cohort{old("1", "2-", "3-")}, most: 1, hold: true, mark: words{"2-", "3-"}},
+		"one of the unready pods goes":           {sets: []cohort{old("1", "2m-", "3m-")}, most: 1, wantMay: 1},
+		"a pod that is ready again is unmarked":  {sets: []cohort{old("1", "2m", "3m-")}, most: 1, hold: true, unmark: words{"2m"}},
+		"the new pod is not ready":               {sets: []cohort{was("1"), fresh("2-")}, most: 1, may: 1, wantMay: 1},
+		"the new pod is ready":                   {sets: []cohort{was("1"), fresh("2")}, most: 1, may: 1, wantMay: 1, mark: words{"1"}, left: patience},
+		"the next pod is released":               {sets: []cohort{was("1m!"), fresh("2")}, most: 1, may: 1, wantMay: 2},
+		"Kubernetes has not removed it yet":      {sets: []cohort{was("1m!"), fresh("2")}, most: 1, may: 2, wantMay: 2},
+		"Kubernetes has not seen the change yet": {sets: []cohort{was("1m!"), fresh("2")}, most: 1, may: 1, unobserved: true, wantMay: 1},
+		"the removed pod still exists":           {sets: []cohort{{replicas: 1, available: 1, pods: []*corev1.Pod{pod("1m!"), pod("3")}}, fresh("2")}, most: 1, may: 1, wantMay: 1},
+		"no old pod is left":                     {sets: []cohort{fresh("2", "3")}, most: 1, may: 2, over: true},
+		"back to a template that pods have":      {sets: []cohort{set(cohort{live: true, guarded: true}, "2m!-"), set(cohort{wanted: true}, "1", "3")}, most: 1, may: 1, wantMay: 1},
+		"fewer may go than are marked":           {sets: []cohort{old("1m", "2m", "3")}, most: 1, hold: true, unmark: words{"2m"}, left: 20 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := replacement{cohorts: c.sets, most: c.most, may: c.may, observed: !c.unobserved}

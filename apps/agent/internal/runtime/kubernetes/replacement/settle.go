@@ -8,18 +8,19 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Kubernetes' controllers act on what they saw last. If replicas change to two and then to none, they may
-// still create two pods, and see only then that these are not wanted. A caller that saw no pods and believed
-// that the room is free would be wrong.
+// Kubernetes' controllers act on the state that they saw last. If replicas change to two and then
+// to zero, they may still create two pods, and only then see that these are not wanted. A caller
+// that saw no pods would wrongly take the room as free.
 
-// IsUnsettled reports whether Kubernetes may create more pods of the workload than the wanted number. pods
-// counts its pods, including ended and terminating ones. It is called only if the result depends on it.
+// IsUnsettled reports whether Kubernetes may create more pods of the workload than the wanted
+// number. pods counts its pods, including ended and terminating pods. It is called only if the
+// result depends on it.
 func IsUnsettled(w *appsv1.Deployment, sets []*appsv1.ReplicaSet, wanted int, pods func() int) bool {
 	if w.Status.ObservedGeneration < w.Generation {
 		return true
 	}
 	if len(sets) == 0 {
-		return !w.Spec.Paused && !refusesSets(w) // its first ReplicaSet is not in the cache yet
+		return !w.Spec.Paused && !refusesSets(w) // the workload's first ReplicaSet is not in the cache yet
 	}
 	most := 0
 	for _, s := range sets {

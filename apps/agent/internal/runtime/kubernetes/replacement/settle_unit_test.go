@@ -31,20 +31,20 @@ func TestSettle_WaitsForControllers(t *testing.T) {
 		wanted, pods int
 		unsettled    bool
 	}{
-		"the workload was not looked at":           {unseen, sets(set(0, 0, 2)), 0, 0, true},
-		"a set was not looked at":                  {seen(), sets(set(0, 0, 1)), 0, 0, true},
-		"its set is not known yet":                 {seen(), nil, 0, 0, true},
-		"it is paused, and makes none":             {paused, nil, 0, 0, false},
-		"the server refuses its set":               {refused, nil, 2, 0, false},
-		"nothing is wanted, and nothing comes":     {seen(), sets(set(0, 0, 2)), 0, 0, false},
-		"a set is still to have two":               {seen(), sets(set(2, 0, 2)), 0, 0, true},
-		"a set counts two that we have not seen":   {seen(), sets(set(0, 2, 2)), 0, 0, true},
-		"both that there may be are there":         {seen(), sets(set(2, 2, 2)), 0, 2, false},
-		"two are to come, as is wanted":            {seen(), sets(set(2, 0, 2)), 2, 0, false},
-		"two templates share what is wanted":       {seen(), sets(set(1, 1, 2), set(1, 0, 2)), 2, 1, false},
-		"two templates may have more than that":    {seen(), sets(set(2, 2, 2), set(1, 0, 2)), 2, 2, true},
-		"more are there while fewer are wanted":    {seen(), sets(set(4, 4, 2)), 2, 4, false},
-		"one that drains may be made anew, unseen": {seen(), sets(set(4, 3, 2)), 2, 3, true},
+		"the controller has not seen the workload":  {unseen, sets(set(0, 0, 2)), 0, 0, true},
+		"the controller has not seen a set":         {seen(), sets(set(0, 0, 1)), 0, 0, true},
+		"the set is not known yet":                  {seen(), nil, 0, 0, true},
+		"the workload is paused, and makes no set":  {paused, nil, 0, 0, false},
+		"the server refuses the set":                {refused, nil, 2, 0, false},
+		"no pod is wanted, and no pod comes":        {seen(), sets(set(0, 0, 2)), 0, 0, false},
+		"a set still has two replicas":              {seen(), sets(set(2, 0, 2)), 0, 0, true},
+		"a set counts two pods that are not cached": {seen(), sets(set(0, 2, 2)), 0, 0, true},
+		"both allowed pods exist":                   {seen(), sets(set(2, 2, 2)), 0, 2, false},
+		"two wanted pods will come":                 {seen(), sets(set(2, 0, 2)), 2, 0, false},
+		"two templates share the wanted pods":       {seen(), sets(set(1, 1, 2), set(1, 0, 2)), 2, 1, false},
+		"two templates may have too many pods":      {seen(), sets(set(2, 2, 2), set(1, 0, 2)), 2, 2, true},
+		"more pods exist than are wanted":           {seen(), sets(set(4, 4, 2)), 2, 4, false},
+		"a draining pod may be replaced, unseen":    {seen(), sets(set(4, 3, 2)), 2, 3, true},
 	} {
 		require.Equal(t, c.unsettled, IsUnsettled(c.w, c.sets, c.wanted, func() int { return c.pods }), name)
 	}
